@@ -1,0 +1,93 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * store.h - for those who write a store. Weaker stability promise than once.h.
+ *
+ * A store remembers records and decides operations on them; it knows nothing
+ * of HTTP, of threads or of retries. What an operation means is said by one
+ * function, once__apply() in src/core/apply.h: a store that has the record at
+ * hand calls it, a store with a language of its own (SQL, Lua) must behave as
+ * if it did. test/store/conformance.c decides whether it does.
+ *
+ * A driver is one file and one line in src/store/stores.def. Its functions are
+ * called by one thread at a time, after any fork.
+ */
+#ifndef ONCE_STORE_H
+#define ONCE_STORE_H
+
+#include <once/once.h>
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+/* A driver's own struct begins with this. */
+typedef struct once_store {
+    const struct once_store_ops *ops;
+} once_store;
+
+typedef struct once_store_options {
+    size_t size;
+    /* The store's clock, in ms since 1970. Never NULL when a driver sees it.
+     * A store with a server of its own asks that server instead. */
+    uint64_t (*clock)(void *user);
+    void *user;
+    uint32_t busy_ms; /* how long one apply() may wait for other processes */
+} once_store_options;
+
+/* Which records a scan shows. */
+enum once_scan_what {
+    ONCE_SCAN_ALL = 0, /* all, in the order of their names, behind `after`  */
+    ONCE_SCAN_LEASE,   /* claimed or dispatched, and the lease is over      */
+    ONCE_SCAN_KEEP     /* completed or absent, and kept long enough         */
+};
+
+typedef struct once_store_ops {
+    size_t size;      /* As the driver knew it; slots past it count as NULL. */
+    const char *name; /* "memory": in URLs, errors and test names.           */
+    int durable;      /* 1: class A, an acknowledged step survives a crash.  */
+    int shared;       /* 1: several processes may open one URL at once.      */
+
+    /* Opens what stands behind "name:" in the URL, creating it where it does
+     * not exist. ONCE_EOPEN, ONCE_EURL, ONCE_EVERSION, ONCE_ECORRUPT; an error
+     * text names the path, never a credential. */
+    int (*open)(const char *rest, const once_store_options *options,
+                once_error *err, once_store **out);
+
+    /* Accepts NULL. What was acknowledged is durable already. */
+    void (*close)(once_store *s);
+
+    /* Decide and persist ops[0..n) in order, each as one indivisible step, and
+     * fill `rc`, `left_ms` and `record` of each. All of it is durable when this
+     * returns ONCE_OK; any other return means that each may or may not have
+     * been applied, now or much later, and the engine asks again with the same
+     * tokens. An operation whose record does not check gets rc ONCE_ECORRUPT
+     * and changes nothing; the others go on. Bytes in answers are borrowed
+     * until the next call on this store. */
+    int (*apply)(once_store *s, once_op **ops, size_t n, once_error *err);
+
+    /* Show at most `max` records to `each`; stale answers are harmless, since
+     * every step that follows is conditional. `result.data` is NULL. For
+     * ONCE_SCAN_ALL `after` is the last name seen, or NULL. Returns how many
+     * were shown, or an error. A record that does not check is shown with
+     * state 255, so that a list says so. */
+    int (*scan)(once_store *s, int what, const uint8_t *after, uint32_t max,
+                once_each *each, void *user, once_error *err);
+
+    /* Optional. Called in quiet moments, and at least once a second while busy:
+     * the place for a checkpoint. Must be short. */
+    int (*tend)(once_store *s, once_error *err);
+} once_store_ops;
+
+/*
+ * Opens the store at `url`. `options` may be NULL, and its clock too. Errors as
+ * for once_engine_open(); the caller ends it with once_store_close().
+ */
+ONCE_API ONCE_CHECK int once_store_open(const char *url,
+                                        const once_store_options *options,
+                                        once_error *err, once_store **out);
+ONCE_API void once_store_close(once_store *s);
+
+#ifdef __cplusplus
+}
+#endif
+#endif /* ONCE_STORE_H */

@@ -1,0 +1,13 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* crc32c.h - CRC-32C (Castagnoli, RFC 3720 section 12.1), for damage, not for
+ * malice: a record that somebody edits on purpose is outside our promise. */
+#ifndef ONCE_CORE_CRC32C_H
+#define ONCE_CORE_CRC32C_H
+
+#include <stddef.h>
+#include <stdint.h>
+
+/* Start with 0; feed the result of one call into the next to go on. */
+uint32_t once__crc32c(uint32_t crc, const void *data, size_t size);
+
+#endif /* ONCE_CORE_CRC32C_H */

@@ -1,0 +1,44 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * error.c - texts of errors and answers, and the one way to fail.
+ *
+ * The texts of errors come from the list in once.h, so that number, name and
+ * text cannot drift apart. Nothing here is remembered between calls.
+ */
+#include "core/error.h"
+
+#include <stdarg.h>
+#include <stdio.h>
+
+static const char *const answers[] = {
+    "ok",      "owner",    "in flight", "replay", "unknown", "lost",
+    "mismatch", "free",    "fenced",    "refused",
+};
+
+const char *once_text(int code)
+{
+    if (code >= 0 && code < (int)(sizeof(answers) / sizeof(answers[0])))
+        return answers[code];
+    switch (code) {
+#define TEXT(name, number, again, text)                                        \
+    case name:                                                                 \
+        return text;
+        ONCE_ERRORS(TEXT)
+#undef TEXT
+    default:
+        return "no such code";
+    }
+}
+
+int once__fail(once_error *err, int code, const char *format, ...)
+{
+    va_list args;
+
+    if (err != NULL) {
+        err->code = code;
+        va_start(args, format);
+        (void)vsnprintf(err->text, sizeof(err->text), format, args);
+        va_end(args);
+    }
+    return code;
+}

@@ -1,0 +1,130 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * record.c - the record codec.
+ *
+ *    0 version  1 state  2 kind  3 policy, doubt in bit 7
+ *    4 attempt (4)       8 fence (8)      16 lease_ms (8)   24 keep_ms (8)
+ *   32 granted_ms (8)   40 token (16)     56 fingerprint (32)
+ *   88 result size (4)  92 note size (4)  96 result, note, then CRC-32C over
+ *                                            the name and all of the above
+ * Numbers are little-endian. It refuses to guess: a length that does not add
+ * up, a sum that does not check, a state that nobody can have written.
+ */
+#include "core/record.h"
+
+#include <assert.h>
+#include <string.h>
+
+#include "core/apply.h"
+#include "core/crc32c.h"
+#include "core/error.h"
+
+enum { DOUBT = 0x80 };
+
+static void put(uint8_t *out, uint64_t value, size_t size)
+{
+    size_t i;
+
+    for (i = 0; i < size; i++)
+        out[i] = (uint8_t)(value >> (8 * i));
+}
+
+static uint64_t get(const uint8_t *in, size_t size)
+{
+    uint64_t value = 0;
+
+    while (size-- > 0)
+        value = value << 8 | in[size];
+    return value;
+}
+
+size_t once__record_size(const once_record *r)
+{
+    return ONCE__RECORD_HEAD + r->result.size + r->note.size +
+           ONCE__RECORD_SUM;
+}
+
+void once__record_head(const once_record *r, uint8_t out[ONCE__RECORD_HEAD])
+{
+    assert(r->result.size <= ONCE_RESULT_MAX && r->note.size <= ONCE_NOTE_MAX);
+    out[0] = ONCE__RECORD_VERSION;
+    out[1] = r->state;
+    out[2] = r->kind;
+    out[3] = (uint8_t)(r->policy | (r->doubt ? DOUBT : 0));
+    put(out + 4, r->attempt, 4);
+    put(out + 8, r->fence, 8);
+    put(out + 16, r->lease_ms, 8);
+    put(out + 24, r->keep_ms, 8);
+    put(out + 32, r->granted_ms, 8);
+    memcpy(out + 40, r->token, ONCE_TOKEN_SIZE);
+    memcpy(out + 56, r->fingerprint, ONCE_FINGERPRINT_SIZE);
+    put(out + 88, r->result.size, 4);
+    put(out + 92, r->note.size, 4);
+}
+
+static void add(uint8_t **at, once_bytes bytes)
+{
+    if (bytes.size > 0)
+        memcpy(*at, bytes.data, bytes.size);
+    *at += bytes.size;
+}
+
+void once__record_encode(const once_record *r,
+                         const uint8_t name[ONCE_NAME_SIZE], void *out)
+{
+    uint8_t *at = (uint8_t *)out + ONCE__RECORD_HEAD;
+    uint32_t sum;
+
+    once__record_head(r, out);
+    add(&at, r->result);
+    add(&at, r->note);
+    sum = once__crc32c(0, name, ONCE_NAME_SIZE);
+    sum = once__crc32c(sum, out, (size_t)(at - (uint8_t *)out));
+    put(at, sum, ONCE__RECORD_SUM);
+}
+
+static void read_head(const uint8_t *in, once_record *r)
+{
+    memset(r, 0, sizeof(*r));
+    r->state = in[1];
+    r->kind = in[2];
+    r->policy = in[3] & (uint8_t)~DOUBT;
+    r->doubt = (in[3] & DOUBT) != 0;
+    r->attempt = (uint32_t)get(in + 4, 4);
+    r->fence = get(in + 8, 8);
+    r->lease_ms = get(in + 16, 8);
+    r->keep_ms = get(in + 24, 8);
+    r->granted_ms = get(in + 32, 8);
+    memcpy(r->token, in + 40, ONCE_TOKEN_SIZE);
+    memcpy(r->fingerprint, in + 56, ONCE_FINGERPRINT_SIZE);
+    r->result.size = (size_t)get(in + 88, 4);
+    r->note.size = (size_t)get(in + 92, 4);
+}
+
+int once__record_decode(once_bytes in, const uint8_t name[ONCE_NAME_SIZE],
+                        once_record *out, once_error *err)
+{
+    const uint8_t *p = in.data;
+    once_record r;
+    uint32_t sum;
+
+    if (in.size < ONCE__RECORD_HEAD + ONCE__RECORD_SUM)
+        return once__fail(err, ONCE_ECORRUPT, "record: %zu bytes are too few",
+                          in.size);
+    sum = once__crc32c(0, name, ONCE_NAME_SIZE);
+    sum = once__crc32c(sum, p, in.size - ONCE__RECORD_SUM);
+    if (sum != get(p + in.size - ONCE__RECORD_SUM, ONCE__RECORD_SUM))
+        return once__fail(err, ONCE_ECORRUPT, "record: the checksum differs");
+    if (p[0] != ONCE__RECORD_VERSION)
+        return once__fail(err, ONCE_EVERSION, "record: version %d, not %d",
+                          p[0], ONCE__RECORD_VERSION);
+    read_head(p, &r);
+    if (r.result.size > ONCE_RESULT_MAX || r.note.size > ONCE_NOTE_MAX ||
+        once__record_size(&r) != in.size || r.attempt == 0 ||
+        !once__record_sane(&r))
+        return once__fail(err, ONCE_ECORRUPT, "record: it contradicts itself");
+    r.result.data = p + ONCE__RECORD_HEAD;
+    r.note.data = p + ONCE__RECORD_HEAD + r.result.size;
+    *out = r;
+    return ONCE_OK;
+}

@@ -1,0 +1,38 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * record.h - a record as bytes, for stores that keep bytes.
+ *
+ * Versioned and checksummed: what does not check is an error, never a miss
+ * (I9). The checksum covers the name, so that two records that changed places
+ * do not check either.
+ */
+#ifndef ONCE_CORE_RECORD_H
+#define ONCE_CORE_RECORD_H
+
+#include <once/once.h>
+
+enum {
+    ONCE__RECORD_VERSION = 1,
+    ONCE__RECORD_HEAD = 96, /* bytes of the fixed part, at the front */
+    ONCE__RECORD_SUM = 4    /* bytes of the checksum, at the end     */
+};
+
+/* Bytes that once__record_encode() writes. */
+size_t once__record_size(const once_record *r);
+void once__record_encode(const once_record *r,
+                         const uint8_t name[ONCE_NAME_SIZE], void *out);
+
+/*
+ * Reads `in`; result and note are borrowed from it. ONCE_ECORRUPT, or
+ * ONCE_EVERSION if it checks but is of another version; `*out` is then as it
+ * was.
+ */
+ONCE_CHECK int once__record_decode(once_bytes in,
+                                   const uint8_t name[ONCE_NAME_SIZE],
+                                   once_record *out, once_error *err);
+
+/* The fixed part alone, for stores that keep the bytes elsewhere: `result`
+ * and `note` count with their sizes only. */
+void once__record_head(const once_record *r, uint8_t out[ONCE__RECORD_HEAD]);
+
+#endif /* ONCE_CORE_RECORD_H */

@@ -1,0 +1,211 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * http.h - what every HTTP face of Once shares: key grammar, stored name,
+ * fingerprint, what becomes of an attempt, stored responses, header policy,
+ * problem bodies. Values in, values out: no nginx type, no socket, no thread,
+ * no clock. The wire contract is docs/http.md; section numbers point there.
+ *
+ * Errors follow once.h. Texts name the field and the limit and never hold the
+ * key, the scope or a byte of a body.
+ */
+#ifndef ONCE_HTTP_HTTP_H
+#define ONCE_HTTP_HTTP_H
+
+#include <once/once.h>
+
+#define ONCE__KEY_MAX 255
+#define ONCE__HEADERS_MAX 512            /* header lines of one response    */
+#define ONCE__HEADER_MAX ((size_t)65535) /* bytes of one name or value      */
+
+/* ---- The key (section 1), key.c --------------------------------------- */
+
+/*
+ * Reads the value of one Idempotency-Key line: an RFC 8941 String (escapes
+ * honoured, parameters ignored) or a bare token, which is any visible ASCII
+ * but `"`, `,`, `;` and `\`. Optional white space around it is dropped. Both
+ * forms of the same text give the same bytes. Writes at most ONCE__KEY_MAX
+ * bytes to `out` (no NUL) and their number to `*len`. ONCE_EINVAL: empty,
+ * blank, `""`, a list, bytes outside visible ASCII (a String may hold inner
+ * spaces), does not parse. ONCE_ELIMIT: more than 255 characters.
+ */
+ONCE_CHECK int once__key_parse(once_bytes value, char *out, size_t *len,
+                               once_error *err);
+
+/* ---- Stored name and fingerprint (section 1), digest.c ----------------- */
+
+/* SHA-256 over a domain tag and the length-framed parts. Cannot fail but for
+ * memory: ONCE_OK or ONCE_ENOMEM. */
+ONCE_CHECK int once__name(once_bytes scope, once_bytes realm,
+                          once_bytes method, once_bytes path, once_bytes key,
+                          uint8_t out[ONCE_NAME_SIZE]);
+
+typedef struct once__fingerprint once__fingerprint;
+
+/* Begins a fingerprint; parts are length-framed, then the body is streamed and
+ * its length framed at the end. End it with once__fingerprint_free(). */
+ONCE_CHECK int once__fingerprint_new(once_bytes query, once_bytes content_type,
+                                     once_bytes content_encoding,
+                                     once__fingerprint **out);
+void once__fingerprint_body(once__fingerprint *f, const void *data,
+                            size_t size);
+void once__fingerprint_end(once__fingerprint *f,
+                           uint8_t out[ONCE_FINGERPRINT_SIZE]);
+void once__fingerprint_free(once__fingerprint *f); /* accepts NULL */
+
+/* First 16 hex digits of a name, for logs; `out` ends in NUL. */
+void once__name_hex(const uint8_t name[ONCE_NAME_SIZE], char out[17]);
+
+/* ---- Sets of statuses, verdict.c --------------------------------------- */
+
+typedef struct once__statuses {
+    uint64_t bits[8]; /* 100 .. 599 at bit status - 100 */
+} once__statuses;
+
+/* Adds "2xx" or "404" to `*set`; ONCE_EINVAL for anything else. */
+ONCE_CHECK int once__statuses_add(once__statuses *set, once_bytes word,
+                                  once_error *err);
+int once__statuses_has(const once__statuses *set, int status);
+int once__statuses_all(const once__statuses *set); /* 1: 200..599 are all in */
+
+/* ---- What becomes of an attempt (section 3), verdict.c ------------------ */
+
+enum once__heard {
+    ONCE__NOT_SENT,  /* not one byte of the request left                    */
+    ONCE__WHOLE,     /* a complete response                                 */
+    ONCE__BROKEN,    /* sent, then reset, EOF, time-out, bad header,
+                      * truncated body, or our own 502/504                  */
+    ONCE__UNSTORABLE /* being answered, but streamed, upgraded, too large   */
+};
+
+enum once__deed {
+    ONCE__DO_COMPLETE, /* record kind and the response                      */
+    ONCE__DO_MARK,     /* record kind, without the body                     */
+    ONCE__DO_RELEASE,  /* not executed                                      */
+    ONCE__DO_GIVE_UP   /* indeterminate                                     */
+};
+
+typedef struct once__verdict {
+    int deed; /* enum once__deed */
+    int kind; /* enum once_kind, for the first two */
+} once__verdict;
+
+/*
+ * `word` is the upstream's Idempotency-Outcome, empty if absent; an unknown
+ * word counts as absent. `final` is once_final. Where `final` is not all, a
+ * status outside is a FAILURE, which ONCE_RETRY_FAILED makes repeatable, and
+ * one inside is a SUCCESS; where it is all, statuses from 400 are FAILURE.
+ * "applied" completes whatever the status (SUCCESS), "no-store" marks,
+ * "not-applied" releases, "unknown" gives up. 408, 425 and 429 release.
+ * The word counts only with a whole or an unstorable response.
+ */
+once__verdict once__judge(int heard, int status, once_bytes word,
+                          const once__statuses *final);
+
+/* ---- Headers (sections 1, 4, 5), header.c ------------------------------- */
+
+typedef struct once__header {
+    once_bytes name;
+    once_bytes value;
+    uint8_t tag; /* kept with the header, for the face's own use */
+} once__header;
+
+typedef struct once__header_policy {
+    int store_cookies;       /* keep Set-Cookie                             */
+    once_bytes connection;   /* the response's Connection, or empty         */
+    const once_bytes *hide;  /* more names, without regard to case          */
+    size_t n_hide;
+} once__header_policy;
+
+/* 1 if a response header of this name is stored, 0 if not. */
+int once__header_stored(once_bytes name, const once__header_policy *policy);
+
+/* 1 for Idempotency-Attempt, -Outcome, -Status and Idempotent-Replayed, which
+ * pass in neither direction. */
+int once__header_internal(once_bytes name);
+
+/* ---- Stored responses (section 5), response.c --------------------------- */
+
+enum once__response_flags {
+    ONCE__NO_BODY = 1 /* completed, but the response was not kept: repeats
+                       * are told "response-unavailable"                    */
+};
+
+typedef struct once__response {
+    int status;
+    uint32_t flags;
+    once_bytes reason;           /* the reason phrase, may be empty         */
+    const once__header *headers; /* encode: n of them; decode: NULL, use    */
+    size_t n;                    /* once__response_next()                   */
+    once_bytes body;
+    once_bytes block; /* decode: the encoded headers */
+} once__response;
+
+/*
+ * How many bytes the response takes; checks it on the way. ONCE_EINVAL names
+ * what does not do (CR, LF or NUL in a name, value or reason, an empty name, a
+ * status outside 100..599), ONCE_ELIMIT what is too long.
+ */
+ONCE_CHECK int once__response_size(const once__response *r, size_t *size,
+                                   once_error *err);
+/* Writes exactly that many bytes. */
+void once__response_encode(const once__response *r, void *out);
+
+/* Everything in `*out` is borrowed from `in`. Whatever does not check, CR, LF
+ * and NUL included, is ONCE_ECORRUPT, an unknown version ONCE_EVERSION. */
+ONCE_CHECK int once__response_decode(once_bytes in, once__response *out,
+                                     once_error *err);
+/* 1 and the next header, `*at` moved on from 0; 0 at the end. */
+int once__response_next(const once__response *r, size_t *at, once__header *out);
+
+/* ---- Problems (section 2), problem.c ------------------------------------ */
+
+/* X(NAME, code, status, title, retryable, safe_new_key, state, detail) */
+#define ONCE__PROBLEMS(X)                                                      \
+    X(KEY_MISSING, "key-missing", 400, "Idempotency-Key is missing", 1, 1,     \
+      "none",                                                                  \
+      "This operation is idempotent and it requires correct usage of "         \
+      "Idempotency-Key.")                                                      \
+    X(KEY_INVALID, "key-invalid", 400, "Idempotency-Key is malformed", 0, 1,   \
+      "none",                                                                  \
+      "Send one Idempotency-Key of 1 to 255 visible ASCII characters.")        \
+    X(SCOPE_MISSING, "scope-missing", 401, "The caller is not known", 0, 1,    \
+      "none", "This operation needs an authenticated caller.")                 \
+    X(KEY_REUSED, "key-reused", 422, "Idempotency-Key is already used", 0, 1,  \
+      "any", "The key was sent before with another request.")                  \
+    X(IN_FLIGHT, "in-flight", 409,                                             \
+      "A request is outstanding for this Idempotency-Key", 1, 0, "in-flight",  \
+      "Send the same key again after the time in Retry-After.")                \
+    X(OUTCOME_UNKNOWN, "outcome-unknown", 409,                                 \
+      "The outcome of this request is not known", 1, 0, "indeterminate",       \
+      "It may have taken effect. Do not use a new key: find out first.")       \
+    X(RESPONSE_UNAVAILABLE, "response-unavailable", 409,                       \
+      "The response to this request was not kept", 0, 0, "completed",          \
+      "The request has been carried out; its response cannot be repeated.")    \
+    X(STORE_UNAVAILABLE, "store-unavailable", 503,                             \
+      "The idempotency store is unavailable", 1, 0, "none",                    \
+      "Nothing was done. Send the same key again after the time in "           \
+      "Retry-After.")
+
+enum once__problem {
+#define ONCE__P(name, code, status, title, again, fresh, state, detail)        \
+    ONCE__P_##name,
+    ONCE__PROBLEMS(ONCE__P)
+#undef ONCE__P
+        ONCE__P_COUNT
+};
+
+enum { ONCE__PROBLEM_MAX = 768 }; /* bytes of the longest body */
+
+int once__problem_status(int problem);
+const char *once__problem_code(int problem);
+
+/*
+ * Writes the RFC 9457 body to `out`, at least ONCE__PROBLEM_MAX bytes, and
+ * returns its length (no NUL). `status` 0: the problem's own; 502 and 504 are
+ * OUTCOME_UNKNOWN told to the first caller. `detail` NULL: the problem's own;
+ * it is escaped and cut to 256 bytes.
+ */
+size_t once__problem_body(int problem, int status, const char *detail,
+                          char *out);
+
+#endif /* ONCE_HTTP_HTTP_H */
