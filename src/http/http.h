@@ -35,8 +35,8 @@ ONCE_CHECK int once__key_parse(once_bytes value, char *out, size_t *len,
 
 /* SHA-256 over a domain tag and the length-framed parts. Cannot fail but for
  * memory: ONCE_OK or ONCE_ENOMEM. */
-ONCE_CHECK int once__name(once_bytes scope, once_bytes realm,
-                          once_bytes method, once_bytes path, once_bytes key,
+ONCE_CHECK int once__name(once_bytes scope, once_bytes realm, once_bytes method,
+                          once_bytes path, once_bytes key,
                           uint8_t out[ONCE_NAME_SIZE]);
 
 typedef struct once__fingerprint once__fingerprint;
@@ -48,6 +48,7 @@ ONCE_CHECK int once__fingerprint_new(once_bytes query, once_bytes content_type,
                                      once__fingerprint **out);
 void once__fingerprint_body(once__fingerprint *f, const void *data,
                             size_t size);
+/* Once, and the last call but free. */
 void once__fingerprint_end(once__fingerprint *f,
                            uint8_t out[ONCE_FINGERPRINT_SIZE]);
 void once__fingerprint_free(once__fingerprint *f); /* accepts NULL */
@@ -96,7 +97,10 @@ typedef struct once__verdict {
  * one inside is a SUCCESS; where it is all, statuses from 400 are FAILURE.
  * "applied" completes whatever the status (SUCCESS), "no-store" marks,
  * "not-applied" releases, "unknown" gives up. 408, 425 and 429 release.
- * The word counts only with a whole or an unstorable response.
+ * The word counts only with a whole or an unstorable response, is compared
+ * without regard to case and comes before the status; both "applied" and
+ * "no-store" are a SUCCESS, whatever the status, so that they are never
+ * repeated. A status outside 100..599 is a bad header, which gives up.
  */
 once__verdict once__judge(int heard, int status, once_bytes word,
                           const once__statuses *final);
@@ -110,13 +114,17 @@ typedef struct once__header {
 } once__header;
 
 typedef struct once__header_policy {
-    int store_cookies;       /* keep Set-Cookie                             */
-    once_bytes connection;   /* the response's Connection, or empty         */
-    const once_bytes *hide;  /* more names, without regard to case          */
+    int store_cookies;      /* keep Set-Cookie                             */
+    once_bytes connection;  /* the response's Connection, or empty         */
+    const once_bytes *hide; /* more names, without regard to case          */
     size_t n_hide;
 } once__header_policy;
 
-/* 1 if a response header of this name is stored, 0 if not. */
+/* 1 if the names are the same without regard to the case of ASCII letters. */
+int once__same_name(once_bytes a, once_bytes b);
+
+/* 1 if a response header of this name is stored, 0 if not. Several Connection
+ * lines must be joined with commas, or the header asked for with each. */
 int once__header_stored(once_bytes name, const once__header_policy *policy);
 
 /* 1 for Idempotency-Attempt, -Outcome, -Status and Idempotent-Replayed, which
@@ -143,11 +151,13 @@ typedef struct once__response {
 /*
  * How many bytes the response takes; checks it on the way. ONCE_EINVAL names
  * what does not do (CR, LF or NUL in a name, value or reason, an empty name, a
- * status outside 100..599), ONCE_ELIMIT what is too long.
+ * status outside 100..599, a body with ONCE__NO_BODY), ONCE_ELIMIT what is too
+ * long: more than ONCE__HEADERS_MAX headers, a name, value or reason over
+ * ONCE__HEADER_MAX, a body or a total over ONCE_RESULT_MAX.
  */
 ONCE_CHECK int once__response_size(const once__response *r, size_t *size,
                                    once_error *err);
-/* Writes exactly that many bytes. */
+/* Writes exactly that many bytes. Only for what once__response_size() took. */
 void once__response_encode(const once__response *r, void *out);
 
 /* Everything in `*out` is borrowed from `in`. Whatever does not check, CR, LF
@@ -203,7 +213,8 @@ const char *once__problem_code(int problem);
  * Writes the RFC 9457 body to `out`, at least ONCE__PROBLEM_MAX bytes, and
  * returns its length (no NUL). `status` 0: the problem's own; 502 and 504 are
  * OUTCOME_UNKNOWN told to the first caller. `detail` NULL: the problem's own;
- * it is escaped and cut to 256 bytes.
+ * it is escaped to US-ASCII (a byte outside becomes `?`) and cut to 256 bytes
+ * after that.
  */
 size_t once__problem_body(int problem, int status, const char *detail,
                           char *out);

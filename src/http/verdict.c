@@ -1,0 +1,184 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * verdict.c - sets of statuses, and what becomes of an attempt (docs/http.md,
+ * 3).
+ *
+ * The rule is a table, read from the top: the first row that fits decides. It
+ * refuses to guess in the dangerous direction: only "not one byte was sent",
+ * a status that says so and the upstream's own word free a key.
+ */
+#include "http/http.h"
+
+#include <assert.h>
+#include <string.h>
+
+#include "core/error.h"
+
+enum { STATUS_MIN = 100, STATUS_MAX = 599 };
+
+#define COUNT(a) (sizeof(a) / sizeof((a)[0]))
+
+/* ---- Sets of statuses -------------------------------------------------- */
+
+static void set_add(once__statuses *set, int from, int to)
+{
+    int bit;
+
+    for (bit = from - STATUS_MIN; bit <= to - STATUS_MIN; bit++)
+        set->bits[bit / 64] |= UINT64_C(1) << (bit % 64);
+}
+
+int once__statuses_add(once__statuses *set, once_bytes word, once_error *err)
+{
+    const char *s = word.data;
+    int status;
+
+    if (word.size != 3 || s[0] < '1' || s[0] > '5')
+        goto bad;
+    status = (s[0] - '0') * 100;
+    if (s[1] == 'x' && s[2] == 'x') {
+        set_add(set, status, status + 99);
+        return ONCE_OK;
+    }
+    if (s[1] < '0' || s[1] > '9' || s[2] < '0' || s[2] > '9')
+        goto bad;
+    status += (s[1] - '0') * 10 + (s[2] - '0');
+    set_add(set, status, status);
+    return ONCE_OK;
+bad:
+    return once__fail(err, ONCE_EINVAL,
+                      "status: neither %d to %d nor 1xx to 5xx", STATUS_MIN,
+                      STATUS_MAX);
+}
+
+int once__statuses_has(const once__statuses *set, int status)
+{
+    int bit = status - STATUS_MIN;
+
+    if (status < STATUS_MIN || status > STATUS_MAX)
+        return 0;
+    return (int)(set->bits[bit / 64] >> (bit % 64) & 1);
+}
+
+/* 200 to 599 are bits 100 to 499. Asked for each answer, hence the masks. */
+int once__statuses_all(const once__statuses *set)
+{
+    static const once__statuses all = {{
+        0,
+        UINT64_MAX << 36,
+        UINT64_MAX,
+        UINT64_MAX,
+        UINT64_MAX,
+        UINT64_MAX,
+        UINT64_MAX,
+        (UINT64_C(1) << 52) - 1,
+    }};
+    size_t i = 0;
+
+    while (i < COUNT(all.bits) && (set->bits[i] & all.bits[i]) == all.bits[i])
+        i++;
+    return i == COUNT(all.bits);
+}
+
+/* ---- Verdicts ---------------------------------------------------------- */
+
+/* What was heard, the word and the status, as bits, so that a row can name
+ * several of each. */
+enum {
+    NOT_SENT = 1 << ONCE__NOT_SENT,
+    WHOLE = 1 << ONCE__WHOLE,
+    BROKEN = 1 << ONCE__BROKEN,
+    UNSTORABLE = 1 << ONCE__UNSTORABLE,
+    ANSWERED = WHOLE | UNSTORABLE
+};
+
+enum {
+    NO_WORD = 1,
+    APPLIED = 2,
+    NOT_APPLIED = 4,
+    NO_STORE = 8,
+    UNKNOWN = 16,
+    ANY_WORD = 31
+};
+
+enum {
+    STRANGE = 1,  /* not 100..599: no status at all, so a bad header   */
+    DECLINED = 2, /* 408, 425, 429: "I did not do it, come again"      */
+    GOOD = 4,     /* in once_final, or, where that is all, below 400   */
+    POOR = 8,     /* not in once_final, or, where that is all, not     */
+    ANY_STATUS = 15
+};
+
+/* clang-format off */
+static const struct row {
+    int heard, word, status;
+    once__verdict verdict;
+} rows[] = {
+    { NOT_SENT,   ANY_WORD,    ANY_STATUS, { ONCE__DO_RELEASE,  ONCE_NO_KIND }},
+    { BROKEN,     ANY_WORD,    ANY_STATUS, { ONCE__DO_GIVE_UP,  ONCE_NO_KIND }},
+    { ANSWERED,   ANY_WORD,    STRANGE,    { ONCE__DO_GIVE_UP,  ONCE_NO_KIND }},
+
+    /* The upstream's own word, whatever the status. */
+    { ANSWERED,   NOT_APPLIED, ANY_STATUS, { ONCE__DO_RELEASE,  ONCE_NO_KIND }},
+    { ANSWERED,   UNKNOWN,     ANY_STATUS, { ONCE__DO_GIVE_UP,  ONCE_NO_KIND }},
+    { ANSWERED,   NO_STORE,    ANY_STATUS, { ONCE__DO_MARK,     ONCE_SUCCESS }},
+    { WHOLE,      APPLIED,     ANY_STATUS, { ONCE__DO_COMPLETE, ONCE_SUCCESS }},
+    { UNSTORABLE, APPLIED,     ANY_STATUS, { ONCE__DO_MARK,     ONCE_SUCCESS }},
+
+    { ANSWERED,   NO_WORD,     DECLINED,   { ONCE__DO_RELEASE,  ONCE_NO_KIND }},
+    { WHOLE,      NO_WORD,     GOOD,       { ONCE__DO_COMPLETE, ONCE_SUCCESS }},
+    { WHOLE,      NO_WORD,     POOR,       { ONCE__DO_COMPLETE, ONCE_FAILURE }},
+    { UNSTORABLE, NO_WORD,     GOOD,       { ONCE__DO_MARK,     ONCE_SUCCESS }},
+    { UNSTORABLE, NO_WORD,     POOR,       { ONCE__DO_MARK,     ONCE_FAILURE }},
+};
+
+static const struct word {
+    const char *text;
+    int word;
+} words[] = {
+    { "applied",     APPLIED     },
+    { "not-applied", NOT_APPLIED },
+    { "no-store",    NO_STORE    },
+    { "unknown",     UNKNOWN     },
+};
+/* clang-format on */
+
+static int word_class(once_bytes word)
+{
+    size_t i;
+
+    for (i = 0; i < COUNT(words); i++) {
+        once_bytes w = {words[i].text, strlen(words[i].text)};
+
+        if (once__same_name(word, w))
+            return words[i].word;
+    }
+    return NO_WORD;
+}
+
+static int status_class(int status, const once__statuses *final)
+{
+    if (status < STATUS_MIN || status > STATUS_MAX)
+        return STRANGE;
+    if (status == 408 || status == 425 || status == 429)
+        return DECLINED;
+    if (once__statuses_all(final))
+        return status < 400 ? GOOD : POOR;
+    return once__statuses_has(final, status) ? GOOD : POOR;
+}
+
+once__verdict once__judge(int heard, int status, once_bytes word,
+                          const once__statuses *final)
+{
+    int said = word_class(word);
+    int class = status_class(status, final);
+    size_t i = 0;
+
+    assert(heard >= ONCE__NOT_SENT && heard <= ONCE__UNSTORABLE);
+    while (i < COUNT(rows) &&
+           !((rows[i].heard >> heard & 1) != 0 && (rows[i].word & said) != 0 &&
+             (rows[i].status & class) != 0))
+        i++;
+    assert(i < COUNT(rows)); /* The table has a row for everything. */
+    return rows[i].verdict;
+}

@@ -1,0 +1,331 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * test_verdict.c - sets of statuses, and the table of docs/http.md, 3: a test
+ * for each row, for every status that the row is about, and at the end for
+ * every combination the rules that no row may break.
+ */
+#include "http/http.h"
+
+#include "t.h"
+
+static once_bytes text(const char *s)
+{
+    return (once_bytes){s, strlen(s)};
+}
+
+static once__statuses set_of(const char *const *words)
+{
+    once__statuses set = {{0}};
+
+    for (; *words != NULL; words++)
+        T_EQ(once__statuses_add(&set, text(*words), NULL), ONCE_OK);
+    return set;
+}
+
+/* The default of once_final. */
+static once__statuses every(void)
+{
+    static const char *const words[] = {"2xx", "3xx", "4xx", "5xx", NULL};
+
+    return set_of(words);
+}
+
+static once__statuses only_success(void)
+{
+    static const char *const words[] = {"2xx", NULL};
+
+    return set_of(words);
+}
+
+static const char *judged(int heard, int status, const char *word,
+                          once__statuses final)
+{
+    static const char *const deeds[] = {"complete", "mark", "release",
+                                        "give up"};
+    static const char *const kinds[] = {"", " success", " failure"};
+    static char out[32];
+    once__verdict v = once__judge(heard, status, text(word), &final);
+
+    snprintf(out, sizeof(out), "%s%s", deeds[v.deed], kinds[v.kind]);
+    return out;
+}
+
+static int is_declined(int status)
+{
+    return status == 408 || status == 425 || status == 429;
+}
+
+/* ---- Sets --------------------------------------------------------------- */
+
+static void an_empty_set_has_nothing(void)
+{
+    once__statuses set = {{0}};
+    int status;
+
+    for (status = -100; status <= 1000; status++)
+        T_EQ(once__statuses_has(&set, status), 0);
+    T_EQ(once__statuses_all(&set), 0);
+}
+
+static void a_status_is_added_alone(void)
+{
+    char word[16];
+    int status, other;
+
+    for (status = 100; status <= 599; status++) {
+        once__statuses set = {{0}};
+
+        snprintf(word, sizeof(word), "%d", status);
+        T_EQ(once__statuses_add(&set, text(word), NULL), ONCE_OK);
+        for (other = 0; other <= 1000; other++)
+            T_EQ(once__statuses_has(&set, other), other == status);
+    }
+}
+
+static void a_class_is_added_whole_and_alone(void)
+{
+    char word[] = "?xx";
+    int class, status;
+
+    for (class = 1; class <= 5; class ++) {
+        once__statuses set = {{0}};
+
+        word[0] = (char)('0' + class);
+        T_EQ(once__statuses_add(&set, text(word), NULL), ONCE_OK);
+        for (status = 0; status <= 1000; status++)
+            T_EQ(once__statuses_has(&set, status), status / 100 == class);
+    }
+}
+
+static void adding_keeps_what_was_there(void)
+{
+    static const char *const words[] = {"2xx", "404", "404", "599", NULL};
+    once__statuses set = set_of(words);
+
+    T_OK(once__statuses_has(&set, 200) && once__statuses_has(&set, 299));
+    T_OK(once__statuses_has(&set, 404) && once__statuses_has(&set, 599));
+    T_OK(!once__statuses_has(&set, 403) && !once__statuses_has(&set, 598));
+}
+
+static void other_words_are_refused_and_change_nothing(void)
+{
+    static const char *const bad[] = {
+        "",     "2",   "20",        "2x",  "2xx ", " 2xx", "2000", "2xxx",
+        "xxx",  "0xx", "6xx",       "099", "600",  "999",  "000",  "20x",
+        "2x0",  "2XX", "x00",       "-20", "+20",  "2 0",  "2.0",  "20a",
+        "200,", "all", "2\xc3\xa9", "4xy", "4yx",  "/00",  "1:0",  "20/",
+    };
+    once_error err;
+    size_t i;
+
+    for (i = 0; i < sizeof(bad) / sizeof(bad[0]); i++) {
+        once__statuses set = {{0}}, none = {{0}};
+
+        T_EQ(once__statuses_add(&set, text(bad[i]), &err), ONCE_EINVAL);
+        T_EQ(err.code, ONCE_EINVAL);
+        T_MEM(&set, &none, sizeof(set));
+    }
+}
+
+static void all_means_every_status_from_200_on(void)
+{
+    once__statuses set = every();
+    int status;
+
+    T_EQ(once__statuses_all(&set), 1);
+    for (status = 200; status <= 599; status++) {
+        once__statuses hole = set;
+        int bit = status - 100;
+
+        hole.bits[bit / 64] &= ~(UINT64_C(1) << (bit % 64));
+        T_EQ(once__statuses_all(&hole), 0);
+    }
+    T_EQ(once__statuses_add(&set, text("1xx"), NULL), ONCE_OK);
+    T_EQ(once__statuses_all(&set), 1);
+}
+
+/* ---- Rows of section 3 -------------------------------------------------- */
+
+static void nothing_sent_releases(void)
+{
+    T_STR(judged(ONCE__NOT_SENT, 0, "", every()), "release");
+    T_STR(judged(ONCE__NOT_SENT, 502, "", every()), "release");
+    T_STR(judged(ONCE__NOT_SENT, 504, "", only_success()), "release");
+}
+
+static void a_whole_response_with_a_final_status_completes(void)
+{
+    int status;
+
+    for (status = 200; status <= 599; status++)
+        if (!is_declined(status))
+            T_STR(judged(ONCE__WHOLE, status, "", every()),
+                  status < 400 ? "complete success" : "complete failure");
+}
+
+static void a_502_that_the_upstream_itself_sent_completes(void)
+{
+    T_STR(judged(ONCE__WHOLE, 502, "", every()), "complete failure");
+    T_STR(judged(ONCE__WHOLE, 504, "", every()), "complete failure");
+}
+
+static void statuses_408_425_and_429_release(void)
+{
+    static const char *const named[] = {"408", "425", "429", NULL};
+    static const int statuses[] = {408, 425, 429};
+    int i;
+
+    for (i = 0; i < 3; i++) {
+        T_STR(judged(ONCE__WHOLE, statuses[i], "", every()), "release");
+        T_STR(judged(ONCE__WHOLE, statuses[i], "", only_success()), "release");
+        T_STR(judged(ONCE__WHOLE, statuses[i], "", set_of(named)), "release");
+        T_STR(judged(ONCE__UNSTORABLE, statuses[i], "", every()), "release");
+    }
+}
+
+static void a_status_outside_final_is_a_failure_that_may_be_retried(void)
+{
+    int status;
+
+    for (status = 100; status <= 599; status++)
+        if (!is_declined(status))
+            T_STR(judged(ONCE__WHOLE, status, "", only_success()),
+                  status / 100 == 2 ? "complete success" : "complete failure");
+}
+
+static void a_status_inside_a_partial_final_is_a_success(void)
+{
+    static const char *const words[] = {"2xx", "404", "500", NULL};
+
+    T_STR(judged(ONCE__WHOLE, 404, "", set_of(words)), "complete success");
+    T_STR(judged(ONCE__WHOLE, 500, "", set_of(words)), "complete success");
+    T_STR(judged(ONCE__WHOLE, 301, "", set_of(words)), "complete failure");
+}
+
+static void a_broken_exchange_gives_up(void)
+{
+    T_STR(judged(ONCE__BROKEN, 0, "", every()), "give up");
+    T_STR(judged(ONCE__BROKEN, 200, "", every()), "give up");
+    T_STR(judged(ONCE__BROKEN, 502, "", every()), "give up");
+    T_STR(judged(ONCE__BROKEN, 504, "", only_success()), "give up");
+    T_STR(judged(ONCE__BROKEN, 429, "", every()), "give up");
+}
+
+static void the_upstreams_word_decides_whatever_the_status(void)
+{
+    int status;
+
+    for (status = 100; status <= 599; status++) {
+        T_STR(judged(ONCE__WHOLE, status, "not-applied", every()), "release");
+        T_STR(judged(ONCE__WHOLE, status, "no-store", every()), "mark success");
+        T_STR(judged(ONCE__WHOLE, status, "unknown", every()), "give up");
+        T_STR(judged(ONCE__WHOLE, status, "applied", only_success()),
+              "complete success");
+    }
+}
+
+static void the_word_is_compared_without_regard_to_case(void)
+{
+    T_STR(judged(ONCE__WHOLE, 200, "Not-Applied", every()), "release");
+    T_STR(judged(ONCE__WHOLE, 200, "UNKNOWN", every()), "give up");
+}
+
+static void an_unknown_word_counts_as_absent(void)
+{
+    static const char *const words[] = {
+        "applie", "applied ", "appliedx", "no store", "notapplied", "ok", ","};
+    size_t i;
+
+    for (i = 0; i < sizeof(words) / sizeof(words[0]); i++) {
+        T_STR(judged(ONCE__WHOLE, 201, words[i], every()), "complete success");
+        T_STR(judged(ONCE__WHOLE, 500, words[i], every()), "complete failure");
+    }
+}
+
+static void the_word_of_a_broken_response_does_not_count(void)
+{
+    static const char *const words[] = {"applied", "not-applied", "no-store",
+                                        "unknown"};
+    int i;
+
+    for (i = 0; i < 4; i++) {
+        T_STR(judged(ONCE__BROKEN, 200, words[i], every()), "give up");
+        T_STR(judged(ONCE__NOT_SENT, 200, words[i], every()), "release");
+    }
+}
+
+static void an_unstorable_response_is_marked(void)
+{
+    T_STR(judged(ONCE__UNSTORABLE, 200, "", every()), "mark success");
+    T_STR(judged(ONCE__UNSTORABLE, 101, "", every()), "mark success");
+    T_STR(judged(ONCE__UNSTORABLE, 500, "", every()), "mark failure");
+    T_STR(judged(ONCE__UNSTORABLE, 404, "", only_success()), "mark failure");
+    T_STR(judged(ONCE__UNSTORABLE, 500, "applied", every()), "mark success");
+    T_STR(judged(ONCE__UNSTORABLE, 500, "no-store", every()), "mark success");
+    T_STR(judged(ONCE__UNSTORABLE, 200, "not-applied", every()), "release");
+    T_STR(judged(ONCE__UNSTORABLE, 200, "unknown", every()), "give up");
+}
+
+static void a_status_that_is_none_is_a_bad_header(void)
+{
+    static const int statuses[] = {-1, 0, 7, 99, 600, 999, 100000};
+    size_t i;
+
+    for (i = 0; i < sizeof(statuses) / sizeof(statuses[0]); i++) {
+        T_STR(judged(ONCE__WHOLE, statuses[i], "", every()), "give up");
+        T_STR(judged(ONCE__UNSTORABLE, statuses[i], "", every()), "give up");
+        T_STR(judged(ONCE__WHOLE, statuses[i], "applied", every()), "give up");
+    }
+}
+
+/* Every combination has a row, a kind goes with a record and with nothing
+ * else, only a whole response is kept, and a key is freed only by proof. */
+static void no_combination_frees_a_key_without_proof(void)
+{
+    static const char *const words[] = {"",         "applied", "not-applied",
+                                        "no-store", "unknown", "?"};
+    once__statuses finals[3] = {every(), only_success(), {{0}}};
+    int heard, status, w, f, records, proof;
+
+    for (heard = ONCE__NOT_SENT; heard <= ONCE__UNSTORABLE; heard++)
+        for (status = 90; status <= 610; status++)
+            for (w = 0; w < 6; w++)
+                for (f = 0; f < 3; f++) {
+                    once__verdict v =
+                        once__judge(heard, status, text(words[w]), &finals[f]);
+
+                    records =
+                        v.deed == ONCE__DO_COMPLETE || v.deed == ONCE__DO_MARK;
+                    T_EQ(v.kind != ONCE_NO_KIND, records);
+                    T_OK(v.deed != ONCE__DO_COMPLETE || heard == ONCE__WHOLE);
+                    proof = heard == ONCE__NOT_SENT ||
+                            (heard != ONCE__BROKEN &&
+                             (w == 2 || is_declined(status)));
+                    T_OK(v.deed != ONCE__DO_RELEASE || proof);
+                }
+}
+
+int main(void)
+{
+    T_RUN(an_empty_set_has_nothing);
+    T_RUN(a_status_is_added_alone);
+    T_RUN(a_class_is_added_whole_and_alone);
+    T_RUN(adding_keeps_what_was_there);
+    T_RUN(other_words_are_refused_and_change_nothing);
+    T_RUN(all_means_every_status_from_200_on);
+    T_RUN(nothing_sent_releases);
+    T_RUN(a_whole_response_with_a_final_status_completes);
+    T_RUN(a_502_that_the_upstream_itself_sent_completes);
+    T_RUN(statuses_408_425_and_429_release);
+    T_RUN(a_status_outside_final_is_a_failure_that_may_be_retried);
+    T_RUN(a_status_inside_a_partial_final_is_a_success);
+    T_RUN(a_broken_exchange_gives_up);
+    T_RUN(the_upstreams_word_decides_whatever_the_status);
+    T_RUN(the_word_is_compared_without_regard_to_case);
+    T_RUN(an_unknown_word_counts_as_absent);
+    T_RUN(the_word_of_a_broken_response_does_not_count);
+    T_RUN(an_unstorable_response_is_marked);
+    T_RUN(a_status_that_is_none_is_a_bad_header);
+    T_RUN(no_combination_frees_a_key_without_proof);
+    return t_done();
+}
