@@ -1,0 +1,701 @@
+
+/*
+ * SPDX-License-Identifier: Apache-2.0
+ *
+ * What the client is told: a problem, a replay, or the upstream's own response
+ * with our marks; and the way back, from a response to the bytes of a record.
+ */
+
+
+#include "ngx_http_once.h"
+
+
+static ngx_int_t ngx_http_once_send(ngx_http_request_t *r, ngx_buf_t *b);
+static ngx_int_t ngx_http_once_set_content_type(ngx_http_request_t *r,
+    ngx_str_t *value);
+static ngx_int_t ngx_http_once_restore_header(ngx_http_request_t *r,
+    once__header *header);
+static ngx_int_t ngx_http_once_expose(ngx_http_request_t *r,
+    ngx_http_once_ctx_t *ctx);
+
+
+/*
+ * Members of headers_out that point to an element of its list.  A replay has
+ * to set those that were set: the upstream module leaves "location" NULL for
+ * relative redirects on purpose.
+ */
+
+#define ngx_http_once_offset(f)  offsetof(ngx_http_headers_out_t, f)
+
+static const size_t  ngx_http_once_special[] = {
+    ngx_http_once_offset(location),
+    ngx_http_once_offset(etag),
+    ngx_http_once_offset(last_modified),
+    ngx_http_once_offset(content_encoding),
+    ngx_http_once_offset(www_authenticate),
+    ngx_http_once_offset(refresh),
+    ngx_http_once_offset(accept_ranges),
+    ngx_http_once_offset(expires),
+    ngx_http_once_offset(content_range)
+};
+
+#define NGX_HTTP_ONCE_NSPECIAL                                                \
+    (sizeof(ngx_http_once_special) / sizeof(ngx_http_once_special[0]))
+
+
+static uint8_t
+ngx_http_once_tag(ngx_http_request_t *r, ngx_table_elt_t *h)
+{
+    u_char      *out;
+    ngx_uint_t   i;
+
+    out = (u_char *) &r->headers_out;
+
+    for (i = 0; i < NGX_HTTP_ONCE_NSPECIAL; i++) {
+        if (*(ngx_table_elt_t **) (out + ngx_http_once_special[i]) == h) {
+            return (uint8_t) (i + 1);
+        }
+    }
+
+    return 0;
+}
+
+
+ngx_int_t
+ngx_http_once_add_header(ngx_http_request_t *r, const char *name,
+    const char *value)
+{
+    ngx_table_elt_t  *h;
+
+    h = ngx_list_push(&r->headers_out.headers);
+    if (h == NULL) {
+        return NGX_ERROR;
+    }
+
+    h->hash = 1;
+    h->lowcase_key = NULL;
+    h->key.data = (u_char *) name;
+    h->key.len = ngx_strlen(name);
+    h->value.data = (u_char *) value;
+    h->value.len = ngx_strlen(value);
+
+    h->lowcase_key = ngx_pnalloc(r->pool, h->key.len);
+    if (h->lowcase_key == NULL) {
+        h->hash = 0;
+        return NGX_ERROR;
+    }
+
+    ngx_strlow(h->lowcase_key, h->key.data, h->key.len);
+
+    return NGX_OK;
+}
+
+
+/* our headers do not come from the upstream */
+
+void
+ngx_http_once_strip_headers(ngx_http_request_t *r)
+{
+    once_bytes        name;
+    ngx_uint_t        i;
+    ngx_list_part_t  *part;
+    ngx_table_elt_t  *h;
+
+    part = &r->headers_out.headers.part;
+    h = part->elts;
+
+    for (i = 0; /* void */ ; i++) {
+
+        if (i >= part->nelts) {
+            if (part->next == NULL) {
+                break;
+            }
+
+            part = part->next;
+            h = part->elts;
+            i = 0;
+        }
+
+        name.data = h[i].key.data;
+        name.size = h[i].key.len;
+
+        if (once__header_internal(name)) {
+            h[i].hash = 0;
+        }
+    }
+}
+
+
+ngx_int_t
+ngx_http_once_mark_new(ngx_http_request_t *r, ngx_http_once_ctx_t *ctx)
+{
+    ngx_http_once_strip_headers(r);
+
+    if (ctx->conf->dry_run) {
+        return NGX_OK;
+    }
+
+    if (ngx_http_once_add_header(r, "Idempotency-Status",
+                   (char *) ngx_http_once_status_names[ctx->status].data)
+        != NGX_OK)
+    {
+        return NGX_ERROR;
+    }
+
+    return ngx_http_once_expose(r, ctx);
+}
+
+
+/* scripts of another origin see only the headers that are named here */
+
+static ngx_int_t
+ngx_http_once_expose(ngx_http_request_t *r, ngx_http_once_ctx_t *ctx)
+{
+    u_char           *p;
+    ngx_str_t        *value;
+    ngx_uint_t        i;
+    ngx_list_part_t  *part;
+    ngx_table_elt_t  *h;
+
+    static char  ours[] = "Idempotent-Replayed, Idempotency-Status";
+    static char  name[] = "Access-Control-Expose-Headers";
+
+    if (!ctx->conf->cors_expose) {
+        return NGX_OK;
+    }
+
+    part = &r->headers_out.headers.part;
+    h = part->elts;
+
+    for (i = 0; /* void */ ; i++) {
+
+        if (i >= part->nelts) {
+            if (part->next == NULL) {
+                break;
+            }
+
+            part = part->next;
+            h = part->elts;
+            i = 0;
+        }
+
+        if (h[i].hash == 0 || h[i].key.len != sizeof(name) - 1
+            || ngx_strncasecmp(h[i].key.data, (u_char *) name,
+                               sizeof(name) - 1)
+               != 0)
+        {
+            continue;
+        }
+
+        value = &h[i].value;
+
+        p = ngx_pnalloc(r->pool, value->len + 2 + sizeof(ours));
+        if (p == NULL) {
+            return NGX_ERROR;
+        }
+
+        value->len = (size_t) (ngx_sprintf(p, "%V, %s", value, ours) - p);
+        value->data = p;
+
+        return NGX_OK;
+    }
+
+    return ngx_http_once_add_header(r, name, ours);
+}
+
+
+/* --- problems --- */
+
+ngx_int_t
+ngx_http_once_set_problem(ngx_http_request_t *r, ngx_http_once_ctx_t *ctx,
+    ngx_buf_t *b)
+{
+    size_t   size;
+    u_char  *p;
+
+    ngx_http_clean_header(r);
+
+    p = ngx_pnalloc(r->pool, ONCE__PROBLEM_MAX);
+    if (p == NULL) {
+        return NGX_ERROR;
+    }
+
+    size = once__problem_body(ctx->problem, (int) ctx->problem_status,
+                              ctx->detail, (char *) p);
+
+    r->headers_out.status = ctx->problem_status
+                            ? ctx->problem_status
+                            : (ngx_uint_t) once__problem_status(ctx->problem);
+    r->headers_out.status_line.len = 0;
+    r->headers_out.content_length_n = (off_t) size;
+    ngx_str_set(&r->headers_out.content_type, "application/problem+json");
+    r->headers_out.content_type_len = r->headers_out.content_type.len;
+    r->headers_out.content_type_lowcase = NULL;
+
+    b->pos = p;
+    b->last = p + size;
+
+    if (ngx_http_once_add_header(r, "Cache-Control", "no-store") != NGX_OK
+        || ngx_http_once_add_header(r, "Idempotency-Status",
+                   (char *) ngx_http_once_status_names[ctx->status].data)
+           != NGX_OK)
+    {
+        return NGX_ERROR;
+    }
+
+    if (ctx->retry_after) {
+        p = ngx_pnalloc(r->pool, NGX_INT_T_LEN + 1);
+        if (p == NULL) {
+            return NGX_ERROR;
+        }
+
+        *ngx_sprintf(p, "%ui", ctx->retry_after) = '\0';
+
+        if (ngx_http_once_add_header(r, "Retry-After", (char *) p) != NGX_OK) {
+            return NGX_ERROR;
+        }
+    }
+
+    return ngx_http_once_expose(r, ctx);
+}
+
+
+ngx_int_t
+ngx_http_once_problem_handler(ngx_http_request_t *r)
+{
+    ngx_int_t             rc;
+    ngx_buf_t            *b;
+    ngx_http_once_ctx_t  *ctx;
+
+    ctx = ngx_http_once_get_ctx(r);
+
+    rc = ngx_http_discard_request_body(r);
+
+    if (rc != NGX_OK) {
+        return rc;
+    }
+
+    b = ngx_calloc_buf(r->pool);
+
+    if (b == NULL || ngx_http_once_set_problem(r, ctx, b) != NGX_OK) {
+        return NGX_HTTP_INTERNAL_SERVER_ERROR;
+    }
+
+    if (ctx->state == NGX_HTTP_ONCE_ANSWER) {
+        ctx->state = NGX_HTTP_ONCE_PASS;
+    }
+
+    return ngx_http_once_send(r, b);
+}
+
+
+static ngx_int_t
+ngx_http_once_send(ngx_http_request_t *r, ngx_buf_t *b)
+{
+    ngx_int_t    rc;
+    ngx_chain_t  out;
+
+    rc = ngx_http_send_header(r);
+
+    if (rc == NGX_ERROR || rc > NGX_OK || r->header_only) {
+        return rc;
+    }
+
+    b->memory = (b->last > b->pos) ? 1 : 0;
+    b->last_buf = 1;
+    b->last_in_chain = 1;
+
+    out.buf = b;
+    out.next = NULL;
+
+    return ngx_http_output_filter(r, &out);
+}
+
+
+/* --- replays --- */
+
+ngx_int_t
+ngx_http_once_replay_handler(ngx_http_request_t *r)
+{
+    ngx_int_t             rc;
+    ngx_buf_t            *b;
+    ngx_http_once_ctx_t  *ctx;
+
+    ctx = ngx_http_once_get_ctx(r);
+
+    rc = ngx_http_discard_request_body(r);
+
+    if (rc != NGX_OK) {
+        return rc;
+    }
+
+    b = ngx_calloc_buf(r->pool);
+
+    if (b == NULL || ngx_http_once_set_replay(r, ctx, b) != NGX_OK) {
+        return NGX_HTTP_INTERNAL_SERVER_ERROR;
+    }
+
+    ctx->state = NGX_HTTP_ONCE_PASS;
+
+    return ngx_http_once_send(r, b);
+}
+
+
+/*
+ * Sets the response from the record.  NGX_DECLINED if there is none to show;
+ * after a complete that found another outcome, the record is decoded here.
+ */
+
+ngx_int_t
+ngx_http_once_set_replay(ngx_http_request_t *r, ngx_http_once_ctx_t *ctx,
+    ngx_buf_t *b)
+{
+    u_char            *p;
+    size_t             at;
+    once_error         err;
+    once__header       header;
+    once__response    *response;
+    const once_record *record;
+
+    response = &ctx->replay;
+
+    if (b == NULL) {
+        return NGX_DECLINED;
+    }
+
+    if (response->status == 0) {
+        record = once_attempt_record(ctx->task->attempt);
+
+        if (once__response_decode(record->result, response, &err) != ONCE_OK
+            || (response->flags & ONCE__NO_BODY))
+        {
+            return NGX_DECLINED;
+        }
+
+        ctx->status = NGX_HTTP_ONCE_S_REPLAYED;
+    }
+
+    ngx_http_clean_header(r);
+
+    r->allow_ranges = 0;
+    r->disable_not_modified = 1;
+    r->headers_out.status = (ngx_uint_t) response->status;
+
+    if (response->reason.size) {
+        p = ngx_pnalloc(r->pool, response->reason.size + 4);
+        if (p == NULL) {
+            return NGX_ERROR;
+        }
+
+        r->headers_out.status_line.data = p;
+        p = ngx_sprintf(p, "%03ui ", r->headers_out.status);
+        p = ngx_cpymem(p, response->reason.data, response->reason.size);
+        r->headers_out.status_line.len =
+                            (size_t) (p - r->headers_out.status_line.data);
+    }
+
+    at = 0;
+
+    while (once__response_next(response, &at, &header)) {
+        if (ngx_http_once_restore_header(r, &header) != NGX_OK) {
+            return NGX_ERROR;
+        }
+    }
+
+    if (r->headers_out.status != NGX_HTTP_NO_CONTENT
+        && r->headers_out.status != NGX_HTTP_NOT_MODIFIED)
+    {
+        r->headers_out.content_length_n = (off_t) response->body.size;
+        b->pos = (u_char *) response->body.data;
+        b->last = b->pos + response->body.size;
+    }
+
+    if (ngx_http_once_add_header(r, "Idempotent-Replayed", "true") != NGX_OK
+        || ngx_http_once_add_header(r, "Idempotency-Status", "replayed")
+           != NGX_OK)
+    {
+        return NGX_ERROR;
+    }
+
+    return ngx_http_once_expose(r, ctx);
+}
+
+
+static ngx_int_t
+ngx_http_once_restore_header(ngx_http_request_t *r, once__header *header)
+{
+    u_char            *out;
+    ngx_str_t          value;
+    ngx_table_elt_t   *h, **ph;
+
+    if (header->tag == 0
+        && header->name.size == sizeof("Content-Type") - 1
+        && ngx_strncasecmp((u_char *) header->name.data,
+                           (u_char *) "Content-Type", header->name.size)
+           == 0)
+    {
+        value.data = (u_char *) header->value.data;
+        value.len = header->value.size;
+        return ngx_http_once_set_content_type(r, &value);
+    }
+
+    h = ngx_list_push(&r->headers_out.headers);
+    if (h == NULL) {
+        return NGX_ERROR;
+    }
+
+    h->hash = 0;
+    h->key.data = (u_char *) header->name.data;
+    h->key.len = header->name.size;
+    h->value.data = (u_char *) header->value.data;
+    h->value.len = header->value.size;
+
+    h->lowcase_key = ngx_pnalloc(r->pool, h->key.len);
+    if (h->lowcase_key == NULL) {
+        return NGX_ERROR;
+    }
+
+    h->hash = ngx_hash_strlow(h->lowcase_key, h->key.data, h->key.len);
+
+    if (h->hash == 0) {
+        h->hash = 1;
+    }
+
+    if (header->tag >= 1 && header->tag <= NGX_HTTP_ONCE_NSPECIAL) {
+        out = (u_char *) &r->headers_out;
+        *(ngx_table_elt_t **) (out + ngx_http_once_special[header->tag - 1])
+            = h;
+        return NGX_OK;
+    }
+
+    if (h->key.len == sizeof("cache-control") - 1
+        && ngx_strncmp(h->lowcase_key, "cache-control", h->key.len) == 0)
+    {
+        /* "expires" and gzip_proxied look for it there */
+
+        if (r->headers_out.cache_control.elts == NULL
+            && ngx_array_init(&r->headers_out.cache_control, r->pool, 1,
+                              sizeof(ngx_table_elt_t *))
+               != NGX_OK)
+        {
+            return NGX_ERROR;
+        }
+
+        ph = ngx_array_push(&r->headers_out.cache_control);
+        if (ph == NULL) {
+            return NGX_ERROR;
+        }
+
+        *ph = h;
+    }
+
+    return NGX_OK;
+}
+
+
+/* as the upstream module takes it apart */
+
+static ngx_int_t
+ngx_http_once_set_content_type(ngx_http_request_t *r, ngx_str_t *value)
+{
+    u_char  *p, *last, *end;
+
+    r->headers_out.content_type = *value;
+    r->headers_out.content_type_len = value->len;
+    r->headers_out.content_type_lowcase = NULL;
+
+    end = value->data + value->len;
+
+    for (p = value->data; p < end; p++) {
+
+        if (*p != ';') {
+            continue;
+        }
+
+        last = p;
+
+        do {
+            p++;
+        } while (p < end && *p == ' ');
+
+        if (end - p < (ssize_t) sizeof("charset=") - 1
+            || ngx_strncasecmp(p, (u_char *) "charset=", 8) != 0)
+        {
+            p--;
+            continue;
+        }
+
+        p += 8;
+
+        r->headers_out.content_type_len = (size_t) (last - value->data);
+
+        if (p < end && *p == '"') {
+            p++;
+        }
+
+        last = end;
+
+        if (last > p && *(last - 1) == '"') {
+            last--;
+        }
+
+        r->headers_out.charset.len = (size_t) (last - p);
+        r->headers_out.charset.data = p;
+
+        break;
+    }
+
+    return NGX_OK;
+}
+
+
+/* --- from a response to bytes --- */
+
+static ngx_uint_t
+ngx_http_once_stored_headers(ngx_http_request_t *r, ngx_http_once_ctx_t *ctx,
+    once__header *out)
+{
+    ngx_uint_t             i, n;
+    ngx_list_part_t       *part;
+    ngx_table_elt_t       *h;
+    once__header           header;
+    once__header_policy    policy;
+
+    n = 0;
+
+    ngx_memzero(&policy, sizeof(once__header_policy));
+    policy.store_cookies = ctx->conf->store_cookies ? 1 : 0;
+
+    if (ctx->conf->hide != NULL) {
+        policy.hide = ctx->conf->hide->elts;
+        policy.n_hide = ctx->conf->hide->nelts;
+    }
+
+    if (r->upstream != NULL && r->upstream->headers_in.connection != NULL) {
+        policy.connection.data =
+                         r->upstream->headers_in.connection->value.data;
+        policy.connection.size =
+                         r->upstream->headers_in.connection->value.len;
+    }
+
+    ngx_memzero(&header, sizeof(once__header));
+
+    if (r->headers_out.content_type.len) {
+        header.name.data = "Content-Type";
+        header.name.size = sizeof("Content-Type") - 1;
+        header.value.data = r->headers_out.content_type.data;
+        header.value.size = r->headers_out.content_type.len;
+
+        if (once__header_stored(header.name, &policy)) {
+            if (out != NULL) {
+                out[n] = header;
+            }
+
+            n++;
+        }
+    }
+
+    part = &r->headers_out.headers.part;
+    h = part->elts;
+
+    for (i = 0; /* void */ ; i++) {
+
+        if (i >= part->nelts) {
+            if (part->next == NULL) {
+                break;
+            }
+
+            part = part->next;
+            h = part->elts;
+            i = 0;
+        }
+
+        if (h[i].hash == 0) {
+            continue;
+        }
+
+        header.name.data = h[i].key.data;
+        header.name.size = h[i].key.len;
+
+        if (!once__header_stored(header.name, &policy)) {
+            continue;
+        }
+
+        if (out != NULL) {
+            header.value.data = h[i].value.data;
+            header.value.size = h[i].value.len;
+            header.tag = ngx_http_once_tag(r, &h[i]);
+            out[n] = header;
+        }
+
+        n++;
+    }
+
+    return n;
+}
+
+
+ngx_int_t
+ngx_http_once_encode(ngx_http_request_t *r, ngx_http_once_ctx_t *ctx, int keep,
+    once_bytes *out)
+{
+    void            *data;
+    size_t           size;
+    ngx_str_t       *line;
+    once_error       err;
+    once__header    *headers;
+    once__response   response;
+
+    ngx_memzero(&response, sizeof(once__response));
+    response.status = (int) r->headers_out.status;
+
+    if (keep) {
+        response.n = ngx_http_once_stored_headers(r, ctx, NULL);
+
+        headers = ngx_palloc(r->pool, (response.n + 1) * sizeof(once__header));
+        if (headers == NULL) {
+            return NGX_ERROR;
+        }
+
+        (void) ngx_http_once_stored_headers(r, ctx, headers);
+
+        response.headers = headers;
+        response.body.data = ctx->body;
+        response.body.size = ctx->body_len;
+
+        line = &r->headers_out.status_line;
+
+        if (line->len > 4) {
+            response.reason.data = line->data + 4;
+            response.reason.size = line->len - 4;
+        }
+    }
+
+    if (!keep || once__response_size(&response, &size, &err) != ONCE_OK) {
+
+        if (keep) {
+            ngx_log_error(NGX_LOG_ERR, r->connection->log, 0,
+                          "once: response not kept: %s", err.text);
+        }
+
+        ngx_memzero(&response, sizeof(once__response));
+        response.status = (int) r->headers_out.status;
+        response.flags = ONCE__NO_BODY;
+
+        if (once__response_size(&response, &size, &err) != ONCE_OK) {
+            return NGX_ERROR;
+        }
+    }
+
+    data = ngx_palloc(r->pool, size);
+    if (data == NULL) {
+        return NGX_ERROR;
+    }
+
+    once__response_encode(&response, data);
+
+    out->data = data;
+    out->size = size;
+
+    return NGX_OK;
+}

@@ -1,0 +1,616 @@
+
+/*
+ * SPDX-License-Identifier: Apache-2.0
+ *
+ * The response of an owner: held, collected, judged, recorded, and only then
+ * sent.  Our filters are the topmost ones, so that what is stored is what the
+ * upstream sent, and every other filter works on replays as on the original.
+ */
+
+
+#include "ngx_http_once.h"
+
+
+static ngx_int_t ngx_http_once_header_filter(ngx_http_request_t *r);
+static ngx_int_t ngx_http_once_body_filter(ngx_http_request_t *r,
+    ngx_chain_t *in);
+static ngx_int_t ngx_http_once_hold(ngx_http_request_t *r,
+    ngx_http_once_ctx_t *ctx);
+static int ngx_http_once_hear(ngx_http_request_t *r,
+    ngx_http_once_ctx_t *ctx);
+static void ngx_http_once_finalize_upstream(ngx_http_request_t *r,
+    ngx_int_t rc);
+static void ngx_http_once_consume(ngx_chain_t *cl);
+static ngx_int_t ngx_http_once_collect(ngx_http_request_t *r,
+    ngx_http_once_ctx_t *ctx, ngx_buf_t *b, size_t size);
+static ngx_int_t ngx_http_once_mark(ngx_http_request_t *r,
+    ngx_http_once_ctx_t *ctx, ngx_chain_t *in);
+static ngx_int_t ngx_http_once_do(ngx_http_request_t *r,
+    ngx_http_once_ctx_t *ctx);
+static ngx_int_t ngx_http_once_send_held(ngx_http_request_t *r,
+    ngx_http_once_ctx_t *ctx, int rc);
+static ngx_int_t ngx_http_once_send_marked(ngx_http_request_t *r,
+    ngx_http_once_ctx_t *ctx);
+
+
+ngx_http_output_header_filter_pt  ngx_http_once_next_header_filter;
+ngx_http_output_body_filter_pt    ngx_http_once_next_body_filter;
+
+
+void
+ngx_http_once_capture_init(void)
+{
+    ngx_http_once_next_header_filter = ngx_http_top_header_filter;
+    ngx_http_top_header_filter = ngx_http_once_header_filter;
+
+    ngx_http_once_next_body_filter = ngx_http_top_body_filter;
+    ngx_http_top_body_filter = ngx_http_once_body_filter;
+}
+
+
+static ngx_int_t
+ngx_http_once_header_filter(ngx_http_request_t *r)
+{
+    ngx_http_once_ctx_t       *ctx;
+    ngx_http_once_loc_conf_t  *olcf;
+
+    if (r != r->main) {
+        return ngx_http_once_next_header_filter(r);
+    }
+
+    ctx = ngx_http_once_get_ctx(r);
+
+    if (ctx != NULL && ctx->state == NGX_HTTP_ONCE_OWNER) {
+        return ngx_http_once_hold(r, ctx);
+    }
+
+    if (ctx != NULL && ctx->state == NGX_HTTP_ONCE_PASS
+        && ctx->status == NGX_HTTP_ONCE_S_UNPROTECTED)
+    {
+        ngx_http_once_strip_headers(r);
+
+        if (ngx_http_once_add_header(r, "Idempotency-Status", "unprotected")
+            != NGX_OK)
+        {
+            return NGX_ERROR;
+        }
+
+        return ngx_http_once_next_header_filter(r);
+    }
+
+    olcf = ngx_http_get_module_loc_conf(r, ngx_http_once_module);
+
+    if (olcf->store != NULL
+        && (ctx == NULL
+            || (ctx->state == NGX_HTTP_ONCE_PASS && ctx->task == NULL)))
+    {
+        ngx_http_once_strip_headers(r);
+    }
+
+    return ngx_http_once_next_header_filter(r);
+}
+
+
+static ngx_int_t
+ngx_http_once_hold(ngx_http_request_t *r, ngx_http_once_ctx_t *ctx)
+{
+    ngx_str_t            *type;
+    ngx_http_upstream_t  *u;
+
+    u = r->upstream;
+
+    ctx->heard = ngx_http_once_hear(r, ctx);
+    ctx->state = NGX_HTTP_ONCE_HOLD;
+
+    /* ssi, addition and slice ask for it in header filters that run late */
+
+    r->preserve_body = 1;
+
+    /* the whole response is recorded, and the whole response is repeated */
+
+    r->allow_ranges = 0;
+    r->disable_not_modified = 1;
+
+    if (u != NULL && u->finalize_request != NULL
+        && u->finalize_request != ngx_http_once_finalize_upstream)
+    {
+        ctx->finalize = u->finalize_request;
+        u->finalize_request = ngx_http_once_finalize_upstream;
+    }
+
+    type = &r->headers_out.content_type;
+
+    if (ctx->heard == ONCE__WHOLE
+        && type->len >= sizeof("text/event-stream") - 1
+        && ngx_strncasecmp(type->data, (u_char *) "text/event-stream",
+                           sizeof("text/event-stream") - 1)
+           == 0)
+    {
+        return ngx_http_once_mark(r, ctx, NULL);
+    }
+
+    return NGX_OK;
+}
+
+
+/*
+ * What do we know when a response begins?  "cleanup" is set while the upstream
+ * module is at work: the response is the upstream's own.  Otherwise nginx made
+ * it, and the state of the last peer tells why.
+ */
+
+static int
+ngx_http_once_hear(ngx_http_request_t *r, ngx_http_once_ctx_t *ctx)
+{
+    ngx_uint_t            i;
+    ngx_list_part_t      *part;
+    ngx_table_elt_t      *h;
+    ngx_http_upstream_t  *u;
+
+    u = r->upstream;
+    ctx->upstream_status = r->headers_out.status;
+
+    if (ctx->refused) {
+        return ONCE__BROKEN;
+    }
+
+    if (u == NULL) {
+
+        /* a content handler of another kind: what it says is the outcome */
+
+        return ONCE__WHOLE;
+    }
+
+    if (ngx_http_once_bytes_sent(r) == 0) {
+        return ONCE__NOT_SENT;
+    }
+
+    if (u->cleanup == NULL) {
+
+        /* after X-Accel-Redirect or an intercepted error the head was whole */
+
+        if (u->state == NULL || u->state->header_time == (ngx_msec_t) -1) {
+            return ONCE__BROKEN;
+        }
+
+        ctx->upstream_status = u->headers_in.status_n;
+    }
+
+    if (r->headers_out.status == NGX_HTTP_SWITCHING_PROTOCOLS
+        || r->headers_out.status < NGX_HTTP_OK)
+    {
+        return ONCE__BROKEN;    /* nobody asked for it */
+    }
+
+    part = &u->headers_in.headers.part;
+    h = part->elts;
+
+    for (i = 0; /* void */ ; i++) {
+
+        if (i >= part->nelts) {
+            if (part->next == NULL) {
+                break;
+            }
+
+            part = part->next;
+            h = part->elts;
+            i = 0;
+        }
+
+        if (h[i].key.len == sizeof("Idempotency-Outcome") - 1
+            && ngx_strncasecmp(h[i].key.data,
+                               (u_char *) "Idempotency-Outcome",
+                               h[i].key.len)
+               == 0)
+        {
+            ctx->word.data = h[i].value.data;
+            ctx->word.size = h[i].value.len;
+        }
+    }
+
+    return ONCE__WHOLE;
+}
+
+
+/* the true end of the upstream's response: 0, 502, 504, NGX_ERROR, ... */
+
+static void
+ngx_http_once_finalize_upstream(ngx_http_request_t *r, ngx_int_t rc)
+{
+    ngx_http_once_ctx_t  *ctx;
+
+    ctx = ngx_http_once_get_ctx(r);
+
+    ctx->upstream_rc = rc;
+    ctx->finalize(r, rc);
+}
+
+
+static ngx_int_t
+ngx_http_once_body_filter(ngx_http_request_t *r, ngx_chain_t *in)
+{
+    size_t                size;
+    ngx_buf_t            *b;
+    ngx_chain_t          *cl;
+    ngx_http_once_ctx_t  *ctx;
+
+    if (r != r->main) {
+        return ngx_http_once_next_body_filter(r, in);
+    }
+
+    ctx = ngx_http_get_module_ctx(r, ngx_http_once_module);
+
+    if (ctx == NULL) {
+        return ngx_http_once_next_body_filter(r, in);
+    }
+
+    switch (ctx->state) {
+
+    case NGX_HTTP_ONCE_HOLD:
+        break;
+
+    case NGX_HTTP_ONCE_MARK:
+        if (in != NULL
+            && ngx_chain_add_copy(r->pool, &ctx->held, in) != NGX_OK)
+        {
+            return NGX_ERROR;
+        }
+
+        return NGX_AGAIN;
+
+    case NGX_HTTP_ONCE_STORE:
+        return NGX_AGAIN;       /* a spurious write event */
+
+    case NGX_HTTP_ONCE_DROP:
+        if (in == NULL) {
+            return ngx_http_once_next_body_filter(r, in);
+        }
+
+        ngx_http_once_consume(in);
+        return NGX_OK;
+
+    default:
+        return ngx_http_once_next_body_filter(r, in);
+    }
+
+    for (cl = in; cl; cl = cl->next) {
+        b = cl->buf;
+        size = (size_t) ngx_buf_size(b);
+
+        if (ngx_buf_special(b)) {
+            size = 0;
+        }
+
+        if (ctx->body_len + size > ctx->conf->max_response
+            && ctx->heard == ONCE__WHOLE)
+        {
+            return ngx_http_once_mark(r, ctx, cl);
+        }
+
+        if (size && ngx_http_once_collect(r, ctx, b, size) != NGX_OK) {
+            return NGX_ERROR;
+        }
+
+        /* consumed: the buffers go back to the pipe */
+
+        b->pos = b->last;
+        b->file_pos = b->file_last;
+
+        if (b->last_buf) {
+            ctx->last = 1;
+        }
+    }
+
+    if (ctx->upstream_rc >= NGX_HTTP_SPECIAL_RESPONSE
+        && ctx->heard == ONCE__WHOLE)
+    {
+        /* it died in the middle, and nothing has been sent yet */
+
+        ctx->heard = ONCE__BROKEN;
+        ctx->last = 1;
+    }
+
+    return ctx->last ? ngx_http_once_do(r, ctx) : NGX_OK;
+}
+
+
+static void
+ngx_http_once_consume(ngx_chain_t *cl)
+{
+    for ( /* void */ ; cl; cl = cl->next) {
+        cl->buf->pos = cl->buf->last;
+        cl->buf->file_pos = cl->buf->file_last;
+    }
+}
+
+
+static ngx_int_t
+ngx_http_once_collect(ngx_http_request_t *r, ngx_http_once_ctx_t *ctx,
+    ngx_buf_t *b, size_t size)
+{
+    off_t    length;
+    size_t   room;
+    u_char  *p;
+
+    if (ctx->body_len + size > ctx->body_size) {
+        length = r->headers_out.content_length_n;
+        room = ngx_max(2 * ctx->body_size, ctx->body_len + size);
+
+        if (length > (off_t) room
+            && length <= (off_t) ctx->conf->max_response)
+        {
+            room = (size_t) length;
+        }
+
+        p = realloc(ctx->body, room);
+        if (p == NULL) {
+            return NGX_ERROR;
+        }
+
+        ctx->body = p;
+        ctx->body_size = room;
+    }
+
+    p = ctx->body + ctx->body_len;
+
+    if (ngx_buf_in_memory(b)) {
+        ngx_memcpy(p, b->pos, size);
+
+    } else if (ngx_read_file(b->file, p, size, b->file_pos) != (ssize_t) size) {
+        return NGX_ERROR;
+    }
+
+    ctx->body_len += size;
+
+    return NGX_OK;
+}
+
+
+/*
+ * Streamed, or too large to keep: make "completed, not kept" durable, and let
+ * the response pass behind that.  What is not consumed makes the event pipe
+ * wait.
+ */
+
+static ngx_int_t
+ngx_http_once_mark(ngx_http_request_t *r, ngx_http_once_ctx_t *ctx,
+    ngx_chain_t *in)
+{
+    ngx_buf_t     *b;
+    ngx_chain_t   *cl;
+    once_bytes     bytes;
+    once__verdict  verdict;
+
+    if (ctx->body_len) {
+        b = ngx_calloc_buf(r->pool);
+        cl = ngx_alloc_chain_link(r->pool);
+
+        if (b == NULL || cl == NULL) {
+            return NGX_ERROR;
+        }
+
+        b->pos = ctx->body;
+        b->last = ctx->body + ctx->body_len;
+        b->memory = 1;
+        cl->buf = b;
+        cl->next = NULL;
+        ctx->held = cl;
+    }
+
+    if (in != NULL && ngx_chain_add_copy(r->pool, &ctx->held, in) != NGX_OK) {
+        return NGX_ERROR;
+    }
+
+    ctx->heard = ONCE__UNSTORABLE;
+    ctx->state = NGX_HTTP_ONCE_MARK;
+
+    verdict = once__judge(ctx->heard, (int) ctx->upstream_status, ctx->word,
+                          ctx->conf->final);
+    ctx->deed = verdict.deed;
+
+    if (ngx_http_once_encode(r, ctx, 0, &bytes) != NGX_OK
+        || ngx_http_once_finish(ctx, verdict.deed, verdict.kind, bytes)
+           != NGX_OK)
+    {
+        return NGX_ERROR;
+    }
+
+    r->buffered |= NGX_HTTP_ONCE_BUFFERED;
+
+    return in ? NGX_AGAIN : NGX_OK;
+}
+
+
+/* the response is whole, or will never be */
+
+static ngx_int_t
+ngx_http_once_do(ngx_http_request_t *r, ngx_http_once_ctx_t *ctx)
+{
+    once_bytes     bytes;
+    once__verdict  verdict;
+
+    verdict = once__judge(ctx->heard, (int) ctx->upstream_status, ctx->word,
+                          ctx->conf->final);
+    ctx->deed = verdict.deed;
+    ctx->state = NGX_HTTP_ONCE_STORE;
+
+    bytes.data = NULL;
+    bytes.size = 0;
+
+    if (verdict.deed == ONCE__DO_COMPLETE || verdict.deed == ONCE__DO_MARK) {
+
+        if (ngx_http_once_encode(r, ctx, verdict.deed == ONCE__DO_COMPLETE,
+                                 &bytes)
+            != NGX_OK)
+        {
+            return NGX_ERROR;
+        }
+
+    } else {
+        ngx_add_timer(&ctx->timer, ctx->conf->store->timeout);
+    }
+
+    if (ngx_http_once_finish(ctx, verdict.deed, verdict.kind, bytes)
+        != NGX_OK)
+    {
+        return NGX_ERROR;
+    }
+
+    r->buffered |= NGX_HTTP_ONCE_BUFFERED;
+
+    return NGX_AGAIN;
+}
+
+
+/* the engine has answered */
+
+void
+ngx_http_once_stored(ngx_http_once_ctx_t *ctx, int rc)
+{
+    ngx_int_t            ret;
+    ngx_connection_t    *c;
+    ngx_http_request_t  *r;
+
+    r = ctx->request;
+    c = r->connection;
+
+    if (ctx->timer.timer_set) {
+        ngx_del_timer(&ctx->timer);
+    }
+
+    ngx_http_set_log_request(c->log, r);
+
+    r->buffered &= ~NGX_HTTP_ONCE_BUFFERED;
+
+    if (ctx->state == NGX_HTTP_ONCE_MARK
+        && (rc == ONCE_OK || ctx->deed == ONCE__DO_RELEASE
+            || ctx->deed == ONCE__DO_GIVE_UP || ctx->conf->dry_run))
+    {
+        ret = ngx_http_once_send_marked(r, ctx);
+
+    } else {
+        ret = ngx_http_once_send_held(r, ctx, rc);
+    }
+
+    if (ret == NGX_ERROR || ret > NGX_OK) {
+
+        /* a header filter below us may want another response */
+
+        ngx_http_finalize_request(r, ret);
+
+    } else {
+        r->write_event_handler(r);
+    }
+
+    ngx_http_run_posted_requests(c);
+}
+
+
+static ngx_int_t
+ngx_http_once_send_marked(ngx_http_request_t *r, ngx_http_once_ctx_t *ctx)
+{
+    ngx_int_t     rc;
+    ngx_chain_t  *cl;
+
+    ctx->state = NGX_HTTP_ONCE_PASS;
+
+    if (ngx_http_once_mark_new(r, ctx) != NGX_OK) {
+        return NGX_ERROR;
+    }
+
+    rc = ngx_http_once_next_header_filter(r);
+
+    if (rc == NGX_ERROR || rc > NGX_OK) {
+        return rc;
+    }
+
+    /* the pipe calls us again only when the upstream has sent more */
+
+    cl = ctx->held;
+    ctx->held = NULL;
+
+    return cl ? ngx_http_once_next_body_filter(r, cl) : NGX_OK;
+}
+
+
+static ngx_int_t
+ngx_http_once_send_held(ngx_http_request_t *r, ngx_http_once_ctx_t *ctx,
+    int rc)
+{
+    ngx_int_t     ret;
+    ngx_buf_t    *b;
+    ngx_chain_t   out;
+
+    b = ngx_calloc_buf(r->pool);
+    if (b == NULL) {
+        return NGX_ERROR;
+    }
+
+    /* in MARK the upstream may go on with what nobody will see */
+
+    ctx->state = (ctx->state == NGX_HTTP_ONCE_MARK) ? NGX_HTTP_ONCE_DROP
+                                                    : NGX_HTTP_ONCE_PASS;
+    ngx_http_once_consume(ctx->held);
+    ctx->held = NULL;
+
+    if (!ctx->conf->dry_run
+        && (ctx->deed == ONCE__DO_COMPLETE || ctx->deed == ONCE__DO_MARK)
+        && rc != ONCE_OK)
+    {
+        ret = ngx_http_once_set_replay(r, ctx, rc == ONCE_REPLAY ? b : NULL);
+
+        if (ret == NGX_DECLINED) {
+            ctx->problem = ONCE__P_OUTCOME_UNKNOWN;
+            ctx->problem_status = NGX_HTTP_BAD_GATEWAY;
+            ctx->status = NGX_HTTP_ONCE_S_INDETERMINATE;
+            ret = ngx_http_once_set_problem(r, ctx, b);
+        }
+
+    } else if (ctx->heard == ONCE__BROKEN && !ctx->conf->dry_run) {
+        ctx->problem = ONCE__P_OUTCOME_UNKNOWN;
+        ctx->problem_status = (r->headers_out.status
+                               == NGX_HTTP_GATEWAY_TIME_OUT
+                               || ctx->upstream_rc
+                                  == NGX_HTTP_GATEWAY_TIME_OUT)
+                              ? NGX_HTTP_GATEWAY_TIME_OUT
+                              : NGX_HTTP_BAD_GATEWAY;
+        ctx->status = NGX_HTTP_ONCE_S_INDETERMINATE;
+        ret = ngx_http_once_set_problem(r, ctx, b);
+
+    } else {
+        b->pos = ctx->body;
+        b->last = ctx->body + ctx->body_len;
+
+        if (r->headers_out.status != NGX_HTTP_NO_CONTENT
+            && r->headers_out.status != NGX_HTTP_NOT_MODIFIED)
+        {
+            ngx_http_clear_content_length(r);
+            r->headers_out.content_length_n = (off_t) ctx->body_len;
+        }
+
+        ret = ngx_http_once_mark_new(r, ctx);
+    }
+
+    if (ret != NGX_OK) {
+        return NGX_ERROR;
+    }
+
+    ret = ngx_http_once_next_header_filter(r);
+
+    if (ret == NGX_ERROR || ret > NGX_OK) {
+        return ret;
+    }
+
+    if (r->header_only) {
+        b->pos = b->last;
+    }
+
+    b->memory = (b->last > b->pos) ? 1 : 0;
+    b->last_buf = 1;
+    b->last_in_chain = 1;
+
+    out.buf = b;
+    out.next = NULL;
+
+    return ngx_http_once_next_body_filter(r, &out);
+}

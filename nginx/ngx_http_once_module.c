@@ -1,0 +1,1165 @@
+
+/*
+ * SPDX-License-Identifier: Apache-2.0
+ *
+ * Directives, their limits, variables.  What could weaken the guarantee is
+ * refused here, when the configuration is read: see README.md in this folder.
+ */
+
+
+#include "ngx_http_once.h"
+
+
+static void *ngx_http_once_create_main_conf(ngx_conf_t *cf);
+static void *ngx_http_once_create_loc_conf(ngx_conf_t *cf);
+static char *ngx_http_once_merge_loc_conf(ngx_conf_t *cf, void *parent,
+    void *child);
+static ngx_int_t ngx_http_once_add_variables(ngx_conf_t *cf);
+static ngx_int_t ngx_http_once_init(ngx_conf_t *cf);
+static ngx_int_t ngx_http_once_check_location(ngx_conf_t *cf,
+    void **loc_conf);
+static void ngx_http_once_narrow(ngx_conf_t *cf,
+    ngx_http_once_loc_conf_t *olcf, ngx_http_core_loc_conf_t *clcf,
+    ngx_http_upstream_conf_t *uc);
+static char *ngx_http_once_core_init_conf(ngx_cycle_t *cycle, void *conf);
+static ngx_int_t ngx_http_once_status_variable(ngx_http_request_t *r,
+    ngx_http_variable_value_t *v, uintptr_t data);
+static ngx_int_t ngx_http_once_attempt_variable(ngx_http_request_t *r,
+    ngx_http_variable_value_t *v, uintptr_t data);
+static ngx_int_t ngx_http_once_hash_variable(ngx_http_request_t *r,
+    ngx_http_variable_value_t *v, uintptr_t data);
+
+static char *ngx_http_once_store(ngx_conf_t *cf, ngx_command_t *cmd,
+    void *conf);
+static char *ngx_http_once_once(ngx_conf_t *cf, ngx_command_t *cmd,
+    void *conf);
+static char *ngx_http_once_scope(ngx_conf_t *cf, ngx_command_t *cmd,
+    void *conf);
+static char *ngx_http_once_key_directive(ngx_conf_t *cf, ngx_command_t *cmd,
+    void *conf);
+static char *ngx_http_once_methods(ngx_conf_t *cf, ngx_command_t *cmd,
+    void *conf);
+static char *ngx_http_once_in_flight(ngx_conf_t *cf, ngx_command_t *cmd,
+    void *conf);
+static char *ngx_http_once_final(ngx_conf_t *cf, ngx_command_t *cmd,
+    void *conf);
+static char *ngx_http_once_hide_header(ngx_conf_t *cf, ngx_command_t *cmd,
+    void *conf);
+
+
+static ngx_conf_enum_t  ngx_http_once_lost[] = {
+    { ngx_string("hold"), NGX_HTTP_ONCE_HOLD_LOST },
+    { ngx_string("takeover"), NGX_HTTP_ONCE_TAKE_LOST },
+    { ngx_null_string, 0 }
+};
+
+
+static ngx_conf_enum_t  ngx_http_once_store_failure[] = {
+    { ngx_string("deny"), NGX_HTTP_ONCE_DENY },
+    { ngx_string("bypass"), NGX_HTTP_ONCE_BYPASS },
+    { ngx_null_string, 0 }
+};
+
+
+static const struct {
+    ngx_str_t   name;
+    ngx_uint_t  method;
+} ngx_http_once_method_names[] = {
+    { ngx_string("POST"), NGX_HTTP_POST },
+    { ngx_string("PATCH"), NGX_HTTP_PATCH },
+    { ngx_string("PUT"), NGX_HTTP_PUT },
+    { ngx_string("DELETE"), NGX_HTTP_DELETE },
+    { ngx_string("MKCOL"), NGX_HTTP_MKCOL },
+    { ngx_string("COPY"), NGX_HTTP_COPY },
+    { ngx_string("MOVE"), NGX_HTTP_MOVE },
+    { ngx_string("PROPPATCH"), NGX_HTTP_PROPPATCH },
+    { ngx_string("LOCK"), NGX_HTTP_LOCK },
+    { ngx_string("UNLOCK"), NGX_HTTP_UNLOCK }
+};
+
+#define NGX_HTTP_ONCE_NMETHODS                                                \
+    (sizeof(ngx_http_once_method_names)                                       \
+     / sizeof(ngx_http_once_method_names[0]))
+
+/* those that nginx itself does not repeat once the request was sent */
+
+#define NGX_HTTP_ONCE_NOT_REPEATED                                            \
+    (NGX_HTTP_POST|NGX_HTTP_PATCH|NGX_HTTP_LOCK)
+
+
+#define NGX_HTTP_ONCE_ANY                                                     \
+    NGX_HTTP_MAIN_CONF|NGX_HTTP_SRV_CONF|NGX_HTTP_LOC_CONF
+
+
+static ngx_command_t  ngx_http_once_commands[] = {
+
+    { ngx_string("once_store"),
+      NGX_HTTP_MAIN_CONF|NGX_CONF_TAKE23,
+      ngx_http_once_store,
+      NGX_HTTP_MAIN_CONF_OFFSET,
+      0,
+      NULL },
+
+    { ngx_string("once"),
+      NGX_HTTP_ONCE_ANY|NGX_CONF_TAKE1,
+      ngx_http_once_once,
+      NGX_HTTP_LOC_CONF_OFFSET,
+      0,
+      NULL },
+
+    { ngx_string("once_scope"),
+      NGX_HTTP_ONCE_ANY|NGX_CONF_TAKE1,
+      ngx_http_once_scope,
+      NGX_HTTP_LOC_CONF_OFFSET,
+      0,
+      NULL },
+
+    { ngx_string("once_key"),
+      NGX_HTTP_ONCE_ANY|NGX_CONF_TAKE1,
+      ngx_http_once_key_directive,
+      NGX_HTTP_LOC_CONF_OFFSET,
+      0,
+      NULL },
+
+    { ngx_string("once_key_required"),
+      NGX_HTTP_ONCE_ANY|NGX_CONF_FLAG,
+      ngx_conf_set_flag_slot,
+      NGX_HTTP_LOC_CONF_OFFSET,
+      offsetof(ngx_http_once_loc_conf_t, key_required),
+      NULL },
+
+    { ngx_string("once_realm"),
+      NGX_HTTP_ONCE_ANY|NGX_CONF_TAKE1,
+      ngx_http_set_complex_value_slot,
+      NGX_HTTP_LOC_CONF_OFFSET,
+      offsetof(ngx_http_once_loc_conf_t, realm),
+      NULL },
+
+    { ngx_string("once_methods"),
+      NGX_HTTP_ONCE_ANY|NGX_CONF_1MORE,
+      ngx_http_once_methods,
+      NGX_HTTP_LOC_CONF_OFFSET,
+      0,
+      NULL },
+
+    { ngx_string("once_in_flight"),
+      NGX_HTTP_ONCE_ANY|NGX_CONF_TAKE1,
+      ngx_http_once_in_flight,
+      NGX_HTTP_LOC_CONF_OFFSET,
+      0,
+      NULL },
+
+    { ngx_string("once_final"),
+      NGX_HTTP_ONCE_ANY|NGX_CONF_1MORE,
+      ngx_http_once_final,
+      NGX_HTTP_LOC_CONF_OFFSET,
+      0,
+      NULL },
+
+    { ngx_string("once_lost"),
+      NGX_HTTP_ONCE_ANY|NGX_CONF_TAKE1,
+      ngx_conf_set_enum_slot,
+      NGX_HTTP_LOC_CONF_OFFSET,
+      offsetof(ngx_http_once_loc_conf_t, lost),
+      &ngx_http_once_lost },
+
+    { ngx_string("once_two_phase"),
+      NGX_HTTP_ONCE_ANY|NGX_CONF_FLAG,
+      ngx_conf_set_flag_slot,
+      NGX_HTTP_LOC_CONF_OFFSET,
+      offsetof(ngx_http_once_loc_conf_t, two_phase),
+      NULL },
+
+    { ngx_string("once_store_failure"),
+      NGX_HTTP_ONCE_ANY|NGX_CONF_TAKE1,
+      ngx_conf_set_enum_slot,
+      NGX_HTTP_LOC_CONF_OFFSET,
+      offsetof(ngx_http_once_loc_conf_t, store_failure),
+      &ngx_http_once_store_failure },
+
+    { ngx_string("once_ttl"),
+      NGX_HTTP_ONCE_ANY|NGX_CONF_TAKE1,
+      ngx_conf_set_msec_slot,
+      NGX_HTTP_LOC_CONF_OFFSET,
+      offsetof(ngx_http_once_loc_conf_t, ttl),
+      NULL },
+
+    { ngx_string("once_lease"),
+      NGX_HTTP_ONCE_ANY|NGX_CONF_TAKE1,
+      ngx_conf_set_msec_slot,
+      NGX_HTTP_LOC_CONF_OFFSET,
+      offsetof(ngx_http_once_loc_conf_t, lease),
+      NULL },
+
+    { ngx_string("once_max_response"),
+      NGX_HTTP_ONCE_ANY|NGX_CONF_TAKE1,
+      ngx_conf_set_size_slot,
+      NGX_HTTP_LOC_CONF_OFFSET,
+      offsetof(ngx_http_once_loc_conf_t, max_response),
+      NULL },
+
+    { ngx_string("once_hide_header"),
+      NGX_HTTP_ONCE_ANY|NGX_CONF_TAKE1,
+      ngx_http_once_hide_header,
+      NGX_HTTP_LOC_CONF_OFFSET,
+      0,
+      NULL },
+
+    { ngx_string("once_store_cookies"),
+      NGX_HTTP_ONCE_ANY|NGX_CONF_FLAG,
+      ngx_conf_set_flag_slot,
+      NGX_HTTP_LOC_CONF_OFFSET,
+      offsetof(ngx_http_once_loc_conf_t, store_cookies),
+      NULL },
+
+    { ngx_string("once_cors_expose"),
+      NGX_HTTP_ONCE_ANY|NGX_CONF_FLAG,
+      ngx_conf_set_flag_slot,
+      NGX_HTTP_LOC_CONF_OFFSET,
+      offsetof(ngx_http_once_loc_conf_t, cors_expose),
+      NULL },
+
+    { ngx_string("once_dry_run"),
+      NGX_HTTP_ONCE_ANY|NGX_CONF_FLAG,
+      ngx_conf_set_flag_slot,
+      NGX_HTTP_LOC_CONF_OFFSET,
+      offsetof(ngx_http_once_loc_conf_t, dry_run),
+      NULL },
+
+    { ngx_string("once_status"),
+      NGX_HTTP_LOC_CONF|NGX_CONF_NOARGS,
+      ngx_http_once_status_directive,
+      NGX_HTTP_LOC_CONF_OFFSET,
+      0,
+      NULL },
+
+      ngx_null_command
+};
+
+
+static ngx_http_module_t  ngx_http_once_module_ctx = {
+    ngx_http_once_add_variables,           /* preconfiguration */
+    ngx_http_once_init,                    /* postconfiguration */
+
+    ngx_http_once_create_main_conf,        /* create main configuration */
+    NULL,                                  /* init main configuration */
+
+    NULL,                                  /* create server configuration */
+    NULL,                                  /* merge server configuration */
+
+    ngx_http_once_create_loc_conf,         /* create location configuration */
+    ngx_http_once_merge_loc_conf           /* merge location configuration */
+};
+
+
+ngx_module_t  ngx_http_once_module = {
+    NGX_MODULE_V1,
+    &ngx_http_once_module_ctx,             /* module context */
+    ngx_http_once_commands,                /* module directives */
+    NGX_HTTP_MODULE,                       /* module type */
+    NULL,                                  /* init master */
+    NULL,                                  /* init module */
+    ngx_http_once_init_process,            /* init process */
+    NULL,                                  /* init thread */
+    NULL,                                  /* exit thread */
+    ngx_http_once_exit_process,            /* exit process */
+    NULL,                                  /* exit master */
+    NGX_MODULE_V1_PADDING
+};
+
+
+/*
+ * A core module besides, because only core modules see the whole configuration,
+ * worker_processes and user included, and may still refuse it: a failing
+ * init_module would end a running master.
+ */
+
+static ngx_core_module_t  ngx_once_module_ctx = {
+    ngx_string("once"),
+    NULL,                                  /* create configuration */
+    ngx_http_once_core_init_conf           /* init configuration */
+};
+
+
+ngx_module_t  ngx_once_module = {
+    NGX_MODULE_V1,
+    &ngx_once_module_ctx,                  /* module context */
+    NULL,                                  /* module directives */
+    NGX_CORE_MODULE,                       /* module type */
+    NULL,                                  /* init master */
+    NULL,                                  /* init module */
+    NULL,                                  /* init process */
+    NULL,                                  /* init thread */
+    NULL,                                  /* exit thread */
+    NULL,                                  /* exit process */
+    NULL,                                  /* exit master */
+    NGX_MODULE_V1_PADDING
+};
+
+
+static ngx_http_variable_t  ngx_http_once_vars[] = {
+
+    { ngx_string("once_status"), NULL, ngx_http_once_status_variable, 0,
+      NGX_HTTP_VAR_NOCACHEABLE, 0 },
+
+    { ngx_string("once_attempt"), NULL, ngx_http_once_attempt_variable, 0,
+      NGX_HTTP_VAR_NOCACHEABLE, 0 },
+
+    { ngx_string("once_key_hash"), NULL, ngx_http_once_hash_variable, 0,
+      NGX_HTTP_VAR_NOCACHEABLE, 0 },
+
+      ngx_http_null_variable
+};
+
+
+/* nginx may be built without some of them */
+
+extern ngx_module_t  ngx_http_proxy_module;
+extern ngx_module_t  ngx_http_fastcgi_module;
+extern ngx_module_t  ngx_http_uwsgi_module;
+extern ngx_module_t  ngx_http_scgi_module;
+extern ngx_module_t  ngx_http_grpc_module;
+extern ngx_module_t  ngx_http_dav_module;
+
+#pragma weak ngx_http_proxy_module
+#pragma weak ngx_http_fastcgi_module
+#pragma weak ngx_http_uwsgi_module
+#pragma weak ngx_http_scgi_module
+#pragma weak ngx_http_grpc_module
+#pragma weak ngx_http_dav_module
+
+
+/* --- variables --- */
+
+static ngx_int_t
+ngx_http_once_add_variables(ngx_conf_t *cf)
+{
+    ngx_http_variable_t  *var, *v;
+
+    for (v = ngx_http_once_vars; v->name.len; v++) {
+        var = ngx_http_add_variable(cf, &v->name, v->flags);
+        if (var == NULL) {
+            return NGX_ERROR;
+        }
+
+        var->get_handler = v->get_handler;
+    }
+
+    return NGX_OK;
+}
+
+
+static void
+ngx_http_once_set_variable(ngx_http_variable_value_t *v, u_char *data,
+    size_t len)
+{
+    v->valid = 1;
+    v->no_cacheable = 1;
+    v->not_found = 0;
+    v->data = data;
+    v->len = (unsigned) len;
+}
+
+
+static ngx_int_t
+ngx_http_once_status_variable(ngx_http_request_t *r,
+    ngx_http_variable_value_t *v, uintptr_t data)
+{
+    ngx_str_t            *name;
+    ngx_http_once_ctx_t  *ctx;
+
+    ctx = ngx_http_once_get_ctx(r->main);
+    name = &ngx_http_once_status_names[ctx ? ctx->status
+                                           : NGX_HTTP_ONCE_S_NONE];
+    ngx_http_once_set_variable(v, name->data, name->len);
+
+    return NGX_OK;
+}
+
+
+static ngx_int_t
+ngx_http_once_attempt_variable(ngx_http_request_t *r,
+    ngx_http_variable_value_t *v, uintptr_t data)
+{
+    u_char               *p;
+    ngx_http_once_ctx_t  *ctx;
+
+    ctx = ngx_http_once_get_ctx(r->main);
+
+    if (ctx == NULL || ctx->attempt == 0) {
+        ngx_http_once_set_variable(v, (u_char *) "-", 1);
+        return NGX_OK;
+    }
+
+    p = ngx_pnalloc(r->pool, NGX_INT32_LEN);
+    if (p == NULL) {
+        return NGX_ERROR;
+    }
+
+    ngx_http_once_set_variable(v, p,
+                     (size_t) (ngx_sprintf(p, "%uD", ctx->attempt) - p));
+
+    return NGX_OK;
+}
+
+
+static ngx_int_t
+ngx_http_once_hash_variable(ngx_http_request_t *r,
+    ngx_http_variable_value_t *v, uintptr_t data)
+{
+    ngx_http_once_ctx_t  *ctx;
+
+    ctx = ngx_http_once_get_ctx(r->main);
+
+    if (ctx == NULL || !ctx->named) {
+        ngx_http_once_set_variable(v, (u_char *) "-", 1);
+
+    } else {
+        ngx_http_once_set_variable(v, ctx->key_hash, 16);
+    }
+
+    return NGX_OK;
+}
+
+
+/* --- configuration --- */
+
+static void *
+ngx_http_once_create_main_conf(ngx_conf_t *cf)
+{
+    ngx_http_once_main_conf_t  *omcf;
+
+    omcf = ngx_pcalloc(cf->pool, sizeof(ngx_http_once_main_conf_t));
+    if (omcf == NULL) {
+        return NULL;
+    }
+
+    if (ngx_array_init(&omcf->stores, cf->pool, 2,
+                       sizeof(ngx_http_once_store_t *))
+        != NGX_OK
+        || ngx_array_init(&omcf->locations, cf->pool, 4, sizeof(void **))
+           != NGX_OK)
+    {
+        return NULL;
+    }
+
+    return omcf;
+}
+
+
+static void *
+ngx_http_once_create_loc_conf(ngx_conf_t *cf)
+{
+    ngx_http_once_loc_conf_t  *olcf;
+
+    olcf = ngx_pcalloc(cf->pool, sizeof(ngx_http_once_loc_conf_t));
+    if (olcf == NULL) {
+        return NULL;
+    }
+
+    /*
+     * set by ngx_pcalloc():
+     *
+     *     olcf->name = { 0, NULL };
+     *     olcf->store = NULL;
+     *     olcf->scope = NULL;
+     *     olcf->key = NULL;
+     *     olcf->key_header = { 0, NULL };
+     *     olcf->realm = NULL;
+     *     olcf->methods = 0;
+     *     olcf->final = NULL;
+     */
+
+    olcf->scope_off = NGX_CONF_UNSET;
+    olcf->key_required = NGX_CONF_UNSET;
+    olcf->wait = NGX_CONF_UNSET_MSEC;
+    olcf->lost = NGX_CONF_UNSET_UINT;
+    olcf->two_phase = NGX_CONF_UNSET;
+    olcf->store_failure = NGX_CONF_UNSET_UINT;
+    olcf->ttl = NGX_CONF_UNSET_MSEC;
+    olcf->lease = NGX_CONF_UNSET_MSEC;
+    olcf->max_response = NGX_CONF_UNSET_SIZE;
+    olcf->hide = NGX_CONF_UNSET_PTR;
+    olcf->store_cookies = NGX_CONF_UNSET;
+    olcf->cors_expose = NGX_CONF_UNSET;
+    olcf->dry_run = NGX_CONF_UNSET;
+
+    return olcf;
+}
+
+
+static ngx_http_complex_value_t *
+ngx_http_once_compile(ngx_conf_t *cf, const char *text)
+{
+    ngx_str_t                          value;
+    ngx_http_complex_value_t          *cv;
+    ngx_http_compile_complex_value_t   ccv;
+
+    value.data = (u_char *) text;
+    value.len = ngx_strlen(text);
+
+    cv = ngx_palloc(cf->pool, sizeof(ngx_http_complex_value_t));
+    if (cv == NULL) {
+        return NULL;
+    }
+
+    ngx_memzero(&ccv, sizeof(ngx_http_compile_complex_value_t));
+    ccv.cf = cf;
+    ccv.value = &value;
+    ccv.complex_value = cv;
+
+    return ngx_http_compile_complex_value(&ccv) == NGX_OK ? cv : NULL;
+}
+
+
+static char *
+ngx_http_once_merge_loc_conf(ngx_conf_t *cf, void *parent, void *child)
+{
+    ngx_http_once_loc_conf_t *prev = parent;
+    ngx_http_once_loc_conf_t *conf = child;
+
+    void                     ***location;
+    ngx_uint_t                  i;
+    once_bytes                  word;
+    once_error                  err;
+    ngx_http_conf_ctx_t        *ctx;
+    ngx_http_once_main_conf_t  *omcf;
+
+    static const char          *all[] = { "2xx", "3xx", "4xx", "5xx" };
+
+    if (conf->name.data == NULL) {
+        conf->name = prev->name;
+        conf->file = prev->file;
+        conf->line = prev->line;
+    }
+
+    if (conf->scope == NULL && conf->scope_off == NGX_CONF_UNSET) {
+        conf->scope = prev->scope;
+        conf->scope_off = prev->scope_off;
+    }
+
+    if (conf->key == NULL && conf->key_header.len == 0) {
+        conf->key = prev->key;
+        conf->key_header = prev->key_header;
+    }
+
+    if (conf->key == NULL && conf->key_header.len == 0) {
+        ngx_str_set(&conf->key_header, "idempotency-key");
+    }
+
+    if (conf->realm == NULL) {
+        conf->realm = prev->realm;
+    }
+
+    if (conf->methods == 0) {
+        conf->methods = prev->methods ? prev->methods
+                                      : (NGX_HTTP_POST|NGX_HTTP_PATCH);
+    }
+
+    if (conf->final == NULL) {
+        conf->final = prev->final;
+    }
+
+    ngx_conf_merge_value(conf->key_required, prev->key_required, 0);
+    ngx_conf_merge_msec_value(conf->wait, prev->wait, 0);
+    ngx_conf_merge_uint_value(conf->lost, prev->lost, NGX_HTTP_ONCE_HOLD_LOST);
+    ngx_conf_merge_value(conf->two_phase, prev->two_phase, 0);
+    ngx_conf_merge_uint_value(conf->store_failure, prev->store_failure,
+                              NGX_HTTP_ONCE_DENY);
+    ngx_conf_merge_msec_value(conf->ttl, prev->ttl, 86400000);
+    ngx_conf_merge_msec_value(conf->lease, prev->lease, 30000);
+    ngx_conf_merge_size_value(conf->max_response, prev->max_response,
+                              1024 * 1024);
+    ngx_conf_merge_ptr_value(conf->hide, prev->hide, NULL);
+    ngx_conf_merge_value(conf->store_cookies, prev->store_cookies, 0);
+    ngx_conf_merge_value(conf->cors_expose, prev->cors_expose, 0);
+    ngx_conf_merge_value(conf->dry_run, prev->dry_run, 0);
+
+    if (conf->name.len == 0) {
+        return NGX_CONF_OK;
+    }
+
+    if (conf->realm == NULL) {
+        conf->realm = ngx_http_once_compile(cf, "$host");
+        if (conf->realm == NULL) {
+            return NGX_CONF_ERROR;
+        }
+    }
+
+    if (conf->final == NULL) {
+        conf->final = ngx_pcalloc(cf->pool, sizeof(once__statuses));
+        if (conf->final == NULL) {
+            return NGX_CONF_ERROR;
+        }
+
+        for (i = 0; i < sizeof(all) / sizeof(all[0]); i++) {
+            word.data = all[i];
+            word.size = 3;
+
+            if (once__statuses_add(conf->final, word, &err) != ONCE_OK) {
+                return NGX_CONF_ERROR;
+            }
+        }
+    }
+
+    /* checked when all is merged */
+
+    omcf = ngx_http_conf_get_module_main_conf(cf, ngx_http_once_module);
+
+    location = ngx_array_push(&omcf->locations);
+    if (location == NULL) {
+        return NGX_CONF_ERROR;
+    }
+
+    ctx = cf->ctx;
+    *location = ctx->loc_conf;
+
+    return NGX_CONF_OK;
+}
+
+
+static ngx_int_t
+ngx_http_once_init(ngx_conf_t *cf)
+{
+    void                      ***locations;
+    ngx_uint_t                   i;
+    ngx_http_handler_pt         *h;
+    ngx_http_core_main_conf_t   *cmcf;
+    ngx_http_once_main_conf_t   *omcf;
+
+    omcf = ngx_http_conf_get_module_main_conf(cf, ngx_http_once_module);
+
+    if (ngx_http_top_header_filter == NULL) {
+
+        /* built in statically we would come before the write filter */
+
+        ngx_log_error(NGX_LOG_EMERG, cf->log, 0,
+                      "once: has to be built as a dynamic module");
+        return NGX_ERROR;
+    }
+
+    locations = omcf->locations.elts;
+
+    for (i = 0; i < omcf->locations.nelts; i++) {
+        if (ngx_http_once_check_location(cf, locations[i]) != NGX_OK) {
+            return NGX_ERROR;
+        }
+    }
+
+    if (omcf->stores.nelts == 0) {
+        return NGX_OK;
+    }
+
+    if (ngx_http_once_add_zone(cf, omcf) != NGX_OK) {
+        return NGX_ERROR;
+    }
+
+    cmcf = ngx_http_conf_get_module_main_conf(cf, ngx_http_core_module);
+
+    h = ngx_array_push(&cmcf->phases[NGX_HTTP_PRECONTENT_PHASE].handlers);
+    if (h == NULL) {
+        return NGX_ERROR;
+    }
+
+    *h = ngx_http_once_handler;
+
+    ngx_http_once_request_init();
+    ngx_http_once_capture_init();
+
+    return NGX_OK;
+}
+
+
+
+static ngx_int_t
+ngx_http_once_check_values(ngx_conf_t *cf, ngx_http_once_loc_conf_t *olcf)
+{
+    if (olcf->scope == NULL && olcf->scope_off != 1) {
+        ngx_log_error(NGX_LOG_EMERG, cf->log, 0,
+                      "\"once\" needs \"once_scope\": name the authenticated "
+                      "caller, or write \"once_scope off\" in %V:%ui",
+                      &olcf->file, olcf->line);
+        return NGX_ERROR;
+    }
+
+    if (olcf->lease < ONCE_LEASE_MIN_MS || olcf->lease > ONCE_LEASE_MAX_MS) {
+        ngx_log_error(NGX_LOG_EMERG, cf->log, 0,
+                      "\"once_lease\" is %Mms, it must be %ui ms to %ui ms "
+                      "in %V:%ui", olcf->lease,
+                      (ngx_uint_t) ONCE_LEASE_MIN_MS,
+                      (ngx_uint_t) ONCE_LEASE_MAX_MS,
+                      &olcf->file, olcf->line);
+        return NGX_ERROR;
+    }
+
+    if (olcf->ttl < olcf->lease || olcf->ttl > ONCE_KEEP_MAX_MS) {
+        ngx_log_error(NGX_LOG_EMERG, cf->log, 0,
+                      "\"once_ttl\" is %Mms, it must not be below "
+                      "\"once_lease\" (%Mms), nor over ten years in %V:%ui",
+                      olcf->ttl, olcf->lease, &olcf->file, olcf->line);
+        return NGX_ERROR;
+    }
+
+    if (olcf->max_response > NGX_HTTP_ONCE_RESPONSE_MAX) {
+        ngx_log_error(NGX_LOG_EMERG, cf->log, 0,
+                      "\"once_max_response\" is %uz, the limit is %ui "
+                      "in %V:%ui", olcf->max_response,
+                      (ngx_uint_t) NGX_HTTP_ONCE_RESPONSE_MAX,
+                      &olcf->file, olcf->line);
+        return NGX_ERROR;
+    }
+
+    if (olcf->store_failure == NGX_HTTP_ONCE_BYPASS
+        && olcf->lost != NGX_HTTP_ONCE_TAKE_LOST)
+    {
+        ngx_log_error(NGX_LOG_EMERG, cf->log, 0,
+                      "\"once_store_failure bypass\" needs "
+                      "\"once_lost takeover\": there is no failing open "
+                      "under \"hold\" in %V:%ui", &olcf->file, olcf->line);
+        return NGX_ERROR;
+    }
+
+    return NGX_OK;
+}
+
+
+static ngx_int_t
+ngx_http_once_check_location(ngx_conf_t *cf, void **loc_conf)
+{
+    ngx_uint_t                  i, proxied, *dav;
+    ngx_http_once_store_t     **store;
+    ngx_http_core_loc_conf_t   *clcf;
+    ngx_http_once_loc_conf_t   *olcf;
+    ngx_http_upstream_conf_t   *uc;
+    ngx_http_once_main_conf_t  *omcf;
+
+    ngx_module_t  *upstreams[] = {
+        &ngx_http_proxy_module, &ngx_http_fastcgi_module,
+        &ngx_http_uwsgi_module, &ngx_http_scgi_module
+    };
+
+    omcf = ngx_http_conf_get_module_main_conf(cf, ngx_http_once_module);
+    olcf = loc_conf[ngx_http_once_module.ctx_index];
+    clcf = loc_conf[ngx_http_core_module.ctx_index];
+
+    store = omcf->stores.elts;
+
+    for (i = 0; i < omcf->stores.nelts; i++) {
+        if (store[i]->name.len == olcf->name.len
+            && ngx_strncmp(store[i]->name.data, olcf->name.data,
+                           olcf->name.len)
+               == 0)
+        {
+            olcf->store = store[i];
+        }
+    }
+
+    if (olcf->store == NULL) {
+        ngx_log_error(NGX_LOG_EMERG, cf->log, 0,
+                      "\"once %V\": there is no \"once_store\" of this name "
+                      "in %V:%ui", &olcf->name, &olcf->file, olcf->line);
+        return NGX_ERROR;
+    }
+
+    /* upstream configurations are the first member of all of these */
+
+    if (&ngx_http_grpc_module != NULL) {
+        uc = loc_conf[ngx_http_grpc_module.ctx_index];
+
+        if (uc->upstream != NULL) {
+            ngx_log_error(NGX_LOG_EMERG, cf->log, 0,
+                          "\"once\" cannot guard \"grpc_pass\" in %V:%ui",
+                          &olcf->file, olcf->line);
+            return NGX_ERROR;
+        }
+    }
+
+    if (&ngx_http_dav_module != NULL && clcf->handler == NULL) {
+        dav = loc_conf[ngx_http_dav_module.ctx_index];  /* methods */
+
+        if (*dav & olcf->methods) {
+            ngx_log_error(NGX_LOG_EMERG, cf->log, 0,
+                          "\"once\" cannot guard \"dav_methods\" in %V:%ui",
+                          &olcf->file, olcf->line);
+            return NGX_ERROR;
+        }
+    }
+
+    if (clcf->handler == NULL) {
+        return NGX_OK;          /* nothing that could be guarded */
+    }
+
+    if (ngx_http_once_check_values(cf, olcf) != NGX_OK) {
+        return NGX_ERROR;
+    }
+
+    proxied = 0;
+
+    for (i = 0; i < sizeof(upstreams) / sizeof(upstreams[0]); i++) {
+        if (upstreams[i] == NULL) {
+            continue;
+        }
+
+        ngx_http_once_narrow(cf, olcf, clcf,
+                             loc_conf[upstreams[i]->ctx_index]);
+        proxied = 1;
+    }
+
+    return proxied ? NGX_OK : NGX_ERROR;
+}
+
+
+/* what would make nginx repeat a request, or drop it with its client */
+
+static void
+ngx_http_once_narrow(ngx_conf_t *cf, ngx_http_once_loc_conf_t *olcf,
+    ngx_http_core_loc_conf_t *clcf, ngx_http_upstream_conf_t *uc)
+{
+    ngx_uint_t  next;
+
+    uc->ignore_client_abort = 1;
+
+    next = (olcf->methods & ~NGX_HTTP_ONCE_NOT_REPEATED)
+           ? (NGX_CONF_BITMASK_SET|NGX_HTTP_UPSTREAM_FT_OFF)
+           : (uc->next_upstream & ~NGX_HTTP_UPSTREAM_FT_NON_IDEMPOTENT);
+
+    if (next != uc->next_upstream) {
+        if (uc->upstream != NULL) {
+            ngx_log_error(NGX_LOG_NOTICE, cf->log, 0,
+                          "once: next_upstream of location \"%V\" was "
+                          "narrowed: a guarded request is sent once",
+                          &clcf->name);
+        }
+
+        uc->next_upstream = next;
+    }
+}
+
+
+static char *
+ngx_http_once_core_init_conf(ngx_cycle_t *cycle, void *conf)
+{
+    ngx_http_once_main_conf_t  *omcf;
+
+    if (ngx_process == NGX_PROCESS_SIGNALLER) {
+        return NGX_CONF_OK;
+    }
+
+    omcf = ngx_http_cycle_get_module_main_conf(cycle, ngx_http_once_module);
+
+    if (omcf == NULL || omcf->stores.nelts == 0) {
+        return NGX_CONF_OK;
+    }
+
+    return ngx_http_once_check_stores(cycle, omcf) == NGX_OK
+           ? NGX_CONF_OK : NGX_CONF_ERROR;
+}
+
+
+/* --- directives --- */
+
+static char *
+ngx_http_once_store(ngx_conf_t *cf, ngx_command_t *cmd, void *conf)
+{
+    ngx_http_once_main_conf_t *omcf = conf;
+
+    u_char                  *p;
+    ngx_str_t               *value, time;
+    ngx_int_t                timeout;
+    ngx_uint_t               i;
+    ngx_http_once_store_t   *store, **elt;
+
+    value = cf->args->elts;
+    elt = omcf->stores.elts;
+
+    if (value[1].len == 0 || value[1].len > 64
+        || ngx_strcmp(value[1].data, "off") == 0)
+    {
+        return "needs a name of 1 to 64 characters that is not \"off\"";
+    }
+
+    for (p = value[1].data; *p; p++) {
+        if (!((*p >= 'a' && *p <= 'z') || (*p >= 'A' && *p <= 'Z')
+              || (*p >= '0' && *p <= '9') || *p == '_' || *p == '-'))
+        {
+            return "needs a name of letters, digits, \"_\" and \"-\"";
+        }
+    }
+
+    for (i = 0; i < omcf->stores.nelts; i++) {
+        if (ngx_strcmp(elt[i]->name.data, value[1].data) == 0) {
+            return "is duplicate";
+        }
+    }
+
+    timeout = 1000;
+
+    if (cf->args->nelts == 4) {
+        if (ngx_strncmp(value[3].data, "timeout=", 8) != 0) {
+            return "knows \"timeout=\" only";
+        }
+
+        time.data = value[3].data + 8;
+        time.len = value[3].len - 8;
+        timeout = ngx_parse_time(&time, 0);
+
+        if (timeout == NGX_ERROR || timeout < 10 || timeout > 60000) {
+            return "needs a timeout of 10ms to 60s";
+        }
+    }
+
+    store = ngx_pcalloc(cf->pool, sizeof(ngx_http_once_store_t));
+    elt = ngx_array_push(&omcf->stores);
+
+    if (store == NULL || elt == NULL) {
+        return NGX_CONF_ERROR;
+    }
+
+    store->name = value[1];
+    store->url = value[2];
+    store->timeout = (ngx_msec_t) timeout;
+    store->index = omcf->stores.nelts - 1;
+    store->file = cf->conf_file->file.name;
+    store->line = cf->conf_file->line;
+    *elt = store;
+
+    return NGX_CONF_OK;
+}
+
+
+static char *
+ngx_http_once_once(ngx_conf_t *cf, ngx_command_t *cmd, void *conf)
+{
+    ngx_http_once_loc_conf_t *olcf = conf;
+
+    ngx_str_t  *value;
+
+    if (olcf->name.data != NULL) {
+        return "is duplicate";
+    }
+
+    value = cf->args->elts;
+
+    olcf->name = value[1];
+    olcf->file = cf->conf_file->file.name;
+    olcf->line = cf->conf_file->line;
+
+    if (ngx_strcmp(value[1].data, "off") == 0) {
+        olcf->name.len = 0;
+    }
+
+    return NGX_CONF_OK;
+}
+
+
+static char *
+ngx_http_once_scope(ngx_conf_t *cf, ngx_command_t *cmd, void *conf)
+{
+    ngx_http_once_loc_conf_t *olcf = conf;
+
+    ngx_str_t  *value;
+
+    if (olcf->scope != NULL || olcf->scope_off != NGX_CONF_UNSET) {
+        return "is duplicate";
+    }
+
+    value = cf->args->elts;
+
+    if (ngx_strcmp(value[1].data, "off") == 0) {
+        olcf->scope_off = 1;
+        return NGX_CONF_OK;
+    }
+
+    olcf->scope_off = 0;
+    olcf->scope = ngx_http_once_compile(cf, (char *) value[1].data);
+
+    return olcf->scope ? NGX_CONF_OK : NGX_CONF_ERROR;
+}
+
+
+static char *
+ngx_http_once_key_directive(ngx_conf_t *cf, ngx_command_t *cmd, void *conf)
+{
+    ngx_http_once_loc_conf_t *olcf = conf;
+
+    u_char     *p;
+    ngx_str_t  *value;
+
+    if (olcf->key != NULL || olcf->key_header.len) {
+        return "is duplicate";
+    }
+
+    value = cf->args->elts;
+
+    if (value[1].len > sizeof("$http_") - 1
+        && ngx_strncmp(value[1].data, "$http_", 6) == 0)
+    {
+        for (p = value[1].data + 6; *p; p++) {
+            if (!((*p >= 'a' && *p <= 'z') || (*p >= '0' && *p <= '9')
+                  || *p == '_'))
+            {
+                break;
+            }
+        }
+
+        if (*p == '\0') {
+
+            /* one header: its lines can be counted */
+
+            olcf->key_header.len = value[1].len - 6;
+            olcf->key_header.data = value[1].data + 6;
+
+            for (p = olcf->key_header.data; *p; p++) {
+                if (*p == '_') {
+                    *p = '-';
+                }
+            }
+
+            return NGX_CONF_OK;
+        }
+    }
+
+    olcf->key = ngx_http_once_compile(cf, (char *) value[1].data);
+
+    return olcf->key ? NGX_CONF_OK : NGX_CONF_ERROR;
+}
+
+
+static char *
+ngx_http_once_methods(ngx_conf_t *cf, ngx_command_t *cmd, void *conf)
+{
+    ngx_http_once_loc_conf_t *olcf = conf;
+
+    ngx_str_t   *value;
+    ngx_uint_t   i, n;
+
+    if (olcf->methods) {
+        return "is duplicate";
+    }
+
+    value = cf->args->elts;
+
+    for (i = 1; i < cf->args->nelts; i++) {
+
+        for (n = 0; n < NGX_HTTP_ONCE_NMETHODS; n++) {
+            if (ngx_strcmp(value[i].data,
+                           ngx_http_once_method_names[n].name.data)
+                == 0)
+            {
+                olcf->methods |= ngx_http_once_method_names[n].method;
+                break;
+            }
+        }
+
+        if (n == NGX_HTTP_ONCE_NMETHODS) {
+            ngx_conf_log_error(NGX_LOG_EMERG, cf, 0,
+                               "\"once_methods\": \"%V\" is not a method "
+                               "that changes something", &value[i]);
+            return NGX_CONF_ERROR;
+        }
+    }
+
+    return NGX_CONF_OK;
+}
+
+
+static char *
+ngx_http_once_in_flight(ngx_conf_t *cf, ngx_command_t *cmd, void *conf)
+{
+    ngx_http_once_loc_conf_t *olcf = conf;
+
+    ngx_str_t  *value, time;
+    ngx_int_t   wait;
+
+    if (olcf->wait != NGX_CONF_UNSET_MSEC) {
+        return "is duplicate";
+    }
+
+    value = cf->args->elts;
+
+    if (ngx_strcmp(value[1].data, "reject") == 0) {
+        olcf->wait = 0;
+        return NGX_CONF_OK;
+    }
+
+    if (ngx_strncmp(value[1].data, "wait=", 5) != 0) {
+        return "takes \"reject\" or \"wait=TIME\"";
+    }
+
+    time.data = value[1].data + 5;
+    time.len = value[1].len - 5;
+    wait = ngx_parse_time(&time, 0);
+
+    if (wait == NGX_ERROR || wait < 1 || wait > 600000) {
+        return "needs a time of 1ms to 10m";
+    }
+
+    olcf->wait = (ngx_msec_t) wait;
+
+    return NGX_CONF_OK;
+}
+
+
+static char *
+ngx_http_once_final(ngx_conf_t *cf, ngx_command_t *cmd, void *conf)
+{
+    ngx_http_once_loc_conf_t *olcf = conf;
+
+    ngx_str_t   *value;
+    ngx_uint_t   i;
+    once_bytes   word;
+    once_error   err;
+
+    if (olcf->final != NULL) {
+        return "is duplicate";
+    }
+
+    olcf->final = ngx_pcalloc(cf->pool, sizeof(once__statuses));
+    if (olcf->final == NULL) {
+        return NGX_CONF_ERROR;
+    }
+
+    value = cf->args->elts;
+
+    for (i = 1; i < cf->args->nelts; i++) {
+        word.data = value[i].data;
+        word.size = value[i].len;
+
+        if (once__statuses_add(olcf->final, word, &err) != ONCE_OK) {
+            ngx_conf_log_error(NGX_LOG_EMERG, cf, 0, "\"once_final\": %s",
+                               err.text);
+            return NGX_CONF_ERROR;
+        }
+    }
+
+    return NGX_CONF_OK;
+}
+
+
+static char *
+ngx_http_once_hide_header(ngx_conf_t *cf, ngx_command_t *cmd, void *conf)
+{
+    ngx_http_once_loc_conf_t *olcf = conf;
+
+    ngx_str_t   *value;
+    once_bytes  *name;
+
+    if (olcf->hide == NGX_CONF_UNSET_PTR) {
+        olcf->hide = ngx_array_create(cf->pool, 4, sizeof(once_bytes));
+        if (olcf->hide == NULL) {
+            return NGX_CONF_ERROR;
+        }
+    }
+
+    value = cf->args->elts;
+
+    name = ngx_array_push(olcf->hide);
+    if (name == NULL) {
+        return NGX_CONF_ERROR;
+    }
+
+    name->data = value[1].data;
+    name->size = value[1].len;
+
+    return NGX_CONF_OK;
+}

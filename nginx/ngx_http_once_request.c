@@ -1,0 +1,858 @@
+
+/*
+ * SPDX-License-Identifier: Apache-2.0
+ *
+ * From the request to the claim, in the precontent phase: after access
+ * control, so that bad credentials never see a replay, and before mirror,
+ * try_files and the content handler.  It refuses to guard subrequests and
+ * locations without a content handler.
+ */
+
+
+#include "ngx_http_once.h"
+
+
+static ngx_int_t ngx_http_once_enter(ngx_http_request_t *r,
+    ngx_http_once_ctx_t *ctx);
+static ngx_int_t ngx_http_once_key(ngx_http_request_t *r,
+    ngx_http_once_loc_conf_t *olcf, ngx_str_t *raw);
+static ngx_int_t ngx_http_once_prepare(ngx_http_request_t *r,
+    ngx_http_once_ctx_t *ctx, ngx_str_t *raw);
+static ngx_int_t ngx_http_once_digest_read_body(ngx_http_request_t *r,
+    ngx_http_once_ctx_t *ctx);
+static void ngx_http_once_body_handler(ngx_http_request_t *r);
+static void ngx_http_once_submit(ngx_http_request_t *r,
+    ngx_http_once_ctx_t *ctx);
+static ngx_int_t ngx_http_once_strip_request(ngx_http_request_t *r);
+static ngx_int_t ngx_http_once_push_attempt(ngx_http_request_t *r,
+    ngx_http_once_ctx_t *ctx);
+static void ngx_http_once_resume(ngx_http_request_t *r);
+static void ngx_http_once_timeout(ngx_event_t *ev);
+static void ngx_http_once_cleanup(void *data);
+static ngx_int_t ngx_http_once_answer(ngx_http_once_ctx_t *ctx, int problem);
+
+
+static ngx_http_request_body_filter_pt   ngx_http_next_request_body_filter;
+
+
+void
+ngx_http_once_request_init(void)
+{
+    ngx_http_next_request_body_filter = ngx_http_top_request_body_filter;
+    ngx_http_top_request_body_filter = ngx_http_once_request_body_filter;
+}
+
+
+ngx_http_once_ctx_t *
+ngx_http_once_get_ctx(ngx_http_request_t *r)
+{
+    ngx_pool_cleanup_t   *cln;
+    ngx_http_once_ctx_t  *ctx;
+
+    ctx = ngx_http_get_module_ctx(r, ngx_http_once_module);
+
+    if (ctx == NULL && (r->internal || r->filter_finalize)) {
+
+        /* internal redirects clear the contexts, as realip knows too */
+
+        for (cln = r->pool->cleanup; cln; cln = cln->next) {
+            if (cln->handler == ngx_http_once_cleanup) {
+                ctx = cln->data;
+                ngx_http_set_ctx(r, ctx, ngx_http_once_module);
+                break;
+            }
+        }
+    }
+
+    return ctx;
+}
+
+
+ngx_int_t
+ngx_http_once_handler(ngx_http_request_t *r)
+{
+    ngx_int_t                  rc;
+    ngx_str_t                  raw;
+    ngx_pool_cleanup_t        *cln;
+    ngx_http_once_ctx_t       *ctx;
+    ngx_http_once_loc_conf_t  *olcf;
+
+    if (r != r->main) {
+        return NGX_DECLINED;
+    }
+
+    ctx = ngx_http_once_get_ctx(r);
+
+    if (ctx != NULL) {
+        return ngx_http_once_enter(r, ctx);
+    }
+
+    olcf = ngx_http_get_module_loc_conf(r, ngx_http_once_module);
+
+    if (olcf->store == NULL) {
+        return NGX_DECLINED;
+    }
+
+    if (ngx_http_once_strip_request(r) != NGX_OK) {
+        return NGX_HTTP_INTERNAL_SERVER_ERROR;
+    }
+
+    if (!(r->method & olcf->methods) || r->content_handler == NULL) {
+        return NGX_DECLINED;
+    }
+
+    rc = ngx_http_once_key(r, olcf, &raw);
+
+    if (rc == NGX_DECLINED && !olcf->key_required) {
+        return NGX_DECLINED;
+    }
+
+    if (rc == NGX_ERROR) {
+        return NGX_HTTP_INTERNAL_SERVER_ERROR;
+    }
+
+    cln = ngx_pool_cleanup_add(r->pool, sizeof(ngx_http_once_ctx_t));
+    if (cln == NULL) {
+        return NGX_HTTP_INTERNAL_SERVER_ERROR;
+    }
+
+    ctx = cln->data;
+    ngx_memzero(ctx, sizeof(ngx_http_once_ctx_t));
+
+    ctx->request = r;
+    ctx->conf = olcf;
+    ctx->method = r->method;
+    ctx->timer.handler = ngx_http_once_timeout;
+    ctx->timer.data = ctx;
+    ctx->timer.log = r->connection->log;
+
+    cln->handler = ngx_http_once_cleanup;
+    ngx_http_set_ctx(r, ctx, ngx_http_once_module);
+
+    if (rc != NGX_OK) {
+        ctx->detail = (rc == NGX_ABORT)
+                      ? "There is more than one Idempotency-Key line." : NULL;
+        (void) ngx_http_once_answer(ctx, rc == NGX_DECLINED
+                                         ? ONCE__P_KEY_MISSING
+                                         : ONCE__P_KEY_INVALID);
+        return ngx_http_once_enter(r, ctx);
+    }
+
+    rc = ngx_http_once_prepare(r, ctx, &raw);
+
+    if (rc != NGX_OK) {
+        return (rc == NGX_DECLINED) ? ngx_http_once_enter(r, ctx)
+                                    : NGX_HTTP_INTERNAL_SERVER_ERROR;
+    }
+
+    rc = ngx_http_read_client_request_body(r, ngx_http_once_body_handler);
+
+    if (rc >= NGX_HTTP_SPECIAL_RESPONSE) {
+        return rc;
+    }
+
+    /* drop the reference that the body reader took */
+
+    ngx_http_finalize_request(r, NGX_DONE);
+
+    return NGX_DONE;
+}
+
+
+static ngx_int_t
+ngx_http_once_enter(ngx_http_request_t *r, ngx_http_once_ctx_t *ctx)
+{
+    switch (ctx->state) {
+
+    case NGX_HTTP_ONCE_BODY:
+    case NGX_HTTP_ONCE_CLAIM:
+        return NGX_DONE;
+
+    case NGX_HTTP_ONCE_ANSWER:
+        r->content_handler = (ctx->problem < 0)
+                             ? ngx_http_once_replay_handler
+                             : ngx_http_once_problem_handler;
+        return NGX_OK;
+
+    case NGX_HTTP_ONCE_OWNER:
+
+        /*
+         * error_page to a named location keeps the method: it would send the
+         * request a second time.  GET, as after X-Accel-Redirect, is another
+         * request.
+         */
+
+        if (r->method == ctx->method
+            && ngx_http_once_bytes_sent(r) > 0
+            && r->content_handler != NULL)
+        {
+            ngx_log_error(NGX_LOG_ERR, r->connection->log, 0,
+                          "once: a second dispatch of a guarded request "
+                          "has been refused");
+            ctx->refused = 1;
+            ctx->problem = ONCE__P_OUTCOME_UNKNOWN;
+            ctx->problem_status = NGX_HTTP_BAD_GATEWAY;
+            r->content_handler = ngx_http_once_problem_handler;
+            return NGX_OK;
+        }
+
+        return NGX_DECLINED;
+
+    default:
+        return NGX_DECLINED;
+    }
+}
+
+
+/*
+ * NGX_OK and the raw value, NGX_DECLINED if there is none, NGX_ABORT if there
+ * are several lines
+ */
+
+static ngx_int_t
+ngx_http_once_key(ngx_http_request_t *r, ngx_http_once_loc_conf_t *olcf,
+    ngx_str_t *raw)
+{
+    ngx_uint_t        i, n;
+    ngx_list_part_t  *part;
+    ngx_table_elt_t  *h;
+
+    if (olcf->key_header.len == 0) {
+        if (ngx_http_complex_value(r, olcf->key, raw) != NGX_OK) {
+            return NGX_ERROR;
+        }
+
+        return raw->len ? NGX_OK : NGX_DECLINED;
+    }
+
+    n = 0;
+    part = &r->headers_in.headers.part;
+    h = part->elts;
+
+    for (i = 0; /* void */ ; i++) {
+
+        if (i >= part->nelts) {
+            if (part->next == NULL) {
+                break;
+            }
+
+            part = part->next;
+            h = part->elts;
+            i = 0;
+        }
+
+        if (h[i].key.len == olcf->key_header.len
+            && ngx_strncasecmp(h[i].key.data, olcf->key_header.data,
+                               h[i].key.len)
+               == 0)
+        {
+            *raw = h[i].value;
+            n++;
+        }
+    }
+
+    return (n == 0) ? NGX_DECLINED : (n == 1) ? NGX_OK : NGX_ABORT;
+}
+
+
+static once_bytes
+ngx_http_once_bytes(ngx_str_t *s)
+{
+    once_bytes  b;
+
+    b.data = s->data;
+    b.size = s->len;
+
+    return b;
+}
+
+
+static once_bytes
+ngx_http_once_header_in(ngx_http_request_t *r, const char *name, size_t len)
+{
+    ngx_uint_t        i;
+    once_bytes        b;
+    ngx_list_part_t  *part;
+    ngx_table_elt_t  *h;
+
+    part = &r->headers_in.headers.part;
+    h = part->elts;
+
+    for (i = 0; /* void */ ; i++) {
+
+        if (i >= part->nelts) {
+            if (part->next == NULL) {
+                break;
+            }
+
+            part = part->next;
+            h = part->elts;
+            i = 0;
+        }
+
+        if (h[i].key.len == len
+            && ngx_strncasecmp(h[i].key.data, (u_char *) name, len) == 0)
+        {
+            return ngx_http_once_bytes(&h[i].value);
+        }
+    }
+
+    b.data = NULL;
+    b.size = 0;
+
+    return b;
+}
+
+
+/*
+ * Name and fingerprint.  The path and the query are the client's own bytes:
+ * the normalised ones would make "/a%2Fb" and "/a/b" one record.
+ */
+
+static ngx_int_t
+ngx_http_once_prepare(ngx_http_request_t *r, ngx_http_once_ctx_t *ctx,
+    ngx_str_t *raw)
+{
+    char                       text[ONCE__KEY_MAX];
+    u_char                    *p, *last;
+    ngx_str_t                  scope, realm;
+    once_bytes                 key, path, query, type;
+    once_error                 err;
+    ngx_http_once_loc_conf_t  *olcf;
+
+    olcf = ctx->conf;
+    key.data = text;
+
+    if (once__key_parse(ngx_http_once_bytes(raw), text, &key.size, &err)
+        != ONCE_OK)
+    {
+        ctx->detail = (char *) ngx_pstrdup(r->pool, &(ngx_str_t) {
+                          ngx_strlen(err.text) + 1, (u_char *) err.text });
+        return ngx_http_once_answer(ctx, ONCE__P_KEY_INVALID);
+    }
+
+    ngx_str_null(&scope);
+
+    if (olcf->scope != NULL
+        && ngx_http_complex_value(r, olcf->scope, &scope) != NGX_OK)
+    {
+        return NGX_ERROR;
+    }
+
+    if (olcf->scope != NULL && scope.len == 0) {
+        return ngx_http_once_answer(ctx, ONCE__P_SCOPE_MISSING);
+    }
+
+    if (ngx_http_complex_value(r, olcf->realm, &realm) != NGX_OK) {
+        return NGX_ERROR;
+    }
+
+    last = r->unparsed_uri.data + r->unparsed_uri.len;
+    p = ngx_strlchr(r->unparsed_uri.data, last, '?');
+
+    path.data = r->unparsed_uri.data;
+    path.size = (size_t) ((p ? p : last) - r->unparsed_uri.data);
+    query.data = p ? p + 1 : NULL;
+    query.size = p ? (size_t) (last - p - 1) : 0;
+
+    if (once__name(ngx_http_once_bytes(&scope), ngx_http_once_bytes(&realm),
+                   ngx_http_once_bytes(&r->method_name), path, key, ctx->name)
+        != ONCE_OK)
+    {
+        return NGX_ERROR;
+    }
+
+    once__name_hex(ctx->name, (char *) ctx->key_hash);
+    ctx->named = 1;
+
+    type.data = NULL;
+    type.size = 0;
+
+    if (r->headers_in.content_type) {
+        type = ngx_http_once_bytes(&r->headers_in.content_type->value);
+    }
+
+    if (once__fingerprint_new(query, type,
+                              ngx_http_once_header_in(r, "content-encoding",
+                                         sizeof("content-encoding") - 1),
+                              &ctx->fingerprint)
+        != ONCE_OK)
+    {
+        return NGX_ERROR;
+    }
+
+    /* an Upgrade could not be held until its record is durable */
+
+    r->headers_in.upgrade = NULL;
+
+    return r->request_body ? ngx_http_once_digest_read_body(r, ctx) : NGX_OK;
+}
+
+
+/* an earlier phase has read the body: the filter has not seen it */
+
+static ngx_int_t
+ngx_http_once_digest_read_body(ngx_http_request_t *r, ngx_http_once_ctx_t *ctx)
+{
+    off_t         offset;
+    u_char        buf[4096];
+    size_t        size;
+    ssize_t       n;
+    ngx_buf_t    *b;
+    ngx_chain_t  *cl;
+
+    for (cl = r->request_body->bufs; cl; cl = cl->next) {
+        b = cl->buf;
+
+        if (ngx_buf_in_memory(b)) {
+            once__fingerprint_body(ctx->fingerprint, b->pos,
+                                   (size_t) (b->last - b->pos));
+            continue;
+        }
+
+        for (offset = b->file_pos; offset < b->file_last; offset += n) {
+            size = (size_t) ngx_min((off_t) sizeof(buf),
+                                    b->file_last - offset);
+            n = ngx_read_file(b->file, buf, size, offset);
+
+            if (n <= 0) {
+                return NGX_ERROR;
+            }
+
+            once__fingerprint_body(ctx->fingerprint, buf, (size_t) n);
+        }
+    }
+
+    return NGX_OK;
+}
+
+
+ngx_int_t
+ngx_http_once_request_body_filter(ngx_http_request_t *r, ngx_chain_t *in)
+{
+    ngx_chain_t          *cl;
+    ngx_http_once_ctx_t  *ctx;
+
+    if (r == r->main) {
+        ctx = ngx_http_get_module_ctx(r, ngx_http_once_module);
+
+        if (ctx != NULL && ctx->state == NGX_HTTP_ONCE_BODY
+            && ctx->fingerprint != NULL)
+        {
+            for (cl = in; cl; cl = cl->next) {
+                once__fingerprint_body(ctx->fingerprint, cl->buf->pos,
+                                 (size_t) (cl->buf->last - cl->buf->pos));
+            }
+        }
+    }
+
+    return ngx_http_next_request_body_filter(r, in);
+}
+
+
+static void
+ngx_http_once_body_handler(ngx_http_request_t *r)
+{
+    ngx_http_once_ctx_t  *ctx;
+
+    ctx = ngx_http_get_module_ctx(r, ngx_http_once_module);
+
+    once__fingerprint_end(ctx->fingerprint, ctx->digest);
+    once__fingerprint_free(ctx->fingerprint);
+    ctx->fingerprint = NULL;
+
+    /* a write event would re-enter the phase */
+
+    r->write_event_handler = ngx_http_request_empty_handler;
+
+    ngx_http_once_submit(r, ctx);
+}
+
+
+static void
+ngx_http_once_submit(ngx_http_request_t *r, ngx_http_once_ctx_t *ctx)
+{
+    once_request               request;
+    ngx_http_once_loc_conf_t  *olcf;
+
+    olcf = ctx->conf;
+
+    ngx_memzero(&request, sizeof(once_request));
+    request.size = sizeof(once_request);
+    ngx_memcpy(request.name, ctx->name, ONCE_NAME_SIZE);
+    ngx_memcpy(request.fingerprint, ctx->digest, ONCE_FINGERPRINT_SIZE);
+    request.policy = (olcf->lost == NGX_HTTP_ONCE_TAKE_LOST
+                      ? ONCE_TAKEOVER : 0)
+                     | (once__statuses_all(olcf->final)
+                        ? 0 : ONCE_RETRY_FAILED);
+    request.two_phase = (uint32_t) olcf->two_phase;
+    request.lease_ms = (uint32_t) olcf->lease;
+    request.wait_ms = (uint32_t) olcf->wait;
+    request.store_ms = (uint32_t) olcf->store->timeout;
+    request.keep_ms = olcf->ttl;
+
+    ctx->state = NGX_HTTP_ONCE_CLAIM;
+
+    /* who waits may leave; who is granted goes on without the client */
+
+    r->read_event_handler = olcf->wait ? ngx_http_test_reading
+                                       : ngx_http_block_reading;
+
+    if (ngx_http_once_claim(ctx, &request) != NGX_OK) {
+
+        /* not from here: the phases are still running below us */
+
+        ngx_add_timer(&ctx->timer, 1);
+        return;
+    }
+
+    /*
+     * The engine answers in time.  The timer is a second lock, and keeps a
+     * worker that exits gracefully alive until it has answered.
+     */
+
+    ngx_add_timer(&ctx->timer, olcf->wait + 4 * olcf->store->timeout + 5000);
+}
+
+
+static void
+ngx_http_once_timeout(ngx_event_t *ev)
+{
+    ngx_http_once_ctx_t  *ctx;
+
+    ctx = ev->data;
+
+    if (ctx->state == NGX_HTTP_ONCE_CLAIM) {
+
+        if (ctx->task != NULL) {
+            ngx_log_error(NGX_LOG_ALERT, ev->log, 0,
+                          "once: the engine did not answer a claim");
+            ngx_http_once_abandon(ctx, 0);
+        }
+
+        ngx_http_once_claimed(ctx, ONCE_ESTORE);
+        return;
+    }
+
+    if (ctx->state == NGX_HTTP_ONCE_STORE) {
+
+        /* a release or a surrender: nobody waits longer for that */
+
+        ngx_http_once_abandon(ctx, 0);
+        ngx_http_once_stored(ctx, ONCE_ESTORE);
+    }
+}
+
+
+static ngx_int_t
+ngx_http_once_answer(ngx_http_once_ctx_t *ctx, int problem)
+{
+    static const ngx_http_once_status_e  statuses[] = {
+        NGX_HTTP_ONCE_S_INVALID,        /* KEY_MISSING */
+        NGX_HTTP_ONCE_S_INVALID,        /* KEY_INVALID */
+        NGX_HTTP_ONCE_S_INVALID,        /* SCOPE_MISSING */
+        NGX_HTTP_ONCE_S_MISMATCH,       /* KEY_REUSED */
+        NGX_HTTP_ONCE_S_IN_FLIGHT,      /* IN_FLIGHT */
+        NGX_HTTP_ONCE_S_INDETERMINATE,  /* OUTCOME_UNKNOWN */
+        NGX_HTTP_ONCE_S_UNSTORED,       /* RESPONSE_UNAVAILABLE */
+        NGX_HTTP_ONCE_S_UNAVAILABLE     /* STORE_UNAVAILABLE */
+    };
+
+    ctx->status = statuses[problem];
+    ngx_http_once_count(ctx);
+
+    if (ctx->conf->dry_run) {
+        ctx->state = NGX_HTTP_ONCE_PASS;
+        return NGX_DECLINED;
+    }
+
+    ctx->problem = problem;
+    ctx->state = NGX_HTTP_ONCE_ANSWER;
+
+    if (problem == ONCE__P_STORE_UNAVAILABLE) {
+        ctx->retry_after = 1;
+    }
+
+    return NGX_DECLINED;
+}
+
+
+static void
+ngx_http_once_replay(ngx_http_once_ctx_t *ctx)
+{
+    once_error          err;
+    const once_record  *record;
+
+    record = once_attempt_record(ctx->task->attempt);
+
+    if (once__response_decode(record->result, &ctx->replay, &err) != ONCE_OK) {
+        ngx_log_error(NGX_LOG_ALERT, ctx->request->connection->log, 0,
+                      "once: record %s: %s", ctx->key_hash, err.text);
+        (void) ngx_http_once_answer(ctx, ONCE__P_STORE_UNAVAILABLE);
+        return;
+    }
+
+    ctx->attempt = record->attempt;
+
+    if (ctx->replay.flags & ONCE__NO_BODY) {
+        (void) ngx_http_once_answer(ctx, ONCE__P_RESPONSE_UNAVAILABLE);
+        return;
+    }
+
+    ctx->status = NGX_HTTP_ONCE_S_REPLAYED;
+    ngx_http_once_count(ctx);
+
+    if (ctx->conf->dry_run) {
+        ctx->state = NGX_HTTP_ONCE_PASS;
+        return;
+    }
+
+    ctx->problem = -1;
+    ctx->state = NGX_HTTP_ONCE_ANSWER;
+}
+
+
+static void
+ngx_http_once_unavailable(ngx_http_once_ctx_t *ctx)
+{
+    if (ctx->conf->store_failure == NGX_HTTP_ONCE_BYPASS) {
+        ctx->status = NGX_HTTP_ONCE_S_UNPROTECTED;
+        ctx->state = NGX_HTTP_ONCE_PASS;
+        ngx_http_once_count(ctx);
+        return;
+    }
+
+    (void) ngx_http_once_answer(ctx, ONCE__P_STORE_UNAVAILABLE);
+}
+
+
+void
+ngx_http_once_claimed(ngx_http_once_ctx_t *ctx, int rc)
+{
+    const once_record   *record;
+    ngx_http_request_t  *r;
+
+    r = ctx->request;
+
+    if (ctx->timer.timer_set) {
+        ngx_del_timer(&ctx->timer);
+    }
+
+    switch (rc) {
+
+    case ONCE_OWNER:
+        record = once_attempt_record(ctx->task->attempt);
+        ctx->attempt = record->attempt;
+        ctx->status = NGX_HTTP_ONCE_S_NEW;
+        ctx->state = NGX_HTTP_ONCE_OWNER;
+        ngx_http_once_count(ctx);
+
+        if (ngx_http_once_push_attempt(r, ctx) != NGX_OK) {
+            ngx_http_once_abandon(ctx, 0);
+            ngx_http_finalize_request(r, NGX_HTTP_INTERNAL_SERVER_ERROR);
+            return;
+        }
+
+        break;
+
+    case ONCE_REPLAY:
+        ngx_http_once_replay(ctx);
+        break;
+
+    case ONCE_IN_FLIGHT:
+        ctx->retry_after = (ngx_uint_t)
+                   (once_attempt_left_ms(ctx->task->attempt) + 999) / 1000;
+        ctx->retry_after = ngx_max(1, ngx_min(ctx->retry_after, 5));
+        (void) ngx_http_once_answer(ctx, ONCE__P_IN_FLIGHT);
+        break;
+
+    case ONCE_MISMATCH:
+        (void) ngx_http_once_answer(ctx, ONCE__P_KEY_REUSED);
+        break;
+
+    case ONCE_UNKNOWN:
+        (void) ngx_http_once_answer(ctx, ONCE__P_OUTCOME_UNKNOWN);
+        break;
+
+    case ONCE_ECORRUPT:
+    case ONCE_EVERSION:
+
+        /* never a miss, and never a reason to bypass */
+
+        ngx_log_error(NGX_LOG_ALERT, r->connection->log, 0,
+                      "once: record %s: %s", ctx->key_hash, once_text(rc));
+        (void) ngx_http_once_answer(ctx, ONCE__P_STORE_UNAVAILABLE);
+        break;
+
+    case ONCE_FREE:
+
+        /* too late to begin, and nothing was begun */
+
+        (void) ngx_http_once_answer(ctx, ONCE__P_STORE_UNAVAILABLE);
+        break;
+
+    default:
+        ngx_http_once_unavailable(ctx);
+        break;
+    }
+
+    ngx_http_once_resume(r);
+}
+
+
+static void
+ngx_http_once_resume(ngx_http_request_t *r)
+{
+    ngx_connection_t  *c;
+
+    c = r->connection;
+
+    ngx_http_set_log_request(c->log, r);
+
+    r->write_event_handler = ngx_http_core_run_phases;
+    r->read_event_handler = ngx_http_block_reading;
+
+    ngx_http_core_run_phases(r);
+    ngx_http_run_posted_requests(c);
+}
+
+
+/*
+ * Headers of ours that the client sent must not reach the upstream.  The list
+ * is built anew: pointers in headers_in go on pointing to the old elements.
+ */
+
+static ngx_int_t
+ngx_http_once_strip_request(ngx_http_request_t *r)
+{
+    ngx_uint_t        i, found, pass;
+    ngx_list_t        list;
+    ngx_list_part_t  *part;
+    ngx_table_elt_t  *h, *copy;
+
+    found = 0;
+
+    for (pass = 0; pass < 2; pass++) {
+        part = &r->headers_in.headers.part;
+        h = part->elts;
+
+        for (i = 0; /* void */ ; i++) {
+
+            if (i >= part->nelts) {
+                if (part->next == NULL) {
+                    break;
+                }
+
+                part = part->next;
+                h = part->elts;
+                i = 0;
+            }
+
+            if (once__header_internal(ngx_http_once_bytes(&h[i].key))) {
+                found = 1;
+                continue;
+            }
+
+            if (pass == 1) {
+                copy = ngx_list_push(&list);
+                if (copy == NULL) {
+                    return NGX_ERROR;
+                }
+
+                *copy = h[i];
+            }
+        }
+
+        if (!found) {
+            return NGX_OK;
+        }
+
+        if (pass == 0
+            && ngx_list_init(&list, r->pool, 20, sizeof(ngx_table_elt_t))
+               != NGX_OK)
+        {
+            return NGX_ERROR;
+        }
+    }
+
+    r->headers_in.headers = list;
+
+    if (list.last == &list.part) {
+        r->headers_in.headers.last = &r->headers_in.headers.part;
+    }
+
+    return NGX_OK;
+}
+
+
+static ngx_int_t
+ngx_http_once_push_attempt(ngx_http_request_t *r, ngx_http_once_ctx_t *ctx)
+{
+    u_char            *p;
+    ngx_table_elt_t   *h;
+
+    if (ctx->conf->dry_run) {
+        return NGX_OK;
+    }
+
+    h = ngx_list_push(&r->headers_in.headers);
+    p = ngx_pnalloc(r->pool, NGX_INT32_LEN);
+
+    if (h == NULL || p == NULL) {
+        return NGX_ERROR;
+    }
+
+    ngx_str_set(&h->key, "Idempotency-Attempt");
+    h->lowcase_key = (u_char *) "idempotency-attempt";
+    h->hash = ngx_hash_key(h->lowcase_key, h->key.len);
+    h->value.data = p;
+    h->value.len = (size_t) (ngx_sprintf(p, "%uD", ctx->attempt) - p);
+
+    return NGX_OK;
+}
+
+
+off_t
+ngx_http_once_bytes_sent(ngx_http_request_t *r)
+{
+    off_t                       sent;
+    ngx_uint_t                  i;
+    ngx_http_upstream_state_t  *state;
+
+    sent = 0;
+
+    if (r->upstream_states != NULL) {
+        state = r->upstream_states->elts;
+
+        for (i = 0; i < r->upstream_states->nelts; i++) {
+            sent += state[i].bytes_sent;
+        }
+    }
+
+    if (r->upstream != NULL && r->upstream->peer.connection != NULL) {
+        sent += r->upstream->peer.connection->sent;
+    }
+
+    return sent;
+}
+
+
+/* the request's pool goes: the attempt lives on if it has to */
+
+static void
+ngx_http_once_cleanup(void *data)
+{
+    ngx_http_once_ctx_t  *ctx = data;
+
+    if (ctx->timer.timer_set) {
+        ngx_del_timer(&ctx->timer);
+    }
+
+    ngx_http_once_abandon(ctx, ngx_http_once_bytes_sent(ctx->request) > 0);
+
+    once__fingerprint_free(ctx->fingerprint);
+
+    if (ctx->body != NULL) {
+        ngx_free(ctx->body);
+    }
+}
