@@ -31,8 +31,8 @@
 /* r->buffered has 4 bits: 1, 2 and 4 are SSI, SUB and COPY of the core */
 #define NGX_HTTP_ONCE_BUFFERED      0x08
 
-/* an encoded response has to fit into ONCE_RESULT_MAX with its headers */
-#define NGX_HTTP_ONCE_RESPONSE_MAX  (60 * 1024 * 1024)
+/* with its headers over ONCE_RESULT_MAX, a response is not kept */
+#define NGX_HTTP_ONCE_RESPONSE_MAX  (64 * 1024 * 1024)
 
 
 /*
@@ -105,6 +105,7 @@ typedef struct {
     ngx_http_once_store_t       *store;
     ngx_str_t                    file;
     ngx_uint_t                   line;
+    ngx_uint_t                   direct;    /* not inherited */
 
     ngx_http_complex_value_t    *scope;     /* NULL: see scope_off */
     ngx_flag_t                   scope_off;
@@ -165,6 +166,7 @@ struct ngx_http_once_ctx_s {
     once__fingerprint           *fingerprint;
     u_char                       key_hash[17];
     ngx_uint_t                   method;
+    ngx_uint_t                   http_version;
     uint32_t                     attempt;
 
     int                          problem;   /* enum once__problem, ANSWER */
@@ -179,17 +181,24 @@ struct ngx_http_once_ctx_s {
     ngx_int_t                    upstream_rc;
     ngx_uint_t                   upstream_status;
     once_bytes                   word;      /* Idempotency-Outcome */
+
+    /* functions of the upstream module that ours stand before */
     void                       (*finalize)(ngx_http_request_t *r,
                                      ngx_int_t rc);
+    ngx_int_t                  (*filter_init)(void *data);
+    ngx_int_t                  (*filter)(void *data, ssize_t bytes);
+    ngx_event_pipe_input_filter_pt  pipe_filter;
 
     u_char                      *body;      /* collected, malloc'ed */
     size_t                       body_len;
     size_t                       body_size;
     ngx_chain_t                 *held;      /* MARK: kept, not consumed */
 
+    unsigned                     keepalive:1;
     unsigned                     named:1;   /* name and key_hash are set */
     unsigned                     last:1;
     unsigned                     counted:1;
+    unsigned                     ours:1;    /* the headers bear our marks */
     unsigned                     refused:1; /* a second dispatch was refused */
 };
 
@@ -239,6 +248,7 @@ ngx_int_t ngx_http_once_claim(ngx_http_once_ctx_t *ctx,
 ngx_int_t ngx_http_once_finish(ngx_http_once_ctx_t *ctx, int deed, int kind,
     once_bytes result);
 void ngx_http_once_abandon(ngx_http_once_ctx_t *ctx, ngx_uint_t sent);
+void ngx_http_once_publish_all(void);
 once_engine *ngx_http_once_engine(ngx_http_once_store_t *store);
 
 /* ngx_http_once_status.c */
@@ -248,8 +258,7 @@ char *ngx_http_once_status_directive(ngx_conf_t *cf, ngx_command_t *cmd,
 ngx_int_t ngx_http_once_add_zone(ngx_conf_t *cf,
     ngx_http_once_main_conf_t *omcf);
 void ngx_http_once_count(ngx_http_once_ctx_t *ctx);
-void ngx_http_once_publish(ngx_http_once_main_conf_t *omcf,
-    ngx_http_once_store_t *store, once_stats *last);
+void ngx_http_once_publish(ngx_http_once_store_t *store, once_stats *last);
 void ngx_http_once_clear_slot(ngx_http_once_main_conf_t *omcf);
 extern ngx_str_t  ngx_http_once_status_names[];
 

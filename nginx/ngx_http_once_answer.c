@@ -130,6 +130,7 @@ ngx_int_t
 ngx_http_once_mark_new(ngx_http_request_t *r, ngx_http_once_ctx_t *ctx)
 {
     ngx_http_once_strip_headers(r);
+    ctx->ours = 1;
 
     if (ctx->conf->dry_run) {
         return NGX_OK;
@@ -214,6 +215,7 @@ ngx_http_once_set_problem(ngx_http_request_t *r, ngx_http_once_ctx_t *ctx,
     u_char  *p;
 
     ngx_http_clean_header(r);
+    ctx->ours = 1;
 
     p = ngx_pnalloc(r->pool, ONCE__PROBLEM_MAX);
     if (p == NULL) {
@@ -376,6 +378,7 @@ ngx_http_once_set_replay(ngx_http_request_t *r, ngx_http_once_ctx_t *ctx,
     }
 
     ngx_http_clean_header(r);
+    ctx->ours = 1;
 
     r->allow_ranges = 0;
     r->disable_not_modified = 1;

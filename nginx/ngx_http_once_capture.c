@@ -20,6 +20,10 @@ static int ngx_http_once_hear(ngx_http_request_t *r,
     ngx_http_once_ctx_t *ctx);
 static void ngx_http_once_finalize_upstream(ngx_http_request_t *r,
     ngx_int_t rc);
+static ngx_int_t ngx_http_once_filter_init(void *data);
+static ngx_int_t ngx_http_once_filter(void *data, ssize_t bytes);
+static ngx_int_t ngx_http_once_pipe_filter(ngx_event_pipe_t *p,
+    ngx_buf_t *buf);
 static void ngx_http_once_consume(ngx_chain_t *cl);
 static ngx_int_t ngx_http_once_collect(ngx_http_request_t *r,
     ngx_http_once_ctx_t *ctx, ngx_buf_t *b, size_t size);
@@ -82,7 +86,7 @@ ngx_http_once_header_filter(ngx_http_request_t *r)
 
     if (olcf->store != NULL
         && (ctx == NULL
-            || (ctx->state == NGX_HTTP_ONCE_PASS && ctx->task == NULL)))
+            || (ctx->state == NGX_HTTP_ONCE_PASS && !ctx->ours)))
     {
         ngx_http_once_strip_headers(r);
     }
@@ -101,6 +105,7 @@ ngx_http_once_hold(ngx_http_request_t *r, ngx_http_once_ctx_t *ctx)
 
     ctx->heard = ngx_http_once_hear(r, ctx);
     ctx->state = NGX_HTTP_ONCE_HOLD;
+    ctx->keepalive = r->keepalive;
 
     /* ssi, addition and slice ask for it in header filters that run late */
 
@@ -116,6 +121,11 @@ ngx_http_once_hold(ngx_http_request_t *r, ngx_http_once_ctx_t *ctx)
     {
         ctx->finalize = u->finalize_request;
         u->finalize_request = ngx_http_once_finalize_upstream;
+
+        if (u->input_filter_init != NULL) {
+            ctx->filter_init = u->input_filter_init;
+            u->input_filter_init = ngx_http_once_filter_init;
+        }
     }
 
     type = &r->headers_out.content_type;
@@ -126,10 +136,89 @@ ngx_http_once_hold(ngx_http_request_t *r, ngx_http_once_ctx_t *ctx)
                            sizeof("text/event-stream") - 1)
            == 0)
     {
+        if (u != NULL) {
+            u->buffering = 0;
+        }
+
         return ngx_http_once_mark(r, ctx, NULL);
     }
 
     return NGX_OK;
+}
+
+
+/*
+ * A body that does not parse (a bad chunk size) would end the request without
+ * an answer.  While it is held there is a better one: the upstream broke off.
+ * The parsers are set when the body begins, hence the detour.
+ */
+
+static ngx_int_t
+ngx_http_once_filter_init(void *data)
+{
+    ngx_http_request_t *r = data;
+
+    ngx_int_t             rc;
+    ngx_http_once_ctx_t  *ctx;
+    ngx_http_upstream_t  *u;
+
+    u = r->upstream;
+    ctx = ngx_http_once_get_ctx(r);
+
+    rc = ctx->filter_init(data);
+
+    ctx->filter = u->input_filter;
+    u->input_filter = ngx_http_once_filter;
+
+    if (u->pipe != NULL) {
+        ctx->pipe_filter = u->pipe->input_filter;
+        u->pipe->input_filter = ngx_http_once_pipe_filter;
+    }
+
+    return rc;
+}
+
+
+static ngx_int_t
+ngx_http_once_filter(void *data, ssize_t bytes)
+{
+    ngx_http_request_t *r = data;
+
+    ngx_http_once_ctx_t  *ctx;
+
+    ctx = ngx_http_once_get_ctx(r);
+
+    if (ctx->filter(data, bytes) != NGX_ERROR) {
+        return NGX_OK;
+    }
+
+    if (ctx->state != NGX_HTTP_ONCE_HOLD) {
+        return NGX_ERROR;
+    }
+
+    r->upstream->error = 1;
+    r->upstream->length = 1;
+
+    return NGX_OK;
+}
+
+
+static ngx_int_t
+ngx_http_once_pipe_filter(ngx_event_pipe_t *p, ngx_buf_t *buf)
+{
+    ngx_int_t             rc;
+    ngx_http_once_ctx_t  *ctx;
+
+    ctx = ngx_http_once_get_ctx(p->input_ctx);
+
+    rc = ctx->pipe_filter(p, buf);
+
+    if (rc == NGX_ERROR && ctx->state == NGX_HTTP_ONCE_HOLD) {
+        p->upstream_error = 1;
+        return NGX_OK;
+    }
+
+    return rc;
 }
 
 
@@ -176,10 +265,16 @@ ngx_http_once_hear(ngx_http_request_t *r, ngx_http_once_ctx_t *ctx)
         ctx->upstream_status = u->headers_in.status_n;
     }
 
-    if (r->headers_out.status == NGX_HTTP_SWITCHING_PROTOCOLS
-        || r->headers_out.status < NGX_HTTP_OK)
-    {
-        return ONCE__BROKEN;    /* nobody asked for it */
+    if (r->http_version != ctx->http_version) {
+
+        /* not HTTP: nginx takes it for HTTP/0.9, and would answer so */
+
+        r->http_version = ctx->http_version;
+        return ONCE__BROKEN;
+    }
+
+    if (r->headers_out.status < NGX_HTTP_OK) {
+        return ONCE__BROKEN;    /* 101: nobody asked for it */
     }
 
     part = &u->headers_in.headers.part;
@@ -552,6 +647,10 @@ ngx_http_once_send_held(ngx_http_request_t *r, ngx_http_once_ctx_t *ctx,
                                                     : NGX_HTTP_ONCE_PASS;
     ngx_http_once_consume(ctx->held);
     ctx->held = NULL;
+
+    /* nginx gives up a connection on which it would have to cut a response */
+
+    r->keepalive = ctx->keepalive;
 
     if (!ctx->conf->dry_run
         && (ctx->deed == ONCE__DO_COMPLETE || ctx->deed == ONCE__DO_MARK)

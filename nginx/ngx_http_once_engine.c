@@ -334,8 +334,7 @@ ngx_http_once_exit_process(ngx_cycle_t *cycle)
         w = store[i]->worker;
 
         if (w->engine != NULL) {
-            ngx_http_once_publish(ngx_http_once_main, store[i],
-                                  &w->published);
+            ngx_http_once_publish(store[i], &w->published);
             once_engine_close(w->engine);
             w->engine = NULL;
         }
@@ -355,6 +354,26 @@ ngx_http_once_engine(ngx_http_once_store_t *store)
 }
 
 
+void
+ngx_http_once_publish_all(void)
+{
+    ngx_uint_t               i;
+    ngx_http_once_store_t  **store;
+
+    if (ngx_http_once_main == NULL) {
+        return;
+    }
+
+    store = ngx_http_once_main->stores.elts;
+
+    for (i = 0; i < ngx_http_once_main->stores.nelts; i++) {
+        if (ngx_http_once_engine(store[i]) != NULL) {
+            ngx_http_once_publish(store[i], &store[i]->worker->published);
+        }
+    }
+}
+
+
 static void
 ngx_http_once_tick(ngx_event_t *ev)
 {
@@ -370,16 +389,14 @@ ngx_http_once_tick(ngx_event_t *ev)
     for (i = 0; i < ngx_http_once_main->stores.nelts; i++) {
         w = store[i]->worker;
 
-        if (w->engine != NULL) {
-            ngx_http_once_publish(ngx_http_once_main, store[i],
-                                  &w->published);
-
-        } else if (ticks % (NGX_HTTP_ONCE_REOPEN / NGX_HTTP_ONCE_PUBLISH)
-                   == 0)
+        if (w->engine == NULL
+            && ticks % (NGX_HTTP_ONCE_REOPEN / NGX_HTTP_ONCE_PUBLISH) == 0)
         {
             ngx_http_once_open(w, ev->log);
         }
     }
+
+    ngx_http_once_publish_all();
 
     ngx_add_timer(ev, NGX_HTTP_ONCE_PUBLISH);
 }

@@ -45,6 +45,8 @@ static char *ngx_http_once_final(ngx_conf_t *cf, ngx_command_t *cmd,
     void *conf);
 static char *ngx_http_once_hide_header(ngx_conf_t *cf, ngx_command_t *cmd,
     void *conf);
+static char *ngx_http_once_enum(ngx_conf_t *cf, ngx_command_t *cmd,
+    void *conf);
 
 
 static ngx_conf_enum_t  ngx_http_once_lost[] = {
@@ -158,7 +160,7 @@ static ngx_command_t  ngx_http_once_commands[] = {
 
     { ngx_string("once_lost"),
       NGX_HTTP_ONCE_ANY|NGX_CONF_TAKE1,
-      ngx_conf_set_enum_slot,
+      ngx_http_once_enum,
       NGX_HTTP_LOC_CONF_OFFSET,
       offsetof(ngx_http_once_loc_conf_t, lost),
       &ngx_http_once_lost },
@@ -172,7 +174,7 @@ static ngx_command_t  ngx_http_once_commands[] = {
 
     { ngx_string("once_store_failure"),
       NGX_HTTP_ONCE_ANY|NGX_CONF_TAKE1,
-      ngx_conf_set_enum_slot,
+      ngx_http_once_enum,
       NGX_HTTP_LOC_CONF_OFFSET,
       offsetof(ngx_http_once_loc_conf_t, store_failure),
       &ngx_http_once_store_failure },
@@ -527,7 +529,9 @@ ngx_http_once_merge_loc_conf(ngx_conf_t *cf, void *parent, void *child)
 
     static const char          *all[] = { "2xx", "3xx", "4xx", "5xx" };
 
-    if (conf->name.data == NULL) {
+    conf->direct = (conf->name.data != NULL);
+
+    if (!conf->direct) {
         conf->name = prev->name;
         conf->file = prev->file;
         conf->line = prev->line;
@@ -726,7 +730,7 @@ ngx_http_once_check_values(ngx_conf_t *cf, ngx_http_once_loc_conf_t *olcf)
 static ngx_int_t
 ngx_http_once_check_location(ngx_conf_t *cf, void **loc_conf)
 {
-    ngx_uint_t                  i, proxied, *dav;
+    ngx_uint_t                  i, *dav;
     ngx_http_once_store_t     **store;
     ngx_http_core_loc_conf_t   *clcf;
     ngx_http_once_loc_conf_t   *olcf;
@@ -761,7 +765,7 @@ ngx_http_once_check_location(ngx_conf_t *cf, void **loc_conf)
         return NGX_ERROR;
     }
 
-    /* upstream configurations are the first member of all of these */
+    /* an upstream configuration is the first member of all of these */
 
     if (&ngx_http_grpc_module != NULL) {
         uc = loc_conf[ngx_http_grpc_module.ctx_index];
@@ -786,26 +790,30 @@ ngx_http_once_check_location(ngx_conf_t *cf, void **loc_conf)
     }
 
     if (clcf->handler == NULL) {
-        return NGX_OK;          /* nothing that could be guarded */
+
+        if (!olcf->direct || clcf->name.len == 0 || clcf->noname) {
+            return NGX_OK;      /* inherited, and nothing to be guarded */
+        }
+
+        ngx_log_error(NGX_LOG_EMERG, cf->log, 0,
+                      "\"once\" guards proxied locations only, and "
+                      "location \"%V\" has no \"proxy_pass\" in %V:%ui",
+                      &clcf->name, &olcf->file, olcf->line);
+        return NGX_ERROR;
     }
 
     if (ngx_http_once_check_values(cf, olcf) != NGX_OK) {
         return NGX_ERROR;
     }
 
-    proxied = 0;
-
     for (i = 0; i < sizeof(upstreams) / sizeof(upstreams[0]); i++) {
-        if (upstreams[i] == NULL) {
-            continue;
+        if (upstreams[i] != NULL) {
+            ngx_http_once_narrow(cf, olcf, clcf,
+                                 loc_conf[upstreams[i]->ctx_index]);
         }
-
-        ngx_http_once_narrow(cf, olcf, clcf,
-                             loc_conf[upstreams[i]->ctx_index]);
-        proxied = 1;
     }
 
-    return proxied ? NGX_OK : NGX_ERROR;
+    return NGX_OK;
 }
 
 
@@ -888,7 +896,10 @@ ngx_http_once_store(ngx_conf_t *cf, ngx_command_t *cmd, void *conf)
 
     for (i = 0; i < omcf->stores.nelts; i++) {
         if (ngx_strcmp(elt[i]->name.data, value[1].data) == 0) {
-            return "is duplicate";
+            ngx_conf_log_error(NGX_LOG_EMERG, cf, 0,
+                               "\"once_store\": \"%V\" is defined already",
+                               &value[1]);
+            return NGX_CONF_ERROR;
         }
     }
 
@@ -1083,15 +1094,18 @@ ngx_http_once_in_flight(ngx_conf_t *cf, ngx_command_t *cmd, void *conf)
     }
 
     if (ngx_strncmp(value[1].data, "wait=", 5) != 0) {
-        return "takes \"reject\" or \"wait=TIME\"";
+        ngx_conf_log_error(NGX_LOG_EMERG, cf, 0,
+                           "\"once_in_flight\" takes \"reject\" or "
+                           "\"wait=TIME\", not \"%V\"", &value[1]);
+        return NGX_CONF_ERROR;
     }
 
     time.data = value[1].data + 5;
     time.len = value[1].len - 5;
     wait = ngx_parse_time(&time, 0);
 
-    if (wait == NGX_ERROR || wait < 1 || wait > 600000) {
-        return "needs a time of 1ms to 10m";
+    if (wait == NGX_ERROR || wait < 1 || wait > 3600000) {
+        return "needs a time of 1ms to 1h";
     }
 
     olcf->wait = (ngx_msec_t) wait;
@@ -1126,8 +1140,9 @@ ngx_http_once_final(ngx_conf_t *cf, ngx_command_t *cmd, void *conf)
         word.size = value[i].len;
 
         if (once__statuses_add(olcf->final, word, &err) != ONCE_OK) {
-            ngx_conf_log_error(NGX_LOG_EMERG, cf, 0, "\"once_final\": %s",
-                               err.text);
+            ngx_conf_log_error(NGX_LOG_EMERG, cf, 0,
+                               "\"once_final\" does not know \"%V\": %s",
+                               &value[i], err.text);
             return NGX_CONF_ERROR;
         }
     }
@@ -1162,4 +1177,39 @@ ngx_http_once_hide_header(ngx_conf_t *cf, ngx_command_t *cmd, void *conf)
     name->size = value[1].len;
 
     return NGX_CONF_OK;
+}
+
+
+/* as ngx_conf_set_enum_slot(), but says what it would take */
+
+static char *
+ngx_http_once_enum(ngx_conf_t *cf, ngx_command_t *cmd, void *conf)
+{
+    char  *p = conf;
+
+    ngx_str_t        *value;
+    ngx_uint_t       *np;
+    ngx_conf_enum_t  *e;
+
+    np = (ngx_uint_t *) (p + cmd->offset);
+
+    if (*np != NGX_CONF_UNSET_UINT) {
+        return "is duplicate";
+    }
+
+    value = cf->args->elts;
+
+    for (e = cmd->post; e->name.len; e++) {
+        if (ngx_strcmp(e->name.data, value[1].data) == 0) {
+            *np = e->value;
+            return NGX_CONF_OK;
+        }
+    }
+
+    e = cmd->post;
+    ngx_conf_log_error(NGX_LOG_EMERG, cf, 0,
+                       "\"%V\" takes \"%V\" or \"%V\", not \"%V\"",
+                       &cmd->name, &e[0].name, &e[1].name, &value[1]);
+
+    return NGX_CONF_ERROR;
 }

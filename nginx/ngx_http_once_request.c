@@ -23,7 +23,8 @@ static ngx_int_t ngx_http_once_digest_read_body(ngx_http_request_t *r,
 static void ngx_http_once_body_handler(ngx_http_request_t *r);
 static void ngx_http_once_submit(ngx_http_request_t *r,
     ngx_http_once_ctx_t *ctx);
-static ngx_int_t ngx_http_once_strip_request(ngx_http_request_t *r);
+static ngx_int_t ngx_http_once_strip_request(ngx_http_request_t *r,
+    ngx_uint_t guarded);
 static ngx_int_t ngx_http_once_push_attempt(ngx_http_request_t *r,
     ngx_http_once_ctx_t *ctx);
 static void ngx_http_once_resume(ngx_http_request_t *r);
@@ -93,7 +94,7 @@ ngx_http_once_handler(ngx_http_request_t *r)
         return NGX_DECLINED;
     }
 
-    if (ngx_http_once_strip_request(r) != NGX_OK) {
+    if (ngx_http_once_strip_request(r, 0) != NGX_OK) {
         return NGX_HTTP_INTERNAL_SERVER_ERROR;
     }
 
@@ -122,6 +123,7 @@ ngx_http_once_handler(ngx_http_request_t *r)
     ctx->request = r;
     ctx->conf = olcf;
     ctx->method = r->method;
+    ctx->http_version = r->http_version;
     ctx->timer.handler = ngx_http_once_timeout;
     ctx->timer.data = ctx;
     ctx->timer.log = r->connection->log;
@@ -135,15 +137,21 @@ ngx_http_once_handler(ngx_http_request_t *r)
         (void) ngx_http_once_answer(ctx, rc == NGX_DECLINED
                                          ? ONCE__P_KEY_MISSING
                                          : ONCE__P_KEY_INVALID);
-        return ngx_http_once_enter(r, ctx);
+
+    } else if (ngx_http_once_prepare(r, ctx, &raw) == NGX_ERROR) {
+        return NGX_HTTP_INTERNAL_SERVER_ERROR;
     }
 
-    rc = ngx_http_once_prepare(r, ctx, &raw);
-
-    if (rc != NGX_OK) {
-        return (rc == NGX_DECLINED) ? ngx_http_once_enter(r, ctx)
-                                    : NGX_HTTP_INTERNAL_SERVER_ERROR;
+    if (ctx->state == NGX_HTTP_ONCE_PASS) {
+        return NGX_DECLINED;            /* a dry run */
     }
+
+    /*
+     * A problem is told after the body was read, too: curl takes the answer
+     * to half a request over HTTP/2 for an error.
+     */
+
+    ctx->state = NGX_HTTP_ONCE_BODY;
 
     rc = ngx_http_read_client_request_body(r, ngx_http_once_body_handler);
 
@@ -178,13 +186,14 @@ ngx_http_once_enter(ngx_http_request_t *r, ngx_http_once_ctx_t *ctx)
 
         /*
          * error_page to a named location keeps the method: it would send the
-         * request a second time.  GET, as after X-Accel-Redirect, is another
-         * request.
+         * request a second time.  GET is another request, and what comes after
+         * X-Accel-Redirect is what the upstream asked for.
          */
 
         if (r->method == ctx->method
             && ngx_http_once_bytes_sent(r) > 0
-            && r->content_handler != NULL)
+            && r->content_handler != NULL
+            && r->upstream->headers_in.x_accel_redirect == NULL)
         {
             ngx_log_error(NGX_LOG_ERR, r->connection->log, 0,
                           "once: a second dispatch of a guarded request "
@@ -328,6 +337,7 @@ ngx_http_once_prepare(ngx_http_request_t *r, ngx_http_once_ctx_t *ctx,
     {
         ctx->detail = (char *) ngx_pstrdup(r->pool, &(ngx_str_t) {
                           ngx_strlen(err.text) + 1, (u_char *) err.text });
+
         return ngx_http_once_answer(ctx, ONCE__P_KEY_INVALID);
     }
 
@@ -381,9 +391,16 @@ ngx_http_once_prepare(ngx_http_request_t *r, ngx_http_once_ctx_t *ctx,
         return NGX_ERROR;
     }
 
-    /* an Upgrade could not be held until its record is durable */
+    if (r->headers_in.upgrade != NULL) {
 
-    r->headers_in.upgrade = NULL;
+        /* an upgrade could not be held until its record is durable */
+
+        r->headers_in.upgrade = NULL;
+
+        if (ngx_http_once_strip_request(r, 1) != NGX_OK) {
+            return NGX_ERROR;
+        }
+    }
 
     return r->request_body ? ngx_http_once_digest_read_body(r, ctx) : NGX_OK;
 }
@@ -456,6 +473,13 @@ ngx_http_once_body_handler(ngx_http_request_t *r)
     ngx_http_once_ctx_t  *ctx;
 
     ctx = ngx_http_get_module_ctx(r, ngx_http_once_module);
+
+    if (ctx->counted) {
+        ctx->state = NGX_HTTP_ONCE_ANSWER;
+        r->write_event_handler = ngx_http_core_run_phases;
+        ngx_http_core_run_phases(r);
+        return;
+    }
 
     once__fingerprint_end(ctx->fingerprint, ctx->digest);
     once__fingerprint_free(ctx->fingerprint);
@@ -723,7 +747,7 @@ ngx_http_once_resume(ngx_http_request_t *r)
  */
 
 static ngx_int_t
-ngx_http_once_strip_request(ngx_http_request_t *r)
+ngx_http_once_strip_request(ngx_http_request_t *r, ngx_uint_t guarded)
 {
     ngx_uint_t        i, found, pass;
     ngx_list_t        list;
@@ -731,6 +755,7 @@ ngx_http_once_strip_request(ngx_http_request_t *r)
     ngx_table_elt_t  *h, *copy;
 
     found = 0;
+    ngx_memzero(&list, sizeof(ngx_list_t));
 
     for (pass = 0; pass < 2; pass++) {
         part = &r->headers_in.headers.part;
@@ -748,7 +773,12 @@ ngx_http_once_strip_request(ngx_http_request_t *r)
                 i = 0;
             }
 
-            if (once__header_internal(ngx_http_once_bytes(&h[i].key))) {
+            if (once__header_internal(ngx_http_once_bytes(&h[i].key))
+                || (guarded && h[i].key.len == sizeof("Upgrade") - 1
+                    && ngx_strncasecmp(h[i].key.data, (u_char *) "Upgrade",
+                                       h[i].key.len)
+                       == 0))
+            {
                 found = 1;
                 continue;
             }

@@ -205,8 +205,7 @@ ngx_http_once_now(void)
 /* adds what this worker's engine counted since `last` */
 
 void
-ngx_http_once_publish(ngx_http_once_main_conf_t *omcf,
-    ngx_http_once_store_t *store, once_stats *last)
+ngx_http_once_publish(ngx_http_once_store_t *store, once_stats *last)
 {
     uint64_t                 before, after;
     ngx_uint_t               i;
@@ -216,7 +215,7 @@ ngx_http_once_publish(ngx_http_once_main_conf_t *omcf,
     ngx_http_once_shared_t  *shared;
 
     once_engine_stats(ngx_http_once_engine(store), &stats);
-    shared = ngx_http_once_shared(omcf, store->index);
+    shared = ngx_http_once_shared(ngx_http_once_cycle_conf(), store->index);
 
     for (i = 0; i < NGX_HTTP_ONCE_NCOUNTERS; i++) {
         ngx_memcpy(&before, (u_char *) last + ngx_http_once_counters[i].stats,
@@ -363,6 +362,8 @@ ngx_http_once_status_handler(ngx_http_request_t *r)
     if (rc != NGX_OK) {
         return rc;
     }
+
+    ngx_http_once_publish_all();
 
     omcf = ngx_http_get_module_main_conf(r, ngx_http_once_module);
     text = ngx_http_once_wants_text(r);

@@ -62,7 +62,8 @@ typedef struct once__statuses {
     uint64_t bits[8]; /* 100 .. 599 at bit status - 100 */
 } once__statuses;
 
-/* Adds "2xx" or "404" to `*set`; ONCE_EINVAL for anything else. */
+/* Adds "2xx" or "404" to `*set`; ONCE_EINVAL for anything else, 1xx included:
+ * an interim response is not an outcome. */
 ONCE_CHECK int once__statuses_add(once__statuses *set, once_bytes word,
                                   once_error *err);
 int once__statuses_has(const once__statuses *set, int status);

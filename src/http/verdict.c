@@ -33,7 +33,7 @@ int once__statuses_add(once__statuses *set, once_bytes word, once_error *err)
     const char *s = word.data;
     int status;
 
-    if (word.size != 3 || s[0] < '1' || s[0] > '5')
+    if (word.size != 3 || s[0] < '2' || s[0] > '5')
         goto bad;
     status = (s[0] - '0') * 100;
     if (s[1] == 'x' && s[2] == 'x') {
@@ -47,8 +47,7 @@ int once__statuses_add(once__statuses *set, once_bytes word, once_error *err)
     return ONCE_OK;
 bad:
     return once__fail(err, ONCE_EINVAL,
-                      "status: neither %d to %d nor 1xx to 5xx", STATUS_MIN,
-                      STATUS_MAX);
+                      "status: neither 200 to 599 nor 2xx to 5xx");
 }
 
 int once__statuses_has(const once__statuses *set, int status)

@@ -72,7 +72,7 @@ static void a_status_is_added_alone(void)
     char word[16];
     int status, other;
 
-    for (status = 100; status <= 599; status++) {
+    for (status = 200; status <= 599; status++) {
         once__statuses set = {{0}};
 
         snprintf(word, sizeof(word), "%d", status);
@@ -87,7 +87,7 @@ static void a_class_is_added_whole_and_alone(void)
     char word[] = "?xx";
     int class, status;
 
-    for (class = 1; class <= 5; class ++) {
+    for (class = 2; class <= 5; class ++) {
         once__statuses set = {{0}};
 
         word[0] = (char)('0' + class);
@@ -113,7 +113,7 @@ static void other_words_are_refused_and_change_nothing(void)
         "",     "2",   "20",        "2x",  "2xx ", " 2xx", "2000", "2xxx",
         "xxx",  "0xx", "6xx",       "099", "600",  "999",  "000",  "20x",
         "2x0",  "2XX", "x00",       "-20", "+20",  "2 0",  "2.0",  "20a",
-        "200,", "all", "2\xc3\xa9", "4xy", "4yx",  "/00",  "1:0",  "20/",
+        "1xx",  "100", "199",       "200,", "all", "2\xc3\xa9", "4xy", "4yx",  "/00",  "1:0",  "20/",
     };
     once_error err;
     size_t i;
@@ -140,8 +140,6 @@ static void all_means_every_status_from_200_on(void)
         hole.bits[bit / 64] &= ~(UINT64_C(1) << (bit % 64));
         T_EQ(once__statuses_all(&hole), 0);
     }
-    T_EQ(once__statuses_add(&set, text("1xx"), NULL), ONCE_OK);
-    T_EQ(once__statuses_all(&set), 1);
 }
 
 /* ---- Rows of section 3 -------------------------------------------------- */
