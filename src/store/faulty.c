@@ -1,0 +1,283 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * faulty.c - a store that misbehaves on purpose, around one that does not.
+ *
+ *    faulty:RULE[,RULE...]@INNER-URL
+ *    delay_ms=N            each batch sleeps N ms before the inner store is
+ *                          asked
+ *    fail=VERB:FROM[-TO]   a batch with one of these operations is refused
+ *                          before the inner store sees it: ONCE_ESTORE
+ *    lose=VERB:FROM[-TO]   ... is applied, and its answer is lost: ONCE_ESTORE
+ *
+ * VERB is claim, dispatch, renew, complete, release, give_up, read, reap,
+ * resolve, reopen, forget, show or any. Operations are counted from 1 for each
+ * verb and each handle, repetitions too; TO may be `*`, for ever.
+ *
+ * It refuses a rule that it does not understand, by name: a test that asked
+ * for a fault and did not get one would prove nothing. It knows nothing of
+ * what an operation means: records are the inner store's.
+ */
+#include <assert.h>
+#include <errno.h>
+#include <stdlib.h>
+#include <string.h>
+#include <time.h>
+
+#include "core/error.h"
+#include "store/store.h"
+
+enum { RULES_MAX = 16, ANY = 0, DELAY_MAX_MS = 60000 };
+enum what { DELAY, FAIL, LOSE };
+
+struct rule {
+    enum what what;
+    int verb; /* ANY or enum once_verb */
+    uint64_t from, to;
+};
+
+struct faulty {
+    once_store base;
+    once_store_ops ops; /* durable and shared are the inner store's */
+    once_store *inner;
+    uint64_t seen[ONCE__OP_END]; /* by verb; ANY counts all */
+    size_t count;
+    struct rule rules[RULES_MAX];
+};
+
+static const char *const verbs[ONCE__OP_END] = {
+    [ANY] = "any",
+    [ONCE_OP_CLAIM] = "claim",
+    [ONCE_OP_DISPATCH] = "dispatch",
+    [ONCE_OP_RENEW] = "renew",
+    [ONCE_OP_COMPLETE] = "complete",
+    [ONCE_OP_RELEASE] = "release",
+    [ONCE_OP_GIVE_UP] = "give_up",
+    [ONCE_OP_READ] = "read",
+    [ONCE_OP_REAP] = "reap",
+    [ONCE_OP_RESOLVE] = "resolve",
+    [ONCE_OP_REOPEN] = "reopen",
+    [ONCE_OP_FORGET] = "forget",
+    [ONCE_OP_SHOW] = "show",
+};
+
+/* ---- Grammar ----------------------------------------------------------- */
+
+static int starts(const char **at, const char *word)
+{
+    size_t size = strlen(word);
+
+    if (strncmp(*at, word, size) != 0)
+        return 0;
+    *at += size;
+    return 1;
+}
+
+static int number(const char **at, uint64_t *out)
+{
+    char *end;
+
+    if (**at < '0' || **at > '9') /* strtoull would take a sign */
+        return 0;
+    errno = 0;
+    *out = strtoull(*at, &end, 10);
+    *at = end;
+    return errno == 0;
+}
+
+static int verb(const char **at, int *out)
+{
+    int v;
+
+    for (v = 0; v < ONCE__OP_END; v++) {
+        const char *rest = *at;
+
+        assert(verbs[v] != NULL);
+        if (starts(&rest, verbs[v]) && *rest == ':') {
+            *at = rest + 1;
+            *out = v;
+            return 1;
+        }
+    }
+    return 0;
+}
+
+static int range(const char **at, struct rule *r)
+{
+    if (!verb(at, &r->verb) || !number(at, &r->from) || r->from == 0)
+        return 0;
+    r->to = r->from;
+    if (!starts(at, "-"))
+        return 1;
+    if (starts(at, "*")) {
+        r->to = UINT64_MAX;
+        return 1;
+    }
+    return number(at, &r->to) && r->to >= r->from;
+}
+
+static int parse_rule(const char **at, struct rule *r)
+{
+    memset(r, 0, sizeof(*r));
+    if (starts(at, "delay_ms=")) {
+        r->what = DELAY;
+        return number(at, &r->from) && r->from <= DELAY_MAX_MS;
+    }
+    if (starts(at, "fail="))
+        r->what = FAIL;
+    else if (starts(at, "lose="))
+        r->what = LOSE;
+    else
+        return 0;
+    return range(at, r);
+}
+
+static int bad_rule(const char *rule, once_error *err)
+{
+    return once__fail(err, ONCE_EURL,
+                      "faulty: \"%.*s\" is not delay_ms=N (up to %d), "
+                      "fail=VERB:FROM[-TO] or lose=VERB:FROM[-TO]",
+                      (int)strcspn(rule, ",@"), rule, DELAY_MAX_MS);
+}
+
+/* Reads the rules and leaves `*at` at the inner store's URL. */
+static int parse(struct faulty *f, const char **at, once_error *err)
+{
+    if (strchr(*at, '@') == NULL)
+        return once__fail(err, ONCE_EURL,
+                          "faulty: there is no '@' before an inner URL");
+    for (;;) {
+        const char *rule = *at;
+
+        if (f->count == RULES_MAX)
+            return once__fail(err, ONCE_EURL, "faulty: over %d rules",
+                              RULES_MAX);
+        if (!parse_rule(at, &f->rules[f->count]) ||
+            (**at != ',' && **at != '@'))
+            return bad_rule(rule, err);
+        f->count++;
+        if (*(*at)++ == '@')
+            return ONCE_OK;
+    }
+}
+
+/* ---- The store --------------------------------------------------------- */
+
+static void faulty_close(once_store *s)
+{
+    struct faulty *f = (struct faulty *)s;
+
+    if (f == NULL)
+        return;
+    once_store_close(f->inner);
+    free(f);
+}
+
+static int faulty_open(const char *rest, const once_store_options *options,
+                       once_error *err, once_store **out)
+{
+    struct faulty *f = calloc(1, sizeof(*f));
+    int rc;
+
+    if (f == NULL)
+        return once__fail(err, ONCE_ENOMEM, "faulty: %zu bytes", sizeof(*f));
+    rc = parse(f, &rest, err);
+    if (rc != ONCE_OK)
+        goto out;
+    rc = once_store_open(rest, options, err, &f->inner);
+    if (rc != ONCE_OK)
+        goto out;
+    f->ops = once__store_faulty;
+    f->ops.durable = f->inner->ops->durable;
+    f->ops.shared = f->inner->ops->shared;
+    f->base.ops = &f->ops;
+    *out = &f->base;
+    f = NULL;
+out:
+    if (f != NULL)
+        faulty_close(&f->base);
+    return rc;
+}
+
+static void sleep_ms(uint64_t ms)
+{
+    struct timespec t = {(time_t)(ms / 1000), (long)(ms % 1000) * 1000000};
+
+    while (nanosleep(&t, &t) != 0 && errno == EINTR)
+        ;
+}
+
+static uint64_t total_delay(const struct faulty *f)
+{
+    uint64_t ms = 0;
+    size_t i;
+
+    for (i = 0; i < f->count; i++)
+        if (f->rules[i].what == DELAY)
+            ms += f->rules[i].from;
+    return ms;
+}
+
+/* Counts one operation and adds the bits of the rules that it meets. */
+static unsigned meet(struct faulty *f, int v)
+{
+    unsigned met = 0;
+    size_t i;
+
+    f->seen[v]++;
+    f->seen[ANY]++;
+    for (i = 0; i < f->count; i++) {
+        const struct rule *r = &f->rules[i];
+
+        if (r->what != DELAY && (r->verb == v || r->verb == ANY) &&
+            f->seen[r->verb] >= r->from && f->seen[r->verb] <= r->to)
+            met |= 1u << r->what;
+    }
+    return met;
+}
+
+static int faulty_apply(once_store *s, once_op **ops, size_t n, once_error *err)
+{
+    struct faulty *f = (struct faulty *)s;
+    uint64_t ms = total_delay(f);
+    unsigned met = 0;
+    size_t i;
+    int rc;
+
+    if (ms > 0)
+        sleep_ms(ms);
+    for (i = 0; i < n; i++)
+        met |= meet(f, ops[i]->verb);
+    if (met & 1u << FAIL)
+        return once__fail(err, ONCE_ESTORE, "faulty: failed as asked");
+    rc = f->inner->ops->apply(f->inner, ops, n, err);
+    if (rc == ONCE_OK && (met & 1u << LOSE))
+        return once__fail(err, ONCE_ESTORE, "faulty: answer lost as asked");
+    return rc;
+}
+
+static int faulty_scan(once_store *s, int what, const uint8_t *after,
+                       uint32_t max, once_each *each, void *user,
+                       once_error *err)
+{
+    struct faulty *f = (struct faulty *)s;
+
+    return f->inner->ops->scan(f->inner, what, after, max, each, user, err);
+}
+
+static int faulty_tend(once_store *s, once_error *err)
+{
+    const struct faulty *f = (struct faulty *)s;
+
+    return f->inner->ops->tend == NULL ? ONCE_OK
+                                       : f->inner->ops->tend(f->inner, err);
+}
+
+const once_store_ops once__store_faulty = {
+    .size = sizeof(once_store_ops),
+    .name = "faulty",
+    .open = faulty_open,
+    .close = faulty_close,
+    .apply = faulty_apply,
+    .scan = faulty_scan,
+    .tend = faulty_tend,
+};

@@ -1,0 +1,283 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * memory.c - "memory:", records of one process, gone with it.
+ *
+ * For development, tests and duplicates that live as long as the process. It
+ * says so: class B. Every operation is once__apply() on a copy of the record;
+ * memory is found before the copy is put back, so that a refusal (ONCE_ENOMEM)
+ * changes nothing. Fences start at 1: two opened stores share nothing, so
+ * nobody can show one's fence to the other.
+ *
+ * Bytes that were shown in an answer live until the next apply(), also when
+ * their record was forgotten by a later operation of the same batch.
+ */
+#include <assert.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/random.h>
+
+#include "core/apply.h"
+#include "core/error.h"
+#include "store/store.h"
+#include "store/table.h"
+
+struct memory {
+    once_store base;
+    once_store_options options;
+    struct once__table table;
+    struct once__blob *retired; /* freed at the next apply */
+    uint64_t fence;
+};
+
+static void memory_free_retired(struct memory *m)
+{
+    struct once__blob *blob;
+
+    while ((blob = m->retired) != NULL) {
+        m->retired = blob->next;
+        free(blob);
+    }
+}
+
+static void memory_close(once_store *s)
+{
+    struct memory *m = (struct memory *)s;
+
+    if (m == NULL)
+        return;
+    memory_free_retired(m);
+    once__table_clear(&m->table);
+    free(m);
+}
+
+static int memory_open(const char *rest, const once_store_options *options,
+                       once_error *err, once_store **out)
+{
+    struct memory *m = NULL;
+    uint64_t seed;
+    int rc = ONCE_OK;
+
+    if (*rest != '\0')
+        return once__fail(err, ONCE_EURL,
+                          "memory: nothing may stand behind \"memory:\"");
+    if (getrandom(&seed, sizeof(seed), 0) != (ssize_t)sizeof(seed))
+        return once__fail(err, ONCE_EOPEN, "memory: no random numbers");
+    m = calloc(1, sizeof(*m));
+    if (m == NULL || once__table_init(&m->table, seed) != ONCE_OK) {
+        rc = once__fail(err, ONCE_ENOMEM, "memory: out of memory");
+        goto out;
+    }
+    m->base.ops = &once__store_memory;
+    m->options = *options;
+    *out = &m->base;
+    m = NULL;
+out:
+    free(m); /* its table owns nothing yet */
+    return rc;
+}
+
+/* ---- Rows and records -------------------------------------------------- */
+
+static void memory_bytes(const struct once__blob *blob, once_record *r)
+{
+    r->result = (once_bytes){NULL, 0};
+    r->note = (once_bytes){NULL, 0};
+    if (blob == NULL)
+        return;
+    r->result = (once_bytes){blob->bytes, blob->result};
+    r->note = (once_bytes){blob->bytes + blob->result, blob->note};
+}
+
+static void memory_read(const struct once__row *row, once_record *r)
+{
+    r->state = row->state;
+    r->kind = row->kind;
+    r->policy = row->policy;
+    r->doubt = row->doubt;
+    r->attempt = row->attempt;
+    r->fence = row->fence;
+    r->lease_ms = row->lease_ms;
+    r->keep_ms = row->keep_ms;
+    r->granted_ms = row->granted_ms;
+    memcpy(r->token, row->token, ONCE_TOKEN_SIZE);
+    memcpy(r->fingerprint, row->fingerprint, ONCE_FINGERPRINT_SIZE);
+    memory_bytes(row->blob, r);
+}
+
+static void memory_write(struct once__row *row, const once_record *r)
+{
+    row->state = r->state;
+    row->kind = r->kind;
+    row->policy = r->policy;
+    row->doubt = r->doubt;
+    row->attempt = r->attempt;
+    row->fence = r->fence;
+    row->lease_ms = r->lease_ms;
+    row->keep_ms = r->keep_ms;
+    row->granted_ms = r->granted_ms;
+    memcpy(row->token, r->token, ONCE_TOKEN_SIZE);
+    memcpy(row->fingerprint, r->fingerprint, ONCE_FINGERPRINT_SIZE);
+}
+
+static int memory_same_place(once_bytes a, once_bytes b)
+{
+    return a.size == b.size && (a.size == 0 || a.data == b.data);
+}
+
+/* The blob that `r` needs: the old one, none, or a new one. 0: no memory. */
+static int memory_blob(const once_record *r, struct once__blob *old,
+                       struct once__blob **out)
+{
+    once_record was;
+    struct once__blob *blob;
+
+    memory_bytes(old, &was);
+    if (memory_same_place(r->result, was.result) &&
+        memory_same_place(r->note, was.note)) {
+        *out = old;
+        return 1;
+    }
+    *out = NULL;
+    if (r->result.size == 0 && r->note.size == 0)
+        return 1;
+    blob = malloc(sizeof(*blob) + r->result.size + r->note.size);
+    if (blob == NULL)
+        return 0;
+    blob->next = NULL;
+    blob->result = (uint32_t)r->result.size;
+    blob->note = (uint32_t)r->note.size;
+    if (r->result.size > 0)
+        memcpy(blob->bytes, r->result.data, r->result.size);
+    if (r->note.size > 0)
+        memcpy(blob->bytes + r->result.size, r->note.data, r->note.size);
+    *out = blob;
+    return 1;
+}
+
+/* ---- One operation ----------------------------------------------------- */
+
+/* Puts `r` where it belongs. 0: no memory, and nothing was changed. */
+static int memory_keep(struct memory *m, struct once__row *row, once_op *op,
+                       const once_record *r)
+{
+    struct once__blob *blob, *old = row == NULL ? NULL : row->blob;
+
+    if (!memory_blob(r, old, &blob))
+        return 0;
+    if (row == NULL) {
+        assert(r->attempt > 0 && blob == NULL);
+        row = once__table_add(&m->table, op->name);
+        if (row == NULL)
+            return 0;
+    }
+    once__table_undue(&m->table, row);
+    if (old != NULL && blob != old) {
+        old->next = m->retired;
+        m->retired = old;
+    }
+    row->blob = blob;
+    if (r->attempt == 0) {
+        assert(blob == NULL);
+        once__table_remove(&m->table, row);
+        return 1;
+    }
+    memory_write(row, r);
+    once__table_due(&m->table, row);
+    memory_bytes(blob, &op->record);
+    return 1;
+}
+
+static void memory_apply_one(struct memory *m, once_op *op, uint64_t now_ms)
+{
+    struct once__row *row = once__table_find(&m->table, op->name);
+    once_record before, r;
+    uint64_t fence = m->fence;
+
+    memset(&r, 0, sizeof(r));
+    if (row != NULL)
+        memory_read(row, &r);
+    before = r;
+    if (!once__apply(&r, op, now_ms, &fence))
+        return;
+    if (memory_keep(m, row, op, &r)) {
+        m->fence = fence;
+        return;
+    }
+    op->rc = ONCE_ENOMEM;
+    op->left_ms = 0;
+    op->record = before;
+}
+
+static int memory_apply(once_store *s, once_op **ops, size_t n, once_error *err)
+{
+    struct memory *m = (struct memory *)s;
+    uint64_t now_ms = m->options.clock(m->options.user);
+    size_t i;
+
+    (void)err;
+    memory_free_retired(m);
+    for (i = 0; i < n; i++)
+        memory_apply_one(m, ops[i], now_ms);
+    return ONCE_OK;
+}
+
+/* ---- Scans ------------------------------------------------------------- */
+
+struct memory_view {
+    once_each *each;
+    void *user;
+    int shown;
+};
+
+static int memory_show(void *user, const struct once__row *row)
+{
+    struct memory_view *view = user;
+    once_record r;
+
+    memory_read(row, &r);
+    r.result.data = NULL;
+    view->shown++;
+    return view->each(view->user, row->name, &r);
+}
+
+static void memory_walk(struct memory *m, const uint8_t *after, uint32_t max,
+                        struct memory_view *view)
+{
+    const struct once__row *row;
+
+    for (; max > 0; max--) {
+        row = once__table_after(&m->table, after);
+        if (row == NULL || memory_show(view, row) != 0)
+            return;
+        after = row->name;
+    }
+}
+
+static int memory_scan(once_store *s, int what, const uint8_t *after,
+                       uint32_t max, once_each *each, void *user,
+                       once_error *err)
+{
+    struct memory *m = (struct memory *)s;
+    uint64_t now_ms = m->options.clock(m->options.user);
+    struct memory_view view = {each, user, 0};
+
+    (void)err;
+    if (max > INT32_MAX)
+        max = INT32_MAX;
+    if (what == ONCE_SCAN_LEASE)
+        once__heap_walk(&m->table.leases, now_ms, max, memory_show, &view);
+    else if (what == ONCE_SCAN_KEEP)
+        once__heap_walk(&m->table.keeps, now_ms, max, memory_show, &view);
+    else
+        memory_walk(m, after, max, &view);
+    return view.shown;
+}
+
+const once_store_ops once__store_memory = {
+    .size = sizeof(once_store_ops),
+    .name = "memory",
+    .open = memory_open,
+    .close = memory_close,
+    .apply = memory_apply,
+    .scan = memory_scan,
+};
