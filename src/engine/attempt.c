@@ -1,0 +1,310 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * attempt.c - the caller's side of attempts: checking, copying, queueing.
+ *
+ * Nothing is decided here and nothing blocks but the synchronous calls, which
+ * are the asynchronous ones and a semaphore. It refuses what the protocol could
+ * not honour: a second claim, a deed of somebody who is not the owner.
+ */
+#include <assert.h>
+#include <errno.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/random.h>
+
+#include "core/error.h"
+#include "engine/engine.h"
+
+enum { LEASE_MS = 30000, STORE_MS = 1000, KEEP_MS = 86400000 };
+
+/* ---- Making ------------------------------------------------------------ */
+
+static int check(once_request *r, once_error *err)
+{
+    if (r->lease_ms == 0)
+        r->lease_ms = LEASE_MS;
+    if (r->keep_ms == 0)
+        r->keep_ms = KEEP_MS;
+    if (r->store_ms == 0)
+        r->store_ms = STORE_MS;
+    if (r->lease_ms < ONCE_LEASE_MIN_MS || r->lease_ms > ONCE_LEASE_MAX_MS)
+        return once__fail(err, ONCE_EINVAL, "lease_ms: %u is not in %u..%u",
+                          r->lease_ms, ONCE_LEASE_MIN_MS, ONCE_LEASE_MAX_MS);
+    if (r->keep_ms < r->lease_ms || r->keep_ms > ONCE_KEEP_MAX_MS)
+        return once__fail(err, ONCE_EINVAL,
+                          "keep_ms: %llu is below lease_ms or over ten years",
+                          (unsigned long long)r->keep_ms);
+    if (r->policy & ~(uint32_t)(ONCE_TAKEOVER | ONCE_RETRY_FAILED))
+        return once__fail(err, ONCE_EINVAL, "policy: unknown bits in %#x",
+                          r->policy);
+    if (r->two_phase > 1)
+        return once__fail(err, ONCE_EINVAL, "two_phase: %u is not 0 or 1",
+                          r->two_phase);
+    return ONCE_OK;
+}
+
+static void fill(once_attempt *a, const once_request *r)
+{
+    once_op *op = &a->step_op;
+
+    op->policy = r->policy;
+    op->two_phase = r->two_phase;
+    op->lease_ms = r->lease_ms;
+    op->keep_ms = r->keep_ms;
+    memcpy(op->name, r->name, ONCE_NAME_SIZE);
+    memcpy(op->fingerprint, r->fingerprint, ONCE_FINGERPRINT_SIZE);
+    a->renewal_op = *op; /* has the token already */
+    a->renewal_op.verb = ONCE_OP_RENEW;
+    a->lease_ms = r->lease_ms;
+    a->wait_ms = r->wait_ms;
+    a->store_ms = r->store_ms;
+    a->call.arrive = once__attempt_arrived;
+    a->stop.arrive = once__attempt_stopped;
+    a->bye.arrive = once__attempt_freed;
+    once__attempt_setup(a);
+}
+
+int once_attempt_new(once_engine *e, const once_request *request,
+                     once_error *err, once_attempt **out)
+{
+    once_request r;
+    once_attempt *a;
+    int rc;
+
+    memset(&r, 0, sizeof(r));
+    if (request->size < offsetof(once_request, policy))
+        return once__fail(err, ONCE_EINVAL, "size: %zu is too small",
+                          request->size);
+    memcpy(&r, request, request->size < sizeof(r) ? request->size : sizeof(r));
+    rc = check(&r, err);
+    if (rc != ONCE_OK)
+        return rc;
+    a = calloc(1, sizeof(*a));
+    if (a == NULL)
+        return once__fail(err, ONCE_ENOMEM, "attempt: %zu bytes", sizeof(*a));
+    if (getrandom(a->step_op.token, ONCE_TOKEN_SIZE, 0) != ONCE_TOKEN_SIZE) {
+        free(a);
+        return once__fail(err, ONCE_ENOMEM, "attempt: no random numbers");
+    }
+    a->engine = e;
+    fill(a, &r);
+    once__hold(e);
+    *out = a;
+    return ONCE_OK;
+}
+
+void once_attempt_free(once_attempt *a)
+{
+    if (a == NULL)
+        return;
+    if (!once__send(a->engine, &a->bye))
+        once__attempt_destroy(a); /* the engine has ended and let go of it */
+}
+
+/* ---- Asynchronous calls ------------------------------------------------ */
+
+static int closed(once_error *err)
+{
+    return once__fail(err, ONCE_ECLOSED, "%s", once_text(ONCE_ECLOSED));
+}
+
+static int send_call(once_attempt *a, once_done *done, void *user,
+                     once_error *err)
+{
+    a->done = done;
+    a->user = user;
+    a->calling = 1;
+    if (once__send(a->engine, &a->call))
+        return ONCE_OK;
+    a->calling = 0;
+    once__queue_leave(a->engine);
+    return closed(err);
+}
+
+static int start_claim(once_attempt *a, once_done *done, void *user,
+                       once_error *err)
+{
+    int rc;
+
+    if (a->begun)
+        return once__fail(err, ONCE_EINVAL,
+                          "claim: only once for each attempt");
+    if (atomic_load(&a->engine->closing))
+        return closed(err);
+    if (!once__queue_enter(a->engine))
+        return once__fail(err, ONCE_EBUSY, "queue_max: %u operations wait",
+                          a->engine->options.queue_max);
+    a->begun = 1;
+    rc = send_call(a, done, user, err);
+    a->begun = rc == ONCE_OK;
+    return rc;
+}
+
+/* Owners are never turned away because the queue is full. */
+static int start_deed(once_attempt *a, int deed, once_done *done, void *user,
+                      once_error *err)
+{
+    int rc;
+
+    if (!a->begun || a->calling || a->machine.phase != ONCE__P_SENT)
+        return once__fail(err, ONCE_EINVAL, "attempt: it is not the owner");
+    once__count(&a->engine->count.queued, 1);
+    a->deed = deed;
+    rc = send_call(a, done, user, err);
+    if (rc != ONCE_OK)
+        a->deed = 0;
+    return rc;
+}
+
+static int copy_outcome(once_attempt *a, int kind, once_bytes result,
+                        once_error *err)
+{
+    void *bytes;
+
+    if (kind != ONCE_SUCCESS && kind != ONCE_FAILURE)
+        return once__fail(err, ONCE_EINVAL, "kind: %d is not one", kind);
+    if (result.size > ONCE_RESULT_MAX)
+        return once__fail(err, ONCE_ELIMIT, "result: %zu bytes are over %zu",
+                          result.size, ONCE_RESULT_MAX);
+    bytes = malloc(result.size + 1);
+    if (bytes == NULL)
+        return once__fail(err, ONCE_ENOMEM, "result: %zu bytes", result.size);
+    if (result.size > 0)
+        memcpy(bytes, result.data, result.size);
+    a->step_op.kind = kind;
+    a->outcome = (once_bytes){bytes, result.size};
+    return ONCE_OK;
+}
+
+static int start_complete(once_attempt *a, int kind, once_bytes result,
+                          once_done *done, void *user, once_error *err)
+{
+    int rc;
+
+    if (!a->begun || a->calling || a->machine.phase != ONCE__P_SENT)
+        return once__fail(err, ONCE_EINVAL, "attempt: it is not the owner");
+    rc = copy_outcome(a, kind, result, err);
+    if (rc != ONCE_OK)
+        return rc;
+    rc = start_deed(a, ONCE__P_COMPLETE, done, user, err);
+    if (rc != ONCE_OK)
+        once__outcome_free(a);
+    return rc;
+}
+
+int once_claim_start(once_attempt *a, once_done *done, void *user)
+{
+    return start_claim(a, done, user, NULL);
+}
+
+int once_complete_start(once_attempt *a, int kind, once_bytes result,
+                        once_done *done, void *user)
+{
+    return start_complete(a, kind, result, done, user, NULL);
+}
+
+int once_release_start(once_attempt *a, once_done *done, void *user)
+{
+    return start_deed(a, ONCE__P_RELEASE, done, user, NULL);
+}
+
+int once_give_up_start(once_attempt *a, once_done *done, void *user)
+{
+    return start_deed(a, ONCE__P_GIVE_UP, done, user, NULL);
+}
+
+void once_attempt_cancel(once_attempt *a)
+{
+    /* The node can stand in the queue only once; the first call says it all. */
+    if (atomic_exchange(&a->stopping, 1) == 0)
+        (void)once__send(a->engine, &a->stop);
+}
+
+const once_record *once_attempt_record(const once_attempt *a)
+{
+    return &a->record;
+}
+
+uint64_t once_attempt_left_ms(const once_attempt *a)
+{
+    return a->left_ms;
+}
+
+/* ---- Synchronous calls ------------------------------------------------- */
+
+struct awaited {
+    sem_t told;
+    int rc;
+};
+
+static void told(once_attempt *a, int rc, void *user)
+{
+    struct awaited *w = user;
+
+    (void)a;
+    w->rc = rc;
+    (void)sem_post(&w->told);
+}
+
+static int begin(once_attempt *a, struct awaited *w, once_error *err)
+{
+    assert(!once__on_thread(a->engine));
+    if (sem_init(&w->told, 0, 0) != 0)
+        return once__fail(err, ONCE_ENOMEM, "attempt: no semaphore");
+    return ONCE_OK;
+}
+
+/* `rc` is what starting said. */
+static int await(once_attempt *a, int rc, struct awaited *w, once_error *err)
+{
+    if (rc == ONCE_OK) {
+        once__queue_wake(&a->engine->queue); /* with `manual_wake`, too */
+        while (sem_wait(&w->told) != 0)
+            assert(errno == EINTR);
+        rc = w->rc;
+        if (rc < 0)
+            (void)once__fail(err, rc, "%s", once_text(rc));
+    }
+    (void)sem_destroy(&w->told);
+    return rc;
+}
+
+int once_claim(once_attempt *a, once_error *err)
+{
+    struct awaited w;
+    int rc = begin(a, &w, err);
+
+    if (rc != ONCE_OK)
+        return rc;
+    return await(a, start_claim(a, told, &w, err), &w, err);
+}
+
+int once_complete(once_attempt *a, int kind, once_bytes result, once_error *err)
+{
+    struct awaited w;
+    int rc = begin(a, &w, err);
+
+    if (rc != ONCE_OK)
+        return rc;
+    return await(a, start_complete(a, kind, result, told, &w, err), &w, err);
+}
+
+static int deed_and_wait(once_attempt *a, int deed, once_error *err)
+{
+    struct awaited w;
+    int rc = begin(a, &w, err);
+
+    if (rc != ONCE_OK)
+        return rc;
+    return await(a, start_deed(a, deed, told, &w, err), &w, err);
+}
+
+int once_release(once_attempt *a, once_error *err)
+{
+    return deed_and_wait(a, ONCE__P_RELEASE, err);
+}
+
+int once_give_up(once_attempt *a, once_error *err)
+{
+    return deed_and_wait(a, ONCE__P_GIVE_UP, err);
+}

@@ -1,0 +1,210 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * batch.c - tasks in line for the store, and what becomes of a batch.
+ *
+ * All that queued while the last batch was persisted is the next one: group
+ * commit is the shape of the interface, not a feature. A batch that was not
+ * answered is *unknown*: each of its operations is repeated as it is, with the
+ * same token and the same bytes, until its patience ends (docs/protocol.md,
+ * section 6, rule 1). Meanwhile it sits in the timers, not in the line, so that
+ * it keeps nobody else waiting. No answer is ever made up here.
+ */
+#include <assert.h>
+#include <string.h>
+
+#include "core/error.h"
+#include "engine/engine.h"
+
+enum { BACKOFF_MS = 5, BACKOFF_MAX_MS = 500, BACKOFF_STEPS = 7 };
+
+void once__tasks_init(struct once__tasks *list)
+{
+    list->first = NULL;
+    list->end = &list->first;
+}
+
+static void push(struct once__tasks *list, once__task *task)
+{
+    task->node.next = NULL;
+    *list->end = &task->node;
+    list->end = &task->node.next;
+}
+
+static once__task *pop(struct once__tasks *list)
+{
+    struct once__node *node = list->first;
+
+    if (node == NULL)
+        return NULL;
+    list->first = node->next;
+    if (list->first == NULL)
+        list->end = &list->first;
+    return ONCE__OF(node, once__task, node);
+}
+
+int once__queue_enter(once_engine *e)
+{
+    uint64_t before =
+        atomic_fetch_add_explicit(&e->count.queued, 1, memory_order_relaxed);
+
+    if (before < e->options.queue_max)
+        return 1;
+    once__uncount(&e->count.queued);
+    once__count(&e->count.busy, 1);
+    return 0;
+}
+
+void once__queue_leave(once_engine *e)
+{
+    once__uncount(&e->count.queued);
+}
+
+static void end(once_engine *e, once__task *task, int rc)
+{
+    once_op *op = task->op;
+
+    assert(e->pending > 0);
+    if (rc < 0) {
+        memset(&op->record, 0, sizeof(op->record));
+        op->left_ms = 0;
+    }
+    e->pending--;
+    once__uncount(&e->count.queued);
+    task->end(e, task, rc);
+}
+
+/* When the store is never asked again: was it ever? */
+static int silence(const once__task *task)
+{
+    return task->first_ms == 0 ? ONCE_ECLOSED : ONCE_ESTORE;
+}
+
+static void backoff_over(void *engine, struct once__timer *timer)
+{
+    once__task *task = ONCE__OF(timer, once__task, timer);
+    once_engine *e = engine;
+
+    if (e->over) {
+        end(e, task, silence(task));
+        return;
+    }
+    once__count(&e->count.repeated, 1);
+    push(&e->ready, task);
+}
+
+void once__ask(once_engine *e, once__task *task, uint64_t until_ms)
+{
+    assert(!e->over);
+    task->timer.fire = backoff_over;
+    task->until_ms = until_ms;
+    task->first_ms = 0;
+    task->tries = 0;
+    e->pending++;
+    once__count(&e->count.queued, 1);
+    push(&e->ready, task);
+}
+
+/* 5 ms, doubled each time up to half a second; once more at the very end. */
+static int later(once_engine *e, once__task *task)
+{
+    uint64_t now = once__now_ms(), ms = BACKOFF_MAX_MS;
+
+    if (e->over || now >= task->until_ms)
+        return 0;
+    if (task->tries < BACKOFF_STEPS)
+        ms = (uint64_t)BACKOFF_MS << task->tries;
+    task->tries++;
+    ms = once__jitter(e, ms);
+    once__timer_arm(&e->timers, &task->timer,
+                    ms < task->until_ms - now ? now + ms : task->until_ms);
+    return 1;
+}
+
+int once__ask_again(once_engine *e, once__task *task)
+{
+    if (!later(e, task))
+        return 0;
+    e->pending++;
+    once__count(&e->count.queued, 1);
+    return 1;
+}
+
+static void answered(once_engine *e, once__task *task)
+{
+    int rc = task->op->rc;
+
+    if (rc == ONCE_ESTORE) {
+        if (!later(e, task))
+            end(e, task, ONCE_ESTORE);
+        return;
+    }
+    if (rc == ONCE_ECORRUPT || rc == ONCE_EVERSION) {
+        once__count(&e->count.corrupt, 1);
+        once__event(e, "a record is not readable: %s", once_text(rc));
+    }
+    once__count(&e->count.operations, 1);
+    end(e, task, rc);
+}
+
+void once__store_failed(once_engine *e, const once_error *err)
+{
+    once__count(&e->count.unknown, 1);
+    if (!e->failing)
+        once__event(e, "the store does not answer: %s", err->text);
+    e->failing = 1;
+}
+
+void once__store_answered(once_engine *e)
+{
+    if (e->failing)
+        once__event(e, "the store answers again");
+    e->failing = 0;
+    e->untidy = 1;
+}
+
+static size_t gather(once_engine *e)
+{
+    uint64_t now = once__now_ms();
+    once__task *task;
+    size_t n = 0;
+
+    while (n < e->options.batch_max && (task = pop(&e->ready)) != NULL) {
+        if (task->first_ms == 0)
+            task->first_ms = now;
+        e->batch[n] = task;
+        e->ops[n++] = task->op;
+    }
+    return n;
+}
+
+void once__batch_run(once_engine *e)
+{
+    once_error err = {ONCE_ESTORE, "no reason given"};
+    size_t i, n = gather(e);
+    uint64_t start = once__now_us();
+    int rc;
+
+    if (n == 0)
+        return;
+    rc = e->store->ops->apply(e->store, e->ops, n, &err);
+    once__count_batch(e, once__now_us() - start);
+    if (rc == ONCE_OK)
+        once__store_answered(e);
+    else
+        once__store_failed(e, &err);
+    for (i = 0; i < n; i++) {
+        if (rc == ONCE_OK)
+            answered(e, e->batch[i]);
+        else if (!later(e, e->batch[i]))
+            end(e, e->batch[i], ONCE_ESTORE);
+    }
+}
+
+void once__batch_abandon(once_engine *e)
+{
+    once__task *task;
+
+    assert(e->over);
+    while ((task = pop(&e->ready)) != NULL)
+        end(e, task, silence(task));
+}

@@ -1,0 +1,381 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * engine.c - opening, closing, and the one thread in between.
+ *
+ *    turn: messages -> timers -> a batch -> one step of a walk -> the reaper
+ *          -> flush -> sleep, if there was nothing
+ *
+ * The thread is the only one that touches the store, so drivers need no locks.
+ * It refuses to hold a lock while it calls out, and to be waited for by its
+ * own callbacks. An engine's memory lives as long as the last attempt made
+ * from it, so that attempts may be freed after the engine was closed.
+ */
+#include "engine/engine.h"
+
+#include <assert.h>
+#include <signal.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/random.h>
+#include <time.h>
+
+#include "core/error.h"
+
+enum {
+    QUEUE_MAX = 65536,
+    BATCH_MAX = 1024,
+    WAITERS_MAX = 10000,
+    REAP_MS = 1000,
+    REAP_MAX = 256,
+    DRAIN_MS = 5000,
+    BATCH_LIMIT = 65536, /* arrays of so many pointers are made at the start */
+    TEND_BUSY_MS = 1000,
+    TEND_QUIET_MS = 50
+};
+
+/* ---- Small helpers ----------------------------------------------------- */
+
+uint64_t once__now_us(void)
+{
+    struct timespec t;
+
+    (void)clock_gettime(CLOCK_MONOTONIC, &t);
+    return (uint64_t)t.tv_sec * 1000000 + (uint64_t)t.tv_nsec / 1000;
+}
+
+uint64_t once__now_ms(void)
+{
+    return once__now_us() / 1000;
+}
+
+/* xorshift64*, for spreading only: tokens come from the system. */
+uint64_t once__random_below(once_engine *e, uint64_t limit)
+{
+    e->random ^= e->random >> 12;
+    e->random ^= e->random << 25;
+    e->random ^= e->random >> 27;
+    return e->random * UINT64_C(0x2545f4914f6cdd1d) % limit;
+}
+
+uint64_t once__jitter(once_engine *e, uint64_t ms)
+{
+    uint64_t spread = ms / 2 + 1;
+
+    ms = ms - ms / 4 + once__random_below(e, spread);
+    return ms > 0 ? ms : 1;
+}
+
+void once__event(once_engine *e, const char *format, ...)
+{
+    char text[400];
+    va_list args;
+
+    if (e->options.event == NULL)
+        return;
+    va_start(args, format);
+    (void)vsnprintf(text, sizeof(text), format, args);
+    va_end(args);
+    e->options.event(e->options.user, text);
+}
+
+int once__send(once_engine *e, struct once__node *node)
+{
+    if (!once__queue_push(&e->queue, node))
+        return 0;
+    if (!e->options.manual_wake)
+        once__queue_wake(&e->queue);
+    return 1;
+}
+
+void once_engine_wake(once_engine *e)
+{
+    once__queue_wake(&e->queue);
+}
+
+int once__on_thread(const once_engine *e)
+{
+    return pthread_equal(pthread_self(), e->thread);
+}
+
+/* ---- The thread -------------------------------------------------------- */
+
+static int handle(once_engine *e, struct once__node *node)
+{
+    struct once__node *next;
+    int any = node != NULL;
+
+    for (; node != NULL; node = next) {
+        next = node->next; /* the node's memory is its owner's again */
+        node->arrive(e, node);
+    }
+    return any;
+}
+
+static void fire(once_engine *e, uint64_t now_ms)
+{
+    struct once__timer *t;
+
+    while ((t = once__timers_pop(&e->timers, now_ms)) != NULL)
+        t->fire(e, t);
+}
+
+static void flush(once_engine *e)
+{
+    if (e->told && e->options.flush != NULL)
+        e->options.flush(e->options.user);
+    e->told = 0;
+}
+
+static void tend(once_engine *e, int quiet)
+{
+    once_error err = {ONCE_ESTORE, "no reason given"};
+    uint64_t now = once__now_ms();
+
+    if (!e->untidy ||
+        now - e->tended_ms < (quiet ? TEND_QUIET_MS : TEND_BUSY_MS))
+        return;
+    e->tended_ms = now;
+    e->untidy = 0;
+    if (e->store->ops->tend != NULL && e->store->ops->tend(e->store, &err) < 0)
+        once__event(e, "the store could not tidy up: %s", err.text);
+}
+
+static uint64_t earlier(uint64_t a, uint64_t b)
+{
+    return a < b ? a : b;
+}
+
+static void sleep_until_needed(once_engine *e, int closing)
+{
+    uint64_t until = once__timers_next(&e->timers);
+
+    if (closing)
+        until = earlier(until, e->drain_until_ms);
+    else if (!e->options.no_reaper)
+        until = earlier(until, e->reaper.due_ms);
+    if (e->untidy)
+        until = earlier(until, e->tended_ms + TEND_QUIET_MS);
+    once__queue_sleep(&e->queue, until);
+}
+
+/* One turn; returns 1 if there was nothing to do. */
+static int turn(once_engine *e, int closing)
+{
+    int busy = handle(e, once__queue_take(&e->queue)), quiet;
+
+    fire(e, once__now_ms());
+    busy |= e->ready.first != NULL;
+    once__batch_run(e);
+    busy |= once__list_step(e);
+    flush(e);
+    quiet = !busy && e->ready.first == NULL;
+    if (!closing && !e->options.no_reaper)
+        once__reaper_turn(e, quiet);
+    tend(e, quiet);
+    flush(e);
+    return quiet;
+}
+
+static void begin_closing(once_engine *e)
+{
+    e->drain_until_ms = once__now_ms() + e->options.drain_ms;
+    once__waiting_end(e);
+    once__list_abandon(e);
+}
+
+/* Nothing is asked any more: whoever waits is told, and whoever owns is left to
+ * the reaper. */
+static void end_all(once_engine *e)
+{
+    e->over = 1;
+    do {
+        fire(e, UINT64_MAX - 1);
+        once__batch_abandon(e);
+        flush(e);
+    } while (handle(e, once__queue_take(&e->queue)));
+    once__live_abandon(e);
+    (void)handle(e, once__queue_close(&e->queue));
+    once__list_abandon(e);
+    flush(e);
+    assert(e->pending == 0 && e->timers.root == NULL);
+}
+
+static void *run(void *argument)
+{
+    once_engine *e = argument;
+    int closing = 0;
+
+    for (;;) {
+        int quiet = turn(e, closing);
+
+        if (!closing && atomic_load(&e->closing)) {
+            closing = 1;
+            begin_closing(e);
+            continue;
+        }
+        if (closing &&
+            ((quiet && e->pending == 0) || once__now_ms() >= e->drain_until_ms))
+            break;
+        if (quiet)
+            sleep_until_needed(e, closing);
+    }
+    end_all(e);
+    return NULL;
+}
+
+/* Signals are the program's; only those that a fault of ours raises are ours. */
+static int start_thread(once_engine *e)
+{
+    sigset_t all, before;
+    int rc;
+
+    (void)sigfillset(&all);
+    (void)sigdelset(&all, SIGILL);
+    (void)sigdelset(&all, SIGFPE);
+    (void)sigdelset(&all, SIGSEGV);
+    (void)sigdelset(&all, SIGBUS);
+    rc = pthread_sigmask(SIG_SETMASK, &all, &before);
+    if (rc != 0)
+        return rc;
+    rc = pthread_create(&e->thread, NULL, run, e);
+    if (rc == 0)
+        (void)pthread_setname_np(e->thread, "once");
+    (void)pthread_sigmask(SIG_SETMASK, &before, NULL);
+    return rc;
+}
+
+/* ---- Opening and closing ----------------------------------------------- */
+
+static void or_default(uint32_t *value, uint32_t otherwise)
+{
+    if (*value == 0)
+        *value = otherwise;
+}
+
+static int take_options(once_engine *e, const once_engine_options *given,
+                        once_error *err)
+{
+    once_engine_options *o = &e->options;
+
+    if (given != NULL) {
+        if (given->size < sizeof(given->size))
+            return once__fail(err, ONCE_EINVAL, "options: size: %zu is not set",
+                              given->size);
+        memcpy(o, given, given->size < sizeof(*o) ? given->size : sizeof(*o));
+    }
+    o->size = sizeof(*o);
+    or_default(&o->queue_max, QUEUE_MAX);
+    or_default(&o->batch_max, BATCH_MAX);
+    or_default(&o->waiters_max, WAITERS_MAX);
+    or_default(&o->reap_ms, REAP_MS);
+    or_default(&o->reap_max, REAP_MAX);
+    or_default(&o->drain_ms, DRAIN_MS);
+    if (o->batch_max > BATCH_LIMIT)
+        return once__fail(err, ONCE_EINVAL, "batch_max: %u is over %d",
+                          o->batch_max, BATCH_LIMIT);
+    if (o->reap_max > BATCH_LIMIT)
+        return once__fail(err, ONCE_EINVAL, "reap_max: %u is over %d",
+                          o->reap_max, BATCH_LIMIT);
+    return ONCE_OK;
+}
+
+static int make(const once_engine_options *options, once_error *err,
+                once_engine **out)
+{
+    once_engine *e = calloc(1, sizeof(*e));
+    int rc;
+
+    if (e == NULL)
+        return once__fail(err, ONCE_ENOMEM, "engine: %zu bytes", sizeof(*e));
+    rc = take_options(e, options, err);
+    if (rc != ONCE_OK)
+        goto out;
+    if (getrandom(&e->random, sizeof(e->random), 0) !=
+        (ssize_t)sizeof(e->random)) {
+        rc = once__fail(err, ONCE_EOPEN, "engine: no random numbers");
+        goto out;
+    }
+    e->random |= 1; /* xorshift never leaves 0 */
+    atomic_init(&e->references, 1);
+    e->waiting.next = e->waiting.previous = &e->waiting;
+    e->live.next = e->live.previous = &e->live;
+    e->lists_end = &e->lists;
+    once__tasks_init(&e->ready);
+    e->batch = calloc(e->options.batch_max, sizeof(once__task *));
+    e->ops = calloc(e->options.batch_max, sizeof(once_op *));
+    if (e->batch == NULL || e->ops == NULL ||
+        once__queue_init(&e->queue) != 0) {
+        rc = once__fail(err, ONCE_ENOMEM, "engine: out of memory");
+        goto out;
+    }
+    *out = e;
+    return ONCE_OK;
+out:
+    free(e->batch);
+    free(e->ops);
+    free(e);
+    return rc;
+}
+
+void once__hold(once_engine *e)
+{
+    atomic_fetch_add_explicit(&e->references, 1, memory_order_relaxed);
+}
+
+void once__drop(once_engine *e)
+{
+    if (atomic_fetch_sub(&e->references, 1) > 1)
+        return;
+    once__queue_clear(&e->queue);
+    once__reaper_clear(e);
+    free(e->batch);
+    free(e->ops);
+    free(e);
+}
+
+int once_engine_open(const char *url, const once_engine_options *options,
+                     once_error *err, once_engine **out)
+{
+    once_store_options so = {.size = sizeof(so)};
+    once_engine *e = NULL;
+    int rc = make(options, err, &e);
+
+    if (rc != ONCE_OK)
+        return rc;
+    so.clock = e->options.clock;
+    so.user = e->options.user;
+    rc = once_store_open(url, &so, err, &e->store);
+    if (rc != ONCE_OK)
+        goto out;
+    rc = once__reaper_init(e);
+    if (rc != ONCE_OK) {
+        rc = once__fail(err, rc, "engine: reaper: %s", once_text(rc));
+        goto out;
+    }
+    e->tended_ms = once__now_ms();
+    if (start_thread(e) != 0) {
+        rc = once__fail(err, ONCE_EOPEN, "engine: no thread can be started");
+        goto out;
+    }
+    *out = e;
+    return ONCE_OK;
+out:
+    once_store_close(e->store);
+    once__drop(e);
+    return rc;
+}
+
+void once_engine_close(once_engine *e)
+{
+    if (e == NULL)
+        return;
+    assert(!once__on_thread(e)); /* it would wait for itself */
+    atomic_store(&e->closing, 1);
+    once__queue_wake(&e->queue);
+    (void)pthread_join(e->thread, NULL);
+    once_store_close(e->store);
+    e->store = NULL;
+    once__drop(e);
+}

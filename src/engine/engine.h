@@ -1,0 +1,192 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * engine.h - what the files of the engine share. Nothing of it is public.
+ *
+ *    any thread:  once_submit, once_*_start --> queue --+
+ *    our thread:  arrive --> ready --> batch --> store --+--> end of a task
+ *                              ^                 unknown |
+ *                              +------ timer <-----------+
+ *
+ * A task is one operation on its way to an answer. Whatever is not atomic here
+ * belongs to the engine's thread.
+ */
+#ifndef ONCE_ENGINE_ENGINE_H
+#define ONCE_ENGINE_ENGINE_H
+
+#include <pthread.h>
+#include <semaphore.h>
+#include <stdatomic.h>
+#include <stddef.h>
+
+#include <once/store.h>
+
+#include "core/attempt.h"
+#include "engine/queue.h"
+#include "engine/timer.h"
+
+#define ONCE__OF(pointer, type, member)                                        \
+    ((type *)(void *)((char *)(pointer)-offsetof(type, member)))
+
+/* ---- Tasks ------------------------------------------------------------- */
+
+typedef struct once__task once__task;
+
+/*
+ * `end` is called once with the answer, ONCE_ESTORE if nobody answered until
+ * `until_ms`, or ONCE_ECLOSED if the store was never asked. It may free the
+ * task.
+ */
+struct once__task {
+    struct once__node node; /* arrives, and links what is ready             */
+    struct once__timer timer;
+    once_op *op;
+    void (*end)(once_engine *e, once__task *task, int rc);
+    uint64_t until_ms; /* when patience ends                               */
+    uint64_t first_ms; /* when the store was first asked, 0: never         */
+    uint32_t tries;
+};
+
+struct once__tasks {
+    struct once__node *first, **end;
+};
+
+/* ---- Attempts ---------------------------------------------------------- */
+
+/* In one of the two lists below, or in none. */
+struct once__link {
+    struct once__link *previous, *next;
+};
+
+enum once__listed { ONCE__UNLISTED, ONCE__WAITING, ONCE__LIVE };
+
+struct once_attempt {
+    once_engine *engine;
+    once__attempt machine;
+    uint32_t lease_ms, wait_ms, store_ms;
+
+    /* The caller's side of the call under way. */
+    struct once__node call, stop, bye;
+    atomic_int stopping; /* once_attempt_cancel() was called               */
+    int begun;           /* the claim was made                             */
+    int calling;         /* `done` is outstanding                          */
+    int deed;            /* what the call wants: enum once__phase          */
+    once_done *done;
+    void *user;
+    once_bytes outcome; /* the copy that COMPLETE repeats until answered   */
+
+    /* The engine's side. */
+    struct once__link link;
+    enum once__listed listed;
+    once__task step, renewal;
+    once_op step_op, renewal_op;
+    int step_out, renewal_out; /* the task is on its way                   */
+    struct once__timer timer;  /* waiting: look again; live: renew         */
+    uint64_t wait_until_ms, lease_until_ms, since_ms;
+    uint32_t looks;
+    int stopped, freeing;
+
+    /* What the caller may look at. */
+    once_record record;
+    uint64_t left_ms;
+    void *shown; /* the bytes of `record` */
+};
+
+/* ---- The engine -------------------------------------------------------- */
+
+struct once__counters {
+    atomic_uint_fast64_t operations, batches, unknown, repeated, busy, renewed,
+        reaped, forgotten, corrupt, queued, live, waiting, oldest_since_ms,
+        apply_us, latency[ONCE_LATENCY_BUCKETS];
+};
+
+struct once__reaper {
+    uint64_t due_ms;  /* in a quiet moment                                 */
+    uint64_t must_ms; /* also when busy                                    */
+    int forget;       /* this round's second half: forgetting              */
+    int trusts_clock; /* 0: forgetting has stopped                         */
+    uint64_t wall_ms, steady_ms; /* what both clocks said at the last round */
+    uint32_t found; /* records the last scan showed                      */
+    once_op *ops;   /* reap_max of them                                  */
+    once_op **list;
+};
+
+struct once_engine {
+    atomic_uint references; /* the caller's and one for each attempt       */
+    atomic_int closing;
+    once_engine_options options;
+    once_store *store;
+    pthread_t thread;
+    struct once__queue queue;
+    struct once__counters count;
+
+    struct once__tasks ready;
+    struct once__timers timers;
+    struct once__link waiting, live; /* heads of rings                     */
+    struct once__list_call *lists, **lists_end;
+    struct once__reaper reaper;
+    once__task **batch;
+    once_op **ops;
+    uint64_t pending; /* tasks that have not ended                         */
+    uint64_t tended_ms, drain_until_ms, random;
+    int told;    /* a callback of a caller was called in this turn          */
+    int untidy;  /* the store was written to since it was last tended       */
+    int failing; /* the store did not answer the last batch                 */
+    int over;    /* closing: nothing is asked any more                      */
+};
+
+/* engine.c */
+uint64_t once__now_ms(void); /* CLOCK_MONOTONIC */
+uint64_t once__now_us(void);
+uint64_t once__random_below(once_engine *e, uint64_t limit);
+/* `ms` give or take a quarter of it, never 0. */
+uint64_t once__jitter(once_engine *e, uint64_t ms);
+void once__event(once_engine *e, const char *format, ...) ONCE_PRINTF(2, 3);
+/* From any thread: 0 if the engine has ended. Wakes as the options say. */
+int once__send(once_engine *e, struct once__node *node);
+int once__on_thread(const once_engine *e);
+void once__hold(once_engine *e);
+void once__drop(once_engine *e);
+
+/* batch.c */
+void once__tasks_init(struct once__tasks *list);
+/* Puts the task in line for the store; patience lasts for `patience_ms`. */
+void once__ask(once_engine *e, once__task *task, uint64_t until_ms);
+/* From `end`: the store refused for now; asks again later. 0: too late. */
+int once__ask_again(once_engine *e, once__task *task);
+void once__batch_run(once_engine *e);
+/* Ends all that is in line without asking. */
+void once__batch_abandon(once_engine *e);
+void once__store_failed(once_engine *e, const once_error *err);
+void once__store_answered(once_engine *e);
+/* Room in the queue for one more: from any thread. 0: full. */
+int once__queue_enter(once_engine *e);
+void once__queue_leave(once_engine *e);
+
+/* claims.c */
+void once__attempt_arrived(void *engine, struct once__node *node);
+void once__attempt_stopped(void *engine, struct once__node *node);
+void once__attempt_freed(void *engine, struct once__node *node);
+void once__attempt_destroy(once_attempt *a);
+void once__attempt_setup(once_attempt *a);
+void once__outcome_free(once_attempt *a);
+/* Ends the waiting of all who wait. */
+void once__waiting_end(once_engine *e);
+/* Forgets those that own: they are the reaper's. */
+void once__live_abandon(once_engine *e);
+
+/* list.c */
+/* One step of one walk; 0: there is none. */
+int once__list_step(once_engine *e);
+void once__list_abandon(once_engine *e);
+
+/* reaper.c */
+ONCE_CHECK int once__reaper_init(once_engine *e);
+void once__reaper_clear(once_engine *e);
+void once__reaper_turn(once_engine *e, int quiet);
+
+/* stats.c */
+void once__count(atomic_uint_fast64_t *counter, uint64_t n);
+void once__uncount(atomic_uint_fast64_t *gauge);
+void once__count_batch(once_engine *e, uint64_t us);
+
+#endif /* ONCE_ENGINE_ENGINE_H */

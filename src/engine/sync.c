@@ -1,0 +1,153 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * sync.c - single operations: queued, or queued and waited for.
+ *
+ * A synchronous call is the asynchronous one and a semaphore on the caller's
+ * stack. It refuses to be made from the engine's own thread, which would wait
+ * for itself for ever.
+ */
+#include <assert.h>
+#include <errno.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "core/apply.h"
+#include "core/error.h"
+#include "engine/engine.h"
+
+enum { STORE_MS = 1000 };
+
+struct waiting_call {
+    once__task task;
+    sem_t answered;
+};
+
+static uint64_t patience(const once_op *op)
+{
+    return once__now_ms() + (op->store_ms == 0 ? STORE_MS : op->store_ms);
+}
+
+static void arrive(void *engine, struct once__node *node)
+{
+    once__task *task = ONCE__OF(node, once__task, node);
+    once_engine *e = engine;
+
+    once__queue_leave(e); /* the room that the caller took */
+    if (e->over) {
+        memset(&task->op->record, 0, sizeof(task->op->record));
+        task->op->left_ms = 0;
+        task->end(e, task, ONCE_ECLOSED);
+        return;
+    }
+    once__ask(e, task, patience(task->op));
+}
+
+static int enter(once_engine *e, once__task *task, once_op *op, once_error *err)
+{
+    int rc = once__op_check(op, err);
+
+    if (rc != ONCE_OK)
+        return rc;
+    if (atomic_load(&e->closing))
+        return once__fail(err, ONCE_ECLOSED, "%s", once_text(ONCE_ECLOSED));
+    if (!once__queue_enter(e))
+        return once__fail(err, ONCE_EBUSY, "queue_max: %u operations wait",
+                          e->options.queue_max);
+    task->op = op;
+    task->node.arrive = arrive;
+    if (once__send(e, &task->node))
+        return ONCE_OK;
+    once__queue_leave(e);
+    return once__fail(err, ONCE_ECLOSED, "%s", once_text(ONCE_ECLOSED));
+}
+
+static void submitted(once_engine *e, once__task *task, int rc)
+{
+    once_op *op = task->op;
+
+    free(task);
+    op->rc = rc;
+    e->told = 1;
+    op->done(op);
+}
+
+int once_submit(once_engine *e, once_op *op, once_error *err)
+{
+    once__task *task;
+    int rc;
+
+    if (op->done == NULL)
+        return once__fail(err, ONCE_EINVAL, "done: there is none");
+    task = calloc(1, sizeof(*task));
+    if (task == NULL)
+        return once__fail(err, ONCE_ENOMEM, "submit: %zu bytes", sizeof(*task));
+    task->end = submitted;
+    rc = enter(e, task, op, err);
+    if (rc != ONCE_OK)
+        free(task);
+    return rc;
+}
+
+static int copy(once_bytes *b)
+{
+    void *data;
+
+    if (b->size == 0) {
+        b->data = NULL;
+        return 1;
+    }
+    data = malloc(b->size);
+    if (data != NULL)
+        memcpy(data, b->data, b->size);
+    else
+        b->size = 0;
+    b->data = data;
+    return data != NULL;
+}
+
+/* The store's bytes go away with the next batch: the waiting thread gets its
+ * own. Without memory the answer is unknown, for it may have been applied. */
+static void awaited(once_engine *e, once__task *task, int rc)
+{
+    struct waiting_call *call = ONCE__OF(task, struct waiting_call, task);
+    once_op *op = task->op;
+    int whole = copy(&op->record.result);
+
+    (void)e;
+    whole &= copy(&op->record.note);
+    op->rc = whole ? rc : ONCE_ESTORE;
+    (void)sem_post(&call->answered);
+}
+
+int once_apply(once_engine *e, once_op *op, once_error *err)
+{
+    struct waiting_call call;
+    int rc;
+
+    assert(!once__on_thread(e));
+    memset(&call, 0, sizeof(call));
+    memset(&op->record, 0, sizeof(op->record));
+    call.task.end = awaited;
+    if (sem_init(&call.answered, 0, 0) != 0)
+        return once__fail(err, ONCE_ENOMEM, "apply: no semaphore");
+    rc = enter(e, &call.task, op, err);
+    if (rc != ONCE_OK)
+        goto out;
+    once__queue_wake(&e->queue); /* with `manual_wake`, too */
+    while (sem_wait(&call.answered) != 0)
+        assert(errno == EINTR);
+    rc = op->rc;
+    if (rc < 0)
+        (void)once__fail(err, rc, "%s", once_text(rc));
+out:
+    (void)sem_destroy(&call.answered);
+    return rc;
+}
+
+void once_op_clear(once_op *op)
+{
+    free((void *)(uintptr_t)op->record.result.data);
+    free((void *)(uintptr_t)op->record.note.data);
+    op->record.result = (once_bytes){NULL, 0};
+    op->record.note = (once_bytes){NULL, 0};
+}

@@ -1,0 +1,1272 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * test_engine.c - the engine over real stores, whole and misbehaving.
+ *
+ * Nothing is timed: the store's clock is moved by hand where leases matter, and
+ * what takes a while is waited for, with a limit that only a hang reaches.
+ */
+#include <pthread.h>
+#include <stdatomic.h>
+#include <stdlib.h>
+#include <time.h>
+#include <unistd.h>
+
+#include <once/store.h>
+
+#include "t.h"
+
+enum { HANG_MS = 60000, SOON = 100000 };
+
+/* ---- A world ----------------------------------------------------------- */
+
+struct world {
+    once_engine *e;
+    atomic_uint_fast64_t now_ms; /* the store's clock, moved by hand */
+    atomic_int events, jumps, settled, flushes;
+};
+
+static uint64_t hand(void *user)
+{
+    return atomic_load(&((struct world *)user)->now_ms);
+}
+
+static void event(void *user, const char *text)
+{
+    struct world *w = user;
+
+    atomic_fetch_add(&w->events, 1);
+    if (strstr(text, "jumped ahead") != NULL)
+        atomic_fetch_add(&w->jumps, 1);
+    if (strstr(text, "agree again") != NULL || strstr(text, "set back") != NULL)
+        atomic_fetch_add(&w->settled, 1);
+}
+
+static void flushed(void *user)
+{
+    atomic_fetch_add(&((struct world *)user)->flushes, 1);
+}
+
+static once_engine_options options(struct world *w)
+{
+    once_engine_options o = ONCE_ENGINE_OPTIONS_INIT;
+
+    atomic_store(&w->now_ms, 1000000000000u);
+    o.reap_ms = 5;
+    o.user = w;
+    o.clock = hand;
+    o.event = event;
+    o.flush = flushed;
+    return o;
+}
+
+static void open_with(struct world *w, const char *url,
+                      const once_engine_options *o)
+{
+    once_error err = {0, ""};
+
+    w->e = NULL;
+    if (once_engine_open(url, o, &err, &w->e) != ONCE_OK) {
+        printf("Bail out! %s\n", err.text);
+        exit(1);
+    }
+}
+
+static void open_world(struct world *w, const char *url)
+{
+    once_engine_options o;
+
+    memset(w, 0, sizeof(*w));
+    o = options(w);
+    open_with(w, url, &o);
+}
+
+static void pause_ms(long ms)
+{
+    struct timespec t = {ms / 1000, ms % 1000 * 1000000};
+
+    (void)nanosleep(&t, NULL);
+}
+
+#define UNTIL(cond)                                                            \
+    do {                                                                       \
+        int t__left = HANG_MS;                                                 \
+        while (!(cond) && t__left-- > 0)                                       \
+            pause_ms(1);                                                       \
+        T_OK(cond);                                                            \
+    } while (0)
+
+static once_stats stats(const struct world *w)
+{
+    once_stats s;
+
+    once_engine_stats(w->e, &s);
+    return s;
+}
+
+static once_request request(unsigned key)
+{
+    once_request r = {.size = sizeof(r), .lease_ms = 60000};
+
+    memcpy(r.name, &key, sizeof(key));
+    memset(r.fingerprint, 7, sizeof(r.fingerprint));
+    return r;
+}
+
+static once_attempt *attempt_of(struct world *w, const once_request *r)
+{
+    once_attempt *a = NULL;
+
+    T_EQ(once_attempt_new(w->e, r, NULL, &a), ONCE_OK);
+    return a;
+}
+
+static once_attempt *attempt(struct world *w, unsigned key)
+{
+    once_request r = request(key);
+
+    return attempt_of(w, &r);
+}
+
+static once_bytes bytes(const char *text)
+{
+    return (once_bytes){text, strlen(text)};
+}
+
+static int claim_once(struct world *w, unsigned key)
+{
+    once_attempt *a = attempt(w, key);
+    int rc = once_claim(a, NULL);
+
+    once_attempt_free(a);
+    return rc;
+}
+
+/* An operation without an attempt, as of somebody in another process. */
+static once_op stranger(int verb, unsigned key)
+{
+    once_op op;
+
+    memset(&op, 0, sizeof(op));
+    op.verb = verb;
+    op.lease_ms = 100;
+    op.keep_ms = 500;
+    memcpy(op.name, &key, sizeof(key));
+    memset(op.token, 99, sizeof(op.token));
+    memset(op.fingerprint, 7, sizeof(op.fingerprint));
+    return op;
+}
+
+static int ask(struct world *w, int verb, unsigned key, once_record *out)
+{
+    once_op op = stranger(verb, key);
+    int rc = once_apply(w->e, &op, NULL);
+
+    if (out != NULL)
+        *out = op.record;
+    once_op_clear(&op);
+    return rc;
+}
+
+/* ---- Stores that every scenario of a life runs on ---------------------- */
+
+static char sqlite_url[64];
+
+static int have_sqlite(void)
+{
+    return sqlite_url[0] != '\0';
+}
+
+static void each_store(void (*test)(struct world *w))
+{
+    const char *urls[] = {"memory:", "faulty:delay_ms=1@memory:", sqlite_url};
+    struct world w;
+    size_t i;
+
+    for (i = 0; i < (have_sqlite() ? 3u : 2u); i++) {
+        open_world(&w, urls[i]);
+        test(&w);
+        once_engine_close(w.e);
+        if (i == 2)
+            (void)unlink(sqlite_url + strlen("sqlite:"));
+    }
+}
+
+static void life(struct world *w)
+{
+    once_attempt *a = attempt(w, 1), *b = attempt(w, 1);
+
+    T_EQ(once_claim(a, NULL), ONCE_OWNER);
+    T_EQ(once_attempt_record(a)->attempt, 1);
+    T_OK(once_attempt_record(a)->fence > 0);
+    T_EQ(claim_once(w, 1), ONCE_IN_FLIGHT);
+    T_EQ(once_complete(a, ONCE_SUCCESS, bytes("paid"), NULL), ONCE_OK);
+    T_EQ(once_claim(b, NULL), ONCE_REPLAY);
+    T_EQ(once_attempt_record(b)->kind, ONCE_SUCCESS);
+    T_EQ(once_attempt_record(b)->result.size, 4);
+    T_MEM(once_attempt_record(b)->result.data, "paid", 4);
+    once_attempt_free(a);
+    T_EQ(claim_once(w, 2), ONCE_OWNER);
+    T_MEM(once_attempt_record(b)->result.data, "paid", 4);
+    once_attempt_free(b);
+}
+
+static void an_owner_completes_and_a_repeat_is_told_the_same(void)
+{
+    each_store(life);
+}
+
+static void two_phases(struct world *w)
+{
+    once_request r = request(3);
+    once_attempt *a;
+
+    r.two_phase = 1;
+    a = attempt_of(w, &r);
+    T_EQ(once_claim(a, NULL), ONCE_OWNER);
+    T_EQ(once_attempt_record(a)->state, ONCE_DISPATCHED);
+    T_EQ(once_complete(a, ONCE_FAILURE, bytes("no"), NULL), ONCE_OK);
+    T_EQ(claim_once(w, 3), ONCE_REPLAY);
+    once_attempt_free(a);
+}
+
+static void two_phases_are_dispatched_before_the_owner_is_told(void)
+{
+    each_store(two_phases);
+}
+
+static void other_ends(struct world *w)
+{
+    once_request r = request(4);
+    once_attempt *a = attempt(w, 4), *b = attempt(w, 4);
+
+    T_EQ(once_claim(a, NULL), ONCE_OWNER);
+    memset(r.fingerprint, 8, sizeof(r.fingerprint));
+    {
+        once_attempt *other = attempt_of(w, &r);
+
+        T_EQ(once_claim(other, NULL), ONCE_MISMATCH);
+        once_attempt_free(other);
+    }
+    T_EQ(once_release(a, NULL), ONCE_OK);
+    once_attempt_free(a);
+    T_EQ(once_claim(b, NULL), ONCE_OWNER);
+    T_EQ(once_attempt_record(b)->attempt, 2);
+    T_EQ(once_give_up(b, NULL), ONCE_OK);
+    once_attempt_free(b);
+    T_EQ(claim_once(w, 4), ONCE_UNKNOWN);
+    T_EQ(claim_once(w, 4), ONCE_UNKNOWN);
+}
+
+static void release_frees_the_key_and_give_up_leaves_it_unknown(void)
+{
+    each_store(other_ends);
+}
+
+static void abandoned(struct world *w)
+{
+    once_attempt *a = attempt(w, 5);
+    once_record r;
+
+    T_EQ(once_claim(a, NULL), ONCE_OWNER);
+    once_attempt_free(a);
+    UNTIL(ask(w, ONCE_OP_SHOW, 5, &r) == ONCE_UNKNOWN);
+    T_EQ(r.state, ONCE_INDETERMINATE);
+    UNTIL(stats(w).live == 0);
+}
+
+static void an_owner_that_is_freed_is_given_up(void)
+{
+    each_store(abandoned);
+}
+
+static void late(struct world *w)
+{
+    once_attempt *a = attempt(w, 6), *b = attempt(w, 6);
+    once_op op = stranger(ONCE_OP_RESOLVE, 6);
+    once_record r;
+
+    T_EQ(once_claim(a, NULL), ONCE_OWNER);
+    atomic_fetch_add(&w->now_ms, 120000); /* no renewal comes that fast */
+    UNTIL(ask(w, ONCE_OP_SHOW, 6, &r) == ONCE_UNKNOWN);
+    T_EQ(once_complete(a, ONCE_SUCCESS, bytes("late"), NULL), ONCE_OK);
+    T_EQ(claim_once(w, 6), ONCE_REPLAY);
+    once_attempt_free(a);
+    once_attempt_free(b);
+    b = attempt(w, 7);
+    T_EQ(once_claim(b, NULL), ONCE_OWNER);
+    atomic_fetch_add(&w->now_ms, 120000);
+    UNTIL(ask(w, ONCE_OP_SHOW, 7, &r) == ONCE_UNKNOWN);
+    op.name[0] = 7;
+    op.fence = r.fence;
+    op.kind = ONCE_SUCCESS;
+    op.result = bytes("by hand");
+    op.note = bytes("root saw the bank's books");
+    T_EQ(once_apply(w->e, &op, NULL), ONCE_OK);
+    T_EQ(op.record.note.size, op.note.size);
+    once_op_clear(&op);
+    T_EQ(once_complete(b, ONCE_SUCCESS, bytes("mine"), NULL), ONCE_REPLAY);
+    T_MEM(once_attempt_record(b)->result.data, "by hand", 7);
+    once_attempt_free(b);
+}
+
+static void a_late_outcome_is_accepted_and_a_resolved_one_stands(void)
+{
+    each_store(late);
+}
+
+/* ---- Misuse, limits ---------------------------------------------------- */
+
+static void what_is_out_of_range_is_refused_with_its_limit(void)
+{
+    struct world w;
+    once_attempt *a = NULL;
+    once_request r = request(1);
+    once_error err = {0, ""};
+    once_op op = stranger(99, 1);
+
+    open_world(&w, "memory:");
+    r.lease_ms = ONCE_LEASE_MAX_MS + 1;
+    T_EQ(once_attempt_new(w.e, &r, &err, &a), ONCE_EINVAL);
+    T_OK(strstr(err.text, "lease_ms") != NULL);
+    T_OK(strstr(err.text, "3600000") != NULL);
+    r.lease_ms = ONCE_LEASE_MIN_MS - 1;
+    T_EQ(once_attempt_new(w.e, &r, &err, &a), ONCE_EINVAL);
+    r = request(1);
+    r.keep_ms = r.lease_ms - 1;
+    T_EQ(once_attempt_new(w.e, &r, &err, &a), ONCE_EINVAL);
+    T_OK(strstr(err.text, "keep_ms") != NULL);
+    r = request(1);
+    r.policy = 4;
+    T_EQ(once_attempt_new(w.e, &r, &err, &a), ONCE_EINVAL);
+    r = request(1);
+    r.size = 0;
+    T_EQ(once_attempt_new(w.e, &r, &err, &a), ONCE_EINVAL);
+    T_OK(a == NULL);
+    T_EQ(once_apply(w.e, &op, &err), ONCE_EINVAL);
+    op = stranger(ONCE_OP_RESOLVE, 1);
+    op.kind = ONCE_SUCCESS;
+    op.note.size = ONCE_NOTE_MAX + 1;
+    T_EQ(once_apply(w.e, &op, &err), ONCE_ELIMIT);
+    T_EQ(once_submit(w.e, &op, &err), ONCE_EINVAL); /* no `done` */
+    once_engine_close(w.e);
+}
+
+static void only_an_owner_may_say_what_became_of_it(void)
+{
+    struct world w;
+    once_attempt *a;
+    once_bytes big = {"", ONCE_RESULT_MAX + 1};
+
+    open_world(&w, "memory:");
+    a = attempt(&w, 1);
+    T_EQ(once_complete(a, ONCE_SUCCESS, bytes(""), NULL), ONCE_EINVAL);
+    T_EQ(once_release(a, NULL), ONCE_EINVAL);
+    T_EQ(once_claim(a, NULL), ONCE_OWNER);
+    T_EQ(once_claim(a, NULL), ONCE_EINVAL);
+    T_EQ(once_complete(a, ONCE_SUCCESS, big, NULL), ONCE_ELIMIT);
+    T_EQ(once_complete(a, 3, bytes(""), NULL), ONCE_EINVAL);
+    T_EQ(once_complete(a, ONCE_SUCCESS, bytes(""), NULL), ONCE_OK);
+    T_EQ(once_complete(a, ONCE_SUCCESS, bytes(""), NULL), ONCE_EINVAL);
+    T_EQ(once_give_up(a, NULL), ONCE_EINVAL);
+    once_attempt_free(a);
+    once_attempt_free(NULL);
+    once_engine_close(w.e);
+    once_engine_close(NULL);
+}
+
+static void an_engine_that_cannot_open_says_why(void)
+{
+    once_engine_options o = ONCE_ENGINE_OPTIONS_INIT;
+    once_engine *e = NULL;
+    once_error err = {0, ""};
+
+    T_EQ(once_engine_open("nosuch:secret", &o, &err, &e), ONCE_EURL);
+    T_OK(strstr(err.text, "memory:") != NULL);
+    T_OK(strstr(err.text, "secret") == NULL);
+    o.batch_max = 1u << 30;
+    T_EQ(once_engine_open("memory:", &o, &err, &e), ONCE_EINVAL);
+    T_OK(strstr(err.text, "batch_max") != NULL);
+    o.size = 0;
+    T_EQ(once_engine_open("memory:", &o, &err, &e), ONCE_EINVAL);
+    T_OK(e == NULL);
+}
+
+/* ---- Many threads ------------------------------------------------------ */
+
+enum { THREADS = 8, KEYS = 250, ROUNDS = 1500 };
+
+struct crowd {
+    struct world w;
+    atomic_int executed[KEYS]; /* work done                          */
+    atomic_int wrong;          /* told another outcome than the first */
+    atomic_int silent;         /* ends that may not happen without faults */
+    atomic_uint next;
+    int two_phase;
+};
+
+static void work(struct crowd *c, unsigned key, once_attempt *a)
+{
+    char text[32];
+    int rc, n = snprintf(text, sizeof(text), "outcome of %u", key);
+
+    atomic_fetch_add(&c->executed[key], 1);
+    rc = once_complete(a, ONCE_SUCCESS, (once_bytes){text, (size_t)n}, NULL);
+    if (rc == ONCE_ESTORE)
+        atomic_fetch_add(&c->silent, 1);
+    else if (rc != ONCE_OK)
+        atomic_fetch_add(&c->wrong, 1);
+}
+
+static void check(struct crowd *c, unsigned key, const once_record *r)
+{
+    char text[32];
+    int n = snprintf(text, sizeof(text), "outcome of %u", key);
+
+    if (r->result.size != (size_t)n ||
+        memcmp(r->result.data, text, (size_t)n) != 0)
+        atomic_fetch_add(&c->wrong, 1);
+}
+
+static void *one_of_the_crowd(void *argument)
+{
+    struct crowd *c = argument;
+    unsigned i;
+
+    for (i = 0; i < ROUNDS; i++) {
+        unsigned key = atomic_fetch_add(&c->next, 1) % KEYS;
+        once_request r = request(key);
+        once_attempt *a = NULL;
+        int rc;
+
+        r.two_phase = (uint32_t)c->two_phase;
+        r.store_ms = SOON;
+        r.wait_ms = i % 3 == 0 ? SOON : 0;
+        if (once_attempt_new(c->w.e, &r, NULL, &a) != ONCE_OK)
+            abort();
+        rc = once_claim(a, NULL);
+        if (rc == ONCE_OWNER)
+            work(c, key, a);
+        else if (rc == ONCE_REPLAY)
+            check(c, key, once_attempt_record(a));
+        else if (rc != ONCE_IN_FLIGHT || r.wait_ms != 0)
+            atomic_fetch_add(&c->wrong, 1);
+        once_attempt_free(a);
+    }
+    return NULL;
+}
+
+static void crowd(const char *url, int two_phase)
+{
+    struct crowd *c = calloc(1, sizeof(*c));
+    pthread_t threads[THREADS];
+    size_t i;
+
+    if (c == NULL)
+        abort();
+    c->two_phase = two_phase;
+    open_world(&c->w, url);
+    for (i = 0; i < THREADS; i++)
+        if (pthread_create(&threads[i], NULL, one_of_the_crowd, c) != 0)
+            abort();
+    for (i = 0; i < THREADS; i++)
+        (void)pthread_join(threads[i], NULL);
+    for (i = 0; i < KEYS; i++)
+        T_EQ(atomic_load(&c->executed[i]), 1);
+    T_EQ(atomic_load(&c->wrong), 0);
+    T_EQ(atomic_load(&c->silent), 0);
+    once_engine_close(c->w.e);
+    free(c);
+}
+
+static void eight_threads_execute_each_key_once(void)
+{
+    crowd("memory:", 0);
+    crowd("memory:", 1);
+    if (have_sqlite()) {
+        crowd(sqlite_url, 0);
+        (void)unlink(sqlite_url + strlen("sqlite:"));
+    }
+}
+
+static void lost_answers_make_no_second_owner(void)
+{
+    crowd("faulty:lose=claim:1-3,lose=claim:40-60,lose=complete:5-30,"
+          "fail=claim:100-120,fail=complete:60-80,lose=any:900-950@memory:",
+          0);
+    crowd("faulty:lose=claim:1-20,lose=dispatch:1-20,fail=dispatch:50-60,"
+          "lose=complete:1-20,fail=any:700-720@memory:",
+          1);
+}
+
+/* ---- A store that does not answer -------------------------------------- */
+
+static void a_claim_that_never_arrives_ends_unanswered(void)
+{
+    struct world w;
+    once_request r = request(1);
+    once_attempt *a;
+
+    open_world(&w, "faulty:fail=claim:1-*@memory:");
+    r.store_ms = 20;
+    a = attempt_of(&w, &r);
+    T_EQ(once_claim(a, NULL), ONCE_ESTORE);
+    once_attempt_free(a);
+    T_EQ(ask(&w, ONCE_OP_SHOW, 1, NULL), ONCE_FREE);
+    T_OK(stats(&w).unknown > 0);
+    T_OK(atomic_load(&w.events) > 0);
+    once_engine_close(w.e);
+}
+
+static void a_claim_whose_answer_is_lost_is_taken_back_by_its_token(void)
+{
+    struct world w;
+    once_request r = request(1);
+    once_attempt *a;
+    once_record record;
+
+    open_world(&w, "faulty:lose=claim:1-*@memory:");
+    r.store_ms = 20;
+    a = attempt_of(&w, &r);
+    T_EQ(once_claim(a, NULL), ONCE_ESTORE);
+    once_attempt_free(a);
+    T_EQ(ask(&w, ONCE_OP_SHOW, 1, &record), ONCE_FREE);
+    T_EQ(record.attempt, 1); /* it was applied, and released */
+    T_EQ(record.state, ONCE_ABSENT);
+    once_engine_close(w.e);
+}
+
+static void a_claim_and_its_release_that_are_lost_leave_it_to_the_reaper(void)
+{
+    struct world w;
+    once_request r = request(1);
+    once_attempt *a;
+
+    open_world(&w, "faulty:lose=claim:1-*,fail=release:1-*@memory:");
+    r.store_ms = 20;
+    a = attempt_of(&w, &r);
+    T_EQ(once_claim(a, NULL), ONCE_ESTORE);
+    once_attempt_free(a);
+    T_EQ(ask(&w, ONCE_OP_SHOW, 1, NULL), ONCE_IN_FLIGHT);
+    atomic_fetch_add(&w.now_ms, r.lease_ms);
+    UNTIL(ask(&w, ONCE_OP_SHOW, 1, NULL) == ONCE_UNKNOWN);
+    once_engine_close(w.e);
+}
+
+static void a_claim_whose_first_answer_is_lost_keeps_its_fence(void)
+{
+    struct world w;
+    once_attempt *a;
+
+    open_world(&w, "faulty:lose=claim:1-3@memory:");
+    a = attempt(&w, 1);
+    T_EQ(once_claim(a, NULL), ONCE_OWNER);
+    T_EQ(once_attempt_record(a)->attempt, 1);
+    T_EQ(once_attempt_record(a)->fence, 1);
+    T_EQ(stats(&w).unknown, 3);
+    T_EQ(stats(&w).repeated, 3);
+    T_EQ(once_complete(a, ONCE_SUCCESS, bytes("x"), NULL), ONCE_OK);
+    once_attempt_free(a);
+    once_engine_close(w.e);
+}
+
+static void a_lost_dispatch_is_released_and_nothing_is_sent(void)
+{
+    struct world w;
+    once_request r = request(1);
+    once_attempt *a;
+    once_record record;
+
+    open_world(&w, "faulty:lose=dispatch:1-*@memory:");
+    r.store_ms = 20;
+    r.two_phase = 1;
+    a = attempt_of(&w, &r);
+    T_EQ(once_claim(a, NULL), ONCE_ESTORE);
+    once_attempt_free(a);
+    T_EQ(ask(&w, ONCE_OP_SHOW, 1, &record), ONCE_FREE);
+    T_EQ(record.attempt, 1);
+    once_engine_close(w.e);
+}
+
+static void complete_is_repeated_until_the_lease_is_over(void)
+{
+    struct world w;
+    once_request r = request(1);
+    once_attempt *a;
+    once_record record;
+
+    open_world(&w, "faulty:fail=complete:1-*@memory:");
+    r.store_ms = 20;
+    r.lease_ms = 200;
+    a = attempt_of(&w, &r);
+    T_EQ(once_claim(a, NULL), ONCE_OWNER);
+    T_EQ(once_complete(a, ONCE_SUCCESS, bytes("lost"), NULL), ONCE_ESTORE);
+    once_attempt_free(a);
+    T_EQ(ask(&w, ONCE_OP_SHOW, 1, &record), ONCE_IN_FLIGHT);
+    T_EQ(record.state, ONCE_DISPATCHED); /* never a release */
+    atomic_fetch_add(&w.now_ms, 200);
+    UNTIL(ask(&w, ONCE_OP_SHOW, 1, NULL) == ONCE_UNKNOWN);
+    once_engine_close(w.e);
+}
+
+static void an_outcome_whose_answers_are_lost_is_recorded_once(void)
+{
+    struct world w;
+    once_attempt *a;
+
+    open_world(&w, "faulty:lose=complete:1-4@memory:");
+    a = attempt(&w, 1);
+    T_EQ(once_claim(a, NULL), ONCE_OWNER);
+    T_EQ(once_complete(a, ONCE_SUCCESS, bytes("same"), NULL), ONCE_OK);
+    once_attempt_free(a);
+    T_EQ(claim_once(&w, 1), ONCE_REPLAY);
+    once_engine_close(w.e);
+}
+
+static void counted(once_op *op)
+{
+    atomic_fetch_add((atomic_int *)op->user, 1);
+}
+
+static void an_unknown_outcome_keeps_nobody_else_waiting(void)
+{
+    struct world w;
+    once_engine_options o;
+    atomic_int claimed = 0;
+    once_op op = stranger(ONCE_OP_CLAIM, 1);
+
+    memset(&w, 0, sizeof(w));
+    o = options(&w);
+    o.drain_ms = 1;
+    open_with(&w, "faulty:fail=claim:1-*@memory:", &o);
+    op.store_ms = SOON;
+    op.done = counted;
+    op.user = &claimed;
+    T_EQ(once_submit(w.e, &op, NULL), ONCE_OK);
+    UNTIL(stats(&w).unknown > 0);
+    T_EQ(ask(&w, ONCE_OP_SHOW, 2, NULL), ONCE_FREE);
+    T_EQ(atomic_load(&claimed), 0);
+    once_engine_close(w.e);
+    T_EQ(atomic_load(&claimed), 1);
+    T_EQ(op.rc, ONCE_ESTORE);
+}
+
+/* ---- Waiting ----------------------------------------------------------- */
+
+enum { WAITERS = 20 };
+
+struct hall {
+    atomic_int told, replayed, in_flight, closed, other;
+};
+
+static void waited(once_attempt *a, int rc, void *user)
+{
+    struct hall *h = user;
+
+    if (rc == ONCE_REPLAY && once_attempt_record(a)->result.size == 4)
+        atomic_fetch_add(&h->replayed, 1);
+    else if (rc == ONCE_IN_FLIGHT)
+        atomic_fetch_add(&h->in_flight, 1);
+    else if (rc == ONCE_ECLOSED)
+        atomic_fetch_add(&h->closed, 1);
+    else
+        atomic_fetch_add(&h->other, 1);
+    atomic_fetch_add(&h->told, 1);
+}
+
+static void start_waiters(struct world *w, struct hall *h, once_attempt **list,
+                          size_t n)
+{
+    once_request r = request(1);
+    size_t i;
+
+    memset(h, 0, sizeof(*h));
+    r.wait_ms = SOON;
+    for (i = 0; i < n; i++) {
+        list[i] = attempt_of(w, &r);
+        T_EQ(once_claim_start(list[i], waited, h), ONCE_OK);
+    }
+}
+
+static void free_all(once_attempt **list, size_t n)
+{
+    while (n-- > 0)
+        once_attempt_free(list[n]);
+}
+
+static void waiters_are_told_the_outcome_of_the_one_they_waited_for(void)
+{
+    struct world w;
+    struct hall h;
+    once_attempt *a, *list[WAITERS];
+
+    open_world(&w, "memory:");
+    a = attempt(&w, 1);
+    T_EQ(once_claim(a, NULL), ONCE_OWNER);
+    start_waiters(&w, &h, list, WAITERS);
+    UNTIL(stats(&w).waiting == WAITERS);
+    T_EQ(atomic_load(&h.told), 0);
+    T_EQ(once_complete(a, ONCE_SUCCESS, bytes("paid"), NULL), ONCE_OK);
+    UNTIL(atomic_load(&h.told) == WAITERS);
+    T_EQ(atomic_load(&h.replayed), WAITERS);
+    T_EQ(stats(&w).waiting, 0);
+    once_attempt_free(a);
+    free_all(list, WAITERS);
+    once_engine_close(w.e);
+}
+
+static void of_many_waiters_one_becomes_the_next_owner(void)
+{
+    struct world w;
+    struct hall h;
+    once_attempt *a, *list[WAITERS];
+
+    open_world(&w, "memory:");
+    a = attempt(&w, 1);
+    T_EQ(once_claim(a, NULL), ONCE_OWNER);
+    start_waiters(&w, &h, list, WAITERS);
+    UNTIL(stats(&w).waiting == WAITERS);
+    T_EQ(once_release(a, NULL), ONCE_OK);
+    UNTIL(atomic_load(&h.told) == 1);
+    T_EQ(atomic_load(&h.other), 1); /* an owner, and only one */
+    T_EQ(stats(&w).live, 1);
+    T_EQ(stats(&w).waiting, WAITERS - 1);
+    once_attempt_free(a);
+    once_engine_close(w.e);
+    T_EQ(atomic_load(&h.told), WAITERS);
+    T_EQ(atomic_load(&h.in_flight), WAITERS - 1);
+    free_all(list, WAITERS);
+}
+
+static void a_waiter_gives_up_at_its_deadline(void)
+{
+    struct world w;
+    once_request r = request(1);
+    once_attempt *a, *b;
+
+    open_world(&w, "memory:");
+    a = attempt(&w, 1);
+    T_EQ(once_claim(a, NULL), ONCE_OWNER);
+    r.wait_ms = 30;
+    b = attempt_of(&w, &r);
+    T_EQ(once_claim(b, NULL), ONCE_IN_FLIGHT);
+    T_OK(once_attempt_left_ms(b) > 0 && once_attempt_left_ms(b) <= 60000);
+    once_attempt_free(b);
+    T_EQ(once_complete(a, ONCE_SUCCESS, bytes("paid"), NULL), ONCE_OK);
+    once_attempt_free(a);
+    once_engine_close(w.e);
+}
+
+static void a_waiter_can_be_cancelled(void)
+{
+    struct world w;
+    struct hall h;
+    once_attempt *a, *b[2];
+    once_request r = request(1);
+
+    open_world(&w, "memory:");
+    a = attempt(&w, 1);
+    T_EQ(once_claim(a, NULL), ONCE_OWNER);
+    start_waiters(&w, &h, b, 1);
+    UNTIL(stats(&w).waiting == 1);
+    once_attempt_cancel(b[0]);
+    once_attempt_cancel(b[0]);
+    UNTIL(atomic_load(&h.told) == 1);
+    T_EQ(atomic_load(&h.in_flight), 1);
+    r.wait_ms = SOON;
+    b[1] = attempt_of(&w, &r);
+    once_attempt_cancel(b[1]); /* before: it will not wait at all */
+    T_EQ(once_claim(b[1], NULL), ONCE_IN_FLIGHT);
+    once_attempt_cancel(a); /* an owner does not care */
+    T_EQ(once_complete(a, ONCE_SUCCESS, bytes("paid"), NULL), ONCE_OK);
+    free_all(b, 2);
+    once_attempt_free(a);
+    once_engine_close(w.e);
+}
+
+static void waiters_are_counted_and_bounded(void)
+{
+    struct world w;
+    struct hall h;
+    once_engine_options o;
+    once_attempt *a, *list[WAITERS];
+
+    memset(&w, 0, sizeof(w));
+    o = options(&w);
+    o.waiters_max = 5;
+    open_with(&w, "memory:", &o);
+    a = attempt(&w, 1);
+    T_EQ(once_claim(a, NULL), ONCE_OWNER);
+    start_waiters(&w, &h, list, WAITERS);
+    UNTIL(atomic_load(&h.told) == WAITERS - 5);
+    T_EQ(stats(&w).waiting, 5);
+    T_EQ(once_complete(a, ONCE_SUCCESS, bytes("paid"), NULL), ONCE_OK);
+    UNTIL(atomic_load(&h.told) == WAITERS);
+    T_EQ(atomic_load(&h.replayed), 5);
+    free_all(list, WAITERS);
+    once_attempt_free(a);
+    once_engine_close(w.e);
+}
+
+/* ---- Leases, the reaper, forgetting ------------------------------------ */
+
+static void renewal_keeps_an_owner_alive_past_its_lease(void)
+{
+    struct world w;
+    once_request r = request(1);
+    once_attempt *a;
+    uint64_t seen;
+    int i;
+
+    open_world(&w, "memory:");
+    r.lease_ms = 300;
+    a = attempt_of(&w, &r);
+    T_EQ(once_claim(a, NULL), ONCE_OWNER);
+    T_EQ(stats(&w).live, 1);
+    for (i = 0; i < 6; i++) { /* 6 * 200 > 300 */
+        atomic_fetch_add(&w.now_ms, 200);
+        seen = stats(&w).renewed; /* two, for one may have been under way */
+        UNTIL(stats(&w).renewed >= seen + 2);
+        T_EQ(claim_once(&w, 1), ONCE_IN_FLIGHT);
+    }
+    T_EQ(once_complete(a, ONCE_SUCCESS, bytes("long"), NULL), ONCE_OK);
+    T_EQ(stats(&w).live, 0);
+    once_attempt_free(a);
+    once_engine_close(w.e);
+}
+
+static void lost_renewals_are_no_error(void)
+{
+    struct world w;
+    once_request r = request(1);
+    once_attempt *a;
+
+    open_world(&w, "faulty:lose=renew:1-3,fail=renew:4-6@memory:");
+    r.lease_ms = 60;
+    a = attempt_of(&w, &r);
+    T_EQ(once_claim(a, NULL), ONCE_OWNER);
+    UNTIL(stats(&w).renewed >= 2);
+    T_EQ(once_complete(a, ONCE_SUCCESS, bytes("x"), NULL), ONCE_OK);
+    once_attempt_free(a);
+    once_engine_close(w.e);
+}
+
+static void the_reaper_makes_a_dead_owners_record_indeterminate(void)
+{
+    struct world w;
+    once_op op = stranger(ONCE_OP_CLAIM, 1);
+
+    open_world(&w, "memory:");
+    T_EQ(once_apply(w.e, &op, NULL), ONCE_OWNER);
+    op = stranger(ONCE_OP_CLAIM, 2);
+    op.two_phase = 1;
+    T_EQ(once_apply(w.e, &op, NULL), ONCE_OWNER);
+    T_EQ(claim_once(&w, 1), ONCE_IN_FLIGHT);
+    atomic_fetch_add(&w.now_ms, 100);
+    UNTIL(stats(&w).reaped == 2);
+    T_EQ(ask(&w, ONCE_OP_SHOW, 1, NULL), ONCE_UNKNOWN);
+    T_EQ(ask(&w, ONCE_OP_SHOW, 2, NULL), ONCE_FREE); /* nothing was sent */
+    T_EQ(claim_once(&w, 1), ONCE_UNKNOWN);
+    once_engine_close(w.e);
+}
+
+static void the_reaper_works_in_bounded_steps(void)
+{
+    struct world w;
+    once_engine_options o;
+    unsigned i;
+
+    memset(&w, 0, sizeof(w));
+    o = options(&w);
+    o.reap_max = 7;
+    open_with(&w, "memory:", &o);
+    for (i = 0; i < 100; i++) {
+        once_op op = stranger(ONCE_OP_CLAIM, i);
+
+        T_EQ(once_apply(w.e, &op, NULL), ONCE_OWNER);
+    }
+    atomic_fetch_add(&w.now_ms, 100);
+    UNTIL(stats(&w).reaped == 100);
+    once_engine_close(w.e);
+}
+
+static void somebody_else_may_be_the_reaper(void)
+{
+    struct world w;
+    once_engine_options o;
+    once_op op = stranger(ONCE_OP_CLAIM, 1);
+
+    memset(&w, 0, sizeof(w));
+    o = options(&w);
+    o.no_reaper = 1;
+    open_with(&w, "memory:", &o);
+    T_EQ(once_apply(w.e, &op, NULL), ONCE_OWNER);
+    atomic_fetch_add(&w.now_ms, 100);
+    T_EQ(ask(&w, ONCE_OP_REAP, 1, NULL), ONCE_OK);
+    T_EQ(stats(&w).reaped, 0);
+    once_engine_close(w.e);
+}
+
+static void completed(struct world *w, unsigned key)
+{
+    once_op op = stranger(ONCE_OP_CLAIM, key);
+    uint64_t fence;
+
+    T_EQ(once_apply(w->e, &op, NULL), ONCE_OWNER);
+    fence = op.record.fence;
+    op = stranger(ONCE_OP_COMPLETE, key);
+    op.fence = fence;
+    op.kind = ONCE_SUCCESS;
+    op.result = bytes("old");
+    T_EQ(once_apply(w->e, &op, NULL), ONCE_OK);
+    once_op_clear(&op);
+}
+
+static void what_was_kept_long_enough_is_forgotten(void)
+{
+    struct world w;
+
+    open_world(&w, "memory:");
+    completed(&w, 1);
+    T_EQ(ask(&w, ONCE_OP_SHOW, 1, NULL), ONCE_REPLAY);
+    atomic_fetch_add(&w.now_ms, 500);
+    UNTIL(stats(&w).forgotten == 1);
+    T_EQ(ask(&w, ONCE_OP_SHOW, 1, NULL), ONCE_FREE);
+    T_EQ(atomic_load(&w.jumps), 0);
+    once_engine_close(w.e);
+}
+
+static void
+forgetting_stops_when_the_clock_jumps_and_goes_on_when_it_is_right(void)
+{
+    struct world w;
+
+    open_world(&w, "memory:");
+    completed(&w, 1);
+    atomic_fetch_add(&w.now_ms, 3600000);
+    UNTIL(atomic_load(&w.jumps) == 1);
+    T_EQ(stats(&w).forgotten, 0);
+    T_EQ(ask(&w, ONCE_OP_SHOW, 1, NULL), ONCE_REPLAY);
+    atomic_fetch_sub(&w.now_ms, 3600000);
+    UNTIL(atomic_load(&w.settled) > 0);
+    T_EQ(stats(&w).forgotten, 0);
+    atomic_fetch_add(&w.now_ms, 500);
+    UNTIL(stats(&w).forgotten == 1);
+    once_engine_close(w.e);
+}
+
+/* ---- The queue --------------------------------------------------------- */
+
+enum { MANY = 2000 };
+
+static void an_owner_gets_through_a_full_queue(void)
+{
+    struct world w;
+    once_engine_options o;
+    once_attempt *a, *late;
+    once_op *ops = calloc(MANY, sizeof(*ops));
+    atomic_int done = 0;
+    once_error err = {0, ""};
+    int rc = ONCE_OK, n = 0;
+
+    if (ops == NULL)
+        abort();
+    memset(&w, 0, sizeof(w));
+    o = options(&w);
+    o.queue_max = 4;
+    open_with(&w, "faulty:delay_ms=30@memory:", &o);
+    a = attempt(&w, 1);
+    late = attempt(&w, 2);
+    T_EQ(once_claim(a, NULL), ONCE_OWNER);
+    while (n < MANY && rc == ONCE_OK) {
+        ops[n] = stranger(ONCE_OP_READ, 3);
+        ops[n].done = counted;
+        ops[n].user = &done;
+        rc = once_submit(w.e, &ops[n++], &err);
+    }
+    T_EQ(rc, ONCE_EBUSY);
+    T_OK(strstr(err.text, "queue_max") != NULL);
+    T_OK(stats(&w).busy > 0);
+    T_EQ(once_complete(a, ONCE_SUCCESS, bytes("in"), NULL), ONCE_OK);
+    UNTIL(atomic_load(&done) == n - 1);
+    T_EQ(once_claim(late, NULL), ONCE_OWNER); /* there is room again */
+    T_EQ(once_release(late, NULL), ONCE_OK);
+    T_EQ(stats(&w).queued, 0);
+    once_attempt_free(a);
+    once_attempt_free(late);
+    once_engine_close(w.e);
+    free(ops);
+}
+
+static void operations_that_queue_up_become_one_batch(void)
+{
+    struct world w;
+    once_op *ops = calloc(MANY, sizeof(*ops));
+    atomic_int done = 0;
+    int i;
+
+    if (ops == NULL)
+        abort();
+    open_world(&w, "faulty:delay_ms=20@memory:");
+    for (i = 0; i < MANY; i++) {
+        ops[i] = stranger(ONCE_OP_READ, 3);
+        ops[i].done = counted;
+        ops[i].user = &done;
+        T_EQ(once_submit(w.e, &ops[i], NULL), ONCE_OK);
+    }
+    UNTIL(atomic_load(&done) == MANY);
+    T_OK(stats(&w).batches < MANY / 2);
+    T_EQ(stats(&w).operations, MANY);
+    T_OK(stats(&w).apply_us > 0);
+    T_OK(atomic_load(&w.flushes) <= (int)stats(&w).batches);
+    once_engine_close(w.e);
+    T_OK(atomic_load(&w.flushes) > 0);
+    free(ops);
+}
+
+static void with_manual_wake_one_wake_is_enough_for_all(void)
+{
+    struct world w;
+    once_engine_options o;
+    once_op ops[10];
+    atomic_int done = 0;
+    size_t i;
+
+    memset(&w, 0, sizeof(w));
+    o = options(&w);
+    o.manual_wake = 1;
+    o.no_reaper = 1;
+    open_with(&w, "memory:", &o);
+    for (i = 0; i < 10; i++) {
+        ops[i] = stranger(ONCE_OP_READ, 3);
+        ops[i].done = counted;
+        ops[i].user = &done;
+        T_EQ(once_submit(w.e, &ops[i], NULL), ONCE_OK);
+    }
+    once_engine_wake(w.e);
+    UNTIL(atomic_load(&done) == 10);
+    T_EQ(claim_once(&w, 1), ONCE_OWNER); /* synchronous calls wake */
+    once_engine_close(w.e);
+}
+
+struct chain {
+    struct world w;
+    once_op op;
+    atomic_int left;
+};
+
+static void again(once_op *op)
+{
+    struct chain *c = op->user;
+
+    if (atomic_fetch_sub(&c->left, 1) > 1 &&
+        once_submit(c->w.e, op, NULL) != ONCE_OK)
+        abort();
+}
+
+static void a_callback_may_submit_the_next_operation(void)
+{
+    struct chain c;
+
+    memset(&c, 0, sizeof(c));
+    open_world(&c.w, "memory:");
+    c.op = stranger(ONCE_OP_READ, 3);
+    c.op.done = again;
+    c.op.user = &c;
+    atomic_store(&c.left, 1000);
+    T_EQ(once_submit(c.w.e, &c.op, NULL), ONCE_OK);
+    UNTIL(atomic_load(&c.left) == 0);
+    once_engine_close(c.w.e);
+}
+
+/* ---- Closing ----------------------------------------------------------- */
+
+static void closing_answers_what_is_queued(void)
+{
+    struct world w;
+    once_op *ops = calloc(MANY, sizeof(*ops));
+    atomic_int done = 0;
+    int i;
+
+    if (ops == NULL)
+        abort();
+    open_world(&w, "faulty:delay_ms=5@memory:");
+    for (i = 0; i < MANY; i++) {
+        ops[i] = stranger(ONCE_OP_CLAIM, (unsigned)i);
+        ops[i].done = counted;
+        ops[i].user = &done;
+        T_EQ(once_submit(w.e, &ops[i], NULL), ONCE_OK);
+    }
+    once_engine_close(w.e);
+    T_EQ(atomic_load(&done), MANY);
+    for (i = 0; i < MANY; i++)
+        T_EQ(ops[i].rc, ONCE_OWNER);
+    free(ops);
+}
+
+static void closing_ends_what_the_store_never_answers(void)
+{
+    struct world w;
+    struct hall h;
+    once_engine_options o;
+    once_attempt *list[WAITERS], *owner, *freed, *idle;
+    once_op op = stranger(ONCE_OP_READ, 1);
+    atomic_int done = 0;
+    once_bytes none = {NULL, 0};
+
+    memset(&w, 0, sizeof(w));
+    o = options(&w);
+    o.drain_ms = 10;
+    open_with(&w, "faulty:fail=any:4-*@memory:", &o);
+    owner = attempt(&w, 1);
+    freed = attempt(&w, 2);
+    idle = attempt(&w, 3);
+    T_EQ(once_claim(owner, NULL), ONCE_OWNER);
+    T_EQ(once_claim(freed, NULL), ONCE_OWNER);
+    T_EQ(once_claim(idle, NULL), ONCE_OWNER);
+    start_waiters(&w, &h, list, WAITERS);
+    op.done = counted;
+    op.user = &done;
+    op.store_ms = SOON;
+    T_EQ(once_submit(w.e, &op, NULL), ONCE_OK);
+    T_EQ(once_complete_start(owner, ONCE_SUCCESS, none, waited, &h), ONCE_OK);
+    once_attempt_free(freed);
+    UNTIL(stats(&w).unknown > 2);
+    once_engine_close(w.e);
+    T_EQ(atomic_load(&done), 1);
+    T_EQ(op.rc, ONCE_ESTORE);
+    T_EQ(atomic_load(&h.told), WAITERS + 1);
+    free_all(list, WAITERS);
+    once_attempt_free(owner);
+    once_attempt_free(idle);
+}
+
+static void closing_ends_waiting_and_refuses_what_is_new(void)
+{
+    struct world w;
+    struct hall h;
+    once_attempt *a, *late, *list[WAITERS];
+    once_error err = {0, ""};
+
+    open_world(&w, "memory:");
+    a = attempt(&w, 1);
+    late = attempt(&w, 2);
+    T_EQ(once_claim(a, NULL), ONCE_OWNER);
+    start_waiters(&w, &h, list, WAITERS);
+    UNTIL(stats(&w).waiting == WAITERS);
+    once_engine_close(w.e);
+    T_EQ(atomic_load(&h.told), WAITERS);
+    T_EQ(atomic_load(&h.in_flight), WAITERS);
+    T_EQ(once_claim(late, &err), ONCE_ECLOSED);
+    T_EQ(once_complete(a, ONCE_SUCCESS, bytes("x"), &err), ONCE_ECLOSED);
+    once_attempt_free(a);
+    once_attempt_free(late);
+    free_all(list, WAITERS);
+}
+
+/* ---- Lists ------------------------------------------------------------- */
+
+struct seen {
+    uint8_t last[ONCE_NAME_SIZE];
+    int count, unordered, stop_at;
+};
+
+static int see(void *user, const uint8_t name[ONCE_NAME_SIZE],
+               const once_record *r)
+{
+    struct seen *s = user;
+
+    if (s->count > 0 && memcmp(s->last, name, ONCE_NAME_SIZE) >= 0)
+        s->unordered++;
+    if (r->result.data != NULL || r->attempt != 1)
+        s->unordered++;
+    memcpy(s->last, name, ONCE_NAME_SIZE);
+    return ++s->count == s->stop_at;
+}
+
+static void listing(struct world *w)
+{
+    struct seen s;
+    uint8_t middle[ONCE_NAME_SIZE];
+    unsigned i;
+
+    for (i = 0; i < 600; i++) {
+        once_op op = stranger(ONCE_OP_CLAIM, i * 2654435761u);
+
+        T_EQ(once_apply(w->e, &op, NULL), ONCE_OWNER);
+    }
+    memset(&s, 0, sizeof(s));
+    T_EQ(once_list(w->e, NULL, 10000, see, &s, NULL), 600);
+    T_EQ(s.unordered, 0);
+    memset(&s, 0, sizeof(s));
+    T_EQ(once_list(w->e, NULL, 300, see, &s, NULL), 300);
+    memcpy(middle, s.last, sizeof(middle));
+    memset(&s, 0, sizeof(s));
+    T_EQ(once_list(w->e, middle, 10000, see, &s, NULL), 300);
+    memset(&s, 0, sizeof(s));
+    s.stop_at = 270;
+    T_EQ(once_list(w->e, NULL, 10000, see, &s, NULL), 270);
+    T_EQ(once_list(w->e, NULL, 0, see, &s, NULL), ONCE_EINVAL);
+}
+
+static void a_list_shows_all_records_in_the_order_of_their_names(void)
+{
+    each_store(listing);
+}
+
+static void find_sqlite(void)
+{
+    once_error err = {0, ""};
+    int n = snprintf(sqlite_url, sizeof(sqlite_url), "sqlite:/tmp/once-%ld.db",
+                     (long)getpid());
+
+    if (n < 0 || once_store_check(sqlite_url, NULL, NULL, &err) != ONCE_OK) {
+        printf("# without sqlite: %s\n", err.text);
+        sqlite_url[0] = '\0';
+        return;
+    }
+    (void)unlink(sqlite_url + strlen("sqlite:"));
+}
+
+int main(void)
+{
+    find_sqlite();
+    T_RUN(an_owner_completes_and_a_repeat_is_told_the_same);
+    T_RUN(two_phases_are_dispatched_before_the_owner_is_told);
+    T_RUN(release_frees_the_key_and_give_up_leaves_it_unknown);
+    T_RUN(an_owner_that_is_freed_is_given_up);
+    T_RUN(a_late_outcome_is_accepted_and_a_resolved_one_stands);
+    T_RUN(what_is_out_of_range_is_refused_with_its_limit);
+    T_RUN(only_an_owner_may_say_what_became_of_it);
+    T_RUN(an_engine_that_cannot_open_says_why);
+    T_RUN(eight_threads_execute_each_key_once);
+    T_RUN(lost_answers_make_no_second_owner);
+    T_RUN(a_claim_that_never_arrives_ends_unanswered);
+    T_RUN(a_claim_whose_answer_is_lost_is_taken_back_by_its_token);
+    T_RUN(a_claim_and_its_release_that_are_lost_leave_it_to_the_reaper);
+    T_RUN(a_claim_whose_first_answer_is_lost_keeps_its_fence);
+    T_RUN(a_lost_dispatch_is_released_and_nothing_is_sent);
+    T_RUN(complete_is_repeated_until_the_lease_is_over);
+    T_RUN(an_outcome_whose_answers_are_lost_is_recorded_once);
+    T_RUN(an_unknown_outcome_keeps_nobody_else_waiting);
+    T_RUN(waiters_are_told_the_outcome_of_the_one_they_waited_for);
+    T_RUN(of_many_waiters_one_becomes_the_next_owner);
+    T_RUN(a_waiter_gives_up_at_its_deadline);
+    T_RUN(a_waiter_can_be_cancelled);
+    T_RUN(waiters_are_counted_and_bounded);
+    T_RUN(renewal_keeps_an_owner_alive_past_its_lease);
+    T_RUN(lost_renewals_are_no_error);
+    T_RUN(the_reaper_makes_a_dead_owners_record_indeterminate);
+    T_RUN(the_reaper_works_in_bounded_steps);
+    T_RUN(somebody_else_may_be_the_reaper);
+    T_RUN(what_was_kept_long_enough_is_forgotten);
+    T_RUN(forgetting_stops_when_the_clock_jumps_and_goes_on_when_it_is_right);
+    T_RUN(an_owner_gets_through_a_full_queue);
+    T_RUN(operations_that_queue_up_become_one_batch);
+    T_RUN(with_manual_wake_one_wake_is_enough_for_all);
+    T_RUN(a_callback_may_submit_the_next_operation);
+    T_RUN(closing_answers_what_is_queued);
+    T_RUN(closing_ends_what_the_store_never_answers);
+    T_RUN(closing_ends_waiting_and_refuses_what_is_new);
+    T_RUN(a_list_shows_all_records_in_the_order_of_their_names);
+    return t_done();
+}
