@@ -1,0 +1,547 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * cmd_resolve.c - `once resolve`: an operator has found out what became of a
+ * request, and says so, once and for all.
+ *
+ * A compare-and-set on the fence that the operator was shown: if anything has
+ * happened since, it is refused and nothing changes. Who, when and why are kept
+ * with the record. It refuses what the gateway could not replay, and a reopening
+ * where the upstream does not recognise keys (docs/protocol.md, section 11).
+ *
+ *    arguments, FILE --> encoded response, note --> show --> resolve --> say
+ *                                                    |         ^
+ *                      dispatched, lease over, and --+- reap --+
+ *                      no gateway left to reap it
+ */
+#include "cli.h"
+
+#include <inttypes.h>
+#include <pwd.h>
+#include <stdlib.h>
+#include <string.h>
+#include <time.h>
+#include <unistd.h>
+
+#include "http/http.h"
+
+/* clang-format off */
+static const char help[] =
+    "usage: once [--store URL] resolve HASH --fence N ACTION --why TEXT\n"
+    "\n"
+    "Records the outcome of an indeterminate request, for ever: every repeat\n"
+    "gets it as its answer. Find out at the upstream first. ACTION is one of\n"
+    "  --success FILE   it took effect; FILE (- is stdin) is the answer's body\n"
+    "  --failure FILE   it did not, or is refused; FILE likewise\n"
+    "  --applied        it took effect, but its answer is lost: repeats are told\n"
+    "                   409 response-unavailable\n"
+    "  --reopen         let the next repeat execute; only where the gateway says\n"
+    "                   once_lost takeover (the upstream recognises the key)\n"
+    "With --success and --failure say what FILE is:\n"
+    "  --status N       an HTTP response with this status, 200 to 599, for\n"
+    "                   records of the gateway; 204 and 304 want /dev/null\n"
+    "  --header 'Name: value'   one more header of it; for JSON you want\n"
+    "                   --header 'Content-Type: application/json'\n"
+    "  --raw            the result's bytes as they are, for programs of your own\n"
+    "And\n"
+    "  --fence N        as once show tells; refused if it is another one by now\n"
+    "  --why TEXT       1 to 512 bytes, kept with your name and the time (UTC)\n"
+    "  --keep TIME      how long repeats are answered, 1s to 3650d (24h)\n"
+    "  --name NAME      instead of HASH: all 64 digits\n"
+    "The usual case: once resolve 51e8ab03 --fence 7 --success answer.json\n"
+    "  --status 201 --header 'Content-Type: application/json' --why 'ticket 12'\n";
+/* clang-format on */
+
+enum {
+    OPT_NAME = 1,
+    OPT_FENCE,
+    OPT_SUCCESS,
+    OPT_FAILURE,
+    OPT_APPLIED,
+    OPT_REOPEN,
+    OPT_STATUS,
+    OPT_HEADER,
+    OPT_RAW,
+    OPT_WHY,
+    OPT_KEEP
+};
+
+/* clang-format off */
+static const struct option options[] = {
+    CLI_COMMON_OPTIONS,
+    { "name", required_argument, NULL, OPT_NAME },
+    { "fence", required_argument, NULL, OPT_FENCE },
+    { "success", required_argument, NULL, OPT_SUCCESS },
+    { "failure", required_argument, NULL, OPT_FAILURE },
+    { "applied", no_argument, NULL, OPT_APPLIED },
+    { "reopen", no_argument, NULL, OPT_REOPEN },
+    { "status", required_argument, NULL, OPT_STATUS },
+    { "header", required_argument, NULL, OPT_HEADER },
+    { "raw", no_argument, NULL, OPT_RAW },
+    { "why", required_argument, NULL, OPT_WHY },
+    { "keep", required_argument, NULL, OPT_KEEP },
+    { NULL, 0, NULL, 0 },
+};
+/* clang-format on */
+
+#define KEEP_DEFAULT_MS UINT64_C(86400000)
+enum { WHY_MAX = 512, HEADERS_MAX = 64, PATIENCE_MS = 5000 };
+
+struct resolve {
+    struct cli_name name;
+    uint64_t fence; /* 0: not given */
+    int action;     /* the option, 0: not given */
+    int actions;    /* how many were given */
+    const char *file;
+    uint64_t status; /* 0: not given */
+    int raw;
+    once__header headers[HEADERS_MAX];
+    size_t n;
+    const char *why;
+    uint64_t keep_ms;
+    once_bytes body;   /* of FILE, ours  */
+    once_bytes result; /* encoded, ours  */
+    char note[ONCE_NOTE_MAX + 1];
+};
+
+/* ---- The command line ---------------------------------------------------- */
+
+/* RFC 9110, 5.6.2: what a header's name is made of. */
+static int is_token(once_bytes name)
+{
+    static const char marks[] = "!#$%&'*+-.^_`|~";
+    const char *p = name.data;
+    size_t i;
+
+    for (i = 0; i < name.size; i++)
+        if (!(p[i] >= '0' && p[i] <= '9') && !(p[i] >= 'a' && p[i] <= 'z') &&
+            !(p[i] >= 'A' && p[i] <= 'Z') &&
+            (p[i] == '\0' || strchr(marks, p[i]) == NULL))
+            return 0;
+    return name.size > 0;
+}
+
+static int is_called(once_bytes name, const char *text)
+{
+    return name.size == strlen(text) &&
+           strncasecmp(name.data, text, name.size) == 0;
+}
+
+static int has_control(const char *text)
+{
+    for (; *text != '\0'; text++)
+        if (((unsigned char)*text < 0x20 && *text != '\t') || *text == 0x7f)
+            return 1;
+    return 0;
+}
+
+/* Would the gateway have stored this header? If not it must not replay it. */
+static int check_header(const struct cli *c, once_bytes name)
+{
+    static const once__header_policy policy = {0};
+    int length = (int)name.size;
+
+    if (is_called(name, "Content-Length"))
+        return cli_usage(c, "--header: Content-Length is counted, not given");
+    if (once__header_internal(name) || !once__header_stored(name, &policy))
+        return cli_usage(c,
+                         "--header: %.*s is never replayed, so it cannot be "
+                         "given",
+                         length, (const char *)name.data);
+    return CLI_OK;
+}
+
+static int add_header(const struct cli *c, struct resolve *r, const char *text)
+{
+    const char *colon = strchr(text, ':');
+    once__header h = {{NULL, 0}, {NULL, 0}, 0};
+    const char *value, *end;
+
+    if (r->n == HEADERS_MAX)
+        return cli_usage(c, "--header may be given %d times", HEADERS_MAX);
+    h.name = (once_bytes){text, colon ? (size_t)(colon - text) : 0};
+    if (!is_token(h.name) || has_control(text))
+        return cli_usage(c, "--header is 'Name: value', of one line");
+    value = colon + 1 + strspn(colon + 1, " \t");
+    end = value + strlen(value);
+    while (end > value && (end[-1] == ' ' || end[-1] == '\t'))
+        end--;
+    h.value = (once_bytes){value, (size_t)(end - value)};
+    if (h.name.size > ONCE__HEADER_MAX || h.value.size > ONCE__HEADER_MAX)
+        return cli_usage(c, "--header: a name or value has up to %zu bytes",
+                         ONCE__HEADER_MAX);
+    r->headers[r->n++] = h;
+    return check_header(c, h.name);
+}
+
+static int read_option(const struct cli *c, struct resolve *r, int o,
+                       const char **whole)
+{
+    switch (o) {
+    case OPT_NAME:
+        *whole = optarg;
+        break;
+    case OPT_FENCE:
+        return cli_read_number(c, "--fence", optarg, 1, UINT64_MAX, &r->fence);
+    case OPT_SUCCESS:
+    case OPT_FAILURE:
+    case OPT_APPLIED:
+    case OPT_REOPEN:
+        r->action = o;
+        r->actions++;
+        if (optarg != NULL)
+            r->file = optarg;
+        break;
+    case OPT_STATUS:
+        return cli_read_number(c, "--status", optarg, 200, 599, &r->status);
+    case OPT_HEADER:
+        return add_header(c, r, optarg);
+    case OPT_RAW:
+        r->raw = 1;
+        break;
+    case OPT_WHY:
+        r->why = optarg;
+        break;
+    case OPT_KEEP:
+        return cli_read_time(c, "--keep", optarg, &r->keep_ms);
+    default:
+        break;
+    }
+    return CLI_OK;
+}
+
+static int check_why(const struct cli *c, const char *why)
+{
+    size_t size = why ? strlen(why) : 0;
+
+    if (size == 0 || size > WHY_MAX || has_control(why) ||
+        strchr(why, '\t') != NULL)
+        return cli_usage(c, "--why TEXT is needed: 1 to %d bytes on one line",
+                         WHY_MAX);
+    return CLI_OK;
+}
+
+static int check_args(const struct cli *c, const struct resolve *r)
+{
+    int answers = r->action == OPT_SUCCESS || r->action == OPT_FAILURE;
+
+    if (r->actions != 1)
+        return cli_usage(c, "say one of --success FILE, --failure FILE, "
+                            "--applied, --reopen");
+    if (r->fence == 0)
+        return cli_usage(c, "--fence N is needed, as once show tells it");
+    if (answers && (r->status != 0) + r->raw != 1)
+        return cli_usage(c, "say what FILE is: --status N for an HTTP response "
+                            "(the gateway's records), or --raw");
+    if (!answers && (r->status != 0 || r->raw || r->n > 0))
+        return cli_usage(c, "--status, --header and --raw go with --success "
+                            "and --failure only");
+    if (r->raw && r->n > 0)
+        return cli_usage(c, "--header goes with --status");
+    return check_why(c, r->why);
+}
+
+static int read_args(struct cli *c, int argc, char **argv, struct resolve *r,
+                     int *go)
+{
+    const char *whole = NULL;
+    int o, rc = CLI_OK;
+
+    while ((o = cli_option(c, argc, argv, options, help, &rc)) != -1) {
+        if (o != '?')
+            rc = read_option(c, r, o, &whole);
+        if (o == '?' || rc != CLI_OK)
+            return rc;
+    }
+    if (argc - optind + (whole != NULL) != 1)
+        return cli_usage(c, "which record? One HASH, or --name NAME");
+    if (whole != NULL)
+        rc = cli_read_name(c, whole, CLI_DIGITS, &r->name);
+    else
+        rc = cli_read_name(c, argv[optind], CLI_DIGITS_MIN, &r->name);
+    if (rc == CLI_OK)
+        rc = check_args(c, r);
+    *go = rc == CLI_OK;
+    return rc;
+}
+
+/* ---- Result and note ----------------------------------------------------- */
+
+static int encode(const struct cli *c, struct resolve *r,
+                  const once__response *response)
+{
+    once_error err = {0, ""};
+    size_t size = 0;
+    void *data;
+    int rc;
+
+    rc = once__response_size(response, &size, &err);
+    if (rc < 0)
+        return cli_trouble(c, rc, &err);
+    if (size > ONCE_RESULT_MAX)
+        return cli_say(c, CLI_USAGE,
+                       "the response is over the limit of %zu "
+                       "bytes",
+                       ONCE_RESULT_MAX);
+    data = malloc(size);
+    if (data == NULL)
+        return cli_say(c, CLI_STORE, "out of memory");
+    once__response_encode(response, data);
+    r->result = (once_bytes){data, size};
+    return CLI_OK;
+}
+
+static int make_result(const struct cli *c, struct resolve *r)
+{
+    once__response response = {.status = 200, .flags = ONCE__NO_BODY};
+    int rc;
+
+    if (r->action == OPT_REOPEN)
+        return CLI_OK;
+    if (r->action == OPT_APPLIED)
+        return encode(c, r, &response);
+    rc = cli_read_file(c, r->file, ONCE_RESULT_MAX, &r->body);
+    if (rc != CLI_OK)
+        return rc;
+    if (r->raw) {
+        r->result = r->body;
+        r->body = (once_bytes){NULL, 0}; /* moved */
+        return CLI_OK;
+    }
+    /* RFC 9110, 15.3.5 and 15.4.5: these end with their headers. */
+    if ((r->status == 204 || r->status == 304) && r->body.size > 0)
+        return cli_usage(c, "a %d has no body: give /dev/null as FILE",
+                         (int)r->status);
+    response = (once__response){.status = (int)r->status,
+                                .headers = r->headers,
+                                .n = r->n,
+                                .body = r->body};
+    return encode(c, r, &response);
+}
+
+/* "alice (uid 1000)". */
+static void user_name(uid_t uid, char *out, size_t size)
+{
+    struct passwd pw, *found = NULL;
+    char buffer[4096];
+
+    if (getpwuid_r(uid, &pw, buffer, sizeof(buffer), &found) != 0 || !found)
+        snprintf(out, size, "uid %u", (unsigned)uid);
+    else
+        snprintf(out, size, "%.48s (uid %u)", pw.pw_name, (unsigned)uid);
+}
+
+/* Who logged in, in spite of sudo and su: the kernel's word, not the
+ * environment's. 0 if it cannot say, or if it is the same user. */
+static int login_name(char *out, size_t size)
+{
+    FILE *in = fopen("/proc/self/loginuid", "re");
+    unsigned uid = UINT32_MAX;
+    int n;
+
+    if (in == NULL)
+        return 0;
+    n = fscanf(in, "%10u", &uid);
+    fclose(in);
+    if (n != 1 || uid == UINT32_MAX || uid == getuid())
+        return 0;
+    user_name(uid, out, size);
+    return 1;
+}
+
+static const char *deed(const struct resolve *r)
+{
+    switch (r->action) {
+    case OPT_SUCCESS:
+        return "success";
+    case OPT_FAILURE:
+        return "failure";
+    case OPT_APPLIED:
+        return "applied, response lost";
+    default:
+        return "reopened";
+    }
+}
+
+/* Host, process and milliseconds make the note unlike any other, so that a
+ * repeated operation is recognised as ours. */
+static void make_note(struct resolve *r)
+{
+    char who[96], login[96] = "", when[CLI_TIME_SIZE], host[65] = "?";
+    struct timespec now = {0, 0};
+
+    clock_gettime(CLOCK_REALTIME, &now);
+    cli_time((uint64_t)now.tv_sec * 1000 + (uint64_t)now.tv_nsec / 1000000,
+             when);
+    user_name(getuid(), who, sizeof(who));
+    if (gethostname(host, sizeof(host)) < 0)
+        snprintf(host, sizeof(host), "?");
+    host[sizeof(host) - 1] = '\0';
+    snprintf(r->note, sizeof(r->note), "%s by %s%s%s on %s, once[%ld]: %s: %s",
+             when, who, login_name(login, sizeof(login)) ? ", login " : "",
+             login, host, (long)getpid(), deed(r), r->why);
+}
+
+/* ---- The store ----------------------------------------------------------- */
+
+static once_bytes note_bytes(const struct resolve *r)
+{
+    return (once_bytes){r->note, strlen(r->note)};
+}
+
+static int same(once_bytes a, once_bytes b)
+{
+    return a.size == b.size &&
+           (a.size == 0 || memcmp(a.data, b.data, a.size) == 0);
+}
+
+/* An unanswered operation is repeated by the engine; if the first copy was
+ * applied the second one is refused. Then the record bears our note. */
+static int is_ours(const struct resolve *r, const once_record *now)
+{
+    return same(now->note, note_bytes(r)) && now->fence == r->fence;
+}
+
+static int refused(const struct cli *c, const struct resolve *r,
+                   const once_record *now)
+{
+    char until[CLI_TIME_SIZE];
+
+    if (now->attempt == 0)
+        return cli_say(c, CLI_NO, "refused: the record has been forgotten");
+    if (now->fence != r->fence)
+        return cli_say(c, CLI_NO,
+                       "refused: the fence is %" PRIu64 ", not %" PRIu64
+                       ": something happened since. Look again with once show",
+                       now->fence, r->fence);
+    if (now->state == ONCE_INDETERMINATE)
+        return cli_say(c, CLI_NO,
+                       "refused: --reopen may execute it twice and needs "
+                       "once_lost takeover, which this record was not made "
+                       "under. Give --success, --failure or --applied");
+    cli_time(now->lease_ms, until);
+    if (now->state == ONCE_CLAIMED || now->state == ONCE_DISPATCHED)
+        return cli_say(c, CLI_NO,
+                       "refused: it is %s, its owner may still answer (lease "
+                       "until %s). Look again after that",
+                       cli_state(now->state), until);
+    return cli_say(c, CLI_NO,
+                   "refused: it is %s, and only an indeterminate record can be "
+                   "resolved. See once show",
+                   cli_state(now->state));
+}
+
+/* The gateway may be gone for good, and with it the reaper: then the lease is
+ * over and the record is still dispatched. Anybody may say so. */
+static int reap(const struct cli *c, once_engine *e, const struct resolve *r,
+                const uint8_t name[ONCE_NAME_SIZE], const once_op *seen)
+{
+    once_op op = {
+        .verb = ONCE_OP_REAP, .keep_ms = r->keep_ms, .store_ms = PATIENCE_MS};
+    once_error err = {0, ""};
+    int rc;
+
+    if (seen->record.state != ONCE_DISPATCHED || seen->left_ms > 0 ||
+        seen->record.fence != r->fence)
+        return CLI_OK;
+    memcpy(op.name, name, ONCE_NAME_SIZE);
+    rc = once_apply(e, &op, &err);
+    once_op_clear(&op);
+    /* Refused: somebody was faster, and the next step looks again anyway. */
+    if (rc == ONCE_ESTORE)
+        return (void)cli_trouble(c, rc, &err), CLI_UNKNOWN;
+    return rc < 0 ? cli_trouble(c, rc, &err) : CLI_OK;
+}
+
+static int report(const struct cli *c, const uint8_t name[ONCE_NAME_SIZE],
+                  const once_record *r)
+{
+    char hex[CLI_HEX_SIZE], until[CLI_TIME_SIZE];
+
+    int rc = CLI_OK;
+
+    cli_hex(name, CLI_DIGITS, hex);
+    cli_time(cli_until(r), until);
+    if (c->json)
+        rc = cli_print_json(c, cli_json_record(name, r));
+    else
+        printf("%s\t%s\t%s\tkept until %s\n", hex, cli_state(r->state),
+               cli_kind(r->kind), until);
+    if (rc == CLI_OK)
+        rc = cli_flush(c);
+    if (rc != CLI_OK)
+        cli_say(c, rc, "the record is resolved all the same");
+    return rc;
+}
+
+static int settle(const struct cli *c, once_engine *e, const struct resolve *r,
+                  const uint8_t name[ONCE_NAME_SIZE])
+{
+    once_op op = {.verb = r->action == OPT_REOPEN ? ONCE_OP_REOPEN
+                                                  : ONCE_OP_RESOLVE,
+                  .kind = r->action == OPT_REOPEN    ? ONCE_NO_KIND
+                          : r->action == OPT_FAILURE ? ONCE_FAILURE
+                                                     : ONCE_SUCCESS,
+                  .keep_ms = r->keep_ms,
+                  .fence = r->fence,
+                  .result = r->result,
+                  .note = note_bytes(r),
+                  .store_ms = PATIENCE_MS};
+    once_error err = {0, ""};
+    int rc;
+
+    memcpy(op.name, name, ONCE_NAME_SIZE);
+    rc = once_apply(e, &op, &err);
+    if (rc == ONCE_OK || (rc == ONCE_REFUSED && is_ours(r, &op.record)))
+        rc = report(c, name, &op.record);
+    else if (rc == ONCE_ESTORE)
+        rc = ((void)cli_trouble(c, rc, &err), CLI_UNKNOWN);
+    else if (rc < 0)
+        rc = cli_trouble(c, rc, &err);
+    else
+        rc = refused(c, r, &op.record);
+    once_op_clear(&op);
+    return rc;
+}
+
+static int run(const struct cli *c, once_engine *e, const struct resolve *r)
+{
+    uint8_t name[ONCE_NAME_SIZE];
+    once_op seen = {0};
+    int rc;
+
+    rc = cli_find(c, e, &r->name, name);
+    if (rc != CLI_OK)
+        return rc;
+    rc = cli_look(c, e, name, &seen);
+    if (rc == CLI_OK)
+        rc = reap(c, e, r, name, &seen);
+    once_op_clear(&seen);
+    return rc == CLI_OK ? settle(c, e, r, name) : rc;
+}
+
+int cli_resolve(struct cli *c, int argc, char **argv)
+{
+    struct resolve *r = calloc(1, sizeof(*r));
+    once_engine *e = NULL;
+    int rc, go = 0;
+
+    if (r == NULL)
+        return cli_say(c, CLI_STORE, "out of memory");
+    r->keep_ms = KEEP_DEFAULT_MS;
+    rc = read_args(c, argc, argv, r, &go);
+    if (!go)
+        goto out;
+    rc = make_result(c, r);
+    if (rc != CLI_OK)
+        goto out;
+    make_note(r);
+    rc = cli_open(c, &e);
+    if (rc == CLI_OK)
+        rc = run(c, e, r);
+out:
+    once_engine_close(e);
+    free((void *)r->body.data);
+    free((void *)r->result.data);
+    free(r);
+    return rc;
+}

@@ -1,0 +1,214 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * in.c - what a command takes from its command line and from files.
+ *
+ * Every message names the argument and its limit. Refuses numbers with
+ * anything behind them, names that are too short to be meant, and files that
+ * are too long, all before a store is opened.
+ */
+#include "cli.h"
+
+#include <errno.h>
+#include <stdlib.h>
+#include <string.h>
+
+/* The word that getopt_long() stumbled over. */
+static const char *last_word(int argc, char **argv)
+{
+    return optind > 0 && optind <= argc ? argv[optind - 1] : "";
+}
+
+/* An option's name alone: what stands behind "=" may be a secret. */
+static int name_length(const char *word)
+{
+    return (int)strcspn(word, "=");
+}
+
+int cli_option(struct cli *c, int argc, char **argv,
+               const struct option *options, const char *help, int *rc)
+{
+    for (;;) {
+        int o = getopt_long(argc, argv, ":", options, NULL);
+
+        switch (o) {
+        case CLI_OPT_STORE:
+            c->store = optarg;
+            break;
+        case CLI_OPT_JSON:
+            c->json = 1;
+            break;
+        case CLI_OPT_HELP:
+            fputs(help, stdout);
+            *rc = cli_flush(c);
+            return '?';
+        case ':':
+            *rc = cli_usage(c, "%s needs a value", last_word(argc, argv));
+            return '?';
+        case '?': {
+            const char *word = last_word(argc, argv);
+
+            *rc = cli_usage(c, "%.*s: no such option, or it takes no value",
+                            name_length(word), word);
+            return '?';
+        }
+        default:
+            return o;
+        }
+    }
+}
+
+static int digit(char ch)
+{
+    if (ch >= '0' && ch <= '9')
+        return ch - '0';
+    if (ch >= 'a' && ch <= 'f')
+        return ch - 'a' + 10;
+    return ch >= 'A' && ch <= 'F' ? ch - 'A' + 10 : -1;
+}
+
+int cli_read_name(const struct cli *c, const char *text, size_t least,
+                  struct cli_name *out)
+{
+    struct cli_name name = {{0}, strlen(text)};
+    size_t i;
+
+    if (least == CLI_DIGITS && name.digits != CLI_DIGITS)
+        return cli_usage(c, "a whole name has %d hex digits, not %zu",
+                         CLI_DIGITS, name.digits);
+    if (name.digits < least || name.digits > CLI_DIGITS)
+        return cli_usage(c, "a name has %zu to %d hex digits, not %zu", least,
+                         CLI_DIGITS, name.digits);
+    for (i = 0; i < name.digits; i++) {
+        int d = digit(text[i]);
+
+        if (d < 0)
+            return cli_usage(c,
+                             "a name has only hex digits, and character "
+                             "%zu is none",
+                             i + 1);
+        name.bytes[i / 2] |= (uint8_t)(i % 2 ? d : d << 4);
+    }
+    *out = name;
+    return CLI_OK;
+}
+
+/* Decimal digits only, which strtoull() is too generous for; 0 or -1. */
+static int read_digits(const char **text, uint64_t *out)
+{
+    const char *p = *text;
+    uint64_t n = 0;
+
+    if (digit(*p) < 0 || digit(*p) > 9)
+        return -1;
+    for (; *p >= '0' && *p <= '9'; p++) {
+        uint64_t d = (uint64_t)(*p - '0');
+
+        if (n > (UINT64_MAX - d) / 10)
+            return -1;
+        n = n * 10 + d;
+    }
+    *text = p;
+    *out = n;
+    return 0;
+}
+
+int cli_read_number(const struct cli *c, const char *what, const char *text,
+                    uint64_t least, uint64_t most, uint64_t *out)
+{
+    const char *p = text;
+    uint64_t n = 0;
+
+    if (read_digits(&p, &n) < 0 || *p != '\0' || n < least || n > most)
+        return cli_usage(c, "%s is a number from %llu to %llu", what,
+                         (unsigned long long)least, (unsigned long long)most);
+    *out = n;
+    return CLI_OK;
+}
+
+int cli_read_time(const struct cli *c, const char *what, const char *text,
+                  uint64_t *out_ms)
+{
+    const uint64_t day_ms = 86400000;
+    const char *p = text;
+    uint64_t n = 0, unit_ms = 0;
+
+    if (read_digits(&p, &n) == 0 && *p != '\0' && p[1] == '\0')
+        switch (*p) {
+        case 's':
+            unit_ms = 1000;
+            break;
+        case 'm':
+            unit_ms = 60000;
+            break;
+        case 'h':
+            unit_ms = 3600000;
+            break;
+        case 'd':
+            unit_ms = day_ms;
+            break;
+        default:
+            break;
+        }
+    if (unit_ms == 0 || n == 0 || n > ONCE_KEEP_MAX_MS / unit_ms)
+        return cli_usage(c,
+                         "%s is a time from 1s to %llud: a number and one of "
+                         "s, m, h, d",
+                         what, (unsigned long long)(ONCE_KEEP_MAX_MS / day_ms));
+    *out_ms = n * unit_ms;
+    return CLI_OK;
+}
+
+/* Reads until the end or one byte over `most`; NULL without memory. */
+static uint8_t *read_all(FILE *in, size_t most, size_t *size)
+{
+    size_t room = 0, n = 0;
+    uint8_t *data = NULL;
+
+    do {
+        uint8_t *more;
+
+        room = room ? room * 2 : 4096;
+        if (room > most + 1)
+            room = most + 1;
+        more = realloc(data, room);
+        if (more == NULL) {
+            free(data);
+            return NULL;
+        }
+        data = more;
+        n += fread(data + n, 1, room - n, in);
+    } while (n == room && n <= most);
+    *size = n;
+    return data;
+}
+
+int cli_read_file(const struct cli *c, const char *path, size_t most,
+                  once_bytes *out)
+{
+    int is_stdin = strcmp(path, "-") == 0;
+    FILE *in = is_stdin ? stdin : fopen(path, "rbe");
+    uint8_t *data = NULL;
+    size_t size = 0;
+    int rc = CLI_OK;
+
+    if (in == NULL)
+        return cli_say(c, CLI_STORE, "%s: cannot be opened: %s", path,
+                       strerror(errno));
+    data = read_all(in, most, &size);
+    if (data == NULL)
+        rc = cli_say(c, CLI_STORE, "%s: out of memory", path);
+    else if (ferror(in))
+        rc = cli_say(c, CLI_STORE, "%s: cannot be read: %s", path,
+                     strerror(errno));
+    else if (size > most)
+        rc = cli_say(c, CLI_USAGE, "%s: is over the limit of %zu bytes", path,
+                     most);
+    if (!is_stdin)
+        fclose(in);
+    if (rc != CLI_OK) {
+        free(data);
+        return rc;
+    }
+    *out = (once_bytes){data, size};
+    return CLI_OK;
+}
