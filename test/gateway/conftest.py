@@ -1,0 +1,49 @@
+# SPDX-License-Identifier: Apache-2.0
+"""
+Fixtures. `site` is one gateway for all tests of a file, on each store: the file
+gives its locations in SERVER (and HTTP). `make` builds one for a single test.
+"""
+
+import contextlib
+import os
+
+import pytest
+
+pytest.register_assert_rewrite("gateway")
+
+import gateway  # noqa: E402  pylint: disable=wrong-import-position
+
+
+def pytest_sessionstart(session):
+    del session
+    if gateway.NGINX is None:
+        pytest.exit("no nginx: apt-get install nginx", 77)
+    if not gateway.PLAIN and not os.path.exists(gateway.MODULE):
+        pytest.exit("no module at %s: build it, or set ONCE_MODULE"
+                    % gateway.MODULE, 77)
+
+
+@pytest.fixture(scope="module", params=["sqlite", "memory"])
+def site(request, tmp_path_factory):
+    """sqlite: with two workers, memory: with one."""
+    module = request.module
+    it = gateway.Site(tmp_path_factory.mktemp("site"), module.SERVER,
+                      request.param, getattr(module, "HTTP", ""))
+    try:
+        yield it.start()
+    finally:
+        it.close()
+
+
+@pytest.fixture
+def make(tmp_path):
+    """make(server, store=..., workers=..., ...) starts a site of its own."""
+    with contextlib.ExitStack() as stack:
+        def build(server, start=True, **more):
+            folder = tmp_path / os.urandom(3).hex()
+            folder.mkdir()
+            it = gateway.Site(folder, server, **more)
+            stack.callback(it.close)
+            return it.start() if start else it
+
+        yield build

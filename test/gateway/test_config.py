@@ -1,0 +1,301 @@
+# SPDX-License-Identifier: Apache-2.0
+"""
+nginx -t refuses what is unsafe or out of range, with a text that names the
+thing and the limit, before anything could be claimed.
+"""
+
+import os
+import re
+import sqlite3
+import subprocess
+
+import pytest
+
+from gateway import Site, guarded
+
+
+def check(tmp_path, server, **more):
+    """Exit status and everything nginx -t said; nothing is started."""
+    site = Site(tmp_path, server, **more)
+    try:
+        return site.gateway.check()
+    finally:
+        for upstream in site.upstreams:
+            upstream.close()
+
+
+def refused(tmp_path, server, *words, **more):
+    code, said = check(tmp_path, server, **more)
+    assert code != 0, "nginx -t accepts it:\n" + said
+    assert "unknown directive" not in said, said
+    assert "[emerg]" in said, said
+    for word in words:
+        assert re.search(word, said), "%r is not in:\n%s" % (word, said)
+    return said
+
+
+def with_store(tmp_path, url, *words, workers=1, server=None):
+    return refused(tmp_path, server or guarded("/pay/"), *words, store=url,
+                   workers=workers)
+
+
+@pytest.mark.parametrize("store", ["sqlite", "memory"])
+def test_the_configuration_that_the_others_vary_is_accepted(tmp_path, store):
+    code, said = check(tmp_path, guarded("/pay/"), store=store)
+    assert code == 0 and "test is successful" in said, said
+
+
+GOOD = {
+    "everything_at_once": """
+        once_key $http_x_key; once_key_required on; once_realm shop;
+        once_methods PUT POST; once_in_flight wait=2s; once_final 2xx 404 410;
+        once_lost takeover; once_two_phase on; once_store_failure bypass;
+        once_ttl 2d; once_lease 5s; once_max_response 2m;
+        once_hide_header X-A; once_hide_header X-B; once_store_cookies on;
+        once_cors_expose on; once_dry_run on; proxy_next_upstream off;""",
+    "a_lease_equal_to_the_ttl": "once_lease 60s; once_ttl 60s;",
+    "a_short_lease": "once_lease 500ms;",
+    "the_largest_response": "once_max_response 64m;",
+    "all_statuses": "once_final 2xx 3xx 4xx 5xx;",
+}
+
+
+@pytest.mark.parametrize("more", GOOD.values(), ids=GOOD.keys())
+def test_a_good_configuration_is_accepted(tmp_path, more):
+    code, said = check(tmp_path, guarded("/pay/", more))
+    assert code == 0, said
+
+
+@pytest.mark.parametrize("text", ["once main;", "once main; once_key $uri;"])
+def test_a_guarded_location_without_a_scope_decision(tmp_path, text):
+    refused(tmp_path, "location /pay/ { %s proxy_pass http://origin; }" % text,
+            "once_scope")
+
+
+def test_a_server_without_a_scope_decision(tmp_path):
+    refused(tmp_path, "once main; location /pay/ { proxy_pass http://origin;}",
+            "once_scope")
+
+
+BAD = {
+    "lease_0": ("once_lease 0;", "once_lease"),
+    "lease_negative": ("once_lease -1s;", "once_lease"),
+    "lease_no_time": ("once_lease soon;", "once_lease"),
+    "lease_above_the_ttl": ("once_lease 61s; once_ttl 60s;",
+                            "once_lease", "once_ttl"),
+    "lease_above_the_default_ttl": ("once_lease 25h;", "once_lease"),
+    "lease_too_long": ("once_lease 2h;", "once_lease"),
+    "ttl_0": ("once_ttl 0;", "once_ttl"),
+    "ttl_no_time": ("once_ttl for-ever;", "once_ttl"),
+    "ttl_below_the_default_lease": ("once_ttl 10s;", "once_ttl|once_lease"),
+    "ttl_of_eleven_years": ("once_ttl 11y;", "once_ttl"),
+    "max_response_too_large": ("once_max_response 65m;", "once_max_response",
+                               r"64\s*m|67108864|65536\s*k"),
+    "max_response_no_size": ("once_max_response big;", "once_max_response"),
+    "max_response_negative": ("once_max_response -1;", "once_max_response"),
+    "final_6xx": ("once_final 6xx;", "once_final", "6xx"),
+    "final_1xx": ("once_final 1xx;", "once_final", "1xx"),
+    "final_a_word": ("once_final 2xx good;", "once_final", "good"),
+    "final_half": ("once_final 2x;", "once_final", "2x"),
+    "final_too_large": ("once_final 600;", "once_final", "600"),
+    "final_too_small": ("once_final 99;", "once_final", "99"),
+    "final_nothing": ("once_final;", "once_final"),
+    "in_flight_a_word": ("once_in_flight queue;", "once_in_flight", "queue"),
+    "in_flight_no_time": ("once_in_flight wait=;", "once_in_flight"),
+    "in_flight_bad_time": ("once_in_flight wait=long;", "once_in_flight"),
+    "lost_a_word": ("once_lost retry;", "once_lost", "retry"),
+    "store_failure_a_word": ("once_store_failure ignore;",
+                             "once_store_failure", "ignore"),
+    "required_a_word": ("once_key_required maybe;", "once_key_required"),
+    "two_phase_a_word": ("once_two_phase twice;", "once_two_phase"),
+    "methods_nothing": ("once_methods;", "once_methods"),
+    "methods_a_word": ("once_methods POTS;", "once_methods", "POTS"),
+    "twice": ("once_lease 5s; once_lease 6s;", "once_lease", "duplicate"),
+    "scope_twice": ("once_scope $remote_user;", "once_scope", "duplicate"),
+    "bypass_without_takeover": ("once_store_failure bypass;",
+                                "bypass", "takeover"),
+    "bypass_with_hold": ("once_store_failure bypass; once_lost hold;",
+                         "bypass", "takeover"),
+    "key_of_an_unknown_variable": ("once_key $no_such_variable;",
+                                   "no_such_variable"),
+}
+
+
+@pytest.mark.parametrize("bad", BAD.values(), ids=BAD.keys())
+def test_a_directive_out_of_range(tmp_path, bad):
+    refused(tmp_path, guarded("/pay/", bad[0]), *bad[1:])
+
+
+def test_bypass_without_takeover_across_levels(tmp_path):
+    refused(tmp_path, "once_store_failure bypass;" + guarded("/pay/"),
+            "bypass", "takeover")
+
+
+# ---- Stores --------------------------------------------------------------
+
+
+@pytest.mark.parametrize("workers", [2, 7])
+def test_memory_with_more_than_one_worker(tmp_path, workers):
+    with_store(tmp_path, "memory", "memory", "worker", workers=workers)
+
+
+def test_memory_behind_faulty_with_more_than_one_worker(tmp_path):
+    with_store(tmp_path, "faulty:delay_ms=1@memory", "worker", workers=2)
+
+
+@pytest.mark.parametrize("url", ["paper:/tmp/x", "sqlit", "nonsense", "http:",
+                                 "sqlite3:/tmp/x"])
+def test_an_unknown_store_url(tmp_path, url):
+    with_store(tmp_path, url, "store", url.partition(":")[0])
+
+
+def test_a_store_url_with_a_password_is_not_repeated(tmp_path):
+    said = with_store(tmp_path, "paper://ann:Zq7pass@h.test/db", "store")
+    assert "Zq7pass" not in said
+
+
+@pytest.mark.parametrize("rules", ["", "delay_ms=x", "fail=claim", "fail=",
+                                   "fail=no_such_verb:1", "explode=1",
+                                   "fail=claim:0", "fail=claim:2-1"])
+def test_a_faulty_store_with_bad_rules(tmp_path, rules):
+    with_store(tmp_path, "faulty:%s@sqlite" % rules, "faulty")
+
+
+def test_a_path_in_a_folder_that_does_not_exist(tmp_path):
+    with_store(tmp_path, "sqlite:/nonexistent/once/x.db",
+               "/nonexistent/once/x.db")
+
+
+def test_a_path_that_is_a_folder(tmp_path):
+    (tmp_path / "folder.db").mkdir()
+    with_store(tmp_path, "sqlite:%s/folder.db" % tmp_path, "folder.db")
+
+
+def test_a_path_below_a_file(tmp_path):
+    (tmp_path / "file").write_text("")
+    with_store(tmp_path, "sqlite:%s/file/x.db" % tmp_path, "file/x.db")
+
+
+def test_an_empty_path(tmp_path):
+    with_store(tmp_path, "sqlite:", "sqlite")
+
+
+@pytest.mark.parametrize("content", [
+    b"this is not a database, and it is longer than a header of one\n" * 9,
+    b"SQLite format 3\x00" + b"\xff" * 4080])
+def test_a_file_that_is_not_a_database(tmp_path, content):
+    (tmp_path / "not.db").write_bytes(content)
+    with_store(tmp_path, "sqlite:%s/not.db" % tmp_path, "not.db")
+    assert (tmp_path / "not.db").read_bytes() == content
+
+
+def test_a_database_of_somebody_else(tmp_path):
+    db = sqlite3.connect(tmp_path / "other.db")
+    db.execute("CREATE TABLE claim(something TEXT)")
+    db.execute("INSERT INTO claim VALUES('mine')")
+    db.commit()
+    db.close()
+    with_store(tmp_path, "sqlite:%s/other.db" % tmp_path, "other.db")
+    db = sqlite3.connect(tmp_path / "other.db")
+    assert db.execute("SELECT * FROM claim").fetchall() == [("mine",)]
+    db.close()
+
+
+@pytest.fixture
+def unprivileged(tmp_path):
+    """nginx -t as nobody, since root may write everything."""
+    if os.getuid() != 0:
+        pytest.skip("only root can become nobody")
+    for folder in [tmp_path, *tmp_path.parents][:3]:
+        os.chmod(folder, 0o755)
+
+    def run(folder, server, url):
+        site = Site(folder, server, store=url)
+        gateway = site.gateway
+        for upstream in site.upstreams:
+            upstream.close()
+        gateway.port, gateway.h2 = 18080, 18081  # -t binds, as nobody can
+        gateway.check()
+        (folder / "mine").mkdir()
+        for path in (folder / "nginx", folder / "mine"):
+            for sub in [path, *path.iterdir()]:
+                os.chown(sub, 65534, 65534)
+        if (folder / "store.db").exists():
+            os.chown(folder / "store.db", 65534, 65534)
+        out = subprocess.run(gateway.command("-t"), capture_output=True,
+                             check=False, user=65534, group=65534,
+                             extra_groups=[])
+        return out.returncode, (out.stdout + out.stderr).decode("latin-1")
+
+    return run
+
+
+@pytest.mark.parametrize("mode", [0o000, 0o400])
+def test_a_file_that_may_not_be_written(tmp_path, mode, unprivileged):
+    path = tmp_path / "store.db"
+    path.write_bytes(b"")
+    path.chmod(mode)
+    code, said = unprivileged(tmp_path, guarded("/pay/"),
+                              "sqlite:%s" % path)
+    assert code != 0 and "unknown directive" not in said, said
+    assert "store.db" in said, said
+
+
+def test_an_unprivileged_nginx_accepts_what_it_may_use(tmp_path, unprivileged):
+    code, said = unprivileged(tmp_path, guarded("/pay/"),
+                              "sqlite:%s/mine/store.db" % tmp_path)
+    assert code == 0, said
+
+
+def test_a_store_that_nobody_has_defined(tmp_path):
+    refused(tmp_path, guarded("/pay/", once="nosuch"), "nosuch")
+
+
+def test_a_store_defined_twice(tmp_path):
+    refused(tmp_path, guarded("/pay/"), "main",
+            lines="once_store main sqlite:/tmp/never.db;\n")
+
+
+@pytest.mark.parametrize("text", ["once_store lonely;", "once_store;",
+                                  "once_store a memory: timeout=0;",
+                                  "once_store a memory: timeout=x;",
+                                  "once_store a memory: colour=red;"])
+def test_a_store_line_that_is_wrong(tmp_path, text):
+    refused(tmp_path, guarded("/pay/"), "once_store", lines=text)
+
+
+def test_nginx_t_creates_nothing_but_the_store(tmp_path):
+    code, said = check(tmp_path, guarded("/pay/"))
+    assert code == 0, said
+    names = sorted(p.name for p in tmp_path.iterdir())
+    assert set(names) <= {"nginx", "store.db", "store.db-wal", "store.db-shm"}
+
+
+# ---- Locations -----------------------------------------------------------
+
+
+def test_a_grpc_location(tmp_path):
+    refused(tmp_path, """
+        location /pay/ {
+            once main;
+            once_scope off;
+            grpc_pass grpc://127.0.0.1:1;
+        }""", "grpc")
+
+
+def test_a_location_that_is_not_proxied(tmp_path):
+    refused(tmp_path, """
+        location /pay/ { once main; once_scope off; root /tmp; }""", "once")
+
+
+def test_once_status_takes_no_argument(tmp_path):
+    refused(tmp_path, "location /status { once_status now; }", "once_status")
+
+
+@pytest.mark.parametrize("text", ["once_ttl 1h;", "once main;"])
+def test_a_directive_of_a_location_may_stand_in_http_or_server(
+        tmp_path, text):
+    code, said = check(tmp_path, "once_scope off; once_lease 10s;" +
+                       guarded("/pay/").replace("once_scope off;", ""),
+                       lines=text)
+    assert code == 0, said

@@ -1,0 +1,233 @@
+# SPDX-License-Identifier: Apache-2.0
+"""
+http.md section 1: what makes a record this record (scope, host or realm,
+method, path, key), what makes a request this request (query, content type,
+content encoding, body), and what leaves for the upstream.
+"""
+
+import hashlib
+
+import pytest
+
+from gateway import (MARK, Answer, guarded, is_new, is_problem, is_replay)
+
+SERVER = (
+    guarded("/pay/") +
+    guarded("/tenant/", scope="$http_x_tenant") +
+    guarded("/realm/", "once_realm shops;") +
+    guarded("/big/", "client_body_buffer_size 1k; client_max_body_size 8m;") +
+    guarded("/file/", "client_body_in_file_only clean;") +
+    guarded("/stream/", "proxy_request_buffering off;"
+            "proxy_http_version 1.1; client_max_body_size 8m;"))
+
+BIG = (b'{"%sbody": "' % MARK.encode()) + b"0123456789abcdef" * 20000 + b'"}'
+
+
+def tenant(name):
+    return [("X-Tenant", name and MARK + "scope-" + name)]
+
+
+# ---- The record ----------------------------------------------------------
+
+
+def test_an_empty_scope_is_401_and_nothing_is_dispatched(site):
+    c = site.case("/tenant/")
+    is_problem(c.post(), "scope-missing")
+    is_problem(c.post(headers=tenant("")), "scope-missing")
+    assert c.executions == 0
+    is_new(c.post(headers=tenant("a")))
+
+
+def test_two_scopes_have_nothing_in_common(site):
+    c = site.case("/tenant/", Answer(201, b"for a\n"), Answer(201, b"for b\n"))
+    a = is_new(c.post(headers=tenant("a")), body=b"for a\n")
+    b = is_new(c.post(headers=tenant("b")), body=b"for b\n")
+    is_replay(c.post(headers=tenant("a")), a)
+    is_replay(c.post(headers=tenant("b")), b)
+    assert c.executions == 2
+
+
+def test_another_body_in_another_scope_is_no_mismatch(site):
+    c = site.case("/tenant/")
+    is_new(c.post(headers=tenant("a")))
+    is_new(c.post(headers=tenant("b"), body=b'{"other": 1}'))
+
+
+def test_scope_and_key_do_not_run_into_each_other(site):
+    c = site.case("/tenant/")
+    is_new(c.post(headers=tenant("a"), key="bc" + MARK))
+    is_new(c.post(headers=tenant("ab"), key="c" + MARK))
+    assert c.executions == 2
+
+
+def test_another_path_is_another_record(site):
+    a, b = site.case("/pay/"), site.case("/pay/", Answer(201, b"other\n"))
+    is_new(a.post(key=a.key))
+    is_new(b.post(key=a.key), body=b"other\n")
+    assert (a.executions, b.executions) == (1, 1)
+
+
+def test_another_method_is_another_record(site):
+    c = site.case("/pay/", Answer(201, b"post\n"), Answer(200, b"patch\n"))
+    one = is_new(c.send("POST"), 201, b"post\n")
+    two = is_new(c.send("PATCH"), 200, b"patch\n")
+    is_replay(c.send("POST"), one)
+    is_replay(c.send("PATCH"), two)
+    assert c.executions == 2
+
+
+def test_another_host_is_another_record(site):
+    c = site.case("/pay/")
+    first = is_new(c.post(host="a.test"))
+    is_new(c.post(host="b.test"))
+    is_replay(c.post(host="a.test"), first)
+    assert c.executions == 2
+
+
+def test_a_realm_stands_in_for_the_host(site):
+    c = site.case("/realm/")
+    first = is_new(c.post(host="a.test"))
+    is_replay(c.post(host="b.test"), first)
+    assert c.executions == 1
+
+
+# ---- The fingerprint -----------------------------------------------------
+
+ONE = {"body": b'{"amount": 5}', "query": "a=1"}
+
+OTHERS = {
+    "another_body": {"body": b'{"amount": 6}'},
+    "a_longer_body": {"body": b'{"amount": 5} '},
+    "no_body": {"body": b""},
+    "another_query": {"query": "a=2"},
+    "no_query": {"query": ""},
+    "the_query_in_another_order": {"query": "a=1&b=2"},
+    "another_content_type": {"content_type": "text/plain"},
+    "no_content_type": {"content_type": None},
+    "a_content_type_parameter": {"content_type":
+                                 "application/json; charset=utf-8"},
+    "a_content_encoding": {"headers": [("Content-Encoding", "br")]},
+}
+
+
+@pytest.mark.parametrize("other", OTHERS.values(), ids=OTHERS.keys())
+def test_another_request_with_the_key_is_422_and_changes_nothing(site, other):
+    c = site.case("/pay/")
+    first = is_new(c.post(**ONE))
+    is_problem(c.post(**{**ONE, **other}), "key-reused")
+    is_replay(c.post(**ONE), first)
+    assert c.executions == 1
+
+
+def test_query_and_body_do_not_run_into_each_other(site):
+    c = site.case("/pay/")
+    is_new(c.post(query="a=1b", body=b"c"))
+    is_problem(c.post(query="a=1", body=b"bc"), "key-reused")
+
+
+def test_other_headers_make_no_difference(site):
+    c = site.case("/pay/")
+    first = is_new(c.post())
+    is_replay(c.post(headers=[
+        ("Date", "Tue, 01 Jan 2030 00:00:00 GMT"), ("User-Agent", "other/2"),
+        ("Traceparent", "00-" + "a" * 32 + "-" + "b" * 16 + "-01"),
+        ("Signature", "sig1=:abc:"), ("Accept", "text/html"),
+        ("Authorization", "Bearer refreshed"), ("Cookie", "a=b"),
+        ("If-None-Match", '"x"'), ("X-Retry", "2")]), first)
+    assert c.executions == 1
+
+
+def test_a_chunked_body_is_the_same_body(site):
+    c = site.case("/pay/")
+    first = is_new(c.post())
+    is_replay(c.post(chunked=True), first)
+    assert c.executions == 1
+    d = site.case("/pay/")
+    first = is_new(d.post(chunked=True))
+    is_replay(d.post(), first)
+    is_problem(d.post(chunked=True, body=b"x"), "key-reused")
+
+
+BUFFERED = ["/big/", "/file/", "/stream/"]
+
+
+@pytest.mark.parametrize("where", BUFFERED)
+def test_a_large_body_arrives_whole_and_counts_to_its_last_byte(site, where):
+    c = site.case(where)
+    first = is_new(c.post(body=BIG))
+    assert hashlib.sha256(c.requests[0].body).digest() == \
+        hashlib.sha256(BIG).digest()
+    is_problem(c.post(body=BIG[:-1] + b")"), "key-reused")
+    is_problem(c.post(body=b"(" + BIG[1:]), "key-reused")
+    middle = len(BIG) // 2
+    is_problem(c.post(body=BIG[:middle] + b"!" + BIG[middle + 1:]),
+               "key-reused")
+    is_replay(c.post(body=BIG), first)
+    assert c.executions == 1
+
+
+@pytest.mark.parametrize("where", BUFFERED)
+def test_a_large_chunked_body_is_the_same_body(site, where):
+    c = site.case(where)
+    first = is_new(c.post(body=BIG, chunked=True))
+    assert c.requests[0].body == BIG
+    is_replay(c.post(body=BIG), first)
+    is_problem(c.post(body=BIG + b" ", chunked=True), "key-reused")
+    assert c.executions == 1
+
+
+def test_every_byte_value_passes_in_a_body(site):
+    c = site.case("/pay/")
+    first = is_new(c.post(body=bytes(range(256))))
+    assert c.requests[0].body == bytes(range(256))
+    is_replay(c.post(body=bytes(range(256))), first)
+    is_problem(c.post(body=bytes(range(255, -1, -1))), "key-reused")
+
+
+# ---- To the upstream (section 4) -----------------------------------------
+
+
+def test_the_upstream_gets_the_key_and_the_attempt_number(site):
+    c = site.case("/pay/")
+    is_new(c.post(key='"%s"' % c.key))
+    seen = c.requests[0]
+    assert seen.get("Idempotency-Key") == '"%s"' % c.key
+    assert seen.get("Idempotency-Attempt") == "1"
+
+
+def test_internal_headers_of_the_client_never_reach_the_upstream(site):
+    c = site.case("/pay/")
+    is_new(c.post(headers=[
+        ("Idempotency-Attempt", "99"), ("idempotency-attempt", "98"),
+        ("Idempotency-Outcome", "applied"), ("Idempotency-Status", "forged"),
+        ("Idempotent-Replayed", "true"), ("X-Own", "kept")]))
+    seen = c.requests[0]
+    assert seen.all("Idempotency-Attempt") == ["1"]
+    assert seen.all("Idempotency-Outcome") == []
+    assert seen.all("Idempotency-Status") == []
+    assert seen.all("Idempotent-Replayed") == []
+    assert seen.get("X-Own") == "kept"
+
+
+def test_internal_headers_of_the_upstream_never_reach_the_client(site):
+    c = site.case("/pay/", Answer(headers=[
+        ("Idempotency-Attempt", "99"), ("Idempotency-Outcome", "applied"),
+        ("Idempotency-Status", "forged"), ("Idempotent-Replayed", "true"),
+        ("X-Own", "kept")]))
+    first = is_new(c.post())
+    again = is_replay(c.post(), first)
+    for r in (first, again):
+        assert r.get("Idempotency-Attempt") is None
+        assert r.get("Idempotency-Outcome") is None
+        assert r.get("X-Own") == "kept"
+    assert c.executions == 1
+
+
+def test_the_request_is_otherwise_proxied_as_it_came(site):
+    c = site.case("/pay/")
+    is_new(c.post(query="a=%20b&c", headers=[("X-One", "1"), ("X-Two", "2")]))
+    seen = c.requests[0]
+    assert (seen.method, seen.query) == ("POST", "a=%20b&c")
+    assert [seen.get("X-One"), seen.get("X-Two")] == ["1", "2"]
+    assert seen.get("Content-Type") == "application/json"
+    assert seen.body == b'{"amount": 5, "note": "%sbody"}' % MARK.encode()
