@@ -1,0 +1,95 @@
+# SPDX-License-Identifier: Apache-2.0
+#
+# The front door. Meson builds (meson.build), nginx's own build system makes the
+# module (tools/build-module), tools/test runs every test. Each target installs
+# the Debian packages that are missing; PACKAGES=no keeps it from that.
+
+BUILD ?= build
+MESON ?= meson
+NINJA ?= ninja
+PYTHON ?= /usr/bin/python3
+
+# Ninja and Meson have jobs of their own.
+MAKEFLAGS += --no-print-directory
+.NOTPARALLEL:
+.DEFAULT_GOAL := help
+
+.PHONY: help
+help:
+	@echo 'make run        gateway and sample service on 127.0.0.1:8080'
+	@echo 'make test       every test that needs no more than this machine'
+	@echo 'make all        the libraries, the program, the nginx module'
+	@echo 'make asan       all of it once more under ASan and UBSan'
+	@echo 'make tsan       engine and stores under ThreadSanitizer'
+	@echo 'make bench      figures, side by side with plain nginx; BENCH=--quick'
+	@echo 'make style      facts of the house style (make format mends)'
+	@echo 'make docs       links and commands in the pages lead somewhere'
+	@echo 'make compilers  gcc and clang, warnings are errors'
+	@echo 'make install    libraries, headers, program (DESTDIR, PREFIX)'
+	@echo 'make clean      removes $(BUILD)/'
+	@echo
+	@echo 'Missing Debian packages are installed (tools/packages);'
+	@echo 'PACKAGES=no keeps them as they are.'
+
+.PHONY: packages
+packages:
+ifneq ($(PACKAGES),no)
+	@tools/packages install
+endif
+
+$(BUILD)/build.ninja: | packages
+	@$(MESON) setup $(BUILD)
+
+.PHONY: library
+library: packages $(BUILD)/build.ninja
+	@$(NINJA) -C $(BUILD) --quiet
+
+.PHONY: all
+all: library
+	@tools/build-module $(BUILD)
+
+.PHONY: run
+run: all
+	@exec env ONCE_BUILD=$(abspath $(BUILD)) tools/run
+
+.PHONY: test
+test: packages
+	@PYTHON=$(PYTHON) $(PYTHON) tools/test --build $(BUILD)
+
+.PHONY: asan
+asan: packages
+	@PYTHON=$(PYTHON) $(PYTHON) tools/test --build $(BUILD)/asan --sanitize address
+
+.PHONY: tsan
+tsan: packages
+	@PYTHON=$(PYTHON) $(PYTHON) tools/test --build $(BUILD)/tsan --sanitize thread
+
+.PHONY: compilers
+compilers: packages
+	@tools/compilers $(BUILD)
+
+.PHONY: style
+style: packages
+	@tools/style
+
+.PHONY: docs
+docs:
+	@tools/check-docs
+
+.PHONY: format
+format: packages
+	@tools/style --fix
+
+.PHONY: bench
+bench: all
+	@env ONCE_BUILD=$(abspath $(BUILD)) $(PYTHON) test/bench/gateway.py \
+		$(BENCH)
+
+.PHONY: install
+install: library
+	@$(if $(PREFIX),$(MESON) configure $(BUILD) --prefix=$(PREFIX))
+	@DESTDIR=$(DESTDIR) $(MESON) install -C $(BUILD) --no-rebuild
+
+.PHONY: clean
+clean:
+	rm -rf $(BUILD)

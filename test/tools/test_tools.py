@@ -1,0 +1,119 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The tools that judge the rest are judged here: each breach that they look for
+is planted, and each way in which a test program can lie about its result."""
+
+import importlib.machinery
+import importlib.util
+import pathlib
+
+import pytest
+
+ROOT = pathlib.Path(__file__).resolve().parents[2]
+SPDX = '/* SPDX-License-Identifier: Apache-2.0 */\n'
+
+
+def load(name):
+    loader = importlib.machinery.SourceFileLoader(
+        'tool_' + name.replace('-', '_'), str(ROOT / 'tools' / name))
+    module = importlib.util.module_from_spec(
+        importlib.util.spec_from_loader(loader.name, loader))
+    loader.exec_module(module)
+    return module
+
+
+style = load('style')
+symbols = load('check-symbols')
+tests = load('test')
+docs = load('check-docs')
+
+
+def breaches(path, text):
+    return [what for _, what in style.check_file(path, text)]
+
+
+@pytest.mark.parametrize('path, text, what', [
+    ('src/core/x.c', '', 'no SPDX line'),
+    ('tools/x', '#!/bin/sh\n', 'no SPDX line'),
+    ('src/core/x.c', SPDX + '#include <time.h>\n', 'core does no I/O'),
+    ('src/core/x.c', SPDX + '#include <stdio.h>\n', 'core does no I/O'),
+    ('src/core/error.c', SPDX + 'printf("x");\n', 'core does no I/O'),
+    ('src/core/x.c', SPDX + '#include "http/http.h"\n', 'arrows only go down'),
+    ('src/http/x.c', SPDX + '#include "../http/http.h"\n#include "ngx_core.h"\n',
+     'knows nginx'),
+    ('src/store/x.c', SPDX + '#include "http/http.h"\n', 'arrows only go down'),
+    ('src/http/x.c', SPDX + 'ngx_str_t s;\n', 'knows nginx'),
+    ('nginx/x.c', SPDX + 'strcpy(a, b);\n', 'strcpy() is not used'),
+    ('cli/x.c', SPDX + 'int n = atoi (s);\n', 'atoi() is not used'),
+])
+def test_a_planted_breach_is_found(path, text, what):
+    assert any(what in b for b in breaches(path, text))
+
+
+@pytest.mark.parametrize('path, text', [
+    ('src/core/x.c', SPDX + '#include <once/once.h>\n#include <string.h>\n'),
+    ('src/core/error.c', SPDX + '#include <stdio.h>\nvsnprintf(a, b, c, d);\n'),
+    ('src/store/x.c', SPDX + '#include "core/apply.h"\n#include <sqlite3.h>\n'),
+    ('src/http/x.c', SPDX + '/* no ngx_str_t */ f("strcpy(");\n'),
+    ('cli/x.c', SPDX + 'my_strcpy(a); int gets = 1;\n'),
+    ('README.md', '# Once\n'),
+])
+def test_what_is_allowed_passes(path, text):
+    assert breaches(path, text) == []
+
+
+def test_a_file_that_nobody_builds_is_found():
+    lists = ['src/meson.build', 'test/meson.build']
+    for path in 'src/core/nobody.c', 'test/unit/test_nobody.c', 'cli/nobody.c':
+        assert [p for p, _ in style.check_lists(lists + [path])] == [path]
+    known = ['src/core/apply.c', 'test/unit/test_key.c', 'nginx/any.c']
+    assert list(style.check_lists(lists + known)) == []
+
+
+def tap(text, status):
+    result = tests.Sum()
+    tests.read_tap('x', text, status, result)
+    return result.passed, len(result.failed), len(result.skipped)
+
+
+@pytest.mark.parametrize('text, status, sum_', [
+    ('ok 1 - a\nok 2 - b\n1..2\n', 0, (2, 0, 0)),
+    ('ok 1 - a\nnot ok 2 - b\n1..2\n', 1, (1, 1, 0)),
+    ('ok 1 - a\nok 2 - b # SKIP no server\n1..2\n', 0, (1, 0, 1)),
+    ('1..0 # SKIP no server\n', 77, (0, 0, 1)),
+    # It lies, or died: never a pass alone.
+    ('not ok 1 - a\n1..1\n', 0, (0, 1, 0)),
+    ('ok 1 - a\n', 0, (1, 1, 0)),
+    ('ok 1 - a\n1..2\n', 0, (1, 1, 0)),
+    ('ok 1 - a\n1..1\n', 134, (1, 1, 0)),
+    ('ok 1 - a\n1..1\n', 'time-out', (1, 1, 0)),
+    ('1..0\n', 0, (0, 1, 0)),
+    ('', 0, (0, 1, 0)),
+    ('', 77, (0, 1, 0)),
+])
+def test_a_test_program_cannot_lie(text, status, sum_):
+    assert tap(text, status) == sum_
+
+
+def test_a_report_without_a_pass_is_a_failure(capsys):
+    assert tests.report([('x', tests.Sum())]) == 1
+    assert capsys.readouterr().out.endswith('0 passed, 0 failed, 0 skipped\n')
+
+
+def test_a_symbol_too_many_and_one_too_few_are_found():
+    assert symbols.compare('a', {'x', 'y'}, 'b', {'y', 'z'}) == 2
+    assert symbols.compare('a', {'x'}, 'b', {'x'}) == 0
+    assert symbols.compare('a', set(), 'b', set()) == 1
+
+
+def test_the_headers_declare_what_is_known_to_be_there():
+    assert {'once_text', 'once_claim_start', 'once_attempt_record',
+            'once_store_open'} <= symbols.declared()
+
+
+def test_a_link_and_a_command_that_lead_nowhere_are_found():
+    page = str(ROOT / 'CONTRIBUTING.md')
+    assert list(docs.check_links(page, 'see [it](nowhere.md)\n'))
+    assert list(docs.check_links(page, 'see [it](#no-such-heading)\n'))
+    assert list(docs.check_commands('    make nothing\n', docs.targets()))
+    assert not list(docs.check_links(page, 'see [it](SECURITY.md#report)\n'))
+    assert not list(docs.check_commands('    make test\n', docs.targets()))
