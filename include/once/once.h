@@ -105,10 +105,10 @@ enum once_sizes {
 };
 
 #define ONCE_LEASE_MIN_MS 10u
-#define ONCE_LEASE_MAX_MS 3600000u               /* one hour, then renew  */
-#define ONCE_KEEP_MAX_MS UINT64_C(315360000000)  /* ten years             */
-#define ONCE_RESULT_MAX ((size_t)64 << 20)       /* bytes of one outcome  */
-#define ONCE_NOTE_MAX ((size_t)1024)             /* an operator's remark  */
+#define ONCE_LEASE_MAX_MS 3600000u              /* one hour, then renew  */
+#define ONCE_KEEP_MAX_MS UINT64_C(315360000000) /* ten years             */
+#define ONCE_RESULT_MAX ((size_t)64 << 20)      /* bytes of one outcome  */
+#define ONCE_NOTE_MAX ((size_t)1024)            /* an operator's remark  */
 
 /* Bytes with their size. `data` may be NULL where size is 0. */
 typedef struct once_bytes {
@@ -154,14 +154,14 @@ enum once_policy {
  * row. Times are the store's clock, in milliseconds since 1970.
  */
 typedef struct once_record {
-    uint8_t state;      /* enum once_state                                  */
-    uint8_t kind;       /* enum once_kind; not NO_KIND only if completed    */
-    uint8_t policy;     /* enum once_policy bits of the last grant          */
-    uint8_t doubt;      /* 1: an earlier, replaced attempt may have executed */
-    uint32_t attempt;   /* 1, 2, 3 ... until forgotten                      */
-    uint64_t fence;     /* of the last grant, never repeated                */
-    uint64_t lease_ms;  /* claimed, dispatched: when the lease ends         */
-    uint64_t keep_ms;   /* completed, absent with row: kept at least so long */
+    uint8_t state;       /* enum once_state                                  */
+    uint8_t kind;        /* enum once_kind; not NO_KIND only if completed    */
+    uint8_t policy;      /* enum once_policy bits of the last grant          */
+    uint8_t doubt;       /* 1: an earlier, replaced attempt may have executed */
+    uint32_t attempt;    /* 1, 2, 3 ... until forgotten                      */
+    uint64_t fence;      /* of the last grant, never repeated                */
+    uint64_t lease_ms;   /* claimed, dispatched: when the lease ends         */
+    uint64_t keep_ms;    /* completed, absent with row: kept at least so long */
     uint64_t granted_ms; /* when the last grant was made                    */
     uint8_t token[ONCE_TOKEN_SIZE]; /* of the owner, or of the last one     */
     uint8_t fingerprint[ONCE_FINGERPRINT_SIZE];
@@ -249,20 +249,20 @@ enum once_latency { ONCE_LATENCY_BUCKETS = 16 };
 
 /* Counters since the engine was opened, and gauges of this moment. */
 typedef struct once_stats {
-    uint64_t operations;  /* answered by the store                         */
-    uint64_t batches;     /* with which it was asked                       */
-    uint64_t unknown;     /* batches that were not answered                */
-    uint64_t repeated;    /* operations repeated after that                */
-    uint64_t busy;        /* refused because the queue was full            */
-    uint64_t renewed;     /* leases renewed                                */
-    uint64_t reaped;      /* records whose lease was over                  */
-    uint64_t forgotten;   /* records whose retention was over              */
-    uint64_t corrupt;     /* records that did not check                    */
-    uint64_t queued;      /* gauge: operations waiting for the store       */
-    uint64_t live;        /* gauge: attempts of this engine that own       */
-    uint64_t waiting;     /* gauge: attempts that wait for another         */
-    uint64_t oldest_ms;   /* gauge: age of the oldest live attempt, or 0   */
-    uint64_t apply_us;    /* sum: time the store took, over all batches    */
+    uint64_t operations; /* answered by the store                         */
+    uint64_t batches;    /* with which it was asked                       */
+    uint64_t unknown;    /* batches that were not answered                */
+    uint64_t repeated;   /* operations repeated after that                */
+    uint64_t busy;       /* refused because the queue was full            */
+    uint64_t renewed;    /* leases renewed                                */
+    uint64_t reaped;     /* records whose lease was over                  */
+    uint64_t forgotten;  /* records whose retention was over              */
+    uint64_t corrupt;    /* records that did not check                    */
+    uint64_t queued;     /* gauge: operations waiting for the store       */
+    uint64_t live;       /* gauge: attempts of this engine that own       */
+    uint64_t waiting;    /* gauge: attempts that wait for another         */
+    uint64_t oldest_ms;  /* gauge: age of the oldest live attempt, or 0   */
+    uint64_t apply_us;   /* sum: time the store took, over all batches    */
     /* Batches by the time that the store took: bucket i counts those below
      * 2^i * 64 microseconds that fit no smaller one, the last all others. */
     uint64_t latency[ONCE_LATENCY_BUCKETS];
@@ -444,8 +444,8 @@ struct once_op {
     once_record record; /* as it stands now; bytes borrowed until `done`
                          * returns                                          */
 
-    once_op *next;         /* whoever holds the operation links it          */
-    uint64_t private_[4];  /* the engine's                                  */
+    once_op *next;        /* whoever holds the operation links it          */
+    uint64_t private_[4]; /* the engine's                                  */
 };
 
 /*

@@ -117,7 +117,7 @@ static int grant(struct step *s)
     r->granted_ms = s->now_ms;
     memcpy(r->token, op->token, ONCE_TOKEN_SIZE);
     memcpy(r->fingerprint, op->fingerprint, ONCE_FINGERPRINT_SIZE);
-    r->result = (once_bytes){ NULL, 0 };
+    r->result = (once_bytes){NULL, 0};
     s->changed = 1;
     return ONCE_OWNER;
 }
@@ -320,7 +320,7 @@ static void cut_lease(struct step *s)
 
 int once__apply(once_record *r, once_op *op, uint64_t now_ms, uint64_t *fence)
 {
-    struct step s = { r, op, now_ms, fence, 0 };
+    struct step s = {r, op, now_ms, fence, 0};
 
     assert(op->verb > 0 && op->verb < ONCE__OP_END);
     assert(once__record_sane(r));
@@ -361,9 +361,9 @@ int once__record_due(const once_record *r, uint64_t now_ms)
 enum { LEASE = 1, KEEP = 2, KIND = 4 };
 
 static const uint8_t uses[ONCE__OP_END] = {
-    [ONCE_OP_CLAIM] = LEASE | KEEP, [ONCE_OP_DISPATCH] = LEASE,
-    [ONCE_OP_RENEW] = LEASE,        [ONCE_OP_COMPLETE] = KEEP | KIND,
-    [ONCE_OP_RELEASE] = KEEP,       [ONCE_OP_REAP] = KEEP,
+    [ONCE_OP_CLAIM] = LEASE | KEEP,  [ONCE_OP_DISPATCH] = LEASE,
+    [ONCE_OP_RENEW] = LEASE,         [ONCE_OP_COMPLETE] = KEEP | KIND,
+    [ONCE_OP_RELEASE] = KEEP,        [ONCE_OP_REAP] = KEEP,
     [ONCE_OP_RESOLVE] = KEEP | KIND, [ONCE_OP_REOPEN] = KEEP,
 };
 
@@ -374,8 +374,8 @@ int once__op_check(const once_op *op, once_error *err)
     if (op->verb <= 0 || op->verb >= ONCE__OP_END)
         return once__fail(err, ONCE_EINVAL, "verb: %d is not one", op->verb);
     use = uses[op->verb];
-    if ((use & LEASE) && (op->lease_ms < ONCE_LEASE_MIN_MS ||
-                          op->lease_ms > ONCE_LEASE_MAX_MS))
+    if ((use & LEASE) &&
+        (op->lease_ms < ONCE_LEASE_MIN_MS || op->lease_ms > ONCE_LEASE_MAX_MS))
         return once__fail(err, ONCE_EINVAL, "lease_ms: %u is not in %u..%u",
                           op->lease_ms, ONCE_LEASE_MIN_MS, ONCE_LEASE_MAX_MS);
     if ((use & KEEP) && op->keep_ms > ONCE_KEEP_MAX_MS)

@@ -22,10 +22,10 @@
 #include <assert.h>
 
 enum {
-    ANY = 1000,  /* any other answer                                     */
-    SILENT,      /* no answer within the limit                           */
-    SAME,        /* told: what the store said                            */
-    NOT_TOLD     /* told: nothing yet, or what was decided before        */
+    ANY = 1000, /* any other answer                                     */
+    SILENT,     /* no answer within the limit                           */
+    SAME,       /* told: what the store said                            */
+    NOT_TOLD    /* told: nothing yet, or what was decided before        */
 };
 
 struct arrow {
@@ -101,7 +101,7 @@ static int follow(once__attempt *a, int heard)
 
 int once__attempt_begin(once__attempt *a, int two_phase)
 {
-    *a = (once__attempt){ .two_phase = two_phase != 0 };
+    *a = (once__attempt){.two_phase = two_phase != 0};
     return go(a, ONCE__P_CLAIM);
 }
 
@@ -113,8 +113,8 @@ int once__attempt_answer(once__attempt *a, int rc, const once_record *r)
         a->number = r->attempt;
     }
     /* Ours is taken back, but an attempt before it may have executed. */
-    if (a->phase == ONCE__P_RELEASE && a->told == ONCE_FREE &&
-        rc == ONCE_OK && r->state == ONCE_INDETERMINATE)
+    if (a->phase == ONCE__P_RELEASE && a->told == ONCE_FREE && rc == ONCE_OK &&
+        r->state == ONCE_INDETERMINATE)
         a->told = ONCE_UNKNOWN;
     return follow(a, rc);
 }

@@ -40,8 +40,7 @@ static uint64_t get(const uint8_t *in, size_t size)
 
 size_t once__record_size(const once_record *r)
 {
-    return ONCE__RECORD_HEAD + r->result.size + r->note.size +
-           ONCE__RECORD_SUM;
+    return ONCE__RECORD_HEAD + r->result.size + r->note.size + ONCE__RECORD_SUM;
 }
 
 void once__record_head(const once_record *r, uint8_t out[ONCE__RECORD_HEAD])

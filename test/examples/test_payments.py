@@ -740,7 +740,7 @@ def test_the_lines_that_run_prints_do_what_it_says(stack):
     assert "Idempotent-Replayed" not in first
     assert second.startswith("HTTP/1.1 201")
     assert "Idempotent-Replayed: true" in second
-    assert first.split("\r\n\r\n")[1] == second.split("\r\n\r\n")[1]
+    assert first.split("\n\n")[1] == second.split("\n\n")[1]
     assert json.loads(ledger)["charges"] == 1
 
 

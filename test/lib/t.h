@@ -21,10 +21,10 @@
 static int t__number, t__failed, t__bad;
 
 #define T_OK(cond)                                                             \
-    ((cond) ? 1                                                                \
-            : (t__bad++, printf("#   %s:%d: not so: %s\n", __FILE__, __LINE__, \
-                                #cond),                                        \
-               0))
+    ((cond)                                                                    \
+         ? 1                                                                   \
+         : (t__bad++,                                                          \
+            printf("#   %s:%d: not so: %s\n", __FILE__, __LINE__, #cond), 0))
 
 #define T_EQ(a, b)                                                             \
     do {                                                                       \

@@ -193,14 +193,14 @@ static void urls_are_refused_by_name(void)
     } bad[] = {
         {"", "path"},
         {"/tmp/", "names no file"},
-        {"/tmp/x?wal=1", "wal"},
-        {"/tmp/x?busy_ms=", "busy_ms"},
-        {"/tmp/x?busy_ms=0", "busy_ms"},
-        {"/tmp/x?busy_ms=-1", "busy_ms"},
-        {"/tmp/x?busy_ms=10s", "busy_ms"},
-        {"/tmp/x?busy_ms=99999999999999999999", "busy_ms"},
-        {"/tmp/x?busy_ms=10&sync=off", "sync"},
-        {"/tmp/x?", "parameter"},
+        {"/tmp/once-nothing?wal=1", "wal"},
+        {"/tmp/once-nothing?busy_ms=", "busy_ms"},
+        {"/tmp/once-nothing?busy_ms=0", "busy_ms"},
+        {"/tmp/once-nothing?busy_ms=-1", "busy_ms"},
+        {"/tmp/once-nothing?busy_ms=10s", "busy_ms"},
+        {"/tmp/once-nothing?busy_ms=99999999999999999999", "busy_ms"},
+        {"/tmp/once-nothing?busy_ms=10&sync=off", "sync"},
+        {"/tmp/once-nothing?", "parameter"},
     };
     once_error err;
     once_store *s = NULL;
@@ -212,7 +212,7 @@ static void urls_are_refused_by_name(void)
         T_EQ(once_store_open(url, NULL, &err, &s), ONCE_EURL);
         T_OK(strstr(err.text, bad[i].says) != NULL);
     }
-    T_OK(access("/tmp/x", F_OK) != 0);
+    T_OK(access("/tmp/once-nothing", F_OK) != 0);
 }
 
 /* ":memory:" and "file:..." mean something to SQLite, and nothing here. */

@@ -36,6 +36,14 @@ static void *push_all(void *argument)
     return NULL;
 }
 
+static int check(const struct once__node *node, int *next, int *got)
+{
+    const struct item *it = (const void *)node;
+
+    ++*got;
+    return it->number != next[it->pusher]++;
+}
+
 static struct once__queue *make(void)
 {
     struct once__queue *q = calloc(1, sizeof(*q));
@@ -70,11 +78,8 @@ static void all_arrives_once_and_in_order(void)
         node = once__queue_take(q);
         if (node == NULL) /* for ever: a lost wake-up hangs here */
             once__queue_sleep(q, UINT64_MAX);
-        for (; node != NULL; node = node->next, got++) {
-            const struct item *it = (const void *)node;
-
-            disorder += it->number != next[it->pusher]++;
-        }
+        for (; node != NULL; node = node->next)
+            disorder += check(node, next, &got);
     }
     T_EQ(disorder, 0);
     for (i = 0; i < PUSHERS; i++) {
@@ -87,12 +92,31 @@ static void all_arrives_once_and_in_order(void)
     end(q);
 }
 
+/* A queue that is closed before anything was taken, so that there is order. */
+static void what_is_left_at_the_close_is_in_order(void)
+{
+    struct once__queue *q = make();
+    struct item items[100];
+    struct once__node *node;
+    int i, next[1] = {0}, got = 0, disorder = 0;
+
+    for (i = 0; i < 100; i++) {
+        items[i] = (struct item){.number = i};
+        T_EQ(once__queue_push(q, &items[i].node), 1);
+    }
+    for (node = once__queue_close(q); node != NULL; node = node->next)
+        disorder += check(node, next, &got);
+    T_EQ(got, 100);
+    T_EQ(disorder, 0);
+    end(q);
+}
+
 static void a_closed_queue_refuses_and_loses_nothing(void)
 {
     struct once__queue *q = make();
     struct pusher pushers[PUSHERS];
     pthread_t threads[PUSHERS];
-    int i, got = 0, refused = 0;
+    int next[PUSHERS] = {0}, i, got = 0, refused = 0, disorder = 0;
     struct once__node *node;
 
     for (i = 0; i < PUSHERS; i++) {
@@ -104,9 +128,10 @@ static void a_closed_queue_refuses_and_loses_nothing(void)
     }
     while (got < EACH)
         for (node = once__queue_take(q); node != NULL; node = node->next)
-            got++;
+            disorder += check(node, next, &got);
     for (node = once__queue_close(q); node != NULL; node = node->next)
-        got++;
+        disorder += check(node, next, &got);
+    T_EQ(disorder, 0);
     for (i = 0; i < PUSHERS; i++) {
         (void)pthread_join(threads[i], NULL);
         refused += pushers[i].refused;
@@ -134,6 +159,7 @@ static void a_push_before_the_sleep_ends_it(void)
 int main(void)
 {
     T_RUN(all_arrives_once_and_in_order);
+    T_RUN(what_is_left_at_the_close_is_in_order);
     T_RUN(a_closed_queue_refuses_and_loses_nothing);
     T_RUN(a_push_before_the_sleep_ends_it);
     return t_done();
