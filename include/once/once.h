@@ -445,15 +445,14 @@ struct once_op {
                          * returns                                          */
 
     once_op *next;        /* whoever holds the operation links it          */
-    uint64_t private_[4]; /* the engine's                                  */
 };
 
 /*
  * Queue `op`. Returns ONCE_OK: `op->done(op)` will be called once, on the
  * engine's thread, with `op->rc` an answer, or ONCE_ESTORE (it may have been
  * applied), or ONCE_ECORRUPT and other errors of the record (it was not). Or
- * ONCE_EINVAL, ONCE_ELIMIT, ONCE_EBUSY, ONCE_ECLOSED: nothing was queued and
- * `done` will not be called. Since 0.1.
+ * ONCE_EINVAL, ONCE_ELIMIT, ONCE_EBUSY, ONCE_ECLOSED, ONCE_ENOMEM: nothing was
+ * queued and `done` will not be called. Since 0.1.
  */
 ONCE_API ONCE_CHECK int once_submit(once_engine *e, once_op *op,
                                     once_error *err);
@@ -461,7 +460,8 @@ ONCE_API ONCE_CHECK int once_submit(once_engine *e, once_op *op,
 /*
  * The same, and wait; `done` is not used. Returns `op->rc` or what
  * once_submit() would. The bytes of the answer are copied to the heap: end
- * them with once_op_clear(). Since 0.1.
+ * them with once_op_clear(). ONCE_ESTORE is also said when there is no memory
+ * for that copy. Since 0.1.
  */
 ONCE_API ONCE_CHECK int once_apply(once_engine *e, once_op *op,
                                    once_error *err);

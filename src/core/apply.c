@@ -259,11 +259,27 @@ static int reap(struct step *s)
     return ONCE_OK;
 }
 
+/* A decision whose answer was lost is said again, and is told by its note. */
+static int decided_before(const struct step *s)
+{
+    const once_record *r = s->r;
+
+    if (r->fence != s->op->fence || r->note.size == 0 ||
+        !same_bytes(r->note, s->op->note))
+        return 0;
+    return s->op->verb == ONCE_OP_REOPEN
+               ? r->state == ONCE_ABSENT
+               : r->state == ONCE_COMPLETED && r->kind == s->op->kind &&
+                     same_bytes(r->result, s->op->result);
+}
+
 /* The fence is the one that the operator was shown. */
 static int resolve(struct step *s)
 {
     once_record *r = s->r;
 
+    if (decided_before(s))
+        return ONCE_OK;
     if (r->state != ONCE_INDETERMINATE || r->fence != s->op->fence)
         return ONCE_REFUSED;
     if (s->op->verb == ONCE_OP_REOPEN) {

@@ -6,7 +6,7 @@
  *   CLAIM ------------> DISPATCH ----> SENT -+---------------> COMPLETE --ok--+
  *     |  one-phase: ------------------->     +---------------> GIVE_UP  ------+
  *     |                   |                  +---------------> RELEASE  ------+
- *     | lost, silent      | lost, silent                        ^             |
+ *     | lost, silent      | lost, silent, error                 ^             |
  *     +-------------------+-------------------------------------+             |
  *     | fenced            | fenced            complete fenced                 |
  *     +-------------------+--> LOOK <-----------------------------            |
@@ -48,7 +48,7 @@ static const struct arrow arrows[] = {
     { ONCE__P_DISPATCH, ONCE__P_RELEASE, ONCE_LOST,   ONCE_FREE   },
     { ONCE__P_DISPATCH, ONCE__P_LOOK,    ONCE_FENCED, NOT_TOLD    },
     { ONCE__P_DISPATCH, ONCE__P_RELEASE, SILENT,      ONCE_ESTORE },
-    { ONCE__P_DISPATCH, ONCE__P_OVER,    ANY,         SAME        },
+    { ONCE__P_DISPATCH, ONCE__P_RELEASE, ANY,         SAME        },
     { ONCE__P_COMPLETE, ONCE__P_OVER,    ONCE_OK,     ONCE_OK     },
     { ONCE__P_COMPLETE, ONCE__P_LOOK,    ONCE_FENCED, NOT_TOLD    },
     { ONCE__P_COMPLETE, ONCE__P_OVER,    SILENT,      ONCE_ESTORE },
@@ -96,6 +96,7 @@ static int follow(once__attempt *a, int heard)
         a->told = heard;
     else if (row->told != NOT_TOLD)
         a->told = row->told;
+    a->looked |= next == ONCE__P_LOOK;
     return go(a, next);
 }
 
@@ -136,7 +137,7 @@ int once__attempt_deed(once__attempt *a, int phase)
 int once__attempt_again(once__attempt *a)
 {
     assert(a->phase == ONCE__P_OVER && a->told == ONCE_IN_FLIGHT &&
-           a->fence == 0);
+           a->fence == 0 && !a->looked);
     return go(a, ONCE__P_CLAIM);
 }
 

@@ -34,6 +34,7 @@ enum once__phase {
 typedef struct once__attempt {
     uint8_t phase; /* enum once__phase */
     uint8_t two_phase;
+    uint8_t looked; /* was fenced, and never claims again */
     uint32_t number;
     uint64_t fence; /* 0 until the claim was answered */
     int told;       /* an answer or an error, once it is over */

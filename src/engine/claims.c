@@ -252,16 +252,6 @@ static void end_waiting(once_engine *e, once_attempt *a)
     tell(e, a, ONCE_IN_FLIGHT);
 }
 
-void once__waiting_end(once_engine *e)
-{
-    struct once__link *link, *next;
-
-    for (link = e->waiting.next; link != &e->waiting; link = next) {
-        next = link->next;
-        end_waiting(e, ONCE__OF(link, once_attempt, link));
-    }
-}
-
 /* ---- The machine's driver ---------------------------------------------- */
 
 /* When nothing is asked any more, nobody answers either. */

@@ -181,7 +181,6 @@ static int turn(once_engine *e, int closing)
 static void begin_closing(once_engine *e)
 {
     e->drain_until_ms = once__now_ms() + e->options.drain_ms;
-    once__waiting_end(e);
     once__list_abandon(e);
 }
 
@@ -225,7 +224,7 @@ static void *run(void *argument)
     return NULL;
 }
 
-/* Signals are the program's; only those that a fault of ours raises are ours. */
+/* Signals are the program's; those that a fault of ours raises are ours. */
 static int start_thread(once_engine *e)
 {
     sigset_t all, before;

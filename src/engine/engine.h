@@ -169,8 +169,6 @@ void once__attempt_freed(void *engine, struct once__node *node);
 void once__attempt_destroy(once_attempt *a);
 void once__attempt_setup(once_attempt *a);
 void once__outcome_free(once_attempt *a);
-/* Ends the waiting of all who wait. */
-void once__waiting_end(once_engine *e);
 /* Forgets those that own: they are the reaper's. */
 void once__live_abandon(once_engine *e);
 

@@ -196,7 +196,7 @@ R("reap: no row: refused", REAP, NO_RECORD, 0, 0, 0, 0, STRANGER, 0, 0, 0, ONCE_
 R("resolve: indeterminate, the fence shown: completed, final", RESOLVE, INDET, 0, 1, RETRY | TAKE, 0, STRANGER, 0, OTHER, 0, ONCE_OK, RESOLVED)
 R("resolve: indeterminate, stale fence: refused", RESOLVE, INDET, 0, 0, 0, 0, STALE, 0, 0, 0, ONCE_REFUSED, SAME)
 R("resolve: dispatched, lease over: refused", RESOLVE, DISPATCHED, 1, 0, 0, 0, MINE, 0, 0, 0, ONCE_REFUSED, SAME)
-R("resolve: completed: refused", RESOLVE, COMPLETED, 0, 0, 0, ONCE_SUCCESS, MINE, 0, 0, 0, ONCE_REFUSED, SAME)
+R("resolve: completed, another note: refused", RESOLVE, COMPLETED, 0, 0, 0, ONCE_SUCCESS, MINE, 0, 0, 0, ONCE_REFUSED, SAME)
 R("resolve: absent: refused", RESOLVE, NONE, 0, 0, 0, 0, MINE, 0, 0, 0, ONCE_REFUSED, SAME)
 R("resolve: no row: refused", RESOLVE, NO_RECORD, 0, 0, 0, 0, STRANGER, 0, 0, 0, ONCE_REFUSED, SAME)
 R("reopen: indeterminate, takeover: absent, row kept", REOPEN, INDET, 0, 0, TAKE, 0, STRANGER, 0, 0, 0, ONCE_OK, ABSENT)
@@ -524,6 +524,59 @@ static void what_a_caller_fills_in_is_checked_at_its_limits(void)
     T_EQ(refused(op, ""), ONCE_OK);
 }
 
+/* The operator's tool repeats a call whose answer was lost. */
+static void a_decision_is_repeated_by_its_note(void)
+{
+    static const struct row rows_of[] = {
+        {"resolve", ONCE_OP_RESOLVE, INDET, 0, 0, 0, 0, STRANGER, 0, 0, 0,
+         ONCE_OK, RESOLVED},
+        {"reopen", ONCE_OP_REOPEN, INDET, 0, 0, TAKE, 0, STRANGER, TAKE, 0, 0,
+         ONCE_OK, ABSENT},
+    };
+    uint64_t fence = COUNTER;
+    size_t i;
+
+    for (i = 0; i < 2; i++) {
+        once_record r = before(&rows_of[i]);
+        once_op op = call(&rows_of[i]), other = op;
+
+        T_EQ(once__apply(&r, &op, NOW, &fence), 1);
+        T_EQ(op.rc, ONCE_OK);
+        T_EQ(once__apply(&r, &op, NOW + 1, &fence), 0);
+        T_EQ(op.rc, ONCE_OK);
+        other.note = (once_bytes){"nota", 4};
+        T_EQ(once__apply(&r, &other, NOW, &fence), 0);
+        T_EQ(other.rc, ONCE_REFUSED);
+        other = op;
+        other.fence--;
+        T_EQ(once__apply(&r, &other, NOW, &fence), 0);
+        T_EQ(other.rc, ONCE_REFUSED);
+        other = op;
+        other.note.size = 0;
+        T_EQ(once__apply(&r, &other, NOW, &fence), 0);
+        T_EQ(other.rc, ONCE_REFUSED);
+    }
+}
+
+static void a_repeated_decision_with_another_outcome_is_refused(void)
+{
+    static const struct row row = {"resolve", ONCE_OP_RESOLVE, INDET,    0, 0,
+                                   0,         0,               STRANGER, 0, 0,
+                                   0,         ONCE_OK,         RESOLVED};
+    once_record r = before(&row);
+    once_op op = call(&row);
+    uint64_t fence = COUNTER;
+
+    T_EQ(once__apply(&r, &op, NOW, &fence), 1);
+    op.kind = ONCE_FAILURE;
+    T_EQ(once__apply(&r, &op, NOW, &fence), 0);
+    T_EQ(op.rc, ONCE_REFUSED);
+    op.kind = ONCE_SUCCESS;
+    op.result = (once_bytes){"resulT", 6};
+    T_EQ(once__apply(&r, &op, NOW, &fence), 0);
+    T_EQ(op.rc, ONCE_REFUSED);
+}
+
 int main(void)
 {
     size_t i;
@@ -537,5 +590,7 @@ int main(void)
     T_RUN(fences_grow_across_keys_and_attempts_within_one);
     T_RUN(due_is_what_a_reaper_would_find);
     T_RUN(what_a_caller_fills_in_is_checked_at_its_limits);
+    T_RUN(a_decision_is_repeated_by_its_note);
+    T_RUN(a_repeated_decision_with_another_outcome_is_refused);
     return t_done();
 }
