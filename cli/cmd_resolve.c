@@ -388,19 +388,6 @@ static once_bytes note_bytes(const struct resolve *r)
     return (once_bytes){r->note, strlen(r->note)};
 }
 
-static int same(once_bytes a, once_bytes b)
-{
-    return a.size == b.size &&
-           (a.size == 0 || memcmp(a.data, b.data, a.size) == 0);
-}
-
-/* An unanswered operation is repeated by the engine; if the first copy was
- * applied the second one is refused. Then the record bears our note. */
-static int is_ours(const struct resolve *r, const once_record *now)
-{
-    return same(now->note, note_bytes(r)) && now->fence == r->fence;
-}
-
 static int refused(const struct cli *c, const struct resolve *r,
                    const once_record *now)
 {
@@ -491,7 +478,7 @@ static int settle(const struct cli *c, once_engine *e, const struct resolve *r,
 
     memcpy(op.name, name, ONCE_NAME_SIZE);
     rc = once_apply(e, &op, &err);
-    if (rc == ONCE_OK || (rc == ONCE_REFUSED && is_ours(r, &op.record)))
+    if (rc == ONCE_OK)
         rc = report(c, name, &op.record);
     else if (rc == ONCE_ESTORE)
         rc = ((void)cli_trouble(c, rc, &err), CLI_UNKNOWN);
