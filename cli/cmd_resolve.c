@@ -363,7 +363,7 @@ static const char *deed(const struct resolve *r)
 }
 
 /* Host, process and milliseconds make the note unlike any other, so that a
- * repeated operation is recognised as ours. */
+ * repeated operation is taken for the same one. */
 static void make_note(struct resolve *r)
 {
     char who[96], login[96] = "", when[CLI_TIME_SIZE], host[65] = "?";
