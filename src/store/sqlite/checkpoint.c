@@ -7,22 +7,36 @@
  * without stopping anybody, past RESTART_FRAMES it also makes the next writer
  * begin the log anew, which stops writers for a moment. It refuses to insist: a
  * checkpoint that is in another process's way is left for the next time.
+ *
+ * It also makes room in the log before writers need it: a flush of a file that
+ * has grown writes the file system's journal too, which costs as much again as
+ * the flush. Zeros behind the last frame are no frames; recovery stops there.
  */
 #include "store/sqlite/sqlite.h"
 
 #include <assert.h>
+#include <fcntl.h>
 #include <pthread.h>
 #include <signal.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 #include "core/error.h"
 
 enum {
     PASSIVE_FRAMES = 1000,
     RESTART_FRAMES = 16000,
-    RESTART_WAIT_MS = 50 /* while it waits for readers, writers wait for it */
+    RESTART_WAIT_MS = 50, /* while it waits for readers, writers wait for it */
+    FRAME = 4096 + 24,
+    ROOM_FROM = 100,    /* frames: a store that is hardly used stays small */
+    ROOM_AHEAD = 2000,  /* frames that shall fit behind the last one       */
+    ROOM_STEP = 4 << 20 /* bytes: writers wait while so much is written   */
 };
+
+/* Past this the log begins anew. */
+#define ROOM_MAX ((off_t)FRAME * (RESTART_FRAMES + ROOM_AHEAD))
 
 struct once__sqlite_keeper {
     sqlite3 *db; /* the thread's alone */
@@ -35,11 +49,62 @@ struct once__sqlite_keeper {
     int seen;   /* of these, before the last checkpoint */
     int stop;
     int trouble; /* what a checkpoint ended with, not told yet */
+    off_t room;  /* bytes of the log file, as far as we know */
 };
 
 static int due(const struct once__sqlite_keeper *k)
 {
     return k->frames - k->seen >= PASSIVE_FRAMES;
+}
+
+static off_t wanted(const struct once__sqlite_keeper *k)
+{
+    return (off_t)FRAME * (k->frames + ROOM_AHEAD);
+}
+
+static int is_tight(const struct once__sqlite_keeper *k)
+{
+    return k->frames >= ROOM_FROM && k->room < ROOM_MAX && wanted(k) > k->room;
+}
+
+/* Writes zeros behind the end of the log, unless it is large enough. Returns
+ * its size, or -1. */
+static off_t extend(int fd, off_t want)
+{
+    static const char zeros[65536];
+    off_t end = lseek(fd, 0, SEEK_END), to = end < want ? end + ROOM_STEP : end;
+    ssize_t n = end;
+
+    while (n >= 0 && end < to) {
+        n = pwrite(fd, zeros, sizeof(zeros), end);
+        end += n;
+    }
+    return n < 0 ? -1 : end;
+}
+
+/*
+ * Only the holder of the write lock may append to the log. A full disk or an
+ * error is no news here: the next commit will meet it and say so.
+ */
+static off_t make_room(struct once__sqlite_keeper *k, off_t want)
+{
+    char log[4096 + 8];
+    off_t room = ROOM_MAX;
+    int fd, n = snprintf(log, sizeof(log), "%s-wal", k->path);
+
+    once__sqlite_wait_start(&k->wait, RESTART_WAIT_MS);
+    if (n < 0 || (size_t)n >= sizeof(log) ||
+        sqlite3_exec(k->db, "BEGIN IMMEDIATE", NULL, NULL, NULL) != SQLITE_OK)
+        return k->room;
+    fd = open(log, O_RDWR | O_CLOEXEC);
+    if (fd >= 0)
+        room = extend(fd, want);
+    (void)sqlite3_exec(k->db, "ROLLBACK", NULL, NULL, NULL);
+    if (fd >= 0 && (room < 0 || fdatasync(fd) != 0))
+        room = ROOM_MAX; /* do not try again */
+    if (fd >= 0)
+        (void)close(fd); /* SQLite takes no lock on this file */
+    return room;
 }
 
 static int checkpoint(struct once__sqlite_keeper *k, int frames)
@@ -58,13 +123,22 @@ static void *keep(void *user)
 {
     struct once__sqlite_keeper *k = user;
     int rc, frames;
+    off_t room, want;
 
     (void)pthread_mutex_lock(&k->lock);
     for (;;) {
-        while (!k->stop && !due(k))
+        while (!k->stop && !due(k) && !is_tight(k))
             (void)pthread_cond_wait(&k->wake, &k->lock);
         if (k->stop)
             break;
+        if (is_tight(k)) {
+            want = wanted(k);
+            (void)pthread_mutex_unlock(&k->lock);
+            room = make_room(k, want);
+            (void)pthread_mutex_lock(&k->lock);
+            k->room = room;
+            continue;
+        }
         frames = k->seen = k->frames;
         (void)pthread_mutex_unlock(&k->lock);
         rc = checkpoint(k, frames);
@@ -87,7 +161,7 @@ static int committed(void *user, sqlite3 *db, const char *name, int frames)
     k->frames = frames;
     if (frames < k->seen) /* the log has begun anew */
         k->seen = 0;
-    if (due(k))
+    if (due(k) || is_tight(k))
         (void)pthread_cond_signal(&k->wake);
     (void)pthread_mutex_unlock(&k->lock);
     return SQLITE_OK;
@@ -114,6 +188,8 @@ static int connect_keeper(struct once__sqlite_keeper *k, once_error *err)
                           "PRAGMA cache_size=-256;"
                           "PRAGMA application_id",
                           NULL, NULL, NULL);
+    if (rc == SQLITE_OK)
+        rc = once__sqlite_keep_log(k->db);
     if (rc != SQLITE_OK)
         return once__sqlite_fail(err, ONCE_EOPEN, k->path, "opening", k->db,
                                  rc);

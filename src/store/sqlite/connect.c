@@ -372,6 +372,15 @@ static int look(struct once__sqlite_link *link, const char *path,
     return check_identity(&id, path, err);
 }
 
+/* The last one to leave does not delete the log: it has grown to the size that
+ * this store needs, and growing is dear (see checkpoint.c). */
+int once__sqlite_keep_log(sqlite3 *db)
+{
+    int on = 1;
+
+    return sqlite3_file_control(db, NULL, SQLITE_FCNTL_PERSIST_WAL, &on);
+}
+
 static int tune(sqlite3 *db)
 {
     (void)sqlite3_db_config(db, SQLITE_DBCONFIG_DEFENSIVE, 1, NULL);
@@ -411,6 +420,8 @@ int once__sqlite_connect(struct once__sqlite_link *link, const char *path,
     if (code != ONCE_OK)
         goto out;
     rc = tune(link->db);
+    if (rc == SQLITE_OK)
+        rc = once__sqlite_keep_log(link->db);
     if (rc == SQLITE_OK)
         rc = prepare(link);
     if (rc == SQLITE_OK)

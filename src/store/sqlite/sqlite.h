@@ -76,6 +76,9 @@ ONCE_CHECK int once__sqlite_connect(struct once__sqlite_link *link,
                                     once_error *err);
 void once__sqlite_disconnect(struct once__sqlite_link *link);
 
+/* Leaves the log's file where it is when `db` is the last to close. */
+ONCE_CHECK int once__sqlite_keep_log(sqlite3 *db);
+
 /* Runs a statement without rows. Returns SQLITE_OK, or an extended code. */
 ONCE_CHECK int once__sqlite_run(struct once__sqlite_link *link,
                                 enum once__sqlite_query query);
