@@ -186,7 +186,12 @@ GOOD = '{"order":"o-1","amount":1250}'
     ('{"order":"a","amount":99999999999999999999}', None, "not JSON"),
     ('{"order":"a","amount":1,"tip":1}', None, "besides"),
     ("[" * 4000, None, "not JSON"),
-])
+], ids=[
+    "empty", "cut", "more-behind-it", "not-utf-8", "array", "order-twice",
+    "no-order", "order-a-number", "order-empty", "order-too-long",
+    "order-slash", "order-not-ascii", "no-amount", "amount-a-string",
+    "amount-a-real", "amount-0", "amount-negative", "amount-too-large",
+    "amount-beyond-64-bits", "one-member-more", "deep"])
 def test_bad_bodies_are_named_and_not_charged(service, body, field, said):
     r = service.ask("POST", "/charge", body, JSON)
     told = json.loads(r.text)
@@ -227,7 +232,8 @@ def test_a_body_without_end_is_cut_off(service):
 
 @pytest.mark.parametrize("kind, status", [
     (None, 415), ("text/plain", 415), ("application/jsonp", 415),
-    ("application/json", 201), ("Application/JSON; charset=utf-8", 201)])
+    ("application/json", 201), ("Application/JSON; charset=utf-8", 201)],
+    ids=["none", "text", "longer", "json", "json-with-charset"])
 def test_only_json_is_taken(service, kind, status):
     headers = {"Content-Type": kind} if kind else {}
     assert service.ask("POST", "/charge", GOOD, headers).status == status
@@ -252,7 +258,11 @@ def test_wrong_methods_are_told_the_right_ones(service, method, path, allow):
     ("/ledger?limit=", 400, "1 to 1000"),
     ("/ledger?limit=99999999999", 400, "1 to 1000"),
     ("/ledger?after=a%20b", 400, "1 to 64"),
-    ("/orders/o-1?after=x", 400, "after must be a number")])
+    ("/orders/o-1?after=x", 400, "after must be a number")],
+    ids=["root", "charge-slash", "order-unknown", "order-empty", "order-slash",
+         "order-too-long", "limit-0", "limit-1001", "limit-negative",
+         "limit-empty", "limit-too-long", "after-with-space",
+         "after-not-a-number"])
 def test_wrong_paths_and_arguments_are_named(service, path, status, said):
     service.charge()
     r = service.ask("GET", path)
@@ -430,7 +440,10 @@ def test_a_signal_ends_it_cleanly_also_in_the_middle_of_a_nap(start, sig):
     (["--db", "x", "--threads", "0"], "1 to 64"),
     (["--db", "x", "--slow-ms", "600001"], "600000"),
     (["--db", "x", "--every", "0"], "1 to 1000000"),
-    (["--db", "x", "--sample", "rude"], "drop-before")])
+    (["--db", "x", "--sample", "rude"], "drop-before")],
+    ids=["none", "db-of-nothing", "operand", "unknown", "listen-all",
+         "listen-port", "listen-name", "listen-no-port", "threads-0",
+         "slow-ms-too-long", "every-0", "sample-unknown"])
 def test_wrong_options_are_refused(tmp_path, options, said):
     done = subprocess.run([PAYMENTS, *options], cwd=tmp_path, text=True,
                           capture_output=True, timeout=PATIENCE)
@@ -453,7 +466,8 @@ def other_version(path):
     (lambda p: p.write_bytes(b"no database " * 100), "not a database"),
     (lambda p: p.mkdir(), "unable to open"),
     (other_program, "version 0 and 1 tables"),
-    (other_version, "version 2")])
+    (other_version, "version 2")],
+    ids=["no-database", "folder", "other-program", "other-version"])
 def test_a_file_that_is_not_its_ledger_is_left_alone(tmp_path, make, said):
     path = tmp_path / "file.db"
     make(path)
@@ -540,7 +554,9 @@ def test_nobody_there_is_not_sent(service):
 @pytest.mark.parametrize("options", [
     ["--url", "https://x"], ["--url", "http://x:99999"], ["--url", "x"],
     ["--prefix", "a b"], ["--orders", "0"], ["--retries-of-one-order", "1001"],
-    ["--story", "double"], ["--token", "a\nb"]])
+    ["--story", "double"], ["--token", "a\nb"]],
+    ids=["https", "port", "no-scheme", "prefix", "orders-0", "retries-1001",
+         "double-without-url", "token-of-two-lines"])
 def test_wrong_options_of_the_agent_are_refused(options):
     done = subprocess.run([sys.executable, AGENT, *options], text=True,
                           capture_output=True, timeout=PATIENCE)
@@ -633,7 +649,12 @@ IN_FLIGHT = problem(409, "in-flight", Retry_After="0")
     ([IN_FLIGHT], "409 in-flight 5", "unknown", 3),
     ([raw(200, [], "application/problem+json"), FRESH],
      "201 new 1, broken off 1", "charged", 0),
-])
+], ids=[
+    "new", "in-flight-then-replayed", "store-unavailable-then-new",
+    "429-and-502-then-new", "no-answer-then-replayed", "response-unavailable",
+    "502-outcome-unknown", "409-outcome-unknown", "key-reused",
+    "recorded-failure", "409-of-the-application", "in-flight-for-ever",
+    "problem-that-is-none"])
 def test_the_agent_understands(answers, seen, result, status):
     peer = Peer(1, *answers)
     with contextlib.closing(peer):

@@ -1,0 +1,86 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * payments.h - what payments.c, which speaks HTTP, has of the other files.
+ */
+#ifndef PAYMENTS_H
+#define PAYMENTS_H
+
+#include <microhttpd.h>
+#include <pthread.h>
+#include <sqlite3.h>
+#include <stdbool.h>
+#include <stdint.h>
+
+/* ---- ledger.c: the charges, one row each, in an SQLite file ------------ */
+
+struct ledger {
+    sqlite3 *db;
+    pthread_mutex_t lock; /* one statement at a time */
+};
+
+/* Makes the file if it is not there; leaves one that is something else as it
+ * is. ledger_close() is due in any case. */
+bool ledger_open(struct ledger *l, const char *path);
+void ledger_close(struct ledger *l);
+
+/*
+ * These three give a line of JSON in `*line`, for free(); NULL only if there
+ * was no memory for it. False: nothing was done, and stderr says why.
+ * ledger_order() gives an empty line if the order has no charges, and begins
+ * behind the charge `after`; ledger_page() begins behind the order `after`.
+ */
+bool ledger_charge(struct ledger *l, const char *order, int64_t amount,
+                   char **line);
+bool ledger_order(struct ledger *l, const char *order, uint32_t after,
+                  uint32_t limit, char **line);
+bool ledger_page(struct ledger *l, const char *after, uint32_t limit,
+                 char **line);
+
+/* ---- manners.c: how a charge is to misbehave ---------------------------- */
+
+enum { NAP_MAX_MS = 600000 };
+enum fault { NO_FAULT, FAIL, DROP, DIE, HALF, GARBAGE };
+enum moment { BEFORE, AFTER }; /* the charge */
+
+struct manners {
+    uint32_t nap_ms[2]; /* by moment */
+    enum fault fault;
+    enum moment when;
+    unsigned status; /* FAIL */
+};
+
+#define MANNERS_RULE                                                           \
+    "must be a comma list of slow=MS and slow-after=MS (0 to 600000) and at "  \
+    "most one of fail=STATUS, fail-after=STATUS (400 to 599), drop-before, "   \
+    "drop-after, die-before, die-after, half, garbage"
+
+/* False, and `*m` is spoilt, if the text is not like MANNERS_RULE. */
+bool manners_parse(const char *text, struct manners *m);
+/* Decimal digits and nothing else, from min to max. */
+bool number_parse(const char *text, uint32_t min, uint32_t max, uint32_t *out);
+
+/* ---- naps.c: requests that wait without holding a thread ---------------- */
+
+struct nap {
+    struct MHD_Connection *connection;
+    bool cut; /* woken early, because the service stops */
+    uint64_t due_ms;
+    struct nap *next;
+};
+
+struct naps {
+    pthread_mutex_t lock;
+    pthread_cond_t changed;
+    pthread_t thread;
+    struct nap *first; /* in the order in which they are due */
+    bool closing;
+};
+
+int naps_start(struct naps *n); /* 0, or an error number */
+/* Cuts all naps short and allows no more: libmicrohttpd, which is stopped next,
+ * must not have a suspended connection then. */
+void naps_stop(struct naps *n);
+/* For a handler to return, which is called again when `ms` are over. */
+enum MHD_Result naps_add(struct naps *n, struct nap *one, uint32_t ms);
+
+#endif /* PAYMENTS_H */
