@@ -444,7 +444,7 @@ struct once_op {
     once_record record; /* as it stands now; bytes borrowed until `done`
                          * returns                                          */
 
-    once_op *next;        /* whoever holds the operation links it          */
+    once_op *next; /* whoever holds the operation links it          */
 };
 
 /*

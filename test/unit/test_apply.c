@@ -560,9 +560,9 @@ static void a_decision_is_repeated_by_its_note(void)
 
 static void a_repeated_decision_with_another_outcome_is_refused(void)
 {
-    static const struct row row = {"resolve", ONCE_OP_RESOLVE, INDET,    0, 0,
-                                   0,         0,               STRANGER, 0, 0,
-                                   0,         ONCE_OK,         RESOLVED};
+    static const struct row row = {
+        "resolve", ONCE_OP_RESOLVE, INDET,   0, 0, 0, 0, STRANGER, 0, 0,
+        0,         ONCE_OK,         RESOLVED};
     once_record r = before(&row);
     once_op op = call(&row);
     uint64_t fence = COUNTER;
