@@ -86,9 +86,9 @@ typedef struct {
     ngx_str_t                    name;
     ngx_str_t                    url;       /* may hold credentials */
     ngx_msec_t                   timeout;
-    ngx_uint_t                   index;
     ngx_str_t                    file;      /* where it was configured */
     ngx_uint_t                   line;
+    ngx_shm_zone_t              *zone;      /* its counters */
     ngx_http_once_worker_t      *worker;    /* NULL in the master */
 } ngx_http_once_store_t;
 
@@ -96,7 +96,6 @@ typedef struct {
 typedef struct {
     ngx_array_t                  stores;    /* ngx_http_once_store_t * */
     ngx_array_t                  locations; /* void **, loc_conf arrays */
-    ngx_shm_zone_t              *zone;
 } ngx_http_once_main_conf_t;
 
 
@@ -161,6 +160,12 @@ struct ngx_http_once_ctx_s {
     ngx_http_once_task_t        *task;
     ngx_event_t                  timer;
 
+    /* of an unguarded location, from which the request was redirected here */
+    ngx_http_upstream_t         *upstream_before;
+    ngx_uint_t                   states_before;
+
+    ngx_http_handler_pt          content_handler;
+
     uint8_t                      name[ONCE_NAME_SIZE];
     uint8_t                      digest[ONCE_FINGERPRINT_SIZE];
     once__fingerprint           *fingerprint;
@@ -200,6 +205,8 @@ struct ngx_http_once_ctx_s {
     unsigned                     counted:1;
     unsigned                     ours:1;    /* the headers bear our marks */
     unsigned                     refused:1; /* a second dispatch was refused */
+    unsigned                     reached:1; /* the content handler has run */
+    unsigned                     decided:1; /* what follows is only a page */
 };
 
 
@@ -210,7 +217,9 @@ ngx_int_t ngx_http_once_request_body_filter(ngx_http_request_t *r,
     ngx_chain_t *in);
 ngx_http_once_ctx_t *ngx_http_once_get_ctx(ngx_http_request_t *r);
 void ngx_http_once_claimed(ngx_http_once_ctx_t *ctx, int rc);
-off_t ngx_http_once_bytes_sent(ngx_http_request_t *r);
+off_t ngx_http_once_bytes_sent(ngx_http_once_ctx_t *ctx);
+ngx_uint_t ngx_http_once_head_whole(ngx_http_upstream_t *u);
+void ngx_http_once_find_word(ngx_http_upstream_t *u, once_bytes *word);
 void ngx_http_once_request_init(void);
 
 /* ngx_http_once_capture.c */
@@ -256,11 +265,34 @@ once_engine *ngx_http_once_engine(ngx_http_once_store_t *store);
 char *ngx_http_once_status_directive(ngx_conf_t *cf, ngx_command_t *cmd,
     void *conf);
 ngx_int_t ngx_http_once_add_zone(ngx_conf_t *cf,
-    ngx_http_once_main_conf_t *omcf);
+    ngx_http_once_store_t *store);
 void ngx_http_once_count(ngx_http_once_ctx_t *ctx);
 void ngx_http_once_publish(ngx_http_once_store_t *store, once_stats *last);
-void ngx_http_once_clear_slot(ngx_http_once_main_conf_t *omcf);
+void ngx_http_once_clear_slot(ngx_http_once_store_t *store);
 extern ngx_str_t  ngx_http_once_status_names[];
+
+
+/* methods that nginx itself does not repeat once the request was sent */
+
+#define NGX_HTTP_ONCE_NOT_REPEATED                                            \
+    (NGX_HTTP_POST|NGX_HTTP_PATCH|NGX_HTTP_LOCK)
+
+
+/* nginx may be built without some of them */
+
+extern ngx_module_t  ngx_http_proxy_module;
+extern ngx_module_t  ngx_http_fastcgi_module;
+extern ngx_module_t  ngx_http_uwsgi_module;
+extern ngx_module_t  ngx_http_scgi_module;
+extern ngx_module_t  ngx_http_grpc_module;
+extern ngx_module_t  ngx_http_dav_module;
+
+#pragma weak ngx_http_proxy_module
+#pragma weak ngx_http_fastcgi_module
+#pragma weak ngx_http_uwsgi_module
+#pragma weak ngx_http_scgi_module
+#pragma weak ngx_http_grpc_module
+#pragma weak ngx_http_dav_module
 
 
 extern ngx_module_t  ngx_http_once_module;

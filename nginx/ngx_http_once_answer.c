@@ -297,6 +297,10 @@ ngx_http_once_send(ngx_http_request_t *r, ngx_buf_t *b)
     ngx_int_t    rc;
     ngx_chain_t  out;
 
+    /* of an error_page that led here: the status is ours to choose */
+
+    r->err_status = 0;
+
     rc = ngx_http_send_header(r);
 
     if (rc == NGX_ERROR || rc > NGX_OK || r->header_only) {
@@ -554,6 +558,63 @@ ngx_http_once_set_content_type(ngx_http_request_t *r, ngx_str_t *value)
 
 /* --- from a response to bytes --- */
 
+/* Connection may have several lines, and nginx keeps one */
+
+static ngx_uint_t
+ngx_http_once_is_stored(ngx_http_request_t *r, once_bytes name,
+    once__header_policy *policy)
+{
+    ngx_uint_t        i;
+    ngx_list_part_t  *part;
+    ngx_table_elt_t  *h;
+
+    policy->connection.size = 0;
+
+    if (!once__header_stored(name, policy)) {
+        return 0;
+    }
+
+    if (r->upstream == NULL
+        || r->upstream->headers_in.connection == NULL)
+    {
+        return 1;
+    }
+
+    part = &r->upstream->headers_in.headers.part;
+    h = part->elts;
+
+    for (i = 0; /* void */ ; i++) {
+
+        if (i >= part->nelts) {
+            if (part->next == NULL) {
+                break;
+            }
+
+            part = part->next;
+            h = part->elts;
+            i = 0;
+        }
+
+        if (h[i].key.len != sizeof("Connection") - 1
+            || ngx_strncasecmp(h[i].key.data, (u_char *) "Connection",
+                               h[i].key.len)
+               != 0)
+        {
+            continue;
+        }
+
+        policy->connection.data = h[i].value.data;
+        policy->connection.size = h[i].value.len;
+
+        if (!once__header_stored(name, policy)) {
+            return 0;
+        }
+    }
+
+    return 1;
+}
+
+
 static ngx_uint_t
 ngx_http_once_stored_headers(ngx_http_request_t *r, ngx_http_once_ctx_t *ctx,
     once__header *out)
@@ -574,13 +635,6 @@ ngx_http_once_stored_headers(ngx_http_request_t *r, ngx_http_once_ctx_t *ctx,
         policy.n_hide = ctx->conf->hide->nelts;
     }
 
-    if (r->upstream != NULL && r->upstream->headers_in.connection != NULL) {
-        policy.connection.data =
-                         r->upstream->headers_in.connection->value.data;
-        policy.connection.size =
-                         r->upstream->headers_in.connection->value.len;
-    }
-
     ngx_memzero(&header, sizeof(once__header));
 
     if (r->headers_out.content_type.len) {
@@ -589,7 +643,7 @@ ngx_http_once_stored_headers(ngx_http_request_t *r, ngx_http_once_ctx_t *ctx,
         header.value.data = r->headers_out.content_type.data;
         header.value.size = r->headers_out.content_type.len;
 
-        if (once__header_stored(header.name, &policy)) {
+        if (ngx_http_once_is_stored(r, header.name, &policy)) {
             if (out != NULL) {
                 out[n] = header;
             }
@@ -620,7 +674,7 @@ ngx_http_once_stored_headers(ngx_http_request_t *r, ngx_http_once_ctx_t *ctx,
         header.name.data = h[i].key.data;
         header.name.size = h[i].key.len;
 
-        if (!once__header_stored(header.name, &policy)) {
+        if (!ngx_http_once_is_stored(r, header.name, &policy)) {
             continue;
         }
 

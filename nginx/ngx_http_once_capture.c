@@ -29,8 +29,11 @@ static ngx_int_t ngx_http_once_collect(ngx_http_request_t *r,
     ngx_http_once_ctx_t *ctx, ngx_buf_t *b, size_t size);
 static ngx_int_t ngx_http_once_mark(ngx_http_request_t *r,
     ngx_http_once_ctx_t *ctx, ngx_chain_t *in);
+static void ngx_http_once_be_patient(ngx_http_request_t *r,
+    ngx_http_once_ctx_t *ctx);
 static ngx_int_t ngx_http_once_do(ngx_http_request_t *r,
     ngx_http_once_ctx_t *ctx);
+static ngx_uint_t ngx_http_once_end_upstream(ngx_http_request_t *r);
 static ngx_int_t ngx_http_once_send_held(ngx_http_request_t *r,
     ngx_http_once_ctx_t *ctx, int rc);
 static ngx_int_t ngx_http_once_send_marked(ngx_http_request_t *r,
@@ -64,7 +67,12 @@ ngx_http_once_header_filter(ngx_http_request_t *r)
 
     ctx = ngx_http_once_get_ctx(r);
 
-    if (ctx != NULL && ctx->state == NGX_HTTP_ONCE_OWNER) {
+    /* a handler that failed behind its header begins a second response */
+
+    if (ctx != NULL
+        && (ctx->state == NGX_HTTP_ONCE_OWNER
+            || ctx->state == NGX_HTTP_ONCE_HOLD))
+    {
         return ngx_http_once_hold(r, ctx);
     }
 
@@ -106,6 +114,8 @@ ngx_http_once_hold(ngx_http_request_t *r, ngx_http_once_ctx_t *ctx)
     ctx->heard = ngx_http_once_hear(r, ctx);
     ctx->state = NGX_HTTP_ONCE_HOLD;
     ctx->keepalive = r->keepalive;
+    ctx->body_len = 0;
+    ctx->last = 0;
 
     /* ssi, addition and slice ask for it in header filters that run late */
 
@@ -122,7 +132,11 @@ ngx_http_once_hold(ngx_http_request_t *r, ngx_http_once_ctx_t *ctx)
         ctx->finalize = u->finalize_request;
         u->finalize_request = ngx_http_once_finalize_upstream;
 
-        if (u->input_filter_init != NULL) {
+        /* a module of somebody else may have a context of its own */
+
+        if (u->input_filter_init != NULL && u->input_filter_ctx == r
+            && (u->pipe == NULL || u->pipe->input_ctx == r))
+        {
             ctx->filter_init = u->input_filter_init;
             u->input_filter_init = ngx_http_once_filter_init;
         }
@@ -231,26 +245,31 @@ ngx_http_once_pipe_filter(ngx_event_pipe_t *p, ngx_buf_t *buf)
 static int
 ngx_http_once_hear(ngx_http_request_t *r, ngx_http_once_ctx_t *ctx)
 {
-    ngx_uint_t            i;
-    ngx_list_part_t      *part;
-    ngx_table_elt_t      *h;
     ngx_http_upstream_t  *u;
 
     u = r->upstream;
+
+    if (ctx->decided && !ctx->refused) {
+        return ctx->heard;      /* this is the error page */
+    }
+
     ctx->upstream_status = r->headers_out.status;
 
     if (ctx->refused) {
         return ONCE__BROKEN;
     }
 
-    if (u == NULL) {
+    if (u == NULL || u == ctx->upstream_before) {
 
-        /* a content handler of another kind: what it says is the outcome */
+        /*
+         * A content handler of another kind: what it says is the outcome.
+         * Before it has run, nginx itself speaks, and nothing was done.
+         */
 
-        return ONCE__WHOLE;
+        return ctx->reached ? ONCE__WHOLE : ONCE__NOT_SENT;
     }
 
-    if (ngx_http_once_bytes_sent(r) == 0) {
+    if (ngx_http_once_bytes_sent(ctx) == 0) {
         return ONCE__NOT_SENT;
     }
 
@@ -258,12 +277,14 @@ ngx_http_once_hear(ngx_http_request_t *r, ngx_http_once_ctx_t *ctx)
 
         /* after X-Accel-Redirect or an intercepted error the head was whole */
 
-        if (u->state == NULL || u->state->header_time == (ngx_msec_t) -1) {
+        if (!ngx_http_once_head_whole(u)) {
             return ONCE__BROKEN;
         }
-
-        ctx->upstream_status = u->headers_in.status_n;
     }
+
+    /* what is shown may be another one: "error_page 405 @pay" */
+
+    ctx->upstream_status = u->headers_in.status_n;
 
     if (r->http_version != ctx->http_version) {
 
@@ -273,9 +294,29 @@ ngx_http_once_hear(ngx_http_request_t *r, ngx_http_once_ctx_t *ctx)
         return ONCE__BROKEN;
     }
 
-    if (r->headers_out.status < NGX_HTTP_OK) {
+    if (ctx->upstream_status < NGX_HTTP_OK) {
         return ONCE__BROKEN;    /* 101: nobody asked for it */
     }
+
+    ngx_http_once_find_word(u, &ctx->word);
+
+    return ONCE__WHOLE;
+}
+
+
+ngx_uint_t
+ngx_http_once_head_whole(ngx_http_upstream_t *u)
+{
+    return u->state != NULL && u->state->header_time != (ngx_msec_t) -1;
+}
+
+
+void
+ngx_http_once_find_word(ngx_http_upstream_t *u, once_bytes *word)
+{
+    ngx_uint_t        i;
+    ngx_list_part_t  *part;
+    ngx_table_elt_t  *h;
 
     part = &u->headers_in.headers.part;
     h = part->elts;
@@ -298,12 +339,10 @@ ngx_http_once_hear(ngx_http_request_t *r, ngx_http_once_ctx_t *ctx)
                                h[i].key.len)
                == 0)
         {
-            ctx->word.data = h[i].value.data;
-            ctx->word.size = h[i].value.len;
+            word->data = h[i].value.data;
+            word->size = h[i].value.len;
         }
     }
-
-    return ONCE__WHOLE;
 }
 
 
@@ -326,6 +365,7 @@ ngx_http_once_body_filter(ngx_http_request_t *r, ngx_chain_t *in)
 {
     size_t                size;
     ngx_buf_t            *b;
+    ngx_uint_t            unseen;
     ngx_chain_t          *cl;
     ngx_http_once_ctx_t  *ctx;
 
@@ -368,17 +408,19 @@ ngx_http_once_body_filter(ngx_http_request_t *r, ngx_chain_t *in)
         return ngx_http_once_next_body_filter(r, in);
     }
 
+    /* a problem will stand in its place */
+
+    unseen = (ctx->heard == ONCE__BROKEN && !ctx->conf->dry_run);
+
     for (cl = in; cl; cl = cl->next) {
         b = cl->buf;
         size = (size_t) ngx_buf_size(b);
 
-        if (ngx_buf_special(b)) {
+        if (ngx_buf_special(b) || unseen) {
             size = 0;
         }
 
-        if (ctx->body_len + size > ctx->conf->max_response
-            && ctx->heard == ONCE__WHOLE)
-        {
+        if (ctx->body_len + size > ctx->conf->max_response) {
             return ngx_http_once_mark(r, ctx, cl);
         }
 
@@ -396,12 +438,14 @@ ngx_http_once_body_filter(ngx_http_request_t *r, ngx_chain_t *in)
         }
     }
 
-    if (ctx->upstream_rc >= NGX_HTTP_SPECIAL_RESPONSE
-        && ctx->heard == ONCE__WHOLE)
-    {
+    if (ctx->upstream_rc >= NGX_HTTP_SPECIAL_RESPONSE) {
+
         /* it died in the middle, and nothing has been sent yet */
 
-        ctx->heard = ONCE__BROKEN;
+        if (ctx->heard == ONCE__WHOLE) {
+            ctx->heard = ONCE__BROKEN;
+        }
+
         ctx->last = 1;
     }
 
@@ -496,7 +540,10 @@ ngx_http_once_mark(ngx_http_request_t *r, ngx_http_once_ctx_t *ctx,
         return NGX_ERROR;
     }
 
-    ctx->heard = ONCE__UNSTORABLE;
+    if (ctx->heard == ONCE__WHOLE) {
+        ctx->heard = ONCE__UNSTORABLE;
+    }
+
     ctx->state = NGX_HTTP_ONCE_MARK;
 
     verdict = once__judge(ctx->heard, (int) ctx->upstream_status, ctx->word,
@@ -510,9 +557,34 @@ ngx_http_once_mark(ngx_http_request_t *r, ngx_http_once_ctx_t *ctx,
         return NGX_ERROR;
     }
 
+    ngx_http_once_be_patient(r, ctx);
     r->buffered |= NGX_HTTP_ONCE_BUFFERED;
 
     return in ? NGX_AGAIN : NGX_OK;
+}
+
+
+/*
+ * The engine answers when the lease is over.  Nobody waits so long for a
+ * release or a surrender, and nginx would cut the connection after
+ * send_timeout: the caller gets an answer before that.
+ */
+
+static void
+ngx_http_once_be_patient(ngx_http_request_t *r, ngx_http_once_ctx_t *ctx)
+{
+    ngx_msec_t                 time;
+    ngx_http_core_loc_conf_t  *clcf;
+
+    clcf = ngx_http_get_module_loc_conf(r, ngx_http_core_module);
+    time = ctx->conf->store->timeout;
+
+    if (ctx->deed == ONCE__DO_COMPLETE || ctx->deed == ONCE__DO_MARK) {
+        time = ngx_min(ctx->conf->lease + 1000,
+                       clcf->send_timeout - clcf->send_timeout / 4);
+    }
+
+    ngx_add_timer(&ctx->timer, time);
 }
 
 
@@ -540,9 +612,6 @@ ngx_http_once_do(ngx_http_request_t *r, ngx_http_once_ctx_t *ctx)
         {
             return NGX_ERROR;
         }
-
-    } else {
-        ngx_add_timer(&ctx->timer, ctx->conf->store->timeout);
     }
 
     if (ngx_http_once_finish(ctx, verdict.deed, verdict.kind, bytes)
@@ -551,9 +620,33 @@ ngx_http_once_do(ngx_http_request_t *r, ngx_http_once_ctx_t *ctx)
         return NGX_ERROR;
     }
 
+    ngx_http_once_be_patient(r, ctx);
     r->buffered |= NGX_HTTP_ONCE_BUFFERED;
 
     return NGX_AGAIN;
+}
+
+
+/*
+ * Nobody will hear the rest.  The upstream module holds the only reference to
+ * a request at which it still works, and drops it: hence one more.
+ */
+
+static ngx_uint_t
+ngx_http_once_end_upstream(ngx_http_request_t *r)
+{
+    ngx_http_upstream_t  *u;
+
+    u = r->upstream;
+
+    if (u == NULL || u->cleanup == NULL) {
+        return 0;
+    }
+
+    r->main->count++;
+    (*u->cleanup)(r);
+
+    return 1;
 }
 
 
@@ -563,6 +656,7 @@ void
 ngx_http_once_stored(ngx_http_once_ctx_t *ctx, int rc)
 {
     ngx_int_t            ret;
+    ngx_uint_t           dead;
     ngx_connection_t    *c;
     ngx_http_request_t  *r;
 
@@ -582,8 +676,10 @@ ngx_http_once_stored(ngx_http_once_ctx_t *ctx, int rc)
             || ctx->deed == ONCE__DO_GIVE_UP || ctx->conf->dry_run))
     {
         ret = ngx_http_once_send_marked(r, ctx);
+        dead = 0;
 
     } else {
+        dead = (ctx->state == NGX_HTTP_ONCE_MARK);
         ret = ngx_http_once_send_held(r, ctx, rc);
     }
 
@@ -591,6 +687,10 @@ ngx_http_once_stored(ngx_http_once_ctx_t *ctx, int rc)
 
         /* a header filter below us may want another response */
 
+        (void) ngx_http_once_end_upstream(r);
+        ngx_http_finalize_request(r, ret);
+
+    } else if (dead && ngx_http_once_end_upstream(r)) {
         ngx_http_finalize_request(r, ret);
 
     } else {

@@ -209,7 +209,6 @@ ngx_http_once_init_process(ngx_cycle_t *cycle)
     }
 
     ngx_http_once_main = omcf;
-    ngx_http_once_clear_slot(omcf);
 
     ngx_http_once_fd = eventfd(0, EFD_NONBLOCK|EFD_CLOEXEC);
 
@@ -258,6 +257,7 @@ ngx_http_once_init_process(ngx_cycle_t *cycle)
 
         w->store = store[i];
         store[i]->worker = w;
+        ngx_http_once_clear_slot(store[i]);
         ngx_http_once_open(w, cycle->log);
     }
 
@@ -338,9 +338,9 @@ ngx_http_once_exit_process(ngx_cycle_t *cycle)
             once_engine_close(w->engine);
             w->engine = NULL;
         }
-    }
 
-    ngx_http_once_clear_slot(ngx_http_once_main);
+        ngx_http_once_clear_slot(store[i]);
+    }
 
     (void) close(ngx_http_once_fd);
     ngx_http_once_fd = -1;

@@ -83,12 +83,6 @@ static const struct {
     (sizeof(ngx_http_once_method_names)                                       \
      / sizeof(ngx_http_once_method_names[0]))
 
-/* those that nginx itself does not repeat once the request was sent */
-
-#define NGX_HTTP_ONCE_NOT_REPEATED                                            \
-    (NGX_HTTP_POST|NGX_HTTP_PATCH|NGX_HTTP_LOCK)
-
-
 #define NGX_HTTP_ONCE_ANY                                                     \
     NGX_HTTP_MAIN_CONF|NGX_HTTP_SRV_CONF|NGX_HTTP_LOC_CONF
 
@@ -314,23 +308,6 @@ static ngx_http_variable_t  ngx_http_once_vars[] = {
 };
 
 
-/* nginx may be built without some of them */
-
-extern ngx_module_t  ngx_http_proxy_module;
-extern ngx_module_t  ngx_http_fastcgi_module;
-extern ngx_module_t  ngx_http_uwsgi_module;
-extern ngx_module_t  ngx_http_scgi_module;
-extern ngx_module_t  ngx_http_grpc_module;
-extern ngx_module_t  ngx_http_dav_module;
-
-#pragma weak ngx_http_proxy_module
-#pragma weak ngx_http_fastcgi_module
-#pragma weak ngx_http_uwsgi_module
-#pragma weak ngx_http_scgi_module
-#pragma weak ngx_http_grpc_module
-#pragma weak ngx_http_dav_module
-
-
 /* --- variables --- */
 
 static ngx_int_t
@@ -548,7 +525,7 @@ ngx_http_once_merge_loc_conf(ngx_conf_t *cf, void *parent, void *child)
     }
 
     if (conf->key == NULL && conf->key_header.len == 0) {
-        ngx_str_set(&conf->key_header, "idempotency-key");
+        ngx_str_set(&conf->key_header, "idempotency_key");
     }
 
     if (conf->realm == NULL) {
@@ -628,6 +605,7 @@ ngx_http_once_init(ngx_conf_t *cf)
     void                      ***locations;
     ngx_uint_t                   i;
     ngx_http_handler_pt         *h;
+    ngx_http_once_store_t      **store;
     ngx_http_core_main_conf_t   *cmcf;
     ngx_http_once_main_conf_t   *omcf;
 
@@ -654,8 +632,12 @@ ngx_http_once_init(ngx_conf_t *cf)
         return NGX_OK;
     }
 
-    if (ngx_http_once_add_zone(cf, omcf) != NGX_OK) {
-        return NGX_ERROR;
+    store = omcf->stores.elts;
+
+    for (i = 0; i < omcf->stores.nelts; i++) {
+        if (ngx_http_once_add_zone(cf, store[i]) != NGX_OK) {
+            return NGX_ERROR;
+        }
     }
 
     cmcf = ngx_http_conf_get_module_main_conf(cf, ngx_http_core_module);
@@ -929,7 +911,6 @@ ngx_http_once_store(ngx_conf_t *cf, ngx_command_t *cmd, void *conf)
     store->name = value[1];
     store->url = value[2];
     store->timeout = (ngx_msec_t) timeout;
-    store->index = omcf->stores.nelts - 1;
     store->file = cf->conf_file->file.name;
     store->line = cf->conf_file->line;
     *elt = store;
@@ -1006,6 +987,11 @@ ngx_http_once_key_directive(ngx_conf_t *cf, ngx_command_t *cmd, void *conf)
         && ngx_strncmp(value[1].data, "$http_", 6) == 0)
     {
         for (p = value[1].data + 6; *p; p++) {
+
+            /* names of variables know no case */
+
+            *p = ngx_tolower(*p);
+
             if (!((*p >= 'a' && *p <= 'z') || (*p >= '0' && *p <= '9')
                   || *p == '_'))
             {
@@ -1019,12 +1005,6 @@ ngx_http_once_key_directive(ngx_conf_t *cf, ngx_command_t *cmd, void *conf)
 
             olcf->key_header.len = value[1].len - 6;
             olcf->key_header.data = value[1].data + 6;
-
-            for (p = olcf->key_header.data; *p; p++) {
-                if (*p == '_') {
-                    *p = '-';
-                }
-            }
 
             return NGX_CONF_OK;
         }

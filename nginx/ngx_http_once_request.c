@@ -14,6 +14,15 @@
 
 static ngx_int_t ngx_http_once_enter(ngx_http_request_t *r,
     ngx_http_once_ctx_t *ctx);
+static ngx_int_t ngx_http_once_dispatch(ngx_http_request_t *r,
+    ngx_http_once_ctx_t *ctx);
+static ngx_int_t ngx_http_once_refuse(ngx_http_request_t *r,
+    ngx_http_once_ctx_t *ctx);
+static ngx_uint_t ngx_http_once_repeats(ngx_http_request_t *r);
+static ngx_int_t ngx_http_once_content_handler(ngx_http_request_t *r);
+static ngx_uint_t ngx_http_once_was_sent(ngx_http_once_ctx_t *ctx);
+static void ngx_http_once_leave(ngx_http_request_t *r,
+    ngx_http_once_ctx_t *ctx);
 static ngx_int_t ngx_http_once_key(ngx_http_request_t *r,
     ngx_http_once_loc_conf_t *olcf, ngx_str_t *raw);
 static ngx_int_t ngx_http_once_prepare(ngx_http_request_t *r,
@@ -124,6 +133,8 @@ ngx_http_once_handler(ngx_http_request_t *r)
     ctx->conf = olcf;
     ctx->method = r->method;
     ctx->http_version = r->http_version;
+    ctx->upstream_before = r->upstream;
+    ctx->states_before = r->upstream_states ? r->upstream_states->nelts : 0;
     ctx->timer.handler = ngx_http_once_timeout;
     ctx->timer.data = ctx;
     ctx->timer.log = r->connection->log;
@@ -156,7 +167,7 @@ ngx_http_once_handler(ngx_http_request_t *r)
     rc = ngx_http_read_client_request_body(r, ngx_http_once_body_handler);
 
     if (rc >= NGX_HTTP_SPECIAL_RESPONSE) {
-        return rc;
+        return rc;                      /* see BODY in ngx_http_once_enter() */
     }
 
     /* drop the reference that the body reader took */
@@ -170,11 +181,34 @@ ngx_http_once_handler(ngx_http_request_t *r)
 static ngx_int_t
 ngx_http_once_enter(ngx_http_request_t *r, ngx_http_once_ctx_t *ctx)
 {
+    ngx_http_once_loc_conf_t  *olcf;
+
+    if (r->post_action && ctx->state != NGX_HTTP_ONCE_PASS) {
+
+        /* nginx is done with the request itself */
+
+        ngx_http_once_leave(r, ctx);
+        return NGX_DECLINED;
+    }
+
     switch (ctx->state) {
 
     case NGX_HTTP_ONCE_BODY:
     case NGX_HTTP_ONCE_CLAIM:
-        return NGX_DONE;
+
+        /* the body could not be read, and this is the way to an error page */
+
+        ngx_http_once_leave(r, ctx);
+
+        olcf = ngx_http_get_module_loc_conf(r, ngx_http_once_module);
+
+        if (olcf->store != NULL && (r->method & olcf->methods)
+            && r->content_handler != NULL)
+        {
+            return NGX_HTTP_INTERNAL_SERVER_ERROR;  /* without a claim? no */
+        }
+
+        return NGX_DECLINED;
 
     case NGX_HTTP_ONCE_ANSWER:
         r->content_handler = (ctx->problem < 0)
@@ -183,33 +217,180 @@ ngx_http_once_enter(ngx_http_request_t *r, ngx_http_once_ctx_t *ctx)
         return NGX_OK;
 
     case NGX_HTTP_ONCE_OWNER:
-
-        /*
-         * error_page to a named location keeps the method: it would send the
-         * request a second time.  GET is another request, and what comes after
-         * X-Accel-Redirect is what the upstream asked for.
-         */
-
-        if (r->method == ctx->method
-            && ngx_http_once_bytes_sent(r) > 0
-            && r->content_handler != NULL
-            && r->upstream->headers_in.x_accel_redirect == NULL)
-        {
-            ngx_log_error(NGX_LOG_ERR, r->connection->log, 0,
-                          "once: a second dispatch of a guarded request "
-                          "has been refused");
-            ctx->refused = 1;
-            ctx->problem = ONCE__P_OUTCOME_UNKNOWN;
-            ctx->problem_status = NGX_HTTP_BAD_GATEWAY;
-            r->content_handler = ngx_http_once_problem_handler;
-            return NGX_OK;
+        if (r->content_handler == NULL) {
+            return NGX_DECLINED;        /* a file, at most */
         }
 
-        return NGX_DECLINED;
+        return ngx_http_once_dispatch(r, ctx);
 
     default:
         return NGX_DECLINED;
     }
+}
+
+
+/*
+ * The content handler is about to run: for the request itself, for what the
+ * upstream asked for with X-Accel-Redirect, or for an error page.  A page may
+ * come from an upstream, too, and must not be taken for the outcome.
+ */
+
+static ngx_int_t
+ngx_http_once_dispatch(ngx_http_request_t *r, ngx_http_once_ctx_t *ctx)
+{
+    ngx_http_upstream_t  *u;
+
+    u = (r->upstream != ctx->upstream_before) ? r->upstream : NULL;
+
+    if (u != NULL && !ctx->decided
+        && u->headers_in.x_accel_redirect == NULL)
+    {
+        if (ngx_http_once_bytes_sent(ctx) == 0) {
+
+            /* a named location keeps the method: it is sent there instead */
+
+            if (r->method != ctx->method) {
+                ctx->decided = 1;
+                ctx->heard = ONCE__NOT_SENT;
+            }
+
+        } else if (r->method == ctx->method
+                   || !ngx_http_once_head_whole(u))
+        {
+            return ngx_http_once_refuse(r, ctx);
+
+        } else {
+            ctx->decided = 1;
+            ctx->heard = ONCE__WHOLE;
+            ctx->upstream_status = u->headers_in.status_n;
+            ngx_http_once_find_word(u, &ctx->word);
+        }
+    }
+
+    if (!ctx->decided && r->method == ctx->method
+        && (u == NULL || u->headers_in.x_accel_redirect == NULL)
+        && ngx_http_once_repeats(r))
+    {
+        ngx_log_error(NGX_LOG_ERR, r->connection->log, 0,
+                      "once: this location would repeat a guarded request: "
+                      "it needs \"once\" or \"proxy_next_upstream off\"");
+        return NGX_HTTP_INTERNAL_SERVER_ERROR;
+    }
+
+    if (r->content_handler != ngx_http_once_content_handler) {
+        ctx->content_handler = r->content_handler;
+        r->content_handler = ngx_http_once_content_handler;
+    }
+
+    return NGX_DECLINED;
+}
+
+
+static ngx_int_t
+ngx_http_once_refuse(ngx_http_request_t *r, ngx_http_once_ctx_t *ctx)
+{
+    ngx_log_error(NGX_LOG_ERR, r->connection->log, 0,
+                  "once: a second dispatch of a guarded request "
+                  "has been refused");
+
+    ctx->refused = 1;
+    ctx->problem = ONCE__P_OUTCOME_UNKNOWN;
+    ctx->problem_status = NGX_HTTP_BAD_GATEWAY;
+    r->content_handler = ngx_http_once_problem_handler;
+
+    return NGX_OK;
+}
+
+
+/* only a location that is guarded itself was narrowed */
+
+static ngx_uint_t
+ngx_http_once_repeats(ngx_http_request_t *r)
+{
+    ngx_uint_t                 i, next;
+    ngx_http_upstream_conf_t  *uc;
+
+    ngx_module_t  *upstreams[] = {
+        &ngx_http_proxy_module, &ngx_http_fastcgi_module,
+        &ngx_http_uwsgi_module, &ngx_http_scgi_module
+    };
+
+    for (i = 0; i < sizeof(upstreams) / sizeof(upstreams[0]); i++) {
+
+        if (upstreams[i] == NULL) {
+            continue;
+        }
+
+        uc = r->loc_conf[upstreams[i]->ctx_index];
+
+        if (uc->upstream == NULL) {
+            continue;
+        }
+
+        next = uc->next_upstream;
+
+        if ((r->method & NGX_HTTP_ONCE_NOT_REPEATED)
+            ? (next & NGX_HTTP_UPSTREAM_FT_NON_IDEMPOTENT)
+            : !(next & NGX_HTTP_UPSTREAM_FT_OFF))
+        {
+            return 1;
+        }
+    }
+
+    return 0;
+}
+
+
+static ngx_int_t
+ngx_http_once_content_handler(ngx_http_request_t *r)
+{
+    ngx_http_once_ctx_t  *ctx;
+
+    ctx = ngx_http_once_get_ctx(r);
+    ctx->reached = 1;
+
+    return ctx->content_handler(r);
+}
+
+
+/* the request goes another way, and its answer will not be judged */
+
+static void
+ngx_http_once_leave(ngx_http_request_t *r, ngx_http_once_ctx_t *ctx)
+{
+    if (ctx->timer.timer_set) {
+        ngx_del_timer(&ctx->timer);
+    }
+
+    ngx_http_once_abandon(ctx, ngx_http_once_was_sent(ctx));
+
+    r->buffered &= ~NGX_HTTP_ONCE_BUFFERED;
+    ctx->state = NGX_HTTP_ONCE_PASS;
+}
+
+
+/* "-" and "_" are the same to the variables of nginx */
+
+static ngx_uint_t
+ngx_http_once_same_header(ngx_str_t *header, ngx_str_t *variable)
+{
+    u_char      c;
+    ngx_uint_t  i;
+
+    if (header->len != variable->len) {
+        return 0;
+    }
+
+    for (i = 0; i < header->len; i++) {
+        c = header->data[i];
+        c = (c == '-') ? '_' : ngx_tolower(c);
+
+        if (c != variable->data[i]) {
+            return 0;
+        }
+    }
+
+    return 1;
 }
 
 
@@ -250,11 +431,7 @@ ngx_http_once_key(ngx_http_request_t *r, ngx_http_once_loc_conf_t *olcf,
             i = 0;
         }
 
-        if (h[i].key.len == olcf->key_header.len
-            && ngx_strncasecmp(h[i].key.data, olcf->key_header.data,
-                               h[i].key.len)
-               == 0)
-        {
+        if (ngx_http_once_same_header(&h[i].key, &olcf->key_header)) {
             *raw = h[i].value;
             n++;
         }
@@ -558,9 +735,10 @@ ngx_http_once_timeout(ngx_event_t *ev)
         return;
     }
 
-    if (ctx->state == NGX_HTTP_ONCE_STORE) {
-
-        /* a release or a surrender: nobody waits longer for that */
+    if (ctx->state == NGX_HTTP_ONCE_STORE
+        || ctx->state == NGX_HTTP_ONCE_MARK)
+    {
+        /* the engine goes on trying, and nobody waits longer for that */
 
         ngx_http_once_abandon(ctx, 0);
         ngx_http_once_stored(ctx, ONCE_ESTORE);
@@ -653,6 +831,7 @@ ngx_http_once_unavailable(ngx_http_once_ctx_t *ctx)
 void
 ngx_http_once_claimed(ngx_http_once_ctx_t *ctx, int rc)
 {
+    ngx_connection_t    *c;
     const once_record   *record;
     ngx_http_request_t  *r;
 
@@ -673,7 +852,10 @@ ngx_http_once_claimed(ngx_http_once_ctx_t *ctx, int rc)
 
         if (ngx_http_once_push_attempt(r, ctx) != NGX_OK) {
             ngx_http_once_abandon(ctx, 0);
+            ctx->state = NGX_HTTP_ONCE_PASS;
+            c = r->connection;
             ngx_http_finalize_request(r, NGX_HTTP_INTERNAL_SERVER_ERROR);
+            ngx_http_run_posted_requests(c);
             return;
         }
 
@@ -742,6 +924,33 @@ ngx_http_once_resume(ngx_http_request_t *r)
 
 
 /*
+ * With "underscores_in_headers on" a name has two spellings, which are one to
+ * FastCGI and its kin.
+ */
+
+static ngx_uint_t
+ngx_http_once_internal_name(ngx_str_t *name)
+{
+    char        text[32];
+    size_t      i;
+    once_bytes  b;
+
+    if (name->len > sizeof(text)) {
+        return 0;
+    }
+
+    for (i = 0; i < name->len; i++) {
+        text[i] = (char) (name->data[i] == '_' ? '-' : name->data[i]);
+    }
+
+    b.data = text;
+    b.size = name->len;
+
+    return (ngx_uint_t) once__header_internal(b);
+}
+
+
+/*
  * Headers of ours that the client sent must not reach the upstream.  The list
  * is built anew: pointers in headers_in go on pointing to the old elements.
  */
@@ -773,7 +982,7 @@ ngx_http_once_strip_request(ngx_http_request_t *r, ngx_uint_t guarded)
                 i = 0;
             }
 
-            if (once__header_internal(ngx_http_once_bytes(&h[i].key))
+            if (ngx_http_once_internal_name(&h[i].key)
                 || (guarded && h[i].key.len == sizeof("Upgrade") - 1
                     && ngx_strncasecmp(h[i].key.data, (u_char *) "Upgrade",
                                        h[i].key.len)
@@ -843,27 +1052,54 @@ ngx_http_once_push_attempt(ngx_http_request_t *r, ngx_http_once_ctx_t *ctx)
 
 
 off_t
-ngx_http_once_bytes_sent(ngx_http_request_t *r)
+ngx_http_once_bytes_sent(ngx_http_once_ctx_t *ctx)
 {
     off_t                       sent;
     ngx_uint_t                  i;
+    ngx_http_request_t         *r;
+    ngx_http_upstream_t        *u;
     ngx_http_upstream_state_t  *state;
 
+    r = ctx->request;
+    u = r->upstream;
     sent = 0;
 
     if (r->upstream_states != NULL) {
         state = r->upstream_states->elts;
 
-        for (i = 0; i < r->upstream_states->nelts; i++) {
+        for (i = ctx->states_before; i < r->upstream_states->nelts; i++) {
             sent += state[i].bytes_sent;
         }
     }
 
-    if (r->upstream != NULL && r->upstream->peer.connection != NULL) {
-        sent += r->upstream->peer.connection->sent;
+    if (u != NULL && u != ctx->upstream_before && u->peer.connection != NULL) {
+        sent += u->peer.connection->sent;
     }
 
     return sent;
+}
+
+
+/* may the request have had an effect? */
+
+static ngx_uint_t
+ngx_http_once_was_sent(ngx_http_once_ctx_t *ctx)
+{
+    ngx_http_request_t  *r;
+
+    r = ctx->request;
+
+    if (ctx->decided) {
+        return ctx->heard != ONCE__NOT_SENT;
+    }
+
+    if (ctx->reached
+        && (r->upstream == NULL || r->upstream == ctx->upstream_before))
+    {
+        return 1;       /* a content handler that is no upstream */
+    }
+
+    return ngx_http_once_bytes_sent(ctx) > 0;
 }
 
 
@@ -878,7 +1114,7 @@ ngx_http_once_cleanup(void *data)
         ngx_del_timer(&ctx->timer);
     }
 
-    ngx_http_once_abandon(ctx, ngx_http_once_bytes_sent(ctx->request) > 0);
+    ngx_http_once_abandon(ctx, ngx_http_once_was_sent(ctx));
 
     once__fingerprint_free(ctx->fingerprint);
 

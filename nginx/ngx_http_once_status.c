@@ -95,24 +95,35 @@ static u_char *ngx_http_once_prometheus(u_char *p,
     ngx_http_once_main_conf_t *omcf);
 
 
+/* one zone for each store: the list may be another one after a reload */
+
 ngx_int_t
-ngx_http_once_add_zone(ngx_conf_t *cf, ngx_http_once_main_conf_t *omcf)
+ngx_http_once_add_zone(ngx_conf_t *cf, ngx_http_once_store_t *store)
 {
     size_t     size;
-    ngx_str_t  name = ngx_string("ngx_http_once");
+    ngx_str_t  name;
 
-    size = 8 * ngx_pagesize
-           + ngx_align(omcf->stores.nelts * sizeof(ngx_http_once_shared_t),
-                       ngx_pagesize);
-
-    omcf->zone = ngx_shared_memory_add(cf, &name, size,
-                                       &ngx_http_once_module);
-    if (omcf->zone == NULL) {
+    name.data = ngx_pnalloc(cf->pool, sizeof("ngx_http_once:") - 1
+                                      + store->name.len);
+    if (name.data == NULL) {
         return NGX_ERROR;
     }
 
-    omcf->zone->init = ngx_http_once_init_zone;
-    omcf->zone->data = omcf;
+    name.len = (size_t) (ngx_sprintf(name.data, "ngx_http_once:%V",
+                                     &store->name)
+                         - name.data);
+
+    size = 8 * ngx_pagesize
+           + ngx_align(sizeof(ngx_http_once_shared_t), ngx_pagesize);
+
+    store->zone = ngx_shared_memory_add(cf, &name, size,
+                                        &ngx_http_once_module);
+    if (store->zone == NULL) {
+        return NGX_ERROR;
+    }
+
+    store->zone->init = ngx_http_once_init_zone;
+    store->zone->data = store;
 
     return NGX_OK;
 }
@@ -121,41 +132,28 @@ ngx_http_once_add_zone(ngx_conf_t *cf, ngx_http_once_main_conf_t *omcf)
 static ngx_int_t
 ngx_http_once_init_zone(ngx_shm_zone_t *zone, void *data)
 {
-    ngx_slab_pool_t            *shpool;
-    ngx_http_once_main_conf_t  *omcf;
+    ngx_slab_pool_t  *shpool;
 
-    omcf = zone->data;
     shpool = (ngx_slab_pool_t *) zone->shm.addr;
 
     if (data != NULL || zone->shm.exists) {
         return NGX_OK;          /* a reload: the counters go on */
     }
 
-    shpool->data = ngx_slab_calloc(shpool, omcf->stores.nelts
-                                           * sizeof(ngx_http_once_shared_t));
+    shpool->data = ngx_slab_calloc(shpool, sizeof(ngx_http_once_shared_t));
 
     return shpool->data ? NGX_OK : NGX_ERROR;
 }
 
 
 static ngx_http_once_shared_t *
-ngx_http_once_shared(ngx_http_once_main_conf_t *omcf, ngx_uint_t index)
+ngx_http_once_shared(ngx_http_once_store_t *store)
 {
-    ngx_slab_pool_t         *shpool;
-    ngx_http_once_shared_t  *shared;
+    ngx_slab_pool_t  *shpool;
 
-    shpool = (ngx_slab_pool_t *) omcf->zone->shm.addr;
-    shared = shpool->data;
+    shpool = (ngx_slab_pool_t *) store->zone->shm.addr;
 
-    return &shared[index];
-}
-
-
-static ngx_http_once_main_conf_t *
-ngx_http_once_cycle_conf(void)
-{
-    return ngx_http_cycle_get_module_main_conf(ngx_cycle,
-                                               ngx_http_once_module);
+    return shpool->data;
 }
 
 
@@ -171,23 +169,19 @@ ngx_http_once_count(ngx_http_once_ctx_t *ctx)
     }
 
     ctx->counted = 1;
-    shared = ngx_http_once_shared(ngx_http_once_cycle_conf(),
-                                  ctx->conf->store->index);
+    shared = ngx_http_once_shared(ctx->conf->store);
     (void) ngx_atomic_fetch_add(&shared->requests[ctx->status], 1);
 }
 
 
 void
-ngx_http_once_clear_slot(ngx_http_once_main_conf_t *omcf)
+ngx_http_once_clear_slot(ngx_http_once_store_t *store)
 {
-    ngx_uint_t               i;
     ngx_http_once_shared_t  *shared;
 
-    for (i = 0; i < omcf->stores.nelts; i++) {
-        shared = ngx_http_once_shared(omcf, i);
-        ngx_memzero((void *) &shared->gauges[ngx_process_slot],
-                    sizeof(ngx_http_once_gauges_t));
-    }
+    shared = ngx_http_once_shared(store);
+    ngx_memzero((void *) &shared->gauges[ngx_process_slot],
+                sizeof(ngx_http_once_gauges_t));
 }
 
 
@@ -215,7 +209,7 @@ ngx_http_once_publish(ngx_http_once_store_t *store, once_stats *last)
     ngx_http_once_shared_t  *shared;
 
     once_engine_stats(ngx_http_once_engine(store), &stats);
-    shared = ngx_http_once_shared(ngx_http_once_cycle_conf(), store->index);
+    shared = ngx_http_once_shared(store);
 
     for (i = 0; i < NGX_HTTP_ONCE_NCOUNTERS; i++) {
         ngx_memcpy(&before, (u_char *) last + ngx_http_once_counters[i].stats,
@@ -425,7 +419,7 @@ ngx_http_once_json(u_char *p, ngx_http_once_main_conf_t *omcf)
     p = ngx_sprintf(p, "{\"version\":\"%s\",\"stores\":{", ONCE_VERSION);
 
     for (i = 0; i < omcf->stores.nelts; i++) {
-        shared = ngx_http_once_shared(omcf, i);
+        shared = ngx_http_once_shared(store[i]);
         sum = ngx_http_once_sum(shared);
 
         p = ngx_sprintf(p, "%s\"%V\":{\"requests\":{", i ? "," : "",
@@ -481,7 +475,7 @@ ngx_http_once_prometheus(u_char *p, ngx_http_once_main_conf_t *omcf)
                        "# TYPE once_requests_total counter\n");
 
     for (i = 0; i < omcf->stores.nelts; i++) {
-        shared = ngx_http_once_shared(omcf, i);
+        shared = ngx_http_once_shared(store[i]);
 
         for (n = NGX_HTTP_ONCE_S_NEW; n < NGX_HTTP_ONCE_S_COUNT; n++) {
             p = ngx_sprintf(p, "once_requests_total{store=\"%V\","
@@ -499,7 +493,7 @@ ngx_http_once_prometheus(u_char *p, ngx_http_once_main_conf_t *omcf)
                         ngx_http_once_counters[n].name);
 
         for (i = 0; i < omcf->stores.nelts; i++) {
-            shared = ngx_http_once_shared(omcf, i);
+            shared = ngx_http_once_shared(store[i]);
             counter = (ngx_atomic_t *) ((u_char *) shared
                                         + ngx_http_once_counters[n].shared);
             p = ngx_sprintf(p, "once_store_%s_total{store=\"%V\"} %uA\n",
@@ -515,7 +509,7 @@ ngx_http_once_prometheus(u_char *p, ngx_http_once_main_conf_t *omcf)
                        "# TYPE once_store_batch_seconds histogram\n");
 
     for (i = 0; i < omcf->stores.nelts; i++) {
-        shared = ngx_http_once_shared(omcf, i);
+        shared = ngx_http_once_shared(store[i]);
         sum = ngx_http_once_sum(shared);
 
         p = ngx_sprintf(p, "once_live_attempts{store=\"%V\"} %uL\n"
