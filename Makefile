@@ -22,6 +22,10 @@ help:
 	@echo 'make asan       all of it once more under ASan and UBSan'
 	@echo 'make tsan       engine and stores under ThreadSanitizer'
 	@echo 'make bench      figures, side by side with plain nginx; BENCH=--quick'
+	@echo 'make histories  2,000 concurrent histories of each store, judged'
+	@echo 'make model      the formal model, every row of its table (minutes)'
+	@echo 'make fuzz       each fuzz target for TIME seconds [600]'
+	@echo 'make coverage   branches of src/core and src/http that tests take'
 	@echo 'make style      facts of the house style (make format mends)'
 	@echo 'make docs       links and commands in the pages lead somewhere'
 	@echo 'make compilers  gcc and clang, warnings are errors'
@@ -63,6 +67,24 @@ asan: packages
 .PHONY: tsan
 tsan: packages
 	@PYTHON=$(PYTHON) $(PYTHON) tools/test --build $(BUILD)/tsan --sanitize thread
+
+.PHONY: histories
+histories: library
+	@for store in memory engine sqlite broken; do \
+		$(BUILD)/test/history $$store 2000 || exit 1; done
+
+.PHONY: model
+model: packages
+	@test/model/run $(BUILD)/model
+
+TIME ?= 600
+.PHONY: fuzz
+fuzz: all
+	@PYTHON=$(PYTHON) tools/fuzz $(BUILD) $(TIME) $(TARGETS)
+
+.PHONY: coverage
+coverage: packages
+	@tools/coverage $(BUILD)/coverage
 
 .PHONY: compilers
 compilers: packages

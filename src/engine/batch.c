@@ -14,6 +14,7 @@
 
 #include "core/error.h"
 #include "engine/engine.h"
+#include "engine/failpoint.h"
 
 enum { BACKOFF_MS = 5, BACKOFF_MAX_MS = 500, BACKOFF_STEPS = 7 };
 
@@ -186,7 +187,9 @@ void once__batch_run(once_engine *e)
 
     if (n == 0)
         return;
+    ONCE_FAILPOINT_BATCH(e->ops, n, "sent");
     rc = e->store->ops->apply(e->store, e->ops, n, &err);
+    ONCE_FAILPOINT_BATCH(e->ops, n, "answered");
     once__count_batch(e, once__now_us() - start);
     if (rc == ONCE_OK)
         once__store_answered(e);

@@ -47,6 +47,7 @@ struct lin {
     const struct lin_op *ops;
     size_t n;
     struct memo *memo;
+    uint64_t most; /* the largest set that could be explained */
 };
 
 /* Moments worth trying, within [lo, hi]. */
@@ -84,6 +85,11 @@ uint64_t lin_steps(const struct lin *l)
     return l->steps;
 }
 
+static int answered(const struct lin_op *o)
+{
+    return o->copy == 0 && o->ret != LIN_NEVER;
+}
+
 /* ---- Records ----------------------------------------------------------- */
 
 static int same_bytes(once_bytes a, once_bytes b)
@@ -106,8 +112,8 @@ static int same_record(const once_record *a, const once_record *b)
 
 static uint64_t mix(uint64_t hash, uint64_t value)
 {
-    hash = (hash ^ value) * 0x9e3779b97f4a7c15u;
-    return hash ^ hash >> 29;
+    hash = ((hash + 1) ^ value) * 0x9e3779b97f4a7c15u;
+    return hash ^ hash >> 32;
 }
 
 static uint64_t mix_bytes(uint64_t hash, const void *data, size_t size)
@@ -126,7 +132,7 @@ static uint64_t mix_bytes(uint64_t hash, const void *data, size_t size)
 static uint64_t hash_state(const struct state *s)
 {
     const once_record *r = &s->r;
-    uint64_t h = mix(s->fence, r->fence);
+    uint64_t h = mix(mix(1, s->fence), r->fence);
 
     h = mix(h, (uint64_t)r->state << 24 | (uint64_t)r->kind << 16 |
                    (uint64_t)r->policy << 8 | r->doubt);
@@ -190,7 +196,7 @@ static void add_told(struct moments *m, const once_op *o,
  * compares tokens only a record with its token can tell. */
 static int may_tell(const struct lin_op *o, const struct lin_op *a)
 {
-    return a->ret != LIN_NEVER &&
+    return answered(a) &&
            (o->op.verb > ONCE_OP_GIVE_UP ||
             memcmp(o->op.token, a->op.record.token, ONCE_TOKEN_SIZE) == 0);
 }
@@ -203,7 +209,7 @@ static void find_moments(const struct lin *l, const struct state *s,
     m->lo = o->call > l->skew ? o->call - l->skew : 0;
     m->hi = (o->ret == LIN_NEVER ? l->end : o->ret) + l->skew;
     m->n = 0;
-    if (o->ret != LIN_NEVER) {
+    if (answered(o)) {
         add_told(m, &o->op, &o->op.record);
         add_moment(m, s->r.lease_ms - o->op.left_ms);
         add_moment(m, m->hi);
@@ -214,7 +220,8 @@ static void find_moments(const struct lin *l, const struct state *s,
     }
     add_moment(m, m->lo);
     add_moment(m, s->r.lease_ms);
-    add_moment(m, s->r.keep_ms);
+    if (o->op.verb == ONCE_OP_FORGET)
+        add_moment(m, s->r.keep_ms);
 }
 
 /* ---- Search ------------------------------------------------------------ */
@@ -263,15 +270,18 @@ static int place_at(struct lin *l, uint64_t placed, const struct state *s,
 {
     struct state next = *s;
     once_op said = o->op;
-    int granted;
+    int changed, granted;
 
     l->steps++;
-    (void)once__apply(&next.r, &said, now, &next.fence);
+    changed = once__apply(&next.r, &said, now, &next.fence);
     granted = next.fence != s->fence;
-    if (o->ret == LIN_NEVER)
-        return granted ? search_granted(l, placed, o, &next)
-                       : search(l, placed, &next);
-    return step_answered(o, &said, granted, &next) && search(l, placed, &next);
+    if (answered(o))
+        return step_answered(o, &said, granted, &next) &&
+               search(l, placed, &next);
+    if (!changed)
+        return 0; /* nobody saw it and nothing came of it: not needed */
+    return granted ? search_granted(l, placed, o, &next)
+                   : search(l, placed, &next);
 }
 
 static int place(struct lin *l, uint64_t placed, const struct state *s,
@@ -287,28 +297,122 @@ static int place(struct lin *l, uint64_t placed, const struct state *s,
     return 0;
 }
 
-static int search(struct lin *l, uint64_t placed, const struct state *s)
+/* 1 if `o` is answered and fits here without changing anything. */
+static int fits_still(struct lin *l, const struct state *s,
+                      const struct lin_op *o)
+{
+    struct moments m;
+    size_t i;
+
+    if (!answered(o))
+        return 0;
+    find_moments(l, s, o, &m);
+    for (i = 0; i < m.n; i++) {
+        struct state next = *s;
+        once_op said = o->op;
+
+        l->steps++;
+        if (!once__apply(&next.r, &said, m.at[i], &next.fence) &&
+            step_answered(o, &said, 0, &next))
+            return 1;
+    }
+    return 0;
+}
+
+/* Places all that fits and changes nothing. If there is an order at all there
+ * is one with these here: nobody behind them can tell. */
+static uint64_t place_still(struct lin *l, uint64_t placed,
+                            const struct state *s, uint64_t first)
+{
+    size_t i;
+
+    for (i = 0; i < l->n; i++)
+        if (!(placed >> i & 1) && l->ops[i].call <= first &&
+            fits_still(l, s, &l->ops[i]))
+            placed |= UINT64_C(1) << i;
+    return placed;
+}
+
+/* When the first of those returned that are not placed; LIN_NEVER: none. */
+static uint64_t first_return(const struct lin *l, uint64_t placed)
 {
     uint64_t first = LIN_NEVER;
-    int open = 0;
+    size_t i;
+
+    for (i = 0; i < l->n; i++)
+        if (!(placed >> i & 1) && answered(&l->ops[i]) && l->ops[i].ret < first)
+            first = l->ops[i].ret;
+    return first;
+}
+
+/* A copy comes before what it is a copy of, in its turn among copies, and not
+ * behind what began when the answer was there. */
+static int copy_fits(const struct lin *l, uint64_t placed, size_t i)
+{
+    const struct lin_op *o = &l->ops[i];
+    size_t k;
+
+    for (k = i - o->copy; k < i; k++)
+        if ((k == i - o->copy) == (placed >> k & 1))
+            return 0;
+    for (k = 0; k < l->n; k++)
+        if (placed >> k & 1 && l->ops[k].call > o->ret)
+            return 0;
+    return 1;
+}
+
+static int may_forget(const struct lin *l, uint64_t placed)
+{
+    size_t i;
+
+    for (i = 0; i < l->n; i++)
+        if (!(placed >> i & 1) && l->ops[i].op.verb == ONCE_OP_FORGET)
+            return 1;
+    return 0;
+}
+
+/* 0 if somebody has yet to see what is over: an older fence than the newest,
+ * or an earlier attempt with nobody left who could forget this one. */
+static int may_go_on(const struct lin *l, uint64_t placed,
+                     const struct state *s)
+{
+    uint32_t least = may_forget(l, placed) ? 0 : s->r.attempt;
     size_t i;
 
     for (i = 0; i < l->n; i++) {
-        if (placed >> i & 1 || l->ops[i].ret == LIN_NEVER)
-            continue;
-        open = 1;
-        if (l->ops[i].ret < first)
-            first = l->ops[i].ret;
+        const once_record *shown = &l->ops[i].op.record;
+
+        if (!(placed >> i & 1) && answered(&l->ops[i]) && shown->attempt != 0 &&
+            (shown->fence < s->fence || shown->attempt < least))
+            return 0;
     }
-    if (!open)
-        return 1; /* what is left has no answer: nowhere */
-    if (l->steps > l->limit || tried(l, placed, s))
+    return 1;
+}
+
+static int search(struct lin *l, uint64_t placed, const struct state *s)
+{
+    uint64_t first = first_return(l, placed), before;
+    size_t i, k;
+
+    if (l->steps > l->limit || !may_go_on(l, placed, s) || tried(l, placed, s))
         return 0;
-    for (i = 0; i < l->n; i++) {
-        /* Somebody returned before this one began. */
-        if (placed >> i & 1 || l->ops[i].call > first)
+    do {
+        before = placed;
+        placed = place_still(l, placed, s, first);
+        first = first_return(l, placed);
+    } while (placed != before);
+    if (__builtin_popcountll(placed) > __builtin_popcountll(l->most))
+        l->most = placed;
+    if (first == LIN_NEVER)
+        return 1; /* what is left has no answer: nowhere */
+    for (k = 0; k < 2 * l->n; k++) {
+        const struct lin_op *o = &l->ops[i = k % l->n];
+
+        /* The answered first. Not behind one that returned before it began. */
+        if (placed >> i & 1 || o->call > first || answered(o) != (k < l->n) ||
+            (o->copy > 0 && !copy_fits(l, placed, i)))
             continue;
-        if (place(l, placed | UINT64_C(1) << i, s, &l->ops[i]))
+        if (place(l, placed | UINT64_C(1) << i, s, o))
             return 1;
     }
     return 0;
@@ -325,7 +429,7 @@ enum lin_verdict lin_check(struct lin *l, const struct lin_op *ops, size_t n)
     l->n = n;
     l->round++;
     l->limit = l->steps + LIN_STEPS;
-    l->end = 0;
+    l->end = l->most = 0;
     for (i = 0; i < n; i++) {
         uint64_t at = ops[i].ret == LIN_NEVER ? ops[i].call : ops[i].ret;
 
@@ -338,7 +442,7 @@ enum lin_verdict lin_check(struct lin *l, const struct lin_op *ops, size_t n)
 
 /* ---- Printing ---------------------------------------------------------- */
 
-static void print_one(const struct lin_op *o, uint64_t zero)
+static void print_one(const struct lin_op *o, uint64_t zero, int placed)
 {
     static const char *const verbs[ONCE__OP_END] = {
         [ONCE_OP_CLAIM] = "claim",     [ONCE_OP_DISPATCH] = "dispatch",
@@ -350,36 +454,40 @@ static void print_one(const struct lin_op *o, uint64_t zero)
     };
     const once_record *r = &o->op.record;
 
-    printf("#   %u %8" PRIu64 " ", o->worker, o->call - zero);
-    if (o->ret == LIN_NEVER) {
+    printf("# %c %u %8" PRIu64 " ", placed ? ' ' : '!', o->worker,
+           o->call - zero);
+    if (!answered(o)) {
         printf("       ? %-8s token %02x fence %" PRIu64 "\n",
                verbs[o->op.verb], o->op.token[0], o->op.fence);
         return;
     }
-    printf("%8" PRIu64 " %-8s token %02x fence %" PRIu64
-           " -> %d: state %u attempt %u token %02x fence %" PRIu64
-           " lease %+" PRId64 " granted %+" PRId64 "\n",
+    printf("%8" PRIu64 " %-8s token %02x fence %" PRIu64 " -> %d left %" PRIu64
+           ": state %u kind %u policy %u doubt %u "
+           "attempt %u token %02x fence %" PRIu64 " lease %" PRId64
+           " keep %" PRId64 " granted %" PRId64 "\n",
            o->ret - zero, verbs[o->op.verb], o->op.token[0], o->op.fence,
-           o->op.rc, r->state, r->attempt, r->token[0], r->fence,
+           o->op.rc, o->op.left_ms, r->state, r->kind, r->policy, r->doubt,
+           r->attempt, r->token[0], r->fence,
            r->lease_ms == 0 ? 0 : (int64_t)(r->lease_ms - zero),
+           r->keep_ms == 0 ? 0 : (int64_t)(r->keep_ms - zero),
            r->granted_ms == 0 ? 0 : (int64_t)(r->granted_ms - zero));
 }
 
-void lin_print(const struct lin_op *ops, size_t n)
+void lin_print(const struct lin *l)
 {
-    uint64_t last = 0, next, zero = LIN_NEVER;
+    uint64_t last, next = LIN_NEVER, zero;
     size_t i;
 
-    for (i = 0; i < n; i++)
-        zero = ops[i].call < zero ? ops[i].call : zero;
-    for (next = zero; next != LIN_NEVER; last = next) {
-        for (i = 0; i < n; i++)
-            if (ops[i].call == next)
-                print_one(&ops[i], zero);
+    for (i = 0; i < l->n; i++)
+        next = l->ops[i].call < next ? l->ops[i].call : next;
+    for (zero = next; next != LIN_NEVER;) {
         last = next;
         next = LIN_NEVER;
-        for (i = 0; i < n; i++)
-            if (ops[i].call > last && ops[i].call < next)
-                next = ops[i].call;
+        for (i = 0; i < l->n; i++) {
+            if (l->ops[i].call == last)
+                print_one(&l->ops[i], zero, l->most >> i & 1);
+            if (l->ops[i].call > last && l->ops[i].call < next)
+                next = l->ops[i].call;
+        }
     }
 }

@@ -14,13 +14,16 @@
 enum {
     LIN_OPS = 64,  /* operations of one history: a set of them is a word */
     LIN_BODY = 24, /* bytes of the longest result or note               */
-    LIN_STEPS = 2 * 1000 * 1000
+    LIN_STEPS = 5 * 1000 * 1000
 };
 
 /* One call, as its caller saw it. Bytes in `op` point into it. */
 struct lin_op {
     once_op op;         /* question and answer                          */
     uint64_t call, ret; /* the store's clock; LIN_NEVER: unknown outcome */
+    /* k > 0: a copy of the call k places before this one, that was maybe
+     * applied before it and not later than `ret`; nobody saw its answer. */
+    unsigned copy;
     unsigned worker;
     uint8_t body[LIN_BODY];  /* of the question                         */
     uint8_t shown[LIN_BODY]; /* of the answer: the result               */
@@ -41,7 +44,8 @@ enum lin_verdict lin_check(struct lin *l, const struct lin_op *ops, size_t n);
 /* Steps tried so far, over all histories. */
 uint64_t lin_steps(const struct lin *l);
 
-/* Prints a history as TAP comments, by time of call. */
-void lin_print(const struct lin_op *ops, size_t n);
+/* Prints the history that was judged last as TAP comments, by time of call;
+ * `!` stands before what the longest explanation leaves out. */
+void lin_print(const struct lin *l);
 
 #endif /* TEST_LIN_H */
