@@ -152,6 +152,18 @@ struct ngx_http_once_task_s {
 };
 
 
+/* a walk over a list of headers, whose parts nginx leaves to its users */
+
+typedef struct {
+    ngx_list_part_t             *part;
+    ngx_uint_t                   index;
+} ngx_http_once_walk_t;
+
+#define ngx_http_once_walk(walk, list)                                        \
+    (walk)->part = &(list)->part;                                             \
+    (walk)->index = 0
+
+
 struct ngx_http_once_ctx_s {
     ngx_http_once_state_e        state;
     ngx_http_once_status_e       status;
@@ -231,6 +243,8 @@ extern ngx_http_output_header_filter_pt  ngx_http_once_next_header_filter;
 extern ngx_http_output_body_filter_pt    ngx_http_once_next_body_filter;
 
 /* ngx_http_once_answer.c */
+
+ngx_table_elt_t *ngx_http_once_next(ngx_http_once_walk_t *walk);
 
 ngx_int_t ngx_http_once_problem_handler(ngx_http_request_t *r);
 ngx_int_t ngx_http_once_replay_handler(ngx_http_request_t *r);

@@ -43,6 +43,26 @@ static const size_t  ngx_http_once_special[] = {
     (sizeof(ngx_http_once_special) / sizeof(ngx_http_once_special[0]))
 
 
+ngx_table_elt_t *
+ngx_http_once_next(ngx_http_once_walk_t *walk)
+{
+    ngx_table_elt_t  *h;
+
+    while (walk->index >= walk->part->nelts) {
+        if (walk->part->next == NULL) {
+            return NULL;
+        }
+
+        walk->part = walk->part->next;
+        walk->index = 0;
+    }
+
+    h = walk->part->elts;
+
+    return &h[walk->index++];
+}
+
+
 static uint8_t
 ngx_http_once_tag(ngx_http_request_t *r, ngx_table_elt_t *h)
 {
@@ -96,31 +116,18 @@ ngx_http_once_add_header(ngx_http_request_t *r, const char *name,
 void
 ngx_http_once_strip_headers(ngx_http_request_t *r)
 {
-    once_bytes        name;
-    ngx_uint_t        i;
-    ngx_list_part_t  *part;
-    ngx_table_elt_t  *h;
+    once_bytes             name;
+    ngx_table_elt_t       *h;
+    ngx_http_once_walk_t   walk;
 
-    part = &r->headers_out.headers.part;
-    h = part->elts;
+    ngx_http_once_walk(&walk, &r->headers_out.headers);
 
-    for (i = 0; /* void */ ; i++) {
-
-        if (i >= part->nelts) {
-            if (part->next == NULL) {
-                break;
-            }
-
-            part = part->next;
-            h = part->elts;
-            i = 0;
-        }
-
-        name.data = h[i].key.data;
-        name.size = h[i].key.len;
+    while ((h = ngx_http_once_next(&walk)) != NULL) {
+        name.data = h->key.data;
+        name.size = h->key.len;
 
         if (once__header_internal(name)) {
-            h[i].hash = 0;
+            h->hash = 0;
         }
     }
 }
@@ -152,11 +159,10 @@ ngx_http_once_mark_new(ngx_http_request_t *r, ngx_http_once_ctx_t *ctx)
 static ngx_int_t
 ngx_http_once_expose(ngx_http_request_t *r, ngx_http_once_ctx_t *ctx)
 {
-    u_char           *p;
-    ngx_str_t        *value;
-    ngx_uint_t        i;
-    ngx_list_part_t  *part;
-    ngx_table_elt_t  *h;
+    u_char                *p;
+    ngx_str_t             *value;
+    ngx_table_elt_t       *h;
+    ngx_http_once_walk_t   walk;
 
     static char  ours[] = "Idempotent-Replayed, Idempotency-Status";
     static char  name[] = "Access-Control-Expose-Headers";
@@ -165,30 +171,18 @@ ngx_http_once_expose(ngx_http_request_t *r, ngx_http_once_ctx_t *ctx)
         return NGX_OK;
     }
 
-    part = &r->headers_out.headers.part;
-    h = part->elts;
+    ngx_http_once_walk(&walk, &r->headers_out.headers);
 
-    for (i = 0; /* void */ ; i++) {
-
-        if (i >= part->nelts) {
-            if (part->next == NULL) {
-                break;
-            }
-
-            part = part->next;
-            h = part->elts;
-            i = 0;
-        }
-
-        if (h[i].hash == 0 || h[i].key.len != sizeof(name) - 1
-            || ngx_strncasecmp(h[i].key.data, (u_char *) name,
+    while ((h = ngx_http_once_next(&walk)) != NULL) {
+        if (h->hash == 0 || h->key.len != sizeof(name) - 1
+            || ngx_strncasecmp(h->key.data, (u_char *) name,
                                sizeof(name) - 1)
                != 0)
         {
             continue;
         }
 
-        value = &h[i].value;
+        value = &h->value;
 
         p = ngx_pnalloc(r->pool, value->len + 2 + sizeof(ours));
         if (p == NULL) {
@@ -564,9 +558,8 @@ static ngx_uint_t
 ngx_http_once_is_stored(ngx_http_request_t *r, once_bytes name,
     once__header_policy *policy)
 {
-    ngx_uint_t        i;
-    ngx_list_part_t  *part;
-    ngx_table_elt_t  *h;
+    ngx_table_elt_t       *h;
+    ngx_http_once_walk_t   walk;
 
     policy->connection.size = 0;
 
@@ -580,31 +573,19 @@ ngx_http_once_is_stored(ngx_http_request_t *r, once_bytes name,
         return 1;
     }
 
-    part = &r->upstream->headers_in.headers.part;
-    h = part->elts;
+    ngx_http_once_walk(&walk, &r->upstream->headers_in.headers);
 
-    for (i = 0; /* void */ ; i++) {
-
-        if (i >= part->nelts) {
-            if (part->next == NULL) {
-                break;
-            }
-
-            part = part->next;
-            h = part->elts;
-            i = 0;
-        }
-
-        if (h[i].key.len != sizeof("Connection") - 1
-            || ngx_strncasecmp(h[i].key.data, (u_char *) "Connection",
-                               h[i].key.len)
+    while ((h = ngx_http_once_next(&walk)) != NULL) {
+        if (h->key.len != sizeof("Connection") - 1
+            || ngx_strncasecmp(h->key.data, (u_char *) "Connection",
+                               h->key.len)
                != 0)
         {
             continue;
         }
 
-        policy->connection.data = h[i].value.data;
-        policy->connection.size = h[i].value.len;
+        policy->connection.data = h->value.data;
+        policy->connection.size = h->value.len;
 
         if (!once__header_stored(name, policy)) {
             return 0;
@@ -619,11 +600,11 @@ static ngx_uint_t
 ngx_http_once_stored_headers(ngx_http_request_t *r, ngx_http_once_ctx_t *ctx,
     once__header *out)
 {
-    ngx_uint_t             i, n;
-    ngx_list_part_t       *part;
-    ngx_table_elt_t       *h;
+    ngx_uint_t             n;
     once__header           header;
+    ngx_table_elt_t       *h;
     once__header_policy    policy;
+    ngx_http_once_walk_t   walk;
 
     n = 0;
 
@@ -652,36 +633,24 @@ ngx_http_once_stored_headers(ngx_http_request_t *r, ngx_http_once_ctx_t *ctx,
         }
     }
 
-    part = &r->headers_out.headers.part;
-    h = part->elts;
+    ngx_http_once_walk(&walk, &r->headers_out.headers);
 
-    for (i = 0; /* void */ ; i++) {
-
-        if (i >= part->nelts) {
-            if (part->next == NULL) {
-                break;
-            }
-
-            part = part->next;
-            h = part->elts;
-            i = 0;
-        }
-
-        if (h[i].hash == 0) {
+    while ((h = ngx_http_once_next(&walk)) != NULL) {
+        if (h->hash == 0) {
             continue;
         }
 
-        header.name.data = h[i].key.data;
-        header.name.size = h[i].key.len;
+        header.name.data = h->key.data;
+        header.name.size = h->key.len;
 
         if (!ngx_http_once_is_stored(r, header.name, &policy)) {
             continue;
         }
 
         if (out != NULL) {
-            header.value.data = h[i].value.data;
-            header.value.size = h[i].value.len;
-            header.tag = ngx_http_once_tag(r, &h[i]);
+            header.value.data = h->value.data;
+            header.value.size = h->value.len;
+            header.tag = ngx_http_once_tag(r, h);
             out[n] = header;
         }
 

@@ -9,6 +9,7 @@
 
 
 #include "ngx_http_once.h"
+#include "engine/failpoint.h"
 
 
 static ngx_int_t ngx_http_once_header_filter(ngx_http_request_t *r);
@@ -108,6 +109,8 @@ ngx_http_once_hold(ngx_http_request_t *r, ngx_http_once_ctx_t *ctx)
 {
     ngx_str_t            *type;
     ngx_http_upstream_t  *u;
+
+    ONCE_FAILPOINT("response-head");
 
     u = r->upstream;
 
@@ -314,33 +317,20 @@ ngx_http_once_head_whole(ngx_http_upstream_t *u)
 void
 ngx_http_once_find_word(ngx_http_upstream_t *u, once_bytes *word)
 {
-    ngx_uint_t        i;
-    ngx_list_part_t  *part;
-    ngx_table_elt_t  *h;
+    ngx_table_elt_t       *h;
+    ngx_http_once_walk_t   walk;
 
-    part = &u->headers_in.headers.part;
-    h = part->elts;
+    ngx_http_once_walk(&walk, &u->headers_in.headers);
 
-    for (i = 0; /* void */ ; i++) {
-
-        if (i >= part->nelts) {
-            if (part->next == NULL) {
-                break;
-            }
-
-            part = part->next;
-            h = part->elts;
-            i = 0;
-        }
-
-        if (h[i].key.len == sizeof("Idempotency-Outcome") - 1
-            && ngx_strncasecmp(h[i].key.data,
+    while ((h = ngx_http_once_next(&walk)) != NULL) {
+        if (h->key.len == sizeof("Idempotency-Outcome") - 1
+            && ngx_strncasecmp(h->key.data,
                                (u_char *) "Idempotency-Outcome",
-                               h[i].key.len)
+                               h->key.len)
                == 0)
         {
-            word->data = h[i].value.data;
-            word->size = h[i].value.len;
+            word->data = h->value.data;
+            word->size = h->value.len;
         }
     }
 }
@@ -596,6 +586,8 @@ ngx_http_once_do(ngx_http_request_t *r, ngx_http_once_ctx_t *ctx)
     once_bytes     bytes;
     once__verdict  verdict;
 
+    ONCE_FAILPOINT("response-end");
+
     verdict = once__judge(ctx->heard, (int) ctx->upstream_status, ctx->word,
                           ctx->conf->final);
     ctx->deed = verdict.deed;
@@ -794,6 +786,8 @@ ngx_http_once_send_held(ngx_http_request_t *r, ngx_http_once_ctx_t *ctx,
         return NGX_ERROR;
     }
 
+    ONCE_FAILPOINT("tell");
+
     ret = ngx_http_once_next_header_filter(r);
 
     if (ret == NGX_ERROR || ret > NGX_OK) {
@@ -811,5 +805,9 @@ ngx_http_once_send_held(ngx_http_request_t *r, ngx_http_once_ctx_t *ctx,
     out.buf = b;
     out.next = NULL;
 
-    return ngx_http_once_next_body_filter(r, &out);
+    ret = ngx_http_once_next_body_filter(r, &out);
+
+    ONCE_FAILPOINT("told");
+
+    return ret;
 }

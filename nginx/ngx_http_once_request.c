@@ -10,6 +10,7 @@
 
 
 #include "ngx_http_once.h"
+#include "engine/failpoint.h"
 
 
 static ngx_int_t ngx_http_once_enter(ngx_http_request_t *r,
@@ -403,9 +404,9 @@ static ngx_int_t
 ngx_http_once_key(ngx_http_request_t *r, ngx_http_once_loc_conf_t *olcf,
     ngx_str_t *raw)
 {
-    ngx_uint_t        i, n;
-    ngx_list_part_t  *part;
-    ngx_table_elt_t  *h;
+    ngx_uint_t             n;
+    ngx_table_elt_t       *h;
+    ngx_http_once_walk_t   walk;
 
     if (olcf->key_header.len == 0) {
         if (ngx_http_complex_value(r, olcf->key, raw) != NGX_OK) {
@@ -416,23 +417,11 @@ ngx_http_once_key(ngx_http_request_t *r, ngx_http_once_loc_conf_t *olcf,
     }
 
     n = 0;
-    part = &r->headers_in.headers.part;
-    h = part->elts;
+    ngx_http_once_walk(&walk, &r->headers_in.headers);
 
-    for (i = 0; /* void */ ; i++) {
-
-        if (i >= part->nelts) {
-            if (part->next == NULL) {
-                break;
-            }
-
-            part = part->next;
-            h = part->elts;
-            i = 0;
-        }
-
-        if (ngx_http_once_same_header(&h[i].key, &olcf->key_header)) {
-            *raw = h[i].value;
+    while ((h = ngx_http_once_next(&walk)) != NULL) {
+        if (ngx_http_once_same_header(&h->key, &olcf->key_header)) {
+            *raw = h->value;
             n++;
         }
     }
@@ -456,30 +445,17 @@ ngx_http_once_bytes(ngx_str_t *s)
 static once_bytes
 ngx_http_once_header_in(ngx_http_request_t *r, const char *name, size_t len)
 {
-    ngx_uint_t        i;
-    once_bytes        b;
-    ngx_list_part_t  *part;
-    ngx_table_elt_t  *h;
+    once_bytes             b;
+    ngx_table_elt_t       *h;
+    ngx_http_once_walk_t   walk;
 
-    part = &r->headers_in.headers.part;
-    h = part->elts;
+    ngx_http_once_walk(&walk, &r->headers_in.headers);
 
-    for (i = 0; /* void */ ; i++) {
-
-        if (i >= part->nelts) {
-            if (part->next == NULL) {
-                break;
-            }
-
-            part = part->next;
-            h = part->elts;
-            i = 0;
-        }
-
-        if (h[i].key.len == len
-            && ngx_strncasecmp(h[i].key.data, (u_char *) name, len) == 0)
+    while ((h = ngx_http_once_next(&walk)) != NULL) {
+        if (h->key.len == len
+            && ngx_strncasecmp(h->key.data, (u_char *) name, len) == 0)
         {
-            return ngx_http_once_bytes(&h[i].value);
+            return ngx_http_once_bytes(&h->value);
         }
     }
 
@@ -844,6 +820,8 @@ ngx_http_once_claimed(ngx_http_once_ctx_t *ctx, int rc)
     switch (rc) {
 
     case ONCE_OWNER:
+        ONCE_FAILPOINT("owner");
+
         record = once_attempt_record(ctx->task->attempt);
         ctx->attempt = record->attempt;
         ctx->status = NGX_HTTP_ONCE_S_NEW;
@@ -958,34 +936,22 @@ ngx_http_once_internal_name(ngx_str_t *name)
 static ngx_int_t
 ngx_http_once_strip_request(ngx_http_request_t *r, ngx_uint_t guarded)
 {
-    ngx_uint_t        i, found, pass;
-    ngx_list_t        list;
-    ngx_list_part_t  *part;
-    ngx_table_elt_t  *h, *copy;
+    ngx_uint_t             found, pass;
+    ngx_list_t             list;
+    ngx_table_elt_t       *h, *copy;
+    ngx_http_once_walk_t   walk;
 
     found = 0;
     ngx_memzero(&list, sizeof(ngx_list_t));
 
     for (pass = 0; pass < 2; pass++) {
-        part = &r->headers_in.headers.part;
-        h = part->elts;
+        ngx_http_once_walk(&walk, &r->headers_in.headers);
 
-        for (i = 0; /* void */ ; i++) {
-
-            if (i >= part->nelts) {
-                if (part->next == NULL) {
-                    break;
-                }
-
-                part = part->next;
-                h = part->elts;
-                i = 0;
-            }
-
-            if (ngx_http_once_internal_name(&h[i].key)
-                || (guarded && h[i].key.len == sizeof("Upgrade") - 1
-                    && ngx_strncasecmp(h[i].key.data, (u_char *) "Upgrade",
-                                       h[i].key.len)
+        while ((h = ngx_http_once_next(&walk)) != NULL) {
+            if (ngx_http_once_internal_name(&h->key)
+                || (guarded && h->key.len == sizeof("Upgrade") - 1
+                    && ngx_strncasecmp(h->key.data, (u_char *) "Upgrade",
+                                       h->key.len)
                        == 0))
             {
                 found = 1;
@@ -998,7 +964,7 @@ ngx_http_once_strip_request(ngx_http_request_t *r, ngx_uint_t guarded)
                     return NGX_ERROR;
                 }
 
-                *copy = h[i];
+                *copy = *h;
             }
         }
 

@@ -296,39 +296,26 @@ ngx_http_once_status_directive(ngx_conf_t *cf, ngx_command_t *cmd, void *conf)
 static ngx_uint_t
 ngx_http_once_wants_text(ngx_http_request_t *r)
 {
-    ngx_str_t         value;
-    ngx_uint_t        i;
-    ngx_list_part_t  *part;
-    ngx_table_elt_t  *h;
+    ngx_str_t              value;
+    ngx_table_elt_t       *h;
+    ngx_http_once_walk_t   walk;
 
     if (ngx_http_arg(r, (u_char *) "format", 6, &value) == NGX_OK) {
         return value.len == sizeof("prometheus") - 1
                && ngx_strncmp(value.data, "prometheus", value.len) == 0;
     }
 
-    part = &r->headers_in.headers.part;
-    h = part->elts;
+    ngx_http_once_walk(&walk, &r->headers_in.headers);
 
-    for (i = 0; /* void */ ; i++) {
-
-        if (i >= part->nelts) {
-            if (part->next == NULL) {
-                break;
-            }
-
-            part = part->next;
-            h = part->elts;
-            i = 0;
-        }
-
-        if (h[i].key.len == sizeof("Accept") - 1
-            && ngx_strncasecmp(h[i].key.data, (u_char *) "Accept", 6) == 0)
+    while ((h = ngx_http_once_next(&walk)) != NULL) {
+        if (h->key.len == sizeof("Accept") - 1
+            && ngx_strncasecmp(h->key.data, (u_char *) "Accept", 6) == 0)
         {
-            return ngx_strlcasestrn(h[i].value.data,
-                                    h[i].value.data + h[i].value.len,
+            return ngx_strlcasestrn(h->value.data,
+                                    h->value.data + h->value.len,
                                     (u_char *) "openmetrics", 10) != NULL
-                   || ngx_strlcasestrn(h[i].value.data,
-                                       h[i].value.data + h[i].value.len,
+                   || ngx_strlcasestrn(h->value.data,
+                                       h->value.data + h->value.len,
                                        (u_char *) "text/plain", 9) != NULL;
         }
     }
