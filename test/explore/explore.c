@@ -1,0 +1,264 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * explore.c - configurations of the explorer, by words.
+ *
+ *    explore all          those that must hold and those that must break (TAP)
+ *    explore WORD...      one of them; a broken rule prints its trail
+ *
+ *    n=2 | n=3 | n=4      attempts on the one key [n=3]
+ *    two                  two-phase: claim, dispatch, send
+ *    retry                failed=retry, and the upstream fails once
+ *    take, mixed          all take over; all but one do
+ *    dedup                the upstream recognises the key
+ *    fp2                  the last attempt carries another request
+ *    lost=K crash=K silent=K wait=K renew=K
+ *                         how often answers are lost, owners die, patience
+ *                         ends, waiters look again [1 1 1 0 0]
+ *    resolve, reopen      one decision of an operator
+ *    keep                 retention ends once
+ *    twice, failover      what no rule can make good: a middlebox repeats, a
+ *                         store forgets what it acknowledged
+ *    reply_first, reset_releases, oversize_releases
+ *                         planted in the face, to show that they are seen
+ *    plain                without symmetry
+ *    states=N             stop there
+ *
+ * Status 0: every state was reached and no rule broken; 1: broken; 3: stopped.
+ */
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "t.h"
+
+#include "explore.h"
+
+enum { WORDS_MAX = 24, STATES_MAX = 40000000 };
+
+struct word {
+    const char *name;
+    size_t offset; /* of an int in struct config */
+};
+
+static const struct word switches[] = {
+    {"two", offsetof(struct config, two_phase)},
+    {"take", offsetof(struct config, take)},
+    {"mixed", offsetof(struct config, mixed)},
+    {"dedup", offsetof(struct config, dedup)},
+    {"fp2", offsetof(struct config, other_print)},
+    {"plain", offsetof(struct config, plain)},
+    {"reply_first", offsetof(struct config, reply_first)},
+    {"reset_releases", offsetof(struct config, reset_releases)},
+    {"oversize_releases", offsetof(struct config, oversize_releases)},
+    {"retry", offsetof(struct config, retry)},
+    {"reopen", offsetof(struct config, reopen)},
+};
+
+static const struct word budgets[] = {
+    {"lost", offsetof(struct budget, lost)},
+    {"crash", offsetof(struct budget, crashes)},
+    {"silent", offsetof(struct budget, silent)},
+    {"wait", offsetof(struct budget, waits)},
+    {"renew", offsetof(struct budget, renewals)},
+    {"fail", offsetof(struct budget, fails)},
+    {"break", offsetof(struct budget, breaks)},
+    {"miss", offsetof(struct budget, misses)},
+    {"throttle", offsetof(struct budget, throttles)},
+    {"resolve", offsetof(struct budget, resolves)},
+    {"keep", offsetof(struct budget, keeps)},
+    {"twice", offsetof(struct budget, doubles)},
+    {"failover", offsetof(struct budget, failovers)},
+};
+
+#define COUNT(a) (sizeof(a) / sizeof((a)[0]))
+
+static void defaults(struct config *c)
+{
+    memset(c, 0, sizeof(*c));
+    c->n = 3;
+    c->states_max = STATES_MAX;
+    c->budget = (struct budget){.crashes = 1,
+                                .lost = 1,
+                                .silent = 1,
+                                .breaks = 1,
+                                .misses = 1,
+                                .throttles = 1};
+}
+
+/* "word" stands for "word=1". */
+static int take_budget(struct config *c, const char *word)
+{
+    size_t i, size = strcspn(word, "=");
+    const char *value = word[size] == '=' ? word + size + 1 : "1";
+
+    if (strlen(value) != 1 || *value < '0' || *value > '9')
+        return 0;
+    for (i = 0; i < COUNT(budgets); i++)
+        if (strlen(budgets[i].name) == size &&
+            memcmp(budgets[i].name, word, size) == 0) {
+            ((uint8_t *)&c->budget)[budgets[i].offset] =
+                (uint8_t)(*value - '0');
+            return 1;
+        }
+    return 0;
+}
+
+static int take_word(struct config *c, const char *word)
+{
+    size_t i;
+
+    if (strncmp(word, "states=", 7) == 0) {
+        c->states_max = strtoull(word + 7, NULL, 10);
+        return c->states_max > 0;
+    }
+    if (strncmp(word, "n=", 2) == 0) {
+        c->n = (unsigned)strtoul(word + 2, NULL, 10);
+        return c->n >= 2 && c->n <= TRIES_MAX;
+    }
+    for (i = 0; i < COUNT(switches); i++)
+        if (strcmp(switches[i].name, word) == 0) {
+            memcpy((char *)c + switches[i].offset, &(int){1}, sizeof(int));
+            if (strcmp(word, "retry") == 0)
+                c->budget.fails = 1;
+            if (strcmp(word, "reopen") == 0)
+                c->budget.resolves = 1;
+            return 1;
+        }
+    return take_budget(c, word);
+}
+
+static int parse(struct config *c, int n, char **words)
+{
+    int i;
+
+    defaults(c);
+    for (i = 0; i < n; i++)
+        if (!take_word(c, words[i])) {
+            fprintf(stderr, "explore: not a word: %s\n", words[i]);
+            return 0;
+        }
+    return 1;
+}
+
+static void print_result(const char *name, int rc, const struct result *r)
+{
+    printf("# %-36s states=%" PRIu64 " steps=%" PRIu64 " sec=%.1f ", name,
+           r->states, r->steps, r->seconds);
+    if (rc == 0)
+        printf("clean, all reached");
+    else
+        printf("%s", rc == 1 ? r->broken : "stopped");
+    printf(" (late=%" PRIu64 " lost=%" PRIu64 " fenced=%" PRIu64
+           " executed=%" PRIu64 " retried=%" PRIu64 " taken over=%" PRIu64
+           " doubt=%" PRIu64 ")\n",
+           r->lates, r->losts, r->fenceds, r->executions, r->retries,
+           r->takeovers, r->doubts);
+    fflush(stdout);
+}
+
+/* ---- All --------------------------------------------------------------- */
+
+struct expected {
+    const char *words;
+    const char *rule; /* how the text of the broken rule begins, "" any of
+                       * them; NULL: holds */
+};
+
+/* clang-format off */
+static const struct expected table[] = {
+    { "n=3",                             NULL },
+    { "n=3 plain",                       NULL },
+    { "two",                             NULL },
+    { "two fp2",                         NULL },
+    { "two lost=2",                      NULL },
+    { "two silent=2",                    NULL },
+    { "two crash=2",                     NULL },
+    { "two wait renew",                  NULL },
+    { "two keep",                        NULL },
+    { "retry keep resolve",              NULL },
+    { "two retry resolve",               NULL },
+    { "mixed",                           NULL },
+    { "mixed two retry",                 NULL },
+    { "take dedup",                      NULL },
+    { "two take dedup",                  NULL },
+    { "n=2 take dedup reopen",           NULL },
+    { "n=4",                             NULL },
+    { "n=4 keep",                        NULL },
+    { "n=4 two",                         NULL },
+
+    /* What nobody promises (docs/protocol.md, section 11). */
+    { "take",                            "I1" },
+    { "mixed two reopen",                "I1" },
+    { "twice",                           "I1" },
+    { "failover",                        "" },
+    { "two failover",                    "" },
+
+    /* Mistakes of a face: those of the core are in test/mutants. */
+    { "reply_first",                     "I3" },
+    { "reset_releases",                  "I1" },
+    { "oversize_releases",               "I5" },
+};
+/* clang-format on */
+
+static int split(char *text, char **words)
+{
+    char *rest = text;
+    int n = 0;
+
+    while (*rest != '\0' && n < WORDS_MAX) {
+        words[n++] = rest;
+        rest += strcspn(rest, " ");
+        if (*rest == ' ')
+            *rest++ = '\0';
+    }
+    return n;
+}
+
+static void run_expected(const struct expected *e)
+{
+    char text[160], *words[WORDS_MAX];
+    struct config c;
+    struct result r;
+    int rc;
+
+    T_OK(strlen(e->words) < sizeof(text));
+    snprintf(text, sizeof(text), "%s", e->words);
+    if (!T_OK(parse(&c, split(text, words), words)))
+        return;
+    rc = search(&c, 1, &r);
+    print_result(e->words, rc, &r);
+    if (e->rule == NULL)
+        T_EQ(rc, 0);
+    else if (T_OK(rc == 1))
+        T_OK(strncmp(r.broken, e->rule, strlen(e->rule)) == 0);
+}
+
+static int run_all(void)
+{
+    size_t i;
+
+    for (i = 0; i < COUNT(table); i++) {
+        t__bad = 0;
+        run_expected(&table[i]);
+        t__failed += t__bad != 0;
+        printf("%s %d - %s: %s\n", t__bad ? "not ok" : "ok", ++t__number,
+               table[i].words, table[i].rule == NULL ? "holds" : "is broken");
+        fflush(stdout);
+    }
+    return t_done();
+}
+
+int main(int n, char **words)
+{
+    struct config c;
+    struct result r;
+    int rc;
+
+    if (n == 2 && strcmp(words[1], "all") == 0)
+        return run_all();
+    if (!parse(&c, n - 1, words + 1))
+        return 2;
+    rc = search(&c, 1, &r);
+    print_result("", rc, &r);
+    return rc == CROWDED ? 3 : rc;
+}

@@ -1,0 +1,511 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * gateway.c - the face, the upstream behind it and the clients before it.
+ *
+ * The face does what the nginx module does, in the same order: claim, send,
+ * judge by once__judge(), say the deed, and only then answer. A client that
+ * goes away changes nothing but the waiting. The upstream keeps a log of its
+ * own: what it executed is known there, whatever became of the answer.
+ */
+#include <assert.h>
+#include <string.h>
+
+#include "engine/engine.h"
+#include "http/http.h"
+
+#include "sim.h"
+
+enum { FACE_MS = 2, PERSISTENCE = 3, WORDS = 5 };
+
+/* What came back, as the value of an event. */
+enum { STATUS = 0xffff, UNSTORABLE = 1 << 16, WORD_SHIFT = 20 };
+
+static const char *const words[WORDS] = {"", "applied", "not-applied",
+                                         "no-store", "unknown"};
+
+static struct gateway *gateway_of(struct world *w, const struct call *c)
+{
+    return &w->gateways[c->gateway];
+}
+
+static int index_of(const struct world *w, const struct call *c)
+{
+    return (int)(c - w->calls);
+}
+
+/* ---- Clients ----------------------------------------------------------- */
+
+static void next_operation(struct world *w, int client)
+{
+    struct client *k = &w->clients[client];
+
+    k->tries = 0;
+    if (k->operations++ == OPERATIONS) {
+        k->done = 1;
+        return;
+    }
+    k->name = (int)below(w, KEYS) + (client % TENANTS) * KEYS;
+    k->print = chance(w, w->swarm.other_request) ? 1 : 0;
+    push(w, around(w, 50), (struct event){.kind = E_CLIENT, .who = client});
+}
+
+static void try_again(struct world *w, int client, uint64_t in_ms)
+{
+    push(w, 1 + around(w, in_ms),
+         (struct event){.kind = E_CLIENT, .who = client});
+}
+
+void client_goes(struct world *w, int client)
+{
+    struct client *k = &w->clients[client];
+
+    if (k->done)
+        return;
+    if (k->operations == 0)
+        next_operation(w, client);
+    else
+        call_begin(w, client, (int)below(w, GATEWAYS));
+}
+
+/* What was told decides whether the client comes again. */
+static void client_hears(struct world *w, const struct call *c, int again)
+{
+    struct client *k = &w->clients[c->client];
+
+    if (k->stamp != c->stamp)
+        return; /* it has gone away */
+    k->stamp++;
+    if (again)
+        try_again(w, c->client, w->swarm.lease_ms / 4);
+    else
+        next_operation(w, c->client);
+}
+
+void client_gone(struct world *w, struct event *e)
+{
+    struct call *c = &w->calls[e->n];
+    struct gateway *g = gateway_of(w, c);
+    struct client *k = &w->clients[c->client];
+
+    if (k->stamp != c->stamp || k->done)
+        return;
+    saw(w, SEEN_CLIENT_GONE);
+    trace(w, "client %d goes away, call %d", c->client, index_of(w, c));
+    k->stamp++;
+    try_again(w, c->client, 100);
+    if (c->attempt == NULL || c->life != g->life || g->engine == NULL ||
+        g->paused_till > w->now)
+        return;
+    c->cancelled = 1;
+    w->inside = g;
+    once_attempt_cancel(c->attempt);
+    w->inside = NULL;
+}
+
+/* ---- Ends of a call ---------------------------------------------------- */
+
+static void let_go(struct world *w, struct call *c)
+{
+    once_attempt *a = c->attempt;
+
+    if (a == NULL)
+        return;
+    c->attempt = NULL;
+    w->inside = gateway_of(w, c);
+    once_attempt_free(a);
+    w->inside = NULL;
+}
+
+static void told_result(struct world *w, struct call *c, const uint8_t *bytes)
+{
+    trace(w, "client %d is told result %d.%d, call %d", c->client, bytes[0],
+          bytes[4] + bytes[5] * 256, index_of(w, c));
+    check_told(w, c, bytes);
+}
+
+static void over(struct world *w, struct call *c, int again)
+{
+    c->phase = OVER;
+    let_go(w, c);
+    client_hears(w, c, again);
+}
+
+/* ---- The attempt ------------------------------------------------------- */
+
+/* How long an unanswered store was asked (rule 1), and how long a waiter
+ * waited: measured here, where the engine says so. */
+static void check_patience(struct world *w, const struct call *c, int rc)
+{
+    const struct gateway *g = gateway_of(w, c);
+    uint64_t since = c->phase == SAYING ? c->deed_ms : c->begun_ms;
+
+    if (g->closing)
+        return;
+    if (rc == ONCE_ESTORE && w->now - since < w->swarm.patience_ms)
+        violated(w, "R1", c->name,
+                 "an unknown outcome was not asked again in time");
+    /* One that was fenced looks once and ends, so its last call is a read. */
+    if (rc == ONCE_IN_FLIGHT && c->attempt->step_op.verb == ONCE_OP_CLAIM &&
+        !c->cancelled && w->swarm.waiters_max > CALLS_MAX &&
+        w->now < c->begun_ms + c->wait_ms)
+        violated(w, "R4", c->name, "a waiter was sent away early");
+}
+
+static void done(once_attempt *a, int rc, void *user)
+{
+    struct call *c = user;
+    struct gateway *g = a->engine->options.user;
+    struct world *w = g->world;
+
+    assert(c->attempt == a);
+    check_patience(w, c, rc);
+    push(w, below(w, FACE_MS),
+         (struct event){.kind = E_DONE,
+                        .who = index_of(w, c),
+                        .life = g->life,
+                        .value = (uint64_t)(rc + 1000)});
+}
+
+static unsigned policy_of(const struct world *w, int client)
+{
+    unsigned policy = w->swarm.retry ? ONCE_RETRY_FAILED : 0;
+
+    if (w->swarm.takeover || (w->swarm.mixed && client % 3 != 0))
+        policy |= ONCE_TAKEOVER;
+    return policy;
+}
+
+static int claim(struct world *w, struct gateway *g, struct call *c)
+{
+    once_request q;
+    int rc;
+
+    memset(&q, 0, sizeof(q));
+    q.size = sizeof(q);
+    memcpy(q.name, w->names[c->name], ONCE_NAME_SIZE);
+    memcpy(q.fingerprint, w->prints[c->print], ONCE_FINGERPRINT_SIZE);
+    q.policy = c->policy;
+    q.two_phase = w->swarm.two_phase;
+    q.lease_ms = (uint32_t)w->swarm.lease_ms;
+    q.wait_ms = (uint32_t)c->wait_ms;
+    q.store_ms = (uint32_t)w->swarm.patience_ms;
+    q.keep_ms = w->swarm.keep_ms;
+    w->inside = g;
+    rc = once_attempt_new(g->engine, &q, NULL, &c->attempt);
+    assert(rc == ONCE_OK);
+    memcpy(c->token, c->attempt->step_op.token, ONCE_TOKEN_SIZE);
+    rc = once_claim_start(c->attempt, done, c);
+    w->inside = NULL;
+    return rc;
+}
+
+void call_begin(struct world *w, int client, int gateway)
+{
+    struct gateway *g = &w->gateways[gateway];
+    struct client *k = &w->clients[client];
+    struct call *c;
+    int rc;
+
+    if (g->engine == NULL || g->paused_till > w->now) {
+        try_again(w, client, 50); /* refused, or nobody accepts */
+        return;
+    }
+    if (w->n_calls == CALLS_MAX) {
+        violated(w, "SIM", k->name, "too many calls");
+        return;
+    }
+    c = &w->calls[w->n_calls++];
+    memset(c, 0, sizeof(*c));
+    c->client = client;
+    c->gateway = gateway;
+    c->life = g->life;
+    c->stamp = k->stamp;
+    c->name = k->name;
+    c->print = k->print;
+    c->policy = policy_of(w, client);
+    c->begun_ms = w->now;
+    c->wait_ms = w->swarm.waits ? below(w, w->swarm.wait_ms) : 0;
+    k->tries++;
+    push(w, w->swarm.client_ms + below(w, w->swarm.client_ms),
+         (struct event){.kind = E_GONE, .n = (unsigned)index_of(w, c)});
+    rc = claim(w, g, c);
+    trace(w, "client %d calls gateway %d, name %d: call %d, token %02x%02x",
+          client, gateway, c->name, index_of(w, c), c->token[0], c->token[1]);
+    if (rc == ONCE_OK)
+        return;
+    saw(w, rc == ONCE_EBUSY ? SEEN_BUSY : SEEN_CLOSED);
+    over(w, c, 1);
+}
+
+static void send_upstream(struct world *w, struct call *c)
+{
+    const struct swarm *s = &w->swarm;
+    struct event e = {.who = index_of(w, c), .life = c->life};
+    uint64_t ms = around(w, s->upstream_ms);
+
+    check_sent(w, index_of(w, c), once_attempt_record(c->attempt)->fence);
+    c->phase = SENT;
+    e.kind = E_CUT_OFF;
+    if (fault(w, s->unsent)) {
+        e.value = ONCE__NOT_SENT;
+        push(w, ms, e);
+        return;
+    }
+    e.value = ONCE__BROKEN;
+    push(w, s->response_ms, e);
+    if (fault(w, s->slow))
+        ms += below(w, 4 * s->lease_ms);
+    e.kind = E_UPSTREAM;
+    push(w, ms, e);
+    if (w->flaw == PROXY_RETRY && chance(w, 20000))
+        push(w, ms + around(w, s->upstream_ms), e);
+    if (fault(w, s->drop)) { /* the face forgets the request */
+        saw(w, SEEN_FREED_OWNER);
+        over(w, c, 1);
+    }
+}
+
+static void say(struct world *w, struct call *c, int deed, int kind)
+{
+    once_bytes result = {c->bytes, BYTES};
+    int rc;
+
+    if (c->failed_open) { /* planted: it never was the owner */
+        told_result(w, c, c->bytes);
+        over(w, c, 0);
+        return;
+    }
+    c->phase = SAYING;
+    c->deed = deed;
+    c->deed_ms = w->now;
+    if (w->flaw == REPLY_FIRST && deed == ONCE__DO_COMPLETE)
+        told_result(w, c, c->bytes);
+    w->inside = gateway_of(w, c);
+    if (deed == ONCE__DO_RELEASE)
+        rc = once_release_start(c->attempt, done, c);
+    else if (deed == ONCE__DO_GIVE_UP)
+        rc = once_give_up_start(c->attempt, done, c);
+    else
+        rc = once_complete_start(c->attempt, kind, result, done, c);
+    w->inside = NULL;
+    if (rc == ONCE_OK)
+        return;
+    assert(rc == ONCE_ECLOSED);
+    saw(w, SEEN_CLOSED);
+    over(w, c, 1);
+}
+
+static void told_claim(struct world *w, struct call *c, int rc)
+{
+    const once_record *r = once_attempt_record(c->attempt);
+    uint8_t bytes[BYTES];
+
+    switch (rc) {
+    case ONCE_REPLAY:
+        saw(w, SEEN_REPLAY);
+        if (c->wait_ms > 0 && w->now > c->begun_ms + w->swarm.lease_ms)
+            saw(w, SEEN_WAITED);
+        memcpy(bytes, r->result.data, BYTES);
+        told_result(w, c, bytes);
+        break;
+    case ONCE_MISMATCH:
+        saw(w, SEEN_MISMATCH);
+        break;
+    case ONCE_UNKNOWN:
+        saw(w, SEEN_TOLD_UNKNOWN);
+        over(w, c, w->clients[c->client].tries < PERSISTENCE);
+        return;
+    case ONCE_IN_FLIGHT:
+        saw(w, SEEN_IN_FLIGHT);
+        if (c->cancelled && c->wait_ms > 0)
+            saw(w, SEEN_WAITER_LEFT);
+        else if (c->wait_ms > 0)
+            saw(w, SEEN_WAITER_LIMIT);
+        over(w, c, 1);
+        return;
+    default: /* free, and errors: nothing was begun */
+        if (rc == ONCE_ESTORE)
+            saw(w, SEEN_SILENT_CLAIM);
+        over(w, c, 1);
+        return;
+    }
+    over(w, c, 0);
+}
+
+static void told_deed(struct world *w, struct call *c, int rc)
+{
+    int completes = c->deed == ONCE__DO_COMPLETE || c->deed == ONCE__DO_MARK;
+    uint8_t bytes[BYTES];
+
+    if (rc == ONCE_ESTORE)
+        saw(w, SEEN_SILENT_DEED);
+    if (rc == ONCE_OK && completes) {
+        told_result(w, c, c->bytes);
+    } else if (rc == ONCE_REPLAY) {
+        memcpy(bytes, once_attempt_record(c->attempt)->result.data, BYTES);
+        told_result(w, c, bytes);
+    }
+    over(w, c, !completes || rc != ONCE_OK);
+}
+
+void call_done(struct world *w, struct event *e)
+{
+    struct call *c = &w->calls[e->who];
+    int rc = (int)e->value - 1000;
+
+    if (c->life != gateway_of(w, c)->life || c->attempt == NULL)
+        return;
+    trace(w, "call %d hears %d, \"%s\"", e->who, rc, once_text(rc));
+    if (c->phase == SAYING)
+        told_deed(w, c, rc);
+    else if (rc == ONCE_OWNER || (rc == ONCE_ESTORE && w->flaw == FAIL_OPEN)) {
+        c->failed_open = rc != ONCE_OWNER;
+        c->number = once_attempt_record(c->attempt)->attempt;
+        send_upstream(w, c);
+    } else {
+        told_claim(w, c, rc);
+    }
+}
+
+/* ---- Upstream ---------------------------------------------------------- */
+
+static void make_bytes(struct world *w, struct call *c, int status)
+{
+    uint32_t n = ++w->executions;
+
+    memset(c->bytes, 0, BYTES);
+    c->bytes[0] = (uint8_t)(1 + c->name / KEYS);
+    c->bytes[1] = (uint8_t)(c->name % KEYS);
+    c->bytes[2] = (uint8_t)(status / 100);
+    memcpy(c->bytes + 4, &n, sizeof(n));
+}
+
+/* 1 if it was done before, and the same answer is given. */
+static int recognises(struct world *w, struct call *c)
+{
+    struct ghost *g = &w->ghosts[c->name];
+
+    if (!w->swarm.dedup || c->period != g->period || !g->known)
+        return 0;
+    saw(w, SEEN_DEDUPLICATED);
+    memcpy(c->bytes, g->deduplicated, BYTES);
+    c->executed = 1;
+    return 1;
+}
+
+static int execute(struct world *w, int call)
+{
+    struct call *c = &w->calls[call];
+    struct ghost *g = &w->ghosts[c->name];
+    int status = fault(w, w->swarm.failing) ? 422 : 201;
+
+    if (w->flaw == TAKEOVER_FENCE && c->period == g->period) {
+        if (c->number < g->highest) {
+            make_bytes(w, c, 409);
+            return 409;
+        }
+        g->highest = c->number;
+    }
+    if (recognises(w, c))
+        return c->bytes[2] * 100;
+    trace(w, "upstream executes name %d, call %d", c->name, call);
+    check_executed(w, call);
+    make_bytes(w, c, status);
+    if (w->swarm.dedup && c->period == g->period) {
+        memcpy(g->deduplicated, c->bytes, BYTES);
+        g->known = 1;
+    }
+    return status;
+}
+
+/* An upstream that knows of us may say what it did. */
+static uint64_t a_word(struct world *w, int executed)
+{
+    if (!chance(w, 200000))
+        return 0;
+    if (!executed)
+        return 2;
+    return chance(w, 500000) ? 1 : 3 + below(w, 2);
+}
+
+void call_upstream(struct world *w, struct event *e)
+{
+    struct call *c = &w->calls[e->who];
+    const struct swarm *s = &w->swarm;
+    struct event back = {.kind = E_RESPONSE, .who = e->who, .life = e->life};
+    uint64_t status = 429;
+
+    if (fault(w, s->throttled)) {
+        saw(w, SEEN_THROTTLED);
+        if (chance(w, 300000)) /* it says so in its own words */
+            status = 503 | UINT64_C(2) << WORD_SHIFT;
+        memset(c->bytes, 0, BYTES);
+    } else {
+        status = (uint64_t)execute(w, e->who);
+        status |= a_word(w, 1) << WORD_SHIFT;
+        if (fault(w, s->unstorable))
+            status |= UNSTORABLE;
+    }
+    if (fault(w, s->response_lost))
+        return;
+    back.value = status;
+    if (fault(w, s->reset)) {
+        back.kind = E_CUT_OFF;
+        back.value = ONCE__BROKEN;
+    }
+    push(w, around(w, s->upstream_ms), back);
+}
+
+static const once__statuses *all_final(void)
+{
+    static const once__statuses all = {{UINT64_MAX, UINT64_MAX, UINT64_MAX,
+                                        UINT64_MAX, UINT64_MAX, UINT64_MAX,
+                                        UINT64_MAX, UINT64_MAX}};
+
+    return &all;
+}
+
+static int waits_for_upstream(struct world *w, const struct event *e)
+{
+    struct call *c = &w->calls[e->who];
+
+    return c->phase == SENT && c->attempt != NULL && e->life == c->life &&
+           c->life == gateway_of(w, c)->life;
+}
+
+static void judge(struct world *w, struct call *c, int heard, int status,
+                  const char *word)
+{
+    once_bytes said = {word, strlen(word)};
+    once__verdict v = once__judge(heard, status, said, all_final());
+
+    if (v.deed == ONCE__DO_COMPLETE && heard == ONCE__BROKEN)
+        make_bytes(w, c, OUR_OWN); /* only a planted bug comes here */
+    if (v.deed == ONCE__DO_GIVE_UP && w->flaw == RELEASE_ON_RESET)
+        v.deed = ONCE__DO_RELEASE;
+    if (v.deed == ONCE__DO_MARK) {
+        saw(w, SEEN_MARKED);
+        c->bytes[3] = 1;
+    }
+    say(w, c, v.deed, v.kind);
+}
+
+void call_response(struct world *w, struct event *e)
+{
+    struct call *c = &w->calls[e->who];
+
+    if (!waits_for_upstream(w, e))
+        return;
+    judge(w, c, (e->value & UNSTORABLE) ? ONCE__UNSTORABLE : ONCE__WHOLE,
+          (int)(e->value & STATUS), words[e->value >> WORD_SHIFT]);
+}
+
+void call_cut_off(struct world *w, struct event *e)
+{
+    struct call *c = &w->calls[e->who];
+
+    if (!waits_for_upstream(w, e))
+        return;
+    saw(w, e->value == ONCE__NOT_SENT ? SEEN_NOT_SENT : SEEN_CUT_OFF);
+    judge(w, c, (int)e->value, 0, "");
+}
