@@ -650,8 +650,25 @@ static void random_bytes_behind_a_good_magic_are_no_danger(void)
     T_OK(i == 100000);
 }
 
+/* The pages are never touched, so this costs nothing. */
+static void more_than_a_record_may_hold_is_refused(void)
+{
+    size_t size = ONCE_RESULT_MAX + 1;
+    uint8_t *in = calloc(1, size);
+    once__response r;
+
+    T_OK(in != NULL);
+    if (in == NULL)
+        return;
+    memcpy(in, "OHR\1", 4);
+    T_EQ(once__response_decode((once_bytes){in, size}, &r, NULL),
+         ONCE_ECORRUPT);
+    free(in);
+}
+
 int main(void)
 {
+    T_RUN(more_than_a_record_may_hold_is_refused);
     T_RUN(what_comes_back_is_what_went_in);
     T_RUN(a_bare_204_is_twenty_bytes);
     T_RUN(the_encoding_is_what_stores_already_hold);

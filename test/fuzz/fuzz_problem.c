@@ -1,0 +1,103 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* fuzz_problem.c - the bodies of our own answers: JSON in US-ASCII whatever the
+ * detail holds, read by somebody else's parser; and what decides which answer
+ * it is: sets of statuses and the verdict over an attempt. */
+#include "fuzz.h"
+
+#include <jansson.h>
+
+#include "http/http.h"
+
+static void is_ascii(const char *body, size_t size)
+{
+    size_t i;
+
+    for (i = 0; i < size; i++)
+        MUST(body[i] >= ' ' && body[i] <= '~');
+}
+
+/* The detail is a beginning of what was given, `?` for what is not ASCII. */
+static void is_beginning(const json_t *said, const char *detail)
+{
+    const char *text = json_string_value(said);
+    size_t i, n = json_string_length(said);
+
+    for (i = 0; i < n; i++)
+        MUST(text[i] == detail[i] ||
+             (text[i] == '?' && (unsigned char)detail[i] > 0x7f));
+    MUST(detail[n] == '\0' || n >= 256 / 6);
+}
+
+static void check_body(int problem, int status, const char *detail)
+{
+    char body[ONCE__PROBLEM_MAX];
+    size_t size = once__problem_body(problem, status, detail, body);
+    json_t *json;
+
+    MUST(size > 0 && size < sizeof(body));
+    is_ascii(body, size);
+    json = json_loadb(body, size, JSON_REJECT_DUPLICATES, NULL);
+    MUST(json != NULL && json_object_size(json) == 8);
+    MUST(strcmp(json_string_value(json_object_get(json, "code")),
+                once__problem_code(problem)) == 0);
+    MUST(json_integer_value(json_object_get(json, "status")) ==
+         (status != 0 ? status : once__problem_status(problem)));
+    MUST(json_is_boolean(json_object_get(json, "retryable")));
+    MUST(json_is_boolean(json_object_get(json, "safe_new_key")));
+    if (detail != NULL)
+        is_beginning(json_object_get(json, "detail"), detail);
+    json_decref(json);
+}
+
+static void check_verdict(struct feed *f)
+{
+    once__statuses set;
+    once__verdict v;
+    once_bytes word;
+    int heard, status, n;
+
+    memset(&set, 0, sizeof(set));
+    for (n = feed_byte(f) % 4; n > 0; n--) {
+        word = feed_bytes(f, 3);
+        if (once__statuses_add(&set, word, NULL) != ONCE_OK)
+            continue;
+        MUST(word.size == 3 && ((const char *)word.data)[0] >= '2' &&
+             ((const char *)word.data)[0] <= '5');
+    }
+    heard = feed_byte(f) % 4;
+    status = (int)feed_number(f, 2);
+    word = feed_bytes(f, feed_byte(f) % 16);
+    v = once__judge(heard, status, word, &set);
+    MUST(v.deed >= ONCE__DO_COMPLETE && v.deed <= ONCE__DO_GIVE_UP);
+    if (v.deed == ONCE__DO_COMPLETE || v.deed == ONCE__DO_MARK)
+        MUST(v.kind == ONCE_SUCCESS || v.kind == ONCE_FAILURE);
+    /* What is not known to be whole is never an outcome. */
+    MUST(heard != ONCE__BROKEN || v.deed == ONCE__DO_GIVE_UP);
+    MUST(heard != ONCE__NOT_SENT || v.deed == ONCE__DO_RELEASE);
+    MUST(heard != ONCE__UNSTORABLE || v.deed != ONCE__DO_COMPLETE);
+}
+
+int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
+{
+    struct feed f = {data, size};
+    int problem, status;
+    char *detail;
+
+    if (feed_byte(&f) % 4 == 0) {
+        check_verdict(&f);
+        return 0;
+    }
+    problem = feed_byte(&f) % ONCE__P_COUNT;
+    status = feed_byte(&f) % 3 == 0 ? 502 : 0;
+    if (f.left == 0) {
+        check_body(problem, status, NULL);
+        return 0;
+    }
+    detail = malloc(f.left + 1);
+    MUST(detail != NULL);
+    memcpy(detail, f.at, f.left);
+    detail[f.left] = '\0';
+    check_body(problem, status, detail);
+    free(detail);
+    return 0;
+}
