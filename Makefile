@@ -21,6 +21,10 @@ help:
 	@echo 'make all        the libraries, the program, the nginx module'
 	@echo 'make asan       all of it once more under ASan and UBSan'
 	@echo 'make tsan       engine and stores under ThreadSanitizer'
+	@echo 'make sweep      each allocation, store call, system call fails in turn'
+	@echo 'make faults     faults at moments, in real processes; SEED=1'
+	@echo 'make sim        the simulated world; SEEDS=200000'
+	@echo 'make mutants    how soon each planted bug is seen, from 30 starts'
 	@echo 'make bench      figures, side by side with plain nginx; BENCH=--quick'
 	@echo 'make histories  2,000 concurrent histories of each store, judged'
 	@echo 'make model      the formal model, every row of its table (minutes)'
@@ -85,6 +89,37 @@ fuzz: all
 .PHONY: coverage
 coverage: packages
 	@tools/coverage $(BUILD)/coverage
+
+.PHONY: sweep
+sweep: library
+	@$(BUILD)/test/sweep '' 1
+	@test/sweep/calls $(BUILD)/test/sweep_steps --once $(BUILD)/once \
+		--seed $(BUILD)/test/cli_seed
+
+# A build of its own, with places at which it kills itself.
+.PHONY: failpoints
+failpoints: packages
+	@test -e $(BUILD)/failpoints/build.ninja || $(MESON) setup \
+		$(BUILD)/failpoints -Dc_args=-DONCE_FAILPOINTS >/dev/null
+	@$(NINJA) -C $(BUILD)/failpoints --quiet libonce.a once
+	@MODULE_CFLAGS=-DONCE_FAILPOINTS tools/build-module $(BUILD)/failpoints
+
+SEED ?= 1
+
+.PHONY: faults
+faults: all failpoints
+	@$(PYTHON) test/faults/run --build $(BUILD) \
+		--failing $(BUILD)/failpoints --seed $(SEED) $(FAULTS)
+
+SEEDS ?= 200000
+
+.PHONY: sim
+sim: library
+	@test/sim/many $(BUILD)/test/sim/sim $(SEEDS) $(FIRST)
+
+.PHONY: mutants
+mutants: packages
+	@test/mutants/run --starts 30
 
 .PHONY: compilers
 compilers: packages

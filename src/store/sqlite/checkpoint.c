@@ -21,6 +21,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <time.h>
 #include <unistd.h>
 
 #include "core/error.h"
@@ -50,6 +51,7 @@ struct once__sqlite_keeper {
     int stop;
     int trouble; /* what a checkpoint ended with, not told yet */
     off_t room;  /* bytes of the log file, as far as we know */
+    int asked;   /* how many frames there were when we last made room */
 };
 
 static int due(const struct once__sqlite_keeper *k)
@@ -64,7 +66,9 @@ static off_t wanted(const struct once__sqlite_keeper *k)
 
 static int is_tight(const struct once__sqlite_keeper *k)
 {
-    return k->frames >= ROOM_FROM && k->room < ROOM_MAX && wanted(k) > k->room;
+    /* Where there was no lock to be had we wait for the next commit. */
+    return k->frames >= ROOM_FROM && k->frames != k->asked &&
+           k->room < ROOM_MAX && wanted(k) > k->room;
 }
 
 /* Writes zeros behind the end of the log, unless it is large enough. Returns
@@ -80,6 +84,27 @@ static off_t extend(int fd, off_t want)
         end += n;
     }
     return n < 0 ? -1 : end;
+}
+
+static int is_stopping(struct once__sqlite_keeper *k)
+{
+    int stop;
+
+    (void)pthread_mutex_lock(&k->lock);
+    stop = k->stop;
+    (void)pthread_mutex_unlock(&k->lock);
+    return stop;
+}
+
+/* Without memory even a rollback fails, and a lock that stays stops every
+ * writer for ever. Closing the connection ends it, too. */
+static void let_go(struct once__sqlite_keeper *k)
+{
+    const struct timespec nap = {0, 1000000};
+
+    while (sqlite3_exec(k->db, "ROLLBACK", NULL, NULL, NULL) != SQLITE_OK &&
+           sqlite3_get_autocommit(k->db) == 0 && !is_stopping(k))
+        (void)nanosleep(&nap, NULL);
 }
 
 /*
@@ -99,7 +124,7 @@ static off_t make_room(struct once__sqlite_keeper *k, off_t want)
     fd = open(log, O_RDWR | O_CLOEXEC);
     if (fd >= 0)
         room = extend(fd, want);
-    (void)sqlite3_exec(k->db, "ROLLBACK", NULL, NULL, NULL);
+    let_go(k);
     if (fd >= 0 && (room < 0 || fdatasync(fd) != 0))
         room = ROOM_MAX; /* do not try again */
     if (fd >= 0)
@@ -133,6 +158,7 @@ static void *keep(void *user)
             break;
         if (is_tight(k)) {
             want = wanted(k);
+            k->asked = k->frames;
             (void)pthread_mutex_unlock(&k->lock);
             room = make_room(k, want);
             (void)pthread_mutex_lock(&k->lock);
