@@ -4,6 +4,8 @@
  * calls or kills it: see test/sweep/calls.
  *
  *    steps run URL             the tour; what is known goes to stdout at once
+ *    steps run-unreadable URL  the same, where reads fail: a file that cannot
+ *                              be read may be called damaged
  *    steps check URL < NOTES   what the notes say must hold; a clean tour, too
  *
  * `run` ends with 0 unless something was answered that must not be; `check`
@@ -17,13 +19,14 @@
 
 #include "story.h"
 
-static int run(const char *url)
+static int run(const char *url, int unreadable)
 {
     struct story s;
     once_engine *e;
 
     memset(&s, 0, sizeof(s));
     s.seed = 1;
+    s.unreadable = unreadable;
     s.log = dup(STDOUT_FILENO);
     e = story_open(&s, url);
     if (e != NULL)
@@ -103,9 +106,11 @@ static int check(const char *url)
 int main(int argc, char **argv)
 {
     if (argc == 3 && strcmp(argv[1], "run") == 0)
-        return run(argv[2]);
+        return run(argv[2], 0);
+    if (argc == 3 && strcmp(argv[1], "run-unreadable") == 0)
+        return run(argv[2], 1);
     if (argc == 3 && strcmp(argv[1], "check") == 0)
         return check(argv[2]);
-    fputs("usage: steps run|check URL\n", stderr);
+    fputs("usage: steps run|run-unreadable|check URL\n", stderr);
     return 2;
 }

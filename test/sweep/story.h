@@ -10,7 +10,15 @@
 
 #include <once/once.h>
 
-enum { STORY_KEYS = 7, STORY_LEASE_MS = 120, STORY_STORE_MS = 60 };
+enum {
+    STORY_KEYS = 7,
+    STORY_LEASE_MS = 120,
+    STORY_STORE_MS = 60,
+    STORY_LARGE = 20000,
+    /* More pages than the log of a small store has: the SQLite store's second
+     * thread makes room, holding the lock that writers need. */
+    STORY_FILLING = 500000
+};
 
 /* What is known of a key from what the calls have answered. */
 struct story_key {
@@ -21,10 +29,12 @@ struct story_key {
 };
 
 struct story {
-    uint32_t seed; /* part of every name: a tour has its keys to itself */
-    int clean;     /* 1: nothing may go wrong                            */
-    int log;       /* a descriptor for notes of what is known, or -1     */
-    unsigned bad;  /* what must not be, and was printed                  */
+    uint32_t seed;  /* part of every name: a tour has its keys to itself */
+    int clean;      /* 1: nothing may go wrong                            */
+    int fills;      /* 1: the large outcome fills a store's log           */
+    int unreadable; /* 1: reads fail, and SQLite calls that damage        */
+    int log;        /* a descriptor for notes of what is known, or -1     */
+    unsigned bad;   /* what must not be, and was printed                  */
     struct story_key keys[STORY_KEYS];
 };
 
@@ -32,7 +42,7 @@ struct story {
 void story_bad(struct story *s, const char *format, ...) ONCE_PRINTF(2, 3);
 
 /* Opens an engine for a tour. Any other answer than ONCE_OK, ONCE_ENOMEM and
- * ONCE_EOPEN is trouble. */
+ * ONCE_EOPEN is trouble, ONCE_ECORRUPT too unless `unreadable`. */
 once_engine *story_open(struct story *s, const char *url);
 /* The tour. */
 void story_tell(struct story *s, once_engine *e);

@@ -180,6 +180,7 @@ static void a_lock_is_let_go_of_without_memory(void)
         fault_sqlite();
         e = story_open(&s, url);
         s.clean = 0;
+        s.fills = 1;
         if (!T_OK(e != NULL))
             return;
         fault_arm(n, 0);
