@@ -9,8 +9,8 @@
  * checkpoint that is in another process's way is left for the next time.
  *
  * It also makes room in the log before writers need it: a flush of a file that
- * has grown writes the file system's journal too, which costs as much again as
- * the flush. Zeros behind the last frame are no frames; recovery stops there.
+ * has grown has to write its inode and block maps, too, which costs as much
+ * again. Zeros behind the last frame are no frames; recovery stops there.
  */
 #include "store/sqlite/sqlite.h"
 
