@@ -246,8 +246,7 @@ extern ngx_http_output_body_filter_pt    ngx_http_once_next_body_filter;
 
 ngx_table_elt_t *ngx_http_once_next(ngx_http_once_walk_t *walk);
 
-ngx_int_t ngx_http_once_problem_handler(ngx_http_request_t *r);
-ngx_int_t ngx_http_once_replay_handler(ngx_http_request_t *r);
+ngx_int_t ngx_http_once_answer_handler(ngx_http_request_t *r);
 ngx_int_t ngx_http_once_set_problem(ngx_http_request_t *r,
     ngx_http_once_ctx_t *ctx, ngx_buf_t *b);
 ngx_int_t ngx_http_once_set_replay(ngx_http_request_t *r,

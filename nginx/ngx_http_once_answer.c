@@ -256,8 +256,10 @@ ngx_http_once_set_problem(ngx_http_request_t *r, ngx_http_once_ctx_t *ctx,
 }
 
 
+/* the content handler of what is answered without the upstream */
+
 ngx_int_t
-ngx_http_once_problem_handler(ngx_http_request_t *r)
+ngx_http_once_answer_handler(ngx_http_request_t *r)
 {
     ngx_int_t             rc;
     ngx_buf_t            *b;
@@ -273,7 +275,14 @@ ngx_http_once_problem_handler(ngx_http_request_t *r)
 
     b = ngx_calloc_buf(r->pool);
 
-    if (b == NULL || ngx_http_once_set_problem(r, ctx, b) != NGX_OK) {
+    if (b == NULL) {
+        return NGX_HTTP_INTERNAL_SERVER_ERROR;
+    }
+
+    rc = (ctx->problem < 0) ? ngx_http_once_set_replay(r, ctx, b)
+                            : ngx_http_once_set_problem(r, ctx, b);
+
+    if (rc != NGX_OK) {
         return NGX_HTTP_INTERNAL_SERVER_ERROR;
     }
 
@@ -313,33 +322,6 @@ ngx_http_once_send(ngx_http_request_t *r, ngx_buf_t *b)
 
 
 /* --- replays --- */
-
-ngx_int_t
-ngx_http_once_replay_handler(ngx_http_request_t *r)
-{
-    ngx_int_t             rc;
-    ngx_buf_t            *b;
-    ngx_http_once_ctx_t  *ctx;
-
-    ctx = ngx_http_once_get_ctx(r);
-
-    rc = ngx_http_discard_request_body(r);
-
-    if (rc != NGX_OK) {
-        return rc;
-    }
-
-    b = ngx_calloc_buf(r->pool);
-
-    if (b == NULL || ngx_http_once_set_replay(r, ctx, b) != NGX_OK) {
-        return NGX_HTTP_INTERNAL_SERVER_ERROR;
-    }
-
-    ctx->state = NGX_HTTP_ONCE_PASS;
-
-    return ngx_http_once_send(r, b);
-}
-
 
 /*
  * Sets the response from the record.  NGX_DECLINED if there is none to show;

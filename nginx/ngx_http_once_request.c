@@ -212,9 +212,7 @@ ngx_http_once_enter(ngx_http_request_t *r, ngx_http_once_ctx_t *ctx)
         return NGX_DECLINED;
 
     case NGX_HTTP_ONCE_ANSWER:
-        r->content_handler = (ctx->problem < 0)
-                             ? ngx_http_once_replay_handler
-                             : ngx_http_once_problem_handler;
+        r->content_handler = ngx_http_once_answer_handler;
         return NGX_OK;
 
     case NGX_HTTP_ONCE_OWNER:
@@ -297,7 +295,7 @@ ngx_http_once_refuse(ngx_http_request_t *r, ngx_http_once_ctx_t *ctx)
     ctx->refused = 1;
     ctx->problem = ONCE__P_OUTCOME_UNKNOWN;
     ctx->problem_status = NGX_HTTP_BAD_GATEWAY;
-    r->content_handler = ngx_http_once_problem_handler;
+    r->content_handler = ngx_http_once_answer_handler;
 
     return NGX_OK;
 }
