@@ -114,6 +114,8 @@ void check_sent(struct world *w, int call, uint64_t fence)
     int i;
 
     c->period = fence < FENCES_MAX ? w->periods[fence] : 0;
+    if (fence <= g->reopened)
+        c->reopened = 1; /* granted before, and heard of it only now */
     if (c->period != g->period)
         return; /* it slept longer than the retention: nothing is promised */
     for (i = 0; i < g->n_open; i++)
@@ -418,18 +420,14 @@ static void check_forget(struct world *w, int name, const struct batch *b,
     g->known = 0;
 }
 
-/* What was sent, or is just about to be, may still come to be executed: only an
- * upstream that knows the key makes that harmless, and only there may an
- * operator reopen. */
-static void reopened(struct world *w, struct ghost *g, const uint8_t *token)
+/* What was sent, or is just about to be by whoever was granted the name so far,
+ * may still come to be executed: only an upstream that knows the key makes that
+ * harmless, and only there may an operator reopen. */
+static void reopened(struct world *w, struct ghost *g, uint64_t fence)
 {
-    struct call *c;
-
     while (g->n_open > 0)
         w->calls[g->open[--g->n_open]].reopened = 1;
-    c = call_of(w, token);
-    if (c != NULL)
-        c->reopened = 1;
+    g->reopened = fence;
 }
 
 static void check_operator(struct world *w, int name, const once_op *op,
@@ -447,7 +445,7 @@ static void check_operator(struct world *w, int name, const once_op *op,
     if (was->state != ONCE_INDETERMINATE || was->fence != op->fence)
         violated(w, "I6", name, "an operator decided what he was not shown");
     if (op->verb == ONCE_OP_REOPEN)
-        reopened(w, &w->ghosts[name], was->token);
+        reopened(w, &w->ghosts[name], was->fence);
 }
 
 static const char *verb_text(int verb)

@@ -656,10 +656,31 @@ static int run_test(struct world *w, uint64_t first, uint64_t count)
     return t_done();
 }
 
+/* Seeds that once showed something: a number at the start of a line. */
+static int run_known(struct world *w, const char *path)
+{
+    char line[256];
+    FILE *file = fopen(path, "r");
+    uint64_t seed;
+
+    if (file == NULL) {
+        fprintf(stderr, "sim: %s cannot be read\n", path);
+        return 2;
+    }
+    while (fgets(line, sizeof(line), file) != NULL) {
+        seed = strtoull(line, NULL, 10);
+        if (seed == 0)
+            continue;
+        T_OK(run_seeds(w, seed, 1) == 0);
+    }
+    (void)fclose(file);
+    return t_done();
+}
+
 static int usage(void)
 {
     fprintf(stderr, "usage: sim FIRST COUNT [FLAW] | --test FIRST COUNT | "
-                    "--trace SEED [FLAW] | --flaws\n");
+                    "--known FILE | --trace SEED [FLAW] | --flaws\n");
     return 2;
 }
 
@@ -674,6 +695,8 @@ static int run_command(struct world *w, int n, char **words)
     }
     if (n < 3 || n > 4)
         return usage();
+    if (strcmp(words[1], "--known") == 0)
+        return run_known(w, words[2]);
     if (test)
         return run_test(w, strtoull(words[2], NULL, 10),
                         strtoull(words[3], NULL, 10));

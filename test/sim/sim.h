@@ -32,7 +32,7 @@ enum {
     TENANTS = 2, /* they use the same keys and the same bodies      */
     NAMES = KEYS * TENANTS,
     PRINTS = 2,        /* different requests under one key                */
-    CALLS_MAX = 4096,  /* attempts in one run                             */
+    CALLS_MAX = 32768, /* attempts in one run                             */
     OPEN_MAX = 64,     /* dispatches of one name that may have executed   */
     OUTCOMES_MAX = 64, /* of one name                                     */
     FENCES_MAX = 4096, /* grants in one run                               */
@@ -255,6 +255,7 @@ struct ghost {
     int64_t completed_off; /* the clock's error then */
     uint32_t executions;   /* in this period */
     uint32_t highest;      /* attempt number the upstream has seen */
+    uint64_t reopened;     /* the fence that an operator reopened, or 0 */
     uint32_t grants;       /* highest attempt number in this period */
     int first;             /* outcome told first in this period, or -1 */
     uint8_t deduplicated[BYTES];
