@@ -75,7 +75,8 @@ extern "C" {
     X(ONCE_EURL, -8, 0, "not a store URL")                                     \
     X(ONCE_EOPEN, -9, 1, "the store cannot be opened")                         \
     X(ONCE_ECLOSED, -10, 0, "the engine is closing")                           \
-    X(ONCE_ENOSYS, -11, 0, "this store cannot do that")
+    X(ONCE_ENOSYS, -11, 0, "this store cannot do that")                        \
+    X(ONCE_EFULL, -12, 1, "the store has no room; nothing was changed")
 
 /* clang-format off */
 enum once_errors {
@@ -101,7 +102,8 @@ typedef struct once_error {
 enum once_sizes {
     ONCE_NAME_SIZE = 32,        /* stored name: SHA-256 over scope, key, ... */
     ONCE_FINGERPRINT_SIZE = 32, /* SHA-256 over what makes it this request   */
-    ONCE_TOKEN_SIZE = 16        /* 128 random bits, chosen by the attempt    */
+    ONCE_TOKEN_SIZE = 16,       /* 128 random bits, chosen by the attempt    */
+    ONCE_GROUP_SIZE = 32        /* text for people, filled up with NUL       */
 };
 
 #define ONCE_LEASE_MIN_MS 10u
@@ -165,6 +167,7 @@ typedef struct once_record {
     uint64_t granted_ms; /* when the last grant was made                    */
     uint8_t token[ONCE_TOKEN_SIZE]; /* of the owner, or of the last one     */
     uint8_t fingerprint[ONCE_FINGERPRINT_SIZE];
+    uint8_t group[ONCE_GROUP_SIZE]; /* of the last grant: what kind of work */
     once_bytes result; /* completed: the outcome's bytes; borrowed          */
     once_bytes note;   /* who resolved it, when and why; borrowed           */
 } once_record;
@@ -290,6 +293,9 @@ typedef struct once_request {
                          * before the claim ends as ONCE_ESTORE [1,000]     */
     uint64_t keep_ms;   /* how long an outcome is kept [86,400,000], not
                          * below lease_ms, up to ONCE_KEEP_MAX_MS           */
+    /* What kind of work it is, for lists of an operator: printable ASCII,
+     * filled up with NUL, or all NUL. It decides nothing and is no secret. */
+    uint8_t group[ONCE_GROUP_SIZE];
 } once_request;
 
 /*
@@ -327,7 +333,7 @@ typedef void once_done(once_attempt *a, int rc, void *user);
  *   ONCE_ESTORE    The store did not answer for `store_ms`. Nothing was begun
  *                  by this attempt, and it never will be; its claim has been
  *                  taken back as far as that could be said.
- *   ONCE_EBUSY, ONCE_ECLOSED, ONCE_ECORRUPT: nothing was changed.
+ *   ONCE_EBUSY, ONCE_ECLOSED, ONCE_EFULL, ONCE_ECORRUPT: nothing was changed.
  * Only once for each attempt. Since 0.1.
  */
 ONCE_API ONCE_CHECK int once_claim(once_attempt *a, once_error *err);
@@ -426,10 +432,11 @@ struct once_op {
     uint32_t lease_ms;  /* CLAIM, DISPATCH, RENEW: length                   */
     uint64_t keep_ms;   /* CLAIM, COMPLETE, RELEASE, REAP, RESOLVE, REOPEN:
                          * length                                           */
-    uint64_t fence;     /* what the caller shows                            */
+    uint64_t fence;     /* what the caller shows; FORGET: 0 is any          */
     uint8_t name[ONCE_NAME_SIZE];
     uint8_t token[ONCE_TOKEN_SIZE];
     uint8_t fingerprint[ONCE_FINGERPRINT_SIZE];
+    uint8_t group[ONCE_GROUP_SIZE]; /* CLAIM                              */
     once_bytes result; /* COMPLETE, RESOLVE                                 */
     once_bytes note;   /* RESOLVE, REOPEN: who, when and why                */
 

@@ -23,12 +23,16 @@ extern "C" {
 /* A driver's own struct begins with this. */
 typedef struct once_store {
     const struct once_store_ops *ops;
+    /* NULL, or one line for an operator: what an acknowledged record of this
+     * store, as it is set up, is not safe from. It is of class B then. */
+    const char *caveat;
 } once_store;
 
 typedef struct once_store_options {
     size_t size;
     /* The store's clock, in ms since 1970. Never NULL when a driver sees it.
-     * A store with a server of its own asks that server instead. */
+     * A store with a server of its own asks that server instead, unless a test
+     * has set another clock here: then the server is told the time. */
     uint64_t (*clock)(void *user);
     void *user;
     uint32_t busy_ms; /* how long one apply() may wait for other processes */
@@ -40,6 +44,9 @@ enum once_scan_what {
     ONCE_SCAN_LEASE,   /* claimed or dispatched, and the lease is over      */
     ONCE_SCAN_KEEP     /* completed or absent, and kept long enough         */
 };
+
+/* Called with one line of text, without a line break. */
+typedef void once_line(void *user, const char *text);
 
 typedef struct once_store_ops {
     size_t size;      /* As the driver knew it; slots past it count as NULL. */
@@ -76,6 +83,26 @@ typedef struct once_store_ops {
     /* Optional. Called in quiet moments, and at least once a second while busy:
      * the place for a checkpoint. Must be short. */
     int (*tend)(once_store *s, once_error *err);
+
+    /* Optional. Makes what open() expects to find and cannot make by itself,
+     * say a schema. A second call changes nothing. Errors as for open(). */
+    int (*init)(const char *rest, const once_store_options *options,
+                once_error *err);
+
+    /* Optional. The same as text, line by line, for an administrator who wants
+     * to read it first. */
+    int (*print_schema)(const char *rest, once_line *line, void *user,
+                        once_error *err);
+
+    /* Optional. Reads all that stands behind the URL, also if it is damaged or
+     * in use, and changes nothing. A line for each thing that is wrong; returns
+     * how many there were, or an error. */
+    int (*verify)(const char *rest, once_line *line, void *user,
+                  once_error *err);
+
+    /* Optional. A line for each thing stored, in the order in which it is
+     * stored: no tokens, no results. Returns how many lines, or an error. */
+    int (*dump)(const char *rest, once_line *line, void *user, once_error *err);
 } once_store_ops;
 
 /*
@@ -86,6 +113,19 @@ ONCE_API ONCE_CHECK int once_store_open(const char *url,
                                         const once_store_options *options,
                                         once_error *err, once_store **out);
 ONCE_API void once_store_close(once_store *s);
+
+/*
+ * The optional functions of a driver, by URL. ONCE_ENOSYS where the store has
+ * none; for once_store_init() that is ONCE_OK, since it needs none.
+ */
+ONCE_API ONCE_CHECK int once_store_init(const char *url, once_error *err);
+ONCE_API ONCE_CHECK int once_store_print_schema(const char *url,
+                                                once_line *line, void *user,
+                                                once_error *err);
+ONCE_API ONCE_CHECK int once_store_verify(const char *url, once_line *line,
+                                          void *user, once_error *err);
+ONCE_API ONCE_CHECK int once_store_dump(const char *url, once_line *line,
+                                        void *user, once_error *err);
 
 #ifdef __cplusplus
 }

@@ -117,6 +117,7 @@ static int grant(struct step *s)
     r->granted_ms = s->now_ms;
     memcpy(r->token, op->token, ONCE_TOKEN_SIZE);
     memcpy(r->fingerprint, op->fingerprint, ONCE_FINGERPRINT_SIZE);
+    memcpy(r->group, op->group, ONCE_GROUP_SIZE);
     r->result = (once_bytes){NULL, 0};
     s->changed = 1;
     return ONCE_OWNER;
@@ -300,7 +301,8 @@ static int forget(struct step *s)
 {
     once_record *r = s->r;
 
-    if (r->attempt == 0 || live(r) || s->now_ms < r->keep_ms)
+    if (r->attempt == 0 || live(r) || s->now_ms < r->keep_ms ||
+        (s->op->fence != 0 && s->op->fence != r->fence))
         return ONCE_REFUSED;
     memset(r, 0, sizeof(*r));
     s->changed = 1;

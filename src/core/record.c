@@ -5,8 +5,8 @@
  *    0 version  1 state  2 kind  3 policy, doubt in bit 7
  *    4 attempt (4)       8 fence (8)      16 lease_ms (8)   24 keep_ms (8)
  *   32 granted_ms (8)   40 token (16)     56 fingerprint (32)
- *   88 result size (4)  92 note size (4)  96 result, note, then CRC-32C over
- *                                            the name and all of the above
+ *   88 result size (4)  92 note size (4)   96 group (32)
+ *  128 result, note, then CRC-32C over the name and all of the above
  * Numbers are little-endian. It refuses to guess: a length that does not add
  * up, a sum that does not check, a state that nobody can have written.
  */
@@ -59,6 +59,7 @@ void once__record_head(const once_record *r, uint8_t out[ONCE__RECORD_HEAD])
     memcpy(out + 56, r->fingerprint, ONCE_FINGERPRINT_SIZE);
     put(out + 88, r->result.size, 4);
     put(out + 92, r->note.size, 4);
+    memcpy(out + 96, r->group, ONCE_GROUP_SIZE);
 }
 
 static void add(uint8_t **at, once_bytes bytes)
@@ -98,6 +99,7 @@ static void read_head(const uint8_t *in, once_record *r)
     memcpy(r->fingerprint, in + 56, ONCE_FINGERPRINT_SIZE);
     r->result.size = (size_t)get(in + 88, 4);
     r->note.size = (size_t)get(in + 92, 4);
+    memcpy(r->group, in + 96, ONCE_GROUP_SIZE);
 }
 
 int once__record_decode(once_bytes in, const uint8_t name[ONCE_NAME_SIZE],

@@ -13,8 +13,8 @@
 
 enum {
     ONCE__RECORD_VERSION = 1,
-    ONCE__RECORD_HEAD = 96, /* bytes of the fixed part, at the front */
-    ONCE__RECORD_SUM = 4    /* bytes of the checksum, at the end     */
+    ONCE__RECORD_HEAD = 128, /* bytes of the fixed part, at the front */
+    ONCE__RECORD_SUM = 4     /* bytes of the checksum, at the end     */
 };
 
 /* Bytes that once__record_encode() writes. */

@@ -53,6 +53,7 @@ static void fill(once_attempt *a, const once_request *r)
     op->keep_ms = r->keep_ms;
     memcpy(op->name, r->name, ONCE_NAME_SIZE);
     memcpy(op->fingerprint, r->fingerprint, ONCE_FINGERPRINT_SIZE);
+    memcpy(op->group, r->group, ONCE_GROUP_SIZE);
     a->renewal_op = *op; /* has the token already */
     a->renewal_op.verb = ONCE_OP_RENEW;
     a->lease_ms = r->lease_ms;

@@ -206,6 +206,8 @@ static void *run(void *argument)
     once_engine *e = argument;
     int closing = 0;
 
+    if (e->store->caveat != NULL)
+        once__event(e, "the store is of class B: %s", e->store->caveat);
     for (;;) {
         int quiet = turn(e, closing);
 

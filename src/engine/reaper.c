@@ -116,6 +116,7 @@ static int found(void *user, const uint8_t name[ONCE_NAME_SIZE],
     memset(op, 0, sizeof(*op));
     op->verb = r->forget ? ONCE_OP_FORGET : ONCE_OP_REAP;
     memcpy(op->name, name, ONCE_NAME_SIZE);
+    op->fence = record->fence; /* a record that changed since is not it */
     return ++r->found == e->options.reap_max;
 }
 

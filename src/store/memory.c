@@ -82,10 +82,12 @@ static void memory_bytes(const struct once__blob *blob, once_record *r)
 {
     r->result = (once_bytes){NULL, 0};
     r->note = (once_bytes){NULL, 0};
+    memset(r->group, 0, ONCE_GROUP_SIZE);
     if (blob == NULL)
         return;
     r->result = (once_bytes){blob->bytes, blob->result};
     r->note = (once_bytes){blob->bytes + blob->result, blob->note};
+    memcpy(r->group, blob->bytes + blob->result + blob->note, blob->group);
 }
 
 static void memory_read(const struct once__row *row, once_record *r)
@@ -124,32 +126,51 @@ static int memory_same_place(once_bytes a, once_bytes b)
     return a.size == b.size && (a.size == 0 || a.data == b.data);
 }
 
+static uint32_t memory_group_size(const once_record *r)
+{
+    uint32_t size = ONCE_GROUP_SIZE;
+
+    while (size > 0 && r->group[size - 1] == 0)
+        size--;
+    return size;
+}
+
+static uint8_t *memory_add(uint8_t *at, const void *data, size_t size)
+{
+    if (size > 0)
+        memcpy(at, data, size);
+    return at + size;
+}
+
 /* The blob that `r` needs: the old one, none, or a new one. 0: no memory. */
 static int memory_blob(const once_record *r, struct once__blob *old,
                        struct once__blob **out)
 {
+    uint32_t group = memory_group_size(r);
     once_record was;
     struct once__blob *blob;
+    uint8_t *at;
 
     memory_bytes(old, &was);
     if (memory_same_place(r->result, was.result) &&
-        memory_same_place(r->note, was.note)) {
+        memory_same_place(r->note, was.note) &&
+        memcmp(r->group, was.group, ONCE_GROUP_SIZE) == 0) {
         *out = old;
         return 1;
     }
     *out = NULL;
-    if (r->result.size == 0 && r->note.size == 0)
+    if (r->result.size == 0 && r->note.size == 0 && group == 0)
         return 1;
-    blob = malloc(sizeof(*blob) + r->result.size + r->note.size);
+    blob = malloc(sizeof(*blob) + r->result.size + r->note.size + group);
     if (blob == NULL)
         return 0;
     blob->next = NULL;
     blob->result = (uint32_t)r->result.size;
     blob->note = (uint32_t)r->note.size;
-    if (r->result.size > 0)
-        memcpy(blob->bytes, r->result.data, r->result.size);
-    if (r->note.size > 0)
-        memcpy(blob->bytes + r->result.size, r->note.data, r->note.size);
+    blob->group = group;
+    at = memory_add(blob->bytes, r->result.data, r->result.size);
+    at = memory_add(at, r->note.data, r->note.size);
+    (void)memory_add(at, r->group, group);
     *out = blob;
     return 1;
 }
@@ -165,10 +186,12 @@ static int memory_keep(struct memory *m, struct once__row *row, once_op *op,
     if (!memory_blob(r, old, &blob))
         return 0;
     if (row == NULL) {
-        assert(r->attempt > 0 && blob == NULL);
+        assert(r->attempt > 0);
         row = once__table_add(&m->table, op->name);
-        if (row == NULL)
+        if (row == NULL) {
+            free(blob);
             return 0;
+        }
     }
     once__table_undue(&m->table, row);
     if (old != NULL && blob != old) {

@@ -22,7 +22,7 @@ static const once_store_ops *const stores[] = {
 
 enum { STORES = sizeof(stores) / sizeof(stores[0]), BUSY_MS = 500 };
 
-static uint64_t wall_clock(void *user)
+uint64_t once__wall_clock(void *user)
 {
     struct timespec t;
 
@@ -79,7 +79,7 @@ static once_store_options with_defaults(const once_store_options *given)
         memcpy(&o, given, given->size < sizeof(o) ? given->size : sizeof(o));
     o.size = sizeof(o);
     if (o.clock == NULL) {
-        o.clock = wall_clock;
+        o.clock = once__wall_clock;
         o.user = NULL;
     }
     if (o.busy_ms == 0)
@@ -87,19 +87,25 @@ static once_store_options with_defaults(const once_store_options *given)
     return o;
 }
 
+/* Whose URL it is; `rest` is what stands behind the colon. */
+static int resolve(const char *url, once_error *err, const once_store_ops **ops,
+                   const char **rest)
+{
+    if (url == NULL)
+        return once__fail(err, ONCE_EURL, "store: there is no URL");
+    *ops = find(url, rest);
+    return *ops == NULL ? unknown(url, err) : ONCE_OK;
+}
+
 int once_store_open(const char *url, const once_store_options *options,
                     once_error *err, once_store **out)
 {
     once_store_options o = with_defaults(options);
-    const once_store_ops *ops;
+    const once_store_ops *ops = NULL;
     const char *rest = NULL;
+    int rc = resolve(url, err, &ops, &rest);
 
-    if (url == NULL)
-        return once__fail(err, ONCE_EURL, "store: there is no URL");
-    ops = find(url, &rest);
-    if (ops == NULL)
-        return unknown(url, err);
-    return ops->open(rest, &o, err, out);
+    return rc != ONCE_OK ? rc : ops->open(rest, &o, err, out);
 }
 
 void once_store_close(once_store *s)
@@ -117,9 +123,68 @@ int once_store_check(const char *url, int *durable, int *shared,
     if (rc != ONCE_OK)
         return rc;
     if (durable != NULL)
-        *durable = s->ops->durable;
+        *durable = s->ops->durable && s->caveat == NULL;
     if (shared != NULL)
         *shared = s->ops->shared;
     once_store_close(s);
     return ONCE_OK;
+}
+
+/* ---- What only some stores have ------------------------------------------ */
+
+static int cannot(const once_store_ops *ops, const char *what, once_error *err)
+{
+    return once__fail(err, ONCE_ENOSYS, "%s: this store has no %s", ops->name,
+                      what);
+}
+
+int once_store_init(const char *url, once_error *err)
+{
+    once_store_options o = with_defaults(NULL);
+    const once_store_ops *ops = NULL;
+    const char *rest = NULL;
+    int rc = resolve(url, err, &ops, &rest);
+
+    if (rc == ONCE_OK && ops->init != NULL)
+        rc = ops->init(rest, &o, err);
+    return rc;
+}
+
+int once_store_print_schema(const char *url, once_line *line, void *user,
+                            once_error *err)
+{
+    const once_store_ops *ops = NULL;
+    const char *rest = NULL;
+    int rc = resolve(url, err, &ops, &rest);
+
+    if (rc != ONCE_OK)
+        return rc;
+    return ops->print_schema == NULL ? cannot(ops, "schema", err)
+                                     : ops->print_schema(rest, line, user, err);
+}
+
+int once_store_verify(const char *url, once_line *line, void *user,
+                      once_error *err)
+{
+    const once_store_ops *ops = NULL;
+    const char *rest = NULL;
+    int rc = resolve(url, err, &ops, &rest);
+
+    if (rc != ONCE_OK)
+        return rc;
+    return ops->verify == NULL ? cannot(ops, "check of its own", err)
+                               : ops->verify(rest, line, user, err);
+}
+
+int once_store_dump(const char *url, once_line *line, void *user,
+                    once_error *err)
+{
+    const once_store_ops *ops = NULL;
+    const char *rest = NULL;
+    int rc = resolve(url, err, &ops, &rest);
+
+    if (rc != ONCE_OK)
+        return rc;
+    return ops->dump == NULL ? cannot(ops, "dump", err)
+                             : ops->dump(rest, line, user, err);
 }

@@ -6,6 +6,10 @@
 
 #include <once/store.h>
 
+/* The clock of a caller who set none: the host's. A store with a server of
+ * its own asks the server then. */
+uint64_t once__wall_clock(void *user);
+
 #define ONCE_STORE(name) extern const once_store_ops once__store_##name;
 #include "store/stores.def"
 #undef ONCE_STORE

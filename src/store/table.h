@@ -6,11 +6,13 @@
 
 #include <once/store.h>
 
-/* Result and note of one record; `next` while it waits to be freed. */
+/* Result, note and group of one record, the group without its NULs; `next`
+ * while it waits to be freed. */
 struct once__blob {
     struct once__blob *next;
     uint32_t result;
     uint32_t note;
+    uint32_t group;
     uint8_t bytes[];
 };
 

@@ -68,6 +68,7 @@ static void write_record(struct feed *f)
     r.granted_ms = feed_number(f, 8);
     for (i = 0; i < sizeof(r.token); i++)
         r.token[i] = feed_byte(f);
+    memset(r.group, r.token[0], r.token[1] % (ONCE_GROUP_SIZE + 1));
     r.note = feed_bytes(f, feed_byte(f));
     r.result = feed_bytes(f, f->left);
     if (r.attempt == 0 || !once__record_sane(&r))
@@ -87,7 +88,8 @@ static void write_record(struct feed *f)
          r.policy == back.policy && r.doubt == back.doubt &&
          r.attempt == back.attempt && r.granted_ms == back.granted_ms &&
          r.kind == back.kind &&
-         memcmp(r.token, back.token, sizeof(r.token)) == 0);
+         memcmp(r.token, back.token, sizeof(r.token)) == 0 &&
+         memcmp(r.group, back.group, sizeof(r.group)) == 0);
     /* One bit is another, anywhere, and it is no record any more. */
     i = (size_t)(r.keep_ms % size);
     out[i] ^= (uint8_t)(1u << r.granted_ms % 8);

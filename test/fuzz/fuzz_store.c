@@ -125,6 +125,7 @@ static void same_record(const once_record *a, const once_record *b)
     MUST(a->granted_ms == b->granted_ms);
     MUST(memcmp(a->token, b->token, sizeof(a->token)) == 0);
     MUST(memcmp(a->fingerprint, b->fingerprint, sizeof(a->fingerprint)) == 0);
+    MUST(memcmp(a->group, b->group, sizeof(a->group)) == 0);
     MUST(same(a->result, b->result) && same(a->note, b->note));
 }
 

@@ -227,6 +227,7 @@ static int same_record(const once_record *a, const once_record *b, int bodies)
            a->granted_ms == b->granted_ms &&
            memcmp(a->token, b->token, ONCE_TOKEN_SIZE) == 0 &&
            memcmp(a->fingerprint, b->fingerprint, ONCE_FINGERPRINT_SIZE) == 0 &&
+           memcmp(a->group, b->group, ONCE_GROUP_SIZE) == 0 &&
            same_bytes(a->note, b->note) &&
            (bodies ? same_bytes(a->result, b->result)
                    : a->result.size == b->result.size);
@@ -582,7 +583,7 @@ static const unsigned variants[ONCE__OP_END] = {
     [ONCE_OP_CLAIM] = 48,    [ONCE_OP_DISPATCH] = 9, [ONCE_OP_RENEW] = 9,
     [ONCE_OP_COMPLETE] = 36, [ONCE_OP_RELEASE] = 9,  [ONCE_OP_GIVE_UP] = 9,
     [ONCE_OP_READ] = 2,      [ONCE_OP_REAP] = 1,     [ONCE_OP_RESOLVE] = 6,
-    [ONCE_OP_REOPEN] = 3,    [ONCE_OP_FORGET] = 1,   [ONCE_OP_SHOW] = 2,
+    [ONCE_OP_REOPEN] = 3,    [ONCE_OP_FORGET] = 9,   [ONCE_OP_SHOW] = 2,
 };
 
 static void last_question(struct question *q, struct slot *s, int verb,
@@ -687,6 +688,7 @@ static void random_question(struct world *w, struct question *q)
         pick(w, 8) > 0 ? s->last_fence : wrong(1 + pick(w, 2), s->last_fence);
     q->op.policy = pick(w, 3) == 0 ? pick(w, 4) : 3;
     q->op.two_phase = pick(w, 2);
+    memset(q->op.group, (int)('a' + pick(w, 4)), pick(w, ONCE_GROUP_SIZE + 1));
     q->op.lease_ms = 10 + pick(w, 500);
     q->op.keep_ms = pick(w, 10) == 0 ? ONCE_KEEP_MAX_MS : pick(w, 3000);
     if (pick(w, 20) == 0)

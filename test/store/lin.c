@@ -107,6 +107,7 @@ static int same_record(const once_record *a, const once_record *b)
            a->granted_ms == b->granted_ms &&
            memcmp(a->token, b->token, ONCE_TOKEN_SIZE) == 0 &&
            memcmp(a->fingerprint, b->fingerprint, ONCE_FINGERPRINT_SIZE) == 0 &&
+           memcmp(a->group, b->group, ONCE_GROUP_SIZE) == 0 &&
            same_bytes(a->result, b->result) && same_bytes(a->note, b->note);
 }
 
@@ -142,6 +143,7 @@ static uint64_t hash_state(const struct state *s)
     h = mix(h, r->granted_ms);
     h = mix_bytes(h, r->token, sizeof(r->token));
     h = mix_bytes(h, r->fingerprint, sizeof(r->fingerprint));
+    h = mix_bytes(h, r->group, sizeof(r->group));
     h = mix_bytes(h, r->result.data, r->result.size);
     return mix_bytes(h, r->note.data, r->note.size);
 }

@@ -277,8 +277,8 @@ static void another_schema_version_is_refused_with_both_numbers(void)
     new_path(path, sizeof(path));
     once_store_close(must_open(path, NULL));
     T_EQ(sql(path, "PRAGMA user_version=7"), SQLITE_OK);
-    refused(path, ONCE_EVERSION, "version 7, this program understands 1");
-    T_EQ(sql(path, "PRAGMA user_version=1"), SQLITE_OK);
+    refused(path, ONCE_EVERSION, "version 7, this program understands 2");
+    T_EQ(sql(path, "PRAGMA user_version=2"), SQLITE_OK);
     once_store_close(must_open(path, NULL));
 }
 

@@ -208,6 +208,8 @@ R("reopen: dispatched: refused", REOPEN, DISPATCHED, 1, 0, TAKE, 0, STRANGER, TA
 R("forget: completed, kept long enough: no row", FORGET, COMPLETED, 1, 0, 0, ONCE_SUCCESS, STRANGER, 0, 0, 0, ONCE_OK, NO_ROW)
 R("forget: absent, kept long enough: no row", FORGET, NONE, 1, 0, 0, 0, STRANGER, 0, 0, 0, ONCE_OK, NO_ROW)
 R("forget: completed, time left: refused", FORGET, COMPLETED, 0, 0, 0, ONCE_SUCCESS, STRANGER, 0, 0, 0, ONCE_REFUSED, SAME)
+R("forget: another fence: refused", FORGET, COMPLETED, 1, 0, 0, ONCE_SUCCESS, STALE, 0, 0, 0, ONCE_REFUSED, SAME)
+R("forget: any fence: no row", FORGET, COMPLETED, 1, 0, 0, ONCE_SUCCESS, TOKEN, 0, 0, 0, ONCE_OK, NO_ROW)
 R("forget: absent, time left: refused", FORGET, NONE, 0, 0, 0, 0, STRANGER, 0, 0, 0, ONCE_REFUSED, SAME)
 R("forget: claimed: refused", FORGET, CLAIMED, 1, 0, 0, 0, STRANGER, 0, 0, 0, ONCE_REFUSED, SAME)
 R("forget: dispatched: refused", FORGET, DISPATCHED, 1, 0, 0, 0, STRANGER, 0, 0, 0, ONCE_REFUSED, SAME)
@@ -234,6 +236,7 @@ static once_record before(const struct row *row)
     r.keep_ms = row->over ? NOW : NOW + TIME_LEFT;
     r.granted_ms = NOW - 1000;
     memset(r.token, 0xaa, sizeof(r.token));
+    memset(r.group, 'a', sizeof(r.group));
     memset(r.fingerprint, row->state == NONE ? 0 : 0xbb, sizeof(r.fingerprint));
     if (row->state == COMPLETED)
         r.result = (once_bytes){"result", 6};
@@ -251,6 +254,7 @@ static once_op call(const struct row *row)
     op.lease_ms = LEASE;
     op.keep_ms = KEEP;
     op.fence = row->who == STALE ? FENCE - 1 : row->who == TOKEN ? 0 : FENCE;
+    memset(op.group, 'b', sizeof(op.group));
     memset(op.token, row->who == STRANGER ? 0xcc : 0xaa, sizeof(op.token));
     memset(op.fingerprint, row->other_request ? 0xdd : 0xbb,
            sizeof(op.fingerprint));
@@ -277,6 +281,7 @@ static void granted(once_record *r, const once_op *op, enum effect effect)
     r->granted_ms = NOW;
     memcpy(r->token, op->token, sizeof(r->token));
     memcpy(r->fingerprint, op->fingerprint, sizeof(r->fingerprint));
+    memcpy(r->group, op->group, sizeof(r->group));
 }
 
 static once_record after(once_record r, const once_op *op, enum effect effect)
@@ -340,6 +345,7 @@ static void same_record(const once_record *a, const once_record *b)
     T_EQ(a->granted_ms, b->granted_ms);
     T_MEM(a->token, b->token, sizeof(a->token));
     T_MEM(a->fingerprint, b->fingerprint, sizeof(a->fingerprint));
+    T_MEM(a->group, b->group, sizeof(a->group));
     T_EQ(a->result.size, b->result.size);
     T_OK(a->result.size == 0 || a->result.data == b->result.data);
     T_EQ(a->note.size, b->note.size);

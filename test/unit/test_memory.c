@@ -123,6 +123,7 @@ static int same(const once_op *a, const once_op *b)
            x->keep_ms == y->keep_ms && x->granted_ms == y->granted_ms &&
            memcmp(x->token, y->token, ONCE_TOKEN_SIZE) == 0 &&
            memcmp(x->fingerprint, y->fingerprint, ONCE_FINGERPRINT_SIZE) == 0 &&
+           memcmp(x->group, y->group, ONCE_GROUP_SIZE) == 0 &&
            x->result.size == y->result.size &&
            (x->result.size == 0 ||
             memcmp(x->result.data, y->result.data, x->result.size) == 0) &&

@@ -25,6 +25,7 @@ static once_record sample(void)
     r.granted_ms = UINT64_C(0x3132333435363738);
     memset(r.token, 0xaa, sizeof(r.token));
     memset(r.fingerprint, 0xbb, sizeof(r.fingerprint));
+    memset(r.group, 'g', sizeof(r.group));
     r.result = (once_bytes){"some\0result", 11};
     r.note = (once_bytes){"noted", 5};
     return r;
@@ -72,6 +73,7 @@ static void what_was_written_is_read(void)
     T_EQ(r.granted_ms, want.granted_ms);
     T_MEM(r.token, want.token, sizeof(r.token));
     T_MEM(r.fingerprint, want.fingerprint, sizeof(r.fingerprint));
+    T_MEM(r.group, want.group, sizeof(r.group));
     T_EQ(r.result.size, 11);
     T_MEM(r.result.data, want.result.data, 11);
     T_EQ(r.note.size, 5);
@@ -111,7 +113,8 @@ static void the_bytes_are_where_they_always_were(void)
     encode(data);
     T_MEM(data, front, sizeof(front));
     T_MEM(data + 88, sizes, sizeof(sizes));
-    T_MEM(data + 96, "some\0resultnoted", 16);
+    T_MEM(data + 96, "gggggggggggggggggggggggggggggggg", 32);
+    T_MEM(data + 128, "some\0resultnoted", 16);
 }
 
 static void every_flipped_bit_is_found(void)

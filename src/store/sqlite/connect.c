@@ -25,7 +25,8 @@ static const char schema[] =
     " phase INTEGER NOT NULL, policy INTEGER NOT NULL,"
     " doubt INTEGER NOT NULL, granted INTEGER NOT NULL,"
     " keep INTEGER NOT NULL, sum INTEGER NOT NULL, token BLOB NOT NULL,"
-    " fingerprint BLOB NOT NULL, note BLOB NOT NULL) WITHOUT ROWID;"
+    " fingerprint BLOB NOT NULL, note BLOB NOT NULL, grp BLOB NOT NULL)"
+    " WITHOUT ROWID;"
     /* An indeterminate record is kept until somebody resolves it. */
     "CREATE INDEX claim_keep ON claim(keep) WHERE phase < 4;"
     "CREATE TABLE live(fence INTEGER PRIMARY KEY, state INTEGER NOT NULL,"
@@ -38,7 +39,7 @@ static const char schema[] =
 
 #define HEAD                                                                   \
     "c.fence,c.attempt,c.phase,c.policy,c.doubt,c.granted,c.keep,c.token,"     \
-    "c.fingerprint,c.note,c.sum,l.fence,l.state,l.lease,l.sum,"                \
+    "c.fingerprint,c.note,c.grp,c.sum,l.fence,l.state,l.lease,l.sum,"          \
     "r.fence,r.kind,r.keep,length(r.body),r.body_sum,r.sum"
 #define FROM_CLAIM                                                             \
     " FROM claim c LEFT JOIN live l ON l.fence=c.fence"                        \
@@ -57,12 +58,12 @@ static const char *const texts[ONCE__SQLITE_QUERIES] = {
         "SELECT c.name," HEAD FROM_CLAIM " WHERE c.name=?1",
     [ONCE__SQLITE_CLAIM_INSERT] =
         "INSERT INTO claim(name,fence,attempt,phase,policy,doubt,granted,keep,"
-        "sum,token,fingerprint,note)"
-        "VALUES(?1,?2,?3,?4,?5,?6,?7,?8,?9,?10,?11,?12)",
+        "sum,token,fingerprint,note,grp)"
+        "VALUES(?1,?2,?3,?4,?5,?6,?7,?8,?9,?10,?11,?12,?13)",
     [ONCE__SQLITE_CLAIM_UPDATE] =
         "UPDATE claim SET fence=?2,attempt=?3,phase=?4,policy=?5,doubt=?6,"
-        "granted=?7,keep=?8,sum=?9,token=?10,fingerprint=?11,note=?12"
-        " WHERE name=?1",
+        "granted=?7,keep=?8,sum=?9,token=?10,fingerprint=?11,note=?12,"
+        "grp=?13 WHERE name=?1",
     [ONCE__SQLITE_CLAIM_DELETE] = "DELETE FROM claim WHERE name=?1",
     [ONCE__SQLITE_LIVE_PUT] =
         "INSERT INTO live(fence,state,lease,name,sum)VALUES(?1,?2,?3,?4,?5)"
@@ -281,7 +282,7 @@ static int create(struct once__sqlite_link *link)
         rc = run(link->db, schema);
         if (rc == SQLITE_OK)
             rc = run(link->db, "PRAGMA application_id=0x4f6e6365;"
-                               "PRAGMA user_version=1");
+                               "PRAGMA user_version=2");
         if (rc == SQLITE_OK)
             rc = prepare(link);
         if (rc == SQLITE_OK)
@@ -295,7 +296,7 @@ static int create(struct once__sqlite_link *link)
 }
 
 _Static_assert(ONCE__SQLITE_APPLICATION == 0x4f6e6365 &&
-                   ONCE__SQLITE_SCHEMA == 1,
+                   ONCE__SQLITE_SCHEMA == 2,
                "create() writes these numbers");
 
 /* The counter must not be behind a fence that stands in the file. */

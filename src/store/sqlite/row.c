@@ -36,6 +36,7 @@ enum column {
     C_TOKEN,
     C_FINGERPRINT,
     C_NOTE,
+    C_GROUP,
     C_SUM,
     L_FENCE,
     L_STATE,
@@ -83,6 +84,7 @@ static uint32_t claim_sum(const uint8_t *name, const struct claim *c,
     sum = SUM_NUMBERS(sum, numbers);
     sum = once__crc32c(sum, r->token, ONCE_TOKEN_SIZE);
     sum = once__crc32c(sum, r->fingerprint, ONCE_FINGERPRINT_SIZE);
+    sum = once__crc32c(sum, r->group, ONCE_GROUP_SIZE);
     if (r->note.size > 0)
         sum = once__crc32c(sum, r->note.data, r->note.size);
     return sum;
@@ -141,6 +143,19 @@ static int fixed(sqlite3_stmt *q, int i, uint8_t *out, size_t size)
     return 1;
 }
 
+/* What trimmed() has left, with its NULs again. */
+static int filled_up(sqlite3_stmt *q, int i, uint8_t *out, size_t size)
+{
+    once_bytes b = bytes(q, i);
+
+    if (b.size > size)
+        return 0;
+    memset(out, 0, size);
+    if (b.size > 0)
+        memcpy(out, b.data, b.size);
+    return 1;
+}
+
 static int read_claim(sqlite3_stmt *q, const uint8_t *name, once_record *r,
                       uint64_t *phase)
 {
@@ -151,7 +166,8 @@ static int read_claim(sqlite3_stmt *q, const uint8_t *name, once_record *r,
     };
 
     if (is_null(q, C_FENCE) || !fixed(q, C_TOKEN, r->token, ONCE_TOKEN_SIZE) ||
-        !fixed(q, C_FINGERPRINT, r->fingerprint, ONCE_FINGERPRINT_SIZE))
+        !fixed(q, C_FINGERPRINT, r->fingerprint, ONCE_FINGERPRINT_SIZE) ||
+        !filled_up(q, C_GROUP, r->group, ONCE_GROUP_SIZE))
         return 0;
     r->note = bytes(q, C_NOTE);
     if (r->note.size > ONCE_NOTE_MAX ||
@@ -264,6 +280,13 @@ static int bind_bytes(sqlite3_stmt *q, int at, const void *data, size_t size)
                                SQLITE_STATIC);
 }
 
+static size_t trimmed(const uint8_t *text, size_t size)
+{
+    while (size > 0 && text[size - 1] == 0)
+        size--;
+    return size;
+}
+
 static int put_claim(struct once__sqlite_link *link, const uint8_t *name,
                      const once_record *r, enum once__sqlite_query query)
 {
@@ -280,6 +303,7 @@ static int put_claim(struct once__sqlite_link *link, const uint8_t *name,
     rc |= bind_bytes(q, 10, r->token, ONCE_TOKEN_SIZE);
     rc |= bind_bytes(q, 11, r->fingerprint, ONCE_FINGERPRINT_SIZE);
     rc |= bind_bytes(q, 12, r->note.data, r->note.size);
+    rc |= bind_bytes(q, 13, r->group, trimmed(r->group, ONCE_GROUP_SIZE));
     return rc != SQLITE_OK ? rc : once__sqlite_run(link, query);
 }
 
@@ -339,7 +363,7 @@ static int claim_differs(const once_record *a, const once_record *b)
          memcmp(a->note.data, b->note.data, b->note.size) != 0) ||
         memcmp(a->fingerprint, b->fingerprint, ONCE_FINGERPRINT_SIZE) != 0)
         return 1;
-    /* The fence stands for attempt, token and time of the grant. */
+    /* The fence stands for attempt, token, group and time of the grant. */
     assert(a->attempt == b->attempt && a->granted_ms == b->granted_ms);
     return completed(b) ? !near(b->keep_ms, a->keep_ms)
                         : a->keep_ms != b->keep_ms;

@@ -28,7 +28,7 @@
 
 enum {
     ONCE__SQLITE_APPLICATION = 0x4f6e6365, /* "Once" */
-    ONCE__SQLITE_SCHEMA = 1
+    ONCE__SQLITE_SCHEMA = 2
 };
 
 enum once__sqlite_query {

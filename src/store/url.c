@@ -1,0 +1,117 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * url.c - parameters in the query part of a store's URL (RFC 3986, 3.4).
+ *
+ * Only what is asked for is looked at and taken out; the rest goes on to the
+ * store's own library. It refuses a parameter that stands there twice, since
+ * one of both would be ignored, and never repeats a value.
+ */
+#include "store/url.h"
+
+#include <assert.h>
+#include <string.h>
+
+#include "core/error.h"
+
+static int hex(char c)
+{
+    const char *digits = "0123456789abcdef", *at;
+
+    if (c >= 'A' && c <= 'F')
+        c = (char)(c - 'A' + 'a');
+    at = c == '\0' ? NULL : strchr(digits, c);
+    return at == NULL ? -1 : (int)(at - digits);
+}
+
+/* The parameter in front of which a "?" or "&" stands, or NULL. */
+static char *find(char *url, const char *param)
+{
+    size_t size = strlen(param);
+    char *at = strchr(url, '?');
+
+    while (at != NULL) {
+        if (strncmp(at + 1, param, size) == 0 && at[1 + size] == '=')
+            return at + 1;
+        at = strchr(at + 1, '&');
+    }
+    return NULL;
+}
+
+/* 0 if it does not fit, is badly encoded or holds a NUL. */
+static int decode(const char *value, size_t length, char *out, size_t size)
+{
+    size_t i, n = 0;
+
+    for (i = 0; i < length; i++) {
+        char c = value[i];
+
+        if (c == '%') {
+            if (i + 2 >= length || hex(value[i + 1]) < 0 ||
+                hex(value[i + 2]) < 0)
+                return 0;
+            c = (char)(hex(value[i + 1]) << 4 | hex(value[i + 2]));
+            i += 2;
+        }
+        if (c == '\0' || n + 1 >= size)
+            return 0;
+        out[n++] = c;
+    }
+    out[n] = '\0';
+    return 1;
+}
+
+/* Takes at[0..size) out, and one of the separators around it. */
+static void cut(char *at, size_t size)
+{
+    char *end = at + size;
+
+    if (*end == '&')
+        end++;
+    else
+        at--;
+    memmove(at, end, strlen(end) + 1);
+}
+
+int once__url_take(char *url, const char *param, char *out, size_t size,
+                   once_error *err)
+{
+    char *at = find(url, param);
+    size_t name = strlen(param) + 1, length;
+
+    assert(size > 0);
+    if (at == NULL)
+        return 0;
+    length = strcspn(at + name, "&#");
+    if (!decode(at + name, length, out, size))
+        return once__fail(err, ONCE_EURL,
+                          "store: parameter %s is badly encoded or longer "
+                          "than %zu bytes",
+                          param, size - 1);
+    cut(at, name + length);
+    if (find(url, param) != NULL)
+        return once__fail(err, ONCE_EURL, "store: parameter %s is there twice",
+                          param);
+    return 1;
+}
+
+int once__url_take_number(char *url, const char *param, uint64_t least,
+                          uint64_t most, uint64_t *out, once_error *err)
+{
+    char text[24] = "";
+    uint64_t value = 0;
+    size_t i;
+    int rc = once__url_take(url, param, text, sizeof(text), err);
+
+    if (rc <= 0)
+        return rc;
+    for (i = 0; text[i] >= '0' && text[i] <= '9' && i < 19; i++)
+        value = value * 10 + (uint64_t)(text[i] - '0');
+    if (i == 0 || text[i] != '\0' || value < least || value > most)
+        return once__fail(err, ONCE_EURL,
+                          "store: parameter %s is not a number from %llu to "
+                          "%llu",
+                          param, (unsigned long long)least,
+                          (unsigned long long)most);
+    *out = value;
+    return 1;
+}

@@ -1,0 +1,23 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* url.h - parameters in the query part of a store's URL. */
+#ifndef ONCE_STORE_URL_H
+#define ONCE_STORE_URL_H
+
+#include <once/once.h>
+
+/*
+ * Takes "param=value" out of the part of `url` behind its "?", in place, and
+ * writes the value, percent-decoded and with its NUL, to out[0..size). Returns
+ * 1, or 0 if it is not there (`out` is then as it was), or ONCE_EURL: it is
+ * there twice, too long, or badly encoded. The text names the parameter, never
+ * the value.
+ */
+ONCE_CHECK int once__url_take(char *url, const char *param, char *out,
+                              size_t size, once_error *err);
+
+/* The same for a whole number from `least` to `most`. */
+ONCE_CHECK int once__url_take_number(char *url, const char *param,
+                                     uint64_t least, uint64_t most,
+                                     uint64_t *out, once_error *err);
+
+#endif /* ONCE_STORE_URL_H */
