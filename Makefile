@@ -26,6 +26,7 @@ help:
 	@echo 'make sim        the simulated world; SEEDS=200000'
 	@echo 'make mutants    how soon each planted bug is seen, from 30 starts'
 	@echo 'make bench      figures, side by side with plain nginx; BENCH=--quick'
+	@echo 'make bench-stores  figures of each store by itself, likewise'
 	@echo 'make histories  2,000 concurrent histories of each store, judged'
 	@echo 'make model      the formal model, every row of its table (minutes)'
 	@echo 'make fuzz       each fuzz target for TIME seconds [600]'
@@ -141,6 +142,11 @@ format: packages
 bench: all
 	@env ONCE_BUILD=$(abspath $(BUILD)) $(PYTHON) test/bench/gateway.py \
 		$(BENCH)
+
+.PHONY: bench-stores
+bench-stores: library
+	@env ONCE_BUILD=$(abspath $(BUILD)) $(PYTHON) test/bench/stores.py \
+	    $(BENCH)
 
 .PHONY: install
 install: library

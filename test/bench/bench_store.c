@@ -1,57 +1,75 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * bench_store.c - how fast a store is by itself, beside what the disk allows.
+ * bench_store.c - how fast a store is by itself: one measurement, as JSON.
  *
- *    bench_store [-d FOLDER] [-r ROUNDS] [-n CYCLES] [URL...]
+ *    bench_store [OPTION...] URL      test/bench/stores.py makes tables of it
  *
- * A cycle is a claim and then a complete, each durable before the next, with a
- * result of 300 bytes; N in flight are batches of N. The limit is an append of
- * the same bytes and an fdatasync for each batch. A replay is a claim of a
- * completed key. Rounds are interleaved, so that a noisy moment meets all, and
- * the table shows medians. It decides nothing: numbers are for people.
+ *      -n N   operations in flight: each batch has so many      [64]
+ *      -b N   bytes of a result                                 [300]
+ *      -s S   seconds to measure                                [1]
+ *      -p N   processes that share the store                    [1]
+ *      -f N   completed records to be there first               [0]
+ *      -r     measure replays of what is there, not new keys
+ *      -o     measure opening after a kill -9, not operations
+ *
+ * A cycle is a claim and then a complete, each durable before the next. A
+ * replay is a claim of a completed key by another attempt. Besides those of
+ * stores there is the URL "append:FILE": what the disk allows, an append of as
+ * many bytes as the journal writes and an fdatasync for each batch, in a file
+ * that was written before, so that a flush has nothing else to do. It decides
+ * nothing and checks every answer: a figure for a wrong answer is none.
  */
 #include <assert.h>
 #include <fcntl.h>
 #include <getopt.h>
+#include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <time.h>
 #include <unistd.h>
 
+#include <sys/random.h>
+#include <sys/resource.h>
+#include <sys/wait.h>
+
 #include <once/store.h>
 
 enum {
-    ROUNDS_MAX = 99,
-    SUBJECTS_MAX = 8,
-    RESULT = 300,
-    CLAIM_BYTES = 144, /* name, token, fingerprint, fence, times ... */
-    COMPLETE_BYTES = RESULT + 72
+    FLIGHT_MAX = 1024,
+    RESULT_MAX = 1 << 20,
+    PROCESSES_MAX = 16,
+    SAMPLES = 1 << 20,
+    FRAME = 204, /* what the journal writes beside a result */
+    PLAIN_SIZE = 64 << 20
 };
 
-static const unsigned flights[] = {1, 16, 64};
-enum { FLIGHTS = sizeof(flights) / sizeof(flights[0]), FLIGHT_MAX = 64 };
+struct options {
+    const char *url;
+    const char *append; /* the path behind "append:", or NULL */
+    unsigned flight, result, processes;
+    double seconds;
+    uint64_t fill;
+    int replays, open;
+};
 
-struct figures {
-    double cycles[FLIGHTS][ROUNDS_MAX];
-    double replays[FLIGHTS][ROUNDS_MAX];
-    double slow[FLIGHTS][ROUNDS_MAX]; /* p99 of a batch, microseconds */
+/* What one process did. */
+struct did {
+    uint64_t operations;
+    double seconds, cpu;
+    unsigned samples;
+    float took[SAMPLES]; /* microseconds a batch */
 };
 
 struct subject {
-    const char *url; /* NULL: the limit */
+    const struct options *o;
     once_store *store;
-    int fd;
+    int fd; /* of "append:" */
+    off_t at;
+    uint64_t base; /* first key of this process: random, so all differ */
     uint64_t keys; /* used so far */
-    struct figures f;
-};
-
-struct bench {
-    const char *folder;
-    int rounds;
-    unsigned cycles;
-    struct subject subject[SUBJECTS_MAX];
-    int subjects;
+    uint8_t *result;
+    struct did *did;
 };
 
 static double seconds(void)
@@ -110,12 +128,22 @@ static void apply(once_store *s, once_op *op, unsigned n, int expected)
             die(once_text(op[i].rc));
 }
 
-static void append(int fd, size_t size)
+static void append(struct subject *s, size_t size)
 {
-    static const uint8_t bytes[FLIGHT_MAX * COMPLETE_BYTES];
+    static uint8_t bytes[FLIGHT_MAX * FRAME];
+    size_t n;
 
-    if (write(fd, bytes, size) != (ssize_t)size || fdatasync(fd) != 0)
-        die("the plain log cannot be written");
+    if (s->at + (off_t)size > PLAIN_SIZE)
+        s->at = 0;
+    while (size > 0) {
+        n = size < sizeof(bytes) ? size : sizeof(bytes);
+        if (pwrite(s->fd, bytes, n, s->at) != (ssize_t)n)
+            die("the plain file cannot be written");
+        s->at += (off_t)n;
+        size -= n;
+    }
+    if (fdatasync(s->fd) != 0)
+        die("the plain file cannot be flushed");
 }
 
 static void claim_batch(struct subject *s, once_op *op, unsigned n)
@@ -123,231 +151,369 @@ static void claim_batch(struct subject *s, once_op *op, unsigned n)
     unsigned i;
 
     if (s->store == NULL) {
-        append(s->fd, (size_t)n * CLAIM_BYTES);
+        append(s, (size_t)n * FRAME);
         return;
     }
     for (i = 0; i < n; i++)
-        fill(&op[i], ONCE_OP_CLAIM, s->keys + i);
+        fill(&op[i], ONCE_OP_CLAIM, s->base + s->keys + i);
     apply(s->store, op, n, ONCE_OWNER);
 }
 
 static void complete_batch(struct subject *s, once_op *op, unsigned n)
 {
-    static const uint8_t result[RESULT] = {1};
     uint64_t fence;
     unsigned i;
 
     if (s->store == NULL) {
-        append(s->fd, (size_t)n * COMPLETE_BYTES);
+        append(s, (size_t)n * (FRAME + s->o->result));
         return;
     }
     for (i = 0; i < n; i++) {
         fence = op[i].record.fence;
-        fill(&op[i], ONCE_OP_COMPLETE, s->keys + i);
+        fill(&op[i], ONCE_OP_COMPLETE, s->base + s->keys + i);
         op[i].fence = fence;
-        op[i].result = (once_bytes){result, sizeof(result)};
+        op[i].result = (once_bytes){s->result, s->o->result};
     }
     apply(s->store, op, n, ONCE_OK);
 }
 
-/* ---- One round --------------------------------------------------------- */
+static void replay_batch(struct subject *s, once_op *op, unsigned n,
+                         uint64_t at)
+{
+    unsigned i;
+
+    for (i = 0; i < n; i++) {
+        fill(&op[i], ONCE_OP_CLAIM, s->base + spread(at + i) % s->keys);
+        op[i].token[0] ^= 1; /* another attempt */
+    }
+    apply(s->store, op, n, ONCE_REPLAY);
+    for (i = 0; i < n; i++)
+        if (op[i].record.result.size != s->o->result)
+            die("a replay of another size");
+}
+
+/* ---- One process ------------------------------------------------------- */
+
+static void sample(struct did *d, double start)
+{
+    double took = 1e6 * (seconds() - start);
+
+    /* When there are too many, each has the same chance to stay. */
+    if (d->samples < SAMPLES)
+        d->took[d->samples++] = (float)took;
+    else
+        d->took[spread(d->operations) % SAMPLES] = (float)took;
+}
+
+static void measure_cycles(struct subject *s, double until)
+{
+    static once_op op[FLIGHT_MAX];
+    unsigned n = s->o->flight;
+    double start;
+
+    do {
+        start = seconds();
+        claim_batch(s, op, n);
+        sample(s->did, start);
+        start = seconds();
+        complete_batch(s, op, n);
+        sample(s->did, start);
+        s->keys += n;
+        s->did->operations += 2 * (uint64_t)n;
+    } while (seconds() < until);
+}
+
+static void measure_replays(struct subject *s, double until)
+{
+    static once_op op[FLIGHT_MAX];
+    unsigned n = s->o->flight;
+    double start;
+
+    do {
+        start = seconds();
+        replay_batch(s, op, n, s->did->operations);
+        sample(s->did, start);
+        s->did->operations += n;
+    } while (seconds() < until);
+}
+
+static void fill_up(struct subject *s, uint64_t records)
+{
+    static once_op op[FLIGHT_MAX];
+    unsigned n;
+
+    while (s->keys < records) {
+        n = records - s->keys < FLIGHT_MAX ? (unsigned)(records - s->keys)
+                                           : FLIGHT_MAX;
+        claim_batch(s, op, n);
+        complete_batch(s, op, n);
+        s->keys += n;
+    }
+}
+
+static void plain_file(struct subject *s)
+{
+    static const uint8_t zeros[1 << 16];
+    off_t at;
+
+    s->fd = open(s->o->append, O_RDWR | O_CREAT | O_CLOEXEC, 0600);
+    if (s->fd < 0)
+        die("the plain file cannot be opened");
+    for (at = lseek(s->fd, 0, SEEK_END); at < PLAIN_SIZE; at += sizeof(zeros))
+        if (pwrite(s->fd, zeros, sizeof(zeros), at) != (ssize_t)sizeof(zeros))
+            die("the plain file cannot be written");
+    if (fsync(s->fd) != 0)
+        die("the plain file cannot be flushed");
+}
+
+static void subject_open(struct subject *s, const struct options *o)
+{
+    once_error err = {0, ""};
+
+    memset(s, 0, sizeof(*s));
+    s->o = o;
+    s->result = calloc(1, o->result + 1);
+    s->did = calloc(1, sizeof(*s->did));
+    if (s->result == NULL || s->did == NULL ||
+        getrandom(&s->base, sizeof(s->base), 0) != sizeof(s->base))
+        die("out of memory");
+    s->base >>= 3; /* names are made of four times the key */
+    if (o->append != NULL)
+        plain_file(s);
+    else if (once_store_open(o->url, NULL, &err, &s->store) != ONCE_OK)
+        die(err.text);
+}
+
+static void subject_close(struct subject *s)
+{
+    once_store_close(s->store);
+    if (s->o->append != NULL)
+        (void)close(s->fd);
+    free(s->result);
+    free(s->did);
+}
+
+/* ---- Several processes ------------------------------------------------- */
+
+static void write_all(int fd, const void *data, size_t size)
+{
+    const uint8_t *at = data;
+    ssize_t n;
+
+    for (; size > 0; at += n, size -= (size_t)n)
+        if ((n = write(fd, at, size)) <= 0)
+            die("a pipe broke");
+}
+
+static void read_all(int fd, void *data, size_t size)
+{
+    uint8_t *at = data;
+    ssize_t n;
+
+    for (; size > 0; at += n, size -= (size_t)n)
+        if ((n = read(fd, at, size)) <= 0)
+            die("a process ended early");
+}
+
+/* Of all threads of this process, in seconds. */
+static double cpu(void)
+{
+    struct rusage u;
+
+    (void)getrusage(RUSAGE_SELF, &u);
+    return (double)(u.ru_utime.tv_sec + u.ru_stime.tv_sec) +
+           (double)(u.ru_utime.tv_usec + u.ru_stime.tv_usec) / 1e6;
+}
+
+/* Opens, says that it is ready, waits for the others, measures, tells. */
+static void child(const struct options *o, int ready, int go, int out)
+{
+    struct subject s;
+    double start;
+    char c = 0;
+
+    subject_open(&s, o);
+    fill_up(&s, o->fill / o->processes + (o->replays ? o->flight : 0));
+    write_all(ready, &c, 1);
+    (void)!read(go, &c, 1); /* ends when the parent closes it */
+    s.did->cpu = -cpu();
+    start = seconds();
+    if (o->replays)
+        measure_replays(&s, start + o->seconds);
+    else
+        measure_cycles(&s, start + o->seconds);
+    s.did->seconds = seconds() - start;
+    s.did->cpu += cpu();
+    write_all(out, s.did, sizeof(*s.did));
+    subject_close(&s);
+    exit(0);
+}
 
 static int by_size(const void *a, const void *b)
 {
-    double x = *(const double *)a, y = *(const double *)b;
+    float x = *(const float *)a, y = *(const float *)b;
 
     return (x > y) - (x < y);
 }
 
-static void cycles(struct bench *b, struct subject *s, int flight, int round)
+static void print_times(const struct options *o, struct did *all,
+                        uint64_t operations, double rate, double spent)
 {
-    static once_op op[FLIGHT_MAX];
-    unsigned n = flights[flight], batches, i;
-    double *took, start, at;
+    static float took[PROCESSES_MAX * SAMPLES];
+    size_t n = 0;
+    unsigned i;
 
-    /* Alone each cycle is two flushes: fewer of them tell as much. */
-    batches = n == 1 ? b->cycles / 16 : b->cycles / n;
-    batches = batches == 0 ? 1 : batches;
-    took = calloc(2 * (size_t)batches, sizeof(*took));
-    if (took == NULL)
-        die("out of memory");
-    start = seconds();
-    for (i = 0; i < batches; i++) {
-        at = seconds();
-        claim_batch(s, op, n);
-        took[2 * i] = seconds() - at;
-        at = seconds();
-        complete_batch(s, op, n);
-        took[2 * i + 1] = seconds() - at;
-        s->keys += n;
+    for (i = 0; i < o->processes; i++) {
+        memcpy(took + n, all[i].took, all[i].samples * sizeof(float));
+        n += all[i].samples;
     }
-    s->f.cycles[flight][round] = batches * n / (seconds() - start);
-    qsort(took, 2 * (size_t)batches, sizeof(*took), by_size);
-    s->f.slow[flight][round] = 1e6 * took[2 * (size_t)batches * 99 / 100];
-    free(took);
+    qsort(took, n, sizeof(*took), by_size);
+    printf("{\"operations\": %llu, \"per_s\": %.1f, \"p50_us\": %.1f, "
+           "\"p99_us\": %.1f, \"cpu_us\": %.3f}\n",
+           (unsigned long long)operations,
+           o->replays ? rate : rate / 2, /* a cycle is two operations */
+           (double)took[n / 2], (double)took[n * 99 / 100],
+           1e6 * spent / (double)operations);
 }
 
-static void replays(struct bench *b, struct subject *s, int flight, int round)
+static void measure(const struct options *o)
 {
-    static once_op op[FLIGHT_MAX];
-    unsigned n = flights[flight], batches = b->cycles / n + 1, i, k;
+    static struct did all[PROCESSES_MAX];
+    int ready[2], go[2], out[PROCESSES_MAX][2], status;
+    pid_t pids[PROCESSES_MAX];
+    uint64_t operations = 0;
+    double rate = 0, spent = 0;
+    unsigned i;
+    char c;
+
+    if (pipe(ready) != 0 || pipe(go) != 0)
+        die("no pipe");
+    for (i = 0; i < o->processes; i++) {
+        if (pipe(out[i]) != 0 || (pids[i] = fork()) < 0)
+            die("no process");
+        if (pids[i] == 0) {
+            (void)close(go[1]);
+            child(o, ready[1], go[0], out[i][1]);
+        }
+        (void)close(out[i][1]);
+    }
+    (void)close(ready[1]);
+    for (i = 0; i < o->processes; i++)
+        read_all(ready[0], &c, 1);
+    /* For whoever measures the server's share. */
+    fprintf(stderr, "go\n");
+    (void)close(go[1]);
+    for (i = 0; i < o->processes; i++) {
+        read_all(out[i][0], &all[i], sizeof(all[i]));
+        operations += all[i].operations;
+        spent += all[i].cpu;
+        rate += (double)all[i].operations / all[i].seconds;
+    }
+    fprintf(stderr, "end\n");
+    for (i = 0; i < o->processes; i++)
+        if (waitpid(pids[i], &status, 0) != pids[i] || status != 0)
+            die("a process failed");
+    print_times(o, all, operations, rate, spent);
+}
+
+/* ---- Opening ----------------------------------------------------------- */
+
+/* A process fills the store and is killed in the middle of its work. */
+static void leave_unclean(const struct options *o)
+{
+    struct subject s;
+    pid_t pid = fork();
+    int status;
+
+    if (pid < 0)
+        die("no process");
+    if (pid == 0) {
+        subject_open(&s, o);
+        fill_up(&s, o->fill);
+        (void)raise(SIGKILL);
+    }
+    if (waitpid(pid, &status, 0) != pid || !WIFSIGNALED(status))
+        die("the process that fills the store failed");
+}
+
+static void measure_open(const struct options *o)
+{
+    struct subject s;
+    once_op op[1];
     double start;
 
-    if (s->store == NULL)
-        return;
+    leave_unclean(o);
     start = seconds();
-    for (i = 0; i < batches; i++) {
-        for (k = 0; k < n; k++) {
-            fill(&op[k], ONCE_OP_CLAIM, spread(i * n + k) % s->keys);
-            op[k].token[0] ^= 1; /* another attempt */
-        }
-        apply(s->store, op, n, ONCE_REPLAY);
-    }
-    s->f.replays[flight][round] = batches * n / (seconds() - start);
+    subject_open(&s, o);
+    claim_batch(&s, op, 1); /* whatever was put off until the first question */
+    printf("{\"records\": %llu, \"open_ms\": %.1f}\n",
+           (unsigned long long)o->fill, 1e3 * (seconds() - start));
+    subject_close(&s);
 }
 
-/* ---- The table --------------------------------------------------------- */
+/* ---- The command line -------------------------------------------------- */
 
-static double median(const double *of, int n)
-{
-    double sorted[ROUNDS_MAX];
-
-    memcpy(sorted, of, (size_t)n * sizeof(*of));
-    qsort(sorted, (size_t)n, sizeof(*sorted), by_size);
-    return n % 2 ? sorted[n / 2] : (sorted[n / 2 - 1] + sorted[n / 2]) / 2;
-}
-
-static const char *label(const struct subject *s)
-{
-    return s->store == NULL ? "append + fdatasync" : s->store->ops->name;
-}
-
-static void print_table(const struct bench *b)
-{
-    const struct subject *limit = &b->subject[0], *s;
-    double c;
-    int i, f;
-
-    printf("| store | in flight | cycles/s | of the limit | batch p99 µs "
-           "| replays/s |\n|---|---|---|---|---|---|\n");
-    for (f = 0; f < FLIGHTS; f++)
-        for (i = 0; i < b->subjects; i++) {
-            s = &b->subject[i];
-            c = median(s->f.cycles[f], b->rounds);
-            printf("| %s | %u | %.0f | %.2f | %.0f | ", label(s), flights[f], c,
-                   c / median(limit->f.cycles[f], b->rounds),
-                   median(s->f.slow[f], b->rounds));
-            if (s->store == NULL)
-                printf("- |\n");
-            else
-                printf("%.0f |\n", median(s->f.replays[f], b->rounds));
-        }
-    printf("\nMedians of %d interleaved rounds; a cycle is claim and complete "
-           "of %d bytes.\n",
-           b->rounds, RESULT);
-}
-
-/* ---- Setting up -------------------------------------------------------- */
-
-static void add_limit(struct bench *b)
-{
-    struct subject *s = &b->subject[b->subjects++];
-    char path[512];
-
-    (void)snprintf(path, sizeof(path), "%s/plain.log", b->folder);
-    s->fd = open(path, O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0600);
-    /* Room ahead, so that a flush need not write the file's length. */
-    if (s->fd < 0 || posix_fallocate(s->fd, 0, (off_t)64 << 20) != 0)
-        die("the plain log cannot be created");
-}
-
-static void add_store(struct bench *b, const char *url)
-{
-    struct subject *s = &b->subject[b->subjects];
-    once_error err = {0, ""};
-
-    if (b->subjects == SUBJECTS_MAX)
-        die("too many stores");
-    s->url = url;
-    if (once_store_open(url, NULL, &err, &s->store) != ONCE_OK)
-        die(err.text);
-    b->subjects++;
-}
-
-static int number(const char *text, int most)
+static double number(const char *text, double least, double most)
 {
     char *end;
-    long n = strtol(text, &end, 10);
+    double n = strtod(text, &end);
 
-    if (*end != '\0' || n < 1 || n > most)
+    if (*end != '\0' || n < least || n > most)
         die("a number is out of range");
-    return (int)n;
+    return n;
 }
 
-static void parse(struct bench *b, int argc, char **argv)
+static void parse(struct options *o, int argc, char **argv)
 {
     int c;
 
-    while ((c = getopt(argc, argv, "d:r:n:")) != -1)
+    while ((c = getopt(argc, argv, "n:b:s:p:f:ro")) != -1)
         switch (c) {
-        case 'd':
-            b->folder = optarg;
+        case 'n':
+            o->flight = (unsigned)number(optarg, 1, FLIGHT_MAX);
+            break;
+        case 'b':
+            o->result = (unsigned)number(optarg, 0, RESULT_MAX);
+            break;
+        case 's':
+            o->seconds = number(optarg, 0.01, 3600);
+            break;
+        case 'p':
+            o->processes = (unsigned)number(optarg, 1, PROCESSES_MAX);
+            break;
+        case 'f':
+            o->fill = (uint64_t)number(optarg, 0, 1e9);
             break;
         case 'r':
-            b->rounds = number(optarg, ROUNDS_MAX);
+            o->replays = 1;
             break;
-        case 'n':
-            b->cycles = (unsigned)number(optarg, 10000000);
+        case 'o':
+            o->open = 1;
             break;
         default:
-            die("usage: bench_store [-d FOLDER] [-r ROUNDS] [-n CYCLES] "
-                "[URL...]");
+            die("usage: bench_store [-n N] [-b BYTES] [-s SECONDS] [-p N] "
+                "[-f N] [-r] [-o] URL");
         }
-}
-
-static void clean_up(struct bench *b, const char *made)
-{
-    char command[600];
-    int i;
-
-    for (i = 0; i < b->subjects; i++) {
-        once_store_close(b->subject[i].store);
-        if (b->subject[i].store == NULL)
-            (void)close(b->subject[i].fd);
-    }
-    (void)snprintf(command, sizeof(command), "rm -rf '%s'", made);
-    if (system(command) != 0)
-        fprintf(stderr, "bench_store: %s is still there\n", made);
+    if (optind != argc - 1)
+        die("which URL?");
+    o->url = argv[optind];
+    if (strncmp(o->url, "append:", 7) == 0)
+        o->append = o->url + 7;
+    if (o->append != NULL && (o->replays || o->open))
+        die("a plain file answers nothing");
 }
 
 int main(int argc, char **argv)
 {
-    static struct bench b = {".", 5, 4000, {{0}}, 0};
-    static char made[512], url[600];
-    int round, i, f;
+    struct options o = {NULL, NULL, 64, 300, 1, 1, 0, 0, 0};
+    once_error err = {0, ""};
 
-    parse(&b, argc, argv);
-    (void)snprintf(made, sizeof(made), "%s/bench-store-XXXXXX", b.folder);
-    if (mkdtemp(made) == NULL)
-        die("the folder cannot be written");
-    b.folder = made;
-    add_limit(&b);
-    (void)snprintf(url, sizeof(url), "sqlite:%s/once.db", made);
-    if (optind == argc) {
-        add_store(&b, "memory:");
-        add_store(&b, url);
-    }
-    for (i = optind; i < argc; i++)
-        add_store(&b, argv[i]);
-    for (round = 0; round < b.rounds; round++)
-        for (f = 0; f < FLIGHTS; f++)
-            for (i = 0; i < b.subjects; i++) {
-                if (lseek(b.subject[0].fd, 0, SEEK_SET) != 0)
-                    die("the plain log cannot be rewound");
-                cycles(&b, &b.subject[i], f, round);
-                replays(&b, &b.subject[i], f, round);
-            }
-    print_table(&b);
-    clean_up(&b, made);
+    parse(&o, argc, argv);
+    if (o.append == NULL && once_store_init(o.url, &err) != ONCE_OK)
+        die(err.text);
+    if (o.open)
+        measure_open(&o);
+    else
+        measure(&o);
     return 0;
 }

@@ -1,0 +1,381 @@
+#!/usr/bin/python3
+# SPDX-License-Identifier: Apache-2.0
+"""stores.py - what each store costs by itself, beside what the machine allows.
+
+    test/bench/stores.py [--rounds N] [--seconds S] [--records N] [--quick]
+                         [--only STORE,...] [--out FILE]
+
+One process asks one store, as an engine does: a batch of N operations, the next
+when it was answered (bench_store). A cycle is claim, then complete, each
+durable before the next. Beside the stores stand, in the same run: a plain
+append and fdatasync of the bytes that the journal writes, `redis-benchmark` SET
+of the same size, and a single-row upsert by pgbench. Rounds are interleaved and
+ratios are taken within a round; what is printed is the median of the rounds.
+
+It refuses nothing that is slow and prints what it measured; a wrong answer of a
+store ends it with status 1. Servers are its own, on loopback, in a temporary
+folder, and are stopped by their process ids.
+"""
+import argparse
+import datetime
+import json
+import os
+import pathlib
+import shutil
+import statistics
+import subprocess
+import sys
+import tempfile
+
+ROOT = pathlib.Path(__file__).resolve().parents[2]
+sys.path.insert(0, str(ROOT / "test" / "lib"))
+sys.dont_write_bytecode = True
+import servers  # noqa: E402  pylint: disable=wrong-import-position
+
+BUILD = pathlib.Path(os.environ.get("ONCE_BUILD", ROOT / "build"))
+BENCH = BUILD / "test" / "bench_store"
+OUT = ROOT / "docs" / "bench-stores.md"
+FLIGHTS = [1, 16, 64, 256]
+TICK = os.sysconf("SC_CLK_TCK")
+LIMIT = "append + fdatasync"
+
+# name: the kind of server it needs, if any
+STORES = {LIMIT: None, "memory": None, "sqlite": None, "journal": None,
+          "postgres": "postgres", "redis": "redis",
+          "redis-cluster": "redis-cluster"}
+SERVERS = {"postgres": ["postgres"], "redis": ["redis"],
+           "redis-cluster": ["redis1", "redis2", "redis3"]}
+
+
+class Wrong(Exception):
+    """What was measured is not what it was to be."""
+
+
+def cpu_of(pid):
+    """Seconds of processor time of a process, its children and theirs."""
+    total = 0.0
+    for one in [pid] + descendants(pid):
+        try:
+            with open(f"/proc/{one}/stat", encoding="ascii") as f:
+                fields = f.read().rsplit(")", 1)[1].split()
+        except OSError:
+            continue
+        # utime, stime, and those of children that have ended
+        total += sum(int(n) for n in fields[11:15]) / TICK
+    return total
+
+
+def descendants(pid):
+    found = []
+    try:
+        with open(f"/proc/{pid}/task/{pid}/children", encoding="ascii") as f:
+            for child in f.read().split():
+                found += [int(child)] + descendants(int(child))
+    except OSError:
+        pass
+    return found
+
+
+def memory_of(folder):
+    """Bytes that the journal keeps in shared memory."""
+    return sum(p.stat().st_size for p in pathlib.Path("/dev/shm").glob("once*"))
+
+
+class Bench:
+    """The servers, the folder, and what was measured."""
+
+    def __init__(self, args, folder, world):
+        self.args, self.folder, self.world = args, folder, world
+        self.serial = 0
+        self.urls = {}
+        for store in args.stores:
+            kind = STORES[store]
+            if kind is None:
+                continue
+            try:
+                self.urls[store] = world.build(kind)
+            except servers.Missing as e:
+                print(f"# {store}: {e}", file=sys.stderr)
+                args.stores = [s for s in args.stores if s != store]
+
+    def url(self, store, fresh=True):
+        """Of a store that nobody has used, or the one that was made last."""
+        self.serial += fresh
+        here = self.folder / f"{store.split()[0]}{self.serial}"
+        if store == LIMIT:
+            return f"append:{self.folder}/plain"
+        if store == "memory":
+            return "memory:"
+        if store in ("sqlite", "journal"):
+            return f"{store}:{here}"
+        if store == "postgres":
+            return (self.urls[store] +
+                    ("&" if "?" in self.urls[store] else "?") +
+                    f"schema=bench{self.serial}")
+        return self.urls[store] + f"?prefix=bench{self.serial}:"
+
+    def server_cpu(self, store):
+        return sum(cpu_of(self.world.servers[name].pid())
+                   for name in SERVERS.get(store, []))
+
+    def ask(self, store, *words, fresh=True):
+        """One measurement. The server's share is taken while it runs."""
+        command = [BENCH, *map(str, words), self.url(store, fresh)]
+        with subprocess.Popen(command, stdout=subprocess.PIPE, text=True,
+                              stderr=subprocess.PIPE) as p:
+            before = after = None
+            said = []
+            for line in p.stderr:
+                if line == "go\n":
+                    before = self.server_cpu(store)
+                elif line == "end\n":
+                    after = self.server_cpu(store)
+                else:
+                    said.append(line)
+            out = p.stdout.read()
+        if p.returncode != 0:
+            raise Wrong(f"{store}: {''.join(said).strip()}")
+        result = json.loads(out)
+        if after is not None:
+            result["server_us"] = 1e6 * (after - before) / result["operations"]
+        return result
+
+    def rounds(self, stores, *words, replays=False):
+        """[store] -> list of measurements, interleaved."""
+        found = {store: [] for store in stores}
+        for n in range(self.args.rounds):
+            turn = n % len(stores)
+            for store in stores[turn:] + stores[:turn]:
+                if replays and store == LIMIT:
+                    continue
+                found[store].append(
+                    self.ask(store, "-s", self.args.seconds, *words))
+        return found
+
+
+def middle(results, what):
+    return statistics.median(r[what] for r in results)
+
+
+def ratio(results, base, what="per_s"):
+    return statistics.median(a[what] / b[what] for a, b in zip(results, base))
+
+
+def row(name, results, base):
+    server = (f"{middle(results, 'server_us'):.1f}"
+              if results[0].get("server_us") else "-")
+    return (f"| {name} | {middle(results, 'per_s'):,.0f} | "
+            f"{ratio(results, base):.2f} | {middle(results, 'p50_us'):,.0f} | "
+            f"{middle(results, 'p99_us'):,.0f} | "
+            f"{middle(results, 'cpu_us'):.1f} | {server} |")
+
+
+HEAD = ("| store | {0} | of {1} | p50 µs | p99 µs | CPU µs/op | server's |\n"
+        "|---|---|---|---|---|---|---|")
+
+
+def table(found, base, what="cycles/s", of="the limit"):
+    return [HEAD.format(what, of)] + [
+        row(store, results, found[base]) for store, results in found.items()
+        if results]
+
+
+def everything(bench):
+    """Yields the lines of the page."""
+    args = bench.args
+    stores = args.stores
+    shared = [s for s in stores if s not in (LIMIT, "memory")]
+    for flight in args.flights:
+        found = bench.rounds(stores, "-n", flight)
+        yield from ["", f"## {flight} in flight, results of 300 bytes", ""]
+        yield from table(found, LIMIT)
+        if flight == 64:
+            single = found
+    yield from ["", "## 64 in flight, results of 8 KiB", ""]
+    yield from table(bench.rounds(stores, "-b", 8192), LIMIT)
+    yield from ["", "## Replays: 64 in flight, of 20,000 results", ""]
+    found = bench.rounds(stores, "-r", "-f", 20000, replays=True)
+    yield from table({s: r for s, r in found.items() if r}, stores[1],
+                     "replays/s", stores[1])
+    yield from ["", "## Two processes, 64 in flight each, together", "",
+                "The ratio is to one process with 64 in flight.", ""]
+    found = bench.rounds([LIMIT] + shared, "-p", 2)
+    yield HEAD.format("cycles/s", "one process")
+    for store in shared:
+        yield row(store, found[store], single[store])
+    yield from with_many(bench, [s for s in stores
+                                 if s in ("sqlite", "journal")])
+    yield from beside(bench, stores)
+
+
+def with_many(bench, stores):
+    """After many live records, and opening them after a kill -9."""
+    n = bench.args.records
+    yield from ["", f"## With {n:,} completed records, 64 in flight", "",
+                "Opening is after a kill -9, up to the first answer; the "
+                "kernel has the file in memory.",
+                "RAM is what lies in shared memory.", "",
+                "| store | cycles/s | replays/s | opened in ms | bytes on disk "
+                "a record | RAM a record |", "|---|---|---|---|---|---|"]
+    for store in stores:
+        opened = bench.ask(store, "-o", "-f", n)
+        base = bench.folder / f"{store}{bench.serial}"
+        files = (list(base.glob("*")) if base.is_dir() else
+                 list(bench.folder.glob(base.name + "*")))
+        disk = sum(f.stat().st_blocks * 512 for f in files)
+        held = subprocess.Popen([BENCH, "-s", "2", bench.url(store, False)],
+                                stdout=subprocess.PIPE,
+                                stderr=subprocess.PIPE, text=True)
+        held.stderr.readline()
+        ram = memory_of(base)
+        cycles = json.loads(held.communicate()[0])
+        replays = bench.ask(store, "-r", "-f", 1, "-s", 1, fresh=False)
+        yield (f"| {store} | {cycles['per_s']:,.0f} | {replays['per_s']:,.0f} "
+               f"| {opened['open_ms']:,.0f} | {disk / n:,.0f} | "
+               f"{ram / n:,.0f} |")
+
+
+def redis_set(bench):
+    """redis-benchmark's SET, 64 in one pipeline, 500 bytes: (per s, CPU)."""
+    server = bench.world.servers["redis"]
+    n = int(200000 * bench.args.seconds)
+    before = cpu_of(server.pid())
+    done = subprocess.run(
+        ["redis-benchmark", "-s", server.details()["socket"], "-t", "set",
+         "-d", "500", "-P", "64", "-c", "1", "-n", str(n), "-r", "1000000",
+         "--csv"], stdout=subprocess.PIPE, text=True, check=True)
+    per_s = float(done.stdout.splitlines()[-1].split(",")[1].strip('"'))
+    return per_s, 1e6 * (cpu_of(server.pid()) - before) / n
+
+
+def pgbench(bench):
+    """Single-row upserts, one statement each, one connection: per second."""
+    script = bench.folder / "upsert.sql"
+    script.write_text(
+        "\\set n random(1, 100000000)\n"
+        "insert into upsert values (:n, repeat('x', 300)) "
+        "on conflict (n) do update set v = excluded.v;\n")
+    server = bench.world.servers["postgres"]
+    server.sql("create table if not exists upsert(n bigint primary key, "
+               "v text)", database="once")
+    found = {}
+    for clients in (1, 16):
+        done = subprocess.run(
+            [servers.find("pgbench"), "-n", "-f", str(script), "-c",
+             str(clients), "-T", str(max(1, int(2 * bench.args.seconds))),
+             server.url(user="postgres")],
+            stdout=subprocess.PIPE, text=True, check=True)
+        found[clients] = float(
+            done.stdout.split("tps = ")[1].split()[0])
+    return found
+
+
+def beside(bench, stores):
+    """What people would compare with."""
+    if "redis" in stores:
+        sets = [redis_set(bench) for _ in range(bench.args.rounds)]
+        ours = [bench.ask("redis", "-s", bench.args.seconds, "-b", 300)
+                for _ in range(bench.args.rounds)]
+        per_s = statistics.median(s[0] for s in sets)
+        cpu = statistics.median(s[1] for s in sets)
+        own = middle(ours, "server_us")
+        yield from [
+            "", "## Redis beside its own SET", "",
+            "`redis-benchmark` SET of 500 bytes, 64 in a pipeline, one "
+            "connection, appendfsync always.", "",
+            "| | operations/s | server CPU µs/op |", "|---|---|---|",
+            f"| SET | {per_s:,.0f} | {cpu:.2f} |",
+            f"| claim, complete | {2 * middle(ours, 'per_s'):,.0f} | "
+            f"{own:.2f} |",
+            "", f"Server CPU per operation: {own / cpu:.2f} of a SET "
+            "(goal: at most 1.5)."]
+    if "postgres" in stores:
+        runs = [(bench.ask("postgres", "-s", bench.args.seconds, "-n", 1),
+                 bench.ask("postgres", "-s", bench.args.seconds, "-n", 64))
+                for _ in range(bench.args.rounds)]
+        times = statistics.median(b["per_s"] / a["per_s"] for a, b in runs)
+        upserts = pgbench(bench)
+        yield from [
+            "", "## PostgreSQL beside one statement per operation", "",
+            "| | per second |", "|---|---|",
+            "| cycles, one statement per operation, one connection | "
+            f"{statistics.median(a['per_s'] for a, _ in runs):,.0f} |",
+            "| cycles, 64 in flight, one connection | "
+            f"{statistics.median(b['per_s'] for _, b in runs):,.0f} |",
+            f"| pgbench single-row upsert, 1 connection | {upserts[1]:,.0f} |",
+            f"| the same, 16 connections | {upserts[16]:,.0f} |",
+            "", f"64 in flight: {times:.1f} times (goal: at least 3)."]
+
+
+def head(args, load):
+    cpu = "unknown processor"
+    with open("/proc/cpuinfo", encoding="utf-8") as f:
+        for line in f:
+            if line.startswith("model name"):
+                cpu = line.split(":", 1)[1].strip()
+                break
+    return [
+        "# Stores by themselves", "",
+        "Made by `make bench-stores` (test/bench/stores.py). Ratios within "
+        "one run are to be trusted,",
+        "figures of another machine are not to be compared.", "",
+        f"- {datetime.date.today()}, {cpu}, {os.cpu_count()} processors, load "
+        f"before the run {load:.2f}",
+        f"- {args.rounds} interleaved rounds of {args.seconds} s; medians; one "
+        "process with one connection, unless said otherwise",
+        "- N in flight are batches of N; a cycle is claim and complete, each "
+        "durable before the next;",
+        "  p50 and p99 are of one operation; CPU is that of the asking "
+        "process, all its threads",
+        "- the limit: append and fdatasync of as many bytes as the journal "
+        "writes, in a file written before",
+        "- PostgreSQL with fsync and synchronous_commit on, Redis with "
+        "appendfsync always, all on the same disk"]
+
+
+def arguments():
+    p = argparse.ArgumentParser(description="Measures the stores.")
+    p.add_argument("--rounds", type=int, default=5)
+    p.add_argument("--seconds", type=float, default=1.0)
+    p.add_argument("--records", type=int, default=1000000)
+    p.add_argument("--quick", action="store_true")
+    p.add_argument("--only", help="stores, with commas between")
+    p.add_argument("--dir", help="where stores are made: a real disk")
+    p.add_argument("--out", type=pathlib.Path)
+    args = p.parse_args()
+    args.stores = list(STORES)
+    args.flights = FLIGHTS
+    if args.only:
+        args.stores = [LIMIT] + [s for s in args.only.split(",") if s != LIMIT]
+    if set(args.stores) - set(STORES):
+        p.error("stores are " + ", ".join(STORES))
+    if args.quick:
+        args.rounds, args.seconds, args.records = 1, 0.3, 20000
+    elif args.out is None and not args.only:
+        args.out = OUT
+    return args
+
+
+def main():
+    args = arguments()
+    load = os.getloadavg()[0]
+    folder = pathlib.Path(tempfile.mkdtemp(prefix="once-bench-", dir=args.dir))
+    lines = head(args, load)
+    try:
+        with servers.World() as world:
+            bench = Bench(args, folder, world)
+            for line in everything(bench):
+                lines.append(line)
+                print(line, flush=True)
+        if args.out:
+            args.out.write_text("\n".join(lines) + "\n", encoding="utf-8")
+    except Wrong as e:
+        print(f"stores.py: {e}", file=sys.stderr)
+        return 1
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
