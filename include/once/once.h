@@ -208,12 +208,13 @@ typedef struct once_engine_options {
     void (*event)(void *user, const char *text);
     /* The store's clock in ms since 1970, for tests. NULL: the host's. */
     uint64_t (*clock)(void *user);
+    uint32_t must_exist; /* 1: a store that is not there is ONCE_EOPEN [0] */
 } once_engine_options;
 
 #define ONCE_ENGINE_OPTIONS_INIT                                               \
     {                                                                          \
         sizeof(once_engine_options), 0, 0, 0, 0, 0, 0, 0, 0, NULL, NULL, NULL, \
-            NULL                                                               \
+            NULL, 0                                                            \
     }
 
 /*

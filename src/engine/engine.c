@@ -347,6 +347,7 @@ int once_engine_open(const char *url, const once_engine_options *options,
         return rc;
     so.clock = e->options.clock;
     so.user = e->options.user;
+    so.must_exist = e->options.must_exist;
     rc = once_store_open(url, &so, err, &e->store);
     if (rc != ONCE_OK)
         goto out;

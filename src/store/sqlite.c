@@ -211,11 +211,14 @@ static int sync_folder(const char *path)
  * here: closing it would drop the locks that this process holds on it through
  * another connection (POSIX, fcntl).
  */
-static int create_file(const char *path, once_error *err)
+static int create_file(const char *path, int must_exist, once_error *err)
 {
     struct stat st;
-    int fd = open(path, O_RDWR | O_CREAT | O_EXCL | O_CLOEXEC, 0600), failed;
+    int fd, failed;
 
+    if (must_exist && stat(path, &st) != 0)
+        return once__fail(err, ONCE_EOPEN, "%s: %s", path, strerror(errno));
+    fd = open(path, O_RDWR | O_CREAT | O_EXCL | O_CLOEXEC, 0600);
     if (fd >= 0) {
         failed = fsync(fd);
         failed |= close(fd);
@@ -269,7 +272,7 @@ static int sqlite_open(const char *rest, const once_store_options *options,
         s->options.busy_ms = BUSY_MS;
     code = parse(s, rest, err);
     if (code == ONCE_OK)
-        code = create_file(s->path, err);
+        code = create_file(s->path, s->options.must_exist != 0, err);
     if (code == ONCE_OK)
         code = connect_link(s, err);
     if (code == ONCE_OK)

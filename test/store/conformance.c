@@ -143,7 +143,7 @@ static unsigned pick(struct world *w, unsigned n)
 
 static int world_connect(struct world *w)
 {
-    once_store_options options = {sizeof(options), world_clock, w, 0};
+    once_store_options options = {sizeof(options), world_clock, w, 0, 0};
     once_error err = {0, ""};
     int rc = once_store_open(w->url, &options, &err, &w->store);
 
@@ -1087,7 +1087,7 @@ static int apply_until_known(once_store *s, once_op **ops, size_t n)
 static void *contend(void *user)
 {
     struct contender *c = user;
-    once_store_options options = {sizeof(options), fixed_clock, NULL, 0};
+    once_store_options options = {sizeof(options), fixed_clock, NULL, 0, 0};
     once_store *s = NULL;
     once_error err = {0, ""};
     once_op op[4], *ops[4];
@@ -1196,7 +1196,7 @@ static void several_processes_share_one_store(void)
 static void what_one_handle_does_the_other_sees(void)
 {
     struct world *w = world_open(8);
-    once_store_options options = {sizeof(options), world_clock, w, 0};
+    once_store_options options = {sizeof(options), world_clock, w, 0, 0};
     once_store *mine = w->store, *other = NULL;
     int i, round;
 

@@ -41,7 +41,7 @@ static void new_path(char *out, size_t size)
 static int try_open(const char *path, uint64_t *clock, once_error *err,
                     once_store **out)
 {
-    once_store_options options = {sizeof(options), now_ms, clock, 0};
+    once_store_options options = {sizeof(options), now_ms, clock, 0, 0};
     char url[256];
 
     (void)snprintf(url, sizeof(url), "sqlite:%s", path);
@@ -270,6 +270,24 @@ static void what_is_not_ours_is_refused_and_left_alone(void)
     refused(path, ONCE_EOPEN, "No such file");
 }
 
+static void what_must_exist_is_not_created(void)
+{
+    once_store_options options = {sizeof(options), now_ms, NULL, 0, 1};
+    char path[200], url[256];
+    once_store *s = NULL;
+
+    new_path(path, sizeof(path));
+    (void)snprintf(url, sizeof(url), "sqlite:%s", path);
+    T_EQ(once_store_open(url, &options, NULL, &s), ONCE_EOPEN);
+    T_OK(access(path, F_OK) != 0);
+    options.must_exist = 0;
+    T_EQ(once_store_open(url, &options, NULL, &s), ONCE_OK);
+    once_store_close(s);
+    options.must_exist = 1;
+    T_EQ(once_store_open(url, &options, NULL, &s), ONCE_OK);
+    once_store_close(s);
+}
+
 static void another_schema_version_is_refused_with_both_numbers(void)
 {
     char path[128];
@@ -454,7 +472,7 @@ static void a_damaged_fence_counter_grants_nothing(void)
 static void a_busy_file_is_unknown_and_reads_go_on(void)
 {
     char path[128], url[160];
-    once_store_options options = {sizeof(options), now_ms, NULL, 0};
+    once_store_options options = {sizeof(options), now_ms, NULL, 0, 0};
     once_store *s = NULL;
     once_error err = {0, ""};
     once_op op;
@@ -845,6 +863,7 @@ int main(int argc, char **argv)
     T_RUN(urls_are_refused_by_name);
     T_RUN(names_that_sqlite_reads_otherwise_are_files);
     T_RUN(what_is_not_ours_is_refused_and_left_alone);
+    T_RUN(what_must_exist_is_not_created);
     T_RUN(another_schema_version_is_refused_with_both_numbers);
     T_RUN(a_file_that_may_not_be_written_is_refused);
     T_RUN(several_processes_may_create_one_file_at_once);
