@@ -180,6 +180,7 @@ struct ngx_http_once_ctx_s {
 
     uint8_t                      name[ONCE_NAME_SIZE];
     uint8_t                      digest[ONCE_FINGERPRINT_SIZE];
+    uint8_t                      group[ONCE_GROUP_SIZE];
     once__fingerprint           *fingerprint;
     u_char                       key_hash[17];
     ngx_uint_t                   method;

@@ -508,6 +508,8 @@ ngx_http_once_prepare(ngx_http_request_t *r, ngx_http_once_ctx_t *ctx,
         return NGX_ERROR;
     }
 
+    once__group(ngx_http_once_bytes(&realm), ctx->group);
+
     last = r->unparsed_uri.data + r->unparsed_uri.len;
     p = ngx_strlchr(r->unparsed_uri.data, last, '?');
 
@@ -656,6 +658,7 @@ ngx_http_once_submit(ngx_http_request_t *r, ngx_http_once_ctx_t *ctx)
     request.size = sizeof(once_request);
     ngx_memcpy(request.name, ctx->name, ONCE_NAME_SIZE);
     ngx_memcpy(request.fingerprint, ctx->digest, ONCE_FINGERPRINT_SIZE);
+    ngx_memcpy(request.group, ctx->group, ONCE_GROUP_SIZE);
     request.policy = (olcf->lost == NGX_HTTP_ONCE_TAKE_LOST
                       ? ONCE_TAKEOVER : 0)
                      | (once__statuses_all(olcf->final)

@@ -22,6 +22,7 @@
 
 #include <assert.h>
 #include <stdlib.h>
+#include <string.h>
 
 #include <openssl/evp.h>
 
@@ -167,4 +168,14 @@ void once__name_hex(const uint8_t name[ONCE_NAME_SIZE], char out[17])
         out[2 * i + 1] = digits[name[i] & 15];
     }
     out[16] = '\0';
+}
+
+void once__group(once_bytes realm, uint8_t out[ONCE_GROUP_SIZE])
+{
+    const uint8_t *from = realm.data;
+    size_t i;
+
+    memset(out, 0, ONCE_GROUP_SIZE);
+    for (i = 0; i < realm.size && i < ONCE_GROUP_SIZE; i++)
+        out[i] = from[i] > ' ' && from[i] < 0x7f ? from[i] : '?';
 }

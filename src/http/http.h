@@ -56,6 +56,10 @@ void once__fingerprint_free(once__fingerprint *f); /* accepts NULL */
 /* First 16 hex digits of a name, for logs; `out` ends in NUL. */
 void once__name_hex(const uint8_t name[ONCE_NAME_SIZE], char out[17]);
 
+/* A realm as a record's group: its first bytes, "?" for what is not visible
+ * ASCII, filled up with NUL. */
+void once__group(once_bytes realm, uint8_t out[ONCE_GROUP_SIZE]);
+
 /* ---- Sets of statuses, verdict.c --------------------------------------- */
 
 typedef struct once__statuses {

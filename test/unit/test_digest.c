@@ -244,6 +244,22 @@ static void a_fingerprint_can_be_dropped_at_any_time(void)
     once__fingerprint_free(f);
 }
 
+static void a_realm_becomes_a_group_that_can_be_printed(void)
+{
+    static const uint8_t full[] = "0123456789012345678901234567890123456789";
+    uint8_t group[ONCE_GROUP_SIZE], zeros[ONCE_GROUP_SIZE] = {0};
+
+    once__group((once_bytes){"pay.example", 11}, group);
+    T_MEM(group, "pay.example", 11);
+    T_MEM(group + 11, zeros, sizeof(zeros) - 11);
+    once__group((once_bytes){"a b\n\x7f\xc3\xa9", 7}, group);
+    T_MEM(group, "a?b????", 7);
+    once__group((once_bytes){full, 40}, group);
+    T_MEM(group, full, sizeof(group));
+    once__group((once_bytes){NULL, 0}, group);
+    T_MEM(group, zeros, sizeof(group));
+}
+
 int main(void)
 {
     T_RUN(a_name_is_the_sum_that_others_compute);
@@ -259,5 +275,6 @@ int main(void)
     T_RUN(a_body_cannot_pretend_to_be_a_frame);
     T_RUN(a_name_is_never_a_fingerprint);
     T_RUN(a_fingerprint_can_be_dropped_at_any_time);
+    T_RUN(a_realm_becomes_a_group_that_can_be_printed);
     return t_done();
 }
