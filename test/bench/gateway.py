@@ -6,12 +6,13 @@
 
 An upstream nginx answers 201 with some 300 bytes. wrk sends it POSTs of 120
 bytes, each with an Idempotency-Key: directly, through a plain `proxy_pass`,
-and through the module with new keys (memory:, sqlite:) and with repeated ones.
-Each measurement has a front nginx and a store of its own, so that none carries
-the load of an earlier one. Rounds are interleaved and begin at another target
-each time; a ratio is to the plain proxy of the same round, and what is printed
-is the median over the rounds. The machine's noise is thus in the ranges, not
-in the ratios.
+and through the module with new keys, on every store, and with repeated ones.
+PostgreSQL and Redis are servers of its own, on the same machine. Each
+measurement has a front nginx and a store of its own, so that none carries the
+load of an earlier one. Rounds are interleaved and begin at another target each
+time; a ratio is to the plain proxy of the same round, and what is printed is
+the median over the rounds. The machine's noise is thus in the ranges, not in
+the ratios.
 
 It refuses to print a figure for something else than it says: the upstream's
 own counter must show that every new key was executed and no replay was, probes
@@ -42,6 +43,10 @@ import tempfile
 import time
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
+sys.path.insert(0, str(ROOT / "test" / "lib"))
+sys.dont_write_bytecode = True
+import servers  # noqa: E402  pylint: disable=wrong-import-position
+
 BUILD = pathlib.Path(os.environ.get("ONCE_BUILD", ROOT / "build"))
 MODULE = os.environ.get("ONCE_MODULE",
                         str(BUILD / "ngx_http_once_module.so"))
@@ -62,11 +67,17 @@ TARGETS = [
     ("plain", "plain `proxy_pass`", None),
     ("memory", "new keys, `memory:`", "memory:"),
     ("sqlite", "new keys, `sqlite:`", "sqlite:"),
+    ("journal", "new keys, `journal:`", "journal:"),
+    ("postgres", "new keys, `postgres:`", "postgres:"),
+    ("redis", "new keys, `redis:`", "redis:"),
     ("replay", "replays, `sqlite:`", "sqlite:"),
+    ("replay-journal", "replays, `journal:`", "journal:"),
 ]
+SERVED = ("postgres", "redis")     # their servers are test/lib/servers.py's
 # At 64 connections, from the issue and from design/README.md.
-GOALS = [("memory", 0.65), ("sqlite", 0.25), ("sqlite", 0.5), ("replay", 1.3),
-         ("replay", 1.5)]
+GOALS = [("memory", 0.65), ("sqlite", 0.25), ("sqlite", 0.5),
+         ("journal", 0.55), ("journal", 0.8), ("replay", 1.3), ("replay", 1.5),
+         ("replay-journal", 1.5)]
 
 # wrk runs this: one string is joined per request, so that the generator does
 # not become what is measured. `init` runs once in each of wrk's threads.
@@ -290,9 +301,11 @@ class Client:
 
 
 class Bench:
-    def __init__(self, args, folder):
+    def __init__(self, args, folder, world):
         self.args = args
         self.folder = folder
+        self.urls = {} if args.plain_only else {
+            kind + ":": world.build(kind) for kind in SERVED}
         self.lua = folder / "load.lua"
         self.lua.write_text(LUA)
         self.serial = 0
@@ -300,14 +313,25 @@ class Bench:
         self.upstream = Upstream(args.nginx, folder / "upstream", UPSTREAM,
                                  answer=ANSWER)
 
-    def front(self, target, workers):
+    def url(self, target):
+        """Of a store that nobody has used."""
         store = {t[0]: t[2] for t in TARGETS}[target]
+        if store in ("sqlite:", "journal:"):
+            return f"{store}{self.folder}/front-{self.serial}/store"
+        if store == "postgres:":
+            return f"{self.urls[store]}?schema=b{self.serial}"
+        if store == "redis:":
+            return f"{self.urls[store]}?prefix=b{self.serial}:"
+        return store
+
+    def front(self, target, workers):
+        url = self.url(target)
         folder = self.folder / f"front-{self.serial}"
         load = guard = line = ""
-        if store is not None:
-            url = store
-            if store == "sqlite:":
-                url = f"sqlite:{folder}/store.db"
+        if url is not None:
+            if url.startswith("postgres:"):
+                subprocess.run([ONCE, "--store", url, "init"], check=True,
+                               stdout=subprocess.DEVNULL)
             load = f"load_module {MODULE};"
             line = f"once_store bench {url};"
             guard = "once bench; once_scope off; once_key_required on;"
@@ -334,7 +358,7 @@ class Bench:
     def prime(self, target, client, name):
         """Makes the replays' keys, or shows that the answers are what they
         should be. Returns how many requests the upstream must have seen."""
-        if target == "replay":
+        if target.startswith("replay"):
             for i in range(KEYS):
                 client.expect(f"{name}-k-{i}", "new")
             for i in range(0, KEYS, KEYS // PROBES):
@@ -348,7 +372,7 @@ class Bench:
 
     def again(self, target, client, name):
         """After the load: the store still answers, with what it had."""
-        if target == "replay":
+        if target.startswith("replay"):
             for i in range(0, KEYS, KEYS // PROBES):
                 client.expect(f"{name}-k-{i}", "replayed")
         elif self.guarded(target):
@@ -359,7 +383,7 @@ class Bench:
 
     @staticmethod
     def guarded(target):
-        return target in ("memory", "sqlite", "replay")
+        return target not in ("upstream", "plain")
 
     def measure(self, target, workers, connections):
         """One measurement, with its proofs."""
@@ -377,7 +401,7 @@ class Bench:
                 raise Wrong(f"{got} executions of probes, not {executed}")
             before = front.ticks() if front else 0
             r = self.wrk((front or self.upstream).port, connections, name,
-                         KEYS if target == "replay" else 0)
+                         KEYS if target.startswith("replay") else 0)
             ticks = front.ticks() - before if front else 0
             client.close()  # idle meanwhile: nginx may have closed it
             client = Client((front or self.upstream).port)
@@ -396,24 +420,23 @@ class Bench:
     def prove(self, target, front, r, connections, executed, primed):
         """wrk stops with a request under way on each connection, so that the
         upstream may have executed so many more than wrk counted."""
-        if target == "replay":
+        if target.startswith("replay"):
             if executed != 0:
                 raise Wrong(f"{executed} replays reached the upstream")
         elif not 0 <= executed - (r["requests"] - r["bad"]) <= connections:
             raise Wrong(f"{r['requests']} requests were answered, "
                         f"{r['bad']} of them not 2xx, and the upstream "
                         f"executed {executed}")
-        if target in ("sqlite", "replay"):
-            self.prove_store(front, executed + primed)
+        if self.guarded(target) and target != "memory":
+            self.prove_store(self.url(target), executed + primed)
         if front and front.alarms():
             raise Wrong("the error log has alarms:\n" +
                         "\n".join(front.alarms()[:5]))
 
-    def prove_store(self, front, executed):
+    def prove_store(self, url, executed):
         ran = subprocess.run([ONCE, "check", "--json"], capture_output=True,
-                             text=True, timeout=300, env=dict(
-                                 os.environ,
-                                 ONCE_STORE=f"sqlite:{front.dir}/store.db"))
+                             text=True, timeout=300,
+                             env=dict(os.environ, ONCE_STORE=url))
         if ran.returncode != 0:
             raise Wrong(f"the store does not check: {ran.stderr.strip()}")
         counts = json.loads(ran.stdout)
@@ -568,7 +591,7 @@ def head(args, command, load, folder):
         "- CPU is user and system time of the front's workers, all threads",
         "- `memory:` is refused with more than one worker",
         "- seen in every measurement: each new key executed, no replay did, "
-        "and the sqlite store",
+        "and the store",
         "  held one completed record for each execution",
     ]
 
@@ -630,11 +653,12 @@ def main():
     signal.signal(signal.SIGTERM, stop)
     folder = pathlib.Path(tempfile.mkdtemp(prefix="once-bench-", dir=args.dir))
     bench = None
+    world = servers.World()
     try:
         if filesystem(folder) in ("tmpfs", "ramfs") and not args.plain_only:
             raise Wrong(f"{folder} is in memory, where durable costs nothing: "
                         "say --dir with a folder on a disk")
-        bench = Bench(args, folder)
+        bench = Bench(args, folder, world)
         bench.run()
         text = report(args, bench.results, command, load, folder)
         bad = sum(r["bad"] + r["broken"] for runs in bench.results.values()
@@ -654,6 +678,7 @@ def main():
     finally:
         if bench:
             bench.close()
+        world.close()
         shutil.rmtree(folder, ignore_errors=True)
     return 0
 
