@@ -54,6 +54,20 @@ static void sqlite_url(char *out, size_t size, const char *folder,
     (void)snprintf(out, size, "sqlite:%s/%u.db?busy_ms=30000", folder, seed);
 }
 
+static void journal_url(char *out, size_t size, const char *folder,
+                        unsigned seed)
+{
+    (void)snprintf(out, size, "journal:%s/%u.log?busy_ms=30000", folder, seed);
+}
+
+/* So small that segments end, are swept and used again all the time. */
+static void journal_small_url(char *out, size_t size, const char *folder,
+                              unsigned seed)
+{
+    journal_url(out, size, folder, seed);
+    (void)snprintf(out + strlen(out), size - strlen(out), "&segment=65536");
+}
+
 /* Windows in which batches are refused, or applied and not answered. Some are
  * early, for short tests; where they lie depends on the seed. */
 static void faulty_rules(char *out, size_t size, unsigned seed)
@@ -85,11 +99,79 @@ static void faulty_sqlite_url(char *out, size_t size, const char *folder,
     sqlite_url(out + strlen(out), size - strlen(out), folder, seed);
 }
 
+/*
+ * A schema for each world, made by the owner's role. What is tested may be
+ * another role, which has been given nothing but what a gateway needs.
+ */
+static void postgres_url(char *out, size_t size, const char *folder,
+                         unsigned seed)
+{
+    const char *owner = getenv("ONCE_TEST_URL");
+    const char *role = getenv("ONCE_TEST_ROLE_URL");
+    once_error err = {0, ""};
+
+    (void)folder;
+    if (owner == NULL)
+        t_skip_all("ONCE_TEST_URL names no server");
+    role = role == NULL ? owner : role;
+    (void)snprintf(out, size, "%s%cschema=c%d_%u", owner,
+                   strchr(owner, '?') == NULL ? '?' : '&', (int)getpid(), seed);
+    if (once_store_init(out, &err) != ONCE_OK) {
+        printf("Bail out! %s\n", err.text);
+        exit(1);
+    }
+    (void)snprintf(out, size,
+                   "%s%cschema=c%d_%u&lock_ms=30000&statement_ms=60000", role,
+                   strchr(role, '?') == NULL ? '?' : '&', (int)getpid(), seed);
+}
+
+static void faulty_postgres_url(char *out, size_t size, const char *folder,
+                                unsigned seed)
+{
+    faulty_rules(out, size, seed);
+    postgres_url(out + strlen(out), size - strlen(out), folder, seed);
+}
+
+static void faulty_journal_url(char *out, size_t size, const char *folder,
+                               unsigned seed)
+{
+    faulty_rules(out, size, seed);
+    journal_url(out + strlen(out), size - strlen(out), folder, seed);
+}
+
+/* Keys with a prefix of their own for each world: one server, a pair with
+ * Sentinel or a cluster, whatever ONCE_TEST_URL names. */
+static void redis_url(char *out, size_t size, const char *folder, unsigned seed)
+{
+    const char *server = getenv("ONCE_TEST_URL");
+
+    (void)folder;
+    if (server == NULL)
+        t_skip_all("ONCE_TEST_URL names no server");
+    (void)snprintf(out, size, "%s%cprefix=c%d_%u:&timeout_ms=10000", server,
+                   strchr(server, '?') == NULL ? '?' : '&', (int)getpid(),
+                   seed);
+}
+
+static void faulty_redis_url(char *out, size_t size, const char *folder,
+                             unsigned seed)
+{
+    faulty_rules(out, size, seed);
+    redis_url(out + strlen(out), size - strlen(out), folder, seed);
+}
+
 static const struct target targets[] = {
     {"memory", memory_url},
     {"sqlite", sqlite_url},
+    {"journal", journal_url},
+    {"journal_small", journal_small_url},
+    {"faulty_journal", faulty_journal_url},
     {"faulty", faulty_url},
     {"faulty_sqlite", faulty_sqlite_url},
+    {"postgres", postgres_url},
+    {"redis", redis_url},
+    {"faulty_redis", faulty_redis_url},
+    {"faulty_postgres", faulty_postgres_url},
 };
 
 static const struct target *target;

@@ -3,11 +3,14 @@
  * history.c - what six callers at once saw of a real store, and whether any
  * order of their calls explains it.
  *
- *    history STORE [COUNT [SEED]]     memory, engine, sqlite, broken
+ *    history STORE [COUNT [SEED]]
  *
  * memory  threads share one handle behind a lock, as the engine would
  * engine  threads share one engine, which batches and repeats
  * sqlite  threads with a handle each, then processes that open after the fork
+ * journal the same
+ * postgres  the same, at ONCE_TEST_URL, with a schema for each round
+ * redis     the same, with a prefix for each round
  * broken  the memory driver with planted mistakes: each must be seen
  *
  * Every caller drives the real attempt (core/attempt.h) on one key after the
@@ -88,6 +91,9 @@ struct worker {
     uint8_t result[LIN_BODY];
     uint64_t seen_fence;
 };
+
+/* The store under test, where it has handles of its own. */
+static const char *store_name = "";
 
 static struct round *round_;
 static char folder[] = "/tmp/once-history-XXXXXX";
@@ -308,7 +314,7 @@ static void attempt(struct worker *w)
 
         if (action == ONCE__TELL) {
             if (w->attempt.told != ONCE_IN_FLIGHT || w->attempt.fence != 0 ||
-                draw(w, 2) == 0)
+                w->attempt.looked || draw(w, 2) == 0)
                 return;
             action = once__attempt_again(&w->attempt);
         } else if (action == ONCE__SEND) {
@@ -555,10 +561,52 @@ static void judge(struct lin *l, struct sum *sum, unsigned key, int print)
 struct place {
     enum how how;
     int flaw;
-    char url[1024], clean[128];
+    char url[1024], clean[256];
     struct shared shared;
     once_engine *engine;
 };
+
+/* A schema of its own, so that one round does not slow down the next. */
+static void postgres_url(char *out, size_t size, enum how how, uint64_t seed)
+{
+    const char *server = getenv("ONCE_TEST_URL");
+    once_error err = {0, ""};
+
+    if (server == NULL)
+        t_skip_all("ONCE_TEST_URL names no server");
+    (void)snprintf(out, size, "%s%cschema=h%d_%d_%" PRIu64 "&lock_ms=30000",
+                   server, strchr(server, '?') == NULL ? '?' : '&',
+                   (int)getpid(), (int)how, seed);
+    if (once_store_init(out, &err) != ONCE_OK) {
+        printf("Bail out! %s\n", err.text);
+        exit(1);
+    }
+}
+
+/* Keys with a prefix of their own for each round of each run. */
+static void redis_url(char *out, size_t size, uint64_t seed)
+{
+    static unsigned places;
+    const char *server = getenv("ONCE_TEST_URL");
+
+    if (server == NULL)
+        t_skip_all("ONCE_TEST_URL names no server");
+    (void)snprintf(out, size, "%s%cprefix=h%d_%u_%" PRIu64 ":&timeout_ms=10000",
+                   server, strchr(server, '?') == NULL ? '?' : '&',
+                   (int)getpid(), places++, seed);
+}
+
+static void own_url(char *out, size_t size, enum how how, uint64_t seed)
+{
+    if (strcmp(store_name, "postgres") == 0)
+        postgres_url(out, size, how, seed);
+    else if (strcmp(store_name, "redis") == 0)
+        redis_url(out, size, seed);
+    else
+        (void)snprintf(
+            out, size, "%s:%s/%" PRIu64 "%s", store_name, folder, seed,
+            strcmp(store_name, "journal") == 0 ? "?segment=65536" : ".db");
+}
 
 static void place_open(struct place *p, uint64_t seed)
 {
@@ -570,8 +618,7 @@ static void place_open(struct place *p, uint64_t seed)
 
     (void)snprintf(p->clean, sizeof(p->clean), "memory:");
     if (p->how == THREADS || p->how == PROCESSES)
-        (void)snprintf(p->clean, sizeof(p->clean), "sqlite:%s/%" PRIu64 ".db",
-                       folder, seed);
+        own_url(p->clean, sizeof(p->clean), p->how, seed);
     faulty_url(p->url, sizeof(p->url), seed, KEYS * 5 * WORKERS, p->clean);
     engine.no_reaper = 1;
     engine.clock = fast_clock;
@@ -590,14 +637,21 @@ static void place_open(struct place *p, uint64_t seed)
 
 static void place_close(struct place *p)
 {
-    char path[160];
+    char path[300];
     const char *const tails[] = {"", "-wal", "-shm"};
     size_t i;
 
     if (p->how == LOCKED)
         shared_end(&p->shared);
     once_engine_close(p->engine);
-    for (i = 0; i < 3 && p->how >= THREADS; i++) {
+    if (strncmp(p->clean, "journal:", 8) == 0) {
+        (void)snprintf(path, sizeof(path), "rm -rf '%.*s'",
+                       (int)strcspn(p->clean + 8, "?"), p->clean + 8);
+        T_EQ(system(path), 0);
+    }
+    if (strncmp(p->clean, "sqlite:", 7) != 0)
+        return;
+    for (i = 0; i < 3; i++) {
         (void)snprintf(path, sizeof(path), "%s%s", p->clean + 7, tails[i]);
         (void)unlink(path);
     }
@@ -718,12 +772,18 @@ static void threads_that_share_an_engine_are_explained(void)
 
 static void threads_with_a_handle_each_are_explained(void)
 {
-    every_history_is_explained("sqlite, threads", THREADS);
+    char what[32];
+
+    (void)snprintf(what, sizeof(what), "%s, threads", store_name);
+    every_history_is_explained(what, THREADS);
 }
 
 static void processes_are_explained(void)
 {
-    every_history_is_explained("sqlite, processes", PROCESSES);
+    char what[32];
+
+    (void)snprintf(what, sizeof(what), "%s, processes", store_name);
+    every_history_is_explained(what, PROCESSES);
 }
 
 /* One in two hundred is a low bar; what was found is printed. */
@@ -779,14 +839,17 @@ int main(int argc, char **argv)
         T_RUN(threads_that_share_a_handle_are_explained);
     } else if (strcmp(what, "engine") == 0) {
         T_RUN(threads_that_share_an_engine_are_explained);
-    } else if (strcmp(what, "sqlite") == 0) {
+    } else if (strcmp(what, "sqlite") == 0 || strcmp(what, "journal") == 0 ||
+               strcmp(what, "postgres") == 0 || strcmp(what, "redis") == 0) {
+        store_name = what;
         T_RUN(threads_with_a_handle_each_are_explained);
         T_RUN(processes_are_explained);
     } else if (strcmp(what, "broken") == 0) {
         broken();
     } else {
-        fprintf(stderr, "usage: history memory | engine | sqlite | broken "
-                        "[COUNT [SEED]]\n");
+        fprintf(stderr, "usage: history memory | engine | sqlite | journal | "
+                        "postgres | redis | "
+                        "broken [COUNT [SEED]]\n");
         return 2;
     }
     (void)rmdir(folder);

@@ -1,0 +1,651 @@
+# SPDX-License-Identifier: Apache-2.0
+"""
+Real servers for tests: PostgreSQL, pgbouncer, Redis with Sentinel and Cluster.
+
+A World is one temporary folder and the servers that live in it. Each server has
+a name; what can be done to it is the same for all:
+
+                start              stop, quit, kill
+       (down) ---------> (running) -----------------> (down)
+                          |     ^
+                    pause |     | resume              kill: SIGKILL to all of
+                          v     |                     its processes at once
+                        (paused) ---- kill ---------> (down)
+
+All listen on 127.0.0.1 and in the folder only. They die with the process that
+made the World, whatever that dies of: the kernel ends them (PR_SET_PDEATHSIG),
+and a janitor, which is a process of its own, ends the rest and removes the
+folder. It refuses to run PostgreSQL as root, to use a port from which outgoing
+connections come (a server that is down must find its own again), and to guess:
+a server that is not installed is Missing, and a test says so.
+"""
+
+import contextlib
+import os
+import pathlib
+import shutil
+import signal
+import socket
+import ssl
+import struct
+import subprocess
+import sys
+import tempfile
+
+from certificates import Authority
+from faultproxy import Proxy  # noqa: F401  for those who import this one
+from machine import (  # noqa: F401
+    LOOPBACK, PATIENCE, Missing, NetSpace, Space, alive, children, eventually,
+    find, forget_memory, free_port, send, server_user, start_janitor, stat_of)
+
+HERE = pathlib.Path(__file__).resolve().parent
+
+# ---- Servers -------------------------------------------------------------
+
+
+class Server:
+    """One server. Those below say how it starts and when it is ready."""
+
+    def __init__(self, world, name, space=None):
+        self.world = world
+        self.name = name
+        self.space = space or Space()
+        self.address = self.space.address
+        self.port = free_port()
+        self.process = None
+        self.environment = {}
+        self.folder = world.folder / name
+        self.folder.mkdir()
+        world.give(self.folder)
+        world.servers[name] = self
+
+    def command(self):
+        raise NotImplementedError
+
+    def ready(self):
+        raise NotImplementedError
+
+    # -- life
+
+    @property
+    def pid(self):
+        return self.process.pid if self.process else None
+
+    def running(self):
+        return self.process is not None and self.process.poll() is None
+
+    def start(self, wait=True):
+        if self.running():
+            raise RuntimeError(self.name + " runs already")
+        env = ["env"] + ["%s=%s" % pair for pair in self.environment.items()]
+        with open(self.folder / "log", "ab") as log, self.space.inside():
+            self.process = subprocess.Popen(
+                self.world.privileges("KILL") + env + self.command(),
+                stdin=subprocess.DEVNULL, stdout=log, stderr=log,
+                cwd=self.folder, start_new_session=True)
+        self.world.watch(self.process.pid)
+        if wait:
+            self.wait()
+        return self
+
+    def wait(self):
+        def look():
+            if not self.running():
+                raise RuntimeError("%s ended:\n%s" % (self.name, self.log()))
+            with self.space.inside():
+                return self.ready()
+        eventually(look, self.name + " starts")
+
+    def log(self):
+        with contextlib.suppress(OSError):
+            return (self.folder / "log").read_text("latin-1")[-2000:]
+        return ""
+
+    def _end(self, number):
+        if self.running():
+            send(self.pid, signal.SIGCONT)
+            send(self.pid, number)
+            try:
+                self.process.wait(PATIENCE)
+            except subprocess.TimeoutExpired:
+                self.kill()
+        self.process = None
+
+    def stop(self):
+        """In order: what was begun is ended."""
+        self._end(signal.SIGTERM)
+
+    def quit(self):
+        """At once, but by the server's own means."""
+        self._end(signal.SIGTERM)
+
+    def kill(self):
+        """kill -9, the whole of it; returns when nothing is left."""
+        if self.running():
+            send(self.pid, signal.SIGSTOP)  # no more children from here on
+            family = children(self.pid) + [self.pid]
+            for pid in family:
+                send(pid, signal.SIGKILL)
+            self.process.wait(PATIENCE)
+            eventually(lambda: not any(alive(p) for p in family),
+                       self.name + " is gone")
+        self.process = None
+
+    def restart(self):
+        self.stop()
+        self.start()
+
+    def pause(self):
+        """The whole of it stands still; connections stay open."""
+        send(self.pid, signal.SIGSTOP)
+        eventually(lambda: (stat_of(self.pid) or "T")[0] == "T",
+                   self.name + " is stopped")
+        for pid in children(self.pid):
+            send(pid, signal.SIGSTOP)
+
+    def resume(self):
+        for pid in children(self.pid) + [self.pid]:
+            send(pid, signal.SIGCONT)
+
+    # -- what it tells a test
+
+    def details(self):
+        return {"port": self.port, "pid": self.pid, "dir": self.folder}
+
+
+class Postgres(Server):
+    """fsync stays on: a test that loses what was acknowledged has a reason."""
+
+    SETTINGS = {
+        "max_connections": "100",
+        "shared_buffers": "32MB", "dynamic_shared_memory_type": "mmap",
+        "log_min_messages": "warning", "max_wal_senders": "4",
+        "wal_keep_size": "256MB", "hot_standby": "on"}
+
+    def __init__(self, world, name="postgres", space=None, **settings):
+        super().__init__(world, name, space)
+        self.data = self.folder / "data"
+        self.settings = dict(self.SETTINGS, listen_addresses=self.address,
+                             **settings)
+        self.tls = False
+
+    def init(self):
+        self.world.run([find("initdb"), "-D", self.data, "-U", "postgres",
+                        "-A", "trust", "-E", "UTF8", "--locale=C", "-N"])
+        with open(self.data / "pg_hba.conf", "a", encoding="ascii") as f:
+            f.write("host all,replication all %s trust\n"
+                    % self.space.network)
+        return self
+
+    def clone(self, primary):
+        """A streaming standby that calls itself by its own name."""
+        self.world.run([
+            find("pg_basebackup"), "-D", self.data, "-R", "-X", "stream",
+            "-c", "fast", "-N", "-d",
+            "host=%s port=%d user=postgres application_name=%s"
+            % (LOOPBACK, primary.port, self.name)])
+        return self
+
+    def command(self):
+        words = [find("postgres"), "-D", str(self.data)]
+        settings = dict(self.settings, port=self.port,
+                        unix_socket_directories=self.folder)
+        if self.tls:
+            settings.update(ssl="on", ssl_cert_file=self.folder / "tls.crt",
+                            ssl_key_file=self.folder / "tls.key")
+        for pair in settings.items():
+            words += ["-c", "%s=%s" % pair]
+        return words
+
+    def ready(self):
+        return subprocess.run(
+            [find("pg_isready"), "-q", "-h", self.address, "-p",
+             str(self.port)],
+            check=False).returncode == 0
+
+    def sql(self, text, database="postgres", user="postgres", check=True):
+        """Runs statements; returns what they printed, without alignment."""
+        # By its unix socket: that is there in every place.
+        done = subprocess.run(
+            [find("psql"), "-XAtq", "-v", "ON_ERROR_STOP=1", "-h", self.folder,
+             "-p", str(self.port), "-U", user, "-d", database, "-c", text],
+            stdin=subprocess.DEVNULL, capture_output=True, text=True,
+            timeout=PATIENCE, check=False)
+        if check and done.returncode != 0:
+            raise RuntimeError("psql: " + done.stderr.strip())
+        return done.stdout.strip()
+
+    def furnish(self):
+        """The role and the database that tests use."""
+        self.sql("CREATE ROLE once LOGIN")
+        self.sql("CREATE DATABASE once OWNER once")
+        return self
+
+    def quit(self):
+        self._end(signal.SIGQUIT)
+
+    def stop(self):
+        self._end(signal.SIGINT)
+
+    def follow_by(self, names):
+        """From now on commits wait for these standbys; "": for none."""
+        self.sql("ALTER SYSTEM SET synchronous_standby_names = '%s'" % names)
+        self.sql("SELECT pg_reload_conf()")
+        how = "sync" if names else "async"
+        eventually(lambda: self.sql("SELECT sync_state FROM "
+                                    "pg_stat_replication") == how,
+                   "a standby follows " + self.name)
+
+    def rejoin(self, primary):
+        """After its own end: a new standby of what was promoted."""
+        shutil.rmtree(self.data)
+        self.clone(primary).start()
+
+    def promote(self):
+        self.world.run([find("pg_ctl"), "-D", self.data, "-w", "-t",
+                        str(PATIENCE), "promote"])
+        eventually(lambda: self.sql("SELECT pg_is_in_recovery()") == "f",
+                   self.name + " is promoted")
+        # It has the primary's settings, and nobody follows it yet.
+        self.sql("ALTER SYSTEM RESET synchronous_standby_names")
+        self.sql("SELECT pg_reload_conf()")
+
+    def certificate(self, which):
+        self.world.authority.install(which, self.folder)
+        if self.running():
+            send(self.pid, signal.SIGHUP)
+
+    def url(self, user="once", more=""):
+        return "postgres://%s@%s:%d/once%s" % (user, self.address, self.port,
+                                               more)
+
+    def details(self):
+        return dict(super().details(), data=self.data,
+                    admin_url=self.url("postgres"), socket=self.folder)
+
+
+class PgBouncer(Server):
+    def __init__(self, world, behind, name="pgbouncer"):
+        super().__init__(world, name)
+        (self.folder / "users").write_text('"once" ""\n"postgres" ""\n',
+                                           "ascii")
+        (self.folder / "ini").write_text(
+            "[databases]\n* = host=%s port=%d\n"
+            "[pgbouncer]\nlisten_addr = %s\nlisten_port = %d\n"
+            "unix_socket_dir =\nauth_type = trust\nauth_file = %s\n"
+            "admin_users = postgres\npool_mode = transaction\n"
+            "default_pool_size = 8\nmax_client_conn = 200\n"
+            "server_login_retry = 0.2\nserver_round_robin = 1\n"
+            "ignore_startup_parameters = extra_float_digits\n"
+            % (LOOPBACK, behind.port, LOOPBACK, self.port,
+               self.folder / "users"), "ascii")
+
+    def command(self):
+        return [find("pgbouncer"), str(self.folder / "ini")]
+
+    def ready(self):
+        with contextlib.suppress(OSError), \
+                socket.create_connection((LOOPBACK, self.port), 1):
+            return True
+        return False
+
+    def quit(self):
+        self._end(signal.SIGTERM)
+
+    def stop(self):
+        self._end(signal.SIGINT)
+
+    def url(self):
+        return "postgres://once@%s:%d/once" % (LOOPBACK, self.port)
+
+
+class RedisError(Exception):
+    """What the server answered with a minus sign."""
+
+
+class Redis(Server):
+    """`durable`: every write is in the file before it is acknowledged."""
+
+    def __init__(self, world, name="redis", durable=True, space=None,
+                 **settings):
+        super().__init__(world, name, space)
+        self.tls = False
+        self.settings = {
+            "bind": self.address, "dir": str(self.folder), "save": "",
+            "protected-mode": "yes" if self.address == LOOPBACK else "no",
+            "daemonize": "no", "maxmemory-policy": "noeviction",
+            "enable-debug-command": "local",
+            "unixsocket": str(self.folder / "socket"),
+            "unixsocketperm": "777",
+            "appendonly": "yes" if durable else "no",
+            "appendfsync": "always"}
+        self.settings.update({k.replace("_", "-"): str(v)
+                              for k, v in settings.items()})
+
+    def command(self):
+        settings = dict(self.settings, port=str(self.port))
+        if self.tls:
+            settings.update({
+                "port": "0", "tls-port": str(self.port),
+                "tls-cert-file": str(self.folder / "tls.crt"),
+                "tls-key-file": str(self.folder / "tls.key"),
+                "tls-ca-cert-file": str(self.world.authority.path("ca.crt")),
+                "tls-auth-clients": "no"})
+        words = [find("redis-server")]
+        for name, value in settings.items():
+            words += ["--" + name, *(value.split() or [""])]
+        return words
+
+    def ready(self):
+        with contextlib.suppress(OSError, RedisError, EOFError):
+            return self.ask("PING") == b"PONG"
+        return False
+
+    def ask(self, *words, patience=10):
+        """One command on a connection of its own."""
+        with contextlib.closing(self.connect(patience)) as sock:
+            return ask_redis(sock, *words)
+
+    def connect(self, patience=10):
+        with self.space.inside():
+            sock = socket.create_connection((self.address, self.port),
+                                            patience)
+        if not self.tls:
+            return sock
+        context = ssl.create_default_context()
+        context.check_hostname = False
+        context.verify_mode = ssl.CERT_NONE
+        return context.wrap_socket(sock)
+
+    def certificate(self, which):
+        self.world.authority.install(which, self.folder)
+        if self.running():
+            self.ask("CONFIG", "SET", "tls-cert-file",
+                     str(self.folder / "tls.crt"), "tls-key-file",
+                     str(self.folder / "tls.key"))
+
+    def url(self):
+        return "%s://%s:%d" % ("rediss" if self.tls else "redis",
+                               self.address, self.port)
+
+    def details(self):
+        return dict(super().details(), socket=self.folder / "socket")
+
+
+class Sentinel(Redis):
+    """Watches a primary under the name `main`."""
+
+    def __init__(self, world, primary, name, quorum=2, space=None):
+        super().__init__(world, name, space=space)
+        self.file = self.folder / "sentinel.conf"
+        # It rewrites its file, and puts what it learns there.
+        self.file.write_text(
+            "port %d\nbind %s\ndir %s\nprotected-mode no\n"
+            "sentinel monitor main %s %d %d\n"
+            "sentinel down-after-milliseconds main 1000\n"
+            "sentinel failover-timeout main 5000\n"
+            "sentinel parallel-syncs main 1\n"
+            % (self.port, self.address, self.folder, primary.address,
+               primary.port, quorum), "ascii")
+        world.give(self.file)
+
+    def command(self):
+        return [find("redis-sentinel"), str(self.file), "--sentinel"]
+
+
+def ask_redis(sock, *words):
+    """Speaks RESP 2 as far as tests need it."""
+    data = b"*%d\r\n" % len(words)
+    for word in words:
+        word = word if isinstance(word, bytes) else str(word).encode()
+        data += b"$%d\r\n%s\r\n" % (len(word), word)
+    sock.sendall(data)
+    with sock.makefile("rb") as stream:
+        return _redis_answer(stream)
+
+
+def _redis_answer(stream):
+    line = stream.readline()
+    if not line.endswith(b"\r\n"):
+        raise EOFError("redis hung up")
+    kind, rest = line[:1], line[1:-2]
+    if kind == b"-":
+        raise RedisError(rest.decode("latin-1"))
+    if kind == b"+":
+        return rest
+    if kind == b":":
+        return int(rest)
+    if int(rest) < 0:
+        return None
+    if kind == b"$":
+        return stream.read(int(rest) + 2)[:-2]
+    return [_redis_answer(stream) for _ in range(int(rest))]
+
+
+# ---- Worlds --------------------------------------------------------------
+
+
+class World:
+    """A folder, its servers, their end."""
+
+    def __init__(self):
+        self.user = server_user()
+        self.folder = pathlib.Path(tempfile.mkdtemp(prefix="once-servers."))
+        self.folder.chmod(0o755)
+        self.servers = {}
+        self.exports = {}
+        self.shim = None
+        self._authority = None
+        self.janitor, self.pipe = start_janitor(str(self.folder))
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *what):
+        self.close()
+
+    @property
+    def authority(self):
+        if self._authority is None:
+            self._authority = Authority(self)
+        return self._authority
+
+    def give(self, path):
+        """To the user whom servers run as."""
+        if os.geteuid() == 0:
+            os.chown(path, self.user.pw_uid, self.user.pw_gid)
+
+    def privileges(self, death):
+        words = [find("setpriv"), "--pdeathsig", death]
+        if os.geteuid() == 0:
+            words += ["--reuid", self.user.pw_name,
+                      "--regid", str(self.user.pw_gid), "--clear-groups"]
+        return words + ["--"]
+
+    def run(self, words):
+        """A tool of a server's, as that server's user."""
+        done = subprocess.run(
+            self.privileges("KILL") + [str(w) for w in words], text=True,
+            stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, check=False,
+            stderr=subprocess.STDOUT, cwd=self.folder, timeout=3 * PATIENCE)
+        if done.returncode != 0:
+            raise RuntimeError("%s: %s" % (words[0], done.stdout[-1000:]))
+
+    def watch(self, pid):
+        stat = stat_of(pid)
+        if stat:
+            self.pipe.write("%d %s\n" % (pid, stat[2]))
+
+    def clock(self, server):
+        """Gives a server, before its start, a clock that can be moved."""
+        if self.shim is None:
+            self.shim = self.folder / "clockshim.so"
+            subprocess.run(["cc", "-shared", "-fPIC", "-O1", "-o", self.shim,
+                            HERE / "clockshim.c", "-ldl"], check=True)
+        ahead = self.folder / (server.name + ".clock")
+        ahead.write_bytes(struct.pack("=q", 0))
+        ahead.chmod(0o644)
+        server.environment.update(LD_PRELOAD=self.shim, ONCE_CLOCKSHIM=ahead)
+
+    def step(self, name, ahead_ms):
+        """Moves that clock: milliseconds ahead of the machine's."""
+        path = self.folder / (name + ".clock")
+        if not path.exists():
+            raise RuntimeError("no --clock: its clock cannot be moved")
+        with open(path, "r+b") as f:
+            f.write(struct.pack("=q", ahead_ms))
+
+    def build(self, kind, clock=False):
+        """Starts what `kind` means; returns its URL."""
+        if kind not in KINDS:
+            raise Missing("%s is no kind of server: %s"
+                          % (kind, " ".join(KINDS)))
+        old = set(self.servers)
+        url = KINDS[kind](self, clock)
+        word = kind.upper().replace("-", "_")
+        self.exports["ONCE_TEST_%s_URL" % word] = url
+        self.exports.setdefault("ONCE_TEST_URL", url)
+        self.exports["ONCE_TEST_DIR"] = self.folder
+        if self._authority:
+            self.exports["ONCE_TEST_TLS_DIR"] = self._authority.folder
+        for name in set(self.servers) - old:
+            for what, value in self.servers[name].details().items():
+                self.exports["ONCE_TEST_%s_%s" % (
+                    name.upper().replace("-", "_"), what.upper())] = value
+        return url
+
+    def close(self):
+        """Ends all of it. What is asked to quit cleans up behind itself."""
+        for server in reversed(list(self.servers.values())):
+            with contextlib.suppress(Exception):
+                if server.running():
+                    server.resume()
+                server.quit()
+                server.kill()
+        forget_memory(self.folder)
+        self.pipe.close()
+        os.waitpid(self.janitor, 0)
+
+
+# ---- Kinds ---------------------------------------------------------------
+
+
+def _started(world, server, clock):
+    if clock:
+        world.clock(server)
+    return server.start()
+
+
+def postgres(world, clock, **settings):
+    server = Postgres(world, **settings)
+    _started(world, server.init(), clock)
+    return server.furnish().url()
+
+
+def postgres_tls(world, clock):
+    server = Postgres(world)
+    server.tls = True
+    server.certificate("good")
+    _started(world, server.init(), clock)
+    return server.furnish().url(
+        more="?sslmode=verify-full&sslrootcert=%s"
+        % world.authority.path("ca.crt"))
+
+
+def pgbouncer(world, clock):
+    if "postgres" not in world.servers:
+        postgres(world, clock)
+    return PgBouncer(world, world.servers["postgres"]).start().url()
+
+
+def postgres_standby(world, clock, names="standby"):
+    """Synchronous: what is acknowledged is on both."""
+    primary = Postgres(world)
+    _started(world, primary.init(), clock).furnish()
+    standby = Postgres(world, "standby").clone(primary)
+    _started(world, standby, clock)
+    # Only now: without a standby nothing would be committed.
+    primary.follow_by(names)
+    return "postgres://once@%s:%d,%s:%d/once?target_session_attrs=read-write" \
+        % (LOOPBACK, primary.port, LOOPBACK, standby.port)
+
+
+def postgres_standby_async(world, clock):
+    return postgres_standby(world, clock, "")
+
+
+def redis(world, clock):
+    return _started(world, Redis(world), clock).url()
+
+
+def redis_plain(world, clock):
+    return _started(world, Redis(world, "redis-plain", durable=False),
+                    clock).url()
+
+
+def redis_tls(world, clock):
+    server = Redis(world, "redis-tls")
+    server.tls = True
+    server.certificate("good")
+    _started(world, server, clock)
+    return server.url() + "?cacert=%s" % world.authority.path("ca.crt")
+
+
+def redis_sentinel(world, clock, here=None, there=None):
+    """Two sentinels are with the replica: they are the majority."""
+    primary = _started(world, Redis(world, "redis-primary", space=here),
+                       clock)
+    replica = Redis(world, "redis-replica", space=there,
+                    replicaof="%s %d" % (primary.address, primary.port))
+    _started(world, replica, clock)
+    eventually(lambda: replica.ask("ROLE")[3] == b"connected",
+               "the replica follows")
+    sentinels = [Sentinel(world, primary, "sentinel%d" % n,
+                          space=here if n == 1 else there).start()
+                 for n in (1, 2, 3)]
+    eventually(lambda: sentinels_agree(sentinels),
+               "the sentinels know one another")
+    return "redis+sentinel://%s/main" % ",".join(
+        "%s:%d" % (s.address, s.port) for s in sentinels)
+
+
+def sentinels_agree(sentinels):
+    """On who is the primary, that one replica follows it, and they are 3."""
+    primaries = set()
+    for s in sentinels:
+        words = s.ask("SENTINEL", "MASTER", "main")
+        said = dict(zip(words[::2], words[1::2]))
+        primaries.add((said[b"ip"], said[b"port"], said[b"flags"]))
+        if said[b"num-other-sentinels"] != b"2":
+            return False
+        replicas = s.ask("SENTINEL", "REPLICAS", "main")
+        if len(replicas) != 1 or b"slave" not in replicas[0]:
+            return False
+    return len(primaries) == 1 and primaries.pop()[2] == b"master"
+
+
+def redis_cluster(world, clock):
+    nodes = [Redis(world, "redis%d" % n, cluster_enabled="yes",
+                   cluster_port=free_port(), cluster_node_timeout=2000,
+                   cluster_require_full_coverage="no",
+                   cluster_config_file="nodes.conf") for n in (1, 2, 3)]
+    for node in nodes:
+        _started(world, node, clock)
+    world.run([find("redis-cli"), "--cluster", "create", "--cluster-yes"] +
+              ["%s:%d" % (LOOPBACK, n.port) for n in nodes])
+    eventually(lambda: all(b"cluster_state:ok" in n.ask("CLUSTER", "INFO")
+                           for n in nodes), "the cluster agrees")
+    return "redis+cluster://%s" % ",".join(
+        "%s:%d" % (LOOPBACK, n.port) for n in nodes)
+
+
+KINDS = {
+    "postgres": postgres, "postgres-tls": postgres_tls,
+    "pgbouncer": pgbouncer, "postgres-standby": postgres_standby,
+    "postgres-standby-async": postgres_standby_async,
+    "redis": redis, "redis-plain": redis_plain, "redis-tls": redis_tls,
+    "redis-sentinel": redis_sentinel, "redis-cluster": redis_cluster,
+}
+
+if __name__ == "__main__":
+    sys.exit("servers.py is imported; test/lib/with-server is the program")
