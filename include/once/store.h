@@ -68,8 +68,9 @@ typedef struct once_store_ops {
      * fill `rc`, `left_ms` and `record` of each. All of it is durable when this
      * returns ONCE_OK; any other return means that each may or may not have
      * been applied, now or much later, and the engine asks again with the same
-     * tokens. An operation whose record does not check gets rc ONCE_ECORRUPT
-     * and changes nothing; the others go on. Bytes in answers are borrowed
+     * tokens. One operation alone may have the rc ONCE_ESTORE, which says this
+     * of it only. One whose record does not check gets rc ONCE_ECORRUPT and
+     * changes nothing; the others go on. Bytes in answers are borrowed
      * until the next call on this store. */
     int (*apply)(once_store *s, once_op **ops, size_t n, once_error *err);
 

@@ -1,0 +1,646 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * postgres.c - the store of class A for many machines: "postgres://...".
+ *
+ * A batch is one function call, so one round trip and one transaction, in which
+ * each name occurs once. What queues behind a name in the same batch is decided
+ * here from the record that the call has shown, as long as it changes nothing;
+ * the first that would change something goes into the next call:
+ *
+ *    sorted by name    call 1         here        call 2       here
+ *    a: claim          OWNER
+ *    b: claim, claim   OWNER          IN_FLIGHT
+ *    c: complete,
+ *       claim, claim   OK                         REPLAY       REPLAY
+ *
+ * An operation that met somebody else's (a locked row, a row that changed in
+ * the same moment) is not in the answer and is asked again, for up to lock_ms
+ * while nothing moves; then it alone is answered ONCE_ESTORE, so that one name
+ * does not keep the others waiting.
+ *
+ * Server time only. It works through a pooler in transaction mode: a call
+ * leaves nothing behind in its session. It refuses to interpret: a call that
+ * the server did not answer is unknown, also if the answer to COMMIT got lost.
+ */
+#include <assert.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "core/apply.h"
+#include "core/error.h"
+#include "core/record.h"
+#include "store/postgres/postgres.h"
+#include "store/store.h"
+
+enum {
+    CALL_BYTES = 16 << 20,   /* results that one call takes along */
+    CALL_MAX = 1024,         /* operations of one call */
+    SHOWN_BYTES = 256 << 20, /* long results that one batch shows */
+    PAGE = 4096,             /* records of one scan's call */
+    STATEMENT = 192
+};
+
+/* An operation of the batch under way; sorted by name, then by place. */
+struct item {
+    once_op *op;
+    size_t at;
+    int done;
+};
+
+struct postgres {
+    once_store base;
+    once_store_options options;
+    struct once__pg_config config;
+    struct once__pg_link link;
+    struct once__pg_params params;
+    char apply_sql[STATEMENT], forget_sql[STATEMENT], body_sql[STATEMENT];
+    struct item *items;
+    once_op **call; /* operations of one call, and where they stand */
+    size_t *places;
+    size_t room;
+    PGresult **kept; /* what answers borrow bytes from, until the next batch */
+    size_t kept_count, kept_room;
+};
+
+/* ---- Opening and closing ----------------------------------------------- */
+
+static void forget_answers(struct postgres *s)
+{
+    while (s->kept_count > 0)
+        PQclear(s->kept[--s->kept_count]);
+}
+
+/* Takes `r`, also on failure. */
+static int keep_answer(struct postgres *s, PGresult *r, once_error *err)
+{
+    size_t room = s->kept_room == 0 ? 16 : 2 * s->kept_room;
+    PGresult **kept = s->kept;
+
+    if (s->kept_count == s->kept_room) {
+        kept = realloc(s->kept, room * sizeof(PGresult *));
+        if (kept == NULL) {
+            PQclear(r);
+            return once__fail(err, ONCE_ESTORE, "postgres: out of memory");
+        }
+        s->kept = kept;
+        s->kept_room = room;
+    }
+    kept[s->kept_count++] = r;
+    return ONCE_OK;
+}
+
+static void postgres_close(once_store *store)
+{
+    struct postgres *s = (struct postgres *)store;
+
+    if (s == NULL)
+        return;
+    forget_answers(s);
+    once__pg_disconnect(&s->link);
+    once__pg_config_clear(&s->config);
+    once__pg_params_clear(&s->params);
+    free(s->kept);
+    free(s->items);
+    free(s->call);
+    free(s->places);
+    free(s);
+}
+
+static void write_statements(struct postgres *s)
+{
+    once__pg_text(&s->config,
+                  "SELECT * FROM @.apply_1($1,$2,$3,$4,$5,$6,$7,$8,$9,$10,$11,"
+                  "$12,$13,$14,$15,$16,$17,$18)",
+                  s->apply_sql, STATEMENT);
+    once__pg_text(&s->config, "SELECT * FROM @.forget_1($1,$2,$3,$4,$5,$6)",
+                  s->forget_sql, STATEMENT);
+    once__pg_text(&s->config, "SELECT * FROM @.body_1($1,$2)", s->body_sql,
+                  STATEMENT);
+}
+
+static uint64_t deadline(const struct postgres *s)
+{
+    return once__pg_now_ms() + s->config.statement_ms;
+}
+
+static int open_as(const once_store_ops *ops, const char *rest,
+                   const once_store_options *options, once_error *err,
+                   once_store **out)
+{
+    struct postgres *s = calloc(1, sizeof(*s));
+    int rc;
+
+    if (s == NULL)
+        return once__fail(err, ONCE_ENOMEM, "postgres: out of memory");
+    s->base.ops = ops;
+    s->options = *options;
+    s->link.config = &s->config;
+    rc = once__pg_config_read(&s->config, rest, err);
+    if (rc == ONCE_OK) {
+        write_statements(s);
+        rc = once__pg_connect(&s->link, 0, deadline(s), err);
+    }
+    if (rc != ONCE_OK) {
+        postgres_close(&s->base);
+        return rc;
+    }
+    s->base.caveat = s->link.caveat;
+    *out = &s->base;
+    return ONCE_OK;
+}
+
+static int postgres_open(const char *rest, const once_store_options *options,
+                         once_error *err, once_store **out)
+{
+    return open_as(&once__store_postgres, rest, options, err, out);
+}
+
+static int postgresql_open(const char *rest, const once_store_options *options,
+                           once_error *err, once_store **out)
+{
+    return open_as(&once__store_postgresql, rest, options, err, out);
+}
+
+/* ---- The time ---------------------------------------------------------- */
+
+/* The server's, unless a test has set another clock. */
+static const uint64_t *told_time(const struct postgres *s, uint64_t *now_ms)
+{
+    if (s->options.clock == once__wall_clock)
+        return NULL;
+    *now_ms = s->options.clock(s->options.user);
+    return now_ms;
+}
+
+/* ---- One batch --------------------------------------------------------- */
+
+struct batch {
+    struct postgres *s;
+    size_t n;
+    size_t left; /* not answered yet */
+    int full;    /* the disk is: nothing is granted any more */
+    uint64_t until_ms;
+    size_t shown; /* bytes of long results so far */
+    size_t count; /* operations of the call under way */
+    once_error *err;
+};
+
+static int by_name(const void *a, const void *b)
+{
+    const struct item *x = a, *y = b;
+    int order = memcmp(x->op->name, y->op->name, ONCE_NAME_SIZE);
+
+    return order != 0 ? order : (x->at > y->at) - (x->at < y->at);
+}
+
+static int make_room(struct postgres *s, size_t n)
+{
+    struct item *items;
+    once_op **call;
+    size_t *places;
+
+    if (n <= s->room)
+        return 1;
+    items = realloc(s->items, n * sizeof(*items));
+    if (items != NULL)
+        s->items = items;
+    call = realloc(s->call, n * sizeof(once_op *));
+    if (call != NULL)
+        s->call = call;
+    places = realloc(s->places, n * sizeof(*places));
+    if (places != NULL)
+        s->places = places;
+    if (items == NULL || call == NULL || places == NULL)
+        return 0;
+    s->room = n;
+    return 1;
+}
+
+static int sort_batch(struct batch *b, once_op **ops)
+{
+    struct postgres *s = b->s;
+    size_t i;
+
+    if (!make_room(s, b->n))
+        return once__fail(b->err, ONCE_ESTORE, "postgres: out of memory");
+    for (i = 0; i < b->n; i++)
+        s->items[i] = (struct item){ops[i], i, 0};
+    qsort(s->items, b->n, sizeof(*s->items), by_name);
+    return ONCE_OK;
+}
+
+static int same_name(const struct item *a, const struct item *b)
+{
+    return memcmp(a->op->name, b->op->name, ONCE_NAME_SIZE) == 0;
+}
+
+/* Of each name the first that is not answered yet, if it is (`forget`), or is
+ * not, one of the sweep: these are asked by another function. */
+static void gather(struct batch *b, int forget)
+{
+    struct postgres *s = b->s;
+    size_t i, bytes = 0, size;
+
+    b->count = 0;
+    for (i = 0; i < b->n && b->count < CALL_MAX; i++) {
+        once_op *op = s->items[i].op;
+
+        if (s->items[i].done || (i > 0 && !s->items[i - 1].done &&
+                                 same_name(&s->items[i - 1], &s->items[i])))
+            continue;
+        size = op->result.size;
+        if ((op->verb == ONCE_OP_FORGET) != forget ||
+            (b->count > 0 && bytes + size > CALL_BYTES))
+            continue;
+        bytes += size;
+        s->places[b->count] = i;
+        s->call[b->count++] = op;
+    }
+}
+
+/* ---- Answers ----------------------------------------------------------- */
+
+static void answer(struct batch *b, struct item *item, int rc)
+{
+    assert(!item->done);
+    item->done = 1;
+    item->op->rc = rc;
+    b->left--;
+    if (rc < 0) {
+        item->op->left_ms = 0;
+        memset(&item->op->record, 0, sizeof(item->op->record));
+    }
+}
+
+static int same_record(const once_record *a, const once_record *b)
+{
+    uint8_t x[ONCE__RECORD_HEAD], y[ONCE__RECORD_HEAD];
+
+    once__record_head(a, x);
+    once__record_head(b, y);
+    return memcmp(x, y, sizeof(x)) == 0;
+}
+
+/*
+ * What the operation says about the record as the server saw it. 0: the server
+ * has done something else than once__apply() would have.
+ */
+static int decide(once_op *op, const struct once__pg_row *row)
+{
+    once_record after = row->before;
+    uint64_t fence = row->granted > 0 ? row->granted - 1 : 0;
+    int changed = once__apply(&after, op, row->now_ms, &fence);
+
+    if (row->did != 0)
+        return changed && (row->did != 1 || row->granted > 0);
+    return !changed || same_record(&row->before, &after);
+}
+
+/*
+ * Those behind in line for the same name, as long as they only look. Bytes
+ * that an operation has brought along are gone with it: then the server is
+ * asked.
+ */
+static void decide_line(struct batch *b, struct item *item, uint64_t now_ms)
+{
+    const struct item *end = b->s->items + b->n;
+    const once_op *first = item->op;
+    once_record before = first->record, after;
+    uint64_t fence = 0;
+
+    if ((before.result.size > 0 && before.result.data == first->result.data) ||
+        (before.note.size > 0 && before.note.data == first->note.data))
+        return;
+    for (item++; item < end && same_name(item - 1, item) && !item->done;
+         item++) {
+        after = before;
+        if (once__apply(&after, item->op, now_ms, &fence))
+            return;
+        answer(b, item, item->op->rc);
+    }
+}
+
+/* A long result, in a call of its own. */
+static int fetch_body(struct batch *b, once_op *op, once_record *r, int *there)
+{
+    struct postgres *s = b->s;
+    struct once__pg_ask ask;
+    PGresult *rows = NULL;
+    int rc;
+
+    *there = 0;
+    if (once__pg_params_body(&s->params, op, r->fence) != ONCE_OK)
+        return once__fail(b->err, ONCE_ESTORE, "postgres: out of memory");
+    ask = once__pg_params_ask(&s->params, s->body_sql);
+    if (once__pg_ask(&s->link, &ask, b->until_ms, &rows) != ONCE__PG_DONE)
+        return once__pg_fail(&s->link, ONCE_ESTORE, b->err);
+    rc = keep_answer(s, rows, b->err);
+    if (rc != ONCE_OK || PQntuples(rows) == 0)
+        return rc;
+    if (PQnfields(rows) != 1 || PQntuples(rows) != 1 ||
+        (size_t)PQgetlength(rows, 0, 0) != r->result.size)
+        return once__fail(b->err, ONCE_ESTORE,
+                          "%s: a result has another length than its row says",
+                          s->link.label);
+    r->result.data = PQgetvalue(rows, 0, 0);
+    b->shown += r->result.size;
+    *there = 1;
+    return ONCE_OK;
+}
+
+/* ONCE_OK, also if the operation must be asked again. */
+static int settle(struct batch *b, struct item *item, struct once__pg_row *row)
+{
+    int there = 1, rc = ONCE_OK;
+
+    if (row->rc != ONCE_OK) {
+        answer(b, item, row->rc);
+        return ONCE_OK;
+    }
+    if (row->did == 0 && !row->body) {
+        if (b->shown > SHOWN_BYTES) {
+            answer(b, item, ONCE_ESTORE); /* in a batch to come */
+            return ONCE_OK;
+        }
+        rc = fetch_body(b, item->op, &row->before, &there);
+    }
+    if (rc != ONCE_OK || !there)
+        return rc;
+    if (!decide(item->op, row))
+        return once__fail(b->err, ONCE_ESTORE,
+                          "%s: its functions do something else than this "
+                          "program: `once init` brings them up to date",
+                          b->s->link.label);
+    answer(b, item, item->op->rc);
+    decide_line(b, item, row->now_ms);
+    return ONCE_OK;
+}
+
+/* The operation of the call that the row is about; NULL: none. */
+static struct item *find_item(struct batch *b, const uint8_t *name)
+{
+    size_t low = 0, high = b->count, middle;
+    int order;
+
+    while (low < high) {
+        middle = (low + high) / 2;
+        order = memcmp(name, b->s->call[middle]->name, ONCE_NAME_SIZE);
+        if (order == 0)
+            return &b->s->items[b->s->places[middle]];
+        if (order < 0)
+            high = middle;
+        else
+            low = middle + 1;
+    }
+    return NULL;
+}
+
+static int settle_all(struct batch *b, PGresult *rows)
+{
+    struct once__pg_row row;
+    struct item *item;
+    int i, n = PQntuples(rows), rc = keep_answer(b->s, rows, b->err);
+
+    for (i = 0; i < n && rc == ONCE_OK; i++) {
+        item = once__pg_row_read(rows, i, &row) ? find_item(b, row.name) : NULL;
+        if (item == NULL || item->done)
+            return once__fail(b->err, ONCE_ESTORE,
+                              "%s: its functions are not ours",
+                              b->s->link.label);
+        rc = settle(b, item, &row);
+    }
+    return rc;
+}
+
+/* ---- Calls ------------------------------------------------------------- */
+
+static int make_params(struct batch *b, int forget)
+{
+    struct postgres *s = b->s;
+    uint64_t now_ms;
+    struct once__pg_call call = {told_time(s, &now_ms), s->config.async,
+                                 !b->full, (uint32_t)s->config.lock_ms};
+
+    if (forget)
+        return once__pg_params_forget(&s->params, &call, s->call, b->count);
+    return once__pg_params_apply(&s->params, &call, s->call, b->count);
+}
+
+/* All that are left get no answer, or, for claims on a full disk, a refusal. */
+static void answer_rest(struct batch *b)
+{
+    size_t i;
+
+    for (i = 0; i < b->n; i++)
+        if (!b->s->items[i].done)
+            answer(b, &b->s->items[i],
+                   b->full && b->s->items[i].op->verb == ONCE_OP_CLAIM
+                       ? ONCE_EFULL
+                       : ONCE_ESTORE);
+}
+
+/* Others were in the way, and nothing was changed: it may be asked again. */
+static int in_the_way(const struct once__pg_link *l)
+{
+    return once__pg_state(l, "40001") || once__pg_state(l, "40P01") ||
+           once__pg_state(l, "55P03");
+}
+
+/* The disk is full: what takes no room is tried once more without the rest. */
+static int refused(struct batch *b)
+{
+    if (in_the_way(&b->s->link))
+        return ONCE_OK;
+    if (!once__pg_state(&b->s->link, "53100"))
+        return once__pg_fail(&b->s->link, ONCE_ESTORE, b->err);
+    if (b->full)
+        answer_rest(b);
+    b->full = 1;
+    return ONCE_OK;
+}
+
+static int call(struct batch *b)
+{
+    struct postgres *s = b->s;
+    struct once__pg_ask ask;
+    PGresult *rows = NULL;
+    enum once__pg_end end;
+    int forget = 0;
+
+    gather(b, 0);
+    if (b->count == 0) {
+        forget = 1;
+        gather(b, 1);
+    }
+    assert(b->count > 0);
+    if (make_params(b, forget) != ONCE_OK)
+        return once__fail(b->err, ONCE_ESTORE, "postgres: out of memory");
+    ask =
+        once__pg_params_ask(&s->params, forget ? s->forget_sql : s->apply_sql);
+    end = once__pg_ask(&s->link, &ask, b->until_ms, &rows);
+    if (end == ONCE__PG_REFUSED)
+        return refused(b);
+    if (end == ONCE__PG_LOST)
+        return once__pg_fail(&s->link, ONCE_ESTORE, b->err);
+    return settle_all(b, rows);
+}
+
+/* Calls until all is answered, or nothing has moved for too long. */
+static int run(struct batch *b)
+{
+    uint64_t moved_ms = once__pg_now_ms(), nap_ms = 0, now;
+    size_t left;
+    int full, rc = ONCE_OK;
+
+    while (rc == ONCE_OK && b->left > 0) {
+        left = b->left;
+        full = b->full;
+        rc = call(b);
+        now = once__pg_now_ms();
+        if (b->left < left || b->full != full) {
+            moved_ms = now;
+            nap_ms = 0;
+            continue;
+        }
+        if (rc != ONCE_OK)
+            break;
+        if (b->full || now - moved_ms >= b->s->config.lock_ms ||
+            now + nap_ms >= b->until_ms)
+            answer_rest(b);
+        else
+            once__pg_sleep_ms(nap_ms);
+        nap_ms = nap_ms == 0 ? 1 : nap_ms < 16 ? 2 * nap_ms : nap_ms;
+    }
+    return rc;
+}
+
+static int postgres_apply(once_store *store, once_op **ops, size_t n,
+                          once_error *err)
+{
+    struct postgres *s = (struct postgres *)store;
+    struct batch b = {.s = s, .n = n, .left = n, .err = err};
+
+    forget_answers(s);
+    if (n == 0)
+        return ONCE_OK;
+    b.until_ms = deadline(s);
+    if (once__pg_connect(&s->link, 0, b.until_ms, err) != ONCE_OK) {
+        if (err != NULL)
+            err->code = ONCE_ESTORE;
+        return ONCE_ESTORE;
+    }
+    if (sort_batch(&b, ops) != ONCE_OK)
+        return ONCE_ESTORE;
+    return run(&b);
+}
+
+/* ---- Scanning ---------------------------------------------------------- */
+
+/* Where a walk by name goes on. */
+struct page {
+    once_each *each;
+    void *user;
+    uint8_t after[ONCE_NAME_SIZE];
+    int shown, enough;
+};
+
+/* How many rows there were, or ONCE_ESTORE. */
+static int show_page(struct once__pg_link *l, const PGresult *rows,
+                     struct page *page, once_error *err)
+{
+    struct once__pg_row row;
+    int i, n = PQntuples(rows);
+
+    for (i = 0; i < n && !page->enough; i++) {
+        if (!once__pg_row_read(rows, i, &row))
+            return once__fail(err, ONCE_ESTORE,
+                              "%s: its functions are not ours", l->label);
+        if (row.rc != ONCE_OK) {
+            memset(&row.before, 0, sizeof(row.before));
+            row.before.state = 255;
+        }
+        row.before.result.data = NULL;
+        memcpy(page->after, row.name, ONCE_NAME_SIZE);
+        page->shown++;
+        page->enough = page->each(page->user, row.name, &row.before);
+    }
+    return n;
+}
+
+static int ask_page(struct once__pg_link *l, struct once__pg_params *p,
+                    uint64_t until_ms, struct page *page, once_error *err)
+{
+    char sql[STATEMENT];
+    struct once__pg_ask ask;
+    PGresult *rows = NULL;
+    int n;
+
+    once__pg_text(l->config, "SELECT * FROM @.scan_1($1,$2,$3,$4)", sql,
+                  sizeof(sql));
+    ask = once__pg_params_ask(p, sql);
+    if (once__pg_ask(l, &ask, until_ms, &rows) != ONCE__PG_DONE)
+        return once__pg_fail(l, ONCE_ESTORE, err);
+    n = show_page(l, rows, page, err);
+    PQclear(rows);
+    return n;
+}
+
+int once__pg_scan(struct once__pg_link *l, struct once__pg_params *p, int what,
+                  const uint64_t *now_ms, const uint8_t *after, uint32_t max,
+                  once_each *each, void *user, once_error *err)
+{
+    struct page page = {each, user, {0}, 0, 0};
+    uint32_t limit;
+    int n;
+
+    if (max > INT32_MAX)
+        max = INT32_MAX;
+    do {
+        limit = max - (uint32_t)page.shown;
+        if (what == ONCE_SCAN_ALL && limit > PAGE)
+            limit = PAGE;
+        if (once__pg_params_scan(p, what, now_ms,
+                                 page.shown > 0 ? page.after : after,
+                                 limit) != ONCE_OK)
+            return once__fail(err, ONCE_ENOMEM, "postgres: out of memory");
+        n = ask_page(l, p, once__pg_now_ms() + l->config->statement_ms, &page,
+                     err);
+    } while (what == ONCE_SCAN_ALL && n > 0 && (uint32_t)n == limit &&
+             !page.enough && (uint32_t)page.shown < max);
+    return n < 0 ? n : page.shown;
+}
+
+static int postgres_scan(once_store *store, int what, const uint8_t *after,
+                         uint32_t max, once_each *each, void *user,
+                         once_error *err)
+{
+    struct postgres *s = (struct postgres *)store;
+    uint64_t now_ms;
+
+    if (what < ONCE_SCAN_ALL || what > ONCE_SCAN_KEEP)
+        return once__fail(err, ONCE_EINVAL, "what: %d is not a scan", what);
+    if (max == 0)
+        return 0;
+    if (once__pg_connect(&s->link, 0, deadline(s), err) != ONCE_OK) {
+        if (err != NULL)
+            err->code = ONCE_ESTORE;
+        return ONCE_ESTORE;
+    }
+    return once__pg_scan(&s->link, &s->params, what, told_time(s, &now_ms),
+                         after, max, each, user, err);
+}
+
+/* Both schemes are in use. */
+#define POSTGRES_OPS(scheme, opening)                                          \
+    {                                                                          \
+        .size = sizeof(once_store_ops), .name = scheme, .durable = 1,          \
+        .shared = 1, .open = opening, .close = postgres_close,                 \
+        .apply = postgres_apply, .scan = postgres_scan, .init = once__pg_init, \
+        .print_schema = once__pg_print_schema, .verify = once__pg_verify,      \
+        .dump = once__pg_dump                                                  \
+    }
+
+const once_store_ops once__store_postgres =
+    POSTGRES_OPS("postgres", postgres_open);
+const once_store_ops once__store_postgresql =
+    POSTGRES_OPS("postgresql", postgresql_open);

@@ -1,0 +1,376 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * link.c - one connection, and one question at a time, with a deadline.
+ *
+ *              connect                      send
+ *    (down) ------------> (inspecting) --> (ready) ------> (asked)
+ *      ^  ^    refused,        |             ^                |
+ *      |  |    too late        | not ours    | answer, or     |
+ *      |  +--------------------+             | ERROR: nothing |
+ *      |                                     | was changed    |
+ *      |                                     +----------------+
+ *      |      FATAL, connection lost, deadline: nobody knows  |
+ *      +------------------------------------------------------+
+ *
+ * libpq never blocks here but for looking up a host's name. An ERROR means that
+ * the server has taken the transaction back, since each question is one
+ * transaction: nothing was changed. Everything else that is not an answer is
+ * unknown, and the connection is closed, since what comes over it later could
+ * be taken for the answer to something else.
+ *
+ * Meaning is taken from SQLSTATE alone, never from texts. It refuses to show a
+ * server's texts for questions, which may quote values; what libpq says about
+ * connecting names hosts, roles and certificates and is shown in one line,
+ * unless the password is in it.
+ */
+#include <assert.h>
+#include <errno.h>
+#include <poll.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <time.h>
+
+#include "core/error.h"
+#include "store/postgres/postgres.h"
+
+enum { BACKOFF_MS = 20, BACKOFF_STEPS = 7 }; /* up to 2.5 s */
+
+uint64_t once__pg_now_ms(void)
+{
+    struct timespec t;
+
+    (void)clock_gettime(CLOCK_MONOTONIC, &t);
+    return (uint64_t)t.tv_sec * 1000 + (uint64_t)t.tv_nsec / 1000000;
+}
+
+void once__pg_sleep_ms(uint64_t ms)
+{
+    struct timespec t = {(time_t)(ms / 1000), (long)(ms % 1000) * 1000000};
+
+    while (nanosleep(&t, &t) != 0 && errno == EINTR)
+        ;
+}
+
+/* ---- Waiting ----------------------------------------------------------- */
+
+/* 1: there is something to do, 0: too late. */
+static int wait_for(const PGconn *conn, short events, uint64_t until_ms)
+{
+    struct pollfd fd = {PQsocket(conn), events, 0};
+    uint64_t now;
+    int n;
+
+    do {
+        now = once__pg_now_ms();
+        if (fd.fd < 0)
+            return 0;
+        n = poll(&fd, 1, now >= until_ms ? 0 : (int)(until_ms - now));
+    } while (n < 0 && errno == EINTR);
+    return n > 0;
+}
+
+static void hush(void *nobody, const PGresult *notice)
+{
+    (void)nobody;
+    (void)notice;
+}
+
+/* ---- Texts ------------------------------------------------------------- */
+
+static const struct {
+    const char *state, *text;
+} texts[] = {
+    {"ON001",
+     "it commits asynchronously, and the URL does not say async=allow"},
+    {"ON002", "its schema is of another version"},
+    {"ON003", "its table has another number of partitions"},
+    {"25006", "it is a standby, or may only be read"},
+    {"28", "it does not let this role in"},
+    {"3D", "there is no such database"},
+    {"3F", "there is no such schema: `once init` makes it"},
+    {"42P01", "the schema is not ours: `once init` makes it"},
+    {"42883", "the schema is not ours: `once init` makes it"},
+    {"42704", "the schema is not ours: `once init` makes it"},
+    {"42501", "the role has no right to do that"},
+    {"40P01", "two transactions were waiting for each other"},
+    {"40", "the transaction was taken back"},
+    {"53100", "its disk is full"},
+    {"53200", "it has no memory"},
+    {"53300", "it has no connection left"},
+    {"53", "it has no room"},
+    {"55P03", "others have kept a record locked"},
+    {"57014", "it was told to cancel"},
+    {"57P", "it is shutting down, or was told to end the connection"},
+    {"08", "the connection failed"},
+    {"58", "it has trouble with its files"},
+    {"XX", "it has found something broken inside"},
+};
+
+int once__pg_state(const struct once__pg_link *l, const char *begin)
+{
+    return l->state[0] != '\0' && strncmp(l->state, begin, strlen(begin)) == 0;
+}
+
+int once__pg_fail(const struct once__pg_link *l, int code, once_error *err)
+{
+    size_t i;
+
+    for (i = 0; i < sizeof(texts) / sizeof(texts[0]); i++)
+        if (once__pg_state(l, texts[i].state))
+            return once__fail(err, code, "%s: %s (SQLSTATE %s)", l->label,
+                              texts[i].text, l->state);
+    if (l->state[0] != '\0')
+        return once__fail(err, code, "%s: refused (SQLSTATE %s)", l->label,
+                          l->state);
+    return once__fail(err, code,
+                      "%s: the connection was lost, or no answer "
+                      "came in time",
+                      l->label);
+}
+
+static const char *password(const PGconn *conn)
+{
+    const char *word = PQpass(conn);
+
+    return word != NULL && word[0] != '\0' ? word : NULL;
+}
+
+/* What libpq says about connecting, in one line. */
+static int fail_connect(const struct once__pg_link *l, const PGconn *conn,
+                        const char *why, once_error *err)
+{
+    char text[160] = "";
+    const char *said = conn != NULL ? PQerrorMessage(conn) : "";
+    size_t i;
+
+    if (why == NULL && strlen(said) > 0 &&
+        (password(conn) == NULL || strstr(said, password(conn)) == NULL))
+        (void)snprintf(text, sizeof(text), "%s", said);
+    else
+        (void)snprintf(text, sizeof(text), "%s",
+                       why != NULL ? why : "cannot connect");
+    for (i = 0; text[i] != '\0'; i++)
+        if ((unsigned char)text[i] < ' ')
+            text[i] = ' ';
+    while (i > 0 && text[i - 1] == ' ')
+        text[--i] = '\0';
+    return once__fail(err, ONCE_EOPEN, "%s: %s", l->label, text);
+}
+
+/* ---- Connecting -------------------------------------------------------- */
+
+static void jittered_backoff(struct once__pg_link *l)
+{
+    uint64_t ms =
+        (uint64_t)BACKOFF_MS
+        << (l->failures < BACKOFF_STEPS ? l->failures : BACKOFF_STEPS);
+    struct timespec t;
+
+    (void)clock_gettime(CLOCK_MONOTONIC, &t);
+    /* Half to all of it: many gateways lose their server at one moment. */
+    ms -= (uint64_t)t.tv_nsec / 1000 % (ms / 2);
+    l->failures++;
+    l->next_ms = once__pg_now_ms() + ms;
+}
+
+void once__pg_disconnect(struct once__pg_link *l)
+{
+    PQfinish(l->conn);
+    l->conn = NULL;
+}
+
+static PGconn *start(const struct once__pg_link *l)
+{
+    const char *keys[ONCE__PG_WORDS_MAX], *values[ONCE__PG_WORDS_MAX];
+    PGconn *conn;
+
+    once__pg_config_words(l->config, l->host, keys, values);
+    conn = PQconnectStartParams(keys, values, 0);
+    if (conn != NULL)
+        (void)PQsetNoticeReceiver(conn, hush, NULL);
+    return conn;
+}
+
+/* One host. The connection is inspected by the caller. */
+static int connect_host(struct once__pg_link *l, uint64_t until_ms,
+                        once_error *err)
+{
+    PostgresPollingStatusType step = PGRES_POLLING_WRITING;
+    PGconn *conn = start(l);
+    int rc = ONCE_OK;
+
+    once__pg_config_label(l->config, l->host, l->label);
+    if (conn == NULL || PQstatus(conn) == CONNECTION_BAD) {
+        rc = fail_connect(l, conn, NULL, err);
+        goto out;
+    }
+    while (step != PGRES_POLLING_OK) {
+        if (!wait_for(conn, step == PGRES_POLLING_READING ? POLLIN : POLLOUT,
+                      until_ms)) {
+            rc = fail_connect(l, conn, "no connection came about in time", err);
+            goto out;
+        }
+        step = PQconnectPoll(conn);
+        if (step == PGRES_POLLING_FAILED) {
+            rc = fail_connect(l, conn, NULL, err);
+            goto out;
+        }
+    }
+    if (PQsetnonblocking(conn, 1) != 0) {
+        rc = fail_connect(l, conn, NULL, err);
+        goto out;
+    }
+    l->conn = conn;
+    conn = NULL;
+out:
+    PQfinish(conn);
+    return rc;
+}
+
+static uint64_t sooner(uint64_t a, uint64_t b)
+{
+    return a < b ? a : b;
+}
+
+/* A server that has gone while nobody asked is noticed before the question, so
+ * that its answer is not lost. */
+static int is_up(const struct once__pg_link *l)
+{
+    if (l->conn != NULL && wait_for(l->conn, POLLIN, 0))
+        (void)PQconsumeInput(l->conn);
+    return l->conn != NULL && PQstatus(l->conn) == CONNECTION_OK;
+}
+
+/* The last one that was good is tried first. */
+int once__pg_connect(struct once__pg_link *l, int bare, uint64_t until_ms,
+                     once_error *err)
+{
+    const struct once__pg_config *c = l->config;
+    uint64_t now = once__pg_now_ms();
+    int rc = ONCE_EOPEN;
+    size_t i;
+
+    if (is_up(l))
+        return ONCE_OK;
+    once__pg_disconnect(l);
+    if (now < l->next_ms)
+        return once__fail(err, ONCE_EOPEN,
+                          "%s: not connected; tried again soon", l->label);
+    for (i = 0; i < c->host_count && rc != ONCE_OK; i++) {
+        now = once__pg_now_ms();
+        if (i > 0 && now >= until_ms)
+            break;
+        rc = connect_host(l, sooner(until_ms, now + c->connect_ms), err);
+        if (rc == ONCE_OK)
+            rc = once__pg_inspect(l, bare, until_ms, err);
+        if (rc != ONCE_OK) {
+            once__pg_disconnect(l);
+            l->host = (l->host + 1) % c->host_count;
+        }
+    }
+    if (rc == ONCE_OK)
+        l->failures = 0;
+    else
+        jittered_backoff(l);
+    return rc;
+}
+
+/* ---- Asking ------------------------------------------------------------ */
+
+static int send_ask(const struct once__pg_link *l, const struct once__pg_ask *a,
+                    uint64_t until_ms)
+{
+    PGconn *conn = l->conn;
+    int left;
+
+    if (a->plain ? !PQsendQuery(conn, a->sql)
+                 : !PQsendQueryParams(conn, a->sql, a->count, a->types,
+                                      a->values, a->lengths, a->formats, 1))
+        return 0;
+    while ((left = PQflush(conn)) > 0) {
+        if (!wait_for(conn, POLLIN | POLLOUT, until_ms))
+            return 0;
+        /* The server may want to be read before it reads on. */
+        if (!PQconsumeInput(conn))
+            return 0;
+    }
+    return left == 0;
+}
+
+/* The next result; NULL at the end, or if it is too late (`*ok` is 0). */
+static PGresult *receive(const struct once__pg_link *l, uint64_t until_ms,
+                         int *ok)
+{
+    while (PQisBusy(l->conn)) {
+        if (!wait_for(l->conn, POLLIN, until_ms) || !PQconsumeInput(l->conn)) {
+            *ok = 0;
+            return NULL;
+        }
+    }
+    return PQgetResult(l->conn);
+}
+
+static int is_answer(const PGresult *r)
+{
+    ExecStatusType status = PQresultStatus(r);
+
+    return status == PGRES_TUPLES_OK || status == PGRES_COMMAND_OK;
+}
+
+/* ERROR, and not FATAL or a refusal that libpq itself made up. */
+static int is_refusal(const PGresult *r)
+{
+    const char *severity = PQresultErrorField(r, PG_DIAG_SEVERITY_NONLOCALIZED);
+
+    return severity != NULL && strcmp(severity, "ERROR") == 0;
+}
+
+static void keep_state(struct once__pg_link *l, const PGresult *r)
+{
+    const char *state = PQresultErrorField(r, PG_DIAG_SQLSTATE);
+
+    (void)snprintf(l->state, sizeof(l->state), "%.5s",
+                   state != NULL ? state : "");
+}
+
+/* After these, the next question goes to a new connection. */
+static int must_leave(const struct once__pg_link *l)
+{
+    return once__pg_state(l, "25006") || once__pg_state(l, "ON001") ||
+           once__pg_state(l, "57P") || once__pg_state(l, "08") ||
+           once__pg_state(l, "25");
+}
+
+enum once__pg_end once__pg_ask(struct once__pg_link *l,
+                               const struct once__pg_ask *ask,
+                               uint64_t until_ms, PGresult **out)
+{
+    enum once__pg_end end = ONCE__PG_DONE;
+    PGresult *r, *last = NULL;
+    int ok;
+
+    assert(l->conn != NULL);
+    l->state[0] = '\0';
+    *out = NULL;
+    ok = send_ask(l, ask, until_ms);
+    while (ok && (r = receive(l, until_ms, &ok)) != NULL) {
+        if (!is_answer(r)) {
+            keep_state(l, r);
+            end = is_refusal(r) ? ONCE__PG_REFUSED : ONCE__PG_LOST;
+        }
+        PQclear(last);
+        last = r;
+    }
+    if (!ok || PQstatus(l->conn) != CONNECTION_OK || last == NULL)
+        end = end == ONCE__PG_REFUSED ? end : ONCE__PG_LOST;
+    if (end == ONCE__PG_DONE) {
+        *out = last;
+        return end;
+    }
+    PQclear(last);
+    if (!ok || end == ONCE__PG_LOST || must_leave(l) ||
+        PQstatus(l->conn) != CONNECTION_OK)
+        once__pg_disconnect(l);
+    return end;
+}

@@ -1,0 +1,211 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * postgres.h - what the files of the PostgreSQL store share.
+ *
+ *    config.c   the URL: our own parameters, libpq's, and what we insist on
+ *    link.c     one connection, and one question at a time, with a deadline
+ *    batch.c    operations as arrays, rows as records
+ *    schema.c   schema.sql, made or printed; what a server must be like
+ *    report.c   verify and dump
+ *
+ * What an operation means is decided by once__apply() here, from the record as
+ * the server saw it; which operations change a record, and into what, is said
+ * once more in schema.sql, and both must agree.
+ */
+#ifndef ONCE_STORE_POSTGRES_H
+#define ONCE_STORE_POSTGRES_H
+
+#include <libpq-fe.h>
+#include <once/store.h>
+
+enum {
+    ONCE__PG_SCHEMA = 1, /* version of schema.sql that is understood */
+    ONCE__PG_PARTITIONS_MAX = 256,
+    ONCE__PG_HOSTS_MAX = 16,
+    ONCE__PG_WORDS_MAX = 64, /* parameters of a connection */
+    ONCE__PG_LABEL = 96
+};
+
+/* ---- config.c: the URL ------------------------------------------------- */
+
+struct once__pg_host {
+    char *host, *hostaddr, *port; /* NULL: libpq's default */
+    int local;                    /* a socket or loopback: nobody between */
+};
+
+struct once__pg_config {
+    char schema[64];
+    uint64_t statement_ms, connect_ms, lock_ms, partitions;
+    int async;
+    struct once__pg_host hosts[ONCE__PG_HOSTS_MAX];
+    size_t host_count;
+    int asks_service; /* a service file says where it is */
+    int asks_sslmode; /* whoever set up the process has said which */
+    PQconninfoOption *words;
+};
+
+/* `rest` is what stands behind the scheme. ONCE_EURL or ONCE_ENOMEM; to be
+ * cleared in any case. */
+ONCE_CHECK int once__pg_config_read(struct once__pg_config *c, const char *rest,
+                                    once_error *err);
+void once__pg_config_clear(struct once__pg_config *c);
+
+/* What libpq is told to reach host number `i`; ends with NULL. */
+void once__pg_config_words(const struct once__pg_config *c, size_t i,
+                           const char *keys[ONCE__PG_WORDS_MAX],
+                           const char *values[ONCE__PG_WORDS_MAX]);
+
+/* "host:port" of it, for texts. */
+void once__pg_config_label(const struct once__pg_config *c, size_t i,
+                           char out[ONCE__PG_LABEL]);
+
+/* ---- link.c: one connection -------------------------------------------- */
+
+struct once__pg_link {
+    const struct once__pg_config *config;
+    PGconn *conn; /* NULL: not connected */
+    size_t host;  /* which one is, or was */
+    char label[ONCE__PG_LABEL];
+    char state[6];      /* SQLSTATE of the last refusal, or "" */
+    uint32_t failures;  /* in a row */
+    uint64_t next_ms;   /* not to be tried again before */
+    const char *caveat; /* what this server does not promise, or NULL */
+};
+
+/* How a question ended. */
+enum once__pg_end {
+    ONCE__PG_DONE,
+    ONCE__PG_REFUSED, /* the server took it back: nothing was changed */
+    ONCE__PG_LOST     /* nobody knows; the connection is closed */
+};
+
+/* A question: a statement and its parameters. */
+struct once__pg_ask {
+    const char *sql;
+    int count;
+    const Oid *types;
+    const char *const *values;
+    const int *lengths;
+    const int *formats;
+    int plain; /* several statements, no parameters, answers as text */
+};
+
+/* CLOCK_MONOTONIC. */
+uint64_t once__pg_now_ms(void);
+void once__pg_sleep_ms(uint64_t ms);
+
+/*
+ * Connects, if need be, to a server that may be written to and has the schema
+ * (`bare`: whether it has or not). ONCE_OK, ONCE_EOPEN, or ONCE_EVERSION.
+ */
+ONCE_CHECK int once__pg_connect(struct once__pg_link *l, int bare,
+                                uint64_t until_ms, once_error *err);
+void once__pg_disconnect(struct once__pg_link *l);
+
+/* `*out` belongs to the caller, also NULL, unless DONE. */
+ONCE_CHECK enum once__pg_end once__pg_ask(struct once__pg_link *l,
+                                          const struct once__pg_ask *ask,
+                                          uint64_t until_ms, PGresult **out);
+
+/* Says in our own words what was refused or lost: never a server's text,
+ * which may quote values. Returns `code`. */
+int once__pg_fail(const struct once__pg_link *l, int code, once_error *err);
+
+/* 1: SQLSTATE of the last refusal begins so. */
+int once__pg_state(const struct once__pg_link *l, const char *begin);
+
+/* ---- schema.c ---------------------------------------------------------- */
+
+/* schema.sql for this configuration, on the heap. */
+ONCE_CHECK char *once__pg_schema(const struct once__pg_config *c);
+
+/* A statement of ours with the schema's name in place of "@". */
+void once__pg_text(const struct once__pg_config *c, const char *text, char *out,
+                   size_t size);
+
+/* Is the server, is the schema what we need? Sets the caveat. */
+ONCE_CHECK int once__pg_inspect(struct once__pg_link *l, int bare,
+                                uint64_t until_ms, once_error *err);
+
+int once__pg_init(const char *rest, const once_store_options *options,
+                  once_error *err);
+int once__pg_print_schema(const char *rest, once_line *line, void *user,
+                          once_error *err);
+
+/* ---- batch.c ----------------------------------------------------------- */
+
+enum {
+    ONCE__PG_COLUMNS = 18, /* parameters of apply_1() */
+    ONCE__PG_INLINE = 128 * 1024
+};
+
+/* Parameters in PostgreSQL's binary format, in one piece of memory. */
+struct once__pg_params {
+    uint8_t *bytes;
+    size_t size, room;
+    int count, failed; /* 1: out of memory */
+    size_t at[ONCE__PG_COLUMNS];
+    Oid types[ONCE__PG_COLUMNS];
+    const char *values[ONCE__PG_COLUMNS];
+    int lengths[ONCE__PG_COLUMNS], formats[ONCE__PG_COLUMNS];
+};
+
+void once__pg_params_clear(struct once__pg_params *p);
+
+/* What is the same in each call. */
+struct once__pg_call {
+    const uint64_t *now_ms; /* NULL: the server's clock */
+    int async, grant;
+    uint32_t lock_ms;
+};
+
+/* Parameters of apply_1() and of forget_1(), for operations that are sorted by
+ * name and have one each. ONCE_OK or ONCE_ENOMEM. */
+ONCE_CHECK int once__pg_params_apply(struct once__pg_params *p,
+                                     const struct once__pg_call *call,
+                                     once_op *const *ops, size_t n);
+ONCE_CHECK int once__pg_params_forget(struct once__pg_params *p,
+                                      const struct once__pg_call *call,
+                                      once_op *const *ops, size_t n);
+ONCE_CHECK int once__pg_params_body(struct once__pg_params *p,
+                                    const once_op *op, uint64_t fence);
+ONCE_CHECK int once__pg_params_scan(struct once__pg_params *p, int what,
+                                    const uint64_t *now_ms,
+                                    const uint8_t *after, uint32_t max);
+
+/* The question with these parameters. */
+struct once__pg_ask once__pg_params_ask(const struct once__pg_params *p,
+                                        const char *sql);
+
+/* One row of type "answer". */
+struct once__pg_row {
+    uint8_t name[ONCE_NAME_SIZE];
+    int did; /* 0: unchanged */
+    uint64_t now_ms;
+    uint64_t granted;   /* the fence of a grant */
+    int rc;             /* ONCE_OK, ONCE_ECORRUPT, ONCE_EVERSION */
+    once_record before; /* bytes are borrowed from the result */
+    int body;           /* 0: the result's bytes must be fetched */
+};
+
+/* 0 if the row has another shape: not our function. */
+ONCE_CHECK int once__pg_row_read(const PGresult *rows, int i,
+                                 struct once__pg_row *out);
+
+/* ---- report.c ---------------------------------------------------------- */
+
+int once__pg_verify(const char *rest, once_line *line, void *user,
+                    once_error *err);
+int once__pg_dump(const char *rest, once_line *line, void *user,
+                  once_error *err);
+
+/* ---- postgres.c -------------------------------------------------------- */
+
+/* Shows up to `max` rows of a scan, a page at a time. As once_store_ops.scan,
+ * but for the sizes of results that do not check: state 255. */
+ONCE_CHECK int once__pg_scan(struct once__pg_link *l, struct once__pg_params *p,
+                             int what, const uint64_t *now_ms,
+                             const uint8_t *after, uint32_t max,
+                             once_each *each, void *user, once_error *err);
+
+#endif /* ONCE_STORE_POSTGRES_H */
