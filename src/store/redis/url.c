@@ -1,0 +1,375 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * url.c - what stands in the URL of a Redis store.
+ *
+ *    redis://[USER[:PASSWORD]@]HOST[:PORT][/DB]          rediss: the same, TLS
+ *    redis+unix://[USER[:PASSWORD]@]/PATH
+ *    redis+sentinel://[USER[:PASSWORD]@]HOST[:PORT],.../NAME[/DB]   rediss+...
+ *    redis+cluster://[USER[:PASSWORD]@]HOST[:PORT],...              rediss+...
+ *
+ *    ?prefix=once:      of all keys          db=N            unix socket only
+ *    timeout_ms=2000    without any progress password_file=PATH
+ *    wait=N wait_ms=N   replicas that must have it
+ *    sentinel_user=NAME sentinel_password_file=PATH
+ *    cacert=PATH cert=PATH key=PATH sni=NAME                       with TLS
+ *
+ * User and password are percent-decoded, as RFC 3986 wants it. It refuses a
+ * parameter that it does not know, so that a misspelt `wait` is not a silent
+ * promise, and no text repeats what may hold a credential.
+ */
+#include <errno.h>
+#include <fcntl.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "core/error.h"
+#include "store/redis/redis.h"
+#include "store/url.h"
+
+enum {
+    URL_MAX = 8192,
+    TIMEOUT_MS = 2000,
+    TIMEOUT_MAX_MS = 60000,
+    WAIT_MS = 1000,
+    WAIT_MAX = 16
+};
+
+static int digit(char c)
+{
+    if (c >= '0' && c <= '9')
+        return c - '0';
+    if (c >= 'a' && c <= 'f')
+        return c - 'a' + 10;
+    return c >= 'A' && c <= 'F' ? c - 'A' + 10 : -1;
+}
+
+/* 0: too long, a broken escape, or a NUL. */
+static int decode(const char *from, size_t n, char *out, size_t size)
+{
+    size_t used = 0, i;
+
+    for (i = 0; i < n; i++) {
+        int c = (unsigned char)from[i];
+
+        if (c == '%') {
+            if (i + 2 >= n || digit(from[i + 1]) < 0 || digit(from[i + 2]) < 0)
+                return 0;
+            c = digit(from[i + 1]) * 16 + digit(from[i + 2]);
+            i += 2;
+        }
+        if (c == 0 || used + 1 >= size)
+            return 0;
+        out[used++] = (char)c;
+    }
+    out[used] = '\0';
+    return 1;
+}
+
+/* The part before the last "@" of the authority. */
+static int take_user(const char **at, size_t authority,
+                     struct once__redis_config *c, once_error *err)
+{
+    const char *end = memrchr(*at, '@', authority);
+    const char *from = *at, *colon;
+    size_t n;
+
+    if (end == NULL)
+        return ONCE_OK;
+    n = (size_t)(end - from);
+    colon = memchr(from, ':', n);
+    if (colon == NULL)
+        colon = end;
+    if (!decode(from, (size_t)(colon - from), c->user, sizeof(c->user)) ||
+        (colon < end && !decode(colon + 1, (size_t)(end - colon - 1),
+                                c->password, sizeof(c->password))))
+        return once__fail(err, ONCE_EURL,
+                          "redis: user or password are too long or badly "
+                          "encoded");
+    *at = end + 1;
+    return ONCE_OK;
+}
+
+static int all_digits(const char *s, size_t n)
+{
+    return strspn(s, "0123456789") >= n;
+}
+
+static int take_place(const char *from, size_t n, const char *port,
+                      struct once__redis_place *out, once_error *err)
+{
+    const char *host = from, *colon = memrchr(from, ':', n);
+    const char *end = from + n;
+    size_t host_size;
+
+    memset(out, 0, sizeof(*out));
+    if (n > 0 && *from == '[') { /* an IPv6 address */
+        const char *close = memchr(from, ']', n);
+
+        if (close == NULL)
+            return once__fail(err, ONCE_EURL, "redis: a \"]\" is missing");
+        host = from + 1;
+        host_size = (size_t)(close - host);
+        colon = close + 1 < end && close[1] == ':' ? close + 1 : NULL;
+    } else {
+        host_size = colon == NULL ? n : (size_t)(colon - from);
+    }
+    if (host_size == 0 || host_size >= sizeof(out->host))
+        return once__fail(err, ONCE_EURL,
+                          "redis: a host is missing or too long");
+    memcpy(out->host, host, host_size);
+    if (colon != NULL) {
+        port = colon + 1;
+        n = (size_t)(end - port);
+    } else {
+        n = strlen(port);
+    }
+    if (n == 0 || n > 5 || !all_digits(port, n))
+        return once__fail(err, ONCE_EURL, "redis: a port is not a number");
+    memcpy(out->port, port, n);
+    return ONCE_OK;
+}
+
+static int take_hosts(const char *at, size_t n, struct once__redis_config *c,
+                      once_error *err)
+{
+    const char *port = c->mode == ONCE__REDIS_SENTINEL ? "26379" : "6379";
+    const char *end = at + n;
+    int rc = ONCE_OK;
+
+    while (rc == ONCE_OK) {
+        const char *comma = memchr(at, ',', (size_t)(end - at));
+        size_t size = (size_t)((comma == NULL ? end : comma) - at);
+
+        if (c->host_count == ONCE__REDIS_HOSTS ||
+            (c->mode == ONCE__REDIS_SINGLE && c->host_count == 1))
+            return once__fail(err, ONCE_EURL, "redis: too many hosts");
+        rc = take_place(at, size, port, &c->hosts[c->host_count++], err);
+        if (comma == NULL)
+            return rc;
+        at = comma + 1;
+    }
+    return rc;
+}
+
+static int take_db(const char *at, struct once__redis_config *c,
+                   once_error *err)
+{
+    size_t n = strlen(at);
+
+    if (n == 0)
+        return ONCE_OK;
+    if (n > 4 || !all_digits(at, n))
+        return once__fail(err, ONCE_EURL,
+                          "redis: the database is not a number");
+    for (c->db = 0; *at != '\0'; at++)
+        c->db = c->db * 10 + (uint64_t)digit(*at);
+    return ONCE_OK;
+}
+
+/* What stands behind the hosts: "/DB", "/NAME/DB" or nothing. */
+static int take_path(const char *at, struct once__redis_config *c,
+                     once_error *err)
+{
+    size_t n = strcspn(at, "/");
+
+    if (c->mode == ONCE__REDIS_CLUSTER)
+        return *at == '\0' ? ONCE_OK
+                           : once__fail(err, ONCE_EURL,
+                                        "redis: a cluster has one database");
+    if (c->mode == ONCE__REDIS_SINGLE)
+        return take_db(at, c, err);
+    if (n == 0 || !decode(at, n, c->primary, sizeof(c->primary)))
+        return once__fail(err, ONCE_EURL,
+                          "redis: behind the sentinels goes the name that "
+                          "they have for the primary");
+    return take_db(at[n] == '/' ? at + n + 1 : at + n, c, err);
+}
+
+static int take_socket(const char *at, struct once__redis_config *c,
+                       once_error *err)
+{
+    struct once__redis_place *p = &c->hosts[0];
+
+    c->host_count = 1;
+    if (*at != '/' || !decode(at, strlen(at), p->host, 100))
+        return once__fail(err, ONCE_EURL,
+                          "redis: the socket's path is not absolute, or too "
+                          "long");
+    return ONCE_OK;
+}
+
+/* ---- Parameters ---------------------------------------------------------- */
+
+/* The first line of a file, which holds a password. */
+static int read_secret(const char *path, char *out, size_t size,
+                       once_error *err)
+{
+    int fd = open(path, O_RDONLY | O_CLOEXEC);
+    ssize_t n;
+
+    if (fd < 0)
+        return once__fail(err, ONCE_EOPEN, "%s: %s", path, strerror(errno));
+    n = read(fd, out, size);
+    (void)close(fd);
+    if (n <= 0 || (size_t)n == size) {
+        explicit_bzero(out, size);
+        return once__fail(err, ONCE_EOPEN, "%s: empty or too long", path);
+    }
+    out[n] = '\0';
+    out[strcspn(out, "\r\n")] = '\0';
+    return ONCE_OK;
+}
+
+static int take_secret(char *url, const char *param, char *out, size_t size,
+                       once_error *err)
+{
+    char path[PATH_MAX];
+    int rc = once__url_take(url, param, path, sizeof(path), err);
+
+    return rc <= 0 ? rc : read_secret(path, out, size, err);
+}
+
+static int take_prefix(char *url, struct once__redis_config *c, once_error *err)
+{
+    size_t n;
+    int rc;
+
+    (void)memcpy(c->prefix, "once:", sizeof("once:"));
+    rc = once__url_take(url, "prefix", c->prefix, sizeof(c->prefix), err);
+    if (rc < 0)
+        return rc;
+    n = strspn(c->prefix, "abcdefghijklmnopqrstuvwxyz0123456789"
+                          "ABCDEFGHIJKLMNOPQRSTUVWXYZ_.:/-");
+    if (n == 0 || c->prefix[n] != '\0')
+        return once__fail(err, ONCE_EURL,
+                          "redis: a prefix has letters, digits and any of "
+                          "_.:/-");
+    return ONCE_OK;
+}
+
+static int take_tls(char *url, struct once__redis_config *c, once_error *err)
+{
+    int found = 0, rc, i;
+    const struct {
+        const char *param;
+        char *out;
+        size_t size;
+    } t[] = {
+        {"cacert", c->cacert, sizeof(c->cacert)},
+        {"cert", c->cert, sizeof(c->cert)},
+        {"key", c->key, sizeof(c->key)},
+        {"sni", c->sni, sizeof(c->sni)},
+    };
+
+    for (i = 0; i < 4; i++) {
+        rc = once__url_take(url, t[i].param, t[i].out, t[i].size, err);
+        if (rc < 0)
+            return rc;
+        found += rc;
+    }
+    if (found > 0 && !c->tls)
+        return once__fail(err, ONCE_EURL,
+                          "redis: cacert, cert, key and sni need rediss");
+    if ((c->cert[0] == '\0') != (c->key[0] == '\0'))
+        return once__fail(err, ONCE_EURL, "redis: cert and key go together");
+    return ONCE_OK;
+}
+
+static int take_numbers(char *url, struct once__redis_config *c, int socket,
+                        once_error *err)
+{
+    int rc;
+
+    c->timeout_ms = TIMEOUT_MS;
+    c->wait_ms = WAIT_MS;
+    rc = once__url_take_number(url, "timeout_ms", 10, TIMEOUT_MAX_MS,
+                               &c->timeout_ms, err);
+    if (rc >= 0)
+        rc = once__url_take_number(url, "wait", 0, WAIT_MAX, &c->wait, err);
+    if (rc >= 0)
+        rc = once__url_take_number(url, "wait_ms", 1, TIMEOUT_MAX_MS,
+                                   &c->wait_ms, err);
+    if (rc >= 0 && socket)
+        rc = once__url_take_number(url, "db", 0, 9999, &c->db, err);
+    return rc < 0 ? rc : ONCE_OK;
+}
+
+static int take_secrets(char *url, struct once__redis_config *c,
+                        once_error *err)
+{
+    int rc = take_secret(url, "password_file", c->password, sizeof(c->password),
+                         err);
+
+    if (rc >= 0)
+        rc = once__url_take(url, "sentinel_user", c->sentinel_user,
+                            sizeof(c->sentinel_user), err);
+    if (rc >= 0)
+        rc = take_secret(url, "sentinel_password_file", c->sentinel_password,
+                         sizeof(c->sentinel_password), err);
+    return rc < 0 ? rc : ONCE_OK;
+}
+
+static int take_parameters(char *url, struct once__redis_config *c, int socket,
+                           once_error *err)
+{
+    const char *rest;
+    int rc = take_prefix(url, c, err);
+
+    if (rc == ONCE_OK)
+        rc = take_numbers(url, c, socket, err);
+    if (rc == ONCE_OK)
+        rc = take_secrets(url, c, err);
+    if (rc == ONCE_OK)
+        rc = take_tls(url, c, err);
+    if (rc != ONCE_OK)
+        return rc;
+    rest = strchr(url, '?');
+    if (rest != NULL && rest[1] != '\0')
+        return once__fail(err, ONCE_EURL, "redis: unknown parameter \"%.*s\"",
+                          (int)strcspn(rest + 1, "=&"), rest + 1);
+    return ONCE_OK;
+}
+
+static int parse(int socket, char *url, struct once__redis_config *c,
+                 once_error *err)
+{
+    const char *at = url + 2;
+    size_t n;
+    int rc = take_parameters(url, c, socket, err);
+
+    if (rc != ONCE_OK)
+        return rc;
+    url[strcspn(url, "?")] = '\0';
+    n = strcspn(at, "/");
+    rc = take_user(&at, n, c, err);
+    if (rc != ONCE_OK)
+        return rc;
+    if (socket)
+        return take_socket(at, c, err);
+    n = strcspn(at, "/");
+    rc = take_hosts(at, n, c, err);
+    at += n;
+    return rc != ONCE_OK ? rc : take_path(*at == '/' ? at + 1 : at, c, err);
+}
+
+int once__redis_parse(enum once__redis_mode mode, int tls, int socket,
+                      const char *rest, struct once__redis_config *out,
+                      once_error *err)
+{
+    char url[URL_MAX];
+    size_t n = strlen(rest);
+    int rc;
+
+    memset(out, 0, sizeof(*out));
+    out->mode = mode;
+    out->tls = tls;
+    if (strncmp(rest, "//", 2) != 0 || n >= sizeof(url))
+        return once__fail(err, ONCE_EURL,
+                          "redis: \"//\" and a host must follow the scheme");
+    memcpy(url, rest, n + 1);
+    rc = parse(socket, url, out, err);
+    explicit_bzero(url, sizeof(url));
+    if (rc != ONCE_OK)
+        explicit_bzero(out, sizeof(*out));
+    return rc;
+}
