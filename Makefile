@@ -77,6 +77,9 @@ tsan: packages
 histories: library
 	@for store in memory engine sqlite broken; do \
 		$(BUILD)/test/history $$store 2000 || exit 1; done
+	@test/lib/with-server postgres -- $(BUILD)/test/history postgres 2000
+	@test/lib/with-server redis -- $(BUILD)/test/history redis 2000
+	@test/lib/with-server redis-cluster -- $(BUILD)/test/history redis 2000
 
 .PHONY: model
 model: packages

@@ -52,7 +52,7 @@ static const once_store_ops *find(const char *url, const char **rest)
  * hold a credential and is not repeated. */
 static int unknown(const char *url, once_error *err)
 {
-    char list[128] = "";
+    char list[256] = "";
     size_t scheme = strspn(url, "abcdefghijklmnopqrstuvwxyz0123456789+-.");
     size_t i, used = 0;
     int n;
