@@ -82,7 +82,7 @@ class Head:
         for line in lines[1:]:
             if line:
                 name, _, value = line.partition(":")
-                self.headers.append((name, value.strip()))
+                self.headers.append((name, value.strip(" \t")))
 
     def all(self, name):
         return [v for n, v in self.headers if n.lower() == name.lower()]
