@@ -1,0 +1,525 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * book.c - the client's file: which order has which key, and how far it is.
+ *
+ * A file of its own, and not a store of Once: a store knows keys by their hash
+ * alone and keeps an answer, while this must give the key back, and the request
+ * with it. One order is one row; (group, id) is unique, so that of two who keep
+ * the same order at once one finds the other's key. Every change is one durable
+ * transaction (WAL, synchronous=FULL), made before what it speaks of happens.
+ *
+ *    doubt   how many attempts left of which nobody knows what they did. It is
+ *            counted up before a byte leaves and down when an answer says that
+ *            this attempt did nothing. A crash leaves it too high, not too low.
+ *
+ * It refuses rows that do not check. One connection behind one lock:
+ * transactions are short, and the network is slower. file.c opens the file.
+ */
+#include "client/book.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+#define COLUMNS                                                                \
+    "id,state,reason,status,replayed,attempts,doubt,created,sent,key,grp,"     \
+    "name,method,url,headers,body,answer_headers,answer,digest"
+
+enum query {
+    BEGIN,
+    COMMIT,
+    ROLLBACK,
+    FIND,
+    LOAD,
+    NEXT,
+    LAST,
+    INSERT,
+    REOPEN,
+    MARK,
+    UNMARK,
+    DOUBT,
+    END,
+    FORGET,
+    PURGE,
+    QUERIES
+};
+
+/* clang-format off */
+static const char *const texts[QUERIES] = {
+    [BEGIN] = "BEGIN IMMEDIATE",
+    [COMMIT] = "COMMIT",
+    [ROLLBACK] = "ROLLBACK",
+    [FIND] = "SELECT " COLUMNS " FROM orders WHERE grp=?1 AND name=?2",
+    [LOAD] = "SELECT " COLUMNS " FROM orders WHERE id=?1",
+    [NEXT] = "SELECT " COLUMNS " FROM orders WHERE state NOT IN (3,4)"
+             " AND id>?1 AND id<=?2 ORDER BY id LIMIT 1",
+    [LAST] = "SELECT ifnull(max(id),0) FROM orders",
+    [INSERT] =
+        "INSERT INTO orders(grp,name,key,state,reason,status,replayed,attempts,"
+        "doubt,created,sent,changed,method,url,digest,headers,body,"
+        "answer_headers,answer)"
+        "VALUES(?1,?2,?3,1,0,0,0,0,0,?4,0,?4,?5,?6,?7,?8,?9,x'',x'')",
+    [REOPEN] =
+        "UPDATE orders SET state=1,changed=?2 WHERE id=?1 AND state=4",
+    [MARK] =
+        "UPDATE orders SET state=2,doubt=doubt+1,attempts=attempts+1,"
+        "sent=CASE doubt WHEN 0 THEN ?2 ELSE sent END,changed=?2"
+        " WHERE id=?1 AND state NOT IN (3,4) AND (doubt=0 OR sent>=?3)",
+    [UNMARK] =
+        "UPDATE orders SET doubt=doubt-1,"
+        "state=CASE doubt WHEN 1 THEN 1 ELSE state END,"
+        "sent=CASE doubt WHEN 1 THEN 0 ELSE sent END,changed=?2"
+        " WHERE id=?1 AND state NOT IN (3,4) AND doubt>0",
+    [DOUBT] = "SELECT doubt FROM orders WHERE id=?1",
+    /* What is done needs its request no more; a refusal may be asked anew. */
+    [END] =
+        "UPDATE orders SET reason=?3,status=?4,replayed=?5,"
+        "state=CASE WHEN ?2=5 AND doubt=0 THEN 1 ELSE ?2 END,"
+        "doubt=CASE WHEN ?2 IN (3,4) THEN 0 ELSE doubt END,"
+        "sent=CASE WHEN ?2 IN (3,4) THEN 0 ELSE sent END,"
+        "headers=CASE ?2 WHEN 3 THEN x'' ELSE headers END,"
+        "body=CASE ?2 WHEN 3 THEN x'' ELSE body END,"
+        "answer_headers=?6,answer=?7,changed=?8"
+        " WHERE id=?1 AND state NOT IN (3,4)",
+    [FORGET] =
+        "DELETE FROM orders WHERE grp=?1 AND name=?2"
+        " AND (?3 OR state=4 OR (state=1 AND doubt=0))",
+    [PURGE] =
+        "DELETE FROM orders WHERE id IN (SELECT id FROM orders"
+        " WHERE state IN (3,4) AND changed<?1 ORDER BY changed LIMIT 500)",
+};
+/* clang-format on */
+
+_Static_assert(ONCE_CLIENT_PREPARED == 1 && ONCE_CLIENT_SENT == 2 &&
+                   ONCE_CLIENT_FINISHED == 3 && ONCE_CLIENT_REFUSED == 4 &&
+                   ONCE_CLIENT_OPEN == 5,
+               "the statements have these numbers");
+
+_Static_assert((int)QUERIES == (int)ONCE__BOOK_QUERIES,
+               "book.h has the number");
+
+/* ---- Small things ------------------------------------------------------ */
+
+int once__book_prepare(struct once__book *b)
+{
+    int i, rc = SQLITE_OK;
+
+    for (i = 0; i < QUERIES && rc == SQLITE_OK; i++)
+        rc = sqlite3_prepare_v3(b->db, texts[i], -1, SQLITE_PREPARE_PERSISTENT,
+                                &b->query[i], NULL);
+    return rc;
+}
+
+static sqlite3_stmt *query(struct once__book *b, enum query which)
+{
+    sqlite3_stmt *q = b->query[which];
+
+    (void)sqlite3_reset(q);
+    (void)sqlite3_clear_bindings(q);
+    return q;
+}
+
+static int run(struct once__book *b, enum query which)
+{
+    int rc = sqlite3_step(b->query[which]);
+
+    (void)sqlite3_reset(b->query[which]);
+    return rc == SQLITE_DONE || rc == SQLITE_ROW ? SQLITE_OK : rc;
+}
+
+static void bind_number(sqlite3_stmt *q, int at, uint64_t value)
+{
+    (void)sqlite3_bind_int64(q, at, (sqlite3_int64)value);
+}
+
+static void bind_text(sqlite3_stmt *q, int at, const char *text)
+{
+    (void)sqlite3_bind_text(q, at, text, -1, SQLITE_STATIC);
+}
+
+/* A size that is too large for SQLite shows as a missing value, which the
+ * schema refuses. */
+static void bind_bytes(sqlite3_stmt *q, int at, once_bytes bytes)
+{
+    if (bytes.size == 0)
+        (void)sqlite3_bind_zeroblob(q, at, 0);
+    else
+        (void)sqlite3_bind_blob64(q, at, bytes.data, bytes.size, SQLITE_STATIC);
+}
+
+/* Ends a transaction; what it did is only known to be there if this is OK. */
+static int finish(struct once__book *b, int rc)
+{
+    (void)query(b, COMMIT);
+    if (rc == SQLITE_OK)
+        rc = run(b, COMMIT);
+    if (rc != SQLITE_OK && !sqlite3_get_autocommit(b->db)) {
+        (void)query(b, ROLLBACK);
+        (void)run(b, ROLLBACK);
+    }
+    return rc;
+}
+
+/* ---- Rows -------------------------------------------------------------- */
+
+void once__order_clear(struct once__order *o)
+{
+    free(o->memory);
+    memset(o, 0, sizeof(*o));
+}
+
+static size_t column_size(sqlite3_stmt *q, int i)
+{
+    return (size_t)sqlite3_column_bytes(q, i);
+}
+
+/* Copies a column behind what is in the block, with a NUL behind it. */
+static once_bytes take(sqlite3_stmt *q, int i, char **at)
+{
+    once_bytes b = {*at, 0};
+    const void *data = sqlite3_column_blob(q, i);
+
+    b.size = column_size(q, i);
+    if (b.size > 0)
+        memcpy(*at, data, b.size);
+    (*at)[b.size] = '\0';
+    *at += b.size + 1;
+    return b;
+}
+
+/* One that somebody else has written over is refused, not repaired. */
+static int row_checks(sqlite3_stmt *q)
+{
+    int state = sqlite3_column_int(q, 1);
+    int64_t doubt = sqlite3_column_int64(q, 6);
+
+    return state >= ONCE_CLIENT_PREPARED && state <= ONCE_CLIENT_OPEN &&
+           column_size(q, 9) == ONCE__KEY_SIZE - 1 &&
+           column_size(q, 18) == ONCE__DIGEST_SIZE && doubt >= 0 &&
+           doubt <= UINT32_MAX && (state != ONCE_CLIENT_SENT || doubt > 0) &&
+           column_size(q, 12) > 0 && column_size(q, 13) > 0;
+}
+
+/* `bodies` 0 leaves out the long columns. */
+static int read_row(sqlite3_stmt *q, int bodies, struct once__order *out)
+{
+    struct once__order o = {.id = sqlite3_column_int64(q, 0)};
+    size_t size = 0;
+    char *at;
+    int i;
+
+    if (!row_checks(q))
+        return SQLITE_CORRUPT;
+    for (i = 10; i < 18; i++)
+        size += (i != 15 && i != 17) || bodies ? column_size(q, i) + 1 : 1;
+    at = malloc(size);
+    if (at == NULL)
+        return SQLITE_NOMEM;
+    o.memory = at;
+    o.state = sqlite3_column_int(q, 1);
+    o.reason = sqlite3_column_int(q, 2);
+    o.status = sqlite3_column_int(q, 3);
+    o.replayed = sqlite3_column_int(q, 4);
+    o.attempts = (uint32_t)sqlite3_column_int64(q, 5);
+    o.doubt = (uint32_t)sqlite3_column_int64(q, 6);
+    o.created_ms = (uint64_t)sqlite3_column_int64(q, 7);
+    o.sent_ms = (uint64_t)sqlite3_column_int64(q, 8);
+    memcpy(o.key, sqlite3_column_text(q, 9), ONCE__KEY_SIZE);
+    o.group = take(q, 10, &at).data;
+    o.order = take(q, 11, &at);
+    o.method = take(q, 12, &at).data;
+    o.url = take(q, 13, &at).data;
+    o.headers = take(q, 14, &at);
+    o.answer_headers = take(q, 16, &at);
+    if (bodies) {
+        o.body = take(q, 15, &at);
+        o.answer_body = take(q, 17, &at);
+    }
+    *out = o;
+    return SQLITE_OK;
+}
+
+/* One row, if there is one: SQLITE_OK, SQLITE_DONE, or an error. */
+static int fetch(sqlite3_stmt *q, int bodies, struct once__order *out)
+{
+    int rc = sqlite3_step(q);
+
+    if (rc == SQLITE_ROW)
+        rc = read_row(q, bodies, out);
+    (void)sqlite3_reset(q);
+    return rc;
+}
+
+/* ---- Keeping an order -------------------------------------------------- */
+
+static int insert(struct once__book *b, const struct once__ask *a,
+                  const char *key, uint64_t now_ms)
+{
+    sqlite3_stmt *q = query(b, INSERT);
+    once_bytes digest = {a->digest, ONCE__DIGEST_SIZE};
+
+    bind_text(q, 1, a->group);
+    bind_bytes(q, 2, a->order);
+    bind_text(q, 3, key);
+    bind_number(q, 4, now_ms);
+    bind_text(q, 5, a->method);
+    bind_text(q, 6, a->url);
+    bind_bytes(q, 7, digest);
+    bind_bytes(q, 8, a->headers);
+    bind_bytes(q, 9, a->body);
+    return run(b, INSERT);
+}
+
+static int find(struct once__book *b, const struct once__ask *a, int *same,
+                struct once__order *out)
+{
+    sqlite3_stmt *q = query(b, FIND);
+    int rc;
+
+    bind_text(q, 1, a->group);
+    bind_bytes(q, 2, a->order);
+    rc = sqlite3_step(q);
+    if (rc == SQLITE_ROW) {
+        rc = read_row(q, 1, out);
+        *same = rc == SQLITE_OK && (a->method == NULL ||
+                                    memcmp(sqlite3_column_blob(q, 18),
+                                           a->digest, ONCE__DIGEST_SIZE) == 0);
+    }
+    (void)sqlite3_reset(q);
+    return rc;
+}
+
+static int reopen(struct once__book *b, struct once__order *o, uint64_t now_ms)
+{
+    sqlite3_stmt *q = query(b, REOPEN);
+
+    bind_number(q, 1, (uint64_t)o->id);
+    bind_number(q, 2, now_ms);
+    o->state = ONCE_CLIENT_PREPARED;
+    return run(b, REOPEN);
+}
+
+static int keep(struct once__book *b, const struct once__ask *a,
+                const char *key, uint64_t now_ms, int *answer,
+                struct once__order *out)
+{
+    int same = 1, rc;
+
+    (void)query(b, BEGIN);
+    rc = run(b, BEGIN);
+    if (rc != SQLITE_OK)
+        return rc;
+    rc = find(b, a, &same, out);
+    if (rc == SQLITE_DONE && a->method != NULL) {
+        rc = insert(b, a, key, now_ms);
+        if (rc == SQLITE_OK)
+            rc = find(b, a, &same, out);
+    } else if (rc == SQLITE_DONE) {
+        *answer = ONCE_FREE;
+        rc = SQLITE_OK;
+    } else if (rc == SQLITE_OK && same && a->ask_refused &&
+               out->state == ONCE_CLIENT_REFUSED) {
+        rc = reopen(b, out, now_ms);
+    }
+    if (!same)
+        *answer = ONCE_MISMATCH;
+    return finish(b, rc);
+}
+
+int once__book_keep(struct once__book *b, const struct once__ask *a,
+                    const char *key, uint64_t now_ms, once_error *err,
+                    struct once__order *out)
+{
+    int rc, answer = ONCE_OK;
+
+    memset(out, 0, sizeof(*out));
+    (void)pthread_mutex_lock(&b->lock);
+    rc = keep(b, a, key, now_ms, &answer, out);
+    (void)pthread_mutex_unlock(&b->lock);
+    if (rc != SQLITE_OK) {
+        once__order_clear(out);
+        return once__book_fail(rc, "keeping an order", err);
+    }
+    return answer;
+}
+
+/* ---- Moving it on ------------------------------------------------------ */
+
+static int count(struct once__book *b, enum query which, int64_t id,
+                 uint64_t now_ms, uint64_t oldest_ms, int *changed,
+                 uint32_t *doubt)
+{
+    sqlite3_stmt *q;
+    int rc;
+
+    (void)query(b, BEGIN);
+    rc = run(b, BEGIN);
+    if (rc != SQLITE_OK)
+        return rc;
+    q = query(b, which);
+    bind_number(q, 1, (uint64_t)id);
+    bind_number(q, 2, now_ms);
+    if (which == MARK)
+        bind_number(q, 3, oldest_ms);
+    rc = run(b, which);
+    *changed = rc == SQLITE_OK && sqlite3_changes(b->db) == 1;
+    q = query(b, DOUBT);
+    bind_number(q, 1, (uint64_t)id);
+    if (rc == SQLITE_OK) {
+        if (sqlite3_step(q) == SQLITE_ROW)
+            *doubt = (uint32_t)sqlite3_column_int64(q, 0);
+        (void)sqlite3_reset(q);
+    }
+    return finish(b, rc);
+}
+
+int once__book_mark(struct once__book *b, int64_t id, uint64_t now_ms,
+                    uint64_t oldest_ms, uint32_t *doubt, once_error *err)
+{
+    int rc, changed = 0;
+
+    (void)pthread_mutex_lock(&b->lock);
+    rc = count(b, MARK, id, now_ms, oldest_ms, &changed, doubt);
+    (void)pthread_mutex_unlock(&b->lock);
+    if (rc != SQLITE_OK)
+        return once__book_fail(rc, "noting an attempt", err);
+    return changed ? ONCE_OK : ONCE_REFUSED;
+}
+
+int once__book_unmark(struct once__book *b, int64_t id, uint64_t now_ms,
+                      uint32_t *doubt, once_error *err)
+{
+    int rc, changed = 0;
+
+    (void)pthread_mutex_lock(&b->lock);
+    rc = count(b, UNMARK, id, now_ms, 0, &changed, doubt);
+    (void)pthread_mutex_unlock(&b->lock);
+    if (rc != SQLITE_OK)
+        return once__book_fail(rc, "noting an answer", err);
+    return changed ? ONCE_OK : ONCE_REFUSED;
+}
+
+int once__book_end(struct once__book *b, const struct once__order *o,
+                   uint64_t now_ms, once_error *err)
+{
+    sqlite3_stmt *q;
+    int rc, changed;
+
+    (void)pthread_mutex_lock(&b->lock);
+    q = query(b, END);
+    bind_number(q, 1, (uint64_t)o->id);
+    bind_number(q, 2, (uint64_t)o->state);
+    bind_number(q, 3, (uint64_t)o->reason);
+    bind_number(q, 4, (uint64_t)o->status);
+    bind_number(q, 5, (uint64_t)o->replayed);
+    bind_bytes(q, 6, o->answer_headers);
+    bind_bytes(q, 7, o->answer_body);
+    bind_number(q, 8, now_ms);
+    rc = run(b, END);
+    changed = sqlite3_changes(b->db);
+    (void)pthread_mutex_unlock(&b->lock);
+    if (rc != SQLITE_OK)
+        return once__book_fail(rc, "keeping an answer", err);
+    return changed == 1 ? ONCE_OK : ONCE_REFUSED;
+}
+
+int once__book_load(struct once__book *b, int64_t id, once_error *err,
+                    struct once__order *out)
+{
+    sqlite3_stmt *q;
+    int rc;
+
+    memset(out, 0, sizeof(*out));
+    (void)pthread_mutex_lock(&b->lock);
+    q = query(b, LOAD);
+    bind_number(q, 1, (uint64_t)id);
+    rc = fetch(q, 1, out);
+    (void)pthread_mutex_unlock(&b->lock);
+    if (rc == SQLITE_DONE)
+        return ONCE_FREE;
+    return rc == SQLITE_OK ? ONCE_OK
+                           : once__book_fail(rc, "reading an order", err);
+}
+
+/* ---- Lists ------------------------------------------------------------- */
+
+int once__book_next(struct once__book *b, int64_t id, int64_t last,
+                    once_error *err, struct once__order *out)
+{
+    sqlite3_stmt *q;
+    int rc;
+
+    memset(out, 0, sizeof(*out));
+    (void)pthread_mutex_lock(&b->lock);
+    q = query(b, NEXT);
+    bind_number(q, 1, (uint64_t)id);
+    bind_number(q, 2, (uint64_t)last);
+    rc = fetch(q, 0, out);
+    (void)pthread_mutex_unlock(&b->lock);
+    if (rc == SQLITE_DONE)
+        return ONCE_FREE;
+    return rc == SQLITE_OK ? ONCE_OK
+                           : once__book_fail(rc, "reading orders", err);
+}
+
+int once__book_last(struct once__book *b, int64_t *id, once_error *err)
+{
+    sqlite3_stmt *q;
+    int rc;
+
+    (void)pthread_mutex_lock(&b->lock);
+    q = query(b, LAST);
+    rc = sqlite3_step(q);
+    if (rc == SQLITE_ROW)
+        *id = sqlite3_column_int64(q, 0);
+    (void)sqlite3_reset(q);
+    (void)pthread_mutex_unlock(&b->lock);
+    return rc == SQLITE_ROW ? ONCE_OK
+                            : once__book_fail(rc, "reading orders", err);
+}
+
+int once__book_forget(struct once__book *b, const char *group, once_bytes order,
+                      int force, once_error *err)
+{
+    struct once__order there = {0};
+    int rc, changed = 0;
+    sqlite3_stmt *q;
+
+    (void)pthread_mutex_lock(&b->lock);
+    q = query(b, FORGET);
+    bind_text(q, 1, group);
+    bind_bytes(q, 2, order);
+    bind_number(q, 3, force != 0);
+    rc = run(b, FORGET);
+    changed = sqlite3_changes(b->db);
+    if (rc == SQLITE_OK && changed == 0) {
+        q = query(b, FIND);
+        bind_text(q, 1, group);
+        bind_bytes(q, 2, order);
+        rc = fetch(q, 0, &there);
+    }
+    (void)pthread_mutex_unlock(&b->lock);
+    once__order_clear(&there);
+    if (rc == SQLITE_DONE)
+        return ONCE_OK; /* there is none */
+    if (rc != SQLITE_OK)
+        return once__book_fail(rc, "forgetting an order", err);
+    return changed == 1 ? ONCE_OK : ONCE_REFUSED;
+}
+
+int once__book_purge(struct once__book *b, uint64_t before_ms, uint64_t *purged,
+                     once_error *err)
+{
+    int rc, changed;
+
+    *purged = 0;
+    do {
+        (void)pthread_mutex_lock(&b->lock);
+        bind_number(query(b, PURGE), 1, before_ms);
+        rc = run(b, PURGE);
+        changed = rc == SQLITE_OK ? sqlite3_changes(b->db) : 0;
+        (void)pthread_mutex_unlock(&b->lock);
+        *purged += (uint64_t)changed;
+    } while (changed > 0);
+    return rc == SQLITE_OK ? ONCE_OK
+                           : once__book_fail(rc, "forgetting orders", err);
+}

@@ -1,0 +1,231 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * file.c - opens the client's file: whose it is, its schema, its log.
+ *
+ * It looks before it writes: a file of another application or version is
+ * refused and left as it is. What is new is made for its owner alone. What a
+ * killed writer has left in the log is made durable before it is believed.
+ */
+#include "client/book.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "core/error.h"
+
+enum { APPLICATION = 0x4f6e6363, SCHEMA = 1 }; /* "Oncc" */
+
+static const char schema[] =
+    "CREATE TABLE orders(id INTEGER PRIMARY KEY AUTOINCREMENT,"
+    " grp TEXT NOT NULL, name BLOB NOT NULL, key TEXT NOT NULL UNIQUE,"
+    " state INTEGER NOT NULL, reason INTEGER NOT NULL,"
+    " status INTEGER NOT NULL, replayed INTEGER NOT NULL,"
+    " attempts INTEGER NOT NULL, doubt INTEGER NOT NULL,"
+    " created INTEGER NOT NULL, sent INTEGER NOT NULL,"
+    " changed INTEGER NOT NULL, method TEXT NOT NULL, url TEXT NOT NULL,"
+    " digest BLOB NOT NULL, headers BLOB NOT NULL, body BLOB NOT NULL,"
+    " answer_headers BLOB NOT NULL, answer BLOB NOT NULL,"
+    " UNIQUE(grp,name));"
+    "CREATE INDEX orders_open ON orders(id) WHERE state NOT IN (3,4);"
+    "CREATE INDEX orders_done ON orders(changed) WHERE state IN (3,4);"
+    "PRAGMA application_id=0x4f6e6363;"
+    "PRAGMA user_version=1;";
+
+/* SQLite's own message may quote a value; the number's text does not. */
+int once__book_fail(int rc, const char *what, once_error *err)
+{
+    int code = ONCE_ESTORE;
+
+    switch (rc & 255) {
+    case SQLITE_CORRUPT:
+    case SQLITE_NOTADB:
+        code = ONCE_ECORRUPT;
+        break;
+    case SQLITE_FULL:
+        code = ONCE_EFULL;
+        break;
+    case SQLITE_NOMEM:
+        code = ONCE_ENOMEM;
+        break;
+    default:
+        break;
+    }
+    return once__fail(err, code, "the client's file: %s: %s (%d)", what,
+                      sqlite3_errstr(rc), rc);
+}
+
+static int ask(sqlite3 *db, const char *sql, int64_t *value)
+{
+    sqlite3_stmt *q = NULL;
+    int rc = sqlite3_prepare_v2(db, sql, -1, &q, NULL);
+
+    if (rc == SQLITE_OK)
+        rc = sqlite3_step(q);
+    if (rc == SQLITE_ROW) {
+        *value = sqlite3_column_int64(q, 0);
+        rc = SQLITE_OK;
+    }
+    (void)sqlite3_finalize(q);
+    return rc;
+}
+
+struct identity {
+    int64_t application, version, tables;
+};
+
+static int identify(sqlite3 *db, struct identity *id)
+{
+    int rc = ask(db, "PRAGMA application_id", &id->application);
+
+    if (rc == SQLITE_OK)
+        rc = ask(db, "PRAGMA user_version", &id->version);
+    if (rc == SQLITE_OK)
+        rc = ask(db, "SELECT count(*) FROM sqlite_schema", &id->tables);
+    return rc;
+}
+
+/* Under the write lock, since others may be making the file, too. Nothing is
+ * written into a file that is not ours. */
+static int look_or_create(struct once__book *b, once_error *err)
+{
+    struct identity id = {0, 0, 0};
+    int rc = sqlite3_exec(b->db, "BEGIN IMMEDIATE", NULL, NULL, NULL);
+    int code = ONCE_OK;
+
+    if (rc == SQLITE_OK)
+        rc = identify(b->db, &id);
+    if (rc == SQLITE_OK && id.application == 0 && id.version == 0 &&
+        id.tables == 0)
+        rc = sqlite3_exec(b->db, schema, NULL, NULL, NULL);
+    else if (rc == SQLITE_OK && id.application != APPLICATION)
+        code = once__fail(err, ONCE_EOPEN,
+                          "the client's file belongs to something else");
+    else if (rc == SQLITE_OK && id.version != SCHEMA)
+        code = once__fail(err, ONCE_EVERSION,
+                          "the client's file has version %d, this program "
+                          "understands %d",
+                          (int)id.version, SCHEMA);
+    if (rc == SQLITE_OK && code == ONCE_OK)
+        rc = sqlite3_exec(b->db, "COMMIT", NULL, NULL, NULL);
+    else
+        (void)sqlite3_exec(b->db, "ROLLBACK", NULL, NULL, NULL);
+    return rc == SQLITE_OK ? code : once__book_fail(rc, "opening", err);
+}
+
+/* The journal mode is changed without asking the busy handler. */
+static int use_log(struct once__book *b, uint32_t busy_ms, once_error *err)
+{
+    sqlite3_stmt *q = NULL;
+    uint32_t waited;
+    int rc, wal = 0;
+
+    for (waited = 0;; waited += 10) {
+        rc = sqlite3_prepare_v2(b->db, "PRAGMA journal_mode=WAL", -1, &q, NULL);
+        if (rc == SQLITE_OK)
+            rc = sqlite3_step(q);
+        if (rc == SQLITE_ROW)
+            wal = strcmp((const char *)sqlite3_column_text(q, 0), "wal") == 0;
+        (void)sqlite3_finalize(q);
+        if ((rc & 255) != SQLITE_BUSY || waited >= busy_ms)
+            break;
+        (void)sqlite3_sleep(10);
+    }
+    if (rc != SQLITE_ROW)
+        return once__book_fail(rc, "opening", err);
+    if (!wal)
+        return once__fail(err, ONCE_EOPEN,
+                          "the client's file: no write-ahead log is possible "
+                          "where it is");
+    return ONCE_OK;
+}
+
+/* What SQLite would make is readable for all; its other files follow. */
+static int touch(const char *path, once_error *err)
+{
+    int fd = open(path, O_RDWR | O_CREAT | O_CLOEXEC, 0600);
+
+    if (fd < 0)
+        return once__fail(err, ONCE_EOPEN, "the client's file: %s",
+                          strerror(errno));
+    (void)close(fd);
+    return ONCE_OK;
+}
+
+static int enter(struct once__book *b, const char *path, uint32_t busy_ms,
+                 once_error *err)
+{
+    int rc = sqlite3_open_v2(path, &b->db,
+                             SQLITE_OPEN_READWRITE | SQLITE_OPEN_NOMUTEX |
+                                 SQLITE_OPEN_EXRESCODE,
+                             NULL);
+    int code;
+
+    if (rc != SQLITE_OK)
+        return once__book_fail(rc, "opening", err);
+    (void)sqlite3_busy_timeout(b->db, (int)busy_ms);
+    code = look_or_create(b, err);
+    if (code == ONCE_OK)
+        code = use_log(b, busy_ms, err);
+    if (code != ONCE_OK)
+        return code;
+    (void)sqlite3_db_config(b->db, SQLITE_DBCONFIG_DEFENSIVE, 1, NULL);
+    rc = sqlite3_exec(b->db,
+                      "PRAGMA synchronous=FULL;"
+                      "PRAGMA trusted_schema=OFF;"
+                      "PRAGMA cell_size_check=ON;"
+                      "PRAGMA secure_delete=FAST",
+                      NULL, NULL, NULL);
+    if (rc == SQLITE_OK)
+        rc = once__book_prepare(b);
+    /* What a killed writer has left in the log may not be durable yet, and is
+     * about to be believed. */
+    if (rc == SQLITE_OK)
+        rc = sqlite3_wal_checkpoint_v2(b->db, NULL, SQLITE_CHECKPOINT_PASSIVE,
+                                       NULL, NULL);
+    if ((rc & 255) == SQLITE_BUSY || (rc & 255) == SQLITE_LOCKED)
+        rc = SQLITE_OK; /* others are here: they flush what they write */
+    return rc == SQLITE_OK ? ONCE_OK : once__book_fail(rc, "opening", err);
+}
+
+int once__book_open(const char *path, uint32_t busy_ms, once_error *err,
+                    struct once__book **out)
+{
+    struct once__book *b;
+    int rc = touch(path, err);
+
+    if (rc != ONCE_OK)
+        return rc;
+    b = calloc(1, sizeof(*b));
+    if (b == NULL)
+        return once__fail(err, ONCE_ENOMEM, "client: out of memory");
+    (void)pthread_mutex_init(&b->lock, NULL);
+    rc = enter(b, path, busy_ms, err);
+    /* A file that cannot be read now is told from one that is spoilt. */
+    if (rc == ONCE_ESTORE || rc == ONCE_EFULL) {
+        rc = ONCE_EOPEN;
+        if (err != NULL)
+            err->code = rc;
+    }
+    if (rc != ONCE_OK) {
+        once__book_close(b);
+        return rc;
+    }
+    *out = b;
+    return ONCE_OK;
+}
+
+void once__book_close(struct once__book *b)
+{
+    int i;
+
+    if (b == NULL)
+        return;
+    for (i = 0; i < ONCE__BOOK_QUERIES; i++)
+        (void)sqlite3_finalize(b->query[i]);
+    (void)sqlite3_close(b->db);
+    (void)pthread_mutex_destroy(&b->lock);
+    free(b);
+}

@@ -1,0 +1,195 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * judge.c - what an answer means for an order (docs/client.md has the table).
+ *
+ * Two questions, asked of each answer: is this the last word on the order, and
+ * did at least this attempt do nothing? The second matters because an answer
+ * says nothing about other attempts unless it comes from the record: a 401 for
+ * the second attempt is no proof that the first one did not charge.
+ *
+ * "In flight" is no such proof: the one in flight may be a copy of this very
+ * attempt, made by a library or a proxy on the way.
+ *
+ * It refuses to be clever about failures: a 5xx may have come after the effect,
+ * so it is never "not done", not even when it is the recorded answer.
+ */
+#include "client/client.h"
+
+#include <string.h>
+#include <strings.h>
+
+#include <jansson.h>
+
+static const char type_prefix[] = "urn:problem-type:once:";
+
+static struct once__judgement say(int deed, int reason, int harmless,
+                                  int ailing)
+{
+    struct once__judgement j = {deed, reason, harmless, ailing};
+
+    return j;
+}
+
+/* The gateway itself is speaking: its word counts, and not the status. */
+static struct once__judgement judge_problem(int code)
+{
+    switch (code) {
+    case ONCE__CODE_IN_FLIGHT:
+        return say(ONCE__AGAIN, ONCE_CLIENT_IN_DOUBT, 0, 0);
+    case ONCE__CODE_UNAVAILABLE:
+        return say(ONCE__AGAIN, ONCE_CLIENT_NOT_SENT, 1, 1);
+    case ONCE__CODE_ANSWER_LOST:
+        return say(ONCE__DONE, ONCE_CLIENT_ANSWER_LOST, 0, 0);
+    case ONCE__CODE_TURNED_AWAY:
+        return say(ONCE__TURN, ONCE_CLIENT_TURNED_AWAY, 1, 0);
+    default:
+        return say(ONCE__UNKNOWN, ONCE_CLIENT_INDETERMINATE, 0, 0);
+    }
+}
+
+/* A recorded refusal is final; one without a record is about this attempt. */
+static struct once__judgement refusal(int recorded)
+{
+    return recorded ? say(ONCE__REFUSE, ONCE_CLIENT_ANSWERED, 1, 0)
+                    : say(ONCE__TURN, ONCE_CLIENT_TURNED_AWAY, 1, 0);
+}
+
+/*
+ * RFC 9110, 15.4: 303 leads to the result of what was done; 301, 307 and 308
+ * ask for the same request elsewhere, so it was not done here; after a 302
+ * programs in the wild have often done it.
+ */
+static struct once__judgement judge_3xx(int status, int recorded)
+{
+    switch (status) {
+    case 303:
+        return say(ONCE__DONE, ONCE_CLIENT_ANSWERED, 0, 0);
+    case 301:
+    case 307:
+    case 308:
+        return refusal(recorded);
+    default:
+        return say(ONCE__UNKNOWN, ONCE_CLIENT_REDIRECTED, 0, 0);
+    }
+}
+
+static struct once__judgement judge_4xx(const struct once__answer *a,
+                                        int recorded)
+{
+    /* The record's last word, whatever the number. */
+    if (a->word == ONCE__WORD_REPLAYED)
+        return refusal(1);
+    switch (a->status) {
+    case 408:
+        /* By the contract not executed. A proxy that knows nothing of the
+         * contract says 408 for reasons of its own. */
+        return say(ONCE__AGAIN, ONCE_CLIENT_IN_DOUBT, recorded, -1);
+    case 425:
+    case 429:
+        return say(ONCE__AGAIN, ONCE_CLIENT_NOT_SENT, 1, -1);
+    case 409:
+        /* With Retry-After: somebody else's way to say "in flight". */
+        if (a->word == ONCE__WORD_IN_FLIGHT || (!recorded && a->has_retry))
+            return say(ONCE__AGAIN, ONCE_CLIENT_IN_DOUBT, 0, 0);
+        return refusal(recorded);
+    default:
+        return refusal(recorded);
+    }
+}
+
+static struct once__judgement judge_5xx(const struct once__answer *a)
+{
+    int gateway = a->status >= 502 && a->status <= 504;
+
+    if (a->word == ONCE__WORD_REPLAYED)
+        return say(ONCE__UNKNOWN, ONCE_CLIENT_FAILED, 0, 0);
+    return say(ONCE__AGAIN, ONCE_CLIENT_IN_DOUBT, 0, gateway ? 1 : -1);
+}
+
+struct once__judgement once__client_judge(const struct once__answer *a)
+{
+    int recorded = a->word == ONCE__WORD_NEW || a->word == ONCE__WORD_REPLAYED;
+
+    if (a->code != ONCE__CODE_NONE)
+        return judge_problem(a->code);
+    if (a->status >= 200 && a->status < 300)
+        return say(ONCE__DONE, ONCE_CLIENT_ANSWERED, 0, 0);
+    if (a->status >= 300 && a->status < 400)
+        return judge_3xx(a->status, recorded);
+    if (a->status >= 400 && a->status < 500)
+        return judge_4xx(a, recorded);
+    return judge_5xx(a);
+}
+
+/* ---- Reading the gateway's words --------------------------------------- */
+
+static int is(once_bytes value, const char *text)
+{
+    return value.size == strlen(text) &&
+           strncasecmp(value.data, text, value.size) == 0;
+}
+
+int once__client_word(once_bytes value)
+{
+    if (value.size == 0)
+        return ONCE__WORD_NONE;
+    if (is(value, "new"))
+        return ONCE__WORD_NEW;
+    if (is(value, "replayed"))
+        return ONCE__WORD_REPLAYED;
+    return is(value, "in_flight") ? ONCE__WORD_IN_FLIGHT : ONCE__WORD_OTHER;
+}
+
+static int code_of(const char *code, int safe_new_key)
+{
+    static const struct {
+        const char *name;
+        int code;
+    } codes[] = {
+        {"in-flight", ONCE__CODE_IN_FLIGHT},
+        {"outcome-unknown", ONCE__CODE_UNKNOWN},
+        {"response-unavailable", ONCE__CODE_ANSWER_LOST},
+        {"store-unavailable", ONCE__CODE_UNAVAILABLE},
+        {"key-missing", ONCE__CODE_TURNED_AWAY},
+        {"key-invalid", ONCE__CODE_TURNED_AWAY},
+        {"key-reused", ONCE__CODE_TURNED_AWAY},
+        {"scope-missing", ONCE__CODE_TURNED_AWAY},
+    };
+    size_t i;
+
+    for (i = 0; i < sizeof(codes) / sizeof(codes[0]); i++)
+        if (strcmp(codes[i].name, code) == 0)
+            return codes[i].code;
+    /* A gateway that is newer than we are: the member says what to fear. */
+    return safe_new_key ? ONCE__CODE_TURNED_AWAY : ONCE__CODE_UNKNOWN;
+}
+
+static int is_problem(once_bytes content_type)
+{
+    static const char type[] = "application/problem+json";
+    const size_t size = sizeof(type) - 1;
+    const char *text = content_type.data;
+
+    return content_type.size >= size && strncasecmp(text, type, size) == 0 &&
+           (content_type.size == size || text[size] == ';' ||
+            text[size] == ' ');
+}
+
+int once__client_code(once_bytes content_type, once_bytes body)
+{
+    const char *type, *code;
+    int found = ONCE__CODE_NONE;
+    json_t *o;
+
+    if (body.size == 0 || !is_problem(content_type))
+        return ONCE__CODE_NONE;
+    o = json_loadb(body.data, body.size, JSON_REJECT_DUPLICATES, NULL);
+    type = json_string_value(json_object_get(o, "type"));
+    code = json_string_value(json_object_get(o, "code"));
+    if (type != NULL && code != NULL &&
+        strncmp(type, type_prefix, sizeof(type_prefix) - 1) == 0 &&
+        strcmp(type + sizeof(type_prefix) - 1, code) == 0)
+        found = code_of(code, json_is_true(json_object_get(o, "safe_new_key")));
+    json_decref(o);
+    return found;
+}

@@ -1,0 +1,595 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * send.c - one send: attempt after attempt, until the outcome is known or time
+ * is over.
+ *
+ *                     +-----------------------------------------+
+ *                     v                                         | AGAIN
+ *    keep ----> circuit, pause ----> connection ----> mark ----> send, judge
+ *     |               |                   |            |            |
+ *     | kept answer   | time is over      | none:      | finished   | DONE,
+ *     v               v                   | AGAIN      | by others  | REFUSE,
+ *    end             end                  +-->         v            | TURN,
+ *                                                     end           v UNKNOWN
+ *                                                                  end
+ *
+ * It keeps two promises. A byte of an order leaves only after key, request and
+ * the attempt itself are durable. And "not done" is said only while no attempt
+ * of anybody is in doubt, or if the record says so.
+ */
+#include "client/handle.h"
+
+#include <assert.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <strings.h>
+
+#include "core/error.h"
+
+/* One call of once_client_send(). */
+struct send {
+    once_client *c;
+    const once_client_request *request;
+    struct once__order order;
+    once_client_header *headers;
+    size_t n_headers;
+    char host[ONCE__AUTHORITY_MAX];
+    uint64_t end_ms;
+    uint32_t tries;     /* attempts, also those without a connection   */
+    uint32_t sent;      /* those that were marked                      */
+    uint32_t own_doubt; /* of these, unaccounted for                   */
+    uint32_t doubt;     /* of everybody's, as far as we have seen      */
+    int mark_rc;
+    once_error mark_err;
+    struct once__transfer t;
+    struct once__judgement j;
+    char text[128];
+};
+
+static uint64_t now(const once_client *c)
+{
+    return c->options.clock(c->options.user);
+}
+
+static uint64_t wall(const once_client *c)
+{
+    return c->options.wall(c->options.user);
+}
+
+/* ---- Results ----------------------------------------------------------- */
+
+void once_client_result_clear(once_client_result *result)
+{
+    size_t size;
+
+    if (result == NULL)
+        return;
+    size = result->size;
+    free(result->memory);
+    memset(result, 0, sizeof(*result));
+    result->size = size;
+}
+
+/* One block: the array, the bytes of the headers, the body, a NUL. */
+static int fill(once_client_result *r, once_bytes headers, once_bytes body)
+{
+    once_client_header *decoded = NULL;
+    size_t n = 0, i, array;
+    char *block, *bytes;
+    int rc = once__headers_decode(headers, &decoded, &n);
+
+    if (rc != ONCE_OK)
+        return rc;
+    array = n * sizeof(*decoded);
+    block = malloc(array + headers.size + body.size + 1);
+    if (block == NULL) {
+        free(decoded);
+        return ONCE_ENOMEM;
+    }
+    bytes = block + array;
+    if (headers.size > 0)
+        memcpy(bytes, headers.data, headers.size);
+    for (i = 0; i < n; i++) {
+        decoded[i].name =
+            bytes + (decoded[i].name - (const char *)headers.data);
+        decoded[i].value =
+            bytes + (decoded[i].value - (const char *)headers.data);
+    }
+    if (array > 0)
+        memcpy(block, decoded, array);
+    free(decoded);
+    bytes += headers.size;
+    if (body.size > 0)
+        memcpy(bytes, body.data, body.size);
+    bytes[body.size] = '\0';
+    r->headers = (const once_client_header *)(void *)block;
+    r->n_headers = n;
+    r->body.data = bytes;
+    r->body.size = body.size;
+    r->memory = block;
+    return ONCE_OK;
+}
+
+/* The effect is as it is, with memory for its answer or without. */
+static void fill_or_say(once_client_result *r, once_bytes headers,
+                        once_bytes body)
+{
+    if (fill(r, headers, body) == ONCE_OK)
+        return;
+    if (r->outcome == ONCE_CLIENT_DONE)
+        r->reason = ONCE_CLIENT_ANSWER_LOST;
+    (void)snprintf(r->text, sizeof(r->text), "no memory for the answer");
+}
+
+static int outcome_of(const struct once__order *o)
+{
+    if (o->state == ONCE_CLIENT_FINISHED)
+        return ONCE_CLIENT_DONE;
+    return o->state == ONCE_CLIENT_REFUSED ? ONCE_CLIENT_NOT_DONE
+                                           : ONCE_CLIENT_UNKNOWN;
+}
+
+static int is_final(int state)
+{
+    return state == ONCE_CLIENT_FINISHED || state == ONCE_CLIENT_REFUSED;
+}
+
+static void from_file(const struct once__order *o, once_client_result *r)
+{
+    r->outcome = outcome_of(o);
+    r->reason = o->reason;
+    r->status = o->status;
+    r->replayed = o->replayed;
+    r->kept = 1;
+    r->final = 1;
+    r->doubt = 0;
+    (void)snprintf(r->text, sizeof(r->text), "kept from an earlier send");
+    fill_or_say(r, o->answer_headers, o->answer_body);
+}
+
+/* ---- How a send ends --------------------------------------------------- */
+
+/*
+ * Writes the end down, and says what there is to say. When `state` is PREPARED
+ * nothing is written: that is how the order stands already.
+ */
+static void end(struct send *s, int outcome, int reason, int state,
+                once_client_result *r)
+{
+    struct once__order o = s->order;
+    once_error ignored = {0, ""};
+    int rc = ONCE_OK;
+
+    o.state = state;
+    o.reason = reason;
+    o.status = s->t.whole ? s->t.answer.status : 0;
+    o.replayed = s->t.whole && s->t.answer.word == ONCE__WORD_REPLAYED;
+    o.answer_headers = s->t.whole ? s->t.answer_headers : (once_bytes){"", 0};
+    o.answer_body = s->t.whole ? s->t.answer_body : (once_bytes){"", 0};
+    if (state != ONCE_CLIENT_PREPARED)
+        rc = once__book_end(s->c->book, &o, wall(s->c), &ignored);
+    r->unkept = rc < 0;
+    r->outcome = outcome;
+    r->reason = reason;
+    r->status = o.status;
+    r->replayed = o.replayed;
+    r->final = is_final(state);
+    r->doubt = r->final ? 0 : s->doubt;
+    r->wait_ms = s->t.whole ? s->t.answer.retry_ms : 0;
+    (void)snprintf(r->text, sizeof(r->text), "%s", s->text);
+    fill_or_say(r, o.answer_headers, o.answer_body);
+}
+
+/*
+ * Nothing more is to be had: not done if nobody's attempt is in doubt. Others
+ * may have been at it meanwhile, so the file is asked. A file that does not
+ * answer proves nothing: then our own doubt decides, and without any we say
+ * that by an error.
+ */
+static int give_up(struct send *s, int reason, once_client_result *r,
+                   once_error *err)
+{
+    struct once__order o = {0};
+    int rc = once__book_load(s->c->book, s->order.id, err, &o);
+
+    if (rc == ONCE_OK && is_final(o.state)) {
+        from_file(&o, r);
+        goto out;
+    }
+    if (rc == ONCE_FREE)
+        rc = s->own_doubt > 0
+                 ? ONCE_OK
+                 : once__fail(err, ONCE_EINVAL,
+                              "order: was forgotten while it was sent");
+    else if (rc == ONCE_OK)
+        s->doubt = o.doubt;
+    if (rc != ONCE_OK && s->own_doubt == 0)
+        goto out;
+    if (rc == ONCE_OK && s->doubt == 0) {
+        if (reason == ONCE_CLIENT_TOO_OLD)
+            reason = ONCE_CLIENT_NOT_SENT;
+        end(s, ONCE_CLIENT_NOT_DONE, reason, ONCE_CLIENT_PREPARED, r);
+        goto out;
+    }
+    if (reason != ONCE_CLIENT_TOO_OLD)
+        reason = ONCE_CLIENT_IN_DOUBT;
+    rc = ONCE_OK;
+    end(s, ONCE_CLIENT_UNKNOWN, reason, ONCE_CLIENT_OPEN, r);
+out:
+    once__order_clear(&o);
+    return rc;
+}
+
+/* ---- One attempt ------------------------------------------------------- */
+
+static void *take_handle(once_client *c)
+{
+    void *easy = NULL;
+
+    (void)pthread_mutex_lock(&c->lock);
+    if (c->n_idle > 0)
+        easy = c->idle[--c->n_idle];
+    (void)pthread_mutex_unlock(&c->lock);
+    return easy != NULL ? easy : once__transfer_handle();
+}
+
+static void put_handle(once_client *c, void *easy)
+{
+    (void)pthread_mutex_lock(&c->lock);
+    if (c->n_idle < ONCE__IDLE_MAX) {
+        c->idle[c->n_idle++] = easy;
+        easy = NULL;
+    }
+    (void)pthread_mutex_unlock(&c->lock);
+    once__transfer_drop(easy);
+}
+
+static uint64_t oldest(const once_client *c)
+{
+    uint64_t at = wall(c), horizon = c->options.horizon_ms;
+
+    return at > horizon ? at - horizon : 0;
+}
+
+/* A connection is there: from here on it may take effect. */
+static int begin(void *user)
+{
+    struct send *s = user;
+
+    s->mark_rc = once__book_mark(s->c->book, s->order.id, wall(s->c),
+                                 oldest(s->c), &s->doubt, &s->mark_err);
+    if (s->mark_rc != ONCE_OK)
+        return -1;
+    s->own_doubt++;
+    s->sent++;
+    return 0;
+}
+
+static void tell(struct send *s, int ailing)
+{
+    (void)pthread_mutex_lock(&s->c->lock);
+    once__breaker_tell(&s->c->breaker, s->host, ailing, now(s->c));
+    (void)pthread_mutex_unlock(&s->c->lock);
+}
+
+static void describe(struct send *s)
+{
+    const struct once__transfer *t = &s->t;
+
+    if (t->whole)
+        (void)snprintf(s->text, sizeof(s->text), "answered %d%s",
+                       t->answer.status,
+                       t->too_long ? ", longer than response_max" : "");
+    else
+        (void)snprintf(s->text, sizeof(s->text), "%s: %s",
+                       t->begun ? "broken off" : "not sent", t->said);
+}
+
+/* This attempt did nothing; a file that fails only leaves more doubt. */
+static void account(struct send *s)
+{
+    once_error ignored = {0, ""};
+
+    if (once__book_unmark(s->c->book, s->order.id, wall(s->c), &s->doubt,
+                          &ignored) != ONCE_OK)
+        return;
+    assert(s->own_doubt > 0);
+    s->own_doubt--;
+}
+
+static int attempt(struct send *s, once_error *err)
+{
+    const once_client_options *o = &s->c->options;
+    uint64_t at = now(s->c);
+    /* To libcurl a time of 0 is no limit. */
+    uint64_t left = at < s->end_ms ? s->end_ms - at : 1;
+    int resumed = s->request->method == NULL;
+    void *easy = take_handle(s->c);
+    int rc;
+
+    if (easy == NULL)
+        return once__fail(err, ONCE_ENOMEM, "client: out of memory");
+    once__transfer_clear(&s->t);
+    s->t = (struct once__transfer){
+        .method = s->order.method,
+        .url = s->order.url,
+        .key = s->order.key,
+        .ca_file = s->c->ca_file,
+        .headers = s->headers,
+        .n_headers = s->n_headers,
+        .body = resumed ? s->order.body : s->request->body,
+        .wall_ms = wall(s->c),
+        .connect_ms = left < o->connect_ms ? left : o->connect_ms,
+        .attempt_ms = left < o->attempt_ms ? left : o->attempt_ms,
+        .response_max = o->response_max,
+        .begin = begin,
+        .user = s,
+    };
+    s->mark_rc = ONCE_OK;
+    s->tries++;
+    rc = once__transfer_run(easy, &s->t, err);
+    put_handle(s->c, easy);
+    if (rc != ONCE_OK || s->mark_rc != ONCE_OK)
+        return rc;
+    describe(s);
+    s->j = (struct once__judgement){ONCE__AGAIN, ONCE_CLIENT_IN_DOUBT, 0, 1};
+    if (s->t.whole)
+        s->j = once__client_judge(&s->t.answer);
+    else if (s->t.hopeless)
+        s->j.deed = ONCE__TURN;
+    tell(s, s->j.ailing);
+    if (s->t.begun && s->j.harmless && !s->t.copied)
+        account(s);
+    return ONCE_OK;
+}
+
+/* ---- Between attempts -------------------------------------------------- */
+
+/* Waits; 0, or -1 if time is over before, or somebody wants no more. */
+static int wait_ms(struct send *s, uint64_t ms)
+{
+    const once_client_options *o = &s->c->options;
+    uint64_t at = now(s->c);
+
+    if (at >= s->end_ms || ms >= s->end_ms - at)
+        return -1;
+    return ms > 0 && o->pause(o->user, ms) != 0 ? -1 : 0;
+}
+
+/* What the server asks for, and a random part of a limit that doubles. Towards
+ * the end of time the random part gives way, so that one attempt more fits. */
+static int pause_before(struct send *s, uint32_t repetition)
+{
+    const once_client_options *o = &s->c->options;
+    uint64_t least = s->t.whole ? s->t.answer.retry_ms : 0;
+    uint64_t most =
+        once__client_backoff(o->backoff_ms, o->backoff_max_ms, repetition);
+    uint64_t at = now(s->c), left = at < s->end_ms ? s->end_ms - at : 0;
+    uint64_t random = 0;
+
+    if (least >= left)
+        return -1;
+    if (most > (left - least) / 2)
+        most = (left - least) / 2;
+    if (least + most == 0)
+        return -1;
+    o->random(o->user, &random, sizeof(random));
+    return wait_ms(s, least + once__client_jitter(most, random));
+}
+
+static int wait_for_circuit(struct send *s)
+{
+    for (;;) {
+        uint64_t ms;
+
+        (void)pthread_mutex_lock(&s->c->lock);
+        ms = once__breaker_ask(&s->c->breaker, s->host, now(s->c));
+        (void)pthread_mutex_unlock(&s->c->lock);
+        if (ms == 0)
+            return wait_ms(s, 0);
+        if (wait_ms(s, ms) < 0) {
+            if (s->tries == 0)
+                (void)snprintf(s->text, sizeof(s->text),
+                               "the host keeps failing and is left alone");
+            return -1;
+        }
+    }
+}
+
+/* The attempt could not be written down: an error, or others were quicker. */
+static int not_marked(struct send *s, once_client_result *r, once_error *err)
+{
+    if (s->mark_rc == ONCE_REFUSED) {
+        (void)snprintf(s->text, sizeof(s->text), "not sent again");
+        return give_up(s, ONCE_CLIENT_TOO_OLD, r, err);
+    }
+    if (s->own_doubt > 0) {
+        end(s, ONCE_CLIENT_UNKNOWN, ONCE_CLIENT_IN_DOUBT, ONCE_CLIENT_OPEN, r);
+        r->unkept = 1;
+        return ONCE_OK;
+    }
+    if (err != NULL)
+        *err = s->mark_err;
+    return s->mark_rc;
+}
+
+static int conclude(struct send *s, once_client_result *r, once_error *err)
+{
+    switch (s->j.deed) {
+    case ONCE__DONE:
+        end(s, ONCE_CLIENT_DONE,
+            s->t.too_long ? ONCE_CLIENT_ANSWER_LOST : s->j.reason,
+            ONCE_CLIENT_FINISHED, r);
+        return ONCE_OK;
+    case ONCE__REFUSE:
+        end(s, ONCE_CLIENT_NOT_DONE, s->j.reason, ONCE_CLIENT_REFUSED, r);
+        return ONCE_OK;
+    case ONCE__TURN:
+        return give_up(
+            s, s->t.whole ? ONCE_CLIENT_TURNED_AWAY : ONCE_CLIENT_NOT_SENT, r,
+            err);
+    default:
+        assert(s->j.deed == ONCE__UNKNOWN);
+        end(s, ONCE_CLIENT_UNKNOWN, s->j.reason, ONCE_CLIENT_OPEN, r);
+        return ONCE_OK;
+    }
+}
+
+static int pursue(struct send *s, once_client_result *r, once_error *err)
+{
+    uint32_t repetition = 0;
+    int rc;
+
+    for (;;) {
+        if (wait_for_circuit(s) < 0)
+            break;
+        rc = attempt(s, err);
+        /* Without memory nothing leaves, but earlier attempts did. */
+        if (rc != ONCE_OK && s->own_doubt > 0)
+            break;
+        if (rc != ONCE_OK)
+            return rc;
+        if (s->mark_rc != ONCE_OK)
+            return not_marked(s, r, err);
+        if (s->j.deed != ONCE__AGAIN)
+            return conclude(s, r, err);
+        if (s->tries >= s->c->options.attempts_max ||
+            pause_before(s, ++repetition) < 0)
+            break;
+    }
+    return give_up(s, ONCE_CLIENT_NOT_SENT, r, err);
+}
+
+/* ---- The call ---------------------------------------------------------- */
+
+static int given(const once_client_request *r, const char *name)
+{
+    size_t i;
+
+    for (i = 0; i < r->n_headers; i++)
+        if (strcasecmp(r->headers[i].name, name) == 0)
+            return 1;
+    return 0;
+}
+
+/* The caller's headers, and where the order is resumed those that were kept
+ * and are not given again. */
+static int join_headers(struct send *s)
+{
+    const once_client_request *r = s->request;
+    once_client_header *kept = NULL;
+    size_t n = 0, i;
+    int rc = ONCE_OK;
+
+    if (r->method == NULL)
+        rc = once__headers_decode(s->order.headers, &kept, &n);
+    if (rc != ONCE_OK)
+        return rc;
+    s->headers = calloc(r->n_headers + n + 1, sizeof(*s->headers));
+    if (s->headers == NULL) {
+        free(kept);
+        return ONCE_ENOMEM;
+    }
+    for (i = 0; i < r->n_headers; i++)
+        s->headers[s->n_headers++] = r->headers[i];
+    for (i = 0; i < n; i++)
+        if (!given(r, kept[i].name))
+            s->headers[s->n_headers++] = kept[i];
+    free(kept);
+    return ONCE_OK;
+}
+
+static int keep(struct send *s, once_error *err)
+{
+    char key[ONCE__KEY_SIZE];
+    struct once__ask ask = {0};
+    int rc = once__request_check(s->request, err);
+
+    if (rc == ONCE_OK)
+        rc = once__client_mint(key, err);
+    if (rc == ONCE_OK)
+        rc = once__request_ask(s->request, &ask, err);
+    if (rc != ONCE_OK)
+        return rc;
+    rc = once__book_keep(s->c->book, &ask, key, wall(s->c), err, &s->order);
+    if (rc == ONCE_FREE)
+        rc = once__fail(err, ONCE_EINVAL,
+                        "order: is not kept, so method and url are needed");
+    free((void *)(uintptr_t)ask.headers.data);
+    return rc;
+}
+
+/* In doubt since before the horizon: the gateway may have forgotten the key,
+ * and would take it for a new one. */
+static int is_too_old(const struct send *s)
+{
+    return s->order.doubt > 0 && s->order.sent_ms < oldest(s->c);
+}
+
+static int go(struct send *s, once_client_result *r, once_error *err)
+{
+    uint32_t deadline = s->request->deadline_ms;
+    int rc;
+
+    if (once__client_hash(s->order.key, r->key_hash) != ONCE_OK)
+        return once__fail(err, ONCE_ENOMEM, "client: out of memory");
+    if (is_final(s->order.state)) {
+        from_file(&s->order, r);
+        return ONCE_OK;
+    }
+    s->doubt = s->order.doubt;
+    if (is_too_old(s)) {
+        (void)snprintf(s->text, sizeof(s->text), "not sent again");
+        return give_up(s, ONCE_CLIENT_TOO_OLD, r, err);
+    }
+    rc = join_headers(s);
+    if (rc != ONCE_OK)
+        return once__fail(err, rc, "client: %s",
+                          rc == ONCE_ENOMEM ? "out of memory"
+                                            : "kept headers do not check");
+    s->end_ms =
+        now(s->c) + (deadline != 0 ? deadline : s->c->options.deadline_ms);
+    once__client_authority(s->order.url, s->host);
+    rc = pursue(s, r, err);
+    r->attempts = s->sent;
+    return rc;
+}
+
+int once_client_send(once_client *c, const once_client_request *request,
+                     once_client_result *result, once_error *err)
+{
+    once_client_result own = ONCE_CLIENT_RESULT_INIT;
+    once_client_request r = ONCE_CLIENT_REQUEST_INIT;
+    struct send s = {.c = c, .request = &r};
+    int rc;
+
+    if (request->size < sizeof(size_t) || request->size > sizeof(r) ||
+        (result != NULL && result->size != sizeof(own)))
+        return once__fail(err, ONCE_EINVAL,
+                          "request or result: size is not set, or of another "
+                          "header");
+    memcpy(&r, request, request->size);
+    rc = keep(&s, err);
+    if (rc == ONCE_MISMATCH) {
+        own.outcome = ONCE_CLIENT_MISMATCH;
+        own.reason = ONCE_CLIENT_CHANGED;
+        (void)snprintf(own.text, sizeof(own.text), "nothing was sent");
+        rc = once__client_hash(s.order.key, own.key_hash);
+    } else if (rc == ONCE_OK) {
+        rc = go(&s, &own, err);
+    }
+    once__transfer_clear(&s.t);
+    once__order_clear(&s.order);
+    free(s.headers);
+    if (rc != ONCE_OK || result == NULL) {
+        int outcome = own.outcome;
+
+        once_client_result_clear(&own);
+        if (result != NULL)
+            *result = own;
+        return rc != ONCE_OK ? rc : outcome;
+    }
+    *result = own;
+    return own.outcome;
+}
