@@ -35,7 +35,7 @@ typedef struct once_store_options {
      * has set another clock here: then the server is told the time. */
     uint64_t (*clock)(void *user);
     void *user;
-    uint32_t busy_ms; /* how long one apply() may wait for other processes */
+    uint32_t busy_ms;    /* how long one apply() may wait for other processes */
     uint32_t must_exist; /* 1: open() does not make what is not there       */
 } once_store_options;
 
