@@ -137,7 +137,8 @@ static int start_claim(once_attempt *a, once_done *done, void *user,
                           a->engine->options.queue_max);
     a->begun = 1;
     rc = send_call(a, done, user, err);
-    a->begun = rc == ONCE_OK;
+    if (rc != ONCE_OK)
+        a->begun = 0; /* otherwise it may be gone by now */
     return rc;
 }
 
