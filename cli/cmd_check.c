@@ -1,134 +1,285 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * cmd_check.c - `once check`: can this store be used, and does every record in
- * it check?
+ * cmd_check.c - `once check`: can this store be used, now? A canary.
  *
- * Reads everything and changes nothing: it does not repair, since a record
- * that does not check counts as taken, and that is the safe side.
+ * Does what a caller does, through the same engine and store, to a key that
+ * nobody else has: a claim, an outcome, a repeat that must get the very same
+ * bytes, another request that must not. Then it takes its record away.
+ *
+ *    claim --> complete --> replay --> mismatch --> forget
+ *      |          |            any of them fails: release, and status 3 or 4
+ *      +----------+----------- killed here: claimed, the reaper frees it
+ *
+ * The claim is made in two phases and completed without a dispatch, and its
+ * retention is nothing. So a canary that is killed never leaves an
+ * indeterminate record to worry somebody, and the next purge takes what it
+ * left. Refuses to create a store.
  */
 #include "cli.h"
 
 #include <string.h>
 
+#include <sys/random.h>
+
 /* clang-format off */
 static const char help[] =
-    "usage: once [--store URL] check [--json]\n"
+    "usage: once [--store URL] check [--timeout TIME] [--json]\n"
     "\n"
-    "Opens the store, reads every record and counts them by state. Exit status\n"
-    "3 if the store cannot be opened or a record does not check.\n"
+    "Sends a canary through the store: claims a key of its own, completes it, asks\n"
+    "again, must get the same result, must be refused with another fingerprint,\n"
+    "and forgets the key. For probes: status 0 if all of it went well, 3 if the\n"
+    "store cannot be used or gave a wrong answer, 4 if it did not answer.\n"
     "\n"
-    "  class     A: an acknowledged record survives a crash; B: it may be lost\n"
-    "  oldest    when the oldest indeterminate record was granted\n";
+    "  --timeout TIME   how long a store that does not answer is asked again (5s)\n"
+    "  --json           one JSON object, also when it failed\n"
+    "\n"
+    "It prints the store's class (A: an acknowledged record survives a crash; B: it\n"
+    "may be lost, and why) and the milliseconds of each step. The record is of\n"
+    "group once-check and kept for no time at all: should the canary be killed,\n"
+    "a gateway or once purge forgets it. Every record is read by once verify.\n";
 /* clang-format on */
+
+enum { OPT_TIMEOUT = 1 };
 
 static const struct option options[] = {
     CLI_COMMON_OPTIONS,
+    {"timeout", required_argument, NULL, OPT_TIMEOUT},
     {NULL, 0, NULL, 0},
 };
 
-enum { PAGE = 1024, CORRUPT = ONCE_INDETERMINATE + 1, KINDS };
+enum { LEASE_MS = 30000, RESULT = 64 };
 
-struct count {
-    uint64_t of[KINDS]; /* by state, and the corrupt ones */
-    uint64_t oldest_ms;
-    uint8_t last[ONCE_NAME_SIZE];
+struct canary {
+    uint8_t name[ONCE_NAME_SIZE];
+    uint8_t fingerprint[ONCE_FINGERPRINT_SIZE];
+    uint8_t token[ONCE_TOKEN_SIZE];
+    uint8_t repeat[ONCE_TOKEN_SIZE]; /* of the attempt that comes later */
+    uint8_t result[RESULT];
 };
 
-static int see(void *user, const uint8_t name[ONCE_NAME_SIZE],
-               const once_record *r)
-{
-    struct count *n = user;
+struct check {
+    const struct cli *c;
+    once_engine *e;
+    uint32_t timeout_ms;
+    struct canary canary;
+    uint64_t fence;
+    json_t *steps;
+    const char *class_text; /* NULL: not known */
+    struct cli_class class;
+};
 
-    memcpy(n->last, name, ONCE_NAME_SIZE);
-    n->of[r->state < CORRUPT ? r->state : CORRUPT]++;
-    if (r->state == ONCE_INDETERMINATE &&
-        (n->oldest_ms == 0 || r->granted_ms < n->oldest_ms))
-        n->oldest_ms = r->granted_ms;
-    return 0;
+/* One operation on the canary's record, as the first attempt asks it. */
+static once_op ask(const struct check *k, int verb)
+{
+    once_op op = {.verb = verb,
+                  .kind = ONCE_SUCCESS,
+                  .two_phase = 1,
+                  .lease_ms = LEASE_MS,
+                  .fence = k->fence,
+                  .group = "once-check",
+                  .result = {k->canary.result, RESULT},
+                  .store_ms = k->timeout_ms};
+
+    memcpy(op.name, k->canary.name, ONCE_NAME_SIZE);
+    memcpy(op.token, k->canary.token, ONCE_TOKEN_SIZE);
+    memcpy(op.fingerprint, k->canary.fingerprint, ONCE_FINGERPRINT_SIZE);
+    if (verb != ONCE_OP_COMPLETE)
+        op.result = (once_bytes){NULL, 0};
+    return op;
 }
 
-static int count_all(const struct cli *c, once_engine *e, struct count *n)
+static void told(struct check *k, const char *what, uint64_t us)
 {
-    const uint8_t *after = NULL;
-    once_error err = {0, ""};
-    int rc;
+    const struct cli *c = k->c;
 
-    do {
-        rc = once_list(e, after, PAGE, see, n, &err);
-        if (rc < 0)
-            return cli_trouble(c, rc, &err);
-        after = n->last;
-    } while (rc == PAGE);
+    if (c->json)
+        json_array_append_new(k->steps, json_pack("{s:s, s:f}", "step", what,
+                                                  "ms", (double)us / 1000));
+    else
+        printf(c->tty ? "%-14s%8.2f ms\n" : "%s\t%.2f\n", what,
+               (double)us / 1000);
+}
+
+/* Asks and expects one answer. The record's bytes are left in `op`. */
+static int expect(struct check *k, const char *what, once_op *op, int answer)
+{
+    uint64_t start_us = cli_steady_us();
+    once_error err = {0, ""};
+    int rc = once_apply(k->e, op, &err);
+
+    if (rc < 0) {
+        cli_say(k->c, 0, "%s: no good answer", what);
+        return cli_trouble_of_change(k->c, rc, &err);
+    }
+    if (rc != answer)
+        return cli_say(k->c, CLI_STORE,
+                       "%s: the store answered \"%s\" where it had to answer "
+                       "\"%s\". Do not use it, and look for what else writes "
+                       "to it",
+                       what, once_text(rc), once_text(answer));
+    told(k, what, cli_steady_us() - start_us);
     return CLI_OK;
 }
 
-static void print_text(const struct cli *c, int durable, const struct count *n)
+static int simple(struct check *k, const char *what, int verb, int answer)
 {
-    char oldest[CLI_TIME_SIZE];
-    int i;
+    once_op op = ask(k, verb);
+    int rc = expect(k, what, &op, answer);
 
-    printf(c->tty ? "%-14s%c\n" : "%s\t%c\n", "class", durable ? 'A' : 'B');
-    for (i = 0; i < KINDS; i++)
-        printf(c->tty ? "%-14s%llu\n" : "%s\t%llu\n", cli_state(i),
-               (unsigned long long)n->of[i]);
-    cli_time(n->oldest_ms, oldest);
-    printf(c->tty ? "%-14s%s\n" : "%s\t%s\n", "oldest", oldest);
-}
-
-static int print_json(const struct cli *c, int durable, const struct count *n)
-{
-    json_t *o = json_pack("{s:s}", "class", durable ? "A" : "B");
-    char oldest[CLI_TIME_SIZE];
-    int i, bad = o == NULL;
-
-    for (i = 0; i < KINDS; i++)
-        bad |= json_object_set_new(o, cli_state(i),
-                                   json_integer((json_int_t)n->of[i]));
-    cli_time(n->oldest_ms, oldest);
-    bad |= json_object_set_new(
-        o, "oldest", n->oldest_ms ? json_string(oldest) : json_null());
-    if (bad) {
-        json_decref(o);
-        o = NULL;
-    }
-    return cli_print_json(c, o);
-}
-
-static int report(const struct cli *c, const struct count *n)
-{
-    once_error err = {0, ""};
-    int durable = 0, shared = 0, rc;
-
-    rc = once_store_check(c->store, &durable, &shared, &err);
-    if (rc < 0)
-        return cli_trouble(c, rc, &err);
-    rc = CLI_OK;
-    if (c->json)
-        rc = print_json(c, durable, n);
-    else
-        print_text(c, durable, n);
-    if (n->of[CORRUPT] > 0)
-        return cli_say(c, CLI_STORE,
-                       "some records do not check. They count as taken, so "
-                       "nothing runs twice; once ls --state corrupt names "
-                       "them. Keep a copy of the store and look at the disk");
+    if (rc == CLI_OK && verb == ONCE_OP_CLAIM)
+        k->fence = op.record.fence;
+    once_op_clear(&op);
     return rc;
+}
+
+/* Another attempt, with the same request: it must get the same bytes. */
+static int replay(struct check *k)
+{
+    once_op op = ask(k, ONCE_OP_CLAIM);
+    int rc;
+
+    memcpy(op.token, k->canary.repeat, ONCE_TOKEN_SIZE);
+    rc = expect(k, "replay", &op, ONCE_REPLAY);
+    if (rc == CLI_OK &&
+        (op.record.result.size != RESULT ||
+         memcmp(op.record.result.data, k->canary.result, RESULT) != 0))
+        rc = cli_say(k->c, CLI_STORE,
+                     "replay: not the bytes that were stored. Do not use this "
+                     "store, and look at the disk");
+    once_op_clear(&op);
+    return rc;
+}
+
+/* ... and another request must not. */
+static int mismatch(struct check *k)
+{
+    once_op op = ask(k, ONCE_OP_CLAIM);
+    int rc;
+
+    memcpy(op.token, k->canary.repeat, ONCE_TOKEN_SIZE);
+    op.fingerprint[0] ^= 1;
+    rc = expect(k, "mismatch", &op, ONCE_MISMATCH);
+    once_op_clear(&op);
+    return rc;
+}
+
+/* The gateway's reaper may have been faster: then nothing is there. */
+static int forget(struct check *k)
+{
+    once_op op = ask(k, ONCE_OP_FORGET);
+    uint64_t start_us = cli_steady_us();
+    once_error err = {0, ""};
+    int rc = once_apply(k->e, &op, &err);
+
+    if (rc < 0)
+        rc = cli_trouble_of_change(k->c, rc, &err);
+    else if (rc != ONCE_OK && op.record.attempt != 0)
+        rc = cli_say(k->c, CLI_STORE,
+                     "forget: refused, though it was to be kept for no time. "
+                     "Was the store's clock set back?");
+    else {
+        told(k, "forget", cli_steady_us() - start_us);
+        rc = CLI_OK;
+    }
+    once_op_clear(&op);
+    return rc;
+}
+
+/* Frees the key after a failure, as far as the store lets us: by the token
+ * alone, since the answer with the fence may be what is missing. */
+static void release(struct check *k)
+{
+    once_op op = ask(k, ONCE_OP_RELEASE);
+
+    op.fence = 0;
+    if (once_apply(k->e, &op, NULL) < 0)
+        cli_say(k->c, 0, "its record may stay: the next once purge forgets it");
+    once_op_clear(&op);
+}
+
+static int fly(struct check *k)
+{
+    int rc = simple(k, "claim", ONCE_OP_CLAIM, ONCE_OWNER);
+
+    if (rc == CLI_OK)
+        rc = simple(k, "complete", ONCE_OP_COMPLETE, ONCE_OK);
+    if (rc == CLI_OK)
+        rc = replay(k);
+    if (rc == CLI_OK)
+        rc = mismatch(k);
+    if (rc == CLI_OK)
+        return forget(k);
+    release(k);
+    return rc;
+}
+
+static int run(struct check *k)
+{
+    const struct cli *c = k->c;
+    uint64_t start_us = cli_steady_us();
+    int rc;
+
+    if (getrandom(&k->canary, sizeof(k->canary), 0) !=
+        (ssize_t)sizeof(k->canary))
+        return cli_say(c, CLI_STORE, "no random numbers");
+    rc = cli_class(c, &k->class);
+    if (rc != CLI_OK)
+        return rc;
+    k->class_text = k->class.durable ? "A" : "B";
+    rc = cli_open(c, &k->e);
+    if (rc != CLI_OK)
+        return rc;
+    if (!c->json) {
+        cli_line(c, "class", k->class_text);
+        if (k->class.caveat[0] != '\0')
+            cli_line(c, "caveat", k->class.caveat);
+    }
+    told(k, "open", cli_steady_us() - start_us);
+    rc = fly(k);
+    once_engine_close(k->e);
+    return rc;
+}
+
+static int report(struct check *k, int rc)
+{
+    const struct cli *c = k->c;
+    int written;
+
+    if (rc == CLI_USAGE)
+        return rc;
+    if (!c->json) {
+        if (rc == CLI_OK)
+            cli_line(c, "canary", "well");
+        return rc;
+    }
+    written = cli_print_json(
+        c, json_pack("{s:b, s:s?, s:s?, s:O}", "ok", rc == CLI_OK, "class",
+                     k->class_text, "caveat",
+                     k->class.caveat[0] ? k->class.caveat : NULL, "steps",
+                     k->steps));
+    return rc != CLI_OK ? rc : written;
 }
 
 int cli_check(struct cli *c, int argc, char **argv)
 {
-    struct count n = {{0}, 0, {0}};
-    once_engine *e = NULL;
-    int rc = CLI_OK;
+    struct check k = {.c = c};
+    uint64_t timeout_ms = CLI_PATIENCE_MS;
+    int o, rc = CLI_OK;
 
-    if (cli_option(c, argc, argv, options, help, &rc) != -1)
-        return rc;
+    while ((o = cli_option(c, argc, argv, options, help, &rc)) != -1) {
+        if (o == OPT_TIMEOUT)
+            rc = cli_read_time(c, "--timeout", optarg, &timeout_ms);
+        if (o == '?' || rc != CLI_OK)
+            return rc;
+    }
     if (optind < argc)
         return cli_usage(c, "takes options only");
-    rc = cli_open(c, &e);
-    if (rc != CLI_OK)
-        return rc;
-    rc = count_all(c, e, &n);
-    once_engine_close(e);
-    return rc == CLI_OK ? report(c, &n) : rc;
+    if (timeout_ms > ONCE_LEASE_MAX_MS)
+        return cli_usage(c, "--timeout is a time from 1s to 1h");
+    k.timeout_ms = (uint32_t)timeout_ms;
+    k.steps = json_array();
+    rc = run(&k);
+    rc = report(&k, rc);
+    json_decref(k.steps);
+    return rc;
 }

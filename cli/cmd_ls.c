@@ -2,19 +2,19 @@
 /*
  * cmd_ls.c - `once ls`: one line for each record, in the order of names.
  *
- * Walks in pages, so that neither a million records nor a slow reader of our
- * output holds up the store. What changes meanwhile may be seen or not.
+ * Streams: a line is printed as soon as its page was read, so a million records
+ * need no more memory than one page. What changes meanwhile may be seen or not.
  */
 #include "cli.h"
 
-#include <stdlib.h>
 #include <string.h>
 
-enum { PAGE = 256, MAX_DEFAULT = 1000, MAX_MOST = 1000000000 };
+enum { MAX_DEFAULT = 1000, MAX_MOST = 1000000000 };
 
 /* clang-format off */
 static const char help[] =
-    "usage: once [--store URL] ls [--state S] [--max N] [--after NAME] [--json]\n"
+    "usage: once [--store URL] ls [--state S] [--group G] [--older T] [--newer T]\n"
+    "               [--max N | --all] [--after NAME] [--json]\n"
     "\n"
     "Lists records in the order of their names. On a terminal a table with the\n"
     "first 16 digits of each name (the gateway's log calls them $once_key_hash);\n"
@@ -22,44 +22,56 @@ static const char help[] =
     "\n"
     "  --state S      only those in this state: absent, claimed, dispatched,\n"
     "                 completed, indeterminate or corrupt\n"
-    "  --max N        at most so many, 1 to 1000000000 (1000)\n"
+    "  --group G      only those of this group; for the gateway, of this realm\n"
+    "  --older TIME   only those granted longer ago, by this host's clock: 15m, 24h\n"
+    "  --newer TIME   only those granted since then\n"
+    "  --max N        at most so many, 1 to 1000000000 (1000); --all for all\n"
     "  --after NAME   only those behind this name, all of its 64 digits\n"
     "  --json         one JSON object a line\n"
     "\n"
-    "Columns: name, state, kind of the outcome, attempt, fence, granted, until\n"
-    "(end of the lease, or of the time it is kept at least), bytes of the result,\n"
-    "flags (doubt, takeover, retry, resolved). Times are UTC.\n"
-    "\n"
-    "What is indeterminate waits for somebody to resolve it:\n"
-    "  once ls --state indeterminate\n";
+    "Columns: name, state, kind of the outcome, attempt, fence, granted, until (end\n"
+    "of the lease, or of the time it is kept at least), bytes of the result, flags\n"
+    "(doubt, takeover, retry, resolved), group. Times are UTC. What waits for\n"
+    "somebody to resolve it: once ls --state indeterminate\n";
 /* clang-format on */
 
-enum { OPT_STATE = 1, OPT_MAX, OPT_AFTER };
+enum {
+    OPT_STATE = 1,
+    OPT_GROUP,
+    OPT_OLDER,
+    OPT_NEWER,
+    OPT_MAX,
+    OPT_ALL,
+    OPT_AFTER
+};
 
 static const struct option options[] = {
     CLI_COMMON_OPTIONS,
     {"state", required_argument, NULL, OPT_STATE},
+    {"group", required_argument, NULL, OPT_GROUP},
+    {"older", required_argument, NULL, OPT_OLDER},
+    {"newer", required_argument, NULL, OPT_NEWER},
     {"max", required_argument, NULL, OPT_MAX},
+    {"all", no_argument, NULL, OPT_ALL},
     {"after", required_argument, NULL, OPT_AFTER},
     {NULL, 0, NULL, 0},
 };
 
 enum { STATE_ANY = -1, STATE_CORRUPT = 255 };
 
-struct row {
-    uint8_t name[ONCE_NAME_SIZE];
-    once_record record; /* without its bytes */
-};
-
 struct ls {
+    const struct cli *c;
+    struct cli_progress progress;
     int state; /* enum once_state, STATE_ANY or STATE_CORRUPT */
+    int by_group;
+    uint8_t group[ONCE_GROUP_SIZE];
+    uint64_t older_ms, newer_ms; /* 0: not given */
+    uint64_t now_ms;
     uint64_t max;
     int has_after;
-    struct cli_name after; /* moves on with each page */
+    struct cli_name after; /* moves on with each line */
     uint64_t shown;
     uint64_t corrupt;
-    size_t n;
-    struct row page[PAGE];
 };
 
 static int read_state(const struct cli *c, const char *text, int *out)
@@ -75,19 +87,37 @@ static int read_state(const struct cli *c, const char *text, int *out)
     return CLI_OK;
 }
 
+static int read_option(const struct cli *c, struct ls *ls, int o)
+{
+    switch (o) {
+    case OPT_STATE:
+        return read_state(c, optarg, &ls->state);
+    case OPT_GROUP:
+        ls->by_group = 1;
+        return cli_read_filter(c, optarg, ls->group);
+    case OPT_OLDER:
+        return cli_read_time(c, "--older", optarg, &ls->older_ms);
+    case OPT_NEWER:
+        return cli_read_time(c, "--newer", optarg, &ls->newer_ms);
+    case OPT_MAX:
+        return cli_read_number(c, "--max", optarg, 1, MAX_MOST, &ls->max);
+    case OPT_ALL:
+        ls->max = UINT64_MAX;
+        return CLI_OK;
+    default:
+        ls->has_after = 1;
+        return cli_read_name(c, optarg, CLI_DIGITS, &ls->after);
+    }
+}
+
 static int read_args(struct cli *c, int argc, char **argv, struct ls *ls,
                      int *go)
 {
     int o, rc = CLI_OK;
 
     while ((o = cli_option(c, argc, argv, options, help, &rc)) != -1) {
-        if (o == OPT_STATE)
-            rc = read_state(c, optarg, &ls->state);
-        else if (o == OPT_MAX)
-            rc = cli_read_number(c, "--max", optarg, 1, MAX_MOST, &ls->max);
-        else if (o == OPT_AFTER)
-            rc = cli_read_name(c, optarg, CLI_DIGITS, &ls->after);
-        ls->has_after |= o == OPT_AFTER;
+        if (o != '?')
+            rc = read_option(c, ls, o);
         if (o == '?' || rc != CLI_OK)
             return rc;
     }
@@ -98,100 +128,77 @@ static int read_args(struct cli *c, int argc, char **argv, struct ls *ls,
     return CLI_OK;
 }
 
-/* On the engine's thread: copies, and nothing else. */
-static int collect(void *user, const uint8_t name[ONCE_NAME_SIZE],
-                   const once_record *r)
-{
-    struct ls *ls = user;
-    struct row *row = &ls->page[ls->n];
-
-    if (ls->n == PAGE)
-        return 1;
-    memcpy(row->name, name, ONCE_NAME_SIZE);
-    row->record = *r;
-    row->record.result.data = NULL;
-    row->record.note.data = NULL;
-    ls->n++;
-    return 0;
-}
-
 static void print_heading(void)
 {
-    printf("%-16s  %-13s  %-7s  %7s  %10s  %-24s  %-24s  %8s  %s\n", "NAME",
-           "STATE", "KIND", "ATTEMPT", "FENCE", "GRANTED", "UNTIL", "RESULT",
-           "FLAGS");
+    printf("%-16s  %-13s  %-7s  %7s  %10s  %-24s  %-24s  %8s  %-14s  %s\n",
+           "NAME", "STATE", "KIND", "ATTEMPT", "FENCE", "GRANTED", "UNTIL",
+           "RESULT", "FLAGS", "GROUP");
 }
 
-static void print_row(const struct cli *c, const struct row *row)
+static void print_row(const struct cli *c, const struct cli_row *row)
 {
     const once_record *r = &row->record;
-    int corrupt = r->state > ONCE_INDETERMINATE;
     char name[CLI_HEX_SIZE], granted[CLI_TIME_SIZE], until[CLI_TIME_SIZE],
-        flags[CLI_FLAGS_SIZE];
+        flags[CLI_FLAGS_SIZE], group[CLI_GROUP_TEXT];
 
     cli_hex(row->name, c->tty ? 16 : CLI_DIGITS, name);
-    if (corrupt) { /* nothing else in it can be believed */
-        printf(c->tty ? "%-16s  %s\n" : "%s\t%s\t-\t-\t-\t-\t-\t-\t-\n", name,
-               cli_state(r->state));
+    if (r->state > ONCE_INDETERMINATE) { /* nothing in it can be believed */
+        printf(c->tty ? "%-16s  %s%s%s\n"
+                      : "%s\t%s%s%s\t-\t-\t-\t-\t-\t-\t-\t-\n",
+               name, cli_color(c, r->state), cli_state(r->state),
+               cli_plain(c, r->state));
         return;
     }
     cli_time(r->granted_ms, granted);
     cli_time(cli_until(r), until);
     cli_flags(r, flags);
-    printf(c->tty ? "%-16s  %-13s  %-7s  %7u  %10llu  %-24s  %-24s  %8zu  %s\n"
-                  : "%s\t%s\t%s\t%u\t%llu\t%s\t%s\t%zu\t%s\n",
-           name, cli_state(r->state), cli_kind(r->kind), r->attempt,
-           (unsigned long long)r->fence, granted, until, r->result.size, flags);
+    cli_group(r->group, group);
+    printf(c->tty ? "%-16s  %s%-13s%s  %-7s  %7u  %10llu  %-24s  %-24s  %8zu  "
+                    "%-14s  %s\n"
+                  : "%s\t%s%s%s\t%s\t%u\t%llu\t%s\t%s\t%zu\t%s\t%s\n",
+           name, cli_color(c, r->state), cli_state(r->state),
+           cli_plain(c, r->state), cli_kind(r->kind), r->attempt,
+           (unsigned long long)r->fence, granted, until, r->result.size, flags,
+           group[0] ? group : "-");
 }
 
+/* What does not check has neither a group nor an age that could be believed. */
 static int wanted(const struct ls *ls, const once_record *r)
 {
-    if (ls->state == STATE_CORRUPT)
-        return r->state > ONCE_INDETERMINATE;
-    return ls->state == STATE_ANY || r->state == ls->state;
+    uint64_t age_ms = ls->now_ms - r->granted_ms;
+
+    if (r->state > ONCE_INDETERMINATE)
+        return (ls->state == STATE_ANY || ls->state == STATE_CORRUPT) &&
+               !ls->by_group && ls->older_ms == 0 && ls->newer_ms == 0;
+    if (r->granted_ms > ls->now_ms)
+        age_ms = 0;
+    return (ls->state == STATE_ANY || r->state == ls->state) &&
+           (!ls->by_group ||
+            memcmp(r->group, ls->group, ONCE_GROUP_SIZE) == 0) &&
+           (ls->older_ms == 0 || age_ms > ls->older_ms) &&
+           (ls->newer_ms == 0 || age_ms <= ls->newer_ms);
 }
 
-/* Prints what is wanted of the page, and remembers how far it came. */
-static int print_page(const struct cli *c, struct ls *ls)
+/* Prints what is wanted, and remembers how far it came. A reader that has gone
+ * away ends the walk. */
+static int see(void *user, const struct cli_row *row)
 {
+    struct ls *ls = user;
     int rc = CLI_OK;
-    size_t i;
 
-    for (i = 0; i < ls->n && ls->shown < ls->max && rc == CLI_OK; i++) {
-        struct row *row = &ls->page[i];
-
-        memcpy(ls->after.bytes, row->name, ONCE_NAME_SIZE);
-        ls->has_after = 1;
-        ls->corrupt += row->record.state > ONCE_INDETERMINATE;
-        if (!wanted(ls, &row->record))
-            continue;
-        if (ls->shown++ == 0 && c->tty && !c->json)
-            print_heading();
-        if (c->json)
-            rc = cli_print_json(c, cli_json_record(row->name, &row->record));
-        else
-            print_row(c, row);
-    }
-    /* A reader that has gone away ends the walk. */
-    return rc == CLI_OK && ferror(stdout) ? cli_flush(c) : rc;
-}
-
-static int walk(const struct cli *c, once_engine *e, struct ls *ls)
-{
-    once_error err = {0, ""};
-    int rc;
-
-    do {
-        ls->n = 0;
-        rc = once_list(e, ls->has_after ? ls->after.bytes : NULL, PAGE, collect,
-                       ls, &err);
-        if (rc < 0)
-            return cli_trouble(c, rc, &err);
-        rc = print_page(c, ls);
-        if (rc != CLI_OK)
-            return rc;
-    } while (ls->n == PAGE && ls->shown < ls->max);
-    return CLI_OK;
+    memcpy(ls->after.bytes, row->name, ONCE_NAME_SIZE);
+    ls->corrupt += row->record.state > ONCE_INDETERMINATE;
+    if (!wanted(ls, &row->record))
+        return CLI_OK;
+    if (ls->shown++ == 0 && ls->c->tty && !ls->c->json)
+        print_heading();
+    if (ls->c->json)
+        rc = cli_print_json(ls->c, cli_json_record(row->name, &row->record));
+    else
+        print_row(ls->c, row);
+    if (rc == CLI_OK && ferror(stdout))
+        rc = cli_flush(ls->c);
+    return rc == CLI_OK && ls->shown == ls->max ? CLI_STOP : rc;
 }
 
 static int finish(const struct cli *c, const struct ls *ls)
@@ -213,25 +220,26 @@ static int finish(const struct cli *c, const struct ls *ls)
 
 int cli_ls(struct cli *c, int argc, char **argv)
 {
-    struct ls *ls = calloc(1, sizeof(*ls));
+    struct ls ls = {.c = c, .state = STATE_ANY, .max = MAX_DEFAULT};
     once_engine *e = NULL;
+    uint8_t after[ONCE_NAME_SIZE];
     int rc, go = 0;
 
-    if (ls == NULL)
-        return cli_say(c, CLI_STORE, "out of memory");
-    ls->state = STATE_ANY;
-    ls->max = MAX_DEFAULT;
-    rc = read_args(c, argc, argv, ls, &go);
+    rc = read_args(c, argc, argv, &ls, &go);
     if (!go)
-        goto out;
+        return rc;
     rc = cli_open(c, &e);
     if (rc != CLI_OK)
-        goto out;
-    rc = walk(c, e, ls);
+        return rc;
+    memcpy(after, ls.after.bytes, ONCE_NAME_SIZE);
+    ls.now_ms = cli_now_ms();
+    cli_progress_start(&ls.progress, c, "records");
+    if (c->tty)
+        ls.progress.c = NULL; /* the lines themselves show how far it is */
+    rc = cli_walk(c, e, ls.has_after ? after : NULL, &ls.progress, see, &ls);
+    cli_progress_end(&ls.progress);
     if (rc == CLI_OK)
-        rc = finish(c, ls);
-out:
+        rc = finish(c, &ls);
     once_engine_close(e);
-    free(ls);
     return rc;
 }

@@ -16,44 +16,40 @@
 #include "cli.h"
 
 #include <inttypes.h>
-#include <pwd.h>
 #include <stdlib.h>
 #include <string.h>
-#include <time.h>
-#include <unistd.h>
 
 #include "http/http.h"
 
 /* clang-format off */
 static const char help[] =
-    "usage: once [--store URL] resolve HASH --fence N ACTION --why TEXT\n"
+    "usage: once resolve WHICH --fence N [--attempt N] ACTION --why TEXT\n"
     "\n"
-    "Records the outcome of an indeterminate request, for ever: every repeat\n"
-    "gets it as its answer. Find out at the upstream first. ACTION is one of\n"
+    "Records the outcome of an indeterminate request, for ever: every repeat gets\n"
+    "it as its answer. Find out at the upstream first. ACTION is one of\n"
     "  --success FILE   it took effect; FILE (- is stdin) is the answer's body\n"
     "  --failure FILE   it did not, or is refused; FILE likewise\n"
     "  --applied        it took effect, but its answer is lost: repeats are told\n"
     "                   409 response-unavailable\n"
-    "  --reopen         let the next repeat execute; only where the gateway says\n"
-    "                   once_lost takeover (the upstream recognises the key)\n"
+    "  --reopen         let the next repeat execute; only for records made under\n"
+    "                   takeover (the upstream recognises the key)\n"
     "With --success and --failure say what FILE is:\n"
-    "  --status N       an HTTP response with this status, 200 to 599, for\n"
-    "                   records of the gateway; 204 and 304 want /dev/null\n"
-    "  --header 'Name: value'   one more header of it; for JSON you want\n"
-    "                   --header 'Content-Type: application/json'\n"
+    "  --status N       an HTTP response with this status, 200 to 599, for records\n"
+    "                   of the gateway; 204 and 304 want /dev/null\n"
+    "  --header 'Name: value'   one more header of it, like Content-Type\n"
     "  --raw            the result's bytes as they are, for programs of your own\n"
     "And\n"
-    "  --fence N        as once show tells; refused if it is another one by now\n"
+    "  --fence N, --attempt N   as once show tells; refused if they are not so now\n"
     "  --why TEXT       1 to 512 bytes, kept with your name and the time (UTC)\n"
     "  --keep TIME      how long repeats are answered, 1s to 3650d (24h)\n"
-    "  --name NAME      instead of HASH: all 64 digits\n"
-    "The usual case: once resolve 51e8ab03 --fence 7 --success answer.json\n"
-    "  --status 201 --header 'Content-Type: application/json' --why 'ticket 12'\n";
+    "WHICH is as for once show. The usual case:\n"
+    "  once resolve 51e8ab03 --fence 7 --success answer.json --status 201\n"
+    "    --header 'Content-Type: application/json' --why 'ticket 12'\n";
 /* clang-format on */
 
 enum {
-    OPT_NAME = 1,
-    OPT_FENCE,
+    OPT_FENCE = 1,
+    OPT_ATTEMPT,
     OPT_SUCCESS,
     OPT_FAILURE,
     OPT_APPLIED,
@@ -68,8 +64,9 @@ enum {
 /* clang-format off */
 static const struct option options[] = {
     CLI_COMMON_OPTIONS,
-    { "name", required_argument, NULL, OPT_NAME },
+    CLI_PICK_OPTIONS,
     { "fence", required_argument, NULL, OPT_FENCE },
+    { "attempt", required_argument, NULL, OPT_ATTEMPT },
     { "success", required_argument, NULL, OPT_SUCCESS },
     { "failure", required_argument, NULL, OPT_FAILURE },
     { "applied", no_argument, NULL, OPT_APPLIED },
@@ -84,13 +81,14 @@ static const struct option options[] = {
 /* clang-format on */
 
 #define KEEP_DEFAULT_MS UINT64_C(86400000)
-enum { WHY_MAX = 512, HEADERS_MAX = 64, PATIENCE_MS = 5000 };
+enum { HEADERS_MAX = 64 };
 
 struct resolve {
-    struct cli_name name;
-    uint64_t fence; /* 0: not given */
-    int action;     /* the option, 0: not given */
-    int actions;    /* how many were given */
+    struct cli_pick pick;
+    uint64_t fence;   /* 0: not given */
+    uint64_t attempt; /* 0: not given */
+    int action;       /* the option, 0: not given */
+    int actions;      /* how many were given */
     const char *file;
     uint64_t status; /* 0: not given */
     int raw;
@@ -100,7 +98,7 @@ struct resolve {
     uint64_t keep_ms;
     once_bytes body;   /* of FILE, ours  */
     once_bytes result; /* encoded, ours  */
-    char note[ONCE_NOTE_MAX + 1];
+    char note[CLI_NOTE_SIZE];
 };
 
 /* ---- The command line ---------------------------------------------------- */
@@ -173,15 +171,16 @@ static int add_header(const struct cli *c, struct resolve *r, const char *text)
     return check_header(c, h.name);
 }
 
-static int read_option(const struct cli *c, struct resolve *r, int o,
-                       const char **whole)
+static int read_option(const struct cli *c, struct resolve *r, int o)
 {
+    if (cli_pick_option(&r->pick, o))
+        return CLI_OK;
     switch (o) {
-    case OPT_NAME:
-        *whole = optarg;
-        break;
     case OPT_FENCE:
         return cli_read_number(c, "--fence", optarg, 1, UINT64_MAX, &r->fence);
+    case OPT_ATTEMPT:
+        return cli_read_number(c, "--attempt", optarg, 1, UINT32_MAX,
+                               &r->attempt);
     case OPT_SUCCESS:
     case OPT_FAILURE:
     case OPT_APPLIED:
@@ -209,17 +208,6 @@ static int read_option(const struct cli *c, struct resolve *r, int o,
     return CLI_OK;
 }
 
-static int check_why(const struct cli *c, const char *why)
-{
-    size_t size = why ? strlen(why) : 0;
-
-    if (size == 0 || size > WHY_MAX || has_control(why) ||
-        strchr(why, '\t') != NULL)
-        return cli_usage(c, "--why TEXT is needed: 1 to %d bytes on one line",
-                         WHY_MAX);
-    return CLI_OK;
-}
-
 static int check_args(const struct cli *c, const struct resolve *r)
 {
     int answers = r->action == OPT_SUCCESS || r->action == OPT_FAILURE;
@@ -237,27 +225,21 @@ static int check_args(const struct cli *c, const struct resolve *r)
                             "and --failure only");
     if (r->raw && r->n > 0)
         return cli_usage(c, "--header goes with --status");
-    return check_why(c, r->why);
+    return cli_check_why(c, r->why);
 }
 
 static int read_args(struct cli *c, int argc, char **argv, struct resolve *r,
                      int *go)
 {
-    const char *whole = NULL;
     int o, rc = CLI_OK;
 
     while ((o = cli_option(c, argc, argv, options, help, &rc)) != -1) {
         if (o != '?')
-            rc = read_option(c, r, o, &whole);
+            rc = read_option(c, r, o);
         if (o == '?' || rc != CLI_OK)
             return rc;
     }
-    if (argc - optind + (whole != NULL) != 1)
-        return cli_usage(c, "which record? One HASH, or --name NAME");
-    if (whole != NULL)
-        rc = cli_read_name(c, whole, CLI_DIGITS, &r->name);
-    else
-        rc = cli_read_name(c, argv[optind], CLI_DIGITS_MIN, &r->name);
+    rc = cli_pick_end(c, &r->pick, argc, argv);
     if (rc == CLI_OK)
         rc = check_args(c, r);
     *go = rc == CLI_OK;
@@ -265,30 +247,6 @@ static int read_args(struct cli *c, int argc, char **argv, struct resolve *r,
 }
 
 /* ---- Result and note ----------------------------------------------------- */
-
-static int encode(const struct cli *c, struct resolve *r,
-                  const once__response *response)
-{
-    once_error err = {0, ""};
-    size_t size = 0;
-    void *data;
-    int rc;
-
-    rc = once__response_size(response, &size, &err);
-    if (rc < 0)
-        return cli_trouble(c, rc, &err);
-    if (size > ONCE_RESULT_MAX)
-        return cli_say(c, CLI_USAGE,
-                       "the response is over the limit of %zu "
-                       "bytes",
-                       ONCE_RESULT_MAX);
-    data = malloc(size);
-    if (data == NULL)
-        return cli_say(c, CLI_STORE, "out of memory");
-    once__response_encode(response, data);
-    r->result = (once_bytes){data, size};
-    return CLI_OK;
-}
 
 static int make_result(const struct cli *c, struct resolve *r)
 {
@@ -298,7 +256,7 @@ static int make_result(const struct cli *c, struct resolve *r)
     if (r->action == OPT_REOPEN)
         return CLI_OK;
     if (r->action == OPT_APPLIED)
-        return encode(c, r, &response);
+        return cli_encode(c, &response, &r->result);
     rc = cli_read_file(c, r->file, ONCE_RESULT_MAX, &r->body);
     if (rc != CLI_OK)
         return rc;
@@ -315,37 +273,7 @@ static int make_result(const struct cli *c, struct resolve *r)
                                 .headers = r->headers,
                                 .n = r->n,
                                 .body = r->body};
-    return encode(c, r, &response);
-}
-
-/* "alice (uid 1000)". */
-static void user_name(uid_t uid, char *out, size_t size)
-{
-    struct passwd pw, *found = NULL;
-    char buffer[4096];
-
-    if (getpwuid_r(uid, &pw, buffer, sizeof(buffer), &found) != 0 || !found)
-        snprintf(out, size, "uid %u", (unsigned)uid);
-    else
-        snprintf(out, size, "%.48s (uid %u)", pw.pw_name, (unsigned)uid);
-}
-
-/* Who logged in, in spite of sudo and su: the kernel's word, not the
- * environment's. 0 if it cannot say, or if it is the same user. */
-static int login_name(char *out, size_t size)
-{
-    FILE *in = fopen("/proc/self/loginuid", "re");
-    unsigned uid = UINT32_MAX;
-    int n;
-
-    if (in == NULL)
-        return 0;
-    n = fscanf(in, "%10u", &uid);
-    fclose(in);
-    if (n != 1 || uid == UINT32_MAX || uid == getuid())
-        return 0;
-    user_name(uid, out, size);
-    return 1;
+    return cli_encode(c, &response, &r->result);
 }
 
 static const char *deed(const struct resolve *r)
@@ -362,44 +290,15 @@ static const char *deed(const struct resolve *r)
     }
 }
 
-/* Host, process and milliseconds make the note unlike any other, so that a
- * repeated operation is taken for the same one. */
-static void make_note(struct resolve *r)
-{
-    char who[96], login[96] = "", when[CLI_TIME_SIZE], host[65] = "?";
-    struct timespec now = {0, 0};
-
-    clock_gettime(CLOCK_REALTIME, &now);
-    cli_time((uint64_t)now.tv_sec * 1000 + (uint64_t)now.tv_nsec / 1000000,
-             when);
-    user_name(getuid(), who, sizeof(who));
-    if (gethostname(host, sizeof(host)) < 0)
-        snprintf(host, sizeof(host), "?");
-    host[sizeof(host) - 1] = '\0';
-    snprintf(r->note, sizeof(r->note), "%s by %s%s%s on %s, once[%ld]: %s: %s",
-             when, who, login_name(login, sizeof(login)) ? ", login " : "",
-             login, host, (long)getpid(), deed(r), r->why);
-}
-
 /* ---- The store ----------------------------------------------------------- */
-
-static once_bytes note_bytes(const struct resolve *r)
-{
-    return (once_bytes){r->note, strlen(r->note)};
-}
 
 static int refused(const struct cli *c, const struct resolve *r,
                    const once_record *now)
 {
     char until[CLI_TIME_SIZE];
 
-    if (now->attempt == 0)
-        return cli_say(c, CLI_NO, "refused: the record has been forgotten");
-    if (now->fence != r->fence)
-        return cli_say(c, CLI_NO,
-                       "refused: the fence is %" PRIu64 ", not %" PRIu64
-                       ": something happened since. Look again with once show",
-                       now->fence, r->fence);
+    if (cli_changed(c, now, r->fence) != CLI_OK)
+        return CLI_NO;
     if (now->state == ONCE_INDETERMINATE)
         return cli_say(c, CLI_NO,
                        "refused: --reopen may execute it twice and needs "
@@ -415,28 +314,6 @@ static int refused(const struct cli *c, const struct resolve *r,
                    "refused: it is %s, and only an indeterminate record can be "
                    "resolved. See once show",
                    cli_state(now->state));
-}
-
-/* The gateway may be gone for good, and with it the reaper: then the lease is
- * over and the record is still dispatched. Anybody may say so. */
-static int reap(const struct cli *c, once_engine *e, const struct resolve *r,
-                const uint8_t name[ONCE_NAME_SIZE], const once_op *seen)
-{
-    once_op op = {
-        .verb = ONCE_OP_REAP, .keep_ms = r->keep_ms, .store_ms = PATIENCE_MS};
-    once_error err = {0, ""};
-    int rc;
-
-    if (seen->record.state != ONCE_DISPATCHED || seen->left_ms > 0 ||
-        seen->record.fence != r->fence)
-        return CLI_OK;
-    memcpy(op.name, name, ONCE_NAME_SIZE);
-    rc = once_apply(e, &op, &err);
-    once_op_clear(&op);
-    /* Refused: somebody was faster, and the next step looks again anyway. */
-    if (rc == ONCE_ESTORE)
-        return (void)cli_trouble(c, rc, &err), CLI_UNKNOWN;
-    return rc < 0 ? cli_trouble(c, rc, &err) : CLI_OK;
 }
 
 static int report(const struct cli *c, const uint8_t name[ONCE_NAME_SIZE],
@@ -471,8 +348,8 @@ static int settle(const struct cli *c, once_engine *e, const struct resolve *r,
                   .keep_ms = r->keep_ms,
                   .fence = r->fence,
                   .result = r->result,
-                  .note = note_bytes(r),
-                  .store_ms = PATIENCE_MS};
+                  .note = cli_bytes(r->note),
+                  .store_ms = CLI_PATIENCE_MS};
     once_error err = {0, ""};
     int rc;
 
@@ -480,14 +357,27 @@ static int settle(const struct cli *c, once_engine *e, const struct resolve *r,
     rc = once_apply(e, &op, &err);
     if (rc == ONCE_OK)
         rc = report(c, name, &op.record);
-    else if (rc == ONCE_ESTORE)
-        rc = ((void)cli_trouble(c, rc, &err), CLI_UNKNOWN);
     else if (rc < 0)
-        rc = cli_trouble(c, rc, &err);
+        rc = cli_trouble_of_change(c, rc, &err);
     else
         rc = refused(c, r, &op.record);
     once_op_clear(&op);
     return rc;
+}
+
+/* The record that the operator was shown: the store compares the fence once
+ * more, in the same step in which it decides. */
+static int check_shown(const struct cli *c, const struct resolve *r,
+                       const once_record *now)
+{
+    if (cli_changed(c, now, r->fence) != CLI_OK)
+        return CLI_NO;
+    if (r->attempt != 0 && r->attempt != now->attempt)
+        return cli_say(c, CLI_NO,
+                       "refused: the attempt is %" PRIu32 ", not %" PRIu64
+                       ": something happened since. Look again with once show",
+                       now->attempt, r->attempt);
+    return CLI_OK;
 }
 
 static int run(const struct cli *c, once_engine *e, const struct resolve *r)
@@ -496,12 +386,16 @@ static int run(const struct cli *c, once_engine *e, const struct resolve *r)
     once_op seen = {0};
     int rc;
 
-    rc = cli_find(c, e, &r->name, name);
+    rc = cli_find(c, e, &r->pick.name, name);
     if (rc != CLI_OK)
         return rc;
     rc = cli_look(c, e, name, &seen);
     if (rc == CLI_OK)
-        rc = reap(c, e, r, name, &seen);
+        rc = check_shown(c, r, &seen.record);
+    /* The gateway may be gone for good, and with it the reaper. A lease whose
+     * owner sent nothing is not ours to end: the next claim does. */
+    if (rc == CLI_OK && seen.record.state == ONCE_DISPATCHED)
+        rc = cli_reap(c, e, &seen, r->keep_ms);
     once_op_clear(&seen);
     return rc == CLI_OK ? settle(c, e, r, name) : rc;
 }
@@ -521,7 +415,7 @@ int cli_resolve(struct cli *c, int argc, char **argv)
     rc = make_result(c, r);
     if (rc != CLI_OK)
         goto out;
-    make_note(r);
+    cli_make_note(deed(r), r->why, r->note);
     rc = cli_open(c, &e);
     if (rc == CLI_OK)
         rc = run(c, e, r);

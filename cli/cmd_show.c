@@ -10,83 +10,84 @@
 
 #include <string.h>
 
+#include "call/call.h"
 #include "http/http.h"
 
 /* clang-format off */
 static const char help[] =
-    "usage: once [--store URL] show HASH [--body | --json]\n"
-    "       once [--store URL] show --name NAME [--body | --json]\n"
+    "usage: once [--store URL] show WHICH [--body | --json]\n"
     "\n"
-    "Shows one record.\n"
-    "\n"
-    "  HASH           the first 8 or more hex digits of its name, for example\n"
-    "                 the 16 of $once_key_hash in the gateway's log\n"
+    "Shows one record. WHICH is one of\n"
+    "  HASH           the first 8 or more hex digits of its name, for example the\n"
+    "                 16 of $once_key_hash in the gateway's log\n"
     "  --name NAME    all 64 digits\n"
-    "  --body         write the body of the stored response to stdout, as it is\n"
-    "                 and nothing else (of a result that is no HTTP response:\n"
-    "                 all of it)\n"
+    "  --group G --key K\n"
+    "                 as they were given to once run or once_call (default); a\n"
+    "                 record of the gateway is found by its HASH only\n"
+    "  --group G --key-file FILE\n"
+    "                 the key's bytes from FILE (- is stdin), without one line\n"
+    "                 break at the end: all users of a host can read arguments\n"
+    "And\n"
+    "  --body         write the body of the stored response to stdout, as it is and\n"
+    "                 nothing else (of a result that is no response: all of it)\n"
     "  --json         one JSON object; the fence is a string in it\n"
     "\n"
     "Of a stored response it tells the status, the names of the headers and the\n"
-    "length of the body. The fence is what once resolve wants to be shown.\n"
-    "Times are UTC.\n";
+    "length of the body. Fence and attempt are what once resolve wants to be\n"
+    "shown. Times are UTC.\n";
 /* clang-format on */
 
-enum { OPT_NAME = 1, OPT_BODY };
+enum { OPT_BODY = 1 };
 
 static const struct option options[] = {
     CLI_COMMON_OPTIONS,
-    {"name", required_argument, NULL, OPT_NAME},
+    CLI_PICK_OPTIONS,
     {"body", no_argument, NULL, OPT_BODY},
     {NULL, 0, NULL, 0},
 };
 
 /* What stands in a completed record. */
-enum result { RESULT_NONE, RESULT_HTTP, RESULT_RAW };
+enum result { RESULT_NONE, RESULT_HTTP, RESULT_CALL, RESULT_RAW };
 
 struct show {
-    struct cli_name name;
+    struct cli_pick pick;
     int body;
     enum result is;
-    once__response response;
+    once__response response; /* RESULT_HTTP: of the gateway        */
+    once__result call;       /* RESULT_CALL: of once_call, once run */
 };
 
 static int read_args(struct cli *c, int argc, char **argv, struct show *s,
                      int *go)
 {
-    const char *whole = NULL;
     int o, rc = CLI_OK;
 
     while ((o = cli_option(c, argc, argv, options, help, &rc)) != -1) {
         if (o == '?')
             return rc;
-        if (o == OPT_NAME)
-            whole = optarg;
-        if (o == OPT_BODY)
+        if (!cli_pick_option(&s->pick, o))
             s->body = 1;
     }
-    if (argc - optind + (whole != NULL) != 1)
-        return cli_usage(c, "which record? One HASH, or --name NAME");
     if (s->body && c->json)
         return cli_usage(c, "--body and --json exclude each other");
-    if (whole != NULL)
-        rc = cli_read_name(c, whole, CLI_DIGITS, &s->name);
-    else
-        rc = cli_read_name(c, argv[optind], CLI_DIGITS_MIN, &s->name);
+    rc = cli_pick_end(c, &s->pick, argc, argv);
     *go = rc == CLI_OK;
     return rc;
 }
 
-/* The gateway stores an encoded response; other programs store what they like,
- * and their bytes do not pass for one. */
+/* The gateway stores an encoded response, a call its code and bytes; other
+ * programs store what they like, and their bytes do not pass for either. */
 static void decode(struct show *s, const once_record *r)
 {
     s->is = RESULT_NONE;
     if (r->state != ONCE_COMPLETED)
         return;
-    s->is = once__response_decode(r->result, &s->response, NULL) == ONCE_OK
-                ? RESULT_HTTP
-                : RESULT_RAW;
+    if (once__response_decode(r->result, &s->response, NULL) == ONCE_OK)
+        s->is = RESULT_HTTP;
+    else if (once__result_decode(r->result, &s->call, NULL) == ONCE_OK)
+        s->is = RESULT_CALL;
+    else
+        s->is = RESULT_RAW;
 }
 
 static int print_body(const struct cli *c, const struct show *s,
@@ -99,6 +100,8 @@ static int print_body(const struct cli *c, const struct show *s,
                        cli_state(r->state));
     if (s->is == RESULT_HTTP)
         body = s->response.body;
+    if (s->is == RESULT_CALL)
+        body = s->call.bytes;
     if (s->is == RESULT_HTTP && (s->response.flags & ONCE__NO_BODY))
         return cli_say(c, CLI_NO,
                        "the request was carried out, but its "
@@ -108,40 +111,14 @@ static int print_body(const struct cli *c, const struct show *s,
     return cli_flush(c);
 }
 
-/* A terminal gets columns, a program gets tabs. */
-static void label(const struct cli *c, const char *name)
-{
-    printf(c->tty ? "%-12s" : "%s\t", name);
-}
-
-static void line(const struct cli *c, const char *name, const char *value)
-{
-    label(c, name);
-    puts(value);
-}
-
-static void number(const struct cli *c, const char *name, uint64_t value)
-{
-    label(c, name);
-    printf("%llu\n", (unsigned long long)value);
-}
-
-static void moment(const struct cli *c, const char *name, uint64_t ms)
-{
-    char text[CLI_TIME_SIZE];
-
-    cli_time(ms, text);
-    line(c, name, text);
-}
-
 static void print_response(const struct cli *c, const once__response *r)
 {
     once__header h;
     size_t at = 0;
     int more = 0;
 
-    number(c, "status", (uint64_t)r->status);
-    label(c, "headers");
+    cli_number(c, "status", (uint64_t)r->status);
+    cli_label(c, "headers");
     while (once__response_next(r, &at, &h)) {
         if (more++)
             fputs(", ", stdout);
@@ -149,9 +126,20 @@ static void print_response(const struct cli *c, const once__response *r)
     }
     putchar('\n');
     if (r->flags & ONCE__NO_BODY)
-        line(c, "body", "not kept");
+        cli_line(c, "body", "not kept");
     else
-        number(c, "body", r->body.size);
+        cli_number(c, "body", r->body.size);
+}
+
+/* What the work returned: for a command, its exit status. */
+static void print_call(const struct cli *c, const once__result *r)
+{
+    cli_label(c, "code");
+    printf("%d\n", r->code);
+    cli_label(c, "type");
+    cli_print_text(stdout, r->type.size ? r->type : cli_bytes("-"));
+    putchar('\n');
+    cli_number(c, "result", r->bytes.size);
 }
 
 static void print_record(const struct cli *c, const struct show *s,
@@ -159,25 +147,31 @@ static void print_record(const struct cli *c, const struct show *s,
                          const once_record *r)
 {
     int owned = r->state == ONCE_CLAIMED || r->state == ONCE_DISPATCHED;
-    char hex[CLI_HEX_SIZE], flags[CLI_FLAGS_SIZE];
+    char hex[CLI_HEX_SIZE], flags[CLI_FLAGS_SIZE], group[CLI_GROUP_TEXT];
 
     cli_hex(name, CLI_DIGITS, hex);
     cli_flags(r, flags);
-    line(c, "name", hex);
-    line(c, "state", cli_state(r->state));
-    line(c, "kind", cli_kind(r->kind));
-    number(c, "attempt", r->attempt);
-    number(c, "fence", r->fence);
-    moment(c, "granted", r->granted_ms);
-    moment(c, "lease until", owned ? r->lease_ms : 0);
-    moment(c, "keep until", owned ? 0 : cli_until(r));
-    line(c, "flags", flags);
+    cli_group(r->group, group);
+    cli_line(c, "name", hex);
+    cli_line(c, "group", group[0] ? group : "-");
+    cli_label(c, "state");
+    printf("%s%s%s\n", cli_color(c, r->state), cli_state(r->state),
+           cli_plain(c, r->state));
+    cli_line(c, "kind", cli_kind(r->kind));
+    cli_number(c, "attempt", r->attempt);
+    cli_number(c, "fence", r->fence);
+    cli_moment(c, "granted", r->granted_ms);
+    cli_moment(c, "lease until", owned ? r->lease_ms : 0);
+    cli_moment(c, "keep until", owned ? 0 : cli_until(r));
+    cli_line(c, "flags", flags);
     if (s->is == RESULT_HTTP)
         print_response(c, &s->response);
+    if (s->is == RESULT_CALL)
+        print_call(c, &s->call);
     if (s->is == RESULT_RAW)
-        number(c, "result", r->result.size);
+        cli_number(c, "result", r->result.size);
     if (r->note.size > 0) {
-        label(c, "note");
+        cli_label(c, "note");
         cli_print_text(stdout, r->note);
         putchar('\n');
     }
@@ -188,9 +182,11 @@ static void print_next(const uint8_t name[ONCE_NAME_SIZE], const once_record *r)
     char hex[CLI_HEX_SIZE];
 
     cli_hex(name, 16, hex);
-    printf("\nNobody knows whether it took effect. Find out, then say so:\n"
-           "  once resolve %s --fence %llu ...   (see once resolve --help)\n",
-           hex, (unsigned long long)r->fence);
+    printf(
+        "\nNobody knows whether it took effect. Find out, then say so:\n"
+        "  once resolve %s --fence %llu --attempt %lu ...   (see once resolve "
+        "--help)\n",
+        hex, (unsigned long long)r->fence, (unsigned long)r->attempt);
 }
 
 static json_t *json_headers(const once__response *r)
@@ -220,6 +216,12 @@ static int print_json(const struct cli *c, const struct show *s,
             o, "body_bytes",
             kept ? json_integer((json_int_t)s->response.body.size)
                  : json_null());
+    }
+    if (s->is == RESULT_CALL) {
+        bad |= json_object_set_new(o, "code", json_integer(s->call.code));
+        bad |= json_object_set_new(o, "type", cli_json_text(s->call.type));
+        bad |= json_object_set_new(
+            o, "body_bytes", json_integer((json_int_t)s->call.bytes.size));
     }
     if (r->note.size > 0)
         bad |= json_object_set_new(o, "note", cli_json_text(r->note));
@@ -258,7 +260,7 @@ int cli_show(struct cli *c, int argc, char **argv)
     rc = cli_open(c, &e);
     if (rc != CLI_OK)
         goto out;
-    rc = cli_find(c, e, &s.name, name);
+    rc = cli_find(c, e, &s.pick.name, name);
     if (rc != CLI_OK)
         goto out;
     rc = cli_look(c, e, name, &op);

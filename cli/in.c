@@ -27,6 +27,11 @@ static int name_length(const char *word)
 int cli_option(struct cli *c, int argc, char **argv,
                const struct option *options, const char *help, int *rc)
 {
+    if (c->tell != NULL) {
+        *c->tell = options;
+        *rc = CLI_OK;
+        return '?';
+    }
     for (;;) {
         int o = getopt_long(argc, argv, ":", options, NULL);
 
@@ -155,6 +160,47 @@ int cli_read_time(const struct cli *c, const char *what, const char *text,
                          "s, m, h, d",
                          what, (unsigned long long)(ONCE_KEEP_MAX_MS / day_ms));
     *out_ms = n * unit_ms;
+    return CLI_OK;
+}
+
+int cli_read_group(const struct cli *c, const char *text,
+                   uint8_t out[ONCE_GROUP_SIZE])
+{
+    size_t i, n = strlen(text);
+
+    for (i = 0; i < n && text[i] > 0x20 && text[i] < 0x7f; i++)
+        ;
+    if (n == 0 || n > ONCE_GROUP_SIZE || i < n)
+        return cli_usage(c,
+                         "--group is 1 to %d characters of printable ASCII "
+                         "without spaces",
+                         ONCE_GROUP_SIZE);
+    memset(out, 0, ONCE_GROUP_SIZE);
+    memcpy(out, text, n);
+    return CLI_OK;
+}
+
+/* One byte, perhaps written as \xNN; how many characters it took. */
+static size_t read_byte(const char *text, uint8_t *out)
+{
+    *out = (uint8_t)text[0];
+    if (text[0] != '\\' || text[1] != 'x' || digit(text[2]) < 0 ||
+        digit(text[3]) < 0)
+        return 1;
+    *out = (uint8_t)(digit(text[2]) << 4 | digit(text[3]));
+    return 4;
+}
+
+int cli_read_filter(const struct cli *c, const char *text,
+                    uint8_t out[ONCE_GROUP_SIZE])
+{
+    size_t n = 0;
+
+    memset(out, 0, ONCE_GROUP_SIZE);
+    while (*text != '\0' && n < ONCE_GROUP_SIZE)
+        text += read_byte(text, &out[n++]);
+    if (n == 0 || *text != '\0')
+        return cli_usage(c, "--group has 1 to %d bytes", ONCE_GROUP_SIZE);
     return CLI_OK;
 }
 

@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * once.c - the command line program: for operators who ask what became of a
- * request and, where nobody can know, say what they have found out.
+ * once.c - the command line program: for those who run commands and send
+ * requests at most once, and for operators who ask what became of them and,
+ * where nobody can know, say what they have found out.
  *
  * This file holds the table of subcommands, each in its own cmd_*.c. It
  * refuses to guess: an unknown word is an error, also as a prefix of a command.
@@ -14,40 +15,52 @@
 
 #define COUNT(a) (sizeof(a) / sizeof((a)[0]))
 
-static const struct command {
-    const char *name;
-    cli_run *run;
-} commands[] = {
-    {"ls", cli_ls},
-    {"show", cli_show},
-    {"resolve", cli_resolve},
-    {"check", cli_check},
+static const struct cli_command commands[] = {
+    {"run", cli_run_command, "run a command at most once for its key"},
+    {"send", cli_send, "send a request until its outcome is known"},
+    {"ls", cli_ls, "list records, for example all that are indeterminate"},
+    {"show", cli_show, "everything about one record, but its body"},
+    {"resolve", cli_resolve, "say what became of an indeterminate record"},
+    {"forget", cli_forget, "forget one record that was kept long enough"},
+    {"purge", cli_purge, "forget every record that was kept long enough"},
+    {"stats", cli_stats, "count records by state and group"},
+    {"check", cli_check, "a canary for probes: claim, complete, replay"},
+    {"verify", cli_verify, "read the whole store: does every record check?"},
+    {"init", cli_init, "create a store, or print its schema"},
+    {"dump", cli_dump, "the store in its own words, a line for each thing"},
+    {"bench", cli_bench, "measure a store"},
+    {"completion", cli_completion, "print a completion for bash or zsh"},
 };
 
-/* clang-format off */
-static const char help[] =
-    "usage: once [--store URL] COMMAND ...\n"
-    "\n"
-    "Shows what a store remembers about requests, and records what an operator\n"
-    "found out about those whose outcome is not known.\n"
-    "\n"
-    "  ls         list records, for example all that are indeterminate\n"
-    "  show       everything about one record, but its body\n"
-    "  resolve    record the outcome of an indeterminate record\n"
-    "  check      open the store, read every record, count\n"
-    "\n"
-    "Each has a page of its own: once COMMAND --help, and man 1 once.\n"
-    "\n"
-    "  --store URL    such as sqlite:/var/lib/once/store.db; without it the\n"
-    "                 environment's ONCE_STORE\n"
-    "  --json         JSON instead of a table, after every command\n"
-    "  --version\n"
-    "\n"
-    "Exit status: 0 done; 1 not found, not unique or refused, nothing changed;\n"
-    "2 wrong usage or over a limit, nothing changed; 3 trouble with the store or\n"
-    "a file, nothing changed, or with the output, when all else was done; 4 the\n"
-    "store did not answer, so a change may have been made: look with once show.\n";
-/* clang-format on */
+const struct cli_command *cli_commands(size_t *n)
+{
+    *n = COUNT(commands);
+    return commands;
+}
+
+static void print_help(FILE *to)
+{
+    size_t i;
+
+    fputs("usage: once [--store URL] COMMAND ...\n"
+          "\n"
+          "Makes commands and requests take effect at most once, and tells "
+          "their outcome.\n",
+          to);
+    for (i = 0; i < COUNT(commands); i++)
+        fprintf(to, "  %-12s %s\n", commands[i].name, commands[i].what);
+    fputs("Each has a page of its own: once COMMAND --help, and man 1 once.\n"
+          "  --store URL  such as sqlite:/var/lib/once/store.db, or from "
+          "ONCE_STORE\n"
+          "  --json       JSON instead of a table, after every command\n"
+          "Exit status:",
+          to);
+#define CLI_EXIT(name, number, text)                                           \
+    fprintf(to, "%s %d %s", number ? ";" : "", number, text);
+    CLI_EXITS(CLI_EXIT)
+#undef CLI_EXIT
+    fputc('\n', to);
+}
 
 enum { OPT_VERSION = 1 };
 
@@ -57,7 +70,7 @@ static const struct option options[] = {
     {NULL, 0, NULL, 0},
 };
 
-static const struct command *find(const char *name)
+static const struct cli_command *find(const char *name)
 {
     size_t i;
 
@@ -79,10 +92,10 @@ static int count_words(int argc, char **argv)
     return i < argc ? i : argc;
 }
 
-static int run(struct cli *c, int argc, char **argv)
+static int run(struct cli *c, int argc, char **argv, const char *help)
 {
     int words = count_words(argc, argv);
-    const struct command *command;
+    const struct cli_command *command;
     int o, rc = CLI_OK;
 
     while ((o = cli_option(c, words, argv, options, help, &rc)) != -1) {
@@ -94,10 +107,10 @@ static int run(struct cli *c, int argc, char **argv)
     if (words < argc && strcmp(argv[words], "--") == 0)
         words++;
     if (words >= argc)
-        return cli_usage(c, "which command? ls, show, resolve or check");
+        return cli_usage(c, "which command?");
     command = find(argv[words]);
     if (command == NULL)
-        return cli_usage(c, "no such command: ls, show, resolve or check");
+        return cli_usage(c, "no such command");
     c->command = command->name;
     optind = 0; /* start anew, on the command's own words */
     rc = command->run(c, argc - words, argv + words);
@@ -106,10 +119,37 @@ static int run(struct cli *c, int argc, char **argv)
     return rc;
 }
 
+/* https://no-color.org: the variable counts if it is not empty. */
+static int may_color(void)
+{
+    const char *no = getenv("NO_COLOR"), *term = getenv("TERM");
+
+    return (no == NULL || no[0] == '\0') && term != NULL &&
+           strcmp(term, "dumb") != 0;
+}
+
 int main(int argc, char **argv)
 {
-    struct cli c = {NULL, getenv("ONCE_STORE"), 0, isatty(STDOUT_FILENO)};
+    struct cli c = {.store = getenv("ONCE_STORE"), .tty = isatty(1)};
+    char *help = NULL, *user_store = NULL;
+    size_t size = 0;
+    FILE *to;
+    int rc;
 
     opterr = 0; /* messages are ours */
-    return run(&c, argc, argv);
+    c.color = c.tty && may_color();
+    to = open_memstream(&help, &size);
+    if (to == NULL)
+        return cli_say(&c, CLI_STORE, "out of memory");
+    print_help(to);
+    if (fclose(to) != 0) {
+        free(help);
+        return cli_say(&c, CLI_STORE, "out of memory");
+    }
+    user_store = cli_user_store();
+    c.user_store = user_store;
+    rc = run(&c, argc, argv, help);
+    free(user_store);
+    free(help);
+    return rc;
 }

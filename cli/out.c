@@ -8,6 +8,7 @@
 #include "cli.h"
 
 #include <stdarg.h>
+#include <stdlib.h>
 #include <string.h>
 #include <time.h>
 
@@ -111,6 +112,21 @@ const char *cli_kind(int kind)
     return kind == ONCE_FAILURE ? "failure" : "-";
 }
 
+/* What waits for somebody stands out; all else is as it should be. */
+const char *cli_color(const struct cli *c, int state)
+{
+    if (!c->color)
+        return "";
+    if (state == ONCE_INDETERMINATE)
+        return "\033[1;33m";
+    return state > ONCE_INDETERMINATE ? "\033[1;31m" : "";
+}
+
+const char *cli_plain(const struct cli *c, int state)
+{
+    return cli_color(c, state)[0] == '\0' ? "" : "\033[0m";
+}
+
 void cli_flags(const once_record *r, char out[CLI_FLAGS_SIZE])
 {
     snprintf(out, CLI_FLAGS_SIZE, "%s%s%s%s", r->doubt ? "doubt," : "",
@@ -121,6 +137,19 @@ void cli_flags(const once_record *r, char out[CLI_FLAGS_SIZE])
         snprintf(out, CLI_FLAGS_SIZE, "-");
     else
         out[strlen(out) - 1] = '\0';
+}
+
+void cli_group(const uint8_t group[ONCE_GROUP_SIZE], char out[CLI_GROUP_TEXT])
+{
+    size_t i, n = 0;
+
+    for (i = 0; i < ONCE_GROUP_SIZE && group[i] != '\0'; i++)
+        if (group[i] > 0x20 && group[i] < 0x7f)
+            out[n++] = (char)group[i];
+        else
+            n += (size_t)snprintf(out + n, CLI_GROUP_TEXT - n, "\\x%02x",
+                                  group[i]);
+    out[n] = '\0';
 }
 
 uint64_t cli_until(const once_record *r)
@@ -135,6 +164,31 @@ uint64_t cli_until(const once_record *r)
     default:
         return 0; /* indeterminate: until somebody resolves it */
     }
+}
+
+void cli_label(const struct cli *c, const char *name)
+{
+    printf(c->tty ? "%-14s" : "%s\t", name);
+}
+
+void cli_line(const struct cli *c, const char *name, const char *value)
+{
+    cli_label(c, name);
+    puts(value);
+}
+
+void cli_number(const struct cli *c, const char *name, uint64_t value)
+{
+    cli_label(c, name);
+    printf("%llu\n", (unsigned long long)value);
+}
+
+void cli_moment(const struct cli *c, const char *name, uint64_t ms)
+{
+    char text[CLI_TIME_SIZE];
+
+    cli_time(ms, text);
+    cli_line(c, name, text);
 }
 
 static int is_utf8(once_bytes text)
@@ -189,7 +243,7 @@ json_t *cli_json_text(once_bytes text)
     return value;
 }
 
-static json_t *json_time(uint64_t ms)
+json_t *cli_json_time(uint64_t ms)
 {
     char text[CLI_TIME_SIZE];
 
@@ -205,28 +259,33 @@ json_t *cli_json_record(const uint8_t name[ONCE_NAME_SIZE],
                         const once_record *r)
 {
     int owned = r->state == ONCE_CLAIMED || r->state == ONCE_DISPATCHED;
-    char hex[CLI_HEX_SIZE], fence[21];
+    char hex[CLI_HEX_SIZE], fence[21], group[CLI_GROUP_TEXT];
 
     cli_hex(name, CLI_DIGITS, hex);
     if (r->state > ONCE_INDETERMINATE)
         return json_pack("{s:s, s:s}", "name", hex, "state", "corrupt");
     snprintf(fence, sizeof(fence), "%llu", (unsigned long long)r->fence);
+    cli_group(r->group, group);
     return json_pack(
-        "{s:s, s:s, s:s?, s:I, s:s, s:o, s:o, s:o, s:b, s:b, s:b, s:b, s:I}",
-        "name", hex, "state", cli_state(r->state), "kind",
-        r->kind ? cli_kind(r->kind) : NULL, "attempt", (json_int_t)r->attempt,
-        "fence", fence, "granted", json_time(r->granted_ms), "lease_until",
-        json_time(owned ? r->lease_ms : 0), "keep_until",
-        json_time(owned ? 0 : cli_until(r)), "doubt", r->doubt != 0, "takeover",
-        (r->policy & ONCE_TAKEOVER) != 0, "retry_failed",
+        "{s:s, s:s?, s:s, s:s?, s:I, s:s, s:o, s:o, s:o, s:b, s:b, s:b, s:b,"
+        " s:I}",
+        "name", hex, "group", group[0] ? group : NULL, "state",
+        cli_state(r->state), "kind", r->kind ? cli_kind(r->kind) : NULL,
+        "attempt", (json_int_t)r->attempt, "fence", fence, "granted",
+        cli_json_time(r->granted_ms), "lease_until",
+        cli_json_time(owned ? r->lease_ms : 0), "keep_until",
+        cli_json_time(owned ? 0 : cli_until(r)), "doubt", r->doubt != 0,
+        "takeover", (r->policy & ONCE_TAKEOVER) != 0, "retry_failed",
         (r->policy & ONCE_RETRY_FAILED) != 0, "resolved", r->note.size > 0,
         "result_bytes", (json_int_t)r->result.size);
 }
 
 int cli_print_json(const struct cli *c, json_t *value)
 {
-    int rc = value ? json_dumpf(value, stdout, JSON_COMPACT) : -1;
+    int rc = -1;
 
+    if (value != NULL)
+        rc = json_dumpf(value, stdout, JSON_COMPACT | JSON_REAL_PRECISION(6));
     json_decref(value);
     if (rc < 0)
         return cli_say(c, CLI_STORE,

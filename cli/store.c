@@ -1,20 +1,20 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * store.c - opening a store as an operator, and finding one record in it.
+ * store.c - opening a store as an operator.
  *
  * Works through the public interface only, without a reaper: looking must not
  * change anything. Refuses to create a store, which would turn a misspelt path
- * into the answer "there is nothing".
+ * into the answer "there is nothing"; that is what `once init` is for.
  */
 #include "cli.h"
 
-#include <errno.h>
 #include <stdlib.h>
 #include <string.h>
+#include <time.h>
 
 #include <sys/stat.h>
 
-enum { PATIENCE_MS = 5000 };
+enum { PAUSE_MS = 20, PAUSE_MOST_MS = 500 };
 
 static const char *advice(int code)
 {
@@ -22,8 +22,8 @@ static const char *advice(int code)
     case ONCE_EURL:
         return "A store URL is like sqlite:/var/lib/once/store.db";
     case ONCE_EOPEN:
-        return "Check the path, its permissions and the disk; the gateway's "
-               "user must own the files";
+        return "Check the path, its permissions and the disk, or the server; "
+               "the gateway's user must own the files";
     case ONCE_ECORRUPT:
         return "The record counts as taken, so nothing runs twice. Keep a copy "
                "of the store and look at the disk";
@@ -32,6 +32,8 @@ static const char *advice(int code)
     case ONCE_ESTORE:
         return "The store may be locked by another process or the disk may be "
                "full. Look again with once show";
+    case ONCE_EFULL:
+        return "Make room, or let once purge forget what was kept long enough";
     default:
         return NULL;
     }
@@ -50,150 +52,159 @@ int cli_trouble(const struct cli *c, int code, const once_error *err)
     return CLI_STORE;
 }
 
-/* The file that must be there already, or NULL if the URL names none. */
-static char *file_of(const char *url)
+int cli_trouble_of_change(const struct cli *c, int code, const once_error *err)
 {
-    static const char faulty[] = "faulty:", sqlite[] = "sqlite:";
-    const char *inner = url;
+    int rc = cli_trouble(c, code, err);
 
-    if (strncmp(url, faulty, sizeof(faulty) - 1) == 0) {
-        inner = strchr(url, '@');
-        if (inner++ == NULL)
-            return NULL;
-    }
-    if (strncmp(inner, sqlite, sizeof(sqlite) - 1) != 0)
-        return NULL;
-    inner += sizeof(sqlite) - 1;
-    return strndup(inner, strcspn(inner, "?"));
+    return code == ONCE_ESTORE ? CLI_UNKNOWN : rc;
 }
 
-static int must_exist(const struct cli *c)
+const char *cli_url(const struct cli *c)
 {
-    char *path = file_of(c->store);
-    int rc = CLI_OK;
-    struct stat st;
+    return c->store != NULL && c->store[0] != '\0' ? c->store : c->user_store;
+}
 
-    if (path != NULL && path[0] != '\0' && stat(path, &st) < 0)
-        rc = cli_say(c, CLI_STORE, "%s: %s; nothing was created", path,
-                     strerror(errno));
-    free(path);
-    return rc;
+char *cli_user_store(void)
+{
+    const char *xdg = getenv("XDG_STATE_HOME"), *home = getenv("HOME");
+    static const char scheme[] = "sqlite:";
+    char *url = NULL;
+    struct stat st;
+    int n = -1;
+
+    if (xdg != NULL && xdg[0] == '/')
+        n = asprintf(&url, "%s%s/once/store.db", scheme, xdg);
+    else if (home != NULL && home[0] == '/')
+        n = asprintf(&url, "%s%s/.local/state/once/store.db", scheme, home);
+    if (n < 0)
+        return NULL;
+    if (strchr(url, '?') == NULL && stat(url + sizeof(scheme) - 1, &st) == 0)
+        return url;
+    free(url);
+    return NULL;
+}
+
+int cli_take_store(struct cli *c, int argc, char **argv, char **memory)
+{
+    const char *word = argv[optind];
+    struct stat st;
+    int folder;
+
+    if (argc == optind)
+        return CLI_OK;
+    if (argc - optind > 1)
+        return cli_usage(c, "one store at a time: its URL, folder or file");
+    if (word[strcspn(word, ":/.")] == ':') {
+        c->store = word;
+        return CLI_OK;
+    }
+    folder = stat(word, &st) == 0 && S_ISDIR(st.st_mode);
+    if (asprintf(memory, "%s:%s", folder ? "journal" : "sqlite", word) < 0) {
+        *memory = NULL;
+        return cli_say(c, CLI_STORE, "out of memory");
+    }
+    c->store = *memory;
+    return CLI_OK;
+}
+
+static int is_named(const struct cli *c)
+{
+    const char *url = cli_url(c);
+
+    if (url == NULL)
+        return cli_usage(c, "which store? Say --store URL or set ONCE_STORE");
+    if (strncmp(url, "memory:", 7) == 0)
+        return cli_usage(c, "memory: lives inside one process and cannot be "
+                            "seen from another; its gateway's status page can");
+    return CLI_OK;
+}
+
+/* Who forgot to name the gateway's store must not take "there is nothing" in
+ * his own for an answer about it. */
+int cli_named(const struct cli *c)
+{
+    if (cli_url(c) != NULL && cli_url(c) == c->user_store)
+        cli_say(c, 0,
+                "no store was named, so this is about that of once run: "
+                "%s",
+                c->user_store);
+    return is_named(c);
+}
+
+static int not_opened(const struct cli *c, int code, const once_error *err)
+{
+    if (code != ONCE_EOPEN)
+        return cli_trouble(c, code, err);
+    return cli_say(c, CLI_STORE,
+                   "%s; nothing was created. Check the path, its permissions "
+                   "and the disk, or the server; the gateway's user must own "
+                   "the files. A new store is made by once init",
+                   err->text);
 }
 
 int cli_open(const struct cli *c, once_engine **out)
 {
     once_engine_options options = ONCE_ENGINE_OPTIONS_INIT;
     once_error err = {0, ""};
-    int rc;
+    int rc = cli_named(c);
 
-    if (c->store == NULL || c->store[0] == '\0')
-        return cli_usage(c, "which store? Say --store URL or set ONCE_STORE");
-    if (strncmp(c->store, "memory:", 7) == 0)
-        return cli_usage(c, "memory: lives inside one process and cannot be "
-                            "seen from another; its gateway's status page can");
-    rc = must_exist(c);
     if (rc != CLI_OK)
         return rc;
     options.no_reaper = 1;
-    rc = once_engine_open(c->store, &options, &err, out);
-    return rc < 0 ? cli_trouble(c, rc, &err) : CLI_OK;
+    options.must_exist = 1;
+    rc = once_engine_open(cli_url(c), &options, &err, out);
+    return rc < 0 ? not_opened(c, rc, &err) : CLI_OK;
 }
 
-/* ---- Finding a record by the first digits of its name ------------------- */
-
-struct search {
-    const struct cli_name *name;
-    uint8_t found[2][ONCE_NAME_SIZE];
-    size_t n;
-};
-
-static int has_prefix(const uint8_t name[ONCE_NAME_SIZE],
-                      const struct cli_name *prefix)
+int cli_open_store(const struct cli *c, once_store **out)
 {
-    size_t whole = prefix->digits / 2;
+    once_store_options options = {.size = sizeof(options), .must_exist = 1};
+    once_error err = {0, ""};
+    int rc = is_named(c);
 
-    if (memcmp(name, prefix->bytes, whole) != 0)
-        return 0;
-    return prefix->digits % 2 == 0 ||
-           (name[whole] & 0xf0) == prefix->bytes[whole];
+    if (rc != CLI_OK)
+        return rc;
+    rc = once_store_open(cli_url(c), &options, &err, out);
+    return rc < 0 ? not_opened(c, rc, &err) : CLI_OK;
 }
 
-static int see(void *user, const uint8_t name[ONCE_NAME_SIZE],
-               const once_record *r)
+int cli_ask(const struct cli *c, once_store *s, once_op **ops, size_t n)
 {
-    struct search *s = user;
-
-    (void)r;
-    if (s->n == 2 || !has_prefix(name, s->name))
-        return 1;
-    memcpy(s->found[s->n++], name, ONCE_NAME_SIZE);
-    return 0;
-}
-
-/* The last name before all that begin with the prefix: NULL if there is none,
- * since the walk then starts at the beginning. */
-static const uint8_t *before(const struct cli_name *prefix,
-                             uint8_t out[ONCE_NAME_SIZE])
-{
-    size_t i = ONCE_NAME_SIZE;
-
-    memcpy(out, prefix->bytes, ONCE_NAME_SIZE);
-    while (i-- > 0)
-        if (out[i]-- != 0)
-            return out;
-    return NULL;
-}
-
-int cli_find(const struct cli *c, once_engine *e, const struct cli_name *name,
-             uint8_t out[ONCE_NAME_SIZE])
-{
-    struct search s = {name, {{0}}, 0};
-    char one[CLI_HEX_SIZE], two[CLI_HEX_SIZE];
-    uint8_t after[ONCE_NAME_SIZE];
+    uint64_t end_us = cli_steady_us() + CLI_PATIENCE_MS * 1000;
+    long pause_ms = PAUSE_MS;
     once_error err = {0, ""};
     int rc;
 
-    if (name->digits == CLI_DIGITS) {
-        memcpy(out, name->bytes, ONCE_NAME_SIZE);
-        return CLI_OK;
+    for (;;) {
+        struct timespec pause = {0, pause_ms * 1000000};
+
+        rc = s->ops->apply(s, ops, n, &err);
+        if (rc == ONCE_OK)
+            return CLI_OK;
+        if (cli_steady_us() >= end_us)
+            return cli_trouble_of_change(c, rc, &err);
+        (void)nanosleep(&pause, NULL);
+        if (pause_ms < PAUSE_MOST_MS)
+            pause_ms *= 2;
     }
-    rc = once_list(e, before(name, after), 2, see, &s, &err);
-    if (rc < 0)
-        return cli_trouble(c, rc, &err);
-    if (s.n == 0)
-        return cli_say(c, CLI_NO,
-                       "no record's name begins so. It may have "
-                       "been forgotten, or be in another store: "
-                       "see once ls");
-    if (s.n == 2) {
-        cli_hex(s.found[0], CLI_DIGITS, one);
-        cli_hex(s.found[1], CLI_DIGITS, two);
-        return cli_say(c, CLI_NO,
-                       "more than one record's name begins so; give "
-                       "more digits. The first two:\n%s\n%s",
-                       one, two);
-    }
-    memcpy(out, s.found[0], ONCE_NAME_SIZE);
-    return CLI_OK;
 }
 
-int cli_look(const struct cli *c, once_engine *e,
-             const uint8_t name[ONCE_NAME_SIZE], once_op *op)
+void cli_class_of(const once_store *s, struct cli_class *out)
 {
-    once_error err = {0, ""};
-    int rc;
+    out->durable = s->ops->durable && s->caveat == NULL;
+    out->shared = s->ops->shared;
+    snprintf(out->caveat, sizeof(out->caveat), "%s",
+             s->caveat ? s->caveat : "");
+}
 
-    memset(op, 0, sizeof(*op));
-    op->verb = ONCE_OP_SHOW;
-    op->store_ms = PATIENCE_MS;
-    memcpy(op->name, name, ONCE_NAME_SIZE);
-    rc = once_apply(e, op, &err);
-    if (rc < 0)
-        return cli_trouble(c, rc, &err);
-    if (op->record.attempt == 0)
-        return cli_say(c, CLI_NO,
-                       "there is no such record. It may have been "
-                       "forgotten, or be in another store: see "
-                       "once ls");
+int cli_class(const struct cli *c, struct cli_class *out)
+{
+    once_store *s = NULL;
+    int rc = cli_open_store(c, &s);
+
+    if (rc != CLI_OK)
+        return rc;
+    cli_class_of(s, out);
+    once_store_close(s);
     return CLI_OK;
 }

@@ -142,6 +142,7 @@ enum once_answer {
     ONCE_FREE = 7,      /* nothing is recorded, or nothing any more         */
     ONCE_FENCED = 8,    /* not yours (any more): nothing was changed        */
     ONCE_REFUSED = 9    /* not in this state: nothing was changed           */
+    /* 10 is ONCE_REPEATED, of calls only: see call.h.                      */
 };
 
 /* Policy of a claim, kept in the record. The stricter of both wins. */

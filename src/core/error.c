@@ -11,8 +11,8 @@
 #include <stdio.h>
 
 static const char *const answers[] = {
-    "ok",   "owner",    "in flight", "replay", "unknown",
-    "lost", "mismatch", "free",      "fenced", "refused",
+    "ok",       "owner", "in flight", "replay",  "unknown",  "lost",
+    "mismatch", "free",  "fenced",    "refused", "repeated",
 };
 
 const char *once_text(int code)

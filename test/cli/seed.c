@@ -7,11 +7,15 @@
  *    seed URL lost NAME POLICY                          indeterminate, likewise
  *    seed URL done NAME success|failure BYTES           completed, likewise
  *    seed URL many N                                    N completed records
+ *    seed URL groups N                      the same, each in a group of its own
  *    seed URL claim NAME POLICY     prints the answer and a replayed response
  *
- * POLICY is a number, enum once_policy. It knows one fingerprint and one token
- * for each process, and refuses nothing: a wrong use ends in exit status 2.
+ * POLICY is a number, enum once_policy. The environment's ONCE_SEED_GROUP is
+ * the group of what is claimed, ONCE_SEED_KEEP_MS how long it is kept (a day).
+ * It knows one fingerprint and one token for each process, and refuses nothing:
+ * a wrong use ends in exit status 2.
  */
+#include <semaphore.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -20,6 +24,8 @@
 #include <once/once.h>
 
 #include "http/http.h"
+
+enum { BATCH = 256 };
 
 static void check(int ok, const char *what)
 {
@@ -55,8 +61,14 @@ static once_op start(int verb, const uint8_t name[ONCE_NAME_SIZE])
 {
     once_op op = {
         .verb = verb, .lease_ms = 30000, .keep_ms = 86400000, .store_ms = 5000};
+    const char *group = getenv("ONCE_SEED_GROUP");
+    const char *keep_ms = getenv("ONCE_SEED_KEEP_MS");
     pid_t pid = getpid();
 
+    if (group != NULL)
+        memcpy(op.group, group, strnlen(group, ONCE_GROUP_SIZE));
+    if (keep_ms != NULL)
+        op.keep_ms = strtoull(keep_ms, NULL, 10);
     memcpy(op.name, name, ONCE_NAME_SIZE);
     memcpy(op.token, &pid, sizeof(pid));
     memset(op.fingerprint, 7, ONCE_FINGERPRINT_SIZE);
@@ -97,16 +109,55 @@ static uint64_t done(once_engine *e, const uint8_t name[ONCE_NAME_SIZE],
     return fence;
 }
 
+/* A batch is one flush, so a thousand records take no longer than a few. */
+static void answered(once_op *op)
+{
+    check(sem_post(op->user) == 0, "no semaphore");
+}
+
+static void all(once_engine *e, once_op *ops, size_t n, int answer)
+{
+    sem_t end;
+    size_t i;
+
+    check(sem_init(&end, 0, 0) == 0, "no semaphore");
+    for (i = 0; i < n; i++) {
+        ops[i].done = answered;
+        ops[i].user = &end;
+        check(once_submit(e, &ops[i], NULL) == ONCE_OK, "not submitted");
+    }
+    for (i = 0; i < n; i++)
+        while (sem_wait(&end) != 0)
+            continue;
+    for (i = 0; i < n; i++)
+        check(ops[i].rc == answer, "another answer");
+    sem_destroy(&end);
+}
+
 static uint64_t many(once_engine *e, unsigned long n)
 {
-    uint8_t name[ONCE_NAME_SIZE] = {0};
+    once_op ops[BATCH];
     uint64_t fence = 0;
-    unsigned long i;
+    unsigned long at = 0;
+    size_t i, k;
 
-    for (i = 0; i < n; i++) {
-        name[0] = (uint8_t)(i >> 8);
-        name[1] = (uint8_t)i;
-        fence = done(e, name, "success", "x");
+    for (; at < n; at += k) {
+        k = n - at < BATCH ? n - at : BATCH;
+        for (i = 0; i < k; i++) {
+            uint8_t name[ONCE_NAME_SIZE] = {(uint8_t)((at + i) >> 8),
+                                            (uint8_t)(at + i)};
+
+            ops[i] = start(ONCE_OP_CLAIM, name);
+        }
+        all(e, ops, k, ONCE_OWNER);
+        for (i = 0; i < k; i++) {
+            fence = ops[i].record.fence;
+            ops[i] = start(ONCE_OP_COMPLETE, ops[i].name);
+            ops[i].fence = fence;
+            ops[i].kind = ONCE_SUCCESS;
+            ops[i].result = (once_bytes){"x", 1};
+        }
+        all(e, ops, k, ONCE_OK);
     }
     return fence;
 }
@@ -128,6 +179,22 @@ static void print_response(once_bytes result)
     putchar('\n');
     if (r.body.size > 0)
         fwrite(r.body.data, 1, r.body.size, stdout);
+}
+
+static uint64_t groups(once_engine *e, unsigned long n)
+{
+    uint64_t fence = 0;
+    unsigned long i;
+
+    for (i = 0; i < n; i++) {
+        uint8_t name[ONCE_NAME_SIZE] = {(uint8_t)(i >> 8), (uint8_t)i};
+        char group[ONCE_GROUP_SIZE];
+
+        snprintf(group, sizeof(group), "group-%lu", i);
+        check(setenv("ONCE_SEED_GROUP", group, 1) == 0, "no memory");
+        fence = done(e, name, "success", "x");
+    }
+    return fence;
 }
 
 static void try_claim(once_engine *e, const uint8_t name[ONCE_NAME_SIZE],
@@ -152,6 +219,8 @@ static void run(once_engine *e, int argc, char **argv)
 
     if (argc == 4 && strcmp(verb, "many") == 0) {
         fence = many(e, strtoul(argv[3], NULL, 10));
+    } else if (argc == 4 && strcmp(verb, "groups") == 0) {
+        fence = groups(e, strtoul(argv[3], NULL, 10));
     } else {
         read_name(argv[3], name);
         if (argc == 5 && strcmp(verb, "claim") == 0) {

@@ -1,0 +1,296 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * cmd_forget.c - `once forget`: take one record out of the store.
+ *
+ * Only what was kept long enough can be forgotten, since the next repeat of it
+ * executes: that is for the store to decide (docs/protocol.md, section 5), and
+ * no option of ours changes it. Least of all for a live record, of which an
+ * attempt may have executed (I5). What --force does to that is to put it to
+ * rest: it is resolved as applied, with a note, so that it stops waiting for
+ * somebody, repeats are still refused, and the time after which it may be
+ * forgotten begins to run.
+ *
+ *                 kept long enough                          forgotten
+ *    show --+---> completed, absent ---- forget ------------------->
+ *           |     lease over: reap       resolve, applied
+ *           +---> live, --force -------> indeterminate ---> completed,
+ *           |                                               kept for --keep
+ *           +---> anything else: refused, nothing is changed
+ */
+#include "cli.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+#include "http/http.h"
+
+/* clang-format off */
+static const char help[] =
+    "usage: once [--store URL] forget WHICH [--fence N] [--json]\n"
+    "       once [--store URL] forget WHICH --force --why TEXT [--keep TIME]\n"
+    "\n"
+    "Forgets one record that was kept as long as was promised: the next repeat of\n"
+    "its key executes. WHICH is as for once show. Before that time the store\n"
+    "refuses, and nothing can make it: once show says when it is over.\n"
+    "\n"
+    "  --fence N      refuse if it is another one by now\n"
+    "  --force        for a live record (claimed, dispatched, indeterminate) whose\n"
+    "                 owner's lease is over. It is NOT forgotten now: its work may\n"
+    "                 have been done, and the next repeat would do it again. It is\n"
+    "                 put to rest as `once resolve --applied` does: it took effect\n"
+    "                 or must count so, repeats are told 409 response-unavailable,\n"
+    "                 and after --keep it is forgotten like any other\n"
+    "  --why TEXT     with --force: 1 to 512 bytes, kept with your name and the\n"
+    "                 time\n"
+    "  --keep TIME    with --force: 1s to 3650d (24h)\n"
+    "\n"
+    "Where you know more, say more: once resolve.\n";
+/* clang-format on */
+
+enum { OPT_FENCE = 1, OPT_FORCE, OPT_WHY, OPT_KEEP };
+
+static const struct option options[] = {
+    CLI_COMMON_OPTIONS,
+    CLI_PICK_OPTIONS,
+    {"fence", required_argument, NULL, OPT_FENCE},
+    {"force", no_argument, NULL, OPT_FORCE},
+    {"why", required_argument, NULL, OPT_WHY},
+    {"keep", required_argument, NULL, OPT_KEEP},
+    {NULL, 0, NULL, 0},
+};
+
+#define KEEP_DEFAULT_MS UINT64_C(86400000)
+
+struct forget {
+    struct cli_pick pick;
+    uint64_t fence; /* 0: any */
+    int force;
+    const char *why;
+    uint64_t keep_ms; /* 0: not given */
+    char note[CLI_NOTE_SIZE];
+};
+
+static int read_option(const struct cli *c, struct forget *f, int o)
+{
+    if (cli_pick_option(&f->pick, o))
+        return CLI_OK;
+    switch (o) {
+    case OPT_FENCE:
+        return cli_read_number(c, "--fence", optarg, 1, UINT64_MAX, &f->fence);
+    case OPT_FORCE:
+        f->force = 1;
+        return CLI_OK;
+    case OPT_WHY:
+        f->why = optarg;
+        return CLI_OK;
+    default:
+        return cli_read_time(c, "--keep", optarg, &f->keep_ms);
+    }
+}
+
+static int read_args(struct cli *c, int argc, char **argv, struct forget *f,
+                     int *go)
+{
+    int o, rc = CLI_OK;
+
+    while ((o = cli_option(c, argc, argv, options, help, &rc)) != -1) {
+        if (o != '?')
+            rc = read_option(c, f, o);
+        if (o == '?' || rc != CLI_OK)
+            return rc;
+    }
+    if (!f->force && (f->why != NULL || f->keep_ms != 0))
+        return cli_usage(c, "--why and --keep go with --force");
+    if (f->force)
+        rc = cli_check_why(c, f->why);
+    if (rc == CLI_OK)
+        rc = cli_pick_end(c, &f->pick, argc, argv);
+    if (f->keep_ms == 0)
+        f->keep_ms = KEEP_DEFAULT_MS;
+    *go = rc == CLI_OK;
+    return rc;
+}
+
+static int report(const struct cli *c, const uint8_t name[ONCE_NAME_SIZE],
+                  const once_record *r)
+{
+    char hex[CLI_HEX_SIZE], until[CLI_TIME_SIZE];
+    int gone = r->attempt == 0, rc = CLI_OK;
+
+    cli_hex(name, CLI_DIGITS, hex);
+    cli_time(cli_until(r), until);
+    if (c->json)
+        rc = cli_print_json(
+            c, gone ? json_pack("{s:s, s:b}", "name", hex, "forgotten", 1)
+                    : cli_json_record(name, r));
+    else if (gone)
+        printf("%s\tforgotten\n", hex);
+    else
+        printf("%s\t%s\t%s\tkept until %s\n", hex, cli_state(r->state),
+               cli_kind(r->kind), until);
+    if (rc == CLI_OK)
+        rc = cli_flush(c);
+    if (rc != CLI_OK)
+        cli_say(c, rc, "it is done all the same");
+    return rc;
+}
+
+/* ---- Kept long enough ---------------------------------------------------- */
+
+static int too_early(const struct cli *c, const once_record *r)
+{
+    char until[CLI_TIME_SIZE];
+
+    cli_time(r->keep_ms, until);
+    return cli_say(c, CLI_NO,
+                   "refused: it was promised that it is kept until %s. Forget "
+                   "it after that; gateways and once purge do so by themselves",
+                   until);
+}
+
+static int forget(const struct cli *c, once_engine *e, const once_op *seen)
+{
+    once_op op = {.verb = ONCE_OP_FORGET,
+                  .fence = seen->record.fence,
+                  .store_ms = CLI_PATIENCE_MS};
+    once_error err = {0, ""};
+    int rc;
+
+    memcpy(op.name, seen->name, ONCE_NAME_SIZE);
+    rc = once_apply(e, &op, &err);
+    if (rc < 0)
+        rc = cli_trouble_of_change(c, rc, &err);
+    else if (rc == ONCE_OK || op.record.attempt == 0)
+        /* Refused without a record: it is gone already, perhaps by a first
+         * copy of our own question. */
+        rc = report(c, seen->name, &(once_record){0});
+    else if (cli_changed(c, &op.record, op.fence) != CLI_OK)
+        rc = CLI_NO;
+    else
+        rc = too_early(c, &op.record);
+    once_op_clear(&op);
+    return rc;
+}
+
+/* ---- Live, and --force --------------------------------------------------- */
+
+static int settle(const struct cli *c, once_engine *e, const struct forget *f,
+                  const once_op *seen, once_bytes result)
+{
+    once_op op = {.verb = ONCE_OP_RESOLVE,
+                  .kind = ONCE_SUCCESS,
+                  .keep_ms = f->keep_ms,
+                  .fence = seen->record.fence,
+                  .result = result,
+                  .note = cli_bytes(f->note),
+                  .store_ms = CLI_PATIENCE_MS};
+    once_error err = {0, ""};
+    int rc;
+
+    memcpy(op.name, seen->name, ONCE_NAME_SIZE);
+    rc = once_apply(e, &op, &err);
+    if (rc < 0)
+        rc = cli_trouble_of_change(c, rc, &err);
+    else if (rc == ONCE_OK)
+        rc = report(c, seen->name, &op.record);
+    else if (cli_changed(c, &op.record, op.fence) != CLI_OK)
+        rc = CLI_NO;
+    else
+        rc = cli_say(c, CLI_NO, "refused: it is %s by now. See once show",
+                     cli_state(op.record.state));
+    once_op_clear(&op);
+    return rc;
+}
+
+/* What was reaped is looked at anew: a claim of which nothing was sent is then
+ * absent, and needs no decision. */
+static int put_to_rest(const struct cli *c, once_engine *e,
+                       const struct forget *f, const once_op *seen)
+{
+    static const once__response lost = {.status = 200, .flags = ONCE__NO_BODY};
+    once_bytes result = {NULL, 0};
+    once_op now;
+    int rc = cli_reap(c, e, seen, f->keep_ms);
+
+    if (rc != CLI_OK)
+        return rc;
+    rc = cli_look(c, e, seen->name, &now);
+    if (rc != CLI_OK)
+        goto out;
+    if (now.record.fence != seen->record.fence) {
+        rc = cli_changed(c, &now.record, seen->record.fence);
+    } else if (now.record.state == ONCE_INDETERMINATE) {
+        rc = cli_encode(c, &lost, &result);
+        if (rc == CLI_OK)
+            rc = settle(c, e, f, &now, result);
+    } else {
+        rc = report(c, seen->name, &now.record);
+    }
+out:
+    free((void *)result.data);
+    once_op_clear(&now);
+    return rc;
+}
+
+static int refuse_live(const struct cli *c, const once_op *seen)
+{
+    const once_record *r = &seen->record;
+    char until[CLI_TIME_SIZE];
+
+    if (seen->left_ms > 0) {
+        cli_time(r->lease_ms, until);
+        return cli_say(c, CLI_NO,
+                       "refused: it is %s, its owner may still answer (lease "
+                       "until %s). Look again after that",
+                       cli_state(r->state), until);
+    }
+    return cli_say(c, CLI_NO,
+                   "refused: it is %s: its work may have been done, and once "
+                   "it is forgotten a repeat does it again. Find out, and say "
+                   "so with once resolve; or see --force in once forget --help",
+                   cli_state(r->state));
+}
+
+static int run(const struct cli *c, once_engine *e, const struct forget *f)
+{
+    uint8_t name[ONCE_NAME_SIZE];
+    once_op seen = {0};
+    int rc;
+
+    rc = cli_find(c, e, &f->pick.name, name);
+    if (rc != CLI_OK)
+        return rc;
+    rc = cli_look(c, e, name, &seen);
+    if (rc != CLI_OK)
+        goto out;
+    if (f->fence != 0 && cli_changed(c, &seen.record, f->fence) != CLI_OK)
+        rc = CLI_NO;
+    else if (seen.record.state == ONCE_COMPLETED ||
+             seen.record.state == ONCE_ABSENT)
+        rc = forget(c, e, &seen);
+    else if (!f->force || seen.left_ms > 0)
+        rc = refuse_live(c, &seen);
+    else
+        rc = put_to_rest(c, e, f, &seen);
+out:
+    once_op_clear(&seen);
+    return rc;
+}
+
+int cli_forget(struct cli *c, int argc, char **argv)
+{
+    struct forget f = {.force = 0};
+    once_engine *e = NULL;
+    int rc, go = 0;
+
+    rc = read_args(c, argc, argv, &f, &go);
+    if (!go)
+        return rc;
+    if (f.force)
+        cli_make_note("put to rest as applied", f.why, f.note);
+    rc = cli_open(c, &e);
+    if (rc == CLI_OK)
+        rc = run(c, e, &f);
+    once_engine_close(e);
+    return rc;
+}

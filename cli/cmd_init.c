@@ -1,0 +1,170 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * cmd_init.c - `once init` and `once dump`: what is the driver's own business.
+ *
+ * The one makes what the store needs to find, or prints it for somebody who
+ * wants to read it first; the other shows what lies there in the store's own
+ * words. This file only asks and prints. Text of a driver is escaped like any
+ * other: it may hold what was on a disk.
+ */
+#include "cli.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+/* clang-format off */
+static const char init_help[] =
+    "usage: once [--store URL] init [--print | --json]\n"
+    "\n"
+    "Creates the store: a file, a folder, or the tables in a database. Of a store\n"
+    "that is there already nothing is changed, except that an older schema is\n"
+    "brought up to date. The only command that creates one.\n"
+    "\n"
+    "  --print    print the schema for an administrator, and change nothing\n"
+    "  --json     one JSON object\n"
+    "\n"
+    "It prints the store's class: A, an acknowledged record survives a crash, or B,\n"
+    "it may be lost, and why; and whether several processes may share it. Files\n"
+    "belong to who calls this, with mode 600: call it as the gateway's user.\n";
+
+static const char dump_help[] =
+    "usage: once [--store URL] dump [URL | FOLDER | FILE]\n"
+    "\n"
+    "Prints what is stored, in the store's own words and its own order, a line for\n"
+    "each thing: for support, and to look into a store that once ls cannot open.\n"
+    "No token and no result is shown. Not every store has this; records are\n"
+    "listed from every store by once ls --all --json.\n";
+/* clang-format on */
+
+enum { OPT_PRINT = 1 };
+
+static const struct option init_options[] = {
+    CLI_COMMON_OPTIONS,
+    {"print", no_argument, NULL, OPT_PRINT},
+    {NULL, 0, NULL, 0},
+};
+
+static const struct option dump_options[] = {
+    CLI_COMMON_OPTIONS,
+    {NULL, 0, NULL, 0},
+};
+
+static void print_line(void *user, const char *text)
+{
+    (void)user;
+    cli_print_text(stdout, cli_bytes(text));
+    putchar('\n');
+}
+
+static int is_named(const struct cli *c)
+{
+    if (c->store != NULL && c->store[0] != '\0')
+        return CLI_OK;
+    return cli_usage(c, "which store? Say --store URL or set ONCE_STORE");
+}
+
+/* ---- init ---------------------------------------------------------------- */
+
+static int print_schema(const struct cli *c)
+{
+    once_error err = {0, ""};
+    int rc = once_store_print_schema(c->store, print_line, NULL, &err);
+
+    if (rc == ONCE_ENOSYS)
+        return cli_say(c, CLI_NO,
+                       "this store needs no schema: once init creates all of "
+                       "it");
+    return rc < 0 ? cli_trouble(c, rc, &err) : CLI_OK;
+}
+
+static int report(const struct cli *c, const struct cli_class *class)
+{
+    const char *caveat = class->caveat[0] ? class->caveat : NULL;
+
+    if (c->json)
+        return cli_print_json(c, json_pack("{s:b, s:s, s:s?, s:b}", "ready", 1,
+                                           "class", class->durable ? "A" : "B",
+                                           "caveat", caveat, "shared",
+                                           class->shared));
+    cli_line(c, "store", "ready");
+    cli_line(c, "class", class->durable ? "A" : "B");
+    if (caveat != NULL)
+        cli_line(c, "caveat", caveat);
+    cli_line(c, "shared", class->shared ? "yes" : "no");
+    return CLI_OK;
+}
+
+/* A store that needs no schema is made by opening it. */
+static int create(const struct cli *c)
+{
+    struct cli_class class;
+    once_store *s = NULL;
+    once_error err = {0, ""};
+    int rc;
+
+    if (strncmp(c->store, "memory:", 7) == 0)
+        return cli_usage(c, "memory: lives inside one process and needs no "
+                            "once init");
+    rc = once_store_init(c->store, &err);
+    if (rc >= 0)
+        rc = once_store_open(c->store, NULL, &err, &s);
+    if (rc < 0)
+        return cli_trouble(c, rc, &err);
+    cli_class_of(s, &class);
+    once_store_close(s);
+    return report(c, &class);
+}
+
+int cli_init(struct cli *c, int argc, char **argv)
+{
+    int o, print = 0, rc = CLI_OK;
+
+    while ((o = cli_option(c, argc, argv, init_options, init_help, &rc)) !=
+           -1) {
+        if (o == '?')
+            return rc;
+        print = 1;
+    }
+    if (optind < argc)
+        return cli_usage(c, "takes options only; the store is named by "
+                            "--store URL");
+    if (print && c->json)
+        return cli_usage(c, "--print and --json exclude each other");
+    rc = is_named(c);
+    if (rc != CLI_OK)
+        return rc;
+    return print ? print_schema(c) : create(c);
+}
+
+/* ---- dump ---------------------------------------------------------------- */
+
+static int dump(const struct cli *c)
+{
+    once_error err = {0, ""};
+    int rc = cli_named(c);
+
+    if (rc != CLI_OK)
+        return rc;
+    rc = once_store_dump(cli_url(c), print_line, NULL, &err);
+    if (rc == ONCE_ENOSYS)
+        return cli_say(c, CLI_NO, "%s. Its records: once ls --all --json",
+                       err.text);
+    return rc < 0 ? cli_trouble(c, rc, &err) : CLI_OK;
+}
+
+int cli_dump(struct cli *c, int argc, char **argv)
+{
+    char *url = NULL;
+    int rc = CLI_OK;
+
+    if (cli_option(c, argc, argv, dump_options, dump_help, &rc) != -1)
+        return rc;
+    if (c->json)
+        return cli_usage(c, "a dump is in the store's own words: for JSON "
+                            "once ls --all --json");
+    rc = cli_take_store(c, argc, argv, &url);
+    if (rc == CLI_OK)
+        rc = dump(c);
+    free(url);
+    return rc;
+}

@@ -1,0 +1,187 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * cmd_purge.c - `once purge`: forget every record that was kept long enough.
+ *
+ * What a gateway's reaper does in its quiet moments, for stores that no gateway
+ * works on: those of `once run` and once_call(). In steps, so that nobody else
+ * waits for long; each record by its own conditional operation, with the fence
+ * that was seen, so that a record made anew meanwhile is not the one that goes.
+ *
+ *    scan --> up to STEP names --> forget them in one batch --+--> nothing was
+ *      ^                                                      |    forgotten,
+ *      +------------------------------------------------------+    or no names
+ *
+ * Retention is the one place where a wrong clock could cost safety
+ * (docs/protocol.md, section 8): it stops when this host's clock is set while
+ * it runs, and whoever calls it answers for the clock before that.
+ */
+#include "cli.h"
+
+#include <stdlib.h>
+#include <string.h>
+#include <time.h>
+
+enum { STEP = 256, DRIFT_MS = 1000 };
+
+/* clang-format off */
+static const char help[] =
+    "usage: once [--store URL] purge [--max N] [--json]\n"
+    "\n"
+    "Forgets every record whose time is over: completed, or absent with a row, and\n"
+    "kept as long as was promised. Never one that is claimed, dispatched or\n"
+    "indeterminate. A gateway does this by itself; stores that only once run and\n"
+    "programs use want a line in a crontab:\n"
+    "  17 3 * * *  once --store sqlite:/var/lib/once/jobs.db purge\n"
+    "\n"
+    "  --max N    at most so many, 1 to 1000000000 (all)\n"
+    "  --json     {\"forgotten\": N}\n"
+    "\n"
+    "It works in small steps beside whoever else uses the store, and may be stopped\n"
+    "and started again at any time. The store's clock decides; for sqlite and\n"
+    "journal that is this host's, so see that it is right. If it is set while the\n"
+    "purge runs, the purge stops.\n";
+/* clang-format on */
+
+enum { OPT_MAX = 1 };
+
+static const struct option options[] = {
+    CLI_COMMON_OPTIONS,
+    {"max", required_argument, NULL, OPT_MAX},
+    {NULL, 0, NULL, 0},
+};
+
+struct purge {
+    uint64_t max;
+    uint64_t forgotten;
+    uint64_t wall_ms, steady_ms; /* when it began */
+    size_t n, most;
+    once_op ops[STEP];
+    once_op *list[STEP];
+};
+
+/* Also counts while the machine sleeps, which is no drift. */
+static uint64_t boot_ms(void)
+{
+    struct timespec t = {0, 0};
+
+    clock_gettime(CLOCK_BOOTTIME, &t);
+    return (uint64_t)t.tv_sec * 1000 + (uint64_t)t.tv_nsec / 1000000;
+}
+
+static int clock_was_set(const struct purge *p)
+{
+    int64_t drift = (int64_t)(cli_now_ms() - p->wall_ms) -
+                    (int64_t)(boot_ms() - p->steady_ms);
+
+    return drift > DRIFT_MS || drift < -DRIFT_MS;
+}
+
+static int found(void *user, const uint8_t name[ONCE_NAME_SIZE],
+                 const once_record *r)
+{
+    struct purge *p = user;
+    once_op *op = &p->ops[p->n];
+
+    if (r->state > ONCE_INDETERMINATE)
+        return 0; /* does not check: once verify tells of it */
+    memset(op, 0, sizeof(*op));
+    op->verb = ONCE_OP_FORGET;
+    op->fence = r->fence;
+    memcpy(op->name, name, ONCE_NAME_SIZE);
+    p->list[p->n] = op;
+    return ++p->n == p->most;
+}
+
+/* `*gone` is how many of this step are forgotten, by us or by somebody else. */
+static int step(const struct cli *c, once_store *s, struct purge *p,
+                uint64_t *gone)
+{
+    uint64_t left = p->max - p->forgotten;
+    once_error err = {0, ""};
+    size_t i;
+    int rc;
+
+    *gone = 0;
+    p->n = 0;
+    p->most = left < STEP ? (size_t)left : STEP;
+    rc = s->ops->scan(s, ONCE_SCAN_KEEP, NULL, STEP, found, p, &err);
+    if (rc < 0)
+        return cli_trouble(c, rc, &err);
+    if (p->n == 0)
+        return CLI_OK;
+    rc = cli_ask(c, s, p->list, p->n);
+    for (i = 0; rc == CLI_OK && i < p->n; i++)
+        *gone += p->ops[i].rc == ONCE_OK || (p->ops[i].rc == ONCE_REFUSED &&
+                                             p->ops[i].record.attempt == 0);
+    p->forgotten += *gone;
+    return rc;
+}
+
+static int purge(const struct cli *c, once_store *s, struct purge *p,
+                 struct cli_progress *progress)
+{
+    uint64_t gone = 0;
+    int rc;
+
+    do {
+        if (clock_was_set(p))
+            return cli_say(c, CLI_STORE,
+                           "the clock was set while records were forgotten, so "
+                           "it stopped. See that it is right, then call again");
+        rc = step(c, s, p, &gone);
+        cli_progress(progress, -1, p->forgotten);
+        if (rc == CLI_OK && s->ops->tend != NULL)
+            (void)s->ops->tend(s, NULL); /* the place for a checkpoint */
+    } while (rc == CLI_OK && gone > 0 && p->forgotten < p->max);
+    return rc;
+}
+
+static int run(const struct cli *c, struct purge *p)
+{
+    struct cli_progress progress;
+    once_store *s = NULL;
+    int rc, told;
+
+    rc = cli_named(c);
+    if (rc == CLI_OK)
+        rc = cli_open_store(c, &s);
+    if (rc != CLI_OK)
+        return rc;
+    p->wall_ms = cli_now_ms();
+    p->steady_ms = boot_ms();
+    cli_progress_start(&progress, c, "forgotten");
+    rc = purge(c, s, p, &progress);
+    cli_progress_end(&progress);
+    once_store_close(s);
+    told = CLI_OK;
+    if (c->json)
+        told = cli_print_json(
+            c, json_pack("{s:I}", "forgotten", (json_int_t)p->forgotten));
+    else
+        cli_number(c, "forgotten", p->forgotten);
+    return rc != CLI_OK ? rc : told;
+}
+
+int cli_purge(struct cli *c, int argc, char **argv)
+{
+    struct purge *p = calloc(1, sizeof(*p));
+    int o, rc = CLI_OK;
+
+    if (p == NULL)
+        return cli_say(c, CLI_STORE, "out of memory");
+    p->max = UINT64_MAX;
+    while ((o = cli_option(c, argc, argv, options, help, &rc)) != -1) {
+        if (o == OPT_MAX)
+            rc = cli_read_number(c, "--max", optarg, 1, 1000000000, &p->max);
+        if (o == '?' || rc != CLI_OK)
+            goto out;
+    }
+    if (optind < argc)
+        rc = cli_usage(c, "takes options only; one record is forgotten by "
+                          "once forget");
+    else
+        rc = run(c, p);
+out:
+    free(p);
+    return rc;
+}

@@ -1,0 +1,563 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * cmd_send.c - `once send`: an order over HTTP until its outcome is known.
+ *
+ * The retrying client (once/client.h) with words: one order, one key, kept in
+ * a file before the first byte leaves, so that the same line again, also after
+ * a crash, is the same order. The answer's body goes to stdout, all else to
+ * stderr. It refuses to print a key, a header's value or a URL.
+ */
+#include "cli.h"
+
+#include <errno.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include <once/client.h>
+
+#include "run/run.h"
+
+enum send_exit { SEND_MISMATCH = 65, SEND_UNKNOWN = 75 };
+
+enum { HEADER_FILE_MAX = 65536 };
+
+/* clang-format off */
+static const char help[] =
+    "usage: once send METHOD URL --order ID [--data @FILE] [--header @FILE] ...\n"
+    "       once send --resume [--order ID]\n"
+    "       once send --forget --order ID [--force]\n"
+    "       once send --purge TIME\n"
+    "\n"
+    "Sends an order until its outcome is known, always with the same key. The key\n"
+    "and the request are kept in a file before the first byte leaves: the same line\n"
+    "again, also after a crash, is the same order. Writes the answer's body.\n"
+    "\n"
+    "  --order ID           your own id of the order, 1 to 255 bytes\n"
+    "  --group G            whose ids these are, 1 to 32 characters (default)\n"
+    "  --data @FILE|TEXT    the body; @- is the standard input\n"
+    "  --header @FILE|LINE  'Name: value', or a file with such lines; in a file it\n"
+    "                       is not seen by others who list processes\n"
+    "  --secret @FILE|LINE  the same, but never kept, as Authorization and Cookie\n"
+    "                       never are\n"
+    "  --deadline TIME      give up after so long: 90s, 15m, 24h (60s)\n"
+    "  --client-store PATH  the file of orders (ONCE_CLIENT_STORE, or client.db in\n"
+    "                       ~/.local/state/once)\n"
+    "  --ca FILE            certificates to trust instead of the system's\n"
+    "  --ask-refused        ask anew about an order that was refused\n"
+    "  --resume             send what is kept: this order, or all unfinished ones\n"
+    "  --list               show the unfinished ones, oldest first\n"
+    "  --forget             forget an order that was provably not done; --force:\n"
+    "                       any. --purge TIME: those that ended so long ago\n"
+    "  --json               one object a line instead of the body\n"
+    "\n"
+    "Exit status: 0 it took effect; 1 it did not; 2 wrong usage; 3 the file; 65 the\n"
+    "id is kept with another request, nothing was sent; 75 unknown: it may have.\n"
+    "After 75 and after a kill run the same line again; never take another id.\n";
+/* clang-format on */
+
+enum {
+    OPT_ORDER = 1,
+    OPT_GROUP,
+    OPT_DATA,
+    OPT_HEADER,
+    OPT_SECRET,
+    OPT_DEADLINE,
+    OPT_FILE,
+    OPT_CA,
+    OPT_ASK_REFUSED,
+    OPT_RESUME,
+    OPT_LIST,
+    OPT_FORGET,
+    OPT_FORCE,
+    OPT_PURGE
+};
+
+static const struct option options[] = {
+    {"order", required_argument, NULL, OPT_ORDER},
+    {"group", required_argument, NULL, OPT_GROUP},
+    {"data", required_argument, NULL, OPT_DATA},
+    {"header", required_argument, NULL, OPT_HEADER},
+    {"secret", required_argument, NULL, OPT_SECRET},
+    {"deadline", required_argument, NULL, OPT_DEADLINE},
+    {"client-store", required_argument, NULL, OPT_FILE},
+    {"ca", required_argument, NULL, OPT_CA},
+    {"ask-refused", no_argument, NULL, OPT_ASK_REFUSED},
+    {"resume", no_argument, NULL, OPT_RESUME},
+    {"list", no_argument, NULL, OPT_LIST},
+    {"forget", no_argument, NULL, OPT_FORGET},
+    {"force", no_argument, NULL, OPT_FORCE},
+    {"purge", required_argument, NULL, OPT_PURGE},
+    {"json", no_argument, NULL, CLI_OPT_JSON},
+    {"help", no_argument, NULL, CLI_OPT_HELP},
+    {NULL, 0, NULL, 0},
+};
+
+struct send {
+    struct cli *c;
+    once_client *client;
+    once_client_request request;
+    const char *order, *data, *path, *ca;
+    uint64_t deadline_ms, purge_ms;
+    int mode; /* OPT_RESUME, OPT_LIST, OPT_FORGET, OPT_PURGE, or 0: send */
+    int force;
+    int rc; /* of several orders, the worst */
+    once_client_header headers[ONCE_CLIENT_HEADERS_MAX];
+    void *memory[ONCE_CLIENT_HEADERS_MAX + 1]; /* what headers point to */
+    size_t n_memory;
+};
+
+/* ---- The command line --------------------------------------------------- */
+
+/* "Name: value", which is cut in place. */
+static int add_header(struct send *s, char *line, uint32_t flags)
+{
+    char *colon = strchr(line, ':'), *value;
+    once_client_header *h = &s->headers[s->request.n_headers];
+
+    if (s->request.n_headers == ONCE_CLIENT_HEADERS_MAX)
+        return cli_usage(s->c, "more than %zu headers",
+                         ONCE_CLIENT_HEADERS_MAX);
+    if (colon == NULL || colon == line)
+        return cli_usage(s->c, "a header looks like 'Name: value'");
+    *colon = '\0';
+    value = colon + 1 + strspn(colon + 1, " \t");
+    h->name = line;
+    h->value = value;
+    h->flags = flags;
+    s->request.headers = s->headers;
+    s->request.n_headers++;
+    return CLI_OK;
+}
+
+static int add_lines(struct send *s, char *text, uint32_t flags)
+{
+    int rc = CLI_OK;
+
+    while (*text != '\0' && rc == CLI_OK) {
+        size_t size = strcspn(text, "\n"), end = size;
+        char *next = text + size + (text[size] == '\n');
+
+        if (end > 0 && text[end - 1] == '\r')
+            end--;
+        text[end] = '\0';
+        if (end > 0)
+            rc = add_header(s, text, flags);
+        text = next;
+    }
+    return rc;
+}
+
+/* Reads a file as text with a NUL behind, which is freed at the end. */
+static int read_text(struct send *s, const char *path, size_t most, char **out)
+{
+    once_bytes file = {NULL, 0};
+    char *text;
+    int rc;
+
+    if (s->n_memory == ONCE_CLIENT_HEADERS_MAX)
+        return cli_usage(s->c, "more than %zu header options",
+                         ONCE_CLIENT_HEADERS_MAX);
+    rc = cli_read_file(s->c, path, most, &file);
+    if (rc != CLI_OK)
+        return rc;
+    text = malloc(file.size + 1);
+    if (text != NULL) {
+        if (file.size > 0)
+            memcpy(text, file.data, file.size);
+        text[file.size] = '\0';
+        s->memory[s->n_memory++] = text;
+    }
+    free((void *)(uintptr_t)file.data);
+    if (text == NULL)
+        return cli_say(s->c, CLI_STORE, "out of memory");
+    *out = text;
+    return CLI_OK;
+}
+
+static int take_header(struct send *s, const char *word, uint32_t flags)
+{
+    char *text = NULL;
+    int rc;
+
+    if (word[0] == '@') {
+        rc = read_text(s, word + 1, HEADER_FILE_MAX, &text);
+        return rc == CLI_OK ? add_lines(s, text, flags) : rc;
+    }
+    if (s->n_memory == ONCE_CLIENT_HEADERS_MAX)
+        return cli_usage(s->c, "more than %zu headers",
+                         ONCE_CLIENT_HEADERS_MAX);
+    text = strdup(word);
+    if (text == NULL)
+        return cli_say(s->c, CLI_STORE, "out of memory");
+    s->memory[s->n_memory++] = text;
+    return add_header(s, text, flags);
+}
+
+static int set_mode(struct send *s, int mode)
+{
+    if (s->mode != 0 && s->mode != mode)
+        return cli_usage(s->c, "one of --resume, --list, --forget and --purge");
+    s->mode = mode;
+    return CLI_OK;
+}
+
+static int take_option(struct send *s, int o)
+{
+    int rc;
+
+    switch (o) {
+    case OPT_ORDER:
+        s->order = optarg;
+        return CLI_OK;
+    case OPT_GROUP:
+        s->request.group = optarg;
+        return CLI_OK;
+    case OPT_DATA:
+        s->data = optarg;
+        return CLI_OK;
+    case OPT_HEADER:
+        return take_header(s, optarg, 0);
+    case OPT_SECRET:
+        return take_header(s, optarg, ONCE_CLIENT_SECRET);
+    case OPT_DEADLINE:
+        return cli_read_time(s->c, "--deadline", optarg, &s->deadline_ms);
+    case OPT_FILE:
+        s->path = optarg;
+        return CLI_OK;
+    case OPT_CA:
+        s->ca = optarg;
+        return CLI_OK;
+    case OPT_ASK_REFUSED:
+        s->request.ask_refused = 1;
+        return CLI_OK;
+    case OPT_FORCE:
+        s->force = 1;
+        return CLI_OK;
+    case OPT_PURGE:
+        rc = set_mode(s, o);
+        return rc == CLI_OK
+                   ? cli_read_time(s->c, "--purge", optarg, &s->purge_ms)
+                   : rc;
+    default:
+        return set_mode(s, o);
+    }
+}
+
+static int check_words(struct send *s, int argc, char **argv)
+{
+    int words = argc - optind;
+
+    if (s->mode != 0 && (words > 0 || s->data != NULL))
+        return cli_usage(s->c, "a request and --resume, --list, --forget or "
+                               "--purge do not go together");
+    if (s->mode == 0 && words != 2)
+        return cli_usage(s->c, "takes a method and a URL: POST https://...");
+    if (s->order == NULL && (s->mode == 0 || s->mode == OPT_FORGET))
+        return cli_usage(s->c, "which order? Say --order ID");
+    if (s->force && s->mode != OPT_FORGET)
+        return cli_usage(s->c, "--force goes with --forget");
+    if (s->deadline_ms > ONCE_CLIENT_DEADLINE_MAX_MS)
+        return cli_usage(s->c, "--deadline is at most 7d");
+    s->request.deadline_ms = (uint32_t)s->deadline_ms;
+    if (s->order != NULL) {
+        s->request.order.data = s->order;
+        s->request.order.size = strlen(s->order);
+    }
+    if (words == 2) {
+        s->request.method = argv[optind];
+        s->request.url = argv[optind + 1];
+    }
+    return CLI_OK;
+}
+
+static int read_body(struct send *s)
+{
+    if (s->data == NULL)
+        return CLI_OK;
+    if (s->data[0] == '@')
+        return cli_read_file(s->c, s->data + 1, ONCE_CLIENT_BODY_MAX,
+                             &s->request.body);
+    s->request.body.data = s->data;
+    s->request.body.size = strlen(s->data);
+    return CLI_OK;
+}
+
+/* ---- What is said ------------------------------------------------------- */
+
+static int exit_of(int outcome)
+{
+    switch (outcome) {
+    case ONCE_CLIENT_DONE:
+        return CLI_OK;
+    case ONCE_CLIENT_NOT_DONE:
+        return CLI_NO;
+    case ONCE_CLIENT_MISMATCH:
+        return SEND_MISMATCH;
+    default:
+        return SEND_UNKNOWN;
+    }
+}
+
+static const char *name_of(int outcome)
+{
+    static const char *const names[] = {"", "done", "not-done", "unknown",
+                                        "mismatch"};
+
+    return names[outcome];
+}
+
+static const char *advice(const once_client_result *r)
+{
+    switch (r->outcome) {
+    case ONCE_CLIENT_MISMATCH:
+        return "Send what was kept with --resume, or take the right id";
+    case ONCE_CLIENT_NOT_DONE:
+        return r->final ? "It stays so; --ask-refused asks once more"
+                        : "The same line again sends it again, same key";
+    case ONCE_CLIENT_UNKNOWN:
+        return r->reason == ONCE_CLIENT_TOO_OLD
+                   ? "Find out from the service, then --forget --force it"
+                   : "Run the same line again; do not send it as a new order";
+    default:
+        return NULL;
+    }
+}
+
+static int say_result(const struct send *s, const once_client_result *r)
+{
+    const char *next = advice(r);
+
+    if (r->outcome != ONCE_CLIENT_DONE || r->reason == ONCE_CLIENT_ANSWER_LOST)
+        cli_say(s->c, 0, "%s: %s (%s; key %s)", name_of(r->outcome),
+                once_client_text(r->reason), r->text, r->key_hash);
+    if (next != NULL)
+        fprintf(stderr, "%s.\n", next);
+    if (r->unkept)
+        cli_say(s->c, 0,
+                "the file of orders could not be written; the same line again "
+                "asks the server for the answer");
+    return exit_of(r->outcome);
+}
+
+static int print_json(const struct send *s, once_bytes order,
+                      const once_client_result *r)
+{
+    json_t *o =
+        json_pack("{s:o, s:s, s:s, s:i, s:b, s:b, s:b, s:i, s:i, s:s, s:o}",
+                  "order", cli_json_text(order), "outcome", name_of(r->outcome),
+                  "reason", once_client_text(r->reason), "status", r->status,
+                  "replayed", r->replayed, "kept", r->kept, "final", r->final,
+                  "attempts", (int)r->attempts, "doubt", (int)r->doubt,
+                  "key_hash", r->key_hash, "body", cli_json_text(r->body));
+    int rc = cli_print_json(s->c, o);
+
+    return rc == CLI_OK ? exit_of(r->outcome) : rc;
+}
+
+/* The body as it came. With --resume of all there is nothing to tell where one
+ * ends: a line for each order is printed instead. */
+static int print_result(const struct send *s, once_bytes order,
+                        const once_client_result *r)
+{
+    if (s->c->json)
+        return print_json(s, order, r);
+    if (s->mode == OPT_RESUME && s->order == NULL) {
+        cli_print_text(stdout, order);
+        printf("\t%s\t%s\n", name_of(r->outcome), once_client_text(r->reason));
+    } else if (r->body.size > 0 &&
+               fwrite(r->body.data, 1, r->body.size, stdout) != r->body.size) {
+        return cli_say(s->c, CLI_STORE,
+                       "stdout: not all of it could be written; the order is "
+                       "%s",
+                       name_of(r->outcome));
+    }
+    return say_result(s, r);
+}
+
+static int trouble(const struct send *s, int code, const once_error *err)
+{
+    cli_say(s->c, 0, "%s", err->text[0] ? err->text : once_text(code));
+    if (code == ONCE_EINVAL || code == ONCE_ELIMIT)
+        return CLI_USAGE;
+    fputs("Nothing was sent. Check the file of orders and its folder.\n",
+          stderr);
+    return CLI_STORE;
+}
+
+/* ---- What is done ------------------------------------------------------- */
+
+static int send_one(struct send *s)
+{
+    once_client_result r = ONCE_CLIENT_RESULT_INIT;
+    once_error err = {0, ""};
+    int rc = once_client_send(s->client, &s->request, &r, &err);
+
+    rc = rc < 0 ? trouble(s, rc, &err) : print_result(s, s->request.order, &r);
+    once_client_result_clear(&r);
+    return rc;
+}
+
+static int resume_one(void *user, const once_client_order *order)
+{
+    struct send *s = user;
+    int rc;
+
+    s->request.group = order->group;
+    s->request.order = order->order;
+    rc = send_one(s);
+    if (rc != CLI_OK && (s->rc == CLI_OK || rc == SEND_UNKNOWN))
+        s->rc = rc;
+    return rc == CLI_STORE;
+}
+
+static const char *state_name(int state)
+{
+    switch (state) {
+    case ONCE_CLIENT_PREPARED:
+        return "prepared";
+    case ONCE_CLIENT_SENT:
+        return "sent";
+    default:
+        return "unknown";
+    }
+}
+
+static int list_one(void *user, const once_client_order *o)
+{
+    struct send *s = user;
+    char created[CLI_TIME_SIZE];
+
+    cli_time(o->created_ms, created);
+    if (s->c->json) {
+        json_t *line = json_pack(
+            "{s:s, s:o, s:s, s:i, s:i, s:s, s:s, s:s}", "group", o->group,
+            "order", cli_json_text(o->order), "state", state_name(o->state),
+            "attempts", (int)o->attempts, "doubt", (int)o->doubt, "created",
+            created, "method", o->method, "key_hash", o->key_hash);
+
+        s->rc = cli_print_json(s->c, line);
+        return s->rc != CLI_OK;
+    }
+    printf("%s\t", o->group);
+    cli_print_text(stdout, o->order);
+    printf("\t%s\t%u\t%u\t%s\t%s\t%s\n", state_name(o->state),
+           (unsigned)o->attempts, (unsigned)o->doubt, created, o->method,
+           o->key_hash);
+    return 0;
+}
+
+static int forget(struct send *s)
+{
+    once_error err = {0, ""};
+    int rc = once_client_forget(s->client, s->request.group, s->request.order,
+                                s->force, &err);
+
+    if (rc < 0)
+        return trouble(s, rc, &err);
+    if (rc == ONCE_REFUSED)
+        return cli_say(s->c, CLI_NO,
+                       "it was done, or may have been: its id would get a new "
+                       "key. --force forgets it all the same");
+    return CLI_OK;
+}
+
+static int purge(struct send *s)
+{
+    once_error err = {0, ""};
+    uint64_t n = 0;
+    int rc = once_client_purge(s->client, s->purge_ms, &n, &err);
+
+    if (rc < 0)
+        return trouble(s, rc, &err);
+    printf("%llu\n", (unsigned long long)n);
+    return CLI_OK;
+}
+
+static int each(struct send *s, once_client_each *what)
+{
+    once_error err = {0, ""};
+    int rc = once_client_resume(s->client, what, s, &err);
+
+    return rc < 0 ? trouble(s, rc, &err) : s->rc;
+}
+
+static int go(struct send *s)
+{
+    switch (s->mode) {
+    case OPT_LIST:
+        return each(s, list_one);
+    case OPT_FORGET:
+        return forget(s);
+    case OPT_PURGE:
+        return purge(s);
+    case OPT_RESUME:
+        return s->order == NULL ? each(s, resume_one) : send_one(s);
+    default:
+        return send_one(s);
+    }
+}
+
+/* ---- The file ----------------------------------------------------------- */
+
+/* The path of the user's own file: free() it. NULL and errno. */
+static char *own_path(void)
+{
+    char *folder = run_state_folder(), *path = NULL;
+
+    if (folder != NULL && asprintf(&path, "%s/client.db", folder) < 0) {
+        path = NULL;
+        errno = ENOMEM;
+    }
+    free(folder);
+    return path;
+}
+
+static int open_client(struct send *s)
+{
+    once_client_options o = ONCE_CLIENT_OPTIONS_INIT;
+    once_error err = {0, ""};
+    char *own = NULL;
+    int rc;
+
+    if (s->path == NULL)
+        s->path = getenv("ONCE_CLIENT_STORE");
+    if (s->path == NULL || s->path[0] == '\0')
+        s->path = own = own_path();
+    if (s->path == NULL)
+        return cli_say(s->c, CLI_STORE,
+                       "no folder for the file of orders: %s; say "
+                       "--client-store PATH",
+                       strerror(errno));
+    o.ca_file = s->ca;
+    rc = once_client_open(s->path, &o, &err, &s->client);
+    free(own);
+    return rc < 0 ? trouble(s, rc, &err) : CLI_OK;
+}
+
+int cli_send(struct cli *c, int argc, char **argv)
+{
+    struct send s = {.c = c, .request = ONCE_CLIENT_REQUEST_INIT};
+    int o, rc = CLI_OK;
+
+    while ((o = cli_option(c, argc, argv, options, help, &rc)) != -1) {
+        if (o == '?')
+            goto out;
+        rc = take_option(&s, o);
+        if (rc != CLI_OK)
+            goto out;
+    }
+    rc = check_words(&s, argc, argv);
+    if (rc == CLI_OK)
+        rc = read_body(&s);
+    if (rc == CLI_OK)
+        rc = open_client(&s);
+    if (rc == CLI_OK)
+        rc = go(&s);
+out:
+    once_client_close(s.client);
+    if (s.data != NULL && s.data[0] == '@')
+        free((void *)(uintptr_t)s.request.body.data);
+    while (s.n_memory > 0)
+        free(s.memory[--s.n_memory]);
+    return rc;
+}

@@ -1,0 +1,371 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * cmd_stats.c - `once stats`: how many records there are, of which kind.
+ *
+ * Reads every record's head, since stores keep no counts of their own: a count
+ * that is kept beside the records would be a second truth. Groups are what
+ * callers make of them, so it refuses to remember more than GROUPS of them; the
+ * rest is counted together.
+ */
+#include "cli.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+/* clang-format off */
+static const char help[] =
+    "usage: once [--store URL] stats [--group G] [--json | --prometheus]\n"
+    "\n"
+    "Counts records by group and state. On a terminal a table; otherwise lines with\n"
+    "tabs between: group, absent, claimed, dispatched, completed, indeterminate,\n"
+    "corrupt, over (kept long enough, so once purge forgets them), bytes of all\n"
+    "results, when the oldest indeterminate one was granted, when the oldest of\n"
+    "all was. The last line is all groups together.\n"
+    "\n"
+    "  --group G      only this group\n"
+    "  --json         one JSON object: \"groups\", a list, and \"all\"\n"
+    "  --prometheus   metrics, for the textfile collector of the node exporter\n"
+    "\n"
+    "Reads the whole store, beside whoever else uses it. Only the first 250 groups\n"
+    "are counted each by itself. Times are UTC; what is over, is so by this host's\n"
+    "clock.\n";
+/* clang-format on */
+
+enum { OPT_GROUP = 1, OPT_PROMETHEUS };
+
+static const struct option options[] = {
+    CLI_COMMON_OPTIONS,
+    {"group", required_argument, NULL, OPT_GROUP},
+    {"prometheus", no_argument, NULL, OPT_PROMETHEUS},
+    {NULL, 0, NULL, 0},
+};
+
+enum { GROUPS = 250, SLOTS = 512, CORRUPT = ONCE_INDETERMINATE + 1, KINDS };
+
+struct count {
+    uint8_t group[ONCE_GROUP_SIZE];
+    uint64_t of[KINDS]; /* by state, and the corrupt ones */
+    uint64_t over;
+    uint64_t bytes;
+    uint64_t lost_ms;   /* when the oldest indeterminate one was granted */
+    uint64_t oldest_ms; /* ... and the oldest of all; 0: none            */
+};
+
+struct stats {
+    uint64_t now_ms;
+    int by_group;
+    uint8_t group[ONCE_GROUP_SIZE];
+    int prometheus;
+    struct count all, others; /* others: of groups that found no place */
+    struct count groups[GROUPS];
+    size_t n;
+    uint16_t slots[SLOTS]; /* 0: free, or an index and one more */
+};
+
+/* ---- Counting ------------------------------------------------------------ */
+
+/* FNV-1a: the names of a few groups, not a defence. */
+static size_t slot_of(const uint8_t group[ONCE_GROUP_SIZE])
+{
+    uint32_t h = 2166136261u;
+    size_t i;
+
+    for (i = 0; i < ONCE_GROUP_SIZE; i++)
+        h = (h ^ group[i]) * 16777619u;
+    return h % SLOTS;
+}
+
+/* More slots than groups: the search always ends at a free one. */
+static struct count *count_of(struct stats *s,
+                              const uint8_t group[ONCE_GROUP_SIZE])
+{
+    size_t slot = slot_of(group);
+    struct count *count;
+
+    for (; s->slots[slot] != 0; slot = (slot + 1) % SLOTS) {
+        count = &s->groups[s->slots[slot] - 1];
+        if (memcmp(count->group, group, ONCE_GROUP_SIZE) == 0)
+            return count;
+    }
+    if (s->n == GROUPS)
+        return &s->others;
+    count = &s->groups[s->n++];
+    s->slots[slot] = (uint16_t)s->n;
+    memcpy(count->group, group, ONCE_GROUP_SIZE);
+    return count;
+}
+
+static void earlier(uint64_t *ms, uint64_t granted_ms)
+{
+    if (*ms == 0 || granted_ms < *ms)
+        *ms = granted_ms;
+}
+
+static void add(struct count *n, const once_record *r, uint64_t now_ms)
+{
+    int corrupt = r->state > ONCE_INDETERMINATE;
+
+    n->of[corrupt ? CORRUPT : r->state]++;
+    if (corrupt)
+        return; /* nothing else in it can be believed */
+    n->bytes += r->result.size;
+    n->over += (r->state == ONCE_COMPLETED || r->state == ONCE_ABSENT) &&
+               now_ms >= r->keep_ms;
+    earlier(&n->oldest_ms, r->granted_ms);
+    if (r->state == ONCE_INDETERMINATE)
+        earlier(&n->lost_ms, r->granted_ms);
+}
+
+static int see(void *user, const struct cli_row *row)
+{
+    static const uint8_t nobody[ONCE_GROUP_SIZE] = {0};
+    struct stats *s = user;
+    const once_record *r = &row->record;
+    int corrupt = r->state > ONCE_INDETERMINATE;
+    const uint8_t *group = corrupt ? nobody : r->group;
+
+    if (s->by_group &&
+        (corrupt || memcmp(group, s->group, ONCE_GROUP_SIZE) != 0))
+        return CLI_OK;
+    add(count_of(s, group), r, s->now_ms);
+    add(&s->all, r, s->now_ms);
+    return CLI_OK;
+}
+
+static int by_name(const void *a, const void *b)
+{
+    const struct count *x = a, *y = b;
+
+    return memcmp(x->group, y->group, ONCE_GROUP_SIZE);
+}
+
+static uint64_t total(const struct count *n)
+{
+    uint64_t sum = 0;
+    int i;
+
+    for (i = 0; i < KINDS; i++)
+        sum += n->of[i];
+    return sum;
+}
+
+/* ---- Telling ------------------------------------------------------------- */
+
+/* No group has a space in it: these cannot be mistaken for one. */
+static const char *title(const struct stats *s, const struct count *n,
+                         char out[CLI_GROUP_TEXT])
+{
+    if (n == &s->all)
+        return "all groups";
+    if (n == &s->others)
+        return "other groups";
+    cli_group(n->group, out);
+    return out[0] ? out : "no group";
+}
+
+static void print_heading(const struct cli *c)
+{
+    int i;
+
+    if (!c->tty)
+        return;
+    printf("%-20s", "GROUP");
+    for (i = 0; i < KINDS; i++)
+        printf(" %13s", cli_state(i));
+    printf(" %10s %14s  %-24s  %s\n", "over", "bytes", "oldest indeterminate",
+           "oldest");
+}
+
+static void print_row(const struct cli *c, const struct stats *s,
+                      const struct count *n)
+{
+    char text[CLI_GROUP_TEXT], lost[CLI_TIME_SIZE], oldest[CLI_TIME_SIZE];
+    int i;
+
+    printf(c->tty ? "%-20s" : "%s", title(s, n, text));
+    for (i = 0; i < KINDS; i++)
+        printf(c->tty ? " %s%13llu%s" : "\t%s%llu%s",
+               n->of[i] ? cli_color(c, i) : "", (unsigned long long)n->of[i],
+               n->of[i] ? cli_plain(c, i) : "");
+    cli_time(n->lost_ms, lost);
+    cli_time(n->oldest_ms, oldest);
+    printf(c->tty ? " %10llu %14llu  %-24s  %s\n" : "\t%llu\t%llu\t%s\t%s\n",
+           (unsigned long long)n->over, (unsigned long long)n->bytes, lost,
+           oldest);
+}
+
+static json_t *json_count(const struct stats *s, const struct count *n)
+{
+    char group[CLI_GROUP_TEXT];
+    json_t *o;
+    int i;
+
+    cli_group(n->group, group);
+    o = json_pack("{s:s?, s:I, s:I, s:o, s:o}", "group",
+                  group[0] ? group : NULL, "over", (json_int_t)n->over, "bytes",
+                  (json_int_t)n->bytes, "oldest_indeterminate",
+                  cli_json_time(n->lost_ms), "oldest",
+                  cli_json_time(n->oldest_ms));
+    for (i = 0; i < KINDS; i++)
+        json_object_set_new(o, cli_state(i),
+                            json_integer((json_int_t)n->of[i]));
+    if (n == &s->all)
+        json_object_del(o, "group");
+    if (n == &s->others)
+        json_object_set_new(o, "others", json_true());
+    return o;
+}
+
+static int print_json(const struct cli *c, const struct stats *s)
+{
+    json_t *list = json_array();
+    size_t i;
+
+    for (i = 0; i < s->n; i++)
+        json_array_append_new(list, json_count(s, &s->groups[i]));
+    if (total(&s->others) > 0)
+        json_array_append_new(list, json_count(s, &s->others));
+    return cli_print_json(c, json_pack("{s:o, s:o}", "groups", list, "all",
+                                       json_count(s, &s->all)));
+}
+
+/* A label's value: escaped as Prometheus wants it. */
+static void print_label(const struct stats *s, const struct count *n)
+{
+    char text[CLI_GROUP_TEXT];
+    const char *p;
+
+    cli_group(n->group, text);
+    for (p = n == &s->others ? "other groups" : text; *p != '\0'; p++) {
+        if (*p == '"' || *p == '\\')
+            putchar('\\');
+        putchar(*p);
+    }
+}
+
+static void metric(const struct stats *s, const struct count *n,
+                   const char *name, const char *state, uint64_t value)
+{
+    printf("once_%s{group=\"", name);
+    print_label(s, n);
+    printf("\"%s%s%s} %llu\n", state ? ",state=\"" : "", state ? state : "",
+           state ? "\"" : "", (unsigned long long)value);
+}
+
+static void print_states(const struct stats *s, const struct count *n)
+{
+    int i;
+
+    for (i = 0; i < KINDS; i++)
+        metric(s, n, "records", cli_state(i), n->of[i]);
+}
+
+static void print_over(const struct stats *s, const struct count *n)
+{
+    metric(s, n, "records_over", NULL, n->over);
+}
+
+static void print_bytes(const struct stats *s, const struct count *n)
+{
+    metric(s, n, "result_bytes", NULL, n->bytes);
+}
+
+static void print_lost(const struct stats *s, const struct count *n)
+{
+    if (n->lost_ms > 0)
+        metric(s, n, "oldest_indeterminate_timestamp_seconds", NULL,
+               n->lost_ms / 1000);
+}
+
+static const struct family {
+    const char *name, *help;
+    void (*print)(const struct stats *s, const struct count *n);
+} families[] = {
+    {"records", "Records by group and state.", print_states},
+    {"records_over", "Records that were kept long enough.", print_over},
+    {"result_bytes", "Bytes of all results.", print_bytes},
+    {"oldest_indeterminate_timestamp_seconds",
+     "When the oldest indeterminate record was granted.", print_lost},
+};
+
+static void print_prometheus(const struct stats *s)
+{
+    size_t i, k;
+
+    for (i = 0; i < sizeof(families) / sizeof(families[0]); i++) {
+        printf("# HELP once_%s %s\n# TYPE once_%s gauge\n", families[i].name,
+               families[i].help, families[i].name);
+        for (k = 0; k < s->n; k++)
+            families[i].print(s, &s->groups[k]);
+        if (total(&s->others) > 0)
+            families[i].print(s, &s->others);
+    }
+}
+
+static int report(const struct cli *c, const struct stats *s)
+{
+    size_t i;
+
+    if (c->json)
+        return print_json(c, s);
+    if (s->prometheus) {
+        print_prometheus(s);
+        return CLI_OK;
+    }
+    print_heading(c);
+    for (i = 0; i < s->n; i++)
+        print_row(c, s, &s->groups[i]);
+    if (total(&s->others) > 0)
+        print_row(c, s, &s->others);
+    print_row(c, s, &s->all);
+    return CLI_OK;
+}
+
+static int read_args(struct cli *c, int argc, char **argv, struct stats *s,
+                     int *go)
+{
+    int o, rc = CLI_OK;
+
+    while ((o = cli_option(c, argc, argv, options, help, &rc)) != -1) {
+        if (o == OPT_GROUP)
+            rc = cli_read_filter(c, optarg, s->group);
+        s->by_group |= o == OPT_GROUP;
+        s->prometheus |= o == OPT_PROMETHEUS;
+        if (o == '?' || rc != CLI_OK)
+            return rc;
+    }
+    if (optind < argc)
+        return cli_usage(c, "takes options only");
+    if (c->json && s->prometheus)
+        return cli_usage(c, "--json and --prometheus exclude each other");
+    *go = 1;
+    return CLI_OK;
+}
+
+int cli_stats(struct cli *c, int argc, char **argv)
+{
+    struct stats *s = calloc(1, sizeof(*s));
+    struct cli_progress progress;
+    once_engine *e = NULL;
+    int rc, go = 0;
+
+    if (s == NULL)
+        return cli_say(c, CLI_STORE, "out of memory");
+    rc = read_args(c, argc, argv, s, &go);
+    if (!go)
+        goto out;
+    rc = cli_open(c, &e);
+    if (rc != CLI_OK)
+        goto out;
+    s->now_ms = cli_now_ms();
+    cli_progress_start(&progress, c, "records");
+    rc = cli_walk(c, e, NULL, &progress, see, s);
+    cli_progress_end(&progress);
+    once_engine_close(e);
+    qsort(s->groups, s->n, sizeof(s->groups[0]), by_name);
+    if (rc == CLI_OK)
+        rc = report(c, s);
+out:
+    free(s);
+    return rc;
+}
