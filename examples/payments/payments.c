@@ -7,7 +7,9 @@
  *    GET  /ledger                                   -> all orders, in pages
  *
  * It knows nothing of idempotency, on purpose: it charges as often as it is
- * asked, and so its ledger shows what a repetition costs. And it misbehaves
+ * asked, and so its ledger shows what a repetition costs. (The same files with
+ * guarded.c in place of plain.c are a service that can be asked again: there
+ * is the guard, not here.) And it misbehaves
  * when told to, for all charges (--sample) or for one (X-Sample, ?sample=), so
  * that one can watch a slow, failing, lying or dying service from outside.
  *
@@ -55,6 +57,7 @@ enum limits {
 
 struct service {
     const char *db;
+    const char *store;
     char address[INET_ADDRSTRLEN]; /* the same as in `listen` */
     struct sockaddr_in listen;
     uint32_t threads;
@@ -67,6 +70,7 @@ struct service {
 
 struct request {
     struct MHD_Connection *connection;
+    struct once_mhd_call *call;
     enum { READ, CHARGE, ANSWER } step;
     struct manners manners;
     struct nap nap;
@@ -105,46 +109,22 @@ refuse(struct request *r, unsigned status, const char *field,
     return false;
 }
 
-/* Ends the connection after the first half of the answer. */
-static ssize_t half_read(void *cls, uint64_t at, char *out, size_t max)
-{
-    const struct request *r = cls;
-    size_t left = strlen(r->answer) / 2 - (size_t)at;
-
-    if (left == 0)
-        return MHD_CONTENT_READER_END_WITH_ERROR;
-    if (left > max)
-        left = max;
-    memcpy(out, r->answer + at, left);
-    return (ssize_t)left;
-}
-
 static enum MHD_Result answer(struct request *r)
 {
     char location[sizeof("/orders/") + ORDER_MAX];
-    enum MHD_Result rc = MHD_NO;
-    struct MHD_Response *m;
-    size_t size;
+    struct reply reply = {
+        .status = r->status,
+        .allow = r->allow,
+        .body = r->answer,
+        .half = r->status == MHD_HTTP_CREATED && r->manners.fault == HALF,
+    };
 
     if (r->answer == NULL)
         return MHD_NO;
-    size = strlen(r->answer);
-    if (r->status == MHD_HTTP_CREATED && r->manners.fault == HALF)
-        m = MHD_create_response_from_callback(size, BODY_MAX, half_read, r,
-                                              NULL);
-    else
-        m = MHD_create_response_from_buffer(size, r->answer,
-                                            MHD_RESPMEM_MUST_COPY);
-    if (m == NULL)
-        return MHD_NO;
     snprintf(location, sizeof(location), "/orders/%s", r->order);
-    if (MHD_add_response_header(m, "Content-Type", "application/json") &&
-        (r->status != MHD_HTTP_CREATED ||
-         MHD_add_response_header(m, "Location", location)) &&
-        (r->allow == NULL || MHD_add_response_header(m, "Allow", r->allow)))
-        rc = MHD_queue_response(r->connection, r->status, m);
-    MHD_destroy_response(m);
-    return rc;
+    if (r->status == MHD_HTTP_CREATED)
+        reply.location = location;
+    return way_answer(r->connection, r->call, &reply);
 }
 
 /* ---- POST /charge ---------------------------------------------------- */
@@ -245,7 +225,8 @@ static enum MHD_Result misbehave(struct request *r)
     case DIE:
         _exit(70);
     case GARBAGE:
-        send_garbage(r);
+        if (!way_is_guarded) /* not a byte leaves before the record is there */
+            send_garbage(r);
         return MHD_NO;
     case DROP:
         return MHD_NO; /* libmicrohttpd closes the connection then. */
@@ -256,12 +237,26 @@ static enum MHD_Result misbehave(struct request *r)
     return answer(r);
 }
 
+/* The service stops: what is not charged by now will not be. */
+static enum MHD_Result cut_short(struct request *r)
+{
+    const struct reply reply = {
+        .status = MHD_HTTP_SERVICE_UNAVAILABLE,
+        .body = "{\"error\":\"the service is about to stop\"}\n",
+        .nothing_done = true,
+    };
+
+    if (!way_is_guarded)
+        return MHD_NO;
+    return way_answer(r->connection, r->call, &reply);
+}
+
 static enum MHD_Result charge(struct service *s, struct request *r)
 {
     const struct manners *m = &r->manners;
 
-    if (r->nap.cut)
-        return MHD_NO; /* What is not charged by now will not be. */
+    if (r->nap.cut && (r->step == CHARGE || !way_is_guarded))
+        return cut_short(r);
     if (r->step == READ) {
         if (!charge_read(s, r))
             return answer(r);
@@ -278,7 +273,7 @@ static enum MHD_Result charge(struct service *s, struct request *r)
             return answer(r);
         }
         r->step = ANSWER;
-        if (m->nap_ms[AFTER] > 0)
+        if (m->nap_ms[AFTER] > 0 && !way_is_gone(r->call))
             return naps_add(&s->naps, &r->nap, m->nap_ms[AFTER]);
     }
     return misbehave(r);
@@ -358,10 +353,10 @@ static enum MHD_Result route(struct service *s, struct request *r,
  * libmicrohttpd calls this once for the header, then for each piece of the
  * body, then once more with an empty piece; and again after a nap.
  */
-static enum MHD_Result on_request(void *cls, struct MHD_Connection *c,
-                                  const char *path, const char *method,
-                                  const char *version, const char *piece,
-                                  size_t *size, void **own)
+static enum MHD_Result on_request(void *cls, struct once_mhd_call *call,
+                                  struct MHD_Connection *c, const char *path,
+                                  const char *method, const char *version,
+                                  const char *piece, size_t *size, void **own)
 {
     struct request *r = *own;
 
@@ -371,6 +366,7 @@ static enum MHD_Result on_request(void *cls, struct MHD_Connection *c,
         if (r == NULL)
             return MHD_NO;
         r->connection = r->nap.connection = c;
+        r->call = call;
         return MHD_YES;
     }
     if (*size == 0)
@@ -386,14 +382,10 @@ static enum MHD_Result on_request(void *cls, struct MHD_Connection *c,
     return MHD_YES;
 }
 
-static void on_end(void *cls, struct MHD_Connection *c, void **own,
-                   enum MHD_RequestTerminationCode why)
+static void on_end(void **own)
 {
     struct request *r = *own;
 
-    (void)cls;
-    (void)c;
-    (void)why;
     if (r != NULL)
         free(r->answer);
     free(r);
@@ -405,7 +397,16 @@ static void on_end(void *cls, struct MHD_Connection *c, void **own,
 /* Until SIGINT or SIGTERM. The exit status. */
 static int run(struct service *s)
 {
-    struct MHD_Daemon *daemon;
+    const struct way_options options = {
+        .listen = &s->listen,
+        .address = s->address,
+        .threads = s->threads,
+        .store = s->store,
+        .handler = on_request,
+        .ended = on_end,
+        .cls = s,
+    };
+    struct way *way;
     sigset_t ends;
     int rc, sig;
 
@@ -419,26 +420,16 @@ static int run(struct service *s)
         fprintf(stderr, "payments: a thread: %s\n", strerror(rc));
         return 1;
     }
-    daemon = MHD_start_daemon(
-        MHD_USE_EPOLL_INTERNAL_THREAD | MHD_ALLOW_SUSPEND_RESUME, 0, NULL, NULL,
-        on_request, s, MHD_OPTION_SOCK_ADDR,
-        (const struct sockaddr *)&s->listen, MHD_OPTION_THREAD_POOL_SIZE,
-        (unsigned)s->threads, MHD_OPTION_CONNECTION_LIMIT,
-        (unsigned)CONNECTIONS_MAX, MHD_OPTION_CONNECTION_TIMEOUT, 75u,
-        MHD_OPTION_NOTIFY_COMPLETED, on_end, NULL, MHD_OPTION_END);
-    if (daemon != NULL) {
-        printf("payments: listening on %s:%u\n", s->address,
-               MHD_get_daemon_info(daemon, MHD_DAEMON_INFO_BIND_PORT)->port);
+    way = way_open(&options);
+    if (way != NULL) {
+        printf("payments: listening on %s:%u\n", s->address, way_port(way));
         fflush(stdout);
         sigwait(&ends, &sig);
-    } else {
-        fprintf(stderr, "payments: cannot listen on %s:%u: %s\n", s->address,
-                ntohs(s->listen.sin_port), strerror(errno));
     }
     naps_stop(&s->naps);
-    if (daemon != NULL)
-        MHD_stop_daemon(daemon);
-    return daemon != NULL ? 0 : 1;
+    if (way != NULL)
+        way_close(way);
+    return way != NULL ? 0 : 1;
 }
 
 static const char usage[] =
@@ -452,6 +443,7 @@ static const char usage[] =
     "  --sample MANNERS  how to misbehave, as in the header X-Sample\n"
     "  --every N         1 to 1000000; misbehave at each Nth charge only [1]\n"
     "  --slow-ms MS      0 to 600000; the same as --sample slow=MS\n"
+    "  --store URL       where payments-guarded keeps its records [memory:]\n"
     "MANNERS " MANNERS_RULE "\n";
 
 /* Numeric loopback addresses only: see the top. */
@@ -479,6 +471,7 @@ static void options_parse(int argc, char **argv, struct service *s)
         {"sample", required_argument, NULL, 's'},
         {"slow-ms", required_argument, NULL, 'm'},
         {"every", required_argument, NULL, 'e'},
+        {"store", required_argument, NULL, 'S'},
         {"help", no_argument, NULL, 'h'},
         {NULL, 0, NULL, 0},
     };
@@ -506,6 +499,10 @@ static void options_parse(int argc, char **argv, struct service *s)
         case 'e':
             good = number_parse(optarg, 1, EVERY_MAX, &s->every);
             break;
+        case 'S':
+            s->store = optarg;
+            good = way_is_guarded;
+            break;
         case 'h':
             fputs(usage, stdout);
             exit(0);
@@ -527,6 +524,7 @@ int main(int argc, char **argv)
         .address = "127.0.0.1",
         .listen = {.sin_family = AF_INET,
                    .sin_addr.s_addr = htonl(INADDR_LOOPBACK)},
+        .store = "memory:",
         .threads = 2,
         .every = 1,
         .naps = {.lock = PTHREAD_MUTEX_INITIALIZER,

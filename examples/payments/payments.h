@@ -1,11 +1,13 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * payments.h - what payments.c, which speaks HTTP, has of the other files.
+ * payments.h - what payments.c, which knows the requests, has of the other
+ * files.
  */
 #ifndef PAYMENTS_H
 #define PAYMENTS_H
 
 #include <microhttpd.h>
+#include <netinet/in.h>
 #include <pthread.h>
 #include <sqlite3.h>
 #include <stdbool.h>
@@ -82,5 +84,51 @@ int naps_start(struct naps *n); /* 0, or an error number */
 void naps_stop(struct naps *n);
 /* For a handler to return, which is called again when `ms` are over. */
 enum MHD_Result naps_add(struct naps *n, struct nap *one, uint32_t ms);
+
+/* ---- plain.c or guarded.c: how requests come in and answers leave -------- */
+
+/* Two programs have all the rest in common: `payments`, to which a repetition
+ * is a new charge, and `payments-guarded`, which has Once inside. */
+extern const bool way_is_guarded;
+
+struct way;
+struct once_mhd_call; /* of the guarded program; NULL in the plain one */
+
+/* As libmicrohttpd's MHD_AccessHandlerCallback, and `call`. */
+typedef enum MHD_Result way_handler(void *cls, struct once_mhd_call *call,
+                                    struct MHD_Connection *c, const char *path,
+                                    const char *method, const char *version,
+                                    const char *piece, size_t *size,
+                                    void **own);
+
+struct way_options {
+    const struct sockaddr_in *listen;
+    const char *address; /* the same */
+    unsigned threads;
+    const char *store; /* URL; guarded only */
+    way_handler *handler;
+    void (*ended)(void **own);
+    void *cls; /* of the handler */
+};
+
+/* NULL, and stderr says why. */
+struct way *way_open(const struct way_options *o);
+unsigned way_port(const struct way *w);
+/* After naps_stop(). */
+void way_close(struct way *w);
+
+struct reply {
+    unsigned status;
+    const char *location, *allow; /* or NULL */
+    const char *body;             /* JSON */
+    bool half;         /* the connection is to break after half of the body */
+    bool nothing_done; /* and nothing will be */
+};
+
+/* For a handler to return. The body is copied. */
+enum MHD_Result way_answer(struct MHD_Connection *c, struct once_mhd_call *call,
+                           const struct reply *r);
+/* Whether the client has left, so that naps are no use any more. */
+bool way_is_gone(const struct once_mhd_call *call);
 
 #endif /* PAYMENTS_H */

@@ -14,8 +14,24 @@ pytest.register_assert_rewrite("gateway")
 import gateway  # noqa: E402  pylint: disable=wrong-import-position
 
 
+def pytest_configure(config):
+    config.addinivalue_line(
+        "markers", "nginx_only(reason): about nginx, not about the contract")
+
+
+def pytest_runtest_setup(item):
+    mark = item.get_closest_marker("nginx_only")
+    if mark is not None and gateway.TARGET != "nginx":
+        pytest.skip("only nginx: " + mark.args[0])
+
+
 def pytest_sessionstart(session):
     del session
+    if gateway.TARGET == "guarded":
+        if not os.path.exists(gateway.GUARDED):
+            pytest.exit("no server at %s: build it, or set ONCE_GUARDED"
+                        % gateway.GUARDED, 77)
+        return
     if gateway.NGINX is None:
         pytest.exit("no nginx: apt-get install nginx", 77)
     if not gateway.PLAIN and not os.path.exists(gateway.MODULE):

@@ -21,6 +21,13 @@ Environment:
   ONCE_NGINX_BIN  the nginx, default nginx. (Not NGINX: nginx parses that name.)
   ONCE_PLAIN      1: leave the module and its directives out. The suite must
                   then fail nearly everywhere; it proves that tests can fail.
+  ONCE_TARGET     nginx (the default), or guarded: a server whose handlers are
+                  guarded from inside (test/guard/server.c). It gets the same
+                  directives, in a file of its own; what is a matter of nginx
+                  and not of the contract is marked nginx_only and skipped.
+  ONCE_GUARDED    that server, default test/guarded_server in ONCE_BUILD
+  ONCE_GUARDED_THREADS
+                  connection: it has a thread for each connection
 """
 
 import collections
@@ -45,6 +52,11 @@ MODULE = os.path.abspath(
     os.environ.get("ONCE_MODULE", ROOT / "build/ngx_http_once_module.so"))
 NGINX = shutil.which(os.environ.get("ONCE_NGINX_BIN", "nginx"))
 PLAIN = os.environ.get("ONCE_PLAIN") == "1"
+TARGET = os.environ.get("ONCE_TARGET", "nginx")
+BUILD = pathlib.Path(os.environ.get("ONCE_BUILD", ROOT / "build"))
+THREADED = os.environ.get("ONCE_GUARDED_THREADS") == "connection"
+GUARDED = os.path.abspath(
+    os.environ.get("ONCE_GUARDED", BUILD / "test/guarded_server"))
 
 # Part of every key, scope and request body that we send. It must turn up in no
 # log, no error text, no status page and no store.
@@ -727,6 +739,87 @@ class Gateway:
             assert not lines, "a secret is in %s: %s" % (name, lines[:3])
 
 
+# Directives that the guarded server knows, or may pass over because they are
+# nginx's own way of reading, buffering and sending (test/guard/conf.c).
+UNDERSTOOD = re.compile(r"""
+    once | once_(?!status\b)\w+ | proxy_pass | proxy_read_timeout |
+    auth_basic | auth_basic_user_file | deny | client_max_body_size |
+    client_body_buffer_size | client_body_in_file_only | gzip |
+    proxy_(buffering | buffer_size | buffers | busy_buffers_size |
+           http_version | ignore_client_abort | max_temp_file_size |
+           next_upstream | redirect | request_buffering | set_header |
+           temp_file_write_size)""", re.X)
+
+
+class Guarded(Gateway):
+    """A server with a guard inside, in a folder of its own."""
+
+    def __init__(self, folder, origin, *args, **more):
+        super().__init__(folder, origin, *args, **more)
+        self.workers = 1
+        self.left_out = []  # locations that only nginx can have
+
+    # -- configuration
+
+    def upstreams(self):
+        names = {"origin": "127.0.0.1:%d" % self.origin}
+        for name, text in re.findall(r"upstream (\w+) \{([^}]*)\}",
+                                     self.texts["http"]):
+            servers = re.findall(r"server (\S+?)[ ;]", text)
+            if len(servers) == 1:
+                names[name] = servers[0]
+        return names
+
+    def location(self, path, text):
+        """The lines of one location, or None if only nginx can have it."""
+        lines = ["location " + path]
+        names = self.upstreams()
+        for directive in text.split(";"):
+            words = directive.replace('"', "").replace("'", "").split()
+            if not words:
+                continue
+            if words[0] == "proxy_pass":
+                where = re.fullmatch(r"http://([^/$]+)", words[1])
+                if where is None:
+                    return None
+                name = where.group(1)
+                words[1] = "http://" + names.get(name, name)
+            if not UNDERSTOOD.fullmatch(words[0]) or "{" in directive:
+                return None
+            lines.append("    " + " ".join(words))
+        return lines
+
+    def render(self):
+        out = ["listen 127.0.0.1:%d" % self.port,
+               "access_log %s/access.log" % self.folder,
+               "error_log %s/error.log" % self.folder]
+        if THREADED:
+            out.append("threads connection")
+        out += [line.rstrip(";") for line in
+                re.findall(r"once_store\b[^;]*;", self.texts["http"])]
+        server = "location /open/ { proxy_pass http://origin; }\n" + \
+            self.texts["server"]
+        self.left_out = []
+        for path, text in re.findall(
+                r"(?ms)^\s*location\s+(?:=\s+)?(\S+)\s*\{(.*?)\}\s*"
+                r"(?=^\s*location|\Z)", server):
+            lines = self.location(path, text)
+            if lines is None:
+                self.left_out.append(path)
+            else:
+                out += lines
+        (self.folder / "routes").write_text("\n".join(out) + "\n")
+
+    def command(self, *more):
+        return [GUARDED] + list(more) + [str(self.folder / "routes")]
+
+    def worker_pids(self, master=None):
+        return []
+
+    def reload(self):
+        raise AssertionError("only nginx reloads: mark the test nginx_only")
+
+
 # ---- Cases and sites -----------------------------------------------------
 
 NUMBERS = itertools.count(1)
@@ -742,6 +835,8 @@ class Case:
 
     def __init__(self, site, prefix, *script):
         self.site = site
+        assert prefix not in getattr(site.gateway, "left_out", ()), \
+            "only nginx has %s: mark the test nginx_only" % prefix
         self.id = "c%d" % next(NUMBERS)
         self.path = prefix + self.id
         self.key = "%skey-%s-%s" % (MARK, self.id, os.urandom(4).hex())
@@ -812,7 +907,7 @@ class Site:
             workers = 1 if "memory" in store else 2
         home = self.folder / "nginx"
         home.mkdir()
-        self.gateway = Gateway(
+        self.gateway = (Guarded if TARGET == "guarded" else Gateway)(
             home, self.upstream.port, self.fill(server),
             "once_store main %s;\n%s%s" % (
                 self.url(store), self.fill(lines), self.fill(http)),

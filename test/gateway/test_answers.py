@@ -231,6 +231,7 @@ def test_cors_is_left_alone_by_default(site):
     assert c.executions == 1
 
 
+@pytest.mark.nginx_only("libmicrohttpd speaks no HTTP/2")
 def test_both_protocols_share_one_record(site):
     c = site.case("/pay/")
     body = b'{"amount": 5}'

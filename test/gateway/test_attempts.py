@@ -58,7 +58,9 @@ def test_a_refused_connection_records_nothing_and_the_retry_executes(
 
 
 @pytest.mark.parametrize("where, statuses", [
-    ("/down/", (502, 503)), ("/name/", (502, 503, 504))])
+    ("/down/", (502, 503)),
+    pytest.param("/name/", (502, 503, 504), marks=pytest.mark.nginx_only(
+        "the name of an upstream, resolved at run time"))])
 def test_no_live_upstream_records_nothing(site, where, statuses):
     c = site.case(where)
     for _ in range(2):
@@ -71,6 +73,7 @@ def test_no_live_upstream_records_nothing(site, where, statuses):
     assert r.status in statuses and r.code() is None
 
 
+@pytest.mark.nginx_only("TLS to an upstream")
 def test_tls_that_fails_records_nothing(make):
     site = make(guarded("/tls/", target="https://UPSTREAM0"))
     c = site.case("/tls/")

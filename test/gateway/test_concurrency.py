@@ -128,6 +128,7 @@ def test_many_keys_at_once_do_not_get_into_each_other_s_way(site):
     assert [c.executions for c in cases] == [1] * len(cases)
 
 
+@pytest.mark.nginx_only("libmicrohttpd speaks no HTTP/2")
 def test_many_streams_of_one_http2_connection_execute_once(site):
     c = site.case("/pay/")
     (site.folder / "body").write_bytes(b'{"amount": 5}')

@@ -72,6 +72,7 @@ def test_a_guarded_location_without_a_scope_decision(tmp_path, text):
             "once_scope")
 
 
+@pytest.mark.nginx_only("levels of nginx's configuration")
 def test_a_server_without_a_scope_decision(tmp_path):
     refused(tmp_path, "once main; location /pay/ { proxy_pass http://origin;}",
             "once_scope")
@@ -121,11 +122,20 @@ BAD = {
 }
 
 
-@pytest.mark.parametrize("bad", BAD.values(), ids=BAD.keys())
+def out_of_range():
+    for name, what in BAD.items():
+        # A handler may have methods of its own.
+        own = [pytest.mark.nginx_only("methods that nginx knows")] \
+            if name == "methods_a_word" else []
+        yield pytest.param(what, id=name, marks=own)
+
+
+@pytest.mark.parametrize("bad", out_of_range())
 def test_a_directive_out_of_range(tmp_path, bad):
     refused(tmp_path, guarded("/pay/", bad[0]), *bad[1:])
 
 
+@pytest.mark.nginx_only("levels of nginx's configuration")
 def test_bypass_without_takeover_across_levels(tmp_path):
     refused(tmp_path, "once_store_failure bypass;" + guarded("/pay/"),
             "bypass", "takeover")
@@ -134,11 +144,13 @@ def test_bypass_without_takeover_across_levels(tmp_path):
 # ---- Stores --------------------------------------------------------------
 
 
+@pytest.mark.nginx_only("workers")
 @pytest.mark.parametrize("workers", [2, 7])
 def test_memory_with_more_than_one_worker(tmp_path, workers):
     with_store(tmp_path, "memory", "memory", "worker", workers=workers)
 
 
+@pytest.mark.nginx_only("workers")
 def test_memory_behind_faulty_with_more_than_one_worker(tmp_path):
     with_store(tmp_path, "faulty:delay_ms=1@memory", "worker", workers=2)
 
@@ -264,6 +276,7 @@ def test_a_store_line_that_is_wrong(tmp_path, text):
     refused(tmp_path, guarded("/pay/"), "once_store", lines=text)
 
 
+@pytest.mark.nginx_only("what nginx can do in a location")
 def test_nginx_t_creates_nothing_but_the_store(tmp_path):
     code, said = check(tmp_path, guarded("/pay/"))
     assert code == 0, said
@@ -274,6 +287,7 @@ def test_nginx_t_creates_nothing_but_the_store(tmp_path):
 # ---- Locations -----------------------------------------------------------
 
 
+@pytest.mark.nginx_only("what nginx can do in a location")
 def test_a_grpc_location(tmp_path):
     refused(tmp_path, """
         location /pay/ {
@@ -283,15 +297,18 @@ def test_a_grpc_location(tmp_path):
         }""", "grpc")
 
 
+@pytest.mark.nginx_only("what nginx can do in a location")
 def test_a_location_that_is_not_proxied(tmp_path):
     refused(tmp_path, """
         location /pay/ { once main; once_scope off; root /tmp; }""", "once")
 
 
+@pytest.mark.nginx_only("the status page is the module's")
 def test_once_status_takes_no_argument(tmp_path):
     refused(tmp_path, "location /status { once_status now; }", "once_status")
 
 
+@pytest.mark.nginx_only("levels of nginx's configuration")
 @pytest.mark.parametrize("text", ["once_ttl 1h;", "once main;"])
 def test_a_directive_of_a_location_may_stand_in_http_or_server(
         tmp_path, text):

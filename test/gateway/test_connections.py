@@ -189,6 +189,7 @@ def test_http_1_0_is_served_too(site):
 # ---- HTTP/2 --------------------------------------------------------------
 
 
+@pytest.mark.nginx_only("libmicrohttpd speaks no HTTP/2")
 def test_http2_new_and_replay(site):
     c = site.case("/pay/", Answer(201, b"made\n", [
         ("X-Multi", "b"), ("X-Multi", "a"), ("Location", "/orders/1")]))
@@ -201,6 +202,7 @@ def test_http2_new_and_replay(site):
     assert two.replayed and c.executions == 1
 
 
+@pytest.mark.nginx_only("libmicrohttpd speaks no HTTP/2")
 @pytest.mark.parametrize("name", [k for k in KINDS if "chunked" not in k])
 def test_over_http2_the_answers_are_the_same(site, name):
     where, script, first, what, (status, code) = KINDS[name]
@@ -218,6 +220,7 @@ def test_over_http2_the_answers_are_the_same(site, name):
         assert r.once in ("new", "replayed")
 
 
+@pytest.mark.nginx_only("libmicrohttpd speaks no HTTP/2")
 @pytest.mark.parametrize("size", [1, 20000, 500000])
 def test_http2_bodies_in_both_directions(site, size):
     body = MARK.encode() + b"b" * size
@@ -230,6 +233,7 @@ def test_http2_bodies_in_both_directions(site, size):
     assert c.executions == 1
 
 
+@pytest.mark.nginx_only("libmicrohttpd speaks no HTTP/2")
 def test_http2_two_key_lines(site):
     c = site.case("/pay/")
     r = c.h2(headers=[("idempotency-key", c.key)])
@@ -237,6 +241,7 @@ def test_http2_two_key_lines(site):
     assert c.executions == 0
 
 
+@pytest.mark.nginx_only("libmicrohttpd speaks no HTTP/2")
 def test_http2_other_methods_and_missing_keys_pass(site):
     c = site.case("/pay/")
     for r in (c.h2("GET"), c.h2("GET"), c.h2(key=None)):
@@ -244,6 +249,7 @@ def test_http2_other_methods_and_missing_keys_pass(site):
     assert c.executions == 3
 
 
+@pytest.mark.nginx_only("libmicrohttpd speaks no HTTP/2")
 def test_http2_a_204_replays_without_length(site):
     c = site.case("/pay/", Answer(204, b""))
     for r in (c.h2(), c.h2()):
@@ -252,6 +258,7 @@ def test_http2_a_204_replays_without_length(site):
     assert c.executions == 1
 
 
+@pytest.mark.nginx_only("libmicrohttpd speaks no HTTP/2")
 def test_http2_a_client_that_leaves_after_dispatch(site):
     hold = Hold()
     c = site.case("/pay/", hold, Answer(201, b"a second execution\n"))

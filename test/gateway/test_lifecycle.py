@@ -91,6 +91,7 @@ def test_what_was_answered_replays_after_the_gateway_was_killed(make):
         assert c.executions == 1
 
 
+@pytest.mark.nginx_only("a master that starts new workers")
 @pytest.mark.parametrize("workers", [1, 2])
 def test_a_killed_worker_leaves_the_outcome_unknown(make, workers):
     site = pay(make, SHORT, workers=workers, allow=KILLED)
@@ -109,6 +110,7 @@ def test_a_killed_worker_leaves_the_outcome_unknown(make, workers):
     assert c.executions == 1
 
 
+@pytest.mark.nginx_only("a master that starts new workers")
 def test_a_worker_killed_while_it_completes_tells_nothing(make):
     site = pay(make, SHORT, workers=1, allow=KILLED)
     hold = Hold()
@@ -127,6 +129,7 @@ def test_a_worker_killed_while_it_completes_tells_nothing(make):
     assert c.executions == 1
 
 
+@pytest.mark.nginx_only("a master that starts new workers")
 def test_a_storm_of_kills_never_executes_a_key_twice(make):
     site = pay(make, SHORT, allow=KILLED)
     cases = [site.case("/pay/") for _ in range(60)]
@@ -165,6 +168,7 @@ def ended(case):
 # ---- Reload --------------------------------------------------------------
 
 
+@pytest.mark.nginx_only("a reload")
 def test_a_reload_lets_the_old_worker_finish_and_the_new_one_knows(make):
     site = pay(make)
     hold = Hold()
@@ -184,6 +188,7 @@ def test_a_reload_lets_the_old_worker_finish_and_the_new_one_knows(make):
     assert c.executions == 1
 
 
+@pytest.mark.nginx_only("a reload")
 def test_a_reload_while_a_completion_is_under_way_loses_nothing(make):
     site = pay(make, workers=1)
     hold = Hold()
@@ -202,6 +207,7 @@ def test_a_reload_while_a_completion_is_under_way_loses_nothing(make):
     assert c.executions == 1
 
 
+@pytest.mark.nginx_only("a reload")
 def test_under_load_reloads_execute_every_key_once(make):
     site = pay(make)
     cases = [site.case("/pay/", Answer(201, b"%d\n" % i), SECOND)
@@ -231,6 +237,7 @@ def test_under_load_reloads_execute_every_key_once(make):
     assert [c.executions for c in cases] == [1] * len(cases)
 
 
+@pytest.mark.nginx_only("a reload")
 def test_a_reload_with_another_policy_keeps_the_records(make):
     site = pay(make)
     c = site.case("/pay/", Answer(), SECOND)
@@ -244,6 +251,7 @@ def test_a_reload_with_another_policy_keeps_the_records(make):
     assert c.executions == 1
 
 
+@pytest.mark.nginx_only("a reload")
 def test_a_reload_that_is_refused_changes_nothing(make):
     site = pay(make)
     c = site.case("/pay/", Answer(), SECOND)
@@ -375,6 +383,7 @@ def test_term_with_an_idle_gateway_is_clean(make):
 # ---- Binary upgrade ------------------------------------------------------
 
 
+@pytest.mark.nginx_only("a binary upgrade")
 def test_a_binary_upgrade_does_not_execute_twice(make):
     site = pay(make, daemon=True)
     gateway = site.gateway

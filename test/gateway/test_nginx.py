@@ -10,6 +10,8 @@ from gateway import (Answer, Drop, Hold, Raw, Reset, Silent, eventually,
                      guarded, is_new, is_problem, is_replay,
                      replays_in_the_end)
 
+pytestmark = pytest.mark.nginx_only("other features of nginx")
+
 SECOND = Answer(201, b"a second execution\n")
 
 # ---- Peers ---------------------------------------------------------------

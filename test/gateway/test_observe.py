@@ -170,6 +170,7 @@ SAMPLE = re.compile(
 COMMENT = re.compile(r"# (HELP|TYPE) [a-zA-Z_:][a-zA-Z0-9_:]* .+")
 
 
+@pytest.mark.nginx_only("the status page is the module's")
 def test_the_status_page_is_json(site):
     is_new(site.case("/pay/").post())
     r = page(site)
@@ -178,6 +179,7 @@ def test_the_status_page_is_json(site):
     assert "no-" in (r.get("Cache-Control") or "")
 
 
+@pytest.mark.nginx_only("the status page is the module's")
 def test_the_status_page_is_prometheus_text(site):
     is_new(site.case("/pay/").post())
     lines = prometheus(site).body.decode().splitlines()
@@ -213,6 +215,7 @@ OUTCOMES = {
 }
 
 
+@pytest.mark.nginx_only("the status page is the module's")
 @pytest.mark.parametrize("word", OUTCOMES)
 def test_every_outcome_is_counted(make, word):
     site = make(SERVER, http=HTTP, workers=1)
@@ -222,6 +225,7 @@ def test_every_outcome_is_counted(make, word):
     assert total(site, word) >= before + 1
 
 
+@pytest.mark.nginx_only("the status page is the module's")
 def test_live_attempts_and_the_age_of_the_oldest_are_shown(make):
     site = make(SERVER, http=HTTP, workers=1)
     hold = Hold()
@@ -236,6 +240,7 @@ def test_live_attempts_and_the_age_of_the_oldest_are_shown(make):
     assert "oldest" in prometheus(site).body.decode()
 
 
+@pytest.mark.nginx_only("the status page is the module's")
 def test_the_status_page_counts_for_all_workers(make):
     site = make(SERVER, http=HTTP, workers=2)
     before = total(site, "new")
@@ -245,6 +250,7 @@ def test_the_status_page_counts_for_all_workers(make):
     assert {total(site, "new") - before for _ in range(10)} == {20}
 
 
+@pytest.mark.nginx_only("the status page is the module's")
 def test_a_post_to_the_status_page_is_not_allowed(site):
     c = site.case("/status?")
     r = c.post(path="/status")

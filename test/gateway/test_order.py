@@ -76,7 +76,10 @@ def test_a_user_never_sees_the_answer_of_another(site):
     assert c.executions == 2
 
 
-@pytest.mark.parametrize("where", ["/deny/", "/except/", "/any/"])
+@pytest.mark.parametrize("where", [
+    "/deny/",
+    pytest.param("/except/", marks=pytest.mark.nginx_only("limit_except")),
+    pytest.param("/any/", marks=pytest.mark.nginx_only("satisfy"))])
 def test_what_nginx_denies_never_reaches_us(site, where):
     c = site.case(where)
     status = 401 if where == "/any/" else 403
@@ -85,6 +88,7 @@ def test_what_nginx_denies_never_reaches_us(site, where):
     assert c.executions == 0
 
 
+@pytest.mark.nginx_only("satisfy is nginx's")
 def test_satisfy_any_with_the_password_is_let_in(site):
     c = site.case("/any/")
     first = is_new(c.post(headers=basic("ann")))
@@ -93,6 +97,7 @@ def test_satisfy_any_with_the_password_is_let_in(site):
     assert c.executions == 1
 
 
+@pytest.mark.nginx_only("auth_request is nginx's")
 @pytest.mark.parametrize("status", [401, 403])
 def test_rights_taken_away_end_the_replays(site, status):
     may = site.case("/auth/", Answer(204, b""), Answer(204, b""),
@@ -105,6 +110,7 @@ def test_rights_taken_away_end_the_replays(site, status):
     assert (c.executions, may.executions) == (1, 3)
 
 
+@pytest.mark.nginx_only("auth_request is nginx's")
 def test_a_refusal_by_auth_request_is_never_recorded(site):
     may = site.case("/auth/", Answer(403, b""), Answer(204, b""))
     c = site.case("/asked/")
@@ -123,6 +129,7 @@ def test_a_413_by_nginx_is_never_recorded(site, chunked):
     is_new(c.post(body=b"x"))
 
 
+@pytest.mark.nginx_only("limit_req is nginx's")
 @pytest.mark.parametrize("where, status", [("/limited/", 429),
                                            ("/limited503/", 503)])
 def test_a_limit_by_nginx_is_never_recorded(site, where, status):
@@ -135,6 +142,7 @@ def test_a_limit_by_nginx_is_never_recorded(site, where, status):
     assert c.executions == 1
 
 
+@pytest.mark.nginx_only("rewrite is nginx's")
 def test_a_403_by_rewrite_is_never_recorded_and_ends_replays(site):
     c = site.case("/gone/")
     refused(c.post(headers=[("X-Gone", "1")]), 403)

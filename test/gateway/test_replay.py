@@ -8,7 +8,8 @@ import gzip
 
 import pytest
 
-from gateway import Answer, Raw, guarded, is_new, is_problem, is_replay
+from gateway import (TARGET, Answer, Raw, guarded, is_new, is_problem,
+                     is_replay)
 
 SERVER = (
     guarded("/pay/") +
@@ -46,7 +47,9 @@ def test_every_whole_answer_replays_with_its_status_and_reason(
         site, status, reason):
     body = b"" if status == 204 else b"body of %d\n" % status
     first, _ = twice(site, "/pay/", Answer(status, body, reason=reason))
-    assert first.start == "HTTP/1.1 %d %s" % (status, reason)
+    assert first.status == status
+    if TARGET == "nginx":  # libmicrohttpd has reason phrases of its own
+        assert first.start == "HTTP/1.1 %d %s" % (status, reason)
     assert first.body == body
 
 
@@ -216,6 +219,7 @@ def test_a_body_encoded_by_the_upstream_replays_as_it_is(site):
     assert again.get("Content-Encoding") == "gzip"
 
 
+@pytest.mark.nginx_only("gzip is a filter of nginx")
 def test_gzip_by_nginx_is_applied_to_each_answer_anew(site):
     c = site.case("/gzip/", Answer(200, TEXT, [("Content-Type", "text/css")]))
     packed = [("Accept-Encoding", "gzip")]
@@ -230,6 +234,7 @@ def test_gzip_by_nginx_is_applied_to_each_answer_anew(site):
     assert c.executions == 1
 
 
+@pytest.mark.nginx_only("gzip is a filter of nginx")
 def test_gzip_by_nginx_after_a_plain_first_answer(site):
     c = site.case("/gzip/", Answer(200, TEXT, [("Content-Type", "text/css")]))
     assert c.post().body == TEXT
@@ -238,6 +243,7 @@ def test_gzip_by_nginx_after_a_plain_first_answer(site):
     assert gzip.decompress(again.body) == TEXT
 
 
+@pytest.mark.nginx_only("add_header is a filter of nginx")
 def test_add_header_is_evaluated_afresh(site):
     c = site.case("/fresh/", Answer(headers=[("X-Own", "1")]))
     first, again = c.post(), c.post()
@@ -246,6 +252,7 @@ def test_add_header_is_evaluated_afresh(site):
     assert first.get("X-Fresh") != again.get("X-Fresh")
 
 
+@pytest.mark.nginx_only("charset is a filter of nginx")
 def test_a_charset_by_nginx_stands_there_once(site):
     first, again = twice(site, "/charset/", Answer(
         200, b"hi\n", [("Content-Type", "text/plain")]))

@@ -36,6 +36,7 @@ PAGES = """
 """
 
 
+@pytest.mark.nginx_only("error pages and redirects")
 def test_a_proxied_error_page_does_not_hide_an_unknown_outcome(make):
     site = make(guarded("/pay/", "error_page 502 504 /sorry/x;") + PAGES,
                 upstreams=2)
@@ -45,6 +46,7 @@ def test_a_proxied_error_page_does_not_hide_an_unknown_outcome(make):
     assert c.executions == 1
 
 
+@pytest.mark.nginx_only("error pages and redirects")
 def test_a_proxied_error_page_does_not_take_the_key_of_an_unsent_request(
         make):
     site = make(guarded("/pay/", "error_page 502 /sorry/x;",
@@ -60,6 +62,7 @@ def test_a_proxied_error_page_does_not_take_the_key_of_an_unsent_request(
     assert c.executions == 1
 
 
+@pytest.mark.nginx_only("error pages and redirects")
 @pytest.mark.parametrize("status, executions", [(500, 1), (429, 2)])
 def test_an_intercepted_status_is_judged_not_its_proxied_page(
         make, status, executions):
@@ -72,6 +75,7 @@ def test_an_intercepted_status_is_judged_not_its_proxied_page(
     assert c.executions == executions
 
 
+@pytest.mark.nginx_only("error pages and redirects")
 def test_a_fallback_after_an_unguarded_upstream_is_the_first_dispatch(make):
     site = make("""
         location /try/ {
@@ -93,6 +97,7 @@ def test_a_fallback_after_an_unguarded_upstream_is_the_first_dispatch(make):
     assert c.executions == 1
 
 
+@pytest.mark.nginx_only("error pages and redirects")
 def test_an_error_page_for_a_body_that_is_too_large(make):
     site = make(guarded("/pay/", "client_max_body_size 1k;"
                         "error_page 413 /big.html;") + """
@@ -105,6 +110,7 @@ def test_an_error_page_for_a_body_that_is_too_large(make):
     is_new(c.post())
 
 
+@pytest.mark.nginx_only("error pages and redirects")
 def test_an_error_page_for_a_body_that_grows_too_large(make):
     site = make(guarded("/pay/", "client_max_body_size 1k;"
                         "error_page 413 /big.html;") + """
@@ -123,6 +129,7 @@ def test_an_error_page_for_a_body_that_grows_too_large(make):
     is_new(c.post())
 
 
+@pytest.mark.nginx_only("error pages and redirects")
 def test_a_body_that_is_too_large_does_not_slip_into_a_guarded_location(
         make):
     site = make(guarded("/pay/", "client_max_body_size 1k;"
@@ -135,6 +142,7 @@ def test_a_body_that_is_too_large_does_not_slip_into_a_guarded_location(
     assert c.executions == 0
 
 
+@pytest.mark.nginx_only("error pages and redirects")
 @pytest.mark.parametrize("status", [404, 503])
 def test_a_refusal_of_try_files_before_dispatch_is_not_recorded(make, status):
     site = make(guarded("/pay/", "root FOLDER; try_files /open =%d;" % status))
@@ -149,6 +157,7 @@ def test_a_refusal_of_try_files_before_dispatch_is_not_recorded(make, status):
     assert (r.status, r.once) == (201, "new"), r
 
 
+@pytest.mark.nginx_only("error pages and redirects")
 def test_a_large_error_page_of_an_unsent_request_releases_the_key(make):
     site = make(guarded("/pay/", "once_max_response 1k;"
                         "error_page 502 /big.html;",
@@ -164,6 +173,7 @@ def test_a_large_error_page_of_an_unsent_request_releases_the_key(make):
     assert c.executions == 1
 
 
+@pytest.mark.nginx_only("error pages and redirects")
 def test_a_status_that_error_page_overrides_is_not_the_outcome_s(make):
     site = make(guarded("@pay", "once_final 2xx;") + """
         location /static/ { root FOLDER; error_page 405 @pay; }""")
@@ -178,6 +188,7 @@ def test_a_status_that_error_page_overrides_is_not_the_outcome_s(make):
     assert c.executions == 1
 
 
+@pytest.mark.nginx_only("error pages and redirects")
 def test_x_accel_redirect_to_an_unguarded_upstream_is_followed(make):
     site = make(guarded("/pay/", "once_methods PUT POST;"
                         "proxy_next_upstream off;") +
@@ -221,6 +232,7 @@ def test_headers_named_by_any_connection_line_are_not_stored(make):
 # ---- The cache of nginx ---------------------------------------------------
 
 
+@pytest.mark.nginx_only("the cache of nginx")
 @pytest.mark.parametrize("more", [
     "proxy_cache z; proxy_cache_methods POST; proxy_cache_key $request_uri;"
     "proxy_cache_valid 1h;",
@@ -244,6 +256,7 @@ AFTER = """
 """
 
 
+@pytest.mark.nginx_only("post_action")
 def test_a_post_action_of_a_waiter_that_left_is_not_the_dispatch(make):
     site = make(guarded("/pay/", "once_in_flight wait=20s;"
                         "post_action /after;") + AFTER, upstreams=2,
@@ -264,6 +277,7 @@ def test_a_post_action_of_a_waiter_that_left_is_not_the_dispatch(make):
     assert c.executions == 2
 
 
+@pytest.mark.nginx_only("post_action")
 def test_a_post_action_after_a_client_left_while_its_outcome_was_stored(make):
     site = make(guarded("/pay/", "post_action /after;") + AFTER, upstreams=2,
                 workers=1)
@@ -281,6 +295,7 @@ def test_a_post_action_after_a_client_left_while_its_outcome_was_stored(make):
     assert c.executions == 1
 
 
+@pytest.mark.nginx_only("post_action")
 def test_a_post_action_after_an_unsent_request_is_not_its_outcome(make):
     site = make(guarded("/pay/", "post_action /after;",
                         target="http://UPSTREAM2") + AFTER, upstreams=3,
@@ -305,7 +320,9 @@ SSE = Raw(b"HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\n\r\n"
     ("once_max_response 1k;", Raw(
         b"HTTP/1.1 201 Made\r\n\r\n" + LARGE * 10)),
     ("", SSE)], ids=["large", "unbuffered", "until_eof", "events"])
-@pytest.mark.parametrize("h2", [False, True], ids=["h1", "h2"])
+@pytest.mark.parametrize("h2", [
+    pytest.param(False, id="h1"),
+    pytest.param(True, id="h2", marks=pytest.mark.nginx_only("HTTP/2"))])
 def test_a_client_that_leaves_while_the_mark_is_stored(
         make, monkeypatch, more, script, h2):
     # A use after free must not go well by chance.
@@ -366,6 +383,7 @@ def test_a_stream_whose_mark_fails_ends_at_the_upstream_too(make):
 # ---- A store that does not answer ----------------------------------------
 
 
+@pytest.mark.nginx_only("send_timeout")
 @pytest.mark.parametrize("script", [Answer(), Answer(201, LARGE)],
                          ids=["small", "large"])
 def test_a_short_send_timeout_does_not_cut_the_answer(make, script):
@@ -380,6 +398,7 @@ def test_a_short_send_timeout_does_not_cut_the_answer(make, script):
 # ---- Keys ----------------------------------------------------------------
 
 
+@pytest.mark.nginx_only("underscores_in_headers")
 def test_a_key_header_with_underscores_is_the_variable_s(make):
     site = make("underscores_in_headers on;" +
                 guarded("/pay/", "once_key $http_x_request_id;"))
@@ -390,6 +409,7 @@ def test_a_key_header_with_underscores_is_the_variable_s(make):
     assert c.executions == 1
 
 
+@pytest.mark.nginx_only("underscores_in_headers")
 def test_internal_headers_with_underscores_do_not_reach_the_upstream(make):
     site = make("underscores_in_headers on;" + guarded("/pay/"))
     c = site.case("/pay/")
@@ -403,6 +423,7 @@ def test_internal_headers_with_underscores_do_not_reach_the_upstream(make):
                                                                     "1")
 
 
+@pytest.mark.nginx_only("names of nginx's variables")
 def test_two_lines_of_a_key_named_with_capitals(make):
     site = make(guarded("/pay/", "once_key $http_Idempotency_Key;"))
     c = site.case("/pay/")
@@ -414,6 +435,7 @@ def test_two_lines_of_a_key_named_with_capitals(make):
 # ---- Methods that nginx repeats ------------------------------------------
 
 
+@pytest.mark.nginx_only("fallbacks of nginx")
 def test_an_unguarded_fallback_does_not_repeat_a_guarded_put(make):
     site = make(guarded("/pay/", "once_methods PUT; try_files /missing @app;")
                 + "location @app { proxy_pass http://peers; }",
@@ -440,6 +462,7 @@ def counters(site):
 STATUS = "location = /status { once_status; }"
 
 
+@pytest.mark.nginx_only("the status page is the module's")
 def test_the_status_page_has_room_for_many_stores(make):
     names = ["s%063d" % i for i in range(40)]
     site = make(STATUS, workers=1, store="memory", lines="".join(
@@ -453,6 +476,7 @@ def test_the_status_page_has_room_for_many_stores(make):
                for name in names)
 
 
+@pytest.mark.nginx_only("a reload")
 @pytest.mark.parametrize("lines", [
     "once_store early sqlite:FOLDER/early.db; once_store main MAIN;",
     "once_store other sqlite:FOLDER/early.db;"], ids=["inserted", "renamed"])

@@ -1,0 +1,293 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * guard.c - the options of one route, checked and made ready.
+ *
+ * What nginx -t refuses for the gateway is refused here, for the same reasons:
+ * no decision about the scope, a lease above the retention, a bypass where a
+ * lost owner is not replaced. A guard does not change after it was opened.
+ */
+#include "guard/guard.h"
+
+#include <stdarg.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "core/error.h"
+
+enum { TTL_MS = 86400000, LEASE_MS = 30000, STORE_MS = 1000, BODY = 1 << 20 };
+
+once_bytes once__text(const char *text)
+{
+    once_bytes b = {text, strlen(text)};
+
+    return b;
+}
+
+void once__guard_event(const once_guard *g, const char *format, ...)
+{
+    char text[400];
+    va_list args;
+
+    if (g->options.event == NULL)
+        return;
+    va_start(args, format);
+    (void)vsnprintf(text, sizeof(text), format, args);
+    va_end(args);
+    g->options.event(g->options.user, text);
+}
+
+int once__guard_has_method(const once_guard *g, const char *method)
+{
+    size_t i;
+
+    for (i = 0; i < g->methods.n; i++)
+        if (strcmp(g->methods.at[i].data, method) == 0)
+            return 1;
+    return 0;
+}
+
+/* ---- Words ------------------------------------------------------------- */
+
+static void words_clear(struct once__words *w)
+{
+    free(w->text);
+    free(w->at);
+    memset(w, 0, sizeof(*w));
+}
+
+/* Splits a copy at its spaces; each word ends in NUL. */
+static int words_split(struct once__words *w, const char *text, size_t max,
+                       const char *what, once_error *err)
+{
+    char *at;
+
+    w->text = strdup(text);
+    w->at = calloc(max, sizeof(*w->at));
+    if (w->text == NULL || w->at == NULL)
+        return once__fail(err, ONCE_ENOMEM, "%s: no memory", what);
+    for (at = w->text; *(at += strspn(at, " ")) != '\0';) {
+        size_t size = strcspn(at, " ");
+        int last = at[size] == '\0';
+
+        if (w->n == max)
+            return once__fail(err, ONCE_EINVAL, "%s: more than %zu words", what,
+                              max);
+        at[size] = '\0';
+        w->at[w->n++] = (once_bytes){at, size};
+        at += size + (size_t)!last;
+    }
+    return ONCE_OK;
+}
+
+/* RFC 9110, 5.6.2. */
+static int is_token(const char *text)
+{
+    static const char chars[] = "!#$%&'*+-.^_`|~0123456789"
+                                "ABCDEFGHIJKLMNOPQRSTUVWXYZ"
+                                "abcdefghijklmnopqrstuvwxyz";
+
+    return *text != '\0' && text[strspn(text, chars)] == '\0';
+}
+
+static int check_tokens(const struct once__words *w, const char *what,
+                        once_error *err)
+{
+    size_t i;
+
+    for (i = 0; i < w->n; i++)
+        if (!is_token(w->at[i].data))
+            return once__fail(err, ONCE_EINVAL, "%s: word %zu is not a name",
+                              what, i + 1);
+    return ONCE_OK;
+}
+
+/* ---- Checks ------------------------------------------------------------ */
+
+static void set_defaults(once_guard_options *o)
+{
+    if (o->ttl_ms == 0)
+        o->ttl_ms = TTL_MS;
+    if (o->lease_ms == 0)
+        o->lease_ms = LEASE_MS;
+    if (o->store_ms == 0)
+        o->store_ms = STORE_MS;
+    if (o->max_request == 0)
+        o->max_request = BODY;
+    if (o->max_response == 0)
+        o->max_response = BODY;
+}
+
+static int check_times(const once_guard_options *o, once_error *err)
+{
+    if (o->lease_ms < ONCE_LEASE_MIN_MS || o->lease_ms > ONCE_LEASE_MAX_MS)
+        return once__fail(err, ONCE_EINVAL, "lease_ms: %u is not in %u..%u",
+                          o->lease_ms, ONCE_LEASE_MIN_MS, ONCE_LEASE_MAX_MS);
+    if (o->ttl_ms < o->lease_ms || o->ttl_ms > ONCE_KEEP_MAX_MS)
+        return once__fail(err, ONCE_EINVAL,
+                          "ttl_ms: %llu is below lease_ms (%u) or over ten "
+                          "years",
+                          (unsigned long long)o->ttl_ms, o->lease_ms);
+    return ONCE_OK;
+}
+
+static int check_flags(const once_guard_options *o, once_error *err)
+{
+    const struct {
+        const char *name;
+        uint32_t value;
+    } flags[] = {
+        {"scope_off", o->scope_off},
+        {"key_required", o->key_required},
+        {"lost", o->lost},
+        {"two_phase", o->two_phase},
+        {"store_failure", o->store_failure},
+        {"store_cookies", o->store_cookies},
+        {"cors_expose", o->cors_expose},
+        {"dry_run", o->dry_run},
+    };
+    size_t i;
+
+    for (i = 0; i < sizeof(flags) / sizeof(flags[0]); i++)
+        if (flags[i].value > 1)
+            return once__fail(err, ONCE_EINVAL, "%s: %u is not 0 or 1",
+                              flags[i].name, flags[i].value);
+    return ONCE_OK;
+}
+
+static int check(const once_guard_options *o, once_error *err)
+{
+    int rc = check_times(o, err);
+
+    if (rc == ONCE_OK)
+        rc = check_flags(o, err);
+    if (rc != ONCE_OK)
+        return rc;
+    if ((o->scope != NULL) == (o->scope_off != 0))
+        return once__fail(err, ONCE_EINVAL,
+                          "scope: name the authenticated caller, or set "
+                          "scope_off, and not both");
+    if (o->max_response > ONCE_RESULT_MAX)
+        return once__fail(err, ONCE_EINVAL, "max_response: %zu is over %zu",
+                          o->max_response, ONCE_RESULT_MAX);
+    if (o->store_failure == ONCE_STORE_BYPASS && o->lost != ONCE_LOST_TAKEOVER)
+        return once__fail(err, ONCE_EINVAL,
+                          "store_failure: bypass needs lost takeover: there is "
+                          "no failing open under hold");
+    return ONCE_OK;
+}
+
+/* ---- Opening ----------------------------------------------------------- */
+
+static int set_group(once_guard *g, const char *group, once_error *err)
+{
+    size_t i, size = strlen(group);
+
+    if (size < 1 || size > sizeof(g->group))
+        return once__fail(err, ONCE_EINVAL, "group: 1 to %zu characters",
+                          sizeof(g->group));
+    for (i = 0; i < size; i++)
+        if (group[i] <= ' ' || group[i] > '~')
+            return once__fail(err, ONCE_EINVAL,
+                              "group: not a printable character");
+    memcpy(g->group, group, size);
+    return ONCE_OK;
+}
+
+static int set_final(once_guard *g, const char *text, once_error *err)
+{
+    struct once__words w = {NULL, NULL, 0};
+    size_t i;
+    int rc = words_split(&w, text, 500, "final", err);
+
+    if (rc == ONCE_OK && w.n == 0)
+        rc = once__fail(err, ONCE_EINVAL, "final: no status");
+    for (i = 0; rc == ONCE_OK && i < w.n; i++)
+        if (once__statuses_add(&g->final, w.at[i], NULL) != ONCE_OK)
+            rc = once__fail(err, ONCE_EINVAL,
+                            "final: \"%.32s\" is neither 200 to 599 nor 2xx to "
+                            "5xx",
+                            (const char *)w.at[i].data);
+    words_clear(&w);
+    return rc;
+}
+
+static int set_texts(once_guard *g, once_error *err)
+{
+    const once_guard_options *o = &g->options;
+    const char *key = o->key != NULL ? o->key : "Idempotency-Key";
+
+    if (!is_token(key))
+        return once__fail(err, ONCE_EINVAL, "key: not the name of a header");
+    g->key = strdup(key);
+    if (o->realm != NULL)
+        g->realm = strdup(o->realm);
+    if (g->key == NULL || (o->realm != NULL && g->realm == NULL))
+        return once__fail(err, ONCE_ENOMEM, "guard: no memory");
+    return ONCE_OK;
+}
+
+static int set_words(once_guard *g, once_error *err)
+{
+    const once_guard_options *o = &g->options;
+    int rc;
+
+    rc = words_split(&g->methods, o->methods ? o->methods : "POST PATCH",
+                     ONCE__METHODS_MAX, "methods", err);
+    if (rc == ONCE_OK && g->methods.n == 0)
+        rc = once__fail(err, ONCE_EINVAL, "methods: none");
+    if (rc == ONCE_OK)
+        rc = check_tokens(&g->methods, "methods", err);
+    if (rc == ONCE_OK)
+        rc = words_split(&g->hide, o->hide_header ? o->hide_header : "",
+                         ONCE__HIDE_MAX, "hide_header", err);
+    if (rc == ONCE_OK)
+        rc = check_tokens(&g->hide, "hide_header", err);
+    if (rc == ONCE_OK)
+        rc = set_final(g, o->final ? o->final : "2xx 3xx 4xx 5xx", err);
+    if (rc == ONCE_OK)
+        rc = set_group(g, o->group ? o->group : "http", err);
+    return rc;
+}
+
+int once_guard_open(once_engine *e, const once_guard_options *options,
+                    once_error *err, once_guard **out)
+{
+    once_guard *g;
+    int rc;
+
+    if (options->size < offsetof(once_guard_options, key))
+        return once__fail(err, ONCE_EINVAL, "size: %zu is too small",
+                          options->size);
+    g = calloc(1, sizeof(*g));
+    if (g == NULL)
+        return once__fail(err, ONCE_ENOMEM, "guard: %zu bytes", sizeof(*g));
+    g->engine = e;
+    memcpy(&g->options, options,
+           options->size < sizeof(g->options) ? options->size
+                                              : sizeof(g->options));
+    set_defaults(&g->options);
+    rc = check(&g->options, err);
+    if (rc == ONCE_OK)
+        rc = set_texts(g, err);
+    if (rc == ONCE_OK)
+        rc = set_words(g, err);
+    if (rc != ONCE_OK)
+        goto out;
+    *out = g;
+    g = NULL;
+out:
+    once_guard_close(g);
+    return rc;
+}
+
+void once_guard_close(once_guard *g)
+{
+    if (g == NULL)
+        return;
+    words_clear(&g->methods);
+    words_clear(&g->hide);
+    free(g->key);
+    free(g->realm);
+    free(g);
+}

@@ -1,0 +1,76 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * guard.h - what the files of the guard share. Nothing of it is public.
+ *
+ *    guard.c     the options of a route, checked and made ready
+ *    exchange.c  the life of one request
+ *    reply.c     what is sent, and what is recorded
+ */
+#ifndef ONCE_GUARD_GUARD_H
+#define ONCE_GUARD_GUARD_H
+
+#include <once/http.h>
+
+#include "http/http.h"
+
+enum { ONCE__METHODS_MAX = 16, ONCE__HIDE_MAX = 64 };
+
+/* A list of words, in one piece of memory. */
+struct once__words {
+    char *text;
+    once_bytes *at;
+    size_t n;
+};
+
+struct once_guard {
+    once_engine *engine;
+    once_guard_options options; /* without what follows                      */
+    char *key, *realm;          /* realm NULL: the host                      */
+    struct once__words methods, hide;
+    once__statuses final;
+    uint8_t group[ONCE_GROUP_SIZE];
+};
+
+once_bytes once__text(const char *text);
+int once__guard_has_method(const once_guard *g, const char *method);
+void once__guard_event(const once_guard *g, const char *format, ...)
+    ONCE_PRINTF(2, 3);
+
+/* ---- reply.c ------------------------------------------------------------ */
+
+/* What is sent: an answer and the memory of its parts. */
+struct once__reply {
+    once_http_answer answer;
+    once_http_header *headers;
+    char *text;       /* names and values */
+    size_t used, max; /* of `text`        */
+    char *body;       /* NULL: borrowed   */
+};
+
+void once__reply_clear(struct once__reply *r);
+
+/*
+ * These fill `*r` anew: ONCE_OK, or ONCE_ENOMEM and it is empty. `word` is the
+ * value of Idempotency-Status, NULL for none; `expose`: see cors_expose.
+ */
+ONCE_CHECK int once__reply_problem(struct once__reply *r, int problem,
+                                   int status, const char *detail,
+                                   const char *word, unsigned retry_after,
+                                   int expose);
+ONCE_CHECK int once__reply_replay(struct once__reply *r,
+                                  const once__response *stored, int expose);
+/* Of the handler: copied, without what is not for the client. */
+ONCE_CHECK int once__reply_own(struct once__reply *r, const once_http_answer *a,
+                               const char *word, int expose);
+ONCE_CHECK int once__reply_too_large(struct once__reply *r);
+
+/*
+ * The bytes of a record; `keep` 0 or an answer that does not fit: as "not
+ * kept". `*out` is for free(). ONCE_OK or ONCE_ENOMEM; `*err` has a text if
+ * what should be kept was not.
+ */
+ONCE_CHECK int once__reply_encode(const once_guard *g,
+                                  const once_http_answer *a, int keep,
+                                  once_error *err, once_bytes *out);
+
+#endif /* ONCE_GUARD_GUARD_H */

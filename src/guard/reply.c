@@ -1,0 +1,293 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * reply.c - what is sent and what is recorded (docs/http.md, 2, 4 and 5).
+ *
+ * A reply owns copies of all that it shows: the handler's memory goes when the
+ * handler returns, and the store answers later. It refuses to pass on headers
+ * that belong to the connection or to Once.
+ */
+#include "guard/guard.h"
+
+#include <assert.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "core/error.h"
+
+#define COUNT(a) (sizeof(a) / sizeof((a)[0]))
+
+static const char expose_name[] = "Access-Control-Expose-Headers";
+static const char expose_ours[] = "Idempotent-Replayed, Idempotency-Status";
+
+enum {
+    OURS = 4,       /* header lines that we add at most   */
+    OURS_TEXT = 256 /* and their bytes, with all their NUL */
+};
+
+/* ---- Building ---------------------------------------------------------- */
+
+void once__reply_clear(struct once__reply *r)
+{
+    free(r->headers);
+    free(r->text);
+    free(r->body);
+    memset(r, 0, sizeof(*r));
+}
+
+/* Room for `n` headers with `bytes` in their names and values, and for ours. */
+static int begin(struct once__reply *r, int status, size_t n, size_t bytes)
+{
+    once__reply_clear(r);
+    r->max = bytes + 2 * n + OURS_TEXT;
+    r->headers = calloc(n + OURS, sizeof(*r->headers));
+    r->text = malloc(r->max);
+    if (r->headers == NULL || r->text == NULL) {
+        once__reply_clear(r);
+        return ONCE_ENOMEM;
+    }
+    r->answer.size = sizeof(r->answer);
+    r->answer.status = status;
+    r->answer.headers = r->headers;
+    return ONCE_OK;
+}
+
+static const char *keep(struct once__reply *r, once_bytes b)
+{
+    char *at = r->text + r->used;
+
+    assert(b.size < r->max - r->used);
+    if (b.size > 0)
+        memcpy(at, b.data, b.size);
+    at[b.size] = '\0';
+    r->used += b.size + 1;
+    return at;
+}
+
+static void add(struct once__reply *r, once_bytes name, once_bytes value)
+{
+    once_http_header *h = &r->headers[r->answer.n++];
+
+    h->name = keep(r, name);
+    h->value = keep(r, value);
+}
+
+static void add_text(struct once__reply *r, const char *name, const char *value)
+{
+    add(r, once__text(name), once__text(value));
+}
+
+/* Scripts of another origin see only the headers that are named here. */
+static void expose(struct once__reply *r)
+{
+    size_t i;
+
+    for (i = 0; i < r->answer.n; i++) {
+        once_http_header *h = &r->headers[i];
+        int n;
+
+        if (!once__same_name(once__text(h->name), once__text(expose_name)))
+            continue;
+        n = snprintf(r->text + r->used, r->max - r->used, "%s, %s", h->value,
+                     expose_ours);
+        assert(n > 0 && (size_t)n < r->max - r->used);
+        h->value = r->text + r->used;
+        r->used += (size_t)n + 1;
+        return;
+    }
+    add_text(r, expose_name, expose_ours);
+}
+
+static void finish(struct once__reply *r, const char *word, int exposed)
+{
+    if (word == NULL)
+        return;
+    add_text(r, "Idempotency-Status", word);
+    if (exposed)
+        expose(r);
+}
+
+/* ---- Our own answers --------------------------------------------------- */
+
+int once__reply_problem(struct once__reply *r, int problem, int status,
+                        const char *detail, const char *word,
+                        unsigned retry_after, int exposed)
+{
+    char after[16];
+
+    if (status == 0)
+        status = once__problem_status(problem);
+    if (begin(r, status, OURS, OURS_TEXT) != ONCE_OK)
+        return ONCE_ENOMEM;
+    r->body = malloc(ONCE__PROBLEM_MAX);
+    if (r->body == NULL) {
+        once__reply_clear(r);
+        return ONCE_ENOMEM;
+    }
+    r->answer.body.data = r->body;
+    r->answer.body.size = once__problem_body(problem, status, detail, r->body);
+    add_text(r, "Content-Type", "application/problem+json");
+    add_text(r, "Cache-Control", "no-store");
+    if (retry_after > 0) {
+        (void)snprintf(after, sizeof(after), "%u", retry_after);
+        add_text(r, "Retry-After", after);
+    }
+    finish(r, word, exposed);
+    return ONCE_OK;
+}
+
+/* Like a refusal by nginx: not one of the problems, and never recorded. */
+int once__reply_too_large(struct once__reply *r)
+{
+    if (begin(r, 413, OURS, OURS_TEXT) != ONCE_OK)
+        return ONCE_ENOMEM;
+    add_text(r, "Content-Type", "text/plain");
+    r->answer.body = once__text("the body is too large\n");
+    return ONCE_OK;
+}
+
+/* The body is borrowed from the attempt. */
+int once__reply_replay(struct once__reply *r, const once__response *stored,
+                       int exposed)
+{
+    once__header h;
+    size_t at = 0;
+
+    if (begin(r, stored->status, stored->n,
+              2 * stored->block.size + sizeof(expose_ours)) != ONCE_OK)
+        return ONCE_ENOMEM;
+    while (once__response_next(stored, &at, &h))
+        add(r, h.name, h.value);
+    if (stored->status != 204 && stored->status != 304)
+        r->answer.body = stored->body;
+    add_text(r, "Idempotent-Replayed", "true");
+    finish(r, "replayed", exposed);
+    return ONCE_OK;
+}
+
+/* ---- The handler's answer ---------------------------------------------- */
+
+/* What speaks of the connection is for the server to say. */
+static int is_for_client(const char *name)
+{
+    static const char *const connection[] = {
+        "Connection", "Content-Length",    "Keep-Alive", "TE",
+        "Trailer",    "Transfer-Encoding", "Upgrade",
+    };
+    size_t i;
+
+    for (i = 0; i < COUNT(connection); i++)
+        if (once__same_name(once__text(name), once__text(connection[i])))
+            return 0;
+    return !once_http_is_internal(name);
+}
+
+static size_t text_size(const once_http_answer *a)
+{
+    size_t i, size = 0;
+
+    for (i = 0; i < a->n; i++)
+        size += strlen(a->headers[i].name) + 2 * strlen(a->headers[i].value);
+    return size;
+}
+
+int once__reply_own(struct once__reply *r, const once_http_answer *a,
+                    const char *word, int exposed)
+{
+    size_t i;
+
+    if (begin(r, a->status, a->n, text_size(a) + sizeof(expose_ours)) !=
+        ONCE_OK)
+        return ONCE_ENOMEM;
+    for (i = 0; i < a->n; i++)
+        if (is_for_client(a->headers[i].name))
+            add_text(r, a->headers[i].name, a->headers[i].value);
+    finish(r, word, exposed);
+    r->answer.streamed = a->streamed;
+    if (a->status == 204 || a->status == 304 || a->body.size == 0)
+        return ONCE_OK;
+    r->body = malloc(a->body.size);
+    if (r->body == NULL) {
+        once__reply_clear(r);
+        return ONCE_ENOMEM;
+    }
+    memcpy(r->body, a->body.data, a->body.size);
+    r->answer.body = (once_bytes){r->body, a->body.size};
+    return ONCE_OK;
+}
+
+/* ---- What is recorded -------------------------------------------------- */
+
+/* Connection may have several lines: a name in any of them is not stored. */
+static int is_stored(const once_http_answer *a, const char *name,
+                     once__header_policy *policy)
+{
+    size_t i;
+
+    policy->connection = (once_bytes){NULL, 0};
+    if (!once__header_stored(once__text(name), policy))
+        return 0;
+    for (i = 0; i < a->n; i++) {
+        if (!once__same_name(once__text(a->headers[i].name),
+                             once__text("Connection")))
+            continue;
+        policy->connection = once__text(a->headers[i].value);
+        if (!once__header_stored(once__text(name), policy))
+            return 0;
+    }
+    return 1;
+}
+
+static size_t stored_headers(const once_guard *g, const once_http_answer *a,
+                             once__header *out)
+{
+    once__header_policy policy = {
+        .store_cookies = (int)g->options.store_cookies,
+        .hide = g->hide.at,
+        .n_hide = g->hide.n,
+    };
+    size_t i, n = 0;
+
+    for (i = 0; i < a->n; i++)
+        if (is_stored(a, a->headers[i].name, &policy))
+            out[n++] = (once__header){once__text(a->headers[i].name),
+                                      once__text(a->headers[i].value), 0};
+    return n;
+}
+
+static int write_out(const once__response *r, size_t size, once_bytes *out)
+{
+    void *data = malloc(size);
+
+    if (data == NULL)
+        return ONCE_ENOMEM;
+    once__response_encode(r, data);
+    *out = (once_bytes){data, size};
+    return ONCE_OK;
+}
+
+int once__reply_encode(const once_guard *g, const once_http_answer *a,
+                       int wanted, once_error *err, once_bytes *out)
+{
+    once__header *headers = calloc(a->n + 1, sizeof(*headers));
+    once__response r = {.status = a->status, .headers = headers};
+    size_t size;
+    int rc = ONCE_ENOMEM;
+
+    err->text[0] = '\0';
+    if (headers == NULL)
+        goto out;
+    if (wanted) {
+        r.n = stored_headers(g, a, headers);
+        r.body = a->body;
+    }
+    if (!wanted || once__response_size(&r, &size, err) != ONCE_OK) {
+        r = (once__response){.status = a->status, .flags = ONCE__NO_BODY};
+        rc = once__response_size(&r, &size, NULL);
+        assert(rc == ONCE_OK); /* The status has been looked at. */
+    }
+    rc = write_out(&r, size, out);
+out:
+    free(headers);
+    return rc;
+}

@@ -1,0 +1,897 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * test_guard.c - the guard without a server: each test is a few requests and
+ * what the guard makes of them. The contract over the wire is tested by the
+ * scenarios of test/gateway (ONCE_TARGET=guarded); here is what they cannot
+ * see: order of calls, ownership, refusals, and what is in no text.
+ */
+#include <pthread.h>
+#include <semaphore.h>
+#include <unistd.h>
+
+#include <once/http.h>
+
+#include "http/http.h"
+#include "t.h"
+
+#define SECRET "Zq7secret"
+
+/* ---- A server for one request ---------------------------------------------- */
+
+struct world {
+    once_engine *engine;
+    once_guard *guard;
+    char event[400];
+};
+
+static void on_event(void *user, const char *text)
+{
+    struct world *w = user;
+
+    (void)snprintf(w->event, sizeof(w->event), "%s", text);
+}
+
+static void begin_with(struct world *w, const char *url,
+                       const once_guard_options *options)
+{
+    once_guard_options o = *options;
+    once_error err = {0, ""};
+
+    memset(w, 0, sizeof(*w));
+    o.user = w;
+    o.event = on_event;
+    T_EQ(once_engine_open(url, NULL, &err, &w->engine), ONCE_OK);
+    T_EQ(once_guard_open(w->engine, &o, &err, &w->guard), ONCE_OK);
+    T_STR(err.text, "");
+}
+
+static once_guard_options plain(void)
+{
+    once_guard_options o = ONCE_GUARD_OPTIONS_INIT;
+
+    o.scope_off = 1;
+    return o;
+}
+
+static void begin(struct world *w)
+{
+    once_guard_options o = plain();
+
+    begin_with(w, "memory:", &o);
+}
+
+static void end(struct world *w)
+{
+    once_guard_close(w->guard);
+    once_engine_close(w->engine);
+}
+
+static void on_wake(void *user)
+{
+    (void)sem_post(user);
+}
+
+struct asked {
+    const char *method, *target, *key, *host, *body;
+    sem_t woken;
+    once_exchange *x;
+};
+
+static void asked_init(struct asked *a)
+{
+    memset(a, 0, sizeof(*a));
+    a->method = "POST";
+    a->target = "/pay?a=1";
+    a->key = "k-" SECRET;
+    a->host = "shop.test";
+    a->body = "{}";
+    (void)sem_init(&a->woken, 0, 0);
+}
+
+static void asked_end(struct asked *a)
+{
+    once_exchange_free(a->x);
+    (void)sem_destroy(&a->woken);
+}
+
+/* The head; the step. */
+static int look(struct world *w, struct asked *a)
+{
+    once_http_header lines[3] = {{"Host", a->host},
+                                 {"Content-Type", "application/json"}};
+    once_http_request r = ONCE_HTTP_REQUEST_INIT;
+
+    r.method = a->method;
+    r.target = a->target;
+    r.headers = lines;
+    r.n = 2;
+    if (a->key != NULL)
+        lines[r.n++] = (once_http_header){"idempotency-KEY", a->key};
+    return once_exchange_new(w->guard, &r, NULL, &a->x);
+}
+
+static int settle(struct asked *a, int step)
+{
+    if (step == ONCE_HTTP_WAIT) {
+        while (sem_wait(&a->woken) != 0)
+            ;
+        step = once_exchange_step(a->x);
+    }
+    return step;
+}
+
+static int claim(struct world *w, struct asked *a)
+{
+    T_EQ(look(w, a), ONCE_HTTP_READ);
+    (void)once_exchange_body(a->x, a->body, strlen(a->body));
+    return settle(a, once_exchange_claim(a->x, on_wake, &a->woken));
+}
+
+static once_http_answer made(void)
+{
+    static const once_http_header lines[] = {
+        {"Content-Type", "text/plain"}, {"X-Own", "1"},
+        {"Set-Cookie", "a=" SECRET},    {"Idempotency-Status", "forged"},
+        {"Connection", "X-Hop"},        {"X-Hop", "2"},
+    };
+    once_http_answer a = ONCE_HTTP_ANSWER_INIT;
+
+    a.status = 201;
+    a.headers = lines;
+    a.n = sizeof(lines) / sizeof(lines[0]);
+    a.body = (once_bytes){"made\n", 5};
+    return a;
+}
+
+static int say(struct asked *a, const once_http_answer *answer)
+{
+    return settle(a, once_exchange_answer(a->x, answer, on_wake, &a->woken));
+}
+
+static const char *header(const struct asked *a, const char *name)
+{
+    const once_http_answer *r = once_exchange_reply(a->x);
+    once_http_request q = ONCE_HTTP_REQUEST_INIT;
+
+    q.headers = r->headers;
+    q.n = r->n;
+    return once_http_find(&q, name) != NULL ? once_http_find(&q, name) : "";
+}
+
+static int body_is(const struct asked *a, const char *text)
+{
+    once_bytes b = once_exchange_reply(a->x)->body;
+
+    return b.size == strlen(text) &&
+           (b.size == 0 || memcmp(b.data, text, b.size) == 0);
+}
+
+/* The same bytes as the gateway's. */
+static int is_problem(const struct asked *a, int problem, int status)
+{
+    const once_http_answer *r = once_exchange_reply(a->x);
+    char text[ONCE__PROBLEM_MAX];
+    size_t size = once__problem_body(problem, status, NULL, text);
+
+    return T_OK(r->status ==
+                (status != 0 ? status : once__problem_status(problem))) &&
+           T_OK(r->body.size == size) &&
+           T_OK(memcmp(r->body.data, text, size) == 0) &&
+           T_OK(strcmp(header(a, "Content-Type"), "application/problem+json") ==
+                0) &&
+           T_OK(strcmp(header(a, "Cache-Control"), "no-store") == 0);
+}
+
+/* One request from its head to `status` and the marker; its claim's step. */
+static void whole(struct world *w, const once_http_answer *answer, int status,
+                  const char *word)
+{
+    struct asked a;
+    int step;
+
+    asked_init(&a);
+    step = claim(w, &a);
+    if (step == ONCE_HTTP_RUN || step == ONCE_HTTP_PASS) {
+        if (T_OK(answer != NULL))
+            step = say(&a, answer);
+    }
+    if (T_OK(step == ONCE_HTTP_SEND)) {
+        T_EQ(once_exchange_reply(a.x)->status, status);
+        T_STR(header(&a, "Idempotency-Status"), word);
+    }
+    asked_end(&a);
+}
+
+/* ---- Options ---------------------------------------------------------------- */
+
+static int refusal(const once_guard_options *o, const char *member)
+{
+    once_engine *e = NULL;
+    once_guard *g = NULL;
+    once_error err = {0, ""};
+    int rc;
+
+    T_EQ(once_engine_open("memory:", NULL, NULL, &e), ONCE_OK);
+    rc = once_guard_open(e, o, &err, &g);
+    T_OK(g == NULL);
+    T_OK(strncmp(err.text, member, strlen(member)) == 0);
+    once_guard_close(g);
+    once_engine_close(e);
+    return rc;
+}
+
+static int some_scope(void *user, const once_http_request *r, char *out,
+                      size_t max)
+{
+    (void)user;
+    (void)r;
+    (void)out;
+    return (int)max + 1; /* It does not fit. */
+}
+
+static void each_refusal_names_its_member(void)
+{
+    once_guard_options o;
+
+#define REFUSED(member, set)                                                   \
+    do {                                                                       \
+        o = plain();                                                           \
+        set;                                                                   \
+        T_EQ(refusal(&o, member), ONCE_EINVAL);                                \
+    } while (0)
+    REFUSED("scope:", o.scope_off = 0);
+    REFUSED("scope:", o.scope = some_scope);
+    REFUSED("size:", o.size = 8);
+    REFUSED("group:", o.group = "");
+    REFUSED("group:", o.group = "two words");
+    REFUSED("group:", o.group = "123456789012345678901234567890123");
+    REFUSED("key:", o.key = "not a name");
+    REFUSED("methods:", o.methods = " ");
+    REFUSED("methods:", o.methods = "POST P(T");
+    REFUSED("final:", o.final = "");
+    REFUSED("final:", o.final = "2xx good");
+    REFUSED("final:", o.final = "1xx");
+    REFUSED("lease_ms:", o.lease_ms = ONCE_LEASE_MIN_MS - 1);
+    REFUSED("lease_ms:", o.lease_ms = ONCE_LEASE_MAX_MS + 1);
+    REFUSED("ttl_ms:", o.ttl_ms = 29999);
+    REFUSED("ttl_ms:", o.ttl_ms = ONCE_KEEP_MAX_MS + 1);
+    REFUSED("max_response:", o.max_response = ONCE_RESULT_MAX + 1);
+    REFUSED("store_failure:", o.store_failure = ONCE_STORE_BYPASS);
+    REFUSED("store_failure:", o.store_failure = 2);
+    REFUSED("lost:", o.lost = 2);
+    REFUSED("two_phase:", o.two_phase = 2);
+    REFUSED("dry_run:", o.dry_run = 7);
+    REFUSED("hide_header:", o.hide_header = "X-A X:B");
+#undef REFUSED
+}
+
+static void a_smaller_struct_of_an_older_program_is_taken(void)
+{
+    once_guard_options o = plain();
+    struct world w;
+
+    o.size = offsetof(once_guard_options, lease_ms);
+    o.lease_ms = 1; /* not looked at */
+    begin_with(&w, "memory:", &o);
+    whole(&w, &(once_http_answer){.status = 200}, 200, "new");
+    end(&w);
+}
+
+/* ---- Passing ------------------------------------------------------------------ */
+
+static void other_methods_and_missing_keys_pass(void)
+{
+    once_http_answer answer = made();
+    struct world w;
+    int i;
+
+    begin(&w);
+    for (i = 0; i < 2; i++) {
+        struct asked a;
+
+        asked_init(&a);
+        if (i == 0)
+            a.method = "GET";
+        else
+            a.key = NULL;
+        T_EQ(look(&w, &a), ONCE_HTTP_PASS);
+        T_STR(once_exchange_status(a.x), "-");
+        T_STR(once_exchange_hash(a.x), "-");
+        T_EQ(once_exchange_attempt(a.x), 0);
+        T_EQ(once_exchange_answer(a.x, &answer, on_wake, NULL), ONCE_HTTP_SEND);
+        T_STR(header(&a, "Idempotency-Status"), "");
+        T_STR(header(&a, "X-Own"), "1");
+        asked_end(&a);
+    }
+    end(&w);
+}
+
+static void a_broken_handler_that_nobody_guards_drops(void)
+{
+    struct world w;
+    struct asked a;
+
+    begin(&w);
+    asked_init(&a);
+    a.key = NULL;
+    T_EQ(look(&w, &a), ONCE_HTTP_PASS);
+    T_EQ(once_exchange_broken(a.x, 502, on_wake, NULL), ONCE_HTTP_DROP);
+    asked_end(&a);
+    end(&w);
+}
+
+/* ---- The first and its repeats ------------------------------------------------ */
+
+static void a_repeat_gets_the_first_answer(void)
+{
+    once_http_answer answer = made();
+    struct asked first, again;
+    struct world w;
+
+    begin(&w);
+    asked_init(&first);
+    asked_init(&again);
+    T_EQ(claim(&w, &first), ONCE_HTTP_RUN);
+    T_EQ(once_exchange_attempt(first.x), 1);
+    T_EQ(say(&first, &answer), ONCE_HTTP_SEND);
+    T_STR(header(&first, "Idempotency-Status"), "new");
+    T_STR(header(&first, "Set-Cookie"), "a=" SECRET);
+    T_STR(header(&first, "Connection"), "");
+    T_OK(body_is(&first, "made\n"));
+
+    T_EQ(claim(&w, &again), ONCE_HTTP_SEND);
+    T_EQ(once_exchange_reply(again.x)->status, 201);
+    T_STR(header(&again, "Idempotency-Status"), "replayed");
+    T_STR(header(&again, "Idempotent-Replayed"), "true");
+    T_STR(header(&again, "X-Own"), "1");
+    T_STR(header(&again, "X-Hop"), "");
+    T_STR(header(&again, "Set-Cookie"), "");
+    T_OK(body_is(&again, "made\n"));
+    T_STR(once_exchange_hash(first.x), once_exchange_hash(again.x));
+    asked_end(&first);
+    asked_end(&again);
+    end(&w);
+}
+
+static void the_answer_is_copied_before_the_store_is_asked(void)
+{
+    char name[] = "X-Own", value[] = "1", body[] = "made\n";
+    once_http_header line = {name, value};
+    once_http_answer answer = ONCE_HTTP_ANSWER_INIT;
+    struct world w;
+    struct asked a;
+    int step;
+
+    answer.status = 200;
+    answer.headers = &line;
+    answer.n = 1;
+    answer.body = (once_bytes){body, 5};
+    begin(&w);
+    asked_init(&a);
+    T_EQ(claim(&w, &a), ONCE_HTTP_RUN);
+    step = once_exchange_answer(a.x, &answer, on_wake, &a.woken);
+    memset(name, 'x', sizeof(name));
+    memset(value, 'x', sizeof(value));
+    memset(body, 'x', sizeof(body));
+    line.name = line.value = NULL;
+    T_EQ(settle(&a, step), ONCE_HTTP_SEND);
+    T_STR(header(&a, "X-Own"), "1");
+    T_OK(body_is(&a, "made\n"));
+    asked_end(&a);
+    end(&w);
+}
+
+static void an_owner_makes_others_wait_and_others_mismatch(void)
+{
+    once_http_answer answer = made();
+    struct asked owner, same, other;
+    struct world w;
+
+    begin(&w);
+    asked_init(&owner);
+    asked_init(&same);
+    asked_init(&other);
+    other.body = "{} ";
+    T_EQ(claim(&w, &owner), ONCE_HTTP_RUN);
+    T_EQ(claim(&w, &same), ONCE_HTTP_SEND);
+    T_OK(is_problem(&same, ONCE__P_IN_FLIGHT, 0));
+    T_STR(header(&same, "Retry-After"), "5");
+    T_EQ(claim(&w, &other), ONCE_HTTP_SEND);
+    T_OK(is_problem(&other, ONCE__P_KEY_REUSED, 0));
+    T_STR(header(&other, "Retry-After"), "");
+    T_EQ(say(&owner, &answer), ONCE_HTTP_SEND);
+    asked_end(&owner);
+    asked_end(&same);
+    asked_end(&other);
+    end(&w);
+}
+
+static void host_port_and_form_of_a_target_do_not_make_another_record(void)
+{
+    static const struct {
+        const char *host, *target;
+        int same;
+    } others[] = {
+        {"SHOP.test", "/pay?a=1", 1},
+        {"shop.test:8080", "/pay?a=1", 1},
+        {"ignored.test", "http://shop.test:80/pay?a=1", 1},
+        {"other.test", "/pay?a=1", 0},
+        {"shop.test", "/pa%79?a=1", 0},
+    };
+    once_http_answer answer = made();
+    struct world w;
+    size_t i;
+
+    begin(&w);
+    whole(&w, &answer, 201, "new");
+    for (i = 0; i < sizeof(others) / sizeof(others[0]); i++) {
+        struct asked a;
+
+        asked_init(&a);
+        a.host = others[i].host;
+        a.target = others[i].target;
+        T_EQ(claim(&w, &a), others[i].same ? ONCE_HTTP_SEND : ONCE_HTTP_RUN);
+        asked_end(&a);
+    }
+    end(&w);
+}
+
+/* ---- What the handler says ------------------------------------------------------ */
+
+static void each_outcome_is_what_it_says(void)
+{
+    static const struct {
+        int outcome, status;
+        const char *then; /* a repeat's marker */
+        int then_status;
+    } rows[] = {
+        {ONCE_HTTP_BY_STATUS, 201, "replayed", 201},
+        {ONCE_HTTP_BY_STATUS, 500, "replayed", 500},
+        {ONCE_HTTP_BY_STATUS, 429, "new", 299},
+        {ONCE_HTTP_APPLIED, 429, "replayed", 429},
+        {ONCE_HTTP_NOT_APPLIED, 201, "new", 299},
+        {ONCE_HTTP_NO_STORE, 201, "unstored", 409},
+        {ONCE_HTTP_UNKNOWN, 201, "indeterminate", 409},
+    };
+    once_http_answer second = made();
+    size_t i;
+
+    second.status = 299;
+    for (i = 0; i < sizeof(rows) / sizeof(rows[0]); i++) {
+        once_http_answer answer = made();
+        struct world w;
+
+        answer.status = rows[i].status;
+        answer.outcome = rows[i].outcome;
+        begin(&w);
+        whole(&w, &answer, rows[i].status, "new");
+        whole(&w, &second, rows[i].then_status, rows[i].then);
+        end(&w);
+    }
+}
+
+static void a_header_may_say_the_outcome_and_is_not_sent(void)
+{
+    static const once_http_header line = {"idempotency-outcome", "NOT-applied"};
+    once_http_answer answer = ONCE_HTTP_ANSWER_INIT;
+    struct world w;
+    struct asked a;
+
+    answer.status = 500;
+    answer.headers = &line;
+    answer.n = 1;
+    begin(&w);
+    asked_init(&a);
+    T_EQ(claim(&w, &a), ONCE_HTTP_RUN);
+    T_EQ(say(&a, &answer), ONCE_HTTP_SEND);
+    T_EQ(once_exchange_reply(a.x)->n, 1); /* our marker */
+    asked_end(&a);
+    whole(&w, &answer, 500, "new");
+    end(&w);
+}
+
+static void a_stream_is_marked_before_it_begins(void)
+{
+    once_http_answer answer = made();
+    struct world w;
+    struct asked a;
+
+    answer.streamed = 1;
+    begin(&w);
+    asked_init(&a);
+    T_EQ(claim(&w, &a), ONCE_HTTP_RUN);
+    /* A stream brings no body of its own. */
+    T_EQ(once_exchange_answer(a.x, &answer, on_wake, &a.woken), ONCE_EINVAL);
+    answer.body = (once_bytes){NULL, 0};
+    T_EQ(say(&a, &answer), ONCE_HTTP_SEND);
+    T_EQ(once_exchange_reply(a.x)->streamed, 1);
+    whole(&w, NULL, 409, "unstored");
+    asked_end(&a);
+    end(&w);
+}
+
+static void an_answer_out_of_range_leaves_the_owner_as_it_was(void)
+{
+    once_http_answer answer = made();
+    struct world w;
+    struct asked a;
+
+    begin(&w);
+    asked_init(&a);
+    T_EQ(claim(&w, &a), ONCE_HTTP_RUN);
+    answer.status = 199;
+    T_EQ(once_exchange_answer(a.x, &answer, on_wake, &a.woken), ONCE_EINVAL);
+    answer.status = 600;
+    T_EQ(once_exchange_answer(a.x, &answer, on_wake, &a.woken), ONCE_EINVAL);
+    answer.status = 200;
+    answer.outcome = 5;
+    T_EQ(once_exchange_answer(a.x, &answer, on_wake, &a.woken), ONCE_EINVAL);
+    answer.outcome = 0;
+    T_EQ(say(&a, &answer), ONCE_HTTP_SEND);
+    asked_end(&a);
+    whole(&w, NULL, 200, "replayed");
+    end(&w);
+}
+
+static void a_header_that_would_split_a_response_is_not_kept(void)
+{
+    static const once_http_header line = {"X-Own", "1\r\nX-" SECRET ": 2"};
+    once_http_answer answer = ONCE_HTTP_ANSWER_INIT;
+    struct world w;
+
+    answer.status = 200;
+    answer.headers = &line;
+    answer.n = 1;
+    begin(&w);
+    whole(&w, &answer, 200, "new");
+    T_OK(strstr(w.event, "not kept") != NULL);
+    T_OK(strstr(w.event, SECRET) == NULL);
+    whole(&w, NULL, 409, "unstored");
+    end(&w);
+}
+
+static void a_handler_that_breaks_is_unknown(void)
+{
+    int status;
+
+    for (status = 502; status <= 504; status += 2) {
+        struct world w;
+        struct asked a;
+
+        begin(&w);
+        asked_init(&a);
+        T_EQ(claim(&w, &a), ONCE_HTTP_RUN);
+        T_EQ(settle(&a, once_exchange_broken(a.x, status, on_wake, &a.woken)),
+             ONCE_HTTP_SEND);
+        T_OK(is_problem(&a, ONCE__P_OUTCOME_UNKNOWN, status));
+        T_STR(once_exchange_status(a.x), "indeterminate");
+        whole(&w, NULL, 409, "indeterminate");
+        asked_end(&a);
+        end(&w);
+    }
+}
+
+/* ---- Ends -------------------------------------------------------------------------- */
+
+static void a_handler_that_was_begun_and_forgotten_is_unknown(void)
+{
+    struct world w;
+    struct asked a;
+
+    begin(&w);
+    asked_init(&a);
+    T_EQ(claim(&w, &a), ONCE_HTTP_RUN);
+    asked_end(&a);
+    whole(&w, NULL, 409, "indeterminate");
+    end(&w);
+}
+
+static void a_grant_that_nobody_looked_at_is_released(void)
+{
+    once_http_answer answer = made();
+    struct world w;
+    struct asked a;
+
+    begin(&w);
+    asked_init(&a);
+    T_EQ(look(&w, &a), ONCE_HTTP_READ);
+    (void)once_exchange_body(a.x, a.body, strlen(a.body));
+    T_EQ(once_exchange_claim(a.x, on_wake, &a.woken), ONCE_HTTP_WAIT);
+    while (sem_wait(&a.woken) != 0)
+        ;
+    asked_end(&a);
+    whole(&w, &answer, 201, "new");
+    end(&w);
+}
+
+static void an_abandoned_run_is_released(void)
+{
+    once_http_answer answer = made();
+    struct world w;
+    struct asked a;
+
+    begin(&w);
+    asked_init(&a);
+    T_EQ(claim(&w, &a), ONCE_HTTP_RUN);
+    once_exchange_abandon(a.x);
+    asked_end(&a);
+    whole(&w, &answer, 201, "new");
+    end(&w);
+}
+
+static void a_cancelled_waiter_is_told_to_come_again(void)
+{
+    once_guard_options o = plain();
+    struct asked owner, waiter;
+    struct world w;
+
+    o.in_flight_ms = 3600000;
+    begin_with(&w, "memory:", &o);
+    asked_init(&owner);
+    asked_init(&waiter);
+    T_EQ(claim(&w, &owner), ONCE_HTTP_RUN);
+    T_EQ(look(&w, &waiter), ONCE_HTTP_READ);
+    (void)once_exchange_body(waiter.x, waiter.body, strlen(waiter.body));
+    T_EQ(once_exchange_claim(waiter.x, on_wake, &waiter.woken), ONCE_HTTP_WAIT);
+    T_EQ(once_exchange_step(waiter.x), ONCE_HTTP_WAIT);
+    once_exchange_cancel(waiter.x);
+    T_EQ(settle(&waiter, ONCE_HTTP_WAIT), ONCE_HTTP_SEND);
+    T_OK(is_problem(&waiter, ONCE__P_IN_FLIGHT, 0));
+    asked_end(&waiter);
+    asked_end(&owner);
+    end(&w);
+}
+
+/* ---- Limits, scopes, dry runs --------------------------------------------------- */
+
+static void a_body_over_the_limit_is_413_and_claims_nothing(void)
+{
+    once_guard_options o = plain();
+    once_http_answer answer = made();
+    struct world w;
+    struct asked a;
+
+    o.max_request = 4;
+    begin_with(&w, "memory:", &o);
+    asked_init(&a);
+    T_EQ(look(&w, &a), ONCE_HTTP_READ);
+    T_EQ(once_exchange_body(a.x, "1234", 4), ONCE_OK);
+    T_EQ(once_exchange_body(a.x, "5", 1), ONCE_ELIMIT);
+    T_EQ(once_exchange_body(a.x, "", 0), ONCE_ELIMIT);
+    T_EQ(once_exchange_claim(a.x, on_wake, &a.woken), ONCE_HTTP_SEND);
+    T_EQ(once_exchange_reply(a.x)->status, 413);
+    asked_end(&a);
+    whole(&w, &answer, 201, "new");
+    end(&w);
+}
+
+static int scope_of(void *user, const once_http_request *r, char *out,
+                    size_t max)
+{
+    const char *type = once_http_find(r, "Content-Type");
+
+    (void)user;
+    T_OK(max >= 16 && type != NULL);
+    memcpy(out, type, 11);
+    return 11;
+}
+
+static void a_scope_that_cannot_be_told_is_401(void)
+{
+    once_guard_options o = ONCE_GUARD_OPTIONS_INIT;
+    struct world w;
+    struct asked a;
+
+    o.scope = some_scope;
+    begin_with(&w, "memory:", &o);
+    asked_init(&a);
+    T_EQ(claim(&w, &a), ONCE_HTTP_SEND);
+    T_OK(is_problem(&a, ONCE__P_SCOPE_MISSING, 0));
+    asked_end(&a);
+    end(&w);
+}
+
+static void a_scope_is_part_of_the_name(void)
+{
+    once_guard_options o = ONCE_GUARD_OPTIONS_INIT;
+    once_http_answer answer = made();
+    struct asked a, b;
+    struct world w, v;
+
+    o.scope = scope_of;
+    begin_with(&w, "memory:", &o);
+    begin(&v);
+    whole(&w, &answer, 201, "new");
+    whole(&w, NULL, 201, "replayed");
+    asked_init(&a);
+    asked_init(&b);
+    T_EQ(claim(&w, &a), ONCE_HTTP_SEND);
+    T_EQ(claim(&v, &b), ONCE_HTTP_RUN);
+    T_OK(strcmp(once_exchange_hash(a.x), once_exchange_hash(b.x)) != 0);
+    asked_end(&a);
+    asked_end(&b);
+    end(&v);
+    end(&w);
+}
+
+static void a_dry_run_records_and_lets_everything_pass(void)
+{
+    once_guard_options o = plain();
+    once_http_answer answer = made();
+    struct world w;
+    struct asked a;
+
+    o.dry_run = 1;
+    begin_with(&w, "memory:", &o);
+    whole(&w, &answer, 201, "");
+    asked_init(&a);
+    T_EQ(claim(&w, &a), ONCE_HTTP_PASS);
+    T_STR(once_exchange_status(a.x), "replayed");
+    answer.status = 202;
+    T_EQ(say(&a, &answer), ONCE_HTTP_SEND);
+    T_EQ(once_exchange_reply(a.x)->status, 202);
+    asked_end(&a);
+    asked_init(&a);
+    a.key = "a,b";
+    T_EQ(look(&w, &a), ONCE_HTTP_PASS);
+    T_STR(once_exchange_status(a.x), "invalid");
+    asked_end(&a);
+    asked_init(&a);
+    a.key = "another";
+    T_EQ(claim(&w, &a), ONCE_HTTP_RUN);
+    T_EQ(settle(&a, once_exchange_broken(a.x, 502, on_wake, &a.woken)),
+         ONCE_HTTP_DROP);
+    asked_end(&a);
+    end(&w);
+}
+
+/* ---- A store that fails ------------------------------------------------------------ */
+
+static void a_store_that_fails_at_the_claim_is_503(void)
+{
+    once_guard_options o = plain();
+    struct world w;
+    struct asked a;
+
+    o.store_ms = 20;
+    begin_with(&w, "faulty:fail=claim:1-*@memory:", &o);
+    asked_init(&a);
+    T_EQ(claim(&w, &a), ONCE_HTTP_SEND);
+    T_OK(is_problem(&a, ONCE__P_STORE_UNAVAILABLE, 0));
+    T_STR(header(&a, "Retry-After"), "1");
+    asked_end(&a);
+    end(&w);
+}
+
+static void a_bypass_passes_and_says_so(void)
+{
+    once_guard_options o = plain();
+    once_http_answer answer = made();
+    struct world w;
+
+    o.store_ms = 20;
+    o.lost = ONCE_LOST_TAKEOVER;
+    o.store_failure = ONCE_STORE_BYPASS;
+    begin_with(&w, "faulty:fail=claim:1-*@memory:", &o);
+    whole(&w, &answer, 201, "unprotected");
+    whole(&w, &answer, 201, "unprotected");
+    end(&w);
+}
+
+static void an_answer_that_is_not_recorded_is_not_told(void)
+{
+    once_guard_options o = plain();
+    once_http_answer answer = made();
+    struct world w;
+    struct asked a;
+
+    o.lease_ms = 100;
+    o.ttl_ms = 100;
+    o.store_ms = 20;
+    begin_with(&w, "faulty:fail=complete:1-*@memory:", &o);
+    asked_init(&a);
+    T_EQ(claim(&w, &a), ONCE_HTTP_RUN);
+    T_EQ(say(&a, &answer), ONCE_HTTP_SEND);
+    T_OK(is_problem(&a, ONCE__P_OUTCOME_UNKNOWN, 502));
+    T_STR(header(&a, "X-Own"), "");
+    asked_end(&a);
+    end(&w);
+}
+
+static void a_request_that_ends_before_its_claim_has_claimed_nothing(void)
+{
+    once_http_answer answer = made();
+    struct world w;
+    struct asked a;
+
+    begin(&w);
+    asked_init(&a);
+    T_EQ(look(&w, &a), ONCE_HTTP_READ);
+    (void)once_exchange_body(a.x, "half", 4);
+    asked_end(&a);
+    whole(&w, &answer, 201, "new");
+    end(&w);
+}
+
+/* ---- Many threads ------------------------------------------------------------------- */
+
+enum { THREADS = 8 };
+
+struct racer {
+    struct world *w;
+    pthread_t thread;
+    int ran, sent;
+};
+
+static void *race(void *arg)
+{
+    struct racer *r = arg;
+    once_http_answer answer = made();
+    struct asked a;
+    int step;
+
+    asked_init(&a);
+    step = claim(r->w, &a);
+    r->ran = step == ONCE_HTTP_RUN;
+    if (r->ran)
+        step = say(&a, &answer);
+    r->sent = step == ONCE_HTTP_SEND;
+    asked_end(&a);
+    return NULL;
+}
+
+static void of_many_threads_one_runs(void)
+{
+    struct racer racers[THREADS];
+    once_guard_options o = plain();
+    struct world w;
+    int i, ran = 0, sent = 0;
+
+    o.in_flight_ms = 60000;
+    begin_with(&w, "memory:", &o);
+    memset(racers, 0, sizeof(racers));
+    for (i = 0; i < THREADS; i++) {
+        racers[i].w = &w;
+        T_EQ(pthread_create(&racers[i].thread, NULL, race, &racers[i]), 0);
+    }
+    for (i = 0; i < THREADS; i++) {
+        (void)pthread_join(racers[i].thread, NULL);
+        ran += racers[i].ran;
+        sent += racers[i].sent;
+    }
+    T_EQ(ran, 1);
+    T_EQ(sent, THREADS);
+    end(&w);
+}
+
+int main(void)
+{
+    T_RUN(each_refusal_names_its_member);
+    T_RUN(a_smaller_struct_of_an_older_program_is_taken);
+    T_RUN(other_methods_and_missing_keys_pass);
+    T_RUN(a_broken_handler_that_nobody_guards_drops);
+    T_RUN(a_repeat_gets_the_first_answer);
+    T_RUN(the_answer_is_copied_before_the_store_is_asked);
+    T_RUN(an_owner_makes_others_wait_and_others_mismatch);
+    T_RUN(host_port_and_form_of_a_target_do_not_make_another_record);
+    T_RUN(each_outcome_is_what_it_says);
+    T_RUN(a_header_may_say_the_outcome_and_is_not_sent);
+    T_RUN(a_stream_is_marked_before_it_begins);
+    T_RUN(an_answer_out_of_range_leaves_the_owner_as_it_was);
+    T_RUN(a_header_that_would_split_a_response_is_not_kept);
+    T_RUN(a_handler_that_breaks_is_unknown);
+    T_RUN(a_handler_that_was_begun_and_forgotten_is_unknown);
+    T_RUN(a_grant_that_nobody_looked_at_is_released);
+    T_RUN(an_abandoned_run_is_released);
+    T_RUN(a_cancelled_waiter_is_told_to_come_again);
+    T_RUN(a_body_over_the_limit_is_413_and_claims_nothing);
+    T_RUN(a_scope_that_cannot_be_told_is_401);
+    T_RUN(a_scope_is_part_of_the_name);
+    T_RUN(a_dry_run_records_and_lets_everything_pass);
+    T_RUN(a_store_that_fails_at_the_claim_is_503);
+    T_RUN(a_bypass_passes_and_says_so);
+    T_RUN(an_answer_that_is_not_recorded_is_not_told);
+    T_RUN(a_request_that_ends_before_its_claim_has_claimed_nothing);
+    T_RUN(of_many_threads_one_runs);
+    return t_done();
+}
