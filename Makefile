@@ -25,6 +25,7 @@ help:
 	@echo 'make faults     faults at moments, in real processes; SEED=1'
 	@echo 'make sim        the simulated world; SEEDS=200000'
 	@echo 'make mutants    how soon each planted bug is seen, from 30 starts'
+	@echo 'make demo       a double charge, without Once and with it'
 	@echo 'make bench      figures, side by side with plain nginx; BENCH=--quick'
 	@echo 'make bench-stores  figures of each store by itself, likewise'
 	@echo 'make histories  2,000 concurrent histories of each store, judged'
@@ -140,6 +141,10 @@ docs:
 .PHONY: format
 format: packages
 	@tools/style --fix
+
+.PHONY: demo
+demo: all
+	@ONCE_BUILD=$(abspath $(BUILD)) $(PYTHON) examples/demo/demo
 
 .PHONY: bench
 bench: all
