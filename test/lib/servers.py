@@ -36,7 +36,8 @@ from certificates import Authority
 from faultproxy import Proxy  # noqa: F401  for those who import this one
 from machine import (  # noqa: F401
     LOOPBACK, PATIENCE, Missing, NetSpace, Space, alive, children, eventually,
-    find, forget_memory, free_port, send, server_user, start_janitor, stat_of)
+    find, forget_memory, forget_segment, free_port, send, server_user,
+    start_janitor, stat_of)
 
 HERE = pathlib.Path(__file__).resolve().parent
 
@@ -238,6 +239,7 @@ class Postgres(Server):
 
     def rejoin(self, primary):
         """After its own end: a new standby of what was promoted."""
+        forget_segment(self.data)
         shutil.rmtree(self.data)
         self.clone(primary).start()
 
