@@ -76,7 +76,7 @@ tsan: packages
 
 .PHONY: histories
 histories: library
-	@for store in memory engine sqlite broken; do \
+	@for store in memory engine sqlite journal broken; do \
 		$(BUILD)/test/history $$store 2000 || exit 1; done
 	@test/lib/with-server postgres -- $(BUILD)/test/history postgres 2000
 	@test/lib/with-server redis -- $(BUILD)/test/history redis 2000

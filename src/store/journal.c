@@ -1,0 +1,604 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * journal.c - the store of class A that costs little:
+ * "journal:DIR[?busy_ms=N][&segment=BYTES]".
+ *
+ * An append-only log in a folder, shared by the processes of one host. A batch
+ * is decided under one lock against an index in shared memory, is one write at
+ * the end of the log, and then waits for a flush that it shares with whoever
+ * else waits. Nothing is answered from a frame that is not durable yet, but
+ * for "in flight", which promises nothing.
+ *
+ *    journal.c    this file: the driver, deciding, scanning
+ *    journal/     door: who is in    recover: from log to memory
+ *                 frame, walk, segment, log: bytes, files, appending, flushing
+ *                 shared, index: memory of all processes   keeper: sweeping
+ *                 check: verify and dump
+ *
+ * It refuses a folder of something else, a log that is damaged where it was
+ * durable, and to go on after a flush that failed. Class A means here: an
+ * acknowledged step is on the disk, as far as the disk says so; and of a
+ * sector that is written again with the same first bytes, these stay.
+ */
+#include <errno.h>
+#include <limits.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "core/apply.h"
+#include "core/error.h"
+#include "store/journal/journal.h"
+#include "store/store.h"
+#include "store/url.h"
+
+enum {
+    BUSY_MAX_MS = 600000,
+    BLOCK_MIN = 16 * 1024, /* bytes of the arena's first block          */
+    BLOCK_MAX = 1 << 20,   /* of its last, and what it keeps            */
+    WRITE_AT = 1 << 20,    /* more frames than this are written at once */
+    AHEAD = 8,             /* operations whose place is looked up early */
+    DUE_AT_ONCE = 256,     /* slots                                     */
+    PAGES_AT_ONCE = 1024   /* of the index, under one lock              */
+};
+
+#define SEGMENT_MIN UINT64_C(65536)
+#define SEGMENT_MAX (UINT64_C(1) << 30)
+#define SEGMENT_USUAL (UINT64_C(64) << 20)
+
+/* Bytes of answers; they stay where they are until the next call. */
+struct block {
+    struct block *next;
+    size_t size, used;
+    uint8_t bytes[];
+};
+
+struct journal {
+    once_store store;
+    once_store_options options;
+    struct once__journal log;
+    struct once__keeper *keeper;
+    struct block *arena;
+    struct once__names names;
+    uint64_t last;   /* segment that was the last one when we looked */
+    uint32_t cursor; /* page of the index where the next sweep begins */
+};
+
+/* ---- The arena --------------------------------------------------------- */
+
+static void *arena_take(struct journal *s, size_t size)
+{
+    struct block *b = s->arena;
+    size_t room = b == NULL ? BLOCK_MIN : 2 * b->size;
+
+    if (b == NULL || b->size - b->used < size) {
+        room = room > BLOCK_MAX ? BLOCK_MAX : room;
+        room = room < size ? size : room;
+        b = malloc(sizeof(*b) + room);
+        if (b == NULL)
+            return NULL;
+        b->next = s->arena;
+        b->size = room;
+        b->used = 0;
+        s->arena = b;
+    }
+    b->used += size;
+    return b->bytes + b->used - size;
+}
+
+/* Keeps the last block, which is the largest of the usual ones. */
+static void arena_reset(struct journal *s, size_t keep)
+{
+    struct block *b = s->arena, *next;
+
+    s->arena = NULL;
+    for (; b != NULL; b = next) {
+        next = b->next;
+        if (s->arena == NULL && b->size <= keep) {
+            b->used = 0;
+            b->next = NULL;
+            s->arena = b;
+        } else {
+            free(b);
+        }
+    }
+}
+
+/* ---- Opening ------------------------------------------------------------- */
+
+/* The absolute path of `path`, whose last part need not exist. */
+static int absolute(const char *path, char **out, once_error *err)
+{
+    char folder[PATH_MAX], real[PATH_MAX], whole[PATH_MAX];
+    size_t length = strlen(path);
+    const char *last;
+    int n;
+
+    while (length > 1 && path[length - 1] == '/')
+        length--;
+    n = snprintf(folder, sizeof(folder), "%.*s", (int)length, path);
+    if (length == 0 || n < 0 || (size_t)n >= sizeof(folder) - 8)
+        return once__fail(err, ONCE_EURL, "journal: %s",
+                          length == 0 ? "a folder is missing"
+                                      : "the path is too long");
+    if (realpath(folder, real) == NULL) {
+        last = strrchr(folder, '/');
+        length = last == NULL ? 0 : (size_t)(last - folder);
+        last = last == NULL ? folder : last + 1;
+        n = snprintf(whole, sizeof(whole), "%.*s", (int)length, folder);
+        if (errno != ENOENT || n < 0 ||
+            realpath(length > 0         ? whole
+                     : folder[0] == '/' ? "/"
+                                        : ".",
+                     real) == NULL)
+            return once__fail(err, ONCE_EOPEN, "%s: %s", path, strerror(errno));
+        n = snprintf(whole, sizeof(whole), "%s/%s",
+                     strcmp(real, "/") == 0 ? "" : real, last);
+    } else {
+        n = snprintf(whole, sizeof(whole), "%s", real);
+    }
+    if (n < 0 || (size_t)n >= sizeof(whole))
+        return once__fail(err, ONCE_EURL, "journal: the path is too long");
+    *out = strdup(whole);
+    return *out != NULL ? ONCE_OK
+                        : once__fail(err, ONCE_ENOMEM, "out of memory");
+}
+
+static int parse(struct once__journal *j, const char *rest, once_error *err)
+{
+    uint64_t busy_ms = j->busy_ms;
+    char *url = strdup(rest), *mark;
+    int code;
+
+    if (url == NULL)
+        return once__fail(err, ONCE_ENOMEM, "out of memory");
+    code = once__url_take_number(url, "busy_ms", 1, BUSY_MAX_MS, &busy_ms, err);
+    if (code >= 0)
+        code = once__url_take_number(url, "segment", SEGMENT_MIN, SEGMENT_MAX,
+                                     &j->segment_max, err);
+    if (code < 0)
+        goto out;
+    mark = strchr(url, '?');
+    if (mark != NULL) {
+        code = once__fail(err, ONCE_EURL,
+                          "journal: unknown parameter, only busy_ms and "
+                          "segment are known");
+        goto out;
+    }
+    j->busy_ms = (uint32_t)busy_ms;
+    j->segment_max = j->segment_max / 4096 * 4096;
+    code = absolute(url, &j->path, err);
+out:
+    free(url);
+    return code;
+}
+
+static void journal_close(once_store *store)
+{
+    struct journal *s = (struct journal *)store;
+
+    if (s == NULL)
+        return;
+    once__keeper_close(s->keeper);
+    once__door_leave(&s->log);
+    arena_reset(s, 0);
+    free(s->names.names);
+    free(s);
+}
+
+static int journal_open(const char *rest, const once_store_options *options,
+                        once_error *err, once_store **out)
+{
+    struct journal *s = calloc(1, sizeof(*s));
+    int code;
+
+    if (s == NULL)
+        return once__fail(err, ONCE_ENOMEM, "out of memory");
+    s->store.ops = &once__store_journal;
+    s->options = *options;
+    s->log.folder = s->log.door = s->log.memory = -1;
+    s->log.busy_ms = options->busy_ms;
+    s->log.segment_max = SEGMENT_USUAL;
+    s->log.must_exist = options->must_exist != 0;
+    code = parse(&s->log, rest, err);
+    if (code == ONCE_OK)
+        code = once__door_enter(&s->log, err);
+    if (code == ONCE_OK)
+        code = once__keeper_open(&s->log, err, &s->keeper);
+    if (code != ONCE_OK) {
+        journal_close(&s->store);
+        return code;
+    }
+    once__keeper_nudge(s->keeper);
+    *out = &s->store;
+    return ONCE_OK;
+}
+
+/* ---- Deciding ------------------------------------------------------------ */
+
+/* One batch under way. */
+struct batch {
+    uint64_t now_ms;
+    uint64_t wait; /* nothing is told before the log is durable up to here */
+    once_error *err;
+};
+
+static void refuse(once_op *op, int code)
+{
+    op->rc = code;
+    op->left_ms = 0;
+    memset(&op->record, 0, sizeof(op->record));
+}
+
+static void wait_for(struct batch *b, uint64_t at)
+{
+    if (at > b->wait)
+        b->wait = at;
+}
+
+static int load(struct journal *s, const struct once__slot *slot,
+                once_record *r)
+{
+    uint8_t *bytes = arena_take(s, slot->length);
+
+    if (bytes == NULL)
+        return ONCE_ENOMEM;
+    return once__journal_load(&s->log, slot, bytes, r);
+}
+
+/* Appends what there is to say of `name` now: 1, or an error and nothing was
+ * changed. */
+static int append(struct journal *s, const uint8_t *name, const once_record *r,
+                  uint64_t reserve, struct batch *b)
+{
+    struct once__journal *j = &s->log;
+    struct once__frame f = {.kind = ONCE__FRAME_RECORD,
+                            .state = r->state,
+                            .fence = r->fence,
+                            .due = once__journal_due(r)};
+    struct once__slot slot;
+    int code = once__journal_room(j, once__frame_length(r), reserve, b->err);
+
+    if (code != ONCE_OK)
+        return code;
+    memset(&slot, 0, sizeof(slot));
+    memcpy(f.name, name, ONCE_NAME_SIZE);
+    memcpy(slot.name, name, ONCE_NAME_SIZE);
+    slot.at = once__journal_append(j, &f, r);
+    if (slot.at == 0)
+        return ONCE_ENOMEM;
+    slot.due = f.due;
+    slot.fence = f.fence;
+    slot.length = f.length;
+    slot.state = f.state;
+    if (!once__index_put(j, &slot)) {
+        j->used -= f.length;
+        return ONCE_EFULL;
+    }
+    if (r->state == ONCE_COMPLETED)
+        j->shared->usual += f.length / 16 - j->shared->usual / 16;
+    return ONCE_OK;
+}
+
+static int append_forgotten(struct journal *s, const uint8_t *name,
+                            uint64_t reserve, struct batch *b)
+{
+    struct once__journal *j = &s->log;
+    struct once__frame f = {.kind = ONCE__FRAME_FORGOTTEN};
+    int code = once__journal_room(j, ONCE__FRAME_HEAD, reserve, b->err);
+
+    if (code != ONCE_OK)
+        return code;
+    memcpy(f.name, name, ONCE_NAME_SIZE);
+    if (once__journal_append(j, &f, NULL) == 0)
+        return ONCE_ENOMEM;
+    once__index_remove(j, name);
+    j->shared->forgotten = j->start + j->used;
+    return ONCE_OK;
+}
+
+/*
+ * Most sweeps are decided by what the index knows, without reading a result
+ * that is about to be forgotten. 1: decided.
+ */
+static int forget_unread(const struct once__slot *slot, once_op *op,
+                         uint64_t now_ms)
+{
+    once_record r;
+    uint64_t fence = 0;
+
+    if (op->verb != ONCE_OP_FORGET ||
+        (slot->state != ONCE_COMPLETED && slot->state != ONCE_ABSENT))
+        return 0;
+    memset(&r, 0, sizeof(r));
+    r.state = slot->state;
+    r.kind = slot->state == ONCE_COMPLETED ? ONCE_SUCCESS : ONCE_NO_KIND;
+    r.attempt = 1;
+    r.fence = slot->fence;
+    r.keep_ms = slot->due;
+    return once__apply(&r, op, now_ms, &fence) && op->rc == ONCE_OK;
+}
+
+/* Appends what has changed. ONCE_OK, or why not: then it has not changed. */
+static int keep(struct journal *s, struct batch *b, once_op *op,
+                const once_record *r, uint64_t fence)
+{
+    struct once__shared *shared = s->log.shared;
+    uint64_t reserve = ONCE__JOURNAL_SWEEP;
+    int code;
+
+    if (fence != shared->fence) /* a grant: those who have one come first */
+        reserve = once__journal_reserve(&s->log);
+    code = r->attempt == 0 ? append_forgotten(s, op->name, reserve, b)
+                           : append(s, op->name, r, reserve, b);
+    if (code != ONCE_OK)
+        return code;
+    shared->fence = fence;
+    wait_for(b, s->log.start + s->log.used);
+    return s->log.used < WRITE_AT ? ONCE_OK
+                                  : once__journal_flush(&s->log, b->err);
+}
+
+/* ONCE_OK, also if the operation itself was refused; else the batch ends. */
+static int decide(struct journal *s, struct batch *b, once_op *op)
+{
+    struct once__shared *shared = s->log.shared;
+    const struct once__slot *slot = once__index_find(&s->log, op->name);
+    uint64_t fence = shared->fence, seen = shared->forgotten;
+    once_record r, before;
+    int code = ONCE_OK, changed = 0;
+
+    memset(&r, 0, sizeof(r));
+    if (slot != NULL) {
+        seen = slot->at + slot->length;
+        changed = forget_unread(slot, op, b->now_ms);
+        if (!changed)
+            code = load(s, slot, &r);
+    }
+    if (code != ONCE_OK) {
+        refuse(op, code);
+        return ONCE_OK;
+    }
+    before = r;
+    if (!changed)
+        changed = once__apply(&r, op, b->now_ms, &fence);
+    if (op->rc != ONCE_IN_FLIGHT)
+        wait_for(b, seen);
+    code = changed ? keep(s, b, op, &r, fence) : ONCE_OK;
+    if (code == ONCE_OK)
+        return ONCE_OK;
+    if (code == ONCE_EFULL) /* maybe there is something to sweep */
+        once__keeper_nudge(s->keeper);
+    refuse(op, code);
+    op->record = before;
+    return code == ONCE_ESTORE ? ONCE_ESTORE : ONCE_OK;
+}
+
+/* Segments are made ahead: whenever one was begun, the keeper looks. */
+static void look_after(struct journal *s)
+{
+    uint64_t last = s->log.shared->last;
+
+    if (last == s->last)
+        return;
+    s->last = last;
+    once__keeper_nudge(s->keeper);
+}
+
+static int journal_apply(once_store *store, once_op **ops, size_t n,
+                         once_error *err)
+{
+    struct journal *s = (struct journal *)store;
+    struct batch b = {0, 0, err};
+    int code, written;
+    size_t i;
+
+    arena_reset(s, BLOCK_MAX);
+    if (n == 0)
+        return ONCE_OK;
+    code = once__journal_lock(&s->log, err);
+    if (code != ONCE_OK)
+        return code;
+    b.now_ms = s->options.clock(s->options.user);
+    for (i = 0; i < n && code == ONCE_OK; i++) {
+        if (i + AHEAD < n)
+            once__index_expect(&s->log, ops[i + AHEAD]->name);
+        code = decide(s, &b, ops[i]);
+    }
+    /* Also what will not be told of: the index knows it already. */
+    written = once__journal_flush(&s->log, err);
+    once__journal_unlock(&s->log);
+    if (code == ONCE_OK)
+        code = written;
+    if (code == ONCE_OK)
+        code = once__journal_sync(&s->log, b.wait, err);
+    look_after(s);
+    return code;
+}
+
+/* ---- Scanning: what is due ------------------------------------------------ */
+
+struct view {
+    once_each *each;
+    void *user;
+    uint32_t max;
+    int shown, enough;
+};
+
+static void show(struct view *v, const uint8_t *name, const once_record *r)
+{
+    v->shown++;
+    v->enough = v->each(v->user, name, r) != 0 || (uint32_t)v->shown >= v->max;
+}
+
+/* 1: `*r` is the record of `name` now. 0: there is none. */
+static int look_up(struct journal *s, const uint8_t *name, once_record *r,
+                   once_error *err)
+{
+    const struct once__slot *slot;
+    int code = once__journal_lock(&s->log, err);
+
+    if (code != ONCE_OK)
+        return code;
+    slot = once__index_find(&s->log, name);
+    if (slot != NULL)
+        code = load(s, slot, r);
+    once__journal_unlock(&s->log);
+    if (slot == NULL)
+        return 0;
+    if (code == ONCE_ECORRUPT || code == ONCE_EVERSION) {
+        memset(r, 0, sizeof(*r));
+        r->state = 255;
+        code = ONCE_OK;
+    }
+    return code == ONCE_OK ? 1 : code;
+}
+
+/* Read without the lock: if it does not check it may have moved meanwhile. */
+static int show_slot(struct journal *s, struct view *v,
+                     const struct once__slot *slot, once_error *err)
+{
+    once_record r;
+    int code, there = 1;
+
+    arena_reset(s, BLOCK_MAX);
+    code = load(s, slot, &r);
+    if (code != ONCE_OK) {
+        there = look_up(s, slot->name, &r, err);
+        if (there <= 0)
+            return there;
+    }
+    r.result.data = NULL;
+    show(v, slot->name, &r);
+    return ONCE_OK;
+}
+
+/* Copies slots from the next pages. Returns how many, or an error. */
+static int next_due(struct journal *s, int what, uint32_t pages,
+                    struct once__slot *out, once_error *err)
+{
+    int n, code = once__journal_lock(&s->log, err);
+
+    if (code != ONCE_OK)
+        return code;
+    n = (int)once__index_due(&s->log, what, s->options.clock(s->options.user),
+                             &s->cursor, pages, out, DUE_AT_ONCE);
+    if (s->cursor >= s->log.shared->pages)
+        s->cursor = 0;
+    once__journal_unlock(&s->log);
+    return n;
+}
+
+/* Once around the index, from where the last sweep ended. Where nothing is due
+ * that is one look at each page's head. */
+static int scan_due(struct journal *s, int what, struct view *v,
+                    once_error *err)
+{
+    struct once__slot slots[DUE_AT_ONCE];
+    uint32_t begin = s->cursor, from, step = PAGES_AT_ONCE;
+    int i, n, code = ONCE_OK, wrapped = 0;
+
+    while (code == ONCE_OK && !v->enough && !(wrapped && s->cursor == begin)) {
+        from = s->cursor;
+        if (wrapped && begin - from < step)
+            step = begin - from;
+        n = next_due(s, what, step, slots, err);
+        for (i = 0; code == ONCE_OK && i < n && !v->enough; i++)
+            code = show_slot(s, v, &slots[i], err);
+        if (n < 0)
+            code = n;
+        if (wrapped && s->cursor <= from)
+            break; /* the index is smaller than it was */
+        wrapped |= s->cursor <= from;
+    }
+    return code;
+}
+
+/* ---- Scanning: all, in order ---------------------------------------------- */
+
+static int scan_all(struct journal *s, const uint8_t *after, struct view *v,
+                    once_error *err)
+{
+    uint8_t name[ONCE_NAME_SIZE];
+    once_record r;
+    int code;
+
+    while (!v->enough) {
+        code = once__names_next(&s->log, &s->names, after, name, err);
+        if (code <= 0)
+            return code;
+        after = name;
+        arena_reset(s, BLOCK_MAX);
+        code = look_up(s, name, &r, err);
+        if (code < 0)
+            return code;
+        r.result.data = NULL;
+        if (code == 1) /* it may be gone meanwhile */
+            show(v, name, &r);
+    }
+    return ONCE_OK;
+}
+
+static int journal_scan(once_store *store, int what, const uint8_t *after,
+                        uint32_t max, once_each *each, void *user,
+                        once_error *err)
+{
+    struct journal *s = (struct journal *)store;
+    struct view v = {each, user, max > INT_MAX ? INT_MAX : max, 0, max == 0};
+    int code;
+
+    if (what < ONCE_SCAN_ALL || what > ONCE_SCAN_KEEP)
+        return once__fail(err, ONCE_EINVAL, "what: %d is not a scan", what);
+    code = what == ONCE_SCAN_ALL ? scan_all(s, after, &v, err)
+                                 : scan_due(s, what, &v, err);
+    return code == ONCE_OK ? v.shown : code;
+}
+
+/* ---- The rest -------------------------------------------------------------- */
+
+static int journal_tend(once_store *store, once_error *err)
+{
+    struct journal *s = (struct journal *)store;
+
+    once__keeper_nudge(s->keeper);
+    return once__keeper_trouble(s->keeper, err);
+}
+
+static int
+with_path(const char *rest, once_line *line, void *user, once_error *err,
+          int (*check)(const char *, once_line *, void *, once_error *))
+{
+    struct once__journal j = {.busy_ms = 1, .segment_max = SEGMENT_USUAL};
+    int code = parse(&j, rest, err);
+
+    if (code == ONCE_OK)
+        code = check(j.path, line, user, err);
+    free(j.path);
+    return code;
+}
+
+static int journal_verify(const char *rest, once_line *line, void *user,
+                          once_error *err)
+{
+    return with_path(rest, line, user, err, once__journal_verify);
+}
+
+static int journal_dump(const char *rest, once_line *line, void *user,
+                        once_error *err)
+{
+    return with_path(rest, line, user, err, once__journal_dump);
+}
+
+const once_store_ops once__store_journal = {
+    .size = sizeof(once_store_ops),
+    .name = "journal",
+    .durable = 1,
+    .shared = 1,
+    .open = journal_open,
+    .close = journal_close,
+    .apply = journal_apply,
+    .scan = journal_scan,
+    .tend = journal_tend,
+    .verify = journal_verify,
+    .dump = journal_dump,
+};

@@ -1,0 +1,148 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * frame.c - the bytes of the log.
+ *
+ * A frame, little-endian:
+ *
+ *    0 magic (4)       4 sum (4)        8 length (4)
+ *   12 kind  13 state  14 pad  15 zero 16 generation (4)  20 record's sum (4)
+ *   24 durable (8)    32 fence (8)     40 due (8)         48 name (32)
+ *   80 the record as core/record.h has it, then `pad` zeros
+ *
+ * The sum covers the frame's position and the bytes 8 to 79. So bytes that an
+ * earlier use of the file left behind never check, nor do frames that changed
+ * places; and a log can be walked without reading results, whose own sum
+ * stands in the head. It refuses to guess.
+ *
+ * A segment's header block:
+ *
+ *    0 magic (8)   8 version (4)  12 sum (4)  16 id (8)   24 before (8)
+ *   32 first (8)  40 fence (8)    48 generation (4), then zeros
+ */
+#include "store/journal/journal.h"
+
+#include <assert.h>
+#include <string.h>
+
+#include "core/apply.h"
+#include "core/crc32c.h"
+
+enum { FRAME_MAGIC = 0x4d52464a, SUMMED = 8, HEAD_USED = 52 };
+
+#define SEGMENT_MAGIC UINT64_C(0x4c4e524a45434e4f)
+
+static_assert(sizeof(struct once__page) == ONCE__PAGE_SIZE, "one page");
+static_assert(sizeof(struct once__slot) == 64, "one cache line");
+
+void once__put(uint8_t *out, uint64_t value, size_t size)
+{
+    size_t i;
+
+    for (i = 0; i < size; i++)
+        out[i] = (uint8_t)(value >> (8 * i));
+}
+
+uint64_t once__get(const uint8_t *in, size_t size)
+{
+    uint64_t value = 0;
+
+    while (size-- > 0)
+        value = value << 8 | in[size];
+    return value;
+}
+
+static uint32_t frame_sum(const uint8_t *in, uint64_t at)
+{
+    uint8_t place[8];
+
+    once__put(place, at, sizeof(place));
+    return once__crc32c(once__crc32c(0, place, sizeof(place)), in + SUMMED,
+                        ONCE__FRAME_HEAD - SUMMED);
+}
+
+void once__frame_put(const struct once__frame *f, uint64_t at,
+                     uint8_t out[ONCE__FRAME_HEAD])
+{
+    once__put(out, FRAME_MAGIC, 4);
+    once__put(out + 8, f->length, 4);
+    out[12] = f->kind;
+    out[13] = f->state;
+    out[14] = f->pad;
+    out[15] = 0;
+    once__put(out + 16, f->generation, 4);
+    once__put(out + 20, f->sum, 4);
+    once__put(out + 24, f->durable, 8);
+    once__put(out + 32, f->fence, 8);
+    once__put(out + 40, f->due, 8);
+    memcpy(out + 48, f->name, ONCE_NAME_SIZE);
+    once__put(out + 4, frame_sum(out, at), 4);
+}
+
+int once__frame_hint(const uint8_t in[4])
+{
+    return once__get(in, 4) == FRAME_MAGIC;
+}
+
+int once__frame_get(const uint8_t in[ONCE__FRAME_HEAD], uint64_t at,
+                    struct once__frame *out)
+{
+    if (!once__frame_hint(in) || once__get(in + 4, 4) != frame_sum(in, at))
+        return 0;
+    out->length = (uint32_t)once__get(in + 8, 4);
+    out->kind = in[12];
+    out->state = in[13];
+    out->pad = in[14];
+    out->generation = (uint32_t)once__get(in + 16, 4);
+    out->sum = (uint32_t)once__get(in + 20, 4);
+    out->durable = once__get(in + 24, 8);
+    out->fence = once__get(in + 32, 8);
+    out->due = once__get(in + 40, 8);
+    memcpy(out->name, in + 48, ONCE_NAME_SIZE);
+    return out->length >= ONCE__FRAME_HEAD &&
+           out->length % ONCE__FRAME_ALIGN == 0 &&
+           out->length <= ONCE__FRAME_MAX && out->pad < ONCE__FRAME_ALIGN &&
+           out->length >= (uint32_t)ONCE__FRAME_HEAD + out->pad &&
+           out->kind >= ONCE__FRAME_RECORD && out->kind <= ONCE__FRAME_MARK;
+}
+
+static uint32_t head_sum(const uint8_t *in)
+{
+    return once__crc32c(0, in + 16, ONCE__JOURNAL_HEADER - 16);
+}
+
+void once__segment_head_put(const struct once__segment_head *h,
+                            uint8_t out[ONCE__JOURNAL_HEADER])
+{
+    memset(out, 0, ONCE__JOURNAL_HEADER);
+    once__put(out, SEGMENT_MAGIC, 8);
+    once__put(out + 8, ONCE__JOURNAL_VERSION, 4);
+    once__put(out + 16, h->id, 8);
+    once__put(out + 24, h->before, 8);
+    once__put(out + 32, h->first, 8);
+    once__put(out + 40, h->fence, 8);
+    once__put(out + 48, h->generation, 4);
+    once__put(out + 12, head_sum(out), 4);
+}
+
+int once__segment_head_get(const uint8_t in[ONCE__JOURNAL_HEADER], uint64_t id,
+                           struct once__segment_head *out)
+{
+    if (once__get(in, 8) != SEGMENT_MAGIC ||
+        once__get(in + 12, 4) != head_sum(in) || once__get(in + 16, 8) != id)
+        return ONCE_ECORRUPT;
+    if (once__get(in + 8, 4) != ONCE__JOURNAL_VERSION)
+        return ONCE_EVERSION;
+    out->id = id;
+    out->before = once__get(in + 24, 8);
+    out->first = once__get(in + 32, 8);
+    out->fence = once__get(in + 40, 8);
+    out->generation = (uint32_t)once__get(in + 48, 4);
+    return ONCE_OK;
+}
+
+uint64_t once__journal_due(const once_record *r)
+{
+    if (r->state == ONCE_CLAIMED || r->state == ONCE_DISPATCHED)
+        return r->lease_ms;
+    return r->state == ONCE_INDETERMINATE ? UINT64_MAX : r->keep_ms;
+}

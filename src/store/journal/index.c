@@ -1,0 +1,322 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * index.c - where the last frame of each name is: extendible hashing.
+ *
+ *    directory, by the last bits of a hash    0 1 2 3 4 5 6 7
+ *                                             | | | | | | | |
+ *    pages of up to 62 slots                  a b c d a b e d
+ *
+ * A page that is full is cut in two by one more bit of the hash; where it had
+ * the directory's last bit already, the directory doubles, by copying: the new
+ * half lies in pages of its own and the old one stays where it is. So no step
+ * ever touches more than two pages and, rarely, four bytes a page: a million
+ * records stall nobody. The hash is keyed with random words of this run, or
+ * whoever chooses names could fill one page.
+ *
+ * It refuses to give pages back: it keeps the size of its best day.
+ */
+#include "store/journal/journal.h"
+
+#include <assert.h>
+#include <string.h>
+
+#include "core/error.h"
+
+enum {
+    BASE = 10, /* the directory's first page: 1,024 entries */
+    PER_PAGE = ONCE__PAGE_SIZE / 4,
+    DEPTH_MAX = BASE + ONCE__DIRECTORIES - 1
+};
+
+__extension__ typedef unsigned __int128 product;
+
+/* Pairwise products under secret words: collisions cannot be searched for. */
+static uint64_t hash(const struct once__shared *s,
+                     const uint8_t name[ONCE_NAME_SIZE])
+{
+    uint64_t w[4];
+    product a, b;
+
+    memcpy(w, name, sizeof(w));
+    a = (product)(w[0] ^ s->key[0]) * (w[1] ^ s->key[1] ^ w[3]);
+    b = (product)(w[2] + s->key[2]) * (w[3] + s->key[3] + w[0]);
+    w[0] = (uint64_t)a ^ (uint64_t)(a >> 64);
+    w[1] = (uint64_t)b ^ (uint64_t)(b >> 64);
+    w[0] = (w[0] ^ w[1] << 23 ^ w[1] >> 41) * UINT64_C(0x9e3779b97f4a7c15);
+    return w[0] ^ w[0] >> 32;
+}
+
+static uint8_t tag(uint64_t h)
+{
+    return (uint8_t)(h >> 56);
+}
+
+/* The directory's entry `i`. Part 0 holds the first 1,024, part k as many as
+ * all before it. */
+static uint32_t *entry(struct once__journal *j, uint32_t i)
+{
+    unsigned part = 0;
+    uint32_t begin = 0, *page;
+
+    if (i >= 1u << BASE) {
+        part = 32u - (unsigned)__builtin_clz(i) - BASE;
+        begin = 1u << (BASE + part - 1);
+    }
+    page = (uint32_t *)(void *)once__shared_page(j, j->shared->directory[part] +
+                                                        (i - begin) / PER_PAGE);
+    return page + (i - begin) % PER_PAGE;
+}
+
+static struct once__page *page_of(struct once__journal *j, uint64_t h)
+{
+    uint32_t i = (uint32_t)h & ((1u << j->shared->depth) - 1);
+
+    return once__shared_page(j, *entry(j, i));
+}
+
+int once__index_clear(struct once__journal *j)
+{
+    struct once__shared *s = j->shared;
+    struct once__page *first;
+    uint32_t i, bucket;
+
+    s->pages = 0;
+    s->depth = BASE;
+    memset(s->directory, 0, sizeof(s->directory));
+    /* Page 0 is nobody's: zero means that there is no room. */
+    if (once__shared_grow(j, 1) != 0 || s->pages != 1)
+        return ONCE_ENOMEM;
+    s->directory[0] = once__shared_grow(j, 1);
+    bucket = once__shared_grow(j, 1);
+    if (s->directory[0] == 0 || bucket == 0)
+        return ONCE_ENOMEM;
+    first = once__shared_page(j, bucket);
+    first->lease_from = first->keep_from = UINT64_MAX;
+    for (i = 0; i < 1u << BASE; i++)
+        *entry(j, i) = bucket;
+    s->records = s->owned = s->bytes = 0;
+    return ONCE_OK;
+}
+
+int once__index_bucket(const struct once__shared *s, uint32_t n)
+{
+    uint32_t part, pages;
+
+    if (n == 0)
+        return 0;
+    for (part = 0; part <= s->depth - BASE; part++) {
+        pages = part == 0 ? 1 : 1u << (part - 1);
+        if (n >= s->directory[part] && n < s->directory[part] + pages)
+            return 0;
+    }
+    return 1;
+}
+
+/* ---- Times and counts ---------------------------------------------------- */
+
+static int is_owned(const struct once__slot *slot)
+{
+    return slot->state == ONCE_CLAIMED || slot->state == ONCE_DISPATCHED;
+}
+
+static void note_due(struct once__page *p, const struct once__slot *slot)
+{
+    uint64_t *from = is_owned(slot) ? &p->lease_from : &p->keep_from;
+
+    if (slot->due < *from)
+        *from = slot->due;
+}
+
+static void note_all(struct once__page *p)
+{
+    unsigned i;
+
+    p->lease_from = p->keep_from = UINT64_MAX;
+    for (i = 0; i < p->count; i++)
+        note_due(p, &p->slots[i]);
+}
+
+static void count(struct once__shared *s, const struct once__slot *slot,
+                  int sign)
+{
+    struct once__segment *seg = once__segment(s, once__journal_id(slot->at));
+    uint64_t one = sign < 0 ? UINT64_MAX : 1;
+    uint64_t length = sign < 0 ? 0 - (uint64_t)slot->length : slot->length;
+
+    seg->live += one;
+    seg->bytes += length;
+    s->bytes += length;
+    s->records += one;
+    if (is_owned(slot))
+        s->owned += one;
+}
+
+/* ---- Finding and changing ------------------------------------------------ */
+
+static int search(const struct once__page *p, uint64_t h,
+                  const uint8_t name[ONCE_NAME_SIZE])
+{
+    int i;
+
+    for (i = 0; i < p->count; i++)
+        if (p->tags[i] == tag(h) &&
+            memcmp(p->slots[i].name, name, ONCE_NAME_SIZE) == 0)
+            return i;
+    return -1;
+}
+
+struct once__slot *once__index_find(struct once__journal *j,
+                                    const uint8_t name[ONCE_NAME_SIZE])
+{
+    uint64_t h = hash(j->shared, name);
+    struct once__page *p = page_of(j, h);
+    int i = search(p, h, name);
+
+    return i < 0 ? NULL : &p->slots[i];
+}
+
+void once__index_expect(struct once__journal *j,
+                        const uint8_t name[ONCE_NAME_SIZE])
+{
+    const struct once__page *p = page_of(j, hash(j->shared, name));
+
+    __builtin_prefetch(p);
+    __builtin_prefetch(&p->lease_from, 1);
+}
+
+/* The new half is a copy of the old one. 0: no room. */
+static int double_directory(struct once__journal *j)
+{
+    struct once__shared *s = j->shared;
+    uint32_t half = 1u << s->depth, i;
+    uint32_t part = s->depth - BASE + 1, pages = half / PER_PAGE;
+
+    if (s->depth >= DEPTH_MAX || pages > ONCE__CHUNK_PAGES)
+        return 0;
+    s->directory[part] = once__shared_grow(j, pages);
+    if (s->directory[part] == 0)
+        return 0;
+    for (i = 0; i < half; i++)
+        *entry(j, half + i) = *entry(j, i);
+    s->depth++;
+    return 1;
+}
+
+static void move_up(struct once__journal *j, struct once__page *p,
+                    struct once__page *q)
+{
+    unsigned i = 0, bit = p->depth;
+    uint64_t h;
+
+    while (i < p->count) {
+        h = hash(j->shared, p->slots[i].name);
+        if ((h >> bit & 1) == 0) {
+            i++;
+            continue;
+        }
+        q->slots[q->count] = p->slots[i];
+        q->tags[q->count++] = p->tags[i];
+        p->slots[i] = p->slots[--p->count];
+        p->tags[i] = p->tags[p->count];
+    }
+}
+
+/* Cuts the page of hash `h` in two. 0: no room, and nothing was changed. */
+static int split(struct once__journal *j, uint64_t h)
+{
+    struct once__page *p = page_of(j, h), *q;
+    uint32_t n, i, step;
+
+    if (p->depth == j->shared->depth && !double_directory(j))
+        return 0;
+    n = once__shared_grow(j, 1);
+    if (n == 0)
+        return 0;
+    q = once__shared_page(j, n);
+    step = 1u << p->depth;
+    for (i = ((uint32_t)h & (step - 1)) | step; i < 1u << j->shared->depth;
+         i += 2 * step)
+        *entry(j, i) = n;
+    move_up(j, p, q);
+    p->depth++;
+    q->depth = p->depth;
+    note_all(p);
+    note_all(q);
+    return 1;
+}
+
+int once__index_put(struct once__journal *j, const struct once__slot *slot)
+{
+    uint64_t h = hash(j->shared, slot->name);
+    struct once__page *p = page_of(j, h);
+    int i = search(p, h, slot->name);
+
+    while (i < 0 && p->count == ONCE__PAGE_SLOTS) {
+        if (!split(j, h))
+            return 0;
+        p = page_of(j, h);
+    }
+    if (i < 0) {
+        i = p->count++;
+        p->tags[i] = tag(h);
+    } else {
+        count(j->shared, &p->slots[i], -1);
+    }
+    p->slots[i] = *slot;
+    count(j->shared, slot, 1);
+    note_due(p, slot);
+    return 1;
+}
+
+void once__index_remove(struct once__journal *j,
+                        const uint8_t name[ONCE_NAME_SIZE])
+{
+    uint64_t h = hash(j->shared, name);
+    struct once__page *p = page_of(j, h);
+    int i = search(p, h, name);
+
+    if (i < 0)
+        return;
+    count(j->shared, &p->slots[i], -1);
+    p->slots[i] = p->slots[--p->count];
+    p->tags[i] = p->tags[p->count];
+}
+
+/* ---- What is due --------------------------------------------------------- */
+
+static size_t due_of(struct once__page *p, int what, uint64_t now_ms,
+                     struct once__slot *out, size_t max)
+{
+    uint64_t from = what == ONCE_SCAN_LEASE ? p->lease_from : p->keep_from;
+    size_t n = 0;
+    unsigned i;
+
+    if (now_ms < from)
+        return 0;
+    for (i = 0; i < p->count && n < max; i++)
+        if (p->slots[i].due <= now_ms && p->slots[i].due != UINT64_MAX &&
+            is_owned(&p->slots[i]) == (what == ONCE_SCAN_LEASE))
+            out[n++] = p->slots[i];
+    if (n == 0) /* leases were renewed, records are gone */
+        note_all(p);
+    return n;
+}
+
+size_t once__index_due(struct once__journal *j, int what, uint64_t now_ms,
+                       uint32_t *page, uint32_t pages, struct once__slot *out,
+                       size_t max)
+{
+    struct once__shared *s = j->shared;
+    struct once__page *p;
+    size_t n = 0;
+
+    /* A page is shown whole or not at all. */
+    for (; pages > 0 && *page < s->pages && n + ONCE__PAGE_SLOTS <= max;
+         pages--, (*page)++) {
+        if (!once__index_bucket(s, *page))
+            continue;
+        p = once__shared_page(j, *page);
+        n += due_of(p, what, now_ms, out + n, max - n);
+    }
+    return n;
+}

@@ -1,0 +1,385 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * keeper.c - a thread that makes segments before they are needed, and drops
+ * the oldest when nothing in it is the last word on any name.
+ *
+ * Only the oldest ever goes, so no frame can come back to life: whatever it
+ * had replaced or forgotten is older, and gone before. Where few live frames
+ * stand in the way they are appended again; also when more than half of the
+ * log is waste, however many they are. Then a MARK says which segment is the
+ * first now; when that is durable, with all that was appended before, the file
+ * becomes a new segment.
+ *
+ *    read a piece without the lock -> lock -> append those that still are the
+ *    last word -> unlock -> ... -> MARK -> sync -> drop
+ *
+ * Every handle has such a thread; a lock lets one at a time work. It refuses
+ * to drop what it cannot read.
+ */
+#include "store/journal/journal.h"
+
+#include <errno.h>
+#include <signal.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "core/error.h"
+
+enum {
+    AHEAD = 1,          /* segments that shall be ready               */
+    PIECE = 128 * 1024, /* bytes of the oldest segment in one step    */
+    FEW = 10,           /* one part in so many is "few live ones"     */
+    WASTE = 3           /* segments of waste that nobody minds        */
+};
+
+struct once__keeper {
+    struct once__journal view; /* the thread's alone */
+    pthread_t thread;
+    atomic_int stop;
+    pthread_mutex_t lock; /* for all below */
+    pthread_cond_t wake;
+    int asked;
+    once_error trouble; /* not told yet, if code is not 0 */
+};
+
+/* ---- Dropping ------------------------------------------------------------- */
+
+static uint64_t log_size(struct once__shared *s)
+{
+    uint64_t id, last = s->last, sum = 0;
+
+    for (id = s->first; id <= last; id++)
+        sum += once__segment(s, id)->size;
+    return sum;
+}
+
+/* Is it worth to empty the oldest segment? */
+static int is_worth(struct once__shared *s)
+{
+    const struct once__segment *old = once__segment(s, s->first);
+    uint64_t waste;
+
+    if (s->first >= s->last)
+        return 0;
+    if (old->bytes <= old->size / FEW)
+        return 1;
+    waste = log_size(s) - s->bytes;
+    return waste > s->bytes + WASTE * once__segment(s, s->last)->size;
+}
+
+static int is_last_word(struct once__journal *j, const struct once__frame *f,
+                        uint64_t at)
+{
+    struct once__slot *slot;
+
+    if (f->kind != ONCE__FRAME_RECORD)
+        return 0;
+    slot = once__index_find(j, f->name);
+    return slot != NULL && slot->at == at;
+}
+
+/* Appends the frame at `at` again, as it stands there: what does not check in
+ * it will not check there either. */
+static int move(struct once__journal *j, struct once__frame *f, uint64_t at,
+                const uint8_t *bytes, once_error *err)
+{
+    struct once__slot slot;
+    int code;
+
+    if (!is_last_word(j, f, at))
+        return ONCE_OK;
+    code = once__journal_room(j, f->length, 0, err);
+    if (code != ONCE_OK)
+        return code;
+    slot = *once__index_find(j, f->name);
+    slot.at = once__journal_append_raw(j, f, bytes + ONCE__FRAME_HEAD);
+    if (slot.at == 0)
+        return once__fail(err, ONCE_ENOMEM, "%s: out of memory", j->path);
+    code = once__index_put(j, &slot); /* it is there: this needs no room */
+    return code ? ONCE_OK : ONCE_ENOMEM;
+}
+
+/* Reads the next piece of the oldest segment and appends what still counts. */
+static int move_piece(struct once__journal *j, struct once__walk *w,
+                      once_error *err)
+{
+    struct once__frame f;
+    uint64_t begin = w->offset;
+    const uint8_t *bytes;
+    int more = 1, code, written;
+
+    (void)once__walk_bytes(w, begin, ONCE__FRAME_HEAD); /* reads ahead */
+    code = once__journal_lock(j, err);
+    if (code != ONCE_OK)
+        return code;
+    while (code == ONCE_OK && w->offset - begin < PIECE) {
+        more = once__walk_next(w, &f);
+        if (more != 1)
+            break;
+        bytes = NULL;
+        if (f.kind == ONCE__FRAME_RECORD)
+            bytes = once__walk_bytes(w, w->offset - f.length, f.length);
+        if (f.kind == ONCE__FRAME_RECORD && bytes == NULL)
+            more = -1;
+        else if (bytes != NULL)
+            code = move(j, &f, once__journal_at(w->id, w->offset - f.length),
+                        bytes, err);
+        if (more < 0)
+            break;
+    }
+    written = once__journal_flush(j, err); /* the index knows of it already */
+    if (code == ONCE_OK)
+        code = written;
+    once__journal_unlock(j);
+    if (more < 0)
+        code = once__fail(err, ONCE_ESTORE, "%s: reading segment %llu: %s",
+                          j->path, (unsigned long long)w->id, strerror(errno));
+    return code == ONCE_OK ? more : code;
+}
+
+static int read_head(struct once__journal *j, uint64_t id, int fd,
+                     struct once__segment_head *out, once_error *err)
+{
+    uint8_t block[ONCE__JOURNAL_HEADER];
+
+    if (once__journal_read(fd, block, sizeof(block), 0) != 1 ||
+        once__segment_head_get(block, id, out) != ONCE_OK)
+        return once__fail(err, ONCE_ECORRUPT,
+                          "%s: the header of segment %llu does not check",
+                          j->path, (unsigned long long)id);
+    return ONCE_OK;
+}
+
+/* Is there room for what is to be moved, beside that which is kept back? */
+static int has_room(struct once__journal *j, uint64_t bytes, once_error *err)
+{
+    int code = once__journal_lock(j, err);
+
+    if (code != ONCE_OK)
+        return code;
+    code = once__journal_room(j, ONCE__FRAME_HEAD,
+                              bytes + j->shared->owned * 512, err);
+    once__journal_unlock(j);
+    return code;
+}
+
+static int move_all(struct once__journal *j, uint64_t id,
+                    const atomic_int *stop, once_error *err)
+{
+    struct once__segment_head head;
+    struct once__walk w;
+    int fd = once__segment_file(j, id), more = 1, code;
+
+    if (fd < 0)
+        return once__fail(err, ONCE_ESTORE, "%s: opening segment %llu: %s",
+                          j->path, (unsigned long long)id, strerror(errno));
+    code = has_room(j, once__segment(j->shared, id)->bytes, err);
+    if (code == ONCE_OK)
+        code = read_head(j, id, fd, &head, err);
+    if (code != ONCE_OK)
+        return code;
+    code =
+        once__walk_begin(&w, fd, id, ONCE__JOURNAL_HEADER,
+                         once__segment(j->shared, id)->size, head.generation);
+    if (code != ONCE_OK)
+        return code;
+    while (more == 1 && !atomic_load(stop)) {
+        more = move_piece(j, &w, err);
+        if (more == 1)
+            code = once__journal_sync(j, j->shared->tail, err);
+        if (code != ONCE_OK)
+            more = code;
+    }
+    once__walk_end(&w);
+    return more < 0 ? more : ONCE_OK;
+}
+
+/* ONCE_OK: the segment is gone, or there is something alive in it. */
+static int drop(struct once__journal *j, uint64_t id, once_error *err)
+{
+    struct once__shared *s = j->shared;
+    uint64_t tail;
+    int rc, code = once__journal_lock(j, err);
+
+    if (code != ONCE_OK)
+        return code;
+    if (once__segment(s, id)->live > 0 || id == s->last) {
+        once__journal_unlock(j);
+        return ONCE_OK;
+    }
+    s->marked = id + 1;
+    code = once__journal_mark(j, err);
+    if (code == ONCE_OK)
+        code = once__journal_flush(j, err);
+    tail = s->tail;
+    once__journal_unlock(j);
+    if (code == ONCE_OK)
+        code = once__journal_sync(j, tail, err);
+    if (code != ONCE_OK)
+        return code;
+    s->first = id + 1;
+    rc = once__segment_retire(j, id);
+    return rc == 0 ? ONCE_OK
+                   : once__fail(err, ONCE_ESTORE, "%s: dropping a segment: %s",
+                                j->path, strerror(rc));
+}
+
+static int tidy_one(struct once__journal *j, const atomic_int *stop,
+                    once_error *err)
+{
+    uint64_t id = j->shared->first;
+    int code = ONCE_OK;
+
+    if (once__segment(j->shared, id)->live > 0)
+        code = move_all(j, id, stop, err);
+    if (code == ONCE_OK && !atomic_load(stop))
+        code = drop(j, id, err);
+    return code == ONCE_EFULL ? ONCE_OK : code; /* later, maybe */
+}
+
+static int tidy(struct once__journal *j, const atomic_int *stop,
+                once_error *err)
+{
+    struct once__shared *s = j->shared;
+    uint64_t before;
+    int rc, code = ONCE_OK;
+
+    if (!is_worth(s))
+        return ONCE_OK;
+    rc = pthread_mutex_trylock(&s->tidy);
+    if (rc == EOWNERDEAD) /* what it had begun is begun again */
+        rc = pthread_mutex_consistent(&s->tidy);
+    if (rc != 0)
+        return ONCE_OK;
+    do {
+        before = s->first;
+        code = tidy_one(j, stop, err);
+    } while (code == ONCE_OK && s->first != before && is_worth(s) &&
+             !atomic_load(stop));
+    (void)pthread_mutex_unlock(&s->tidy);
+    return code;
+}
+
+/* ---- The thread ----------------------------------------------------------- */
+
+static int is_short(struct once__shared *s)
+{
+    return s->ready - s->last < AHEAD;
+}
+
+static void work(struct once__keeper *k)
+{
+    struct once__journal *j = &k->view;
+    once_error err = {0, ""};
+    int rc = 0, code;
+
+    if (j->shared->poisoned)
+        return;
+    code = tidy(j, &k->stop, &err);
+    while (rc == 0 && is_short(j->shared) && !atomic_load(&k->stop))
+        rc = once__segment_prepare(j, AHEAD, &k->stop);
+    if (rc != 0 && rc != ENOSPC && rc != EDQUOT && rc != ECANCELED &&
+        rc != ETIMEDOUT && code == ONCE_OK)
+        code = once__fail(&err, ONCE_ESTORE, "%s: making a segment: %s",
+                          j->path, strerror(rc));
+    if (code == ONCE_OK)
+        return;
+    (void)pthread_mutex_lock(&k->lock);
+    k->trouble = err;
+    (void)pthread_mutex_unlock(&k->lock);
+}
+
+static void *keep(void *user)
+{
+    struct once__keeper *k = user;
+
+    (void)pthread_mutex_lock(&k->lock);
+    while (!atomic_load(&k->stop)) {
+        while (!k->asked && !atomic_load(&k->stop))
+            (void)pthread_cond_wait(&k->wake, &k->lock);
+        k->asked = 0;
+        (void)pthread_mutex_unlock(&k->lock);
+        work(k);
+        (void)pthread_mutex_lock(&k->lock);
+    }
+    (void)pthread_mutex_unlock(&k->lock);
+    return NULL;
+}
+
+/* Signals are the program's: none of them shall arrive on our thread. */
+static int start(struct once__keeper *k)
+{
+    sigset_t all, before;
+    int failed;
+
+    (void)sigfillset(&all);
+    (void)pthread_sigmask(SIG_SETMASK, &all, &before);
+    failed = pthread_create(&k->thread, NULL, keep, k);
+    (void)pthread_sigmask(SIG_SETMASK, &before, NULL);
+    return failed;
+}
+
+int once__keeper_open(const struct once__journal *j, once_error *err,
+                      struct once__keeper **out)
+{
+    struct once__keeper *k = calloc(1, sizeof(*k));
+    int code;
+
+    if (k == NULL)
+        return once__fail(err, ONCE_ENOMEM, "out of memory");
+    (void)pthread_mutex_init(&k->lock, NULL);
+    (void)pthread_cond_init(&k->wake, NULL);
+    code = once__journal_share(j, &k->view, err);
+    if (code == ONCE_OK && start(k) != 0)
+        code = once__fail(err, ONCE_EOPEN, "%s: no thread to be had", j->path);
+    if (code == ONCE_OK) {
+        *out = k;
+        return ONCE_OK;
+    }
+    once__journal_forget(&k->view);
+    (void)pthread_cond_destroy(&k->wake);
+    (void)pthread_mutex_destroy(&k->lock);
+    free(k);
+    return code;
+}
+
+void once__keeper_close(struct once__keeper *k)
+{
+    if (k == NULL)
+        return;
+    (void)pthread_mutex_lock(&k->lock);
+    atomic_store(&k->stop, 1);
+    (void)pthread_cond_signal(&k->wake);
+    (void)pthread_mutex_unlock(&k->lock);
+    (void)pthread_join(k->thread, NULL);
+    once__journal_forget(&k->view);
+    (void)pthread_cond_destroy(&k->wake);
+    (void)pthread_mutex_destroy(&k->lock);
+    free(k);
+}
+
+void once__keeper_nudge(struct once__keeper *k)
+{
+    struct once__shared *s = k->view.shared;
+
+    if (!is_short(s) && !is_worth(s))
+        return;
+    (void)pthread_mutex_lock(&k->lock);
+    k->asked = 1;
+    (void)pthread_cond_signal(&k->wake);
+    (void)pthread_mutex_unlock(&k->lock);
+}
+
+int once__keeper_trouble(struct once__keeper *k, once_error *err)
+{
+    int code;
+
+    (void)pthread_mutex_lock(&k->lock);
+    code = k->trouble.code;
+    if (code != ONCE_OK && err != NULL)
+        *err = k->trouble;
+    k->trouble.code = ONCE_OK;
+    (void)pthread_mutex_unlock(&k->lock);
+    return code;
+}

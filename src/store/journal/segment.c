@@ -1,0 +1,327 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * segment.c - the files of the log: "00000001.log", "00000002.log", ...
+ *
+ *    prepare.tmp --rename--> ready --header written--> last --> sealed
+ *                              ^                                  |
+ *                              `------ rename, once nothing ------'
+ *                                      in it is the last word
+ *
+ * A segment is written with zeros, or has been used before, so that the flush
+ * of a batch writes the batch and nothing of the file system: no block is
+ * allocated, no length changed. A new name is flushed with its folder before
+ * the segment counts as ready. Sizes begin at 1 MiB and double, so that a store
+ * that is hardly used stays small. Who finds no segment ready, or has a frame
+ * that is larger than one, makes the last one longer.
+ *
+ * Files belong to the owner of the folder, also when root creates them: the
+ * other processes of the store must be able to open them.
+ */
+#include "store/journal/journal.h"
+
+#include <dirent.h>
+#include <errno.h>
+#include <fcntl.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+enum { STEP = 1 << 20, SIZE_MIN = 1 << 20, READY_MAX = 3 };
+
+static const char unfinished[] = "prepare.tmp";
+
+void once__segment_name(uint64_t id, char out[ONCE__SEGMENT_NAME])
+{
+    (void)snprintf(out, ONCE__SEGMENT_NAME, "%08llu.log",
+                   (unsigned long long)id);
+}
+
+uint64_t once__segment_number(const char *name)
+{
+    char again[ONCE__SEGMENT_NAME];
+    char *end;
+    uint64_t id;
+
+    if (*name < '0' || *name > '9')
+        return 0;
+    id = strtoull(name, &end, 10);
+    if (id >> (63 - ONCE__JOURNAL_SHIFT) != 0)
+        return 0;
+    once__segment_name(id, again);
+    return strcmp(again, name) == 0 ? id : 0;
+}
+
+int once__segment_range(int folder, uint64_t *lowest, uint64_t *highest)
+{
+    int fd = openat(folder, ".", O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+    DIR *d = fd < 0 ? NULL : fdopendir(fd);
+    struct dirent *e;
+    uint64_t id;
+
+    if (d == NULL) {
+        if (fd >= 0)
+            (void)close(fd);
+        return -1;
+    }
+    *lowest = *highest = 0;
+    while ((e = readdir(d)) != NULL) {
+        id = once__segment_number(e->d_name);
+        if (id != 0 && (*lowest == 0 || id < *lowest))
+            *lowest = id;
+        if (id > *highest)
+            *highest = id;
+    }
+    (void)closedir(d);
+    return 0;
+}
+
+/* ---- Opened files -------------------------------------------------------- */
+
+static void close_before(struct once__journal *j, uint64_t first)
+{
+    int i;
+
+    for (i = 0; i < ONCE__FILES; i++)
+        if (j->files[i].id != 0 && j->files[i].id < first) {
+            (void)close(j->files[i].fd);
+            j->files[i].id = 0;
+        }
+    j->oldest = first;
+}
+
+void once__segment_close_all(struct once__journal *j)
+{
+    close_before(j, UINT64_MAX);
+    j->oldest = 0;
+}
+
+int once__segment_file(struct once__journal *j, uint64_t id)
+{
+    char name[ONCE__SEGMENT_NAME];
+    unsigned at = (unsigned)(id % ONCE__FILES);
+    uint64_t first = j->shared != NULL ? j->shared->first : 0;
+    int fd;
+
+    if (first > j->oldest) /* whoever drops them should get the space */
+        close_before(j, first);
+    if (j->files[at].id == id)
+        return j->files[at].fd;
+    once__segment_name(id, name);
+    fd = openat(j->folder, name, O_RDWR | O_CLOEXEC);
+    if (fd < 0)
+        return -1;
+    if (j->files[at].id != 0)
+        (void)close(j->files[at].fd);
+    j->files[at].id = id;
+    j->files[at].fd = fd;
+    return fd;
+}
+
+int once__journal_dress(int folder, int fd)
+{
+    struct stat st, own;
+    mode_t mode;
+
+    if (fstat(folder, &st) != 0 || fstat(fd, &own) != 0)
+        return -1;
+    mode = st.st_mode & S_IWGRP ? 0660 : 0600;
+    if ((own.st_uid != st.st_uid || own.st_gid != st.st_gid) &&
+        fchown(fd, geteuid() == 0 ? st.st_uid : (uid_t)-1, st.st_gid) != 0)
+        mode = 0600; /* not ours to give away */
+    return fchmod(fd, mode);
+}
+
+int once__journal_create(int folder, const char *name)
+{
+    int fd = openat(folder, name, O_RDWR | O_CREAT | O_EXCL | O_CLOEXEC, 0600);
+
+    if (fd >= 0 && once__journal_dress(folder, fd) != 0) {
+        (void)close(fd);
+        (void)unlinkat(folder, name, 0);
+        return -1;
+    }
+    return fd;
+}
+
+int once__journal_read(int fd, void *out, size_t size, uint64_t offset)
+{
+    uint8_t *to = out;
+    ssize_t n;
+
+    while (size > 0) {
+        n = pread(fd, to, size, (off_t)offset);
+        if (n < 0 && errno == EINTR)
+            continue;
+        if (n <= 0)
+            return n == 0 ? 0 : -1;
+        to += n;
+        size -= (size_t)n;
+        offset += (uint64_t)n;
+    }
+    return 1;
+}
+
+int once__journal_write(int fd, const void *bytes, size_t size, uint64_t offset)
+{
+    const uint8_t *from = bytes;
+    ssize_t n;
+
+    while (size > 0) {
+        n = pwrite(fd, from, size, (off_t)offset);
+        if (n < 0 && errno == EINTR)
+            continue;
+        if (n <= 0) {
+            errno = n == 0 ? EIO : errno;
+            return -1;
+        }
+        from += n;
+        size -= (size_t)n;
+        offset += (uint64_t)n;
+    }
+    return 0;
+}
+
+/* ---- Making segments ------------------------------------------------------ */
+
+static uint64_t next_size(const struct once__journal *j)
+{
+    struct once__shared *s = j->shared;
+    uint64_t now = s->ready > 0 ? once__segment(s, s->ready)->size : 0;
+    uint64_t want = now < SIZE_MIN / 2 ? SIZE_MIN : 2 * now;
+
+    return want < j->segment_max ? want : j->segment_max;
+}
+
+/*
+ * Writes zeros from offset `from` up to `size`, each piece on its way to the
+ * disk before the next, or one flush of it all would keep everybody waiting.
+ */
+static int fill(int fd, uint64_t from, uint64_t size, const atomic_int *stop)
+{
+    uint8_t *zeros = calloc(1, STEP);
+    size_t n;
+    int rc = zeros == NULL ? ENOMEM : 0;
+
+    for (; rc == 0 && from < size; from += n) {
+        n = size - from < STEP ? (size_t)(size - from) : STEP;
+        if (stop != NULL && atomic_load(stop))
+            rc = ECANCELED;
+        else if (once__journal_write(fd, zeros, n, from) != 0)
+            rc = errno;
+        else if (stop != NULL)
+            (void)sync_file_range(fd, (off_t)from, (off_t)n,
+                                  SYNC_FILE_RANGE_WAIT_BEFORE |
+                                      SYNC_FILE_RANGE_WRITE |
+                                      SYNC_FILE_RANGE_WAIT_AFTER);
+    }
+    free(zeros);
+    return rc;
+}
+
+/* The file called `name` becomes the next one that is ready. */
+static int make_ready(struct once__journal *j, const char *name, uint64_t size)
+{
+    struct once__shared *s = j->shared;
+    uint64_t id = s->ready + 1;
+    char to[ONCE__SEGMENT_NAME];
+
+    once__segment_name(id, to);
+    if (renameat(j->folder, name, j->folder, to) != 0 || fsync(j->folder) != 0)
+        return errno;
+    once__segment(s, id)->size = size;
+    s->ready = id;
+    s->full = 0;
+    return 0;
+}
+
+static int make(struct once__journal *j, uint64_t size, const atomic_int *stop)
+{
+    int fd, rc;
+
+    (void)unlinkat(j->folder, unfinished, 0);
+    fd = once__journal_create(j->folder, unfinished);
+    if (fd < 0)
+        return errno;
+    rc = posix_fallocate(fd, 0, (off_t)size);
+    if (rc == 0)
+        rc = fill(fd, 0, size, stop);
+    if (rc == 0 && fdatasync(fd) != 0)
+        rc = errno;
+    if (close(fd) != 0 && rc == 0)
+        rc = errno;
+    if (rc == 0)
+        rc = make_ready(j, unfinished, size);
+    if (rc != 0)
+        (void)unlinkat(j->folder, unfinished, 0);
+    return rc;
+}
+
+/* Zeros behind the last segment's end. The next flush takes them along. */
+int once__segment_extend(struct once__journal *j, uint64_t size)
+{
+    struct once__segment *seg = once__segment(j->shared, j->shared->last);
+    uint64_t step = j->segment_max < STEP ? j->segment_max : STEP;
+    int fd = once__segment_file(j, j->shared->last), rc;
+
+    size = size < step ? step : (size + 4095) / 4096 * 4096;
+    if (fd < 0)
+        return errno;
+    rc = posix_fallocate(fd, (off_t)seg->size, (off_t)size);
+    if (rc == 0)
+        rc = fill(fd, seg->size, seg->size + size, NULL);
+    if (rc == 0)
+        seg->size += size;
+    if (rc == ENOSPC || rc == EDQUOT)
+        j->shared->full = 1;
+    return rc;
+}
+
+static int take_prep(struct once__journal *j)
+{
+    int rc = once__shared_lock(&j->shared->prep, j->busy_ms);
+
+    if (rc == EOWNERDEAD) /* what it left is overwritten */
+        rc = pthread_mutex_consistent(&j->shared->prep);
+    return rc;
+}
+
+int once__segment_prepare(struct once__journal *j, unsigned enough,
+                          const atomic_int *stop)
+{
+    struct once__shared *s = j->shared;
+    int rc = take_prep(j);
+
+    if (rc != 0)
+        return rc;
+    if (s->ready - s->first + 2 >= ONCE__JOURNAL_SEGMENTS)
+        rc = ENOSPC;
+    else if (s->ready - s->last < enough)
+        rc = make(j, next_size(j), stop);
+    if (rc == ENOSPC || rc == EDQUOT)
+        s->full = 1;
+    (void)pthread_mutex_unlock(&s->prep);
+    return rc;
+}
+
+int once__segment_retire(struct once__journal *j, uint64_t id)
+{
+    struct once__shared *s = j->shared;
+    uint64_t size = once__segment(s, id)->size;
+    char name[ONCE__SEGMENT_NAME];
+    int rc = take_prep(j);
+
+    if (rc != 0)
+        return rc;
+    once__segment_name(id, name);
+    if (s->ready - s->last < READY_MAX && size < 2 * j->segment_max &&
+        2 * size > j->segment_max)
+        rc = make_ready(j, name, size);
+    else if (unlinkat(j->folder, name, 0) != 0)
+        rc = errno;
+    else
+        s->full = 0;
+    (void)pthread_mutex_unlock(&s->prep);
+    return rc;
+}

@@ -1,0 +1,244 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * shared.c - the shared memory of a journal: a head, then pages of 4 KiB.
+ *
+ *    /dev/shm/once-0123456789abcdef...   head | page 0 | page 1 | ...
+ *                                               `--- chunk 0 ---'
+ *
+ * Its name is random and stands in DIR/lock, so nobody takes another's or a
+ * stale one for it. It grows and never shrinks; every page is allocated before
+ * it is touched, since a full /dev/shm would otherwise be a SIGBUS in whoever
+ * touches it. Processes map it in chunks, each when it first needs it.
+ */
+#include "store/journal/journal.h"
+
+#include <assert.h>
+#include <errno.h>
+#include <fcntl.h>
+#include <stdio.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <sys/random.h>
+#include <sys/stat.h>
+#include <time.h>
+#include <unistd.h>
+
+#include "core/error.h"
+
+#define SHARED_MAGIC UINT64_C(0x3130636e6f6a6d65)
+
+enum {
+    HEAD = (sizeof(struct once__shared) + 4095) / 4096 * 4096,
+    CHUNK = ONCE__CHUNK_PAGES * ONCE__PAGE_SIZE,
+    STEP = 64 /* pages that are allocated at a time */
+};
+
+static void shared_name(const uint8_t id[ONCE__JOURNAL_ID], char out[64])
+{
+    int i, n = snprintf(out, 64, "/once-");
+
+    for (i = 0; i < ONCE__JOURNAL_ID; i++)
+        n += snprintf(out + n, (size_t)(64 - n), "%02x", id[i]);
+}
+
+static int shared_map(struct once__journal *j, once_error *err)
+{
+    void *head =
+        mmap(NULL, HEAD, PROT_READ | PROT_WRITE, MAP_SHARED, j->memory, 0);
+
+    if (head == MAP_FAILED)
+        return once__fail(err, ONCE_EOPEN, "%s: shared memory: %s", j->path,
+                          strerror(errno));
+    j->shared = head;
+    return ONCE_OK;
+}
+
+static int make_mutex(pthread_mutex_t *m)
+{
+    pthread_mutexattr_t a;
+    int rc = pthread_mutexattr_init(&a);
+
+    if (rc != 0)
+        return rc;
+    rc = pthread_mutexattr_setpshared(&a, PTHREAD_PROCESS_SHARED);
+    if (rc == 0)
+        rc = pthread_mutexattr_setrobust(&a, PTHREAD_MUTEX_ROBUST);
+    if (rc == 0)
+        rc = pthread_mutex_init(m, &a);
+    (void)pthread_mutexattr_destroy(&a);
+    return rc;
+}
+
+static int fill_head(struct once__journal *j,
+                     const uint8_t id[ONCE__JOURNAL_ID])
+{
+    struct once__shared *s = j->shared;
+    int rc;
+
+    memcpy(s->id, id, ONCE__JOURNAL_ID);
+    if (getrandom(s->key, sizeof(s->key), 0) != (ssize_t)sizeof(s->key))
+        return EIO;
+    rc = make_mutex(&s->lock);
+    rc = rc != 0 ? rc : make_mutex(&s->sync);
+    rc = rc != 0 ? rc : make_mutex(&s->prep);
+    rc = rc != 0 ? rc : make_mutex(&s->tidy);
+    s->magic = SHARED_MAGIC;
+    s->version = ONCE__JOURNAL_VERSION;
+    s->size = sizeof(*s);
+    return rc;
+}
+
+int once__shared_create(struct once__journal *j,
+                        const uint8_t id[ONCE__JOURNAL_ID], once_error *err)
+{
+    char name[64];
+    int rc, code;
+
+    shared_name(id, name);
+    j->memory = shm_open(name, O_RDWR | O_CREAT | O_EXCL | O_CLOEXEC, 0600);
+    if (j->memory < 0)
+        return once__fail(err, ONCE_EOPEN, "%s: shared memory: %s", j->path,
+                          strerror(errno));
+    rc = once__journal_dress(j->folder, j->memory) == 0
+             ? posix_fallocate(j->memory, 0, HEAD)
+             : errno;
+    if (rc != 0) {
+        code = once__fail(err, ONCE_EOPEN, "%s: shared memory: %s", j->path,
+                          strerror(rc));
+        goto out;
+    }
+    code = shared_map(j, err);
+    if (code != ONCE_OK)
+        goto out;
+    rc = fill_head(j, id);
+    if (rc != 0)
+        code =
+            once__fail(err, ONCE_EOPEN, "%s: locks: %s", j->path, strerror(rc));
+out:
+    if (code != ONCE_OK) {
+        once__shared_detach(j);
+        once__shared_remove(id);
+    }
+    return code;
+}
+
+static int is_ours(const struct once__journal *j,
+                   const uint8_t id[ONCE__JOURNAL_ID])
+{
+    const struct once__shared *s = j->shared;
+
+    return s->magic == SHARED_MAGIC && s->version == ONCE__JOURNAL_VERSION &&
+           s->size == sizeof(*s) && memcmp(s->id, id, ONCE__JOURNAL_ID) == 0;
+}
+
+int once__shared_attach(struct once__journal *j,
+                        const uint8_t id[ONCE__JOURNAL_ID], once_error *err)
+{
+    struct stat st;
+    char name[64];
+    int n, code;
+
+    shared_name(id, name);
+    j->memory = shm_open(name, O_RDWR | O_CLOEXEC, 0);
+    if (j->memory < 0 || fstat(j->memory, &st) != 0 || st.st_size < HEAD) {
+        code = once__fail(err, ONCE_EOPEN, "%s: no shared memory: %s", j->path,
+                          j->memory < 0 ? strerror(errno) : "too short");
+        goto out;
+    }
+    code = shared_map(j, err);
+    if (code == ONCE_OK && !is_ours(j, id))
+        code = once__fail(err, ONCE_EOPEN,
+                          "%s: it is open in a program of another version",
+                          j->path);
+out:
+    if (code != ONCE_OK) {
+        n = errno;
+        once__shared_detach(j);
+        errno = n;
+    }
+    return code;
+}
+
+void once__shared_detach(struct once__journal *j)
+{
+    while (j->mapped > 0)
+        (void)munmap(j->chunks[--j->mapped], CHUNK);
+    if (j->shared != NULL)
+        (void)munmap(j->shared, HEAD);
+    j->shared = NULL;
+    if (j->memory >= 0)
+        (void)close(j->memory);
+    j->memory = -1;
+}
+
+void once__shared_remove(const uint8_t id[ONCE__JOURNAL_ID])
+{
+    char name[64];
+
+    shared_name(id, name);
+    (void)shm_unlink(name);
+}
+
+int once__shared_view(struct once__journal *j)
+{
+    void *at;
+
+    while ((uint64_t)j->mapped * ONCE__CHUNK_PAGES < j->shared->room) {
+        at = mmap(NULL, CHUNK, PROT_READ | PROT_WRITE, MAP_SHARED, j->memory,
+                  (off_t)HEAD + (off_t)j->mapped * CHUNK);
+        if (at == MAP_FAILED)
+            return 0;
+        j->chunks[j->mapped++] = at;
+    }
+    return 1;
+}
+
+struct once__page *once__shared_page(struct once__journal *j, uint32_t n)
+{
+    uint32_t chunk = n / ONCE__CHUNK_PAGES;
+
+    assert(chunk < j->mapped);
+    return (struct once__page *)(void *)(j->chunks[chunk] +
+                                         (size_t)(n % ONCE__CHUNK_PAGES) *
+                                             ONCE__PAGE_SIZE);
+}
+
+uint32_t once__shared_grow(struct once__journal *j, uint32_t n)
+{
+    struct once__shared *s = j->shared;
+    uint32_t at = s->pages, room;
+
+    if (at % ONCE__CHUNK_PAGES + n > ONCE__CHUNK_PAGES) /* all in one chunk */
+        at = (at / ONCE__CHUNK_PAGES + 1) * ONCE__CHUNK_PAGES;
+    if (at + n > (uint32_t)ONCE__CHUNKS * ONCE__CHUNK_PAGES)
+        return 0;
+    if (at + n > s->room) {
+        room = (at + n + STEP - 1) / STEP * STEP;
+        if (posix_fallocate(j->memory, (off_t)HEAD + (off_t)s->room * 4096,
+                            (off_t)(room - s->room) * 4096) != 0)
+            return 0;
+        s->room = room;
+    }
+    if (!once__shared_view(j))
+        return 0;
+    for (; s->pages < at + n; s->pages++) /* they may have been used before */
+        memset(once__shared_page(j, s->pages), 0, ONCE__PAGE_SIZE);
+    return at;
+}
+
+int once__shared_lock(pthread_mutex_t *m, uint32_t busy_ms)
+{
+    struct timespec until;
+    int rc = pthread_mutex_trylock(m);
+
+    if (rc != EBUSY)
+        return rc;
+    (void)clock_gettime(CLOCK_MONOTONIC, &until);
+    until.tv_sec += busy_ms / 1000;
+    until.tv_nsec += (long)(busy_ms % 1000) * 1000000;
+    if (until.tv_nsec >= 1000000000) {
+        until.tv_nsec -= 1000000000;
+        until.tv_sec++;
+    }
+    return pthread_mutex_clocklock(m, CLOCK_MONOTONIC, &until);
+}

@@ -1,0 +1,134 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * walk.c - the frames of one segment, in the order in which they were written.
+ *
+ * A chain goes on as long as frames check and are of one generation; a MARK
+ * may begin a later one. What an earlier generation left behind the place
+ * where a log was cut does check, but it is older, so the chain ends there.
+ *
+ *    | frame 4 | frame 4 | MARK 5 | frame 5 |xxx| frame 4 | 0 0 0
+ *                                            ^    `- written before the MARK
+ *                                            `- the chain ends here
+ *
+ * Results are skipped, not read, unless somebody asks for them.
+ */
+#include "store/journal/journal.h"
+
+#include <errno.h>
+#include <stdlib.h>
+#include <string.h>
+
+enum { WINDOW = 256 * 1024 };
+
+int once__walk_begin(struct once__walk *w, int fd, uint64_t id, uint64_t offset,
+                     uint64_t end, uint32_t generation)
+{
+    memset(w, 0, sizeof(*w));
+    w->fd = fd;
+    w->id = id;
+    w->offset = offset;
+    w->end = end;
+    w->generation = generation;
+    w->space = WINDOW;
+    w->buffer = malloc(w->space);
+    return w->buffer == NULL ? ONCE_ENOMEM : ONCE_OK;
+}
+
+void once__walk_end(struct once__walk *w)
+{
+    free(w->buffer);
+    w->buffer = NULL;
+}
+
+static int make_space(struct once__walk *w, size_t size)
+{
+    uint8_t *more;
+
+    if (size <= w->space)
+        return 1;
+    more = realloc(w->buffer, size);
+    if (more == NULL) {
+        errno = ENOMEM;
+        return 0;
+    }
+    w->buffer = more;
+    w->space = size;
+    w->got = 0;
+    return 1;
+}
+
+const uint8_t *once__walk_bytes(struct once__walk *w, uint64_t offset,
+                                size_t size)
+{
+    size_t n;
+
+    if (offset + size > w->end) {
+        errno = 0;
+        return NULL;
+    }
+    if (offset >= w->from && offset + size <= w->from + w->got)
+        return w->buffer + (offset - w->from);
+    if (!make_space(w, size))
+        return NULL;
+    n = size > WINDOW ? size : WINDOW;
+    n = w->end - offset < n ? (size_t)(w->end - offset) : n;
+    w->got = 0;
+    errno = 0;
+    if (once__journal_read(w->fd, w->buffer, n, offset) != 1)
+        return NULL;
+    w->from = offset;
+    w->got = n;
+    return w->buffer;
+}
+
+static int goes_on(const struct once__walk *w, const struct once__frame *f)
+{
+    if (w->offset + f->length > w->end)
+        return 0;
+    return f->generation == w->generation ||
+           (f->kind == ONCE__FRAME_MARK && f->generation > w->generation);
+}
+
+int once__walk_next(struct once__walk *w, struct once__frame *out)
+{
+    const uint8_t *head = once__walk_bytes(w, w->offset, ONCE__FRAME_HEAD);
+
+    if (head == NULL)
+        return errno == 0 ? 0 : -1;
+    if (!once__frame_get(head, once__journal_at(w->id, w->offset), out) ||
+        !goes_on(w, out))
+        return 0;
+    w->generation = out->generation;
+    w->offset += out->length;
+    return 1;
+}
+
+int once__walk_record(struct once__walk *w, const struct once__frame *f,
+                      once_record *out)
+{
+    const uint8_t *bytes =
+        once__walk_bytes(w, w->offset - f->length, f->length);
+
+    if (bytes == NULL)
+        return errno == 0 ? ONCE_ECORRUPT : ONCE_ESTORE;
+    return once__frame_record(f, bytes, out);
+}
+
+uint64_t once__walk_stray(struct once__walk *w)
+{
+    uint64_t offset, here = once__journal_at(w->id, w->offset);
+    struct once__frame f;
+    const uint8_t *at;
+
+    for (offset = w->offset; offset + ONCE__FRAME_HEAD <= w->end;
+         offset += ONCE__FRAME_ALIGN) {
+        at = once__walk_bytes(w, offset, ONCE__FRAME_HEAD);
+        if (at == NULL)
+            return 0;
+        if (once__frame_hint(at) &&
+            once__frame_get(at, once__journal_at(w->id, offset), &f) &&
+            f.durable > here)
+            return once__journal_at(w->id, offset);
+    }
+    return 0;
+}
