@@ -70,10 +70,18 @@ static int wait_for(const PGconn *conn, short events, uint64_t until_ms)
     return n > 0;
 }
 
-static void hush(void *nobody, const PGresult *notice)
+/*
+ * Nothing is printed. But a COMMIT whose wait for a standby was cancelled is
+ * told as done, with a warning: then nobody knows who else has it.
+ */
+static void hear(void *link, const PGresult *notice)
 {
-    (void)nobody;
-    (void)notice;
+    const char *severity =
+        PQresultErrorField(notice, PG_DIAG_SEVERITY_NONLOCALIZED);
+    struct once__pg_link *l = link;
+
+    if (severity != NULL && strcmp(severity, "WARNING") == 0)
+        l->warned = 1;
 }
 
 /* ---- Texts ------------------------------------------------------------- */
@@ -180,7 +188,7 @@ void once__pg_disconnect(struct once__pg_link *l)
     l->conn = NULL;
 }
 
-static PGconn *start(const struct once__pg_link *l)
+static PGconn *start(struct once__pg_link *l)
 {
     const char *keys[ONCE__PG_WORDS_MAX], *values[ONCE__PG_WORDS_MAX];
     PGconn *conn;
@@ -188,7 +196,7 @@ static PGconn *start(const struct once__pg_link *l)
     once__pg_config_words(l->config, l->host, keys, values);
     conn = PQconnectStartParams(keys, values, 0);
     if (conn != NULL)
-        (void)PQsetNoticeReceiver(conn, hush, NULL);
+        (void)PQsetNoticeReceiver(conn, hear, l);
     return conn;
 }
 
@@ -352,6 +360,7 @@ enum once__pg_end once__pg_ask(struct once__pg_link *l,
 
     assert(l->conn != NULL);
     l->state[0] = '\0';
+    l->warned = 0;
     *out = NULL;
     ok = send_ask(l, ask, until_ms);
     while (ok && (r = receive(l, until_ms, &ok)) != NULL) {
@@ -364,6 +373,8 @@ enum once__pg_end once__pg_ask(struct once__pg_link *l,
     }
     if (!ok || PQstatus(l->conn) != CONNECTION_OK || last == NULL)
         end = end == ONCE__PG_REFUSED ? end : ONCE__PG_LOST;
+    if (end == ONCE__PG_DONE && l->warned)
+        end = ONCE__PG_LOST;
     if (end == ONCE__PG_DONE) {
         *out = last;
         return end;

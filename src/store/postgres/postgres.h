@@ -67,6 +67,7 @@ struct once__pg_link {
     size_t host;  /* which one is, or was */
     char label[ONCE__PG_LABEL];
     char state[6];      /* SQLSTATE of the last refusal, or "" */
+    int warned;         /* a WARNING came with the last answer */
     uint32_t failures;  /* in a row */
     uint64_t next_ms;   /* not to be tried again before */
     const char *caveat; /* what this server does not promise, or NULL */

@@ -372,6 +372,14 @@ BEGIN
         s.token, s.fingerprint, s.grp, s.note, s.size, s.body
     FROM seen s
     WHERE s.did = 0 AND (s.at IS NOT NULL OR s.o_verb <> 1);
+    -- What is told from here may be on this server only: a wait for the standby
+    -- was cancelled, or ended with its connection, and the row stayed. Then a
+    -- commit that writes nothing would not wait for the standby, and a failover
+    -- would lose what was told. So it writes.
+    IF pg_current_xact_id_if_assigned() IS NULL
+        AND current_setting('synchronous_standby_names') <> '' THEN
+        PERFORM pg_logical_emit_message(true, 'once', '');
+    END IF;
     IF EXISTS (SELECT FROM "@schema@".swept w
             JOIN unnest(p_name) AS n(name) ON w.name = n.name
             WHERE NOT pg_visible_in_snapshot(w.xid, v_began)) THEN
