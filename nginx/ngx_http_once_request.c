@@ -685,11 +685,12 @@ ngx_http_once_submit(ngx_http_request_t *r, ngx_http_once_ctx_t *ctx)
     }
 
     /*
-     * The engine answers in time.  The timer is a second lock, and keeps a
+     * The engine answers in time; a server that hangs holds it for as long as
+     * the store's own limits allow.  The timer is a second lock, and keeps a
      * worker that exits gracefully alive until it has answered.
      */
 
-    ngx_add_timer(&ctx->timer, olcf->wait + 4 * olcf->store->timeout + 5000);
+    ngx_add_timer(&ctx->timer, olcf->wait + 4 * olcf->store->timeout + 30000);
 }
 
 
