@@ -25,6 +25,7 @@ help:
 	@echo 'make faults     faults at moments, in real processes; SEED=1'
 	@echo 'make sim        the simulated world; SEEDS=200000'
 	@echo 'make mutants    how soon each planted bug is seen, from 30 starts'
+	@echo 'make faults-stores  faults of real stores, counted; OPS=, SEED=, CELLS='
 	@echo 'make demo       a double charge, without Once and with it'
 	@echo 'make bench      figures, side by side with plain nginx; BENCH=--quick'
 	@echo 'make bench-stores  figures of each store by itself, likewise'
@@ -115,6 +116,13 @@ SEED ?= 1
 faults: all failpoints
 	@$(PYTHON) test/faults/run --build $(BUILD) \
 		--failing $(BUILD)/failpoints --seed $(SEED) $(FAULTS)
+
+OPS ?= 100000
+
+.PHONY: faults-stores
+faults-stores: library
+	@$(PYTHON) test/servers/cells.py --build $(BUILD) --ops $(OPS) \
+		--seed $(SEED) $(CELLS)
 
 SEEDS ?= 200000
 

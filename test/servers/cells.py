@@ -1,0 +1,417 @@
+#!/usr/bin/python3
+# SPDX-License-Identifier: Apache-2.0
+"""cells.py - faults on real stores, under traffic, and the count afterwards.
+
+    cells.py [--build DIR] [--ops N] [--faults N] [--seed N] [--short]
+             [--list] [--trace] [--keep DIR] [PATTERN ...]
+
+A cell is a store and a fault. Two processes (traffic.c) claim, execute and
+complete at the store, most often through the TCP fault proxy; at seeded moments
+the fault is played and healed; when N operations have been acknowledged all is
+counted, from three logs: what callers were told, what was executed, what the
+store has in the end.
+
+    executions of a key <= 1; one outcome a key; an acknowledged outcome is in
+    the store, byte by byte; an acknowledged grant never becomes absent; no
+    fence and no attempt number is given twice
+
+Stores of class A: each violation fails the cell. Class B: violations are the
+result, and printed as a share. Every cell must also go on after each fault:
+when nothing is answered for a minute, it has failed. A fault that hit nothing
+fails, too, for then nothing was tested.
+
+PATTERN is part of a cell's name, "postgres kill". --short plays a mixture for
+each store, for `make test`. It prints TAP, and a line of figures for each cell.
+The faults stand in faults.py, the stores in stores.py, the count in count.py.
+"""
+
+import argparse
+import contextlib
+import fnmatch
+import glob
+import mmap
+import os
+import pathlib
+import random
+import struct
+import subprocess
+import sys
+import time
+import traceback
+
+HERE = pathlib.Path(__file__).resolve().parent
+sys.path.insert(0, str(HERE.parent / "lib"))
+sys.dont_write_bytecode = True
+
+# pylint: disable=wrong-import-position
+import count  # noqa: E402
+import servers  # noqa: E402
+from faults import CALLERS, FAULTS  # noqa: E402
+from stores import STORES, Skip  # noqa: E402
+
+ROOT = HERE.parents[1]
+PATIENCE = 60   # seconds without any answer, when all is healed
+NAP = 0.02
+MOST = 3        # times the operations that were asked for, at most
+FEW = 200000    # unless that is fewer than these
+
+
+class Broken(Exception):
+    """What must not happen has happened."""
+
+
+# ---- Traffic -------------------------------------------------------------
+
+
+class Shared:
+    """The file that the traffic's processes map: see traffic.c."""
+
+    WORDS = ("next", "answered", "unknown", "stop", "enough", "seed",
+             "running", "fresh", "window")
+
+    def __init__(self, path, **words):
+        self.path = path
+        path.write_bytes(struct.pack("=9Q", *(words.get(w, 0)
+                                              for w in self.WORDS)))
+        with open(path, "r+b") as f:
+            self.map = mmap.mmap(f.fileno(), 0)
+
+    def __getitem__(self, word):
+        return struct.unpack_from("=Q", self.map,
+                                  8 * self.WORDS.index(word))[0]
+
+    def __setitem__(self, word, value):
+        struct.pack_into("=Q", self.map, 8 * self.WORDS.index(word), value)
+
+
+class Traffic:
+    """Some processes at one URL, each with a log of its own."""
+
+    def __init__(self, run, urls):
+        self.run = run
+        self.urls = urls
+        self.folder = run.folder / "traffic"
+        self.folder.mkdir()
+        few = run.callers == 1
+        self.shared = Shared(self.folder / "shared", enough=1 << 62,
+                             seed=run.rng.getrandbits(60),
+                             fresh=15 if few else 60,
+                             window=6 if few else 64)
+        self.processes = [None] * len(urls)
+        self.born = 0
+
+    def program(self, *words):
+        return [servers.find("setpriv"), "--pdeathsig", "KILL", "--",
+                str(self.run.program), *map(str, words)]
+
+    def start(self, n):
+        self.born += 1
+        with open(self.folder / "stderr", "ab") as stderr, \
+                self.run.places[n].inside():
+            self.processes[n] = subprocess.Popen(
+                self.program("run", self.shared.path, self.urls[n],
+                             self.folder / ("log%d" % self.born),
+                             self.run.callers),
+                stdin=subprocess.DEVNULL, stdout=stderr, stderr=stderr)
+
+    def start_all(self):
+        for n in range(len(self.urls)):
+            self.start(n)
+        servers.eventually(
+            lambda: self.check() or self.shared["running"] >= len(self.urls),
+            "the traffic begins")
+
+    def check(self):
+        """Whoever ended without having been killed by us had a reason."""
+        for p in self.processes:
+            if p and p.poll() not in (None, 0):
+                raise Broken("traffic ended with %s: %s"
+                             % (p.returncode, self.stderr()))
+
+    def stderr(self):
+        with contextlib.suppress(OSError):
+            return (self.folder / "stderr").read_text("latin-1")[-600:]
+        return ""
+
+    def ended(self):
+        self.check()
+        return all(p.poll() is not None for p in self.processes)
+
+    def kill(self, n):
+        self.processes[n].kill()
+        self.processes[n].wait()
+        self.start(n)
+
+    def signal(self, n, number):
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(self.processes[n].pid, number)
+
+    def final(self, url):
+        """What the store has: after the traffic, and without faults."""
+        log = self.folder / "final"
+        done = self.run.ask("final", self.shared.path, url, log)
+        if done.returncode != 0:
+            raise Broken("final: " + (done.stdout + done.stderr)[-600:])
+        return log
+
+    def logs(self):
+        return [pathlib.Path(p) for p in
+                glob.glob(glob.escape(str(self.folder)) + "/log*")]
+
+    def close(self):
+        for p in self.processes:
+            if p and p.poll() is None:
+                p.kill()
+                p.wait()
+
+
+# ---- Runs ----------------------------------------------------------------
+
+
+class Run:
+    """One cell at work."""
+
+    def __init__(self, args, store, rng, ops):
+        self.args = args
+        self.store = store
+        self.rng = rng
+        self.ops = ops
+        self.program = args.build / "test" / "traffic"
+        self.stack = contextlib.ExitStack()
+        self.world = self.stack.enter_context(servers.World())
+        self.folder = self.world.folder
+        self.home = servers.Space()          # from where the store is judged
+        self.places = [self.home, self.home]  # where the processes are
+        self.callers = CALLERS  # of one process
+        self.proxy = None
+        self.hits = 0      # what faults did, beyond what the proxy counts
+        self.played = 0
+        self.traffic = None
+        self.url = self.direct = None
+
+    def open(self):
+        try:
+            self.direct = self.build()
+        except servers.Missing as missing:
+            raise Skip(str(missing)) from missing
+        self.url = self.direct
+        done = self.ask("init", self.direct)
+        if done.returncode == 77:
+            raise Skip("this build has no such store: " + done.stdout.strip())
+        if done.returncode != 0:
+            raise Broken("init: " + done.stdout + done.stderr)
+        if self.store.proxied:
+            server = self.world.servers[self.store.proxied]
+            self.proxy = servers.Proxy(server.port)
+            self.stack.callback(self.proxy.close)
+            self.url = self.url.replace(":%d" % server.port,
+                                        ":%d" % self.proxy.port)
+        self.traffic = Traffic(self, [self.url] * 2)
+        self.stack.callback(self.traffic.close)
+
+    def ask(self, *words):
+        """The program for something short, from where all can be seen."""
+        with self.home.inside():
+            return subprocess.run([self.program, *words], text=True,
+                                  check=False, capture_output=True,
+                                  timeout=600)
+
+    def build(self):
+        if callable(self.store.kind):
+            return self.store.kind(self)
+        if self.store.kind is None:
+            name = "db" if self.store.name == "sqlite" else "journal"
+            return "%s:%s" % (self.store.name, self.folder / name)
+        return self.world.build(self.store.kind, self.store.clock)
+
+    def server(self, name=None):
+        return self.world.servers[name or self.store.proxied or
+                                  self.store.kind]
+
+    # -- playing
+
+    def nap(self, least, most):
+        time.sleep(self.rng.uniform(least, most))
+
+    def progress(self, by, what):
+        """Waits until some more was answered: the cell goes on."""
+        want = self.traffic.shared["answered"] + by
+        end = time.monotonic() + PATIENCE
+        while self.traffic.shared["answered"] < want:
+            if self.traffic.ended():
+                return
+            if time.monotonic() > end:
+                raise Broken("no progress for %d s %s: %s"
+                             % (PATIENCE, what, self.traffic.stderr()))
+            time.sleep(NAP)
+
+    def until(self, answered):
+        """Waits for a moment that is counted in answers, not in time."""
+        while self.traffic.shared["answered"] < answered and \
+                not self.traffic.ended():
+            self.progress(1, "between faults")
+
+    def play(self, what, number):
+        """Until all faults were played and enough was acknowledged; a fast
+        store would play for ever, and is content with fewer faults."""
+        self.traffic.start_all()
+        shared, part = self.traffic.shared, self.ops / (number + 1)
+        most = max(MOST * self.ops, FEW)
+        while self.played < number and shared["answered"] < most:
+            self.until(shared["answered"] + part * self.rng.uniform(0.2, 1.2))
+            FAULTS[what][0](self)
+            self.played += 1
+            self.progress(10, "after fault %d" % self.played)
+        self.until(self.ops)
+        shared["stop"] = 1
+        servers.eventually(self.traffic.ended, "the traffic ends", PATIENCE)
+
+    def judge(self):
+        final = self.traffic.final(self.direct)
+        sums = count.count(self.traffic.logs(), final)
+        done = self.ask("verify", self.direct)
+        if done.returncode != 0:
+            sums.violations.append("verify: " + done.stdout[-300:])
+        if self.proxy:
+            self.hits += self.proxy.count()[4]
+        return sums
+
+    def close(self):
+        self.stack.close()
+
+
+# ---- Cells ---------------------------------------------------------------
+
+SHORT = ("sqlite storm", "journal storm", "postgres storm", "redis storm",
+         "postgres-standby promote", "redis-plain kill")
+
+
+def cells():
+    for name in STORES:
+        for what, (_, stores, _) in FAULTS.items():
+            if name in stores:
+                yield name, what
+
+
+def wanted(args):
+    for name, what in cells():
+        text = "%s %s" % (name, what)
+        if args.short and text not in SHORT:
+            continue
+        if args.pattern and not any(fnmatch.fnmatch(text, "*%s*" % p)
+                                    for p in args.pattern):
+            continue
+        yield name, what
+
+
+def number_of(what, args):
+    """How often a fault is played: those on the wire cost little."""
+    dear = what in ("promote", "lagging", "split", "failover") or \
+        what.startswith(("cancelled", "terminated"))
+    if args.faults:
+        return min(args.faults, 2) if args.short and dear else args.faults
+    cheap = what in ("cut-answer", "cut-question", "reset", "clock",
+                     "terminate", "terminate-commit")
+    most = 5 if dear else 1000 if cheap else 30
+    return max(2, min(most, args.ops // (100 if cheap else 1000)))
+
+
+def play(args, name, what):
+    """One cell; returns (sums, run) after its end."""
+    rng = random.Random("%s %s %s" % (args.seed, name, what))
+    run = Run(args, STORES[name], rng, args.ops)
+    sums = None
+    try:
+        run.callers = FAULTS[what][2]
+        run.open()
+        run.play(what, number_of(what, args))
+        sums = run.judge()
+        if run.played and not run.hits:
+            sums.violations.append("the fault has hit nothing")
+        if run.store.must_lose and not (sums.outcomes_lost and
+                                        sums.grants_lost):
+            sums.violations.append("the fault lost nothing: nobody would see")
+        return sums, run
+    finally:
+        if args.keep and (sums is None or sums.violations):
+            subprocess.run(["cp", "-a", run.folder, args.keep], check=False)
+        run.close()
+
+
+def line_of(sums, run, took):
+    text = "%d acknowledged, %d unknown, %d faults, %d hits, %d s" % (
+        run.traffic.shared["answered"], run.traffic.shared["unknown"],
+        run.played, run.hits, took)
+    if not run.store.class_a:
+        text += "; lost %s of outcomes, %s of grants; granted twice %s" % (
+            share(sums.outcomes_lost, sums.outcomes),
+            share(sums.grants_lost, sums.grants),
+            share(sums.granted_twice, sums.keys))
+    return text
+
+
+def share(part, whole):
+    return "%d/%d (%.2f %%)" % (part, whole, 100.0 * part / max(whole, 1))
+
+
+def one(args, n, name, what):
+    """Prints the line of a cell; returns whether it failed."""
+    started = time.monotonic()
+    bad, text = [], ""
+    try:
+        sums, run = play(args, name, what)
+        text = line_of(sums, run, time.monotonic() - started)
+        bad = list(sums.violations)
+        if not run.store.class_a:
+            bad = [b for b in bad if b.startswith(("the fault", "verify"))]
+    except Skip as skip:
+        print("ok %d - %s %s # SKIP %s" % (n, name, what, skip), flush=True)
+        return False
+    except (Broken, RuntimeError, OSError, subprocess.SubprocessError) as e:
+        bad = [str(e)]
+        if args.trace:
+            traceback.print_exc()
+    print("%s %d - %s %s" % ("not ok" if bad else "ok", n, name, what))
+    if text:
+        print("#   " + text)
+    for line in bad[:10]:
+        print("#   %s" % line)
+    if len(bad) > 10:
+        print("#   and %d more" % (len(bad) - 10))
+    sys.stdout.flush()
+    return bool(bad)
+
+
+def main():
+    parser = argparse.ArgumentParser(usage=__doc__)
+    parser.add_argument("--build", type=pathlib.Path, default=ROOT / "build")
+    parser.add_argument("--ops", type=int, default=100000)
+    parser.add_argument("--faults", type=int, default=0)
+    parser.add_argument("--seed", type=int, default=1)
+    parser.add_argument("--short", action="store_true")
+    parser.add_argument("--list", action="store_true")
+    parser.add_argument("--keep", help="a folder for what a broken cell left")
+    parser.add_argument("--trace", action="store_true")
+    parser.add_argument("pattern", nargs="*")
+    args = parser.parse_args()
+    args.build = args.build.resolve()
+    os.environ["ONCE_BUILD"] = str(args.build)
+    if args.short:
+        args.ops = min(args.ops, 4000)
+        args.faults = args.faults or 6
+    todo = list(wanted(args))
+    if args.list:
+        for name, what in todo:
+            print("%-18s %-16s %s" % (name, what, (
+                FAULTS[what][0].__doc__ or "").strip().split("\n")[0]))
+        return 0
+    print("1..%d\n# seed %d, %d operations a cell" % (len(todo), args.seed,
+                                                      args.ops))
+    failed = sum([one(args, n, name, what)
+                  for n, (name, what) in enumerate(todo, 1)])
+    print("# %d cells, %d failed" % (len(todo), failed))
+    return 1 if failed or not todo else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

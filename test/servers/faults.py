@@ -1,0 +1,384 @@
+# SPDX-License-Identifier: Apache-2.0
+"""
+The faults of the cells: each is played, and healed, and says in `run.hits` how
+often it hit something; what the proxy did is counted there. `run` is a Run of
+cells.py: its servers, its proxy, its traffic, its random numbers.
+"""
+
+import contextlib
+import signal
+import time
+
+import servers
+
+CALLERS = 24    # of one process, so that batches are of many operations
+FAULTS = {}
+
+
+def fault(name, *stores, callers=CALLERS):
+    """Registers a fault for the stores of these names. With one caller each
+    batch is one operation, reads are alone in it, and keys are few."""
+    def register(function):
+        FAULTS[name] = (function, stores, callers)
+        return function
+    return register
+
+
+SERVERS = ("postgres", "redis")
+PROXIED = ("postgres", "pgbouncer", "redis")
+LOCAL = ("sqlite", "journal")
+
+
+def victim(run):
+    """The server itself; of a cluster, one of its nodes."""
+    if run.store.name == "redis-cluster":
+        return run.server("redis%d" % run.rng.randint(1, 3))
+    if run.store.name == "pgbouncer":
+        return run.server(run.rng.choice(["pgbouncer", "postgres"]))
+    return run.server()
+
+
+@fault("kill", "postgres", "pgbouncer", "redis", "redis-cluster",
+       "redis-plain")
+def kill(run):
+    """kill -9 of all of the server's processes, and a start."""
+    server = victim(run)
+    server.kill()
+    run.hits += 1
+    run.nap(0, 0.3)
+    server.start()
+
+
+@fault("immediate", "postgres", "pgbouncer", "redis", "redis-cluster")
+def immediate(run):
+    server = victim(run)
+    server.quit()
+    run.hits += 1
+    server.start()
+
+
+@fault("restart", "postgres", "pgbouncer", "redis")
+def restart(run):
+    """In order, under load: PostgreSQL's fast shutdown."""
+    victim(run).restart()
+    run.hits += 1
+
+
+@fault("pause", "postgres", "pgbouncer", "redis", "redis-cluster")
+def pause(run):
+    """SIGSTOP, mostly for longer than anybody's patience."""
+    server = victim(run)
+    server.pause()
+    run.hits += 1
+    run.nap(*run.rng.choice([(0.01, 0.1), (0.5, 1), (2.5, 5)]))
+    server.resume()
+
+
+@fault("clock", "postgres", "redis")
+def clock(run):
+    """The server's clock jumps: a minute, an hour, there and back."""
+    run.world.step(run.store.kind, run.rng.choice(
+        [0, 60000, -60000, 3600000, -3600000]))
+    run.hits += 1
+    run.nap(0, 0.3)
+
+
+@fault("client-kill", *LOCAL, *SERVERS, "redis-cluster")
+def client_kill(run):
+    """kill -9 of one of the two processes, in the middle of a batch."""
+    run.traffic.kill(run.rng.randrange(2))
+    run.hits += 1
+
+
+@fault("client-pause", *LOCAL, *SERVERS)
+def client_pause(run):
+    """One process stands still past its leases: late completes."""
+    n = run.rng.randrange(2)
+    run.traffic.signal(n, signal.SIGSTOP)
+    run.hits += 1
+    run.nap(*run.rng.choice([(0.01, 0.1), (2.2, 3)]))
+    run.traffic.signal(n, signal.SIGCONT)
+
+
+# -- on the wire
+
+
+def wire(run, *commands):
+    for command in commands:
+        run.proxy.do(command)
+
+
+@fault("swallow", *PROXIED)
+def swallow(run):
+    """What the server says is lost; it has done what it was asked."""
+    wire(run, "open down swallow 0")
+    run.nap(0.2, 0.6)
+    wire(run, "drop rst")
+
+
+@fault("silence", *PROXIED)
+def silence(run):
+    """The same, and nobody says that it is over: the driver's patience."""
+    wire(run, "open down swallow 0")
+
+
+@fault("deaf", *PROXIED)
+def deaf(run):
+    """What the server is asked is lost."""
+    wire(run, "open up swallow %d" % run.rng.choice([0, 0, 1, 17, 200, 1000]))
+    run.nap(0.2, 0.6)
+    wire(run, "drop fin")
+
+
+@fault("cut-answer", *PROXIED)
+def cut_answer(run):
+    """Behind each byte in turn, over the whole of the first kilobyte."""
+    run.walk = getattr(run, "walk", -1) + 1
+    wire(run, "open down cut %d %s" % (run.walk % 1024,
+                                       run.rng.choice(["rst", "fin"])))
+
+
+@fault("cut-question", *PROXIED)
+def cut_question(run):
+    run.walk = getattr(run, "walk", -1) + 1
+    wire(run, "open up cut %d %s" % (run.walk % 1024,
+                                     run.rng.choice(["rst", "fin"])))
+
+
+@fault("half-close", *PROXIED)
+def half_close(run):
+    wire(run, "open %s half %d" % (run.rng.choice(["up", "down"]),
+                                   run.rng.randrange(2000)))
+    run.nap(0.1, 0.4)
+    wire(run, "drop rst")
+
+
+@fault("hold", *PROXIED)
+def hold(run):
+    """Held, and let go again: nothing is lost, all is late."""
+    wire(run, "open %s hold %d" % (run.rng.choice(["up", "down"]),
+                                   run.rng.randrange(500)))
+    run.nap(0.05, 1)
+    wire(run, "release")
+
+
+@fault("delay", *PROXIED)
+def delay(run):
+    ms = run.rng.choice([5, 50, 300])
+    for who in ("new", "open"):
+        wire(run, "%s down delay %d" % (who, ms), "%s up delay %d" % (who, ms))
+    run.hits += 1
+    run.nap(0.3, 1)
+    wire(run, "clear")
+
+
+@fault("slow", *PROXIED)
+def slow(run):
+    """So few bytes a second that a batch takes its time."""
+    rate = run.rng.choice([2000, 20000, 200000])
+    for who in ("new", "open"):
+        wire(run, "%s down rate %d" % (who, rate))
+    run.hits += 1
+    run.nap(0.3, 1)
+    wire(run, "clear")
+
+
+@fault("reset", *PROXIED)
+def reset(run):
+    wire(run, "drop rst")
+
+
+@fault("refuse", *PROXIED)
+def refuse(run):
+    """Nobody gets through for a while."""
+    wire(run, "refuse", "drop rst")
+    run.nap(0.2, 1.5)
+    wire(run, "accept")
+
+
+# -- PostgreSQL
+
+TERMINATE = """
+DO $$
+DECLARE n int := 0; i int; k int;
+BEGIN
+    FOR i IN 1..%d LOOP
+        PERFORM pg_stat_clear_snapshot();
+        SELECT count(pg_terminate_backend(pid)) INTO k FROM pg_stat_activity
+        WHERE usename = 'once' AND %s;
+        n := n + k;
+        EXIT WHEN n > 0;
+    END LOOP;
+    IF n = 0 THEN RAISE 'none'; END IF;
+END $$"""
+
+
+def terminate_where(run, where, tries):
+    with contextlib.suppress(RuntimeError):
+        run.server("postgres").sql(TERMINATE % (tries, where), "once")
+        run.hits += 1
+
+
+@fault("terminate", "postgres", "pgbouncer")
+def terminate(run):
+    """pg_terminate_backend() of every connection."""
+    terminate_where(run, "true", 1)
+
+
+@fault("terminate-commit", "postgres", "pgbouncer")
+def terminate_commit(run):
+    """The same, of one that is flushing its COMMIT at this moment."""
+    terminate_where(run, "wait_event IN ('WALSync', 'WALWrite')", 20000)
+
+
+def change_primary(run, before):
+    """The standby becomes the primary, and the old one its standby."""
+    old, new = run.server("postgres"), run.server("standby")
+    if getattr(run, "turned", False):
+        old, new = new, old
+    before(old, new)
+    new.promote()
+    run.hits += 1
+    run.progress(10, "after the promotion")
+    old.rejoin(new)
+    new.follow_by("*" if run.store.class_a else "")
+    run.turned = not getattr(run, "turned", False)
+    now = run.server("standby" if run.turned else "postgres")
+    run.direct = with_primary(run.direct, now)
+
+
+def with_primary(url, server):
+    """Only it: a judge asks the one that is left."""
+    head, _, tail = url.partition("@")
+    return "%s@%s:%d/once%s" % (head, servers.LOOPBACK, server.port,
+                                "?" + tail.partition("?")[2]
+                                if "?" in tail else "")
+
+
+@fault("promote", "postgres-standby")
+def promote(run):
+    """The primary is killed, the synchronous standby takes its place."""
+    change_primary(run, lambda old, new: old.kill())
+
+
+def unheard(function):
+    """
+    The standby is down; the primary's sessions that wait for it are
+    ended by `function`, and have committed on the primary only; then the
+    standby becomes the primary. Who was told "done" by the first must find it
+    on the second, also who was told so because a first try had done it.
+    """
+    def before(old, new):
+        new.quit()  # paused, it would still have what is on its way
+        # Long enough for a repetition, over a new connection, to be answered.
+        for _ in range(20):
+            time.sleep(0.3)
+            old.sql("SELECT %s(pid) FROM pg_stat_activity WHERE usename ="
+                    " 'once' AND wait_event = 'SyncRep'" % function)
+        old.kill()
+        new.start()
+    return before
+
+
+@fault("cancelled-wait", "postgres-standby")
+def cancelled_wait(run):
+    """pg_cancel_backend(): the session goes on with a warning."""
+    change_primary(run, unheard("pg_cancel_backend"))
+
+
+@fault("cancelled-wait-alone", "postgres-standby", callers=1)
+def cancelled_wait_alone(run):
+    """The same, with batches of one operation."""
+    change_primary(run, unheard("pg_cancel_backend"))
+
+
+@fault("terminated-wait", "postgres-standby")
+def terminated_wait(run):
+    """pg_terminate_backend(): the session ends."""
+    change_primary(run, unheard("pg_terminate_backend"))
+
+
+@fault("terminated-wait-alone", "postgres-standby", callers=1)
+def terminated_wait_alone(run):
+    """The same, with batches of one operation."""
+    change_primary(run, unheard("pg_terminate_backend"))
+
+
+@fault("lagging", "postgres-async")
+def lagging(run):
+    """The standby lags and is promoted: what it had not heard is lost."""
+    def before(old, new):
+        # It has the bytes, and may only not replay them: cut it off instead.
+        new.sql("ALTER SYSTEM SET primary_conninfo = ''")
+        new.sql("SELECT pg_reload_conf()")
+        run.nap(0.3, 1)
+        old.kill()
+        new.sql("ALTER SYSTEM RESET primary_conninfo")
+    change_primary(run, before)
+
+
+# -- the network
+
+
+def settle(run):
+    """One primary, one replica that follows it, and nobody who doubts it."""
+    sentinels = [run.server("sentinel%d" % n) for n in (1, 2, 3)]
+
+    def look():
+        roles = [run.server(n).ask("ROLE")
+                 for n in ("redis-primary", "redis-replica")]
+        return sorted(r[0] for r in roles) == [b"master", b"slave"] and \
+            any(r[0] == b"slave" and r[3] == b"connected" for r in roles) and \
+            servers.sentinels_agree(sentinels)
+    servers.eventually(look, "the sentinels agree again")
+
+
+@fault("failover", "redis-sentinel")
+def failover(run):
+    """The primary is killed; what its replica has not heard is lost."""
+    primary, replica = [
+        run.server(n) for n in ("redis-primary", "redis-replica")]
+    if primary.ask("ROLE")[0] != b"master":
+        primary, replica = replica, primary
+    primary.kill()
+    run.hits += 1
+    servers.eventually(lambda: replica.ask("ROLE")[0] == b"master",
+                       "the replica becomes the primary")
+    run.progress(10, "after the failover")
+    primary.start()
+    settle(run)
+
+
+@fault("partition", "postgres-net", "redis-net")
+def partition(run):
+    """One client or both are cut off, one way or both ways; packets that were
+    under way arrive late, by the kernel's own repetition."""
+    which = run.rng.choice([[0], [1], [0, 1]])
+    ways = run.rng.choice([["INPUT"], ["OUTPUT"], ["INPUT", "OUTPUT"]])
+    for n in which:
+        run.places[n].cut("client%d" % n, *ways)
+    run.nap(*run.rng.choice([(0.05, 0.3), (0.5, 1.5), (2, 4)]))
+    for n in which:
+        run.hits += run.places[n].mend()
+
+
+@fault("split", "sentinel-net", "sentinel-wait")
+def split(run):
+    """
+    The primary and one client on this side, the majority on the other: they
+    choose another primary, and both go on until the cable is mended. Both
+    clients are told by theirs that they own.
+    """
+    run.home.cut("cable")
+    run.nap(5, 7)
+    run.hits += run.home.mend()
+    settle(run)
+
+
+@fault("storm", *LOCAL, "postgres", "pgbouncer", "redis",
+       "redis-cluster")
+def storm(run):
+    """Any of the others, whatever comes."""
+    names = [n for n, (_, stores, _) in FAULTS.items()
+             if run.store.name in stores and n not in ("storm", "silence")]
+    FAULTS[run.rng.choice(names)][0](run)

@@ -1,0 +1,100 @@
+# SPDX-License-Identifier: Apache-2.0
+"""
+The stores of the fault cells: how each is started, and how it is judged. Some
+stand on this machine's loopback, behind the fault proxy; some are spread over
+network namespaces, so that a partition is one.
+"""
+
+import contextlib
+
+import servers
+
+
+class Skip(Exception):
+    """This cell cannot be played here, and why."""
+
+
+class Store:
+    """How a store is started, and what it is for traffic."""
+
+    def __init__(self, name, kind=None, proxied=None, class_a=True,
+                 clock=False, must_lose=False):
+        self.name = name
+        self.kind = kind          # of test/lib/servers.py, None: a file, or
+                                  # a function of the run
+        self.proxied = proxied    # the server that the proxy stands before
+        self.class_a = class_a
+        self.clock = clock
+        self.must_lose = must_lose  # if it does not, the count is blind
+
+
+def net_star(run):
+    """The store's place in the middle, both clients in places of their own;
+    nothing else leads from one to the other."""
+    try:
+        middle, a, b = [run.stack.enter_context(contextlib.closing(
+            servers.NetSpace("10.77.0.%d" % n))) for n in (1, 2, 3)]
+        middle.join(a, "client0")
+        middle.join(b, "client1")
+        # What is not allowed is found out before the traffic.
+        a.cut("client0")
+        a.mend()
+    except servers.Missing as missing:
+        raise Skip(str(missing)) from missing
+    run.home, run.places = middle, [a, b]
+    return middle
+
+
+def net_postgres(run):
+    server = servers.Postgres(run.world, space=net_star(run))
+    # Off the loopback it would ask for TLS, and rightly so.
+    return server.init().start().furnish().url(more="?sslmode=disable")
+
+
+def net_redis(run):
+    return servers.Redis(run.world, space=net_star(run)).start().url()
+
+
+def net_sentinel(run):
+    """
+        here                          there
+        redis-primary   -- cable --   redis-replica
+        sentinel1                     sentinel2, sentinel3
+        client 0                      client 1
+    """
+    try:
+        here, there = [run.stack.enter_context(contextlib.closing(
+            servers.NetSpace("10.77.0.%d" % n))) for n in (1, 2)]
+        here.join(there, "cable")
+        here.cut("cable")
+        here.mend()
+    except servers.Missing as missing:
+        raise Skip(str(missing)) from missing
+    run.home, run.places = here, [here, there]
+    return servers.redis_sentinel(run.world, False, here, there)
+
+
+def net_sentinel_wait(run):
+    """The same, and an answer waits for the replica's word."""
+    return net_sentinel(run) + "?wait=1"
+
+
+STORES = {s.name: s for s in [
+    Store("sqlite"),
+    Store("journal"),
+    Store("postgres", "postgres", "postgres", clock=True),
+    Store("pgbouncer", "pgbouncer", "pgbouncer"),
+    Store("postgres-standby", "postgres-standby"),
+    Store("postgres-async", "postgres-standby-async", class_a=False),
+    # As long as it is one server that flushes before it answers, nothing that
+    # was acknowledged may be missing: judged like class A.
+    Store("redis", "redis", "redis", clock=True),
+    Store("redis-plain", "redis-plain", "redis-plain", class_a=False,
+          must_lose=True),
+    Store("redis-sentinel", "redis-sentinel", class_a=False),
+    Store("redis-cluster", "redis-cluster"),
+    Store("postgres-net", net_postgres),
+    Store("redis-net", net_redis),
+    Store("sentinel-net", net_sentinel, class_a=False),
+    Store("sentinel-wait", net_sentinel_wait, class_a=False),
+]}
