@@ -223,7 +223,7 @@ static int redis_schema(const char *rest, once_line *line, void *user,
         "appendfsync always",
         "# users.acl, or ACL SETUSER; put a password in place of <...>:",
         "user once on ><password> resetkeys ~once:* resetchannels -@all +set "
-        "+get +getrange +setrange +del +evalsha +script|load +time +scan +info "
+        "+get +getrange +setrange +evalsha +script|load +time +scan +info "
         "+select +ping +wait +config|get +cluster|slots +asking",
     };
     size_t i;

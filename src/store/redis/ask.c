@@ -124,9 +124,7 @@ static void swap_words(struct words *w, const struct once__redis_item *item,
         add(w, item->value.data, item->value.size);
     else
         add_text(w, "");
-    add_text(w, item->ask == ONCE__REDIS_SWAP     ? digits
-                : item->ask == ONCE__REDIS_REMOVE ? "-"
-                                                  : "=");
+    add_text(w, item->ask == ONCE__REDIS_SWAP ? digits : "=");
 }
 
 static void add_words(struct words *w, const struct once__redis_item *item,

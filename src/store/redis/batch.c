@@ -39,7 +39,8 @@ enum {
     KNOWN = 4096,      /* slots for live records of ours */
     BLOCK = 64 * 1024, /* bytes of an arena's block */
     TICK_US = 16,      /* fences: this much time, ... */
-    SALT_BITS = 16     /* ... then bits of this handle's own */
+    SALT_BITS = 16,    /* ... then bits of this handle's own */
+    GRAVE_MS = 10000   /* a forgotten name's fence is kept so long */
 };
 
 /* Fences count from 2020-01-01. */
@@ -71,6 +72,7 @@ struct group {
     struct place *ops; /* in the order of the batch */
     size_t n;
     once_record from, to;
+    uint64_t last; /* the largest fence that the name is known to have had */
     uint8_t old[ONCE__REDIS_HEAD]; /* the head of `from` as it lies there */
     int has_row;                   /* `from` is one */
     int acknowledged;              /* some answer rests on what is stored */
@@ -196,18 +198,18 @@ static uint64_t now_ms(const struct once__redis_batch *s,
 /*
  * The fence before the next one: once__apply() adds one. The server's time in
  * steps of 16 us, larger than the last of this handle and the last of this
- * name, then bits that tell this handle from most others.
+ * name, also if that was forgotten a moment ago, then bits that tell this handle from most others.
  */
 static uint64_t fence_before(const struct once__redis_batch *s,
-                             const struct group *g, const once_record *r)
+                             const struct group *g)
 {
     uint64_t us = once__redis_server_us(g->item.link);
     uint64_t tick = us > EPOCH_US ? (us - EPOCH_US) / TICK_US : 0;
 
     if (tick <= s->tick)
         tick = s->tick + 1;
-    if (tick <= r->fence >> SALT_BITS)
-        tick = (r->fence >> SALT_BITS) + 1;
+    if (tick <= g->last >> SALT_BITS)
+        tick = (g->last >> SALT_BITS) + 1;
     return (tick << SALT_BITS | s->salt) - 1;
 }
 
@@ -241,13 +243,17 @@ static int decide(struct once__redis_batch *s, struct group *g)
     size_t i;
 
     *r = g->from;
+    if (r->fence > g->last)
+        g->last = r->fence;
     g->acknowledged = 0;
     for (i = 0; i < g->n; i++) {
         struct place *p = &g->ops[i];
         const once_op *op = p->op;
 
-        fence = before = fence_before(s, g, r);
+        fence = before = fence_before(s, g);
         changed |= apply_one(g, p, r, now, &fence);
+        if (r->fence > g->last)
+            g->last = r->fence;
         if (fence != before)
             s->tick = fence >> SALT_BITS;
         g->acknowledged |=
@@ -269,27 +275,40 @@ static void fail(struct group *g, int rc)
     g->item.rc = rc;
 }
 
-/* The value of `g->to`, in memory that lasts until the next call. */
-static int encode(struct once__redis_batch *s, struct group *g)
+/* The value of `r`, in memory that lasts until the next call. */
+static int encode(struct once__redis_batch *s, struct group *g,
+                  const once_record *r)
 {
-    size_t size = once__redis_value_size(&g->to);
+    size_t size = once__redis_value_size(r);
     uint8_t *value = arena_take(s, size);
 
     if (value == NULL) {
         fail(g, ONCE_ENOMEM);
         return 0;
     }
-    once__redis_value_encode(&g->to, g->item.name, value);
+    once__redis_value_encode(r, g->item.name, value);
     g->item.value = (once_bytes){value, size};
     return 1;
 }
 
+/*
+ * A record that is forgotten leaves its fence for a while: another process may
+ * be some milliseconds behind in what it thinks is the server's time, and the
+ * next fence of the name must not be smaller.
+ */
 static void ask_write(struct once__redis_batch *s, struct group *g)
 {
+    const once_record grave = {.fence = g->last};
+    int forgotten = g->to.attempt == 0;
+
     g->item.old = g->old;
-    if (g->to.attempt == 0)
-        g->item.ask = g->has_row ? ONCE__REDIS_REMOVE : ONCE__REDIS_NOTHING;
-    else if (encode(s, g))
+    if (forgotten && !g->has_row) {
+        g->item.ask = ONCE__REDIS_NOTHING;
+        return;
+    }
+    if (forgotten)
+        g->item.px = GRAVE_MS;
+    if (encode(s, g, forgotten ? &grave : &g->to))
         g->item.ask = g->has_row ? ONCE__REDIS_SWAP : ONCE__REDIS_ADD;
 }
 
@@ -400,22 +419,25 @@ static void take_value(struct once__redis_batch *s, struct group *g,
         g->item.value.size = more;
         return;
     }
-    if (rc != ONCE_OK) {
+    if (rc != ONCE_OK && rc != ONCE_FREE) {
         fail(g, rc);
         return;
     }
+    g->last = g->from.fence;
+    if (rc == ONCE_FREE)
+        memset(&g->from, 0, sizeof(g->from));
     memcpy(g->old, value.data, sizeof(g->old));
     g->has_row = 1;
     go_on(s, g);
     /* It stays, so it must be shown whole. */
-    if (head_only && g->item.ask != ONCE__REDIS_REMOVE &&
-        g->from.result.size > 0)
+    if (head_only && g->to.attempt > 0 && g->from.result.size > 0)
         g->item.ask = ONCE__REDIS_GET;
 }
 
 static void take_nothing(struct once__redis_batch *s, struct group *g)
 {
     memset(&g->from, 0, sizeof(g->from));
+    g->last = 0;
     g->has_row = 0;
     go_on(s, g);
 }

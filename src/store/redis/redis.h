@@ -75,7 +75,8 @@ ONCE_CHECK int once__redis_parse(enum once__redis_mode mode, int tls,
 size_t once__redis_value_size(const once_record *r);
 void once__redis_value_encode(const once_record *r,
                               const uint8_t name[ONCE_NAME_SIZE], uint8_t *out);
-/* ONCE_ECORRUPT or ONCE_EVERSION: `*out` is then as it was. */
+/* ONCE_OK; ONCE_FREE: the record was forgotten, `out->fence` was its fence;
+ * ONCE_ECORRUPT or ONCE_EVERSION: `*out` is then as it was. */
 ONCE_CHECK int once__redis_value_decode(once_bytes in,
                                         const uint8_t name[ONCE_NAME_SIZE],
                                         once_record *out);
@@ -210,16 +211,15 @@ enum once__redis_ask {
     ONCE__REDIS_NOTHING, /* answered, or failed                         */
     ONCE__REDIS_ADD,     /* this value, unless there is one: it is shown */
     ONCE__REDIS_GET,
-    ONCE__REDIS_PEEK,   /* the first `size` bytes                       */
-    ONCE__REDIS_SWAP,   /* this value instead of the one with that head */
-    ONCE__REDIS_REMOVE, /* likewise none                                */
-    ONCE__REDIS_TOUCH   /* likewise the same                            */
+    ONCE__REDIS_PEEK, /* the first `size` bytes                       */
+    ONCE__REDIS_SWAP, /* this value instead of the one with that head */
+    ONCE__REDIS_TOUCH /* likewise the same                            */
 };
 
 struct once__redis_item {
     const uint8_t *name;
     enum once__redis_ask ask;
-    const uint8_t *old; /* SWAP, REMOVE, TOUCH: the head */
+    const uint8_t *old; /* SWAP, TOUCH: the head */
     once_bytes value;   /* ADD, SWAP; PEEK: how many     */
     uint64_t px;        /* ADD, SWAP: 0 for ever         */
 

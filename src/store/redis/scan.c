@@ -76,9 +76,13 @@ static void read_item(struct page *p, size_t i, int whole)
     }
     if (whole) {
         p->rc[i] = once__redis_value_decode(value, p->names[i], &p->record[i]);
+        if (p->rc[i] == ONCE_FREE)
+            p->rc[i] = ONCE_ENOSYS; /* forgotten */
         return;
     }
     p->rc[i] = once__redis_value_peek(value, p->names[i], &p->record[i], &more);
+    if (p->rc[i] == ONCE_FREE)
+        p->rc[i] = ONCE_ENOSYS;
     if (more > item->value.size) { /* the note, too */
         item->ask = ONCE__REDIS_PEEK;
         item->value.size = more;

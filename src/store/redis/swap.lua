@@ -6,7 +6,6 @@
 -- for the client to decide again. `how` is
 --   a number  milliseconds after which the server may drop the key
 --   ""        never
---   "-"       no new value: the key goes away
 --   "="       no new value: the head is written again, for replicas to count
 -- allow-oom: what was granted must find room for its outcome.
 local key, how = KEYS[1], ARGV[3]
@@ -15,8 +14,6 @@ if redis.call('GETRANGE', key, 0, 135) ~= ARGV[1] then
 end
 if how == '' then
     redis.call('SET', key, ARGV[2])
-elseif how == '-' then
-    redis.call('DEL', key)
 elseif how == '=' then
     redis.call('SETRANGE', key, 0, ARGV[1])
 else

@@ -12,7 +12,8 @@
  *
  * The sums stand in the head, so that the first bytes of a value check by
  * themselves: a scan need not read results, and a head that is the same is the
- * same value. It refuses to guess: what does not check is an error, never a
+ * same value. A head with a fence alone is a *grave*: the record was forgotten a
+ * moment ago. It refuses to guess: what does not check is an error, never a
  * miss (I9); another version is said so if the head checks.
  */
 #include <assert.h>
@@ -111,6 +112,12 @@ static int usable(const once_record *r)
            once__record_sane(r);
 }
 
+static int grave(const once_record *r)
+{
+    return r->attempt == 0 && r->state == ONCE_ABSENT && r->fence > 0 &&
+           r->note.size == 0 && r->result.size == 0;
+}
+
 int once__redis_value_peek(once_bytes in, const uint8_t name[ONCE_NAME_SIZE],
                            once_record *out, size_t *more)
 {
@@ -132,6 +139,10 @@ int once__redis_value_peek(once_bytes in, const uint8_t name[ONCE_NAME_SIZE],
         return ONCE_ECORRUPT;
     if (p[0] != VERSION)
         return ONCE_EVERSION;
+    if (grave(&r)) {
+        *out = r;
+        return ONCE_FREE;
+    }
     if (!usable(&r))
         return ONCE_ECORRUPT;
     *out = r;
