@@ -42,8 +42,9 @@ UNKNOWN, IN_FLIGHT, REPEATED, CANNOT, NOT_FOUND = 75, 76, 77, 126, 127
 
 
 def deaf_to_nothing():
-    """Whoever runs the tests in the background ignores SIGINT, and so would
-    the commands."""
+    """Whoever runs the tests in the background ignores SIGINT, with nohup
+    SIGHUP as well, and so would the commands."""
+    signal.signal(signal.SIGHUP, signal.SIG_DFL)
     signal.signal(signal.SIGINT, signal.SIG_DFL)
     signal.signal(signal.SIGQUIT, signal.SIG_DFL)
 
@@ -674,7 +675,8 @@ def test_a_hang_up_that_only_we_get_is_forwarded(user):
 
 def test_the_commands_signals_are_as_if_started_without_us(user):
     words = ["grep", "-E", "^Sig(Blk|Ign)", "/proc/self/status"]
-    plain = subprocess.run(words, capture_output=True, check=True).stdout
+    plain = subprocess.run(words, capture_output=True, check=True,
+                           preexec_fn=deaf_to_nothing).stdout
     assert user.run("--key", "k", "--", *words).stdout == plain
     nohup = subprocess.run(["nohup", *words], capture_output=True,
                            stdin=subprocess.DEVNULL, check=True).stdout
