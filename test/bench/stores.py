@@ -115,7 +115,7 @@ class Bench:
         return self.urls[store] + f"?prefix=bench{self.serial}:"
 
     def server_cpu(self, store):
-        return sum(cpu_of(self.world.servers[name].pid())
+        return sum(cpu_of(self.world.servers[name].pid)
                    for name in SERVERS.get(store, []))
 
     def ask(self, store, *words, fresh=True):
@@ -239,13 +239,13 @@ def redis_set(bench):
     """redis-benchmark's SET, 64 in one pipeline, 500 bytes: (per s, CPU)."""
     server = bench.world.servers["redis"]
     n = int(200000 * bench.args.seconds)
-    before = cpu_of(server.pid())
+    before = cpu_of(server.pid)
     done = subprocess.run(
         ["redis-benchmark", "-s", server.details()["socket"], "-t", "set",
          "-d", "500", "-P", "64", "-c", "1", "-n", str(n), "-r", "1000000",
          "--csv"], stdout=subprocess.PIPE, text=True, check=True)
     per_s = float(done.stdout.splitlines()[-1].split(",")[1].strip('"'))
-    return per_s, 1e6 * (cpu_of(server.pid()) - before) / n
+    return per_s, 1e6 * (cpu_of(server.pid) - before) / n
 
 
 def pgbench(bench):
