@@ -691,7 +691,9 @@ class Stack:
         self.process = subprocess.Popen(
             [RUN], stdout=self.out, stderr=self.out, stdin=subprocess.DEVNULL,
             env=dict(os.environ, ONCE_BUILD=str(BUILD), ONCE_STATE=str(state),
-                     ONCE_MODULE=str(MODULE), ONCE_PORT=str(self.port)))
+                     ONCE_MODULE=str(MODULE), ONCE_PORT=str(self.port)),
+            # A shell cannot trap what nohup has made it ignore.
+            preexec_fn=lambda: signal.signal(signal.SIGHUP, signal.SIG_DFL))
 
     def said(self):
         self.out.seek(0)
