@@ -259,7 +259,8 @@ static void plain_file(struct subject *s)
     s->fd = open(s->o->append, O_RDWR | O_CREAT | O_CLOEXEC, 0600);
     if (s->fd < 0)
         die("the plain file cannot be opened");
-    for (at = lseek(s->fd, 0, SEEK_END); at < PLAIN_SIZE; at += sizeof(zeros))
+    for (at = lseek(s->fd, 0, SEEK_END); at < PLAIN_SIZE;
+         at += (off_t)sizeof(zeros))
         if (pwrite(s->fd, zeros, sizeof(zeros), at) != (ssize_t)sizeof(zeros))
             die("the plain file cannot be written");
     if (fsync(s->fd) != 0)

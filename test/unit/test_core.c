@@ -35,7 +35,8 @@ static void what_is_no_code_has_a_text_too(void)
 {
     static const char none[] = "no such code";
 
-    T_STR(once_text(ONCE_REFUSED + 1), none);
+    T_STR(once_text(ONCE_REFUSED + 1), "repeated"); /* of calls */
+    T_STR(once_text(ONCE_REFUSED + 2), none);
     T_STR(once_text(ONCE__ERRORS_END), none);
     T_STR(once_text(INT32_MIN), none);
     T_STR(once_text(INT32_MAX), none);
