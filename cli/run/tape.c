@@ -24,6 +24,8 @@
 #include <string.h>
 #include <unistd.h>
 
+#include "core/bytes.h"
+
 enum {
     VERSION = 1,
     SIZE_AT = 8,
@@ -33,23 +35,6 @@ enum {
 };
 
 static const uint8_t none[RUN_HEAD] = {'O', 'R', 'T', VERSION, RUN_NOT_KEPT};
-
-static void put(uint8_t *out, uint64_t value, size_t size)
-{
-    size_t i;
-
-    for (i = 0; i < size; i++, value >>= 8)
-        out[i] = (uint8_t)(value & 255);
-}
-
-static uint64_t get(const uint8_t *in, size_t size)
-{
-    uint64_t value = 0;
-
-    while (size-- > 0)
-        value = value << 8 | in[size];
-    return value;
-}
 
 /* ---- Recording ------------------------------------------------------------ */
 
@@ -108,14 +93,14 @@ static int add_inline(struct run_tape *t, int stream, const uint8_t *data,
     if (!grow(t, RUN_FRAME + size))
         return ENOMEM;
     if (more(t, stream) == 0) { /* one frame longer */
-        before = get(t->data + t->last + 1, 4);
+        before = once__get(t->data + t->last + 1, 4);
     } else {
         before = 0;
         t->last = t->size;
         t->data[t->last] = (uint8_t)stream;
         t->size += RUN_FRAME;
     }
-    put(t->data + t->last + 1, before + size, 4);
+    once__put(t->data + t->last + 1, before + size, 4);
     memcpy(t->data + t->size, data, size);
     t->size += size;
     return 0;
@@ -128,7 +113,7 @@ static int add_spooled(struct run_tape *t, int stream, const uint8_t *data,
     int rc;
 
     head[0] = (uint8_t)stream;
-    put(head + 1, size, 4);
+    once__put(head + 1, size, 4);
     rc = run_spool_write(&t->spool, head, sizeof(head));
     return rc != 0 ? rc : run_spool_write(&t->spool, data, size);
 }
@@ -185,7 +170,7 @@ static int end_spooled(struct run_tape *t, uint64_t until_ms)
         return ENOMEM;
     memcpy(t->data, none, RUN_HEAD);
     t->data[4] = RUN_SPOOLED;
-    put(t->data + SIZE_AT, t->spool.size, 8);
+    once__put(t->data + SIZE_AT, t->spool.size, 8);
     memcpy(t->data + SHA_AT, sha, sizeof(sha));
     t->size = NAMES_AT;
     t->size += put_text(t->data + t->size, host);
@@ -221,7 +206,7 @@ once_bytes run_tape_none(void)
 int run_frame(const uint8_t head[RUN_FRAME], int *stream, uint32_t *size)
 {
     *stream = head[0];
-    *size = (uint32_t)get(head + 1, 4);
+    *size = (uint32_t)once__get(head + 1, 4);
     return (*stream == 1 || *stream == 2) && *size > 0;
 }
 
@@ -278,7 +263,7 @@ int run_recording_read(once_bytes in, struct run_recording *out)
     case RUN_SPOOLED:
         if (in.size < NAMES_AT)
             return 0;
-        out->size = get(p + SIZE_AT, 8);
+        out->size = once__get(p + SIZE_AT, 8);
         out->sha = p + SHA_AT;
         rest = (once_bytes){p + NAMES_AT, in.size - NAMES_AT};
         return get_text(&rest, out->host, sizeof(out->host)) &&

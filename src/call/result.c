@@ -21,30 +21,13 @@
 #include <assert.h>
 #include <string.h>
 
+#include "core/bytes.h"
 #include "core/error.h"
 #include "http/http.h"
 
 enum { VERSION = 1, HEAD = ONCE__RESULT_HEAD };
 
 static const uint8_t magic[3] = {'O', 'C', 'R'};
-
-static void put(uint8_t *out, uint64_t value, size_t size)
-{
-    size_t i;
-
-    for (i = 0; i < size; i++, value >>= 8)
-        out[i] = (uint8_t)(value & 255);
-    assert(value == 0); /* It did not fit: the size was not asked for. */
-}
-
-static uint32_t get(const uint8_t *in, size_t size)
-{
-    uint32_t value = 0;
-
-    while (size-- > 0)
-        value = value << 8 | in[size];
-    return value;
-}
 
 static int printable(once_bytes text)
 {
@@ -77,10 +60,10 @@ void once__result_encode(const once__result *r, void *out)
 
     memcpy(p, magic, sizeof(magic));
     p[3] = VERSION;
-    put(p + 4, (uint32_t)r->code, 4);
-    put(p + 8, r->type.size, 2);
-    put(p + 10, 0, 2);
-    put(p + 12, r->bytes.size, 4);
+    once__put(p + 4, (uint32_t)r->code, 4);
+    once__put(p + 8, r->type.size, 2);
+    once__put(p + 10, 0, 2);
+    once__put(p + 12, r->bytes.size, 4);
     if (r->type.size > 0)
         memcpy(p + HEAD, r->type.data, r->type.size);
     if (r->bytes.size > 0)
@@ -95,7 +78,7 @@ static int corrupt(once_error *err, const char *what)
 /* Without relying on what a conversion out of range does. */
 static int read_code(const uint8_t *in)
 {
-    uint32_t u = get(in, 4);
+    uint32_t u = (uint32_t)once__get(in, 4);
 
     return u <= INT32_MAX ? (int)u : -(int)(UINT32_MAX - u) - 1;
 }
@@ -118,11 +101,11 @@ int once__result_decode(once_bytes in, once__result *out, once_error *err)
     if (p[3] != VERSION)
         return once__fail(err, ONCE_EVERSION, "result: version %u", p[3]);
     r.code = read_code(p + 4);
-    r.type = (once_bytes){p + HEAD, get(p + 8, 2)};
-    if (get(p + 10, 2) != 0 || r.type.size > ONCE_TYPE_MAX ||
+    r.type = (once_bytes){p + HEAD, once__get(p + 8, 2)};
+    if (once__get(p + 10, 2) != 0 || r.type.size > ONCE_TYPE_MAX ||
         in.size - HEAD < r.type.size)
         return corrupt(err, "its head does not check");
-    r.bytes = (once_bytes){p + HEAD + r.type.size, get(p + 12, 4)};
+    r.bytes = (once_bytes){p + HEAD + r.type.size, once__get(p + 12, 4)};
     if (in.size - HEAD - r.type.size != r.bytes.size)
         return corrupt(err, "its size does not add up");
     if (!printable(r.type))

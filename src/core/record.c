@@ -16,27 +16,11 @@
 #include <string.h>
 
 #include "core/apply.h"
+#include "core/bytes.h"
 #include "core/crc32c.h"
 #include "core/error.h"
 
 enum { DOUBT = 0x80 };
-
-static void put(uint8_t *out, uint64_t value, size_t size)
-{
-    size_t i;
-
-    for (i = 0; i < size; i++)
-        out[i] = (uint8_t)(value >> (8 * i));
-}
-
-static uint64_t get(const uint8_t *in, size_t size)
-{
-    uint64_t value = 0;
-
-    while (size-- > 0)
-        value = value << 8 | in[size];
-    return value;
-}
 
 size_t once__record_size(const once_record *r)
 {
@@ -50,15 +34,15 @@ void once__record_head(const once_record *r, uint8_t out[ONCE__RECORD_HEAD])
     out[1] = r->state;
     out[2] = r->kind;
     out[3] = (uint8_t)(r->policy | (r->doubt ? DOUBT : 0));
-    put(out + 4, r->attempt, 4);
-    put(out + 8, r->fence, 8);
-    put(out + 16, r->lease_ms, 8);
-    put(out + 24, r->keep_ms, 8);
-    put(out + 32, r->granted_ms, 8);
+    once__put(out + 4, r->attempt, 4);
+    once__put(out + 8, r->fence, 8);
+    once__put(out + 16, r->lease_ms, 8);
+    once__put(out + 24, r->keep_ms, 8);
+    once__put(out + 32, r->granted_ms, 8);
     memcpy(out + 40, r->token, ONCE_TOKEN_SIZE);
     memcpy(out + 56, r->fingerprint, ONCE_FINGERPRINT_SIZE);
-    put(out + 88, r->result.size, 4);
-    put(out + 92, r->note.size, 4);
+    once__put(out + 88, r->result.size, 4);
+    once__put(out + 92, r->note.size, 4);
     memcpy(out + 96, r->group, ONCE_GROUP_SIZE);
 }
 
@@ -80,7 +64,7 @@ void once__record_encode(const once_record *r,
     add(&at, r->note);
     sum = once__crc32c(0, name, ONCE_NAME_SIZE);
     sum = once__crc32c(sum, out, (size_t)(at - (uint8_t *)out));
-    put(at, sum, ONCE__RECORD_SUM);
+    once__put(at, sum, ONCE__RECORD_SUM);
 }
 
 static void read_head(const uint8_t *in, once_record *r)
@@ -90,15 +74,15 @@ static void read_head(const uint8_t *in, once_record *r)
     r->kind = in[2];
     r->policy = in[3] & (uint8_t)~DOUBT;
     r->doubt = (in[3] & DOUBT) != 0;
-    r->attempt = (uint32_t)get(in + 4, 4);
-    r->fence = get(in + 8, 8);
-    r->lease_ms = get(in + 16, 8);
-    r->keep_ms = get(in + 24, 8);
-    r->granted_ms = get(in + 32, 8);
+    r->attempt = (uint32_t)once__get(in + 4, 4);
+    r->fence = once__get(in + 8, 8);
+    r->lease_ms = once__get(in + 16, 8);
+    r->keep_ms = once__get(in + 24, 8);
+    r->granted_ms = once__get(in + 32, 8);
     memcpy(r->token, in + 40, ONCE_TOKEN_SIZE);
     memcpy(r->fingerprint, in + 56, ONCE_FINGERPRINT_SIZE);
-    r->result.size = (size_t)get(in + 88, 4);
-    r->note.size = (size_t)get(in + 92, 4);
+    r->result.size = (size_t)once__get(in + 88, 4);
+    r->note.size = (size_t)once__get(in + 92, 4);
     memcpy(r->group, in + 96, ONCE_GROUP_SIZE);
 }
 
@@ -114,7 +98,7 @@ int once__record_decode(once_bytes in, const uint8_t name[ONCE_NAME_SIZE],
                           in.size);
     sum = once__crc32c(0, name, ONCE_NAME_SIZE);
     sum = once__crc32c(sum, p, in.size - ONCE__RECORD_SUM);
-    if (sum != get(p + in.size - ONCE__RECORD_SUM, ONCE__RECORD_SUM))
+    if (sum != once__get(p + in.size - ONCE__RECORD_SUM, ONCE__RECORD_SUM))
         return once__fail(err, ONCE_ECORRUPT, "record: the checksum differs");
     if (p[0] != ONCE__RECORD_VERSION)
         return once__fail(err, ONCE_EVERSION, "record: version %d, not %d",

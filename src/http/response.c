@@ -22,6 +22,7 @@
 #include <assert.h>
 #include <string.h>
 
+#include "core/bytes.h"
 #include "core/error.h"
 
 enum {
@@ -34,24 +35,6 @@ enum {
 };
 
 static const char magic[3] = {'O', 'H', 'R'};
-
-static void put(uint8_t *out, size_t value, size_t size)
-{
-    size_t i;
-
-    for (i = 0; i < size; i++, value >>= 8)
-        out[i] = (uint8_t)(value & 255);
-    assert(value == 0); /* It did not fit: the size was not asked for. */
-}
-
-static size_t get(const uint8_t *in, size_t size)
-{
-    size_t value = 0;
-
-    while (size-- > 0)
-        value = value << 8 | in[size];
-    return value;
-}
 
 static void add(uint8_t **at, once_bytes bytes)
 {
@@ -154,16 +137,16 @@ void once__response_encode(const once__response *r, void *out)
 
     memcpy(head, magic, sizeof(magic));
     head[3] = VERSION;
-    put(head + 4, (size_t)r->status, 2);
-    put(head + 6, r->flags, 2);
-    put(head + 8, r->n, 2);
-    put(head + 10, r->reason.size, 2);
-    put(head + 12, block_size(r), 4);
-    put(head + 16, r->body.size, 4);
+    once__put(head + 4, (size_t)r->status, 2);
+    once__put(head + 6, r->flags, 2);
+    once__put(head + 8, r->n, 2);
+    once__put(head + 10, r->reason.size, 2);
+    once__put(head + 12, block_size(r), 4);
+    once__put(head + 16, r->body.size, 4);
     add(&at, r->reason);
     for (i = 0; i < r->n; i++) {
-        put(at, r->headers[i].name.size, 2);
-        put(at + 2, r->headers[i].value.size, 2);
+        once__put(at, r->headers[i].name.size, 2);
+        once__put(at + 2, r->headers[i].value.size, 2);
         at[4] = r->headers[i].tag;
         at += HEADER_HEAD;
         add(&at, r->headers[i].name);
@@ -192,8 +175,8 @@ static int cut_header(once_bytes *block, once__header *out)
 
     if (block->size < HEADER_HEAD)
         return 0;
-    name = get(head, 2);
-    value = get(head + 2, 2);
+    name = once__get(head, 2);
+    value = once__get(head + 2, 2);
     if (block->size - HEADER_HEAD < name + value)
         return 0;
     (void)cut(block, HEADER_HEAD);
@@ -219,16 +202,16 @@ static int is_block(once_bytes block, size_t n)
 static int read_parts(once_bytes in, once__response *r)
 {
     const uint8_t *head = in.data;
-    size_t reason = get(head + 10, 2);
-    size_t block = get(head + 12, 4);
-    size_t body = get(head + 16, 4);
+    size_t reason = once__get(head + 10, 2);
+    size_t block = once__get(head + 12, 4);
+    size_t body = once__get(head + 16, 4);
 
     (void)cut(&in, HEAD);
     if ((uint64_t)reason + block + body != in.size) /* 35 bits at most */
         return 0;
-    r->status = (int)get(head + 4, 2);
-    r->flags = (uint32_t)get(head + 6, 2);
-    r->n = get(head + 8, 2);
+    r->status = (int)once__get(head + 4, 2);
+    r->flags = (uint32_t)once__get(head + 6, 2);
+    r->n = once__get(head + 8, 2);
     r->reason = cut(&in, reason);
     r->block = cut(&in, block);
     r->body = in;

@@ -34,23 +34,6 @@ enum { FRAME_MAGIC = 0x4d52464a, SUMMED = 8, HEAD_USED = 52 };
 static_assert(sizeof(struct once__page) == ONCE__PAGE_SIZE, "one page");
 static_assert(sizeof(struct once__slot) == 64, "one cache line");
 
-void once__put(uint8_t *out, uint64_t value, size_t size)
-{
-    size_t i;
-
-    for (i = 0; i < size; i++)
-        out[i] = (uint8_t)(value >> (8 * i));
-}
-
-uint64_t once__get(const uint8_t *in, size_t size)
-{
-    uint64_t value = 0;
-
-    while (size-- > 0)
-        value = value << 8 | in[size];
-    return value;
-}
-
 static uint32_t frame_sum(const uint8_t *in, uint64_t at)
 {
     uint8_t place[8];

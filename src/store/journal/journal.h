@@ -32,6 +32,8 @@
 
 #include <once/store.h>
 
+#include "core/bytes.h"
+
 enum {
     ONCE__JOURNAL_VERSION = 1,
     ONCE__JOURNAL_HEADER = 4096, /* bytes before a segment's first frame  */
@@ -109,9 +111,6 @@ int once__segment_head_get(const uint8_t in[ONCE__JOURNAL_HEADER], uint64_t id,
 
 /* When a record's lease or retention ends; UINT64_MAX: never by itself. */
 uint64_t once__journal_due(const once_record *r);
-
-void once__put(uint8_t *out, uint64_t value, size_t size);
-uint64_t once__get(const uint8_t *in, size_t size);
 
 /* ---- index.c, shared.c: what processes share ---------------------------- */
 

@@ -20,27 +20,11 @@
 #include <string.h>
 
 #include "core/apply.h"
+#include "core/bytes.h"
 #include "core/crc32c.h"
 #include "store/redis/redis.h"
 
 enum { VERSION = 1, DOUBT = 0x80, RESULT_SUM = 128, HEAD_SUM = 132 };
-
-static void put(uint8_t *out, uint64_t value, size_t size)
-{
-    size_t i;
-
-    for (i = 0; i < size; i++)
-        out[i] = (uint8_t)(value >> (8 * i));
-}
-
-static uint64_t get(const uint8_t *in, size_t size)
-{
-    uint64_t value = 0;
-
-    while (size-- > 0)
-        value = value << 8 | in[size];
-    return value;
-}
 
 size_t once__redis_value_size(const once_record *r)
 {
@@ -67,22 +51,22 @@ void once__redis_value_encode(const once_record *r,
     out[1] = r->state;
     out[2] = r->kind;
     out[3] = (uint8_t)(r->policy | (r->doubt ? DOUBT : 0));
-    put(out + 4, r->attempt, 4);
-    put(out + 8, r->fence, 8);
-    put(out + 16, r->lease_ms, 8);
-    put(out + 24, r->keep_ms, 8);
-    put(out + 32, r->granted_ms, 8);
+    once__put(out + 4, r->attempt, 4);
+    once__put(out + 8, r->fence, 8);
+    once__put(out + 16, r->lease_ms, 8);
+    once__put(out + 24, r->keep_ms, 8);
+    once__put(out + 32, r->granted_ms, 8);
     memcpy(out + 40, r->token, ONCE_TOKEN_SIZE);
     memcpy(out + 56, r->fingerprint, ONCE_FINGERPRINT_SIZE);
     memcpy(out + 88, r->group, ONCE_GROUP_SIZE);
-    put(out + 120, r->note.size, 4);
-    put(out + 124, r->result.size, 4);
+    once__put(out + 120, r->note.size, 4);
+    once__put(out + 124, r->result.size, 4);
     if (r->note.size > 0)
         memcpy(out + ONCE__REDIS_HEAD, r->note.data, r->note.size);
     if (r->result.size > 0)
         memcpy(result, r->result.data, r->result.size);
-    put(out + RESULT_SUM, once__crc32c(0, result, r->result.size), 4);
-    put(out + HEAD_SUM, head_sum(name, out, note), 4);
+    once__put(out + RESULT_SUM, once__crc32c(0, result, r->result.size), 4);
+    once__put(out + HEAD_SUM, head_sum(name, out, note), 4);
 }
 
 static void read_head(const uint8_t *in, once_record *r)
@@ -92,16 +76,16 @@ static void read_head(const uint8_t *in, once_record *r)
     r->kind = in[2];
     r->policy = in[3] & (uint8_t)~DOUBT;
     r->doubt = (in[3] & DOUBT) != 0;
-    r->attempt = (uint32_t)get(in + 4, 4);
-    r->fence = get(in + 8, 8);
-    r->lease_ms = get(in + 16, 8);
-    r->keep_ms = get(in + 24, 8);
-    r->granted_ms = get(in + 32, 8);
+    r->attempt = (uint32_t)once__get(in + 4, 4);
+    r->fence = once__get(in + 8, 8);
+    r->lease_ms = once__get(in + 16, 8);
+    r->keep_ms = once__get(in + 24, 8);
+    r->granted_ms = once__get(in + 32, 8);
     memcpy(r->token, in + 40, ONCE_TOKEN_SIZE);
     memcpy(r->fingerprint, in + 56, ONCE_FINGERPRINT_SIZE);
     memcpy(r->group, in + 88, ONCE_GROUP_SIZE);
-    r->note.size = (size_t)get(in + 120, 4);
-    r->result.size = (size_t)get(in + 124, 4);
+    r->note.size = (size_t)once__get(in + 120, 4);
+    r->result.size = (size_t)once__get(in + 124, 4);
 }
 
 /* A record that can be written on: the core asserts what is checked here. */
@@ -135,7 +119,7 @@ int once__redis_value_peek(once_bytes in, const uint8_t name[ONCE_NAME_SIZE],
         return ONCE_ECORRUPT;
     }
     r.note.data = r.note.size > 0 ? p + ONCE__REDIS_HEAD : NULL;
-    if (head_sum(name, p, r.note) != get(p + HEAD_SUM, 4))
+    if (head_sum(name, p, r.note) != once__get(p + HEAD_SUM, 4))
         return ONCE_ECORRUPT;
     if (p[0] != VERSION)
         return ONCE_EVERSION;
@@ -162,7 +146,8 @@ int once__redis_value_decode(once_bytes in, const uint8_t name[ONCE_NAME_SIZE],
     if (in.size != once__redis_value_size(&r))
         return ONCE_ECORRUPT;
     r.result.data = p + ONCE__REDIS_HEAD + r.note.size;
-    if (once__crc32c(0, r.result.data, r.result.size) != get(p + RESULT_SUM, 4))
+    if (once__crc32c(0, r.result.data, r.result.size) !=
+        once__get(p + RESULT_SUM, 4))
         return ONCE_ECORRUPT;
     if (r.result.size == 0)
         r.result.data = NULL;

@@ -1,0 +1,29 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* bytes.h - numbers in stored bytes: little-endian, of a size that is said. */
+#ifndef ONCE_CORE_BYTES_H
+#define ONCE_CORE_BYTES_H
+
+#include <assert.h>
+#include <stddef.h>
+#include <stdint.h>
+
+/* A number that does not fit was not meant to be written there. */
+static inline void once__put(uint8_t *out, uint64_t value, size_t size)
+{
+    size_t i;
+
+    assert(size == 8 || (size < 8 && value >> (8 * size) == 0));
+    for (i = 0; i < size; i++)
+        out[i] = (uint8_t)(value >> (8 * i));
+}
+
+static inline uint64_t once__get(const uint8_t *in, size_t size)
+{
+    uint64_t value = 0;
+
+    while (size-- > 0)
+        value = value << 8 | in[size];
+    return value;
+}
+
+#endif /* ONCE_CORE_BYTES_H */
