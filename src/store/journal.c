@@ -28,81 +28,33 @@
 
 #include "core/apply.h"
 #include "core/error.h"
+#include "store/arena.h"
 #include "store/journal/journal.h"
 #include "store/store.h"
 #include "store/url.h"
 
 enum {
     BUSY_MAX_MS = 600000,
-    BLOCK_MIN = 16 * 1024, /* bytes of the arena's first block          */
-    BLOCK_MAX = 1 << 20,   /* of its last, and what it keeps            */
-    WRITE_AT = 1 << 20,    /* more frames than this are written at once */
-    AHEAD = 8,             /* operations whose place is looked up early */
-    DUE_AT_ONCE = 256,     /* slots                                     */
-    PAGES_AT_ONCE = 1024   /* of the index, under one lock              */
+    WRITE_AT = 1 << 20,  /* more frames than this are written at once */
+    AHEAD = 8,           /* operations whose place is looked up early */
+    DUE_AT_ONCE = 256,   /* slots                                     */
+    PAGES_AT_ONCE = 1024 /* of the index, under one lock              */
 };
 
 #define SEGMENT_MIN UINT64_C(65536)
 #define SEGMENT_MAX (UINT64_C(1) << 30)
 #define SEGMENT_USUAL (UINT64_C(64) << 20)
 
-/* Bytes of answers; they stay where they are until the next call. */
-struct block {
-    struct block *next;
-    size_t size, used;
-    uint8_t bytes[];
-};
-
 struct journal {
     once_store store;
     once_store_options options;
     struct once__journal log;
     struct once__keeper *keeper;
-    struct block *arena;
+    struct once__arena arena; /* bytes of answers, until the next call */
     struct once__names names;
     uint64_t last;   /* segment that was the last one when we looked */
     uint32_t cursor; /* page of the index where the next sweep begins */
 };
-
-/* ---- The arena --------------------------------------------------------- */
-
-static void *arena_take(struct journal *s, size_t size)
-{
-    struct block *b = s->arena;
-    size_t room = b == NULL ? BLOCK_MIN : 2 * b->size;
-
-    if (b == NULL || b->size - b->used < size) {
-        room = room > BLOCK_MAX ? BLOCK_MAX : room;
-        room = room < size ? size : room;
-        b = malloc(sizeof(*b) + room);
-        if (b == NULL)
-            return NULL;
-        b->next = s->arena;
-        b->size = room;
-        b->used = 0;
-        s->arena = b;
-    }
-    b->used += size;
-    return b->bytes + b->used - size;
-}
-
-/* Keeps the last block, which is the largest of the usual ones. */
-static void arena_reset(struct journal *s, size_t keep)
-{
-    struct block *b = s->arena, *next;
-
-    s->arena = NULL;
-    for (; b != NULL; b = next) {
-        next = b->next;
-        if (s->arena == NULL && b->size <= keep) {
-            b->used = 0;
-            b->next = NULL;
-            s->arena = b;
-        } else {
-            free(b);
-        }
-    }
-}
 
 /* ---- Opening ------------------------------------------------------------- */
 
@@ -181,7 +133,7 @@ static void journal_close(once_store *store)
         return;
     once__keeper_close(s->keeper);
     once__door_leave(&s->log);
-    arena_reset(s, 0);
+    once__arena_clear(&s->arena);
     free(s->names.names);
     free(s);
 }
@@ -239,7 +191,7 @@ static void wait_for(struct batch *b, uint64_t at)
 static int load(struct journal *s, const struct once__slot *slot,
                 once_record *r)
 {
-    uint8_t *bytes = arena_take(s, slot->length);
+    uint8_t *bytes = once__arena_take(&s->arena, slot->length);
 
     if (bytes == NULL)
         return ONCE_ENOMEM;
@@ -393,7 +345,7 @@ static int journal_apply(once_store *store, once_op **ops, size_t n,
     int code, written;
     size_t i;
 
-    arena_reset(s, BLOCK_MAX);
+    once__arena_reset(&s->arena);
     if (n == 0)
         return ONCE_OK;
     code = once__journal_lock(&s->log, err);
@@ -461,7 +413,7 @@ static int show_slot(struct journal *s, struct view *v,
     once_record r;
     int code, there = 1;
 
-    arena_reset(s, BLOCK_MAX);
+    once__arena_reset(&s->arena);
     code = load(s, slot, &r);
     if (code != ONCE_OK) {
         there = look_up(s, slot->name, &r, err);
@@ -528,7 +480,7 @@ static int scan_all(struct journal *s, const uint8_t *after, struct view *v,
         if (code <= 0)
             return code;
         after = name;
-        arena_reset(s, BLOCK_MAX);
+        once__arena_reset(&s->arena);
         code = look_up(s, name, &r, err);
         if (code < 0)
             return code;

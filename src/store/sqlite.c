@@ -26,21 +26,13 @@
 
 #include "core/apply.h"
 #include "core/error.h"
+#include "store/arena.h"
 #include "store/sqlite/sqlite.h"
 #include "store/store.h"
 
 enum {
     BUSY_MS = 1000, /* when neither options nor URL say more */
-    BUSY_MAX_MS = 600000,
-    BLOCK_MIN = 16 * 1024, /* bytes of the arena's first block */
-    BLOCK_MAX = 1 << 20    /* of its last, and what it keeps    */
-};
-
-/* Bytes of answers; they stay where they are until the next call. */
-struct block {
-    struct block *next;
-    size_t size, used;
-    uint8_t bytes[];
+    BUSY_MAX_MS = 600000
 };
 
 struct sqlite {
@@ -49,48 +41,10 @@ struct sqlite {
     char *path; /* absolute: the program may change its directory */
     struct once__sqlite_link link;
     struct once__sqlite_keeper *keeper;
-    struct block *arena;
+    struct once__arena arena; /* bytes of answers, until the next call */
 };
 
-/* ---- The arena --------------------------------------------------------- */
-
-static void *arena_take(struct sqlite *s, size_t size)
-{
-    struct block *b = s->arena;
-    size_t room = b == NULL ? BLOCK_MIN : 2 * b->size;
-
-    if (b == NULL || b->size - b->used < size) {
-        room = room > BLOCK_MAX ? BLOCK_MAX : room;
-        room = room < size ? size : room;
-        b = malloc(sizeof(*b) + room);
-        if (b == NULL)
-            return NULL;
-        b->next = s->arena;
-        b->size = room;
-        b->used = 0;
-        s->arena = b;
-    }
-    b->used += size;
-    return b->bytes + b->used - size;
-}
-
-/* Keeps the last block, which is the largest of the usual ones. */
-static void arena_reset(struct sqlite *s, size_t keep)
-{
-    struct block *b = s->arena, *next;
-
-    s->arena = NULL;
-    for (; b != NULL; b = next) {
-        next = b->next;
-        if (s->arena == NULL && b->size <= keep) {
-            b->used = 0;
-            b->next = NULL;
-            s->arena = b;
-        } else {
-            free(b);
-        }
-    }
-}
+/* ---- Bytes of answers --------------------------------------------------- */
 
 static int arena_copy(struct sqlite *s, once_bytes *b)
 {
@@ -100,7 +54,7 @@ static int arena_copy(struct sqlite *s, once_bytes *b)
         b->data = NULL;
         return SQLITE_OK;
     }
-    to = arena_take(s, b->size);
+    to = once__arena_take(&s->arena, b->size);
     if (to == NULL)
         return SQLITE_NOMEM;
     memcpy(to, b->data, b->size);
@@ -253,7 +207,7 @@ static void sqlite_close(once_store *store)
         return;
     once__sqlite_disconnect(&s->link);
     once__sqlite_keeper_close(s->keeper);
-    arena_reset(s, 0);
+    once__arena_clear(&s->arena);
     free(s->path);
     free(s);
 }
@@ -485,7 +439,7 @@ static int sqlite_apply(once_store *store, once_op **ops, size_t n,
     struct batch b = {ops, n, 0, 0, 0};
     int rc;
 
-    arena_reset(s, BLOCK_MAX);
+    once__arena_reset(&s->arena);
     if (n == 0)
         return ONCE_OK;
     if (reconnect(s, err) != ONCE_OK)

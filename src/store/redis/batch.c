@@ -31,27 +31,21 @@
 
 #include "core/apply.h"
 #include "core/error.h"
+#include "store/arena.h"
 #include "store/redis/redis.h"
 
 enum {
-    ROUNDS = 64,       /* of questions in one apply() */
-    LONG_CALL = 4,     /* times timeout_ms: no new round after */
-    KNOWN = 4096,      /* slots for live records of ours */
-    BLOCK = 64 * 1024, /* bytes of an arena's block */
-    TICK_US = 16,      /* fences: this much time, ... */
-    SALT_BITS = 16,    /* ... then bits of this handle's own */
-    GRAVE_MS = 10000   /* a forgotten name's fence is kept so long */
+    ROUNDS = 64,     /* of questions in one apply() */
+    LONG_CALL = 4,   /* times timeout_ms: no new round after */
+    KNOWN = 4096,    /* slots for live records of ours */
+    TICK_US = 16,    /* fences: this much time, ... */
+    SALT_BITS = 16,  /* ... then bits of this handle's own */
+    GRAVE_MS = 10000 /* a forgotten name's fence is kept so long */
 };
 
 /* Fences count from 2020-01-01. */
 #define EPOCH_US UINT64_C(1577836800000000)
 #define PX_MAX_MS UINT64_C(630720000000) /* twenty years */
-
-struct block {
-    struct block *next;
-    size_t size, used;
-    uint8_t bytes[];
-};
 
 /* A live record as this handle wrote it last; it may be another by now. */
 struct known {
@@ -83,7 +77,7 @@ struct once__redis_batch {
     struct once__redis_net *net;
     const once_store_options *options;
     int servers_clock;
-    struct block *arena;
+    struct once__arena arena;
     struct known *known;
     /* Of one batch; they only grow. */
     struct group *groups;
@@ -95,40 +89,6 @@ struct once__redis_batch {
 };
 
 /* ---- Memory ---------------------------------------------------------------- */
-
-static void *arena_take(struct once__redis_batch *s, size_t size)
-{
-    struct block *b = s->arena;
-    size_t room = size > BLOCK ? size : BLOCK;
-
-    if (b == NULL || b->size - b->used < size) {
-        b = malloc(sizeof(*b) + room);
-        if (b == NULL)
-            return NULL;
-        b->next = s->arena;
-        b->size = room;
-        b->used = 0;
-        s->arena = b;
-    }
-    b->used += size;
-    return b->bytes + b->used - size;
-}
-
-static void arena_reset(struct once__redis_batch *s, int keep)
-{
-    struct block *b, *next;
-
-    for (b = s->arena, s->arena = NULL; b != NULL; b = next) {
-        next = b->next;
-        if (keep && s->arena == NULL && b->size == BLOCK) {
-            b->used = 0;
-            b->next = NULL;
-            s->arena = b;
-        } else {
-            free(b);
-        }
-    }
-}
 
 static int make_room(struct once__redis_batch *s, size_t n)
 {
@@ -280,7 +240,7 @@ static int encode(struct once__redis_batch *s, struct group *g,
                   const once_record *r)
 {
     size_t size = once__redis_value_size(r);
-    uint8_t *value = arena_take(s, size);
+    uint8_t *value = once__arena_take(&s->arena, size);
 
     if (value == NULL) {
         fail(g, ONCE_ENOMEM);
@@ -485,7 +445,7 @@ static int keep_bytes(struct once__redis_batch *s, const once_bytes *from,
     void *copy = NULL;
 
     if (from->size > 0) {
-        copy = arena_take(s, from->size);
+        copy = once__arena_take(&s->arena, from->size);
         if (copy == NULL)
             return 0;
         memcpy(copy, from->data, from->size);
@@ -640,7 +600,7 @@ static int conclude(struct once__redis_batch *s, size_t n, once_error *err)
 int once__redis_apply(struct once__redis_batch *s, once_op **ops, size_t n,
                       once_error *err)
 {
-    arena_reset(s, 1);
+    once__arena_reset(&s->arena);
     once__redis_net_begin(s->net);
     if (n == 0)
         return ONCE_OK;
@@ -657,7 +617,7 @@ void once__redis_batch_free(struct once__redis_batch *s)
 {
     if (s == NULL)
         return;
-    arena_reset(s, 0);
+    once__arena_clear(&s->arena);
     free(s->known);
     free(s->groups);
     free(s->items);
