@@ -863,7 +863,7 @@ def test_a_slow_command_keeps_its_key(user):
 
 
 def stores():
-    return ["sqlite:{folder}/crowd.db"] + URLS
+    return ["sqlite:{folder}/crowd.db", "journal:{folder}/crowd"] + URLS
 
 
 each_store = pytest.mark.parametrize(

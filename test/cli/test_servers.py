@@ -134,3 +134,24 @@ def test_a_server_that_is_not_there_is_told_without_its_password(server):
         assert done.returncode in (2, 3, 4), words
         assert b"hunter2" not in done.stdout + done.stderr
         assert done.stderr != b""
+
+
+def test_fifty_at_once_run_a_command_once(server, tmp_path):
+    """As in test_run.py on files: here they meet at a server."""
+    subprocess.run([ONCE, "--store", server.url, "init"], check=True,
+                   timeout=60, stdout=subprocess.DEVNULL)
+    words = [ONCE, "run", "--store", server.url, "--key", "k", "--", "sh",
+             "-c", "echo run >>F; sleep 1; echo out; exit 3"]
+    crowd = [subprocess.Popen(words, cwd=tmp_path, stdout=subprocess.PIPE,
+                              stderr=subprocess.PIPE) for _ in range(50)]
+    answers = [(p.communicate(timeout=300), p.returncode) for p in crowd]
+    assert (tmp_path / "F").read_text() == "run\n"
+    in_flight = [a for a in answers if a[1] == 76]
+    answered = [a for a in answers if a[1] != 76]
+    assert len(in_flight) + len(answered) == 50 and answered, answers
+    for answer in answered:
+        assert answer == ((b"out\n", b""), 3)
+    last = subprocess.run(words, cwd=tmp_path, capture_output=True,
+                          timeout=60, check=False)
+    assert (last.returncode, last.stdout) == (3, b"out\n")
+    assert (tmp_path / "F").read_text() == "run\n"
