@@ -283,7 +283,8 @@ class Run:
 # ---- Cells ---------------------------------------------------------------
 
 SHORT = ("sqlite storm", "journal storm", "postgres storm", "redis storm",
-         "postgres-standby promote", "redis-plain kill")
+         "postgres-standby promote", "postgres-standby cancelled-wait-alone",
+         "redis-plain kill")
 
 
 def cells():
