@@ -79,7 +79,7 @@ class User:
                 full[name] = value
         return subprocess.run([ONCE, *words], input=stdin, env=full,
                               cwd=self.folder, capture_output=True,
-                              timeout=HANG)
+                              preexec_fn=deaf_to_nothing, timeout=HANG)
 
     def run(self, *words, **more):
         return self.once("run", *words, **more)
@@ -679,11 +679,13 @@ def test_the_commands_signals_are_as_if_started_without_us(user):
                            preexec_fn=deaf_to_nothing).stdout
     assert user.run("--key", "k", "--", *words).stdout == plain
     nohup = subprocess.run(["nohup", *words], capture_output=True,
+                           preexec_fn=deaf_to_nothing,
                            stdin=subprocess.DEVNULL, check=True).stdout
     assert nohup != plain
     ours = subprocess.run(["nohup", ONCE, "run", "--key", "n", "--", *words],
                           capture_output=True, stdin=subprocess.DEVNULL,
-                          env=user.env, check=True).stdout
+                          preexec_fn=deaf_to_nothing, env=user.env,
+                          check=True).stdout
     assert ours == nohup
 
 
