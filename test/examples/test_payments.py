@@ -692,8 +692,9 @@ class Stack:
             [RUN], stdout=self.out, stderr=self.out, stdin=subprocess.DEVNULL,
             env=dict(os.environ, ONCE_BUILD=str(BUILD), ONCE_STATE=str(state),
                      ONCE_MODULE=str(MODULE), ONCE_PORT=str(self.port)),
-            # A shell cannot trap what nohup has made it ignore.
-            preexec_fn=lambda: signal.signal(signal.SIGHUP, signal.SIG_DFL))
+            # A shell cannot trap what it was told to ignore, by nohup or "&".
+            preexec_fn=lambda: [signal.signal(n, signal.SIG_DFL) for n in
+                                (signal.SIGHUP, signal.SIGINT)])
 
     def said(self):
         self.out.seek(0)
