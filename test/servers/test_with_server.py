@@ -125,7 +125,8 @@ def test_nothing_is_left_when_it_is_killed(kind, number):
     process.wait(60)
     for pid in family + [sleeper]:
         gone(pid)
-    assert closed(int(env["ONCE_TEST_%s_PORT" % word]))
+    servers.eventually(lambda: closed(int(env["ONCE_TEST_%s_PORT" % word])),
+                       "the port is free", 20)
     servers.eventually(lambda: not os.path.exists(env["ONCE_TEST_DIR"]),
                        "the folder goes", 20)
     process.stdout.close()
