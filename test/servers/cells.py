@@ -283,8 +283,7 @@ class Run:
 # ---- Cells ---------------------------------------------------------------
 
 SHORT = ("sqlite storm", "journal storm", "postgres storm", "redis storm",
-         "postgres-standby promote", "postgres-standby cancelled-wait-alone",
-         "redis-plain kill")
+         "postgres-standby cancelled-wait-alone", "redis-plain kill")
 
 
 def cells():
