@@ -13,7 +13,6 @@
 #include "engine/engine.h"
 
 #include <assert.h>
-#include <signal.h>
 #include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -22,6 +21,7 @@
 #include <time.h>
 
 #include "core/error.h"
+#include "store/thread.h"
 
 enum {
     QUEUE_MAX = 65536,
@@ -226,27 +226,6 @@ static void *run(void *argument)
     return NULL;
 }
 
-/* Signals are the program's; those that a fault of ours raises are ours. */
-static int start_thread(once_engine *e)
-{
-    sigset_t all, before;
-    int rc;
-
-    (void)sigfillset(&all);
-    (void)sigdelset(&all, SIGILL);
-    (void)sigdelset(&all, SIGFPE);
-    (void)sigdelset(&all, SIGSEGV);
-    (void)sigdelset(&all, SIGBUS);
-    rc = pthread_sigmask(SIG_SETMASK, &all, &before);
-    if (rc != 0)
-        return rc;
-    rc = pthread_create(&e->thread, NULL, run, e);
-    if (rc == 0)
-        (void)pthread_setname_np(e->thread, "once");
-    (void)pthread_sigmask(SIG_SETMASK, &before, NULL);
-    return rc;
-}
-
 /* ---- Opening and closing ----------------------------------------------- */
 
 static void or_default(uint32_t *value, uint32_t otherwise)
@@ -357,7 +336,7 @@ int once_engine_open(const char *url, const once_engine_options *options,
         goto out;
     }
     e->tended_ms = once__now_ms();
-    if (start_thread(e) != 0) {
+    if (once__thread_start(&e->thread, "once", run, e) != 0) {
         rc = once__fail(err, ONCE_EOPEN, "engine: no thread can be started");
         goto out;
     }

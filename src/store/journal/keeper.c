@@ -19,12 +19,12 @@
 #include "store/journal/journal.h"
 
 #include <errno.h>
-#include <signal.h>
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
 
 #include "core/error.h"
+#include "store/thread.h"
 
 enum {
     AHEAD = 1,          /* segments that shall be ready               */
@@ -307,19 +307,6 @@ static void *keep(void *user)
     return NULL;
 }
 
-/* Signals are the program's: none of them shall arrive on our thread. */
-static int start(struct once__keeper *k)
-{
-    sigset_t all, before;
-    int failed;
-
-    (void)sigfillset(&all);
-    (void)pthread_sigmask(SIG_SETMASK, &all, &before);
-    failed = pthread_create(&k->thread, NULL, keep, k);
-    (void)pthread_sigmask(SIG_SETMASK, &before, NULL);
-    return failed;
-}
-
 int once__keeper_open(const struct once__journal *j, once_error *err,
                       struct once__keeper **out)
 {
@@ -331,7 +318,7 @@ int once__keeper_open(const struct once__journal *j, once_error *err,
     (void)pthread_mutex_init(&k->lock, NULL);
     (void)pthread_cond_init(&k->wake, NULL);
     code = once__journal_share(j, &k->view, err);
-    if (code == ONCE_OK && start(k) != 0)
+    if (code == ONCE_OK && once__thread_start(&k->thread, NULL, keep, k) != 0)
         code = once__fail(err, ONCE_EOPEN, "%s: no thread to be had", j->path);
     if (code == ONCE_OK) {
         *out = k;

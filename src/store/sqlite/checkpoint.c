@@ -17,7 +17,6 @@
 #include <assert.h>
 #include <fcntl.h>
 #include <pthread.h>
-#include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -25,6 +24,7 @@
 #include <unistd.h>
 
 #include "core/error.h"
+#include "store/thread.h"
 
 enum {
     PASSIVE_FRAMES = 1000,
@@ -222,19 +222,6 @@ static int connect_keeper(struct once__sqlite_keeper *k, once_error *err)
     return ONCE_OK;
 }
 
-/* Signals are the program's: none of them shall arrive on our thread. */
-static int start(struct once__sqlite_keeper *k)
-{
-    sigset_t all, before;
-    int failed;
-
-    (void)sigfillset(&all);
-    (void)pthread_sigmask(SIG_SETMASK, &all, &before);
-    failed = pthread_create(&k->thread, NULL, keep, k);
-    (void)pthread_sigmask(SIG_SETMASK, &before, NULL);
-    return failed;
-}
-
 static void discard(struct once__sqlite_keeper *k)
 {
     (void)sqlite3_close(k->db);
@@ -263,7 +250,7 @@ int once__sqlite_keeper_open(const char *path, once_error *err,
     code = connect_keeper(k, err);
     if (code != ONCE_OK)
         goto out;
-    if (start(k) != 0) {
+    if (once__thread_start(&k->thread, NULL, keep, k) != 0) {
         code = once__fail(err, ONCE_EOPEN, "%s: no thread to be had", path);
         goto out;
     }
