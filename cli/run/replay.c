@@ -15,23 +15,6 @@
 
 enum { CHUNK = 65536 };
 
-static int write_all(int fd, const void *data, size_t size)
-{
-    const uint8_t *p = data;
-
-    while (size > 0) {
-        ssize_t n = write(fd, p, size);
-
-        if (n < 0 && errno == EINTR)
-            continue;
-        if (n < 0)
-            return errno;
-        p += n;
-        size -= (size_t)n;
-    }
-    return 0;
-}
-
 static int cannot_write(const struct cli *c, int error)
 {
     return cli_say(c, RUN_OUTPUT,
@@ -50,7 +33,7 @@ static int replay_inline(const struct cli *c, once_bytes frames)
         uint32_t size = 0;
 
         (void)run_frame(p, &stream, &size); /* checked when it was read */
-        rc = write_all(stream, p + RUN_FRAME, size);
+        rc = run_write(stream, p + RUN_FRAME, size);
         p += RUN_FRAME + size;
         left -= RUN_FRAME + size;
     }
@@ -116,7 +99,7 @@ static int show_frames(FILE *in, uint64_t left, uint8_t *chunk)
 
             if (!read_exactly(in, chunk, n))
                 return -1;
-            rc = write_all(stream, chunk, n);
+            rc = run_write(stream, chunk, n);
             size -= (uint32_t)n;
         }
     }
@@ -165,7 +148,7 @@ int run_replay(const struct cli *c, const once_result *result)
 
     if (strcmp(result->type, RUN_TYPE) != 0) {
         /* An operator's word, or the result of a program: bytes as they are. */
-        rc = write_all(STDOUT_FILENO, result->bytes.data, result->bytes.size);
+        rc = run_write(STDOUT_FILENO, result->bytes.data, result->bytes.size);
         return rc == 0 ? CLI_OK : cannot_write(c, rc);
     }
     if (!run_recording_read(result->bytes, &r))

@@ -71,6 +71,9 @@ struct run_spool {
     uint64_t fence;
 };
 
+/* Writes all of it. 0, or an errno. */
+int run_write(int fd, const void *data, size_t size);
+
 void run_spool_init(struct run_spool *s);
 /* All return 0 or an errno. `id` is 16 digits of the record's name. */
 int run_spool_open(struct run_spool *s, const char *id, uint64_t fence);

@@ -132,15 +132,12 @@ int run_spool_open(struct run_spool *s, const char *id, uint64_t fence)
     return s->fd < 0 ? errno : 0;
 }
 
-int run_spool_write(struct run_spool *s, const void *data, size_t size)
+int run_write(int fd, const void *data, size_t size)
 {
     const uint8_t *p = data;
 
-    if (!EVP_DigestUpdate(s->md, data, size))
-        return ENOMEM;
-    s->size += size;
     while (size > 0) {
-        ssize_t n = write(s->fd, p, size);
+        ssize_t n = write(fd, p, size);
 
         if (n < 0 && errno == EINTR)
             continue;
@@ -150,6 +147,14 @@ int run_spool_write(struct run_spool *s, const void *data, size_t size)
         size -= (size_t)n;
     }
     return 0;
+}
+
+int run_spool_write(struct run_spool *s, const void *data, size_t size)
+{
+    if (!EVP_DigestUpdate(s->md, data, size))
+        return ENOMEM;
+    s->size += size;
+    return run_write(s->fd, data, size);
 }
 
 int run_spool_end(struct run_spool *s, uint64_t until_ms,
