@@ -67,7 +67,7 @@ void once__record_encode(const once_record *r,
     once__put(at, sum, ONCE__RECORD_SUM);
 }
 
-static void read_head(const uint8_t *in, once_record *r)
+void once__record_from_head(const uint8_t in[ONCE__RECORD_HEAD], once_record *r)
 {
     memset(r, 0, sizeof(*r));
     r->state = in[1];
@@ -103,7 +103,7 @@ int once__record_decode(once_bytes in, const uint8_t name[ONCE_NAME_SIZE],
     if (p[0] != ONCE__RECORD_VERSION)
         return once__fail(err, ONCE_EVERSION, "record: version %d, not %d",
                           p[0], ONCE__RECORD_VERSION);
-    read_head(p, &r);
+    once__record_from_head(p, &r);
     if (r.result.size > ONCE_RESULT_MAX || r.note.size > ONCE_NOTE_MAX ||
         once__record_size(&r) != in.size || r.attempt == 0 ||
         !once__record_sane(&r))

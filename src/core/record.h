@@ -34,5 +34,8 @@ ONCE_CHECK int once__record_decode(once_bytes in,
 /* The fixed part alone, for stores that keep the bytes elsewhere: `result`
  * and `note` count with their sizes only. */
 void once__record_head(const once_record *r, uint8_t out[ONCE__RECORD_HEAD]);
+/* And back, unchecked: `result.data` and `note.data` are NULL. */
+void once__record_from_head(const uint8_t in[ONCE__RECORD_HEAD],
+                            once_record *r);
 
 #endif /* ONCE_CORE_RECORD_H */

@@ -37,8 +37,7 @@ static char *find(char *url, const char *param)
     return NULL;
 }
 
-/* 0 if it does not fit, is badly encoded or holds a NUL. */
-static int decode(const char *value, size_t length, char *out, size_t size)
+int once__url_decode(const char *value, size_t length, char *out, size_t size)
 {
     size_t i, n = 0;
 
@@ -82,7 +81,7 @@ int once__url_take(char *url, const char *param, char *out, size_t size,
     if (at == NULL)
         return 0;
     length = strcspn(at + name, "&#");
-    if (!decode(at + name, length, out, size))
+    if (!once__url_decode(at + name, length, out, size))
         return once__fail(err, ONCE_EURL,
                           "store: parameter %s is badly encoded or longer "
                           "than %zu bytes",

@@ -5,6 +5,11 @@
 
 #include <once/once.h>
 
+/* Percent-decodes value[0..length) to out[0..size), with a NUL. 0 if it does not
+ * fit, is badly encoded or holds a NUL. */
+ONCE_CHECK int once__url_decode(const char *value, size_t length, char *out,
+                                size_t size);
+
 /*
  * Takes "param=value" out of the part of `url` behind its "?", in place, and
  * writes the value, percent-decoded and with its NUL, to out[0..size). Returns

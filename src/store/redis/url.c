@@ -34,37 +34,6 @@ enum {
     WAIT_MAX = 16
 };
 
-static int digit(char c)
-{
-    if (c >= '0' && c <= '9')
-        return c - '0';
-    if (c >= 'a' && c <= 'f')
-        return c - 'a' + 10;
-    return c >= 'A' && c <= 'F' ? c - 'A' + 10 : -1;
-}
-
-/* 0: too long, a broken escape, or a NUL. */
-static int decode(const char *from, size_t n, char *out, size_t size)
-{
-    size_t used = 0, i;
-
-    for (i = 0; i < n; i++) {
-        int c = (unsigned char)from[i];
-
-        if (c == '%') {
-            if (i + 2 >= n || digit(from[i + 1]) < 0 || digit(from[i + 2]) < 0)
-                return 0;
-            c = digit(from[i + 1]) * 16 + digit(from[i + 2]);
-            i += 2;
-        }
-        if (c == 0 || used + 1 >= size)
-            return 0;
-        out[used++] = (char)c;
-    }
-    out[used] = '\0';
-    return 1;
-}
-
 /* The part before the last "@" of the authority. */
 static int take_user(const char **at, size_t authority,
                      struct once__redis_config *c, once_error *err)
@@ -79,9 +48,10 @@ static int take_user(const char **at, size_t authority,
     colon = memchr(from, ':', n);
     if (colon == NULL)
         colon = end;
-    if (!decode(from, (size_t)(colon - from), c->user, sizeof(c->user)) ||
-        (colon < end && !decode(colon + 1, (size_t)(end - colon - 1),
-                                c->password, sizeof(c->password))))
+    if (!once__url_decode(from, (size_t)(colon - from), c->user,
+                          sizeof(c->user)) ||
+        (colon < end && !once__url_decode(colon + 1, (size_t)(end - colon - 1),
+                                          c->password, sizeof(c->password))))
         return once__fail(err, ONCE_EURL,
                           "redis: user or password are too long or badly "
                           "encoded");
@@ -162,7 +132,7 @@ static int take_db(const char *at, struct once__redis_config *c,
         return once__fail(err, ONCE_EURL,
                           "redis: the database is not a number");
     for (c->db = 0; *at != '\0'; at++)
-        c->db = c->db * 10 + (uint64_t)digit(*at);
+        c->db = c->db * 10 + (uint64_t)(*at - '0');
     return ONCE_OK;
 }
 
@@ -178,7 +148,7 @@ static int take_path(const char *at, struct once__redis_config *c,
                                         "redis: a cluster has one database");
     if (c->mode == ONCE__REDIS_SINGLE)
         return take_db(at, c, err);
-    if (n == 0 || !decode(at, n, c->primary, sizeof(c->primary)))
+    if (n == 0 || !once__url_decode(at, n, c->primary, sizeof(c->primary)))
         return once__fail(err, ONCE_EURL,
                           "redis: behind the sentinels goes the name that "
                           "they have for the primary");
@@ -191,7 +161,7 @@ static int take_socket(const char *at, struct once__redis_config *c,
     struct once__redis_place *p = &c->hosts[0];
 
     c->host_count = 1;
-    if (*at != '/' || !decode(at, strlen(at), p->host, 100))
+    if (*at != '/' || !once__url_decode(at, strlen(at), p->host, 100))
         return once__fail(err, ONCE_EURL,
                           "redis: the socket's path is not absolute, or too "
                           "long");

@@ -2,10 +2,7 @@
 /*
  * value.c - a record as the value of a key.
  *
- *    0 version  1 state  2 kind  3 policy, doubt in bit 7
- *    4 attempt (4)       8 fence (8)      16 lease_ms (8)   24 keep_ms (8)
- *   32 granted_ms (8)   40 token (16)     56 fingerprint (32)
- *   88 group (32)      120 note size (4) 124 result size (4)
+ *    0 the fixed part of core/record.h (128): version, state, ..., sizes
  *  128 CRC-32C of the result (4)
  *  132 CRC-32C of the name, bytes 0..131 and the note (4)
  *  136 note, result
@@ -22,9 +19,12 @@
 #include "core/apply.h"
 #include "core/bytes.h"
 #include "core/crc32c.h"
+#include "core/record.h"
 #include "store/redis/redis.h"
 
-enum { VERSION = 1, DOUBT = 0x80, RESULT_SUM = 128, HEAD_SUM = 132 };
+enum { RESULT_SUM = ONCE__RECORD_HEAD, HEAD_SUM = RESULT_SUM + 4 };
+
+static_assert(ONCE__REDIS_HEAD == HEAD_SUM + 4, "swap.lua compares so much");
 
 size_t once__redis_value_size(const once_record *r)
 {
@@ -46,46 +46,13 @@ void once__redis_value_encode(const once_record *r,
     once_bytes note = {out + ONCE__REDIS_HEAD, r->note.size};
     uint8_t *result = out + ONCE__REDIS_HEAD + r->note.size;
 
-    assert(r->result.size <= ONCE_RESULT_MAX && r->note.size <= ONCE_NOTE_MAX);
-    out[0] = VERSION;
-    out[1] = r->state;
-    out[2] = r->kind;
-    out[3] = (uint8_t)(r->policy | (r->doubt ? DOUBT : 0));
-    once__put(out + 4, r->attempt, 4);
-    once__put(out + 8, r->fence, 8);
-    once__put(out + 16, r->lease_ms, 8);
-    once__put(out + 24, r->keep_ms, 8);
-    once__put(out + 32, r->granted_ms, 8);
-    memcpy(out + 40, r->token, ONCE_TOKEN_SIZE);
-    memcpy(out + 56, r->fingerprint, ONCE_FINGERPRINT_SIZE);
-    memcpy(out + 88, r->group, ONCE_GROUP_SIZE);
-    once__put(out + 120, r->note.size, 4);
-    once__put(out + 124, r->result.size, 4);
+    once__record_head(r, out);
     if (r->note.size > 0)
         memcpy(out + ONCE__REDIS_HEAD, r->note.data, r->note.size);
     if (r->result.size > 0)
         memcpy(result, r->result.data, r->result.size);
     once__put(out + RESULT_SUM, once__crc32c(0, result, r->result.size), 4);
     once__put(out + HEAD_SUM, head_sum(name, out, note), 4);
-}
-
-static void read_head(const uint8_t *in, once_record *r)
-{
-    memset(r, 0, sizeof(*r));
-    r->state = in[1];
-    r->kind = in[2];
-    r->policy = in[3] & (uint8_t)~DOUBT;
-    r->doubt = (in[3] & DOUBT) != 0;
-    r->attempt = (uint32_t)once__get(in + 4, 4);
-    r->fence = once__get(in + 8, 8);
-    r->lease_ms = once__get(in + 16, 8);
-    r->keep_ms = once__get(in + 24, 8);
-    r->granted_ms = once__get(in + 32, 8);
-    memcpy(r->token, in + 40, ONCE_TOKEN_SIZE);
-    memcpy(r->fingerprint, in + 56, ONCE_FINGERPRINT_SIZE);
-    memcpy(r->group, in + 88, ONCE_GROUP_SIZE);
-    r->note.size = (size_t)once__get(in + 120, 4);
-    r->result.size = (size_t)once__get(in + 124, 4);
 }
 
 /* A record that can be written on: the core asserts what is checked here. */
@@ -111,7 +78,7 @@ int once__redis_value_peek(once_bytes in, const uint8_t name[ONCE_NAME_SIZE],
     *more = 0;
     if (in.size < ONCE__REDIS_HEAD)
         return ONCE_ECORRUPT;
-    read_head(p, &r);
+    once__record_from_head(p, &r);
     if (r.note.size > ONCE_NOTE_MAX)
         return ONCE_ECORRUPT;
     if (in.size < ONCE__REDIS_HEAD + r.note.size) {
@@ -121,7 +88,7 @@ int once__redis_value_peek(once_bytes in, const uint8_t name[ONCE_NAME_SIZE],
     r.note.data = r.note.size > 0 ? p + ONCE__REDIS_HEAD : NULL;
     if (head_sum(name, p, r.note) != once__get(p + HEAD_SUM, 4))
         return ONCE_ECORRUPT;
-    if (p[0] != VERSION)
+    if (p[0] != ONCE__RECORD_VERSION)
         return ONCE_EVERSION;
     if (grave(&r)) {
         *out = r;
