@@ -1,12 +1,15 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * crc32c.c - CRC-32C, eight bytes a step with eight tables ("slicing by 8").
+ * crc32c.c - CRC-32C, by the processor's own instruction where it has one (SSE
+ * 4.2, since 2008), else eight bytes a step with eight tables ("slicing by 8").
  *
  * The tables are constants so that core has no state to set up; row k is the
- * CRC of a byte followed by k zero bytes. test_record.c checks them against
+ * CRC of a byte followed by k zero bytes. test_record.c checks both against
  * the polynomial bit by bit.
  */
 #include "core/crc32c.h"
+
+#include <string.h>
 
 /* clang-format off */
 static const uint32_t tables[8][256] = {
@@ -379,7 +382,7 @@ static uint32_t load32(const uint8_t *p)
            (uint32_t)p[3] << 24;
 }
 
-uint32_t once__crc32c(uint32_t crc, const void *data, size_t size)
+uint32_t once__crc32c_tables(uint32_t crc, const void *data, size_t size)
 {
     const uint8_t *p = data;
     uint32_t low, high;
@@ -397,3 +400,35 @@ uint32_t once__crc32c(uint32_t crc, const void *data, size_t size)
         crc = crc >> 8 ^ tables[0][(crc ^ *p++) & 255];
     return ~crc;
 }
+
+#ifdef __x86_64__
+
+__attribute__((target("sse4.2"))) static uint32_t
+by_processor(uint32_t crc, const uint8_t *p, size_t size)
+{
+    uint64_t sum = ~crc, word;
+
+    for (; size >= sizeof(word); size -= sizeof(word), p += sizeof(word)) {
+        memcpy(&word, p, sizeof(word));
+        sum = __builtin_ia32_crc32di(sum, word);
+    }
+    for (; size > 0; size--)
+        sum = __builtin_ia32_crc32qi((uint32_t)sum, *p++);
+    return ~(uint32_t)sum;
+}
+
+uint32_t once__crc32c(uint32_t crc, const void *data, size_t size)
+{
+    return __builtin_cpu_supports("sse4.2")
+               ? by_processor(crc, data, size)
+               : once__crc32c_tables(crc, data, size);
+}
+
+#else
+
+uint32_t once__crc32c(uint32_t crc, const void *data, size_t size)
+{
+    return once__crc32c_tables(crc, data, size);
+}
+
+#endif

@@ -9,5 +9,7 @@
 
 /* Start with 0; feed the result of one call into the next to go on. */
 uint32_t once__crc32c(uint32_t crc, const void *data, size_t size);
+/* The same without the processor's help. */
+uint32_t once__crc32c_tables(uint32_t crc, const void *data, size_t size);
 
 #endif /* ONCE_CORE_CRC32C_H */
