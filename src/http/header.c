@@ -16,7 +16,6 @@
 #include "http/http.h"
 
 #include <assert.h>
-#include <string.h>
 
 #define COUNT(a) (sizeof(a) / sizeof((a)[0]))
 
@@ -25,44 +24,47 @@ enum how { WHOLE, PREFIX, SUFFIX };
 /* A row of a list of names, in lower case. */
 struct entry {
     enum how how;
+    size_t size;
     const char *name;
 };
+
+#define NAME(text) sizeof(text) - 1, text
 
 /* clang-format off */
 static const struct entry never[] = {
     /* One connection: RFC 9110, 7.6.1, and what came before it. */
-    { WHOLE,  "connection"          },
-    { WHOLE,  "keep-alive"          },
-    { WHOLE,  "te"                  },
-    { WHOLE,  "trailer"             },
-    { WHOLE,  "transfer-encoding"   },
-    { WHOLE,  "upgrade"             },
-    { WHOLE,  "http2-settings"      },
-    { PREFIX, "proxy-"              },
+    { WHOLE,  NAME("connection")          },
+    { WHOLE,  NAME("keep-alive")          },
+    { WHOLE,  NAME("te")                  },
+    { WHOLE,  NAME("trailer")             },
+    { WHOLE,  NAME("transfer-encoding")   },
+    { WHOLE,  NAME("upgrade")             },
+    { WHOLE,  NAME("http2-settings")      },
+    { PREFIX, NAME("proxy-")              },
     /* One exchange. */
-    { WHOLE,  "date"                }, /* a replay gets a fresh one         */
-    { WHOLE,  "server"              },
-    { WHOLE,  "content-length"      }, /* the body says it                  */
-    { WHOLE,  "traceparent"         },
-    { WHOLE,  "tracestate"          },
-    { WHOLE,  "server-timing"       },
-    { PREFIX, "x-accel-"            }, /* orders to nginx, not to a client  */
+    { WHOLE,  NAME("date")                }, /* a replay gets a fresh one */
+    { WHOLE,  NAME("server")              },
+    { WHOLE,  NAME("content-length")      }, /* the body says it        */
+    { WHOLE,  NAME("traceparent")         },
+    { WHOLE,  NAME("tracestate")          },
+    { WHOLE,  NAME("server-timing")       },
+    { PREFIX, NAME("x-accel-")            }, /* orders to nginx       */
     /* Credentials. */
-    { WHOLE,  "authorization"       },
-    { SUFFIX, "-authorization"      },
-    { WHOLE,  "authentication-info" }, /* RFC 7615: may hold the next nonce */
+    { WHOLE,  NAME("authorization")       },
+    { SUFFIX, NAME("-authorization")      },
+    { WHOLE,  NAME("authentication-info") }, /* RFC 7615: a next nonce  */
 };
 
 static const struct entry cookies[] = {
-    { WHOLE, "set-cookie"  },
-    { WHOLE, "set-cookie2" },
+    { WHOLE, NAME("set-cookie")  },
+    { WHOLE, NAME("set-cookie2") },
 };
 
 static const struct entry internal[] = {
-    { WHOLE, "idempotency-attempt" },
-    { WHOLE, "idempotency-outcome" },
-    { WHOLE, "idempotency-status"  },
-    { WHOLE, "idempotent-replayed" },
+    { WHOLE, NAME("idempotency-attempt") },
+    { WHOLE, NAME("idempotency-outcome") },
+    { WHOLE, NAME("idempotency-status")  },
+    { WHOLE, NAME("idempotent-replayed") },
 };
 /* clang-format on */
 
@@ -89,7 +91,7 @@ int once__same_name(once_bytes a, once_bytes b)
 
 static int fits(once_bytes name, const struct entry *e)
 {
-    size_t n = strlen(e->name);
+    size_t n = e->size;
 
     if (name.size < n || (e->how == WHOLE && name.size != n))
         return 0;
