@@ -8,9 +8,9 @@
  *
  *    ALL          all names are taken once and put in order, while the caller
  *                 pages; who comes later is not shown
- *    LEASE, KEEP  a call looks at a bounded number of records, and the next one
- *                 goes on from there; it begins anew when it has come to the
- *                 end, or when enough were shown
+ *    LEASE, KEEP  a call looks at few records, some ten milliseconds, since
+ *                 meanwhile claims wait, and the next one goes on from there;
+ *                 it begins anew at the end, or when enough were shown
  *
  * There is no index of what is due: it would cost a write to another key with
  * every claim, in a cluster on another node. A claim finds by itself that a
@@ -27,10 +27,9 @@
 #include "store/redis/redis.h"
 
 enum {
-    PAGE = 256,      /* heads in one round, and hint for SCAN */
-    LOOK_MIN = 4096, /* records that a call looks at, ...      */
-    LOOK_EACH = 16,  /* ... and so many more for each wanted   */
-    STEPS_MIN = 128, /* SCAN commands of a call                 */
+    PAGE = 256,  /* heads in one round, and hint for SCAN */
+    LOOK = 1024, /* records that a call looks at for what is due, */
+    STEPS = 128, /* ... and SCAN commands; claims wait meanwhile   */
     ROUNDS = 64
 };
 
@@ -378,9 +377,8 @@ static int look(struct due *d, const redisReply *keys, struct page *p)
 static int scan_due(struct due *d, struct once__redis_scan *scan,
                     struct page *p, once_error *err)
 {
-    uint64_t looks = LOOK_MIN + (uint64_t)LOOK_EACH * d->max;
-    uint64_t steps = STEPS_MIN + d->max / LOOK_EACH;
     const redisReply *keys;
+    unsigned steps = 0;
     struct walk w;
 
     walk_start(d->net, &w);
@@ -390,7 +388,7 @@ static int scan_due(struct due *d, struct once__redis_scan *scan,
     }
     scan->at[d->what].cursor[0] = '\0'; /* anew, unless the end is not near */
     w.over |= d->max == 0;
-    while (!w.over && !d->enough && d->looked < looks && steps-- > 0) {
+    while (!w.over && !d->enough && d->looked < LOOK && steps++ < STEPS) {
         once__redis_net_begin(d->net);
         keys = walk_step(d->net, &w);
         if (keys == NULL || !look(d, keys, p))
