@@ -376,8 +376,10 @@ void once__journal_forget(struct once__journal *j)
     if (j->folder >= 0)
         (void)close(j->folder);
     j->door = j->folder = -1;
+    free(j->recent);
     free(j->buffer);
     free(j->path);
+    j->recent = NULL;
     j->buffer = NULL;
     j->path = NULL;
 }

@@ -205,6 +205,9 @@ struct once__journal {
     uint8_t *buffer;
     size_t used, space;
     uint64_t start; /* position of buffer[0] */
+
+    struct once__recent *recent; /* or NULL; of this generation:             */
+    uint32_t recent_generation;
 };
 
 /* shared.c */
@@ -340,6 +343,18 @@ int once__journal_poison(struct once__journal *j, int number, const char *what,
                          once_error *err);
 /* Appends a MARK. */
 ONCE_CHECK int once__journal_mark(struct once__journal *j, once_error *err);
+
+/* ---- recent.c: what this handle wrote last ------------------------------- */
+
+struct once__recent;
+
+/* Remembers the frame at position `at`, for a while. *r may be NULL. */
+void once__recent_put(struct once__recent **r, uint64_t at,
+                      const uint8_t *bytes, size_t length);
+/* `length` bytes that were put for position `at`, or NULL; to be checked.
+ * Valid until the next put. */
+const uint8_t *once__recent_find(const struct once__recent *r, uint64_t at,
+                                 size_t length);
 
 /* ---- walk.c: frames in the order in which they were written -------------- */
 

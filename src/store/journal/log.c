@@ -34,6 +34,7 @@ enum {
     BUFFER_MIN = 64 * 1024,
     BUFFER_KEEP = 4 << 20, /* a larger one is given back after the batch  */
     FULL_BUFFER = 1 << 20, /* is written before the batch is over         */
+    PAGE = 4096,           /* of the kernel's memory                      */
     LIVE = 512             /* bytes kept back for each claim's next frame */
 };
 
@@ -86,6 +87,14 @@ static int mend(struct once__journal *j, once_error *err)
     return code;
 }
 
+/* Positions that were cut off may be given away again. */
+static void forget_recent(struct once__journal *j)
+{
+    free(j->recent);
+    j->recent = NULL;
+    j->recent_generation = j->shared->generation;
+}
+
 int once__journal_lock(struct once__journal *j, once_error *err)
 {
     struct once__shared *s = j->shared;
@@ -106,6 +115,8 @@ int once__journal_lock(struct once__journal *j, once_error *err)
                           strerror(errno));
     j->start = s->tail;
     j->used = 0;
+    if (j->recent_generation != s->generation)
+        forget_recent(j);
     if (code == ONCE_OK)
         return ONCE_OK;
     (void)pthread_mutex_unlock(&s->lock);
@@ -196,6 +207,22 @@ int once__journal_sync(struct once__journal *j, uint64_t at, once_error *err)
 
 /* ---- Writing -------------------------------------------------------------- */
 
+/*
+ * Up to the end of a page: zeros, where zeros are or nothing that counts.
+ * Otherwise the kernel would first have to read what the write leaves of it.
+ */
+static size_t whole_pages(struct once__journal *j)
+{
+    uint64_t end = once__journal_offset(j->start) + j->used;
+    uint64_t room = once__segment(j->shared, j->shared->last)->size - end;
+    size_t pad = (size_t)(0 - end) % PAGE;
+
+    if (pad > room)
+        pad = (size_t)room;
+    memset(j->buffer + j->used, 0, pad);
+    return j->used + pad;
+}
+
 int once__journal_flush(struct once__journal *j, once_error *err)
 {
     struct once__shared *s = j->shared;
@@ -204,7 +231,7 @@ int once__journal_flush(struct once__journal *j, once_error *err)
     if (j->used == 0)
         return ONCE_OK;
     fd = once__segment_file(j, s->last);
-    if (fd < 0 || once__journal_write(fd, j->buffer, j->used,
+    if (fd < 0 || once__journal_write(fd, j->buffer, whole_pages(j),
                                       once__journal_offset(j->start)) != 0)
         return once__journal_poison(j, errno, "a write", err);
     j->start += j->used;
@@ -348,7 +375,7 @@ static uint8_t *buffer_take(struct once__journal *j, size_t size)
     size_t space = j->space < BUFFER_MIN ? BUFFER_MIN : j->space;
     uint8_t *more;
 
-    while (space - j->used < size)
+    while (space - j->used < size + PAGE) /* see whole_pages() */
         space *= 2;
     if (space != j->space) {
         more = realloc(j->buffer, space);
@@ -369,6 +396,8 @@ static uint64_t buffer_add(struct once__journal *j, struct once__frame *f,
     f->generation = j->shared->generation;
     f->durable = j->shared->durable;
     once__frame_put(f, at, to);
+    if (f->kind == ONCE__FRAME_RECORD)
+        once__recent_put(&j->recent, at, to, f->length);
     j->used += f->length;
     return at;
 }
@@ -432,7 +461,7 @@ int once__frame_record(const struct once__frame *f, const uint8_t *bytes,
     return code;
 }
 
-static int load_bytes(struct once__journal *j, const struct once__slot *slot,
+static int read_frame(struct once__journal *j, const struct once__slot *slot,
                       uint8_t *out)
 {
     int fd, rc;
@@ -450,17 +479,29 @@ static int load_bytes(struct once__journal *j, const struct once__slot *slot,
     return rc == 1 ? ONCE_OK : rc == 0 ? ONCE_ECORRUPT : ONCE_ESTORE;
 }
 
-int once__journal_load(struct once__journal *j, const struct once__slot *slot,
-                       uint8_t *out, once_record *r)
+static int take_apart(const struct once__slot *slot, const uint8_t *bytes,
+                      once_record *r)
 {
     struct once__frame f;
-    int code = load_bytes(j, slot, out);
 
-    if (code != ONCE_OK)
-        return code;
-    if (!once__frame_get(out, slot->at, &f) || f.length != slot->length ||
+    if (!once__frame_get(bytes, slot->at, &f) || f.length != slot->length ||
         f.kind != ONCE__FRAME_RECORD ||
         memcmp(f.name, slot->name, ONCE_NAME_SIZE) != 0)
         return ONCE_ECORRUPT;
-    return once__frame_record(&f, out, r);
+    return once__frame_record(&f, bytes, r);
+}
+
+int once__journal_load(struct once__journal *j, const struct once__slot *slot,
+                       uint8_t *out, once_record *r)
+{
+    const uint8_t *at = once__recent_find(j->recent, slot->at, slot->length);
+    int code;
+
+    if (at != NULL) {
+        memcpy(out, at, slot->length);
+        if (take_apart(slot, out, r) == ONCE_OK)
+            return ONCE_OK;
+    }
+    code = read_frame(j, slot, out);
+    return code == ONCE_OK ? take_apart(slot, out, r) : code;
 }
