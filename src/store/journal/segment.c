@@ -10,9 +10,10 @@
  * A segment is written with zeros, or has been used before, so that the flush
  * of a batch writes the batch and nothing of the file system: no block is
  * allocated, no length changed. A new name is flushed with its folder before
- * the segment counts as ready. Sizes begin at 1 MiB and double, so that a store
- * that is hardly used stays small. Who finds no segment ready, or has a frame
- * that is larger than one, makes the last one longer.
+ * the segment counts as ready. Sizes begin at 1 MiB, each four times the last,
+ * so that a store that is hardly used stays small and one that is much used
+ * soon makes few. Who finds no segment ready, or has a frame that is larger
+ * than one, makes the last one longer.
  *
  * Files belong to the owner of the folder, also when root creates them: the
  * other processes of the store must be able to open them.
@@ -28,7 +29,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-enum { STEP = 1 << 20, SIZE_MIN = 1 << 20, READY_MAX = 3 };
+enum { STEP = 256 * 1024, EXTEND = 1 << 20, SIZE_MIN = 1 << 20, READY_MAX = 3 };
 
 static const char unfinished[] = "prepare.tmp";
 
@@ -189,34 +190,46 @@ static uint64_t next_size(const struct once__journal *j)
 {
     struct once__shared *s = j->shared;
     uint64_t now = s->ready > 0 ? once__segment(s, s->ready)->size : 0;
-    uint64_t want = now < SIZE_MIN / 2 ? SIZE_MIN : 2 * now;
+    uint64_t want = now < SIZE_MIN / 4 ? SIZE_MIN : 4 * now;
 
     return want < j->segment_max ? want : j->segment_max;
 }
 
-/*
- * Writes zeros from offset `from` up to `size`, each piece on its way to the
- * disk before the next, or one flush of it all would keep everybody waiting.
- */
+/* Writes zeros from offset `from` up to `size`. */
 static int fill(int fd, uint64_t from, uint64_t size, const atomic_int *stop)
 {
-    uint8_t *zeros = calloc(1, STEP);
+    uint8_t *zeros = aligned_alloc(4096, STEP);
     size_t n;
     int rc = zeros == NULL ? ENOMEM : 0;
 
+    if (zeros != NULL)
+        memset(zeros, 0, STEP);
     for (; rc == 0 && from < size; from += n) {
         n = size - from < STEP ? (size_t)(size - from) : STEP;
         if (stop != NULL && atomic_load(stop))
             rc = ECANCELED;
         else if (once__journal_write(fd, zeros, n, from) != 0)
             rc = errno;
-        else if (stop != NULL)
-            (void)sync_file_range(fd, (off_t)from, (off_t)n,
-                                  SYNC_FILE_RANGE_WAIT_BEFORE |
-                                      SYNC_FILE_RANGE_WRITE |
-                                      SYNC_FILE_RANGE_WAIT_AFTER);
     }
     free(zeros);
+    return rc;
+}
+
+/*
+ * The same past the kernel's memory: it would fill up with zeros, and one flush
+ * of them all would keep everybody waiting. Not every file system can.
+ */
+static int fill_directly(int fd, uint64_t size, const atomic_int *stop)
+{
+    int flags = fcntl(fd, F_GETFL);
+    int direct = flags >= 0 && fcntl(fd, F_SETFL, flags | O_DIRECT) == 0;
+    int rc = fill(fd, 0, size, stop);
+
+    if (direct) {
+        (void)fcntl(fd, F_SETFL, flags);
+        if (rc == EINVAL)
+            rc = fill(fd, 0, size, stop);
+    }
     return rc;
 }
 
@@ -246,7 +259,7 @@ static int make(struct once__journal *j, uint64_t size, const atomic_int *stop)
         return errno;
     rc = posix_fallocate(fd, 0, (off_t)size);
     if (rc == 0)
-        rc = fill(fd, 0, size, stop);
+        rc = fill_directly(fd, size, stop);
     if (rc == 0 && fdatasync(fd) != 0)
         rc = errno;
     if (close(fd) != 0 && rc == 0)
@@ -262,7 +275,7 @@ static int make(struct once__journal *j, uint64_t size, const atomic_int *stop)
 int once__segment_extend(struct once__journal *j, uint64_t size)
 {
     struct once__segment *seg = once__segment(j->shared, j->shared->last);
-    uint64_t step = j->segment_max < STEP ? j->segment_max : STEP;
+    uint64_t step = j->segment_max < EXTEND ? j->segment_max : EXTEND;
     int fd = once__segment_file(j, j->shared->last), rc;
 
     size = size < step ? step : (size + 4095) / 4096 * 4096;
