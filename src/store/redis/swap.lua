@@ -9,13 +9,14 @@
 --   "="       no new value: the head is written again, for replicas to count
 -- allow-oom: what was granted must find room for its outcome.
 local key, how = KEYS[1], ARGV[3]
-if redis.call('GETRANGE', key, 0, 135) ~= ARGV[1] then
+-- Numbers as strings: Redis prints others as floating point.
+if redis.call('GETRANGE', key, '0', '135') ~= ARGV[1] then
     return redis.call('GET', key)
 end
 if how == '' then
     redis.call('SET', key, ARGV[2])
 elseif how == '=' then
-    redis.call('SETRANGE', key, 0, ARGV[1])
+    redis.call('SETRANGE', key, '0', ARGV[1])
 else
     redis.call('SET', key, ARGV[2], 'PX', how)
 end
