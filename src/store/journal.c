@@ -227,6 +227,9 @@ static int append(struct journal *s, const uint8_t *name, const once_record *r,
         j->used -= f.length;
         return ONCE_EFULL;
     }
+    /* Not before: whoever is next may write another frame at that place. */
+    once__recent_put(&j->recent, slot.at, j->buffer + j->used - f.length,
+                     f.length);
     if (r->state == ONCE_COMPLETED)
         j->shared->usual += f.length / 16 - j->shared->usual / 16;
     return ONCE_OK;

@@ -305,15 +305,19 @@ static uint64_t room_ahead(struct once__shared *s)
 }
 
 /* The next frames of those who hold claims, and half a segment for the sweep,
- * which is what makes room again. */
+ * which is what makes room again; or what it can need at the most. */
 uint64_t once__journal_reserve(const struct once__journal *j)
 {
     struct once__shared *s = j->shared;
     uint64_t live = s->owned * (LIVE + 2 * s->usual);
     uint64_t half = once__segment(s, s->last)->size / 2;
+    uint64_t sweep =
+        s->records * ONCE__FRAME_HEAD + s->bytes + ONCE__JOURNAL_SWEEP;
 
     if (half > j->segment_max / 2) /* it was made longer */
         half = j->segment_max / 2;
+    if (half > sweep)
+        half = sweep;
     return live > half ? live : half;
 }
 
@@ -396,8 +400,6 @@ static uint64_t buffer_add(struct once__journal *j, struct once__frame *f,
     f->generation = j->shared->generation;
     f->durable = j->shared->durable;
     once__frame_put(f, at, to);
-    if (f->kind == ONCE__FRAME_RECORD)
-        once__recent_put(&j->recent, at, to, f->length);
     j->used += f->length;
     return at;
 }

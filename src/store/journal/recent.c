@@ -6,9 +6,9 @@
  *    frames[hash of position] -> {position, mark}
  *    ring   ... | frame | frame | frame |      mark: all bytes written before it
  *
- * It refuses to be believed: what is found here is checked like what is read,
- * and read where it does not check. For it may be of a batch that came to
- * nothing, whose positions were then given to other frames.
+ * Only what the index knows is kept here, for the place of a frame that came to
+ * nothing is given to another. It refuses to be believed all the same: what is
+ * found is checked like what is read, and read where it does not check.
  */
 #include "store/journal/journal.h"
 
