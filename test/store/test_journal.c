@@ -67,7 +67,18 @@ static struct {
     atomic_int met;       /* how many there were                 */
 } disk = {.lock = PTHREAD_MUTEX_INITIALIZER};
 
-enum { DIE = 1, DIE_FLUSH, TEAR, FAIL, FAIL_FLUSH, FAIL_NEW, STOP, STOP_FLUSH };
+enum {
+    DIE = 1,
+    DIE_FLUSH,
+    DIE_NEW, /* behind the header of a new segment */
+    TEAR,
+    FAIL,
+    FAIL_FLUSH,
+    FAIL_NEW,
+    FAIL_MEMORY, /* no more shared memory */
+    STOP,
+    STOP_FLUSH
+};
 
 ssize_t __real_pwrite(int fd, const void *bytes, size_t size, off_t offset);
 ssize_t __wrap_pwrite(int fd, const void *bytes, size_t size, off_t offset);
@@ -163,6 +174,8 @@ ssize_t __wrap_pwrite(int fd, const void *bytes, size_t size, off_t offset)
     }
     disk_lock();
     n = __real_pwrite(fd, bytes, size, offset);
+    if (disk.then == DIE_NEW && offset == 0 && size == ONCE__JOURNAL_HEADER)
+        (void)kill(getpid(), SIGKILL);
     if (disk.recording && n > 0) {
         e = add_event(WRITE, node_of(fd));
         e->offset = (uint64_t)offset;
@@ -262,8 +275,14 @@ int __wrap_unlinkat(int dir, const char *name, int flags)
 /* The shared memory is no file of ours: its events have a node without name. */
 int __wrap_posix_fallocate(int fd, off_t offset, off_t size)
 {
+    char name[32], file[16] = "";
     int rc;
 
+    (void)snprintf(name, sizeof(name), "/proc/self/fd/%d", fd);
+    if (disk.then == FAIL_MEMORY &&
+        readlink(name, file, sizeof(file) - 1) > 0 &&
+        strncmp(file, "/dev/shm/", 9) == 0)
+        return ENOSPC;
     disk_lock();
     rc = __real_posix_fallocate(fd, offset, size);
     if (disk.recording && rc == 0)
@@ -1380,6 +1399,97 @@ static void the_last_one_out_may_meet_a_dead_ones_lock(void)
     }
 }
 
+static void die_beginning_a_segment(const char *path, void *user)
+{
+    once_store *s = must_open(path);
+    uint32_t n = BULKY;
+
+    (void)user;
+    at_call(DIE_NEW, 0);
+    while (complete_one(s, n, 5000) == ONCE_OK)
+        n++;
+}
+
+/* The header that was begun last, and its file. */
+static void last_head(const char *path, char *file, size_t size,
+                      uint8_t head[ONCE__JOURNAL_HEADER])
+{
+    struct once__segment_head h;
+    uint64_t id;
+    int fd, there = 0;
+
+    for (id = 64; id > 0 && !there; id--) {
+        segment_path(path, id, file, size);
+        fd = open(file, O_RDONLY | O_CLOEXEC);
+        there = fd >= 0 &&
+                once__journal_read(fd, head, ONCE__JOURNAL_HEADER, 0) == 1 &&
+                once__segment_head_get(head, id, &h) == ONCE_OK;
+        if (fd >= 0)
+            (void)close(fd);
+    }
+    T_OK(there);
+}
+
+/* It had written that the last segment ends, and the others go on in it. */
+static void one_may_die_beginning_a_segment(void)
+{
+    uint8_t head[ONCE__JOURNAL_HEADER];
+    char path[128], file[160];
+    once_store *s;
+
+    new_path(path, sizeof(path));
+    s = must_open(path);
+    complete_all(s, 20, 30);
+    T_OK(WIFSIGNALED(in_child(die_beginning_a_segment, path, NULL)));
+    last_head(path, file, sizeof(file), head);
+    complete_all(s, 1, 5); /* there is room for so many */
+    once_store_close(s);
+    s = must_open(path);
+    all_are_there(s, 20, 30);
+    all_are_there(s, 1, 5);
+    once_store_close(s);
+    /* Had that header stayed, it would be seen that it is wrong. */
+    poke(file, 0, head, sizeof(head));
+    refused(path, ONCE_ECORRUPT, "goes on behind its end");
+}
+
+static int claim_as(once_store *s, uint32_t n, uint8_t who, uint8_t what)
+{
+    once_op op;
+
+    make_op(&op, ONCE_OP_CLAIM, n);
+    memset(op.token, who, sizeof(op.token));
+    memset(op.fingerprint, what, sizeof(op.fingerprint));
+    op.policy = ONCE_TAKEOVER;
+    T_EQ(apply_one(s, &op, NULL), ONCE_OK);
+    return op.rc;
+}
+
+/* The place of a claim that came to nothing is that of the next one, maybe of
+ * the same name, by somebody else. */
+static void a_claim_without_room_leaves_nothing_behind(void)
+{
+    uint64_t clock = BIRTH;
+    char path[128];
+    once_store *a, *b;
+    uint32_t n = 0;
+
+    new_path(path, sizeof(path));
+    a = must_open_with(path, "", &clock);
+    b = must_open_with(path, "", &clock);
+    at_call(FAIL_MEMORY, 0);
+    while (claim_as(a, n, 1, 'a') == ONCE_OWNER && n < 100000)
+        n++;
+    T_OK(n > 62 && n < 100000);
+    at_call(0, 0);
+    clock += 900;
+    T_EQ(claim_as(b, n, 2, 'b'), ONCE_OWNER);
+    clock += 200; /* that of `a` would be over */
+    T_EQ(claim_as(a, n, 3, 'a'), ONCE_MISMATCH);
+    once_store_close(a);
+    once_store_close(b);
+}
+
 static void several_processes_may_create_one_folder_at_once(void)
 {
     char path[128];
@@ -1595,39 +1705,58 @@ static void forget_all(once_store *s, uint32_t from, uint32_t to)
         T_EQ(verb_on(s, ONCE_OP_FORGET, from), ONCE_OK);
 }
 
-static void expired_records_make_room_on_a_full_disk(void)
+/* Fills it, lets all of it expire, and waits for a claim to be granted. */
+static void fill_and_empty(once_store *s, uint32_t from, uint64_t *clock)
 {
-    char place[100], path[128];
-    uint64_t clock = BIRTH;
-    uint32_t n = 0, i;
-    once_store *s;
+    uint32_t n = from, i;
     int rc, tries;
 
-    (void)snprintf(place, sizeof(place), "%s/disk2", folder);
-    T_EQ(mkdir(place, 0700), 0);
-    if (mount("tmpfs", place, "tmpfs", 0, "size=3m") != 0) {
-        printf("# skipped: no tmpfs to be had: %s\n", strerror(errno));
-        return;
-    }
-    (void)snprintf(path, sizeof(path), "%s/j", place);
-    s = must_open_with(path, "?segment=262144", &clock);
     do {
         rc = complete_one(s, n, 5000);
         n += rc == ONCE_OK;
-    } while (rc == ONCE_OK && n < 100000);
+        if (n % 50 == 0)
+            T_EQ(s->ops->tend(s, NULL), ONCE_OK);
+    } while (rc == ONCE_OK && n - from < 100000);
     T_EQ(rc, ONCE_EFULL);
-    clock += 5000;
-    /* By thirds, as a sweep would; the keeper works in between. */
-    for (i = 0; i < n; i++)
+    printf("# %u records fit\n", n - from);
+    *clock += 5000;
+    for (i = from; i < n; i++)
         (void)verb_on(s, ONCE_OP_FORGET, i);
     for (tries = 0; rc != ONCE_OWNER && tries < 500; tries++) {
         T_EQ(s->ops->tend(s, NULL), ONCE_OK);
         (void)usleep(10000);
-        rc = verb_on(s, ONCE_OP_CLAIM, 70000);
+        rc = verb_on(s, ONCE_OP_CLAIM, n);
     }
     T_EQ(rc, ONCE_OWNER);
+}
+
+static void empty_full_disk(const char *size, const char *tail)
+{
+    char place[100], path[128];
+    uint64_t clock = BIRTH;
+    uint32_t round;
+    once_store *s;
+
+    (void)snprintf(place, sizeof(place), "%s/disk%u", folder, folders++);
+    T_EQ(mkdir(place, 0700), 0);
+    if (mount("tmpfs", place, "tmpfs", 0, size) != 0) {
+        printf("# skipped: no tmpfs to be had: %s\n", strerror(errno));
+        return;
+    }
+    (void)snprintf(path, sizeof(path), "%s/j", place);
+    s = must_open_with(path, tail, &clock);
+    for (round = 0; round < 3; round++)
+        fill_and_empty(s, round * 200000, &clock);
     once_store_close(s);
     T_EQ(umount(place), 0);
+}
+
+static void expired_records_make_room_on_a_full_disk(void)
+{
+    empty_full_disk("size=3m", "?segment=262144");
+    /* Where the next segment, four times as large, does not fit. */
+    empty_full_disk("size=8m", "");
+    empty_full_disk("size=20m", "");
 }
 
 /* ---- Sweeping -------------------------------------------------------------- */
@@ -2269,6 +2398,8 @@ int main(int argc, char **argv)
     RUN(nothing_is_told_before_it_is_durable);
     RUN(what_a_dead_one_was_flushing_is_written_again);
     RUN(the_last_one_out_may_meet_a_dead_ones_lock);
+    RUN(one_may_die_beginning_a_segment);
+    RUN(a_claim_without_room_leaves_nothing_behind);
     RUN(several_processes_may_create_one_folder_at_once);
     RUN(a_failed_flush_stops_all_until_reopened);
     RUN(a_failed_write_stops_all_until_reopened);

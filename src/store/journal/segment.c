@@ -29,7 +29,13 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-enum { STEP = 256 * 1024, EXTEND = 1 << 20, SIZE_MIN = 1 << 20, READY_MAX = 3 };
+enum {
+    STEP = 256 * 1024,
+    EXTEND = 1 << 20,
+    SIZE_MIN = 1 << 20,
+    SIZE_LEAST = 1 << 16,
+    READY_MAX = 3
+};
 
 static const char unfinished[] = "prepare.tmp";
 
@@ -195,6 +201,11 @@ static uint64_t next_size(const struct once__journal *j)
     return want < j->segment_max ? want : j->segment_max;
 }
 
+static int is_full(int rc)
+{
+    return rc == ENOSPC || rc == EDQUOT;
+}
+
 /* Writes zeros from offset `from` up to `size`. */
 static int fill(int fd, uint64_t from, uint64_t size, const atomic_int *stop)
 {
@@ -227,7 +238,7 @@ static int fill_directly(int fd, uint64_t size, const atomic_int *stop)
 
     if (direct) {
         (void)fcntl(fd, F_SETFL, flags);
-        if (rc == EINVAL)
+        if (rc != 0 && !is_full(rc) && rc != ECANCELED)
             rc = fill(fd, 0, size, stop);
     }
     return rc;
@@ -271,6 +282,20 @@ static int make(struct once__journal *j, uint64_t size, const atomic_int *stop)
     return rc;
 }
 
+/* A smaller one where the disk has no room: the log must move on, or the
+ * segment that it ends in could never be dropped. */
+static int make_some(struct once__journal *j, uint64_t size,
+                     const atomic_int *stop)
+{
+    int rc = make(j, size, stop);
+
+    while (is_full(rc) && size >= 4 * SIZE_LEAST) {
+        size = size / 4 / 4096 * 4096;
+        rc = make(j, size, stop);
+    }
+    return rc;
+}
+
 /* Zeros behind the last segment's end. The next flush takes them along. */
 int once__segment_extend(struct once__journal *j, uint64_t size)
 {
@@ -286,7 +311,7 @@ int once__segment_extend(struct once__journal *j, uint64_t size)
         rc = fill(fd, seg->size, seg->size + size, NULL);
     if (rc == 0)
         seg->size += size;
-    if (rc == ENOSPC || rc == EDQUOT)
+    if (is_full(rc))
         j->shared->full = 1;
     return rc;
 }
@@ -311,8 +336,8 @@ int once__segment_prepare(struct once__journal *j, unsigned enough,
     if (s->ready - s->first + 2 >= ONCE__JOURNAL_SEGMENTS)
         rc = ENOSPC;
     else if (s->ready - s->last < enough)
-        rc = make(j, next_size(j), stop);
-    if (rc == ENOSPC || rc == EDQUOT)
+        rc = make_some(j, next_size(j), stop);
+    if (is_full(rc))
         s->full = 1;
     (void)pthread_mutex_unlock(&s->prep);
     return rc;
