@@ -153,6 +153,7 @@ void once__store_failed(once_engine *e, const once_error *err)
     if (!e->failing)
         once__event(e, "the store does not answer: %s", err->text);
     e->failing = 1;
+    memcpy(e->trouble, err->text, sizeof(e->trouble));
 }
 
 void once__store_answered(once_engine *e)
@@ -160,6 +161,7 @@ void once__store_answered(once_engine *e)
     if (e->failing)
         once__event(e, "the store answers again");
     e->failing = 0;
+    e->trouble[0] = '\0';
     e->untidy = 1;
 }
 

@@ -131,7 +131,8 @@ struct once_engine {
     int told;    /* a callback of a caller was called in this turn          */
     int untidy;  /* the store was written to since it was last tended       */
     int failing; /* the store did not answer the last batch                 */
-    int over;    /* closing: nothing is asked any more                      */
+    char trouble[sizeof(((once_error *)NULL)->text)]; /* and why */
+    int over; /* closing: nothing is asked any more                      */
 };
 
 /* engine.c */

@@ -20,6 +20,7 @@ enum { STORE_MS = 1000 };
 struct waiting_call {
     once__task task;
     sem_t answered;
+    char why[sizeof(((once_engine *)NULL)->trouble)]; /* there is no answer */
 };
 
 static uint64_t patience(const once_op *op)
@@ -113,9 +114,10 @@ static void awaited(once_engine *e, once__task *task, int rc)
     once_op *op = task->op;
     int whole = copy(&op->record.result);
 
-    (void)e;
     whole &= copy(&op->record.note);
     op->rc = whole ? rc : ONCE_ESTORE;
+    if (rc == ONCE_ESTORE)
+        memcpy(call->why, e->trouble, sizeof(call->why));
     (void)sem_post(&call->answered);
 }
 
@@ -138,7 +140,8 @@ int once_apply(once_engine *e, once_op *op, once_error *err)
         assert(errno == EINTR);
     rc = op->rc;
     if (rc < 0)
-        (void)once__fail(err, rc, "%s", once_text(rc));
+        (void)once__fail(err, rc, "%s%s%s", once_text(rc),
+                         call.why[0] == '\0' ? "" : ": ", call.why);
 out:
     (void)sem_destroy(&call.answered);
     return rc;
