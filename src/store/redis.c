@@ -222,16 +222,27 @@ static int redis_schema(const char *rest, once_line *line, void *user,
         "appendonly yes",
         "appendfsync always",
         "# users.acl, or ACL SETUSER; put a password in place of <...>:",
-        "user once on ><password> resetkeys ~once:* resetchannels -@all +set "
-        "+get +getrange +setrange +evalsha +script|load +time +scan +info "
-        "+select +ping +wait +config|get +cluster|slots +asking",
     };
+    struct once__redis_config config;
+    char *url = strdup(rest), user_line[512];
     size_t i;
+    int rc;
 
-    (void)rest;
-    (void)err;
+    if (url == NULL)
+        return once__fail(err, ONCE_ENOMEM, "redis: out of memory");
+    rc = once__redis_prefix(url, &config, err);
+    free(url);
+    if (rc != ONCE_OK)
+        return rc;
     for (i = 0; i < sizeof(text) / sizeof(text[0]); i++)
         line(user, text[i]);
+    (void)snprintf(user_line, sizeof(user_line),
+                   "user once on ><password> resetkeys ~%s* resetchannels "
+                   "-@all +set +get +getrange +setrange +evalsha +script|load "
+                   "+time +scan +info +select +ping +wait +config|get "
+                   "+cluster|slots +asking",
+                   config.prefix);
+    line(user, user_line);
     return ONCE_OK;
 }
 

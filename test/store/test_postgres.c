@@ -353,6 +353,7 @@ static void urls_that_are_refused_are_not_repeated(void)
         "postgres://u:s3cret@h/db?lock_ms=5&lock_ms=6",
         "postgres://u:x@s3cret@h/db",
         "postgres://u:s3cret/x@h/db",
+        "postgres://u:pa@s3cret/x@h/db",
         "postgres://u:s3cret@h/db?password",
         "postgres://u:s3cret@[::1/db",
         "postgres://u:s3cret@a,b/db?port=1,2,3",

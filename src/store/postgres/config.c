@@ -176,6 +176,13 @@ static int list_item(const char *list, size_t i, char **out, once_error *err)
                         : once__fail(err, ONCE_ENOMEM, "out of memory");
 }
 
+static int not_encoded(once_error *err)
+{
+    return once__fail(err, ONCE_EURL,
+                      "postgres: host or port is not one; @, / and : in a "
+                      "password are written %%40, %%2F and %%3A");
+}
+
 /*
  * A password with "@" or "/" in it that was not percent-encoded ends up in what
  * libpq takes for host and port, and those stand in texts.
@@ -188,9 +195,7 @@ static int check_host(const struct once__pg_host *h, once_error *err)
     if (digits > 0 && digits <= 5 && port[digits] == '\0' &&
         (h->host == NULL || strchr(h->host + 1, '@') == NULL))
         return ONCE_OK;
-    return once__fail(err, ONCE_EURL,
-                      "postgres: host or port is not one; @, / and : in a "
-                      "password are written %%40, %%2F and %%3A");
+    return not_encoded(err);
 }
 
 static size_t list_size(const char *list)
@@ -247,10 +252,14 @@ static int read_hosts(struct once__pg_config *c, once_error *err)
 static int parse(struct once__pg_config *c, char *url, once_error *err)
 {
     char *why = NULL;
+    const char *path = url + strlen("postgresql://");
     int rc = take_own(c, url, err);
 
     if (rc != ONCE_OK)
         return rc;
+    path += strcspn(path, "/?");
+    if (memchr(path, '@', strcspn(path, "?")) != NULL)
+        return not_encoded(err); /* an @ behind the host */
     c->words = PQconninfoParse(url, &why);
     PQfreemem(why);
     if (c->words == NULL)

@@ -69,6 +69,9 @@ ONCE_CHECK int once__redis_parse(enum once__redis_mode mode, int tls,
                                  int socket, const char *rest,
                                  struct once__redis_config *out,
                                  once_error *err);
+/* Takes only the prefix, out of `url`, which is changed. */
+ONCE_CHECK int once__redis_prefix(char *url, struct once__redis_config *c,
+                                  once_error *err);
 
 /* ---- value.c ------------------------------------------------------------ */
 

@@ -199,7 +199,7 @@ static int take_secret(char *url, const char *param, char *out, size_t size,
     return rc <= 0 ? rc : read_secret(path, out, size, err);
 }
 
-static int take_prefix(char *url, struct once__redis_config *c, once_error *err)
+int once__redis_prefix(char *url, struct once__redis_config *c, once_error *err)
 {
     size_t n;
     int rc;
@@ -283,7 +283,8 @@ static int take_parameters(char *url, struct once__redis_config *c, int socket,
                            once_error *err)
 {
     const char *rest;
-    int rc = take_prefix(url, c, err);
+    size_t name;
+    int rc = once__redis_prefix(url, c, err);
 
     if (rc == ONCE_OK)
         rc = take_numbers(url, c, socket, err);
@@ -294,10 +295,17 @@ static int take_parameters(char *url, struct once__redis_config *c, int socket,
     if (rc != ONCE_OK)
         return rc;
     rest = strchr(url, '?');
-    if (rest != NULL && rest[1] != '\0')
-        return once__fail(err, ONCE_EURL, "redis: unknown parameter \"%.*s\"",
-                          (int)strcspn(rest + 1, "=&"), rest + 1);
-    return ONCE_OK;
+    if (rest == NULL || rest[1] == '\0')
+        return ONCE_OK;
+    /* It may be a password with a "?" in it. */
+    name = strspn(rest + 1, "abcdefghijklmnopqrstuvwxyz_");
+    if (name == 0 || rest[1 + name] != '=' || strchr(rest, '@') != NULL)
+        return once__fail(err, ONCE_EURL,
+                          "redis: a parameter is not known, and what stands "
+                          "there is not shown: ? @ and / in a password are "
+                          "%%3F, %%40 and %%2F");
+    return once__fail(err, ONCE_EURL, "redis: unknown parameter \"%.*s\"",
+                      (int)name, rest + 1);
 }
 
 static int parse(int socket, char *url, struct once__redis_config *c,
@@ -312,6 +320,10 @@ static int parse(int socket, char *url, struct once__redis_config *c,
     url[strcspn(url, "?")] = '\0';
     n = strcspn(at, "/");
     rc = take_user(&at, n, c, err);
+    if (rc == ONCE_OK && c->user[0] != '\0' && c->password[0] == '\0')
+        rc = once__fail(err, ONCE_EURL,
+                        "redis: a user without a password: say "
+                        "user:password@ or password_file=PATH");
     if (rc != ONCE_OK)
         return rc;
     if (socket)
