@@ -76,8 +76,8 @@ def descendants(pid):
     return found
 
 
-def memory_of(folder):
-    """Bytes that the journal keeps in shared memory."""
+def memory():
+    """Bytes that journals keep in shared memory."""
     return sum(p.stat().st_size for p in pathlib.Path("/dev/shm").glob("once*"))
 
 
@@ -227,6 +227,7 @@ def with_many(bench, stores):
                 "| store | cycles/s | replays/s | opened in ms | bytes on disk "
                 "a record | RAM a record |", "|---|---|---|---|---|---|"]
     for store in stores:
+        others = memory()  # what killed ones have left
         opened = bench.ask(store, "-o", "-f", n)
         base = bench.folder / f"{store}{bench.serial}"
         files = (list(base.glob("*")) if base.is_dir() else
@@ -236,7 +237,7 @@ def with_many(bench, stores):
                                 stdout=subprocess.PIPE,
                                 stderr=subprocess.PIPE, text=True)
         held.stderr.readline()
-        ram = memory_of(base)
+        ram = memory() - others
         cycles = json.loads(held.communicate()[0])
         replays = bench.ask(store, "-r", "-f", 1, "-s", 1, fresh=False)
         yield (f"| {store} | {cycles['per_s']:,.0f} | {replays['per_s']:,.0f} "
