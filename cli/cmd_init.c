@@ -18,14 +18,15 @@ static const char init_help[] =
     "\n"
     "Creates the store: a file, a folder, or the tables in a database. Of a store\n"
     "that is there already nothing is changed, except that an older schema is\n"
-    "brought up to date. The only command that creates one.\n"
+    "brought up to date. No other command creates one, but for run.\n"
     "\n"
     "  --print    print the schema for an administrator, and change nothing\n"
     "  --json     one JSON object\n"
     "\n"
     "It prints the store's class: A, an acknowledged record survives a crash, or B,\n"
-    "it may be lost, and why; and whether several processes may share it. Files\n"
-    "belong to who calls this, with mode 600: call it as the gateway's user.\n";
+    "it may be lost, and why; and whether several processes may share it. A file\n"
+    "belongs to who calls this, with mode 600: call it as the gateway's user. What\n"
+    "is made in a journal's folder belongs to the folder's owner.\n";
 
 static const char dump_help[] =
     "usage: once [--store URL] dump [URL | FOLDER | FILE]\n"

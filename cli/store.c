@@ -20,7 +20,9 @@ static const char *advice(int code)
 {
     switch (code) {
     case ONCE_EURL:
-        return "A store URL is like sqlite:/var/lib/once/store.db";
+        return "A store URL is like sqlite:/var/lib/once/store.db, "
+               "journal:/var/lib/once/pay, postgres://USER@HOST/DATABASE or "
+               "redis://USER:PASSWORD@HOST";
     case ONCE_EOPEN:
         return "Check the path, its permissions and the disk, or the server; "
                "the gateway's user must own the files";
@@ -135,10 +137,16 @@ static int not_opened(const struct cli *c, int code, const once_error *err)
 {
     if (code != ONCE_EOPEN)
         return cli_trouble(c, code, err);
+    if (strncmp(cli_url(c), "postgres", 8) == 0 ||
+        strncmp(cli_url(c), "redis", 5) == 0)
+        return cli_say(c, CLI_STORE,
+                       "%s. Nothing was created; what a new store needs is "
+                       "made, or told, by once init",
+                       err->text);
     return cli_say(c, CLI_STORE,
                    "%s; nothing was created. Check the path, its permissions "
-                   "and the disk, or the server; the gateway's user must own "
-                   "the files. A new store is made by once init",
+                   "and the disk; the gateway's user must own the files. A "
+                   "new store is made by once init",
                    err->text);
 }
 

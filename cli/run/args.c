@@ -135,7 +135,7 @@ static int check_times(const struct cli *c, const struct given *g,
         return cli_usage(c, "--lease is a time from 1s to %us",
                          ONCE_LEASE_MAX_MS / 1000);
     if (g->ttl_ms > 0 && g->ttl_ms < lease)
-        return cli_usage(c, "--ttl is not below --lease (%llus)",
+        return cli_usage(c, "--ttl is below --lease (%llus)",
                          (unsigned long long)(lease / 1000));
     o->call.lease_ms = (uint32_t)lease;
     o->call.keep_ms = g->ttl_ms;

@@ -55,8 +55,6 @@ static void say_at(struct check *c, uint64_t at, const char *what)
 {
     char name[ONCE__SEGMENT_NAME];
 
-    if (c->dump)
-        return;
     once__segment_name(once__journal_id(at), name);
     say(c, "%s: offset %" PRIu64 ": %s", name, once__journal_offset(at), what);
 }
