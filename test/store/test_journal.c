@@ -1043,7 +1043,7 @@ static void a_clean_end_leaves_no_excuse(void)
 
 static void dump_shows_frames_and_no_secrets(void)
 {
-    char path[128];
+    char path[128], file[160];
     once_store *s;
     struct lines l = {0};
 
@@ -1055,6 +1055,12 @@ static void dump_shows_frames_and_no_secrets(void)
     T_OK(strstr(l.all, " completed attempt=1") != NULL);
     T_OK(strstr(l.all, "11111111") == NULL); /* the token */
     once_store_close(s);
+    /* Where it can go on no further, it says so. */
+    segment_path(path, 1, file, sizeof(file));
+    flip(file, ONCE__JOURNAL_HEADER + 20);
+    memset(&l, 0, sizeof(l));
+    T_EQ(once__journal_dump(path, take_line, &l, NULL), 1);
+    T_OK(strstr(l.all, "offset 4096: a frame") != NULL);
 }
 
 /* ---- Death ----------------------------------------------------------------- */
