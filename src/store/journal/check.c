@@ -306,6 +306,10 @@ static int read_door(struct check *c)
     struct once__note note;
     int fd = openat(c->folder, "lock", O_RDONLY | O_CLOEXEC), code;
 
+    if (fd < 0 && errno == ENOENT)
+        return once__fail(c->err, ONCE_EOPEN,
+                          "%s: not a journal: it holds no file \"lock\"",
+                          c->path);
     if (fd < 0)
         return once__fail(c->err, ONCE_EOPEN, "%s/lock: %s", c->path,
                           strerror(errno));

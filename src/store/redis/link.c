@@ -421,6 +421,7 @@ static int connect_socket(struct once__redis_link *l, uint64_t until_ms)
                                     sizeof(address), until_ms);
 }
 
+/* 1, 0: `errno` says why not, or -1: it was told. */
 static int connect_tcp(struct once__redis_link *l, uint64_t until_ms)
 {
     const struct addrinfo hints = {.ai_socktype = SOCK_STREAM};
@@ -428,9 +429,11 @@ static int connect_tcp(struct once__redis_link *l, uint64_t until_ms)
     int one = 1, up = 0, rc;
 
     rc = getaddrinfo(l->place.host, l->place.port, &hints, &list);
-    if (rc != 0) {
-        errno = rc == EAI_SYSTEM ? errno : EHOSTUNREACH;
+    if (rc == EAI_SYSTEM)
         return 0;
+    if (rc != 0) {
+        once__redis_link_fail(l, "%s", gai_strerror(rc));
+        return -1;
     }
     for (a = list; a != NULL && !up; a = a->ai_next) {
         if (l->fd >= 0)
@@ -487,10 +490,10 @@ int once__redis_link_dial(struct once__redis_link *l)
     l->reader = redisReaderCreate();
     up = l->place.port[0] == '\0' ? connect_socket(l, until_ms)
                                   : connect_tcp(l, until_ms);
-    if (l->reader == NULL || !up) {
+    if (up == 0 || (up > 0 && l->reader == NULL))
         once__redis_link_fail(l, "%s", strerror(errno));
+    if (up <= 0 || l->reader == NULL)
         return ONCE_ESTORE;
-    }
     return l->tls != NULL ? greet_tls(l, until_ms) : ONCE_OK;
 }
 
@@ -613,13 +616,14 @@ static int judge(struct once__redis_link *l, const size_t *at)
         code_of(r, code, sizeof(code));
         if (i == LOGIN)
             return refuse(l, "it does not accept user and password");
+        if (strcmp(code, "NOAUTH") == 0)
+            return refuse(l, "it wants a user and a password (NOAUTH)");
         once__redis_link_fail(l, "%s: it answers %s",
-                              i == SELECT ? "database"
+                              i == SELECT ? "the database in the URL"
                               : i == INFO ? "INFO"
                                           : "SCRIPT LOAD",
                               code);
-        l->refused = strcmp(code, "NOPERM") == 0 ||
-                     strcmp(code, "NOAUTH") == 0 || i == SELECT;
+        l->refused = strcmp(code, "NOPERM") == 0 || i == SELECT;
         return ONCE_ESTORE;
     }
     if (judge_info(l, once__redis_reply(l, at[INFO])) != ONCE_OK)
