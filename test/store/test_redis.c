@@ -21,6 +21,7 @@
 
 #include <once/store.h>
 
+#include "store/redis/redis.h"
 #include "t.h"
 
 enum { TRIES = 600, HEAD = 136 };
@@ -584,6 +585,31 @@ static void a_password_may_stand_in_a_file(void)
     redisFree(c);
 }
 
+/* Whoever forgot it may have been ahead of the clock with its fences. */
+static void a_forgotten_name_gets_a_larger_fence_from_anybody(void)
+{
+    uint8_t name[ONCE_NAME_SIZE], value[ONCE__REDIS_HEAD];
+    once_record grave;
+    char url[512];
+    once_store *s = open_new("", url, sizeof(url));
+    redisContext *c = dial("REDIS");
+    once_op op;
+
+    fill(&op, ONCE_OP_CLAIM, 1, 1);
+    T_EQ(one(s, &op), ONCE_OWNER);
+    memset(&grave, 0, sizeof(grave));
+    grave.fence = op.record.fence + (UINT64_C(1) << 40);
+    name_of(name, 2);
+    once__redis_value_encode(&grave, name, value);
+    set_raw(c, url, 2, value, sizeof(value));
+    redisFree(c);
+    T_EQ(simple(s, ONCE_OP_SHOW, 2, 1), ONCE_FREE);
+    fill(&op, ONCE_OP_CLAIM, 2, 2);
+    T_EQ(one(s, &op), ONCE_OWNER);
+    T_OK(op.record.fence > grave.fence);
+    once_store_close(s);
+}
+
 static void bad_urls_are_refused_without_repeating_them(void)
 {
     static const char *const urls[] = {
@@ -794,6 +820,7 @@ static void run_single(void)
     T_RUN(the_page_for_operators_says_what_print_schema_says);
     T_RUN(the_documented_user_can_do_all_and_no_more);
     T_RUN(a_password_may_stand_in_a_file);
+    T_RUN(a_forgotten_name_gets_a_larger_fence_from_anybody);
     T_RUN(bad_urls_are_refused_without_repeating_them);
     T_RUN(a_unix_socket_is_a_server_too);
     T_RUN(a_short_count_of_replicas_is_unknown);

@@ -108,6 +108,8 @@ int once__redis_value_decode(once_bytes in, const uint8_t name[ONCE_NAME_SIZE],
     size_t more;
     int rc = once__redis_value_peek(in, name, &r, &more);
 
+    if (rc == ONCE_FREE) /* of a grave the fence is what counts */
+        *out = r;
     if (rc != ONCE_OK)
         return rc;
     if (in.size != once__redis_value_size(&r))
