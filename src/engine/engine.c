@@ -355,12 +355,21 @@ out:
     return rc;
 }
 
+static void heard(void *engine, struct once__node *node)
+{
+    (void)engine;
+    (void)node;
+}
+
 void once_engine_close(once_engine *e)
 {
     if (e == NULL)
         return;
     assert(!once__on_thread(e)); /* it would wait for itself */
     atomic_store(&e->closing, 1);
+    /* Only what is in the queue is sure to be seen by who is about to sleep. */
+    e->last_call.arrive = heard;
+    (void)once__queue_push(&e->queue, &e->last_call);
     once__queue_wake(&e->queue);
     (void)pthread_join(e->thread, NULL);
     once_store_close(e->store);

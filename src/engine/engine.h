@@ -113,6 +113,7 @@ struct once__reaper {
 struct once_engine {
     atomic_uint references; /* the caller's and one for each attempt       */
     atomic_int closing;
+    struct once__node last_call; /* is queued when it closes */
     once_engine_options options;
     once_store *store;
     pthread_t thread;

@@ -1227,6 +1227,23 @@ static void find_sqlite(void)
     (void)unlink(sqlite_url + strlen("sqlite:"));
 }
 
+/* Nothing else would ever wake its thread: it has no reaper and no timers. */
+static void it_closes_at_whatever_moment_of_its_thread(void)
+{
+    once_engine_options o = ONCE_ENGINE_OPTIONS_INIT;
+    volatile unsigned spin;
+    once_engine *e;
+    unsigned i;
+
+    o.no_reaper = 1;
+    for (i = 0; i < 4000; i++) {
+        T_EQ(once_engine_open("memory:", &o, NULL, &e), ONCE_OK);
+        for (spin = 0; spin < i % 500 * 20; spin++)
+            ;
+        once_engine_close(e); /* returns, or the test hangs */
+    }
+}
+
 int main(void)
 {
     find_sqlite();
@@ -1268,5 +1285,6 @@ int main(void)
     T_RUN(closing_ends_what_the_store_never_answers);
     T_RUN(closing_ends_waiting_and_refuses_what_is_new);
     T_RUN(a_list_shows_all_records_in_the_order_of_their_names);
+    T_RUN(it_closes_at_whatever_moment_of_its_thread);
     return t_done();
 }
