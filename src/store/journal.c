@@ -13,6 +13,7 @@
  *    journal/     door: who is in    recover: from log to memory
  *                 frame, walk, segment, log: bytes, files, appending, flushing
  *                 shared, index: memory of all processes   keeper: sweeping
+ *                 recent: what we wrote last    names: in order, for lists
  *                 check: verify and dump
  *
  * It refuses a folder of something else, a log that is damaged where it was

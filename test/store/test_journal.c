@@ -1441,6 +1441,7 @@ static void one_may_die_beginning_a_segment(void)
 {
     uint8_t head[ONCE__JOURNAL_HEADER];
     char path[128], file[160];
+    struct lines l;
     once_store *s;
 
     new_path(path, sizeof(path));
@@ -1457,6 +1458,8 @@ static void one_may_die_beginning_a_segment(void)
     /* Had that header stayed, it would be seen that it is wrong. */
     poke(file, 0, head, sizeof(head));
     refused(path, ONCE_ECORRUPT, "goes on behind its end");
+    T_OK(verify(path, &l) > 0);
+    T_OK(strstr(l.all, "goes on behind its end") != NULL);
 }
 
 static int claim_as(once_store *s, uint32_t n, uint8_t who, uint8_t what)

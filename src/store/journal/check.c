@@ -248,6 +248,19 @@ static int check_segment(struct check *c, uint64_t id,
     return code;
 }
 
+static int check_end(struct check *c, uint64_t id,
+                     const struct once__segment_head *next)
+{
+    int fd = open_segment(c, id);
+
+    if (fd < 0)
+        return no_segment(c, id);
+    if (once__walk_goes_on(fd, next))
+        say_at(c, next->before, "the log goes on behind its end");
+    (void)close(fd);
+    return ONCE_OK;
+}
+
 static int check_sealed(struct check *c, uint64_t id)
 {
     struct once__segment_head head, next = c->head;
@@ -255,8 +268,10 @@ static int check_sealed(struct check *c, uint64_t id)
 
     if (code == ONCE_OK && id + 1 != c->last)
         code = read_head(c, id + 1, &next);
-    if (code == ONCE_OK && once__journal_id(next.before) == id)
-        return check_segment(c, id, &head, once__journal_offset(next.before));
+    if (code == ONCE_OK && once__journal_id(next.before) == id) {
+        code = check_segment(c, id, &head, once__journal_offset(next.before));
+        return code == ONCE_OK ? check_end(c, id, &next) : code;
+    }
     if (is_dropped(c, id))
         return ONCE_OK;
     say_at(c, once__journal_at(id, 0),

@@ -384,6 +384,9 @@ const uint8_t *once__walk_bytes(struct once__walk *w, uint64_t offset,
 /* Looks for frames behind the place where the chain ends: the position of the
  * first one that knew something behind it to be durable, or 0. */
 uint64_t once__walk_stray(struct once__walk *w);
+/* 1 if the segment at `fd` goes on behind the end that the next one tells: there
+ * may be what nobody was told of, but nothing younger than that next one. */
+int once__walk_goes_on(int fd, const struct once__segment_head *next);
 
 /* ---- recover.c: from the log to shared memory ---------------------------- */
 

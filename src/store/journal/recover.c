@@ -269,22 +269,6 @@ static int take_segment(struct recovery *r, uint64_t id, uint64_t end,
     return code;
 }
 
-/* Behind the end that the next segment tells there may be what nobody was told
- * of, but nothing that was written after that segment had begun. */
-static int check_end(struct recovery *r, const struct once__segment_head *next)
-{
-    uint8_t bytes[ONCE__FRAME_HEAD];
-    struct once__frame f;
-    uint64_t id = once__journal_id(next->before);
-
-    if (once__journal_read(once__segment_file(r->j, id), bytes, sizeof(bytes),
-                           once__journal_offset(next->before)) == 1 &&
-        once__frame_get(bytes, next->before, &f) &&
-        f.generation > next->generation)
-        return damage(r, next->before, "the log goes on behind its end");
-    return ONCE_OK;
-}
-
 /* A segment that has a next one, which says where this one ends. */
 static int take_sealed(struct recovery *r, uint64_t id)
 {
@@ -311,7 +295,10 @@ static int take_sealed(struct recovery *r, uint64_t id)
     code = take_segment(r, id, once__journal_offset(next.before), &stop);
     if (code == ONCE_OK && stop != next.before)
         code = damage(r, stop, "a frame does not check");
-    return code == ONCE_OK ? check_end(r, &next) : code;
+    if (code == ONCE_OK &&
+        once__walk_goes_on(once__segment_file(r->j, id), &next))
+        code = damage(r, stop, "the log goes on behind its end");
+    return code;
 }
 
 /* How far the last segment's frames say that it was durable. */
@@ -597,10 +584,11 @@ static int forget_next(struct recovery *r)
     static const uint8_t nothing[ONCE__JOURNAL_HEADER];
     struct once__journal *j = r->j;
     uint64_t id = j->shared->last + 1;
-    int fd = id > j->shared->ready ? -1 : once__segment_file(j, id);
+    int fd;
 
     if (id > j->shared->ready)
         return ONCE_OK;
+    fd = once__segment_file(j, id);
     if (fd < 0 || once__journal_write(fd, nothing, sizeof(nothing), 0) != 0 ||
         fdatasync(fd) != 0)
         return trouble(r, id, "taking its header away");

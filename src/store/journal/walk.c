@@ -132,3 +132,14 @@ uint64_t once__walk_stray(struct once__walk *w)
     }
     return 0;
 }
+
+int once__walk_goes_on(int fd, const struct once__segment_head *next)
+{
+    uint8_t bytes[ONCE__FRAME_HEAD];
+    struct once__frame f;
+
+    return once__journal_read(fd, bytes, sizeof(bytes),
+                              once__journal_offset(next->before)) == 1 &&
+           once__frame_get(bytes, next->before, &f) &&
+           f.generation > next->generation;
+}
