@@ -158,7 +158,8 @@ static uint64_t now_ms(const struct once__redis_batch *s,
 /*
  * The fence before the next one: once__apply() adds one. The server's time in
  * steps of 16 us, larger than the last of this handle and the last of this
- * name, also if that was forgotten a moment ago, then bits that tell this handle from most others.
+ * name, also if that was forgotten a moment ago; then bits that tell this
+ * handle from most others.
  */
 static uint64_t fence_before(const struct once__redis_batch *s,
                              const struct group *g)
