@@ -240,7 +240,10 @@ ngx_http_once_init_process(ngx_cycle_t *cycle)
         return NGX_ERROR;
     }
 
+    /* nginx's debug lines take the data of each event for a connection */
+
     ngx_http_once_wake_ev.handler = ngx_http_once_wake;
+    ngx_http_once_wake_ev.data = &ngx_http_once_connection;
     ngx_http_once_wake_ev.log = cycle->log;
 
     store = omcf->stores.elts;
@@ -262,6 +265,7 @@ ngx_http_once_init_process(ngx_cycle_t *cycle)
     }
 
     ngx_http_once_tick_ev.handler = ngx_http_once_tick;
+    ngx_http_once_tick_ev.data = &ngx_http_once_connection;
     ngx_http_once_tick_ev.log = cycle->log;
     ngx_http_once_tick_ev.cancelable = 1;
     ngx_add_timer(&ngx_http_once_tick_ev, NGX_HTTP_ONCE_PUBLISH);

@@ -137,7 +137,7 @@ ngx_http_once_handler(ngx_http_request_t *r)
     ctx->upstream_before = r->upstream;
     ctx->states_before = r->upstream_states ? r->upstream_states->nelts : 0;
     ctx->timer.handler = ngx_http_once_timeout;
-    ctx->timer.data = ctx;
+    ctx->timer.data = r->connection;    /* as nginx's debug lines have it */
     ctx->timer.log = r->connection->log;
 
     cln->handler = ngx_http_once_cleanup;
@@ -699,7 +699,8 @@ ngx_http_once_timeout(ngx_event_t *ev)
 {
     ngx_http_once_ctx_t  *ctx;
 
-    ctx = ev->data;
+    ctx = (ngx_http_once_ctx_t *)
+              ((u_char *) ev - offsetof(ngx_http_once_ctx_t, timer));
 
     if (ctx->state == NGX_HTTP_ONCE_CLAIM) {
 

@@ -37,6 +37,8 @@ def pytest_sessionstart(session):
     if not gateway.PLAIN and not os.path.exists(gateway.MODULE):
         pytest.exit("no module at %s: build it, or set ONCE_MODULE"
                     % gateway.MODULE, 77)
+    if gateway.LEVEL == "debug" and not gateway.debugging():
+        pytest.exit("%s was not built --with-debug" % gateway.NGINX, 77)
 
 
 @pytest.fixture(scope="module", params=["sqlite", "memory"])

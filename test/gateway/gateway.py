@@ -25,6 +25,8 @@ Environment:
                   guarded from inside (test/guard/server.c). It gets the same
                   directives, in a file of its own; what is a matter of nginx
                   and not of the contract is marked nginx_only and skipped.
+  ONCE_LOG_LEVEL  of nginx's error log, default info; debug needs an nginx that
+                  was built --with-debug, as Debian's is
   ONCE_GUARDED    that server, default test/guarded_server in ONCE_BUILD
   ONCE_GUARDED_THREADS
                   connection: it has a thread for each connection
@@ -53,6 +55,7 @@ MODULE = os.path.abspath(
 NGINX = shutil.which(os.environ.get("ONCE_NGINX_BIN", "nginx"))
 PLAIN = os.environ.get("ONCE_PLAIN") == "1"
 TARGET = os.environ.get("ONCE_TARGET", "nginx")
+LEVEL = os.environ.get("ONCE_LOG_LEVEL", "info")
 BUILD = pathlib.Path(os.environ.get("ONCE_BUILD", ROOT / "build"))
 THREADED = os.environ.get("ONCE_GUARDED_THREADS") == "connection"
 GUARDED = os.path.abspath(
@@ -507,7 +510,7 @@ user root;
 worker_processes %(workers)d;
 pid nginx.pid;
 lock_file nginx.lock;
-error_log error.log info;
+error_log error.log %(level)s;
 %(main)s
 events { worker_connections 1024; }
 http {
@@ -533,6 +536,16 @@ http {
     }
 }
 """
+
+
+def debugging():
+    """Whether this nginx knows debug lines."""
+    if NGINX is None:
+        return False
+    out = subprocess.run([NGINX, "-V"], capture_output=True, check=False,
+                         timeout=PATIENCE)
+    return b"--with-debug" in out.stderr
+
 
 # Lines of an error log that no test may leave behind unless it says so.
 ALARMS = re.compile(
@@ -561,13 +574,14 @@ class Gateway:
     """An nginx in a folder of its own."""
 
     def __init__(self, folder, origin, server="", http="", main="", workers=1,
-                 daemon=False, allow=()):
+                 daemon=False, allow=(), level=LEVEL):
         self.folder = pathlib.Path(folder)
         self.origin = origin
         self.texts = {"server": server, "http": http, "main": main}
         self.workers = workers
         self.daemon = daemon
         self.allow = list(allow)
+        self.level = level
         self.port = self.h2 = 0
         self.process = None
 
@@ -577,7 +591,8 @@ class Gateway:
         listen = "reuseport" if self.workers > 1 else ""
         text = CONF % dict(
             self.texts, load="load_module %s;" % MODULE, workers=self.workers,
-            origin=self.origin, port=self.port, h2=self.h2, listen=listen)
+            origin=self.origin, port=self.port, h2=self.h2, listen=listen,
+            level=self.level)
         if PLAIN:
             text = re.sub(r"(?m)^\s*load_module .*$", "", text)
             text = re.sub(r"(?<![\w$])once(_\w+)?(\s[^;{}]*)?;", "", text)
@@ -736,6 +751,10 @@ class Gateway:
         assert not bad, "the error log has:\n" + "\n".join(bad[:20])
         for name in ("stderr.log", "error.log", "access.log"):
             lines = [x for x in self.log(name).splitlines() if MARK in x]
+            if self.level == "debug" and name == "error.log":
+                # There nginx itself writes down whole requests.
+                lines = [x for x in lines if ": *" in x
+                         and "[debug]" not in x]
             assert not lines, "a secret is in %s: %s" % (name, lines[:3])
 
 
