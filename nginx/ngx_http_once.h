@@ -207,6 +207,7 @@ struct ngx_http_once_ctx_s {
     ngx_int_t                  (*filter)(void *data, ssize_t bytes);
     ngx_event_pipe_input_filter_pt  pipe_filter;
 
+    off_t                        length;    /* declared, -1: not */
     u_char                      *body;      /* collected, malloc'ed */
     size_t                       body_len;
     size_t                       body_size;
@@ -215,6 +216,7 @@ struct ngx_http_once_ctx_s {
     unsigned                     keepalive:1;
     unsigned                     named:1;   /* name and key_hash are set */
     unsigned                     last:1;
+    unsigned                     excess:1;  /* more came than was declared */
     unsigned                     counted:1;
     unsigned                     ours:1;    /* the headers bear our marks */
     unsigned                     refused:1; /* a second dispatch was refused */
@@ -238,6 +240,10 @@ void ngx_http_once_request_init(void);
 /* ngx_http_once_capture.c */
 
 void ngx_http_once_capture_init(void);
+ngx_http_handler_pt ngx_http_once_handler_of(ngx_conf_t *cf,
+    ngx_module_t *module, const char *name);
+void ngx_http_once_warn_of_ends(ngx_conf_t *cf,
+    ngx_http_once_main_conf_t *omcf);
 void ngx_http_once_stored(ngx_http_once_ctx_t *ctx, int rc);
 
 extern ngx_http_output_header_filter_pt  ngx_http_once_next_header_filter;

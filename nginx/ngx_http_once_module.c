@@ -628,6 +628,8 @@ ngx_http_once_init(ngx_conf_t *cf)
         }
     }
 
+    ngx_http_once_warn_of_ends(cf, omcf);
+
     if (omcf->stores.nelts == 0) {
         return NGX_OK;
     }

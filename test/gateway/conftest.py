@@ -46,7 +46,8 @@ def site(request, tmp_path_factory):
     """sqlite: with two workers, memory: with one."""
     module = request.module
     it = gateway.Site(tmp_path_factory.mktemp("site"), module.SERVER,
-                      request.param, getattr(module, "HTTP", ""))
+                      request.param, getattr(module, "HTTP", ""),
+                      backends=getattr(module, "BACKENDS", ()))
     try:
         yield it.start()
     finally:

@@ -367,23 +367,27 @@ class Upstream:
             # A TLS greeting: without this both sides would wait for ever.
             if conn.sock.recv(1, socket.MSG_PEEK) == b"\x16":
                 return
-            reader = Reader(conn.sock)
-            while conn.open:
-                raw = reader.head()
-                if raw is None:
-                    break
-                request = Request(raw, b"")
-                request.body = reader.body(request)
+            for request in self._requests(conn):
                 self._script(request)(conn, request)
-                if request.version == "HTTP/1.0" or \
-                        request.get("Connection") == "close":
-                    break
         except (EOFError, OSError, ValueError, UnicodeDecodeError):
             pass  # The gateway went away in the middle: not a request.
         except Exception as error:  # pylint: disable=broad-except
             self.errors.append(repr(error))
         finally:
             conn.close()
+
+    def _requests(self, conn):
+        reader = Reader(conn.sock)
+        while conn.open:
+            raw = reader.head()
+            if raw is None:
+                return
+            request = Request(raw, b"")
+            request.body = reader.body(request)
+            yield request
+            if request.version == "HTTP/1.0" or \
+                    request.get("Connection") == "close":
+                return
 
     def _script(self, request):
         found = re.search(r"/(c\d+)(?=[/.]|$)", request.path)
@@ -914,12 +918,15 @@ class Site:
     """Upstream, gateway and store together."""
 
     def __init__(self, folder, server, store="sqlite", http="", main="",
-                 workers=None, lines="", upstreams=1, listen=True, **more):
+                 workers=None, lines="", upstreams=1, listen=True,
+                 backends=(), **more):
         self.folder = pathlib.Path(folder)
         self.db = self.folder / "store.db"
         # Without `listen` the last one refuses until its listen() is called.
         self.upstreams = [Upstream(listen or i + 1 < upstreams)
                           for i in range(upstreams)]
+        # Those of other protocols follow (backends.py).
+        self.upstreams += [kind() for kind in backends]
         self.upstream = self.upstreams[0]
         self.store = store
         if workers is None:

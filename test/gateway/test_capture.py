@@ -8,12 +8,198 @@ import re
 
 import pytest
 
-from gateway import (Answer, debugging, eventually, guarded, is_new, is_problem,
-                     is_replay)
+from backends import (STDERR, STDOUT, FastCgi, Keep, Scgi, Uwsgi, cgi, end,
+                      fastcgi, record)
+from gateway import (Answer, Hold, Raw, Reset, debugging, eventually, guarded,
+                     is_new, is_problem, is_replay)
 
 pytestmark = pytest.mark.nginx_only("protocols and filters of nginx")
 
 SECOND = Answer(201, b"a second execution\n")
+
+BACKENDS = (FastCgi, Uwsgi, Scgi)
+
+PASS = """
+        location %(path)s {
+            once main;
+            once_scope off;
+            once_max_response 64k;
+            %(more)s
+            %(kind)s_pass UPSTREAM%(number)d;
+            %(kind)s_param REQUEST_METHOD $request_method;
+            %(kind)s_param REQUEST_URI $request_uri;
+            %(kind)s_param CONTENT_LENGTH $content_length;
+            %(kind)s_param SCRIPT_NAME $uri;
+        }"""
+
+
+def passing(path, kind, more=""):
+    number = ("fastcgi", "uwsgi", "scgi").index(kind) + 1
+    return PASS % dict(path=path, kind=kind, number=number, more=more)
+
+
+SERVER = (
+    passing("/fastcgi/", "fastcgi") +
+    passing("/fastcgi-small/", "fastcgi", "fastcgi_buffer_size 1k;"
+            "fastcgi_buffers 2 1k; fastcgi_busy_buffers_size 1k;") +
+    passing("/fastcgi-keep/", "fastcgi", "fastcgi_keep_conn on;") +
+    passing("/fastcgi-direct/", "fastcgi", "fastcgi_buffering off;") +
+    passing("/uwsgi/", "uwsgi") +
+    passing("/uwsgi-direct/", "uwsgi", "uwsgi_buffering off;") +
+    passing("/scgi/", "scgi") +
+    passing("/scgi-direct/", "scgi", "scgi_buffering off;") +
+    guarded("/old/", "proxy_http_version 1.0;"))
+
+
+def unknown(case):
+    """Sent, and the answer is not whole."""
+    is_problem(case.post(), "outcome-unknown", 502)
+    for _ in range(2):
+        is_problem(case.post(), "outcome-unknown")
+    assert case.executions == 1
+
+
+def whole(case, body):
+    first = is_new(case.post(), body=body)
+    is_replay(case.post(), first)
+    assert case.executions == 1
+    return first
+
+
+# ---- FastCGI -------------------------------------------------------------
+
+FASTCGI = ["/fastcgi/", "/fastcgi-small/", "/fastcgi-keep/",
+           "/fastcgi-direct/"]
+
+
+def out(body, length=None, padding=0):
+    return record(STDOUT, cgi(201, body, length=length), padding)
+
+
+LARGE = b"x" * 5000
+
+WHOLE = {
+    "nothing_declared": (b"made", fastcgi(201, b"made")),
+    "declared": (b"made", fastcgi(201, b"made", length=4)),
+    "empty": (b"", fastcgi(201, b"")),
+    "in_two_records": (b"made", out(b"ma") + record(STDOUT, b"de", 5)
+                       + record(STDOUT) + end()),
+    "without_an_end_of_stdout": (b"made", out(b"made") + end()),
+    "with_messages": (b"made", record(STDERR, b"oh") + out(b"ma", 4, 3)
+                      + record(STDERR, b"dear") + record(STDOUT, b"de")
+                      + record(STDERR) + record(STDOUT) + end()),
+    "large": (LARGE, fastcgi(201, LARGE)),
+    "large_and_declared": (LARGE, fastcgi(201, LARGE, length=5000)),
+}
+
+
+def every(table, plain):
+    """Each place with each response. Unbuffered, a response that declares no
+    length is a stream: of these only the ones that `plain` names are none."""
+    return [(where, what) for where in FASTCGI for what in table
+            if where != "/fastcgi-direct/" or re.search(plain, what)]
+
+
+@pytest.mark.parametrize("where, what", every(
+    WHOLE, "^declared|and_declared|messages"))
+def test_a_whole_fastcgi_response_is_kept(site, where, what):
+    body, data = WHOLE[what]
+    whole(site.case(where, Raw(data), SECOND), body)
+
+
+def test_a_fastcgi_connection_serves_several_requests(site):
+    whole(site.case("/fastcgi-keep/", Keep(fastcgi(201, b"one"))), b"one")
+    whole(site.case("/fastcgi-keep/", Keep(fastcgi(201, b"two"))), b"two")
+
+
+@pytest.mark.parametrize("gap", range(0, 1200, 47))
+def test_the_end_of_a_fastcgi_request_may_fall_behind_any_buffer(site, gap):
+    # Stdout and request end in different buffers of 1 KiB for some of these.
+    body = b"x" * (1000 + gap)
+    whole(site.case("/fastcgi-small/", Raw(fastcgi(201, body)), SECOND), body)
+
+
+CUT = {
+    "short_of_what_it_declared": out(b"abc", 100),
+    "short_with_an_end_of_stdout": out(b"abc", 100) + record(STDOUT),
+    "short_with_every_end": out(b"abc", 100) + record(STDOUT) + end(),
+    "no_end_at_all": out(b"made"),
+    "no_end_of_the_request": out(b"made") + record(STDOUT),
+    "declared_without_an_end": out(b"made", 4),
+    "declared_without_an_end_of_the_request": out(b"made", 4)
+    + record(STDOUT),
+    "half_a_record": out(b"made")[:-2],
+    "half_of_the_padding": out(b"made", 4, 8)[:-3],
+    "half_an_end": out(b"made") + record(STDOUT) + end()[:5],
+    "more_than_declared": fastcgi(201, b"more than four", length=4),
+    "more_in_another_record": out(b"made", 4) + record(STDOUT, b"more")
+    + record(STDOUT) + end(),
+    "large_and_without_an_end": out(LARGE),
+    "large_and_without_an_end_of_the_request": out(LARGE) + record(STDOUT),
+    "another_version": out(b"made") + b"\2" + record(STDOUT)[1:] + end(),
+    "another_request": out(b"made") + b"\1\6\0\2" + record(STDOUT)[4:]
+    + end(),
+    "no_body": record(STDOUT, cgi(201, b"")),
+    "no_head": record(STDOUT, b"Status: 201 Fi"),
+    "no_head_and_every_end": record(STDOUT, b"Status: 201 Fi")
+    + record(STDOUT) + end(),
+    "nothing": b"",
+    "only_an_end": end(),
+}
+
+
+@pytest.mark.parametrize("where, what", every(
+    CUT, "short|declared|head|another_record|padding|nothing|only"))
+def test_a_cut_fastcgi_response_is_of_unknown_outcome(site, where, what):
+    unknown(site.case(where, Raw(CUT[what]), SECOND))
+
+
+@pytest.mark.parametrize("where", FASTCGI)
+@pytest.mark.parametrize("what", [out(b"made", 4), out(b"made", 4)
+                                  + record(STDOUT), out(b"abc", 100)],
+                         ids=["whole", "whole_with_an_end", "short"])
+def test_a_reset_fastcgi_response_is_of_unknown_outcome(site, where, what):
+    hold = Hold(Reset(), before=what)
+    hold.go.set()
+    unknown(site.case(where, hold, SECOND))
+
+
+# ---- uwsgi and SCGI ------------------------------------------------------
+
+PLAIN = ["/uwsgi/", "/uwsgi-direct/", "/scgi/", "/scgi-direct/"]
+
+
+@pytest.mark.parametrize("where", PLAIN)
+def test_a_response_of_declared_length_is_kept(site, where):
+    for body in (b"made", b""):
+        whole(site.case(where, Raw(cgi(201, body, length=len(body))),
+                        SECOND), body)
+
+
+@pytest.mark.parametrize("where", PLAIN)
+@pytest.mark.parametrize("what", [
+    cgi(201, b"abc", length=100), cgi(201, b"", length=1), b"", b"Stat",
+    cgi(201, b"more than four", length=4), cgi(201, b"more", length=0)],
+                         ids=["short", "empty", "nothing", "half_a_head",
+                              "more", "more_than_nothing"])
+def test_a_length_that_differs_is_of_unknown_outcome(site, where, what):
+    unknown(site.case(where, Raw(what), SECOND))
+
+
+@pytest.mark.parametrize("where", ["/uwsgi/", "/scgi/"])
+def test_where_nothing_is_declared_the_connection_s_end_is_the_end(
+        site, where):
+    whole(site.case(where, Raw(cgi(201, b"made")), SECOND), b"made")
+
+
+@pytest.mark.parametrize("where", PLAIN + ["/old/"])
+def test_a_reset_is_no_end(site, where):
+    head = b"HTTP/1.0 201 Fine\r\n\r\n" if where == "/old/" \
+        else cgi(201, b"", length=50 if "direct" in where else None)
+    hold = Hold(Reset(), before=head + b"abc")
+    hold.go.set()
+    unknown(site.case(where, hold, SECOND))
+
 
 # ---- Debug logs ----------------------------------------------------------
 
@@ -38,3 +224,39 @@ def test_a_worker_outlives_its_own_debug_lines(make, store):
     # Each timer names the descriptor of a connection: a small number.
     timers = re.findall(r"event timer add: (-?\d+):", said)
     assert timers and all(0 <= int(fd) < 1000 for fd in timers)
+
+# ---- What nginx -t says --------------------------------------------------
+
+ENDS = "the end of a response without \"Content-Length\""
+
+
+@pytest.mark.parametrize("target", ["http://origin", "http://$there"])
+def test_http_1_0_is_warned_of(make, target):
+    more = "set $there origin;"
+    site = make(guarded("/one/", more, target=target) +
+                guarded("/two/", more + "proxy_http_version 1.0; if ($args)"
+                        "{ set $x 1; }", target=target) +
+                guarded("/three/", more + "proxy_http_version 1.1;",
+                        target=target) +
+                "location /four/ { proxy_pass http://origin; }", start=False)
+    code, said = site.gateway.check()
+    assert code == 0, said
+    lines = [line for line in said.splitlines() if ENDS in line]
+    assert len(lines) == 2, said
+    for line, name in zip(lines, ("/one/", "/two/")):
+        assert "[warn]" in line and "nginx.conf:" in line
+        assert '"%s"' % name in line
+        assert '"proxy_http_version 1.1"' in line
+
+
+@pytest.mark.parametrize("kind, warned", [("uwsgi", True), ("scgi", True),
+                                          ("fastcgi", False)])
+@pytest.mark.parametrize("there", ["127.0.0.1:1", "$there"])
+def test_protocols_without_an_end_are_warned_of(make, kind, warned, there):
+    text = passing("/one/", kind, "set $there 127.0.0.1:1;")
+    site = make(re.sub(r"UPSTREAM\d", lambda m: there, text), start=False)
+    code, said = site.gateway.check()
+    assert code == 0, said
+    lines = [line for line in said.splitlines() if ENDS in line]
+    assert len(lines) == warned, said
+    assert all("[warn]" in line for line in lines)
