@@ -17,7 +17,8 @@
  *                 check: verify and dump
  *
  * It refuses a folder of something else, a log that is damaged where it was
- * durable, and to go on after a flush that failed. Class A means here: an
+ * durable, to go on after a flush that failed, and to answer from a folder that
+ * was moved away or replaced meanwhile. Class A means here: an
  * acknowledged step is on the disk, as far as the disk says so; and of a
  * sector that is written again with the same first bytes, these stay.
  */
@@ -31,6 +32,7 @@
 #include "core/error.h"
 #include "store/arena.h"
 #include "store/journal/journal.h"
+#include "store/place.h"
 #include "store/store.h"
 #include "store/url.h"
 
@@ -51,7 +53,8 @@ struct journal {
     once_store_options options;
     struct once__journal log;
     struct once__keeper *keeper;
-    struct once__arena arena; /* bytes of answers, until the next call */
+    struct once__places places; /* the folder, and the lock in it */
+    struct once__arena arena;   /* bytes of answers, until the next call */
     struct once__names names;
     uint64_t last;   /* segment that was the last one when we looked */
     uint32_t cursor; /* page of the index where the next sweep begins */
@@ -134,6 +137,7 @@ static void journal_close(once_store *store)
         return;
     once__keeper_close(s->keeper);
     once__door_leave(&s->log);
+    once__places_clear(&s->places);
     once__arena_clear(&s->arena);
     free(s->names.names);
     free(s);
@@ -143,6 +147,7 @@ static int journal_open(const char *rest, const once_store_options *options,
                         once_error *err, once_store **out)
 {
     struct journal *s = calloc(1, sizeof(*s));
+    size_t path = strcspn(rest, "?"); /* its length */
     int code;
 
     if (s == NULL)
@@ -156,6 +161,12 @@ static int journal_open(const char *rest, const once_store_options *options,
     code = parse(&s->log, rest, err);
     if (code == ONCE_OK)
         code = once__door_enter(&s->log, err);
+    if (code == ONCE_OK)
+        code = once__places_note(&s->places, rest, path, "", s->log.folder,
+                                 err);
+    if (code == ONCE_OK)
+        code = once__places_note(&s->places, rest, path, "/lock", s->log.door,
+                                 err);
     if (code == ONCE_OK)
         code = once__keeper_open(&s->log, err, &s->keeper);
     if (code != ONCE_OK) {
@@ -173,6 +184,7 @@ static int journal_open(const char *rest, const once_store_options *options,
 struct batch {
     uint64_t now_ms;
     uint64_t wait; /* nothing is told before the log is durable up to here */
+    int changed;   /* the log has grown */
     once_error *err;
 };
 
@@ -290,6 +302,7 @@ static int keep(struct journal *s, struct batch *b, once_op *op,
     if (code != ONCE_OK)
         return code;
     shared->fence = fence;
+    b->changed = 1;
     wait_for(b, s->log.start + s->log.used);
     return s->log.used < WRITE_AT ? ONCE_OK
                                   : once__journal_flush(&s->log, b->err);
@@ -345,14 +358,16 @@ static int journal_apply(once_store *store, once_op **ops, size_t n,
                          once_error *err)
 {
     struct journal *s = (struct journal *)store;
-    struct batch b = {0, 0, err};
+    struct batch b = {0, 0, 0, err};
     int code, written;
     size_t i;
 
     once__arena_reset(&s->arena);
     if (n == 0)
         return ONCE_OK;
-    code = once__journal_lock(&s->log, err);
+    code = once__places_look(&s->places, 0, err);
+    if (code == ONCE_OK)
+        code = once__journal_lock(&s->log, err);
     if (code != ONCE_OK)
         return code;
     b.now_ms = s->options.clock(s->options.user);
@@ -368,6 +383,8 @@ static int journal_apply(once_store *store, once_op **ops, size_t n,
         code = written;
     if (code == ONCE_OK)
         code = once__journal_sync(&s->log, b.wait, err);
+    if (code == ONCE_OK && b.changed)
+        code = once__places_look(&s->places, 1, err);
     look_after(s);
     return code;
 }
@@ -505,6 +522,9 @@ static int journal_scan(once_store *store, int what, const uint8_t *after,
 
     if (what < ONCE_SCAN_ALL || what > ONCE_SCAN_KEEP)
         return once__fail(err, ONCE_EINVAL, "what: %d is not a scan", what);
+    code = once__places_look(&s->places, 0, err);
+    if (code != ONCE_OK)
+        return code;
     code = what == ONCE_SCAN_ALL ? scan_all(s, after, &v, err)
                                  : scan_due(s, what, &v, err);
     return code == ONCE_OK ? v.shown : code;

@@ -360,7 +360,7 @@ int once__journal_share(const struct once__journal *from,
     out->path = strdup(from->path);
     if (out->path == NULL)
         return once__fail(err, ONCE_ENOMEM, "out of memory");
-    out->folder = open(from->path, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+    out->folder = openat(from->folder, ".", O_RDONLY | O_DIRECTORY | O_CLOEXEC);
     if (out->folder < 0)
         return once__fail(err, ONCE_EOPEN, "%s: %s", from->path,
                           strerror(errno));

@@ -112,8 +112,12 @@ ONCE_CHECK int once__sqlite_counter_put(struct once__sqlite_link *link,
 /* ---- checkpoint.c: a thread that moves the log into the file ----------- */
 
 struct once__sqlite_keeper;
+struct once__place;
 
-ONCE_CHECK int once__sqlite_keeper_open(const char *path, once_error *err,
+/* `log` is where the write-ahead log is, and outlives the keeper. */
+ONCE_CHECK int once__sqlite_keeper_open(const char *path,
+                                        const struct once__place *log,
+                                        once_error *err,
                                         struct once__sqlite_keeper **out);
 /* Accepts NULL. */
 void once__sqlite_keeper_close(struct once__sqlite_keeper *k);
