@@ -299,7 +299,7 @@ static void a_torn_tail_is_cut_wherever_it_is_torn(void)
     T_OK(there > 0 && gone > 100);
 }
 
-enum { CLAIMS = 60, HOLE = 5 };
+enum { CLAIMS = 60, HOLE = 5, DONE = 30 };
 
 /* All in one batch, so that none knows that another is durable. */
 static void claim_at_once(const char *path, void *user)
@@ -336,7 +336,7 @@ static void what_was_cut_off_never_comes_back(void)
 
     new_path(path, sizeof(path));
     s = must_open(path);
-    for (i = 100; i < 100 + CLAIMS; i++)
+    for (i = 100; i < 100 + DONE; i++)
         T_EQ(complete_one(s, i, 0), ONCE_OK);
     once_store_close(s);
     begin = end_of(path);
@@ -348,7 +348,7 @@ static void what_was_cut_off_never_comes_back(void)
     zero_from(path, begin + HOLE * length, begin + (HOLE + 1) * length);
     while (n * ONCE__FRAME_HEAD % length != 0)
         n++;
-    T_OK(n * ONCE__FRAME_HEAD / length + HOLE < CLAIMS && n < CLAIMS);
+    T_OK(n * ONCE__FRAME_HEAD / length + HOLE < CLAIMS && n <= DONE);
     /* One is the MARK. */
     T_EQ(in_child(forget_range, path,
                   &(struct range){100, 100 + (uint32_t)n - 1}),
@@ -410,7 +410,7 @@ static void damage_in_the_middle_is_never_skipped(void)
     }
     printf("# %d refused, %d records, %d flips of padding\n", refusals, damaged,
            harmless);
-    T_OK(refusals > 10 && damaged > 10 && harmless * 20 < refusals);
+    T_OK(refusals > 10 && damaged > 10 && harmless * 10 < refusals);
 }
 
 static void a_missing_or_headless_segment_is_damage(void)

@@ -35,9 +35,9 @@
 #include "core/bytes.h"
 
 enum {
-    ONCE__JOURNAL_VERSION = 1,
+    ONCE__JOURNAL_VERSION = 2,
     ONCE__JOURNAL_HEADER = 4096, /* bytes before a segment's first frame  */
-    ONCE__FRAME_HEAD = 80,       /* bytes of a frame before its record    */
+    ONCE__FRAME_HEAD = 88,       /* bytes of a frame before its record    */
     ONCE__FRAME_ALIGN = 8,
     ONCE__JOURNAL_SWEEP = 4096,   /* bytes that only the keeper may use   */
     ONCE__JOURNAL_ID = 16,        /* bytes of a shared memory's name       */
@@ -69,21 +69,27 @@ static inline uint64_t once__journal_offset(uint64_t at)
 enum once__frame_kind {
     ONCE__FRAME_RECORD = 1, /* the record of `name` is this                 */
     ONCE__FRAME_FORGOTTEN,  /* there is no record of `name`                 */
-    ONCE__FRAME_MARK        /* the log goes on with this generation, this
-                             * fence, and no segment before number `due`    */
+    ONCE__FRAME_MARK        /* behind `before` the log goes on with this
+                             * generation, this fence, and no segment before
+                             * number `due`                                 */
 };
 
 /*
  * The head of a frame. `sum` is the checksum at the end of the record that
  * follows; `due` is when the record's lease or retention ends.
+ *
+ * A generation is the log between two recoveries. Its number is random, for it
+ * must never be used twice: frames of one that never reached the disk, but for
+ * some, may stand behind the end of every later one.
  */
 struct once__frame {
     uint32_t length; /* all of it, a multiple of ONCE__FRAME_ALIGN           */
-    uint32_t generation;
     uint32_t sum;
     uint8_t kind, state, pad;
+    uint64_t generation;
     uint64_t durable; /* as it was known when the frame was written          */
     uint64_t fence, due;
+    uint64_t before; /* MARK: the generation that it follows; stands in `name` */
     uint8_t name[ONCE_NAME_SIZE];
 };
 
@@ -92,7 +98,7 @@ struct once__segment_head {
     uint64_t before; /* position where the previous segment ends, or 0       */
     uint64_t first;  /* no segment before this one is needed                 */
     uint64_t fence;  /* the largest so far                                   */
-    uint32_t generation;
+    uint64_t generation;
 };
 
 void once__frame_put(const struct once__frame *f, uint64_t at,
@@ -175,7 +181,7 @@ struct once__shared {
     uint64_t records, owned, bytes;
     uint64_t usual;  /* length of a completed record's frame, on average      */
     uint64_t tidied; /* offset up to which `first` was rewritten             */
-    uint32_t generation;
+    uint64_t generation;
     uint32_t pages, room, depth;
     uint32_t directory[ONCE__DIRECTORIES + 1];
     struct once__segment segments[ONCE__JOURNAL_SEGMENTS];
@@ -207,7 +213,7 @@ struct once__journal {
     uint64_t start; /* position of buffer[0] */
 
     struct once__recent *recent; /* or NULL; of this generation:             */
-    uint32_t recent_generation;
+    uint64_t recent_generation;
 };
 
 /* shared.c */
@@ -341,8 +347,9 @@ int once__journal_rewrite(int fd, uint64_t from, uint64_t to);
 /* After this nothing is answered until all have closed. */
 int once__journal_poison(struct once__journal *j, int number, const char *what,
                          once_error *err);
-/* Appends a MARK. */
-ONCE_CHECK int once__journal_mark(struct once__journal *j, once_error *err);
+/* Appends a MARK, which follows frames of the generation `before`. */
+ONCE_CHECK int once__journal_mark(struct once__journal *j, uint64_t before,
+                                  once_error *err);
 
 /* ---- recent.c: what this handle wrote last ------------------------------- */
 
@@ -362,7 +369,7 @@ struct once__walk {
     int fd;
     uint64_t id, offset; /* of the next frame                               */
     uint64_t end;        /* nothing is read behind this offset              */
-    uint32_t generation;
+    uint64_t generation;
     uint8_t *buffer;
     size_t space, got;
     uint64_t from; /* offset of buffer[0] */
@@ -370,7 +377,7 @@ struct once__walk {
 
 ONCE_CHECK int once__walk_begin(struct once__walk *w, int fd, uint64_t id,
                                 uint64_t offset, uint64_t end,
-                                uint32_t generation);
+                                uint64_t generation);
 void once__walk_end(struct once__walk *w);
 /* 1 and the next frame's head; 0: none begins here; -1 and errno. */
 int once__walk_next(struct once__walk *w, struct once__frame *out);
@@ -385,7 +392,7 @@ const uint8_t *once__walk_bytes(struct once__walk *w, uint64_t offset,
  * first one that knew something behind it to be durable, or 0. */
 uint64_t once__walk_stray(struct once__walk *w);
 /* 1 if the segment at `fd` goes on behind the end that the next one tells: there
- * may be what nobody was told of, but nothing younger than that next one. */
+ * may be what nobody was told of, but no log that followed that one. */
 int once__walk_goes_on(int fd, const struct once__segment_head *next);
 
 /* ---- recover.c: from the log to shared memory ---------------------------- */

@@ -209,7 +209,7 @@ static int drop(struct once__journal *j, uint64_t id, once_error *err)
         return ONCE_OK;
     }
     s->marked = id + 1;
-    code = once__journal_mark(j, err);
+    code = once__journal_mark(j, s->generation, err);
     if (code == ONCE_OK)
         code = once__journal_flush(j, err);
     tail = s->tail;

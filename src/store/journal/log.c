@@ -437,9 +437,11 @@ uint64_t once__journal_append_raw(struct once__journal *j,
     return buffer_add(j, f, to);
 }
 
-int once__journal_mark(struct once__journal *j, once_error *err)
+int once__journal_mark(struct once__journal *j, uint64_t before,
+                       once_error *err)
 {
     struct once__frame f = {.kind = ONCE__FRAME_MARK,
+                            .before = before,
                             .fence = j->shared->fence,
                             .due = j->shared->marked};
     int code = once__journal_room(j, ONCE__FRAME_HEAD, 0, err);

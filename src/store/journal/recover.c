@@ -20,15 +20,18 @@
  * record is an error when it is read (I9).
  *
  * After anything but a clean end the log goes on with a MARK of a new
- * generation, so that frames behind a cut are never taken for its continuation,
- * and with a fence far ahead of all that may have been shown. What is taken
- * over without having been known to be durable is written again and flushed.
+ * generation, so that frames behind a cut are never taken for its continuation:
+ * not those that were cut off, and not those of an earlier recovery whose MARK
+ * was lost. It goes on with a fence far ahead of all that may have been shown,
+ * too. What is taken over without having been known to be durable is written
+ * again and flushed.
  */
 #include "store/journal/journal.h"
 
 #include <errno.h>
 #include <fcntl.h>
 #include <string.h>
+#include <sys/random.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
@@ -46,7 +49,7 @@ struct recovery {
     uint64_t needed;          /* no segment before this one is needed */
     uint64_t known;           /* durable, as far as is known          */
     uint64_t end;             /* of the log                           */
-    uint32_t generation;
+    uint64_t generation;
     struct once__segment_head last;
 };
 
@@ -451,6 +454,28 @@ static int begin(struct recovery *r)
                       "%s: no room for the index in shared memory", r->j->path);
 }
 
+/* A number that no log here has ever had, nor will have. */
+static int new_generation(struct recovery *r)
+{
+    uint64_t *to = &r->j->shared->generation;
+
+    if (getrandom(to, sizeof(*to), 0) != (ssize_t)sizeof(*to))
+        return once__fail(r->err, ONCE_EOPEN, "%s: no random numbers",
+                          r->j->path);
+    return ONCE_OK;
+}
+
+/* The log goes on, in a new generation. */
+static int go_on(struct recovery *r)
+{
+    uint64_t before = r->j->shared->generation;
+    int code = new_generation(r);
+
+    if (code == ONCE_OK)
+        code = once__journal_mark(r->j, before, r->err);
+    return code == ONCE_OK ? once__journal_flush(r->j, r->err) : code;
+}
+
 /* What was taken over is made durable before anybody hears of it. */
 static int settle(struct recovery *r)
 {
@@ -463,10 +488,7 @@ static int settle(struct recovery *r)
     if (once__journal_rewrite(fd, from, to) != 0)
         return trouble(r, r->last.id, "writing");
     s->fence += FENCE_JUMP;
-    s->generation++;
-    code = once__journal_mark(r->j, r->err);
-    if (code == ONCE_OK)
-        code = once__journal_flush(r->j, r->err);
+    code = go_on(r);
     if (code == ONCE_OK && fdatasync(once__segment_file(r->j, s->last)) != 0)
         code = trouble(r, s->last, "flushing");
     return code;
@@ -494,10 +516,13 @@ static int remove_leftovers(struct recovery *r)
 static int make_first(struct recovery *r)
 {
     struct once__shared *s = r->j->shared;
-    struct once__segment_head h = {.id = 1, .first = 1, .generation = 1};
+    struct once__segment_head h = {.id = 1, .first = 1};
     uint8_t block[ONCE__JOURNAL_HEADER];
-    int fd, rc;
+    int fd, rc, code = new_generation(r);
 
+    if (code != ONCE_OK)
+        return code;
+    h.generation = s->generation;
     s->first = s->marked = 1;
     s->last = s->ready = 0;
     rc = once__segment_prepare(r->j, 1, NULL);
@@ -510,7 +535,6 @@ static int make_first(struct recovery *r)
         fdatasync(fd) != 0)
         return trouble(r, 1, "writing");
     s->last = 1;
-    s->generation = 1;
     s->tail = s->durable = once__journal_at(1, ONCE__JOURNAL_HEADER);
     return ONCE_OK;
 }
@@ -618,9 +642,7 @@ int once__recover_locked(struct once__journal *j, once_error *err)
         code = take_over(&r);
     if (code == ONCE_OK)
         code = forget_next(&r);
-    if (code != ONCE_OK)
-        return code;
-    s->generation++; /* what the dead one wrote and nobody read ends here */
-    code = once__journal_mark(j, err);
-    return code == ONCE_OK ? once__journal_flush(j, err) : code;
+    if (code == ONCE_OK) /* what the dead one wrote and nobody read ends here */
+        code = go_on(&r);
+    return code;
 }
