@@ -114,7 +114,9 @@ typedef struct {
     ngx_http_complex_value_t    *realm;
     ngx_uint_t                   methods;
     ngx_msec_t                   wait;
-    once__statuses              *final;
+    once__statuses              *final;     /* as written */
+    once__statuses              *release;
+    once__rules                  rules;     /* what follows from both */
     ngx_uint_t                   lost;
     ngx_flag_t                   two_phase;
     ngx_uint_t                   store_failure;

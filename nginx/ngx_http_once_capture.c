@@ -644,7 +644,7 @@ ngx_http_once_mark(ngx_http_request_t *r, ngx_http_once_ctx_t *ctx,
     ctx->state = NGX_HTTP_ONCE_MARK;
 
     verdict = once__judge(ctx->heard, (int) ctx->upstream_status, ctx->word,
-                          ctx->conf->final);
+                          &ctx->conf->rules);
     ctx->deed = verdict.deed;
 
     if (ngx_http_once_encode(r, ctx, 0, &bytes) != NGX_OK
@@ -696,7 +696,7 @@ ngx_http_once_do(ngx_http_request_t *r, ngx_http_once_ctx_t *ctx)
     ONCE_FAILPOINT("response-end");
 
     verdict = once__judge(ctx->heard, (int) ctx->upstream_status, ctx->word,
-                          ctx->conf->final);
+                          &ctx->conf->rules);
     ctx->deed = verdict.deed;
     ctx->state = NGX_HTTP_ONCE_STORE;
 

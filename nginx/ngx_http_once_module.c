@@ -43,6 +43,8 @@ static char *ngx_http_once_in_flight(ngx_conf_t *cf, ngx_command_t *cmd,
     void *conf);
 static char *ngx_http_once_final(ngx_conf_t *cf, ngx_command_t *cmd,
     void *conf);
+static char *ngx_http_once_release(ngx_conf_t *cf, ngx_command_t *cmd,
+    void *conf);
 static char *ngx_http_once_hide_header(ngx_conf_t *cf, ngx_command_t *cmd,
     void *conf);
 static char *ngx_http_once_enum(ngx_conf_t *cf, ngx_command_t *cmd,
@@ -148,6 +150,13 @@ static ngx_command_t  ngx_http_once_commands[] = {
     { ngx_string("once_final"),
       NGX_HTTP_ONCE_ANY|NGX_CONF_1MORE,
       ngx_http_once_final,
+      NGX_HTTP_LOC_CONF_OFFSET,
+      0,
+      NULL },
+
+    { ngx_string("once_release"),
+      NGX_HTTP_ONCE_ANY|NGX_CONF_1MORE,
+      ngx_http_once_release,
       NGX_HTTP_LOC_CONF_OFFSET,
       0,
       NULL },
@@ -447,6 +456,7 @@ ngx_http_once_create_loc_conf(ngx_conf_t *cf)
      *     olcf->realm = NULL;
      *     olcf->methods = 0;
      *     olcf->final = NULL;
+     *     olcf->release = NULL;
      */
 
     olcf->scope_off = NGX_CONF_UNSET;
@@ -498,13 +508,9 @@ ngx_http_once_merge_loc_conf(ngx_conf_t *cf, void *parent, void *child)
     ngx_http_once_loc_conf_t *conf = child;
 
     void                     ***location;
-    ngx_uint_t                  i;
-    once_bytes                  word;
-    once_error                  err;
+    int                         both;
     ngx_http_conf_ctx_t        *ctx;
     ngx_http_once_main_conf_t  *omcf;
-
-    static const char          *all[] = { "2xx", "3xx", "4xx", "5xx" };
 
     conf->direct = (conf->name.data != NULL);
 
@@ -541,6 +547,10 @@ ngx_http_once_merge_loc_conf(ngx_conf_t *cf, void *parent, void *child)
         conf->final = prev->final;
     }
 
+    if (conf->release == NULL) {
+        conf->release = prev->release;
+    }
+
     ngx_conf_merge_value(conf->key_required, prev->key_required, 0);
     ngx_conf_merge_msec_value(conf->wait, prev->wait, 0);
     ngx_conf_merge_uint_value(conf->lost, prev->lost, NGX_HTTP_ONCE_HOLD_LOST);
@@ -567,20 +577,14 @@ ngx_http_once_merge_loc_conf(ngx_conf_t *cf, void *parent, void *child)
         }
     }
 
-    if (conf->final == NULL) {
-        conf->final = ngx_pcalloc(cf->pool, sizeof(once__statuses));
-        if (conf->final == NULL) {
-            return NGX_CONF_ERROR;
-        }
+    both = once__rules_make(conf->final, conf->release, &conf->rules);
 
-        for (i = 0; i < sizeof(all) / sizeof(all[0]); i++) {
-            word.data = all[i];
-            word.size = 3;
-
-            if (once__statuses_add(conf->final, word, &err) != ONCE_OK) {
-                return NGX_CONF_ERROR;
-            }
-        }
+    if (both != 0) {
+        ngx_log_error(NGX_LOG_EMERG, cf->log, 0,
+                      "%d is both in \"once_final\" and in \"once_release\": "
+                      "it cannot be an outcome and free the key in %V:%ui",
+                      both, &conf->file, conf->line);
+        return NGX_CONF_ERROR;
     }
 
     /* checked when all is merged */
@@ -1097,21 +1101,20 @@ ngx_http_once_in_flight(ngx_conf_t *cf, ngx_command_t *cmd, void *conf)
 
 
 static char *
-ngx_http_once_final(ngx_conf_t *cf, ngx_command_t *cmd, void *conf)
+ngx_http_once_statuses(ngx_conf_t *cf, once__statuses **set,
+    int (*add)(once__statuses *set, once_bytes word, once_error *err))
 {
-    ngx_http_once_loc_conf_t *olcf = conf;
-
     ngx_str_t   *value;
     ngx_uint_t   i;
     once_bytes   word;
     once_error   err;
 
-    if (olcf->final != NULL) {
+    if (*set != NULL) {
         return "is duplicate";
     }
 
-    olcf->final = ngx_pcalloc(cf->pool, sizeof(once__statuses));
-    if (olcf->final == NULL) {
+    *set = ngx_pcalloc(cf->pool, sizeof(once__statuses));
+    if (*set == NULL) {
         return NGX_CONF_ERROR;
     }
 
@@ -1121,15 +1124,34 @@ ngx_http_once_final(ngx_conf_t *cf, ngx_command_t *cmd, void *conf)
         word.data = value[i].data;
         word.size = value[i].len;
 
-        if (once__statuses_add(olcf->final, word, &err) != ONCE_OK) {
+        if (add(*set, word, &err) != ONCE_OK) {
             ngx_conf_log_error(NGX_LOG_EMERG, cf, 0,
-                               "\"once_final\" does not know \"%V\": %s",
-                               &value[i], err.text);
+                               "\"%V\" does not know \"%V\": %s",
+                               &value[0], &value[i], err.text);
             return NGX_CONF_ERROR;
         }
     }
 
     return NGX_CONF_OK;
+}
+
+
+static char *
+ngx_http_once_final(ngx_conf_t *cf, ngx_command_t *cmd, void *conf)
+{
+    ngx_http_once_loc_conf_t *olcf = conf;
+
+    return ngx_http_once_statuses(cf, &olcf->final, once__statuses_add);
+}
+
+
+static char *
+ngx_http_once_release(ngx_conf_t *cf, ngx_command_t *cmd, void *conf)
+{
+    ngx_http_once_loc_conf_t *olcf = conf;
+
+    return ngx_http_once_statuses(cf, &olcf->release,
+                                  once__statuses_add_released);
 }
 
 

@@ -661,7 +661,7 @@ ngx_http_once_submit(ngx_http_request_t *r, ngx_http_once_ctx_t *ctx)
     ngx_memcpy(request.group, ctx->group, ONCE_GROUP_SIZE);
     request.policy = (olcf->lost == NGX_HTTP_ONCE_TAKE_LOST
                       ? ONCE_TAKEOVER : 0)
-                     | (once__statuses_all(olcf->final)
+                     | (once__statuses_all(&olcf->rules.final)
                         ? 0 : ONCE_RETRY_FAILED);
     request.two_phase = (uint32_t) olcf->two_phase;
     request.lease_ms = (uint32_t) olcf->lease;

@@ -176,13 +176,17 @@ typedef struct once_guard_options {
                               * the handler's place [0]                     */
     /* What an operator should read. On the server's thread. [NULL] */
     void (*event)(void *user, const char *text);
+    const char *release; /* statuses that say "not executed" and free the key:
+                          * numbers from 300 to 599. One that `final` names by
+                          * number leaves the default list; in both lists it
+                          * is refused ["408 425 429"]                      */
 } once_guard_options;
 
 /* In a table of C: { .size = sizeof(once_guard_options), .scope_off = 1 } */
 #define ONCE_GUARD_OPTIONS_INIT                                                \
     {                                                                          \
         sizeof(once_guard_options), NULL, NULL, NULL, 0, NULL, NULL, 0, NULL,  \
-            NULL, 0, NULL, 0, 0, 0, 0, 0, 0, 0, 0, NULL, 0, 0, 0, NULL         \
+            NULL, 0, NULL, 0, 0, 0, 0, 0, 0, 0, 0, NULL, 0, 0, 0, NULL, NULL   \
     }
 
 typedef struct once_guard once_guard;

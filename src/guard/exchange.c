@@ -359,7 +359,7 @@ static void fill_request(once_exchange *x, once_request *r)
     once__fingerprint_end(x->fingerprint, r->fingerprint);
     memcpy(r->group, g->group, sizeof(r->group));
     r->policy = o->lost == ONCE_LOST_TAKEOVER ? ONCE_TAKEOVER : 0u;
-    if (!once__statuses_all(&g->final))
+    if (!once__statuses_all(&g->rules.final))
         r->policy |= ONCE_RETRY_FAILED;
     r->two_phase = o->two_phase;
     r->lease_ms = o->lease_ms;
@@ -539,7 +539,7 @@ static int record(once_exchange *x, const once_http_answer *a,
                   once_http_wake *wake, void *user)
 {
     const once_guard *g = x->guard;
-    once__verdict v = once__judge(x->heard, a->status, word_of(a), &g->final);
+    once__verdict v = once__judge(x->heard, a->status, word_of(a), &g->rules);
     once_bytes result = {NULL, 0};
     once_error err;
     int rc = ONCE_OK;

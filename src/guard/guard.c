@@ -194,22 +194,46 @@ static int set_group(once_guard *g, const char *group, once_error *err)
     return ONCE_OK;
 }
 
-static int set_final(once_guard *g, const char *text, once_error *err)
+typedef int add_status(once__statuses *set, once_bytes word, once_error *err);
+
+static int read_statuses(const char *what, const char *text, add_status *add,
+                         once__statuses *out, once_error *err)
 {
     struct once__words w = {NULL, NULL, 0};
+    once_error why;
     size_t i;
-    int rc = words_split(&w, text, 500, "final", err);
+    int rc = words_split(&w, text, 500, what, err);
 
     if (rc == ONCE_OK && w.n == 0)
-        rc = once__fail(err, ONCE_EINVAL, "final: no status");
+        rc = once__fail(err, ONCE_EINVAL, "%s: no status", what);
     for (i = 0; rc == ONCE_OK && i < w.n; i++)
-        if (once__statuses_add(&g->final, w.at[i], NULL) != ONCE_OK)
-            rc = once__fail(err, ONCE_EINVAL,
-                            "final: \"%.32s\" is neither 200 to 599 nor 2xx to "
-                            "5xx",
-                            (const char *)w.at[i].data);
+        if (add(out, w.at[i], &why) != ONCE_OK)
+            rc = once__fail(err, ONCE_EINVAL, "%s: \"%.32s\": %s", what,
+                            (const char *)w.at[i].data, why.text);
     words_clear(&w);
     return rc;
+}
+
+static int set_rules(once_guard *g, once_error *err)
+{
+    const once_guard_options *o = &g->options;
+    once__statuses final = {{0}, {0}}, released = {{0}, {0}};
+    int both, rc = ONCE_OK;
+
+    if (o->final != NULL)
+        rc = read_statuses("final", o->final, once__statuses_add, &final, err);
+    if (rc == ONCE_OK && o->release != NULL)
+        rc = read_statuses("release", o->release, once__statuses_add_released,
+                           &released, err);
+    if (rc != ONCE_OK)
+        return rc;
+    both = once__rules_make(o->final != NULL ? &final : NULL,
+                            o->release != NULL ? &released : NULL, &g->rules);
+    return both == 0 ? ONCE_OK
+                     : once__fail(err, ONCE_EINVAL,
+                                  "release: %d is in final, too: it cannot be "
+                                  "an outcome and free the key",
+                                  both);
 }
 
 static int set_texts(once_guard *g, once_error *err)
@@ -244,7 +268,7 @@ static int set_words(once_guard *g, once_error *err)
     if (rc == ONCE_OK)
         rc = check_tokens(&g->hide, "hide_header", err);
     if (rc == ONCE_OK)
-        rc = set_final(g, o->final ? o->final : "2xx 3xx 4xx 5xx", err);
+        rc = set_rules(g, err);
     if (rc == ONCE_OK)
         rc = set_group(g, o->group ? o->group : "http", err);
     return rc;

@@ -63,15 +63,37 @@ void once__group(once_bytes realm, uint8_t out[ONCE_GROUP_SIZE]);
 /* ---- Sets of statuses, verdict.c --------------------------------------- */
 
 typedef struct once__statuses {
-    uint64_t bits[8]; /* 100 .. 599 at bit status - 100 */
+    uint64_t bits[8];    /* 100 .. 599 at bit status - 100             */
+    uint64_t numbers[8]; /* of them, those that were named by number   */
 } once__statuses;
 
 /* Adds "2xx" or "404" to `*set`; ONCE_EINVAL for anything else, 1xx included:
  * an interim response is not an outcome. */
 ONCE_CHECK int once__statuses_add(once__statuses *set, once_bytes word,
                                   once_error *err);
+/* The same for once_release: a number from 300 to 599 and no class, since each
+ * of them lets a request execute again. */
+ONCE_CHECK int once__statuses_add_released(once__statuses *set, once_bytes word,
+                                           once_error *err);
 int once__statuses_has(const once__statuses *set, int status);
 int once__statuses_all(const once__statuses *set); /* 1: 200..599 are all in */
+
+/* What a status says without a word of the upstream. */
+typedef struct once__rules {
+    once__statuses final;    /* the outcome                                */
+    once__statuses released; /* not executed; comes before `final`         */
+} once__rules;
+
+/*
+ * Makes the rules from once_final (NULL: 2xx 3xx 4xx 5xx) and once_release
+ * (NULL: 408 425 429). A number is stronger than a class: a released status is
+ * taken out of a final class, and a number in once_final is taken out of the
+ * default of once_release. Returns 0, or the first status that both lists name
+ * by number: then `*out` must not be used.
+ */
+ONCE_CHECK int once__rules_make(const once__statuses *final,
+                                const once__statuses *released,
+                                once__rules *out);
 
 /* ---- What becomes of an attempt (section 3), verdict.c ------------------ */
 
@@ -97,18 +119,18 @@ typedef struct once__verdict {
 
 /*
  * `word` is the upstream's Idempotency-Outcome, empty if absent; an unknown
- * word counts as absent. `final` is once_final. Where `final` is not all, a
- * status outside is a FAILURE, which ONCE_RETRY_FAILED makes repeatable, and
- * one inside is a SUCCESS; where it is all, statuses from 400 are FAILURE.
+ * word counts as absent. A status in `released` releases. Where `final` is not
+ * all, a status outside is a FAILURE, which ONCE_RETRY_FAILED makes repeatable,
+ * and one inside is a SUCCESS; where it is all, statuses from 400 are FAILURE.
  * "applied" completes whatever the status (SUCCESS), "no-store" marks,
- * "not-applied" releases, "unknown" gives up. 408, 425 and 429 release.
+ * "not-applied" releases, "unknown" gives up.
  * The word counts only with a whole or an unstorable response, is compared
  * without regard to case and comes before the status; both "applied" and
  * "no-store" are a SUCCESS, whatever the status, so that they are never
  * repeated. A status outside 100..599 is a bad header, which gives up.
  */
 once__verdict once__judge(int heard, int status, once_bytes word,
-                          const once__statuses *final);
+                          const once__rules *rules);
 
 /* ---- Headers (sections 1, 4, 5), header.c ------------------------------- */
 

@@ -49,14 +49,15 @@ static void check_body(int problem, int status, const char *detail)
     json_decref(json);
 }
 
-static void check_verdict(struct feed *f)
+/* Rules from two lists that the fuzzer chooses; 0 if it must not be used. */
+static int make_rules(struct feed *f, once__rules *rules)
 {
-    once__statuses set;
-    once__verdict v;
+    once__statuses set, released;
     once_bytes word;
-    int heard, status, n;
+    int n, both;
 
     memset(&set, 0, sizeof(set));
+    memset(&released, 0, sizeof(released));
     for (n = feed_byte(f) % 4; n > 0; n--) {
         word = feed_bytes(f, 3);
         if (once__statuses_add(&set, word, NULL) != ONCE_OK)
@@ -64,10 +65,30 @@ static void check_verdict(struct feed *f)
         MUST(word.size == 3 && ((const char *)word.data)[0] >= '2' &&
              ((const char *)word.data)[0] <= '5');
     }
+    for (n = feed_byte(f) % 4; n > 0; n--) {
+        word = feed_bytes(f, 3);
+        if (once__statuses_add_released(&released, word, NULL) == ONCE_OK)
+            MUST(((const char *)word.data)[0] >= '3');
+    }
+    both = once__rules_make(&set, &released, rules);
+    MUST(both == 0 || (once__statuses_has(&set, both) &&
+                       once__statuses_has(&released, both)));
+    return both == 0;
+}
+
+static void check_verdict(struct feed *f)
+{
+    once__rules rules;
+    once__verdict v;
+    once_bytes word;
+    int heard, status;
+
+    if (!make_rules(f, &rules))
+        return;
     heard = feed_byte(f) % 4;
     status = (int)feed_number(f, 2);
     word = feed_bytes(f, feed_byte(f) % 16);
-    v = once__judge(heard, status, word, &set);
+    v = once__judge(heard, status, word, &rules);
     MUST(v.deed >= ONCE__DO_COMPLETE && v.deed <= ONCE__DO_GIVE_UP);
     if (v.deed == ONCE__DO_COMPLETE || v.deed == ONCE__DO_MARK)
         MUST(v.kind == ONCE_SUCCESS || v.kind == ONCE_FAILURE);

@@ -59,6 +59,8 @@ GOOD = {
     "a_short_lease": "once_lease 500ms;",
     "the_largest_response": "once_max_response 64m;",
     "all_statuses": "once_final 2xx 3xx 4xx 5xx;",
+    "final_names_what_is_released_by_default": "once_final 2xx 408 425 429;",
+    "released_out_of_a_final_class": "once_final 2xx 5xx; once_release 503;",
 }
 
 
@@ -103,6 +105,16 @@ BAD = {
     "final_too_large": ("once_final 600;", "once_final", "600"),
     "final_too_small": ("once_final 99;", "once_final", "99"),
     "final_nothing": ("once_final;", "once_final"),
+    "release_nothing": ("once_release;", "once_release"),
+    "release_a_class": ("once_release 5xx;", "once_release", "5xx",
+                        "300 to 599"),
+    "release_a_success": ("once_release 202;", "once_release", "202"),
+    "release_too_large": ("once_release 600;", "once_release", "600"),
+    "release_a_word": ("once_release busy;", "once_release", "busy"),
+    "final_and_released": ("once_final 2xx 503; once_release 503;",
+                           "once_final", "once_release", "503"),
+    "final_and_released_408": ("once_release 408; once_final 2xx 408;",
+                               "once_final", "once_release", "408"),
     "in_flight_a_word": ("once_in_flight queue;", "once_in_flight", "queue"),
     "in_flight_no_time": ("once_in_flight wait=;", "once_in_flight"),
     "in_flight_bad_time": ("once_in_flight wait=long;", "once_in_flight"),

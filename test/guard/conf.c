@@ -287,6 +287,7 @@ static const struct directive {
     { "once_methods",          WORDS,        AT(methods),         2 },
     { "once_in_flight",        IN_FLIGHT,    AT(in_flight_ms),    0 },
     { "once_final",            WORDS,        AT(final),           3 },
+    { "once_release",          WORDS,        AT(release),         6 },
     { "once_lost",             LOST,         AT(lost),            0 },
     { "once_two_phase",        FLAG,         AT(two_phase),       0 },
     { "once_store_failure",    FAILURE,      AT(store_failure),   0 },

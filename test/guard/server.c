@@ -517,6 +517,7 @@ static void print_refusal(const struct location *l, const char *text)
         {"lease_ms", "once_lease"},
         {"ttl_ms", "once_ttl"},
         {"final", "once_final"},
+        {"release", "once_release"},
         {"methods", "once_methods"},
         {"max_response", "once_max_response"},
         {"store_failure", "once_store_failure"},

@@ -251,6 +251,10 @@ static void each_refusal_names_its_member(void)
     REFUSED("final:", o.final = "");
     REFUSED("final:", o.final = "2xx good");
     REFUSED("final:", o.final = "1xx");
+    REFUSED("release:", o.release = "");
+    REFUSED("release:", o.release = "429 5xx");
+    REFUSED("release:", o.release = "202");
+    REFUSED("release:", (o.final = "2xx 429", o.release = "503 429"));
     REFUSED("lease_ms:", o.lease_ms = ONCE_LEASE_MIN_MS - 1);
     REFUSED("lease_ms:", o.lease_ms = ONCE_LEASE_MAX_MS + 1);
     REFUSED("ttl_ms:", o.ttl_ms = 29999);
