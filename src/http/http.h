@@ -196,42 +196,57 @@ int once__response_next(const once__response *r, size_t *at, once__header *out);
 
 /* ---- Problems (section 2), problem.c ------------------------------------ */
 
-/* X(NAME, code, status, title, retryable, safe_new_key, state, detail) */
+/*
+ * X(NAME, code, status, title, retryable, safe_new_key, state, error, detail)
+ *
+ * retryable     A repetition of the very same request can succeed.
+ * safe_new_key  This operation certainly had no effect under the old key: also
+ *               not by an earlier attempt, of which the refusal knows nothing.
+ * state         of the record; "any" where it was not looked at, or where it
+ *               is another request's.
+ * error         `type` of the error member: what SDKs of the Stripe family make
+ *               their exceptions of. "idempotency_error" means "another
+ *               request" there, so it must not stand for "not known".
+ */
 #define ONCE__PROBLEMS(X)                                                      \
-    X(KEY_MISSING, "key-missing", 400, "Idempotency-Key is missing", 1, 1,     \
-      "none",                                                                  \
+    X(KEY_MISSING, "key-missing", 400, "Idempotency-Key is missing", 0, 1,     \
+      "none", "invalid_request_error",                                         \
       "This operation is idempotent and it requires correct usage of "         \
       "Idempotency-Key.")                                                      \
     X(KEY_INVALID, "key-invalid", 400, "Idempotency-Key is malformed", 0, 1,   \
-      "none",                                                                  \
+      "none", "invalid_request_error",                                         \
       "Send one Idempotency-Key of 1 to 255 visible ASCII characters.")        \
-    X(SCOPE_MISSING, "scope-missing", 401, "The caller is not known", 0, 1,    \
-      "none", "This operation needs an authenticated caller.")                 \
-    X(KEY_REUSED, "key-reused", 422, "Idempotency-Key is already used", 0, 1,  \
-      "any", "The key was sent before with another request.")                  \
+    X(SCOPE_MISSING, "scope-missing", 401, "The caller is not known", 0, 0,    \
+      "any", "authentication_error",                                           \
+      "This operation needs an authenticated caller.")                         \
+    X(KEY_REUSED, "key-reused", 422, "Idempotency-Key is already used", 0, 0,  \
+      "any", "idempotency_error",                                              \
+      "The key was sent before with another request.")                         \
     X(IN_FLIGHT, "in-flight", 409,                                             \
       "A request is outstanding for this Idempotency-Key", 1, 0, "in-flight",  \
-      "Send the same key again after the time in Retry-After.")                \
+      "api_error", "Send the same key again after the time in Retry-After.")   \
     X(OUTCOME_UNKNOWN, "outcome-unknown", 409,                                 \
       "The outcome of this request is not known", 1, 0, "indeterminate",       \
+      "api_error",                                                             \
       "It may have taken effect. Do not use a new key: find out first.")       \
     X(RESPONSE_UNAVAILABLE, "response-unavailable", 409,                       \
       "The response to this request was not kept", 0, 0, "completed",          \
+      "api_error",                                                             \
       "The request has been carried out; its response cannot be repeated.")    \
     X(STORE_UNAVAILABLE, "store-unavailable", 503,                             \
-      "The idempotency store is unavailable", 1, 0, "none",                    \
-      "Nothing was done. Send the same key again after the time in "           \
+      "The idempotency store is unavailable", 1, 0, "any", "api_error",        \
+      "Nothing was done now. Send the same key again after the time in "       \
       "Retry-After.")
 
 enum once__problem {
-#define ONCE__P(name, code, status, title, again, fresh, state, detail)        \
+#define ONCE__P(name, code, status, title, again, fresh, state, error, detail) \
     ONCE__P_##name,
     ONCE__PROBLEMS(ONCE__P)
 #undef ONCE__P
         ONCE__P_COUNT
 };
 
-enum { ONCE__PROBLEM_MAX = 768 }; /* bytes of the longest body */
+enum { ONCE__PROBLEM_MAX = 1280 }; /* bytes of the longest body */
 
 int once__problem_status(int problem);
 const char *once__problem_code(int problem);

@@ -37,13 +37,16 @@ static void check_body(int problem, int status, const char *detail)
     MUST(size > 0 && size < sizeof(body));
     is_ascii(body, size);
     json = json_loadb(body, size, JSON_REJECT_DUPLICATES, NULL);
-    MUST(json != NULL && json_object_size(json) == 8);
+    MUST(json != NULL && json_object_size(json) == 9);
     MUST(strcmp(json_string_value(json_object_get(json, "code")),
                 once__problem_code(problem)) == 0);
     MUST(json_integer_value(json_object_get(json, "status")) ==
          (status != 0 ? status : once__problem_status(problem)));
     MUST(json_is_boolean(json_object_get(json, "retryable")));
     MUST(json_is_boolean(json_object_get(json, "safe_new_key")));
+    MUST(strcmp(json_string_value(
+                    json_object_get(json_object_get(json, "error"), "message")),
+                json_string_value(json_object_get(json, "detail"))) == 0);
     if (detail != NULL)
         is_beginning(json_object_get(json, "detail"), detail);
     json_decref(json);

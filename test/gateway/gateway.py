@@ -1031,18 +1031,24 @@ Rule = collections.namedtuple(
 
 # http.md section 2. None: the page does not say.
 PROBLEMS = {
-    "key-missing": Rule(400, "Idempotency-Key is missing", None, None, False,
+    "key-missing": Rule(400, "Idempotency-Key is missing", False, True, False,
                         "invalid"),
-    "key-invalid": Rule(400, None, None, None, False, "invalid"),
-    "scope-missing": Rule(401, None, None, None, False, "invalid"),
-    "key-reused": Rule(422, "Idempotency-Key is already used", False, None,
+    "key-invalid": Rule(400, None, False, True, False, "invalid"),
+    "scope-missing": Rule(401, None, False, False, False, "invalid"),
+    "key-reused": Rule(422, "Idempotency-Key is already used", False, False,
                        False, "mismatch"),
     "in-flight": Rule(409, "A request is outstanding for this Idempotency-Key",
                       True, False, True, "in_flight"),
-    "outcome-unknown": Rule(409, None, None, False, False, "indeterminate"),
-    "response-unavailable": Rule(409, None, None, False, False, None),
-    "store-unavailable": Rule(503, None, True, None, True, "unavailable"),
+    "outcome-unknown": Rule(409, None, True, False, False, "indeterminate"),
+    "response-unavailable": Rule(409, None, False, False, False, None),
+    "store-unavailable": Rule(503, None, True, False, True, "unavailable"),
 }
+
+# What SDKs of the Stripe family make their exceptions of.
+ERRORS = {"key-missing": "invalid_request_error",
+          "key-invalid": "invalid_request_error",
+          "scope-missing": "authentication_error",
+          "key-reused": "idempotency_error"}
 
 
 def is_problem(response, code, status=None):
@@ -1060,6 +1066,8 @@ def is_problem(response, code, status=None):
     assert isinstance(body["retryable"], bool)
     assert isinstance(body["safe_new_key"], bool)
     assert isinstance(body["state"], str) and body["state"]
+    assert body["error"] == {"type": ERRORS.get(code, "api_error"),
+                             "code": code, "message": body["detail"]}
     assert response.get("Cache-Control") == "no-store"
     assert response.get("Idempotent-Replayed") is None
     assert MARK.encode() not in response.body
