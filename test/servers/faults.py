@@ -74,6 +74,24 @@ def pause(run):
     server.resume()
 
 
+@fault("config-set", "redis")
+def config_set(run):
+    """CONFIG SET maxmemory-policy while it runs: the server is refused, and
+    nothing is answered until it keeps its keys again."""
+    server = victim(run)
+    server.ask("CONFIG", "SET", "maxmemory-policy",
+               run.rng.choice(["allkeys-random", "allkeys-lru",
+                               "volatile-ttl"]))
+    time.sleep(2.5)  # a second is believed, and a batch may be under way
+    before = run.traffic.shared["answered"]
+    time.sleep(1)
+    after = run.traffic.shared["answered"]
+    server.ask("CONFIG", "SET", "maxmemory-policy", "noeviction")
+    run.hits += 1
+    if after != before:
+        raise RuntimeError("a server that would drop keys was asked on")
+
+
 @fault("clock", "postgres", "redis")
 def clock(run):
     """The server's clock jumps: a minute, an hour, there and back."""

@@ -446,6 +446,63 @@ static void a_server_that_evicts_is_refused(void)
     once_store_close(s);
 }
 
+static int one_told(once_store *s, uint32_t n, once_error *err)
+{
+    once_op op, *ops = &op;
+    int rc;
+
+    fill(&op, ONCE_OP_CLAIM, n, 1);
+    *err = (once_error){0, ""};
+    rc = s->ops->apply(s, &ops, 1, err);
+    return rc == ONCE_OK ? op.rc : rc;
+}
+
+/* On a connection that stands, and with no load in between. */
+static void a_server_that_begins_to_evict_is_refused(void)
+{
+    char url[512];
+    once_store *s = open_new("", url, sizeof(url));
+    redisContext *c = dial("REDIS");
+    once_error err;
+
+    T_EQ(cycle(s, 1, done), ONCE_OK);
+    must(c, "CONFIG SET maxmemory-policy allkeys-random");
+    nap(1100); /* longer than what it said is believed */
+    T_EQ(one_told(s, 2, &err), ONCE_ESTORE);
+    T_OK(strstr(err.text, "maxmemory-policy is not noeviction") != NULL);
+    T_EQ(simple(s, ONCE_OP_CLAIM, 1, 2), ONCE_ESTORE);
+    must(c, "CONFIG SET maxmemory-policy noeviction");
+    T_OK(shows(s, 1, done));
+    T_EQ(cycle(s, 2, done), ONCE_OK);
+    redisFree(c);
+    once_store_close(s);
+}
+
+/* The policy was another one between two looks. */
+static void keys_that_were_dropped_between_two_looks_are_told_of(void)
+{
+    char url[512], out[64];
+    once_store *s = open_new("", url, sizeof(url));
+    redisContext *c = dial("REDIS");
+    once_error err;
+    int i;
+
+    T_EQ(cycle(s, 1, done), ONCE_OK);
+    must(c, "CONFIG SET maxmemory-policy volatile-ttl");
+    for (i = 0; i < 20; i++)
+        (void)say(c, out, sizeof(out), "SET drop%d x EX 100", i);
+    must(c, "CONFIG SET maxmemory 1");
+    (void)say(c, out, sizeof(out), "SET more x EX 100");
+    must(c, "CONFIG SET maxmemory 0");
+    must(c, "CONFIG SET maxmemory-policy noeviction");
+    nap(1100);
+    T_EQ(one_told(s, 2, &err), ONCE_ESTORE);
+    T_OK(strstr(err.text, "it has dropped keys") != NULL);
+    T_EQ(cycle(s, 2, done), ONCE_OK); /* it was told, and goes on */
+    redisFree(c);
+    once_store_close(s);
+}
+
 /* ---- The least rights ---------------------------------------------------------- */
 
 struct rule {
@@ -817,6 +874,8 @@ static void run_single(void)
     T_RUN(a_server_that_hangs_is_unknown_and_bounded);
     T_RUN(a_full_server_refuses_claims_and_takes_outcomes);
     T_RUN(a_server_that_evicts_is_refused);
+    T_RUN(a_server_that_begins_to_evict_is_refused);
+    T_RUN(keys_that_were_dropped_between_two_looks_are_told_of);
     T_RUN(the_page_for_operators_says_what_print_schema_says);
     T_RUN(the_documented_user_can_do_all_and_no_more);
     T_RUN(a_password_may_stand_in_a_file);

@@ -114,6 +114,11 @@ struct once__redis_link {
     uint64_t server_us, heard_us;
     size_t time_reply; /* index + 1 of an answer that is to come, or 0 */
 
+    /* What can be set while it runs is asked for again. */
+    uint64_t watched_us; /* when it was asked last                           */
+    uint64_t evicted;    /* keys that it had dropped to make room by then    */
+    size_t watch_reply;  /* as time_reply                                    */
+
     /* What the server told about itself. */
     int loaded;  /* it knows the script                              */
     int primary; /* 1, or 0: a replica                               */
@@ -153,6 +158,12 @@ const redisReply *once__redis_reply(const struct once__redis_link *l,
 ONCE_CHECK const redisReply *once__redis_call(struct once__redis_link *l,
                                               size_t argc,
                                               const char *const *argv);
+/* Asks, in front of whatever is queued next, whether the server still will do,
+ * if that was not asked for a second. 0: no memory. */
+ONCE_CHECK int once__redis_link_watch(struct once__redis_link *l);
+/* Judges the answer. A server that will not do is closed, and `refused`: then
+ * no answer of this round counts. */
+void once__redis_link_watched(struct once__redis_link *l);
 /* Whether an error reply has this code: its first word, whole. */
 int once__redis_is(const redisReply *r, const char *code);
 
