@@ -42,7 +42,7 @@ static void with(char *out, size_t size, const char *url, const char *more)
 ONCE_PRINTF(2, 3)
 static void sql(char out[64], const char *format, ...)
 {
-    char text[512];
+    char text[768];
     PGconn *conn = PQconnectdb(admin_url);
     PGresult *r;
     va_list args;
@@ -550,6 +550,75 @@ static void a_claim_under_way_elsewhere_is_waited_for_a_while(void)
     PQclear(PQexec(other, "COMMIT"));
     PQfinish(other);
     T_EQ(simple(s, ONCE_OP_CLAIM, 2, 2, 0), ONCE_IN_FLIGHT);
+    once_store_close(s);
+}
+
+/* The same in the middle of a batch: that one waits, the others go on. */
+static void a_claim_under_way_elsewhere_keeps_no_other_waiting(void)
+{
+    struct place p = made_place("");
+    once_store *s = must_open(p.url, NULL);
+    PGconn *other = PQconnectdb(admin_url);
+    once_op op[9], *ops[9];
+    char text[1024];
+    unsigned i;
+
+    (void)claimed(s, 100, 1);
+    for (i = 0; i < 9; i++) {
+        fill(&op[i], ONCE_OP_CLAIM, i, 2);
+        ops[i] = &op[i];
+    }
+    (void)snprintf(text, sizeof(text),
+                   "BEGIN; INSERT INTO %s.record SELECT 1000, lease_ms,"
+                   " keep_ms, granted_ms, attempt, version, state, kind,"
+                   " policy, doubt, token, '\\x%02x0005' || substr(name, 4),"
+                   " fingerprint, grp, note, body FROM %s.record",
+                   p.schema, op[5].name[0], p.schema);
+    PQclear(PQexec(other, text));
+    T_EQ(s->ops->apply(s, ops, 9, NULL), ONCE_OK);
+    for (i = 0; i < 9; i++)
+        T_EQ(op[i].rc, i == 5 ? ONCE_ESTORE : ONCE_OWNER);
+    T_EQ(s->ops->apply(s, ops, 9, NULL), ONCE_OK); /* asked again, likewise */
+    for (i = 0; i < 9; i++) {
+        T_EQ(op[i].rc, i == 5 ? ONCE_ESTORE : ONCE_OWNER);
+        T_EQ(op[i].record.attempt, i == 5 ? 0 : 1);
+    }
+    PQclear(PQexec(other, "COMMIT"));
+    PQfinish(other);
+    T_EQ(simple(s, ONCE_OP_CLAIM, 5, 2, 0), ONCE_IN_FLIGHT);
+    once_store_close(s);
+}
+
+/* Its functions were changed by hand, and do what this program would not. */
+static void a_row_on_which_the_server_differs_is_answered_alone(void)
+{
+    struct place p = made_place("");
+    once_store *s = must_open(p.url, NULL);
+    once_op op[3], *ops[3] = {&op[0], &op[1], &op[2]};
+    once_error err = {0, ""};
+    uint64_t fence[2] = {claimed(s, 1, 1), claimed(s, 2, 1)};
+
+    once_store_close(s);
+    sql(NULL, "ALTER FUNCTION %s.act RENAME TO act_0", p.schema);
+    sql(NULL,
+        "CREATE FUNCTION %s.act(r %s.record, v_now bigint, verb smallint,"
+        " token uuid, fence bigint, policy smallint, fingerprint bytea)"
+        " RETURNS integer LANGUAGE sql STABLE AS 'SELECT CASE WHEN"
+        " r.fence = %llu THEN 0 ELSE %s.act_0(r, v_now, verb, token, fence,"
+        " policy, fingerprint) END'",
+        p.schema, p.schema, (unsigned long long)fence[0], p.schema);
+    s = must_open(p.url, NULL);
+    fill(&op[0], ONCE_OP_RENEW, 1, 1);
+    op[0].fence = fence[0];
+    fill(&op[1], ONCE_OP_RENEW, 2, 1);
+    op[1].fence = fence[1];
+    fill(&op[2], ONCE_OP_CLAIM, 3, 1);
+    T_EQ(s->ops->apply(s, ops, 3, &err), ONCE_OK);
+    T_EQ(op[0].rc, ONCE_ESTORE);
+    T_EQ(op[1].rc, ONCE_OK);
+    T_EQ(op[2].rc, ONCE_OWNER);
+    T_EQ(s->ops->apply(s, ops, 1, &err), ONCE_ESTORE); /* then it says why */
+    T_OK(strstr(err.text, "once init") != NULL);
     once_store_close(s);
 }
 
@@ -1100,6 +1169,8 @@ static void alone(void)
     T_RUN(a_row_that_does_not_check_is_an_error_and_stays);
     T_RUN(a_locked_row_is_answered_alone);
     T_RUN(a_claim_under_way_elsewhere_is_waited_for_a_while);
+    T_RUN(a_claim_under_way_elsewhere_keeps_no_other_waiting);
+    T_RUN(a_row_on_which_the_server_differs_is_answered_alone);
     T_RUN(of_all_who_take_over_at_once_one_is_the_owner);
     T_RUN(a_gateway_needs_functions_and_no_table);
     T_RUN(a_full_disk_refuses_claims_and_nothing_else);
