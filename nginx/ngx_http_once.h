@@ -34,6 +34,9 @@
 /* with its headers over ONCE_RESULT_MAX, a response is not kept */
 #define NGX_HTTP_ONCE_RESPONSE_MAX  (64 * 1024 * 1024)
 
+/* who waits holds a connection and its request's memory */
+#define NGX_HTTP_ONCE_WAIT_MAX      600000
+
 
 /*
  *          body read        granted           header        last byte

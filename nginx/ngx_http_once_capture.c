@@ -142,6 +142,13 @@ ngx_http_once_hold(ngx_http_request_t *r, ngx_http_once_ctx_t *ctx)
     u = r->upstream;
 
     ctx->heard = ngx_http_once_hear(r, ctx);
+
+    if (ctx->heard == ONCE__WHOLE
+        && (ctx->upstream_status < NGX_HTTP_OK || ctx->upstream_status > 599))
+    {
+        ctx->heard = ONCE__BROKEN;      /* 101: nobody asked for it */
+    }
+
     ctx->state = NGX_HTTP_ONCE_HOLD;
     ctx->keepalive = r->keepalive;
     ctx->length = r->headers_out.content_length_n;
@@ -365,6 +372,17 @@ ngx_http_once_hear(ngx_http_request_t *r, ngx_http_once_ctx_t *ctx)
         return ONCE__NOT_SENT;
     }
 
+#if (NGX_HTTP_CACHE)
+
+    if (r->cached && r->method == ctx->method) {
+
+        /* of an earlier request; what this one came to nobody knows */
+
+        return ONCE__BROKEN;
+    }
+
+#endif
+
     if (u->cleanup == NULL) {
 
         /* after X-Accel-Redirect or an intercepted error the head was whole */
@@ -384,10 +402,6 @@ ngx_http_once_hear(ngx_http_request_t *r, ngx_http_once_ctx_t *ctx)
 
         r->http_version = ctx->http_version;
         return ONCE__BROKEN;
-    }
-
-    if (ctx->upstream_status < NGX_HTTP_OK) {
-        return ONCE__BROKEN;    /* 101: nobody asked for it */
     }
 
     ngx_http_once_find_word(u, &ctx->word);

@@ -1090,8 +1090,8 @@ ngx_http_once_in_flight(ngx_conf_t *cf, ngx_command_t *cmd, void *conf)
     time.len = value[1].len - 5;
     wait = ngx_parse_time(&time, 0);
 
-    if (wait == NGX_ERROR || wait < 1 || wait > 3600000) {
-        return "needs a time of 1ms to 1h";
+    if (wait == NGX_ERROR || wait < 1 || wait > NGX_HTTP_ONCE_WAIT_MAX) {
+        return "needs a time of 1ms to 10m";
     }
 
     olcf->wait = (ngx_msec_t) wait;

@@ -153,8 +153,8 @@ typedef struct once_guard_options {
                             * passes [0]                                    */
     const char *realm;      /* [the request's host, lower case, no port]     */
     const char *methods;    /* those that are guarded ["POST PATCH"]         */
-    uint32_t in_flight_ms;  /* how long a repeat waits for the first; 0: it
-                            * gets 409 at once [0]                          */
+    uint32_t in_flight_ms;  /* how long a repeat waits for the first, at most
+                            * 600000; 0: it gets 409 at once [0]            */
     const char *final;      /* statuses that are final: "2xx 404"
                             * ["2xx 3xx 4xx 5xx"]                           */
     uint32_t lost;          /* enum once_guard_lost [ONCE_LOST_HOLD]         */

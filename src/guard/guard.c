@@ -15,7 +15,13 @@
 
 #include "core/error.h"
 
-enum { TTL_MS = 86400000, LEASE_MS = 30000, STORE_MS = 1000, BODY = 1 << 20 };
+enum {
+    TTL_MS = 86400000,
+    LEASE_MS = 30000,
+    STORE_MS = 1000,
+    IN_FLIGHT_MAX_MS = 600000,
+    BODY = 1 << 20
+};
 
 once_bytes once__text(const char *text)
 {
@@ -128,6 +134,10 @@ static int check_times(const once_guard_options *o, once_error *err)
                           "ttl_ms: %llu is below lease_ms (%u) or over ten "
                           "years",
                           (unsigned long long)o->ttl_ms, o->lease_ms);
+    if (o->in_flight_ms > IN_FLIGHT_MAX_MS)
+        return once__fail(err, ONCE_EINVAL,
+                          "in_flight_ms: %u is over %u (ten minutes)",
+                          o->in_flight_ms, IN_FLIGHT_MAX_MS);
     return ONCE_OK;
 }
 

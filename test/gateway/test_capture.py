@@ -5,12 +5,13 @@ whole, and what must not end a worker or a request on the way.
 """
 
 import re
+import time
 
 import pytest
 
 from backends import (STDERR, STDOUT, FastCgi, Keep, Scgi, Uwsgi, cgi, end,
                       fastcgi, record)
-from gateway import (Answer, Hold, Raw, Reset, debugging, eventually, guarded,
+from gateway import (MARK, Answer, Drop, Hold, Raw, Reset, Silent, debugging, eventually, guarded,
                      is_new, is_problem, is_replay)
 
 pytestmark = pytest.mark.nginx_only("protocols and filters of nginx")
@@ -48,7 +49,8 @@ SERVER = (
     passing("/uwsgi-direct/", "uwsgi", "uwsgi_buffering off;") +
     passing("/scgi/", "scgi") +
     passing("/scgi-direct/", "scgi", "scgi_buffering off;") +
-    guarded("/old/", "proxy_http_version 1.0;"))
+    guarded("/old/", "proxy_http_version 1.0;") +
+    guarded("/one/", "proxy_http_version 1.1;"))
 
 
 def unknown(case):
@@ -224,6 +226,85 @@ def test_a_worker_outlives_its_own_debug_lines(make, store):
     # Each timer names the descriptor of a connection: a small number.
     timers = re.findall(r"event timer add: (-?\d+):", said)
     assert timers and all(0 <= int(fd) < 1000 for fd in timers)
+
+# ---- A head that is none -------------------------------------------------
+
+
+@pytest.mark.parametrize("status", [100, 103, 199, 600, 777, 999])
+@pytest.mark.parametrize("where", ["/old/", "/one/", "/fastcgi/", "/uwsgi/",
+                                   "/scgi/"])
+def test_a_status_that_is_none_is_of_unknown_outcome(site, where, status):
+    answer = Answer(status, b"made\n") if where in ("/old/", "/one/") \
+        else Raw(fastcgi(status, b"made")) if where == "/fastcgi/" \
+        else Raw(cgi(status, b"made", length=4))
+    unknown(site.case(where, answer, SECOND))
+
+
+def test_a_stream_with_a_status_that_is_none_is_of_unknown_outcome(site):
+    unknown(site.case("/one/", Answer(601, b"data: 1\n\n", [
+        ("Content-Type", "text/event-stream")]), SECOND))
+
+
+CACHE = """
+    proxy_cache_path FOLDER/cache keys_zone=kept:1m;
+"""
+
+CACHED = """
+    proxy_http_version 1.1;
+    proxy_cache kept;
+    proxy_cache_methods POST;
+    proxy_cache_key $uri;
+    proxy_cache_valid 201 1s;
+    proxy_ignore_headers Cache-Control Expires;
+    proxy_cache_use_stale error timeout updating http_500;
+    proxy_read_timeout 300ms;
+    %s
+"""
+
+
+@pytest.mark.parametrize("how, script", [
+    ("", Drop()), ("", Reset()), ("", Silent()), ("", Answer(500, b"no\n")),
+    ("", Raw(b"garbage\r\n\r\n")),
+    ("proxy_cache_revalidate on;", Answer(304, b""))],
+                         ids=["dropped", "reset", "silent", "500", "garbage",
+                              "revalidated"])
+def test_a_stale_response_is_no_outcome(make, how, script):
+    site = make(guarded("/pay/", CACHED % how) + guarded("/by/", CACHED % how,
+                target="http://$there") + "set $there origin;",
+                http=CACHE, start=False)
+    code, said = site.gateway.check()
+    if code != 0:
+        # A cache of guarded responses may be refused altogether.
+        assert "cache" in said, said
+        return
+    site.start()
+    for where in ("/pay/", "/by/"):
+        c = site.case(where, Answer(201, b"the first customer's\n", [
+            ("ETag", '"1"')]), script, SECOND)
+        assert c.post(key=MARK + "first").status == 201
+        seen = len(c.requests)
+        # Expired in whole seconds; until then it is a hit, or sent again.
+        eventually(lambda c=c: expired(site, c))
+        del c.requests[:]
+        c.script = (script, SECOND)
+        assert seen
+        r = c.post()
+        if r.code() is None:
+            # No cache here after all: this is the upstream's own answer.
+            assert r.status in (304, 500) and b"customer" not in r.body
+        else:
+            is_problem(r, "outcome-unknown", r.status)
+            is_problem(c.post(), "outcome-unknown")
+        assert c.executions == 1
+
+
+def expired(site, case):
+    """Whether what the cache has for this path is older than it may be."""
+    for path in (site.folder / "cache").rglob("*"):
+        if path.is_file() and case.path.encode() in path.read_bytes():
+            return time.time() > path.stat().st_mtime + 2.5
+    return True
+
 
 # ---- What nginx -t says --------------------------------------------------
 
