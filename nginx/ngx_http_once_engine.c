@@ -496,7 +496,7 @@ ngx_http_once_notified(ngx_event_t *ev)
 {
     char                     text[256];
     uint64_t                 count;
-    ngx_uint_t               i;
+    ngx_uint_t               i, level;
     ngx_http_once_store_t  **store;
     ngx_http_once_worker_t  *w;
 
@@ -525,7 +525,11 @@ ngx_http_once_notified(ngx_event_t *ev)
         pthread_mutex_unlock(&w->mutex);
 
         if (text[0]) {
-            ngx_log_error(NGX_LOG_ERR, ev->log, 0, "once_store \"%V\": %s",
+            level = (ngx_strncmp(text, ONCE_EVENT_SILENT,
+                                 sizeof(ONCE_EVENT_SILENT) - 1) == 0)
+                        ? NGX_LOG_CRIT : NGX_LOG_ERR;
+
+            ngx_log_error(level, ev->log, 0, "once_store \"%V\": %s",
                           &w->store->name, text);
         }
     }

@@ -205,6 +205,8 @@ typedef struct once_engine_options {
     /*
      * What an operator should read: the store failed, clocks drifted and
      * forgetting has stopped, a record does not check. On the engine's thread.
+     * A text that begins with ONCE_EVENT_SILENT says that nothing is granted
+     * or replayed until another text says that the store answers again.
      */
     void (*event)(void *user, const char *text);
     /* The store's clock in ms since 1970, for tests. NULL: the host's. */
@@ -220,6 +222,8 @@ typedef struct once_engine_options {
     uint32_t late_ms;
     uint32_t late_bytes;
 } once_engine_options;
+
+#define ONCE_EVENT_SILENT "the store does not answer"
 
 #define ONCE_ENGINE_OPTIONS_INIT                                               \
     {                                                                          \

@@ -365,7 +365,7 @@ static int journal_apply(once_store *store, once_op **ops, size_t n,
     once__arena_reset(&s->arena);
     if (n == 0)
         return ONCE_OK;
-    code = once__places_look(&s->places, 0, err);
+    code = once__places_look(&s->places, err);
     if (code == ONCE_OK)
         code = once__journal_lock(&s->log, err);
     if (code != ONCE_OK)
@@ -384,7 +384,7 @@ static int journal_apply(once_store *store, once_op **ops, size_t n,
     if (code == ONCE_OK)
         code = once__journal_sync(&s->log, b.wait, err);
     if (code == ONCE_OK && b.changed)
-        code = once__places_look(&s->places, 1, err);
+        code = once__places_look(&s->places, err);
     look_after(s);
     return code;
 }
@@ -522,7 +522,7 @@ static int journal_scan(once_store *store, int what, const uint8_t *after,
 
     if (what < ONCE_SCAN_ALL || what > ONCE_SCAN_KEEP)
         return once__fail(err, ONCE_EINVAL, "what: %d is not a scan", what);
-    code = once__places_look(&s->places, 0, err);
+    code = once__places_look(&s->places, err);
     if (code != ONCE_OK)
         return code;
     code = what == ONCE_SCAN_ALL ? scan_all(s, after, &v, err)

@@ -8,20 +8,9 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
-#include <time.h>
 #include <unistd.h>
 
 #include "core/error.h"
-
-enum { LOOK_MS = 500 };
-
-static uint64_t steady_ms(void)
-{
-    struct timespec t;
-
-    (void)clock_gettime(CLOCK_MONOTONIC, &t);
-    return (uint64_t)t.tv_sec * 1000 + (uint64_t)t.tv_nsec / 1000000;
-}
 
 /* The program may change its folder, so the path must not depend on it. Links
  * stay in it: one that leads elsewhere tomorrow leads others there. */
@@ -80,18 +69,13 @@ static int look(const struct once__place *p, once_error *err)
     return ONCE_OK;
 }
 
-int once__places_look(struct once__places *p, int now, once_error *err)
+int once__places_look(const struct once__places *p, once_error *err)
 {
-    uint64_t ms = steady_ms();
     size_t i;
 
-    if (!now && p->looked_ms != 0 && ms - p->looked_ms < LOOK_MS)
-        return ONCE_OK;
-    p->looked_ms = 0;
     for (i = 0; i < p->count; i++)
         if (look(&p->place[i], err) != ONCE_OK)
             return ONCE_ESTORE;
-    p->looked_ms = ms;
     return ONCE_OK;
 }
 

@@ -235,7 +235,7 @@ static int open_file(struct sqlite *s, const char *rest, once_error *err)
     if (code == ONCE_OK)
         code = once__sqlite_keeper_open(s->path, &s->places.place[1], err,
                                         &s->keeper);
-    if (code == ONCE_OK && once__places_look(&s->places, 1, err) != ONCE_OK) {
+    if (code == ONCE_OK && once__places_look(&s->places, err) != ONCE_OK) {
         code = ONCE_EOPEN;
         if (err != NULL)
             err->code = code;
@@ -453,14 +453,12 @@ static int write_rest(struct sqlite *s, struct batch *b)
 /* Connected, and to what was opened in the beginning. */
 static int reconnect(struct sqlite *s, once_error *err)
 {
-    int was = s->link.db != NULL;
-
-    if (once__places_look(&s->places, !was, err) != ONCE_OK)
+    if (once__places_look(&s->places, err) != ONCE_OK)
         return ONCE_ESTORE;
-    if (was)
+    if (s->link.db != NULL)
         return ONCE_OK;
     if (connect_link(s, err) == ONCE_OK) {
-        if (once__places_look(&s->places, 1, err) == ONCE_OK)
+        if (once__places_look(&s->places, err) == ONCE_OK)
             return ONCE_OK;
         once__sqlite_disconnect(&s->link);
     }
@@ -490,7 +488,7 @@ static int sqlite_apply(once_store *store, once_op **ops, size_t n,
     rc = write_rest(s, &b);
     if (rc != SQLITE_OK)
         return unknown(s, "writing", rc, err);
-    return once__places_look(&s->places, 1, err);
+    return once__places_look(&s->places, err);
 }
 
 /* ---- Scanning ---------------------------------------------------------- */
