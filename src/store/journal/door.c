@@ -328,7 +328,8 @@ static void leave_last(struct once__journal *j)
     if (s->poisoned) {
         note.state = ONCE__LEFT_CUT;
         note.at = s->durable;
-    } else if (synced == ONCE_OK && locked == 0 && s->durable == s->tail) {
+    } else if (synced == ONCE_OK && locked == 0 && !s->broken &&
+               s->durable == s->tail) {
         note.state = ONCE__LEFT_CLEAN;
         note.at = s->tail;
     } /* else somebody died here; the next one sees to it */

@@ -171,6 +171,7 @@ struct once__shared {
     _Atomic uint64_t first, last;
     _Atomic uint64_t ready;    /* segments behind `last` up to this are made */
     _Atomic uint32_t poisoned; /* errno of a flush or write that failed      */
+    _Atomic uint32_t broken;   /* all below may be half done: repair it      */
     _Atomic uint32_t full;     /* no further segment could be made           */
     _Atomic uint32_t flushing; /* a flush has begun and not ended            */
     _Atomic uint32_t open;     /* recovered: the rest may be used            */
@@ -311,7 +312,7 @@ int once__segment_retire(struct once__journal *j, uint64_t id);
 
 /* ---- log.c: appending, reading, flushing -------------------------------- */
 
-/* Takes the lock, mending what a dead holder left. ONCE_OK or ONCE_ESTORE. */
+/* Takes the lock, repairing what a dead holder left. ONCE_OK or ONCE_ESTORE. */
 ONCE_CHECK int once__journal_lock(struct once__journal *j, once_error *err);
 void once__journal_unlock(struct once__journal *j);
 /* Makes sure that a frame of `length` bytes fits and `reserve` bytes are left.
@@ -347,6 +348,10 @@ int once__journal_rewrite(int fd, uint64_t from, uint64_t to);
 /* After this nothing is answered until all have closed. */
 int once__journal_poison(struct once__journal *j, int number, const char *what,
                          once_error *err);
+/* With the lock: a write failed. Where only this process is short of something
+ * the next one repairs it, otherwise the same as above. */
+int once__journal_unwritten(struct once__journal *j, int number,
+                            const char *what, once_error *err);
 /* Appends a MARK, which follows frames of the generation `before`. */
 ONCE_CHECK int once__journal_mark(struct once__journal *j, uint64_t before,
                                   once_error *err);

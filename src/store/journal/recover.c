@@ -613,9 +613,12 @@ static int forget_next(struct recovery *r)
     if (id > j->shared->ready)
         return ONCE_OK;
     fd = once__segment_file(j, id);
-    if (fd < 0 || once__journal_write(fd, nothing, sizeof(nothing), 0) != 0 ||
-        fdatasync(fd) != 0)
-        return trouble(r, id, "taking its header away");
+    if (fd < 0)
+        return trouble(r, id, "opening");
+    if (once__journal_write(fd, nothing, sizeof(nothing), 0) != 0)
+        return once__journal_unwritten(j, errno, "a write", r->err);
+    if (fdatasync(fd) != 0)
+        return once__journal_poison(j, errno, "a flush", r->err);
     return ONCE_OK;
 }
 
