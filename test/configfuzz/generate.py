@@ -181,6 +181,8 @@ class Maker:
                 out.append("proxy_http_version 1.1;")
                 if d.chance(0.6):
                     out.append('proxy_set_header Connection "";')
+            if d.chance(0.06):
+                out += ["slice 42;", "proxy_set_header Range $slice_range;"]
         if prefix == "fastcgi" and d.chance(0.3):
             out.append("fastcgi_keep_conn on;")
         return out
@@ -377,7 +379,8 @@ class Maker:
         for share, word in (
                 (0.7 if self.caching else 0.02, "stale"), (0.12, "slow"),
                 (0.05, "early"), (0.2, "keep"), (0.06, "big"),
-                (0.03, "sse")):
+                (0.03, "sse"), (0.02, "ndjson"), (0.03, "unbuffered"),
+                (0.1, "part")):
             if d.chance(share):
                 words.append(word)
         if self.accel and d.chance(0.7 if role == "main" else 0.05):

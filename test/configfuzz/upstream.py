@@ -23,7 +23,9 @@ words:
     early         before the body is read
     keep          the connection stays open
     big           100,000 bytes
-    sse           text/event-stream
+    sse, ndjson   a type that is streamed
+    unbuffered    with an X-Accel-Buffering: no
+    part          206 and the first half of what was asked for with a Range
     accel=URI     with an X-Accel-Redirect
     outcome=WORD  with an Idempotency-Outcome
 """
@@ -50,6 +52,7 @@ class Execution:
     def __init__(self, number, role, protocol, headers, method, uri):
         self.number = number
         self.role = role
+        self.headers = headers
         self.protocol = protocol
         self.method = method
         self.uri = uri
@@ -65,6 +68,7 @@ class Execution:
         self.outcome = None
         self.streamed = False
         self.body = b""
+        self.keep = headers.get("connection") != "close"
         self.done = False       # everything that was to be sent has been
         self.gone = False       # nginx had closed before that
         self.seconds = 0.0
@@ -99,7 +103,8 @@ def whole(protocol, kind, frame, accel):
         if protocol == "fastcgi":
             return "no" if frame == "close" else "maybe"
         kind = "cut"
-    if kind == "cut" and frame == "close" and protocol != "fastcgi":
+    if frame == "close" and (kind == "short" or kind == "cut" and
+                             protocol != "fastcgi"):
         return "maybe"
     return "no"
 
@@ -124,7 +129,7 @@ class Play:
         e.line = line
         self.slow = "slow" in words
         self.early = "early" in words
-        self.keep = ("keep" in words and kind == "whole" and
+        self.keep = ("keep" in words and kind == "whole" and e.keep and
                      "close" not in words and e.protocol in ("http", "fastcgi"))
         self.data = b""
         self.after = "close"
@@ -150,7 +155,7 @@ class Play:
         e.whole = whole(e.protocol, kind, frame, e.accel)
         if e.status > 599:
             e.whole = "maybe"
-        e.streamed = "sse" in words
+        e.streamed = bool({"sse", "ndjson", "unbuffered"} & set(words))
         self.answer(e, kind, frame, words)
 
     @staticmethod
@@ -158,6 +163,12 @@ class Play:
         if protocol in ("http", "uwsgi"):
             return b"HTTP/1.1 %d Fine\r\n" % status
         return b"Status: %d Fine\r\n" % status
+
+    @staticmethod
+    def type(words):
+        return (b"text/event-stream" if "sse" in words else
+                b"application/x-ndjson" if "ndjson" in words else
+                b"text/plain")
 
     @staticmethod
     def wrap(protocol, data):
@@ -174,10 +185,18 @@ class Play:
         e.body = body
         head = self.first(e.protocol, e.status)
         head += b"Content-Type: %s\r\nX-Up-Number: %d\r\nX-Up-Key: %s\r\n" % (
-            b"text/event-stream" if e.streamed else b"text/plain", e.number,
-            (e.key or "-").encode())
+            self.type(words), e.number, (e.key or "-").encode())
+        if "unbuffered" in words:
+            head += b"X-Accel-Buffering: no\r\n"
         if "stale" in words:
             head += b"X-Accel-Expires: @1\r\n"
+        if "part" in words and frame == "cl" and "range" in e.headers:
+            body = body[:len(body) // 2]
+            head = head.replace(b" %d Fine" % e.status, b" 206 Fine")
+            head += b"Content-Range: bytes 0-%d/%d\r\n" % (
+                len(body) - 1, len(e.body))
+            e.status = 206
+            e.body = body
         if e.accel:
             head += b"X-Accel-Redirect: %s\r\n" % e.accel.encode()
         if e.outcome:
@@ -348,8 +367,11 @@ class Upstreams:
             return kind, data[:size]
 
         params = b""
+        keep = 0
         while True:
             kind, data = await read()
+            if kind == 1:
+                keep = data[2] & 1
             if kind == 4:
                 if not data:
                     break
@@ -373,6 +395,7 @@ class Upstreams:
             headers[header_name(name)] = \
                 params[at:at + sizes[1]].decode("latin-1")
             at += sizes[1]
+        headers["connection"] = "" if keep else "close"
 
         async def body():
             while (await read())[1]:
