@@ -17,6 +17,9 @@ static ngx_int_t ngx_http_once_body_filter(ngx_http_request_t *r,
     ngx_chain_t *in);
 static ngx_int_t ngx_http_once_hold(ngx_http_request_t *r,
     ngx_http_once_ctx_t *ctx);
+static ngx_uint_t ngx_http_once_streams(ngx_http_request_t *r,
+    ngx_http_once_ctx_t *ctx);
+static ngx_uint_t ngx_http_once_bodiless(ngx_http_request_t *r);
 static int ngx_http_once_hear(ngx_http_request_t *r,
     ngx_http_once_ctx_t *ctx);
 static void ngx_http_once_finalize_upstream(ngx_http_request_t *r,
@@ -134,7 +137,6 @@ ngx_http_once_header_filter(ngx_http_request_t *r)
 static ngx_int_t
 ngx_http_once_hold(ngx_http_request_t *r, ngx_http_once_ctx_t *ctx)
 {
-    ngx_str_t            *type;
     ngx_http_upstream_t  *u;
 
     ONCE_FAILPOINT("response-head");
@@ -180,14 +182,7 @@ ngx_http_once_hold(ngx_http_request_t *r, ngx_http_once_ctx_t *ctx)
         }
     }
 
-    type = &r->headers_out.content_type;
-
-    if (ctx->heard == ONCE__WHOLE
-        && type->len >= sizeof("text/event-stream") - 1
-        && ngx_strncasecmp(type->data, (u_char *) "text/event-stream",
-                           sizeof("text/event-stream") - 1)
-           == 0)
-    {
+    if (ctx->heard == ONCE__WHOLE && ngx_http_once_streams(r, ctx)) {
         if (u != NULL) {
             u->buffering = 0;
         }
@@ -196,6 +191,45 @@ ngx_http_once_hold(ngx_http_request_t *r, ngx_http_once_ctx_t *ctx)
     }
 
     return NGX_OK;
+}
+
+
+/*
+ * A stream is passed on part by part, and not kept.  It has the type of one,
+ * or the upstream or the configuration wants it unbuffered; in the latter case
+ * a declared length says that it is none.
+ */
+
+static ngx_uint_t
+ngx_http_once_streams(ngx_http_request_t *r, ngx_http_once_ctx_t *ctx)
+{
+    once_bytes            type;
+    ngx_http_upstream_t  *u;
+
+    type.data = r->headers_out.content_type.data;
+    type.size = r->headers_out.content_type.len;
+
+    if (once__type_streams(type)) {
+        return 1;
+    }
+
+    u = r->upstream;
+
+    if (u == NULL || u->cleanup == NULL || u->buffering
+        || ngx_http_once_bodiless(r))
+    {
+        return 0;
+    }
+
+    return u->conf->buffering || ctx->length == -1;
+}
+
+
+static ngx_uint_t
+ngx_http_once_bodiless(ngx_http_request_t *r)
+{
+    return r->headers_out.status == NGX_HTTP_NO_CONTENT
+           || r->headers_out.status == NGX_HTTP_NOT_MODIFIED;
 }
 
 
@@ -554,8 +588,7 @@ ngx_http_once_body_filter(ngx_http_request_t *r, ngx_chain_t *in)
 
     if (ctx->heard == ONCE__WHOLE && ctx->length != -1
         && ctx->length != (off_t) ctx->body_len
-        && r->headers_out.status != NGX_HTTP_NO_CONTENT
-        && r->headers_out.status != NGX_HTTP_NOT_MODIFIED)
+        && !ngx_http_once_bodiless(r))
     {
         ctx->heard = ONCE__BROKEN;      /* not what was declared */
     }
@@ -893,9 +926,7 @@ ngx_http_once_send_held(ngx_http_request_t *r, ngx_http_once_ctx_t *ctx,
         b->pos = ctx->body;
         b->last = ctx->body + ctx->body_len;
 
-        if (r->headers_out.status != NGX_HTTP_NO_CONTENT
-            && r->headers_out.status != NGX_HTTP_NOT_MODIFIED)
-        {
+        if (!ngx_http_once_bodiless(r)) {
             ngx_http_clear_content_length(r);
             r->headers_out.content_length_n = (off_t) ctx->body_len;
         }

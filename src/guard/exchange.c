@@ -501,22 +501,15 @@ static once_bytes word_of(const once_http_answer *a)
     return once__text(word);
 }
 
-static int is_event_stream(const once_http_answer *a)
+static int is_of_streams(const once_http_answer *a)
 {
-    static const char type[] = "text/event-stream";
     size_t i;
 
-    for (i = 0; i < a->n; i++) {
-        once_bytes value = once__text(a->headers[i].value);
-
-        if (value.size < sizeof(type) - 1 ||
-            !once__same_name(once__text(a->headers[i].name),
-                             once__text("Content-Type")))
-            continue;
-        value.size = sizeof(type) - 1;
-        if (once__same_name(value, once__text(type)))
+    for (i = 0; i < a->n; i++)
+        if (once__same_name(once__text(a->headers[i].name),
+                            once__text("Content-Type")) &&
+            once__type_streams(once__text(a->headers[i].value)))
             return 1;
-    }
     return 0;
 }
 
@@ -594,10 +587,9 @@ int once_exchange_answer(once_exchange *x, const once_http_answer *a,
         x->state = SEND;
         return ONCE_HTTP_SEND;
     }
-    x->heard =
-        a->streamed || a->body.size > o->max_response || is_event_stream(a)
-            ? ONCE__UNSTORABLE
-            : ONCE__WHOLE;
+    x->heard = a->streamed || a->body.size > o->max_response || is_of_streams(a)
+                   ? ONCE__UNSTORABLE
+                   : ONCE__WHOLE;
     return record(x, a, wake, user);
 }
 

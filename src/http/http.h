@@ -158,6 +158,10 @@ int once__header_stored(once_bytes name, const once__header_policy *policy);
  * pass in neither direction. */
 int once__header_internal(once_bytes name);
 
+/* 1 if responses of this Content-Type are streams, whose reader wants each part
+ * when it comes: server-sent events, NDJSON. They are not kept. */
+int once__type_streams(once_bytes type);
+
 /* ---- Stored responses (section 5), response.c --------------------------- */
 
 enum once__response_flags {

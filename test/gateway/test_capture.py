@@ -50,7 +50,9 @@ SERVER = (
     passing("/scgi/", "scgi") +
     passing("/scgi-direct/", "scgi", "scgi_buffering off;") +
     guarded("/old/", "proxy_http_version 1.0;") +
-    guarded("/one/", "proxy_http_version 1.1;"))
+    guarded("/one/", "proxy_http_version 1.1;") +
+    guarded("/direct/", "proxy_http_version 1.1; proxy_buffering off;") +
+    guarded("/direct-no/", "proxy_ignore_headers X-Accel-Buffering;"))
 
 
 def unknown(case):
@@ -304,6 +306,76 @@ def expired(site, case):
         if path.is_file() and case.path.encode() in path.read_bytes():
             return time.time() > path.stat().st_mtime + 2.5
     return True
+
+
+# ---- Streams -------------------------------------------------------------
+
+STREAMS = {
+    "ndjson": ("/one/", b"Content-Type: application/x-ndjson\r\n"),
+    "ndjson_of_known_length": (
+        "/one/", b"Content-Type: application/x-ndjson; charset=utf-8\r\n"
+        b"Content-Length: 14\r\n"),
+    "asked_for_by_the_upstream": ("/one/", b"X-Accel-Buffering: no\r\n"),
+    "asked_for_and_of_known_length": (
+        "/one/", b"X-Accel-Buffering: no\r\nContent-Length: 14\r\n"),
+    "configured": ("/direct/", b""),
+}
+
+
+@pytest.mark.parametrize("where, head", STREAMS.values(), ids=STREAMS.keys())
+def test_a_stream_passes_part_by_part_and_is_not_kept(site, where, head):
+    hold = Hold(Raw(b'{"n":2}'), before=b"HTTP/1.1 200 OK\r\n" + head +
+                b"Connection: close\r\n\r\n" + b'{"n":1}')
+    c = site.case(where, hold, SECOND)
+    with c.start() as client:
+        hold.wait()
+        raw = client.reader.head()
+        assert b"Idempotency-Status: new" in raw
+        # The first part is here while the upstream still holds the second.
+        while b'{"n":1}' not in client.reader.buffer:
+            assert client.reader.more()
+        is_problem(c.post(), "response-unavailable")
+        hold.go.set()
+        while b'{"n":2}' not in client.reader.buffer:
+            assert client.reader.more()
+    is_problem(c.post(), "response-unavailable")
+    assert c.executions == 1
+
+
+def test_a_stream_that_is_cut_is_cut_for_the_client(site):
+    # It was recorded before its first byte left, and nobody repeats it.
+    c = site.case("/direct/", Raw(
+        b"HTTP/1.1 201 Made\r\nTransfer-Encoding: chunked\r\n\r\n5\r\nhel"),
+        SECOND)
+    r = c.post()
+    assert r.truncated and r.status == 201
+    is_problem(c.post(), "response-unavailable")
+    assert c.executions == 1
+
+
+@pytest.mark.parametrize("kind", ["fastcgi", "uwsgi", "scgi"])
+def test_unbuffered_means_a_stream_in_every_protocol(site, kind):
+    data = fastcgi(201, b"made") if kind == "fastcgi" else cgi(201, b"made")
+    c = site.case("/%s-direct/" % kind, Raw(data), SECOND)
+    is_new(c.post(), body=b"made")
+    is_problem(c.post(), "response-unavailable")
+    assert c.executions == 1
+
+
+@pytest.mark.parametrize("where, script, body", [
+    ("/direct/", Answer(201, b"made\n"), b"made\n"),
+    ("/direct/", Answer(204, b""), b""),
+    ("/direct-no/", Answer(201, b"made\n", [("X-Accel-Buffering", "no")]),
+     b"made\n"),
+    ("/direct/", Raw(b"HTTP/1.1 201 Made\r\nX-Accel-Buffering: yes\r\n\r\n"
+                     b"made\n"), b"made\n")],
+                         ids=["declared", "204", "ignored", "buffered"])
+def test_what_is_no_stream_is_kept(site, where, script, body):
+    c = site.case(where, script, SECOND)
+    first = c.post()
+    assert (first.body, first.once) == (body, "new")
+    is_replay(c.post(), first)
+    assert c.executions == 1
 
 
 # ---- What nginx -t says --------------------------------------------------

@@ -515,6 +515,7 @@ static void print_refusal(const struct location *l, const char *text)
     static const char *const members[][2] = {
         {"scope", "once_scope"},
         {"lease_ms", "once_lease"},
+        {"in_flight_ms", "once_in_flight"},
         {"ttl_ms", "once_ttl"},
         {"final", "once_final"},
         {"release", "once_release"},
