@@ -265,6 +265,7 @@ ngx_int_t ngx_http_once_set_replay(ngx_http_request_t *r,
     ngx_http_once_ctx_t *ctx, ngx_buf_t *b);
 ngx_int_t ngx_http_once_mark_new(ngx_http_request_t *r,
     ngx_http_once_ctx_t *ctx);
+ngx_int_t ngx_http_once_set_last_modified(ngx_http_request_t *r);
 void ngx_http_once_strip_headers(ngx_http_request_t *r);
 ngx_int_t ngx_http_once_add_header(ngx_http_request_t *r, const char *name,
     const char *value);

@@ -111,6 +111,51 @@ ngx_http_once_add_header(ngx_http_request_t *r, const char *name,
 }
 
 
+/*
+ * Of a file nginx knows the time only, and makes the header from it when the
+ * response leaves.  The record has to have it, so it is made here.
+ */
+
+ngx_int_t
+ngx_http_once_set_last_modified(ngx_http_request_t *r)
+{
+    u_char           *p;
+    ngx_table_elt_t  *h;
+
+    if (r->headers_out.last_modified != NULL
+        || r->headers_out.last_modified_time == -1
+        || (r->headers_out.status != NGX_HTTP_OK
+            && r->headers_out.status != NGX_HTTP_NO_CONTENT))
+    {
+        return NGX_OK;
+    }
+
+    p = ngx_pnalloc(r->pool, sizeof("Mon, 28 Sep 1970 06:00:00 GMT"));
+    h = ngx_list_push(&r->headers_out.headers);
+
+    if (h == NULL) {
+        return NGX_ERROR;
+    }
+
+    h->hash = 0;
+
+    if (p == NULL) {
+        return NGX_ERROR;
+    }
+
+    h->hash = 1;
+    ngx_str_set(&h->key, "Last-Modified");
+    h->lowcase_key = (u_char *) "last-modified";
+    h->value.data = p;
+    h->value.len = (size_t)
+                   (ngx_http_time(p, r->headers_out.last_modified_time) - p);
+
+    r->headers_out.last_modified = h;
+
+    return NGX_OK;
+}
+
+
 /* our headers do not come from the upstream */
 
 void
@@ -448,6 +493,12 @@ ngx_http_once_restore_header(ngx_http_request_t *r, once__header *header)
         out = (u_char *) &r->headers_out;
         *(ngx_table_elt_t **) (out + ngx_http_once_special[header->tag - 1])
             = h;
+
+        if (r->headers_out.last_modified == h) {
+            r->headers_out.last_modified_time =
+                            ngx_parse_http_time(h->value.data, h->value.len);
+        }
+
         return NGX_OK;
     }
 

@@ -35,6 +35,7 @@ static ngx_uint_t ngx_http_once_at_end(ngx_http_request_t *r,
 static void ngx_http_once_consume(ngx_chain_t *cl);
 static ngx_int_t ngx_http_once_collect(ngx_http_request_t *r,
     ngx_http_once_ctx_t *ctx, ngx_buf_t *b, size_t size);
+static ngx_int_t ngx_http_once_read(ngx_buf_t *b, u_char *p, size_t size);
 static ngx_int_t ngx_http_once_mark(ngx_http_request_t *r,
     ngx_http_once_ctx_t *ctx, ngx_chain_t *in);
 static void ngx_http_once_be_patient(ngx_http_request_t *r,
@@ -160,6 +161,10 @@ ngx_http_once_hold(ngx_http_request_t *r, ngx_http_once_ctx_t *ctx)
     /* ssi, addition and slice ask for it in header filters that run late */
 
     r->preserve_body = 1;
+
+    if (ngx_http_once_set_last_modified(r) != NGX_OK) {
+        return NGX_ERROR;
+    }
 
     /* the whole response is recorded, and the whole response is repeated */
 
@@ -639,13 +644,41 @@ ngx_http_once_collect(ngx_http_request_t *r, ngx_http_once_ctx_t *ctx,
     if (ngx_buf_in_memory(b)) {
         ngx_memcpy(p, b->pos, size);
 
-    } else if (ngx_read_file(b->file, p, size, b->file_pos) != (ssize_t) size) {
+    } else if (ngx_http_once_read(b, p, size) != NGX_OK) {
         return NGX_ERROR;
     }
 
     ctx->body_len += size;
 
     return NGX_OK;
+}
+
+
+static ngx_int_t
+ngx_http_once_read(ngx_buf_t *b, u_char *p, size_t size)
+{
+    ssize_t      n;
+    ngx_file_t  *file;
+
+    file = b->file;
+
+    /* under "directio" only aligned parts could be read, and only so */
+
+    if (file->directio && ngx_directio_off(file->fd) == NGX_FILE_ERROR) {
+        ngx_log_error(NGX_LOG_ALERT, file->log, ngx_errno,
+                      ngx_directio_off_n " \"%s\" failed", file->name.data);
+        return NGX_ERROR;
+    }
+
+    n = ngx_read_file(file, p, size, b->file_pos);
+
+    if (file->directio && ngx_directio_on(file->fd) == NGX_FILE_ERROR) {
+        ngx_log_error(NGX_LOG_ALERT, file->log, ngx_errno,
+                      ngx_directio_on_n " \"%s\" failed", file->name.data);
+        return NGX_ERROR;
+    }
+
+    return (n == (ssize_t) size) ? NGX_OK : NGX_ERROR;
 }
 
 

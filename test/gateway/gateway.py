@@ -557,10 +557,13 @@ ALARMS = re.compile(
     r"ThreadSanitizer|runtime error:|Assertion|open socket #")
 
 
-def free_port():
-    with socket.socket() as s:
-        s.bind(("127.0.0.1", 0))
-        return s.getsockname()[1]
+def free_ports(n):
+    """Ports of this moment, no two the same."""
+    with contextlib.ExitStack() as stack:
+        sockets = [stack.enter_context(socket.socket()) for _ in range(n)]
+        for s in sockets:
+            s.bind(("127.0.0.1", 0))
+        return [s.getsockname()[1] for s in sockets]
 
 
 def guarded(prefix, more="", scope="off", target="http://origin", once="main"):
@@ -612,7 +615,7 @@ class Gateway:
     def check(self):
         """nginx -t. Returns (exit status, everything it said)."""
         if not self.port:
-            self.port, self.h2 = free_port(), free_port()
+            self.port, self.h2 = free_ports(2)
         self.render()
         out = subprocess.run(self.command("-t"), capture_output=True,
                              check=False, timeout=PATIENCE)
@@ -629,7 +632,7 @@ class Gateway:
     def _start(self):
         """False if somebody else was quicker to take the port."""
         if not self.port:
-            self.port, self.h2 = free_port(), free_port()
+            self.port, self.h2 = free_ports(2)
         self.render()
         with open(self.folder / "stderr.log", "ab") as err:
             # pylint: disable=consider-using-with

@@ -308,6 +308,78 @@ def expired(site, case):
     return True
 
 
+# ---- Files ---------------------------------------------------------------
+
+FILES = """
+    location /files/ {
+        internal;
+        alias FOLDER/files/;
+        types { image/png png; }
+        %s
+    }"""
+
+
+def served(make, more="", where="", **what):
+    """A site whose upstream hands out files."""
+    return make(guarded("/pay/", "proxy_http_version 1.1;" + where) +
+                FILES % more, **what)
+
+
+def by_file(site, name, body):
+    """A case whose answer is this file."""
+    path = site.folder / "files" / name
+    path.parent.mkdir(exist_ok=True)
+    path.write_bytes(body)
+    return site.case("/pay/", Answer(200, b"", [
+        ("X-Accel-Redirect", "/files/" + name)]), SECOND)
+
+
+@pytest.mark.parametrize("size", [1, 511, 512, 5000, 600000])
+@pytest.mark.parametrize("more", [
+    "", "directio 1; directio_alignment 512;", "directio 1; sendfile on;",
+    "directio 1; open_file_cache max=9; open_file_cache_min_uses 1;",
+    "directio 1; aio threads; output_buffers 1 64k;"],
+                         ids=["plain", "directio", "sendfile", "cached",
+                              "threads"])
+def test_a_file_of_an_internal_location_is_kept(make, more, size):
+    body = bytes(range(256)) * (size // 256) + b"!" * (size % 256)
+    site = served(make, more, store="memory")
+    c = by_file(site, "report", body)
+    first = is_new(c.post(), 200, body)
+    assert first.get("Last-Modified") and first.get("ETag")
+    is_replay(c.post(), first)
+    assert c.executions == 1
+
+
+def test_a_file_over_the_limit_passes(make):
+    body = b"x" * 100000
+    site = served(make, "directio 1;", "once_max_response 64k;",
+                  store="memory")
+    c = by_file(site, "report", body)
+    is_new(c.post(), 200, body)
+    is_problem(c.post(), "response-unavailable")
+    assert c.executions == 1
+
+
+@pytest.mark.parametrize("script", [
+    None, Answer(200, b"made\n", [
+        ("Last-Modified", "Sat, 21 Nov 2026 20:24:00 GMT")])],
+                         ids=["file", "upstream"])
+def test_what_is_reckoned_from_last_modified_is_the_same_again(make, script):
+    site = served(make, "expires modified +30d;", "expires modified +30d;",
+                  store="memory")
+    c = by_file(site, "report", b"made\n")
+    if script:
+        c.script = (script, SECOND)
+    first = is_new(c.post(), 200, b"made\n")
+    assert first.get("Expires")
+    # The age in Cache-Control counts the seconds, as it should.
+    again = c.post()
+    assert again.replayed
+    assert again.get("Last-Modified") == first.get("Last-Modified")
+    assert again.get("Expires") == first.get("Expires")
+
+
 # ---- Streams -------------------------------------------------------------
 
 STREAMS = {
