@@ -743,8 +743,9 @@ ngx_http_once_mark(ngx_http_request_t *r, ngx_http_once_ctx_t *ctx,
 
 /*
  * The engine answers when the lease is over.  Nobody waits so long for a
- * release or a surrender, and nginx would cut the connection after
- * send_timeout: the caller gets an answer before that.
+ * release or a surrender, and who set a shorter send_timeout does not want to
+ * wait longer for an outcome, either; but the store has its own time at least.
+ * nginx's own timer for sending stands still: nothing is being sent.
  */
 
 static void
@@ -757,8 +758,14 @@ ngx_http_once_be_patient(ngx_http_request_t *r, ngx_http_once_ctx_t *ctx)
     time = ctx->conf->store->timeout;
 
     if (ctx->deed == ONCE__DO_COMPLETE || ctx->deed == ONCE__DO_MARK) {
-        time = ngx_min(ctx->conf->lease + 1000,
-                       clcf->send_timeout - clcf->send_timeout / 4);
+        time = ngx_max(time, clcf->send_timeout - clcf->send_timeout / 4);
+        time = ngx_min(time, ctx->conf->lease + 1000);
+    }
+
+    r->connection->write->delayed = 1;
+
+    if (r->connection->write->timer_set) {
+        ngx_del_timer(r->connection->write);
     }
 
     ngx_add_timer(&ctx->timer, time);
@@ -849,6 +856,7 @@ ngx_http_once_stored(ngx_http_once_ctx_t *ctx, int rc)
     ngx_http_set_log_request(c->log, r);
 
     r->buffered &= ~NGX_HTTP_ONCE_BUFFERED;
+    c->write->delayed = 0;
 
     if (ctx->state == NGX_HTTP_ONCE_MARK
         && (rc == ONCE_OK || ctx->deed == ONCE__DO_RELEASE

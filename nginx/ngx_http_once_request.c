@@ -363,7 +363,10 @@ ngx_http_once_leave(ngx_http_request_t *r, ngx_http_once_ctx_t *ctx)
 
     ngx_http_once_abandon(ctx, ngx_http_once_was_sent(ctx));
 
-    r->buffered &= ~NGX_HTTP_ONCE_BUFFERED;
+    if (r->buffered & NGX_HTTP_ONCE_BUFFERED) {
+        r->buffered &= ~NGX_HTTP_ONCE_BUFFERED;
+        r->connection->write->delayed = 0;
+    }
     ctx->state = NGX_HTTP_ONCE_PASS;
 }
 

@@ -11,7 +11,7 @@ import pytest
 
 from backends import (STDERR, STDOUT, FastCgi, Keep, Scgi, Uwsgi, cgi, end,
                       fastcgi, record)
-from gateway import (MARK, Answer, Drop, Hold, Raw, Reset, Silent, debugging, eventually, guarded,
+from gateway import (MARK, Answer, Client, Drop, Hold, Locked, Raw, Reset, Silent, debugging, eventually, guarded,
                      is_new, is_problem, is_replay)
 
 pytestmark = pytest.mark.nginx_only("protocols and filters of nginx")
@@ -378,6 +378,45 @@ def test_what_is_reckoned_from_last_modified_is_the_same_again(make, script):
     assert again.replayed
     assert again.get("Last-Modified") == first.get("Last-Modified")
     assert again.get("Expires") == first.get("Expires")
+
+
+# ---- Send timeouts -------------------------------------------------------
+
+
+@pytest.mark.parametrize("size", [5, 40000])
+@pytest.mark.parametrize("more", ["", "once_max_response 1k;"])
+@pytest.mark.parametrize("timeout", ["0", "1ms"])
+def test_send_timeout_does_not_run_while_a_store_is_at_work(
+        make, timeout, more, size):
+    site = make(guarded("/pay/", "proxy_http_version 1.1; send_timeout %s; %s"
+                        % (timeout, more)), workers=1, start=False)
+    texts = site.gateway.texts
+    texts["http"] = re.sub(r"(once_store main [^;]+);", r"\1 timeout=60s;",
+                           texts["http"])
+    site.start()
+    for _ in range(3):
+        hold = Hold(Answer(201, b"x" * size))
+        c = site.case("/pay/", hold, SECOND)
+        with c.start(close=True) as client:
+            hold.wait()
+            with Locked(site):
+                hold.go.set()
+                site.turn()
+            first = client.read()
+        assert (first.status, first.once) == (201, "new"), first
+        assert c.executions == 1
+
+
+@pytest.mark.parametrize("timeout", ["0", "60s"])
+def test_a_request_behind_a_held_one_is_served(make, timeout):
+    site = make(guarded("/pay/", "send_timeout %s;" % timeout), workers=1)
+    with Client(site.gateway.port) as client:
+        for _ in range(5):
+            c = site.case("/pay/")
+            client.send(c.bytes())
+            is_new(client.read())
+            client.send(c.bytes())
+            assert client.read().replayed
 
 
 # ---- Streams -------------------------------------------------------------
