@@ -419,6 +419,72 @@ def test_a_request_behind_a_held_one_is_served(make, timeout):
             assert client.read().replayed
 
 
+# ---- Filters that want another response ----------------------------------
+
+MODULES = "/usr/lib/nginx/modules/ngx_http_%s_filter_module.so"
+
+# A GIF of one pixel.
+GIF = bytes.fromhex("47494638396101000100800000000000ffffff21f90401000000"
+                    "002c00000000010001000002024401003b")
+
+FILTERED = {
+    "an_image": ("image_filter size;", "image/gif", GIF, 200),
+    "no_image": ("image_filter size;", "image/gif", b"not an image", 200),
+    "no_image_to_test": ("image_filter test;", "image/gif", b"no image" * 9,
+                         415),
+    "nothing_to_test": ("image_filter test;", "image/gif", b"", 415),
+    "an_image_too_large": ("image_filter resize 1 1; image_filter_buffer 20;",
+                           "image/gif", GIF * 9, 415),
+    "a_page_instead": ("image_filter test; error_page 415 /page;",
+                       "image/gif", b"no image" * 9, 415),
+    "a_document": ("xslt_stylesheet FOLDER/sheet.xslt;", "text/xml",
+                   b"<pay/>", 200),
+    "no_document": ("xslt_stylesheet FOLDER/sheet.xslt;", "text/xml",
+                    b"no document", 500),
+    "half_a_document": ("xslt_stylesheet FOLDER/sheet.xslt;", "text/xml",
+                        b"<pay>", 500),
+}
+
+SHEET = b"""<xsl:stylesheet version="1.0"
+  xmlns:xsl="http://www.w3.org/1999/XSL/Transform">
+  <xsl:template match="/"><done/></xsl:template></xsl:stylesheet>"""
+
+
+@pytest.mark.parametrize("length", [True, False], ids=["length", "chunks"])
+@pytest.mark.parametrize("what", FILTERED)
+@pytest.mark.parametrize("limit", ["", "once_max_response 4;"],
+                         ids=["kept", "passed"])
+def test_a_filter_that_fails_costs_no_outcome(make, tmp_path, what, length,
+                                              limit):
+    more, kind, body, status = FILTERED[what]
+    (tmp_path / "sheet.xslt").write_bytes(SHEET)
+    site = make(guarded("/pay/", "proxy_http_version 1.1;" + limit +
+                        more.replace("FOLDER", str(tmp_path))) +
+                "location /page { return 415 page; }", store="memory",
+                main="".join("load_module %s;" % (MODULES % name)
+                             for name in ("image", "xslt")))
+    workers = site.gateway.worker_pids()
+    head = b"HTTP/1.1 200 OK\r\nX-Own: 1\r\nContent-Type: %s\r\n" % \
+        kind.encode()
+    c = site.case("/pay/", Raw(
+        head + b"Content-Length: %d\r\n\r\n%s" % (len(body), body) if length
+        else head + b"Transfer-Encoding: chunked\r\n\r\n" +
+        (b"%x\r\n%s\r\n" % (len(body), body) if body else b"") +
+        b"0\r\n\r\n"), SECOND)
+    first = c.post()
+    assert first.status == status and not first.truncated, first
+    for _ in range(2):
+        again = c.post()
+        if not limit or len(body) <= 4:
+            # The same response, through the same filter.
+            assert (again.status, again.body) == (first.status, first.body)
+        elif kind == "text/xml":
+            is_problem(again, "response-unavailable")
+        # image_filter takes each response for an image, problems included.
+    assert c.executions == 1
+    assert site.gateway.worker_pids() == workers
+
+
 # ---- Streams -------------------------------------------------------------
 
 STREAMS = {
