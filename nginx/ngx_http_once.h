@@ -115,6 +115,8 @@ typedef struct {
     ngx_str_t                    key_header;  /* "$http_x" alone: "x" */
     ngx_flag_t                   key_required;
     ngx_http_complex_value_t    *realm;
+    ngx_uint_t                   counts;      /* enum once__counts */
+    ngx_http_complex_value_t    *fingerprint; /* where it is not empty */
     ngx_uint_t                   methods;
     ngx_msec_t                   wait;
     once__statuses              *final;     /* as written */

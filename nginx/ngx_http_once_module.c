@@ -39,6 +39,8 @@ static char *ngx_http_once_key_directive(ngx_conf_t *cf, ngx_command_t *cmd,
     void *conf);
 static char *ngx_http_once_methods(ngx_conf_t *cf, ngx_command_t *cmd,
     void *conf);
+static char *ngx_http_once_fingerprint(ngx_conf_t *cf, ngx_command_t *cmd,
+    void *conf);
 static char *ngx_http_once_in_flight(ngx_conf_t *cf, ngx_command_t *cmd,
     void *conf);
 static char *ngx_http_once_final(ngx_conf_t *cf, ngx_command_t *cmd,
@@ -136,6 +138,13 @@ static ngx_command_t  ngx_http_once_commands[] = {
     { ngx_string("once_methods"),
       NGX_HTTP_ONCE_ANY|NGX_CONF_1MORE,
       ngx_http_once_methods,
+      NGX_HTTP_LOC_CONF_OFFSET,
+      0,
+      NULL },
+
+    { ngx_string("once_fingerprint"),
+      NGX_HTTP_ONCE_ANY|NGX_CONF_1MORE,
+      ngx_http_once_fingerprint,
       NGX_HTTP_LOC_CONF_OFFSET,
       0,
       NULL },
@@ -454,6 +463,8 @@ ngx_http_once_create_loc_conf(ngx_conf_t *cf)
      *     olcf->key = NULL;
      *     olcf->key_header = { 0, NULL };
      *     olcf->realm = NULL;
+     *     olcf->counts = 0;
+     *     olcf->fingerprint = NULL;
      *     olcf->methods = 0;
      *     olcf->final = NULL;
      *     olcf->release = NULL;
@@ -541,6 +552,11 @@ ngx_http_once_merge_loc_conf(ngx_conf_t *cf, void *parent, void *child)
     if (conf->methods == 0) {
         conf->methods = prev->methods ? prev->methods
                                       : (NGX_HTTP_POST|NGX_HTTP_PATCH);
+    }
+
+    if (conf->counts == 0) {
+        conf->counts = prev->counts ? prev->counts : ONCE__COUNT_ALL;
+        conf->fingerprint = prev->fingerprint;
     }
 
     if (conf->final == NULL) {
@@ -1055,6 +1071,55 @@ ngx_http_once_methods(ngx_conf_t *cf, ngx_command_t *cmd, void *conf)
             return NGX_CONF_ERROR;
         }
     }
+
+    return NGX_CONF_OK;
+}
+
+
+static char *
+ngx_http_once_fingerprint(ngx_conf_t *cf, ngx_command_t *cmd, void *conf)
+{
+    ngx_http_once_loc_conf_t *olcf = conf;
+
+    unsigned     counts;
+    ngx_str_t   *value;
+    ngx_uint_t   i;
+    once_bytes   word;
+
+    if (olcf->counts) {
+        return "is duplicate";
+    }
+
+    value = cf->args->elts;
+
+    if (cf->args->nelts == 2 && ngx_strchr(value[1].data, '$') != NULL) {
+        olcf->counts = ONCE__COUNT_ALL;
+        olcf->fingerprint = ngx_http_once_compile(cf, (char *) value[1].data);
+
+        return olcf->fingerprint ? NGX_CONF_OK : NGX_CONF_ERROR;
+    }
+
+    counts = 0;
+
+    for (i = 1; i < cf->args->nelts; i++) {
+
+        if (ngx_strchr(value[i].data, '$') != NULL) {
+            return "takes a variable alone";
+        }
+
+        word.data = value[i].data;
+        word.size = value[i].len;
+
+        if (!once__counts_add(&counts, word)) {
+            ngx_conf_log_error(NGX_LOG_EMERG, cf, 0,
+                               "\"once_fingerprint\" takes \"body\", \"query\" "
+                               "and \"type\", or a variable, not \"%V\"",
+                               &value[i]);
+            return NGX_CONF_ERROR;
+        }
+    }
+
+    olcf->counts = counts;
 
     return NGX_CONF_OK;
 }

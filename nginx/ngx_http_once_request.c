@@ -479,8 +479,9 @@ ngx_http_once_prepare(ngx_http_request_t *r, ngx_http_once_ctx_t *ctx,
     char                       text[ONCE__KEY_MAX];
     u_char                    *p, *last;
     ngx_str_t                  scope, realm;
-    once_bytes                 key, path, query, type;
+    once_bytes                 key, path;
     once_error                 err;
+    once__request_head         head;
     ngx_http_once_loc_conf_t  *olcf;
 
     olcf = ctx->conf;
@@ -518,8 +519,13 @@ ngx_http_once_prepare(ngx_http_request_t *r, ngx_http_once_ctx_t *ctx,
 
     path.data = r->unparsed_uri.data;
     path.size = (size_t) ((p ? p : last) - r->unparsed_uri.data);
-    query.data = p ? p + 1 : NULL;
-    query.size = p ? (size_t) (last - p - 1) : 0;
+
+    ngx_memzero(&head, sizeof(once__request_head));
+
+    if (p) {
+        head.query.data = p + 1;
+        head.query.size = (size_t) (last - p - 1);
+    }
 
     if (once__name(ngx_http_once_bytes(&scope), ngx_http_once_bytes(&realm),
                    ngx_http_once_bytes(&r->method_name), path, key, ctx->name)
@@ -531,16 +537,14 @@ ngx_http_once_prepare(ngx_http_request_t *r, ngx_http_once_ctx_t *ctx,
     once__name_hex(ctx->name, (char *) ctx->key_hash);
     ctx->named = 1;
 
-    type.data = NULL;
-    type.size = 0;
-
     if (r->headers_in.content_type) {
-        type = ngx_http_once_bytes(&r->headers_in.content_type->value);
+        head.type = ngx_http_once_bytes(&r->headers_in.content_type->value);
     }
 
-    if (once__fingerprint_new(query, type,
-                              ngx_http_once_header_in(r, "content-encoding",
-                                         sizeof("content-encoding") - 1),
+    head.encoding = ngx_http_once_header_in(r, "content-encoding",
+                                            sizeof("content-encoding") - 1);
+
+    if (once__fingerprint_new((unsigned) olcf->counts, &head,
                               &ctx->fingerprint)
         != ONCE_OK)
     {
@@ -623,6 +627,34 @@ ngx_http_once_request_body_filter(ngx_http_request_t *r, ngx_chain_t *in)
 }
 
 
+/* the body has been read: a variable may be computed from it */
+
+static ngx_int_t
+ngx_http_once_digest(ngx_http_request_t *r, ngx_http_once_ctx_t *ctx)
+{
+    ngx_str_t  text;
+
+    once__fingerprint_end(ctx->fingerprint, ctx->digest);
+    once__fingerprint_free(ctx->fingerprint);
+    ctx->fingerprint = NULL;
+
+    if (ctx->conf->fingerprint == NULL) {
+        return NGX_OK;
+    }
+
+    if (ngx_http_complex_value(r, ctx->conf->fingerprint, &text) != NGX_OK) {
+        return NGX_ERROR;
+    }
+
+    if (text.len == 0) {
+        return NGX_OK;                  /* all that counts by default */
+    }
+
+    return once__fingerprint_of_text(ngx_http_once_bytes(&text), ctx->digest)
+           == ONCE_OK ? NGX_OK : NGX_ERROR;
+}
+
+
 static void
 ngx_http_once_body_handler(ngx_http_request_t *r)
 {
@@ -637,9 +669,10 @@ ngx_http_once_body_handler(ngx_http_request_t *r)
         return;
     }
 
-    once__fingerprint_end(ctx->fingerprint, ctx->digest);
-    once__fingerprint_free(ctx->fingerprint);
-    ctx->fingerprint = NULL;
+    if (ngx_http_once_digest(r, ctx) != NGX_OK) {
+        ngx_http_finalize_request(r, NGX_HTTP_INTERNAL_SERVER_ERROR);
+        return;
+    }
 
     /* a write event would re-enter the phase */
 

@@ -180,13 +180,22 @@ typedef struct once_guard_options {
                           * numbers from 300 to 599. One that `final` names by
                           * number leaves the default list; in both lists it
                           * is refused ["408 425 429"]                      */
+    const char *fingerprint; /* what counts when a repeat is compared with the
+                              * first request: "query", "type" (Content-Type
+                              * and Content-Encoding) and "body", or some of
+                              * them. The boundary of a multipart body never
+                              * counts ["body query type"]                  */
+    /* In place of all that: a text computed from the head. Where it gives none,
+     * or one that cannot be used, query, type and body count. [NULL] */
+    once_http_text *fingerprint_of;
 } once_guard_options;
 
 /* In a table of C: { .size = sizeof(once_guard_options), .scope_off = 1 } */
 #define ONCE_GUARD_OPTIONS_INIT                                                \
     {                                                                          \
         sizeof(once_guard_options), NULL, NULL, NULL, 0, NULL, NULL, 0, NULL,  \
-            NULL, 0, NULL, 0, 0, 0, 0, 0, 0, 0, 0, NULL, 0, 0, 0, NULL, NULL   \
+            NULL, 0, NULL, 0, 0, 0, 0, 0, 0, 0, 0, NULL, 0, 0, 0, NULL, NULL,  \
+            NULL, NULL                                                         \
     }
 
 typedef struct once_guard once_guard;

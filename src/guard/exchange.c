@@ -39,7 +39,8 @@ struct once_exchange {
 
     uint8_t name[ONCE_NAME_SIZE];
     char hash[17];
-    once__fingerprint *fingerprint;
+    once__fingerprint *fingerprint; /* NULL: `print` has it already         */
+    uint8_t print[ONCE_FINGERPRINT_SIZE];
     size_t body; /* bytes so far                                          */
     int too_large;
     int problem; /* found before the claim, or NO_PROBLEM                   */
@@ -212,6 +213,37 @@ static once_bytes header_or_nothing(const once_http_request *r,
     return value != NULL ? once__text(value) : (once_bytes){NULL, 0};
 }
 
+/* 1: the operator's function has said what counts, and it is in `print`. */
+static int print_text(once_exchange *x, const once_http_request *r, int *rc)
+{
+    const once_guard_options *o = &x->guard->options;
+    char text[ONCE_HTTP_TEXT_MAX];
+    int size;
+
+    if (o->fingerprint_of == NULL)
+        return 0;
+    size = o->fingerprint_of(o->user, r, text, sizeof(text));
+    if (size <= 0 || (size_t)size > sizeof(text))
+        return 0;
+    *rc = once__fingerprint_of_text((once_bytes){text, (size_t)size}, x->print);
+    return 1;
+}
+
+static int begin_print(once_exchange *x, const once_http_request *r,
+                       once_bytes query)
+{
+    once__request_head head = {
+        .query = query,
+        .type = header_or_nothing(r, "Content-Type"),
+        .encoding = header_or_nothing(r, "Content-Encoding"),
+    };
+    int rc = ONCE_OK;
+
+    if (print_text(x, r, &rc))
+        return rc;
+    return once__fingerprint_new(x->guard->counts, &head, &x->fingerprint);
+}
+
 /* Name and fingerprint, over the client's own bytes. */
 static int identify(once_exchange *x, const once_http_request *r,
                     once_bytes raw)
@@ -237,9 +269,7 @@ static int identify(once_exchange *x, const once_http_request *r,
     split_target(r->target, &t);
     rc = name_it(x, r, &t, s, k);
     if (rc == ONCE_OK)
-        rc = once__fingerprint_new(
-            t.query, header_or_nothing(r, "Content-Type"),
-            header_or_nothing(r, "Content-Encoding"), &x->fingerprint);
+        rc = begin_print(x, r, t.query);
     return rc;
 }
 
@@ -348,6 +378,13 @@ static int damaged(once_exchange *x, const char *text)
 
 /* ---- The claim ----------------------------------------------------------- */
 
+static void end_print(once_exchange *x, uint8_t out[ONCE_FINGERPRINT_SIZE])
+{
+    if (x->fingerprint != NULL)
+        once__fingerprint_end(x->fingerprint, x->print);
+    memcpy(out, x->print, sizeof(x->print));
+}
+
 static void fill_request(once_exchange *x, once_request *r)
 {
     const once_guard *g = x->guard;
@@ -356,7 +393,7 @@ static void fill_request(once_exchange *x, once_request *r)
     memset(r, 0, sizeof(*r));
     r->size = sizeof(*r);
     memcpy(r->name, x->name, sizeof(r->name));
-    once__fingerprint_end(x->fingerprint, r->fingerprint);
+    end_print(x, r->fingerprint);
     memcpy(r->group, g->group, sizeof(r->group));
     r->policy = o->lost == ONCE_LOST_TAKEOVER ? ONCE_TAKEOVER : 0u;
     if (!once__statuses_all(&g->rules.final))

@@ -177,6 +177,9 @@ static int check(const once_guard_options *o, once_error *err)
         return once__fail(err, ONCE_EINVAL,
                           "scope: name the authenticated caller, or set "
                           "scope_off, and not both");
+    if (o->fingerprint != NULL && o->fingerprint_of != NULL)
+        return once__fail(err, ONCE_EINVAL,
+                          "fingerprint: fingerprint_of stands alone");
     if (o->max_response > ONCE_RESULT_MAX)
         return once__fail(err, ONCE_EINVAL, "max_response: %zu is over %zu",
                           o->max_response, ONCE_RESULT_MAX);
@@ -202,6 +205,23 @@ static int set_group(once_guard *g, const char *group, once_error *err)
                               "group: not a printable character");
     memcpy(g->group, group, size);
     return ONCE_OK;
+}
+
+static int set_counts(once_guard *g, const char *text, once_error *err)
+{
+    struct once__words w = {NULL, NULL, 0};
+    size_t i;
+    int rc = words_split(&w, text, 3, "fingerprint", err);
+
+    if (rc == ONCE_OK && w.n == 0)
+        rc = once__fail(err, ONCE_EINVAL, "fingerprint: nothing counts");
+    for (i = 0; rc == ONCE_OK && i < w.n; i++)
+        if (!once__counts_add(&g->counts, w.at[i]))
+            rc = once__fail(err, ONCE_EINVAL,
+                            "fingerprint: \"%.32s\" is not body, query or type",
+                            (const char *)w.at[i].data);
+    words_clear(&w);
+    return rc;
 }
 
 typedef int add_status(once__statuses *set, once_bytes word, once_error *err);
@@ -279,6 +299,9 @@ static int set_words(once_guard *g, once_error *err)
         rc = check_tokens(&g->hide, "hide_header", err);
     if (rc == ONCE_OK)
         rc = set_rules(g, err);
+    if (rc == ONCE_OK)
+        rc = set_counts(g, o->fingerprint ? o->fingerprint : "body query type",
+                        err);
     if (rc == ONCE_OK)
         rc = set_group(g, o->group ? o->group : "http", err);
     return rc;

@@ -41,10 +41,29 @@ ONCE_CHECK int once__name(once_bytes scope, once_bytes realm, once_bytes method,
 
 typedef struct once__fingerprint once__fingerprint;
 
-/* Begins a fingerprint; parts are length-framed, then the body is streamed and
- * its length framed at the end. End it with once__fingerprint_free(). */
-ONCE_CHECK int once__fingerprint_new(once_bytes query, once_bytes content_type,
-                                     once_bytes content_encoding,
+/* What counts when a repeat is compared with the first request. */
+enum once__counts {
+    ONCE__COUNT_QUERY = 1,
+    ONCE__COUNT_TYPE = 2, /* Content-Type and Content-Encoding */
+    ONCE__COUNT_BODY = 4,
+    ONCE__COUNT_ALL = 7
+};
+
+/* Adds "query", "type" or "body" to `*counts`; 0: it is another word. */
+ONCE_CHECK int once__counts_add(unsigned *counts, once_bytes word);
+
+typedef struct once__request_head {
+    once_bytes query, type, encoding;
+} once__request_head;
+
+/*
+ * Begins a fingerprint over the parts in `counts`: they are length-framed, then
+ * the body is streamed and its length framed at the end. Where the type is
+ * multipart and the body counts, the boundary does not: neither in the type nor
+ * in the delimiters of the body. End it with once__fingerprint_free().
+ */
+ONCE_CHECK int once__fingerprint_new(unsigned counts,
+                                     const once__request_head *head,
                                      once__fingerprint **out);
 void once__fingerprint_body(once__fingerprint *f, const void *data,
                             size_t size);
@@ -53,12 +72,29 @@ void once__fingerprint_end(once__fingerprint *f,
                            uint8_t out[ONCE_FINGERPRINT_SIZE]);
 void once__fingerprint_free(once__fingerprint *f); /* accepts NULL */
 
+/* In place of all that: a text that the operator chose. Like once__name(). */
+ONCE_CHECK int once__fingerprint_of_text(once_bytes value,
+                                         uint8_t out[ONCE_FINGERPRINT_SIZE]);
+
 /* First 16 hex digits of a name, for logs; `out` ends in NUL. */
 void once__name_hex(const uint8_t name[ONCE_NAME_SIZE], char out[17]);
 
 /* A realm as a record's group: its first bytes, "?" for what is not visible
  * ASCII, filled up with NUL. */
 void once__group(once_bytes realm, uint8_t out[ONCE_GROUP_SIZE]);
+
+/* ---- Multipart types, multipart.c --------------------------------------- */
+
+#define ONCE__BOUNDARY_MAX 70 /* RFC 2046 */
+
+typedef struct once__boundary {
+    once_bytes text;
+    once_bytes before, after; /* the type without it and without its quotes */
+} once__boundary;
+
+/* 1 and the one boundary of a multipart type; 0 for any other type. Everything
+ * in `*out` is borrowed from `type`. */
+ONCE_CHECK int once__boundary_find(once_bytes type, once__boundary *out);
 
 /* ---- Sets of statuses, verdict.c --------------------------------------- */
 

@@ -61,6 +61,8 @@ GOOD = {
     "the_longest_wait": "once_in_flight wait=10m;",
     "all_statuses": "once_final 2xx 3xx 4xx 5xx;",
     "final_names_what_is_released_by_default": "once_final 2xx 408 425 429;",
+    "what_counts": "once_fingerprint body query type;",
+    "what_counts_is_computed": "once_fingerprint $http_x_digest;",
     "released_out_of_a_final_class": "once_final 2xx 5xx; once_release 503;",
 }
 
@@ -116,6 +118,11 @@ BAD = {
                            "once_final", "once_release", "503"),
     "final_and_released_408": ("once_release 408; once_final 2xx 408;",
                                "once_final", "once_release", "408"),
+    "fingerprint_nothing": ("once_fingerprint;", "once_fingerprint"),
+    "fingerprint_a_word": ("once_fingerprint body head;", "once_fingerprint",
+                           "head"),
+    "fingerprint_a_variable_and_a_word": (
+        "once_fingerprint body $http_x;", "once_fingerprint", "alone"),
     "in_flight_a_word": ("once_in_flight queue;", "once_in_flight", "queue"),
     "in_flight_no_time": ("once_in_flight wait=;", "once_in_flight"),
     "in_flight_too_long": ("once_in_flight wait=601s;", "once_in_flight",

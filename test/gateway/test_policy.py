@@ -8,10 +8,16 @@ import json
 
 import pytest
 
-from gateway import Answer, Drop, guarded, is_new, is_problem, is_replay
+from gateway import (Answer, Client, Drop, guarded, is_new, is_problem,
+                     is_replay, request_bytes)
 
 SERVER = (
     guarded("/pay/", "once_key_required on;") +
+    guarded("/upload/", "client_body_buffer_size 1k;") +
+    guarded("/body/", "once_fingerprint body;") +
+    guarded("/body/type/", "once_fingerprint type body;") +
+    guarded("/query/", "once_fingerprint query;") +
+    guarded("/own/", "once_fingerprint $http_x_digest;") +
     guarded("/named/", "once_final 2xx 408 425 429;") +
     guarded("/every/", "once_final 2xx 3xx 4xx 5xx 429;") +
     guarded("/classes/", "once_final 2xx 4xx;") +
@@ -84,3 +90,113 @@ def test_an_sdk_takes_no_problem_for_a_success(site):
         body = is_problem(answer, code, status)
         assert body["error"]["message"] and body["error"]["code"] == code
     assert c.executions == 2
+
+
+# ---- What counts as the same request -------------------------------------
+
+
+def form(boundary, *parts):
+    """The body of an upload, as browsers and curl send it."""
+    text = b"".join(
+        b'--%s\r\nContent-Disposition: form-data; name="p%d"\r\n\r\n%s\r\n'
+        % (boundary, i, part) for i, part in enumerate(parts))
+    return text + b"--%s--\r\n" % boundary
+
+
+def upload(case, boundary, *parts, kind="multipart/form-data; boundary=%s"):
+    return case.post(body=form(boundary, *parts),
+                     content_type=kind % boundary.decode())
+
+
+PARTS = (b"5", b"\r\n--not-it\r\n" + bytes(range(256)) * 40, b"")
+
+
+def test_an_upload_is_the_same_with_a_new_boundary(site):
+    c = site.case("/upload/")
+    first = is_new(upload(c, b"----WebKitFormBoundaryAaAa", *PARTS))
+    is_replay(upload(c, b"----WebKitFormBoundaryBbBbBbBb", *PARTS), first)
+    is_replay(upload(c, b"x", *PARTS), first)
+    is_problem(upload(c, b"x", *PARTS[:2]), "key-reused")
+    is_problem(upload(c, b"x", b"6", *PARTS[1:]), "key-reused")
+    is_problem(upload(c, b"x", *PARTS, kind="multipart/mixed; boundary=%s"),
+               "key-reused")
+    is_problem(upload(c, b"x", *PARTS, kind="text/plain; was=%s"),
+               "key-reused")
+    assert c.executions == 1
+
+
+def test_a_boundary_in_a_part_is_no_delimiter_unless_it_begins_a_line(site):
+    c = site.case("/upload/")
+    first = is_new(upload(c, b"AA", b"see --AA", b"\n--AA"))
+    is_replay(upload(c, b"BBB", b"see --AA", b"\n--AA"), first)
+    is_problem(upload(c, b"BBB", b"see --BBB", b"\n--AA"), "key-reused")
+    is_problem(upload(c, b"BBB", b"see --AA", b"\n--BBB"), "key-reused")
+
+
+def test_an_upload_may_come_in_any_pieces(site):
+    c = site.case("/upload/")
+    first = is_new(upload(c, b"AA", *PARTS))
+    body = form(b"--=_Part.7", *PARTS)
+    with Client(site.gateway.port) as client:
+        data = request_bytes(
+            "POST", c.path, [("Idempotency-Key", c.key), (
+                "Content-Type",
+                'multipart/form-data; boundary="--=_Part.7"')], body)
+        for i in range(len(data) - 120):
+            client.send(data[i:i + 1])
+        client.send(data[len(data) - 120:])
+        is_replay(client.read(), first)
+
+
+def test_once_fingerprint_lists_what_counts(site):
+    c = site.case("/body/")
+    first = is_new(c.post(body=b"a", query="x=1", content_type="a/b"))
+    is_replay(c.post(body=b"a", query="x=2", content_type="c/d"), first)
+    is_problem(c.post(body=b"b", query="x=1", content_type="a/b"), "key-reused")
+    c = site.case("/body/type/")
+    first = is_new(c.post(body=b"a", query="x=1", content_type="a/b"))
+    is_replay(c.post(body=b"a", query="x=2", content_type="a/b"), first)
+    is_problem(c.post(body=b"a", query="x=1", content_type="c/d"), "key-reused")
+    c = site.case("/query/")
+    first = is_new(c.post(body=b"a", query="x=1", content_type="a/b"))
+    is_replay(c.post(body=b"b", query="x=1", content_type="c/d"), first)
+    is_problem(c.post(body=b"a", query="x=2", content_type="a/b"), "key-reused")
+
+
+def test_a_variable_stands_for_all_that_counts(site):
+    one, two = ("X-Digest", "sha-256=:one:"), ("X-Digest", "sha-256=:two:")
+    c = site.case("/own/")
+    first = is_new(c.post(body=b"a", query="x=1", headers=[one]))
+    is_replay(c.post(body=b"b", query="x=2", headers=[one]), first)
+    is_problem(c.post(body=b"a", query="x=1", headers=[two]), "key-reused")
+
+
+def test_where_the_variable_is_empty_the_default_counts(site):
+    c = site.case("/own/")
+    first = is_new(c.post(body=b"a"))
+    is_replay(c.post(body=b"a"), first)
+    is_problem(c.post(body=b"b"), "key-reused")
+    is_problem(c.post(body=b"a", headers=[("X-Digest", "one")]), "key-reused")
+
+
+@pytest.mark.nginx_only("variables of nginx")
+def test_a_variable_may_be_computed_from_the_body(make):
+    site = make(guarded("/pay/", "once_fingerprint $request_body;"))
+    c = site.case("/pay/")
+    first = is_new(c.post(body=b"a", query="x=1"))
+    is_replay(c.post(body=b"a", query="x=2"), first)
+    is_problem(c.post(body=b"b", query="x=1"), "key-reused")
+
+
+@pytest.mark.nginx_only("levels of nginx's configuration")
+def test_a_location_takes_over_what_counts_and_what_is_released(make):
+    site = make("once_fingerprint body; once_release 503;" +
+                guarded("/pay/") + guarded("/all/", "once_fingerprint body "
+                                           "query type; once_release 429;"))
+    c = site.case("/pay/", Answer(503, b"busy\n"), Answer(201))
+    assert c.post().status == 503
+    first = is_new(c.post(query="x=1"))
+    is_replay(c.post(query="x=2"), first)
+    c = site.case("/all/", Answer(503, b"busy\n"))
+    first = is_new(c.post(query="x=1"), 503, b"busy\n")
+    is_problem(c.post(query="x=2"), "key-reused")

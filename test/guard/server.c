@@ -519,6 +519,7 @@ static void print_refusal(const struct location *l, const char *text)
         {"ttl_ms", "once_ttl"},
         {"final", "once_final"},
         {"release", "once_release"},
+        {"fingerprint", "once_fingerprint"},
         {"methods", "once_methods"},
         {"max_response", "once_max_response"},
         {"store_failure", "once_store_failure"},

@@ -251,6 +251,10 @@ static void each_refusal_names_its_member(void)
     REFUSED("final:", o.final = "");
     REFUSED("final:", o.final = "2xx good");
     REFUSED("final:", o.final = "1xx");
+    REFUSED("fingerprint:", o.fingerprint = " ");
+    REFUSED("fingerprint:", o.fingerprint = "body head");
+    REFUSED("fingerprint:",
+            (o.fingerprint = "body", o.fingerprint_of = some_scope));
     REFUSED("release:", o.release = "");
     REFUSED("release:", o.release = "429 5xx");
     REFUSED("release:", o.release = "202");

@@ -185,9 +185,9 @@ static void make_identities(struct world *w)
             abort();
     }
     for (i = 0; i < PRINTS; i++) {
-        rc = once__fingerprint_new((once_bytes){"", 0},
-                                   (once_bytes){"text/plain", 10},
-                                   (once_bytes){"", 0}, &f);
+        rc = once__fingerprint_new(
+            ONCE__COUNT_ALL, &(once__request_head){.type = {"text/plain", 10}},
+            &f);
         if (rc != ONCE_OK)
             abort();
         once__fingerprint_body(f, i == 0 ? "one" : "two", 3);
