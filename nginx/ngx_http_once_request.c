@@ -26,6 +26,8 @@ static void ngx_http_once_leave(ngx_http_request_t *r,
     ngx_http_once_ctx_t *ctx);
 static ngx_int_t ngx_http_once_key(ngx_http_request_t *r,
     ngx_http_once_loc_conf_t *olcf, ngx_str_t *raw);
+static ngx_int_t ngx_http_once_refuse_upload(ngx_http_request_t *r,
+    ngx_http_once_ctx_t *ctx);
 static ngx_int_t ngx_http_once_prepare(ngx_http_request_t *r,
     ngx_http_once_ctx_t *ctx, ngx_str_t *raw);
 static ngx_int_t ngx_http_once_digest_read_body(ngx_http_request_t *r,
@@ -159,9 +161,13 @@ ngx_http_once_handler(ngx_http_request_t *r)
     }
 
     /*
-     * A problem is told after the body was read, too: curl takes the answer
-     * to half a request over HTTP/2 for an error.
+     * A problem is told at once, except over HTTP/2 and later: curl takes the
+     * answer to half a request there for an error.
      */
+
+    if (ctx->counted && r->http_version < NGX_HTTP_VERSION_20) {
+        return ngx_http_once_refuse_upload(r, ctx);
+    }
 
     ctx->state = NGX_HTTP_ONCE_BODY;
 
@@ -428,6 +434,27 @@ ngx_http_once_key(ngx_http_request_t *r, ngx_http_once_loc_conf_t *olcf,
     }
 
     return (n == 0) ? NGX_DECLINED : (n == 1) ? NGX_OK : NGX_ABORT;
+}
+
+
+/* the body is dropped unread, as nginx does it for answers of its own */
+
+static ngx_int_t
+ngx_http_once_refuse_upload(ngx_http_request_t *r, ngx_http_once_ctx_t *ctx)
+{
+    /* no "100 Continue", and then nobody knows whether the body will come */
+
+    if (r->headers_in.expect != NULL && r->request_body == NULL) {
+        r->keepalive = 0;
+    }
+
+    r->expect_tested = 1;
+
+    if (ngx_http_discard_request_body(r) != NGX_OK) {
+        r->keepalive = 0;
+    }
+
+    return ngx_http_once_enter(r, ctx);
 }
 
 

@@ -200,3 +200,63 @@ def test_a_location_takes_over_what_counts_and_what_is_released(make):
     c = site.case("/all/", Answer(503, b"busy\n"))
     first = is_new(c.post(query="x=1"), 503, b"busy\n")
     is_problem(c.post(query="x=2"), "key-reused")
+
+
+# ---- A request that is refused before its body ---------------------------
+
+HALF = [("Idempotency-Key", '"half')]
+
+
+def head_of(case, size, *more):
+    """The head of a request with a bad key; its body does not follow."""
+    lines = ["POST %s HTTP/1.1" % case.path, "Host: shop.test",
+             "Content-Length: %d" % size]
+    lines += ["%s: %s" % line for line in HALF + list(more)]
+    return "\r\n".join(lines).encode() + b"\r\n\r\n"
+
+
+@pytest.mark.nginx_only("libmicrohttpd would cut the client off")
+def test_a_bad_key_is_told_before_the_upload(site):
+    c = site.case("/upload/")
+    with Client(site.gateway.port) as client:
+        client.send(head_of(c, 900000) + b"x" * 1000)
+        is_problem(client.read(), "key-invalid", 400)
+        # The rest is read and dropped, and the connection goes on.
+        client.send(b"x" * 899000 + c.bytes())
+        is_new(client.read())
+    assert c.executions == 1
+
+
+@pytest.mark.nginx_only("libmicrohttpd would cut the client off")
+def test_a_bad_key_is_told_in_place_of_100_continue(site):
+    c = site.case("/upload/")
+    with Client(site.gateway.port) as client:
+        client.send(head_of(c, 900000, ("Expect", "100-continue")))
+        assert client.reader.head().startswith(b"HTTP/1.1 400 ")
+    with Client(site.gateway.port) as client:
+        client.send(head_of(c, 900000, ("Expect", "100-continue")))
+        answer = client.read()
+        is_problem(answer, "key-invalid", 400)
+        # Nobody knows whether the body will come.
+        assert answer.get("Connection") == "close"
+        assert client.at_end()
+    assert c.executions == 0
+
+
+@pytest.mark.nginx_only("libmicrohttpd would cut the client off")
+def test_a_chunked_upload_with_a_bad_key_is_dropped(site):
+    c = site.case("/upload/")
+    with Client(site.gateway.port) as client:
+        data = c.bytes(key='"half', body=b"y" * 5000, chunked=True)
+        client.send(data[:700])
+        is_problem(client.read(), "key-invalid", 400)
+        client.send(data[700:] + c.bytes())
+        is_new(client.read())
+
+
+@pytest.mark.nginx_only("HTTP/2")
+def test_over_http_2_a_bad_key_is_told_after_the_upload(site):
+    c = site.case("/upload/")
+    for _ in range(3):
+        is_problem(c.h2(key='"half', body=b"z" * 900000), "key-invalid", 400)
+    assert c.executions == 0
