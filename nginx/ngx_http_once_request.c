@@ -437,7 +437,7 @@ ngx_http_once_key(ngx_http_request_t *r, ngx_http_once_loc_conf_t *olcf,
 }
 
 
-/* the body is dropped unread, as nginx does it for answers of its own */
+/* the answer's handler drops the body unread */
 
 static ngx_int_t
 ngx_http_once_refuse_upload(ngx_http_request_t *r, ngx_http_once_ctx_t *ctx)
@@ -449,10 +449,6 @@ ngx_http_once_refuse_upload(ngx_http_request_t *r, ngx_http_once_ctx_t *ctx)
     }
 
     r->expect_tested = 1;
-
-    if (ngx_http_discard_request_body(r) != NGX_OK) {
-        r->keepalive = 0;
-    }
 
     return ngx_http_once_enter(r, ctx);
 }
