@@ -203,9 +203,9 @@ typedef struct once_engine_options {
     void (*flush)(void *user);
     void *user;
     /*
-     * What an operator should read: the store failed, clocks drifted and
-     * forgetting has stopped, a record does not check. On the engine's thread.
-     * A text that begins with ONCE_EVENT_SILENT says that nothing is granted
+     * What an operator should read: the store failed, its clock was set and
+     * what is due is forgotten later, a record fails its checksum. On the
+     * engine's thread. A text that begins with ONCE_EVENT_SILENT says that nothing is granted
      * or replayed until another text says that the store answers again.
      */
     void (*event)(void *user, const char *text);

@@ -210,17 +210,19 @@ void once__store_answered(once_engine *e)
     e->untidy = 1;
 }
 
-static size_t gather(once_engine *e)
+static size_t gather(once_engine *e, int *forgets)
 {
     uint64_t now = once__now_ms();
     once__task *task;
     size_t n = 0;
 
+    *forgets = 0;
     while (n < e->options.batch_max && (task = pop(e)) != NULL) {
         if (task->first_ms == 0)
             task->first_ms = now;
         e->batch[n] = task;
         e->ops[n++] = task->op;
+        *forgets |= task->op->verb == ONCE_OP_FORGET;
     }
     return n;
 }
@@ -228,12 +230,14 @@ static size_t gather(once_engine *e)
 void once__batch_run(once_engine *e)
 {
     once_error err = {ONCE_ESTORE, "no reason given"};
-    size_t i, n = gather(e);
+    int forgets, rc;
+    size_t i, n = gather(e, &forgets);
     uint64_t start = once__now_us();
-    int rc;
 
     if (n == 0)
         return;
+    if (forgets && !once__clock_look(e))
+        e->store->forget_ms = 1; /* nothing is old enough */
     ONCE_FAILPOINT_BATCH(e->ops, n, "sent");
     rc = e->store->ops->apply(e->store, e->ops, n, &err);
     ONCE_FAILPOINT_BATCH(e->ops, n, "answered");

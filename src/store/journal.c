@@ -14,7 +14,7 @@
  *                 frame, walk, segment, log: bytes, files, appending, flushing
  *                 shared, index: memory of all processes   keeper: sweeping
  *                 recent: what we wrote last    names: in order, for lists
- *                 check: verify and dump
+ *                 time: what was seen of it   check: verify and dump
  *
  * It refuses a folder of something else, a log that is damaged where it was
  * durable, to go on after a flush that failed, and to answer from a folder that
@@ -314,13 +314,15 @@ static int decide(struct journal *s, struct batch *b, once_op *op)
     struct once__shared *shared = s->log.shared;
     const struct once__slot *slot = once__index_find(&s->log, op->name);
     uint64_t fence = shared->fence, seen = shared->forgotten;
+    uint64_t now_ms =
+        once__time_of(&s->store, op->verb == ONCE_OP_FORGET, b->now_ms);
     once_record r, before;
     int code = ONCE_OK, changed = 0;
 
     memset(&r, 0, sizeof(r));
     if (slot != NULL) {
         seen = slot->at + slot->length;
-        changed = forget_unread(slot, op, b->now_ms);
+        changed = forget_unread(slot, op, now_ms);
         if (!changed)
             code = load(s, slot, &r);
     }
@@ -330,7 +332,7 @@ static int decide(struct journal *s, struct batch *b, once_op *op)
     }
     before = r;
     if (!changed)
-        changed = once__apply(&r, op, b->now_ms, &fence);
+        changed = once__apply(&r, op, now_ms, &fence);
     if (op->rc != ONCE_IN_FLIGHT)
         wait_for(b, seen);
     code = changed ? keep(s, b, op, &r, fence) : ONCE_OK;
@@ -451,11 +453,14 @@ static int next_due(struct journal *s, int what, uint32_t pages,
                     struct once__slot *out, once_error *err)
 {
     int n, code = once__journal_lock(&s->log, err);
+    uint64_t now_ms;
 
     if (code != ONCE_OK)
         return code;
-    n = (int)once__index_due(&s->log, what, s->options.clock(s->options.user),
-                             &s->cursor, pages, out, DUE_AT_ONCE);
+    now_ms = once__time_of(&s->store, what == ONCE_SCAN_KEEP,
+                           s->options.clock(s->options.user));
+    n = (int)once__index_due(&s->log, what, now_ms, &s->cursor, pages, out,
+                             DUE_AT_ONCE);
     if (s->cursor >= s->log.shared->pages)
         s->cursor = 0;
     once__journal_unlock(&s->log);
@@ -540,6 +545,16 @@ static int journal_tend(once_store *store, once_error *err)
     return once__keeper_trouble(s->keeper, err);
 }
 
+static int journal_time(once_store *store, const once_store_time *put,
+                        once_store_time *out, once_error *err)
+{
+    struct journal *s = (struct journal *)store;
+    int code = once__journal_time(&s->log, put, out, err);
+
+    out->now_ms = s->options.clock(s->options.user);
+    return code;
+}
+
 static int
 with_path(const char *rest, once_line *line, void *user, once_error *err,
           int (*check)(const char *, once_line *, void *, once_error *))
@@ -577,4 +592,5 @@ const once_store_ops once__store_journal = {
     .tend = journal_tend,
     .verify = journal_verify,
     .dump = journal_dump,
+    .time = journal_time,
 };

@@ -59,7 +59,8 @@ struct postgres {
     struct once__pg_config config;
     struct once__pg_link link;
     struct once__pg_params params;
-    char apply_sql[STATEMENT], forget_sql[STATEMENT], body_sql[STATEMENT];
+    char apply_sql[STATEMENT], forget_sql[STATEMENT], body_sql[STATEMENT],
+        seen_sql[STATEMENT];
     struct item *items;
     once_op **call; /* operations of one call, and where they stand */
     size_t *places;
@@ -122,6 +123,8 @@ static void write_statements(struct postgres *s)
                   s->forget_sql, STATEMENT);
     once__pg_text(&s->config, "SELECT * FROM @.body_1($1,$2)", s->body_sql,
                   STATEMENT);
+    once__pg_text(&s->config, "SELECT * FROM @.seen_1($1,$2,$3,$4,$5)",
+                  s->seen_sql, STATEMENT);
 }
 
 static uint64_t deadline(const struct postgres *s)
@@ -169,12 +172,17 @@ static int postgresql_open(const char *rest, const once_store_options *options,
 
 /* ---- The time ---------------------------------------------------------- */
 
-/* The server's, unless a test has set another clock. */
-static const uint64_t *told_time(const struct postgres *s, uint64_t *now_ms)
+/* The server's, unless a test has set another clock, or it `forgets` and less
+ * was seen to pass. That is never ahead of the server's: see once_store_clock(). */
+static const uint64_t *told_time(const struct postgres *s, int forgets,
+                                 uint64_t *now_ms)
 {
-    if (s->options.clock == once__wall_clock)
+    int told = s->options.clock != once__wall_clock;
+
+    if (!told && (!forgets || s->base.forget_ms == 0))
         return NULL;
-    *now_ms = s->options.clock(s->options.user);
+    *now_ms = told ? s->options.clock(s->options.user) : UINT64_MAX;
+    *now_ms = once__time_of(&s->base, forgets, *now_ms);
     return now_ms;
 }
 
@@ -430,7 +438,7 @@ static int make_params(struct batch *b, int forget)
     uint64_t now_ms;
     uint64_t wait_ms =
         s->config.lock_ms / (b->met ? WAIT_PART_AGAIN : WAIT_PART);
-    struct once__pg_call call = {told_time(s, &now_ms), s->config.async,
+    struct once__pg_call call = {told_time(s, forget, &now_ms), s->config.async,
                                  !b->full, wait_ms > 0 ? (uint32_t)wait_ms : 1};
 
     if (forget)
@@ -691,8 +699,34 @@ static int postgres_scan(once_store *store, int what, const uint8_t *after,
             err->code = ONCE_ESTORE;
         return ONCE_ESTORE;
     }
-    return once__pg_scan(&s->link, &s->params, what, told_time(s, &now_ms),
-                         after, max, each, user, err);
+    return once__pg_scan(&s->link, &s->params, what,
+                         told_time(s, what == ONCE_SCAN_KEEP, &now_ms), after,
+                         max, each, user, err);
+}
+
+static int postgres_time(once_store *store, const once_store_time *put,
+                         once_store_time *out, once_error *err)
+{
+    struct postgres *s = (struct postgres *)store;
+    uint64_t now_ms;
+    const struct once__pg_call call = {told_time(s, 0, &now_ms),
+                                       s->config.async, 0, 0};
+    struct once__pg_ask ask;
+    PGresult *rows = NULL;
+    int rc = ONCE_OK;
+
+    if (once__pg_connect(&s->link, 0, deadline(s), err) != ONCE_OK)
+        return ONCE_ESTORE;
+    if (once__pg_params_seen(&s->params, &call, put) != ONCE_OK)
+        return once__fail(err, ONCE_ESTORE, "postgres: out of memory");
+    ask = once__pg_params_ask(&s->params, s->seen_sql);
+    if (once__pg_ask(&s->link, &ask, deadline(s), &rows) != ONCE__PG_DONE)
+        return once__pg_fail(&s->link, ONCE_ESTORE, err);
+    if (!once__pg_seen_read(rows, out))
+        rc = once__fail(err, ONCE_ESTORE, "%s: its functions are not ours",
+                        s->link.label);
+    PQclear(rows);
+    return rc;
 }
 
 /* Both schemes are in use. */
@@ -702,7 +736,7 @@ static int postgres_scan(once_store *store, int what, const uint8_t *after,
         .shared = 1, .open = opening, .close = postgres_close,                 \
         .apply = postgres_apply, .scan = postgres_scan, .init = once__pg_init, \
         .print_schema = once__pg_print_schema, .verify = once__pg_verify,      \
-        .dump = once__pg_dump                                                  \
+        .dump = once__pg_dump, .time = postgres_time                           \
     }
 
 const once_store_ops once__store_postgres =

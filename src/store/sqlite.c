@@ -370,7 +370,9 @@ static int decide_from(struct sqlite *s, struct batch *b, once_op *op,
         return SQLITE_OK;
     }
     *to = *from;
-    *changed = once__apply(to, op, b->now_ms, &b->fence);
+    *changed = once__apply(
+        to, op, once__time_of(&s->store, op->verb == ONCE_OP_FORGET, b->now_ms),
+        &b->fence);
     return SQLITE_OK;
 }
 
@@ -502,7 +504,8 @@ static sqlite3_stmt *scan_query(struct sqlite *s, int what,
         [ONCE_SCAN_KEEP] = ONCE__SQLITE_SCAN_KEEP,
     };
     sqlite3_stmt *q = s->link.query[queries[what]];
-    uint64_t now_ms = s->options.clock(s->options.user);
+    uint64_t now_ms = once__time_of(&s->store, what == ONCE_SCAN_KEEP,
+                                    s->options.clock(s->options.user));
 
     if (what != ONCE_SCAN_ALL)
         (void)sqlite3_bind_int64(q, 1, (sqlite3_int64)now_ms);
@@ -554,6 +557,37 @@ static int sqlite_scan(once_store *store, int what, const uint8_t *after,
     return shown;
 }
 
+/* ---- The time ---------------------------------------------------------- */
+
+static int put_time(struct sqlite *s, const once_store_time *put)
+{
+    int rc = once__sqlite_run(&s->link, ONCE__SQLITE_BEGIN_WRITE);
+
+    if (rc == SQLITE_OK)
+        rc = once__sqlite_time_put(&s->link, put);
+    return rc != SQLITE_OK ? rc
+                           : once__sqlite_run(&s->link, ONCE__SQLITE_COMMIT);
+}
+
+static int sqlite_time(once_store *store, const once_store_time *put,
+                       once_store_time *out, once_error *err)
+{
+    struct sqlite *s = (struct sqlite *)store;
+    int rc = SQLITE_OK;
+
+    if (reconnect(s, err) != ONCE_OK)
+        return ONCE_ESTORE;
+    once__sqlite_wait_start(&s->link.wait, s->options.busy_ms);
+    if (put != NULL)
+        rc = put_time(s, put);
+    if (rc == SQLITE_OK)
+        rc = once__sqlite_time(&s->link, out);
+    if (rc != SQLITE_OK)
+        return unknown(s, "the time", rc, err);
+    out->now_ms = s->options.clock(s->options.user);
+    return ONCE_OK;
+}
+
 /* The keeper works by itself; what it met is told here. */
 static int sqlite_tend(once_store *store, once_error *err)
 {
@@ -572,4 +606,5 @@ const once_store_ops once__store_sqlite = {
     .apply = sqlite_apply,
     .scan = sqlite_scan,
     .tend = sqlite_tend,
+    .time = sqlite_time,
 };

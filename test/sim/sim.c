@@ -134,6 +134,7 @@ static void begin(struct world *w, uint64_t seed)
     w->end = w->now + FAULTS_MS;
     w->order = 0;
     w->clock_off = 0;
+    memset(&w->time, 0, sizeof(w->time));
     w->still = 0;
     w->healing = 0;
     w->n_calls = 0;

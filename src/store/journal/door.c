@@ -123,6 +123,7 @@ static int is_for_us(int folder)
         ours = strcmp(e->d_name, ".") == 0 || strcmp(e->d_name, "..") == 0 ||
                strcmp(e->d_name, "lost+found") == 0 ||
                strcmp(e->d_name, "lock") == 0 ||
+               strcmp(e->d_name, ONCE__JOURNAL_CLOCK) == 0 ||
                strcmp(e->d_name, "prepare.tmp") == 0 ||
                once__segment_number(e->d_name) != 0;
     (void)closedir(d);

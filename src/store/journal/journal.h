@@ -4,6 +4,7 @@
  *
  *    DIR/lock              who has it open, and how it was left (door.c)
  *    DIR/00000001.log ...  segments: frames, one behind the other (segment.c)
+ *    DIR/clock             what was seen of the time (time.c)
  *    /dev/shm/once-...     the index and the locks (shared.c, index.c)
  *
  * A *position* is where a frame begins: segment number and offset in one
@@ -367,6 +368,15 @@ void once__recent_put(struct once__recent **r, uint64_t at,
  * Valid until the next put. */
 const uint8_t *once__recent_find(const struct once__recent *r, uint64_t at,
                                  size_t length);
+
+/* ---- time.c: the file DIR/clock ------------------------------------------ */
+
+#define ONCE__JOURNAL_CLOCK "clock"
+
+/* As once_store_ops.time, but for now_ms. */
+ONCE_CHECK int once__journal_time(const struct once__journal *j,
+                                  const once_store_time *put,
+                                  once_store_time *out, once_error *err);
 
 /* ---- walk.c: frames in the order in which they were written -------------- */
 

@@ -47,6 +47,8 @@ enum once__sqlite_query {
     ONCE__SQLITE_RESULT_DELETE,
     ONCE__SQLITE_COUNTER,
     ONCE__SQLITE_COUNTER_PUT,
+    ONCE__SQLITE_TIME,
+    ONCE__SQLITE_TIME_PUT,
     ONCE__SQLITE_SCAN_ALL,
     ONCE__SQLITE_SCAN_LEASE,
     ONCE__SQLITE_SCAN_KEEP,
@@ -108,6 +110,13 @@ ONCE_CHECK int once__sqlite_counter(struct once__sqlite_link *link,
                                     uint64_t *fence);
 ONCE_CHECK int once__sqlite_counter_put(struct once__sqlite_link *link,
                                         uint64_t fence);
+
+/* What is known of the time, but for now_ms; zeros if nothing ever was. The
+ * same answers. */
+ONCE_CHECK int once__sqlite_time(struct once__sqlite_link *link,
+                                 once_store_time *t);
+ONCE_CHECK int once__sqlite_time_put(struct once__sqlite_link *link,
+                                     const once_store_time *t);
 
 /* ---- checkpoint.c: a thread that moves the log into the file ----------- */
 
