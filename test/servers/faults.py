@@ -101,6 +101,23 @@ def clock(run):
     run.nap(0, 0.3)
 
 
+HOUR = 3600000
+
+
+@fault("clock-beyond", "postgres", "redis", *LOCAL)
+def clock_beyond(run):
+    """The clock that decides jumps beyond the retention, there and back, and
+    who starts then has not seen the jump. (A day is kept. Redis's own TTL is
+    three of them, so no two moments are more than two days apart.)"""
+    hours = run.rng.choice([0, 25, -20] if run.store.name == "redis" else
+                           [0, 25, -25, 60, -60, 1000])
+    run.world.step(run.store.kind or "traffic", hours * HOUR)
+    if run.rng.randrange(2):
+        run.traffic.kill(run.rng.randrange(2))
+    run.hits += 1
+    run.nap(0.4, 1.2)  # the reaper's period is 0.3 s
+
+
 @fault("client-kill", *LOCAL, *SERVERS, "redis-cluster")
 def client_kill(run):
     """kill -9 of one of the two processes, in the middle of a batch."""
@@ -279,6 +296,18 @@ def promote(run):
     change_primary(run, lambda old, new: old.kill())
 
 
+@fault("promote-ahead", "postgres-standby")
+def promote_ahead(run):
+    """The same, and the clock of the new primary's host is ahead of all that
+    was before by more than the retention."""
+    def before(old, new):
+        run.ahead = getattr(run, "ahead", 0) + 25 * HOUR
+        run.world.step(new.name, run.ahead)
+        old.kill()
+    change_primary(run, before)
+    run.nap(1, 2)
+
+
 def unheard(function):
     """
     The standby is down; the primary's sessions that wait for it are
@@ -398,5 +427,6 @@ def split(run):
 def storm(run):
     """Any of the others, whatever comes."""
     names = [n for n, (_, stores, _) in FAULTS.items()
-             if run.store.name in stores and n not in ("storm", "silence")]
+             if run.store.name in stores and
+             n not in ("storm", "silence", "clock-beyond")]
     FAULTS[run.rng.choice(names)][0](run)
