@@ -41,6 +41,8 @@ void once__reaper_clear(once_engine *e)
 {
     free(e->reaper.ops);
     free(e->reaper.list);
+    e->reaper.ops = NULL;
+    e->reaper.list = NULL;
 }
 
 static int found(void *user, const uint8_t name[ONCE_NAME_SIZE],
