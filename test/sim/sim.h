@@ -224,7 +224,8 @@ struct call {
     uint64_t begun_ms, deed_ms, wait_ms;
     uint32_t number;
     int cancelled, executed, fenced, failed_open, deed, reopened;
-    int untold; /* its outcome is known, and its client was told "unknown" */
+    int refused; /* the store had no memory, perhaps after an unknown try */
+    int untold;  /* its outcome is known, and its client was told "unknown" */
     uint8_t bytes[BYTES];
 };
 
