@@ -206,7 +206,9 @@ typedef struct once_engine_options {
     /*
      * What an operator should read: the store failed, its clock was set and
      * what is due is forgotten later, a record fails its checksum. On the
-     * engine's thread. A text that begins with ONCE_EVENT_SILENT says that nothing is granted
+     * engine's thread; while the store is being opened, on the one that opens
+     * it: another process recovers the store and is waited for. A text that
+     * begins with ONCE_EVENT_SILENT says that nothing is granted
      * or replayed until another text says that the store answers again.
      */
     void (*event)(void *user, const char *text);

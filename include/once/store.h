@@ -51,6 +51,11 @@ typedef struct once_store_options {
     void *user;
     uint32_t busy_ms;    /* how long one apply() may wait for other processes */
     uint32_t must_exist; /* 1: open() does not make what is not there       */
+    /* What an operator should read while open() takes its time, say because
+     * another process recovers the store. Called by open() only. NULL: nobody
+     * reads it. */
+    void (*event)(void *user, const char *text);
+    void *event_user;
 } once_store_options;
 
 /* Which records a scan shows. */

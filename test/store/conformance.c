@@ -225,7 +225,8 @@ static unsigned pick(struct world *w, unsigned n)
 
 static int world_connect(struct world *w)
 {
-    once_store_options options = {sizeof(options), world_clock, w, 0, 0};
+    once_store_options options = {
+        sizeof(options), world_clock, w, 0, 0, NULL, NULL};
     once_error err = {0, ""};
     int rc = once_store_open(w->url, &options, &err, &w->store);
 
@@ -1169,7 +1170,8 @@ static int apply_until_known(once_store *s, once_op **ops, size_t n)
 static void *contend(void *user)
 {
     struct contender *c = user;
-    once_store_options options = {sizeof(options), fixed_clock, NULL, 0, 0};
+    once_store_options options = {
+        sizeof(options), fixed_clock, NULL, 0, 0, NULL, NULL};
     once_store *s = NULL;
     once_error err = {0, ""};
     once_op op[4], *ops[4];
@@ -1278,7 +1280,8 @@ static void several_processes_share_one_store(void)
 static void what_one_handle_does_the_other_sees(void)
 {
     struct world *w = world_open(8);
-    once_store_options options = {sizeof(options), world_clock, w, 0, 0};
+    once_store_options options = {
+        sizeof(options), world_clock, w, 0, 0, NULL, NULL};
     once_store *mine = w->store, *other = NULL;
     int i, round;
 
