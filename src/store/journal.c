@@ -158,6 +158,8 @@ static int journal_open(const char *rest, const once_store_options *options,
     s->log.busy_ms = options->busy_ms;
     s->log.segment_max = SEGMENT_USUAL;
     s->log.must_exist = options->must_exist != 0;
+    s->log.event = options->event;
+    s->log.event_user = options->event_user;
     code = parse(&s->log, rest, err);
     if (code == ONCE_OK)
         code = once__door_enter(&s->log, err);

@@ -26,6 +26,7 @@
 #include <sys/mount.h>
 #include <sys/stat.h>
 #include <sys/wait.h>
+#include <time.h>
 #include <unistd.h>
 
 #include <once/store.h>
@@ -88,6 +89,10 @@ enum {
 
 ssize_t __real_pwrite(int fd, const void *bytes, size_t size, off_t offset);
 ssize_t __wrap_pwrite(int fd, const void *bytes, size_t size, off_t offset);
+ssize_t __real_pread(int fd, void *bytes, size_t size, off_t offset);
+ssize_t __wrap_pread(int fd, void *bytes, size_t size, off_t offset);
+int __real_nanosleep(const struct timespec *time, struct timespec *left);
+int __wrap_nanosleep(const struct timespec *time, struct timespec *left);
 int __real_fdatasync(int fd);
 int __wrap_fdatasync(int fd);
 int __real_fsync(int fd);
@@ -100,6 +105,25 @@ int __real_unlinkat(int dir, const char *name, int flags);
 int __wrap_unlinkat(int dir, const char *name, int flags);
 int __real_posix_fallocate(int fd, off_t offset, off_t size);
 int __wrap_posix_fallocate(int fd, off_t offset, off_t size);
+
+/* Called before each read, and instead of each pause. */
+static void (*on_read)(void);
+static void (*on_pause)(void);
+
+ssize_t __wrap_pread(int fd, void *bytes, size_t size, off_t offset)
+{
+    if (on_read != NULL)
+        on_read();
+    return __real_pread(fd, bytes, size, offset);
+}
+
+int __wrap_nanosleep(const struct timespec *time, struct timespec *left)
+{
+    if (on_pause == NULL)
+        return __real_nanosleep(time, left);
+    on_pause();
+    return 0;
+}
 
 static ino_t node_of(int fd)
 {
@@ -302,7 +326,8 @@ int __wrap_posix_fallocate(int fd, off_t offset, off_t size)
 static int try_open(const char *path, const char *tail, uint64_t *clock,
                     once_error *err, once_store **out)
 {
-    once_store_options options = {sizeof(options), now_ms, clock, 5000, 0};
+    once_store_options options = {
+        sizeof(options), now_ms, clock, 5000, 0, NULL, NULL};
     char url[256];
 
     (void)snprintf(url, sizeof(url), "journal:%s%s", path, tail);
@@ -459,34 +484,50 @@ static void segment_path(const char *path, uint64_t id, char *out, size_t size)
     (void)snprintf(out, size, "%s/%s", path, name);
 }
 
-static void id_of(const char *path, uint8_t id[ONCE__JOURNAL_ID])
+/* A view of `path` of which no more is known than which file its lock is, and
+ * the random part of its shared memory's name. */
+static void view_of(const char *path, struct once__journal *j,
+                    uint8_t id[ONCE__JOURNAL_ID])
 {
     char door[160];
     int fd;
 
+    memset(j, 0, sizeof(*j));
+    j->memory = -1;
+    j->path = (char *)(uintptr_t)path;
     (void)snprintf(door, sizeof(door), "%s/lock", path);
     fd = open(door, O_RDONLY);
+    T_EQ(once__identify(fd, &j->self), 0);
     T_EQ(pread(fd, id, ONCE__JOURNAL_ID, 16), ONCE__JOURNAL_ID);
     (void)close(fd);
+}
+
+enum { MEMORY_PATH = ONCE__SHARED_NAME + 8 };
+
+/* The file of its shared memory. */
+static void memory_of(const char *path, char out[MEMORY_PATH])
+{
+    uint8_t id[ONCE__JOURNAL_ID];
+    struct once__journal j;
+    char name[ONCE__SHARED_NAME];
+
+    view_of(path, &j, id);
+    once__shared_name(&j.self, id, name);
+    (void)snprintf(out, MEMORY_PATH, "/dev/shm%s", name);
 }
 
 /* As after a new start of the machine: only the disk is left. */
 static void forget_memory(const char *path)
 {
-    uint8_t id[ONCE__JOURNAL_ID];
+    char file[MEMORY_PATH];
 
-    id_of(path, id);
-    once__shared_remove(id);
+    memory_of(path, file);
+    (void)unlink(file);
 }
 
-static int memory_exists(const uint8_t id[ONCE__JOURNAL_ID])
+static int exists(const char *file)
 {
-    char name[80];
-    int i, n = snprintf(name, sizeof(name), "/dev/shm/once-");
-
-    for (i = 0; i < ONCE__JOURNAL_ID; i++)
-        n += snprintf(name + n, sizeof(name) - (size_t)n, "%02x", id[i]);
-    return access(name, F_OK) == 0;
+    return access(file, F_OK) == 0;
 }
 
 static void poke(const char *file, uint64_t offset, const void *bytes,

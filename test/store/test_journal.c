@@ -12,8 +12,7 @@
 
 static void a_new_folder_is_for_its_owner_alone(void)
 {
-    uint8_t id[ONCE__JOURNAL_ID];
-    char path[128], file[160];
+    char path[128], file[160], memory[MEMORY_PATH];
     struct stat st;
     once_store *s;
 
@@ -24,10 +23,10 @@ static void a_new_folder_is_for_its_owner_alone(void)
     T_OK(stat(file, &st) == 0 && (st.st_mode & 0777) == 0600);
     (void)snprintf(file, sizeof(file), "%s/lock", path);
     T_OK(stat(file, &st) == 0 && (st.st_mode & 0777) == 0600);
-    id_of(path, id);
-    T_OK(memory_exists(id));
+    memory_of(path, memory);
+    T_OK(exists(memory));
     once_store_close(s);
-    T_OK(!memory_exists(id));
+    T_OK(!exists(memory));
 }
 
 static int owners_differ(const char *path, uid_t uid)
@@ -136,7 +135,8 @@ static void what_is_not_ours_is_refused_and_left_alone(void)
 
 static void what_shall_exist_is_not_made(void)
 {
-    once_store_options options = {sizeof(options), now_ms, NULL, 100, 1};
+    once_store_options options = {
+        sizeof(options), now_ms, NULL, 100, 1, NULL, NULL};
     char path[128], url[160];
     once_store *s = NULL;
 
@@ -196,8 +196,7 @@ static int count_files(const char *path)
 
 static void nothing_is_left_open_behind(void)
 {
-    uint8_t id[ONCE__JOURNAL_ID];
-    char path[128];
+    char path[128], memory[MEMORY_PATH];
     once_store *a, *b;
     int before, round;
 
@@ -206,14 +205,14 @@ static void nothing_is_left_open_behind(void)
     before = count_files("/proc/self/fd");
     for (round = 0; round < 10; round++) {
         a = must_open(path);
-        id_of(path, id);
+        memory_of(path, memory);
         b = must_open(path);
         complete_all(round % 2 ? a : b, (uint32_t)round * 100,
                      (uint32_t)round * 100 + 100);
         once_store_close(round % 3 ? a : b);
-        T_OK(memory_exists(id));
+        T_OK(exists(memory));
         once_store_close(round % 3 ? b : a);
-        T_OK(!memory_exists(id));
+        T_OK(!exists(memory));
         T_EQ(count_files("/proc/self/fd"), before);
     }
     refused("/no/such/folder", ONCE_EOPEN, "");
@@ -713,9 +712,7 @@ static int all_is_flushed(const char *path)
     int same;
 
     assert(j != NULL);
-    j->memory = -1;
-    j->path = (char *)(uintptr_t)path;
-    id_of(path, id);
+    view_of(path, j, id);
     T_EQ(once__shared_attach(j, id, NULL), ONCE_OK);
     same = j->shared->durable == j->shared->tail;
     once__shared_detach(j);
@@ -1495,13 +1492,11 @@ static void fill(const char *path, void *user)
 
 static void many_records_are_back_after_an_unclean_end(void)
 {
-    char path[128], file[80];
-    uint8_t id[ONCE__JOURNAL_ID];
+    char path[128], file[MEMORY_PATH];
     uint64_t clock = BIRTH + 5000;
     struct seen due = {0};
     struct stat st;
     once_store *s;
-    int i, n;
 
     new_path(path, sizeof(path));
     T_EQ(in_child(fill, path, NULL), 0);
@@ -1510,10 +1505,7 @@ static void many_records_are_back_after_an_unclean_end(void)
     T_EQ(list_all(s, 1 << 20), MANY);
     T_EQ(s->ops->scan(s, ONCE_SCAN_KEEP, NULL, 1 << 20, see, &due, NULL), MANY);
     T_EQ(due.n, MANY);
-    id_of(path, id);
-    n = snprintf(file, sizeof(file), "/dev/shm/once-");
-    for (i = 0; i < ONCE__JOURNAL_ID; i++)
-        n += snprintf(file + n, sizeof(file) - (size_t)n, "%02x", id[i]);
+    memory_of(path, file);
     T_EQ(stat(file, &st), 0);
     printf("# %" PRId64 " bytes of shared memory a record\n",
            (int64_t)st.st_blocks * 512 / MANY);

@@ -4,6 +4,8 @@
  * what an earlier log left on the disk never joins a later one, whatever was
  * lost in between; whose shared memory it uses; and who waits for whom.
  */
+#include <sched.h>
+
 #include "core/record.h"
 #include "journal_disk.h"
 
@@ -181,6 +183,273 @@ static void an_old_mark_is_followed_by_its_own_log_only(void)
     once_store_close(s);
 }
 
+/* ---- Copies ----------------------------------------------------------------- */
+
+/* Opens a copy, made while the original was open, and goes on in both. */
+static void use_copy(const char *path, const char *copy, once_store *live)
+{
+    char memory[MEMORY_PATH], other[MEMORY_PATH];
+    once_store *s;
+
+    memory_of(path, memory);
+    s = must_open(copy);
+    memory_of(copy, other);
+    T_OK(strcmp(memory, other) != 0);
+    T_OK(exists(memory) && exists(other));
+    all_are_there(s, 0, 20);
+    T_EQ(verb_on(s, ONCE_OP_SHOW, 30), ONCE_FREE);
+    T_EQ(complete_one(s, 40, 5000), ONCE_OK);
+    T_EQ(verb_on(live, ONCE_OP_SHOW, 40), ONCE_FREE);
+    once_store_close(s);
+    T_OK(exists(memory) && !exists(other));
+}
+
+static void a_copy_leaves_the_original_alone(void)
+{
+    char path[128], copy[128];
+    once_store *live, *s;
+
+    new_path(path, sizeof(path));
+    new_path(copy, sizeof(copy));
+    live = must_open(path);
+    complete_all(live, 0, 20);
+    copy_folder(path, copy);
+    complete_all(live, 20, 40); /* of which the copy knows nothing */
+    use_copy(path, copy, live);
+    s = must_open(path); /* others can still come in */
+    all_are_there(s, 0, 40);
+    T_EQ(complete_one(s, 40, 5000), ONCE_OK);
+    T_OK(is_there(live, 40));
+    once_store_close(s);
+    once_store_close(live);
+    live = must_open(path);
+    all_are_there(live, 0, 41);
+    once_store_close(live);
+}
+
+/* One that was cut off there has nothing to do with it, either. */
+static void a_copy_is_not_cut_where_the_original_failed(void)
+{
+    char path[128], copy[128];
+    once_store *live, *s;
+    once_op op;
+
+    new_path(path, sizeof(path));
+    new_path(copy, sizeof(copy));
+    live = must_open_with(path, "", NULL);
+    (void)usleep(300000); /* its other thread has nothing to flush any more */
+    at_call(FAIL_FLUSH, 1);
+    make_op(&op, ONCE_OP_CLAIM, 1);
+    T_EQ(apply_one(live, &op, NULL), ONCE_ESTORE);
+    at_call(0, 0);
+    copy_folder(path, copy);
+    s = must_open(copy);
+    T_EQ(complete_one(s, 2, 5000), ONCE_OK);
+    once_store_close(s);
+    T_EQ(verb_on(live, ONCE_OP_SHOW, 1), ONCE_ESTORE);
+    once_store_close(live);
+    live = must_open_with(path, "", NULL);
+    T_EQ(verb_on(live, ONCE_OP_SHOW, 1), ONCE_FREE);
+    once_store_close(live);
+}
+
+/* ---- PID namespaces --------------------------------------------------------- */
+
+static void is_refused_here(const char *path, void *user)
+{
+    (void)user;
+    refused(path, ONCE_EOPEN, "another PID namespace");
+}
+
+static void complete_three(const char *path, void *user)
+{
+    once_store *s = must_open(path);
+
+    (void)user;
+    all_are_there(s, 0, 3);
+    complete_all(s, 3, 6);
+    once_store_close(s);
+}
+
+/* What a child does in a PID namespace of its own. 77: it may not have one. */
+static void in_a_namespace(const char *path, void *user)
+{
+    void (*what)(const char *, void *) = *(void (**)(const char *, void *))user;
+
+    if (unshare(CLONE_NEWPID) != 0)
+        _exit(77);
+    T_EQ(in_child(what, path, NULL), 0);
+}
+
+/* The kernel takes the number in a lock for one of the namespace of whoever
+ * dies: a stranger's death would open a lock that somebody holds. */
+static void another_pid_namespace_is_refused(void)
+{
+    void (*what)(const char *, void *) = is_refused_here;
+    char path[128];
+    once_store *s;
+    int status;
+
+    new_path(path, sizeof(path));
+    s = must_open(path);
+    complete_all(s, 0, 2);
+    status = in_child(in_a_namespace, path, &what);
+    if (WIFEXITED(status) && WEXITSTATUS(status) == 77) {
+        printf("# skipped: no PID namespace to be had\n");
+        once_store_close(s);
+        return;
+    }
+    T_EQ(status, 0);
+    T_EQ(complete_one(s, 2, 5000), ONCE_OK);
+    once_store_close(s);
+    what = complete_three; /* one after the other they may */
+    T_EQ(in_child(in_a_namespace, path, &what), 0);
+    s = must_open(path);
+    all_are_there(s, 0, 6);
+    once_store_close(s);
+}
+
+/* ---- Waiting for a recovery ------------------------------------------------- */
+
+enum { PAUSES = 250, LONG = 300 };
+
+static struct {
+    int go[2], ready[2];
+    int pauses, reads, stop_at, events;
+} pace;
+
+/* The one that recovers reads only when it is let. */
+static void read_when_let(void)
+{
+    char c = 0;
+
+    if (pace.reads++ == 0)
+        T_EQ(write(pace.ready[1], &c, 1), 1);
+    if (pace.reads == pace.stop_at)
+        (void)kill(getpid(), SIGSTOP);
+    if (pace.stop_at == 0 && read(pace.go[0], &c, 1) != 1)
+        on_read = NULL;
+}
+
+/* The one that waits does so in no time, and lets it read now and then. */
+static void pause_and_let_read(void)
+{
+    char c = 0;
+
+    if (++pace.pauses % PAUSES == 0)
+        T_EQ(write(pace.go[1], &c, 1), 1);
+    (void)usleep(20);
+}
+
+static void count_event(void *user, const char *text)
+{
+    (void)user;
+    T_OK(strstr(text, "waiting for another process") != NULL);
+    pace.events++;
+}
+
+static int open_waiting(const char *path, once_error *err, once_store **out)
+{
+    once_store_options options = {
+        .size = sizeof(options), .clock = now_ms, .event = count_event};
+    char url[256];
+    int rc;
+
+    (void)snprintf(url, sizeof(url), "journal:%s", path);
+    on_pause = pause_and_let_read;
+    rc = once_store_open(url, &options, err, out);
+    on_pause = NULL;
+    return rc;
+}
+
+static void leave_a_long_log(const char *path, void *user)
+{
+    once_store *s = must_open_with(path, "?segment=1048576", NULL);
+
+    (void)user;
+    complete_all(s, BULKY, BULKY + LONG);
+}
+
+/* A child that opens the log and has begun to read it. */
+static pid_t recover_slowly(const char *path, int stop_at)
+{
+    once_store *s;
+    pid_t pid;
+    char c;
+
+    memset(&pace, 0, sizeof(pace));
+    pace.stop_at = stop_at;
+    T_EQ(pipe(pace.go), 0);
+    T_EQ(pipe(pace.ready), 0);
+    fflush(stdout);
+    pid = fork();
+    if (pid == 0) {
+        (void)close(pace.go[1]);
+        on_read = read_when_let;
+        s = must_open_with(path, "", NULL);
+        on_read = NULL;
+        while (read(pace.go[0], &c, 1) == 1)
+            ;
+        once_store_close(s);
+        _exit(0);
+    }
+    T_EQ(read(pace.ready[0], &c, 1), 1);
+    return pid;
+}
+
+static void end_pace(void)
+{
+    (void)close(pace.go[0]);
+    (void)close(pace.go[1]);
+    (void)close(pace.ready[0]);
+    (void)close(pace.ready[1]);
+}
+
+static void a_long_recovery_is_waited_for(void)
+{
+    char path[128];
+    once_error err = {0, ""};
+    once_store *s = NULL;
+    int status;
+    pid_t pid;
+
+    new_path(path, sizeof(path));
+    T_EQ(in_child(leave_a_long_log, path, NULL), 0);
+    pid = recover_slowly(path, 0);
+    T_EQ(open_waiting(path, &err, &s), ONCE_OK);
+    printf("# waited %d pauses, %d events\n", pace.pauses, pace.events);
+    T_OK(pace.pauses > 5000);
+    T_OK(pace.events > 1);
+    if (s != NULL)
+        all_are_there(s, BULKY, BULKY + LONG);
+    once_store_close(s);
+    end_pace();
+    T_OK(waitpid(pid, &status, 0) == pid && status == 0);
+}
+
+/* The child is stopped in the middle: it is alive, and gets no further. */
+static void a_recovery_that_stands_still_is_not_waited_for(void)
+{
+    char path[128];
+    once_error err = {0, ""};
+    once_store *s = NULL;
+    int status;
+    pid_t pid;
+
+    new_path(path, sizeof(path));
+    T_EQ(in_child(leave_a_long_log, path, NULL), 0);
+    pid = recover_slowly(path, 10);
+    T_OK(waitpid(pid, &status, WUNTRACED) == pid && WIFSTOPPED(status));
+    T_EQ(open_waiting(path, &err, &s), ONCE_EOPEN);
+    T_OK(strstr(err.text, "no further") != NULL);
+    T_EQ(kill(pid, SIGKILL), 0);
+    T_OK(waitpid(pid, &status, 0) == pid);
+    T_EQ(open_waiting(path, &err, &s), ONCE_OK);
+    all_are_there(s, BULKY, BULKY + LONG);
+    once_store_close(s);
+    end_pace();
+}
+
 int main(int argc, char **argv)
 {
     const char *only = argc == 2 ? argv[1] : "";
@@ -190,6 +459,11 @@ int main(int argc, char **argv)
         return 2;
     RUN(a_lost_mark_brings_no_old_frames_back);
     RUN(an_old_mark_is_followed_by_its_own_log_only);
+    RUN(a_copy_leaves_the_original_alone);
+    RUN(a_copy_is_not_cut_where_the_original_failed);
+    RUN(another_pid_namespace_is_refused);
+    RUN(a_long_recovery_is_waited_for);
+    RUN(a_recovery_that_stands_still_is_not_waited_for);
     remove_folder();
     return t_done();
 }

@@ -40,8 +40,9 @@ enum {
     ONCE__JOURNAL_HEADER = 4096, /* bytes before a segment's first frame  */
     ONCE__FRAME_HEAD = 88,       /* bytes of a frame before its record    */
     ONCE__FRAME_ALIGN = 8,
-    ONCE__JOURNAL_SWEEP = 4096,   /* bytes that only the keeper may use   */
-    ONCE__JOURNAL_ID = 16,        /* bytes of a shared memory's name       */
+    ONCE__JOURNAL_SWEEP = 4096, /* bytes that only the keeper may use   */
+    ONCE__JOURNAL_ID = 16,      /* random bytes of a shared memory's name */
+    ONCE__SHARED_NAME = 128,
     ONCE__JOURNAL_SEGMENTS = 4096 /* that may exist at once                */
 };
 
@@ -90,7 +91,8 @@ struct once__frame {
     uint64_t generation;
     uint64_t durable; /* as it was known when the frame was written          */
     uint64_t fence, due;
-    uint64_t before; /* MARK: the generation that it follows; stands in `name` */
+    uint64_t
+        before; /* MARK: the generation that it follows; stands in `name` */
     uint8_t name[ONCE_NAME_SIZE];
 };
 
@@ -152,6 +154,17 @@ struct once__segment {
 
 enum { ONCE__DIRECTORIES = 14, ONCE__CHUNK_PAGES = 4096, ONCE__CHUNKS = 2048 };
 
+/* Which file it is, whatever it is called and holds: a copy is another one. */
+struct once__identity {
+    uint64_t device, inode;
+    uint64_t born; /* for inodes are used again; 0: not known */
+};
+
+/* A PID namespace. */
+struct once__pids {
+    uint64_t device, inode;
+};
+
 /*
  * The head of the shared memory. All below `lock` belongs to its holder, but
  * for what is atomic.
@@ -161,6 +174,7 @@ struct once__shared {
     uint32_t version, size; /* of this struct: other programs' differ        */
     uint8_t id[ONCE__JOURNAL_ID];
     uint64_t key[4]; /* of the index's hash                                  */
+    struct once__pids pids; /* of all who may take the locks                 */
 
     pthread_mutex_t lock; /* who decides and appends                         */
     pthread_mutex_t sync; /* who flushes                                     */
@@ -170,12 +184,13 @@ struct once__shared {
     _Atomic uint64_t tail;    /* behind the last frame written               */
     _Atomic uint64_t durable; /* what lies before has been flushed           */
     _Atomic uint64_t first, last;
-    _Atomic uint64_t ready;    /* segments behind `last` up to this are made */
-    _Atomic uint32_t poisoned; /* errno of a flush or write that failed      */
-    _Atomic uint32_t broken;   /* all below may be half done: repair it      */
-    _Atomic uint32_t full;     /* no further segment could be made           */
-    _Atomic uint32_t flushing; /* a flush has begun and not ended            */
-    _Atomic uint32_t open;     /* recovered: the rest may be used            */
+    _Atomic uint64_t ready;     /* segments behind `last` up to this are made */
+    _Atomic uint32_t poisoned;  /* errno of a flush or write that failed      */
+    _Atomic uint32_t broken;    /* all below may be half done: repair it      */
+    _Atomic uint32_t full;      /* no further segment could be made           */
+    _Atomic uint32_t flushing;  /* a flush has begun and not ended            */
+    _Atomic uint32_t open;      /* recovered: the rest may be used            */
+    _Atomic uint64_t recovered; /* bytes read so far, for those who wait     */
 
     uint64_t fence;
     uint64_t marked; /* no segment before this one is needed                 */
@@ -196,6 +211,10 @@ struct once__journal {
     char *path; /* of the folder, absolute                                  */
     int folder; /* the same, opened                                         */
     int door;   /* DIR/lock; the keeper has none                            */
+    struct once__identity self; /* of DIR/lock                              */
+    struct once__pids pids;     /* in which we are                          */
+    void (*event)(void *user, const char *text); /* or NULL                 */
+    void *event_user;
     int memory;
     uint32_t busy_ms;
     uint64_t segment_max;
@@ -228,7 +247,12 @@ ONCE_CHECK int once__shared_attach(struct once__journal *j,
                                    const uint8_t id[ONCE__JOURNAL_ID],
                                    once_error *err);
 void once__shared_detach(struct once__journal *j);
-void once__shared_remove(const uint8_t id[ONCE__JOURNAL_ID]);
+void once__shared_remove(const struct once__journal *j,
+                         const uint8_t id[ONCE__JOURNAL_ID]);
+/* As shm_open() wants it. */
+void once__shared_name(const struct once__identity *self,
+                       const uint8_t id[ONCE__JOURNAL_ID],
+                       char out[ONCE__SHARED_NAME]);
 /* Maps all pages that there are: with the lock, before they are looked at.
  * 0: out of memory. */
 ONCE_CHECK int once__shared_view(struct once__journal *j);
@@ -387,7 +411,8 @@ struct once__walk {
     uint64_t generation;
     uint8_t *buffer;
     size_t space, got;
-    uint64_t from; /* offset of buffer[0] */
+    uint64_t from;           /* offset of buffer[0] */
+    _Atomic uint64_t *bytes; /* or NULL: adds up what was read              */
 };
 
 ONCE_CHECK int once__walk_begin(struct once__walk *w, int fd, uint64_t id,
@@ -440,6 +465,8 @@ struct once__note {
     uint64_t at;
 };
 
+/* 0, or -1 and errno. */
+int once__identify(int fd, struct once__identity *out);
 /* Reads the file at `fd`, which may be empty. `path` is for the error's text.
  * ONCE_EOPEN, ONCE_EVERSION, ONCE_ECORRUPT. */
 ONCE_CHECK int once__door_read(int fd, const char *path, struct once__note *out,

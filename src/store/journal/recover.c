@@ -37,7 +37,7 @@
 
 #include "core/error.h"
 
-enum { QUEUE = 16 };
+enum { QUEUE = 16, PIECE = 16 << 20 };
 
 #define FENCE_JUMP (UINT64_C(1) << 20)
 
@@ -94,6 +94,21 @@ static int read_head(struct recovery *r, uint64_t id,
     return code;
 }
 
+/* Begins to walk segment `id` up to offset `end`; those who wait can see it. */
+static int walk_begin(struct recovery *r, struct once__walk *w, uint64_t id,
+                      uint64_t end, uint64_t generation)
+{
+    int fd = once__segment_file(r->j, id);
+
+    if (fd < 0)
+        return trouble(r, id, "opening");
+    if (once__walk_begin(w, fd, id, ONCE__JOURNAL_HEADER, end, generation) !=
+        ONCE_OK)
+        return once__fail(r->err, ONCE_ENOMEM, "out of memory");
+    w->bytes = &r->j->shared->recovered;
+    return ONCE_OK;
+}
+
 /* The last segment is the highest with a header. */
 static int find_last(struct recovery *r)
 {
@@ -127,11 +142,10 @@ static int check_unused(struct recovery *r, uint64_t id)
 {
     struct once__walk w;
     uint64_t stray;
+    int code = walk_begin(r, &w, id, once__segment(r->j->shared, id)->size, 0);
 
-    if (once__walk_begin(&w, once__segment_file(r->j, id), id,
-                         ONCE__JOURNAL_HEADER,
-                         once__segment(r->j->shared, id)->size, 0) != ONCE_OK)
-        return once__fail(r->err, ONCE_ENOMEM, "out of memory");
+    if (code != ONCE_OK)
+        return code;
     stray = once__walk_stray(&w);
     once__walk_end(&w);
     if (stray != 0)
@@ -261,10 +275,9 @@ static int take_segment(struct recovery *r, uint64_t id, uint64_t end,
         return errno == ENOENT
                    ? damage(r, once__journal_at(id, 0), "the file is missing")
                    : trouble(r, id, "opening");
-    code =
-        once__walk_begin(&w, fd, id, ONCE__JOURNAL_HEADER, end, r->generation);
+    code = walk_begin(r, &w, id, end, r->generation);
     if (code != ONCE_OK)
-        return once__fail(r->err, code, "out of memory");
+        return code;
     code = take_frames(r, &w);
     r->generation = w.generation;
     *stop = once__journal_at(id, w.offset);
@@ -312,11 +325,10 @@ static int look_ahead(struct recovery *r, uint64_t *chain, uint64_t *stray)
     uint64_t id = r->last.id;
     int code, more;
 
-    code = once__walk_begin(
-        &w, once__segment_file(r->j, id), id, ONCE__JOURNAL_HEADER,
-        once__segment(r->j->shared, id)->size, r->last.generation);
+    code = walk_begin(r, &w, id, once__segment(r->j->shared, id)->size,
+                      r->last.generation);
     if (code != ONCE_OK)
-        return once__fail(r->err, code, "out of memory");
+        return code;
     while ((more = once__walk_next(&w, &f)) == 1)
         if (f.durable > r->known)
             r->known = f.durable;
@@ -336,11 +348,10 @@ static int whole_up_to(struct recovery *r, uint64_t chain, uint64_t *out)
     uint64_t id = r->last.id;
     int code;
 
-    code = once__walk_begin(&w, once__segment_file(r->j, id), id,
-                            ONCE__JOURNAL_HEADER, once__journal_offset(chain),
-                            r->last.generation);
+    code =
+        walk_begin(r, &w, id, once__journal_offset(chain), r->last.generation);
     if (code != ONCE_OK)
-        return once__fail(r->err, code, "out of memory");
+        return code;
     *out = chain;
     while (code == ONCE_OK && once__walk_next(&w, &f) == 1) {
         if (once__journal_at(id, w.offset) <= r->known ||
@@ -385,11 +396,10 @@ static int find_needed(struct recovery *r)
     int code;
 
     r->needed = r->last.first;
-    code = once__walk_begin(&w, once__segment_file(r->j, r->last.id),
-                            r->last.id, ONCE__JOURNAL_HEADER,
-                            once__journal_offset(r->end), r->last.generation);
+    code = walk_begin(r, &w, r->last.id, once__journal_offset(r->end),
+                      r->last.generation);
     if (code != ONCE_OK)
-        return once__fail(r->err, code, "out of memory");
+        return code;
     while (once__walk_next(&w, &f) == 1)
         if (f.kind == ONCE__FRAME_MARK && f.due > r->needed)
             r->needed = f.due;
@@ -476,17 +486,33 @@ static int go_on(struct recovery *r)
     return code == ONCE_OK ? once__journal_flush(r->j, r->err) : code;
 }
 
-/* What was taken over is made durable before anybody hears of it. */
-static int settle(struct recovery *r)
+/* Writes again what was not known to be durable, and flushes it. */
+static int write_again(struct recovery *r)
 {
-    struct once__shared *s = r->j->shared;
-    uint64_t from = 0, to = once__journal_offset(r->end);
-    int fd = once__segment_file(r->j, r->last.id), code;
+    uint64_t from = 0, to = once__journal_offset(r->end), end;
+    int fd = once__segment_file(r->j, r->last.id);
 
     if (once__journal_id(r->known) == r->last.id)
         from = once__journal_offset(r->known);
-    if (once__journal_rewrite(fd, from, to) != 0)
-        return trouble(r, r->last.id, "writing");
+    for (; from < to; from = end) {
+        end = to - from < PIECE ? to : from + PIECE;
+        if (once__journal_rewrite(fd, from, end) != 0)
+            return trouble(r, r->last.id, "writing");
+        if (fdatasync(fd) != 0)
+            return trouble(r, r->last.id, "flushing");
+        atomic_fetch_add(&r->j->shared->recovered, end - from);
+    }
+    return ONCE_OK;
+}
+
+/* What was taken over is made durable before anybody is told of it. */
+static int settle(struct recovery *r)
+{
+    struct once__shared *s = r->j->shared;
+    int code = write_again(r);
+
+    if (code != ONCE_OK)
+        return code;
     s->fence += FENCE_JUMP;
     code = go_on(r);
     if (code == ONCE_OK && fdatasync(once__segment_file(r->j, s->last)) != 0)

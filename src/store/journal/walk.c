@@ -79,6 +79,8 @@ const uint8_t *once__walk_bytes(struct once__walk *w, uint64_t offset,
         return NULL;
     w->from = offset;
     w->got = n;
+    if (w->bytes != NULL)
+        atomic_fetch_add(w->bytes, n);
     return w->buffer;
 }
 
