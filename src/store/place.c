@@ -25,8 +25,8 @@ static int absolute(const char *path, size_t length, const char *tail,
             return 0;
         used = strlen(out);
     }
-    n = snprintf(out + used, PATH_MAX - used, "%s%.*s%s",
-                 used > 1 ? "/" : "", (int)length, path, tail);
+    n = snprintf(out + used, PATH_MAX - used, "%s%.*s%s", used > 1 ? "/" : "",
+                 (int)length, path, tail);
     return n >= 0 && (size_t)n < PATH_MAX - used;
 }
 

@@ -223,8 +223,8 @@ static void sqlite_close(once_store *store)
 static int open_file(struct sqlite *s, const char *rest, once_error *err)
 {
     const char *log;
-    int code = once__places_note(&s->places, rest, strcspn(rest, "?"), "", -1,
-                                 err);
+    int code =
+        once__places_note(&s->places, rest, strcspn(rest, "?"), "", -1, err);
 
     if (code == ONCE_OK)
         code = connect_link(s, err);

@@ -43,7 +43,8 @@ static __thread struct {
     int met;
 } shortage;
 
-static __thread int dies_writing; /* the next write of a frame is the last one */
+static __thread int
+    dies_writing; /* the next write of a frame is the last one */
 
 /* The writes of a whole process, and how much zeros among them, in bytes. */
 static atomic_ullong zeros;
@@ -147,7 +148,8 @@ static void new_path(char *out, size_t size)
 
 static once_store *open_at(const char *path, const char *tail)
 {
-    once_store_options options = {sizeof(options), now_ms, NULL, 30000, 0};
+    once_store_options options = {
+        sizeof(options), now_ms, NULL, 30000, 0, NULL, NULL};
     once_error err = {0, ""};
     once_store *s = NULL;
     char url[200];

@@ -39,7 +39,8 @@ static void shell(const char *format, const char *a, const char *b)
 
 static once_store *open_at(const char *path)
 {
-    once_store_options options = {sizeof(options), now_ms, NULL, 5000, 0};
+    once_store_options options = {
+        sizeof(options), now_ms, NULL, 5000, 0, NULL, NULL};
     once_error err = {0, ""};
     once_store *s = NULL;
     char url[200];
