@@ -77,7 +77,8 @@ static struct {
 enum {
     DIE = 1,
     DIE_FLUSH,
-    DIE_NEW, /* behind the header of a new segment */
+    DIE_NEW,  /* behind the header of a new segment */
+    DIE_DROP, /* when a segment is about to go */
     TEAR,
     FAIL,
     FAIL_FLUSH,
@@ -279,6 +280,8 @@ int __wrap_renameat(int from_dir, const char *from, int to_dir, const char *to)
     struct event *e;
     int rc;
 
+    if (disk.then == DIE_DROP && once__segment_number(from) != 0)
+        (void)kill(getpid(), SIGKILL);
     disk_lock();
     rc = __real_renameat(from_dir, from, to_dir, to);
     if (disk.recording && rc == 0) {
@@ -294,6 +297,8 @@ int __wrap_unlinkat(int dir, const char *name, int flags)
 {
     int rc;
 
+    if (disk.then == DIE_DROP && once__segment_number(name) != 0)
+        (void)kill(getpid(), SIGKILL);
     disk_lock();
     rc = __real_unlinkat(dir, name, flags);
     if (disk.recording && rc == 0)

@@ -450,6 +450,58 @@ static void a_recovery_that_stands_still_is_not_waited_for(void)
     end_pace();
 }
 
+/* ---- Segments that are dropped ---------------------------------------------- */
+
+/* Fills segments with what is forgotten at once, until one of them goes, or the
+ * oldest is number `beyond` at least. */
+static void churn(once_store *s, const char *path, uint32_t from,
+                  uint64_t beyond)
+{
+    uint64_t lowest = 0, highest;
+    int dir = open(path, O_RDONLY | O_DIRECTORY), tries;
+
+    for (tries = 0; lowest < beyond && tries < 400; tries++, from++) {
+        T_EQ(complete_one(s, from, 0), ONCE_OK);
+        T_EQ(verb_on(s, ONCE_OP_FORGET, from), ONCE_OK);
+        T_EQ(s->ops->tend(s, NULL), ONCE_OK);
+        (void)usleep(5000);
+        T_EQ(once__segment_range(dir, &lowest, &highest), 0);
+    }
+    T_OK(lowest >= beyond);
+    (void)close(dir);
+}
+
+static void die_dropping(const char *path, void *user)
+{
+    once_store *s = must_open(path);
+
+    (void)user;
+    at_call(DIE_DROP, 0);
+    churn(s, path, BULKY, 100);
+}
+
+/* Whoever dropped it had said that it is not needed, and died. */
+static void a_segment_that_was_to_go_goes_later(void)
+{
+    char path[128];
+    once_store *s;
+    uint64_t lowest, highest;
+    int dir, repaired;
+
+    for (repaired = 0; repaired < 2; repaired++) {
+        new_path(path, sizeof(path));
+        s = must_open(path);
+        T_OK(WIFSIGNALED(in_child(die_dropping, path, NULL)));
+        if (repaired)
+            T_OK(WIFSIGNALED(in_child(die_writing, path, NULL)));
+        dir = open(path, O_RDONLY | O_DIRECTORY);
+        T_EQ(once__segment_range(dir, &lowest, &highest), 0);
+        (void)close(dir);
+        churn(s, path, BULKY + 1000, lowest + 1);
+        once_store_close(s);
+    }
+}
+
 int main(int argc, char **argv)
 {
     const char *only = argc == 2 ? argv[1] : "";
@@ -464,6 +516,7 @@ int main(int argc, char **argv)
     RUN(another_pid_namespace_is_refused);
     RUN(a_long_recovery_is_waited_for);
     RUN(a_recovery_that_stands_still_is_not_waited_for);
+    RUN(a_segment_that_was_to_go_goes_later);
     remove_folder();
     return t_done();
 }

@@ -218,11 +218,12 @@ static int drop(struct once__journal *j, uint64_t id, once_error *err)
         code = once__journal_sync(j, tail, err);
     if (code != ONCE_OK)
         return code;
-    s->first = id + 1;
     rc = once__segment_retire(j, id);
-    return rc == 0 ? ONCE_OK
-                   : once__fail(err, ONCE_ESTORE, "%s: dropping a segment: %s",
-                                j->path, strerror(rc));
+    if (rc != 0)
+        return once__fail(err, ONCE_ESTORE, "%s: dropping a segment: %s",
+                          j->path, strerror(rc));
+    s->first = id + 1; /* not before: whoever is next would leave it there */
+    return ONCE_OK;
 }
 
 static int tidy_one(struct once__journal *j, const atomic_int *stop,

@@ -577,7 +577,7 @@ static int take_over(struct recovery *r)
         code = take_all(r);
     if (code != ONCE_OK)
         return code;
-    s->first = s->marked = r->needed;
+    s->marked = r->needed;
     s->generation = r->generation;
     s->tail = r->end;
     r->j->start = r->end;
@@ -593,8 +593,10 @@ static int recover_files(struct recovery *r)
         code = drop_behind_cut(r);
     if (code == ONCE_OK)
         code = take_over(r);
-    if (code == ONCE_OK &&
-        (r->left->state != ONCE__LEFT_CLEAN || r->left->at != r->end))
+    if (code != ONCE_OK)
+        return code;
+    r->j->shared->first = r->needed; /* what is before it is removed below */
+    if (r->left->state != ONCE__LEFT_CLEAN || r->left->at != r->end)
         code = settle(r);
     if (code == ONCE_EFULL)
         code = once__fail(r->err, ONCE_EOPEN, "%s: %s", r->j->path,

@@ -360,6 +360,8 @@ int once__segment_retire(struct once__journal *j, uint64_t id)
         rc = errno;
     else
         s->full = 0;
+    if (rc == ENOENT) /* one who died had done it */
+        rc = 0;
     (void)pthread_mutex_unlock(&s->prep);
     return rc;
 }
