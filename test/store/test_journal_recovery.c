@@ -183,6 +183,209 @@ static void an_old_mark_is_followed_by_its_own_log_only(void)
     once_store_close(s);
 }
 
+/* ---- Power cuts in a recovery ----------------------------------------------- */
+
+/* A disk on which all that stands in `path` is durable. */
+static void model_load(struct model *m, const char *path, uint32_t random)
+{
+    struct node *n;
+    struct dirent *e;
+    struct stat st;
+    char file[400];
+    DIR *d = opendir(path);
+    int fd;
+
+    assert(d != NULL);
+    memset(m, 0, sizeof(*m));
+    m->random = random;
+    while ((e = readdir(d)) != NULL) {
+        if (e->d_name[0] == '.')
+            continue;
+        (void)snprintf(file, sizeof(file), "%s/%s", path, e->d_name);
+        fd = open(file, O_RDONLY);
+        assert(fd >= 0 && fstat(fd, &st) == 0 && strlen(e->d_name) < 32);
+        n = &m->nodes[m->count];
+        n->ino = st.st_ino;
+        resize(n, (size_t)st.st_size);
+        T_EQ(once__journal_read(fd, n->bytes, n->size, 0), 1);
+        (void)close(fd);
+        model_name(m, e->d_name)->node = ++m->count;
+    }
+    (void)closedir(d);
+    memcpy(m->sure, m->names, sizeof(m->sure));
+}
+
+static void model_clear(struct model *m)
+{
+    size_t i;
+
+    for (i = 0; i < m->count; i++) {
+        free(m->nodes[i].bytes);
+        free(m->nodes[i].waiting);
+    }
+    for (i = 0; i < disk.count; i++)
+        free(disk.events[i].bytes);
+    disk.count = 0;
+}
+
+static void acknowledge(uint32_t key)
+{
+    (void)pthread_mutex_lock(&disk.lock);
+    add_event(ACK, 0)->key = key;
+    (void)pthread_mutex_unlock(&disk.lock);
+}
+
+/* A recovery after a clean end's opposite, one after the death of a holder of
+ * the lock, and much that waits for one flush. */
+static void recover_twice(const char *path)
+{
+    once_store *s = must_open_with(path, "", NULL);
+
+    T_OK(WIFSIGNALED(in_child(die_writing, path, NULL)));
+    T_EQ(claim_all(s, 0, BATCH), ONCE_OK);
+    acknowledge(1);
+    once_store_close(s);
+}
+
+/* A recovery, and a result that may end where the page does. */
+static void recover_and_complete(const char *path)
+{
+    once_store *s = must_open_with(path, "", NULL);
+
+    if (verb_on(s, ONCE_OP_SHOW, AT_A_PAGE) == ONCE_FREE) {
+        complete_in(s, AT_A_PAGE, (AT_A_PAGE - 1) * length_of(0));
+        acknowledge(2);
+    }
+    once_store_close(s);
+}
+
+/* All that was acknowledged before any of the cuts. */
+static void check_after_cuts(const char *image, int claimed, int completed)
+{
+    once_error err = {0, ""};
+    once_store *s = NULL;
+    uint32_t i;
+    int rc;
+
+    T_EQ(try_open(image, "", NULL, &err, &s), ONCE_OK);
+    if (s == NULL) {
+        printf("#   %s\n", err.text);
+        return;
+    }
+    T_EQ(verb_on(s, ONCE_OP_SHOW, 500), ONCE_REPLAY);
+    for (i = 0; i < BATCH; i++) {
+        rc = verb_on(s, ONCE_OP_SHOW, i);
+        if (completed && i == AT_A_PAGE)
+            T_EQ(rc, ONCE_REPLAY);
+        else if (claimed)
+            T_EQ(rc, ONCE_IN_FLIGHT);
+        else
+            T_OK(rc == ONCE_IN_FLIGHT || rc == ONCE_FREE || rc == ONCE_REPLAY);
+    }
+    once_store_close(s);
+}
+
+/* Cuts the power in the recovery of what a first cut left. */
+static uint32_t cut_again(struct model *m, const char *path, const char *image,
+                          uint32_t random, int claimed)
+{
+    uint32_t images = 0;
+    int completed = 0;
+    size_t i;
+
+    model_load(m, path, random);
+    disk.recording = 1;
+    recover_and_complete(path);
+    disk.recording = 0;
+    for (i = 0; i < disk.count && t__bad == 0; i++) {
+        model_step(m, i);
+        if (disk.events[i].what == ACK)
+            completed = 1;
+        if (disk.events[i].what != ACK && i + 1 < disk.count &&
+            draw(m) % 6 != 0)
+            continue;
+        build_image(m, image);
+        check_after_cuts(image, claimed, completed);
+        images++;
+        if (t__bad != 0)
+            printf("#   second cut after event %zu of %zu\n", i, disk.count);
+    }
+    model_clear(m);
+    return images;
+}
+
+enum { PARTS = 16, CUTS = 40 };
+
+/* Where the first cut is: anywhere, but most often when the batch is written and
+ * not flushed. */
+static size_t place_of_cut(unsigned part)
+{
+    size_t i = 0;
+
+    if (part < PARTS)
+        return disk.count * (part + 1) / PARTS;
+    while (disk.events[i].what != ACK)
+        i++;
+    while (disk.events[i].what != FLUSH)
+        i--;
+    return i;
+}
+
+/* What a first cut left is made before the second recording begins. */
+static uint32_t cut_once(struct model *m, const char *path, const char *image,
+                         unsigned part, int *claimed)
+{
+    uint32_t random = 0;
+    size_t i, end;
+
+    model_load(m, path, 991 + part);
+    disk.recording = 1;
+    recover_twice(path);
+    disk.recording = 0;
+    end = place_of_cut(part);
+    *claimed = 0;
+    for (i = 0; i < end; i++) {
+        model_step(m, i);
+        *claimed |= disk.events[i].what == ACK;
+    }
+    build_image(m, image);
+    random = draw(m);
+    model_clear(m);
+    return random;
+}
+
+static void a_power_cut_in_a_recovery_loses_nothing(void)
+{
+    struct model *m = calloc(1, sizeof(*m));
+    char base[128], path[128], first[128], second[128];
+    uint32_t random, images = 0;
+    int claimed;
+    unsigned part;
+    once_store *s;
+
+    assert(m != NULL);
+    new_path(base, sizeof(base));
+    new_path(path, sizeof(path));
+    new_path(first, sizeof(first));
+    new_path(second, sizeof(second));
+    s = must_open_with(base, "", NULL);
+    (void)usleep(300000); /* its other thread has made the segments */
+    go_before_a_page(s, base, 500,
+                     2 * ONCE__FRAME_HEAD + AT_A_PAGE * length_of(0));
+    T_OK(WIFSIGNALED(in_child(die_writing, base, NULL)));
+    once_store_close(s);
+    for (part = 0; part < CUTS && t__bad == 0; part++) {
+        copy_folder(base, path);
+        random = cut_once(m, path, first, part, &claimed);
+        images += cut_again(m, first, second, random, claimed);
+        if (t__bad != 0)
+            printf("#   first cut in part %u\n", part);
+    }
+    printf("# %u images\n", images);
+    T_OK(images > 100);
+    free(m);
+}
+
 /* ---- Copies ----------------------------------------------------------------- */
 
 /* Opens a copy, made while the original was open, and goes on in both. */
@@ -511,6 +714,7 @@ int main(int argc, char **argv)
         return 2;
     RUN(a_lost_mark_brings_no_old_frames_back);
     RUN(an_old_mark_is_followed_by_its_own_log_only);
+    RUN(a_power_cut_in_a_recovery_loses_nothing);
     RUN(a_copy_leaves_the_original_alone);
     RUN(a_copy_is_not_cut_where_the_original_failed);
     RUN(another_pid_namespace_is_refused);
