@@ -27,6 +27,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <time.h>
 
 #include "core/apply.h"
 #include "core/error.h"
@@ -187,6 +188,9 @@ struct batch {
     uint64_t now_ms;
     uint64_t wait; /* nothing is told before the log is durable up to here */
     int changed;   /* the log has grown */
+    int locked;
+    int late;              /* no room for claims, and no time to wait for it */
+    struct timespec until; /* then it is late; 0: there was room so far    */
     once_error *err;
 };
 
@@ -310,7 +314,8 @@ static int keep(struct journal *s, struct batch *b, once_op *op,
                                   : once__journal_flush(&s->log, b->err);
 }
 
-/* ONCE_OK, also if the operation itself was refused; else the batch ends. */
+/* ONCE_OK, also if the operation itself was refused; ONCE__LATER: it was not
+ * decided, for want of room; else the batch ends. */
 static int decide(struct journal *s, struct batch *b, once_op *op)
 {
     struct once__shared *shared = s->log.shared;
@@ -338,8 +343,12 @@ static int decide(struct journal *s, struct batch *b, once_op *op)
     if (op->rc != ONCE_IN_FLIGHT)
         wait_for(b, seen);
     code = changed ? keep(s, b, op, &r, fence) : ONCE_OK;
-    if (code == ONCE_OK)
+    if (code == ONCE_OK || (code == ONCE__LATER && !b->late))
+        return code;
+    if (code == ONCE__LATER) { /* as if it had not been asked */
+        refuse(op, ONCE_ESTORE);
         return ONCE_OK;
+    }
     if (code == ONCE_EFULL) /* maybe there is something to sweep */
         once__keeper_nudge(s->keeper);
     refuse(op, code);
@@ -347,24 +356,82 @@ static int decide(struct journal *s, struct batch *b, once_op *op)
     return code == ONCE_ESTORE ? ONCE_ESTORE : ONCE_OK;
 }
 
-/* Segments are made ahead: whenever one was begun, the keeper looks. */
+/* Segments are made ahead: whenever one was begun, or claims have taken much of
+ * what is there, the keeper looks. Where the disk is full it does that once a
+ * second, and when a claim was refused. */
 static void look_after(struct journal *s)
 {
     uint64_t last = s->log.shared->last;
 
-    if (last == s->last)
+    if (last == s->last &&
+        (s->log.shared->full || !once__segment_short(&s->log)))
         return;
     s->last = last;
     once__keeper_nudge(s->keeper);
+}
+
+static void set_until(const struct journal *s, struct timespec *until)
+{
+    (void)clock_gettime(CLOCK_MONOTONIC, until);
+    until->tv_sec += s->log.busy_ms / 1000;
+    until->tv_nsec += (long)(s->log.busy_ms % 1000) * 1000000;
+    if (until->tv_nsec >= 1000000000) {
+        until->tv_nsec -= 1000000000;
+        until->tv_sec++;
+    }
+}
+
+/*
+ * What is kept back for the next claim is being made, and everybody else may
+ * go on meanwhile. What was decided so far stays so.
+ */
+static int step_aside(struct journal *s, struct batch *b)
+{
+    int code = once__journal_flush(&s->log, b->err);
+
+    once__journal_unlock(&s->log);
+    b->locked = 0;
+    if (code != ONCE_OK)
+        return code;
+    if (b->until.tv_sec == 0)
+        set_until(s, &b->until);
+    b->late = once__keeper_await(s->keeper, &b->until) != 0;
+    code = once__journal_lock(&s->log, b->err);
+    b->locked = code == ONCE_OK;
+    b->now_ms = s->options.clock(s->options.user);
+    return code;
+}
+
+/* Decides in order. All that was written counts, also where it ends early. */
+static int decide_all(struct journal *s, struct batch *b, once_op **ops,
+                      size_t n)
+{
+    size_t i = 0;
+    int code = ONCE_OK, written;
+
+    while (i < n && code == ONCE_OK) {
+        if (i + AHEAD < n)
+            once__index_expect(&s->log, ops[i + AHEAD]->name);
+        code = decide(s, b, ops[i]);
+        if (code == ONCE__LATER)
+            code = step_aside(s, b);
+        else
+            i++;
+    }
+    if (!b->locked)
+        return code;
+    /* Also what will not be told of: the index knows it already. */
+    written = once__journal_flush(&s->log, b->err);
+    once__journal_unlock(&s->log);
+    return code == ONCE_OK ? written : code;
 }
 
 static int journal_apply(once_store *store, once_op **ops, size_t n,
                          once_error *err)
 {
     struct journal *s = (struct journal *)store;
-    struct batch b = {0, 0, 0, err};
-    int code, written;
-    size_t i;
+    struct batch b = {.err = err};
+    int code;
 
     once__arena_reset(&s->arena);
     if (n == 0)
@@ -374,17 +441,9 @@ static int journal_apply(once_store *store, once_op **ops, size_t n,
         code = once__journal_lock(&s->log, err);
     if (code != ONCE_OK)
         return code;
+    b.locked = 1;
     b.now_ms = s->options.clock(s->options.user);
-    for (i = 0; i < n && code == ONCE_OK; i++) {
-        if (i + AHEAD < n)
-            once__index_expect(&s->log, ops[i + AHEAD]->name);
-        code = decide(s, &b, ops[i]);
-    }
-    /* Also what will not be told of: the index knows it already. */
-    written = once__journal_flush(&s->log, err);
-    once__journal_unlock(&s->log);
-    if (code == ONCE_OK)
-        code = written;
+    code = decide_all(s, &b, ops, n);
     if (code == ONCE_OK)
         code = once__journal_sync(&s->log, b.wait, err);
     if (code == ONCE_OK && b.changed)

@@ -27,10 +27,12 @@
 
 static char folder[64];
 
+static uint64_t now = NOW;
+
 static uint64_t now_ms(void *user)
 {
     (void)user;
-    return NOW;
+    return now;
 }
 
 /* ---- What the linker sends here ------------------------------------------- */
@@ -354,6 +356,168 @@ static void a_batch_short_of_descriptors_harms_only_itself(void)
     once_store_close(s);
 }
 
+/* ---- What is kept back for claims ------------------------------------------- */
+
+/* The size of the largest segment, and the sum of all. */
+static uint64_t largest(const char *path, uint64_t *sum)
+{
+    DIR *d = opendir(path);
+    struct dirent *e;
+    struct stat st;
+    uint64_t most = 0;
+
+    *sum = 0;
+    while (d != NULL && (e = readdir(d)) != NULL)
+        if (once__segment_number(e->d_name) != 0 &&
+            fstatat(dirfd(d), e->d_name, &st, 0) == 0) {
+            *sum += (uint64_t)st.st_size;
+            if ((uint64_t)st.st_size > most)
+                most = (uint64_t)st.st_size;
+        }
+    if (d != NULL)
+        (void)closedir(d);
+    return most;
+}
+
+enum { CLAIMS = 400 };
+
+/*
+ * What is kept back for many claims after large results is made in segments of
+ * the usual size by the compactor, and not by whoever has the lock.
+ */
+static void a_large_reserve_is_made_in_usual_segments(void)
+{
+    static once_op ops[CLAIMS];
+    once_op *list[CLAIMS];
+    char path[100];
+    uint64_t sum = 0, before;
+    once_store *s;
+    uint32_t i;
+
+    new_path(path, sizeof(path));
+    s = open_at(path, "?segment=4194304");
+    for (i = 0; i < 60; i++)
+        T_EQ(complete_one(s, i, 200000), ONCE_OK);
+    for (i = 0; i < CLAIMS; i++) {
+        list[i] = &ops[i];
+        make_op(&ops[i], ONCE_OP_CLAIM, 1000 + i);
+    }
+    before = zeros_here;
+    T_EQ(s->ops->apply(s, list, CLAIMS, NULL), ONCE_OK);
+    for (i = 0; i < CLAIMS; i++)
+        T_EQ(ops[i].rc, ONCE_OWNER);
+    T_EQ(zeros_here - before, 0);
+    T_OK(largest(path, &sum) <= 4 * MIB);
+    T_OK(sum >= (uint64_t)CLAIMS * 200000); /* it is there */
+    printf("# %llu MiB for %d claims\n", (unsigned long long)(sum / MIB),
+           CLAIMS);
+    T_OK(sum < (uint64_t)CLAIMS * 800000);
+    for (i = 0; i < CLAIMS; i++)
+        T_EQ(end_claim(s, 1000 + i, ops[i].record.fence, 200000), ONCE_OK);
+    T_EQ(zeros_here - before, 0);
+    all_are_there(s, 1000, 1000 + CLAIMS);
+    T_OK(largest(path, &sum) <= 4 * MIB);
+    /* When all is forgotten it goes, as the log moves on through it. */
+    now = NOW + 2000000;
+    for (i = 0; i < CLAIMS; i++)
+        T_EQ(ask(s, ONCE_OP_FORGET, 1000 + i, NULL), ONCE_OK);
+    for (i = 0; i < 60; i++)
+        T_EQ(ask(s, ONCE_OP_FORGET, i, NULL), ONCE_OK);
+    for (i = 0; i < 1000 && sum > 40 * MIB; i++) {
+        T_EQ(complete_one(s, 5000, 200000), ONCE_OK);
+        now += 2000000;
+        T_EQ(ask(s, ONCE_OP_FORGET, 5000, NULL), ONCE_OK);
+        T_EQ(s->ops->tend(s, NULL), ONCE_OK);
+        (void)usleep(1000);
+        (void)largest(path, &sum);
+    }
+    T_OK(sum <= 40 * MIB);
+    now = NOW;
+    once_store_close(s);
+}
+
+/* ---- A disk is full, and then it is not -------------------------------------- */
+
+static int fill_disk(const char *place, uint64_t keep)
+{
+    char file[120];
+    int fd, rc;
+    uint64_t size = 0;
+
+    (void)snprintf(file, sizeof(file), "%s/other", place);
+    fd = open(file, O_RDWR | O_CREAT | O_CLOEXEC, 0600);
+    do {
+        size += 65536;
+        rc = posix_fallocate(fd, 0, (off_t)size);
+    } while (rc == 0);
+    rc = ftruncate(fd, (off_t)(size < keep ? 0 : size - keep));
+    return close(fd) | rc;
+}
+
+/* Held claims of `size` bytes each keep room back. Another program has the disk
+ * until `keep` bytes are left of it, and gives it back. */
+static int full_and_freed(const char *place, uint32_t held, size_t size,
+                          uint64_t keep, const char *tail)
+{
+    char path[120], other[120];
+    once_store *s;
+    uint32_t n = 0;
+    int rc, tries;
+
+    if (mount("tmpfs", place, "tmpfs", 0, "size=64m") != 0)
+        return 0;
+    (void)snprintf(path, sizeof(path), "%s/j", place);
+    (void)snprintf(other, sizeof(other), "%s/other", place);
+    s = open_at(path, tail);
+    for (uint32_t i = 0; i < 20; i++)
+        T_EQ(complete_one(s, 100000 + i, size), ONCE_OK);
+    for (uint32_t i = 0; i < held / 2; i++)
+        T_EQ(ask(s, ONCE_OP_CLAIM, 200000 + i, NULL), ONCE_OWNER);
+    T_EQ(fill_disk(place, keep), 0);
+    for (uint32_t i = held / 2; i < held; i++) {
+        rc = ask(s, ONCE_OP_CLAIM, 200000 + i, NULL);
+        T_OK(rc == ONCE_OWNER || rc == ONCE_EFULL);
+    }
+    for (tries = 0; tries < 50 && n < 20000;) {
+        rc = complete_one(s, n, size);
+        n += rc == ONCE_OK;
+        tries = rc == ONCE_OK ? 0 : tries + 1;
+        if (tries > 0) /* the compactor may find room for a smaller segment */
+            (void)usleep(5000);
+    }
+    T_EQ(rc, ONCE_EFULL);
+    T_EQ(unlink(other), 0);
+    for (tries = 0; rc == ONCE_EFULL && tries < 500; tries++) {
+        T_EQ(s->ops->tend(s, NULL), ONCE_OK);
+        rc = ask(s, ONCE_OP_CLAIM, 300000, NULL);
+        if (rc == ONCE_EFULL)
+            (void)usleep(10000);
+    }
+    T_EQ(rc, ONCE_OWNER);
+    if (rc != ONCE_OWNER)
+        printf("#   %u held, results of %zu, %llu kept, %s\n", held, size,
+               (unsigned long long)keep, tail);
+    once_store_close(s);
+    T_EQ(umount(place), 0);
+    return 1;
+}
+
+static void a_disk_that_was_freed_is_used_again(void)
+{
+    static const char *const tails[] = {"", "?segment=1048576"};
+    static const uint64_t keeps[] = {0, 3 << 20};
+    char place[100];
+
+    (void)snprintf(place, sizeof(place), "%s/disk", folder);
+    T_EQ(mkdir(place, 0700), 0);
+    for (int i = 0; i < 8; i++)
+        if (!full_and_freed(place, i & 4 ? 200 : 20, i & 4 ? 20000 : 200000,
+                            keeps[i & 1], tails[i >> 1 & 1])) {
+            printf("# skipped: no tmpfs to be had: %s\n", strerror(errno));
+            break;
+        }
+}
+
 /* `test_journal_space TEXT` runs those whose name has it. */
 #define RUN(test)                                                              \
     do {                                                                       \
@@ -372,6 +536,8 @@ int main(int argc, char **argv)
     RUN(who_cannot_repair_leaves_it_to_the_next);
     RUN(what_nobody_repaired_is_recovered_when_it_is_opened);
     RUN(a_batch_short_of_descriptors_harms_only_itself);
+    RUN(a_large_reserve_is_made_in_usual_segments);
+    RUN(a_disk_that_was_freed_is_used_again);
     (void)snprintf(command, sizeof(command), "rm -rf '%s'", folder);
     if (system(command) != 0)
         printf("# %s is still there\n", folder);

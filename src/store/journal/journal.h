@@ -30,6 +30,7 @@
 #include <stdatomic.h>
 #include <stddef.h>
 #include <stdint.h>
+#include <time.h>
 
 #include <once/store.h>
 
@@ -324,9 +325,13 @@ int once__journal_dress(int folder, int fd);
 int once__journal_read(int fd, void *out, size_t size, uint64_t offset);
 int once__journal_write(int fd, const void *bytes, size_t size,
                         uint64_t offset);
-/* Makes the next segment, unless `enough` are ready or `*stop` becomes 1. 0, or
- * an errno. */
-int once__segment_prepare(struct once__journal *j, unsigned enough,
+/* 1 if another segment should be made: none is ready, there is hardly more room
+ * than what is kept back for claims, or there was none on the disk when one was
+ * wanted last. */
+int once__segment_short(const struct once__journal *j);
+/* Makes the next segment, unless there is enough of them and room for `need`
+ * bytes, or `*stop` becomes 1. 0, or an errno. */
+int once__segment_prepare(struct once__journal *j, uint64_t need,
                           const atomic_int *stop);
 /* With the lock: makes the last segment longer, by `size` bytes at least. 0, or
  * an errno. */
@@ -340,8 +345,11 @@ int once__segment_retire(struct once__journal *j, uint64_t id);
 /* Takes the lock, repairing what a dead holder left. ONCE_OK or ONCE_ESTORE. */
 ONCE_CHECK int once__journal_lock(struct once__journal *j, once_error *err);
 void once__journal_unlock(struct once__journal *j);
+enum { ONCE__LATER = 1 };
+
 /* Makes sure that a frame of `length` bytes fits and `reserve` bytes are left.
- * ONCE_OK, ONCE_EFULL, or ONCE_ESTORE. */
+ * ONCE_OK, ONCE_EFULL, ONCE_ESTORE; or ONCE__LATER: not before another segment
+ * has been made, which takes too long to be done with the lock. */
 ONCE_CHECK int once__journal_room(struct once__journal *j, size_t length,
                                   uint64_t reserve, once_error *err);
 /* What must be left for those who hold claims. */
@@ -488,6 +496,9 @@ ONCE_CHECK int once__keeper_open(const struct once__journal *j, once_error *err,
 void once__keeper_close(struct once__keeper *k);
 /* Wakes it if there is something to do. */
 void once__keeper_nudge(struct once__keeper *k);
+/* Wakes it, and returns when it has made a segment or found that there are
+ * enough: 0, or an errno. ETIMEDOUT: not before `until`, of CLOCK_MONOTONIC. */
+int once__keeper_await(struct once__keeper *k, const struct timespec *until);
 /* ONCE_OK, or what went wrong since the last call. */
 ONCE_CHECK int once__keeper_trouble(struct once__keeper *k, once_error *err);
 

@@ -351,16 +351,11 @@ uint64_t once__journal_reserve(const struct once__journal *j)
     return live > half ? live : half;
 }
 
-/* Where a new segment could not be made there may be room for some frames,
- * but for nobody new. */
-static int extend(struct once__journal *j, size_t length, uint64_t reserve,
-                  once_error *err)
+/* For an outcome, or what makes room. */
+static int extend(struct once__journal *j, size_t length, once_error *err)
 {
-    int rc;
+    int rc = once__segment_extend(j, length);
 
-    if (j->shared->full && reserve > ONCE__JOURNAL_SWEEP)
-        return ONCE_EFULL;
-    rc = once__segment_extend(j, length);
     if (rc == 0)
         return ONCE_OK;
     if (rc == ENOSPC || rc == EDQUOT)
@@ -389,8 +384,10 @@ int once__journal_room(struct once__journal *j, size_t length, uint64_t reserve,
         if (here < length && fits_next(j->shared, length) &&
             ahead >= length + reserve)
             code = roll_over(j, err);
+        else if (reserve <= ONCE__JOURNAL_SWEEP)
+            code = extend(j, length, err);
         else
-            code = extend(j, length, reserve, err);
+            return j->shared->full ? ONCE_EFULL : ONCE__LATER;
     }
     return code;
 }

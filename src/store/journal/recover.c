@@ -551,7 +551,7 @@ static int make_first(struct recovery *r)
     h.generation = s->generation;
     s->first = s->marked = 1;
     s->last = s->ready = 0;
-    rc = once__segment_prepare(r->j, 1, NULL);
+    rc = once__segment_prepare(r->j, 0, NULL);
     if (rc != 0)
         return once__fail(r->err, ONCE_EOPEN, "%s: making a segment: %s",
                           r->j->path, strerror(rc));
