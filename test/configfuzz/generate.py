@@ -172,8 +172,7 @@ class Maker:
                 (0.04, "store FOLDER/www/stored;"),
                 (0.05, "limit_rate 4m;"),
                 (0.05, "max_temp_file_size 0;"),
-                (0.04, "force_ranges on;"),
-                (0.04, "pass_request_body off;")):
+                (0.04, "force_ranges on;")):
             if d.chance(share) and not (cached and "store" in line):
                 out.append(prefix + "_" + line)
         if prefix == "proxy":

@@ -10,6 +10,7 @@
                an upstream stands behind it
     short      such an answer is not what its upstream sent
     differs    a replay is not the first answer
+    headers    likewise, but only its headers
     freed      a replay of an answer that frees its key: another one decided
     crossed    an answer was made for another key or another request
     lost       an outcome that was whole, or said to be new, was not kept
@@ -49,9 +50,10 @@ class Verdict:
         return {kind for kind, _ in self.broken}
 
     def _judge(self):
-        by_send = collections.defaultdict(list)
         for e in self.run.log.executions:
-            by_send[e.send].append(e)
+            e.meant = e.whole
+            if not e.done:
+                e.whole = "no"      # it was never sent
             if not e.guarded:
                 self.seen["pages and other requests"] += 1
             elif e.attempt is None:
@@ -78,7 +80,8 @@ class Verdict:
     def frees(self, e):
         """Whether another attempt may follow this execution."""
         if e.whole == "no":
-            return self.case.takes_over()
+            return self.case.takes_over() or (
+                e.status and self.must_free(e) and self._streamed(e))
         if e.outcome == "not-applied":
             return True
         if e.outcome in ("applied", "no-store"):
@@ -88,6 +91,13 @@ class Verdict:
         if self.case.frees(e.status):
             return True
         return e.whole == "maybe" and self.case.takes_over()
+
+    def _streamed(self, e):
+        """Whether the head was passed on before the rest was there: then it
+        decides by itself."""
+        return e.streamed or "_buffering off" in self.case.config() or any(
+            a.send == e.send and a.mark == "new" and a.truncated
+            for a in self.run.answers)
 
     def _executions(self, executions):
         own = [e for e in executions if e.role != "target"]
@@ -166,14 +176,15 @@ class Verdict:
 
     def _left(self, a, last):
         """What a client that left will find, if its upstream did its part."""
-        if last is None or last.whole != "yes" or last.accel or \
+        if last is None or last.meant != "yes" or last.accel or \
                 last.outcome or self.case.frees(last.status) or \
-                last.role != "main" or last.seconds > READ_TIMEOUT / 2:
+                last.role != "main" or last.seconds > READ_TIMEOUT / 2 or \
+                "_intercept_errors on" in self.case.config():
             return None
         if last.gone:
             self._bad("lost", "%s: nginx closed before its answer", last)
             return None
-        return a
+        return a if last.done else None
 
     def _replay(self, a, own):
         behind = [e for e in own if e.whole != "no"]
@@ -196,7 +207,7 @@ class Verdict:
             if (a.status, a.body) != (first.status, first.body):
                 self._bad("differs", "%s, but first %s", a, first)
             elif kept(a) != kept(first):
-                self._bad("differs", "headers %s, but first %s", kept(a),
+                self._bad("headers", "%s, but first %s", kept(a),
                           kept(first))
 
     def trace(self):

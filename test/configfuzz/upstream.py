@@ -64,6 +64,7 @@ class Execution:
         self.line = ""
         self.status = 0
         self.whole = "no"       # yes, no, or maybe: cannot be told apart
+        self.meant = "no"       # the same, if all of it had been sent
         self.accel = None
         self.outcome = None
         self.streamed = False
