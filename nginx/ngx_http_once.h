@@ -22,6 +22,7 @@
 #include <ngx_config.h>
 #include <ngx_core.h>
 #include <ngx_http.h>
+#include <nginx.h>
 
 #include <once/once.h>
 
@@ -174,6 +175,15 @@ typedef struct {
 #define ngx_http_once_walk(walk, list)                                        \
     (walk)->part = &(list)->part;                                             \
     (walk)->index = 0
+
+
+/* since 1.23.0 headers of one name are linked, and a new one leads nowhere */
+
+#if (nginx_version >= 1023000)
+#define ngx_http_once_unlink(h)  (h)->next = NULL
+#else
+#define ngx_http_once_unlink(h)
+#endif
 
 
 struct ngx_http_once_ctx_s {

@@ -93,6 +93,7 @@ ngx_http_once_add_header(ngx_http_request_t *r, const char *name,
     }
 
     h->hash = 1;
+    ngx_http_once_unlink(h);
     h->lowcase_key = NULL;
     h->key.data = (u_char *) name;
     h->key.len = ngx_strlen(name);
@@ -473,6 +474,7 @@ ngx_http_once_restore_header(ngx_http_request_t *r, once__header *header)
     }
 
     h->hash = 0;
+    ngx_http_once_unlink(h);
     h->key.data = (u_char *) header->name.data;
     h->key.len = header->name.size;
     h->value.data = (u_char *) header->value.data;
@@ -507,6 +509,14 @@ ngx_http_once_restore_header(ngx_http_request_t *r, once__header *header)
     {
         /* "expires" and gzip_proxied look for it there */
 
+#if (nginx_version >= 1023000)
+
+        for (ph = &r->headers_out.cache_control; *ph; ph = &(*ph)->next) {
+            /* void */
+        }
+
+#else
+
         if (r->headers_out.cache_control.elts == NULL
             && ngx_array_init(&r->headers_out.cache_control, r->pool, 1,
                               sizeof(ngx_table_elt_t *))
@@ -519,6 +529,8 @@ ngx_http_once_restore_header(ngx_http_request_t *r, once__header *header)
         if (ph == NULL) {
             return NGX_ERROR;
         }
+
+#endif
 
         *ph = h;
     }

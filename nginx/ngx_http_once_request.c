@@ -1069,6 +1069,7 @@ ngx_http_once_push_attempt(ngx_http_request_t *r, ngx_http_once_ctx_t *ctx)
         return NGX_ERROR;
     }
 
+    ngx_http_once_unlink(h);
     ngx_str_set(&h->key, "Idempotency-Attempt");
     h->lowcase_key = (u_char *) "idempotency-attempt";
     h->hash = ngx_hash_key(h->lowcase_key, h->key.len);
