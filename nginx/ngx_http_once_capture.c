@@ -407,20 +407,20 @@ ngx_http_once_hear(ngx_http_request_t *r, ngx_http_once_ctx_t *ctx)
         return ctx->reached ? ONCE__WHOLE : ONCE__NOT_SENT;
     }
 
-    if (ngx_http_once_bytes_sent(ctx) == 0) {
-        return ONCE__NOT_SENT;
-    }
-
 #if (NGX_HTTP_CACHE)
 
     if (r->cached && r->method == ctx->method) {
 
-        /* of an earlier request; what this one came to nobody knows */
+        /* it answers another request; this one may have been sent or not */
 
         return ONCE__BROKEN;
     }
 
 #endif
+
+    if (ngx_http_once_bytes_sent(ctx) == 0) {
+        return ONCE__NOT_SENT;
+    }
 
     if (u->cleanup == NULL) {
 

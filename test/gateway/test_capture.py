@@ -300,6 +300,24 @@ def test_a_stale_response_is_no_outcome(make, how, script):
         assert c.executions == 1
 
 
+def test_a_fresh_cached_response_is_no_outcome_either(make):
+    site = make(guarded("/pay/", CACHED.replace("1s", "1h") % ""), http=CACHE,
+                start=False)
+    code, said = site.gateway.check()
+    if code != 0:
+        assert "cache" in said, said
+        return
+    site.start()
+    c = site.case("/pay/", Answer(201, b"the first customer's\n"),
+                  Answer(201, b"the second customer's\n"))
+    assert c.post(key=MARK + "first").status == 201
+    r = c.post()
+    if r.code() is None:
+        is_new(r, body=b"the second customer's\n")
+    else:
+        is_problem(r, "outcome-unknown", 502)
+
+
 def expired(site, case):
     """Whether what the cache has for this path is older than it may be."""
     for path in (site.folder / "cache").rglob("*"):
