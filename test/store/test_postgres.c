@@ -5,7 +5,7 @@
  *
  *    with-server KIND -- test_postgres PART
  *
- *    KIND postgres            PART alone
+ *    KIND --clock postgres    PART alone
  *    KIND pgbouncer           PART pooler
  *    KIND postgres-tls        PART tls
  *    KIND postgres-standby    PART standby
@@ -715,6 +715,55 @@ static void of_all_who_take_over_at_once_one_is_the_owner(void)
     T_STR(deadlocks, "0");
 }
 
+/* ---- A server whose clock is set ----------------------------------------- */
+
+static void clock_event(void *user, const char *text)
+{
+    if (strstr(text, "the store's clock jumped ahead") != NULL)
+        atomic_fetch_add((atomic_int *)user, 1);
+}
+
+/* A gateway's reaper, and a server that is 25 hours ahead; a day is kept. */
+static void a_server_that_is_ahead_makes_nobody_forget(void)
+{
+    enum { KEPT = 300 };
+    struct place p = made_place("");
+    once_engine_options o = ONCE_ENGINE_OPTIONS_INIT;
+    once_store *s = must_open(p.url, NULL);
+    once_clock c = {.now_ms = 0};
+    once_engine *e = NULL;
+    once_stats stats;
+    atomic_int jumps = 0;
+    once_op op;
+    unsigned i, tries;
+
+    o.reap_ms = 20;
+    o.event = clock_event;
+    o.user = &jumps;
+    T_EQ(once_engine_open(p.url, &o, NULL, &e), ONCE_OK);
+    for (i = 0; i < KEPT; i++)
+        T_EQ(simple(s, ONCE_OP_COMPLETE, i, 1, claimed(s, i, 1)), ONCE_OK);
+    (void)claimed(s, KEPT, 1);
+    T_EQ(once_store_clock(s, &c, NULL), ONCE_OK);
+    ctl("clock postgres 90000000");
+    for (tries = 0; tries < 3000 && jumps == 0; tries++)
+        once__pg_sleep_ms(20);
+    T_EQ(jumps, 1);
+    fill(&op, ONCE_OP_SHOW, KEPT, 2); /* leases are over all the same */
+    for (tries = 0; tries < 3000 && ask(s, &op) != ONCE_UNKNOWN; tries++)
+        once__pg_sleep_ms(20);
+    T_EQ(op.rc, ONCE_UNKNOWN);
+    for (i = 0; i < KEPT; i++) /* no key is free */
+        T_EQ(simple(s, ONCE_OP_CLAIM, i, 2, 0), ONCE_REPLAY);
+    once_engine_stats(e, &stats);
+    T_EQ(stats.forgotten, 0);
+    once_engine_close(e);
+    T_EQ(once_store_clock_accept(s, &c, NULL), ONCE_OK);
+    T_EQ(simple(s, ONCE_OP_FORGET, 0, 2, 0), ONCE_OK);
+    ctl("clock postgres 0");
+    once_store_close(s);
+}
+
 /* ---- A server that goes away ------------------------------------------- */
 
 enum { WORKERS = 3, EACH = 120 };
@@ -1172,6 +1221,7 @@ static void alone(void)
     T_RUN(a_claim_under_way_elsewhere_keeps_no_other_waiting);
     T_RUN(a_row_on_which_the_server_differs_is_answered_alone);
     T_RUN(of_all_who_take_over_at_once_one_is_the_owner);
+    T_RUN(a_server_that_is_ahead_makes_nobody_forget);
     T_RUN(a_gateway_needs_functions_and_no_table);
     T_RUN(a_full_disk_refuses_claims_and_nothing_else);
     T_RUN(backends_that_are_ended_lose_answers_and_nothing_else);

@@ -866,6 +866,59 @@ static void a_step_of_the_servers_clock_grants_nothing_twice(void)
     once_store_close(s);
 }
 
+static void clock_event(void *user, const char *text)
+{
+    if (strstr(text, "the store's clock jumped ahead") != NULL)
+        atomic_fetch_add((atomic_int *)user, 1);
+}
+
+/* A gateway's reaper, and a server that is 25 hours ahead; a day is kept. */
+static void a_server_that_is_ahead_makes_nobody_forget(void)
+{
+    enum { KEPT = 100 };
+    char url[512];
+    once_store *s = open_new("", url, sizeof(url));
+    once_engine_options o = ONCE_ENGINE_OPTIONS_INIT;
+    once_clock c = {.now_ms = 0};
+    once_engine *e = NULL;
+    once_stats stats;
+    atomic_int jumps = 0;
+    once_op op;
+    uint64_t fence;
+    uint32_t i;
+    int tries;
+
+    o.reap_ms = 20;
+    o.event = clock_event;
+    o.user = &jumps;
+    T_EQ(once_engine_open(url, &o, NULL, &e), ONCE_OK);
+    for (i = 0; i < KEPT; i++) {
+        fill(&op, ONCE_OP_CLAIM, i, 1);
+        T_EQ(one(s, &op), ONCE_OWNER);
+        fence = op.record.fence;
+        fill(&op, ONCE_OP_COMPLETE, i, 1);
+        op.fence = fence;
+        op.keep_ms = 86400000;
+        op.result = done;
+        T_EQ(one(s, &op), ONCE_OK);
+    }
+    T_EQ(once_store_clock(s, &c, NULL), ONCE_OK);
+    T_OK(ctl("clock redis 90000000"));
+    for (tries = 0; tries < TRIES && jumps == 0; tries++)
+        nap(100);
+    T_EQ(jumps, 1);
+    nap(1100); /* longer than what we heard of the clock is believed */
+    for (i = 0; i < KEPT; i++) /* no key is free */
+        T_EQ(simple(s, ONCE_OP_CLAIM, i, 2), ONCE_REPLAY);
+    once_engine_stats(e, &stats);
+    T_EQ(stats.forgotten, 0);
+    once_engine_close(e);
+    T_EQ(once_store_clock_accept(s, &c, NULL), ONCE_OK);
+    T_EQ(simple(s, ONCE_OP_FORGET, 0, 2), ONCE_OK);
+    T_OK(ctl("clock redis 0"));
+    once_store_close(s);
+}
+
 static void run_single(void)
 {
     T_RUN(a_script_that_was_flushed_is_loaded_again);
@@ -887,6 +940,7 @@ static void run_single(void)
     T_RUN(somebody_elses_key_is_never_a_miss);
     T_RUN(a_result_of_twenty_megabytes_comes_back);
     T_RUN(a_step_of_the_servers_clock_grants_nothing_twice);
+    T_RUN(a_server_that_is_ahead_makes_nobody_forget);
     T_RUN(what_was_acknowledged_survives_a_kill_of_the_server);
 }
 
