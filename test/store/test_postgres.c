@@ -1117,6 +1117,23 @@ static void a_standby_is_refused_and_passed_over(void)
     once_store_close(s);
 }
 
+/* What a standby has only in its memory is not kept by its disk. */
+static void a_standby_that_does_not_flush_makes_class_b(void)
+{
+    struct place p = made_place("");
+    once_store *s;
+
+    sql(NULL, "ALTER ROLE once SET synchronous_commit = remote_write");
+    s = must_open(p.url, NULL);
+    T_OK(s->caveat != NULL && strstr(s->caveat, "remote_write") != NULL);
+    once_store_close(s);
+    sql(NULL, "ALTER ROLE once SET synchronous_commit = remote_apply");
+    s = must_open(p.url, NULL);
+    T_OK(s->caveat == NULL);
+    once_store_close(s);
+    sql(NULL, "ALTER ROLE once RESET synchronous_commit");
+}
+
 /* Class A: the standby is synchronous, so it has all that was acknowledged. */
 static void a_failover_loses_nothing_that_was_acknowledged(void)
 {
@@ -1255,6 +1272,7 @@ int main(int argc, char **argv)
         T_RUN(certificates_are_checked);
     } else if (strcmp(part, "standby") == 0) {
         T_RUN(a_standby_is_refused_and_passed_over);
+        T_RUN(a_standby_that_does_not_flush_makes_class_b);
         T_RUN(a_failover_loses_nothing_that_was_acknowledged);
     } else if (strcmp(part, "docs") == 0 && argc == 3) {
         page = argv[2];
