@@ -764,6 +764,50 @@ static void a_server_that_is_ahead_makes_nobody_forget(void)
     once_store_close(s);
 }
 
+static void blind_event(void *user, const char *text)
+{
+    if (strstr(text, "nothing is forgotten") != NULL &&
+        strstr(text, "once init") != NULL)
+        atomic_fetch_add((atomic_int *)user, 1);
+}
+
+/* A program that is newer than the schema works on, and says what is missing. */
+static void without_a_function_for_the_time_nothing_is_forgotten(void)
+{
+    struct place p = made_place("");
+    once_engine_options o = ONCE_ENGINE_OPTIONS_INIT;
+    once_engine *e = NULL;
+    once_stats stats;
+    atomic_int blind = 0;
+    once_op op;
+    unsigned tries;
+
+    sql(NULL, "DROP FUNCTION %s.seen_1", p.schema);
+    o.reap_ms = 20;
+    o.event = blind_event;
+    o.user = &blind;
+    T_EQ(once_engine_open(p.url, &o, NULL, &e), ONCE_OK);
+    fill(&op, ONCE_OP_CLAIM, 1, 1);
+    op.keep_ms = 0;
+    T_EQ(once_apply(e, &op, NULL), ONCE_OWNER);
+    fill(&op, ONCE_OP_RELEASE, 1, 1);
+    op.keep_ms = 0;
+    T_EQ(once_apply(e, &op, NULL), ONCE_OK);
+    for (tries = 0; tries < 3000 && blind == 0; tries++)
+        once__pg_sleep_ms(20);
+    once__pg_sleep_ms(200); /* some rounds more: it is said once */
+    T_EQ(blind, 1);
+    once_engine_stats(e, &stats);
+    T_EQ(stats.forgotten, 0);
+    T_EQ(once_store_init(p.url, NULL), ONCE_OK);
+    for (tries = 0; tries < 3000 && stats.forgotten == 0; tries++) {
+        once__pg_sleep_ms(20);
+        once_engine_stats(e, &stats);
+    }
+    T_EQ(stats.forgotten, 1);
+    once_engine_close(e);
+}
+
 /* ---- A server that goes away ------------------------------------------- */
 
 enum { WORKERS = 3, EACH = 120 };
@@ -1239,6 +1283,7 @@ static void alone(void)
     T_RUN(a_row_on_which_the_server_differs_is_answered_alone);
     T_RUN(of_all_who_take_over_at_once_one_is_the_owner);
     T_RUN(a_server_that_is_ahead_makes_nobody_forget);
+    T_RUN(without_a_function_for_the_time_nothing_is_forgotten);
     T_RUN(a_gateway_needs_functions_and_no_table);
     T_RUN(a_full_disk_refuses_claims_and_nothing_else);
     T_RUN(backends_that_are_ended_lose_answers_and_nothing_else);
