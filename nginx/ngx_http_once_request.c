@@ -27,6 +27,8 @@ static ngx_int_t ngx_http_once_dispatch(ngx_http_request_t *r,
     ngx_http_once_ctx_t *ctx);
 static ngx_int_t ngx_http_once_refuse(ngx_http_request_t *r,
     ngx_http_once_ctx_t *ctx);
+static ngx_uint_t ngx_http_once_asked(ngx_http_request_t *r,
+    ngx_http_upstream_t *u);
 static void ngx_http_once_wrap(ngx_http_request_t *r,
     ngx_http_once_ctx_t *ctx);
 static ngx_int_t ngx_http_once_content_handler(ngx_http_request_t *r);
@@ -266,7 +268,7 @@ ngx_http_once_enter(ngx_http_request_t *r, ngx_http_once_ctx_t *ctx)
 static ngx_int_t
 ngx_http_once_dispatch(ngx_http_request_t *r, ngx_http_once_ctx_t *ctx)
 {
-    ngx_uint_t            same;
+    ngx_uint_t            same, asked;
     ngx_http_upstream_t  *u;
 
     same = (r->method == ctx->method);
@@ -289,28 +291,45 @@ ngx_http_once_dispatch(ngx_http_request_t *r, ngx_http_once_ctx_t *ctx)
     }
 
     u = (r->upstream != ctx->upstream_before) ? r->upstream : NULL;
+    asked = (u != NULL && same && ngx_http_once_asked(r, u));
 
-    if (u != NULL && !ctx->decided
-        && u->headers_in.x_accel_redirect == NULL)
-    {
-        if (ngx_http_once_bytes_sent(ctx) == 0) {
+    if (u == NULL) {
 
-            /* a named location keeps the method: it is sent there instead */
+        /* the first dispatch */
 
-            if (!same) {
-                ctx->decided = 1;
-                ctx->heard = ONCE__NOT_SENT;
-            }
+    } else if (ngx_http_once_bytes_sent(ctx) == 0) {
 
-        } else if (same || !ngx_http_once_head_whole(u)) {
-            return ngx_http_once_refuse(r, ctx);
+        /* a named location keeps the method: it is sent there instead */
 
-        } else {
+        if (!same && !ctx->decided) {
             ctx->decided = 1;
-            ctx->heard = ONCE__WHOLE;
-            ctx->upstream_status = u->headers_in.status_n;
-            ngx_http_once_find_word(u, &ctx->word);
+            ctx->heard = ONCE__NOT_SENT;
         }
+
+    } else if (same && !asked) {
+
+        /* once decided, it is only a page that cannot be had */
+
+        return ctx->decided ? NGX_HTTP_BAD_GATEWAY
+                            : ngx_http_once_refuse(r, ctx);
+
+    } else if (!ctx->decided) {
+
+        if (!ngx_http_once_head_whole(u)) {
+            return ngx_http_once_refuse(r, ctx);
+        }
+
+        ctx->decided = 1;
+        ctx->heard = ONCE__WHOLE;
+        ctx->upstream_status = u->headers_in.status_n;
+        ngx_http_once_find_word(u, &ctx->word);
+    }
+
+    if (asked) {
+
+        /* a second request, at the service's own wish: not a third one */
+
+        ctx->states_before = r->upstream_states->nelts;
     }
 
     ngx_http_once_wrap(r, ctx);
@@ -332,6 +351,33 @@ ngx_http_once_refuse(ngx_http_request_t *r, ngx_http_once_ctx_t *ctx)
     r->content_handler = ngx_http_once_answer_handler;
 
     return NGX_OK;
+}
+
+
+/*
+ * Did the upstream ask for the location we are in?  Its X-Accel-Redirect may
+ * have been ignored or in vain, and then an error page has led here.  Only to
+ * named locations does nginx take the method along.
+ */
+
+static ngx_uint_t
+ngx_http_once_asked(ngx_http_request_t *r, ngx_http_upstream_t *u)
+{
+    ngx_table_elt_t           *h;
+    ngx_http_core_loc_conf_t  *clcf;
+
+    h = u->headers_in.x_accel_redirect;
+
+    if (h == NULL || h->value.len == 0 || h->value.data[0] != '@'
+        || (u->conf->ignore_headers & NGX_HTTP_UPSTREAM_IGN_XA_REDIRECT))
+    {
+        return 0;
+    }
+
+    clcf = ngx_http_get_module_loc_conf(r, ngx_http_core_module);
+
+    return h->value.len == clcf->name.len
+           && ngx_strncmp(h->value.data, clcf->name.data, clcf->name.len) == 0;
 }
 
 

@@ -226,6 +226,180 @@ def test_a_request_that_bypasses_the_store_is_sent_once_too(make):
     assert (r.status, c.executions) == (502, 1), r
 
 
+# ---- X-Accel-Redirect ----------------------------------------------------
+
+
+def accel(where, status=200):
+    return Answer(status, b"", [("X-Accel-Redirect", where)])
+
+
+def shown(make, *lines, first="", more="", **sites):
+    """
+    A guarded location on the first upstream, and @shown and /shown/ on the
+    second and third, which get the path in X-Shown.
+    """
+    target = """
+        internal;
+        proxy_pass http://others/shown/$http_x_shown;
+        %s""" % " ".join(lines)
+    return make(guard("/pay/", METHODS, "proxy_pass http://origin;", first) +
+                location("@shown", target) + location("/shown/", target) +
+                more, http="""
+        upstream others {
+            server UPSTREAM1 max_fails=0;
+            server UPSTREAM2 max_fails=0;
+        }""", upstreams=3, workers=1, **sites)
+
+
+def show(site, where, answer, *script, status=200):
+    """A case whose upstream wants `where` to be shown, and the target's."""
+    target = site.case("/shown/", *script)
+    c = site.case("/pay/", answer or accel(where, status), SECOND)
+    c.headers = [("X-Shown", target.id)]
+    return c, target
+
+
+def test_a_named_location_of_x_accel_redirect_is_not_repeated(make):
+    site = shown(make, REPEAT)
+    c, target = show(site, "@shown", None, Drop(), SECOND)
+    first = c.post(headers=c.headers)
+    assert (c.executions, target.executions) == (1, 1)
+    # What the first upstream said is the outcome.
+    assert first.status == 502
+    again = c.post(headers=c.headers)
+    assert (c.executions, target.executions) == (1, 1)
+    is_replay(again, first)
+
+
+def test_an_error_page_of_what_x_accel_redirect_shows_is_not_a_repetition(
+        make):
+    site = shown(make, "error_page 502 500 = @again;",
+                 "proxy_intercept_errors on;",
+                 more=location("@again", "proxy_pass http://UPSTREAM1;"))
+    for answer in (Drop(), Answer(500, b"no\n")):
+        c, target = show(site, "@shown", None, answer, SECOND)
+        first = c.post(headers=c.headers)
+        assert (c.executions, target.executions) == (1, 1), first
+        is_replay(c.post(headers=c.headers), first)
+        assert (c.executions, target.executions) == (1, 1)
+
+
+def test_an_error_page_may_show_what_an_unreachable_target_cannot(make):
+    site = make(guard("/pay/", "proxy_pass http://origin;") +
+                location("@shown", "proxy_pass http://UPSTREAM2;",
+                         "error_page 502 = @again;") +
+                location("@again", "proxy_pass http://UPSTREAM1;"),
+                upstreams=3, listen=False, workers=1)
+    c = site.case("/pay/", accel("@shown"), SECOND)
+    # The second one, but for a page: it is the target's own request.
+    first = is_new(c.post(), 201, b"a second execution\n")
+    assert site.upstreams[1].count(c.path) == 1
+    is_replay(c.post(), first)
+    assert c.executions == 2
+
+
+def test_a_get_page_of_what_x_accel_redirect_shows_is_shown(make):
+    site = shown(make, "error_page 502 /sorry;",
+                 more=location("= /sorry", "proxy_pass http://UPSTREAM1/sry;"))
+    for where in ("@shown", "/shown/x"):
+        c, _ = show(site, where, None, Drop())
+        first = c.post(headers=c.headers)
+        assert (first.status, first.body) == (502, b"plain\n"), first
+        is_replay(c.post(headers=c.headers), first)
+        assert c.executions == 1
+
+
+INTERCEPT = "proxy_intercept_errors on; error_page 500 = %s;"
+
+
+@pytest.mark.parametrize("answer, first", [
+    (accel("@shown", 500), INTERCEPT % "@again"),
+    (accel("/again", 500), INTERCEPT % "@moved"),
+    (accel("@again", 500), INTERCEPT % "@again" +
+     "proxy_ignore_headers X-Accel-Redirect;"),
+    (accel("/../x"), "error_page 404 = @again;"),
+    (accel("@again-and-again"), "error_page 500 = @again;"),
+    (accel("@forbidden"), "")],
+    ids=["intercepted", "moved", "ignored", "unsafe", "unknown", "forbidden"])
+def test_x_accel_redirect_is_no_leave_to_send_it_elsewhere(
+        make, answer, first):
+    passed = "proxy_pass http://UPSTREAM1;"
+    site = shown(make, first=first, more=location("@again", passed) +
+                 location("/again", passed) +
+                 location("@moved", "rewrite ^ /again last;") +
+                 location("@forbidden", "deny all; error_page 403 = @again;",
+                          passed))
+    c, _ = show(site, "", answer)
+    for _ in range(2):
+        c.post(headers=c.headers)
+        assert c.executions == 1
+        assert not site.upstreams[1].requests
+
+
+@pytest.mark.parametrize("where", ["@shown", "/shown/x"])
+@pytest.mark.parametrize("status, final", [
+    (429, ""), (408, ""), (504, "once_final 2xx;"), (404, "once_final 2xx;")])
+def test_the_target_of_x_accel_redirect_does_not_judge(
+        make, where, status, final):
+    site = shown(make, first=final)
+    c, target = show(site, where, None, Answer(status, b"busy\n"), status=201)
+    first = c.post(headers=c.headers)
+    assert (first.status, first.body) == (status, b"busy\n")
+    is_replay(c.post(headers=c.headers), first)
+    assert (c.executions, target.executions) == (1, 1)
+
+
+@pytest.mark.parametrize("where", ["@shown", "/shown/x"])
+@pytest.mark.parametrize("headers, status", [
+    ([], 429), ([("Idempotency-Outcome", "not-applied")], 200)])
+def test_the_first_upstream_of_x_accel_redirect_judges(
+        make, where, headers, status):
+    site = shown(make)
+    answer = Answer(status, b"", [("X-Accel-Redirect", where)] + headers)
+    target = site.case("/shown/", Answer(200, b"shown\n", [
+        ("Idempotency-Outcome", "applied")]))
+    c = site.case("/pay/", answer, SECOND)
+    c.headers = [("X-Shown", target.id)]
+    assert c.post(headers=c.headers).body == b"shown\n"
+    # It was not executed: the key is free.
+    is_new(c.post(headers=c.headers), 201, b"a second execution\n")
+    assert c.executions == 2
+
+
+@pytest.mark.parametrize("where", ["@shown", "/shown/x"])
+def test_a_target_of_x_accel_redirect_that_breaks_off_is_not_shown_as_whole(
+        make, where):
+    site = shown(make)
+    c, _ = show(site, where, None, Raw(
+        b"HTTP/1.1 200 OK\r\nContent-Length: 100\r\n\r\nabc"))
+    is_problem(c.post(headers=c.headers), "outcome-unknown", 502)
+    is_problem(c.post(headers=c.headers), "outcome-unknown")
+    assert c.executions == 1
+
+
+@pytest.mark.parametrize("where", ["@shown", "/shown/x"])
+def test_what_x_accel_redirect_shows_is_recorded_without_its_client(
+        make, where):
+    site = shown(make)
+    hold = Hold()
+    c, target = show(site, where, None, hold, SECOND)
+    survives_its_client(site, hold, c, headers=c.headers)
+    assert target.executions == 1
+
+
+def test_filters_are_those_of_the_location_that_answers(make):
+    # docs/http.md, section 8: the record is what the upstream sent.
+    site = shown(make, "add_header Where target;", "addition_types *; add_after_body /after;",
+                 first="add_header Where origin;",
+                 more=location("= /after", "return 200 'after\n';"))
+    c, _ = show(site, "/shown/x", None, Answer(200, b"shown\n"))
+    first = c.post(headers=c.headers)
+    again = c.post(headers=c.headers)
+    assert again.replayed and c.executions == 1
+    assert (first.body, again.body) == (b"shown\nafter\n", b"shown\n")
+    assert (first.get("Where"), again.get("Where")) == ("target", "origin")
+
+
 # ---- Caches --------------------------------------------------------------
 
 CACHE = """proxy_cache zone; proxy_cache_key $request_uri;
@@ -327,6 +501,14 @@ def test_no_slice_sends_a_guarded_request_again(make, block, before, name):
     assert c.executions == 1
     is_replay(c.post(headers=ORIGIN), first)
     assert c.executions == 1
+
+
+def test_what_x_accel_redirect_shows_is_not_sliced(make):
+    site = shown(make, "slice 5; proxy_set_header Range $slice_range;")
+    c, target = show(site, "/shown/x", None, Answer(200, b"1234567890"))
+    first = is_new(c.post(headers=c.headers), 200, b"1234567890")
+    is_replay(c.post(headers=c.headers), first)
+    assert [r.get("Range") for r in target.requests] == [None]
 
 
 def test_slices_of_what_is_not_guarded_are_left_alone(make):
