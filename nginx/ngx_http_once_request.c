@@ -107,16 +107,20 @@ ngx_http_once_handler(ngx_http_request_t *r)
     ngx_str_t                  raw;
     ngx_pool_cleanup_t        *cln;
     ngx_http_once_ctx_t       *ctx;
+    ngx_http_core_loc_conf_t  *clcf;
     ngx_http_once_loc_conf_t  *olcf;
 
-    if (r != r->main) {
-        return NGX_DECLINED;
+    ctx = (r == r->main) ? ngx_http_once_get_ctx(r) : NULL;
+
+    if (ctx != NULL && !r->post_action) {
+        return ngx_http_once_enter(r, ctx);
     }
 
-    ctx = ngx_http_once_get_ctx(r);
+    if (ctx != NULL && ctx->state != NGX_HTTP_ONCE_PASS) {
 
-    if (ctx != NULL) {
-        return ngx_http_once_enter(r, ctx);
+        /* nginx is done with the request itself */
+
+        ngx_http_once_leave(r, ctx);
     }
 
     olcf = ngx_http_get_module_loc_conf(r, ngx_http_once_module);
@@ -140,6 +144,22 @@ ngx_http_once_handler(ngx_http_request_t *r)
     }
 
     if (rc == NGX_ERROR) {
+        return NGX_HTTP_INTERNAL_SERVER_ERROR;
+    }
+
+    if (r != r->main || r->post_action) {
+
+        /* its response cannot be held, and nobody would repeat it */
+
+        clcf = ngx_http_get_module_loc_conf(r, ngx_http_core_module);
+
+        ngx_log_error(NGX_LOG_ERR, r->connection->log, 0,
+                      "once: a %s into location \"%V\" was refused, "
+                      "because it cannot be guarded: send it to a location "
+                      "with \"once off\"",
+                      (r != r->main) ? "subrequest" : "post_action",
+                      &clcf->name);
+
         return NGX_HTTP_INTERNAL_SERVER_ERROR;
     }
 
@@ -208,14 +228,6 @@ static ngx_int_t
 ngx_http_once_enter(ngx_http_request_t *r, ngx_http_once_ctx_t *ctx)
 {
     ngx_http_once_loc_conf_t  *olcf;
-
-    if (r->post_action && ctx->state != NGX_HTTP_ONCE_PASS) {
-
-        /* nginx is done with the request itself */
-
-        ngx_http_once_leave(r, ctx);
-        return NGX_DECLINED;
-    }
 
     switch (ctx->state) {
 

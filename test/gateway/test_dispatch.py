@@ -561,3 +561,39 @@ def test_a_fallback_to_dav_is_refused(make):
     assert not list((site.folder / "pay").iterdir())
     site.upstreams[2].listen()
     is_new(c.send("PUT"))
+
+
+# ---- Requests that nginx makes itself ------------------------------------
+
+
+@pytest.mark.parametrize("main, lines", [
+    (location("/a/", "mirror /m; proxy_pass http://origin;"), ""),
+    (guard("/a/", "mirror /m; proxy_pass http://origin;"), ""),
+    (location("/a/", "post_action /m; proxy_pass http://origin;"), ""),
+    (guard("/a/", "post_action /m; proxy_pass http://origin;"), ""),
+    (location("/a/", "mirror /m; proxy_pass http://origin;"),
+     "once_key_required on;")],
+    ids=["mirror", "of_a_guarded_one", "post_action", "after_a_guarded_one",
+         "required"])
+def test_a_subrequest_cannot_be_guarded(make, main, lines):
+    site = make(main + guard("/m", lines,
+                             "proxy_pass http://UPSTREAM1/mirrored;"),
+                upstreams=2, workers=1)
+    c = site.case("/a/")
+    assert c.post(key=None if lines else c.key).status == 201
+    eventually(lambda: "\"once off\"" in site.gateway.log("error.log"))
+    site.turn()
+    assert not site.upstreams[1].requests
+    assert c.executions == 1
+
+
+def test_a_subrequest_without_a_key_passes_as_any_request(make):
+    site = make(location("/a/", "mirror /m; proxy_pass http://origin;") +
+                guard("/m", "proxy_pass http://UPSTREAM1/mirrored;"),
+                upstreams=2, workers=1)
+    c = site.case("/a/")
+    assert c.post(key=None, headers=[("Idempotency-Attempt", "7")]).status \
+        == 201
+    eventually(lambda: site.upstreams[1].count("/mirrored") == 1)
+    r = site.upstreams[1].requests[0]
+    assert r.get("Idempotency-Attempt") is None
