@@ -160,7 +160,7 @@ ngx_http_once_handler(ngx_http_request_t *r)
                       (r != r->main) ? "subrequest" : "post_action",
                       &clcf->name);
 
-        return NGX_HTTP_INTERNAL_SERVER_ERROR;
+        return olcf->dry_run ? NGX_DECLINED : NGX_HTTP_INTERNAL_SERVER_ERROR;
     }
 
     cln = ngx_pool_cleanup_add(r->pool, sizeof(ngx_http_once_ctx_t));
@@ -299,6 +299,11 @@ ngx_http_once_dispatch(ngx_http_request_t *r, ngx_http_once_ctx_t *ctx)
                       "once: a guarded request was led into a location with "
                       "\"grpc_pass\" or \"dav_methods\" and was refused");
 
+        if (ctx->conf->dry_run) {
+            ngx_http_once_leave(r, ctx);
+            return NGX_DECLINED;
+        }
+
         return NGX_HTTP_INTERNAL_SERVER_ERROR;
     }
 
@@ -322,8 +327,8 @@ ngx_http_once_dispatch(ngx_http_request_t *r, ngx_http_once_ctx_t *ctx)
 
         /* once decided, it is only a page that cannot be had */
 
-        return ctx->decided ? NGX_HTTP_BAD_GATEWAY
-                            : ngx_http_once_refuse(r, ctx);
+        return (ctx->decided && !ctx->conf->dry_run)
+               ? NGX_HTTP_BAD_GATEWAY : ngx_http_once_refuse(r, ctx);
 
     } else if (!ctx->decided) {
 
@@ -356,6 +361,11 @@ ngx_http_once_refuse(ngx_http_request_t *r, ngx_http_once_ctx_t *ctx)
     ngx_log_error(NGX_LOG_ERR, r->connection->log, 0,
                   "once: a second dispatch of a guarded request "
                   "has been refused");
+
+    if (ctx->conf->dry_run) {
+        ngx_http_once_leave(r, ctx);    /* what it does is nginx's affair */
+        return NGX_DECLINED;
+    }
 
     ctx->refused = 1;
     ctx->problem = ONCE__P_OUTCOME_UNKNOWN;

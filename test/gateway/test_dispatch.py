@@ -597,3 +597,17 @@ def test_a_subrequest_without_a_key_passes_as_any_request(make):
     eventually(lambda: site.upstreams[1].count("/mirrored") == 1)
     r = site.upstreams[1].requests[0]
     assert r.get("Idempotency-Attempt") is None
+
+
+def test_a_dry_run_refuses_nothing(make):
+    dry = "once_dry_run on;"
+    site = make(guard("/pay/", dry, "proxy_pass http://origin;",
+                      "error_page 502 = @fb;", "mirror /m;") +
+                location("@fb", "proxy_pass http://UPSTREAM1;") +
+                guard("/m", dry, "proxy_pass http://UPSTREAM2/mirrored;"),
+                upstreams=3, workers=1)
+    c = site.case("/pay/", Drop(), SECOND)
+    r = c.post()
+    assert (r.status, r.body, c.executions) == \
+        (201, b"a second execution\n", 2), r
+    eventually(lambda: site.upstreams[2].count("/mirrored") == 1)
