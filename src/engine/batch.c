@@ -18,20 +18,46 @@
 
 enum { BACKOFF_MS = 5, BACKOFF_MAX_MS = 500, BACKOFF_STEPS = 7 };
 
-void once__tasks_init(struct once__tasks *list)
+void once__ready_init(once_engine *e)
 {
-    list->first = NULL;
-    list->end = &list->first;
+    size_t i;
+
+    for (i = 0; i < ONCE__LINES; i++) {
+        e->ready[i].first = NULL;
+        e->ready[i].end = &e->ready[i].first;
+    }
 }
 
-static void push(struct once__tasks *list, once__task *task)
+int once__ready_any(const once_engine *e)
 {
+    return e->ready[ONCE__OWNERS].first != NULL ||
+           e->ready[ONCE__OTHERS].first != NULL;
+}
+
+static enum once__line line_of(const once_op *op)
+{
+    switch (op->verb) {
+    case ONCE_OP_RENEW:
+    case ONCE_OP_DISPATCH:
+    case ONCE_OP_COMPLETE:
+    case ONCE_OP_RELEASE:
+    case ONCE_OP_GIVE_UP:
+        return ONCE__OWNERS;
+    default:
+        return ONCE__OTHERS;
+    }
+}
+
+static void push(once_engine *e, once__task *task)
+{
+    struct once__tasks *list = &e->ready[line_of(task->op)];
+
     task->node.next = NULL;
     *list->end = &task->node;
     list->end = &task->node.next;
 }
 
-static once__task *pop(struct once__tasks *list)
+static once__task *pop_from(struct once__tasks *list)
 {
     struct once__node *node = list->first;
 
@@ -41,6 +67,13 @@ static once__task *pop(struct once__tasks *list)
     if (list->first == NULL)
         list->end = &list->first;
     return ONCE__OF(node, once__task, node);
+}
+
+static once__task *pop(once_engine *e)
+{
+    once__task *task = pop_from(&e->ready[ONCE__OWNERS]);
+
+    return task != NULL ? task : pop_from(&e->ready[ONCE__OTHERS]);
 }
 
 int once__queue_enter(once_engine *e)
@@ -90,7 +123,7 @@ static void backoff_over(void *engine, struct once__timer *timer)
         return;
     }
     once__count(&e->count.repeated, 1);
-    push(&e->ready, task);
+    push(e, task);
 }
 
 void once__ask(once_engine *e, once__task *task, uint64_t until_ms)
@@ -102,7 +135,7 @@ void once__ask(once_engine *e, once__task *task, uint64_t until_ms)
     task->tries = 0;
     e->pending++;
     once__count(&e->count.queued, 1);
-    push(&e->ready, task);
+    push(e, task);
 }
 
 /* 5 ms, doubled each time up to half a second; once more at the very end. */
@@ -171,7 +204,7 @@ static size_t gather(once_engine *e)
     once__task *task;
     size_t n = 0;
 
-    while (n < e->options.batch_max && (task = pop(&e->ready)) != NULL) {
+    while (n < e->options.batch_max && (task = pop(e)) != NULL) {
         if (task->first_ms == 0)
             task->first_ms = now;
         e->batch[n] = task;
@@ -210,6 +243,6 @@ void once__batch_abandon(once_engine *e)
     once__task *task;
 
     assert(e->over);
-    while ((task = pop(&e->ready)) != NULL)
+    while ((task = pop(e)) != NULL)
         end(e, task, silence(task));
 }

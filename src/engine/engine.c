@@ -173,11 +173,11 @@ static int turn(once_engine *e, int closing)
     (void)sched_yield();
     busy = handle(e, once__queue_take(&e->queue));
     fire(e, once__now_ms());
-    busy |= e->ready.first != NULL;
+    busy |= once__ready_any(e);
     once__batch_run(e);
     busy |= once__list_step(e);
     flush(e);
-    quiet = !busy && e->ready.first == NULL;
+    quiet = !busy && !once__ready_any(e);
     if (!closing && !e->options.no_reaper)
         once__reaper_turn(e, quiet);
     tend(e, quiet);
@@ -289,7 +289,7 @@ static int make(const once_engine_options *options, once_error *err,
     e->waiting.next = e->waiting.previous = &e->waiting;
     e->live.next = e->live.previous = &e->live;
     e->lists_end = &e->lists;
-    once__tasks_init(&e->ready);
+    once__ready_init(e);
     e->batch = calloc(e->options.batch_max, sizeof(once__task *));
     e->ops = calloc(e->options.batch_max, sizeof(once_op *));
     if (e->batch == NULL || e->ops == NULL ||

@@ -50,6 +50,13 @@ struct once__tasks {
     struct once__node *first, **end;
 };
 
+/*
+ * What an owner asks goes before all else: claims and reads can wait, a lease
+ * cannot. The first line is short, since each owner has at most two tasks in
+ * it, and it had to claim before.
+ */
+enum once__line { ONCE__OWNERS, ONCE__OTHERS, ONCE__LINES };
+
 /* ---- Attempts ---------------------------------------------------------- */
 
 /* In one of the two lists below, or in none. */
@@ -120,7 +127,7 @@ struct once_engine {
     struct once__queue queue;
     struct once__counters count;
 
-    struct once__tasks ready;
+    struct once__tasks ready[ONCE__LINES];
     struct once__timers timers;
     struct once__link waiting, live; /* heads of rings                     */
     struct once__list_call *lists, **lists_end;
@@ -150,7 +157,8 @@ void once__hold(once_engine *e);
 void once__drop(once_engine *e);
 
 /* batch.c */
-void once__tasks_init(struct once__tasks *list);
+void once__ready_init(once_engine *e);
+int once__ready_any(const once_engine *e);
 /* Puts the task in line for the store; patience lasts for `patience_ms`. */
 void once__ask(once_engine *e, once__task *task, uint64_t until_ms);
 /* From `end`: the store refused for now; asks again later. 0: too late. */

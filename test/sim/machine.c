@@ -387,7 +387,7 @@ int gateway_open(struct world *w, struct gateway *g)
     int rc;
 
     o.queue_max = w->swarm.queue_max;
-    o.batch_max = BATCH_MAX;
+    o.batch_max = g->index == 0 ? 1 : BATCH_MAX; /* lines form before it */
     o.waiters_max = w->swarm.waiters_max;
     o.reap_ms = (uint32_t)w->swarm.reap_ms;
     o.reap_max = 4;

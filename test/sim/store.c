@@ -94,6 +94,32 @@ static void send(struct world *w, struct batch *b, int lost)
         push(w, ms, e);
 }
 
+static int is_owners(const once_op *op)
+{
+    return op->verb == ONCE_OP_RENEW || op->verb == ONCE_OP_DISPATCH ||
+           op->verb == ONCE_OP_COMPLETE || op->verb == ONCE_OP_RELEASE ||
+           op->verb == ONCE_OP_GIVE_UP;
+}
+
+/* A lease cannot wait, a claim can: nobody who only asks goes before an owner
+ * who stands in line. */
+static void check_order(struct world *w, const struct gateway *g, once_op **ops,
+                        size_t n)
+{
+    const struct once__node *node;
+    const once_engine *e = g->engine;
+    size_t i, others = 0;
+
+    for (i = 0; i < n; i++)
+        others += ops[i]->verb == ONCE_OP_CLAIM || ops[i]->verb == ONCE_OP_READ;
+    if (others == 0)
+        return;
+    for (i = 0; i < ONCE__LINES; i++)
+        for (node = e->ready[i].first; node != NULL; node = node->next)
+            if (is_owners(ONCE__OF(node, once__task, node)->op))
+                violated(w, "R9", -1, "an owner waited behind a claim");
+}
+
 static int sim_apply(once_store *store, once_op **ops, size_t n,
                      once_error *err)
 {
@@ -104,6 +130,7 @@ static int sim_apply(once_store *store, once_op **ops, size_t n,
     struct batch *b = batch_of((unsigned)n);
     unsigned i;
 
+    check_order(w, g, ops, n);
     b->gateway = g->index;
     b->life = g->life;
     b->number = ++g->asked;

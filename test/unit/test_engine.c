@@ -997,6 +997,102 @@ static void an_owner_gets_through_a_full_queue(void)
     free(ops);
 }
 
+/* Behind an owner, in one turn of the engine: many reads, and what it says. */
+struct crush {
+    struct world w;
+    once_attempt *owner;
+    once_op first, ops[MANY];
+    int n;                   /* of them are asked                      */
+    atomic_int reads, ended; /* answered; the owner was                 */
+    int before;              /* reads that were answered before it      */
+    uint64_t renewed;        /* renewals before the last read           */
+};
+
+static void one_read(once_op *op)
+{
+    struct crush *c = op->user;
+
+    if (atomic_load(&c->reads) + 1 == c->n)
+        c->renewed = stats(&c->w).renewed;
+    atomic_fetch_add(&c->reads, 1);
+}
+
+static void owner_told(once_attempt *a, int rc, void *user)
+{
+    struct crush *c = user;
+
+    (void)a;
+    T_EQ(rc, ONCE_OK);
+    c->before = atomic_load(&c->reads);
+    atomic_store(&c->ended, 1);
+}
+
+/* Runs on the engine's thread, so all of it arrives in its next turn. */
+static void crowd_in(once_op *op)
+{
+    struct crush *c = op->user;
+    int i;
+
+    for (i = 0; i < c->n; i++) {
+        c->ops[i] = stranger(ONCE_OP_READ, 3);
+        c->ops[i].done = one_read;
+        c->ops[i].user = c;
+        if (once_submit(c->w.e, &c->ops[i], NULL) != ONCE_OK)
+            abort();
+    }
+    if (c->owner != NULL && once_complete_start(c->owner, ONCE_SUCCESS,
+                                                bytes("in"), owner_told,
+                                                c) != ONCE_OK)
+        abort();
+}
+
+static struct crush *crush(const char *url, int n, uint32_t lease_ms)
+{
+    struct crush *c = calloc(1, sizeof(*c));
+    once_request r = request(1);
+    once_engine_options o;
+
+    if (c == NULL)
+        abort();
+    o = options(&c->w);
+    o.batch_max = 1;
+    open_with(&c->w, url, &o);
+    r.lease_ms = lease_ms;
+    c->n = n;
+    c->owner = attempt_of(&c->w, &r);
+    T_EQ(once_claim(c->owner, NULL), ONCE_OWNER);
+    c->first = stranger(ONCE_OP_READ, 3);
+    c->first.done = crowd_in;
+    c->first.user = c;
+    return c;
+}
+
+static void an_owner_goes_before_those_who_only_ask(void)
+{
+    struct crush *c = crush("memory:", MANY, 60000);
+
+    T_EQ(once_submit(c->w.e, &c->first, NULL), ONCE_OK);
+    UNTIL(atomic_load(&c->reads) == MANY && atomic_load(&c->ended));
+    T_EQ(c->before, 0);
+    once_attempt_free(c->owner);
+    once_engine_close(c->w.e);
+    free(c);
+}
+
+static void a_lease_is_renewed_before_those_who_only_ask(void)
+{
+    struct crush *c = crush("faulty:delay_ms=1@memory:", MANY / 4, 30);
+    once_attempt *owner = c->owner;
+
+    c->owner = NULL; /* it says nothing */
+    T_EQ(once_submit(c->w.e, &c->first, NULL), ONCE_OK);
+    UNTIL(atomic_load(&c->reads) == c->n);
+    T_OK(c->renewed > 0);
+    once_attempt_free(owner);
+    once_engine_close(c->w.e);
+    free(c);
+}
+
 static void operations_that_queue_up_become_one_batch(void)
 {
     struct world w;
@@ -1278,6 +1374,8 @@ int main(void)
     T_RUN(what_was_kept_long_enough_is_forgotten);
     T_RUN(forgetting_stops_when_the_clock_jumps_and_goes_on_when_it_is_right);
     T_RUN(an_owner_gets_through_a_full_queue);
+    T_RUN(an_owner_goes_before_those_who_only_ask);
+    T_RUN(a_lease_is_renewed_before_those_who_only_ask);
     T_RUN(operations_that_queue_up_become_one_batch);
     T_RUN(with_manual_wake_one_wake_is_enough_for_all);
     T_RUN(a_callback_may_submit_the_next_operation);
