@@ -210,12 +210,21 @@ typedef struct once_engine_options {
     /* The store's clock in ms since 1970, for tests. NULL: the host's. */
     uint64_t (*clock)(void *user);
     uint32_t must_exist; /* 1: a store that is not there is ONCE_EOPEN [0] */
+    /*
+     * What an owner said (completed, released) while the store did not answer
+     * until the lease was over: its caller is told ONCE_ESTORE then, and the
+     * engine goes on asking for so long [600,000], with at most so many bytes
+     * of outcomes, each counted as 2 KiB at least [67,108,864]. What is over a
+     * limit is dropped, and `event` says how many were recorded and dropped.
+     */
+    uint32_t late_ms;
+    uint32_t late_bytes;
 } once_engine_options;
 
 #define ONCE_ENGINE_OPTIONS_INIT                                               \
     {                                                                          \
         sizeof(once_engine_options), 0, 0, 0, 0, 0, 0, 0, 0, NULL, NULL, NULL, \
-            NULL, 0                                                            \
+            NULL, 0, 0, 0                                                      \
     }
 
 /*
@@ -352,8 +361,10 @@ ONCE_API ONCE_CHECK int once_claim_start(once_attempt *a, once_done *done,
  *               Another attempt holds the key, or nobody: tell nobody anything
  *               of the outcome.
  *   ONCE_ESTORE The store did not answer until the lease was over: tell the
- *               caller "unknown". The record is still dispatched or has this
- *               very outcome.
+ *               caller "unknown". The record is still dispatched, or is
+ *               indeterminate, or has this very outcome. The engine goes on
+ *               asking the store to record it, within `late_ms` and
+ *               `late_bytes` of its options: a repeat may well replay it.
  *   ONCE_ELIMIT `result` is over ONCE_RESULT_MAX. The attempt still owns.
  * Only as the owner. Since 0.1.
  */
@@ -365,8 +376,9 @@ ONCE_API ONCE_CHECK int once_complete_start(once_attempt *a, int kind,
 
 /*
  * The work provably did not begin, and will not: free the key. Returns ONCE_OK,
- * or ONCE_ESTORE if the store did not answer (the key may stay taken until the
- * lease is over, and is then indeterminate). Only as the owner. Since 0.1.
+ * or ONCE_ESTORE if the store did not answer until the lease was over. The
+ * record is then indeterminate until the store has answered, which the engine
+ * goes on asking for, as after once_complete(). Only as the owner. Since 0.1.
  */
 ONCE_API ONCE_CHECK int once_release(once_attempt *a, once_error *err);
 ONCE_API ONCE_CHECK int once_release_start(once_attempt *a, once_done *done,

@@ -161,20 +161,22 @@ static int start_deed(once_attempt *a, int deed, once_done *done, void *user,
 static int copy_outcome(once_attempt *a, int kind, once_bytes result,
                         once_error *err)
 {
-    void *bytes;
+    struct once__outcome *o;
 
     if (kind != ONCE_SUCCESS && kind != ONCE_FAILURE)
         return once__fail(err, ONCE_EINVAL, "kind: %d is not one", kind);
     if (result.size > ONCE_RESULT_MAX)
         return once__fail(err, ONCE_ELIMIT, "result: %zu bytes are over %zu",
                           result.size, ONCE_RESULT_MAX);
-    bytes = malloc(result.size + 1);
-    if (bytes == NULL)
+    o = malloc(sizeof(*o) + result.size);
+    if (o == NULL)
         return once__fail(err, ONCE_ENOMEM, "result: %zu bytes", result.size);
+    memset(o, 0, sizeof(*o));
+    o->size = result.size;
     if (result.size > 0)
-        memcpy(bytes, result.data, result.size);
+        memcpy(o->bytes, result.data, result.size);
     a->step_op.kind = kind;
-    a->outcome = (once_bytes){bytes, result.size};
+    a->outcome = o;
     return ONCE_OK;
 }
 

@@ -153,8 +153,9 @@ static void ask(once_engine *e, once_attempt *a, int action)
 
     op->verb = once__action_verb(action);
     op->fence = a->machine.fence;
-    op->result =
-        action == ONCE__ASK_COMPLETE ? a->outcome : (once_bytes){NULL, 0};
+    op->result = (once_bytes){NULL, 0};
+    if (action == ONCE__ASK_COMPLETE)
+        op->result = (once_bytes){a->outcome->bytes, a->outcome->size};
     a->step_out = 1;
     once__ask(e, &a->step, patience(a));
 }
@@ -280,15 +281,24 @@ static void drive(once_engine *e, once_attempt *a, int action)
 }
 
 /*
- * A definite refusal for want of memory does not end a deed: the outcome is
- * known and must be recorded if that can be done at all before the lease is
- * over.
+ * A definite refusal for want of memory or room does not end a deed: the
+ * outcome is known and must be recorded if that can be done at all before the
+ * lease is over.
  */
 static int refused_for_now(const once_attempt *a, int rc)
 {
-    return rc == ONCE_ENOMEM && (a->machine.phase == ONCE__P_COMPLETE ||
-                                 a->machine.phase == ONCE__P_GIVE_UP ||
-                                 a->machine.phase == ONCE__P_RELEASE);
+    return (rc == ONCE_ENOMEM || rc == ONCE_EFULL) &&
+           (a->machine.phase == ONCE__P_COMPLETE ||
+            a->machine.phase == ONCE__P_GIVE_UP ||
+            a->machine.phase == ONCE__P_RELEASE);
+}
+
+/* What an owner said is worth asking on when its lease is over. A claim that
+ * is taken back is not: there may be one for each request of an outage. */
+static int is_known(const once_attempt *a)
+{
+    return a->machine.phase == ONCE__P_COMPLETE ||
+           (a->machine.phase == ONCE__P_RELEASE && a->deed != 0);
 }
 
 static void step_ended(once_engine *e, once__task *task, int rc)
@@ -309,6 +319,8 @@ static void step_ended(once_engine *e, once__task *task, int rc)
         rc = keep_answer(a, &a->step_op, rc);
     }
     if (rc == ONCE_ESTORE) {
+        if (is_known(a) && !e->over)
+            once__late_begin(e, a);
         drive(e, a, once__attempt_silent(&a->machine));
         return;
     }
@@ -386,8 +398,8 @@ void once__attempt_setup(once_attempt *a)
 
 void once__outcome_free(once_attempt *a)
 {
-    free((void *)(uintptr_t)a->outcome.data);
-    a->outcome = (once_bytes){NULL, 0};
+    free(a->outcome);
+    a->outcome = NULL;
 }
 
 void once__attempt_destroy(once_attempt *a)

@@ -31,6 +31,8 @@ enum {
     REAP_MS = 1000,
     REAP_MAX = 256,
     DRAIN_MS = 5000,
+    LATE_MS = 600000,
+    LATE_BYTES = 64 << 20,
     BATCH_LIMIT = 65536, /* arrays of so many pointers are made at the start */
     TEND_BUSY_MS = 1000,
     TEND_QUIET_MS = 50
@@ -259,6 +261,8 @@ static int take_options(once_engine *e, const once_engine_options *given,
     or_default(&o->reap_ms, REAP_MS);
     or_default(&o->reap_max, REAP_MAX);
     or_default(&o->drain_ms, DRAIN_MS);
+    or_default(&o->late_ms, LATE_MS);
+    or_default(&o->late_bytes, LATE_BYTES);
     if (o->batch_max > BATCH_LIMIT)
         return once__fail(err, ONCE_EINVAL, "batch_max: %u is over %d",
                           o->batch_max, BATCH_LIMIT);

@@ -66,6 +66,17 @@ struct once__link {
 
 enum once__listed { ONCE__UNLISTED, ONCE__WAITING, ONCE__LIVE };
 
+/*
+ * The copy of an outcome that COMPLETE repeats until it is answered. It is
+ * made with what it needs to go on without its attempt: see late.c.
+ */
+struct once__outcome {
+    once__task task;
+    once_op op;
+    size_t size;
+    uint8_t bytes[];
+};
+
 struct once_attempt {
     once_engine *engine;
     once__attempt machine;
@@ -79,7 +90,7 @@ struct once_attempt {
     int deed;            /* what the call wants: enum once__phase          */
     once_done *done;
     void *user;
-    once_bytes outcome; /* the copy that COMPLETE repeats until answered   */
+    struct once__outcome *outcome; /* or NULL */
 
     /* The engine's side. */
     struct once__link link;
@@ -104,6 +115,12 @@ struct once__counters {
     atomic_uint_fast64_t operations, batches, unknown, repeated, busy, renewed,
         reaped, forgotten, corrupt, queued, live, waiting, oldest_since_ms,
         apply_us, latency[ONCE_LATENCY_BUCKETS];
+};
+
+/* What is asked on after its caller was told "unknown". */
+struct once__late {
+    uint64_t bytes;             /* that are held                           */
+    uint64_t recorded, dropped; /* since nothing was held                  */
 };
 
 struct once__reaper {
@@ -132,6 +149,7 @@ struct once_engine {
     struct once__link waiting, live; /* heads of rings                     */
     struct once__list_call *lists, **lists_end;
     struct once__reaper reaper;
+    struct once__late late;
     once__task **batch;
     once_op **ops;
     uint64_t pending; /* tasks that have not ended                         */
@@ -181,6 +199,10 @@ void once__attempt_setup(once_attempt *a);
 void once__outcome_free(once_attempt *a);
 /* Forgets those that own: they are the reaper's. */
 void once__live_abandon(once_engine *e);
+
+/* late.c */
+/* The step that was not answered is asked on without its attempt. */
+void once__late_begin(once_engine *e, once_attempt *a);
 
 /* list.c */
 /* One step of one walk; 0: there is none. */

@@ -339,6 +339,8 @@ static void told_deed(struct world *w, struct call *c, int rc)
 
     if (rc == ONCE_ESTORE)
         saw(w, SEEN_SILENT_DEED);
+    c->untold = rc == ONCE_ESTORE && c->deed != ONCE__DO_GIVE_UP &&
+                !gateway_of(w, c)->closing;
     if (rc == ONCE_OK && completes) {
         told_result(w, c, c->bytes);
     } else if (rc == ONCE_REPLAY) {

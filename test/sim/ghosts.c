@@ -90,11 +90,15 @@ static int both_take_over(const struct world *w, int a, int b)
 /* A fenced attempt looks once and ends (rule 5). */
 void check_asked(struct world *w, const once_op *op)
 {
-    const struct call *c =
-        op->verb == ONCE_OP_CLAIM ? call_of(w, op->token) : NULL;
+    const struct call *c = NULL;
 
-    if (c != NULL && c->fenced)
+    if (op->verb == ONCE_OP_CLAIM || op->verb == ONCE_OP_COMPLETE ||
+        op->verb == ONCE_OP_RELEASE)
+        c = call_of(w, op->token);
+    if (c != NULL && c->fenced && op->verb == ONCE_OP_CLAIM)
         violated(w, "R5", c->name, "a fenced attempt claims again");
+    if (c != NULL && c->untold)
+        saw(w, SEEN_LATE_ASKED);
 }
 
 void check_answered(struct world *w, const once_op *op)
@@ -562,6 +566,22 @@ int gauges_at_zero(struct world *w)
     return zero;
 }
 
+/* A process that lives on does not forget an outcome that it knows. */
+static void check_late(struct world *w)
+{
+    int i;
+
+    for (i = 0; i < w->n_calls; i++) {
+        const struct call *c = &w->calls[i];
+        const once_record *r = &store_row(w, w->names[c->name])->r;
+
+        if (c->untold && c->life == w->gateways[c->gateway].life &&
+            r->state == ONCE_INDETERMINATE &&
+            memcmp(r->token, c->token, ONCE_TOKEN_SIZE) == 0 && !r->doubt)
+            violated(w, "L5", c->name, "an outcome that is known is lost");
+    }
+}
+
 void check_end(struct world *w)
 {
     int i;
@@ -574,6 +594,7 @@ void check_end(struct world *w)
         if (w->ghosts[i].recorded && r->state != ONCE_COMPLETED)
             violated(w, "I7", i, "a recorded result is not there any more");
     }
+    check_late(w);
     if (!gauges_at_zero(w))
         violated(w, "LEAK", -1, "a gauge did not stay at zero");
 }

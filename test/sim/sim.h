@@ -55,6 +55,7 @@ enum {
     X(COMPLETE_FENCED, "complete fenced")                               \
     X(CLAIM_FENCED,    "late claim met its own token")                  \
     X(LATE_COMPLETE,   "late complete accepted")                        \
+    X(LATE_ASKED,      "asked on after \"outcome unknown\" was told")     \
     X(UNSENT_REPLACED, "unsent claim taken over")                       \
     X(CLAIM_AGAIN,     "claim repeated by its owner")                   \
     X(COMPLETE_AGAIN,  "complete repeated")                             \
@@ -227,6 +228,7 @@ struct call {
     uint64_t begun_ms, deed_ms, wait_ms;
     uint32_t number;
     int cancelled, executed, fenced, failed_open, deed, reopened;
+    int untold; /* its outcome is known, and its client was told "unknown" */
     uint8_t bytes[BYTES];
 };
 

@@ -22,7 +22,7 @@ enum { HANG_MS = 60000, SOON = 100000 };
 struct world {
     once_engine *e;
     atomic_uint_fast64_t now_ms; /* the store's clock, moved by hand */
-    atomic_int events, jumps, settled, flushes;
+    atomic_int events, jumps, settled, flushes, late, dropped;
 };
 
 static uint64_t hand(void *user)
@@ -34,7 +34,16 @@ static void event(void *user, const char *text)
 {
     struct world *w = user;
 
+    unsigned long long recorded, dropped;
+
     atomic_fetch_add(&w->events, 1);
+    if (sscanf(text,
+               "the store was silent for longer than a lease: %llu "
+               "outcomes were recorded late, %llu were not",
+               &recorded, &dropped) == 2) {
+        atomic_fetch_add(&w->late, (int)recorded);
+        atomic_fetch_add(&w->dropped, (int)dropped);
+    }
     if (strstr(text, "jumped ahead") != NULL)
         atomic_fetch_add(&w->jumps, 1);
     if (strstr(text, "agree again") != NULL || strstr(text, "set back") != NULL)
@@ -590,11 +599,15 @@ static void a_lost_dispatch_is_released_and_nothing_is_sent(void)
 static void complete_is_repeated_until_the_lease_is_over(void)
 {
     struct world w;
+    once_engine_options o;
     once_request r = request(1);
     once_attempt *a;
     once_record record;
 
-    open_world(&w, "faulty:fail=complete:1-*@memory:");
+    memset(&w, 0, sizeof(w));
+    o = options(&w);
+    o.drain_ms = 1;
+    open_with(&w, "faulty:fail=complete:1-*@memory:", &o);
     r.store_ms = 20;
     r.lease_ms = 200;
     a = attempt_of(&w, &r);
@@ -606,6 +619,112 @@ static void complete_is_repeated_until_the_lease_is_over(void)
     atomic_fetch_add(&w.now_ms, 200);
     UNTIL(ask(&w, ONCE_OP_SHOW, 1, NULL) == ONCE_UNKNOWN);
     once_engine_close(w.e);
+}
+
+/* Its caller was told "unknown", and its attempt is gone. */
+static void unknown_for_now(struct world *w, unsigned key)
+{
+    once_request r = request(key);
+    once_attempt *a;
+
+    r.store_ms = 20;
+    r.lease_ms = 100;
+    a = attempt_of(w, &r);
+    T_EQ(once_claim(a, NULL), ONCE_OWNER);
+    T_EQ(once_complete(a, ONCE_SUCCESS, bytes("late"), NULL), ONCE_ESTORE);
+    T_EQ(once_complete(a, ONCE_SUCCESS, bytes("twice"), NULL), ONCE_EINVAL);
+    once_attempt_free(a);
+}
+
+static void an_outcome_is_recorded_when_the_store_is_back_after_the_lease(void)
+{
+    struct world w;
+    once_attempt *b;
+
+    open_world(&w, "faulty:fail=complete:1-18@memory:");
+    unknown_for_now(&w, 1);
+    atomic_fetch_add(&w.now_ms, 200);
+    UNTIL(ask(&w, ONCE_OP_SHOW, 1, NULL) == ONCE_UNKNOWN); /* reaped */
+    UNTIL(ask(&w, ONCE_OP_SHOW, 1, NULL) == ONCE_REPLAY);
+    b = attempt(&w, 1);
+    T_EQ(once_claim(b, NULL), ONCE_REPLAY);
+    T_EQ(once_attempt_record(b)->result.size, 4);
+    T_MEM(once_attempt_record(b)->result.data, "late", 4);
+    once_attempt_free(b);
+    UNTIL(stats(&w).queued == 0);
+    T_EQ(atomic_load(&w.late), 1);
+    T_EQ(atomic_load(&w.dropped), 0);
+    once_engine_close(w.e);
+}
+
+static void a_release_is_recorded_when_the_store_is_back_after_the_lease(void)
+{
+    struct world w;
+    once_request r = request(1);
+    once_attempt *a;
+
+    open_world(&w, "faulty:fail=release:1-18@memory:");
+    r.store_ms = 20;
+    r.lease_ms = 100;
+    a = attempt_of(&w, &r);
+    T_EQ(once_claim(a, NULL), ONCE_OWNER);
+    T_EQ(once_release(a, NULL), ONCE_ESTORE);
+    once_attempt_free(a);
+    atomic_fetch_add(&w.now_ms, 200);
+    UNTIL(ask(&w, ONCE_OP_SHOW, 1, NULL) == ONCE_UNKNOWN); /* reaped */
+    UNTIL(ask(&w, ONCE_OP_SHOW, 1, NULL) == ONCE_FREE);
+    once_engine_close(w.e);
+}
+
+static void a_claim_that_is_taken_back_is_not_asked_for_ever(void)
+{
+    struct world w;
+    once_request r = request(1);
+    once_attempt *a;
+
+    open_world(&w, "faulty:lose=claim:1-*,fail=release:1-*@memory:");
+    r.store_ms = 20;
+    a = attempt_of(&w, &r);
+    T_EQ(once_claim(a, NULL), ONCE_ESTORE);
+    once_attempt_free(a);
+    UNTIL(stats(&w).queued == 0);
+    T_EQ(atomic_load(&w.late) + atomic_load(&w.dropped), 0);
+    once_engine_close(w.e);
+}
+
+static void outcomes_that_wait_for_the_store_are_bounded_in_time(void)
+{
+    struct world w;
+    once_engine_options o;
+
+    memset(&w, 0, sizeof(w));
+    o = options(&w);
+    o.late_ms = 30;
+    open_with(&w, "faulty:fail=complete:1-*@memory:", &o);
+    unknown_for_now(&w, 1);
+    UNTIL(atomic_load(&w.dropped) == 1);
+    T_EQ(stats(&w).queued, 0);
+    T_EQ(atomic_load(&w.late), 0);
+    once_engine_close(w.e);
+}
+
+static void outcomes_that_wait_for_the_store_are_bounded_in_bytes(void)
+{
+    struct world w;
+    once_engine_options o;
+    int i;
+
+    memset(&w, 0, sizeof(w));
+    o = options(&w);
+    o.late_bytes = 3 * 2048; /* as many as three small ones count for */
+    o.drain_ms = 1;
+    open_with(&w, "faulty:fail=complete:1-*@memory:", &o);
+    for (i = 0; i < 5; i++)
+        unknown_for_now(&w, (unsigned)i);
+    T_EQ(stats(&w).queued, 3);
+    once_engine_close(w.e);
+    T_EQ(atomic_load(&w.dropped), 5);
+    T_EQ(atomic_load(&w.late), 0);
 }
 
 static void an_outcome_whose_answers_are_lost_is_recorded_once(void)
@@ -1040,9 +1159,9 @@ static void crowd_in(once_op *op)
         if (once_submit(c->w.e, &c->ops[i], NULL) != ONCE_OK)
             abort();
     }
-    if (c->owner != NULL && once_complete_start(c->owner, ONCE_SUCCESS,
-                                                bytes("in"), owner_told,
-                                                c) != ONCE_OK)
+    if (c->owner != NULL &&
+        once_complete_start(c->owner, ONCE_SUCCESS, bytes("in"), owner_told,
+                            c) != ONCE_OK)
         abort();
 }
 
@@ -1359,6 +1478,11 @@ int main(void)
     T_RUN(a_claim_whose_first_answer_is_lost_keeps_its_fence);
     T_RUN(a_lost_dispatch_is_released_and_nothing_is_sent);
     T_RUN(complete_is_repeated_until_the_lease_is_over);
+    T_RUN(an_outcome_is_recorded_when_the_store_is_back_after_the_lease);
+    T_RUN(a_release_is_recorded_when_the_store_is_back_after_the_lease);
+    T_RUN(a_claim_that_is_taken_back_is_not_asked_for_ever);
+    T_RUN(outcomes_that_wait_for_the_store_are_bounded_in_time);
+    T_RUN(outcomes_that_wait_for_the_store_are_bounded_in_bytes);
     T_RUN(an_outcome_whose_answers_are_lost_is_recorded_once);
     T_RUN(an_unknown_outcome_keeps_nobody_else_waiting);
     T_RUN(waiters_are_told_the_outcome_of_the_one_they_waited_for);
