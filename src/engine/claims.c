@@ -311,6 +311,7 @@ static void step_ended(once_engine *e, once__task *task, int rc)
             return;
         rc = ONCE_ESTORE;
     }
+    rc = once__told(task, rc);
     a->step_out = 0;
     if (rc == ONCE_ECLOSED && a->machine.phase != ONCE__P_CLAIM)
         rc = ONCE_ESTORE; /* it owns something, so "nothing changed" is wrong */

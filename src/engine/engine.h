@@ -181,6 +181,8 @@ int once__ready_any(const once_engine *e);
 void once__ask(once_engine *e, once__task *task, uint64_t until_ms);
 /* From `end`: the store refused for now; asks again later. 0: too late. */
 int once__ask_again(once_engine *e, once__task *task);
+/* What the caller may be told: no error is definite after an unknown try. */
+int once__told(const once__task *task, int rc);
 void once__batch_run(once_engine *e);
 /* Ends all that is in line without asking. */
 void once__batch_abandon(once_engine *e);

@@ -66,8 +66,8 @@ static void submitted(once_engine *e, once__task *task, int rc)
 {
     once_op *op = task->op;
 
+    op->rc = once__told(task, rc);
     free(task);
-    op->rc = rc;
     e->told = 1;
     op->done(op);
 }
@@ -114,6 +114,7 @@ static void awaited(once_engine *e, once__task *task, int rc)
     once_op *op = task->op;
     int whole = copy(&op->record.result);
 
+    rc = once__told(task, rc);
     whole &= copy(&op->record.note);
     op->rc = whole ? rc : ONCE_ESTORE;
     if (rc == ONCE_ESTORE)

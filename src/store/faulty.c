@@ -8,6 +8,8 @@
  *    fail=VERB:FROM[-TO]   a batch with one of these operations is refused
  *                          before the inner store sees it: ONCE_ESTORE
  *    lose=VERB:FROM[-TO]   ... is applied, and its answer is lost: ONCE_ESTORE
+ *    full=VERB:FROM[-TO]   these operations are answered ONCE_EFULL, the others
+ *                          of the batch are applied
  *
  * VERB is claim, dispatch, renew, complete, release, give_up, read, reap,
  * resolve, reopen, forget, show or any. Operations are counted from 1 for each
@@ -27,7 +29,7 @@
 #include "store/store.h"
 
 enum { RULES_MAX = 16, ANY = 0, DELAY_MAX_MS = 60000 };
-enum what { DELAY, FAIL, LOSE };
+enum what { DELAY, FAIL, LOSE, FULL };
 
 struct rule {
     enum what what;
@@ -126,6 +128,8 @@ static int parse_rule(const char **at, struct rule *r)
         r->what = FAIL;
     else if (starts(at, "lose="))
         r->what = LOSE;
+    else if (starts(at, "full="))
+        r->what = FULL;
     else
         return 0;
     return range(at, r);
@@ -135,7 +139,8 @@ static int bad_rule(const char *rule, once_error *err)
 {
     return once__fail(err, ONCE_EURL,
                       "faulty: \"%.*s\" is not delay_ms=N (up to %d), "
-                      "fail=VERB:FROM[-TO] or lose=VERB:FROM[-TO]",
+                      "fail=VERB:FROM[-TO], lose=VERB:FROM[-TO] or "
+                      "full=VERB:FROM[-TO]",
                       (int)strcspn(rule, ",@"), rule, DELAY_MAX_MS);
 }
 
@@ -235,23 +240,48 @@ static unsigned meet(struct faulty *f, int v)
     return met;
 }
 
+/* Returns what the rules say of all, with `others` those that find room. */
+static unsigned meet_all(struct faulty *f, once_op **ops, size_t n,
+                         once_op **others, size_t *left)
+{
+    unsigned met = 0, one;
+    size_t i;
+
+    for (i = 0; i < n; i++) {
+        one = meet(f, ops[i]->verb);
+        met |= one;
+        if (one & 1u << FULL) {
+            ops[i]->rc = ONCE_EFULL;
+            ops[i]->left_ms = 0;
+            memset(&ops[i]->record, 0, sizeof(ops[i]->record));
+        } else {
+            others[(*left)++] = ops[i];
+        }
+    }
+    return met;
+}
+
 static int faulty_apply(once_store *s, once_op **ops, size_t n, once_error *err)
 {
     struct faulty *f = (struct faulty *)s;
+    once_op **others = calloc(n + 1, sizeof(*others));
     uint64_t ms = total_delay(f);
-    unsigned met = 0;
-    size_t i;
-    int rc;
+    unsigned met;
+    size_t left = 0;
+    int rc = ONCE_OK;
 
+    if (others == NULL)
+        return once__fail(err, ONCE_ESTORE, "faulty: out of memory");
     if (ms > 0)
         sleep_ms(ms);
-    for (i = 0; i < n; i++)
-        met |= meet(f, ops[i]->verb);
+    met = meet_all(f, ops, n, others, &left);
     if (met & 1u << FAIL)
-        return once__fail(err, ONCE_ESTORE, "faulty: failed as asked");
-    rc = f->inner->ops->apply(f->inner, ops, n, err);
+        rc = once__fail(err, ONCE_ESTORE, "faulty: failed as asked");
+    else if (left > 0)
+        rc = f->inner->ops->apply(f->inner, others, left, err);
     if (rc == ONCE_OK && (met & 1u << LOSE))
-        return once__fail(err, ONCE_ESTORE, "faulty: answer lost as asked");
+        rc = once__fail(err, ONCE_ESTORE, "faulty: answer lost as asked");
+    free(others);
     return rc;
 }
 

@@ -578,6 +578,23 @@ static void a_claim_whose_first_answer_is_lost_keeps_its_fence(void)
     once_engine_close(w.e);
 }
 
+/* The first one was applied, so "no room" is not the whole truth. */
+static void a_claim_that_finds_no_room_later_is_taken_back(void)
+{
+    struct world w;
+    once_attempt *a;
+    once_record record;
+
+    open_world(&w, "faulty:lose=claim:1,full=claim:2-*@memory:");
+    a = attempt(&w, 1);
+    T_EQ(once_claim(a, NULL), ONCE_ESTORE);
+    once_attempt_free(a);
+    T_EQ(ask(&w, ONCE_OP_SHOW, 1, &record), ONCE_FREE);
+    T_EQ(record.attempt, 1);
+    T_EQ(claim_once(&w, 1), ONCE_EFULL); /* this one changed nothing */
+    once_engine_close(w.e);
+}
+
 static void a_lost_dispatch_is_released_and_nothing_is_sent(void)
 {
     struct world w;
@@ -1476,6 +1493,7 @@ int main(void)
     T_RUN(a_claim_whose_answer_is_lost_is_taken_back_by_its_token);
     T_RUN(a_claim_and_its_release_that_are_lost_leave_it_to_the_reaper);
     T_RUN(a_claim_whose_first_answer_is_lost_keeps_its_fence);
+    T_RUN(a_claim_that_finds_no_room_later_is_taken_back);
     T_RUN(a_lost_dispatch_is_released_and_nothing_is_sent);
     T_RUN(complete_is_repeated_until_the_lease_is_over);
     T_RUN(an_outcome_is_recorded_when_the_store_is_back_after_the_lease);

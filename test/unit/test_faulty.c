@@ -104,6 +104,21 @@ static void any_counts_all_and_a_star_is_for_ever(void)
     once_store_close(s);
 }
 
+static void full_refuses_one_and_lets_the_others_pass(void)
+{
+    once_store *s = open_store("faulty:full=claim:2@memory:");
+    once_op a = make(ONCE_OP_CLAIM, 1), b = make(ONCE_OP_CLAIM, 2),
+            c = make(ONCE_OP_CLAIM, 3);
+    once_op *ops[] = {&a, &b, &c};
+
+    T_EQ(s->ops->apply(s, ops, 3, NULL), ONCE_OK);
+    T_EQ(a.rc, ONCE_OWNER);
+    T_EQ(b.rc, ONCE_EFULL);
+    T_EQ(c.rc, ONCE_OWNER);
+    T_EQ(show(s, 2), ONCE_FREE);
+    once_store_close(s);
+}
+
 static void every_verb_has_a_name(void)
 {
     static const char *const names[] = {
@@ -206,6 +221,7 @@ int main(void)
     T_RUN(lose_applies_and_says_nothing);
     T_RUN(one_such_operation_fails_its_whole_batch);
     T_RUN(any_counts_all_and_a_star_is_for_ever);
+    T_RUN(full_refuses_one_and_lets_the_others_pass);
     T_RUN(every_verb_has_a_name);
     T_RUN(a_rule_that_is_not_one_is_named);
     T_RUN(it_is_as_durable_and_shared_as_what_is_inside);
