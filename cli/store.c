@@ -23,6 +23,8 @@ static const char *advice(int code)
         return "A store URL is like sqlite:/var/lib/once/store.db, "
                "journal:/var/lib/once/pay, postgres://USER@HOST/DATABASE or "
                "redis://USER:PASSWORD@HOST";
+    case ONCE_EAWAY:
+        return "Check that the server runs, and its address";
     case ONCE_EOPEN:
         return "Check the path, its permissions and the disk, or the server; "
                "the gateway's user must own the files";

@@ -76,7 +76,8 @@ extern "C" {
     X(ONCE_EOPEN, -9, 1, "the store cannot be opened")                         \
     X(ONCE_ECLOSED, -10, 0, "the engine is closing")                           \
     X(ONCE_ENOSYS, -11, 0, "this store cannot do that")                        \
-    X(ONCE_EFULL, -12, 1, "the store has no room; nothing was changed")
+    X(ONCE_EFULL, -12, 1, "the store has no room; nothing was changed")        \
+    X(ONCE_EAWAY, -13, 1, "the store's server cannot be reached")
 
 /* clang-format off */
 enum once_errors {
@@ -219,20 +220,39 @@ typedef struct once_engine_options {
      */
     uint32_t late_ms;
     uint32_t late_bytes;
+    /*
+     * 1: the store is opened on the engine's thread, for callers that must not
+     * wait, not even for a name server; see once_engine_open(). [0]
+     */
+    uint32_t background;
+    /*
+     * Called once, on the engine's thread, if the store is of class B: what
+     * its acknowledged records are not safe from. NULL: `event` is told.
+     */
+    void (*caveat)(void *user, const char *text);
 } once_engine_options;
 
 #define ONCE_ENGINE_OPTIONS_INIT                                               \
     {                                                                          \
         sizeof(once_engine_options), 0, 0, 0, 0, 0, 0, 0, 0, NULL, NULL, NULL, \
-            NULL, 0, 0, 0                                                      \
+            NULL, 0, 0, 0, 0, NULL                                             \
     }
 
 /*
  * Opens the store at `url` ("memory:", "sqlite:PATH", "faulty:RULES@URL") and
  * starts an engine over it, with one thread. Fork first, open afterwards.
- * Returns ONCE_OK, or ONCE_EURL, ONCE_EOPEN (unreadable, unwritable), or
+ * Returns ONCE_OK, or ONCE_EURL, ONCE_EOPEN (unreadable, unwritable, refused by
+ * its server), ONCE_EAWAY (its server does not answer, and may later), or
  * ONCE_EVERSION, ONCE_ECORRUPT, ONCE_EINVAL, ONCE_ENOMEM; `*out` is then as it
  * was. The caller ends it with once_engine_close(). Since 0.1.
+ *
+ * With `background` this returns at once, without having looked at the store
+ * or its URL: ONCE_OK, ONCE_EINVAL, ONCE_ENOMEM, or ONCE_EOPEN if no thread can
+ * be started. The engine opens the store on its own thread and tries again
+ * every two seconds; `event` is told why it did not succeed, and when it did.
+ * What is asked while it is opened for the first time waits for that; after a
+ * failure all is refused with ONCE_EAWAY, which begins and changes nothing,
+ * until the store is there. Closing waits for an opening under way.
  */
 ONCE_API ONCE_CHECK int once_engine_open(const char *url,
                                          const once_engine_options *options,
@@ -344,7 +364,8 @@ typedef void once_done(once_attempt *a, int rc, void *user);
  *   ONCE_ESTORE    The store did not answer for `store_ms`. Nothing was begun
  *                  by this attempt, and it never will be; its claim has been
  *                  taken back as far as that could be said.
- *   ONCE_EBUSY, ONCE_ECLOSED, ONCE_EFULL, ONCE_ECORRUPT: nothing was changed.
+ *   ONCE_EBUSY, ONCE_ECLOSED, ONCE_EFULL, ONCE_ECORRUPT, ONCE_EAWAY: nothing
+ *                  was changed.
  * Only once for each attempt. Since 0.1.
  */
 ONCE_API ONCE_CHECK int once_claim(once_attempt *a, once_error *err);
@@ -472,8 +493,8 @@ struct once_op {
  * Queue `op`. Returns ONCE_OK: `op->done(op)` will be called once, on the
  * engine's thread, with `op->rc` an answer, or ONCE_ESTORE (it may have been
  * applied), or ONCE_ECORRUPT and other errors of the record (it was not). Or
- * ONCE_EINVAL, ONCE_ELIMIT, ONCE_EBUSY, ONCE_ECLOSED, ONCE_ENOMEM: nothing was
- * queued and `done` will not be called. Since 0.1.
+ * ONCE_EINVAL, ONCE_ELIMIT, ONCE_EBUSY, ONCE_ECLOSED, ONCE_EAWAY, ONCE_ENOMEM:
+ * nothing was queued and `done` will not be called. Since 0.1.
  */
 ONCE_API ONCE_CHECK int once_submit(once_engine *e, once_op *op,
                                     once_error *err);

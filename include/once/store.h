@@ -56,8 +56,9 @@ typedef struct once_store_ops {
     int shared;       /* 1: several processes may open one URL at once.      */
 
     /* Opens what stands behind "name:" in the URL, creating it where it does
-     * not exist. ONCE_EOPEN, ONCE_EURL, ONCE_EVERSION, ONCE_ECORRUPT; an error
-     * text names the path, never a credential. */
+     * not exist. ONCE_EOPEN, ONCE_EURL, ONCE_EVERSION, ONCE_ECORRUPT, and
+     * ONCE_EAWAY where a server does not answer, so that it may be there later;
+     * an error text names the path, never a credential. */
     int (*open)(const char *rest, const once_store_options *options,
                 once_error *err, once_store **out);
 

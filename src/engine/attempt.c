@@ -130,8 +130,9 @@ static int start_claim(once_attempt *a, once_done *done, void *user,
     if (a->begun)
         return once__fail(err, ONCE_EINVAL,
                           "claim: only once for each attempt");
-    if (atomic_load(&a->engine->closing))
-        return closed(err);
+    rc = once__refusal(a->engine, err);
+    if (rc != ONCE_OK)
+        return rc;
     if (!once__queue_enter(a->engine))
         return once__fail(err, ONCE_EBUSY, "queue_max: %u operations wait",
                           a->engine->options.queue_max);

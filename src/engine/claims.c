@@ -350,8 +350,8 @@ void once__attempt_arrived(void *engine, struct once__node *node)
         begin_deed(e, a);
         return;
     }
-    if (e->over) {
-        tell(e, a, ONCE_ECLOSED);
+    if (once__absent(e) != ONCE_OK) {
+        tell(e, a, once__absent(e));
         return;
     }
     a->wait_until_ms = once__now_ms() + a->wait_ms;

@@ -33,6 +33,7 @@ enum {
     DRAIN_MS = 5000,
     LATE_MS = 600000,
     LATE_BYTES = 64 << 20,
+    REOPEN_MS = 2000,
     BATCH_LIMIT = 65536, /* arrays of so many pointers are made at the start */
     TEND_BUSY_MS = 1000,
     TEND_QUIET_MS = 50
@@ -100,6 +101,58 @@ void once_engine_wake(once_engine *e)
 int once__on_thread(const once_engine *e)
 {
     return pthread_equal(pthread_self(), e->thread);
+}
+
+int once__absent(const once_engine *e)
+{
+    if (e->over)
+        return ONCE_ECLOSED;
+    return e->store == NULL ? ONCE_EAWAY : ONCE_OK;
+}
+
+int once__refusal(once_engine *e, once_error *err)
+{
+    int rc = ONCE_OK;
+
+    if (atomic_load(&e->closing))
+        rc = ONCE_ECLOSED;
+    else if (atomic_load(&e->away))
+        rc = ONCE_EAWAY;
+    return rc == ONCE_OK ? rc : once__fail(err, rc, "%s", once_text(rc));
+}
+
+/* ---- Opening the store -------------------------------------------------- */
+
+static void forget_url(once_engine *e)
+{
+    if (e->url != NULL)
+        explicit_bzero(e->url, strlen(e->url)); /* it may hold a password */
+    free(e->url);
+    e->url = NULL;
+}
+
+static int open_store(once_engine *e, const char *url, once_error *err)
+{
+    once_store_options so = {.size = sizeof(so)};
+    once_store *store = NULL;
+    int rc;
+
+    so.clock = e->options.clock;
+    so.user = e->options.user;
+    so.must_exist = e->options.must_exist;
+    rc = once_store_open(url, &so, err, &store);
+    if (rc != ONCE_OK)
+        return rc;
+    e->store = store;
+    rc = once__reaper_init(e);
+    if (rc != ONCE_OK) {
+        e->store = NULL;
+        once_store_close(store);
+        once__reaper_clear(e);
+        return once__fail(err, rc, "engine: reaper: %s", once_text(rc));
+    }
+    e->tended_ms = once__now_ms();
+    return ONCE_OK;
 }
 
 /* ---- The thread -------------------------------------------------------- */
@@ -190,7 +243,7 @@ static int turn(once_engine *e, int closing)
 static void begin_closing(once_engine *e)
 {
     e->drain_until_ms = once__now_ms() + e->options.drain_ms;
-    once__list_abandon(e);
+    once__list_abandon(e, ONCE_ECLOSED);
 }
 
 /* Nothing is asked any more: whoever waits is told, and whoever owns is left to
@@ -205,9 +258,55 @@ static void end_all(once_engine *e)
     } while (handle(e, once__queue_take(&e->queue)));
     once__live_abandon(e);
     (void)handle(e, once__queue_close(&e->queue));
-    once__list_abandon(e);
+    once__list_abandon(e, ONCE_ECLOSED);
     flush(e);
     assert(e->pending == 0 && e->timers.root == NULL);
+}
+
+/* Without a store each question that comes is answered as it arrives. 0: the
+ * engine is closing. */
+static int refuse_until(once_engine *e, uint64_t until_ms)
+{
+    for (;;) {
+        (void)handle(e, once__queue_take(&e->queue));
+        once__list_abandon(e, ONCE_EAWAY);
+        flush(e);
+        if (atomic_load(&e->closing))
+            return 0;
+        if (once__now_ms() >= until_ms)
+            return 1;
+        once__queue_sleep(&e->queue, until_ms);
+    }
+}
+
+/* Tries until the store is there. 0: the engine is closing, and it is not. */
+static int open_in_background(once_engine *e)
+{
+    once_error err = {ONCE_EOPEN, "no reason given"};
+
+    while (open_store(e, e->url, &err) != ONCE_OK) {
+        if (strcmp(err.text, e->trouble) != 0)
+            once__event(e, "the store cannot be opened: %s", err.text);
+        memcpy(e->trouble, err.text, sizeof(e->trouble));
+        atomic_store(&e->away, 1);
+        if (!refuse_until(e, once__now_ms() + REOPEN_MS))
+            return 0;
+    }
+    e->trouble[0] = '\0';
+    forget_url(e);
+    if (atomic_exchange(&e->away, 0))
+        once__event(e, "the store is open now");
+    return 1;
+}
+
+static void tell_caveat(once_engine *e)
+{
+    if (e->store->caveat == NULL)
+        return;
+    if (e->options.caveat != NULL)
+        e->options.caveat(e->options.user, e->store->caveat);
+    else
+        once__event(e, "the store is of class B: %s", e->store->caveat);
 }
 
 static void *run(void *argument)
@@ -215,8 +314,11 @@ static void *run(void *argument)
     once_engine *e = argument;
     int closing = 0;
 
-    if (e->store->caveat != NULL)
-        once__event(e, "the store is of class B: %s", e->store->caveat);
+    if (e->store == NULL && !open_in_background(e)) {
+        end_all(e);
+        return NULL;
+    }
+    tell_caveat(e);
     for (;;) {
         int quiet = turn(e, closing);
 
@@ -321,6 +423,7 @@ void once__drop(once_engine *e)
         return;
     once__queue_clear(&e->queue);
     once__reaper_clear(e);
+    forget_url(e);
     free(e->batch);
     free(e->ops);
     free(e);
@@ -329,24 +432,20 @@ void once__drop(once_engine *e)
 int once_engine_open(const char *url, const once_engine_options *options,
                      once_error *err, once_engine **out)
 {
-    once_store_options so = {.size = sizeof(so)};
     once_engine *e = NULL;
     int rc = make(options, err, &e);
 
     if (rc != ONCE_OK)
         return rc;
-    so.clock = e->options.clock;
-    so.user = e->options.user;
-    so.must_exist = e->options.must_exist;
-    rc = once_store_open(url, &so, err, &e->store);
+    if (!e->options.background) {
+        rc = open_store(e, url, err);
+    } else {
+        e->url = strdup(url);
+        if (e->url == NULL)
+            rc = once__fail(err, ONCE_ENOMEM, "engine: out of memory");
+    }
     if (rc != ONCE_OK)
         goto out;
-    rc = once__reaper_init(e);
-    if (rc != ONCE_OK) {
-        rc = once__fail(err, rc, "engine: reaper: %s", once_text(rc));
-        goto out;
-    }
-    e->tended_ms = once__now_ms();
     if (once__thread_start(&e->thread, "once", run, e) != 0) {
         rc = once__fail(err, ONCE_EOPEN, "engine: no thread can be started");
         goto out;

@@ -139,7 +139,9 @@ struct once_engine {
     atomic_int closing;
     struct once__node last_call; /* is queued when it closes */
     once_engine_options options;
-    once_store *store;
+    once_store *store; /* NULL: not open yet */
+    char *url;         /* `background`: until it is open; a secret */
+    atomic_int away;   /* opening has failed, and goes on */
     pthread_t thread;
     struct once__queue queue;
     struct once__counters count;
@@ -168,6 +170,11 @@ uint64_t once__random_below(once_engine *e, uint64_t limit);
 /* `ms` give or take a quarter of it, never 0. */
 uint64_t once__jitter(once_engine *e, uint64_t ms);
 void once__event(once_engine *e, const char *format, ...) ONCE_PRINTF(2, 3);
+/* The store is not there, or not any more: ONCE_EAWAY, ONCE_ECLOSED, or
+ * ONCE_OK. On the engine's thread. */
+int once__absent(const once_engine *e);
+/* From any thread: ONCE_OK, or why nothing new can be asked. */
+int once__refusal(once_engine *e, once_error *err);
 /* From any thread: 0 if the engine has ended. Wakes as the options say. */
 int once__send(once_engine *e, struct once__node *node);
 int once__on_thread(const once_engine *e);
@@ -209,7 +216,8 @@ void once__late_begin(once_engine *e, once_attempt *a);
 /* list.c */
 /* One step of one walk; 0: there is none. */
 int once__list_step(once_engine *e);
-void once__list_abandon(once_engine *e);
+/* Ends all walks with this error. */
+void once__list_abandon(once_engine *e, int rc);
 
 /* reaper.c */
 ONCE_CHECK int once__reaper_init(once_engine *e);

@@ -73,11 +73,11 @@ int once__list_step(once_engine *e)
     return 1;
 }
 
-void once__list_abandon(once_engine *e)
+void once__list_abandon(once_engine *e, int rc)
 {
     while (e->lists != NULL) {
-        e->lists->err = (once_error){ONCE_ECLOSED, "the engine is closing"};
-        finish(e, ONCE_ECLOSED);
+        (void)once__fail(&e->lists->err, rc, "%s", once_text(rc));
+        finish(e, rc);
     }
 }
 
@@ -89,7 +89,7 @@ static void arrive(void *engine, struct once__node *node)
     *e->lists_end = call;
     e->lists_end = &call->next;
     if (atomic_load(&e->closing))
-        once__list_abandon(e);
+        once__list_abandon(e, ONCE_ECLOSED);
 }
 
 int once_list(once_engine *e, const uint8_t *after, uint32_t max,
@@ -113,10 +113,11 @@ int once_list(once_engine *e, const uint8_t *after, uint32_t max,
     }
     if (sem_init(&call.ended, 0, 0) != 0)
         return once__fail(err, ONCE_ENOMEM, "list: no semaphore");
-    if (atomic_load(&e->closing) || !once__send(e, &call.node)) {
+    rc = once__refusal(e, err);
+    if (rc == ONCE_OK && !once__send(e, &call.node))
         rc = once__fail(err, ONCE_ECLOSED, "%s", once_text(ONCE_ECLOSED));
+    if (rc != ONCE_OK)
         goto out;
-    }
     once__queue_wake(&e->queue);
     while (sem_wait(&call.ended) != 0)
         assert(errno == EINTR);

@@ -71,6 +71,8 @@ void once__reaper_clear(once_engine *e)
 {
     free(e->reaper.ops);
     free(e->reaper.list);
+    e->reaper.ops = NULL;
+    e->reaper.list = NULL;
 }
 
 /* Both clocks are remembered as long as they agree, and after a step back. */

@@ -33,11 +33,13 @@ static void arrive(void *engine, struct once__node *node)
     once__task *task = ONCE__OF(node, once__task, node);
     once_engine *e = engine;
 
+    int absent = once__absent(e);
+
     once__queue_leave(e); /* the room that the caller took */
-    if (e->over) {
+    if (absent != ONCE_OK) {
         memset(&task->op->record, 0, sizeof(task->op->record));
         task->op->left_ms = 0;
-        task->end(e, task, ONCE_ECLOSED);
+        task->end(e, task, absent);
         return;
     }
     once__ask(e, task, patience(task->op));
@@ -49,8 +51,9 @@ static int enter(once_engine *e, once__task *task, once_op *op, once_error *err)
 
     if (rc != ONCE_OK)
         return rc;
-    if (atomic_load(&e->closing))
-        return once__fail(err, ONCE_ECLOSED, "%s", once_text(ONCE_ECLOSED));
+    rc = once__refusal(e, err);
+    if (rc != ONCE_OK)
+        return rc;
     if (!once__queue_enter(e))
         return once__fail(err, ONCE_EBUSY, "queue_max: %u operations wait",
                           e->options.queue_max);

@@ -5,6 +5,7 @@
  *    faulty:RULE[,RULE...]@INNER-URL
  *    delay_ms=N            each batch sleeps N ms before the inner store is
  *                          asked
+ *    open_ms=N             so does opening
  *    fail=VERB:FROM[-TO]   a batch with one of these operations is refused
  *                          before the inner store sees it: ONCE_ESTORE
  *    lose=VERB:FROM[-TO]   ... is applied, and its answer is lost: ONCE_ESTORE
@@ -29,7 +30,7 @@
 #include "store/store.h"
 
 enum { RULES_MAX = 16, ANY = 0, DELAY_MAX_MS = 60000 };
-enum what { DELAY, FAIL, LOSE, FULL };
+enum what { DELAY, OPEN, FAIL, LOSE, FULL };
 
 struct rule {
     enum what what;
@@ -120,28 +121,30 @@ static int range(const char **at, struct rule *r)
 static int parse_rule(const char **at, struct rule *r)
 {
     memset(r, 0, sizeof(*r));
-    if (starts(at, "delay_ms=")) {
+    r->what = FULL;
+    if (starts(at, "delay_ms="))
         r->what = DELAY;
+    else if (starts(at, "open_ms="))
+        r->what = OPEN;
+    if (r->what == DELAY || r->what == OPEN)
         return number(at, &r->from) && r->from <= DELAY_MAX_MS;
-    }
     if (starts(at, "fail="))
         r->what = FAIL;
     else if (starts(at, "lose="))
         r->what = LOSE;
-    else if (starts(at, "full="))
-        r->what = FULL;
-    else
+    else if (!starts(at, "full="))
         return 0;
     return range(at, r);
 }
 
 static int bad_rule(const char *rule, once_error *err)
 {
-    return once__fail(err, ONCE_EURL,
-                      "faulty: \"%.*s\" is not delay_ms=N (up to %d), "
-                      "fail=VERB:FROM[-TO], lose=VERB:FROM[-TO] or "
-                      "full=VERB:FROM[-TO]",
-                      (int)strcspn(rule, ",@"), rule, DELAY_MAX_MS);
+    return once__fail(
+        err, ONCE_EURL,
+        "faulty: \"%.*s\" is not delay_ms=N, open_ms=N (up to %d), "
+        "fail=VERB:FROM[-TO], lose=VERB:FROM[-TO] or "
+        "full=VERB:FROM[-TO]",
+        (int)strcspn(rule, ",@"), rule, DELAY_MAX_MS);
 }
 
 /* Reads the rules and leaves `*at` at the inner store's URL. */
@@ -177,6 +180,27 @@ static void faulty_close(once_store *s)
     free(f);
 }
 
+static void sleep_ms(uint64_t ms)
+{
+    struct timespec t = {(time_t)(ms / 1000), (long)(ms % 1000) * 1000000};
+
+    if (ms == 0)
+        return;
+    while (nanosleep(&t, &t) != 0 && errno == EINTR)
+        ;
+}
+
+static uint64_t total_delay(const struct faulty *f, enum what what)
+{
+    uint64_t ms = 0;
+    size_t i;
+
+    for (i = 0; i < f->count; i++)
+        if (f->rules[i].what == what)
+            ms += f->rules[i].from;
+    return ms;
+}
+
 static int faulty_open(const char *rest, const once_store_options *options,
                        once_error *err, once_store **out)
 {
@@ -188,6 +212,7 @@ static int faulty_open(const char *rest, const once_store_options *options,
     rc = parse(f, &rest, err);
     if (rc != ONCE_OK)
         goto out;
+    sleep_ms(total_delay(f, OPEN));
     rc = once_store_open(rest, options, err, &f->inner);
     if (rc != ONCE_OK)
         goto out;
@@ -203,25 +228,6 @@ out:
     return rc;
 }
 
-static void sleep_ms(uint64_t ms)
-{
-    struct timespec t = {(time_t)(ms / 1000), (long)(ms % 1000) * 1000000};
-
-    while (nanosleep(&t, &t) != 0 && errno == EINTR)
-        ;
-}
-
-static uint64_t total_delay(const struct faulty *f)
-{
-    uint64_t ms = 0;
-    size_t i;
-
-    for (i = 0; i < f->count; i++)
-        if (f->rules[i].what == DELAY)
-            ms += f->rules[i].from;
-    return ms;
-}
-
 /* Counts one operation and adds the bits of the rules that it meets. */
 static unsigned meet(struct faulty *f, int v)
 {
@@ -233,7 +239,7 @@ static unsigned meet(struct faulty *f, int v)
     for (i = 0; i < f->count; i++) {
         const struct rule *r = &f->rules[i];
 
-        if (r->what != DELAY && (r->verb == v || r->verb == ANY) &&
+        if (r->what >= FAIL && (r->verb == v || r->verb == ANY) &&
             f->seen[r->verb] >= r->from && f->seen[r->verb] <= r->to)
             met |= 1u << r->what;
     }
@@ -265,15 +271,14 @@ static int faulty_apply(once_store *s, once_op **ops, size_t n, once_error *err)
 {
     struct faulty *f = (struct faulty *)s;
     once_op **others = calloc(n + 1, sizeof(*others));
-    uint64_t ms = total_delay(f);
+    uint64_t ms = total_delay(f, DELAY);
     unsigned met;
     size_t left = 0;
     int rc = ONCE_OK;
 
     if (others == NULL)
         return once__fail(err, ONCE_ESTORE, "faulty: out of memory");
-    if (ms > 0)
-        sleep_ms(ms);
+    sleep_ms(ms);
     met = meet_all(f, ops, n, others, &left);
     if (met & 1u << FAIL)
         rc = once__fail(err, ONCE_ESTORE, "faulty: failed as asked");

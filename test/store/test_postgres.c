@@ -369,9 +369,9 @@ static void urls_that_are_refused_are_not_repeated(void)
 
 static void a_server_that_is_not_there_is_named_without_a_password(void)
 {
-    refused("postgres://once:s3cret@127.0.0.1:1/once", ONCE_EOPEN,
+    refused("postgres://once:s3cret@127.0.0.1:1/once", ONCE_EAWAY,
             "127.0.0.1:1");
-    refused("postgres://once:s3cret@127.0.0.1:1,127.0.0.1:1/once", ONCE_EOPEN,
+    refused("postgres://once:s3cret@127.0.0.1:1,127.0.0.1:1/once", ONCE_EAWAY,
             "127.0.0.1:1");
 }
 
@@ -987,9 +987,9 @@ static void a_standby_is_refused_and_passed_over(void)
     once_store *s;
 
     standby_url(url, sizeof(url), p.schema);
-    refused(url, ONCE_EOPEN, "postgres 127.0.0.1");
+    refused(url, ONCE_EAWAY, "postgres 127.0.0.1");
     with(any, sizeof(any), url, "target_session_attrs=any");
-    refused(any, ONCE_EOPEN, "standby");
+    refused(any, ONCE_EAWAY, "standby");
     (void)snprintf(url, sizeof(url),
                    "postgres://once@127.0.0.1:%s,127.0.0.1:%s/once?schema=%s",
                    getenv("ONCE_TEST_STANDBY_PORT"),

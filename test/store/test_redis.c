@@ -923,7 +923,7 @@ static void a_replica_is_refused(void)
 
     (void)snprintf(url, sizeof(url), "redis+unix://%s",
                    need("ONCE_TEST_REDIS_REPLICA_SOCKET"));
-    refused(url, ONCE_EOPEN, "replica", NULL);
+    refused(url, ONCE_EAWAY, "replica", NULL);
 }
 
 static void run_sentinel(void)

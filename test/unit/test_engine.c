@@ -8,6 +8,7 @@
 #include <pthread.h>
 #include <stdatomic.h>
 #include <stdlib.h>
+#include <sys/stat.h>
 #include <time.h>
 #include <unistd.h>
 
@@ -1310,6 +1311,100 @@ static void a_callback_may_submit_the_next_operation(void)
     once_engine_close(c.w.e);
 }
 
+/* ---- Opening in the background ----------------------------------------- */
+
+static void background(struct world *w, const char *url)
+{
+    once_engine_options o;
+
+    memset(w, 0, sizeof(*w));
+    o = options(w);
+    o.background = 1;
+    o.drain_ms = 100;
+    open_with(w, url, &o);
+}
+
+static void what_is_asked_while_a_store_is_opened_waits_for_it(void)
+{
+    struct world w;
+    once_op op = stranger(ONCE_OP_CLAIM, 2);
+    atomic_int done = 0;
+
+    background(&w, "faulty:open_ms=300@memory:");
+    op.done = counted;
+    op.user = &done;
+    T_EQ(once_submit(w.e, &op, NULL), ONCE_OK);
+    T_EQ(claim_once(&w, 1), ONCE_OWNER);
+    T_EQ(atomic_load(&done), 1);
+    T_EQ(op.rc, ONCE_OWNER);
+    once_engine_close(w.e);
+}
+
+static int nobody(void *user, const uint8_t name[ONCE_NAME_SIZE],
+                  const once_record *r)
+{
+    (void)user;
+    (void)name;
+    (void)r;
+    return 0;
+}
+
+static void a_store_that_is_not_there_is_opened_when_it_is(void)
+{
+    char folder[64], url[80];
+    struct world w;
+    once_error err = {0, ""};
+    once_attempt *a, *b;
+
+    if (!have_sqlite())
+        return;
+    (void)snprintf(folder, sizeof(folder), "/tmp/once-late-%ld",
+                   (long)getpid());
+    (void)snprintf(url, sizeof(url), "sqlite:%s/db", folder);
+    background(&w, url);
+    a = attempt(&w, 1);
+    b = attempt(&w, 1);
+    T_EQ(once_claim(a, NULL), ONCE_EAWAY); /* it waited for the first try */
+    T_EQ(once_claim(b, &err), ONCE_EAWAY); /* it did not */
+    T_EQ(ask(&w, ONCE_OP_SHOW, 1, NULL), ONCE_EAWAY);
+    T_EQ(once_list(w.e, NULL, 1, nobody, NULL, NULL), ONCE_EAWAY);
+    T_EQ(atomic_load(&w.events), 1); /* why */
+    T_EQ(stats(&w).queued, 0);
+    T_EQ(mkdir(folder, 0700), 0);
+    UNTIL(ask(&w, ONCE_OP_SHOW, 1, NULL) == ONCE_FREE);
+    T_EQ(claim_once(&w, 1), ONCE_OWNER);
+    T_EQ(atomic_load(&w.events), 2);
+    once_attempt_free(a);
+    once_attempt_free(b);
+    once_engine_close(w.e);
+    (void)strcat(folder, "/db");
+    (void)unlink(folder);
+    *strrchr(folder, '/') = '\0';
+    (void)rmdir(folder);
+}
+
+static void it_closes_while_it_opens(void)
+{
+    struct world w;
+    struct hall h;
+    once_attempt *list[WAITERS];
+
+    background(&w, "faulty:open_ms=100@memory:");
+    start_waiters(&w, &h, list, WAITERS);
+    once_engine_close(w.e);
+    T_EQ(atomic_load(&h.told), WAITERS);
+    free_all(list, WAITERS);
+    background(&w, "faulty:open_ms=100@sqlite:/no/such/folder/db");
+    start_waiters(&w, &h, list, WAITERS);
+    once_engine_close(w.e);
+    T_EQ(atomic_load(&h.told), WAITERS);
+    T_EQ(atomic_load(&h.other) + atomic_load(&h.closed), WAITERS);
+    free_all(list, WAITERS);
+    background(&w, "nosuch:url");
+    UNTIL(atomic_load(&w.events) == 1);
+    once_engine_close(w.e); /* asleep until the next try */
+}
+
 /* ---- Closing ----------------------------------------------------------- */
 
 static void closing_answers_what_is_queued(void)
@@ -1521,6 +1616,9 @@ int main(void)
     T_RUN(operations_that_queue_up_become_one_batch);
     T_RUN(with_manual_wake_one_wake_is_enough_for_all);
     T_RUN(a_callback_may_submit_the_next_operation);
+    T_RUN(what_is_asked_while_a_store_is_opened_waits_for_it);
+    T_RUN(a_store_that_is_not_there_is_opened_when_it_is);
+    T_RUN(it_closes_while_it_opens);
     T_RUN(closing_answers_what_is_queued);
     T_RUN(closing_ends_what_the_store_never_answers);
     T_RUN(closing_ends_waiting_and_refuses_what_is_new);

@@ -144,6 +144,35 @@ static const char *password(const PGconn *conn)
     return word != NULL && word[0] != '\0' ? word : NULL;
 }
 
+int once__pg_passing(const char *state)
+{
+    return state[0] == '\0' || strncmp(state, "08", 2) == 0 ||
+           strncmp(state, "25006", 5) == 0 || strncmp(state, "53", 2) == 0 ||
+           strncmp(state, "57", 2) == 0;
+}
+
+/*
+ * libpq says in its text only whether a server refused us: with the verbosity
+ * of start() there is "FATAL:  28P01: " in it. A certificate that will not do
+ * has no number.
+ */
+static int code_of(const char *said)
+{
+    char state[6] = "";
+    const char *at = said;
+
+    if (strstr(said, "certificate") != NULL ||
+        strstr(said, "does not support SSL") != NULL)
+        return ONCE_EOPEN;
+    while ((at = strstr(at, ":  ")) != NULL) {
+        at += 3;
+        if (strspn(at, "0123456789ABCDEFGHIJKLMNOPQRSTUVWXYZ") == 5 &&
+            at[5] == ':')
+            (void)snprintf(state, sizeof(state), "%.5s", at);
+    }
+    return once__pg_passing(state) ? ONCE_EAWAY : ONCE_EOPEN;
+}
+
 /* What libpq says about connecting, in one line. */
 static int fail_connect(const struct once__pg_link *l, const PGconn *conn,
                         const char *why, once_error *err)
@@ -158,12 +187,15 @@ static int fail_connect(const struct once__pg_link *l, const PGconn *conn,
     else
         (void)snprintf(text, sizeof(text), "%s",
                        why != NULL ? why : "cannot connect");
+    if (strstr(text, "\nLOCATION:") != NULL)
+        *strstr(text, "\nLOCATION:") = '\0';
     for (i = 0; text[i] != '\0'; i++)
         if ((unsigned char)text[i] < ' ')
             text[i] = ' ';
     while (i > 0 && text[i - 1] == ' ')
         text[--i] = '\0';
-    return once__fail(err, ONCE_EOPEN, "%s: %s", l->label, text);
+    return once__fail(err, why != NULL ? ONCE_EAWAY : code_of(said), "%s: %s",
+                      l->label, text);
 }
 
 /* ---- Connecting -------------------------------------------------------- */
@@ -195,8 +227,10 @@ static PGconn *start(struct once__pg_link *l)
 
     once__pg_config_words(l->config, l->host, keys, values);
     conn = PQconnectStartParams(keys, values, 0);
-    if (conn != NULL)
+    if (conn != NULL) {
         (void)PQsetNoticeReceiver(conn, hear, l);
+        (void)PQsetErrorVerbosity(conn, PQERRORS_VERBOSE); /* see code_of() */
+    }
     return conn;
 }
 
@@ -225,6 +259,7 @@ static int connect_host(struct once__pg_link *l, uint64_t until_ms,
             goto out;
         }
     }
+    (void)PQsetErrorVerbosity(conn, PQERRORS_DEFAULT);
     if (PQsetnonblocking(conn, 1) != 0) {
         rc = fail_connect(l, conn, NULL, err);
         goto out;
@@ -256,14 +291,14 @@ int once__pg_connect(struct once__pg_link *l, int bare, uint64_t until_ms,
 {
     const struct once__pg_config *c = l->config;
     uint64_t now = once__pg_now_ms();
-    int rc = ONCE_EOPEN;
+    int rc = ONCE_EAWAY, away = 0;
     size_t i;
 
     if (is_up(l))
         return ONCE_OK;
     once__pg_disconnect(l);
     if (now < l->next_ms)
-        return once__fail(err, ONCE_EOPEN,
+        return once__fail(err, ONCE_EAWAY,
                           "%s: not connected; tried again soon", l->label);
     for (i = 0; i < c->host_count && rc != ONCE_OK; i++) {
         now = once__pg_now_ms();
@@ -275,13 +310,17 @@ int once__pg_connect(struct once__pg_link *l, int bare, uint64_t until_ms,
         if (rc != ONCE_OK) {
             once__pg_disconnect(l);
             l->host = (l->host + 1) % c->host_count;
+            away |= rc == ONCE_EAWAY;
         }
     }
-    if (rc == ONCE_OK)
+    if (rc == ONCE_OK) {
         l->failures = 0;
-    else
-        jittered_backoff(l);
-    return rc;
+        return ONCE_OK;
+    }
+    jittered_backoff(l);
+    if (away && err != NULL)
+        err->code = ONCE_EAWAY; /* one of them may be the right one, later */
+    return away ? ONCE_EAWAY : rc;
 }
 
 /* ---- Asking ------------------------------------------------------------ */

@@ -112,6 +112,9 @@ ONCE_CHECK enum once__pg_end once__pg_ask(struct once__pg_link *l,
  * which may quote values. Returns `code`. */
 int once__pg_fail(const struct once__pg_link *l, int code, once_error *err);
 
+/* 1: this SQLSTATE, or "", does not say that it will refuse us for ever. */
+int once__pg_passing(const char *state);
+
 /* 1: SQLSTATE of the last refusal begins so. */
 int once__pg_state(const struct once__pg_link *l, const char *begin);
 

@@ -84,8 +84,10 @@ static int ask_plain(struct once__pg_link *l, const char *sql,
 
     if (once__pg_ask(l, &ask, until_ms, out) == ONCE__PG_DONE)
         return ONCE_OK;
+    if (once__pg_state(l, "ON002"))
+        return once__pg_fail(l, ONCE_EVERSION, err);
     return once__pg_fail(
-        l, once__pg_state(l, "ON002") ? ONCE_EVERSION : ONCE_EOPEN, err);
+        l, once__pg_passing(l->state) ? ONCE_EAWAY : ONCE_EOPEN, err);
 }
 
 static int is(const PGresult *r, int column, const char *text)
@@ -142,7 +144,7 @@ static int check_settings(struct once__pg_link *l, const PGresult *r,
     if (PQnfields(r) != S_COLUMNS || PQntuples(r) != 1)
         return once__fail(err, ONCE_EOPEN, "%s: not PostgreSQL", l->label);
     if (is(r, S_RECOVERY, "t"))
-        return once__fail(err, ONCE_EOPEN,
+        return once__fail(err, ONCE_EAWAY,
                           "%s: a standby: what it shows may be old", l->label);
     if (version < OLDEST)
         return once__fail(err, ONCE_EOPEN,

@@ -464,6 +464,7 @@ static int greet_tls(struct once__redis_link *l, uint64_t until_ms)
     }
     while (rc == 0) {
         rc = once__redis_tls_greet(l->ssl, &events, why, sizeof(why));
+        l->spoke = rc < 0;
         if (rc == 0 && !wait_for(l->fd, events, until_ms)) {
             (void)snprintf(why, sizeof(why), "no answer in time");
             rc = -1;
@@ -484,7 +485,7 @@ int once__redis_link_dial(struct once__redis_link *l)
         return ONCE_OK;
     if (now_ms() < l->retry_ms)
         return ONCE_ESTORE; /* the trouble is still the last one's */
-    l->refused = 0;
+    l->refused = l->spoke = 0;
     l->heard_us = 0; /* another server may have another time */
     l->generation++;
     l->reader = redisReaderCreate();
@@ -528,7 +529,7 @@ static int info_is(const redisReply *r, const char *field, const char *value)
 static int refuse(struct once__redis_link *l, const char *why)
 {
     once__redis_link_fail(l, "%s", why);
-    l->refused = 1;
+    l->refused = l->spoke = 1;
     return ONCE_ESTORE;
 }
 
@@ -624,6 +625,7 @@ static int judge(struct once__redis_link *l, const size_t *at)
                                           : "SCRIPT LOAD",
                               code);
         l->refused = strcmp(code, "NOPERM") == 0 || i == SELECT;
+        l->spoke = l->refused; /* others pass: LOADING, BUSY */
         return ONCE_ESTORE;
     }
     if (judge_info(l, once__redis_reply(l, at[INFO])) != ONCE_OK)

@@ -338,9 +338,13 @@ int once__redis_net_open(struct once__redis_net *net, once_error *err)
     for (i = 0; i < n; i++)
         if (node_at(net, &c->hosts[i]) == 0)
             return once__fail(err, ONCE_ENOMEM, "redis: out of memory");
-    if (!first_contact(net))
-        return once__fail(err, ONCE_EOPEN, "redis: %s", net->trouble);
-    return ONCE_OK;
+    if (first_contact(net))
+        return ONCE_OK;
+    rc = ONCE_EAWAY;
+    for (i = 0; i < net->count; i++)
+        if (net->nodes[i]->spoke)
+            rc = ONCE_EOPEN;
+    return once__fail(err, rc, "redis: %s", net->trouble);
 }
 
 void once__redis_net_close(struct once__redis_net *net)

@@ -120,6 +120,7 @@ struct once__redis_link {
     int cluster; /* runs as a node of one                            */
     int aof, fsync_always, fsync_known;
     int refused; /* it will not do: trouble says why                 */
+    int spoke;   /* it answered, and will not do later either        */
     char sha[41];
 };
 
