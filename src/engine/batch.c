@@ -165,14 +165,17 @@ int once__ask_again(once_engine *e, once__task *task)
 
 /*
  * An error says that nothing was changed, but only by the try that it answers.
- * One before it that went unanswered may have been applied. (A record that
- * cannot be read is one for everybody, whoever changed it.)
+ * One before it that went unanswered may have been applied, if it was not just
+ * a look. (A record that cannot be read is one for everybody, whoever changed
+ * it.)
  */
 int once__told(const once__task *task, int rc)
 {
-    return task->tries > 0 && (rc == ONCE_EFULL || rc == ONCE_ENOMEM)
-               ? ONCE_ESTORE
-               : rc;
+    int verb = task->op->verb;
+
+    if (task->tries == 0 || verb == ONCE_OP_READ || verb == ONCE_OP_SHOW)
+        return rc;
+    return rc == ONCE_EFULL || rc == ONCE_ENOMEM ? ONCE_ESTORE : rc;
 }
 
 static void answered(once_engine *e, once__task *task)

@@ -103,11 +103,14 @@ void check_asked(struct world *w, const once_op *op)
 
 void check_answered(struct world *w, const once_op *op)
 {
-    struct call *c = op->rc == ONCE_FENCED && op->verb != ONCE_OP_RENEW
+    struct call *c = (op->rc == ONCE_FENCED && op->verb != ONCE_OP_RENEW) ||
+                             op->rc == ONCE_ENOMEM
                          ? call_of(w, op->token)
                          : NULL;
 
-    if (c != NULL)
+    if (c != NULL && op->rc == ONCE_ENOMEM)
+        c->refused = 1;
+    else if (c != NULL)
         c->fenced = 1;
 }
 

@@ -213,6 +213,7 @@ struct gateway {
     struct block *blocks;
     struct { /* the driver: begins like every store */
         const struct once_store_ops *ops;
+        const char *caveat; /* none */
         struct gateway *gateway;
     } store;
 };
@@ -228,7 +229,8 @@ struct call {
     uint64_t begun_ms, deed_ms, wait_ms;
     uint32_t number;
     int cancelled, executed, fenced, failed_open, deed, reopened;
-    int untold; /* its outcome is known, and its client was told "unknown" */
+    int refused; /* the store had no memory, perhaps after an unknown try */
+    int untold;  /* its outcome is known, and its client was told "unknown" */
     uint8_t bytes[BYTES];
 };
 
