@@ -90,6 +90,7 @@ typedef struct {
     ngx_uint_t                   line;
     ngx_shm_zone_t              *zone;      /* its counters */
     ngx_http_once_worker_t      *worker;    /* NULL in the master */
+    ngx_uint_t                   checked;   /* it was opened at the start */
 } ngx_http_once_store_t;
 
 
@@ -145,7 +146,11 @@ struct ngx_http_once_task_s {
     ngx_http_once_worker_t      *worker;
     once_attempt                *attempt;
     ngx_http_once_ctx_t         *ctx;       /* NULL: the request is gone */
+    u_char                       key_hash[17];
+    uint32_t                     number;    /* of the attempt */
     int                          rc;
+    int                          deed;      /* what was asked last */
+    unsigned                     unknown:1; /* the log says so */
     unsigned                     busy:1;    /* the engine works at it */
     unsigned                     claiming:1;
     unsigned                     owner:1;

@@ -4,12 +4,14 @@
  *
  * The engines of this worker, one for each store.  Completions come from the
  * engines' threads through a lock-free list and one eventfd; nothing of nginx
- * is touched on those threads.
+ * is touched on those threads.  A store is opened there, too: a server or a
+ * name server that hangs must not hold the event loop.
  */
 
 
 #include "ngx_http_once.h"
 
+#include <once/store.h>
 #include <pthread.h>
 #include <stdatomic.h>
 #include <sys/eventfd.h>
@@ -19,8 +21,8 @@
 
 
 #define NGX_HTTP_ONCE_PUBLISH  1000     /* ms between two publications */
-#define NGX_HTTP_ONCE_REOPEN   2000     /* ms until a store is tried again */
 #define NGX_HTTP_ONCE_DRAIN    1000     /* ms; after 2 s the master kills */
+#define NGX_HTTP_ONCE_TEXT     512
 
 
 struct ngx_http_once_worker_s {
@@ -29,9 +31,9 @@ struct ngx_http_once_worker_s {
     _Atomic(ngx_http_once_task_t *)       done;
     int                                   dirty;    /* the engine's thread */
 
-    pthread_mutex_t                       mutex;    /* event, evented */
-    char                                  event[256];
-    int                                   evented;
+    pthread_mutex_t                       mutex;    /* the texts */
+    char                                  event[NGX_HTTP_ONCE_TEXT];
+    char                                  caveat[NGX_HTTP_ONCE_TEXT];
 
     once_stats                            published;
 };
@@ -41,6 +43,7 @@ static void ngx_http_once_open(ngx_http_once_worker_t *w, ngx_log_t *log);
 static void ngx_http_once_done(once_attempt *a, int rc, void *user);
 static void ngx_http_once_flush(void *user);
 static void ngx_http_once_event(void *user, const char *text);
+static void ngx_http_once_caveat(void *user, const char *text);
 static void ngx_http_once_wake(ngx_event_t *ev);
 static void ngx_http_once_tick(ngx_event_t *ev);
 static void ngx_http_once_notified(ngx_event_t *ev);
@@ -62,27 +65,37 @@ static ngx_uint_t                  ngx_http_once_pending;
 static ngx_uint_t                  ngx_http_once_exiting;
 
 
+static void
+ngx_http_once_copy(char *dst, const char *src)
+{
+    (void) ngx_cpystrn((u_char *) dst, (u_char *) src, NGX_HTTP_ONCE_TEXT);
+}
+
+
 /* --- at "nginx -t" and at each start --- */
 
 /*
  * A child of ours tries the store as the user that the workers will be, so
  * that what the check creates belongs to them, and what it finds is what they
- * would find.  The error text comes back through a pipe.
+ * would find.  The text comes back through a pipe.  A server that does not
+ * answer is no error: nginx has to start before it, and the workers go on
+ * trying.
  */
 
 static ngx_int_t
 ngx_http_once_check_store(ngx_cycle_t *cycle, ngx_http_once_store_t *store,
     ngx_core_conf_t *ccf)
 {
-    int          fds[2], durable, shared, status;
+    int          fds[2], status;
     ssize_t      n;
     ngx_pid_t    pid;
     sigset_t     set, old;
     once_error   err;
+    once_store  *opened;
     struct {
         int      rc;
         int      shared;
-        char     text[sizeof(err.text)];
+        char     text[NGX_HTTP_ONCE_TEXT];  /* an error, or the caveat */
     } report;
 
     if (pipe(fds) == -1) {
@@ -108,15 +121,27 @@ ngx_http_once_check_store(ngx_cycle_t *cycle, ngx_http_once_store_t *store,
                 || setuid(ccf->user) == -1))
         {
             report.rc = ONCE_EOPEN;
-            ngx_memcpy(report.text, "cannot become the user of the workers",
-                       sizeof("cannot become the user of the workers"));
+            ngx_http_once_copy(report.text,
+                               "cannot become the user of the workers");
 
         } else {
             err.text[0] = '\0';
-            report.rc = once_store_check((char *) store->url.data, &durable,
-                                         &shared, &err);
-            report.shared = (report.rc == ONCE_OK) ? shared : 0;
-            ngx_memcpy(report.text, err.text, sizeof(report.text));
+            opened = NULL;
+            report.rc = once_store_open((char *) store->url.data, NULL, &err,
+                                        &opened);
+
+            if (report.rc != ONCE_OK) {
+                ngx_http_once_copy(report.text, err.text);
+
+            } else {
+                report.shared = opened->ops->shared;
+
+                if (opened->caveat != NULL) {
+                    ngx_http_once_copy(report.text, opened->caveat);
+                }
+
+                once_store_close(opened);
+            }
         }
 
         n = write(fds[1], &report, sizeof(report));
@@ -146,6 +171,14 @@ ngx_http_once_check_store(ngx_cycle_t *cycle, ngx_http_once_store_t *store,
         return NGX_ERROR;
     }
 
+    if (report.rc == ONCE_EAWAY) {
+        ngx_log_error(NGX_LOG_WARN, cycle->log, 0,
+                      "once_store \"%V\": %s; guarded locations answer 503 "
+                      "until it is there in %V:%ui", &store->name,
+                      report.text, &store->file, store->line);
+        return NGX_OK;
+    }
+
     if (report.rc != ONCE_OK) {
         ngx_log_error(NGX_LOG_EMERG, cycle->log, 0,
                       "once_store \"%V\": %s in %V:%ui", &store->name,
@@ -161,6 +194,14 @@ ngx_http_once_check_store(ngx_cycle_t *cycle, ngx_http_once_store_t *store,
                       ccf->worker_processes, &store->file, store->line);
         return NGX_ERROR;
     }
+
+    if (report.text[0]) {
+        ngx_log_error(NGX_LOG_WARN, cycle->log, 0,
+                      "once_store \"%V\": of class B: %s in %V:%ui",
+                      &store->name, report.text, &store->file, store->line);
+    }
+
+    store->checked = 1;
 
     return NGX_OK;
 }
@@ -280,12 +321,16 @@ ngx_http_once_open(ngx_http_once_worker_t *w, ngx_log_t *log)
     options.drain_ms = NGX_HTTP_ONCE_DRAIN;
     options.flush = ngx_http_once_flush;
     options.event = ngx_http_once_event;
+    options.caveat = ngx_http_once_caveat;
     options.user = w;
+    options.background = 1;
 
     if (once_engine_open((char *) w->store->url.data, &options, &err,
                          &w->engine)
         != ONCE_OK)
     {
+        /* out of memory or threads, and tried again with the next tick */
+
         w->engine = NULL;
         ngx_log_error(NGX_LOG_CRIT, log, 0, "once_store \"%V\": %s",
                       &w->store->name, err.text);
@@ -381,17 +426,12 @@ ngx_http_once_tick(ngx_event_t *ev)
     ngx_http_once_store_t  **store;
     ngx_http_once_worker_t  *w;
 
-    static ngx_uint_t        ticks;
-
     store = ngx_http_once_main->stores.elts;
-    ticks++;
 
     for (i = 0; i < ngx_http_once_main->stores.nelts; i++) {
         w = store[i]->worker;
 
-        if (w->engine == NULL
-            && ticks % (NGX_HTTP_ONCE_REOPEN / NGX_HTTP_ONCE_PUBLISH) == 0)
-        {
+        if (w->engine == NULL) {
             ngx_http_once_open(w, ev->log);
         }
     }
@@ -442,18 +482,37 @@ ngx_http_once_flush(void *user)
 
 
 static void
+ngx_http_once_say(ngx_http_once_worker_t *w, char *slot, const char *text)
+{
+    uint64_t  one = 1;
+
+    pthread_mutex_lock(&w->mutex);
+    ngx_http_once_copy(slot, text);
+    pthread_mutex_unlock(&w->mutex);
+
+    (void) !write(ngx_http_once_fd, &one, sizeof(one));
+}
+
+
+static void
 ngx_http_once_event(void *user, const char *text)
 {
     ngx_http_once_worker_t  *w = user;
 
-    uint64_t  one = 1;
+    ngx_http_once_say(w, w->event, text);
+}
 
-    pthread_mutex_lock(&w->mutex);
-    ngx_cpystrn((u_char *) w->event, (u_char *) text, sizeof(w->event));
-    w->evented = 1;
-    pthread_mutex_unlock(&w->mutex);
 
-    (void) !write(ngx_http_once_fd, &one, sizeof(one));
+/* once for all workers: the check at the start has said it, or one of them */
+
+static void
+ngx_http_once_caveat(void *user, const char *text)
+{
+    ngx_http_once_worker_t  *w = user;
+
+    if (!w->store->checked && ngx_worker == 0) {
+        ngx_http_once_say(w, w->caveat, text);
+    }
 }
 
 
@@ -490,7 +549,8 @@ ngx_http_once_started(ngx_http_once_task_t *task)
 static void
 ngx_http_once_notified(ngx_event_t *ev)
 {
-    char                     text[256];
+    char                     event[NGX_HTTP_ONCE_TEXT];
+    char                     caveat[NGX_HTTP_ONCE_TEXT];
     uint64_t                 count;
     ngx_uint_t               i;
     ngx_http_once_store_t  **store;
@@ -509,22 +569,66 @@ ngx_http_once_notified(ngx_event_t *ev)
         w = store[i]->worker;
         ngx_http_once_take(w);
 
-        text[0] = '\0';
-
         pthread_mutex_lock(&w->mutex);
 
-        if (w->evented) {
-            w->evented = 0;
-            ngx_memcpy(text, w->event, sizeof(text));
-        }
+        ngx_http_once_copy(event, w->event);
+        ngx_http_once_copy(caveat, w->caveat);
+        w->event[0] = '\0';
+        w->caveat[0] = '\0';
 
         pthread_mutex_unlock(&w->mutex);
 
-        if (text[0]) {
+        if (event[0]) {
             ngx_log_error(NGX_LOG_ERR, ev->log, 0, "once_store \"%V\": %s",
-                          &w->store->name, text);
+                          &w->store->name, event);
+        }
+
+        if (caveat[0]) {
+            ngx_log_error(NGX_LOG_WARN, ev->log, 0,
+                          "once_store \"%V\": of class B: %s",
+                          &w->store->name, caveat);
         }
     }
+}
+
+
+/* whoever reads the log finds the record with "once show" */
+
+static void
+ngx_http_once_unknown(ngx_http_once_task_t *task, ngx_log_t *log,
+    const char *reason)
+{
+    if (task->unknown) {
+        return;
+    }
+
+    task->unknown = 1;
+    ngx_log_error(NGX_LOG_WARN, log, 0,
+                  "once: outcome unknown: record %s, attempt %uD: %s",
+                  task->key_hash, task->number, reason);
+}
+
+
+/* what the engine answered to the last words of an owner */
+
+static void
+ngx_http_once_judge_end(ngx_http_once_task_t *task, ngx_log_t *log)
+{
+    if (task->claiming || task->rc == ONCE_OK || task->rc == ONCE_REPLAY
+        || task->deed == ONCE__DO_GIVE_UP)
+    {
+        return;
+    }
+
+    if (task->rc < 0) {
+        ngx_http_once_unknown(task, log,
+                              task->deed == ONCE__DO_RELEASE
+                              ? "the store did not answer a release"
+                              : "the store did not record it in time");
+        return;
+    }
+
+    ngx_http_once_unknown(task, log, "another attempt has the record by now");
 }
 
 
@@ -548,6 +652,13 @@ ngx_http_once_take(ngx_http_once_worker_t *w)
 
         task->busy = 0;
         ngx_http_once_pending--;
+
+        if (task->claiming && task->rc == ONCE_OWNER) {
+            task->number = once_attempt_record(task->attempt)->attempt;
+        }
+
+        ngx_http_once_judge_end(task, ctx ? ctx->request->connection->log
+                                          : ngx_cycle->log);
 
         if (ctx != NULL && ngx_http_once_exiting) {
             ctx->task = NULL;
@@ -602,6 +713,7 @@ ngx_http_once_claim(ngx_http_once_ctx_t *ctx, const once_request *request)
         return NGX_ERROR;
     }
 
+    ngx_memcpy(task->key_hash, ctx->key_hash, sizeof(task->key_hash));
     task->ctx = ctx;
     task->claiming = 1;
     ctx->task = task;
@@ -621,6 +733,7 @@ ngx_http_once_finish(ngx_http_once_ctx_t *ctx, int deed, int kind,
 
     task = ctx->task;
     attempt = task->attempt;
+    task->deed = deed;
 
     switch (deed) {
 
@@ -635,6 +748,10 @@ ngx_http_once_finish(ngx_http_once_ctx_t *ctx, int deed, int kind,
         break;
 
     default:
+        ngx_http_once_unknown(task, ctx->request->connection->log,
+                              ctx->heard == ONCE__BROKEN
+                              ? "the upstream's response is not whole"
+                              : "the upstream does not say what it did");
         rc = once_give_up_start(attempt, ngx_http_once_done, task);
     }
 
@@ -671,6 +788,12 @@ ngx_http_once_abandon(ngx_http_once_ctx_t *ctx, ngx_uint_t sent)
         if (task->claiming) {
             once_attempt_cancel(task->attempt);
             ngx_post_event(&ngx_http_once_wake_ev, &ngx_posted_events);
+
+        } else if (task->deed == ONCE__DO_COMPLETE
+                   || task->deed == ONCE__DO_MARK)
+        {
+            ngx_http_once_unknown(task, ctx->request->connection->log,
+                                  "the store has not recorded it yet");
         }
 
         return;
@@ -678,6 +801,13 @@ ngx_http_once_abandon(ngx_http_once_ctx_t *ctx, ngx_uint_t sent)
 
     if (task->owner) {
         task->owner = 0;
+        task->deed = sent ? ONCE__DO_GIVE_UP : ONCE__DO_RELEASE;
+
+        if (sent) {
+            ngx_http_once_unknown(task, ctx->request->connection->log,
+                                  "the request ended before its response");
+        }
+
         rc = sent ? once_give_up_start(task->attempt, ngx_http_once_done, task)
                   : once_release_start(task->attempt, ngx_http_once_done,
                                        task);
@@ -686,6 +816,11 @@ ngx_http_once_abandon(ngx_http_once_ctx_t *ctx, ngx_uint_t sent)
             ngx_http_once_started(task);
             return;
         }
+
+        /* an owner that is freed is given up */
+
+        ngx_http_once_unknown(task, ctx->request->connection->log,
+                              "the engine is closing");
     }
 
     ngx_http_once_free_task(task);
@@ -697,6 +832,7 @@ ngx_http_once_orphan(ngx_http_once_task_t *task)
 {
     if (task->claiming && task->rc == ONCE_OWNER) {
         task->claiming = 0;
+        task->deed = ONCE__DO_RELEASE;
 
         if (once_release_start(task->attempt, ngx_http_once_done, task)
             == ONCE_OK)
