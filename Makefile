@@ -32,6 +32,7 @@ help:
 	@echo 'make histories  2,000 concurrent histories of each store, judged'
 	@echo 'make model      the formal model, every row of its table (minutes)'
 	@echo 'make fuzz       each fuzz target for TIME seconds [600]'
+	@echo 'make config-fuzz  drawn configurations of nginx, judged; SEEDS=5000'
 	@echo 'make coverage   branches of src/core and src/http that tests take'
 	@echo 'make style      facts of the house style (make format mends)'
 	@echo 'make docs       links and commands in the pages lead somewhere'
@@ -91,6 +92,13 @@ TIME ?= 600
 .PHONY: fuzz
 fuzz: all
 	@PYTHON=$(PYTHON) tools/fuzz $(BUILD) $(TIME) $(TARGETS)
+
+# SEEDS has another default for `make sim`.
+config-fuzz: SEEDS = 5000
+.PHONY: config-fuzz
+config-fuzz: all
+	@ONCE_BUILD=$(abspath $(BUILD)) $(PYTHON) test/configfuzz/run \
+		--seeds $(SEEDS) $(FUZZ)
 
 .PHONY: coverage
 coverage: packages

@@ -60,7 +60,8 @@ struct cli {
 
 typedef int cli_run(struct cli *c, int argc, char **argv);
 cli_run cli_ls, cli_show, cli_resolve, cli_forget, cli_purge, cli_stats;
-cli_run cli_check, cli_verify, cli_init, cli_dump, cli_bench, cli_completion;
+cli_run cli_clock, cli_check, cli_verify, cli_init, cli_dump, cli_bench,
+    cli_completion;
 cli_run cli_run_command, cli_send;
 
 /* The table of subcommands, once.c. */

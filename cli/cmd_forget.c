@@ -142,6 +142,12 @@ static int too_early(const struct cli *c, const once_record *r)
     char until[CLI_TIME_SIZE];
 
     cli_time(r->keep_ms, until);
+    if (r->keep_ms <= cli_now_ms())
+        return cli_say(c, CLI_NO,
+                       "refused: it was promised that it is kept until %s, and "
+                       "the clock is ahead of the time that was seen to pass. "
+                       "See once clock",
+                       until);
     return cli_say(c, CLI_NO,
                    "refused: it was promised that it is kept until %s. Forget "
                    "it after that; gateways and once purge do so by themselves",

@@ -26,6 +26,7 @@ static const struct cli_command commands[] = {
     {"stats", cli_stats, "count records by state and group"},
     {"check", cli_check, "a canary for probes: claim, complete, replay"},
     {"verify", cli_verify, "read the whole store: does every record check?"},
+    {"clock", cli_clock, "the store's clock: is it ahead of time that passed?"},
     {"init", cli_init, "create a store, or print its schema"},
     {"dump", cli_dump, "the store in its own words, a line for each thing"},
     {"bench", cli_bench, "measure a store"},

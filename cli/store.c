@@ -152,6 +152,11 @@ static int not_opened(const struct cli *c, int code, const once_error *err)
                    err->text);
 }
 
+static void say_event(void *user, const char *text)
+{
+    (void)cli_say(user, CLI_OK, "%s", text);
+}
+
 int cli_open(const struct cli *c, once_engine **out)
 {
     once_engine_options options = ONCE_ENGINE_OPTIONS_INIT;
@@ -168,7 +173,10 @@ int cli_open(const struct cli *c, once_engine **out)
 
 int cli_open_store(const struct cli *c, once_store **out)
 {
-    once_store_options options = {.size = sizeof(options), .must_exist = 1};
+    once_store_options options = {.size = sizeof(options),
+                                  .must_exist = 1,
+                                  .event = say_event,
+                                  .event_user = (void *)(uintptr_t)c};
     once_error err = {0, ""};
     int rc = is_named(c);
 

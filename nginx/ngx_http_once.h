@@ -22,6 +22,7 @@
 #include <ngx_config.h>
 #include <ngx_core.h>
 #include <ngx_http.h>
+#include <nginx.h>
 
 #include <once/once.h>
 
@@ -33,6 +34,9 @@
 
 /* with its headers over ONCE_RESULT_MAX, a response is not kept */
 #define NGX_HTTP_ONCE_RESPONSE_MAX  (64 * 1024 * 1024)
+
+/* who waits holds a connection and its request's memory */
+#define NGX_HTTP_ONCE_WAIT_MAX      600000
 
 
 /*
@@ -113,9 +117,13 @@ typedef struct {
     ngx_str_t                    key_header;  /* "$http_x" alone: "x" */
     ngx_flag_t                   key_required;
     ngx_http_complex_value_t    *realm;
+    ngx_uint_t                   counts;      /* enum once__counts */
+    ngx_http_complex_value_t    *fingerprint; /* where it is not empty */
     ngx_uint_t                   methods;
     ngx_msec_t                   wait;
-    once__statuses              *final;
+    once__statuses              *final;     /* as written */
+    once__statuses              *release;
+    once__rules                  rules;     /* what follows from both */
     ngx_uint_t                   lost;
     ngx_flag_t                   two_phase;
     ngx_uint_t                   store_failure;
@@ -169,6 +177,15 @@ typedef struct {
     (walk)->index = 0
 
 
+/* since 1.23.0 headers of one name are linked, and a new one leads nowhere */
+
+#if (nginx_version >= 1023000)
+#define ngx_http_once_unlink(h)  (h)->next = NULL
+#else
+#define ngx_http_once_unlink(h)
+#endif
+
+
 struct ngx_http_once_ctx_s {
     ngx_http_once_state_e        state;
     ngx_http_once_status_e       status;
@@ -212,6 +229,7 @@ struct ngx_http_once_ctx_s {
     ngx_int_t                  (*filter)(void *data, ssize_t bytes);
     ngx_event_pipe_input_filter_pt  pipe_filter;
 
+    off_t                        length;    /* declared, -1: not */
     u_char                      *body;      /* collected, malloc'ed */
     size_t                       body_len;
     size_t                       body_size;
@@ -220,6 +238,7 @@ struct ngx_http_once_ctx_s {
     unsigned                     keepalive:1;
     unsigned                     named:1;   /* name and key_hash are set */
     unsigned                     last:1;
+    unsigned                     excess:1;  /* more came than was declared */
     unsigned                     counted:1;
     unsigned                     ours:1;    /* the headers bear our marks */
     unsigned                     refused:1; /* a second dispatch was refused */
@@ -243,6 +262,10 @@ void ngx_http_once_request_init(void);
 /* ngx_http_once_capture.c */
 
 void ngx_http_once_capture_init(void);
+ngx_http_handler_pt ngx_http_once_handler_of(ngx_conf_t *cf,
+    ngx_module_t *module, const char *name);
+void ngx_http_once_warn_of_ends(ngx_conf_t *cf,
+    ngx_http_once_main_conf_t *omcf);
 void ngx_http_once_stored(ngx_http_once_ctx_t *ctx, int rc);
 
 extern ngx_http_output_header_filter_pt  ngx_http_once_next_header_filter;
@@ -259,6 +282,7 @@ ngx_int_t ngx_http_once_set_replay(ngx_http_request_t *r,
     ngx_http_once_ctx_t *ctx, ngx_buf_t *b);
 ngx_int_t ngx_http_once_mark_new(ngx_http_request_t *r,
     ngx_http_once_ctx_t *ctx);
+ngx_int_t ngx_http_once_set_last_modified(ngx_http_request_t *r);
 void ngx_http_once_strip_headers(ngx_http_request_t *r);
 ngx_int_t ngx_http_once_add_header(ngx_http_request_t *r, const char *name,
     const char *value);

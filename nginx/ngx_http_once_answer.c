@@ -93,6 +93,7 @@ ngx_http_once_add_header(ngx_http_request_t *r, const char *name,
     }
 
     h->hash = 1;
+    ngx_http_once_unlink(h);
     h->lowcase_key = NULL;
     h->key.data = (u_char *) name;
     h->key.len = ngx_strlen(name);
@@ -106,6 +107,51 @@ ngx_http_once_add_header(ngx_http_request_t *r, const char *name,
     }
 
     ngx_strlow(h->lowcase_key, h->key.data, h->key.len);
+
+    return NGX_OK;
+}
+
+
+/*
+ * Of a file nginx knows the time only, and makes the header from it when the
+ * response leaves.  The record has to have it, so it is made here.
+ */
+
+ngx_int_t
+ngx_http_once_set_last_modified(ngx_http_request_t *r)
+{
+    u_char           *p;
+    ngx_table_elt_t  *h;
+
+    if (r->headers_out.last_modified != NULL
+        || r->headers_out.last_modified_time == -1
+        || (r->headers_out.status != NGX_HTTP_OK
+            && r->headers_out.status != NGX_HTTP_NO_CONTENT))
+    {
+        return NGX_OK;
+    }
+
+    p = ngx_pnalloc(r->pool, sizeof("Mon, 28 Sep 1970 06:00:00 GMT"));
+    h = ngx_list_push(&r->headers_out.headers);
+
+    if (h == NULL) {
+        return NGX_ERROR;
+    }
+
+    h->hash = 0;
+
+    if (p == NULL) {
+        return NGX_ERROR;
+    }
+
+    h->hash = 1;
+    ngx_str_set(&h->key, "Last-Modified");
+    h->lowcase_key = (u_char *) "last-modified";
+    h->value.data = p;
+    h->value.len = (size_t)
+                   (ngx_http_time(p, r->headers_out.last_modified_time) - p);
+
+    r->headers_out.last_modified = h;
 
     return NGX_OK;
 }
@@ -428,6 +474,7 @@ ngx_http_once_restore_header(ngx_http_request_t *r, once__header *header)
     }
 
     h->hash = 0;
+    ngx_http_once_unlink(h);
     h->key.data = (u_char *) header->name.data;
     h->key.len = header->name.size;
     h->value.data = (u_char *) header->value.data;
@@ -448,6 +495,12 @@ ngx_http_once_restore_header(ngx_http_request_t *r, once__header *header)
         out = (u_char *) &r->headers_out;
         *(ngx_table_elt_t **) (out + ngx_http_once_special[header->tag - 1])
             = h;
+
+        if (r->headers_out.last_modified == h) {
+            r->headers_out.last_modified_time =
+                            ngx_parse_http_time(h->value.data, h->value.len);
+        }
+
         return NGX_OK;
     }
 
@@ -455,6 +508,14 @@ ngx_http_once_restore_header(ngx_http_request_t *r, once__header *header)
         && ngx_strncmp(h->lowcase_key, "cache-control", h->key.len) == 0)
     {
         /* "expires" and gzip_proxied look for it there */
+
+#if (nginx_version >= 1023000)
+
+        for (ph = &r->headers_out.cache_control; *ph; ph = &(*ph)->next) {
+            /* void */
+        }
+
+#else
 
         if (r->headers_out.cache_control.elts == NULL
             && ngx_array_init(&r->headers_out.cache_control, r->pool, 1,
@@ -468,6 +529,8 @@ ngx_http_once_restore_header(ngx_http_request_t *r, once__header *header)
         if (ph == NULL) {
             return NGX_ERROR;
         }
+
+#endif
 
         *ph = h;
     }

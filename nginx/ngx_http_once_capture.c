@@ -17,6 +17,9 @@ static ngx_int_t ngx_http_once_body_filter(ngx_http_request_t *r,
     ngx_chain_t *in);
 static ngx_int_t ngx_http_once_hold(ngx_http_request_t *r,
     ngx_http_once_ctx_t *ctx);
+static ngx_uint_t ngx_http_once_streams(ngx_http_request_t *r,
+    ngx_http_once_ctx_t *ctx);
+static ngx_uint_t ngx_http_once_bodiless(ngx_http_request_t *r);
 static int ngx_http_once_hear(ngx_http_request_t *r,
     ngx_http_once_ctx_t *ctx);
 static void ngx_http_once_finalize_upstream(ngx_http_request_t *r,
@@ -25,9 +28,14 @@ static ngx_int_t ngx_http_once_filter_init(void *data);
 static ngx_int_t ngx_http_once_filter(void *data, ssize_t bytes);
 static ngx_int_t ngx_http_once_pipe_filter(ngx_event_pipe_t *p,
     ngx_buf_t *buf);
+static void ngx_http_once_excess(ngx_http_once_ctx_t *ctx,
+    ngx_http_upstream_t *u, off_t bytes, off_t length);
+static ngx_uint_t ngx_http_once_at_end(ngx_http_request_t *r,
+    ngx_http_once_ctx_t *ctx);
 static void ngx_http_once_consume(ngx_chain_t *cl);
 static ngx_int_t ngx_http_once_collect(ngx_http_request_t *r,
     ngx_http_once_ctx_t *ctx, ngx_buf_t *b, size_t size);
+static ngx_int_t ngx_http_once_read(ngx_buf_t *b, u_char *p, size_t size);
 static ngx_int_t ngx_http_once_mark(ngx_http_request_t *r,
     ngx_http_once_ctx_t *ctx, ngx_chain_t *in);
 static void ngx_http_once_be_patient(ngx_http_request_t *r,
@@ -39,6 +47,29 @@ static ngx_int_t ngx_http_once_send_held(ngx_http_request_t *r,
     ngx_http_once_ctx_t *ctx, int rc);
 static ngx_int_t ngx_http_once_send_marked(ngx_http_request_t *r,
     ngx_http_once_ctx_t *ctx);
+
+
+/*
+ * What the FastCGI module keeps of a response begins like this in every nginx
+ * since 0.8.55.  The record that it read last is all we want to know.
+ */
+
+typedef struct {
+    unsigned     state;
+    u_char      *pos;
+    u_char      *last;
+    ngx_uint_t   type;
+    size_t       length;
+    size_t       padding;
+} ngx_http_once_fastcgi_t;
+
+#define NGX_HTTP_ONCE_FASTCGI_IN_RECORD  8  /* the record's header was read */
+#define NGX_HTTP_ONCE_FASTCGI_END        3  /* FCGI_END_REQUEST */
+#define NGX_HTTP_ONCE_FASTCGI_STDOUT     6
+
+
+#define ngx_http_once_is_of(u, module)                                        \
+    (&module != NULL && (u)->output.tag == (ngx_buf_tag_t) &module)
 
 
 ngx_http_output_header_filter_pt  ngx_http_once_next_header_filter;
@@ -107,7 +138,6 @@ ngx_http_once_header_filter(ngx_http_request_t *r)
 static ngx_int_t
 ngx_http_once_hold(ngx_http_request_t *r, ngx_http_once_ctx_t *ctx)
 {
-    ngx_str_t            *type;
     ngx_http_upstream_t  *u;
 
     ONCE_FAILPOINT("response-head");
@@ -115,14 +145,26 @@ ngx_http_once_hold(ngx_http_request_t *r, ngx_http_once_ctx_t *ctx)
     u = r->upstream;
 
     ctx->heard = ngx_http_once_hear(r, ctx);
+
+    if (ctx->heard == ONCE__WHOLE
+        && (ctx->upstream_status < NGX_HTTP_OK || ctx->upstream_status > 599))
+    {
+        ctx->heard = ONCE__BROKEN;      /* 101: nobody asked for it */
+    }
+
     ctx->state = NGX_HTTP_ONCE_HOLD;
     ctx->keepalive = r->keepalive;
+    ctx->length = r->headers_out.content_length_n;
     ctx->body_len = 0;
     ctx->last = 0;
 
     /* ssi, addition and slice ask for it in header filters that run late */
 
     r->preserve_body = 1;
+
+    if (ngx_http_once_set_last_modified(r) != NGX_OK) {
+        return NGX_ERROR;
+    }
 
     /* the whole response is recorded, and the whole response is repeated */
 
@@ -145,14 +187,7 @@ ngx_http_once_hold(ngx_http_request_t *r, ngx_http_once_ctx_t *ctx)
         }
     }
 
-    type = &r->headers_out.content_type;
-
-    if (ctx->heard == ONCE__WHOLE
-        && type->len >= sizeof("text/event-stream") - 1
-        && ngx_strncasecmp(type->data, (u_char *) "text/event-stream",
-                           sizeof("text/event-stream") - 1)
-           == 0)
-    {
+    if (ctx->heard == ONCE__WHOLE && ngx_http_once_streams(r, ctx)) {
         if (u != NULL) {
             u->buffering = 0;
         }
@@ -161,6 +196,45 @@ ngx_http_once_hold(ngx_http_request_t *r, ngx_http_once_ctx_t *ctx)
     }
 
     return NGX_OK;
+}
+
+
+/*
+ * A stream is passed on part by part, and not kept.  It has the type of one,
+ * or the upstream or the configuration wants it unbuffered; in the latter case
+ * a declared length says that it is none.
+ */
+
+static ngx_uint_t
+ngx_http_once_streams(ngx_http_request_t *r, ngx_http_once_ctx_t *ctx)
+{
+    once_bytes            type;
+    ngx_http_upstream_t  *u;
+
+    type.data = r->headers_out.content_type.data;
+    type.size = r->headers_out.content_type.len;
+
+    if (once__type_streams(type)) {
+        return 1;
+    }
+
+    u = r->upstream;
+
+    if (u == NULL || u->cleanup == NULL || u->buffering
+        || ngx_http_once_bodiless(r))
+    {
+        return 0;
+    }
+
+    return u->conf->buffering || ctx->length == -1;
+}
+
+
+static ngx_uint_t
+ngx_http_once_bodiless(ngx_http_request_t *r)
+{
+    return r->headers_out.status == NGX_HTTP_NO_CONTENT
+           || r->headers_out.status == NGX_HTTP_NOT_MODIFIED;
 }
 
 
@@ -202,8 +276,12 @@ ngx_http_once_filter(void *data, ssize_t bytes)
     ngx_http_request_t *r = data;
 
     ngx_http_once_ctx_t  *ctx;
+    ngx_http_upstream_t  *u;
 
+    u = r->upstream;
     ctx = ngx_http_once_get_ctx(r);
+
+    ngx_http_once_excess(ctx, u, bytes, u->length);
 
     if (ctx->filter(data, bytes) != NGX_ERROR) {
         return NGX_OK;
@@ -213,8 +291,8 @@ ngx_http_once_filter(void *data, ssize_t bytes)
         return NGX_ERROR;
     }
 
-    r->upstream->error = 1;
-    r->upstream->length = 1;
+    u->error = 1;
+    u->length = 1;
 
     return NGX_OK;
 }
@@ -223,10 +301,15 @@ ngx_http_once_filter(void *data, ssize_t bytes)
 static ngx_int_t
 ngx_http_once_pipe_filter(ngx_event_pipe_t *p, ngx_buf_t *buf)
 {
-    ngx_int_t             rc;
-    ngx_http_once_ctx_t  *ctx;
+    ngx_int_t                 rc;
+    ngx_http_once_ctx_t      *ctx;
+    ngx_http_request_t       *r;
+    ngx_http_once_fastcgi_t  *f;
 
-    ctx = ngx_http_once_get_ctx(p->input_ctx);
+    r = p->input_ctx;
+    ctx = ngx_http_once_get_ctx(r);
+
+    ngx_http_once_excess(ctx, r->upstream, buf->last - buf->pos, p->length);
 
     rc = ctx->pipe_filter(p, buf);
 
@@ -235,7 +318,59 @@ ngx_http_once_pipe_filter(ngx_event_pipe_t *p, ngx_buf_t *buf)
         return NGX_OK;
     }
 
+    if (p->upstream_done
+        && ngx_http_once_is_of(r->upstream, ngx_http_fastcgi_module))
+    {
+        /* nginx goes when stdout ends; the end of the request follows it */
+
+        f = ngx_http_get_module_ctx(r, ngx_http_fastcgi_module);
+
+        if (f->type == NGX_HTTP_ONCE_FASTCGI_STDOUT && f->length == 0) {
+            p->upstream_done = 0;
+        }
+    }
+
     return rc;
+}
+
+
+/* more than was declared, where a connection carries one response only */
+
+static void
+ngx_http_once_excess(ngx_http_once_ctx_t *ctx, ngx_http_upstream_t *u,
+    off_t bytes, off_t length)
+{
+    if (u->headers_in.content_length_n != -1 && bytes > length
+        && (ngx_http_once_is_of(u, ngx_http_uwsgi_module)
+            || ngx_http_once_is_of(u, ngx_http_scgi_module)))
+    {
+        ctx->excess = 1;
+    }
+}
+
+
+/*
+ * nginx found no fault with the end of the response.  Is it one, or has the
+ * connection been lost?
+ */
+
+static ngx_uint_t
+ngx_http_once_at_end(ngx_http_request_t *r, ngx_http_once_ctx_t *ctx)
+{
+    ngx_http_once_fastcgi_t  *f;
+
+    if (ctx->excess) {
+        return 0;
+    }
+
+    if (!ngx_http_once_is_of(r->upstream, ngx_http_fastcgi_module)) {
+        return 1;
+    }
+
+    f = ngx_http_get_module_ctx(r, ngx_http_fastcgi_module);
+
+    return f != NULL && f->type == NGX_HTTP_ONCE_FASTCGI_END
+           && f->state >= NGX_HTTP_ONCE_FASTCGI_IN_RECORD;
 }
 
 
@@ -272,6 +407,17 @@ ngx_http_once_hear(ngx_http_request_t *r, ngx_http_once_ctx_t *ctx)
         return ctx->reached ? ONCE__WHOLE : ONCE__NOT_SENT;
     }
 
+#if (NGX_HTTP_CACHE)
+
+    if (r->cached && r->method == ctx->method) {
+
+        /* it answers another request; this one may have been sent or not */
+
+        return ONCE__BROKEN;
+    }
+
+#endif
+
     if (ngx_http_once_bytes_sent(ctx) == 0) {
         return ONCE__NOT_SENT;
     }
@@ -295,10 +441,6 @@ ngx_http_once_hear(ngx_http_request_t *r, ngx_http_once_ctx_t *ctx)
 
         r->http_version = ctx->http_version;
         return ONCE__BROKEN;
-    }
-
-    if (ctx->upstream_status < NGX_HTTP_OK) {
-        return ONCE__BROKEN;    /* 101: nobody asked for it */
     }
 
     ngx_http_once_find_word(u, &ctx->word);
@@ -344,8 +486,14 @@ ngx_http_once_finalize_upstream(ngx_http_request_t *r, ngx_int_t rc)
     ngx_http_once_ctx_t  *ctx;
 
     ctx = ngx_http_once_get_ctx(r);
-
     ctx->upstream_rc = rc;
+
+    if (rc == NGX_OK && ctx->state == NGX_HTTP_ONCE_HOLD
+        && !ngx_http_once_at_end(r, ctx))
+    {
+        ctx->upstream_rc = NGX_HTTP_BAD_GATEWAY;
+    }
+
     ctx->finalize(r, rc);
 }
 
@@ -439,7 +587,18 @@ ngx_http_once_body_filter(ngx_http_request_t *r, ngx_chain_t *in)
         ctx->last = 1;
     }
 
-    return ctx->last ? ngx_http_once_do(r, ctx) : NGX_OK;
+    if (!ctx->last) {
+        return NGX_OK;
+    }
+
+    if (ctx->heard == ONCE__WHOLE && ctx->length != -1
+        && ctx->length != (off_t) ctx->body_len
+        && !ngx_http_once_bodiless(r))
+    {
+        ctx->heard = ONCE__BROKEN;      /* not what was declared */
+    }
+
+    return ngx_http_once_do(r, ctx);
 }
 
 
@@ -485,13 +644,41 @@ ngx_http_once_collect(ngx_http_request_t *r, ngx_http_once_ctx_t *ctx,
     if (ngx_buf_in_memory(b)) {
         ngx_memcpy(p, b->pos, size);
 
-    } else if (ngx_read_file(b->file, p, size, b->file_pos) != (ssize_t) size) {
+    } else if (ngx_http_once_read(b, p, size) != NGX_OK) {
         return NGX_ERROR;
     }
 
     ctx->body_len += size;
 
     return NGX_OK;
+}
+
+
+static ngx_int_t
+ngx_http_once_read(ngx_buf_t *b, u_char *p, size_t size)
+{
+    ssize_t      n;
+    ngx_file_t  *file;
+
+    file = b->file;
+
+    /* under "directio" only aligned parts could be read, and only so */
+
+    if (file->directio && ngx_directio_off(file->fd) == NGX_FILE_ERROR) {
+        ngx_log_error(NGX_LOG_ALERT, file->log, ngx_errno,
+                      ngx_directio_off_n " \"%s\" failed", file->name.data);
+        return NGX_ERROR;
+    }
+
+    n = ngx_read_file(file, p, size, b->file_pos);
+
+    if (file->directio && ngx_directio_on(file->fd) == NGX_FILE_ERROR) {
+        ngx_log_error(NGX_LOG_ALERT, file->log, ngx_errno,
+                      ngx_directio_on_n " \"%s\" failed", file->name.data);
+        return NGX_ERROR;
+    }
+
+    return (n == (ssize_t) size) ? NGX_OK : NGX_ERROR;
 }
 
 
@@ -537,7 +724,7 @@ ngx_http_once_mark(ngx_http_request_t *r, ngx_http_once_ctx_t *ctx,
     ctx->state = NGX_HTTP_ONCE_MARK;
 
     verdict = once__judge(ctx->heard, (int) ctx->upstream_status, ctx->word,
-                          ctx->conf->final);
+                          &ctx->conf->rules);
     ctx->deed = verdict.deed;
 
     if (ngx_http_once_encode(r, ctx, 0, &bytes) != NGX_OK
@@ -556,8 +743,9 @@ ngx_http_once_mark(ngx_http_request_t *r, ngx_http_once_ctx_t *ctx,
 
 /*
  * The engine answers when the lease is over.  Nobody waits so long for a
- * release or a surrender, and nginx would cut the connection after
- * send_timeout: the caller gets an answer before that.
+ * release or a surrender, and who set a shorter send_timeout does not want to
+ * wait longer for an outcome, either; but the store has its own time at least.
+ * nginx's own timer for sending stands still: nothing is being sent.
  */
 
 static void
@@ -570,8 +758,14 @@ ngx_http_once_be_patient(ngx_http_request_t *r, ngx_http_once_ctx_t *ctx)
     time = ctx->conf->store->timeout;
 
     if (ctx->deed == ONCE__DO_COMPLETE || ctx->deed == ONCE__DO_MARK) {
-        time = ngx_min(ctx->conf->lease + 1000,
-                       clcf->send_timeout - clcf->send_timeout / 4);
+        time = ngx_max(time, clcf->send_timeout - clcf->send_timeout / 4);
+        time = ngx_min(time, ctx->conf->lease + 1000);
+    }
+
+    r->connection->write->delayed = 1;
+
+    if (r->connection->write->timer_set) {
+        ngx_del_timer(r->connection->write);
     }
 
     ngx_add_timer(&ctx->timer, time);
@@ -589,7 +783,7 @@ ngx_http_once_do(ngx_http_request_t *r, ngx_http_once_ctx_t *ctx)
     ONCE_FAILPOINT("response-end");
 
     verdict = once__judge(ctx->heard, (int) ctx->upstream_status, ctx->word,
-                          ctx->conf->final);
+                          &ctx->conf->rules);
     ctx->deed = verdict.deed;
     ctx->state = NGX_HTTP_ONCE_STORE;
 
@@ -662,6 +856,7 @@ ngx_http_once_stored(ngx_http_once_ctx_t *ctx, int rc)
     ngx_http_set_log_request(c->log, r);
 
     r->buffered &= ~NGX_HTTP_ONCE_BUFFERED;
+    c->write->delayed = 0;
 
     if (ctx->state == NGX_HTTP_ONCE_MARK
         && (rc == ONCE_OK || ctx->deed == ONCE__DO_RELEASE
@@ -772,9 +967,7 @@ ngx_http_once_send_held(ngx_http_request_t *r, ngx_http_once_ctx_t *ctx,
         b->pos = ctx->body;
         b->last = ctx->body + ctx->body_len;
 
-        if (r->headers_out.status != NGX_HTTP_NO_CONTENT
-            && r->headers_out.status != NGX_HTTP_NOT_MODIFIED)
-        {
+        if (!ngx_http_once_bodiless(r)) {
             ngx_http_clear_content_length(r);
             r->headers_out.content_length_n = (off_t) ctx->body_len;
         }
@@ -810,4 +1003,161 @@ ngx_http_once_send_held(ngx_http_request_t *r, ngx_http_once_ctx_t *ctx,
     ONCE_FAILPOINT("told");
 
     return ret;
+}
+
+
+/* --- at "nginx -t" --- */
+
+static ngx_command_t *
+ngx_http_once_command(ngx_module_t *module, const char *name)
+{
+    ngx_command_t  *cmd;
+
+    for (cmd = module->commands; cmd->name.len; cmd++) {
+        if (ngx_strcmp(cmd->name.data, name) == 0) {
+            return cmd;
+        }
+    }
+
+    return NULL;
+}
+
+
+/*
+ * The handler that "proxy_pass" and its kin set, of which nginx tells nobody:
+ * the directive is tried on a configuration that is thrown away.  With a
+ * variable in its argument it leaves nothing behind.
+ */
+
+ngx_http_handler_pt
+ngx_http_once_handler_of(ngx_conf_t *cf, ngx_module_t *module,
+    const char *name)
+{
+    ngx_str_t                  args[2];
+    ngx_conf_t                 conf;
+    ngx_array_t                list;
+    ngx_command_t             *cmd;
+    ngx_http_module_t         *type;
+    ngx_http_conf_ctx_t        ctx;
+    ngx_http_core_loc_conf_t  *clcf;
+
+    if (module == NULL) {
+        return NULL;
+    }
+
+    cmd = ngx_http_once_command(module, name);
+    type = module->ctx;
+
+    ctx = *(ngx_http_conf_ctx_t *) cf->ctx;
+    ctx.loc_conf = ngx_pcalloc(cf->pool, ngx_http_max_module * sizeof(void *));
+    clcf = ngx_pcalloc(cf->pool, sizeof(ngx_http_core_loc_conf_t));
+
+    if (cmd == NULL || ctx.loc_conf == NULL || clcf == NULL) {
+        return NULL;
+    }
+
+    ctx.loc_conf[ngx_http_core_module.ctx_index] = clcf;
+    ctx.loc_conf[module->ctx_index] = type->create_loc_conf(cf);
+
+    ngx_str_set(&args[0], "pass");
+    ngx_str_set(&args[1], "http://$host");
+
+    ngx_memzero(&list, sizeof(ngx_array_t));
+    list.elts = args;
+    list.nelts = 2;
+
+    conf = *cf;
+    conf.ctx = &ctx;
+    conf.args = &list;
+
+    if (ctx.loc_conf[module->ctx_index] == NULL
+        || cmd->set(&conf, cmd, ctx.loc_conf[module->ctx_index])
+           != NGX_CONF_OK)
+    {
+        return NULL;
+    }
+
+    return clcf->handler;
+}
+
+
+/*
+ * Where the end of the connection ends a response, a response that was cut
+ * looks like a whole one.  Nobody can tell later, so it is said here.
+ */
+
+void
+ngx_http_once_warn_of_ends(ngx_conf_t *cf, ngx_http_once_main_conf_t *omcf)
+{
+    void                     ***locations;
+    ngx_uint_t                  i, k, *version;
+    ngx_str_t                  *last;
+    ngx_command_t              *cmd;
+    ngx_http_core_loc_conf_t   *clcf;
+    ngx_http_once_loc_conf_t   *olcf;
+
+    struct {
+        ngx_module_t           *module;
+        const char             *pass;
+        const char             *protocol;
+        const char             *advice;
+        ngx_http_handler_pt     handler;
+    } kinds[] = {
+        { &ngx_http_proxy_module, "proxy_pass", "HTTP/1.0",
+          "use \"proxy_http_version 1.1\"", NULL },
+        { &ngx_http_uwsgi_module, "uwsgi_pass", "uwsgi",
+          "let the service send that header", NULL },
+        { &ngx_http_scgi_module, "scgi_pass", "SCGI",
+          "let the service send that header", NULL }
+    };
+
+    for (k = 0; k < 3; k++) {
+        kinds[k].handler = ngx_http_once_handler_of(cf, kinds[k].module,
+                                                    kinds[k].pass);
+    }
+
+    last = NULL;
+    locations = omcf->locations.elts;
+
+    for (i = 0; i < omcf->locations.nelts; i++) {
+        olcf = locations[i][ngx_http_once_module.ctx_index];
+        clcf = locations[i][ngx_http_core_module.ctx_index];
+
+        for (k = 0; k < 3; k++) {
+            if (clcf->handler != NULL && clcf->handler == kinds[k].handler) {
+                break;
+            }
+        }
+
+        /* "if" has the name of the location around it */
+
+        if (k == 3 || (last != NULL && last->data == clcf->name.data)) {
+            continue;
+        }
+
+        if (k == 0) {
+            cmd = ngx_http_once_command(kinds[k].module, "proxy_http_version");
+
+            if (cmd == NULL) {
+                continue;
+            }
+
+            version = (ngx_uint_t *)
+                          ((u_char *) locations[i][kinds[k].module->ctx_index]
+                           + cmd->offset);
+
+            if (*version >= NGX_HTTP_VERSION_11) {
+                continue;
+            }
+        }
+
+        last = &clcf->name;
+
+        ngx_log_error(NGX_LOG_WARN, cf->log, 0,
+                      "once: over %s the end of a response without "
+                      "\"Content-Length\" cannot be told from a lost "
+                      "connection: %s for location \"%V\" in %V:%ui",
+                      kinds[k].protocol, kinds[k].advice, &clcf->name,
+                      &olcf->file, olcf->line);
+    }
 }

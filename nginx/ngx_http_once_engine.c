@@ -281,7 +281,10 @@ ngx_http_once_init_process(ngx_cycle_t *cycle)
         return NGX_ERROR;
     }
 
+    /* nginx's debug lines take the data of each event for a connection */
+
     ngx_http_once_wake_ev.handler = ngx_http_once_wake;
+    ngx_http_once_wake_ev.data = &ngx_http_once_connection;
     ngx_http_once_wake_ev.log = cycle->log;
 
     store = omcf->stores.elts;
@@ -303,6 +306,7 @@ ngx_http_once_init_process(ngx_cycle_t *cycle)
     }
 
     ngx_http_once_tick_ev.handler = ngx_http_once_tick;
+    ngx_http_once_tick_ev.data = &ngx_http_once_connection;
     ngx_http_once_tick_ev.log = cycle->log;
     ngx_http_once_tick_ev.cancelable = 1;
     ngx_add_timer(&ngx_http_once_tick_ev, NGX_HTTP_ONCE_PUBLISH);
@@ -552,7 +556,7 @@ ngx_http_once_notified(ngx_event_t *ev)
     char                     event[NGX_HTTP_ONCE_TEXT];
     char                     caveat[NGX_HTTP_ONCE_TEXT];
     uint64_t                 count;
-    ngx_uint_t               i;
+    ngx_uint_t               i, level;
     ngx_http_once_store_t  **store;
     ngx_http_once_worker_t  *w;
 
@@ -579,7 +583,11 @@ ngx_http_once_notified(ngx_event_t *ev)
         pthread_mutex_unlock(&w->mutex);
 
         if (event[0]) {
-            ngx_log_error(NGX_LOG_ERR, ev->log, 0, "once_store \"%V\": %s",
+            level = (ngx_strncmp(event, ONCE_EVENT_SILENT,
+                                 sizeof(ONCE_EVENT_SILENT) - 1) == 0)
+                        ? NGX_LOG_CRIT : NGX_LOG_ERR;
+
+            ngx_log_error(level, ev->log, 0, "once_store \"%V\": %s",
                           &w->store->name, event);
         }
 

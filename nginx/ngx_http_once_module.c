@@ -39,9 +39,13 @@ static char *ngx_http_once_key_directive(ngx_conf_t *cf, ngx_command_t *cmd,
     void *conf);
 static char *ngx_http_once_methods(ngx_conf_t *cf, ngx_command_t *cmd,
     void *conf);
+static char *ngx_http_once_fingerprint(ngx_conf_t *cf, ngx_command_t *cmd,
+    void *conf);
 static char *ngx_http_once_in_flight(ngx_conf_t *cf, ngx_command_t *cmd,
     void *conf);
 static char *ngx_http_once_final(ngx_conf_t *cf, ngx_command_t *cmd,
+    void *conf);
+static char *ngx_http_once_release(ngx_conf_t *cf, ngx_command_t *cmd,
     void *conf);
 static char *ngx_http_once_hide_header(ngx_conf_t *cf, ngx_command_t *cmd,
     void *conf);
@@ -138,6 +142,13 @@ static ngx_command_t  ngx_http_once_commands[] = {
       0,
       NULL },
 
+    { ngx_string("once_fingerprint"),
+      NGX_HTTP_ONCE_ANY|NGX_CONF_1MORE,
+      ngx_http_once_fingerprint,
+      NGX_HTTP_LOC_CONF_OFFSET,
+      0,
+      NULL },
+
     { ngx_string("once_in_flight"),
       NGX_HTTP_ONCE_ANY|NGX_CONF_TAKE1,
       ngx_http_once_in_flight,
@@ -148,6 +159,13 @@ static ngx_command_t  ngx_http_once_commands[] = {
     { ngx_string("once_final"),
       NGX_HTTP_ONCE_ANY|NGX_CONF_1MORE,
       ngx_http_once_final,
+      NGX_HTTP_LOC_CONF_OFFSET,
+      0,
+      NULL },
+
+    { ngx_string("once_release"),
+      NGX_HTTP_ONCE_ANY|NGX_CONF_1MORE,
+      ngx_http_once_release,
       NGX_HTTP_LOC_CONF_OFFSET,
       0,
       NULL },
@@ -445,8 +463,11 @@ ngx_http_once_create_loc_conf(ngx_conf_t *cf)
      *     olcf->key = NULL;
      *     olcf->key_header = { 0, NULL };
      *     olcf->realm = NULL;
+     *     olcf->counts = 0;
+     *     olcf->fingerprint = NULL;
      *     olcf->methods = 0;
      *     olcf->final = NULL;
+     *     olcf->release = NULL;
      */
 
     olcf->scope_off = NGX_CONF_UNSET;
@@ -498,13 +519,9 @@ ngx_http_once_merge_loc_conf(ngx_conf_t *cf, void *parent, void *child)
     ngx_http_once_loc_conf_t *conf = child;
 
     void                     ***location;
-    ngx_uint_t                  i;
-    once_bytes                  word;
-    once_error                  err;
+    int                         both;
     ngx_http_conf_ctx_t        *ctx;
     ngx_http_once_main_conf_t  *omcf;
-
-    static const char          *all[] = { "2xx", "3xx", "4xx", "5xx" };
 
     conf->direct = (conf->name.data != NULL);
 
@@ -537,8 +554,17 @@ ngx_http_once_merge_loc_conf(ngx_conf_t *cf, void *parent, void *child)
                                       : (NGX_HTTP_POST|NGX_HTTP_PATCH);
     }
 
+    if (conf->counts == 0) {
+        conf->counts = prev->counts ? prev->counts : ONCE__COUNT_ALL;
+        conf->fingerprint = prev->fingerprint;
+    }
+
     if (conf->final == NULL) {
         conf->final = prev->final;
+    }
+
+    if (conf->release == NULL) {
+        conf->release = prev->release;
     }
 
     ngx_conf_merge_value(conf->key_required, prev->key_required, 0);
@@ -567,20 +593,14 @@ ngx_http_once_merge_loc_conf(ngx_conf_t *cf, void *parent, void *child)
         }
     }
 
-    if (conf->final == NULL) {
-        conf->final = ngx_pcalloc(cf->pool, sizeof(once__statuses));
-        if (conf->final == NULL) {
-            return NGX_CONF_ERROR;
-        }
+    both = once__rules_make(conf->final, conf->release, &conf->rules);
 
-        for (i = 0; i < sizeof(all) / sizeof(all[0]); i++) {
-            word.data = all[i];
-            word.size = 3;
-
-            if (once__statuses_add(conf->final, word, &err) != ONCE_OK) {
-                return NGX_CONF_ERROR;
-            }
-        }
+    if (both != 0) {
+        ngx_log_error(NGX_LOG_EMERG, cf->log, 0,
+                      "%d is both in \"once_final\" and in \"once_release\": "
+                      "it cannot be an outcome and free the key in %V:%ui",
+                      both, &conf->file, conf->line);
+        return NGX_CONF_ERROR;
     }
 
     /* checked when all is merged */
@@ -627,6 +647,8 @@ ngx_http_once_init(ngx_conf_t *cf)
             return NGX_ERROR;
         }
     }
+
+    ngx_http_once_warn_of_ends(cf, omcf);
 
     if (omcf->stores.nelts == 0) {
         return NGX_OK;
@@ -1055,6 +1077,55 @@ ngx_http_once_methods(ngx_conf_t *cf, ngx_command_t *cmd, void *conf)
 
 
 static char *
+ngx_http_once_fingerprint(ngx_conf_t *cf, ngx_command_t *cmd, void *conf)
+{
+    ngx_http_once_loc_conf_t *olcf = conf;
+
+    unsigned     counts;
+    ngx_str_t   *value;
+    ngx_uint_t   i;
+    once_bytes   word;
+
+    if (olcf->counts) {
+        return "is duplicate";
+    }
+
+    value = cf->args->elts;
+
+    if (cf->args->nelts == 2 && ngx_strchr(value[1].data, '$') != NULL) {
+        olcf->counts = ONCE__COUNT_ALL;
+        olcf->fingerprint = ngx_http_once_compile(cf, (char *) value[1].data);
+
+        return olcf->fingerprint ? NGX_CONF_OK : NGX_CONF_ERROR;
+    }
+
+    counts = 0;
+
+    for (i = 1; i < cf->args->nelts; i++) {
+
+        if (ngx_strchr(value[i].data, '$') != NULL) {
+            return "takes a variable alone";
+        }
+
+        word.data = value[i].data;
+        word.size = value[i].len;
+
+        if (!once__counts_add(&counts, word)) {
+            ngx_conf_log_error(NGX_LOG_EMERG, cf, 0,
+                               "\"once_fingerprint\" takes \"body\", \"query\" "
+                               "and \"type\", or a variable, not \"%V\"",
+                               &value[i]);
+            return NGX_CONF_ERROR;
+        }
+    }
+
+    olcf->counts = counts;
+
+    return NGX_CONF_OK;
+}
+
+
+static char *
 ngx_http_once_in_flight(ngx_conf_t *cf, ngx_command_t *cmd, void *conf)
 {
     ngx_http_once_loc_conf_t *olcf = conf;
@@ -1084,11 +1155,47 @@ ngx_http_once_in_flight(ngx_conf_t *cf, ngx_command_t *cmd, void *conf)
     time.len = value[1].len - 5;
     wait = ngx_parse_time(&time, 0);
 
-    if (wait == NGX_ERROR || wait < 1 || wait > 3600000) {
-        return "needs a time of 1ms to 1h";
+    if (wait == NGX_ERROR || wait < 1 || wait > NGX_HTTP_ONCE_WAIT_MAX) {
+        return "needs a time of 1ms to 10m";
     }
 
     olcf->wait = (ngx_msec_t) wait;
+
+    return NGX_CONF_OK;
+}
+
+
+static char *
+ngx_http_once_statuses(ngx_conf_t *cf, once__statuses **set,
+    int (*add)(once__statuses *set, once_bytes word, once_error *err))
+{
+    ngx_str_t   *value;
+    ngx_uint_t   i;
+    once_bytes   word;
+    once_error   err;
+
+    if (*set != NULL) {
+        return "is duplicate";
+    }
+
+    *set = ngx_pcalloc(cf->pool, sizeof(once__statuses));
+    if (*set == NULL) {
+        return NGX_CONF_ERROR;
+    }
+
+    value = cf->args->elts;
+
+    for (i = 1; i < cf->args->nelts; i++) {
+        word.data = value[i].data;
+        word.size = value[i].len;
+
+        if (add(*set, word, &err) != ONCE_OK) {
+            ngx_conf_log_error(NGX_LOG_EMERG, cf, 0,
+                               "\"%V\" does not know \"%V\": %s",
+                               &value[0], &value[i], err.text);
+            return NGX_CONF_ERROR;
+        }
+    }
 
     return NGX_CONF_OK;
 }
@@ -1099,35 +1206,17 @@ ngx_http_once_final(ngx_conf_t *cf, ngx_command_t *cmd, void *conf)
 {
     ngx_http_once_loc_conf_t *olcf = conf;
 
-    ngx_str_t   *value;
-    ngx_uint_t   i;
-    once_bytes   word;
-    once_error   err;
+    return ngx_http_once_statuses(cf, &olcf->final, once__statuses_add);
+}
 
-    if (olcf->final != NULL) {
-        return "is duplicate";
-    }
 
-    olcf->final = ngx_pcalloc(cf->pool, sizeof(once__statuses));
-    if (olcf->final == NULL) {
-        return NGX_CONF_ERROR;
-    }
+static char *
+ngx_http_once_release(ngx_conf_t *cf, ngx_command_t *cmd, void *conf)
+{
+    ngx_http_once_loc_conf_t *olcf = conf;
 
-    value = cf->args->elts;
-
-    for (i = 1; i < cf->args->nelts; i++) {
-        word.data = value[i].data;
-        word.size = value[i].len;
-
-        if (once__statuses_add(olcf->final, word, &err) != ONCE_OK) {
-            ngx_conf_log_error(NGX_LOG_EMERG, cf, 0,
-                               "\"once_final\" does not know \"%V\": %s",
-                               &value[i], err.text);
-            return NGX_CONF_ERROR;
-        }
-    }
-
-    return NGX_CONF_OK;
+    return ngx_http_once_statuses(cf, &olcf->release,
+                                  once__statuses_add_released);
 }
 
 

@@ -26,6 +26,8 @@ static void ngx_http_once_leave(ngx_http_request_t *r,
     ngx_http_once_ctx_t *ctx);
 static ngx_int_t ngx_http_once_key(ngx_http_request_t *r,
     ngx_http_once_loc_conf_t *olcf, ngx_str_t *raw);
+static ngx_int_t ngx_http_once_refuse_upload(ngx_http_request_t *r,
+    ngx_http_once_ctx_t *ctx);
 static ngx_int_t ngx_http_once_prepare(ngx_http_request_t *r,
     ngx_http_once_ctx_t *ctx, ngx_str_t *raw);
 static ngx_int_t ngx_http_once_digest_read_body(ngx_http_request_t *r,
@@ -137,7 +139,7 @@ ngx_http_once_handler(ngx_http_request_t *r)
     ctx->upstream_before = r->upstream;
     ctx->states_before = r->upstream_states ? r->upstream_states->nelts : 0;
     ctx->timer.handler = ngx_http_once_timeout;
-    ctx->timer.data = ctx;
+    ctx->timer.data = r->connection;    /* as nginx's debug lines have it */
     ctx->timer.log = r->connection->log;
 
     cln->handler = ngx_http_once_cleanup;
@@ -159,9 +161,13 @@ ngx_http_once_handler(ngx_http_request_t *r)
     }
 
     /*
-     * A problem is told after the body was read, too: curl takes the answer
-     * to half a request over HTTP/2 for an error.
+     * A problem is told at once, except over HTTP/2 and later: curl takes the
+     * answer to half a request there for an error.
      */
+
+    if (ctx->counted && r->http_version < NGX_HTTP_VERSION_20) {
+        return ngx_http_once_refuse_upload(r, ctx);
+    }
 
     ctx->state = NGX_HTTP_ONCE_BODY;
 
@@ -363,7 +369,10 @@ ngx_http_once_leave(ngx_http_request_t *r, ngx_http_once_ctx_t *ctx)
 
     ngx_http_once_abandon(ctx, ngx_http_once_was_sent(ctx));
 
-    r->buffered &= ~NGX_HTTP_ONCE_BUFFERED;
+    if (r->buffered & NGX_HTTP_ONCE_BUFFERED) {
+        r->buffered &= ~NGX_HTTP_ONCE_BUFFERED;
+        r->connection->write->delayed = 0;
+    }
     ctx->state = NGX_HTTP_ONCE_PASS;
 }
 
@@ -428,6 +437,23 @@ ngx_http_once_key(ngx_http_request_t *r, ngx_http_once_loc_conf_t *olcf,
 }
 
 
+/* the answer's handler drops the body unread */
+
+static ngx_int_t
+ngx_http_once_refuse_upload(ngx_http_request_t *r, ngx_http_once_ctx_t *ctx)
+{
+    /* no "100 Continue", and then nobody knows whether the body will come */
+
+    if (r->headers_in.expect != NULL && r->request_body == NULL) {
+        r->keepalive = 0;
+    }
+
+    r->expect_tested = 1;
+
+    return ngx_http_once_enter(r, ctx);
+}
+
+
 static once_bytes
 ngx_http_once_bytes(ngx_str_t *s)
 {
@@ -476,8 +502,9 @@ ngx_http_once_prepare(ngx_http_request_t *r, ngx_http_once_ctx_t *ctx,
     char                       text[ONCE__KEY_MAX];
     u_char                    *p, *last;
     ngx_str_t                  scope, realm;
-    once_bytes                 key, path, query, type;
+    once_bytes                 key, path;
     once_error                 err;
+    once__request_head         head;
     ngx_http_once_loc_conf_t  *olcf;
 
     olcf = ctx->conf;
@@ -515,8 +542,13 @@ ngx_http_once_prepare(ngx_http_request_t *r, ngx_http_once_ctx_t *ctx,
 
     path.data = r->unparsed_uri.data;
     path.size = (size_t) ((p ? p : last) - r->unparsed_uri.data);
-    query.data = p ? p + 1 : NULL;
-    query.size = p ? (size_t) (last - p - 1) : 0;
+
+    ngx_memzero(&head, sizeof(once__request_head));
+
+    if (p) {
+        head.query.data = p + 1;
+        head.query.size = (size_t) (last - p - 1);
+    }
 
     if (once__name(ngx_http_once_bytes(&scope), ngx_http_once_bytes(&realm),
                    ngx_http_once_bytes(&r->method_name), path, key, ctx->name)
@@ -528,16 +560,14 @@ ngx_http_once_prepare(ngx_http_request_t *r, ngx_http_once_ctx_t *ctx,
     once__name_hex(ctx->name, (char *) ctx->key_hash);
     ctx->named = 1;
 
-    type.data = NULL;
-    type.size = 0;
-
     if (r->headers_in.content_type) {
-        type = ngx_http_once_bytes(&r->headers_in.content_type->value);
+        head.type = ngx_http_once_bytes(&r->headers_in.content_type->value);
     }
 
-    if (once__fingerprint_new(query, type,
-                              ngx_http_once_header_in(r, "content-encoding",
-                                         sizeof("content-encoding") - 1),
+    head.encoding = ngx_http_once_header_in(r, "content-encoding",
+                                            sizeof("content-encoding") - 1);
+
+    if (once__fingerprint_new((unsigned) olcf->counts, &head,
                               &ctx->fingerprint)
         != ONCE_OK)
     {
@@ -620,6 +650,34 @@ ngx_http_once_request_body_filter(ngx_http_request_t *r, ngx_chain_t *in)
 }
 
 
+/* the body has been read: a variable may be computed from it */
+
+static ngx_int_t
+ngx_http_once_digest(ngx_http_request_t *r, ngx_http_once_ctx_t *ctx)
+{
+    ngx_str_t  text;
+
+    once__fingerprint_end(ctx->fingerprint, ctx->digest);
+    once__fingerprint_free(ctx->fingerprint);
+    ctx->fingerprint = NULL;
+
+    if (ctx->conf->fingerprint == NULL) {
+        return NGX_OK;
+    }
+
+    if (ngx_http_complex_value(r, ctx->conf->fingerprint, &text) != NGX_OK) {
+        return NGX_ERROR;
+    }
+
+    if (text.len == 0) {
+        return NGX_OK;                  /* all that counts by default */
+    }
+
+    return once__fingerprint_of_text(ngx_http_once_bytes(&text), ctx->digest)
+           == ONCE_OK ? NGX_OK : NGX_ERROR;
+}
+
+
 static void
 ngx_http_once_body_handler(ngx_http_request_t *r)
 {
@@ -634,9 +692,10 @@ ngx_http_once_body_handler(ngx_http_request_t *r)
         return;
     }
 
-    once__fingerprint_end(ctx->fingerprint, ctx->digest);
-    once__fingerprint_free(ctx->fingerprint);
-    ctx->fingerprint = NULL;
+    if (ngx_http_once_digest(r, ctx) != NGX_OK) {
+        ngx_http_finalize_request(r, NGX_HTTP_INTERNAL_SERVER_ERROR);
+        return;
+    }
 
     /* a write event would re-enter the phase */
 
@@ -661,7 +720,7 @@ ngx_http_once_submit(ngx_http_request_t *r, ngx_http_once_ctx_t *ctx)
     ngx_memcpy(request.group, ctx->group, ONCE_GROUP_SIZE);
     request.policy = (olcf->lost == NGX_HTTP_ONCE_TAKE_LOST
                       ? ONCE_TAKEOVER : 0)
-                     | (once__statuses_all(olcf->final)
+                     | (once__statuses_all(&olcf->rules.final)
                         ? 0 : ONCE_RETRY_FAILED);
     request.two_phase = (uint32_t) olcf->two_phase;
     request.lease_ms = (uint32_t) olcf->lease;
@@ -699,7 +758,8 @@ ngx_http_once_timeout(ngx_event_t *ev)
 {
     ngx_http_once_ctx_t  *ctx;
 
-    ctx = ev->data;
+    ctx = (ngx_http_once_ctx_t *)
+              ((u_char *) ev - offsetof(ngx_http_once_ctx_t, timer));
 
     if (ctx->state == NGX_HTTP_ONCE_CLAIM) {
 
@@ -1009,6 +1069,7 @@ ngx_http_once_push_attempt(ngx_http_request_t *r, ngx_http_once_ctx_t *ctx)
         return NGX_ERROR;
     }
 
+    ngx_http_once_unlink(h);
     ngx_str_set(&h->key, "Idempotency-Attempt");
     h->lowcase_key = (u_char *) "idempotency-attempt";
     h->hash = ngx_hash_key(h->lowcase_key, h->key.len);

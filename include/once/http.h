@@ -153,8 +153,8 @@ typedef struct once_guard_options {
                             * passes [0]                                    */
     const char *realm;      /* [the request's host, lower case, no port]     */
     const char *methods;    /* those that are guarded ["POST PATCH"]         */
-    uint32_t in_flight_ms;  /* how long a repeat waits for the first; 0: it
-                            * gets 409 at once [0]                          */
+    uint32_t in_flight_ms;  /* how long a repeat waits for the first, at most
+                            * 600000; 0: it gets 409 at once [0]            */
     const char *final;      /* statuses that are final: "2xx 404"
                             * ["2xx 3xx 4xx 5xx"]                           */
     uint32_t lost;          /* enum once_guard_lost [ONCE_LOST_HOLD]         */
@@ -176,13 +176,26 @@ typedef struct once_guard_options {
                               * the handler's place [0]                     */
     /* What an operator should read. On the server's thread. [NULL] */
     void (*event)(void *user, const char *text);
+    const char *release; /* statuses that say "not executed" and free the key:
+                          * numbers from 300 to 599. One that `final` names by
+                          * number leaves the default list; in both lists it
+                          * is refused ["408 425 429"]                      */
+    const char *fingerprint; /* what counts when a repeat is compared with the
+                              * first request: "query", "type" (Content-Type
+                              * and Content-Encoding) and "body", or some of
+                              * them. The boundary of a multipart body never
+                              * counts ["body query type"]                  */
+    /* In place of all that: a text computed from the head. Where it gives none,
+     * or one that cannot be used, query, type and body count. [NULL] */
+    once_http_text *fingerprint_of;
 } once_guard_options;
 
 /* In a table of C: { .size = sizeof(once_guard_options), .scope_off = 1 } */
 #define ONCE_GUARD_OPTIONS_INIT                                                \
     {                                                                          \
         sizeof(once_guard_options), NULL, NULL, NULL, 0, NULL, NULL, 0, NULL,  \
-            NULL, 0, NULL, 0, 0, 0, 0, 0, 0, 0, 0, NULL, 0, 0, 0, NULL         \
+            NULL, 0, NULL, 0, 0, 0, 0, 0, 0, 0, 0, NULL, 0, 0, 0, NULL, NULL,  \
+            NULL, NULL                                                         \
     }
 
 typedef struct once_guard once_guard;

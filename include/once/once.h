@@ -204,8 +204,12 @@ typedef struct once_engine_options {
     void (*flush)(void *user);
     void *user;
     /*
-     * What an operator should read: the store failed, clocks drifted and
-     * forgetting has stopped, a record does not check. On the engine's thread.
+     * What an operator should read: the store failed, its clock was set and
+     * what is due is forgotten later, a record fails its checksum. On the
+     * engine's thread; while the store is being opened, on the one that opens
+     * it: another process recovers the store and is waited for. A text that
+     * begins with ONCE_EVENT_SILENT says that nothing is granted
+     * or replayed until another text says that the store answers again.
      */
     void (*event)(void *user, const char *text);
     /* The store's clock in ms since 1970, for tests. NULL: the host's. */
@@ -231,6 +235,8 @@ typedef struct once_engine_options {
      */
     void (*caveat)(void *user, const char *text);
 } once_engine_options;
+
+#define ONCE_EVENT_SILENT "the store does not answer"
 
 #define ONCE_ENGINE_OPTIONS_INIT                                               \
     {                                                                          \

@@ -26,7 +26,21 @@ typedef struct once_store {
     /* NULL, or one line for an operator: what an acknowledged record of this
      * store, as it is set up, is not safe from. It is of class B then. */
     const char *caveat;
+    /* Set by whoever uses the store, with once_store_clock(): KEEP scans and
+     * FORGET go by this time where it is earlier than the store's own. 0: by
+     * the store's alone. */
+    uint64_t forget_ms;
 } once_store;
+
+enum { ONCE_HOST_SIZE = 16 };
+
+/* What a store knows of the time. */
+typedef struct once_store_time {
+    uint64_t now_ms;    /* by the clock that decides                        */
+    uint64_t seen_ms;   /* the latest time that was seen to pass; 0: never  */
+    uint64_t steady_ms; /* what a clock that cannot be set said then, ...   */
+    uint8_t host[ONCE_HOST_SIZE]; /* ... of this start of that host         */
+} once_store_time;
 
 typedef struct once_store_options {
     size_t size;
@@ -37,6 +51,11 @@ typedef struct once_store_options {
     void *user;
     uint32_t busy_ms;    /* how long one apply() may wait for other processes */
     uint32_t must_exist; /* 1: open() does not make what is not there       */
+    /* What an operator should read while open() takes its time, say because
+     * another process recovers the store. Called by open() only. NULL: nobody
+     * reads it. */
+    void (*event)(void *user, const char *text);
+    void *event_user;
 } once_store_options;
 
 /* Which records a scan shows. */
@@ -106,6 +125,13 @@ typedef struct once_store_ops {
     /* Optional. A line for each thing stored, in the order in which it is
      * stored: no tokens, no results. Returns how many lines, or an error. */
     int (*dump)(const char *rest, once_line *line, void *user, once_error *err);
+
+    /* Optional. Says what the time is, and the rest of `*out` as it was put
+     * last. If `put` is not NULL, its seen_ms, steady_ms and host are put
+     * first; they need not survive what a record survives. Without this
+     * function records are forgotten by the store's clock, right or wrong. */
+    int (*time)(once_store *s, const once_store_time *put, once_store_time *out,
+                once_error *err);
 } once_store_ops;
 
 /*
@@ -116,6 +142,29 @@ ONCE_API ONCE_CHECK int once_store_open(const char *url,
                                         const once_store_options *options,
                                         once_error *err, once_store **out);
 ONCE_API void once_store_close(once_store *s);
+
+/* What one user of a store knows of the store's clock: zeros at first. */
+typedef struct once_clock {
+    uint64_t now_ms;    /* by the store's clock                             */
+    uint64_t seen_ms;   /* seen to pass: records are forgotten by this      */
+    uint64_t behind_ms; /* how far that is behind                           */
+    int64_t jumped_ms;  /* how far the store's clock was set ahead (over 0)
+                         * or back since the last call; 0: it was not       */
+    /* For the next call: */
+    uint64_t stored_ms, before_ms, after_ms;
+    uint8_t host[ONCE_HOST_SIZE];
+} once_clock;
+
+/*
+ * Asks the store for the time and holds its forgetting to what was seen to pass
+ * (docs/protocol.md, section 8): before each step of a sweep. ONCE_ENOSYS: the
+ * store tells no time. ONCE_ESTORE: nothing may be forgotten now.
+ */
+ONCE_API ONCE_CHECK int once_store_clock(once_store *s, once_clock *c,
+                                         once_error *err);
+/* The same, and takes the store's clock for right, for all who use the store. */
+ONCE_API ONCE_CHECK int once_store_clock_accept(once_store *s, once_clock *c,
+                                                once_error *err);
 
 /*
  * The optional functions of a driver, by URL. ONCE_ENOSYS where the store has

@@ -232,7 +232,7 @@ void once__store_failed(once_engine *e, const once_error *err)
 {
     once__count(&e->count.unknown, 1);
     if (!e->failing)
-        once__event(e, "the store does not answer: %s", err->text);
+        once__event(e, ONCE_EVENT_SILENT ": %s", err->text);
     e->failing = 1;
     memcpy(e->trouble, err->text, sizeof(e->trouble));
 }
@@ -246,18 +246,20 @@ void once__store_answered(once_engine *e)
     e->untidy = 1;
 }
 
-static size_t gather(once_engine *e)
+static size_t gather(once_engine *e, int *forgets)
 {
     uint64_t now = once__now_ms();
     size_t n = 0, max = e->options.batch_max;
     once__task *task;
 
+    *forgets = 0;
     while (may_join(e, n, &max)) {
         task = pop(e);
         if (task->first_ms == 0)
             task->first_ms = now;
         e->batch[n] = task;
         e->ops[n++] = task->op;
+        *forgets |= task->op->verb == ONCE_OP_FORGET;
     }
     return n;
 }
@@ -265,12 +267,15 @@ static size_t gather(once_engine *e)
 void once__batch_run(once_engine *e)
 {
     once_error err = {ONCE_ESTORE, "no reason given"};
-    size_t i, n = gather(e);
+    int forgets, rc;
+    size_t i, n = gather(e, &forgets);
     uint64_t start = once__now_us();
-    int rc, others_fail = e->failing;
+    int others_fail = e->failing;
 
     if (n == 0)
         return;
+    if (forgets && !once__clock_look(e))
+        e->store->forget_ms = 1; /* nothing is old enough */
     ONCE_FAILPOINT_BATCH(e->ops, n, "sent");
     rc = e->store->ops->apply(e->store, e->ops, n, &err);
     ONCE_FAILPOINT_BATCH(e->ops, n, "answered");

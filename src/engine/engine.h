@@ -129,10 +129,9 @@ struct once__reaper {
     uint64_t due_ms;  /* in a quiet moment                                 */
     uint64_t must_ms; /* also when busy                                    */
     int forget;       /* this round's second half: forgetting              */
-    int trusts_clock; /* 0: forgetting has stopped                         */
-    uint64_t wall_ms, steady_ms; /* what both clocks said at the last round */
-    uint32_t found; /* records the last scan showed                      */
-    once_op *ops;   /* reap_max of them                                  */
+    int begun;        /* the clock was looked at once                      */
+    uint32_t found;   /* records the last scan showed                      */
+    once_op *ops;     /* reap_max of them                                  */
     once_op **list;
 };
 
@@ -154,6 +153,9 @@ struct once_engine {
     struct once__list_call *lists, **lists_end;
     struct once__reaper reaper;
     struct once__late late;
+    once_clock clock; /* what is known of the store's */
+    int blind;        /* it does not tell the time: nothing is forgotten   */
+    int ahead;        /* it is ahead of what was seen to pass              */
     once__task **batch;
     once_op **ops;
     uint64_t pending; /* tasks that have not ended                         */
@@ -225,6 +227,9 @@ void once__list_abandon(once_engine *e, int rc);
 ONCE_CHECK int once__reaper_init(once_engine *e);
 void once__reaper_clear(once_engine *e);
 void once__reaper_turn(once_engine *e, int quiet);
+
+/* clock.c: before anything is forgotten. 0: nothing may be. */
+ONCE_CHECK int once__clock_look(once_engine *e);
 
 /* stats.c */
 void once__count(atomic_uint_fast64_t *counter, uint64_t n);

@@ -8,43 +8,16 @@
  * quiet moments, and under load as soon as a period was missed (L2). A step
  * that was full is followed by another soon.
  *
- * Retention is the one place where a wrong clock could cost safety
- * (docs/protocol.md, section 8). So before each round the wall clock is
- * compared with one that cannot be set:
- *
- *    set back         nothing is forgotten in this round, then it goes on from
- *                     the new time: all is kept longer, which is safe
- *    jumped ahead     forgetting stops, and the operator is told. It goes on
- *                     by itself when the clock was set right again, or when
- *                     the engine is opened anew by somebody who has looked
+ * Retention is the one place where a wrong clock could cost safety: before each
+ * step that forgets, clock.c looks at the store's.
  */
 #include <stdlib.h>
 #include <string.h>
-#include <time.h>
 
 #include "core/error.h"
 #include "engine/engine.h"
 
-enum { DRIFT_MS = 1000, HURRY = 8 };
-
-/* CLOCK_BOOTTIME: also counts while the machine sleeps, which is no drift. */
-static uint64_t steady_ms(void)
-{
-    struct timespec t;
-
-    (void)clock_gettime(CLOCK_BOOTTIME, &t);
-    return (uint64_t)t.tv_sec * 1000 + (uint64_t)t.tv_nsec / 1000000;
-}
-
-static uint64_t wall_ms(const once_engine *e)
-{
-    struct timespec t;
-
-    if (e->options.clock != NULL)
-        return e->options.clock(e->options.user);
-    (void)clock_gettime(CLOCK_REALTIME, &t);
-    return (uint64_t)t.tv_sec * 1000 + (uint64_t)t.tv_nsec / 1000000;
-}
+enum { HURRY = 8 };
 
 int once__reaper_init(once_engine *e)
 {
@@ -59,9 +32,6 @@ int once__reaper_init(once_engine *e)
         return ONCE_ENOMEM; /* once__reaper_clear() will free them */
     for (i = 0; i < e->options.reap_max; i++)
         r->list[i] = &r->ops[i];
-    r->trusts_clock = 1;
-    r->wall_ms = wall_ms(e);
-    r->steady_ms = steady_ms();
     r->due_ms = once__now_ms() + e->options.reap_ms;
     r->must_ms = r->due_ms;
     return ONCE_OK;
@@ -73,37 +43,6 @@ void once__reaper_clear(once_engine *e)
     free(e->reaper.list);
     e->reaper.ops = NULL;
     e->reaper.list = NULL;
-}
-
-/* Both clocks are remembered as long as they agree, and after a step back. */
-static int may_forget(once_engine *e)
-{
-    struct once__reaper *r = &e->reaper;
-    uint64_t wall = wall_ms(e), steady = steady_ms();
-    int64_t drift =
-        (int64_t)(wall - r->wall_ms) - (int64_t)(steady - r->steady_ms);
-
-    if (drift > DRIFT_MS) {
-        if (r->trusts_clock)
-            once__event(e,
-                        "the clock jumped ahead by %lld ms: forgetting has "
-                        "stopped until it is set right or the engine is "
-                        "opened anew",
-                        (long long)drift);
-        r->trusts_clock = 0;
-        return 0;
-    }
-    if (drift < -DRIFT_MS)
-        once__event(e,
-                    "the clock was set back by %lld ms: what is due will be "
-                    "forgotten later",
-                    (long long)-drift);
-    else if (!r->trusts_clock)
-        once__event(e, "the clocks agree again: forgetting goes on");
-    r->trusts_clock = 1;
-    r->wall_ms = wall;
-    r->steady_ms = steady;
-    return drift >= -DRIFT_MS;
 }
 
 static int found(void *user, const uint8_t name[ONCE_NAME_SIZE],
@@ -180,9 +119,12 @@ void once__reaper_turn(once_engine *e, int quiet)
     uint64_t now = once__now_ms();
     int shown;
 
+    if (!r->begun) /* a jump in the first period is one, too */
+        (void)!once__clock_look(e);
+    r->begun = 1;
     if (now < (quiet ? r->due_ms : r->must_ms))
         return;
-    if (r->forget && !may_forget(e))
+    if (r->forget && !once__clock_look(e))
         shown = 0;
     else
         shown = step(e);

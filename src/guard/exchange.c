@@ -39,7 +39,8 @@ struct once_exchange {
 
     uint8_t name[ONCE_NAME_SIZE];
     char hash[17];
-    once__fingerprint *fingerprint;
+    once__fingerprint *fingerprint; /* NULL: `print` has it already         */
+    uint8_t print[ONCE_FINGERPRINT_SIZE];
     size_t body; /* bytes so far                                          */
     int too_large;
     int problem; /* found before the claim, or NO_PROBLEM                   */
@@ -212,6 +213,37 @@ static once_bytes header_or_nothing(const once_http_request *r,
     return value != NULL ? once__text(value) : (once_bytes){NULL, 0};
 }
 
+/* 1: the operator's function has said what counts, and it is in `print`. */
+static int print_text(once_exchange *x, const once_http_request *r, int *rc)
+{
+    const once_guard_options *o = &x->guard->options;
+    char text[ONCE_HTTP_TEXT_MAX];
+    int size;
+
+    if (o->fingerprint_of == NULL)
+        return 0;
+    size = o->fingerprint_of(o->user, r, text, sizeof(text));
+    if (size <= 0 || (size_t)size > sizeof(text))
+        return 0;
+    *rc = once__fingerprint_of_text((once_bytes){text, (size_t)size}, x->print);
+    return 1;
+}
+
+static int begin_print(once_exchange *x, const once_http_request *r,
+                       once_bytes query)
+{
+    once__request_head head = {
+        .query = query,
+        .type = header_or_nothing(r, "Content-Type"),
+        .encoding = header_or_nothing(r, "Content-Encoding"),
+    };
+    int rc = ONCE_OK;
+
+    if (print_text(x, r, &rc))
+        return rc;
+    return once__fingerprint_new(x->guard->counts, &head, &x->fingerprint);
+}
+
 /* Name and fingerprint, over the client's own bytes. */
 static int identify(once_exchange *x, const once_http_request *r,
                     once_bytes raw)
@@ -237,9 +269,7 @@ static int identify(once_exchange *x, const once_http_request *r,
     split_target(r->target, &t);
     rc = name_it(x, r, &t, s, k);
     if (rc == ONCE_OK)
-        rc = once__fingerprint_new(
-            t.query, header_or_nothing(r, "Content-Type"),
-            header_or_nothing(r, "Content-Encoding"), &x->fingerprint);
+        rc = begin_print(x, r, t.query);
     return rc;
 }
 
@@ -348,6 +378,13 @@ static int damaged(once_exchange *x, const char *text)
 
 /* ---- The claim ----------------------------------------------------------- */
 
+static void end_print(once_exchange *x, uint8_t out[ONCE_FINGERPRINT_SIZE])
+{
+    if (x->fingerprint != NULL)
+        once__fingerprint_end(x->fingerprint, x->print);
+    memcpy(out, x->print, sizeof(x->print));
+}
+
 static void fill_request(once_exchange *x, once_request *r)
 {
     const once_guard *g = x->guard;
@@ -356,10 +393,10 @@ static void fill_request(once_exchange *x, once_request *r)
     memset(r, 0, sizeof(*r));
     r->size = sizeof(*r);
     memcpy(r->name, x->name, sizeof(r->name));
-    once__fingerprint_end(x->fingerprint, r->fingerprint);
+    end_print(x, r->fingerprint);
     memcpy(r->group, g->group, sizeof(r->group));
     r->policy = o->lost == ONCE_LOST_TAKEOVER ? ONCE_TAKEOVER : 0u;
-    if (!once__statuses_all(&g->final))
+    if (!once__statuses_all(&g->rules.final))
         r->policy |= ONCE_RETRY_FAILED;
     r->two_phase = o->two_phase;
     r->lease_ms = o->lease_ms;
@@ -501,22 +538,15 @@ static once_bytes word_of(const once_http_answer *a)
     return once__text(word);
 }
 
-static int is_event_stream(const once_http_answer *a)
+static int is_of_streams(const once_http_answer *a)
 {
-    static const char type[] = "text/event-stream";
     size_t i;
 
-    for (i = 0; i < a->n; i++) {
-        once_bytes value = once__text(a->headers[i].value);
-
-        if (value.size < sizeof(type) - 1 ||
-            !once__same_name(once__text(a->headers[i].name),
-                             once__text("Content-Type")))
-            continue;
-        value.size = sizeof(type) - 1;
-        if (once__same_name(value, once__text(type)))
+    for (i = 0; i < a->n; i++)
+        if (once__same_name(once__text(a->headers[i].name),
+                            once__text("Content-Type")) &&
+            once__type_streams(once__text(a->headers[i].value)))
             return 1;
-    }
     return 0;
 }
 
@@ -539,7 +569,7 @@ static int record(once_exchange *x, const once_http_answer *a,
                   once_http_wake *wake, void *user)
 {
     const once_guard *g = x->guard;
-    once__verdict v = once__judge(x->heard, a->status, word_of(a), &g->final);
+    once__verdict v = once__judge(x->heard, a->status, word_of(a), &g->rules);
     once_bytes result = {NULL, 0};
     once_error err;
     int rc = ONCE_OK;
@@ -594,10 +624,9 @@ int once_exchange_answer(once_exchange *x, const once_http_answer *a,
         x->state = SEND;
         return ONCE_HTTP_SEND;
     }
-    x->heard =
-        a->streamed || a->body.size > o->max_response || is_event_stream(a)
-            ? ONCE__UNSTORABLE
-            : ONCE__WHOLE;
+    x->heard = a->streamed || a->body.size > o->max_response || is_of_streams(a)
+                   ? ONCE__UNSTORABLE
+                   : ONCE__WHOLE;
     return record(x, a, wake, user);
 }
 

@@ -15,7 +15,13 @@
 
 #include "core/error.h"
 
-enum { TTL_MS = 86400000, LEASE_MS = 30000, STORE_MS = 1000, BODY = 1 << 20 };
+enum {
+    TTL_MS = 86400000,
+    LEASE_MS = 30000,
+    STORE_MS = 1000,
+    IN_FLIGHT_MAX_MS = 600000,
+    BODY = 1 << 20
+};
 
 once_bytes once__text(const char *text)
 {
@@ -128,6 +134,10 @@ static int check_times(const once_guard_options *o, once_error *err)
                           "ttl_ms: %llu is below lease_ms (%u) or over ten "
                           "years",
                           (unsigned long long)o->ttl_ms, o->lease_ms);
+    if (o->in_flight_ms > IN_FLIGHT_MAX_MS)
+        return once__fail(err, ONCE_EINVAL,
+                          "in_flight_ms: %u is over %u (ten minutes)",
+                          o->in_flight_ms, IN_FLIGHT_MAX_MS);
     return ONCE_OK;
 }
 
@@ -167,6 +177,9 @@ static int check(const once_guard_options *o, once_error *err)
         return once__fail(err, ONCE_EINVAL,
                           "scope: name the authenticated caller, or set "
                           "scope_off, and not both");
+    if (o->fingerprint != NULL && o->fingerprint_of != NULL)
+        return once__fail(err, ONCE_EINVAL,
+                          "fingerprint: fingerprint_of stands alone");
     if (o->max_response > ONCE_RESULT_MAX)
         return once__fail(err, ONCE_EINVAL, "max_response: %zu is over %zu",
                           o->max_response, ONCE_RESULT_MAX);
@@ -194,22 +207,63 @@ static int set_group(once_guard *g, const char *group, once_error *err)
     return ONCE_OK;
 }
 
-static int set_final(once_guard *g, const char *text, once_error *err)
+static int set_counts(once_guard *g, const char *text, once_error *err)
 {
     struct once__words w = {NULL, NULL, 0};
     size_t i;
-    int rc = words_split(&w, text, 500, "final", err);
+    int rc = words_split(&w, text, 3, "fingerprint", err);
 
     if (rc == ONCE_OK && w.n == 0)
-        rc = once__fail(err, ONCE_EINVAL, "final: no status");
+        rc = once__fail(err, ONCE_EINVAL, "fingerprint: nothing counts");
     for (i = 0; rc == ONCE_OK && i < w.n; i++)
-        if (once__statuses_add(&g->final, w.at[i], NULL) != ONCE_OK)
+        if (!once__counts_add(&g->counts, w.at[i]))
             rc = once__fail(err, ONCE_EINVAL,
-                            "final: \"%.32s\" is neither 200 to 599 nor 2xx to "
-                            "5xx",
+                            "fingerprint: \"%.32s\" is not body, query or type",
                             (const char *)w.at[i].data);
     words_clear(&w);
     return rc;
+}
+
+typedef int add_status(once__statuses *set, once_bytes word, once_error *err);
+
+static int read_statuses(const char *what, const char *text, add_status *add,
+                         once__statuses *out, once_error *err)
+{
+    struct once__words w = {NULL, NULL, 0};
+    once_error why;
+    size_t i;
+    int rc = words_split(&w, text, 500, what, err);
+
+    if (rc == ONCE_OK && w.n == 0)
+        rc = once__fail(err, ONCE_EINVAL, "%s: no status", what);
+    for (i = 0; rc == ONCE_OK && i < w.n; i++)
+        if (add(out, w.at[i], &why) != ONCE_OK)
+            rc = once__fail(err, ONCE_EINVAL, "%s: \"%.32s\": %s", what,
+                            (const char *)w.at[i].data, why.text);
+    words_clear(&w);
+    return rc;
+}
+
+static int set_rules(once_guard *g, once_error *err)
+{
+    const once_guard_options *o = &g->options;
+    once__statuses final = {{0}, {0}}, released = {{0}, {0}};
+    int both, rc = ONCE_OK;
+
+    if (o->final != NULL)
+        rc = read_statuses("final", o->final, once__statuses_add, &final, err);
+    if (rc == ONCE_OK && o->release != NULL)
+        rc = read_statuses("release", o->release, once__statuses_add_released,
+                           &released, err);
+    if (rc != ONCE_OK)
+        return rc;
+    both = once__rules_make(o->final != NULL ? &final : NULL,
+                            o->release != NULL ? &released : NULL, &g->rules);
+    return both == 0 ? ONCE_OK
+                     : once__fail(err, ONCE_EINVAL,
+                                  "release: %d is in final, too: it cannot be "
+                                  "an outcome and free the key",
+                                  both);
 }
 
 static int set_texts(once_guard *g, once_error *err)
@@ -244,7 +298,10 @@ static int set_words(once_guard *g, once_error *err)
     if (rc == ONCE_OK)
         rc = check_tokens(&g->hide, "hide_header", err);
     if (rc == ONCE_OK)
-        rc = set_final(g, o->final ? o->final : "2xx 3xx 4xx 5xx", err);
+        rc = set_rules(g, err);
+    if (rc == ONCE_OK)
+        rc = set_counts(g, o->fingerprint ? o->fingerprint : "body query type",
+                        err);
     if (rc == ONCE_OK)
         rc = set_group(g, o->group ? o->group : "http", err);
     return rc;

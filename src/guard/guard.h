@@ -27,7 +27,8 @@ struct once_guard {
     once_guard_options options; /* without what follows                      */
     char *key, *realm;          /* realm NULL: the host                      */
     struct once__words methods, hide;
-    once__statuses final;
+    unsigned counts;   /* enum once__counts, from `fingerprint`              */
+    once__rules rules; /* from `final` and `release`                       */
     uint8_t group[ONCE_GROUP_SIZE];
 };
 

@@ -7,6 +7,23 @@
  *                 frame(path) frame(key)
  *    fingerprint  frame(tag) frame(query) frame(content-type)
  *                 frame(content-encoding) body... length(body)
+ *    in parts     frame(tag) frame(which count, and M for multipart) frames...
+ *                 body... length(body)
+ *    of a text    frame(tag) frame(text)
+ *
+ * "In parts" is used where not everything counts, and for multipart bodies. The
+ * boundary of a multipart body is chosen anew each time it is sent, so it must
+ * not count. The type is then two frames, what stands before the boundary and
+ * what stands behind it, and the body is
+ *
+ *    text... length(text)  for each piece between two delimiters
+ *    boundary length(boundary)  if there is no delimiter in it
+ *    length(1 if the body begins with a delimiter) length(delimiters)
+ *
+ * A delimiter is CR LF "--" boundary, or "--" boundary where the body begins;
+ * what follows it on its line belongs to the next piece. Read from its end this
+ * gives back every piece: two bodies are the same here only if one becomes the
+ * other when its boundary is replaced in all delimiters.
  *
  * A frame is a length in eight bytes, little-endian, and the bytes. So ("a",
  * "bc") and ("ab", "c") differ, and since the tags differ a name is never a
@@ -28,12 +45,24 @@
 
 #define NAME_TAG "once name 1"
 #define FINGERPRINT_TAG "once fingerprint 1"
+#define PARTS_TAG "once fingerprint parts 1"
+#define TEXT_TAG "once fingerprint text 1"
 
 #define COUNT(a) (sizeof(a) / sizeof((a)[0]))
 
+enum { BEFORE_BOUNDARY = 4 }; /* CR, LF and two dashes */
+
 struct once__fingerprint {
     EVP_MD_CTX *md;
-    uint64_t body; /* bytes so far */
+    int body_counts;
+    uint64_t body; /* bytes so far; multipart: of this piece */
+    /* multipart */
+    char delimiter[BEFORE_BOUNDARY + ONCE__BOUNDARY_MAX];
+    size_t size;    /* of the delimiter; 0: the body is one piece */
+    size_t matched; /* bytes of a delimiter at the end so far     */
+    size_t implied; /* of those, not in the body: it begins here  */
+    uint64_t delimiters;
+    int at_once; /* 1: the body begins with a delimiter */
 };
 
 static once_bytes text(const char *data, size_t size)
@@ -110,16 +139,85 @@ int once__name(once_bytes scope, once_bytes realm, once_bytes method,
     return ONCE_OK;
 }
 
-int once__fingerprint_new(once_bytes query, once_bytes content_type,
-                          once_bytes content_encoding, once__fingerprint **out)
+/* ---- Fingerprints ------------------------------------------------------ */
+
+static void begin_whole(EVP_MD_CTX *md, const once__request_head *head)
 {
     const once_bytes parts[] = {
         text(FINGERPRINT_TAG, sizeof(FINGERPRINT_TAG) - 1),
-        query,
-        content_type,
-        content_encoding,
+        head->query,
+        head->type,
+        head->encoding,
     };
+
+    add_frames(md, parts, COUNT(parts));
+}
+
+/* `b` is NULL if the body is one piece. */
+static void begin_parts(EVP_MD_CTX *md, unsigned counts,
+                        const once__request_head *head, const once__boundary *b)
+{
+    char which[4];
+    size_t n = 0;
+
+    if (counts & ONCE__COUNT_QUERY)
+        which[n++] = 'q';
+    if (counts & ONCE__COUNT_TYPE)
+        which[n++] = 't';
+    if (counts & ONCE__COUNT_BODY)
+        which[n++] = 'b';
+    if (b != NULL)
+        which[n++] = 'M';
+    add_frames(md, &(once_bytes){PARTS_TAG, sizeof(PARTS_TAG) - 1}, 1);
+    add_frames(md, &(once_bytes){which, n}, 1);
+    if (counts & ONCE__COUNT_QUERY)
+        add_frames(md, &head->query, 1);
+    if ((counts & ONCE__COUNT_TYPE) == 0)
+        return;
+    if (b != NULL)
+        add_frames(md, (once_bytes[]){b->before, b->after}, 2);
+    else
+        add_frames(md, &head->type, 1);
+    add_frames(md, &head->encoding, 1);
+}
+
+/* The body begins with a line, as if CR and LF stood before it. */
+static void expect_delimiters(once__fingerprint *f, once_bytes boundary)
+{
+    memcpy(f->delimiter, "\r\n--", BEFORE_BOUNDARY);
+    memcpy(f->delimiter + BEFORE_BOUNDARY, boundary.data, boundary.size);
+    f->size = BEFORE_BOUNDARY + boundary.size;
+    f->matched = f->implied = 2;
+}
+
+int once__counts_add(unsigned *counts, once_bytes word)
+{
+    static const struct {
+        const char *word;
+        unsigned counts;
+    } words[] = {
+        {"query", ONCE__COUNT_QUERY},
+        {"type", ONCE__COUNT_TYPE},
+        {"body", ONCE__COUNT_BODY},
+    };
+    size_t i;
+
+    for (i = 0; i < COUNT(words); i++) {
+        size_t size = strlen(words[i].word);
+
+        if (word.size == size && memcmp(word.data, words[i].word, size) == 0) {
+            *counts |= words[i].counts;
+            return 1;
+        }
+    }
+    return 0;
+}
+
+int once__fingerprint_new(unsigned counts, const once__request_head *head,
+                          once__fingerprint **out)
+{
     once__fingerprint *f = calloc(1, sizeof(*f));
+    once__boundary b;
 
     if (f == NULL)
         return ONCE_ENOMEM;
@@ -128,23 +226,101 @@ int once__fingerprint_new(once_bytes query, once_bytes content_type,
         free(f);
         return ONCE_ENOMEM;
     }
-    add_frames(f->md, parts, COUNT(parts));
+    f->body_counts = (counts & ONCE__COUNT_BODY) != 0;
+    if (f->body_counts && once__boundary_find(head->type, &b)) {
+        expect_delimiters(f, b.text);
+        begin_parts(f->md, counts, head, &b);
+    } else if (counts == ONCE__COUNT_ALL) {
+        begin_whole(f->md, head);
+    } else {
+        begin_parts(f->md, counts, head, NULL);
+    }
     *out = f;
     return ONCE_OK;
+}
+
+static void add_body(once__fingerprint *f, const void *data, size_t size)
+{
+    add(f->md, data, size);
+    f->body += size;
+}
+
+/* What looked like a delimiter is text. */
+static void drop_match(once__fingerprint *f)
+{
+    add_body(f, f->delimiter + f->implied, f->matched - f->implied);
+    f->matched = f->implied = 0;
+}
+
+static void end_piece(once__fingerprint *f)
+{
+    add_length(f->md, f->body);
+    f->body = 0;
+}
+
+static void take_delimiter(once__fingerprint *f)
+{
+    end_piece(f);
+    f->at_once |= f->implied > 0;
+    f->delimiters++;
+    f->matched = f->implied = 0;
+}
+
+/* There is no CR in a boundary: where a match fails, another one can begin
+ * only behind it. */
+static void split(once__fingerprint *f, const char *at, size_t size)
+{
+    const char *end = at + size, *cr;
+
+    while (at < end) {
+        if (f->matched == 0) {
+            cr = memchr(at, '\r', (size_t)(end - at));
+            add_body(f, at, (size_t)((cr != NULL ? cr : end) - at));
+            if (cr == NULL)
+                return;
+            at = cr;
+        }
+        if (*at != f->delimiter[f->matched]) {
+            drop_match(f);
+            continue;
+        }
+        at++;
+        if (++f->matched == f->size)
+            take_delimiter(f);
+    }
 }
 
 void once__fingerprint_body(once__fingerprint *f, const void *data, size_t size)
 {
     assert(f->md != NULL); /* The end is the end. */
-    add(f->md, data, size);
-    f->body += size;
+    if (!f->body_counts || size == 0)
+        return;
+    if (f->size > 0)
+        split(f, data, size);
+    else
+        add_body(f, data, size);
+}
+
+static void end_pieces(once__fingerprint *f)
+{
+    drop_match(f);
+    end_piece(f);
+    if (f->delimiters == 0) {
+        add(f->md, f->delimiter + BEFORE_BOUNDARY, f->size - BEFORE_BOUNDARY);
+        add_length(f->md, f->size - BEFORE_BOUNDARY);
+    }
+    add_length(f->md, (uint64_t)f->at_once);
+    add_length(f->md, f->delimiters);
 }
 
 void once__fingerprint_end(once__fingerprint *f,
                            uint8_t out[ONCE_FINGERPRINT_SIZE])
 {
     assert(f->md != NULL);
-    add_length(f->md, f->body);
+    if (f->size > 0)
+        end_pieces(f);
+    else
+        add_length(f->md, f->body);
     finish(f->md, out);
     EVP_MD_CTX_free(f->md);
     f->md = NULL;
@@ -156,6 +332,20 @@ void once__fingerprint_free(once__fingerprint *f)
         return;
     EVP_MD_CTX_free(f->md);
     free(f);
+}
+
+int once__fingerprint_of_text(once_bytes value,
+                              uint8_t out[ONCE_FINGERPRINT_SIZE])
+{
+    const once_bytes parts[] = {text(TEXT_TAG, sizeof(TEXT_TAG) - 1), value};
+    EVP_MD_CTX *md = begin();
+
+    if (md == NULL)
+        return ONCE_ENOMEM;
+    add_frames(md, parts, COUNT(parts));
+    finish(md, out);
+    EVP_MD_CTX_free(md);
+    return ONCE_OK;
 }
 
 void once__name_hex(const uint8_t name[ONCE_NAME_SIZE], char out[17])

@@ -66,6 +66,11 @@ static const struct entry internal[] = {
     { WHOLE, NAME("idempotency-status")  },
     { WHOLE, NAME("idempotent-replayed") },
 };
+
+static const struct entry streams[] = {
+    { WHOLE, NAME("text/event-stream")    },
+    { WHOLE, NAME("application/x-ndjson") },
+};
 /* clang-format on */
 
 static int lower(unsigned char ch)
@@ -146,6 +151,16 @@ static int is_in_list(once_bytes name, once_bytes list)
 int once__header_internal(once_bytes name)
 {
     return in_table(name, internal, COUNT(internal));
+}
+
+int once__type_streams(once_bytes type)
+{
+    const char *at = type.data;
+    size_t n = 0;
+
+    while (n < type.size && at[n] != ';' && at[n] != ' ' && at[n] != '\t')
+        n++;
+    return in_table((once_bytes){at, n}, streams, COUNT(streams));
 }
 
 int once__header_stored(once_bytes name, const once__header_policy *policy)

@@ -41,10 +41,29 @@ ONCE_CHECK int once__name(once_bytes scope, once_bytes realm, once_bytes method,
 
 typedef struct once__fingerprint once__fingerprint;
 
-/* Begins a fingerprint; parts are length-framed, then the body is streamed and
- * its length framed at the end. End it with once__fingerprint_free(). */
-ONCE_CHECK int once__fingerprint_new(once_bytes query, once_bytes content_type,
-                                     once_bytes content_encoding,
+/* What counts when a repeat is compared with the first request. */
+enum once__counts {
+    ONCE__COUNT_QUERY = 1,
+    ONCE__COUNT_TYPE = 2, /* Content-Type and Content-Encoding */
+    ONCE__COUNT_BODY = 4,
+    ONCE__COUNT_ALL = 7
+};
+
+/* Adds "query", "type" or "body" to `*counts`; 0: it is another word. */
+ONCE_CHECK int once__counts_add(unsigned *counts, once_bytes word);
+
+typedef struct once__request_head {
+    once_bytes query, type, encoding;
+} once__request_head;
+
+/*
+ * Begins a fingerprint over the parts in `counts`: they are length-framed, then
+ * the body is streamed and its length framed at the end. Where the type is
+ * multipart and the body counts, the boundary does not: neither in the type nor
+ * in the delimiters of the body. End it with once__fingerprint_free().
+ */
+ONCE_CHECK int once__fingerprint_new(unsigned counts,
+                                     const once__request_head *head,
                                      once__fingerprint **out);
 void once__fingerprint_body(once__fingerprint *f, const void *data,
                             size_t size);
@@ -53,6 +72,10 @@ void once__fingerprint_end(once__fingerprint *f,
                            uint8_t out[ONCE_FINGERPRINT_SIZE]);
 void once__fingerprint_free(once__fingerprint *f); /* accepts NULL */
 
+/* In place of all that: a text that the operator chose. Like once__name(). */
+ONCE_CHECK int once__fingerprint_of_text(once_bytes value,
+                                         uint8_t out[ONCE_FINGERPRINT_SIZE]);
+
 /* First 16 hex digits of a name, for logs; `out` ends in NUL. */
 void once__name_hex(const uint8_t name[ONCE_NAME_SIZE], char out[17]);
 
@@ -60,18 +83,53 @@ void once__name_hex(const uint8_t name[ONCE_NAME_SIZE], char out[17]);
  * ASCII, filled up with NUL. */
 void once__group(once_bytes realm, uint8_t out[ONCE_GROUP_SIZE]);
 
+/* ---- Multipart types, multipart.c --------------------------------------- */
+
+#define ONCE__BOUNDARY_MAX 70 /* RFC 2046 */
+
+typedef struct once__boundary {
+    once_bytes text;
+    once_bytes before, after; /* the type without it and without its quotes */
+} once__boundary;
+
+/* 1 and the one boundary of a multipart type; 0 for any other type. Everything
+ * in `*out` is borrowed from `type`. */
+ONCE_CHECK int once__boundary_find(once_bytes type, once__boundary *out);
+
 /* ---- Sets of statuses, verdict.c --------------------------------------- */
 
 typedef struct once__statuses {
-    uint64_t bits[8]; /* 100 .. 599 at bit status - 100 */
+    uint64_t bits[8];    /* 100 .. 599 at bit status - 100             */
+    uint64_t numbers[8]; /* of them, those that were named by number   */
 } once__statuses;
 
 /* Adds "2xx" or "404" to `*set`; ONCE_EINVAL for anything else, 1xx included:
  * an interim response is not an outcome. */
 ONCE_CHECK int once__statuses_add(once__statuses *set, once_bytes word,
                                   once_error *err);
+/* The same for once_release: a number from 300 to 599 and no class, since each
+ * of them lets a request execute again. */
+ONCE_CHECK int once__statuses_add_released(once__statuses *set, once_bytes word,
+                                           once_error *err);
 int once__statuses_has(const once__statuses *set, int status);
 int once__statuses_all(const once__statuses *set); /* 1: 200..599 are all in */
+
+/* What a status says without a word of the upstream. */
+typedef struct once__rules {
+    once__statuses final;    /* the outcome                                */
+    once__statuses released; /* not executed; comes before `final`         */
+} once__rules;
+
+/*
+ * Makes the rules from once_final (NULL: 2xx 3xx 4xx 5xx) and once_release
+ * (NULL: 408 425 429). A number is stronger than a class: a released status is
+ * taken out of a final class, and a number in once_final is taken out of the
+ * default of once_release. Returns 0, or the first status that both lists name
+ * by number: then `*out` must not be used.
+ */
+ONCE_CHECK int once__rules_make(const once__statuses *final,
+                                const once__statuses *released,
+                                once__rules *out);
 
 /* ---- What becomes of an attempt (section 3), verdict.c ------------------ */
 
@@ -97,18 +155,18 @@ typedef struct once__verdict {
 
 /*
  * `word` is the upstream's Idempotency-Outcome, empty if absent; an unknown
- * word counts as absent. `final` is once_final. Where `final` is not all, a
- * status outside is a FAILURE, which ONCE_RETRY_FAILED makes repeatable, and
- * one inside is a SUCCESS; where it is all, statuses from 400 are FAILURE.
+ * word counts as absent. A status in `released` releases. Where `final` is not
+ * all, a status outside is a FAILURE, which ONCE_RETRY_FAILED makes repeatable,
+ * and one inside is a SUCCESS; where it is all, statuses from 400 are FAILURE.
  * "applied" completes whatever the status (SUCCESS), "no-store" marks,
- * "not-applied" releases, "unknown" gives up. 408, 425 and 429 release.
+ * "not-applied" releases, "unknown" gives up.
  * The word counts only with a whole or an unstorable response, is compared
  * without regard to case and comes before the status; both "applied" and
  * "no-store" are a SUCCESS, whatever the status, so that they are never
  * repeated. A status outside 100..599 is a bad header, which gives up.
  */
 once__verdict once__judge(int heard, int status, once_bytes word,
-                          const once__statuses *final);
+                          const once__rules *rules);
 
 /* ---- Headers (sections 1, 4, 5), header.c ------------------------------- */
 
@@ -135,6 +193,10 @@ int once__header_stored(once_bytes name, const once__header_policy *policy);
 /* 1 for Idempotency-Attempt, -Outcome, -Status and Idempotent-Replayed, which
  * pass in neither direction. */
 int once__header_internal(once_bytes name);
+
+/* 1 if responses of this Content-Type are streams, whose reader wants each part
+ * when it comes: server-sent events, NDJSON. They are not kept. */
+int once__type_streams(once_bytes type);
 
 /* ---- Stored responses (section 5), response.c --------------------------- */
 
@@ -174,42 +236,57 @@ int once__response_next(const once__response *r, size_t *at, once__header *out);
 
 /* ---- Problems (section 2), problem.c ------------------------------------ */
 
-/* X(NAME, code, status, title, retryable, safe_new_key, state, detail) */
+/*
+ * X(NAME, code, status, title, retryable, safe_new_key, state, error, detail)
+ *
+ * retryable     A repetition of the very same request can succeed.
+ * safe_new_key  This operation certainly had no effect under the old key: also
+ *               not by an earlier attempt, of which the refusal knows nothing.
+ * state         of the record; "any" where it was not looked at, or where it
+ *               is another request's.
+ * error         `type` of the error member: what SDKs of the Stripe family make
+ *               their exceptions of. "idempotency_error" means "another
+ *               request" there, so it must not stand for "not known".
+ */
 #define ONCE__PROBLEMS(X)                                                      \
-    X(KEY_MISSING, "key-missing", 400, "Idempotency-Key is missing", 1, 1,     \
-      "none",                                                                  \
+    X(KEY_MISSING, "key-missing", 400, "Idempotency-Key is missing", 0, 1,     \
+      "none", "invalid_request_error",                                         \
       "This operation is idempotent and it requires correct usage of "         \
       "Idempotency-Key.")                                                      \
     X(KEY_INVALID, "key-invalid", 400, "Idempotency-Key is malformed", 0, 1,   \
-      "none",                                                                  \
+      "none", "invalid_request_error",                                         \
       "Send one Idempotency-Key of 1 to 255 visible ASCII characters.")        \
-    X(SCOPE_MISSING, "scope-missing", 401, "The caller is not known", 0, 1,    \
-      "none", "This operation needs an authenticated caller.")                 \
-    X(KEY_REUSED, "key-reused", 422, "Idempotency-Key is already used", 0, 1,  \
-      "any", "The key was sent before with another request.")                  \
+    X(SCOPE_MISSING, "scope-missing", 401, "The caller is not known", 0, 0,    \
+      "any", "authentication_error",                                           \
+      "This operation needs an authenticated caller.")                         \
+    X(KEY_REUSED, "key-reused", 422, "Idempotency-Key is already used", 0, 0,  \
+      "any", "idempotency_error",                                              \
+      "The key was sent before with another request.")                         \
     X(IN_FLIGHT, "in-flight", 409,                                             \
       "A request is outstanding for this Idempotency-Key", 1, 0, "in-flight",  \
-      "Send the same key again after the time in Retry-After.")                \
+      "api_error", "Send the same key again after the time in Retry-After.")   \
     X(OUTCOME_UNKNOWN, "outcome-unknown", 409,                                 \
       "The outcome of this request is not known", 1, 0, "indeterminate",       \
+      "api_error",                                                             \
       "It may have taken effect. Do not use a new key: find out first.")       \
     X(RESPONSE_UNAVAILABLE, "response-unavailable", 409,                       \
       "The response to this request was not kept", 0, 0, "completed",          \
+      "api_error",                                                             \
       "The request has been carried out; its response cannot be repeated.")    \
     X(STORE_UNAVAILABLE, "store-unavailable", 503,                             \
-      "The idempotency store is unavailable", 1, 0, "none",                    \
-      "Nothing was done. Send the same key again after the time in "           \
+      "The idempotency store is unavailable", 1, 0, "any", "api_error",        \
+      "Nothing was done now. Send the same key again after the time in "       \
       "Retry-After.")
 
 enum once__problem {
-#define ONCE__P(name, code, status, title, again, fresh, state, detail)        \
+#define ONCE__P(name, code, status, title, again, fresh, state, error, detail) \
     ONCE__P_##name,
     ONCE__PROBLEMS(ONCE__P)
 #undef ONCE__P
         ONCE__P_COUNT
 };
 
-enum { ONCE__PROBLEM_MAX = 768 }; /* bytes of the longest body */
+enum { ONCE__PROBLEM_MAX = 1280 }; /* bytes of the longest body */
 
 int once__problem_status(int problem);
 const char *once__problem_code(int problem);

@@ -20,10 +20,11 @@ static const struct problem {
     const char *title;
     int retryable, safe_new_key;
     const char *state;
+    const char *error;
     const char *detail;
 } problems[] = {
-#define PROBLEM(name, code, status, title, again, fresh, state, detail)        \
-    {code, status, title, again, fresh, state, detail},
+#define PROBLEM(name, code, status, title, again, fresh, state, error, detail) \
+    {code, status, title, again, fresh, state, error, detail},
     ONCE__PROBLEMS(PROBLEM)
 #undef PROBLEM
 };
@@ -99,10 +100,12 @@ size_t once__problem_body(int problem, int status, const char *detail,
     n = snprintf(out, ONCE__PROBLEM_MAX,
                  "{\"type\":\"urn:problem-type:once:%s\",\"title\":\"%s\","
                  "\"status\":%d,\"detail\":\"%s\",\"code\":\"%s\","
-                 "\"retryable\":%s,\"safe_new_key\":%s,\"state\":\"%s\"}",
+                 "\"retryable\":%s,\"safe_new_key\":%s,\"state\":\"%s\","
+                 "\"error\":{\"type\":\"%s\",\"code\":\"%s\","
+                 "\"message\":\"%s\"}}",
                  p->code, p->title, status != 0 ? status : p->status, escaped,
-                 p->code, truth(p->retryable), truth(p->safe_new_key),
-                 p->state);
+                 p->code, truth(p->retryable), truth(p->safe_new_key), p->state,
+                 p->error, p->code, escaped);
     assert(n > 0 && n < ONCE__PROBLEM_MAX);
     return (size_t)n;
 }

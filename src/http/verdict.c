@@ -20,34 +20,60 @@ enum { STATUS_MIN = 100, STATUS_MAX = 599 };
 
 /* ---- Sets of statuses -------------------------------------------------- */
 
-static void set_add(once__statuses *set, int from, int to)
+static void bits_add(uint64_t *bits, int from, int to)
 {
     int bit;
 
     for (bit = from - STATUS_MIN; bit <= to - STATUS_MIN; bit++)
-        set->bits[bit / 64] |= UINT64_C(1) << (bit % 64);
+        bits[bit / 64] |= UINT64_C(1) << (bit % 64);
+}
+
+static void add_number(once__statuses *set, int status)
+{
+    bits_add(set->bits, status, status);
+    bits_add(set->numbers, status, status);
+}
+
+/* "404", or -1. */
+static int number_of(once_bytes word)
+{
+    const char *s = word.data;
+
+    if (word.size != 3 || s[0] < '2' || s[0] > '5' || s[1] < '0' ||
+        s[1] > '9' || s[2] < '0' || s[2] > '9')
+        return -1;
+    return (s[0] - '0') * 100 + (s[1] - '0') * 10 + (s[2] - '0');
 }
 
 int once__statuses_add(once__statuses *set, once_bytes word, once_error *err)
 {
     const char *s = word.data;
-    int status;
+    int status = number_of(word);
 
-    if (word.size != 3 || s[0] < '2' || s[0] > '5')
-        goto bad;
-    status = (s[0] - '0') * 100;
-    if (s[1] == 'x' && s[2] == 'x') {
-        set_add(set, status, status + 99);
+    if (status > 0) {
+        add_number(set, status);
         return ONCE_OK;
     }
-    if (s[1] < '0' || s[1] > '9' || s[2] < '0' || s[2] > '9')
-        goto bad;
-    status += (s[1] - '0') * 10 + (s[2] - '0');
-    set_add(set, status, status);
-    return ONCE_OK;
-bad:
+    if (word.size == 3 && s[0] >= '2' && s[0] <= '5' && s[1] == 'x' &&
+        s[2] == 'x') {
+        status = (s[0] - '0') * 100;
+        bits_add(set->bits, status, status + 99);
+        return ONCE_OK;
+    }
     return once__fail(err, ONCE_EINVAL,
                       "status: neither 200 to 599 nor 2xx to 5xx");
+}
+
+int once__statuses_add_released(once__statuses *set, once_bytes word,
+                                once_error *err)
+{
+    int status = number_of(word);
+
+    if (status < 300)
+        return once__fail(err, ONCE_EINVAL,
+                          "status: not a number from 300 to 599");
+    add_number(set, status);
+    return ONCE_OK;
 }
 
 int once__statuses_has(const once__statuses *set, int status)
@@ -62,21 +88,60 @@ int once__statuses_has(const once__statuses *set, int status)
 /* 200 to 599 are bits 100 to 499. Asked for each answer, hence the masks. */
 int once__statuses_all(const once__statuses *set)
 {
-    static const once__statuses all = {{
-        0,
-        UINT64_MAX << 36,
-        UINT64_MAX,
-        UINT64_MAX,
-        UINT64_MAX,
-        UINT64_MAX,
-        UINT64_MAX,
-        (UINT64_C(1) << 52) - 1,
-    }};
+    static const uint64_t all[] = {
+        0,          UINT64_MAX << 36, UINT64_MAX, UINT64_MAX,
+        UINT64_MAX, UINT64_MAX,       UINT64_MAX, (UINT64_C(1) << 52) - 1,
+    };
     size_t i = 0;
 
-    while (i < COUNT(all.bits) && (set->bits[i] & all.bits[i]) == all.bits[i])
+    while (i < COUNT(all) && (set->bits[i] & all[i]) == all[i])
         i++;
-    return i == COUNT(all.bits);
+    return i == COUNT(all);
+}
+
+/* ---- Rules ------------------------------------------------------------- */
+
+static const int declined[] = {408, 425, 429};
+
+static void final_by_default(once__statuses *set)
+{
+    bits_add(set->bits, 200, STATUS_MAX);
+}
+
+static void released_by_default(const once__statuses *final,
+                                once__statuses *set)
+{
+    size_t i;
+    int bit;
+
+    for (i = 0; i < COUNT(declined); i++) {
+        bit = declined[i] - STATUS_MIN;
+        if ((final->numbers[bit / 64] >> (bit % 64) & 1) == 0)
+            add_number(set, declined[i]);
+    }
+}
+
+int once__rules_make(const once__statuses *final,
+                     const once__statuses *released, once__rules *out)
+{
+    int bit;
+
+    memset(out, 0, sizeof(*out));
+    if (final != NULL)
+        out->final = *final;
+    else
+        final_by_default(&out->final);
+    if (released == NULL) {
+        released_by_default(&out->final, &out->released);
+        return 0;
+    }
+    out->released = *released;
+    for (bit = 0; bit <= STATUS_MAX - STATUS_MIN; bit++)
+        if ((out->final.numbers[bit / 64] & released->numbers[bit / 64]) >>
+                (bit % 64) &
+            1)
+            return bit + STATUS_MIN;
+    return 0;
 }
 
 /* ---- Verdicts ---------------------------------------------------------- */
@@ -102,7 +167,7 @@ enum {
 
 enum {
     STRANGE = 1,  /* not 100..599: no status at all, so a bad header   */
-    DECLINED = 2, /* 408, 425, 429: "I did not do it, come again"      */
+    DECLINED = 2, /* in once_release: "I did not do it, come again"    */
     GOOD = 4,     /* in once_final, or, where that is all, below 400   */
     POOR = 8,     /* not in once_final, or, where that is all, not     */
     ANY_STATUS = 15
@@ -155,22 +220,22 @@ static int word_class(once_bytes word)
     return NO_WORD;
 }
 
-static int status_class(int status, const once__statuses *final)
+static int status_class(int status, const once__rules *rules)
 {
     if (status < STATUS_MIN || status > STATUS_MAX)
         return STRANGE;
-    if (status == 408 || status == 425 || status == 429)
+    if (once__statuses_has(&rules->released, status))
         return DECLINED;
-    if (once__statuses_all(final))
+    if (once__statuses_all(&rules->final))
         return status < 400 ? GOOD : POOR;
-    return once__statuses_has(final, status) ? GOOD : POOR;
+    return once__statuses_has(&rules->final, status) ? GOOD : POOR;
 }
 
 once__verdict once__judge(int heard, int status, once_bytes word,
-                          const once__statuses *final)
+                          const once__rules *rules)
 {
     int said = word_class(word);
-    int class = status_class(status, final);
+    int class = status_class(status, rules);
     size_t i = 0;
 
     assert(heard >= ONCE__NOT_SENT && heard <= ONCE__UNSTORABLE);

@@ -279,6 +279,7 @@ static int faulty_apply(once_store *s, once_op **ops, size_t n, once_error *err)
     if (others == NULL)
         return once__fail(err, ONCE_ESTORE, "faulty: out of memory");
     sleep_ms(ms);
+    f->inner->forget_ms = s->forget_ms;
     met = meet_all(f, ops, n, others, &left);
     if (met & 1u << FAIL)
         rc = once__fail(err, ONCE_ESTORE, "faulty: failed as asked");
@@ -296,6 +297,7 @@ static int faulty_scan(once_store *s, int what, const uint8_t *after,
 {
     struct faulty *f = (struct faulty *)s;
 
+    f->inner->forget_ms = s->forget_ms;
     return f->inner->ops->scan(f->inner, what, after, max, each, user, err);
 }
 
@@ -307,6 +309,14 @@ static int faulty_tend(once_store *s, once_error *err)
                                        : f->inner->ops->tend(f->inner, err);
 }
 
+static int faulty_time(once_store *s, const once_store_time *put,
+                       once_store_time *out, once_error *err)
+{
+    const struct faulty *f = (struct faulty *)s;
+
+    return f->inner->ops->time(f->inner, put, out, err);
+}
+
 const once_store_ops once__store_faulty = {
     .size = sizeof(once_store_ops),
     .name = "faulty",
@@ -315,4 +325,5 @@ const once_store_ops once__store_faulty = {
     .apply = faulty_apply,
     .scan = faulty_scan,
     .tend = faulty_tend,
+    .time = faulty_time,
 };

@@ -14,10 +14,11 @@
  *                 frame, walk, segment, log: bytes, files, appending, flushing
  *                 shared, index: memory of all processes   keeper: sweeping
  *                 recent: what we wrote last    names: in order, for lists
- *                 check: verify and dump
+ *                 time: what was seen of it   check: verify and dump
  *
  * It refuses a folder of something else, a log that is damaged where it was
- * durable, and to go on after a flush that failed. Class A means here: an
+ * durable, to go on after a flush that failed, and to answer from a folder that
+ * was moved away or replaced meanwhile. Class A means here: an
  * acknowledged step is on the disk, as far as the disk says so; and of a
  * sector that is written again with the same first bytes, these stay.
  */
@@ -26,11 +27,13 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <time.h>
 
 #include "core/apply.h"
 #include "core/error.h"
 #include "store/arena.h"
 #include "store/journal/journal.h"
+#include "store/place.h"
 #include "store/store.h"
 #include "store/url.h"
 
@@ -51,7 +54,8 @@ struct journal {
     once_store_options options;
     struct once__journal log;
     struct once__keeper *keeper;
-    struct once__arena arena; /* bytes of answers, until the next call */
+    struct once__places places; /* the folder, and the lock in it */
+    struct once__arena arena;   /* bytes of answers, until the next call */
     struct once__names names;
     uint64_t last;   /* segment that was the last one when we looked */
     uint32_t cursor; /* page of the index where the next sweep begins */
@@ -134,6 +138,7 @@ static void journal_close(once_store *store)
         return;
     once__keeper_close(s->keeper);
     once__door_leave(&s->log);
+    once__places_clear(&s->places);
     once__arena_clear(&s->arena);
     free(s->names.names);
     free(s);
@@ -143,6 +148,7 @@ static int journal_open(const char *rest, const once_store_options *options,
                         once_error *err, once_store **out)
 {
     struct journal *s = calloc(1, sizeof(*s));
+    size_t path = strcspn(rest, "?"); /* its length */
     int code;
 
     if (s == NULL)
@@ -153,9 +159,17 @@ static int journal_open(const char *rest, const once_store_options *options,
     s->log.busy_ms = options->busy_ms;
     s->log.segment_max = SEGMENT_USUAL;
     s->log.must_exist = options->must_exist != 0;
+    s->log.event = options->event;
+    s->log.event_user = options->event_user;
     code = parse(&s->log, rest, err);
     if (code == ONCE_OK)
         code = once__door_enter(&s->log, err);
+    if (code == ONCE_OK)
+        code =
+            once__places_note(&s->places, rest, path, "", s->log.folder, err);
+    if (code == ONCE_OK)
+        code = once__places_note(&s->places, rest, path, "/lock", s->log.door,
+                                 err);
     if (code == ONCE_OK)
         code = once__keeper_open(&s->log, err, &s->keeper);
     if (code != ONCE_OK) {
@@ -173,6 +187,10 @@ static int journal_open(const char *rest, const once_store_options *options,
 struct batch {
     uint64_t now_ms;
     uint64_t wait; /* nothing is told before the log is durable up to here */
+    int changed;   /* the log has grown */
+    int locked;
+    int late;              /* no room for claims, and no time to wait for it */
+    struct timespec until; /* then it is late; 0: there was room so far    */
     once_error *err;
 };
 
@@ -290,24 +308,28 @@ static int keep(struct journal *s, struct batch *b, once_op *op,
     if (code != ONCE_OK)
         return code;
     shared->fence = fence;
+    b->changed = 1;
     wait_for(b, s->log.start + s->log.used);
     return s->log.used < WRITE_AT ? ONCE_OK
                                   : once__journal_flush(&s->log, b->err);
 }
 
-/* ONCE_OK, also if the operation itself was refused; else the batch ends. */
+/* ONCE_OK, also if the operation itself was refused; ONCE__LATER: it was not
+ * decided, for want of room; else the batch ends. */
 static int decide(struct journal *s, struct batch *b, once_op *op)
 {
     struct once__shared *shared = s->log.shared;
     const struct once__slot *slot = once__index_find(&s->log, op->name);
     uint64_t fence = shared->fence, seen = shared->forgotten;
+    uint64_t now_ms =
+        once__time_of(&s->store, op->verb == ONCE_OP_FORGET, b->now_ms);
     once_record r, before;
     int code = ONCE_OK, changed = 0;
 
     memset(&r, 0, sizeof(r));
     if (slot != NULL) {
         seen = slot->at + slot->length;
-        changed = forget_unread(slot, op, b->now_ms);
+        changed = forget_unread(slot, op, now_ms);
         if (!changed)
             code = load(s, slot, &r);
     }
@@ -317,12 +339,16 @@ static int decide(struct journal *s, struct batch *b, once_op *op)
     }
     before = r;
     if (!changed)
-        changed = once__apply(&r, op, b->now_ms, &fence);
+        changed = once__apply(&r, op, now_ms, &fence);
     if (op->rc != ONCE_IN_FLIGHT)
         wait_for(b, seen);
     code = changed ? keep(s, b, op, &r, fence) : ONCE_OK;
-    if (code == ONCE_OK)
+    if (code == ONCE_OK || (code == ONCE__LATER && !b->late))
+        return code;
+    if (code == ONCE__LATER) { /* as if it had not been asked */
+        refuse(op, ONCE_ESTORE);
         return ONCE_OK;
+    }
     if (code == ONCE_EFULL) /* maybe there is something to sweep */
         once__keeper_nudge(s->keeper);
     refuse(op, code);
@@ -330,44 +356,98 @@ static int decide(struct journal *s, struct batch *b, once_op *op)
     return code == ONCE_ESTORE ? ONCE_ESTORE : ONCE_OK;
 }
 
-/* Segments are made ahead: whenever one was begun, the keeper looks. */
+/* Segments are made ahead: whenever one was begun, or claims have taken much of
+ * what is there, the keeper looks. Where the disk is full it does that once a
+ * second, and when a claim was refused. */
 static void look_after(struct journal *s)
 {
     uint64_t last = s->log.shared->last;
 
-    if (last == s->last)
+    if (last == s->last &&
+        (s->log.shared->full || !once__segment_short(&s->log)))
         return;
     s->last = last;
     once__keeper_nudge(s->keeper);
+}
+
+static void set_until(const struct journal *s, struct timespec *until)
+{
+    (void)clock_gettime(CLOCK_MONOTONIC, until);
+    until->tv_sec += s->log.busy_ms / 1000;
+    until->tv_nsec += (long)(s->log.busy_ms % 1000) * 1000000;
+    if (until->tv_nsec >= 1000000000) {
+        until->tv_nsec -= 1000000000;
+        until->tv_sec++;
+    }
+}
+
+/*
+ * What is kept back for the next claim is being made, and everybody else may
+ * go on meanwhile. What was decided so far stays so.
+ */
+static int step_aside(struct journal *s, struct batch *b)
+{
+    int code = once__journal_flush(&s->log, b->err);
+
+    once__journal_unlock(&s->log);
+    b->locked = 0;
+    if (code != ONCE_OK)
+        return code;
+    if (b->until.tv_sec == 0)
+        set_until(s, &b->until);
+    b->late = once__keeper_await(s->keeper, &b->until) != 0;
+    code = once__journal_lock(&s->log, b->err);
+    b->locked = code == ONCE_OK;
+    b->now_ms = s->options.clock(s->options.user);
+    return code;
+}
+
+/* Decides in order. All that was written counts, also where it ends early. */
+static int decide_all(struct journal *s, struct batch *b, once_op **ops,
+                      size_t n)
+{
+    size_t i = 0;
+    int code = ONCE_OK, written;
+
+    while (i < n && code == ONCE_OK) {
+        if (i + AHEAD < n)
+            once__index_expect(&s->log, ops[i + AHEAD]->name);
+        code = decide(s, b, ops[i]);
+        if (code == ONCE__LATER)
+            code = step_aside(s, b);
+        else
+            i++;
+    }
+    if (!b->locked)
+        return code;
+    /* Also what will not be told of: the index knows it already. */
+    written = once__journal_flush(&s->log, b->err);
+    once__journal_unlock(&s->log);
+    return code == ONCE_OK ? written : code;
 }
 
 static int journal_apply(once_store *store, once_op **ops, size_t n,
                          once_error *err)
 {
     struct journal *s = (struct journal *)store;
-    struct batch b = {0, 0, err};
-    int code, written;
-    size_t i;
+    struct batch b = {.err = err};
+    int code;
 
     once__arena_reset(&s->arena);
     if (n == 0)
         return ONCE_OK;
-    code = once__journal_lock(&s->log, err);
+    code = once__places_look(&s->places, err);
+    if (code == ONCE_OK)
+        code = once__journal_lock(&s->log, err);
     if (code != ONCE_OK)
         return code;
+    b.locked = 1;
     b.now_ms = s->options.clock(s->options.user);
-    for (i = 0; i < n && code == ONCE_OK; i++) {
-        if (i + AHEAD < n)
-            once__index_expect(&s->log, ops[i + AHEAD]->name);
-        code = decide(s, &b, ops[i]);
-    }
-    /* Also what will not be told of: the index knows it already. */
-    written = once__journal_flush(&s->log, err);
-    once__journal_unlock(&s->log);
-    if (code == ONCE_OK)
-        code = written;
+    code = decide_all(s, &b, ops, n);
     if (code == ONCE_OK)
         code = once__journal_sync(&s->log, b.wait, err);
+    if (code == ONCE_OK && b.changed)
+        code = once__places_look(&s->places, err);
     look_after(s);
     return code;
 }
@@ -434,11 +514,14 @@ static int next_due(struct journal *s, int what, uint32_t pages,
                     struct once__slot *out, once_error *err)
 {
     int n, code = once__journal_lock(&s->log, err);
+    uint64_t now_ms;
 
     if (code != ONCE_OK)
         return code;
-    n = (int)once__index_due(&s->log, what, s->options.clock(s->options.user),
-                             &s->cursor, pages, out, DUE_AT_ONCE);
+    now_ms = once__time_of(&s->store, what == ONCE_SCAN_KEEP,
+                           s->options.clock(s->options.user));
+    n = (int)once__index_due(&s->log, what, now_ms, &s->cursor, pages, out,
+                             DUE_AT_ONCE);
     if (s->cursor >= s->log.shared->pages)
         s->cursor = 0;
     once__journal_unlock(&s->log);
@@ -505,6 +588,9 @@ static int journal_scan(once_store *store, int what, const uint8_t *after,
 
     if (what < ONCE_SCAN_ALL || what > ONCE_SCAN_KEEP)
         return once__fail(err, ONCE_EINVAL, "what: %d is not a scan", what);
+    code = once__places_look(&s->places, err);
+    if (code != ONCE_OK)
+        return code;
     code = what == ONCE_SCAN_ALL ? scan_all(s, after, &v, err)
                                  : scan_due(s, what, &v, err);
     return code == ONCE_OK ? v.shown : code;
@@ -518,6 +604,16 @@ static int journal_tend(once_store *store, once_error *err)
 
     once__keeper_nudge(s->keeper);
     return once__keeper_trouble(s->keeper, err);
+}
+
+static int journal_time(once_store *store, const once_store_time *put,
+                        once_store_time *out, once_error *err)
+{
+    struct journal *s = (struct journal *)store;
+    int code = once__journal_time(&s->log, put, out, err);
+
+    out->now_ms = s->options.clock(s->options.user);
+    return code;
 }
 
 static int
@@ -557,4 +653,5 @@ const once_store_ops once__store_journal = {
     .tend = journal_tend,
     .verify = journal_verify,
     .dump = journal_dump,
+    .time = journal_time,
 };

@@ -24,6 +24,7 @@
 struct memory {
     once_store base;
     once_store_options options;
+    once_store_time time; /* as it was put last */
     struct once__table table;
     struct once__blob *retired; /* freed at the next apply */
     uint64_t fence;
@@ -240,7 +241,9 @@ static int memory_apply(once_store *s, once_op **ops, size_t n, once_error *err)
     (void)err;
     memory_free_retired(m);
     for (i = 0; i < n; i++)
-        memory_apply_one(m, ops[i], now_ms);
+        memory_apply_one(
+            m, ops[i],
+            once__time_of(s, ops[i]->verb == ONCE_OP_FORGET, now_ms));
     return ONCE_OK;
 }
 
@@ -281,7 +284,8 @@ static int memory_scan(once_store *s, int what, const uint8_t *after,
                        once_error *err)
 {
     struct memory *m = (struct memory *)s;
-    uint64_t now_ms = m->options.clock(m->options.user);
+    uint64_t now_ms = once__time_of(s, what == ONCE_SCAN_KEEP,
+                                    m->options.clock(m->options.user));
     struct memory_view view = {each, user, 0};
 
     (void)err;
@@ -296,6 +300,19 @@ static int memory_scan(once_store *s, int what, const uint8_t *after,
     return view.shown;
 }
 
+static int memory_time(once_store *s, const once_store_time *put,
+                       once_store_time *out, once_error *err)
+{
+    struct memory *m = (struct memory *)s;
+
+    (void)err;
+    if (put != NULL)
+        m->time = *put;
+    *out = m->time;
+    out->now_ms = m->options.clock(m->options.user);
+    return ONCE_OK;
+}
+
 const once_store_ops once__store_memory = {
     .size = sizeof(once_store_ops),
     .name = "memory",
@@ -303,4 +320,5 @@ const once_store_ops once__store_memory = {
     .close = memory_close,
     .apply = memory_apply,
     .scan = memory_scan,
+    .time = memory_time,
 };

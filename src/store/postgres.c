@@ -13,10 +13,13 @@
  *    c: complete,
  *       claim, claim   OK                         REPLAY       REPLAY
  *
- * An operation that met somebody else's (a locked row, a row that changed in
- * the same moment) is not in the answer and is asked again, for up to lock_ms
- * while nothing moves; then it alone is answered ONCE_ESTORE, so that one name
- * does not keep the others waiting.
+ * One name does not keep the others waiting. An operation that met somebody
+ * else's (a locked row, a row that changed in the same moment) is not in the
+ * answer. A claim of a name that somebody else is inserting makes the server
+ * take back the whole call, and does not say which one it was: so the call is
+ * halved until that claim stands alone. Whoever was asked without an answer is
+ * put aside until the others have theirs, then asked again for up to lock_ms
+ * while nothing moves, and answered ONCE_ESTORE after that.
  *
  * Server time only. It works through a pooler in transaction mode: a call
  * leaves nothing behind in its session. It refuses to interpret: a call that
@@ -36,6 +39,8 @@ enum {
     CALL_BYTES = 16 << 20,   /* results that one call takes along */
     CALL_MAX = 1024,         /* operations of one call */
     SHOWN_BYTES = 256 << 20, /* long results that one batch shows */
+    WAIT_PART = 8,           /* of lock_ms: what a call waits for others; */
+    WAIT_PART_AGAIN = 64,    /* ... once one of them was in the way */
     PAGE = 4096,             /* records of one scan's call */
     STATEMENT = 192
 };
@@ -45,6 +50,7 @@ struct item {
     once_op *op;
     size_t at;
     int done;
+    int aside; /* asked without an answer: the others come first */
 };
 
 struct postgres {
@@ -53,7 +59,8 @@ struct postgres {
     struct once__pg_config config;
     struct once__pg_link link;
     struct once__pg_params params;
-    char apply_sql[STATEMENT], forget_sql[STATEMENT], body_sql[STATEMENT];
+    char apply_sql[STATEMENT], forget_sql[STATEMENT], body_sql[STATEMENT],
+        seen_sql[STATEMENT];
     struct item *items;
     once_op **call; /* operations of one call, and where they stand */
     size_t *places;
@@ -116,6 +123,8 @@ static void write_statements(struct postgres *s)
                   s->forget_sql, STATEMENT);
     once__pg_text(&s->config, "SELECT * FROM @.body_1($1,$2)", s->body_sql,
                   STATEMENT);
+    once__pg_text(&s->config, "SELECT * FROM @.seen_1($1,$2,$3,$4,$5)",
+                  s->seen_sql, STATEMENT);
 }
 
 static uint64_t deadline(const struct postgres *s)
@@ -163,12 +172,17 @@ static int postgresql_open(const char *rest, const once_store_options *options,
 
 /* ---- The time ---------------------------------------------------------- */
 
-/* The server's, unless a test has set another clock. */
-static const uint64_t *told_time(const struct postgres *s, uint64_t *now_ms)
+/* The server's, unless a test has set another clock, or it `forgets` and less
+ * was seen to pass. That is never ahead of the server's: see once_store_clock(). */
+static const uint64_t *told_time(const struct postgres *s, int forgets,
+                                 uint64_t *now_ms)
 {
-    if (s->options.clock == once__wall_clock)
+    int told = s->options.clock != once__wall_clock;
+
+    if (!told && (!forgets || s->base.forget_ms == 0))
         return NULL;
-    *now_ms = s->options.clock(s->options.user);
+    *now_ms = told ? s->options.clock(s->options.user) : UINT64_MAX;
+    *now_ms = once__time_of(&s->base, forgets, *now_ms);
     return now_ms;
 }
 
@@ -177,8 +191,11 @@ static const uint64_t *told_time(const struct postgres *s, uint64_t *now_ms)
 struct batch {
     struct postgres *s;
     size_t n;
-    size_t left; /* not answered yet */
-    int full;    /* the disk is: nothing is granted any more */
+    size_t left;   /* not answered yet */
+    size_t most;   /* operations of the next call */
+    size_t differ; /* answered so because the server did something else */
+    int full;      /* the disk is: nothing is granted any more */
+    int met;       /* somebody else was in the way */
     uint64_t until_ms;
     size_t shown; /* bytes of long results so far */
     size_t count; /* operations of the call under way */
@@ -224,7 +241,7 @@ static int sort_batch(struct batch *b, once_op **ops)
     if (!make_room(s, b->n))
         return once__fail(b->err, ONCE_ESTORE, "postgres: out of memory");
     for (i = 0; i < b->n; i++)
-        s->items[i] = (struct item){ops[i], i, 0};
+        s->items[i] = (struct item){ops[i], i, 0, 0};
     qsort(s->items, b->n, sizeof(*s->items), by_name);
     return ONCE_OK;
 }
@@ -234,19 +251,20 @@ static int same_name(const struct item *a, const struct item *b)
     return memcmp(a->op->name, b->op->name, ONCE_NAME_SIZE) == 0;
 }
 
-/* Of each name the first that is not answered yet, if it is (`forget`), or is
- * not, one of the sweep: these are asked by another function. */
+/* Of each name the first that is not answered yet and not put aside, if it is
+ * (`forget`), or is not, one of the sweep: these are asked by another function. */
 static void gather(struct batch *b, int forget)
 {
     struct postgres *s = b->s;
     size_t i, bytes = 0, size;
 
     b->count = 0;
-    for (i = 0; i < b->n && b->count < CALL_MAX; i++) {
+    for (i = 0; i < b->n && b->count < b->most; i++) {
         once_op *op = s->items[i].op;
 
-        if (s->items[i].done || (i > 0 && !s->items[i - 1].done &&
-                                 same_name(&s->items[i - 1], &s->items[i])))
+        if (s->items[i].done || s->items[i].aside ||
+            (i > 0 && !s->items[i - 1].done &&
+             same_name(&s->items[i - 1], &s->items[i])))
             continue;
         size = op->result.size;
         if ((op->verb == ONCE_OP_FORGET) != forget ||
@@ -366,11 +384,11 @@ static int settle(struct batch *b, struct item *item, struct once__pg_row *row)
     }
     if (rc != ONCE_OK || !there)
         return rc;
-    if (!decide(item->op, row))
-        return once__fail(b->err, ONCE_ESTORE,
-                          "%s: its functions do something else than this "
-                          "program: `once init` brings them up to date",
-                          b->s->link.label);
+    if (!decide(item->op, row)) {
+        b->differ++; /* nobody knows what is there now */
+        answer(b, item, ONCE_ESTORE);
+        return ONCE_OK;
+    }
     answer(b, item, item->op->rc);
     decide_line(b, item, row->now_ms);
     return ONCE_OK;
@@ -418,8 +436,10 @@ static int make_params(struct batch *b, int forget)
 {
     struct postgres *s = b->s;
     uint64_t now_ms;
-    struct once__pg_call call = {told_time(s, &now_ms), s->config.async,
-                                 !b->full, (uint32_t)s->config.lock_ms};
+    uint64_t wait_ms =
+        s->config.lock_ms / (b->met ? WAIT_PART_AGAIN : WAIT_PART);
+    struct once__pg_call call = {told_time(s, forget, &now_ms), s->config.async,
+                                 !b->full, wait_ms > 0 ? (uint32_t)wait_ms : 1};
 
     if (forget)
         return once__pg_params_forget(&s->params, &call, s->call, b->count);
@@ -446,11 +466,33 @@ static int in_the_way(const struct once__pg_link *l)
            once__pg_state(l, "55P03");
 }
 
+/* Those of the last call that have no answer wait for the others. */
+static void put_aside(struct batch *b)
+{
+    size_t i;
+
+    for (i = 0; i < b->count; i++)
+        if (!b->s->items[b->s->places[i]].done)
+            b->s->items[b->s->places[i]].aside = 1;
+}
+
+/* Somebody is in the way of one of them: which one is found by halving. */
+static void halve(struct batch *b)
+{
+    b->met = 1;
+    if (b->count > 1)
+        b->most = b->count / 2;
+    else
+        put_aside(b);
+}
+
 /* The disk is full: what takes no room is tried once more without the rest. */
 static int refused(struct batch *b)
 {
-    if (in_the_way(&b->s->link))
+    if (in_the_way(&b->s->link)) {
+        halve(b);
         return ONCE_OK;
+    }
     if (!once__pg_state(&b->s->link, "53100"))
         return once__pg_fail(&b->s->link, ONCE_ESTORE, b->err);
     if (b->full)
@@ -465,7 +507,7 @@ static int call(struct batch *b)
     struct once__pg_ask ask;
     PGresult *rows = NULL;
     enum once__pg_end end;
-    int forget = 0;
+    int forget = 0, rc;
 
     gather(b, 0);
     if (b->count == 0) {
@@ -482,34 +524,58 @@ static int call(struct batch *b)
         return refused(b);
     if (end == ONCE__PG_LOST)
         return once__pg_fail(&s->link, ONCE_ESTORE, b->err);
-    return settle_all(b, rows);
+    if (b->most < CALL_MAX)
+        b->most *= 2;
+    rc = settle_all(b, rows);
+    put_aside(b);
+    return rc;
+}
+
+/* 1: all that are left were asked, and are to be asked again one by one. */
+static int all_aside(struct batch *b)
+{
+    struct item *items = b->s->items;
+    size_t i;
+
+    for (i = 0; i < b->n; i++)
+        if (!items[i].done && !items[i].aside &&
+            (i == 0 || items[i - 1].done ||
+             !same_name(&items[i - 1], &items[i])))
+            return 0;
+    for (i = 0; i < b->n; i++)
+        items[i].aside = 0;
+    if (b->met)
+        b->most = 1;
+    return 1;
 }
 
 /* Calls until all is answered, or nothing has moved for too long. */
 static int run(struct batch *b)
 {
-    uint64_t moved_ms = once__pg_now_ms(), nap_ms = 0, now;
-    size_t left;
-    int full, rc = ONCE_OK;
+    uint64_t moved_ms = once__pg_now_ms(), nap_ms = 0, now = moved_ms;
+    size_t left, most;
+    int again, full, rc = ONCE_OK;
 
     while (rc == ONCE_OK && b->left > 0) {
+        again = all_aside(b);
+        if (now + nap_ms >= b->until_ms ||
+            (again && (b->full || now - moved_ms >= b->s->config.lock_ms))) {
+            answer_rest(b);
+            break;
+        }
+        if (again) {
+            once__pg_sleep_ms(nap_ms);
+            nap_ms = nap_ms == 0 ? 1 : nap_ms < 16 ? 2 * nap_ms : nap_ms;
+        }
         left = b->left;
+        most = b->most;
         full = b->full;
         rc = call(b);
         now = once__pg_now_ms();
-        if (b->left < left || b->full != full) {
-            moved_ms = now;
-            nap_ms = 0;
+        if (b->left == left && b->most >= most && b->full == full)
             continue;
-        }
-        if (rc != ONCE_OK)
-            break;
-        if (b->full || now - moved_ms >= b->s->config.lock_ms ||
-            now + nap_ms >= b->until_ms)
-            answer_rest(b);
-        else
-            once__pg_sleep_ms(nap_ms);
-        nap_ms = nap_ms == 0 ? 1 : nap_ms < 16 ? 2 * nap_ms : nap_ms;
+        moved_ms = now;
+        nap_ms = 0;
     }
     return rc;
 }
@@ -518,7 +584,8 @@ static int postgres_apply(once_store *store, once_op **ops, size_t n,
                           once_error *err)
 {
     struct postgres *s = (struct postgres *)store;
-    struct batch b = {.s = s, .n = n, .left = n, .err = err};
+    struct batch b = {.s = s, .n = n, .left = n, .most = CALL_MAX, .err = err};
+    int rc;
 
     forget_answers(s);
     if (n == 0)
@@ -531,7 +598,13 @@ static int postgres_apply(once_store *store, once_op **ops, size_t n,
     }
     if (sort_batch(&b, ops) != ONCE_OK)
         return ONCE_ESTORE;
-    return run(&b);
+    rc = run(&b);
+    if (rc == ONCE_OK && b.differ == n)
+        rc = once__fail(err, ONCE_ESTORE,
+                        "%s: its functions do something else than this "
+                        "program: `once init` brings them up to date",
+                        s->link.label);
+    return rc;
 }
 
 /* ---- Scanning ---------------------------------------------------------- */
@@ -626,8 +699,34 @@ static int postgres_scan(once_store *store, int what, const uint8_t *after,
             err->code = ONCE_ESTORE;
         return ONCE_ESTORE;
     }
-    return once__pg_scan(&s->link, &s->params, what, told_time(s, &now_ms),
-                         after, max, each, user, err);
+    return once__pg_scan(&s->link, &s->params, what,
+                         told_time(s, what == ONCE_SCAN_KEEP, &now_ms), after,
+                         max, each, user, err);
+}
+
+static int postgres_time(once_store *store, const once_store_time *put,
+                         once_store_time *out, once_error *err)
+{
+    struct postgres *s = (struct postgres *)store;
+    uint64_t now_ms;
+    const struct once__pg_call call = {told_time(s, 0, &now_ms),
+                                       s->config.async, 0, 0};
+    struct once__pg_ask ask;
+    PGresult *rows = NULL;
+    int rc = ONCE_OK;
+
+    if (once__pg_connect(&s->link, 0, deadline(s), err) != ONCE_OK)
+        return ONCE_ESTORE;
+    if (once__pg_params_seen(&s->params, &call, put) != ONCE_OK)
+        return once__fail(err, ONCE_ESTORE, "postgres: out of memory");
+    ask = once__pg_params_ask(&s->params, s->seen_sql);
+    if (once__pg_ask(&s->link, &ask, deadline(s), &rows) != ONCE__PG_DONE)
+        return once__pg_fail(&s->link, ONCE_ESTORE, err);
+    if (!once__pg_seen_read(rows, out))
+        rc = once__fail(err, ONCE_ESTORE, "%s: its functions are not ours",
+                        s->link.label);
+    PQclear(rows);
+    return rc;
 }
 
 /* Both schemes are in use. */
@@ -637,7 +736,7 @@ static int postgres_scan(once_store *store, int what, const uint8_t *after,
         .shared = 1, .open = opening, .close = postgres_close,                 \
         .apply = postgres_apply, .scan = postgres_scan, .init = once__pg_init, \
         .print_schema = once__pg_print_schema, .verify = once__pg_verify,      \
-        .dump = once__pg_dump                                                  \
+        .dump = once__pg_dump, .time = postgres_time                           \
     }
 
 const once_store_ops once__store_postgres =

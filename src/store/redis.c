@@ -47,8 +47,21 @@ static int redis_scan(once_store *store, int what, const uint8_t *after,
         return once__fail(err, ONCE_EINVAL, "what: %d is not a scan", what);
     once__redis_net_begin(&s->net);
     return once__redis_scan(&s->net, &s->scan,
-                            s->servers_clock ? NULL : &s->options, what, after,
-                            max, each, user, err);
+                            s->servers_clock ? NULL : &s->options, &s->base,
+                            what, after, max, each, user, err);
+}
+
+static int redis_time(once_store *store, const once_store_time *put,
+                      once_store_time *out, once_error *err)
+{
+    struct redis *s = (struct redis *)store;
+    int rc;
+
+    once__redis_net_begin(&s->net);
+    rc = once__redis_time(&s->net, put, out, err);
+    if (!s->servers_clock)
+        out->now_ms = s->options.clock(s->options.user);
+    return rc;
 }
 
 /* ---- Opening ------------------------------------------------------------------ */
@@ -132,7 +145,8 @@ static int redis_open(const once_store_ops *ops, enum once__redis_mode mode,
     s->base.ops = ops;
     s->options = *options;
     s->servers_clock = options->clock == once__wall_clock;
-    s->batch = once__redis_batch_new(&s->net, &s->options, s->servers_clock);
+    s->batch =
+        once__redis_batch_new(&s->net, &s->options, s->servers_clock, &s->base);
     if (s->batch == NULL) {
         redis_close(&s->base);
         return once__fail(err, ONCE_ENOMEM, "redis: out of memory");
@@ -281,6 +295,7 @@ static int redis_schema(const char *rest, once_line *line, void *user,
         .close = redis_close,                                                  \
         .apply = redis_apply,                                                  \
         .scan = redis_scan,                                                    \
+        .time = redis_time,                                                    \
         .print_schema = redis_schema,                                          \
         .verify = scheme_##id##_verify,                                                 \
         .dump = scheme_##id##_dump,                                                     \

@@ -12,8 +12,9 @@
  * says something about the file the connection is made anew, and nothing is
  * answered before what is in the log is durable (see connect.c).
  *
- * It refuses to run over a file that is not its own, and to replace a record
- * that does not check.
+ * It refuses to run over a file that is not its own, to replace a record that
+ * does not check, and to answer from a file that was moved away or replaced
+ * meanwhile: also a new connection must find the same one.
  */
 #include <errno.h>
 #include <fcntl.h>
@@ -27,6 +28,7 @@
 #include "core/apply.h"
 #include "core/error.h"
 #include "store/arena.h"
+#include "store/place.h"
 #include "store/sqlite/sqlite.h"
 #include "store/store.h"
 
@@ -41,7 +43,8 @@ struct sqlite {
     char *path; /* absolute: the program may change its directory */
     struct once__sqlite_link link;
     struct once__sqlite_keeper *keeper;
-    struct once__arena arena; /* bytes of answers, until the next call */
+    struct once__places places; /* the file, and its log */
+    struct once__arena arena;   /* bytes of answers, until the next call */
 };
 
 /* ---- Bytes of answers --------------------------------------------------- */
@@ -207,9 +210,37 @@ static void sqlite_close(once_store *store)
         return;
     once__sqlite_disconnect(&s->link);
     once__sqlite_keeper_close(s->keeper);
+    once__places_clear(&s->places);
     once__arena_clear(&s->arena);
     free(s->path);
     free(s);
+}
+
+/*
+ * What stands at the path, before and after it was opened. The log is there as
+ * long as a connection is, and SQLite finds it by its name, too.
+ */
+static int open_file(struct sqlite *s, const char *rest, once_error *err)
+{
+    const char *log;
+    int code =
+        once__places_note(&s->places, rest, strcspn(rest, "?"), "", -1, err);
+
+    if (code == ONCE_OK)
+        code = connect_link(s, err);
+    if (code != ONCE_OK)
+        return code;
+    log = sqlite3_filename_wal(sqlite3_db_filename(s->link.db, "main"));
+    code = once__places_note(&s->places, log, strlen(log), "", -1, err);
+    if (code == ONCE_OK)
+        code = once__sqlite_keeper_open(s->path, &s->places.place[1], err,
+                                        &s->keeper);
+    if (code == ONCE_OK && once__places_look(&s->places, err) != ONCE_OK) {
+        code = ONCE_EOPEN;
+        if (err != NULL)
+            err->code = code;
+    }
+    return code;
 }
 
 static int sqlite_open(const char *rest, const once_store_options *options,
@@ -228,9 +259,7 @@ static int sqlite_open(const char *rest, const once_store_options *options,
     if (code == ONCE_OK)
         code = create_file(s->path, s->options.must_exist != 0, err);
     if (code == ONCE_OK)
-        code = connect_link(s, err);
-    if (code == ONCE_OK)
-        code = once__sqlite_keeper_open(s->path, err, &s->keeper);
+        code = open_file(s, rest, err);
     if (code != ONCE_OK) {
         sqlite_close(&s->store);
         return code;
@@ -341,7 +370,9 @@ static int decide_from(struct sqlite *s, struct batch *b, once_op *op,
         return SQLITE_OK;
     }
     *to = *from;
-    *changed = once__apply(to, op, b->now_ms, &b->fence);
+    *changed = once__apply(
+        to, op, once__time_of(&s->store, op->verb == ONCE_OP_FORGET, b->now_ms),
+        &b->fence);
     return SQLITE_OK;
 }
 
@@ -421,12 +452,18 @@ static int write_rest(struct sqlite *s, struct batch *b)
                            : once__sqlite_run(&s->link, ONCE__SQLITE_COMMIT);
 }
 
+/* Connected, and to what was opened in the beginning. */
 static int reconnect(struct sqlite *s, once_error *err)
 {
+    if (once__places_look(&s->places, err) != ONCE_OK)
+        return ONCE_ESTORE;
     if (s->link.db != NULL)
         return ONCE_OK;
-    if (connect_link(s, err) == ONCE_OK)
-        return ONCE_OK;
+    if (connect_link(s, err) == ONCE_OK) {
+        if (once__places_look(&s->places, err) == ONCE_OK)
+            return ONCE_OK;
+        once__sqlite_disconnect(&s->link);
+    }
     if (err != NULL)
         err->code = ONCE_ESTORE;
     return ONCE_ESTORE;
@@ -448,9 +485,12 @@ static int sqlite_apply(once_store *store, once_op **ops, size_t n,
     rc = read_front(s, &b);
     if (rc != SQLITE_OK)
         return unknown(s, "reading", rc, err);
-    if (b.at < n)
-        rc = write_rest(s, &b);
-    return rc == SQLITE_OK ? ONCE_OK : unknown(s, "writing", rc, err);
+    if (b.at == n)
+        return ONCE_OK;
+    rc = write_rest(s, &b);
+    if (rc != SQLITE_OK)
+        return unknown(s, "writing", rc, err);
+    return once__places_look(&s->places, err);
 }
 
 /* ---- Scanning ---------------------------------------------------------- */
@@ -464,7 +504,8 @@ static sqlite3_stmt *scan_query(struct sqlite *s, int what,
         [ONCE_SCAN_KEEP] = ONCE__SQLITE_SCAN_KEEP,
     };
     sqlite3_stmt *q = s->link.query[queries[what]];
-    uint64_t now_ms = s->options.clock(s->options.user);
+    uint64_t now_ms = once__time_of(&s->store, what == ONCE_SCAN_KEEP,
+                                    s->options.clock(s->options.user));
 
     if (what != ONCE_SCAN_ALL)
         (void)sqlite3_bind_int64(q, 1, (sqlite3_int64)now_ms);
@@ -516,6 +557,37 @@ static int sqlite_scan(once_store *store, int what, const uint8_t *after,
     return shown;
 }
 
+/* ---- The time ---------------------------------------------------------- */
+
+static int put_time(struct sqlite *s, const once_store_time *put)
+{
+    int rc = once__sqlite_run(&s->link, ONCE__SQLITE_BEGIN_WRITE);
+
+    if (rc == SQLITE_OK)
+        rc = once__sqlite_time_put(&s->link, put);
+    return rc != SQLITE_OK ? rc
+                           : once__sqlite_run(&s->link, ONCE__SQLITE_COMMIT);
+}
+
+static int sqlite_time(once_store *store, const once_store_time *put,
+                       once_store_time *out, once_error *err)
+{
+    struct sqlite *s = (struct sqlite *)store;
+    int rc = SQLITE_OK;
+
+    if (reconnect(s, err) != ONCE_OK)
+        return ONCE_ESTORE;
+    once__sqlite_wait_start(&s->link.wait, s->options.busy_ms);
+    if (put != NULL)
+        rc = put_time(s, put);
+    if (rc == SQLITE_OK)
+        rc = once__sqlite_time(&s->link, out);
+    if (rc != SQLITE_OK)
+        return unknown(s, "the time", rc, err);
+    out->now_ms = s->options.clock(s->options.user);
+    return ONCE_OK;
+}
+
 /* The keeper works by itself; what it met is told here. */
 static int sqlite_tend(once_store *store, once_error *err)
 {
@@ -534,4 +606,5 @@ const once_store_ops once__store_sqlite = {
     .apply = sqlite_apply,
     .scan = sqlite_scan,
     .tend = sqlite_tend,
+    .time = sqlite_time,
 };

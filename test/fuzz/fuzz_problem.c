@@ -37,26 +37,30 @@ static void check_body(int problem, int status, const char *detail)
     MUST(size > 0 && size < sizeof(body));
     is_ascii(body, size);
     json = json_loadb(body, size, JSON_REJECT_DUPLICATES, NULL);
-    MUST(json != NULL && json_object_size(json) == 8);
+    MUST(json != NULL && json_object_size(json) == 9);
     MUST(strcmp(json_string_value(json_object_get(json, "code")),
                 once__problem_code(problem)) == 0);
     MUST(json_integer_value(json_object_get(json, "status")) ==
          (status != 0 ? status : once__problem_status(problem)));
     MUST(json_is_boolean(json_object_get(json, "retryable")));
     MUST(json_is_boolean(json_object_get(json, "safe_new_key")));
+    MUST(strcmp(json_string_value(
+                    json_object_get(json_object_get(json, "error"), "message")),
+                json_string_value(json_object_get(json, "detail"))) == 0);
     if (detail != NULL)
         is_beginning(json_object_get(json, "detail"), detail);
     json_decref(json);
 }
 
-static void check_verdict(struct feed *f)
+/* Rules from two lists that the fuzzer chooses; 0 if it must not be used. */
+static int make_rules(struct feed *f, once__rules *rules)
 {
-    once__statuses set;
-    once__verdict v;
+    once__statuses set, released;
     once_bytes word;
-    int heard, status, n;
+    int n, both;
 
     memset(&set, 0, sizeof(set));
+    memset(&released, 0, sizeof(released));
     for (n = feed_byte(f) % 4; n > 0; n--) {
         word = feed_bytes(f, 3);
         if (once__statuses_add(&set, word, NULL) != ONCE_OK)
@@ -64,10 +68,30 @@ static void check_verdict(struct feed *f)
         MUST(word.size == 3 && ((const char *)word.data)[0] >= '2' &&
              ((const char *)word.data)[0] <= '5');
     }
+    for (n = feed_byte(f) % 4; n > 0; n--) {
+        word = feed_bytes(f, 3);
+        if (once__statuses_add_released(&released, word, NULL) == ONCE_OK)
+            MUST(((const char *)word.data)[0] >= '3');
+    }
+    both = once__rules_make(&set, &released, rules);
+    MUST(both == 0 || (once__statuses_has(&set, both) &&
+                       once__statuses_has(&released, both)));
+    return both == 0;
+}
+
+static void check_verdict(struct feed *f)
+{
+    once__rules rules;
+    once__verdict v;
+    once_bytes word;
+    int heard, status;
+
+    if (!make_rules(f, &rules))
+        return;
     heard = feed_byte(f) % 4;
     status = (int)feed_number(f, 2);
     word = feed_bytes(f, feed_byte(f) % 16);
-    v = once__judge(heard, status, word, &set);
+    v = once__judge(heard, status, word, &rules);
     MUST(v.deed >= ONCE__DO_COMPLETE && v.deed <= ONCE__DO_GIVE_UP);
     if (v.deed == ONCE__DO_COMPLETE || v.deed == ONCE__DO_MARK)
         MUST(v.kind == ONCE_SUCCESS || v.kind == ONCE_FAILURE);

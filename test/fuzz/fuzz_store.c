@@ -44,7 +44,8 @@ static uint64_t world_clock(void *user)
 static struct world *world_open(void)
 {
     static struct world w;
-    const once_store_options options = {sizeof(options), world_clock, &w, 0, 0};
+    const once_store_options options = {
+        sizeof(options), world_clock, &w, 0, 0, NULL, NULL};
     const char *folder = getenv("ONCE_FUZZ_DIR");
     char url[300];
 

@@ -37,6 +37,8 @@ def pytest_sessionstart(session):
     if not gateway.PLAIN and not os.path.exists(gateway.MODULE):
         pytest.exit("no module at %s: build it, or set ONCE_MODULE"
                     % gateway.MODULE, 77)
+    if gateway.LEVEL == "debug" and not gateway.debugging():
+        pytest.exit("%s was not built --with-debug" % gateway.NGINX, 77)
 
 
 @pytest.fixture(scope="module", params=["sqlite", "memory"])
@@ -44,7 +46,8 @@ def site(request, tmp_path_factory):
     """sqlite: with two workers, memory: with one."""
     module = request.module
     it = gateway.Site(tmp_path_factory.mktemp("site"), module.SERVER,
-                      request.param, getattr(module, "HTTP", ""))
+                      request.param, getattr(module, "HTTP", ""),
+                      backends=getattr(module, "BACKENDS", ()))
     try:
         yield it.start()
     finally:

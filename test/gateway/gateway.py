@@ -25,6 +25,8 @@ Environment:
                   guarded from inside (test/guard/server.c). It gets the same
                   directives, in a file of its own; what is a matter of nginx
                   and not of the contract is marked nginx_only and skipped.
+  ONCE_LOG_LEVEL  of nginx's error log, default info; debug needs an nginx that
+                  was built --with-debug, as Debian's is
   ONCE_GUARDED    that server, default test/guarded_server in ONCE_BUILD
   ONCE_GUARDED_THREADS
                   connection: it has a thread for each connection
@@ -53,6 +55,7 @@ MODULE = os.path.abspath(
 NGINX = shutil.which(os.environ.get("ONCE_NGINX_BIN", "nginx"))
 PLAIN = os.environ.get("ONCE_PLAIN") == "1"
 TARGET = os.environ.get("ONCE_TARGET", "nginx")
+LEVEL = os.environ.get("ONCE_LOG_LEVEL", "info")
 BUILD = pathlib.Path(os.environ.get("ONCE_BUILD", ROOT / "build"))
 THREADED = os.environ.get("ONCE_GUARDED_THREADS") == "connection"
 GUARDED = os.path.abspath(
@@ -364,23 +367,27 @@ class Upstream:
             # A TLS greeting: without this both sides would wait for ever.
             if conn.sock.recv(1, socket.MSG_PEEK) == b"\x16":
                 return
-            reader = Reader(conn.sock)
-            while conn.open:
-                raw = reader.head()
-                if raw is None:
-                    break
-                request = Request(raw, b"")
-                request.body = reader.body(request)
+            for request in self._requests(conn):
                 self._script(request)(conn, request)
-                if request.version == "HTTP/1.0" or \
-                        request.get("Connection") == "close":
-                    break
         except (EOFError, OSError, ValueError, UnicodeDecodeError):
             pass  # The gateway went away in the middle: not a request.
         except Exception as error:  # pylint: disable=broad-except
             self.errors.append(repr(error))
         finally:
             conn.close()
+
+    def _requests(self, conn):
+        reader = Reader(conn.sock)
+        while conn.open:
+            raw = reader.head()
+            if raw is None:
+                return
+            request = Request(raw, b"")
+            request.body = reader.body(request)
+            yield request
+            if request.version == "HTTP/1.0" or \
+                    request.get("Connection") == "close":
+                return
 
     def _script(self, request):
         found = re.search(r"/(c\d+)(?=[/.]|$)", request.path)
@@ -507,7 +514,7 @@ user root;
 worker_processes %(workers)d;
 pid nginx.pid;
 lock_file nginx.lock;
-error_log error.log info;
+error_log error.log %(level)s;
 %(main)s
 events { worker_connections 1024; }
 http {
@@ -534,16 +541,29 @@ http {
 }
 """
 
+
+def debugging():
+    """Whether this nginx knows debug lines."""
+    if NGINX is None:
+        return False
+    out = subprocess.run([NGINX, "-V"], capture_output=True, check=False,
+                         timeout=PATIENCE)
+    return b"--with-debug" in out.stderr
+
+
 # Lines of an error log that no test may leave behind unless it says so.
 ALARMS = re.compile(
     r"\[alert\]|\[emerg\]|exited on signal|AddressSanitizer|LeakSanitizer|"
     r"ThreadSanitizer|runtime error:|Assertion|open socket #")
 
 
-def free_port():
-    with socket.socket() as s:
-        s.bind(("127.0.0.1", 0))
-        return s.getsockname()[1]
+def free_ports(n):
+    """Ports of this moment, no two the same."""
+    with contextlib.ExitStack() as stack:
+        sockets = [stack.enter_context(socket.socket()) for _ in range(n)]
+        for s in sockets:
+            s.bind(("127.0.0.1", 0))
+        return [s.getsockname()[1] for s in sockets]
 
 
 def guarded(prefix, more="", scope="off", target="http://origin", once="main"):
@@ -561,13 +581,14 @@ class Gateway:
     """An nginx in a folder of its own."""
 
     def __init__(self, folder, origin, server="", http="", main="", workers=1,
-                 daemon=False, allow=()):
+                 daemon=False, allow=(), level=LEVEL):
         self.folder = pathlib.Path(folder)
         self.origin = origin
         self.texts = {"server": server, "http": http, "main": main}
         self.workers = workers
         self.daemon = daemon
         self.allow = list(allow)
+        self.level = level
         self.port = self.h2 = 0
         self.process = None
 
@@ -577,7 +598,8 @@ class Gateway:
         listen = "reuseport" if self.workers > 1 else ""
         text = CONF % dict(
             self.texts, load="load_module %s;" % MODULE, workers=self.workers,
-            origin=self.origin, port=self.port, h2=self.h2, listen=listen)
+            origin=self.origin, port=self.port, h2=self.h2, listen=listen,
+            level=self.level)
         if PLAIN:
             text = re.sub(r"(?m)^\s*load_module .*$", "", text)
             text = re.sub(r"(?<![\w$])once(_\w+)?(\s[^;{}]*)?;", "", text)
@@ -593,7 +615,7 @@ class Gateway:
     def check(self):
         """nginx -t. Returns (exit status, everything it said)."""
         if not self.port:
-            self.port, self.h2 = free_port(), free_port()
+            self.port, self.h2 = free_ports(2)
         self.render()
         out = subprocess.run(self.command("-t"), capture_output=True,
                              check=False, timeout=PATIENCE)
@@ -610,7 +632,7 @@ class Gateway:
     def _start(self):
         """False if somebody else was quicker to take the port."""
         if not self.port:
-            self.port, self.h2 = free_port(), free_port()
+            self.port, self.h2 = free_ports(2)
         self.render()
         with open(self.folder / "stderr.log", "ab") as err:
             # pylint: disable=consider-using-with
@@ -736,6 +758,10 @@ class Gateway:
         assert not bad, "the error log has:\n" + "\n".join(bad[:20])
         for name in ("stderr.log", "error.log", "access.log"):
             lines = [x for x in self.log(name).splitlines() if MARK in x]
+            if self.level == "debug" and name == "error.log":
+                # There nginx itself writes down whole requests.
+                lines = [x for x in lines if ": *" in x
+                         and "[debug]" not in x]
             assert not lines, "a secret is in %s: %s" % (name, lines[:3])
 
 
@@ -895,12 +921,15 @@ class Site:
     """Upstream, gateway and store together."""
 
     def __init__(self, folder, server, store="sqlite", http="", main="",
-                 workers=None, lines="", upstreams=1, listen=True, **more):
+                 workers=None, lines="", upstreams=1, listen=True,
+                 backends=(), **more):
         self.folder = pathlib.Path(folder)
         self.db = self.folder / "store.db"
         # Without `listen` the last one refuses until its listen() is called.
         self.upstreams = [Upstream(listen or i + 1 < upstreams)
                           for i in range(upstreams)]
+        # Those of other protocols follow (backends.py).
+        self.upstreams += [kind() for kind in backends]
         self.upstream = self.upstreams[0]
         self.store = store
         if workers is None:
@@ -1005,18 +1034,24 @@ Rule = collections.namedtuple(
 
 # http.md section 2. None: the page does not say.
 PROBLEMS = {
-    "key-missing": Rule(400, "Idempotency-Key is missing", None, None, False,
+    "key-missing": Rule(400, "Idempotency-Key is missing", False, True, False,
                         "invalid"),
-    "key-invalid": Rule(400, None, None, None, False, "invalid"),
-    "scope-missing": Rule(401, None, None, None, False, "invalid"),
-    "key-reused": Rule(422, "Idempotency-Key is already used", False, None,
+    "key-invalid": Rule(400, None, False, True, False, "invalid"),
+    "scope-missing": Rule(401, None, False, False, False, "invalid"),
+    "key-reused": Rule(422, "Idempotency-Key is already used", False, False,
                        False, "mismatch"),
     "in-flight": Rule(409, "A request is outstanding for this Idempotency-Key",
                       True, False, True, "in_flight"),
-    "outcome-unknown": Rule(409, None, None, False, False, "indeterminate"),
-    "response-unavailable": Rule(409, None, None, False, False, None),
-    "store-unavailable": Rule(503, None, True, None, True, "unavailable"),
+    "outcome-unknown": Rule(409, None, True, False, False, "indeterminate"),
+    "response-unavailable": Rule(409, None, False, False, False, None),
+    "store-unavailable": Rule(503, None, True, False, True, "unavailable"),
 }
+
+# What SDKs of the Stripe family make their exceptions of.
+ERRORS = {"key-missing": "invalid_request_error",
+          "key-invalid": "invalid_request_error",
+          "scope-missing": "authentication_error",
+          "key-reused": "idempotency_error"}
 
 
 def is_problem(response, code, status=None):
@@ -1034,6 +1069,8 @@ def is_problem(response, code, status=None):
     assert isinstance(body["retryable"], bool)
     assert isinstance(body["safe_new_key"], bool)
     assert isinstance(body["state"], str) and body["state"]
+    assert body["error"] == {"type": ERRORS.get(code, "api_error"),
+                             "code": code, "message": body["detail"]}
     assert response.get("Cache-Control") == "no-store"
     assert response.get("Idempotent-Replayed") is None
     assert MARK.encode() not in response.body

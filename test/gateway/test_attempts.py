@@ -172,11 +172,13 @@ BROKEN = {
 BROKEN["a_body_cut_by_a_reset"].go.set()
 
 
-@pytest.mark.parametrize("what", BROKEN.values(), ids=BROKEN.keys())
-@pytest.mark.parametrize("where", ["/pay/", "/unbuffered/"])
+# Chunks that come unbuffered are a stream: test_capture.py.
+@pytest.mark.parametrize("where, what", [
+    (where, what) for where in ("/pay/", "/unbuffered/") for what in BROKEN
+    if where == "/pay/" or "chunk" not in what])
 def test_a_request_without_a_whole_answer_is_of_unknown_outcome(
         site, where, what):
-    c = site.case(where, what, Answer(201, b"a second execution\n"))
+    c = site.case(where, BROKEN[what], Answer(201, b"a second execution\n"))
     body = is_problem(c.post(), "outcome-unknown", 502)
     assert body["safe_new_key"] is False
     for _ in range(3):

@@ -325,7 +325,7 @@ def test_quit_with_a_claim_under_way_gets_its_answer(make):
 
 
 def test_a_waiter_does_not_keep_a_worker_from_quitting(make):
-    site = pay(make, "once_in_flight wait=1h;")
+    site = pay(make, "once_in_flight wait=10m;")
     hold = Hold()
     c = site.case("/pay/", hold, SECOND)
     with c.start() as owner:

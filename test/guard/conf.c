@@ -235,6 +235,14 @@ static int location_key(void *user, const once_http_request *r, char *out,
     return conf_expand(l->key, r, out, max);
 }
 
+static int location_fingerprint(void *user, const once_http_request *r,
+                                char *out, size_t max)
+{
+    const struct location *l = user;
+
+    return conf_expand(l->fingerprint, r, out, max);
+}
+
 /* All words but the first, with spaces between them. */
 static int join(char out[TEXT_MAX], char *const *words, size_t n)
 {
@@ -260,6 +268,7 @@ enum kind {
     ONCE,
     SCOPE,
     KEY,
+    FINGERPRINT,
     IN_FLIGHT,
     LOST,
     FAILURE,
@@ -287,6 +296,8 @@ static const struct directive {
     { "once_methods",          WORDS,        AT(methods),         2 },
     { "once_in_flight",        IN_FLIGHT,    AT(in_flight_ms),    0 },
     { "once_final",            WORDS,        AT(final),           3 },
+    { "once_fingerprint",      FINGERPRINT,  AT(fingerprint),     7 },
+    { "once_release",          WORDS,        AT(release),         6 },
     { "once_lost",             LOST,         AT(lost),            0 },
     { "once_two_phase",        FLAG,         AT(two_phase),       0 },
     { "once_store_failure",    FAILURE,      AT(store_failure),   0 },
@@ -420,6 +431,23 @@ static int set_key(struct location *l, const char *value)
     return copy(l->key, sizeof(l->key), value);
 }
 
+/* One text with a variable is computed; anything else are words. */
+static int set_fingerprint(struct location *l, const struct directive *d,
+                           char *const *words, size_t n)
+{
+    size_t i;
+
+    if (n == 2 && strchr(words[1], '$') != NULL) {
+        l->guard.fingerprint_of = location_fingerprint;
+        return check_template("once_fingerprint", words[1]) &&
+               copy(l->fingerprint, sizeof(l->fingerprint), words[1]);
+    }
+    for (i = 1; i < n; i++)
+        if (strchr(words[i], '$') != NULL)
+            return emerg("%s: a variable stands alone", words[0]);
+    return set_words(l, d, words, n);
+}
+
 static int set_store(struct conf *c, struct location *l, const char *name)
 {
     size_t i;
@@ -454,6 +482,8 @@ static int set(struct conf *c, struct location *l, const struct directive *d,
         return set_scope(l, value);
     case KEY:
         return set_key(l, value);
+    case FINGERPRINT:
+        return set_fingerprint(l, d, words, n);
     case IN_FLIGHT:
         return set_in_flight(l, d, value);
     case PASS:

@@ -29,6 +29,7 @@ struct location {
     once_guard_options guard;
     char words[16][TEXT_MAX]; /* what texts of `guard` point to      */
     char scope[TEXT_MAX], key[TEXT_MAX]; /* "$http_x_a/$http_x_b"    */
+    char fingerprint[TEXT_MAX];          /* likewise                */
     struct sockaddr_in origin;
     uint64_t read_timeout_ms;
     int users; /* 1: basic authentication                         */

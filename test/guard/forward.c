@@ -269,7 +269,8 @@ static int is_stream(const struct forward *f)
 {
     const char *type = find(f, "Content-Type");
 
-    return type != NULL && strncasecmp(type, "text/event-stream", 17) == 0;
+    return type != NULL && (strncasecmp(type, "text/event-stream", 17) == 0 ||
+                            strncasecmp(type, "application/x-ndjson", 20) == 0);
 }
 
 static int exchange(struct forward *f, int no_body)

@@ -515,8 +515,11 @@ static void print_refusal(const struct location *l, const char *text)
     static const char *const members[][2] = {
         {"scope", "once_scope"},
         {"lease_ms", "once_lease"},
+        {"in_flight_ms", "once_in_flight"},
         {"ttl_ms", "once_ttl"},
         {"final", "once_final"},
+        {"release", "once_release"},
+        {"fingerprint", "once_fingerprint"},
         {"methods", "once_methods"},
         {"max_response", "once_max_response"},
         {"store_failure", "once_store_failure"},

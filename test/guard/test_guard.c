@@ -251,10 +251,19 @@ static void each_refusal_names_its_member(void)
     REFUSED("final:", o.final = "");
     REFUSED("final:", o.final = "2xx good");
     REFUSED("final:", o.final = "1xx");
+    REFUSED("fingerprint:", o.fingerprint = " ");
+    REFUSED("fingerprint:", o.fingerprint = "body head");
+    REFUSED("fingerprint:",
+            (o.fingerprint = "body", o.fingerprint_of = some_scope));
+    REFUSED("release:", o.release = "");
+    REFUSED("release:", o.release = "429 5xx");
+    REFUSED("release:", o.release = "202");
+    REFUSED("release:", (o.final = "2xx 429", o.release = "503 429"));
     REFUSED("lease_ms:", o.lease_ms = ONCE_LEASE_MIN_MS - 1);
     REFUSED("lease_ms:", o.lease_ms = ONCE_LEASE_MAX_MS + 1);
     REFUSED("ttl_ms:", o.ttl_ms = 29999);
     REFUSED("ttl_ms:", o.ttl_ms = ONCE_KEEP_MAX_MS + 1);
+    REFUSED("in_flight_ms:", o.in_flight_ms = 600001);
     REFUSED("max_response:", o.max_response = ONCE_RESULT_MAX + 1);
     REFUSED("store_failure:", o.store_failure = ONCE_STORE_BYPASS);
     REFUSED("store_failure:", o.store_failure = 2);
@@ -625,7 +634,7 @@ static void a_cancelled_waiter_is_told_to_come_again(void)
     struct asked owner, waiter;
     struct world w;
 
-    o.in_flight_ms = 3600000;
+    o.in_flight_ms = 600000;
     begin_with(&w, "memory:", &o);
     asked_init(&owner);
     asked_init(&waiter);

@@ -2,9 +2,10 @@
 /*
  * clockshim.c - moves the wall clock of one process tree, for LD_PRELOAD.
  *
- * ONCE_CLOCKSHIM names a file with one int64_t: how many milliseconds the wall
- * clock is ahead. Every process that has mapped it sees a change at once, also
- * those that were forked. Clocks that cannot be set are left alone.
+ * ONCE_CLOCKSHIM names a file with one or two int64_t: how many milliseconds the
+ * wall clock is ahead, and CLOCK_BOOTTIME: both, and time has passed; the first
+ * alone, and the clock was set. Every process that has mapped it sees a change
+ * at once, also those that were forked. Other clocks are left alone.
  */
 #include <dlfcn.h>
 #include <fcntl.h>
@@ -21,9 +22,9 @@ __attribute__((constructor)) static void start(void)
 {
     const char *path = getenv("ONCE_CLOCKSHIM");
     int fd = path == NULL ? -1 : open(path, O_RDONLY | O_CLOEXEC);
-    void *map =
-        fd < 0 ? MAP_FAILED
-               : mmap(NULL, sizeof(*ahead_ms), PROT_READ, MAP_SHARED, fd, 0);
+    void *map = fd < 0 ? MAP_FAILED
+                       : mmap(NULL, 2 * sizeof(*ahead_ms), PROT_READ,
+                              MAP_SHARED, fd, 0);
 
     if (map == MAP_FAILED)
         abort(); /* without a clock to move the test would prove nothing */
@@ -35,15 +36,18 @@ __attribute__((visibility("default"))) int clock_gettime(clockid_t id,
                                                          struct timespec *t)
 {
     int (*real)(clockid_t, struct timespec *);
-    int64_t ms = ahead_ms == NULL ? 0 : *ahead_ms;
+    int64_t ms = 0;
     int rc;
+
+    if (ahead_ms != NULL && id == CLOCK_REALTIME)
+        ms = ahead_ms[0];
+    if (ahead_ms != NULL && id == CLOCK_BOOTTIME)
+        ms = ahead_ms[1]; /* behind the end of a short file: 0 */
 
     *(void **)&real = dlsym(RTLD_NEXT, "clock_gettime");
     rc = real(id, t);
-    if (rc != 0 || id != CLOCK_REALTIME)
-        return rc;
-    t->tv_sec += ms / 1000;
-    return 0;
+    t->tv_sec += rc == 0 ? ms / 1000 : 0;
+    return rc;
 }
 
 __attribute__((visibility("default"))) int gettimeofday(struct timeval *t,

@@ -38,6 +38,7 @@ import subprocess
 import sys
 import time
 import traceback
+import types
 
 HERE = pathlib.Path(__file__).resolve().parent
 sys.path.insert(0, str(HERE.parent / "lib"))
@@ -112,7 +113,8 @@ class Traffic:
                 self.program("run", self.shared.path, self.urls[n],
                              self.folder / ("log%d" % self.born),
                              self.run.callers),
-                stdin=subprocess.DEVNULL, stdout=stderr, stderr=stderr)
+                stdin=subprocess.DEVNULL, stdout=stderr, stderr=stderr,
+                env=dict(os.environ, **self.run.environment))
 
     def start_all(self):
         for n in range(len(self.urls)):
@@ -183,6 +185,8 @@ class Run:
         self.home = servers.Space()          # from where the store is judged
         self.places = [self.home, self.home]  # where the processes are
         self.callers = CALLERS  # of one process
+        self.environment = {}   # of those processes
+        self.moves_clock = False
         self.proxy = None
         self.hits = 0      # what faults did, beyond what the proxy counts
         self.played = 0
@@ -221,6 +225,9 @@ class Run:
             return self.store.kind(self)
         if self.store.kind is None:
             name = "db" if self.store.name == "sqlite" else "journal"
+            if self.moves_clock:
+                self.world.clock(types.SimpleNamespace(
+                    name="traffic", environment=self.environment))
             return "%s:%s" % (self.store.name, self.folder / name)
         return self.world.build(self.store.kind, self.store.clock)
 
@@ -306,8 +313,8 @@ def wanted(args):
 
 def number_of(what, args):
     """How often a fault is played: those on the wire cost little."""
-    dear = what in ("promote", "lagging", "split", "failover") or \
-        what.startswith(("cancelled", "terminated"))
+    dear = what in ("lagging", "split", "failover") or \
+        what.startswith(("promote", "cancelled", "terminated"))
     if args.faults:
         return min(args.faults, 2) if args.short and dear else args.faults
     cheap = what in ("cut-answer", "cut-question", "reset", "clock",
@@ -323,6 +330,7 @@ def play(args, name, what):
     sums = None
     try:
         run.callers = FAULTS[what][2]
+        run.moves_clock = what.startswith("clock")
         run.open()
         run.play(what, number_of(what, args))
         sums = run.judge()

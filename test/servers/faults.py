@@ -74,6 +74,24 @@ def pause(run):
     server.resume()
 
 
+@fault("config-set", "redis")
+def config_set(run):
+    """CONFIG SET maxmemory-policy while it runs: the server is refused, and
+    nothing is answered until it keeps its keys again."""
+    server = victim(run)
+    server.ask("CONFIG", "SET", "maxmemory-policy",
+               run.rng.choice(["allkeys-random", "allkeys-lru",
+                               "volatile-ttl"]))
+    time.sleep(2.5)  # a second is believed, and a batch may be under way
+    before = run.traffic.shared["answered"]
+    time.sleep(1)
+    after = run.traffic.shared["answered"]
+    server.ask("CONFIG", "SET", "maxmemory-policy", "noeviction")
+    run.hits += 1
+    if after != before:
+        raise RuntimeError("a server that would drop keys was asked on")
+
+
 @fault("clock", "postgres", "redis")
 def clock(run):
     """The server's clock jumps: a minute, an hour, there and back."""
@@ -81,6 +99,23 @@ def clock(run):
         [0, 60000, -60000, 3600000, -3600000]))
     run.hits += 1
     run.nap(0, 0.3)
+
+
+HOUR = 3600000
+
+
+@fault("clock-beyond", "postgres", "redis", *LOCAL)
+def clock_beyond(run):
+    """The clock that decides jumps beyond the retention, there and back, and
+    who starts then has not seen the jump. (A day is kept. Redis's own TTL is
+    three of them, so no two moments are more than two days apart.)"""
+    hours = run.rng.choice([0, 25, -20] if run.store.name == "redis" else
+                           [0, 25, -25, 60, -60, 1000])
+    run.world.step(run.store.kind or "traffic", hours * HOUR)
+    if run.rng.randrange(2):
+        run.traffic.kill(run.rng.randrange(2))
+    run.hits += 1
+    run.nap(0.4, 1.2)  # the reaper's period is 0.3 s
 
 
 @fault("client-kill", *LOCAL, *SERVERS, "redis-cluster")
@@ -261,6 +296,18 @@ def promote(run):
     change_primary(run, lambda old, new: old.kill())
 
 
+@fault("promote-ahead", "postgres-standby")
+def promote_ahead(run):
+    """The same, and the clock of the new primary's host is ahead of all that
+    was before by more than the retention."""
+    def before(old, new):
+        run.ahead = getattr(run, "ahead", 0) + 25 * HOUR
+        run.world.step(new.name, run.ahead)
+        old.kill()
+    change_primary(run, before)
+    run.nap(1, 2)
+
+
 def unheard(function):
     """
     The standby is down; the primary's sessions that wait for it are
@@ -380,5 +427,6 @@ def split(run):
 def storm(run):
     """Any of the others, whatever comes."""
     names = [n for n, (_, stores, _) in FAULTS.items()
-             if run.store.name in stores and n not in ("storm", "silence")]
+             if run.store.name in stores and
+             n not in ("storm", "silence", "clock-beyond")]
     FAULTS[run.rng.choice(names)][0](run)

@@ -84,7 +84,7 @@ STORES = {s.name: s for s in [
     Store("journal"),
     Store("postgres", "postgres", "postgres", clock=True),
     Store("pgbouncer", "pgbouncer", "pgbouncer"),
-    Store("postgres-standby", "postgres-standby"),
+    Store("postgres-standby", "postgres-standby", clock=True),
     Store("postgres-async", "postgres-standby-async", class_a=False),
     # As long as it is one server that flushes before it answers, nothing that
     # was acknowledged may be missing: judged like class A.

@@ -207,7 +207,6 @@ static void recorded(struct world *w, int name, const once_record *r)
     o->period = g->period;
     g->recorded = final;
     g->completed_ms = w->now;
-    g->completed_off = w->clock_off;
 }
 
 void check_told(struct world *w, const struct call *c, const uint8_t *bytes)
@@ -389,25 +388,17 @@ static void check_reap(struct world *w, int name, const once_op *op,
         was->state == ONCE_CLAIMED ? SEEN_REAPED_CLAIM : SEEN_REAPED_DISPATCH);
 }
 
-/* Retention: an error of the clock that was there when the engine was opened
- * is the operator's; one that came while it ran must have stopped it. */
-static void check_kept(struct world *w, int name, const struct batch *b)
+/* Retention, whatever the clock shows, whoever has started when. */
+static void check_kept(struct world *w, int name)
 {
-    const struct ghost *g = &w->ghosts[name];
-    const struct gateway *from = &w->gateways[b->gateway < 0 ? 0 : b->gateway];
-    int64_t ahead = from->clock_off - g->completed_off;
-    uint64_t kept = w->now - g->completed_ms;
+    uint64_t kept = w->now - w->ghosts[name].completed_ms;
 
-    if (b->clock_off != w->clock_off || b->life != from->life)
-        return;
-    if (ahead > 0)
-        kept += (uint64_t)ahead;
     if (kept + SLACK_MS < w->swarm.keep_ms)
         violated(w, "L4", name, "a result was forgotten before its time");
 }
 
-static void check_forget(struct world *w, int name, const struct batch *b,
-                         const once_op *op, const once_record *was)
+static void check_forget(struct world *w, int name, const once_op *op,
+                         const once_record *was)
 {
     struct ghost *g = &w->ghosts[name];
 
@@ -416,7 +407,7 @@ static void check_forget(struct world *w, int name, const struct batch *b,
     if (live(was))
         violated(w, "I5", name, "a live record was forgotten");
     if (was->state == ONCE_COMPLETED)
-        check_kept(w, name, b);
+        check_kept(w, name);
     saw(w, SEEN_FORGOTTEN);
     g->period++;
     g->n_open = 0;
@@ -486,9 +477,8 @@ static void trace_applied(struct world *w, int name, const struct batch *b,
               (unsigned long long)is->fence, once_text(op->rc));
 }
 
-static void check_by_verb(struct world *w, int name, const struct batch *b,
-                          const once_op *op, const once_record *was,
-                          const once_record *is)
+static void check_by_verb(struct world *w, int name, const once_op *op,
+                          const once_record *was, const once_record *is)
 {
     switch (op->verb) {
     case ONCE_OP_CLAIM:
@@ -508,7 +498,7 @@ static void check_by_verb(struct world *w, int name, const struct batch *b,
         check_reap(w, name, op, was);
         break;
     case ONCE_OP_FORGET:
-        check_forget(w, name, b, op, was);
+        check_forget(w, name, op, was);
         break;
     case ONCE_OP_RESOLVE:
     case ONCE_OP_REOPEN:
@@ -540,7 +530,7 @@ void check_applied(struct world *w, const struct batch *b, const once_op *op,
     if (was->state == ONCE_COMPLETED && is->state == ONCE_ABSENT &&
         op->verb != ONCE_OP_FORGET)
         violated(w, "I7", name, "a recorded result became absent");
-    check_by_verb(w, name, b, op, was, is);
+    check_by_verb(w, name, op, was, is);
     if (is->state == ONCE_COMPLETED && was->state != ONCE_COMPLETED)
         recorded(w, name, is);
     if (g->n_open > 0 && is->state == ONCE_ABSENT)

@@ -134,6 +134,7 @@ static void begin(struct world *w, uint64_t seed)
     w->end = w->now + FAULTS_MS;
     w->order = 0;
     w->clock_off = 0;
+    memset(&w->time, 0, sizeof(w->time));
     w->still = 0;
     w->healing = 0;
     w->n_calls = 0;
@@ -185,9 +186,9 @@ static void make_identities(struct world *w)
             abort();
     }
     for (i = 0; i < PRINTS; i++) {
-        rc = once__fingerprint_new((once_bytes){"", 0},
-                                   (once_bytes){"text/plain", 10},
-                                   (once_bytes){"", 0}, &f);
+        rc = once__fingerprint_new(
+            ONCE__COUNT_ALL, &(once__request_head){.type = {"text/plain", 10}},
+            &f);
         if (rc != ONCE_OK)
             abort();
         once__fingerprint_body(f, i == 0 ? "one" : "two", 3);

@@ -22,7 +22,7 @@
 #include <stdio.h>
 #include <ucontext.h>
 
-#include <once/once.h>
+#include <once/store.h>
 
 enum {
     GATEWAYS = 3,
@@ -174,8 +174,8 @@ struct item {
 struct batch {
     int gateway; /* -1: the operator */
     unsigned life, number;
-    int64_t clock_off; /* when it was sent */
-    int torn;          /* planted: looked, and has not written yet */
+    uint64_t forget_ms; /* once_store.forget_ms when it was sent */
+    int torn;           /* planted: looked, and has not written yet */
     unsigned n;
     struct item items[];
 };
@@ -209,13 +209,8 @@ struct gateway {
     int answered; /* what the driver's call returns */
     struct batch *answer;
     int closing, closed;
-    int64_t clock_off; /* when it was opened */
     struct block *blocks;
-    struct { /* the driver: begins like every store */
-        const struct once_store_ops *ops;
-        const char *caveat; /* none */
-        struct gateway *gateway;
-    } store;
+    once_store store; /* the driver */
 };
 
 enum call_phase { CLAIMING, SENT, SAYING, OVER };
@@ -256,12 +251,11 @@ struct ghost {
     int n_outcomes;
     int recorded; /* a final result stands in this period */
     uint64_t completed_ms;
-    int64_t completed_off; /* the clock's error then */
-    uint32_t executions;   /* in this period */
-    uint32_t highest;      /* attempt number the upstream has seen */
-    uint64_t reopened;     /* the fence that an operator reopened, or 0 */
-    uint32_t grants;       /* highest attempt number in this period */
-    int first;             /* outcome told first in this period, or -1 */
+    uint32_t executions; /* in this period */
+    uint32_t highest;    /* attempt number the upstream has seen */
+    uint64_t reopened;   /* the fence that an operator reopened, or 0 */
+    uint32_t grants;     /* highest attempt number in this period */
+    int first;           /* outcome told first in this period, or -1 */
     uint8_t deduplicated[BYTES];
     int known; /* the upstream has `deduplicated` */
 };
@@ -283,6 +277,7 @@ struct world {
     int n_events;
     struct row rows[NAMES], replica[NAMES];
     uint64_t fence, highest_fence;
+    once_store_time time; /* as a gateway has put it */
     struct gateway gateways[GATEWAYS];
     struct client clients[CLIENTS];
     struct call *calls;

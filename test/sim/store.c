@@ -14,6 +14,7 @@
 #include "core/apply.h"
 #include "core/error.h"
 #include "engine/engine.h"
+#include "store/store.h"
 
 #include "sim.h"
 
@@ -134,7 +135,7 @@ static int sim_apply(once_store *store, once_op **ops, size_t n,
     b->gateway = g->index;
     b->life = g->life;
     b->number = ++g->asked;
-    b->clock_off = w->clock_off;
+    b->forget_ms = g->store.forget_ms;
     for (i = 0; i < n; i++) {
         b->items[i].op = *ops[i];
         keep_question(&b->items[i]);
@@ -172,7 +173,9 @@ static int sim_scan(once_store *store, int what, const uint8_t *after,
     for (i = 0; i < NAMES && shown < max; i++) {
         once_record r = w->rows[i].r;
 
-        if (!w->rows[i].used || once__record_due(&r, store_clock(w)) != what)
+        if (!w->rows[i].used ||
+            once__record_due(&r, once__time_of(store, what == ONCE_SCAN_KEEP,
+                                               store_clock(w))) != what)
             continue;
         r.result.data = NULL;
         shown++;
@@ -182,19 +185,36 @@ static int sim_scan(once_store *store, int what, const uint8_t *after,
     return (int)shown;
 }
 
+static int sim_time(once_store *store, const once_store_time *put,
+                    once_store_time *out, once_error *err)
+{
+    struct gateway *g =
+        ((struct gateway *)(void *)((char *)store -
+                                    offsetof(struct gateway, store)));
+    struct world *w = g->world;
+
+    if (g->cut_till > w->now || fault(w, w->swarm.request_lost))
+        return once__fail(err, ONCE_ESTORE, "no answer in time");
+    if (put != NULL)
+        w->time = *put;
+    *out = w->time;
+    out->now_ms = store_clock(w);
+    return ONCE_OK;
+}
+
 const struct once_store_ops sim_store = {.size = sizeof(sim_store),
                                          .name = "sim",
                                          .durable = 1,
                                          .shared = 1,
                                          .apply = sim_apply,
-                                         .scan = sim_scan};
+                                         .scan = sim_scan,
+                                         .time = sim_time};
 
 void store_ask(struct world *w, const once_op *op)
 {
     struct batch *b = batch_of(1);
 
     b->gateway = -1;
-    b->clock_off = w->clock_off;
     b->items[0].op = *op;
     keep_question(&b->items[0]);
     send(w, b, fault(w, w->swarm.request_lost));
@@ -218,7 +238,12 @@ static void apply_one(struct world *w, struct batch *b, struct item *item)
         op->left_ms = 0;
         op->record = row->r;
     } else {
-        changed = once__apply(&row->r, op, store_clock(w), &w->fence);
+        const once_store sent = {.forget_ms = b->forget_ms};
+
+        changed = once__apply(
+            &row->r, op,
+            once__time_of(&sent, op->verb == ONCE_OP_FORGET, store_clock(w)),
+            &w->fence);
         keep_bytes(&row->r.result, row->bytes, BYTES);
         keep_bytes(&row->r.note, row->note, NOTE);
         op->record = row->r;

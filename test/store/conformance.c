@@ -225,7 +225,8 @@ static unsigned pick(struct world *w, unsigned n)
 
 static int world_connect(struct world *w)
 {
-    once_store_options options = {sizeof(options), world_clock, w, 0, 0};
+    once_store_options options = {
+        sizeof(options), world_clock, w, 0, 0, NULL, NULL};
     once_error err = {0, ""};
     int rc = once_store_open(w->url, &options, &err, &w->store);
 
@@ -1102,6 +1103,74 @@ static void forgetting_goes_on_behind_records_that_stay(void)
     world_close(w);
 }
 
+/* FORGET, beside the model, which has no time of its own for that. */
+static int forget_now(struct world *w, const uint8_t *name)
+{
+    once_op op, *ops[1] = {&op};
+    int rc = ONCE_ESTORE, tries;
+
+    memset(&op, 0, sizeof(op));
+    op.verb = ONCE_OP_FORGET;
+    memcpy(op.name, name, ONCE_NAME_SIZE);
+    for (tries = 0; tries < TRIES_MAX && rc != ONCE_OK; tries++)
+        rc = w->store->ops->apply(w->store, ops, 1, NULL);
+    return rc == ONCE_OK ? op.rc : rc;
+}
+
+/* The store's clock is set ahead, beyond all that is kept; nobody follows it,
+ * also who comes later, until somebody says that it is right. */
+static void clock_set_ahead(int durable)
+{
+    const uint64_t jump = UINT64_C(90000000);
+    struct world *w = world_open(1);
+    struct question q;
+    struct walk k;
+    once_clock c, late;
+
+    memset(&c, 0, sizeof(c));
+    memset(&late, 0, sizeof(late));
+    T_EQ(once_store_clock(w->store, &c, NULL), ONCE_OK);
+    T_EQ(c.now_ms, w->now_ms);
+    T_EQ(c.seen_ms, w->now_ms);
+    question(&q, &w->slots[0], ONCE_OP_CLAIM, A);
+    ask(w, &q, 1);
+    question(&q, &w->slots[0], ONCE_OP_COMPLETE, A);
+    q.op.keep_ms = jump - 600000;
+    ask(w, &q, 1);
+    make_certain(w);
+    w->now_ms += jump;
+    w->store->forget_ms = 0; /* by the store's clock alone it would be due */
+    T_EQ(scan(w, &k, ONCE_SCAN_KEEP, NULL, 10), 1);
+    T_EQ(once_store_clock(w->store, &c, NULL), ONCE_OK);
+    T_OK(c.jumped_ms > 0);
+    T_OK(c.behind_ms > jump - 600000);
+    T_EQ(scan(w, &k, ONCE_SCAN_KEEP, NULL, 10), 0);
+    T_EQ(forget_now(w, w->slots[0].name), ONCE_REFUSED);
+    if (durable)
+        world_reopen(w);
+    T_EQ(once_store_clock(w->store, &late, NULL), ONCE_OK);
+    T_OK(late.behind_ms > jump - 600000);
+    T_EQ(scan(w, &k, ONCE_SCAN_KEEP, NULL, 10), 0);
+    T_EQ(forget_now(w, w->slots[0].name), ONCE_REFUSED);
+    T_EQ(once_store_clock_accept(w->store, &late, NULL), ONCE_OK);
+    T_EQ(late.behind_ms, 0);
+    T_EQ(once_store_clock(w->store, &c, NULL), ONCE_OK); /* who was there */
+    T_EQ(c.behind_ms, 0);
+    T_EQ(scan(w, &k, ONCE_SCAN_KEEP, NULL, 10), 1);
+    T_EQ(forget_now(w, w->slots[0].name), ONCE_OK);
+    world_close(w);
+}
+
+static void what_a_clock_set_ahead_makes_due_is_kept(void)
+{
+    clock_set_ahead(0);
+}
+
+static void what_was_seen_of_the_time_survives_a_reopening(void)
+{
+    clock_set_ahead(1);
+}
+
 /* ---- Durable stores ---------------------------------------------------- */
 
 static void records_and_fences_survive_a_reopening(void)
@@ -1169,7 +1238,8 @@ static int apply_until_known(once_store *s, once_op **ops, size_t n)
 static void *contend(void *user)
 {
     struct contender *c = user;
-    once_store_options options = {sizeof(options), fixed_clock, NULL, 0, 0};
+    once_store_options options = {
+        sizeof(options), fixed_clock, NULL, 0, 0, NULL, NULL};
     once_store *s = NULL;
     once_error err = {0, ""};
     once_op op[4], *ops[4];
@@ -1278,7 +1348,8 @@ static void several_processes_share_one_store(void)
 static void what_one_handle_does_the_other_sees(void)
 {
     struct world *w = world_open(8);
-    once_store_options options = {sizeof(options), world_clock, w, 0, 0};
+    once_store_options options = {
+        sizeof(options), world_clock, w, 0, 0, NULL, NULL};
     once_store *mine = w->store, *other = NULL;
     int i, round;
 
@@ -1332,8 +1403,11 @@ static void run_all(int durable, int shared)
     T_RUN(a_note_is_kept_with_its_record);
     T_RUN(scans_show_what_is_due_in_pages_and_stop_when_told);
     T_RUN(forgetting_goes_on_behind_records_that_stay);
-    if (durable)
+    T_RUN(what_a_clock_set_ahead_makes_due_is_kept);
+    if (durable) {
         T_RUN(records_and_fences_survive_a_reopening);
+        T_RUN(what_was_seen_of_the_time_survives_a_reopening);
+    }
     if (shared) {
         T_RUN(handles_of_several_threads_share_one_store);
         T_RUN(several_processes_share_one_store);

@@ -390,8 +390,8 @@ static void faulty_url(char *out, size_t size, uint64_t seed, unsigned calls,
 /* A handle of one's own, with faults of its own; the last one looks only. */
 static void open_own(struct worker *w)
 {
-    const once_store_options options = {sizeof(options), fast_clock, NULL, 2000,
-                                        0};
+    const once_store_options options = {
+        sizeof(options), fast_clock, NULL, 2000, 0, NULL, NULL};
     once_error err = {0, ""};
     char url[1024];
 
@@ -610,8 +610,8 @@ static void own_url(char *out, size_t size, enum how how, uint64_t seed)
 
 static void place_open(struct place *p, uint64_t seed)
 {
-    const once_store_options options = {sizeof(options), fast_clock, NULL, 2000,
-                                        0};
+    const once_store_options options = {
+        sizeof(options), fast_clock, NULL, 2000, 0, NULL, NULL};
     once_engine_options engine = ONCE_ENGINE_OPTIONS_INIT;
     once_store *store = NULL;
     int rc;

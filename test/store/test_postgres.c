@@ -5,7 +5,7 @@
  *
  *    with-server KIND -- test_postgres PART
  *
- *    KIND postgres            PART alone
+ *    KIND --clock postgres    PART alone
  *    KIND pgbouncer           PART pooler
  *    KIND postgres-tls        PART tls
  *    KIND postgres-standby    PART standby
@@ -42,7 +42,7 @@ static void with(char *out, size_t size, const char *url, const char *more)
 ONCE_PRINTF(2, 3)
 static void sql(char out[64], const char *format, ...)
 {
-    char text[512];
+    char text[768];
     PGconn *conn = PQconnectdb(admin_url);
     PGresult *r;
     va_list args;
@@ -553,6 +553,75 @@ static void a_claim_under_way_elsewhere_is_waited_for_a_while(void)
     once_store_close(s);
 }
 
+/* The same in the middle of a batch: that one waits, the others go on. */
+static void a_claim_under_way_elsewhere_keeps_no_other_waiting(void)
+{
+    struct place p = made_place("");
+    once_store *s = must_open(p.url, NULL);
+    PGconn *other = PQconnectdb(admin_url);
+    once_op op[9], *ops[9];
+    char text[1024];
+    unsigned i;
+
+    (void)claimed(s, 100, 1);
+    for (i = 0; i < 9; i++) {
+        fill(&op[i], ONCE_OP_CLAIM, i, 2);
+        ops[i] = &op[i];
+    }
+    (void)snprintf(text, sizeof(text),
+                   "BEGIN; INSERT INTO %s.record SELECT 1000, lease_ms,"
+                   " keep_ms, granted_ms, attempt, version, state, kind,"
+                   " policy, doubt, token, '\\x%02x0005' || substr(name, 4),"
+                   " fingerprint, grp, note, body FROM %s.record",
+                   p.schema, op[5].name[0], p.schema);
+    PQclear(PQexec(other, text));
+    T_EQ(s->ops->apply(s, ops, 9, NULL), ONCE_OK);
+    for (i = 0; i < 9; i++)
+        T_EQ(op[i].rc, i == 5 ? ONCE_ESTORE : ONCE_OWNER);
+    T_EQ(s->ops->apply(s, ops, 9, NULL), ONCE_OK); /* asked again, likewise */
+    for (i = 0; i < 9; i++) {
+        T_EQ(op[i].rc, i == 5 ? ONCE_ESTORE : ONCE_OWNER);
+        T_EQ(op[i].record.attempt, i == 5 ? 0 : 1);
+    }
+    PQclear(PQexec(other, "COMMIT"));
+    PQfinish(other);
+    T_EQ(simple(s, ONCE_OP_CLAIM, 5, 2, 0), ONCE_IN_FLIGHT);
+    once_store_close(s);
+}
+
+/* Its functions were changed by hand, and do what this program would not. */
+static void a_row_on_which_the_server_differs_is_answered_alone(void)
+{
+    struct place p = made_place("");
+    once_store *s = must_open(p.url, NULL);
+    once_op op[3], *ops[3] = {&op[0], &op[1], &op[2]};
+    once_error err = {0, ""};
+    uint64_t fence[2] = {claimed(s, 1, 1), claimed(s, 2, 1)};
+
+    once_store_close(s);
+    sql(NULL, "ALTER FUNCTION %s.act RENAME TO act_0", p.schema);
+    sql(NULL,
+        "CREATE FUNCTION %s.act(r %s.record, v_now bigint, verb smallint,"
+        " token uuid, fence bigint, policy smallint, fingerprint bytea)"
+        " RETURNS integer LANGUAGE sql STABLE AS 'SELECT CASE WHEN"
+        " r.fence = %llu THEN 0 ELSE %s.act_0(r, v_now, verb, token, fence,"
+        " policy, fingerprint) END'",
+        p.schema, p.schema, (unsigned long long)fence[0], p.schema);
+    s = must_open(p.url, NULL);
+    fill(&op[0], ONCE_OP_RENEW, 1, 1);
+    op[0].fence = fence[0];
+    fill(&op[1], ONCE_OP_RENEW, 2, 1);
+    op[1].fence = fence[1];
+    fill(&op[2], ONCE_OP_CLAIM, 3, 1);
+    T_EQ(s->ops->apply(s, ops, 3, &err), ONCE_OK);
+    T_EQ(op[0].rc, ONCE_ESTORE);
+    T_EQ(op[1].rc, ONCE_OK);
+    T_EQ(op[2].rc, ONCE_OWNER);
+    T_EQ(s->ops->apply(s, ops, 1, &err), ONCE_ESTORE); /* then it says why */
+    T_OK(strstr(err.text, "once init") != NULL);
+    once_store_close(s);
+}
+
 enum { RACERS = 4, NAMES = 48, ROUNDS = 30 };
 
 struct race {
@@ -644,6 +713,99 @@ static void of_all_who_take_over_at_once_one_is_the_owner(void)
     pthread_barrier_destroy(&barrier);
     sql(deadlocks, "SELECT sum(deadlocks) FROM pg_stat_database");
     T_STR(deadlocks, "0");
+}
+
+/* ---- A server whose clock is set ----------------------------------------- */
+
+static void clock_event(void *user, const char *text)
+{
+    if (strstr(text, "the store's clock jumped ahead") != NULL)
+        atomic_fetch_add((atomic_int *)user, 1);
+}
+
+/* A gateway's reaper, and a server that is 25 hours ahead; a day is kept. */
+static void a_server_that_is_ahead_makes_nobody_forget(void)
+{
+    enum { KEPT = 300 };
+    struct place p = made_place("");
+    once_engine_options o = ONCE_ENGINE_OPTIONS_INIT;
+    once_store *s = must_open(p.url, NULL);
+    once_clock c = {.now_ms = 0};
+    once_engine *e = NULL;
+    once_stats stats;
+    atomic_int jumps = 0;
+    once_op op;
+    unsigned i, tries;
+
+    o.reap_ms = 20;
+    o.event = clock_event;
+    o.user = &jumps;
+    T_EQ(once_engine_open(p.url, &o, NULL, &e), ONCE_OK);
+    for (i = 0; i < KEPT; i++)
+        T_EQ(simple(s, ONCE_OP_COMPLETE, i, 1, claimed(s, i, 1)), ONCE_OK);
+    (void)claimed(s, KEPT, 1);
+    T_EQ(once_store_clock(s, &c, NULL), ONCE_OK);
+    ctl("clock postgres 90000000");
+    for (tries = 0; tries < 3000 && jumps == 0; tries++)
+        once__pg_sleep_ms(20);
+    T_EQ(jumps, 1);
+    fill(&op, ONCE_OP_SHOW, KEPT, 2); /* leases are over all the same */
+    for (tries = 0; tries < 3000 && ask(s, &op) != ONCE_UNKNOWN; tries++)
+        once__pg_sleep_ms(20);
+    T_EQ(op.rc, ONCE_UNKNOWN);
+    for (i = 0; i < KEPT; i++) /* no key is free */
+        T_EQ(simple(s, ONCE_OP_CLAIM, i, 2, 0), ONCE_REPLAY);
+    once_engine_stats(e, &stats);
+    T_EQ(stats.forgotten, 0);
+    once_engine_close(e);
+    T_EQ(once_store_clock_accept(s, &c, NULL), ONCE_OK);
+    T_EQ(simple(s, ONCE_OP_FORGET, 0, 2, 0), ONCE_OK);
+    ctl("clock postgres 0");
+    once_store_close(s);
+}
+
+static void blind_event(void *user, const char *text)
+{
+    if (strstr(text, "nothing is forgotten") != NULL &&
+        strstr(text, "once init") != NULL)
+        atomic_fetch_add((atomic_int *)user, 1);
+}
+
+/* A program that is newer than the schema works on, and says what is missing. */
+static void without_a_function_for_the_time_nothing_is_forgotten(void)
+{
+    struct place p = made_place("");
+    once_engine_options o = ONCE_ENGINE_OPTIONS_INIT;
+    once_engine *e = NULL;
+    once_stats stats;
+    atomic_int blind = 0;
+    once_op op;
+    unsigned tries;
+
+    sql(NULL, "DROP FUNCTION %s.seen_1", p.schema);
+    o.reap_ms = 20;
+    o.event = blind_event;
+    o.user = &blind;
+    T_EQ(once_engine_open(p.url, &o, NULL, &e), ONCE_OK);
+    fill(&op, ONCE_OP_CLAIM, 1, 1);
+    op.keep_ms = 0;
+    T_EQ(once_apply(e, &op, NULL), ONCE_OWNER);
+    fill(&op, ONCE_OP_RELEASE, 1, 1);
+    op.keep_ms = 0;
+    T_EQ(once_apply(e, &op, NULL), ONCE_OK);
+    for (tries = 0; tries < 3000 && blind == 0; tries++)
+        once__pg_sleep_ms(20);
+    once__pg_sleep_ms(200); /* some rounds more: it is said once */
+    T_EQ(blind, 1);
+    once_engine_stats(e, &stats);
+    T_EQ(stats.forgotten, 0);
+    T_EQ(once_store_init(p.url, NULL), ONCE_OK);
+    for (tries = 0; tries < 3000 && stats.forgotten == 0; tries++) {
+        once__pg_sleep_ms(20);
+        once_engine_stats(e, &stats);
+    }
+    T_EQ(stats.forgotten, 1);
+    once_engine_close(e);
 }
 
 /* ---- A server that goes away ------------------------------------------- */
@@ -999,6 +1161,23 @@ static void a_standby_is_refused_and_passed_over(void)
     once_store_close(s);
 }
 
+/* What a standby has only in its memory is not kept by its disk. */
+static void a_standby_that_does_not_flush_makes_class_b(void)
+{
+    struct place p = made_place("");
+    once_store *s;
+
+    sql(NULL, "ALTER ROLE once SET synchronous_commit = remote_write");
+    s = must_open(p.url, NULL);
+    T_OK(s->caveat != NULL && strstr(s->caveat, "remote_write") != NULL);
+    once_store_close(s);
+    sql(NULL, "ALTER ROLE once SET synchronous_commit = remote_apply");
+    s = must_open(p.url, NULL);
+    T_OK(s->caveat == NULL);
+    once_store_close(s);
+    sql(NULL, "ALTER ROLE once RESET synchronous_commit");
+}
+
 /* Class A: the standby is synchronous, so it has all that was acknowledged. */
 static void a_failover_loses_nothing_that_was_acknowledged(void)
 {
@@ -1100,7 +1279,11 @@ static void alone(void)
     T_RUN(a_row_that_does_not_check_is_an_error_and_stays);
     T_RUN(a_locked_row_is_answered_alone);
     T_RUN(a_claim_under_way_elsewhere_is_waited_for_a_while);
+    T_RUN(a_claim_under_way_elsewhere_keeps_no_other_waiting);
+    T_RUN(a_row_on_which_the_server_differs_is_answered_alone);
     T_RUN(of_all_who_take_over_at_once_one_is_the_owner);
+    T_RUN(a_server_that_is_ahead_makes_nobody_forget);
+    T_RUN(without_a_function_for_the_time_nothing_is_forgotten);
     T_RUN(a_gateway_needs_functions_and_no_table);
     T_RUN(a_full_disk_refuses_claims_and_nothing_else);
     T_RUN(backends_that_are_ended_lose_answers_and_nothing_else);
@@ -1134,6 +1317,7 @@ int main(int argc, char **argv)
         T_RUN(certificates_are_checked);
     } else if (strcmp(part, "standby") == 0) {
         T_RUN(a_standby_is_refused_and_passed_over);
+        T_RUN(a_standby_that_does_not_flush_makes_class_b);
         T_RUN(a_failover_loses_nothing_that_was_acknowledged);
     } else if (strcmp(part, "docs") == 0 && argc == 3) {
         page = argv[2];

@@ -41,7 +41,8 @@ static void new_path(char *out, size_t size)
 static int try_open(const char *path, uint64_t *clock, once_error *err,
                     once_store **out)
 {
-    once_store_options options = {sizeof(options), now_ms, clock, 0, 0};
+    once_store_options options = {
+        sizeof(options), now_ms, clock, 0, 0, NULL, NULL};
     char url[256];
 
     (void)snprintf(url, sizeof(url), "sqlite:%s", path);
@@ -272,7 +273,8 @@ static void what_is_not_ours_is_refused_and_left_alone(void)
 
 static void what_must_exist_is_not_created(void)
 {
-    once_store_options options = {sizeof(options), now_ms, NULL, 0, 1};
+    once_store_options options = {
+        sizeof(options), now_ms, NULL, 0, 1, NULL, NULL};
     char path[200], url[256];
     once_store *s = NULL;
 
@@ -472,7 +474,8 @@ static void a_damaged_fence_counter_grants_nothing(void)
 static void a_busy_file_is_unknown_and_reads_go_on(void)
 {
     char path[128], url[160];
-    once_store_options options = {sizeof(options), now_ms, NULL, 0, 0};
+    once_store_options options = {
+        sizeof(options), now_ms, NULL, 0, 0, NULL, NULL};
     once_store *s = NULL;
     once_error err = {0, ""};
     once_op op;

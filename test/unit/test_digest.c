@@ -119,6 +119,8 @@ static void a_name_is_shown_as_sixteen_digits(void)
 
 /* ---- Fingerprints ------------------------------------------------------- */
 
+static const once__request_head nothing;
+
 /* The body in steps of `step` bytes. */
 static void print_of(once_bytes query, once_bytes type, once_bytes encoding,
                      once_bytes body, size_t step, uint8_t out[32])
@@ -127,7 +129,9 @@ static void print_of(once_bytes query, once_bytes type, once_bytes encoding,
     once__fingerprint *f = NULL;
     size_t left = body.size, n;
 
-    T_EQ(once__fingerprint_new(query, type, encoding, &f), ONCE_OK);
+    T_EQ(once__fingerprint_new(
+             ONCE__COUNT_ALL, &(once__request_head){query, type, encoding}, &f),
+         ONCE_OK);
     for (; left > 0; left -= n, at += n) {
         n = left < step ? left : step;
         once__fingerprint_body(f, at, n);
@@ -174,7 +178,7 @@ static void an_empty_step_changes_nothing(void)
     uint8_t a[32], b[32];
 
     print_of(no, no, no, text("xy"), 2, a);
-    T_EQ(once__fingerprint_new(no, no, no, &f), ONCE_OK);
+    T_EQ(once__fingerprint_new(ONCE__COUNT_ALL, &nothing, &f), ONCE_OK);
     once__fingerprint_body(f, NULL, 0);
     once__fingerprint_body(f, "x", 1);
     once__fingerprint_body(f, NULL, 0);
@@ -232,16 +236,239 @@ static void a_name_is_never_a_fingerprint(void)
 
 static void a_fingerprint_can_be_dropped_at_any_time(void)
 {
-    const once_bytes no = {NULL, 0};
     once__fingerprint *f = NULL;
 
     once__fingerprint_free(NULL);
-    T_EQ(once__fingerprint_new(no, no, no, &f), ONCE_OK);
+    T_EQ(once__fingerprint_new(ONCE__COUNT_ALL, &nothing, &f), ONCE_OK);
     T_OK(f != NULL);
     once__fingerprint_free(f);
-    T_EQ(once__fingerprint_new(no, no, no, &f), ONCE_OK);
+    T_EQ(once__fingerprint_new(ONCE__COUNT_ALL, &nothing, &f), ONCE_OK);
     once__fingerprint_body(f, "abc", 3);
     once__fingerprint_free(f);
+}
+
+/* ---- What counts, and multipart bodies ----------------------------------- */
+
+static void printed(unsigned counts, const char *type, once_bytes body,
+                    size_t step, uint8_t out[32])
+{
+    const once__request_head head = {text("q=1"), text(type), {NULL, 0}};
+    const char *at = body.data;
+    once__fingerprint *f = NULL;
+    size_t left = body.size, n;
+
+    T_EQ(once__fingerprint_new(counts, &head, &f), ONCE_OK);
+    for (; left > 0; left -= n, at += n) {
+        n = left < step ? left : step;
+        once__fingerprint_body(f, at, n);
+    }
+    once__fingerprint_end(f, out);
+    once__fingerprint_free(f);
+}
+
+static void words_say_what_counts(void)
+{
+    static const char *const bad[] = {"", "Body", "bod", "bodyx", "all"};
+    unsigned counts = 0;
+    size_t i;
+
+    T_EQ(once__counts_add(&counts, text("body")), 1);
+    T_EQ(counts, ONCE__COUNT_BODY);
+    T_EQ(once__counts_add(&counts, text("query")), 1);
+    T_EQ(once__counts_add(&counts, text("type")), 1);
+    T_EQ(once__counts_add(&counts, text("type")), 1);
+    T_EQ(counts, ONCE__COUNT_ALL);
+    for (i = 0; i < sizeof(bad) / sizeof(bad[0]); i++)
+        T_EQ(once__counts_add(&counts, text(bad[i])), 0);
+    T_EQ(counts, ONCE__COUNT_ALL);
+}
+
+static void what_does_not_count_is_not_in_the_sum(void)
+{
+    const once__request_head head = {text("q=1"), text("a/b"), text("gzip")};
+    once__fingerprint *f = NULL;
+    uint8_t sum[32];
+
+    printed(ONCE__COUNT_BODY, "a/b", text("body"), 3, sum);
+    T_STR(hex(sum), "c9e87b77eb805823786f9932e3ba63ef"
+                    "bb279be6d3c84cd44fdbb45d83a0d9cc");
+    T_EQ(once__fingerprint_new(ONCE__COUNT_QUERY | ONCE__COUNT_TYPE, &head, &f),
+         ONCE_OK);
+    once__fingerprint_body(f, "body", 4);
+    once__fingerprint_end(f, sum);
+    once__fingerprint_free(f);
+    T_STR(hex(sum), "70fb0a8aa2ae7a30daed197711640601"
+                    "e8d77cb52b09b8d4497cc6a9edf49fb4");
+    T_EQ(once__fingerprint_of_text(text("sha-256=:x:"), sum), ONCE_OK);
+    T_STR(hex(sum), "d4461cecab6a9695b9580a07737d0fd8"
+                    "be0b44b35d340a28dd931d6fc267bf38");
+}
+
+/* The same form with the boundary of the type in `type`. */
+#define FORM(b)                                                                \
+    "--" b "\r\nA: b\r\n\r\nfive\r\n--" b "\r\n\r\n\r\n--" b "--\r\n"
+#define TYPE "multipart/form-data; boundary="
+
+static void a_boundary_does_not_count(void)
+{
+    static const struct {
+        const char *type, *body;
+    } forms[] = {
+        {TYPE "AaA; charset=utf-8", FORM("AaA")},
+        {TYPE "x; charset=utf-8", FORM("x")},
+        {TYPE "\"x\"; charset=utf-8", FORM("x")},
+        {TYPE "\"- '()+_,-./:=?\"; charset=utf-8", FORM("- '()+_,-./:=?")},
+        {TYPE "----; charset=utf-8", FORM("----")},
+    };
+    uint8_t sum[32];
+    size_t i, step;
+
+    for (i = 0; i < sizeof(forms) / sizeof(forms[0]); i++)
+        for (step = 1; step < 90; step++) {
+            printed(ONCE__COUNT_ALL, forms[i].type, text(forms[i].body), step,
+                    sum);
+            T_STR(hex(sum), "9715c3660a9c6b78662c19945a0e6fa9"
+                            "485f29f7e3d40c7fd5b398a067b67fb8");
+        }
+    printed(ONCE__COUNT_BODY, TYPE "x", text(FORM("x")), 2, sum);
+    T_STR(hex(sum), "29e350b5f3a787b65aab44555edf7c29"
+                    "f1e1fb5986441a9634a75eb8a198088f");
+    printed(ONCE__COUNT_ALL, TYPE "AaA; charset=utf-8", text("nothing"), 2,
+            sum);
+    T_STR(hex(sum), "e55c9a0649681f61ac41b0b5d553a209"
+                    "10534aedbc3519e6bd5840684ff3fcc1");
+}
+
+static void bodies_that_differ_in_more_than_delimiters_differ(void)
+{
+    static const struct {
+        const char *type, *body;
+    } forms[] = {
+        {TYPE "x", FORM("x")},
+        {TYPE "x", "\r\n" FORM("x")}, /* CR LF in front */
+        {TYPE "x", " " FORM("x")},
+        {TYPE "x", FORM("x") " "},
+        {TYPE "x", FORM("X")}, /* no delimiter at all */
+        {TYPE "y", FORM("X")}, /* nor here */
+        {TYPE "x", ""},
+        {TYPE "y", ""},
+        {TYPE "x", "--x"},
+        {TYPE "x", "\r\n--x"},
+        {TYPE "x", "--x\r\n--x"},
+        {TYPE "x", "\r\n--x--x"},
+        {TYPE "x", "--"},
+        {TYPE "x", "-"},
+        {TYPE "x", "\r"},
+        {TYPE "x", "\r\n"},
+        {TYPE "x", "\r\n--"},
+        {TYPE "x", "\r\r\n--x"},
+        {TYPE "x", "\n--x"},
+        {TYPE "x", "a\n--x"},
+        {TYPE "x", "a--x"},
+        {TYPE "x", "a\r\n--x"},
+        {TYPE "x", "a\r\n-x"},
+        {TYPE "x", "a\r\n--y"},
+        {TYPE "x", "ab\r\n--x"},
+        {TYPE "x", "a\r\n--xb"},
+        {TYPE "x;", "--x"}, /* another type */
+        {"multipart/mixed; boundary=x", "--x"},
+        {"multipart/mixed; Boundary=x", "--x"},
+        {"text/plain; boundary=x", "--x"},
+        {TYPE, "--x"},
+    };
+    enum { N = sizeof(forms) / sizeof(forms[0]) };
+    uint8_t sums[N][32], again[32];
+    int i, k;
+
+    for (i = 0; i < N; i++) {
+        printed(ONCE__COUNT_ALL, forms[i].type, text(forms[i].body), 1000,
+                sums[i]);
+        printed(ONCE__COUNT_ALL, forms[i].type, text(forms[i].body), 1, again);
+        T_MEM(sums[i], again, 32);
+        for (k = 0; k < i; k++)
+            if (!T_OK(memcmp(sums[i], sums[k], 32) != 0))
+                printf("#   %d and %d\n", i, k);
+    }
+}
+
+static void a_delimiter_that_fails_may_begin_anew(void)
+{
+    static const char *const tails[] = {
+        "\r", "\r\n", "\r\n-", "\r\n--", "\r\n--a", "\r\n--ab", "\r\r\r",
+    };
+    uint8_t a[32], b[32];
+    char one[64], two[64];
+    size_t i, step;
+
+    for (i = 0; i < sizeof(tails) / sizeof(tails[0]); i++)
+        for (step = 1; step < 12; step++) {
+            snprintf(one, sizeof(one), "%s\r\n--abc", tails[i]);
+            snprintf(two, sizeof(two), "%s\r\n--Z", tails[i]);
+            printed(ONCE__COUNT_ALL, TYPE "abc", text(one), step, a);
+            printed(ONCE__COUNT_ALL, TYPE "Z", text(two), step, b);
+            T_MEM(a, b, 32);
+        }
+}
+
+static void a_boundary_is_found_where_the_grammar_has_it(void)
+{
+    static const struct {
+        const char *type, *text, *before, *after;
+    } good[] = {
+        {"multipart/form-data; boundary=x", "x", TYPE, ""},
+        {"multipart/form-data;boundary=\"x y\";a=b", "x y",
+         "multipart/form-data;boundary=", ";a=b"},
+        {" MULTIPART/mixed ; a=\"b;boundary=c\" ; BOUNDARY=d ;e=f", "d",
+         " MULTIPART/mixed ; a=\"b;boundary=c\" ; BOUNDARY=", " ;e=f"},
+    };
+    static const char *const bad[] = {
+        "",
+        "multipart",
+        "multipart/",
+        "multipart/x",
+        "multipart/x;",
+        "multipart/x; boundary",
+        "multipart/x; boundary=",
+        "multipart/x; boundary=\"\"",
+        "multipart/x; boundary=\"a",
+        "multipart/x; boundary=\"a\\b\"",
+        "multipart/x; boundary=\"a \"",
+        "multipart/x; boundary=\"a\rb\"",
+        "multipart/x; boundary=\"a;b\"",
+        "multipart/x; boundary=a b",
+        "multipart/x; boundary=a:b",
+        "multipart/x; boundary=a, b",
+        "multipart/x; boundary=a; boundary=b",
+        "multipart/x; boundary=a; boundary=a",
+        "multipart/x; boundary=a; c",
+        "multipart/x; boundary=a; =c",
+        "multipart/x boundary=a",
+        "multiparts/x; boundary=a",
+        "text/plain; boundary=a",
+        "multipart/x; boundary=\xc3\xa9",
+        "multipart/x; boundary*=utf-8''a",
+    };
+    char type[200];
+    once__boundary b;
+    size_t i;
+
+    for (i = 0; i < sizeof(good) / sizeof(good[0]); i++) {
+        T_EQ(once__boundary_find(text(good[i].type), &b), 1);
+        T_EQ(b.text.size, strlen(good[i].text));
+        T_MEM(b.text.data, good[i].text, b.text.size);
+        T_EQ(b.before.size, strlen(good[i].before));
+        T_MEM(b.before.data, good[i].before, b.before.size);
+        T_EQ(b.after.size, strlen(good[i].after));
+        T_MEM(b.after.data, good[i].after, b.after.size);
+    }
+    for (i = 0; i < sizeof(bad) / sizeof(bad[0]); i++)
+        if (!T_OK(once__boundary_find(text(bad[i]), &b) == 0))
+            printf("#   %s\n", bad[i]);
+    for (i = 69; i <= 72; i++) {
+        snprintf(type, sizeof(type), TYPE "%0*d", (int)i, 7);
+        T_EQ(once__boundary_find(text(type), &b), i <= 70);
+    }
+    T_EQ(once__boundary_find((once_bytes){NULL, 0}, &b), 0);
 }
 
 static void a_realm_becomes_a_group_that_can_be_printed(void)
@@ -275,6 +502,12 @@ int main(void)
     T_RUN(a_body_cannot_pretend_to_be_a_frame);
     T_RUN(a_name_is_never_a_fingerprint);
     T_RUN(a_fingerprint_can_be_dropped_at_any_time);
+    T_RUN(words_say_what_counts);
+    T_RUN(what_does_not_count_is_not_in_the_sum);
+    T_RUN(a_boundary_does_not_count);
+    T_RUN(bodies_that_differ_in_more_than_delimiters_differ);
+    T_RUN(a_delimiter_that_fails_may_begin_anew);
+    T_RUN(a_boundary_is_found_where_the_grammar_has_it);
     T_RUN(a_realm_becomes_a_group_that_can_be_printed);
     return t_done();
 }

@@ -264,6 +264,22 @@ static void four_headers_are_our_own(void)
     T_OK(!once__header_internal((once_bytes){NULL, 0}));
 }
 
+static void types_of_streams(void)
+{
+    T_OK(once__type_streams(text("text/event-stream")));
+    T_OK(once__type_streams(text("Text/Event-Stream; charset=utf-8")));
+    T_OK(once__type_streams(text("text/event-stream;charset=utf-8")));
+    T_OK(once__type_streams(text("application/x-ndjson")));
+    T_OK(once__type_streams(text("application/X-NDJSON ; a=b")));
+    T_OK(!once__type_streams(text("text/event-streams")));
+    T_OK(!once__type_streams(text("text/event")));
+    T_OK(!once__type_streams(text("application/json")));
+    T_OK(!once__type_streams(text(" text/event-stream")));
+    T_OK(!once__type_streams(text(";text/event-stream")));
+    T_OK(!once__type_streams(text("")));
+    T_OK(!once__type_streams((once_bytes){NULL, 0}));
+}
+
 int main(void)
 {
     T_RUN(hop_by_hop_headers_are_not_stored);
@@ -283,5 +299,6 @@ int main(void)
     T_RUN(an_empty_name_is_not_stored);
     T_RUN(only_ascii_letters_have_a_case);
     T_RUN(four_headers_are_our_own);
+    T_RUN(types_of_streams);
     return t_done();
 }

@@ -9,7 +9,18 @@
 
 #include "t.h"
 
-/* The body, parsed from a block of its exact size; NULL if it is not JSON. */
+static const char *member(const json_t *json, const char *name)
+{
+    const char *s = json_string_value(json_object_get(json, name));
+
+    return s != NULL ? s : "(no string)";
+}
+
+/*
+ * The body, parsed from a block of its exact size. Every one has an error
+ * member: SDKs of the Stripe family take an answer without it for a success,
+ * whatever its status, and make an exception of `type`, `code` and `message`.
+ */
 static json_t *problem(int which, int status, const char *detail)
 {
     char out[ONCE__PROBLEM_MAX + 1];
@@ -29,15 +40,11 @@ static json_t *problem(int which, int status, const char *detail)
         printf("#   %s: %.*s\n", where.text, (int)size, out);
         return json_object();
     }
-    T_EQ(json_object_size(json), 8);
+    T_EQ(json_object_size(json), 9);
+    T_EQ(json_object_size(json_object_get(json, "error")), 3);
+    T_STR(member(json_object_get(json, "error"), "message"),
+          member(json, "detail"));
     return json;
-}
-
-static const char *member(const json_t *json, const char *name)
-{
-    const char *s = json_string_value(json_object_get(json, name));
-
-    return s != NULL ? s : "(no string)";
 }
 
 /* Yes, no, or -1 for anything that is no boolean. */
@@ -56,23 +63,27 @@ static const struct row {
     const char *title;
     int retryable, safe_new_key;
     const char *state;
+    const char *type; /* of the error member */
 } rows[] = {
-    {ONCE__P_KEY_MISSING, "key-missing", 400, "Idempotency-Key is missing", 1,
-     1, "none"},
+    {ONCE__P_KEY_MISSING, "key-missing", 400, "Idempotency-Key is missing", 0,
+     1, "none", "invalid_request_error"},
     {ONCE__P_KEY_INVALID, "key-invalid", 400, "Idempotency-Key is malformed", 0,
-     1, "none"},
+     1, "none", "invalid_request_error"},
     {ONCE__P_SCOPE_MISSING, "scope-missing", 401, "The caller is not known", 0,
-     1, "none"},
+     0, "any", "authentication_error"},
     {ONCE__P_KEY_REUSED, "key-reused", 422, "Idempotency-Key is already used",
-     0, 1, "any"},
+     0, 0, "any", "idempotency_error"},
     {ONCE__P_IN_FLIGHT, "in-flight", 409,
-     "A request is outstanding for this Idempotency-Key", 1, 0, "in-flight"},
+     "A request is outstanding for this Idempotency-Key", 1, 0, "in-flight",
+     "api_error"},
     {ONCE__P_OUTCOME_UNKNOWN, "outcome-unknown", 409,
-     "The outcome of this request is not known", 1, 0, "indeterminate"},
+     "The outcome of this request is not known", 1, 0, "indeterminate",
+     "api_error"},
     {ONCE__P_RESPONSE_UNAVAILABLE, "response-unavailable", 409,
-     "The response to this request was not kept", 0, 0, "completed"},
+     "The response to this request was not kept", 0, 0, "completed",
+     "api_error"},
     {ONCE__P_STORE_UNAVAILABLE, "store-unavailable", 503,
-     "The idempotency store is unavailable", 1, 0, "none"},
+     "The idempotency store is unavailable", 1, 0, "any", "api_error"},
 };
 
 static void each_problem_says_what_the_contract_says(void)
@@ -94,6 +105,8 @@ static void each_problem_says_what_the_contract_says(void)
              rows[i].status);
         T_EQ(truth(json, "retryable"), rows[i].retryable);
         T_EQ(truth(json, "safe_new_key"), rows[i].safe_new_key);
+        T_STR(member(json_object_get(json, "error"), "type"), rows[i].type);
+        T_STR(member(json_object_get(json, "error"), "code"), rows[i].code);
         T_EQ(once__problem_status(rows[i].problem), rows[i].status);
         T_STR(once__problem_code(rows[i].problem), rows[i].code);
         json_decref(json);

@@ -15,7 +15,7 @@ static once_bytes text(const char *s)
 
 static once__statuses set_of(const char *const *words)
 {
-    once__statuses set = {{0}};
+    once__statuses set = {{0}, {0}};
 
     for (; *words != NULL; words++)
         T_EQ(once__statuses_add(&set, text(*words), NULL), ONCE_OK);
@@ -37,17 +37,34 @@ static once__statuses only_success(void)
     return set_of(words);
 }
 
-static const char *judged(int heard, int status, const char *word,
-                          once__statuses final)
+/* The rules of a once_final, with the default of once_release. */
+static once__rules rules_of(once__statuses final)
+{
+    once__rules rules;
+
+    T_EQ(once__rules_make(&final, NULL, &rules), 0);
+    return rules;
+}
+
+static const char *judged_by(int heard, int status, const char *word,
+                             const once__rules *rules)
 {
     static const char *const deeds[] = {"complete", "mark", "release",
                                         "give up"};
     static const char *const kinds[] = {"", " success", " failure"};
     static char out[32];
-    once__verdict v = once__judge(heard, status, text(word), &final);
+    once__verdict v = once__judge(heard, status, text(word), rules);
 
     snprintf(out, sizeof(out), "%s%s", deeds[v.deed], kinds[v.kind]);
     return out;
+}
+
+static const char *judged(int heard, int status, const char *word,
+                          once__statuses final)
+{
+    once__rules rules = rules_of(final);
+
+    return judged_by(heard, status, word, &rules);
 }
 
 static int is_declined(int status)
@@ -59,7 +76,7 @@ static int is_declined(int status)
 
 static void an_empty_set_has_nothing(void)
 {
-    once__statuses set = {{0}};
+    once__statuses set = {{0}, {0}};
     int status;
 
     for (status = -100; status <= 1000; status++)
@@ -73,7 +90,7 @@ static void a_status_is_added_alone(void)
     int status, other;
 
     for (status = 200; status <= 599; status++) {
-        once__statuses set = {{0}};
+        once__statuses set = {{0}, {0}};
 
         snprintf(word, sizeof(word), "%d", status);
         T_EQ(once__statuses_add(&set, text(word), NULL), ONCE_OK);
@@ -88,7 +105,7 @@ static void a_class_is_added_whole_and_alone(void)
     int class, status;
 
     for (class = 2; class <= 5; class ++) {
-        once__statuses set = {{0}};
+        once__statuses set = {{0}, {0}};
 
         word[0] = (char)('0' + class);
         T_EQ(once__statuses_add(&set, text(word), NULL), ONCE_OK);
@@ -120,7 +137,7 @@ static void other_words_are_refused_and_change_nothing(void)
     size_t i;
 
     for (i = 0; i < sizeof(bad) / sizeof(bad[0]); i++) {
-        once__statuses set = {{0}}, none = {{0}};
+        once__statuses set = {{0}, {0}}, none = {{0}, {0}};
 
         T_EQ(once__statuses_add(&set, text(bad[i]), &err), ONCE_EINVAL);
         T_EQ(err.code, ONCE_EINVAL);
@@ -140,6 +157,106 @@ static void all_means_every_status_from_200_on(void)
 
         hole.bits[bit / 64] &= ~(UINT64_C(1) << (bit % 64));
         T_EQ(once__statuses_all(&hole), 0);
+    }
+}
+
+/* ---- Rules -------------------------------------------------------------- */
+
+static once__statuses released_set(const char *const *words)
+{
+    once__statuses set = {{0}, {0}};
+
+    for (; *words != NULL; words++)
+        T_EQ(once__statuses_add_released(&set, text(*words), NULL), ONCE_OK);
+    return set;
+}
+
+static void a_released_status_is_a_number_from_300_on(void)
+{
+    static const char *const bad[] = {"2xx", "3xx",  "4xx",  "5xx", "100",
+                                      "199", "200",  "299",  "600", "",
+                                      "40",  "4290", "503 ", "off", "30x"};
+    once_error err;
+    char word[16];
+    size_t i;
+    int status;
+
+    for (i = 0; i < sizeof(bad) / sizeof(bad[0]); i++) {
+        once__statuses set = {{0}, {0}}, none = {{0}, {0}};
+
+        T_EQ(once__statuses_add_released(&set, text(bad[i]), &err),
+             ONCE_EINVAL);
+        T_MEM(&set, &none, sizeof(set));
+    }
+    for (status = 300; status <= 599; status++) {
+        once__statuses set = {{0}, {0}};
+
+        snprintf(word, sizeof(word), "%d", status);
+        T_EQ(once__statuses_add_released(&set, text(word), &err), ONCE_OK);
+        T_EQ(once__statuses_has(&set, status), 1);
+    }
+}
+
+static void without_lists_the_defaults_count(void)
+{
+    once__rules rules;
+    int status;
+
+    T_EQ(once__rules_make(NULL, NULL, &rules), 0);
+    T_EQ(once__statuses_all(&rules.final), 1);
+    for (status = 0; status <= 700; status++)
+        T_EQ(once__statuses_has(&rules.released, status), is_declined(status));
+}
+
+static void a_number_in_final_leaves_the_default_of_release(void)
+{
+    static const char *const words[] = {"2xx", "408", "429", NULL};
+    static const char *const wide[] = {"2xx", "3xx", "4xx", "5xx", "425", NULL};
+    once__rules rules = rules_of(set_of(words));
+
+    T_STR(judged_by(ONCE__WHOLE, 408, "", &rules), "complete success");
+    T_STR(judged_by(ONCE__WHOLE, 429, "", &rules), "complete success");
+    T_STR(judged_by(ONCE__WHOLE, 425, "", &rules), "release");
+    rules = rules_of(set_of(wide));
+    T_STR(judged_by(ONCE__WHOLE, 425, "", &rules), "complete failure");
+    T_STR(judged_by(ONCE__WHOLE, 408, "", &rules), "release");
+}
+
+static void release_replaces_the_default_and_is_stronger_than_a_class(void)
+{
+    static const char *const words[] = {"2xx", "5xx", NULL};
+    static const char *const busy[] = {"503", NULL};
+    once__statuses final = set_of(words), released = released_set(busy);
+    once__rules rules;
+
+    T_EQ(once__rules_make(&final, &released, &rules), 0);
+    T_STR(judged_by(ONCE__WHOLE, 503, "", &rules), "release");
+    T_STR(judged_by(ONCE__UNSTORABLE, 503, "", &rules), "release");
+    T_STR(judged_by(ONCE__WHOLE, 500, "", &rules), "complete success");
+    T_STR(judged_by(ONCE__WHOLE, 429, "", &rules), "complete failure");
+    T_STR(judged_by(ONCE__WHOLE, 503, "applied", &rules), "complete success");
+    T_STR(judged_by(ONCE__WHOLE, 503, "unknown", &rules), "give up");
+    T_STR(judged_by(ONCE__BROKEN, 503, "", &rules), "give up");
+    T_EQ(once__rules_make(NULL, &released, &rules), 0);
+    T_STR(judged_by(ONCE__WHOLE, 503, "", &rules), "release");
+    T_STR(judged_by(ONCE__WHOLE, 408, "", &rules), "complete failure");
+}
+
+static void a_number_in_both_lists_is_found(void)
+{
+    static const char *const words[] = {"2xx", "503", "599", NULL};
+    once__statuses final = set_of(words);
+    once__rules rules;
+    char word[16];
+    int status;
+
+    for (status = 300; status <= 599; status++) {
+        once__statuses released = {{0}, {0}};
+
+        snprintf(word, sizeof(word), "%d", status);
+        T_EQ(once__statuses_add_released(&released, text(word), NULL), ONCE_OK);
+        T_EQ(once__rules_make(&final, &released, &rules),
+             status == 503 || status == 599 ? status : 0);
     }
 }
 
@@ -168,16 +285,16 @@ static void a_502_that_the_upstream_itself_sent_completes(void)
     T_STR(judged(ONCE__WHOLE, 504, "", every()), "complete failure");
 }
 
-static void statuses_408_425_and_429_release(void)
+static void statuses_408_425_and_429_release_by_default(void)
 {
-    static const char *const named[] = {"408", "425", "429", NULL};
+    static const char *const classes[] = {"2xx", "4xx", NULL};
     static const int statuses[] = {408, 425, 429};
     int i;
 
     for (i = 0; i < 3; i++) {
         T_STR(judged(ONCE__WHOLE, statuses[i], "", every()), "release");
         T_STR(judged(ONCE__WHOLE, statuses[i], "", only_success()), "release");
-        T_STR(judged(ONCE__WHOLE, statuses[i], "", set_of(named)), "release");
+        T_STR(judged(ONCE__WHOLE, statuses[i], "", set_of(classes)), "release");
         T_STR(judged(ONCE__UNSTORABLE, statuses[i], "", every()), "release");
     }
 }
@@ -283,7 +400,8 @@ static void no_combination_frees_a_key_without_proof(void)
 {
     static const char *const words[] = {"",         "applied", "not-applied",
                                         "no-store", "unknown", "?"};
-    once__statuses finals[3] = {every(), only_success(), {{0}}};
+    once__rules finals[3] = {rules_of(every()), rules_of(only_success()),
+                             rules_of((once__statuses){{0}, {0}})};
     int heard, status, w, f, records, proof;
 
     for (heard = ONCE__NOT_SENT; heard <= ONCE__UNSTORABLE; heard++)
@@ -312,10 +430,15 @@ int main(void)
     T_RUN(adding_keeps_what_was_there);
     T_RUN(other_words_are_refused_and_change_nothing);
     T_RUN(all_means_every_status_from_200_on);
+    T_RUN(a_released_status_is_a_number_from_300_on);
+    T_RUN(without_lists_the_defaults_count);
+    T_RUN(a_number_in_final_leaves_the_default_of_release);
+    T_RUN(release_replaces_the_default_and_is_stronger_than_a_class);
+    T_RUN(a_number_in_both_lists_is_found);
     T_RUN(nothing_sent_releases);
     T_RUN(a_whole_response_with_a_final_status_completes);
     T_RUN(a_502_that_the_upstream_itself_sent_completes);
-    T_RUN(statuses_408_425_and_429_release);
+    T_RUN(statuses_408_425_and_429_release_by_default);
     T_RUN(a_status_outside_final_is_a_failure_that_may_be_retried);
     T_RUN(a_status_inside_a_partial_final_is_a_success);
     T_RUN(a_broken_exchange_gives_up);

@@ -101,8 +101,8 @@ static void dump_frame(struct check *c, const struct once__frame *f,
         (void)snprintf(name + 2 * i, 3, "%02x", f->name[i]);
     if (f->kind == ONCE__FRAME_MARK)
         say(c,
-            "%" PRIu64 ":%" PRIu64 " mark generation=%" PRIu32 " fence=%" PRIu64
-            " first=%" PRIu64,
+            "%" PRIu64 ":%" PRIu64 " mark generation=%016" PRIx64
+            " fence=%" PRIu64 " first=%" PRIu64,
             once__journal_id(at), once__journal_offset(at), f->generation,
             f->fence, f->due);
     else if (f->kind == ONCE__FRAME_FORGOTTEN)

@@ -17,24 +17,30 @@
  *            memory
  *
  * Between "let go" and "exclusive" another may come in; then it is the one who
- * recovers, or the last one is not us. The file's bytes:
+ * recovers, or the last one is not us. Who finds it locked for another waits as
+ * long as that one reads on. The file's bytes:
  *
  *    0 magic (8)  8 version (4)  12 sum (4)  16 id (16)  32 state (4)
  *   40 at (8)
  *
  * It refuses a folder that holds something else, and one that is open where
  * the shared memory is not to be seen: two containers with a /dev/shm each
- * would both believe to know the index.
+ * would both believe to know the index. It refuses one that is open in another
+ * PID namespace as well, where the locks would not hold (shared.c).
  */
 #include "store/journal/journal.h"
 
 #include <dirent.h>
 #include <errno.h>
 #include <fcntl.h>
+#include <inttypes.h>
+#include <limits.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/random.h>
 #include <sys/stat.h>
+#include <sys/sysmacros.h>
 #include <time.h>
 #include <unistd.h>
 
@@ -43,7 +49,14 @@
 
 #define DOOR_MAGIC UINT64_C(0x524f4f4445434e4f)
 
-enum { DOOR_SIZE = 48, TURNS = 3000, TURN_NS = 10000000 };
+enum {
+    DOOR_SIZE = 48,
+    TURN_NS = 10000000,
+    SURE = 100, /* turns                     */
+    LOOK = 100, /* turns: a second           */
+    SAY = 10,   /* looks between two events  */
+    STILL = 30  /* looks without any change  */
+};
 
 /* ---- The file ------------------------------------------------------------ */
 
@@ -123,6 +136,7 @@ static int is_for_us(int folder)
         ours = strcmp(e->d_name, ".") == 0 || strcmp(e->d_name, "..") == 0 ||
                strcmp(e->d_name, "lost+found") == 0 ||
                strcmp(e->d_name, "lock") == 0 ||
+               strcmp(e->d_name, ONCE__JOURNAL_CLOCK) == 0 ||
                strcmp(e->d_name, "prepare.tmp") == 0 ||
                once__segment_number(e->d_name) != 0;
     (void)closedir(d);
@@ -162,6 +176,34 @@ static int open_folder(struct once__journal *j, once_error *err)
     return ONCE_OK;
 }
 
+int once__identify(int fd, struct once__identity *out)
+{
+    struct statx st;
+
+    if (statx(fd, "", AT_EMPTY_PATH, STATX_INO | STATX_BTIME, &st) != 0)
+        return -1;
+    out->device = makedev(st.stx_dev_major, st.stx_dev_minor);
+    out->inode = st.stx_ino;
+    out->born = 0;
+    if (st.stx_mask & STATX_BTIME)
+        out->born =
+            (uint64_t)st.stx_btime.tv_sec * 1000000000 + st.stx_btime.tv_nsec;
+    return 0;
+}
+
+static int find_pids(struct once__journal *j, once_error *err)
+{
+    struct stat st;
+
+    if (stat("/proc/self/ns/pid", &st) != 0)
+        return once__fail(err, ONCE_EOPEN,
+                          "%s: cannot tell which PID namespace this is: "
+                          "/proc/self/ns/pid: %s",
+                          j->path, strerror(errno));
+    j->pids = (struct once__pids){st.st_dev, st.st_ino};
+    return ONCE_OK;
+}
+
 static int open_door(struct once__journal *j, once_error *err)
 {
     j->door = openat(j->folder, "lock", O_RDWR | O_CLOEXEC);
@@ -174,15 +216,16 @@ static int open_door(struct once__journal *j, once_error *err)
         if (j->door < 0 && errno == EEXIST) /* somebody was faster */
             j->door = openat(j->folder, "lock", O_RDWR | O_CLOEXEC);
     }
-    if (j->door < 0)
+    if (j->door < 0 || once__identify(j->door, &j->self) != 0)
         return once__fail(err, ONCE_EOPEN, "%s/lock: %s", j->path,
                           strerror(errno));
-    return ONCE_OK;
+    return find_pids(j, err);
 }
 
 /* ---- Alone --------------------------------------------------------------- */
 
-/* How those before us left it: the file says, or their shared memory. */
+/* How those before us left it: the file says, or their shared memory. A copy of
+ * a folder that is open has none: that one's is not found by it. */
 static struct once__left how_left(struct once__journal *j,
                                   const struct once__note *note)
 {
@@ -218,7 +261,7 @@ static int make_shared(struct once__journal *j, const struct once__note *before,
         return once__fail(err, ONCE_EOPEN, "%s/lock: %s", j->path,
                           strerror(errno));
     if (before->state != ONCE__LEFT_NEW)
-        once__shared_remove(before->id);
+        once__shared_remove(j, before->id);
     return once__shared_create(j, note->id, err);
 }
 
@@ -239,7 +282,7 @@ static int enter_first(struct once__journal *j, once_error *err)
                           strerror(errno));
     if (code != ONCE_OK) {
         once__shared_detach(j);
-        once__shared_remove(note.id);
+        once__shared_remove(j, note.id);
         return code;
     }
     j->shared->open = 1;
@@ -249,7 +292,14 @@ static int enter_first(struct once__journal *j, once_error *err)
 
 /* ---- With others --------------------------------------------------------- */
 
-/* ONCE_OK, or ONCE_EOPEN: it is not there, maybe because they have left. */
+static int are_our_pids(const struct once__journal *j)
+{
+    return j->shared->pids.device == j->pids.device &&
+           j->shared->pids.inode == j->pids.inode;
+}
+
+/* ONCE_OK, or why not; 1: they have just left, or one of them died while
+ * opening it, so try again. */
 static int enter_shared(struct once__journal *j, once_error *err)
 {
     struct once__note note;
@@ -258,7 +308,7 @@ static int enter_shared(struct once__journal *j, once_error *err)
     if (code != ONCE_OK)
         return code;
     if (note.state != ONCE__LEFT_OPEN)
-        return once__fail(err, ONCE_EOPEN, "%s: they have just left", j->path);
+        return 1;
     errno = 0;
     code = once__shared_attach(j, note.id, err);
     if (code != ONCE_OK && errno == ENOENT)
@@ -267,10 +317,15 @@ static int enter_shared(struct once__journal *j, once_error *err)
                           "/dev/shm, as in another container: all must share "
                           "one",
                           j->path);
-    if (code == ONCE_OK && !j->shared->open) {
+    if (code == ONCE_OK && !are_our_pids(j))
+        code = once__fail(err, ONCE_EOPEN,
+                          "%s: it is open in another PID namespace, as in "
+                          "another container: all must share one",
+                          j->path);
+    else if (code == ONCE_OK && !j->shared->open)
+        code = 1;
+    if (code != ONCE_OK)
         once__shared_detach(j);
-        code = once__fail(err, ONCE_EOPEN, "%s: it is being opened", j->path);
-    }
     return code;
 }
 
@@ -279,38 +334,93 @@ static int is_busy(int rc)
     return rc != 0 && (errno == EAGAIN || errno == EACCES);
 }
 
-int once__door_enter(struct once__journal *j, once_error *err)
+/* One turn: ONCE_OK, or why not; 1: another has it for himself. What is seen of
+ * others is believed when it lasts: one may have died a moment ago. */
+static int try_to_enter(struct once__journal *j, int turns, once_error *err)
+{
+    int rc = door_lock(j->door, F_WRLCK), code = 1;
+
+    if (rc == 0)
+        return enter_first(j, err);
+    if (is_busy(rc))
+        rc = door_lock(j->door, F_RDLCK);
+    if (rc != 0 && !is_busy(rc))
+        return once__fail(err, ONCE_EOPEN, "%s/lock: %s", j->path,
+                          strerror(errno));
+    if (rc == 0)
+        code = enter_shared(j, err);
+    if (rc == 0 && code == ONCE_EOPEN && turns <= SURE)
+        code = 1;
+    if (rc == 0 && code != ONCE_OK)
+        (void)door_lock(j->door, F_UNLCK);
+    return code;
+}
+
+/* What can be seen of the one we wait for. */
+struct sight {
+    struct once__note note;
+    uint64_t recovered;
+};
+
+static void look(struct once__journal *j, struct sight *out)
+{
+    memset(out, 0, sizeof(*out));
+    if (once__door_read(j->door, j->path, &out->note, NULL) != ONCE_OK ||
+        once__shared_attach(j, out->note.id, NULL) != ONCE_OK)
+        return;
+    out->recovered = j->shared->recovered;
+    once__shared_detach(j);
+}
+
+static void say_waiting(const struct once__journal *j, const struct sight *seen)
+{
+    char text[PATH_MAX + 128];
+
+    if (j->event == NULL)
+        return;
+    (void)snprintf(text, sizeof(text),
+                   "%s: waiting for another process that is recovering it and "
+                   "has read %" PRIu64 " MiB so far",
+                   j->path, seen->recovered >> 20);
+    j->event(j->event_user, text);
+}
+
+/*
+ * Recovering a long log takes its time, and whoever does it and dies lets go of
+ * the lock. Only one that does not get on is not waited for.
+ */
+static int wait_to_enter(struct once__journal *j, once_error *err)
 {
     const struct timespec turn = {0, TURN_NS};
-    int turns, rc, code = open_folder(j, err);
+    struct sight seen, before;
+    int turns, still = 0, code;
+
+    memset(&before, 0, sizeof(before));
+    for (turns = 1; (code = try_to_enter(j, turns, err)) == 1; turns++) {
+        (void)nanosleep(&turn, NULL);
+        if (turns % LOOK != 0)
+            continue;
+        look(j, &seen);
+        still = memcmp(&seen, &before, sizeof(seen)) == 0 ? still + 1 : 0;
+        before = seen;
+        if (still >= STILL)
+            return once__fail(err, ONCE_EOPEN,
+                              "%s: another process has it for itself and has "
+                              "got no further with its recovery for %d s",
+                              j->path, STILL);
+        if (turns / LOOK % SAY == 1)
+            say_waiting(j, &seen);
+    }
+    return code;
+}
+
+int once__door_enter(struct once__journal *j, once_error *err)
+{
+    int code = open_folder(j, err);
 
     if (code == ONCE_OK)
         code = open_door(j, err);
-    if (code != ONCE_OK)
-        return code;
-    for (turns = 0; turns < TURNS; turns++) {
-        rc = door_lock(j->door, F_WRLCK);
-        if (rc == 0)
-            return enter_first(j, err);
-        if (!is_busy(rc))
-            break;
-        rc = door_lock(j->door, F_RDLCK);
-        if (rc == 0) {
-            code = enter_shared(j, err);
-            if (code != ONCE_EOPEN || turns > 100)
-                return code;
-            (void)door_lock(j->door, F_UNLCK);
-        } else if (!is_busy(rc)) {
-            break;
-        }
-        (void)nanosleep(&turn, NULL);
-    }
-    if (turns < TURNS)
-        return once__fail(err, ONCE_EOPEN, "%s/lock: %s", j->path,
-                          strerror(errno));
-    return once__fail(err, ONCE_EOPEN,
-                      "%s: another process has been opening it for 30 s",
-                      j->path);
+    return code == ONCE_OK ? wait_to_enter(j, err) : code;
 }
 
 /* The last one out writes down that all is durable, or where to cut. */
@@ -328,14 +438,15 @@ static void leave_last(struct once__journal *j)
     if (s->poisoned) {
         note.state = ONCE__LEFT_CUT;
         note.at = s->durable;
-    } else if (synced == ONCE_OK && locked == 0 && s->durable == s->tail) {
+    } else if (synced == ONCE_OK && locked == 0 && !s->broken &&
+               s->durable == s->tail) {
         note.state = ONCE__LEFT_CLEAN;
         note.at = s->tail;
     } /* else somebody died here; the next one sees to it */
     if (locked == 0 || locked == EOWNERDEAD) /* it is ours all the same */
         (void)pthread_mutex_unlock(&s->lock);
     if (note.state == ONCE__LEFT_OPEN || write_note(j, &note) == 0)
-        once__shared_remove(s->id);
+        once__shared_remove(j, s->id);
 }
 
 void once__door_leave(struct once__journal *j)
@@ -357,10 +468,12 @@ int once__journal_share(const struct once__journal *from,
     out->folder = out->memory = -1;
     out->busy_ms = from->busy_ms;
     out->segment_max = from->segment_max;
+    out->self = from->self;
+    out->pids = from->pids;
     out->path = strdup(from->path);
     if (out->path == NULL)
         return once__fail(err, ONCE_ENOMEM, "out of memory");
-    out->folder = open(from->path, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+    out->folder = openat(from->folder, ".", O_RDONLY | O_DIRECTORY | O_CLOEXEC);
     if (out->folder < 0)
         return once__fail(err, ONCE_EOPEN, "%s: %s", from->path,
                           strerror(errno));

@@ -5,11 +5,12 @@
  * A frame, little-endian:
  *
  *    0 magic (4)       4 sum (4)        8 length (4)
- *   12 kind  13 state  14 pad  15 zero 16 generation (4)  20 record's sum (4)
- *   24 durable (8)    32 fence (8)     40 due (8)         48 name (32)
- *   80 the record as core/record.h has it, then `pad` zeros
+ *   12 kind  13 state  14 pad  15 zero 16 record's sum (4), 4 zeros
+ *   24 generation (8) 32 durable (8)   40 fence (8)       48 due (8)
+ *   56 name (32); of a MARK: before (8), zeros
+ *   88 the record as core/record.h has it, then `pad` zeros
  *
- * The sum covers the frame's position and the bytes 8 to 79. So bytes that an
+ * The sum covers the frame's position and the bytes 8 to 87. So bytes that an
  * earlier use of the file left behind never check, nor do frames that changed
  * places; and a log can be walked without reading results, whose own sum
  * stands in the head. It refuses to guess.
@@ -17,7 +18,7 @@
  * A segment's header block:
  *
  *    0 magic (8)   8 version (4)  12 sum (4)  16 id (8)   24 before (8)
- *   32 first (8)  40 fence (8)    48 generation (4), then zeros
+ *   32 first (8)  40 fence (8)    48 generation (8), then zeros
  */
 #include "store/journal/journal.h"
 
@@ -27,7 +28,7 @@
 #include "core/apply.h"
 #include "core/crc32c.h"
 
-enum { FRAME_MAGIC = 0x4d52464a, SUMMED = 8, HEAD_USED = 52 };
+enum { FRAME_MAGIC = 0x4d52464a, SUMMED = 8 };
 
 #define SEGMENT_MAGIC UINT64_C(0x4c4e524a45434e4f)
 
@@ -52,12 +53,14 @@ void once__frame_put(const struct once__frame *f, uint64_t at,
     out[13] = f->state;
     out[14] = f->pad;
     out[15] = 0;
-    once__put(out + 16, f->generation, 4);
-    once__put(out + 20, f->sum, 4);
-    once__put(out + 24, f->durable, 8);
-    once__put(out + 32, f->fence, 8);
-    once__put(out + 40, f->due, 8);
-    memcpy(out + 48, f->name, ONCE_NAME_SIZE);
+    once__put(out + 16, f->sum, 8);
+    once__put(out + 24, f->generation, 8);
+    once__put(out + 32, f->durable, 8);
+    once__put(out + 40, f->fence, 8);
+    once__put(out + 48, f->due, 8);
+    memcpy(out + 56, f->name, ONCE_NAME_SIZE);
+    if (f->kind == ONCE__FRAME_MARK)
+        once__put(out + 56, f->before, 8);
     once__put(out + 4, frame_sum(out, at), 4);
 }
 
@@ -75,12 +78,13 @@ int once__frame_get(const uint8_t in[ONCE__FRAME_HEAD], uint64_t at,
     out->kind = in[12];
     out->state = in[13];
     out->pad = in[14];
-    out->generation = (uint32_t)once__get(in + 16, 4);
-    out->sum = (uint32_t)once__get(in + 20, 4);
-    out->durable = once__get(in + 24, 8);
-    out->fence = once__get(in + 32, 8);
-    out->due = once__get(in + 40, 8);
-    memcpy(out->name, in + 48, ONCE_NAME_SIZE);
+    out->sum = (uint32_t)once__get(in + 16, 4);
+    out->generation = once__get(in + 24, 8);
+    out->durable = once__get(in + 32, 8);
+    out->fence = once__get(in + 40, 8);
+    out->due = once__get(in + 48, 8);
+    out->before = once__get(in + 56, 8);
+    memcpy(out->name, in + 56, ONCE_NAME_SIZE);
     return out->length >= ONCE__FRAME_HEAD &&
            out->length % ONCE__FRAME_ALIGN == 0 &&
            out->length <= ONCE__FRAME_MAX && out->pad < ONCE__FRAME_ALIGN &&
@@ -103,7 +107,7 @@ void once__segment_head_put(const struct once__segment_head *h,
     once__put(out + 24, h->before, 8);
     once__put(out + 32, h->first, 8);
     once__put(out + 40, h->fence, 8);
-    once__put(out + 48, h->generation, 4);
+    once__put(out + 48, h->generation, 8);
     once__put(out + 12, head_sum(out), 4);
 }
 
@@ -119,7 +123,7 @@ int once__segment_head_get(const uint8_t in[ONCE__JOURNAL_HEADER], uint64_t id,
     out->before = once__get(in + 24, 8);
     out->first = once__get(in + 32, 8);
     out->fence = once__get(in + 40, 8);
-    out->generation = (uint32_t)once__get(in + 48, 4);
+    out->generation = once__get(in + 48, 8);
     return ONCE_OK;
 }
 

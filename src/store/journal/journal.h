@@ -4,6 +4,7 @@
  *
  *    DIR/lock              who has it open, and how it was left (door.c)
  *    DIR/00000001.log ...  segments: frames, one behind the other (segment.c)
+ *    DIR/clock             what was seen of the time (time.c)
  *    /dev/shm/once-...     the index and the locks (shared.c, index.c)
  *
  * A *position* is where a frame begins: segment number and offset in one
@@ -29,18 +30,20 @@
 #include <stdatomic.h>
 #include <stddef.h>
 #include <stdint.h>
+#include <time.h>
 
 #include <once/store.h>
 
 #include "core/bytes.h"
 
 enum {
-    ONCE__JOURNAL_VERSION = 1,
+    ONCE__JOURNAL_VERSION = 2,
     ONCE__JOURNAL_HEADER = 4096, /* bytes before a segment's first frame  */
-    ONCE__FRAME_HEAD = 80,       /* bytes of a frame before its record    */
+    ONCE__FRAME_HEAD = 88,       /* bytes of a frame before its record    */
     ONCE__FRAME_ALIGN = 8,
-    ONCE__JOURNAL_SWEEP = 4096,   /* bytes that only the keeper may use   */
-    ONCE__JOURNAL_ID = 16,        /* bytes of a shared memory's name       */
+    ONCE__JOURNAL_SWEEP = 4096, /* bytes that only the keeper may use   */
+    ONCE__JOURNAL_ID = 16,      /* random bytes of a shared memory's name */
+    ONCE__SHARED_NAME = 128,
     ONCE__JOURNAL_SEGMENTS = 4096 /* that may exist at once                */
 };
 
@@ -69,21 +72,28 @@ static inline uint64_t once__journal_offset(uint64_t at)
 enum once__frame_kind {
     ONCE__FRAME_RECORD = 1, /* the record of `name` is this                 */
     ONCE__FRAME_FORGOTTEN,  /* there is no record of `name`                 */
-    ONCE__FRAME_MARK        /* the log goes on with this generation, this
-                             * fence, and no segment before number `due`    */
+    ONCE__FRAME_MARK        /* behind `before` the log goes on with this
+                             * generation, this fence, and no segment before
+                             * number `due`                                 */
 };
 
 /*
  * The head of a frame. `sum` is the checksum at the end of the record that
  * follows; `due` is when the record's lease or retention ends.
+ *
+ * A generation is the log between two recoveries. Its number is random, for it
+ * must never be used twice: frames of one that never reached the disk, but for
+ * some, may stand behind the end of every later one.
  */
 struct once__frame {
     uint32_t length; /* all of it, a multiple of ONCE__FRAME_ALIGN           */
-    uint32_t generation;
     uint32_t sum;
     uint8_t kind, state, pad;
+    uint64_t generation;
     uint64_t durable; /* as it was known when the frame was written          */
     uint64_t fence, due;
+    uint64_t
+        before; /* MARK: the generation that it follows; stands in `name` */
     uint8_t name[ONCE_NAME_SIZE];
 };
 
@@ -92,7 +102,7 @@ struct once__segment_head {
     uint64_t before; /* position where the previous segment ends, or 0       */
     uint64_t first;  /* no segment before this one is needed                 */
     uint64_t fence;  /* the largest so far                                   */
-    uint32_t generation;
+    uint64_t generation;
 };
 
 void once__frame_put(const struct once__frame *f, uint64_t at,
@@ -145,6 +155,17 @@ struct once__segment {
 
 enum { ONCE__DIRECTORIES = 14, ONCE__CHUNK_PAGES = 4096, ONCE__CHUNKS = 2048 };
 
+/* Which file it is, whatever it is called and holds: a copy is another one. */
+struct once__identity {
+    uint64_t device, inode;
+    uint64_t born; /* for inodes are used again; 0: not known */
+};
+
+/* A PID namespace. */
+struct once__pids {
+    uint64_t device, inode;
+};
+
 /*
  * The head of the shared memory. All below `lock` belongs to its holder, but
  * for what is atomic.
@@ -154,6 +175,7 @@ struct once__shared {
     uint32_t version, size; /* of this struct: other programs' differ        */
     uint8_t id[ONCE__JOURNAL_ID];
     uint64_t key[4]; /* of the index's hash                                  */
+    struct once__pids pids; /* of all who may take the locks                 */
 
     pthread_mutex_t lock; /* who decides and appends                         */
     pthread_mutex_t sync; /* who flushes                                     */
@@ -163,11 +185,13 @@ struct once__shared {
     _Atomic uint64_t tail;    /* behind the last frame written               */
     _Atomic uint64_t durable; /* what lies before has been flushed           */
     _Atomic uint64_t first, last;
-    _Atomic uint64_t ready;    /* segments behind `last` up to this are made */
-    _Atomic uint32_t poisoned; /* errno of a flush or write that failed      */
-    _Atomic uint32_t full;     /* no further segment could be made           */
-    _Atomic uint32_t flushing; /* a flush has begun and not ended            */
-    _Atomic uint32_t open;     /* recovered: the rest may be used            */
+    _Atomic uint64_t ready;     /* segments behind `last` up to this are made */
+    _Atomic uint32_t poisoned;  /* errno of a flush or write that failed      */
+    _Atomic uint32_t broken;    /* all below may be half done: repair it      */
+    _Atomic uint32_t full;      /* no further segment could be made           */
+    _Atomic uint32_t flushing;  /* a flush has begun and not ended            */
+    _Atomic uint32_t open;      /* recovered: the rest may be used            */
+    _Atomic uint64_t recovered; /* bytes read so far, for those who wait     */
 
     uint64_t fence;
     uint64_t marked; /* no segment before this one is needed                 */
@@ -175,7 +199,7 @@ struct once__shared {
     uint64_t records, owned, bytes;
     uint64_t usual;  /* length of a completed record's frame, on average      */
     uint64_t tidied; /* offset up to which `first` was rewritten             */
-    uint32_t generation;
+    uint64_t generation;
     uint32_t pages, room, depth;
     uint32_t directory[ONCE__DIRECTORIES + 1];
     struct once__segment segments[ONCE__JOURNAL_SEGMENTS];
@@ -188,6 +212,10 @@ struct once__journal {
     char *path; /* of the folder, absolute                                  */
     int folder; /* the same, opened                                         */
     int door;   /* DIR/lock; the keeper has none                            */
+    struct once__identity self; /* of DIR/lock                              */
+    struct once__pids pids;     /* in which we are                          */
+    void (*event)(void *user, const char *text); /* or NULL                 */
+    void *event_user;
     int memory;
     uint32_t busy_ms;
     uint64_t segment_max;
@@ -207,7 +235,7 @@ struct once__journal {
     uint64_t start; /* position of buffer[0] */
 
     struct once__recent *recent; /* or NULL; of this generation:             */
-    uint32_t recent_generation;
+    uint64_t recent_generation;
 };
 
 /* shared.c */
@@ -220,7 +248,12 @@ ONCE_CHECK int once__shared_attach(struct once__journal *j,
                                    const uint8_t id[ONCE__JOURNAL_ID],
                                    once_error *err);
 void once__shared_detach(struct once__journal *j);
-void once__shared_remove(const uint8_t id[ONCE__JOURNAL_ID]);
+void once__shared_remove(const struct once__journal *j,
+                         const uint8_t id[ONCE__JOURNAL_ID]);
+/* As shm_open() wants it. */
+void once__shared_name(const struct once__identity *self,
+                       const uint8_t id[ONCE__JOURNAL_ID],
+                       char out[ONCE__SHARED_NAME]);
 /* Maps all pages that there are: with the lock, before they are looked at.
  * 0: out of memory. */
 ONCE_CHECK int once__shared_view(struct once__journal *j);
@@ -292,9 +325,13 @@ int once__journal_dress(int folder, int fd);
 int once__journal_read(int fd, void *out, size_t size, uint64_t offset);
 int once__journal_write(int fd, const void *bytes, size_t size,
                         uint64_t offset);
-/* Makes the next segment, unless `enough` are ready or `*stop` becomes 1. 0, or
- * an errno. */
-int once__segment_prepare(struct once__journal *j, unsigned enough,
+/* 1 if another segment should be made: none is ready, there is hardly more room
+ * than what is kept back for claims, or there was none on the disk when one was
+ * wanted last. */
+int once__segment_short(const struct once__journal *j);
+/* Makes the next segment, unless there is enough of them and room for `need`
+ * bytes, or `*stop` becomes 1. 0, or an errno. */
+int once__segment_prepare(struct once__journal *j, uint64_t need,
                           const atomic_int *stop);
 /* With the lock: makes the last segment longer, by `size` bytes at least. 0, or
  * an errno. */
@@ -305,11 +342,14 @@ int once__segment_retire(struct once__journal *j, uint64_t id);
 
 /* ---- log.c: appending, reading, flushing -------------------------------- */
 
-/* Takes the lock, mending what a dead holder left. ONCE_OK or ONCE_ESTORE. */
+/* Takes the lock, repairing what a dead holder left. ONCE_OK or ONCE_ESTORE. */
 ONCE_CHECK int once__journal_lock(struct once__journal *j, once_error *err);
 void once__journal_unlock(struct once__journal *j);
+enum { ONCE__LATER = 1 };
+
 /* Makes sure that a frame of `length` bytes fits and `reserve` bytes are left.
- * ONCE_OK, ONCE_EFULL, or ONCE_ESTORE. */
+ * ONCE_OK, ONCE_EFULL, ONCE_ESTORE; or ONCE__LATER: not before another segment
+ * has been made, which takes too long to be done with the lock. */
 ONCE_CHECK int once__journal_room(struct once__journal *j, size_t length,
                                   uint64_t reserve, once_error *err);
 /* What must be left for those who hold claims. */
@@ -341,8 +381,13 @@ int once__journal_rewrite(int fd, uint64_t from, uint64_t to);
 /* After this nothing is answered until all have closed. */
 int once__journal_poison(struct once__journal *j, int number, const char *what,
                          once_error *err);
-/* Appends a MARK. */
-ONCE_CHECK int once__journal_mark(struct once__journal *j, once_error *err);
+/* With the lock: a write failed. Where only this process is short of something
+ * the next one repairs it, otherwise the same as above. */
+int once__journal_unwritten(struct once__journal *j, int number,
+                            const char *what, once_error *err);
+/* Appends a MARK, which follows frames of the generation `before`. */
+ONCE_CHECK int once__journal_mark(struct once__journal *j, uint64_t before,
+                                  once_error *err);
 
 /* ---- recent.c: what this handle wrote last ------------------------------- */
 
@@ -356,21 +401,31 @@ void once__recent_put(struct once__recent **r, uint64_t at,
 const uint8_t *once__recent_find(const struct once__recent *r, uint64_t at,
                                  size_t length);
 
+/* ---- time.c: the file DIR/clock ------------------------------------------ */
+
+#define ONCE__JOURNAL_CLOCK "clock"
+
+/* As once_store_ops.time, but for now_ms. */
+ONCE_CHECK int once__journal_time(const struct once__journal *j,
+                                  const once_store_time *put,
+                                  once_store_time *out, once_error *err);
+
 /* ---- walk.c: frames in the order in which they were written -------------- */
 
 struct once__walk {
     int fd;
     uint64_t id, offset; /* of the next frame                               */
     uint64_t end;        /* nothing is read behind this offset              */
-    uint32_t generation;
+    uint64_t generation;
     uint8_t *buffer;
     size_t space, got;
-    uint64_t from; /* offset of buffer[0] */
+    uint64_t from;           /* offset of buffer[0] */
+    _Atomic uint64_t *bytes; /* or NULL: adds up what was read              */
 };
 
 ONCE_CHECK int once__walk_begin(struct once__walk *w, int fd, uint64_t id,
                                 uint64_t offset, uint64_t end,
-                                uint32_t generation);
+                                uint64_t generation);
 void once__walk_end(struct once__walk *w);
 /* 1 and the next frame's head; 0: none begins here; -1 and errno. */
 int once__walk_next(struct once__walk *w, struct once__frame *out);
@@ -385,7 +440,7 @@ const uint8_t *once__walk_bytes(struct once__walk *w, uint64_t offset,
  * first one that knew something behind it to be durable, or 0. */
 uint64_t once__walk_stray(struct once__walk *w);
 /* 1 if the segment at `fd` goes on behind the end that the next one tells: there
- * may be what nobody was told of, but nothing younger than that next one. */
+ * may be what nobody was told of, but no log that followed that one. */
 int once__walk_goes_on(int fd, const struct once__segment_head *next);
 
 /* ---- recover.c: from the log to shared memory ---------------------------- */
@@ -418,6 +473,8 @@ struct once__note {
     uint64_t at;
 };
 
+/* 0, or -1 and errno. */
+int once__identify(int fd, struct once__identity *out);
 /* Reads the file at `fd`, which may be empty. `path` is for the error's text.
  * ONCE_EOPEN, ONCE_EVERSION, ONCE_ECORRUPT. */
 ONCE_CHECK int once__door_read(int fd, const char *path, struct once__note *out,
@@ -439,6 +496,9 @@ ONCE_CHECK int once__keeper_open(const struct once__journal *j, once_error *err,
 void once__keeper_close(struct once__keeper *k);
 /* Wakes it if there is something to do. */
 void once__keeper_nudge(struct once__keeper *k);
+/* Wakes it, and returns when it has made a segment or found that there are
+ * enough: 0, or an errno. ETIMEDOUT: not before `until`, of CLOCK_MONOTONIC. */
+int once__keeper_await(struct once__keeper *k, const struct timespec *until);
 /* ONCE_OK, or what went wrong since the last call. */
 ONCE_CHECK int once__keeper_trouble(struct once__keeper *k, once_error *err);
 

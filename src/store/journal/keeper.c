@@ -13,21 +13,25 @@
  *    read a piece without the lock -> lock -> append those that still are the
  *    last word -> unlock -> ... -> MARK -> sync -> drop
  *
- * Every handle has such a thread; a lock lets one at a time work. It refuses
- * to drop what it cannot read.
+ * Every handle has such a thread; a lock lets one at a time work. It also makes
+ * what is kept back for claims, so that nobody writes zeros with the log's lock
+ * in his hands; a claim that finds too little waits here, without that lock.
+ * Where the disk had no room it tries again, since others may have made some.
+ * It refuses to drop what it cannot read.
  */
 #include "store/journal/journal.h"
 
 #include <errno.h>
 #include <stdlib.h>
 #include <string.h>
+#include <time.h>
 #include <unistd.h>
 
 #include "core/error.h"
 #include "store/thread.h"
 
 enum {
-    AHEAD = 1,          /* segments that shall be ready               */
+    FULL_MS = 100,      /* between two tries on a full disk           */
     PIECE = 128 * 1024, /* bytes of the oldest segment in one step    */
     FEW = 10,           /* one part in so many is "few live ones"     */
     WASTE = 3           /* segments of waste that nobody minds        */
@@ -35,11 +39,15 @@ enum {
 
 struct once__keeper {
     struct once__journal view; /* the thread's alone */
+    uint64_t full_ms;          /* likewise: when the disk had no room */
     pthread_t thread;
     atomic_int stop;
     pthread_mutex_t lock; /* for all below */
     pthread_cond_t wake;
+    pthread_cond_t done;
     int asked;
+    uint64_t tries; /* to make a segment        */
+    int result;     /* of the last one: an errno */
     once_error trouble; /* not told yet, if code is not 0 */
 };
 
@@ -154,14 +162,19 @@ static int read_head(struct once__journal *j, uint64_t id, int fd,
 /* Is there room for what is to be moved, beside that which is kept back? */
 static int has_room(struct once__journal *j, uint64_t bytes, once_error *err)
 {
-    int code = once__journal_lock(j, err);
+    uint64_t need = bytes + j->shared->owned * 512 + ONCE__JOURNAL_SWEEP;
+    int rc = 0, code;
 
-    if (code != ONCE_OK)
-        return code;
-    code = once__journal_room(j, ONCE__FRAME_HEAD,
-                              bytes + j->shared->owned * 512, err);
-    once__journal_unlock(j);
-    return code;
+    do {
+        code = once__journal_lock(j, err);
+        if (code != ONCE_OK)
+            return code;
+        code = once__journal_room(j, ONCE__FRAME_HEAD, need, err);
+        once__journal_unlock(j);
+        if (code == ONCE__LATER)
+            rc = once__segment_prepare(j, 2 * need, NULL);
+    } while (code == ONCE__LATER && rc == 0);
+    return code == ONCE__LATER ? ONCE_EFULL : code; /* later, maybe */
 }
 
 static int move_all(struct once__journal *j, uint64_t id,
@@ -209,7 +222,7 @@ static int drop(struct once__journal *j, uint64_t id, once_error *err)
         return ONCE_OK;
     }
     s->marked = id + 1;
-    code = once__journal_mark(j, err);
+    code = once__journal_mark(j, s->generation, err);
     if (code == ONCE_OK)
         code = once__journal_flush(j, err);
     tail = s->tail;
@@ -218,11 +231,12 @@ static int drop(struct once__journal *j, uint64_t id, once_error *err)
         code = once__journal_sync(j, tail, err);
     if (code != ONCE_OK)
         return code;
-    s->first = id + 1;
     rc = once__segment_retire(j, id);
-    return rc == 0 ? ONCE_OK
-                   : once__fail(err, ONCE_ESTORE, "%s: dropping a segment: %s",
-                                j->path, strerror(rc));
+    if (rc != 0)
+        return once__fail(err, ONCE_ESTORE, "%s: dropping a segment: %s",
+                          j->path, strerror(rc));
+    s->first = id + 1; /* not before: whoever is next would leave it there */
+    return ONCE_OK;
 }
 
 static int tidy_one(struct once__journal *j, const atomic_int *stop,
@@ -263,31 +277,68 @@ static int tidy(struct once__journal *j, const atomic_int *stop,
 
 /* ---- The thread ----------------------------------------------------------- */
 
-static int is_short(struct once__shared *s)
+static uint64_t steady_ms(void)
 {
-    return s->ready - s->last < AHEAD;
+    struct timespec t;
+
+    (void)clock_gettime(CLOCK_MONOTONIC, &t);
+    return (uint64_t)t.tv_sec * 1000 + (uint64_t)t.tv_nsec / 1000000;
 }
 
-static void work(struct once__keeper *k)
+static void report(struct once__keeper *k, int rc)
+{
+    (void)pthread_mutex_lock(&k->lock);
+    k->tries++;
+    k->result = rc;
+    (void)pthread_cond_broadcast(&k->done);
+    (void)pthread_mutex_unlock(&k->lock);
+}
+
+static int is_no_room(int rc)
+{
+    return rc == ENOSPC || rc == EDQUOT;
+}
+
+/* Makes segments until there are enough. 0, or an errno. */
+static int prepare(struct once__keeper *k)
+{
+    struct once__journal *j = &k->view;
+    int rc = 0;
+
+    if (j->shared->full && steady_ms() - k->full_ms < FULL_MS)
+        return ENOSPC;
+    while (rc == 0 && once__segment_short(j) && !atomic_load(&k->stop)) {
+        rc = once__segment_prepare(j, 0, &k->stop);
+        report(k, rc);
+    }
+    if (is_no_room(rc))
+        k->full_ms = steady_ms();
+    return rc;
+}
+
+/* 0, or why there is no further segment. */
+static int work(struct once__keeper *k)
 {
     struct once__journal *j = &k->view;
     once_error err = {0, ""};
-    int rc = 0, code;
+    int rc, code;
 
     if (j->shared->poisoned)
-        return;
+        return EIO;
+    rc = prepare(k);
     code = tidy(j, &k->stop, &err);
-    while (rc == 0 && is_short(j->shared) && !atomic_load(&k->stop))
-        rc = once__segment_prepare(j, AHEAD, &k->stop);
-    if (rc != 0 && rc != ENOSPC && rc != EDQUOT && rc != ECANCELED &&
-        rc != ETIMEDOUT && code == ONCE_OK)
+    if (rc == 0 || is_no_room(rc)) /* there may be some now */
+        rc = prepare(k);
+    if (rc != 0 && !is_no_room(rc) && rc != ECANCELED && rc != ETIMEDOUT &&
+        code == ONCE_OK)
         code = once__fail(&err, ONCE_ESTORE, "%s: making a segment: %s",
                           j->path, strerror(rc));
-    if (code == ONCE_OK)
-        return;
-    (void)pthread_mutex_lock(&k->lock);
-    k->trouble = err;
-    (void)pthread_mutex_unlock(&k->lock);
+    if (code != ONCE_OK) {
+        (void)pthread_mutex_lock(&k->lock);
+        k->trouble = err;
+        (void)pthread_mutex_unlock(&k->lock);
+    }
+    return rc;
 }
 
 static void *keep(void *user)
@@ -300,23 +351,37 @@ static void *keep(void *user)
             (void)pthread_cond_wait(&k->wake, &k->lock);
         k->asked = 0;
         (void)pthread_mutex_unlock(&k->lock);
-        work(k);
+        report(k, work(k));
         (void)pthread_mutex_lock(&k->lock);
     }
     (void)pthread_mutex_unlock(&k->lock);
     return NULL;
 }
 
+static void discard(struct once__keeper *k)
+{
+    once__journal_forget(&k->view);
+    (void)pthread_cond_destroy(&k->done);
+    (void)pthread_cond_destroy(&k->wake);
+    (void)pthread_mutex_destroy(&k->lock);
+    free(k);
+}
+
 int once__keeper_open(const struct once__journal *j, once_error *err,
                       struct once__keeper **out)
 {
     struct once__keeper *k = calloc(1, sizeof(*k));
+    pthread_condattr_t steady;
     int code;
 
     if (k == NULL)
         return once__fail(err, ONCE_ENOMEM, "out of memory");
     (void)pthread_mutex_init(&k->lock, NULL);
     (void)pthread_cond_init(&k->wake, NULL);
+    (void)pthread_condattr_init(&steady);
+    (void)pthread_condattr_setclock(&steady, CLOCK_MONOTONIC);
+    (void)pthread_cond_init(&k->done, &steady);
+    (void)pthread_condattr_destroy(&steady);
     code = once__journal_share(j, &k->view, err);
     if (code == ONCE_OK && once__thread_start(&k->thread, NULL, keep, k) != 0)
         code = once__fail(err, ONCE_EOPEN, "%s: no thread to be had", j->path);
@@ -324,10 +389,7 @@ int once__keeper_open(const struct once__journal *j, once_error *err,
         *out = k;
         return ONCE_OK;
     }
-    once__journal_forget(&k->view);
-    (void)pthread_cond_destroy(&k->wake);
-    (void)pthread_mutex_destroy(&k->lock);
-    free(k);
+    discard(k);
     return code;
 }
 
@@ -340,22 +402,34 @@ void once__keeper_close(struct once__keeper *k)
     (void)pthread_cond_signal(&k->wake);
     (void)pthread_mutex_unlock(&k->lock);
     (void)pthread_join(k->thread, NULL);
-    once__journal_forget(&k->view);
-    (void)pthread_cond_destroy(&k->wake);
-    (void)pthread_mutex_destroy(&k->lock);
-    free(k);
+    discard(k);
 }
 
 void once__keeper_nudge(struct once__keeper *k)
 {
-    struct once__shared *s = k->view.shared;
-
-    if (!is_short(s) && !is_worth(s))
+    if (!once__segment_short(&k->view) && !is_worth(k->view.shared))
         return;
     (void)pthread_mutex_lock(&k->lock);
     k->asked = 1;
     (void)pthread_cond_signal(&k->wake);
     (void)pthread_mutex_unlock(&k->lock);
+}
+
+int once__keeper_await(struct once__keeper *k, const struct timespec *until)
+{
+    uint64_t seen;
+    int rc = 0;
+
+    (void)pthread_mutex_lock(&k->lock);
+    seen = k->tries;
+    k->asked = 1;
+    (void)pthread_cond_signal(&k->wake);
+    while (rc == 0 && k->tries == seen)
+        rc = pthread_cond_timedwait(&k->done, &k->lock, until);
+    if (k->tries != seen)
+        rc = k->result;
+    (void)pthread_mutex_unlock(&k->lock);
+    return rc;
 }
 
 int once__keeper_trouble(struct once__keeper *k, once_error *err)

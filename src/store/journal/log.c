@@ -18,6 +18,11 @@
  * all have closed, and the next to open cuts the log where it was durable. Of
  * somebody who died flushing nobody knows how it ended, so what was not known
  * to be durable is written again, first.
+ *
+ * Shared memory is *broken* when a holder of the lock died, or could not write
+ * what the index knows already: whoever takes the lock next repairs it from the
+ * log. One that cannot, because it has no descriptor or memory left, gets no
+ * answer itself and leaves the repair to the next one.
  */
 #include "store/journal/journal.h"
 
@@ -48,6 +53,22 @@ int once__journal_poison(struct once__journal *j, int number, const char *what,
                       j->path, what, strerror(number));
 }
 
+/* What another process may have although this one has not. */
+static int is_local(int number)
+{
+    return number == EMFILE || number == ENFILE || number == ENOMEM;
+}
+
+int once__journal_unwritten(struct once__journal *j, int number,
+                            const char *what, once_error *err)
+{
+    if (!is_local(number))
+        return once__journal_poison(j, number, what, err);
+    j->shared->broken = 1;
+    return once__fail(err, ONCE_ESTORE, "%s: %s failed: %s", j->path, what,
+                      strerror(number));
+}
+
 static int is_poisoned(struct once__journal *j, once_error *err)
 {
     uint32_t number = j->shared->poisoned;
@@ -75,15 +96,17 @@ static int no_lock(const struct once__journal *j, int rc, once_error *err)
 
 /* The log is whole, or it ends in half a batch that nobody was told of. What
  * is in shared memory may be half done, so it is made anew. */
-static int mend(struct once__journal *j, once_error *err)
+static int repair(struct once__journal *j, once_error *err)
 {
-    int code = ONCE_OK;
+    int code = once__recover_locked(j, err);
 
-    if (j->shared->poisoned == 0)
-        code = once__recover_locked(j, err);
-    if (code != ONCE_OK && j->shared->poisoned == 0)
-        j->shared->poisoned = EIO;
-    (void)pthread_mutex_consistent(&j->shared->lock);
+    if (code == ONCE_OK)
+        j->shared->broken = 0;
+    else if (code == ONCE_EFULL)
+        (void)once__fail(err, ONCE_ESTORE, "%s: repairing it: %s", j->path,
+                         strerror(ENOSPC));
+    else if (err != NULL)
+        err->code = ONCE_ESTORE;
     return code;
 }
 
@@ -102,10 +125,14 @@ int once__journal_lock(struct once__journal *j, once_error *err)
 
     if (rc != 0 && rc != EOWNERDEAD)
         return no_lock(j, rc, err);
-    if (rc == EOWNERDEAD)
-        code = mend(j, err);
-    if (code == ONCE_OK && is_poisoned(j, err))
+    if (rc == EOWNERDEAD) {
+        s->broken = 1;
+        (void)pthread_mutex_consistent(&s->lock);
+    }
+    if (is_poisoned(j, err))
         code = ONCE_ESTORE;
+    else if (s->broken)
+        code = repair(j, err);
     if (code == ONCE_OK && !once__shared_view(j))
         code = once__fail(err, ONCE_ESTORE, "%s: no memory for the index",
                           j->path);
@@ -178,7 +205,10 @@ static int flush_to(struct once__journal *j, uint64_t tail, once_error *err)
                : 0;
     if (s->flushing &&
         once__journal_rewrite(fd, from, once__journal_offset(tail)) != 0)
-        return once__journal_poison(j, errno, "writing again", err);
+        return is_local(errno) /* `flushing` stays: the next one does it */
+                   ? once__fail(err, ONCE_ESTORE, "%s: writing again: %s",
+                                j->path, strerror(errno))
+                   : once__journal_poison(j, errno, "writing again", err);
     s->flushing = 1;
     if (fdatasync(fd) != 0)
         return once__journal_poison(j, errno, "a flush", err);
@@ -233,7 +263,7 @@ int once__journal_flush(struct once__journal *j, once_error *err)
     fd = once__segment_file(j, s->last);
     if (fd < 0 || once__journal_write(fd, j->buffer, whole_pages(j),
                                       once__journal_offset(j->start)) != 0)
-        return once__journal_poison(j, errno, "a write", err);
+        return once__journal_unwritten(j, errno, "a write", err);
     j->start += j->used;
     j->used = 0;
     s->tail = j->start;
@@ -253,7 +283,7 @@ static int write_head(struct once__journal *j, uint64_t id, int fd,
 
     once__segment_head_put(&h, block);
     if (once__journal_write(fd, block, sizeof(block), 0) != 0)
-        return once__journal_poison(j, errno, "a write", err);
+        return once__journal_unwritten(j, errno, "a write", err);
     return ONCE_OK;
 }
 
@@ -321,16 +351,11 @@ uint64_t once__journal_reserve(const struct once__journal *j)
     return live > half ? live : half;
 }
 
-/* Where a new segment could not be made there may be room for some frames,
- * but for nobody new. */
-static int extend(struct once__journal *j, size_t length, uint64_t reserve,
-                  once_error *err)
+/* For an outcome, or what makes room. */
+static int extend(struct once__journal *j, size_t length, once_error *err)
 {
-    int rc;
+    int rc = once__segment_extend(j, length);
 
-    if (j->shared->full && reserve > ONCE__JOURNAL_SWEEP)
-        return ONCE_EFULL;
-    rc = once__segment_extend(j, length);
     if (rc == 0)
         return ONCE_OK;
     if (rc == ENOSPC || rc == EDQUOT)
@@ -359,8 +384,10 @@ int once__journal_room(struct once__journal *j, size_t length, uint64_t reserve,
         if (here < length && fits_next(j->shared, length) &&
             ahead >= length + reserve)
             code = roll_over(j, err);
+        else if (reserve <= ONCE__JOURNAL_SWEEP)
+            code = extend(j, length, err);
         else
-            code = extend(j, length, reserve, err);
+            return j->shared->full ? ONCE_EFULL : ONCE__LATER;
     }
     return code;
 }
@@ -437,9 +464,11 @@ uint64_t once__journal_append_raw(struct once__journal *j,
     return buffer_add(j, f, to);
 }
 
-int once__journal_mark(struct once__journal *j, once_error *err)
+int once__journal_mark(struct once__journal *j, uint64_t before,
+                       once_error *err)
 {
     struct once__frame f = {.kind = ONCE__FRAME_MARK,
+                            .before = before,
                             .fence = j->shared->fence,
                             .due = j->shared->marked};
     int code = once__journal_room(j, ONCE__FRAME_HEAD, 0, err);

@@ -20,21 +20,24 @@
  * record is an error when it is read (I9).
  *
  * After anything but a clean end the log goes on with a MARK of a new
- * generation, so that frames behind a cut are never taken for its continuation,
- * and with a fence far ahead of all that may have been shown. What is taken
- * over without having been known to be durable is written again and flushed.
+ * generation, so that frames behind a cut are never taken for its continuation:
+ * not those that were cut off, and not those of an earlier recovery whose MARK
+ * was lost. It goes on with a fence far ahead of all that may have been shown,
+ * too. What is taken over without having been known to be durable is written
+ * again and flushed.
  */
 #include "store/journal/journal.h"
 
 #include <errno.h>
 #include <fcntl.h>
 #include <string.h>
+#include <sys/random.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
 #include "core/error.h"
 
-enum { QUEUE = 16 };
+enum { QUEUE = 16, PIECE = 16 << 20 };
 
 #define FENCE_JUMP (UINT64_C(1) << 20)
 
@@ -46,7 +49,7 @@ struct recovery {
     uint64_t needed;          /* no segment before this one is needed */
     uint64_t known;           /* durable, as far as is known          */
     uint64_t end;             /* of the log                           */
-    uint32_t generation;
+    uint64_t generation;
     struct once__segment_head last;
 };
 
@@ -91,6 +94,21 @@ static int read_head(struct recovery *r, uint64_t id,
     return code;
 }
 
+/* Begins to walk segment `id` up to offset `end`; those who wait can see it. */
+static int walk_begin(struct recovery *r, struct once__walk *w, uint64_t id,
+                      uint64_t end, uint64_t generation)
+{
+    int fd = once__segment_file(r->j, id);
+
+    if (fd < 0)
+        return trouble(r, id, "opening");
+    if (once__walk_begin(w, fd, id, ONCE__JOURNAL_HEADER, end, generation) !=
+        ONCE_OK)
+        return once__fail(r->err, ONCE_ENOMEM, "out of memory");
+    w->bytes = &r->j->shared->recovered;
+    return ONCE_OK;
+}
+
 /* The last segment is the highest with a header. */
 static int find_last(struct recovery *r)
 {
@@ -124,11 +142,10 @@ static int check_unused(struct recovery *r, uint64_t id)
 {
     struct once__walk w;
     uint64_t stray;
+    int code = walk_begin(r, &w, id, once__segment(r->j->shared, id)->size, 0);
 
-    if (once__walk_begin(&w, once__segment_file(r->j, id), id,
-                         ONCE__JOURNAL_HEADER,
-                         once__segment(r->j->shared, id)->size, 0) != ONCE_OK)
-        return once__fail(r->err, ONCE_ENOMEM, "out of memory");
+    if (code != ONCE_OK)
+        return code;
     stray = once__walk_stray(&w);
     once__walk_end(&w);
     if (stray != 0)
@@ -258,10 +275,9 @@ static int take_segment(struct recovery *r, uint64_t id, uint64_t end,
         return errno == ENOENT
                    ? damage(r, once__journal_at(id, 0), "the file is missing")
                    : trouble(r, id, "opening");
-    code =
-        once__walk_begin(&w, fd, id, ONCE__JOURNAL_HEADER, end, r->generation);
+    code = walk_begin(r, &w, id, end, r->generation);
     if (code != ONCE_OK)
-        return once__fail(r->err, code, "out of memory");
+        return code;
     code = take_frames(r, &w);
     r->generation = w.generation;
     *stop = once__journal_at(id, w.offset);
@@ -309,11 +325,10 @@ static int look_ahead(struct recovery *r, uint64_t *chain, uint64_t *stray)
     uint64_t id = r->last.id;
     int code, more;
 
-    code = once__walk_begin(
-        &w, once__segment_file(r->j, id), id, ONCE__JOURNAL_HEADER,
-        once__segment(r->j->shared, id)->size, r->last.generation);
+    code = walk_begin(r, &w, id, once__segment(r->j->shared, id)->size,
+                      r->last.generation);
     if (code != ONCE_OK)
-        return once__fail(r->err, code, "out of memory");
+        return code;
     while ((more = once__walk_next(&w, &f)) == 1)
         if (f.durable > r->known)
             r->known = f.durable;
@@ -333,11 +348,10 @@ static int whole_up_to(struct recovery *r, uint64_t chain, uint64_t *out)
     uint64_t id = r->last.id;
     int code;
 
-    code = once__walk_begin(&w, once__segment_file(r->j, id), id,
-                            ONCE__JOURNAL_HEADER, once__journal_offset(chain),
-                            r->last.generation);
+    code =
+        walk_begin(r, &w, id, once__journal_offset(chain), r->last.generation);
     if (code != ONCE_OK)
-        return once__fail(r->err, code, "out of memory");
+        return code;
     *out = chain;
     while (code == ONCE_OK && once__walk_next(&w, &f) == 1) {
         if (once__journal_at(id, w.offset) <= r->known ||
@@ -382,11 +396,10 @@ static int find_needed(struct recovery *r)
     int code;
 
     r->needed = r->last.first;
-    code = once__walk_begin(&w, once__segment_file(r->j, r->last.id),
-                            r->last.id, ONCE__JOURNAL_HEADER,
-                            once__journal_offset(r->end), r->last.generation);
+    code = walk_begin(r, &w, r->last.id, once__journal_offset(r->end),
+                      r->last.generation);
     if (code != ONCE_OK)
-        return once__fail(r->err, code, "out of memory");
+        return code;
     while (once__walk_next(&w, &f) == 1)
         if (f.kind == ONCE__FRAME_MARK && f.due > r->needed)
             r->needed = f.due;
@@ -451,22 +464,57 @@ static int begin(struct recovery *r)
                       "%s: no room for the index in shared memory", r->j->path);
 }
 
-/* What was taken over is made durable before anybody hears of it. */
-static int settle(struct recovery *r)
+/* A number that no log here has ever had, nor will have. */
+static int new_generation(struct recovery *r)
 {
-    struct once__shared *s = r->j->shared;
-    uint64_t from = 0, to = once__journal_offset(r->end);
-    int fd = once__segment_file(r->j, r->last.id), code;
+    uint64_t *to = &r->j->shared->generation;
+
+    if (getrandom(to, sizeof(*to), 0) != (ssize_t)sizeof(*to))
+        return once__fail(r->err, ONCE_EOPEN, "%s: no random numbers",
+                          r->j->path);
+    return ONCE_OK;
+}
+
+/* The log goes on, in a new generation. */
+static int go_on(struct recovery *r)
+{
+    uint64_t before = r->j->shared->generation;
+    int code = new_generation(r);
+
+    if (code == ONCE_OK)
+        code = once__journal_mark(r->j, before, r->err);
+    return code == ONCE_OK ? once__journal_flush(r->j, r->err) : code;
+}
+
+/* Writes again what was not known to be durable, and flushes it. */
+static int write_again(struct recovery *r)
+{
+    uint64_t from = 0, to = once__journal_offset(r->end), end;
+    int fd = once__segment_file(r->j, r->last.id);
 
     if (once__journal_id(r->known) == r->last.id)
         from = once__journal_offset(r->known);
-    if (once__journal_rewrite(fd, from, to) != 0)
-        return trouble(r, r->last.id, "writing");
+    for (; from < to; from = end) {
+        end = to - from < PIECE ? to : from + PIECE;
+        if (once__journal_rewrite(fd, from, end) != 0)
+            return trouble(r, r->last.id, "writing");
+        if (fdatasync(fd) != 0)
+            return trouble(r, r->last.id, "flushing");
+        atomic_fetch_add(&r->j->shared->recovered, end - from);
+    }
+    return ONCE_OK;
+}
+
+/* What was taken over is made durable before anybody is told of it. */
+static int settle(struct recovery *r)
+{
+    struct once__shared *s = r->j->shared;
+    int code = write_again(r);
+
+    if (code != ONCE_OK)
+        return code;
     s->fence += FENCE_JUMP;
-    s->generation++;
-    code = once__journal_mark(r->j, r->err);
-    if (code == ONCE_OK)
-        code = once__journal_flush(r->j, r->err);
+    code = go_on(r);
     if (code == ONCE_OK && fdatasync(once__segment_file(r->j, s->last)) != 0)
         code = trouble(r, s->last, "flushing");
     return code;
@@ -494,13 +542,16 @@ static int remove_leftovers(struct recovery *r)
 static int make_first(struct recovery *r)
 {
     struct once__shared *s = r->j->shared;
-    struct once__segment_head h = {.id = 1, .first = 1, .generation = 1};
+    struct once__segment_head h = {.id = 1, .first = 1};
     uint8_t block[ONCE__JOURNAL_HEADER];
-    int fd, rc;
+    int fd, rc, code = new_generation(r);
 
+    if (code != ONCE_OK)
+        return code;
+    h.generation = s->generation;
     s->first = s->marked = 1;
     s->last = s->ready = 0;
-    rc = once__segment_prepare(r->j, 1, NULL);
+    rc = once__segment_prepare(r->j, 0, NULL);
     if (rc != 0)
         return once__fail(r->err, ONCE_EOPEN, "%s: making a segment: %s",
                           r->j->path, strerror(rc));
@@ -510,7 +561,6 @@ static int make_first(struct recovery *r)
         fdatasync(fd) != 0)
         return trouble(r, 1, "writing");
     s->last = 1;
-    s->generation = 1;
     s->tail = s->durable = once__journal_at(1, ONCE__JOURNAL_HEADER);
     return ONCE_OK;
 }
@@ -527,7 +577,7 @@ static int take_over(struct recovery *r)
         code = take_all(r);
     if (code != ONCE_OK)
         return code;
-    s->first = s->marked = r->needed;
+    s->marked = r->needed;
     s->generation = r->generation;
     s->tail = r->end;
     r->j->start = r->end;
@@ -543,8 +593,10 @@ static int recover_files(struct recovery *r)
         code = drop_behind_cut(r);
     if (code == ONCE_OK)
         code = take_over(r);
-    if (code == ONCE_OK &&
-        (r->left->state != ONCE__LEFT_CLEAN || r->left->at != r->end))
+    if (code != ONCE_OK)
+        return code;
+    r->j->shared->first = r->needed; /* what is before it is removed below */
+    if (r->left->state != ONCE__LEFT_CLEAN || r->left->at != r->end)
         code = settle(r);
     if (code == ONCE_EFULL)
         code = once__fail(r->err, ONCE_EOPEN, "%s: %s", r->j->path,
@@ -589,9 +641,12 @@ static int forget_next(struct recovery *r)
     if (id > j->shared->ready)
         return ONCE_OK;
     fd = once__segment_file(j, id);
-    if (fd < 0 || once__journal_write(fd, nothing, sizeof(nothing), 0) != 0 ||
-        fdatasync(fd) != 0)
-        return trouble(r, id, "taking its header away");
+    if (fd < 0)
+        return trouble(r, id, "opening");
+    if (once__journal_write(fd, nothing, sizeof(nothing), 0) != 0)
+        return once__journal_unwritten(j, errno, "a write", r->err);
+    if (fdatasync(fd) != 0)
+        return once__journal_poison(j, errno, "a flush", r->err);
     return ONCE_OK;
 }
 
@@ -618,9 +673,7 @@ int once__recover_locked(struct once__journal *j, once_error *err)
         code = take_over(&r);
     if (code == ONCE_OK)
         code = forget_next(&r);
-    if (code != ONCE_OK)
-        return code;
-    s->generation++; /* what the dead one wrote and nobody read ends here */
-    code = once__journal_mark(j, err);
-    return code == ONCE_OK ? once__journal_flush(j, err) : code;
+    if (code == ONCE_OK) /* what the dead one wrote and nobody read ends here */
+        code = go_on(&r);
+    return code;
 }

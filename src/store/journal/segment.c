@@ -12,8 +12,9 @@
  * allocated, no length changed. A new name is flushed with its folder before
  * the segment counts as ready. Sizes begin at 1 MiB, each four times the last,
  * so that a store that is hardly used stays small and one that is much used
- * soon makes few. Who finds no segment ready, or has a frame that is larger
- * than one, makes the last one longer.
+ * soon makes few. So many are made ahead that what is kept back for claims lies
+ * in them. Who has an outcome and finds no segment ready, or has a frame that is
+ * larger than one, makes the last one longer.
  *
  * Files belong to the owner of the folder, also when root creates them: the
  * other processes of the store must be able to open them.
@@ -34,6 +35,7 @@ enum {
     EXTEND = 1 << 20,
     SIZE_MIN = 1 << 20,
     SIZE_LEAST = 1 << 16,
+    AHEAD = 1, /* segments that shall be ready */
     READY_MAX = 3
 };
 
@@ -197,8 +199,36 @@ static uint64_t next_size(const struct once__journal *j)
     struct once__shared *s = j->shared;
     uint64_t now = s->ready > 0 ? once__segment(s, s->ready)->size : 0;
     uint64_t want = now < SIZE_MIN / 4 ? SIZE_MIN : 4 * now;
+    uint64_t two = (2 * s->usual + 4095) / 4096 * 4096; /* of the frames */
 
-    return want < j->segment_max ? want : j->segment_max;
+    if (want > j->segment_max)
+        want = j->segment_max;
+    return want > two ? want : two;
+}
+
+/* Bytes that can be appended before another segment is needed; without the lock
+ * that is a guess. */
+static uint64_t room(struct once__shared *s)
+{
+    uint64_t id = s->last, ready = s->ready, tail = s->tail, sum = 0;
+
+    if (once__journal_id(tail) == id &&
+        once__journal_offset(tail) < once__segment(s, id)->size)
+        sum = once__segment(s, id)->size - once__journal_offset(tail);
+    while (++id <= ready)
+        sum += once__segment(s, id)->size - ONCE__JOURNAL_HEADER;
+    return sum;
+}
+
+/* A quarter more than what is kept back, for the claims that come while another
+ * segment is made. */
+int once__segment_short(const struct once__journal *j)
+{
+    struct once__shared *s = j->shared;
+    uint64_t reserve = once__journal_reserve(j);
+
+    return s->full || s->ready - s->last < AHEAD ||
+           room(s) < reserve + reserve / 4 + SIZE_LEAST;
 }
 
 static int is_full(int rc)
@@ -325,7 +355,7 @@ static int take_prep(struct once__journal *j)
     return rc;
 }
 
-int once__segment_prepare(struct once__journal *j, unsigned enough,
+int once__segment_prepare(struct once__journal *j, uint64_t need,
                           const atomic_int *stop)
 {
     struct once__shared *s = j->shared;
@@ -335,7 +365,7 @@ int once__segment_prepare(struct once__journal *j, unsigned enough,
         return rc;
     if (s->ready - s->first + 2 >= ONCE__JOURNAL_SEGMENTS)
         rc = ENOSPC;
-    else if (s->ready - s->last < enough)
+    else if (once__segment_short(j) || room(s) < need)
         rc = make_some(j, next_size(j), stop);
     if (is_full(rc))
         s->full = 1;
@@ -360,6 +390,8 @@ int once__segment_retire(struct once__journal *j, uint64_t id)
         rc = errno;
     else
         s->full = 0;
+    if (rc == ENOENT) /* one who died had done it */
+        rc = 0;
     (void)pthread_mutex_unlock(&s->prep);
     return rc;
 }

@@ -2,11 +2,18 @@
 /*
  * shared.c - the shared memory of a journal: a head, then pages of 4 KiB.
  *
- *    /dev/shm/once-0123456789abcdef...   head | page 0 | page 1 | ...
+ *    /dev/shm/once-LOCK-RANDOM           head | page 0 | page 1 | ...
  *                                               `--- chunk 0 ---'
  *
- * Its name is random and stands in DIR/lock, so nobody takes another's or a
- * stale one for it. It grows and never shrinks; every page is allocated before
+ * Its name says which file DIR/lock is, so a copy of the folder, which has the
+ * same bytes, never finds it. The random part stands in DIR/lock, so nobody
+ * takes a stale one for it.
+ *
+ * The locks are robust mutexes: they hold a thread's number, which the kernel
+ * takes for one of the namespace of whoever dies. So all who take them must be
+ * in one PID namespace, which stands in the head.
+ *
+ * It grows and never shrinks; every page is allocated before
  * it is touched, since a full /dev/shm would otherwise be a SIGBUS in whoever
  * touches it. Processes map it in chunks, each when it first needs it.
  */
@@ -15,6 +22,7 @@
 #include <assert.h>
 #include <errno.h>
 #include <fcntl.h>
+#include <inttypes.h>
 #include <stdio.h>
 #include <string.h>
 #include <sys/mman.h>
@@ -33,12 +41,16 @@ enum {
     STEP = 64 /* pages that are allocated at a time */
 };
 
-static void shared_name(const uint8_t id[ONCE__JOURNAL_ID], char out[64])
+void once__shared_name(const struct once__identity *self,
+                       const uint8_t id[ONCE__JOURNAL_ID],
+                       char out[ONCE__SHARED_NAME])
 {
-    int i, n = snprintf(out, 64, "/once-");
+    int i, n = snprintf(out, ONCE__SHARED_NAME,
+                        "/once-%" PRIx64 "-%" PRIx64 "-%" PRIx64 "-",
+                        self->device, self->inode, self->born);
 
     for (i = 0; i < ONCE__JOURNAL_ID; i++)
-        n += snprintf(out + n, (size_t)(64 - n), "%02x", id[i]);
+        n += snprintf(out + n, (size_t)(ONCE__SHARED_NAME - n), "%02x", id[i]);
 }
 
 static int shared_map(struct once__journal *j, once_error *err)
@@ -76,6 +88,7 @@ static int fill_head(struct once__journal *j,
     int rc;
 
     memcpy(s->id, id, ONCE__JOURNAL_ID);
+    s->pids = j->pids;
     if (getrandom(s->key, sizeof(s->key), 0) != (ssize_t)sizeof(s->key))
         return EIO;
     rc = make_mutex(&s->lock);
@@ -91,10 +104,10 @@ static int fill_head(struct once__journal *j,
 int once__shared_create(struct once__journal *j,
                         const uint8_t id[ONCE__JOURNAL_ID], once_error *err)
 {
-    char name[64];
+    char name[ONCE__SHARED_NAME];
     int rc, code;
 
-    shared_name(id, name);
+    once__shared_name(&j->self, id, name);
     j->memory = shm_open(name, O_RDWR | O_CREAT | O_EXCL | O_CLOEXEC, 0600);
     if (j->memory < 0)
         return once__fail(err, ONCE_EOPEN, "%s: shared memory: %s", j->path,
@@ -117,7 +130,7 @@ int once__shared_create(struct once__journal *j,
 out:
     if (code != ONCE_OK) {
         once__shared_detach(j);
-        once__shared_remove(id);
+        once__shared_remove(j, id);
     }
     return code;
 }
@@ -135,10 +148,10 @@ int once__shared_attach(struct once__journal *j,
                         const uint8_t id[ONCE__JOURNAL_ID], once_error *err)
 {
     struct stat st;
-    char name[64];
+    char name[ONCE__SHARED_NAME];
     int n, code;
 
-    shared_name(id, name);
+    once__shared_name(&j->self, id, name);
     j->memory = shm_open(name, O_RDWR | O_CLOEXEC, 0);
     if (j->memory < 0 || fstat(j->memory, &st) != 0 || st.st_size < HEAD) {
         code = once__fail(err, ONCE_EOPEN, "%s: no shared memory: %s", j->path,
@@ -171,11 +184,12 @@ void once__shared_detach(struct once__journal *j)
     j->memory = -1;
 }
 
-void once__shared_remove(const uint8_t id[ONCE__JOURNAL_ID])
+void once__shared_remove(const struct once__journal *j,
+                         const uint8_t id[ONCE__JOURNAL_ID])
 {
-    char name[64];
+    char name[ONCE__SHARED_NAME];
 
-    shared_name(id, name);
+    once__shared_name(&j->self, id, name);
     (void)shm_unlink(name);
 }
 

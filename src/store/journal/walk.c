@@ -3,12 +3,13 @@
  * walk.c - the frames of one segment, in the order in which they were written.
  *
  * A chain goes on as long as frames check and are of one generation; a MARK
- * may begin a later one. What an earlier generation left behind the place
- * where a log was cut does check, but it is older, so the chain ends there.
+ * begins another if it says that it follows this one. What other generations
+ * left behind the place where the log was cut does check, MARKs and all, but it
+ * follows another log, so the chain ends there.
  *
- *    | frame 4 | frame 4 | MARK 5 | frame 5 |xxx| frame 4 | 0 0 0
- *                                            ^    `- written before the MARK
- *                                            `- the chain ends here
+ *    | frame a | frame a | MARK a->c | frame c | MARK a->b | frame b | 0 0 0
+ *                                               ^ `- of a recovery that failed
+ *                                               `- the chain ends here
  *
  * Results are skipped, not read, unless somebody asks for them.
  */
@@ -21,7 +22,7 @@
 enum { WINDOW = 256 * 1024 };
 
 int once__walk_begin(struct once__walk *w, int fd, uint64_t id, uint64_t offset,
-                     uint64_t end, uint32_t generation)
+                     uint64_t end, uint64_t generation)
 {
     memset(w, 0, sizeof(*w));
     w->fd = fd;
@@ -78,6 +79,8 @@ const uint8_t *once__walk_bytes(struct once__walk *w, uint64_t offset,
         return NULL;
     w->from = offset;
     w->got = n;
+    if (w->bytes != NULL)
+        atomic_fetch_add(w->bytes, n);
     return w->buffer;
 }
 
@@ -86,7 +89,7 @@ static int goes_on(const struct once__walk *w, const struct once__frame *f)
     if (w->offset + f->length > w->end)
         return 0;
     return f->generation == w->generation ||
-           (f->kind == ONCE__FRAME_MARK && f->generation > w->generation);
+           (f->kind == ONCE__FRAME_MARK && f->before == w->generation);
 }
 
 int once__walk_next(struct once__walk *w, struct once__frame *out)
@@ -141,5 +144,5 @@ int once__walk_goes_on(int fd, const struct once__segment_head *next)
     return once__journal_read(fd, bytes, sizeof(bytes),
                               once__journal_offset(next->before)) == 1 &&
            once__frame_get(bytes, next->before, &f) &&
-           f.generation > next->generation;
+           f.kind == ONCE__FRAME_MARK && f.before == next->generation;
 }

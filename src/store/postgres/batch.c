@@ -381,6 +381,19 @@ int once__pg_params_scan(struct once__pg_params *p, int what,
     return params_end(p);
 }
 
+int once__pg_params_seen(struct once__pg_params *p,
+                         const struct once__pg_call *call,
+                         const once_store_time *put)
+{
+    params_begin(p);
+    maybe_number(p, OID_INT8, call->now_ms);
+    number(p, OID_BOOL, (uint64_t)call->async, 1);
+    maybe_number(p, OID_INT8, put != NULL ? &put->seen_ms : NULL);
+    number(p, OID_INT8, put != NULL ? put->steady_ms : 0, 8);
+    bytes(p, put != NULL ? put->host : NULL, put != NULL ? ONCE_HOST_SIZE : 0);
+    return params_end(p);
+}
+
 /* ---- Rows -------------------------------------------------------------- */
 
 enum answer_column {
@@ -529,5 +542,28 @@ int once__pg_row_read(const PGresult *rows, int i, struct once__pg_row *out)
     out->now_ms = field(rows, i, A_NOW);
     out->granted = field(rows, i, A_GRANTED);
     out->rc = read_record(rows, i, out);
+    return 1;
+}
+
+int once__pg_seen_read(const PGresult *rows, once_store_time *out)
+{
+    int k;
+
+    memset(out, 0, sizeof(*out));
+    if (PQntuples(rows) != 1 || PQnfields(rows) != 4 || !PQbinaryTuples(rows) ||
+        PQftype(rows, 3) != OID_BYTEA || PQgetisnull(rows, 0, 0))
+        return 0;
+    for (k = 0; k < 3; k++)
+        if (PQftype(rows, k) != OID_INT8 ||
+            (!PQgetisnull(rows, 0, k) && PQgetlength(rows, 0, k) != 8))
+            return 0;
+    out->now_ms = field(rows, 0, 0);
+    if (PQgetisnull(rows, 0, 1))
+        return 1; /* nothing was put yet */
+    if (PQgetlength(rows, 0, 3) != ONCE_HOST_SIZE)
+        return 0;
+    out->seen_ms = field(rows, 0, 1);
+    out->steady_ms = field(rows, 0, 2);
+    memcpy(out->host, PQgetvalue(rows, 0, 3), ONCE_HOST_SIZE);
     return 1;
 }

@@ -98,7 +98,7 @@ static const struct {
     {"3D", "there is no such database"},
     {"3F", "there is no such schema: `once init` makes it"},
     {"42P01", "the schema is not ours: `once init` makes it"},
-    {"42883", "the schema is not ours: `once init` makes it"},
+    {"42883", "the schema is not ours, or older: `once init` makes it"},
     {"42704", "the schema is not ours: `once init` makes it"},
     {"42501", "the role has not the right: USAGE, EXECUTE, or to own it"},
     {"40P01", "two transactions were waiting for each other"},

@@ -177,6 +177,11 @@ ONCE_CHECK int once__pg_params_scan(struct once__pg_params *p, int what,
                                     const uint64_t *now_ms,
                                     const uint8_t *after, uint32_t max);
 
+/* Parameters of seen_1(); `put` NULL: only look. */
+ONCE_CHECK int once__pg_params_seen(struct once__pg_params *p,
+                                    const struct once__pg_call *call,
+                                    const once_store_time *put);
+
 /* The question with these parameters. */
 struct once__pg_ask once__pg_params_ask(const struct once__pg_params *p,
                                         const char *sql);
@@ -195,6 +200,9 @@ struct once__pg_row {
 /* 0 if the row has another shape: not our function. */
 ONCE_CHECK int once__pg_row_read(const PGresult *rows, int i,
                                  struct once__pg_row *out);
+
+/* The row of seen_1(). 0 if it has another shape. */
+ONCE_CHECK int once__pg_seen_read(const PGresult *rows, once_store_time *out);
 
 /* ---- report.c ---------------------------------------------------------- */
 

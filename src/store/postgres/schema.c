@@ -133,6 +133,10 @@ static const char *caveat(const PGresult *r)
     if (is_async(r))
         return "synchronous_commit is local: a failover to a standby loses the "
                "records of the last moments";
+    if (is(r, S_COMMIT, "remote_write") && is(r, S_STANDBYS, "t"))
+        return "synchronous_commit is remote_write: a failover to a standby "
+               "whose machine has crashed, too, loses the records of the last "
+               "moments";
     return NULL;
 }
 

@@ -204,7 +204,7 @@ static int ready(struct once__redis_net *net, struct once__redis_link *l)
         l->loaded = 1;
         net->loads++;
     }
-    return !older(l, FRESH_US) || ask_time(l);
+    return once__redis_link_watch(l) && (!older(l, FRESH_US) || ask_time(l));
 }
 
 static int ask_asking(struct once__redis_link *l)
@@ -347,7 +347,7 @@ static void receive_one(struct once__redis_net *net,
 {
     const redisReply *r = once__redis_reply(item->link, item->index);
 
-    if (r == NULL) {
+    if (r == NULL || item->link->refused) {
         (void)snprintf(net->trouble, sizeof(net->trouble), "%s",
                        item->link->trouble);
         net->stale = 1;
@@ -374,8 +374,10 @@ void once__redis_round(struct once__redis_net *net,
         if (items[i]->ask != ONCE__REDIS_NOTHING)
             send_one(net, &round, items[i]);
     once__redis_exchange(round.links, round.count);
-    for (i = 0; i < round.count; i++)
+    for (i = 0; i < round.count; i++) {
         hear_time(round.links[i]);
+        once__redis_link_watched(round.links[i]);
+    }
     for (i = 0; i < n; i++)
         if (items[i]->ask != ONCE__REDIS_NOTHING && items[i]->sent)
             receive_one(net, items[i]);

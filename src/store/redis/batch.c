@@ -33,6 +33,7 @@
 #include "core/error.h"
 #include "store/arena.h"
 #include "store/redis/redis.h"
+#include "store/store.h"
 
 enum {
     ROUNDS = 64,     /* of questions in one apply() */
@@ -76,6 +77,7 @@ struct group {
 struct once__redis_batch {
     struct once__redis_net *net;
     const once_store_options *options;
+    const once_store *store;
     int servers_clock;
     struct once__arena arena;
     struct known *known;
@@ -212,7 +214,9 @@ static int decide(struct once__redis_batch *s, struct group *g)
         const once_op *op = p->op;
 
         fence = before = fence_before(s, g);
-        changed |= apply_one(g, p, r, now, &fence);
+        changed |= apply_one(
+            g, p, r, once__time_of(s->store, op->verb == ONCE_OP_FORGET, now),
+            &fence);
         if (r->fence > g->last)
             g->last = r->fence;
         if (fence != before)
@@ -222,7 +226,8 @@ static int decide(struct once__redis_batch *s, struct group *g)
     }
     if (r->state == ONCE_COMPLETED || r->state == ONCE_ABSENT)
         g->item.px =
-            (r->keep_ms > now ? r->keep_ms - now : 0) + ONCE__REDIS_MARGIN_MS;
+            ONCE__REDIS_TIMES * (r->keep_ms > now ? r->keep_ms - now : 0) +
+            ONCE__REDIS_MARGIN_MS;
     else
         g->item.px = 0; /* never a TTL on what is live */
     if (g->item.px > PX_MAX_MS)
@@ -628,7 +633,8 @@ void once__redis_batch_free(struct once__redis_batch *s)
 
 struct once__redis_batch *
 once__redis_batch_new(struct once__redis_net *net,
-                      const once_store_options *options, int servers_clock)
+                      const once_store_options *options, int servers_clock,
+                      const once_store *store)
 {
     struct once__redis_batch *s = calloc(1, sizeof(*s));
 
@@ -636,6 +642,7 @@ once__redis_batch_new(struct once__redis_net *net,
         return NULL;
     s->net = net;
     s->options = options;
+    s->store = store;
     s->servers_clock = servers_clock;
     s->known = calloc(KNOWN, sizeof(*s->known));
     if (s->known != NULL &&

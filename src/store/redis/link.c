@@ -13,7 +13,10 @@
  *
  * The greeting asks what the server is. One that would lose records to make
  * room (any maxmemory-policy but noeviction) is refused at every connection,
- * not only the first: after a failover it is another server.
+ * not only the first: after a failover it is another server. The policy can be
+ * set while the server runs, so it is asked for again each second, in front of
+ * the commands of a round; and the count of dropped keys shows whether it was
+ * another one in between.
  */
 #include <errno.h>
 #include <fcntl.h>
@@ -38,6 +41,7 @@ enum {
     BACKOFF_MS = 10,
     BACKOFF_STEPS = 7, /* up to 1,280 ms */
     PATIENCE = 16,     /* times timeout_ms, for a whole exchange */
+    WATCH_US = 1000000,
     CHUNK = 32 * 1024,
     KEEP_ROOM = 1 << 20 /* of a buffer, from call to call */
 };
@@ -81,7 +85,7 @@ static void disconnect(struct once__redis_link *l)
     l->expected = l->count;
     l->out_size = l->sent = 0;
     l->loaded = 0;
-    l->time_reply = 0;
+    l->time_reply = l->watch_reply = 0;
 }
 
 void once__redis_link_clear(struct once__redis_link *l)
@@ -128,7 +132,7 @@ void once__redis_link_reset(struct once__redis_link *l)
     for (i = 0; i < l->count; i++)
         freeReplyObject(l->replies[i]);
     l->count = l->expected = 0;
-    l->time_reply = 0;
+    l->time_reply = l->watch_reply = 0;
     if (l->out_room > KEEP_ROOM) { /* after a large result */
         free(l->out);
         l->out = NULL;
@@ -533,6 +537,20 @@ static int refuse(struct once__redis_link *l, const char *why)
     return ONCE_ESTORE;
 }
 
+/* Does it keep what it has? */
+static int judge_room(struct once__redis_link *l, const redisReply *r)
+{
+    const char *evicted;
+
+    if (!info_is(r, "maxmemory_policy", "noeviction"))
+        return refuse(l, "its maxmemory-policy is not noeviction: it would "
+                         "drop records to make room");
+    (void)info(r, "evicted_keys", &evicted);
+    l->evicted = strtoull(evicted, NULL, 10);
+    l->watched_us = once__redis_now_us();
+    return ONCE_OK;
+}
+
 static int judge_info(struct once__redis_link *l, const redisReply *r)
 {
     const char *version;
@@ -542,9 +560,8 @@ static int judge_info(struct once__redis_link *l, const redisReply *r)
     (void)info(r, "redis_version", &version);
     if (version[0] >= '0' && version[0] < '7' && version[1] == '.')
         return refuse(l, "it is older than Redis 7");
-    if (!info_is(r, "maxmemory_policy", "noeviction"))
-        return refuse(l, "its maxmemory-policy is not noeviction: it would "
-                         "drop records to make room");
+    if (judge_room(l, r) != ONCE_OK)
+        return ONCE_ESTORE;
     l->cluster = info_is(r, "cluster_enabled", "1");
     if (l->cluster != (l->config->mode == ONCE__REDIS_CLUSTER))
         return refuse(l, l->cluster ? "it is a cluster: use redis+cluster"
@@ -659,4 +676,37 @@ int once__redis_link_up(struct once__redis_link *l)
         return ONCE_ESTORE;
     l->failures = 0;
     return ONCE_OK;
+}
+
+/* ---- Asking again ---------------------------------------------------------- */
+
+int once__redis_link_watch(struct once__redis_link *l)
+{
+    const once_bytes words[] = {{"INFO", 4}, {"memory", 6}, {"stats", 5}};
+    size_t index;
+
+    if (l->watch_reply != 0 || once__redis_now_us() - l->watched_us < WATCH_US)
+        return 1;
+    if (!once__redis_command(l, 3, words, &index))
+        return 0;
+    l->watch_reply = index + 1;
+    return 1;
+}
+
+void once__redis_link_watched(struct once__redis_link *l)
+{
+    uint64_t before = l->evicted;
+    const redisReply *r;
+
+    if (l->watch_reply == 0)
+        return;
+    r = once__redis_reply(l, l->watch_reply - 1);
+    l->watch_reply = 0;
+    if (r == NULL)
+        return;
+    if (r->type != REDIS_REPLY_STRING)
+        (void)refuse(l, "it does not tell what it is any more");
+    else if (judge_room(l, r) == ONCE_OK && l->evicted > before)
+        (void)refuse(l, "it has dropped keys to make room: records may be "
+                        "lost, see its maxmemory-policy");
 }

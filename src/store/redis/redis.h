@@ -10,6 +10,7 @@
  *            tls.c    the same through TLS
  *    scan.c     walks over all keys, for the reaper and for people
  *    value.c    a record as the value of a key
+ *    time.c     what was seen of the time, in a key of its own
  *    url.c      the URL
  *
  * hiredis reads the replies. The sockets are ours: Debian 12 has hiredis 0.14,
@@ -33,8 +34,10 @@ enum {
     ONCE__REDIS_SLOTS = 16384 /* of every cluster                     */
 };
 
-/* The server drops what may be forgotten this long after the record's own
- * time: `forget` comes first, which looks at the record. */
+/* The server drops what may be forgotten by its own clock, after so many times
+ * the record's own time and a while: `forget` comes first, which looks at the
+ * record, and a clock that is set ahead by twice the retention drops nothing. */
+#define ONCE__REDIS_TIMES UINT64_C(3)
 #define ONCE__REDIS_MARGIN_MS UINT64_C(600000)
 
 /* ---- url.c -------------------------------------------------------------- */
@@ -114,6 +117,11 @@ struct once__redis_link {
     uint64_t server_us, heard_us;
     size_t time_reply; /* index + 1 of an answer that is to come, or 0 */
 
+    /* What can be set while it runs is asked for again. */
+    uint64_t watched_us; /* when it was asked last                           */
+    uint64_t evicted;    /* keys that it had dropped to make room by then    */
+    size_t watch_reply;  /* as time_reply                                    */
+
     /* What the server told about itself. */
     int loaded;  /* it knows the script                              */
     int primary; /* 1, or 0: a replica                               */
@@ -154,6 +162,12 @@ const redisReply *once__redis_reply(const struct once__redis_link *l,
 ONCE_CHECK const redisReply *once__redis_call(struct once__redis_link *l,
                                               size_t argc,
                                               const char *const *argv);
+/* Asks, in front of whatever is queued next, whether the server still will do,
+ * if that was not asked for a second. 0: no memory. */
+ONCE_CHECK int once__redis_link_watch(struct once__redis_link *l);
+/* Judges the answer. A server that will not do is closed, and `refused`: then
+ * no answer of this round counts. */
+void once__redis_link_watched(struct once__redis_link *l);
 /* Whether an error reply has this code: its first word, whole. */
 int once__redis_is(const redisReply *r, const char *code);
 
@@ -252,6 +266,13 @@ uint64_t once__redis_server_us(const struct once__redis_link *l);
 void once__redis_clocks(struct once__redis_net *net,
                         struct once__redis_item **items, size_t n);
 
+/* ---- time.c --------------------------------------------------------------- */
+
+/* As once_store_ops.time; now_ms is the server's. */
+ONCE_CHECK int once__redis_time(struct once__redis_net *net,
+                                const once_store_time *put,
+                                once_store_time *out, once_error *err);
+
 /* ---- batch.c -------------------------------------------------------------- */
 
 struct once__redis_batch;
@@ -259,7 +280,8 @@ struct once__redis_batch;
 /* Borrows all of its arguments. NULL: no memory. */
 struct once__redis_batch *
 once__redis_batch_new(struct once__redis_net *net,
-                      const once_store_options *options, int servers_clock);
+                      const once_store_options *options, int servers_clock,
+                      const once_store *store);
 void once__redis_batch_free(struct once__redis_batch *s); /* accepts NULL */
 /* As once_store_ops.apply. */
 ONCE_CHECK int once__redis_apply(struct once__redis_batch *s, once_op **ops,
@@ -283,7 +305,8 @@ void once__redis_scan_clear(struct once__redis_scan *scan);
 /* As once_store_ops.scan. `clock` NULL: the servers'. */
 ONCE_CHECK int once__redis_scan(struct once__redis_net *net,
                                 struct once__redis_scan *scan,
-                                const once_store_options *clock, int what,
+                                const once_store_options *clock,
+                                const once_store *store, int what,
                                 const uint8_t *after, uint32_t max,
                                 once_each *each, void *user, once_error *err);
 /* Reads all values whole and tells of each, with `rc` of its decoding. */

@@ -25,6 +25,7 @@
 #include "core/apply.h"
 #include "core/error.h"
 #include "store/redis/redis.h"
+#include "store/store.h"
 
 enum {
     PAGE = 256,  /* heads in one round, and hint for SCAN */
@@ -326,6 +327,7 @@ static int scan_all(struct once__redis_net *net, struct once__redis_scan *scan,
 struct due {
     struct once__redis_net *net;
     const once_store_options *clock;
+    const once_store *store;
     int what;
     uint32_t max, looked;
     once_each *each;
@@ -335,8 +337,10 @@ struct due {
 
 static uint64_t now_ms(const struct due *d, const struct once__redis_item *item)
 {
-    return d->clock != NULL ? d->clock->clock(d->clock->user)
-                            : once__redis_server_us(item->link) / 1000;
+    return once__time_of(d->store, d->what == ONCE_SCAN_KEEP,
+                         d->clock != NULL
+                             ? d->clock->clock(d->clock->user)
+                             : once__redis_server_us(item->link) / 1000);
 }
 
 static void show_due(struct due *d, struct page *p)
@@ -402,11 +406,11 @@ static int scan_due(struct due *d, struct once__redis_scan *scan,
 }
 
 int once__redis_scan(struct once__redis_net *net, struct once__redis_scan *scan,
-                     const once_store_options *clock, int what,
-                     const uint8_t *after, uint32_t max, once_each *each,
-                     void *user, once_error *err)
+                     const once_store_options *clock, const once_store *store,
+                     int what, const uint8_t *after, uint32_t max,
+                     once_each *each, void *user, once_error *err)
 {
-    struct due d = {net, clock, what, max, 0, each, user, 0, 0};
+    struct due d = {net, clock, store, what, max, 0, each, user, 0, 0};
     struct page *p = malloc(sizeof(*p));
     int rc;
 

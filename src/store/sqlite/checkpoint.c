@@ -17,13 +17,13 @@
 #include <assert.h>
 #include <fcntl.h>
 #include <pthread.h>
-#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <time.h>
 #include <unistd.h>
 
 #include "core/error.h"
+#include "store/place.h"
 #include "store/thread.h"
 
 enum {
@@ -43,6 +43,7 @@ struct once__sqlite_keeper {
     sqlite3 *db; /* the thread's alone */
     struct once__sqlite_wait wait;
     char *path;
+    const struct once__place *log; /* the file that we may make longer */
     pthread_t thread;
     pthread_mutex_t lock; /* for all below */
     pthread_cond_t wake;
@@ -108,21 +109,20 @@ static void let_go(struct once__sqlite_keeper *k)
 }
 
 /*
- * Only the holder of the write lock may append to the log. A full disk or an
- * error is no news here: the next commit will meet it and say so.
+ * Only the holder of the write lock may append to the log, and the lock is that
+ * of the file we have open: a log that has taken its place is another's. A full
+ * disk or an error is no news here: the next commit will meet it and say so.
  */
 static off_t make_room(struct once__sqlite_keeper *k, off_t want)
 {
-    char log[4096 + 8];
     off_t room = ROOM_MAX;
-    int fd, n = snprintf(log, sizeof(log), "%s-wal", k->path);
+    int fd;
 
     once__sqlite_wait_start(&k->wait, RESTART_WAIT_MS);
-    if (n < 0 || (size_t)n >= sizeof(log) ||
-        sqlite3_exec(k->db, "BEGIN IMMEDIATE", NULL, NULL, NULL) != SQLITE_OK)
+    if (sqlite3_exec(k->db, "BEGIN IMMEDIATE", NULL, NULL, NULL) != SQLITE_OK)
         return k->room;
-    fd = open(log, O_RDWR | O_CLOEXEC);
-    if (fd >= 0)
+    fd = open(k->log->path, O_RDWR | O_CLOEXEC);
+    if (fd >= 0 && once__place_is(k->log, fd))
         room = extend(fd, want);
     let_go(k);
     if (fd >= 0 && (room < 0 || fdatasync(fd) != 0))
@@ -231,8 +231,8 @@ static void discard(struct once__sqlite_keeper *k)
     free(k);
 }
 
-int once__sqlite_keeper_open(const char *path, once_error *err,
-                             struct once__sqlite_keeper **out)
+int once__sqlite_keeper_open(const char *path, const struct once__place *log,
+                             once_error *err, struct once__sqlite_keeper **out)
 {
     struct once__sqlite_keeper *k = calloc(1, sizeof(*k));
     int code;
@@ -242,6 +242,7 @@ int once__sqlite_keeper_open(const char *path, once_error *err,
     (void)pthread_mutex_init(&k->lock, NULL);
     (void)pthread_cond_init(&k->wake, NULL);
     once__sqlite_wait_start(&k->wait, RESTART_WAIT_MS);
+    k->log = log;
     k->path = strdup(path);
     if (k->path == NULL) {
         code = once__fail(err, ONCE_ENOMEM, "%s: out of memory", path);

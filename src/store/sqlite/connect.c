@@ -77,6 +77,10 @@ static const char *const texts[ONCE__SQLITE_QUERIES] = {
     [ONCE__SQLITE_COUNTER_PUT] =
         "INSERT INTO meta(key,value,sum)VALUES('fence',?1,?2)"
         " ON CONFLICT(key) DO UPDATE SET value=?1,sum=?2",
+    [ONCE__SQLITE_TIME] = "SELECT value,sum FROM meta WHERE key=?1",
+    [ONCE__SQLITE_TIME_PUT] =
+        "INSERT INTO meta(key,value,sum)VALUES(?1,?2,?3)"
+        " ON CONFLICT(key) DO UPDATE SET value=?2,sum=?3",
     [ONCE__SQLITE_SCAN_ALL] =
         "SELECT c.name," HEAD ",r.body" FROM_CLAIM
         " WHERE c.name>?1 ORDER BY c.name LIMIT ?2",

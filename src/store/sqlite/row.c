@@ -434,3 +434,73 @@ int once__sqlite_counter_put(struct once__sqlite_link *link, uint64_t fence)
     return rc != SQLITE_OK ? rc
                            : once__sqlite_run(link, ONCE__SQLITE_COUNTER_PUT);
 }
+
+/* ---- The time ---------------------------------------------------------- */
+
+enum { TIMES = 4 };
+
+static const char *const time_keys[TIMES] = {"seen", "steady", "host", "start"};
+
+static uint32_t time_sum(int which, uint64_t value)
+{
+    const char *key = time_keys[which];
+
+    return sum_numbers(once__crc32c(0, key, strlen(key)), &value, 1);
+}
+
+static int time_bind(sqlite3_stmt *q, int which)
+{
+    return sqlite3_bind_text(q, 1, time_keys[which], -1, SQLITE_STATIC);
+}
+
+static int time_load(struct once__sqlite_link *link, int which, uint64_t *value)
+{
+    sqlite3_stmt *q = link->query[ONCE__SQLITE_TIME];
+    int rc = time_bind(q, which);
+
+    if (rc == SQLITE_OK)
+        rc = sqlite3_step(q);
+    *value = 0;
+    if (rc == SQLITE_ROW) {
+        *value = (uint64_t)sqlite3_column_int64(q, 0);
+        rc = (uint64_t)sqlite3_column_int64(q, 1) == time_sum(which, *value)
+                 ? SQLITE_OK
+                 : SQLITE_CORRUPT;
+    } else if (rc == SQLITE_DONE) {
+        rc = SQLITE_OK; /* nobody has put it yet */
+    }
+    (void)sqlite3_reset(q);
+    return rc;
+}
+
+int once__sqlite_time(struct once__sqlite_link *link, once_store_time *t)
+{
+    uint64_t value[TIMES];
+    int i, rc = SQLITE_OK;
+
+    for (i = 0; i < TIMES && rc == SQLITE_OK; i++)
+        rc = time_load(link, i, &value[i]);
+    if (rc != SQLITE_OK)
+        return rc;
+    t->seen_ms = value[0];
+    t->steady_ms = value[1];
+    memcpy(t->host, &value[2], ONCE_HOST_SIZE);
+    return SQLITE_OK;
+}
+
+int once__sqlite_time_put(struct once__sqlite_link *link,
+                          const once_store_time *t)
+{
+    sqlite3_stmt *q = link->query[ONCE__SQLITE_TIME_PUT];
+    uint64_t value[TIMES] = {t->seen_ms, t->steady_ms, 0, 0};
+    int i, rc = SQLITE_OK;
+
+    memcpy(&value[2], t->host, ONCE_HOST_SIZE);
+    for (i = 0; i < TIMES && rc == SQLITE_OK; i++) {
+        rc = time_bind(q, i) | bind(q, 2, value[i]) |
+             bind(q, 3, time_sum(i, value[i]));
+        if (rc == SQLITE_OK)
+            rc = once__sqlite_run(link, ONCE__SQLITE_TIME_PUT);
+    }
+    return rc;
+}

@@ -47,6 +47,8 @@ enum once__sqlite_query {
     ONCE__SQLITE_RESULT_DELETE,
     ONCE__SQLITE_COUNTER,
     ONCE__SQLITE_COUNTER_PUT,
+    ONCE__SQLITE_TIME,
+    ONCE__SQLITE_TIME_PUT,
     ONCE__SQLITE_SCAN_ALL,
     ONCE__SQLITE_SCAN_LEASE,
     ONCE__SQLITE_SCAN_KEEP,
@@ -109,11 +111,22 @@ ONCE_CHECK int once__sqlite_counter(struct once__sqlite_link *link,
 ONCE_CHECK int once__sqlite_counter_put(struct once__sqlite_link *link,
                                         uint64_t fence);
 
+/* What is known of the time, but for now_ms; zeros if nothing ever was. The
+ * same answers. */
+ONCE_CHECK int once__sqlite_time(struct once__sqlite_link *link,
+                                 once_store_time *t);
+ONCE_CHECK int once__sqlite_time_put(struct once__sqlite_link *link,
+                                     const once_store_time *t);
+
 /* ---- checkpoint.c: a thread that moves the log into the file ----------- */
 
 struct once__sqlite_keeper;
+struct once__place;
 
-ONCE_CHECK int once__sqlite_keeper_open(const char *path, once_error *err,
+/* `log` is where the write-ahead log is, and outlives the keeper. */
+ONCE_CHECK int once__sqlite_keeper_open(const char *path,
+                                        const struct once__place *log,
+                                        once_error *err,
                                         struct once__sqlite_keeper **out);
 /* Accepts NULL. */
 void once__sqlite_keeper_close(struct once__sqlite_keeper *k);

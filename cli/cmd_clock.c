@@ -1,0 +1,90 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * cmd_clock.c - `once clock`: what the store's clock shows beside the time that
+ * was seen to pass, and the word that it is right.
+ *
+ * Records are forgotten by the time that was seen to pass (docs/protocol.md,
+ * section 8). It stays behind where the store's clock was set ahead, and where
+ * nobody was there to see time pass: only somebody who has looked at a clock on
+ * the wall knows which of both it was.
+ */
+#include "cli.h"
+
+enum { LATE_MS = 3600000 };
+
+/* clang-format off */
+static const char help[] =
+    "usage: once [--store URL] clock [--accept] [--json]\n"
+    "\n"
+    "Shows the store's clock, the time that was seen to pass, and how far that is\n"
+    "behind. Records are forgotten by the latter, so a clock that was set ahead\n"
+    "makes nobody forget too early. It is behind where the clock was set ahead, and\n"
+    "where nothing that uses the store ran for a while, say while the host was off:\n"
+    "then records are only kept longer by as much.\n"
+    "\n"
+    "  --accept   the store's clock is right (look at it first): what is due by it\n"
+    "             is forgotten from now on, by all who use the store\n"
+    "  --json     {\"clock\": ..., \"seen\": ..., \"behind_ms\": N}\n"
+    "\n"
+    "Status 1 if it is behind by an hour or more, for probes.\n";
+/* clang-format on */
+
+enum { OPT_ACCEPT = 1 };
+
+static const struct option options[] = {
+    CLI_COMMON_OPTIONS,
+    {"accept", no_argument, NULL, OPT_ACCEPT},
+    {NULL, 0, NULL, 0},
+};
+
+static int report(const struct cli *c, const once_clock *clock)
+{
+    if (c->json)
+        return cli_print_json(c, json_pack("{s:o, s:o, s:I}", "clock",
+                                           cli_json_time(clock->now_ms), "seen",
+                                           cli_json_time(clock->seen_ms),
+                                           "behind_ms",
+                                           (json_int_t)clock->behind_ms));
+    cli_moment(c, "clock", clock->now_ms);
+    cli_moment(c, "seen", clock->seen_ms);
+    cli_number(c, "behind_ms", clock->behind_ms);
+    return CLI_OK;
+}
+
+static int run(const struct cli *c, int accept)
+{
+    once_clock clock = {.now_ms = 0};
+    once_error err = {0, ""};
+    once_store *s = NULL;
+    int rc = cli_named(c);
+
+    if (rc == CLI_OK)
+        rc = cli_open_store(c, &s);
+    if (rc != CLI_OK)
+        return rc;
+    rc = accept ? once_store_clock_accept(s, &clock, &err)
+                : once_store_clock(s, &clock, &err);
+    once_store_close(s);
+    if (rc != ONCE_OK)
+        return cli_trouble(c, rc, &err);
+    rc = report(c, &clock);
+    if (rc == CLI_OK && clock.behind_ms >= LATE_MS)
+        rc = cli_say(c, CLI_NO,
+                     "the store's clock is ahead of the time that was seen to "
+                     "pass. If it is right, say so with --accept");
+    return rc;
+}
+
+int cli_clock(struct cli *c, int argc, char **argv)
+{
+    int o, accept = 0, rc = CLI_OK;
+
+    while ((o = cli_option(c, argc, argv, options, help, &rc)) != -1) {
+        if (o == '?' || rc != CLI_OK)
+            return rc;
+        accept |= o == OPT_ACCEPT;
+    }
+    if (optind < argc)
+        return cli_usage(c, "takes options only");
+    return run(c, accept);
+}

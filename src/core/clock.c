@@ -1,0 +1,94 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * clock.c - how much time has certainly passed.
+ *
+ *    store's clock    ------------------------+ set ahead   ----------------
+ *                                              `-----------'
+ *    seen to pass     ------------------------ - - - - - - -  at the pace of a
+ *                                                             steady clock
+ *
+ * It refuses to believe a step ahead: whatever is due is forgotten later by as
+ * much, until an operator says that the clock is right. A step back is taken at
+ * once, since then all is kept longer.
+ */
+#include "core/clock.h"
+
+#include <string.h>
+
+enum {
+    FASTER = 1024,  /* one part of so many: catching up, or drifting */
+    PUT_MS = 30000, /* the store is told when it knows so much less, */
+    BACK_MS = 1000, /* ... or so much more                           */
+    JUMP_MS = 1000  /* less is how clocks are */
+};
+
+uint64_t once__clock_pass(uint64_t seen_ms, uint64_t elapsed_ms,
+                          uint64_t now_ms)
+{
+    uint64_t most = seen_ms + elapsed_ms + elapsed_ms / FASTER;
+
+    return now_ms < most ? now_ms : most;
+}
+
+static uint64_t since(uint64_t later, uint64_t earlier)
+{
+    return later > earlier ? later - earlier : 0;
+}
+
+/* From what the store keeps: if it was told by this host since its start, that
+ * host's steady clock knows how long ago. */
+static uint64_t from_store(const once_clock *c, const once_store_time *t,
+                           const struct once__asked *asked)
+{
+    int ours = memcmp(t->host, c->host, ONCE_HOST_SIZE) == 0;
+
+    return once__clock_pass(t->seen_ms,
+                            ours ? since(asked->before_ms, t->steady_ms) : 0,
+                            t->now_ms);
+}
+
+/* How far the store's clock has moved beside ours since we asked last: only
+ * what cannot be the time that the questions took. */
+static int64_t jump(const once_clock *c, const once_store_time *t,
+                    const struct once__asked *asked)
+{
+    int64_t moved = (int64_t)(t->now_ms - c->now_ms);
+    int64_t most = (int64_t)(asked->after_ms - c->before_ms) + JUMP_MS;
+    int64_t least = (int64_t)(asked->before_ms - c->after_ms) - JUMP_MS;
+
+    return moved > most    ? moved - most + JUMP_MS
+           : moved < least ? moved - least - JUMP_MS
+                           : 0;
+}
+
+static uint64_t seen(const once_clock *c, const once_store_time *t,
+                     const struct once__asked *asked)
+{
+    uint64_t ours, theirs = from_store(c, t, asked);
+
+    /* A store that nobody has told yet: its clock is believed. */
+    if (c->seen_ms == 0)
+        return t->seen_ms == 0 ? t->now_ms : theirs;
+    ours = once__clock_pass(c->seen_ms, since(asked->before_ms, c->before_ms),
+                            t->now_ms);
+    if (t->seen_ms != 0 && t->seen_ms < c->stored_ms)
+        return theirs; /* somebody has seen the clock being set back */
+    return ours > theirs ? ours : theirs;
+}
+
+int once__clock_take(once_clock *c, const once_store_time *t,
+                     const struct once__asked *asked)
+{
+    uint64_t now_seen = seen(c, t, asked);
+    int first = c->seen_ms == 0;
+
+    c->jumped_ms = first ? 0 : jump(c, t, asked);
+    c->seen_ms = now_seen;
+    c->stored_ms = t->seen_ms;
+    c->now_ms = t->now_ms;
+    c->before_ms = asked->before_ms;
+    c->after_ms = asked->after_ms;
+    c->behind_ms = t->now_ms - now_seen;
+    return now_seen > t->seen_ms + PUT_MS || now_seen + BACK_MS < t->seen_ms ||
+           (first && memcmp(t->host, c->host, ONCE_HOST_SIZE) != 0);
+}

@@ -1,0 +1,70 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * clock.c - looks at the store's clock before anything is forgotten.
+ *
+ * What is forgotten goes by the time that was seen to pass (store/clock.c); here
+ * is what an operator is told of it:
+ *
+ *    set ahead        what is due is forgotten later by as much, until he says
+ *                     that the clock is right, or it is set right
+ *    set back         all is kept longer, which is safe
+ *    ahead at once    nobody was there to see the time pass: the host stood
+ *                     still for long, or it has started with a wrong clock
+ */
+#include "core/error.h"
+#include "engine/engine.h"
+
+enum { LATE_MS = 3600000, AGREE_MS = 1000 };
+
+static void blind(once_engine *e, const once_error *err)
+{
+    if (!e->blind)
+        once__event(e,
+                    "the store does not tell the time, so nothing is "
+                    "forgotten: %s",
+                    err->text);
+    e->blind = 1;
+}
+
+static void report(once_engine *e, int first)
+{
+    const once_clock *c = &e->clock;
+
+    if (c->jumped_ms > 0)
+        once__event(e,
+                    "the store's clock jumped ahead by %lld ms: what is due is "
+                    "forgotten later by as much, until it is set right or "
+                    "`once clock --accept` says that it is right",
+                    (long long)c->jumped_ms);
+    else if (c->jumped_ms < 0)
+        once__event(e,
+                    "the store's clock was set back by %lld ms: what is due "
+                    "will be forgotten later",
+                    (long long)-c->jumped_ms);
+    else if (first && c->behind_ms >= LATE_MS)
+        once__event(e,
+                    "the store's clock is %llu s ahead of the time that was "
+                    "seen to pass: what is due is forgotten later by as much. "
+                    "If it is right, say so with `once clock --accept`",
+                    (unsigned long long)c->behind_ms / 1000);
+    else if (e->ahead && c->behind_ms < AGREE_MS)
+        once__event(e, "the clocks agree again");
+    e->ahead = c->behind_ms >= AGREE_MS;
+}
+
+int once__clock_look(once_engine *e)
+{
+    once_error err = {ONCE_ESTORE, "no reason given"};
+    int first = e->clock.seen_ms == 0;
+    int rc = once_store_clock(e->store, &e->clock, &err);
+
+    if (rc == ONCE_ENOSYS)
+        return 1; /* it forgets by its clock, and has said so */
+    if (rc != ONCE_OK) {
+        blind(e, &err);
+        return 0;
+    }
+    e->blind = 0;
+    report(e, first);
+    return 1;
+}

@@ -1,0 +1,71 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * clock.c - asks a store for the time, and holds its forgetting to what was
+ * seen to pass (core/clock.h).
+ *
+ * The clock that decides is the store's: that of its server, or for the stores
+ * of one host that host's. What it is held against is CLOCK_BOOTTIME here, which
+ * cannot be set and counts while the machine sleeps.
+ */
+#include <string.h>
+#include <time.h>
+
+#include "core/clock.h"
+#include "core/error.h"
+#include "store/store.h"
+
+static uint64_t steady_ms(void)
+{
+    struct timespec t;
+
+    (void)clock_gettime(CLOCK_BOOTTIME, &t);
+    return (uint64_t)t.tv_sec * 1000 + (uint64_t)t.tv_nsec / 1000000;
+}
+
+static int put(once_store *s, once_clock *c, once_error *err)
+{
+    once_store_time now,
+        told = {.seen_ms = c->seen_ms, .steady_ms = c->before_ms};
+    int rc;
+
+    memcpy(told.host, c->host, ONCE_HOST_SIZE);
+    rc = s->ops->time(s, &told, &now, err);
+    if (rc == ONCE_OK)
+        c->stored_ms = c->seen_ms;
+    return rc;
+}
+
+int once_store_clock(once_store *s, once_clock *c, once_error *err)
+{
+    struct once__asked asked;
+    once_store_time t;
+    int rc;
+
+    if (s->ops->time == NULL)
+        return once__fail(err, ONCE_ENOSYS, "%s: this store tells no time",
+                          s->ops->name);
+    if (c->seen_ms == 0)
+        once__host(c->host);
+    asked.before_ms = steady_ms();
+    rc = s->ops->time(s, NULL, &t, err);
+    asked.after_ms = steady_ms();
+    if (rc == ONCE_OK && once__clock_take(c, &t, &asked))
+        rc = put(s, c, err);
+    if (rc == ONCE_OK)
+        s->forget_ms = c->seen_ms;
+    return rc;
+}
+
+int once_store_clock_accept(once_store *s, once_clock *c, once_error *err)
+{
+    int rc = once_store_clock(s, c, err);
+
+    if (rc != ONCE_OK)
+        return rc;
+    c->seen_ms = c->now_ms;
+    c->behind_ms = 0;
+    rc = put(s, c, err);
+    if (rc == ONCE_OK)
+        s->forget_ms = c->seen_ms;
+    return rc;
+}

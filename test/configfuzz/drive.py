@@ -1,0 +1,373 @@
+# SPDX-License-Identifier: Apache-2.0
+"""One nginx for many cases: writes the configuration, takes out what nginx
+refuses, starts it, lets every client run, and stops it."""
+
+import asyncio
+import contextlib
+import os
+import pathlib
+import re
+import shutil
+import signal
+import subprocess
+import tempfile
+
+import gateway
+import upstream
+
+READ_TIMEOUT = 0.4          # nginx's, for an upstream that says nothing
+GIVE_UP = 15                # a client's, for nginx
+TRIES = 40                  # how often a client asks while it is "in flight"
+
+MAIN = """
+load_module %(module)s;
+user root;
+worker_processes %(workers)d;
+pid nginx.pid;
+lock_file nginx.lock;
+error_log error.log info;
+events { worker_connections 4096; }
+http {
+    client_body_temp_path body;
+    proxy_temp_path proxy;
+    fastcgi_temp_path fastcgi;
+    uwsgi_temp_path uwsgi;
+    scgi_temp_path scgi;
+    access_log off;
+    default_type text/plain;
+    lingering_close off;
+    client_body_buffer_size 8k;
+    root %(folder)s/www;
+    server_names_hash_max_size 4096;
+    %(upstreams)s
+    once_store s %(store)s;
+    server { listen 127.0.0.1:%(port)d default_server; return 204; }
+    include cases/*.conf;
+}
+"""
+
+# What each kind of upstream is told, in every case.
+EACH = """
+    %(p)s_connect_timeout 2s;
+    %(p)s_read_timeout %(ms)dms;
+    %(p)s_send_timeout 2s;
+"""
+PARAMS = ("REQUEST_METHOD $request_method", "DOCUMENT_URI $document_uri",
+          "CONTENT_LENGTH $content_length", "SERVER_PROTOCOL $server_protocol",
+          "REQUEST_URI $request_uri")
+
+
+def upstream_lines():
+    out = ""
+    for prefix in ("proxy", "fastcgi", "scgi", "uwsgi"):
+        out += EACH % {"p": prefix, "ms": READ_TIMEOUT * 1000}
+        out += "    %s_cache_path cache/%s keys_zone=cache_%s:2m;\n" % (
+            (prefix,) * 3)
+        out += "    %s_cache_key $host$request_uri;\n" % prefix
+        if prefix != "proxy":
+            out += "".join("    %s_param %s;\n" % (prefix, p) for p in PARAMS)
+    return out
+
+
+class Answer:
+    """What one request of the client got."""
+
+    def __init__(self, send, method, key):
+        self.send = send
+        self.method = method
+        self.key = key
+        self.line = None        # the plan's
+        self.left = False       # the client did not wait for it
+        self.head = None
+        self.body = b""
+        self.truncated = False
+
+    @property
+    def status(self):
+        return self.head.status if self.head else 0
+
+    @property
+    def mark(self):
+        return self.head.get("Idempotency-Status") if self.head else None
+
+    @property
+    def code(self):
+        if self.head is None:
+            return None
+        self.head.body = self.body
+        with contextlib.suppress(ValueError):
+            return self.head.code()
+        return None
+
+    def __str__(self):
+        if self.left:
+            what = "left"
+        elif self.head is None:
+            what = "nothing"
+        else:
+            what = "%d %s%s %r" % (
+                self.status, self.mark or self.code or "-",
+                " cut off" if self.truncated else "", self.body[:48])
+        return "%s (%s key=%s): %s" % (self.send, self.method, self.key, what)
+
+
+class Run:
+    """One case in one nginx."""
+
+    def __init__(self, the_case, identity):
+        self.case = the_case
+        self.id = identity
+        self.log = upstream.Log(the_case)
+        self.answers = []
+        self.refused = None     # what `nginx -t` said
+
+    def render(self, ports, port, folder):
+        text = self.case.config()
+        text = re.sub(r"\bc_(\w+)", self.id + r"_\1", text)
+        text = re.sub(r"\b(dead|mute|deaf|(?:http|fastcgi|scgi|uwsgi)_"
+                      r"(?:main|fallback|target)_\d)\b",
+                      lambda m: ports[m.group(1)], text)
+        # Variables belong to the whole configuration, not to a server.
+        text = re.sub(r"\$([bxy]\d*)\b", "$%s_\\1" % self.id, text)
+        text = text.replace("FOLDER", str(folder))
+        return text.replace(
+            "server {", "server {\n    listen 127.0.0.1:%d;\n"
+            "    server_name %s;" % (port, self.id), 1)
+
+    # -- the client
+
+    async def play(self, port):
+        for number, line in enumerate(self.case.plan):
+            words = line.split()
+            many = 2 if "twice" in words else 1
+            await asyncio.gather(*(
+                self._settle(port, "%s.%d%s" % (self.id, number, "ab"[i]
+                                                if many == 2 else ""), line)
+                for i in range(many)))
+
+    async def _settle(self, port, send, line):
+        """Asks again while the first request is still under way."""
+        for again in range(TRIES):
+            answer = await self._send(port, send + "'" * again, line)
+            if answer.code != "in-flight":
+                return
+            await asyncio.sleep(0.05)
+
+    async def _send(self, port, send, line):
+        method, key, *flags = line.split()
+        answer = Answer(send, method, None if key == "-" else self.id + key)
+        answer.line = line
+        self.answers.append(answer)
+        body = b"z" * (30000 if "big" in flags else 20)
+        if method in ("GET", "HEAD"):
+            body = b""
+        lines = ["%s /pay HTTP/1.1" % method, "Host: " + self.id,
+                 "Connection: close", "X-Case: " + self.id,
+                 "X-Send: " + send, "X-Method: " + method]
+        if answer.key:
+            lines.append("Idempotency-Key: " + answer.key)
+        if body:
+            lines.append("Content-Length: %d" % len(body))
+        if "origin" in flags:
+            lines.append("Origin: http://o.test")
+        data = "\r\n".join(lines).encode() + b"\r\n\r\n" + body
+        reader, writer = await asyncio.open_connection("127.0.0.1", port)
+        self.log.fresh.clear()
+        try:
+            writer.write(data)
+            if "leave" in flags or "reset" in flags:
+                answer.left = True
+                await self._leave(writer, "reset" in flags, send)
+            else:
+                await asyncio.wait_for(self._read(reader, answer), GIVE_UP)
+        except (OSError, EOFError):
+            answer.truncated = True
+        except asyncio.TimeoutError:
+            answer.truncated = True
+            answer.body = b"(gave up)"
+        finally:
+            writer.close()
+        return answer
+
+    async def _leave(self, writer, reset, send):
+        with contextlib.suppress(asyncio.TimeoutError):
+            await asyncio.wait_for(self.log.fresh.wait(), 0.5)
+        if reset:
+            writer.transport.abort()
+        else:
+            writer.close()
+        for e in list(self.log.executions):
+            if e.send == send:
+                with contextlib.suppress(asyncio.TimeoutError):
+                    await asyncio.wait_for(e.ended.wait(), 2)
+
+    @staticmethod
+    async def _read(reader, answer):
+        try:
+            raw = await reader.readuntil(b"\r\n\r\n")
+        except asyncio.IncompleteReadError as error:
+            if error.partial:
+                answer.body = error.partial
+            raise
+        head = answer.head = gateway.Response(raw[:-4], b"")
+        try:
+            if answer.method == "HEAD" or head.status in (204, 304):
+                return
+            if "chunked" in (head.get("Transfer-Encoding") or ""):
+                while True:
+                    size = int((await reader.readline()) or b"x", 16)
+                    answer.body += await reader.readexactly(size)
+                    await reader.readexactly(2)
+                    if size == 0:
+                        return
+            elif head.get("Content-Length") is not None:
+                answer.body = await reader.readexactly(
+                    int(head.get("Content-Length")))
+            else:
+                answer.body = await reader.read()
+        except asyncio.IncompleteReadError as error:
+            answer.body += error.partial
+            answer.truncated = True
+        except ValueError:
+            answer.truncated = True
+
+
+class Round:
+    """An nginx for these cases."""
+
+    def __init__(self, upstreams, cases, store):
+        self.upstreams = upstreams
+        self.runs = []
+        for the_case in cases:
+            Round.identity += 1
+            self.runs.append(Run(the_case, "c%d" % Round.identity))
+        self.store = store
+        self.folder = pathlib.Path(tempfile.mkdtemp(prefix="once-cfg-"))
+        self.port = 0
+        self.process = None
+        self.alarms = []
+
+    identity = 0
+
+    async def run(self):
+        """Plays all cases; afterwards each Run knows what happened."""
+        try:
+            await self._start()
+            for run in self.runs:
+                self.upstreams.logs[run.id] = run.log
+            limit = asyncio.Semaphore(16)
+
+            async def one(run):
+                async with limit:
+                    await run.play(self.port)
+
+            await asyncio.gather(*(one(r) for r in self.runs
+                                   if r.refused is None))
+            await self._quiet()
+        finally:
+            await self._stop()
+            for run in self.runs:
+                self.upstreams.logs.pop(run.id, None)
+            self._look()
+            shutil.rmtree(self.folder, ignore_errors=True)
+        return self.runs
+
+    async def _quiet(self):
+        """Nothing is under way any more: updates of a cache go on without
+        their client."""
+        for _ in range(100):
+            open_ = [e for r in self.runs for e in r.log.executions
+                     if not e.ended.is_set()]
+            await asyncio.sleep(0.05)
+            if not open_:
+                return
+
+    # -- nginx
+
+    def _write(self):
+        for name in ("cases", "www/files", "cache", "store"):
+            (self.folder / name).mkdir(parents=True, exist_ok=True)
+        (self.folder / "www/files/x").write_bytes(b"a file" + upstream.END)
+        journal = self.store == "journal"
+        (self.folder / "nginx.conf").write_text(MAIN % {
+            "module": gateway.MODULE, "workers": 2 if journal else 1,
+            "folder": self.folder, "port": self.port,
+            "upstreams": upstream_lines(),
+            "store": "journal:%s/store/j" % self.folder if journal
+                     else "memory:"})
+        for run in self.runs:
+            path = self.folder / "cases" / (run.id + ".conf")
+            if run.refused is None:
+                path.write_text(run.render(self.upstreams.ports, self.port,
+                                           self.folder))
+            elif path.exists():
+                path.unlink()
+
+    def _command(self, *more):
+        return [gateway.NGINX, "-p", str(self.folder), "-e", "error.log", "-c",
+                str(self.folder / "nginx.conf"), "-g", "daemon off;", *more]
+
+    async def _start(self):
+        """Starts it; what is refused is taken out, one case at a time."""
+        for _ in range(len(self.runs) + 5):
+            if not self.port:
+                self.port = gateway.free_port()
+            self._write()
+            said = await self._try()
+            if said is None:
+                return
+            if "Address already in use" in said:
+                self.port = 0
+                continue
+            found = (re.search(r"\[emerg\] (?:\d+#\d+: )?([^\n]*) in "
+                               r"\S*/cases/(c\d+)\.conf:(\d+)", said) or
+                     re.search(r'\[emerg\] (unknown "(c\d+)_)', said))
+            assert found, said
+            run = [r for r in self.runs if r.id == found.group(2)][0]
+            run.refused = found.group(1)
+        raise AssertionError("nginx does not start")
+
+    async def _try(self):
+        """None, or what it said before it ended."""
+        with open(self.folder / "stderr.log", "wb") as err:
+            # pylint: disable=consider-using-with
+            self.process = subprocess.Popen(
+                self._command(), stdin=subprocess.DEVNULL, stdout=err,
+                stderr=err, start_new_session=True)
+        for _ in range(3000):
+            if self.process.poll() is not None:
+                text = (self.folder / "stderr.log").read_text("latin-1")
+                (self.folder / "error.log").write_text("")
+                return text
+            with contextlib.suppress(OSError):
+                _, writer = await asyncio.open_connection(
+                    "127.0.0.1", self.port)
+                writer.close()
+                # Somebody else's port would answer as well.
+                if (self.folder / "nginx.pid").exists():
+                    return None
+            await asyncio.sleep(0.01)
+        raise AssertionError("nginx does not answer")
+
+    async def _stop(self):
+        if self.process is None:
+            return
+        for number in (signal.SIGTERM, signal.SIGKILL):
+            if self.process.poll() is None:
+                with contextlib.suppress(ProcessLookupError):
+                    if number == signal.SIGTERM:
+                        os.kill(self.process.pid, number)
+                    else:
+                        os.killpg(self.process.pid, number)
+                for _ in range(500):
+                    if self.process.poll() is not None:
+                        break
+                    await asyncio.sleep(0.01)
+
+    def _look(self):
+        """What no run may leave in the error log."""
+        path = self.folder / "error.log"
+        text = path.read_text("latin-1") if path.exists() else ""
+        self.alarms = [line for line in text.splitlines()
+                       if gateway.ALARMS.search(line)]
+        self.error_log = text

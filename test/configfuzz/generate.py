@@ -1,0 +1,437 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A case for each seed.
+
+Every request of a client goes to /pay, which a guarded location answers. The
+protocol of each role, the shape of the location and everything around it are
+drawn; what nginx itself would refuse is not drawn, so that whatever `nginx -t`
+says comes from the module.
+"""
+
+import random
+
+from case import Case
+
+PREFIX = {"http": "proxy", "fastcgi": "fastcgi", "scgi": "scgi",
+          "uwsgi": "uwsgi"}
+SCHEME = {"http": "http://", "uwsgi": "uwsgi://", "fastcgi": "", "scgi": ""}
+
+STATUSES = (200, 201, 202, 204, 301, 400, 404, 409, 422, 500, 502, 503, 504)
+FREEING = (408, 425, 429)
+REPEATING = ("http_500", "http_502", "http_503", "http_504", "http_429",
+             "http_403", "http_404", "invalid_header")
+
+
+class Draw(random.Random):
+    """Names for what is drawn all the time."""
+
+    def chance(self, share):
+        return self.random() < share
+
+    def some(self, values, least, most):
+        return self.sample(values, self.randint(least, min(most, len(values))))
+
+    def weighted(self, table):
+        values = list(table)
+        return self.choices(values, [table[v] for v in values])[0]
+
+
+class Maker:
+    def __init__(self, seed):
+        self.d = Draw(seed)
+        d = self.d
+        self.protocol = {"main": self.any_protocol()}
+        for role in ("fallback", "target"):
+            self.protocol[role] = (self.protocol["main"] if d.chance(0.5)
+                                   else self.any_protocol())
+        self.methods = d.weighted({
+            ("POST", "PATCH"): 5, ("POST",): 2, ("POST", "PUT"): 3,
+            ("POST", "PUT", "DELETE"): 2, ("PUT", "DELETE"): 1,
+            ("DELETE",): 1})
+        self.caching = d.chance(0.2)
+        # Whether the cache shall keep guarded methods, which may be refused.
+        self.keeps = self.caching and "POST" in self.methods and d.chance(0.6)
+        self.accel = d.chance(0.3)
+        self.needs = set()      # locations that something leads to
+        self.variables = 0
+        self.groups = {}
+        # What the locations inherit from the server.
+        self.inherit = d.chance(0.15)
+
+    def any_protocol(self):
+        return self.d.weighted({"http": 5, "fastcgi": 3, "scgi": 1,
+                                "uwsgi": 1})
+
+    # -- upstreams
+
+    def group(self, role):
+        """The name of an upstream block."""
+        name = "c_" + role
+        if name in self.groups:
+            return name
+        d = self.d
+        protocol = self.protocol[role]
+        peers = ["%s_%s_1" % (protocol, role)]
+        if d.chance(0.7):
+            peers.append("%s_%s_2" % (protocol, role))
+        odd = d.weighted({None: 8, "dead": 2, "deaf": 1, "mute": 0.4})
+        if odd:
+            peers.insert(d.randint(0, len(peers)), odd)
+        if odd == "dead" and d.chance(0.2):
+            peers = ["dead"]
+        lines = []
+        for peer in peers:
+            more = d.weighted({"": 4, " max_fails=0": 4})
+            if len(lines) > 0 and d.chance(0.1):
+                more += " backup"
+            lines.append("server %s%s;" % (peer, more))
+        if d.chance(0.2) and not any("backup" in line for line in lines):
+            lines.insert(0, d.choice(["least_conn;", "hash $request_id;",
+                                      "random;"]))
+        if d.chance(0.25):
+            lines.append("keepalive 4;")
+        self.groups[name] = lines
+        return name
+
+    def destination(self, role):
+        """What stands behind `*_pass`, and the lines that go before it."""
+        d = self.d
+        scheme = SCHEME[self.protocol[role]]
+        if self.protocol[role] == "uwsgi" and d.chance(0.5):
+            scheme = ""
+        kind = d.weighted({"group": 4, "variable": 4, "address": 1,
+                           "variable address": 1})
+        name = (self.group(role) if "address" not in kind else
+                "%s_%s_%d" % (self.protocol[role], role, d.randint(1, 2)))
+        if "variable" not in kind:
+            return [], scheme + name
+        self.variables += 1
+        b = "$b%d" % self.variables
+        if self.protocol[role] == "http" and d.chance(0.15):
+            return ["set %s $request_uri;" % b], scheme + name + b
+        return ["set %s %s;" % (b, name)], scheme + b
+
+    def passing(self, role):
+        before, where = self.destination(role)
+        return before + ["%s_pass %s;" % (PREFIX[self.protocol[role]], where)]
+
+    # -- what stands in a proxied location
+
+    def next_upstream(self, prefix):
+        d = self.d
+        if d.chance(0.3):
+            return []
+        if d.chance(0.08):
+            return ["%s_next_upstream off;" % prefix]
+        values = ["error", "timeout"] if d.chance(0.8) else ["error"]
+        values += d.some([v for v in REPEATING
+                          if prefix != "uwsgi" and prefix != "scgi"
+                          or v not in ("http_502", "http_504")], 0, 3)
+        if prefix == "fastcgi":
+            values = [v for v in values if v not in ("http_502", "http_504")]
+        if d.chance(0.65):
+            values.append("non_idempotent")
+        out = ["%s_next_upstream %s;" % (prefix, " ".join(values))]
+        if d.chance(0.15):
+            out.append("%s_next_upstream_tries %d;" % (prefix,
+                                                       d.randint(0, 3)))
+        return out
+
+    def cache(self, prefix, keeps):
+        d = self.d
+        out = ["%s_cache cache_%s;" % (prefix, prefix)]
+        if keeps:
+            out.append("%s_cache_methods POST;" % prefix)
+        if d.chance(0.8):
+            out.append("%s_cache_use_stale %s;" % (prefix, " ".join(d.some(
+                ["error", "timeout", "updating", "invalid_header", "http_500",
+                 "http_503"], 1, 4))))
+        if d.chance(0.4):
+            out.append("%s_cache_background_update on;" % prefix)
+        if d.chance(0.2):
+            out.append("%s_cache_lock on;" % prefix)
+        if d.chance(0.3):
+            out.append("%s_cache_valid any 1s;" % prefix)
+        if d.chance(0.1):
+            out.append("%s_cache_bypass $http_origin;" % prefix)
+        return out
+
+    def settings(self, role, keeps=False, cached=False):
+        """Directives of an upstream in a location of this role."""
+        d = self.d
+        prefix = PREFIX[self.protocol[role]]
+        out = self.next_upstream(prefix)
+        if cached:
+            out += self.cache(prefix, keeps)
+        for share, line in (
+                (0.15, "intercept_errors on;"),
+                (0.15, "buffering off;"),
+                (0.1, "request_buffering off;"),
+                (0.1, "ignore_client_abort %s;" % d.choice(["on", "off"])),
+                (0.05, "ignore_headers X-Accel-Redirect;"),
+                (0.05, "ignore_headers X-Accel-Expires Cache-Control;"),
+                (0.04, "store FOLDER/www/stored;"),
+                (0.05, "limit_rate 4m;"),
+                (0.05, "max_temp_file_size 0;"),
+                (0.04, "force_ranges on;")):
+            if d.chance(share) and not (cached and "store" in line):
+                out.append(prefix + "_" + line)
+        if prefix == "proxy":
+            if d.chance(0.5):
+                out.append("proxy_http_version 1.1;")
+                if d.chance(0.6):
+                    out.append('proxy_set_header Connection "";')
+            if d.chance(0.06):
+                out += ["slice 42;", "proxy_set_header Range $slice_range;"]
+        if prefix == "fastcgi" and d.chance(0.3):
+            out.append("fastcgi_keep_conn on;")
+        return out
+
+    def error_page(self):
+        d = self.d
+        codes = " ".join(str(c) for c in sorted(d.some(
+            [404, 409, 429, 500, 502, 503, 504], 1, 4)))
+        to = d.weighted({"@fb": 6, "/page": 3, "/other": 1, "/files/x": 1})
+        change = d.weighted({"": 5, "=": 2, "=200": 2, "=503": 0.5})
+        self.needs.add(to.split("/x")[0])
+        return "error_page %s %s%s;" % (codes, change + " " if change else "",
+                                        to)
+
+    def condition(self, hit=0.85):
+        d = self.d
+        if not d.chance(hit):
+            return "if ($http_never)"
+        return d.choice(["if ($http_origin)", "if ($http_origin)",
+                         "if ($request_method = %s)" % self.methods[0],
+                         "if ($uri ~ p)", 'if ($args = "")',
+                         "if (!-f $request_filename)"])
+
+    def if_block(self, role):
+        d = self.d
+        lines = []
+        for share, make in (
+                (0.45, lambda: ["add_header A b;"]),
+                (0.35, lambda: ["set $x 1;"]),
+                (0.25, lambda: self.passing(role)),
+                (0.15, lambda: [self.error_page()]),
+                (0.06, lambda: ["break;"]),
+                (0.05, lambda: ["rewrite ^ /other last;"]),
+                (0.05, lambda: ["rewrite ^ /changed break;"]),
+                (0.02, lambda: ["return 202;"])):
+            if d.chance(share):
+                made = make()
+                lines += made
+                if "rewrite ^ /other last;" in made:
+                    self.needs.add("/other")
+        return [self.condition(), lines or ["set $x 1;"]]
+
+    def guard(self, share=1.0):
+        d = self.d
+        if not d.chance(share):
+            return ["once off;"] if d.chance(0.3) else []
+        if self.inherit and d.chance(0.6):
+            return []
+        out = ["once s;", d.choice(["once_scope off;",
+                                    "once_scope $host;"])]
+        for chance, line in (
+                (0.15, "once_two_phase on;"),
+                (0.15, "once_in_flight wait=3s;"),
+                (0.1, "once_max_response 1k;"),
+                (0.05, "once_key_required on;"),
+                (0.05, "once_store_cookies on;")):
+            if d.chance(chance):
+                out.append(line)
+        return out
+
+    # -- locations
+
+    def proxied(self, role, guarded, more=(), cached=False, keeps=False):
+        d = self.d
+        out = self.guard(1.0 if guarded else 0.35) + list(more)
+        out += self.settings(role, keeps, cached)
+        out += self.passing(role)
+        if d.chance(0.45):
+            for _ in range(d.randint(1, 2)):
+                out.append(self.if_block(role))
+        return out
+
+    def entry(self):
+        """The location that answers /pay."""
+        d = self.d
+        more = []
+        for _ in range(d.weighted({0: 6, 1: 4, 2: 1})):
+            more.append(self.error_page())
+        if d.chance(0.12):
+            to = d.weighted({"@fb": 4, "/other": 2, "=404": 1, "$uri": 1})
+            more.append("try_files /none%s;" % (
+                " " + to if to != "$uri" else " $uri @fb"))
+            self.needs.add("@fb" if to == "$uri" else to)
+        if d.chance(0.06):
+            more.append("auth_request /auth;")
+            self.needs.add("/auth")
+        if d.chance(0.06):
+            more.append("rewrite ^ %s;" % d.choice(
+                ["/other last", "/changed break"]))
+            if "/other" in more[-1]:
+                self.needs.add("/other")
+        if d.chance(0.06):
+            more.append("ssi on;")
+        lines = self.proxied("main", True, more, self.caching, self.keeps)
+        if d.chance(0.1):
+            inner = ["allow all;"]
+            if self.protocol["main"] == "http" and d.chance(0.6):
+                *before, inner = self.passing("main")
+                lines += before
+                inner = [inner]
+            lines.append(["limit_except GET", inner])
+        head = d.weighted({"/": 4, "/pay": 3, "= /pay": 1, "~ ^/p": 1,
+                           "^~ /pay": 1})
+        if head == "/" and d.chance(0.2):
+            inner = self.proxied("main", True)
+            if d.chance(0.5):
+                inner = [n for n in inner if n != "once s;" and not
+                         str(n).startswith("once_scope")]
+            return ["location /", lines + [["location /pay", inner]]]
+        return ["location " + head, lines]
+
+    def location(self, name):
+        d = self.d
+        if name == "/auth":
+            return ["location = /auth", ["return 204;"]]
+        if name == "/files":
+            lines = ["internal;"] if d.chance(0.7) else []
+            if d.chance(0.1):
+                lines.append("directio 1;")
+            return ["location /files/", lines or ["expires off;"]]
+        if name == "=404":
+            return None
+        role = "target" if name in ("@t", "/t") else "fallback"
+        if name == "/other":
+            return ["location /other", self.proxied("main", True)]
+        cached = self.caching and d.chance(0.3)
+        more = []
+        if d.chance(0.2) and name not in ("/page",):
+            more = [self.error_page()]
+        if name in ("/t", "/page") and d.chance(0.5):
+            more.append("internal;")
+        lines = self.proxied(role, d.chance(0.4) and name != "/page", more,
+                             cached, self.keeps)
+        return ["location %s" % (name + "/" if name == "/t" else name), lines]
+
+    def server(self):
+        d = self.d
+        entry = self.entry()
+        if self.accel:
+            self.needs.update(("@t", "/t", "/files"))
+        out = []
+        if self.inherit:
+            out += ["once s;", "once_scope off;"]
+        if d.chance(0.15):
+            out += self.next_upstream(PREFIX[self.protocol["main"]])
+        if self.methods != ("POST", "PATCH"):
+            out.append("once_methods %s;" % " ".join(self.methods))
+        if d.chance(0.2):
+            out.append("once_final %s;" % d.choice(
+                ["2xx", "2xx 4xx", "2xx 3xx 4xx", "2xx 5xx", "2xx 408 429"]))
+        if d.chance(0.05):
+            out.append("once_lost takeover;")
+        if d.chance(0.1):
+            out.append("recursive_error_pages on;")
+        if d.chance(0.15):
+            out.append(self.error_page())
+        if d.chance(0.05):
+            out.append("%s_intercept_errors on;" %
+                       PREFIX[self.protocol["main"]])
+        if d.chance(0.08):
+            out.append([self.condition(), ["set $y 1;"]])
+        done = set()
+        locations = [entry]
+        while self.needs - done:
+            name = sorted(self.needs - done)[0]
+            done.add(name)
+            made = self.location(name)
+            if made:
+                locations.append(made)
+        heads = [loc[0] for loc in locations]
+        assert len(heads) == len(set(heads)), heads
+        return out + locations
+
+    # -- what the upstreams do
+
+    def answer(self, role, kind=None):
+        d = self.d
+        if kind is None:
+            kind = d.weighted({
+                "whole": 9, "drop": 3, "reset": 1, "cut": 2, "short": 1,
+                "no-end": 0.7, "stall": 0.5, "hang": 0.7, "cut-head": 0.5,
+                "garbage": 0.5})
+        if kind in ("drop", "reset", "hang", "cut-head", "garbage"):
+            return kind
+        status = d.choice(STATUSES)
+        if d.chance(0.45):
+            status = 201
+        elif d.chance(0.25):
+            status = d.choice(FREEING)
+        elif d.chance(0.02):
+            status = 600
+        words = [kind, str(status)]
+        words += d.weighted({(): 5, ("chunked",): 2, ("close",): 2})
+        for share, word in (
+                (0.7 if self.caching else 0.02, "stale"), (0.12, "slow"),
+                (0.05, "early"), (0.2, "keep"), (0.06, "big"),
+                (0.03, "sse"), (0.02, "ndjson"), (0.03, "unbuffered"),
+                (0.1, "part")):
+            if d.chance(share):
+                words.append(word)
+        if self.accel and d.chance(0.7 if role == "main" else 0.05):
+            words.append("accel=" + d.weighted(
+                {"@t": 4, "/t/x": 4, "/files/x": 2, "/none": 0.3}))
+        if d.chance(0.05):
+            words.append("outcome=" + d.choice(
+                ["applied", "not-applied", "no-store", "unknown"]))
+        return " ".join(words)
+
+    def scripts(self):
+        d = self.d
+        first = "whole" if self.caching and d.chance(0.8) else None
+        main = [self.answer("main", first)]
+        for _ in range(d.randint(0, 2)):
+            main.append(self.answer("main"))
+        return {"main": main,
+                "fallback": [self.answer("fallback")
+                             for _ in range(d.randint(0, 2))],
+                "target": [self.answer("target")
+                           for _ in range(d.randint(0, 2))]
+                if self.accel else []}
+
+    def plan(self):
+        d = self.d
+        method = d.choice(self.methods)
+        origin = " origin" if d.chance(0.7) else ""
+        big = " big" if d.chance(0.05) else ""
+        keys = ["a"]
+        if d.chance(0.75 if self.caching else 0.25):
+            keys.append("b")
+        out = []
+        for key in keys:
+            how = d.weighted({"": 6, " twice": 1, " leave": 1.2, " reset": 0.3})
+            if how == " twice" and big:
+                how = ""
+            out.append("%s %s%s%s%s" % (method, key, origin, big, how))
+            if d.chance(0.3):
+                out.append("%s %s%s%s" % (method, key, origin, big))
+        for key in keys:
+            for _ in range(d.randint(1, 2)):
+                out.append("%s %s%s%s" % (method, key, origin, big))
+        if d.chance(0.1):
+            out.insert(d.randint(0, len(out)), "GET -" + origin)
+        return out
+
+    def make(self, name):
+        server = self.server()
+        conf = [["upstream " + n, lines] for n, lines in self.groups.items()]
+        conf.append(["server", server])
+        return Case(name, conf, self.plan(), self.scripts())
+
+
+def make(seed):
+    return Maker(seed).make("seed %d" % seed)

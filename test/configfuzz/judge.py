@@ -1,0 +1,222 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The oracle: what a run shows, held against the contract (docs/http.md).
+
+    twice      a guarded request was executed twice: by one attempt, or by a
+               later one although the earlier one's answer does not free the key
+    again      likewise, where an X-Accel-Redirect led: its target got more
+               than one guarded request for each such answer
+    unguarded  a guarded request went out without an attempt number
+    unwhole    an answer is marked `new` or `replayed`, and no whole answer of
+               an upstream stands behind it
+    short      such an answer is not what its upstream sent
+    differs    a replay is not the first answer
+    headers    likewise, but only its headers
+    freed      a replay of an answer that frees its key: another one decided
+    crossed    an answer was made for another key or another request
+    lost       an outcome that was whole, or said to be new, was not kept
+    nothing    a client that stayed got no answer
+    alarm      the error log has an alert, or a process died
+"""
+
+import collections
+
+import upstream
+from drive import READ_TIMEOUT
+
+# Headers of ours and of nginx that a replay may have otherwise.
+KEPT = ("content-type", "location", "etag", "last-modified", "content-range")
+
+
+def kept(answer):
+    """The headers that have to be the same."""
+    return [h for h in answer.head.headers
+            if h[0].lower() in KEPT or h[0].lower().startswith("x-up-")]
+
+
+class Verdict:
+    def __init__(self, run):
+        self.run = run
+        self.case = run.case
+        self.broken = []        # (kind, text)
+        self.seen = collections.Counter()
+        if run.refused is None:
+            self._judge()
+
+    def _bad(self, kind, text, *more):
+        self.broken.append((kind, text % more))
+
+    @property
+    def kinds(self):
+        return {kind for kind, _ in self.broken}
+
+    def _judge(self):
+        for e in self.run.log.executions:
+            e.meant = e.whole
+            if not e.done:
+                e.whole = "no"      # it was never sent
+            if not e.guarded:
+                self.seen["pages and other requests"] += 1
+            elif e.attempt is None:
+                self._bad("unguarded", "%s", e)
+        groups = collections.defaultdict(list)
+        for a in self.run.answers:
+            self._answer(a)
+            if a.key and a.method != "GET":
+                groups[(a.method, a.key)].append(a)
+        for (method, key), answers in groups.items():
+            executions = [e for e in self.run.log.executions
+                          if e.guarded and e.key == key and e.method == method]
+            self._executions(executions)
+            self._answers(answers, executions)
+
+    # -- rule 1
+
+    def must_free(self, e):
+        """Whether its answer, which cannot have been missed, frees the key."""
+        if e.outcome:
+            return e.outcome == "not-applied"
+        return self.case.frees(e.status)
+
+    def frees(self, e):
+        """Whether another attempt may follow this execution."""
+        if e.whole == "no":
+            return self.case.takes_over() or (
+                e.status and self.must_free(e) and self._streamed(e))
+        if e.outcome == "not-applied":
+            return True
+        if e.outcome in ("applied", "no-store"):
+            return False
+        if e.outcome == "unknown":
+            return self.case.takes_over()
+        if self.case.frees(e.status):
+            return True
+        return e.whole == "maybe" and self.case.takes_over()
+
+    def _streamed(self, e):
+        """Whether the head was passed on before the rest was there: then it
+        decides by itself."""
+        return e.streamed or "_buffering off" in self.case.config() or any(
+            a.send == e.send and a.mark == "new" and a.truncated
+            for a in self.run.answers)
+
+    def _executions(self, executions):
+        own = [e for e in executions if e.role != "target"]
+        attempts = collections.Counter(e.attempt for e in own)
+        for e in own:
+            self.seen["executions"] += 1
+        for attempt, n in attempts.items():
+            if n > 1:
+                self._bad("twice", "attempt %s was executed %d times",
+                          attempt, n)
+        for before, after in zip(own, own[1:]):
+            if before.attempt == after.attempt:
+                continue
+            if self.frees(before):
+                self.seen["executed again, as it may be"] += 1
+            else:
+                self._bad("twice", "%s, and then %s", before, after)
+        for attempt in {e.attempt for e in executions}:
+            mine = [e for e in executions if e.attempt == attempt]
+            led = len([e for e in mine if e.accel])
+            targets = len([e for e in mine if e.role == "target"])
+            if targets > led:
+                self._bad("again", "attempt %s: %d at the target, led there "
+                          "%d times", attempt, targets, led)
+
+    # -- rules 2 to 5, an answer by itself
+
+    def _answer(self, a):
+        if a.left:
+            self.seen["clients that left"] += 1
+            return
+        if a.head is None:
+            self._bad("nothing", "%s", a)
+            return
+        self.seen["answers " + (a.mark or a.code or "unmarked")] += 1
+        if a.mark not in ("new", "replayed") or a.truncated:
+            return
+        number = upstream.number_of(a.body)
+        if number is None:
+            return
+        e = {x.number: x for x in self.run.log.executions}.get(number)
+        if e is None or e.key != a.key:
+            self._bad("crossed", "%s shows %s", a, e)
+        elif a.mark == "new" and e.send != a.send:
+            self._bad("crossed", "%s shows %s", a, e)
+        elif a.body != e.body and e.whole == "yes":
+            self._bad("short", "%s: %d bytes of %d of %s", a, len(a.body),
+                      len(e.body), e)
+
+    # -- rules 2 to 5, the answers for one key
+
+    def _answers(self, answers, executions):
+        own = [e for e in executions if e.role != "target"]
+        news = []
+        told = None             # an answer that has to stay
+        for a in answers:
+            mine = [e for e in own if e.send == a.send]
+            last = mine[-1] if mine else None
+            if a.left:
+                told = told or self._left(a, last)
+                continue
+            if a.mark == "new" and mine:
+                if all(e.whole == "no" for e in mine) and not a.truncated:
+                    self._bad("unwhole", "%s, but %s", a, last)
+                elif not self.frees(last) and not a.truncated:
+                    news.append(a)
+                    if last.outcome != "unknown":
+                        told = told or a
+            elif a.mark == "replayed":
+                self._replay(a, own)
+            if told is not None and told is not a and \
+                    a.code == "outcome-unknown" and \
+                    "twice" not in a.line.split():
+                self._bad("lost", "%s, after %s", a, told)
+        self._compare(news, [a for a in answers if a.mark == "replayed"])
+
+    def _left(self, a, last):
+        """What a client that left will find, if its upstream did its part."""
+        if last is None or last.meant != "yes" or last.accel or \
+                last.outcome or self.case.frees(last.status) or \
+                last.role != "main" or last.seconds > READ_TIMEOUT / 2 or \
+                "_intercept_errors on" in self.case.config():
+            return None
+        if last.gone:
+            self._bad("lost", "%s: nginx closed before its answer", last)
+            return None
+        return a if last.done else None
+
+    def _replay(self, a, own):
+        behind = [e for e in own if e.whole != "no"]
+        if not behind:
+            self._bad("unwhole", "%s, and nothing whole", a)
+        elif all(e.whole == "yes" and self.must_free(e) for e in behind):
+            self._bad("freed", "%s, but %s", a, behind[-1])
+
+    def _compare(self, news, replays):
+        for a in replays:
+            if a.truncated:
+                self._bad("differs", "%s is cut off", a)
+        if not news:
+            return
+        first = news[0]
+        for a in replays:
+            if a.truncated:
+                continue
+            self.seen["replays that were compared"] += 1
+            if (a.status, a.body) != (first.status, first.body):
+                self._bad("differs", "%s, but first %s", a, first)
+            elif kept(a) != kept(first):
+                self._bad("headers", "%s, but first %s", kept(a),
+                          kept(first))
+
+    def trace(self):
+        """What happened, for whoever reads a failure."""
+        out = []
+        for kind, text in self.broken:
+            out.append("%s: %s" % (kind, text))
+        for a in self.run.answers:
+            out.append("client %s" % a)
+            out += ["    %s" % e for e in self.run.log.executions
+                    if e.send == a.send]
+        return [line.replace(self.run.id, "c") for line in out]

@@ -1,0 +1,259 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * test_replaced.c - a store of files is moved away, replaced or removed while
+ * a process has it open. That process must stop answering: what it writes is
+ * no longer what the next one to open the path will read.
+ */
+#include <errno.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <once/store.h>
+
+#include "t.h"
+
+#define NOW UINT64_C(1700000000000)
+
+static char folder[64];
+static const char *driver; /* of this run */
+
+static uint64_t now_ms(void *user)
+{
+    (void)user;
+    return NOW;
+}
+
+static void shell(const char *format, const char *a, const char *b)
+{
+    char command[400];
+
+#pragma GCC diagnostic push
+#pragma GCC diagnostic ignored "-Wformat-nonliteral"
+    (void)snprintf(command, sizeof(command), format, a, b);
+#pragma GCC diagnostic pop
+    T_EQ(system(command), 0);
+}
+
+static once_store *open_at(const char *path)
+{
+    once_store_options options = {
+        sizeof(options), now_ms, NULL, 5000, 0, NULL, NULL};
+    once_error err = {0, ""};
+    once_store *s = NULL;
+    char url[200];
+
+    (void)snprintf(url, sizeof(url), "%s:%s", driver, path);
+    if (once_store_open(url, &options, &err, &s) != ONCE_OK) {
+        printf("# %s\n", err.text);
+        abort();
+    }
+    return s;
+}
+
+static int ask(once_store *s, int verb, uint8_t key, once_error *err)
+{
+    once_op op, *ops[1] = {&op};
+    uint64_t fence = 0;
+    int rc;
+
+    memset(&op, 0, sizeof(op));
+    memset(op.name, key, sizeof(op.name));
+    memset(op.token, 0x11, sizeof(op.token));
+    op.kind = ONCE_SUCCESS;
+    op.lease_ms = 1000;
+    op.keep_ms = 5000;
+    op.result = (once_bytes){"done", 4};
+    op.verb = verb == ONCE_OP_COMPLETE ? ONCE_OP_CLAIM : verb;
+    rc = s->ops->apply(s, ops, 1, err);
+    if (verb != ONCE_OP_COMPLETE || rc != ONCE_OK || op.rc != ONCE_OWNER)
+        return rc != ONCE_OK ? rc : op.rc;
+    fence = op.record.fence;
+    op.verb = ONCE_OP_COMPLETE;
+    op.fence = fence;
+    rc = s->ops->apply(s, ops, 1, err);
+    return rc != ONCE_OK ? rc : op.rc;
+}
+
+static int nobody(void *user, const uint8_t *name, const once_record *r)
+{
+    (void)user;
+    (void)name;
+    (void)r;
+    return 0;
+}
+
+static void stops(once_store *s, const char *path)
+{
+    once_error err = {0, ""};
+    int i;
+
+    for (i = 0; i < 3; i++) {
+        T_EQ(ask(s, ONCE_OP_SHOW, (uint8_t)i, &err), ONCE_ESTORE);
+        T_EQ(err.code, ONCE_ESTORE);
+        T_OK(strstr(err.text, path) != NULL);
+        T_EQ(ask(s, ONCE_OP_CLAIM, (uint8_t)(60 + i), &err), ONCE_ESTORE);
+        T_EQ(s->ops->scan(s, ONCE_SCAN_LEASE, NULL, 10, nobody, NULL, &err),
+             ONCE_ESTORE);
+    }
+}
+
+static const char *new_path(char *out, size_t size)
+{
+    static int n;
+
+    (void)snprintf(out, size, "%s/%s-%d", folder, driver, n++);
+    return out;
+}
+
+/* A store with key 1 in it and a copy of it at PATH.bak, open. */
+static once_store *prepare(const char *path)
+{
+    once_store *s = open_at(path);
+
+    T_EQ(ask(s, ONCE_OP_COMPLETE, 1, NULL), ONCE_OK);
+    once_store_close(s);
+    shell("cp -a %s %s.bak", path, path);
+    s = open_at(path);
+    T_EQ(ask(s, ONCE_OP_COMPLETE, 2, NULL), ONCE_OK);
+    return s;
+}
+
+/* The log beside a database belongs to it. */
+static void move(const char *from, const char *to)
+{
+    shell("mv %s %s", from, to);
+    if (strcmp(driver, "sqlite") == 0) {
+        shell("mv %s-wal %s-wal", from, to);
+        shell("mv %s-shm %s-shm", from, to);
+    }
+}
+
+static void a_copy_in_its_place_gets_no_answers_from_us(void)
+{
+    char path[100], away[120];
+    once_store *s = prepare(new_path(path, sizeof(path))), *other;
+
+    (void)snprintf(away, sizeof(away), "%s.broken", path);
+    move(path, away);
+    shell("cp -a %s.bak %s", path, path);
+    stops(s, path);
+    /* Another process has the copy, and that is a store of its own. */
+    other = open_at(path);
+    T_EQ(ask(other, ONCE_OP_SHOW, 1, NULL), ONCE_REPLAY);
+    stops(s, path);
+    once_store_close(other);
+    once_store_close(s);
+    s = open_at(path);
+    T_EQ(ask(s, ONCE_OP_SHOW, 1, NULL), ONCE_REPLAY);
+    T_EQ(ask(s, ONCE_OP_CLAIM, 3, NULL), ONCE_OWNER);
+    once_store_close(s);
+    s = open_at(away);
+    T_EQ(ask(s, ONCE_OP_SHOW, 2, NULL), ONCE_REPLAY);
+    once_store_close(s);
+}
+
+static void what_was_moved_away_is_not_answered_from(void)
+{
+    char path[100], away[120];
+    once_store *s = prepare(new_path(path, sizeof(path)));
+
+    (void)snprintf(away, sizeof(away), "%s.away", path);
+    move(path, away);
+    stops(s, path);
+    move(away, path); /* the very same: nobody else can have written */
+    T_EQ(ask(s, ONCE_OP_SHOW, 2, NULL), ONCE_REPLAY);
+    T_EQ(ask(s, ONCE_OP_SHOW, 60, NULL), ONCE_FREE); /* nothing was written */
+    T_EQ(ask(s, ONCE_OP_COMPLETE, 3, NULL), ONCE_OK);
+    once_store_close(s);
+    s = open_at(path);
+    T_EQ(ask(s, ONCE_OP_SHOW, 3, NULL), ONCE_REPLAY);
+    once_store_close(s);
+}
+
+static void what_was_removed_is_not_answered_from(void)
+{
+    char path[100];
+    once_store *s = prepare(new_path(path, sizeof(path)));
+
+    shell("rm -r %s && rm -f %s-*", path, path);
+    stops(s, path);
+    once_store_close(s);
+}
+
+static void a_link_that_leads_elsewhere_is_seen(void)
+{
+    char path[100], real[120];
+    once_store *s;
+
+    (void)new_path(path, sizeof(path));
+    (void)snprintf(real, sizeof(real), "%s.real", path);
+    shell("ln -s %s %s", real, path);
+    shell(strcmp(driver, "journal") == 0 ? "mkdir -m 700 %s%s" : "touch %s%s",
+          real, "");
+    s = open_at(path);
+    T_EQ(ask(s, ONCE_OP_COMPLETE, 1, NULL), ONCE_OK);
+    shell("ln -sfn %s.two %s", path, path);
+    stops(s, path);
+    once_store_close(s);
+}
+
+static void new_files_in_the_same_place_are_seen(void)
+{
+    char path[100];
+    once_store *s = prepare(new_path(path, sizeof(path)));
+
+    if (strcmp(driver, "sqlite") == 0) {
+        shell("rm %s-wal%s", path, "");
+    } else {
+        shell("rm %s/*%s", path, "");
+        shell("cp -a %s.bak/. %s", path, path);
+    }
+    stops(s, path);
+    once_store_close(s);
+}
+
+static void a_path_goes_by_the_folder_in_which_it_was_opened(void)
+{
+    char path[100], was[200];
+    const char *name = strrchr(new_path(path, sizeof(path)), '/') + 1;
+    once_store *s;
+
+    T_OK(getcwd(was, sizeof(was)) != NULL);
+    T_EQ(chdir(folder), 0);
+    s = open_at(name);
+    T_EQ(chdir("/"), 0);
+    T_EQ(ask(s, ONCE_OP_COMPLETE, 1, NULL), ONCE_OK);
+    T_EQ(s->ops->scan(s, ONCE_SCAN_ALL, NULL, 10, nobody, NULL, NULL), 1);
+    T_EQ(chdir(was), 0);
+    once_store_close(s);
+}
+
+static void all(const char *name)
+{
+    driver = name;
+    printf("# %s\n", name);
+    T_RUN(a_copy_in_its_place_gets_no_answers_from_us);
+    T_RUN(what_was_moved_away_is_not_answered_from);
+    T_RUN(what_was_removed_is_not_answered_from);
+    T_RUN(a_link_that_leads_elsewhere_is_seen);
+    T_RUN(new_files_in_the_same_place_are_seen);
+    T_RUN(a_path_goes_by_the_folder_in_which_it_was_opened);
+}
+
+int main(void)
+{
+    char command[100];
+
+    (void)snprintf(folder, sizeof(folder), "/tmp/once-replaced-XXXXXX");
+    if (mkdtemp(folder) == NULL)
+        return 2;
+    all("journal");
+    all("sqlite");
+    (void)snprintf(command, sizeof(command), "rm -rf '%s'", folder);
+    if (system(command) != 0)
+        printf("# %s is still there\n", folder);
+    return t_done();
+}
