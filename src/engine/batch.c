@@ -8,6 +8,11 @@
  * same token and the same bytes, until its patience ends (docs/protocol.md,
  * section 6, rule 1). Meanwhile it sits in the timers, not in the line, so that
  * it keeps nobody else waiting. No answer is ever made up here.
+ *
+ * One operation may be the reason that its batch fails, say by a damaged page.
+ * So where others are answered, those of a batch that is not are asked again in
+ * half the company, and in the end that one fails alone. While the store
+ * answers nobody it is not their company's fault, and batches stay large.
  */
 #include <assert.h>
 #include <string.h>
@@ -69,11 +74,30 @@ static once__task *pop_from(struct once__tasks *list)
     return ONCE__OF(node, once__task, node);
 }
 
+static struct once__tasks *next_line(once_engine *e)
+{
+    return &e->ready[e->ready[ONCE__OWNERS].first != NULL ? ONCE__OWNERS
+                                                          : ONCE__OTHERS];
+}
+
 static once__task *pop(once_engine *e)
 {
-    once__task *task = pop_from(&e->ready[ONCE__OWNERS]);
+    return pop_from(next_line(e));
+}
 
-    return task != NULL ? task : pop_from(&e->ready[ONCE__OTHERS]);
+/* Whether the next in line may join `n` others, and how many may be in the
+ * batch then. */
+static int may_join(once_engine *e, size_t n, size_t *max)
+{
+    const struct once__node *node = next_line(e)->first;
+    uint32_t company;
+
+    if (node == NULL)
+        return 0;
+    company = ONCE__OF(node, once__task, node)->company;
+    if (company > 0 && company < *max)
+        *max = company;
+    return n < *max;
 }
 
 int once__queue_enter(once_engine *e)
@@ -133,6 +157,7 @@ void once__ask(once_engine *e, once__task *task, uint64_t until_ms)
     task->until_ms = until_ms;
     task->first_ms = 0;
     task->tries = 0;
+    task->company = 0;
     e->pending++;
     once__count(&e->count.queued, 1);
     push(e, task);
@@ -195,6 +220,14 @@ static void answered(once_engine *e, once__task *task)
     end(e, task, rc);
 }
 
+static void unanswered(once_engine *e, once__task *task, size_t company)
+{
+    if (company > 0)
+        task->company = (uint32_t)company;
+    if (!later(e, task))
+        end(e, task, ONCE_ESTORE);
+}
+
 void once__store_failed(once_engine *e, const once_error *err)
 {
     once__count(&e->count.unknown, 1);
@@ -216,11 +249,12 @@ void once__store_answered(once_engine *e)
 static size_t gather(once_engine *e, int *forgets)
 {
     uint64_t now = once__now_ms();
+    size_t n = 0, max = e->options.batch_max;
     once__task *task;
-    size_t n = 0;
 
     *forgets = 0;
-    while (n < e->options.batch_max && (task = pop(e)) != NULL) {
+    while (may_join(e, n, &max)) {
+        task = pop(e);
         if (task->first_ms == 0)
             task->first_ms = now;
         e->batch[n] = task;
@@ -236,6 +270,7 @@ void once__batch_run(once_engine *e)
     int forgets, rc;
     size_t i, n = gather(e, &forgets);
     uint64_t start = once__now_us();
+    int others_fail = e->failing;
 
     if (n == 0)
         return;
@@ -252,8 +287,8 @@ void once__batch_run(once_engine *e)
     for (i = 0; i < n; i++) {
         if (rc == ONCE_OK)
             answered(e, e->batch[i]);
-        else if (!later(e, e->batch[i]))
-            end(e, e->batch[i], ONCE_ESTORE);
+        else
+            unanswered(e, e->batch[i], others_fail ? 0 : (n + 1) / 2);
     }
 }
 

@@ -44,6 +44,8 @@ struct once__task {
     uint64_t until_ms; /* when patience ends                               */
     uint64_t first_ms; /* when the store was first asked, 0: never         */
     uint32_t tries;
+    uint32_t
+        company; /* at most so many in its batch, 0: as many as there are */
 };
 
 struct once__tasks {

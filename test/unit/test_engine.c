@@ -787,6 +787,60 @@ static void an_unknown_outcome_keeps_nobody_else_waiting(void)
     T_EQ(op.rc, ONCE_ESTORE);
 }
 
+enum { READERS = 40, ROUNDS_OF_BAD = 12 };
+
+/* Readers that ask again as soon as they are answered. */
+struct readers {
+    struct world w;
+    once_op ops[READERS];
+    atomic_int stopping, ended;
+};
+
+static void read_again(once_op *op)
+{
+    struct readers *r = op->user;
+
+    if (atomic_load(&r->stopping) || once_submit(r->w.e, op, NULL) != ONCE_OK)
+        atomic_fetch_add(&r->ended, 1);
+}
+
+/* As a damaged page would do it: whatever is asked together with this one is
+ * not answered. */
+static void what_fails_each_batch_fails_alone_in_the_end(void)
+{
+    struct readers *r = calloc(1, sizeof(*r));
+    once_op bad = stranger(ONCE_OP_SHOW, 1);
+    atomic_int done = 0;
+    once_engine_options o;
+    once_stats s;
+    size_t i;
+
+    if (r == NULL)
+        abort();
+    o = options(&r->w);
+    o.drain_ms = 1;
+    open_with(&r->w, "faulty:delay_ms=2,fail=show:1-*@memory:", &o);
+    for (i = 0; i < READERS; i++) {
+        r->ops[i] = stranger(ONCE_OP_READ, (unsigned)i);
+        r->ops[i].store_ms = SOON;
+        r->ops[i].done = read_again;
+        r->ops[i].user = r;
+        T_EQ(once_submit(r->w.e, &r->ops[i], NULL), ONCE_OK);
+    }
+    bad.store_ms = SOON;
+    bad.done = counted;
+    bad.user = &done;
+    T_EQ(once_submit(r->w.e, &bad, NULL), ONCE_OK);
+    UNTIL(stats(&r->w).unknown >= ROUNDS_OF_BAD);
+    s = stats(&r->w);
+    T_OK(s.repeated - s.unknown < 4 * READERS); /* of twelve times as many */
+    atomic_store(&r->stopping, 1);
+    UNTIL(atomic_load(&r->ended) == READERS);
+    once_engine_close(r->w.e);
+    T_EQ(atomic_load(&done), 1);
+    free(r);
+}
+
 /* ---- Waiting ----------------------------------------------------------- */
 
 enum { WAITERS = 20 };
@@ -1412,9 +1466,7 @@ static void a_store_that_is_not_there_is_opened_when_it_is(void)
     once_attempt_free(a);
     once_attempt_free(b);
     once_engine_close(w.e);
-    (void)strcat(folder, "/db");
-    (void)unlink(folder);
-    *strrchr(folder, '/') = '\0';
+    (void)unlink(url + strlen("sqlite:"));
     (void)rmdir(folder);
 }
 
@@ -1633,6 +1685,7 @@ int main(void)
     T_RUN(outcomes_that_wait_for_the_store_are_bounded_in_bytes);
     T_RUN(an_outcome_whose_answers_are_lost_is_recorded_once);
     T_RUN(an_unknown_outcome_keeps_nobody_else_waiting);
+    T_RUN(what_fails_each_batch_fails_alone_in_the_end);
     T_RUN(waiters_are_told_the_outcome_of_the_one_they_waited_for);
     T_RUN(of_many_waiters_one_becomes_the_next_owner);
     T_RUN(a_waiter_gives_up_at_its_deadline);
