@@ -6,13 +6,19 @@ cells.py: its servers, its proxy, its traffic, its random numbers.
 """
 
 import contextlib
+import mmap
+import shutil
 import signal
+import struct
+import subprocess
 import time
 
 import servers
+from stores import Skip
 
 CALLERS = 24    # of one process, so that batches are of many operations
 FAULTS = {}
+PREPARED = {}   # by fault: what must be done before the traffic begins
 
 
 def fault(name, *stores, callers=CALLERS):
@@ -422,11 +428,116 @@ def split(run):
     settle(run)
 
 
+# -- a journal's processes, and its files
+
+
+class Flushes:
+    """Lets the flushes of the traffic fail: test/lib/flushshim.c."""
+
+    def __init__(self, run):
+        path = run.folder / "flushes"
+        path.write_bytes(bytes(8))
+        with open(path, "r+b") as f:
+            self.map = mmap.mmap(f.fileno(), 0)
+        run.environment = {
+            "ONCE_FLUSHSHIM": str(path),
+            "LD_PRELOAD": str(run.args.build / "test" / "flushshim.so")}
+
+    def fail(self, failing):
+        struct.pack_into("=q", self.map, 0, failing)
+
+
+def prepare_flushes(run):
+    run.flushes = Flushes(run)
+
+
+PREPARED["kill-flush"] = prepare_flushes
+
+
+@fault("kill-flush", "journal")
+def kill_flush(run):
+    """One process is killed, maybe with the lock, and the other's flushes fail:
+    what it repaired never reached the disk. Both end and begin anew."""
+    n = run.rng.randrange(2)
+    first, then = run.traffic.end, run.flushes.fail
+    if run.rng.random() < 0.5:
+        first(n)
+        run.nap(0, 0.003)
+        then(1)
+    else:
+        then(1)
+        run.nap(0, 0.003)
+        first(n)
+    run.nap(0.02, 0.2)
+    answered = run.traffic.shared["answered"]
+    run.nap(0.02, 0.02)
+    run.hits += run.traffic.shared["answered"] == answered  # not one more
+    run.traffic.end(1 - n)
+    run.flushes.fail(0)
+    for n in (0, 1):
+        run.traffic.start(n)
+
+
+def command_line(run, url, *before):
+    """Counts all records, as an operator would."""
+    return subprocess.Popen(
+        [*before, str(run.args.build / "once"), "--store", url, "stats"],
+        stdin=subprocess.DEVNULL, stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE, text=True)
+
+
+@fault("copy", "journal")
+def copy(run):
+    """The folder is copied, beside those who write or while they stand still,
+    and the copy is opened. The original goes on, and lets others in."""
+    live, other = run.folder / "journal", run.folder / "copy"
+    still = run.rng.random() < 0.5
+    for n in (0, 1):
+        if still:
+            run.traffic.signal(n, signal.SIGSTOP)
+    # Beside writers a segment may go while it is copied.
+    subprocess.run(["cp", "-a", live, other], check=still,
+                   stderr=subprocess.DEVNULL)
+    for n in (0, 1):
+        run.traffic.signal(n, signal.SIGCONT)
+    p = command_line(run, "journal:%s" % other)
+    _, err = p.communicate(timeout=120)
+    if still and p.returncode != 0:
+        raise RuntimeError("the copy was refused: " + err)
+    run.hits += 1
+    shutil.rmtree(other)
+    if run.rng.random() < 0.5:
+        run.traffic.kill(run.rng.randrange(2))
+    p = command_line(run, "journal:%s" % live)
+    _, err = p.communicate(timeout=120)
+    if p.returncode != 0:
+        raise RuntimeError("the original was refused: " + err)
+
+
+@fault("stranger", "journal")
+def stranger(run):
+    """Somebody in another PID namespace wants to come in: he is refused, or
+    killed while he waits for it."""
+    p = command_line(run, "journal:%s" % (run.folder / "journal"),
+                     servers.find("unshare"), "--pid", "--fork",
+                     "--kill-child")
+    if run.rng.random() < 0.5:
+        run.nap(0, 1)
+        p.kill()
+    _, err = p.communicate(timeout=120)
+    if "unshare failed" in err or "not permitted" in err:
+        raise Skip("no PID namespace to be had: " + err.strip())
+    if p.returncode == 0 or (p.returncode > 0 and
+                             "another PID namespace" not in err):
+        raise RuntimeError("a stranger came in: %d %s" % (p.returncode, err))
+    run.hits += 1
+
+
 @fault("storm", *LOCAL, "postgres", "pgbouncer", "redis",
        "redis-cluster")
 def storm(run):
     """Any of the others, whatever comes."""
     names = [n for n, (_, stores, _) in FAULTS.items()
              if run.store.name in stores and
-             n not in ("storm", "silence", "clock-beyond")]
+             n not in ("storm", "silence", "clock-beyond", *PREPARED)]
     FAULTS[run.rng.choice(names)][0](run)
