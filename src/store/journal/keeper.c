@@ -46,8 +46,8 @@ struct once__keeper {
     pthread_cond_t wake;
     pthread_cond_t done;
     int asked;
-    uint64_t tries; /* to make a segment        */
-    int result;     /* of the last one: an errno */
+    uint64_t tries;     /* to make a segment        */
+    int result;         /* of the last one: an errno */
     once_error trouble; /* not told yet, if code is not 0 */
 };
 
