@@ -299,8 +299,10 @@ static int keep(struct journal *s, struct batch *b, once_op *op,
 {
     struct once__shared *shared = s->log.shared;
     uint64_t reserve = ONCE__JOURNAL_SWEEP;
-    int code;
+    int code = b->changed ? ONCE_OK : once__places_look(&s->places, b->err);
 
+    if (code != ONCE_OK)
+        return code;
     if (fence != shared->fence) /* a grant: those who have one come first */
         reserve = once__journal_reserve(&s->log);
     code = r->attempt == 0 ? append_forgotten(s, op->name, reserve, b)
@@ -436,7 +438,7 @@ static int journal_apply(once_store *store, once_op **ops, size_t n,
     once__arena_reset(&s->arena);
     if (n == 0)
         return ONCE_OK;
-    code = once__places_look(&s->places, err);
+    code = once__places_glance(&s->places, err);
     if (code == ONCE_OK)
         code = once__journal_lock(&s->log, err);
     if (code != ONCE_OK)
@@ -588,7 +590,7 @@ static int journal_scan(once_store *store, int what, const uint8_t *after,
 
     if (what < ONCE_SCAN_ALL || what > ONCE_SCAN_KEEP)
         return once__fail(err, ONCE_EINVAL, "what: %d is not a scan", what);
-    code = once__places_look(&s->places, err);
+    code = once__places_glance(&s->places, err);
     if (code != ONCE_OK)
         return code;
     code = what == ONCE_SCAN_ALL ? scan_all(s, after, &v, err)
