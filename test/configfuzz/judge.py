@@ -82,15 +82,13 @@ class Verdict:
         if e.whole == "no":
             return self.case.takes_over() or (
                 e.status and self.must_free(e) and self._streamed(e))
-        if e.outcome == "not-applied":
+        if self.must_free(e):
             return True
-        if e.outcome in ("applied", "no-store"):
-            return False
-        if e.outcome == "unknown":
-            return self.case.takes_over()
-        if self.case.frees(e.status):
-            return True
-        return e.whole == "maybe" and self.case.takes_over()
+        # The gateway may take it for lost: a page that it refused, a time-out.
+        return self.case.takes_over() and (
+            e.outcome == "unknown" or not any(
+                a.send == e.send and a.mark == "new"
+                for a in self.run.answers))
 
     def _streamed(self, e):
         """Whether the head was passed on before the rest was there: then it
