@@ -85,8 +85,8 @@ class Maker:
                 more += " backup"
             lines.append("server %s%s;" % (peer, more))
         if d.chance(0.2) and not any("backup" in line for line in lines):
-            lines.insert(0, d.choice(["least_conn;", "hash $request_id;",
-                                      "random;"]))
+            # Not `random`: the seed alone decides.
+            lines.insert(0, d.choice(["least_conn;", "hash $uri;"]))
         if d.chance(0.25):
             lines.append("keepalive 4;")
         self.groups[name] = lines
