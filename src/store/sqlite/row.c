@@ -437,9 +437,10 @@ int once__sqlite_counter_put(struct once__sqlite_link *link, uint64_t fence)
 
 /* ---- The time ---------------------------------------------------------- */
 
-enum { TIMES = 5 };
+static const char *const time_keys[] = {"seen", "steady", "host", "start",
+                                        "backs"};
 
-static const char *const time_keys[TIMES] = {"seen", "steady", "host", "start"};
+enum { TIMES = sizeof(time_keys) / sizeof(time_keys[0]) };
 
 static uint32_t time_sum(int which, uint64_t value)
 {
