@@ -54,7 +54,7 @@ struct journal {
     once_store_options options;
     struct once__journal log;
     struct once__keeper *keeper;
-    struct once__places places; /* the folder, and the lock in it */
+    struct once__places places; /* the lock in the folder */
     struct once__arena arena;   /* bytes of answers, until the next call */
     struct once__names names;
     uint64_t last;   /* segment that was the last one when we looked */
@@ -164,9 +164,6 @@ static int journal_open(const char *rest, const once_store_options *options,
     code = parse(&s->log, rest, err);
     if (code == ONCE_OK)
         code = once__door_enter(&s->log, err);
-    if (code == ONCE_OK)
-        code =
-            once__places_note(&s->places, rest, path, "", s->log.folder, err);
     if (code == ONCE_OK)
         code = once__places_note(&s->places, rest, path, "/lock", s->log.door,
                                  err);
@@ -299,10 +296,8 @@ static int keep(struct journal *s, struct batch *b, once_op *op,
 {
     struct once__shared *shared = s->log.shared;
     uint64_t reserve = ONCE__JOURNAL_SWEEP;
-    int code = b->changed ? ONCE_OK : once__places_look(&s->places, b->err);
+    int code;
 
-    if (code != ONCE_OK)
-        return code;
     if (fence != shared->fence) /* a grant: those who have one come first */
         reserve = once__journal_reserve(&s->log);
     code = r->attempt == 0 ? append_forgotten(s, op->name, reserve, b)

@@ -7,10 +7,10 @@
  * will find. So a store notes the device and the inode of its files when it
  * opens them, and looks at the paths again:
  *
- *    before it reads     twice a second: what is there was acknowledged
- *    before it writes    always, so that nothing is written there any more
+ *    before a batch      unless it did a moment ago: what is there is then as
+ *                        it was acknowledged
  *    after it has        always, before it answers: what is acknowledged was
- *                        then in the store at the path
+ *    written             then in the store at the path
  *
  * It does not remember that a file was away: what is back is the same file.
  */

@@ -487,8 +487,6 @@ static int sqlite_apply(once_store *store, once_op **ops, size_t n,
         return unknown(s, "reading", rc, err);
     if (b.at == n)
         return ONCE_OK;
-    if (once__places_look(&s->places, err) != ONCE_OK)
-        return ONCE_ESTORE;
     rc = write_rest(s, &b);
     if (rc != SQLITE_OK)
         return unknown(s, "writing", rc, err);

@@ -105,7 +105,7 @@ def test_a_copy_in_the_place_of_a_store_stops_the_gateway(make, files):
     is_replay(late.post(), second)
     is_replay(old.post(), first)
     assert late.executions == old.executions == 1
-    is_new(fresh.post())
+    is_new(site.case("/pay/").post())
 
 
 @pytest.mark.nginx_only("its log, and a reload")
