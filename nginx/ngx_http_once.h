@@ -109,6 +109,7 @@ typedef struct {
 typedef struct {
     ngx_module_t                *module;    /* NULL: not built in */
     const char                  *name;      /* "NAME_pass" */
+    const char                  *protocol;  /* NULL: with a sure end */
     ngx_http_handler_pt          handler;   /* what "NAME_pass" installs */
 } ngx_http_once_upstream_t;
 
@@ -282,8 +283,6 @@ void ngx_http_once_request_init(void);
 /* ngx_http_once_capture.c */
 
 void ngx_http_once_capture_init(void);
-ngx_http_handler_pt ngx_http_once_handler_of(ngx_conf_t *cf,
-    ngx_module_t *module, const char *name);
 void ngx_http_once_warn_of_ends(ngx_conf_t *cf,
     ngx_http_once_main_conf_t *omcf);
 void ngx_http_once_stored(ngx_http_once_ctx_t *ctx, int rc);

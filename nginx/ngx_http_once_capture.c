@@ -1024,64 +1024,6 @@ ngx_http_once_command(ngx_module_t *module, const char *name)
 
 
 /*
- * The handler that "proxy_pass" and its kin set, of which nginx tells nobody:
- * the directive is tried on a configuration that is thrown away.  With a
- * variable in its argument it leaves nothing behind.
- */
-
-ngx_http_handler_pt
-ngx_http_once_handler_of(ngx_conf_t *cf, ngx_module_t *module,
-    const char *name)
-{
-    ngx_str_t                  args[2];
-    ngx_conf_t                 conf;
-    ngx_array_t                list;
-    ngx_command_t             *cmd;
-    ngx_http_module_t         *type;
-    ngx_http_conf_ctx_t        ctx;
-    ngx_http_core_loc_conf_t  *clcf;
-
-    if (module == NULL) {
-        return NULL;
-    }
-
-    cmd = ngx_http_once_command(module, name);
-    type = module->ctx;
-
-    ctx = *(ngx_http_conf_ctx_t *) cf->ctx;
-    ctx.loc_conf = ngx_pcalloc(cf->pool, ngx_http_max_module * sizeof(void *));
-    clcf = ngx_pcalloc(cf->pool, sizeof(ngx_http_core_loc_conf_t));
-
-    if (cmd == NULL || ctx.loc_conf == NULL || clcf == NULL) {
-        return NULL;
-    }
-
-    ctx.loc_conf[ngx_http_core_module.ctx_index] = clcf;
-    ctx.loc_conf[module->ctx_index] = type->create_loc_conf(cf);
-
-    ngx_str_set(&args[0], "pass");
-    ngx_str_set(&args[1], "http://$host");
-
-    ngx_memzero(&list, sizeof(ngx_array_t));
-    list.elts = args;
-    list.nelts = 2;
-
-    conf = *cf;
-    conf.ctx = &ctx;
-    conf.args = &list;
-
-    if (ctx.loc_conf[module->ctx_index] == NULL
-        || cmd->set(&conf, cmd, ctx.loc_conf[module->ctx_index])
-           != NGX_CONF_OK)
-    {
-        return NULL;
-    }
-
-    return clcf->handler;
-}
-
-
-/*
  * Where the end of the connection ends a response, a response that was cut
  * looks like a whole one.  Nobody can tell later, so it is said here.
  */
@@ -1095,26 +1037,7 @@ ngx_http_once_warn_of_ends(ngx_conf_t *cf, ngx_http_once_main_conf_t *omcf)
     ngx_command_t              *cmd;
     ngx_http_core_loc_conf_t   *clcf;
     ngx_http_once_loc_conf_t   *olcf;
-
-    struct {
-        ngx_module_t           *module;
-        const char             *pass;
-        const char             *protocol;
-        const char             *advice;
-        ngx_http_handler_pt     handler;
-    } kinds[] = {
-        { &ngx_http_proxy_module, "proxy_pass", "HTTP/1.0",
-          "use \"proxy_http_version 1.1\"", NULL },
-        { &ngx_http_uwsgi_module, "uwsgi_pass", "uwsgi",
-          "let the service send that header", NULL },
-        { &ngx_http_scgi_module, "scgi_pass", "SCGI",
-          "let the service send that header", NULL }
-    };
-
-    for (k = 0; k < 3; k++) {
-        kinds[k].handler = ngx_http_once_handler_of(cf, kinds[k].module,
-                                                    kinds[k].pass);
-    }
+    ngx_http_once_upstream_t   *upstream;
 
     last = NULL;
     locations = omcf->locations.elts;
@@ -1123,27 +1046,29 @@ ngx_http_once_warn_of_ends(ngx_conf_t *cf, ngx_http_once_main_conf_t *omcf)
         olcf = locations[i][ngx_http_once_module.ctx_index];
         clcf = locations[i][ngx_http_core_module.ctx_index];
 
-        for (k = 0; k < 3; k++) {
-            if (clcf->handler != NULL && clcf->handler == kinds[k].handler) {
+        for (k = 0; k < NGX_HTTP_ONCE_NUPSTREAMS; k++) {
+            if (olcf->handler != NULL
+                && olcf->handler == ngx_http_once_upstreams[k].handler)
+            {
                 break;
             }
         }
 
         /* "if" has the name of the location around it */
 
-        if (k == 3 || (last != NULL && last->data == clcf->name.data)) {
+        if (k == NGX_HTTP_ONCE_NUPSTREAMS
+            || ngx_http_once_upstreams[k].protocol == NULL
+            || (last != NULL && last->data == clcf->name.data))
+        {
             continue;
         }
 
-        if (k == 0) {
-            cmd = ngx_http_once_command(kinds[k].module, "proxy_http_version");
+        upstream = &ngx_http_once_upstreams[k];
+        cmd = ngx_http_once_command(upstream->module, "proxy_http_version");
 
-            if (cmd == NULL) {
-                continue;
-            }
-
+        if (cmd != NULL) {
             version = (ngx_uint_t *)
-                          ((u_char *) locations[i][kinds[k].module->ctx_index]
+                          ((u_char *) locations[i][upstream->module->ctx_index]
                            + cmd->offset);
 
             if (*version >= NGX_HTTP_VERSION_11) {
@@ -1157,7 +1082,9 @@ ngx_http_once_warn_of_ends(ngx_conf_t *cf, ngx_http_once_main_conf_t *omcf)
                       "once: over %s the end of a response without "
                       "\"Content-Length\" cannot be told from a lost "
                       "connection: %s for location \"%V\" in %V:%ui",
-                      kinds[k].protocol, kinds[k].advice, &clcf->name,
-                      &olcf->file, olcf->line);
+                      upstream->protocol,
+                      cmd ? "use \"proxy_http_version 1.1\""
+                          : "let the service send that header",
+                      &clcf->name, &olcf->file, olcf->line);
     }
 }

@@ -92,11 +92,11 @@ static const struct {
 /* in each of them an upstream configuration is the first member of the conf */
 
 ngx_http_once_upstream_t  ngx_http_once_upstreams[] = {
-    { &ngx_http_grpc_module, "grpc", NULL },
-    { &ngx_http_proxy_module, "proxy", NULL },
-    { &ngx_http_fastcgi_module, "fastcgi", NULL },
-    { &ngx_http_uwsgi_module, "uwsgi", NULL },
-    { &ngx_http_scgi_module, "scgi", NULL }
+    { &ngx_http_grpc_module, "grpc", NULL, NULL },
+    { &ngx_http_proxy_module, "proxy", "HTTP/1.0", NULL },
+    { &ngx_http_fastcgi_module, "fastcgi", NULL, NULL },
+    { &ngx_http_uwsgi_module, "uwsgi", "uwsgi", NULL },
+    { &ngx_http_scgi_module, "scgi", "SCGI", NULL }
 };
 
 
