@@ -58,6 +58,9 @@ void run_options_clear(struct run_options *o);
 char *run_state_folder(void);
 /* The store in it: free() it. NULL likewise. */
 char *run_state_store(void);
+/* Flushes the folder in which `path`, an absolute one, stands: after a power cut
+ * the name is there. 0, or -1 and errno. */
+int run_flush_name(const char *path);
 
 /* ---- spool.c ------------------------------------------------------------ */
 

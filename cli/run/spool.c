@@ -37,19 +37,12 @@ static uint64_t now_ms(void)
     return (uint64_t)t.tv_sec * 1000 + (uint64_t)t.tv_nsec / 1000000;
 }
 
-/* A folder that a crash takes away would take the files along. */
-static int make_durably(const char *parent, const char *path)
+/* Flushed also where it is there: whoever made it may have died before that. */
+static int make_durably(const char *path)
 {
-    int fd, rc;
-
-    if (mkdir(path, 0700) < 0)
-        return errno == EEXIST ? 0 : -1;
-    fd = open(parent, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
-    if (fd < 0)
+    if (mkdir(path, 0700) < 0 && errno != EEXIST)
         return -1;
-    rc = fsync(fd);
-    (void)close(fd);
-    return rc;
+    return run_flush_name(path);
 }
 
 /* -1 and errno. */
@@ -63,7 +56,7 @@ static int open_folder(void)
     if (asprintf(&path, "%s/spool", state) < 0) {
         path = NULL;
         errno = ENOMEM;
-    } else if (make_durably(state, path) == 0) {
+    } else if (make_durably(path) == 0) {
         fd = open(path, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
     }
     free(path);

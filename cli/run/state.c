@@ -10,8 +10,10 @@
 #include "run.h"
 
 #include <errno.h>
+#include <fcntl.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 #include <sys/stat.h>
 
@@ -31,6 +33,28 @@ static const char *base(const char **behind)
     return NULL;
 }
 
+int run_flush_name(const char *path)
+{
+    const char *slash = strrchr(path, '/');
+    char *parent = strndup(path, (size_t)(slash - path) + (slash == path));
+    int fd = -1, rc = -1;
+
+    if (parent != NULL)
+        fd = open(parent, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+    free(parent);
+    if (fd < 0)
+        return -1;
+    rc = fsync(fd);
+    (void)close(fd);
+    return rc;
+}
+
+/* A folder that a power cut takes away would take the store along. */
+static int make(const char *path)
+{
+    return mkdir(path, 0700) < 0 ? -1 : run_flush_name(path);
+}
+
 /* Makes every folder on the way; 0 or -1 and errno. */
 static int make_all(char *path)
 {
@@ -42,12 +66,12 @@ static int make_all(char *path)
         if (*p != '/')
             continue;
         *p = '\0';
-        rc = mkdir(path, 0700);
+        rc = make(path);
         *p = '/';
         if (rc < 0 && errno != EEXIST && errno != EROFS && errno != EACCES)
             return -1;
     }
-    return mkdir(path, 0700) < 0 && errno != EEXIST ? -1 : 0;
+    return make(path) < 0 && errno != EEXIST ? -1 : 0;
 }
 
 char *run_state_folder(void)
