@@ -430,6 +430,26 @@ static void a_copy_leaves_the_original_alone(void)
     once_store_close(live);
 }
 
+/* Files that are shared by hard links are no copy. */
+static void a_copy_by_links_is_refused(void)
+{
+    char path[128], copy[128], command[300];
+    once_store *live;
+
+    new_path(path, sizeof(path));
+    new_path(copy, sizeof(copy));
+    live = must_open(path);
+    complete_all(live, 0, 5);
+    (void)snprintf(command, sizeof(command), "cp -al '%s' '%s'", path, copy);
+    T_EQ(system(command), 0);
+    refused(copy, ONCE_EOPEN, "a link to that of another folder");
+    complete_all(live, 5, 10);
+    once_store_close(live);
+    live = must_open(path);
+    all_are_there(live, 0, 10);
+    once_store_close(live);
+}
+
 /* One that was cut off there has nothing to do with it, either. */
 static void a_copy_is_not_cut_where_the_original_failed(void)
 {
@@ -716,6 +736,7 @@ int main(int argc, char **argv)
     RUN(an_old_mark_is_followed_by_its_own_log_only);
     RUN(a_power_cut_in_a_recovery_loses_nothing);
     RUN(a_copy_leaves_the_original_alone);
+    RUN(a_copy_by_links_is_refused);
     RUN(a_copy_is_not_cut_where_the_original_failed);
     RUN(another_pid_namespace_is_refused);
     RUN(a_long_recovery_is_waited_for);

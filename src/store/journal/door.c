@@ -216,7 +216,8 @@ static int open_door(struct once__journal *j, once_error *err)
         if (j->door < 0 && errno == EEXIST) /* somebody was faster */
             j->door = openat(j->folder, "lock", O_RDWR | O_CLOEXEC);
     }
-    if (j->door < 0 || once__identify(j->door, &j->self) != 0)
+    if (j->door < 0 || once__identify(j->door, &j->self) != 0 ||
+        once__identify(j->folder, &j->home) != 0)
         return once__fail(err, ONCE_EOPEN, "%s/lock: %s", j->path,
                           strerror(errno));
     return find_pids(j, err);
@@ -298,6 +299,12 @@ static int are_our_pids(const struct once__journal *j)
            j->shared->pids.inode == j->pids.inode;
 }
 
+static int is_our_home(const struct once__journal *j)
+{
+    return j->shared->home.device == j->home.device &&
+           j->shared->home.inode == j->home.inode;
+}
+
 /* ONCE_OK, or why not; 1: they have just left, or one of them died while
  * opening it, so try again. */
 static int enter_shared(struct once__journal *j, once_error *err)
@@ -321,6 +328,11 @@ static int enter_shared(struct once__journal *j, once_error *err)
         code = once__fail(err, ONCE_EOPEN,
                           "%s: it is open in another PID namespace, as in "
                           "another container: all must share one",
+                          j->path);
+    else if (code == ONCE_OK && !is_our_home(j))
+        code = once__fail(err, ONCE_EOPEN,
+                          "%s: its file lock is a link to that of another "
+                          "folder, which is open: a copy must not share files",
                           j->path);
     else if (code == ONCE_OK && !j->shared->open)
         code = 1;
@@ -469,6 +481,7 @@ int once__journal_share(const struct once__journal *from,
     out->busy_ms = from->busy_ms;
     out->segment_max = from->segment_max;
     out->self = from->self;
+    out->home = from->home;
     out->pids = from->pids;
     out->path = strdup(from->path);
     if (out->path == NULL)

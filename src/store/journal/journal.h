@@ -176,6 +176,7 @@ struct once__shared {
     uint8_t id[ONCE__JOURNAL_ID];
     uint64_t key[4]; /* of the index's hash                                  */
     struct once__pids pids; /* of all who may take the locks                 */
+    struct once__identity home; /* of the folder                              */
 
     pthread_mutex_t lock; /* who decides and appends                         */
     pthread_mutex_t sync; /* who flushes                                     */
@@ -213,6 +214,7 @@ struct once__journal {
     int folder; /* the same, opened                                         */
     int door;   /* DIR/lock; the keeper has none                            */
     struct once__identity self; /* of DIR/lock                              */
+    struct once__identity home; /* of the folder                            */
     struct once__pids pids;     /* in which we are                          */
     void (*event)(void *user, const char *text); /* or NULL                 */
     void *event_user;

@@ -89,6 +89,7 @@ static int fill_head(struct once__journal *j,
 
     memcpy(s->id, id, ONCE__JOURNAL_ID);
     s->pids = j->pids;
+    s->home = j->home;
     if (getrandom(s->key, sizeof(s->key), 0) != (ssize_t)sizeof(s->key))
         return EIO;
     rc = make_mutex(&s->lock);
