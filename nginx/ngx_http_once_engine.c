@@ -23,6 +23,13 @@
 #define NGX_HTTP_ONCE_PUBLISH  1000     /* ms between two publications */
 #define NGX_HTTP_ONCE_DRAIN    1000     /* ms; after 2 s the master kills */
 #define NGX_HTTP_ONCE_TEXT     512
+#define NGX_HTTP_ONCE_LOST     64       /* lines between two turns */
+
+
+typedef struct {
+    char                                  key_hash[17];
+    uint32_t                              number;
+} ngx_http_once_lost_t;
 
 
 struct ngx_http_once_worker_s {
@@ -31,9 +38,11 @@ struct ngx_http_once_worker_s {
     _Atomic(ngx_http_once_task_t *)       done;
     int                                   dirty;    /* the engine's thread */
 
-    pthread_mutex_t                       mutex;    /* the texts */
+    pthread_mutex_t                       mutex;    /* for what is below */
     char                                  event[NGX_HTTP_ONCE_TEXT];
     char                                  caveat[NGX_HTTP_ONCE_TEXT];
+    ngx_http_once_lost_t                  lost[NGX_HTTP_ONCE_LOST];
+    ngx_uint_t                            nlost;    /* may be more of them */
 
     once_stats                            published;
 };
@@ -44,6 +53,8 @@ static void ngx_http_once_done(once_attempt *a, int rc, void *user);
 static void ngx_http_once_flush(void *user);
 static void ngx_http_once_event(void *user, const char *text);
 static void ngx_http_once_caveat(void *user, const char *text);
+static void ngx_http_once_lost(void *user, const uint8_t *name,
+    const once_record *record);
 static void ngx_http_once_wake(ngx_event_t *ev);
 static void ngx_http_once_tick(ngx_event_t *ev);
 static void ngx_http_once_notified(ngx_event_t *ev);
@@ -326,6 +337,7 @@ ngx_http_once_open(ngx_http_once_worker_t *w, ngx_log_t *log)
     options.flush = ngx_http_once_flush;
     options.event = ngx_http_once_event;
     options.caveat = ngx_http_once_caveat;
+    options.lost = ngx_http_once_lost;
     options.user = w;
     options.background = 1;
 
@@ -520,6 +532,32 @@ ngx_http_once_caveat(void *user, const char *text)
 }
 
 
+/* the owner has died, maybe on another host */
+
+static void
+ngx_http_once_lost(void *user, const uint8_t *name, const once_record *record)
+{
+    ngx_http_once_worker_t  *w = user;
+
+    uint64_t               one = 1;
+    ngx_http_once_lost_t  *lost;
+
+    pthread_mutex_lock(&w->mutex);
+
+    if (w->nlost < NGX_HTTP_ONCE_LOST) {
+        lost = &w->lost[w->nlost];
+        once__name_hex(name, lost->key_hash);
+        lost->number = record->attempt;
+    }
+
+    w->nlost++;
+
+    pthread_mutex_unlock(&w->mutex);
+
+    (void) !write(ngx_http_once_fd, &one, sizeof(one));
+}
+
+
 /* --- on the event loop --- */
 
 static void
@@ -547,6 +585,36 @@ ngx_http_once_started(ngx_http_once_task_t *task)
     /* one wake-up for all that this turn of the loop submits */
 
     ngx_post_event(&ngx_http_once_wake_ev, &ngx_posted_events);
+}
+
+
+static void
+ngx_http_once_log_lost(ngx_http_once_worker_t *w, ngx_log_t *log)
+{
+    ngx_uint_t            i, n;
+    ngx_http_once_lost_t  lost[NGX_HTTP_ONCE_LOST];
+
+    pthread_mutex_lock(&w->mutex);
+
+    n = w->nlost;
+    w->nlost = 0;
+    ngx_memcpy(lost, w->lost,
+               ngx_min(n, NGX_HTTP_ONCE_LOST) * sizeof(lost[0]));
+
+    pthread_mutex_unlock(&w->mutex);
+
+    for (i = 0; i < ngx_min(n, NGX_HTTP_ONCE_LOST); i++) {
+        ngx_log_error(NGX_LOG_WARN, log, 0,
+                      "once: outcome unknown: record %s, attempt %uD: its "
+                      "owner was silent until the lease was over",
+                      lost[i].key_hash, lost[i].number);
+    }
+
+    if (n > NGX_HTTP_ONCE_LOST) {
+        ngx_log_error(NGX_LOG_WARN, log, 0,
+                      "once: outcome unknown: %ui more records, likewise",
+                      n - NGX_HTTP_ONCE_LOST);
+    }
 }
 
 
@@ -596,6 +664,8 @@ ngx_http_once_notified(ngx_event_t *ev)
                           "once_store \"%V\": of class B: %s",
                           &w->store->name, caveat);
         }
+
+        ngx_http_once_log_lost(w, ev->log);
     }
 }
 

@@ -234,6 +234,13 @@ typedef struct once_engine_options {
      * its acknowledged records are not safe from. NULL: `event` is told.
      */
     void (*caveat)(void *user, const char *text);
+    /*
+     * Called on the engine's thread for each record that its reaper made
+     * indeterminate, because the owner was silent until its lease was over: its
+     * name, and what is recorded. Both are borrowed for the call.
+     */
+    void (*lost)(void *user, const uint8_t name[ONCE_NAME_SIZE],
+                 const once_record *r);
 } once_engine_options;
 
 #define ONCE_EVENT_SILENT "the store does not answer"
@@ -241,7 +248,7 @@ typedef struct once_engine_options {
 #define ONCE_ENGINE_OPTIONS_INIT                                               \
     {                                                                          \
         sizeof(once_engine_options), 0, 0, 0, 0, 0, 0, 0, 0, NULL, NULL, NULL, \
-            NULL, 0, 0, 0, 0, NULL                                             \
+            NULL, 0, 0, 0, 0, NULL, NULL                                       \
     }
 
 /*

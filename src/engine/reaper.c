@@ -61,6 +61,13 @@ static int found(void *user, const uint8_t name[ONCE_NAME_SIZE],
     return ++r->found == e->options.reap_max;
 }
 
+static void tell_lost(once_engine *e, const once_op *op)
+{
+    if (op->verb == ONCE_OP_REAP && op->rc == ONCE_OK &&
+        op->record.state == ONCE_INDETERMINATE && e->options.lost != NULL)
+        e->options.lost(e->options.user, op->name, &op->record);
+}
+
 static void count(once_engine *e)
 {
     struct once__reaper *r = &e->reaper;
@@ -69,6 +76,7 @@ static void count(once_engine *e)
 
     for (i = 0; i < r->found; i++) {
         done += r->ops[i].rc == ONCE_OK;
+        tell_lost(e, &r->ops[i]);
         if (r->ops[i].rc == ONCE_ECORRUPT)
             once__count(&e->count.corrupt, 1);
     }

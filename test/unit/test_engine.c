@@ -23,7 +23,7 @@ enum { HANG_MS = 60000, SOON = 100000 };
 struct world {
     once_engine *e;
     atomic_uint_fast64_t now_ms; /* the store's clock, moved by hand */
-    atomic_int events, jumps, settled, flushes, late, dropped;
+    atomic_int events, jumps, settled, flushes, late, dropped, lost;
 };
 
 static uint64_t hand(void *user)
@@ -56,6 +56,16 @@ static void flushed(void *user)
     atomic_fetch_add(&((struct world *)user)->flushes, 1);
 }
 
+static void lost(void *user, const uint8_t name[ONCE_NAME_SIZE],
+                 const once_record *r)
+{
+    struct world *w = user;
+
+    (void)name;
+    T_EQ(r->state, ONCE_INDETERMINATE);
+    atomic_fetch_add(&w->lost, 1);
+}
+
 static once_engine_options options(struct world *w)
 {
     once_engine_options o = ONCE_ENGINE_OPTIONS_INIT;
@@ -66,6 +76,7 @@ static once_engine_options options(struct world *w)
     o.clock = hand;
     o.event = event;
     o.flush = flushed;
+    o.lost = lost;
     return o;
 }
 
@@ -1054,6 +1065,7 @@ static void the_reaper_makes_a_dead_owners_record_indeterminate(void)
     T_EQ(claim_once(&w, 1), ONCE_IN_FLIGHT);
     atomic_fetch_add(&w.now_ms, 100);
     UNTIL(stats(&w).reaped == 2);
+    T_EQ(atomic_load(&w.lost), 1); /* the other one has sent nothing */
     T_EQ(ask(&w, ONCE_OP_SHOW, 1, NULL), ONCE_UNKNOWN);
     T_EQ(ask(&w, ONCE_OP_SHOW, 2, NULL), ONCE_FREE); /* nothing was sent */
     T_EQ(claim_once(&w, 1), ONCE_UNKNOWN);
