@@ -104,12 +104,25 @@ typedef struct {
 } ngx_http_once_main_conf_t;
 
 
+/* a module of nginx that passes requests on */
+
+typedef struct {
+    ngx_module_t                *module;    /* NULL: not built in */
+    const char                  *name;      /* "NAME_pass" */
+    ngx_http_handler_pt          handler;   /* what "NAME_pass" installs */
+} ngx_http_once_upstream_t;
+
+#define NGX_HTTP_ONCE_GRPC          0       /* its index */
+#define NGX_HTTP_ONCE_NUPSTREAMS    5
+
+
 typedef struct {
     ngx_str_t                    name;      /* of the store, len 0: off */
     ngx_http_once_store_t       *store;
     ngx_str_t                    file;
     ngx_uint_t                   line;
     ngx_uint_t                   direct;    /* not inherited */
+    ngx_http_handler_pt          handler;   /* in "if", that of the location */
 
     ngx_http_complex_value_t    *scope;     /* NULL: see scope_off */
     ngx_flag_t                   scope_off;
@@ -199,6 +212,7 @@ struct ngx_http_once_ctx_s {
     ngx_uint_t                   states_before;
 
     ngx_http_handler_pt          content_handler;
+    ngx_http_upstream_conf_t    *upstream_conf;  /* narrowed, for r->upstream */
 
     uint8_t                      name[ONCE_NAME_SIZE];
     uint8_t                      digest[ONCE_FINGERPRINT_SIZE];
@@ -246,6 +260,12 @@ struct ngx_http_once_ctx_s {
     unsigned                     decided:1; /* what follows is only a page */
 };
 
+
+/* ngx_http_once_module.c */
+
+ngx_uint_t ngx_http_once_dav(void **loc_conf, ngx_uint_t methods);
+
+extern ngx_http_once_upstream_t  ngx_http_once_upstreams[];
 
 /* ngx_http_once_request.c */
 
@@ -329,6 +349,7 @@ extern ngx_module_t  ngx_http_uwsgi_module;
 extern ngx_module_t  ngx_http_scgi_module;
 extern ngx_module_t  ngx_http_grpc_module;
 extern ngx_module_t  ngx_http_dav_module;
+extern ngx_module_t  ngx_http_slice_filter_module;
 
 #pragma weak ngx_http_proxy_module
 #pragma weak ngx_http_fastcgi_module
@@ -336,6 +357,7 @@ extern ngx_module_t  ngx_http_dav_module;
 #pragma weak ngx_http_scgi_module
 #pragma weak ngx_http_grpc_module
 #pragma weak ngx_http_dav_module
+#pragma weak ngx_http_slice_filter_module
 
 
 extern ngx_module_t  ngx_http_once_module;

@@ -18,9 +18,10 @@ static ngx_int_t ngx_http_once_add_variables(ngx_conf_t *cf);
 static ngx_int_t ngx_http_once_init(ngx_conf_t *cf);
 static ngx_int_t ngx_http_once_check_location(ngx_conf_t *cf,
     void **loc_conf);
-static void ngx_http_once_narrow(ngx_conf_t *cf,
-    ngx_http_once_loc_conf_t *olcf, ngx_http_core_loc_conf_t *clcf,
-    ngx_http_upstream_conf_t *uc);
+static ngx_int_t ngx_http_once_find_handler(ngx_conf_t *cf,
+    ngx_http_once_upstream_t *upstream);
+static ngx_int_t ngx_http_once_check_upstream(ngx_conf_t *cf,
+    void **loc_conf);
 static char *ngx_http_once_core_init_conf(ngx_cycle_t *cycle, void *conf);
 static ngx_int_t ngx_http_once_status_variable(ngx_http_request_t *r,
     ngx_http_variable_value_t *v, uintptr_t data);
@@ -86,6 +87,18 @@ static const struct {
 #define NGX_HTTP_ONCE_NMETHODS                                                \
     (sizeof(ngx_http_once_method_names)                                       \
      / sizeof(ngx_http_once_method_names[0]))
+
+
+/* in each of them an upstream configuration is the first member of the conf */
+
+ngx_http_once_upstream_t  ngx_http_once_upstreams[] = {
+    { &ngx_http_grpc_module, "grpc", NULL },
+    { &ngx_http_proxy_module, "proxy", NULL },
+    { &ngx_http_fastcgi_module, "fastcgi", NULL },
+    { &ngx_http_uwsgi_module, "uwsgi", NULL },
+    { &ngx_http_scgi_module, "scgi", NULL }
+};
+
 
 #define NGX_HTTP_ONCE_ANY                                                     \
     NGX_HTTP_MAIN_CONF|NGX_HTTP_SRV_CONF|NGX_HTTP_LOC_CONF
@@ -521,6 +534,7 @@ ngx_http_once_merge_loc_conf(ngx_conf_t *cf, void *parent, void *child)
     void                     ***location;
     int                         both;
     ngx_http_conf_ctx_t        *ctx;
+    ngx_http_core_loc_conf_t   *clcf;
     ngx_http_once_main_conf_t  *omcf;
 
     conf->direct = (conf->name.data != NULL);
@@ -529,6 +543,15 @@ ngx_http_once_merge_loc_conf(ngx_conf_t *cf, void *parent, void *child)
         conf->name = prev->name;
         conf->file = prev->file;
         conf->line = prev->line;
+    }
+
+    /* "if" and "limit_except" keep the handler of their location */
+
+    clcf = ngx_http_conf_get_module_loc_conf(cf, ngx_http_core_module);
+    conf->handler = clcf->handler;
+
+    if (conf->handler == NULL && clcf->noname) {
+        conf->handler = prev->handler;
     }
 
     if (conf->scope == NULL && conf->scope_off == NGX_CONF_UNSET) {
@@ -640,6 +663,14 @@ ngx_http_once_init(ngx_conf_t *cf)
         return NGX_ERROR;
     }
 
+    for (i = 0; omcf->locations.nelts && i < NGX_HTTP_ONCE_NUPSTREAMS; i++) {
+        if (ngx_http_once_find_handler(cf, &ngx_http_once_upstreams[i])
+            != NGX_OK)
+        {
+            return NGX_ERROR;
+        }
+    }
+
     locations = omcf->locations.elts;
 
     for (i = 0; i < omcf->locations.nelts; i++) {
@@ -734,17 +765,11 @@ ngx_http_once_check_values(ngx_conf_t *cf, ngx_http_once_loc_conf_t *olcf)
 static ngx_int_t
 ngx_http_once_check_location(ngx_conf_t *cf, void **loc_conf)
 {
-    ngx_uint_t                  i, *dav;
+    ngx_uint_t                  i;
     ngx_http_once_store_t     **store;
     ngx_http_core_loc_conf_t   *clcf;
     ngx_http_once_loc_conf_t   *olcf;
-    ngx_http_upstream_conf_t   *uc;
     ngx_http_once_main_conf_t  *omcf;
-
-    ngx_module_t  *upstreams[] = {
-        &ngx_http_proxy_module, &ngx_http_fastcgi_module,
-        &ngx_http_uwsgi_module, &ngx_http_scgi_module
-    };
 
     omcf = ngx_http_conf_get_module_main_conf(cf, ngx_http_once_module);
     olcf = loc_conf[ngx_http_once_module.ctx_index];
@@ -769,31 +794,14 @@ ngx_http_once_check_location(ngx_conf_t *cf, void **loc_conf)
         return NGX_ERROR;
     }
 
-    /* an upstream configuration is the first member of all of these */
+    if (olcf->handler == NULL) {
 
-    if (&ngx_http_grpc_module != NULL) {
-        uc = loc_conf[ngx_http_grpc_module.ctx_index];
-
-        if (uc->upstream != NULL) {
-            ngx_log_error(NGX_LOG_EMERG, cf->log, 0,
-                          "\"once\" cannot guard \"grpc_pass\" in %V:%ui",
-                          &olcf->file, olcf->line);
-            return NGX_ERROR;
-        }
-    }
-
-    if (&ngx_http_dav_module != NULL && clcf->handler == NULL) {
-        dav = loc_conf[ngx_http_dav_module.ctx_index];  /* methods */
-
-        if (*dav & olcf->methods) {
+        if (ngx_http_once_dav(loc_conf, olcf->methods)) {
             ngx_log_error(NGX_LOG_EMERG, cf->log, 0,
                           "\"once\" cannot guard \"dav_methods\" in %V:%ui",
                           &olcf->file, olcf->line);
             return NGX_ERROR;
         }
-    }
-
-    if (clcf->handler == NULL) {
 
         if (!olcf->direct || clcf->name.len == 0 || clcf->noname) {
             return NGX_OK;      /* inherited, and nothing to be guarded */
@@ -810,41 +818,156 @@ ngx_http_once_check_location(ngx_conf_t *cf, void **loc_conf)
         return NGX_ERROR;
     }
 
-    for (i = 0; i < sizeof(upstreams) / sizeof(upstreams[0]); i++) {
-        if (upstreams[i] != NULL) {
-            ngx_http_once_narrow(cf, olcf, clcf,
-                                 loc_conf[upstreams[i]->ctx_index]);
+    return ngx_http_once_check_upstream(cf, loc_conf);
+}
+
+
+/* does "dav_methods" of this location have one of these? */
+
+ngx_uint_t
+ngx_http_once_dav(void **loc_conf, ngx_uint_t methods)
+{
+    ngx_uint_t  *dav;
+
+    if (&ngx_http_dav_module == NULL) {
+        return 0;
+    }
+
+    dav = loc_conf[ngx_http_dav_module.ctx_index];  /* methods */
+
+    return (*dav & methods) != 0;
+}
+
+
+static ngx_int_t
+ngx_http_once_check_upstream(ngx_conf_t *cf, void **loc_conf)
+{
+    ngx_uint_t                 i;
+    ngx_http_core_loc_conf_t  *clcf;
+    ngx_http_once_loc_conf_t  *olcf;
+#if (NGX_HTTP_CACHE)
+    ngx_http_upstream_conf_t  *uc;
+#endif
+
+    olcf = loc_conf[ngx_http_once_module.ctx_index];
+    clcf = loc_conf[ngx_http_core_module.ctx_index];
+
+    for (i = 0; i < NGX_HTTP_ONCE_NUPSTREAMS; i++) {
+        if (olcf->handler == ngx_http_once_upstreams[i].handler) {
+            break;
         }
     }
+
+    if (i == NGX_HTTP_ONCE_NUPSTREAMS) {
+        return NGX_OK;
+    }
+
+    if (i == NGX_HTTP_ONCE_GRPC) {
+        ngx_log_error(NGX_LOG_EMERG, cf->log, 0,
+                      "\"once\" cannot guard \"grpc_pass\" of location "
+                      "\"%V\" in %V:%ui",
+                      &clcf->name, &olcf->file, olcf->line);
+        return NGX_ERROR;
+    }
+
+#if (NGX_HTTP_CACHE)
+
+    uc = loc_conf[ngx_http_once_upstreams[i].module->ctx_index];
+
+    if (uc->cache && (uc->cache_methods & olcf->methods)) {
+        ngx_log_error(NGX_LOG_EMERG, cf->log, 0,
+                      "\"once\" cannot guard a method that is in "
+                      "\"%s_cache_methods\" of location \"%V\": a cached "
+                      "response is not the outcome of a request in %V:%ui",
+                      ngx_http_once_upstreams[i].name, &clcf->name,
+                      &olcf->file, olcf->line);
+        return NGX_ERROR;
+    }
+
+#endif
 
     return NGX_OK;
 }
 
 
-/* what would make nginx repeat a request, or drop it with its client */
+/*
+ * The content handlers of nginx's modules have no names outside of them, and
+ * "proxy_pass" with a variable leaves nothing else that could be looked at.
+ * So the directive is run once, for a location that no request can reach.
+ */
 
-static void
-ngx_http_once_narrow(ngx_conf_t *cf, ngx_http_once_loc_conf_t *olcf,
-    ngx_http_core_loc_conf_t *clcf, ngx_http_upstream_conf_t *uc)
+static ngx_int_t
+ngx_http_once_find_handler(ngx_conf_t *cf, ngx_http_once_upstream_t *upstream)
 {
-    ngx_uint_t  next;
+    char                      *rv;
+    size_t                     len;
+    ngx_str_t                  args[2];
+    ngx_conf_t                 conf;
+    ngx_array_t                array;
+    ngx_command_t             *cmd;
+    ngx_http_module_t         *core, *module;
+    ngx_http_conf_ctx_t        ctx;
+    ngx_http_core_loc_conf_t  *clcf;
 
-    uc->ignore_client_abort = 1;
+    upstream->handler = NULL;
 
-    next = (olcf->methods & ~NGX_HTTP_ONCE_NOT_REPEATED)
-           ? (NGX_CONF_BITMASK_SET|NGX_HTTP_UPSTREAM_FT_OFF)
-           : (uc->next_upstream & ~NGX_HTTP_UPSTREAM_FT_NON_IDEMPOTENT);
-
-    if (next != uc->next_upstream) {
-        if (uc->upstream != NULL) {
-            ngx_log_error(NGX_LOG_NOTICE, cf->log, 0,
-                          "once: next_upstream of location \"%V\" was "
-                          "narrowed: a guarded request is sent once",
-                          &clcf->name);
-        }
-
-        uc->next_upstream = next;
+    if (upstream->module == NULL) {
+        return NGX_OK;
     }
+
+    core = ngx_http_core_module.ctx;
+    module = upstream->module->ctx;
+    len = ngx_strlen(upstream->name);
+
+    ctx = *(ngx_http_conf_ctx_t *) cf->ctx;
+
+    ctx.loc_conf = ngx_pcalloc(cf->pool, sizeof(void *) * ngx_http_max_module);
+    if (ctx.loc_conf == NULL) {
+        return NGX_ERROR;
+    }
+
+    clcf = core->create_loc_conf(cf);
+    ctx.loc_conf[ngx_http_core_module.ctx_index] = clcf;
+    ctx.loc_conf[upstream->module->ctx_index] = module->create_loc_conf(cf);
+
+    if (clcf == NULL
+        || ctx.loc_conf[upstream->module->ctx_index] == NULL)
+    {
+        return NGX_ERROR;
+    }
+
+    ngx_str_null(&args[0]);
+    ngx_str_set(&args[1], "$host");
+
+    ngx_memzero(&array, sizeof(ngx_array_t));
+    array.elts = args;
+    array.nelts = 2;
+
+    conf = *cf;
+    conf.ctx = &ctx;
+    conf.args = &array;
+
+    for (cmd = upstream->module->commands; cmd->name.len; cmd++) {
+
+        if (cmd->name.len == len + sizeof("_pass") - 1
+            && ngx_strncmp(cmd->name.data, upstream->name, len) == 0
+            && ngx_strcmp(cmd->name.data + len, "_pass") == 0)
+        {
+            rv = cmd->set(&conf, cmd,
+                          ctx.loc_conf[upstream->module->ctx_index]);
+
+            if (rv == NGX_CONF_OK && clcf->handler != NULL) {
+                upstream->handler = clcf->handler;
+                return NGX_OK;
+            }
+        }
+    }
+
+    ngx_log_error(NGX_LOG_EMERG, cf->log, 0,
+                  "once: the handler of \"%s_pass\" was not found",
+                  upstream->name);
+
+    return NGX_ERROR;
 }
 
 

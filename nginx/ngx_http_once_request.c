@@ -13,14 +13,33 @@
 #include "engine/failpoint.h"
 
 
+/* what is changed in a location while its content handler runs */
+
+typedef struct {
+    ngx_http_upstream_conf_t     upstreams[NGX_HTTP_ONCE_NUPSTREAMS];
+    size_t                       slice;
+} ngx_http_once_passing_conf_t;
+
+
 static ngx_int_t ngx_http_once_enter(ngx_http_request_t *r,
     ngx_http_once_ctx_t *ctx);
 static ngx_int_t ngx_http_once_dispatch(ngx_http_request_t *r,
     ngx_http_once_ctx_t *ctx);
 static ngx_int_t ngx_http_once_refuse(ngx_http_request_t *r,
     ngx_http_once_ctx_t *ctx);
-static ngx_uint_t ngx_http_once_repeats(ngx_http_request_t *r);
+static ngx_uint_t ngx_http_once_asked(ngx_http_request_t *r,
+    ngx_http_upstream_t *u);
+static void ngx_http_once_wrap(ngx_http_request_t *r,
+    ngx_http_once_ctx_t *ctx);
 static ngx_int_t ngx_http_once_content_handler(ngx_http_request_t *r);
+static void ngx_http_once_lend(ngx_http_request_t *r,
+    ngx_http_once_ctx_t *ctx, void **loc_conf,
+    ngx_http_once_passing_conf_t *saved);
+static void ngx_http_once_clear_slices(ngx_http_request_t *r);
+static void ngx_http_once_restore(void **loc_conf,
+    ngx_http_once_passing_conf_t *saved);
+static void ngx_http_once_narrow(ngx_http_request_t *r,
+    ngx_http_once_ctx_t *ctx, ngx_http_upstream_conf_t *uc);
 static ngx_uint_t ngx_http_once_was_sent(ngx_http_once_ctx_t *ctx);
 static void ngx_http_once_leave(ngx_http_request_t *r,
     ngx_http_once_ctx_t *ctx);
@@ -88,16 +107,20 @@ ngx_http_once_handler(ngx_http_request_t *r)
     ngx_str_t                  raw;
     ngx_pool_cleanup_t        *cln;
     ngx_http_once_ctx_t       *ctx;
+    ngx_http_core_loc_conf_t  *clcf;
     ngx_http_once_loc_conf_t  *olcf;
 
-    if (r != r->main) {
-        return NGX_DECLINED;
+    ctx = (r == r->main) ? ngx_http_once_get_ctx(r) : NULL;
+
+    if (ctx != NULL && !r->post_action) {
+        return ngx_http_once_enter(r, ctx);
     }
 
-    ctx = ngx_http_once_get_ctx(r);
+    if (ctx != NULL && ctx->state != NGX_HTTP_ONCE_PASS) {
 
-    if (ctx != NULL) {
-        return ngx_http_once_enter(r, ctx);
+        /* nginx is done with the request itself */
+
+        ngx_http_once_leave(r, ctx);
     }
 
     olcf = ngx_http_get_module_loc_conf(r, ngx_http_once_module);
@@ -122,6 +145,22 @@ ngx_http_once_handler(ngx_http_request_t *r)
 
     if (rc == NGX_ERROR) {
         return NGX_HTTP_INTERNAL_SERVER_ERROR;
+    }
+
+    if (r != r->main || r->post_action) {
+
+        /* its response cannot be held, and nobody would repeat it */
+
+        clcf = ngx_http_get_module_loc_conf(r, ngx_http_core_module);
+
+        ngx_log_error(NGX_LOG_ERR, r->connection->log, 0,
+                      "once: a %s into location \"%V\" was refused, "
+                      "because it cannot be guarded: send it to a location "
+                      "with \"once off\"",
+                      (r != r->main) ? "subrequest" : "post_action",
+                      &clcf->name);
+
+        return olcf->dry_run ? NGX_DECLINED : NGX_HTTP_INTERNAL_SERVER_ERROR;
     }
 
     cln = ngx_pool_cleanup_add(r->pool, sizeof(ngx_http_once_ctx_t));
@@ -190,14 +229,6 @@ ngx_http_once_enter(ngx_http_request_t *r, ngx_http_once_ctx_t *ctx)
 {
     ngx_http_once_loc_conf_t  *olcf;
 
-    if (r->post_action && ctx->state != NGX_HTTP_ONCE_PASS) {
-
-        /* nginx is done with the request itself */
-
-        ngx_http_once_leave(r, ctx);
-        return NGX_DECLINED;
-    }
-
     switch (ctx->state) {
 
     case NGX_HTTP_ONCE_BODY:
@@ -218,15 +249,21 @@ ngx_http_once_enter(ngx_http_request_t *r, ngx_http_once_ctx_t *ctx)
         return NGX_DECLINED;
 
     case NGX_HTTP_ONCE_ANSWER:
+        ngx_http_once_clear_slices(r);
         r->content_handler = ngx_http_once_answer_handler;
         return NGX_OK;
 
     case NGX_HTTP_ONCE_OWNER:
-        if (r->content_handler == NULL) {
-            return NGX_DECLINED;        /* a file, at most */
+        return ngx_http_once_dispatch(r, ctx);
+
+    case NGX_HTTP_ONCE_PASS:
+        if (ctx->status == NGX_HTTP_ONCE_S_UNPROTECTED
+            && r->content_handler != NULL)
+        {
+            ngx_http_once_wrap(r, ctx);     /* nginx sends it once, too */
         }
 
-        return ngx_http_once_dispatch(r, ctx);
+        return NGX_DECLINED;
 
     default:
         return NGX_DECLINED;
@@ -243,49 +280,76 @@ ngx_http_once_enter(ngx_http_request_t *r, ngx_http_once_ctx_t *ctx)
 static ngx_int_t
 ngx_http_once_dispatch(ngx_http_request_t *r, ngx_http_once_ctx_t *ctx)
 {
+    ngx_uint_t            same, asked;
     ngx_http_upstream_t  *u;
 
-    u = (r->upstream != ctx->upstream_before) ? r->upstream : NULL;
+    same = (r->method == ctx->method);
 
-    if (u != NULL && !ctx->decided
-        && u->headers_in.x_accel_redirect == NULL)
+    if (r->content_handler == NULL && !(same
+                            && ngx_http_once_dav(r->loc_conf, r->method)))
     {
-        if (ngx_http_once_bytes_sent(ctx) == 0) {
-
-            /* a named location keeps the method: it is sent there instead */
-
-            if (r->method != ctx->method) {
-                ctx->decided = 1;
-                ctx->heard = ONCE__NOT_SENT;
-            }
-
-        } else if (r->method == ctx->method
-                   || !ngx_http_once_head_whole(u))
-        {
-            return ngx_http_once_refuse(r, ctx);
-
-        } else {
-            ctx->decided = 1;
-            ctx->heard = ONCE__WHOLE;
-            ctx->upstream_status = u->headers_in.status_n;
-            ngx_http_once_find_word(u, &ctx->word);
-        }
+        return NGX_DECLINED;            /* a file, at most */
     }
 
-    if (!ctx->decided && r->method == ctx->method
-        && (u == NULL || u->headers_in.x_accel_redirect == NULL)
-        && ngx_http_once_repeats(r))
+    if (r->content_handler == NULL
+        || r->content_handler
+           == ngx_http_once_upstreams[NGX_HTTP_ONCE_GRPC].handler)
     {
         ngx_log_error(NGX_LOG_ERR, r->connection->log, 0,
-                      "once: this location would repeat a guarded request: "
-                      "it needs \"once\" or \"proxy_next_upstream off\"");
+                      "once: a guarded request was led into a location with "
+                      "\"grpc_pass\" or \"dav_methods\" and was refused");
+
+        if (ctx->conf->dry_run) {
+            ngx_http_once_leave(r, ctx);
+            return NGX_DECLINED;
+        }
+
         return NGX_HTTP_INTERNAL_SERVER_ERROR;
     }
 
-    if (r->content_handler != ngx_http_once_content_handler) {
-        ctx->content_handler = r->content_handler;
-        r->content_handler = ngx_http_once_content_handler;
+    u = (r->upstream != ctx->upstream_before) ? r->upstream : NULL;
+    asked = (u != NULL && same && ngx_http_once_asked(r, u));
+
+    if (u == NULL) {
+
+        /* the first dispatch */
+
+    } else if (ngx_http_once_bytes_sent(ctx) == 0) {
+
+        /* a named location keeps the method: it is sent there instead */
+
+        if (!same && !ctx->decided) {
+            ctx->decided = 1;
+            ctx->heard = ONCE__NOT_SENT;
+        }
+
+    } else if (same && !asked) {
+
+        /* once decided, it is only a page that cannot be had */
+
+        return (ctx->decided && !ctx->conf->dry_run)
+               ? NGX_HTTP_BAD_GATEWAY : ngx_http_once_refuse(r, ctx);
+
+    } else if (!ctx->decided) {
+
+        if (!ngx_http_once_head_whole(u)) {
+            return ngx_http_once_refuse(r, ctx);
+        }
+
+        ctx->decided = 1;
+        ctx->heard = ONCE__WHOLE;
+        ctx->upstream_status = u->headers_in.status_n;
+        ngx_http_once_find_word(u, &ctx->word);
     }
+
+    if (asked) {
+
+        /* a second request, at the service's own wish: not a third one */
+
+        ctx->states_before = r->upstream_states->nelts;
+    }
+
+    ngx_http_once_wrap(r, ctx);
 
     return NGX_DECLINED;
 }
@@ -298,6 +362,11 @@ ngx_http_once_refuse(ngx_http_request_t *r, ngx_http_once_ctx_t *ctx)
                   "once: a second dispatch of a guarded request "
                   "has been refused");
 
+    if (ctx->conf->dry_run) {
+        ngx_http_once_leave(r, ctx);    /* what it does is nginx's affair */
+        return NGX_DECLINED;
+    }
+
     ctx->refused = 1;
     ctx->problem = ONCE__P_OUTCOME_UNKNOWN;
     ctx->problem_status = NGX_HTTP_BAD_GATEWAY;
@@ -307,54 +376,184 @@ ngx_http_once_refuse(ngx_http_request_t *r, ngx_http_once_ctx_t *ctx)
 }
 
 
-/* only a location that is guarded itself was narrowed */
+/*
+ * Did the upstream ask for the location we are in?  Its X-Accel-Redirect may
+ * have been ignored or in vain, and then an error page has led here.  Only to
+ * named locations does nginx take the method along.
+ */
 
 static ngx_uint_t
-ngx_http_once_repeats(ngx_http_request_t *r)
+ngx_http_once_asked(ngx_http_request_t *r, ngx_http_upstream_t *u)
 {
-    ngx_uint_t                 i, next;
-    ngx_http_upstream_conf_t  *uc;
+    ngx_table_elt_t           *h;
+    ngx_http_core_loc_conf_t  *clcf;
 
-    ngx_module_t  *upstreams[] = {
-        &ngx_http_proxy_module, &ngx_http_fastcgi_module,
-        &ngx_http_uwsgi_module, &ngx_http_scgi_module
-    };
+    h = u->headers_in.x_accel_redirect;
 
-    for (i = 0; i < sizeof(upstreams) / sizeof(upstreams[0]); i++) {
-
-        if (upstreams[i] == NULL) {
-            continue;
-        }
-
-        uc = r->loc_conf[upstreams[i]->ctx_index];
-
-        if (uc->upstream == NULL) {
-            continue;
-        }
-
-        next = uc->next_upstream;
-
-        if ((r->method & NGX_HTTP_ONCE_NOT_REPEATED)
-            ? (next & NGX_HTTP_UPSTREAM_FT_NON_IDEMPOTENT)
-            : !(next & NGX_HTTP_UPSTREAM_FT_OFF))
-        {
-            return 1;
-        }
+    if (h == NULL || h->value.len == 0 || h->value.data[0] != '@'
+        || (u->conf->ignore_headers & NGX_HTTP_UPSTREAM_IGN_XA_REDIRECT))
+    {
+        return 0;
     }
 
-    return 0;
+    clcf = ngx_http_get_module_loc_conf(r, ngx_http_core_module);
+
+    return h->value.len == clcf->name.len
+           && ngx_strncmp(h->value.data, clcf->name.data, clcf->name.len) == 0;
 }
 
+
+static void
+ngx_http_once_wrap(ngx_http_request_t *r, ngx_http_once_ctx_t *ctx)
+{
+    if (r->content_handler != ngx_http_once_content_handler) {
+        ctx->content_handler = r->content_handler;
+        r->content_handler = ngx_http_once_content_handler;
+    }
+}
+
+
+/*
+ * Whatever block of the configuration the request is in: its upstream gets a
+ * configuration of its own, by which nginx neither repeats the request, nor
+ * drops it with its client, nor answers it from a cache.
+ *
+ * The upstream begins to work while the content handler runs, and nothing of
+ * ours is called between.  So the configuration that the handler will use is
+ * changed for as long as the handler runs: no other request runs meanwhile.
+ * Then the upstream gets the changed copy.
+ */
 
 static ngx_int_t
 ngx_http_once_content_handler(ngx_http_request_t *r)
 {
-    ngx_http_once_ctx_t  *ctx;
+    void                        **loc_conf;
+    ngx_int_t                     rc;
+    ngx_http_once_ctx_t          *ctx;
+    ngx_http_upstream_t          *u;
+    ngx_http_upstream_conf_t     *own;
+    ngx_http_once_passing_conf_t  saved;
 
     ctx = ngx_http_once_get_ctx(r);
+
+    own = ngx_palloc(r->pool, sizeof(ngx_http_upstream_conf_t));
+    if (own == NULL) {
+        return NGX_HTTP_INTERNAL_SERVER_ERROR;
+    }
+
+    /* a redirect inside of the handler changes the request's */
+
+    loc_conf = r->loc_conf;
+    u = r->upstream;
+
+    ngx_http_once_lend(r, ctx, loc_conf, &saved);
     ctx->reached = 1;
 
-    return ctx->content_handler(r);
+    rc = ctx->content_handler(r);
+
+    ngx_http_once_restore(loc_conf, &saved);
+
+    if (r->upstream != u && r->upstream->conf != NULL
+        && r->upstream->conf != ctx->upstream_conf)
+    {
+        *own = *r->upstream->conf;
+        ngx_http_once_narrow(r, ctx, own);
+
+        ctx->upstream_conf = own;
+        r->upstream->conf = own;
+    }
+
+    return rc;
+}
+
+
+static void
+ngx_http_once_lend(ngx_http_request_t *r, ngx_http_once_ctx_t *ctx,
+    void **loc_conf, ngx_http_once_passing_conf_t *saved)
+{
+    size_t                    *slice;
+    ngx_uint_t                 i;
+    ngx_module_t              *module;
+    ngx_http_upstream_conf_t  *uc;
+
+    for (i = 0; i < NGX_HTTP_ONCE_NUPSTREAMS; i++) {
+        module = ngx_http_once_upstreams[i].module;
+
+        if (module != NULL) {
+            uc = loc_conf[module->ctx_index];
+            saved->upstreams[i] = *uc;
+            ngx_http_once_narrow(r, ctx, uc);
+        }
+    }
+
+    if (&ngx_http_slice_filter_module != NULL) {
+
+        /* it sends copies of the request, one for each part of the response */
+
+        slice = loc_conf[ngx_http_slice_filter_module.ctx_index];
+        saved->slice = *slice;
+        *slice = 0;
+    }
+
+    ngx_http_once_clear_slices(r);
+}
+
+
+/* "set $x $slice_range" has made slices of the response already */
+
+static void
+ngx_http_once_clear_slices(ngx_http_request_t *r)
+{
+    if (&ngx_http_slice_filter_module != NULL) {
+        ngx_http_set_ctx(r, NULL, ngx_http_slice_filter_module);
+    }
+}
+
+
+static void
+ngx_http_once_restore(void **loc_conf, ngx_http_once_passing_conf_t *saved)
+{
+    size_t                    *slice;
+    ngx_uint_t                 i;
+    ngx_module_t              *module;
+    ngx_http_upstream_conf_t  *uc;
+
+    for (i = 0; i < NGX_HTTP_ONCE_NUPSTREAMS; i++) {
+        module = ngx_http_once_upstreams[i].module;
+
+        if (module != NULL) {
+            uc = loc_conf[module->ctx_index];
+            *uc = saved->upstreams[i];
+        }
+    }
+
+    if (&ngx_http_slice_filter_module != NULL) {
+        slice = loc_conf[ngx_http_slice_filter_module.ctx_index];
+        *slice = saved->slice;
+    }
+}
+
+
+static void
+ngx_http_once_narrow(ngx_http_request_t *r, ngx_http_once_ctx_t *ctx,
+    ngx_http_upstream_conf_t *uc)
+{
+    uc->ignore_client_abort = 1;
+
+    if (r->method != ctx->method) {
+        return;                         /* a page, not the request */
+    }
+
+    if (r->method & NGX_HTTP_ONCE_NOT_REPEATED) {
+        uc->next_upstream &= ~NGX_HTTP_UPSTREAM_FT_NON_IDEMPOTENT;
+
+    } else {
+        uc->next_upstream = NGX_CONF_BITMASK_SET|NGX_HTTP_UPSTREAM_FT_OFF;
+    }
+
+#if (NGX_HTTP_CACHE)
+    uc->cache = 0;
+#endif
 }
 
 

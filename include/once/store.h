@@ -40,6 +40,7 @@ typedef struct once_store_time {
     uint64_t seen_ms;   /* the latest time that was seen to pass; 0: never  */
     uint64_t steady_ms; /* what a clock that cannot be set said then, ...   */
     uint8_t host[ONCE_HOST_SIZE]; /* ... of this start of that host         */
+    uint64_t backs; /* how often the store's clock was seen being set back */
 } once_store_time;
 
 typedef struct once_store_options {
@@ -127,7 +128,7 @@ typedef struct once_store_ops {
     int (*dump)(const char *rest, once_line *line, void *user, once_error *err);
 
     /* Optional. Says what the time is, and the rest of `*out` as it was put
-     * last. If `put` is not NULL, its seen_ms, steady_ms and host are put
+     * last. If `put` is not NULL, its other members are put
      * first; they need not survive what a record survives. Without this
      * function records are forgotten by the store's clock, right or wrong. */
     int (*time)(once_store *s, const once_store_time *put, once_store_time *out,
@@ -151,7 +152,7 @@ typedef struct once_clock {
     int64_t jumped_ms;  /* how far the store's clock was set ahead (over 0)
                          * or back since the last call; 0: it was not       */
     /* For the next call: */
-    uint64_t stored_ms, before_ms, after_ms;
+    uint64_t before_ms, after_ms, backs;
     uint8_t host[ONCE_HOST_SIZE];
 } once_clock;
 

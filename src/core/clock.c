@@ -61,6 +61,13 @@ static int64_t jump(const once_clock *c, const once_store_time *t,
                            : 0;
 }
 
+/* What it should be by what we knew; 0: we knew nothing. */
+static uint64_t expected(const once_clock *c, const struct once__asked *asked)
+{
+    return c->seen_ms == 0 ? 0
+                           : c->seen_ms + since(asked->before_ms, c->before_ms);
+}
+
 static uint64_t seen(const once_clock *c, const once_store_time *t,
                      const struct once__asked *asked)
 {
@@ -69,10 +76,10 @@ static uint64_t seen(const once_clock *c, const once_store_time *t,
     /* A store that nobody has told yet: its clock is believed. */
     if (c->seen_ms == 0)
         return t->seen_ms == 0 ? t->now_ms : theirs;
+    if (t->seen_ms != 0 && t->backs != c->backs)
+        return theirs; /* what we knew is older than a step back */
     ours = once__clock_pass(c->seen_ms, since(asked->before_ms, c->before_ms),
                             t->now_ms);
-    if (t->seen_ms != 0 && t->seen_ms < c->stored_ms)
-        return theirs; /* somebody has seen the clock being set back */
     return ours > theirs ? ours : theirs;
 }
 
@@ -81,14 +88,16 @@ int once__clock_take(once_clock *c, const once_store_time *t,
 {
     uint64_t now_seen = seen(c, t, asked);
     int first = c->seen_ms == 0;
+    int back = t->now_ms + BACK_MS < expected(c, asked) ||
+               t->now_ms + BACK_MS < t->seen_ms;
 
     c->jumped_ms = first ? 0 : jump(c, t, asked);
     c->seen_ms = now_seen;
-    c->stored_ms = t->seen_ms;
     c->now_ms = t->now_ms;
     c->before_ms = asked->before_ms;
     c->after_ms = asked->after_ms;
     c->behind_ms = t->now_ms - now_seen;
-    return now_seen > t->seen_ms + PUT_MS || now_seen + BACK_MS < t->seen_ms ||
+    c->backs = t->backs + (back ? 1 : 0);
+    return back || now_seen > t->seen_ms + PUT_MS ||
            (first && memcmp(t->host, c->host, ONCE_HOST_SIZE) != 0);
 }

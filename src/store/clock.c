@@ -24,19 +24,17 @@ static uint64_t steady_ms(void)
 
 static int put(once_store *s, once_clock *c, once_error *err)
 {
-    once_store_time now,
-        told = {.seen_ms = c->seen_ms, .steady_ms = c->before_ms};
-    int rc;
+    once_store_time now, told = {.seen_ms = c->seen_ms,
+                                 .steady_ms = c->before_ms,
+                                 .backs = c->backs};
 
     memcpy(told.host, c->host, ONCE_HOST_SIZE);
-    rc = s->ops->time(s, &told, &now, err);
-    if (rc == ONCE_OK)
-        c->stored_ms = c->seen_ms;
-    return rc;
+    return s->ops->time(s, &told, &now, err);
 }
 
 int once_store_clock(once_store *s, once_clock *c, once_error *err)
 {
+    once_clock next = *c; /* what could not be put is found out once more */
     struct once__asked asked;
     once_store_time t;
     int rc;
@@ -44,16 +42,18 @@ int once_store_clock(once_store *s, once_clock *c, once_error *err)
     if (s->ops->time == NULL)
         return once__fail(err, ONCE_ENOSYS, "%s: this store tells no time",
                           s->ops->name);
-    if (c->seen_ms == 0)
-        once__host(c->host);
+    if (next.seen_ms == 0)
+        once__host(next.host);
     asked.before_ms = steady_ms();
     rc = s->ops->time(s, NULL, &t, err);
     asked.after_ms = steady_ms();
-    if (rc == ONCE_OK && once__clock_take(c, &t, &asked))
-        rc = put(s, c, err);
-    if (rc == ONCE_OK)
-        s->forget_ms = c->seen_ms;
-    return rc;
+    if (rc == ONCE_OK && once__clock_take(&next, &t, &asked))
+        rc = put(s, &next, err);
+    if (rc != ONCE_OK)
+        return rc;
+    *c = next;
+    s->forget_ms = c->seen_ms;
+    return ONCE_OK;
 }
 
 int once_store_clock_accept(once_store *s, once_clock *c, once_error *err)

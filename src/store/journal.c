@@ -54,7 +54,7 @@ struct journal {
     once_store_options options;
     struct once__journal log;
     struct once__keeper *keeper;
-    struct once__places places; /* the folder, and the lock in it */
+    struct once__places places; /* the lock in the folder */
     struct once__arena arena;   /* bytes of answers, until the next call */
     struct once__names names;
     uint64_t last;   /* segment that was the last one when we looked */
@@ -164,9 +164,6 @@ static int journal_open(const char *rest, const once_store_options *options,
     code = parse(&s->log, rest, err);
     if (code == ONCE_OK)
         code = once__door_enter(&s->log, err);
-    if (code == ONCE_OK)
-        code =
-            once__places_note(&s->places, rest, path, "", s->log.folder, err);
     if (code == ONCE_OK)
         code = once__places_note(&s->places, rest, path, "/lock", s->log.door,
                                  err);
@@ -436,7 +433,7 @@ static int journal_apply(once_store *store, once_op **ops, size_t n,
     once__arena_reset(&s->arena);
     if (n == 0)
         return ONCE_OK;
-    code = once__places_look(&s->places, err);
+    code = once__places_glance(&s->places, err);
     if (code == ONCE_OK)
         code = once__journal_lock(&s->log, err);
     if (code != ONCE_OK)
@@ -588,7 +585,7 @@ static int journal_scan(once_store *store, int what, const uint8_t *after,
 
     if (what < ONCE_SCAN_ALL || what > ONCE_SCAN_KEEP)
         return once__fail(err, ONCE_EINVAL, "what: %d is not a scan", what);
-    code = once__places_look(&s->places, err);
+    code = once__places_glance(&s->places, err);
     if (code != ONCE_OK)
         return code;
     code = what == ONCE_SCAN_ALL ? scan_all(s, after, &v, err)

@@ -5,15 +5,20 @@
  * Whoever opens the path next reads what stands there then. A process that went
  * on with a file that was moved away or replaced would acknowledge what nobody
  * will find. So a store notes the device and the inode of its files when it
- * opens them, and looks at the paths again: before it decides, so that nothing
- * is written there any more, and after it has written, before it answers, so
- * that what is acknowledged was then in the store at the path. It does not
- * remember that a file was away: what is back is the same file.
+ * opens them, and looks at the paths again:
+ *
+ *    before a batch      unless it did a moment ago: what is there is then as
+ *                        it was acknowledged
+ *    after it has        always, before it answers: what is acknowledged was
+ *    written             then in the store at the path
+ *
+ * It does not remember that a file was away: what is back is the same file.
  */
 #ifndef ONCE_STORE_PLACE_H
 #define ONCE_STORE_PLACE_H
 
 #include <stddef.h>
+#include <stdint.h>
 #include <sys/types.h>
 
 #include <once/once.h>
@@ -30,6 +35,7 @@ enum { ONCE__PLACES = 2 };
 struct once__places {
     struct once__place place[ONCE__PLACES];
     size_t count;
+    uint64_t looked_ms; /* 0: never, or they were not in their places */
 };
 
 /*
@@ -42,7 +48,9 @@ ONCE_CHECK int once__places_note(struct once__places *p, const char *path,
                                  once_error *err);
 /* ONCE_OK: they are all in their places. ONCE_ESTORE: one of them is not, or
  * that cannot be seen. */
-ONCE_CHECK int once__places_look(const struct once__places *p, once_error *err);
+ONCE_CHECK int once__places_look(struct once__places *p, once_error *err);
+/* The same, but a look a moment ago is enough. */
+ONCE_CHECK int once__places_glance(struct once__places *p, once_error *err);
 /* 1 if `fd` is the file of that place. For any thread, once it was noted. */
 int once__place_is(const struct once__place *p, int fd);
 void once__places_clear(struct once__places *p);

@@ -123,7 +123,7 @@ static void write_statements(struct postgres *s)
                   s->forget_sql, STATEMENT);
     once__pg_text(&s->config, "SELECT * FROM @.body_1($1,$2)", s->body_sql,
                   STATEMENT);
-    once__pg_text(&s->config, "SELECT * FROM @.seen_1($1,$2,$3,$4,$5)",
+    once__pg_text(&s->config, "SELECT * FROM @.seen_1($1,$2,$3,$4,$5,$6)",
                   s->seen_sql, STATEMENT);
 }
 

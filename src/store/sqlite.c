@@ -455,10 +455,10 @@ static int write_rest(struct sqlite *s, struct batch *b)
 /* Connected, and to what was opened in the beginning. */
 static int reconnect(struct sqlite *s, once_error *err)
 {
+    if (s->link.db != NULL)
+        return once__places_glance(&s->places, err);
     if (once__places_look(&s->places, err) != ONCE_OK)
         return ONCE_ESTORE;
-    if (s->link.db != NULL)
-        return ONCE_OK;
     if (connect_link(s, err) == ONCE_OK) {
         if (once__places_look(&s->places, err) == ONCE_OK)
             return ONCE_OK;

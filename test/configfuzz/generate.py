@@ -85,8 +85,8 @@ class Maker:
                 more += " backup"
             lines.append("server %s%s;" % (peer, more))
         if d.chance(0.2) and not any("backup" in line for line in lines):
-            lines.insert(0, d.choice(["least_conn;", "hash $request_id;",
-                                      "random;"]))
+            # Not `random`: the seed alone decides.
+            lines.insert(0, d.choice(["least_conn;", "hash $uri;"]))
         if d.chance(0.25):
             lines.append("keepalive 4;")
         self.groups[name] = lines
@@ -214,7 +214,8 @@ class Maker:
                 (0.25, lambda: self.passing(role)),
                 (0.15, lambda: [self.error_page()]),
                 (0.06, lambda: ["break;"]),
-                (0.05, lambda: ["rewrite ^ /other last;"]),
+                (0 if role == "target" else 0.05,
+                 lambda: ["rewrite ^ /other last;"]),
                 (0.05, lambda: ["rewrite ^ /changed break;"]),
                 (0.02, lambda: ["return 202;"])):
             if d.chance(share):
@@ -395,7 +396,8 @@ class Maker:
         first = "whole" if self.caching and d.chance(0.8) else None
         main = [self.answer("main", first)]
         for _ in range(d.randint(0, 2)):
-            main.append(self.answer("main"))
+            main.append(self.answer("main", "drop" if self.keeps and
+                                    d.chance(0.4) else None))
         return {"main": main,
                 "fallback": [self.answer("fallback")
                              for _ in range(d.randint(0, 2))],

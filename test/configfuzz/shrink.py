@@ -81,7 +81,7 @@ def smaller_conf(conf):
             continue            # the server
         yield without(conf, path)
         node = node_at(conf, path)
-        if isinstance(node, str):
+        if isinstance(node, str) and not node.startswith("rewrite"):
             words = node.rstrip(";").split()
             for i in range(2, len(words)):
                 yield replaced(conf, path, " ".join(

@@ -229,19 +229,14 @@ def test_headers_named_by_any_connection_line_are_not_stored(make):
     assert again.get("X-One") is None and again.get("X-Two") is None
 
 
-# ---- The cache of nginx ---------------------------------------------------
+# ---- proxy_store ----------------------------------------------------------
 
 
-@pytest.mark.nginx_only("the cache of nginx")
-@pytest.mark.parametrize("more", [
-    "proxy_cache z; proxy_cache_methods POST; proxy_cache_key $request_uri;"
-    "proxy_cache_valid 1h;",
-    "proxy_store FOLDER/stored; proxy_store_access user:rw;"],
-    ids=["cache", "store"])
+@pytest.mark.nginx_only("proxy_store")
 @pytest.mark.parametrize("size", [5, 200000])
-def test_what_nginx_keeps_of_a_guarded_answer(make, more, size):
-    site = make(guarded("/pay/", more),
-                http="proxy_cache_path FOLDER/cache keys_zone=z:1m;")
+def test_what_nginx_stores_of_a_guarded_answer(make, size):
+    site = make(guarded("/pay/", "proxy_store FOLDER/stored;"
+                        "proxy_store_access user:rw;"))
     body = b"a" * size
     c = site.case("/pay/", Answer(200, body), SECOND)
     first = is_new(c.post(), 200, body)

@@ -47,7 +47,7 @@ sys.dont_write_bytecode = True
 # pylint: disable=wrong-import-position
 import count  # noqa: E402
 import servers  # noqa: E402
-from faults import CALLERS, FAULTS  # noqa: E402
+from faults import CALLERS, FAULTS, PREPARED  # noqa: E402
 from stores import STORES, Skip  # noqa: E402
 
 ROOT = HERE.parents[1]
@@ -139,9 +139,12 @@ class Traffic:
         self.check()
         return all(p.poll() is not None for p in self.processes)
 
-    def kill(self, n):
+    def end(self, n):
         self.processes[n].kill()
         self.processes[n].wait()
+
+    def kill(self, n):
+        self.end(n)
         self.start(n)
 
     def signal(self, n, number):
@@ -331,6 +334,7 @@ def play(args, name, what):
     try:
         run.callers = FAULTS[what][2]
         run.moves_clock = what.startswith("clock")
+        PREPARED.get(what, lambda run: None)(run)
         run.open()
         run.play(what, number_of(what, args))
         sums = run.judge()

@@ -6,13 +6,22 @@ cells.py: its servers, its proxy, its traffic, its random numbers.
 """
 
 import contextlib
+import mmap
+import os
+import pathlib
+import resource
+import shutil
 import signal
+import struct
+import subprocess
 import time
 
 import servers
+from stores import Skip
 
 CALLERS = 24    # of one process, so that batches are of many operations
 FAULTS = {}
+PREPARED = {}   # by fault: what must be done before the traffic begins
 
 
 def fault(name, *stores, callers=CALLERS):
@@ -133,6 +142,138 @@ def client_pause(run):
     run.hits += 1
     run.nap(*run.rng.choice([(0.01, 0.1), (2.2, 3)]))
     run.traffic.signal(n, signal.SIGCONT)
+
+
+# -- files
+
+
+def store_path(run):
+    return pathlib.Path(run.direct.partition(":")[2].partition("?")[0])
+
+
+def parts(path):
+    """A store's own file or folder, and what lies beside it by its name."""
+    return sorted(path.parent.glob(path.name)) + \
+        sorted(path.parent.glob(path.name + "-*"))
+
+
+def beside(part, path, name):
+    return part.with_name(name + part.name[len(path.name):])
+
+
+def move(path, name):
+    for part in parts(path):
+        part.rename(beside(part, path, name))
+    return path.with_name(name)
+
+
+def nobody_answers(run, least, most):
+    """From a moment after now on; those under way may have been answered."""
+    time.sleep(0.3)
+    was = run.traffic.shared["answered"]
+    run.nap(least, most)
+    if run.traffic.shared["answered"] - was > 2 * CALLERS:
+        raise RuntimeError("answers from a store that is not in its place")
+
+
+@fault("moved", *LOCAL)
+def moved(run):
+    """The store is away for a while, and nothing stands in its place."""
+    path = store_path(run)
+    away = move(path, "away")
+    run.hits += 1
+    nobody_answers(run, 0.1, 1)
+    move(away, path.name)
+
+
+@fault("replaced", *LOCAL)
+def replaced(run):
+    """
+    A copy takes the store's place while both processes stand still. One is
+    started anew and goes on with the copy; the other still has the old one,
+    and must not answer from it. In the end both have the copy.
+    """
+    path = store_path(run)
+    for n in (0, 1):
+        run.traffic.signal(n, signal.SIGSTOP)
+    time.sleep(0.02)
+    for part in parts(path):
+        subprocess.run(["cp", "-a", part, beside(part, path, "copy")],
+                       check=True)
+    away = move(path, "away")
+    move(path.with_name("copy"), path.name)
+    for n in (0, 1):
+        run.traffic.signal(n, signal.SIGCONT)
+    run.hits += 1
+    if run.rng.randrange(2):
+        nobody_answers(run, 0.1, 0.5)
+    first = run.rng.randrange(2)
+    run.traffic.kill(first)
+    run.progress(10, "with the copy")
+    run.nap(0, 1)
+    run.traffic.kill(1 - first)
+    # Opened and closed by nobody else, it leaves nothing in /dev/shm.
+    run.ask("init", run.direct.replace(str(path), str(away)))
+    for part in parts(away):
+        shutil.rmtree(part) if part.is_dir() else part.unlink()
+
+
+# -- what one process lacks
+
+
+@contextlib.contextmanager
+def limited(pid, what, value):
+    was = resource.prlimit(pid, what)
+    resource.prlimit(pid, what, (value, was[1]))
+    try:
+        yield
+    finally:
+        with contextlib.suppress(ProcessLookupError):
+            resource.prlimit(pid, what, was)
+
+
+def lacking(run, what, used):
+    """One process gets no more of it, and the other is killed: if that one had
+    the lock, the first to find it so is who lacks something."""
+    n = run.rng.randrange(2)
+    pid = run.traffic.processes[n].pid
+    with limited(pid, what, used(pid)):
+        for _ in range(run.rng.randrange(1, 4)):
+            run.nap(0, 0.2)
+            run.traffic.kill(1 - n)
+            run.hits += 1
+        run.progress(10, "while one process lacks something")
+
+
+@fault("descriptors", *LOCAL, "journal-small")
+def descriptors(run):
+    """One process can open nothing."""
+    lacking(run, resource.RLIMIT_NOFILE,
+            lambda pid: 1 + max(map(int, os.listdir("/proc/%d/fd" % pid))))
+
+
+@fault("memory", *LOCAL, "journal-small")
+def memory(run):
+    """One process gets no further memory from the kernel."""
+    def used(pid):
+        pages = pathlib.Path("/proc/%d/statm" % pid).read_text("ascii")
+        return int(pages.split()[0]) * resource.getpagesize() + 65536
+    lacking(run, resource.RLIMIT_AS, used)
+
+
+@fault("full", "sqlite-disk", "journal-disk")
+def full(run):
+    """Another program takes all of the disk, and gives it back."""
+    other = store_path(run).with_name("other")
+    with open(other, "wb") as f:
+        free = os.statvfs(other)
+        left = run.rng.choice([0, 1 << 16, 1 << 20, 5 << 20])
+        size = free.f_bavail * free.f_frsize - left
+        with contextlib.suppress(OSError):
+            os.posix_fallocate(f.fileno(), 0, max(size, 4096))
+            run.hits += 1
+    run.nap(0.1, 1.5)
+    other.unlink()
 
 
 # -- on the wire
@@ -422,11 +563,116 @@ def split(run):
     settle(run)
 
 
+# -- a journal's processes, and its files
+
+
+class Flushes:
+    """Lets the flushes of the traffic fail: test/lib/flushshim.c."""
+
+    def __init__(self, run):
+        path = run.folder / "flushes"
+        path.write_bytes(bytes(8))
+        with open(path, "r+b") as f:
+            self.map = mmap.mmap(f.fileno(), 0)
+        run.environment = {
+            "ONCE_FLUSHSHIM": str(path),
+            "LD_PRELOAD": str(run.args.build / "test" / "flushshim.so")}
+
+    def fail(self, failing):
+        struct.pack_into("=q", self.map, 0, failing)
+
+
+def prepare_flushes(run):
+    run.flushes = Flushes(run)
+
+
+PREPARED["kill-flush"] = prepare_flushes
+
+
+@fault("kill-flush", "journal")
+def kill_flush(run):
+    """One process is killed, maybe with the lock, and the other's flushes fail:
+    what it repaired never reached the disk. Both end and begin anew."""
+    n = run.rng.randrange(2)
+    first, then = run.traffic.end, run.flushes.fail
+    if run.rng.random() < 0.5:
+        first(n)
+        run.nap(0, 0.003)
+        then(1)
+    else:
+        then(1)
+        run.nap(0, 0.003)
+        first(n)
+    run.nap(0.02, 0.2)
+    answered = run.traffic.shared["answered"]
+    run.nap(0.02, 0.02)
+    run.hits += run.traffic.shared["answered"] == answered  # not one more
+    run.traffic.end(1 - n)
+    run.flushes.fail(0)
+    for n in (0, 1):
+        run.traffic.start(n)
+
+
+def command_line(run, url, *before):
+    """Counts all records, as an operator would."""
+    return subprocess.Popen(
+        [*before, str(run.args.build / "once"), "--store", url, "stats"],
+        stdin=subprocess.DEVNULL, stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE, text=True)
+
+
+@fault("copy", "journal")
+def copy(run):
+    """The folder is copied, beside those who write or while they stand still,
+    and the copy is opened. The original goes on, and lets others in."""
+    live, other = run.folder / "journal", run.folder / "copy"
+    still = run.rng.random() < 0.5
+    for n in (0, 1):
+        if still:
+            run.traffic.signal(n, signal.SIGSTOP)
+    # Beside writers a segment may go while it is copied.
+    subprocess.run(["cp", "-a", live, other], check=still,
+                   stderr=subprocess.DEVNULL)
+    for n in (0, 1):
+        run.traffic.signal(n, signal.SIGCONT)
+    p = command_line(run, "journal:%s" % other)
+    _, err = p.communicate(timeout=120)
+    if still and p.returncode != 0:
+        raise RuntimeError("the copy was refused: " + err)
+    run.hits += 1
+    shutil.rmtree(other)
+    if run.rng.random() < 0.5:
+        run.traffic.kill(run.rng.randrange(2))
+    p = command_line(run, "journal:%s" % live)
+    _, err = p.communicate(timeout=120)
+    if p.returncode != 0:
+        raise RuntimeError("the original was refused: " + err)
+
+
+@fault("stranger", "journal")
+def stranger(run):
+    """Somebody in another PID namespace wants to come in: he is refused, or
+    killed while he waits for it."""
+    p = command_line(run, "journal:%s" % (run.folder / "journal"),
+                     servers.find("unshare"), "--pid", "--fork",
+                     "--kill-child")
+    if run.rng.random() < 0.5:
+        run.nap(0, 1)
+        p.kill()
+    _, err = p.communicate(timeout=120)
+    if "unshare failed" in err or "not permitted" in err:
+        raise Skip("no PID namespace to be had: " + err.strip())
+    if p.returncode == 0 or (p.returncode > 0 and
+                             "another PID namespace" not in err):
+        raise RuntimeError("a stranger came in: %d %s" % (p.returncode, err))
+    run.hits += 1
+
+
 @fault("storm", *LOCAL, "postgres", "pgbouncer", "redis",
        "redis-cluster")
 def storm(run):
     """Any of the others, whatever comes."""
     names = [n for n, (_, stores, _) in FAULTS.items()
              if run.store.name in stores and
-             n not in ("storm", "silence", "clock-beyond")]
+             n not in ("storm", "silence", "clock-beyond", *PREPARED)]
     FAULTS[run.rng.choice(names)][0](run)

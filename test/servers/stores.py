@@ -6,6 +6,7 @@ network namespaces, so that a partition is one.
 """
 
 import contextlib
+import subprocess
 
 import servers
 
@@ -79,9 +80,30 @@ def net_sentinel_wait(run):
     return net_sentinel(run) + "?wait=1"
 
 
+def on_disk(url):
+    """A store that has a small disk for itself, and for who fills it."""
+    def make(run):
+        place = run.folder / "disk"
+        place.mkdir()
+        size = max(192 << 20, run.ops * 4096)
+        done = subprocess.run(
+            ["mount", "-t", "tmpfs", "-o", "size=%d" % size, "tmpfs", place],
+            check=False, capture_output=True, text=True)
+        if done.returncode != 0:
+            raise Skip("no tmpfs to be had: " + done.stderr.strip())
+        run.stack.callback(subprocess.run, ["umount", place], check=True)
+        return url % place
+    return make
+
+
 STORES = {s.name: s for s in [
     Store("sqlite"),
     Store("journal"),
+    # More segments than a process has open, and several made in each cell.
+    Store("journal-small",
+          lambda run: "journal:%s/journal?segment=131072" % run.folder),
+    Store("sqlite-disk", on_disk("sqlite:%s/db")),
+    Store("journal-disk", on_disk("journal:%s/journal?segment=4194304")),
     Store("postgres", "postgres", "postgres", clock=True),
     Store("pgbouncer", "pgbouncer", "pgbouncer"),
     Store("postgres-standby", "postgres-standby", clock=True),

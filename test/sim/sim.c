@@ -135,6 +135,8 @@ static void begin(struct world *w, uint64_t seed)
     w->order = 0;
     w->clock_off = 0;
     memset(&w->time, 0, sizeof(w->time));
+    w->jumps = 0;
+    w->told_time = 0;
     w->still = 0;
     w->healing = 0;
     w->n_calls = 0;
@@ -259,6 +261,7 @@ static void faults(struct world *w)
     gateway_fault(w, &w->gateways[below(w, GATEWAYS)]);
     if (fault(w, w->swarm.jump)) {
         jump = JUMP_MS + (int64_t)below(w, 8000);
+        note_jump(w);
         w->clock_off += draw(w) >> 40 & 1 ? jump : -jump;
         trace(w, "the clock jumps to %lld ms", (long long)w->clock_off);
     }

@@ -251,6 +251,8 @@ struct ghost {
     int n_outcomes;
     int recorded; /* a final result stands in this period */
     uint64_t completed_ms;
+    unsigned jump; /* the clock's, before it was completed                 */
+    int unseen;    /* and nobody saw where it stood until it jumped again  */
     uint32_t executions; /* in this period */
     uint32_t highest;    /* attempt number the upstream has seen */
     uint64_t reopened;   /* the fence that an operator reopened, or 0 */
@@ -278,6 +280,8 @@ struct world {
     struct row rows[NAMES], replica[NAMES];
     uint64_t fence, highest_fence;
     once_store_time time; /* as a gateway has put it */
+    unsigned jumps;       /* of the clock; and the store was told since then: */
+    int told_time;
     struct gateway gateways[GATEWAYS];
     struct client clients[CLIENTS];
     struct call *calls;
@@ -339,6 +343,7 @@ void check_asked(struct world *w, const once_op *op);
 void check_answered(struct world *w, const once_op *op);
 void check_sent(struct world *w, int call, uint64_t fence);
 void check_executed(struct world *w, int call);
+void note_jump(struct world *w); /* the clock is about to be set */
 void check_told(struct world *w, const struct call *c, const uint8_t *bytes);
 void check_end(struct world *w);
 int gauges_at_zero(struct world *w);

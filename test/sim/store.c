@@ -195,8 +195,10 @@ static int sim_time(once_store *store, const once_store_time *put,
 
     if (g->cut_till > w->now || fault(w, w->swarm.request_lost))
         return once__fail(err, ONCE_ESTORE, "no answer in time");
-    if (put != NULL)
+    if (put != NULL) {
         w->time = *put;
+        w->told_time = 1;
+    }
     *out = w->time;
     out->now_ms = store_clock(w);
     return ONCE_OK;

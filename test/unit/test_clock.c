@@ -45,7 +45,8 @@ static uint64_t look(struct world *w)
     w->true_ms += w->delay_ms;
     w->steady_ms += w->delay_ms;
     if (once__clock_take(&w->c, &w->t, &asked)) {
-        w->t.seen_ms = w->c.stored_ms = w->c.seen_ms;
+        w->t.seen_ms = w->c.seen_ms;
+        w->t.backs = w->c.backs;
         w->t.steady_ms = w->c.before_ms;
         memcpy(w->t.host, w->c.host, ONCE_HOST_SIZE);
         w->puts++;
@@ -181,6 +182,9 @@ static void another_ones_step_back_counts(void)
     w.off = -(int64_t)(10 * 60000);
     (void)look(&w);
     w.off = 0;
+    w.steady_ms += HOUR; /* and who was awake has told the store again */
+    w.true_ms += HOUR;
+    (void)look(&w);
     w.c = asleep;
     pass(&w, 1000);
     near(look(&w), w.true_ms - 10 * 60000, 0);

@@ -46,8 +46,8 @@ struct once__keeper {
     pthread_cond_t wake;
     pthread_cond_t done;
     int asked;
-    uint64_t tries; /* to make a segment        */
-    int result;     /* of the last one: an errno */
+    uint64_t tries;     /* to make a segment        */
+    int result;         /* of the last one: an errno */
     once_error trouble; /* not told yet, if code is not 0 */
 };
 
@@ -160,9 +160,10 @@ static int read_head(struct once__journal *j, uint64_t id, int fd,
 }
 
 /* Is there room for what is to be moved, beside that which is kept back? */
-static int has_room(struct once__journal *j, uint64_t bytes, once_error *err)
+static int has_room(struct once__journal *j, uint64_t bytes,
+                    const atomic_int *stop, once_error *err)
 {
-    uint64_t need = bytes + j->shared->owned * 512 + ONCE__JOURNAL_SWEEP;
+    uint64_t need = bytes + j->shared->owned * 512;
     int rc = 0, code;
 
     do {
@@ -172,7 +173,7 @@ static int has_room(struct once__journal *j, uint64_t bytes, once_error *err)
         code = once__journal_room(j, ONCE__FRAME_HEAD, need, err);
         once__journal_unlock(j);
         if (code == ONCE__LATER)
-            rc = once__segment_prepare(j, 2 * need, NULL);
+            rc = once__segment_prepare(j, need + ONCE__JOURNAL_SWEEP, stop);
     } while (code == ONCE__LATER && rc == 0);
     return code == ONCE__LATER ? ONCE_EFULL : code; /* later, maybe */
 }
@@ -187,7 +188,7 @@ static int move_all(struct once__journal *j, uint64_t id,
     if (fd < 0)
         return once__fail(err, ONCE_ESTORE, "%s: opening segment %llu: %s",
                           j->path, (unsigned long long)id, strerror(errno));
-    code = has_room(j, once__segment(j->shared, id)->bytes, err);
+    code = has_room(j, once__segment(j->shared, id)->bytes, stop, err);
     if (code == ONCE_OK)
         code = read_head(j, id, fd, &head, err);
     if (code != ONCE_OK)

@@ -312,14 +312,16 @@ static int make(struct once__journal *j, uint64_t size, const atomic_int *stop)
     return rc;
 }
 
-/* A smaller one where the disk has no room: the log must move on, or the
- * segment that it ends in could never be dropped. */
+/* A smaller one where the disk has no room for one and none is ready: the log
+ * must move on, or the segment that it ends in could never be dropped. */
 static int make_some(struct once__journal *j, uint64_t size,
                      const atomic_int *stop)
 {
+    struct once__shared *s = j->shared;
     int rc = make(j, size, stop);
 
-    while (is_full(rc) && size >= 4 * SIZE_LEAST) {
+    while (is_full(rc) && s->ready - s->last < AHEAD &&
+           size >= 4 * SIZE_LEAST) {
         size = size / 4 / 4096 * 4096;
         rc = make(j, size, stop);
     }

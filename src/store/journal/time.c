@@ -3,7 +3,7 @@
  * time.c - DIR/clock: what was seen of the time.
  *
  *    0 "oncetime"  8 number  16 seen_ms  24 steady_ms  32 host (16)
- *   48 CRC-32C of the 48 bytes before
+ *   48 backs  56 CRC-32C of the 56 bytes before
  *
  * Twice, in two sectors: the older one is written over, so that a torn write
  * leaves the other. The larger number is the younger one. It is no part of the
@@ -18,7 +18,7 @@
 #include "core/error.h"
 #include "store/journal/journal.h"
 
-enum { SIZE = 52, SECTOR = 512 };
+enum { SIZE = 60, SECTOR = 512 };
 
 static const char magic[8] = {'o', 'n', 'c', 'e', 't', 'i', 'm', 'e'};
 
@@ -26,12 +26,13 @@ static const char magic[8] = {'o', 'n', 'c', 'e', 't', 'i', 'm', 'e'};
 static int decode(const uint8_t *p, uint64_t *number, once_store_time *out)
 {
     if (memcmp(p, magic, sizeof(magic)) != 0 ||
-        once__get(p + 48, 4) != once__crc32c(0, p, 48))
+        once__get(p + 56, 4) != once__crc32c(0, p, 56))
         return 0;
     *number = once__get(p + 8, 8);
     out->seen_ms = once__get(p + 16, 8);
     out->steady_ms = once__get(p + 24, 8);
     memcpy(out->host, p + 32, ONCE_HOST_SIZE);
+    out->backs = once__get(p + 48, 8);
     return 1;
 }
 
@@ -42,7 +43,8 @@ static void encode(uint8_t *p, uint64_t number, const once_store_time *t)
     once__put(p + 16, t->seen_ms, 8);
     once__put(p + 24, t->steady_ms, 8);
     memcpy(p + 32, t->host, ONCE_HOST_SIZE);
-    once__put(p + 48, once__crc32c(0, p, 48), 4);
+    once__put(p + 48, t->backs, 8);
+    once__put(p + 56, once__crc32c(0, p, 56), 4);
 }
 
 /* The younger one, and its number; 0 if there is none. -1: damaged. */

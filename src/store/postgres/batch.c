@@ -391,6 +391,7 @@ int once__pg_params_seen(struct once__pg_params *p,
     maybe_number(p, OID_INT8, put != NULL ? &put->seen_ms : NULL);
     number(p, OID_INT8, put != NULL ? put->steady_ms : 0, 8);
     bytes(p, put != NULL ? put->host : NULL, put != NULL ? ONCE_HOST_SIZE : 0);
+    number(p, OID_INT8, put != NULL ? put->backs : 0, 8);
     return params_end(p);
 }
 
@@ -547,23 +548,27 @@ int once__pg_row_read(const PGresult *rows, int i, struct once__pg_row *out)
 
 int once__pg_seen_read(const PGresult *rows, once_store_time *out)
 {
+    static const Oid types[] = {OID_INT8, OID_INT8, OID_INT8, OID_BYTEA,
+                                OID_INT8};
+    enum { COLUMNS_SEEN = sizeof(types) / sizeof(types[0]) };
     int k;
 
     memset(out, 0, sizeof(*out));
-    if (PQntuples(rows) != 1 || PQnfields(rows) != 4 || !PQbinaryTuples(rows) ||
-        PQftype(rows, 3) != OID_BYTEA || PQgetisnull(rows, 0, 0))
+    if (PQntuples(rows) != 1 || PQnfields(rows) != COLUMNS_SEEN ||
+        !PQbinaryTuples(rows) || PQgetisnull(rows, 0, 0))
         return 0;
-    for (k = 0; k < 3; k++)
-        if (PQftype(rows, k) != OID_INT8 ||
-            (!PQgetisnull(rows, 0, k) && PQgetlength(rows, 0, k) != 8))
+    for (k = 0; k < COLUMNS_SEEN; k++)
+        if (PQftype(rows, k) != types[k] ||
+            (!PQgetisnull(rows, 0, k) &&
+             PQgetlength(rows, 0, k) !=
+                 (types[k] == OID_INT8 ? 8 : ONCE_HOST_SIZE)))
             return 0;
     out->now_ms = field(rows, 0, 0);
     if (PQgetisnull(rows, 0, 1))
         return 1; /* nothing was put yet */
-    if (PQgetlength(rows, 0, 3) != ONCE_HOST_SIZE)
-        return 0;
     out->seen_ms = field(rows, 0, 1);
     out->steady_ms = field(rows, 0, 2);
     memcpy(out->host, PQgetvalue(rows, 0, 3), ONCE_HOST_SIZE);
+    out->backs = field(rows, 0, 4);
     return 1;
 }

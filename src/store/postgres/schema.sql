@@ -143,7 +143,8 @@ CREATE TABLE IF NOT EXISTS "@schema@".clock (
     one boolean NOT NULL PRIMARY KEY DEFAULT true CHECK (one),
     seen_ms bigint NOT NULL,
     steady_ms bigint NOT NULL,
-    host bytea NOT NULL
+    host bytea NOT NULL,
+    backs bigint NOT NULL
 );
 
 INSERT INTO "@schema@".meta (version, partitions) VALUES (1, @partitions@)
@@ -516,22 +517,23 @@ $f$;
 
 -- The time, and what a gateway has seen of it last. p_seen NULL: only look.
 CREATE OR REPLACE FUNCTION "@schema@".seen_1(p_now bigint, p_async boolean,
-    p_seen bigint, p_steady bigint, p_host bytea)
-RETURNS TABLE (now_ms bigint, seen_ms bigint, steady_ms bigint, host bytea)
+    p_seen bigint, p_steady bigint, p_host bytea, p_backs bigint)
+RETURNS TABLE (now_ms bigint, seen_ms bigint, steady_ms bigint, host bytea,
+    backs bigint)
 LANGUAGE plpgsql VOLATILE SECURITY DEFINER
 SET search_path = pg_catalog, pg_temp
 AS $f$
 BEGIN
     PERFORM "@schema@".guard(p_async);
     IF p_seen IS NOT NULL THEN
-        INSERT INTO "@schema@".clock AS c (seen_ms, steady_ms, host)
-        VALUES (p_seen, p_steady, p_host)
+        INSERT INTO "@schema@".clock AS c (seen_ms, steady_ms, host, backs)
+        VALUES (p_seen, p_steady, p_host, p_backs)
         ON CONFLICT (one) DO UPDATE SET seen_ms = p_seen,
-            steady_ms = p_steady, host = p_host;
+            steady_ms = p_steady, host = p_host, backs = p_backs;
     END IF;
     RETURN QUERY SELECT coalesce(p_now,
             floor(extract(epoch FROM clock_timestamp()) * 1000)::bigint),
-        c.seen_ms, c.steady_ms, c.host
+        c.seen_ms, c.steady_ms, c.host, c.backs
     FROM (VALUES (1)) AS v(one) LEFT JOIN "@schema@".clock c ON true;
 END
 $f$;

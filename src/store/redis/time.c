@@ -2,7 +2,7 @@
 /*
  * time.c - the key PREFIX"clock": what was seen of the time.
  *
- * Its value is one line of text: "1 SEEN STEADY HOST", numbers in milliseconds,
+ * Its value is one line of text: "1 SEEN STEADY BACKS HOST", times in milliseconds,
  * HOST in hexadecimal digits. It has no TTL. A value that is not like that is an
  * error: then nothing is forgotten.
  */
@@ -30,8 +30,8 @@ static int decode(const redisReply *r, once_store_time *out)
     if (r->type == REDIS_REPLY_NIL)
         return 1; /* nothing was put yet */
     if (r->type != REDIS_REPLY_STRING ||
-        sscanf(r->str, "1 %" SCNu64 " %" SCNu64 " %n", &out->seen_ms,
-               &out->steady_ms, &at) != 2 ||
+        sscanf(r->str, "1 %" SCNu64 " %" SCNu64 " %" SCNu64 " %n",
+               &out->seen_ms, &out->steady_ms, &out->backs, &at) != 3 ||
         strlen(r->str + at) != (size_t)2 * ONCE_HOST_SIZE)
         return 0;
     for (i = 0; i < ONCE_HOST_SIZE; i++) {
@@ -47,8 +47,8 @@ static int decode(const redisReply *r, once_store_time *out)
 
 static void encode(const once_store_time *t, char out[LINE])
 {
-    int i, n = snprintf(out, LINE, "1 %" PRIu64 " %" PRIu64 " ", t->seen_ms,
-                        t->steady_ms);
+    int i, n = snprintf(out, LINE, "1 %" PRIu64 " %" PRIu64 " %" PRIu64 " ",
+                        t->seen_ms, t->steady_ms, t->backs);
 
     for (i = 0; i < ONCE_HOST_SIZE; i++)
         n += snprintf(out + n, (size_t)(LINE - n), "%02x", t->host[i]);

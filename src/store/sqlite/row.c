@@ -437,9 +437,10 @@ int once__sqlite_counter_put(struct once__sqlite_link *link, uint64_t fence)
 
 /* ---- The time ---------------------------------------------------------- */
 
-enum { TIMES = 4 };
+static const char *const time_keys[] = {"seen", "steady", "host", "start",
+                                        "backs"};
 
-static const char *const time_keys[TIMES] = {"seen", "steady", "host", "start"};
+enum { TIMES = sizeof(time_keys) / sizeof(time_keys[0]) };
 
 static uint32_t time_sum(int which, uint64_t value)
 {
@@ -485,6 +486,7 @@ int once__sqlite_time(struct once__sqlite_link *link, once_store_time *t)
     t->seen_ms = value[0];
     t->steady_ms = value[1];
     memcpy(t->host, &value[2], ONCE_HOST_SIZE);
+    t->backs = value[4];
     return SQLITE_OK;
 }
 
@@ -492,7 +494,7 @@ int once__sqlite_time_put(struct once__sqlite_link *link,
                           const once_store_time *t)
 {
     sqlite3_stmt *q = link->query[ONCE__SQLITE_TIME_PUT];
-    uint64_t value[TIMES] = {t->seen_ms, t->steady_ms, 0, 0};
+    uint64_t value[TIMES] = {t->seen_ms, t->steady_ms, 0, 0, t->backs};
     int i, rc = SQLITE_OK;
 
     memcpy(&value[2], t->host, ONCE_HOST_SIZE);
