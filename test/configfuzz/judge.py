@@ -54,6 +54,9 @@ class Verdict:
             e.meant = e.whole
             if not e.done:
                 e.whole = "no"      # it was never sent
+            elif e.whole == "no" and e.status >= 300 and \
+                    "_intercept_errors on" in self.case.config():
+                e.whole = "maybe"   # intercepted: the head is enough
             if not e.guarded:
                 self.seen["pages and other requests"] += 1
             elif e.attempt is None:
