@@ -269,9 +269,13 @@ def full(run):
         free = os.statvfs(other)
         left = run.rng.choice([0, 1 << 16, 1 << 20, 5 << 20])
         size = free.f_bavail * free.f_frsize - left
-        with contextlib.suppress(OSError):
-            os.posix_fallocate(f.fileno(), 0, max(size, 4096))
-            run.hits += 1
+        while size >= 4096:  # the traffic takes some of it meanwhile
+            try:
+                os.posix_fallocate(f.fileno(), 0, size)
+                run.hits += 1
+                break
+            except OSError:
+                size //= 2
     run.nap(0.1, 1.5)
     other.unlink()
 
