@@ -142,6 +142,14 @@ ngx_http_once_hold(ngx_http_request_t *r, ngx_http_once_ctx_t *ctx)
 
     ONCE_FAILPOINT("response-head");
 
+    if (ctx->decided && !ctx->refused && r->http_version != ctx->http_version)
+    {
+        /* a page that is not HTTP cannot be shown, like one without a head */
+
+        r->http_version = ctx->http_version;
+        return NGX_HTTP_BAD_GATEWAY;
+    }
+
     u = r->upstream;
 
     ctx->heard = ngx_http_once_hear(r, ctx);

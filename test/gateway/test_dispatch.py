@@ -378,6 +378,18 @@ def test_a_target_of_x_accel_redirect_that_breaks_off_is_not_shown_as_whole(
 
 
 @pytest.mark.parametrize("where", ["@shown", "/shown/x"])
+def test_a_target_of_x_accel_redirect_that_is_not_http_is_not_shown(
+        make, where):
+    # nginx takes it for HTTP/0.9, which has no head.
+    site = shown(make)
+    c, _ = show(site, where, None, Raw(b"not an answer at all\n\n"))
+    first = c.post(headers=c.headers)
+    assert (first.status, first.once) == (502, "new"), first
+    is_replay(c.post(headers=c.headers), first)
+    assert c.executions == 1
+
+
+@pytest.mark.parametrize("where", ["@shown", "/shown/x"])
 def test_what_x_accel_redirect_shows_is_recorded_without_its_client(
         make, where):
     site = shown(make)
