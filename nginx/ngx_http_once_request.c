@@ -280,7 +280,7 @@ ngx_http_once_enter(ngx_http_request_t *r, ngx_http_once_ctx_t *ctx)
 static ngx_int_t
 ngx_http_once_dispatch(ngx_http_request_t *r, ngx_http_once_ctx_t *ctx)
 {
-    ngx_uint_t            same, asked;
+    ngx_uint_t            same, sent, asked;
     ngx_http_upstream_t  *u;
 
     same = (r->method == ctx->method);
@@ -309,28 +309,30 @@ ngx_http_once_dispatch(ngx_http_request_t *r, ngx_http_once_ctx_t *ctx)
 
     u = (r->upstream != ctx->upstream_before) ? r->upstream : NULL;
     asked = (u != NULL && same && ngx_http_once_asked(r, u));
+    sent = ngx_http_once_was_sent(ctx);
 
-    if (u == NULL) {
-
-        /* the first dispatch */
-
-    } else if (ngx_http_once_bytes_sent(ctx) == 0) {
-
-        /* a named location keeps the method: it is sent there instead */
-
-        if (!same && !ctx->decided) {
-            ctx->decided = 1;
-            ctx->heard = ONCE__NOT_SENT;
-        }
-
-    } else if (same && !asked) {
+    if (same && !asked && (ctx->decided || (u != NULL && sent))) {
 
         /* once decided, it is only a page that cannot be had */
 
         return (ctx->decided && !ctx->conf->dry_run)
                ? NGX_HTTP_BAD_GATEWAY : ngx_http_once_refuse(r, ctx);
+    }
 
-    } else if (!ctx->decided) {
+    if (ctx->decided) {
+
+        /* another page */
+
+    } else if (!sent) {
+
+        /* a named location keeps the method, and gets the request itself */
+
+        if (!same) {
+            ctx->decided = 1;
+            ctx->heard = ONCE__NOT_SENT;
+        }
+
+    } else if (u != NULL) {
 
         if (!ngx_http_once_head_whole(u)) {
             return ngx_http_once_refuse(r, ctx);

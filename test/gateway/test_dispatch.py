@@ -226,6 +226,34 @@ def test_a_request_that_bypasses_the_store_is_sent_once_too(make):
     assert (r.status, c.executions) == (502, 1), r
 
 
+# ---- Pages for what was not sent -----------------------------------------
+
+
+@pytest.mark.parametrize("lines", [
+    "try_files /none =404; error_page 404 %s;",
+    "try_files /none =404; error_page 404 =200 %s;",
+    "try_files /none =404; error_page 404 = %s;",
+    "proxy_set_header A b; error_page 502 %s;"])
+@pytest.mark.parametrize("page", [Answer(200, b"page\n"), Answer(500, b"no\n"),
+                                  Drop(), Raw(b"not an answer at all\n\n")],
+                         ids=["page", "500", "dropped", "garbage"])
+def test_a_page_from_an_upstream_is_nobody_s_outcome(make, lines, page):
+    site = make(guard("/pay/", lines % "/page", "proxy_pass http://UPSTREAM2;")
+                + location("= /page",
+                           "proxy_pass http://origin/page/$http_x_shown;"),
+                upstreams=3, listen=False, workers=1)
+    shows = site.case("/page/", page)
+    c = site.case("/pay/")
+    headers = [("X-Shown", shows.id)]
+    for n in (1, 2):
+        r = c.post(headers=headers)
+        assert (r.once, r.replayed) == ("new", False), r
+        assert r.status >= 200
+        assert shows.executions == n
+        assert shows.requests[-1].method == "GET"
+    # The key is free.
+
+
 # ---- X-Accel-Redirect ----------------------------------------------------
 
 
@@ -284,18 +312,22 @@ def test_an_error_page_of_what_x_accel_redirect_shows_is_not_a_repetition(
         assert (c.executions, target.executions) == (1, 1)
 
 
-def test_an_error_page_may_show_what_an_unreachable_target_cannot(make):
-    site = make(guard("/pay/", "proxy_pass http://origin;") +
+@pytest.mark.parametrize("method", ["POST", "PUT"])
+@pytest.mark.parametrize("more", ["", "recursive_error_pages on;"])
+def test_an_unreachable_target_is_no_leave_to_send_it_elsewhere(
+        make, method, more):
+    site = make(guard("/pay/", METHODS, "proxy_pass http://origin;") +
                 location("@shown", "proxy_pass http://UPSTREAM2;",
-                         "error_page 502 = @again;") +
-                location("@again", "proxy_pass http://UPSTREAM1;"),
+                         "error_page 502 = @again;", more) +
+                location("@again", "proxy_pass http://UPSTREAM1;", more),
                 upstreams=3, listen=False, workers=1)
     c = site.case("/pay/", accel("@shown"), SECOND)
-    # The second one, but for a page: it is the target's own request.
-    first = is_new(c.post(), 201, b"a second execution\n")
-    assert site.upstreams[1].count(c.path) == 1
-    is_replay(c.post(), first)
-    assert c.executions == 2
+    # What the first upstream said is the outcome.
+    first = c.send(method)
+    assert (first.status, first.once) == (502, "new"), first
+    is_replay(c.send(method), first)
+    assert c.executions == 1
+    assert not site.upstreams[1].requests
 
 
 def test_a_get_page_of_what_x_accel_redirect_shows_is_shown(make):
