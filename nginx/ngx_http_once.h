@@ -253,7 +253,7 @@ struct ngx_http_once_ctx_s {
     unsigned                     keepalive:1;
     unsigned                     named:1;   /* name and key_hash are set */
     unsigned                     last:1;
-    unsigned                     excess:1;  /* more came than was declared */
+    unsigned                     broken:1;  /* more came, or it makes no sense */
     unsigned                     counted:1;
     unsigned                     ours:1;    /* the headers bear our marks */
     unsigned                     refused:1; /* a second dispatch was refused */

@@ -247,8 +247,8 @@ ngx_http_once_bodiless(ngx_http_request_t *r)
 
 
 /*
- * A body that does not parse (a bad chunk size) would end the request without
- * an answer.  While it is held there is a better one: the upstream broke off.
+ * A body that does not parse (a bad chunk size) would end the request at once,
+ * even before its header has left.  Instead the upstream has broken off there.
  * The parsers are set when the body begins, hence the detour.
  */
 
@@ -289,18 +289,20 @@ ngx_http_once_filter(void *data, ssize_t bytes)
     u = r->upstream;
     ctx = ngx_http_once_get_ctx(r);
 
+    if (ctx->broken) {
+        return NGX_OK;          /* what follows is no part of the response */
+    }
+
     ngx_http_once_excess(ctx, u, bytes, u->length);
 
-    if (ctx->filter(data, bytes) != NGX_ERROR) {
-        return NGX_OK;
+    if (ctx->filter(data, bytes) == NGX_ERROR) {
+        ctx->broken = 1;
+        u->error = 1;
     }
 
-    if (ctx->state != NGX_HTTP_ONCE_HOLD) {
-        return NGX_ERROR;
+    if (u->error) {
+        u->length = 1;          /* the end of the connection is not its end */
     }
-
-    u->error = 1;
-    u->length = 1;
 
     return NGX_OK;
 }
@@ -309,7 +311,6 @@ ngx_http_once_filter(void *data, ssize_t bytes)
 static ngx_int_t
 ngx_http_once_pipe_filter(ngx_event_pipe_t *p, ngx_buf_t *buf)
 {
-    ngx_int_t                 rc;
     ngx_http_once_ctx_t      *ctx;
     ngx_http_request_t       *r;
     ngx_http_once_fastcgi_t  *f;
@@ -317,11 +318,14 @@ ngx_http_once_pipe_filter(ngx_event_pipe_t *p, ngx_buf_t *buf)
     r = p->input_ctx;
     ctx = ngx_http_once_get_ctx(r);
 
+    if (ctx->broken) {
+        return NGX_OK;
+    }
+
     ngx_http_once_excess(ctx, r->upstream, buf->last - buf->pos, p->length);
 
-    rc = ctx->pipe_filter(p, buf);
-
-    if (rc == NGX_ERROR && ctx->state == NGX_HTTP_ONCE_HOLD) {
+    if (ctx->pipe_filter(p, buf) == NGX_ERROR) {
+        ctx->broken = 1;
         p->upstream_error = 1;
         return NGX_OK;
     }
@@ -338,7 +342,7 @@ ngx_http_once_pipe_filter(ngx_event_pipe_t *p, ngx_buf_t *buf)
         }
     }
 
-    return rc;
+    return NGX_OK;
 }
 
 
@@ -352,7 +356,7 @@ ngx_http_once_excess(ngx_http_once_ctx_t *ctx, ngx_http_upstream_t *u,
         && (ngx_http_once_is_of(u, ngx_http_uwsgi_module)
             || ngx_http_once_is_of(u, ngx_http_scgi_module)))
     {
-        ctx->excess = 1;
+        ctx->broken = 1;
     }
 }
 
@@ -367,7 +371,7 @@ ngx_http_once_at_end(ngx_http_request_t *r, ngx_http_once_ctx_t *ctx)
 {
     ngx_http_once_fastcgi_t  *f;
 
-    if (ctx->excess) {
+    if (ctx->broken) {
         return 0;
     }
 
@@ -496,13 +500,27 @@ ngx_http_once_finalize_upstream(ngx_http_request_t *r, ngx_int_t rc)
     ctx = ngx_http_once_get_ctx(r);
     ctx->upstream_rc = rc;
 
-    if (rc == NGX_OK && ctx->state == NGX_HTTP_ONCE_HOLD
-        && !ngx_http_once_at_end(r, ctx))
-    {
-        ctx->upstream_rc = NGX_HTTP_BAD_GATEWAY;
+    ctx->finalize(r, rc);
+
+    if (rc != NGX_OK || ngx_http_once_at_end(r, ctx)) {
+        return;
     }
 
-    ctx->finalize(r, rc);
+    ctx->upstream_rc = NGX_HTTP_BAD_GATEWAY;
+
+    if ((ctx->state == NGX_HTTP_ONCE_MARK || ctx->state == NGX_HTTP_ONCE_PASS)
+        && !ctx->conf->dry_run)
+    {
+        /*
+         * A part of it has left, or will.  nginx closes the connection behind
+         * the rest, as it does when it sees by itself that a stream breaks
+         * off, and sends no last chunk.
+         */
+
+        r->keepalive = 0;
+        (void) ngx_http_send_special(r, NGX_HTTP_FLUSH);
+        r->upstream->pipe->downstream_error = 1;
+    }
 }
 
 

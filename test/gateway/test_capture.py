@@ -569,6 +569,88 @@ def test_a_stream_that_is_cut_is_cut_for_the_client(site):
     assert c.executions == 1
 
 
+NDJSON = [("Content-Type", "application/x-ndjson")]
+ASKED = [("X-Accel-Buffering", "no")]
+
+
+def ndjson(body, length=None, padding=0, headers=NDJSON):
+    return record(STDOUT, cgi(201, body, headers, length), padding)
+
+
+def is_cut_stream(case, body):
+    """The client gets this part, and then the end of the connection."""
+    with case.start() as client:
+        while client.reader.more():
+            pass
+        head, _, rest = client.reader.buffer.partition(b"\r\n\r\n")
+        assert head.startswith(b"HTTP/1.1 201 ")
+        assert b"Idempotency-Status: new" in head
+        if b"chunked" in head:
+            assert not rest.endswith(b"0\r\n\r\n")
+            rest = re.sub(rb"(^|\r\n)[0-9a-f]+\r\n|\r\n$", b"", rest)
+        assert rest == body
+    is_problem(case.post(), "response-unavailable")
+    assert case.executions == 1
+
+
+CUT_STREAMS = {
+    "no_end_at_all": ndjson(b"made"),
+    "no_end_of_the_request": ndjson(b"made") + record(STDOUT),
+    "in_parts": ndjson(b"ma") + record(STDOUT, b"de"),
+    "asked_for": ndjson(b"made", headers=ASKED),
+    "half_a_record": ndjson(b"made, and more")[:-10],
+    "half_of_the_padding": ndjson(b"made", None, 8)[:-3],
+    "half_an_end": ndjson(b"made") + record(STDOUT) + end()[:5],
+    "nothing_of_the_body": ndjson(b""),
+    "short": ndjson(b"made", 100),
+    "short_with_an_end_of_stdout": ndjson(b"made", 100) + record(STDOUT),
+    "short_with_every_end": ndjson(b"made", 100) + record(STDOUT) + end(),
+    "another_version": ndjson(b"made") + b"\2" + record(STDOUT)[1:] + end(),
+}
+
+
+@pytest.mark.parametrize("where", FASTCGI)
+@pytest.mark.parametrize("what", CUT_STREAMS)
+def test_a_fastcgi_stream_that_is_cut_is_cut_for_the_client(site, where,
+                                                            what):
+    body = b"" if what == "nothing_of_the_body" else b"made"
+    is_cut_stream(site.case(where, Raw(CUT_STREAMS[what]), SECOND), body)
+
+
+@pytest.mark.parametrize("rest", [
+    b"", b"0\r\n\r\n", b"4\r\nmade\r\n0\r\n\r\n"],
+                         ids=["end", "last_chunk", "more"])
+@pytest.mark.parametrize("where", ["/one/", "/direct/"])
+def test_a_stream_that_makes_no_sense_is_cut_there(site, where, rest):
+    is_cut_stream(site.case(where, Raw(
+        b"HTTP/1.1 201 Made\r\nContent-Type: application/x-ndjson\r\n"
+        b"Transfer-Encoding: chunked\r\n\r\n4\r\nmade\r\n~\r\n" + rest),
+        SECOND), b"made")
+
+
+@pytest.mark.parametrize("where", FASTCGI)
+@pytest.mark.parametrize("data", [
+    ndjson(b"made") + record(STDOUT) + end(), ndjson(b"made") + end(),
+    ndjson(b"made", 4) + record(STDOUT) + end()],
+                         ids=["whole", "without_an_end_of_stdout", "declared"])
+def test_a_whole_fastcgi_stream_is_whole_for_the_client(site, where, data):
+    with Client(site.gateway.port) as client:
+        for _ in range(2):
+            c = site.case(where, Raw(data), SECOND)
+            client.send(c.bytes())
+            is_new(client.read(), body=b"made")
+
+
+@pytest.mark.parametrize("what", ["out", "no_end_of_the_request"])
+def test_a_fastcgi_response_too_large_to_keep_is_cut_likewise(site, what):
+    body = b"x" * 100000
+    data = b"".join([record(STDOUT, cgi(201, b""))] + [
+        record(STDOUT, body[i:i + 50000]) for i in range(0, 100000, 50000)])
+    c = site.case("/fastcgi/", Raw(data if what == "out"
+                                   else data + record(STDOUT)), SECOND)
+    is_cut_stream(c, body)
+
+
 @pytest.mark.parametrize("kind", ["fastcgi", "uwsgi", "scgi"])
 def test_unbuffered_means_a_stream_in_every_protocol(site, kind):
     data = fastcgi(201, b"made") if kind == "fastcgi" else cgi(201, b"made")
