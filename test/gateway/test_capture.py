@@ -11,7 +11,8 @@ import pytest
 
 from backends import (STDERR, STDOUT, FastCgi, Keep, Scgi, Uwsgi, cgi, end,
                       fastcgi, record)
-from gateway import (MARK, Answer, Client, Drop, Hold, Locked, Raw, Reset, Silent, debugging, eventually, guarded,
+from gateway import (MARK, Answer, Client, Drop, Hold, Locked, Raw, Reset,
+                     Silent, curl_h2, debugging, eventually, guarded,
                      is_new, is_problem, is_replay)
 
 pytestmark = pytest.mark.nginx_only("protocols and filters of nginx")
@@ -615,6 +616,15 @@ def test_a_fastcgi_stream_that_is_cut_is_cut_for_the_client(site, where,
                                                             what):
     body = b"" if what == "nothing_of_the_body" else b"made"
     is_cut_stream(site.case(where, Raw(CUT_STREAMS[what]), SECOND), body)
+
+
+def test_a_fastcgi_stream_that_is_cut_is_cut_over_http_2(site):
+    c = site.case("/fastcgi/", Raw(CUT_STREAMS["no_end_at_all"]), SECOND)
+    with pytest.raises(AssertionError, match="curl ended with 92"):
+        curl_h2(site.gateway.h2, c.path, headers=[("Idempotency-Key", c.key)])
+    again = c.post(body=b"", headers=[("Content-Type", "application/json")])
+    is_problem(again, "response-unavailable")
+    assert c.executions == 1
 
 
 @pytest.mark.parametrize("rest", [
