@@ -152,9 +152,10 @@ typedef struct once_client_options {
  * Opens the file of orders at `path`, which is made, for its owner only, if it
  * is not there: an SQLite database with a write-ahead log, on a local disk.
  * It holds keys and, until they are done, requests: treat it as a secret.
- * Returns ONCE_OK, or ONCE_EOPEN (unreadable, unwritable, something else),
- * ONCE_EVERSION, ONCE_ECORRUPT, ONCE_EINVAL (an option), ONCE_ENOMEM; `*out`
- * is then as it was. The caller ends it with once_client_close(). Since 0.1.
+ * Returns ONCE_OK, or ONCE_EOPEN (unreadable, unwritable, something else, or
+ * its folder cannot be flushed), ONCE_EVERSION, ONCE_ECORRUPT, ONCE_EINVAL (an
+ * option), ONCE_ENOMEM; `*out` is then as it was. The caller ends it with
+ * once_client_close(). Since 0.1.
  *
  * Calls curl_global_init(), which is safe beside other threads since libcurl
  * 7.84; with an older one, call it yourself before threads start.

@@ -10,6 +10,8 @@
 
 #include <errno.h>
 #include <fcntl.h>
+#include <limits.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
@@ -154,6 +156,34 @@ static int touch(const char *path, once_error *err)
     return ONCE_OK;
 }
 
+/*
+ * A name that a power cut takes away would take the keys along. SQLite flushes
+ * the folder as well, but goes on when that fails. Whoever made the file may
+ * have died before: so the names are flushed again by all who open it. That of
+ * the log is there by now, and stays while somebody has the file open.
+ */
+static int flush_names(struct once__book *b, once_error *err)
+{
+    const char *path = sqlite3_db_filename(b->db, "main");
+    const char *slash = strrchr(path, '/');
+    char folder[PATH_MAX];
+    int fd, rc = -1;
+
+    (void)snprintf(folder, sizeof(folder), "%.*s",
+                   slash == NULL ? 0 : (int)(slash - path) + (slash == path),
+                   path);
+    fd = open(folder, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+    if (fd >= 0)
+        rc = fsync(fd);
+    if (rc != 0)
+        (void)once__fail(err, ONCE_EOPEN,
+                         "the client's file: flushing its folder: %s",
+                         strerror(errno));
+    if (fd >= 0)
+        (void)close(fd);
+    return rc == 0 ? ONCE_OK : ONCE_EOPEN;
+}
+
 static int enter(struct once__book *b, const char *path, uint32_t busy_ms,
                  once_error *err)
 {
@@ -187,7 +217,8 @@ static int enter(struct once__book *b, const char *path, uint32_t busy_ms,
                                        NULL, NULL);
     if ((rc & 255) == SQLITE_BUSY || (rc & 255) == SQLITE_LOCKED)
         rc = SQLITE_OK; /* others are here: they flush what they write */
-    return rc == SQLITE_OK ? ONCE_OK : once__book_fail(rc, "opening", err);
+    return rc == SQLITE_OK ? flush_names(b, err)
+                           : once__book_fail(rc, "opening", err);
 }
 
 int once__book_open(const char *path, uint32_t busy_ms, once_error *err,
