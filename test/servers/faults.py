@@ -268,14 +268,14 @@ def full(run):
     with open(other, "wb") as f:
         free = os.statvfs(other)
         left = run.rng.choice([0, 1 << 16, 1 << 20, 5 << 20])
-        size = free.f_bavail * free.f_frsize - left
+        size, taken = free.f_bavail * free.f_frsize - left, 0
         while size >= 4096:  # the traffic takes some of it meanwhile
             try:
-                os.posix_fallocate(f.fileno(), 0, size)
-                run.hits += 1
-                break
+                os.posix_fallocate(f.fileno(), taken, size)
+                taken += size
             except OSError:
                 size //= 2
+        run.hits += taken > 0
     run.nap(0.1, 1.5)
     other.unlink()
 

@@ -85,7 +85,7 @@ def on_disk(url):
     def make(run):
         place = run.folder / "disk"
         place.mkdir()
-        size = max(192 << 20, run.ops * 4096)
+        size = max(1 << 30, run.ops * 12288)  # the traffic may be threefold
         done = subprocess.run(
             ["mount", "-t", "tmpfs", "-o", "size=%d" % size, "tmpfs", place],
             check=False, capture_output=True, text=True)
