@@ -68,6 +68,9 @@ typedef struct {
 #define NGX_HTTP_ONCE_FASTCGI_STDOUT     6
 
 
+#define ngx_http_once_is_status(n)  ((n) >= NGX_HTTP_OK && (n) <= 599)
+
+
 #define ngx_http_once_is_of(u, module)                                        \
     (&module != NULL && (u)->output.tag == (ngx_buf_tag_t) &module)
 
@@ -142,7 +145,9 @@ ngx_http_once_hold(ngx_http_request_t *r, ngx_http_once_ctx_t *ctx)
 
     ONCE_FAILPOINT("response-head");
 
-    if (ctx->decided && !ctx->refused && r->http_version != ctx->http_version)
+    if (ctx->decided && !ctx->refused
+        && (r->http_version != ctx->http_version
+            || !ngx_http_once_is_status(r->headers_out.status)))
     {
         /* a page that is not HTTP cannot be shown, like one without a head */
 
@@ -155,7 +160,8 @@ ngx_http_once_hold(ngx_http_request_t *r, ngx_http_once_ctx_t *ctx)
     ctx->heard = ngx_http_once_hear(r, ctx);
 
     if (ctx->heard == ONCE__WHOLE
-        && (ctx->upstream_status < NGX_HTTP_OK || ctx->upstream_status > 599))
+        && !(ngx_http_once_is_status(ctx->upstream_status)
+             && ngx_http_once_is_status(r->headers_out.status)))
     {
         ctx->heard = ONCE__BROKEN;      /* 101: nobody asked for it */
     }

@@ -409,12 +409,16 @@ def test_a_target_of_x_accel_redirect_that_breaks_off_is_not_shown_as_whole(
     assert c.executions == 1
 
 
+# The first is HTTP/0.9 to nginx, which has no head.
+@pytest.mark.parametrize("what", [
+    b"not an answer at all\n\n", b"HTTP/1.1 199 Odd\r\n\r\n",
+    b"HTTP/1.1 600 Odd\r\n\r\n", b"HTTP/1.1 999 Odd\r\n\r\n"],
+                         ids=["garbage", "199", "600", "999"])
 @pytest.mark.parametrize("where", ["@shown", "/shown/x"])
 def test_a_target_of_x_accel_redirect_that_is_not_http_is_not_shown(
-        make, where):
-    # nginx takes it for HTTP/0.9, which has no head.
+        make, where, what):
     site = shown(make)
-    c, _ = show(site, where, None, Raw(b"not an answer at all\n\n"))
+    c, _ = show(site, where, None, Raw(what))
     first = c.post(headers=c.headers)
     assert (first.status, first.once) == (502, "new"), first
     is_replay(c.post(headers=c.headers), first)
