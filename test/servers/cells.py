@@ -181,6 +181,7 @@ class Run:
         self.store = store
         self.rng = rng
         self.ops = ops
+        self.most = max(MOST * ops, FEW)
         self.program = args.build / "test" / "traffic"
         self.stack = contextlib.ExitStack()
         self.world = self.stack.enter_context(servers.World())
@@ -190,6 +191,8 @@ class Run:
         self.callers = CALLERS  # of one process
         self.environment = {}   # of those processes
         self.moves_clock = False
+        self.place = None       # where the store's own small disk is
+        self.disk = None        # what fails on it
         self.proxy = None
         self.hits = 0      # what faults did, beyond what the proxy counts
         self.played = 0
@@ -266,8 +269,7 @@ class Run:
         store would play for ever, and is content with fewer faults."""
         self.traffic.start_all()
         shared, part = self.traffic.shared, self.ops / (number + 1)
-        most = max(MOST * self.ops, FEW)
-        while self.played < number and shared["answered"] < most:
+        while self.played < number and shared["answered"] < self.most:
             self.until(shared["answered"] + part * self.rng.uniform(0.2, 1.2))
             FAULTS[what][0](self)
             self.played += 1

@@ -6,18 +6,16 @@ cells.py: its servers, its proxy, its traffic, its random numbers.
 """
 
 import contextlib
-import mmap
 import os
 import pathlib
 import resource
 import shutil
 import signal
-import struct
 import subprocess
 import time
 
 import servers
-from stores import Skip
+from stores import Disk, Skip
 
 CALLERS = 24    # of one process, so that batches are of many operations
 FAULTS = {}
@@ -261,23 +259,89 @@ def memory(run):
     lacking(run, resource.RLIMIT_AS, used)
 
 
+def fill(f, left):
+    """Takes all of the disk but `left` bytes, while others write there."""
+    at, step = 0, 1 << 30
+    while step >= 4096:
+        free = os.fstatvfs(f.fileno())
+        want = min(step, free.f_bavail * free.f_frsize - left)
+        if want < 4096:
+            break
+        try:
+            os.posix_fallocate(f.fileno(), at, want)
+            at += want
+        except OSError:
+            step = want // 2
+
+
+@contextlib.contextmanager
+def filled(place, left):
+    """Another program has taken all of a disk but `left` bytes."""
+    other = place / "other"
+    try:
+        with open(other, "wb") as f:
+            fill(f, left)
+        yield other.stat().st_size > 0
+    finally:
+        other.unlink()
+
+
 @fault("full", "sqlite-disk", "journal-disk")
 def full(run):
     """Another program takes all of the disk, and gives it back."""
-    other = store_path(run).with_name("other")
-    with open(other, "wb") as f:
-        free = os.statvfs(other)
-        left = run.rng.choice([0, 1 << 16, 1 << 20, 5 << 20])
-        size, taken = free.f_bavail * free.f_frsize - left, 0
-        while size >= 4096:  # the traffic takes some of it meanwhile
-            try:
-                os.posix_fallocate(f.fileno(), taken, size)
-                taken += size
-            except OSError:
-                size //= 2
-        run.hits += taken > 0
-    run.nap(0.1, 1.5)
-    other.unlink()
+    left = run.rng.choice([0, 1 << 16, 1 << 20, 5 << 20])
+    with filled(run.place, left) as taken:
+        run.hits += taken
+        run.nap(0.1, 1.5)
+
+
+# -- the disk below a server
+
+
+def again(run):
+    """The server goes on, or begins anew by itself, or has ended: PostgreSQL
+    ends when it cannot repeat its log, Redis when it cannot write its own."""
+    server, shared = run.server(), run.traffic.shared
+    want = shared["answered"] + 10
+
+    def look():
+        if not server.running():
+            server.start()
+        return shared["answered"] >= want or run.traffic.ended()
+    servers.eventually(look, server.name + " answers again")
+
+
+def complaints(server):
+    """How often it has said that its disk was full."""
+    text = (server.folder / "log").read_text("latin-1")
+    return text.count("No space left") + text.count("Short write")
+
+
+@fault("full-below", "postgres-disk", "redis-disk")
+def full_below(run):
+    """The server's disk is full until the server has met it, or for a while:
+    what is only written over needs no space."""
+    server = run.server()
+    before = complaints(server)
+    with filled(run.place, run.rng.choice([0, 0, 1 << 14, 1 << 18])):
+        end = time.monotonic() + 5
+        while complaints(server) == before and time.monotonic() < end:
+            run.nap(0, 0.1)
+        run.nap(0, 1)
+    run.hits += complaints(server) - before
+    again(run)
+
+
+@fault("error-below", "postgres-disk", "redis-disk")
+def error_below(run):
+    """The server's flushes or its writes fail, once or for a while."""
+    before = run.disk.failed()
+    run.disk.fail(run.rng.choice([run.disk.FLUSHES, run.disk.WRITES,
+                                  run.disk.FLUSHES | run.disk.WRITES]))
+    run.nap(*run.rng.choice([(0, 0.01), (0.05, 0.5), (0.5, 2)]))
+    run.disk.fail(0)
+    run.hits += run.disk.failed() - before
+    again(run)
 
 
 # -- on the wire
@@ -570,24 +634,9 @@ def split(run):
 # -- a journal's processes, and its files
 
 
-class Flushes:
-    """Lets the flushes of the traffic fail: test/lib/flushshim.c."""
-
-    def __init__(self, run):
-        path = run.folder / "flushes"
-        path.write_bytes(bytes(8))
-        with open(path, "r+b") as f:
-            self.map = mmap.mmap(f.fileno(), 0)
-        run.environment = {
-            "ONCE_FLUSHSHIM": str(path),
-            "LD_PRELOAD": str(run.args.build / "test" / "flushshim.so")}
-
-    def fail(self, failing):
-        struct.pack_into("=q", self.map, 0, failing)
-
-
 def prepare_flushes(run):
-    run.flushes = Flushes(run)
+    run.disk = Disk(run)
+    run.environment = run.disk.environment
 
 
 PREPARED["kill-flush"] = prepare_flushes
@@ -598,7 +647,7 @@ def kill_flush(run):
     """One process is killed, maybe with the lock, and the other's flushes fail:
     what it repaired never reached the disk. Both end and begin anew."""
     n = run.rng.randrange(2)
-    first, then = run.traffic.end, run.flushes.fail
+    first, then = run.traffic.end, run.disk.fail
     if run.rng.random() < 0.5:
         first(n)
         run.nap(0, 0.003)
@@ -612,7 +661,7 @@ def kill_flush(run):
     run.nap(0.02, 0.02)
     run.hits += run.traffic.shared["answered"] == answered  # not one more
     run.traffic.end(1 - n)
-    run.flushes.fail(0)
+    run.disk.fail(0)
     for n in (0, 1):
         run.traffic.start(n)
 

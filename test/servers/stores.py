@@ -6,6 +6,9 @@ network namespaces, so that a partition is one.
 """
 
 import contextlib
+import mmap
+import shutil
+import struct
 import subprocess
 
 import servers
@@ -80,20 +83,79 @@ def net_sentinel_wait(run):
     return net_sentinel(run) + "?wait=1"
 
 
+# -- a disk of its own
+
+
+class Disk:
+    """Lets the flushes and writes of some processes fail, which are started
+    with this environment: test/lib/flushshim.c."""
+
+    FLUSHES, WRITES = 1, 2
+
+    def __init__(self, run):
+        path, shim = run.folder / "failing", run.folder / "flushshim.so"
+        path.write_bytes(bytes(16))
+        path.chmod(0o666)  # servers are another user's
+        shutil.copy(run.args.build / "test" / "flushshim.so", shim)
+        with open(path, "r+b") as f:
+            self.map = mmap.mmap(f.fileno(), 0)
+        self.environment = {"ONCE_FLUSHSHIM": str(path),
+                            "LD_PRELOAD": str(shim)}
+
+    def fail(self, what):
+        struct.pack_into("=q", self.map, 0, what)
+
+    def failed(self):
+        """How many calls have failed so far."""
+        return struct.unpack_from("=q", self.map, 8)[0]
+
+
+def mount(run, place, size):
+    """A small disk, which `run` knows."""
+    place.mkdir()
+    done = subprocess.run(
+        ["mount", "-t", "tmpfs", "-o", "size=%d" % size, "tmpfs", place],
+        check=False, capture_output=True, text=True)
+    if done.returncode != 0:
+        raise Skip("no tmpfs to be had: " + done.stderr.strip())
+    run.stack.callback(subprocess.run, ["umount", place], check=True)
+    run.place = place
+
+
 def on_disk(url):
     """A store that has a small disk for itself, and for who fills it."""
     def make(run):
-        place = run.folder / "disk"
-        place.mkdir()
-        size = max(1 << 30, run.ops * 12288)  # the traffic may be threefold
-        done = subprocess.run(
-            ["mount", "-t", "tmpfs", "-o", "size=%d" % size, "tmpfs", place],
-            check=False, capture_output=True, text=True)
-        if done.returncode != 0:
-            raise Skip("no tmpfs to be had: " + done.stderr.strip())
-        run.stack.callback(subprocess.run, ["umount", place], check=True)
-        return url % place
+        mount(run, run.folder / "disk", max(192 << 20, run.most * 4096))
+        return url % run.place
     return make
+
+
+def beneath(run, server, place):
+    """The same below a server, which ends before its disk goes. It must not
+    be filled by the server itself, and flushes are cheap on it."""
+    mount(run, place, max(320 << 20, run.most * 3072))
+    run.world.give(place)
+    place.chmod(0o700)
+    run.stack.callback(servers.forget_segment, place)
+    run.stack.callback(server.kill)
+    run.stack.callback(server.quit)
+    run.disk = Disk(run)
+    server.environment.update(run.disk.environment)
+    return server
+
+
+def disk_postgres(run):
+    """Its log stays small, so that it needs new space all the time."""
+    server = servers.Postgres(run.world, wal_keep_size="0",
+                              min_wal_size="32MB", max_wal_size="48MB")
+    beneath(run, server, server.data).init()
+    return server.start().furnish().url()
+
+
+def disk_redis(run):
+    server = servers.Redis(run.world)
+    server.settings["dir"] = str(server.folder / "data")
+    return beneath(run, server, server.folder / "data").start().url()
 
 
 STORES = {s.name: s for s in [
@@ -104,6 +166,8 @@ STORES = {s.name: s for s in [
           lambda run: "journal:%s/journal?segment=131072" % run.folder),
     Store("sqlite-disk", on_disk("sqlite:%s/db")),
     Store("journal-disk", on_disk("journal:%s/journal?segment=4194304")),
+    Store("postgres-disk", disk_postgres, "postgres"),
+    Store("redis-disk", disk_redis, "redis"),
     Store("postgres", "postgres", "postgres", clock=True),
     Store("pgbouncer", "pgbouncer", "pgbouncer"),
     Store("postgres-standby", "postgres-standby", clock=True),
