@@ -4,9 +4,12 @@
  *
  * ONCE_FLUSHSHIM names a file with two int64_t. While bit 0 of the first is set,
  * fsync() and fdatasync() fail with EIO in every process that has mapped it;
- * while bit 1 is set, writes to files do. What was written stays where it is, as
- * in the kernel's memory after a failed write. The second counts the failures.
- * The writes are those that PostgreSQL and Redis call.
+ * while bit 1 is set, writes to files do. The second counts the failures. The
+ * writes are those that PostgreSQL and Redis call.
+ *
+ * When a flush fails, what was appended since the last one is lost, in a file
+ * that write() appends to, as Redis's is: who answered before the flush is found
+ * out. Otherwise it stays where it is, as in the kernel's memory.
  */
 #undef _FILE_OFFSET_BITS /* they were built without: pwrite, not pwrite64 */
 #include <dlfcn.h>
@@ -59,6 +62,41 @@ static int write_fails(int fd)
            fails(WRITES);
 }
 
+/* How much of a file that is appended to was flushed, by descriptor. */
+static struct {
+    ino_t node;
+    off_t flushed;
+} appended[1024];
+
+static int is_appended(int fd, struct stat *st)
+{
+    return fd > STDERR_FILENO &&
+           (size_t)fd < sizeof(appended) / sizeof(appended[0]) &&
+           fstat(fd, st) == 0 && S_ISREG(st->st_mode) &&
+           (fcntl(fd, F_GETFL) & O_APPEND) != 0;
+}
+
+/* What is there when the first byte is appended was flushed before. */
+static void note_append(int fd)
+{
+    struct stat st;
+
+    if (is_appended(fd, &st) && appended[fd].node != st.st_ino) {
+        appended[fd].node = st.st_ino;
+        appended[fd].flushed = st.st_size;
+    }
+}
+
+static void lose_appended(int fd)
+{
+    struct stat st;
+
+    if (is_appended(fd, &st) && appended[fd].node == st.st_ino &&
+        ftruncate(fd, appended[fd].flushed) != 0)
+        abort();
+    errno = EIO;
+}
+
 #define SHOWN __attribute__((visibility("default")))
 
 /* The function of this name, as the program would have had it. */
@@ -67,11 +105,19 @@ static int write_fails(int fd)
 static int flush(const char *name, int fd)
 {
     int (*real)(int);
+    int rc, known;
+    struct stat st;
 
-    if (fails(FLUSHES))
+    if (fails(FLUSHES)) {
+        lose_appended(fd);
         return -1;
+    }
+    known = is_appended(fd, &st) && appended[fd].node == st.st_ino;
     REAL(name);
-    return real(fd);
+    rc = real(fd);
+    if (rc == 0 && known)
+        appended[fd].flushed = st.st_size;
+    return rc;
 }
 
 SHOWN int fsync(int fd)
@@ -90,6 +136,7 @@ SHOWN ssize_t write(int fd, const void *bytes, size_t size)
 
     if (write_fails(fd))
         return -1;
+    note_append(fd);
     REAL("write");
     return real(fd, bytes, size);
 }

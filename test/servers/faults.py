@@ -334,13 +334,16 @@ def full_below(run):
 
 @fault("error-below", "postgres-disk", "redis-disk")
 def error_below(run):
-    """The server's flushes or its writes fail, once or for a while."""
+    """The server's flushes or its writes fail, once or for a while; it may be
+    killed on top, so that it has nothing but its files."""
     before = run.disk.failed()
     run.disk.fail(run.rng.choice([run.disk.FLUSHES, run.disk.WRITES,
                                   run.disk.FLUSHES | run.disk.WRITES]))
     run.nap(*run.rng.choice([(0, 0.01), (0.05, 0.5), (0.5, 2)]))
     run.disk.fail(0)
     run.hits += run.disk.failed() - before
+    if run.rng.random() < 0.5:
+        run.server().kill()
     again(run)
 
 

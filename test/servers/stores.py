@@ -117,7 +117,7 @@ def mount(run, place, size):
         ["mount", "-t", "tmpfs", "-o", "size=%d" % size, "tmpfs", place],
         check=False, capture_output=True, text=True)
     if done.returncode != 0:
-        raise Skip("no tmpfs to be had: " + done.stderr.strip())
+        raise Skip("no tmpfs to be had: " + done.stderr.partition("\n")[0])
     run.stack.callback(subprocess.run, ["umount", place], check=True)
     run.place = place
 
