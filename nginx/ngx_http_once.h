@@ -213,6 +213,7 @@ struct ngx_http_once_ctx_s {
     ngx_uint_t                   states_before;
 
     ngx_http_handler_pt          content_handler;
+    ngx_int_t                    handler_rc;  /* of one without upstream */
     ngx_http_upstream_conf_t    *upstream_conf;  /* narrowed, for r->upstream */
 
     uint8_t                      name[ONCE_NAME_SIZE];

@@ -339,11 +339,17 @@ ngx_http_once_pipe_filter(ngx_event_pipe_t *p, ngx_buf_t *buf)
     if (p->upstream_done
         && ngx_http_once_is_of(r->upstream, ngx_http_fastcgi_module))
     {
-        /* nginx goes when stdout ends; the end of the request follows it */
+        /*
+         * nginx goes when stdout ends; the end of the request follows it, and
+         * its head may be cut in two by the end of the buffer.  A record of
+         * stdout with a length is more than was declared.
+         */
 
         f = ngx_http_get_module_ctx(r, ngx_http_fastcgi_module);
 
-        if (f->type == NGX_HTTP_ONCE_FASTCGI_STDOUT && f->length == 0) {
+        if (!(f->type == NGX_HTTP_ONCE_FASTCGI_STDOUT && f->length > 0)
+            && !ngx_http_once_at_end(r, ctx))
+        {
             p->upstream_done = 0;
         }
     }

@@ -260,7 +260,7 @@ ngx_http_once_enter(ngx_http_request_t *r, ngx_http_once_ctx_t *ctx)
         if (ctx->status == NGX_HTTP_ONCE_S_UNPROTECTED
             && r->content_handler != NULL)
         {
-            ngx_http_once_wrap(r, ctx);     /* nginx sends it once, too */
+            ngx_http_once_wrap(r, ctx);     /* no peer repeats it */
         }
 
         return NGX_DECLINED;
@@ -332,7 +332,25 @@ ngx_http_once_dispatch(ngx_http_request_t *r, ngx_http_once_ctx_t *ctx)
             ctx->heard = ONCE__NOT_SENT;
         }
 
-    } else if (u != NULL) {
+    } else if (u == NULL) {
+
+        /* a handler that is no upstream: is this the page of its error? */
+
+        if (ctx->handler_rc >= NGX_HTTP_SPECIAL_RESPONSE || r->error_page) {
+
+            if (same) {
+                return ngx_http_once_refuse(r, ctx);
+            }
+
+            ctx->decided = 1;
+            ctx->heard = ONCE__WHOLE;
+            ctx->upstream_status = (ctx->handler_rc
+                                    >= NGX_HTTP_SPECIAL_RESPONSE)
+                                   ? (ngx_uint_t) ctx->handler_rc
+                                   : NGX_HTTP_INTERNAL_SERVER_ERROR;
+        }
+
+    } else {
 
         if (!ngx_http_once_head_whole(u)) {
             return ngx_http_once_refuse(r, ctx);
@@ -448,12 +466,21 @@ ngx_http_once_content_handler(ngx_http_request_t *r)
     loc_conf = r->loc_conf;
     u = r->upstream;
 
+    if (!ctx->decided) {
+
+        /* what was tried before it has sent nothing, and says nothing of it */
+
+        ctx->upstream_before = r->upstream;
+    }
+
     ngx_http_once_lend(r, ctx, loc_conf, &saved);
     ctx->reached = 1;
 
     rc = ctx->content_handler(r);
 
     ngx_http_once_restore(loc_conf, &saved);
+
+    ctx->handler_rc = (r->upstream == u) ? rc : NGX_OK;
 
     if (r->upstream != u && r->upstream->conf != NULL
         && r->upstream->conf != ctx->upstream_conf)

@@ -124,6 +124,17 @@ def test_the_end_of_a_fastcgi_request_may_fall_behind_any_buffer(site, gap):
     whole(site.case("/fastcgi-small/", Raw(fastcgi(201, body)), SECOND), body)
 
 
+@pytest.mark.parametrize("message", [b"", record(STDERR)],
+                         ids=["", "message"])
+@pytest.mark.parametrize("split", range(-2, 10))
+def test_the_end_of_a_fastcgi_request_may_be_cut_in_two(site, split, message):
+    # The end's head has 8 bytes; a buffer of 1 KiB ends after some of them.
+    frame = len(fastcgi(201, b"")) - len(end()) + len(message)
+    body = b"x" * (4096 - frame - split)
+    data = record(STDOUT, cgi(201, body)) + record(STDOUT) + message + end()
+    whole(site.case("/fastcgi-small/", Raw(data), SECOND), body)
+
+
 CUT = {
     "short_of_what_it_declared": out(b"abc", 100),
     "short_with_an_end_of_stdout": out(b"abc", 100) + record(STDOUT),

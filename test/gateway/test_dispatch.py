@@ -659,3 +659,38 @@ def test_a_dry_run_refuses_nothing(make):
     assert (r.status, r.body, c.executions) == \
         (201, b"a second execution\n", 2), r
     eventually(lambda: site.upstreams[2].count("/mirrored") == 1)
+
+
+# ---- Handlers that are no upstreams --------------------------------------
+
+# It answers a POST itself, with 405, as one in Lua or Perl would.
+HANDLER = "empty_gif;"
+
+
+def test_a_handler_behind_an_unreachable_upstream_decides(make):
+    site = make(guard("/pay/", "proxy_pass http://127.0.0.1:1;",
+                      "error_page 502 = @handler;")
+                + location("@handler", HANDLER))
+    case = site.case("/pay/")
+    first = case.post()
+    assert first.status == 405
+    is_replay(case.post(), first)
+
+
+def test_no_page_sends_it_after_such_a_handler(make):
+    site = make(guard("/pay/", HANDLER, "error_page 405 = @fb;")
+                + location("@fb", "proxy_pass http://origin;"))
+    case = site.case("/pay/", SECOND, SECOND)
+    is_problem(case.post(), "outcome-unknown", 502)
+    is_problem(case.post(), "outcome-unknown")
+    assert case.executions == 0
+
+
+def test_a_page_after_such_a_handler_does_not_decide(make):
+    site = make(guard("/pay/", HANDLER, "error_page 405 /page;")
+                + location("= /page", "proxy_http_version 1.1;",
+                           "proxy_pass http://origin;"))
+    case = site.case("/pay/", Answer(429, b"a page\n"), SECOND)
+    first = case.post()
+    assert first.status == 405
+    is_replay(case.post(), first)
