@@ -47,10 +47,16 @@ int once_store_clock(once_store *s, once_clock *c, once_error *err)
     asked.before_ms = steady_ms();
     rc = s->ops->time(s, NULL, &t, err);
     asked.after_ms = steady_ms();
-    if (rc == ONCE_OK && once__clock_take(&next, &t, &asked))
-        rc = put(s, &next, err);
     if (rc != ONCE_OK)
         return rc;
+    if (once__clock_take(&next, &t, &asked)) {
+        rc = put(s, &next, err);
+        /* What was seen to pass is certain. A store that is full takes no
+         * puts, and to forget is what makes room in it. But a step back that
+         * only we know of must not be lost. */
+        if (rc != ONCE_OK && next.backs != t.backs)
+            return rc;
+    }
     *c = next;
     s->forget_ms = c->seen_ms;
     return ONCE_OK;
