@@ -831,6 +831,7 @@ def test_whoever_was_taken_over_tells_what_counts(user):
              "{ while [ ! -e go ]; do sleep 0.01; done; exit 5; }"]
     slow = user.start(*words)
     assert slow.stdout.readline() == b"run 1\n"
+    time.sleep(0.15)  # not with the lock of the store in its hands
     slow.send_signal(signal.SIGSTOP)
     done = user.once(*words)
     assert (done.returncode, done.stdout) == (0, b"run 2\n")
