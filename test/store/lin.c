@@ -321,8 +321,22 @@ static int fits_still(struct lin *l, const struct state *s,
     return 0;
 }
 
+/* Whether a copy of call `i` has no place yet: it must come before `i`. */
+static int copy_is_open(const struct lin *l, uint64_t placed, size_t i)
+{
+    size_t k;
+
+    if (l->ops[i].copy > 0)
+        return 0;
+    for (k = i + 1; k < l->n && l->ops[k].copy > 0; k++)
+        if (!(placed >> k & 1))
+            return 1;
+    return 0;
+}
+
 /* Places all that fits and changes nothing. If there is an order at all there
- * is one with these here: nobody behind them can tell. */
+ * is one with these here: nobody after them can tell. A call with copies is
+ * left to the search, since placing it leaves its copies without a place. */
 static uint64_t place_still(struct lin *l, uint64_t placed,
                             const struct state *s, uint64_t first)
 {
@@ -330,7 +344,7 @@ static uint64_t place_still(struct lin *l, uint64_t placed,
 
     for (i = 0; i < l->n; i++)
         if (!(placed >> i & 1) && l->ops[i].call <= first &&
-            fits_still(l, s, &l->ops[i]))
+            !copy_is_open(l, placed, i) && fits_still(l, s, &l->ops[i]))
             placed |= UINT64_C(1) << i;
     return placed;
 }
