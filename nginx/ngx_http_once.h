@@ -171,7 +171,7 @@ struct ngx_http_once_task_s {
     u_char                       key_hash[17];
     uint32_t                     number;    /* of the attempt */
     int                          rc;
-    int                          deed;      /* what was asked last */
+    int                          action;      /* what was asked last */
     unsigned                     unknown:1; /* the log says so */
     unsigned                     busy:1;    /* the engine works at it */
     unsigned                     claiming:1;
@@ -232,8 +232,8 @@ struct ngx_http_once_ctx_s {
     once__response               replay;
 
     /* what is known about the response */
-    int                          heard;     /* enum once__heard */
-    int                          deed;      /* enum once__deed */
+    int                          observed;     /* enum once__observed */
+    int                          action;      /* enum once__verdict_action */
     ngx_int_t                    upstream_rc;
     ngx_uint_t                   upstream_status;
     once_bytes                   word;      /* Idempotency-Outcome */
@@ -317,7 +317,7 @@ ngx_int_t ngx_http_once_init_process(ngx_cycle_t *cycle);
 void ngx_http_once_exit_process(ngx_cycle_t *cycle);
 ngx_int_t ngx_http_once_claim(ngx_http_once_ctx_t *ctx,
     const once_request *request);
-ngx_int_t ngx_http_once_finish(ngx_http_once_ctx_t *ctx, int deed, int kind,
+ngx_int_t ngx_http_once_finish(ngx_http_once_ctx_t *ctx, int action, int kind,
     once_bytes result);
 void ngx_http_once_abandon(ngx_http_once_ctx_t *ctx, ngx_uint_t sent);
 void ngx_http_once_publish_all(void);

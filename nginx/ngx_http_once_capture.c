@@ -157,13 +157,13 @@ ngx_http_once_hold(ngx_http_request_t *r, ngx_http_once_ctx_t *ctx)
 
     u = r->upstream;
 
-    ctx->heard = ngx_http_once_hear(r, ctx);
+    ctx->observed = ngx_http_once_hear(r, ctx);
 
-    if (ctx->heard == ONCE__WHOLE
+    if (ctx->observed == ONCE__WHOLE
         && !(ngx_http_once_is_status(ctx->upstream_status)
              && ngx_http_once_is_status(r->headers_out.status)))
     {
-        ctx->heard = ONCE__BROKEN;      /* 101: nobody asked for it */
+        ctx->observed = ONCE__BROKEN;      /* 101: nobody asked for it */
     }
 
     ctx->state = NGX_HTTP_ONCE_HOLD;
@@ -201,7 +201,7 @@ ngx_http_once_hold(ngx_http_request_t *r, ngx_http_once_ctx_t *ctx)
         }
     }
 
-    if (ctx->heard == ONCE__WHOLE && ngx_http_once_streams(r, ctx)) {
+    if (ctx->observed == ONCE__WHOLE && ngx_http_once_streams(r, ctx)) {
         if (u != NULL) {
             u->buffering = 0;
         }
@@ -412,7 +412,7 @@ ngx_http_once_hear(ngx_http_request_t *r, ngx_http_once_ctx_t *ctx)
     u = r->upstream;
 
     if (ctx->decided && !ctx->refused) {
-        return ctx->heard;      /* this is the error page */
+        return ctx->observed;      /* this is the error page */
     }
 
     ctx->upstream_status = r->headers_out.status;
@@ -586,7 +586,7 @@ ngx_http_once_body_filter(ngx_http_request_t *r, ngx_chain_t *in)
 
     /* a problem will stand in its place */
 
-    unseen = (ctx->heard == ONCE__BROKEN && !ctx->conf->dry_run);
+    unseen = (ctx->observed == ONCE__BROKEN && !ctx->conf->dry_run);
 
     for (cl = in; cl; cl = cl->next) {
         b = cl->buf;
@@ -618,8 +618,8 @@ ngx_http_once_body_filter(ngx_http_request_t *r, ngx_chain_t *in)
 
         /* it died in the middle, and nothing has been sent yet */
 
-        if (ctx->heard == ONCE__WHOLE) {
-            ctx->heard = ONCE__BROKEN;
+        if (ctx->observed == ONCE__WHOLE) {
+            ctx->observed = ONCE__BROKEN;
         }
 
         ctx->last = 1;
@@ -629,11 +629,11 @@ ngx_http_once_body_filter(ngx_http_request_t *r, ngx_chain_t *in)
         return NGX_OK;
     }
 
-    if (ctx->heard == ONCE__WHOLE && ctx->length != -1
+    if (ctx->observed == ONCE__WHOLE && ctx->length != -1
         && ctx->length != (off_t) ctx->body_len
         && !ngx_http_once_bodiless(r))
     {
-        ctx->heard = ONCE__BROKEN;      /* not what was declared */
+        ctx->observed = ONCE__BROKEN;      /* not what was declared */
     }
 
     return ngx_http_once_do(r, ctx);
@@ -755,18 +755,18 @@ ngx_http_once_mark(ngx_http_request_t *r, ngx_http_once_ctx_t *ctx,
         return NGX_ERROR;
     }
 
-    if (ctx->heard == ONCE__WHOLE) {
-        ctx->heard = ONCE__UNSTORABLE;
+    if (ctx->observed == ONCE__WHOLE) {
+        ctx->observed = ONCE__UNSTORABLE;
     }
 
     ctx->state = NGX_HTTP_ONCE_MARK;
 
-    verdict = once__judge(ctx->heard, (int) ctx->upstream_status, ctx->word,
+    verdict = once__judge(ctx->observed, (int) ctx->upstream_status, ctx->word,
                           &ctx->conf->rules);
-    ctx->deed = verdict.deed;
+    ctx->action = verdict.action;
 
     if (ngx_http_once_encode(r, ctx, 0, &bytes) != NGX_OK
-        || ngx_http_once_finish(ctx, verdict.deed, verdict.kind, bytes)
+        || ngx_http_once_finish(ctx, verdict.action, verdict.kind, bytes)
            != NGX_OK)
     {
         return NGX_ERROR;
@@ -795,7 +795,7 @@ ngx_http_once_be_patient(ngx_http_request_t *r, ngx_http_once_ctx_t *ctx)
     clcf = ngx_http_get_module_loc_conf(r, ngx_http_core_module);
     time = ctx->conf->store->timeout;
 
-    if (ctx->deed == ONCE__DO_COMPLETE || ctx->deed == ONCE__DO_MARK) {
+    if (ctx->action == ONCE__DO_COMPLETE || ctx->action == ONCE__DO_MARK) {
         time = ngx_max(time, clcf->send_timeout - clcf->send_timeout / 4);
         time = ngx_min(time, ctx->conf->lease + 1000);
     }
@@ -820,17 +820,17 @@ ngx_http_once_do(ngx_http_request_t *r, ngx_http_once_ctx_t *ctx)
 
     ONCE_FAILPOINT("response-end");
 
-    verdict = once__judge(ctx->heard, (int) ctx->upstream_status, ctx->word,
+    verdict = once__judge(ctx->observed, (int) ctx->upstream_status, ctx->word,
                           &ctx->conf->rules);
-    ctx->deed = verdict.deed;
+    ctx->action = verdict.action;
     ctx->state = NGX_HTTP_ONCE_STORE;
 
     bytes.data = NULL;
     bytes.size = 0;
 
-    if (verdict.deed == ONCE__DO_COMPLETE || verdict.deed == ONCE__DO_MARK) {
+    if (verdict.action == ONCE__DO_COMPLETE || verdict.action == ONCE__DO_MARK) {
 
-        if (ngx_http_once_encode(r, ctx, verdict.deed == ONCE__DO_COMPLETE,
+        if (ngx_http_once_encode(r, ctx, verdict.action == ONCE__DO_COMPLETE,
                                  &bytes)
             != NGX_OK)
         {
@@ -838,7 +838,7 @@ ngx_http_once_do(ngx_http_request_t *r, ngx_http_once_ctx_t *ctx)
         }
     }
 
-    if (ngx_http_once_finish(ctx, verdict.deed, verdict.kind, bytes)
+    if (ngx_http_once_finish(ctx, verdict.action, verdict.kind, bytes)
         != NGX_OK)
     {
         return NGX_ERROR;
@@ -897,8 +897,8 @@ ngx_http_once_stored(ngx_http_once_ctx_t *ctx, int rc)
     c->write->delayed = 0;
 
     if (ctx->state == NGX_HTTP_ONCE_MARK
-        && (rc == ONCE_OK || ctx->deed == ONCE__DO_RELEASE
-            || ctx->deed == ONCE__DO_GIVE_UP || ctx->conf->dry_run))
+        && (rc == ONCE_OK || ctx->action == ONCE__DO_RELEASE
+            || ctx->action == ONCE__DO_GIVE_UP || ctx->conf->dry_run))
     {
         ret = ngx_http_once_send_marked(r, ctx);
         dead = 0;
@@ -978,20 +978,20 @@ ngx_http_once_send_held(ngx_http_request_t *r, ngx_http_once_ctx_t *ctx,
     r->keepalive = ctx->keepalive;
 
     if (!ctx->conf->dry_run
-        && (ctx->deed == ONCE__DO_COMPLETE || ctx->deed == ONCE__DO_MARK)
+        && (ctx->action == ONCE__DO_COMPLETE || ctx->action == ONCE__DO_MARK)
         && rc != ONCE_OK)
     {
         ret = ngx_http_once_set_replay(r, ctx, rc == ONCE_REPLAY ? b : NULL);
 
         if (ret == NGX_DECLINED) {
-            ctx->problem = ONCE__P_OUTCOME_UNKNOWN;
+            ctx->problem = ONCE__PROBLEM_OUTCOME_UNKNOWN;
             ctx->problem_status = NGX_HTTP_BAD_GATEWAY;
             ctx->status = NGX_HTTP_ONCE_S_INDETERMINATE;
             ret = ngx_http_once_set_problem(r, ctx, b);
         }
 
-    } else if (ctx->heard == ONCE__BROKEN && !ctx->conf->dry_run) {
-        ctx->problem = ONCE__P_OUTCOME_UNKNOWN;
+    } else if (ctx->observed == ONCE__BROKEN && !ctx->conf->dry_run) {
+        ctx->problem = ONCE__PROBLEM_OUTCOME_UNKNOWN;
         ctx->problem_status = (r->headers_out.status
                                == NGX_HTTP_GATEWAY_TIME_OUT
                                || ctx->upstream_rc

@@ -693,14 +693,14 @@ static void
 ngx_http_once_judge_end(ngx_http_once_task_t *task, ngx_log_t *log)
 {
     if (task->claiming || task->rc == ONCE_OK || task->rc == ONCE_REPLAY
-        || task->deed == ONCE__DO_GIVE_UP)
+        || task->action == ONCE__DO_GIVE_UP)
     {
         return;
     }
 
     if (task->rc < 0) {
         ngx_http_once_unknown(task, log,
-                              task->deed == ONCE__DO_RELEASE
+                              task->action == ONCE__DO_RELEASE
                               ? "the store did not answer a release"
                               : "the store did not record it in time");
         return;
@@ -802,7 +802,7 @@ ngx_http_once_claim(ngx_http_once_ctx_t *ctx, const once_request *request)
 
 
 ngx_int_t
-ngx_http_once_finish(ngx_http_once_ctx_t *ctx, int deed, int kind,
+ngx_http_once_finish(ngx_http_once_ctx_t *ctx, int action, int kind,
     once_bytes result)
 {
     int                    rc;
@@ -811,9 +811,9 @@ ngx_http_once_finish(ngx_http_once_ctx_t *ctx, int deed, int kind,
 
     task = ctx->task;
     attempt = task->attempt;
-    task->deed = deed;
+    task->action = action;
 
-    switch (deed) {
+    switch (action) {
 
     case ONCE__DO_COMPLETE:
     case ONCE__DO_MARK:
@@ -827,7 +827,7 @@ ngx_http_once_finish(ngx_http_once_ctx_t *ctx, int deed, int kind,
 
     default:
         ngx_http_once_unknown(task, ctx->request->connection->log,
-                              ctx->heard == ONCE__BROKEN
+                              ctx->observed == ONCE__BROKEN
                               ? "the upstream's response is not whole"
                               : "the upstream does not say what it did");
         rc = once_give_up_start(attempt, ngx_http_once_done, task);
@@ -867,8 +867,8 @@ ngx_http_once_abandon(ngx_http_once_ctx_t *ctx, ngx_uint_t sent)
             once_attempt_cancel(task->attempt);
             ngx_post_event(&ngx_http_once_wake_ev, &ngx_posted_events);
 
-        } else if (task->deed == ONCE__DO_COMPLETE
-                   || task->deed == ONCE__DO_MARK)
+        } else if (task->action == ONCE__DO_COMPLETE
+                   || task->action == ONCE__DO_MARK)
         {
             ngx_http_once_unknown(task, ctx->request->connection->log,
                                   "the store has not recorded it yet");
@@ -879,7 +879,7 @@ ngx_http_once_abandon(ngx_http_once_ctx_t *ctx, ngx_uint_t sent)
 
     if (task->owner) {
         task->owner = 0;
-        task->deed = sent ? ONCE__DO_GIVE_UP : ONCE__DO_RELEASE;
+        task->action = sent ? ONCE__DO_GIVE_UP : ONCE__DO_RELEASE;
 
         if (sent) {
             ngx_http_once_unknown(task, ctx->request->connection->log,
@@ -910,7 +910,7 @@ ngx_http_once_orphan(ngx_http_once_task_t *task)
 {
     if (task->claiming && task->rc == ONCE_OWNER) {
         task->claiming = 0;
-        task->deed = ONCE__DO_RELEASE;
+        task->action = ONCE__DO_RELEASE;
 
         if (once_release_start(task->attempt, ngx_http_once_done, task)
             == ONCE_OK)

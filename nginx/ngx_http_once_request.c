@@ -188,8 +188,8 @@ ngx_http_once_handler(ngx_http_request_t *r)
         ctx->detail = (rc == NGX_ABORT)
                       ? "There is more than one Idempotency-Key line." : NULL;
         (void) ngx_http_once_answer(ctx, rc == NGX_DECLINED
-                                         ? ONCE__P_KEY_MISSING
-                                         : ONCE__P_KEY_INVALID);
+                                         ? ONCE__PROBLEM_KEY_MISSING
+                                         : ONCE__PROBLEM_KEY_INVALID);
 
     } else if (ngx_http_once_prepare(r, ctx, &raw) == NGX_ERROR) {
         return NGX_HTTP_INTERNAL_SERVER_ERROR;
@@ -329,7 +329,7 @@ ngx_http_once_dispatch(ngx_http_request_t *r, ngx_http_once_ctx_t *ctx)
 
         if (!same) {
             ctx->decided = 1;
-            ctx->heard = ONCE__NOT_SENT;
+            ctx->observed = ONCE__NOT_SENT;
         }
 
     } else if (u == NULL) {
@@ -343,7 +343,7 @@ ngx_http_once_dispatch(ngx_http_request_t *r, ngx_http_once_ctx_t *ctx)
             }
 
             ctx->decided = 1;
-            ctx->heard = ONCE__WHOLE;
+            ctx->observed = ONCE__WHOLE;
             ctx->upstream_status = (ctx->handler_rc
                                     >= NGX_HTTP_SPECIAL_RESPONSE)
                                    ? (ngx_uint_t) ctx->handler_rc
@@ -357,7 +357,7 @@ ngx_http_once_dispatch(ngx_http_request_t *r, ngx_http_once_ctx_t *ctx)
         }
 
         ctx->decided = 1;
-        ctx->heard = ONCE__WHOLE;
+        ctx->observed = ONCE__WHOLE;
         ctx->upstream_status = u->headers_in.status_n;
         ngx_http_once_find_word(u, &ctx->word);
     }
@@ -388,7 +388,7 @@ ngx_http_once_refuse(ngx_http_request_t *r, ngx_http_once_ctx_t *ctx)
     }
 
     ctx->refused = 1;
-    ctx->problem = ONCE__P_OUTCOME_UNKNOWN;
+    ctx->problem = ONCE__PROBLEM_OUTCOME_UNKNOWN;
     ctx->problem_status = NGX_HTTP_BAD_GATEWAY;
     r->content_handler = ngx_http_once_answer_handler;
 
@@ -744,7 +744,7 @@ ngx_http_once_prepare(ngx_http_request_t *r, ngx_http_once_ctx_t *ctx,
         ctx->detail = (char *) ngx_pstrdup(r->pool, &(ngx_str_t) {
                           ngx_strlen(err.text) + 1, (u_char *) err.text });
 
-        return ngx_http_once_answer(ctx, ONCE__P_KEY_INVALID);
+        return ngx_http_once_answer(ctx, ONCE__PROBLEM_KEY_INVALID);
     }
 
     ngx_str_null(&scope);
@@ -756,7 +756,7 @@ ngx_http_once_prepare(ngx_http_request_t *r, ngx_http_once_ctx_t *ctx,
     }
 
     if (olcf->scope != NULL && scope.len == 0) {
-        return ngx_http_once_answer(ctx, ONCE__P_SCOPE_MISSING);
+        return ngx_http_once_answer(ctx, ONCE__PROBLEM_SCOPE_MISSING);
     }
 
     if (ngx_http_complex_value(r, olcf->realm, &realm) != NGX_OK) {
@@ -1037,7 +1037,7 @@ ngx_http_once_answer(ngx_http_once_ctx_t *ctx, int problem)
     ctx->problem = problem;
     ctx->state = NGX_HTTP_ONCE_ANSWER;
 
-    if (problem == ONCE__P_STORE_UNAVAILABLE) {
+    if (problem == ONCE__PROBLEM_STORE_UNAVAILABLE) {
         ctx->retry_after = 1;
     }
 
@@ -1056,14 +1056,14 @@ ngx_http_once_replay(ngx_http_once_ctx_t *ctx)
     if (once__response_decode(record->result, &ctx->replay, &err) != ONCE_OK) {
         ngx_log_error(NGX_LOG_ALERT, ctx->request->connection->log, 0,
                       "once: record %s: %s", ctx->key_hash, err.text);
-        (void) ngx_http_once_answer(ctx, ONCE__P_STORE_UNAVAILABLE);
+        (void) ngx_http_once_answer(ctx, ONCE__PROBLEM_STORE_UNAVAILABLE);
         return;
     }
 
     ctx->attempt = record->attempt;
 
     if (ctx->replay.flags & ONCE__NO_BODY) {
-        (void) ngx_http_once_answer(ctx, ONCE__P_RESPONSE_UNAVAILABLE);
+        (void) ngx_http_once_answer(ctx, ONCE__PROBLEM_RESPONSE_UNAVAILABLE);
         return;
     }
 
@@ -1090,7 +1090,7 @@ ngx_http_once_unavailable(ngx_http_once_ctx_t *ctx)
         return;
     }
 
-    (void) ngx_http_once_answer(ctx, ONCE__P_STORE_UNAVAILABLE);
+    (void) ngx_http_once_answer(ctx, ONCE__PROBLEM_STORE_UNAVAILABLE);
 }
 
 
@@ -1137,15 +1137,15 @@ ngx_http_once_claimed(ngx_http_once_ctx_t *ctx, int rc)
         ctx->retry_after = (ngx_uint_t)
                    (once_attempt_left_ms(ctx->task->attempt) + 999) / 1000;
         ctx->retry_after = ngx_max(1, ngx_min(ctx->retry_after, 5));
-        (void) ngx_http_once_answer(ctx, ONCE__P_IN_FLIGHT);
+        (void) ngx_http_once_answer(ctx, ONCE__PROBLEM_IN_FLIGHT);
         break;
 
     case ONCE_MISMATCH:
-        (void) ngx_http_once_answer(ctx, ONCE__P_KEY_REUSED);
+        (void) ngx_http_once_answer(ctx, ONCE__PROBLEM_KEY_REUSED);
         break;
 
     case ONCE_UNKNOWN:
-        (void) ngx_http_once_answer(ctx, ONCE__P_OUTCOME_UNKNOWN);
+        (void) ngx_http_once_answer(ctx, ONCE__PROBLEM_OUTCOME_UNKNOWN);
         break;
 
     case ONCE_ECORRUPT:
@@ -1155,14 +1155,14 @@ ngx_http_once_claimed(ngx_http_once_ctx_t *ctx, int rc)
 
         ngx_log_error(NGX_LOG_ALERT, r->connection->log, 0,
                       "once: record %s: %s", ctx->key_hash, once_text(rc));
-        (void) ngx_http_once_answer(ctx, ONCE__P_STORE_UNAVAILABLE);
+        (void) ngx_http_once_answer(ctx, ONCE__PROBLEM_STORE_UNAVAILABLE);
         break;
 
     case ONCE_FREE:
 
         /* too late to begin, and nothing was begun */
 
-        (void) ngx_http_once_answer(ctx, ONCE__P_STORE_UNAVAILABLE);
+        (void) ngx_http_once_answer(ctx, ONCE__PROBLEM_STORE_UNAVAILABLE);
         break;
 
     default:
@@ -1347,7 +1347,7 @@ ngx_http_once_was_sent(ngx_http_once_ctx_t *ctx)
     r = ctx->request;
 
     if (ctx->decided) {
-        return ctx->heard != ONCE__NOT_SENT;
+        return ctx->observed != ONCE__NOT_SENT;
     }
 
     if (ctx->reached

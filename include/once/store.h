@@ -4,7 +4,7 @@
  *
  * A store remembers records and decides operations on them; it knows nothing
  * of HTTP, of threads or of retries. What an operation means is said by one
- * function, once__apply() in src/core/apply.h: a store that has the record at
+ * function, once__transition() in src/core/transition.h: a store that has the record at
  * hand calls it, a store with a language of its own (SQL, Lua) must behave as
  * if it did. test/store/conformance.c decides whether it does.
  *

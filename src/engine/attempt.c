@@ -149,7 +149,7 @@ static int start_deed(once_attempt *a, int deed, once_done *done, void *user,
 {
     int rc;
 
-    if (!a->begun || a->calling || a->machine.phase != ONCE__P_SENT)
+    if (!a->begun || a->calling || a->machine.phase != ONCE__PHASE_SENT)
         return once__fail(err, ONCE_EINVAL, "attempt: it is not the owner");
     once__count(&a->engine->count.queued, 1);
     a->deed = deed;
@@ -186,12 +186,12 @@ static int start_complete(once_attempt *a, int kind, once_bytes result,
 {
     int rc;
 
-    if (!a->begun || a->calling || a->machine.phase != ONCE__P_SENT)
+    if (!a->begun || a->calling || a->machine.phase != ONCE__PHASE_SENT)
         return once__fail(err, ONCE_EINVAL, "attempt: it is not the owner");
     rc = copy_outcome(a, kind, result, err);
     if (rc != ONCE_OK)
         return rc;
-    rc = start_deed(a, ONCE__P_COMPLETE, done, user, err);
+    rc = start_deed(a, ONCE__PHASE_COMPLETE, done, user, err);
     if (rc != ONCE_OK)
         once__outcome_free(a);
     return rc;
@@ -210,12 +210,12 @@ int once_complete_start(once_attempt *a, int kind, once_bytes result,
 
 int once_release_start(once_attempt *a, once_done *done, void *user)
 {
-    return start_deed(a, ONCE__P_RELEASE, done, user, NULL);
+    return start_deed(a, ONCE__PHASE_RELEASE, done, user, NULL);
 }
 
 int once_give_up_start(once_attempt *a, once_done *done, void *user)
 {
-    return start_deed(a, ONCE__P_GIVE_UP, done, user, NULL);
+    return start_deed(a, ONCE__PHASE_GIVE_UP, done, user, NULL);
 }
 
 void once_attempt_cancel(once_attempt *a)
@@ -306,10 +306,10 @@ static int deed_and_wait(once_attempt *a, int deed, once_error *err)
 
 int once_release(once_attempt *a, once_error *err)
 {
-    return deed_and_wait(a, ONCE__P_RELEASE, err);
+    return deed_and_wait(a, ONCE__PHASE_RELEASE, err);
 }
 
 int once_give_up(once_attempt *a, once_error *err)
 {
-    return deed_and_wait(a, ONCE__P_GIVE_UP, err);
+    return deed_and_wait(a, ONCE__PHASE_GIVE_UP, err);
 }

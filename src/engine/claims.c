@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * claims.c - attempts on the engine's thread: what once__attempt decides is
+ * claims.c - attempts on the engine's thread: what once__machine decides is
  * asked here, and what was heard goes back to it.
  *
  *    call arrives --> drive --> ASK --> step ends --> drive ... --> tell
@@ -9,7 +9,7 @@
  *                       +--> SEND: live, renewed every third of the lease
  *
  * It decides how long to be patient and nothing else: who may do what is
- * src/core/attempt.c. It refuses to touch an attempt after its caller was told,
+ * src/core/machine.c. It refuses to touch an attempt after its caller was told,
  * because the caller may have freed it by then.
  *
  * An attempt that is freed while it owns is given up; its memory lives until
@@ -117,7 +117,7 @@ static void renewed(once_engine *e, once__task *task, int rc)
     }
     /* A renewal that went missing is no error. A record that is no longer ours
      * to renew may still take our late outcome (rule 9). */
-    if (a->listed != ONCE__LIVE || a->machine.phase != ONCE__P_SENT ||
+    if (a->listed != ONCE__LIVE || a->machine.phase != ONCE__PHASE_SENT ||
         rc == ONCE_LOST || rc == ONCE_FENCED || e->over)
         return;
     due = task->first_ms + third(a);
@@ -126,7 +126,7 @@ static void renewed(once_engine *e, once__task *task, int rc)
 
 static void renew(once_engine *e, once_attempt *a)
 {
-    if (e->over || a->renewal_out || a->machine.phase != ONCE__P_SENT)
+    if (e->over || a->renewal_out || a->machine.phase != ONCE__PHASE_SENT)
         return;
     a->renewal_out = 1;
     a->renewal_op.fence = a->machine.fence;
@@ -140,9 +140,9 @@ static void renew(once_engine *e, once_attempt *a)
 static uint64_t patience(const once_attempt *a)
 {
     uint64_t until = once__now_ms() + a->store_ms;
-    int deed = a->machine.phase == ONCE__P_COMPLETE ||
-               a->machine.phase == ONCE__P_GIVE_UP ||
-               (a->machine.phase == ONCE__P_RELEASE && a->deed != 0);
+    int deed = a->machine.phase == ONCE__PHASE_COMPLETE ||
+               a->machine.phase == ONCE__PHASE_GIVE_UP ||
+               (a->machine.phase == ONCE__PHASE_RELEASE && a->deed != 0);
 
     return deed && a->lease_until_ms > until ? a->lease_until_ms : until;
 }
@@ -241,7 +241,7 @@ static void timer_fired(void *engine, struct once__timer *timer)
         unlist(e, a);
         tell(e, a, ONCE_IN_FLIGHT);
     } else {
-        drive(e, a, once__attempt_again(&a->machine));
+        drive(e, a, once__machine_again(&a->machine));
     }
 }
 
@@ -260,16 +260,16 @@ static void drive(once_engine *e, once_attempt *a, int action)
 {
     int rc;
 
-    while (action != ONCE__SEND && action != ONCE__TELL) {
+    while (action != ONCE__SEND && action != ONCE__RETURN) {
         if (!e->over) {
             ask(e, a, action);
             return;
         }
-        action = once__attempt_silent(&a->machine);
+        action = once__machine_unanswered(&a->machine);
     }
     rc = action == ONCE__SEND ? ONCE_OWNER : a->machine.told;
     unlist(e, a);
-    if (action == ONCE__TELL) {
+    if (action == ONCE__RETURN) {
         once__outcome_free(a);
         tell(e, a, rc);
         return;
@@ -288,17 +288,17 @@ static void drive(once_engine *e, once_attempt *a, int action)
 static int refused_for_now(const once_attempt *a, int rc)
 {
     return (rc == ONCE_ENOMEM || rc == ONCE_EFULL) &&
-           (a->machine.phase == ONCE__P_COMPLETE ||
-            a->machine.phase == ONCE__P_GIVE_UP ||
-            a->machine.phase == ONCE__P_RELEASE);
+           (a->machine.phase == ONCE__PHASE_COMPLETE ||
+            a->machine.phase == ONCE__PHASE_GIVE_UP ||
+            a->machine.phase == ONCE__PHASE_RELEASE);
 }
 
 /* What an owner said is worth asking on when its lease is over. A claim that
  * is taken back is not: there may be one for each request of an outage. */
 static int is_known(const once_attempt *a)
 {
-    return a->machine.phase == ONCE__P_COMPLETE ||
-           (a->machine.phase == ONCE__P_RELEASE && a->deed != 0);
+    return a->machine.phase == ONCE__PHASE_COMPLETE ||
+           (a->machine.phase == ONCE__PHASE_RELEASE && a->deed != 0);
 }
 
 static void step_ended(once_engine *e, once__task *task, int rc)
@@ -313,7 +313,7 @@ static void step_ended(once_engine *e, once__task *task, int rc)
     }
     rc = once__told(task, rc);
     a->step_out = 0;
-    if (rc == ONCE_ECLOSED && a->machine.phase != ONCE__P_CLAIM)
+    if (rc == ONCE_ECLOSED && a->machine.phase != ONCE__PHASE_CLAIM)
         rc = ONCE_ESTORE; /* it owns something, so "nothing changed" is wrong */
     if (rc != ONCE_ESTORE) {
         note_lease(a, rc);
@@ -322,10 +322,10 @@ static void step_ended(once_engine *e, once__task *task, int rc)
     if (rc == ONCE_ESTORE) {
         if (is_known(a) && !e->over)
             once__late_begin(e, a);
-        drive(e, a, once__attempt_silent(&a->machine));
+        drive(e, a, once__machine_unanswered(&a->machine));
         return;
     }
-    action = once__attempt_answer(&a->machine, rc, &a->step_op.record);
+    action = once__machine_answer(&a->machine, rc, &a->step_op.record);
     if (verb == ONCE_OP_CLAIM && rc == ONCE_IN_FLIGHT && may_wait(e, a))
         wait(e, a); /* it never was the owner, so it may claim again */
     else
@@ -337,7 +337,7 @@ static void step_ended(once_engine *e, once__task *task, int rc)
 static void begin_deed(once_engine *e, once_attempt *a)
 {
     once__timer_cancel(&e->timers, &a->timer); /* no renewal from here on */
-    drive(e, a, once__attempt_deed(&a->machine, a->deed));
+    drive(e, a, once__machine_end(&a->machine, a->deed));
 }
 
 void once__attempt_arrived(void *engine, struct once__node *node)
@@ -355,7 +355,7 @@ void once__attempt_arrived(void *engine, struct once__node *node)
         return;
     }
     a->wait_until_ms = once__now_ms() + a->wait_ms;
-    drive(e, a, once__attempt_begin(&a->machine, (int)a->step_op.two_phase));
+    drive(e, a, once__machine_begin(&a->machine, (int)a->step_op.two_phase));
 }
 
 void once__attempt_stopped(void *engine, struct once__node *node)
@@ -374,7 +374,7 @@ void once__attempt_freed(void *engine, struct once__node *node)
     assert(!a->calling); /* its `done` would find nobody */
     a->freeing = 1;
     if (a->listed == ONCE__LIVE && !e->over) {
-        a->deed = ONCE__P_GIVE_UP;
+        a->deed = ONCE__PHASE_GIVE_UP;
         begin_deed(e, a);
         return;
     }

@@ -20,7 +20,7 @@
 
 #include <once/store.h>
 
-#include "core/attempt.h"
+#include "core/machine.h"
 #include "engine/queue.h"
 #include "engine/timer.h"
 
@@ -81,7 +81,7 @@ struct once__outcome {
 
 struct once_attempt {
     once_engine *engine;
-    once__attempt machine;
+    once__machine machine;
     uint32_t lease_ms, wait_ms, store_ms;
 
     /* The caller's side of the call under way. */

@@ -11,7 +11,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "core/apply.h"
+#include "core/transition.h"
 #include "core/error.h"
 #include "engine/engine.h"
 

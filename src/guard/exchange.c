@@ -55,7 +55,8 @@ struct once_exchange {
     atomic_int cancelled;
     int rc;
 
-    int heard, deed; /* of the handler: enum once__heard, enum once__deed   */
+    int observed,
+        action; /* of the handler: enum once__observed, enum once__verdict_action   */
     int broken_status;
     struct once__reply reply;
 };
@@ -117,7 +118,7 @@ static int find_key(once_exchange *x, const once_http_request *r, char *out,
     if (g->options.key_of != NULL) {
         size = g->options.key_of(g->options.user, r, out, max);
         if (size < 0 || (size_t)size > max)
-            refuse(x, ONCE__P_KEY_INVALID, NULL);
+            refuse(x, ONCE__PROBLEM_KEY_INVALID, NULL);
         *raw = (once_bytes){out, size > 0 ? (size_t)size : 0};
         return size > 0 && x->problem == NO_PROBLEM;
     }
@@ -129,7 +130,7 @@ static int find_key(once_exchange *x, const once_http_request *r, char *out,
         lines++;
     }
     if (lines > 1)
-        refuse(x, ONCE__P_KEY_INVALID,
+        refuse(x, ONCE__PROBLEM_KEY_INVALID,
                "There is more than one Idempotency-Key line.");
     return lines == 1;
 }
@@ -256,13 +257,13 @@ static int identify(once_exchange *x, const once_http_request *r,
     int rc, size = 0;
 
     if (once__key_parse(raw, key, &k.size, &err) != ONCE_OK) {
-        refuse(x, ONCE__P_KEY_INVALID, err.text);
+        refuse(x, ONCE__PROBLEM_KEY_INVALID, err.text);
         return ONCE_OK;
     }
     if (o->scope != NULL)
         size = o->scope(o->user, r, scope, sizeof(scope));
     if (o->scope != NULL && (size <= 0 || (size_t)size > sizeof(scope))) {
-        refuse(x, ONCE__P_SCOPE_MISSING, NULL);
+        refuse(x, ONCE__PROBLEM_SCOPE_MISSING, NULL);
         return ONCE_OK;
     }
     s.size = (size_t)size;
@@ -288,7 +289,7 @@ static int look_at(once_exchange *x, const once_http_request *r)
     } else if (x->problem == NO_PROBLEM) {
         if (!g->options.key_required)
             return ONCE_OK;
-        refuse(x, ONCE__P_KEY_MISSING, NULL);
+        refuse(x, ONCE__PROBLEM_KEY_MISSING, NULL);
     }
     if (x->problem == NO_PROBLEM || !g->options.dry_run)
         x->state = READ;
@@ -367,13 +368,13 @@ static int unavailable(once_exchange *x)
         x->word = "unprotected";
         return pass(x);
     }
-    return tell(x, ONCE__P_STORE_UNAVAILABLE, "unavailable", 1);
+    return tell(x, ONCE__PROBLEM_STORE_UNAVAILABLE, "unavailable", 1);
 }
 
 static int damaged(once_exchange *x, const char *text)
 {
     once__guard_event(x->guard, "record %s: %s", x->hash, text);
-    return tell(x, ONCE__P_STORE_UNAVAILABLE, "unavailable", 1);
+    return tell(x, ONCE__PROBLEM_STORE_UNAVAILABLE, "unavailable", 1);
 }
 
 /* ---- The claim ----------------------------------------------------------- */
@@ -458,7 +459,7 @@ static int replay(once_exchange *x)
         return damaged(x, err.text);
     x->number = record->attempt;
     if (stored.flags & ONCE__NO_BODY)
-        return tell(x, ONCE__P_RESPONSE_UNAVAILABLE, "unstored", 0);
+        return tell(x, ONCE__PROBLEM_RESPONSE_UNAVAILABLE, "unstored", 0);
     x->word = "replayed";
     if (x->guard->options.dry_run)
         return pass(x);
@@ -488,18 +489,18 @@ static int claimed(once_exchange *x)
     case ONCE_REPLAY:
         return replay(x);
     case ONCE_IN_FLIGHT:
-        return tell(x, ONCE__P_IN_FLIGHT, "in_flight", seconds_left(x));
+        return tell(x, ONCE__PROBLEM_IN_FLIGHT, "in_flight", seconds_left(x));
     case ONCE_MISMATCH:
-        return tell(x, ONCE__P_KEY_REUSED, "mismatch", 0);
+        return tell(x, ONCE__PROBLEM_KEY_REUSED, "mismatch", 0);
     case ONCE_UNKNOWN:
-        return tell(x, ONCE__P_OUTCOME_UNKNOWN, "indeterminate", 0);
+        return tell(x, ONCE__PROBLEM_OUTCOME_UNKNOWN, "indeterminate", 0);
     case ONCE_ECORRUPT:
     case ONCE_EVERSION:
         /* Never a miss, and never a reason to bypass. */
         return damaged(x, once_text(x->rc));
     case ONCE_FREE:
         /* Too late to begin, and nothing was begun. */
-        return tell(x, ONCE__P_STORE_UNAVAILABLE, "unavailable", 1);
+        return tell(x, ONCE__PROBLEM_STORE_UNAVAILABLE, "unavailable", 1);
     default:
         return unavailable(x);
     }
@@ -550,10 +551,10 @@ static int is_of_streams(const once_http_answer *a)
     return 0;
 }
 
-static int start_deed(once_exchange *x, once__verdict v, once_bytes result)
+static int start_action(once_exchange *x, once__verdict v, once_bytes result)
 {
-    x->deed = v.deed;
-    switch (v.deed) {
+    x->action = v.action;
+    switch (v.action) {
     case ONCE__DO_COMPLETE:
     case ONCE__DO_MARK:
         return once_complete_start(x->attempt, v.kind, result, answered, x);
@@ -569,20 +570,21 @@ static int record(once_exchange *x, const once_http_answer *a,
                   once_http_wake *wake, void *user)
 {
     const once_guard *g = x->guard;
-    once__verdict v = once__judge(x->heard, a->status, word_of(a), &g->rules);
+    once__verdict v =
+        once__judge(x->observed, a->status, word_of(a), &g->rules);
     once_bytes result = {NULL, 0};
     once_error err;
     int rc = ONCE_OK;
 
-    if (v.deed == ONCE__DO_COMPLETE || v.deed == ONCE__DO_MARK)
-        rc = once__reply_encode(g, a, v.deed == ONCE__DO_COMPLETE, &err,
+    if (v.action == ONCE__DO_COMPLETE || v.action == ONCE__DO_MARK)
+        rc = once__reply_encode(g, a, v.action == ONCE__DO_COMPLETE, &err,
                                 &result);
     if (rc != ONCE_OK)
         goto out;
     if (result.data != NULL && err.text[0] != '\0')
         once__guard_event(g, "record %s: not kept: %s", x->hash, err.text);
     expect(x, STORE, wake, user);
-    rc = start_deed(x, v, result);
+    rc = start_action(x, v, result);
     if (rc != ONCE_OK)
         x->state = OWNER;
 out:
@@ -624,9 +626,10 @@ int once_exchange_answer(once_exchange *x, const once_http_answer *a,
         x->state = SEND;
         return ONCE_HTTP_SEND;
     }
-    x->heard = a->streamed || a->body.size > o->max_response || is_of_streams(a)
-                   ? ONCE__UNSTORABLE
-                   : ONCE__WHOLE;
+    x->observed =
+        a->streamed || a->body.size > o->max_response || is_of_streams(a)
+            ? ONCE__UNSTORABLE
+            : ONCE__WHOLE;
     return record(x, a, wake, user);
 }
 
@@ -642,7 +645,7 @@ int once_exchange_broken(once_exchange *x, int status, once_http_wake *wake,
         return ONCE_HTTP_DROP;
     }
     x->broken_status = status;
-    x->heard = ONCE__BROKEN;
+    x->observed = ONCE__BROKEN;
     return record(x, &nothing, wake, user);
 }
 
@@ -651,7 +654,7 @@ int once_exchange_broken(once_exchange *x, int status, once_http_wake *wake,
 static int send_unknown(once_exchange *x, int status)
 {
     x->word = "indeterminate";
-    return send_problem(x, ONCE__P_OUTCOME_UNKNOWN, status, 0);
+    return send_problem(x, ONCE__PROBLEM_OUTCOME_UNKNOWN, status, 0);
 }
 
 /* Another outcome stands there: tell that one, if it can be told. */
@@ -669,13 +672,13 @@ static int send_other(once_exchange *x)
 
 static int stored(once_exchange *x)
 {
-    int kept = x->deed == ONCE__DO_COMPLETE || x->deed == ONCE__DO_MARK;
+    int kept = x->action == ONCE__DO_COMPLETE || x->action == ONCE__DO_MARK;
 
     if (x->guard->options.dry_run) {
-        x->state = x->heard == ONCE__BROKEN ? DROP : SEND;
+        x->state = x->observed == ONCE__BROKEN ? DROP : SEND;
         return x->state == DROP ? ONCE_HTTP_DROP : ONCE_HTTP_SEND;
     }
-    if (x->heard == ONCE__BROKEN)
+    if (x->observed == ONCE__BROKEN)
         return send_unknown(x, x->broken_status);
     if (kept && x->rc != ONCE_OK)
         return send_other(x);

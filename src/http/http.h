@@ -133,7 +133,7 @@ ONCE_CHECK int once__rules_make(const once__statuses *final,
 
 /* ---- What becomes of an attempt (section 3), verdict.c ------------------ */
 
-enum once__heard {
+enum once__observed {
     ONCE__NOT_SENT,  /* not one byte of the request left                    */
     ONCE__WHOLE,     /* a complete response                                 */
     ONCE__BROKEN,    /* sent, then reset, EOF, time-out, bad header,
@@ -141,7 +141,7 @@ enum once__heard {
     ONCE__UNSTORABLE /* being answered, but streamed, upgraded, too large   */
 };
 
-enum once__deed {
+enum once__verdict_action {
     ONCE__DO_COMPLETE, /* record kind and the response                      */
     ONCE__DO_MARK,     /* record kind, without the body                     */
     ONCE__DO_RELEASE,  /* not executed                                      */
@@ -149,8 +149,8 @@ enum once__deed {
 };
 
 typedef struct once__verdict {
-    int deed; /* enum once__deed */
-    int kind; /* enum once_kind, for the first two */
+    int action; /* enum once__verdict_action */
+    int kind;   /* enum once_kind, for the first two */
 } once__verdict;
 
 /*
@@ -165,7 +165,7 @@ typedef struct once__verdict {
  * "no-store" are a SUCCESS, whatever the status, so that they are never
  * repeated. A status outside 100..599 is a bad header, which gives up.
  */
-once__verdict once__judge(int heard, int status, once_bytes word,
+once__verdict once__judge(int observed, int status, once_bytes word,
                           const once__rules *rules);
 
 /* ---- Headers (sections 1, 4, 5), header.c ------------------------------- */
@@ -279,11 +279,12 @@ int once__response_next(const once__response *r, size_t *at, once__header *out);
       "Retry-After.")
 
 enum once__problem {
-#define ONCE__P(name, code, status, title, again, fresh, state, error, detail) \
-    ONCE__P_##name,
-    ONCE__PROBLEMS(ONCE__P)
-#undef ONCE__P
-        ONCE__P_COUNT
+#define ONCE__PROBLEM_ROW(name, code, status, title, again, fresh, state,      \
+                          error, detail)                                       \
+    ONCE__PROBLEM_##name,
+    ONCE__PROBLEMS(ONCE__PROBLEM_ROW)
+#undef ONCE__PROBLEM_ROW
+        ONCE__PROBLEM_COUNT
 };
 
 enum { ONCE__PROBLEM_MAX = 1280 }; /* bytes of the longest body */

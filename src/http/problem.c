@@ -31,7 +31,7 @@ static const struct problem {
 
 static const struct problem *problem_of(int problem)
 {
-    assert(problem >= 0 && problem < ONCE__P_COUNT);
+    assert(problem >= 0 && problem < ONCE__PROBLEM_COUNT);
     return &problems[problem];
 }
 

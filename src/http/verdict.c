@@ -146,7 +146,7 @@ int once__rules_make(const once__statuses *final,
 
 /* ---- Verdicts ---------------------------------------------------------- */
 
-/* What was heard, the word and the status, as bits, so that a row can name
+/* What was observed, the word and the status, as bits, so that a row can name
  * several of each. */
 enum {
     NOT_SENT = 1 << ONCE__NOT_SENT,
@@ -175,7 +175,7 @@ enum {
 
 /* clang-format off */
 static const struct row {
-    int heard, word, status;
+    int observed, word, status;
     once__verdict verdict;
 } rows[] = {
     { NOT_SENT,   ANY_WORD,    ANY_STATUS, { ONCE__DO_RELEASE,  ONCE_NO_KIND }},
@@ -231,17 +231,17 @@ static int status_class(int status, const once__rules *rules)
     return once__statuses_has(&rules->final, status) ? GOOD : POOR;
 }
 
-once__verdict once__judge(int heard, int status, once_bytes word,
+once__verdict once__judge(int observed, int status, once_bytes word,
                           const once__rules *rules)
 {
     int said = word_class(word);
     int class = status_class(status, rules);
     size_t i = 0;
 
-    assert(heard >= ONCE__NOT_SENT && heard <= ONCE__UNSTORABLE);
+    assert(observed >= ONCE__NOT_SENT && observed <= ONCE__UNSTORABLE);
     while (i < COUNT(rows) &&
-           !((rows[i].heard >> heard & 1) != 0 && (rows[i].word & said) != 0 &&
-             (rows[i].status & class) != 0))
+           !((rows[i].observed >> observed & 1) != 0 &&
+             (rows[i].word & said) != 0 && (rows[i].status & class) != 0))
         i++;
     assert(i < COUNT(rows)); /* The table has a row for everything. */
     return rows[i].verdict;

@@ -29,7 +29,7 @@
 #include <string.h>
 #include <time.h>
 
-#include "core/apply.h"
+#include "core/transition.h"
 #include "core/error.h"
 #include "store/arena.h"
 #include "store/journal/journal.h"
@@ -287,7 +287,7 @@ static int forget_unread(const struct once__slot *slot, once_op *op,
     r.attempt = 1;
     r.fence = slot->fence;
     r.keep_ms = slot->due;
-    return once__apply(&r, op, now_ms, &fence) && op->rc == ONCE_OK;
+    return once__transition(&r, op, now_ms, &fence) && op->rc == ONCE_OK;
 }
 
 /* Appends what has changed. ONCE_OK, or why not: then it has not changed. */
@@ -336,7 +336,7 @@ static int decide(struct journal *s, struct batch *b, once_op *op)
     }
     before = r;
     if (!changed)
-        changed = once__apply(&r, op, now_ms, &fence);
+        changed = once__transition(&r, op, now_ms, &fence);
     if (op->rc != ONCE_IN_FLIGHT)
         wait_for(b, seen);
     code = changed ? keep(s, b, op, &r, fence) : ONCE_OK;

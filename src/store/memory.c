@@ -3,7 +3,7 @@
  * memory.c - "memory:", records of one process, gone with it.
  *
  * For development, tests and duplicates that live as long as the process. It
- * says so: class B. Every operation is once__apply() on a copy of the record;
+ * says so: class B. Every operation is once__transition() on a copy of the record;
  * memory is found before the copy is put back, so that a refusal (ONCE_ENOMEM)
  * changes nothing. Fences start at 1: two opened stores share nothing, so
  * nobody can show one's fence to the other.
@@ -16,7 +16,7 @@
 #include <string.h>
 #include <sys/random.h>
 
-#include "core/apply.h"
+#include "core/transition.h"
 #include "core/error.h"
 #include "store/store.h"
 #include "store/table.h"
@@ -221,7 +221,7 @@ static void memory_apply_one(struct memory *m, once_op *op, uint64_t now_ms)
     if (row != NULL)
         memory_read(row, &r);
     before = r;
-    if (!once__apply(&r, op, now_ms, &fence))
+    if (!once__transition(&r, op, now_ms, &fence))
         return;
     if (memory_keep(m, row, op, &r)) {
         m->fence = fence;

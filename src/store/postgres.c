@@ -29,7 +29,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "core/apply.h"
+#include "core/transition.h"
 #include "core/error.h"
 #include "core/record.h"
 #include "store/postgres/postgres.h"
@@ -301,13 +301,13 @@ static int same_record(const once_record *a, const once_record *b)
 
 /*
  * What the operation says about the record as the server saw it. 0: the server
- * has done something else than once__apply() would have.
+ * has done something else than once__transition() would have.
  */
 static int decide(once_op *op, const struct once__pg_row *row)
 {
     once_record after = row->before;
     uint64_t fence = row->granted > 0 ? row->granted - 1 : 0;
-    int changed = once__apply(&after, op, row->now_ms, &fence);
+    int changed = once__transition(&after, op, row->now_ms, &fence);
 
     if (row->did != 0)
         return changed && (row->did != 1 || row->granted > 0);
@@ -332,7 +332,7 @@ static void decide_line(struct batch *b, struct item *item, uint64_t now_ms)
     for (item++; item < end && same_name(item - 1, item) && !item->done;
          item++) {
         after = before;
-        if (once__apply(&after, item->op, now_ms, &fence))
+        if (once__transition(&after, item->op, now_ms, &fence))
             return;
         answer(b, item, item->op->rc);
     }

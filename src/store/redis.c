@@ -3,7 +3,7 @@
  * redis.c - the store of class B for many hosts: redis://, rediss://,
  * redis+unix://, redis+sentinel://, redis+cluster:// (docs/redis.md).
  *
- * The server keeps bytes and once__apply() decides here (redis/batch.c). Time is
+ * The server keeps bytes and once__transition() decides here (redis/batch.c). Time is
  * the server's (redis/ask.c), leases are values compared with it, and nothing
  * that is live has a TTL.
  *

@@ -5,7 +5,7 @@
  * A batch is one transaction, so one flush. Its beginning, as far as it only
  * looks, is decided in a read transaction, which waits for nobody: replays are
  * what retries are made of. What follows is one BEGIN IMMEDIATE ... COMMIT in
- * which each operation sees those before it, and once__apply() decides.
+ * which each operation sees those before it, and once__transition() decides.
  *
  * Whatever SQLite says at or before COMMIT is "unknown": in a write-ahead log
  * the rows of a failed commit may be there afterwards. After an error that
@@ -25,7 +25,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-#include "core/apply.h"
+#include "core/transition.h"
 #include "core/error.h"
 #include "store/arena.h"
 #include "store/place.h"
@@ -370,7 +370,7 @@ static int decide_from(struct sqlite *s, struct batch *b, once_op *op,
         return SQLITE_OK;
     }
     *to = *from;
-    *changed = once__apply(
+    *changed = once__transition(
         to, op, once__time_of(&s->store, op->verb == ONCE_OP_FORGET, b->now_ms),
         &b->fence);
     return SQLITE_OK;

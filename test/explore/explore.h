@@ -10,7 +10,7 @@
  *    search  breadth first over all steps from all worlds; the way to a broken
  *            rule is printed step by step, and there is no shorter one
  *
- * What an operation means is asked of once__apply(), what an attempt does next
+ * What an operation means is asked of once__transition(), what an attempt does next
  * of once__attempt_*(): there is no copy of either here. There is no clock: a
  * lease is over whenever a step says so, which covers every pause and every
  * jump of a clock.
@@ -48,7 +48,7 @@ struct
 try {
     uint8_t role; /* policy bits, OTHER_REQUEST; never changes */
     uint8_t alive;
-    uint8_t phase, told, fence; /* of once__attempt                    */
+    uint8_t phase, told, fence; /* of once__machine                    */
     uint8_t verb;               /* the call that is waited for, or 0   */
     uint8_t kind, result;       /* what COMPLETE says, or was shown    */
     uint8_t wire;               /* a request is on its way upstream    */

@@ -21,7 +21,7 @@
  */
 #include <assert.h>
 
-#include "core/attempt.h"
+#include "core/machine.h"
 
 #include "explore.h"
 
@@ -198,14 +198,14 @@ static void reply_comes(struct search *s, const struct world *o, int who)
     struct try *t = &w.tries[who];
 
     if (t->reply == THROTTLED) {
-        say_deed(s, &w, who, ONCE__P_RELEASE);
+        say_deed(s, &w, who, ONCE__PHASE_RELEASE);
         emit(s, &w, one("hears \"nothing was done\"", who, 0, 0, -1));
         return;
     }
     t->result = t->reply;
     t->kind = t->reply_kind;
     say_deed(s, &w, who,
-             c->oversize_releases ? ONCE__P_RELEASE : ONCE__P_COMPLETE);
+             c->oversize_releases ? ONCE__PHASE_RELEASE : ONCE__PHASE_COMPLETE);
     emit(s, &w, one("hears its answer", who, 0, 0, -1));
 }
 
@@ -219,14 +219,14 @@ static void owner(struct search *s, const struct world *o, int who)
     if (o->left.breaks > 0) {
         w.left.breaks--;
         say_deed(s, &w, who,
-                 c->reset_releases ? ONCE__P_RELEASE : ONCE__P_GIVE_UP);
+                 c->reset_releases ? ONCE__PHASE_RELEASE : ONCE__PHASE_GIVE_UP);
         emit(s, &w, one("is cut off from the upstream", who, 0, 0, -1));
     }
     if (o->left.misses > 0 && o->tries[who].wire) {
         w = *o;
         w.left.misses--;
         w.tries[who].wire = 0;
-        say_deed(s, &w, who, ONCE__P_RELEASE);
+        say_deed(s, &w, who, ONCE__PHASE_RELEASE);
         emit(s, &w, one("learns that not a byte was sent", who, 0, 0, -1));
     }
     w = *o;
@@ -271,9 +271,9 @@ static void alive(struct search *s, const struct world *o, int who)
             arrives(s, o, who, late);
         does_not_arrive(s, o, who);
     }
-    if (t->phase == ONCE__P_SENT)
+    if (t->phase == ONCE__PHASE_SENT)
         owner(s, o, who);
-    if (t->phase == ONCE__P_OVER && t->told == ONCE_IN_FLIGHT &&
+    if (t->phase == ONCE__PHASE_OVER && t->told == ONCE_IN_FLIGHT &&
         o->left.waits > 0) {
         struct world w = *o;
 
@@ -281,7 +281,7 @@ static void alive(struct search *s, const struct world *o, int who)
         look_again(s, &w, who);
         emit(s, &w, one("has waited and looks again", who, 0, 0, -1));
     }
-    if (t->phase != ONCE__P_OVER && o->left.crashes > 0)
+    if (t->phase != ONCE__PHASE_OVER && o->left.crashes > 0)
         crash(s, o, who);
 }
 
@@ -361,7 +361,7 @@ static void check_not_stuck(struct search *s, const struct try *t)
 {
     int waits = t->verb != 0 || t->wire || t->reply != 0;
 
-    if (t->alive && t->phase != ONCE__P_OVER && !waits)
+    if (t->alive && t->phase != ONCE__PHASE_OVER && !waits)
         broken(s, "L1: an attempt is stuck");
 }
 

@@ -9,8 +9,8 @@
 #include <assert.h>
 #include <string.h>
 
-#include "core/apply.h"
-#include "core/attempt.h"
+#include "core/transition.h"
+#include "core/machine.h"
 
 #include "explore.h"
 
@@ -50,7 +50,7 @@ void world_begin(const struct config *c, struct world *w)
 
         t->alive = 1;
         t->verb = ONCE_OP_CLAIM;
-        t->phase = ONCE__P_CLAIM;
+        t->phase = ONCE__PHASE_CLAIM;
         t->role = c->retry ? ONCE_RETRY_FAILED : 0;
         if (c->take || (c->mixed && i > 0))
             t->role |= ONCE_TAKEOVER;
@@ -370,11 +370,11 @@ int serve(struct search *s, struct world *w, int who, struct late call,
 
     to_record(&was, r);
     to_op(search_config(s), w, who, call, &op);
-    changed = once__apply(r, &op,
-                          call.verb == ONCE_OP_FORGET ? LONG_AFTER
-                          : late                      ? LATER
-                                                      : NOW,
-                          &fence);
+    changed = once__transition(r, &op,
+                               call.verb == ONCE_OP_FORGET ? LONG_AFTER
+                               : late                      ? LATER
+                                                           : NOW,
+                               &fence);
     to_row(r, &w->row);
     w->fence = (uint8_t)fence;
     check_unchanged(s, &was, &w->row, call.verb, op.rc, changed);
@@ -448,9 +448,9 @@ static void told(struct search *s, struct world *w, int who, int completes)
         t->told = 0;
 }
 
-static once__attempt machine(const struct config *c, const struct try *t)
+static once__machine machine(const struct config *c, const struct try *t)
 {
-    return (once__attempt){.phase = t->phase,
+    return (once__machine){.phase = t->phase,
                            .two_phase = c->two_phase != 0,
                            .fence = t->fence,
                            .told = (int8_t)t->told};
@@ -458,10 +458,10 @@ static once__attempt machine(const struct config *c, const struct try *t)
 
 /* The attempt's next action is carried out as far as it can be at once. */
 static void act(struct search *s, struct world *w, int who,
-                const once__attempt *a, int action)
+                const once__machine *a, int action)
 {
     struct try *t = &w->tries[who];
-    int completes = t->phase == ONCE__P_COMPLETE;
+    int completes = t->phase == ONCE__PHASE_COMPLETE;
 
     t->phase = a->phase;
     t->fence = (uint8_t)a->fence;
@@ -469,7 +469,7 @@ static void act(struct search *s, struct world *w, int who,
     t->verb = (uint8_t)once__action_verb(action);
     if (action == ONCE__SEND)
         sent(s, w, who);
-    else if (action == ONCE__TELL)
+    else if (action == ONCE__RETURN)
         told(s, w, who, completes);
 }
 
@@ -477,8 +477,8 @@ void hear(struct search *s, struct world *w, int who, int rc)
 {
     struct try *t = &w->tries[who];
     const once_record *r = search_answer(s);
-    once__attempt a = machine(search_config(s), t);
-    int action = once__attempt_answer(&a, rc, r);
+    once__machine a = machine(search_config(s), t);
+    int action = once__machine_answer(&a, rc, r);
 
     if (rc == ONCE_REPLAY)
         t->result = result_of(r);
@@ -491,8 +491,8 @@ void hear(struct search *s, struct world *w, int who, int rc)
 
 void hear_nothing(struct search *s, struct world *w, int who)
 {
-    once__attempt a = machine(search_config(s), &w->tries[who]);
-    int action = once__attempt_silent(&a);
+    once__machine a = machine(search_config(s), &w->tries[who]);
+    int action = once__machine_unanswered(&a);
 
     act(s, w, who, &a, action);
 }
@@ -500,19 +500,19 @@ void hear_nothing(struct search *s, struct world *w, int who)
 void say_deed(struct search *s, struct world *w, int who, int phase)
 {
     struct try *t = &w->tries[who];
-    once__attempt a = machine(search_config(s), t);
-    int action = once__attempt_deed(&a, phase);
+    once__machine a = machine(search_config(s), t);
+    int action = once__machine_end(&a, phase);
 
     t->reply = t->reply_kind = 0;
-    if (phase == ONCE__P_COMPLETE && search_config(s)->reply_first)
+    if (phase == ONCE__PHASE_COMPLETE && search_config(s)->reply_first)
         told_result(s, w, who, t->result);
     act(s, w, who, &a, action);
 }
 
 void look_again(struct search *s, struct world *w, int who)
 {
-    once__attempt a = machine(search_config(s), &w->tries[who]);
-    int action = once__attempt_again(&a);
+    once__machine a = machine(search_config(s), &w->tries[who]);
+    int action = once__machine_again(&a);
 
     act(s, w, who, &a, action);
 }

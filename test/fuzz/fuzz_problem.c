@@ -84,21 +84,21 @@ static void check_verdict(struct feed *f)
     once__rules rules;
     once__verdict v;
     once_bytes word;
-    int heard, status;
+    int observed, status;
 
     if (!make_rules(f, &rules))
         return;
-    heard = feed_byte(f) % 4;
+    observed = feed_byte(f) % 4;
     status = (int)feed_number(f, 2);
     word = feed_bytes(f, feed_byte(f) % 16);
-    v = once__judge(heard, status, word, &rules);
-    MUST(v.deed >= ONCE__DO_COMPLETE && v.deed <= ONCE__DO_GIVE_UP);
-    if (v.deed == ONCE__DO_COMPLETE || v.deed == ONCE__DO_MARK)
+    v = once__judge(observed, status, word, &rules);
+    MUST(v.action >= ONCE__DO_COMPLETE && v.action <= ONCE__DO_GIVE_UP);
+    if (v.action == ONCE__DO_COMPLETE || v.action == ONCE__DO_MARK)
         MUST(v.kind == ONCE_SUCCESS || v.kind == ONCE_FAILURE);
     /* What is not known to be whole is never an outcome. */
-    MUST(heard != ONCE__BROKEN || v.deed == ONCE__DO_GIVE_UP);
-    MUST(heard != ONCE__NOT_SENT || v.deed == ONCE__DO_RELEASE);
-    MUST(heard != ONCE__UNSTORABLE || v.deed != ONCE__DO_COMPLETE);
+    MUST(observed != ONCE__BROKEN || v.action == ONCE__DO_GIVE_UP);
+    MUST(observed != ONCE__NOT_SENT || v.action == ONCE__DO_RELEASE);
+    MUST(observed != ONCE__UNSTORABLE || v.action != ONCE__DO_COMPLETE);
 }
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
@@ -111,7 +111,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
         check_verdict(&f);
         return 0;
     }
-    problem = feed_byte(&f) % ONCE__P_COUNT;
+    problem = feed_byte(&f) % ONCE__PROBLEM_COUNT;
     status = feed_byte(&f) % 3 == 0 ? 502 : 0;
     if (f.left == 0) {
         check_body(problem, status, NULL);

@@ -4,7 +4,7 @@
  * same bytes, and what is written is read as it was. */
 #include "fuzz.h"
 
-#include "core/apply.h"
+#include "core/transition.h"
 #include "core/crc32c.h"
 #include "core/record.h"
 

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * fuzz_store.c - bytes become a list of batches, and memory and sqlite must
- * answer each of them as once__apply() does on a plain value: the answer, the
+ * answer each of them as once__transition() does on a plain value: the answer, the
  * time left and the whole record.
  *
  * Only fences may differ between stores. Where a question shows one it is the
@@ -14,7 +14,7 @@
 
 #include <once/store.h>
 
-#include "core/apply.h"
+#include "core/transition.h"
 
 enum { NAMES = 3, BATCH = 4, BATCHES = 24, STORES = 2 };
 
@@ -149,7 +149,7 @@ static void judge(const struct world *w, struct known *k, const once_op *asked)
     once_op said = *asked;
     uint64_t before = k->last, fence = before;
 
-    (void)once__apply(&k->r, &said, w->now_ms, &fence);
+    (void)once__transition(&k->r, &said, w->now_ms, &fence);
     if (fence != before) { /* granted: which fence is the store's affair */
         MUST(asked->record.fence > before);
         k->r.fence = said.record.fence = asked->record.fence;

@@ -403,10 +403,10 @@ static void an_owner_makes_others_wait_and_others_mismatch(void)
     other.body = "{} ";
     T_EQ(claim(&w, &owner), ONCE_HTTP_RUN);
     T_EQ(claim(&w, &same), ONCE_HTTP_SEND);
-    T_OK(is_problem(&same, ONCE__P_IN_FLIGHT, 0));
+    T_OK(is_problem(&same, ONCE__PROBLEM_IN_FLIGHT, 0));
     T_STR(header(&same, "Retry-After"), "5");
     T_EQ(claim(&w, &other), ONCE_HTTP_SEND);
-    T_OK(is_problem(&other, ONCE__P_KEY_REUSED, 0));
+    T_OK(is_problem(&other, ONCE__PROBLEM_KEY_REUSED, 0));
     T_STR(header(&other, "Retry-After"), "");
     T_EQ(say(&owner, &answer), ONCE_HTTP_SEND);
     asked_end(&owner);
@@ -572,7 +572,7 @@ static void a_handler_that_breaks_is_unknown(void)
         T_EQ(claim(&w, &a), ONCE_HTTP_RUN);
         T_EQ(settle(&a, once_exchange_broken(a.x, status, on_wake, &a.woken)),
              ONCE_HTTP_SEND);
-        T_OK(is_problem(&a, ONCE__P_OUTCOME_UNKNOWN, status));
+        T_OK(is_problem(&a, ONCE__PROBLEM_OUTCOME_UNKNOWN, status));
         T_STR(once_exchange_status(a.x), "indeterminate");
         whole(&w, NULL, 409, "indeterminate");
         asked_end(&a);
@@ -645,7 +645,7 @@ static void a_cancelled_waiter_is_told_to_come_again(void)
     T_EQ(once_exchange_step(waiter.x), ONCE_HTTP_WAIT);
     once_exchange_cancel(waiter.x);
     T_EQ(settle(&waiter, ONCE_HTTP_WAIT), ONCE_HTTP_SEND);
-    T_OK(is_problem(&waiter, ONCE__P_IN_FLIGHT, 0));
+    T_OK(is_problem(&waiter, ONCE__PROBLEM_IN_FLIGHT, 0));
     asked_end(&waiter);
     asked_end(&owner);
     end(&w);
@@ -695,7 +695,7 @@ static void a_scope_that_cannot_be_told_is_401(void)
     begin_with(&w, "memory:", &o);
     asked_init(&a);
     T_EQ(claim(&w, &a), ONCE_HTTP_SEND);
-    T_OK(is_problem(&a, ONCE__P_SCOPE_MISSING, 0));
+    T_OK(is_problem(&a, ONCE__PROBLEM_SCOPE_MISSING, 0));
     asked_end(&a);
     end(&w);
 }
@@ -766,7 +766,7 @@ static void a_store_that_fails_at_the_claim_is_503(void)
     begin_with(&w, "faulty:fail=claim:1-*@memory:", &o);
     asked_init(&a);
     T_EQ(claim(&w, &a), ONCE_HTTP_SEND);
-    T_OK(is_problem(&a, ONCE__P_STORE_UNAVAILABLE, 0));
+    T_OK(is_problem(&a, ONCE__PROBLEM_STORE_UNAVAILABLE, 0));
     T_STR(header(&a, "Retry-After"), "1");
     asked_end(&a);
     end(&w);
@@ -801,7 +801,7 @@ static void an_answer_that_is_not_recorded_is_not_told(void)
     asked_init(&a);
     T_EQ(claim(&w, &a), ONCE_HTTP_RUN);
     T_EQ(say(&a, &answer), ONCE_HTTP_SEND);
-    T_OK(is_problem(&a, ONCE__P_OUTCOME_UNKNOWN, 502));
+    T_OK(is_problem(&a, ONCE__PROBLEM_OUTCOME_UNKNOWN, 502));
     T_STR(header(&a, "X-Own"), "");
     asked_end(&a);
     end(&w);

@@ -3,7 +3,7 @@
  * gateway.c - the face, the upstream behind it and the clients before it.
  *
  * The face does what the nginx module does, in the same order: claim, send,
- * judge by once__judge(), say the deed, and only then answer. A client that
+ * judge by once__judge(), say the action, and only then answer. A client that
  * goes away changes nothing but the waiting. The upstream keeps a log of its
  * own: what it executed is known there, whatever became of the answer.
  */
@@ -138,7 +138,7 @@ static void over(struct world *w, struct call *c, int again)
 static void check_patience(struct world *w, const struct call *c, int rc)
 {
     const struct gateway *g = gateway_of(w, c);
-    uint64_t since = c->phase == SAYING ? c->deed_ms : c->begun_ms;
+    uint64_t since = c->phase == SAYING ? c->action_ms : c->begun_ms;
 
     if (g->closing)
         return;
@@ -267,7 +267,7 @@ static void send_upstream(struct world *w, struct call *c)
     }
 }
 
-static void say(struct world *w, struct call *c, int deed, int kind)
+static void say(struct world *w, struct call *c, int action, int kind)
 {
     once_bytes result = {c->bytes, BYTES};
     int rc;
@@ -278,14 +278,14 @@ static void say(struct world *w, struct call *c, int deed, int kind)
         return;
     }
     c->phase = SAYING;
-    c->deed = deed;
-    c->deed_ms = w->now;
-    if (w->flaw == REPLY_FIRST && deed == ONCE__DO_COMPLETE)
+    c->action = action;
+    c->action_ms = w->now;
+    if (w->flaw == REPLY_FIRST && action == ONCE__DO_COMPLETE)
         told_result(w, c, c->bytes);
     w->inside = gateway_of(w, c);
-    if (deed == ONCE__DO_RELEASE)
+    if (action == ONCE__DO_RELEASE)
         rc = once_release_start(c->attempt, done, c);
-    else if (deed == ONCE__DO_GIVE_UP)
+    else if (action == ONCE__DO_GIVE_UP)
         rc = once_give_up_start(c->attempt, done, c);
     else
         rc = once_complete_start(c->attempt, kind, result, done, c);
@@ -336,12 +336,13 @@ static void told_claim(struct world *w, struct call *c, int rc)
 
 static void told_deed(struct world *w, struct call *c, int rc)
 {
-    int completes = c->deed == ONCE__DO_COMPLETE || c->deed == ONCE__DO_MARK;
+    int completes =
+        c->action == ONCE__DO_COMPLETE || c->action == ONCE__DO_MARK;
     uint8_t bytes[BYTES];
 
     if (rc == ONCE_ESTORE)
         saw(w, SEEN_SILENT_DEED);
-    c->untold = rc == ONCE_ESTORE && c->deed != ONCE__DO_GIVE_UP &&
+    c->untold = rc == ONCE_ESTORE && c->action != ONCE__DO_GIVE_UP &&
                 !gateway_of(w, c)->closing;
     if (rc == ONCE_OK && completes) {
         told_result(w, c, c->bytes);
@@ -468,7 +469,7 @@ static int waits_for_upstream(struct world *w, const struct event *e)
            c->life == gateway_of(w, c)->life;
 }
 
-static void judge(struct world *w, struct call *c, int heard, int status,
+static void judge(struct world *w, struct call *c, int observed, int status,
                   const char *word)
 {
     once_bytes said = {word, strlen(word)};
@@ -477,16 +478,16 @@ static void judge(struct world *w, struct call *c, int heard, int status,
 
     if (once__rules_make(NULL, NULL, &rules) != 0)
         abort(); /* The defaults agree. */
-    v = once__judge(heard, status, said, &rules);
-    if (v.deed == ONCE__DO_COMPLETE && heard == ONCE__BROKEN)
+    v = once__judge(observed, status, said, &rules);
+    if (v.action == ONCE__DO_COMPLETE && observed == ONCE__BROKEN)
         make_bytes(w, c, OUR_OWN); /* only a planted bug comes here */
-    if (v.deed == ONCE__DO_GIVE_UP && w->flaw == RELEASE_ON_RESET)
-        v.deed = ONCE__DO_RELEASE;
-    if (v.deed == ONCE__DO_MARK) {
+    if (v.action == ONCE__DO_GIVE_UP && w->flaw == RELEASE_ON_RESET)
+        v.action = ONCE__DO_RELEASE;
+    if (v.action == ONCE__DO_MARK) {
         saw(w, SEEN_MARKED);
         c->bytes[3] = 1;
     }
-    say(w, c, v.deed, v.kind);
+    say(w, c, v.action, v.kind);
 }
 
 void call_response(struct world *w, struct event *e)

@@ -9,7 +9,7 @@
  */
 #include <string.h>
 
-#include "core/apply.h"
+#include "core/transition.h"
 
 #include "sim.h"
 
@@ -122,7 +122,7 @@ void check_sent(struct world *w, int call, uint64_t fence)
 
     c->period = fence < FENCES_MAX ? w->periods[fence] : 0;
     if (fence <= g->reopened)
-        c->reopened = 1; /* granted before, and heard of it only now */
+        c->reopened = 1; /* granted before, and observed of it only now */
     if (c->period != g->period)
         return; /* it slept longer than the retention: nothing is promised */
     for (i = 0; i < g->n_open; i++)

@@ -18,7 +18,7 @@
 #include <string.h>
 #include <time.h>
 
-#include "core/apply.h"
+#include "core/transition.h"
 #include "http/http.h"
 
 #include "t.h"

@@ -2,7 +2,7 @@
 /*
  * sim.h - the real engine in a world of one thread, one clock and one seed.
  *
- *    clients --> faces --> engines --> messages --> one store, once__apply()
+ *    clients --> faces --> engines --> messages --> one store, once__transition()
  *                  |                                    ^
  *                  +--> messages --> upstream           operator, reapers
  *
@@ -88,7 +88,7 @@ enum {
     X(CLOSED,          "refused: engine closing")                       \
     X(CLEAN_CLOSE,     "engine closed in good order")                   \
     X(SILENT_CLAIM,    "claim without any answer")                      \
-    X(SILENT_DEED,     "deed without any answer")                       \
+    X(SILENT_DEED,     "action without any answer")                       \
     X(NO_MEMORY,       "store refused for want of memory")              \
     X(ANSWER_LOST,     "applied, and the answer was lost")              \
     X(LATE_COPY,       "a late copy was applied")                       \
@@ -221,9 +221,9 @@ struct call {
     enum call_phase phase;
     once_attempt *attempt;
     uint8_t token[ONCE_TOKEN_SIZE];
-    uint64_t begun_ms, deed_ms, wait_ms;
+    uint64_t begun_ms, action_ms, wait_ms;
     uint32_t number;
-    int cancelled, executed, fenced, failed_open, deed, reopened;
+    int cancelled, executed, fenced, failed_open, action, reopened;
     int refused; /* the store had no memory, perhaps after an unknown try */
     int untold;  /* its outcome is known, and its client was told "unknown" */
     uint8_t bytes[BYTES];

@@ -2,7 +2,7 @@
 /*
  * store.c - one store that all gateways share, and the driver that asks it.
  *
- * The store is a row for each name and once__apply(). The driver's apply() is a
+ * The store is a row for each name and once__transition(). The driver's apply() is a
  * message: sent, applied and answered are three events, and each of them can
  * be lost, late or there twice. So "applied, and the caller saw a time-out"
  * needs no code of its own.
@@ -11,7 +11,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "core/apply.h"
+#include "core/transition.h"
 #include "core/error.h"
 #include "engine/engine.h"
 #include "store/store.h"
@@ -242,7 +242,7 @@ static void apply_one(struct world *w, struct batch *b, struct item *item)
     } else {
         const once_store sent = {.forget_ms = b->forget_ms};
 
-        changed = once__apply(
+        changed = once__transition(
             &row->r, op,
             once__time_of(&sent, op->verb == ONCE_OP_FORGET, store_clock(w)),
             &w->fence);

@@ -14,7 +14,7 @@
 #include <string.h>
 #include <time.h>
 
-#include "core/apply.h"
+#include "core/transition.h"
 
 static const char *const names[] = {
 #define FLAW(name, text, what) text,
@@ -158,7 +158,7 @@ static int stale(struct shared *s, once_op *op)
         old.r.note.data = s->past[0].note;
         if (memcmp(s->name, op->name, sizeof(s->name)) != 0)
             memset(&old, 0, sizeof(old));
-        (void)once__apply(&old.r, op, s->clock(NULL), &fence);
+        (void)once__transition(&old.r, op, s->clock(NULL), &fence);
         return ONCE_OK;
     }
     rc = ask(s, op);
@@ -178,7 +178,7 @@ static int lost(struct shared *s, once_op *op)
         return ask(s, op);
     rc = ask(s, &look);
     if (rc == ONCE_OK)
-        (void)once__apply(&look.record, op, s->clock(NULL), &fence);
+        (void)once__transition(&look.record, op, s->clock(NULL), &fence);
     return rc;
 }
 

@@ -3,7 +3,7 @@
  * conformance.c - the definition of a correct store: `conformance STORE`.
  *
  * Every store gets the same questions through the same functions, and every
- * answer is compared with once__apply() on a model of the record. Where a
+ * answer is compared with once__transition() on a model of the record. Where a
  * store says "unknown" the model follows both branches: a name has a set of
  * records that it may have now, each answer must fit one of them at least, and
  * those that it does not fit are struck. A store that never says "unknown" has
@@ -20,7 +20,7 @@
 
 #include <once/store.h>
 
-#include "core/apply.h"
+#include "core/transition.h"
 #include "t.h"
 
 enum {
@@ -352,7 +352,7 @@ static once_op model(struct world *w, const once_op *asked, once_record *r)
     once_op op = *asked;
     uint64_t fence = PLACEHOLDER + w->placeholder++;
 
-    (void)once__apply(r, &op, w->now_ms, &fence);
+    (void)once__transition(r, &op, w->now_ms, &fence);
     return op;
 }
 

@@ -13,7 +13,7 @@
  * redis     the same, with a prefix for each round
  * broken  the memory driver with planted mistakes: each must be seen
  *
- * Every caller drives the real attempt (core/attempt.h) on one key after the
+ * Every caller drives the real attempt (core/machine.h) on one key after the
  * other, together with the five others; answers are lost on purpose through
  * `faulty:`, and whatever was not answered is asked again with the same token.
  * Copies of its own earlier calls arrive late, and it reaps, reads, renews,
@@ -35,8 +35,8 @@
 #include <unistd.h>
 
 #include "broken.h"
-#include "core/apply.h"
-#include "core/attempt.h"
+#include "core/transition.h"
+#include "core/machine.h"
 #include "lin.h"
 
 enum {
@@ -86,7 +86,7 @@ struct worker {
     /* The key in hand. */
     unsigned key;
     struct log *log;
-    once__attempt attempt;
+    once__machine attempt;
     int kind;
     uint8_t result[LIN_BODY];
     uint64_t seen_fence;
@@ -316,29 +316,29 @@ static int work(struct worker *w)
     w->kind = draw(w, 3) == 0 ? ONCE_FAILURE : ONCE_SUCCESS;
     (void)snprintf((char *)w->result, sizeof(w->result), "worker %u key %u",
                    w->id, w->key);
-    return once__attempt_deed(&w->attempt, what < 11   ? ONCE__P_COMPLETE
-                                           : what < 14 ? ONCE__P_RELEASE
-                                                       : ONCE__P_GIVE_UP);
+    return once__machine_end(&w->attempt, what < 11   ? ONCE__PHASE_COMPLETE
+                                          : what < 14 ? ONCE__PHASE_RELEASE
+                                                      : ONCE__PHASE_GIVE_UP);
 }
 
 static void attempt(struct worker *w)
 {
-    int action = once__attempt_begin(&w->attempt, key_draw(w, 3) % 2);
+    int action = once__machine_begin(&w->attempt, key_draw(w, 3) % 2);
 
     while (w->log->n + REPEATS < CALLS) {
         const struct lin_op *o;
 
-        if (action == ONCE__TELL) {
+        if (action == ONCE__RETURN) {
             if (w->attempt.told != ONCE_IN_FLIGHT || w->attempt.fence != 0 ||
                 w->attempt.looked || draw(w, 2) == 0)
                 return;
-            action = once__attempt_again(&w->attempt);
+            action = once__machine_again(&w->attempt);
         } else if (action == ONCE__SEND) {
             action = work(w);
         } else {
             o = ask_again(w, once__action_verb(action));
-            action = o == NULL ? once__attempt_silent(&w->attempt)
-                               : once__attempt_answer(&w->attempt, o->op.rc,
+            action = o == NULL ? once__machine_unanswered(&w->attempt)
+                               : once__machine_answer(&w->attempt, o->op.rc,
                                                       &o->op.record);
         }
     }

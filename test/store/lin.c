@@ -2,7 +2,7 @@
 /*
  * lin.c - the history checker.
  *
- * A step is once__apply(), so that what the store may do is said in one place.
+ * A step is once__transition(), so that what the store may do is said in one place.
  * Two things that it needs are not in a history as points:
  *
  *   Time. The store's clock stood somewhere between call and return, widened by
@@ -26,7 +26,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "core/apply.h"
+#include "core/transition.h"
 
 enum { MEMO_BITS = 18, MEMO = 1 << MEMO_BITS, MOMENTS = 256 };
 
@@ -275,7 +275,7 @@ static int place_at(struct lin *l, uint64_t placed, const struct state *s,
     int changed, granted;
 
     l->steps++;
-    changed = once__apply(&next.r, &said, now, &next.fence);
+    changed = once__transition(&next.r, &said, now, &next.fence);
     granted = next.fence != s->fence;
     if (answered(o))
         return step_answered(o, &said, granted, &next) &&
@@ -314,7 +314,7 @@ static int fits_still(struct lin *l, const struct state *s,
         once_op said = o->op;
 
         l->steps++;
-        if (!once__apply(&next.r, &said, m.at[i], &next.fence) &&
+        if (!once__transition(&next.r, &said, m.at[i], &next.fence) &&
             step_answered(o, &said, 0, &next))
             return 1;
     }

@@ -1,12 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * test_lin.c - the history checker itself, on histories written by hand. The
- * answers are those that once__apply() gives in a known order, so that it is
+ * answers are those that once__transition() gives in a known order, so that it is
  * known beforehand which histories an order explains.
  */
 #include "t.h"
 
-#include "core/apply.h"
+#include "core/transition.h"
 #include "lin.h"
 
 enum { OWNER = 1, OTHER = 2, KEEP = 10 };
@@ -39,7 +39,7 @@ static struct lin_op *add(struct history *h, int verb, unsigned worker,
 
 static void apply(struct history *h, struct lin_op *o, uint64_t now)
 {
-    (void)once__apply(&h->r, &o->op, now, &h->fence);
+    (void)once__transition(&h->r, &o->op, now, &h->fence);
 }
 
 /* A question that was applied, but whose answer was lost. */
@@ -47,7 +47,7 @@ static void lose(struct history *h, const struct lin_op *o, uint64_t now)
 {
     once_op op = o->op;
 
-    (void)once__apply(&h->r, &op, now, &h->fence);
+    (void)once__transition(&h->r, &op, now, &h->fence);
 }
 
 static enum lin_verdict judge(const struct history *h)

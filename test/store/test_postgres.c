@@ -23,7 +23,7 @@
 #include <stdatomic.h>
 #include <unistd.h>
 
-#include "core/apply.h"
+#include "core/transition.h"
 #include "store/postgres/postgres.h"
 #include "store/store.h"
 

@@ -52,7 +52,7 @@ def test_a_planted_breach_is_found(path, text, what):
 @pytest.mark.parametrize('path, text', [
     ('src/core/x.c', SPDX + '#include <once/once.h>\n#include <string.h>\n'),
     ('src/core/error.c', SPDX + '#include <stdio.h>\nvsnprintf(a, b, c, d);\n'),
-    ('src/store/x.c', SPDX + '#include "core/apply.h"\n#include <sqlite3.h>\n'),
+    ('src/store/x.c', SPDX + '#include "core/transition.h"\n#include <sqlite3.h>\n'),
     ('src/http/x.c', SPDX + '/* no ngx_str_t */ f("strcpy(");\n'),
     ('cli/x.c', SPDX + 'my_strcpy(a); int gets = 1;\n'),
     ('README.md', '# Once\n'),
@@ -65,7 +65,7 @@ def test_a_file_that_nobody_builds_is_found():
     lists = ['src/meson.build', 'test/meson.build']
     for path in 'src/core/nobody.c', 'test/unit/test_nobody.c', 'cli/nobody.c':
         assert [p for p, _ in style.check_lists(lists + [path])] == [path]
-    known = ['src/core/apply.c', 'test/unit/test_key.c', 'nginx/any.c']
+    known = ['src/core/transition.c', 'test/unit/test_key.c', 'nginx/any.c']
     assert list(style.check_lists(lists + known)) == []
 
 

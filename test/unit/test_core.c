@@ -5,8 +5,8 @@
 
 #include <once/store.h>
 
-#include "core/apply.h"
-#include "core/attempt.h"
+#include "core/transition.h"
+#include "core/machine.h"
 #include "core/error.h"
 
 static void every_answer_has_a_text_of_its_own(void)
@@ -85,8 +85,8 @@ static void actions_ask_for_the_verb_of_their_name(void)
     T_EQ(once__action_verb(ONCE__ASK_CLAIM), ONCE_OP_CLAIM);
     T_EQ(once__action_verb(ONCE__ASK_GIVE_UP), ONCE_OP_GIVE_UP);
     T_EQ(once__action_verb(ONCE__SEND), 0);
-    T_EQ(once__action_verb(ONCE__TELL), 0);
-    T_EQ(once__action_verb(ONCE__TELL + 1), 0);
+    T_EQ(once__action_verb(ONCE__RETURN), 0);
+    T_EQ(once__action_verb(ONCE__RETURN + 1), 0);
 }
 
 int main(void)

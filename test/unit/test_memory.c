@@ -9,7 +9,7 @@
 
 #include <once/store.h>
 
-#include "core/apply.h"
+#include "core/transition.h"
 #include "store/table.h"
 
 #include "t.h"
@@ -195,7 +195,7 @@ static void it_does_what_apply_says_also_about_what_is_due(void)
         once_op a = random_op(m, &seed, key), b = a;
 
         (void)apply(s, &a);
-        (void)once__apply(&m->r[key], &b, now_ms, &m->fence);
+        (void)once__transition(&m->r[key], &b, now_ms, &m->fence);
         wrong += !same(&a, &b);
         remember(m, key);
         now_ms += draw(&seed) % 30;

@@ -65,24 +65,24 @@ static const struct row {
     const char *state;
     const char *type; /* of the error member */
 } rows[] = {
-    {ONCE__P_KEY_MISSING, "key-missing", 400, "Idempotency-Key is missing", 0,
-     1, "none", "invalid_request_error"},
-    {ONCE__P_KEY_INVALID, "key-invalid", 400, "Idempotency-Key is malformed", 0,
-     1, "none", "invalid_request_error"},
-    {ONCE__P_SCOPE_MISSING, "scope-missing", 401, "The caller is not known", 0,
-     0, "any", "authentication_error"},
-    {ONCE__P_KEY_REUSED, "key-reused", 422, "Idempotency-Key is already used",
-     0, 0, "any", "idempotency_error"},
-    {ONCE__P_IN_FLIGHT, "in-flight", 409,
+    {ONCE__PROBLEM_KEY_MISSING, "key-missing", 400,
+     "Idempotency-Key is missing", 0, 1, "none", "invalid_request_error"},
+    {ONCE__PROBLEM_KEY_INVALID, "key-invalid", 400,
+     "Idempotency-Key is malformed", 0, 1, "none", "invalid_request_error"},
+    {ONCE__PROBLEM_SCOPE_MISSING, "scope-missing", 401,
+     "The caller is not known", 0, 0, "any", "authentication_error"},
+    {ONCE__PROBLEM_KEY_REUSED, "key-reused", 422,
+     "Idempotency-Key is already used", 0, 0, "any", "idempotency_error"},
+    {ONCE__PROBLEM_IN_FLIGHT, "in-flight", 409,
      "A request is outstanding for this Idempotency-Key", 1, 0, "in-flight",
      "api_error"},
-    {ONCE__P_OUTCOME_UNKNOWN, "outcome-unknown", 409,
+    {ONCE__PROBLEM_OUTCOME_UNKNOWN, "outcome-unknown", 409,
      "The outcome of this request is not known", 1, 0, "indeterminate",
      "api_error"},
-    {ONCE__P_RESPONSE_UNAVAILABLE, "response-unavailable", 409,
+    {ONCE__PROBLEM_RESPONSE_UNAVAILABLE, "response-unavailable", 409,
      "The response to this request was not kept", 0, 0, "completed",
      "api_error"},
-    {ONCE__P_STORE_UNAVAILABLE, "store-unavailable", 503,
+    {ONCE__PROBLEM_STORE_UNAVAILABLE, "store-unavailable", 503,
      "The idempotency store is unavailable", 1, 0, "any", "api_error"},
 };
 
@@ -92,8 +92,8 @@ static void each_problem_says_what_the_contract_says(void)
     json_t *json;
     int i;
 
-    T_EQ(sizeof(rows) / sizeof(rows[0]), ONCE__P_COUNT);
-    for (i = 0; i < ONCE__P_COUNT; i++) {
+    T_EQ(sizeof(rows) / sizeof(rows[0]), ONCE__PROBLEM_COUNT);
+    for (i = 0; i < ONCE__PROBLEM_COUNT; i++) {
         json = problem(rows[i].problem, 0, NULL);
         snprintf(type, sizeof(type), "urn:problem-type:once:%s", rows[i].code);
         T_STR(member(json, "type"), type);
@@ -120,7 +120,7 @@ static void the_first_caller_is_told_unknown_with_502_or_504(void)
     int i;
 
     for (i = 0; i < 2; i++) {
-        json = problem(ONCE__P_OUTCOME_UNKNOWN, statuses[i], NULL);
+        json = problem(ONCE__PROBLEM_OUTCOME_UNKNOWN, statuses[i], NULL);
         T_EQ(json_integer_value(json_object_get(json, "status")), statuses[i]);
         T_STR(member(json, "code"), "outcome-unknown");
         T_EQ(truth(json, "safe_new_key"), 0);
@@ -130,11 +130,11 @@ static void the_first_caller_is_told_unknown_with_502_or_504(void)
 
 static void a_detail_replaces_the_problems_own(void)
 {
-    json_t *json = problem(ONCE__P_KEY_INVALID, 0, "too long");
+    json_t *json = problem(ONCE__PROBLEM_KEY_INVALID, 0, "too long");
 
     T_STR(member(json, "detail"), "too long");
     json_decref(json);
-    json = problem(ONCE__P_KEY_INVALID, 0, "");
+    json = problem(ONCE__PROBLEM_KEY_INVALID, 0, "");
     T_STR(member(json, "detail"), "");
     json_decref(json);
 }
@@ -142,7 +142,7 @@ static void a_detail_replaces_the_problems_own(void)
 static void a_detail_cannot_leave_its_string(void)
 {
     static const char evil[] = "\",\"code\":\"x\\\", \\u0000 {}[] </script>";
-    json_t *json = problem(ONCE__P_IN_FLIGHT, 0, evil);
+    json_t *json = problem(ONCE__PROBLEM_IN_FLIGHT, 0, evil);
 
     T_STR(member(json, "detail"), evil);
     T_STR(member(json, "code"), "in-flight");
@@ -158,7 +158,7 @@ static void every_byte_in_a_detail_gives_json(void)
     for (ch = 1; ch < 256; ch++) {
         detail[1] = (char)ch;
         expected[1] = (char)(ch < 0x80 ? ch : '?');
-        json = problem(ONCE__P_KEY_INVALID, 0, detail);
+        json = problem(ONCE__PROBLEM_KEY_INVALID, 0, detail);
         T_STR(member(json, "detail"), expected);
         json_decref(json);
     }
@@ -175,7 +175,7 @@ static void a_long_detail_is_cut_between_characters(void)
     json_t *json;
     int p;
 
-    for (p = 0; p < ONCE__P_COUNT; p++)
+    for (p = 0; p < ONCE__PROBLEM_COUNT; p++)
         for (i = 0; i < sizeof(cuts) / sizeof(cuts[0]); i++) {
             memset(detail, cuts[i].ch, sizeof(detail) - 1);
             detail[sizeof(detail) - 1] = '\0';
@@ -188,7 +188,7 @@ static void a_long_detail_is_cut_between_characters(void)
     detail[sizeof(detail) - 1] = '\0';
     for (shift = 240; shift < 260; shift++) {
         detail[shift] = '\x1f';
-        json = problem(ONCE__P_RESPONSE_UNAVAILABLE, 0, detail);
+        json = problem(ONCE__PROBLEM_RESPONSE_UNAVAILABLE, 0, detail);
         T_EQ(strlen(member(json, "detail")), shift <= 250   ? 251
                                              : shift <= 256 ? shift
                                                             : 256);

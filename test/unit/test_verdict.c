@@ -46,25 +46,25 @@ static once__rules rules_of(once__statuses final)
     return rules;
 }
 
-static const char *judged_by(int heard, int status, const char *word,
+static const char *judged_by(int observed, int status, const char *word,
                              const once__rules *rules)
 {
     static const char *const deeds[] = {"complete", "mark", "release",
                                         "give up"};
     static const char *const kinds[] = {"", " success", " failure"};
     static char out[32];
-    once__verdict v = once__judge(heard, status, text(word), rules);
+    once__verdict v = once__judge(observed, status, text(word), rules);
 
-    snprintf(out, sizeof(out), "%s%s", deeds[v.deed], kinds[v.kind]);
+    snprintf(out, sizeof(out), "%s%s", deeds[v.action], kinds[v.kind]);
     return out;
 }
 
-static const char *judged(int heard, int status, const char *word,
+static const char *judged(int observed, int status, const char *word,
                           once__statuses final)
 {
     once__rules rules = rules_of(final);
 
-    return judged_by(heard, status, word, &rules);
+    return judged_by(observed, status, word, &rules);
 }
 
 static int is_declined(int status)
@@ -402,23 +402,24 @@ static void no_combination_frees_a_key_without_proof(void)
                                         "no-store", "unknown", "?"};
     once__rules finals[3] = {rules_of(every()), rules_of(only_success()),
                              rules_of((once__statuses){{0}, {0}})};
-    int heard, status, w, f, records, proof;
+    int observed, status, w, f, records, proof;
 
-    for (heard = ONCE__NOT_SENT; heard <= ONCE__UNSTORABLE; heard++)
+    for (observed = ONCE__NOT_SENT; observed <= ONCE__UNSTORABLE; observed++)
         for (status = 90; status <= 610; status++)
             for (w = 0; w < 6; w++)
                 for (f = 0; f < 3; f++) {
-                    once__verdict v =
-                        once__judge(heard, status, text(words[w]), &finals[f]);
+                    once__verdict v = once__judge(observed, status,
+                                                  text(words[w]), &finals[f]);
 
-                    records =
-                        v.deed == ONCE__DO_COMPLETE || v.deed == ONCE__DO_MARK;
+                    records = v.action == ONCE__DO_COMPLETE ||
+                              v.action == ONCE__DO_MARK;
                     T_EQ(v.kind != ONCE_NO_KIND, records);
-                    T_OK(v.deed != ONCE__DO_COMPLETE || heard == ONCE__WHOLE);
-                    proof = heard == ONCE__NOT_SENT ||
-                            (heard != ONCE__BROKEN &&
+                    T_OK(v.action != ONCE__DO_COMPLETE ||
+                         observed == ONCE__WHOLE);
+                    proof = observed == ONCE__NOT_SENT ||
+                            (observed != ONCE__BROKEN &&
                              (w == 2 || is_declined(status)));
-                    T_OK(v.deed != ONCE__DO_RELEASE || proof);
+                    T_OK(v.action != ONCE__DO_RELEASE || proof);
                 }
 }
 

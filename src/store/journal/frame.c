@@ -25,7 +25,7 @@
 #include <assert.h>
 #include <string.h>
 
-#include "core/apply.h"
+#include "core/transition.h"
 #include "core/crc32c.h"
 
 enum { FRAME_MAGIC = 0x4d52464a, SUMMED = 8 };

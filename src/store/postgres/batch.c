@@ -9,7 +9,7 @@
  *
  * with 4-byte numbers, most significant byte first, and size -1 for NULL.
  *
- * A row is believed if it has the columns of the type "answer" and once__apply()
+ * A row is believed if it has the columns of the type "answer" and once__transition()
  * could have made it; what does not is ECORRUPT, and of another version is
  * EVERSION (I9).
  */
@@ -18,7 +18,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "core/apply.h"
+#include "core/transition.h"
 #include "store/postgres/postgres.h"
 
 enum {

@@ -8,7 +8,7 @@
  *    schema.c   schema.sql, made or printed; what a server must be like
  *    report.c   verify and dump
  *
- * What an operation means is decided by once__apply() here, from the record as
+ * What an operation means is decided by once__transition() here, from the record as
  * the server saw it; which operations change a record, and into what, is said
  * once more in schema.sql, and both must agree.
  */

@@ -2,7 +2,7 @@
 /*
  * batch.c - one batch: what is asked next, and what the core says to it.
  *
- * The server keeps bytes; once__apply() decides here. What makes that one
+ * The server keeps bytes; once__transition() decides here. What makes that one
  * indivisible step is a compare-and-set on the value that was decided from:
  *
  *    first sight of a claim    SET key new NX GET       nothing there: granted
@@ -29,7 +29,7 @@
 #include <string.h>
 #include <sys/random.h>
 
-#include "core/apply.h"
+#include "core/transition.h"
 #include "core/error.h"
 #include "store/arena.h"
 #include "store/redis/redis.h"
@@ -158,7 +158,7 @@ static uint64_t now_ms(const struct once__redis_batch *s,
 }
 
 /*
- * The fence before the next one: once__apply() adds one. The server's time in
+ * The fence before the next one: once__transition() adds one. The server's time in
  * steps of 16 us, larger than the last of this handle and the last of this
  * name, also if that was forgotten a moment ago; then bits that tell this
  * handle from most others.
@@ -188,7 +188,7 @@ static int apply_one(const struct group *g, struct place *p, once_record *r,
         p->op->result = p->result;
         p->op->note = p->note;
     }
-    changed = once__apply(r, p->op, now, fence);
+    changed = once__transition(r, p->op, now, fence);
     p->op->result = result;
     p->op->note = note;
     return changed;

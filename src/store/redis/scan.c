@@ -22,7 +22,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "core/apply.h"
+#include "core/transition.h"
 #include "core/error.h"
 #include "store/redis/redis.h"
 #include "store/store.h"

@@ -16,7 +16,7 @@
 #include <assert.h>
 #include <string.h>
 
-#include "core/apply.h"
+#include "core/transition.h"
 #include "core/bytes.h"
 #include "core/crc32c.h"
 #include "core/record.h"

@@ -2,7 +2,7 @@
 /*
  * row.c - records as rows of claim, live and result, and back.
  *
- * It decides nothing: once__apply() has decided when once__sqlite_put() is
+ * It decides nothing: once__transition() has decided when once__sqlite_put() is
  * called, and only the rows that differ are written. It refuses to guess: a sum
  * that differs, a column of another size, a half that is missing is damage.
  */
@@ -11,7 +11,7 @@
 #include <assert.h>
 #include <string.h>
 
-#include "core/apply.h"
+#include "core/transition.h"
 #include "core/crc32c.h"
 
 enum { PHASE_ABSENT = 0, PHASE_GRANTED = 1, PHASE_UNKNOWN = 4 };

@@ -1,12 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * test_apply.c - the transition table of docs/protocol.md, section 5, row by
+ * test_transition.c - the transition table of docs/protocol.md, section 5, row by
  * row: record before, call, answer, record after, compared in every field.
  *
  * What "after" means is written down here once more, from the page and not from
- * apply.c, in after().
+ * transition.c, in after().
  */
-#include "core/apply.h"
+#include "core/transition.h"
 
 #include <once/store.h>
 
@@ -366,7 +366,7 @@ static void check_row(int two_phase)
     op.two_phase = (uint32_t)two_phase;
     T_EQ(once__record_sane(&r), 1);
     T_EQ(once__op_check(&op, NULL), ONCE_OK);
-    wrote = once__apply(&r, &op, NOW, &fence);
+    wrote = once__transition(&r, &op, NOW, &fence);
     want = after(was, &op, row->effect);
     T_EQ(op.rc, row->answer);
     same_record(&r, &want);
@@ -413,7 +413,7 @@ static void a_lease_too_far_ahead_is_cut(void)
         uint64_t fence = COUNTER;
 
         r.lease_ms = (uint64_t)NOW * 100000;
-        T_EQ(once__apply(&r, &op, NOW, &fence), 1);
+        T_EQ(once__transition(&r, &op, NOW, &fence), 1);
         T_EQ(op.rc, i == 0 ? ONCE_IN_FLIGHT : ONCE_REFUSED);
         T_EQ(r.lease_ms, (uint64_t)NOW + ONCE_LEASE_MAX_MS);
         T_EQ(r.state, DISPATCHED);
@@ -428,7 +428,7 @@ static void a_row_is_not_kept_shorter_by_a_release(void)
 
     memcpy(op.token, r.token, sizeof(op.token));
     op.keep_ms = 0;
-    T_EQ(once__apply(&r, &op, NOW, &fence), 1);
+    T_EQ(once__transition(&r, &op, NOW, &fence), 1);
     T_EQ(r.state, ONCE_ABSENT);
     T_EQ(r.keep_ms, NOW + TIME_LEFT);
 }
@@ -441,16 +441,16 @@ static void fences_grow_across_keys_and_attempts_within_one(void)
 
     memset(&a, 0, sizeof(a));
     memset(&b, 0, sizeof(b));
-    (void)once__apply(&a, &op, NOW, &fence);
-    (void)once__apply(&b, &op, NOW, &fence);
+    (void)once__transition(&a, &op, NOW, &fence);
+    (void)once__transition(&b, &op, NOW, &fence);
     T_EQ(a.fence, 1);
     T_EQ(b.fence, 2);
     op = plain(ONCE_OP_RELEASE);
     op.fence = a.fence;
-    (void)once__apply(&a, &op, NOW, &fence);
+    (void)once__transition(&a, &op, NOW, &fence);
     op = plain(ONCE_OP_CLAIM);
     op.token[0] = 1;
-    (void)once__apply(&a, &op, NOW, &fence);
+    (void)once__transition(&a, &op, NOW, &fence);
     T_EQ(a.fence, 3);
     T_EQ(a.attempt, 2);
     T_EQ(b.attempt, 1);
@@ -546,20 +546,20 @@ static void a_decision_is_repeated_by_its_note(void)
         once_record r = before(&rows_of[i]);
         once_op op = call(&rows_of[i]), other = op;
 
-        T_EQ(once__apply(&r, &op, NOW, &fence), 1);
+        T_EQ(once__transition(&r, &op, NOW, &fence), 1);
         T_EQ(op.rc, ONCE_OK);
-        T_EQ(once__apply(&r, &op, NOW + 1, &fence), 0);
+        T_EQ(once__transition(&r, &op, NOW + 1, &fence), 0);
         T_EQ(op.rc, ONCE_OK);
         other.note = (once_bytes){"nota", 4};
-        T_EQ(once__apply(&r, &other, NOW, &fence), 0);
+        T_EQ(once__transition(&r, &other, NOW, &fence), 0);
         T_EQ(other.rc, ONCE_REFUSED);
         other = op;
         other.fence--;
-        T_EQ(once__apply(&r, &other, NOW, &fence), 0);
+        T_EQ(once__transition(&r, &other, NOW, &fence), 0);
         T_EQ(other.rc, ONCE_REFUSED);
         other = op;
         other.note.size = 0;
-        T_EQ(once__apply(&r, &other, NOW, &fence), 0);
+        T_EQ(once__transition(&r, &other, NOW, &fence), 0);
         T_EQ(other.rc, ONCE_REFUSED);
     }
 }
@@ -573,13 +573,13 @@ static void a_repeated_decision_with_another_outcome_is_refused(void)
     once_op op = call(&row);
     uint64_t fence = COUNTER;
 
-    T_EQ(once__apply(&r, &op, NOW, &fence), 1);
+    T_EQ(once__transition(&r, &op, NOW, &fence), 1);
     op.kind = ONCE_FAILURE;
-    T_EQ(once__apply(&r, &op, NOW, &fence), 0);
+    T_EQ(once__transition(&r, &op, NOW, &fence), 0);
     T_EQ(op.rc, ONCE_REFUSED);
     op.kind = ONCE_SUCCESS;
     op.result = (once_bytes){"resulT", 6};
-    T_EQ(once__apply(&r, &op, NOW, &fence), 0);
+    T_EQ(once__transition(&r, &op, NOW, &fence), 0);
     T_EQ(op.rc, ONCE_REFUSED);
 }
 

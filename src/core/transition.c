@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * apply.c - the transition table of docs/protocol.md, section 5.
+ * transition.c - the transition table of docs/protocol.md, section 5.
  *
  *  ABSENT --claim--> CLAIMED --dispatch--> DISPATCHED --complete--> COMPLETED
  *   ^ ^ | (two-phase)  |                    ^ |  |                   ^ |   |
@@ -17,7 +17,7 @@
  * One function for each call, one branch for each row of the table. It refuses
  * to interpret: whatever does not match changes nothing and says so (I6).
  */
-#include "core/apply.h"
+#include "core/transition.h"
 
 #include <assert.h>
 #include <string.h>
@@ -336,7 +336,8 @@ static void cut_lease(struct step *s)
     }
 }
 
-int once__apply(once_record *r, once_op *op, uint64_t now_ms, uint64_t *fence)
+int once__transition(once_record *r, once_op *op, uint64_t now_ms,
+                     uint64_t *fence)
 {
     struct step s = {r, op, now_ms, fence, 0};
 

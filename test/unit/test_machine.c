@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * test_attempt.c - every arrow of src/core/attempt.c, as a story: the words
+ * test_machine.c - every arrow of src/core/machine.c, as a story: the words
  * that an attempt hears, and what it wants next after each of them.
  */
-#include "core/attempt.h"
+#include "core/machine.h"
 
 #include "t.h"
 
@@ -36,7 +36,7 @@ struct story {
 #define GIVE_UP  ONCE__ASK_GIVE_UP
 #define READ     ONCE__ASK_READ
 #define SEND     ONCE__SEND
-#define TELL     ONCE__TELL
+#define TELL     ONCE__RETURN
 #define STORY(name, two_phase, told, ...) \
     { name, two_phase, told, { __VA_ARGS__, { END, 0 } } }
 #define SENT { ONCE_OWNER, SEND }
@@ -79,21 +79,21 @@ STORY("give up unanswered: told so", 0, ONCE_ESTORE, SENT, { DO_GIVE_UP, GIVE_UP
 };
 /* clang-format on */
 
-static int hear(once__attempt *a, int heard, const once_record *r)
+static int hear(once__machine *a, int heard, const once_record *r)
 {
     switch (heard) {
     case SILENT:
-        return once__attempt_silent(a);
+        return once__machine_unanswered(a);
     case AGAIN:
-        return once__attempt_again(a);
+        return once__machine_again(a);
     case DO_COMPLETE:
-        return once__attempt_deed(a, ONCE__P_COMPLETE);
+        return once__machine_end(a, ONCE__PHASE_COMPLETE);
     case DO_RELEASE:
-        return once__attempt_deed(a, ONCE__P_RELEASE);
+        return once__machine_end(a, ONCE__PHASE_RELEASE);
     case DO_GIVE_UP:
-        return once__attempt_deed(a, ONCE__P_GIVE_UP);
+        return once__machine_end(a, ONCE__PHASE_GIVE_UP);
     default:
-        return once__attempt_answer(a, heard, r);
+        return once__machine_answer(a, heard, r);
     }
 }
 
@@ -103,13 +103,13 @@ static void tell_story(void)
 {
     const struct story *s = this_story;
     const struct word *w;
-    once__attempt a;
+    once__machine a;
     once_record r;
 
     memset(&r, 0, sizeof(r));
     r.fence = 42;
     r.attempt = 7;
-    T_EQ(once__attempt_begin(&a, s->two_phase), CLAIM);
+    T_EQ(once__machine_begin(&a, s->two_phase), CLAIM);
     T_EQ(a.fence, 0);
     for (w = s->words; w->heard != END; w++) {
         T_EQ(hear(&a, w->heard, &r), w->wants);
@@ -118,46 +118,46 @@ static void tell_story(void)
             T_EQ(a.number, 7);
         }
     }
-    T_EQ(a.phase, ONCE__P_OVER);
+    T_EQ(a.phase, ONCE__PHASE_OVER);
     T_EQ(a.told, s->told);
 }
 
 static void a_claim_that_was_never_answered_has_no_fence_to_show(void)
 {
-    once__attempt a;
+    once__machine a;
 
-    (void)once__attempt_begin(&a, 0);
-    T_EQ(once__attempt_silent(&a), RELEASE);
+    (void)once__machine_begin(&a, 0);
+    T_EQ(once__machine_unanswered(&a), RELEASE);
     T_EQ(a.fence, 0);
 }
 
 static void an_answered_one_shows_its_fence_when_it_is_released(void)
 {
-    once__attempt a;
+    once__machine a;
     once_record r;
 
     memset(&r, 0, sizeof(r));
     r.fence = 42;
-    (void)once__attempt_begin(&a, 0);
-    T_EQ(once__attempt_answer(&a, ONCE_LOST, &r), RELEASE);
+    (void)once__machine_begin(&a, 0);
+    T_EQ(once__machine_answer(&a, ONCE_LOST, &r), RELEASE);
     T_EQ(a.fence, 42);
-    (void)once__attempt_begin(&a, 1);
-    (void)once__attempt_answer(&a, ONCE_OWNER, &r);
-    T_EQ(once__attempt_silent(&a), RELEASE);
+    (void)once__machine_begin(&a, 1);
+    (void)once__machine_answer(&a, ONCE_OWNER, &r);
+    T_EQ(once__machine_unanswered(&a), RELEASE);
     T_EQ(a.fence, 42);
 }
 
 static void what_is_released_with_an_older_doubt_is_told_as_unknown(void)
 {
-    once__attempt a;
+    once__machine a;
     once_record r;
 
     memset(&r, 0, sizeof(r));
     r.fence = 42;
     r.state = ONCE_INDETERMINATE;
-    (void)once__attempt_begin(&a, 0);
-    (void)once__attempt_answer(&a, ONCE_LOST, &r);
-    T_EQ(once__attempt_answer(&a, ONCE_OK, &r), TELL);
+    (void)once__machine_begin(&a, 0);
+    (void)once__machine_answer(&a, ONCE_LOST, &r);
+    T_EQ(once__machine_answer(&a, ONCE_OK, &r), TELL);
     T_EQ(a.told, ONCE_UNKNOWN);
 }
 

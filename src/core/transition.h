@@ -7,14 +7,14 @@
  * their own behave as if they did; explorer, simulator and history checker use
  * it as their oracle.
  */
-#ifndef ONCE_CORE_APPLY_H
-#define ONCE_CORE_APPLY_H
+#ifndef ONCE_CORE_TRANSITION_H
+#define ONCE_CORE_TRANSITION_H
 
 #include <once/once.h>
 
 /*
  * Checks what the caller of an operation filled in. ONCE_OK, or ONCE_EINVAL or
- * ONCE_ELIMIT with the field and its limit. once__apply() expects a checked op.
+ * ONCE_ELIMIT with the field and its limit. once__transition() expects a checked op.
  */
 ONCE_CHECK int once__op_check(const once_op *op, once_error *err);
 
@@ -26,9 +26,10 @@ ONCE_CHECK int once__op_check(const once_op *op, once_error *err);
  * be persisted with the record. Bytes that enter the record are borrowed from
  * `op`.
  */
-int once__apply(once_record *r, once_op *op, uint64_t now_ms, uint64_t *fence);
+int once__transition(once_record *r, once_op *op, uint64_t now_ms,
+                     uint64_t *fence);
 
-/* 1 if the record could have been made by once__apply(): for asserting and for
+/* 1 if the record could have been made by once__transition(): for asserting and for
  * refusing what was read from a disk. */
 int once__record_sane(const once_record *r);
 
@@ -36,4 +37,4 @@ int once__record_sane(const once_record *r);
  * store.h, or 0 if it is not due. */
 int once__record_due(const once_record *r, uint64_t now_ms);
 
-#endif /* ONCE_CORE_APPLY_H */
+#endif /* ONCE_CORE_TRANSITION_H */
