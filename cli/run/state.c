@@ -33,18 +33,24 @@ static const char *base(const char **behind)
     return NULL;
 }
 
+/* Whoever may make entries in a folder need not be allowed to read it, and then
+ * cannot open it. What was made in it leads to the same file system. */
 int run_flush_name(const char *path)
 {
     const char *slash = strrchr(path, '/');
     char *parent = strndup(path, (size_t)(slash - path) + (slash == path));
-    int fd = -1, rc = -1;
+    int fd = -1, all = 0, rc = -1;
 
     if (parent != NULL)
         fd = open(parent, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
     free(parent);
+    if (fd < 0 && errno == EACCES) {
+        fd = open(path, O_RDONLY | O_CLOEXEC);
+        all = 1;
+    }
     if (fd < 0)
         return -1;
-    rc = fsync(fd);
+    rc = all ? syncfs(fd) : fsync(fd);
     (void)close(fd);
     return rc;
 }

@@ -127,7 +127,8 @@ static void end(once_engine *e, once__task *task, int rc)
         op->left_ms = 0;
     }
     e->pending--;
-    once__uncount(&e->count.queued);
+    if (!task->roomless)
+        once__uncount(&e->count.queued);
     task->end(e, task, rc);
 }
 
@@ -159,7 +160,8 @@ void once__ask(once_engine *e, once__task *task, uint64_t until_ms)
     task->tries = 0;
     task->company = 0;
     e->pending++;
-    once__count(&e->count.queued, 1);
+    if (!task->roomless)
+        once__count(&e->count.queued, 1);
     push(e, task);
 }
 

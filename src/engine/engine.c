@@ -239,7 +239,7 @@ static int turn(once_engine *e, int closing)
         once__reaper_turn(e, quiet);
     tend(e, quiet);
     flush(e);
-    return quiet;
+    return quiet && !once__ready_any(e); /* the reaper may have asked */
 }
 
 static void begin_closing(once_engine *e)

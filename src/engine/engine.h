@@ -45,7 +45,8 @@ struct once__task {
     uint64_t first_ms; /* when the store was first asked, 0: never         */
     uint32_t tries;
     uint32_t
-        company; /* at most so many in its batch, 0: as many as there are */
+        company;  /* at most so many in its batch, 0: as many as there are */
+    int roomless; /* the reaper's: takes no room in the queue              */
 };
 
 struct once__tasks {
@@ -125,14 +126,22 @@ struct once__late {
     uint64_t recorded, dropped; /* since nothing was held                  */
 };
 
+/* One record that is over. */
+struct once__over {
+    once__task task;
+    once_op op;
+};
+
 struct once__reaper {
     uint64_t due_ms;  /* in a quiet moment                                 */
     uint64_t must_ms; /* also when busy                                    */
     int forget;       /* this round's second half: forgetting              */
     int begun;        /* the clock was looked at once                      */
+    int full;         /* the last scan showed as many as a step may take   */
+    uint32_t out;     /* tasks of this step that have not ended            */
+    uint32_t done;    /* of them, what came to be                          */
     uint32_t found;   /* records the last scan showed                      */
-    once_op *ops;     /* reap_max of them                                  */
-    once_op **list;
+    struct once__over *over; /* reap_max of them                           */
 };
 
 struct once_engine {

@@ -452,6 +452,19 @@ def test_forget_before_its_time_is_refused_whatever_is_said(either):
     assert either.claim(A)[0] == REPLAY
 
 
+def test_a_damaged_time_of_a_journal_is_removed_by_hand(tmp_path):
+    it = Store(tmp_path, "journal")
+    it.ok("init")
+    it.ok("clock")
+    it.seed("done", A, "success", "x")
+    (it.path / "clock").write_bytes(b"x" * 1024)
+    it.bad(3, "store.db/clock", "clock")
+    it.bad(3, "store.db/clock", "clock", "--accept")
+    it.ok("show", "--name", A)
+    (it.path / "clock").unlink()
+    assert pairs(it.ok("clock"))["behind_ms"] == "0"
+
+
 def test_forget_when_the_time_is_over(either, clock):
     either.seed("done", A, "success", "x", keep_ms=3600000)
     either.bad(1, "kept until", "forget", A, env=clock.env)

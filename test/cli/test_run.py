@@ -329,7 +329,8 @@ USES = [
     ([], "behind --"),
     (["--key", "k"], "behind --"),
     (["--key", "k", "--"], "behind --"),
-    (["--key", "k", "true"], "behind --"),
+    (["--key", "k", "--",
+                           "true"], "behind --"),
     (["--key", "k", "true", "--", "x"], "behind --"),
     (["--", "true"], "say one of --key"),
     (["--key", "k", "--key-from-args", "--", "true"], "say one of --key"),
@@ -552,6 +553,22 @@ def test_spool_files_go_when_their_time_is_over(user):
 def test_the_store_is_in_the_state_folder(user):
     assert user.sh("true").returncode == 0
     assert (user.state / "store.db").exists()
+    assert user.state.stat().st_mode & 0o777 == 0o700
+
+
+# Root may read every folder, unless that is taken away.
+AS_ANYBODY = ["setpriv", "--bounding-set", "-dac_override,-dac_read_search"] \
+    if os.getuid() == 0 else []
+
+
+def test_the_state_folder_may_be_in_one_that_cannot_be_read(user):
+    # Entries may be made in it, but it cannot be opened for its flush.
+    (user.folder / "state").mkdir(mode=0o300)
+    done = subprocess.run([*AS_ANYBODY, ONCE, "run", "--key", "k", "--",
+                           "true"],
+                          env=user.env, capture_output=True, timeout=HANG,
+                          check=False)
+    assert done.returncode == 0, done.stderr
     assert user.state.stat().st_mode & 0o777 == 0o700
 
 
