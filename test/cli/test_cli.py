@@ -29,6 +29,7 @@ import pytest
 
 from once_cli import (A, B, C, ISO, LAST, ONCE, OWNER, REPLAY, ROOT, TAKEOVER,
                       UNKNOWN, ZERO, on_terminal, states, store)
+from machine import free_port
 
 assert store  # a fixture
 
@@ -743,9 +744,7 @@ def upstream_that_drops():
 def gateway(store, upstream):
     folder = store.folder / "nginx"
     folder.mkdir()
-    with socket.socket() as s:
-        s.bind(("127.0.0.1", 0))
-        port = s.getsockname()[1]
+    port = free_port()
     user = "user root;" if os.geteuid() == 0 else ""
     (folder / "conf").write_text(CONF.format(
         module=MODULE, user=user, dir=folder, store=store.url, port=port,
