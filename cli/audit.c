@@ -114,7 +114,7 @@ int cli_reap(const struct cli *c, once_engine *e, const once_op *seen,
 {
     const once_record *r = &seen->record;
     once_op op = {
-        .verb = ONCE_OP_REAP, .keep_ms = keep_ms, .store_ms = CLI_PATIENCE_MS};
+        .verb = ONCE_OP_REAP, .keep_ms = keep_ms, .store_ms = CLI_STORE_MS};
     once_error err = {0, ""};
     int rc;
 

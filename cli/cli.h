@@ -42,35 +42,73 @@ enum cli_exit {
 #define CLI_EXIT(name, number, text) CLI_##name = number,
     CLI_EXITS(CLI_EXIT)
 #undef CLI_EXIT
-    CLI_STOP = -1 /* of a cli_see: enough was seen */
+    CLI_STOP = -1 /* nothing is left to be done: --help, enough was seen */
 };
 /* clang-format on */
 
 struct cli {
-    const char *command; /* "ls": for messages                              */
-    const char *store;   /* URL from --store or ONCE_STORE, or NULL         */
+    const struct cli_command *command; /* for messages, or NULL             */
+    const char *store; /* URL from --store or ONCE_STORE, or NULL         */
     const char *user_store; /* that of `once run`, if it is there, or NULL  */
     int json;
     int tty;   /* stdout is a terminal                                      */
     int color; /* ... and may be coloured                                   */
-    /* Not NULL: `once completion` asks which options there are, see
-     * cli_option(). */
-    const struct option **tell;
 };
 
-typedef int cli_run(struct cli *c, int argc, char **argv);
-cli_run cli_ls, cli_show, cli_resolve, cli_forget, cli_purge, cli_stats;
-cli_run cli_clock, cli_check, cli_verify, cli_init, cli_dump, cli_bench,
-    cli_completion;
-cli_run cli_run_command, cli_send;
+/* ---- The commands ------------------------------------------------------ */
 
-/* The table of subcommands, once.c. */
+/* One option of a command, as it is read, documented by its help page, and
+ * completed by the shell. An option has the same meaning, and so the same
+ * values, in every command. */
+struct cli_option {
+    const char *name; /* NULL ends a table */
+    /* What its value may be, for completion: words with a space between,
+     * CLI_FILES, or "" where that cannot be known. NULL: it takes no value. */
+    const char *value;
+    int id; /* what cli_read_args() calls it: from 1, each its own */
+};
+
+#define CLI_FILES "/"
+enum { CLI_OPTIONS_MAX = 32 }; /* of one command */
+
 struct cli_command {
     const char *name;
-    cli_run *run;
-    const char *what; /* for the help: up to 64 characters */
+    const char *what; /* for the list of commands: up to 64 characters */
+    const char *help; /* its page */
+    const struct cli_option *options;
+    const char *operands; /* words that may follow, for completion, or NULL */
+    int (*run)(struct cli *c, int argc, char **argv);
 };
-const struct cli_command *cli_commands(size_t *n);
+
+/*
+ * Every command, X(name), in the order in which they are listed. Each is the
+ * object cli_cmd_NAME of its own file, cmd_NAME.c: CONTRIBUTING.md says how to
+ * add one.
+ */
+#define CLI_COMMANDS(X)                                                        \
+    X(run)                                                                     \
+    X(send)                                                                    \
+    X(ls)                                                                      \
+    X(show)                                                                    \
+    X(resolve)                                                                 \
+    X(forget)                                                                  \
+    X(purge)                                                                   \
+    X(stats)                                                                   \
+    X(check)                                                                   \
+    X(verify)                                                                  \
+    X(clock)                                                                   \
+    X(init)                                                                    \
+    X(dump)                                                                    \
+    X(bench)                                                                   \
+    X(completion)
+
+#define CLI_DECLARE(name) extern const struct cli_command cli_cmd_##name;
+CLI_COMMANDS(CLI_DECLARE)
+#undef CLI_DECLARE
+
+/* All of them, and what `once` itself takes before a command. */
+const struct cli_command *const *cli_commands(size_t *n);
+extern const struct cli_option cli_own_options[];
 
 /* ---- Input, in.c ------------------------------------------------------- */
 
@@ -82,22 +120,28 @@ struct cli_name {
 
 enum { CLI_DIGITS_MIN = 8, CLI_DIGITS = 2 * ONCE_NAME_SIZE };
 
-/*
- * getopt_long() with our own messages. Handles --store, --json and --help,
- * which every command has (CLI_COMMON_OPTIONS in its table). Returns the
- * option, -1 at the end, or '?' with `*rc` set: return that. A command calls
- * it before it does anything else, so that with `c->tell` the command does
- * nothing but leave its table there.
- */
+/* Every command has these three, but for `once run` and `once send`.
+ * cli_read_args() handles them. */
 enum { CLI_OPT_STORE = 1000, CLI_OPT_JSON, CLI_OPT_HELP };
 /* clang-format off */
-#define CLI_COMMON_OPTIONS                                                     \
-    { "store", required_argument, NULL, CLI_OPT_STORE },                       \
-    { "json", no_argument, NULL, CLI_OPT_JSON },                               \
-    { "help", no_argument, NULL, CLI_OPT_HELP }
+#define CLI_STORE_OPTION                                                       \
+    { "store", "sqlite: journal: postgres: redis: rediss:", CLI_OPT_STORE }
+#define CLI_JSON_OPTION { "json", NULL, CLI_OPT_JSON }
+#define CLI_HELP_OPTION { "help", NULL, CLI_OPT_HELP }
+#define CLI_COMMON_OPTIONS CLI_STORE_OPTION, CLI_JSON_OPTION, CLI_HELP_OPTION
 /* clang-format on */
-int cli_option(struct cli *c, int argc, char **argv,
-               const struct option *options, const char *help, int *rc);
+
+/* Takes one option of the command's own; its value is in `optarg`. */
+typedef int cli_take(const struct cli *c, void *user, int option);
+/*
+ * Reads the options of c->command; argv[optind] is then the first operand.
+ * `take` may be NULL if the command has no options of its own. CLI_STOP: the
+ * help page was asked for and is printed; nothing is left to be done.
+ */
+int cli_read_args(struct cli *c, int argc, char **argv, cli_take *take,
+                  void *user);
+/* CLI_OK if there are no operands; otherwise says `hint`, or "". */
+int cli_no_operands(const struct cli *c, int argc, const char *hint);
 
 int cli_read_name(const struct cli *c, const char *text, size_t least,
                   struct cli_name *out);
@@ -128,10 +172,10 @@ struct cli_pick {
 enum { CLI_OPT_NAME = 1100, CLI_OPT_GROUP, CLI_OPT_KEY, CLI_OPT_KEY_FILE };
 /* clang-format off */
 #define CLI_PICK_OPTIONS                                                       \
-    { "name", required_argument, NULL, CLI_OPT_NAME },                         \
-    { "group", required_argument, NULL, CLI_OPT_GROUP },                       \
-    { "key", required_argument, NULL, CLI_OPT_KEY },                           \
-    { "key-file", required_argument, NULL, CLI_OPT_KEY_FILE }
+    { "name", "", CLI_OPT_NAME },                                              \
+    { "group", "", CLI_OPT_GROUP },                                            \
+    { "key", "", CLI_OPT_KEY },                                                \
+    { "key-file", CLI_FILES, CLI_OPT_KEY_FILE }
 /* clang-format on */
 
 /* 1 if `o` was one of these options, and is taken. */
@@ -151,7 +195,7 @@ int cli_look(const struct cli *c, once_engine *e,
 /* ---- The store, store.c ------------------------------------------------- */
 
 /* How long an unanswered operation is repeated. */
-enum { CLI_PATIENCE_MS = 5000 };
+enum { CLI_STORE_MS = 5000 };
 
 /* The URL of the store that was named, or else of the user's own; or NULL. */
 const char *cli_url(const struct cli *c);

@@ -51,12 +51,10 @@ static const char help[] =
 
 enum { OPT_FLIGHT = 1, OPT_FOR, OPT_SIZE };
 
-static const struct option options[] = {
-    CLI_COMMON_OPTIONS,
-    {"in-flight", required_argument, NULL, OPT_FLIGHT},
-    {"for", required_argument, NULL, OPT_FOR},
-    {"size", required_argument, NULL, OPT_SIZE},
-    {NULL, 0, NULL, 0},
+static const struct cli_option options[] = {
+    CLI_COMMON_OPTIONS,   {"in-flight", "", OPT_FLIGHT},
+    {"for", "", OPT_FOR}, {"size", "", OPT_SIZE},
+    {NULL, NULL, 0},
 };
 
 enum {
@@ -167,7 +165,7 @@ static void ask(struct lane *l, int verb)
     op->kind = ONCE_SUCCESS;
     op->two_phase = 1;
     op->lease_ms = LEASE_MS;
-    op->store_ms = CLI_PATIENCE_MS;
+    op->store_ms = CLI_STORE_MS;
     op->fence = verb == ONCE_OP_COMPLETE ? fence : 0;
     for (i = 0; i < 4; i++) {
         word = spread(b->seed[i % 2] + 4 * l->at + i);
@@ -376,7 +374,7 @@ static int report(const struct bench *b, double seconds)
     return CLI_OK;
 }
 
-static int run(struct bench *b, const sigset_t *signals)
+static int measure_and_forget(struct bench *b, const sigset_t *signals)
 {
     double seconds = 0;
     int rc, told, bad;
@@ -397,42 +395,44 @@ static int run(struct bench *b, const sigset_t *signals)
     return rc != CLI_OK ? rc : bad;
 }
 
-static int read_args(struct cli *c, int argc, char **argv, struct bench *b,
-                     int *go)
+static int take(const struct cli *c, void *user, int o)
 {
-    int o, rc = CLI_OK;
+    struct bench *b = user;
 
-    while ((o = cli_option(c, argc, argv, options, help, &rc)) != -1) {
-        if (o == OPT_FLIGHT)
-            rc = cli_read_number(c, "--in-flight", optarg, 1, FLIGHT_MAX,
-                                 &b->flight);
-        else if (o == OPT_SIZE)
-            rc = cli_read_number(c, "--size", optarg, 0, SIZE_MAX_BYTES,
-                                 &b->size);
-        else if (o == OPT_FOR)
-            rc = cli_read_time(c, "--for", optarg, &b->for_ms);
-        if (o == '?' || rc != CLI_OK)
-            return rc;
+    switch (o) {
+    case OPT_FLIGHT:
+        return cli_read_number(c, "--in-flight", optarg, 1, FLIGHT_MAX,
+                               &b->flight);
+    case OPT_SIZE:
+        return cli_read_number(c, "--size", optarg, 0, SIZE_MAX_BYTES,
+                               &b->size);
+    default:
+        return cli_read_time(c, "--for", optarg, &b->for_ms);
     }
-    if (optind < argc)
-        return cli_usage(c, "takes options only");
-    if (b->for_ms > FOR_MAX_MS)
-        return cli_usage(c, "--for is a time from 1s to 1h");
-    *go = 1;
-    return CLI_OK;
 }
 
-int cli_bench(struct cli *c, int argc, char **argv)
+static int read_args(struct cli *c, int argc, char **argv, struct bench *b)
+{
+    int rc = cli_read_args(c, argc, argv, take, b);
+
+    if (rc == CLI_OK)
+        rc = cli_no_operands(c, argc, "");
+    if (rc == CLI_OK && b->for_ms > FOR_MAX_MS)
+        rc = cli_usage(c, "--for is a time from 1s to 1h");
+    return rc;
+}
+
+static int run(struct cli *c, int argc, char **argv)
 {
     struct bench *b = calloc(1, sizeof(*b));
     sigset_t signals;
-    int rc, go = 0;
+    int rc;
 
     if (b == NULL)
         return cli_say(c, CLI_STORE, "out of memory");
     *b = (struct bench){.c = c, .flight = 64, .for_ms = 5000, .size = 300};
-    rc = read_args(c, argc, argv, b, &go);
-    if (!go)
+    rc = read_args(c, argc, argv, b);
+    if (rc != CLI_OK)
         goto out;
     b->lanes = calloc((size_t)b->flight, sizeof(*b->lanes));
     b->result = malloc((size_t)b->size + 1);
@@ -449,7 +449,7 @@ int cli_bench(struct cli *c, int argc, char **argv)
     (void)sigprocmask(SIG_BLOCK, &signals, NULL);
     rc = cli_open(c, &b->e);
     if (rc == CLI_OK)
-        rc = run(b, &signals);
+        rc = measure_and_forget(b, &signals);
     once_engine_close(b->e);
 out:
     free(b->lanes);
@@ -457,3 +457,6 @@ out:
     free(b);
     return rc;
 }
+
+const struct cli_command cli_cmd_bench = {
+    "bench", "measure a store", help, options, NULL, run};

@@ -44,10 +44,10 @@ static const char help[] =
 
 enum { OPT_TIMEOUT = 1 };
 
-static const struct option options[] = {
+static const struct cli_option options[] = {
     CLI_COMMON_OPTIONS,
-    {"timeout", required_argument, NULL, OPT_TIMEOUT},
-    {NULL, 0, NULL, 0},
+    {"timeout", "", OPT_TIMEOUT},
+    {NULL, NULL, 0},
 };
 
 enum { LEASE_MS = 30000, RESULT = 64 };
@@ -221,7 +221,7 @@ static int fly(struct check *k)
     return rc;
 }
 
-static int run(struct check *k)
+static int check(struct check *k)
 {
     const struct cli *c = k->c;
     uint64_t start_us = cli_steady_us();
@@ -268,26 +268,33 @@ static int report(struct check *k, int rc)
     return rc != CLI_OK ? rc : written;
 }
 
-int cli_check(struct cli *c, int argc, char **argv)
+static int take(const struct cli *c, void *user, int o)
+{
+    (void)o; /* --timeout: the only one */
+    return cli_read_time(c, "--timeout", optarg, user);
+}
+
+static int run(struct cli *c, int argc, char **argv)
 {
     struct check k = {.c = c};
-    uint64_t timeout_ms = CLI_PATIENCE_MS;
-    int o, rc = CLI_OK;
+    uint64_t timeout_ms = CLI_STORE_MS;
+    int rc = cli_read_args(c, argc, argv, take, &timeout_ms);
 
-    while ((o = cli_option(c, argc, argv, options, help, &rc)) != -1) {
-        if (o == OPT_TIMEOUT)
-            rc = cli_read_time(c, "--timeout", optarg, &timeout_ms);
-        if (o == '?' || rc != CLI_OK)
-            return rc;
-    }
-    if (optind < argc)
-        return cli_usage(c, "takes options only");
+    if (rc == CLI_OK)
+        rc = cli_no_operands(c, argc, "");
+    if (rc != CLI_OK)
+        return rc;
     if (timeout_ms > ONCE_LEASE_MAX_MS)
         return cli_usage(c, "--timeout is a time from 1s to 1h");
     k.timeout_ms = (uint32_t)timeout_ms;
     k.steps = json_array();
-    rc = run(&k);
+    rc = check(&k);
     rc = report(&k, rc);
     json_decref(k.steps);
     return rc;
 }
+
+const struct cli_command cli_cmd_check = {
+    "check", "a canary for probes: claim, complete, replay",
+    help,    options,
+    NULL,    run};

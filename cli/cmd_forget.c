@@ -49,14 +49,11 @@ static const char help[] =
 
 enum { OPT_FENCE = 1, OPT_FORCE, OPT_WHY, OPT_KEEP };
 
-static const struct option options[] = {
-    CLI_COMMON_OPTIONS,
-    CLI_PICK_OPTIONS,
-    {"fence", required_argument, NULL, OPT_FENCE},
-    {"force", no_argument, NULL, OPT_FORCE},
-    {"why", required_argument, NULL, OPT_WHY},
-    {"keep", required_argument, NULL, OPT_KEEP},
-    {NULL, 0, NULL, 0},
+static const struct cli_option options[] = {
+    CLI_COMMON_OPTIONS,       CLI_PICK_OPTIONS,
+    {"fence", "", OPT_FENCE}, {"force", NULL, OPT_FORCE},
+    {"why", "", OPT_WHY},     {"keep", "", OPT_KEEP},
+    {NULL, NULL, 0},
 };
 
 #define KEEP_DEFAULT_MS UINT64_C(86400000)
@@ -70,8 +67,10 @@ struct forget {
     char note[CLI_NOTE_SIZE];
 };
 
-static int read_option(const struct cli *c, struct forget *f, int o)
+static int take(const struct cli *c, void *user, int o)
 {
+    struct forget *f = user;
+
     if (cli_pick_option(&f->pick, o))
         return CLI_OK;
     switch (o) {
@@ -88,17 +87,12 @@ static int read_option(const struct cli *c, struct forget *f, int o)
     }
 }
 
-static int read_args(struct cli *c, int argc, char **argv, struct forget *f,
-                     int *go)
+static int read_args(struct cli *c, int argc, char **argv, struct forget *f)
 {
-    int o, rc = CLI_OK;
+    int rc = cli_read_args(c, argc, argv, take, f);
 
-    while ((o = cli_option(c, argc, argv, options, help, &rc)) != -1) {
-        if (o != '?')
-            rc = read_option(c, f, o);
-        if (o == '?' || rc != CLI_OK)
-            return rc;
-    }
+    if (rc != CLI_OK)
+        return rc;
     if (!f->force && (f->why != NULL || f->keep_ms != 0))
         return cli_usage(c, "--why and --keep go with --force");
     if (f->force)
@@ -107,7 +101,6 @@ static int read_args(struct cli *c, int argc, char **argv, struct forget *f,
         rc = cli_pick_end(c, &f->pick, argc, argv);
     if (f->keep_ms == 0)
         f->keep_ms = KEEP_DEFAULT_MS;
-    *go = rc == CLI_OK;
     return rc;
 }
 
@@ -158,7 +151,7 @@ static int forget(const struct cli *c, once_engine *e, const once_op *seen)
 {
     once_op op = {.verb = ONCE_OP_FORGET,
                   .fence = seen->record.fence,
-                  .store_ms = CLI_PATIENCE_MS};
+                  .store_ms = CLI_STORE_MS};
     once_error err = {0, ""};
     int rc;
 
@@ -189,7 +182,7 @@ static int settle(const struct cli *c, once_engine *e, const struct forget *f,
                   .fence = seen->record.fence,
                   .result = result,
                   .note = cli_bytes(f->note),
-                  .store_ms = CLI_PATIENCE_MS};
+                  .store_ms = CLI_STORE_MS};
     once_error err = {0, ""};
     int rc;
 
@@ -257,7 +250,8 @@ static int refuse_live(const struct cli *c, const once_op *seen)
                    cli_state(r->state));
 }
 
-static int run(const struct cli *c, once_engine *e, const struct forget *f)
+static int look_and_forget(const struct cli *c, once_engine *e,
+                           const struct forget *f)
 {
     uint8_t name[ONCE_NAME_SIZE];
     once_op seen = {0};
@@ -283,20 +277,22 @@ out:
     return rc;
 }
 
-int cli_forget(struct cli *c, int argc, char **argv)
+static int run(struct cli *c, int argc, char **argv)
 {
     struct forget f = {.force = 0};
     once_engine *e = NULL;
-    int rc, go = 0;
+    int rc = read_args(c, argc, argv, &f);
 
-    rc = read_args(c, argc, argv, &f, &go);
-    if (!go)
+    if (rc != CLI_OK)
         return rc;
     if (f.force)
         cli_make_note("put to rest as applied", f.why, f.note);
     rc = cli_open(c, &e);
     if (rc == CLI_OK)
-        rc = run(c, e, &f);
+        rc = look_and_forget(c, e, &f);
     once_engine_close(e);
     return rc;
 }
+
+const struct cli_command cli_cmd_forget = {
+    "forget", "forget one record that has expired", help, options, NULL, run};

@@ -45,16 +45,17 @@ enum {
     OPT_AFTER
 };
 
-static const struct option options[] = {
+static const struct cli_option options[] = {
     CLI_COMMON_OPTIONS,
-    {"state", required_argument, NULL, OPT_STATE},
-    {"group", required_argument, NULL, OPT_GROUP},
-    {"older", required_argument, NULL, OPT_OLDER},
-    {"newer", required_argument, NULL, OPT_NEWER},
-    {"max", required_argument, NULL, OPT_MAX},
-    {"all", no_argument, NULL, OPT_ALL},
-    {"after", required_argument, NULL, OPT_AFTER},
-    {NULL, 0, NULL, 0},
+    {"state", "absent claimed dispatched completed indeterminate corrupt",
+     OPT_STATE},
+    {"group", "", OPT_GROUP},
+    {"older", "", OPT_OLDER},
+    {"newer", "", OPT_NEWER},
+    {"max", "", OPT_MAX},
+    {"all", NULL, OPT_ALL},
+    {"after", "", OPT_AFTER},
+    {NULL, NULL, 0},
 };
 
 enum { STATE_ANY = -1, STATE_CORRUPT = 255 };
@@ -87,8 +88,10 @@ static int read_state(const struct cli *c, const char *text, int *out)
     return CLI_OK;
 }
 
-static int read_option(const struct cli *c, struct ls *ls, int o)
+static int take(const struct cli *c, void *user, int o)
 {
+    struct ls *ls = user;
+
     switch (o) {
     case OPT_STATE:
         return read_state(c, optarg, &ls->state);
@@ -108,24 +111,6 @@ static int read_option(const struct cli *c, struct ls *ls, int o)
         ls->has_after = 1;
         return cli_read_name(c, optarg, CLI_DIGITS, &ls->after);
     }
-}
-
-static int read_args(struct cli *c, int argc, char **argv, struct ls *ls,
-                     int *go)
-{
-    int o, rc = CLI_OK;
-
-    while ((o = cli_option(c, argc, argv, options, help, &rc)) != -1) {
-        if (o != '?')
-            rc = read_option(c, ls, o);
-        if (o == '?' || rc != CLI_OK)
-            return rc;
-    }
-    if (optind < argc)
-        return cli_usage(c, "takes options only; one record is shown by "
-                            "once show");
-    *go = 1;
-    return CLI_OK;
 }
 
 static void print_heading(void)
@@ -218,15 +203,16 @@ static int finish(const struct cli *c, const struct ls *ls)
     return CLI_OK;
 }
 
-int cli_ls(struct cli *c, int argc, char **argv)
+static int run(struct cli *c, int argc, char **argv)
 {
     struct ls ls = {.c = c, .state = STATE_ANY, .max = MAX_DEFAULT};
     once_engine *e = NULL;
     uint8_t after[ONCE_NAME_SIZE];
-    int rc, go = 0;
+    int rc = cli_read_args(c, argc, argv, take, &ls);
 
-    rc = read_args(c, argc, argv, &ls, &go);
-    if (!go)
+    if (rc == CLI_OK)
+        rc = cli_no_operands(c, argc, "; one record is shown by once show");
+    if (rc != CLI_OK)
         return rc;
     rc = cli_open(c, &e);
     if (rc != CLI_OK)
@@ -243,3 +229,8 @@ int cli_ls(struct cli *c, int argc, char **argv)
     once_engine_close(e);
     return rc;
 }
+
+const struct cli_command cli_cmd_ls = {
+    "ls", "list records, for example all that are indeterminate",
+    help, options,
+    NULL, run};

@@ -45,10 +45,10 @@ static const char help[] =
 
 enum { OPT_MAX = 1 };
 
-static const struct option options[] = {
+static const struct cli_option options[] = {
     CLI_COMMON_OPTIONS,
-    {"max", required_argument, NULL, OPT_MAX},
-    {NULL, 0, NULL, 0},
+    {"max", "", OPT_MAX},
+    {NULL, NULL, 0},
 };
 
 struct purge {
@@ -128,7 +128,7 @@ static int purge(const struct cli *c, once_store *s, struct purge *p,
     return rc;
 }
 
-static int run(const struct cli *c, struct purge *p)
+static int purge_store(const struct cli *c, struct purge *p)
 {
     struct cli_progress progress;
     once_store *s = NULL;
@@ -158,26 +158,31 @@ static int run(const struct cli *c, struct purge *p)
     return rc != CLI_OK ? rc : told;
 }
 
-int cli_purge(struct cli *c, int argc, char **argv)
+static int take(const struct cli *c, void *user, int o)
+{
+    struct purge *p = user;
+
+    (void)o; /* --max: the only one */
+    return cli_read_number(c, "--max", optarg, 1, 1000000000, &p->max);
+}
+
+static int run(struct cli *c, int argc, char **argv)
 {
     struct purge *p = calloc(1, sizeof(*p));
-    int o, rc = CLI_OK;
+    int rc;
 
     if (p == NULL)
         return cli_say(c, CLI_STORE, "out of memory");
     p->max = UINT64_MAX;
-    while ((o = cli_option(c, argc, argv, options, help, &rc)) != -1) {
-        if (o == OPT_MAX)
-            rc = cli_read_number(c, "--max", optarg, 1, 1000000000, &p->max);
-        if (o == '?' || rc != CLI_OK)
-            goto out;
-    }
-    if (optind < argc)
-        rc = cli_usage(c, "takes options only; one record is forgotten by "
-                          "once forget");
-    else
-        rc = run(c, p);
-out:
+    rc = cli_read_args(c, argc, argv, take, p);
+    if (rc == CLI_OK)
+        rc = cli_no_operands(c, argc,
+                             "; one record is forgotten by once forget");
+    if (rc == CLI_OK)
+        rc = purge_store(c, p);
     free(p);
     return rc;
 }
+
+const struct cli_command cli_cmd_purge = {
+    "purge", "forget every record that has expired", help, options, NULL, run};

@@ -334,16 +334,21 @@ static int perform(struct run *run)
     return rc;
 }
 
-int cli_run_command(struct cli *c, int argc, char **argv)
+static int run(struct cli *c, int argc, char **argv)
 {
-    struct run run = {.c = c};
-    int go = 0, rc = run_read_args(c, argc, argv, &run.o, &go);
+    struct run r = {.c = c};
+    int rc = run_read_args(c, argc, argv, &r.o);
 
-    if (rc == CLI_OK && go)
-        rc = perform(&run);
-    if (c->store == run.own_store)
+    if (rc == CLI_OK)
+        rc = perform(&r);
+    if (c->store == r.own_store)
         c->store = NULL;
-    free(run.own_store);
-    run_options_clear(&run.o);
+    free(r.own_store);
+    run_options_clear(&r.o);
     return rc;
 }
+
+const struct cli_command cli_cmd_run = {
+    "run",    "run a command at most once for its key",
+    run_help, run_option_table,
+    NULL,     run};

@@ -72,24 +72,24 @@ enum {
     OPT_PURGE
 };
 
-static const struct option options[] = {
-    {"order", required_argument, NULL, OPT_ORDER},
-    {"group", required_argument, NULL, OPT_GROUP},
-    {"data", required_argument, NULL, OPT_DATA},
-    {"header", required_argument, NULL, OPT_HEADER},
-    {"secret", required_argument, NULL, OPT_SECRET},
-    {"deadline", required_argument, NULL, OPT_DEADLINE},
-    {"client-store", required_argument, NULL, OPT_FILE},
-    {"ca", required_argument, NULL, OPT_CA},
-    {"ask-refused", no_argument, NULL, OPT_ASK_REFUSED},
-    {"resume", no_argument, NULL, OPT_RESUME},
-    {"list", no_argument, NULL, OPT_LIST},
-    {"forget", no_argument, NULL, OPT_FORGET},
-    {"force", no_argument, NULL, OPT_FORCE},
-    {"purge", required_argument, NULL, OPT_PURGE},
-    {"json", no_argument, NULL, CLI_OPT_JSON},
-    {"help", no_argument, NULL, CLI_OPT_HELP},
-    {NULL, 0, NULL, 0},
+static const struct cli_option options[] = {
+    {"order", "", OPT_ORDER},
+    {"group", "", OPT_GROUP},
+    {"data", "", OPT_DATA},
+    {"header", "", OPT_HEADER},
+    {"secret", "", OPT_SECRET},
+    {"deadline", "", OPT_DEADLINE},
+    {"client-store", CLI_FILES, OPT_FILE},
+    {"ca", CLI_FILES, OPT_CA},
+    {"ask-refused", NULL, OPT_ASK_REFUSED},
+    {"resume", NULL, OPT_RESUME},
+    {"list", NULL, OPT_LIST},
+    {"forget", NULL, OPT_FORGET},
+    {"force", NULL, OPT_FORCE},
+    {"purge", "", OPT_PURGE},
+    CLI_JSON_OPTION,
+    CLI_HELP_OPTION,
+    {NULL, NULL, 0},
 };
 
 struct send {
@@ -201,8 +201,9 @@ static int set_mode(struct send *s, int mode)
     return CLI_OK;
 }
 
-static int take_option(struct send *s, int o)
+static int take(const struct cli *c, void *user, int o)
 {
+    struct send *s = user;
     int rc;
 
     switch (o) {
@@ -220,7 +221,7 @@ static int take_option(struct send *s, int o)
     case OPT_SECRET:
         return take_header(s, optarg, ONCE_CLIENT_SECRET);
     case OPT_DEADLINE:
-        return cli_read_time(s->c, "--deadline", optarg, &s->deadline_ms);
+        return cli_read_time(c, "--deadline", optarg, &s->deadline_ms);
     case OPT_FILE:
         s->path = optarg;
         return CLI_OK;
@@ -235,9 +236,8 @@ static int take_option(struct send *s, int o)
         return CLI_OK;
     case OPT_PURGE:
         rc = set_mode(s, o);
-        return rc == CLI_OK
-                   ? cli_read_time(s->c, "--purge", optarg, &s->purge_ms)
-                   : rc;
+        return rc == CLI_OK ? cli_read_time(c, "--purge", optarg, &s->purge_ms)
+                            : rc;
     default:
         return set_mode(s, o);
     }
@@ -534,26 +534,19 @@ static int open_client(struct send *s)
     return rc < 0 ? trouble(s, rc, &err) : CLI_OK;
 }
 
-int cli_send(struct cli *c, int argc, char **argv)
+static int run(struct cli *c, int argc, char **argv)
 {
     struct send s = {.c = c, .request = ONCE_CLIENT_REQUEST_INIT};
-    int o, rc = CLI_OK;
+    int rc = cli_read_args(c, argc, argv, take, &s);
 
-    while ((o = cli_option(c, argc, argv, options, help, &rc)) != -1) {
-        if (o == '?')
-            goto out;
-        rc = take_option(&s, o);
-        if (rc != CLI_OK)
-            goto out;
-    }
-    rc = check_words(&s, argc, argv);
+    if (rc == CLI_OK)
+        rc = check_words(&s, argc, argv);
     if (rc == CLI_OK)
         rc = read_body(&s);
     if (rc == CLI_OK)
         rc = open_client(&s);
     if (rc == CLI_OK)
         rc = go(&s);
-out:
     once_client_close(s.client);
     if (s.data != NULL && s.data[0] == '@')
         free((void *)(uintptr_t)s.request.body.data);
@@ -561,3 +554,7 @@ out:
         free(s.memory[--s.n_memory]);
     return rc;
 }
+
+const struct cli_command cli_cmd_send = {
+    "send", "send a request until its outcome is known", help, options, NULL,
+    run};

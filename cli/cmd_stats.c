@@ -33,11 +33,11 @@ static const char help[] =
 
 enum { OPT_GROUP = 1, OPT_PROMETHEUS };
 
-static const struct option options[] = {
+static const struct cli_option options[] = {
     CLI_COMMON_OPTIONS,
-    {"group", required_argument, NULL, OPT_GROUP},
-    {"prometheus", no_argument, NULL, OPT_PROMETHEUS},
-    {NULL, 0, NULL, 0},
+    {"group", "", OPT_GROUP},
+    {"prometheus", NULL, OPT_PROMETHEUS},
+    {NULL, NULL, 0},
 };
 
 enum { GROUPS = 250, SLOTS = 512, CORRUPT = ONCE_INDETERMINATE + 1, KINDS };
@@ -321,38 +321,37 @@ static int report(const struct cli *c, const struct stats *s)
     return CLI_OK;
 }
 
-static int read_args(struct cli *c, int argc, char **argv, struct stats *s,
-                     int *go)
+static int take(const struct cli *c, void *user, int o)
 {
-    int o, rc = CLI_OK;
+    struct stats *s = user;
 
-    while ((o = cli_option(c, argc, argv, options, help, &rc)) != -1) {
-        if (o == OPT_GROUP)
-            rc = cli_read_filter(c, optarg, s->group);
-        s->by_group |= o == OPT_GROUP;
-        s->prometheus |= o == OPT_PROMETHEUS;
-        if (o == '?' || rc != CLI_OK)
-            return rc;
-    }
-    if (optind < argc)
-        return cli_usage(c, "takes options only");
-    if (c->json && s->prometheus)
-        return cli_usage(c, "--json and --prometheus exclude each other");
-    *go = 1;
-    return CLI_OK;
+    s->by_group |= o == OPT_GROUP;
+    s->prometheus |= o == OPT_PROMETHEUS;
+    return o == OPT_GROUP ? cli_read_filter(c, optarg, s->group) : CLI_OK;
 }
 
-int cli_stats(struct cli *c, int argc, char **argv)
+static int read_args(struct cli *c, int argc, char **argv, struct stats *s)
+{
+    int rc = cli_read_args(c, argc, argv, take, s);
+
+    if (rc == CLI_OK)
+        rc = cli_no_operands(c, argc, "");
+    if (rc == CLI_OK && c->json && s->prometheus)
+        rc = cli_usage(c, "--json and --prometheus exclude each other");
+    return rc;
+}
+
+static int run(struct cli *c, int argc, char **argv)
 {
     struct stats *s = calloc(1, sizeof(*s));
     struct cli_progress progress;
     once_engine *e = NULL;
-    int rc, go = 0;
+    int rc;
 
     if (s == NULL)
         return cli_say(c, CLI_STORE, "out of memory");
-    rc = read_args(c, argc, argv, s, &go);
-    if (!go)
+    rc = read_args(c, argc, argv, s);
+    if (rc != CLI_OK)
         goto out;
     rc = cli_open(c, &e);
     if (rc != CLI_OK)
@@ -369,3 +368,6 @@ out:
     free(s);
     return rc;
 }
+
+const struct cli_command cli_cmd_stats = {
+    "stats", "count records by state and group", help, options, NULL, run};

@@ -41,9 +41,9 @@ static const char help[] =
     "copy of the store, look at the disk, and restore from what you trust.\n";
 /* clang-format on */
 
-static const struct option options[] = {
+static const struct cli_option options[] = {
     CLI_COMMON_OPTIONS,
-    {NULL, 0, NULL, 0},
+    {NULL, NULL, 0},
 };
 
 struct verify {
@@ -66,7 +66,7 @@ static void driver_says(void *user, const char *text)
     struct verify *v = user;
 
     cli_progress_end(&v->progress);
-    fprintf(stderr, "once %s: ", v->c->command);
+    fprintf(stderr, "once %s: ", v->c->command->name);
     cli_print_text(stderr, cli_bytes(text));
     fputc('\n', stderr);
 }
@@ -229,7 +229,7 @@ static int report(const struct verify *v)
                    "at the disk");
 }
 
-static int run(struct verify *v)
+static int verify(struct verify *v)
 {
     once_store *s = NULL;
     int rc = cli_named(v->c);
@@ -247,15 +247,14 @@ static int run(struct verify *v)
     return rc == CLI_OK ? report(v) : rc;
 }
 
-int cli_verify(struct cli *c, int argc, char **argv)
+static int run(struct cli *c, int argc, char **argv)
 {
     struct verify *v = NULL;
     char *url = NULL;
-    int rc = CLI_OK;
+    int rc = cli_read_args(c, argc, argv, NULL, NULL);
 
-    if (cli_option(c, argc, argv, options, help, &rc) != -1)
-        return rc;
-    rc = cli_take_store(c, argc, argv, &url);
+    if (rc == CLI_OK)
+        rc = cli_take_store(c, argc, argv, &url);
     if (rc != CLI_OK)
         return rc;
     v = calloc(1, sizeof(*v));
@@ -265,9 +264,14 @@ int cli_verify(struct cli *c, int argc, char **argv)
     }
     v->c = c;
     cli_progress_start(&v->progress, c, "records");
-    rc = run(v);
+    rc = verify(v);
 out:
     free(v);
     free(url);
     return rc;
 }
+
+const struct cli_command cli_cmd_verify = {
+    "verify", "read the whole store and find records that are corrupt",
+    help,     options,
+    NULL,     run};

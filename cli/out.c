@@ -25,10 +25,10 @@ static const char *const states[] = {
 ONCE_PRINTF(2, 0)
 static void say(const struct cli *c, const char *format, va_list args)
 {
-    /* What was printed before stands before the message, too. */
-    fflush(stdout);
-    fprintf(stderr, "once%s%s: ", c->command ? " " : "",
-            c->command ? c->command : "");
+    const char *name = c->command->name;
+
+    fflush(stdout); /* what was printed before comes before the message */
+    fprintf(stderr, "once%s%s: ", name[0] ? " " : "", name);
     vfprintf(stderr, format, args);
     fputc('\n', stderr);
 }
@@ -45,13 +45,13 @@ int cli_say(const struct cli *c, int code, const char *format, ...)
 
 int cli_usage(const struct cli *c, const char *format, ...)
 {
+    const char *name = c->command->name;
     va_list args;
 
     va_start(args, format);
     say(c, format, args);
     va_end(args);
-    fprintf(stderr, "Try: once%s%s --help\n", c->command ? " " : "",
-            c->command ? c->command : "");
+    fprintf(stderr, "Try: once%s%s --help\n", name[0] ? " " : "", name);
     return CLI_USAGE;
 }
 

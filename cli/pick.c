@@ -176,7 +176,7 @@ int cli_look(const struct cli *c, once_engine *e,
 
     memset(op, 0, sizeof(*op));
     op->verb = ONCE_OP_SHOW;
-    op->store_ms = CLI_PATIENCE_MS;
+    op->store_ms = CLI_STORE_MS;
     memcpy(op->name, name, ONCE_NAME_SIZE);
     rc = once_apply(e, op, &err);
     if (rc < 0)

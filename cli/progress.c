@@ -47,7 +47,7 @@ static void draw(const struct cli_progress *p, double part, uint64_t n)
 {
     int full = part < 0 ? 0 : (int)(part * BAR), i;
 
-    fprintf(stderr, "\ronce %s: ", p->c->command);
+    fprintf(stderr, "\ronce %s: ", p->c->command->name);
     if (part >= 0) {
         fputc('[', stderr);
         for (i = 0; i < BAR; i++)

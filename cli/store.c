@@ -6,7 +6,7 @@
  * change anything. Refuses to create a store, which would turn a misspelt path
  * into the answer "there is nothing"; that is what `once init` is for.
  */
-#include "cli.h"
+#include "run/run.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -70,19 +70,17 @@ const char *cli_url(const struct cli *c)
 
 char *cli_user_store(void)
 {
-    const char *xdg = getenv("XDG_STATE_HOME"), *home = getenv("HOME");
     static const char scheme[] = "sqlite:";
-    char *url = NULL;
+    char *folder = run_state_path(), *url = NULL;
     struct stat st;
-    int n = -1;
 
-    if (xdg != NULL && xdg[0] == '/')
-        n = asprintf(&url, "%s%s/once/store.db", scheme, xdg);
-    else if (home != NULL && home[0] == '/')
-        n = asprintf(&url, "%s%s/.local/state/once/store.db", scheme, home);
-    if (n < 0)
+    if (folder == NULL)
         return NULL;
-    if (strchr(url, '?') == NULL && stat(url + sizeof(scheme) - 1, &st) == 0)
+    if (asprintf(&url, "%s%s/store.db", scheme, folder) < 0)
+        url = NULL;
+    free(folder);
+    if (url == NULL ||
+        (strchr(url, '?') == NULL && stat(url + sizeof(scheme) - 1, &st) == 0))
         return url;
     free(url);
     return NULL;
@@ -188,7 +186,7 @@ int cli_open_store(const struct cli *c, once_store **out)
 
 int cli_ask(const struct cli *c, once_store *s, once_op **ops, size_t n)
 {
-    uint64_t end_us = cli_steady_us() + CLI_PATIENCE_MS * 1000;
+    uint64_t end_us = cli_steady_us() + CLI_STORE_MS * 1000;
     long pause_ms = PAUSE_MS;
     once_error err = {0, ""};
     int rc;

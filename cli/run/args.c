@@ -15,7 +15,7 @@
 #include <string.h>
 
 /* clang-format off */
-static const char help[] =
+const char run_help[] =
     "usage: once run --key K [OPTION ...] -- COMMAND [ARGUMENT ...]\n"
     "\n"
     "Runs COMMAND at most once for the key. A repeat gets the output and the exit\n"
@@ -55,25 +55,26 @@ enum {
     OPT_LEASE
 };
 
-static const struct option options[] = {
-    {"key", required_argument, NULL, OPT_KEY},
-    {"key-file", required_argument, NULL, OPT_KEY_FILE},
-    {"key-from-args", no_argument, NULL, OPT_KEY_ARGS},
-    {"group", required_argument, NULL, OPT_GROUP},
-    {"fingerprint", required_argument, NULL, OPT_FINGERPRINT},
-    {"wait", required_argument, NULL, OPT_WAIT},
-    {"on-duplicate", required_argument, NULL, OPT_DUPLICATE},
-    {"retry-failed", no_argument, NULL, OPT_RETRY},
-    {"lost", required_argument, NULL, OPT_LOST},
-    {"ttl", required_argument, NULL, OPT_TTL},
-    {"lease", required_argument, NULL, OPT_LEASE},
-    {"store", required_argument, NULL, CLI_OPT_STORE},
-    {"help", no_argument, NULL, CLI_OPT_HELP},
-    {NULL, 0, NULL, 0},
+const struct cli_option run_option_table[] = {
+    {"key", "", OPT_KEY},
+    {"key-file", CLI_FILES, OPT_KEY_FILE},
+    {"key-from-args", NULL, OPT_KEY_ARGS},
+    {"group", "", OPT_GROUP},
+    {"fingerprint", "", OPT_FINGERPRINT},
+    {"wait", "", OPT_WAIT},
+    {"on-duplicate", "replay reject", OPT_DUPLICATE},
+    {"retry-failed", NULL, OPT_RETRY},
+    {"lost", "hold takeover", OPT_LOST},
+    {"ttl", "", OPT_TTL},
+    {"lease", "", OPT_LEASE},
+    CLI_STORE_OPTION,
+    CLI_HELP_OPTION,
+    {NULL, NULL, 0},
 };
 
 /* As they were given. */
 struct given {
+    struct run_options *run;
     const char *key, *key_file, *group, *fingerprint;
     int key_args;
     uint64_t ttl_ms, lease_ms;
@@ -90,9 +91,11 @@ static int read_word(const struct cli *c, const char *what, const char *zero,
     return CLI_OK;
 }
 
-static int read_option(const struct cli *c, int o, struct run_options *run,
-                       struct given *g)
+static int take(const struct cli *c, void *user, int o)
 {
+    struct given *g = user;
+    struct run_options *run = g->run;
+
     switch (o) {
     case OPT_KEY:
         g->key = optarg;
@@ -264,35 +267,29 @@ static int find_command(int argc, char **argv)
     return i;
 }
 
-static int read_all(struct cli *c, int argc, char **argv, struct run_options *o,
-                    int *go)
+static int read_all(struct cli *c, int argc, char **argv, struct run_options *o)
 {
-    struct given g = {0};
-    int end = find_command(argc, argv), option, rc = CLI_OK;
+    struct given g = {.run = o};
+    int end = find_command(argc, argv);
+    int rc = cli_read_args(c, end, argv, take, &g);
 
-    while ((option = cli_option(c, end, argv, options, help, &rc)) != -1) {
-        if (option != '?')
-            rc = read_option(c, option, o, &g);
-        if (option == '?' || rc != CLI_OK)
-            return rc;
-    }
+    if (rc != CLI_OK)
+        return rc;
     if (optind < end || end + 1 >= argc)
         return cli_usage(c, "the command stands behind --, after all options");
     o->command = argv + end + 1;
     rc = check_times(c, &g, o);
-    if (rc == CLI_OK)
-        rc = make_names(c, &g, o);
-    *go = rc == CLI_OK;
-    return rc;
+    return rc == CLI_OK ? make_names(c, &g, o) : rc;
 }
 
-int run_read_args(struct cli *c, int argc, char **argv, struct run_options *o,
-                  int *go)
+int run_read_args(struct cli *c, int argc, char **argv, struct run_options *o)
 {
+    int rc;
+
     memset(o, 0, sizeof(*o));
     o->call = (once_call_options)ONCE_CALL_OPTIONS_INIT;
-    *go = 0;
-    return read_all(c, argc, argv, o, go) == CLI_OK ? CLI_OK : RUN_USAGE;
+    rc = read_all(c, argc, argv, o);
+    return rc == CLI_OK || rc == CLI_STOP ? rc : RUN_USAGE;
 }
 
 void run_options_clear(struct run_options *o)

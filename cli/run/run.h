@@ -45,16 +45,19 @@ struct run_options {
     void *memory[2];
 };
 
-/* RUN_USAGE, said on stderr, or CLI_OK; `*go` is 0 if all is done, as after
- * --help. End it with run_options_clear(), whatever it returns. */
-int run_read_args(struct cli *c, int argc, char **argv, struct run_options *o,
-                  int *go);
+extern const char run_help[];
+extern const struct cli_option run_option_table[];
+/* CLI_OK, CLI_STOP after --help, or RUN_USAGE, said on stderr. End it with
+ * run_options_clear(), whatever it returns. */
+int run_read_args(struct cli *c, int argc, char **argv, struct run_options *o);
 void run_options_clear(struct run_options *o);
 
 /* ---- state.c ------------------------------------------------------------ */
 
-/* $XDG_STATE_HOME/once or ~/.local/state/once, made with mode 0700 where it is
- * not there: free() it. NULL with errno; ENOENT: neither variable is set. */
+/* The path $XDG_STATE_HOME/once or ~/.local/state/once: free() it. NULL with
+ * errno; ENOENT: neither variable is set. */
+char *run_state_path(void);
+/* The same, and creates the folder with mode 0700 where it is missing. */
 char *run_state_folder(void);
 /* The store in it: free() it. NULL likewise. */
 char *run_state_store(void);
