@@ -26,8 +26,8 @@
  *
  *   NO       not found, not unique, refused: nothing was changed
  *   USAGE    the command line, or a limit: nothing was changed
- *   STORE    store or file trouble: nothing was changed; a record that does
- *            not check; or output trouble, when all else was done
+ *   STORE    store or file trouble: nothing was changed; a record that is
+ *            corrupt; or output trouble, when all else was done
  *   UNKNOWN  the store did not answer: it may have been changed
  */
 #define CLI_EXITS(X)                                                           \
@@ -114,7 +114,7 @@ extern const struct cli_option cli_own_options[];
 
 /* A record's name as an operator gives it: whole, or its first digits. */
 struct cli_name {
-    uint8_t bytes[ONCE_NAME_SIZE]; /* zeros behind the digits */
+    uint8_t bytes[ONCE_NAME_SIZE]; /* zeros after the digits */
     size_t digits;
 };
 
@@ -180,7 +180,7 @@ enum { CLI_OPT_NAME = 1100, CLI_OPT_GROUP, CLI_OPT_KEY, CLI_OPT_KEY_FILE };
 
 /* 1 if `o` was one of these options, and is taken. */
 int cli_pick_option(struct cli_pick *p, int o);
-/* When all options are read: takes the HASH behind them, if that is how the
+/* When all options are read: takes the HASH after them, if that is how the
  * record was named, and works out the name. Reads the key's file. */
 int cli_pick_end(const struct cli *c, struct cli_pick *p, int argc,
                  char **argv);
@@ -194,7 +194,7 @@ int cli_look(const struct cli *c, once_engine *e,
 
 /* ---- The store, store.c ------------------------------------------------- */
 
-/* How long an unanswered operation is repeated. */
+/* How long an operation is repeated that the store does not answer. */
 enum { CLI_STORE_MS = 5000 };
 
 /* The URL of the store that was named, or else of the user's own; or NULL. */
@@ -206,15 +206,15 @@ char *cli_user_store(void);
  * is the user's own. cli_open() asks this by itself. */
 int cli_named(const struct cli *c);
 /*
- * For commands about a whole store, which may be named by a word as well: a
- * URL, or the path of a folder (a journal) or of a file (sqlite). `*memory` is
- * for the URL: free() it when the command ends.
+ * For commands about a whole store, which may be named without --store, too: by
+ * its URL, or the path of a folder (a journal) or of a file (sqlite). `*memory`
+ * is for the URL: free() it when the command ends.
  */
 int cli_take_store(struct cli *c, int argc, char **argv, char **memory);
 /* Opens the store, which must exist; end it with once_engine_close(). */
 int cli_open(const struct cli *c, once_engine **out);
-/* The same without an engine, and without a word about whose store it is; end
- * it with once_store_close(). */
+/* The same without an engine, and without a message about whose store it is;
+ * end it with once_store_close(). */
 int cli_open_store(const struct cli *c, once_store **out);
 /* Asks a store, and again while it does not answer. */
 int cli_ask(const struct cli *c, once_store *s, once_op **ops, size_t n);
@@ -236,7 +236,7 @@ int cli_trouble_of_change(const struct cli *c, int code, const once_error *err);
 /* ---- Long work, walk.c and progress.c ------------------------------------ */
 
 /*
- * Tells on stderr how far long work has come: only if that is a terminal, and
+ * Shows on stderr how far long work has come: only if that is a terminal, and
  * only when the work has taken a second. cli_say() may be used in between.
  */
 struct cli_progress {
@@ -261,7 +261,7 @@ struct cli_row {
 /* CLI_OK: go on. CLI_STOP: enough. Anything else ends the walk as well. */
 typedef int cli_see(void *user, const struct cli_row *row);
 /*
- * Shows all records behind `after` (NULL: all) in the order of their names, a
+ * Shows all records after `after` (NULL: all) in the order of their names, a
  * page at a time, on the caller's own thread.
  */
 int cli_walk(const struct cli *c, once_engine *e, const uint8_t *after,
@@ -280,14 +280,15 @@ enum { CLI_WHY_MAX = 512 };
 /* --why, as every decision needs it. */
 int cli_check_why(const struct cli *c, const char *why);
 /* Who, when, where, what and why, in one line. */
-void cli_make_note(const char *deed, const char *why, char out[CLI_NOTE_SIZE]);
+void cli_make_note(const char *action, const char *why,
+                   char out[CLI_NOTE_SIZE]);
 once_bytes cli_bytes(const char *text);
 /* An encoded response: free() its data. */
 int cli_encode(const struct cli *c, const struct once__response *response,
                once_bytes *out);
 /*
- * The owner's lease is over and nobody is left to reap it: anybody may say so.
- * Does nothing to a record that is not so, or no longer the one of `seen`.
+ * Reaps a record whose owner's lease has ended, where no gateway is left that
+ * would do so. Does nothing to any other record, or if `seen` is out of date.
  */
 int cli_reap(const struct cli *c, once_engine *e, const once_op *seen,
              uint64_t keep_ms);

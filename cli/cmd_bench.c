@@ -6,16 +6,16 @@
  * forgotten at the end. Lanes run beside each other, each a cycle at a time,
  * through the engine that every caller uses:
  *
- *    lane:  claim --> complete --+--> next name, until the time is over
+ *    lane:  claim --> complete --+--> next name, until the time is up
  *              ^                 |
  *              +-----------------+
  *    then:  forget --> forget ... every name once
  *
  * All figures are taken on the engine's thread; the main thread waits, counts
- * for the progress bar, and hears signals. Refuses to leave its records behind:
- * also after Ctrl-C it forgets them, and says so if it could not. A claim is
- * made in two phases and completed without a dispatch, which costs as much as
- * one phase, so that even a killed bench leaves nothing indeterminate.
+ * for the progress bar, and waits for signals. It never leaves its records in
+ * the store: also after Ctrl-C it forgets them, and says so if it could not. A
+ * claim is made in two phases and completed without a dispatch, which costs as
+ * much as one phase, so that even a killed bench leaves nothing indeterminate.
  */
 #include "cli.h"
 
@@ -157,7 +157,7 @@ static void ask(struct lane *l, int verb)
     static const char group[] = "once-bench";
     const struct bench *b = l->b;
     once_op *op = &l->op;
-    uint64_t fence = op->record.fence, word;
+    uint64_t fence = op->record.fence, bits;
     size_t i;
 
     memset(op, 0, sizeof(*op));
@@ -168,8 +168,8 @@ static void ask(struct lane *l, int verb)
     op->store_ms = CLI_STORE_MS;
     op->fence = verb == ONCE_OP_COMPLETE ? fence : 0;
     for (i = 0; i < 4; i++) {
-        word = spread(b->seed[i % 2] + 4 * l->at + i);
-        memcpy(op->name + 8 * i, &word, sizeof(word));
+        bits = spread(b->seed[i % 2] + 4 * l->at + i);
+        memcpy(op->name + 8 * i, &bits, sizeof(bits));
     }
     memcpy(op->token, op->name + 8, ONCE_TOKEN_SIZE);
     memcpy(op->group, group, sizeof(group));
@@ -308,37 +308,38 @@ static int measure(struct bench *b, const sigset_t *signals, double *seconds)
 {
     struct cli_progress p;
     uint64_t start_us = cli_steady_us();
-    int told;
+    int stopped;
 
     cli_progress_start(&p, b->c, "cycles");
     start(b, ONCE_OP_CLAIM);
-    told = wait_lanes(b, signals, b->for_ms, &p, 0);
+    stopped = wait_lanes(b, signals, b->for_ms, &p, 0);
     *seconds = (double)(cli_steady_us() - start_us) / 1e6;
     atomic_store(&b->stop, 1);
     cli_progress_end(&p);
     (void)wait_lanes(b, signals, UINT64_MAX / 1000, &p, 0);
     cli_progress_end(&p);
-    return told;
+    return stopped;
 }
 
 static int forget_all(struct bench *b, const sigset_t *signals)
 {
     struct cli_progress p;
-    int told;
+    int stopped;
 
     atomic_store(&b->rc, 0);
     cli_progress_start(&p, b->c, "forgotten");
     start(b, ONCE_OP_FORGET);
-    told = wait_lanes(b, signals, UINT64_MAX / 1000, &p, (double)b->names);
+    stopped = wait_lanes(b, signals, UINT64_MAX / 1000, &p, (double)b->names);
     atomic_store(&b->stop, 1);
     cli_progress_end(&p);
     (void)wait_lanes(b, signals, UINT64_MAX / 1000, &p, (double)b->names);
     cli_progress_end(&p);
-    if (!told && atomic_load(&b->rc) == 0 && b->left == 0)
+    if (!stopped && atomic_load(&b->rc) == 0 && b->left == 0)
         return CLI_OK;
-    return cli_say(b->c, CLI_STORE,
-                   "not all of its records are forgotten. once purge forgets "
-                   "the rest, of group once-bench, when their leases are over");
+    return cli_say(
+        b->c, CLI_STORE,
+        "not all of its records are forgotten. once purge forgets "
+        "the rest, of group once-bench, when their leases have ended");
 }
 
 static void print_times(const struct cli *c, const char *name,
@@ -377,9 +378,9 @@ static int report(const struct bench *b, double seconds)
 static int measure_and_forget(struct bench *b, const sigset_t *signals)
 {
     double seconds = 0;
-    int rc, told, bad;
+    int rc, stopped, bad;
 
-    told = measure(b, signals, &seconds);
+    stopped = measure(b, signals, &seconds);
     bad = atomic_load(&b->rc);
     rc = forget_all(b, signals);
     if (bad < 0)
@@ -389,7 +390,7 @@ static int measure_and_forget(struct bench *b, const sigset_t *signals)
                        "the store answered \"%s\" to a key that nobody else "
                        "has. Do not use it: see once check",
                        once_text(bad));
-    if (told)
+    if (stopped)
         cli_say(b->c, 0, "stopped by a signal; its figures:");
     bad = report(b, seconds);
     return rc != CLI_OK ? rc : bad;

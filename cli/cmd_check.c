@@ -3,17 +3,17 @@
  * cmd_check.c - `once check`: can this store be used, now? A canary.
  *
  * Does what a caller does, through the same engine and store, to a key that
- * nobody else has: a claim, an outcome, a repeat that must get the very same
- * bytes, another request that must not. Then it takes its record away.
+ * nobody else has: a claim, an outcome, a repeat that must get the same bytes,
+ * another request that must not. Then it removes its record.
  *
  *    claim --> complete --> replay --> mismatch --> forget
  *      |          |            any of them fails: release, and status 3 or 4
  *      +----------+----------- killed here: claimed, the reaper frees it
  *
  * The claim is made in two phases and completed without a dispatch, and its
- * retention is nothing. So a canary that is killed never leaves an
- * indeterminate record to worry somebody, and the next purge takes what it
- * left. Refuses to create a store.
+ * retention is zero. So a canary that is killed never leaves an
+ * indeterminate record that an operator would have to resolve, and the next
+ * purge removes what it left. Refuses to create a store.
  */
 #include "cli.h"
 
@@ -91,7 +91,7 @@ static once_op ask(const struct check *k, int verb)
     return op;
 }
 
-static void told(struct check *k, const char *what, uint64_t us)
+static void report_step(struct check *k, const char *what, uint64_t us)
 {
     const struct cli *c = k->c;
 
@@ -120,7 +120,7 @@ static int expect(struct check *k, const char *what, once_op *op, int answer)
                        "\"%s\". Do not use it, and look for what else writes "
                        "to it",
                        what, once_text(rc), once_text(answer));
-    told(k, what, cli_steady_us() - start_us);
+    report_step(k, what, cli_steady_us() - start_us);
     return CLI_OK;
 }
 
@@ -186,7 +186,7 @@ static int forget(struct check *k)
                      "forget: refused, though it was to be kept for no time. "
                      "Was the store's clock set back?");
     else {
-        told(k, "forget", cli_steady_us() - start_us);
+        report_step(k, "forget", cli_steady_us() - start_us);
         rc = CLI_OK;
     }
     once_op_clear(&op);
@@ -242,7 +242,7 @@ static int check(struct check *k)
         if (k->class.caveat[0] != '\0')
             cli_line(c, "caveat", k->class.caveat);
     }
-    told(k, "open", cli_steady_us() - start_us);
+    report_step(k, "open", cli_steady_us() - start_us);
     rc = fly(k);
     once_engine_close(k->e);
     return rc;

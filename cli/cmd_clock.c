@@ -1,12 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * cmd_clock.c - `once clock`: what the store's clock shows beside the time that
- * was seen to pass, and the word that it is right.
+ * was seen to pass, and --accept, which says that the clock is right.
  *
  * Records are forgotten by the time that was seen to pass (docs/protocol.md,
  * section 8). It stays behind where the store's clock was set ahead, and where
- * nobody was there to see time pass: only somebody who has looked at a clock on
- * the wall knows which of both it was.
+ * nothing used the store for a while. Only an operator who compares it with
+ * another clock can say which of the two it was.
  */
 #include "cli.h"
 

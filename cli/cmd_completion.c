@@ -117,7 +117,7 @@ static void print_cases(const char *files)
 
 /* ---- The scripts --------------------------------------------------------- */
 
-/* Behind `--` there is a command of the user's own. A colon ends a word, for
+/* After `--` there is a command of the user's own. A colon ends a word, for
  * readline: the path of a store's URL is a word by itself, and a file. */
 static void print_bash(void)
 {

@@ -2,17 +2,16 @@
 /*
  * cmd_forget.c - `once forget`: take one record out of the store.
  *
- * Only what was kept long enough can be forgotten, since the next repeat of it
- * executes: that is for the store to decide (docs/protocol.md, section 5), and
- * no option of ours changes it. Least of all for a live record, of which an
- * attempt may have executed (I5). What --force does to that is to put it to
- * rest: it is resolved as applied, with a note, so that it stops waiting for
- * somebody, repeats are still refused, and the time after which it may be
- * forgotten begins to run.
+ * Only a record that has expired can be forgotten, since the next repeat of it
+ * executes. The store decides that (docs/protocol.md, section 5), and no option
+ * changes it, least of all for a live record: an attempt of it may have
+ * executed (I5). --force resolves such a record as applied, with a note: it no
+ * longer waits for an operator, repeats are still refused, and it expires like
+ * any other completed record.
  *
- *                 kept long enough                          forgotten
+ *                 expired                                   forgotten
  *    show --+---> completed, absent ---- forget ------------------->
- *           |     lease over: reap       resolve, applied
+ *           |     lease ended: reap      resolve, applied
  *           +---> live, --force -------> indeterminate ---> completed,
  *           |                                               kept for --keep
  *           +---> anything else: refused, nothing is changed
@@ -29,22 +28,22 @@ static const char help[] =
     "usage: once [--store URL] forget WHICH [--fence N] [--json]\n"
     "       once [--store URL] forget WHICH --force --why TEXT [--keep TIME]\n"
     "\n"
-    "Forgets one record that was kept as long as was promised: the next repeat of\n"
-    "its key executes. WHICH is as for once show. Before that time the store\n"
-    "refuses, and nothing can make it: once show says when it is over.\n"
+    "Forgets one record that has expired: the next repeat of its key executes.\n"
+    "WHICH is as for once show. Before that time the store refuses, whatever the\n"
+    "options: once show prints when the record expires.\n"
     "\n"
     "  --fence N      refuse if it is another one by now\n"
     "  --force        for a live record (claimed, dispatched, indeterminate) whose\n"
-    "                 owner's lease is over. It is NOT forgotten now: its work may\n"
+    "                 owner's lease has ended. It is NOT forgotten now: its work may\n"
     "                 have been done, and the next repeat would do it again. It is\n"
-    "                 put to rest as `once resolve --applied` does: it took effect\n"
-    "                 or must count so, repeats are told 409 response-unavailable,\n"
+    "                 resolved as by `once resolve --applied`: it took effect\n"
+    "                 or must count so, repeats get 409 response-unavailable,\n"
     "                 and after --keep it is forgotten like any other\n"
     "  --why TEXT     with --force: 1 to 512 bytes, kept with your name and the\n"
     "                 time\n"
     "  --keep TIME    with --force: 1s to 3650d (24h)\n"
     "\n"
-    "Where you know more, say more: once resolve.\n";
+    "If you know the outcome, record it: once resolve.\n";
 /* clang-format on */
 
 enum { OPT_FENCE = 1, OPT_FORCE, OPT_WHY, OPT_KEEP };
@@ -128,7 +127,7 @@ static int report(const struct cli *c, const uint8_t name[ONCE_NAME_SIZE],
     return rc;
 }
 
-/* ---- Kept long enough ---------------------------------------------------- */
+/* ---- Expired ---------------------------------------------------- */
 
 static int too_early(const struct cli *c, const once_record *r)
 {
@@ -137,13 +136,12 @@ static int too_early(const struct cli *c, const once_record *r)
     cli_time(r->keep_ms, until);
     if (r->keep_ms <= cli_now_ms())
         return cli_say(c, CLI_NO,
-                       "refused: it was promised that it is kept until %s, and "
-                       "the clock is ahead of the time that was seen to pass. "
-                       "See once clock",
+                       "refused: it is kept until %s, and the clock is ahead "
+                       "of the time that was seen to pass. See once clock",
                        until);
     return cli_say(c, CLI_NO,
-                   "refused: it was promised that it is kept until %s. Forget "
-                   "it after that; gateways and once purge do so by themselves",
+                   "refused: it is kept until %s. Forget it after that; "
+                   "gateways and once purge do so by themselves",
                    until);
 }
 
@@ -160,8 +158,8 @@ static int forget(const struct cli *c, once_engine *e, const once_op *seen)
     if (rc < 0)
         rc = cli_trouble_of_change(c, rc, &err);
     else if (rc == ONCE_OK || op.record.attempt == 0)
-        /* Refused without a record: it is gone already, perhaps by a first
-         * copy of our own question. */
+        /* Refused without a record: it is forgotten already, perhaps by an
+         * earlier copy of this operation. */
         rc = report(c, seen->name, &(once_record){0});
     else if (cli_changed(c, &op.record, op.fence) != CLI_OK)
         rc = CLI_NO;
@@ -203,8 +201,8 @@ static int settle(const struct cli *c, once_engine *e, const struct forget *f,
 
 /* What was reaped is looked at anew: a claim of which nothing was sent is then
  * absent, and needs no decision. */
-static int put_to_rest(const struct cli *c, once_engine *e,
-                       const struct forget *f, const once_op *seen)
+static int apply_by_force(const struct cli *c, once_engine *e,
+                          const struct forget *f, const once_op *seen)
 {
     static const once__response lost = {.status = 200, .flags = ONCE__NO_BODY};
     once_bytes result = {NULL, 0};
@@ -271,7 +269,7 @@ static int look_and_forget(const struct cli *c, once_engine *e,
     else if (!f->force || seen.left_ms > 0)
         rc = refuse_live(c, &seen);
     else
-        rc = put_to_rest(c, e, f, &seen);
+        rc = apply_by_force(c, e, f, &seen);
 out:
     once_op_clear(&seen);
     return rc;
@@ -286,7 +284,7 @@ static int run(struct cli *c, int argc, char **argv)
     if (rc != CLI_OK)
         return rc;
     if (f.force)
-        cli_make_note("put to rest as applied", f.why, f.note);
+        cli_make_note("applied by force", f.why, f.note);
     rc = cli_open(c, &e);
     if (rc == CLI_OK)
         rc = look_and_forget(c, e, &f);

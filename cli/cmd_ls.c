@@ -26,7 +26,7 @@ static const char help[] =
     "  --older TIME   only those granted longer ago, by this host's clock: 15m, 24h\n"
     "  --newer TIME   only those granted since then\n"
     "  --max N        at most so many, 1 to 1000000000 (1000); --all for all\n"
-    "  --after NAME   only those behind this name, all of its 64 digits\n"
+    "  --after NAME   only those after this name, all of its 64 digits\n"
     "  --json         one JSON object a line\n"
     "\n"
     "Columns: name, state, kind of the outcome, attempt, fence, granted, until (end\n"
@@ -127,7 +127,7 @@ static void print_row(const struct cli *c, const struct cli_row *row)
         flags[CLI_FLAGS_SIZE], group[CLI_GROUP_TEXT];
 
     cli_hex(row->name, c->tty ? 16 : CLI_DIGITS, name);
-    if (r->state > ONCE_INDETERMINATE) { /* nothing in it can be believed */
+    if (r->state > ONCE_INDETERMINATE) { /* nothing in it can be trusted */
         printf(c->tty ? "%-16s  %s%s%s\n"
                       : "%s\t%s%s%s\t-\t-\t-\t-\t-\t-\t-\t-\n",
                name, cli_color(c, r->state), cli_state(r->state),
@@ -147,7 +147,7 @@ static void print_row(const struct cli *c, const struct cli_row *row)
            group[0] ? group : "-");
 }
 
-/* What does not check has neither a group nor an age that could be believed. */
+/* A corrupt record has neither a group nor an age that could be trusted. */
 static int wanted(const struct ls *ls, const once_record *r)
 {
     uint64_t age_ms = ls->now_ms - r->granted_ms;
@@ -196,10 +196,11 @@ static int finish(const struct cli *c, const struct ls *ls)
                 (unsigned long long)ls->max, name);
     }
     if (ls->corrupt > 0)
-        return cli_say(c, CLI_STORE,
-                       "records that do not check: %llu. They count as taken; "
-                       "keep a copy of the store and look at the disk",
-                       (unsigned long long)ls->corrupt);
+        return cli_say(
+            c, CLI_STORE,
+            "corrupt records: %llu. They count as taken; keep a copy "
+            "of the store and look at the disk",
+            (unsigned long long)ls->corrupt);
     return CLI_OK;
 }
 

@@ -1,11 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * cmd_purge.c - `once purge`: forget every record that was kept long enough.
+ * cmd_purge.c - `once purge`: forget every record that has expired.
  *
- * What a gateway's reaper does in its quiet moments, for stores that no gateway
- * works on: those of `once run` and once_call(). In steps, so that nobody else
- * waits for long; each record by its own conditional operation, with the fence
- * that was seen, so that a record made anew meanwhile is not the one that goes.
+ * A gateway's reaper does the same; this is for stores that no gateway uses:
+ * those of `once run` and once_call(). In steps, so that nobody else waits for
+ * long; each record by its own conditional operation, with the fence that was
+ * seen, so that a record that was created anew meanwhile stays.
  *
  *    scan --> up to STEP names --> forget them in one batch --+--> nothing was
  *      ^                                                      |    forgotten,
@@ -28,7 +28,7 @@ enum { STEP = 256, LATE_MS = 60000 };
 static const char help[] =
     "usage: once [--store URL] purge [--max N] [--json]\n"
     "\n"
-    "Forgets every record whose time is over: completed, or absent with a row, and\n"
+    "Forgets every record that has expired: completed, or absent with a row, and\n"
     "kept as long as was promised. Never one that is claimed, dispatched or\n"
     "indeterminate. A gateway does this by itself; stores that only once run and\n"
     "programs use want a line in a crontab:\n"
@@ -67,7 +67,7 @@ static int found(void *user, const uint8_t name[ONCE_NAME_SIZE],
     once_op *op = &p->ops[p->n];
 
     if (r->state > ONCE_INDETERMINATE)
-        return 0; /* does not check: once verify tells of it */
+        return 0; /* corrupt: once verify reports it */
     memset(op, 0, sizeof(*op));
     op->verb = ONCE_OP_FORGET;
     op->fence = r->fence;
@@ -132,7 +132,7 @@ static int purge_store(const struct cli *c, struct purge *p)
 {
     struct cli_progress progress;
     once_store *s = NULL;
-    int rc, told;
+    int rc, printed;
 
     rc = cli_named(c);
     if (rc == CLI_OK)
@@ -149,13 +149,13 @@ static int purge_store(const struct cli *c, struct purge *p)
                 "seen to pass: what is due is forgotten later by as much. If "
                 "it is right, say so with once clock --accept",
                 p->clock.behind_ms / 1000);
-    told = CLI_OK;
+    printed = CLI_OK;
     if (c->json)
-        told = cli_print_json(
+        printed = cli_print_json(
             c, json_pack("{s:I}", "forgotten", (json_int_t)p->forgotten));
     else
         cli_number(c, "forgotten", p->forgotten);
-    return rc != CLI_OK ? rc : told;
+    return rc != CLI_OK ? rc : printed;
 }
 
 static int take(const struct cli *c, void *user, int o)

@@ -5,12 +5,13 @@
  *
  * A compare-and-set on the fence that the operator was shown: if anything has
  * happened since, it is refused and nothing changes. Who, when and why are kept
- * with the record. It refuses what the gateway could not replay, and a reopening
- * where the upstream does not recognise keys (docs/protocol.md, section 11).
+ * with the record. It refuses what the gateway could not replay, and a
+ * reopening where the upstream does not recognise keys (docs/protocol.md,
+ * section 11).
  *
- *    arguments, FILE --> encoded response, note --> show --> resolve --> say
+ *    arguments, FILE --> encoded response, note --> show --> resolve --> report
  *                                                    |         ^
- *                      dispatched, lease over, and --+- reap --+
+ *                      dispatched, lease ended, ----+- reap --+
  *                      no gateway left to reap it
  */
 #include "cli.h"
@@ -29,7 +30,7 @@ static const char help[] =
     "it as its answer. Find out at the upstream first. ACTION is one of\n"
     "  --success FILE   it took effect; FILE (- is stdin) is the answer's body\n"
     "  --failure FILE   it did not, or is refused; FILE likewise\n"
-    "  --applied        it took effect, but its answer is lost: repeats are told\n"
+    "  --applied        it took effect, but its answer is lost: repeats get\n"
     "                   409 response-unavailable\n"
     "  --reopen         let the next repeat execute; only for records made under\n"
     "                   takeover (the upstream recognises the key)\n"
@@ -39,10 +40,10 @@ static const char help[] =
     "  --header 'Name: value'   one more header of it, like Content-Type\n"
     "  --raw            the result's bytes as they are, for programs of your own\n"
     "And\n"
-    "  --fence N, --attempt N   as once show tells; refused if they are not so now\n"
+    "  --fence N, --attempt N   as once show prints them; refused if changed\n"
     "  --why TEXT       1 to 512 bytes, kept with your name and the time (UTC)\n"
     "  --keep TIME      how long repeats are answered, 1s to 3650d (24h)\n"
-    "WHICH is as for once show. The usual case:\n"
+    "WHICH is as for once show. The common case:\n"
     "  once resolve 51e8ab03 --fence 7 --success answer.json --status 201\n"
     "    --header 'Content-Type: application/json' --why 'ticket 12'\n";
 /* clang-format on */
@@ -218,7 +219,7 @@ static int check_args(const struct cli *c, const struct resolve *r)
         return cli_usage(c, "say one of --success FILE, --failure FILE, "
                             "--applied, --reopen");
     if (r->fence == 0)
-        return cli_usage(c, "--fence N is needed, as once show tells it");
+        return cli_usage(c, "--fence N is needed, as once show prints it");
     if (answers && (r->status != 0) + r->raw != 1)
         return cli_usage(c, "say what FILE is: --status N for an HTTP response "
                             "(the gateway's records), or --raw");

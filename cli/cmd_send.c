@@ -2,10 +2,10 @@
 /*
  * cmd_send.c - `once send`: an order over HTTP until its outcome is known.
  *
- * The retrying client (once/client.h) with words: one order, one key, kept in
- * a file before the first byte leaves, so that the same line again, also after
- * a crash, is the same order. The answer's body goes to stdout, all else to
- * stderr. It refuses to print a key, a header's value or a URL.
+ * The retrying client (once/client.h) for the shell: one order, one key, kept
+ * in a file before the first byte leaves, so that the same line again, also
+ * after a crash, is the same order. The answer's body goes to stdout, all else
+ * to stderr. It never prints a key, a header's value or a URL.
  */
 #include "cli.h"
 
@@ -147,7 +147,7 @@ static int add_lines(struct send *s, char *text, uint32_t flags)
     return rc;
 }
 
-/* Reads a file as text with a NUL behind, which is freed at the end. */
+/* Reads a file as text with a NUL after it, which is freed at the end. */
 static int read_text(struct send *s, const char *path, size_t most, char **out)
 {
     once_bytes file = {NULL, 0};
@@ -174,19 +174,19 @@ static int read_text(struct send *s, const char *path, size_t most, char **out)
     return CLI_OK;
 }
 
-static int take_header(struct send *s, const char *word, uint32_t flags)
+static int take_header(struct send *s, const char *text_or_file, uint32_t flags)
 {
     char *text = NULL;
     int rc;
 
-    if (word[0] == '@') {
-        rc = read_text(s, word + 1, HEADER_FILE_MAX, &text);
+    if (text_or_file[0] == '@') {
+        rc = read_text(s, text_or_file + 1, HEADER_FILE_MAX, &text);
         return rc == CLI_OK ? add_lines(s, text, flags) : rc;
     }
     if (s->n_memory == ONCE_CLIENT_HEADERS_MAX)
         return cli_usage(s->c, "more than %zu headers",
                          ONCE_CLIENT_HEADERS_MAX);
-    text = strdup(word);
+    text = strdup(text_or_file);
     if (text == NULL)
         return cli_say(s->c, CLI_STORE, "out of memory");
     s->memory[s->n_memory++] = text;
@@ -243,14 +243,14 @@ static int take(const struct cli *c, void *user, int o)
     }
 }
 
-static int check_words(struct send *s, int argc, char **argv)
+static int check_args(struct send *s, int argc, char **argv)
 {
-    int words = argc - optind;
+    int operands = argc - optind;
 
-    if (s->mode != 0 && (words > 0 || s->data != NULL))
+    if (s->mode != 0 && (operands > 0 || s->data != NULL))
         return cli_usage(s->c, "a request and --resume, --list, --forget or "
                                "--purge do not go together");
-    if (s->mode == 0 && words != 2)
+    if (s->mode == 0 && operands != 2)
         return cli_usage(s->c, "takes a method and a URL: POST https://...");
     if (s->order == NULL && (s->mode == 0 || s->mode == OPT_FORGET))
         return cli_usage(s->c, "which order? Say --order ID");
@@ -263,7 +263,7 @@ static int check_words(struct send *s, int argc, char **argv)
         s->request.order.data = s->order;
         s->request.order.size = strlen(s->order);
     }
-    if (words == 2) {
+    if (operands == 2) {
         s->request.method = argv[optind];
         s->request.url = argv[optind + 1];
     }
@@ -354,7 +354,7 @@ static int print_json(const struct send *s, once_bytes order,
     return rc == CLI_OK ? exit_of(r->outcome) : rc;
 }
 
-/* The body as it came. With --resume of all there is nothing to tell where one
+/* The body as it came. With --resume of all orders nothing shows where one body
  * ends: a line for each order is printed instead. */
 static int print_result(const struct send *s, once_bytes order,
                         const once_client_result *r)
@@ -540,7 +540,7 @@ static int run(struct cli *c, int argc, char **argv)
     int rc = cli_read_args(c, argc, argv, take, &s);
 
     if (rc == CLI_OK)
-        rc = check_words(&s, argc, argv);
+        rc = check_args(&s, argc, argv);
     if (rc == CLI_OK)
         rc = read_body(&s);
     if (rc == CLI_OK)

@@ -32,9 +32,9 @@ static const char help[] =
     "                 nothing else (of a result that is no response: all of it)\n"
     "  --json         one JSON object; the fence is a string in it\n"
     "\n"
-    "Of a stored response it tells the status, the names of the headers and the\n"
-    "length of the body. Fence and attempt are what once resolve wants to be\n"
-    "shown. Times are UTC.\n";
+    "Of a stored response it shows the status, the names of the headers and the\n"
+    "length of the body. once resolve wants the fence and the attempt that are\n"
+    "shown here. Times are UTC.\n";
 /* clang-format on */
 
 enum { OPT_BODY = 1 };
@@ -186,7 +186,7 @@ static void print_next(const uint8_t name[ONCE_NAME_SIZE], const once_record *r)
 
     cli_hex(name, 16, hex);
     printf(
-        "\nNobody knows whether it took effect. Find out, then say so:\n"
+        "\nNobody knows whether it took effect. Find out, then record it:\n"
         "  once resolve %s --fence %llu --attempt %lu ...   (see once resolve "
         "--help)\n",
         hex, (unsigned long long)r->fence, (unsigned long)r->attempt);

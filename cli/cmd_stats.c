@@ -3,7 +3,7 @@
  * cmd_stats.c - `once stats`: how many records there are, of which kind.
  *
  * Reads every record's head, since stores keep no counts of their own: a count
- * that is kept beside the records would be a second truth. Groups are what
+ * that is kept beside the records could disagree with them. Groups are what
  * callers make of them, so it refuses to remember more than GROUPS of them; the
  * rest is counted together.
  */
@@ -18,7 +18,7 @@ static const char help[] =
     "\n"
     "Counts records by group and state. On a terminal a table; otherwise lines with\n"
     "tabs between: group, absent, claimed, dispatched, completed, indeterminate,\n"
-    "corrupt, over (kept long enough, so once purge forgets them), bytes of all\n"
+    "corrupt, over (expired, so once purge forgets them), bytes of all\n"
     "results, when the oldest indeterminate one was granted, when the oldest of\n"
     "all was. The last line is all groups together.\n"
     "\n"
@@ -27,8 +27,8 @@ static const char help[] =
     "  --prometheus   metrics, for the textfile collector of the node exporter\n"
     "\n"
     "Reads the whole store, beside whoever else uses it. Only the first 250 groups\n"
-    "are counted each by itself. Times are UTC; what is over, is so by this host's\n"
-    "clock.\n";
+    "are counted each by itself. Times are UTC; what has expired, has so by this\n"
+    "host's clock.\n";
 /* clang-format on */
 
 enum { OPT_GROUP = 1, OPT_PROMETHEUS };
@@ -45,7 +45,7 @@ enum { GROUPS = 250, SLOTS = 512, CORRUPT = ONCE_INDETERMINATE + 1, KINDS };
 struct count {
     uint8_t group[ONCE_GROUP_SIZE];
     uint64_t of[KINDS]; /* by state, and the corrupt ones */
-    uint64_t over;
+    uint64_t over;      /* expired */
     uint64_t bytes;
     uint64_t lost_ms;   /* when the oldest indeterminate one was granted */
     uint64_t oldest_ms; /* ... and the oldest of all; 0: none            */
@@ -107,7 +107,7 @@ static void add(struct count *n, const once_record *r, uint64_t now_ms)
 
     n->of[corrupt ? CORRUPT : r->state]++;
     if (corrupt)
-        return; /* nothing else in it can be believed */
+        return; /* nothing else in it can be trusted */
     n->bytes += r->result.size;
     n->over += (r->state == ONCE_COMPLETED || r->state == ONCE_ABSENT) &&
                now_ms >= r->keep_ms;
@@ -149,7 +149,7 @@ static uint64_t total(const struct count *n)
     return sum;
 }
 
-/* ---- Telling ------------------------------------------------------------- */
+/* ---- Output ------------------------------------------------------------- */
 
 /* No group has a space in it: these cannot be mistaken for one. */
 static const char *title(const struct stats *s, const struct count *n,

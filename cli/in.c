@@ -3,7 +3,7 @@
  * in.c - what a command takes from its command line and from files.
  *
  * Every message names the argument and its limit. Refuses numbers with
- * anything behind them, names that are too short to be meant, and files that
+ * anything after them, names that are too short to be meant, and files that
  * are too long, all before a store is opened.
  */
 #include "cli.h"
@@ -13,16 +13,16 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* The word that getopt_long() stumbled over. */
-static const char *last_word(int argc, char **argv)
+/* The argument that getopt_long() refused. */
+static const char *last_argument(int argc, char **argv)
 {
     return optind > 0 && optind <= argc ? argv[optind - 1] : "";
 }
 
-/* An option's name alone: what stands behind "=" may be a secret. */
-static int name_length(const char *word)
+/* An option's name alone: what follows "=" may be a secret. */
+static int name_length(const char *argument)
 {
-    return (int)strcspn(word, "=");
+    return (int)strcspn(argument, "=");
 }
 
 /* The table as getopt_long() wants it. */
@@ -50,10 +50,10 @@ static int print_help(const struct cli *c)
     return rc == CLI_OK ? CLI_STOP : rc;
 }
 
-static int no_such_option(const struct cli *c, const char *word)
+static int no_such_option(const struct cli *c, const char *argument)
 {
     return cli_usage(c, "%.*s: no such option, or it takes no value",
-                     name_length(word), word);
+                     name_length(argument), argument);
 }
 
 int cli_read_args(struct cli *c, int argc, char **argv, cli_take *take,
@@ -75,9 +75,9 @@ int cli_read_args(struct cli *c, int argc, char **argv, cli_take *take,
         case CLI_OPT_HELP:
             return print_help(c);
         case ':':
-            return cli_usage(c, "%s needs a value", last_word(argc, argv));
+            return cli_usage(c, "%s needs a value", last_argument(argc, argv));
         case '?':
-            return no_such_option(c, last_word(argc, argv));
+            return no_such_option(c, last_argument(argc, argv));
         default:
             rc = take(c, user, o);
             break;

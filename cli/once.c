@@ -33,7 +33,7 @@ static void print_help(FILE *to)
 
     fputs("usage: once [--store URL] COMMAND ...\n"
           "\n"
-          "Makes commands and requests take effect at most once, and tells "
+          "Makes commands and requests take effect at most once, and shows "
           "their outcome.\n",
           to);
     for (i = 0; i < COUNT(commands); i++)
@@ -69,9 +69,9 @@ static const struct cli_command *find(const char *name)
     return NULL;
 }
 
-/* How many words come before the command: options stop at the first word that
- * is none, since the others belong to the command. */
-static int count_words(int argc, char **argv)
+/* How many arguments come before the command, which is the first one that is no
+ * option: those after it belong to it. */
+static int count_own(int argc, char **argv)
 {
     static const char store[] = "--store";
     int i = 1;
@@ -94,23 +94,23 @@ static int take(const struct cli *c, void *user, int o)
 
 static int run(struct cli *c, int argc, char **argv)
 {
-    int words = count_words(argc, argv);
+    int own_argc = count_own(argc, argv);
     const struct cli_command *command;
     int rc;
 
-    rc = cli_read_args(c, words, argv, take, NULL);
+    rc = cli_read_args(c, own_argc, argv, take, NULL);
     if (rc != CLI_OK)
         return rc;
-    if (words < argc && strcmp(argv[words], "--") == 0)
-        words++;
-    if (words >= argc)
+    if (own_argc < argc && strcmp(argv[own_argc], "--") == 0)
+        own_argc++;
+    if (own_argc >= argc)
         return cli_usage(c, "which command?");
-    command = find(argv[words]);
+    command = find(argv[own_argc]);
     if (command == NULL)
         return cli_usage(c, "no such command");
     c->command = command;
-    optind = 0; /* start anew, on the command's own words */
-    rc = command->run(c, argc - words, argv + words);
+    optind = 0; /* start anew, on the command's arguments */
+    rc = command->run(c, argc - own_argc, argv + own_argc);
     return rc == CLI_OK ? cli_flush(c) : rc;
 }
 

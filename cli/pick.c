@@ -79,7 +79,7 @@ int cli_pick_end(const struct cli *c, struct cli_pick *p, int argc, char **argv)
 
     if (p->group != NULL && by_key == 0)
         return cli_usage(c, "--group goes with --key or --key-file; all "
-                            "records of a group are told by once ls --group");
+                            "records of a group are listed by once ls --group");
     if (argc - optind + (p->whole != NULL) + by_key != 1)
         return cli_usage(c, "which record? One HASH, or --name NAME, or "
                             "--group G with --key K or --key-file FILE");

@@ -2,11 +2,11 @@
 /*
  * args.c - the command line of `once run`.
  *
- * Everything is checked before a store is opened. What stands behind `--` is
- * the command's and is not looked at. It refuses to guess where the command
+ * Everything is checked before a store is opened. What follows `--` belongs
+ * to the command and is not looked at. It does not guess where the command
  * begins: without the `--` its options would be taken for ours.
  *
- * Unless told otherwise the fingerprint is the command with its arguments, so
+ * Without --fingerprint the fingerprint is the command with its arguments, so
  * that a key that was used for another command is refused, not replayed.
  */
 #include "run.h"
@@ -82,8 +82,8 @@ struct given {
 
 /* ---- Single options -------------------------------------------------------- */
 
-static int read_word(const struct cli *c, const char *what, const char *zero,
-                     const char *one, uint32_t *out)
+static int read_choice(const struct cli *c, const char *what, const char *zero,
+                       const char *one, uint32_t *out)
 {
     if (strcmp(optarg, zero) != 0 && strcmp(optarg, one) != 0)
         return cli_usage(c, "%s is %s or %s", what, zero, one);
@@ -115,13 +115,14 @@ static int take(const struct cli *c, void *user, int o)
     case OPT_WAIT:
         return cli_read_time(c, "--wait", optarg, &run->wait_ms);
     case OPT_DUPLICATE:
-        return read_word(c, "--on-duplicate", "replay", "reject",
-                         &run->call.duplicates);
+        return read_choice(c, "--on-duplicate", "replay", "reject",
+                           &run->call.duplicates);
     case OPT_RETRY:
         run->call.retry_failed = 1;
         return CLI_OK;
     case OPT_LOST:
-        return read_word(c, "--lost", "hold", "takeover", &run->call.takeover);
+        return read_choice(c, "--lost", "hold", "takeover",
+                           &run->call.takeover);
     case OPT_TTL:
         return cli_read_time(c, "--ttl", optarg, &g->ttl_ms);
     default:
@@ -147,23 +148,23 @@ static int check_times(const struct cli *c, const struct given *g,
 
 /* ---- The key, the group, the fingerprint ----------------------------------- */
 
-/* Every word with its length in front, so that "a b" and "a", "b" differ. */
-static uint8_t *join(char *const *words, size_t *size)
+/* Every argument with its length in front, so that "a b" and "a", "b" differ. */
+static uint8_t *join(char *const *argv, size_t *size)
 {
     size_t n = 0, i, j;
     uint8_t *out, *at;
 
-    for (i = 0; words[i] != NULL; i++)
-        n += 8 + strlen(words[i]);
+    for (i = 0; argv[i] != NULL; i++)
+        n += 8 + strlen(argv[i]);
     out = at = malloc(n);
     if (out == NULL)
         return NULL;
-    for (i = 0; words[i] != NULL; i++) {
-        size_t length = strlen(words[i]);
+    for (i = 0; argv[i] != NULL; i++) {
+        size_t length = strlen(argv[i]);
 
         for (j = 0; j < 8; j++)
             *at++ = (uint8_t)((uint64_t)length >> (8 * j));
-        memcpy(at, words[i], length);
+        memcpy(at, argv[i], length);
         at += length;
     }
     *size = n;
@@ -175,7 +176,7 @@ static int no_memory(const struct cli *c)
     return cli_say(c, CLI_STORE, "out of memory");
 }
 
-static int key_from_args(const struct cli *c, once_bytes words, once_bytes *out)
+static int key_from_args(const struct cli *c, once_bytes args, once_bytes *out)
 {
     static const char head[] = "args:";
     uint8_t sum[ONCE_NAME_SIZE];
@@ -183,7 +184,7 @@ static int key_from_args(const struct cli *c, once_bytes words, once_bytes *out)
     char *key = malloc(sizeof(head) + CLI_HEX_SIZE);
 
     if (key == NULL ||
-        !EVP_Digest(words.data, words.size, sum, &size, EVP_sha256(), NULL)) {
+        !EVP_Digest(args.data, args.size, sum, &size, EVP_sha256(), NULL)) {
         free(key);
         return no_memory(c);
     }
@@ -276,7 +277,7 @@ static int read_all(struct cli *c, int argc, char **argv, struct run_options *o)
     if (rc != CLI_OK)
         return rc;
     if (optind < end || end + 1 >= argc)
-        return cli_usage(c, "the command stands behind --, after all options");
+        return cli_usage(c, "the command comes after --, after all options");
     o->command = argv + end + 1;
     rc = check_times(c, &g, o);
     return rc == CLI_OK ? make_names(c, &g, o) : rc;

@@ -6,8 +6,8 @@
  *    child.c   one run of the command     tape.c    its output, as recorded
  *    replay.c  the output again           spool.c   ... where it is long
  *
- * cmd_run.c puts them together. Nothing here prints a key, a word of the
- * command, or a store URL that the user has given.
+ * cmd_run.c puts them together. Nothing here prints a key, an argument of
+ * the command, or a store URL that the user has given.
  */
 #ifndef ONCE_CLI_RUN_H
 #define ONCE_CLI_RUN_H
@@ -135,10 +135,10 @@ void run_tape_clear(struct run_tape *t);
 /* What is recorded when nothing can be kept. */
 once_bytes run_tape_none(void);
 
-/* 0 if it does not check. */
+/* 0 if it is corrupt. */
 int run_recording_read(once_bytes in, struct run_recording *out);
-/* 1 and the next frame's stream and size, `*in` moved behind its head; 0 at the
- * end; -1 if it does not check. The chunk itself is not looked at. */
+/* 1 and the next frame's stream and size, `*in` moved after its head; 0 at the
+ * end; -1 if it is corrupt. The chunk itself is not looked at. */
 int run_frame(const uint8_t head[RUN_FRAME], int *stream, uint32_t *size);
 
 /* ---- replay.c ----------------------------------------------------------- */
@@ -153,7 +153,7 @@ struct run_signals {
     sigset_t before; /* the mask of the child */
     struct sigaction chld, pipe;
     sigset_t ours;
-    int fd; /* tells of them */
+    int fd; /* where they are read */
 };
 
 struct run_child {
