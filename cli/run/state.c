@@ -17,19 +17,23 @@
 
 #include <sys/stat.h>
 
-static const char *base(const char **behind)
+char *run_state_path(void)
 {
     const char *xdg = getenv("XDG_STATE_HOME"), *home = getenv("HOME");
+    char *path = NULL;
+    int n;
 
     if (xdg != NULL && xdg[0] == '/') {
-        *behind = "/once";
-        return xdg;
+        n = asprintf(&path, "%s/once", xdg);
+    } else if (home != NULL && home[0] == '/') {
+        n = asprintf(&path, "%s/.local/state/once", home);
+    } else {
+        errno = ENOENT;
+        return NULL;
     }
-    if (home != NULL && home[0] == '/') {
-        *behind = "/.local/state/once";
-        return home;
-    }
-    errno = ENOENT;
+    if (n >= 0)
+        return path;
+    errno = ENOMEM;
     return NULL;
 }
 
@@ -82,15 +86,10 @@ static int make_all(char *path)
 
 char *run_state_folder(void)
 {
-    const char *behind = NULL, *in = base(&behind);
-    char *path = NULL;
+    char *path = run_state_path();
 
-    if (in == NULL)
+    if (path == NULL)
         return NULL;
-    if (asprintf(&path, "%s%s", in, behind) < 0) {
-        errno = ENOMEM;
-        return NULL;
-    }
     if (make_all(path) == 0)
         return path;
     free(path);

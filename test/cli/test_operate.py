@@ -503,7 +503,7 @@ def test_force_puts_to_rest_and_never_lets_it_execute(either):
     assert "no body" in either.claim(A, TAKEOVER)[2]
     one = either.show(A)
     assert one["resolved"] is True
-    assert one["note"].endswith(": put to rest as applied: the supplier is "
+    assert one["note"].endswith(": applied by force: the supplier is "
                                 "gone")
     assert f"uid {os.getuid()}" in one["note"]
     either.bad(1, "kept until", "forget", A)
@@ -835,7 +835,7 @@ def test_verify_finds_a_result_that_does_not_check(either):
     said = json.loads(done.stdout)
     assert said["corrupt"] > 0 or said["wrong"] > 0
     if said["corrupt"]:
-        assert f"does not check: {A}".encode() in done.stderr
+        assert f"corrupt: {A}".encode() in done.stderr
         assert said["completed"] == 1
 
 

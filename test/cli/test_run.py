@@ -326,12 +326,11 @@ def test_key_file(user):
 
 LONG = "k" * 256
 USES = [
-    ([], "behind --"),
-    (["--key", "k"], "behind --"),
-    (["--key", "k", "--"], "behind --"),
-    (["--key", "k", "--",
-                           "true"], "behind --"),
-    (["--key", "k", "true", "--", "x"], "behind --"),
+    ([], "comes after --"),
+    (["--key", "k"], "comes after --"),
+    (["--key", "k", "--"], "comes after --"),
+    (["--key", "k", "true"], "comes after --"),
+    (["--key", "k", "true", "--", "x"], "comes after --"),
     (["--", "true"], "say one of --key"),
     (["--key", "k", "--key-from-args", "--", "true"], "say one of --key"),
     (["--key", "", "--", "true"], "1 to 255 bytes"),
@@ -766,7 +765,7 @@ def test_what_the_command_leaves_behind_can_be_left_behind(user):
     finally:
         os.kill(left, signal.SIGKILL)
     assert (status, out) == (3, b"")
-    assert b"left behind" in err
+    assert b"has started hold" in err
 
 
 # ---- lost commands ----------------------------------------------------------
