@@ -33,6 +33,7 @@
 #include "core/error.h"
 #include "store/arena.h"
 #include "store/journal/handle.h"
+#include "store/path.h"
 #include "store/place.h"
 #include "store/store.h"
 #include "store/url.h"
@@ -63,48 +64,11 @@ struct journal {
 
 /* ---- Opening ------------------------------------------------------------- */
 
-/* The absolute path of `path`, whose last part need not exist. */
-static int absolute(const char *path, char **out, once_error *err)
-{
-    char folder[PATH_MAX], real[PATH_MAX], whole[PATH_MAX];
-    size_t length = strlen(path);
-    const char *last;
-    int n;
-
-    while (length > 1 && path[length - 1] == '/')
-        length--;
-    n = snprintf(folder, sizeof(folder), "%.*s", (int)length, path);
-    if (length == 0 || n < 0 || (size_t)n >= sizeof(folder) - 8)
-        return once__fail(err, ONCE_EURL, "journal: %s",
-                          length == 0 ? "a folder is missing"
-                                      : "the path is too long");
-    if (realpath(folder, real) == NULL) {
-        last = strrchr(folder, '/');
-        length = last == NULL ? 0 : (size_t)(last - folder);
-        last = last == NULL ? folder : last + 1;
-        n = snprintf(whole, sizeof(whole), "%.*s", (int)length, folder);
-        if (errno != ENOENT || n < 0 ||
-            realpath(length > 0         ? whole
-                     : folder[0] == '/' ? "/"
-                                        : ".",
-                     real) == NULL)
-            return once__fail(err, ONCE_EOPEN, "%s: %s", path, strerror(errno));
-        n = snprintf(whole, sizeof(whole), "%s/%s",
-                     strcmp(real, "/") == 0 ? "" : real, last);
-    } else {
-        n = snprintf(whole, sizeof(whole), "%s", real);
-    }
-    if (n < 0 || (size_t)n >= sizeof(whole))
-        return once__fail(err, ONCE_EURL, "journal: the path is too long");
-    *out = strdup(whole);
-    return *out != NULL ? ONCE_OK
-                        : once__fail(err, ONCE_ENOMEM, "out of memory");
-}
-
 static int parse(struct once__journal *j, const char *rest, once_error *err)
 {
     uint64_t busy_ms = j->busy_ms;
-    char *url = strdup(rest), *mark;
+    char *url = strdup(rest);
+    size_t length;
     int code;
 
     if (url == NULL)
@@ -113,19 +77,16 @@ static int parse(struct once__journal *j, const char *rest, once_error *err)
     if (code >= 0)
         code = once__url_take_number(url, "segment", SEGMENT_MIN, SEGMENT_MAX,
                                      &j->segment_max, err);
-    if (code < 0)
-        goto out;
-    mark = strchr(url, '?');
-    if (mark != NULL) {
-        code = once__fail(err, ONCE_EURL,
-                          "journal: unknown parameter, only busy_ms and "
-                          "segment are known");
-        goto out;
-    }
+    if (code >= 0)
+        code = once__url_end("journal", url, "busy_ms and segment", err);
+    if (code == ONCE_OK && *url == '\0')
+        code = once__fail(err, ONCE_EURL, "journal: a folder is missing");
     j->busy_ms = (uint32_t)busy_ms;
     j->segment_max = j->segment_max / 4096 * 4096;
-    code = absolute(url, &j->path, err);
-out:
+    for (length = strlen(url); length > 1 && url[length - 1] == '/'; length--)
+        url[length - 1] = '\0';
+    if (code == ONCE_OK)
+        code = once__path_absolute("journal", url, &j->path, err);
     free(url);
     return code;
 }

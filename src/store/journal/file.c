@@ -11,7 +11,6 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <stdlib.h>
-#include <string.h>
 #include <sys/stat.h>
 #include <sys/sysmacros.h>
 #include <unistd.h>
@@ -116,22 +115,4 @@ int once__file_rewrite(int fd, uint64_t from, uint64_t to)
     }
     free(bytes);
     return rc;
-}
-
-int once__file_sync_parent(const char *path)
-{
-    char *copy = strdup(path), *slash;
-    int fd, failed;
-
-    if (copy == NULL)
-        return -1;
-    slash = strrchr(copy, '/');
-    slash[slash == copy] = '\0';
-    fd = open(copy, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
-    free(copy);
-    if (fd < 0)
-        return -1;
-    failed = fsync(fd);
-    (void)close(fd);
-    return failed;
 }

@@ -24,8 +24,5 @@ int once__file_read(int fd, void *out, size_t size, uint64_t offset);
 int once__file_write(int fd, const void *bytes, size_t size, uint64_t offset);
 /* Writes once more what stands between two offsets. 0, or -1 and errno. */
 int once__file_rewrite(int fd, uint64_t from, uint64_t to);
-/* Flushes the folder in which the folder at `path`, which is absolute, stands.
- * 0, or -1 and errno. */
-int once__file_sync_parent(const char *path);
 
 #endif /* ONCE_STORE_JOURNAL_FILE_H */

@@ -46,6 +46,7 @@
 
 #include "core/crc32c.h"
 #include "core/error.h"
+#include "store/path.h"
 
 #define LOCK_MAGIC UINT64_C(0x524f4f4445434e4f)
 
@@ -146,7 +147,7 @@ static int is_for_us(int folder)
 static int open_folder(struct once__journal *j, once_error *err)
 {
     if (!j->must_exist && mkdir(j->path, 0700) == 0) {
-        if (once__file_sync_parent(j->path) != 0)
+        if (once__path_sync_folder(j->path) != 0)
             return once__fail(err, ONCE_EOPEN, "%s: %s", j->path,
                               strerror(errno));
     } else if (!j->must_exist && errno != EEXIST) {
