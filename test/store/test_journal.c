@@ -854,7 +854,7 @@ static void last_head(const char *path, char *file, size_t size,
         segment_path(path, id, file, size);
         fd = open(file, O_RDONLY | O_CLOEXEC);
         there = fd >= 0 &&
-                once__journal_read(fd, head, ONCE__JOURNAL_HEADER, 0) == 1 &&
+                once__file_read(fd, head, ONCE__JOURNAL_HEADER, 0) == 1 &&
                 once__segment_head_get(head, id, &h) == ONCE_OK;
         if (fd >= 0)
             (void)close(fd);
