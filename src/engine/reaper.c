@@ -61,7 +61,7 @@ static int found(void *user, const uint8_t name[ONCE_NAME_SIZE],
     return ++r->found == e->options.reap_max;
 }
 
-static void tell_lost(once_engine *e, const once_op *op)
+static void report_lost(once_engine *e, const once_op *op)
 {
     if (op->verb == ONCE_OP_REAP && op->rc == ONCE_OK &&
         op->record.state == ONCE_INDETERMINATE && e->options.lost != NULL)
@@ -76,7 +76,7 @@ static void count(once_engine *e)
 
     for (i = 0; i < r->found; i++) {
         done += r->ops[i].rc == ONCE_OK;
-        tell_lost(e, &r->ops[i]);
+        report_lost(e, &r->ops[i]);
         if (r->ops[i].rc == ONCE_ECORRUPT)
             once__count(&e->count.corrupt, 1);
     }
