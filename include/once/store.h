@@ -2,11 +2,11 @@
 /*
  * store.h - for those who write a store. Weaker stability promise than once.h.
  *
- * A store remembers records and decides operations on them; it knows nothing
- * of HTTP, of threads or of retries. What an operation means is said by one
- * function, once__transition() in src/core/transition.h: a store that has the record at
- * hand calls it, a store with a language of its own (SQL, Lua) must behave as
- * if it did. test/store/conformance.c decides whether it does.
+ * A store remembers records and decides operations on them; it knows nothing of
+ * HTTP, of threads or of retries. What an operation means is said by one
+ * function, once__transition() in src/core/transition.h: a store that has the
+ * record at hand calls it, a store with a language of its own (SQL, Lua) must
+ * behave as if it did. test/store/conformance.c decides whether it does.
  *
  * A driver is one file and one line in src/store/stores.def. Its functions are
  * called by one thread at a time, after any fork.
@@ -163,7 +163,8 @@ typedef struct once_clock {
  */
 ONCE_API ONCE_CHECK int once_store_clock(once_store *s, once_clock *c,
                                          once_error *err);
-/* The same, and takes the store's clock for right, for all who use the store. */
+/* The same, and takes the store's clock for right, for all who use the
+ * store. */
 ONCE_API ONCE_CHECK int once_store_clock_accept(once_store *s, once_clock *c,
                                                 once_error *err);
 

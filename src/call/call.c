@@ -19,7 +19,7 @@
 
 #include "core/error.h"
 
-/* ---- Results ------------------------------------------------------------ */
+/* ---- Results ----------------------------------------------------------- */
 
 static const once_result nothing = ONCE_RESULT_INIT;
 
@@ -32,7 +32,8 @@ void once_result_clear(once_result *result)
     result->size = size;
 }
 
-/* Moves `*from` to the caller, whose struct may be larger. NULL: it wants none. */
+/* Moves `*from` to the caller, whose struct may be larger. NULL: it wants
+ * none. */
 static void move_result(once_result *from, once_result *to)
 {
     size_t size;
@@ -46,7 +47,8 @@ static void move_result(once_result *from, once_result *to)
     to->size = size;
 }
 
-/* Copies the type, a NUL, and the bytes: the record is freed with the attempt. */
+/* Copies the type, a NUL, and the bytes: the record is freed with the
+ * attempt. */
 static int copy(const once__result *r, once_result *out, once_error *err)
 {
     char *memory = malloc(r->type.size + 1 + r->bytes.size);
@@ -64,7 +66,7 @@ static int copy(const once__result *r, once_result *out, once_error *err)
     return ONCE_OK;
 }
 
-/* ---- What the call returns ------------------------------------------------ */
+/* ---- What the call returns ----------------------------------------------- */
 
 static int replay(const once_task *task, once_result *out, once_error *err)
 {
@@ -98,9 +100,9 @@ static int before(const once_task *task, int rc, once_result *out,
     return rc;
 }
 
-/* The work ran. If its result was not recorded, the call returns what is recorded
- * in its place, or that another call is under way, or ONCE_UNKNOWN; nothing that
- * would mean that the work did not run. */
+/* The work ran. If its result was not recorded, the call returns what is
+ * recorded in its place, or that another call is under way, or ONCE_UNKNOWN;
+ * nothing that would mean that the work did not run. */
 static int after_complete(once_task *task, int rc, once_result *out)
 {
     if (rc == ONCE_OK) {
@@ -150,7 +152,7 @@ static int settle(once_task *task, int rc, once_result *out, once_error *err)
     return ONCE_UNKNOWN;
 }
 
-/* ---- The synchronous call ------------------------------------------------ */
+/* ---- The synchronous call ----------------------------------------------- */
 
 static int end_attempt(once_task *task, once_error *err)
 {
@@ -193,7 +195,7 @@ out:
     return rc;
 }
 
-/* ---- The asynchronous call ----------------------------------------------- */
+/* ---- The asynchronous call ---------------------------------------------- */
 
 static void report(once_task *task, int rc)
 {

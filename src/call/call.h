@@ -29,9 +29,9 @@ typedef struct once__result {
     once_bytes bytes;
 } once__result;
 
-/* Checks a result and says how many bytes it is encoded in. ONCE_OK; ONCE_EINVAL
- * for a type with other than printable ASCII; ONCE_ELIMIT for a type that is too
- * long, and for more than ONCE_RESULT_MAX bytes in all. */
+/* Checks a result and says how many bytes it is encoded in. ONCE_OK;
+ * ONCE_EINVAL for a type with other than printable ASCII; ONCE_ELIMIT for a
+ * type that is too long, and for more than ONCE_RESULT_MAX bytes in all. */
 ONCE_CHECK int once__result_size(const once__result *r, size_t *size,
                                  once_error *err);
 /* Writes exactly that many. */

@@ -12,8 +12,8 @@
  * releases have stored: a change needs a new tag, and then no stored key is
  * found any more.
  *
- * A group must be visible ASCII, because it is stored in clear for an operator's
- * list. No error text contains a key.
+ * A group must be visible ASCII, because it is stored in clear for an
+ * operator's list. No error text contains a key.
  */
 #include "call/call.h"
 
@@ -27,8 +27,8 @@
 #define NAME_TAG "once call name 1"
 #define FINGERPRINT_TAG "once call fingerprint 1"
 
-/* SHA-256 over memory cannot fail. A hash over only a part of the input could be
- * that of another call, so a failure stops the process. */
+/* SHA-256 over memory cannot fail. A hash over only a part of the input could
+ * be that of another call, so a failure stops the process. */
 static void add_frame(EVP_MD_CTX *md, const void *data, size_t size)
 {
     uint64_t left = size;

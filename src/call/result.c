@@ -11,9 +11,9 @@
  *
  * What cannot be written is an error when it is read, because bytes in a store
  * are input: sizes that do not match, a type that is not printable, a code that
- * contradicts the record's kind. If an operator has resolved the record (it has a
- * note then) there are two other forms: plain bytes, which are the result, and a
- * stored response, whose body is the result. The record around it has the
+ * contradicts the record's kind. If an operator has resolved the record (it has
+ * a note then) there are two other forms: plain bytes, which are the result,
+ * and a stored response, whose body is the result. The record around it has the
  * checksum.
  */
 #include "call/call.h"
@@ -114,7 +114,7 @@ int once__result_decode(once_bytes in, once__result *out, once_error *err)
     return ONCE_OK;
 }
 
-/* ---- What an operator has resolved ---------------------------------------- */
+/* ---- What an operator has resolved --------------------------------------- */
 
 static once_bytes type_of(const once__response *response)
 {

@@ -26,7 +26,7 @@
 
 enum { LEASE_MS = 30000 }; /* the default of once_request */
 
-/* ---- Options ------------------------------------------------------------ */
+/* ---- Options ----------------------------------------------------------- */
 
 static int take_options(once_task *task, const once_call_options *given,
                         once_error *err)
@@ -86,7 +86,7 @@ void once__task_clear(once_task *task)
     task->encoded = NULL;
 }
 
-/* ---- What the work may call ----------------------------------------------- */
+/* ---- What the work may call ---------------------------------------------- */
 
 uint32_t once_task_attempt(const once_task *task)
 {
@@ -153,7 +153,7 @@ int once_task_renew(once_task *task, once_error *err)
     return rc;
 }
 
-/* ---- What is recorded, and what is handed out ---------------------------- */
+/* ---- What is recorded, and what is handed out --------------------------- */
 
 once_bytes once__task_encode(once_task *task)
 {

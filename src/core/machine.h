@@ -59,9 +59,9 @@ int once__machine_unanswered(once__machine *a);
  * ONCE__SEND. */
 int once__machine_end(once__machine *a, int phase);
 
-/* A claim that was answered IN_FLIGHT is made again. This is allowed only because
- * the attempt has never been the owner (docs/protocol.md, section 6, rule 5).
- * Returns ONCE__ASK_CLAIM. */
+/* A claim that was answered IN_FLIGHT is made again. This is allowed only
+ * because the attempt has never been the owner (docs/protocol.md, section 6,
+ * rule 5). Returns ONCE__ASK_CLAIM. */
 int once__machine_again(once__machine *a);
 
 /* The verb that an action asks the store, 0 for SEND and RETURN. */

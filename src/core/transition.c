@@ -52,7 +52,8 @@ static int own(const struct step *s)
 }
 
 /* Token *and* fence: the token alone would accept a late copy of an earlier
- * grant; the fence alone would accept one that a restored backup draws again. */
+ * grant; the fence alone would accept one that a restored backup draws
+ * again. */
 static int match(const struct step *s)
 {
     return own(s) && s->r->fence == s->op->fence;
@@ -262,8 +263,8 @@ static int reap(struct step *s)
     return ONCE_OK;
 }
 
-/* A decision is repeated when its answer was lost. Its note shows that it is the
- * same one. */
+/* A decision is repeated when its answer was lost. Its note shows that it is
+ * the same one. */
 static int decided_before(const struct step *s)
 {
     const once_record *r = s->r;

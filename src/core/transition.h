@@ -5,8 +5,8 @@
  *
  * No I/O, clock, thread, allocation or global: time and the fence counter are
  * arguments. Stores that have the record in memory call it; stores with a
- * language of their own (SQL, Lua) must do the same. The explorer, the simulator
- * and the history checker compare with it.
+ * language of their own (SQL, Lua) must do the same. The explorer, the
+ * simulator and the history checker compare with it.
  */
 #ifndef ONCE_CORE_TRANSITION_H
 #define ONCE_CORE_TRANSITION_H
@@ -25,14 +25,14 @@ ONCE_CHECK int once__op_check(const once_op *op, once_error *err);
  * `op->left_ms` and `op->record`. Returns 1 if `*r` changed and must be durable
  * before the answer is given, 0 if not. `r->attempt` 0 means "no row", before
  * and after. `*fence` is the store's counter: each grant raises it, and it must
- * be persisted with the record. Result and note of a changed record are borrowed
- * from `op`.
+ * be persisted with the record. Result and note of a changed record are
+ * borrowed from `op`.
  */
 int once__transition(once_record *r, once_op *op, uint64_t now_ms,
                      uint64_t *fence);
 
-/* 1 if once__transition() can have made the record: for assertions, and to reject
- * what was read from a disk. */
+/* 1 if once__transition() can have made the record: for assertions, and to
+ * reject what was read from a disk. */
 int once__record_sane(const once_record *r);
 
 /* Which scan would show the record at `now_ms`: enum once_scan_what in

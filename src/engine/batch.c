@@ -215,7 +215,7 @@ void once__store_failed(once_engine *e, const once_error *err)
 {
     once__count(&e->count.unknown, 1);
     if (!e->failing)
-        once__event(e, ONCE_EVENT_SILENT ": %s", err->text);
+        once__event(e, ONCE_EVENT_NO_ANSWER ": %s", err->text);
     e->failing = 1;
     memcpy(e->trouble, err->text, sizeof(e->trouble));
 }

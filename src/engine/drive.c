@@ -181,9 +181,9 @@ static int keep_shown(once_attempt *a, const once_record *r)
     return 1;
 }
 
-/* Returns `rc`, or an error if there is no memory: ONCE_ENOMEM for a claim, which
- * changed nothing; ONCE_ESTORE for the end of an owner, because its caller then
- * does not know what is recorded. */
+/* Returns `rc`, or an error if there is no memory: ONCE_ENOMEM for a claim,
+ * which changed nothing; ONCE_ESTORE for the end of an owner, because its
+ * caller then does not know what is recorded. */
 static int keep_answer(once_attempt *a, const once_op *op, int rc)
 {
     a->record = op->record;

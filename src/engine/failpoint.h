@@ -8,9 +8,9 @@
  *                       in the environment: the COUNT-th passing of NAME kills
  *                       the process (SIGKILL) or stops it (SIGSTOP)
  *
- * "claim-sent" is reached when a batch with a claim is about to be passed to the
- * store, and "claim-answered" when it is durable and nobody got the reply yet.
- * There are only crashes and pauses here; src/store/faulty.c makes errors.
+ * "claim-sent" is reached when a batch with a claim is about to be passed to
+ * the store, and "claim-answered" when it is durable and nobody got the reply
+ * yet. There are only crashes and pauses here; src/store/faulty.c makes errors.
  */
 #ifndef ONCE_ENGINE_FAILPOINT_H
 #define ONCE_ENGINE_FAILPOINT_H

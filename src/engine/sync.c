@@ -110,8 +110,8 @@ static int copy(once_bytes *b)
 }
 
 /* The store's bytes are valid until its next batch, so the waiting thread gets
- * a copy. Without memory for it the answer is ONCE_ESTORE, because the operation
- * may have been applied. */
+ * a copy. Without memory for it the answer is ONCE_ESTORE, because the
+ * operation may have been applied. */
 static void awaited(once_engine *e, once__task *task, int rc)
 {
     struct waiting_call *call = ONCE__OF(task, struct waiting_call, task);
