@@ -113,7 +113,8 @@ static void maintain(once_engine *e, int quiet)
         return;
     e->maintained_ms = now;
     e->needs_maintenance = 0;
-    if (e->store->ops->tend != NULL && e->store->ops->tend(e->store, &err) < 0)
+    if (e->store->ops->maintain != NULL &&
+        e->store->ops->maintain(e->store, &err) < 0)
         once__event(e, "the store's maintenance failed: %s", err.text);
 }
 
