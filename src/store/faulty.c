@@ -305,8 +305,9 @@ static int faulty_tend(once_store *s, once_error *err)
 {
     const struct faulty *f = (struct faulty *)s;
 
-    return f->inner->ops->maintain == NULL ? ONCE_OK
-                                       : f->inner->ops->maintain(f->inner, err);
+    return f->inner->ops->maintain == NULL
+               ? ONCE_OK
+               : f->inner->ops->maintain(f->inner, err);
 }
 
 static int faulty_time(once_store *s, const once_store_time *put,
