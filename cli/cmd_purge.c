@@ -122,8 +122,8 @@ static int purge(const struct cli *c, once_store *s, struct purge *p,
             return rc;
         rc = step(c, s, p, &gone);
         cli_progress(progress, -1, p->forgotten);
-        if (rc == CLI_OK && s->ops->tend != NULL)
-            (void)s->ops->tend(s, NULL); /* the place for a checkpoint */
+        if (rc == CLI_OK && s->ops->maintain != NULL)
+            (void)s->ops->maintain(s, NULL); /* the place for a checkpoint */
     } while (rc == CLI_OK && gone > 0 && p->forgotten < p->max);
     return rc;
 }

@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * error.c - texts of errors and answers, and the one way to fail.
+ * error.c - texts of errors and answers, and once__fail().
  *
- * The texts of errors come from the list in once.h, so that number, name and
- * text cannot drift apart. Nothing here is remembered between calls.
+ * The texts of errors come from the list in once.h, which has number, name and
+ * text together. Nothing here is kept between calls.
  */
 #include "core/error.h"
 

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * reaper.c - what is over: leases of owners that fell silent, and retention.
+ * reaper.c - what has expired: leases of owners that do not respond, and records
+ * that were kept for their time.
  *
  * A round looks for leases, then for retention; each step shows at most
  * `reap_max` records and asks for each by its own conditional operation, so a
@@ -26,8 +27,8 @@ int once__reaper_init(once_engine *e)
 
     if (e->options.no_reaper)
         return ONCE_OK;
-    r->over = calloc(e->options.reap_max, sizeof(*r->over));
-    if (r->over == NULL)
+    r->expired = calloc(e->options.reap_max, sizeof(*r->expired));
+    if (r->expired == NULL)
         return ONCE_ENOMEM;
     r->due_ms = once__now_ms() + e->options.reap_ms;
     r->must_ms = r->due_ms;
@@ -36,8 +37,8 @@ int once__reaper_init(once_engine *e)
 
 void once__reaper_clear(once_engine *e)
 {
-    free(e->reaper.over);
-    e->reaper.over = NULL;
+    free(e->reaper.expired);
+    e->reaper.expired = NULL;
 }
 
 static void next_step(once_engine *e, uint64_t in_ms, uint64_t hurry_ms)
@@ -84,7 +85,7 @@ static int found(void *user, const uint8_t name[ONCE_NAME_SIZE],
 {
     once_engine *e = user;
     struct once__reaper *r = &e->reaper;
-    struct once__over *o = &r->over[r->found];
+    struct once__expired *o = &r->expired[r->found];
 
     if (record->state > ONCE_INDETERMINATE)
         return 0; /* it fails its checksum: an operator's list shows it */
@@ -118,7 +119,7 @@ static int step(once_engine *e)
     r->full = shown >= (int)e->options.reap_max;
     r->out = r->found;
     for (i = 0; i < r->found; i++)
-        once__ask(e, &r->over[i].task, until);
+        once__ask(e, &r->expired[i].task, until);
     return 1;
 }
 

@@ -311,8 +311,9 @@ static int faulty_tend(once_store *s, once_error *err)
 {
     const struct faulty *f = (struct faulty *)s;
 
-    return f->inner->ops->tend == NULL ? ONCE_OK
-                                       : f->inner->ops->tend(f->inner, err);
+    return f->inner->ops->maintain == NULL
+               ? ONCE_OK
+               : f->inner->ops->maintain(f->inner, err);
 }
 
 static int faulty_time(once_store *s, const once_store_time *put,
@@ -330,6 +331,6 @@ const once_store_ops once__store_faulty = {
     .close = faulty_close,
     .apply = faulty_apply,
     .scan = faulty_scan,
-    .tend = faulty_tend,
+    .maintain = faulty_tend,
     .time = faulty_time,
 };

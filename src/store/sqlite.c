@@ -536,6 +536,6 @@ const once_store_ops once__store_sqlite = {
     .close = sqlite_close,
     .apply = sqlite_apply,
     .scan = sqlite_scan,
-    .tend = sqlite_tend,
+    .maintain = sqlite_tend,
     .time = sqlite_time,
 };

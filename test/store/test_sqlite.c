@@ -516,7 +516,7 @@ static void a_reader_does_not_stop_writers(void)
     s = must_open(path, NULL);
     for (i = 0; i < 20; i++)
         complete_all(s, 1000 + i * 1000, 2000 + i * 1000);
-    T_EQ(s->ops->tend(s, NULL), ONCE_OK);
+    T_EQ(s->ops->maintain(s, NULL), ONCE_OK);
     T_EQ(sqlite3_finalize(q), SQLITE_OK);
     T_EQ(sqlite3_close(db), SQLITE_OK);
     complete_all(s, 100, 200);
@@ -835,7 +835,7 @@ static void the_log_does_not_grow_without_bound(void)
     s = must_open(path, NULL);
     for (i = 0; i < 200; i++)
         complete_all(s, i * 400, i * 400 + 400);
-    T_EQ(s->ops->tend(s, NULL), ONCE_OK);
+    T_EQ(s->ops->maintain(s, NULL), ONCE_OK);
     (void)snprintf(log, sizeof(log), "%s-wal", path);
     T_EQ(stat(log, &st), 0);
     printf("# log: %" PRId64 " KiB\n", (int64_t)st.st_size / 1024);

@@ -39,7 +39,7 @@ static void event(void *user, const char *text)
 
     atomic_fetch_add(&w->events, 1);
     if (sscanf(text,
-               "the store was silent for longer than a lease: %llu "
+               "the store did not answer for longer than a lease: %llu "
                "outcomes were recorded late, %llu were not",
                &recorded, &dropped) == 2) {
         atomic_fetch_add(&w->late, (int)recorded);

@@ -221,7 +221,7 @@ static void it_can_be_stacked_and_scanned(void)
     T_EQ(claim(s, 1), ONCE_OK);
     T_EQ(s->ops->scan(s, ONCE_SCAN_ALL, NULL, 10, any, &shown, &err), 1);
     T_EQ(shown, 1);
-    T_EQ(s->ops->tend(s, &err), ONCE_OK);
+    T_EQ(s->ops->maintain(s, &err), ONCE_OK);
     once_store_close(s);
     once_store_close(NULL);
 }
