@@ -280,8 +280,9 @@ ngx_http_once_enter(ngx_http_request_t *r, ngx_http_once_ctx_t *ctx)
 static ngx_int_t
 ngx_http_once_dispatch(ngx_http_request_t *r, ngx_http_once_ctx_t *ctx)
 {
-    ngx_uint_t            same, sent, asked;
-    ngx_http_upstream_t  *u;
+    ngx_uint_t                 same, sent, asked;
+    ngx_http_upstream_t       *u;
+    ngx_http_core_loc_conf_t  *clcf;
 
     same = (r->method == ctx->method);
 
@@ -313,10 +314,21 @@ ngx_http_once_dispatch(ngx_http_request_t *r, ngx_http_once_ctx_t *ctx)
 
     if (same && !asked && (ctx->decided || (u != NULL && sent))) {
 
-        /* once decided, it is only a page that cannot be had */
+        if (!ctx->decided || ctx->conf->dry_run) {
+            return ngx_http_once_refuse(r, ctx);
+        }
 
-        return (ctx->decided && !ctx->conf->dry_run)
-               ? NGX_HTTP_BAD_GATEWAY : ngx_http_once_refuse(r, ctx);
+        /* it is only a page that cannot be had */
+
+        clcf = ngx_http_get_module_loc_conf(r, ngx_http_core_module);
+
+        ngx_log_error(NGX_LOG_ERR, r->connection->log, 0,
+                      "once: a guarded request was not sent to location "
+                      "\"%V\", because its service had already answered it: "
+                      "the client gets a 502 as the page of that answer",
+                      &clcf->name);
+
+        return NGX_HTTP_BAD_GATEWAY;
     }
 
     if (ctx->decided) {
@@ -360,13 +372,6 @@ ngx_http_once_dispatch(ngx_http_request_t *r, ngx_http_once_ctx_t *ctx)
         ctx->observed = ONCE__WHOLE;
         ctx->upstream_status = u->headers_in.status_n;
         ngx_http_once_find_word(u, &ctx->word);
-    }
-
-    if (asked) {
-
-        /* a second request, at the service's own wish: not a third one */
-
-        ctx->states_before = r->upstream_states->nelts;
     }
 
     ngx_http_once_wrap(r, ctx);
