@@ -62,23 +62,6 @@ typedef enum {
 } ngx_http_once_state_e;
 
 
-/* the values of $once_status, and the counters of the status page */
-
-typedef enum {
-    NGX_HTTP_ONCE_S_NONE = 0,
-    NGX_HTTP_ONCE_S_NEW,
-    NGX_HTTP_ONCE_S_REPLAYED,
-    NGX_HTTP_ONCE_S_IN_FLIGHT,
-    NGX_HTTP_ONCE_S_MISMATCH,
-    NGX_HTTP_ONCE_S_INDETERMINATE,
-    NGX_HTTP_ONCE_S_UNSTORED,
-    NGX_HTTP_ONCE_S_UNAVAILABLE,
-    NGX_HTTP_ONCE_S_UNPROTECTED,
-    NGX_HTTP_ONCE_S_INVALID,
-    NGX_HTTP_ONCE_S_COUNT
-} ngx_http_once_status_e;
-
-
 typedef struct ngx_http_once_ctx_s  ngx_http_once_ctx_t;
 typedef struct ngx_http_once_task_s  ngx_http_once_task_t;
 typedef struct ngx_http_once_worker_s  ngx_http_once_worker_t;
@@ -137,7 +120,7 @@ typedef struct {
     ngx_msec_t                   wait;
     once__statuses              *final;     /* as written */
     once__statuses              *release;
-    once__rules                  rules;     /* what follows from both */
+    once__policy                 policy;    /* what follows from all of it */
     ngx_uint_t                   lost;
     ngx_flag_t                   two_phase;
     ngx_uint_t                   store_failure;
@@ -202,7 +185,6 @@ typedef struct {
 
 struct ngx_http_once_ctx_s {
     ngx_http_once_state_e        state;
-    ngx_http_once_status_e       status;
     ngx_http_request_t          *request;
     ngx_http_once_loc_conf_t    *conf;
     ngx_http_once_task_t        *task;
@@ -225,11 +207,9 @@ struct ngx_http_once_ctx_s {
     ngx_uint_t                   http_version;
     uint32_t                     attempt;
 
-    int                          problem;   /* enum once__problem, ANSWER */
-    ngx_uint_t                   problem_status;
-    char                        *detail;
-    ngx_uint_t                   retry_after;
-    once__response               replay;
+    once__decision               decision;  /* what the client gets */
+    char                        *detail;    /* of a problem */
+    once__response               replay;    /* the stored response */
 
     /* what is known about the response */
     int                          observed;     /* enum once__observed */
@@ -300,6 +280,8 @@ ngx_int_t ngx_http_once_set_problem(ngx_http_request_t *r,
     ngx_http_once_ctx_t *ctx, ngx_buf_t *b);
 ngx_int_t ngx_http_once_set_replay(ngx_http_request_t *r,
     ngx_http_once_ctx_t *ctx, ngx_buf_t *b);
+ngx_int_t ngx_http_once_add_status(ngx_http_request_t *r,
+    ngx_http_once_ctx_t *ctx);
 ngx_int_t ngx_http_once_mark_new(ngx_http_request_t *r,
     ngx_http_once_ctx_t *ctx);
 ngx_int_t ngx_http_once_set_last_modified(ngx_http_request_t *r);
@@ -317,8 +299,8 @@ ngx_int_t ngx_http_once_init_process(ngx_cycle_t *cycle);
 void ngx_http_once_exit_process(ngx_cycle_t *cycle);
 ngx_int_t ngx_http_once_claim(ngx_http_once_ctx_t *ctx,
     const once_request *request);
-ngx_int_t ngx_http_once_finish(ngx_http_once_ctx_t *ctx, int action, int kind,
-    once_bytes result);
+ngx_int_t ngx_http_once_finish(ngx_http_once_ctx_t *ctx,
+    once__verdict verdict, once_bytes result);
 void ngx_http_once_abandon(ngx_http_once_ctx_t *ctx, ngx_uint_t sent);
 void ngx_http_once_publish_all(void);
 once_engine *ngx_http_once_engine(ngx_http_once_store_t *store);

@@ -44,7 +44,7 @@ static ngx_int_t ngx_http_once_do(ngx_http_request_t *r,
     ngx_http_once_ctx_t *ctx);
 static ngx_uint_t ngx_http_once_end_upstream(ngx_http_request_t *r);
 static ngx_int_t ngx_http_once_send_held(ngx_http_request_t *r,
-    ngx_http_once_ctx_t *ctx, int rc);
+    ngx_http_once_ctx_t *ctx);
 static ngx_int_t ngx_http_once_send_marked(ngx_http_request_t *r,
     ngx_http_once_ctx_t *ctx);
 
@@ -112,13 +112,11 @@ ngx_http_once_header_filter(ngx_http_request_t *r)
     }
 
     if (ctx != NULL && ctx->state == NGX_HTTP_ONCE_PASS
-        && ctx->status == NGX_HTTP_ONCE_S_UNPROTECTED)
+        && ctx->decision.header == ONCE__STATUS_UNPROTECTED)
     {
         ngx_http_once_strip_headers(r);
 
-        if (ngx_http_once_add_header(r, "Idempotency-Status", "unprotected")
-            != NGX_OK)
-        {
+        if (ngx_http_once_add_status(r, ctx) != NGX_OK) {
             return NGX_ERROR;
         }
 
@@ -762,12 +760,11 @@ ngx_http_once_mark(ngx_http_request_t *r, ngx_http_once_ctx_t *ctx,
     ctx->state = NGX_HTTP_ONCE_MARK;
 
     verdict = once__judge(ctx->observed, (int) ctx->upstream_status, ctx->word,
-                          &ctx->conf->rules);
+                          &ctx->conf->policy.rules);
     ctx->action = verdict.action;
 
     if (ngx_http_once_encode(r, ctx, 0, &bytes) != NGX_OK
-        || ngx_http_once_finish(ctx, verdict.action, verdict.kind, bytes)
-           != NGX_OK)
+        || ngx_http_once_finish(ctx, verdict, bytes) != NGX_OK)
     {
         return NGX_ERROR;
     }
@@ -821,7 +818,7 @@ ngx_http_once_do(ngx_http_request_t *r, ngx_http_once_ctx_t *ctx)
     ONCE_FAILPOINT("response-end");
 
     verdict = once__judge(ctx->observed, (int) ctx->upstream_status, ctx->word,
-                          &ctx->conf->rules);
+                          &ctx->conf->policy.rules);
     ctx->action = verdict.action;
     ctx->state = NGX_HTTP_ONCE_STORE;
 
@@ -838,9 +835,7 @@ ngx_http_once_do(ngx_http_request_t *r, ngx_http_once_ctx_t *ctx)
         }
     }
 
-    if (ngx_http_once_finish(ctx, verdict.action, verdict.kind, bytes)
-        != NGX_OK)
-    {
+    if (ngx_http_once_finish(ctx, verdict, bytes) != NGX_OK) {
         return NGX_ERROR;
     }
 
@@ -874,6 +869,24 @@ ngx_http_once_end_upstream(ngx_http_request_t *r)
 }
 
 
+static void
+ngx_http_once_decide_end(ngx_http_request_t *r, ngx_http_once_ctx_t *ctx,
+    int rc)
+{
+    once__end  end;
+
+    end.action = ctx->action;
+    end.observed = ctx->observed;
+    end.timed_out = (r->headers_out.status == NGX_HTTP_GATEWAY_TIME_OUT
+                     || ctx->upstream_rc == NGX_HTTP_GATEWAY_TIME_OUT);
+    end.has_own = 1;
+    end.rc = rc;
+    end.record = ctx->task ? once_attempt_record(ctx->task->attempt) : NULL;
+
+    ctx->decision = once__decide_end(&ctx->conf->policy, &end, &ctx->replay);
+}
+
+
 /* the engine has answered */
 
 void
@@ -896,16 +909,17 @@ ngx_http_once_stored(ngx_http_once_ctx_t *ctx, int rc)
     r->buffered &= ~NGX_HTTP_ONCE_BUFFERED;
     c->write->delayed = 0;
 
+    ngx_http_once_decide_end(r, ctx, rc);
+
     if (ctx->state == NGX_HTTP_ONCE_MARK
-        && (rc == ONCE_OK || ctx->action == ONCE__DO_RELEASE
-            || ctx->action == ONCE__DO_GIVE_UP || ctx->conf->dry_run))
+        && ctx->decision.next == ONCE__NEXT_OWN)
     {
         ret = ngx_http_once_send_marked(r, ctx);
         dead = 0;
 
     } else {
         dead = (ctx->state == NGX_HTTP_ONCE_MARK);
-        ret = ngx_http_once_send_held(r, ctx, rc);
+        ret = ngx_http_once_send_held(r, ctx);
     }
 
     if (ret == NGX_ERROR || ret > NGX_OK) {
@@ -954,8 +968,7 @@ ngx_http_once_send_marked(ngx_http_request_t *r, ngx_http_once_ctx_t *ctx)
 
 
 static ngx_int_t
-ngx_http_once_send_held(ngx_http_request_t *r, ngx_http_once_ctx_t *ctx,
-    int rc)
+ngx_http_once_send_held(ngx_http_request_t *r, ngx_http_once_ctx_t *ctx)
 {
     ngx_int_t     ret;
     ngx_buf_t    *b;
@@ -977,28 +990,10 @@ ngx_http_once_send_held(ngx_http_request_t *r, ngx_http_once_ctx_t *ctx,
 
     r->keepalive = ctx->keepalive;
 
-    if (!ctx->conf->dry_run
-        && (ctx->action == ONCE__DO_COMPLETE || ctx->action == ONCE__DO_MARK)
-        && rc != ONCE_OK)
-    {
-        ret = ngx_http_once_set_replay(r, ctx, rc == ONCE_REPLAY ? b : NULL);
+    if (ctx->decision.next == ONCE__NEXT_REPLAY) {
+        ret = ngx_http_once_set_replay(r, ctx, b);
 
-        if (ret == NGX_DECLINED) {
-            ctx->problem = ONCE__PROBLEM_OUTCOME_UNKNOWN;
-            ctx->problem_status = NGX_HTTP_BAD_GATEWAY;
-            ctx->status = NGX_HTTP_ONCE_S_INDETERMINATE;
-            ret = ngx_http_once_set_problem(r, ctx, b);
-        }
-
-    } else if (ctx->observed == ONCE__BROKEN && !ctx->conf->dry_run) {
-        ctx->problem = ONCE__PROBLEM_OUTCOME_UNKNOWN;
-        ctx->problem_status = (r->headers_out.status
-                               == NGX_HTTP_GATEWAY_TIME_OUT
-                               || ctx->upstream_rc
-                                  == NGX_HTTP_GATEWAY_TIME_OUT)
-                              ? NGX_HTTP_GATEWAY_TIME_OUT
-                              : NGX_HTTP_BAD_GATEWAY;
-        ctx->status = NGX_HTTP_ONCE_S_INDETERMINATE;
+    } else if (ctx->decision.next == ONCE__NEXT_PROBLEM) {
         ret = ngx_http_once_set_problem(r, ctx, b);
 
     } else {

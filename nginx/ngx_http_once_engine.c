@@ -802,36 +802,24 @@ ngx_http_once_claim(ngx_http_once_ctx_t *ctx, const once_request *request)
 
 
 ngx_int_t
-ngx_http_once_finish(ngx_http_once_ctx_t *ctx, int action, int kind,
+ngx_http_once_finish(ngx_http_once_ctx_t *ctx, once__verdict verdict,
     once_bytes result)
 {
     int                    rc;
-    once_attempt          *attempt;
     ngx_http_once_task_t  *task;
 
     task = ctx->task;
-    attempt = task->attempt;
-    task->action = action;
+    task->action = verdict.action;
 
-    switch (action) {
-
-    case ONCE__DO_COMPLETE:
-    case ONCE__DO_MARK:
-        rc = once_complete_start(attempt, kind, result, ngx_http_once_done,
-                                 task);
-        break;
-
-    case ONCE__DO_RELEASE:
-        rc = once_release_start(attempt, ngx_http_once_done, task);
-        break;
-
-    default:
+    if (verdict.action == ONCE__DO_GIVE_UP) {
         ngx_http_once_unknown(task, ctx->request->connection->log,
                               ctx->observed == ONCE__BROKEN
                               ? "the upstream's response is not whole"
                               : "the upstream does not say what it did");
-        rc = once_give_up_start(attempt, ngx_http_once_done, task);
     }
+
+    rc = once__verdict_start(task->attempt, verdict, result,
+                             ngx_http_once_done, task);
 
     if (rc != ONCE_OK) {
         ngx_log_error(NGX_LOG_ERR, ctx->request->connection->log, 0,
@@ -850,7 +838,8 @@ ngx_http_once_finish(ngx_http_once_ctx_t *ctx, int action, int kind,
 void
 ngx_http_once_abandon(ngx_http_once_ctx_t *ctx, ngx_uint_t sent)
 {
-    int                    rc;
+    once_bytes             none;
+    once__verdict          verdict;
     ngx_http_once_task_t  *task;
 
     task = ctx->task;
@@ -878,19 +867,23 @@ ngx_http_once_abandon(ngx_http_once_ctx_t *ctx, ngx_uint_t sent)
     }
 
     if (task->owner) {
-        task->owner = 0;
-        task->action = sent ? ONCE__DO_GIVE_UP : ONCE__DO_RELEASE;
+        none.data = NULL;
+        none.size = 0;
 
-        if (sent) {
+        verdict = once__judge(sent ? ONCE__BROKEN : ONCE__NOT_SENT, 0, none,
+                              &ctx->conf->policy.rules);
+        task->owner = 0;
+        task->action = verdict.action;
+
+        if (verdict.action == ONCE__DO_GIVE_UP) {
             ngx_http_once_unknown(task, ctx->request->connection->log,
                                   "the request ended before its response");
         }
 
-        rc = sent ? once_give_up_start(task->attempt, ngx_http_once_done, task)
-                  : once_release_start(task->attempt, ngx_http_once_done,
-                                       task);
-
-        if (rc == ONCE_OK) {
+        if (once__verdict_start(task->attempt, verdict, none,
+                                ngx_http_once_done, task)
+            == ONCE_OK)
+        {
             ngx_http_once_started(task);
             return;
         }

@@ -379,8 +379,8 @@ ngx_http_once_status_variable(ngx_http_request_t *r,
     ngx_http_once_ctx_t  *ctx;
 
     ctx = ngx_http_once_get_ctx(r->main);
-    name = &ngx_http_once_status_names[ctx ? ctx->status
-                                           : NGX_HTTP_ONCE_S_NONE];
+    name = &ngx_http_once_status_names[ctx ? ctx->decision.header
+                                           : ONCE__STATUS_NONE];
     ngx_http_once_set_variable(v, name->data, name->len);
 
     return NGX_OK;
@@ -616,7 +616,7 @@ ngx_http_once_merge_loc_conf(ngx_conf_t *cf, void *parent, void *child)
         }
     }
 
-    both = once__rules_make(conf->final, conf->release, &conf->rules);
+    both = once__rules_make(conf->final, conf->release, &conf->policy.rules);
 
     if (both != 0) {
         ngx_log_error(NGX_LOG_EMERG, cf->log, 0,
@@ -762,6 +762,26 @@ ngx_http_once_check_values(ngx_conf_t *cf, ngx_http_once_loc_conf_t *olcf)
 }
 
 
+/* the rules are there already */
+
+static void
+ngx_http_once_set_policy(ngx_http_once_loc_conf_t *olcf)
+{
+    once__policy  *policy;
+
+    policy = &olcf->policy;
+
+    policy->takeover = (olcf->lost == NGX_HTTP_ONCE_TAKE_LOST);
+    policy->bypass = (olcf->store_failure == NGX_HTTP_ONCE_BYPASS);
+    policy->dry_run = (int) olcf->dry_run;
+    policy->two_phase = (int) olcf->two_phase;
+    policy->lease_ms = (uint32_t) olcf->lease;
+    policy->wait_ms = (uint32_t) olcf->wait;
+    policy->store_ms = (uint32_t) olcf->store->timeout;
+    policy->keep_ms = olcf->ttl;
+}
+
+
 static ngx_int_t
 ngx_http_once_check_location(ngx_conf_t *cf, void **loc_conf)
 {
@@ -793,6 +813,8 @@ ngx_http_once_check_location(ngx_conf_t *cf, void **loc_conf)
                       "in %V:%ui", &olcf->name, &olcf->file, olcf->line);
         return NGX_ERROR;
     }
+
+    ngx_http_once_set_policy(olcf);
 
     if (olcf->handler == NULL) {
 

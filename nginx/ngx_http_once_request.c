@@ -61,7 +61,8 @@ static ngx_int_t ngx_http_once_push_attempt(ngx_http_request_t *r,
 static void ngx_http_once_resume(ngx_http_request_t *r);
 static void ngx_http_once_timeout(ngx_event_t *ev);
 static void ngx_http_once_cleanup(void *data);
-static ngx_int_t ngx_http_once_answer(ngx_http_once_ctx_t *ctx, int problem);
+static void ngx_http_once_refuse_key(ngx_http_once_ctx_t *ctx, int problem);
+static void ngx_http_once_follow(ngx_http_once_ctx_t *ctx);
 
 
 static ngx_http_request_body_filter_pt   ngx_http_next_request_body_filter;
@@ -187,9 +188,9 @@ ngx_http_once_handler(ngx_http_request_t *r)
     if (rc != NGX_OK) {
         ctx->detail = (rc == NGX_ABORT)
                       ? "There is more than one Idempotency-Key line." : NULL;
-        (void) ngx_http_once_answer(ctx, rc == NGX_DECLINED
-                                         ? ONCE__PROBLEM_KEY_MISSING
-                                         : ONCE__PROBLEM_KEY_INVALID);
+        ngx_http_once_refuse_key(ctx, rc == NGX_DECLINED
+                                      ? ONCE__PROBLEM_KEY_MISSING
+                                      : ONCE__PROBLEM_KEY_INVALID);
 
     } else if (ngx_http_once_prepare(r, ctx, &raw) == NGX_ERROR) {
         return NGX_HTTP_INTERNAL_SERVER_ERROR;
@@ -257,7 +258,7 @@ ngx_http_once_enter(ngx_http_request_t *r, ngx_http_once_ctx_t *ctx)
         return ngx_http_once_dispatch(r, ctx);
 
     case NGX_HTTP_ONCE_PASS:
-        if (ctx->status == NGX_HTTP_ONCE_S_UNPROTECTED
+        if (ctx->decision.header == ONCE__STATUS_UNPROTECTED
             && r->content_handler != NULL)
         {
             ngx_http_once_wrap(r, ctx);     /* no peer repeats it */
@@ -383,6 +384,8 @@ ngx_http_once_dispatch(ngx_http_request_t *r, ngx_http_once_ctx_t *ctx)
 static ngx_int_t
 ngx_http_once_refuse(ngx_http_request_t *r, ngx_http_once_ctx_t *ctx)
 {
+    once__end  end;
+
     ngx_log_error(NGX_LOG_ERR, r->connection->log, 0,
                   "once: a second dispatch of a guarded request "
                   "has been refused");
@@ -392,9 +395,15 @@ ngx_http_once_refuse(ngx_http_request_t *r, ngx_http_once_ctx_t *ctx)
         return NGX_DECLINED;
     }
 
+    /* the page is replaced when the end is recorded: see BROKEN there */
+
     ctx->refused = 1;
-    ctx->problem = ONCE__PROBLEM_OUTCOME_UNKNOWN;
-    ctx->problem_status = NGX_HTTP_BAD_GATEWAY;
+
+    ngx_memzero(&end, sizeof(once__end));
+    end.action = ONCE__DO_GIVE_UP;
+    end.observed = ONCE__BROKEN;
+    ctx->decision = once__decide_end(&ctx->conf->policy, &end, &ctx->replay);
+
     r->content_handler = ngx_http_once_answer_handler;
 
     return NGX_OK;
@@ -749,7 +758,8 @@ ngx_http_once_prepare(ngx_http_request_t *r, ngx_http_once_ctx_t *ctx,
         ctx->detail = (char *) ngx_pstrdup(r->pool, &(ngx_str_t) {
                           ngx_strlen(err.text) + 1, (u_char *) err.text });
 
-        return ngx_http_once_answer(ctx, ONCE__PROBLEM_KEY_INVALID);
+        ngx_http_once_refuse_key(ctx, ONCE__PROBLEM_KEY_INVALID);
+        return NGX_OK;
     }
 
     ngx_str_null(&scope);
@@ -761,7 +771,8 @@ ngx_http_once_prepare(ngx_http_request_t *r, ngx_http_once_ctx_t *ctx,
     }
 
     if (olcf->scope != NULL && scope.len == 0) {
-        return ngx_http_once_answer(ctx, ONCE__PROBLEM_SCOPE_MISSING);
+        ngx_http_once_refuse_key(ctx, ONCE__PROBLEM_SCOPE_MISSING);
+        return NGX_OK;
     }
 
     if (ngx_http_complex_value(r, olcf->realm, &realm) != NGX_OK) {
@@ -946,20 +957,8 @@ ngx_http_once_submit(ngx_http_request_t *r, ngx_http_once_ctx_t *ctx)
 
     olcf = ctx->conf;
 
-    ngx_memzero(&request, sizeof(once_request));
-    request.size = sizeof(once_request);
-    ngx_memcpy(request.name, ctx->name, ONCE_NAME_SIZE);
-    ngx_memcpy(request.fingerprint, ctx->digest, ONCE_FINGERPRINT_SIZE);
-    ngx_memcpy(request.group, ctx->group, ONCE_GROUP_SIZE);
-    request.policy = (olcf->lost == NGX_HTTP_ONCE_TAKE_LOST
-                      ? ONCE_TAKEOVER : 0)
-                     | (once__statuses_all(&olcf->rules.final)
-                        ? 0 : ONCE_RETRY_FAILED);
-    request.two_phase = (uint32_t) olcf->two_phase;
-    request.lease_ms = (uint32_t) olcf->lease;
-    request.wait_ms = (uint32_t) olcf->wait;
-    request.store_ms = (uint32_t) olcf->store->timeout;
-    request.keep_ms = olcf->ttl;
+    once__request_fill(&olcf->policy, ctx->name, ctx->digest, ctx->group,
+                       &request);
 
     ctx->state = NGX_HTTP_ONCE_CLAIM;
 
@@ -1017,111 +1016,73 @@ ngx_http_once_timeout(ngx_event_t *ev)
 }
 
 
-static ngx_int_t
-ngx_http_once_answer(ngx_http_once_ctx_t *ctx, int problem)
+static void
+ngx_http_once_refuse_key(ngx_http_once_ctx_t *ctx, int problem)
 {
-    static const ngx_http_once_status_e  statuses[] = {
-        NGX_HTTP_ONCE_S_INVALID,        /* KEY_MISSING */
-        NGX_HTTP_ONCE_S_INVALID,        /* KEY_INVALID */
-        NGX_HTTP_ONCE_S_INVALID,        /* SCOPE_MISSING */
-        NGX_HTTP_ONCE_S_MISMATCH,       /* KEY_REUSED */
-        NGX_HTTP_ONCE_S_IN_FLIGHT,      /* IN_FLIGHT */
-        NGX_HTTP_ONCE_S_INDETERMINATE,  /* OUTCOME_UNKNOWN */
-        NGX_HTTP_ONCE_S_UNSTORED,       /* RESPONSE_UNAVAILABLE */
-        NGX_HTTP_ONCE_S_UNAVAILABLE     /* STORE_UNAVAILABLE */
-    };
+    ctx->decision = once__decide_refusal(&ctx->conf->policy, problem);
 
-    ctx->status = statuses[problem];
-    ngx_http_once_count(ctx);
-
-    if (ctx->conf->dry_run) {
-        ctx->state = NGX_HTTP_ONCE_PASS;
-        return NGX_DECLINED;
-    }
-
-    ctx->problem = problem;
-    ctx->state = NGX_HTTP_ONCE_ANSWER;
-
-    if (problem == ONCE__PROBLEM_STORE_UNAVAILABLE) {
-        ctx->retry_after = 1;
-    }
-
-    return NGX_DECLINED;
+    ngx_http_once_follow(ctx);
 }
 
 
+/* what was decided before the request may go on */
+
 static void
-ngx_http_once_replay(ngx_http_once_ctx_t *ctx)
+ngx_http_once_follow(ngx_http_once_ctx_t *ctx)
 {
-    once_error          err;
-    const once_record  *record;
-
-    record = once_attempt_record(ctx->task->attempt);
-
-    if (once__response_decode(record->result, &ctx->replay, &err) != ONCE_OK) {
-        ngx_log_error(NGX_LOG_ALERT, ctx->request->connection->log, 0,
-                      "once: record %s: %s", ctx->key_hash, err.text);
-        (void) ngx_http_once_answer(ctx, ONCE__PROBLEM_STORE_UNAVAILABLE);
-        return;
-    }
-
-    ctx->attempt = record->attempt;
-
-    if (ctx->replay.flags & ONCE__NO_BODY) {
-        (void) ngx_http_once_answer(ctx, ONCE__PROBLEM_RESPONSE_UNAVAILABLE);
-        return;
-    }
-
-    ctx->status = NGX_HTTP_ONCE_S_REPLAYED;
     ngx_http_once_count(ctx);
 
-    if (ctx->conf->dry_run) {
+    switch (ctx->decision.next) {
+
+    case ONCE__NEXT_RUN:
+        ctx->state = NGX_HTTP_ONCE_OWNER;
+        break;
+
+    case ONCE__NEXT_PASS:
         ctx->state = NGX_HTTP_ONCE_PASS;
-        return;
+        break;
+
+    default: /* ONCE__NEXT_REPLAY, ONCE__NEXT_PROBLEM */
+        ctx->state = NGX_HTTP_ONCE_ANSWER;
     }
-
-    ctx->problem = -1;
-    ctx->state = NGX_HTTP_ONCE_ANSWER;
-}
-
-
-static void
-ngx_http_once_unavailable(ngx_http_once_ctx_t *ctx)
-{
-    if (ctx->conf->store_failure == NGX_HTTP_ONCE_BYPASS) {
-        ctx->status = NGX_HTTP_ONCE_S_UNPROTECTED;
-        ctx->state = NGX_HTTP_ONCE_PASS;
-        ngx_http_once_count(ctx);
-        return;
-    }
-
-    (void) ngx_http_once_answer(ctx, ONCE__PROBLEM_STORE_UNAVAILABLE);
 }
 
 
 void
 ngx_http_once_claimed(ngx_http_once_ctx_t *ctx, int rc)
 {
+    uint64_t             left;
+    once_error           err;
     ngx_connection_t    *c;
     const once_record   *record;
     ngx_http_request_t  *r;
 
     r = ctx->request;
+    record = NULL;
+    left = 0;
 
     if (ctx->timer.timer_set) {
         ngx_del_timer(&ctx->timer);
     }
 
-    switch (rc) {
-
-    case ONCE_OWNER:
-        ONCE_FAILPOINT("owner");
-
+    if (ctx->task != NULL) {
         record = once_attempt_record(ctx->task->attempt);
-        ctx->attempt = record->attempt;
-        ctx->status = NGX_HTTP_ONCE_S_NEW;
-        ctx->state = NGX_HTTP_ONCE_OWNER;
-        ngx_http_once_count(ctx);
+        left = once_attempt_left_ms(ctx->task->attempt);
+    }
+
+    ctx->decision = once__decide_claim(&ctx->conf->policy, rc, record, left,
+                                       &ctx->replay, &err);
+    ctx->attempt = ctx->decision.attempt;
+
+    if (err.text[0]) {
+        ngx_log_error(NGX_LOG_ALERT, r->connection->log, 0,
+                      "once: record %s: %s", ctx->key_hash, err.text);
+    }
+
+    ngx_http_once_follow(ctx);
+
+    if (ctx->state == NGX_HTTP_ONCE_OWNER) {
+        ONCE_FAILPOINT("owner");
 
         if (ngx_http_once_push_attempt(r, ctx) != NGX_OK) {
             ngx_http_once_abandon(ctx, 0);
@@ -1131,48 +1092,6 @@ ngx_http_once_claimed(ngx_http_once_ctx_t *ctx, int rc)
             ngx_http_run_posted_requests(c);
             return;
         }
-
-        break;
-
-    case ONCE_REPLAY:
-        ngx_http_once_replay(ctx);
-        break;
-
-    case ONCE_IN_FLIGHT:
-        ctx->retry_after = (ngx_uint_t)
-                   (once_attempt_left_ms(ctx->task->attempt) + 999) / 1000;
-        ctx->retry_after = ngx_max(1, ngx_min(ctx->retry_after, 5));
-        (void) ngx_http_once_answer(ctx, ONCE__PROBLEM_IN_FLIGHT);
-        break;
-
-    case ONCE_MISMATCH:
-        (void) ngx_http_once_answer(ctx, ONCE__PROBLEM_KEY_REUSED);
-        break;
-
-    case ONCE_UNKNOWN:
-        (void) ngx_http_once_answer(ctx, ONCE__PROBLEM_OUTCOME_UNKNOWN);
-        break;
-
-    case ONCE_ECORRUPT:
-    case ONCE_EVERSION:
-
-        /* never a miss, and never a reason to bypass */
-
-        ngx_log_error(NGX_LOG_ALERT, r->connection->log, 0,
-                      "once: record %s: %s", ctx->key_hash, once_text(rc));
-        (void) ngx_http_once_answer(ctx, ONCE__PROBLEM_STORE_UNAVAILABLE);
-        break;
-
-    case ONCE_FREE:
-
-        /* too late to begin, and nothing was begun */
-
-        (void) ngx_http_once_answer(ctx, ONCE__PROBLEM_STORE_UNAVAILABLE);
-        break;
-
-    default:
-        ngx_http_once_unavailable(ctx);
-        break;
     }
 
     ngx_http_once_resume(r);

@@ -20,7 +20,7 @@ typedef struct {
 
 
 typedef struct {
-    ngx_atomic_t            requests[NGX_HTTP_ONCE_S_COUNT];
+    ngx_atomic_t            requests[ONCE__STATUS_COUNT];
     ngx_atomic_t            operations;
     ngx_atomic_t            batches;
     ngx_atomic_t            unanswered;
@@ -74,17 +74,10 @@ static const ngx_http_once_counter_t  ngx_http_once_counters[] = {
     (sizeof(ngx_http_once_counters) / sizeof(ngx_http_once_counters[0]))
 
 
+#define ngx_http_once_status_name(name, text)  ngx_string(text),
+
 ngx_str_t  ngx_http_once_status_names[] = {
-    ngx_string("-"),
-    ngx_string("new"),
-    ngx_string("replayed"),
-    ngx_string("in_flight"),
-    ngx_string("mismatch"),
-    ngx_string("indeterminate"),
-    ngx_string("unstored"),
-    ngx_string("unavailable"),
-    ngx_string("unprotected"),
-    ngx_string("invalid")
+    ONCE__STATUS_HEADERS(ngx_http_once_status_name)
 };
 
 
@@ -170,7 +163,7 @@ ngx_http_once_count(ngx_http_once_ctx_t *ctx)
 
     ctx->counted = 1;
     shared = ngx_http_once_shared(ctx->conf->store);
-    (void) ngx_atomic_fetch_add(&shared->requests[ctx->status], 1);
+    (void) ngx_atomic_fetch_add(&shared->requests[ctx->decision.header], 1);
 }
 
 
@@ -412,9 +405,9 @@ ngx_http_once_json(u_char *p, ngx_http_once_main_conf_t *omcf)
         p = ngx_sprintf(p, "%s\"%V\":{\"requests\":{", i ? "," : "",
                         &store[i]->name);
 
-        for (n = NGX_HTTP_ONCE_S_NEW; n < NGX_HTTP_ONCE_S_COUNT; n++) {
+        for (n = ONCE__STATUS_NEW; n < ONCE__STATUS_COUNT; n++) {
             p = ngx_sprintf(p, "%s\"%V\":%uA",
-                            n > NGX_HTTP_ONCE_S_NEW ? "," : "",
+                            n > ONCE__STATUS_NEW ? "," : "",
                             &ngx_http_once_status_names[n],
                             shared->requests[n]);
         }
@@ -464,7 +457,7 @@ ngx_http_once_prometheus(u_char *p, ngx_http_once_main_conf_t *omcf)
     for (i = 0; i < omcf->stores.nelts; i++) {
         shared = ngx_http_once_shared(store[i]);
 
-        for (n = NGX_HTTP_ONCE_S_NEW; n < NGX_HTTP_ONCE_S_COUNT; n++) {
+        for (n = ONCE__STATUS_NEW; n < ONCE__STATUS_COUNT; n++) {
             p = ngx_sprintf(p, "once_requests_total{store=\"%V\","
                                "status=\"%V\"} %uA\n", &store[i]->name,
                             &ngx_http_once_status_names[n],
