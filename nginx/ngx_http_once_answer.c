@@ -2,12 +2,13 @@
 /*
  * SPDX-License-Identifier: Apache-2.0
  *
- * What the client is told: a problem, a replay, or the upstream's own response
- * with our marks; and the way back, from a response to the bytes of a record.
+ * What the client gets: a problem, a replay, or the upstream's own response with
+ * our headers; and the way back, from a response to the bytes of a record.  What
+ * it is to be was decided before.
  */
 
 
-#include "ngx_http_once.h"
+#include "ngx_http_once_answer.h"
 
 
 static ngx_int_t ngx_http_once_send(ngx_http_request_t *r, ngx_buf_t *b);
@@ -43,26 +44,6 @@ static const size_t  ngx_http_once_special[] = {
     (sizeof(ngx_http_once_special) / sizeof(ngx_http_once_special[0]))
 
 
-ngx_table_elt_t *
-ngx_http_once_next(ngx_http_once_walk_t *walk)
-{
-    ngx_table_elt_t  *h;
-
-    while (walk->index >= walk->part->nelts) {
-        if (walk->part->next == NULL) {
-            return NULL;
-        }
-
-        walk->part = walk->part->next;
-        walk->index = 0;
-    }
-
-    h = walk->part->elts;
-
-    return &h[walk->index++];
-}
-
-
 static uint8_t
 ngx_http_once_tag(ngx_http_request_t *r, ngx_table_elt_t *h)
 {
@@ -78,37 +59,6 @@ ngx_http_once_tag(ngx_http_request_t *r, ngx_table_elt_t *h)
     }
 
     return 0;
-}
-
-
-ngx_int_t
-ngx_http_once_add_header(ngx_http_request_t *r, const char *name,
-    const char *value)
-{
-    ngx_table_elt_t  *h;
-
-    h = ngx_list_push(&r->headers_out.headers);
-    if (h == NULL) {
-        return NGX_ERROR;
-    }
-
-    h->hash = 1;
-    ngx_http_once_unlink(h);
-    h->lowcase_key = NULL;
-    h->key.data = (u_char *) name;
-    h->key.len = ngx_strlen(name);
-    h->value.data = (u_char *) value;
-    h->value.len = ngx_strlen(value);
-
-    h->lowcase_key = ngx_pnalloc(r->pool, h->key.len);
-    if (h->lowcase_key == NULL) {
-        h->hash = 0;
-        return NGX_ERROR;
-    }
-
-    ngx_strlow(h->lowcase_key, h->key.data, h->key.len);
-
-    return NGX_OK;
 }
 
 
@@ -154,36 +104,6 @@ ngx_http_once_set_last_modified(ngx_http_request_t *r)
     r->headers_out.last_modified = h;
 
     return NGX_OK;
-}
-
-
-/* our headers do not come from the upstream */
-
-void
-ngx_http_once_strip_headers(ngx_http_request_t *r)
-{
-    once_bytes             name;
-    ngx_table_elt_t       *h;
-    ngx_http_once_walk_t   walk;
-
-    ngx_http_once_walk(&walk, &r->headers_out.headers);
-
-    while ((h = ngx_http_once_next(&walk)) != NULL) {
-        name.data = h->key.data;
-        name.size = h->key.len;
-
-        if (once__header_internal(name)) {
-            h->hash = 0;
-        }
-    }
-}
-
-
-ngx_int_t
-ngx_http_once_add_status(ngx_http_request_t *r, ngx_http_once_ctx_t *ctx)
-{
-    return ngx_http_once_add_header(r, "Idempotency-Status",
-                                    once__status_text(ctx->decision.header));
 }
 
 
