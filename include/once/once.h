@@ -77,7 +77,9 @@ extern "C" {
     X(ONCE_ECLOSED, -10, 0, "the engine is closing")                           \
     X(ONCE_ENOSYS, -11, 0, "this store cannot do that")                        \
     X(ONCE_EFULL, -12, 1, "the store has no room; nothing was changed")        \
-    X(ONCE_EAWAY, -13, 1, "the store's server cannot be reached")
+    X(ONCE_EAWAY, -13, 1, "the store's server cannot be reached")              \
+    X(ONCE_EABORTED, -14, 1, "roll back and do the whole transaction again")   \
+    X(ONCE_ETX, -15, 0, "no transaction is open, or it has failed")
 
 /* clang-format off */
 enum once_errors {
@@ -142,8 +144,8 @@ enum once_answer {
     ONCE_MISMATCH = 6,  /* the same key with another fingerprint            */
     ONCE_FREE = 7,      /* nothing is recorded, or nothing any more         */
     ONCE_FENCED = 8,    /* not yours (any more): nothing was changed        */
-    ONCE_REFUSED = 9    /* not in this state: nothing was changed           */
-    /* 10 is ONCE_REPEATED, of calls only: see call.h.                      */
+    ONCE_REFUSED = 9,   /* not in this state: nothing was changed           */
+    ONCE_REPEATED = 10  /* done before; its result is not handed out        */
 };
 
 /* Policy of a claim, kept in the record. The stricter of both wins. */
