@@ -599,7 +599,7 @@ def test_two_operators_one_wins(store):
     assert store.ok("show", A, "--body") == f"answer {winner}"
 
 
-# ---- records that do not check --------------------------------------------
+# ---- corrupt records ------------------------------------------------------
 
 
 def damage(store, marker):
@@ -629,7 +629,7 @@ def test_a_head_that_does_not_check_is_counted_and_listed(store):
     done = store.once("verify", "--json")
     assert done.returncode == 3
     assert json.loads(done.stdout)["corrupt"] >= 1
-    assert re.search(rb"does not check: [0-9a-f]{64}\n", done.stderr)
+    assert re.search(rb"corrupt: [0-9a-f]{64}\n", done.stderr)
     done = store.once("ls", "--state", "corrupt")
     assert done.returncode == 3
     assert re.search(rb"^[0-9a-f]{64}\tcorrupt\t", done.stdout, re.M)
