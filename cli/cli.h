@@ -154,6 +154,12 @@ int cli_look(const struct cli *c, once_engine *e,
 enum { CLI_PATIENCE_MS = 5000 };
 
 /* The URL of the store that was named, or else of the user's own; or NULL. */
+/* The schemes of URLs of stores that an operator can open, with spaces: one for
+ * each kind of store, or all. */
+void cli_print_schemes(FILE *to, int all);
+/* 1: the store of this URL is gone when the process ends. */
+int cli_in_process(const char *url);
+
 const char *cli_url(const struct cli *c);
 /* The URL of the store that `once run` makes for this user, if it is there:
  * free() it. Creates nothing; see run/state.c, which does. */

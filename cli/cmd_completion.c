@@ -31,15 +31,16 @@ static const struct option options[] = {
 
 #define COUNT(a) (sizeof(a) / sizeof((a)[0]))
 #define FILES ""
+#define SCHEMES ":"
 
-/* What may stand behind an option: words, or files. */
+/* What may follow an option: words, files, or the schemes of stores. */
 static const struct value {
     const char *option, *words;
 } values[] = {
     {"state", "absent claimed dispatched completed indeterminate corrupt"},
     {"on-duplicate", "replay reject"},
     {"lost", "hold takeover"},
-    {"store", "sqlite: journal: postgres: redis: rediss:"},
+    {"store", SCHEMES},
     {"success", FILES},
     {"failure", FILES},
     {"key-file", FILES},
@@ -140,12 +141,19 @@ static void print_value_cases(const char *files)
 {
     size_t i;
 
-    for (i = 0; i < COUNT(values); i++)
-        if (values[i].words[0] == '\0')
-            printf("        --%s) %s; return ;;\n", values[i].option, files);
+    for (i = 0; i < COUNT(values); i++) {
+        printf("        --%s) ", values[i].option);
+        if (values[i].words[0] == '\0') {
+            printf("%s; return ;;\n", files);
+            continue;
+        }
+        fputs("o='", stdout);
+        if (strcmp(values[i].words, SCHEMES) == 0)
+            cli_print_schemes(stdout, 1);
         else
-            printf("        --%s) o='%s' ;;\n", values[i].option,
-                   values[i].words);
+            fputs(values[i].words, stdout);
+        fputs("' ;;\n", stdout);
+    }
     fputs("        ", stdout);
     print_takers();
     fputs(") return ;;\n", stdout);
