@@ -42,12 +42,13 @@ typedef void make_url(char *out, size_t size, const char *folder,
 
 static char folder[64];
 static const char *store_name; /* as on the command line, less "faulty_" */
+static int in_process;         /* it has no path */
 
 /* Any store that is in memory, a file or a folder. */
 static void local_url(char *out, size_t size, const char *in, unsigned seed)
 {
-    if (strcmp(store_name, "memory") == 0)
-        (void)snprintf(out, size, "memory:");
+    if (in_process)
+        (void)snprintf(out, size, "%s:", store_name);
     else
         (void)snprintf(out, size, "%s:%s/%u?busy_ms=30000", store_name, in,
                        seed);
@@ -155,8 +156,10 @@ static int choose_target(const char *name)
     lines = once__store_lines(&n);
     for (i = 0; own_url == NULL && i < n; i++)
         if (lines[i].place < ONCE__STORE_SERVER &&
-            strcmp(lines[i].ops->name, store_name) == 0)
+            strcmp(lines[i].ops->name, store_name) == 0) {
             own_url = local_url;
+            in_process = lines[i].place == ONCE__STORE_PROCESS;
+        }
     return own_url != NULL;
 }
 
