@@ -3,10 +3,11 @@
  * store.c - opening a store as an operator.
  *
  * Works through the public interface, without a reaper: looking must not change
- * anything. What kinds of stores there are is stores.def's. Refuses to create a store, which would turn a misspelt path
- * into the answer "there is nothing"; that is what `once init` is for.
+ * anything. Which kinds of stores there are is stores.def's. It never creates a
+ * store, which would turn a misspelt path into the answer "there is nothing";
+ * `once init` creates one.
  */
-#include "cli.h"
+#include "run/run.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -89,7 +90,7 @@ static const char *advice(int code)
         return "The store may be locked by another process or the disk may be "
                "full. Look again with once show";
     case ONCE_EFULL:
-        return "Make room, or let once purge forget what was kept long enough";
+        return "Make room, or let once purge forget what has expired";
     default:
         return NULL;
     }
@@ -127,19 +128,17 @@ const char *cli_url(const struct cli *c)
 
 char *cli_user_store(void)
 {
-    const char *xdg = getenv("XDG_STATE_HOME"), *home = getenv("HOME");
     static const char scheme[] = "sqlite:";
-    char *url = NULL;
+    char *folder = run_state_path(), *url = NULL;
     struct stat st;
-    int n = -1;
 
-    if (xdg != NULL && xdg[0] == '/')
-        n = asprintf(&url, "%s%s/once/store.db", scheme, xdg);
-    else if (home != NULL && home[0] == '/')
-        n = asprintf(&url, "%s%s/.local/state/once/store.db", scheme, home);
-    if (n < 0)
+    if (folder == NULL)
         return NULL;
-    if (strchr(url, '?') == NULL && stat(url + sizeof(scheme) - 1, &st) == 0)
+    if (asprintf(&url, "%s%s/store.db", scheme, folder) < 0)
+        url = NULL;
+    free(folder);
+    if (url == NULL ||
+        (strchr(url, '?') == NULL && stat(url + sizeof(scheme) - 1, &st) == 0))
         return url;
     free(url);
     return NULL;
@@ -147,7 +146,7 @@ char *cli_user_store(void)
 
 int cli_take_store(struct cli *c, int argc, char **argv, char **memory)
 {
-    const char *word = argv[optind];
+    const char *name = argv[optind];
     struct stat st;
     int folder;
 
@@ -155,14 +154,14 @@ int cli_take_store(struct cli *c, int argc, char **argv, char **memory)
         return CLI_OK;
     if (argc - optind > 1)
         return cli_usage(c, "one store at a time: its URL, folder or file");
-    if (word[strcspn(word, ":/.")] == ':') {
-        c->store = word;
+    if (name[strcspn(name, ":/.")] == ':') {
+        c->store = name;
         return CLI_OK;
     }
-    folder = stat(word, &st) == 0 && S_ISDIR(st.st_mode);
+    folder = stat(name, &st) == 0 && S_ISDIR(st.st_mode);
     if (asprintf(memory, "%s:%s",
                  scheme_of(folder ? ONCE__STORE_FOLDER : ONCE__STORE_FILE),
-                 word) < 0) {
+                 name) < 0) {
         *memory = NULL;
         return cli_say(c, CLI_STORE, "out of memory");
     }
@@ -203,7 +202,7 @@ static int not_opened(const struct cli *c, int code, const once_error *err)
     if (is_in(cli_url(c), ONCE__STORE_SERVER))
         return cli_say(c, CLI_STORE,
                        "%s. Nothing was created; what a new store needs is "
-                       "made, or shown, by once init",
+                       "created, or printed, by once init",
                        err->text);
     return cli_say(c, CLI_STORE,
                    "%s; nothing was created. Check the path, its permissions "
@@ -248,7 +247,7 @@ int cli_open_store(const struct cli *c, once_store **out)
 
 int cli_ask(const struct cli *c, once_store *s, once_op **ops, size_t n)
 {
-    uint64_t end_us = cli_steady_us() + CLI_PATIENCE_MS * 1000;
+    uint64_t end_us = cli_steady_us() + CLI_STORE_MS * 1000;
     long pause_ms = PAUSE_MS;
     once_error err = {0, ""};
     int rc;

@@ -258,7 +258,8 @@ static int set_rules(once_guard *g, once_error *err)
     if (rc != ONCE_OK)
         return rc;
     both = once__rules_make(o->final != NULL ? &final : NULL,
-                            o->release != NULL ? &released : NULL, &g->rules);
+                            o->release != NULL ? &released : NULL,
+                            &g->policy.rules);
     return both == 0 ? ONCE_OK
                      : once__fail(err, ONCE_EINVAL,
                                   "release: %d is in final, too: it cannot be "
@@ -307,6 +308,20 @@ static int set_words(once_guard *g, once_error *err)
     return rc;
 }
 
+static void set_policy(once_guard *g)
+{
+    const once_guard_options *o = &g->options;
+
+    g->policy.takeover = o->lost == ONCE_LOST_TAKEOVER;
+    g->policy.bypass = o->store_failure == ONCE_STORE_BYPASS;
+    g->policy.dry_run = (int)o->dry_run;
+    g->policy.two_phase = (int)o->two_phase;
+    g->policy.lease_ms = o->lease_ms;
+    g->policy.wait_ms = o->in_flight_ms;
+    g->policy.store_ms = o->store_ms;
+    g->policy.keep_ms = o->ttl_ms;
+}
+
 int once_guard_open(once_engine *e, const once_guard_options *options,
                     once_error *err, once_guard **out)
 {
@@ -331,6 +346,7 @@ int once_guard_open(once_engine *e, const once_guard_options *options,
         rc = set_words(g, err);
     if (rc != ONCE_OK)
         goto out;
+    set_policy(g);
     *out = g;
     g = NULL;
 out:

@@ -122,7 +122,7 @@ static void write_statements(struct postgres *s)
                   s->forget_sql, STATEMENT);
     once__pg_text(&s->config, "SELECT * FROM @.body_1($1,$2)", s->body_sql,
                   STATEMENT);
-    once__pg_text(&s->config, "SELECT * FROM @.seen_1($1,$2,$3,$4,$5,$6)",
+    once__pg_text(&s->config, "SELECT * FROM @.seen_1($1,$2,$3,$4,$5,$6,$7)",
                   s->seen_sql, STATEMENT);
 }
 
@@ -431,14 +431,21 @@ static int settle_all(struct batch *b, PGresult *rows)
 
 /* ---- Calls ------------------------------------------------------------- */
 
+/* Never 0, which would be for ever. */
+static uint32_t wait_of(const struct postgres *s, uint64_t part)
+{
+    uint64_t ms = s->config.lock_ms / part;
+
+    return ms > 0 ? (uint32_t)ms : 1;
+}
+
 static int make_params(struct batch *b, int forget)
 {
     struct postgres *s = b->s;
     uint64_t now_ms;
-    uint64_t wait_ms =
-        s->config.lock_ms / (b->met ? WAIT_PART_AGAIN : WAIT_PART);
-    struct once__pg_call call = {told_time(s, forget, &now_ms), s->config.async,
-                                 !b->full, wait_ms > 0 ? (uint32_t)wait_ms : 1};
+    struct once__pg_call call = {
+        told_time(s, forget, &now_ms), s->config.async, !b->full,
+        wait_of(s, b->met ? WAIT_PART_AGAIN : WAIT_PART)};
 
     if (forget)
         return once__pg_params_forget(&s->params, &call, s->call, b->count);
@@ -634,8 +641,8 @@ static int postgres_time(once_store *store, const once_store_time *put,
 {
     struct postgres *s = (struct postgres *)store;
     uint64_t now_ms;
-    const struct once__pg_call call = {told_time(s, 0, &now_ms),
-                                       s->config.async, 0, 0};
+    const struct once__pg_call call = {
+        told_time(s, 0, &now_ms), s->config.async, 0, wait_of(s, WAIT_PART)};
     struct once__pg_ask ask;
     PGresult *rows = NULL;
     int rc = ONCE_OK;

@@ -488,12 +488,17 @@ static int sqlite_scan(once_store *store, int what, const uint8_t *after,
 
 /* ---- The time ---------------------------------------------------------- */
 
-static int put_time(struct sqlite *s, const once_store_time *put)
+/* One transaction: what another process puts is seen whole, or not yet. */
+static int ask_time(struct sqlite *s, const once_store_time *put,
+                    once_store_time *out)
 {
-    int rc = once__sqlite_run(&s->link, ONCE__SQLITE_BEGIN_WRITE);
+    int rc = once__sqlite_run(&s->link, put != NULL ? ONCE__SQLITE_BEGIN_WRITE
+                                                    : ONCE__SQLITE_BEGIN);
 
-    if (rc == SQLITE_OK)
+    if (rc == SQLITE_OK && put != NULL)
         rc = once__sqlite_time_put(&s->link, put);
+    if (rc == SQLITE_OK)
+        rc = once__sqlite_time(&s->link, out);
     return rc != SQLITE_OK ? rc
                            : once__sqlite_run(&s->link, ONCE__SQLITE_COMMIT);
 }
@@ -502,15 +507,12 @@ static int sqlite_time(once_store *store, const once_store_time *put,
                        once_store_time *out, once_error *err)
 {
     struct sqlite *s = (struct sqlite *)store;
-    int rc = SQLITE_OK;
+    int rc;
 
     if (reconnect(s, err) != ONCE_OK)
         return ONCE_ESTORE;
     once__sqlite_wait_start(&s->link.wait, s->options.busy_ms);
-    if (put != NULL)
-        rc = put_time(s, put);
-    if (rc == SQLITE_OK)
-        rc = once__sqlite_time(&s->link, out);
+    rc = ask_time(s, put, out);
     if (rc != SQLITE_OK)
         return unknown(s, "the time", rc, err);
     out->now_ms = s->options.clock(s->options.user);
@@ -534,6 +536,6 @@ const once_store_ops once__store_sqlite = {
     .close = sqlite_close,
     .apply = sqlite_apply,
     .scan = sqlite_scan,
-    .tend = sqlite_tend,
+    .maintain = sqlite_tend,
     .time = sqlite_time,
 };

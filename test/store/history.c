@@ -330,8 +330,8 @@ static void attempt(struct worker *w)
         const struct lin_op *o;
 
         if (action == ONCE__RETURN) {
-            if (w->attempt.told != ONCE_IN_FLIGHT || w->attempt.fence != 0 ||
-                w->attempt.looked || draw(w, 2) == 0)
+            if (w->attempt.reported != ONCE_IN_FLIGHT ||
+                w->attempt.fence != 0 || w->attempt.looked || draw(w, 2) == 0)
                 return;
             action = once__machine_again(&w->attempt);
         } else if (action == ONCE__SEND) {

@@ -1154,7 +1154,7 @@ static void fill_and_empty(once_store *s, uint32_t from, uint64_t *clock)
         rc = complete_one(s, n, 5000);
         n += rc == ONCE_OK;
         if (n % 50 == 0)
-            T_EQ(s->ops->tend(s, NULL), ONCE_OK);
+            T_EQ(s->ops->maintain(s, NULL), ONCE_OK);
     } while (rc == ONCE_OK && n - from < 100000);
     T_EQ(rc, ONCE_EFULL);
     printf("# %u records fit\n", n - from);
@@ -1162,7 +1162,7 @@ static void fill_and_empty(once_store *s, uint32_t from, uint64_t *clock)
     for (i = from; i < n; i++)
         (void)verb_on(s, ONCE_OP_FORGET, i);
     for (tries = 0; rc != ONCE_OWNER && tries < 500; tries++) {
-        T_EQ(s->ops->tend(s, NULL), ONCE_OK);
+        T_EQ(s->ops->maintain(s, NULL), ONCE_OK);
         (void)usleep(10000);
         rc = verb_on(s, ONCE_OP_CLAIM, n);
     }
@@ -1219,7 +1219,7 @@ static void old_segments_go_and_the_few_that_stay_are_kept(void)
             old = 1000 + (round - 2) * 100;
             forget_all(s, old, old + 100);
         }
-        T_EQ(s->ops->tend(s, NULL), ONCE_OK);
+        T_EQ(s->ops->maintain(s, NULL), ONCE_OK);
         (void)usleep(2000);
         files = (uint32_t)count_files(path);
         most = files > most ? files : most;
@@ -1249,7 +1249,7 @@ static void keep_writing(const char *path, void *user)
         if (i % 16 != 0)
             T_EQ(verb_on(s, ONCE_OP_FORGET, i), ONCE_OK);
         if (i % 50 == 0)
-            T_EQ(s->ops->tend(s, NULL), ONCE_OK);
+            T_EQ(s->ops->maintain(s, NULL), ONCE_OK);
     }
     once_store_close(s);
 }
@@ -1303,7 +1303,7 @@ static void sweep_and_die(const char *path, void *user)
         if (i % STAYS != 0 && verb_on(s, ONCE_OP_FORGET, i) != ONCE_OK)
             _exit(4);
         told->done = i + 1;
-        if (i % 10 == 0 && s->ops->tend(s, NULL) != ONCE_OK)
+        if (i % 10 == 0 && s->ops->maintain(s, NULL) != ONCE_OK)
             _exit(5);
     }
 }
@@ -1558,7 +1558,7 @@ static void record_work(const char *path, uint32_t keys)
         add_event(ACK, 0)->key = i + 1;
         (void)pthread_mutex_unlock(&disk.lock);
         if (i % 20 == 0) {
-            T_EQ(s->ops->tend(s, NULL), ONCE_OK);
+            T_EQ(s->ops->maintain(s, NULL), ONCE_OK);
             (void)usleep(1000);
         }
         if (i % 300 == 299) {
