@@ -253,7 +253,7 @@ ngx_http_once_hash_variable(ngx_http_request_t *r,
 
     ctx = ngx_http_once_get_ctx(r->main);
 
-    if (ctx == NULL || !ctx->named) {
+    if (ctx == NULL || ctx->key_hash[0] == '\0') {
         ngx_http_once_set_variable(v, (u_char *) "-", 1);
 
     } else {

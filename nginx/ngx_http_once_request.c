@@ -72,7 +72,9 @@ ngx_http_once_handler(ngx_http_request_t *r)
         return ngx_http_once_enter(r, ctx);
     }
 
-    if (ctx != NULL && ctx->state != NGX_HTTP_ONCE_PASS) {
+    if (ctx != NULL && ctx->state != NGX_HTTP_ONCE_SENT
+        && ctx->state != NGX_HTTP_ONCE_PASS)
+    {
 
         /* nginx is done with the request itself */
 
@@ -142,11 +144,13 @@ ngx_http_once_handler(ngx_http_request_t *r)
     }
 
     /*
-     * A problem is told at once, except over HTTP/2 and later: curl takes the
+     * A problem is sent at once, except over HTTP/2 and later: curl takes the
      * answer to half a request there for an error.
      */
 
-    if (ctx->counted && r->http_version < NGX_HTTP_VERSION_20) {
+    if (ctx->decision.next != ONCE__NEXT_NONE
+        && r->http_version < NGX_HTTP_VERSION_20)
+    {
         return ngx_http_once_refuse_upload(r, ctx);
     }
 
@@ -222,7 +226,7 @@ ngx_http_once_enter(ngx_http_request_t *r, ngx_http_once_ctx_t *ctx)
 static ngx_int_t
 ngx_http_once_dispatch(ngx_http_request_t *r, ngx_http_once_ctx_t *ctx)
 {
-    ngx_uint_t                 same, sent, asked;
+    ngx_uint_t                 same, sent, asked, decided;
     ngx_http_upstream_t       *u;
     ngx_http_core_loc_conf_t  *clcf;
 
@@ -253,10 +257,13 @@ ngx_http_once_dispatch(ngx_http_request_t *r, ngx_http_once_ctx_t *ctx)
     u = (r->upstream != ctx->upstream_before) ? r->upstream : NULL;
     asked = (u != NULL && same && ngx_http_once_asked(r, u));
     sent = ngx_http_once_was_sent(ctx);
+    decided = (ctx->dispatch == NGX_HTTP_ONCE_DECIDED);
 
-    if (same && !asked && (ctx->decided || (u != NULL && sent))) {
-
-        if (!ctx->decided || ctx->conf->dry_run) {
+    if (same
+        && (ctx->dispatch == NGX_HTTP_ONCE_REFUSED
+            || (!asked && (decided || (u != NULL && sent)))))
+    {
+        if (!decided || ctx->conf->dry_run) {
             return ngx_http_once_refuse(r, ctx);
         }
 
@@ -273,7 +280,7 @@ ngx_http_once_dispatch(ngx_http_request_t *r, ngx_http_once_ctx_t *ctx)
         return NGX_HTTP_BAD_GATEWAY;
     }
 
-    if (ctx->decided) {
+    if (ctx->dispatch >= NGX_HTTP_ONCE_DECIDED) {
 
         /* another page */
 
@@ -282,7 +289,7 @@ ngx_http_once_dispatch(ngx_http_request_t *r, ngx_http_once_ctx_t *ctx)
         /* a named location keeps the method, and gets the request itself */
 
         if (!same) {
-            ctx->decided = 1;
+            ctx->dispatch = NGX_HTTP_ONCE_DECIDED;
             ctx->observed = ONCE__NOT_SENT;
         }
 
@@ -296,7 +303,7 @@ ngx_http_once_dispatch(ngx_http_request_t *r, ngx_http_once_ctx_t *ctx)
                 return ngx_http_once_refuse(r, ctx);
             }
 
-            ctx->decided = 1;
+            ctx->dispatch = NGX_HTTP_ONCE_DECIDED;
             ctx->observed = ONCE__WHOLE;
             ctx->upstream_status = (ctx->handler_rc
                                     >= NGX_HTTP_SPECIAL_RESPONSE)
@@ -310,7 +317,7 @@ ngx_http_once_dispatch(ngx_http_request_t *r, ngx_http_once_ctx_t *ctx)
             return ngx_http_once_refuse(r, ctx);
         }
 
-        ctx->decided = 1;
+        ctx->dispatch = NGX_HTTP_ONCE_DECIDED;
         ctx->observed = ONCE__WHOLE;
         ctx->upstream_status = u->headers_in.status_n;
         ngx_http_once_find_outcome(u, &ctx->outcome);
@@ -338,7 +345,7 @@ ngx_http_once_refuse(ngx_http_request_t *r, ngx_http_once_ctx_t *ctx)
 
     /* the page is replaced when the end is recorded: see BROKEN there */
 
-    ctx->refused = 1;
+    ctx->dispatch = NGX_HTTP_ONCE_REFUSED;
 
     ngx_memzero(&end, sizeof(once__end));
     end.action = ONCE__DO_GIVE_UP;
@@ -553,7 +560,6 @@ ngx_http_once_prepare(ngx_http_request_t *r, ngx_http_once_ctx_t *ctx,
     }
 
     once__name_hex(ctx->name, (char *) ctx->key_hash);
-    ctx->named = 1;
 
     if (r->headers_in.content_type) {
         head.type = ngx_http_once_bytes(&r->headers_in.content_type->value);
@@ -680,7 +686,7 @@ ngx_http_once_body_handler(ngx_http_request_t *r)
 
     ctx = ngx_http_get_module_ctx(r, ngx_http_once_module);
 
-    if (ctx->counted) {
+    if (ctx->decision.next != ONCE__NEXT_NONE) {
         ctx->state = NGX_HTTP_ONCE_ANSWER;
         r->write_event_handler = ngx_http_core_run_phases;
         ngx_http_core_run_phases(r);

@@ -495,7 +495,7 @@ ngx_http_once_log_lost(ngx_http_once_worker_t *w, ngx_log_t *log)
     for (i = 0; i < ngx_min(n, NGX_HTTP_ONCE_LOST); i++) {
         ngx_log_error(NGX_LOG_WARN, log, 0,
                       "once: outcome unknown: record %s, attempt %uD: its "
-                      "owner was silent until the lease was over",
+                      "lease expired before its owner reported an outcome",
                       lost[i].key_hash, lost[i].number);
     }
 
