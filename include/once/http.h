@@ -71,8 +71,8 @@ typedef struct once_http_request {
         sizeof(once_http_request), NULL, NULL, NULL, 0, NULL                   \
     }
 
-/* The value of the first line of this name, whatever its case, or NULL; borrowed
- * from the request. Since 0.1. */
+/* The value of the first line of this name, whatever its case, or NULL;
+ * borrowed from the request. Since 0.1. */
 ONCE_API const char *once_http_find(const once_http_request *r,
                                     const char *name);
 
@@ -84,8 +84,9 @@ ONCE_API const char *once_http_find(const once_http_request *r,
 ONCE_API int once_http_is_internal(const char *name);
 
 /*
- * What the handler knows of the effect. "Outcome" because it is the same word
- * as the header Idempotency-Outcome, which an answer may have in its place.
+ * What the handler knows of the effect. An answer may have the header
+ * Idempotency-Outcome in its place: "applied", "not-applied", "no-store" or
+ * "unknown".
  */
 enum once_http_outcome {
     ONCE_HTTP_BY_STATUS = 0, /* the status says it: docs/http.md, section 3 */
@@ -164,8 +165,8 @@ typedef struct once_guard_options {
                              * bypass only with takeover                    */
     uint64_t ttl_ms;        /* how long an answer is kept [86,400,000]       */
     uint32_t lease_ms;      /* how long a dead owner is waited for [30,000]  */
-    uint32_t store_ms;      /* how long a silent store is asked again before
-                            * a claim fails [1,000]                         */
+    uint32_t store_ms;      /* how long a store that does not answer is asked
+                            * again before a claim fails [1,000]            */
     size_t max_request;     /* bytes of a body; more is 413 [1,048,576]      */
     size_t max_response;    /* bytes of a body that is kept; more is sent and
                             * recorded as not kept [1,048,576]              */
@@ -236,8 +237,8 @@ typedef void once_http_wake(void *user);
 
 /*
  * Looks at the head of a request. Returns ONCE_HTTP_PASS, or ONCE_HTTP_READ, or
- * ONCE_ENOMEM. A key that cannot be used is told after the body was read, too:
- * that is READ. End it with once_exchange_free(). Since 0.1.
+ * ONCE_ENOMEM. A key that cannot be used is READ, too: it is refused when the
+ * body has been read. End it with once_exchange_free(). Since 0.1.
  */
 ONCE_API ONCE_CHECK int once_exchange_new(once_guard *g,
                                           const once_http_request *r,
@@ -287,9 +288,9 @@ ONCE_API ONCE_CHECK int once_exchange_answer(once_exchange *x,
 
 /*
  * After RUN: the handler ended without an answer, and may have done anything.
- * The record becomes indeterminate, and the client is told so with `status`,
- * 502 or 504. Returns ONCE_HTTP_WAIT, ONCE_HTTP_SEND or ONCE_HTTP_DROP; after
- * PASS that is DROP. Since 0.1.
+ * The record becomes indeterminate, and the client gets a problem with
+ * `status`, 502 or 504. Returns ONCE_HTTP_WAIT, ONCE_HTTP_SEND or
+ * ONCE_HTTP_DROP; after PASS that is DROP. Since 0.1.
  */
 ONCE_API ONCE_CHECK int once_exchange_broken(once_exchange *x, int status,
                                              once_http_wake *wake, void *user);
