@@ -63,8 +63,8 @@ ngx_http_once_tag(ngx_http_request_t *r, ngx_table_elt_t *h)
 
 
 /*
- * Of a file nginx knows the time only, and makes the header from it when the
- * response leaves.  The record has to have it, so it is made here.
+ * nginx knows only the time of a file, and makes the header from it when the
+ * response leaves.  The record needs the header, so it is made here.
  */
 
 ngx_int_t

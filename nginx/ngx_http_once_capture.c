@@ -5,6 +5,7 @@
  * The response of an owner: held, collected, judged, recorded, and only then
  * sent.  Our filters are the topmost ones, so that what is stored is what the
  * upstream sent, and every other filter works on replays as on the original.
+ * It refuses to send a byte before the record is durable.
  */
 
 
@@ -238,7 +239,7 @@ ngx_http_once_body_filter(ngx_http_request_t *r, ngx_chain_t *in)
         return ngx_http_once_next_body_filter(r, in);
     }
 
-    /* a problem will stand in its place */
+    /* a problem is sent in its place */
 
     unseen = (ctx->observed == ONCE__BROKEN && !ctx->conf->dry_run);
     last = 0;
@@ -271,7 +272,7 @@ ngx_http_once_body_filter(ngx_http_request_t *r, ngx_chain_t *in)
 
     if (ctx->upstream_rc >= NGX_HTTP_SPECIAL_RESPONSE) {
 
-        /* it died in the middle, and nothing has been sent yet */
+        /* the upstream broke off, and nothing has been sent yet */
 
         if (ctx->observed == ONCE__WHOLE) {
             ctx->observed = ONCE__BROKEN;
@@ -435,10 +436,11 @@ ngx_http_once_mark(ngx_http_request_t *r, ngx_http_once_ctx_t *ctx,
 
 
 /*
- * The engine reports when the lease has expired.  Nobody waits so long for a
- * release or a surrender, and who set a shorter send_timeout does not want to
- * wait longer for an outcome, either; but the store has its own time at least.
- * nginx's own timer for sending stands still: nothing is being sent.
+ * The engine reports at the latest when the lease has expired.  That is too
+ * long for a release or for giving up: they wait for the timeout of the store.
+ * An outcome waits for three quarters of send_timeout, but not shorter than
+ * that timeout and not longer than the lease.  nginx's own timer for sending is
+ * off meanwhile, because nothing is being sent.
  */
 
 static void
@@ -465,7 +467,7 @@ ngx_http_once_limit_wait(ngx_http_request_t *r, ngx_http_once_ctx_t *ctx)
 }
 
 
-/* the response is whole, or will never be */
+/* the response has ended, whole or not */
 
 static ngx_int_t
 ngx_http_once_end(ngx_http_request_t *r, ngx_http_once_ctx_t *ctx)
@@ -509,8 +511,8 @@ ngx_http_once_end(ngx_http_request_t *r, ngx_http_once_ctx_t *ctx)
 
 
 /*
- * Nobody will get the rest.  The upstream module holds the only reference to
- * a request at which it still works, and drops it: hence one more.
+ * Ends the upstream module's work, because nobody gets the rest.  It holds the
+ * only reference to a request at which it works, and drops it: hence one more.
  */
 
 static ngx_uint_t
@@ -641,14 +643,14 @@ ngx_http_once_send_held(ngx_http_request_t *r, ngx_http_once_ctx_t *ctx)
         return NGX_ERROR;
     }
 
-    /* in MARK the upstream may go on with what nobody will see */
+    /* in MARK the upstream may still send; that is dropped */
 
     ctx->state = (ctx->state == NGX_HTTP_ONCE_MARK) ? NGX_HTTP_ONCE_DROP
                                                     : NGX_HTTP_ONCE_SENT;
     ngx_http_once_consume(ctx->held);
     ctx->held = NULL;
 
-    /* nginx gives up a connection on which it would have to cut a response */
+    /* nginx has switched it off if the upstream broke off; ours is whole */
 
     r->keepalive = ctx->keepalive;
 

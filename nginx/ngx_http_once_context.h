@@ -1,6 +1,8 @@
 
 /*
  * SPDX-License-Identifier: Apache-2.0
+ *
+ * The context of a guarded request, with its states, and walks over headers.
  */
 
 

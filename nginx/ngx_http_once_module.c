@@ -8,6 +8,7 @@
 
 #include "ngx_http_once_check.h"
 #include "ngx_http_once_conf.h"
+#include "ngx_http_once_identity.h"
 #include "ngx_http_once_request.h"
 
 
@@ -144,7 +145,7 @@ ngx_http_once_init(ngx_conf_t *cf)
 
     *h = ngx_http_once_handler;
 
-    ngx_http_once_request_init();
+    ngx_http_once_identity_init();
     ngx_http_once_capture_init();
 
     return NGX_OK;

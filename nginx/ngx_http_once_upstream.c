@@ -5,7 +5,7 @@
  * What is known about the upstream: whether it got the request, whether its
  * head and its body came whole, what it says of the effect.  And what is
  * changed in nginx's upstream module so that this can be known, and so that no
- * request is sent twice.  It does not judge: src/http does.
+ * request is sent twice.  It refuses to judge: src/http does.
  */
 
 
