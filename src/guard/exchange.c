@@ -16,8 +16,8 @@
  * The engine's thread writes `rc`, sets `ready` and calls `wake`, and touches
  * nothing else. All the rest belongs to the thread that serves the request.
  *
- * It refuses to let an answer out before its record is durable, and to call a
- * handler that has begun anything but begun.
+ * It refuses to let an answer out before its record is durable, and to take a
+ * handler that was called for one that was not.
  */
 #include "guard/guard.h"
 
@@ -439,7 +439,8 @@ int once_exchange_claim(once_exchange *x, once_http_wake *wake, void *user)
     if (begin_attempt(x) != ONCE_OK)
         return claimed(x, ONCE_ESTORE);
     expect(x, CLAIM, wake, user);
-    /* Either we see that it was cancelled, or who cancels sees the attempt. */
+    /* One of both happens: we see that it was cancelled, or whoever cancels
+     * sees the attempt. */
     atomic_store(&x->claiming, x->attempt);
     if (atomic_load(&x->cancelled))
         once_attempt_cancel(x->attempt);

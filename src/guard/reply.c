@@ -165,7 +165,7 @@ int once__reply_replay(struct once__reply *r, const once__response *stored,
 
 /* ---- The handler's answer ---------------------------------------------- */
 
-/* What speaks of the connection is for the server to say. */
+/* Headers about the connection are made by the server. */
 static int is_for_client(const char *name)
 {
     static const char *const connection[] = {

@@ -292,7 +292,7 @@ static void split(once__fingerprint *f, const char *at, size_t size)
 
 void once__fingerprint_body(once__fingerprint *f, const void *data, size_t size)
 {
-    assert(f->md != NULL); /* The end is the end. */
+    assert(f->md != NULL); /* It is called once only. */
     if (!f->body_counts || size == 0)
         return;
     if (f->size > 0)
