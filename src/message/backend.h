@@ -3,9 +3,14 @@
  * backend.h - what the files of src/message share: one table of functions for
  * each database. Arguments have been checked before a backend sees them.
  *
- *    message.c, call.c --> check.c        limits
- *                      \-> postgres.c     functions in the database (pg.sql)
- *                      \-> sqlite.c       statements (lite.sql)
+ *    message.c, call.c    what a program calls
+ *        tx.c             which backend
+ *    postgres.c           functions in the database (pg.sql)
+ *    sqlite.c             statements (lite.sql)
+ *        schema.c         both texts, filled in
+ *    check.c              limits
+ *
+ * A file calls only those below it.
  */
 #ifndef ONCE_MESSAGE_BACKEND_H
 #define ONCE_MESSAGE_BACKEND_H
@@ -67,10 +72,12 @@ struct once__backend {
 extern const struct once__backend once__message_postgres; /* postgres.c */
 extern const struct once__backend once__message_sqlite;   /* sqlite.c   */
 
+/* tx.c: ONCE_OK, ONCE_EINVAL or ONCE_ENOSYS. */
+ONCE_CHECK int once__tx_backend(const once_tx *tx,
+                                const struct once__backend **out,
+                                once_error *err);
+
 /* check.c: each names the field and its limit. */
-ONCE_CHECK int once__check_tx(const once_tx *tx,
-                              const struct once__backend **out,
-                              once_error *err);
 /* The field must be 1 to ONCE_ID_MAX characters of visible ASCII. */
 ONCE_CHECK int once__check_name(const char *field, const char *text,
                                 once_error *err);

@@ -107,7 +107,7 @@ int once_tx_call(const once_tx *tx, const char *group, const char *key,
     uint8_t room[ONCE_FINGERPRINT_SIZE];
     struct once__claim claim;
     struct once__begun begun = {0};
-    int rc = once__check_tx(tx, &b, err);
+    int rc = once__tx_backend(tx, &b, err);
 
     if (rc == ONCE_OK && (out == NULL || out->size != sizeof(*out)))
         rc = once__fail(err, ONCE_EINVAL,

@@ -15,27 +15,6 @@ const char *once__text_of(const char *text)
     return text == NULL ? "" : text;
 }
 
-int once__check_tx(const once_tx *tx, const struct once__backend **out,
-                   once_error *err)
-{
-    if (tx == NULL || tx->size != sizeof(*tx))
-        return once__fail(err, ONCE_EINVAL, "tx: size is not that of once_tx");
-    if ((tx->postgres != NULL) == (tx->sqlite != NULL))
-        return once__fail(err, ONCE_EINVAL,
-                          "tx: exactly one of postgres and sqlite must be set");
-    if (tx->sqlite != NULL) {
-        *out = &once__message_sqlite;
-        return ONCE_OK;
-    }
-#ifdef ONCE_WITH_POSTGRES
-    *out = &once__message_postgres;
-    return tx->schema == NULL ? ONCE_OK : once__check_schema(tx->schema, err);
-#else
-    return once__fail(err, ONCE_ENOSYS,
-                      "tx: this library was built without PostgreSQL");
-#endif
-}
-
 int once__check_schema(const char *schema, once_error *err)
 {
     static const char letters[] = "abcdefghijklmnopqrstuvwxyz0123456789_";

@@ -7,69 +7,17 @@
  * caller's to commit.
  */
 #include <stdio.h>
-#include <stdlib.h>
 #include <string.h>
 
 #include "core/error.h"
 #include "message/backend.h"
-#include "message/lite.sql.h"
-#include "message/pg.sql.h"
 
 /* ---- Tables ------------------------------------------------------------ */
-
-/* Appends, or only counts while `out` is NULL. */
-static size_t append(char *out, size_t at, const char *text, size_t size)
-{
-    if (out != NULL)
-        memcpy(out + at, text, size);
-    return at + size;
-}
-
-static size_t fill_in(char *out, const char *from, const char *schema,
-                      uint64_t keep_ms)
-{
-    static const char schema_mark[] = "@schema@", keep_mark[] = "@keep@";
-    char keep[24];
-    const char *at;
-    size_t size = 0;
-
-    (void)snprintf(keep, sizeof(keep), "%llu", (unsigned long long)keep_ms);
-    while ((at = strchr(from, '@')) != NULL) {
-        size = append(out, size, from, (size_t)(at - from));
-        if (strncmp(at, schema_mark, sizeof(schema_mark) - 1) == 0) {
-            size = append(out, size, schema, strlen(schema));
-            from = at + sizeof(schema_mark) - 1;
-        } else {
-            size = append(out, size, keep, strlen(keep));
-            from = at + sizeof(keep_mark) - 1;
-        }
-    }
-    return append(out, size, from, strlen(from) + 1);
-}
-
-int once_message_schema(const char *schema, uint64_t keep_ms, char **out,
-                        once_error *err)
-{
-    const char *from = schema != NULL ? once__pg_sql : once__lite_sql;
-    int rc = schema == NULL ? ONCE_OK : once__check_schema(schema, err);
-
-    if (keep_ms == 0)
-        keep_ms = ONCE__KEEP_MS;
-    if (rc == ONCE_OK)
-        rc = once__check_keep(keep_ms, err);
-    if (rc != ONCE_OK)
-        return rc;
-    *out = malloc(fill_in(NULL, from, once__text_of(schema), keep_ms));
-    if (*out == NULL)
-        return once__fail(err, ONCE_ENOMEM, "schema: no memory");
-    (void)fill_in(*out, from, once__text_of(schema), keep_ms);
-    return ONCE_OK;
-}
 
 int once_message_init(const once_tx *tx, uint64_t keep_ms, once_error *err)
 {
     const struct once__backend *b = NULL;
-    int rc = once__check_tx(tx, &b, err);
+    int rc = once__tx_backend(tx, &b, err);
 
     if (keep_ms == 0)
         keep_ms = ONCE__KEEP_MS;
@@ -83,7 +31,7 @@ int once_message_init(const once_tx *tx, uint64_t keep_ms, once_error *err)
 int once_message_check(const once_tx *tx, once_error *err)
 {
     const struct once__backend *b = NULL;
-    int rc = once__check_tx(tx, &b, err);
+    int rc = once__tx_backend(tx, &b, err);
 
     return rc == ONCE_OK ? b->check(tx, err) : rc;
 }
@@ -92,7 +40,7 @@ int once_message_purge(const once_tx *tx, uint64_t *removed, once_error *err)
 {
     const struct once__backend *b = NULL;
     uint64_t n = 0;
-    int rc = once__check_tx(tx, &b, err);
+    int rc = once__tx_backend(tx, &b, err);
 
     if (rc == ONCE_OK)
         rc = b->idle(tx, err);
@@ -142,7 +90,7 @@ int once_inbox_claim(const once_tx *tx, const once_message *m, once_error *err)
     const struct once__backend *b = NULL;
     uint8_t fingerprint[ONCE_FINGERPRINT_SIZE];
     struct once__claim claim;
-    int rc = once__check_tx(tx, &b, err);
+    int rc = once__tx_backend(tx, &b, err);
 
     if (rc == ONCE_OK)
         rc = claim_of(m, fingerprint, &claim, err);
@@ -171,7 +119,7 @@ int once_inbox_park(const once_tx *tx, const once_message *m, int state,
     char reason[ONCE_ID_SIZE];
     struct once__park park = {
         .m = m, .state = state, .wait_ms = wait_ms, .why = reason};
-    int rc = once__check_tx(tx, &b, err);
+    int rc = once__tx_backend(tx, &b, err);
 
     if (rc == ONCE_OK)
         rc = check_state(state, wait_ms, err);
@@ -191,7 +139,7 @@ int once_emit(const once_tx *tx, const once_message *m, char id[ONCE_ID_SIZE],
 {
     const struct once__backend *b = NULL;
     char room[ONCE_ID_SIZE];
-    int rc = once__check_tx(tx, &b, err);
+    int rc = once__tx_backend(tx, &b, err);
 
     if (rc == ONCE_OK)
         rc = check_message(m, err);
@@ -212,7 +160,7 @@ int once_barrier_enter(const once_tx *tx, const char *gid, const char *branch,
                        int op, once_error *err)
 {
     const struct once__backend *b = NULL;
-    int rc = once__check_tx(tx, &b, err);
+    int rc = once__tx_backend(tx, &b, err);
 
     if (rc == ONCE_OK)
         rc = once__check_name("gid", gid, err);
