@@ -15,15 +15,17 @@
 /* "FOLDER/LAST", or ENAMETOOLONG. */
 static char *join(const char *folder, const char *last)
 {
-    char *out = NULL;
+    const size_t size = strlen(folder) + strlen(last) + 2;
+    char *out;
 
-    if (strlen(folder) + strlen(last) + 2 > PATH_MAX) {
+    if (size > PATH_MAX) {
         errno = ENAMETOOLONG;
         return NULL;
     }
-    if (asprintf(&out, "%s/%s", strcmp(folder, "/") == 0 ? "" : folder, last) <
-        0)
-        return NULL;
+    out = malloc(size);
+    if (out != NULL)
+        (void)snprintf(out, size, "%s/%s",
+                       strcmp(folder, "/") == 0 ? "" : folder, last);
     return out;
 }
 
