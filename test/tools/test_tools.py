@@ -227,8 +227,9 @@ def test_the_parts_of_a_comment_are_distinguished():
 
 
 def test_circles_are_found():
-    assert circles.circles({'a': {'b'}, 'b': {'c'}, 'c': set()}) == set()
-    assert circles.circles({'a': {'b'}, 'b': {'c'}, 'c': {'b'}}) == {
-        frozenset('bc')}
-    assert circles.layers({'a': {'b'}, 'b': {'c'}, 'c': set()}) == {
-        'a': 2, 'b': 1, 'c': 0}
+    a, b, c = 'abc'
+    assert circles.ordered({a: {b}, b: {c}, c: set()}) == ([[c], [b], [a]], {})
+    order, left = circles.ordered({a: {b}, b: {c}, c: {b}})
+    assert order == [] and set(left) == {a, b, c}
+    assert circles.shortest(left, b) == [b, c, b]
+    assert circles.shortest(left, a) is None
