@@ -243,6 +243,8 @@ typedef struct once_tx_result {
         sizeof(once_tx_result), 0, {NULL, 0}, NULL                             \
     }
 
+/* Frees what the result holds and makes it empty, as ONCE_TX_RESULT_INIT does;
+ * an empty one may be cleared, too. */
 ONCE_API void once_tx_result_clear(once_tx_result *result);
 
 /*
