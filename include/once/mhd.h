@@ -20,7 +20,7 @@
  *  - It answers with once_mhd_answer() or once_mhd_stream(), not with
  *    MHD_queue_response(), which would not wait until the record is durable.
  *  - A handler that returns MHD_NO, or ends without an answer, may have done
- *    anything: the client is told 502 "outcome-unknown", and so are repeats. A
+ *    anything: the client gets 502 "outcome-unknown", and repeats get 409. A
  *    handler that has done nothing says so: ONCE_HTTP_NOT_APPLIED.
  *
  * No thread of libmicrohttpd waits for a store: connections are suspended
