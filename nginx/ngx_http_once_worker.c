@@ -540,8 +540,8 @@ ngx_http_once_notified(ngx_event_t *ev)
         pthread_mutex_unlock(&w->mutex);
 
         if (event[0]) {
-            level = (ngx_strncmp(event, ONCE_EVENT_SILENT,
-                                 sizeof(ONCE_EVENT_SILENT) - 1) == 0)
+            level = (ngx_strncmp(event, ONCE_EVENT_NO_ANSWER,
+                                 sizeof(ONCE_EVENT_NO_ANSWER) - 1) == 0)
                         ? NGX_LOG_CRIT : NGX_LOG_ERR;
 
             ngx_log_error(level, ev->log, 0, "once_store \"%V\": %s",

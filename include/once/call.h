@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * call.h - run a C function at most once for each (group, key), and hand every
+ * call.h - run a C function at most once for each (group, key), and give every
  * repeat the first result.
  *
  *    static int charge(once_task *task, void *user)
@@ -25,44 +25,43 @@
  *
  * The life of one call:
  *
- *    claim --+--> you own it: work(task) --+--> returns: recorded   ONCE_OK
- *            |                             +--> once_task_release   ONCE_FREE
- *            |                             +--> once_task_unknown   ONCE_UNKNOWN
+ *    claim --+--> this call owns it: work --+--> returns: recorded  ONCE_OK
+ *            |                              +--> once_task_release  ONCE_FREE
+ *            |                              +--> once_task_unknown ONCE_UNKNOWN
  *            +--> recorded before                   ONCE_REPLAY, ONCE_REPEATED
- *            +--> somebody is at it                 ONCE_IN_FLIGHT
- *            +--> begun, and nobody knows           ONCE_UNKNOWN
+ *            +--> another call is under way         ONCE_IN_FLIGHT
+ *            +--> begun, outcome not known          ONCE_UNKNOWN
  *            +--> another fingerprint               ONCE_MISMATCH
  *
- * Failures are results, too: what the work returns is its *code*, 0 for success
- * and anything else for a failure of its own, and a failure is recorded and
- * replayed with its bytes like a success, unless `retry_failed` lets it run
- * again.
+ * The work returns its *code*: 0 for success, anything else for a failure of
+ * its own. A failure is a result, too: it is recorded and replayed with its
+ * bytes like a success, unless `retry_failed` lets the work run again.
  *
- * Once makes sure that the work *begins* at most once. If the process dies in
- * it, nobody can know how far it came: the record becomes indeterminate, every
- * repeat is told ONCE_UNKNOWN, and so it stays until an operator resolves it
- * (`once resolve`). That is `lost owner: hold`. With `takeover` the next call
- * runs the work again instead: at least once, and only where the effect itself
- * is recognised by its key.
+ * Once makes sure that the work *begins* at most once. If the process dies
+ * while the work runs, nobody knows how far it came: the record becomes
+ * indeterminate, and every repeat returns ONCE_UNKNOWN until an operator
+ * resolves the record (`once resolve`). With `takeover` the next call runs the
+ * work again instead: at least once, and only for work whose effect is
+ * recognised by its key.
  *
  * The conventions of once.h hold here as well, and two more:
  *
- * Errors.    An error of once_call() always means that the work was not run by
- *            this call, or has said itself that it did nothing. Where the work
- *            ran and its result could not be recorded the answer is
- *            ONCE_UNKNOWN: the store is asked again with the same result until
- *            the lease is over, so a later repeat may well find it.
+ * Errors.    After an error of once_call() the work was not run by this call,
+ *            or it has called once_task_release(). If the work ran and its
+ *            result could not be recorded, the answer is ONCE_UNKNOWN; the
+ *            engine goes on recording the result for a while, so a repeat may
+ *            be a replay.
  * Threads.   Any number of threads may call with one engine, with the same key
  *            or with others. The work runs on the thread that called. It must
  *            return: a longjmp() or a C++ exception that leaves it leaves its
  *            key in flight for as long as the process lives. In C++ catch
- *            everything in it and say once_task_unknown(). A child made with
+ *            everything in it and call once_task_unknown(). A child made with
  *            fork() in it may only exec or _exit. It may make calls of its own,
- *            also on the same engine, but not with its own key, which would
+ *            also with the same engine, but not with its own key, which would
  *            wait for itself.
  *
- * Several engines in one program, each with its own store, know nothing of each
- * other: orders on PostgreSQL, mails in memory.
+ * One program may have several engines, each with its own store; their records
+ * are independent of each other.
  */
 #ifndef ONCE_CALL_H
 #define ONCE_CALL_H
@@ -80,43 +79,48 @@ extern "C" {
 /* ---- Names ----------------------------------------------------------- */
 
 /*
- * The name under which a store knows (group, key): SHA-256 over a tag and both
+ * Computes the name of the record of (group, key): SHA-256 over a tag and both
  * of them with their lengths, so the key is not in the store. `group` is 1 to
  * ONCE_GROUP_SIZE characters of visible ASCII, or NULL for ONCE_GROUP_DEFAULT;
- * it is in the record for people to read. `key` is 1 to ONCE_KEY_MAX bytes of
- * any kind. Returns ONCE_OK, ONCE_EINVAL (a group that is empty or has other
- * characters, an empty key), ONCE_ELIMIT (too long), ONCE_ENOMEM; `name` is
- * written only with ONCE_OK. Since 0.1.
+ * it is stored in clear. `key` is 1 to ONCE_KEY_MAX bytes of any kind. `name`
+ * is written only with ONCE_OK. Returns
+ *   ONCE_OK     `name` is the name.
+ *   ONCE_EINVAL The group is empty or has other characters, or the key is
+ *               empty.
+ *   ONCE_ELIMIT The group or the key is too long.
+ *   ONCE_ENOMEM Out of memory.
+ * Since 0.1.
  */
 ONCE_API ONCE_CHECK int once_name(const char *group, once_bytes key,
                                   uint8_t name[ONCE_NAME_SIZE]);
 
 /* ---- Options --------------------------------------------------------- */
 
-/* What a repeat is told of a completed call. */
+/* What a repeat of a completed call returns. */
 enum once_duplicates {
     ONCE_DUPLICATES_REPLAY = 0, /* ONCE_REPLAY, with the result             */
     ONCE_DUPLICATES_REJECT = 1  /* ONCE_REPEATED, without it                */
 };
 
 /*
- * What a call is about: set `size` with ONCE_CALL_OPTIONS_INIT, then at least
+ * Options of a call: initialise with ONCE_CALL_OPTIONS_INIT and set at least
  * `key`. Zero means the default in brackets. All of it is borrowed for the
- * call. Where callers of one key differ in `retry_failed` or `takeover` the
- * stricter of the record and the call wins.
+ * call. `retry_failed` and `takeover` count only if they are set in this call
+ * and were set in the call that made the record.
  */
 typedef struct once_call_options {
     size_t size;
     const char *group; /* see once_name() ["default"]                       */
     once_bytes key;    /* see once_name()                                   */
-    /* What makes this call this call, say its arguments in a form that is
-     * always the same; any length. The same key with another fingerprint is
-     * ONCE_MISMATCH. Only its SHA-256 is stored. [empty: all are equal] */
+    /* What distinguishes this call from another with the same key, for example
+     * its arguments in a fixed form; any length. The same key with another
+     * fingerprint is ONCE_MISMATCH. Only its SHA-256 is stored. [empty] */
     once_bytes fingerprint;
     uint32_t duplicates;   /* enum once_duplicates [replay]                 */
     uint32_t retry_failed; /* 1: after a failure the next call runs again:
                             * at least once for failures [0]                */
-    uint32_t takeover;     /* 1: a lost owner may be replaced [0: hold]     */
+    uint32_t takeover;     /* 1: an owner whose lease expired is replaced: at
+                            * least once [0]                                */
     uint32_t two_phase;    /* see once_request [0]                          */
     uint32_t wait_ms;      /* how long to wait for another call [0]         */
     uint32_t lease_ms;     /* see once_request [30,000]; renewed while the
@@ -134,16 +138,16 @@ typedef struct once_call_options {
 /* ---- Results --------------------------------------------------------- */
 
 /*
- * What a call came to. Make it with ONCE_RESULT_INIT; it is written with every
- * answer and untouched by errors. The caller ends it with once_result_clear(),
- * also before it is used for another call.
+ * The result of a call. Initialise it with ONCE_RESULT_INIT. Every answer
+ * writes it, an error does not. The caller frees its bytes with
+ * once_result_clear(), also before it is used for another call.
  */
 typedef struct once_result {
     size_t size;
     int code;         /* what the work returned: 0 is success              */
     uint32_t attempt; /* of the record, 0 if there is none: 1, 2, 3 ...    */
     uint64_t fence;   /* likewise; `once resolve` asks for it              */
-    uint64_t left_ms; /* ONCE_IN_FLIGHT: until the lease of the other ends */
+    uint64_t left_ms; /* ONCE_IN_FLIGHT: until the other lease expires     */
     const char *type; /* content type, "" where there is none; never NULL  */
     once_bytes bytes; /* both are valid until this is cleared              */
     void *memory;     /* of the library                                    */
@@ -154,7 +158,7 @@ typedef struct once_result {
         sizeof(once_result), 0, 0, 0, 0, "", {NULL, 0}, NULL                   \
     }
 
-/* Frees the bytes and makes it as ONCE_RESULT_INIT does. Since 0.1. */
+/* Frees the bytes and initialises it again. Since 0.1. */
 ONCE_API void once_result_clear(once_result *result);
 
 /* ---- Work ------------------------------------------------------------ */
@@ -163,53 +167,63 @@ ONCE_API void once_result_clear(once_result *result);
  * once_call_start()) and belongs to one thread at a time. */
 typedef struct once_task once_task;
 
-/* 1 for the first run for this key, more after a takeover, a release or a
- * retried failure. To be handed to whatever the work asks, with the key. */
+/* Returns the number of this run: 1 for the first run for this key, more after
+ * a takeover, a release or a retried failure. Work that asks another service
+ * should pass it on together with the key. Since 0.1. */
 ONCE_API uint32_t once_task_attempt(const once_task *task);
-/* Higher than that of every earlier run for this key. */
+
+/* Returns the fence of this run: higher than that of every earlier run for this
+ * key. Since 0.1. */
 ONCE_API uint64_t once_task_fence(const once_task *task);
 
 /*
  * Sets the result: `type` is up to ONCE_TYPE_MAX characters of printable ASCII
- * or NULL, `bytes` may be empty; both are copied. A later call replaces what
- * was set before; without one the result is empty. Returns ONCE_OK, ONCE_EINVAL
- * (the type), ONCE_ELIMIT (all of it is over ONCE_RESULT_MAX), ONCE_ENOMEM:
- * what was set before is then still the result. Work that has had its effect
- * and cannot set its result should set a smaller one or say
- * once_task_unknown(), not fail: a failure is recorded as one. Since 0.1.
+ * or NULL, `bytes` may be empty; both are copied. A later call replaces the
+ * result; without a call the result is empty. Returns
+ *   ONCE_OK     It is the result now.
+ *   ONCE_EINVAL The type has other characters.
+ *   ONCE_ELIMIT The type is too long, or all of it is over ONCE_RESULT_MAX.
+ *   ONCE_ENOMEM Out of memory.
+ * After an error the result is what it was before. Work that has had its effect
+ * and cannot set its result should set a smaller one or call
+ * once_task_unknown(). It should not return a failure, which would be recorded.
+ * Since 0.1.
  */
 ONCE_API ONCE_CHECK int once_task_result(once_task *task, const char *type,
                                          once_bytes bytes, once_error *err);
 
 /*
- * The work has provably done nothing, and will not: nothing is recorded, the
- * key is free again, and the call is answered ONCE_FREE with the code and the
- * bytes of this run. What the work returns after that is only the code. May not
- * follow once_task_unknown(). Since 0.1.
+ * The work has provably done nothing, and will not: when it returns, nothing is
+ * recorded, the key is free again, and the call returns ONCE_FREE with the code
+ * and the bytes of this run. Has no effect after once_task_unknown(). Since
+ * 0.1.
  */
 ONCE_API void once_task_release(once_task *task);
 
 /*
- * The work may have been done, and nobody will learn: the record becomes
- * indeterminate and the call is answered ONCE_UNKNOWN, without a result.
- * Wins over once_task_release(). Since 0.1.
+ * The work may have been done, and its outcome is not known: when it returns,
+ * the record becomes indeterminate and the call returns ONCE_UNKNOWN, without a
+ * result. Takes precedence over once_task_release(). Since 0.1.
  */
 ONCE_API void once_task_unknown(once_task *task);
 
 /*
- * Asks the store, now, whether this run still holds the key, and for a whole
- * lease from now on. The engine renews by itself while the work runs, so this
- * is not needed to keep it: it is for work that was stopped for long (a paused
- * machine) and is about to do what cannot be undone. Returns
- *   ONCE_OK     It does.
- *   ONCE_LOST   Its lease was over, and nobody has taken its place. Under hold
- *               nobody will: go on, the result will be recorded.
- *   ONCE_FENCED Another run has taken over, or an operator has decided: the
- *               result of this one will not be recorded. Stop.
+ * Renews the lease now, and thereby asks the store whether this run is still
+ * the owner. The engine renews by itself while the work runs, so this is not
+ * needed to stay the owner: it is for work that may have been stopped for long
+ * (a paused machine) and is about to do what cannot be undone. Must not be
+ * called from a callback. Returns
+ *   ONCE_OK     It is the owner, for a whole lease from now on.
+ *   ONCE_LOST   Its lease has expired, and no other run has taken over. Without
+ *               `takeover` none will: go on, the result will be recorded.
+ *   ONCE_FENCED Another run has taken over, or an operator has resolved the
+ *               record: the result of this run will not be recorded. Stop.
  *   ONCE_ESTORE The store does not answer: not known.
- *   ONCE_EBUSY, ONCE_ECLOSED, ONCE_ECORRUPT and the like: not asked, or the
- *               record cannot be read.
- * Not from a callback. Since 0.1.
+ *   ONCE_EBUSY, ONCE_ECLOSED, ONCE_EAWAY, ONCE_ENOMEM
+ *               The store was not asked.
+ *   ONCE_ECORRUPT, ONCE_EVERSION
+ *               The record cannot be read.
+ * Since 0.1.
  */
 ONCE_API ONCE_CHECK int once_task_renew(once_task *task, once_error *err);
 
@@ -221,11 +235,6 @@ typedef int once_work(once_task *task, void *user);
 
 /* ---- Calls ----------------------------------------------------------- */
 
-/* One more answer, of calls only. */
-enum once_call_answer {
-    ONCE_REPEATED = 10 /* completed before; the result is not handed out   */
-};
-
 /*
  * Runs `work` with `user` at most once for the group and key in `options`.
  * `result` may be NULL. Returns
@@ -233,25 +242,29 @@ enum once_call_answer {
  *   ONCE_REPLAY    It ran before; the recorded result is in `*result`. Look at
  *                  `code`: a failure is replayed as well.
  *   ONCE_REPEATED  It ran before, and `duplicates` is reject; or an operator
- *                  has said that it took effect and that its result is lost.
- *                  `code` is the work's own where it is known.
- *   ONCE_IN_FLIGHT Another call is at it (also after `wait_ms`).
- *   ONCE_UNKNOWN   It was begun, by this call or by another, and nobody knows
- *                  how it ended, or its result could not be recorded. Do not
- *                  do it in another way. A repeat may be told more.
+ *                  has resolved the record without a result. `code` is that of
+ *                  the work where it is known.
+ *   ONCE_IN_FLIGHT Another call is under way, also after `wait_ms`.
+ *   ONCE_UNKNOWN   It was begun, by this call or by another, and its outcome is
+ *                  not known, or could not be recorded. Do not do the work in
+ *                  another way. A repeat may have another answer.
  *   ONCE_MISMATCH  The key belongs to a call with another fingerprint.
  *   ONCE_FREE      Nothing was done and the key is free: the work has released
- *                  it (then `attempt` is not 0 and its code and bytes are
- *                  here), or this call came too late to begin.
- *   ONCE_EINVAL, ONCE_ELIMIT  An option; `err` names it.
+ *                  it (then `attempt` is not 0, and its code and bytes are in
+ *                  `*result`), or this call lost its claim before it could
+ *                  begin.
+ *   ONCE_EINVAL, ONCE_ELIMIT
+ *                  An option is out of range; `err` names it.
  *   ONCE_ESTORE    The store did not answer. Nothing was done by this call. If
- *                  the work had released the key it may stay taken until the
- *                  lease is over, and be indeterminate then.
- *   ONCE_ECORRUPT, ONCE_EVERSION  What is recorded does not check, or was not
- *                  written by once_call(): the key counts as taken.
- *   ONCE_ENOMEM, ONCE_EBUSY, ONCE_ECLOSED, ONCE_EFULL: nothing was changed.
- * Not from a callback. The engine must not be closed before it returns.
- * Since 0.1.
+ *                  the work has released the key, the record may become
+ *                  indeterminate when the lease expires.
+ *   ONCE_ECORRUPT, ONCE_EVERSION
+ *                  The record fails its checksum, or was not written by
+ *                  once_call(): the key counts as taken.
+ *   ONCE_ENOMEM, ONCE_EBUSY, ONCE_ECLOSED, ONCE_EAWAY, ONCE_EFULL
+ *                  Nothing was changed.
+ * Must not be called from a callback, and the engine must not be closed before
+ * it returns. Since 0.1.
  */
 ONCE_API ONCE_CHECK int once_call(once_engine *e,
                                   const once_call_options *options,
@@ -259,16 +272,16 @@ ONCE_API ONCE_CHECK int once_call(once_engine *e,
                                   once_result *result);
 
 /*
- * The asynchronous twin. Work is not a function here but whatever lies between
- * two events:
+ * The asynchronous call. Work is not a function here, but whatever is done
+ * between two events:
  *
  *    once_call_start --+--> begin(task) ... once_task_end(task) --> done(rc)
  *                      +----------------------------------------> done(rc)
  *
- * `begin` is called on the engine's thread when this call is the owner: begin
- * the work, or hand `task` to somebody who will. From then on it is yours, and
- * must be ended with once_task_end(), once, from any thread, also within
- * `begin`. Everything else about a task is as above.
+ * `begin` is called on the engine's thread when this call is the owner. It
+ * begins the work, or passes `task` to a thread that does. From then on the
+ * task belongs to the caller, who must end it with once_task_end(), once, on
+ * any thread, also within `begin`. Everything else about a task is as above.
  */
 typedef void once_begin(once_task *task, void *user);
 
@@ -281,17 +294,21 @@ typedef void once_begin(once_task *task, void *user);
 typedef void once_called(int rc, const once_result *result, void *user);
 
 /*
- * Starts a call; the options are copied. Returns ONCE_OK, or ONCE_EINVAL,
- * ONCE_ELIMIT, ONCE_ENOMEM, ONCE_EBUSY, ONCE_ECLOSED: then neither function
- * will be called. May be called from a callback. With `manual_wake` the caller
- * wakes the engine, here and after once_task_end(). Since 0.1.
+ * Starts a call and returns at once; the options are copied. May be called from
+ * a callback. With `manual_wake` the caller wakes the engine, here and after
+ * once_task_end(). Returns
+ *   ONCE_OK     `done` will be called.
+ *   ONCE_EINVAL, ONCE_ELIMIT, ONCE_ENOMEM, ONCE_EBUSY, ONCE_ECLOSED, ONCE_EAWAY
+ *               As for once_call(). Neither function will be called.
+ * Since 0.1.
  */
 ONCE_API ONCE_CHECK int once_call_start(once_engine *e,
                                         const once_call_options *options,
                                         once_begin *begin, once_called *done,
                                         void *user, once_error *err);
 
-/* The work is over, with this code. `task` is gone. Since 0.1. */
+/* Ends the work, with its code. The task may be freed when this returns. On any
+ * thread, also in a callback. Since 0.1. */
 ONCE_API void once_task_end(once_task *task, int code);
 
 #ifdef __cplusplus

@@ -14,27 +14,32 @@
  *                                           ONCE_MISMATCH, ONCE_FREE
  *    once_attempt_free
  *
- * While an attempt is the owner the engine renews its lease; a process that
- * dies stops renewing, and its record becomes *indeterminate*: not failed, not
- * absent, and it stays so until somebody who knows resolves it.
+ * While an attempt is the owner the engine renews its lease. A process that
+ * dies stops renewing, and when the lease has expired its record becomes
+ * *indeterminate*: neither failed nor absent. It stays so until an operator
+ * resolves it.
  *
- * Four conventions, said once:
+ * Conventions of all functions:
  *
- * Errors.    An int below zero is an error, zero and above is an answer.
- *            Replay, in flight, mismatch and unknown are answers. ONCE_ESTORE
- *            is the one error that says "it may have happened": all others
- *            leave things as they were. Each function lists what else is so.
- * Details.   Where there is a `once_error *err` it may be NULL, belongs to the
- *            caller and is written only on failure. Texts never hold a key, a
- *            scope, a credential or a body.
- * Ownership. Arguments are borrowed for the call. What comes back through an
- *            `**out` is yours; what comes back as a pointer or as once_bytes
- *            is borrowed from the handle that you asked.
- * Threads.   An engine may be used from every thread. An attempt belongs to
- *            one thread at a time. Callbacks run on the engine's thread: they
- *            must not block and must not call a synchronous function.
+ * Errors.    A function that returns int returns an error below zero, and an
+ *            answer from zero on. Replay, in flight, mismatch and unknown are
+ *            answers. ONCE_ESTORE is the only error after which the operation
+ *            may have been applied; after every other error nothing was
+ *            changed. Exceptions are listed with the function.
+ * Details.   A `once_error *err` may be NULL, belongs to the caller, and is
+ *            written only when an error is returned. Texts never contain a key,
+ *            a scope, a credential or a body.
+ * Ownership. Arguments are borrowed for the call. What is returned through
+ *            `**out` belongs to the caller, and `*out` is written only with
+ *            ONCE_OK. A pointer or once_bytes that a function returns is
+ *            borrowed from the handle in its first argument.
+ * Threads.   An engine may be used by any number of threads at once. An attempt
+ *            belongs to one thread at a time. Callbacks run on the engine's
+ *            thread: they must not block and must not call a synchronous
+ *            function.
  *
- * Limits stand in ONCE_*_MAX. Times are milliseconds and say so.
+ * Limits are named ONCE_*_MAX. Times are in milliseconds, and their names end
+ * in `_ms`.
  */
 #ifndef ONCE_ONCE_H
 #define ONCE_ONCE_H
@@ -61,8 +66,8 @@ extern "C" {
 /* ---- Errors ---------------------------------------------------------- */
 
 /*
- * X(name, number, may the same call be repeated, text). Numbers are never
- * reused. All but ONCE_ESTORE mean that nothing was changed.
+ * X(name, number, 1 if the same call may succeed later, text). Numbers are
+ * never reused. All but ONCE_ESTORE mean that nothing was changed.
  */
 #define ONCE_ERRORS(X)                                                         \
     X(ONCE_ENOMEM, -1, 1, "out of memory")                                     \
@@ -70,14 +75,16 @@ extern "C" {
     X(ONCE_ELIMIT, -3, 0, "something is larger than its limit")                \
     X(ONCE_EBUSY, -4, 1, "the engine's queue is full")                         \
     X(ONCE_ESTORE, -5, 1, "the store did not answer; it may have happened")    \
-    X(ONCE_ECORRUPT, -6, 0, "a record does not check")                         \
+    X(ONCE_ECORRUPT, -6, 0, "a record fails its checksum")                     \
     X(ONCE_EVERSION, -7, 0, "written by a version that is not understood")     \
     X(ONCE_EURL, -8, 0, "not a store URL")                                     \
     X(ONCE_EOPEN, -9, 1, "the store cannot be opened")                         \
     X(ONCE_ECLOSED, -10, 0, "the engine is closing")                           \
     X(ONCE_ENOSYS, -11, 0, "this store cannot do that")                        \
     X(ONCE_EFULL, -12, 1, "the store has no room; nothing was changed")        \
-    X(ONCE_EAWAY, -13, 1, "the store's server cannot be reached")
+    X(ONCE_EAWAY, -13, 1, "the store's server cannot be reached")              \
+    X(ONCE_EABORTED, -14, 1, "roll back and do the whole transaction again")   \
+    X(ONCE_ETX, -15, 0, "no transaction is open, or it has failed")
 
 /* clang-format off */
 enum once_errors {
@@ -89,37 +96,40 @@ enum once_errors {
 };
 /* clang-format on */
 
-/* One line of English for an error or an answer, never NULL. Since 0.1. */
+/*
+ * Returns one line of English for an error or an answer, for any other number
+ * "no such code". Never NULL; static. Since 0.1.
+ */
 ONCE_API const char *once_text(int code);
 
 /* What went wrong, in one line that is safe to log. */
 typedef struct once_error {
     int code;       /* The same number as the function returned. */
-    char text[252]; /* Ends in NUL. */
+    char text[252]; /* Ends with NUL. */
 } once_error;
 
 /* ---- Values ---------------------------------------------------------- */
 
 enum once_sizes {
-    ONCE_NAME_SIZE = 32,        /* stored name: SHA-256 over scope, key, ... */
-    ONCE_FINGERPRINT_SIZE = 32, /* SHA-256 over what makes it this request   */
+    ONCE_NAME_SIZE = 32,        /* name of a record: SHA-256 over scope, key */
+    ONCE_FINGERPRINT_SIZE = 32, /* SHA-256 over the request                  */
     ONCE_TOKEN_SIZE = 16,       /* 128 random bits, chosen by the attempt    */
-    ONCE_GROUP_SIZE = 32        /* text for people, filled up with NUL       */
+    ONCE_GROUP_SIZE = 32        /* text for operators, filled up with NUL    */
 };
 
 #define ONCE_LEASE_MIN_MS 10u
 #define ONCE_LEASE_MAX_MS 3600000u              /* one hour, then renew  */
 #define ONCE_KEEP_MAX_MS UINT64_C(315360000000) /* ten years             */
 #define ONCE_RESULT_MAX ((size_t)64 << 20)      /* bytes of one outcome  */
-#define ONCE_NOTE_MAX ((size_t)1024)            /* an operator's remark  */
+#define ONCE_NOTE_MAX ((size_t)1024)            /* bytes of a note       */
 
-/* Bytes with their size. `data` may be NULL where size is 0. */
+/* Bytes and how many there are. `data` may be NULL if size is 0. */
 typedef struct once_bytes {
     const void *data;
     size_t size;
 } once_bytes;
 
-/* Where a record stands. The numbers are stored. */
+/* The state of a record. The numbers are stored. */
 enum once_state {
     ONCE_ABSENT = 0,       /* no row, or one kept after a release           */
     ONCE_CLAIMED = 1,      /* owned; provably nothing was sent              */
@@ -128,28 +138,30 @@ enum once_state {
     ONCE_INDETERMINATE = 4 /* sent, owner gone, outcome unknown             */
 };
 
-/* Of which kind an outcome is. Both are results. The numbers are stored. */
+/* The kind of an outcome. Both kinds are results. The numbers are stored. */
 enum once_kind { ONCE_NO_KIND = 0, ONCE_SUCCESS = 1, ONCE_FAILURE = 2 };
 
-/* What a store or an attempt answers. */
+/* Answers of a store or an attempt. */
 enum once_answer {
-    /* ONCE_OK = 0: done, also when it had been done before.               */
-    ONCE_OWNER = 1,     /* you hold the claim                               */
-    ONCE_IN_FLIGHT = 2, /* another attempt holds it, and its lease runs     */
+    /* ONCE_OK = 0: done, also if the same call had done it before.         */
+    ONCE_OWNER = 1,     /* this attempt is the owner                        */
+    ONCE_IN_FLIGHT = 2, /* another attempt is, and its lease runs           */
     ONCE_REPLAY = 3,    /* completed: the outcome is in the record          */
     ONCE_UNKNOWN = 4,   /* indeterminate                                    */
-    ONCE_LOST = 5,      /* indeterminate, and the attempt was yours         */
-    ONCE_MISMATCH = 6,  /* the same key with another fingerprint            */
-    ONCE_FREE = 7,      /* nothing is recorded, or nothing any more         */
-    ONCE_FENCED = 8,    /* not yours (any more): nothing was changed        */
-    ONCE_REFUSED = 9    /* not in this state: nothing was changed           */
-    /* 10 is ONCE_REPEATED, of calls only: see call.h.                      */
+    ONCE_LOST = 5,      /* indeterminate; this attempt was the owner        */
+    ONCE_MISMATCH = 6,  /* the key belongs to another fingerprint           */
+    ONCE_FREE = 7,      /* nothing is recorded, or not any more             */
+    ONCE_FENCED = 8,    /* not the owner, or not any more: nothing changed  */
+    ONCE_REFUSED = 9,   /* not possible in this state: nothing changed      */
+    ONCE_REPEATED = 10  /* done before; the result is not handed out        */
 };
 
-/* Policy of a claim, kept in the record. The stricter of both wins. */
+/* Policy of a claim, also kept in the record. A bit counts only if it is set in
+ * both the claim and the record. */
 enum once_policy {
-    ONCE_TAKEOVER = 1,    /* a lost owner may be replaced: only where the
-                           * effect is recognised by its key               */
+    ONCE_TAKEOVER = 1,    /* an owner whose lease expired may be replaced: at
+                           * least once. Only where whoever does the work
+                           * recognises the key                             */
     ONCE_RETRY_FAILED = 2 /* a failure may be tried again: at least once    */
 };
 
@@ -162,14 +174,14 @@ typedef struct once_record {
     uint8_t kind;        /* enum once_kind; not NO_KIND only if completed    */
     uint8_t policy;      /* enum once_policy bits of the last grant          */
     uint8_t doubt;       /* 1: an earlier, replaced attempt may have executed */
-    uint32_t attempt;    /* 1, 2, 3 ... until forgotten                      */
-    uint64_t fence;      /* of the last grant, never repeated                */
-    uint64_t lease_ms;   /* claimed, dispatched: when the lease ends         */
-    uint64_t keep_ms;    /* completed, absent with row: kept at least so long */
-    uint64_t granted_ms; /* when the last grant was made                    */
-    uint8_t token[ONCE_TOKEN_SIZE]; /* of the owner, or of the last one     */
+    uint32_t attempt;    /* number of the last grant: 1, 2, 3 ...            */
+    uint64_t fence;      /* of the last grant; grows, is never repeated      */
+    uint64_t lease_ms;   /* claimed, dispatched: when the lease expires      */
+    uint64_t keep_ms;    /* completed, absent with row: not forgotten before */
+    uint64_t granted_ms; /* when the last grant was made                     */
+    uint8_t token[ONCE_TOKEN_SIZE]; /* of the owner, or of the last owner   */
     uint8_t fingerprint[ONCE_FINGERPRINT_SIZE];
-    uint8_t group[ONCE_GROUP_SIZE]; /* of the last grant: what kind of work */
+    uint8_t group[ONCE_GROUP_SIZE]; /* of the last grant: the kind of work  */
     once_bytes result; /* completed: the outcome's bytes; borrowed          */
     once_bytes note;   /* who resolved it, when and why; borrowed           */
 } once_record;
@@ -180,8 +192,8 @@ typedef struct once_engine once_engine;
 typedef struct once_attempt once_attempt;
 
 /*
- * Options of an engine: set `size` with ONCE_ENGINE_OPTIONS_INIT, change what
- * you need. Zero means the default in brackets.
+ * Options of an engine: initialise with ONCE_ENGINE_OPTIONS_INIT, which sets
+ * `size`, and change what you need. Zero or NULL means the default in brackets.
  */
 typedef struct once_engine_options {
     size_t size;
@@ -189,61 +201,63 @@ typedef struct once_engine_options {
     uint32_t batch_max;   /* operations in one batch [1,024]               */
     uint32_t waiters_max; /* attempts that wait for another [10,000]       */
     uint32_t reap_ms;     /* period of the reaper [1,000]                  */
-    uint32_t reap_max;    /* records a reaper's step looks at [256]        */
+    uint32_t reap_max;    /* records in one step of the reaper [256]       */
     uint32_t drain_ms;    /* how long closing waits for the store [5,000]  */
-    uint32_t no_reaper;   /* 1: somebody else reaps this store [0]         */
+    uint32_t no_reaper;   /* 1: this engine does not reap or forget; another
+                           * process does [0]                              */
     /*
-     * 1: submitting does not wake the engine's thread; the caller does, with
-     * once_engine_wake(), once for all that it submitted in a turn. [0]
+     * 1: a call that queues something does not wake the engine's thread; the
+     * caller does, with once_engine_wake(), once for all of them. [0]
      */
     uint32_t manual_wake;
     /*
-     * Called on the engine's thread after the `done` callbacks of a batch
-     * have been called: the place for one wake-up of an event loop.
+     * Called on the engine's thread after it has called the `done` callbacks
+     * of a batch: the place to wake an event loop, once for all of them.
      */
     void (*flush)(void *user);
-    void *user;
+    void *user; /* the first argument of all these functions */
     /*
-     * What an operator should read: the store failed, its clock was set and
-     * what is due is forgotten later, a record fails its checksum. On the
-     * engine's thread; while the store is being opened, on the one that opens
-     * it: another process recovers the store and is waited for. A text that
-     * begins with ONCE_EVENT_SILENT says that nothing is granted
-     * or replayed until another text says that the store answers again.
+     * Called with a line of text that an operator should read: the store
+     * failed, its clock was set, a record fails its checksum. Called on the
+     * engine's thread, and while the store is being opened on the thread that
+     * opens it. After a text that begins with ONCE_EVENT_NO_ANSWER nothing is
+     * granted or replayed until another text says that the store answers again.
      */
     void (*event)(void *user, const char *text);
-    /* The store's clock in ms since 1970, for tests. NULL: the host's. */
+    /* The store's clock, in ms since 1970, for tests. [the host's clock] */
     uint64_t (*clock)(void *user);
-    uint32_t must_exist; /* 1: a store that is not there is ONCE_EOPEN [0] */
+    uint32_t must_exist; /* 1: a store that does not exist is ONCE_EOPEN; 0:
+                          * it is created [0]                              */
     /*
-     * What an owner said (completed, released) while the store did not answer
-     * until the lease was over: its caller is told ONCE_ESTORE then, and the
-     * engine goes on asking for so long [600,000], with at most so many bytes
-     * of outcomes, each counted as 2 KiB at least [67,108,864]. What is over a
-     * limit is dropped, and `event` says how many were recorded and dropped.
+     * If the store does not answer a complete or release until the lease has
+     * expired, the call returns ONCE_ESTORE, and the engine goes on repeating
+     * it: for `late_ms` [600,000], and for at most `late_bytes` of outcomes in
+     * all, each counted as 2 KiB at least [67,108,864]. What exceeds a limit is
+     * dropped; `event` reports how many were recorded and dropped.
      */
     uint32_t late_ms;
     uint32_t late_bytes;
     /*
-     * 1: the store is opened on the engine's thread, for callers that must not
-     * wait, not even for a name server; see once_engine_open(). [0]
+     * 1: once_engine_open() returns before the store is open; the engine's
+     * thread opens it. For callers that must not block. [0]
      */
     uint32_t background;
     /*
-     * Called once, on the engine's thread, if the store is of class B: what
-     * its acknowledged records are not safe from. NULL: `event` is told.
+     * Called once, on the engine's thread, if the store is of class B, with a
+     * line that says how an acknowledged record can be lost. NULL: `event` is
+     * called with it.
      */
     void (*caveat)(void *user, const char *text);
     /*
-     * Called on the engine's thread for each record that its reaper made
-     * indeterminate, because the owner was silent until its lease was over: its
-     * name, and what is recorded. Both are borrowed for the call.
+     * Called on the engine's thread for each record that its reaper has made
+     * indeterminate because the owner's lease had expired: the record's name,
+     * and the record. Both are borrowed for the call.
      */
     void (*lost)(void *user, const uint8_t name[ONCE_NAME_SIZE],
                  const once_record *r);
 } once_engine_options;
 
-#define ONCE_EVENT_SILENT "the store does not answer"
+#define ONCE_EVENT_NO_ANSWER "the store does not answer"
 
 #define ONCE_ENGINE_OPTIONS_INIT                                               \
     {                                                                          \
@@ -252,42 +266,53 @@ typedef struct once_engine_options {
     }
 
 /*
- * Opens the store at `url` ("memory:", "sqlite:PATH", "faulty:RULES@URL") and
- * starts an engine over it, with one thread. Fork first, open afterwards.
- * Returns ONCE_OK, or ONCE_EURL, ONCE_EOPEN (unreadable, unwritable, refused by
- * its server), ONCE_EAWAY (its server does not answer, and may later), or
- * ONCE_EVERSION, ONCE_ECORRUPT, ONCE_EINVAL, ONCE_ENOMEM; `*out` is then as it
- * was. The caller ends it with once_engine_close(). Since 0.1.
- *
- * With `background` this returns at once, without having looked at the store
- * or its URL: ONCE_OK, ONCE_EINVAL, ONCE_ENOMEM, or ONCE_EOPEN if no thread can
- * be started. The engine opens the store on its own thread and tries again
- * every two seconds; `event` is told why it did not succeed, and when it did.
- * What is asked while it is opened for the first time waits for that; after a
- * failure all is refused with ONCE_EAWAY, which begins and changes nothing,
- * until the store is there. Closing waits for an opening under way.
+ * Opens the store at `url` and starts an engine, which has one thread. The URL
+ * begins with the name of a store and a colon, as in "sqlite:/var/lib/once.db";
+ * docs/stores.md has the stores and their parameters. `options` may be NULL.
+ * Both are copied. The caller ends the engine with once_engine_close(). A
+ * process that forks must open its engines after the fork. Returns
+ *   ONCE_OK       `*out` is the engine.
+ *   ONCE_EURL     The URL has no such store, or a wrong parameter.
+ *   ONCE_EOPEN    The store cannot be read or written, does not exist and
+ *                 `must_exist` is set, or its server has refused the
+ *                 connection; or no thread can be started.
+ *   ONCE_EAWAY    Its server cannot be reached, and may be later.
+ *   ONCE_EVERSION The store was written by a version that is not understood.
+ *   ONCE_ECORRUPT The store is damaged.
+ *   ONCE_EINVAL   An option is out of range; `err` names it.
+ *   ONCE_ENOMEM   Out of memory.
+ * With `background` it returns before the store was opened, and only ONCE_OK,
+ * ONCE_EINVAL, ONCE_ENOMEM, or ONCE_EOPEN if no thread can be started. The
+ * engine's thread opens the store and tries again every two seconds; `event`
+ * reports why that failed, and when it succeeds. Calls wait for the first try.
+ * After it has failed they return ONCE_EAWAY, which changes nothing, until the
+ * store is open. once_engine_close() waits for a try that is under way.
+ * Since 0.1.
  */
 ONCE_API ONCE_CHECK int once_engine_open(const char *url,
                                          const once_engine_options *options,
                                          once_error *err, once_engine **out);
 
 /*
- * Refuses what is new (ONCE_ECLOSED), lets the store answer what is queued for
- * up to `drain_ms`, calls every outstanding `done`, stops the thread, closes
- * the store. Attempts must have been freed or be freed afterwards without
- * another call. An attempt that still owns its claim is left to the reaper.
- * Accepts NULL. Not from a callback. Since 0.1.
+ * Closes the engine. New calls return ONCE_ECLOSED; the store is asked what is
+ * queued for up to `drain_ms`; every outstanding `done` is called; the thread
+ * is stopped and the store closed. Attempts that were not freed before may only
+ * be freed afterwards. The record of an attempt that is still the owner is left
+ * to a reaper. Accepts NULL. Must not be called from a callback. Since 0.1.
  */
 ONCE_API void once_engine_close(once_engine *e);
 
-/* With `manual_wake`: lets the engine see what was submitted. Since 0.1. */
+/* Wakes the engine's thread, so that it sees what was queued. Needed only with
+ * `manual_wake`. From any thread; does not block. Since 0.1. */
 ONCE_API void once_engine_wake(once_engine *e);
 
 /*
- * Opens and closes the store at `url`, creating it where it does not exist, to
- * find out whether it could be used. Same errors as once_engine_open().
- * `*durable` is 1 for a store of class A, which loses no acknowledged record,
- * `*shared` is 1 if several processes may open it at once. Since 0.1.
+ * Opens the store at `url` as once_engine_open() would, and closes it again, to
+ * find out whether it can be used; a store that does not exist is created.
+ * Returns ONCE_OK or the errors of once_engine_open(). With ONCE_OK `*durable`
+ * is 1 for a store of class A, which loses no acknowledged record, and
+ * `*shared` is 1 if several processes may open it at once; otherwise 0. Since
+ * 0.1.
  */
 ONCE_API ONCE_CHECK int once_store_check(const char *url, int *durable,
                                          int *shared, once_error *err);
@@ -297,110 +322,140 @@ enum once_latency { ONCE_LATENCY_BUCKETS = 16 };
 /* Counters since the engine was opened, and gauges of this moment. */
 typedef struct once_stats {
     uint64_t operations; /* answered by the store                         */
-    uint64_t batches;    /* with which it was asked                       */
+    uint64_t batches;    /* passed to the store                           */
     uint64_t unknown;    /* batches that were not answered                */
     uint64_t repeated;   /* operations repeated after that                */
     uint64_t busy;       /* refused because the queue was full            */
     uint64_t renewed;    /* leases renewed                                */
-    uint64_t reaped;     /* records whose lease was over                  */
-    uint64_t forgotten;  /* records whose retention was over              */
-    uint64_t corrupt;    /* records that did not check                    */
+    uint64_t reaped;     /* records whose lease had expired               */
+    uint64_t forgotten;  /* records whose retention time had ended        */
+    uint64_t corrupt;    /* records that failed their checksum            */
     uint64_t queued;     /* gauge: operations waiting for the store       */
-    uint64_t live;       /* gauge: attempts of this engine that own       */
+    uint64_t live;       /* gauge: attempts that are owners               */
     uint64_t waiting;    /* gauge: attempts that wait for another         */
     uint64_t oldest_ms;  /* gauge: age of the oldest live attempt, or 0   */
-    uint64_t apply_us;   /* sum: time the store took, over all batches    */
-    /* Batches by the time that the store took: bucket i counts those below
-     * 2^i * 64 microseconds that fit no smaller one, the last all others. */
+    uint64_t apply_us;   /* sum of the times that the batches took        */
+    /* Batches by the time that they took: bucket i counts those that took less
+     * than 2^i * 64 microseconds and are in no smaller one; the last bucket
+     * counts all others. */
     uint64_t latency[ONCE_LATENCY_BUCKETS];
 } once_stats;
 
-/* Fills `*out`. Never blocks on the store. Since 0.1. */
+/* Fills `*out`. From any thread; does not wait for the store. Since 0.1. */
 ONCE_API void once_engine_stats(once_engine *e, once_stats *out);
 
 /* ---- Attempts -------------------------------------------------------- */
 
 /*
- * What an attempt is about. Zero times mean the default in brackets.
+ * The request of an attempt. Zero it and set `size`, `name` and `fingerprint`;
+ * zero in the others means the default in brackets.
  */
 typedef struct once_request {
     size_t size;
     uint8_t name[ONCE_NAME_SIZE];
     uint8_t fingerprint[ONCE_FINGERPRINT_SIZE];
-    uint32_t policy;    /* enum once_policy bits                            */
-    uint32_t two_phase; /* 1: claim, then mark as dispatched: one durable
-                         * write more, and a crash before the work begins
-                         * frees the key                                    */
-    uint32_t lease_ms;  /* [30,000] ONCE_LEASE_MIN_MS .. ONCE_LEASE_MAX_MS  */
+    uint32_t policy;    /* enum once_policy bits [0]                        */
+    uint32_t two_phase; /* 1: the claim is made, and then marked as
+                         * dispatched: one durable write more, and a crash
+                         * before the work begins frees the key [0]         */
+    uint32_t lease_ms;  /* ONCE_LEASE_MIN_MS .. ONCE_LEASE_MAX_MS [30,000]  */
     uint32_t wait_ms;   /* how long to wait for another attempt [0]         */
-    uint32_t store_ms;  /* how long an unanswered store is asked again
-                         * before the claim ends as ONCE_ESTORE [1,000]     */
-    uint64_t keep_ms;   /* how long an outcome is kept [86,400,000], not
-                         * below lease_ms, up to ONCE_KEEP_MAX_MS           */
-    /* What kind of work it is, for lists of an operator: printable ASCII,
-     * filled up with NUL, or all NUL. It decides nothing and is no secret. */
+    uint32_t store_ms;  /* how long an operation is repeated that the store
+                         * does not answer, before it is ONCE_ESTORE [1,000] */
+    uint64_t keep_ms;   /* how long an outcome is kept, at least lease_ms, at
+                         * most ONCE_KEEP_MAX_MS [86,400,000]               */
+    /* The kind of work, for an operator's list: printable ASCII, filled up with
+     * NUL, or all NUL. No decision depends on it, and it is stored in clear. */
     uint8_t group[ONCE_GROUP_SIZE];
 } once_request;
 
 /*
- * Makes an attempt, with a fresh token from the system's random source. Does
- * not touch the store. Returns ONCE_OK; ONCE_EINVAL names the field and its
- * limit; ONCE_ENOMEM. End it with once_attempt_free(). Since 0.1.
+ * Makes an attempt, with a fresh token from the system's random source. The
+ * request is copied, and the store is not asked. The caller ends the attempt
+ * with once_attempt_free(). Returns
+ *   ONCE_OK     `*out` is the attempt.
+ *   ONCE_EINVAL A member of the request is out of range; `err` names it and its
+ *               limit.
+ *   ONCE_ENOMEM Out of memory, or of random numbers.
+ * Since 0.1.
  */
 ONCE_API ONCE_CHECK int once_attempt_new(once_engine *e,
                                          const once_request *request,
                                          once_error *err, once_attempt **out);
 
 /*
- * Ends the handle. No operation of it may be outstanding. An attempt that is
- * still the owner is given up: its record becomes indeterminate, because it
- * can no longer be known whether its work was done. Accepts NULL. Since 0.1.
+ * Frees the attempt. No call of it may be under way. An attempt that is still
+ * the owner is given up first: its record becomes indeterminate, because nobody
+ * can say any more whether its work was done. Returns without waiting for that.
+ * Accepts NULL. Since 0.1.
  */
 ONCE_API void once_attempt_free(once_attempt *a);
 
 /*
  * Called once for each *_start() that returned ONCE_OK, on the engine's thread,
- * with what the synchronous call would have returned.
+ * with what the synchronous function would have returned. It may free the
+ * attempt.
  */
 typedef void once_done(once_attempt *a, int rc, void *user);
 
 /*
- * Become the owner. Returns
- *   ONCE_OWNER     Do the work, once, and then say what became of it. The
- *                  lease is renewed until then.
- *   ONCE_REPLAY    It has been done: see once_attempt_record().
- *   ONCE_IN_FLIGHT Somebody is at it (also after waiting for `wait_ms`).
- *   ONCE_UNKNOWN   It was begun and nobody knows how it ended.
+ * Claims the key: asks to become the owner. once_claim() waits for the answer;
+ * once_claim_start() returns at once, and `done` is called with the answer if
+ * it has returned ONCE_OK. Only once for each attempt. Answers and errors:
+ *   ONCE_OWNER     This attempt is the owner. Do the work, once, and end with
+ *                  once_complete(), once_release() or once_give_up(). The
+ *                  engine renews the lease until then.
+ *   ONCE_REPLAY    The work was done before; once_attempt_record() has the
+ *                  outcome.
+ *   ONCE_IN_FLIGHT Another attempt is the owner, also after `wait_ms`;
+ *                  once_attempt_left_ms() says for how long.
+ *   ONCE_UNKNOWN   The work was begun before, and its outcome is not known.
  *   ONCE_MISMATCH  The key belongs to another request.
- *   ONCE_FREE      This attempt came too late to begin and has begun nothing:
- *                  the caller may try again with a new attempt.
- *   ONCE_ESTORE    The store did not answer for `store_ms`. Nothing was begun
- *                  by this attempt, and it never will be; its claim has been
- *                  taken back as far as that could be said.
- *   ONCE_EBUSY, ONCE_ECLOSED, ONCE_EFULL, ONCE_ECORRUPT, ONCE_EAWAY: nothing
- *                  was changed.
- * Only once for each attempt. Since 0.1.
+ *   ONCE_FREE      This attempt lost its claim before it could begin, and the
+ *                  key is free: try again with a new attempt.
+ *   ONCE_ESTORE    The store did not answer for `store_ms`. This attempt is not
+ *                  the owner and never will be. If its claim was applied it is
+ *                  released, unless the store does not answer the release
+ *                  either: then the record may become indeterminate.
+ *   ONCE_EINVAL    The attempt has claimed before.
+ *   ONCE_EBUSY     The engine's queue is full. It may be called again.
+ *   ONCE_EAWAY     The store is not open yet.
+ *   ONCE_ECLOSED   The engine is closing.
+ *   ONCE_EFULL     The store has no room for new records.
+ *   ONCE_ECORRUPT, ONCE_EVERSION
+ *                  The record cannot be read: the key counts as taken.
+ *   ONCE_ENOMEM    Out of memory.
+ * After every answer and error but ONCE_OWNER the attempt can only be freed,
+ * except where another call is allowed above. Since 0.1.
  */
 ONCE_API ONCE_CHECK int once_claim(once_attempt *a, once_error *err);
 ONCE_API ONCE_CHECK int once_claim_start(once_attempt *a, once_done *done,
                                          void *user);
 
 /*
- * Store the outcome of the work; `result` is copied. Returns
- *   ONCE_OK     Durable. It may now be told.
- *   ONCE_REPLAY Another outcome stands recorded (the operator resolved it, or
- *               under takeover another attempt won): tell that one instead,
- *               see once_attempt_record().
+ * Records the outcome of the work. `kind` is ONCE_SUCCESS or ONCE_FAILURE;
+ * `result` is copied. Only as the owner. Do not show anybody a byte of the
+ * result before this is answered. Answers and errors:
+ *   ONCE_OK     The outcome is durable, and may be shown.
+ *   ONCE_REPLAY Another outcome is recorded, by an operator or, under takeover,
+ *               by another attempt. Show that one: see once_attempt_record().
  *   ONCE_IN_FLIGHT, ONCE_UNKNOWN, ONCE_MISMATCH, ONCE_FREE
- *               Another attempt holds the key, or nobody: tell nobody anything
- *               of the outcome.
- *   ONCE_ESTORE The store did not answer until the lease was over: tell the
- *               caller "unknown". The record is still dispatched, or is
- *               indeterminate, or has this very outcome. The engine goes on
- *               asking the store to record it, within `late_ms` and
- *               `late_bytes` of its options: a repeat may well replay it.
- *   ONCE_ELIMIT `result` is over ONCE_RESULT_MAX. The attempt still owns.
- * Only as the owner. Since 0.1.
+ *               This attempt is not the owner any more, and its outcome was not
+ *               recorded. Report "unknown", and nothing of the outcome.
+ *   ONCE_ESTORE The store did not answer until the lease had expired. Report
+ *               "unknown". The record is dispatched or indeterminate, or has
+ *               this outcome. The engine goes on recording it, within `late_ms`
+ *               and `late_bytes` of its options, so a repeat may be a replay.
+ *   ONCE_EINVAL The attempt is not the owner, or `kind` is wrong. Nothing was
+ *               changed.
+ *   ONCE_ELIMIT `result` is over ONCE_RESULT_MAX. The attempt is still the
+ *               owner.
+ *   ONCE_ENOMEM No memory for the copy. The attempt is still the owner.
+ *   ONCE_ECLOSED The engine is closed. Nothing was recorded, and the reaper
+ *               makes the record indeterminate.
+ *   ONCE_ECORRUPT, ONCE_EVERSION
+ *               The record cannot be read any more.
+ * Since 0.1.
  */
 ONCE_API ONCE_CHECK int once_complete(once_attempt *a, int kind,
                                       once_bytes result, once_error *err);
@@ -409,58 +464,78 @@ ONCE_API ONCE_CHECK int once_complete_start(once_attempt *a, int kind,
                                             void *user);
 
 /*
- * The work provably did not begin, and will not: free the key. Returns ONCE_OK,
- * or ONCE_ESTORE if the store did not answer until the lease was over. The
- * record is then indeterminate until the store has answered, which the engine
- * goes on asking for, as after once_complete(). Only as the owner. Since 0.1.
+ * Frees the key: the work provably did not begin, and never will. Only as the
+ * owner. Answers and errors:
+ *   ONCE_OK      This attempt has released the key. once_attempt_record() is
+ *                absent; or indeterminate, if an earlier attempt, which this
+ *                one had replaced, may have executed; or it is that of another
+ *                attempt, which has taken over.
+ *   ONCE_ESTORE  The store did not answer until the lease had expired. The
+ *                record may be indeterminate; the engine goes on releasing it,
+ *                as after once_complete().
+ *   ONCE_EINVAL  The attempt is not the owner.
+ *   ONCE_ECLOSED The engine is closed. A reaper makes the record indeterminate
+ *                when the lease has expired.
+ * Since 0.1.
  */
 ONCE_API ONCE_CHECK int once_release(once_attempt *a, once_error *err);
 ONCE_API ONCE_CHECK int once_release_start(once_attempt *a, once_done *done,
                                            void *user);
 
 /*
- * The work may have been done, and nobody will learn: the record becomes
- * indeterminate now. Returns ONCE_OK, or ONCE_ESTORE (it becomes so when the
- * lease is over). Only as the owner. Since 0.1.
+ * Makes the record indeterminate: the work may have been done, and its outcome
+ * is not known. Only as the owner. Answers and errors:
+ *   ONCE_OK      The record is indeterminate.
+ *   ONCE_ESTORE  The store did not answer. The record becomes indeterminate
+ *                when the lease expires, at the latest.
+ *   ONCE_EINVAL  The attempt is not the owner.
+ *   ONCE_ECLOSED The engine is closed; as for ONCE_ESTORE.
+ * Since 0.1.
  */
 ONCE_API ONCE_CHECK int once_give_up(once_attempt *a, once_error *err);
 ONCE_API ONCE_CHECK int once_give_up_start(once_attempt *a, once_done *done,
                                            void *user);
 
 /*
- * Stop waiting: a claim that waits for another attempt ends as ONCE_IN_FLIGHT
- * soon. Its `done` is still called. May be called at any time. Since 0.1.
+ * Ends the waiting of a claim for another attempt: it is answered
+ * ONCE_IN_FLIGHT soon, and its `done` is called. Nothing else is cancelled.
+ * From any thread, at any time until the attempt is freed; does not block.
+ * Since 0.1.
  */
 ONCE_API void once_attempt_cancel(once_attempt *a);
 
 /*
- * What the store showed with the last answer: for ONCE_REPLAY with the result,
- * for ONCE_OWNER with fence and attempt number. Borrowed until the next call
- * for the attempt; the result's bytes until it is freed. Since 0.1.
+ * The record as it was when the last call was answered: after ONCE_REPLAY with
+ * its result and note, after ONCE_OWNER with fence and attempt number. Never
+ * NULL; all zero before the first answer. Borrowed until the next call for the
+ * attempt; the result's bytes until the attempt is freed. Since 0.1.
  */
 ONCE_API const once_record *once_attempt_record(const once_attempt *a);
 
-/* Milliseconds until the holder's lease ends, after ONCE_IN_FLIGHT. */
+/* After ONCE_IN_FLIGHT: milliseconds until the owner's lease expires. Otherwise
+ * 0. Since 0.1. */
 ONCE_API uint64_t once_attempt_left_ms(const once_attempt *a);
 
 /* ---- Single operations ------------------------------------------------ */
 
 /*
- * What can be asked of a store: rows of the transition table. The first five
- * are steps of an attempt, for those who drive one themselves.
+ * The operations of a store: the calls of the transition table in
+ * docs/protocol.md, section 5, which says what each does and answers. The first
+ * six are the steps of an attempt, which the functions above take by
+ * themselves.
  */
 enum once_verb {
     ONCE_OP_CLAIM = 1,
     ONCE_OP_DISPATCH,
     ONCE_OP_RENEW,
     ONCE_OP_COMPLETE,
-    ONCE_OP_RELEASE, /* provably not executed; fence 0: by token alone      */
+    ONCE_OP_RELEASE, /* provably not executed; fence 0: by the token alone  */
     ONCE_OP_GIVE_UP, /* sent, and the outcome is not known                  */
     ONCE_OP_READ,
-    ONCE_OP_REAP,
-    ONCE_OP_RESOLVE, /* an outcome, by an operator: audited                 */
-    ONCE_OP_REOPEN,  /* likewise; only where a takeover would be allowed    */
-    ONCE_OP_FORGET,
+    ONCE_OP_REAP,    /* the lease has expired                               */
+    ONCE_OP_RESOLVE, /* an operator records the outcome                     */
+    ONCE_OP_REOPEN,  /* an operator frees the key; only with ONCE_TAKEOVER  */
+    ONCE_OP_FORGET,  /* the retention time has ended                        */
     ONCE_OP_SHOW, /* READ without comparing the fingerprint: for operators  */
     ONCE__OP_END
 };
@@ -468,8 +543,8 @@ enum once_verb {
 typedef struct once_op once_op;
 
 /*
- * One operation on one record. Zero it, fill in the first part. It and what it
- * points to must stay where they are until `done` is called.
+ * One operation on one record. Zero it and fill in the first part. It and what
+ * it points to must stay valid and unchanged until `done` is called.
  */
 struct once_op {
     /* The question. */
@@ -480,7 +555,7 @@ struct once_op {
     uint32_t lease_ms;  /* CLAIM, DISPATCH, RENEW: length                   */
     uint64_t keep_ms;   /* CLAIM, COMPLETE, RELEASE, REAP, RESOLVE, REOPEN:
                          * length                                           */
-    uint64_t fence;     /* what the caller shows; FORGET: 0 is any          */
+    uint64_t fence;     /* of the owner, or as seen; FORGET: 0 is any       */
     uint8_t name[ONCE_NAME_SIZE];
     uint8_t token[ONCE_TOKEN_SIZE];
     uint8_t fingerprint[ONCE_FINGERPRINT_SIZE];
@@ -489,49 +564,63 @@ struct once_op {
     once_bytes note;   /* RESOLVE, REOPEN: who, when and why                */
 
     /* For the engine. */
-    uint32_t store_ms; /* repeat an unanswered operation for so long [1,000] */
+    uint32_t store_ms; /* how long it is repeated without an answer [1,000] */
     void (*done)(once_op *op);
-    void *user; /* yours */
+    void *user; /* the caller's */
 
     /* The answer. */
     int rc;             /* enum once_answer, or an error                    */
     uint64_t left_ms;   /* ONCE_IN_FLIGHT: until the lease ends             */
-    once_record record; /* as it stands now; bytes borrowed until `done`
-                         * returns                                          */
+    once_record record; /* as it is after the operation; its bytes are
+                         * borrowed until `done` returns                    */
 
-    once_op *next; /* whoever holds the operation links it          */
+    once_op *next; /* for whoever holds the operation, to link it           */
 };
 
 /*
- * Queue `op`. Returns ONCE_OK: `op->done(op)` will be called once, on the
- * engine's thread, with `op->rc` an answer, or ONCE_ESTORE (it may have been
- * applied), or ONCE_ECORRUPT and other errors of the record (it was not). Or
- * ONCE_EINVAL, ONCE_ELIMIT, ONCE_EBUSY, ONCE_ECLOSED, ONCE_EAWAY, ONCE_ENOMEM:
- * nothing was queued and `done` will not be called. Since 0.1.
+ * Queues one operation, from any thread, and returns at once.
+ *   ONCE_OK     `op->done(op)` will be called once, on the engine's thread.
+ *               Then `op->rc` is an answer; or ONCE_ESTORE: the store did not
+ *               answer for `store_ms`, and the operation may have been applied,
+ *               now or later; or another error: nothing was changed.
+ *   ONCE_EINVAL, ONCE_ELIMIT
+ *               A member of `op` is out of range; `err` names it.
+ *   ONCE_EBUSY, ONCE_ECLOSED, ONCE_EAWAY, ONCE_ENOMEM
+ *               As for once_claim().
+ * After an error nothing was queued, and `done` will not be called. Since 0.1.
  */
 ONCE_API ONCE_CHECK int once_submit(once_engine *e, once_op *op,
                                     once_error *err);
 
 /*
- * The same, and wait; `done` is not used. Returns `op->rc` or what
- * once_submit() would. The bytes of the answer are copied to the heap: end
- * them with once_op_clear(). ONCE_ESTORE is also said when there is no memory
- * for that copy. Since 0.1.
+ * Does one operation and waits for its answer; `op->done` is not used. Returns
+ * `op->rc`, or the errors of once_submit(). Result and note of the answer are
+ * copied; the caller frees them with once_op_clear(). Without memory for the
+ * copies it is ONCE_ESTORE, because the operation may have been applied. Must
+ * not be called from a callback. Since 0.1.
  */
 ONCE_API ONCE_CHECK int once_apply(once_engine *e, once_op *op,
                                    once_error *err);
+
+/* Frees the copies that once_apply() has made. May be called after an error,
+ * and twice. Since 0.1. */
 ONCE_API void once_op_clear(once_op *op);
 
-/* Called for each record; return 0 to go on, anything else to stop. */
+/* Called for each record; `name` and `r` are borrowed for the call. Returns 0
+ * to go on, anything else to stop. */
 typedef int once_each(void *user, const uint8_t name[ONCE_NAME_SIZE],
                       const once_record *r);
 
 /*
- * Walks over all records in the order of their names, starting behind `after`
- * (NULL: at the beginning), at most `max` of them. Results are not shown:
- * `result.data` is NULL and `result.size` the length. Waits for the engine;
- * `each` runs on its thread. Returns how many were shown, or an error, after
- * which some may have been shown. Since 0.1.
+ * Calls `each` on the engine's thread for the records in the order of their
+ * names, beginning with the first name after `after` (NULL: with the first of
+ * all), for at most `max` of them, 1 .. INT32_MAX. Results are not read:
+ * `result.data` is NULL and `result.size` the length. It is not a snapshot:
+ * records that change meanwhile may be shown as before or as after. Waits until
+ * the last was shown; must not be called from a callback. Returns how many were
+ * shown, or an error, before which some may have been shown: ONCE_EINVAL,
+ * ONCE_ENOMEM, ONCE_ECLOSED, ONCE_EAWAY, ONCE_ESTORE (the store cannot be
+ * read), ONCE_ECORRUPT, ONCE_EVERSION. Since 0.1.
  */
 ONCE_API ONCE_CHECK int once_list(once_engine *e, const uint8_t *after,
                                   uint32_t max, once_each *each, void *user,

@@ -1,16 +1,16 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * call.c - once_call(): claim, work, record, and what the caller is told.
+ * call.c - once_call(): claim, work, record, and what the call returns.
  *
  *    claim --owner--> work --+--> complete --+
- *      |                     +--> release  --+--> after() --> told
+ *      |                     +--> release  --+--> after_...() --> return
  *      |                     +--> give up  --+
- *      +--any other answer----------------------> before() -> told
+ *      +--any other answer----------------------> before() -----> return
  *
- * The asynchronous twin is the same with a pause at each arrow. Two promises
- * are kept here: nobody is handed a byte of a result that is not recorded, and
- * once the work has begun no error is told that would read as "it did not run".
- * It refuses to try anything twice: patience is the engine's.
+ * The asynchronous call is the same with a pause at each arrow. Two promises
+ * are kept here: nobody gets a byte of a result that is not recorded, and once
+ * the work has begun no error is returned that would mean "it did not run".
+ * Nothing is repeated here: the engine repeats what the store did not answer.
  */
 #include "call/call.h"
 
@@ -19,7 +19,7 @@
 
 #include "core/error.h"
 
-/* ---- Results ------------------------------------------------------------ */
+/* ---- Results ----------------------------------------------------------- */
 
 static const once_result nothing = ONCE_RESULT_INIT;
 
@@ -32,8 +32,9 @@ void once_result_clear(once_result *result)
     result->size = size;
 }
 
-/* Moves `*from` to the caller, who may know a larger struct, or want none. */
-static void hand_out(once_result *from, once_result *to)
+/* Moves `*from` to the caller, whose struct may be larger. NULL: it wants
+ * none. */
+static void move_result(once_result *from, once_result *to)
 {
     size_t size;
 
@@ -46,7 +47,8 @@ static void hand_out(once_result *from, once_result *to)
     to->size = size;
 }
 
-/* The type, a NUL, and the bytes: a copy, because the record goes away. */
+/* Copies the type, a NUL, and the bytes: the record is freed with the
+ * attempt. */
 static int copy(const once__result *r, once_result *out, once_error *err)
 {
     char *memory = malloc(r->type.size + 1 + r->bytes.size);
@@ -64,7 +66,7 @@ static int copy(const once__result *r, once_result *out, once_error *err)
     return ONCE_OK;
 }
 
-/* ---- What is told -------------------------------------------------------- */
+/* ---- What the call returns ----------------------------------------------- */
 
 static int replay(const once_task *task, once_result *out, once_error *err)
 {
@@ -85,7 +87,7 @@ static int replay(const once_task *task, once_result *out, once_error *err)
     return ONCE_REPLAY;
 }
 
-/* The claim was answered, and the work has not been begun. */
+/* The claim was answered, and the work has not begun. */
 static int before(const once_task *task, int rc, once_result *out,
                   once_error *err)
 {
@@ -94,12 +96,13 @@ static int before(const once_task *task, int rc, once_result *out,
     if (rc == ONCE_IN_FLIGHT)
         out->left_ms = once_attempt_left_ms(task->attempt);
     if (rc == ONCE_FREE)
-        out->attempt = 0; /* so that it differs from a release */
+        out->attempt = 0; /* to distinguish it from a release by the work */
     return rc;
 }
 
-/* The store has had the result: whoever else is recorded there is told, and
- * no answer that would say that nothing has happened. */
+/* The work ran. If its result was not recorded, the call returns what is
+ * recorded in its place, or that another call is under way, or ONCE_UNKNOWN;
+ * nothing that would mean that the work did not run. */
 static int after_complete(once_task *task, int rc, once_result *out)
 {
     if (rc == ONCE_OK) {
@@ -115,8 +118,9 @@ static int after_complete(once_task *task, int rc, once_result *out)
                : ONCE_UNKNOWN;
 }
 
-/* Released or not, this run has done nothing; but after a takeover an earlier
- * one may have, and then the record says so. */
+/* This run has done nothing, whether the release was recorded or not. After a
+ * takeover an earlier run may have done something; the record is indeterminate
+ * then. */
 static int after_release(once_task *task, int rc, once_result *out)
 {
     if (rc != ONCE_OK)
@@ -128,11 +132,11 @@ static int after_release(once_task *task, int rc, once_result *out)
     case ONCE_INDETERMINATE:
         return ONCE_UNKNOWN;
     default:
-        return ONCE_IN_FLIGHT; /* taken over meanwhile: a repeat sees by whom */
+        return ONCE_IN_FLIGHT; /* another call has taken over meanwhile */
     }
 }
 
-/* `rc` is what the last step of the attempt was answered. */
+/* `rc` is the answer to the last step of the attempt. */
 static int settle(once_task *task, int rc, once_result *out, once_error *err)
 {
     const once_record *r = once_attempt_record(task->attempt);
@@ -141,23 +145,23 @@ static int settle(once_task *task, int rc, once_result *out, once_error *err)
     out->fence = r->fence;
     if (!task->ran)
         return before(task, rc, out, err);
-    if (task->deed == ONCE__RECORD)
+    if (task->ending == ONCE__TASK_RECORD)
         return after_complete(task, rc, out);
-    if (task->deed == ONCE__RELEASE)
+    if (task->ending == ONCE__TASK_RELEASE)
         return after_release(task, rc, out);
     return ONCE_UNKNOWN;
 }
 
-/* ---- The synchronous call ------------------------------------------------ */
+/* ---- The synchronous call ----------------------------------------------- */
 
-static int say_deed(once_task *task, once_error *err)
+static int end_attempt(once_task *task, once_error *err)
 {
-    switch (task->deed) {
-    case ONCE__RECORD:
+    switch (task->ending) {
+    case ONCE__TASK_RECORD:
         return once_complete(task->attempt,
                              task->code == 0 ? ONCE_SUCCESS : ONCE_FAILURE,
                              once__task_encode(task), NULL);
-    case ONCE__RELEASE:
+    case ONCE__TASK_RELEASE:
         return once_release(task->attempt, err);
     default:
         return once_give_up(task->attempt, NULL);
@@ -181,19 +185,19 @@ int once_call(once_engine *e, const once_call_options *options, once_work *work,
     if (rc == ONCE_OWNER) {
         task.ran = 1;
         task.code = work(&task, user);
-        rc = say_deed(&task, err);
+        rc = end_attempt(&task, err);
     }
     rc = settle(&task, rc, &found, err);
     if (rc >= 0)
-        hand_out(&found, result);
+        move_result(&found, result);
 out:
     once__task_clear(&task); /* gives up what could not be recorded */
     return rc;
 }
 
-/* ---- The asynchronous call ----------------------------------------------- */
+/* ---- The asynchronous call ---------------------------------------------- */
 
-static void tell(once_task *task, int rc)
+static void report(once_task *task, int rc)
 {
     once_called *done = task->done;
     once_result found = nothing;
@@ -212,7 +216,7 @@ static void claimed(once_attempt *a, int rc, void *user)
 
     (void)a;
     if (rc != ONCE_OWNER) {
-        tell(task, rc);
+        report(task, rc);
         return;
     }
     task->ran = 1;
@@ -222,7 +226,7 @@ static void claimed(once_attempt *a, int rc, void *user)
 static void ended(once_attempt *a, int rc, void *user)
 {
     (void)a;
-    tell(user, rc);
+    report(user, rc);
 }
 
 int once_call_start(once_engine *e, const once_call_options *options,
@@ -242,7 +246,7 @@ int once_call_start(once_engine *e, const once_call_options *options,
     task->user = user;
     rc = once_claim_start(task->attempt, claimed, task);
     if (rc == ONCE_OK)
-        return rc; /* the task is the engine's */
+        return rc; /* the task belongs to the engine now */
     (void)once__fail(err, rc, "%s", once_text(rc));
 out:
     once__task_clear(task);
@@ -250,15 +254,15 @@ out:
     return rc;
 }
 
-/* After a start that went well the task may be gone already. */
-static int start_deed(once_task *task)
+/* After ONCE_OK the task may be freed already. */
+static int start_ending(once_task *task)
 {
-    switch (task->deed) {
-    case ONCE__RECORD:
+    switch (task->ending) {
+    case ONCE__TASK_RECORD:
         return once_complete_start(
             task->attempt, task->code == 0 ? ONCE_SUCCESS : ONCE_FAILURE,
             once__task_encode(task), ended, task);
-    case ONCE__RELEASE:
+    case ONCE__TASK_RELEASE:
         return once_release_start(task->attempt, ended, task);
     default:
         return once_give_up_start(task->attempt, ended, task);
@@ -270,11 +274,11 @@ void once_task_end(once_task *task, int code)
     int rc;
 
     task->code = code;
-    rc = start_deed(task);
-    if (rc == ONCE_ENOMEM) { /* for a copy of the result: it is not recorded */
-        task->deed = ONCE__UNKNOWN;
-        rc = start_deed(task);
+    rc = start_ending(task);
+    if (rc == ONCE_ENOMEM) { /* no copy of the result: it is not recorded */
+        task->ending = ONCE__TASK_UNKNOWN;
+        rc = start_ending(task);
     }
     if (rc != ONCE_OK)
-        tell(task, rc);
+        report(task, rc);
 }

@@ -8,12 +8,12 @@
  *
  * A frame is a length in eight bytes, little-endian, and the bytes, as in
  * src/http/digest.c; the tags differ from those there, so a call and a request
- * never share a record by chance. What is hashed here is compared with what an
- * older release has stored: a change needs a new tag and means that no key is
- * known any more.
+ * never share a record by chance. The hashes are compared with those that older
+ * releases have stored: a change needs a new tag, and then no stored key is
+ * found any more.
  *
- * It refuses a group that would look wrong in an operator's list, since that is
- * the one thing here that is stored in clear. No text holds a key.
+ * A group must be visible ASCII, because it is stored in clear for an
+ * operator's list. No error text contains a key.
  */
 #include "call/call.h"
 
@@ -27,8 +27,8 @@
 #define NAME_TAG "once call name 1"
 #define FINGERPRINT_TAG "once call fingerprint 1"
 
-/* SHA-256 over memory has no input that it could refuse. A sum over less than
- * we were given would be another call's: then better stop. */
+/* SHA-256 over memory cannot fail. A hash over only a part of the input could
+ * be that of another call, so a failure stops the process. */
 static void add_frame(EVP_MD_CTX *md, const void *data, size_t size)
 {
     uint64_t left = size;

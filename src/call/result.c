@@ -9,12 +9,12 @@
  * Numbers are little-endian, the code is in two's complement. One result has
  * one encoding: what is decoded and encoded again gives the same bytes.
  *
- * It refuses on reading whatever it refuses on writing, because bytes in a
- * store are input: sizes that do not add up, a type that is not printable, a
- * code that contradicts the record's kind. Two kinds of bytes in a record are
- * not ours and are welcome nevertheless, because an operator put them there
- * (the record has a note then): plain ones, which are the result as it is, and
- * a response, of which the body is. The record around it all has the checksum.
+ * What cannot be written is an error when it is read, because bytes in a store
+ * are input: sizes that do not match, a type that is not printable, a code that
+ * contradicts the record's kind. If an operator has resolved the record (it has
+ * a note then) there are two other forms: plain bytes, which are the result,
+ * and a stored response, whose body is the result. The record around it has the
+ * checksum.
  */
 #include "call/call.h"
 
@@ -104,17 +104,17 @@ int once__result_decode(once_bytes in, once__result *out, once_error *err)
     r.type = (once_bytes){p + HEAD, once__get(p + 8, 2)};
     if (once__get(p + 10, 2) != 0 || r.type.size > ONCE_TYPE_MAX ||
         in.size - HEAD < r.type.size)
-        return corrupt(err, "its head does not check");
+        return corrupt(err, "its head is malformed");
     r.bytes = (once_bytes){p + HEAD + r.type.size, once__get(p + 12, 4)};
     if (in.size - HEAD - r.type.size != r.bytes.size)
-        return corrupt(err, "its size does not add up");
+        return corrupt(err, "its size does not match");
     if (!printable(r.type))
         return corrupt(err, "its type is not printable");
     *out = r;
     return ONCE_OK;
 }
 
-/* ---- What an operator has said ------------------------------------------ */
+/* ---- What an operator has resolved --------------------------------------- */
 
 static once_bytes type_of(const once__response *response)
 {

@@ -1,20 +1,20 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * task.c - one run of the work, as the work sees it: its numbers, its result,
- * and what shall become of the record.
+ * task.c - the once_task_...() functions: what the work can ask about its run,
+ * its result, and how its record ends.
  *
  *               returns
  *    RECORD ---------------> complete
  *      | once_task_release
- *      +--> RELEASE -------> release          knowledge only grows:
- *      |       |                              nothing leaves UNKNOWN
+ *      +--> RELEASE -------> release
+ *      |       | once_task_unknown
  *      |       v
- *      +--> UNKNOWN -------> give up
+ *      +--> UNKNOWN -------> give up          nothing leaves UNKNOWN
  *
- * The result is encoded as it is set, so that nothing is left to fail between
- * the work and its record; the head, which has the code, is filled in last. It
- * refuses to guess: what cannot be set is an error to the work, which alone
- * knows whether a smaller result would do.
+ * The result is encoded when it is set, so that nothing can fail between the
+ * work and its record; the code in its head is filled in last. A result that
+ * cannot be set is an error of once_task_result(): only the work can decide
+ * whether to set a smaller one.
  */
 #include "call/call.h"
 
@@ -26,7 +26,7 @@
 
 enum { LEASE_MS = 30000 }; /* the default of once_request */
 
-/* ---- Options ------------------------------------------------------------ */
+/* ---- Options ----------------------------------------------------------- */
 
 static int take_options(once_task *task, const once_call_options *given,
                         once_error *err)
@@ -86,7 +86,7 @@ void once__task_clear(once_task *task)
     task->encoded = NULL;
 }
 
-/* ---- What the work may ask and say -------------------------------------- */
+/* ---- What the work may call ---------------------------------------------- */
 
 uint32_t once_task_attempt(const once_task *task)
 {
@@ -123,17 +123,17 @@ int once_task_result(once_task *task, const char *type, once_bytes bytes,
 
 void once_task_release(once_task *task)
 {
-    if (task->deed != ONCE__UNKNOWN)
-        task->deed = ONCE__RELEASE;
+    if (task->ending != ONCE__TASK_UNKNOWN)
+        task->ending = ONCE__TASK_RELEASE;
 }
 
 void once_task_unknown(once_task *task)
 {
-    task->deed = ONCE__UNKNOWN;
+    task->ending = ONCE__TASK_UNKNOWN;
 }
 
-/* Beside the attempt, with its own proof: what the engine knows of the lease
- * can only be too short by this. */
+/* A renewal of its own, with the attempt's token and fence. The engine does not
+ * learn of the longer lease, so it renews too early at worst. */
 int once_task_renew(once_task *task, once_error *err)
 {
     const once_record *r = once_attempt_record(task->attempt);
@@ -153,7 +153,7 @@ int once_task_renew(once_task *task, once_error *err)
     return rc;
 }
 
-/* ---- What is recorded, and what is handed out ---------------------------- */
+/* ---- What is recorded, and what is handed out --------------------------- */
 
 once_bytes once__task_encode(once_task *task)
 {

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* bytes.h - numbers in stored bytes: little-endian, of a size that is said. */
+/* bytes.h - numbers in stored bytes: little-endian, of 1 to 8 bytes. */
 #ifndef ONCE_CORE_BYTES_H
 #define ONCE_CORE_BYTES_H
 
@@ -7,7 +7,7 @@
 #include <stddef.h>
 #include <stdint.h>
 
-/* A number that does not fit was not meant to be written there. */
+/* The number must fit: its upper bytes would be lost. */
 static inline void once__put(uint8_t *out, uint64_t value, size_t size)
 {
     size_t i;
@@ -21,6 +21,7 @@ static inline uint64_t once__get(const uint8_t *in, size_t size)
 {
     uint64_t value = 0;
 
+    assert(size <= 8);
     while (size-- > 0)
         value = value << 8 | in[size];
     return value;

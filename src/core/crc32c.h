@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* crc32c.h - CRC-32C (Castagnoli, RFC 3720 section 12.1), for damage, not for
- * malice: a record that somebody edits on purpose is outside our promise. */
+/* crc32c.h - CRC-32C (Castagnoli, RFC 3720 section 12.1). It detects damage,
+ * not records that somebody has edited on purpose. */
 #ifndef ONCE_CORE_CRC32C_H
 #define ONCE_CORE_CRC32C_H
 

@@ -1,23 +1,41 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * error.c - texts of errors and answers, and the one way to fail.
+ * error.c - texts of errors and answers, and once__fail().
  *
- * The texts of errors come from the list in once.h, so that number, name and
- * text cannot drift apart. Nothing here is remembered between calls.
+ * The texts of errors come from the list in once.h, which has number, name and
+ * text together. Nothing here is kept between calls.
  */
 #include "core/error.h"
 
+#include <once/message.h>
 #include <stdarg.h>
 #include <stdio.h>
 
 static const char *const answers[] = {
-    "ok",       "owner", "in flight", "replay",  "unknown",  "lost",
-    "mismatch", "free",  "fenced",    "refused", "repeated",
+    "ok",
+    "owner",
+    "in flight",
+    "replay",
+    "unknown",
+    "lost",
+    "mismatch",
+    "free",
+    "fenced",
+    "refused",
+    "repeated",
+    /* once/message.h */
+    [ONCE_OUTSIDE] = "outside",
+    "empty",
+    "early",
+    "conflict",
+    "again",
+    "dead",
 };
 
 const char *once_text(int code)
 {
-    if (code >= 0 && code < (int)(sizeof(answers) / sizeof(answers[0])))
+    if (code >= 0 && code < (int)(sizeof(answers) / sizeof(answers[0])) &&
+        answers[code] != NULL)
         return answers[code];
     switch (code) {
 #define TEXT(name, number, again, text)                                        \

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* error.h - the one way to fail: `return once__fail(err, CODE, "...");` */
+/* error.h - how a function fails: `return once__fail(err, CODE, "...");` */
 #ifndef ONCE_CORE_ERROR_H
 #define ONCE_CORE_ERROR_H
 

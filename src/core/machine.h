@@ -1,14 +1,15 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * attempt.h - the life of one attempt: what was heard goes in, what to do next
- * comes out. No I/O, no clock: who drives it decides how long to wait.
+ * machine.h - the life of one attempt as a state machine: the store's answer
+ * goes in, the next action comes out. No I/O and no clock: src/engine/drive.c
+ * performs the actions and decides how long to wait.
  */
 #ifndef ONCE_CORE_MACHINE_H
 #define ONCE_CORE_MACHINE_H
 
 #include <once/once.h>
 
-/* What to do next. All but SEND and TELL ask the store. */
+/* What to do next. All but SEND and RETURN ask the store. */
 enum once__action {
     ONCE__ASK_CLAIM,
     ONCE__ASK_DISPATCH,
@@ -16,8 +17,9 @@ enum once__action {
     ONCE__ASK_RELEASE,
     ONCE__ASK_GIVE_UP,
     ONCE__ASK_READ,
-    ONCE__SEND,  /* the caller is the owner: do the work, then say the deed */
-    ONCE__RETURN /* this call of the caller ends with `told`                */
+    ONCE__SEND,  /* the caller is the owner: it does the work, and then ends
+                  * with once__machine_end()                                */
+    ONCE__RETURN /* the caller's call returns `reported`                    */
 };
 
 enum once__phase {
@@ -27,7 +29,7 @@ enum once__phase {
     ONCE__PHASE_COMPLETE,
     ONCE__PHASE_RELEASE,
     ONCE__PHASE_GIVE_UP,
-    ONCE__PHASE_LOOK, /* fenced: look once, and end */
+    ONCE__PHASE_LOOK, /* fenced: read once, and end */
     ONCE__PHASE_OVER
 };
 
@@ -36,30 +38,33 @@ typedef struct once__machine {
     uint8_t two_phase;
     uint8_t looked; /* was fenced, and never claims again */
     uint32_t number;
-    uint64_t fence; /* 0 until the claim was answered */
-    int told;       /* an answer or an error, once it is over */
+    uint64_t fence; /* 0 until the claim was answered "owner" or "lost" */
+    int reported;   /* what the caller gets: an answer or an error */
 } once__machine;
 
-/* Begin: returns ONCE__ASK_CLAIM. */
+/* Begins: returns ONCE__ASK_CLAIM. All functions here return the next action,
+ * enum once__action. */
 int once__machine_begin(once__machine *a, int two_phase);
 
 /*
- * The store answered the operation that was asked for: `rc` is an answer or a
- * definite error. An unknown outcome is never passed here: it is asked again,
- * with the same token, until the driver's patience ends: once__machine_unanswered.
+ * The store answered the operation that was asked for: `rc` is an answer, or an
+ * error that says that nothing was changed. Where the store did not answer, the
+ * operation is repeated with the same token; once__machine_unanswered() is
+ * called when its deadline has passed.
  */
 int once__machine_answer(once__machine *a, int rc, const once_record *r);
 int once__machine_unanswered(once__machine *a);
 
-/* The caller says what became of the work: phase COMPLETE, RELEASE or
- * GIVE_UP. Only when ONCE__SEND was said before. */
+/* The caller ends its work: phase COMPLETE, RELEASE or GIVE_UP. Only after
+ * ONCE__SEND. */
 int once__machine_end(once__machine *a, int phase);
 
-/* A claim that was told IN_FLIGHT looks again: only because it never was the
- * owner (docs/protocol.md, rule 5). Returns ONCE__ASK_CLAIM. */
+/* A claim that was answered IN_FLIGHT is made again. This is allowed only
+ * because the attempt has never been the owner (docs/protocol.md, section 6,
+ * rule 5). Returns ONCE__ASK_CLAIM. */
 int once__machine_again(once__machine *a);
 
-/* The verb that an action asks for, 0 for SEND and TELL. */
+/* The verb that an action asks the store, 0 for SEND and RETURN. */
 int once__action_verb(int action);
 
 #endif /* ONCE_CORE_MACHINE_H */

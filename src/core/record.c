@@ -7,8 +7,8 @@
  *   32 granted_ms (8)   40 token (16)     56 fingerprint (32)
  *   88 result size (4)  92 note size (4)   96 group (32)
  *  128 result, note, then CRC-32C over the name and all of the above
- * Numbers are little-endian. It refuses to guess: a length that does not add
- * up, a sum that does not check, a state that nobody can have written.
+ * Numbers are little-endian. A wrong length, a wrong checksum, and values that
+ * once__record_encode() never writes are errors.
  */
 #include "core/record.h"
 
@@ -59,6 +59,7 @@ void once__record_encode(const once_record *r,
     uint8_t *at = (uint8_t *)out + ONCE__RECORD_HEAD;
     uint32_t sum;
 
+    assert(r->attempt > 0 && once__record_sane(r)); /* or it is not readable */
     once__record_head(r, out);
     add(&at, r->result);
     add(&at, r->note);

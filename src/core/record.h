@@ -2,9 +2,9 @@
 /*
  * record.h - a record as bytes, for stores that keep bytes.
  *
- * Versioned and checksummed: what does not check is an error, never a miss
- * (I9). The checksum covers the name, so that two records that changed places
- * do not check either.
+ * Versioned and checksummed: bytes that fail their checksum are an error, never
+ * "no record" (invariant I9). The checksum covers the name, so that two records
+ * that were exchanged fail it as well.
  */
 #ifndef ONCE_CORE_RECORD_H
 #define ONCE_CORE_RECORD_H
@@ -23,9 +23,9 @@ void once__record_encode(const once_record *r,
                          const uint8_t name[ONCE_NAME_SIZE], void *out);
 
 /*
- * Reads `in`; result and note are borrowed from it. ONCE_ECORRUPT, or
- * ONCE_EVERSION if it checks but is of another version; `*out` is then as it
- * was.
+ * Reads `in`; result and note are borrowed from it. Returns ONCE_OK;
+ * ONCE_ECORRUPT; or ONCE_EVERSION, if the checksum is right but the version is
+ * another. `*out` is written only with ONCE_OK.
  */
 ONCE_CHECK int once__record_decode(once_bytes in,
                                    const uint8_t name[ONCE_NAME_SIZE],
@@ -34,7 +34,7 @@ ONCE_CHECK int once__record_decode(once_bytes in,
 /* The fixed part alone, for stores that keep the bytes elsewhere: `result`
  * and `note` count with their sizes only. */
 void once__record_head(const once_record *r, uint8_t out[ONCE__RECORD_HEAD]);
-/* And back, unchecked: `result.data` and `note.data` are NULL. */
+/* The reverse. It checks nothing; `result.data` and `note.data` are NULL. */
 void once__record_from_head(const uint8_t in[ONCE__RECORD_HEAD],
                             once_record *r);
 

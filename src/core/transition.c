@@ -12,10 +12,10 @@
  *   |                                              |  resolve          |   |
  *   |                                              +--claim, takeover->|   |
  *   |                                     claim, failed=retry, grants <+   |
- *   +----------------------------- forget, once kept long enough ----------+
+ *   +----------------------------- forget, after the retention time -------+
  *
- * One function for each call, one branch for each row of the table. It refuses
- * to interpret: whatever does not match changes nothing and says so (I6).
+ * One function for each call, one branch for each row of the table. A call that
+ * does not match changes nothing and is answered so (invariant I6).
  */
 #include "core/transition.h"
 
@@ -26,7 +26,7 @@
 
 #include "core/error.h"
 
-/* What one decision needs at hand; `op` and `r` are the caller's. */
+/* What one decision uses; `op` and `r` belong to the caller. */
 struct step {
     once_record *r;
     once_op *op;
@@ -51,8 +51,9 @@ static int own(const struct step *s)
            memcmp(s->r->token, s->op->token, ONCE_TOKEN_SIZE) == 0;
 }
 
-/* Token *and* fence: a token alone would accept a late copy of an earlier
- * grant, a fence alone a fence that a restored backup hands out again. */
+/* Token *and* fence: the token alone would accept a late copy of an earlier
+ * grant; the fence alone would accept one that a restored backup draws
+ * again. */
 static int match(const struct step *s)
 {
     return own(s) && s->r->fence == s->op->fence;
@@ -70,7 +71,7 @@ static int same_bytes(once_bytes a, once_bytes b)
            (a.size == 0 || memcmp(a.data, b.data, a.size) == 0);
 }
 
-static int lease_over(const struct step *s)
+static int lease_expired(const struct step *s)
 {
     return s->now_ms >= s->r->lease_ms;
 }
@@ -95,7 +96,7 @@ static uint64_t later(uint64_t a, uint64_t b)
 
 static int left(struct step *s)
 {
-    s->op->left_ms = lease_over(s) ? 0 : s->r->lease_ms - s->now_ms;
+    s->op->left_ms = lease_expired(s) ? 0 : s->r->lease_ms - s->now_ms;
     return ONCE_IN_FLIGHT;
 }
 
@@ -125,6 +126,7 @@ static int grant(struct step *s)
 
 static void make_indeterminate(struct step *s)
 {
+    assert(live(s->r));
     s->r->state = ONCE_INDETERMINATE;
     s->r->lease_ms = 0;
     s->changed = 1;
@@ -135,7 +137,7 @@ static void make_indeterminate(struct step *s)
  * and a late copy of the last owner's claim meets its own token. With doubt
  * this attempt did nothing, but an earlier one may have.
  */
-static void vacate(struct step *s)
+static void make_absent(struct step *s)
 {
     once_record *r = s->r;
 
@@ -155,6 +157,7 @@ static void finish(struct step *s)
 {
     once_record *r = s->r;
 
+    assert(s->op->kind == ONCE_SUCCESS || s->op->kind == ONCE_FAILURE);
     r->state = ONCE_COMPLETED;
     r->kind = (uint8_t)s->op->kind;
     r->result = s->op->result;
@@ -167,7 +170,7 @@ static int claim_owned(struct step *s)
 {
     if (own(s))
         return ONCE_OWNER; /* a repeated call: the same fence, no new lease */
-    if (!lease_over(s))
+    if (!lease_expired(s))
         return left(s);
     if (may_take_over(s) || (s->r->state == ONCE_CLAIMED && !s->r->doubt))
         return grant(s); /* claimed: provably nothing was sent */
@@ -183,7 +186,7 @@ static int claim(struct step *s)
         return ONCE_MISMATCH;
     if (owned(s->r))
         return claim_owned(s);
-    if (s->r->state == ONCE_COMPLETED) /* also when kept long enough */
+    if (s->r->state == ONCE_COMPLETED) /* also after the retention time */
         return may_retry(s) && !own(s) ? grant(s) : ONCE_REPLAY;
     if (own(s))
         return ONCE_LOST;
@@ -225,7 +228,7 @@ static int release(struct step *s)
         s->r->state == ONCE_COMPLETED)
         return ONCE_FENCED;
     if (live(s->r))
-        vacate(s);
+        make_absent(s);
     return ONCE_OK;
 }
 
@@ -251,16 +254,17 @@ static int read_record(struct step *s)
 
 static int reap(struct step *s)
 {
-    if (!owned(s->r) || !lease_over(s))
+    if (!owned(s->r) || !lease_expired(s))
         return ONCE_REFUSED;
     if (s->r->state == ONCE_CLAIMED)
-        vacate(s);
+        make_absent(s);
     else
         make_indeterminate(s);
     return ONCE_OK;
 }
 
-/* A decision whose answer was lost is said again, and is told by its note. */
+/* A decision is repeated when its answer was lost. Its note shows that it is
+ * the same one. */
 static int decided_before(const struct step *s)
 {
     const once_record *r = s->r;
@@ -274,7 +278,7 @@ static int decided_before(const struct step *s)
                      same_bytes(r->result, s->op->result);
 }
 
-/* The fence is the one that the operator was shown. */
+/* The fence is the one that the operator saw. */
 static int resolve(struct step *s)
 {
     once_record *r = s->r;
@@ -287,7 +291,7 @@ static int resolve(struct step *s)
         if ((r->policy & ONCE_TAKEOVER) == 0)
             return ONCE_REFUSED;
         r->doubt = 0;
-        vacate(s);
+        make_absent(s);
     } else {
         finish(s);
         r->policy &= (uint8_t)~ONCE_RETRY_FAILED; /* final */
@@ -375,8 +379,7 @@ int once__record_due(const once_record *r, uint64_t now_ms)
     return 0;
 }
 
-/* Which parts of an operation are looked at, so that limits are checked where
- * they count and nowhere else. */
+/* Which members of an operation are used: only those are checked. */
 enum { LEASE = 1, KEEP = 2, KIND = 4 };
 
 static const uint8_t uses[ONCE__OP_END] = {

@@ -1,11 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * apply.h - the sequential meaning of every store, in one function over values.
+ * transition.h - the transition table of docs/protocol.md, section 5, as one
+ * function over values: what each operation does to a record, in every store.
  *
- * No I/O, clock, thread, allocation or global: time and the fence counter come
- * in as arguments. Stores that hold records call it; stores with a language of
- * their own behave as if they did; explorer, simulator and history checker use
- * it as their oracle.
+ * No I/O, clock, thread, allocation or global: time and the fence counter are
+ * arguments. Stores that have the record in memory call it; stores with a
+ * language of their own (SQL, Lua) must do the same. The explorer, the
+ * simulator and the history checker compare with it.
  */
 #ifndef ONCE_CORE_TRANSITION_H
 #define ONCE_CORE_TRANSITION_H
@@ -13,24 +14,25 @@
 #include <once/once.h>
 
 /*
- * Checks what the caller of an operation filled in. ONCE_OK, or ONCE_EINVAL or
- * ONCE_ELIMIT with the field and its limit. once__transition() expects a checked op.
+ * Checks what the caller of an operation filled in. Returns ONCE_OK, or
+ * ONCE_EINVAL or ONCE_ELIMIT with a text that names the field and its limit.
+ * once__transition() expects an operation that was checked.
  */
 ONCE_CHECK int once__op_check(const once_op *op, once_error *err);
 
 /*
  * Decides `op` on `*r` at the store's time `now_ms`: sets `op->rc`,
- * `op->left_ms` and `op->record` and returns 1 if `*r` changed and must be
- * persisted before anybody is told, 0 if not. `r->attempt` 0 means "no row",
- * before and after. `*fence` is the store's counter: raised by each grant, to
- * be persisted with the record. Bytes that enter the record are borrowed from
- * `op`.
+ * `op->left_ms` and `op->record`. Returns 1 if `*r` changed and must be durable
+ * before the answer is given, 0 if not. `r->attempt` 0 means "no row", before
+ * and after. `*fence` is the store's counter: each grant raises it, and it must
+ * be persisted with the record. Result and note of a changed record are
+ * borrowed from `op`.
  */
 int once__transition(once_record *r, once_op *op, uint64_t now_ms,
                      uint64_t *fence);
 
-/* 1 if the record could have been made by once__transition(): for asserting and for
- * refusing what was read from a disk. */
+/* 1 if once__transition() can have made the record: for assertions, and to
+ * reject what was read from a disk. */
 int once__record_sane(const once_record *r);
 
 /* Which scan would show the record at `now_ms`: enum once_scan_what in

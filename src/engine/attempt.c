@@ -1,10 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * attempt.c - the caller's side of attempts: checking, copying, queueing.
+ * attempt.c - the public functions of attempts, on the caller's thread.
  *
- * Nothing is decided here and nothing blocks but the synchronous calls, which
- * are the asynchronous ones and a semaphore. It refuses what the protocol could
- * not honour: a second claim, a deed of somebody who is not the owner.
+ * They check and copy the arguments and queue the call; drive.c runs it on the
+ * engine's thread. A synchronous function is the asynchronous one and a
+ * semaphore; only those block. A second claim, and a complete, release or give
+ * up of an attempt that is not the owner, are refused here.
  */
 #include <assert.h>
 #include <errno.h>
@@ -59,9 +60,9 @@ static void fill(once_attempt *a, const once_request *r)
     a->lease_ms = r->lease_ms;
     a->wait_ms = r->wait_ms;
     a->store_ms = r->store_ms;
-    a->call.arrive = once__attempt_arrived;
-    a->stop.arrive = once__attempt_stopped;
-    a->bye.arrive = once__attempt_freed;
+    a->call_node.arrive = once__call_arrived;
+    a->stop_node.arrive = once__stop_arrived;
+    a->free_node.arrive = once__free_arrived;
     once__attempt_setup(a);
 }
 
@@ -98,8 +99,8 @@ void once_attempt_free(once_attempt *a)
 {
     if (a == NULL)
         return;
-    if (!once__send(a->engine, &a->bye))
-        once__attempt_destroy(a); /* the engine has ended and let go of it */
+    if (!once__send(a->engine, &a->free_node))
+        once__attempt_destroy(a); /* the engine has ended: nobody else has it */
 }
 
 /* ---- Asynchronous calls ------------------------------------------------ */
@@ -112,10 +113,11 @@ static int closed(once_error *err)
 static int send_call(once_attempt *a, once_done *done, void *user,
                      once_error *err)
 {
+    assert(!a->calling && done != NULL);
     a->done = done;
     a->user = user;
     a->calling = 1;
-    if (once__send(a->engine, &a->call))
+    if (once__send(a->engine, &a->call_node))
         return ONCE_OK;
     a->calling = 0;
     once__queue_leave(a->engine);
@@ -139,23 +141,23 @@ static int start_claim(once_attempt *a, once_done *done, void *user,
     a->begun = 1;
     rc = send_call(a, done, user, err);
     if (rc != ONCE_OK)
-        a->begun = 0; /* otherwise it may be gone by now */
+        a->begun = 0; /* after ONCE_OK `a` may be freed already */
     return rc;
 }
 
-/* Owners are never turned away because the queue is full. */
-static int start_deed(once_attempt *a, int deed, once_done *done, void *user,
-                      once_error *err)
+/* An owner is never refused because the queue is full. */
+static int start_ending(once_attempt *a, int ending, once_done *done,
+                        void *user, once_error *err)
 {
     int rc;
 
     if (!a->begun || a->calling || a->machine.phase != ONCE__PHASE_SENT)
         return once__fail(err, ONCE_EINVAL, "attempt: it is not the owner");
     once__count(&a->engine->count.queued, 1);
-    a->deed = deed;
+    a->ending = ending;
     rc = send_call(a, done, user, err);
     if (rc != ONCE_OK)
-        a->deed = 0;
+        a->ending = 0;
     return rc;
 }
 
@@ -191,7 +193,7 @@ static int start_complete(once_attempt *a, int kind, once_bytes result,
     rc = copy_outcome(a, kind, result, err);
     if (rc != ONCE_OK)
         return rc;
-    rc = start_deed(a, ONCE__PHASE_COMPLETE, done, user, err);
+    rc = start_ending(a, ONCE__PHASE_COMPLETE, done, user, err);
     if (rc != ONCE_OK)
         once__outcome_free(a);
     return rc;
@@ -210,19 +212,19 @@ int once_complete_start(once_attempt *a, int kind, once_bytes result,
 
 int once_release_start(once_attempt *a, once_done *done, void *user)
 {
-    return start_deed(a, ONCE__PHASE_RELEASE, done, user, NULL);
+    return start_ending(a, ONCE__PHASE_RELEASE, done, user, NULL);
 }
 
 int once_give_up_start(once_attempt *a, once_done *done, void *user)
 {
-    return start_deed(a, ONCE__PHASE_GIVE_UP, done, user, NULL);
+    return start_ending(a, ONCE__PHASE_GIVE_UP, done, user, NULL);
 }
 
 void once_attempt_cancel(once_attempt *a)
 {
-    /* The node can stand in the queue only once; the first call says it all. */
+    /* The node can be queued only once, and one cancellation is enough. */
     if (atomic_exchange(&a->stopping, 1) == 0)
-        (void)once__send(a->engine, &a->stop);
+        (void)once__send(a->engine, &a->stop_node);
 }
 
 const once_record *once_attempt_record(const once_attempt *a)
@@ -238,39 +240,39 @@ uint64_t once_attempt_left_ms(const once_attempt *a)
 /* ---- Synchronous calls ------------------------------------------------- */
 
 struct awaited {
-    sem_t told;
+    sem_t answered;
     int rc;
 };
 
-static void told(once_attempt *a, int rc, void *user)
+static void answered(once_attempt *a, int rc, void *user)
 {
     struct awaited *w = user;
 
     (void)a;
     w->rc = rc;
-    (void)sem_post(&w->told);
+    (void)sem_post(&w->answered);
 }
 
 static int begin(once_attempt *a, struct awaited *w, once_error *err)
 {
     assert(!once__on_thread(a->engine));
-    if (sem_init(&w->told, 0, 0) != 0)
+    if (sem_init(&w->answered, 0, 0) != 0)
         return once__fail(err, ONCE_ENOMEM, "attempt: no semaphore");
     return ONCE_OK;
 }
 
-/* `rc` is what starting said. */
+/* `rc` is what starting the call returned. */
 static int await(once_attempt *a, int rc, struct awaited *w, once_error *err)
 {
     if (rc == ONCE_OK) {
         once__queue_wake(&a->engine->queue); /* with `manual_wake`, too */
-        while (sem_wait(&w->told) != 0)
+        while (sem_wait(&w->answered) != 0)
             assert(errno == EINTR);
         rc = w->rc;
         if (rc < 0)
             (void)once__fail(err, rc, "%s", once_text(rc));
     }
-    (void)sem_destroy(&w->told);
+    (void)sem_destroy(&w->answered);
     return rc;
 }
 
@@ -281,7 +283,7 @@ int once_claim(once_attempt *a, once_error *err)
 
     if (rc != ONCE_OK)
         return rc;
-    return await(a, start_claim(a, told, &w, err), &w, err);
+    return await(a, start_claim(a, answered, &w, err), &w, err);
 }
 
 int once_complete(once_attempt *a, int kind, once_bytes result, once_error *err)
@@ -291,25 +293,26 @@ int once_complete(once_attempt *a, int kind, once_bytes result, once_error *err)
 
     if (rc != ONCE_OK)
         return rc;
-    return await(a, start_complete(a, kind, result, told, &w, err), &w, err);
+    return await(a, start_complete(a, kind, result, answered, &w, err), &w,
+                 err);
 }
 
-static int deed_and_wait(once_attempt *a, int deed, once_error *err)
+static int end_and_wait(once_attempt *a, int ending, once_error *err)
 {
     struct awaited w;
     int rc = begin(a, &w, err);
 
     if (rc != ONCE_OK)
         return rc;
-    return await(a, start_deed(a, deed, told, &w, err), &w, err);
+    return await(a, start_ending(a, ending, answered, &w, err), &w, err);
 }
 
 int once_release(once_attempt *a, once_error *err)
 {
-    return deed_and_wait(a, ONCE__PHASE_RELEASE, err);
+    return end_and_wait(a, ONCE__PHASE_RELEASE, err);
 }
 
 int once_give_up(once_attempt *a, once_error *err)
 {
-    return deed_and_wait(a, ONCE__PHASE_GIVE_UP, err);
+    return end_and_wait(a, ONCE__PHASE_GIVE_UP, err);
 }

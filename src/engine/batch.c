@@ -11,8 +11,8 @@
  *
  * One operation may be the reason that its batch fails, say by a damaged page.
  * So where others are answered, those of a batch that is not are asked again in
- * half the company, and in the end that one fails alone. While the store
- * answers nobody it is not their company's fault, and batches stay large.
+ * half the batch_limit, and in the end that one fails alone. While the store
+ * answers nobody it is not their batch_limit's fault, and batches stay large.
  */
 #include <assert.h>
 #include <string.h>
@@ -90,31 +90,14 @@ static once__task *pop(once_engine *e)
 static int may_join(once_engine *e, size_t n, size_t *max)
 {
     const struct once__node *node = next_line(e)->first;
-    uint32_t company;
+    uint32_t batch_limit;
 
     if (node == NULL)
         return 0;
-    company = ONCE__OF(node, once__task, node)->company;
-    if (company > 0 && company < *max)
-        *max = company;
+    batch_limit = ONCE__OF(node, once__task, node)->batch_limit;
+    if (batch_limit > 0 && batch_limit < *max)
+        *max = batch_limit;
     return n < *max;
-}
-
-int once__queue_enter(once_engine *e)
-{
-    uint64_t before =
-        atomic_fetch_add_explicit(&e->count.queued, 1, memory_order_relaxed);
-
-    if (before < e->options.queue_max)
-        return 1;
-    once__uncount(&e->count.queued);
-    once__count(&e->count.busy, 1);
-    return 0;
-}
-
-void once__queue_leave(once_engine *e)
-{
-    once__uncount(&e->count.queued);
 }
 
 static void end(once_engine *e, once__task *task, int rc)
@@ -127,23 +110,24 @@ static void end(once_engine *e, once__task *task, int rc)
         op->left_ms = 0;
     }
     e->pending--;
-    once__uncount(&e->count.queued);
+    if (!task->roomless)
+        once__uncount(&e->count.queued);
     task->end(e, task, rc);
 }
 
 /* When the store is never asked again: was it ever? */
-static int silence(const once__task *task)
+static int final_error(const once__task *task)
 {
     return task->first_ms == 0 ? ONCE_ECLOSED : ONCE_ESTORE;
 }
 
-static void backoff_over(void *engine, struct once__timer *timer)
+static void backoff_ended(void *engine, struct once__timer *timer)
 {
     once__task *task = ONCE__OF(timer, once__task, timer);
     once_engine *e = engine;
 
-    if (e->over) {
-        end(e, task, silence(task));
+    if (e->ended) {
+        end(e, task, final_error(task));
         return;
     }
     once__count(&e->count.repeated, 1);
@@ -152,14 +136,15 @@ static void backoff_over(void *engine, struct once__timer *timer)
 
 void once__ask(once_engine *e, once__task *task, uint64_t until_ms)
 {
-    assert(!e->over);
-    task->timer.fire = backoff_over;
+    assert(!e->ended);
+    task->timer.fire = backoff_ended;
     task->until_ms = until_ms;
     task->first_ms = 0;
     task->tries = 0;
-    task->company = 0;
+    task->batch_limit = 0;
     e->pending++;
-    once__count(&e->count.queued, 1);
+    if (!task->roomless)
+        once__count(&e->count.queued, 1);
     push(e, task);
 }
 
@@ -168,7 +153,7 @@ static int later(once_engine *e, once__task *task)
 {
     uint64_t now = once__now_ms(), ms = BACKOFF_MAX_MS;
 
-    if (e->over || now >= task->until_ms)
+    if (e->ended || now >= task->until_ms)
         return 0;
     if (task->tries < BACKOFF_STEPS)
         ms = (uint64_t)BACKOFF_MS << task->tries;
@@ -194,7 +179,7 @@ int once__ask_again(once_engine *e, once__task *task)
  * a look. (A record that cannot be read is one for everybody, whoever changed
  * it.)
  */
-int once__told(const once__task *task, int rc)
+int once__reportable(const once__task *task, int rc)
 {
     int verb = task->op->verb;
 
@@ -220,10 +205,10 @@ static void answered(once_engine *e, once__task *task)
     end(e, task, rc);
 }
 
-static void unanswered(once_engine *e, once__task *task, size_t company)
+static void unanswered(once_engine *e, once__task *task, size_t batch_limit)
 {
-    if (company > 0)
-        task->company = (uint32_t)company;
+    if (batch_limit > 0)
+        task->batch_limit = (uint32_t)batch_limit;
     if (!later(e, task))
         end(e, task, ONCE_ESTORE);
 }
@@ -232,7 +217,7 @@ void once__store_failed(once_engine *e, const once_error *err)
 {
     once__count(&e->count.unknown, 1);
     if (!e->failing)
-        once__event(e, ONCE_EVENT_SILENT ": %s", err->text);
+        once__event(e, ONCE_EVENT_NO_ANSWER ": %s", err->text);
     e->failing = 1;
     memcpy(e->trouble, err->text, sizeof(e->trouble));
 }
@@ -243,7 +228,7 @@ void once__store_answered(once_engine *e)
         once__event(e, "the store answers again");
     e->failing = 0;
     e->trouble[0] = '\0';
-    e->untidy = 1;
+    e->needs_maintenance = 1;
 }
 
 static size_t gather(once_engine *e, int *forgets)
@@ -296,7 +281,7 @@ void once__batch_abandon(once_engine *e)
 {
     once__task *task;
 
-    assert(e->over);
+    assert(e->ended);
     while ((task = pop(e)) != NULL)
-        end(e, task, silence(task));
+        end(e, task, final_error(task));
 }

@@ -2,24 +2,21 @@
 /*
  * engine.c - opening, closing, and the one thread in between.
  *
- *    turn: messages -> timers -> a batch -> one step of a walk -> the reaper
- *          -> flush -> sleep, if there was nothing
+ *    turn: messages -> timers -> a batch -> one step of a list -> the reaper
+ *          -> maintenance -> flush -> sleep, if there was nothing to do
  *
- * The thread is the only one that touches the store, so drivers need no locks.
- * It refuses to hold a lock while it calls out, and to be waited for by its
- * own callbacks. An engine's memory lives as long as the last attempt made
- * from it, so that attempts may be freed after the engine was closed.
+ * Only this thread uses the store, so drivers need no locks. It holds no lock
+ * while it calls a callback, and its own callbacks must not wait for it. The
+ * memory of an engine lives as long as the last attempt made from it, so that
+ * attempts may be freed after the engine was closed.
  */
 #include "engine/engine.h"
 
 #include <assert.h>
 #include <sched.h>
-#include <stdarg.h>
-#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/random.h>
-#include <time.h>
 
 #include "core/error.h"
 #include "store/thread.h"
@@ -35,91 +32,9 @@ enum {
     LATE_BYTES = 64 << 20,
     REOPEN_MS = 2000,
     BATCH_LIMIT = 65536, /* arrays of so many pointers are made at the start */
-    TEND_BUSY_MS = 1000,
-    TEND_QUIET_MS = 50
+    MAINTAIN_BUSY_MS = 1000,
+    MAINTAIN_QUIET_MS = 50
 };
-
-/* ---- Small helpers ----------------------------------------------------- */
-
-uint64_t once__now_us(void)
-{
-    struct timespec t;
-
-    (void)clock_gettime(CLOCK_MONOTONIC, &t);
-    return (uint64_t)t.tv_sec * 1000000 + (uint64_t)t.tv_nsec / 1000;
-}
-
-uint64_t once__now_ms(void)
-{
-    return once__now_us() / 1000;
-}
-
-/* xorshift64*, for spreading only: tokens come from the system. */
-uint64_t once__random_below(once_engine *e, uint64_t limit)
-{
-    e->random ^= e->random >> 12;
-    e->random ^= e->random << 25;
-    e->random ^= e->random >> 27;
-    return e->random * UINT64_C(0x2545f4914f6cdd1d) % limit;
-}
-
-uint64_t once__jitter(once_engine *e, uint64_t ms)
-{
-    uint64_t spread = ms / 2 + 1;
-
-    ms = ms - ms / 4 + once__random_below(e, spread);
-    return ms > 0 ? ms : 1;
-}
-
-void once__event(once_engine *e, const char *format, ...)
-{
-    char text[400];
-    va_list args;
-
-    if (e->options.event == NULL)
-        return;
-    va_start(args, format);
-    (void)vsnprintf(text, sizeof(text), format, args);
-    va_end(args);
-    e->options.event(e->options.user, text);
-}
-
-int once__send(once_engine *e, struct once__node *node)
-{
-    if (!once__queue_push(&e->queue, node))
-        return 0;
-    if (!e->options.manual_wake)
-        once__queue_wake(&e->queue);
-    return 1;
-}
-
-void once_engine_wake(once_engine *e)
-{
-    once__queue_wake(&e->queue);
-}
-
-int once__on_thread(const once_engine *e)
-{
-    return pthread_equal(pthread_self(), e->thread);
-}
-
-int once__absent(const once_engine *e)
-{
-    if (e->over)
-        return ONCE_ECLOSED;
-    return e->store == NULL ? ONCE_EAWAY : ONCE_OK;
-}
-
-int once__refusal(once_engine *e, once_error *err)
-{
-    int rc = ONCE_OK;
-
-    if (atomic_load(&e->closing))
-        rc = ONCE_ECLOSED;
-    else if (atomic_load(&e->away))
-        rc = ONCE_EAWAY;
-    return rc == ONCE_OK ? rc : once__fail(err, rc, "%s", once_text(rc));
-}
 
 /* ---- Opening the store -------------------------------------------------- */
 
@@ -153,19 +68,21 @@ static int open_store(once_engine *e, const char *url, once_error *err)
         once__reaper_clear(e);
         return once__fail(err, rc, "engine: reaper: %s", once_text(rc));
     }
-    e->tended_ms = once__now_ms();
+    e->maintained_ms = once__now_ms();
     return ONCE_OK;
 }
 
 /* ---- The thread -------------------------------------------------------- */
 
+/* Passes what was taken from the queue to those who are responsible for it.
+ * Returns 1 if there was anything. */
 static int handle(once_engine *e, struct once__node *node)
 {
     struct once__node *next;
     int any = node != NULL;
 
     for (; node != NULL; node = next) {
-        next = node->next; /* the node's memory is its owner's again */
+        next = node->next; /* `arrive` may free the node */
         node->arrive(e, node);
     }
     return any;
@@ -181,23 +98,24 @@ static void fire(once_engine *e, uint64_t now_ms)
 
 static void flush(once_engine *e)
 {
-    if (e->told && e->options.flush != NULL)
+    if (e->notified && e->options.flush != NULL)
         e->options.flush(e->options.user);
-    e->told = 0;
+    e->notified = 0;
 }
 
-static void tend(once_engine *e, int quiet)
+static void maintain(once_engine *e, int quiet)
 {
     once_error err = {ONCE_ESTORE, "no reason given"};
     uint64_t now = once__now_ms();
 
-    if (!e->untidy ||
-        now - e->tended_ms < (quiet ? TEND_QUIET_MS : TEND_BUSY_MS))
+    if (!e->needs_maintenance ||
+        now - e->maintained_ms < (quiet ? MAINTAIN_QUIET_MS : MAINTAIN_BUSY_MS))
         return;
-    e->tended_ms = now;
-    e->untidy = 0;
-    if (e->store->ops->tend != NULL && e->store->ops->tend(e->store, &err) < 0)
-        once__event(e, "the store could not tidy up: %s", err.text);
+    e->maintained_ms = now;
+    e->needs_maintenance = 0;
+    if (e->store->ops->maintain != NULL &&
+        e->store->ops->maintain(e->store, &err) < 0)
+        once__event(e, "the store's maintenance failed: %s", err.text);
 }
 
 static uint64_t earlier(uint64_t a, uint64_t b)
@@ -213,15 +131,15 @@ static void sleep_until_needed(once_engine *e, int closing)
         until = earlier(until, e->drain_until_ms);
     else if (!e->options.no_reaper)
         until = earlier(until, e->reaper.due_ms);
-    if (e->untidy)
-        until = earlier(until, e->tended_ms + TEND_QUIET_MS);
+    if (e->needs_maintenance)
+        until = earlier(until, e->maintained_ms + MAINTAIN_QUIET_MS);
     once__queue_sleep(&e->queue, until);
 }
 
 /*
- * One turn; returns 1 if there was nothing to do. Whoever else wants this
- * processor goes first: most often somebody with something to ask, and what
- * costs is the batch, not what is in it.
+ * One turn; returns 1 if there was nothing to do. Other threads that are ready
+ * run first: most often they have operations to add, and the cost of a batch
+ * hardly depends on how many operations are in it.
  */
 static int turn(once_engine *e, int closing)
 {
@@ -237,22 +155,24 @@ static int turn(once_engine *e, int closing)
     quiet = !busy && !once__ready_any(e);
     if (!closing && !e->options.no_reaper)
         once__reaper_turn(e, quiet);
-    tend(e, quiet);
+    maintain(e, quiet);
     flush(e);
-    return quiet;
+    return quiet && !once__ready_any(e); /* the reaper may have asked */
 }
 
+/* From here on nothing new is accepted, and what was accepted gets its answer
+ * from the store until `drain_until_ms`. */
 static void begin_closing(once_engine *e)
 {
     e->drain_until_ms = once__now_ms() + e->options.drain_ms;
     once__list_abandon(e, ONCE_ECLOSED);
 }
 
-/* Nothing is asked any more: whoever waits is told, and whoever owns is left to
- * the reaper. */
+/* The store is not asked any more. All calls under way end with an error, and
+ * the records of owners are left to the reaper. */
 static void end_all(once_engine *e)
 {
-    e->over = 1;
+    e->ended = 1;
     do {
         fire(e, UINT64_MAX - 1);
         once__batch_abandon(e);
@@ -262,11 +182,12 @@ static void end_all(once_engine *e)
     (void)handle(e, once__queue_close(&e->queue));
     once__list_abandon(e, ONCE_ECLOSED);
     flush(e);
-    assert(e->pending == 0 && e->timers.root == NULL);
+    assert(e->pending == 0 && e->timers.root == NULL && !once__ready_any(e));
+    assert(e->live.next == &e->live && e->waiting.next == &e->waiting);
 }
 
-/* Without a store each question that comes is answered as it arrives. 0: the
- * engine is closing. */
+/* While there is no store each call is refused as it arrives. 0: the engine is
+ * closing. */
 static int refuse_until(once_engine *e, uint64_t until_ms)
 {
     for (;;) {
@@ -281,7 +202,7 @@ static int refuse_until(once_engine *e, uint64_t until_ms)
     }
 }
 
-/* Tries until the store is there. 0: the engine is closing, and it is not. */
+/* Tries until the store is open. 0: the engine is closing, and it is not. */
 static int open_in_background(once_engine *e)
 {
     once_error err = {ONCE_EOPEN, "no reason given"};
@@ -301,7 +222,7 @@ static int open_in_background(once_engine *e)
     return 1;
 }
 
-static void tell_caveat(once_engine *e)
+static void report_caveat(once_engine *e)
 {
     if (e->store->caveat == NULL)
         return;
@@ -320,7 +241,7 @@ static void *run(void *argument)
         end_all(e);
         return NULL;
     }
-    tell_caveat(e);
+    report_caveat(e);
     for (;;) {
         int quiet = turn(e, closing);
 
@@ -414,21 +335,16 @@ out:
     return rc;
 }
 
-void once__hold(once_engine *e)
+/* All that only the thread uses. The rest lives as long as the last attempt. */
+static void clear(once_engine *e)
 {
-    atomic_fetch_add_explicit(&e->references, 1, memory_order_relaxed);
-}
-
-void once__drop(once_engine *e)
-{
-    if (atomic_fetch_sub(&e->references, 1) > 1)
-        return;
-    once__queue_clear(&e->queue);
+    once_store_close(e->store);
+    e->store = NULL;
     once__reaper_clear(e);
     forget_url(e);
     free(e->batch);
     free(e->ops);
-    free(e);
+    once__drop(e);
 }
 
 int once_engine_open(const char *url, const once_engine_options *options,
@@ -455,12 +371,12 @@ int once_engine_open(const char *url, const once_engine_options *options,
     *out = e;
     return ONCE_OK;
 out:
-    once_store_close(e->store);
-    once__drop(e);
+    clear(e);
     return rc;
 }
 
-static void heard(void *engine, struct once__node *node)
+/* The node has no message: its arrival ends the thread's sleep. */
+static void do_nothing(void *engine, struct once__node *node)
 {
     (void)engine;
     (void)node;
@@ -471,13 +387,18 @@ void once_engine_close(once_engine *e)
     if (e == NULL)
         return;
     assert(!once__on_thread(e)); /* it would wait for itself */
+    assert(!atomic_load(&e->closing));
     atomic_store(&e->closing, 1);
-    /* Only what is in the queue is sure to be seen by who is about to sleep. */
-    e->last_call.arrive = heard;
-    (void)once__queue_push(&e->queue, &e->last_call);
+    /* A thread that is about to sleep looks at the queue once more, and at
+     * nothing else. */
+    e->close_node.arrive = do_nothing;
+    (void)once__queue_push(&e->queue, &e->close_node);
     once__queue_wake(&e->queue);
     (void)pthread_join(e->thread, NULL);
-    once_store_close(e->store);
-    e->store = NULL;
-    once__drop(e);
+    clear(e);
+}
+
+void once_engine_wake(once_engine *e)
+{
+    once__queue_wake(&e->queue);
 }

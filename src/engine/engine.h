@@ -7,8 +7,25 @@
  *                              ^                 unknown |
  *                              +------ timer <-----------+
  *
- * A task is one operation on its way to an answer. Whatever is not atomic here
- * belongs to the engine's thread.
+ * A task is one operation and what happens with its answer. All members that
+ * are not atomic belong to the engine's thread.
+ *
+ * The order of the files. Each calls only files that are below it, which
+ * tools/check-circles checks:
+ *
+ *    engine    attempt         opening, closing, the thread; attempts' calls
+ *      |   \    |
+ *      |    drive      sync     attempts on the engine's thread; single calls
+ *      |      |          |
+ *    reaper  late        |      expired records; outcomes that came too late
+ *       \      |        /
+ *          batch                tasks and the store
+ *            |
+ *          clock  list  stats   the store's clock; all records; counters
+ *               \   |   /
+ *                base           time, counters, events, the engine's memory
+ *                 |
+ *            queue  timer
  */
 #ifndef ONCE_ENGINE_ENGINE_H
 #define ONCE_ENGINE_ENGINE_H
@@ -32,20 +49,20 @@
 typedef struct once__task once__task;
 
 /*
- * `end` is called once with the answer, ONCE_ESTORE if nobody answered until
- * `until_ms`, or ONCE_ECLOSED if the store was never asked. It may free the
- * task.
+ * `end` is called once with the answer, with ONCE_ESTORE if the store gave none
+ * before `until_ms`, or with ONCE_ECLOSED if the store was never asked. It may
+ * free the task.
  */
 struct once__task {
-    struct once__node node; /* arrives, and links what is ready             */
+    struct once__node node; /* in the engine's queue, then in a ready list */
     struct once__timer timer;
     once_op *op;
     void (*end)(once_engine *e, once__task *task, int rc);
-    uint64_t until_ms; /* when patience ends                               */
+    uint64_t until_ms; /* the deadline: the store is not asked again       */
     uint64_t first_ms; /* when the store was first asked, 0: never         */
     uint32_t tries;
-    uint32_t
-        company; /* at most so many in its batch, 0: as many as there are */
+    uint32_t batch_limit; /* largest batch that it may be in, 0: no limit  */
+    int roomless; /* the reaper's: it takes no room in the queue           */
 };
 
 struct once__tasks {
@@ -53,9 +70,9 @@ struct once__tasks {
 };
 
 /*
- * What an owner asks goes before all else: claims and reads can wait, a lease
- * cannot. The first line is short, since each owner has at most two tasks in
- * it, and it had to claim before.
+ * The operations of owners go first: claims and reads can wait, a lease cannot.
+ * Their list is short, because each owner has at most two tasks in it and has
+ * waited in the other list with its claim before.
  */
 enum once__line { ONCE__OWNERS, ONCE__OTHERS, ONCE__LINES };
 
@@ -69,8 +86,8 @@ struct once__link {
 enum once__listed { ONCE__UNLISTED, ONCE__WAITING, ONCE__LIVE };
 
 /*
- * The copy of an outcome that COMPLETE repeats until it is answered. It is
- * made with what it needs to go on without its attempt: see late.c.
+ * The copy of an outcome that COMPLETE repeats until it is answered. It has its
+ * own task and operation, so that it can outlive its attempt: see late.c.
  */
 struct once__outcome {
     once__task task;
@@ -85,11 +102,12 @@ struct once_attempt {
     uint32_t lease_ms, wait_ms, store_ms;
 
     /* The caller's side of the call under way. */
-    struct once__node call, stop, bye;
+    struct once__node call_node, stop_node, free_node;
     atomic_int stopping; /* once_attempt_cancel() was called               */
     int begun;           /* the claim was made                             */
-    int calling;         /* `done` is outstanding                          */
-    int deed;            /* what the call wants: enum once__phase          */
+    int calling;         /* `done` is still to be called                   */
+    int ending;          /* 0, or the phase with which the owner ends: COMPLETE,
+                 * RELEASE or GIVE_UP                                      */
     once_done *done;
     void *user;
     struct once__outcome *outcome; /* or NULL */
@@ -99,13 +117,13 @@ struct once_attempt {
     enum once__listed listed;
     once__task step, renewal;
     once_op step_op, renewal_op;
-    int step_out, renewal_out; /* the task is on its way                   */
-    struct once__timer timer;  /* waiting: look again; live: renew         */
+    int step_out, renewal_out; /* the task has not ended yet               */
+    struct once__timer timer;  /* waiting: claim again; live: renew        */
     uint64_t wait_until_ms, lease_until_ms, since_ms;
-    uint32_t looks;
+    uint32_t looks; /* how often it claimed again                          */
     int stopped, freeing;
 
-    /* What the caller may look at. */
+    /* What once_attempt_record() and once_attempt_left_ms() return. */
     once_record record;
     uint64_t left_ms;
     void *shown; /* the bytes of `record` */
@@ -119,30 +137,38 @@ struct once__counters {
         apply_us, latency[ONCE_LATENCY_BUCKETS];
 };
 
-/* What is asked on after its caller was told "unknown". */
+/* Outcomes that are still repeated although their callers got "unknown". */
 struct once__late {
-    uint64_t bytes;             /* that are held                           */
+    uint64_t bytes;             /* held now                                */
     uint64_t recorded, dropped; /* since nothing was held                  */
 };
 
+/* One record that has expired. */
+struct once__expired {
+    once__task task;
+    once_op op;
+};
+
 struct once__reaper {
-    uint64_t due_ms;  /* in a quiet moment                                 */
-    uint64_t must_ms; /* also when busy                                    */
-    int forget;       /* this round's second half: forgetting              */
-    int begun;        /* the clock was looked at once                      */
+    uint64_t due_ms;  /* the next step, if nothing else is to be done      */
+    uint64_t must_ms; /* the next step, also if much else is to be done    */
+    int forget;       /* 0: this step reaps; 1: it forgets                 */
+    int begun;        /* the store's clock was read once                   */
+    int full;         /* the last scan showed as many as a step may take   */
+    uint32_t out;     /* tasks of this step that have not ended            */
+    uint32_t done;    /* of them, those that changed a record              */
     uint32_t found;   /* records the last scan showed                      */
-    once_op *ops;     /* reap_max of them                                  */
-    once_op **list;
+    struct once__expired *expired; /* reap_max of them                     */
 };
 
 struct once_engine {
     atomic_uint references; /* the caller's and one for each attempt       */
     atomic_int closing;
-    struct once__node last_call; /* is queued when it closes */
+    struct once__node close_node; /* wakes the thread when it is to close  */
     once_engine_options options;
-    once_store *store; /* NULL: not open yet */
-    char *url;         /* `background`: until it is open; a secret */
-    atomic_int away;   /* opening has failed, and goes on */
+    once_store *store; /* NULL: not open yet                               */
+    char *url;         /* `background`: until it is open; a secret         */
+    atomic_int away;   /* opening has failed, and is tried again           */
     pthread_t thread;
     struct once__queue queue;
     struct once__counters count;
@@ -153,87 +179,101 @@ struct once_engine {
     struct once__list_call *lists, **lists_end;
     struct once__reaper reaper;
     struct once__late late;
-    once_clock clock; /* what is known of the store's */
-    int blind;        /* it does not tell the time: nothing is forgotten   */
-    int ahead;        /* it is ahead of what was seen to pass              */
+    once_clock clock; /* what is known of the store's                      */
+    int blind;        /* the store's time is not known: nothing is forgotten */
+    int ahead;        /* the store's clock is ahead of the elapsed time    */
     once__task **batch;
     once_op **ops;
     uint64_t pending; /* tasks that have not ended                         */
-    uint64_t tended_ms, drain_until_ms, random;
-    int told;    /* a callback of a caller was called in this turn          */
-    int untidy;  /* the store was written to since it was last tended       */
-    int failing; /* the store did not answer the last batch                 */
-    char trouble[sizeof(((once_error *)NULL)->text)]; /* and why */
-    int over; /* closing: nothing is asked any more                      */
+    uint64_t maintained_ms, drain_until_ms, random;
+    int notified;          /* a caller's callback was called in this turn  */
+    int needs_maintenance; /* the store was written to since the last      */
+    int failing;           /* the store did not answer the last batch      */
+    char trouble[sizeof(((once_error *)NULL)->text)]; /* and why           */
+    int ended; /* the store is not asked any more                          */
 };
 
-/* engine.c */
+/* ---- base.c ------------------------------------------------------------- */
+
 uint64_t once__now_ms(void); /* CLOCK_MONOTONIC */
 uint64_t once__now_us(void);
-uint64_t once__random_below(once_engine *e, uint64_t limit);
-/* `ms` give or take a quarter of it, never 0. */
+/* A random time from 3/4 to 5/4 of `ms`, never 0. */
 uint64_t once__jitter(once_engine *e, uint64_t ms);
+void once__count(atomic_uint_fast64_t *counter, uint64_t n);
+void once__uncount(atomic_uint_fast64_t *gauge);
+void once__count_batch(once_engine *e, uint64_t us);
+/* Reserves room for one operation in the queue, from any thread. 0: it is
+ * full. */
+int once__queue_enter(once_engine *e);
+void once__queue_leave(once_engine *e);
+/* Calls the `event` function of the options. */
 void once__event(once_engine *e, const char *format, ...) ONCE_PRINTF(2, 3);
-/* The store is not there, or not any more: ONCE_EAWAY, ONCE_ECLOSED, or
- * ONCE_OK. On the engine's thread. */
+int once__on_thread(const once_engine *e);
+/* Queues a node for the engine's thread, from any thread, and wakes the thread
+ * unless `manual_wake` is set. 0: the engine has ended, and did not take it. */
+int once__send(once_engine *e, struct once__node *node);
+/* On the engine's thread: ONCE_OK, or why there is no store to ask: ONCE_EAWAY
+ * (not open yet) or ONCE_ECLOSED. */
 int once__absent(const once_engine *e);
 /* From any thread: ONCE_OK, or why nothing new can be asked. */
 int once__refusal(once_engine *e, once_error *err);
-/* From any thread: 0 if the engine has ended. Wakes as the options say. */
-int once__send(once_engine *e, struct once__node *node);
-int once__on_thread(const once_engine *e);
+/* One more reference; and one less, of which the last frees the engine. */
 void once__hold(once_engine *e);
 void once__drop(once_engine *e);
 
-/* batch.c */
+/* ---- clock.c ------------------------------------------------------------ */
+
+/* Reads the store's clock, before anything is forgotten. 0: nothing may be. */
+ONCE_CHECK int once__clock_look(once_engine *e);
+
+/* ---- batch.c ------------------------------------------------------------ */
+
 void once__ready_init(once_engine *e);
 int once__ready_any(const once_engine *e);
-/* Puts the task in line for the store; patience lasts for `patience_ms`. */
+/* Begins a task: its operation joins one of the next batches, and is repeated
+ * until it is answered or it is `until_ms`. */
 void once__ask(once_engine *e, once__task *task, uint64_t until_ms);
-/* From `end`: the store refused for now; asks again later. 0: too late. */
+/* Only in `end`: the store had no room or memory; asks again later. 0: it is
+ * too late for that. */
 int once__ask_again(once_engine *e, once__task *task);
-/* What the caller may be told: no error is definite after an unknown try. */
-int once__told(const once__task *task, int rc);
+/* The error that a caller may get for `rc`: ONCE_ESTORE in place of one that
+ * says "nothing was changed", if an earlier try was not answered. */
+int once__reportable(const once__task *task, int rc);
 void once__batch_run(once_engine *e);
-/* Ends all that is in line without asking. */
+/* Ends all tasks that are ready, without asking the store. */
 void once__batch_abandon(once_engine *e);
 void once__store_failed(once_engine *e, const once_error *err);
 void once__store_answered(once_engine *e);
-/* Room in the queue for one more: from any thread. 0: full. */
-int once__queue_enter(once_engine *e);
-void once__queue_leave(once_engine *e);
 
-/* claims.c */
-void once__attempt_arrived(void *engine, struct once__node *node);
-void once__attempt_stopped(void *engine, struct once__node *node);
-void once__attempt_freed(void *engine, struct once__node *node);
-void once__attempt_destroy(once_attempt *a);
-void once__attempt_setup(once_attempt *a);
-void once__outcome_free(once_attempt *a);
-/* Forgets those that own: they are the reaper's. */
-void once__live_abandon(once_engine *e);
+/* ---- reaper.c ----------------------------------------------------------- */
 
-/* late.c */
-/* The step that was not answered is asked on without its attempt. */
-void once__late_begin(once_engine *e, once_attempt *a);
-
-/* list.c */
-/* One step of one walk; 0: there is none. */
-int once__list_step(once_engine *e);
-/* Ends all walks with this error. */
-void once__list_abandon(once_engine *e, int rc);
-
-/* reaper.c */
 ONCE_CHECK int once__reaper_init(once_engine *e);
 void once__reaper_clear(once_engine *e);
 void once__reaper_turn(once_engine *e, int quiet);
 
-/* clock.c: before anything is forgotten. 0: nothing may be. */
-ONCE_CHECK int once__clock_look(once_engine *e);
+/* ---- late.c ------------------------------------------------------------- */
 
-/* stats.c */
-void once__count(atomic_uint_fast64_t *counter, uint64_t n);
-void once__uncount(atomic_uint_fast64_t *gauge);
-void once__count_batch(once_engine *e, uint64_t us);
+/* Goes on repeating the step that was not answered, without its attempt. */
+void once__late_begin(once_engine *e, once_attempt *a);
+
+/* ---- drive.c ------------------------------------------------------------ */
+
+/* What arrives from a caller: a claim or the end of an owner; a cancellation;
+ * the end of the handle. */
+void once__call_arrived(void *engine, struct once__node *node);
+void once__stop_arrived(void *engine, struct once__node *node);
+void once__free_arrived(void *engine, struct once__node *node);
+void once__attempt_setup(once_attempt *a);
+void once__attempt_destroy(once_attempt *a);
+void once__outcome_free(once_attempt *a);
+/* Stops renewing for all owners: their records are left to the reaper. */
+void once__live_abandon(once_engine *e);
+
+/* ---- list.c ------------------------------------------------------------- */
+
+/* One step of the first list under way. 0: there is none. */
+int once__list_step(once_engine *e);
+/* Ends all lists with this error. */
+void once__list_abandon(once_engine *e, int rc);
 
 #endif /* ONCE_ENGINE_ENGINE_H */

@@ -1,16 +1,16 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * failpoint.h - named places at which a test build ends or stops itself.
+ * failpoint.h - named places at which a test build kills or stops itself.
  *
- *    -DONCE_FAILPOINTS  compiles them in; without it they are nothing at all,
- *                       and a release has no trace of them
+ *    -DONCE_FAILPOINTS  compiles them in; without it they expand to nothing, so
+ *                       that a release has none
  *    ONCE_FAILPOINT=NAME:COUNT:kill|stop
  *                       in the environment: the COUNT-th passing of NAME kills
  *                       the process (SIGKILL) or stops it (SIGSTOP)
  *
- * "claim-sent" is where a batch with a claim is about to be decided, and
- * "claim-answered" where it is durable and nobody has been told. It refuses to
- * do anything kinder than a crash or a pause; errors are faulty.c's.
+ * "claim-sent" is reached when a batch with a claim is about to be passed to
+ * the store, and "claim-answered" when it is durable and nobody got the reply
+ * yet. There are only crashes and pauses here; src/store/faulty.c makes errors.
  */
 #ifndef ONCE_ENGINE_FAILPOINT_H
 #define ONCE_ENGINE_FAILPOINT_H

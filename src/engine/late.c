@@ -1,24 +1,25 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * late.c - what an owner said, when the store did not answer until its lease
- * was over.
+ * late.c - goes on recording an outcome after the caller got no answer.
  *
- *    complete, release --> silent until the end of the lease --> the caller is
- *                                        |                       told "unknown"
- *                                        +--> asked again here, until answered
+ *    complete, release --> no answer until the lease expires --> the caller
+ *                                        |                       gets "unknown"
+ *                                        +--> repeated here, until answered
  *
- * The caller does not wait longer, but what is known is not thrown away: the
- * store accepts it from the owner's token and fence as long as nobody else was
- * granted the key (docs/protocol.md, section 5), also when the record has
- * become indeterminate. What waits here is bounded in bytes (`late_bytes`, the
- * outcomes themselves) and in time (`late_ms`). What is over a limit is
- * dropped: its record stays as the reaper left it.
+ * The caller does not wait longer, but the outcome is known and is not thrown
+ * away: the store accepts it with the owner's token and fence as long as nobody
+ * else was granted the key (docs/protocol.md, section 5), also when the record
+ * has become indeterminate. What is repeated here is limited in bytes
+ * (`late_bytes`, the outcomes themselves) and in time (`late_ms`). What exceeds
+ * a limit is dropped: its record stays as the reaper left it.
  */
+#include <assert.h>
 #include <stdlib.h>
 
 #include "engine/engine.h"
 
-/* Also bounds how many there are, to half of the usual queue. */
+/* The least that an outcome counts. This also limits how many there are: with
+ * the default limits, to half of the engine's queue. */
 enum { CHARGE_MIN = 2048 };
 
 static uint64_t charge(const once_op *op)
@@ -26,7 +27,7 @@ static uint64_t charge(const once_op *op)
     return op->result.size > CHARGE_MIN ? op->result.size : CHARGE_MIN;
 }
 
-/* One line when all is over, not one for each of them. */
+/* One event when nothing is repeated any more, not one for each outcome. */
 static void report(once_engine *e)
 {
     struct once__late *l = &e->late;
@@ -34,8 +35,8 @@ static void report(once_engine *e)
     if (l->bytes > 0 || l->recorded + l->dropped == 0)
         return;
     once__event(e,
-                "the store was silent for longer than a lease: %llu outcomes "
-                "were recorded late, %llu were not",
+                "the store did not answer for longer than a lease: %llu "
+                "outcomes were recorded late, %llu were not",
                 (unsigned long long)l->recorded,
                 (unsigned long long)l->dropped);
     l->recorded = l->dropped = 0;
@@ -47,6 +48,7 @@ static void ended(once_engine *e, once__task *task, int rc)
 
     if ((rc == ONCE_ENOMEM || rc == ONCE_EFULL) && once__ask_again(e, task))
         return;
+    assert(e->late.bytes >= charge(&o->op));
     e->late.bytes -= charge(&o->op);
     if (rc == ONCE_OK)
         e->late.recorded++;
@@ -60,6 +62,9 @@ void once__late_begin(once_engine *e, once_attempt *a)
 {
     struct once__outcome *o = a->outcome;
 
+    assert(a->step_op.verb == ONCE_OP_COMPLETE ||
+           a->step_op.verb == ONCE_OP_RELEASE);
+    assert(o != NULL || a->step_op.verb == ONCE_OP_RELEASE);
     a->outcome = NULL;
     if (o == NULL) /* a release has no bytes */
         o = calloc(1, sizeof(*o));

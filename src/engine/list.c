@@ -1,10 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * list.c - walking over all records, a step between two batches at a time.
+ * list.c - shows all records, one step between two batches at a time.
  *
- * A list of a million records keeps nobody waiting for longer than one step
- * takes. It refuses to be a snapshot: what changes behind it is not seen, what
- * changes before it is.
+ * A list of a million records delays other calls by one step at most. It is not
+ * a snapshot: a change of a record is seen if the list has not reached it yet.
  */
 #include <assert.h>
 #include <errno.h>
@@ -24,7 +23,7 @@ struct once__list_call {
     uint8_t last[ONCE_NAME_SIZE];
     uint32_t left;
     int shown;
-    int stopped; /* `each` has seen enough */
+    int stopped; /* `each` returned nonzero */
     int rc;
     once_error err;
     sem_t ended;

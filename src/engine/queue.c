@@ -3,13 +3,13 @@
  * queue.c - an intrusive stack that many push to and one takes whole.
  *
  *    push: new -> head -> ...      compare and swap, no lock, no allocation
- *    take: head := NULL            one exchange, then turned round: in order
+ *    take: head := NULL            one exchange, then reversed: oldest first
  *
- * There is no pop, so there is no ABA. A pusher makes no system call while the
- * consumer is awake: the consumer says `sleeping` and looks at the queue once
- * more, the pusher pushes and looks at `sleeping`; both in the one order of
- * sequentially consistent operations, so at least one of them sees the other.
- * It refuses pushes after the close, visibly, so that nothing is ever lost.
+ * There is no pop, so there is no ABA problem. A pusher makes no system call
+ * while the consumer is awake: the consumer sets `sleeping` and then looks at
+ * the queue once more, the pusher pushes and then looks at `sleeping`; these
+ * operations are sequentially consistent, so at least one of them sees the
+ * other. After the close a push fails and returns 0, so that nothing is lost.
  */
 #include "engine/queue.h"
 
@@ -51,6 +51,7 @@ int once__queue_push(struct once__queue *q, struct once__node *node)
 {
     struct once__node *head = atomic_load(&q->head);
 
+    assert(node != head && node != &q->closed);
     do {
         if (head == &q->closed)
             return 0;
@@ -106,7 +107,7 @@ void once__queue_sleep(struct once__queue *q, uint64_t until_ms)
     (void)pthread_mutex_lock(&q->lock);
     atomic_store(&q->sleeping, 1);
     if (atomic_load(&q->head) != NULL)
-        rc = ETIMEDOUT; /* pushed while we lay down */
+        rc = ETIMEDOUT; /* pushed before `sleeping` was set: do not sleep */
     while (atomic_load(&q->sleeping) && rc != ETIMEDOUT)
         rc = until_ms == UINT64_MAX
                  ? pthread_cond_wait(&q->awake, &q->lock)

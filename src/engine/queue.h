@@ -7,8 +7,8 @@
 #include <stdatomic.h>
 #include <stdint.h>
 
-/* What is queued begins with, or holds, one of these. `arrive` is called by
- * whoever takes it; the queue itself never looks at it. */
+/* A struct that is queued has one of these as a member. `arrive` is called by
+ * whoever takes the node from the queue; the queue itself never calls it. */
 struct once__node {
     struct once__node *next;
     void (*arrive)(void *owner, struct once__node *node);
@@ -19,7 +19,7 @@ struct once__queue {
     atomic_int sleeping;
     pthread_mutex_t lock;
     pthread_cond_t awake;
-    struct once__node closed; /* stands at the head for ever after */
+    struct once__node closed; /* the head, once the queue is closed */
 };
 
 /* 0, or an errno. */
@@ -32,12 +32,12 @@ int once__queue_push(struct once__queue *q, struct once__node *node);
 /* Ends the consumer's sleep, if it sleeps. From any thread. */
 void once__queue_wake(struct once__queue *q);
 
-/* The consumer's: all that was pushed, oldest first, or NULL. */
+/* For the consumer: takes all that was pushed, oldest first, or NULL. */
 struct once__node *once__queue_take(struct once__queue *q);
-/* The same for the last time. */
+/* The same for the last time: each push from then on returns 0. */
 struct once__node *once__queue_close(struct once__queue *q);
-/* Sleeps until something is pushed and said so, or until CLOCK_MONOTONIC is
- * `until_ms`, UINT64_MAX being never. */
+/* Sleeps until once__queue_wake() is called, or until CLOCK_MONOTONIC is
+ * `until_ms` (UINT64_MAX: never). Returns at once if the queue is not empty. */
 void once__queue_sleep(struct once__queue *q, uint64_t until_ms);
 
 #endif /* ONCE_ENGINE_QUEUE_H */

@@ -2,33 +2,12 @@
 /*
  * stats.c - counters that every thread may read at any time.
  *
- * Relaxed atomics: each number is right, but a set of them is not of one
- * moment. Nothing is decided by them but whether the queue is full.
+ * Relaxed atomics: each number is right, but they are not all of one moment.
+ * The only decision that uses them is whether the queue is full.
  */
 #include <string.h>
 
 #include "engine/engine.h"
-
-void once__count(atomic_uint_fast64_t *counter, uint64_t n)
-{
-    atomic_fetch_add_explicit(counter, n, memory_order_relaxed);
-}
-
-void once__uncount(atomic_uint_fast64_t *gauge)
-{
-    atomic_fetch_sub_explicit(gauge, 1, memory_order_relaxed);
-}
-
-void once__count_batch(once_engine *e, uint64_t us)
-{
-    size_t i = 0;
-
-    while (i < ONCE_LATENCY_BUCKETS - 1 && us >= (UINT64_C(64) << i))
-        i++;
-    once__count(&e->count.batches, 1);
-    once__count(&e->count.apply_us, us);
-    once__count(&e->count.latency[i], 1);
-}
 
 static uint64_t look(const atomic_uint_fast64_t *counter)
 {

@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * sync.c - single operations: queued, or queued and waited for.
+ * sync.c - single operations: once_submit() and once_apply().
  *
- * A synchronous call is the asynchronous one and a semaphore on the caller's
- * stack. It refuses to be made from the engine's own thread, which would wait
- * for itself for ever.
+ * The synchronous call is the asynchronous one and a semaphore on the caller's
+ * stack. It must not be made on the engine's own thread, which would wait for
+ * itself for ever.
  */
 #include <assert.h>
 #include <errno.h>
@@ -20,10 +20,10 @@ enum { STORE_MS = 1000 };
 struct waiting_call {
     once__task task;
     sem_t answered;
-    char why[sizeof(((once_engine *)NULL)->trouble)]; /* there is no answer */
+    char why[sizeof(((once_engine *)NULL)->trouble)]; /* of ONCE_ESTORE */
 };
 
-static uint64_t patience(const once_op *op)
+static uint64_t deadline(const once_op *op)
 {
     return once__now_ms() + (op->store_ms == 0 ? STORE_MS : op->store_ms);
 }
@@ -42,7 +42,7 @@ static void arrive(void *engine, struct once__node *node)
         task->end(e, task, absent);
         return;
     }
-    once__ask(e, task, patience(task->op));
+    once__ask(e, task, deadline(task->op));
 }
 
 static int enter(once_engine *e, once__task *task, once_op *op, once_error *err)
@@ -69,9 +69,9 @@ static void submitted(once_engine *e, once__task *task, int rc)
 {
     once_op *op = task->op;
 
-    op->rc = once__told(task, rc);
+    op->rc = once__reportable(task, rc);
     free(task);
-    e->told = 1;
+    e->notified = 1;
     op->done(op);
 }
 
@@ -109,15 +109,16 @@ static int copy(once_bytes *b)
     return data != NULL;
 }
 
-/* The store's bytes go away with the next batch: the waiting thread gets its
- * own. Without memory the answer is unknown, for it may have been applied. */
+/* The store's bytes are valid until its next batch, so the waiting thread gets
+ * a copy. Without memory for it the answer is ONCE_ESTORE, because the
+ * operation may have been applied. */
 static void awaited(once_engine *e, once__task *task, int rc)
 {
     struct waiting_call *call = ONCE__OF(task, struct waiting_call, task);
     once_op *op = task->op;
     int whole = copy(&op->record.result);
 
-    rc = once__told(task, rc);
+    rc = once__reportable(task, rc);
     whole &= copy(&op->record.note);
     op->rc = whole ? rc : ONCE_ESTORE;
     if (rc == ONCE_ESTORE)

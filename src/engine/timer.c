@@ -1,11 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * timer.c - a pairing heap of timers that live inside what they belong to.
+ * timer.c - a pairing heap of timers, which are members of the structs that
+ * they belong to.
  *
- * Not a binary heap in an array: that one must grow, and a step that has to be
- * repeated after a fault must not depend on memory. Here arming allocates
- * nothing and cannot fail. Arming and looking are O(1), taking out O(log n)
- * over time; nothing recurses.
+ * A binary heap in an array would have to grow, and repeating a step after a
+ * fault must not depend on free memory. Here arming allocates nothing and
+ * cannot fail. Arming and looking are O(1), removing is O(log n) amortized;
+ * nothing is recursive.
  */
 #include "engine/timer.h"
 
@@ -68,6 +69,7 @@ void once__timer_cancel(struct once__timers *h, struct once__timer *t)
 
     if (!t->armed)
         return;
+    assert(h->root != NULL && (t == h->root || t->previous != NULL));
     below = meld_all(t->child);
     if (t == h->root) {
         h->root = below;

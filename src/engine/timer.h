@@ -1,11 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* timer.h - things to do later, the soonest first. One thread's. */
+/* timer.h - what is to be done later, the soonest first. For one thread. */
 #ifndef ONCE_ENGINE_TIMER_H
 #define ONCE_ENGINE_TIMER_H
 
 #include <stdint.h>
 
-/* Zero it and set `fire`. The heap never calls `fire`: who pops does. */
+/* Zero it and set `fire`. The heap never calls `fire`: whoever pops the timer
+ * does. */
 struct once__timer {
     uint64_t due_ms;
     struct once__timer *child;    /* the first of those that come later      */

@@ -123,20 +123,26 @@ static EVP_MD_CTX *begin(void)
     return md;
 }
 
+static int digest(const once_bytes *parts, size_t n, uint8_t *out)
+{
+    EVP_MD_CTX *md = begin();
+
+    if (md == NULL)
+        return ONCE_ENOMEM;
+    add_frames(md, parts, n);
+    finish(md, out);
+    EVP_MD_CTX_free(md);
+    return ONCE_OK;
+}
+
 int once__name(once_bytes scope, once_bytes realm, once_bytes method,
                once_bytes path, once_bytes key, uint8_t out[ONCE_NAME_SIZE])
 {
     const once_bytes parts[] = {
         text(NAME_TAG, sizeof(NAME_TAG) - 1), scope, realm, method, path, key,
     };
-    EVP_MD_CTX *md = begin();
 
-    if (md == NULL)
-        return ONCE_ENOMEM;
-    add_frames(md, parts, COUNT(parts));
-    finish(md, out);
-    EVP_MD_CTX_free(md);
-    return ONCE_OK;
+    return digest(parts, COUNT(parts), out);
 }
 
 /* ---- Fingerprints ------------------------------------------------------ */
@@ -338,14 +344,8 @@ int once__fingerprint_of_text(once_bytes value,
                               uint8_t out[ONCE_FINGERPRINT_SIZE])
 {
     const once_bytes parts[] = {text(TEXT_TAG, sizeof(TEXT_TAG) - 1), value};
-    EVP_MD_CTX *md = begin();
 
-    if (md == NULL)
-        return ONCE_ENOMEM;
-    add_frames(md, parts, COUNT(parts));
-    finish(md, out);
-    EVP_MD_CTX_free(md);
-    return ONCE_OK;
+    return digest(parts, COUNT(parts), out);
 }
 
 void once__name_hex(const uint8_t name[ONCE_NAME_SIZE], char out[17])

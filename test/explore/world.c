@@ -453,7 +453,7 @@ static once__machine machine(const struct config *c, const struct try *t)
     return (once__machine){.phase = t->phase,
                            .two_phase = c->two_phase != 0,
                            .fence = t->fence,
-                           .told = (int8_t)t->told};
+                           .reported = (int8_t)t->told};
 }
 
 /* The attempt's next action is carried out as far as it can be at once. */
@@ -465,7 +465,7 @@ static void act(struct search *s, struct world *w, int who,
 
     t->phase = a->phase;
     t->fence = (uint8_t)a->fence;
-    t->told = (uint8_t)a->told;
+    t->told = (uint8_t)a->reported;
     t->verb = (uint8_t)once__action_verb(action);
     if (action == ONCE__SEND)
         sent(s, w, who);

@@ -19,7 +19,7 @@
 
 #include <once/store.h>
 
-#include "store/journal/journal.h"
+#include "store/journal/handle.h"
 #include "t.h"
 
 #define NOW UINT64_C(1700000000000)
@@ -427,7 +427,7 @@ static void a_large_reserve_is_made_in_usual_segments(void)
         T_EQ(complete_one(s, 5000, 200000), ONCE_OK);
         now += 2000000;
         T_EQ(ask(s, ONCE_OP_FORGET, 5000, NULL), ONCE_OK);
-        T_EQ(s->ops->tend(s, NULL), ONCE_OK);
+        T_EQ(s->ops->maintain(s, NULL), ONCE_OK);
         (void)usleep(1000);
         (void)largest(path, &sum);
     }
@@ -488,7 +488,7 @@ static int full_and_freed(const char *place, uint32_t held, size_t size,
     T_EQ(rc, ONCE_EFULL);
     T_EQ(unlink(other), 0);
     for (tries = 0; rc == ONCE_EFULL && tries < 500; tries++) {
-        T_EQ(s->ops->tend(s, NULL), ONCE_OK);
+        T_EQ(s->ops->maintain(s, NULL), ONCE_OK);
         rc = ask(s, ONCE_OP_CLAIM, 300000, NULL);
         if (rc == ONCE_EFULL)
             (void)usleep(10000);

@@ -119,7 +119,7 @@ static void tell_story(void)
         }
     }
     T_EQ(a.phase, ONCE__PHASE_OVER);
-    T_EQ(a.told, s->told);
+    T_EQ(a.reported, s->told);
 }
 
 static void a_claim_that_was_never_answered_has_no_fence_to_show(void)
@@ -138,6 +138,7 @@ static void an_answered_one_shows_its_fence_when_it_is_released(void)
 
     memset(&r, 0, sizeof(r));
     r.fence = 42;
+    r.attempt = 7;
     (void)once__machine_begin(&a, 0);
     T_EQ(once__machine_answer(&a, ONCE_LOST, &r), RELEASE);
     T_EQ(a.fence, 42);
@@ -154,11 +155,12 @@ static void what_is_released_with_an_older_doubt_is_told_as_unknown(void)
 
     memset(&r, 0, sizeof(r));
     r.fence = 42;
+    r.attempt = 7;
     r.state = ONCE_INDETERMINATE;
     (void)once__machine_begin(&a, 0);
     (void)once__machine_answer(&a, ONCE_LOST, &r);
     T_EQ(once__machine_answer(&a, ONCE_OK, &r), TELL);
-    T_EQ(a.told, ONCE_UNKNOWN);
+    T_EQ(a.reported, ONCE_UNKNOWN);
 }
 
 static void every_question_is_a_verb(void)

@@ -1,19 +1,19 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * claims.c - attempts on the engine's thread: what once__machine decides is
- * asked here, and what was heard goes back to it.
+ * drive.c - runs attempts on the engine's thread. src/core/machine.c decides
+ * what an attempt does next; here the store is asked for it, and the store's
+ * answer is passed back to the machine.
  *
- *    call arrives --> drive --> ASK --> step ends --> drive ... --> tell
+ *    call arrives --> drive --> ASK --> step ends --> drive ... --> reply
  *                       |                  |
- *                       |                  +-- in flight: waiting, look again
+ *                       |                  +-- in flight: waiting, claim again
  *                       +--> SEND: live, renewed every third of the lease
  *
- * It decides how long to be patient and nothing else: who may do what is
- * src/core/machine.c. It refuses to touch an attempt after its caller was told,
- * because the caller may have freed it by then.
+ * The deadlines are all that is decided here. An attempt is not touched after
+ * its caller got the reply, because the caller may have freed it by then.
  *
- * An attempt that is freed while it owns is given up; its memory lives until
- * that was answered and its renewal has come home.
+ * An attempt that is freed while it is the owner is given up. Its memory lives
+ * until that and a renewal that is under way have ended.
  */
 #include <assert.h>
 #include <stdlib.h>
@@ -70,7 +70,7 @@ static void list(once_engine *e, once_attempt *a, enum once__listed as)
         note_oldest(e);
 }
 
-/* ---- Telling, and the end of the memory -------------------------------- */
+/* ---- Replying, and the end of the memory ------------------------------- */
 
 static void destroy_if_idle(once_attempt *a)
 {
@@ -78,8 +78,8 @@ static void destroy_if_idle(once_attempt *a)
         once__attempt_destroy(a);
 }
 
-/* The last that is done with an attempt before it is its caller's again. */
-static void tell(once_engine *e, once_attempt *a, int rc)
+/* The attempt belongs to its caller again from here on. */
+static void reply(once_engine *e, once_attempt *a, int rc)
 {
     once_done *done = a->done;
     void *user = a->user;
@@ -88,9 +88,9 @@ static void tell(once_engine *e, once_attempt *a, int rc)
         destroy_if_idle(a);
         return;
     }
-    assert(a->calling);
+    assert(a->calling && !a->step_out);
     a->calling = 0;
-    e->told = 1;
+    e->notified = 1;
     done(a, rc, user);
 }
 
@@ -115,10 +115,11 @@ static void renewed(once_engine *e, once__task *task, int rc)
         once__count(&e->count.renewed, 1);
         a->lease_until_ms = task->first_ms + a->lease_ms;
     }
-    /* A renewal that went missing is no error. A record that is no longer ours
-     * to renew may still take our late outcome (rule 9). */
+    /* A renewal that was not answered is no error: the next one follows. A
+     * record that we may not renew any more may still accept our outcome
+     * (docs/protocol.md, section 6, rule 9). */
     if (a->listed != ONCE__LIVE || a->machine.phase != ONCE__PHASE_SENT ||
-        rc == ONCE_LOST || rc == ONCE_FENCED || e->over)
+        rc == ONCE_LOST || rc == ONCE_FENCED || e->ended)
         return;
     due = task->first_ms + third(a);
     once__timer_arm(&e->timers, &a->timer, due > now ? due : now + 1);
@@ -126,7 +127,7 @@ static void renewed(once_engine *e, once__task *task, int rc)
 
 static void renew(once_engine *e, once_attempt *a)
 {
-    if (e->over || a->renewal_out || a->machine.phase != ONCE__PHASE_SENT)
+    if (e->ended || a->renewal_out || a->machine.phase != ONCE__PHASE_SENT)
         return;
     a->renewal_out = 1;
     a->renewal_op.fence = a->machine.fence;
@@ -135,33 +136,34 @@ static void renew(once_engine *e, once_attempt *a)
 
 /* ---- Steps ------------------------------------------------------------- */
 
-/* How long this step is repeated while nobody answers. What follows a deed is
- * worth asking as long as the lease runs. */
-static uint64_t patience(const once_attempt *a)
+/* Until when this step is repeated while the store does not answer. What an
+ * owner says at its end is repeated for as long as its lease runs. */
+static uint64_t deadline(const once_attempt *a)
 {
     uint64_t until = once__now_ms() + a->store_ms;
-    int deed = a->machine.phase == ONCE__PHASE_COMPLETE ||
-               a->machine.phase == ONCE__PHASE_GIVE_UP ||
-               (a->machine.phase == ONCE__PHASE_RELEASE && a->deed != 0);
+    int ending = a->machine.phase == ONCE__PHASE_COMPLETE ||
+                 a->machine.phase == ONCE__PHASE_GIVE_UP ||
+                 (a->machine.phase == ONCE__PHASE_RELEASE && a->ending != 0);
 
-    return deed && a->lease_until_ms > until ? a->lease_until_ms : until;
+    return ending && a->lease_until_ms > until ? a->lease_until_ms : until;
 }
 
 static void ask(once_engine *e, once_attempt *a, int action)
 {
     once_op *op = &a->step_op;
 
+    assert(!a->step_out); /* the store may still read the operation */
     op->verb = once__action_verb(action);
     op->fence = a->machine.fence;
     op->result = (once_bytes){NULL, 0};
     if (action == ONCE__ASK_COMPLETE)
         op->result = (once_bytes){a->outcome->bytes, a->outcome->size};
     a->step_out = 1;
-    once__ask(e, &a->step, patience(a));
+    once__ask(e, &a->step, deadline(a));
 }
 
-/* Bytes of the store go away with its next batch. Without memory for them
- * nobody can be told the outcome. */
+/* The store's bytes are valid until its next batch. Without memory for a copy
+ * the outcome cannot be returned. */
 static int keep_shown(once_attempt *a, const once_record *r)
 {
     uint8_t *bytes = malloc(r->result.size + r->note.size + 1);
@@ -179,8 +181,9 @@ static int keep_shown(once_attempt *a, const once_record *r)
     return 1;
 }
 
-/* Returns `rc`, or an error in its place: a claim changed nothing, but after
- * a deed it is not known what stands there. */
+/* Returns `rc`, or an error if there is no memory: ONCE_ENOMEM for a claim,
+ * which changed nothing; ONCE_ESTORE for the end of an owner, because its
+ * caller then does not know what is recorded. */
 static int keep_answer(once_attempt *a, const once_op *op, int rc)
 {
     a->record = op->record;
@@ -188,7 +191,7 @@ static int keep_answer(once_attempt *a, const once_op *op, int rc)
     a->record.note = (once_bytes){NULL, 0};
     a->left_ms = rc == ONCE_IN_FLIGHT ? op->left_ms : 0;
     if (rc == ONCE_REPLAY && !keep_shown(a, &op->record))
-        return a->deed != 0 ? ONCE_ESTORE : ONCE_ENOMEM;
+        return a->ending != 0 ? ONCE_ESTORE : ONCE_ENOMEM;
     return rc;
 }
 
@@ -205,7 +208,7 @@ static void note_lease(once_attempt *a, int rc)
 
 static int may_wait(const once_engine *e, const once_attempt *a)
 {
-    if (a->stopped || e->over || atomic_load(&e->closing) ||
+    if (a->stopped || e->ended || atomic_load(&e->closing) ||
         once__now_ms() >= a->wait_until_ms)
         return 0;
     return a->listed == ONCE__WAITING ||
@@ -213,8 +216,8 @@ static int may_wait(const once_engine *e, const once_attempt *a)
                e->options.waiters_max;
 }
 
-/* 10 ms, half as much again each time up to 250; the last look is at the
- * deadline itself. */
+/* Claims again after 10 ms, then after half as much again each time, up to 250;
+ * the last time is the deadline itself. */
 static void wait(once_engine *e, once_attempt *a)
 {
     uint64_t now = once__now_ms(), ms = LOOK_MS, left = a->wait_until_ms - now;
@@ -237,9 +240,9 @@ static void timer_fired(void *engine, struct once__timer *timer)
 
     if (a->listed == ONCE__LIVE) {
         renew(e, a);
-    } else if (e->over) {
+    } else if (e->ended) {
         unlist(e, a);
-        tell(e, a, ONCE_IN_FLIGHT);
+        reply(e, a, ONCE_IN_FLIGHT);
     } else {
         drive(e, a, once__machine_again(&a->machine));
     }
@@ -248,42 +251,42 @@ static void timer_fired(void *engine, struct once__timer *timer)
 static void end_waiting(once_engine *e, once_attempt *a)
 {
     if (a->listed != ONCE__WAITING || a->step_out)
-        return; /* a look is under way: its answer ends it */
+        return; /* a claim is under way: its answer ends the waiting */
     unlist(e, a);
-    tell(e, a, ONCE_IN_FLIGHT);
+    reply(e, a, ONCE_IN_FLIGHT);
 }
 
 /* ---- The machine's driver ---------------------------------------------- */
 
-/* When nothing is asked any more, nobody answers either. */
+/* Once the engine has ended the store is not asked, so it does not answer. */
 static void drive(once_engine *e, once_attempt *a, int action)
 {
     int rc;
 
     while (action != ONCE__SEND && action != ONCE__RETURN) {
-        if (!e->over) {
+        if (!e->ended) {
             ask(e, a, action);
             return;
         }
         action = once__machine_unanswered(&a->machine);
     }
-    rc = action == ONCE__SEND ? ONCE_OWNER : a->machine.told;
+    rc = action == ONCE__SEND ? ONCE_OWNER : a->machine.reported;
     unlist(e, a);
     if (action == ONCE__RETURN) {
         once__outcome_free(a);
-        tell(e, a, rc);
+        reply(e, a, rc);
         return;
     }
     list(e, a, ONCE__LIVE);
     once__timer_arm(&e->timers, &a->timer,
                     once__now_ms() + once__jitter(e, third(a)) * 4 / 5);
-    tell(e, a, rc);
+    reply(e, a, rc);
 }
 
 /*
- * A definite refusal for want of memory or room does not end a deed: the
- * outcome is known and must be recorded if that can be done at all before the
- * lease is over.
+ * A store without memory or room does not end a complete, release or give up:
+ * the outcome is known, and must be recorded if that is possible at all before
+ * the lease expires.
  */
 static int refused_for_now(const once_attempt *a, int rc)
 {
@@ -293,12 +296,13 @@ static int refused_for_now(const once_attempt *a, int rc)
             a->machine.phase == ONCE__PHASE_RELEASE);
 }
 
-/* What an owner said is worth asking on when its lease is over. A claim that
- * is taken back is not: there may be one for each request of an outage. */
+/* The end that an owner reported is repeated also after its lease has expired.
+ * A claim that is taken back is not: in an outage there may be one for each
+ * request. */
 static int is_known(const once_attempt *a)
 {
     return a->machine.phase == ONCE__PHASE_COMPLETE ||
-           (a->machine.phase == ONCE__PHASE_RELEASE && a->deed != 0);
+           (a->machine.phase == ONCE__PHASE_RELEASE && a->ending != 0);
 }
 
 static void step_ended(once_engine *e, once__task *task, int rc)
@@ -311,71 +315,72 @@ static void step_ended(once_engine *e, once__task *task, int rc)
             return;
         rc = ONCE_ESTORE;
     }
-    rc = once__told(task, rc);
+    rc = once__reportable(task, rc);
     a->step_out = 0;
     if (rc == ONCE_ECLOSED && a->machine.phase != ONCE__PHASE_CLAIM)
-        rc = ONCE_ESTORE; /* it owns something, so "nothing changed" is wrong */
+        rc =
+            ONCE_ESTORE; /* its claim was applied: "nothing changed" is wrong */
     if (rc != ONCE_ESTORE) {
         note_lease(a, rc);
         rc = keep_answer(a, &a->step_op, rc);
     }
     if (rc == ONCE_ESTORE) {
-        if (is_known(a) && !e->over)
+        if (is_known(a) && !e->ended)
             once__late_begin(e, a);
         drive(e, a, once__machine_unanswered(&a->machine));
         return;
     }
     action = once__machine_answer(&a->machine, rc, &a->step_op.record);
     if (verb == ONCE_OP_CLAIM && rc == ONCE_IN_FLIGHT && may_wait(e, a))
-        wait(e, a); /* it never was the owner, so it may claim again */
+        wait(e, a); /* it has never been the owner, so it may claim again */
     else
         drive(e, a, action);
 }
 
 /* ---- What arrives ------------------------------------------------------ */
 
-static void begin_deed(once_engine *e, once_attempt *a)
+static void begin_ending(once_engine *e, once_attempt *a)
 {
     once__timer_cancel(&e->timers, &a->timer); /* no renewal from here on */
-    drive(e, a, once__machine_end(&a->machine, a->deed));
+    drive(e, a, once__machine_end(&a->machine, a->ending));
 }
 
-void once__attempt_arrived(void *engine, struct once__node *node)
+void once__call_arrived(void *engine, struct once__node *node)
 {
-    once_attempt *a = ONCE__OF(node, once_attempt, call);
+    once_attempt *a = ONCE__OF(node, once_attempt, call_node);
     once_engine *e = engine;
 
     once__queue_leave(e);
-    if (a->deed != 0) {
-        begin_deed(e, a);
+    if (a->ending != 0) {
+        begin_ending(e, a);
         return;
     }
     if (once__absent(e) != ONCE_OK) {
-        tell(e, a, once__absent(e));
+        reply(e, a, once__absent(e));
         return;
     }
     a->wait_until_ms = once__now_ms() + a->wait_ms;
     drive(e, a, once__machine_begin(&a->machine, (int)a->step_op.two_phase));
 }
 
-void once__attempt_stopped(void *engine, struct once__node *node)
+void once__stop_arrived(void *engine, struct once__node *node)
 {
-    once_attempt *a = ONCE__OF(node, once_attempt, stop);
+    once_attempt *a = ONCE__OF(node, once_attempt, stop_node);
 
     a->stopped = 1;
     end_waiting(engine, a);
 }
 
-void once__attempt_freed(void *engine, struct once__node *node)
+void once__free_arrived(void *engine, struct once__node *node)
 {
-    once_attempt *a = ONCE__OF(node, once_attempt, bye);
+    once_attempt *a = ONCE__OF(node, once_attempt, free_node);
     once_engine *e = engine;
 
-    assert(!a->calling); /* its `done` would find nobody */
+    assert(!a->calling); /* `done` would be called with freed memory */
     a->freeing = 1;
-    if (a->listed == ONCE__LIVE && !e->over) {
-        a->deed = ONCE__PHASE_GIVE_UP;
-        begin_deed(e, a);
+    if (a->listed == ONCE__LIVE && !e->ended) {
+        a->ending = ONCE__PHASE_GIVE_UP;
+        begin_ending(e, a);
         return;
     }
     unlist(e, a);
@@ -407,6 +412,8 @@ void once__attempt_destroy(once_attempt *a)
 {
     once_engine *e = a->engine;
 
+    assert(a->listed != ONCE__LIVE && !a->timer.armed);
+    assert(!a->step_out && !a->renewal_out);
     once__outcome_free(a);
     free(a->shown);
     free(a);
