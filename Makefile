@@ -17,6 +17,7 @@ MAKEFLAGS += --no-print-directory
 .PHONY: help
 help:
 	@echo 'make run        gateway and sample service on 127.0.0.1:8080'
+	@echo 'make check      a slice of the tests, before each commit (minutes)'
 	@echo 'make test       every test that needs no more than this machine'
 	@echo 'make all        the libraries, the program, the nginx module'
 	@echo 'make asan       all of it once more under ASan and UBSan'
@@ -64,6 +65,13 @@ all: library
 run: all
 	@exec env ONCE_BUILD=$(abspath $(BUILD)) tools/run
 
+# Before each commit: the build with its warnings as errors, unit tests, the
+# conformance of the embedded stores, a slice of the simulator, the fuzz corpus,
+# a slice of the gateway, style, docs, symbols. `make test` is all of it.
+.PHONY: check
+check: packages
+	@PYTHON=$(PYTHON) $(PYTHON) tools/test --build $(BUILD) --quick
+
 .PHONY: test
 test: packages
 	@PYTHON=$(PYTHON) $(PYTHON) tools/test --build $(BUILD)
@@ -110,13 +118,15 @@ sweep: library
 	@test/sweep/calls $(BUILD)/test/sweep_steps --once $(BUILD)/once \
 		--seed $(BUILD)/test/cli_seed
 
-# A build of its own, with places at which it kills itself.
+# A build of its own, with places at which it kills itself. It need not be fast.
 .PHONY: failpoints
 failpoints: packages
 	@test -e $(BUILD)/failpoints/build.ninja || $(MESON) setup \
-		$(BUILD)/failpoints -Dc_args=-DONCE_FAILPOINTS >/dev/null
+		-Doptimization=1 -Ddebug=false -Dc_args=-DONCE_FAILPOINTS \
+		$(BUILD)/failpoints >/dev/null
 	@$(NINJA) -C $(BUILD)/failpoints --quiet libonce.a once
-	@MODULE_CFLAGS=-DONCE_FAILPOINTS tools/build-module $(BUILD)/failpoints
+	@MODULE_CFLAGS='-DONCE_FAILPOINTS -O1 -g0' \
+		tools/build-module $(BUILD)/failpoints
 
 SEED ?= 1
 

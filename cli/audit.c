@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * audit.c - what an operator's decision leaves behind: who, when, where, why.
+ * audit.c - the note on an operator's decision: who, when, where, why.
  *
- * The name is the kernel's word for it, never the environment's. It refuses a
- * reason that is missing, or that could command the terminal of whoever reads
+ * The user's name comes from the kernel, never from the environment. It refuses
+ * a reason that is missing, or that could command the terminal of whoever reads
  * it later.
  */
 #include "cli.h"
@@ -51,8 +51,8 @@ static void user_name(uid_t uid, char *out, size_t size)
         snprintf(out, size, "%.48s (uid %u)", pw.pw_name, (unsigned)uid);
 }
 
-/* Who logged in, in spite of sudo and su: the kernel's word, not the
- * environment's. 0 if it cannot say, or if it is the same user. */
+/* Who logged in, in spite of sudo and su: from the kernel, not from
+ * the environment. 0 if it cannot say, or if it is the same user. */
 static int login_name(char *out, size_t size)
 {
     FILE *in = fopen("/proc/self/loginuid", "re");
@@ -71,7 +71,7 @@ static int login_name(char *out, size_t size)
 
 /* Host, process and milliseconds make the note unlike any other, so that a
  * repeated operation is taken for the same one. */
-void cli_make_note(const char *deed, const char *why, char out[CLI_NOTE_SIZE])
+void cli_make_note(const char *action, const char *why, char out[CLI_NOTE_SIZE])
 {
     char who[96], login[96] = "", when[CLI_TIME_SIZE], host[65] = "?";
 
@@ -82,7 +82,7 @@ void cli_make_note(const char *deed, const char *why, char out[CLI_NOTE_SIZE])
     host[sizeof(host) - 1] = '\0';
     snprintf(out, CLI_NOTE_SIZE, "%s by %s%s%s on %s, once[%ld]: %s: %s", when,
              who, login_name(login, sizeof(login)) ? ", login " : "", login,
-             host, (long)getpid(), deed, why);
+             host, (long)getpid(), action, why);
 }
 
 int cli_encode(const struct cli *c, const once__response *response,
@@ -114,7 +114,7 @@ int cli_reap(const struct cli *c, once_engine *e, const once_op *seen,
 {
     const once_record *r = &seen->record;
     once_op op = {
-        .verb = ONCE_OP_REAP, .keep_ms = keep_ms, .store_ms = CLI_PATIENCE_MS};
+        .verb = ONCE_OP_REAP, .keep_ms = keep_ms, .store_ms = CLI_STORE_MS};
     once_error err = {0, ""};
     int rc;
 

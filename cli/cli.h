@@ -26,8 +26,8 @@
  *
  *   NO       not found, not unique, refused: nothing was changed
  *   USAGE    the command line, or a limit: nothing was changed
- *   STORE    store or file trouble: nothing was changed; a record that does
- *            not check; or output trouble, when all else was done
+ *   STORE    store or file trouble: nothing was changed; a record that is
+ *            corrupt; or output trouble, when all else was done
  *   UNKNOWN  the store did not answer: it may have been changed
  */
 #define CLI_EXITS(X)                                                           \
@@ -42,62 +42,108 @@ enum cli_exit {
 #define CLI_EXIT(name, number, text) CLI_##name = number,
     CLI_EXITS(CLI_EXIT)
 #undef CLI_EXIT
-    CLI_STOP = -1 /* of a cli_see: enough was seen */
+    CLI_STOP = -1 /* nothing is left to be done: --help, enough was seen */
 };
 /* clang-format on */
 
 struct cli {
-    const char *command; /* "ls": for messages                              */
-    const char *store;   /* URL from --store or ONCE_STORE, or NULL         */
+    const struct cli_command *command; /* for messages, or NULL             */
+    const char *store; /* URL from --store or ONCE_STORE, or NULL         */
     const char *user_store; /* that of `once run`, if it is there, or NULL  */
     int json;
     int tty;   /* stdout is a terminal                                      */
     int color; /* ... and may be coloured                                   */
-    /* Not NULL: `once completion` asks which options there are, see
-     * cli_option(). */
-    const struct option **tell;
 };
 
-typedef int cli_run(struct cli *c, int argc, char **argv);
-cli_run cli_ls, cli_show, cli_resolve, cli_forget, cli_purge, cli_stats;
-cli_run cli_clock, cli_check, cli_verify, cli_init, cli_dump, cli_bench,
-    cli_completion;
-cli_run cli_run_command, cli_send;
+/* ---- The commands ------------------------------------------------------ */
 
-/* The table of subcommands, once.c. */
+/* One option of a command, as it is read, documented by its help page, and
+ * completed by the shell. An option has the same meaning, and so the same
+ * values, in every command. */
+struct cli_option {
+    const char *name; /* NULL ends a table */
+    /* What its value may be, for completion: words with a space between,
+     * CLI_FILES, CLI_SCHEMES (of stores), or "" where that cannot be known.
+     * NULL: it takes no value. */
+    const char *value;
+    int id; /* what cli_read_args() calls it: from 1, each its own */
+};
+
+#define CLI_FILES "/"
+#define CLI_SCHEMES ":"
+enum { CLI_OPTIONS_MAX = 32 }; /* of one command */
+
 struct cli_command {
     const char *name;
-    cli_run *run;
-    const char *what; /* for the help: up to 64 characters */
+    const char *what; /* for the list of commands: up to 64 characters */
+    const char *help; /* its page */
+    const struct cli_option *options;
+    const char *operands; /* words that may follow, for completion, or NULL */
+    int (*run)(struct cli *c, int argc, char **argv);
 };
-const struct cli_command *cli_commands(size_t *n);
+
+/*
+ * Every command, X(name), in the order in which they are listed. Each is the
+ * object cli_cmd_NAME of its own file, cmd_NAME.c: CONTRIBUTING.md says how to
+ * add one.
+ */
+#define CLI_COMMANDS(X)                                                        \
+    X(run)                                                                     \
+    X(send)                                                                    \
+    X(ls)                                                                      \
+    X(show)                                                                    \
+    X(resolve)                                                                 \
+    X(forget)                                                                  \
+    X(purge)                                                                   \
+    X(stats)                                                                   \
+    X(check)                                                                   \
+    X(verify)                                                                  \
+    X(clock)                                                                   \
+    X(init)                                                                    \
+    X(dump)                                                                    \
+    X(bench)                                                                   \
+    X(completion)
+
+#define CLI_DECLARE(name) extern const struct cli_command cli_cmd_##name;
+CLI_COMMANDS(CLI_DECLARE)
+#undef CLI_DECLARE
+
+/* All of them, and what `once` itself takes before a command. */
+const struct cli_command *const *cli_commands(size_t *n);
+extern const struct cli_option cli_own_options[];
 
 /* ---- Input, in.c ------------------------------------------------------- */
 
 /* A record's name as an operator gives it: whole, or its first digits. */
 struct cli_name {
-    uint8_t bytes[ONCE_NAME_SIZE]; /* zeros behind the digits */
+    uint8_t bytes[ONCE_NAME_SIZE]; /* zeros after the digits */
     size_t digits;
 };
 
 enum { CLI_DIGITS_MIN = 8, CLI_DIGITS = 2 * ONCE_NAME_SIZE };
 
-/*
- * getopt_long() with our own messages. Handles --store, --json and --help,
- * which every command has (CLI_COMMON_OPTIONS in its table). Returns the
- * option, -1 at the end, or '?' with `*rc` set: return that. A command calls
- * it before it does anything else, so that with `c->tell` the command does
- * nothing but leave its table there.
- */
+/* Every command has these three, but for `once run` and `once send`.
+ * cli_read_args() handles them. */
 enum { CLI_OPT_STORE = 1000, CLI_OPT_JSON, CLI_OPT_HELP };
 /* clang-format off */
-#define CLI_COMMON_OPTIONS                                                     \
-    { "store", required_argument, NULL, CLI_OPT_STORE },                       \
-    { "json", no_argument, NULL, CLI_OPT_JSON },                               \
-    { "help", no_argument, NULL, CLI_OPT_HELP }
+#define CLI_STORE_OPTION                                                       \
+    { "store", CLI_SCHEMES, CLI_OPT_STORE }
+#define CLI_JSON_OPTION { "json", NULL, CLI_OPT_JSON }
+#define CLI_HELP_OPTION { "help", NULL, CLI_OPT_HELP }
+#define CLI_COMMON_OPTIONS CLI_STORE_OPTION, CLI_JSON_OPTION, CLI_HELP_OPTION
 /* clang-format on */
-int cli_option(struct cli *c, int argc, char **argv,
-               const struct option *options, const char *help, int *rc);
+
+/* Takes one option of the command's own; its value is in `optarg`. */
+typedef int cli_take(const struct cli *c, void *user, int option);
+/*
+ * Reads the options of c->command; argv[optind] is then the first operand.
+ * `take` may be NULL if the command has no options of its own. CLI_STOP: the
+ * help page was asked for and is printed; nothing is left to be done.
+ */
+int cli_read_args(struct cli *c, int argc, char **argv, cli_take *take,
+                  void *user);
+/* CLI_OK if there are no operands; otherwise says `hint`, or "". */
+int cli_no_operands(const struct cli *c, int argc, const char *hint);
 
 int cli_read_name(const struct cli *c, const char *text, size_t least,
                   struct cli_name *out);
@@ -128,15 +174,15 @@ struct cli_pick {
 enum { CLI_OPT_NAME = 1100, CLI_OPT_GROUP, CLI_OPT_KEY, CLI_OPT_KEY_FILE };
 /* clang-format off */
 #define CLI_PICK_OPTIONS                                                       \
-    { "name", required_argument, NULL, CLI_OPT_NAME },                         \
-    { "group", required_argument, NULL, CLI_OPT_GROUP },                       \
-    { "key", required_argument, NULL, CLI_OPT_KEY },                           \
-    { "key-file", required_argument, NULL, CLI_OPT_KEY_FILE }
+    { "name", "", CLI_OPT_NAME },                                              \
+    { "group", "", CLI_OPT_GROUP },                                            \
+    { "key", "", CLI_OPT_KEY },                                                \
+    { "key-file", CLI_FILES, CLI_OPT_KEY_FILE }
 /* clang-format on */
 
 /* 1 if `o` was one of these options, and is taken. */
 int cli_pick_option(struct cli_pick *p, int o);
-/* When all options are read: takes the HASH behind them, if that is how the
+/* When all options are read: takes the HASH after them, if that is how the
  * record was named, and works out the name. Reads the key's file. */
 int cli_pick_end(const struct cli *c, struct cli_pick *p, int argc,
                  char **argv);
@@ -150,10 +196,16 @@ int cli_look(const struct cli *c, once_engine *e,
 
 /* ---- The store, store.c ------------------------------------------------- */
 
-/* How long an unanswered operation is repeated. */
-enum { CLI_PATIENCE_MS = 5000 };
+/* How long an operation is repeated that the store does not answer. */
+enum { CLI_STORE_MS = 5000 };
 
 /* The URL of the store that was named, or else of the user's own; or NULL. */
+/* The schemes of URLs of stores that an operator can open, with spaces: one for
+ * each kind of store, or all. */
+void cli_print_schemes(FILE *to, int all);
+/* 1: the store of this URL is gone when the process ends. */
+int cli_in_process(const char *url);
+
 const char *cli_url(const struct cli *c);
 /* The URL of the store that `once run` makes for this user, if it is there:
  * free() it. Creates nothing; see run/state.c, which does. */
@@ -162,15 +214,15 @@ char *cli_user_store(void);
  * is the user's own. cli_open() asks this by itself. */
 int cli_named(const struct cli *c);
 /*
- * For commands about a whole store, which may be named by a word as well: a
- * URL, or the path of a folder (a journal) or of a file (sqlite). `*memory` is
- * for the URL: free() it when the command ends.
+ * For commands about a whole store, which may be named without --store, too: by
+ * its URL, or the path of a folder (a journal) or of a file (sqlite). `*memory`
+ * is for the URL: free() it when the command ends.
  */
 int cli_take_store(struct cli *c, int argc, char **argv, char **memory);
 /* Opens the store, which must exist; end it with once_engine_close(). */
 int cli_open(const struct cli *c, once_engine **out);
-/* The same without an engine, and without a word about whose store it is; end
- * it with once_store_close(). */
+/* The same without an engine, and without a message about whose store it is;
+ * end it with once_store_close(). */
 int cli_open_store(const struct cli *c, once_store **out);
 /* Asks a store, and again while it does not answer. */
 int cli_ask(const struct cli *c, once_store *s, once_op **ops, size_t n);
@@ -192,7 +244,7 @@ int cli_trouble_of_change(const struct cli *c, int code, const once_error *err);
 /* ---- Long work, walk.c and progress.c ------------------------------------ */
 
 /*
- * Tells on stderr how far long work has come: only if that is a terminal, and
+ * Shows on stderr how far long work has come: only if that is a terminal, and
  * only when the work has taken a second. cli_say() may be used in between.
  */
 struct cli_progress {
@@ -217,7 +269,7 @@ struct cli_row {
 /* CLI_OK: go on. CLI_STOP: enough. Anything else ends the walk as well. */
 typedef int cli_see(void *user, const struct cli_row *row);
 /*
- * Shows all records behind `after` (NULL: all) in the order of their names, a
+ * Shows all records after `after` (NULL: all) in the order of their names, a
  * page at a time, on the caller's own thread.
  */
 int cli_walk(const struct cli *c, once_engine *e, const uint8_t *after,
@@ -236,14 +288,15 @@ enum { CLI_WHY_MAX = 512 };
 /* --why, as every decision needs it. */
 int cli_check_why(const struct cli *c, const char *why);
 /* Who, when, where, what and why, in one line. */
-void cli_make_note(const char *deed, const char *why, char out[CLI_NOTE_SIZE]);
+void cli_make_note(const char *action, const char *why,
+                   char out[CLI_NOTE_SIZE]);
 once_bytes cli_bytes(const char *text);
 /* An encoded response: free() its data. */
 int cli_encode(const struct cli *c, const struct once__response *response,
                once_bytes *out);
 /*
- * The owner's lease is over and nobody is left to reap it: anybody may say so.
- * Does nothing to a record that is not so, or no longer the one of `seen`.
+ * Reaps a record whose owner's lease has ended, where no gateway is left that
+ * would do so. Does nothing to any other record, or if `seen` is out of date.
  */
 int cli_reap(const struct cli *c, once_engine *e, const once_op *seen,
              uint64_t keep_ms);

@@ -6,16 +6,16 @@
  * forgotten at the end. Lanes run beside each other, each a cycle at a time,
  * through the engine that every caller uses:
  *
- *    lane:  claim --> complete --+--> next name, until the time is over
+ *    lane:  claim --> complete --+--> next name, until the time is up
  *              ^                 |
  *              +-----------------+
  *    then:  forget --> forget ... every name once
  *
  * All figures are taken on the engine's thread; the main thread waits, counts
- * for the progress bar, and hears signals. Refuses to leave its records behind:
- * also after Ctrl-C it forgets them, and says so if it could not. A claim is
- * made in two phases and completed without a dispatch, which costs as much as
- * one phase, so that even a killed bench leaves nothing indeterminate.
+ * for the progress bar, and waits for signals. It never leaves its records in
+ * the store: also after Ctrl-C it forgets them, and says so if it could not. A
+ * claim is made in two phases and completed without a dispatch, which costs as
+ * much as one phase, so that even a killed bench leaves nothing indeterminate.
  */
 #include "cli.h"
 
@@ -51,12 +51,10 @@ static const char help[] =
 
 enum { OPT_FLIGHT = 1, OPT_FOR, OPT_SIZE };
 
-static const struct option options[] = {
-    CLI_COMMON_OPTIONS,
-    {"in-flight", required_argument, NULL, OPT_FLIGHT},
-    {"for", required_argument, NULL, OPT_FOR},
-    {"size", required_argument, NULL, OPT_SIZE},
-    {NULL, 0, NULL, 0},
+static const struct cli_option options[] = {
+    CLI_COMMON_OPTIONS,   {"in-flight", "", OPT_FLIGHT},
+    {"for", "", OPT_FOR}, {"size", "", OPT_SIZE},
+    {NULL, NULL, 0},
 };
 
 enum {
@@ -159,7 +157,7 @@ static void ask(struct lane *l, int verb)
     static const char group[] = "once-bench";
     const struct bench *b = l->b;
     once_op *op = &l->op;
-    uint64_t fence = op->record.fence, word;
+    uint64_t fence = op->record.fence, bits;
     size_t i;
 
     memset(op, 0, sizeof(*op));
@@ -167,11 +165,11 @@ static void ask(struct lane *l, int verb)
     op->kind = ONCE_SUCCESS;
     op->two_phase = 1;
     op->lease_ms = LEASE_MS;
-    op->store_ms = CLI_PATIENCE_MS;
+    op->store_ms = CLI_STORE_MS;
     op->fence = verb == ONCE_OP_COMPLETE ? fence : 0;
     for (i = 0; i < 4; i++) {
-        word = spread(b->seed[i % 2] + 4 * l->at + i);
-        memcpy(op->name + 8 * i, &word, sizeof(word));
+        bits = spread(b->seed[i % 2] + 4 * l->at + i);
+        memcpy(op->name + 8 * i, &bits, sizeof(bits));
     }
     memcpy(op->token, op->name + 8, ONCE_TOKEN_SIZE);
     memcpy(op->group, group, sizeof(group));
@@ -310,37 +308,38 @@ static int measure(struct bench *b, const sigset_t *signals, double *seconds)
 {
     struct cli_progress p;
     uint64_t start_us = cli_steady_us();
-    int told;
+    int stopped;
 
     cli_progress_start(&p, b->c, "cycles");
     start(b, ONCE_OP_CLAIM);
-    told = wait_lanes(b, signals, b->for_ms, &p, 0);
+    stopped = wait_lanes(b, signals, b->for_ms, &p, 0);
     *seconds = (double)(cli_steady_us() - start_us) / 1e6;
     atomic_store(&b->stop, 1);
     cli_progress_end(&p);
     (void)wait_lanes(b, signals, UINT64_MAX / 1000, &p, 0);
     cli_progress_end(&p);
-    return told;
+    return stopped;
 }
 
 static int forget_all(struct bench *b, const sigset_t *signals)
 {
     struct cli_progress p;
-    int told;
+    int stopped;
 
     atomic_store(&b->rc, 0);
     cli_progress_start(&p, b->c, "forgotten");
     start(b, ONCE_OP_FORGET);
-    told = wait_lanes(b, signals, UINT64_MAX / 1000, &p, (double)b->names);
+    stopped = wait_lanes(b, signals, UINT64_MAX / 1000, &p, (double)b->names);
     atomic_store(&b->stop, 1);
     cli_progress_end(&p);
     (void)wait_lanes(b, signals, UINT64_MAX / 1000, &p, (double)b->names);
     cli_progress_end(&p);
-    if (!told && atomic_load(&b->rc) == 0 && b->left == 0)
+    if (!stopped && atomic_load(&b->rc) == 0 && b->left == 0)
         return CLI_OK;
-    return cli_say(b->c, CLI_STORE,
-                   "not all of its records are forgotten. once purge forgets "
-                   "the rest, of group once-bench, when their leases are over");
+    return cli_say(
+        b->c, CLI_STORE,
+        "not all of its records are forgotten. once purge forgets "
+        "the rest, of group once-bench, when their leases have ended");
 }
 
 static void print_times(const struct cli *c, const char *name,
@@ -376,12 +375,12 @@ static int report(const struct bench *b, double seconds)
     return CLI_OK;
 }
 
-static int run(struct bench *b, const sigset_t *signals)
+static int measure_and_forget(struct bench *b, const sigset_t *signals)
 {
     double seconds = 0;
-    int rc, told, bad;
+    int rc, stopped, bad;
 
-    told = measure(b, signals, &seconds);
+    stopped = measure(b, signals, &seconds);
     bad = atomic_load(&b->rc);
     rc = forget_all(b, signals);
     if (bad < 0)
@@ -391,48 +390,50 @@ static int run(struct bench *b, const sigset_t *signals)
                        "the store answered \"%s\" to a key that nobody else "
                        "has. Do not use it: see once check",
                        once_text(bad));
-    if (told)
+    if (stopped)
         cli_say(b->c, 0, "stopped by a signal; its figures:");
     bad = report(b, seconds);
     return rc != CLI_OK ? rc : bad;
 }
 
-static int read_args(struct cli *c, int argc, char **argv, struct bench *b,
-                     int *go)
+static int take(const struct cli *c, void *user, int o)
 {
-    int o, rc = CLI_OK;
+    struct bench *b = user;
 
-    while ((o = cli_option(c, argc, argv, options, help, &rc)) != -1) {
-        if (o == OPT_FLIGHT)
-            rc = cli_read_number(c, "--in-flight", optarg, 1, FLIGHT_MAX,
-                                 &b->flight);
-        else if (o == OPT_SIZE)
-            rc = cli_read_number(c, "--size", optarg, 0, SIZE_MAX_BYTES,
-                                 &b->size);
-        else if (o == OPT_FOR)
-            rc = cli_read_time(c, "--for", optarg, &b->for_ms);
-        if (o == '?' || rc != CLI_OK)
-            return rc;
+    switch (o) {
+    case OPT_FLIGHT:
+        return cli_read_number(c, "--in-flight", optarg, 1, FLIGHT_MAX,
+                               &b->flight);
+    case OPT_SIZE:
+        return cli_read_number(c, "--size", optarg, 0, SIZE_MAX_BYTES,
+                               &b->size);
+    default:
+        return cli_read_time(c, "--for", optarg, &b->for_ms);
     }
-    if (optind < argc)
-        return cli_usage(c, "takes options only");
-    if (b->for_ms > FOR_MAX_MS)
-        return cli_usage(c, "--for is a time from 1s to 1h");
-    *go = 1;
-    return CLI_OK;
 }
 
-int cli_bench(struct cli *c, int argc, char **argv)
+static int read_args(struct cli *c, int argc, char **argv, struct bench *b)
+{
+    int rc = cli_read_args(c, argc, argv, take, b);
+
+    if (rc == CLI_OK)
+        rc = cli_no_operands(c, argc, "");
+    if (rc == CLI_OK && b->for_ms > FOR_MAX_MS)
+        rc = cli_usage(c, "--for is a time from 1s to 1h");
+    return rc;
+}
+
+static int run(struct cli *c, int argc, char **argv)
 {
     struct bench *b = calloc(1, sizeof(*b));
     sigset_t signals;
-    int rc, go = 0;
+    int rc;
 
     if (b == NULL)
         return cli_say(c, CLI_STORE, "out of memory");
     *b = (struct bench){.c = c, .flight = 64, .for_ms = 5000, .size = 300};
-    rc = read_args(c, argc, argv, b, &go);
-    if (!go)
+    rc = read_args(c, argc, argv, b);
+    if (rc != CLI_OK)
         goto out;
     b->lanes = calloc((size_t)b->flight, sizeof(*b->lanes));
     b->result = malloc((size_t)b->size + 1);
@@ -449,7 +450,7 @@ int cli_bench(struct cli *c, int argc, char **argv)
     (void)sigprocmask(SIG_BLOCK, &signals, NULL);
     rc = cli_open(c, &b->e);
     if (rc == CLI_OK)
-        rc = run(b, &signals);
+        rc = measure_and_forget(b, &signals);
     once_engine_close(b->e);
 out:
     free(b->lanes);
@@ -457,3 +458,6 @@ out:
     free(b);
     return rc;
 }
+
+const struct cli_command cli_cmd_bench = {
+    "bench", "measure a store", help, options, NULL, run};

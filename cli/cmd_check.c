@@ -3,17 +3,17 @@
  * cmd_check.c - `once check`: can this store be used, now? A canary.
  *
  * Does what a caller does, through the same engine and store, to a key that
- * nobody else has: a claim, an outcome, a repeat that must get the very same
- * bytes, another request that must not. Then it takes its record away.
+ * nobody else has: a claim, an outcome, a repeat that must get the same bytes,
+ * another request that must not. Then it removes its record.
  *
  *    claim --> complete --> replay --> mismatch --> forget
  *      |          |            any of them fails: release, and status 3 or 4
  *      +----------+----------- killed here: claimed, the reaper frees it
  *
  * The claim is made in two phases and completed without a dispatch, and its
- * retention is nothing. So a canary that is killed never leaves an
- * indeterminate record to worry somebody, and the next purge takes what it
- * left. Refuses to create a store.
+ * retention is zero. So a canary that is killed never leaves an
+ * indeterminate record that an operator would have to resolve, and the next
+ * purge removes what it left. Refuses to create a store.
  */
 #include "cli.h"
 
@@ -44,10 +44,10 @@ static const char help[] =
 
 enum { OPT_TIMEOUT = 1 };
 
-static const struct option options[] = {
+static const struct cli_option options[] = {
     CLI_COMMON_OPTIONS,
-    {"timeout", required_argument, NULL, OPT_TIMEOUT},
-    {NULL, 0, NULL, 0},
+    {"timeout", "", OPT_TIMEOUT},
+    {NULL, NULL, 0},
 };
 
 enum { LEASE_MS = 30000, RESULT = 64 };
@@ -91,7 +91,7 @@ static once_op ask(const struct check *k, int verb)
     return op;
 }
 
-static void told(struct check *k, const char *what, uint64_t us)
+static void report_step(struct check *k, const char *what, uint64_t us)
 {
     const struct cli *c = k->c;
 
@@ -120,7 +120,7 @@ static int expect(struct check *k, const char *what, once_op *op, int answer)
                        "\"%s\". Do not use it, and look for what else writes "
                        "to it",
                        what, once_text(rc), once_text(answer));
-    told(k, what, cli_steady_us() - start_us);
+    report_step(k, what, cli_steady_us() - start_us);
     return CLI_OK;
 }
 
@@ -186,7 +186,7 @@ static int forget(struct check *k)
                      "forget: refused, though it was to be kept for no time. "
                      "Was the store's clock set back?");
     else {
-        told(k, "forget", cli_steady_us() - start_us);
+        report_step(k, "forget", cli_steady_us() - start_us);
         rc = CLI_OK;
     }
     once_op_clear(&op);
@@ -221,7 +221,7 @@ static int fly(struct check *k)
     return rc;
 }
 
-static int run(struct check *k)
+static int check(struct check *k)
 {
     const struct cli *c = k->c;
     uint64_t start_us = cli_steady_us();
@@ -242,7 +242,7 @@ static int run(struct check *k)
         if (k->class.caveat[0] != '\0')
             cli_line(c, "caveat", k->class.caveat);
     }
-    told(k, "open", cli_steady_us() - start_us);
+    report_step(k, "open", cli_steady_us() - start_us);
     rc = fly(k);
     once_engine_close(k->e);
     return rc;
@@ -268,26 +268,33 @@ static int report(struct check *k, int rc)
     return rc != CLI_OK ? rc : written;
 }
 
-int cli_check(struct cli *c, int argc, char **argv)
+static int take(const struct cli *c, void *user, int o)
+{
+    (void)o; /* --timeout: the only one */
+    return cli_read_time(c, "--timeout", optarg, user);
+}
+
+static int run(struct cli *c, int argc, char **argv)
 {
     struct check k = {.c = c};
-    uint64_t timeout_ms = CLI_PATIENCE_MS;
-    int o, rc = CLI_OK;
+    uint64_t timeout_ms = CLI_STORE_MS;
+    int rc = cli_read_args(c, argc, argv, take, &timeout_ms);
 
-    while ((o = cli_option(c, argc, argv, options, help, &rc)) != -1) {
-        if (o == OPT_TIMEOUT)
-            rc = cli_read_time(c, "--timeout", optarg, &timeout_ms);
-        if (o == '?' || rc != CLI_OK)
-            return rc;
-    }
-    if (optind < argc)
-        return cli_usage(c, "takes options only");
+    if (rc == CLI_OK)
+        rc = cli_no_operands(c, argc, "");
+    if (rc != CLI_OK)
+        return rc;
     if (timeout_ms > ONCE_LEASE_MAX_MS)
         return cli_usage(c, "--timeout is a time from 1s to 1h");
     k.timeout_ms = (uint32_t)timeout_ms;
     k.steps = json_array();
-    rc = run(&k);
+    rc = check(&k);
     rc = report(&k, rc);
     json_decref(k.steps);
     return rc;
 }
+
+const struct cli_command cli_cmd_check = {
+    "check", "a canary for probes: claim, complete, replay",
+    help,    options,
+    NULL,    run};

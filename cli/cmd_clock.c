@@ -1,12 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * cmd_clock.c - `once clock`: what the store's clock shows beside the time that
- * was seen to pass, and the word that it is right.
+ * was seen to pass, and --accept, which says that the clock is right.
  *
  * Records are forgotten by the time that was seen to pass (docs/protocol.md,
  * section 8). It stays behind where the store's clock was set ahead, and where
- * nobody was there to see time pass: only somebody who has looked at a clock on
- * the wall knows which of both it was.
+ * nothing used the store for a while. Only an operator who compares it with
+ * another clock can say which of the two it was.
  */
 #include "cli.h"
 
@@ -31,10 +31,10 @@ static const char help[] =
 
 enum { OPT_ACCEPT = 1 };
 
-static const struct option options[] = {
+static const struct cli_option options[] = {
     CLI_COMMON_OPTIONS,
-    {"accept", no_argument, NULL, OPT_ACCEPT},
-    {NULL, 0, NULL, 0},
+    {"accept", NULL, OPT_ACCEPT},
+    {NULL, NULL, 0},
 };
 
 static int report(const struct cli *c, const once_clock *clock)
@@ -51,7 +51,7 @@ static int report(const struct cli *c, const once_clock *clock)
     return CLI_OK;
 }
 
-static int run(const struct cli *c, int accept)
+static int show_clock(const struct cli *c, int accept)
 {
     once_clock clock = {.now_ms = 0};
     once_error err = {0, ""};
@@ -75,16 +75,26 @@ static int run(const struct cli *c, int accept)
     return rc;
 }
 
-int cli_clock(struct cli *c, int argc, char **argv)
+static int take(const struct cli *c, void *user, int o)
 {
-    int o, accept = 0, rc = CLI_OK;
+    int *accept = user;
 
-    while ((o = cli_option(c, argc, argv, options, help, &rc)) != -1) {
-        if (o == '?' || rc != CLI_OK)
-            return rc;
-        accept |= o == OPT_ACCEPT;
-    }
-    if (optind < argc)
-        return cli_usage(c, "takes options only");
-    return run(c, accept);
+    (void)c;
+    (void)o; /* --accept: the only one */
+    *accept = 1;
+    return CLI_OK;
 }
+
+static int run(struct cli *c, int argc, char **argv)
+{
+    int accept = 0, rc = cli_read_args(c, argc, argv, take, &accept);
+
+    if (rc == CLI_OK)
+        rc = cli_no_operands(c, argc, "");
+    return rc == CLI_OK ? show_clock(c, accept) : rc;
+}
+
+const struct cli_command cli_cmd_clock = {
+    "clock", "the store's clock: is it ahead of time that passed?",
+    help,    options,
+    NULL,    run};

@@ -2,10 +2,9 @@
 /*
  * cmd_completion.c - `once completion bash|zsh`: a script for the shell.
  *
- * Commands come from the program's own table, options from the tables that the
- * commands themselves read their command lines with: they are asked for them,
- * so a new option is completed from the day on which it works. What a value
- * may be stands in the table below; an option that is not in it gets none.
+ * Everything in it comes from the tables that the program reads its command
+ * lines with (struct cli_command, struct cli_option), so a new command, option
+ * or value is completed without a change here.
  */
 #include "cli.h"
 
@@ -24,71 +23,26 @@ static const char help[] =
     "  once completion zsh > /usr/share/zsh/vendor-completions/_once\n";
 /* clang-format on */
 
-static const struct option options[] = {
+static const struct cli_option options[] = {
     CLI_COMMON_OPTIONS,
-    {NULL, 0, NULL, 0},
+    {NULL, NULL, 0},
 };
-
-#define COUNT(a) (sizeof(a) / sizeof((a)[0]))
-#define FILES ""
-
-/* What may stand behind an option: words, or files. */
-static const struct value {
-    const char *option, *words;
-} values[] = {
-    {"state", "absent claimed dispatched completed indeterminate corrupt"},
-    {"on-duplicate", "replay reject"},
-    {"lost", "hold takeover"},
-    {"store", "sqlite: journal: postgres: redis: rediss:"},
-    {"success", FILES},
-    {"failure", FILES},
-    {"key-file", FILES},
-    {"client-store", FILES},
-    {"ca", FILES},
-};
-
-/* What stands behind a command, where it is not another command line. */
-static const struct value words[] = {
-    {"completion", "bash zsh"},
-};
-
-static const char *look_up(const struct value *table, size_t n,
-                           const char *option)
-{
-    size_t i;
-
-    for (i = 0; i < n; i++)
-        if (strcmp(table[i].option, option) == 0)
-            return table[i].words;
-    return NULL;
-}
-
-/* The command's own table: see cli_option(). */
-static const struct option *options_of(const struct cli_command *command)
-{
-    const struct option *table = NULL;
-    struct cli c = {.command = command->name, .tell = &table};
-    char name[] = "once", *argv[] = {name, NULL};
-
-    (void)command->run(&c, 1, argv);
-    return table;
-}
 
 static void print_commands(void)
 {
-    const struct cli_command *commands;
+    const struct cli_command *const *commands;
     size_t n, i;
 
     commands = cli_commands(&n);
     for (i = 0; i < n; i++)
-        printf("%s%s", i ? " " : "", commands[i].name);
+        printf("%s%s", i ? " " : "", commands[i]->name);
 }
 
-static void print_options(const struct option *o)
+static void print_options(const struct cli_option *o)
 {
     const char *space = "";
 
-    for (; o != NULL && o->name != NULL; o++) {
+    for (; o->name != NULL; o++) {
         printf("%s--%s", space, o->name);
         space = " ";
     }
@@ -97,78 +51,77 @@ static void print_options(const struct option *o)
 /* A line for each command, as in: show) o='--store --json' ;; */
 static void print_option_cases(void)
 {
-    const struct cli_command *commands;
-    const char *more;
+    const struct cli_command *const *commands;
+    const char *operands;
     size_t n, i;
 
     commands = cli_commands(&n);
     for (i = 0; i < n; i++) {
-        printf("        %s) o='", commands[i].name);
-        print_options(options_of(&commands[i]));
-        more = look_up(words, COUNT(words), commands[i].name);
-        printf("%s%s' ;;\n", more ? " " : "", more ? more : "");
+        operands = commands[i]->operands;
+        printf("        %s) o='", commands[i]->name);
+        print_options(commands[i]->options);
+        printf("%s%s' ;;\n", operands ? " " : "", operands ? operands : "");
     }
 }
 
-/* Options that want a value, each once: "--store|--state|...". */
-static void print_takers(void)
+static int has_option(const struct cli_option *o, const char *name)
 {
-    const struct cli_command *commands;
-    const char *bar = "";
-    char seen[64][24];
-    size_t n, i, k, known = 0;
-
-    commands = cli_commands(&n);
-    for (i = 0; i < n; i++) {
-        const struct option *o = options_of(&commands[i]);
-
-        for (; o != NULL && o->name != NULL; o++) {
-            for (k = 0; k < known && strcmp(seen[k], o->name) != 0; k++)
-                ;
-            if (k < known || o->has_arg == no_argument || known == 64)
-                continue;
-            snprintf(seen[known++], sizeof(seen[0]), "%s", o->name);
-            printf("%s--%s", bar, o->name);
-            bar = "|";
-        }
-    }
+    while (o->name != NULL && strcmp(o->name, name) != 0)
+        o++;
+    return o->name != NULL;
 }
 
-/* What may stand behind the option before: the first line that fits counts, so
- * options whose value we cannot know come last and get nothing. */
-static void print_value_cases(const char *files)
+/* A line for each option that takes a value: what may follow it. Once, though
+ * several of the first `n` commands may have the option. */
+static void print_value_cases(const struct cli_command *const *commands,
+                              size_t n, const char *files)
 {
+    const struct cli_option *o = commands[n]->options;
     size_t i;
 
-    for (i = 0; i < COUNT(values); i++)
-        if (values[i].words[0] == '\0')
-            printf("        --%s) %s; return ;;\n", values[i].option, files);
+    for (; o->name != NULL; o++) {
+        for (i = 0; i < n && !has_option(commands[i]->options, o->name); i++)
+            ;
+        if (o->value == NULL || i < n)
+            continue;
+        if (strcmp(o->value, CLI_FILES) == 0)
+            printf("        --%s) %s; return ;;\n", o->name, files);
+        else if (strcmp(o->value, CLI_SCHEMES) == 0) {
+            printf("        --%s) o='", o->name);
+            cli_print_schemes(stdout, 1);
+            fputs("' ;;\n", stdout);
+        } else if (o->value[0] == '\0')
+            printf("        --%s) return ;;\n", o->name);
         else
-            printf("        --%s) o='%s' ;;\n", values[i].option,
-                   values[i].words);
-    fputs("        ", stdout);
-    print_takers();
-    fputs(") return ;;\n", stdout);
+            printf("        --%s) o='%s' ;;\n", o->name, o->value);
+    }
 }
 
 static void print_cases(const char *files)
 {
+    const struct cli_command *const *commands;
+    size_t n, i;
+
+    commands = cli_commands(&n);
     fputs("    case $prev in\n", stdout);
-    print_value_cases(files);
+    for (i = 0; i < n; i++)
+        print_value_cases(commands, i, files);
     fputs("    esac\n"
           "    [[ $o ]] || case $command in\n",
           stdout);
     print_option_cases();
     fputs("        '') o='", stdout);
     print_commands();
-    fputs(" --store --json --help --version' ;;\n"
+    putchar(' ');
+    print_options(cli_own_options);
+    fputs("' ;;\n"
           "    esac\n",
           stdout);
 }
 
 /* ---- The scripts --------------------------------------------------------- */
 
-/* Behind `--` there is a command of the user's own. A colon ends a word, for
+/* After `--` there is a command of the user's own. A colon ends a word, for
  * readline: the path of a store's URL is a word by itself, and a file. */
 static void print_bash(void)
 {
@@ -237,11 +190,11 @@ static void print_zsh(void)
           stdout);
 }
 
-int cli_completion(struct cli *c, int argc, char **argv)
+static int run(struct cli *c, int argc, char **argv)
 {
-    int rc = CLI_OK;
+    int rc = cli_read_args(c, argc, argv, NULL, NULL);
 
-    if (cli_option(c, argc, argv, options, help, &rc) != -1)
+    if (rc != CLI_OK)
         return rc;
     if (argc - optind != 1)
         return cli_usage(c, "for which shell? bash or zsh");
@@ -253,3 +206,8 @@ int cli_completion(struct cli *c, int argc, char **argv)
         return cli_usage(c, "for bash or zsh only");
     return CLI_OK;
 }
+
+const struct cli_command cli_cmd_completion = {
+    "completion", "print a completion for bash or zsh",
+    help,         options,
+    "bash zsh",   run};

@@ -2,17 +2,16 @@
 /*
  * cmd_forget.c - `once forget`: take one record out of the store.
  *
- * Only what was kept long enough can be forgotten, since the next repeat of it
- * executes: that is for the store to decide (docs/protocol.md, section 5), and
- * no option of ours changes it. Least of all for a live record, of which an
- * attempt may have executed (I5). What --force does to that is to put it to
- * rest: it is resolved as applied, with a note, so that it stops waiting for
- * somebody, repeats are still refused, and the time after which it may be
- * forgotten begins to run.
+ * Only a record that has expired can be forgotten, since the next repeat of it
+ * executes. The store decides that (docs/protocol.md, section 5), and no option
+ * changes it, least of all for a live record: an attempt of it may have
+ * executed (I5). --force resolves such a record as applied, with a note: it no
+ * longer waits for an operator, repeats are still refused, and it expires like
+ * any other completed record.
  *
- *                 kept long enough                          forgotten
+ *                 expired                                   forgotten
  *    show --+---> completed, absent ---- forget ------------------->
- *           |     lease over: reap       resolve, applied
+ *           |     lease ended: reap      resolve, applied
  *           +---> live, --force -------> indeterminate ---> completed,
  *           |                                               kept for --keep
  *           +---> anything else: refused, nothing is changed
@@ -29,34 +28,31 @@ static const char help[] =
     "usage: once [--store URL] forget WHICH [--fence N] [--json]\n"
     "       once [--store URL] forget WHICH --force --why TEXT [--keep TIME]\n"
     "\n"
-    "Forgets one record that was kept as long as was promised: the next repeat of\n"
-    "its key executes. WHICH is as for once show. Before that time the store\n"
-    "refuses, and nothing can make it: once show says when it is over.\n"
+    "Forgets one record that has expired: the next repeat of its key executes.\n"
+    "WHICH is as for once show. Before that time the store refuses, whatever the\n"
+    "options: once show prints when the record expires.\n"
     "\n"
     "  --fence N      refuse if it is another one by now\n"
     "  --force        for a live record (claimed, dispatched, indeterminate) whose\n"
-    "                 owner's lease is over. It is NOT forgotten now: its work may\n"
+    "                 owner's lease has ended. It is NOT forgotten now: its work may\n"
     "                 have been done, and the next repeat would do it again. It is\n"
-    "                 put to rest as `once resolve --applied` does: it took effect\n"
-    "                 or must count so, repeats are told 409 response-unavailable,\n"
+    "                 resolved as by `once resolve --applied`: it took effect\n"
+    "                 or must count so, repeats get 409 response-unavailable,\n"
     "                 and after --keep it is forgotten like any other\n"
     "  --why TEXT     with --force: 1 to 512 bytes, kept with your name and the\n"
     "                 time\n"
     "  --keep TIME    with --force: 1s to 3650d (24h)\n"
     "\n"
-    "Where you know more, say more: once resolve.\n";
+    "If you know the outcome, record it: once resolve.\n";
 /* clang-format on */
 
 enum { OPT_FENCE = 1, OPT_FORCE, OPT_WHY, OPT_KEEP };
 
-static const struct option options[] = {
-    CLI_COMMON_OPTIONS,
-    CLI_PICK_OPTIONS,
-    {"fence", required_argument, NULL, OPT_FENCE},
-    {"force", no_argument, NULL, OPT_FORCE},
-    {"why", required_argument, NULL, OPT_WHY},
-    {"keep", required_argument, NULL, OPT_KEEP},
-    {NULL, 0, NULL, 0},
+static const struct cli_option options[] = {
+    CLI_COMMON_OPTIONS,       CLI_PICK_OPTIONS,
+    {"fence", "", OPT_FENCE}, {"force", NULL, OPT_FORCE},
+    {"why", "", OPT_WHY},     {"keep", "", OPT_KEEP},
+    {NULL, NULL, 0},
 };
 
 #define KEEP_DEFAULT_MS UINT64_C(86400000)
@@ -70,8 +66,10 @@ struct forget {
     char note[CLI_NOTE_SIZE];
 };
 
-static int read_option(const struct cli *c, struct forget *f, int o)
+static int take(const struct cli *c, void *user, int o)
 {
+    struct forget *f = user;
+
     if (cli_pick_option(&f->pick, o))
         return CLI_OK;
     switch (o) {
@@ -88,17 +86,12 @@ static int read_option(const struct cli *c, struct forget *f, int o)
     }
 }
 
-static int read_args(struct cli *c, int argc, char **argv, struct forget *f,
-                     int *go)
+static int read_args(struct cli *c, int argc, char **argv, struct forget *f)
 {
-    int o, rc = CLI_OK;
+    int rc = cli_read_args(c, argc, argv, take, f);
 
-    while ((o = cli_option(c, argc, argv, options, help, &rc)) != -1) {
-        if (o != '?')
-            rc = read_option(c, f, o);
-        if (o == '?' || rc != CLI_OK)
-            return rc;
-    }
+    if (rc != CLI_OK)
+        return rc;
     if (!f->force && (f->why != NULL || f->keep_ms != 0))
         return cli_usage(c, "--why and --keep go with --force");
     if (f->force)
@@ -107,7 +100,6 @@ static int read_args(struct cli *c, int argc, char **argv, struct forget *f,
         rc = cli_pick_end(c, &f->pick, argc, argv);
     if (f->keep_ms == 0)
         f->keep_ms = KEEP_DEFAULT_MS;
-    *go = rc == CLI_OK;
     return rc;
 }
 
@@ -135,7 +127,7 @@ static int report(const struct cli *c, const uint8_t name[ONCE_NAME_SIZE],
     return rc;
 }
 
-/* ---- Kept long enough ---------------------------------------------------- */
+/* ---- Expired ---------------------------------------------------- */
 
 static int too_early(const struct cli *c, const once_record *r)
 {
@@ -144,13 +136,12 @@ static int too_early(const struct cli *c, const once_record *r)
     cli_time(r->keep_ms, until);
     if (r->keep_ms <= cli_now_ms())
         return cli_say(c, CLI_NO,
-                       "refused: it was promised that it is kept until %s, and "
-                       "the clock is ahead of the time that was seen to pass. "
-                       "See once clock",
+                       "refused: it is kept until %s, and the clock is ahead "
+                       "of the time that was seen to pass. See once clock",
                        until);
     return cli_say(c, CLI_NO,
-                   "refused: it was promised that it is kept until %s. Forget "
-                   "it after that; gateways and once purge do so by themselves",
+                   "refused: it is kept until %s. Forget it after that; "
+                   "gateways and once purge do so by themselves",
                    until);
 }
 
@@ -158,7 +149,7 @@ static int forget(const struct cli *c, once_engine *e, const once_op *seen)
 {
     once_op op = {.verb = ONCE_OP_FORGET,
                   .fence = seen->record.fence,
-                  .store_ms = CLI_PATIENCE_MS};
+                  .store_ms = CLI_STORE_MS};
     once_error err = {0, ""};
     int rc;
 
@@ -167,8 +158,8 @@ static int forget(const struct cli *c, once_engine *e, const once_op *seen)
     if (rc < 0)
         rc = cli_trouble_of_change(c, rc, &err);
     else if (rc == ONCE_OK || op.record.attempt == 0)
-        /* Refused without a record: it is gone already, perhaps by a first
-         * copy of our own question. */
+        /* Refused without a record: it is forgotten already, perhaps by an
+         * earlier copy of this operation. */
         rc = report(c, seen->name, &(once_record){0});
     else if (cli_changed(c, &op.record, op.fence) != CLI_OK)
         rc = CLI_NO;
@@ -189,7 +180,7 @@ static int settle(const struct cli *c, once_engine *e, const struct forget *f,
                   .fence = seen->record.fence,
                   .result = result,
                   .note = cli_bytes(f->note),
-                  .store_ms = CLI_PATIENCE_MS};
+                  .store_ms = CLI_STORE_MS};
     once_error err = {0, ""};
     int rc;
 
@@ -210,8 +201,8 @@ static int settle(const struct cli *c, once_engine *e, const struct forget *f,
 
 /* What was reaped is looked at anew: a claim of which nothing was sent is then
  * absent, and needs no decision. */
-static int put_to_rest(const struct cli *c, once_engine *e,
-                       const struct forget *f, const once_op *seen)
+static int apply_by_force(const struct cli *c, once_engine *e,
+                          const struct forget *f, const once_op *seen)
 {
     static const once__response lost = {.status = 200, .flags = ONCE__NO_BODY};
     once_bytes result = {NULL, 0};
@@ -257,7 +248,8 @@ static int refuse_live(const struct cli *c, const once_op *seen)
                    cli_state(r->state));
 }
 
-static int run(const struct cli *c, once_engine *e, const struct forget *f)
+static int look_and_forget(const struct cli *c, once_engine *e,
+                           const struct forget *f)
 {
     uint8_t name[ONCE_NAME_SIZE];
     once_op seen = {0};
@@ -277,26 +269,28 @@ static int run(const struct cli *c, once_engine *e, const struct forget *f)
     else if (!f->force || seen.left_ms > 0)
         rc = refuse_live(c, &seen);
     else
-        rc = put_to_rest(c, e, f, &seen);
+        rc = apply_by_force(c, e, f, &seen);
 out:
     once_op_clear(&seen);
     return rc;
 }
 
-int cli_forget(struct cli *c, int argc, char **argv)
+static int run(struct cli *c, int argc, char **argv)
 {
     struct forget f = {.force = 0};
     once_engine *e = NULL;
-    int rc, go = 0;
+    int rc = read_args(c, argc, argv, &f);
 
-    rc = read_args(c, argc, argv, &f, &go);
-    if (!go)
+    if (rc != CLI_OK)
         return rc;
     if (f.force)
-        cli_make_note("put to rest as applied", f.why, f.note);
+        cli_make_note("applied by force", f.why, f.note);
     rc = cli_open(c, &e);
     if (rc == CLI_OK)
-        rc = run(c, e, &f);
+        rc = look_and_forget(c, e, &f);
     once_engine_close(e);
     return rc;
 }
+
+const struct cli_command cli_cmd_forget = {
+    "forget", "forget one record that has expired", help, options, NULL, run};

@@ -1,11 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * cmd_init.c - `once init` and `once dump`: what is the driver's own business.
+ * cmd_init.c - `once init`: creates a store, or prints the schema that it needs
+ * for somebody who wants to read it first.
  *
- * The one makes what the store needs to find, or prints it for somebody who
- * wants to read it first; the other shows what lies there in the store's own
- * words. This file only asks and prints. Text of a driver is escaped like any
- * other: it may hold what was on a disk.
+ * What a store needs is the driver's business: this file only asks for it.
  */
 #include "cli.h"
 
@@ -13,7 +11,7 @@
 #include <string.h>
 
 /* clang-format off */
-static const char init_help[] =
+static const char help[] =
     "usage: once [--store URL] init [--print | --json]\n"
     "\n"
     "Creates the store: a file, a folder, or the tables in a database. Of a store\n"
@@ -28,26 +26,14 @@ static const char init_help[] =
     "belongs to who calls this, with mode 600: call it as the gateway's user. What\n"
     "is made in a journal's folder belongs to the folder's owner.\n";
 
-static const char dump_help[] =
-    "usage: once [--store URL] dump [URL | FOLDER | FILE]\n"
-    "\n"
-    "Prints what is stored, in the store's own words and its own order, a line for\n"
-    "each thing: for support, and to look into a store that once ls cannot open.\n"
-    "No token and no result is shown. Not every store has this; records are\n"
-    "listed from every store by once ls --all --json.\n";
 /* clang-format on */
 
 enum { OPT_PRINT = 1 };
 
-static const struct option init_options[] = {
+static const struct cli_option options[] = {
     CLI_COMMON_OPTIONS,
-    {"print", no_argument, NULL, OPT_PRINT},
-    {NULL, 0, NULL, 0},
-};
-
-static const struct option dump_options[] = {
-    CLI_COMMON_OPTIONS,
-    {NULL, 0, NULL, 0},
+    {"print", NULL, OPT_PRINT},
+    {NULL, NULL, 0},
 };
 
 static void print_line(void *user, const char *text)
@@ -63,8 +49,6 @@ static int is_named(const struct cli *c)
         return CLI_OK;
     return cli_usage(c, "which store? Say --store URL or set ONCE_STORE");
 }
-
-/* ---- init ---------------------------------------------------------------- */
 
 static int print_schema(const struct cli *c)
 {
@@ -103,7 +87,7 @@ static int create(const struct cli *c)
     once_error err = {0, ""};
     int rc;
 
-    if (strncmp(c->store, "memory:", 7) == 0)
+    if (cli_in_process(c->store))
         return cli_usage(c, "memory: lives inside one process and needs no "
                             "once init");
     rc = once_store_init(c->store, &err);
@@ -116,19 +100,24 @@ static int create(const struct cli *c)
     return report(c, &class);
 }
 
-int cli_init(struct cli *c, int argc, char **argv)
+static int take(const struct cli *c, void *user, int o)
 {
-    int o, print = 0, rc = CLI_OK;
+    int *print = user;
 
-    while ((o = cli_option(c, argc, argv, init_options, init_help, &rc)) !=
-           -1) {
-        if (o == '?')
-            return rc;
-        print = 1;
-    }
-    if (optind < argc)
-        return cli_usage(c, "takes options only; the store is named by "
-                            "--store URL");
+    (void)c;
+    (void)o; /* --print: the only one */
+    *print = 1;
+    return CLI_OK;
+}
+
+static int run(struct cli *c, int argc, char **argv)
+{
+    int print = 0, rc = cli_read_args(c, argc, argv, take, &print);
+
+    if (rc == CLI_OK)
+        rc = cli_no_operands(c, argc, "; the store is named by --store URL");
+    if (rc != CLI_OK)
+        return rc;
     if (print && c->json)
         return cli_usage(c, "--print and --json exclude each other");
     rc = is_named(c);
@@ -137,35 +126,5 @@ int cli_init(struct cli *c, int argc, char **argv)
     return print ? print_schema(c) : create(c);
 }
 
-/* ---- dump ---------------------------------------------------------------- */
-
-static int dump(const struct cli *c)
-{
-    once_error err = {0, ""};
-    int rc = cli_named(c);
-
-    if (rc != CLI_OK)
-        return rc;
-    rc = once_store_dump(cli_url(c), print_line, NULL, &err);
-    if (rc == ONCE_ENOSYS)
-        return cli_say(c, CLI_NO, "%s. Its records: once ls --all --json",
-                       err.text);
-    return rc < 0 ? cli_trouble(c, rc, &err) : CLI_OK;
-}
-
-int cli_dump(struct cli *c, int argc, char **argv)
-{
-    char *url = NULL;
-    int rc = CLI_OK;
-
-    if (cli_option(c, argc, argv, dump_options, dump_help, &rc) != -1)
-        return rc;
-    if (c->json)
-        return cli_usage(c, "a dump is in the store's own words: for JSON "
-                            "once ls --all --json");
-    rc = cli_take_store(c, argc, argv, &url);
-    if (rc == CLI_OK)
-        rc = dump(c);
-    free(url);
-    return rc;
-}
+const struct cli_command cli_cmd_init = {
+    "init", "create a store, or print its schema", help, options, NULL, run};

@@ -26,7 +26,7 @@ static const char help[] =
     "  --older TIME   only those granted longer ago, by this host's clock: 15m, 24h\n"
     "  --newer TIME   only those granted since then\n"
     "  --max N        at most so many, 1 to 1000000000 (1000); --all for all\n"
-    "  --after NAME   only those behind this name, all of its 64 digits\n"
+    "  --after NAME   only those after this name, all of its 64 digits\n"
     "  --json         one JSON object a line\n"
     "\n"
     "Columns: name, state, kind of the outcome, attempt, fence, granted, until (end\n"
@@ -45,16 +45,17 @@ enum {
     OPT_AFTER
 };
 
-static const struct option options[] = {
+static const struct cli_option options[] = {
     CLI_COMMON_OPTIONS,
-    {"state", required_argument, NULL, OPT_STATE},
-    {"group", required_argument, NULL, OPT_GROUP},
-    {"older", required_argument, NULL, OPT_OLDER},
-    {"newer", required_argument, NULL, OPT_NEWER},
-    {"max", required_argument, NULL, OPT_MAX},
-    {"all", no_argument, NULL, OPT_ALL},
-    {"after", required_argument, NULL, OPT_AFTER},
-    {NULL, 0, NULL, 0},
+    {"state", "absent claimed dispatched completed indeterminate corrupt",
+     OPT_STATE},
+    {"group", "", OPT_GROUP},
+    {"older", "", OPT_OLDER},
+    {"newer", "", OPT_NEWER},
+    {"max", "", OPT_MAX},
+    {"all", NULL, OPT_ALL},
+    {"after", "", OPT_AFTER},
+    {NULL, NULL, 0},
 };
 
 enum { STATE_ANY = -1, STATE_CORRUPT = 255 };
@@ -87,8 +88,10 @@ static int read_state(const struct cli *c, const char *text, int *out)
     return CLI_OK;
 }
 
-static int read_option(const struct cli *c, struct ls *ls, int o)
+static int take(const struct cli *c, void *user, int o)
 {
+    struct ls *ls = user;
+
     switch (o) {
     case OPT_STATE:
         return read_state(c, optarg, &ls->state);
@@ -110,24 +113,6 @@ static int read_option(const struct cli *c, struct ls *ls, int o)
     }
 }
 
-static int read_args(struct cli *c, int argc, char **argv, struct ls *ls,
-                     int *go)
-{
-    int o, rc = CLI_OK;
-
-    while ((o = cli_option(c, argc, argv, options, help, &rc)) != -1) {
-        if (o != '?')
-            rc = read_option(c, ls, o);
-        if (o == '?' || rc != CLI_OK)
-            return rc;
-    }
-    if (optind < argc)
-        return cli_usage(c, "takes options only; one record is shown by "
-                            "once show");
-    *go = 1;
-    return CLI_OK;
-}
-
 static void print_heading(void)
 {
     printf("%-16s  %-13s  %-7s  %7s  %10s  %-24s  %-24s  %8s  %-14s  %s\n",
@@ -142,7 +127,7 @@ static void print_row(const struct cli *c, const struct cli_row *row)
         flags[CLI_FLAGS_SIZE], group[CLI_GROUP_TEXT];
 
     cli_hex(row->name, c->tty ? 16 : CLI_DIGITS, name);
-    if (r->state > ONCE_INDETERMINATE) { /* nothing in it can be believed */
+    if (r->state > ONCE_INDETERMINATE) { /* nothing in it can be trusted */
         printf(c->tty ? "%-16s  %s%s%s\n"
                       : "%s\t%s%s%s\t-\t-\t-\t-\t-\t-\t-\t-\n",
                name, cli_color(c, r->state), cli_state(r->state),
@@ -162,7 +147,7 @@ static void print_row(const struct cli *c, const struct cli_row *row)
            group[0] ? group : "-");
 }
 
-/* What does not check has neither a group nor an age that could be believed. */
+/* A corrupt record has neither a group nor an age that could be trusted. */
 static int wanted(const struct ls *ls, const once_record *r)
 {
     uint64_t age_ms = ls->now_ms - r->granted_ms;
@@ -211,22 +196,24 @@ static int finish(const struct cli *c, const struct ls *ls)
                 (unsigned long long)ls->max, name);
     }
     if (ls->corrupt > 0)
-        return cli_say(c, CLI_STORE,
-                       "records that do not check: %llu. They count as taken; "
-                       "keep a copy of the store and look at the disk",
-                       (unsigned long long)ls->corrupt);
+        return cli_say(
+            c, CLI_STORE,
+            "corrupt records: %llu. They count as taken; keep a copy "
+            "of the store and look at the disk",
+            (unsigned long long)ls->corrupt);
     return CLI_OK;
 }
 
-int cli_ls(struct cli *c, int argc, char **argv)
+static int run(struct cli *c, int argc, char **argv)
 {
     struct ls ls = {.c = c, .state = STATE_ANY, .max = MAX_DEFAULT};
     once_engine *e = NULL;
     uint8_t after[ONCE_NAME_SIZE];
-    int rc, go = 0;
+    int rc = cli_read_args(c, argc, argv, take, &ls);
 
-    rc = read_args(c, argc, argv, &ls, &go);
-    if (!go)
+    if (rc == CLI_OK)
+        rc = cli_no_operands(c, argc, "; one record is shown by once show");
+    if (rc != CLI_OK)
         return rc;
     rc = cli_open(c, &e);
     if (rc != CLI_OK)
@@ -243,3 +230,8 @@ int cli_ls(struct cli *c, int argc, char **argv)
     once_engine_close(e);
     return rc;
 }
+
+const struct cli_command cli_cmd_ls = {
+    "ls", "list records, for example all that are indeterminate",
+    help, options,
+    NULL, run};

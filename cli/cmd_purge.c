@@ -1,11 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * cmd_purge.c - `once purge`: forget every record that was kept long enough.
+ * cmd_purge.c - `once purge`: forget every record that has expired.
  *
- * What a gateway's reaper does in its quiet moments, for stores that no gateway
- * works on: those of `once run` and once_call(). In steps, so that nobody else
- * waits for long; each record by its own conditional operation, with the fence
- * that was seen, so that a record made anew meanwhile is not the one that goes.
+ * A gateway's reaper does the same; this is for stores that no gateway uses:
+ * those of `once run` and once_call(). In steps, so that nobody else waits for
+ * long; each record by its own conditional operation, with the fence that was
+ * seen, so that a record that was created anew meanwhile stays.
  *
  *    scan --> up to STEP names --> forget them in one batch --+--> nothing was
  *      ^                                                      |    forgotten,
@@ -28,7 +28,7 @@ enum { STEP = 256, LATE_MS = 60000 };
 static const char help[] =
     "usage: once [--store URL] purge [--max N] [--json]\n"
     "\n"
-    "Forgets every record whose time is over: completed, or absent with a row, and\n"
+    "Forgets every record that has expired: completed, or absent with a row, and\n"
     "kept as long as was promised. Never one that is claimed, dispatched or\n"
     "indeterminate. A gateway does this by itself; stores that only once run and\n"
     "programs use want a line in a crontab:\n"
@@ -45,10 +45,10 @@ static const char help[] =
 
 enum { OPT_MAX = 1 };
 
-static const struct option options[] = {
+static const struct cli_option options[] = {
     CLI_COMMON_OPTIONS,
-    {"max", required_argument, NULL, OPT_MAX},
-    {NULL, 0, NULL, 0},
+    {"max", "", OPT_MAX},
+    {NULL, NULL, 0},
 };
 
 struct purge {
@@ -67,7 +67,7 @@ static int found(void *user, const uint8_t name[ONCE_NAME_SIZE],
     once_op *op = &p->ops[p->n];
 
     if (r->state > ONCE_INDETERMINATE)
-        return 0; /* does not check: once verify tells of it */
+        return 0; /* corrupt: once verify reports it */
     memset(op, 0, sizeof(*op));
     op->verb = ONCE_OP_FORGET;
     op->fence = r->fence;
@@ -128,11 +128,11 @@ static int purge(const struct cli *c, once_store *s, struct purge *p,
     return rc;
 }
 
-static int run(const struct cli *c, struct purge *p)
+static int purge_store(const struct cli *c, struct purge *p)
 {
     struct cli_progress progress;
     once_store *s = NULL;
-    int rc, told;
+    int rc, printed;
 
     rc = cli_named(c);
     if (rc == CLI_OK)
@@ -149,35 +149,40 @@ static int run(const struct cli *c, struct purge *p)
                 "seen to pass: what is due is forgotten later by as much. If "
                 "it is right, say so with once clock --accept",
                 p->clock.behind_ms / 1000);
-    told = CLI_OK;
+    printed = CLI_OK;
     if (c->json)
-        told = cli_print_json(
+        printed = cli_print_json(
             c, json_pack("{s:I}", "forgotten", (json_int_t)p->forgotten));
     else
         cli_number(c, "forgotten", p->forgotten);
-    return rc != CLI_OK ? rc : told;
+    return rc != CLI_OK ? rc : printed;
 }
 
-int cli_purge(struct cli *c, int argc, char **argv)
+static int take(const struct cli *c, void *user, int o)
+{
+    struct purge *p = user;
+
+    (void)o; /* --max: the only one */
+    return cli_read_number(c, "--max", optarg, 1, 1000000000, &p->max);
+}
+
+static int run(struct cli *c, int argc, char **argv)
 {
     struct purge *p = calloc(1, sizeof(*p));
-    int o, rc = CLI_OK;
+    int rc;
 
     if (p == NULL)
         return cli_say(c, CLI_STORE, "out of memory");
     p->max = UINT64_MAX;
-    while ((o = cli_option(c, argc, argv, options, help, &rc)) != -1) {
-        if (o == OPT_MAX)
-            rc = cli_read_number(c, "--max", optarg, 1, 1000000000, &p->max);
-        if (o == '?' || rc != CLI_OK)
-            goto out;
-    }
-    if (optind < argc)
-        rc = cli_usage(c, "takes options only; one record is forgotten by "
-                          "once forget");
-    else
-        rc = run(c, p);
-out:
+    rc = cli_read_args(c, argc, argv, take, p);
+    if (rc == CLI_OK)
+        rc = cli_no_operands(c, argc,
+                             "; one record is forgotten by once forget");
+    if (rc == CLI_OK)
+        rc = purge_store(c, p);
     free(p);
     return rc;
 }
+
+const struct cli_command cli_cmd_purge = {
+    "purge", "forget every record that has expired", help, options, NULL, run};

@@ -5,12 +5,13 @@
  *
  * A compare-and-set on the fence that the operator was shown: if anything has
  * happened since, it is refused and nothing changes. Who, when and why are kept
- * with the record. It refuses what the gateway could not replay, and a reopening
- * where the upstream does not recognise keys (docs/protocol.md, section 11).
+ * with the record. It refuses what the gateway could not replay, and a
+ * reopening where the upstream does not recognise keys (docs/protocol.md,
+ * section 11).
  *
- *    arguments, FILE --> encoded response, note --> show --> resolve --> say
+ *    arguments, FILE --> encoded response, note --> show --> resolve --> report
  *                                                    |         ^
- *                      dispatched, lease over, and --+- reap --+
+ *                      dispatched, lease ended, ----+- reap --+
  *                      no gateway left to reap it
  */
 #include "cli.h"
@@ -29,7 +30,7 @@ static const char help[] =
     "it as its answer. Find out at the upstream first. ACTION is one of\n"
     "  --success FILE   it took effect; FILE (- is stdin) is the answer's body\n"
     "  --failure FILE   it did not, or is refused; FILE likewise\n"
-    "  --applied        it took effect, but its answer is lost: repeats are told\n"
+    "  --applied        it took effect, but its answer is lost: repeats get\n"
     "                   409 response-unavailable\n"
     "  --reopen         let the next repeat execute; only for records made under\n"
     "                   takeover (the upstream recognises the key)\n"
@@ -39,10 +40,10 @@ static const char help[] =
     "  --header 'Name: value'   one more header of it, like Content-Type\n"
     "  --raw            the result's bytes as they are, for programs of your own\n"
     "And\n"
-    "  --fence N, --attempt N   as once show tells; refused if they are not so now\n"
+    "  --fence N, --attempt N   as once show prints them; refused if changed\n"
     "  --why TEXT       1 to 512 bytes, kept with your name and the time (UTC)\n"
     "  --keep TIME      how long repeats are answered, 1s to 3650d (24h)\n"
-    "WHICH is as for once show. The usual case:\n"
+    "WHICH is as for once show. The common case:\n"
     "  once resolve 51e8ab03 --fence 7 --success answer.json --status 201\n"
     "    --header 'Content-Type: application/json' --why 'ticket 12'\n";
 /* clang-format on */
@@ -62,21 +63,21 @@ enum {
 };
 
 /* clang-format off */
-static const struct option options[] = {
+static const struct cli_option options[] = {
     CLI_COMMON_OPTIONS,
     CLI_PICK_OPTIONS,
-    { "fence", required_argument, NULL, OPT_FENCE },
-    { "attempt", required_argument, NULL, OPT_ATTEMPT },
-    { "success", required_argument, NULL, OPT_SUCCESS },
-    { "failure", required_argument, NULL, OPT_FAILURE },
-    { "applied", no_argument, NULL, OPT_APPLIED },
-    { "reopen", no_argument, NULL, OPT_REOPEN },
-    { "status", required_argument, NULL, OPT_STATUS },
-    { "header", required_argument, NULL, OPT_HEADER },
-    { "raw", no_argument, NULL, OPT_RAW },
-    { "why", required_argument, NULL, OPT_WHY },
-    { "keep", required_argument, NULL, OPT_KEEP },
-    { NULL, 0, NULL, 0 },
+    {"fence", "", OPT_FENCE},
+    {"attempt", "", OPT_ATTEMPT},
+    {"success", CLI_FILES, OPT_SUCCESS},
+    {"failure", CLI_FILES, OPT_FAILURE},
+    {"applied", NULL, OPT_APPLIED},
+    {"reopen", NULL, OPT_REOPEN},
+    {"status", "", OPT_STATUS},
+    {"header", "", OPT_HEADER},
+    {"raw", NULL, OPT_RAW},
+    {"why", "", OPT_WHY},
+    {"keep", "", OPT_KEEP},
+    {NULL, NULL, 0},
 };
 /* clang-format on */
 
@@ -171,8 +172,10 @@ static int add_header(const struct cli *c, struct resolve *r, const char *text)
     return check_header(c, h.name);
 }
 
-static int read_option(const struct cli *c, struct resolve *r, int o)
+static int take(const struct cli *c, void *user, int o)
 {
+    struct resolve *r = user;
+
     if (cli_pick_option(&r->pick, o))
         return CLI_OK;
     switch (o) {
@@ -216,7 +219,7 @@ static int check_args(const struct cli *c, const struct resolve *r)
         return cli_usage(c, "say one of --success FILE, --failure FILE, "
                             "--applied, --reopen");
     if (r->fence == 0)
-        return cli_usage(c, "--fence N is needed, as once show tells it");
+        return cli_usage(c, "--fence N is needed, as once show prints it");
     if (answers && (r->status != 0) + r->raw != 1)
         return cli_usage(c, "say what FILE is: --status N for an HTTP response "
                             "(the gateway's records), or --raw");
@@ -228,22 +231,13 @@ static int check_args(const struct cli *c, const struct resolve *r)
     return cli_check_why(c, r->why);
 }
 
-static int read_args(struct cli *c, int argc, char **argv, struct resolve *r,
-                     int *go)
+static int read_args(struct cli *c, int argc, char **argv, struct resolve *r)
 {
-    int o, rc = CLI_OK;
+    int rc = cli_read_args(c, argc, argv, take, r);
 
-    while ((o = cli_option(c, argc, argv, options, help, &rc)) != -1) {
-        if (o != '?')
-            rc = read_option(c, r, o);
-        if (o == '?' || rc != CLI_OK)
-            return rc;
-    }
-    rc = cli_pick_end(c, &r->pick, argc, argv);
     if (rc == CLI_OK)
-        rc = check_args(c, r);
-    *go = rc == CLI_OK;
-    return rc;
+        rc = cli_pick_end(c, &r->pick, argc, argv);
+    return rc == CLI_OK ? check_args(c, r) : rc;
 }
 
 /* ---- Result and note ----------------------------------------------------- */
@@ -276,7 +270,7 @@ static int make_result(const struct cli *c, struct resolve *r)
     return cli_encode(c, &response, &r->result);
 }
 
-static const char *deed(const struct resolve *r)
+static const char *action(const struct resolve *r)
 {
     switch (r->action) {
     case OPT_SUCCESS:
@@ -349,7 +343,7 @@ static int settle(const struct cli *c, once_engine *e, const struct resolve *r,
                   .fence = r->fence,
                   .result = r->result,
                   .note = cli_bytes(r->note),
-                  .store_ms = CLI_PATIENCE_MS};
+                  .store_ms = CLI_STORE_MS};
     once_error err = {0, ""};
     int rc;
 
@@ -380,7 +374,7 @@ static int check_shown(const struct cli *c, const struct resolve *r,
     return CLI_OK;
 }
 
-static int run(const struct cli *c, once_engine *e, const struct resolve *r)
+static int resolve(const struct cli *c, once_engine *e, const struct resolve *r)
 {
     uint8_t name[ONCE_NAME_SIZE];
     once_op seen = {0};
@@ -400,25 +394,25 @@ static int run(const struct cli *c, once_engine *e, const struct resolve *r)
     return rc == CLI_OK ? settle(c, e, r, name) : rc;
 }
 
-int cli_resolve(struct cli *c, int argc, char **argv)
+static int run(struct cli *c, int argc, char **argv)
 {
     struct resolve *r = calloc(1, sizeof(*r));
     once_engine *e = NULL;
-    int rc, go = 0;
+    int rc;
 
     if (r == NULL)
         return cli_say(c, CLI_STORE, "out of memory");
     r->keep_ms = KEEP_DEFAULT_MS;
-    rc = read_args(c, argc, argv, r, &go);
-    if (!go)
+    rc = read_args(c, argc, argv, r);
+    if (rc != CLI_OK)
         goto out;
     rc = make_result(c, r);
     if (rc != CLI_OK)
         goto out;
-    cli_make_note(deed(r), r->why, r->note);
+    cli_make_note(action(r), r->why, r->note);
     rc = cli_open(c, &e);
     if (rc == CLI_OK)
-        rc = run(c, e, r);
+        rc = resolve(c, e, r);
 out:
     once_engine_close(e);
     free((void *)r->body.data);
@@ -426,3 +420,8 @@ out:
     free(r);
     return rc;
 }
+
+const struct cli_command cli_cmd_resolve = {
+    "resolve", "say what became of an indeterminate record",
+    help,      options,
+    NULL,      run};

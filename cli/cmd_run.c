@@ -14,7 +14,7 @@
  * while the command runs, before it is recorded, because that is what people
  * expect of a command; whether it counts is said by our exit status.
  *
- * It refuses to print a key, a word of the command, or a URL that was given.
+ * It never prints a key, an argument of the command, or a URL that was given.
  */
 #include "run/run.h"
 
@@ -46,16 +46,16 @@ struct run {
 
 /* ---- The work ---------------------------------------------------------------- */
 
-static void tell_tape(const struct run *run, const struct run_child *child)
+static void report_output(const struct run *run, const struct run_child *child)
 {
     if (child->left)
         cli_say(run->c, 0,
-                "the command has ended, but others that it has left behind "
+                "the command has ended, but processes that it has started "
                 "hold its output; what they write is not recorded");
     if (child->tape->lost)
         cli_say(run->c, 0,
-                "the output could not be kept: %s. A repeat is told so, with "
-                "exit status %d",
+                "the output could not be kept: %s. A repeat ends with exit "
+                "status %d",
                 strerror(child->tape->lost), RUN_OUTPUT);
 }
 
@@ -74,7 +74,7 @@ static int record(struct run *run, once_task *task, struct run_child *child)
     result = run_tape_end(child->tape, cli_now_ms() + keep);
     if (once_task_result(task, RUN_TYPE, result, NULL) != ONCE_OK)
         child->tape->lost = ENOMEM; /* "not kept" stands there already */
-    tell_tape(run, child);
+    report_output(run, child);
     return run->status;
 }
 
@@ -119,7 +119,7 @@ static int work(once_task *task, void *user)
 /* ---- What is said of it -------------------------------------------------------- */
 
 /* `resolve` and `show` find the record by these. */
-static void tell_next(const struct run *run, const once_result *r)
+static void advise(const struct run *run, const once_result *r)
 {
     const char *store = "";
 
@@ -129,7 +129,7 @@ static void tell_next(const struct run *run, const once_result *r)
         store = "URL";
     fprintf(stderr,
             "It will not be run again under this key. Find out what it has "
-            "done, then say so:\n"
+            "done, then record it:\n"
             "  once%s%s show %s\n"
             "  once%s%s resolve %s --fence %llu --success FILE --raw "
             "--why TEXT\n"
@@ -140,7 +140,7 @@ static void tell_next(const struct run *run, const once_result *r)
             (unsigned long long)r->fence);
 }
 
-static int tell_unknown(const struct run *run, const once_result *r)
+static int report_unknown(const struct run *run, const once_result *r)
 {
     if (run->killed)
         cli_say(run->c, 0,
@@ -156,11 +156,11 @@ static int tell_unknown(const struct run *run, const once_result *r)
         cli_say(run->c, 0,
                 "an earlier run of this key was begun, and nobody knows how "
                 "it ended.");
-    tell_next(run, r);
+    advise(run, r);
     return RUN_UNKNOWN;
 }
 
-static int tell_free(const struct run *run, const once_result *r)
+static int report_free(const struct run *run, const once_result *r)
 {
     if (run->stopped)
         return RUN_CANNOT; /* the signal is about to have its effect */
@@ -174,7 +174,7 @@ static int tell_free(const struct run *run, const once_result *r)
                    strerror(run->error));
 }
 
-static int tell_error(const struct run *run, int rc, const once_error *err)
+static int report_error(const struct run *run, int rc, const once_error *err)
 {
     (void)cli_trouble(run->c, rc, err);
     return rc == ONCE_EINVAL || rc == ONCE_ELIMIT || rc == ONCE_EURL
@@ -189,8 +189,8 @@ static int exit_status(const once_result *r)
     return 1; /* of a program that has used the same key for once_call() */
 }
 
-static int tell(const struct run *run, int rc, const once_result *r,
-                const once_error *err)
+static int report(const struct run *run, int rc, const once_result *r,
+                  const once_error *err)
 {
     struct cli *c = run->c;
     int said;
@@ -220,15 +220,15 @@ static int tell(const struct run *run, int rc, const once_result *r,
                        "for %llu s. Try again later, or say --wait",
                        (unsigned long long)((r->left_ms + 999) / 1000));
     case ONCE_UNKNOWN:
-        return tell_unknown(run, r);
+        return report_unknown(run, r);
     case ONCE_MISMATCH:
         return cli_say(c, RUN_MISMATCH,
                        "this key belongs to another command; nothing was "
                        "done. Use another key, or the same --fingerprint");
     case ONCE_FREE:
-        return tell_free(run, r);
+        return report_free(run, r);
     default:
-        return tell_error(run, rc, err);
+        return report_error(run, rc, err);
     }
 }
 
@@ -289,7 +289,7 @@ static int choose_store(struct run *run)
                        errno == ENOENT ? "neither XDG_STATE_HOME nor HOME "
                                          "is set"
                                        : strerror(errno));
-    if (strncmp(c->store, "memory:", 7) == 0) {
+    if (cli_in_process(c->store)) {
         (void)cli_usage(c, "memory: is gone when this process ends");
         return RUN_USAGE;
     }
@@ -304,9 +304,9 @@ static int with_store(struct run *run)
     int rc = once_engine_open(run->c->store, NULL, &err, &e);
 
     if (rc < 0)
-        return tell_error(run, rc, &err);
+        return report_error(run, rc, &err);
     rc = call(run, e, &err, &r);
-    rc = tell(run, rc, &r, &err);
+    rc = report(run, rc, &r, &err);
     once_result_clear(&r);
     once_engine_close(e);
     return rc;
@@ -334,16 +334,21 @@ static int perform(struct run *run)
     return rc;
 }
 
-int cli_run_command(struct cli *c, int argc, char **argv)
+static int run(struct cli *c, int argc, char **argv)
 {
-    struct run run = {.c = c};
-    int go = 0, rc = run_read_args(c, argc, argv, &run.o, &go);
+    struct run r = {.c = c};
+    int rc = run_read_args(c, argc, argv, &r.o);
 
-    if (rc == CLI_OK && go)
-        rc = perform(&run);
-    if (c->store == run.own_store)
+    if (rc == CLI_OK)
+        rc = perform(&r);
+    if (c->store == r.own_store)
         c->store = NULL;
-    free(run.own_store);
-    run_options_clear(&run.o);
+    free(r.own_store);
+    run_options_clear(&r.o);
     return rc;
 }
+
+const struct cli_command cli_cmd_run = {
+    "run",    "run a command at most once for its key",
+    run_help, run_option_table,
+    NULL,     run};

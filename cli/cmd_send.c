@@ -2,10 +2,10 @@
 /*
  * cmd_send.c - `once send`: an order over HTTP until its outcome is known.
  *
- * The retrying client (once/client.h) with words: one order, one key, kept in
- * a file before the first byte leaves, so that the same line again, also after
- * a crash, is the same order. The answer's body goes to stdout, all else to
- * stderr. It refuses to print a key, a header's value or a URL.
+ * The retrying client (once/client.h) for the shell: one order, one key, kept
+ * in a file before the first byte leaves, so that the same line again, also
+ * after a crash, is the same order. The answer's body goes to stdout, all else
+ * to stderr. It never prints a key, a header's value or a URL.
  */
 #include "cli.h"
 
@@ -72,24 +72,24 @@ enum {
     OPT_PURGE
 };
 
-static const struct option options[] = {
-    {"order", required_argument, NULL, OPT_ORDER},
-    {"group", required_argument, NULL, OPT_GROUP},
-    {"data", required_argument, NULL, OPT_DATA},
-    {"header", required_argument, NULL, OPT_HEADER},
-    {"secret", required_argument, NULL, OPT_SECRET},
-    {"deadline", required_argument, NULL, OPT_DEADLINE},
-    {"client-store", required_argument, NULL, OPT_FILE},
-    {"ca", required_argument, NULL, OPT_CA},
-    {"ask-refused", no_argument, NULL, OPT_ASK_REFUSED},
-    {"resume", no_argument, NULL, OPT_RESUME},
-    {"list", no_argument, NULL, OPT_LIST},
-    {"forget", no_argument, NULL, OPT_FORGET},
-    {"force", no_argument, NULL, OPT_FORCE},
-    {"purge", required_argument, NULL, OPT_PURGE},
-    {"json", no_argument, NULL, CLI_OPT_JSON},
-    {"help", no_argument, NULL, CLI_OPT_HELP},
-    {NULL, 0, NULL, 0},
+static const struct cli_option options[] = {
+    {"order", "", OPT_ORDER},
+    {"group", "", OPT_GROUP},
+    {"data", "", OPT_DATA},
+    {"header", "", OPT_HEADER},
+    {"secret", "", OPT_SECRET},
+    {"deadline", "", OPT_DEADLINE},
+    {"client-store", CLI_FILES, OPT_FILE},
+    {"ca", CLI_FILES, OPT_CA},
+    {"ask-refused", NULL, OPT_ASK_REFUSED},
+    {"resume", NULL, OPT_RESUME},
+    {"list", NULL, OPT_LIST},
+    {"forget", NULL, OPT_FORGET},
+    {"force", NULL, OPT_FORCE},
+    {"purge", "", OPT_PURGE},
+    CLI_JSON_OPTION,
+    CLI_HELP_OPTION,
+    {NULL, NULL, 0},
 };
 
 struct send {
@@ -147,7 +147,7 @@ static int add_lines(struct send *s, char *text, uint32_t flags)
     return rc;
 }
 
-/* Reads a file as text with a NUL behind, which is freed at the end. */
+/* Reads a file as text with a NUL after it, which is freed at the end. */
 static int read_text(struct send *s, const char *path, size_t most, char **out)
 {
     once_bytes file = {NULL, 0};
@@ -174,19 +174,19 @@ static int read_text(struct send *s, const char *path, size_t most, char **out)
     return CLI_OK;
 }
 
-static int take_header(struct send *s, const char *word, uint32_t flags)
+static int take_header(struct send *s, const char *text_or_file, uint32_t flags)
 {
     char *text = NULL;
     int rc;
 
-    if (word[0] == '@') {
-        rc = read_text(s, word + 1, HEADER_FILE_MAX, &text);
+    if (text_or_file[0] == '@') {
+        rc = read_text(s, text_or_file + 1, HEADER_FILE_MAX, &text);
         return rc == CLI_OK ? add_lines(s, text, flags) : rc;
     }
     if (s->n_memory == ONCE_CLIENT_HEADERS_MAX)
         return cli_usage(s->c, "more than %zu headers",
                          ONCE_CLIENT_HEADERS_MAX);
-    text = strdup(word);
+    text = strdup(text_or_file);
     if (text == NULL)
         return cli_say(s->c, CLI_STORE, "out of memory");
     s->memory[s->n_memory++] = text;
@@ -201,8 +201,9 @@ static int set_mode(struct send *s, int mode)
     return CLI_OK;
 }
 
-static int take_option(struct send *s, int o)
+static int take(const struct cli *c, void *user, int o)
 {
+    struct send *s = user;
     int rc;
 
     switch (o) {
@@ -220,7 +221,7 @@ static int take_option(struct send *s, int o)
     case OPT_SECRET:
         return take_header(s, optarg, ONCE_CLIENT_SECRET);
     case OPT_DEADLINE:
-        return cli_read_time(s->c, "--deadline", optarg, &s->deadline_ms);
+        return cli_read_time(c, "--deadline", optarg, &s->deadline_ms);
     case OPT_FILE:
         s->path = optarg;
         return CLI_OK;
@@ -235,22 +236,21 @@ static int take_option(struct send *s, int o)
         return CLI_OK;
     case OPT_PURGE:
         rc = set_mode(s, o);
-        return rc == CLI_OK
-                   ? cli_read_time(s->c, "--purge", optarg, &s->purge_ms)
-                   : rc;
+        return rc == CLI_OK ? cli_read_time(c, "--purge", optarg, &s->purge_ms)
+                            : rc;
     default:
         return set_mode(s, o);
     }
 }
 
-static int check_words(struct send *s, int argc, char **argv)
+static int check_args(struct send *s, int argc, char **argv)
 {
-    int words = argc - optind;
+    int operands = argc - optind;
 
-    if (s->mode != 0 && (words > 0 || s->data != NULL))
+    if (s->mode != 0 && (operands > 0 || s->data != NULL))
         return cli_usage(s->c, "a request and --resume, --list, --forget or "
                                "--purge do not go together");
-    if (s->mode == 0 && words != 2)
+    if (s->mode == 0 && operands != 2)
         return cli_usage(s->c, "takes a method and a URL: POST https://...");
     if (s->order == NULL && (s->mode == 0 || s->mode == OPT_FORGET))
         return cli_usage(s->c, "which order? Say --order ID");
@@ -263,7 +263,7 @@ static int check_words(struct send *s, int argc, char **argv)
         s->request.order.data = s->order;
         s->request.order.size = strlen(s->order);
     }
-    if (words == 2) {
+    if (operands == 2) {
         s->request.method = argv[optind];
         s->request.url = argv[optind + 1];
     }
@@ -354,7 +354,7 @@ static int print_json(const struct send *s, once_bytes order,
     return rc == CLI_OK ? exit_of(r->outcome) : rc;
 }
 
-/* The body as it came. With --resume of all there is nothing to tell where one
+/* The body as it came. With --resume of all orders nothing shows where one body
  * ends: a line for each order is printed instead. */
 static int print_result(const struct send *s, once_bytes order,
                         const once_client_result *r)
@@ -534,26 +534,19 @@ static int open_client(struct send *s)
     return rc < 0 ? trouble(s, rc, &err) : CLI_OK;
 }
 
-int cli_send(struct cli *c, int argc, char **argv)
+static int run(struct cli *c, int argc, char **argv)
 {
     struct send s = {.c = c, .request = ONCE_CLIENT_REQUEST_INIT};
-    int o, rc = CLI_OK;
+    int rc = cli_read_args(c, argc, argv, take, &s);
 
-    while ((o = cli_option(c, argc, argv, options, help, &rc)) != -1) {
-        if (o == '?')
-            goto out;
-        rc = take_option(&s, o);
-        if (rc != CLI_OK)
-            goto out;
-    }
-    rc = check_words(&s, argc, argv);
+    if (rc == CLI_OK)
+        rc = check_args(&s, argc, argv);
     if (rc == CLI_OK)
         rc = read_body(&s);
     if (rc == CLI_OK)
         rc = open_client(&s);
     if (rc == CLI_OK)
         rc = go(&s);
-out:
     once_client_close(s.client);
     if (s.data != NULL && s.data[0] == '@')
         free((void *)(uintptr_t)s.request.body.data);
@@ -561,3 +554,7 @@ out:
         free(s.memory[--s.n_memory]);
     return rc;
 }
+
+const struct cli_command cli_cmd_send = {
+    "send", "send a request until its outcome is known", help, options, NULL,
+    run};

@@ -32,18 +32,18 @@ static const char help[] =
     "                 nothing else (of a result that is no response: all of it)\n"
     "  --json         one JSON object; the fence is a string in it\n"
     "\n"
-    "Of a stored response it tells the status, the names of the headers and the\n"
-    "length of the body. Fence and attempt are what once resolve wants to be\n"
-    "shown. Times are UTC.\n";
+    "Of a stored response it shows the status, the names of the headers and the\n"
+    "length of the body. once resolve wants the fence and the attempt that are\n"
+    "shown here. Times are UTC.\n";
 /* clang-format on */
 
 enum { OPT_BODY = 1 };
 
-static const struct option options[] = {
+static const struct cli_option options[] = {
     CLI_COMMON_OPTIONS,
     CLI_PICK_OPTIONS,
-    {"body", no_argument, NULL, OPT_BODY},
-    {NULL, 0, NULL, 0},
+    {"body", NULL, OPT_BODY},
+    {NULL, NULL, 0},
 };
 
 /* What stands in a completed record. */
@@ -57,22 +57,25 @@ struct show {
     once__result call;       /* RESULT_CALL: of once_call, once run */
 };
 
-static int read_args(struct cli *c, int argc, char **argv, struct show *s,
-                     int *go)
+static int take(const struct cli *c, void *user, int o)
 {
-    int o, rc = CLI_OK;
+    struct show *s = user;
 
-    while ((o = cli_option(c, argc, argv, options, help, &rc)) != -1) {
-        if (o == '?')
-            return rc;
-        if (!cli_pick_option(&s->pick, o))
-            s->body = 1;
-    }
+    (void)c;
+    if (!cli_pick_option(&s->pick, o))
+        s->body = 1;
+    return CLI_OK;
+}
+
+static int read_args(struct cli *c, int argc, char **argv, struct show *s)
+{
+    int rc = cli_read_args(c, argc, argv, take, s);
+
+    if (rc != CLI_OK)
+        return rc;
     if (s->body && c->json)
         return cli_usage(c, "--body and --json exclude each other");
-    rc = cli_pick_end(c, &s->pick, argc, argv);
-    *go = rc == CLI_OK;
-    return rc;
+    return cli_pick_end(c, &s->pick, argc, argv);
 }
 
 /* The gateway stores an encoded response, a call its code and bytes; other
@@ -183,7 +186,7 @@ static void print_next(const uint8_t name[ONCE_NAME_SIZE], const once_record *r)
 
     cli_hex(name, 16, hex);
     printf(
-        "\nNobody knows whether it took effect. Find out, then say so:\n"
+        "\nNobody knows whether it took effect. Find out, then record it:\n"
         "  once resolve %s --fence %llu --attempt %lu ...   (see once resolve "
         "--help)\n",
         hex, (unsigned long long)r->fence, (unsigned long)r->attempt);
@@ -246,16 +249,15 @@ static int print(const struct cli *c, struct show *s,
     return CLI_OK;
 }
 
-int cli_show(struct cli *c, int argc, char **argv)
+static int run(struct cli *c, int argc, char **argv)
 {
     struct show s = {0};
     uint8_t name[ONCE_NAME_SIZE];
     once_engine *e = NULL;
     once_op op = {0};
-    int rc, go = 0;
+    int rc = read_args(c, argc, argv, &s);
 
-    rc = read_args(c, argc, argv, &s, &go);
-    if (!go)
+    if (rc != CLI_OK)
         return rc;
     rc = cli_open(c, &e);
     if (rc != CLI_OK)
@@ -271,3 +273,7 @@ out:
     once_engine_close(e);
     return rc;
 }
+
+const struct cli_command cli_cmd_show = {
+    "show", "everything about one record, but its body", help, options, NULL,
+    run};

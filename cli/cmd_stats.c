@@ -3,7 +3,7 @@
  * cmd_stats.c - `once stats`: how many records there are, of which kind.
  *
  * Reads every record's head, since stores keep no counts of their own: a count
- * that is kept beside the records would be a second truth. Groups are what
+ * that is kept beside the records could disagree with them. Groups are what
  * callers make of them, so it refuses to remember more than GROUPS of them; the
  * rest is counted together.
  */
@@ -18,7 +18,7 @@ static const char help[] =
     "\n"
     "Counts records by group and state. On a terminal a table; otherwise lines with\n"
     "tabs between: group, absent, claimed, dispatched, completed, indeterminate,\n"
-    "corrupt, over (kept long enough, so once purge forgets them), bytes of all\n"
+    "corrupt, over (expired, so once purge forgets them), bytes of all\n"
     "results, when the oldest indeterminate one was granted, when the oldest of\n"
     "all was. The last line is all groups together.\n"
     "\n"
@@ -27,17 +27,17 @@ static const char help[] =
     "  --prometheus   metrics, for the textfile collector of the node exporter\n"
     "\n"
     "Reads the whole store, beside whoever else uses it. Only the first 250 groups\n"
-    "are counted each by itself. Times are UTC; what is over, is so by this host's\n"
-    "clock.\n";
+    "are counted each by itself. Times are UTC; what has expired, has so by this\n"
+    "host's clock.\n";
 /* clang-format on */
 
 enum { OPT_GROUP = 1, OPT_PROMETHEUS };
 
-static const struct option options[] = {
+static const struct cli_option options[] = {
     CLI_COMMON_OPTIONS,
-    {"group", required_argument, NULL, OPT_GROUP},
-    {"prometheus", no_argument, NULL, OPT_PROMETHEUS},
-    {NULL, 0, NULL, 0},
+    {"group", "", OPT_GROUP},
+    {"prometheus", NULL, OPT_PROMETHEUS},
+    {NULL, NULL, 0},
 };
 
 enum { GROUPS = 250, SLOTS = 512, CORRUPT = ONCE_INDETERMINATE + 1, KINDS };
@@ -45,7 +45,7 @@ enum { GROUPS = 250, SLOTS = 512, CORRUPT = ONCE_INDETERMINATE + 1, KINDS };
 struct count {
     uint8_t group[ONCE_GROUP_SIZE];
     uint64_t of[KINDS]; /* by state, and the corrupt ones */
-    uint64_t over;
+    uint64_t over;      /* expired */
     uint64_t bytes;
     uint64_t lost_ms;   /* when the oldest indeterminate one was granted */
     uint64_t oldest_ms; /* ... and the oldest of all; 0: none            */
@@ -107,7 +107,7 @@ static void add(struct count *n, const once_record *r, uint64_t now_ms)
 
     n->of[corrupt ? CORRUPT : r->state]++;
     if (corrupt)
-        return; /* nothing else in it can be believed */
+        return; /* nothing else in it can be trusted */
     n->bytes += r->result.size;
     n->over += (r->state == ONCE_COMPLETED || r->state == ONCE_ABSENT) &&
                now_ms >= r->keep_ms;
@@ -149,7 +149,7 @@ static uint64_t total(const struct count *n)
     return sum;
 }
 
-/* ---- Telling ------------------------------------------------------------- */
+/* ---- Output ------------------------------------------------------------- */
 
 /* No group has a space in it: these cannot be mistaken for one. */
 static const char *title(const struct stats *s, const struct count *n,
@@ -321,38 +321,37 @@ static int report(const struct cli *c, const struct stats *s)
     return CLI_OK;
 }
 
-static int read_args(struct cli *c, int argc, char **argv, struct stats *s,
-                     int *go)
+static int take(const struct cli *c, void *user, int o)
 {
-    int o, rc = CLI_OK;
+    struct stats *s = user;
 
-    while ((o = cli_option(c, argc, argv, options, help, &rc)) != -1) {
-        if (o == OPT_GROUP)
-            rc = cli_read_filter(c, optarg, s->group);
-        s->by_group |= o == OPT_GROUP;
-        s->prometheus |= o == OPT_PROMETHEUS;
-        if (o == '?' || rc != CLI_OK)
-            return rc;
-    }
-    if (optind < argc)
-        return cli_usage(c, "takes options only");
-    if (c->json && s->prometheus)
-        return cli_usage(c, "--json and --prometheus exclude each other");
-    *go = 1;
-    return CLI_OK;
+    s->by_group |= o == OPT_GROUP;
+    s->prometheus |= o == OPT_PROMETHEUS;
+    return o == OPT_GROUP ? cli_read_filter(c, optarg, s->group) : CLI_OK;
 }
 
-int cli_stats(struct cli *c, int argc, char **argv)
+static int read_args(struct cli *c, int argc, char **argv, struct stats *s)
+{
+    int rc = cli_read_args(c, argc, argv, take, s);
+
+    if (rc == CLI_OK)
+        rc = cli_no_operands(c, argc, "");
+    if (rc == CLI_OK && c->json && s->prometheus)
+        rc = cli_usage(c, "--json and --prometheus exclude each other");
+    return rc;
+}
+
+static int run(struct cli *c, int argc, char **argv)
 {
     struct stats *s = calloc(1, sizeof(*s));
     struct cli_progress progress;
     once_engine *e = NULL;
-    int rc, go = 0;
+    int rc;
 
     if (s == NULL)
         return cli_say(c, CLI_STORE, "out of memory");
-    rc = read_args(c, argc, argv, s, &go);
-    if (!go)
+    rc = read_args(c, argc, argv, s);
+    if (rc != CLI_OK)
         goto out;
     rc = cli_open(c, &e);
     if (rc != CLI_OK)
@@ -369,3 +368,6 @@ out:
     free(s);
     return rc;
 }
+
+const struct cli_command cli_cmd_stats = {
+    "stats", "count records by state and group", help, options, NULL, run};

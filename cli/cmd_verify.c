@@ -4,8 +4,7 @@
  *
  * First the driver's own check, of whatever lies around the records; then every
  * record with its result, as a replay would read it. Changes nothing and
- * repairs nothing: a record that does not check counts as taken, and that is
- * the safe side.
+ * repairs nothing: a corrupt record counts as taken, and that is the safe side.
  *
  *    driver's check --> open --> page of names --> show each with its bytes
  *                                  ^                    |
@@ -19,7 +18,7 @@
 enum {
     PAGE = 256,
     BYTES_MAX = 8 << 20, /* of results in one batch, and one more result */
-    TELL_MAX = 100,      /* records that do not check, by name           */
+    NAMED_MAX = 100,     /* corrupt records that are printed by name     */
     CORRUPT = ONCE_INDETERMINATE + 1,
     KINDS
 };
@@ -29,21 +28,21 @@ static const char help[] =
     "usage: once [--store URL] verify [URL | FOLDER | FILE] [--json]\n"
     "\n"
     "Reads the whole store: what the store's driver knows to check, and every record\n"
-    "with its result. Counts records by state, and names on stderr what does not\n"
-    "check. Changes and repairs nothing. Exit status 3 if anything is wrong.\n"
+    "with its result. Counts records by state, and names on stderr what is\n"
+    "corrupt. Changes and repairs nothing. Exit status 3 if anything is wrong.\n"
     "\n"
     "Prints class (A: an acknowledged record survives a crash; B: it may be lost,\n"
-    "with a line that says why), the states, corrupt (records that do not check),\n"
+    "with a line that says why), the states, corrupt (records),\n"
     "wrong (what the driver found; - if it has no check of its own), and oldest\n"
     "(when the oldest indeterminate record was granted, UTC).\n"
     "\n"
-    "A record that does not check counts as taken, so nothing runs twice. Keep a\n"
+    "A corrupt record counts as taken, so nothing runs twice. Keep a\n"
     "copy of the store, look at the disk, and restore from what you trust.\n";
 /* clang-format on */
 
-static const struct option options[] = {
+static const struct cli_option options[] = {
     CLI_COMMON_OPTIONS,
-    {NULL, 0, NULL, 0},
+    {NULL, NULL, 0},
 };
 
 struct verify {
@@ -53,7 +52,7 @@ struct verify {
     int wrong; /* lines of the driver, or -1: it has no check */
     uint64_t of[KINDS];
     uint64_t oldest_ms;
-    uint64_t told;
+    uint64_t named;
     size_t n; /* of the page */
     size_t sizes[PAGE];
     int bad[PAGE]; /* the scan says so already */
@@ -66,7 +65,7 @@ static void driver_says(void *user, const char *text)
     struct verify *v = user;
 
     cli_progress_end(&v->progress);
-    fprintf(stderr, "once %s: ", v->c->command);
+    fprintf(stderr, "once %s: ", v->c->command->name);
     cli_print_text(stderr, cli_bytes(text));
     fputc('\n', stderr);
 }
@@ -102,16 +101,16 @@ static int collect(void *user, const uint8_t name[ONCE_NAME_SIZE],
     return ++v->n == PAGE;
 }
 
-static void tell_corrupt(struct verify *v, const uint8_t name[ONCE_NAME_SIZE])
+static void report_corrupt(struct verify *v, const uint8_t name[ONCE_NAME_SIZE])
 {
     char hex[CLI_HEX_SIZE];
 
     v->of[CORRUPT]++;
-    if (v->told++ >= TELL_MAX)
+    if (v->named++ >= NAMED_MAX)
         return;
     cli_progress_end(&v->progress);
     cli_hex(name, CLI_DIGITS, hex);
-    cli_say(v->c, 0, "does not check: %s", hex);
+    cli_say(v->c, 0, "corrupt: %s", hex);
 }
 
 /* One that was forgotten meanwhile is not counted. */
@@ -121,7 +120,7 @@ static void judge(struct verify *v, size_t i)
     const once_record *r = &op->record;
 
     if (v->bad[i] || op->rc < 0) {
-        tell_corrupt(v, op->name);
+        report_corrupt(v, op->name);
         return;
     }
     if (r->attempt == 0)
@@ -175,7 +174,7 @@ static int read_all(struct verify *v, once_store *s)
     return rc;
 }
 
-/* ---- Telling ------------------------------------------------------------- */
+/* ---- Output ------------------------------------------------------------- */
 
 static void print_text(const struct verify *v)
 {
@@ -224,12 +223,12 @@ static int report(const struct verify *v)
     if (v->of[CORRUPT] == 0 && v->wrong <= 0)
         return rc;
     return cli_say(v->c, CLI_STORE,
-                   "something does not check. Such a record counts as taken, "
+                   "something is corrupt. Such a record counts as taken, "
                    "so nothing runs twice. Keep a copy of the store and look "
                    "at the disk");
 }
 
-static int run(struct verify *v)
+static int verify(struct verify *v)
 {
     once_store *s = NULL;
     int rc = cli_named(v->c);
@@ -247,15 +246,14 @@ static int run(struct verify *v)
     return rc == CLI_OK ? report(v) : rc;
 }
 
-int cli_verify(struct cli *c, int argc, char **argv)
+static int run(struct cli *c, int argc, char **argv)
 {
     struct verify *v = NULL;
     char *url = NULL;
-    int rc = CLI_OK;
+    int rc = cli_read_args(c, argc, argv, NULL, NULL);
 
-    if (cli_option(c, argc, argv, options, help, &rc) != -1)
-        return rc;
-    rc = cli_take_store(c, argc, argv, &url);
+    if (rc == CLI_OK)
+        rc = cli_take_store(c, argc, argv, &url);
     if (rc != CLI_OK)
         return rc;
     v = calloc(1, sizeof(*v));
@@ -265,9 +263,14 @@ int cli_verify(struct cli *c, int argc, char **argv)
     }
     v->c = c;
     cli_progress_start(&v->progress, c, "records");
-    rc = run(v);
+    rc = verify(v);
 out:
     free(v);
     free(url);
     return rc;
 }
+
+const struct cli_command cli_cmd_verify = {
+    "verify", "read the whole store and find records that are corrupt",
+    help,     options,
+    NULL,     run};

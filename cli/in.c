@@ -3,38 +3,68 @@
  * in.c - what a command takes from its command line and from files.
  *
  * Every message names the argument and its limit. Refuses numbers with
- * anything behind them, names that are too short to be meant, and files that
+ * anything after them, names that are too short to be meant, and files that
  * are too long, all before a store is opened.
  */
 #include "cli.h"
 
+#include <assert.h>
 #include <errno.h>
 #include <stdlib.h>
 #include <string.h>
 
-/* The word that getopt_long() stumbled over. */
-static const char *last_word(int argc, char **argv)
+/* The argument that getopt_long() refused. */
+static const char *last_argument(int argc, char **argv)
 {
     return optind > 0 && optind <= argc ? argv[optind - 1] : "";
 }
 
-/* An option's name alone: what stands behind "=" may be a secret. */
-static int name_length(const char *word)
+/* An option's name alone: what follows "=" may be a secret. */
+static int name_length(const char *argument)
 {
-    return (int)strcspn(word, "=");
+    return (int)strcspn(argument, "=");
 }
 
-int cli_option(struct cli *c, int argc, char **argv,
-               const struct option *options, const char *help, int *rc)
+/* The table as getopt_long() wants it. */
+static void make_table(const struct cli_option *from,
+                       struct option to[CLI_OPTIONS_MAX + 1])
 {
-    if (c->tell != NULL) {
-        *c->tell = options;
-        *rc = CLI_OK;
-        return '?';
-    }
-    for (;;) {
-        int o = getopt_long(argc, argv, ":", options, NULL);
+    size_t n = 0;
 
+    for (; from->name != NULL; from++) {
+        assert(n < CLI_OPTIONS_MAX);
+        to[n++] = (struct option){.name = from->name,
+                                  .has_arg = from->value ? required_argument
+                                                         : no_argument,
+                                  .val = from->id};
+    }
+    to[n] = (struct option){NULL, 0, NULL, 0};
+}
+
+static int print_help(const struct cli *c)
+{
+    int rc;
+
+    fputs(c->command->help, stdout);
+    rc = cli_flush(c);
+    return rc == CLI_OK ? CLI_STOP : rc;
+}
+
+static int no_such_option(const struct cli *c, const char *argument)
+{
+    return cli_usage(c, "%.*s: no such option, or it takes no value",
+                     name_length(argument), argument);
+}
+
+int cli_read_args(struct cli *c, int argc, char **argv, cli_take *take,
+                  void *user)
+{
+    struct option table[CLI_OPTIONS_MAX + 1];
+    int o, rc = CLI_OK;
+
+    make_table(c->command->options, table);
+    while (rc == CLI_OK &&
+           (o = getopt_long(argc, argv, ":", table, NULL)) != -1) {
         switch (o) {
         case CLI_OPT_STORE:
             c->store = optarg;
@@ -43,23 +73,22 @@ int cli_option(struct cli *c, int argc, char **argv,
             c->json = 1;
             break;
         case CLI_OPT_HELP:
-            fputs(help, stdout);
-            *rc = cli_flush(c);
-            return '?';
+            return print_help(c);
         case ':':
-            *rc = cli_usage(c, "%s needs a value", last_word(argc, argv));
-            return '?';
-        case '?': {
-            const char *word = last_word(argc, argv);
-
-            *rc = cli_usage(c, "%.*s: no such option, or it takes no value",
-                            name_length(word), word);
-            return '?';
-        }
+            return cli_usage(c, "%s needs a value", last_argument(argc, argv));
+        case '?':
+            return no_such_option(c, last_argument(argc, argv));
         default:
-            return o;
+            rc = take(c, user, o);
+            break;
         }
     }
+    return rc;
+}
+
+int cli_no_operands(const struct cli *c, int argc, const char *hint)
+{
+    return optind < argc ? cli_usage(c, "takes options only%s", hint) : CLI_OK;
 }
 
 static int digit(char ch)

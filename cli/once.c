@@ -4,8 +4,8 @@
  * requests at most once, and for operators who ask what became of them and,
  * where nobody can know, say what they have found out.
  *
- * This file holds the table of subcommands, each in its own cmd_*.c. It
- * refuses to guess: an unknown word is an error, also as a prefix of a command.
+ * This file finds the command, which has a file of its own, cmd_*.c. It does
+ * not guess: an unknown name is an error, and so is the beginning of a name.
  */
 #include "cli.h"
 
@@ -15,25 +15,13 @@
 
 #define COUNT(a) (sizeof(a) / sizeof((a)[0]))
 
-static const struct cli_command commands[] = {
-    {"run", cli_run_command, "run a command at most once for its key"},
-    {"send", cli_send, "send a request until its outcome is known"},
-    {"ls", cli_ls, "list records, for example all that are indeterminate"},
-    {"show", cli_show, "everything about one record, but its body"},
-    {"resolve", cli_resolve, "say what became of an indeterminate record"},
-    {"forget", cli_forget, "forget one record that was kept long enough"},
-    {"purge", cli_purge, "forget every record that was kept long enough"},
-    {"stats", cli_stats, "count records by state and group"},
-    {"check", cli_check, "a canary for probes: claim, complete, replay"},
-    {"verify", cli_verify, "read the whole store: does every record check?"},
-    {"clock", cli_clock, "the store's clock: is it ahead of time that passed?"},
-    {"init", cli_init, "create a store, or print its schema"},
-    {"dump", cli_dump, "the store in its own words, a line for each thing"},
-    {"bench", cli_bench, "measure a store"},
-    {"completion", cli_completion, "print a completion for bash or zsh"},
+static const struct cli_command *const commands[] = {
+#define ADDRESS(name) &cli_cmd_##name,
+    CLI_COMMANDS(ADDRESS)
+#undef ADDRESS
 };
 
-const struct cli_command *cli_commands(size_t *n)
+const struct cli_command *const *cli_commands(size_t *n)
 {
     *n = COUNT(commands);
     return commands;
@@ -45,14 +33,16 @@ static void print_help(FILE *to)
 
     fputs("usage: once [--store URL] COMMAND ...\n"
           "\n"
-          "Makes commands and requests take effect at most once, and tells "
+          "Makes commands and requests take effect at most once, and shows "
           "their outcome.\n",
           to);
     for (i = 0; i < COUNT(commands); i++)
-        fprintf(to, "  %-12s %s\n", commands[i].name, commands[i].what);
+        fprintf(to, "  %-12s %s\n", commands[i]->name, commands[i]->what);
     fputs("Each has a page of its own: once COMMAND --help, and man 1 once.\n"
-          "  --store URL  such as sqlite:/var/lib/once/store.db, or from "
-          "ONCE_STORE\n"
+          "  --store URL  or from ONCE_STORE; one of ",
+          to);
+    cli_print_schemes(to, 0);
+    fputs("\n"
           "  --json       JSON instead of a table, after every command\n"
           "Exit status:",
           to);
@@ -65,10 +55,10 @@ static void print_help(FILE *to)
 
 enum { OPT_VERSION = 1 };
 
-static const struct option options[] = {
+const struct cli_option cli_own_options[] = {
     CLI_COMMON_OPTIONS,
-    {"version", no_argument, NULL, OPT_VERSION},
-    {NULL, 0, NULL, 0},
+    {"version", NULL, OPT_VERSION},
+    {NULL, NULL, 0},
 };
 
 static const struct cli_command *find(const char *name)
@@ -76,14 +66,14 @@ static const struct cli_command *find(const char *name)
     size_t i;
 
     for (i = 0; i < COUNT(commands); i++)
-        if (strcmp(commands[i].name, name) == 0)
-            return &commands[i];
+        if (strcmp(commands[i]->name, name) == 0)
+            return commands[i];
     return NULL;
 }
 
-/* How many words come before the command: options stop at the first word that
- * is none, since the others belong to the command. */
-static int count_words(int argc, char **argv)
+/* How many arguments come before the command, which is the first one that is no
+ * option: those after it belong to it. */
+static int count_own(int argc, char **argv)
 {
     static const char store[] = "--store";
     int i = 1;
@@ -93,31 +83,37 @@ static int count_words(int argc, char **argv)
     return i < argc ? i : argc;
 }
 
-static int run(struct cli *c, int argc, char **argv, const char *help)
+static int take(const struct cli *c, void *user, int o)
 {
-    int words = count_words(argc, argv);
-    const struct cli_command *command;
-    int o, rc = CLI_OK;
+    int rc;
 
-    while ((o = cli_option(c, words, argv, options, help, &rc)) != -1) {
-        if (o == '?')
-            return rc;
-        puts("once " ONCE_VERSION);
-        return cli_flush(c);
-    }
-    if (words < argc && strcmp(argv[words], "--") == 0)
-        words++;
-    if (words >= argc)
+    (void)user;
+    (void)o; /* --version: the only one */
+    puts("once " ONCE_VERSION);
+    rc = cli_flush(c);
+    return rc == CLI_OK ? CLI_STOP : rc;
+}
+
+static int run(struct cli *c, int argc, char **argv)
+{
+    int own_argc = count_own(argc, argv);
+    const struct cli_command *command;
+    int rc;
+
+    rc = cli_read_args(c, own_argc, argv, take, NULL);
+    if (rc != CLI_OK)
+        return rc;
+    if (own_argc < argc && strcmp(argv[own_argc], "--") == 0)
+        own_argc++;
+    if (own_argc >= argc)
         return cli_usage(c, "which command?");
-    command = find(argv[words]);
+    command = find(argv[own_argc]);
     if (command == NULL)
         return cli_usage(c, "no such command");
-    c->command = command->name;
-    optind = 0; /* start anew, on the command's own words */
-    rc = command->run(c, argc - words, argv + words);
-    if (rc == CLI_OK)
-        rc = cli_flush(c);
-    return rc;
+    c->command = command;
+    optind = 0; /* start anew, on the command's arguments */
+    rc = command->run(c, argc - own_argc, argv + own_argc);
+    return rc == CLI_OK ? cli_flush(c) : rc;
 }
 
 /* https://no-color.org: the variable counts if it is not empty. */
@@ -131,7 +127,9 @@ static int may_color(void)
 
 int main(int argc, char **argv)
 {
-    struct cli c = {.store = getenv("ONCE_STORE"), .tty = isatty(1)};
+    struct cli_command own = {.name = "", .options = cli_own_options};
+    struct cli c = {
+        .command = &own, .store = getenv("ONCE_STORE"), .tty = isatty(1)};
     char *help = NULL, *user_store = NULL;
     size_t size = 0;
     FILE *to;
@@ -147,10 +145,11 @@ int main(int argc, char **argv)
         free(help);
         return cli_say(&c, CLI_STORE, "out of memory");
     }
+    own.help = help;
     user_store = cli_user_store();
     c.user_store = user_store;
-    rc = run(&c, argc, argv, help);
+    rc = run(&c, argc, argv);
     free(user_store);
     free(help);
-    return rc;
+    return rc == CLI_STOP ? CLI_OK : rc;
 }

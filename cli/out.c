@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * out.c - how the commands speak: messages, names, times, JSON.
+ * out.c - what the commands print: messages, names, times, JSON.
  *
- * Refuses to hand a terminal or a log what somebody else wrote without
- * escaping it: a note or a header's name may hold anything.
+ * Text of others is escaped before a terminal or a log gets it: a note or a
+ * header's name may hold anything.
  */
 #include "cli.h"
 
@@ -25,10 +25,10 @@ static const char *const states[] = {
 ONCE_PRINTF(2, 0)
 static void say(const struct cli *c, const char *format, va_list args)
 {
-    /* What was printed before stands before the message, too. */
-    fflush(stdout);
-    fprintf(stderr, "once%s%s: ", c->command ? " " : "",
-            c->command ? c->command : "");
+    const char *name = c->command->name;
+
+    fflush(stdout); /* what was printed before comes before the message */
+    fprintf(stderr, "once%s%s: ", name[0] ? " " : "", name);
     vfprintf(stderr, format, args);
     fputc('\n', stderr);
 }
@@ -45,13 +45,13 @@ int cli_say(const struct cli *c, int code, const char *format, ...)
 
 int cli_usage(const struct cli *c, const char *format, ...)
 {
+    const char *name = c->command->name;
     va_list args;
 
     va_start(args, format);
     say(c, format, args);
     va_end(args);
-    fprintf(stderr, "Try: once%s%s --help\n", c->command ? " " : "",
-            c->command ? c->command : "");
+    fprintf(stderr, "Try: once%s%s --help\n", name[0] ? " " : "", name);
     return CLI_USAGE;
 }
 
@@ -74,7 +74,7 @@ void cli_hex(const uint8_t name[ONCE_NAME_SIZE], size_t digits, char *out)
 
 void cli_time(uint64_t ms, char out[CLI_TIME_SIZE])
 {
-    /* Times come from a file: one behind the year 9999 has no such text. */
+    /* Times come from a file: one after the year 9999 has no such text. */
     const uint64_t most = UINT64_C(253402300799999);
     time_t s = (time_t)((ms > most ? most : ms) / 1000);
     struct tm tm;

@@ -79,7 +79,7 @@ int cli_pick_end(const struct cli *c, struct cli_pick *p, int argc, char **argv)
 
     if (p->group != NULL && by_key == 0)
         return cli_usage(c, "--group goes with --key or --key-file; all "
-                            "records of a group are told by once ls --group");
+                            "records of a group are listed by once ls --group");
     if (argc - optind + (p->whole != NULL) + by_key != 1)
         return cli_usage(c, "which record? One HASH, or --name NAME, or "
                             "--group G with --key K or --key-file FILE");
@@ -176,7 +176,7 @@ int cli_look(const struct cli *c, once_engine *e,
 
     memset(op, 0, sizeof(*op));
     op->verb = ONCE_OP_SHOW;
-    op->store_ms = CLI_PATIENCE_MS;
+    op->store_ms = CLI_STORE_MS;
     memcpy(op->name, name, ONCE_NAME_SIZE);
     rc = once_apply(e, op, &err);
     if (rc < 0)

@@ -2,9 +2,8 @@
 /*
  * progress.c - how far long work has come, for somebody who waits for it.
  *
- * One line on stderr, written over again and again and taken away at the end.
- * Refuses to write it anywhere but to a terminal, and for work that is short:
- * a line that comes and goes at once is only noise.
+ * One line on stderr, which is rewritten and removed at the end. It is written
+ * only to a terminal, and only for work that takes longer than a second.
  */
 #include "cli.h"
 
@@ -47,7 +46,7 @@ static void draw(const struct cli_progress *p, double part, uint64_t n)
 {
     int full = part < 0 ? 0 : (int)(part * BAR), i;
 
-    fprintf(stderr, "\ronce %s: ", p->c->command);
+    fprintf(stderr, "\ronce %s: ", p->c->command->name);
     if (part >= 0) {
         fputc('[', stderr);
         for (i = 0; i < BAR; i++)

@@ -2,11 +2,12 @@
 /*
  * store.c - opening a store as an operator.
  *
- * Works through the public interface only, without a reaper: looking must not
- * change anything. Refuses to create a store, which would turn a misspelt path
- * into the answer "there is nothing"; that is what `once init` is for.
+ * Works through the public interface, without a reaper: looking must not change
+ * anything. Which kinds of stores there are is stores.def's. It never creates a
+ * store, which would turn a misspelt path into the answer "there is nothing";
+ * `once init` creates one.
  */
-#include "cli.h"
+#include "run/run.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -14,15 +15,67 @@
 
 #include <sys/stat.h>
 
+#include "store/store.h"
+
 enum { PAUSE_MS = 20, PAUSE_MOST_MS = 500 };
+
+static void print_examples(FILE *to)
+{
+    const struct once__store_line *lines;
+    const char *comma = "";
+    size_t n, i;
+
+    lines = once__store_lines(&n);
+    for (i = 0; i < n; i++)
+        if (lines[i].example != NULL) {
+            fprintf(to, "%s%s", comma, lines[i].example);
+            comma = ", ";
+        }
+}
+
+void cli_print_schemes(FILE *to, int all)
+{
+    const struct once__store_line *lines;
+    const char *space = "";
+    size_t n, i;
+
+    lines = once__store_lines(&n);
+    for (i = 0; i < n; i++)
+        if (lines[i].example != NULL ||
+            (all && lines[i].place == ONCE__STORE_SERVER)) {
+            fprintf(to, "%s%s:", space, lines[i].ops->name);
+            space = " ";
+        }
+}
+
+/* The first scheme of stores that are in such a place. */
+static const char *scheme_of(enum once__store_place place)
+{
+    const struct once__store_line *lines;
+    size_t n, i;
+
+    lines = once__store_lines(&n);
+    for (i = 0; i < n; i++)
+        if (lines[i].place == place)
+            return lines[i].ops->name;
+    return "";
+}
+
+static int is_in(const char *url, enum once__store_place place)
+{
+    const struct once__store_line *line = once__store_line_of(url, NULL);
+
+    return line != NULL && line->place == place;
+}
+
+int cli_in_process(const char *url)
+{
+    return is_in(url, ONCE__STORE_PROCESS);
+}
 
 static const char *advice(int code)
 {
     switch (code) {
-    case ONCE_EURL:
-        return "A store URL is like sqlite:/var/lib/once/store.db, "
-               "journal:/var/lib/once/pay, postgres://USER@HOST/DATABASE or "
-               "redis://USER:PASSWORD@HOST";
     case ONCE_EAWAY:
         return "Check that the server runs, and its address";
     case ONCE_EOPEN:
@@ -37,7 +90,7 @@ static const char *advice(int code)
         return "The store may be locked by another process or the disk may be "
                "full. Look again with once show";
     case ONCE_EFULL:
-        return "Make room, or let once purge forget what was kept long enough";
+        return "Make room, or let once purge forget what has expired";
     default:
         return NULL;
     }
@@ -49,6 +102,11 @@ int cli_trouble(const struct cli *c, int code, const once_error *err)
     const char *next = advice(code);
 
     cli_say(c, 0, "%s", what);
+    if (code == ONCE_EURL) {
+        fputs("A store URL is like ", stderr);
+        print_examples(stderr);
+        fputs(".\n", stderr);
+    }
     if (next != NULL)
         fprintf(stderr, "%s.\n", next);
     if (code == ONCE_EURL || code == ONCE_EINVAL || code == ONCE_ELIMIT)
@@ -70,19 +128,17 @@ const char *cli_url(const struct cli *c)
 
 char *cli_user_store(void)
 {
-    const char *xdg = getenv("XDG_STATE_HOME"), *home = getenv("HOME");
     static const char scheme[] = "sqlite:";
-    char *url = NULL;
+    char *folder = run_state_path(), *url = NULL;
     struct stat st;
-    int n = -1;
 
-    if (xdg != NULL && xdg[0] == '/')
-        n = asprintf(&url, "%s%s/once/store.db", scheme, xdg);
-    else if (home != NULL && home[0] == '/')
-        n = asprintf(&url, "%s%s/.local/state/once/store.db", scheme, home);
-    if (n < 0)
+    if (folder == NULL)
         return NULL;
-    if (strchr(url, '?') == NULL && stat(url + sizeof(scheme) - 1, &st) == 0)
+    if (asprintf(&url, "%s%s/store.db", scheme, folder) < 0)
+        url = NULL;
+    free(folder);
+    if (url == NULL ||
+        (strchr(url, '?') == NULL && stat(url + sizeof(scheme) - 1, &st) == 0))
         return url;
     free(url);
     return NULL;
@@ -90,7 +146,7 @@ char *cli_user_store(void)
 
 int cli_take_store(struct cli *c, int argc, char **argv, char **memory)
 {
-    const char *word = argv[optind];
+    const char *name = argv[optind];
     struct stat st;
     int folder;
 
@@ -98,12 +154,14 @@ int cli_take_store(struct cli *c, int argc, char **argv, char **memory)
         return CLI_OK;
     if (argc - optind > 1)
         return cli_usage(c, "one store at a time: its URL, folder or file");
-    if (word[strcspn(word, ":/.")] == ':') {
-        c->store = word;
+    if (name[strcspn(name, ":/.")] == ':') {
+        c->store = name;
         return CLI_OK;
     }
-    folder = stat(word, &st) == 0 && S_ISDIR(st.st_mode);
-    if (asprintf(memory, "%s:%s", folder ? "journal" : "sqlite", word) < 0) {
+    folder = stat(name, &st) == 0 && S_ISDIR(st.st_mode);
+    if (asprintf(memory, "%s:%s",
+                 scheme_of(folder ? ONCE__STORE_FOLDER : ONCE__STORE_FILE),
+                 name) < 0) {
         *memory = NULL;
         return cli_say(c, CLI_STORE, "out of memory");
     }
@@ -117,9 +175,11 @@ static int is_named(const struct cli *c)
 
     if (url == NULL)
         return cli_usage(c, "which store? Say --store URL or set ONCE_STORE");
-    if (strncmp(url, "memory:", 7) == 0)
-        return cli_usage(c, "memory: lives inside one process and cannot be "
-                            "seen from another; its gateway's status page can");
+    if (cli_in_process(url))
+        return cli_usage(c,
+                         "a %.*s: store lives inside one process and cannot be "
+                         "seen from another; its gateway's status page can",
+                         (int)strcspn(url, ":"), url);
     return CLI_OK;
 }
 
@@ -139,11 +199,10 @@ static int not_opened(const struct cli *c, int code, const once_error *err)
 {
     if (code != ONCE_EOPEN)
         return cli_trouble(c, code, err);
-    if (strncmp(cli_url(c), "postgres", 8) == 0 ||
-        strncmp(cli_url(c), "redis", 5) == 0)
+    if (is_in(cli_url(c), ONCE__STORE_SERVER))
         return cli_say(c, CLI_STORE,
                        "%s. Nothing was created; what a new store needs is "
-                       "made, or told, by once init",
+                       "created, or printed, by once init",
                        err->text);
     return cli_say(c, CLI_STORE,
                    "%s; nothing was created. Check the path, its permissions "
@@ -188,7 +247,7 @@ int cli_open_store(const struct cli *c, once_store **out)
 
 int cli_ask(const struct cli *c, once_store *s, once_op **ops, size_t n)
 {
-    uint64_t end_us = cli_steady_us() + CLI_PATIENCE_MS * 1000;
+    uint64_t end_us = cli_steady_us() + CLI_STORE_MS * 1000;
     long pause_ms = PAUSE_MS;
     once_error err = {0, ""};
     int rc;

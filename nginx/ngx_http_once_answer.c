@@ -2,12 +2,13 @@
 /*
  * SPDX-License-Identifier: Apache-2.0
  *
- * What the client is told: a problem, a replay, or the upstream's own response
- * with our marks; and the way back, from a response to the bytes of a record.
+ * What the client gets: a problem, a replay, or the upstream's own response
+ * with our headers; and the way back, from a response to the bytes of a record.
+ * Which of them it is was decided before.
  */
 
 
-#include "ngx_http_once.h"
+#include "ngx_http_once_answer.h"
 
 
 static ngx_int_t ngx_http_once_send(ngx_http_request_t *r, ngx_buf_t *b);
@@ -43,26 +44,6 @@ static const size_t  ngx_http_once_special[] = {
     (sizeof(ngx_http_once_special) / sizeof(ngx_http_once_special[0]))
 
 
-ngx_table_elt_t *
-ngx_http_once_next(ngx_http_once_walk_t *walk)
-{
-    ngx_table_elt_t  *h;
-
-    while (walk->index >= walk->part->nelts) {
-        if (walk->part->next == NULL) {
-            return NULL;
-        }
-
-        walk->part = walk->part->next;
-        walk->index = 0;
-    }
-
-    h = walk->part->elts;
-
-    return &h[walk->index++];
-}
-
-
 static uint8_t
 ngx_http_once_tag(ngx_http_request_t *r, ngx_table_elt_t *h)
 {
@@ -81,40 +62,9 @@ ngx_http_once_tag(ngx_http_request_t *r, ngx_table_elt_t *h)
 }
 
 
-ngx_int_t
-ngx_http_once_add_header(ngx_http_request_t *r, const char *name,
-    const char *value)
-{
-    ngx_table_elt_t  *h;
-
-    h = ngx_list_push(&r->headers_out.headers);
-    if (h == NULL) {
-        return NGX_ERROR;
-    }
-
-    h->hash = 1;
-    ngx_http_once_unlink(h);
-    h->lowcase_key = NULL;
-    h->key.data = (u_char *) name;
-    h->key.len = ngx_strlen(name);
-    h->value.data = (u_char *) value;
-    h->value.len = ngx_strlen(value);
-
-    h->lowcase_key = ngx_pnalloc(r->pool, h->key.len);
-    if (h->lowcase_key == NULL) {
-        h->hash = 0;
-        return NGX_ERROR;
-    }
-
-    ngx_strlow(h->lowcase_key, h->key.data, h->key.len);
-
-    return NGX_OK;
-}
-
-
 /*
- * Of a file nginx knows the time only, and makes the header from it when the
- * response leaves.  The record has to have it, so it is made here.
+ * nginx knows only the time of a file, and makes the header from it when the
+ * response leaves.  The record needs the header, so it is made here.
  */
 
 ngx_int_t
@@ -157,42 +107,16 @@ ngx_http_once_set_last_modified(ngx_http_request_t *r)
 }
 
 
-/* our headers do not come from the upstream */
-
-void
-ngx_http_once_strip_headers(ngx_http_request_t *r)
-{
-    once_bytes             name;
-    ngx_table_elt_t       *h;
-    ngx_http_once_walk_t   walk;
-
-    ngx_http_once_walk(&walk, &r->headers_out.headers);
-
-    while ((h = ngx_http_once_next(&walk)) != NULL) {
-        name.data = h->key.data;
-        name.size = h->key.len;
-
-        if (once__header_internal(name)) {
-            h->hash = 0;
-        }
-    }
-}
-
-
 ngx_int_t
 ngx_http_once_mark_new(ngx_http_request_t *r, ngx_http_once_ctx_t *ctx)
 {
     ngx_http_once_strip_headers(r);
-    ctx->ours = 1;
 
-    if (ctx->conf->dry_run) {
+    if (!ctx->decision.marked) {
         return NGX_OK;
     }
 
-    if (ngx_http_once_add_header(r, "Idempotency-Status",
-                   (char *) ngx_http_once_status_names[ctx->status].data)
-        != NGX_OK)
-    {
+    if (ngx_http_once_add_status(r, ctx) != NGX_OK) {
         return NGX_ERROR;
     }
 
@@ -255,19 +179,16 @@ ngx_http_once_set_problem(ngx_http_request_t *r, ngx_http_once_ctx_t *ctx,
     u_char  *p;
 
     ngx_http_clean_header(r);
-    ctx->ours = 1;
 
     p = ngx_pnalloc(r->pool, ONCE__PROBLEM_MAX);
     if (p == NULL) {
         return NGX_ERROR;
     }
 
-    size = once__problem_body(ctx->problem, (int) ctx->problem_status,
+    size = once__problem_body(ctx->decision.problem, ctx->decision.status,
                               ctx->detail, (char *) p);
 
-    r->headers_out.status = ctx->problem_status
-                            ? ctx->problem_status
-                            : (ngx_uint_t) once__problem_status(ctx->problem);
+    r->headers_out.status = (ngx_uint_t) ctx->decision.status;
     r->headers_out.status_line.len = 0;
     r->headers_out.content_length_n = (off_t) size;
     ngx_str_set(&r->headers_out.content_type, "application/problem+json");
@@ -278,20 +199,18 @@ ngx_http_once_set_problem(ngx_http_request_t *r, ngx_http_once_ctx_t *ctx,
     b->last = p + size;
 
     if (ngx_http_once_add_header(r, "Cache-Control", "no-store") != NGX_OK
-        || ngx_http_once_add_header(r, "Idempotency-Status",
-                   (char *) ngx_http_once_status_names[ctx->status].data)
-           != NGX_OK)
+        || ngx_http_once_add_status(r, ctx) != NGX_OK)
     {
         return NGX_ERROR;
     }
 
-    if (ctx->retry_after) {
+    if (ctx->decision.retry_after) {
         p = ngx_pnalloc(r->pool, NGX_INT_T_LEN + 1);
         if (p == NULL) {
             return NGX_ERROR;
         }
 
-        *ngx_sprintf(p, "%ui", ctx->retry_after) = '\0';
+        *ngx_sprintf(p, "%ud", ctx->decision.retry_after) = '\0';
 
         if (ngx_http_once_add_header(r, "Retry-After", (char *) p) != NGX_OK) {
             return NGX_ERROR;
@@ -325,15 +244,16 @@ ngx_http_once_answer_handler(ngx_http_request_t *r)
         return NGX_HTTP_INTERNAL_SERVER_ERROR;
     }
 
-    rc = (ctx->problem < 0) ? ngx_http_once_set_replay(r, ctx, b)
-                            : ngx_http_once_set_problem(r, ctx, b);
+    rc = (ctx->decision.next == ONCE__NEXT_REPLAY)
+         ? ngx_http_once_set_replay(r, ctx, b)
+         : ngx_http_once_set_problem(r, ctx, b);
 
     if (rc != NGX_OK) {
         return NGX_HTTP_INTERNAL_SERVER_ERROR;
     }
 
     if (ctx->state == NGX_HTTP_ONCE_ANSWER) {
-        ctx->state = NGX_HTTP_ONCE_PASS;
+        ctx->state = NGX_HTTP_ONCE_SENT;
     }
 
     return ngx_http_once_send(r, b);
@@ -369,42 +289,20 @@ ngx_http_once_send(ngx_http_request_t *r, ngx_buf_t *b)
 
 /* --- replays --- */
 
-/*
- * Sets the response from the record.  NGX_DECLINED if there is none to show;
- * after a complete that found another outcome, the record is decoded here.
- */
+/* sets the response from the record */
 
 ngx_int_t
 ngx_http_once_set_replay(ngx_http_request_t *r, ngx_http_once_ctx_t *ctx,
     ngx_buf_t *b)
 {
-    u_char            *p;
-    size_t             at;
-    once_error         err;
-    once__header       header;
-    once__response    *response;
-    const once_record *record;
+    u_char          *p;
+    size_t           at;
+    once__header     header;
+    once__response  *response;
 
     response = &ctx->replay;
 
-    if (b == NULL) {
-        return NGX_DECLINED;
-    }
-
-    if (response->status == 0) {
-        record = once_attempt_record(ctx->task->attempt);
-
-        if (once__response_decode(record->result, response, &err) != ONCE_OK
-            || (response->flags & ONCE__NO_BODY))
-        {
-            return NGX_DECLINED;
-        }
-
-        ctx->status = NGX_HTTP_ONCE_S_REPLAYED;
-    }
-
     ngx_http_clean_header(r);
-    ctx->ours = 1;
 
     r->allow_ranges = 0;
     r->disable_not_modified = 1;
@@ -440,8 +338,7 @@ ngx_http_once_set_replay(ngx_http_request_t *r, ngx_http_once_ctx_t *ctx,
     }
 
     if (ngx_http_once_add_header(r, "Idempotent-Replayed", "true") != NGX_OK
-        || ngx_http_once_add_header(r, "Idempotency-Status", "replayed")
-           != NGX_OK)
+        || ngx_http_once_add_status(r, ctx) != NGX_OK)
     {
         return NGX_ERROR;
     }

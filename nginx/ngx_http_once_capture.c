@@ -5,10 +5,11 @@
  * The response of an owner: held, collected, judged, recorded, and only then
  * sent.  Our filters are the topmost ones, so that what is stored is what the
  * upstream sent, and every other filter works on replays as on the original.
+ * It refuses to send a byte before the record is durable.
  */
 
 
-#include "ngx_http_once.h"
+#include "ngx_http_once_capture.h"
 #include "engine/failpoint.h"
 
 
@@ -19,64 +20,28 @@ static ngx_int_t ngx_http_once_hold(ngx_http_request_t *r,
     ngx_http_once_ctx_t *ctx);
 static ngx_uint_t ngx_http_once_streams(ngx_http_request_t *r,
     ngx_http_once_ctx_t *ctx);
-static ngx_uint_t ngx_http_once_bodiless(ngx_http_request_t *r);
-static int ngx_http_once_hear(ngx_http_request_t *r,
-    ngx_http_once_ctx_t *ctx);
-static void ngx_http_once_finalize_upstream(ngx_http_request_t *r,
-    ngx_int_t rc);
-static ngx_int_t ngx_http_once_filter_init(void *data);
-static ngx_int_t ngx_http_once_filter(void *data, ssize_t bytes);
-static ngx_int_t ngx_http_once_pipe_filter(ngx_event_pipe_t *p,
-    ngx_buf_t *buf);
-static void ngx_http_once_excess(ngx_http_once_ctx_t *ctx,
-    ngx_http_upstream_t *u, off_t bytes, off_t length);
-static ngx_uint_t ngx_http_once_at_end(ngx_http_request_t *r,
-    ngx_http_once_ctx_t *ctx);
 static void ngx_http_once_consume(ngx_chain_t *cl);
 static ngx_int_t ngx_http_once_collect(ngx_http_request_t *r,
     ngx_http_once_ctx_t *ctx, ngx_buf_t *b, size_t size);
 static ngx_int_t ngx_http_once_read(ngx_buf_t *b, u_char *p, size_t size);
 static ngx_int_t ngx_http_once_mark(ngx_http_request_t *r,
     ngx_http_once_ctx_t *ctx, ngx_chain_t *in);
-static void ngx_http_once_be_patient(ngx_http_request_t *r,
+static void ngx_http_once_limit_wait(ngx_http_request_t *r,
     ngx_http_once_ctx_t *ctx);
-static ngx_int_t ngx_http_once_do(ngx_http_request_t *r,
+static ngx_int_t ngx_http_once_end(ngx_http_request_t *r,
     ngx_http_once_ctx_t *ctx);
 static ngx_uint_t ngx_http_once_end_upstream(ngx_http_request_t *r);
 static ngx_int_t ngx_http_once_send_held(ngx_http_request_t *r,
-    ngx_http_once_ctx_t *ctx, int rc);
+    ngx_http_once_ctx_t *ctx);
 static ngx_int_t ngx_http_once_send_marked(ngx_http_request_t *r,
     ngx_http_once_ctx_t *ctx);
-
-
-/*
- * What the FastCGI module keeps of a response begins like this in every nginx
- * since 0.8.55.  The record that it read last is all we want to know.
- */
-
-typedef struct {
-    unsigned     state;
-    u_char      *pos;
-    u_char      *last;
-    ngx_uint_t   type;
-    size_t       length;
-    size_t       padding;
-} ngx_http_once_fastcgi_t;
-
-#define NGX_HTTP_ONCE_FASTCGI_IN_RECORD  8  /* the record's header was read */
-#define NGX_HTTP_ONCE_FASTCGI_END        3  /* FCGI_END_REQUEST */
-#define NGX_HTTP_ONCE_FASTCGI_STDOUT     6
 
 
 #define ngx_http_once_is_status(n)  ((n) >= NGX_HTTP_OK && (n) <= 599)
 
 
-#define ngx_http_once_is_of(u, module)                                        \
-    (&module != NULL && (u)->output.tag == (ngx_buf_tag_t) &module)
-
-
-ngx_http_output_header_filter_pt  ngx_http_once_next_header_filter;
-ngx_http_output_body_filter_pt    ngx_http_once_next_body_filter;
+static ngx_http_output_header_filter_pt  ngx_http_once_next_header_filter;
+static ngx_http_output_body_filter_pt    ngx_http_once_next_body_filter;
 
 
 void
@@ -102,7 +67,7 @@ ngx_http_once_header_filter(ngx_http_request_t *r)
 
     ctx = ngx_http_once_get_ctx(r);
 
-    /* a handler that failed behind its header begins a second response */
+    /* a handler that failed after its header begins a second response */
 
     if (ctx != NULL
         && (ctx->state == NGX_HTTP_ONCE_OWNER
@@ -112,13 +77,11 @@ ngx_http_once_header_filter(ngx_http_request_t *r)
     }
 
     if (ctx != NULL && ctx->state == NGX_HTTP_ONCE_PASS
-        && ctx->status == NGX_HTTP_ONCE_S_UNPROTECTED)
+        && ctx->decision.header == ONCE__STATUS_UNPROTECTED)
     {
         ngx_http_once_strip_headers(r);
 
-        if (ngx_http_once_add_header(r, "Idempotency-Status", "unprotected")
-            != NGX_OK)
-        {
+        if (ngx_http_once_add_status(r, ctx) != NGX_OK) {
             return NGX_ERROR;
         }
 
@@ -128,8 +91,7 @@ ngx_http_once_header_filter(ngx_http_request_t *r)
     olcf = ngx_http_get_module_loc_conf(r, ngx_http_once_module);
 
     if (olcf->store != NULL
-        && (ctx == NULL
-            || (ctx->state == NGX_HTTP_ONCE_PASS && !ctx->ours)))
+        && (ctx == NULL || ctx->state == NGX_HTTP_ONCE_PASS))
     {
         ngx_http_once_strip_headers(r);
     }
@@ -145,7 +107,7 @@ ngx_http_once_hold(ngx_http_request_t *r, ngx_http_once_ctx_t *ctx)
 
     ONCE_FAILPOINT("response-head");
 
-    if (ctx->decided && !ctx->refused
+    if (ctx->dispatch == NGX_HTTP_ONCE_DECIDED
         && (r->http_version != ctx->http_version
             || !ngx_http_once_is_status(r->headers_out.status)))
     {
@@ -157,7 +119,7 @@ ngx_http_once_hold(ngx_http_request_t *r, ngx_http_once_ctx_t *ctx)
 
     u = r->upstream;
 
-    ctx->observed = ngx_http_once_hear(r, ctx);
+    ctx->observed = ngx_http_once_observe(r, ctx);
 
     if (ctx->observed == ONCE__WHOLE
         && !(ngx_http_once_is_status(ctx->upstream_status)
@@ -170,7 +132,6 @@ ngx_http_once_hold(ngx_http_request_t *r, ngx_http_once_ctx_t *ctx)
     ctx->keepalive = r->keepalive;
     ctx->length = r->headers_out.content_length_n;
     ctx->body_len = 0;
-    ctx->last = 0;
 
     /* ssi, addition and slice ask for it in header filters that run late */
 
@@ -185,21 +146,7 @@ ngx_http_once_hold(ngx_http_request_t *r, ngx_http_once_ctx_t *ctx)
     r->allow_ranges = 0;
     r->disable_not_modified = 1;
 
-    if (u != NULL && u->finalize_request != NULL
-        && u->finalize_request != ngx_http_once_finalize_upstream)
-    {
-        ctx->finalize = u->finalize_request;
-        u->finalize_request = ngx_http_once_finalize_upstream;
-
-        /* a module of somebody else may have a context of its own */
-
-        if (u->input_filter_init != NULL && u->input_filter_ctx == r
-            && (u->pipe == NULL || u->pipe->input_ctx == r))
-        {
-            ctx->filter_init = u->input_filter_init;
-            u->input_filter_init = ngx_http_once_filter_init;
-        }
-    }
+    ngx_http_once_watch(r, ctx);
 
     if (ctx->observed == ONCE__WHOLE && ngx_http_once_streams(r, ctx)) {
         if (u != NULL) {
@@ -244,304 +191,12 @@ ngx_http_once_streams(ngx_http_request_t *r, ngx_http_once_ctx_t *ctx)
 }
 
 
-static ngx_uint_t
-ngx_http_once_bodiless(ngx_http_request_t *r)
-{
-    return r->headers_out.status == NGX_HTTP_NO_CONTENT
-           || r->headers_out.status == NGX_HTTP_NOT_MODIFIED;
-}
-
-
-/*
- * A body that does not parse (a bad chunk size) would end the request at once,
- * even before its header has left.  Instead the upstream has broken off there.
- * The parsers are set when the body begins, hence the detour.
- */
-
-static ngx_int_t
-ngx_http_once_filter_init(void *data)
-{
-    ngx_http_request_t *r = data;
-
-    ngx_int_t             rc;
-    ngx_http_once_ctx_t  *ctx;
-    ngx_http_upstream_t  *u;
-
-    u = r->upstream;
-    ctx = ngx_http_once_get_ctx(r);
-
-    rc = ctx->filter_init(data);
-
-    ctx->filter = u->input_filter;
-    u->input_filter = ngx_http_once_filter;
-
-    if (u->pipe != NULL) {
-        ctx->pipe_filter = u->pipe->input_filter;
-        u->pipe->input_filter = ngx_http_once_pipe_filter;
-    }
-
-    return rc;
-}
-
-
-static ngx_int_t
-ngx_http_once_filter(void *data, ssize_t bytes)
-{
-    ngx_http_request_t *r = data;
-
-    ngx_http_once_ctx_t  *ctx;
-    ngx_http_upstream_t  *u;
-
-    u = r->upstream;
-    ctx = ngx_http_once_get_ctx(r);
-
-    if (ctx->broken) {
-        return NGX_OK;          /* what follows is no part of the response */
-    }
-
-    ngx_http_once_excess(ctx, u, bytes, u->length);
-
-    if (ctx->filter(data, bytes) == NGX_ERROR) {
-        ctx->broken = 1;
-        u->error = 1;
-    }
-
-    if (u->error) {
-        u->length = 1;          /* the end of the connection is not its end */
-    }
-
-    return NGX_OK;
-}
-
-
-static ngx_int_t
-ngx_http_once_pipe_filter(ngx_event_pipe_t *p, ngx_buf_t *buf)
-{
-    ngx_http_once_ctx_t      *ctx;
-    ngx_http_request_t       *r;
-    ngx_http_once_fastcgi_t  *f;
-
-    r = p->input_ctx;
-    ctx = ngx_http_once_get_ctx(r);
-
-    if (ctx->broken) {
-        return NGX_OK;
-    }
-
-    ngx_http_once_excess(ctx, r->upstream, buf->last - buf->pos, p->length);
-
-    if (ctx->pipe_filter(p, buf) == NGX_ERROR) {
-        ctx->broken = 1;
-        p->upstream_error = 1;
-        return NGX_OK;
-    }
-
-    if (p->upstream_done
-        && ngx_http_once_is_of(r->upstream, ngx_http_fastcgi_module))
-    {
-        /*
-         * nginx goes when stdout ends; the end of the request follows it, and
-         * its head may be cut in two by the end of the buffer.  A record of
-         * stdout with a length is more than was declared.
-         */
-
-        f = ngx_http_get_module_ctx(r, ngx_http_fastcgi_module);
-
-        if (!(f->type == NGX_HTTP_ONCE_FASTCGI_STDOUT && f->length > 0)
-            && !ngx_http_once_at_end(r, ctx))
-        {
-            p->upstream_done = 0;
-        }
-    }
-
-    return NGX_OK;
-}
-
-
-/* more than was declared, where a connection carries one response only */
-
-static void
-ngx_http_once_excess(ngx_http_once_ctx_t *ctx, ngx_http_upstream_t *u,
-    off_t bytes, off_t length)
-{
-    if (u->headers_in.content_length_n != -1 && bytes > length
-        && (ngx_http_once_is_of(u, ngx_http_uwsgi_module)
-            || ngx_http_once_is_of(u, ngx_http_scgi_module)))
-    {
-        ctx->broken = 1;
-    }
-}
-
-
-/*
- * nginx found no fault with the end of the response.  Is it one, or has the
- * connection been lost?
- */
-
-static ngx_uint_t
-ngx_http_once_at_end(ngx_http_request_t *r, ngx_http_once_ctx_t *ctx)
-{
-    ngx_http_once_fastcgi_t  *f;
-
-    if (ctx->broken) {
-        return 0;
-    }
-
-    if (!ngx_http_once_is_of(r->upstream, ngx_http_fastcgi_module)) {
-        return 1;
-    }
-
-    f = ngx_http_get_module_ctx(r, ngx_http_fastcgi_module);
-
-    return f != NULL && f->type == NGX_HTTP_ONCE_FASTCGI_END
-           && f->state >= NGX_HTTP_ONCE_FASTCGI_IN_RECORD;
-}
-
-
-/*
- * What do we know when a response begins?  "cleanup" is set while the upstream
- * module is at work: the response is the upstream's own.  Otherwise nginx made
- * it, and the state of the last peer tells why.
- */
-
-static int
-ngx_http_once_hear(ngx_http_request_t *r, ngx_http_once_ctx_t *ctx)
-{
-    ngx_http_upstream_t  *u;
-
-    u = r->upstream;
-
-    if (ctx->decided && !ctx->refused) {
-        return ctx->observed;      /* this is the error page */
-    }
-
-    ctx->upstream_status = r->headers_out.status;
-
-    if (ctx->refused) {
-        return ONCE__BROKEN;
-    }
-
-    if (u == NULL || u == ctx->upstream_before) {
-
-        /*
-         * A content handler of another kind: what it says is the outcome.
-         * Before it has run, nginx itself speaks, and nothing was done.
-         */
-
-        return ctx->reached ? ONCE__WHOLE : ONCE__NOT_SENT;
-    }
-
-#if (NGX_HTTP_CACHE)
-
-    if (r->cached && r->method == ctx->method) {
-
-        /* it answers another request; this one may have been sent or not */
-
-        return ONCE__BROKEN;
-    }
-
-#endif
-
-    if (ngx_http_once_bytes_sent(ctx) == 0) {
-        return ONCE__NOT_SENT;
-    }
-
-    if (u->cleanup == NULL) {
-
-        /* after X-Accel-Redirect or an intercepted error the head was whole */
-
-        if (!ngx_http_once_head_whole(u)) {
-            return ONCE__BROKEN;
-        }
-    }
-
-    /* what is shown may be another one: "error_page 405 @pay" */
-
-    ctx->upstream_status = u->headers_in.status_n;
-
-    if (r->http_version != ctx->http_version) {
-
-        /* not HTTP: nginx takes it for HTTP/0.9, and would answer so */
-
-        r->http_version = ctx->http_version;
-        return ONCE__BROKEN;
-    }
-
-    ngx_http_once_find_word(u, &ctx->word);
-
-    return ONCE__WHOLE;
-}
-
-
-ngx_uint_t
-ngx_http_once_head_whole(ngx_http_upstream_t *u)
-{
-    return u->state != NULL && u->state->header_time != (ngx_msec_t) -1;
-}
-
-
-void
-ngx_http_once_find_word(ngx_http_upstream_t *u, once_bytes *word)
-{
-    ngx_table_elt_t       *h;
-    ngx_http_once_walk_t   walk;
-
-    ngx_http_once_walk(&walk, &u->headers_in.headers);
-
-    while ((h = ngx_http_once_next(&walk)) != NULL) {
-        if (h->key.len == sizeof("Idempotency-Outcome") - 1
-            && ngx_strncasecmp(h->key.data,
-                               (u_char *) "Idempotency-Outcome",
-                               h->key.len)
-               == 0)
-        {
-            word->data = h->value.data;
-            word->size = h->value.len;
-        }
-    }
-}
-
-
-/* the true end of the upstream's response: 0, 502, 504, NGX_ERROR, ... */
-
-static void
-ngx_http_once_finalize_upstream(ngx_http_request_t *r, ngx_int_t rc)
-{
-    ngx_http_once_ctx_t  *ctx;
-
-    ctx = ngx_http_once_get_ctx(r);
-    ctx->upstream_rc = rc;
-
-    ctx->finalize(r, rc);
-
-    if (rc != NGX_OK || ngx_http_once_at_end(r, ctx)) {
-        return;
-    }
-
-    ctx->upstream_rc = NGX_HTTP_BAD_GATEWAY;
-
-    if ((ctx->state == NGX_HTTP_ONCE_MARK || ctx->state == NGX_HTTP_ONCE_PASS)
-        && !ctx->conf->dry_run)
-    {
-        /*
-         * A part of it has left, or will.  nginx closes the connection behind
-         * the rest, as it does when it sees by itself that a stream breaks
-         * off, and sends no last chunk.
-         */
-
-        r->keepalive = 0;
-        (void) ngx_http_send_special(r, NGX_HTTP_FLUSH);
-        r->upstream->pipe->downstream_error = 1;
-    }
-}
-
-
 static ngx_int_t
 ngx_http_once_body_filter(ngx_http_request_t *r, ngx_chain_t *in)
 {
     size_t                size;
     ngx_buf_t            *b;
-    ngx_uint_t            unseen;
+    ngx_uint_t            last, unseen;
     ngx_chain_t          *cl;
     ngx_http_once_ctx_t  *ctx;
 
@@ -584,9 +239,10 @@ ngx_http_once_body_filter(ngx_http_request_t *r, ngx_chain_t *in)
         return ngx_http_once_next_body_filter(r, in);
     }
 
-    /* a problem will stand in its place */
+    /* a problem is sent in its place */
 
     unseen = (ctx->observed == ONCE__BROKEN && !ctx->conf->dry_run);
+    last = 0;
 
     for (cl = in; cl; cl = cl->next) {
         b = cl->buf;
@@ -610,22 +266,22 @@ ngx_http_once_body_filter(ngx_http_request_t *r, ngx_chain_t *in)
         b->file_pos = b->file_last;
 
         if (b->last_buf) {
-            ctx->last = 1;
+            last = 1;
         }
     }
 
     if (ctx->upstream_rc >= NGX_HTTP_SPECIAL_RESPONSE) {
 
-        /* it died in the middle, and nothing has been sent yet */
+        /* the upstream broke off, and nothing has been sent yet */
 
         if (ctx->observed == ONCE__WHOLE) {
             ctx->observed = ONCE__BROKEN;
         }
 
-        ctx->last = 1;
+        last = 1;
     }
 
-    if (!ctx->last) {
+    if (!last) {
         return NGX_OK;
     }
 
@@ -636,7 +292,7 @@ ngx_http_once_body_filter(ngx_http_request_t *r, ngx_chain_t *in)
         ctx->observed = ONCE__BROKEN;      /* not what was declared */
     }
 
-    return ngx_http_once_do(r, ctx);
+    return ngx_http_once_end(r, ctx);
 }
 
 
@@ -722,7 +378,7 @@ ngx_http_once_read(ngx_buf_t *b, u_char *p, size_t size)
 
 /*
  * Streamed, or too large to keep: make "completed, not kept" durable, and let
- * the response pass behind that.  What is not consumed makes the event pipe
+ * the response pass after that.  What is not consumed makes the event pipe
  * wait.
  */
 
@@ -761,18 +417,18 @@ ngx_http_once_mark(ngx_http_request_t *r, ngx_http_once_ctx_t *ctx,
 
     ctx->state = NGX_HTTP_ONCE_MARK;
 
-    verdict = once__judge(ctx->observed, (int) ctx->upstream_status, ctx->word,
-                          &ctx->conf->rules);
+    verdict = once__judge(ctx->observed, (int) ctx->upstream_status,
+                          ctx->outcome, &ctx->conf->policy.rules);
     ctx->action = verdict.action;
 
     if (ngx_http_once_encode(r, ctx, 0, &bytes) != NGX_OK
-        || ngx_http_once_finish(ctx, verdict.action, verdict.kind, bytes)
+        || ngx_http_once_finish(ctx, verdict, bytes, ngx_http_once_stored)
            != NGX_OK)
     {
         return NGX_ERROR;
     }
 
-    ngx_http_once_be_patient(r, ctx);
+    ngx_http_once_limit_wait(r, ctx);
     r->buffered |= NGX_HTTP_ONCE_BUFFERED;
 
     return in ? NGX_AGAIN : NGX_OK;
@@ -780,14 +436,15 @@ ngx_http_once_mark(ngx_http_request_t *r, ngx_http_once_ctx_t *ctx,
 
 
 /*
- * The engine answers when the lease is over.  Nobody waits so long for a
- * release or a surrender, and who set a shorter send_timeout does not want to
- * wait longer for an outcome, either; but the store has its own time at least.
- * nginx's own timer for sending stands still: nothing is being sent.
+ * The engine reports at the latest when the lease has expired.  That is too
+ * long for a release or for giving up: they wait for the timeout of the store.
+ * An outcome waits for three quarters of send_timeout, but not shorter than
+ * that timeout and not longer than the lease.  nginx's own timer for sending is
+ * off meanwhile, because nothing is being sent.
  */
 
 static void
-ngx_http_once_be_patient(ngx_http_request_t *r, ngx_http_once_ctx_t *ctx)
+ngx_http_once_limit_wait(ngx_http_request_t *r, ngx_http_once_ctx_t *ctx)
 {
     ngx_msec_t                 time;
     ngx_http_core_loc_conf_t  *clcf;
@@ -810,25 +467,27 @@ ngx_http_once_be_patient(ngx_http_request_t *r, ngx_http_once_ctx_t *ctx)
 }
 
 
-/* the response is whole, or will never be */
+/* the response has ended, whole or not */
 
 static ngx_int_t
-ngx_http_once_do(ngx_http_request_t *r, ngx_http_once_ctx_t *ctx)
+ngx_http_once_end(ngx_http_request_t *r, ngx_http_once_ctx_t *ctx)
 {
     once_bytes     bytes;
     once__verdict  verdict;
 
     ONCE_FAILPOINT("response-end");
 
-    verdict = once__judge(ctx->observed, (int) ctx->upstream_status, ctx->word,
-                          &ctx->conf->rules);
+    verdict = once__judge(ctx->observed, (int) ctx->upstream_status,
+                          ctx->outcome, &ctx->conf->policy.rules);
     ctx->action = verdict.action;
     ctx->state = NGX_HTTP_ONCE_STORE;
 
     bytes.data = NULL;
     bytes.size = 0;
 
-    if (verdict.action == ONCE__DO_COMPLETE || verdict.action == ONCE__DO_MARK) {
+    if (verdict.action == ONCE__DO_COMPLETE
+        || verdict.action == ONCE__DO_MARK)
+    {
 
         if (ngx_http_once_encode(r, ctx, verdict.action == ONCE__DO_COMPLETE,
                                  &bytes)
@@ -838,13 +497,13 @@ ngx_http_once_do(ngx_http_request_t *r, ngx_http_once_ctx_t *ctx)
         }
     }
 
-    if (ngx_http_once_finish(ctx, verdict.action, verdict.kind, bytes)
+    if (ngx_http_once_finish(ctx, verdict, bytes, ngx_http_once_stored)
         != NGX_OK)
     {
         return NGX_ERROR;
     }
 
-    ngx_http_once_be_patient(r, ctx);
+    ngx_http_once_limit_wait(r, ctx);
     r->buffered |= NGX_HTTP_ONCE_BUFFERED;
 
     return NGX_AGAIN;
@@ -852,8 +511,8 @@ ngx_http_once_do(ngx_http_request_t *r, ngx_http_once_ctx_t *ctx)
 
 
 /*
- * Nobody will hear the rest.  The upstream module holds the only reference to
- * a request at which it still works, and drops it: hence one more.
+ * Ends the upstream module's work, because nobody gets the rest.  It holds the
+ * only reference to a request at which it works, and drops it: hence one more.
  */
 
 static ngx_uint_t
@@ -874,7 +533,25 @@ ngx_http_once_end_upstream(ngx_http_request_t *r)
 }
 
 
-/* the engine has answered */
+static void
+ngx_http_once_decide_end(ngx_http_request_t *r, ngx_http_once_ctx_t *ctx,
+    int rc)
+{
+    once__end  end;
+
+    end.action = ctx->action;
+    end.observed = ctx->observed;
+    end.timed_out = (r->headers_out.status == NGX_HTTP_GATEWAY_TIME_OUT
+                     || ctx->upstream_rc == NGX_HTTP_GATEWAY_TIME_OUT);
+    end.has_own = 1;
+    end.rc = rc;
+    end.record = ngx_http_once_record(ctx);
+
+    ctx->decision = once__decide_end(&ctx->conf->policy, &end, &ctx->replay);
+}
+
+
+/* the engine has reported what became of the end */
 
 void
 ngx_http_once_stored(ngx_http_once_ctx_t *ctx, int rc)
@@ -896,16 +573,17 @@ ngx_http_once_stored(ngx_http_once_ctx_t *ctx, int rc)
     r->buffered &= ~NGX_HTTP_ONCE_BUFFERED;
     c->write->delayed = 0;
 
+    ngx_http_once_decide_end(r, ctx, rc);
+
     if (ctx->state == NGX_HTTP_ONCE_MARK
-        && (rc == ONCE_OK || ctx->action == ONCE__DO_RELEASE
-            || ctx->action == ONCE__DO_GIVE_UP || ctx->conf->dry_run))
+        && ctx->decision.next == ONCE__NEXT_OWN)
     {
         ret = ngx_http_once_send_marked(r, ctx);
         dead = 0;
 
     } else {
         dead = (ctx->state == NGX_HTTP_ONCE_MARK);
-        ret = ngx_http_once_send_held(r, ctx, rc);
+        ret = ngx_http_once_send_held(r, ctx);
     }
 
     if (ret == NGX_ERROR || ret > NGX_OK) {
@@ -932,7 +610,7 @@ ngx_http_once_send_marked(ngx_http_request_t *r, ngx_http_once_ctx_t *ctx)
     ngx_int_t     rc;
     ngx_chain_t  *cl;
 
-    ctx->state = NGX_HTTP_ONCE_PASS;
+    ctx->state = NGX_HTTP_ONCE_SENT;
 
     if (ngx_http_once_mark_new(r, ctx) != NGX_OK) {
         return NGX_ERROR;
@@ -954,8 +632,7 @@ ngx_http_once_send_marked(ngx_http_request_t *r, ngx_http_once_ctx_t *ctx)
 
 
 static ngx_int_t
-ngx_http_once_send_held(ngx_http_request_t *r, ngx_http_once_ctx_t *ctx,
-    int rc)
+ngx_http_once_send_held(ngx_http_request_t *r, ngx_http_once_ctx_t *ctx)
 {
     ngx_int_t     ret;
     ngx_buf_t    *b;
@@ -966,39 +643,21 @@ ngx_http_once_send_held(ngx_http_request_t *r, ngx_http_once_ctx_t *ctx,
         return NGX_ERROR;
     }
 
-    /* in MARK the upstream may go on with what nobody will see */
+    /* in MARK the upstream may still send; that is dropped */
 
     ctx->state = (ctx->state == NGX_HTTP_ONCE_MARK) ? NGX_HTTP_ONCE_DROP
-                                                    : NGX_HTTP_ONCE_PASS;
+                                                    : NGX_HTTP_ONCE_SENT;
     ngx_http_once_consume(ctx->held);
     ctx->held = NULL;
 
-    /* nginx gives up a connection on which it would have to cut a response */
+    /* nginx has switched it off if the upstream broke off; ours is whole */
 
     r->keepalive = ctx->keepalive;
 
-    if (!ctx->conf->dry_run
-        && (ctx->action == ONCE__DO_COMPLETE || ctx->action == ONCE__DO_MARK)
-        && rc != ONCE_OK)
-    {
-        ret = ngx_http_once_set_replay(r, ctx, rc == ONCE_REPLAY ? b : NULL);
+    if (ctx->decision.next == ONCE__NEXT_REPLAY) {
+        ret = ngx_http_once_set_replay(r, ctx, b);
 
-        if (ret == NGX_DECLINED) {
-            ctx->problem = ONCE__PROBLEM_OUTCOME_UNKNOWN;
-            ctx->problem_status = NGX_HTTP_BAD_GATEWAY;
-            ctx->status = NGX_HTTP_ONCE_S_INDETERMINATE;
-            ret = ngx_http_once_set_problem(r, ctx, b);
-        }
-
-    } else if (ctx->observed == ONCE__BROKEN && !ctx->conf->dry_run) {
-        ctx->problem = ONCE__PROBLEM_OUTCOME_UNKNOWN;
-        ctx->problem_status = (r->headers_out.status
-                               == NGX_HTTP_GATEWAY_TIME_OUT
-                               || ctx->upstream_rc
-                                  == NGX_HTTP_GATEWAY_TIME_OUT)
-                              ? NGX_HTTP_GATEWAY_TIME_OUT
-                              : NGX_HTTP_BAD_GATEWAY;
-        ctx->status = NGX_HTTP_ONCE_S_INDETERMINATE;
+    } else if (ctx->decision.next == ONCE__NEXT_PROBLEM) {
         ret = ngx_http_once_set_problem(r, ctx, b);
 
     } else {
@@ -1017,7 +676,7 @@ ngx_http_once_send_held(ngx_http_request_t *r, ngx_http_once_ctx_t *ctx,
         return NGX_ERROR;
     }
 
-    ONCE_FAILPOINT("tell");
+    ONCE_FAILPOINT("reply");
 
     ret = ngx_http_once_next_header_filter(r);
 
@@ -1038,91 +697,7 @@ ngx_http_once_send_held(ngx_http_request_t *r, ngx_http_once_ctx_t *ctx,
 
     ret = ngx_http_once_next_body_filter(r, &out);
 
-    ONCE_FAILPOINT("told");
+    ONCE_FAILPOINT("replied");
 
     return ret;
-}
-
-
-/* --- at "nginx -t" --- */
-
-static ngx_command_t *
-ngx_http_once_command(ngx_module_t *module, const char *name)
-{
-    ngx_command_t  *cmd;
-
-    for (cmd = module->commands; cmd->name.len; cmd++) {
-        if (ngx_strcmp(cmd->name.data, name) == 0) {
-            return cmd;
-        }
-    }
-
-    return NULL;
-}
-
-
-/*
- * Where the end of the connection ends a response, a response that was cut
- * looks like a whole one.  Nobody can tell later, so it is said here.
- */
-
-void
-ngx_http_once_warn_of_ends(ngx_conf_t *cf, ngx_http_once_main_conf_t *omcf)
-{
-    void                     ***locations;
-    ngx_uint_t                  i, k, *version;
-    ngx_str_t                  *last;
-    ngx_command_t              *cmd;
-    ngx_http_core_loc_conf_t   *clcf;
-    ngx_http_once_loc_conf_t   *olcf;
-    ngx_http_once_upstream_t   *upstream;
-
-    last = NULL;
-    locations = omcf->locations.elts;
-
-    for (i = 0; i < omcf->locations.nelts; i++) {
-        olcf = locations[i][ngx_http_once_module.ctx_index];
-        clcf = locations[i][ngx_http_core_module.ctx_index];
-
-        for (k = 0; k < NGX_HTTP_ONCE_NUPSTREAMS; k++) {
-            if (olcf->handler != NULL
-                && olcf->handler == ngx_http_once_upstreams[k].handler)
-            {
-                break;
-            }
-        }
-
-        /* "if" has the name of the location around it */
-
-        if (k == NGX_HTTP_ONCE_NUPSTREAMS
-            || ngx_http_once_upstreams[k].protocol == NULL
-            || (last != NULL && last->data == clcf->name.data))
-        {
-            continue;
-        }
-
-        upstream = &ngx_http_once_upstreams[k];
-        cmd = ngx_http_once_command(upstream->module, "proxy_http_version");
-
-        if (cmd != NULL) {
-            version = (ngx_uint_t *)
-                          ((u_char *) locations[i][upstream->module->ctx_index]
-                           + cmd->offset);
-
-            if (*version >= NGX_HTTP_VERSION_11) {
-                continue;
-            }
-        }
-
-        last = &clcf->name;
-
-        ngx_log_error(NGX_LOG_WARN, cf->log, 0,
-                      "once: over %s the end of a response without "
-                      "\"Content-Length\" cannot be told from a lost "
-                      "connection: %s for location \"%V\" in %V:%ui",
-                      upstream->protocol,
-                      cmd ? "use \"proxy_http_version 1.1\""
-                          : "let the service send that header",
-                      &clcf->name, &olcf->file, olcf->line);
-    }
 }

@@ -2,23 +2,16 @@
 /*
  * SPDX-License-Identifier: Apache-2.0
  *
- * From the request to the claim, in the precontent phase: after access
- * control, so that bad credentials never see a replay, and before mirror,
- * try_files and the content handler.  It refuses to guard subrequests and
- * locations without a content handler.
+ * From the request to its claim and its dispatch, in the precontent phase:
+ * after access control, so that bad credentials never see a replay, and before
+ * mirror, try_files and the content handler.  It refuses to guard subrequests
+ * and locations without a content handler, and to send a request twice.
  */
 
 
-#include "ngx_http_once.h"
+#include "ngx_http_once_request.h"
+#include "ngx_http_once_identity.h"
 #include "engine/failpoint.h"
-
-
-/* what is changed in a location while its content handler runs */
-
-typedef struct {
-    ngx_http_upstream_conf_t     upstreams[NGX_HTTP_ONCE_NUPSTREAMS];
-    size_t                       slice;
-} ngx_http_once_passing_conf_t;
 
 
 static ngx_int_t ngx_http_once_enter(ngx_http_request_t *r,
@@ -27,30 +20,11 @@ static ngx_int_t ngx_http_once_dispatch(ngx_http_request_t *r,
     ngx_http_once_ctx_t *ctx);
 static ngx_int_t ngx_http_once_refuse(ngx_http_request_t *r,
     ngx_http_once_ctx_t *ctx);
-static ngx_uint_t ngx_http_once_asked(ngx_http_request_t *r,
-    ngx_http_upstream_t *u);
-static void ngx_http_once_wrap(ngx_http_request_t *r,
-    ngx_http_once_ctx_t *ctx);
-static ngx_int_t ngx_http_once_content_handler(ngx_http_request_t *r);
-static void ngx_http_once_lend(ngx_http_request_t *r,
-    ngx_http_once_ctx_t *ctx, void **loc_conf,
-    ngx_http_once_passing_conf_t *saved);
-static void ngx_http_once_clear_slices(ngx_http_request_t *r);
-static void ngx_http_once_restore(void **loc_conf,
-    ngx_http_once_passing_conf_t *saved);
-static void ngx_http_once_narrow(ngx_http_request_t *r,
-    ngx_http_once_ctx_t *ctx, ngx_http_upstream_conf_t *uc);
-static ngx_uint_t ngx_http_once_was_sent(ngx_http_once_ctx_t *ctx);
 static void ngx_http_once_leave(ngx_http_request_t *r,
     ngx_http_once_ctx_t *ctx);
-static ngx_int_t ngx_http_once_key(ngx_http_request_t *r,
-    ngx_http_once_loc_conf_t *olcf, ngx_str_t *raw);
 static ngx_int_t ngx_http_once_refuse_upload(ngx_http_request_t *r,
     ngx_http_once_ctx_t *ctx);
-static ngx_int_t ngx_http_once_prepare(ngx_http_request_t *r,
-    ngx_http_once_ctx_t *ctx, ngx_str_t *raw);
-static ngx_int_t ngx_http_once_digest_read_body(ngx_http_request_t *r,
-    ngx_http_once_ctx_t *ctx);
+static ngx_int_t ngx_http_once_refuse_upgrade(ngx_http_request_t *r);
 static void ngx_http_once_body_handler(ngx_http_request_t *r);
 static void ngx_http_once_submit(ngx_http_request_t *r,
     ngx_http_once_ctx_t *ctx);
@@ -58,54 +32,20 @@ static ngx_int_t ngx_http_once_strip_request(ngx_http_request_t *r,
     ngx_uint_t guarded);
 static ngx_int_t ngx_http_once_push_attempt(ngx_http_request_t *r,
     ngx_http_once_ctx_t *ctx);
+static void ngx_http_once_claimed(ngx_http_once_ctx_t *ctx, int rc);
 static void ngx_http_once_resume(ngx_http_request_t *r);
 static void ngx_http_once_timeout(ngx_event_t *ev);
-static void ngx_http_once_cleanup(void *data);
-static ngx_int_t ngx_http_once_answer(ngx_http_once_ctx_t *ctx, int problem);
-
-
-static ngx_http_request_body_filter_pt   ngx_http_next_request_body_filter;
-
-
-void
-ngx_http_once_request_init(void)
-{
-    ngx_http_next_request_body_filter = ngx_http_top_request_body_filter;
-    ngx_http_top_request_body_filter = ngx_http_once_request_body_filter;
-}
-
-
-ngx_http_once_ctx_t *
-ngx_http_once_get_ctx(ngx_http_request_t *r)
-{
-    ngx_pool_cleanup_t   *cln;
-    ngx_http_once_ctx_t  *ctx;
-
-    ctx = ngx_http_get_module_ctx(r, ngx_http_once_module);
-
-    if (ctx == NULL && (r->internal || r->filter_finalize)) {
-
-        /* internal redirects clear the contexts, as realip knows too */
-
-        for (cln = r->pool->cleanup; cln; cln = cln->next) {
-            if (cln->handler == ngx_http_once_cleanup) {
-                ctx = cln->data;
-                ngx_http_set_ctx(r, ctx, ngx_http_once_module);
-                break;
-            }
-        }
-    }
-
-    return ctx;
-}
+static void ngx_http_once_release_ctx(ngx_http_once_ctx_t *ctx);
+static void ngx_http_once_refuse_key(ngx_http_once_ctx_t *ctx, int problem);
+static void ngx_http_once_follow(ngx_http_once_ctx_t *ctx);
 
 
 ngx_int_t
 ngx_http_once_handler(ngx_http_request_t *r)
 {
+    int                        problem;
     ngx_int_t                  rc;
     ngx_str_t                  raw;
-    ngx_pool_cleanup_t        *cln;
     ngx_http_once_ctx_t       *ctx;
     ngx_http_core_loc_conf_t  *clcf;
     ngx_http_once_loc_conf_t  *olcf;
@@ -116,9 +56,11 @@ ngx_http_once_handler(ngx_http_request_t *r)
         return ngx_http_once_enter(r, ctx);
     }
 
-    if (ctx != NULL && ctx->state != NGX_HTTP_ONCE_PASS) {
+    if (ctx != NULL && ctx->state != NGX_HTTP_ONCE_SENT
+        && ctx->state != NGX_HTTP_ONCE_PASS)
+    {
 
-        /* nginx is done with the request itself */
+        /* nginx has finished the request itself */
 
         ngx_http_once_leave(r, ctx);
     }
@@ -137,7 +79,7 @@ ngx_http_once_handler(ngx_http_request_t *r)
         return NGX_DECLINED;
     }
 
-    rc = ngx_http_once_key(r, olcf, &raw);
+    rc = ngx_http_once_find_key(r, olcf, &raw);
 
     if (rc == NGX_DECLINED && !olcf->key_required) {
         return NGX_DECLINED;
@@ -163,36 +105,32 @@ ngx_http_once_handler(ngx_http_request_t *r)
         return olcf->dry_run ? NGX_DECLINED : NGX_HTTP_INTERNAL_SERVER_ERROR;
     }
 
-    cln = ngx_pool_cleanup_add(r->pool, sizeof(ngx_http_once_ctx_t));
-    if (cln == NULL) {
+    ctx = ngx_http_once_create_ctx(r, olcf, ngx_http_once_release_ctx);
+    if (ctx == NULL) {
         return NGX_HTTP_INTERNAL_SERVER_ERROR;
     }
 
-    ctx = cln->data;
-    ngx_memzero(ctx, sizeof(ngx_http_once_ctx_t));
-
-    ctx->request = r;
-    ctx->conf = olcf;
-    ctx->method = r->method;
-    ctx->http_version = r->http_version;
-    ctx->upstream_before = r->upstream;
-    ctx->states_before = r->upstream_states ? r->upstream_states->nelts : 0;
     ctx->timer.handler = ngx_http_once_timeout;
-    ctx->timer.data = r->connection;    /* as nginx's debug lines have it */
-    ctx->timer.log = r->connection->log;
-
-    cln->handler = ngx_http_once_cleanup;
-    ngx_http_set_ctx(r, ctx, ngx_http_once_module);
 
     if (rc != NGX_OK) {
         ctx->detail = (rc == NGX_ABORT)
                       ? "There is more than one Idempotency-Key line." : NULL;
-        (void) ngx_http_once_answer(ctx, rc == NGX_DECLINED
-                                         ? ONCE__PROBLEM_KEY_MISSING
-                                         : ONCE__PROBLEM_KEY_INVALID);
+        ngx_http_once_refuse_key(ctx, rc == NGX_DECLINED
+                                      ? ONCE__PROBLEM_KEY_MISSING
+                                      : ONCE__PROBLEM_KEY_INVALID);
 
-    } else if (ngx_http_once_prepare(r, ctx, &raw) == NGX_ERROR) {
-        return NGX_HTTP_INTERNAL_SERVER_ERROR;
+    } else {
+        rc = ngx_http_once_identify(r, ctx, &raw, &problem);
+
+        if (rc == NGX_ERROR
+            || (rc == NGX_OK && ngx_http_once_refuse_upgrade(r) != NGX_OK))
+        {
+            return NGX_HTTP_INTERNAL_SERVER_ERROR;
+        }
+
+        if (rc == NGX_DECLINED) {
+            ngx_http_once_refuse_key(ctx, problem);
+        }
     }
 
     if (ctx->state == NGX_HTTP_ONCE_PASS) {
@@ -200,11 +138,13 @@ ngx_http_once_handler(ngx_http_request_t *r)
     }
 
     /*
-     * A problem is told at once, except over HTTP/2 and later: curl takes the
+     * A problem is sent at once, except over HTTP/2 and later: curl takes the
      * answer to half a request there for an error.
      */
 
-    if (ctx->counted && r->http_version < NGX_HTTP_VERSION_20) {
+    if (ctx->decision.next != ONCE__NEXT_NONE
+        && r->http_version < NGX_HTTP_VERSION_20)
+    {
         return ngx_http_once_refuse_upload(r, ctx);
     }
 
@@ -243,7 +183,7 @@ ngx_http_once_enter(ngx_http_request_t *r, ngx_http_once_ctx_t *ctx)
         if (olcf->store != NULL && (r->method & olcf->methods)
             && r->content_handler != NULL)
         {
-            return NGX_HTTP_INTERNAL_SERVER_ERROR;  /* without a claim? no */
+            return NGX_HTTP_INTERNAL_SERVER_ERROR;  /* it was not claimed */
         }
 
         return NGX_DECLINED;
@@ -257,7 +197,7 @@ ngx_http_once_enter(ngx_http_request_t *r, ngx_http_once_ctx_t *ctx)
         return ngx_http_once_dispatch(r, ctx);
 
     case NGX_HTTP_ONCE_PASS:
-        if (ctx->status == NGX_HTTP_ONCE_S_UNPROTECTED
+        if (ctx->decision.header == ONCE__STATUS_UNPROTECTED
             && r->content_handler != NULL)
         {
             ngx_http_once_wrap(r, ctx);     /* no peer repeats it */
@@ -280,8 +220,9 @@ ngx_http_once_enter(ngx_http_request_t *r, ngx_http_once_ctx_t *ctx)
 static ngx_int_t
 ngx_http_once_dispatch(ngx_http_request_t *r, ngx_http_once_ctx_t *ctx)
 {
-    ngx_uint_t            same, sent, asked;
-    ngx_http_upstream_t  *u;
+    ngx_uint_t                 same, sent, asked, decided;
+    ngx_http_upstream_t       *u;
+    ngx_http_core_loc_conf_t  *clcf;
 
     same = (r->method == ctx->method);
 
@@ -310,16 +251,30 @@ ngx_http_once_dispatch(ngx_http_request_t *r, ngx_http_once_ctx_t *ctx)
     u = (r->upstream != ctx->upstream_before) ? r->upstream : NULL;
     asked = (u != NULL && same && ngx_http_once_asked(r, u));
     sent = ngx_http_once_was_sent(ctx);
+    decided = (ctx->dispatch == NGX_HTTP_ONCE_DECIDED);
 
-    if (same && !asked && (ctx->decided || (u != NULL && sent))) {
+    if (same
+        && (ctx->dispatch == NGX_HTTP_ONCE_REFUSED
+            || (!asked && (decided || (u != NULL && sent)))))
+    {
+        if (!decided || ctx->conf->dry_run) {
+            return ngx_http_once_refuse(r, ctx);
+        }
 
-        /* once decided, it is only a page that cannot be had */
+        /* it is only a page that cannot be had */
 
-        return (ctx->decided && !ctx->conf->dry_run)
-               ? NGX_HTTP_BAD_GATEWAY : ngx_http_once_refuse(r, ctx);
+        clcf = ngx_http_get_module_loc_conf(r, ngx_http_core_module);
+
+        ngx_log_error(NGX_LOG_ERR, r->connection->log, 0,
+                      "once: a guarded request was not sent to location "
+                      "\"%V\", because its service had already answered it: "
+                      "the client gets a 502 as the page of that answer",
+                      &clcf->name);
+
+        return NGX_HTTP_BAD_GATEWAY;
     }
 
-    if (ctx->decided) {
+    if (ctx->dispatch >= NGX_HTTP_ONCE_DECIDED) {
 
         /* another page */
 
@@ -328,7 +283,7 @@ ngx_http_once_dispatch(ngx_http_request_t *r, ngx_http_once_ctx_t *ctx)
         /* a named location keeps the method, and gets the request itself */
 
         if (!same) {
-            ctx->decided = 1;
+            ctx->dispatch = NGX_HTTP_ONCE_DECIDED;
             ctx->observed = ONCE__NOT_SENT;
         }
 
@@ -342,7 +297,7 @@ ngx_http_once_dispatch(ngx_http_request_t *r, ngx_http_once_ctx_t *ctx)
                 return ngx_http_once_refuse(r, ctx);
             }
 
-            ctx->decided = 1;
+            ctx->dispatch = NGX_HTTP_ONCE_DECIDED;
             ctx->observed = ONCE__WHOLE;
             ctx->upstream_status = (ctx->handler_rc
                                     >= NGX_HTTP_SPECIAL_RESPONSE)
@@ -356,17 +311,10 @@ ngx_http_once_dispatch(ngx_http_request_t *r, ngx_http_once_ctx_t *ctx)
             return ngx_http_once_refuse(r, ctx);
         }
 
-        ctx->decided = 1;
+        ctx->dispatch = NGX_HTTP_ONCE_DECIDED;
         ctx->observed = ONCE__WHOLE;
         ctx->upstream_status = u->headers_in.status_n;
-        ngx_http_once_find_word(u, &ctx->word);
-    }
-
-    if (asked) {
-
-        /* a second request, at the service's own wish: not a third one */
-
-        ctx->states_before = r->upstream_states->nelts;
+        ngx_http_once_find_outcome(u, &ctx->outcome);
     }
 
     ngx_http_once_wrap(r, ctx);
@@ -378,211 +326,29 @@ ngx_http_once_dispatch(ngx_http_request_t *r, ngx_http_once_ctx_t *ctx)
 static ngx_int_t
 ngx_http_once_refuse(ngx_http_request_t *r, ngx_http_once_ctx_t *ctx)
 {
+    once__end  end;
+
     ngx_log_error(NGX_LOG_ERR, r->connection->log, 0,
                   "once: a second dispatch of a guarded request "
                   "has been refused");
 
     if (ctx->conf->dry_run) {
-        ngx_http_once_leave(r, ctx);    /* what it does is nginx's affair */
+        ngx_http_once_leave(r, ctx);    /* a dry run changes nothing of it */
         return NGX_DECLINED;
     }
 
-    ctx->refused = 1;
-    ctx->problem = ONCE__PROBLEM_OUTCOME_UNKNOWN;
-    ctx->problem_status = NGX_HTTP_BAD_GATEWAY;
+    /* capture gets this page, gives the attempt up, and decides anew */
+
+    ctx->dispatch = NGX_HTTP_ONCE_REFUSED;
+
+    ngx_memzero(&end, sizeof(once__end));
+    end.action = ONCE__DO_GIVE_UP;
+    end.observed = ONCE__BROKEN;
+    ctx->decision = once__decide_end(&ctx->conf->policy, &end, &ctx->replay);
+
     r->content_handler = ngx_http_once_answer_handler;
 
     return NGX_OK;
-}
-
-
-/*
- * Did the upstream ask for the location we are in?  Its X-Accel-Redirect may
- * have been ignored or in vain, and then an error page has led here.  Only to
- * named locations does nginx take the method along.
- */
-
-static ngx_uint_t
-ngx_http_once_asked(ngx_http_request_t *r, ngx_http_upstream_t *u)
-{
-    ngx_table_elt_t           *h;
-    ngx_http_core_loc_conf_t  *clcf;
-
-    h = u->headers_in.x_accel_redirect;
-
-    if (h == NULL || h->value.len == 0 || h->value.data[0] != '@'
-        || (u->conf->ignore_headers & NGX_HTTP_UPSTREAM_IGN_XA_REDIRECT))
-    {
-        return 0;
-    }
-
-    clcf = ngx_http_get_module_loc_conf(r, ngx_http_core_module);
-
-    return h->value.len == clcf->name.len
-           && ngx_strncmp(h->value.data, clcf->name.data, clcf->name.len) == 0;
-}
-
-
-static void
-ngx_http_once_wrap(ngx_http_request_t *r, ngx_http_once_ctx_t *ctx)
-{
-    if (r->content_handler != ngx_http_once_content_handler) {
-        ctx->content_handler = r->content_handler;
-        r->content_handler = ngx_http_once_content_handler;
-    }
-}
-
-
-/*
- * Whatever block of the configuration the request is in: its upstream gets a
- * configuration of its own, by which nginx neither repeats the request, nor
- * drops it with its client, nor answers it from a cache.
- *
- * The upstream begins to work while the content handler runs, and nothing of
- * ours is called between.  So the configuration that the handler will use is
- * changed for as long as the handler runs: no other request runs meanwhile.
- * Then the upstream gets the changed copy.
- */
-
-static ngx_int_t
-ngx_http_once_content_handler(ngx_http_request_t *r)
-{
-    void                        **loc_conf;
-    ngx_int_t                     rc;
-    ngx_http_once_ctx_t          *ctx;
-    ngx_http_upstream_t          *u;
-    ngx_http_upstream_conf_t     *own;
-    ngx_http_once_passing_conf_t  saved;
-
-    ctx = ngx_http_once_get_ctx(r);
-
-    own = ngx_palloc(r->pool, sizeof(ngx_http_upstream_conf_t));
-    if (own == NULL) {
-        return NGX_HTTP_INTERNAL_SERVER_ERROR;
-    }
-
-    /* a redirect inside of the handler changes the request's */
-
-    loc_conf = r->loc_conf;
-    u = r->upstream;
-
-    if (!ctx->decided) {
-
-        /* what was tried before it has sent nothing, and says nothing of it */
-
-        ctx->upstream_before = r->upstream;
-    }
-
-    ngx_http_once_lend(r, ctx, loc_conf, &saved);
-    ctx->reached = 1;
-
-    rc = ctx->content_handler(r);
-
-    ngx_http_once_restore(loc_conf, &saved);
-
-    ctx->handler_rc = (r->upstream == u) ? rc : NGX_OK;
-
-    if (r->upstream != u && r->upstream->conf != NULL
-        && r->upstream->conf != ctx->upstream_conf)
-    {
-        *own = *r->upstream->conf;
-        ngx_http_once_narrow(r, ctx, own);
-
-        ctx->upstream_conf = own;
-        r->upstream->conf = own;
-    }
-
-    return rc;
-}
-
-
-static void
-ngx_http_once_lend(ngx_http_request_t *r, ngx_http_once_ctx_t *ctx,
-    void **loc_conf, ngx_http_once_passing_conf_t *saved)
-{
-    size_t                    *slice;
-    ngx_uint_t                 i;
-    ngx_module_t              *module;
-    ngx_http_upstream_conf_t  *uc;
-
-    for (i = 0; i < NGX_HTTP_ONCE_NUPSTREAMS; i++) {
-        module = ngx_http_once_upstreams[i].module;
-
-        if (module != NULL) {
-            uc = loc_conf[module->ctx_index];
-            saved->upstreams[i] = *uc;
-            ngx_http_once_narrow(r, ctx, uc);
-        }
-    }
-
-    if (&ngx_http_slice_filter_module != NULL) {
-
-        /* it sends copies of the request, one for each part of the response */
-
-        slice = loc_conf[ngx_http_slice_filter_module.ctx_index];
-        saved->slice = *slice;
-        *slice = 0;
-    }
-
-    ngx_http_once_clear_slices(r);
-}
-
-
-/* "set $x $slice_range" has made slices of the response already */
-
-static void
-ngx_http_once_clear_slices(ngx_http_request_t *r)
-{
-    if (&ngx_http_slice_filter_module != NULL) {
-        ngx_http_set_ctx(r, NULL, ngx_http_slice_filter_module);
-    }
-}
-
-
-static void
-ngx_http_once_restore(void **loc_conf, ngx_http_once_passing_conf_t *saved)
-{
-    size_t                    *slice;
-    ngx_uint_t                 i;
-    ngx_module_t              *module;
-    ngx_http_upstream_conf_t  *uc;
-
-    for (i = 0; i < NGX_HTTP_ONCE_NUPSTREAMS; i++) {
-        module = ngx_http_once_upstreams[i].module;
-
-        if (module != NULL) {
-            uc = loc_conf[module->ctx_index];
-            *uc = saved->upstreams[i];
-        }
-    }
-
-    if (&ngx_http_slice_filter_module != NULL) {
-        slice = loc_conf[ngx_http_slice_filter_module.ctx_index];
-        *slice = saved->slice;
-    }
-}
-
-
-static void
-ngx_http_once_narrow(ngx_http_request_t *r, ngx_http_once_ctx_t *ctx,
-    ngx_http_upstream_conf_t *uc)
-{
-    uc->ignore_client_abort = 1;
-
-    if (r->method != ctx->method) {
-        return;                         /* a page, not the request */
-    }
-
-    if (r->method & NGX_HTTP_ONCE_NOT_REPEATED) {
-        uc->next_upstream &= ~NGX_HTTP_UPSTREAM_FT_NON_IDEMPOTENT;
-
-    } else {
-        uc->next_upstream = NGX_CONF_BITMASK_SET|NGX_HTTP_UPSTREAM_FT_OFF;
-    }
-
-#if (NGX_HTTP_CACHE)
-    uc->cache = 0;
-#endif
 }
 
 
@@ -605,66 +371,6 @@ ngx_http_once_leave(ngx_http_request_t *r, ngx_http_once_ctx_t *ctx)
 }
 
 
-/* "-" and "_" are the same to the variables of nginx */
-
-static ngx_uint_t
-ngx_http_once_same_header(ngx_str_t *header, ngx_str_t *variable)
-{
-    u_char      c;
-    ngx_uint_t  i;
-
-    if (header->len != variable->len) {
-        return 0;
-    }
-
-    for (i = 0; i < header->len; i++) {
-        c = header->data[i];
-        c = (c == '-') ? '_' : ngx_tolower(c);
-
-        if (c != variable->data[i]) {
-            return 0;
-        }
-    }
-
-    return 1;
-}
-
-
-/*
- * NGX_OK and the raw value, NGX_DECLINED if there is none, NGX_ABORT if there
- * are several lines
- */
-
-static ngx_int_t
-ngx_http_once_key(ngx_http_request_t *r, ngx_http_once_loc_conf_t *olcf,
-    ngx_str_t *raw)
-{
-    ngx_uint_t             n;
-    ngx_table_elt_t       *h;
-    ngx_http_once_walk_t   walk;
-
-    if (olcf->key_header.len == 0) {
-        if (ngx_http_complex_value(r, olcf->key, raw) != NGX_OK) {
-            return NGX_ERROR;
-        }
-
-        return raw->len ? NGX_OK : NGX_DECLINED;
-    }
-
-    n = 0;
-    ngx_http_once_walk(&walk, &r->headers_in.headers);
-
-    while ((h = ngx_http_once_next(&walk)) != NULL) {
-        if (ngx_http_once_same_header(&h->key, &olcf->key_header)) {
-            *raw = h->value;
-            n++;
-        }
-    }
-
-    return (n == 0) ? NGX_DECLINED : (n == 1) ? NGX_OK : NGX_ABORT;
-}
-
-
 /* the answer's handler drops the body unread */
 
 static ngx_int_t
@@ -682,227 +388,18 @@ ngx_http_once_refuse_upload(ngx_http_request_t *r, ngx_http_once_ctx_t *ctx)
 }
 
 
-static once_bytes
-ngx_http_once_bytes(ngx_str_t *s)
-{
-    once_bytes  b;
-
-    b.data = s->data;
-    b.size = s->len;
-
-    return b;
-}
-
-
-static once_bytes
-ngx_http_once_header_in(ngx_http_request_t *r, const char *name, size_t len)
-{
-    once_bytes             b;
-    ngx_table_elt_t       *h;
-    ngx_http_once_walk_t   walk;
-
-    ngx_http_once_walk(&walk, &r->headers_in.headers);
-
-    while ((h = ngx_http_once_next(&walk)) != NULL) {
-        if (h->key.len == len
-            && ngx_strncasecmp(h->key.data, (u_char *) name, len) == 0)
-        {
-            return ngx_http_once_bytes(&h->value);
-        }
-    }
-
-    b.data = NULL;
-    b.size = 0;
-
-    return b;
-}
-
-
-/*
- * Name and fingerprint.  The path and the query are the client's own bytes:
- * the normalised ones would make "/a%2Fb" and "/a/b" one record.
- */
+/* an upgrade could not be held until its record is durable */
 
 static ngx_int_t
-ngx_http_once_prepare(ngx_http_request_t *r, ngx_http_once_ctx_t *ctx,
-    ngx_str_t *raw)
+ngx_http_once_refuse_upgrade(ngx_http_request_t *r)
 {
-    char                       text[ONCE__KEY_MAX];
-    u_char                    *p, *last;
-    ngx_str_t                  scope, realm;
-    once_bytes                 key, path;
-    once_error                 err;
-    once__request_head         head;
-    ngx_http_once_loc_conf_t  *olcf;
-
-    olcf = ctx->conf;
-    key.data = text;
-
-    if (once__key_parse(ngx_http_once_bytes(raw), text, &key.size, &err)
-        != ONCE_OK)
-    {
-        ctx->detail = (char *) ngx_pstrdup(r->pool, &(ngx_str_t) {
-                          ngx_strlen(err.text) + 1, (u_char *) err.text });
-
-        return ngx_http_once_answer(ctx, ONCE__PROBLEM_KEY_INVALID);
-    }
-
-    ngx_str_null(&scope);
-
-    if (olcf->scope != NULL
-        && ngx_http_complex_value(r, olcf->scope, &scope) != NGX_OK)
-    {
-        return NGX_ERROR;
-    }
-
-    if (olcf->scope != NULL && scope.len == 0) {
-        return ngx_http_once_answer(ctx, ONCE__PROBLEM_SCOPE_MISSING);
-    }
-
-    if (ngx_http_complex_value(r, olcf->realm, &realm) != NGX_OK) {
-        return NGX_ERROR;
-    }
-
-    once__group(ngx_http_once_bytes(&realm), ctx->group);
-
-    last = r->unparsed_uri.data + r->unparsed_uri.len;
-    p = ngx_strlchr(r->unparsed_uri.data, last, '?');
-
-    path.data = r->unparsed_uri.data;
-    path.size = (size_t) ((p ? p : last) - r->unparsed_uri.data);
-
-    ngx_memzero(&head, sizeof(once__request_head));
-
-    if (p) {
-        head.query.data = p + 1;
-        head.query.size = (size_t) (last - p - 1);
-    }
-
-    if (once__name(ngx_http_once_bytes(&scope), ngx_http_once_bytes(&realm),
-                   ngx_http_once_bytes(&r->method_name), path, key, ctx->name)
-        != ONCE_OK)
-    {
-        return NGX_ERROR;
-    }
-
-    once__name_hex(ctx->name, (char *) ctx->key_hash);
-    ctx->named = 1;
-
-    if (r->headers_in.content_type) {
-        head.type = ngx_http_once_bytes(&r->headers_in.content_type->value);
-    }
-
-    head.encoding = ngx_http_once_header_in(r, "content-encoding",
-                                            sizeof("content-encoding") - 1);
-
-    if (once__fingerprint_new((unsigned) olcf->counts, &head,
-                              &ctx->fingerprint)
-        != ONCE_OK)
-    {
-        return NGX_ERROR;
-    }
-
-    if (r->headers_in.upgrade != NULL) {
-
-        /* an upgrade could not be held until its record is durable */
-
-        r->headers_in.upgrade = NULL;
-
-        if (ngx_http_once_strip_request(r, 1) != NGX_OK) {
-            return NGX_ERROR;
-        }
-    }
-
-    return r->request_body ? ngx_http_once_digest_read_body(r, ctx) : NGX_OK;
-}
-
-
-/* an earlier phase has read the body: the filter has not seen it */
-
-static ngx_int_t
-ngx_http_once_digest_read_body(ngx_http_request_t *r, ngx_http_once_ctx_t *ctx)
-{
-    off_t         offset;
-    u_char        buf[4096];
-    size_t        size;
-    ssize_t       n;
-    ngx_buf_t    *b;
-    ngx_chain_t  *cl;
-
-    for (cl = r->request_body->bufs; cl; cl = cl->next) {
-        b = cl->buf;
-
-        if (ngx_buf_in_memory(b)) {
-            once__fingerprint_body(ctx->fingerprint, b->pos,
-                                   (size_t) (b->last - b->pos));
-            continue;
-        }
-
-        for (offset = b->file_pos; offset < b->file_last; offset += n) {
-            size = (size_t) ngx_min((off_t) sizeof(buf),
-                                    b->file_last - offset);
-            n = ngx_read_file(b->file, buf, size, offset);
-
-            if (n <= 0) {
-                return NGX_ERROR;
-            }
-
-            once__fingerprint_body(ctx->fingerprint, buf, (size_t) n);
-        }
-    }
-
-    return NGX_OK;
-}
-
-
-ngx_int_t
-ngx_http_once_request_body_filter(ngx_http_request_t *r, ngx_chain_t *in)
-{
-    ngx_chain_t          *cl;
-    ngx_http_once_ctx_t  *ctx;
-
-    if (r == r->main) {
-        ctx = ngx_http_get_module_ctx(r, ngx_http_once_module);
-
-        if (ctx != NULL && ctx->state == NGX_HTTP_ONCE_BODY
-            && ctx->fingerprint != NULL)
-        {
-            for (cl = in; cl; cl = cl->next) {
-                once__fingerprint_body(ctx->fingerprint, cl->buf->pos,
-                                 (size_t) (cl->buf->last - cl->buf->pos));
-            }
-        }
-    }
-
-    return ngx_http_next_request_body_filter(r, in);
-}
-
-
-/* the body has been read: a variable may be computed from it */
-
-static ngx_int_t
-ngx_http_once_digest(ngx_http_request_t *r, ngx_http_once_ctx_t *ctx)
-{
-    ngx_str_t  text;
-
-    once__fingerprint_end(ctx->fingerprint, ctx->digest);
-    once__fingerprint_free(ctx->fingerprint);
-    ctx->fingerprint = NULL;
-
-    if (ctx->conf->fingerprint == NULL) {
+    if (r->headers_in.upgrade == NULL) {
         return NGX_OK;
     }
 
-    if (ngx_http_complex_value(r, ctx->conf->fingerprint, &text) != NGX_OK) {
-        return NGX_ERROR;
-    }
+    r->headers_in.upgrade = NULL;
 
-    if (text.len == 0) {
-        return NGX_OK;                  /* all that counts by default */
-    }
-
-    return once__fingerprint_of_text(ngx_http_once_bytes(&text), ctx->digest)
-           == ONCE_OK ? NGX_OK : NGX_ERROR;
+    return ngx_http_once_strip_request(r, 1);
 }
 
 
@@ -913,7 +410,7 @@ ngx_http_once_body_handler(ngx_http_request_t *r)
 
     ctx = ngx_http_get_module_ctx(r, ngx_http_once_module);
 
-    if (ctx->counted) {
+    if (ctx->decision.next != ONCE__NEXT_NONE) {
         ctx->state = NGX_HTTP_ONCE_ANSWER;
         r->write_event_handler = ngx_http_core_run_phases;
         ngx_http_core_run_phases(r);
@@ -941,31 +438,19 @@ ngx_http_once_submit(ngx_http_request_t *r, ngx_http_once_ctx_t *ctx)
 
     olcf = ctx->conf;
 
-    ngx_memzero(&request, sizeof(once_request));
-    request.size = sizeof(once_request);
-    ngx_memcpy(request.name, ctx->name, ONCE_NAME_SIZE);
-    ngx_memcpy(request.fingerprint, ctx->digest, ONCE_FINGERPRINT_SIZE);
-    ngx_memcpy(request.group, ctx->group, ONCE_GROUP_SIZE);
-    request.policy = (olcf->lost == NGX_HTTP_ONCE_TAKE_LOST
-                      ? ONCE_TAKEOVER : 0)
-                     | (once__statuses_all(&olcf->rules.final)
-                        ? 0 : ONCE_RETRY_FAILED);
-    request.two_phase = (uint32_t) olcf->two_phase;
-    request.lease_ms = (uint32_t) olcf->lease;
-    request.wait_ms = (uint32_t) olcf->wait;
-    request.store_ms = (uint32_t) olcf->store->timeout;
-    request.keep_ms = olcf->ttl;
+    once__request_fill(&olcf->policy, ctx->name, ctx->digest, ctx->group,
+                       &request);
 
     ctx->state = NGX_HTTP_ONCE_CLAIM;
 
-    /* who waits may leave; who is granted goes on without the client */
+    /* a client that waits may leave; once granted, we go on without it */
 
     r->read_event_handler = olcf->wait ? ngx_http_test_reading
                                        : ngx_http_block_reading;
 
-    if (ngx_http_once_claim(ctx, &request) != NGX_OK) {
+    if (ngx_http_once_claim(ctx, &request, ngx_http_once_claimed) != NGX_OK) {
 
-        /* not from here: the phases are still running below us */
+        /* the timer answers: here the phases of nginx are still running */
 
         ngx_add_timer(&ctx->timer, 1);
         return;
@@ -1004,7 +489,7 @@ ngx_http_once_timeout(ngx_event_t *ev)
     if (ctx->state == NGX_HTTP_ONCE_STORE
         || ctx->state == NGX_HTTP_ONCE_MARK)
     {
-        /* the engine goes on trying, and nobody waits longer for that */
+        /* the engine goes on trying; the request does not wait longer */
 
         ngx_http_once_abandon(ctx, 0);
         ngx_http_once_stored(ctx, ONCE_ESTORE);
@@ -1012,93 +497,43 @@ ngx_http_once_timeout(ngx_event_t *ev)
 }
 
 
-static ngx_int_t
-ngx_http_once_answer(ngx_http_once_ctx_t *ctx, int problem)
+static void
+ngx_http_once_refuse_key(ngx_http_once_ctx_t *ctx, int problem)
 {
-    static const ngx_http_once_status_e  statuses[] = {
-        NGX_HTTP_ONCE_S_INVALID,        /* KEY_MISSING */
-        NGX_HTTP_ONCE_S_INVALID,        /* KEY_INVALID */
-        NGX_HTTP_ONCE_S_INVALID,        /* SCOPE_MISSING */
-        NGX_HTTP_ONCE_S_MISMATCH,       /* KEY_REUSED */
-        NGX_HTTP_ONCE_S_IN_FLIGHT,      /* IN_FLIGHT */
-        NGX_HTTP_ONCE_S_INDETERMINATE,  /* OUTCOME_UNKNOWN */
-        NGX_HTTP_ONCE_S_UNSTORED,       /* RESPONSE_UNAVAILABLE */
-        NGX_HTTP_ONCE_S_UNAVAILABLE     /* STORE_UNAVAILABLE */
-    };
+    ctx->decision = once__decide_refusal(&ctx->conf->policy, problem);
 
-    ctx->status = statuses[problem];
+    ngx_http_once_follow(ctx);
+}
+
+
+/* does what was decided before the dispatch */
+
+static void
+ngx_http_once_follow(ngx_http_once_ctx_t *ctx)
+{
     ngx_http_once_count(ctx);
 
-    if (ctx->conf->dry_run) {
+    switch (ctx->decision.next) {
+
+    case ONCE__NEXT_RUN:
+        ctx->state = NGX_HTTP_ONCE_OWNER;
+        break;
+
+    case ONCE__NEXT_PASS:
         ctx->state = NGX_HTTP_ONCE_PASS;
-        return NGX_DECLINED;
+        break;
+
+    default: /* ONCE__NEXT_REPLAY, ONCE__NEXT_PROBLEM */
+        ctx->state = NGX_HTTP_ONCE_ANSWER;
     }
-
-    ctx->problem = problem;
-    ctx->state = NGX_HTTP_ONCE_ANSWER;
-
-    if (problem == ONCE__PROBLEM_STORE_UNAVAILABLE) {
-        ctx->retry_after = 1;
-    }
-
-    return NGX_DECLINED;
 }
 
 
 static void
-ngx_http_once_replay(ngx_http_once_ctx_t *ctx)
-{
-    once_error          err;
-    const once_record  *record;
-
-    record = once_attempt_record(ctx->task->attempt);
-
-    if (once__response_decode(record->result, &ctx->replay, &err) != ONCE_OK) {
-        ngx_log_error(NGX_LOG_ALERT, ctx->request->connection->log, 0,
-                      "once: record %s: %s", ctx->key_hash, err.text);
-        (void) ngx_http_once_answer(ctx, ONCE__PROBLEM_STORE_UNAVAILABLE);
-        return;
-    }
-
-    ctx->attempt = record->attempt;
-
-    if (ctx->replay.flags & ONCE__NO_BODY) {
-        (void) ngx_http_once_answer(ctx, ONCE__PROBLEM_RESPONSE_UNAVAILABLE);
-        return;
-    }
-
-    ctx->status = NGX_HTTP_ONCE_S_REPLAYED;
-    ngx_http_once_count(ctx);
-
-    if (ctx->conf->dry_run) {
-        ctx->state = NGX_HTTP_ONCE_PASS;
-        return;
-    }
-
-    ctx->problem = -1;
-    ctx->state = NGX_HTTP_ONCE_ANSWER;
-}
-
-
-static void
-ngx_http_once_unavailable(ngx_http_once_ctx_t *ctx)
-{
-    if (ctx->conf->store_failure == NGX_HTTP_ONCE_BYPASS) {
-        ctx->status = NGX_HTTP_ONCE_S_UNPROTECTED;
-        ctx->state = NGX_HTTP_ONCE_PASS;
-        ngx_http_once_count(ctx);
-        return;
-    }
-
-    (void) ngx_http_once_answer(ctx, ONCE__PROBLEM_STORE_UNAVAILABLE);
-}
-
-
-void
 ngx_http_once_claimed(ngx_http_once_ctx_t *ctx, int rc)
 {
+    once_error           err;
     ngx_connection_t    *c;
-    const once_record   *record;
     ngx_http_request_t  *r;
 
     r = ctx->request;
@@ -1107,16 +542,21 @@ ngx_http_once_claimed(ngx_http_once_ctx_t *ctx, int rc)
         ngx_del_timer(&ctx->timer);
     }
 
-    switch (rc) {
+    ctx->decision = once__decide_claim(&ctx->conf->policy, rc,
+                                       ngx_http_once_record(ctx),
+                                       ngx_http_once_left(ctx), &ctx->replay,
+                                       &err);
+    ctx->attempt = ctx->decision.attempt;
 
-    case ONCE_OWNER:
+    if (err.text[0]) {
+        ngx_log_error(NGX_LOG_ALERT, r->connection->log, 0,
+                      "once: record %s: %s", ctx->key_hash, err.text);
+    }
+
+    ngx_http_once_follow(ctx);
+
+    if (ctx->state == NGX_HTTP_ONCE_OWNER) {
         ONCE_FAILPOINT("owner");
-
-        record = once_attempt_record(ctx->task->attempt);
-        ctx->attempt = record->attempt;
-        ctx->status = NGX_HTTP_ONCE_S_NEW;
-        ctx->state = NGX_HTTP_ONCE_OWNER;
-        ngx_http_once_count(ctx);
 
         if (ngx_http_once_push_attempt(r, ctx) != NGX_OK) {
             ngx_http_once_abandon(ctx, 0);
@@ -1126,48 +566,6 @@ ngx_http_once_claimed(ngx_http_once_ctx_t *ctx, int rc)
             ngx_http_run_posted_requests(c);
             return;
         }
-
-        break;
-
-    case ONCE_REPLAY:
-        ngx_http_once_replay(ctx);
-        break;
-
-    case ONCE_IN_FLIGHT:
-        ctx->retry_after = (ngx_uint_t)
-                   (once_attempt_left_ms(ctx->task->attempt) + 999) / 1000;
-        ctx->retry_after = ngx_max(1, ngx_min(ctx->retry_after, 5));
-        (void) ngx_http_once_answer(ctx, ONCE__PROBLEM_IN_FLIGHT);
-        break;
-
-    case ONCE_MISMATCH:
-        (void) ngx_http_once_answer(ctx, ONCE__PROBLEM_KEY_REUSED);
-        break;
-
-    case ONCE_UNKNOWN:
-        (void) ngx_http_once_answer(ctx, ONCE__PROBLEM_OUTCOME_UNKNOWN);
-        break;
-
-    case ONCE_ECORRUPT:
-    case ONCE_EVERSION:
-
-        /* never a miss, and never a reason to bypass */
-
-        ngx_log_error(NGX_LOG_ALERT, r->connection->log, 0,
-                      "once: record %s: %s", ctx->key_hash, once_text(rc));
-        (void) ngx_http_once_answer(ctx, ONCE__PROBLEM_STORE_UNAVAILABLE);
-        break;
-
-    case ONCE_FREE:
-
-        /* too late to begin, and nothing was begun */
-
-        (void) ngx_http_once_answer(ctx, ONCE__PROBLEM_STORE_UNAVAILABLE);
-        break;
-
-    default:
-        ngx_http_once_unavailable(ctx);
-        break;
     }
 
     ngx_http_once_resume(r);
@@ -1193,7 +591,7 @@ ngx_http_once_resume(ngx_http_request_t *r)
 
 /*
  * With "underscores_in_headers on" a name has two spellings, which are one to
- * FastCGI and its kin.
+ * FastCGI, uwsgi and SCGI.
  */
 
 static ngx_uint_t
@@ -1308,74 +706,10 @@ ngx_http_once_push_attempt(ngx_http_request_t *r, ngx_http_once_ctx_t *ctx)
 }
 
 
-off_t
-ngx_http_once_bytes_sent(ngx_http_once_ctx_t *ctx)
-{
-    off_t                       sent;
-    ngx_uint_t                  i;
-    ngx_http_request_t         *r;
-    ngx_http_upstream_t        *u;
-    ngx_http_upstream_state_t  *state;
-
-    r = ctx->request;
-    u = r->upstream;
-    sent = 0;
-
-    if (r->upstream_states != NULL) {
-        state = r->upstream_states->elts;
-
-        for (i = ctx->states_before; i < r->upstream_states->nelts; i++) {
-            sent += state[i].bytes_sent;
-        }
-    }
-
-    if (u != NULL && u != ctx->upstream_before && u->peer.connection != NULL) {
-        sent += u->peer.connection->sent;
-    }
-
-    return sent;
-}
-
-
-/* may the request have had an effect? */
-
-static ngx_uint_t
-ngx_http_once_was_sent(ngx_http_once_ctx_t *ctx)
-{
-    ngx_http_request_t  *r;
-
-    r = ctx->request;
-
-    if (ctx->decided) {
-        return ctx->observed != ONCE__NOT_SENT;
-    }
-
-    if (ctx->reached
-        && (r->upstream == NULL || r->upstream == ctx->upstream_before))
-    {
-        return 1;       /* a content handler that is no upstream */
-    }
-
-    return ngx_http_once_bytes_sent(ctx) > 0;
-}
-
-
-/* the request's pool goes: the attempt lives on if it has to */
+/* the request is freed: the worker brings its attempt to an end */
 
 static void
-ngx_http_once_cleanup(void *data)
+ngx_http_once_release_ctx(ngx_http_once_ctx_t *ctx)
 {
-    ngx_http_once_ctx_t  *ctx = data;
-
-    if (ctx->timer.timer_set) {
-        ngx_del_timer(&ctx->timer);
-    }
-
     ngx_http_once_abandon(ctx, ngx_http_once_was_sent(ctx));
-
-    once__fingerprint_free(ctx->fingerprint);
-
-    if (ctx->body != NULL) {
-        ngx_free(ctx->body);
-    }
 }

@@ -2,281 +2,18 @@
 /*
  * SPDX-License-Identifier: Apache-2.0
  *
- * Counters of all workers in shared memory, and the page that shows them.
- * Counters only grow; gauges stand in one slot for each process, so that those
- * of a killed worker vanish when its successor starts.
+ * The page of "once_status", as JSON or as Prometheus text.  It only reads the
+ * counters, and shows no key, no scope and no path.
  */
 
 
-#include "ngx_http_once.h"
+#include "ngx_http_once_status.h"
 
 
-typedef struct {
-    ngx_atomic_t   live;
-    ngx_atomic_t   waiting;
-    ngx_atomic_t   queued;
-    ngx_atomic_t   oldest;      /* ms since 1970 of its grant, or 0 */
-} ngx_http_once_gauges_t;
-
-
-typedef struct {
-    ngx_atomic_t            requests[NGX_HTTP_ONCE_S_COUNT];
-    ngx_atomic_t            operations;
-    ngx_atomic_t            batches;
-    ngx_atomic_t            unanswered;
-    ngx_atomic_t            repeated;
-    ngx_atomic_t            busy;
-    ngx_atomic_t            renewed;
-    ngx_atomic_t            reaped;
-    ngx_atomic_t            forgotten;
-    ngx_atomic_t            corrupt;
-    ngx_atomic_t            apply_us;
-    ngx_atomic_t            latency[ONCE_LATENCY_BUCKETS];
-    ngx_http_once_gauges_t  gauges[NGX_MAX_PROCESSES];
-} ngx_http_once_shared_t;
-
-
-/* the plain counters, with their names on the page */
-
-typedef struct {
-    const char    *name;
-    const char    *help;
-    size_t         shared;
-    size_t         stats;
-} ngx_http_once_counter_t;
-
-
-#define ngx_http_once_counter(member, stat, help)                             \
-    { #member, help, offsetof(ngx_http_once_shared_t, member),                \
-      offsetof(once_stats, stat) }
-
-static const ngx_http_once_counter_t  ngx_http_once_counters[] = {
-    ngx_http_once_counter(operations, operations,
-                          "Operations answered by the store."),
-    ngx_http_once_counter(batches, batches,
-                          "Batches with which the store was asked."),
-    ngx_http_once_counter(unanswered, unknown,
-                          "Batches that the store did not answer."),
-    ngx_http_once_counter(repeated, repeated,
-                          "Operations repeated after that."),
-    ngx_http_once_counter(busy, busy,
-                          "Operations refused because the queue was full."),
-    ngx_http_once_counter(renewed, renewed, "Leases renewed."),
-    ngx_http_once_counter(reaped, reaped,
-                          "Records whose lease was over."),
-    ngx_http_once_counter(forgotten, forgotten,
-                          "Records whose retention was over."),
-    ngx_http_once_counter(corrupt, corrupt,
-                          "Records that did not check.")
-};
-
-#define NGX_HTTP_ONCE_NCOUNTERS                                               \
-    (sizeof(ngx_http_once_counters) / sizeof(ngx_http_once_counters[0]))
-
-
-ngx_str_t  ngx_http_once_status_names[] = {
-    ngx_string("-"),
-    ngx_string("new"),
-    ngx_string("replayed"),
-    ngx_string("in_flight"),
-    ngx_string("mismatch"),
-    ngx_string("indeterminate"),
-    ngx_string("unstored"),
-    ngx_string("unavailable"),
-    ngx_string("unprotected"),
-    ngx_string("invalid")
-};
-
-
-static ngx_int_t ngx_http_once_init_zone(ngx_shm_zone_t *zone, void *data);
 static ngx_int_t ngx_http_once_status_handler(ngx_http_request_t *r);
 static u_char *ngx_http_once_json(u_char *p, ngx_http_once_main_conf_t *omcf);
 static u_char *ngx_http_once_prometheus(u_char *p,
     ngx_http_once_main_conf_t *omcf);
-
-
-/* one zone for each store: the list may be another one after a reload */
-
-ngx_int_t
-ngx_http_once_add_zone(ngx_conf_t *cf, ngx_http_once_store_t *store)
-{
-    size_t     size;
-    ngx_str_t  name;
-
-    name.data = ngx_pnalloc(cf->pool, sizeof("ngx_http_once:") - 1
-                                      + store->name.len);
-    if (name.data == NULL) {
-        return NGX_ERROR;
-    }
-
-    name.len = (size_t) (ngx_sprintf(name.data, "ngx_http_once:%V",
-                                     &store->name)
-                         - name.data);
-
-    size = 8 * ngx_pagesize
-           + ngx_align(sizeof(ngx_http_once_shared_t), ngx_pagesize);
-
-    store->zone = ngx_shared_memory_add(cf, &name, size,
-                                        &ngx_http_once_module);
-    if (store->zone == NULL) {
-        return NGX_ERROR;
-    }
-
-    store->zone->init = ngx_http_once_init_zone;
-    store->zone->data = store;
-
-    return NGX_OK;
-}
-
-
-static ngx_int_t
-ngx_http_once_init_zone(ngx_shm_zone_t *zone, void *data)
-{
-    ngx_slab_pool_t  *shpool;
-
-    shpool = (ngx_slab_pool_t *) zone->shm.addr;
-
-    if (data != NULL || zone->shm.exists) {
-        return NGX_OK;          /* a reload: the counters go on */
-    }
-
-    shpool->data = ngx_slab_calloc(shpool, sizeof(ngx_http_once_shared_t));
-
-    return shpool->data ? NGX_OK : NGX_ERROR;
-}
-
-
-static ngx_http_once_shared_t *
-ngx_http_once_shared(ngx_http_once_store_t *store)
-{
-    ngx_slab_pool_t  *shpool;
-
-    shpool = (ngx_slab_pool_t *) store->zone->shm.addr;
-
-    return shpool->data;
-}
-
-
-/* each request is counted once, by the first answer that it got */
-
-void
-ngx_http_once_count(ngx_http_once_ctx_t *ctx)
-{
-    ngx_http_once_shared_t  *shared;
-
-    if (ctx->counted) {
-        return;
-    }
-
-    ctx->counted = 1;
-    shared = ngx_http_once_shared(ctx->conf->store);
-    (void) ngx_atomic_fetch_add(&shared->requests[ctx->status], 1);
-}
-
-
-void
-ngx_http_once_clear_slot(ngx_http_once_store_t *store)
-{
-    ngx_http_once_shared_t  *shared;
-
-    shared = ngx_http_once_shared(store);
-    ngx_memzero((void *) &shared->gauges[ngx_process_slot],
-                sizeof(ngx_http_once_gauges_t));
-}
-
-
-static uint64_t
-ngx_http_once_now(void)
-{
-    ngx_time_t  *tp;
-
-    tp = ngx_timeofday();
-
-    return (uint64_t) tp->sec * 1000 + tp->msec;
-}
-
-
-/* adds what this worker's engine counted since `last` */
-
-void
-ngx_http_once_publish(ngx_http_once_store_t *store, once_stats *last)
-{
-    uint64_t                 before, after;
-    ngx_uint_t               i;
-    once_stats               stats;
-    ngx_atomic_t            *counter;
-    ngx_http_once_gauges_t  *gauges;
-    ngx_http_once_shared_t  *shared;
-
-    once_engine_stats(ngx_http_once_engine(store), &stats);
-    shared = ngx_http_once_shared(store);
-
-    for (i = 0; i < NGX_HTTP_ONCE_NCOUNTERS; i++) {
-        ngx_memcpy(&before, (u_char *) last + ngx_http_once_counters[i].stats,
-                   sizeof(before));
-        ngx_memcpy(&after, (u_char *) &stats + ngx_http_once_counters[i].stats,
-                   sizeof(after));
-        counter = (ngx_atomic_t *) ((u_char *) shared
-                                    + ngx_http_once_counters[i].shared);
-        (void) ngx_atomic_fetch_add(counter, (ngx_atomic_int_t)
-                                             (after - before));
-    }
-
-    (void) ngx_atomic_fetch_add(&shared->apply_us, (ngx_atomic_int_t)
-                                (stats.apply_us - last->apply_us));
-
-    for (i = 0; i < ONCE_LATENCY_BUCKETS; i++) {
-        (void) ngx_atomic_fetch_add(&shared->latency[i], (ngx_atomic_int_t)
-                                    (stats.latency[i] - last->latency[i]));
-    }
-
-    gauges = &shared->gauges[ngx_process_slot];
-    gauges->live = stats.live;
-    gauges->waiting = stats.waiting;
-    gauges->queued = stats.queued;
-    gauges->oldest = stats.live ? ngx_http_once_now() - stats.oldest_ms : 0;
-
-    *last = stats;
-}
-
-
-/* --- the page --- */
-
-typedef struct {
-    uint64_t   live;
-    uint64_t   waiting;
-    uint64_t   queued;
-    uint64_t   oldest_ms;   /* age */
-} ngx_http_once_sum_t;
-
-
-static ngx_http_once_sum_t
-ngx_http_once_sum(ngx_http_once_shared_t *shared)
-{
-    uint64_t                 now, oldest;
-    ngx_uint_t               i;
-    ngx_http_once_sum_t      sum;
-    ngx_http_once_gauges_t  *g;
-
-    ngx_memzero(&sum, sizeof(ngx_http_once_sum_t));
-    now = ngx_http_once_now();
-    oldest = now;
-
-    for (i = 0; i < NGX_MAX_PROCESSES; i++) {
-        g = &shared->gauges[i];
-        sum.live += g->live;
-        sum.waiting += g->waiting;
-        sum.queued += g->queued;
-
-        if (g->oldest && g->oldest < oldest) {
-            oldest = g->oldest;
-        }
-    }
-
-    sum.oldest_ms = now - oldest;
-
-    return sum;
-}
 
 
 char *
@@ -412,9 +149,9 @@ ngx_http_once_json(u_char *p, ngx_http_once_main_conf_t *omcf)
         p = ngx_sprintf(p, "%s\"%V\":{\"requests\":{", i ? "," : "",
                         &store[i]->name);
 
-        for (n = NGX_HTTP_ONCE_S_NEW; n < NGX_HTTP_ONCE_S_COUNT; n++) {
+        for (n = ONCE__STATUS_NEW; n < ONCE__STATUS_COUNT; n++) {
             p = ngx_sprintf(p, "%s\"%V\":%uA",
-                            n > NGX_HTTP_ONCE_S_NEW ? "," : "",
+                            n > ONCE__STATUS_NEW ? "," : "",
                             &ngx_http_once_status_names[n],
                             shared->requests[n]);
         }
@@ -464,7 +201,7 @@ ngx_http_once_prometheus(u_char *p, ngx_http_once_main_conf_t *omcf)
     for (i = 0; i < omcf->stores.nelts; i++) {
         shared = ngx_http_once_shared(store[i]);
 
-        for (n = NGX_HTTP_ONCE_S_NEW; n < NGX_HTTP_ONCE_S_COUNT; n++) {
+        for (n = ONCE__STATUS_NEW; n < ONCE__STATUS_COUNT; n++) {
             p = ngx_sprintf(p, "once_requests_total{store=\"%V\","
                                "status=\"%V\"} %uA\n", &store[i]->name,
                             &ngx_http_once_status_names[n],

@@ -2,11 +2,11 @@
 /*
  * args.c - the command line of `once run`.
  *
- * Everything is checked before a store is opened. What stands behind `--` is
- * the command's and is not looked at. It refuses to guess where the command
+ * Everything is checked before a store is opened. What follows `--` belongs
+ * to the command and is not looked at. It does not guess where the command
  * begins: without the `--` its options would be taken for ours.
  *
- * Unless told otherwise the fingerprint is the command with its arguments, so
+ * Without --fingerprint the fingerprint is the command with its arguments, so
  * that a key that was used for another command is refused, not replayed.
  */
 #include "run.h"
@@ -15,7 +15,7 @@
 #include <string.h>
 
 /* clang-format off */
-static const char help[] =
+const char run_help[] =
     "usage: once run --key K [OPTION ...] -- COMMAND [ARGUMENT ...]\n"
     "\n"
     "Runs COMMAND at most once for the key. A repeat gets the output and the exit\n"
@@ -55,25 +55,26 @@ enum {
     OPT_LEASE
 };
 
-static const struct option options[] = {
-    {"key", required_argument, NULL, OPT_KEY},
-    {"key-file", required_argument, NULL, OPT_KEY_FILE},
-    {"key-from-args", no_argument, NULL, OPT_KEY_ARGS},
-    {"group", required_argument, NULL, OPT_GROUP},
-    {"fingerprint", required_argument, NULL, OPT_FINGERPRINT},
-    {"wait", required_argument, NULL, OPT_WAIT},
-    {"on-duplicate", required_argument, NULL, OPT_DUPLICATE},
-    {"retry-failed", no_argument, NULL, OPT_RETRY},
-    {"lost", required_argument, NULL, OPT_LOST},
-    {"ttl", required_argument, NULL, OPT_TTL},
-    {"lease", required_argument, NULL, OPT_LEASE},
-    {"store", required_argument, NULL, CLI_OPT_STORE},
-    {"help", no_argument, NULL, CLI_OPT_HELP},
-    {NULL, 0, NULL, 0},
+const struct cli_option run_option_table[] = {
+    {"key", "", OPT_KEY},
+    {"key-file", CLI_FILES, OPT_KEY_FILE},
+    {"key-from-args", NULL, OPT_KEY_ARGS},
+    {"group", "", OPT_GROUP},
+    {"fingerprint", "", OPT_FINGERPRINT},
+    {"wait", "", OPT_WAIT},
+    {"on-duplicate", "replay reject", OPT_DUPLICATE},
+    {"retry-failed", NULL, OPT_RETRY},
+    {"lost", "hold takeover", OPT_LOST},
+    {"ttl", "", OPT_TTL},
+    {"lease", "", OPT_LEASE},
+    CLI_STORE_OPTION,
+    CLI_HELP_OPTION,
+    {NULL, NULL, 0},
 };
 
 /* As they were given. */
 struct given {
+    struct run_options *run;
     const char *key, *key_file, *group, *fingerprint;
     int key_args;
     uint64_t ttl_ms, lease_ms;
@@ -81,8 +82,8 @@ struct given {
 
 /* ---- Single options -------------------------------------------------------- */
 
-static int read_word(const struct cli *c, const char *what, const char *zero,
-                     const char *one, uint32_t *out)
+static int read_choice(const struct cli *c, const char *what, const char *zero,
+                       const char *one, uint32_t *out)
 {
     if (strcmp(optarg, zero) != 0 && strcmp(optarg, one) != 0)
         return cli_usage(c, "%s is %s or %s", what, zero, one);
@@ -90,9 +91,11 @@ static int read_word(const struct cli *c, const char *what, const char *zero,
     return CLI_OK;
 }
 
-static int read_option(const struct cli *c, int o, struct run_options *run,
-                       struct given *g)
+static int take(const struct cli *c, void *user, int o)
 {
+    struct given *g = user;
+    struct run_options *run = g->run;
+
     switch (o) {
     case OPT_KEY:
         g->key = optarg;
@@ -112,13 +115,14 @@ static int read_option(const struct cli *c, int o, struct run_options *run,
     case OPT_WAIT:
         return cli_read_time(c, "--wait", optarg, &run->wait_ms);
     case OPT_DUPLICATE:
-        return read_word(c, "--on-duplicate", "replay", "reject",
-                         &run->call.duplicates);
+        return read_choice(c, "--on-duplicate", "replay", "reject",
+                           &run->call.duplicates);
     case OPT_RETRY:
         run->call.retry_failed = 1;
         return CLI_OK;
     case OPT_LOST:
-        return read_word(c, "--lost", "hold", "takeover", &run->call.takeover);
+        return read_choice(c, "--lost", "hold", "takeover",
+                           &run->call.takeover);
     case OPT_TTL:
         return cli_read_time(c, "--ttl", optarg, &g->ttl_ms);
     default:
@@ -144,23 +148,23 @@ static int check_times(const struct cli *c, const struct given *g,
 
 /* ---- The key, the group, the fingerprint ----------------------------------- */
 
-/* Every word with its length in front, so that "a b" and "a", "b" differ. */
-static uint8_t *join(char *const *words, size_t *size)
+/* Every argument with its length in front, so that "a b" and "a", "b" differ. */
+static uint8_t *join(char *const *argv, size_t *size)
 {
     size_t n = 0, i, j;
     uint8_t *out, *at;
 
-    for (i = 0; words[i] != NULL; i++)
-        n += 8 + strlen(words[i]);
+    for (i = 0; argv[i] != NULL; i++)
+        n += 8 + strlen(argv[i]);
     out = at = malloc(n);
     if (out == NULL)
         return NULL;
-    for (i = 0; words[i] != NULL; i++) {
-        size_t length = strlen(words[i]);
+    for (i = 0; argv[i] != NULL; i++) {
+        size_t length = strlen(argv[i]);
 
         for (j = 0; j < 8; j++)
             *at++ = (uint8_t)((uint64_t)length >> (8 * j));
-        memcpy(at, words[i], length);
+        memcpy(at, argv[i], length);
         at += length;
     }
     *size = n;
@@ -172,7 +176,7 @@ static int no_memory(const struct cli *c)
     return cli_say(c, CLI_STORE, "out of memory");
 }
 
-static int key_from_args(const struct cli *c, once_bytes words, once_bytes *out)
+static int key_from_args(const struct cli *c, once_bytes args, once_bytes *out)
 {
     static const char head[] = "args:";
     uint8_t sum[ONCE_NAME_SIZE];
@@ -180,7 +184,7 @@ static int key_from_args(const struct cli *c, once_bytes words, once_bytes *out)
     char *key = malloc(sizeof(head) + CLI_HEX_SIZE);
 
     if (key == NULL ||
-        !EVP_Digest(words.data, words.size, sum, &size, EVP_sha256(), NULL)) {
+        !EVP_Digest(args.data, args.size, sum, &size, EVP_sha256(), NULL)) {
         free(key);
         return no_memory(c);
     }
@@ -264,35 +268,29 @@ static int find_command(int argc, char **argv)
     return i;
 }
 
-static int read_all(struct cli *c, int argc, char **argv, struct run_options *o,
-                    int *go)
+static int read_all(struct cli *c, int argc, char **argv, struct run_options *o)
 {
-    struct given g = {0};
-    int end = find_command(argc, argv), option, rc = CLI_OK;
+    struct given g = {.run = o};
+    int end = find_command(argc, argv);
+    int rc = cli_read_args(c, end, argv, take, &g);
 
-    while ((option = cli_option(c, end, argv, options, help, &rc)) != -1) {
-        if (option != '?')
-            rc = read_option(c, option, o, &g);
-        if (option == '?' || rc != CLI_OK)
-            return rc;
-    }
+    if (rc != CLI_OK)
+        return rc;
     if (optind < end || end + 1 >= argc)
-        return cli_usage(c, "the command stands behind --, after all options");
+        return cli_usage(c, "the command comes after --, after all options");
     o->command = argv + end + 1;
     rc = check_times(c, &g, o);
-    if (rc == CLI_OK)
-        rc = make_names(c, &g, o);
-    *go = rc == CLI_OK;
-    return rc;
+    return rc == CLI_OK ? make_names(c, &g, o) : rc;
 }
 
-int run_read_args(struct cli *c, int argc, char **argv, struct run_options *o,
-                  int *go)
+int run_read_args(struct cli *c, int argc, char **argv, struct run_options *o)
 {
+    int rc;
+
     memset(o, 0, sizeof(*o));
     o->call = (once_call_options)ONCE_CALL_OPTIONS_INIT;
-    *go = 0;
-    return read_all(c, argc, argv, o, go) == CLI_OK ? CLI_OK : RUN_USAGE;
+    rc = read_all(c, argc, argv, o);
+    return rc == CLI_OK || rc == CLI_STOP ? rc : RUN_USAGE;
 }
 
 void run_options_clear(struct run_options *o)

@@ -233,7 +233,7 @@ static void close_from(struct pump *p, int stream)
     p->from[stream] = -1;
 }
 
-/* Others, left behind by the command, hold its output open for longer than
+/* Processes that the command has started hold its output open for longer than
  * somebody wants to wait. */
 static void stop_waiting(struct pump *p)
 {

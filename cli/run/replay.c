@@ -147,14 +147,14 @@ int run_replay(const struct cli *c, const once_result *result)
     int rc;
 
     if (strcmp(result->type, RUN_TYPE) != 0) {
-        /* An operator's word, or the result of a program: bytes as they are. */
+        /* Of an operator, or the result of a program: bytes as they are. */
         rc = run_write(STDOUT_FILENO, result->bytes.data, result->bytes.size);
         return rc == 0 ? CLI_OK : cannot_write(c, rc);
     }
     if (!run_recording_read(result->bytes, &r))
         return cli_say(c, RUN_OUTPUT,
                        "the command has run before; what is recorded of its "
-                       "output does not check");
+                       "output is corrupt");
     switch (r.how) {
     case RUN_INLINE:
         return replay_inline(c, r.frames);

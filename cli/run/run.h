@@ -6,8 +6,8 @@
  *    child.c   one run of the command     tape.c    its output, as recorded
  *    replay.c  the output again           spool.c   ... where it is long
  *
- * cmd_run.c puts them together. Nothing here prints a key, a word of the
- * command, or a store URL that the user has given.
+ * cmd_run.c puts them together. Nothing here prints a key, an argument of
+ * the command, or a store URL that the user has given.
  */
 #ifndef ONCE_CLI_RUN_H
 #define ONCE_CLI_RUN_H
@@ -45,16 +45,19 @@ struct run_options {
     void *memory[2];
 };
 
-/* RUN_USAGE, said on stderr, or CLI_OK; `*go` is 0 if all is done, as after
- * --help. End it with run_options_clear(), whatever it returns. */
-int run_read_args(struct cli *c, int argc, char **argv, struct run_options *o,
-                  int *go);
+extern const char run_help[];
+extern const struct cli_option run_option_table[];
+/* CLI_OK, CLI_STOP after --help, or RUN_USAGE, said on stderr. End it with
+ * run_options_clear(), whatever it returns. */
+int run_read_args(struct cli *c, int argc, char **argv, struct run_options *o);
 void run_options_clear(struct run_options *o);
 
 /* ---- state.c ------------------------------------------------------------ */
 
-/* $XDG_STATE_HOME/once or ~/.local/state/once, made with mode 0700 where it is
- * not there: free() it. NULL with errno; ENOENT: neither variable is set. */
+/* The path $XDG_STATE_HOME/once or ~/.local/state/once: free() it. NULL with
+ * errno; ENOENT: neither variable is set. */
+char *run_state_path(void);
+/* The same, and creates the folder with mode 0700 where it is missing. */
 char *run_state_folder(void);
 /* The store in it: free() it. NULL likewise. */
 char *run_state_store(void);
@@ -132,10 +135,10 @@ void run_tape_clear(struct run_tape *t);
 /* What is recorded when nothing can be kept. */
 once_bytes run_tape_none(void);
 
-/* 0 if it does not check. */
+/* 0 if it is corrupt. */
 int run_recording_read(once_bytes in, struct run_recording *out);
-/* 1 and the next frame's stream and size, `*in` moved behind its head; 0 at the
- * end; -1 if it does not check. The chunk itself is not looked at. */
+/* 1 and the next frame's stream and size, `*in` moved after its head; 0 at the
+ * end; -1 if it is corrupt. The chunk itself is not looked at. */
 int run_frame(const uint8_t head[RUN_FRAME], int *stream, uint32_t *size);
 
 /* ---- replay.c ----------------------------------------------------------- */
@@ -150,7 +153,7 @@ struct run_signals {
     sigset_t before; /* the mask of the child */
     struct sigaction chld, pipe;
     sigset_t ours;
-    int fd; /* tells of them */
+    int fd; /* where they are read */
 };
 
 struct run_child {

@@ -7,7 +7,7 @@
  *    spool/UNTIL-ID-FENCE.out     durable, and needed until UNTIL (ms of 1970)
  *
  * The name says how long the file is needed because no record will say so when
- * it has been forgotten; each run that spools removes what is a day over. A
+ * it has been forgotten; each run that spools removes what expired a day ago. A
  * part that was left by a crash is what an operator may want to read, and stays
  * for a month. It refuses to look outside of its folder: a name that is read
  * from a record is checked, not believed.
@@ -81,7 +81,7 @@ static int is_over(int folder, const char *name, uint64_t now)
     return strtoull(name, &end, 10) + DAY_MS < now && *end == '-';
 }
 
-static void tidy(int folder)
+static void remove_old(int folder)
 {
     int fd = openat(folder, ".", O_RDONLY | O_DIRECTORY | O_CLOEXEC);
     DIR *d = fd < 0 ? NULL : fdopendir(fd);
@@ -116,7 +116,7 @@ int run_spool_open(struct run_spool *s, const char *id, uint64_t fence)
     s->folder = open_folder();
     if (s->folder < 0)
         return errno;
-    tidy(s->folder);
+    remove_old(s->folder);
     s->md = EVP_MD_CTX_new();
     if (s->md == NULL || !EVP_DigestInit_ex(s->md, EVP_sha256(), NULL))
         return ENOMEM;

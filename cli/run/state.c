@@ -17,34 +17,44 @@
 
 #include <sys/stat.h>
 
-static const char *base(const char **behind)
+char *run_state_path(void)
 {
     const char *xdg = getenv("XDG_STATE_HOME"), *home = getenv("HOME");
+    char *path = NULL;
+    int n;
 
     if (xdg != NULL && xdg[0] == '/') {
-        *behind = "/once";
-        return xdg;
+        n = asprintf(&path, "%s/once", xdg);
+    } else if (home != NULL && home[0] == '/') {
+        n = asprintf(&path, "%s/.local/state/once", home);
+    } else {
+        errno = ENOENT;
+        return NULL;
     }
-    if (home != NULL && home[0] == '/') {
-        *behind = "/.local/state/once";
-        return home;
-    }
-    errno = ENOENT;
+    if (n >= 0)
+        return path;
+    errno = ENOMEM;
     return NULL;
 }
 
+/* Whoever may make entries in a folder need not be allowed to read it, and then
+ * cannot open it. What was made in it leads to the same file system. */
 int run_flush_name(const char *path)
 {
     const char *slash = strrchr(path, '/');
     char *parent = strndup(path, (size_t)(slash - path) + (slash == path));
-    int fd = -1, rc = -1;
+    int fd = -1, all = 0, rc = -1;
 
     if (parent != NULL)
         fd = open(parent, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
     free(parent);
+    if (fd < 0 && errno == EACCES) {
+        fd = open(path, O_RDONLY | O_CLOEXEC);
+        all = 1;
+    }
     if (fd < 0)
         return -1;
-    rc = fsync(fd);
+    rc = all ? syncfs(fd) : fsync(fd);
     (void)close(fd);
     return rc;
 }
@@ -76,15 +86,10 @@ static int make_all(char *path)
 
 char *run_state_folder(void)
 {
-    const char *behind = NULL, *in = base(&behind);
-    char *path = NULL;
+    char *path = run_state_path();
 
-    if (in == NULL)
+    if (path == NULL)
         return NULL;
-    if (asprintf(&path, "%s%s", in, behind) < 0) {
-        errno = ENOMEM;
-        return NULL;
-    }
     if (make_all(path) == 0)
         return path;
     free(path);

@@ -10,11 +10,11 @@
  *
  *    INLINE --over 1 MiB--> SPOOLED        a file of the same frames
  *      |                       |
- *      +----- any trouble -----+--> NOT KEPT, and the repeats are told
+ *      +----- any trouble -----+--> NOT KEPT, and repeats are refused
  *
  * Numbers are little-endian; a stream is 1 or 2, as its descriptor. The order
  * of the frames is the order in which they were read, which is that in which
- * they were written as far as two pipes can tell. It refuses to keep a part of
+ * they were written as far as two pipes can show. It refuses to keep a part of
  * the output as if it were the whole.
  */
 #include "run.h"

@@ -38,8 +38,8 @@ struct agent {
     unsigned counts[5]; /* by enum once_client_outcome; 0: an error */
 };
 
-static const char *const words[] = {"error", "charged", "not charged",
-                                    "unknown", "another order"};
+static const char *const outcomes[] = {"error", "charged", "not charged",
+                                       "unknown", "another order"};
 
 /* One order: the id is the business's own, the key is the client's affair. */
 static int charge(struct agent *a, const char *name, once_client_result *r,
@@ -50,7 +50,7 @@ static int charge(struct agent *a, const char *name, once_client_result *r,
     const once_client_header headers[] = {
         {"Content-Type", "application/json", 0},
         {"Authorization", token, ONCE_CLIENT_SECRET},
-        {"X-Sample", a->sample, 0}, /* tells the service to misbehave */
+        {"X-Sample", a->sample, 0}, /* asks the service to misbehave */
     };
 
     snprintf(url, sizeof(url), "%s/charge", a->url);
@@ -68,16 +68,16 @@ static int charge(struct agent *a, const char *name, once_client_result *r,
     return once_client_send(a->client, &request, r, err);
 }
 
-static void tell(struct agent *a, const char *name, int rc,
-                 const once_client_result *r, const once_error *err)
+static void report(struct agent *a, const char *name, int rc,
+                   const once_client_result *r, const once_error *err)
 {
     pthread_mutex_lock(&a->lock);
     a->counts[rc > 0 ? rc : 0]++;
     if (rc < 0)
         fprintf(stderr, "agent: %s: %s\n", name, err->text);
     else if (a->list)
-        printf("%s\t%s\t%s\t%u\n", name, words[rc], once_client_text(r->reason),
-               r->attempts);
+        printf("%s\t%s\t%s\t%u\n", name, outcomes[rc],
+               once_client_text(r->reason), r->attempts);
     pthread_mutex_unlock(&a->lock);
 }
 
@@ -97,7 +97,7 @@ static void *work(void *user)
         if (n == 0)
             return NULL;
         snprintf(name, sizeof(name), "%s-%u", a->prefix, n);
-        tell(a, name, charge(a, name, &r, &err), &r, &err);
+        report(a, name, charge(a, name, &r, &err), &r, &err);
         once_client_result_clear(&r);
     }
 }

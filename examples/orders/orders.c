@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * orders.c - an order service that may be told everything twice: a sample of
+ * orders.c - an order service that may get every request twice: a sample of
  * once_call(), free to copy.
  *
  *    orders STORE-URL LEDGER <messages
@@ -49,7 +49,7 @@ static once_bytes text(const char *s)
 
 /* The effect. What fails before a byte was written has done nothing, and what
  * fails later has done nobody knows what: say so, and do not guess. */
-static int book(once_task *task, void *user)
+static int place(once_task *task, void *user)
 {
     const struct order *order = user;
     char line[ORDER_MAX + 40];
@@ -146,7 +146,7 @@ static int take(struct order *order)
     options.fingerprint = text(amount);
     options.wait_ms = 10000;
     options.keep_ms = UINT64_C(30) * 86400000; /* longer than any redelivery */
-    rc = once_call(order->shop->orders, &options, book, order, &err, &result);
+    rc = once_call(order->shop->orders, &options, place, order, &err, &result);
     rc = answer(order, rc, &result, &err);
     once_result_clear(&result);
     return rc;

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * manners.c - reads how to misbehave (see payments.h). It only reads:
- * payments.c does what the words say.
+ * payments.c does what they name.
  */
 #include <stdlib.h>
 #include <string.h>
@@ -9,12 +9,12 @@
 #include "payments.h"
 
 /* clang-format off */
-static const struct word {
+static const struct manner {
     const char *name;
     enum fault fault; /* NO_FAULT: a nap */
     enum moment when;
-    uint32_t min, max; /* of the number behind "=" */
-} words[] = {
+    uint32_t min, max; /* of the number after "=" */
+} known[] = {
     {"slow=",       NO_FAULT, BEFORE,   0, NAP_MAX_MS},
     {"slow-after=", NO_FAULT, AFTER,    0, NAP_MAX_MS},
     {"fail=",       FAIL,     BEFORE, 400,        599},
@@ -41,7 +41,8 @@ bool number_parse(const char *text, uint32_t min, uint32_t max, uint32_t *out)
 
 static bool manners_add(struct manners *m, const char *text)
 {
-    const struct word *w = words, *end = words + sizeof(words) / sizeof(*words);
+    const struct manner *w = known,
+                        *end = known + sizeof(known) / sizeof(*known);
     const char *sign = strchr(text, '=');
     size_t size = sign == NULL ? strlen(text) : (size_t)(sign + 1 - text);
     uint32_t number = 0;
@@ -67,16 +68,16 @@ static bool manners_add(struct manners *m, const char *text)
 bool manners_parse(const char *text, struct manners *m)
 {
     do {
-        char word[32];
+        char name[32];
         size_t size;
 
         text += strspn(text, " ");
         size = strcspn(text, ", ");
-        if (size >= sizeof(word))
+        if (size >= sizeof(name))
             return false;
-        memcpy(word, text, size);
-        word[size] = '\0';
-        if (!manners_add(m, word))
+        memcpy(name, text, size);
+        name[size] = '\0';
+        if (!manners_add(m, name))
             return false;
         text += size;
         text += strspn(text, " ");

@@ -10,7 +10,7 @@
  * asked, and so its ledger shows what a repetition costs. (The same files with
  * guarded.c in place of plain.c are a service that can be asked again: there
  * is the guard, not here.) And it misbehaves
- * when told to, for all charges (--sample) or for one (X-Sample, ?sample=), so
+ * when asked to, for all charges (--sample) or for one (X-Sample, ?sample=), so
  * that one can watch a slow, failing, lying or dying service from outside.
  *
  * It refuses to listen on anything but the loopback: it asks nobody who he is.
@@ -219,7 +219,7 @@ static enum MHD_Result misbehave(struct request *r)
 {
     switch (r->manners.fault) {
     case FAIL:
-        refuse(r, r->manners.status, NULL, "told to fail %s the charge",
+        refuse(r, r->manners.status, NULL, "asked to fail %s the charge",
                r->manners.when == BEFORE ? "before" : "after");
         break;
     case DIE:

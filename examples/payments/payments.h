@@ -29,7 +29,7 @@ void ledger_close(struct ledger *l);
  * These three give a line of JSON in `*line`, for free(); NULL only if there
  * was no memory for it. False: nothing was done, and stderr says why.
  * ledger_order() gives an empty line if the order has no charges, and begins
- * behind the charge `after`; ledger_page() begins behind the order `after`.
+ * after the charge `after`; ledger_page() begins after the order `after`.
  */
 bool ledger_charge(struct ledger *l, const char *order, int64_t amount,
                    char **line);
@@ -82,7 +82,7 @@ int naps_start(struct naps *n); /* 0, or an error number */
 /* Cuts all naps short and allows no more: libmicrohttpd, which is stopped next,
  * must not have a suspended connection then. */
 void naps_stop(struct naps *n);
-/* For a handler to return, which is called again when `ms` are over. */
+/* For a handler to return, which is called again when `ms` have passed. */
 enum MHD_Result naps_add(struct naps *n, struct nap *one, uint32_t ms);
 
 /* ---- plain.c or guarded.c: how requests come in and answers leave -------- */

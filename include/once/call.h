@@ -235,11 +235,6 @@ typedef int once_work(once_task *task, void *user);
 
 /* ---- Calls ----------------------------------------------------------- */
 
-/* An answer that only calls have. */
-enum once_call_answer {
-    ONCE_REPEATED = 10 /* completed before; the result is not handed out   */
-};
-
 /*
  * Runs `work` with `user` at most once for the group and key in `options`.
  * `result` may be NULL. Returns

@@ -15,15 +15,15 @@
  * key and request in a file *before* the first byte leaves. Whoever sends the
  * order again - another thread, another process, the same one after a crash -
  * uses the same key, so the gateway, or any server that honours the header,
- * can tell the repeat. The life of an order in the file:
+ * recognises the repeat. The life of an order in the file:
  *
  *              keep        a byte may leave         2xx
  *    (nothing) ----> PREPARED -----------> SENT ----------------> DONE
  *                       ^                  ^  |-----------------> REFUSED
  *                       |  provably        |  |  the record says no
  *                       +-- nothing done --|--|
- *                                          |  | time is over, or the gateway
- *                               send again |  v says that nobody knows
+ *                                          |  | the deadline passed, or the
+ *                               send again |  v gateway says "unknown"
  *                                          UNKNOWN
  *
  * DONE and REFUSED are final: sending such an order again gives the kept
@@ -32,8 +32,8 @@
  * What is sent again, with the same key: connections that failed or broke,
  * time-outs, 408, 425, 429, 5xx, and the problems `in-flight` and
  * `store-unavailable`. What is not: everything else. Pauses double, with full
- * jitter; Retry-After is honoured; a host that keeps failing is left alone for
- * a while (a circuit breaker). Redirects are not followed. Certificates are
+ * jitter; Retry-After is honoured; a host that keeps failing is not asked for a
+ * while (a circuit breaker). Redirects are not followed. Certificates are
  * verified. docs/client.md has the tables.
  *
  * Errors, details, ownership: as in once.h. An error of once_client_send()
@@ -73,9 +73,9 @@ enum once_client_outcome {
 #define ONCE_CLIENT_REASONS(X)                                                 \
     X(ANSWERED, 1, "the server has answered")                                  \
     X(ANSWER_LOST, 2, "it took effect, but its answer was not kept")           \
-    X(TURNED_AWAY, 3, "refused before the key was looked up")                  \
+    X(REJECTED, 3, "rejected before the key was looked up")                    \
     X(NOT_SENT, 4, "nothing was done: no attempt got through in time")         \
-    X(IN_DOUBT, 5, "time is over, and an attempt may have taken effect")       \
+    X(IN_DOUBT, 5, "the deadline passed; an attempt may have taken effect")    \
     X(INDETERMINATE, 6, "the gateway says that the outcome is not known")      \
     X(FAILED, 7, "the recorded answer is a failure of the server")             \
     X(REDIRECTED, 8, "redirected, which may mean anything")                    \
@@ -100,7 +100,7 @@ enum once_client_state {
     ONCE_CLIENT_SENT = 2,     /* an attempt left, its answer is not known   */
     ONCE_CLIENT_FINISHED = 3, /* DONE: the answer is kept                   */
     ONCE_CLIENT_REFUSED = 4,  /* the recorded answer is a refusal; kept     */
-    ONCE_CLIENT_OPEN = 5      /* UNKNOWN was told                           */
+    ONCE_CLIENT_OPEN = 5      /* UNKNOWN was returned                       */
 };
 
 typedef struct once_client once_client;
@@ -119,7 +119,7 @@ typedef struct once_client_options {
     uint32_t attempts_max;     /* connections tried in one send [1,000]      */
     uint32_t breaker_failures; /* in a row that open a host's circuit [10]   */
     uint32_t breaker_ms;       /* how long it stays open [5,000]             */
-    uint32_t busy_ms;          /* patience with a locked file [5,000]        */
+    uint32_t busy_ms;          /* wait for a locked file [5,000]             */
     size_t response_max;       /* bytes of an answer that are read [1 MiB]   */
     /*
      * How long after the first attempt in doubt the key is still sent: less
@@ -213,7 +213,7 @@ typedef struct once_client_request {
             {NULL, 0}, 0, 0                                                    \
     }
 
-/* What came of it. Initialise with ONCE_CLIENT_RESULT_INIT. */
+/* How a send ended. Initialise with ONCE_CLIENT_RESULT_INIT. */
 typedef struct once_client_result {
     size_t size;
     int outcome;       /* enum once_client_outcome, as returned              */
@@ -222,10 +222,10 @@ typedef struct once_client_result {
     int replayed;      /* 1: the server says that it repeats a recorded one  */
     int kept;          /* 1: from the client's file, nothing was sent        */
     int final;         /* 1: the answer to this order will never be another  */
-    int unkept;        /* 1: the file failed afterwards and does not know it.
+    int unkept;        /* 1: the file failed afterwards: it is not in there.
                         * The order is still safe to send: same key          */
     uint32_t attempts; /* of this call that got as far as a connection       */
-    uint32_t doubt;    /* attempts, of all calls, that nobody accounts for   */
+    uint32_t doubt;    /* attempts, of all calls, whose effect is not known  */
     uint64_t wait_ms;  /* the server's last Retry-After, or 0                */
     char key_hash[17]; /* SHA-256 of the key, 16 hex digits: safe to log     */
     char text[128];    /* what happened last, in words that are safe to log  */
@@ -242,7 +242,7 @@ typedef struct once_client_result {
     }
 
 /*
- * Sends the order until its outcome is known or the deadline is over. Blocks.
+ * Sends the order until its outcome is known or the deadline passes. Blocks.
  * Whatever the outcome, the order may be sent again: that never takes another
  * key. Returns an outcome:
  *
@@ -250,10 +250,10 @@ typedef struct once_client_result {
  *                         ANSWER_LOST no body, because the gateway did not
  *                         keep it or it was longer than `response_max`.
  *   ONCE_CLIENT_NOT_DONE  ANSWERED: the recorded answer is a refusal, and
- *                         final. TURNED_AWAY: refused without a record, say
- *                         401: mend it and send the order again. NOT_SENT:
- *                         every attempt ended before the request, or was
- *                         answered "not done".
+ *                         final. REJECTED: refused without a record, say
+ *                         401: remove the cause and send the order again.
+ *                         NOT_SENT: every attempt ended before the request, or
+ *                         was answered "not done".
  *   ONCE_CLIENT_UNKNOWN   IN_DOUBT, INDETERMINATE, FAILED, REDIRECTED or
  *                         TOO_OLD. Find out from the service itself.
  *   ONCE_CLIENT_MISMATCH  The id is kept with another request. Nothing left.
@@ -264,9 +264,9 @@ typedef struct once_client_result {
  *
  * Or an error, and nothing left in this call: ONCE_EINVAL and ONCE_ELIMIT name
  * the field; ONCE_EINVAL also if method and URL are NULL and the order is not
- * kept; ONCE_ESTORE, ONCE_EFULL: the file; ONCE_ECORRUPT: a row that does not
- * check; ONCE_ENOMEM. `*result` is then empty. It may be NULL; otherwise end it
- * with once_client_result_clear(). Since 0.1.
+ * kept; ONCE_ESTORE, ONCE_EFULL: the file; ONCE_ECORRUPT: a row that is
+ * corrupt; ONCE_ENOMEM. `*result` is then empty. It may be NULL; otherwise end
+ * it with once_client_result_clear(). Since 0.1.
  */
 ONCE_API ONCE_CHECK int once_client_send(once_client *c,
                                          const once_client_request *request,
@@ -286,7 +286,7 @@ typedef struct once_client_order {
     int state;           /* enum once_client_state                           */
     int reason;          /* of the last send, enum once_client_reason, or 0  */
     uint32_t attempts;   /* since it was kept                                */
-    uint32_t doubt;      /* of these, unaccounted for                        */
+    uint32_t doubt;      /* of these, with an unknown effect                 */
     uint64_t created_ms; /* since 1970                                       */
     uint64_t sent_ms;    /* when the oldest attempt in doubt began, or 0     */
     const char *method;

@@ -85,7 +85,8 @@ ONCE_API int once_http_is_internal(const char *name);
 
 /*
  * What the handler knows of the effect. An answer may have the outcome header,
- * Idempotency-Outcome, in its place.
+ * Idempotency-Outcome, in its place: "applied", "not-applied", "no-store" or
+ * "unknown".
  */
 enum once_http_outcome {
     ONCE_HTTP_BY_STATUS = 0, /* as the status means: docs/http.md, section 3 */

@@ -82,7 +82,9 @@ extern "C" {
     X(ONCE_ECLOSED, -10, 0, "the engine is closing")                           \
     X(ONCE_ENOSYS, -11, 0, "this store cannot do that")                        \
     X(ONCE_EFULL, -12, 1, "the store has no room; nothing was changed")        \
-    X(ONCE_EAWAY, -13, 1, "the store's server cannot be reached")
+    X(ONCE_EAWAY, -13, 1, "the store's server cannot be reached")              \
+    X(ONCE_EABORTED, -14, 1, "roll back and do the whole transaction again")   \
+    X(ONCE_ETX, -15, 0, "no transaction is open, or it has failed")
 
 /* clang-format off */
 enum once_errors {
@@ -150,8 +152,8 @@ enum once_answer {
     ONCE_MISMATCH = 6,  /* the key belongs to another fingerprint           */
     ONCE_FREE = 7,      /* nothing is recorded, or not any more             */
     ONCE_FENCED = 8,    /* not the owner, or not any more: nothing changed  */
-    ONCE_REFUSED = 9    /* not possible in this state: nothing changed      */
-    /* 10 is ONCE_REPEATED, of calls only: see call.h.                      */
+    ONCE_REFUSED = 9,   /* not possible in this state: nothing changed      */
+    ONCE_REPEATED = 10  /* done before; the result is not handed out        */
 };
 
 /* Policy of a claim, also kept in the record. A bit counts only if it is set in

@@ -154,16 +154,20 @@ ONCE_API ONCE_CHECK int once_store_open(const char *url,
 /* Closes a store that once_store_open() has opened. Accepts NULL. Since 0.1. */
 ONCE_API void once_store_close(once_store *s);
 
-/* What one user of a store knows of the store's clock: zeros at first. */
+/* What one user of a store knows of the store's clock: zeros at first, but for
+ * `every_ms`. */
 typedef struct once_clock {
     uint64_t now_ms;    /* by the store's clock                             */
     uint64_t seen_ms;   /* seen to pass: records are forgotten by this      */
     uint64_t behind_ms; /* how far that is behind                           */
     int64_t jumped_ms;  /* how far the store's clock was set ahead (over 0)
                          * or back since the last call; 0: it was not       */
+    /* Set by the caller: how often it asks. Who has not asked for four times as
+     * long, while somebody else has put something, knows only what is kept. */
+    uint64_t every_ms;
     /* For the next call: */
-    uint64_t before_ms, after_ms, backs;
-    uint8_t host[ONCE_HOST_SIZE];
+    uint64_t before_ms, after_ms, backs, has_put, put_ms;
+    uint8_t host[ONCE_HOST_SIZE], put_host[ONCE_HOST_SIZE];
 } once_clock;
 
 /*

@@ -1,22 +1,23 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * breaker.c - leaves a host alone that keeps failing.
+ * breaker.c - sends nothing to a host that keeps failing, for a while.
  *
- *              `failures` in a row              time is over
+ *              `failures` in a row           open_ms have passed
  *    CLOSED -----------------------> OPEN ---------------------> HALF
  *      ^                              ^                          |  |
  *      |                              +--- the probe fails, -----+  |
- *      |                                   says nothing             |
- *      +------------------------- the probe is well ----------------+
+ *      |                                   has no answer            |
+ *      +------------------------- the probe succeeds ----------------+
  *
- * In HALF one request is let through, and the others wait for what becomes of
- * it. Only failures of the host count: no connection, a broken or a missing
+ * In HALF one request, the probe, is let through, and the others wait for its
+ * result. Only failures of the host count: no connection, a broken or a missing
  * answer, 502, 503, 504, a gateway without its store. A 429 or a 500 says
- * neither that the host is well nor that it is not, and moves nothing, except
- * that it ends a probe as "well": somebody has answered.
+ * nothing about the health of the host and changes no state, except that it
+ * ends a probe with success: the host has answered.
  *
- * It refuses to know more than ONCE__HOSTS_MAX hosts: the one that was not used
- * for longest is forgotten, which closes its circuit. No clock in here.
+ * It knows ONCE__HOSTS_MAX hosts at most: the one that was unused for the
+ * longest time is forgotten, which closes its circuit. The caller gives the
+ * time.
  */
 #include "client/client.h"
 
@@ -74,14 +75,14 @@ uint64_t once__breaker_ask(struct once__breaker *b, const char *host,
     return 0;
 }
 
-void once__breaker_tell(struct once__breaker *b, const char *host, int ailing,
-                        uint64_t now_ms)
+void once__breaker_report(struct once__breaker *b, const char *host,
+                          int unhealthy, uint64_t now_ms)
 {
     struct once__circuit *c = circuit_of(b, host, now_ms);
 
-    if (ailing < 0 && c->state != HALF)
+    if (unhealthy < 0 && c->state != HALF)
         return;
-    if (ailing <= 0) {
+    if (unhealthy <= 0) {
         /* An answer to a request that began before the circuit opened counts
          * as well: the host answers. */
         c->state = CLOSED;

@@ -148,7 +148,7 @@ int once_client_open(const char *path, const once_client_options *options,
     c->breaker.failures = c->options.breaker_failures;
     c->breaker.open_ms = c->options.breaker_ms;
     c->breaker.probe_ms = c->options.attempt_ms + c->options.connect_ms;
-    rc = once__book_open(path, c->options.busy_ms, err, &c->book);
+    rc = once__orders_open(path, c->options.busy_ms, err, &c->orders);
     if (rc == ONCE_OK) {
         *out = c;
         return ONCE_OK;
@@ -168,7 +168,7 @@ void once_client_close(once_client *c)
         return;
     while (c->n_idle > 0)
         once__transfer_drop(c->idle[--c->n_idle]);
-    once__book_close(c->book);
+    once__orders_close(c->orders);
     (void)pthread_mutex_destroy(&c->lock);
     free(c->ca_file);
     free(c);
@@ -202,12 +202,12 @@ int once_client_resume(once_client *c, once_client_each *each, void *user,
 {
     int64_t id = 0, last = 0;
     int shown = 0;
-    int rc = once__book_last(c->book, &last, err);
+    int rc = once__orders_last(c->orders, &last, err);
 
     while (rc == ONCE_OK) {
         struct once__order o = {0};
 
-        rc = once__book_next(c->book, id, last, err, &o);
+        rc = once__orders_next(c->orders, id, last, err, &o);
         if (rc != ONCE_OK)
             break;
         id = o.id;
@@ -225,8 +225,8 @@ int once_client_forget(once_client *c, const char *group, once_bytes order,
 
     if (rc != ONCE_OK)
         return rc;
-    return once__book_forget(c->book, group != NULL ? group : "default", order,
-                             force, err);
+    return once__orders_forget(c->orders, group != NULL ? group : "default",
+                               order, force, err);
 }
 
 int once_client_purge(once_client *c, uint64_t older_ms, uint64_t *purged,
@@ -235,7 +235,8 @@ int once_client_purge(once_client *c, uint64_t older_ms, uint64_t *purged,
     uint64_t at = c->options.wall(c->options.user), n = 0;
     int rc;
 
-    rc = once__book_purge(c->book, at > older_ms ? at - older_ms : 0, &n, err);
+    rc = once__orders_purge(c->orders, at > older_ms ? at - older_ms : 0, &n,
+                            err);
     if (purged != NULL)
         *purged = n;
     return rc;

@@ -1,8 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * client.h - what the files of the retrying client share. Values in and out in
- * judge.c, backoff.c and breaker.c, which know no clock and no network; book.c
- * and file.c have the file, transfer.c has libcurl, send.c puts them together.
+ * judge.c, backoff.c and breaker.c, which know no clock and no network;
+ * orders.c and file.c have the order database, transfer.c has libcurl, send.c
+ * puts them together. No two files call each other.
  *
  * Nothing here writes a key, a header's value, a body or a URL into a text.
  */
@@ -22,20 +23,20 @@ enum {
 
 /* ---- What an answer means, judge.c ------------------------------------- */
 
-/* Idempotency-Status: the gateway's own word on the key. */
-enum once__word {
-    ONCE__WORD_NONE,
-    ONCE__WORD_NEW,      /* executed now, so no earlier attempt was         */
-    ONCE__WORD_REPLAYED, /* from the record; also Idempotent-Replayed: true */
-    ONCE__WORD_IN_FLIGHT,
-    ONCE__WORD_OTHER
+/* The status header, Idempotency-Status: what the gateway says of the key. */
+enum once__reported {
+    ONCE__REPORTED_NONE,
+    ONCE__REPORTED_NEW, /* executed now, so no earlier attempt was         */
+    ONCE__REPORTED_REPLAYED, /* from the record; or Idempotent-Replayed: true */
+    ONCE__REPORTED_IN_FLIGHT,
+    ONCE__REPORTED_OTHER
 };
 
 /* The `code` of a problem of ours (docs/http.md, section 2). */
 enum once__code {
-    ONCE__CODE_NONE,        /* no problem of ours */
-    ONCE__CODE_TURNED_AWAY, /* key-missing, key-invalid, scope-missing,
-                             * key-reused; others with safe_new_key true    */
+    ONCE__CODE_NONE,     /* no problem of ours */
+    ONCE__CODE_REJECTED, /* key-missing, key-invalid, scope-missing,
+                          * key-reused; others with safe_new_key true      */
     ONCE__CODE_IN_FLIGHT,
     ONCE__CODE_UNKNOWN, /* outcome-unknown; others with safe_new_key false */
     ONCE__CODE_UNAVAILABLE,
@@ -44,31 +45,32 @@ enum once__code {
 
 struct once__answer {
     int status;
-    int word;      /* enum once__word                                   */
+    int reported;  /* enum once__reported                               */
     int code;      /* enum once__code                                   */
     int has_retry; /* there was a Retry-After that could be read        */
     uint64_t retry_ms;
 };
 
-enum once__deed {
-    ONCE__AGAIN,  /* send it again, same key                               */
-    ONCE__DONE,   /* it took effect                                        */
-    ONCE__REFUSE, /* it did not, and the record says so                    */
-    ONCE__TURN,   /* this attempt was turned away; others may have worked  */
-    ONCE__UNKNOWN /* it may have                                           */
+/* What the client does next with the order. */
+enum once__next {
+    ONCE__NEXT_AGAIN,    /* send it again, same key                           */
+    ONCE__NEXT_DONE,     /* end: it took effect                               */
+    ONCE__NEXT_REFUSED,  /* end: it did not, and the record says so           */
+    ONCE__NEXT_REJECTED, /* end: this attempt did nothing; others may have    */
+    ONCE__NEXT_UNKNOWN   /* end: it may have taken effect                     */
 };
 
 struct once__judgement {
-    int deed;     /* enum once__deed                                       */
-    int reason;   /* enum once_client_reason                               */
-    int harmless; /* this attempt provably did nothing                     */
-    int ailing;   /* 1: the host is in trouble, 0: it is well, -1: neither */
+    int next;      /* enum once__next                                         */
+    int reason;    /* enum once_client_reason                                 */
+    int harmless;  /* this attempt provably did nothing                       */
+    int unhealthy; /* 1: the host is in trouble, 0: it is not, -1: not known  */
 };
 
 struct once__judgement once__client_judge(const struct once__answer *a);
 
-/* The word for a value of Idempotency-Status. */
-int once__client_word(once_bytes value);
+/* Reads a value of Idempotency-Status: enum once__reported. */
+int once__client_reported(once_bytes value);
 /* The code in a body of application/problem+json; CODE_NONE if it is not one
  * of ours. Reads nothing but `type`, `code` and `safe_new_key`. */
 int once__client_code(once_bytes content_type, once_bytes body);
@@ -102,7 +104,7 @@ struct once__circuit {
 struct once__breaker {
     uint32_t failures; /* in a row that open a circuit              */
     uint32_t open_ms;  /* for how long                              */
-    uint32_t probe_ms; /* a probe that says nothing for so long is lost */
+    uint32_t probe_ms; /* a probe without an answer for so long is lost */
     size_t n;
     struct once__circuit circuits[ONCE__HOSTS_MAX];
 };
@@ -110,9 +112,9 @@ struct once__breaker {
 /* 0: go on; otherwise ask again in so many milliseconds. */
 uint64_t once__breaker_ask(struct once__breaker *b, const char *host,
                            uint64_t now_ms);
-/* What came of it: `ailing` as in struct once__judgement. */
-void once__breaker_tell(struct once__breaker *b, const char *host, int ailing,
-                        uint64_t now_ms);
+/* How the request ended: `unhealthy` as in struct once__judgement. */
+void once__breaker_report(struct once__breaker *b, const char *host,
+                          int unhealthy, uint64_t now_ms);
 
 /* ---- Requests, request.c ----------------------------------------------- */
 
@@ -139,7 +141,7 @@ ONCE_CHECK int once__request_ask(const once_client_request *r,
 int once__header_secret(const once_client_header *h);
 
 /*
- * Headers as bytes: for each, name and value, both with a NUL behind. The
+ * Headers as bytes: for each, name and value, both with a NUL after it. The
  * array that decoding makes is on the heap and points into `in`.
  */
 ONCE_CHECK int once__headers_encode(const once_client_header *h, size_t n,
@@ -158,9 +160,9 @@ ONCE_CHECK int once__client_mint(char key[ONCE__KEY_SIZE], once_error *err);
 /* "https://host:443" of a URL that was checked. */
 void once__client_authority(const char *url, char out[ONCE__AUTHORITY_MAX]);
 
-/* ---- The file, book.c -------------------------------------------------- */
+/* ---- The order database, orders.c -------------------------------------- */
 
-struct once__book;
+struct once__orders;
 
 /* An order as it stands. What it points to is one block, `memory`. */
 struct once__order {
@@ -183,50 +185,53 @@ struct once__order {
     void *memory;
 };
 
-ONCE_CHECK int once__book_open(const char *path, uint32_t busy_ms,
-                               once_error *err, struct once__book **out);
-void once__book_close(struct once__book *b); /* accepts NULL */
+ONCE_CHECK int once__orders_open(const char *path, uint32_t busy_ms,
+                                 once_error *err, struct once__orders **out);
+void once__orders_close(struct once__orders *d); /* accepts NULL */
 
 /*
  * In one transaction: finds the order, or keeps it with `key`. ONCE_OK and
  * `*out`, which once__order_clear() ends; ONCE_MISMATCH if it is kept with
  * another request, ONCE_FREE if `ask` has no request and nothing is kept.
  */
-ONCE_CHECK int once__book_keep(struct once__book *b,
-                               const struct once__ask *ask, const char *key,
-                               uint64_t now_ms, once_error *err,
-                               struct once__order *out);
+ONCE_CHECK int once__orders_keep(struct once__orders *d,
+                                 const struct once__ask *ask, const char *key,
+                                 uint64_t now_ms, once_error *err,
+                                 struct once__order *out);
 /*
- * One more attempt that may take effect, durable on return. ONCE_OK, or
+ * Counts one more attempt that may take effect, durable on return. ONCE_OK, or
  * ONCE_REFUSED if somebody else has finished the order, or forgotten it, or if
- * it is in doubt since before `oldest_ms`.
+ * it has been in doubt since before `oldest_ms`.
  */
-ONCE_CHECK int once__book_mark(struct once__book *b, int64_t id,
-                               uint64_t now_ms, uint64_t oldest_ms,
-                               uint32_t *doubt, once_error *err);
+ONCE_CHECK int once__orders_mark(struct once__orders *d, int64_t id,
+                                 uint64_t now_ms, uint64_t oldest_ms,
+                                 uint32_t *doubt, once_error *err);
 /* One attempt fewer: it provably did nothing. */
-ONCE_CHECK int once__book_unmark(struct once__book *b, int64_t id,
-                                 uint64_t now_ms, uint32_t *doubt,
-                                 once_error *err);
+ONCE_CHECK int once__orders_unmark(struct once__orders *d, int64_t id,
+                                   uint64_t now_ms, uint32_t *doubt,
+                                   once_error *err);
 /*
  * How the send ended. `o` has id, state, reason, status, replayed and the
  * answer; a final state of somebody else's stays. ONCE_OK or ONCE_REFUSED.
  */
-ONCE_CHECK int once__book_end(struct once__book *b, const struct once__order *o,
-                              uint64_t now_ms, once_error *err);
+ONCE_CHECK int once__orders_end(struct once__orders *d,
+                                const struct once__order *o, uint64_t now_ms,
+                                once_error *err);
 /* ONCE_OK, or ONCE_FREE if it is not there. */
-ONCE_CHECK int once__book_load(struct once__book *b, int64_t id,
-                               once_error *err, struct once__order *out);
-/* The next unfinished order behind `*id` and up to `last`, without bytes of
+ONCE_CHECK int once__orders_load(struct once__orders *d, int64_t id,
+                                 once_error *err, struct once__order *out);
+/* The next unfinished order after `id` and up to `last`, without the bytes of
  * its bodies. */
-ONCE_CHECK int once__book_next(struct once__book *b, int64_t id, int64_t last,
-                               once_error *err, struct once__order *out);
-ONCE_CHECK int once__book_last(struct once__book *b, int64_t *id,
-                               once_error *err);
-ONCE_CHECK int once__book_forget(struct once__book *b, const char *group,
-                                 once_bytes order, int force, once_error *err);
-ONCE_CHECK int once__book_purge(struct once__book *b, uint64_t before_ms,
-                                uint64_t *purged, once_error *err);
+ONCE_CHECK int once__orders_next(struct once__orders *d, int64_t id,
+                                 int64_t last, once_error *err,
+                                 struct once__order *out);
+ONCE_CHECK int once__orders_last(struct once__orders *d, int64_t *id,
+                                 once_error *err);
+ONCE_CHECK int once__orders_forget(struct once__orders *d, const char *group,
+                                   once_bytes order, int force,
+                                   once_error *err);
+ONCE_CHECK int once__orders_purge(struct once__orders *d, uint64_t before_ms,
+                                  uint64_t *purged, once_error *err);
 void once__order_clear(struct once__order *o);
 
 /* ---- One attempt, transfer.c ------------------------------------------- */

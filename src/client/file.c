@@ -1,12 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * file.c - opens the client's file: whose it is, its schema, its log.
+ * file.c - opens the client's file: application, schema, log, permissions.
  *
  * It looks before it writes: a file of another application or version is
- * refused and left as it is. What is new is made for its owner alone. What a
- * killed writer has left in the log is made durable before it is believed.
+ * refused and left as it is. A new file can be read by its owner only. What a
+ * killed writer has left in the log is made durable before it is read.
  */
-#include "client/book.h"
+#include "client/file.h"
 
 #include <errno.h>
 #include <fcntl.h>
@@ -37,7 +37,7 @@ static const char schema[] =
     "PRAGMA user_version=1;";
 
 /* SQLite's own message may quote a value; the number's text does not. */
-int once__book_fail(int rc, const char *what, once_error *err)
+int once__file_fail(int rc, const char *what, once_error *err)
 {
     int code = ONCE_ESTORE;
 
@@ -89,19 +89,19 @@ static int identify(sqlite3 *db, struct identity *id)
     return rc;
 }
 
-/* Under the write lock, since others may be making the file, too. Nothing is
- * written into a file that is not ours. */
-static int look_or_create(struct once__book *b, once_error *err)
+/* Under the write lock, since other processes may be creating the file, too.
+ * Nothing is written into a file of another application. */
+static int look_or_create(sqlite3 *db, once_error *err)
 {
     struct identity id = {0, 0, 0};
-    int rc = sqlite3_exec(b->db, "BEGIN IMMEDIATE", NULL, NULL, NULL);
+    int rc = sqlite3_exec(db, "BEGIN IMMEDIATE", NULL, NULL, NULL);
     int code = ONCE_OK;
 
     if (rc == SQLITE_OK)
-        rc = identify(b->db, &id);
+        rc = identify(db, &id);
     if (rc == SQLITE_OK && id.application == 0 && id.version == 0 &&
         id.tables == 0)
-        rc = sqlite3_exec(b->db, schema, NULL, NULL, NULL);
+        rc = sqlite3_exec(db, schema, NULL, NULL, NULL);
     else if (rc == SQLITE_OK && id.application != APPLICATION)
         code = once__fail(err, ONCE_EOPEN,
                           "the client's file belongs to something else");
@@ -111,21 +111,21 @@ static int look_or_create(struct once__book *b, once_error *err)
                           "understands %d",
                           (int)id.version, SCHEMA);
     if (rc == SQLITE_OK && code == ONCE_OK)
-        rc = sqlite3_exec(b->db, "COMMIT", NULL, NULL, NULL);
+        rc = sqlite3_exec(db, "COMMIT", NULL, NULL, NULL);
     else
-        (void)sqlite3_exec(b->db, "ROLLBACK", NULL, NULL, NULL);
-    return rc == SQLITE_OK ? code : once__book_fail(rc, "opening", err);
+        (void)sqlite3_exec(db, "ROLLBACK", NULL, NULL, NULL);
+    return rc == SQLITE_OK ? code : once__file_fail(rc, "opening", err);
 }
 
 /* The journal mode is changed without asking the busy handler. */
-static int use_log(struct once__book *b, uint32_t busy_ms, once_error *err)
+static int use_log(sqlite3 *db, uint32_t busy_ms, once_error *err)
 {
     sqlite3_stmt *q = NULL;
     uint32_t waited;
     int rc, wal = 0;
 
     for (waited = 0;; waited += 10) {
-        rc = sqlite3_prepare_v2(b->db, "PRAGMA journal_mode=WAL", -1, &q, NULL);
+        rc = sqlite3_prepare_v2(db, "PRAGMA journal_mode=WAL", -1, &q, NULL);
         if (rc == SQLITE_OK)
             rc = sqlite3_step(q);
         if (rc == SQLITE_ROW)
@@ -136,7 +136,7 @@ static int use_log(struct once__book *b, uint32_t busy_ms, once_error *err)
         (void)sqlite3_sleep(10);
     }
     if (rc != SQLITE_ROW)
-        return once__book_fail(rc, "opening", err);
+        return once__file_fail(rc, "opening", err);
     if (!wal)
         return once__fail(err, ONCE_EOPEN,
                           "the client's file: no write-ahead log is possible "
@@ -144,8 +144,9 @@ static int use_log(struct once__book *b, uint32_t busy_ms, once_error *err)
     return ONCE_OK;
 }
 
-/* What SQLite would make is readable for all; its other files follow. */
-static int touch(const char *path, once_error *err)
+/* A file that SQLite creates can be read by everybody. Its log files get the
+ * mode of the database. */
+static int create(const char *path, once_error *err)
 {
     int fd = open(path, O_RDWR | O_CREAT | O_CLOEXEC, 0600);
 
@@ -157,14 +158,15 @@ static int touch(const char *path, once_error *err)
 }
 
 /*
- * A name that a power cut takes away would take the keys along. SQLite flushes
- * the folder as well, but goes on when that fails. Whoever made the file may
- * have died before: so the names are flushed again by all who open it. That of
- * the log is there by now, and stays while somebody has the file open.
+ * If a power cut removes the name of the file, the keys in it are lost. SQLite
+ * flushes the folder as well, but ignores an error. The process that created
+ * the file may have died before it flushed the folder, so every process that
+ * opens the file flushes it again. The log has its name by now, and keeps it as
+ * long as somebody has the file open.
  */
-static int flush_names(struct once__book *b, once_error *err)
+static int flush_names(sqlite3 *db, once_error *err)
 {
-    const char *path = sqlite3_db_filename(b->db, "main");
+    const char *path = sqlite3_db_filename(db, "main");
     const char *slash = strrchr(path, '/');
     char folder[PATH_MAX];
     int fd, rc = -1;
@@ -184,79 +186,43 @@ static int flush_names(struct once__book *b, once_error *err)
     return rc == 0 ? ONCE_OK : ONCE_EOPEN;
 }
 
-static int enter(struct once__book *b, const char *path, uint32_t busy_ms,
-                 once_error *err)
+int once__file_open(const char *path, uint32_t busy_ms, once_error *err,
+                    sqlite3 **db)
 {
-    int rc = sqlite3_open_v2(path, &b->db,
-                             SQLITE_OPEN_READWRITE | SQLITE_OPEN_NOMUTEX |
-                                 SQLITE_OPEN_EXRESCODE,
-                             NULL);
-    int code;
+    int code = create(path, err);
+    int rc;
 
-    if (rc != SQLITE_OK)
-        return once__book_fail(rc, "opening", err);
-    (void)sqlite3_busy_timeout(b->db, (int)busy_ms);
-    code = look_or_create(b, err);
-    if (code == ONCE_OK)
-        code = use_log(b, busy_ms, err);
     if (code != ONCE_OK)
         return code;
-    (void)sqlite3_db_config(b->db, SQLITE_DBCONFIG_DEFENSIVE, 1, NULL);
-    rc = sqlite3_exec(b->db,
+    rc = sqlite3_open_v2(path, db,
+                         SQLITE_OPEN_READWRITE | SQLITE_OPEN_NOMUTEX |
+                             SQLITE_OPEN_EXRESCODE,
+                         NULL);
+    if (rc != SQLITE_OK)
+        return once__file_fail(rc, "opening", err);
+    (void)sqlite3_busy_timeout(*db, (int)busy_ms);
+    code = look_or_create(*db, err);
+    if (code == ONCE_OK)
+        code = use_log(*db, busy_ms, err);
+    if (code != ONCE_OK)
+        return code;
+    (void)sqlite3_db_config(*db, SQLITE_DBCONFIG_DEFENSIVE, 1, NULL);
+    rc = sqlite3_exec(*db,
                       "PRAGMA synchronous=FULL;"
                       "PRAGMA trusted_schema=OFF;"
                       "PRAGMA cell_size_check=ON;"
                       "PRAGMA secure_delete=FAST",
                       NULL, NULL, NULL);
-    if (rc == SQLITE_OK)
-        rc = once__book_prepare(b);
-    /* What a killed writer has left in the log may not be durable yet, and is
-     * about to be believed. */
-    if (rc == SQLITE_OK)
-        rc = sqlite3_wal_checkpoint_v2(b->db, NULL, SQLITE_CHECKPOINT_PASSIVE,
+    return rc == SQLITE_OK ? ONCE_OK : once__file_fail(rc, "opening", err);
+}
+
+int once__file_flush(sqlite3 *db, once_error *err)
+{
+    int rc = sqlite3_wal_checkpoint_v2(db, NULL, SQLITE_CHECKPOINT_PASSIVE,
                                        NULL, NULL);
+
     if ((rc & 255) == SQLITE_BUSY || (rc & 255) == SQLITE_LOCKED)
         rc = SQLITE_OK; /* others are here: they flush what they write */
-    return rc == SQLITE_OK ? flush_names(b, err)
-                           : once__book_fail(rc, "opening", err);
-}
-
-int once__book_open(const char *path, uint32_t busy_ms, once_error *err,
-                    struct once__book **out)
-{
-    struct once__book *b;
-    int rc = touch(path, err);
-
-    if (rc != ONCE_OK)
-        return rc;
-    b = calloc(1, sizeof(*b));
-    if (b == NULL)
-        return once__fail(err, ONCE_ENOMEM, "client: out of memory");
-    (void)pthread_mutex_init(&b->lock, NULL);
-    rc = enter(b, path, busy_ms, err);
-    /* A file that cannot be read now is told from one that is spoilt. */
-    if (rc == ONCE_ESTORE || rc == ONCE_EFULL) {
-        rc = ONCE_EOPEN;
-        if (err != NULL)
-            err->code = rc;
-    }
-    if (rc != ONCE_OK) {
-        once__book_close(b);
-        return rc;
-    }
-    *out = b;
-    return ONCE_OK;
-}
-
-void once__book_close(struct once__book *b)
-{
-    int i;
-
-    if (b == NULL)
-        return;
-    for (i = 0; i < ONCE__BOOK_QUERIES; i++)
-        (void)sqlite3_finalize(b->query[i]);
-    (void)sqlite3_close(b->db);
-    (void)pthread_mutex_destroy(&b->lock);
-    free(b);
+    return rc == SQLITE_OK ? flush_names(db, err)
+                           : once__file_fail(rc, "opening", err);
 }

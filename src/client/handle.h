@@ -12,7 +12,7 @@ enum { ONCE__IDLE_MAX = 16 }; /* libcurl's handles, each with connections */
 struct once_client {
     once_client_options options; /* without zeros */
     char *ca_file;
-    struct once__book *book;
+    struct once__orders *orders;
     pthread_mutex_t lock; /* of what follows */
     struct once__breaker breaker;
     void *idle[ONCE__IDLE_MAX];

@@ -2,16 +2,16 @@
 /*
  * judge.c - what an answer means for an order (docs/client.md has the table).
  *
- * Two questions, asked of each answer: is this the last word on the order, and
- * did at least this attempt do nothing? The second matters because an answer
- * says nothing about other attempts unless it comes from the record: a 401 for
- * the second attempt is no proof that the first one did not charge.
+ * Two questions, asked of each answer: is this the final answer to the order,
+ * and did at least this attempt do nothing? The second matters because an
+ * answer says nothing about other attempts unless it comes from the record: a
+ * 401 for the second attempt is no proof that the first one did not charge.
  *
  * "In flight" is no such proof: the one in flight may be a copy of this very
  * attempt, made by a library or a proxy on the way.
  *
- * It refuses to be clever about failures: a 5xx may have come after the effect,
- * so it is never "not done", not even when it is the recorded answer.
+ * A 5xx may have come after the effect, so it never means "not done", not even
+ * when it is the recorded answer.
  */
 #include "client/client.h"
 
@@ -22,36 +22,36 @@
 
 static const char type_prefix[] = "urn:problem-type:once:";
 
-static struct once__judgement say(int deed, int reason, int harmless,
-                                  int ailing)
+static struct once__judgement judged(int next, int reason, int harmless,
+                                     int unhealthy)
 {
-    struct once__judgement j = {deed, reason, harmless, ailing};
+    struct once__judgement j = {next, reason, harmless, unhealthy};
 
     return j;
 }
 
-/* The gateway itself is speaking: its word counts, and not the status. */
+/* A problem document of the gateway itself: its code counts, not the status. */
 static struct once__judgement judge_problem(int code)
 {
     switch (code) {
     case ONCE__CODE_IN_FLIGHT:
-        return say(ONCE__AGAIN, ONCE_CLIENT_IN_DOUBT, 0, 0);
+        return judged(ONCE__NEXT_AGAIN, ONCE_CLIENT_IN_DOUBT, 0, 0);
     case ONCE__CODE_UNAVAILABLE:
-        return say(ONCE__AGAIN, ONCE_CLIENT_NOT_SENT, 1, 1);
+        return judged(ONCE__NEXT_AGAIN, ONCE_CLIENT_NOT_SENT, 1, 1);
     case ONCE__CODE_ANSWER_LOST:
-        return say(ONCE__DONE, ONCE_CLIENT_ANSWER_LOST, 0, 0);
-    case ONCE__CODE_TURNED_AWAY:
-        return say(ONCE__TURN, ONCE_CLIENT_TURNED_AWAY, 1, 0);
+        return judged(ONCE__NEXT_DONE, ONCE_CLIENT_ANSWER_LOST, 0, 0);
+    case ONCE__CODE_REJECTED:
+        return judged(ONCE__NEXT_REJECTED, ONCE_CLIENT_REJECTED, 1, 0);
     default:
-        return say(ONCE__UNKNOWN, ONCE_CLIENT_INDETERMINATE, 0, 0);
+        return judged(ONCE__NEXT_UNKNOWN, ONCE_CLIENT_INDETERMINATE, 0, 0);
     }
 }
 
 /* A recorded refusal is final; one without a record is about this attempt. */
 static struct once__judgement refusal(int recorded)
 {
-    return recorded ? say(ONCE__REFUSE, ONCE_CLIENT_ANSWERED, 1, 0)
-                    : say(ONCE__TURN, ONCE_CLIENT_TURNED_AWAY, 1, 0);
+    return recorded ? judged(ONCE__NEXT_REFUSED, ONCE_CLIENT_ANSWERED, 1, 0)
+                    : judged(ONCE__NEXT_REJECTED, ONCE_CLIENT_REJECTED, 1, 0);
 }
 
 /*
@@ -63,34 +63,35 @@ static struct once__judgement judge_3xx(int status, int recorded)
 {
     switch (status) {
     case 303:
-        return say(ONCE__DONE, ONCE_CLIENT_ANSWERED, 0, 0);
+        return judged(ONCE__NEXT_DONE, ONCE_CLIENT_ANSWERED, 0, 0);
     case 301:
     case 307:
     case 308:
         return refusal(recorded);
     default:
-        return say(ONCE__UNKNOWN, ONCE_CLIENT_REDIRECTED, 0, 0);
+        return judged(ONCE__NEXT_UNKNOWN, ONCE_CLIENT_REDIRECTED, 0, 0);
     }
 }
 
 static struct once__judgement judge_4xx(const struct once__answer *a,
                                         int recorded)
 {
-    /* The record's last word, whatever the number. */
-    if (a->word == ONCE__WORD_REPLAYED)
+    /* The recorded answer is final, whatever the number. */
+    if (a->reported == ONCE__REPORTED_REPLAYED)
         return refusal(1);
     switch (a->status) {
     case 408:
         /* By the contract not executed. A proxy that knows nothing of the
          * contract says 408 for reasons of its own. */
-        return say(ONCE__AGAIN, ONCE_CLIENT_IN_DOUBT, recorded, -1);
+        return judged(ONCE__NEXT_AGAIN, ONCE_CLIENT_IN_DOUBT, recorded, -1);
     case 425:
     case 429:
-        return say(ONCE__AGAIN, ONCE_CLIENT_NOT_SENT, 1, -1);
+        return judged(ONCE__NEXT_AGAIN, ONCE_CLIENT_NOT_SENT, 1, -1);
     case 409:
-        /* With Retry-After: somebody else's way to say "in flight". */
-        if (a->word == ONCE__WORD_IN_FLIGHT || (!recorded && a->has_retry))
-            return say(ONCE__AGAIN, ONCE_CLIENT_IN_DOUBT, 0, 0);
+        /* With Retry-After: how other servers say "in flight". */
+        if (a->reported == ONCE__REPORTED_IN_FLIGHT ||
+            (!recorded && a->has_retry))
+            return judged(ONCE__NEXT_AGAIN, ONCE_CLIENT_IN_DOUBT, 0, 0);
         return refusal(recorded);
     default:
         return refusal(recorded);
@@ -101,19 +102,20 @@ static struct once__judgement judge_5xx(const struct once__answer *a)
 {
     int gateway = a->status >= 502 && a->status <= 504;
 
-    if (a->word == ONCE__WORD_REPLAYED)
-        return say(ONCE__UNKNOWN, ONCE_CLIENT_FAILED, 0, 0);
-    return say(ONCE__AGAIN, ONCE_CLIENT_IN_DOUBT, 0, gateway ? 1 : -1);
+    if (a->reported == ONCE__REPORTED_REPLAYED)
+        return judged(ONCE__NEXT_UNKNOWN, ONCE_CLIENT_FAILED, 0, 0);
+    return judged(ONCE__NEXT_AGAIN, ONCE_CLIENT_IN_DOUBT, 0, gateway ? 1 : -1);
 }
 
 struct once__judgement once__client_judge(const struct once__answer *a)
 {
-    int recorded = a->word == ONCE__WORD_NEW || a->word == ONCE__WORD_REPLAYED;
+    int recorded = a->reported == ONCE__REPORTED_NEW ||
+                   a->reported == ONCE__REPORTED_REPLAYED;
 
     if (a->code != ONCE__CODE_NONE)
         return judge_problem(a->code);
     if (a->status >= 200 && a->status < 300)
-        return say(ONCE__DONE, ONCE_CLIENT_ANSWERED, 0, 0);
+        return judged(ONCE__NEXT_DONE, ONCE_CLIENT_ANSWERED, 0, 0);
     if (a->status >= 300 && a->status < 400)
         return judge_3xx(a->status, recorded);
     if (a->status >= 400 && a->status < 500)
@@ -121,7 +123,7 @@ struct once__judgement once__client_judge(const struct once__answer *a)
     return judge_5xx(a);
 }
 
-/* ---- Reading the gateway's words --------------------------------------- */
+/* ---- Reading the gateway's headers and problems ------------------------ */
 
 static int is(once_bytes value, const char *text)
 {
@@ -129,15 +131,16 @@ static int is(once_bytes value, const char *text)
            strncasecmp(value.data, text, value.size) == 0;
 }
 
-int once__client_word(once_bytes value)
+int once__client_reported(once_bytes value)
 {
     if (value.size == 0)
-        return ONCE__WORD_NONE;
+        return ONCE__REPORTED_NONE;
     if (is(value, "new"))
-        return ONCE__WORD_NEW;
+        return ONCE__REPORTED_NEW;
     if (is(value, "replayed"))
-        return ONCE__WORD_REPLAYED;
-    return is(value, "in_flight") ? ONCE__WORD_IN_FLIGHT : ONCE__WORD_OTHER;
+        return ONCE__REPORTED_REPLAYED;
+    return is(value, "in_flight") ? ONCE__REPORTED_IN_FLIGHT
+                                  : ONCE__REPORTED_OTHER;
 }
 
 static int code_of(const char *code, int safe_new_key)
@@ -150,18 +153,19 @@ static int code_of(const char *code, int safe_new_key)
         {"outcome-unknown", ONCE__CODE_UNKNOWN},
         {"response-unavailable", ONCE__CODE_ANSWER_LOST},
         {"store-unavailable", ONCE__CODE_UNAVAILABLE},
-        {"key-missing", ONCE__CODE_TURNED_AWAY},
-        {"key-invalid", ONCE__CODE_TURNED_AWAY},
-        {"key-reused", ONCE__CODE_TURNED_AWAY},
-        {"scope-missing", ONCE__CODE_TURNED_AWAY},
+        {"key-missing", ONCE__CODE_REJECTED},
+        {"key-invalid", ONCE__CODE_REJECTED},
+        {"key-reused", ONCE__CODE_REJECTED},
+        {"scope-missing", ONCE__CODE_REJECTED},
     };
     size_t i;
 
     for (i = 0; i < sizeof(codes) / sizeof(codes[0]); i++)
         if (strcmp(codes[i].name, code) == 0)
             return codes[i].code;
-    /* A gateway that is newer than we are: the member says what to fear. */
-    return safe_new_key ? ONCE__CODE_TURNED_AWAY : ONCE__CODE_UNKNOWN;
+    /* A code of a newer gateway: safe_new_key says whether it may have taken
+     * effect. */
+    return safe_new_key ? ONCE__CODE_REJECTED : ONCE__CODE_UNKNOWN;
 }
 
 static int is_problem(once_bytes content_type)

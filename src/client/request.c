@@ -109,8 +109,8 @@ int once__group_check(const char *group, once_bytes order, once_error *err)
     return ONCE_OK;
 }
 
-/* What stands behind "://", or NULL if it is neither http nor https. */
-static const char *behind_scheme(const char *url)
+/* What follows "://", or NULL if it is neither http nor https. */
+static const char *after_scheme(const char *url)
 {
     if (strncasecmp(url, "http://", 7) == 0)
         return url + 7;
@@ -119,7 +119,7 @@ static const char *behind_scheme(const char *url)
 
 static int check_url(const char *url, once_error *err)
 {
-    const char *host = behind_scheme(url);
+    const char *host = after_scheme(url);
     size_t size;
 
     if (strlen(url) > ONCE_CLIENT_URL_MAX)
@@ -365,7 +365,7 @@ int once__client_mint(char key[ONCE__KEY_SIZE], once_error *err)
 
 void once__client_authority(const char *url, char out[ONCE__AUTHORITY_MAX])
 {
-    const char *host = behind_scheme(url);
+    const char *host = after_scheme(url);
     size_t size = host != NULL ? strcspn(host, "/?") : 0, i;
 
     (void)snprintf(out, ONCE__AUTHORITY_MAX, "%s%.*s",

@@ -1,15 +1,15 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * send.c - one send: attempt after attempt, until the outcome is known or time
- * is over.
+ * send.c - one send: attempt after attempt, until the outcome is known or the
+ * deadline has passed.
  *
  *                     +-----------------------------------------+
  *                     v                                         | AGAIN
  *    keep ----> circuit, pause ----> connection ----> mark ----> send, judge
  *     |               |                   |            |            |
- *     | kept answer   | time is over      | none:      | finished   | DONE,
- *     v               v                   | AGAIN      | by others  | REFUSE,
- *    end             end                  +-->         v            | TURN,
+ *     | kept answer   | deadline          | none:      | finished   | DONE,
+ *     v               v                   | AGAIN      | by others  | REFUSED,
+ *    end             end                  +-->         v            | REJECTED,
  *                                                     end           v UNKNOWN
  *                                                                  end
  *
@@ -111,7 +111,7 @@ static int fill(once_client_result *r, once_bytes headers, once_bytes body)
     return ONCE_OK;
 }
 
-/* The effect is as it is, with memory for its answer or without. */
+/* Without memory for the answer the outcome is still reported. */
 static void fill_or_say(once_client_result *r, once_bytes headers,
                         once_bytes body)
 {
@@ -151,8 +151,8 @@ static void from_file(const struct once__order *o, once_client_result *r)
 /* ---- How a send ends --------------------------------------------------- */
 
 /*
- * Writes the end down, and says what there is to say. When `state` is PREPARED
- * nothing is written: that is how the order stands already.
+ * Records how the send ended, in the file and in the result. When `state` is
+ * PREPARED nothing is written: the order is in that state already.
  */
 static void end(struct send *s, int outcome, int reason, int state,
                 once_client_result *r)
@@ -164,11 +164,11 @@ static void end(struct send *s, int outcome, int reason, int state,
     o.state = state;
     o.reason = reason;
     o.status = s->t.whole ? s->t.answer.status : 0;
-    o.replayed = s->t.whole && s->t.answer.word == ONCE__WORD_REPLAYED;
+    o.replayed = s->t.whole && s->t.answer.reported == ONCE__REPORTED_REPLAYED;
     o.answer_headers = s->t.whole ? s->t.answer_headers : (once_bytes){"", 0};
     o.answer_body = s->t.whole ? s->t.answer_body : (once_bytes){"", 0};
     if (state != ONCE_CLIENT_PREPARED)
-        rc = once__book_end(s->c->book, &o, wall(s->c), &ignored);
+        rc = once__orders_end(s->c->orders, &o, wall(s->c), &ignored);
     r->unkept = rc < 0;
     r->outcome = outcome;
     r->reason = reason;
@@ -182,16 +182,16 @@ static void end(struct send *s, int outcome, int reason, int state,
 }
 
 /*
- * Nothing more is to be had: not done if nobody's attempt is in doubt. Others
- * may have been at it meanwhile, so the file is asked. A file that does not
- * answer proves nothing: then our own doubt decides, and without any we say
- * that by an error.
+ * Ends a send without an answer: NOT_DONE if no attempt is in doubt. Another
+ * process may have sent the order meanwhile, so the file is read again. If it
+ * cannot be read our own attempts decide: UNKNOWN if one is in doubt, else the
+ * error of the file.
  */
 static int give_up(struct send *s, int reason, once_client_result *r,
                    once_error *err)
 {
     struct once__order o = {0};
-    int rc = once__book_load(s->c->book, s->order.id, err, &o);
+    int rc = once__orders_load(s->c->orders, s->order.id, err, &o);
 
     if (rc == ONCE_OK && is_final(o.state)) {
         from_file(&o, r);
@@ -257,8 +257,8 @@ static int begin(void *user)
 {
     struct send *s = user;
 
-    s->mark_rc = once__book_mark(s->c->book, s->order.id, wall(s->c),
-                                 oldest(s->c), &s->doubt, &s->mark_err);
+    s->mark_rc = once__orders_mark(s->c->orders, s->order.id, wall(s->c),
+                                   oldest(s->c), &s->doubt, &s->mark_err);
     if (s->mark_rc != ONCE_OK)
         return -1;
     s->own_doubt++;
@@ -266,10 +266,10 @@ static int begin(void *user)
     return 0;
 }
 
-static void tell(struct send *s, int ailing)
+static void report_health(struct send *s, int unhealthy)
 {
     (void)pthread_mutex_lock(&s->c->lock);
-    once__breaker_tell(&s->c->breaker, s->host, ailing, now(s->c));
+    once__breaker_report(&s->c->breaker, s->host, unhealthy, now(s->c));
     (void)pthread_mutex_unlock(&s->c->lock);
 }
 
@@ -286,13 +286,14 @@ static void describe(struct send *s)
                        t->begun ? "broken off" : "not sent", t->said);
 }
 
-/* This attempt did nothing; a file that fails only leaves more doubt. */
+/* This attempt did nothing. If the file fails, the count of doubt stays too
+ * high, which is the safe side. */
 static void account(struct send *s)
 {
     once_error ignored = {0, ""};
 
-    if (once__book_unmark(s->c->book, s->order.id, wall(s->c), &s->doubt,
-                          &ignored) != ONCE_OK)
+    if (once__orders_unmark(s->c->orders, s->order.id, wall(s->c), &s->doubt,
+                            &ignored) != ONCE_OK)
         return;
     assert(s->own_doubt > 0);
     s->own_doubt--;
@@ -333,12 +334,13 @@ static int attempt(struct send *s, once_error *err)
     if (rc != ONCE_OK || s->mark_rc != ONCE_OK)
         return rc;
     describe(s);
-    s->j = (struct once__judgement){ONCE__AGAIN, ONCE_CLIENT_IN_DOUBT, 0, 1};
+    s->j =
+        (struct once__judgement){ONCE__NEXT_AGAIN, ONCE_CLIENT_IN_DOUBT, 0, 1};
     if (s->t.whole)
         s->j = once__client_judge(&s->t.answer);
     else if (s->t.hopeless)
-        s->j.deed = ONCE__TURN;
-    tell(s, s->j.ailing);
+        s->j.next = ONCE__NEXT_REJECTED;
+    report_health(s, s->j.unhealthy);
     if (s->t.begun && s->j.harmless && !s->t.copied)
         account(s);
     return ONCE_OK;
@@ -346,7 +348,7 @@ static int attempt(struct send *s, once_error *err)
 
 /* ---- Between attempts -------------------------------------------------- */
 
-/* Waits; 0, or -1 if time is over before, or somebody wants no more. */
+/* Waits. 0, or -1 if the deadline comes first, or if `pause` says to stop. */
 static int wait_ms(struct send *s, uint64_t ms)
 {
     const once_client_options *o = &s->c->options;
@@ -357,8 +359,8 @@ static int wait_ms(struct send *s, uint64_t ms)
     return ms > 0 && o->pause(o->user, ms) != 0 ? -1 : 0;
 }
 
-/* What the server asks for, and a random part of a limit that doubles. Towards
- * the end of time the random part gives way, so that one attempt more fits. */
+/* What the server asks for, and a random part of a limit that doubles. Close to
+ * the deadline the random part is shortened, so that one more attempt fits. */
 static int pause_before(struct send *s, uint32_t repetition)
 {
     const once_client_options *o = &s->c->options;
@@ -390,14 +392,16 @@ static int wait_for_circuit(struct send *s)
             return wait_ms(s, 0);
         if (wait_ms(s, ms) < 0) {
             if (s->tries == 0)
-                (void)snprintf(s->text, sizeof(s->text),
-                               "the host keeps failing and is left alone");
+                (void)snprintf(
+                    s->text, sizeof(s->text),
+                    "the host keeps failing and is not asked for a while");
             return -1;
         }
     }
 }
 
-/* The attempt could not be written down: an error, or others were quicker. */
+/* The attempt could not be noted in the file: an error, or somebody else has
+ * finished the order. */
 static int not_marked(struct send *s, once_client_result *r, once_error *err)
 {
     if (s->mark_rc == ONCE_REFUSED) {
@@ -416,21 +420,21 @@ static int not_marked(struct send *s, once_client_result *r, once_error *err)
 
 static int conclude(struct send *s, once_client_result *r, once_error *err)
 {
-    switch (s->j.deed) {
-    case ONCE__DONE:
+    switch (s->j.next) {
+    case ONCE__NEXT_DONE:
         end(s, ONCE_CLIENT_DONE,
             s->t.too_long ? ONCE_CLIENT_ANSWER_LOST : s->j.reason,
             ONCE_CLIENT_FINISHED, r);
         return ONCE_OK;
-    case ONCE__REFUSE:
+    case ONCE__NEXT_REFUSED:
         end(s, ONCE_CLIENT_NOT_DONE, s->j.reason, ONCE_CLIENT_REFUSED, r);
         return ONCE_OK;
-    case ONCE__TURN:
-        return give_up(
-            s, s->t.whole ? ONCE_CLIENT_TURNED_AWAY : ONCE_CLIENT_NOT_SENT, r,
-            err);
+    case ONCE__NEXT_REJECTED:
+        return give_up(s,
+                       s->t.whole ? ONCE_CLIENT_REJECTED : ONCE_CLIENT_NOT_SENT,
+                       r, err);
     default:
-        assert(s->j.deed == ONCE__UNKNOWN);
+        assert(s->j.next == ONCE__NEXT_UNKNOWN);
         end(s, ONCE_CLIENT_UNKNOWN, s->j.reason, ONCE_CLIENT_OPEN, r);
         return ONCE_OK;
     }
@@ -452,7 +456,7 @@ static int pursue(struct send *s, once_client_result *r, once_error *err)
             return rc;
         if (s->mark_rc != ONCE_OK)
             return not_marked(s, r, err);
-        if (s->j.deed != ONCE__AGAIN)
+        if (s->j.next != ONCE__NEXT_AGAIN)
             return conclude(s, r, err);
         if (s->tries >= s->c->options.attempts_max ||
             pause_before(s, ++repetition) < 0)
@@ -512,7 +516,7 @@ static int keep(struct send *s, once_error *err)
         rc = once__request_ask(s->request, &ask, err);
     if (rc != ONCE_OK)
         return rc;
-    rc = once__book_keep(s->c->book, &ask, key, wall(s->c), err, &s->order);
+    rc = once__orders_keep(s->c->orders, &ask, key, wall(s->c), err, &s->order);
     if (rc == ONCE_FREE)
         rc = once__fail(err, ONCE_EINVAL,
                         "order: is not kept, so method and url are needed");
@@ -547,7 +551,7 @@ static int go(struct send *s, once_client_result *r, once_error *err)
     if (rc != ONCE_OK)
         return once__fail(err, rc, "client: %s",
                           rc == ONCE_ENOMEM ? "out of memory"
-                                            : "kept headers do not check");
+                                            : "the kept headers are corrupt");
     s->end_ms =
         now(s->c) + (deadline != 0 ? deadline : s->c->options.deadline_ms);
     once__client_authority(s->order.url, s->host);

@@ -8,8 +8,8 @@
  *
  * It follows no redirect, verifies certificates, speaks http and https only,
  * takes no password from a URL or a .netrc, and reads no more of an answer than
- * it was told to. Of libcurl's messages it passes on only the fixed ones, which
- * quote nothing.
+ * response_max allows. Of libcurl's messages it passes on only the fixed ones,
+ * which quote nothing.
  */
 #include "client/client.h"
 
@@ -37,7 +37,7 @@ struct answer {
     struct buffer body;
     int out_of_memory;
     int too_many; /* headers */
-    int headed;   /* the empty line behind the headers has come */
+    int headed;   /* the empty line after the headers has come */
 };
 
 static int append(struct buffer *b, const void *data, size_t size)
@@ -311,10 +311,10 @@ static void read_answer(struct once__transfer *t, const struct answer *a,
     t->answer.status = (int)status;
     if (h->size == 0)
         return;
-    t->answer.word = once__client_word(header(h, "Idempotency-Status"));
+    t->answer.reported = once__client_reported(header(h, "Idempotency-Status"));
     marker = header(h, "Idempotent-Replayed");
     if (marker.size == 4 && strncasecmp(marker.data, "true", 4) == 0)
-        t->answer.word = ONCE__WORD_REPLAYED;
+        t->answer.reported = ONCE__REPORTED_REPLAYED;
     if (!t->too_long)
         t->answer.code =
             once__client_code(header(h, "Content-Type"), bytes_of(&a->body));
@@ -358,7 +358,7 @@ static void conclude(CURL *easy, struct once__transfer *t, struct answer *a,
         t->said = "the answer's head is cut";
     t->hopeless = !t->begun && is_hopeless(rc);
     if (t->too_long)
-        a->body.size = 0; /* nothing is cut in silence */
+        a->body.size = 0; /* never cut without saying so */
     if (a->too_many)
         t->said = "the answer's headers are too long";
     if (t->whole)

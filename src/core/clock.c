@@ -18,8 +18,9 @@
 enum {
     FASTER = 1024,  /* one part of so many: catching up, or drifting */
     PUT_MS = 30000, /* the store is told when it knows so much less, */
-    BACK_MS = 1000, /* ... or so much more                           */
-    JUMP_MS = 1000  /* less is how clocks are */
+    BACK_MS = 1000, /* ... or more than its clock by so much         */
+    JUMP_MS = 1000, /* less is how clocks are */
+    AWAY = 4        /* periods without a look: this process was away */
 };
 
 uint64_t once__clock_pass(uint64_t seen_ms, uint64_t elapsed_ms,
@@ -61,11 +62,18 @@ static int64_t jump(const once_clock *c, const once_store_time *t,
                            : 0;
 }
 
-/* What it should be by what we knew; 0: we knew nothing. */
-static uint64_t expected(const once_clock *c, const struct once__asked *asked)
+/*
+ * While this process was away another one may have come that knew less of the
+ * time that had passed. That one has put what it knew, but it could not notice
+ * that the store's clock stood back: for it no more time had passed than that.
+ * So what we knew does not count if anybody has put anything since.
+ */
+static int outdated(const once_clock *c, const once_store_time *t,
+                    const struct once__asked *asked)
 {
-    return c->seen_ms == 0 ? 0
-                           : c->seen_ms + since(asked->before_ms, c->before_ms);
+    return since(asked->before_ms, c->before_ms) > AWAY * c->every_ms &&
+           (t->steady_ms != c->put_ms ||
+            memcmp(t->host, c->put_host, ONCE_HOST_SIZE) != 0);
 }
 
 static uint64_t seen(const once_clock *c, const once_store_time *t,
@@ -76,28 +84,45 @@ static uint64_t seen(const once_clock *c, const once_store_time *t,
     /* A store that nobody has told yet: its clock is believed. */
     if (c->seen_ms == 0)
         return t->seen_ms == 0 ? t->now_ms : theirs;
-    if (t->seen_ms != 0 && t->backs != c->backs)
+    if (t->seen_ms != 0 && (t->backs != c->backs || outdated(c, t, asked)))
         return theirs; /* what we knew is older than a step back */
     ours = once__clock_pass(c->seen_ms, since(asked->before_ms, c->before_ms),
                             t->now_ms);
     return ours > theirs ? ours : theirs;
 }
 
+/* Whoever is new puts something, so that those who are away notice (outdated()
+ * above). */
 int once__clock_take(once_clock *c, const once_store_time *t,
                      const struct once__asked *asked)
 {
     uint64_t now_seen = seen(c, t, asked);
-    int first = c->seen_ms == 0;
-    int back = t->now_ms + BACK_MS < expected(c, asked) ||
-               t->now_ms + BACK_MS < t->seen_ms;
+    int back;
 
-    c->jumped_ms = first ? 0 : jump(c, t, asked);
+    c->jumped_ms = c->seen_ms == 0 ? 0 : jump(c, t, asked);
+    back = c->jumped_ms < 0 || t->now_ms + BACK_MS < t->seen_ms;
     c->seen_ms = now_seen;
     c->now_ms = t->now_ms;
     c->before_ms = asked->before_ms;
     c->after_ms = asked->after_ms;
     c->behind_ms = t->now_ms - now_seen;
     c->backs = t->backs + (back ? 1 : 0);
-    return back || now_seen > t->seen_ms + PUT_MS ||
-           (first && memcmp(t->host, c->host, ONCE_HOST_SIZE) != 0);
+    c->put_ms = t->steady_ms;
+    memcpy(c->put_host, t->host, ONCE_HOST_SIZE);
+    return back || !c->has_put || now_seen > t->seen_ms + PUT_MS;
+}
+
+void once__clock_put(const once_clock *c, once_store_time *t)
+{
+    t->seen_ms = c->seen_ms;
+    t->steady_ms = c->before_ms;
+    t->backs = c->backs;
+    memcpy(t->host, c->host, ONCE_HOST_SIZE);
+}
+
+void once__clock_was_put(once_clock *c)
+{
+    c->has_put = 1;
+    c->put_ms = c->before_ms;
+    memcpy(c->put_host, c->host, ONCE_HOST_SIZE);
 }

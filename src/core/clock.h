@@ -27,9 +27,14 @@ struct once__asked {
 uint64_t once__clock_pass(uint64_t seen_ms, uint64_t elapsed_ms,
                           uint64_t now_ms);
 
-/* Takes what the store said. `*c` is zeros at first but for its host. Returns 1
- * if the store must be told (c->seen_ms), 0 if what it keeps is good enough. */
+/* Takes what the store said. `*c` is zeros at first but for its host and
+ * `every_ms`. Returns 1 if the store must be told (once__clock_put()), 0 if what
+ * it keeps is good enough. */
 ONCE_CHECK int once__clock_take(once_clock *c, const once_store_time *t,
                                 const struct once__asked *asked);
+
+/* What the store is to be told; and it was. */
+void once__clock_put(const once_clock *c, once_store_time *t);
+void once__clock_was_put(once_clock *c);
 
 #endif /* ONCE_CORE_CLOCK_H */

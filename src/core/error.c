@@ -7,17 +7,35 @@
  */
 #include "core/error.h"
 
+#include <once/message.h>
 #include <stdarg.h>
 #include <stdio.h>
 
 static const char *const answers[] = {
-    "ok",       "owner", "in flight", "replay",  "unknown",  "lost",
-    "mismatch", "free",  "fenced",    "refused", "repeated",
+    "ok",
+    "owner",
+    "in flight",
+    "replay",
+    "unknown",
+    "lost",
+    "mismatch",
+    "free",
+    "fenced",
+    "refused",
+    "repeated",
+    /* once/message.h */
+    [ONCE_OUTSIDE] = "outside",
+    "empty",
+    "early",
+    "conflict",
+    "again",
+    "dead",
 };
 
 const char *once_text(int code)
 {
-    if (code >= 0 && code < (int)(sizeof(answers) / sizeof(answers[0])))
+    if (code >= 0 && code < (int)(sizeof(answers) / sizeof(answers[0])) &&
+        answers[code] != NULL)
         return answers[code];
     switch (code) {
 #define TEXT(name, number, again, text)                                        \

@@ -110,7 +110,8 @@ static void end(once_engine *e, once__task *task, int rc)
         op->left_ms = 0;
     }
     e->pending--;
-    once__uncount(&e->count.queued);
+    if (!task->roomless)
+        once__uncount(&e->count.queued);
     task->end(e, task, rc);
 }
 
@@ -142,7 +143,8 @@ void once__ask(once_engine *e, once__task *task, uint64_t until_ms)
     task->tries = 0;
     task->batch_limit = 0;
     e->pending++;
-    once__count(&e->count.queued, 1);
+    if (!task->roomless)
+        once__count(&e->count.queued, 1);
     push(e, task);
 }
 

@@ -56,8 +56,10 @@ int once__clock_look(once_engine *e)
 {
     once_error err = {ONCE_ESTORE, "no reason given"};
     int first = e->clock.seen_ms == 0;
-    int rc = once_store_clock(e->store, &e->clock, &err);
+    int rc;
 
+    e->clock.every_ms = e->options.reap_ms;
+    rc = once_store_clock(e->store, &e->clock, &err);
     if (rc == ONCE_ENOSYS)
         return 1; /* it forgets by its clock, and has said so */
     if (rc != ONCE_OK) {

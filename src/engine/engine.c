@@ -157,7 +157,7 @@ static int turn(once_engine *e, int closing)
         once__reaper_turn(e, quiet);
     maintain(e, quiet);
     flush(e);
-    return quiet;
+    return quiet && !once__ready_any(e); /* the reaper may have asked */
 }
 
 /* From here on nothing new is accepted, and what was accepted gets its answer

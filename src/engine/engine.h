@@ -62,6 +62,7 @@ struct once__task {
     uint64_t first_ms; /* when the store was first asked, 0: never         */
     uint32_t tries;
     uint32_t batch_limit; /* largest batch that it may be in, 0: no limit  */
+    int roomless; /* the reaper's: it takes no room in the queue           */
 };
 
 struct once__tasks {
@@ -142,14 +143,22 @@ struct once__late {
     uint64_t recorded, dropped; /* since nothing was held                  */
 };
 
+/* One record that has expired. */
+struct once__expired {
+    once__task task;
+    once_op op;
+};
+
 struct once__reaper {
     uint64_t due_ms;  /* the next step, if nothing else is to be done      */
     uint64_t must_ms; /* the next step, also if much else is to be done    */
     int forget;       /* 0: this step reaps; 1: it forgets                 */
     int begun;        /* the store's clock was read once                   */
+    int full;         /* the last scan showed as many as a step may take   */
+    uint32_t out;     /* tasks of this step that have not ended            */
+    uint32_t done;    /* of them, those that changed a record              */
     uint32_t found;   /* records the last scan showed                      */
-    once_op *ops;     /* reap_max of them                                  */
-    once_op **list;
+    struct once__expired *expired; /* reap_max of them                     */
 };
 
 struct once_engine {

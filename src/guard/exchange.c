@@ -16,8 +16,8 @@
  * The engine's thread writes `rc`, sets `ready` and calls `wake`, and touches
  * nothing else. All the rest belongs to the thread that serves the request.
  *
- * It refuses to let an answer out before its record is durable, and to call a
- * handler that has begun anything but begun.
+ * It refuses to let an answer out before its record is durable, and to take a
+ * handler that was called for one that was not.
  */
 #include "guard/guard.h"
 
@@ -30,12 +30,11 @@
 
 enum state { PASS, READ, CLAIM, OWNER, STORE, SEND, DROP };
 
-enum { NO_PROBLEM = -1, AFTER_MAX_S = 5 };
-
 struct once_exchange {
     once_guard *guard;
     enum state state;
-    const char *word; /* the value of Idempotency-Status                    */
+    once__decision decision; /* what the client gets, as far as it is known */
+    once__response stored;   /* for a replay, borrowed from the record      */
 
     uint8_t name[ONCE_NAME_SIZE];
     char hash[17];
@@ -43,7 +42,6 @@ struct once_exchange {
     uint8_t print[ONCE_FINGERPRINT_SIZE];
     size_t body; /* bytes so far                                          */
     int too_large;
-    int problem; /* found before the claim, or NO_PROBLEM                   */
     char detail[252];
 
     once_attempt *attempt;
@@ -55,8 +53,8 @@ struct once_exchange {
     atomic_int cancelled;
     int rc;
 
-    int observed,
-        action; /* of the handler: enum once__observed, enum once__verdict_action   */
+    int observed; /* of the handler: enum once__observed                    */
+    int action;   /* what the engine was asked: enum once__verdict_action   */
     int broken_status;
     struct once__reply reply;
 };
@@ -101,10 +99,14 @@ int once_http_is_internal(const char *name)
 
 static void refuse(once_exchange *x, int problem, const char *detail)
 {
-    x->problem = problem;
-    x->word = "invalid";
+    x->decision = once__decide_refusal(&x->guard->policy, problem);
     if (detail != NULL)
         memcpy(x->detail, detail, strnlen(detail, sizeof(x->detail) - 1));
+}
+
+static int is_decided(const once_exchange *x)
+{
+    return x->decision.next != ONCE__NEXT_NONE;
 }
 
 /* 1 and the key's bytes; 0: there is none, or it was refused. */
@@ -120,7 +122,7 @@ static int find_key(once_exchange *x, const once_http_request *r, char *out,
         if (size < 0 || (size_t)size > max)
             refuse(x, ONCE__PROBLEM_KEY_INVALID, NULL);
         *raw = (once_bytes){out, size > 0 ? (size_t)size : 0};
-        return size > 0 && x->problem == NO_PROBLEM;
+        return size > 0 && !is_decided(x);
     }
     for (i = 0; i < r->n; i++) {
         if (!once__same_name(once__text(r->headers[i].name),
@@ -284,14 +286,14 @@ static int look_at(once_exchange *x, const once_http_request *r)
     if (!once__guard_has_method(g, r->method))
         return ONCE_OK;
     if (find_key(x, r, text, sizeof(text), &raw)) {
-        if (x->problem == NO_PROBLEM)
+        if (!is_decided(x))
             rc = identify(x, r, raw);
-    } else if (x->problem == NO_PROBLEM) {
+    } else if (!is_decided(x)) {
         if (!g->options.key_required)
             return ONCE_OK;
         refuse(x, ONCE__PROBLEM_KEY_MISSING, NULL);
     }
-    if (x->problem == NO_PROBLEM || !g->options.dry_run)
+    if (x->decision.next != ONCE__NEXT_PASS) /* as a dry run decides */
         x->state = READ;
     return rc;
 }
@@ -305,8 +307,6 @@ int once_exchange_new(once_guard *g, const once_http_request *r,
     if (x == NULL)
         goto out;
     x->guard = g;
-    x->problem = NO_PROBLEM;
-    x->word = "-";
     x->hash[0] = '-';
     rc = look_at(x, r);
     if (rc != ONCE_OK)
@@ -331,79 +331,54 @@ int once_exchange_body(once_exchange *x, const void *data, size_t size)
     return ONCE_OK;
 }
 
-/* ---- Answers of ours ---------------------------------------------------- */
+/* ---- What was decided ---------------------------------------------------- */
 
-/* SEND, or ONCE_ENOMEM. */
-static int send_problem(once_exchange *x, int problem, int status,
-                        unsigned retry_after)
+static int prepare_reply(once_exchange *x)
 {
-    int rc = once__reply_problem(
-        &x->reply, problem, status, x->detail[0] != '\0' ? x->detail : NULL,
-        x->word, retry_after, (int)x->guard->options.cors_expose);
+    int exposed = (int)x->guard->options.cors_expose;
 
-    if (rc != ONCE_OK)
-        return rc;
-    x->state = SEND;
-    return ONCE_HTTP_SEND;
+    if (x->decision.next == ONCE__NEXT_REPLAY)
+        return once__reply_replay(&x->reply, &x->stored, &x->decision, exposed);
+    return once__reply_problem(&x->reply, &x->decision,
+                               x->detail[0] != '\0' ? x->detail : NULL,
+                               exposed);
 }
 
-static int pass(once_exchange *x)
+/* The step that follows from the decision, or ONCE_ENOMEM. */
+static int follow(once_exchange *x)
 {
-    x->state = PASS;
-    return ONCE_HTTP_PASS;
-}
+    int rc;
 
-static int tell(once_exchange *x, int problem, const char *word,
-                unsigned retry_after)
-{
-    x->word = word;
-    if (x->guard->options.dry_run)
-        return pass(x);
-    return send_problem(x, problem, 0, retry_after);
-}
-
-static int unavailable(once_exchange *x)
-{
-    if (x->guard->options.store_failure == ONCE_STORE_BYPASS) {
-        x->word = "unprotected";
-        return pass(x);
+    if (x->decision.attempt != 0)
+        x->number = x->decision.attempt;
+    switch (x->decision.next) {
+    case ONCE__NEXT_RUN:
+        x->state = OWNER;
+        return ONCE_HTTP_RUN;
+    case ONCE__NEXT_PASS:
+        x->state = PASS;
+        return ONCE_HTTP_PASS;
+    case ONCE__NEXT_DROP:
+        x->state = DROP;
+        return ONCE_HTTP_DROP;
+    case ONCE__NEXT_OWN: /* The reply is there already. */
+        x->state = SEND;
+        return ONCE_HTTP_SEND;
+    default:
+        rc = prepare_reply(x);
+        if (rc != ONCE_OK)
+            return rc;
+        x->state = SEND;
+        return ONCE_HTTP_SEND;
     }
-    return tell(x, ONCE__PROBLEM_STORE_UNAVAILABLE, "unavailable", 1);
-}
-
-static int damaged(once_exchange *x, const char *text)
-{
-    once__guard_event(x->guard, "record %s: %s", x->hash, text);
-    return tell(x, ONCE__PROBLEM_STORE_UNAVAILABLE, "unavailable", 1);
 }
 
 /* ---- The claim ----------------------------------------------------------- */
 
-static void end_print(once_exchange *x, uint8_t out[ONCE_FINGERPRINT_SIZE])
+static void end_print(once_exchange *x)
 {
     if (x->fingerprint != NULL)
         once__fingerprint_end(x->fingerprint, x->print);
-    memcpy(out, x->print, sizeof(x->print));
-}
-
-static void fill_request(once_exchange *x, once_request *r)
-{
-    const once_guard *g = x->guard;
-    const once_guard_options *o = &g->options;
-
-    memset(r, 0, sizeof(*r));
-    r->size = sizeof(*r);
-    memcpy(r->name, x->name, sizeof(r->name));
-    end_print(x, r->fingerprint);
-    memcpy(r->group, g->group, sizeof(r->group));
-    r->policy = o->lost == ONCE_LOST_TAKEOVER ? ONCE_TAKEOVER : 0u;
-    if (!once__statuses_all(&g->rules.final))
-        r->policy |= ONCE_RETRY_FAILED;
-    r->two_phase = o->two_phase;
-    r->lease_ms = o->lease_ms;
-    r->wait_ms = o->in_flight_ms;
-    r->store_ms = o->store_ms;
-    r->keep_ms = o->ttl_ms;
 }
 
 /* What the next call to the engine needs, before it is made. */
@@ -416,94 +391,64 @@ static void expect(once_exchange *x, enum state state, once_http_wake *wake,
     atomic_store_explicit(&x->ready, 0, memory_order_relaxed);
 }
 
-int once_exchange_claim(once_exchange *x, once_http_wake *wake, void *user)
+/* The claim has ended with `rc`, or could not be begun. */
+static int claimed(once_exchange *x, int rc)
 {
-    once_request r;
+    const once_record *record = NULL;
+    uint64_t left_ms = 0;
     once_error err;
 
+    if (x->attempt != NULL) {
+        record = once_attempt_record(x->attempt);
+        left_ms = once_attempt_left_ms(x->attempt);
+    }
+    x->decision = once__decide_claim(&x->guard->policy, rc, record, left_ms,
+                                     &x->stored, &err);
+    if (err.text[0] != '\0')
+        once__guard_event(x->guard, "record %s: %s", x->hash, err.text);
+    return follow(x);
+}
+
+static int begin_attempt(once_exchange *x)
+{
+    const once_guard *g = x->guard;
+    once_request r;
+    once_error err;
+    int rc;
+
+    end_print(x);
+    once__request_fill(&g->policy, x->name, x->print, g->group, &r);
+    rc = once_attempt_new(g->engine, &r, &err, &x->attempt);
+    if (rc != ONCE_OK)
+        once__guard_event(g, "%s", err.text);
+    return rc;
+}
+
+int once_exchange_claim(once_exchange *x, once_http_wake *wake, void *user)
+{
     assert(x->state == READ);
     if (x->too_large) {
         if (once__reply_too_large(&x->reply) != ONCE_OK)
             return ONCE_ENOMEM;
-        x->word = "-";
+        x->decision.header = ONCE__STATUS_NONE;
         x->state = SEND;
         return ONCE_HTTP_SEND;
     }
-    if (x->problem != NO_PROBLEM)
-        return send_problem(x, x->problem, 0, 0);
-    fill_request(x, &r);
-    if (once_attempt_new(x->guard->engine, &r, &err, &x->attempt) != ONCE_OK) {
-        once__guard_event(x->guard, "%s", err.text);
-        return unavailable(x);
-    }
+    if (is_decided(x))
+        return follow(x);
+    if (begin_attempt(x) != ONCE_OK)
+        return claimed(x, ONCE_ESTORE);
     expect(x, CLAIM, wake, user);
-    /* Either we see that it was cancelled, or who cancels sees the attempt. */
+    /* One of both happens: we see that it was cancelled, or whoever cancels
+     * sees the attempt. */
     atomic_store(&x->claiming, x->attempt);
     if (atomic_load(&x->cancelled))
         once_attempt_cancel(x->attempt);
     if (once_claim_start(x->attempt, answered, x) != ONCE_OK) {
         x->state = READ; /* nobody will wake us */
-        return unavailable(x);
+        return claimed(x, ONCE_ESTORE);
     }
     return ONCE_HTTP_WAIT;
-}
-
-static int replay(once_exchange *x)
-{
-    const once_record *record = once_attempt_record(x->attempt);
-    once__response stored;
-    once_error err;
-    int rc;
-
-    if (once__response_decode(record->result, &stored, &err) != ONCE_OK)
-        return damaged(x, err.text);
-    x->number = record->attempt;
-    if (stored.flags & ONCE__NO_BODY)
-        return tell(x, ONCE__PROBLEM_RESPONSE_UNAVAILABLE, "unstored", 0);
-    x->word = "replayed";
-    if (x->guard->options.dry_run)
-        return pass(x);
-    rc = once__reply_replay(&x->reply, &stored,
-                            (int)x->guard->options.cors_expose);
-    if (rc != ONCE_OK)
-        return rc;
-    x->state = SEND;
-    return ONCE_HTTP_SEND;
-}
-
-static unsigned seconds_left(const once_exchange *x)
-{
-    uint64_t s = (once_attempt_left_ms(x->attempt) + 999) / 1000;
-
-    return s < 1 ? 1u : s > AFTER_MAX_S ? (unsigned)AFTER_MAX_S : (unsigned)s;
-}
-
-static int claimed(once_exchange *x)
-{
-    switch (x->rc) {
-    case ONCE_OWNER:
-        x->number = once_attempt_record(x->attempt)->attempt;
-        x->word = "new";
-        x->state = OWNER;
-        return ONCE_HTTP_RUN;
-    case ONCE_REPLAY:
-        return replay(x);
-    case ONCE_IN_FLIGHT:
-        return tell(x, ONCE__PROBLEM_IN_FLIGHT, "in_flight", seconds_left(x));
-    case ONCE_MISMATCH:
-        return tell(x, ONCE__PROBLEM_KEY_REUSED, "mismatch", 0);
-    case ONCE_UNKNOWN:
-        return tell(x, ONCE__PROBLEM_OUTCOME_UNKNOWN, "indeterminate", 0);
-    case ONCE_ECORRUPT:
-    case ONCE_EVERSION:
-        /* Never a miss, and never a reason to bypass. */
-        return damaged(x, once_text(x->rc));
-    case ONCE_FREE:
-        /* Too late to begin, and nothing was begun. */
-        return tell(x, ONCE__PROBLEM_STORE_UNAVAILABLE, "unavailable", 1);
-    default:
-        return unavailable(x);
-    }
 }
 
 static void release(once_exchange *x)
@@ -524,19 +469,19 @@ void once_exchange_abandon(once_exchange *x)
 
 /* ---- The handler's answer ------------------------------------------------ */
 
-static once_bytes word_of(const once_http_answer *a)
+static once_bytes outcome_of(const once_http_answer *a)
 {
-    static const char *const words[] = {"", "applied", "not-applied",
+    static const char *const texts[] = {"", "applied", "not-applied",
                                         "no-store", "unknown"};
-    const char *word = words[a->outcome];
+    const char *text = texts[a->outcome];
     size_t i;
 
     if (a->outcome == ONCE_HTTP_BY_STATUS)
         for (i = 0; i < a->n; i++)
             if (once__same_name(once__text(a->headers[i].name),
                                 once__text("Idempotency-Outcome")))
-                word = a->headers[i].value;
-    return once__text(word);
+                text = a->headers[i].value;
+    return once__text(text);
 }
 
 static int is_of_streams(const once_http_answer *a)
@@ -551,27 +496,13 @@ static int is_of_streams(const once_http_answer *a)
     return 0;
 }
 
-static int start_action(once_exchange *x, once__verdict v, once_bytes result)
-{
-    x->action = v.action;
-    switch (v.action) {
-    case ONCE__DO_COMPLETE:
-    case ONCE__DO_MARK:
-        return once_complete_start(x->attempt, v.kind, result, answered, x);
-    case ONCE__DO_RELEASE:
-        return once_release_start(x->attempt, answered, x);
-    default:
-        return once_give_up_start(x->attempt, answered, x);
-    }
-}
-
 /* Judges `a` and lets the engine record it. */
 static int record(once_exchange *x, const once_http_answer *a,
                   once_http_wake *wake, void *user)
 {
     const once_guard *g = x->guard;
     once__verdict v =
-        once__judge(x->observed, a->status, word_of(a), &g->rules);
+        once__judge(x->observed, a->status, outcome_of(a), &g->policy.rules);
     once_bytes result = {NULL, 0};
     once_error err;
     int rc = ONCE_OK;
@@ -584,7 +515,8 @@ static int record(once_exchange *x, const once_http_answer *a,
     if (result.data != NULL && err.text[0] != '\0')
         once__guard_event(g, "record %s: not kept: %s", x->hash, err.text);
     expect(x, STORE, wake, user);
-    rc = start_action(x, v, result);
+    x->action = v.action;
+    rc = once__verdict_start(x->attempt, v, result, answered, x);
     if (rc != ONCE_OK)
         x->state = OWNER;
 out:
@@ -602,14 +534,6 @@ static int check_answer(const once_http_answer *a)
                : ONCE_EINVAL;
 }
 
-/* What our marker says on the handler's own answer, or NULL. */
-static const char *mark(const once_exchange *x)
-{
-    if (x->state == PASS)
-        return strcmp(x->word, "unprotected") == 0 ? x->word : NULL;
-    return x->guard->options.dry_run ? NULL : x->word;
-}
-
 int once_exchange_answer(once_exchange *x, const once_http_answer *a,
                          once_http_wake *wake, void *user)
 {
@@ -618,7 +542,7 @@ int once_exchange_answer(once_exchange *x, const once_http_answer *a,
 
     assert(x->state == PASS || x->state == OWNER);
     if (rc == ONCE_OK)
-        rc = once__reply_own(&x->reply, a, mark(x),
+        rc = once__reply_own(&x->reply, a, &x->decision,
                              x->state == OWNER && o->cors_expose);
     if (rc != ONCE_OK)
         return rc;
@@ -651,39 +575,19 @@ int once_exchange_broken(once_exchange *x, int status, once_http_wake *wake,
 
 /* ---- The store has answered ---------------------------------------------- */
 
-static int send_unknown(once_exchange *x, int status)
-{
-    x->word = "indeterminate";
-    return send_problem(x, ONCE__PROBLEM_OUTCOME_UNKNOWN, status, 0);
-}
-
-/* Another outcome stands there: tell that one, if it can be told. */
-static int send_other(once_exchange *x)
-{
-    const once_record *r = once_attempt_record(x->attempt);
-    once__response stored;
-
-    if (x->rc != ONCE_REPLAY ||
-        once__response_decode(r->result, &stored, NULL) != ONCE_OK ||
-        (stored.flags & ONCE__NO_BODY))
-        return send_unknown(x, 502);
-    return replay(x);
-}
-
 static int stored(once_exchange *x)
 {
-    int kept = x->action == ONCE__DO_COMPLETE || x->action == ONCE__DO_MARK;
+    once__end end = {
+        .action = x->action,
+        .observed = x->observed,
+        .timed_out = x->broken_status == 504,
+        .has_own = x->observed != ONCE__BROKEN,
+        .rc = x->rc,
+        .record = once_attempt_record(x->attempt),
+    };
 
-    if (x->guard->options.dry_run) {
-        x->state = x->observed == ONCE__BROKEN ? DROP : SEND;
-        return x->state == DROP ? ONCE_HTTP_DROP : ONCE_HTTP_SEND;
-    }
-    if (x->observed == ONCE__BROKEN)
-        return send_unknown(x, x->broken_status);
-    if (kept && x->rc != ONCE_OK)
-        return send_other(x);
-    x->state = SEND;
-    return ONCE_HTTP_SEND;
+    x->decision = once__decide_end(&x->guard->policy, &end, &x->stored);
+    return follow(x);
 }
 
 int once_exchange_step(once_exchange *x)
@@ -697,7 +601,7 @@ int once_exchange_step(once_exchange *x)
 
     if ((x->state == CLAIM || x->state == STORE) &&
         atomic_load_explicit(&x->ready, memory_order_acquire))
-        return x->state == CLAIM ? claimed(x) : stored(x);
+        return x->state == CLAIM ? claimed(x, x->rc) : stored(x);
     return steps[x->state];
 }
 
@@ -725,7 +629,7 @@ void once_exchange_free(once_exchange *x)
         return;
     if (x->state == CLAIM || x->state == STORE)
         assert(atomic_load_explicit(&x->ready, memory_order_acquire));
-    /* A grant that nobody was told of has begun nothing. */
+    /* A grant that the server never got has begun nothing. */
     if (x->state == CLAIM && x->rc == ONCE_OWNER)
         release(x);
     once_attempt_free(x->attempt);
@@ -736,7 +640,7 @@ void once_exchange_free(once_exchange *x)
 
 const char *once_exchange_status(const once_exchange *x)
 {
-    return x->word;
+    return once__status_text(x->decision.header);
 }
 
 uint32_t once_exchange_attempt(const once_exchange *x)

@@ -15,8 +15,8 @@
 
 enum { ONCE__METHODS_MAX = 16, ONCE__HIDE_MAX = 64 };
 
-/* A list of words, in one piece of memory. */
-struct once__words {
+/* A list of names, in one piece of memory. */
+struct once__names {
     char *text;
     once_bytes *at;
     size_t n;
@@ -26,9 +26,9 @@ struct once_guard {
     once_engine *engine;
     once_guard_options options; /* without what follows                      */
     char *key, *realm;          /* realm NULL: the host                      */
-    struct once__words methods, hide;
-    unsigned counts;   /* enum once__counts, from `fingerprint`              */
-    once__rules rules; /* from `final` and `release`                       */
+    struct once__names methods, hide;
+    unsigned counts; /* enum once__counts, from `fingerprint`              */
+    once__policy policy; /* what of the options decides anything           */
     uint8_t group[ONCE_GROUP_SIZE];
 };
 
@@ -51,18 +51,18 @@ struct once__reply {
 void once__reply_clear(struct once__reply *r);
 
 /*
- * These fill `*r` anew: ONCE_OK, or ONCE_ENOMEM and it is empty. `word` is the
- * value of Idempotency-Status, NULL for none; `expose`: see cors_expose.
+ * These fill `*r` anew: ONCE_OK, or ONCE_ENOMEM and it is empty. `d` says which
+ * problem, if any, and what the status header says; `expose`: see cors_expose.
  */
-ONCE_CHECK int once__reply_problem(struct once__reply *r, int problem,
-                                   int status, const char *detail,
-                                   const char *word, unsigned retry_after,
+ONCE_CHECK int once__reply_problem(struct once__reply *r,
+                                   const once__decision *d, const char *detail,
                                    int expose);
 ONCE_CHECK int once__reply_replay(struct once__reply *r,
-                                  const once__response *stored, int expose);
+                                  const once__response *stored,
+                                  const once__decision *d, int expose);
 /* Of the handler: copied, without what is not for the client. */
 ONCE_CHECK int once__reply_own(struct once__reply *r, const once_http_answer *a,
-                               const char *word, int expose);
+                               const once__decision *d, int expose);
 ONCE_CHECK int once__reply_too_large(struct once__reply *r);
 
 /*

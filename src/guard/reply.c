@@ -98,26 +98,23 @@ static void expose(struct once__reply *r)
     add_text(r, expose_name, expose_ours);
 }
 
-static void finish(struct once__reply *r, const char *word, int exposed)
+static void finish(struct once__reply *r, const once__decision *d, int exposed)
 {
-    if (word == NULL)
+    if (!d->marked)
         return;
-    add_text(r, "Idempotency-Status", word);
+    add_text(r, "Idempotency-Status", once__status_text(d->header));
     if (exposed)
         expose(r);
 }
 
 /* ---- Our own answers --------------------------------------------------- */
 
-int once__reply_problem(struct once__reply *r, int problem, int status,
-                        const char *detail, const char *word,
-                        unsigned retry_after, int exposed)
+int once__reply_problem(struct once__reply *r, const once__decision *d,
+                        const char *detail, int exposed)
 {
     char after[16];
 
-    if (status == 0)
-        status = once__problem_status(problem);
-    if (begin(r, status, OURS, OURS_TEXT) != ONCE_OK)
+    if (begin(r, d->status, OURS, OURS_TEXT) != ONCE_OK)
         return ONCE_ENOMEM;
     r->body = malloc(ONCE__PROBLEM_MAX);
     if (r->body == NULL) {
@@ -125,14 +122,15 @@ int once__reply_problem(struct once__reply *r, int problem, int status,
         return ONCE_ENOMEM;
     }
     r->answer.body.data = r->body;
-    r->answer.body.size = once__problem_body(problem, status, detail, r->body);
+    r->answer.body.size =
+        once__problem_body(d->problem, d->status, detail, r->body);
     add_text(r, "Content-Type", "application/problem+json");
     add_text(r, "Cache-Control", "no-store");
-    if (retry_after > 0) {
-        (void)snprintf(after, sizeof(after), "%u", retry_after);
+    if (d->retry_after > 0) {
+        (void)snprintf(after, sizeof(after), "%u", d->retry_after);
         add_text(r, "Retry-After", after);
     }
-    finish(r, word, exposed);
+    finish(r, d, exposed);
     return ONCE_OK;
 }
 
@@ -148,7 +146,7 @@ int once__reply_too_large(struct once__reply *r)
 
 /* The body is borrowed from the attempt. */
 int once__reply_replay(struct once__reply *r, const once__response *stored,
-                       int exposed)
+                       const once__decision *d, int exposed)
 {
     once__header h;
     size_t at = 0;
@@ -161,13 +159,13 @@ int once__reply_replay(struct once__reply *r, const once__response *stored,
     if (stored->status != 204 && stored->status != 304)
         r->answer.body = stored->body;
     add_text(r, "Idempotent-Replayed", "true");
-    finish(r, "replayed", exposed);
+    finish(r, d, exposed);
     return ONCE_OK;
 }
 
 /* ---- The handler's answer ---------------------------------------------- */
 
-/* What speaks of the connection is for the server to say. */
+/* Headers about the connection are made by the server. */
 static int is_for_client(const char *name)
 {
     static const char *const connection[] = {
@@ -179,7 +177,7 @@ static int is_for_client(const char *name)
     for (i = 0; i < COUNT(connection); i++)
         if (once__same_name(once__text(name), once__text(connection[i])))
             return 0;
-    return !once_http_is_internal(name);
+    return !once__header_internal(once__text(name));
 }
 
 static size_t text_size(const once_http_answer *a)
@@ -192,7 +190,7 @@ static size_t text_size(const once_http_answer *a)
 }
 
 int once__reply_own(struct once__reply *r, const once_http_answer *a,
-                    const char *word, int exposed)
+                    const once__decision *d, int exposed)
 {
     size_t i;
 
@@ -202,7 +200,7 @@ int once__reply_own(struct once__reply *r, const once_http_answer *a,
     for (i = 0; i < a->n; i++)
         if (is_for_client(a->headers[i].name))
             add_text(r, a->headers[i].name, a->headers[i].value);
-    finish(r, word, exposed);
+    finish(r, d, exposed);
     r->answer.streamed = a->streamed;
     if (a->status == 204 || a->status == 304 || a->body.size == 0)
         return ONCE_OK;

@@ -1,9 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * http.h - what every HTTP face of Once shares: key grammar, stored name,
+ * http.h - what every HTTP adapter of Once shares: key grammar, stored name,
  * fingerprint, what becomes of an attempt, stored responses, header policy,
  * problem bodies. Values in, values out: no nginx type, no socket, no thread,
- * no clock. The wire contract is docs/http.md; section numbers point there.
+ * no clock; only start.c calls the engine, as <once/once.h> has it. The wire
+ * contract is docs/http.md; section numbers point there.
  *
  * Errors follow once.h. Texts name the field and the limit and never hold the
  * key, the scope or a byte of a body.
@@ -49,8 +50,8 @@ enum once__counts {
     ONCE__COUNT_ALL = 7
 };
 
-/* Adds "query", "type" or "body" to `*counts`; 0: it is another word. */
-ONCE_CHECK int once__counts_add(unsigned *counts, once_bytes word);
+/* Adds "query", "type" or "body" to `*counts`; 0: it is none of them. */
+ONCE_CHECK int once__counts_add(unsigned *counts, once_bytes name);
 
 typedef struct once__request_head {
     once_bytes query, type, encoding;
@@ -105,16 +106,16 @@ typedef struct once__statuses {
 
 /* Adds "2xx" or "404" to `*set`; ONCE_EINVAL for anything else, 1xx included:
  * an interim response is not an outcome. */
-ONCE_CHECK int once__statuses_add(once__statuses *set, once_bytes word,
+ONCE_CHECK int once__statuses_add(once__statuses *set, once_bytes text,
                                   once_error *err);
 /* The same for once_release: a number from 300 to 599 and no class, since each
  * of them lets a request execute again. */
-ONCE_CHECK int once__statuses_add_released(once__statuses *set, once_bytes word,
+ONCE_CHECK int once__statuses_add_released(once__statuses *set, once_bytes text,
                                            once_error *err);
 int once__statuses_has(const once__statuses *set, int status);
 int once__statuses_all(const once__statuses *set); /* 1: 200..599 are all in */
 
-/* What a status says without a word of the upstream. */
+/* What a status says where there is no outcome header. */
 typedef struct once__rules {
     once__statuses final;    /* the outcome                                */
     once__statuses released; /* not executed; comes before `final`         */
@@ -154,26 +155,56 @@ typedef struct once__verdict {
 } once__verdict;
 
 /*
- * `word` is the upstream's Idempotency-Outcome, empty if absent; an unknown
- * word counts as absent. A status in `released` releases. Where `final` is not
- * all, a status outside is a FAILURE, which ONCE_RETRY_FAILED makes repeatable,
- * and one inside is a SUCCESS; where it is all, statuses from 400 are FAILURE.
- * "applied" completes whatever the status (SUCCESS), "no-store" marks,
- * "not-applied" releases, "unknown" gives up.
- * The word counts only with a whole or an unstorable response, is compared
- * without regard to case and comes before the status; both "applied" and
- * "no-store" are a SUCCESS, whatever the status, so that they are never
+ * `outcome` is the outcome header, the upstream's Idempotency-Outcome, empty if
+ * absent; an unknown value counts as absent. A status in `released` releases.
+ * Where `final` is not all, a status outside is a FAILURE, which
+ * ONCE_RETRY_FAILED makes repeatable, and one inside is a SUCCESS; where it is
+ * all, statuses from 400 are FAILURE. "applied" completes whatever the status
+ * (SUCCESS), "no-store" marks, "not-applied" releases, "unknown" gives up.
+ *
+ * The outcome header counts only with a whole or an unstorable response, is
+ * compared without regard to case and comes before the status; both "applied"
+ * and "no-store" are a SUCCESS, whatever the status, so that they are never
  * repeated. A status outside 100..599 is a bad header, which gives up.
  */
-once__verdict once__judge(int observed, int status, once_bytes word,
+once__verdict once__judge(int observed, int status, once_bytes outcome,
                           const once__rules *rules);
+
+/* ---- Policy, and the way to and from the engine, start.c ---------------- */
+
+/* What the operator of a route chose, as far as it decides anything. */
+typedef struct once__policy {
+    once__rules rules;
+    int takeover;  /* a lost owner may be replaced                          */
+    int bypass;    /* without an answer of the store, pass unguarded        */
+    int dry_run;   /* never answer in the service's place                   */
+    int two_phase; /* as in once_request, likewise what follows             */
+    uint32_t lease_ms, wait_ms, store_ms;
+    uint64_t keep_ms;
+} once__policy;
+
+/* Fills all of `*out`, for once_attempt_new(). */
+void once__request_fill(const once__policy *policy,
+                        const uint8_t name[ONCE_NAME_SIZE],
+                        const uint8_t fingerprint[ONCE_FINGERPRINT_SIZE],
+                        const uint8_t group[ONCE_GROUP_SIZE],
+                        once_request *out);
+
+/*
+ * Hands a verdict to the engine: once_complete_start(), once_release_start() or
+ * once_give_up_start(), and returns what that returned. `result` is for the
+ * first. As the owner only.
+ */
+ONCE_CHECK int once__verdict_start(once_attempt *a, once__verdict verdict,
+                                   once_bytes result, once_done *done,
+                                   void *user);
 
 /* ---- Headers (sections 1, 4, 5), header.c ------------------------------- */
 
 typedef struct once__header {
     once_bytes name;
     once_bytes value;
-    uint8_t tag; /* kept with the header, for the face's own use */
+    uint8_t tag; /* kept with the header, for the adapter's own use */
 } once__header;
 
 typedef struct once__header_policy {
@@ -202,7 +233,7 @@ int once__type_streams(once_bytes type);
 
 enum once__response_flags {
     ONCE__NO_BODY = 1 /* completed, but the response was not kept: repeats
-                       * are told "response-unavailable"                    */
+                       * get "response-unavailable"                         */
 };
 
 typedef struct once__response {
@@ -227,7 +258,7 @@ ONCE_CHECK int once__response_size(const once__response *r, size_t *size,
 /* Writes exactly that many bytes. Only for what once__response_size() took. */
 void once__response_encode(const once__response *r, void *out);
 
-/* Everything in `*out` is borrowed from `in`. Whatever does not check, CR, LF
+/* Everything in `*out` is borrowed from `in`. Whatever is malformed, CR, LF
  * and NUL included, is ONCE_ECORRUPT, an unknown version ONCE_EVERSION. */
 ONCE_CHECK int once__response_decode(once_bytes in, once__response *out,
                                      once_error *err);
@@ -295,11 +326,87 @@ const char *once__problem_code(int problem);
 /*
  * Writes the RFC 9457 body to `out`, at least ONCE__PROBLEM_MAX bytes, and
  * returns its length (no NUL). `status` 0: the problem's own; 502 and 504 are
- * OUTCOME_UNKNOWN told to the first caller. `detail` NULL: the problem's own;
+ * OUTCOME_UNKNOWN for the first caller. `detail` NULL: the problem's own;
  * it is escaped to US-ASCII (a byte outside becomes `?`) and cut to 256 bytes
  * after that.
  */
 size_t once__problem_body(int problem, int status, const char *detail,
                           char *out);
+
+/* ---- What the client gets (sections 2 and 3), decision.c ---------------- */
+
+/* X(NAME, text): the status header Idempotency-Status, and $once_status. */
+#define ONCE__STATUS_HEADERS(X)                                                \
+    X(NONE, "-") /* not guarded, or not decided yet */                         \
+    X(NEW, "new")                                                              \
+    X(REPLAYED, "replayed")                                                    \
+    X(IN_FLIGHT, "in_flight")                                                  \
+    X(MISMATCH, "mismatch")                                                    \
+    X(INDETERMINATE, "indeterminate")                                          \
+    X(UNSTORED, "unstored")                                                    \
+    X(UNAVAILABLE, "unavailable")                                              \
+    X(UNPROTECTED, "unprotected")                                              \
+    X(INVALID, "invalid")
+
+enum once__status_header {
+#define ONCE__STATUS_ROW(name, text) ONCE__STATUS_##name,
+    ONCE__STATUS_HEADERS(ONCE__STATUS_ROW)
+#undef ONCE__STATUS_ROW
+        ONCE__STATUS_COUNT
+};
+
+const char *once__status_text(int header);
+
+enum once__next {
+    ONCE__NEXT_NONE = 0, /* nothing is decided yet                          */
+    ONCE__NEXT_RUN,      /* the owner: the service gets the request, once   */
+    ONCE__NEXT_PASS,     /* the service gets it, and Once keeps out of it   */
+    ONCE__NEXT_REPLAY,   /* send the stored response                        */
+    ONCE__NEXT_PROBLEM,  /* send a problem                                  */
+    ONCE__NEXT_OWN,      /* send the service's own response                 */
+    ONCE__NEXT_DROP      /* there is nothing to send: close the connection  */
+};
+
+enum { ONCE__NO_PROBLEM = -1 };
+
+typedef struct once__decision {
+    int next;             /* enum once__next                                */
+    int problem;          /* enum once__problem, or ONCE__NO_PROBLEM        */
+    int status;           /* of the problem's response, else 0              */
+    unsigned retry_after; /* seconds; 0: no such header                     */
+    int header;           /* enum once__status_header                       */
+    int marked;           /* 1: the response has the status header          */
+    uint32_t attempt;     /* the owner's number, or the one whose response
+                           * is repeated; 0: not known                      */
+} once__decision;
+
+/* Before the claim: the key or the caller cannot be used, and `problem` (one of
+ * the first three) says why. */
+once__decision once__decide_refusal(const once__policy *policy, int problem);
+
+/*
+ * After the claim, which ended with `rc`; also with a code below zero if it
+ * could not be begun. `record` is read after ONCE_OWNER and ONCE_REPLAY,
+ * `left_ms` (what the lease has left) after ONCE_IN_FLIGHT. After REPLAY
+ * `*stored` is the response, borrowed from the record. `*err` gets an empty
+ * text, or one for the operator if the record is corrupt.
+ */
+once__decision once__decide_claim(const once__policy *policy, int rc,
+                                  const once_record *record, uint64_t left_ms,
+                                  once__response *stored, once_error *err);
+
+/* The end of an attempt that owned. */
+typedef struct once__end {
+    int action;    /* enum once__verdict_action, what the engine was asked  */
+    int observed;  /* enum once__observed, why                              */
+    int timed_out; /* BROKEN: the service did not answer in time            */
+    int has_own;   /* 0: the service has given no response at all           */
+    int rc;        /* what the engine reported                              */
+    const once_record *record; /* read after ONCE_REPLAY                    */
+} once__end;
+
+/* After the end; `*stored` as above. */
+once__decision once__decide_end(const once__policy *policy,
+                                const once__end *end, once__response *stored);
 
 #endif /* ONCE_HTTP_HTTP_H */

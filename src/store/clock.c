@@ -7,7 +7,6 @@
  * of one host that host's. What it is held against is CLOCK_BOOTTIME here, which
  * cannot be set and counts while the machine sleeps.
  */
-#include <string.h>
 #include <time.h>
 
 #include "core/clock.h"
@@ -24,12 +23,15 @@ static uint64_t steady_ms(void)
 
 static int put(once_store *s, once_clock *c, once_error *err)
 {
-    once_store_time now, told = {.seen_ms = c->seen_ms,
-                                 .steady_ms = c->before_ms,
-                                 .backs = c->backs};
+    once_store_time now, told = {.now_ms = 0};
 
-    memcpy(told.host, c->host, ONCE_HOST_SIZE);
-    return s->ops->time(s, &told, &now, err);
+    int rc;
+
+    once__clock_put(c, &told);
+    rc = s->ops->time(s, &told, &now, err);
+    if (rc == ONCE_OK)
+        once__clock_was_put(c);
+    return rc;
 }
 
 int once_store_clock(once_store *s, once_clock *c, once_error *err)

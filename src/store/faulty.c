@@ -8,6 +8,8 @@
  *    open_ms=N             so does opening
  *    fail=VERB:FROM[-TO]   a batch with one of these operations is refused
  *                          before the inner store sees it: ONCE_ESTORE
+ *    bad=VERB:FROM[-TO]    so is one with such an operation on a record whose
+ *                          name begins with a byte in this range
  *    lose=VERB:FROM[-TO]   ... is applied, and its answer is lost: ONCE_ESTORE
  *    full=VERB:FROM[-TO]   these operations are answered ONCE_EFULL, the others
  *                          of the batch are applied
@@ -30,7 +32,7 @@
 #include "store/store.h"
 
 enum { RULES_MAX = 16, ANY = 0, DELAY_MAX_MS = 60000 };
-enum what { DELAY, OPEN, FAIL, LOSE, FULL };
+enum what { DELAY, OPEN, BAD, FAIL, LOSE, FULL };
 
 struct rule {
     enum what what;
@@ -128,7 +130,9 @@ static int parse_rule(const char **at, struct rule *r)
         r->what = OPEN;
     if (r->what == DELAY || r->what == OPEN)
         return number(at, &r->from) && r->from <= DELAY_MAX_MS;
-    if (starts(at, "fail="))
+    if (starts(at, "bad="))
+        r->what = BAD;
+    else if (starts(at, "fail="))
         r->what = FAIL;
     else if (starts(at, "lose="))
         r->what = LOSE;
@@ -142,7 +146,7 @@ static int bad_rule(const char *rule, once_error *err)
     return once__fail(
         err, ONCE_EURL,
         "faulty: \"%.*s\" is not delay_ms=N, open_ms=N (up to %d), "
-        "fail=VERB:FROM[-TO], lose=VERB:FROM[-TO] or "
+        "bad=VERB:FROM[-TO], fail=VERB:FROM[-TO], lose=VERB:FROM[-TO] or "
         "full=VERB:FROM[-TO]",
         (int)strcspn(rule, ",@"), rule, DELAY_MAX_MS);
 }
@@ -229,19 +233,21 @@ out:
 }
 
 /* Counts one operation and adds the bits of the rules that it meets. */
-static unsigned meet(struct faulty *f, int v)
+static unsigned meet(struct faulty *f, const once_op *op)
 {
     unsigned met = 0;
+    int v = op->verb;
     size_t i;
 
     f->seen[v]++;
     f->seen[ANY]++;
     for (i = 0; i < f->count; i++) {
         const struct rule *r = &f->rules[i];
+        uint64_t n = r->what == BAD ? op->name[0] : f->seen[r->verb];
 
-        if (r->what >= FAIL && (r->verb == v || r->verb == ANY) &&
-            f->seen[r->verb] >= r->from && f->seen[r->verb] <= r->to)
-            met |= 1u << r->what;
+        if (r->what >= BAD && (r->verb == v || r->verb == ANY) &&
+            n >= r->from && n <= r->to)
+            met |= 1u << (r->what == BAD ? FAIL : r->what);
     }
     return met;
 }
@@ -254,7 +260,7 @@ static unsigned meet_all(struct faulty *f, once_op **ops, size_t n,
     size_t i;
 
     for (i = 0; i < n; i++) {
-        one = meet(f, ops[i]->verb);
+        one = meet(f, ops[i]);
         met |= one;
         if (one & 1u << FULL) {
             ops[i]->rc = ONCE_EFULL;

@@ -32,7 +32,8 @@
 #include "core/transition.h"
 #include "core/error.h"
 #include "store/arena.h"
-#include "store/journal/journal.h"
+#include "store/journal/handle.h"
+#include "store/path.h"
 #include "store/place.h"
 #include "store/store.h"
 #include "store/url.h"
@@ -47,13 +48,13 @@ enum {
 
 #define SEGMENT_MIN UINT64_C(65536)
 #define SEGMENT_MAX (UINT64_C(1) << 30)
-#define SEGMENT_USUAL (UINT64_C(64) << 20)
+#define SEGMENT_DEFAULT (UINT64_C(64) << 20)
 
 struct journal {
     once_store store;
     once_store_options options;
     struct once__journal log;
-    struct once__keeper *keeper;
+    struct once__compactor *compactor;
     struct once__places places; /* the lock in the folder */
     struct once__arena arena;   /* bytes of answers, until the next call */
     struct once__names names;
@@ -63,48 +64,11 @@ struct journal {
 
 /* ---- Opening ------------------------------------------------------------- */
 
-/* The absolute path of `path`, whose last part need not exist. */
-static int absolute(const char *path, char **out, once_error *err)
-{
-    char folder[PATH_MAX], real[PATH_MAX], whole[PATH_MAX];
-    size_t length = strlen(path);
-    const char *last;
-    int n;
-
-    while (length > 1 && path[length - 1] == '/')
-        length--;
-    n = snprintf(folder, sizeof(folder), "%.*s", (int)length, path);
-    if (length == 0 || n < 0 || (size_t)n >= sizeof(folder) - 8)
-        return once__fail(err, ONCE_EURL, "journal: %s",
-                          length == 0 ? "a folder is missing"
-                                      : "the path is too long");
-    if (realpath(folder, real) == NULL) {
-        last = strrchr(folder, '/');
-        length = last == NULL ? 0 : (size_t)(last - folder);
-        last = last == NULL ? folder : last + 1;
-        n = snprintf(whole, sizeof(whole), "%.*s", (int)length, folder);
-        if (errno != ENOENT || n < 0 ||
-            realpath(length > 0         ? whole
-                     : folder[0] == '/' ? "/"
-                                        : ".",
-                     real) == NULL)
-            return once__fail(err, ONCE_EOPEN, "%s: %s", path, strerror(errno));
-        n = snprintf(whole, sizeof(whole), "%s/%s",
-                     strcmp(real, "/") == 0 ? "" : real, last);
-    } else {
-        n = snprintf(whole, sizeof(whole), "%s", real);
-    }
-    if (n < 0 || (size_t)n >= sizeof(whole))
-        return once__fail(err, ONCE_EURL, "journal: the path is too long");
-    *out = strdup(whole);
-    return *out != NULL ? ONCE_OK
-                        : once__fail(err, ONCE_ENOMEM, "out of memory");
-}
-
 static int parse(struct once__journal *j, const char *rest, once_error *err)
 {
     uint64_t busy_ms = j->busy_ms;
-    char *url = strdup(rest), *mark;
+    char *url = strdup(rest);
+    size_t length;
     int code;
 
     if (url == NULL)
@@ -113,19 +77,16 @@ static int parse(struct once__journal *j, const char *rest, once_error *err)
     if (code >= 0)
         code = once__url_take_number(url, "segment", SEGMENT_MIN, SEGMENT_MAX,
                                      &j->segment_max, err);
-    if (code < 0)
-        goto out;
-    mark = strchr(url, '?');
-    if (mark != NULL) {
-        code = once__fail(err, ONCE_EURL,
-                          "journal: unknown parameter, only busy_ms and "
-                          "segment are known");
-        goto out;
-    }
+    if (code >= 0)
+        code = once__url_end("journal", url, "busy_ms and segment", err);
+    if (code == ONCE_OK && *url == '\0')
+        code = once__fail(err, ONCE_EURL, "journal: a folder is missing");
     j->busy_ms = (uint32_t)busy_ms;
     j->segment_max = j->segment_max / 4096 * 4096;
-    code = absolute(url, &j->path, err);
-out:
+    for (length = strlen(url); length > 1 && url[length - 1] == '/'; length--)
+        url[length - 1] = '\0';
+    if (code == ONCE_OK)
+        code = once__path_absolute("journal", url, &j->path, err);
     free(url);
     return code;
 }
@@ -136,8 +97,8 @@ static void journal_close(once_store *store)
 
     if (s == NULL)
         return;
-    once__keeper_close(s->keeper);
-    once__door_leave(&s->log);
+    once__compactor_close(s->compactor);
+    once__session_close(&s->log);
     once__places_clear(&s->places);
     once__arena_clear(&s->arena);
     free(s->names.names);
@@ -155,25 +116,25 @@ static int journal_open(const char *rest, const once_store_options *options,
         return once__fail(err, ONCE_ENOMEM, "out of memory");
     s->store.ops = &once__store_journal;
     s->options = *options;
-    s->log.folder = s->log.door = s->log.memory = -1;
+    once__handle_init(&s->log);
     s->log.busy_ms = options->busy_ms;
-    s->log.segment_max = SEGMENT_USUAL;
+    s->log.segment_max = SEGMENT_DEFAULT;
     s->log.must_exist = options->must_exist != 0;
     s->log.event = options->event;
     s->log.event_user = options->event_user;
     code = parse(&s->log, rest, err);
     if (code == ONCE_OK)
-        code = once__door_enter(&s->log, err);
+        code = once__session_open(&s->log, err);
     if (code == ONCE_OK)
-        code = once__places_note(&s->places, rest, path, "/lock", s->log.door,
-                                 err);
+        code = once__places_note(&s->places, rest, path, "/lock",
+                                 s->log.lock_fd, err);
     if (code == ONCE_OK)
-        code = once__keeper_open(&s->log, err, &s->keeper);
+        code = once__compactor_open(&s->log, err, &s->compactor);
     if (code != ONCE_OK) {
         journal_close(&s->store);
         return code;
     }
-    once__keeper_nudge(s->keeper);
+    once__compactor_wake(s->compactor);
     *out = &s->store;
     return ONCE_OK;
 }
@@ -225,7 +186,7 @@ static int append(struct journal *s, const uint8_t *name, const once_record *r,
                             .fence = r->fence,
                             .due = once__journal_due(r)};
     struct once__slot slot;
-    int code = once__journal_room(j, once__frame_length(r), reserve, b->err);
+    int code = once__journal_room(j, once__frame_size_of(r), reserve, b->err);
 
     if (code != ONCE_OK)
         return code;
@@ -247,7 +208,7 @@ static int append(struct journal *s, const uint8_t *name, const once_record *r,
     once__recent_put(&j->recent, slot.at, j->buffer + j->used - f.length,
                      f.length);
     if (r->state == ONCE_COMPLETED)
-        j->shared->usual += f.length / 16 - j->shared->usual / 16;
+        j->shared->average += f.length / 16 - j->shared->average / 16;
     return ONCE_OK;
 }
 
@@ -295,11 +256,11 @@ static int keep(struct journal *s, struct batch *b, once_op *op,
                 const once_record *r, uint64_t fence)
 {
     struct once__shared *shared = s->log.shared;
-    uint64_t reserve = ONCE__JOURNAL_SWEEP;
+    uint64_t reserve = ONCE__JOURNAL_SPARE;
     int code;
 
     if (fence != shared->fence) /* a grant: those who have one come first */
-        reserve = once__journal_reserve(&s->log);
+        reserve = once__segment_reserve(&s->log);
     code = r->attempt == 0 ? append_forgotten(s, op->name, reserve, b)
                            : append(s, op->name, r, reserve, b);
     if (code != ONCE_OK)
@@ -347,7 +308,7 @@ static int decide(struct journal *s, struct batch *b, once_op *op)
         return ONCE_OK;
     }
     if (code == ONCE_EFULL) /* maybe there is something to sweep */
-        once__keeper_nudge(s->keeper);
+        once__compactor_wake(s->compactor);
     refuse(op, code);
     op->record = before;
     return code == ONCE_ESTORE ? ONCE_ESTORE : ONCE_OK;
@@ -364,7 +325,7 @@ static void look_after(struct journal *s)
         (s->log.shared->full || !once__segment_short(&s->log)))
         return;
     s->last = last;
-    once__keeper_nudge(s->keeper);
+    once__compactor_wake(s->compactor);
 }
 
 static void set_until(const struct journal *s, struct timespec *until)
@@ -392,7 +353,7 @@ static int step_aside(struct journal *s, struct batch *b)
         return code;
     if (b->until.tv_sec == 0)
         set_until(s, &b->until);
-    b->late = once__keeper_await(s->keeper, &b->until) != 0;
+    b->late = once__compactor_await(s->compactor, &b->until) != 0;
     code = once__journal_lock(&s->log, b->err);
     b->locked = code == ONCE_OK;
     b->now_ms = s->options.clock(s->options.user);
@@ -599,8 +560,8 @@ static int journal_tend(once_store *store, once_error *err)
 {
     struct journal *s = (struct journal *)store;
 
-    once__keeper_nudge(s->keeper);
-    return once__keeper_trouble(s->keeper, err);
+    once__compactor_wake(s->compactor);
+    return once__compactor_trouble(s->compactor, err);
 }
 
 static int journal_time(once_store *store, const once_store_time *put,
@@ -617,7 +578,7 @@ static int
 with_path(const char *rest, once_line *line, void *user, once_error *err,
           int (*check)(const char *, once_line *, void *, once_error *))
 {
-    struct once__journal j = {.busy_ms = 1, .segment_max = SEGMENT_USUAL};
+    struct once__journal j = {.busy_ms = 1, .segment_max = SEGMENT_DEFAULT};
     int code = parse(&j, rest, err);
 
     if (code == ONCE_OK)

@@ -41,7 +41,6 @@ enum {
     SHOWN_BYTES = 256 << 20, /* long results that one batch shows */
     WAIT_PART = 8,           /* of lock_ms: what a call waits for others; */
     WAIT_PART_AGAIN = 64,    /* ... once one of them was in the way */
-    PAGE = 4096,             /* records of one scan's call */
     STATEMENT = 192
 };
 
@@ -123,7 +122,7 @@ static void write_statements(struct postgres *s)
                   s->forget_sql, STATEMENT);
     once__pg_text(&s->config, "SELECT * FROM @.body_1($1,$2)", s->body_sql,
                   STATEMENT);
-    once__pg_text(&s->config, "SELECT * FROM @.seen_1($1,$2,$3,$4,$5,$6)",
+    once__pg_text(&s->config, "SELECT * FROM @.seen_1($1,$2,$3,$4,$5,$6,$7)",
                   s->seen_sql, STATEMENT);
 }
 
@@ -432,14 +431,21 @@ static int settle_all(struct batch *b, PGresult *rows)
 
 /* ---- Calls ------------------------------------------------------------- */
 
+/* Never 0, which would be for ever. */
+static uint32_t wait_of(const struct postgres *s, uint64_t part)
+{
+    uint64_t ms = s->config.lock_ms / part;
+
+    return ms > 0 ? (uint32_t)ms : 1;
+}
+
 static int make_params(struct batch *b, int forget)
 {
     struct postgres *s = b->s;
     uint64_t now_ms;
-    uint64_t wait_ms =
-        s->config.lock_ms / (b->met ? WAIT_PART_AGAIN : WAIT_PART);
-    struct once__pg_call call = {told_time(s, forget, &now_ms), s->config.async,
-                                 !b->full, wait_ms > 0 ? (uint32_t)wait_ms : 1};
+    struct once__pg_call call = {
+        told_time(s, forget, &now_ms), s->config.async, !b->full,
+        wait_of(s, b->met ? WAIT_PART_AGAIN : WAIT_PART)};
 
     if (forget)
         return once__pg_params_forget(&s->params, &call, s->call, b->count);
@@ -609,80 +615,6 @@ static int postgres_apply(once_store *store, once_op **ops, size_t n,
 
 /* ---- Scanning ---------------------------------------------------------- */
 
-/* Where a walk by name goes on. */
-struct page {
-    once_each *each;
-    void *user;
-    uint8_t after[ONCE_NAME_SIZE];
-    int shown, enough;
-};
-
-/* How many rows there were, or ONCE_ESTORE. */
-static int show_page(struct once__pg_link *l, const PGresult *rows,
-                     struct page *page, once_error *err)
-{
-    struct once__pg_row row;
-    int i, n = PQntuples(rows);
-
-    for (i = 0; i < n && !page->enough; i++) {
-        if (!once__pg_row_read(rows, i, &row))
-            return once__fail(err, ONCE_ESTORE,
-                              "%s: its functions are not ours", l->label);
-        if (row.rc != ONCE_OK) {
-            memset(&row.before, 0, sizeof(row.before));
-            row.before.state = 255;
-        }
-        row.before.result.data = NULL;
-        memcpy(page->after, row.name, ONCE_NAME_SIZE);
-        page->shown++;
-        page->enough = page->each(page->user, row.name, &row.before);
-    }
-    return n;
-}
-
-static int ask_page(struct once__pg_link *l, struct once__pg_params *p,
-                    uint64_t until_ms, struct page *page, once_error *err)
-{
-    char sql[STATEMENT];
-    struct once__pg_ask ask;
-    PGresult *rows = NULL;
-    int n;
-
-    once__pg_text(l->config, "SELECT * FROM @.scan_1($1,$2,$3,$4)", sql,
-                  sizeof(sql));
-    ask = once__pg_params_ask(p, sql);
-    if (once__pg_ask(l, &ask, until_ms, &rows) != ONCE__PG_DONE)
-        return once__pg_fail(l, ONCE_ESTORE, err);
-    n = show_page(l, rows, page, err);
-    PQclear(rows);
-    return n;
-}
-
-int once__pg_scan(struct once__pg_link *l, struct once__pg_params *p, int what,
-                  const uint64_t *now_ms, const uint8_t *after, uint32_t max,
-                  once_each *each, void *user, once_error *err)
-{
-    struct page page = {each, user, {0}, 0, 0};
-    uint32_t limit;
-    int n;
-
-    if (max > INT32_MAX)
-        max = INT32_MAX;
-    do {
-        limit = max - (uint32_t)page.shown;
-        if (what == ONCE_SCAN_ALL && limit > PAGE)
-            limit = PAGE;
-        if (once__pg_params_scan(p, what, now_ms,
-                                 page.shown > 0 ? page.after : after,
-                                 limit) != ONCE_OK)
-            return once__fail(err, ONCE_ENOMEM, "postgres: out of memory");
-        n = ask_page(l, p, once__pg_now_ms() + l->config->statement_ms, &page,
-                     err);
-    } while (what == ONCE_SCAN_ALL && n > 0 && (uint32_t)n == limit &&
-             !page.enough && (uint32_t)page.shown < max);
-    return n < 0 ? n : page.shown;
-}
-
 static int postgres_scan(once_store *store, int what, const uint8_t *after,
                          uint32_t max, once_each *each, void *user,
                          once_error *err)
@@ -709,8 +641,8 @@ static int postgres_time(once_store *store, const once_store_time *put,
 {
     struct postgres *s = (struct postgres *)store;
     uint64_t now_ms;
-    const struct once__pg_call call = {told_time(s, 0, &now_ms),
-                                       s->config.async, 0, 0};
+    const struct once__pg_call call = {
+        told_time(s, 0, &now_ms), s->config.async, 0, wait_of(s, WAIT_PART)};
     struct once__pg_ask ask;
     PGresult *rows = NULL;
     int rc = ONCE_OK;

@@ -28,9 +28,11 @@
 #include "core/transition.h"
 #include "core/error.h"
 #include "store/arena.h"
+#include "store/path.h"
 #include "store/place.h"
 #include "store/sqlite/sqlite.h"
 #include "store/store.h"
+#include "store/url.h"
 
 enum {
     BUSY_MS = 1000, /* when neither options nor URL say more */
@@ -67,101 +69,28 @@ static int arena_copy(struct sqlite *s, once_bytes *b)
 
 /* ---- The URL ----------------------------------------------------------- */
 
-static int parse_parameters(const char *at, uint32_t *busy_ms, once_error *err)
-{
-    static const char name[] = "busy_ms=";
-    const char *digits = at + sizeof(name) - 1;
-    unsigned long value;
-    char *end;
-
-    if (strncmp(at, name, sizeof(name) - 1) != 0)
-        return once__fail(err, ONCE_EURL,
-                          "sqlite: unknown parameter \"%.*s\", only busy_ms "
-                          "is known",
-                          (int)strcspn(at, "=&"), at);
-    errno = 0;
-    value = strtoul(digits, &end, 10);
-    if (*digits < '0' || *digits > '9' || errno != 0 || value == 0 ||
-        value > BUSY_MAX_MS)
-        return once__fail(err, ONCE_EURL, "sqlite: busy_ms is not in 1..%d",
-                          BUSY_MAX_MS);
-    if (*end == '&')
-        return parse_parameters(end + 1, busy_ms, err);
-    if (*end != '\0')
-        return once__fail(err, ONCE_EURL, "sqlite: busy_ms is not a number");
-    *busy_ms = (uint32_t)value;
-    return ONCE_OK;
-}
-
-/*
- * The absolute path of `path`, whose last part need not exist. Also what keeps
- * ":memory:" and "file:" from meaning anything but files.
- */
-static int absolute(const char *path, char **out, once_error *err)
-{
-    const char *slash = strrchr(path, '/');
-    char folder[PATH_MAX], real[PATH_MAX], whole[PATH_MAX];
-    const char *last = slash == NULL ? path : slash + 1;
-    int n;
-
-    if (slash == NULL)
-        n = snprintf(folder, sizeof(folder), ".");
-    else
-        n = snprintf(folder, sizeof(folder), "%.*s",
-                     (int)(slash - path) + (slash == path), path);
-    if (n < 0 || (size_t)n >= sizeof(folder))
-        return once__fail(err, ONCE_EURL, "sqlite: the path is too long");
-    if (*last == '\0')
-        return once__fail(err, ONCE_EURL, "sqlite: \"%s\" names no file", path);
-    if (realpath(folder, real) == NULL)
-        return once__fail(err, ONCE_EOPEN, "%s: %s", path, strerror(errno));
-    n = snprintf(whole, sizeof(whole), "%s/%s",
-                 strcmp(real, "/") == 0 ? "" : real, last);
-    if (n < 0 || (size_t)n >= sizeof(whole))
-        return once__fail(err, ONCE_EURL, "sqlite: the path is too long");
-    *out = strdup(whole);
-    return *out != NULL ? ONCE_OK
-                        : once__fail(err, ONCE_ENOMEM, "out of memory");
-}
-
+/* An absolute path, so that ":memory:" and "file:" mean nothing but files. */
 static int parse(struct sqlite *s, const char *rest, once_error *err)
 {
-    size_t length = strcspn(rest, "?");
-    char *path;
-    int code = ONCE_OK;
+    uint64_t busy_ms = s->options.busy_ms;
+    char *url = strdup(rest);
+    int code;
 
-    if (length == 0)
-        return once__fail(err, ONCE_EURL, "sqlite: a path is missing");
-    if (rest[length] == '?')
-        code = parse_parameters(rest + length + 1, &s->options.busy_ms, err);
-    if (code != ONCE_OK)
-        return code;
-    path = strndup(rest, length);
-    if (path == NULL)
+    if (url == NULL)
         return once__fail(err, ONCE_ENOMEM, "out of memory");
-    code = absolute(path, &s->path, err);
-    free(path);
+    code = once__url_take_number(url, "busy_ms", 1, BUSY_MAX_MS, &busy_ms, err);
+    if (code >= 0)
+        code = once__url_end("sqlite", url, "busy_ms", err);
+    if (code == ONCE_OK && *url == '\0')
+        code = once__fail(err, ONCE_EURL, "sqlite: a path is missing");
+    s->options.busy_ms = (uint32_t)busy_ms;
+    if (code == ONCE_OK)
+        code = once__path_absolute("sqlite", url, &s->path, err);
+    free(url);
     return code;
 }
 
 /* ---- The file ---------------------------------------------------------- */
-
-/* A name that a crash can take away again would lose all records with it. */
-static int sync_folder(const char *path)
-{
-    char folder[PATH_MAX];
-    const char *slash = strrchr(path, '/');
-    int fd, failed;
-
-    (void)snprintf(folder, sizeof(folder), "%.*s",
-                   (int)(slash - path) + (slash == path), path);
-    fd = open(folder, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
-    if (fd < 0)
-        return -1;
-    failed = fsync(fd);
-    (void)close(fd);
-    return failed;
-}
 
 /*
  * Creates the file for its owner's eyes only. An existing one is not opened
@@ -179,7 +108,7 @@ static int create_file(const char *path, int must_exist, once_error *err)
     if (fd >= 0) {
         failed = fsync(fd);
         failed |= close(fd);
-        failed |= sync_folder(path);
+        failed |= once__path_sync_folder(path);
     } else {
         failed = errno != EEXIST || stat(path, &st) != 0;
     }
@@ -559,12 +488,17 @@ static int sqlite_scan(once_store *store, int what, const uint8_t *after,
 
 /* ---- The time ---------------------------------------------------------- */
 
-static int put_time(struct sqlite *s, const once_store_time *put)
+/* One transaction: what another process puts is seen whole, or not yet. */
+static int ask_time(struct sqlite *s, const once_store_time *put,
+                    once_store_time *out)
 {
-    int rc = once__sqlite_run(&s->link, ONCE__SQLITE_BEGIN_WRITE);
+    int rc = once__sqlite_run(&s->link, put != NULL ? ONCE__SQLITE_BEGIN_WRITE
+                                                    : ONCE__SQLITE_BEGIN);
 
-    if (rc == SQLITE_OK)
+    if (rc == SQLITE_OK && put != NULL)
         rc = once__sqlite_time_put(&s->link, put);
+    if (rc == SQLITE_OK)
+        rc = once__sqlite_time(&s->link, out);
     return rc != SQLITE_OK ? rc
                            : once__sqlite_run(&s->link, ONCE__SQLITE_COMMIT);
 }
@@ -573,15 +507,12 @@ static int sqlite_time(once_store *store, const once_store_time *put,
                        once_store_time *out, once_error *err)
 {
     struct sqlite *s = (struct sqlite *)store;
-    int rc = SQLITE_OK;
+    int rc;
 
     if (reconnect(s, err) != ONCE_OK)
         return ONCE_ESTORE;
     once__sqlite_wait_start(&s->link.wait, s->options.busy_ms);
-    if (put != NULL)
-        rc = put_time(s, put);
-    if (rc == SQLITE_OK)
-        rc = once__sqlite_time(&s->link, out);
+    rc = ask_time(s, put, out);
     if (rc != SQLITE_OK)
         return unknown(s, "the time", rc, err);
     out->now_ms = s->options.clock(s->options.user);

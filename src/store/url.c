@@ -3,7 +3,7 @@
  * url.c - parameters in the query part of a store's URL (RFC 3986, 3.4).
  *
  * Only what is asked for is looked at and taken out; the rest goes on to the
- * store's own library. It refuses a parameter that stands there twice, since
+ * store's own library, or is refused by once__url_end(). It refuses a parameter that stands there twice, since
  * one of both would be ignored, and never repeats a value.
  */
 #include "store/url.h"
@@ -113,4 +113,28 @@ int once__url_take_number(char *url, const char *param, uint64_t least,
                           (unsigned long long)most);
     *out = value;
     return 1;
+}
+
+int once__url_end(const char *store, char *url, const char *known,
+                  once_error *err)
+{
+    char *mark = strchr(url, '?');
+    size_t size;
+
+    if (mark == NULL)
+        return ONCE_OK;
+    *mark = '\0';
+    size = strspn(mark + 1, "abcdefghijklmnopqrstuvwxyz_");
+    if (mark[1 + size] != '=' || strchr(mark + 1, '@') != NULL)
+        size = 0; /* it may be part of a password with a "?" in it */
+    if (size == 0)
+        return once__fail(err, ONCE_EURL,
+                          "%s: unknown parameter; known are %s. Its text is "
+                          "not shown, since it may be part of a password, in "
+                          "which ? @ and / are written %%3F, %%40 and %%2F",
+                          store, known);
+    return once__fail(err, ONCE_EURL,
+                      "%s: unknown parameter \"%.*s\"; known "
+                      "are %s",
+                      store, (int)size, mark + 1, known);
 }

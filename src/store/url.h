@@ -11,7 +11,7 @@ ONCE_CHECK int once__url_decode(const char *value, size_t length, char *out,
                                 size_t size);
 
 /*
- * Takes "param=value" out of the part of `url` behind its "?", in place, and
+ * Takes "param=value" out of the part of `url` after its "?", in place, and
  * writes the value, percent-decoded and with its NUL, to out[0..size). Returns
  * 1, or 0 if it is not there (`out` is then as it was), or ONCE_EURL: it is
  * there twice, too long, or badly encoded. The text names the parameter, never
@@ -24,5 +24,13 @@ ONCE_CHECK int once__url_take(char *url, const char *param, char *out,
 ONCE_CHECK int once__url_take_number(char *url, const char *param,
                                      uint64_t least, uint64_t most,
                                      uint64_t *out, once_error *err);
+
+/*
+ * The last call: cuts `url` off before its "?". ONCE_EURL if a parameter is left
+ * that nobody has taken; the text shows its name if that cannot be part of a
+ * password, and `known`, the names there are. `store` is for the text.
+ */
+ONCE_CHECK int once__url_end(const char *store, char *url, const char *known,
+                             once_error *err);
 
 #endif /* ONCE_STORE_URL_H */

@@ -45,7 +45,9 @@ import time
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 sys.path.insert(0, str(ROOT / "test" / "lib"))
 sys.dont_write_bytecode = True
-import servers  # noqa: E402  pylint: disable=wrong-import-position
+# pylint: disable=wrong-import-position
+import servers  # noqa: E402
+from machine import free_port  # noqa: E402
 
 BUILD = pathlib.Path(os.environ.get("ONCE_BUILD", ROOT / "build"))
 MODULE = os.environ.get("ONCE_MODULE",
@@ -175,12 +177,6 @@ http {{
 
 class Wrong(Exception):
     """What was measured is not what the table would say."""
-
-
-def free_port():
-    with socket.socket() as s:
-        s.bind(("127.0.0.1", 0))
-        return s.getsockname()[1]
 
 
 class Nginx:

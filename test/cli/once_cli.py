@@ -16,10 +16,13 @@ import re
 import select
 import signal
 import subprocess
+import sys
 
 import pytest
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
+sys.path.insert(0, str(ROOT / "test/lib"))
+
 ONCE = os.environ.get("ONCE_CLI", str(ROOT / "build" / "once"))
 SEED = os.environ.get("ONCE_CLI_SEED",
                       str(ROOT / "build" / "test" / "cli_seed"))

@@ -29,6 +29,7 @@ import pytest
 
 from once_cli import (A, B, C, ISO, LAST, ONCE, OWNER, REPLAY, ROOT, TAKEOVER,
                       UNKNOWN, ZERO, on_terminal, states, store)
+from machine import free_port
 
 assert store  # a fixture
 
@@ -598,7 +599,7 @@ def test_two_operators_one_wins(store):
     assert store.ok("show", A, "--body") == f"answer {winner}"
 
 
-# ---- records that do not check --------------------------------------------
+# ---- corrupt records ------------------------------------------------------
 
 
 def damage(store, marker):
@@ -628,7 +629,7 @@ def test_a_head_that_does_not_check_is_counted_and_listed(store):
     done = store.once("verify", "--json")
     assert done.returncode == 3
     assert json.loads(done.stdout)["corrupt"] >= 1
-    assert re.search(rb"does not check: [0-9a-f]{64}\n", done.stderr)
+    assert re.search(rb"corrupt: [0-9a-f]{64}\n", done.stderr)
     done = store.once("ls", "--state", "corrupt")
     assert done.returncode == 3
     assert re.search(rb"^[0-9a-f]{64}\tcorrupt\t", done.stdout, re.M)
@@ -743,9 +744,7 @@ def upstream_that_drops():
 def gateway(store, upstream):
     folder = store.folder / "nginx"
     folder.mkdir()
-    with socket.socket() as s:
-        s.bind(("127.0.0.1", 0))
-        port = s.getsockname()[1]
+    port = free_port()
     user = "user root;" if os.geteuid() == 0 else ""
     (folder / "conf").write_text(CONF.format(
         module=MODULE, user=user, dir=folder, store=store.url, port=port,

@@ -541,7 +541,7 @@ static void refusals_without_a_record_can_be_mended(void)
 
     begin(script);
     for (i = 0; i < 3; i++) {
-        r = send_order("42", NOT_DONE, WHY(TURNED_AWAY));
+        r = send_order("42", NOT_DONE, WHY(REJECTED));
         T_EQ(r.final, 0);
         T_EQ(r.doubt, 0);
         T_EQ(r.attempts, 1);
@@ -833,7 +833,7 @@ static void a_host_that_keeps_failing_is_left_alone(void)
     once_client_result_clear(&r);
     T_EQ(w.n_pauses, 3); /* after each failure; then the circuit is open */
     r = send_order("2", NOT_DONE, WHY(NOT_SENT));
-    T_STR(r.text, "the host keeps failing and is left alone");
+    T_STR(r.text, "the host keeps failing and is not asked for a while");
     once_client_result_clear(&r);
     T_EQ(w.n_pauses, 3);
     /* Somebody repairs it; the next one is the probe. */
@@ -965,7 +965,7 @@ static void what_is_unfinished_is_resumed_as_it_was_kept(void)
     begin_with(script, &o);
     sent("a", DONE, WHY(ANSWERED));
     sent("b", IN_DOUBT, WHY(IN_DOUBT));
-    sent("c", NOT_DONE, WHY(TURNED_AWAY));
+    sent("c", NOT_DONE, WHY(REJECTED));
     once_client_close(w.client);
     open_client(&o);
     T_EQ(once_client_resume(w.client, note_order, &s, NULL), 2);
@@ -997,7 +997,7 @@ static void only_what_was_not_done_is_forgotten_without_force(void)
     begin(script);
     T_EQ(once_client_forget(w.client, NULL, text("a"), 0, NULL), ONCE_OK);
     sent("a", DONE, WHY(ANSWERED));
-    sent("b", NOT_DONE, WHY(TURNED_AWAY));
+    sent("b", NOT_DONE, WHY(REJECTED));
     T_EQ(once_client_forget(w.client, NULL, text("a"), 0, NULL), ONCE_REFUSED);
     T_EQ(once_client_forget(w.client, NULL, text("b"), 0, NULL), ONCE_OK);
     sent("b", DONE, WHY(ANSWERED));

@@ -19,59 +19,67 @@ static once_bytes text(const char *s)
 /* ---- Answers ----------------------------------------------------------- */
 
 static const struct row {
-    int status, word, code, has_retry;
-    int deed, reason, harmless;
+    int status, reported, code, has_retry;
+    int next, reason, harmless;
 } rows[] = {
-#define W(w) ONCE__WORD_##w
+#define S(s) ONCE__REPORTED_##s
 #define R(r) ONCE_CLIENT_##r
     /* 2xx: charged, whoever says it. */
-    {200, W(NONE), 0, 0, ONCE__DONE, R(ANSWERED), 0},
-    {201, W(NEW), 0, 0, ONCE__DONE, R(ANSWERED), 0},
-    {201, W(REPLAYED), 0, 0, ONCE__DONE, R(ANSWERED), 0},
-    {202, W(OTHER), 0, 0, ONCE__DONE, R(ANSWERED), 0},
+    {200, S(NONE), 0, 0, ONCE__NEXT_DONE, R(ANSWERED), 0},
+    {201, S(NEW), 0, 0, ONCE__NEXT_DONE, R(ANSWERED), 0},
+    {201, S(REPLAYED), 0, 0, ONCE__NEXT_DONE, R(ANSWERED), 0},
+    {202, S(OTHER), 0, 0, ONCE__NEXT_DONE, R(ANSWERED), 0},
     /* 3xx */
-    {303, W(NONE), 0, 0, ONCE__DONE, R(ANSWERED), 0},
-    {301, W(NONE), 0, 0, ONCE__TURN, R(TURNED_AWAY), 1},
-    {307, W(NONE), 0, 0, ONCE__TURN, R(TURNED_AWAY), 1},
-    {308, W(NEW), 0, 0, ONCE__REFUSE, R(ANSWERED), 1},
-    {302, W(NONE), 0, 0, ONCE__UNKNOWN, R(REDIRECTED), 0},
-    {302, W(NEW), 0, 0, ONCE__UNKNOWN, R(REDIRECTED), 0},
-    {304, W(NONE), 0, 0, ONCE__UNKNOWN, R(REDIRECTED), 0},
-    /* 4xx: the record's word is final, anybody else's is not. */
-    {402, W(NEW), 0, 0, ONCE__REFUSE, R(ANSWERED), 1},
-    {402, W(REPLAYED), 0, 0, ONCE__REFUSE, R(ANSWERED), 1},
-    {402, W(NONE), 0, 0, ONCE__TURN, R(TURNED_AWAY), 1},
-    {400, W(NONE), 0, 0, ONCE__TURN, R(TURNED_AWAY), 1},
-    {401, W(NONE), 0, 0, ONCE__TURN, R(TURNED_AWAY), 1},
-    {422, W(NEW), 0, 0, ONCE__REFUSE, R(ANSWERED), 1},
-    {422, W(NONE), 0, 0, ONCE__TURN, R(TURNED_AWAY), 1},
-    {422, W(OTHER), 0, 0, ONCE__TURN, R(TURNED_AWAY), 1},
-    {409, W(NEW), 0, 1, ONCE__REFUSE, R(ANSWERED), 1},
-    {409, W(NONE), 0, 0, ONCE__TURN, R(TURNED_AWAY), 1},
-    {409, W(NONE), 0, 1, ONCE__AGAIN, R(IN_DOUBT), 0},
-    {409, W(IN_FLIGHT), 0, 0, ONCE__AGAIN, R(IN_DOUBT), 0},
-    {408, W(NONE), 0, 0, ONCE__AGAIN, R(IN_DOUBT), 0},
-    {408, W(NEW), 0, 0, ONCE__AGAIN, R(IN_DOUBT), 1},
-    {425, W(NONE), 0, 0, ONCE__AGAIN, R(NOT_SENT), 1},
-    {429, W(NONE), 0, 1, ONCE__AGAIN, R(NOT_SENT), 1},
-    {429, W(REPLAYED), 0, 0, ONCE__REFUSE, R(ANSWERED), 1},
+    {303, S(NONE), 0, 0, ONCE__NEXT_DONE, R(ANSWERED), 0},
+    {301, S(NONE), 0, 0, ONCE__NEXT_REJECTED, R(REJECTED), 1},
+    {307, S(NONE), 0, 0, ONCE__NEXT_REJECTED, R(REJECTED), 1},
+    {308, S(NEW), 0, 0, ONCE__NEXT_REFUSED, R(ANSWERED), 1},
+    {302, S(NONE), 0, 0, ONCE__NEXT_UNKNOWN, R(REDIRECTED), 0},
+    {302, S(NEW), 0, 0, ONCE__NEXT_UNKNOWN, R(REDIRECTED), 0},
+    {304, S(NONE), 0, 0, ONCE__NEXT_UNKNOWN, R(REDIRECTED), 0},
+    /* 4xx: the record's reported is final, anybody else's is not. */
+    {402, S(NEW), 0, 0, ONCE__NEXT_REFUSED, R(ANSWERED), 1},
+    {402, S(REPLAYED), 0, 0, ONCE__NEXT_REFUSED, R(ANSWERED), 1},
+    {402, S(NONE), 0, 0, ONCE__NEXT_REJECTED, R(REJECTED), 1},
+    {400, S(NONE), 0, 0, ONCE__NEXT_REJECTED, R(REJECTED), 1},
+    {401, S(NONE), 0, 0, ONCE__NEXT_REJECTED, R(REJECTED), 1},
+    {422, S(NEW), 0, 0, ONCE__NEXT_REFUSED, R(ANSWERED), 1},
+    {422, S(NONE), 0, 0, ONCE__NEXT_REJECTED, R(REJECTED), 1},
+    {422, S(OTHER), 0, 0, ONCE__NEXT_REJECTED, R(REJECTED), 1},
+    {409, S(NEW), 0, 1, ONCE__NEXT_REFUSED, R(ANSWERED), 1},
+    {409, S(NONE), 0, 0, ONCE__NEXT_REJECTED, R(REJECTED), 1},
+    {409, S(NONE), 0, 1, ONCE__NEXT_AGAIN, R(IN_DOUBT), 0},
+    {409, S(IN_FLIGHT), 0, 0, ONCE__NEXT_AGAIN, R(IN_DOUBT), 0},
+    {408, S(NONE), 0, 0, ONCE__NEXT_AGAIN, R(IN_DOUBT), 0},
+    {408, S(NEW), 0, 0, ONCE__NEXT_AGAIN, R(IN_DOUBT), 1},
+    {425, S(NONE), 0, 0, ONCE__NEXT_AGAIN, R(NOT_SENT), 1},
+    {429, S(NONE), 0, 1, ONCE__NEXT_AGAIN, R(NOT_SENT), 1},
+    {429, S(REPLAYED), 0, 0, ONCE__NEXT_REFUSED, R(ANSWERED), 1},
     /* 5xx: perhaps it happened, perhaps not. */
-    {500, W(NONE), 0, 0, ONCE__AGAIN, R(IN_DOUBT), 0},
-    {500, W(NEW), 0, 0, ONCE__AGAIN, R(IN_DOUBT), 0},
-    {500, W(REPLAYED), 0, 0, ONCE__UNKNOWN, R(FAILED), 0},
-    {502, W(NONE), 0, 0, ONCE__AGAIN, R(IN_DOUBT), 0},
-    {503, W(NONE), 0, 1, ONCE__AGAIN, R(IN_DOUBT), 0},
-    {504, W(NONE), 0, 0, ONCE__AGAIN, R(IN_DOUBT), 0},
-    {504, W(REPLAYED), 0, 0, ONCE__UNKNOWN, R(FAILED), 0},
+    {500, S(NONE), 0, 0, ONCE__NEXT_AGAIN, R(IN_DOUBT), 0},
+    {500, S(NEW), 0, 0, ONCE__NEXT_AGAIN, R(IN_DOUBT), 0},
+    {500, S(REPLAYED), 0, 0, ONCE__NEXT_UNKNOWN, R(FAILED), 0},
+    {502, S(NONE), 0, 0, ONCE__NEXT_AGAIN, R(IN_DOUBT), 0},
+    {503, S(NONE), 0, 1, ONCE__NEXT_AGAIN, R(IN_DOUBT), 0},
+    {504, S(NONE), 0, 0, ONCE__NEXT_AGAIN, R(IN_DOUBT), 0},
+    {504, S(REPLAYED), 0, 0, ONCE__NEXT_UNKNOWN, R(FAILED), 0},
     /* Problems of ours: their code counts, whatever the status. */
-    {409, W(IN_FLIGHT), ONCE__CODE_IN_FLIGHT, 1, ONCE__AGAIN, R(IN_DOUBT), 0},
-    {503, W(OTHER), ONCE__CODE_UNAVAILABLE, 1, ONCE__AGAIN, R(NOT_SENT), 1},
-    {409, W(OTHER), ONCE__CODE_UNKNOWN, 0, ONCE__UNKNOWN, R(INDETERMINATE), 0},
-    {502, W(NEW), ONCE__CODE_UNKNOWN, 0, ONCE__UNKNOWN, R(INDETERMINATE), 0},
-    {504, W(NEW), ONCE__CODE_UNKNOWN, 0, ONCE__UNKNOWN, R(INDETERMINATE), 0},
-    {409, W(OTHER), ONCE__CODE_ANSWER_LOST, 0, ONCE__DONE, R(ANSWER_LOST), 0},
-    {422, W(OTHER), ONCE__CODE_TURNED_AWAY, 0, ONCE__TURN, R(TURNED_AWAY), 1},
-    {401, W(OTHER), ONCE__CODE_TURNED_AWAY, 0, ONCE__TURN, R(TURNED_AWAY), 1},
+    {409, S(IN_FLIGHT), ONCE__CODE_IN_FLIGHT, 1, ONCE__NEXT_AGAIN, R(IN_DOUBT),
+     0},
+    {503, S(OTHER), ONCE__CODE_UNAVAILABLE, 1, ONCE__NEXT_AGAIN, R(NOT_SENT),
+     1},
+    {409, S(OTHER), ONCE__CODE_UNKNOWN, 0, ONCE__NEXT_UNKNOWN, R(INDETERMINATE),
+     0},
+    {502, S(NEW), ONCE__CODE_UNKNOWN, 0, ONCE__NEXT_UNKNOWN, R(INDETERMINATE),
+     0},
+    {504, S(NEW), ONCE__CODE_UNKNOWN, 0, ONCE__NEXT_UNKNOWN, R(INDETERMINATE),
+     0},
+    {409, S(OTHER), ONCE__CODE_ANSWER_LOST, 0, ONCE__NEXT_DONE, R(ANSWER_LOST),
+     0},
+    {422, S(OTHER), ONCE__CODE_REJECTED, 0, ONCE__NEXT_REJECTED, R(REJECTED),
+     1},
+    {401, S(OTHER), ONCE__CODE_REJECTED, 0, ONCE__NEXT_REJECTED, R(REJECTED),
+     1},
 #undef W
 #undef R
 };
@@ -82,14 +90,15 @@ static void each_answer_has_its_meaning(void)
 
     for (i = 0; i < COUNT(rows); i++) {
         const struct row *r = &rows[i];
-        struct once__answer a = {r->status, r->word, r->code, r->has_retry, 0};
+        struct once__answer a = {r->status, r->reported, r->code, r->has_retry,
+                                 0};
         struct once__judgement j = once__client_judge(&a);
 
-        if (!T_OK(j.deed == r->deed && j.reason == r->reason &&
+        if (!T_OK(j.next == r->next && j.reason == r->reason &&
                   j.harmless == r->harmless))
-            printf("#   row %zu: %d word %d code %d: deed %d reason %d "
+            printf("#   row %zu: %d reported %d code %d: next %d reason %d "
                    "harmless %d\n",
-                   i, r->status, r->word, r->code, j.deed, j.reason,
+                   i, r->status, r->reported, r->code, j.next, j.reason,
                    j.harmless);
     }
 }
@@ -98,36 +107,39 @@ static void each_answer_has_its_meaning(void)
  * sent again or refused is called done: over every input there is. */
 static void no_answer_is_taken_too_lightly(void)
 {
-    int status, word, code, retry;
+    int status, reported, code, retry;
 
     for (status = 200; status < 600; status++)
-        for (word = ONCE__WORD_NONE; word <= ONCE__WORD_OTHER; word++)
+        for (reported = ONCE__REPORTED_NONE; reported <= ONCE__REPORTED_OTHER;
+             reported++)
             for (code = ONCE__CODE_NONE; code <= ONCE__CODE_ANSWER_LOST; code++)
                 for (retry = 0; retry < 2; retry++) {
-                    struct once__answer a = {status, word, code, retry, 0};
+                    struct once__answer a = {status, reported, code, retry, 0};
                     struct once__judgement j = once__client_judge(&a);
 
-                    if (j.deed == ONCE__DONE || j.deed == ONCE__UNKNOWN)
+                    if (j.next == ONCE__NEXT_DONE ||
+                        j.next == ONCE__NEXT_UNKNOWN)
                         T_OK(!j.harmless);
-                    if (j.deed == ONCE__REFUSE)
-                        T_OK(word == ONCE__WORD_NEW ||
-                             word == ONCE__WORD_REPLAYED);
+                    if (j.next == ONCE__NEXT_REFUSED)
+                        T_OK(reported == ONCE__REPORTED_NEW ||
+                             reported == ONCE__REPORTED_REPLAYED);
                     if (status >= 500 && code == ONCE__CODE_NONE)
-                        T_OK(!j.harmless && j.deed != ONCE__REFUSE &&
-                             j.deed != ONCE__DONE && j.deed != ONCE__TURN);
+                        T_OK(!j.harmless && j.next != ONCE__NEXT_REFUSED &&
+                             j.next != ONCE__NEXT_DONE &&
+                             j.next != ONCE__NEXT_REJECTED);
                     if (code == ONCE__CODE_UNKNOWN)
-                        T_EQ(j.deed, ONCE__UNKNOWN);
+                        T_EQ(j.next, ONCE__NEXT_UNKNOWN);
                 }
 }
 
-static void the_gateways_words_are_read(void)
+static void the_status_header_is_read(void)
 {
-    T_EQ(once__client_word(text("new")), ONCE__WORD_NEW);
-    T_EQ(once__client_word(text("Replayed")), ONCE__WORD_REPLAYED);
-    T_EQ(once__client_word(text("in_flight")), ONCE__WORD_IN_FLIGHT);
-    T_EQ(once__client_word(text("unprotected")), ONCE__WORD_OTHER);
-    T_EQ(once__client_word(text("newer")), ONCE__WORD_OTHER);
-    T_EQ(once__client_word(text("")), ONCE__WORD_NONE);
+    T_EQ(once__client_reported(text("new")), ONCE__REPORTED_NEW);
+    T_EQ(once__client_reported(text("Replayed")), ONCE__REPORTED_REPLAYED);
+    T_EQ(once__client_reported(text("in_flight")), ONCE__REPORTED_IN_FLIGHT);
+    T_EQ(once__client_reported(text("unprotected")), ONCE__REPORTED_OTHER);
+    T_EQ(once__client_reported(text("newer")), ONCE__REPORTED_OTHER);
+    T_EQ(once__client_reported(text("")), ONCE__REPORTED_NONE);
 }
 
 static int code(const char *type, const char *body)
@@ -153,7 +165,7 @@ static void only_problems_of_ours_have_a_code(void)
          ONCE__CODE_UNKNOWN);
     T_EQ(code(P, "{\"type\":\"" URN "brand-new\",\"code\":\"brand-new\","
                  "\"safe_new_key\":true}"),
-         ONCE__CODE_TURNED_AWAY);
+         ONCE__CODE_REJECTED);
     /* Somebody else's, and what is not JSON. */
     T_EQ(code("application/json",
               "{\"type\":\"" URN "in-flight\",\"code\":\"in-flight\"}"),
@@ -262,21 +274,21 @@ static void a_circuit_opens_probes_and_closes(void)
     const char *h = "http://a";
 
     b = fresh;
-    once__breaker_tell(&b, h, 1, 10);
-    once__breaker_tell(&b, h, 1, 10);
+    once__breaker_report(&b, h, 1, 10);
+    once__breaker_report(&b, h, 1, 10);
     T_EQ(once__breaker_ask(&b, h, 10), 0);
-    once__breaker_tell(&b, h, 1, 10);
+    once__breaker_report(&b, h, 1, 10);
     T_EQ(once__breaker_ask(&b, h, 10), 1000);
     T_EQ(once__breaker_ask(&b, h, 1009), 1);
     T_EQ(once__breaker_ask(&b, h, 1010), 0);  /* the probe */
     T_OK(once__breaker_ask(&b, h, 1010) > 0); /* one only  */
-    once__breaker_tell(&b, h, 1, 1020);       /* it fails: at once open */
+    once__breaker_report(&b, h, 1, 1020);     /* it fails: at once open */
     T_EQ(once__breaker_ask(&b, h, 1020), 1000);
     T_EQ(once__breaker_ask(&b, h, 2020), 0);
-    once__breaker_tell(&b, h, 0, 2030);
+    once__breaker_report(&b, h, 0, 2030);
     T_EQ(once__breaker_ask(&b, h, 2030), 0);
-    once__breaker_tell(&b, h, 1, 2040); /* counted from the beginning */
-    once__breaker_tell(&b, h, 1, 2040);
+    once__breaker_report(&b, h, 1, 2040); /* counted from the beginning */
+    once__breaker_report(&b, h, 1, 2040);
     T_EQ(once__breaker_ask(&b, h, 2040), 0);
 }
 
@@ -287,16 +299,16 @@ static void only_failures_in_a_row_count(void)
 
     b = fresh;
     for (i = 0; i < 20; i++) {
-        once__breaker_tell(&b, "http://a", 1, 10);
-        once__breaker_tell(&b, "http://a", 1, 10);
-        once__breaker_tell(&b, "http://a", -1, 10); /* says neither */
-        once__breaker_tell(&b, "http://a", 0, 10);
+        once__breaker_report(&b, "http://a", 1, 10);
+        once__breaker_report(&b, "http://a", 1, 10);
+        once__breaker_report(&b, "http://a", -1, 10); /* says neither */
+        once__breaker_report(&b, "http://a", 0, 10);
     }
     T_EQ(once__breaker_ask(&b, "http://a", 10), 0);
-    once__breaker_tell(&b, "http://a", 1, 10);
-    once__breaker_tell(&b, "http://a", -1, 10);
-    once__breaker_tell(&b, "http://a", 1, 10);
-    once__breaker_tell(&b, "http://a", 1, 10);
+    once__breaker_report(&b, "http://a", 1, 10);
+    once__breaker_report(&b, "http://a", -1, 10);
+    once__breaker_report(&b, "http://a", 1, 10);
+    once__breaker_report(&b, "http://a", 1, 10);
     T_OK(once__breaker_ask(&b, "http://a", 10) > 0);
     T_EQ(once__breaker_ask(&b, "http://b", 10), 0);
 }
@@ -308,7 +320,7 @@ static void a_probe_that_never_returns_is_given_up(void)
 
     b = fresh;
     for (i = 0; i < 3; i++)
-        once__breaker_tell(&b, "http://a", 1, 0);
+        once__breaker_report(&b, "http://a", 1, 0);
     T_EQ(once__breaker_ask(&b, "http://a", 1000), 0);
     T_OK(once__breaker_ask(&b, "http://a", 1499) > 0);
     T_EQ(once__breaker_ask(&b, "http://a", 1500), 0);
@@ -327,7 +339,7 @@ static void the_host_that_was_not_used_is_forgotten(void)
         T_OK(b.n <= ONCE__HOSTS_MAX);
     }
     for (i = 0; i < 3; i++)
-        once__breaker_tell(&b, host, 1, 1000);
+        once__breaker_report(&b, host, 1, 1000);
     T_OK(once__breaker_ask(&b, host, 1000) > 0);
 }
 
@@ -581,7 +593,7 @@ int main(void)
 {
     T_RUN(each_answer_has_its_meaning);
     T_RUN(no_answer_is_taken_too_lightly);
-    T_RUN(the_gateways_words_are_read);
+    T_RUN(the_status_header_is_read);
     T_RUN(only_problems_of_ours_have_a_code);
     T_RUN(pauses_double_up_to_their_limit);
     T_RUN(jitter_reaches_both_ends_and_no_further);

@@ -9,7 +9,6 @@ import pathlib
 import re
 import shutil
 import signal
-import socket
 import subprocess
 import tempfile
 
@@ -68,12 +67,6 @@ def upstream_lines():
         if prefix != "proxy":
             out += "".join("    %s_param %s;\n" % (prefix, p) for p in PARAMS)
     return out
-
-
-def free_port():
-    with socket.socket() as s:
-        s.bind(("127.0.0.1", 0))
-        return s.getsockname()[1]
 
 
 class Answer:
@@ -318,7 +311,7 @@ class Round:
         """Starts it; what is refused is taken out, one case at a time."""
         for _ in range(len(self.runs) + 5):
             if not self.port:
-                self.port = free_port()
+                self.port = gateway.free_port()
             self._write()
             said = await self._try()
             if said is None:

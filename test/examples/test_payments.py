@@ -31,6 +31,10 @@ import time
 import pytest
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
+sys.path.insert(0, str(ROOT / "test/lib"))
+
+from machine import free_port  # noqa: E402  pylint: disable=wrong-import-position
+
 BUILD = pathlib.Path(os.environ.get("ONCE_BUILD", ROOT / "build")).resolve()
 PAYMENTS = BUILD / "examples/payments/payments"
 MODULE = pathlib.Path(
@@ -674,11 +678,6 @@ def test_without_a_key_none_is_sent():
 
 
 # ---- tools/run -----------------------------------------------------------
-
-
-def free_port():
-    with socket.create_server(("127.0.0.1", 0)) as s:
-        return s.getsockname()[1]
 
 
 class Stack:

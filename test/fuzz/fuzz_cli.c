@@ -9,7 +9,14 @@
 
 enum { WORDS = 8 };
 
-static const struct cli cli = {.command = "fuzz"};
+static const struct cli_option options[] = {
+    CLI_COMMON_OPTIONS,
+    {"keep", "", 1},
+    {NULL, NULL, 0},
+};
+static const struct cli_command fuzz = {
+    .name = "fuzz", .help = "", .options = options};
+static const struct cli cli = {.command = &fuzz};
 
 /* Runs with stderr in memory, so that it can be looked at. */
 struct said {
@@ -80,18 +87,21 @@ static void read_numbers(const char *text)
                           strchr("smhd", text[strlen(text) - 1]) != NULL));
 }
 
+static int take(const struct cli *c, void *user, int option)
+{
+    (void)c;
+    (void)user;
+    MUST(option == 1 && optarg != NULL);
+    return CLI_OK;
+}
+
 /* Words apart by NUL, as a command line. */
 static void read_options(char *text, size_t size)
 {
-    static const struct option options[] = {
-        CLI_COMMON_OPTIONS,
-        {"keep", required_argument, NULL, 'k'},
-        {NULL, 0, NULL, 0},
-    };
     char name[] = "once", *words[WORDS + 2] = {name};
     struct cli c = cli;
     struct said said;
-    int n = 1, o, rc = 0;
+    int n = 1, rc;
     size_t at;
 
     for (at = 0; at < size && n <= WORDS; at += strlen(text + at) + 1) {
@@ -102,12 +112,9 @@ static void read_options(char *text, size_t size)
     }
     optind = 0;
     listen_to(&said);
-    do
-        o = cli_option(&c, n, words, options, "", &rc);
-    while (o == 'k');
-    MUST(o == -1 || o == '?');
-    MUST(o != '?' || rc == CLI_USAGE);
-    listened(&said, o == '?');
+    rc = cli_read_args(&c, n, words, take, NULL);
+    MUST(rc == CLI_OK || rc == CLI_USAGE);
+    listened(&said, rc != CLI_OK);
 }
 
 static void print_text(once_bytes text)

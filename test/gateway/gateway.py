@@ -46,10 +46,15 @@ import socket
 import sqlite3
 import struct
 import subprocess
+import sys
 import threading
 import time
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
+sys.path.insert(0, str(ROOT / "test" / "lib"))
+
+from machine import free_port  # noqa: E402  pylint: disable=wrong-import-position
+
 MODULE = os.path.abspath(
     os.environ.get("ONCE_MODULE", ROOT / "build/ngx_http_once_module.so"))
 NGINX = shutil.which(os.environ.get("ONCE_NGINX_BIN", "nginx"))
@@ -67,7 +72,7 @@ MARK = "Zq7"
 
 # How long anything may take before a test gives up. Not a measure of anything:
 # a test that passes does not come near it.
-PATIENCE = 20
+PATIENCE = 60
 
 TRUNCATED = "the connection ended in the middle of an answer"
 
@@ -557,15 +562,6 @@ ALARMS = re.compile(
     r"ThreadSanitizer|runtime error:|Assertion|open socket #")
 
 
-def free_ports(n):
-    """Ports of this moment, no two the same."""
-    with contextlib.ExitStack() as stack:
-        sockets = [stack.enter_context(socket.socket()) for _ in range(n)]
-        for s in sockets:
-            s.bind(("127.0.0.1", 0))
-        return [s.getsockname()[1] for s in sockets]
-
-
 def guarded(prefix, more="", scope="off", target="http://origin", once="main"):
     """A guarded location in front of the upstream."""
     return """
@@ -615,7 +611,7 @@ class Gateway:
     def check(self):
         """nginx -t. Returns (exit status, everything it said)."""
         if not self.port:
-            self.port, self.h2 = free_ports(2)
+            self.port, self.h2 = free_port(), free_port()
         self.render()
         out = subprocess.run(self.command("-t"), capture_output=True,
                              check=False, timeout=PATIENCE)
@@ -632,7 +628,7 @@ class Gateway:
     def _start(self):
         """False if somebody else was quicker to take the port."""
         if not self.port:
-            self.port, self.h2 = free_ports(2)
+            self.port, self.h2 = free_port(), free_port()
         self.render()
         with open(self.folder / "stderr.log", "ab") as err:
             # pylint: disable=consider-using-with

@@ -328,6 +328,10 @@ def test_an_unreachable_target_is_no_leave_to_send_it_elsewhere(
     is_replay(c.send(method), first)
     assert c.executions == 1
     assert not site.upstreams[1].requests
+    lines = [line for line in site.gateway.log("error.log").splitlines()
+             if "was not sent to location" in line]
+    assert len(lines) == 1 and "[error]" in lines[0], lines
+    assert '"@again"' in lines[0] and "had already answered" in lines[0]
 
 
 def test_a_get_page_of_what_x_accel_redirect_shows_is_shown(make):

@@ -14,6 +14,8 @@ from machine import LOOPBACK, PATIENCE, find, free_port
 
 HERE = pathlib.Path(__file__).resolve().parent
 
+PORTS = 5  # to try
+
 
 def fault_proxy():
     """The program's path; made in a folder of its own where Meson has not."""
@@ -35,13 +37,25 @@ class Proxy:
     """test/lib/faultproxy.c in front of a port; do("open down cut 10 rst")."""
 
     def __init__(self, port, *rules, log=None):
-        words = [fault_proxy(), "-l", str(free_port())]
-        words += ["-o", str(log)] if log else []
+        words = ["-o", str(log)] if log else []
+        words += ["%s:%d" % (LOOPBACK, port), *rules]
+        for _ in range(PORTS):
+            if self._start(words):
+                return
+        raise RuntimeError("faultproxy did not start")
+
+    def _start(self, words):
+        """False: it ended, as when somebody else took the port meanwhile."""
         self.process = subprocess.Popen(
-            [find("setpriv"), "--pdeathsig", "KILL", "--", *words,
-             "%s:%d" % (LOOPBACK, port), *rules], text=True, bufsize=1,
+            [find("setpriv"), "--pdeathsig", "KILL", "--", fault_proxy(),
+             "-l", str(free_port()), *words], text=True, bufsize=1,
             stdin=subprocess.PIPE, stdout=subprocess.PIPE)
-        self.port = int(self.process.stdout.readline().split()[1])
+        line = self.process.stdout.readline().split()
+        if line:
+            self.port = int(line[1])
+            return True
+        self.process.communicate(timeout=PATIENCE)
+        return False
 
     def do(self, command):
         self.process.stdin.write(command + "\n")

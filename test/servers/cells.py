@@ -3,7 +3,7 @@
 """cells.py - faults on real stores, under traffic, and the count afterwards.
 
     cells.py [--build DIR] [--ops N] [--faults N] [--seed N] [--short]
-             [--list] [--trace] [--keep DIR] [PATTERN ...]
+             [--list] [--trace] [--keep DIR] [--traffic PROGRAM] [PATTERN ...]
 
 A cell is a store and a fault. Two processes (traffic.c) claim, execute and
 complete at the store, most often through the TCP fault proxy; at seeded moments
@@ -182,7 +182,7 @@ class Run:
         self.rng = rng
         self.ops = ops
         self.most = max(MOST * ops, FEW)
-        self.program = args.build / "test" / "traffic"
+        self.program = args.traffic or args.build / "test" / "traffic"
         self.stack = contextlib.ExitStack()
         self.world = self.stack.enter_context(servers.World())
         self.folder = self.world.folder
@@ -230,11 +230,10 @@ class Run:
         if callable(self.store.kind):
             return self.store.kind(self)
         if self.store.kind is None:
-            name = "db" if self.store.name == "sqlite" else "journal"
             if self.moves_clock:
                 self.world.clock(types.SimpleNamespace(
                     name="traffic", environment=self.environment))
-            return "%s:%s" % (self.store.name, self.folder / name)
+            return "%s:%s" % (self.store.name, self.folder / "store")
         return self.world.build(self.store.kind, self.store.clock)
 
     def server(self, name=None):
@@ -399,6 +398,8 @@ def one(args, n, name, what):
 def main():
     parser = argparse.ArgumentParser(usage=__doc__)
     parser.add_argument("--build", type=pathlib.Path, default=ROOT / "build")
+    parser.add_argument("--traffic", type=pathlib.Path,
+                        help="another program than the one of the build")
     parser.add_argument("--ops", type=int, default=100000)
     parser.add_argument("--faults", type=int, default=0)
     parser.add_argument("--seed", type=int, default=1)

@@ -17,6 +17,7 @@ import pytest
 
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[1] / "lib"))
 
+import faultproxy  # noqa: E402  pylint: disable=wrong-import-position
 import servers  # noqa: E402  pylint: disable=wrong-import-position
 
 DATA = bytes(range(256)) * 40
@@ -63,6 +64,15 @@ def pair():
             stack.callback(made.close)
             return made
         yield build
+
+
+def test_a_port_that_somebody_took_is_not_insisted_on(monkeypatch):
+    with socket.create_server((servers.LOOPBACK, 0)) as taken:
+        ports = [taken.getsockname()[1], faultproxy.free_port()]
+        monkeypatch.setattr(faultproxy, "free_port", lambda: ports.pop(0))
+        proxy = servers.Proxy(taken.getsockname()[1])
+        assert proxy.port != taken.getsockname()[1]
+        proxy.close()
 
 
 both = pytest.mark.parametrize("way", ["up", "down"])

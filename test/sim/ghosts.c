@@ -207,7 +207,8 @@ static void recorded(struct world *w, int name, const once_record *r)
     o->period = g->period;
     g->recorded = final;
     g->completed_ms = w->now;
-    g->jump = w->jumps;
+    g->stood_ms = w->jumped_ms;
+    g->left_ms = 0;
     g->unseen = 0;
 }
 
@@ -394,15 +395,49 @@ void note_jump(struct world *w)
 {
     int i;
 
-    for (i = 0; i < NAMES; i++)
-        if (w->ghosts[i].jump == w->jumps && !w->told_time)
-            w->ghosts[i].unseen = 1;
-    w->jumps++;
-    w->told_time = 0;
+    for (i = 0; i < NAMES; i++) {
+        struct ghost *g = &w->ghosts[i];
+
+        if (g->left_ms != 0)
+            continue;
+        g->left_ms = w->now;
+        g->unseen = !w->looked;
+    }
+    w->jumped_ms = w->now;
+    w->looked = 0;
+}
+
+/* Docs/protocol.md, section 8: nobody notices where the clock stood if nobody
+ * looked, and a gateway does not if it stood there between two of its looks
+ * that lie no further apart than four periods. */
+void note_look(struct world *w, struct gateway *g)
+{
+    int i;
+
+    for (i = 0; i < NAMES; i++) {
+        struct ghost *of = &w->ghosts[i];
+
+        if (g->looked_ms != 0 && g->looked_ms < of->stood_ms &&
+            of->left_ms != 0 && w->now - g->looked_ms <= 4 * w->swarm.reap_ms)
+            of->unseen = 1;
+    }
+    w->looked_before = w->looked;
+    g->looked_before_ms = g->looked_ms;
+    w->looked = 1;
+    g->looked_ms = w->now;
+}
+
+/* What it saw it could not put: nobody else will know. If that was a step back
+ * it counts as no look, also for itself. */
+void note_unput(struct world *w, struct gateway *g, int back)
+{
+    w->looked = w->looked_before;
+    if (back)
+        g->looked_ms = g->looked_before_ms;
 }
 
 /* Retention, whatever the clock shows, whoever has started when; but for what
- * was completed while the clock stood wrong for less than a reaper's period. */
+ * was completed where nobody noticed that the clock stood. */
 static void check_kept(struct world *w, int name)
 {
     uint64_t kept = w->now - w->ghosts[name].completed_ms;

@@ -418,6 +418,7 @@ static void discard(struct gateway *g)
     g->engine = NULL;
     g->doing = GONE;
     g->closing = g->closed = 0;
+    g->looked_ms = 0;
     g->life++;
 }
 

@@ -135,8 +135,8 @@ static void begin(struct world *w, uint64_t seed)
     w->order = 0;
     w->clock_off = 0;
     memset(&w->time, 0, sizeof(w->time));
-    w->jumps = 0;
-    w->told_time = 0;
+    w->jumped_ms = w->now;
+    w->looked = 0;
     w->still = 0;
     w->healing = 0;
     w->n_calls = 0;

@@ -209,6 +209,8 @@ struct gateway {
     int answered; /* what the driver's call returns */
     struct batch *answer;
     int closing, closed;
+    /* When it saw the store's clock last, and before that; 0: never. */
+    uint64_t looked_ms, looked_before_ms;
     struct block *blocks;
     once_store store; /* the driver */
 };
@@ -251,8 +253,10 @@ struct ghost {
     int n_outcomes;
     int recorded; /* a final result stands in this period */
     uint64_t completed_ms;
-    unsigned jump; /* the clock's, before it was completed                 */
-    int unseen;    /* and nobody saw where it stood until it jumped again  */
+    /* Where the clock stood when it was completed: since when, and until when;
+     * 0: it still stands there. */
+    uint64_t stood_ms, left_ms;
+    int unseen;          /* nobody is said to notice that: see note_look() */
     uint32_t executions; /* in this period */
     uint32_t highest;    /* attempt number the upstream has seen */
     uint64_t reopened;   /* the fence that an operator reopened, or 0 */
@@ -280,8 +284,9 @@ struct world {
     struct row rows[NAMES], replica[NAMES];
     uint64_t fence, highest_fence;
     once_store_time time; /* as a gateway has put it */
-    unsigned jumps;       /* of the clock; and the store was told since then: */
-    int told_time;
+    uint64_t jumped_ms;   /* when the clock was set last ...              */
+    int looked;           /* ... and somebody has looked at it since,     */
+    int looked_before;    /* ... or had before the last look              */
     struct gateway gateways[GATEWAYS];
     struct client clients[CLIENTS];
     struct call *calls;
@@ -344,6 +349,8 @@ void check_answered(struct world *w, const once_op *op);
 void check_sent(struct world *w, int call, uint64_t fence);
 void check_executed(struct world *w, int call);
 void note_jump(struct world *w); /* the clock is about to be set */
+void note_look(struct world *w, struct gateway *g); /* ... is looked at */
+void note_unput(struct world *w, struct gateway *g, int back);
 void check_told(struct world *w, const struct call *c, const uint8_t *bytes);
 void check_end(struct world *w);
 int gauges_at_zero(struct world *w);

@@ -18,9 +18,11 @@
 
 #include "sim.h"
 
+enum { EPOCH_MS = 1000000000 };
+
 uint64_t store_clock(const struct world *w)
 {
-    return (uint64_t)((int64_t)w->now + w->clock_off) + 1000000000;
+    return (uint64_t)((int64_t)w->now + w->clock_off) + EPOCH_MS;
 }
 
 struct row *store_row(struct world *w, const uint8_t *name)
@@ -193,14 +195,23 @@ static int sim_time(once_store *store, const once_store_time *put,
                                     offsetof(struct gateway, store)));
     struct world *w = g->world;
 
-    if (g->cut_till > w->now || fault(w, w->swarm.request_lost))
+    if (g->cut_till > w->now || fault(w, w->swarm.request_lost)) {
+        if (put != NULL)
+            note_unput(w, g, put->backs != w->time.backs);
         return once__fail(err, ONCE_ESTORE, "no answer in time");
-    if (put != NULL) {
-        w->time = *put;
-        w->told_time = 1;
     }
+    if (put == NULL)
+        note_look(w, g);
+    else
+        w->time = *put;
     *out = w->time;
     out->now_ms = store_clock(w);
+    trace(w,
+          "gateway %d %s the time: beside the true one, the clock is %lld ms "
+          "and what was seen to pass %lld, %llu steps back",
+          g->index, put == NULL ? "asks" : "puts", (long long)w->clock_off,
+          (long long)(out->seen_ms - EPOCH_MS - w->now),
+          (unsigned long long)out->backs);
     return ONCE_OK;
 }
 

@@ -31,7 +31,8 @@
 
 #include <once/store.h>
 
-#include "store/journal/journal.h"
+#include "store/journal/handle.h"
+#include "store/journal/walk.h"
 #include "t.h"
 
 #define BIRTH UINT64_C(1700000000000)
@@ -174,7 +175,7 @@ static void at_call(int then, int count)
     atomic_store(&disk.countdown, count);
 }
 
-/* A child must not be born while a keeper holds this: only where none is. */
+/* A child must not be born while a compactor holds this: only where none is. */
 static void disk_lock(void)
 {
     if (disk.recording)
@@ -502,7 +503,7 @@ static void view_of(const char *path, struct once__journal *j,
     j->path = (char *)(uintptr_t)path;
     (void)snprintf(door, sizeof(door), "%s/lock", path);
     fd = open(door, O_RDONLY);
-    T_EQ(once__identify(fd, &j->self), 0);
+    T_EQ(once__file_identify(fd, &j->self), 0);
     T_EQ(pread(fd, id, ONCE__JOURNAL_ID, 16), ONCE__JOURNAL_ID);
     (void)close(fd);
 }
@@ -594,7 +595,7 @@ static uint64_t end_of(const char *path)
     for (; at == 0 && highest >= lowest && highest > 0; highest--) {
         segment_path(path, highest, file, sizeof(file));
         fd = open(file, O_RDONLY);
-        if (once__journal_read(fd, block, sizeof(block), 0) == 1 &&
+        if (once__file_read(fd, block, sizeof(block), 0) == 1 &&
             once__segment_head_get(block, highest, &h) == ONCE_OK) {
             T_EQ(once__walk_begin(&w, fd, highest, ONCE__JOURNAL_HEADER,
                                   UINT64_C(1) << 30, h.generation),

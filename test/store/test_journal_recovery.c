@@ -20,7 +20,7 @@ static uint64_t length_of(size_t size)
 
     memset(&r, 0, sizeof(r));
     r.result.size = size;
-    return once__frame_length(&r);
+    return once__frame_size_of(&r);
 }
 
 /* Completes key `n`: two frames, the second of `length` bytes. */
@@ -207,7 +207,7 @@ static void model_load(struct model *m, const char *path, uint32_t random)
         n = &m->nodes[m->count];
         n->ino = st.st_ino;
         resize(n, (size_t)st.st_size);
-        T_EQ(once__journal_read(fd, n->bytes, n->size, 0), 1);
+        T_EQ(once__file_read(fd, n->bytes, n->size, 0), 1);
         (void)close(fd);
         model_name(m, e->d_name)->node = ++m->count;
     }

@@ -553,6 +553,32 @@ static void a_claim_under_way_elsewhere_is_waited_for_a_while(void)
     once_store_close(s);
 }
 
+/* Also the row of the time is waited for no longer than that. */
+static void a_locked_time_is_not_waited_for(void)
+{
+    struct place p = made_place("lock_ms=50&statement_ms=3000");
+    once_store *s = must_open(p.url, NULL);
+    PGconn *other = PQconnectdb(admin_url);
+    once_store_time t, now;
+    once_error err = {0, ""};
+    char text[128];
+
+    T_EQ(s->ops->time(s, NULL, &t, NULL), ONCE_OK);
+    t.seen_ms = t.now_ms;
+    T_EQ(s->ops->time(s, &t, &now, NULL), ONCE_OK);
+    (void)snprintf(text, sizeof(text), "BEGIN; SELECT FROM %s.clock FOR UPDATE",
+                   p.schema);
+    PQclear(PQexec(other, text));
+    T_EQ(s->ops->time(s, &t, &now, &err), ONCE_ESTORE);
+    T_OK(strstr(err.text, "locked") != NULL);
+    T_EQ(s->ops->time(s, NULL, &now, NULL), ONCE_OK);
+    T_EQ(now.seen_ms, t.seen_ms);
+    PQclear(PQexec(other, "ROLLBACK"));
+    PQfinish(other);
+    T_EQ(s->ops->time(s, &t, &now, NULL), ONCE_OK);
+    once_store_close(s);
+}
+
 /* The same in the middle of a batch: that one waits, the others go on. */
 static void a_claim_under_way_elsewhere_keeps_no_other_waiting(void)
 {
@@ -1279,6 +1305,7 @@ static void alone(void)
     T_RUN(a_row_that_does_not_check_is_an_error_and_stays);
     T_RUN(a_locked_row_is_answered_alone);
     T_RUN(a_claim_under_way_elsewhere_is_waited_for_a_while);
+    T_RUN(a_locked_time_is_not_waited_for);
     T_RUN(a_claim_under_way_elsewhere_keeps_no_other_waiting);
     T_RUN(a_row_on_which_the_server_differs_is_answered_alone);
     T_RUN(of_all_who_take_over_at_once_one_is_the_owner);

@@ -919,6 +919,49 @@ static void a_server_that_is_ahead_makes_nobody_forget(void)
     once_store_close(s);
 }
 
+/* It takes no puts of the time, and forgetting is what makes room in it: only a
+ * step back that nobody else knows of stops that. */
+static void a_full_server_is_made_room_in_unless_its_clock_was_set_back(void)
+{
+    char url[512];
+    once_store *s = open_new("", url, sizeof(url));
+    redisContext *c = dial("REDIS");
+    once_clock clock = {.now_ms = 0};
+    once_error err = {0, ""};
+    once_op op;
+    uint32_t i;
+
+    for (i = 0; i < 2; i++) {
+        fill(&op, ONCE_OP_CLAIM, i, 1);
+        T_EQ(one(s, &op), ONCE_OWNER);
+        op.verb = ONCE_OP_COMPLETE;
+        op.fence = op.record.fence;
+        op.keep_ms = 1;
+        op.result = done;
+        T_EQ(one(s, &op), ONCE_OK);
+    }
+    nap(50);
+    must(c, "CONFIG SET maxmemory 1");
+    T_EQ(once_store_clock(s, &clock, NULL), ONCE_OK);
+    T_OK(s->forget_ms > 0);
+    T_EQ(simple(s, ONCE_OP_FORGET, 0, 2), ONCE_OK);
+    must(c, "CONFIG SET maxmemory 0");
+    T_EQ(once_store_clock(s, &clock, NULL), ONCE_OK); /* is put now */
+    T_OK(ctl("clock redis -3600000"));
+    must(c, "CONFIG SET maxmemory 1");
+    for (i = 0; i < 2; i++) {
+        err.text[0] = '\0';
+        T_EQ(once_store_clock(s, &clock, &err), ONCE_ESTORE);
+        T_OK(strstr(err.text, "clock is refused") != NULL);
+    }
+    must(c, "CONFIG SET maxmemory 0");
+    T_EQ(once_store_clock(s, &clock, NULL), ONCE_OK);
+    T_EQ(clock.backs, 1);
+    T_OK(ctl("clock redis 0"));
+    redisFree(c);
+    once_store_close(s);
+}
+
 static void run_single(void)
 {
     T_RUN(a_script_that_was_flushed_is_loaded_again);
@@ -941,6 +984,7 @@ static void run_single(void)
     T_RUN(a_result_of_twenty_megabytes_comes_back);
     T_RUN(a_step_of_the_servers_clock_grants_nothing_twice);
     T_RUN(a_server_that_is_ahead_makes_nobody_forget);
+    T_RUN(a_full_server_is_made_room_in_unless_its_clock_was_set_back);
     T_RUN(what_was_acknowledged_survives_a_kill_of_the_server);
 }
 

@@ -845,6 +845,64 @@ static void the_log_does_not_grow_without_bound(void)
     once_store_close(s);
 }
 
+/* ---- The time ---------------------------------------------------------- */
+
+/* Puts times whose members are all the same number, until it is killed. */
+static void put_times(const char *path)
+{
+    once_store *s = must_open(path, NULL);
+    once_error err = {0, ""};
+    uint64_t i;
+
+    for (i = 1;; i++) {
+        once_store_time out, put = {.seen_ms = i, .steady_ms = i, .backs = i};
+
+        memset(put.host, (int)(i & 255), sizeof(put.host));
+        if (s->ops->time(s, &put, &out, &err) != ONCE_OK)
+            _exit(1);
+    }
+}
+
+static int is_whole(const once_store_time *t)
+{
+    uint8_t host[ONCE_HOST_SIZE];
+
+    memset(host, (int)(t->seen_ms & 255), sizeof(host));
+    return t->steady_ms == t->seen_ms && t->backs == t->seen_ms &&
+           memcmp(t->host, host, sizeof(host)) == 0;
+}
+
+static void the_time_is_read_as_one_process_has_put_it(void)
+{
+    once_store_time t = {.seen_ms = 0};
+    once_error err = {0, ""};
+    uint64_t last = 0;
+    int changes = 0, status;
+    char path[128];
+    once_store *s;
+    pid_t pid, gone = 0;
+
+    new_path(path, sizeof(path));
+    once_store_close(must_open(path, NULL));
+    pid = fork();
+    if (pid == 0)
+        put_times(path);
+    s = must_open(path, NULL);
+    while (changes < 100 && (gone = waitpid(pid, &status, WNOHANG)) == 0 &&
+           s->ops->time(s, NULL, &t, &err) == ONCE_OK && is_whole(&t)) {
+        changes += t.seen_ms != last;
+        last = t.seen_ms;
+    }
+    T_EQ(changes, 100);
+    T_OK(is_whole(&t));
+    T_EQ(gone, 0);
+    if (gone == 0) {
+        T_EQ(kill(pid, SIGKILL), 0);
+        T_OK(waitpid(pid, &status, 0) == pid && WIFSIGNALED(status));
+    }
+    once_store_close(s);
+}
+
 static void remove_folder(void)
 {
     char command[128];
@@ -880,6 +938,7 @@ int main(int argc, char **argv)
     T_RUN(thousands_of_expired_rows_go_in_bounded_steps);
     T_RUN(the_file_offers_an_index_for_each_scan);
     T_RUN(the_log_does_not_grow_without_bound);
+    T_RUN(the_time_is_read_as_one_process_has_put_it);
     remove_folder();
     return t_done();
 }

@@ -24,6 +24,7 @@ struct world {
 static void host(struct world *w, int number)
 {
     memset(w->c.host, number, ONCE_HOST_SIZE);
+    w->c.every_ms = 1000;
 }
 
 static struct world new_world(void)
@@ -45,10 +46,8 @@ static uint64_t look(struct world *w)
     w->true_ms += w->delay_ms;
     w->steady_ms += w->delay_ms;
     if (once__clock_take(&w->c, &w->t, &asked)) {
-        w->t.seen_ms = w->c.seen_ms;
-        w->t.backs = w->c.backs;
-        w->t.steady_ms = w->c.before_ms;
-        memcpy(w->t.host, w->c.host, ONCE_HOST_SIZE);
+        once__clock_put(&w->c, &w->t);
+        once__clock_was_put(&w->c);
         w->puts++;
     }
     return w->c.seen_ms;
@@ -169,25 +168,256 @@ static void a_step_back_is_taken_at_once_and_kept(void)
     near(look(&w), w.true_ms - 10 * 60000, 0);
 }
 
-/* Somebody who slept through the step back must not undo it. */
+/* Somebody who did not look while the clock stood back must not undo it, and be
+ * it for a moment. */
 static void another_ones_step_back_counts(void)
 {
-    struct world w = new_world();
+    const uint64_t gaps[] = {3000, HOUR};
+    struct world w;
     once_clock asleep;
+    size_t i;
+
+    for (i = 0; i < 2; i++) {
+        w = new_world();
+        (void)look(&w);
+        pass(&w, HOUR);
+        (void)look(&w);
+        asleep = w.c;
+        w.off = -(int64_t)(10 * 60000);
+        (void)look(&w);
+        w.off = 0;
+        pass(&w, gaps[i]); /* and who was awake may have put more since */
+        (void)look(&w);
+        w.c = asleep;
+        pass(&w, 100);
+        near(look(&w), w.true_ms - 10 * 60000, 0);
+    }
+}
+
+/* A clock that stands behind what is kept was set back, also for who is new. */
+static void a_newcomer_notices_what_it_can(void)
+{
+    struct world w = new_world();
+    once_clock here;
+    uint64_t steady_ms;
 
     (void)look(&w);
-    pass(&w, HOUR);
-    (void)look(&w);
-    asleep = w.c;
+    here = w.c;
+    steady_ms = w.steady_ms;
     w.off = -(int64_t)(10 * 60000);
+    anew(&w, 2, 1000, 1);
     (void)look(&w);
     w.off = 0;
-    w.steady_ms += HOUR; /* and who was awake has told the store again */
-    w.true_ms += HOUR;
-    (void)look(&w);
-    w.c = asleep;
-    pass(&w, 1000);
+    w.c = here;
+    w.steady_ms = steady_ms + 1000;
     near(look(&w), w.true_ms - 10 * 60000, 0);
+}
+
+/* Seed 49935 of the simulator. One process is away; meanwhile the clock is set
+ * back, another one comes, and cannot know that, since nobody has put how much
+ * time had passed; then the clock is set ahead again, but by less. */
+static void what_a_newcomer_could_not_notice_counts(void)
+{
+    struct world w = new_world();
+    once_clock away;
+    uint64_t kept_from;
+
+    (void)look(&w);
+    away = w.c;
+    w.off = -20000;
+    anew(&w, 2, 23000, 1);
+    (void)look(&w);
+    kept_from = w.t.now_ms; /* a record is completed here */
+    pass(&w, 1000);
+    (void)look(&w);
+    w.off = -16000;
+    pass(&w, 8000);
+    w.c = away; /* its own steady clock, not that of host 2 */
+    w.steady_ms = 5000 + 32000;
+    T_OK(look(&w) <= kept_from + 9000 + 1000);
+}
+
+/* ... and a newcomer is new until the store has taken what it puts. */
+static void what_could_not_be_put_is_put_at_the_next_look(void)
+{
+    struct world w = new_world();
+    struct once__asked asked = {w.steady_ms, w.steady_ms};
+
+    (void)look(&w);
+    anew(&w, 2, 1000, 1);
+    T_EQ(once__clock_take(&w.c, &w.t, &asked), 1); /* the store fails */
+    pass(&w, 1000);
+    (void)look(&w);
+    T_EQ(w.puts, 2);
+    pass(&w, 1000);
+    (void)look(&w);
+    T_EQ(w.puts, 2);
+}
+
+/* Who was not away keeps what it knew: others come and go all the time. */
+static void newcomers_cost_nobody_any_time(void)
+{
+    struct world w = new_world();
+    once_clock here;
+    uint64_t steady_ms;
+    int i;
+
+    (void)look(&w);
+    for (i = 0; i < 3600; i++) {
+        here = w.c;
+        steady_ms = w.steady_ms;
+        anew(&w, 2, 0, 1);
+        (void)look(&w);
+        w.c = here;
+        w.steady_ms = steady_ms;
+        pass(&w, 1000);
+        T_EQ(look(&w), w.true_ms);
+    }
+}
+
+static void who_was_away_alone_keeps_what_it_knew(void)
+{
+    struct world w = new_world();
+
+    (void)look(&w);
+    pass(&w, DAY);
+    T_EQ(look(&w), w.true_ms);
+    host(&w, 2); /* also where another host has put what is kept */
+    pass(&w, HOUR);
+    T_EQ(look(&w), w.true_ms);
+}
+
+/* ---- Any history ------------------------------------------------------- */
+
+enum { USERS = 4, STANDS = 64, EVERY = 1000 };
+
+/* Several users of a store, and where its clock stood beside the true time. */
+struct history {
+    once_store_time t;
+    uint64_t random, now_ms;
+    int n;
+    struct {
+        int64_t off;
+        uint64_t since_ms, until_ms;
+        int looked, hidden;
+    } stands[STANDS];
+    struct {
+        once_clock c;
+        uint64_t next_ms, looked_ms; /* 0: it looks for the first time */
+    } users[USERS];
+};
+
+static uint64_t below(struct history *h, uint64_t limit)
+{
+    h->random ^= h->random << 13;
+    h->random ^= h->random >> 7;
+    h->random ^= h->random << 17;
+    return (h->random >> 11) % limit;
+}
+
+static void steps(struct history *h)
+{
+    int64_t by = 1500 + (int64_t)below(h, 20000);
+    int n = h->n;
+
+    if (n == STANDS)
+        return;
+    h->stands[n - 1].until_ms = h->now_ms;
+    h->stands[n].off = h->stands[n - 1].off + (below(h, 2) ? by : -by);
+    h->stands[n].since_ms = h->now_ms;
+    h->n++;
+}
+
+/* What was completed at any time must not be forgotten before its time: who
+ * looks may not be ahead of the lowest stand of the clock, but for those that
+ * lay between two looks of somebody who looks regularly. */
+static int lowest(const struct history *h, int64_t *off)
+{
+    int i, any = 0;
+
+    for (i = 0; i < h->n; i++)
+        if (h->stands[i].looked && !h->stands[i].hidden &&
+            (!any || h->stands[i].off < *off)) {
+            *off = h->stands[i].off;
+            any = 1;
+        }
+    return any;
+}
+
+static int one_looks(struct history *h, int user)
+{
+    once_clock *c = &h->users[user].c;
+    uint64_t steady_ms = h->now_ms + (uint64_t)user * 7777777;
+    uint64_t looked_ms = h->users[user].looked_ms;
+    struct once__asked asked = {steady_ms, steady_ms};
+    int64_t off = 0;
+    int i;
+
+    if (looked_ms == 0)
+        memset(c, 0, sizeof(*c));
+    memset(c->host, 1 + user, ONCE_HOST_SIZE);
+    c->every_ms = EVERY;
+    for (i = 0; looked_ms != 0 && i < h->n - 1; i++)
+        if (looked_ms < h->stands[i].since_ms &&
+            h->now_ms - looked_ms <= 4 * (uint64_t)EVERY)
+            h->stands[i].hidden = 1;
+    h->stands[h->n - 1].looked = 1;
+    h->t.now_ms = BORN + h->now_ms + (uint64_t)h->stands[h->n - 1].off;
+    if (once__clock_take(c, &h->t, &asked)) {
+        once__clock_put(c, &h->t);
+        once__clock_was_put(c);
+    }
+    h->users[user].looked_ms = h->now_ms;
+    return !lowest(h, &off) || (int64_t)(c->seen_ms - BORN - h->now_ms) <=
+                                   off + 2500 + (int64_t)h->now_ms / 512;
+}
+
+/* 1: nobody was ahead. */
+static int history(uint64_t seed)
+{
+    static struct history h;
+    uint64_t end_ms, set, away, away_ms, gone;
+    int i, user, users;
+
+    memset(&h, 0, sizeof(h));
+    h.random = seed * UINT64_C(0x9e3779b97f4a7c15) + 1;
+    h.now_ms = 1;
+    h.n = 1;
+    for (i = 0; i < USERS; i++)
+        h.users[i].next_ms = 1 + below(&h, EVERY);
+    users = 2 + (int)below(&h, USERS - 1);
+    set = 1 + below(&h, 100);
+    away = below(&h, 300);
+    away_ms = 1 + below(&h, 60000);
+    gone = below(&h, 200);
+    for (end_ms = 20000 + below(&h, 200000); h.now_ms < end_ms;) {
+        for (i = user = 0; i < users; i++)
+            if (h.users[i].next_ms < h.users[user].next_ms)
+                user = i;
+        while (h.now_ms + 200 < h.users[user].next_ms) {
+            h.now_ms += 1 + below(&h, 200);
+            if (below(&h, 1000) < set)
+                steps(&h);
+        }
+        h.now_ms = h.users[user].next_ms;
+        if (!one_looks(&h, user))
+            return 0;
+        h.users[user].next_ms = h.now_ms + EVERY / 2 + below(&h, EVERY);
+        if (below(&h, 1000) < away)
+            h.users[user].next_ms = h.now_ms + 1 + below(&h, away_ms);
+        if (below(&h, 1000) < gone)
+            h.users[user].looked_ms = 0;
+    }
+    return 1;
+}
+
+static void no_history_makes_anybody_forget_too_early(void)
+{
+    uint64_t seed;
+
+    for (seed = 1; seed <= 20000; seed++)
+        if (!history(seed))
+            T_EQ(seed, 0); /* this one did */
 }
 
 static void a_host_that_starts_with_a_wrong_clock_is_noticed(void)
@@ -275,6 +505,12 @@ int main(void)
     T_RUN(a_clock_that_is_a_little_fast_is_followed);
     T_RUN(a_step_back_is_taken_at_once_and_kept);
     T_RUN(another_ones_step_back_counts);
+    T_RUN(a_newcomer_notices_what_it_can);
+    T_RUN(what_a_newcomer_could_not_notice_counts);
+    T_RUN(what_could_not_be_put_is_put_at_the_next_look);
+    T_RUN(newcomers_cost_nobody_any_time);
+    T_RUN(who_was_away_alone_keeps_what_it_knew);
+    T_RUN(no_history_makes_anybody_forget_too_early);
     T_RUN(a_host_that_starts_with_a_wrong_clock_is_noticed);
     T_RUN(time_that_nobody_saw_counts_where_it_can_be_known);
     T_RUN(what_somebody_has_accepted_counts_for_all);

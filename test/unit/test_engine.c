@@ -1138,6 +1138,26 @@ static void what_was_kept_long_enough_is_forgotten(void)
     once_engine_close(w.e);
 }
 
+/* As a damaged page or a lock would do it. */
+static void one_record_that_fails_keeps_no_other_from_the_reaper(void)
+{
+    struct world w;
+    unsigned i;
+
+    open_world(&w, "faulty:bad=reap:7,bad=forget:109@memory:");
+    for (i = 0; i < 100; i++) {
+        T_EQ(ask(&w, ONCE_OP_CLAIM, i, NULL), ONCE_OWNER);
+        completed(&w, 100 + i);
+    }
+    atomic_fetch_add(&w.now_ms, 500);
+    UNTIL(stats(&w).reaped == 99);
+    UNTIL(stats(&w).forgotten == 99);
+    T_EQ(atomic_load(&w.lost), 99);
+    T_EQ(ask(&w, ONCE_OP_SHOW, 7, NULL), ONCE_IN_FLIGHT);
+    T_EQ(ask(&w, ONCE_OP_SHOW, 109, NULL), ONCE_REPLAY);
+    once_engine_close(w.e);
+}
+
 static void keep_of(struct world *w, unsigned key, uint64_t keep_ms)
 {
     once_op op = stranger(ONCE_OP_CLAIM, key);
@@ -1709,6 +1729,7 @@ int main(void)
     T_RUN(the_reaper_works_in_bounded_steps);
     T_RUN(somebody_else_may_be_the_reaper);
     T_RUN(what_was_kept_long_enough_is_forgotten);
+    T_RUN(one_record_that_fails_keeps_no_other_from_the_reaper);
     T_RUN(what_is_due_by_a_clock_that_jumped_ahead_is_kept);
     T_RUN(under_a_clock_that_is_ahead_forgetting_goes_on_at_its_pace);
     T_RUN(an_owner_gets_through_a_full_queue);

@@ -52,6 +52,17 @@ static int show(once_store *s, uint8_t key)
     return rc == ONCE_OK ? op.rc : rc;
 }
 
+static void bad_fails_by_the_name(void)
+{
+    once_store *s = open_store("faulty:bad=claim:2-3@memory:");
+
+    T_EQ(claim(s, 2), ONCE_ESTORE);
+    T_EQ(claim(s, 4), ONCE_OK);
+    T_EQ(claim(s, 3), ONCE_ESTORE);
+    T_EQ(show(s, 3), ONCE_FREE);
+    once_store_close(s);
+}
+
 static void fail_never_reaches_the_inner_store(void)
 {
     once_store *s = open_store("faulty:fail=claim:2-3@memory:");
@@ -217,6 +228,7 @@ static void it_can_be_stacked_and_scanned(void)
 
 int main(void)
 {
+    T_RUN(bad_fails_by_the_name);
     T_RUN(fail_never_reaches_the_inner_store);
     T_RUN(lose_applies_and_says_nothing);
     T_RUN(one_such_operation_fails_its_whole_batch);

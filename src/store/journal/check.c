@@ -19,7 +19,8 @@
 #include <unistd.h>
 
 #include "core/error.h"
-#include "store/journal/journal.h"
+#include "store/journal/handle.h"
+#include "store/journal/walk.h"
 
 enum { LOOKS = 3 };
 
@@ -75,7 +76,7 @@ static int read_head(const struct check *c, uint64_t id,
 
     if (fd < 0)
         return ONCE_ECORRUPT;
-    if (once__journal_read(fd, block, sizeof(block), 0) == 1)
+    if (once__file_read(fd, block, sizeof(block), 0) == 1)
         code = once__segment_head_get(block, id, out);
     (void)close(fd);
     return code;
@@ -237,7 +238,7 @@ static int check_segment(struct check *c, uint64_t id,
     if (code == ONCE_OK && id != c->last && w.offset != end)
         say_at(c, stop, "a frame does not check");
     if (code == ONCE_OK && id == c->last &&
-        (stop < c->known || once__walk_stray(&w) != 0)) {
+        (stop < c->known || once__walk_orphan(&w) != 0)) {
         w.got = 0; /* somebody may have written on meanwhile */
         if (walk_frames(c, &w, 1) == 0 &&
             once__journal_at(id, w.offset) == stop)
@@ -307,7 +308,7 @@ static void check_unused(struct check *c, uint64_t id)
         return;
     if (once__walk_begin(&w, fd, id, ONCE__JOURNAL_HEADER, (uint64_t)st.st_size,
                          0) == ONCE_OK) {
-        if (once__walk_stray(&w) != 0 && read_head(c, id, &c->head) != ONCE_OK)
+        if (once__walk_orphan(&w) != 0 && read_head(c, id, &c->head) != ONCE_OK)
             say_at(c, once__journal_at(id, 0), "the header does not check");
         once__walk_end(&w);
     }
@@ -316,10 +317,10 @@ static void check_unused(struct check *c, uint64_t id)
 
 /* ---- All ------------------------------------------------------------------- */
 
-static int read_door(struct check *c)
+static int read_lock(struct check *c)
 {
     struct once__note note;
-    int fd = openat(c->folder, "lock", O_RDONLY | O_CLOEXEC), code;
+    int fd = openat(c->folder, ONCE__JOURNAL_LOCK, O_RDONLY | O_CLOEXEC), code;
 
     if (fd < 0 && errno == ENOENT)
         return once__fail(c->err, ONCE_EOPEN,
@@ -328,7 +329,7 @@ static int read_door(struct check *c)
     if (fd < 0)
         return once__fail(c->err, ONCE_EOPEN, "%s/lock: %s", c->path,
                           strerror(errno));
-    code = once__door_read(fd, c->path, &note, c->err);
+    code = once__session_read(fd, c->path, &note, c->err);
     if (code == ONCE_OK && note.state == ONCE__LEFT_CLEAN)
         c->known = note.at;
     if (code == ONCE_ECORRUPT) {
@@ -342,7 +343,7 @@ static int read_door(struct check *c)
 static int check_all(struct check *c)
 {
     uint64_t id;
-    int code = read_door(c);
+    int code = read_lock(c);
 
     if (code != ONCE_OK)
         return code;

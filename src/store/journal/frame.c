@@ -20,20 +20,16 @@
  *    0 magic (8)   8 version (4)  12 sum (4)  16 id (8)   24 before (8)
  *   32 first (8)  40 fence (8)    48 generation (8), then zeros
  */
-#include "store/journal/journal.h"
+#include "store/journal/format.h"
 
-#include <assert.h>
 #include <string.h>
 
-#include "core/transition.h"
 #include "core/crc32c.h"
+#include "core/record.h"
 
 enum { FRAME_MAGIC = 0x4d52464a, SUMMED = 8 };
 
 #define SEGMENT_MAGIC UINT64_C(0x4c4e524a45434e4f)
-
-static_assert(sizeof(struct once__page) == ONCE__PAGE_SIZE, "one page");
-static_assert(sizeof(struct once__slot) == 64, "one cache line");
 
 static uint32_t frame_sum(const uint8_t *in, uint64_t at)
 {
@@ -132,4 +128,43 @@ uint64_t once__journal_due(const once_record *r)
     if (r->state == ONCE_CLAIMED || r->state == ONCE_DISPATCHED)
         return r->lease_ms;
     return r->state == ONCE_INDETERMINATE ? UINT64_MAX : r->keep_ms;
+}
+
+size_t once__frame_size_of(const once_record *r)
+{
+    size_t size = ONCE__FRAME_HEAD + once__record_size(r);
+
+    return (size + ONCE__FRAME_ALIGN - 1) & ~(size_t)(ONCE__FRAME_ALIGN - 1);
+}
+
+void once__frame_encode(struct once__frame *f, const once_record *r,
+                        uint8_t *out)
+{
+    size_t size = r == NULL ? 0 : once__record_size(r);
+    uint8_t *to = out + ONCE__FRAME_HEAD;
+
+    f->length =
+        (uint32_t)(r == NULL ? ONCE__FRAME_HEAD : once__frame_size_of(r));
+    f->pad = (uint8_t)(f->length - ONCE__FRAME_HEAD - size);
+    f->sum = 0;
+    if (r == NULL)
+        return;
+    once__record_encode(r, f->name, to);
+    memset(to + size, 0, f->pad);
+    f->sum =
+        (uint32_t)once__get(to + size - ONCE__RECORD_SUM, ONCE__RECORD_SUM);
+}
+
+int once__frame_record(const struct once__frame *f, const uint8_t *bytes,
+                       once_record *out)
+{
+    once_bytes record = {bytes + ONCE__FRAME_HEAD,
+                         f->length - ONCE__FRAME_HEAD - f->pad};
+    int code = once__record_decode(record, f->name, out, NULL);
+
+    if (code == ONCE_OK &&
+        once__get(bytes + f->length - f->pad - ONCE__RECORD_SUM,
+                  ONCE__RECORD_SUM) != f->sum)
+        code = ONCE_ECORRUPT;
+    return code;
 }

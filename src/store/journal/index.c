@@ -15,12 +15,15 @@
  *
  * It refuses to give pages back: it keeps the size of its best day.
  */
-#include "store/journal/journal.h"
+#include "store/journal/handle.h"
 
 #include <assert.h>
 #include <string.h>
 
 #include "core/error.h"
+
+static_assert(sizeof(struct once__page) == ONCE__PAGE_SIZE, "one page");
+static_assert(sizeof(struct once__slot) == 64, "one cache line");
 
 enum {
     BASE = 10, /* the directory's first page: 1,024 entries */

@@ -13,7 +13,7 @@
 #include <string.h>
 
 #include "core/error.h"
-#include "store/journal/journal.h"
+#include "store/journal/handle.h"
 
 enum {
     AT_ONCE = 1 << 14, /* names in a list                   */

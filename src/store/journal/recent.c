@@ -10,7 +10,7 @@
  * nothing is given to another. It refuses to be believed all the same: what is
  * found is checked like what is read, and read where it does not check.
  */
-#include "store/journal/journal.h"
+#include "store/journal/handle.h"
 
 #include <assert.h>
 #include <stdlib.h>

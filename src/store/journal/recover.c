@@ -26,7 +26,8 @@
  * too. What is taken over without having been known to be durable is written
  * again and flushed.
  */
-#include "store/journal/journal.h"
+#include "store/journal/handle.h"
+#include "store/journal/walk.h"
 
 #include <errno.h>
 #include <fcntl.h>
@@ -83,7 +84,7 @@ static int read_head(struct recovery *r, uint64_t id,
 
     if (fd < 0)
         return errno == ENOENT ? ONCE_ECORRUPT : trouble(r, id, "opening");
-    rc = once__journal_read(fd, block, sizeof(block), 0);
+    rc = once__file_read(fd, block, sizeof(block), 0);
     if (rc < 0)
         return trouble(r, id, "reading");
     code = rc == 0 ? ONCE_ECORRUPT : once__segment_head_get(block, id, out);
@@ -141,14 +142,14 @@ static int note_size(struct recovery *r, uint64_t id)
 static int check_unused(struct recovery *r, uint64_t id)
 {
     struct once__walk w;
-    uint64_t stray;
+    uint64_t orphan;
     int code = walk_begin(r, &w, id, once__segment(r->j->shared, id)->size, 0);
 
     if (code != ONCE_OK)
         return code;
-    stray = once__walk_stray(&w);
+    orphan = once__walk_orphan(&w);
     once__walk_end(&w);
-    if (stray != 0)
+    if (orphan != 0)
         return damage(r, once__journal_at(id, 0), "the header does not check");
     return ONCE_OK;
 }
@@ -211,7 +212,7 @@ static int take_frame(struct recovery *r, const struct once__frame *f,
     slot.length = f->length;
     slot.state = f->state;
     if (f->state == ONCE_COMPLETED)
-        s->usual += f->length / 16 - s->usual / 16;
+        s->average += f->length / 16 - s->average / 16;
     if (once__index_put(r->j, &slot))
         return ONCE_OK;
     return once__fail(r->err, ONCE_ENOMEM,
@@ -318,7 +319,7 @@ static int take_sealed(struct recovery *r, uint64_t id)
 }
 
 /* How far the last segment's frames say that it was durable. */
-static int look_ahead(struct recovery *r, uint64_t *chain, uint64_t *stray)
+static int look_ahead(struct recovery *r, uint64_t *chain, uint64_t *orphan)
 {
     struct once__walk w;
     struct once__frame f;
@@ -333,7 +334,7 @@ static int look_ahead(struct recovery *r, uint64_t *chain, uint64_t *stray)
         if (f.durable > r->known)
             r->known = f.durable;
     *chain = once__journal_at(id, w.offset);
-    *stray = more < 0 ? 0 : once__walk_stray(&w);
+    *orphan = more < 0 ? 0 : once__walk_orphan(&w);
     once__walk_end(&w);
     return more < 0 ? trouble(r, id, "reading") : ONCE_OK;
 }
@@ -370,11 +371,11 @@ static int whole_up_to(struct recovery *r, uint64_t chain, uint64_t *out)
 /* Where the log ends. */
 static int find_end(struct recovery *r)
 {
-    uint64_t chain = 0, stray = 0, start;
+    uint64_t chain = 0, orphan = 0, start;
     int code;
 
     start = once__journal_at(r->last.id, ONCE__JOURNAL_HEADER);
-    code = look_ahead(r, &chain, &stray);
+    code = look_ahead(r, &chain, &orphan);
     if (code != ONCE_OK)
         return code;
     if (r->left->state == ONCE__LEFT_CUT) {
@@ -383,7 +384,7 @@ static int find_end(struct recovery *r)
                    ? damage(r, chain, "a frame that was durable does not check")
                    : ONCE_OK;
     }
-    if (chain < r->known || stray != 0)
+    if (chain < r->known || orphan != 0)
         return damage(r, chain, "a frame that was durable does not check");
     return whole_up_to(r, chain, &r->end);
 }
@@ -454,8 +455,7 @@ static int begin(struct recovery *r)
         s->segments[i].live = s->segments[i].bytes = 0;
     s->fence = 0;
     s->forgotten = 0;
-    s->usual = 512;
-    s->tidied = 0;
+    s->average = 512;
     s->generation = 0;
     s->full = 0;
     if (once__index_clear(r->j) == ONCE_OK)
@@ -496,7 +496,7 @@ static int write_again(struct recovery *r)
         from = once__journal_offset(r->known);
     for (; from < to; from = end) {
         end = to - from < PIECE ? to : from + PIECE;
-        if (once__journal_rewrite(fd, from, end) != 0)
+        if (once__file_rewrite(fd, from, end) != 0)
             return trouble(r, r->last.id, "writing");
         if (fdatasync(fd) != 0)
             return trouble(r, r->last.id, "flushing");
@@ -557,7 +557,7 @@ static int make_first(struct recovery *r)
                           r->j->path, strerror(rc));
     once__segment_head_put(&h, block);
     fd = once__segment_file(r->j, 1);
-    if (fd < 0 || once__journal_write(fd, block, sizeof(block), 0) != 0 ||
+    if (fd < 0 || once__file_write(fd, block, sizeof(block), 0) != 0 ||
         fdatasync(fd) != 0)
         return trouble(r, 1, "writing");
     s->last = 1;
@@ -611,7 +611,7 @@ int once__recover(struct once__journal *j, const struct once__left *left,
         .j = j, .left = left, .err = err, .known = left->known};
     int code = begin(&r);
 
-    (void)unlinkat(j->folder, "prepare.tmp", 0);
+    (void)unlinkat(j->folder, ONCE__JOURNAL_UNFINISHED, 0);
     if (code == ONCE_OK &&
         once__segment_range(j->folder, &r.lowest, &r.highest) != 0)
         code = once__fail(err, ONCE_EOPEN, "%s: %s", j->path, strerror(errno));
@@ -643,7 +643,7 @@ static int forget_next(struct recovery *r)
     fd = once__segment_file(j, id);
     if (fd < 0)
         return trouble(r, id, "opening");
-    if (once__journal_write(fd, nothing, sizeof(nothing), 0) != 0)
+    if (once__file_write(fd, nothing, sizeof(nothing), 0) != 0)
         return once__journal_unwritten(j, errno, "a write", r->err);
     if (fdatasync(fd) != 0)
         return once__journal_poison(j, errno, "a flush", r->err);

@@ -15,11 +15,8 @@
  * soon makes few. So many are made ahead that what is kept back for claims lies
  * in them. Who has an outcome and finds no segment ready, or has a frame that is
  * larger than one, makes the last one longer.
- *
- * Files belong to the owner of the folder, also when root creates them: the
- * other processes of the store must be able to open them.
  */
-#include "store/journal/journal.h"
+#include "store/journal/handle.h"
 
 #include <dirent.h>
 #include <errno.h>
@@ -35,11 +32,10 @@ enum {
     EXTEND = 1 << 20,
     SIZE_MIN = 1 << 20,
     SIZE_LEAST = 1 << 16,
-    AHEAD = 1, /* segments that shall be ready */
+    AHEAD = 1,  /* segments that shall be ready                */
+    LIVE = 512, /* bytes kept back for each claim's next frame */
     READY_MAX = 3
 };
-
-static const char unfinished[] = "prepare.tmp";
 
 void once__segment_name(uint64_t id, char out[ONCE__SEGMENT_NAME])
 {
@@ -128,82 +124,32 @@ int once__segment_file(struct once__journal *j, uint64_t id)
     return fd;
 }
 
-int once__journal_dress(int folder, int fd)
-{
-    struct stat st, own;
-    mode_t mode;
+/* ---- Room ------------------------------------------------------------------ */
 
-    if (fstat(folder, &st) != 0 || fstat(fd, &own) != 0)
-        return -1;
-    mode = st.st_mode & S_IWGRP ? 0660 : 0600;
-    if ((own.st_uid != st.st_uid || own.st_gid != st.st_gid) &&
-        fchown(fd, geteuid() == 0 ? st.st_uid : (uid_t)-1, st.st_gid) != 0)
-        mode = 0600; /* not ours to give away */
-    return fchmod(fd, mode);
+uint64_t once__segment_room_ahead(struct once__shared *s)
+{
+    uint64_t id, ready = s->ready, sum = 0;
+
+    for (id = s->last + 1; id <= ready; id++)
+        sum += once__segment(s, id)->size - ONCE__JOURNAL_HEADER;
+    return sum;
 }
 
-int once__journal_create(int folder, const char *name)
-{
-    int fd = openat(folder, name, O_RDWR | O_CREAT | O_EXCL | O_CLOEXEC, 0600);
-
-    if (fd >= 0 && once__journal_dress(folder, fd) != 0) {
-        (void)close(fd);
-        (void)unlinkat(folder, name, 0);
-        return -1;
-    }
-    return fd;
-}
-
-int once__journal_read(int fd, void *out, size_t size, uint64_t offset)
-{
-    uint8_t *to = out;
-    ssize_t n;
-
-    while (size > 0) {
-        n = pread(fd, to, size, (off_t)offset);
-        if (n < 0 && errno == EINTR)
-            continue;
-        if (n <= 0)
-            return n == 0 ? 0 : -1;
-        to += n;
-        size -= (size_t)n;
-        offset += (uint64_t)n;
-    }
-    return 1;
-}
-
-int once__journal_write(int fd, const void *bytes, size_t size, uint64_t offset)
-{
-    const uint8_t *from = bytes;
-    ssize_t n;
-
-    while (size > 0) {
-        n = pwrite(fd, from, size, (off_t)offset);
-        if (n < 0 && errno == EINTR)
-            continue;
-        if (n <= 0) {
-            errno = n == 0 ? EIO : errno;
-            return -1;
-        }
-        from += n;
-        size -= (size_t)n;
-        offset += (uint64_t)n;
-    }
-    return 0;
-}
-
-/* ---- Making segments ------------------------------------------------------ */
-
-static uint64_t next_size(const struct once__journal *j)
+/* The next frames of those who hold claims, and half a segment for the sweep,
+ * which is what makes room again; or what it can need at the most. */
+uint64_t once__segment_reserve(const struct once__journal *j)
 {
     struct once__shared *s = j->shared;
-    uint64_t now = s->ready > 0 ? once__segment(s, s->ready)->size : 0;
-    uint64_t want = now < SIZE_MIN / 4 ? SIZE_MIN : 4 * now;
-    uint64_t two = (2 * s->usual + 4095) / 4096 * 4096; /* of the frames */
+    uint64_t live = s->owned * (LIVE + 2 * s->average);
+    uint64_t half = once__segment(s, s->last)->size / 2;
+    uint64_t sweep =
+        s->records * ONCE__FRAME_HEAD + s->bytes + ONCE__JOURNAL_SPARE;
 
-    if (want > j->segment_max)
-        want = j->segment_max;
-    return want > two ? want : two;
+    if (half > j->segment_max / 2) /* it was made longer */
+        half = j->segment_max / 2;
+    if (half > sweep)
+        half = sweep;
+    return live > half ? live : half;
 }
 
 /* Bytes that can be appended before another segment is needed; without the lock
@@ -225,10 +171,24 @@ static uint64_t room(struct once__shared *s)
 int once__segment_short(const struct once__journal *j)
 {
     struct once__shared *s = j->shared;
-    uint64_t reserve = once__journal_reserve(j);
+    uint64_t reserve = once__segment_reserve(j);
 
     return s->full || s->ready - s->last < AHEAD ||
            room(s) < reserve + reserve / 4 + SIZE_LEAST;
+}
+
+/* ---- Making segments ------------------------------------------------------ */
+
+static uint64_t next_size(const struct once__journal *j)
+{
+    struct once__shared *s = j->shared;
+    uint64_t now = s->ready > 0 ? once__segment(s, s->ready)->size : 0;
+    uint64_t want = now < SIZE_MIN / 4 ? SIZE_MIN : 4 * now;
+    uint64_t two = (2 * s->average + 4095) / 4096 * 4096; /* of the frames */
+
+    if (want > j->segment_max)
+        want = j->segment_max;
+    return want > two ? want : two;
 }
 
 static int is_full(int rc)
@@ -249,7 +209,7 @@ static int fill(int fd, uint64_t from, uint64_t size, const atomic_int *stop)
         n = size - from < STEP ? (size_t)(size - from) : STEP;
         if (stop != NULL && atomic_load(stop))
             rc = ECANCELED;
-        else if (once__journal_write(fd, zeros, n, from) != 0)
+        else if (once__file_write(fd, zeros, n, from) != 0)
             rc = errno;
     }
     free(zeros);
@@ -294,8 +254,8 @@ static int make(struct once__journal *j, uint64_t size, const atomic_int *stop)
 {
     int fd, rc;
 
-    (void)unlinkat(j->folder, unfinished, 0);
-    fd = once__journal_create(j->folder, unfinished);
+    (void)unlinkat(j->folder, ONCE__JOURNAL_UNFINISHED, 0);
+    fd = once__file_create(j->folder, ONCE__JOURNAL_UNFINISHED);
     if (fd < 0)
         return errno;
     rc = posix_fallocate(fd, 0, (off_t)size);
@@ -306,9 +266,9 @@ static int make(struct once__journal *j, uint64_t size, const atomic_int *stop)
     if (close(fd) != 0 && rc == 0)
         rc = errno;
     if (rc == 0)
-        rc = make_ready(j, unfinished, size);
+        rc = make_ready(j, ONCE__JOURNAL_UNFINISHED, size);
     if (rc != 0)
-        (void)unlinkat(j->folder, unfinished, 0);
+        (void)unlinkat(j->folder, ONCE__JOURNAL_UNFINISHED, 0);
     return rc;
 }
 

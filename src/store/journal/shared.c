@@ -17,7 +17,7 @@
  * it is touched, since a full /dev/shm would otherwise be a SIGBUS in whoever
  * touches it. Processes map it in chunks, each when it first needs it.
  */
-#include "store/journal/journal.h"
+#include "store/journal/handle.h"
 
 #include <assert.h>
 #include <errno.h>
@@ -95,7 +95,7 @@ static int fill_head(struct once__journal *j,
     rc = make_mutex(&s->lock);
     rc = rc != 0 ? rc : make_mutex(&s->sync);
     rc = rc != 0 ? rc : make_mutex(&s->prep);
-    rc = rc != 0 ? rc : make_mutex(&s->tidy);
+    rc = rc != 0 ? rc : make_mutex(&s->compact);
     s->magic = SHARED_MAGIC;
     s->version = ONCE__JOURNAL_VERSION;
     s->size = sizeof(*s);
@@ -113,7 +113,7 @@ int once__shared_create(struct once__journal *j,
     if (j->memory < 0)
         return once__fail(err, ONCE_EOPEN, "%s: shared memory: %s", j->path,
                           strerror(errno));
-    rc = once__journal_dress(j->folder, j->memory) == 0
+    rc = once__file_set_owner(j->folder, j->memory) == 0
              ? posix_fallocate(j->memory, 0, HEAD)
              : errno;
     if (rc != 0) {

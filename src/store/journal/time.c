@@ -16,7 +16,7 @@
 
 #include "core/crc32c.h"
 #include "core/error.h"
-#include "store/journal/journal.h"
+#include "store/journal/handle.h"
 
 enum { SIZE = 60, SECTOR = 512 };
 
@@ -87,7 +87,7 @@ static int open_file(const struct once__journal *j, int make)
 
     if (fd >= 0 || errno != ENOENT || !make)
         return fd;
-    fd = once__journal_create(j->folder, ONCE__JOURNAL_CLOCK);
+    fd = once__file_create(j->folder, ONCE__JOURNAL_CLOCK);
     if (fd >= 0)
         (void)fsync(j->folder);
     else if (errno == EEXIST)

@@ -13,11 +13,13 @@
  *
  * Results are skipped, not read, unless somebody asks for them.
  */
-#include "store/journal/journal.h"
+#include "store/journal/walk.h"
 
 #include <errno.h>
 #include <stdlib.h>
 #include <string.h>
+
+#include "store/journal/file.h"
 
 enum { WINDOW = 256 * 1024 };
 
@@ -75,7 +77,7 @@ const uint8_t *once__walk_bytes(struct once__walk *w, uint64_t offset,
     n = w->end - offset < n ? (size_t)(w->end - offset) : n;
     w->got = 0;
     errno = 0;
-    if (once__journal_read(w->fd, w->buffer, n, offset) != 1)
+    if (once__file_read(w->fd, w->buffer, n, offset) != 1)
         return NULL;
     w->from = offset;
     w->got = n;
@@ -117,7 +119,7 @@ int once__walk_record(struct once__walk *w, const struct once__frame *f,
     return once__frame_record(f, bytes, out);
 }
 
-uint64_t once__walk_stray(struct once__walk *w)
+uint64_t once__walk_orphan(struct once__walk *w)
 {
     uint64_t offset, here = once__journal_at(w->id, w->offset);
     struct once__frame f;
@@ -141,8 +143,8 @@ int once__walk_goes_on(int fd, const struct once__segment_head *next)
     uint8_t bytes[ONCE__FRAME_HEAD];
     struct once__frame f;
 
-    return once__journal_read(fd, bytes, sizeof(bytes),
-                              once__journal_offset(next->before)) == 1 &&
+    return once__file_read(fd, bytes, sizeof(bytes),
+                           once__journal_offset(next->before)) == 1 &&
            once__frame_get(bytes, next->before, &f) &&
            f.kind == ONCE__FRAME_MARK && f.before == next->generation;
 }

@@ -388,6 +388,7 @@ int once__pg_params_seen(struct once__pg_params *p,
     params_begin(p);
     maybe_number(p, OID_INT8, call->now_ms);
     number(p, OID_BOOL, (uint64_t)call->async, 1);
+    number(p, OID_INT4, call->lock_ms, 4);
     maybe_number(p, OID_INT8, put != NULL ? &put->seen_ms : NULL);
     number(p, OID_INT8, put != NULL ? put->steady_ms : 0, 8);
     bytes(p, put != NULL ? put->host : NULL, put != NULL ? ONCE_HOST_SIZE : 0);

@@ -17,6 +17,7 @@
  * a password; a parameter that is not known is named if its name looks like
  * one.
  */
+#include <assert.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -367,4 +368,17 @@ void once__pg_config_label(const struct once__pg_config *c, size_t i,
     (void)snprintf(out, ONCE__PG_LABEL, "postgres %.64s:%.8s",
                    host != NULL ? host : "(socket)",
                    h->port != NULL ? h->port : "5432");
+}
+
+void once__pg_text(const struct once__pg_config *c, const char *text, char *out,
+                   size_t size)
+{
+    const char *at = strchr(text, '@');
+    int n;
+
+    assert(at != NULL);
+    n = snprintf(out, size, "%.*s\"%s\"%s", (int)(at - text), text, c->schema,
+                 at + 1);
+    assert(n > 0 && (size_t)n < size);
+    (void)n;
 }

@@ -34,8 +34,6 @@
 #include "core/error.h"
 #include "store/postgres/postgres.h"
 
-enum { BACKOFF_MS = 20, BACKOFF_STEPS = 7 }; /* up to 2.5 s */
-
 uint64_t once__pg_now_ms(void)
 {
     struct timespec t;
@@ -200,20 +198,6 @@ static int fail_connect(const struct once__pg_link *l, const PGconn *conn,
 
 /* ---- Connecting -------------------------------------------------------- */
 
-static void jittered_backoff(struct once__pg_link *l)
-{
-    uint64_t ms =
-        (uint64_t)BACKOFF_MS
-        << (l->failures < BACKOFF_STEPS ? l->failures : BACKOFF_STEPS);
-    struct timespec t;
-
-    (void)clock_gettime(CLOCK_MONOTONIC, &t);
-    /* Half to all of it: many gateways lose their server at one moment. */
-    ms -= (uint64_t)t.tv_nsec / 1000 % (ms / 2);
-    l->failures++;
-    l->next_ms = once__pg_now_ms() + ms;
-}
-
 void once__pg_disconnect(struct once__pg_link *l)
 {
     PQfinish(l->conn);
@@ -234,9 +218,8 @@ static PGconn *start(struct once__pg_link *l)
     return conn;
 }
 
-/* One host. The connection is inspected by the caller. */
-static int connect_host(struct once__pg_link *l, uint64_t until_ms,
-                        once_error *err)
+int once__pg_connect_host(struct once__pg_link *l, uint64_t until_ms,
+                          once_error *err)
 {
     PostgresPollingStatusType step = PGRES_POLLING_WRITING;
     PGconn *conn = start(l);
@@ -271,56 +254,13 @@ out:
     return rc;
 }
 
-static uint64_t sooner(uint64_t a, uint64_t b)
-{
-    return a < b ? a : b;
-}
-
 /* A server that has gone while nobody asked is noticed before the question, so
  * that its answer is not lost. */
-static int is_up(const struct once__pg_link *l)
+int once__pg_is_up(const struct once__pg_link *l)
 {
     if (l->conn != NULL && wait_for(l->conn, POLLIN, 0))
         (void)PQconsumeInput(l->conn);
     return l->conn != NULL && PQstatus(l->conn) == CONNECTION_OK;
-}
-
-/* The last one that was good is tried first. */
-int once__pg_connect(struct once__pg_link *l, int bare, uint64_t until_ms,
-                     once_error *err)
-{
-    const struct once__pg_config *c = l->config;
-    uint64_t now = once__pg_now_ms();
-    int rc = ONCE_EAWAY, away = 0;
-    size_t i;
-
-    if (is_up(l))
-        return ONCE_OK;
-    once__pg_disconnect(l);
-    if (now < l->next_ms)
-        return once__fail(err, ONCE_EAWAY,
-                          "%s: not connected; tried again soon", l->label);
-    for (i = 0; i < c->host_count && rc != ONCE_OK; i++) {
-        now = once__pg_now_ms();
-        if (i > 0 && now >= until_ms)
-            break;
-        rc = connect_host(l, sooner(until_ms, now + c->connect_ms), err);
-        if (rc == ONCE_OK)
-            rc = once__pg_inspect(l, bare, until_ms, err);
-        if (rc != ONCE_OK) {
-            once__pg_disconnect(l);
-            l->host = (l->host + 1) % c->host_count;
-            away |= rc == ONCE_EAWAY;
-        }
-    }
-    if (rc == ONCE_OK) {
-        l->failures = 0;
-        return ONCE_OK;
-    }
-    jittered_backoff(l);
-    if (away && err != NULL)
-        err->code = ONCE_EAWAY; /* one of them may be the right one, later */
-    return away ? ONCE_EAWAY : rc;
 }
 
 /* ---- Asking ------------------------------------------------------------ */

@@ -4,8 +4,11 @@
  *
  *    config.c   the URL: our own parameters, libpq's, and what we insist on
  *    link.c     one connection, and one question at a time, with a deadline
+ *    inspect.c  what a server and its schema must be like
+ *    connect.c  a connection to a host that passes the inspection
+ *    schema.c   schema.sql, made or printed
  *    batch.c    operations as arrays, rows as records
- *    schema.c   schema.sql, made or printed; what a server must be like
+ *    scan.c     rows of a scan, a page at a time
  *    report.c   verify and dump
  *
  * What an operation means is decided by once__transition() here, from the record as
@@ -59,6 +62,10 @@ void once__pg_config_words(const struct once__pg_config *c, size_t i,
 void once__pg_config_label(const struct once__pg_config *c, size_t i,
                            char out[ONCE__PG_LABEL]);
 
+/* A statement of ours with the schema's name in place of "@". */
+void once__pg_text(const struct once__pg_config *c, const char *text, char *out,
+                   size_t size);
+
 /* ---- link.c: one connection -------------------------------------------- */
 
 struct once__pg_link {
@@ -95,12 +102,11 @@ struct once__pg_ask {
 uint64_t once__pg_now_ms(void);
 void once__pg_sleep_ms(uint64_t ms);
 
-/*
- * Connects, if need be, to a server that may be written to and has the schema
- * (`bare`: whether it has or not). ONCE_OK, ONCE_EOPEN, or ONCE_EVERSION.
- */
-ONCE_CHECK int once__pg_connect(struct once__pg_link *l, int bare,
-                                uint64_t until_ms, once_error *err);
+/* Connects to host number l->host. ONCE_OK, ONCE_EOPEN, ONCE_EAWAY. */
+ONCE_CHECK int once__pg_connect_host(struct once__pg_link *l, uint64_t until_ms,
+                                     once_error *err);
+/* 1: connected, as far as can be seen without asking. */
+int once__pg_is_up(const struct once__pg_link *l);
 void once__pg_disconnect(struct once__pg_link *l);
 
 /* `*out` belongs to the caller, also NULL, unless DONE. */
@@ -118,18 +124,30 @@ int once__pg_passing(const char *state);
 /* 1: SQLSTATE of the last refusal begins so. */
 int once__pg_state(const struct once__pg_link *l, const char *begin);
 
-/* ---- schema.c ---------------------------------------------------------- */
+/* ---- inspect.c --------------------------------------------------------- */
 
-/* schema.sql for this configuration, on the heap. */
-ONCE_CHECK char *once__pg_schema(const struct once__pg_config *c);
-
-/* A statement of ours with the schema's name in place of "@". */
-void once__pg_text(const struct once__pg_config *c, const char *text, char *out,
-                   size_t size);
+/* A question in plain text. ONCE_OK, ONCE_EVERSION, ONCE_EAWAY, ONCE_EOPEN. */
+ONCE_CHECK int once__pg_ask_plain(struct once__pg_link *l, const char *sql,
+                                  uint64_t until_ms, once_error *err,
+                                  PGresult **out);
 
 /* Is the server, is the schema what we need? Sets the caveat. */
 ONCE_CHECK int once__pg_inspect(struct once__pg_link *l, int bare,
                                 uint64_t until_ms, once_error *err);
+
+/* ---- connect.c --------------------------------------------------------- */
+
+/*
+ * Connects, if need be, to a server that may be written to and has the schema
+ * (`bare`: whether it has or not). ONCE_OK, ONCE_EOPEN, or ONCE_EVERSION.
+ */
+ONCE_CHECK int once__pg_connect(struct once__pg_link *l, int bare,
+                                uint64_t until_ms, once_error *err);
+
+/* ---- schema.c ---------------------------------------------------------- */
+
+/* schema.sql for this configuration, on the heap. */
+ONCE_CHECK char *once__pg_schema(const struct once__pg_config *c);
 
 int once__pg_init(const char *rest, const once_store_options *options,
                   once_error *err);
@@ -204,14 +222,7 @@ ONCE_CHECK int once__pg_row_read(const PGresult *rows, int i,
 /* The row of seen_1(). 0 if it has another shape. */
 ONCE_CHECK int once__pg_seen_read(const PGresult *rows, once_store_time *out);
 
-/* ---- report.c ---------------------------------------------------------- */
-
-int once__pg_verify(const char *rest, once_line *line, void *user,
-                    once_error *err);
-int once__pg_dump(const char *rest, once_line *line, void *user,
-                  once_error *err);
-
-/* ---- postgres.c -------------------------------------------------------- */
+/* ---- scan.c ------------------------------------------------------------ */
 
 /* Shows up to `max` rows of a scan, a page at a time. As once_store_ops.scan,
  * but for the sizes of results that do not check: state 255. */
@@ -219,5 +230,12 @@ ONCE_CHECK int once__pg_scan(struct once__pg_link *l, struct once__pg_params *p,
                              int what, const uint64_t *now_ms,
                              const uint8_t *after, uint32_t max,
                              once_each *each, void *user, once_error *err);
+
+/* ---- report.c ---------------------------------------------------------- */
+
+int once__pg_verify(const char *rest, once_line *line, void *user,
+                    once_error *err);
+int once__pg_dump(const char *rest, once_line *line, void *user,
+                  once_error *err);
 
 #endif /* ONCE_STORE_POSTGRES_H */

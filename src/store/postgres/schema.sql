@@ -517,14 +517,16 @@ $f$;
 
 -- The time, and what a gateway has seen of it last. p_seen NULL: only look.
 CREATE OR REPLACE FUNCTION "@schema@".seen_1(p_now bigint, p_async boolean,
-    p_seen bigint, p_steady bigint, p_host bytea, p_backs bigint)
+    p_lock_ms integer, p_seen bigint, p_steady bigint, p_host bytea,
+    p_backs bigint)
 RETURNS TABLE (now_ms bigint, seen_ms bigint, steady_ms bigint, host bytea,
     backs bigint)
 LANGUAGE plpgsql VOLATILE SECURITY DEFINER
 SET search_path = pg_catalog, pg_temp
 AS $f$
 BEGIN
-    PERFORM "@schema@".guard(p_async);
+    PERFORM "@schema@".guard(p_async),
+        set_config('lock_timeout', p_lock_ms::text, true);
     IF p_seen IS NOT NULL THEN
         INSERT INTO "@schema@".clock AS c (seen_ms, steady_ms, host, backs)
         VALUES (p_seen, p_steady, p_host, p_backs)

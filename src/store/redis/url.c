@@ -282,8 +282,7 @@ static int take_secrets(char *url, struct once__redis_config *c,
 static int take_parameters(char *url, struct once__redis_config *c, int socket,
                            once_error *err)
 {
-    const char *rest;
-    size_t name;
+    size_t last;
     int rc = once__redis_prefix(url, c, err);
 
     if (rc == ONCE_OK)
@@ -294,18 +293,10 @@ static int take_parameters(char *url, struct once__redis_config *c, int socket,
         rc = take_tls(url, c, err);
     if (rc != ONCE_OK)
         return rc;
-    rest = strchr(url, '?');
-    if (rest == NULL || rest[1] == '\0')
-        return ONCE_OK;
-    /* It may be a password with a "?" in it. */
-    name = strspn(rest + 1, "abcdefghijklmnopqrstuvwxyz_");
-    if (name == 0 || rest[1 + name] != '=' || strchr(rest, '@') != NULL)
-        return once__fail(err, ONCE_EURL,
-                          "redis: a parameter is not known, and what stands "
-                          "there is not shown: ? @ and / in a password are "
-                          "%%3F, %%40 and %%2F");
-    return once__fail(err, ONCE_EURL, "redis: unknown parameter \"%.*s\"",
-                      (int)name, rest + 1);
+    last = strcspn(url, "?");
+    if (url[last] == '?' && url[last + 1] == '\0')
+        url[last] = '\0';
+    return once__url_end("redis", url, "those in docs/redis.md", err);
 }
 
 static int parse(int socket, char *url, struct once__redis_config *c,
@@ -317,7 +308,6 @@ static int parse(int socket, char *url, struct once__redis_config *c,
 
     if (rc != ONCE_OK)
         return rc;
-    url[strcspn(url, "?")] = '\0';
     n = strcspn(at, "/");
     rc = take_user(&at, n, c, err);
     if (rc == ONCE_OK && c->user[0] != '\0' && c->password[0] == '\0')

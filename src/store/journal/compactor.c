@@ -19,7 +19,8 @@
  * Where the disk had no room it tries again, since others may have made some.
  * It refuses to drop what it cannot read.
  */
-#include "store/journal/journal.h"
+#include "store/journal/handle.h"
+#include "store/journal/walk.h"
 
 #include <errno.h>
 #include <stdlib.h>
@@ -37,7 +38,7 @@ enum {
     WASTE = 3           /* segments of waste that nobody minds        */
 };
 
-struct once__keeper {
+struct once__compactor {
     struct once__journal view; /* the thread's alone */
     uint64_t full_ms;          /* likewise: when the disk had no room */
     pthread_t thread;
@@ -76,8 +77,8 @@ static int is_worth(struct once__shared *s)
     return waste > s->bytes + WASTE * once__segment(s, s->last)->size;
 }
 
-static int is_last_word(struct once__journal *j, const struct once__frame *f,
-                        uint64_t at)
+static int is_latest(struct once__journal *j, const struct once__frame *f,
+                     uint64_t at)
 {
     struct once__slot *slot;
 
@@ -95,7 +96,7 @@ static int move(struct once__journal *j, struct once__frame *f, uint64_t at,
     struct once__slot slot;
     int code;
 
-    if (!is_last_word(j, f, at))
+    if (!is_latest(j, f, at))
         return ONCE_OK;
     code = once__journal_room(j, f->length, 0, err);
     if (code != ONCE_OK)
@@ -151,7 +152,7 @@ static int read_head(struct once__journal *j, uint64_t id, int fd,
 {
     uint8_t block[ONCE__JOURNAL_HEADER];
 
-    if (once__journal_read(fd, block, sizeof(block), 0) != 1 ||
+    if (once__file_read(fd, block, sizeof(block), 0) != 1 ||
         once__segment_head_get(block, id, out) != ONCE_OK)
         return once__fail(err, ONCE_ECORRUPT,
                           "%s: the header of segment %llu does not check",
@@ -173,7 +174,7 @@ static int has_room(struct once__journal *j, uint64_t bytes,
         code = once__journal_room(j, ONCE__FRAME_HEAD, need, err);
         once__journal_unlock(j);
         if (code == ONCE__LATER)
-            rc = once__segment_prepare(j, need + ONCE__JOURNAL_SWEEP, stop);
+            rc = once__segment_prepare(j, need + ONCE__JOURNAL_SPARE, stop);
     } while (code == ONCE__LATER && rc == 0);
     return code == ONCE__LATER ? ONCE_EFULL : code; /* later, maybe */
 }
@@ -240,8 +241,8 @@ static int drop(struct once__journal *j, uint64_t id, once_error *err)
     return ONCE_OK;
 }
 
-static int tidy_one(struct once__journal *j, const atomic_int *stop,
-                    once_error *err)
+static int compact_one(struct once__journal *j, const atomic_int *stop,
+                       once_error *err)
 {
     uint64_t id = j->shared->first;
     int code = ONCE_OK;
@@ -253,8 +254,8 @@ static int tidy_one(struct once__journal *j, const atomic_int *stop,
     return code == ONCE_EFULL ? ONCE_OK : code; /* later, maybe */
 }
 
-static int tidy(struct once__journal *j, const atomic_int *stop,
-                once_error *err)
+static int compact(struct once__journal *j, const atomic_int *stop,
+                   once_error *err)
 {
     struct once__shared *s = j->shared;
     uint64_t before;
@@ -262,17 +263,17 @@ static int tidy(struct once__journal *j, const atomic_int *stop,
 
     if (!is_worth(s))
         return ONCE_OK;
-    rc = pthread_mutex_trylock(&s->tidy);
+    rc = pthread_mutex_trylock(&s->compact);
     if (rc == EOWNERDEAD) /* what it had begun is begun again */
-        rc = pthread_mutex_consistent(&s->tidy);
+        rc = pthread_mutex_consistent(&s->compact);
     if (rc != 0)
         return ONCE_OK;
     do {
         before = s->first;
-        code = tidy_one(j, stop, err);
+        code = compact_one(j, stop, err);
     } while (code == ONCE_OK && s->first != before && is_worth(s) &&
              !atomic_load(stop));
-    (void)pthread_mutex_unlock(&s->tidy);
+    (void)pthread_mutex_unlock(&s->compact);
     return code;
 }
 
@@ -286,13 +287,13 @@ static uint64_t steady_ms(void)
     return (uint64_t)t.tv_sec * 1000 + (uint64_t)t.tv_nsec / 1000000;
 }
 
-static void report(struct once__keeper *k, int rc)
+static void report(struct once__compactor *c, int rc)
 {
-    (void)pthread_mutex_lock(&k->lock);
-    k->tries++;
-    k->result = rc;
-    (void)pthread_cond_broadcast(&k->done);
-    (void)pthread_mutex_unlock(&k->lock);
+    (void)pthread_mutex_lock(&c->lock);
+    c->tries++;
+    c->result = rc;
+    (void)pthread_cond_broadcast(&c->done);
+    (void)pthread_mutex_unlock(&c->lock);
 }
 
 static int is_no_room(int rc)
@@ -301,147 +302,148 @@ static int is_no_room(int rc)
 }
 
 /* Makes segments until there are enough. 0, or an errno. */
-static int prepare(struct once__keeper *k)
+static int prepare(struct once__compactor *c)
 {
-    struct once__journal *j = &k->view;
+    struct once__journal *j = &c->view;
     int rc = 0;
 
-    if (j->shared->full && steady_ms() - k->full_ms < FULL_MS)
+    if (j->shared->full && steady_ms() - c->full_ms < FULL_MS)
         return ENOSPC;
-    while (rc == 0 && once__segment_short(j) && !atomic_load(&k->stop)) {
-        rc = once__segment_prepare(j, 0, &k->stop);
-        report(k, rc);
+    while (rc == 0 && once__segment_short(j) && !atomic_load(&c->stop)) {
+        rc = once__segment_prepare(j, 0, &c->stop);
+        report(c, rc);
     }
     if (is_no_room(rc))
-        k->full_ms = steady_ms();
+        c->full_ms = steady_ms();
     return rc;
 }
 
 /* 0, or why there is no further segment. */
-static int work(struct once__keeper *k)
+static int work(struct once__compactor *c)
 {
-    struct once__journal *j = &k->view;
+    struct once__journal *j = &c->view;
     once_error err = {0, ""};
     int rc, code;
 
     if (j->shared->poisoned)
         return EIO;
-    rc = prepare(k);
-    code = tidy(j, &k->stop, &err);
+    rc = prepare(c);
+    code = compact(j, &c->stop, &err);
     if (rc == 0 || is_no_room(rc)) /* there may be some now */
-        rc = prepare(k);
+        rc = prepare(c);
     if (rc != 0 && !is_no_room(rc) && rc != ECANCELED && rc != ETIMEDOUT &&
         code == ONCE_OK)
         code = once__fail(&err, ONCE_ESTORE, "%s: making a segment: %s",
                           j->path, strerror(rc));
     if (code != ONCE_OK) {
-        (void)pthread_mutex_lock(&k->lock);
-        k->trouble = err;
-        (void)pthread_mutex_unlock(&k->lock);
+        (void)pthread_mutex_lock(&c->lock);
+        c->trouble = err;
+        (void)pthread_mutex_unlock(&c->lock);
     }
     return rc;
 }
 
-static void *keep(void *user)
+static void *run(void *user)
 {
-    struct once__keeper *k = user;
+    struct once__compactor *c = user;
 
-    (void)pthread_mutex_lock(&k->lock);
-    while (!atomic_load(&k->stop)) {
-        while (!k->asked && !atomic_load(&k->stop))
-            (void)pthread_cond_wait(&k->wake, &k->lock);
-        k->asked = 0;
-        (void)pthread_mutex_unlock(&k->lock);
-        report(k, work(k));
-        (void)pthread_mutex_lock(&k->lock);
+    (void)pthread_mutex_lock(&c->lock);
+    while (!atomic_load(&c->stop)) {
+        while (!c->asked && !atomic_load(&c->stop))
+            (void)pthread_cond_wait(&c->wake, &c->lock);
+        c->asked = 0;
+        (void)pthread_mutex_unlock(&c->lock);
+        report(c, work(c));
+        (void)pthread_mutex_lock(&c->lock);
     }
-    (void)pthread_mutex_unlock(&k->lock);
+    (void)pthread_mutex_unlock(&c->lock);
     return NULL;
 }
 
-static void discard(struct once__keeper *k)
+static void discard(struct once__compactor *c)
 {
-    once__journal_forget(&k->view);
-    (void)pthread_cond_destroy(&k->done);
-    (void)pthread_cond_destroy(&k->wake);
-    (void)pthread_mutex_destroy(&k->lock);
-    free(k);
+    once__handle_close(&c->view);
+    (void)pthread_cond_destroy(&c->done);
+    (void)pthread_cond_destroy(&c->wake);
+    (void)pthread_mutex_destroy(&c->lock);
+    free(c);
 }
 
-int once__keeper_open(const struct once__journal *j, once_error *err,
-                      struct once__keeper **out)
+int once__compactor_open(const struct once__journal *j, once_error *err,
+                         struct once__compactor **out)
 {
-    struct once__keeper *k = calloc(1, sizeof(*k));
+    struct once__compactor *c = calloc(1, sizeof(*c));
     pthread_condattr_t steady;
     int code;
 
-    if (k == NULL)
+    if (c == NULL)
         return once__fail(err, ONCE_ENOMEM, "out of memory");
-    (void)pthread_mutex_init(&k->lock, NULL);
-    (void)pthread_cond_init(&k->wake, NULL);
+    (void)pthread_mutex_init(&c->lock, NULL);
+    (void)pthread_cond_init(&c->wake, NULL);
     (void)pthread_condattr_init(&steady);
     (void)pthread_condattr_setclock(&steady, CLOCK_MONOTONIC);
-    (void)pthread_cond_init(&k->done, &steady);
+    (void)pthread_cond_init(&c->done, &steady);
     (void)pthread_condattr_destroy(&steady);
-    code = once__journal_share(j, &k->view, err);
-    if (code == ONCE_OK && once__thread_start(&k->thread, NULL, keep, k) != 0)
+    code = once__handle_share(j, &c->view, err);
+    if (code == ONCE_OK && once__thread_start(&c->thread, NULL, run, c) != 0)
         code = once__fail(err, ONCE_EOPEN, "%s: no thread to be had", j->path);
     if (code == ONCE_OK) {
-        *out = k;
+        *out = c;
         return ONCE_OK;
     }
-    discard(k);
+    discard(c);
     return code;
 }
 
-void once__keeper_close(struct once__keeper *k)
+void once__compactor_close(struct once__compactor *c)
 {
-    if (k == NULL)
+    if (c == NULL)
         return;
-    (void)pthread_mutex_lock(&k->lock);
-    atomic_store(&k->stop, 1);
-    (void)pthread_cond_signal(&k->wake);
-    (void)pthread_mutex_unlock(&k->lock);
-    (void)pthread_join(k->thread, NULL);
-    discard(k);
+    (void)pthread_mutex_lock(&c->lock);
+    atomic_store(&c->stop, 1);
+    (void)pthread_cond_signal(&c->wake);
+    (void)pthread_mutex_unlock(&c->lock);
+    (void)pthread_join(c->thread, NULL);
+    discard(c);
 }
 
-void once__keeper_nudge(struct once__keeper *k)
+void once__compactor_wake(struct once__compactor *c)
 {
-    if (!once__segment_short(&k->view) && !is_worth(k->view.shared))
+    if (!once__segment_short(&c->view) && !is_worth(c->view.shared))
         return;
-    (void)pthread_mutex_lock(&k->lock);
-    k->asked = 1;
-    (void)pthread_cond_signal(&k->wake);
-    (void)pthread_mutex_unlock(&k->lock);
+    (void)pthread_mutex_lock(&c->lock);
+    c->asked = 1;
+    (void)pthread_cond_signal(&c->wake);
+    (void)pthread_mutex_unlock(&c->lock);
 }
 
-int once__keeper_await(struct once__keeper *k, const struct timespec *until)
+int once__compactor_await(struct once__compactor *c,
+                          const struct timespec *until)
 {
     uint64_t seen;
     int rc = 0;
 
-    (void)pthread_mutex_lock(&k->lock);
-    seen = k->tries;
-    k->asked = 1;
-    (void)pthread_cond_signal(&k->wake);
-    while (rc == 0 && k->tries == seen)
-        rc = pthread_cond_timedwait(&k->done, &k->lock, until);
-    if (k->tries != seen)
-        rc = k->result;
-    (void)pthread_mutex_unlock(&k->lock);
+    (void)pthread_mutex_lock(&c->lock);
+    seen = c->tries;
+    c->asked = 1;
+    (void)pthread_cond_signal(&c->wake);
+    while (rc == 0 && c->tries == seen)
+        rc = pthread_cond_timedwait(&c->done, &c->lock, until);
+    if (c->tries != seen)
+        rc = c->result;
+    (void)pthread_mutex_unlock(&c->lock);
     return rc;
 }
 
-int once__keeper_trouble(struct once__keeper *k, once_error *err)
+int once__compactor_trouble(struct once__compactor *c, once_error *err)
 {
     int code;
 
-    (void)pthread_mutex_lock(&k->lock);
-    code = k->trouble.code;
+    (void)pthread_mutex_lock(&c->lock);
+    code = c->trouble.code;
     if (code != ONCE_OK && err != NULL)
-        *err = k->trouble;
-    k->trouble.code = ONCE_OK;
-    (void)pthread_mutex_unlock(&k->lock);
+        *err = c->trouble;
+    c->trouble.code = ONCE_OK;
+    (void)pthread_mutex_unlock(&c->lock);
     return code;
 }

@@ -28,7 +28,7 @@
  * would both believe to know the index. It refuses one that is open in another
  * PID namespace as well, where the locks would not hold (shared.c).
  */
-#include "store/journal/journal.h"
+#include "store/journal/handle.h"
 
 #include <dirent.h>
 #include <errno.h>
@@ -46,11 +46,12 @@
 
 #include "core/crc32c.h"
 #include "core/error.h"
+#include "store/path.h"
 
-#define DOOR_MAGIC UINT64_C(0x524f4f4445434e4f)
+#define LOCK_MAGIC UINT64_C(0x524f4f4445434e4f)
 
 enum {
-    DOOR_SIZE = 48,
+    NOTE_SIZE = 48,
     TURN_NS = 10000000,
     SURE = 100, /* turns                     */
     LOOK = 100, /* turns: a second           */
@@ -60,7 +61,7 @@ enum {
 
 /* ---- The file ------------------------------------------------------------ */
 
-static int door_lock(int fd, short type)
+static int lock_file(int fd, short type)
 {
     struct flock lock = {.l_type = type, .l_whence = SEEK_SET, .l_len = 1};
 
@@ -69,14 +70,14 @@ static int door_lock(int fd, short type)
 
 static uint32_t note_sum(const uint8_t *b)
 {
-    return once__crc32c(0, b + 16, DOOR_SIZE - 16);
+    return once__crc32c(0, b + 16, NOTE_SIZE - 16);
 }
 
 /* ONCE_OK, also for an empty file; that is a new journal. */
-int once__door_read(int fd, const char *path, struct once__note *out,
-                    once_error *err)
+int once__session_read(int fd, const char *path, struct once__note *out,
+                       once_error *err)
 {
-    uint8_t b[DOOR_SIZE];
+    uint8_t b[NOTE_SIZE];
     struct stat st;
 
     memset(out, 0, sizeof(*out));
@@ -85,8 +86,8 @@ int once__door_read(int fd, const char *path, struct once__note *out,
                           strerror(errno));
     if (st.st_size == 0)
         return ONCE_OK;
-    if (once__journal_read(fd, b, sizeof(b), 0) != 1 ||
-        once__get(b, 8) != DOOR_MAGIC)
+    if (once__file_read(fd, b, sizeof(b), 0) != 1 ||
+        once__get(b, 8) != LOCK_MAGIC)
         return once__fail(err, ONCE_EOPEN, "%s/lock: it is something else",
                           path);
     if (once__get(b + 8, 4) != ONCE__JOURNAL_VERSION)
@@ -105,17 +106,17 @@ int once__door_read(int fd, const char *path, struct once__note *out,
 
 static int write_note(struct once__journal *j, const struct once__note *note)
 {
-    uint8_t b[DOOR_SIZE] = {0};
+    uint8_t b[NOTE_SIZE] = {0};
 
-    once__put(b, DOOR_MAGIC, 8);
+    once__put(b, LOCK_MAGIC, 8);
     once__put(b + 8, ONCE__JOURNAL_VERSION, 4);
     memcpy(b + 16, note->id, ONCE__JOURNAL_ID);
     once__put(b + 32, note->state, 4);
     once__put(b + 40, note->at, 8);
     once__put(b + 12, note_sum(b), 4);
-    if (once__journal_write(j->door, b, sizeof(b), 0) != 0)
+    if (once__file_write(j->lock_fd, b, sizeof(b), 0) != 0)
         return -1;
-    return fsync(j->door);
+    return fsync(j->lock_fd);
 }
 
 /* ---- The folder ---------------------------------------------------------- */
@@ -135,36 +136,18 @@ static int is_for_us(int folder)
     while (ours && (e = readdir(d)) != NULL)
         ours = strcmp(e->d_name, ".") == 0 || strcmp(e->d_name, "..") == 0 ||
                strcmp(e->d_name, "lost+found") == 0 ||
-               strcmp(e->d_name, "lock") == 0 ||
+               strcmp(e->d_name, ONCE__JOURNAL_LOCK) == 0 ||
                strcmp(e->d_name, ONCE__JOURNAL_CLOCK) == 0 ||
-               strcmp(e->d_name, "prepare.tmp") == 0 ||
+               strcmp(e->d_name, ONCE__JOURNAL_UNFINISHED) == 0 ||
                once__segment_number(e->d_name) != 0;
     (void)closedir(d);
     return ours;
 }
 
-static int sync_parent(const char *path)
-{
-    char *copy = strdup(path), *slash;
-    int fd, failed;
-
-    if (copy == NULL)
-        return -1;
-    slash = strrchr(copy, '/');
-    slash[slash == copy] = '\0';
-    fd = open(copy, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
-    free(copy);
-    if (fd < 0)
-        return -1;
-    failed = fsync(fd);
-    (void)close(fd);
-    return failed;
-}
-
 static int open_folder(struct once__journal *j, once_error *err)
 {
     if (!j->must_exist && mkdir(j->path, 0700) == 0) {
-        if (sync_parent(j->path) != 0)
+        if (once__path_sync_folder(j->path) != 0)
             return once__fail(err, ONCE_EOPEN, "%s: %s", j->path,
                               strerror(errno));
     } else if (!j->must_exist && errno != EEXIST) {
@@ -174,21 +157,6 @@ static int open_folder(struct once__journal *j, once_error *err)
     if (j->folder < 0)
         return once__fail(err, ONCE_EOPEN, "%s: %s", j->path, strerror(errno));
     return ONCE_OK;
-}
-
-int once__identify(int fd, struct once__identity *out)
-{
-    struct statx st;
-
-    if (statx(fd, "", AT_EMPTY_PATH, STATX_INO | STATX_BTIME, &st) != 0)
-        return -1;
-    out->device = makedev(st.stx_dev_major, st.stx_dev_minor);
-    out->inode = st.stx_ino;
-    out->born = 0;
-    if (st.stx_mask & STATX_BTIME)
-        out->born =
-            (uint64_t)st.stx_btime.tv_sec * 1000000000 + st.stx_btime.tv_nsec;
-    return 0;
 }
 
 static int find_pids(struct once__journal *j, once_error *err)
@@ -204,20 +172,21 @@ static int find_pids(struct once__journal *j, once_error *err)
     return ONCE_OK;
 }
 
-static int open_door(struct once__journal *j, once_error *err)
+static int open_lock(struct once__journal *j, once_error *err)
 {
-    j->door = openat(j->folder, "lock", O_RDWR | O_CLOEXEC);
-    if (j->door < 0 && errno == ENOENT && !j->must_exist) {
+    j->lock_fd = openat(j->folder, ONCE__JOURNAL_LOCK, O_RDWR | O_CLOEXEC);
+    if (j->lock_fd < 0 && errno == ENOENT && !j->must_exist) {
         if (!is_for_us(j->folder))
             return once__fail(err, ONCE_EOPEN,
                               "%s: it is not a journal and holds other files",
                               j->path);
-        j->door = once__journal_create(j->folder, "lock");
-        if (j->door < 0 && errno == EEXIST) /* somebody was faster */
-            j->door = openat(j->folder, "lock", O_RDWR | O_CLOEXEC);
+        j->lock_fd = once__file_create(j->folder, ONCE__JOURNAL_LOCK);
+        if (j->lock_fd < 0 && errno == EEXIST) /* somebody was faster */
+            j->lock_fd =
+                openat(j->folder, ONCE__JOURNAL_LOCK, O_RDWR | O_CLOEXEC);
     }
-    if (j->door < 0 || once__identify(j->door, &j->self) != 0 ||
-        once__identify(j->folder, &j->home) != 0)
+    if (j->lock_fd < 0 || once__file_identify(j->lock_fd, &j->self) != 0 ||
+        once__file_identify(j->folder, &j->home) != 0)
         return once__fail(err, ONCE_EOPEN, "%s/lock: %s", j->path,
                           strerror(errno));
     return find_pids(j, err);
@@ -270,7 +239,7 @@ static int enter_first(struct once__journal *j, once_error *err)
 {
     struct once__note note, before;
     struct once__left left;
-    int code = once__door_read(j->door, j->path, &before, err);
+    int code = once__session_read(j->lock_fd, j->path, &before, err);
 
     if (code == ONCE_OK)
         code = make_shared(j, &before, &note, &left, err);
@@ -287,7 +256,7 @@ static int enter_first(struct once__journal *j, once_error *err)
         return code;
     }
     j->shared->open = 1;
-    (void)door_lock(j->door, F_RDLCK);
+    (void)lock_file(j->lock_fd, F_RDLCK);
     return ONCE_OK;
 }
 
@@ -310,7 +279,7 @@ static int is_our_home(const struct once__journal *j)
 static int enter_shared(struct once__journal *j, once_error *err)
 {
     struct once__note note;
-    int code = once__door_read(j->door, j->path, &note, err);
+    int code = once__session_read(j->lock_fd, j->path, &note, err);
 
     if (code != ONCE_OK)
         return code;
@@ -350,12 +319,12 @@ static int is_busy(int rc)
  * others is believed when it lasts: one may have died a moment ago. */
 static int try_to_enter(struct once__journal *j, int turns, once_error *err)
 {
-    int rc = door_lock(j->door, F_WRLCK), code = 1;
+    int rc = lock_file(j->lock_fd, F_WRLCK), code = 1;
 
     if (rc == 0)
         return enter_first(j, err);
     if (is_busy(rc))
-        rc = door_lock(j->door, F_RDLCK);
+        rc = lock_file(j->lock_fd, F_RDLCK);
     if (rc != 0 && !is_busy(rc))
         return once__fail(err, ONCE_EOPEN, "%s/lock: %s", j->path,
                           strerror(errno));
@@ -364,7 +333,7 @@ static int try_to_enter(struct once__journal *j, int turns, once_error *err)
     if (rc == 0 && code == ONCE_EOPEN && turns <= SURE)
         code = 1;
     if (rc == 0 && code != ONCE_OK)
-        (void)door_lock(j->door, F_UNLCK);
+        (void)lock_file(j->lock_fd, F_UNLCK);
     return code;
 }
 
@@ -377,7 +346,7 @@ struct sight {
 static void look(struct once__journal *j, struct sight *out)
 {
     memset(out, 0, sizeof(*out));
-    if (once__door_read(j->door, j->path, &out->note, NULL) != ONCE_OK ||
+    if (once__session_read(j->lock_fd, j->path, &out->note, NULL) != ONCE_OK ||
         once__shared_attach(j, out->note.id, NULL) != ONCE_OK)
         return;
     out->recovered = j->shared->recovered;
@@ -426,12 +395,12 @@ static int wait_to_enter(struct once__journal *j, once_error *err)
     return code;
 }
 
-int once__door_enter(struct once__journal *j, once_error *err)
+int once__session_open(struct once__journal *j, once_error *err)
 {
     int code = open_folder(j, err);
 
     if (code == ONCE_OK)
-        code = open_door(j, err);
+        code = open_lock(j, err);
     return code == ONCE_OK ? wait_to_enter(j, err) : code;
 }
 
@@ -442,7 +411,7 @@ static void leave_last(struct once__journal *j)
     struct once__note note;
     int synced = once__journal_sync(j, s->tail, NULL), locked;
 
-    if (once__door_read(j->door, j->path, &note, NULL) != ONCE_OK ||
+    if (once__session_read(j->lock_fd, j->path, &note, NULL) != ONCE_OK ||
         note.state != ONCE__LEFT_OPEN ||
         memcmp(note.id, s->id, ONCE__JOURNAL_ID) != 0)
         return; /* somebody was in meanwhile and has left it */
@@ -461,51 +430,12 @@ static void leave_last(struct once__journal *j)
         once__shared_remove(j, s->id);
 }
 
-void once__door_leave(struct once__journal *j)
+void once__session_close(struct once__journal *j)
 {
-    if (j->shared != NULL && j->door >= 0) {
-        (void)door_lock(j->door, F_UNLCK);
-        if (door_lock(j->door, F_WRLCK) == 0)
+    if (j->shared != NULL && j->lock_fd >= 0) {
+        (void)lock_file(j->lock_fd, F_UNLCK);
+        if (lock_file(j->lock_fd, F_WRLCK) == 0)
             leave_last(j);
     }
-    once__journal_forget(j);
-}
-
-/* ---- Views ---------------------------------------------------------------- */
-
-int once__journal_share(const struct once__journal *from,
-                        struct once__journal *out, once_error *err)
-{
-    out->door = -1;
-    out->folder = out->memory = -1;
-    out->busy_ms = from->busy_ms;
-    out->segment_max = from->segment_max;
-    out->self = from->self;
-    out->home = from->home;
-    out->pids = from->pids;
-    out->path = strdup(from->path);
-    if (out->path == NULL)
-        return once__fail(err, ONCE_ENOMEM, "out of memory");
-    out->folder = openat(from->folder, ".", O_RDONLY | O_DIRECTORY | O_CLOEXEC);
-    if (out->folder < 0)
-        return once__fail(err, ONCE_EOPEN, "%s: %s", from->path,
-                          strerror(errno));
-    return once__shared_attach(out, from->shared->id, err);
-}
-
-void once__journal_forget(struct once__journal *j)
-{
-    once__segment_close_all(j);
-    once__shared_detach(j);
-    if (j->door >= 0)
-        (void)close(j->door);
-    if (j->folder >= 0)
-        (void)close(j->folder);
-    j->door = j->folder = -1;
-    free(j->recent);
-    free(j->buffer);
-    free(j->path);
-    j->recent = NULL;
-    j->buffer = NULL;
-    j->path = NULL;
+    once__handle_close(j);
 }

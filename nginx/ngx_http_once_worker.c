@@ -2,21 +2,20 @@
 /*
  * SPDX-License-Identifier: Apache-2.0
  *
- * The engines of this worker, one for each store.  Completions come from the
- * engines' threads through a lock-free list and one eventfd; nothing of nginx
- * is touched on those threads.  A store is opened there, too: a server or a
- * name server that hangs must not hold the event loop.
+ * The engines of this worker process, one for each store, and the attempts
+ * that it has under way.  Results come from the engines' threads through a
+ * lock-free list and one eventfd; nothing of nginx is touched on those threads.
+ * A store is opened there, too: a server or a name server that hangs must not
+ * hold the event loop.  What a result means for its request is not known here:
+ * the task carries a function for that.
  */
 
 
-#include "ngx_http_once.h"
+#include "ngx_http_once_worker.h"
 
-#include <once/store.h>
 #include <pthread.h>
 #include <stdatomic.h>
 #include <sys/eventfd.h>
-#include <sys/wait.h>
-#include <grp.h>
 #include <poll.h>
 
 
@@ -24,6 +23,31 @@
 #define NGX_HTTP_ONCE_DRAIN    1000     /* ms; after 2 s the master kills */
 #define NGX_HTTP_ONCE_TEXT     512
 #define NGX_HTTP_ONCE_LOST     64       /* lines between two turns */
+
+
+/* an attempt of the library, together with the request that waits for it */
+
+typedef enum {
+    NGX_HTTP_ONCE_ENDED = 0,    /* nothing is under way, and nothing owned */
+    NGX_HTTP_ONCE_CLAIMING,     /* the engine claims */
+    NGX_HTTP_ONCE_OWNING,       /* the engine waits for the end */
+    NGX_HTTP_ONCE_ENDING        /* the engine records the end */
+} ngx_http_once_task_state_e;
+
+
+struct ngx_http_once_task_s {
+    ngx_http_once_task_t                 *next;
+    ngx_http_once_worker_t               *worker;
+    ngx_http_once_task_state_e            state;
+    once_attempt                         *attempt;
+    ngx_http_once_ctx_t                  *ctx;  /* NULL: the request is gone */
+    ngx_http_once_result_pt               handler;
+    u_char                                key_hash[17];
+    uint32_t                              number;   /* of the attempt */
+    int                                   rc;
+    int                                   action;   /* asked of it last */
+    ngx_uint_t                            logged;   /* that it is unknown */
+};
 
 
 typedef struct {
@@ -49,6 +73,7 @@ struct ngx_http_once_worker_s {
 
 
 static void ngx_http_once_open(ngx_http_once_worker_t *w, ngx_log_t *log);
+static void ngx_http_once_publish(ngx_http_once_worker_t *w);
 static void ngx_http_once_done(once_attempt *a, int rc, void *user);
 static void ngx_http_once_flush(void *user);
 static void ngx_http_once_event(void *user, const char *text);
@@ -59,6 +84,7 @@ static void ngx_http_once_wake(ngx_event_t *ev);
 static void ngx_http_once_tick(ngx_event_t *ev);
 static void ngx_http_once_notified(ngx_event_t *ev);
 static void ngx_http_once_take(ngx_http_once_worker_t *w);
+static void ngx_http_once_result(ngx_http_once_task_t *task);
 static void ngx_http_once_orphan(ngx_http_once_task_t *task);
 static void ngx_http_once_free_task(ngx_http_once_task_t *task);
 
@@ -80,161 +106,6 @@ static void
 ngx_http_once_copy(char *dst, const char *src)
 {
     (void) ngx_cpystrn((u_char *) dst, (u_char *) src, NGX_HTTP_ONCE_TEXT);
-}
-
-
-/* --- at "nginx -t" and at each start --- */
-
-/*
- * A child of ours tries the store as the user that the workers will be, so
- * that what the check creates belongs to them, and what it finds is what they
- * would find.  The text comes back through a pipe.  A server that does not
- * answer is no error: nginx has to start before it, and the workers go on
- * trying.
- */
-
-static ngx_int_t
-ngx_http_once_check_store(ngx_cycle_t *cycle, ngx_http_once_store_t *store,
-    ngx_core_conf_t *ccf)
-{
-    int          fds[2], status;
-    ssize_t      n;
-    ngx_pid_t    pid;
-    sigset_t     set, old;
-    once_error   err;
-    once_store  *opened;
-    struct {
-        int      rc;
-        int      shared;
-        char     text[NGX_HTTP_ONCE_TEXT];  /* an error, or the caveat */
-    } report;
-
-    if (pipe(fds) == -1) {
-        ngx_log_error(NGX_LOG_EMERG, cycle->log, ngx_errno, "pipe() failed");
-        return NGX_ERROR;
-    }
-
-    /* the master's SIGCHLD handler must not reap our child before we do */
-
-    sigemptyset(&set);
-    sigaddset(&set, SIGCHLD);
-    sigprocmask(SIG_BLOCK, &set, &old);
-
-    pid = fork();
-
-    if (pid == 0) {
-        ngx_memzero(&report, sizeof(report));
-        (void) close(fds[0]);
-
-        if (ccf->master && geteuid() == 0
-            && (setgid(ccf->group) == -1
-                || initgroups(ccf->username, ccf->group) == -1
-                || setuid(ccf->user) == -1))
-        {
-            report.rc = ONCE_EOPEN;
-            ngx_http_once_copy(report.text,
-                               "cannot become the user of the workers");
-
-        } else {
-            err.text[0] = '\0';
-            opened = NULL;
-            report.rc = once_store_open((char *) store->url.data, NULL, &err,
-                                        &opened);
-
-            if (report.rc != ONCE_OK) {
-                ngx_http_once_copy(report.text, err.text);
-
-            } else {
-                report.shared = opened->ops->shared;
-
-                if (opened->caveat != NULL) {
-                    ngx_http_once_copy(report.text, opened->caveat);
-                }
-
-                once_store_close(opened);
-            }
-        }
-
-        n = write(fds[1], &report, sizeof(report));
-        _exit(n == (ssize_t) sizeof(report) ? 0 : 1);
-    }
-
-    (void) close(fds[1]);
-
-    do {
-        n = read(fds[0], &report, sizeof(report));
-    } while (n == -1 && errno == EINTR);
-
-    (void) close(fds[0]);
-
-    if (pid != -1) {
-        while (waitpid(pid, &status, 0) == -1 && errno == EINTR) {
-            /* void */
-        }
-    }
-
-    sigprocmask(SIG_SETMASK, &old, NULL);
-
-    if (pid == -1 || n != (ssize_t) sizeof(report)) {
-        ngx_log_error(NGX_LOG_EMERG, cycle->log, 0,
-                      "once_store \"%V\": the check ended without an answer "
-                      "in %V:%ui", &store->name, &store->file, store->line);
-        return NGX_ERROR;
-    }
-
-    if (report.rc == ONCE_EAWAY) {
-        ngx_log_error(NGX_LOG_WARN, cycle->log, 0,
-                      "once_store \"%V\": %s; guarded locations answer 503 "
-                      "until it is there in %V:%ui", &store->name,
-                      report.text, &store->file, store->line);
-        return NGX_OK;
-    }
-
-    if (report.rc != ONCE_OK) {
-        ngx_log_error(NGX_LOG_EMERG, cycle->log, 0,
-                      "once_store \"%V\": %s in %V:%ui", &store->name,
-                      report.text[0] ? report.text : once_text(report.rc),
-                      &store->file, store->line);
-        return NGX_ERROR;
-    }
-
-    if (!report.shared && ccf->master && ccf->worker_processes > 1) {
-        ngx_log_error(NGX_LOG_EMERG, cycle->log, 0,
-                      "once_store \"%V\": this store serves one worker only, "
-                      "worker_processes is %i in %V:%ui", &store->name,
-                      ccf->worker_processes, &store->file, store->line);
-        return NGX_ERROR;
-    }
-
-    if (report.text[0]) {
-        ngx_log_error(NGX_LOG_WARN, cycle->log, 0,
-                      "once_store \"%V\": of class B: %s in %V:%ui",
-                      &store->name, report.text, &store->file, store->line);
-    }
-
-    store->checked = 1;
-
-    return NGX_OK;
-}
-
-
-ngx_int_t
-ngx_http_once_check_stores(ngx_cycle_t *cycle, ngx_http_once_main_conf_t *omcf)
-{
-    ngx_uint_t               i;
-    ngx_core_conf_t         *ccf;
-    ngx_http_once_store_t  **store;
-
-    ccf = (ngx_core_conf_t *) ngx_get_conf(cycle->conf_ctx, ngx_core_module);
-    store = omcf->stores.elts;
-
-    for (i = 0; i < omcf->stores.nelts; i++) {
-        if (ngx_http_once_check_store(cycle, store[i], ccf) != NGX_OK) {
-            return NGX_ERROR;
-        }
-    }
-
-    return NGX_OK;
 }
 
 
@@ -395,7 +266,7 @@ ngx_http_once_exit_process(ngx_cycle_t *cycle)
         w = store[i]->worker;
 
         if (w->engine != NULL) {
-            ngx_http_once_publish(store[i], &w->published);
+            ngx_http_once_publish(w);
             once_engine_close(w->engine);
             w->engine = NULL;
         }
@@ -408,10 +279,27 @@ ngx_http_once_exit_process(ngx_cycle_t *cycle)
 }
 
 
-once_engine *
-ngx_http_once_engine(ngx_http_once_store_t *store)
+const once_record *
+ngx_http_once_record(ngx_http_once_ctx_t *ctx)
 {
-    return store->worker ? store->worker->engine : NULL;
+    return ctx->task ? once_attempt_record(ctx->task->attempt) : NULL;
+}
+
+
+uint64_t
+ngx_http_once_left(ngx_http_once_ctx_t *ctx)
+{
+    return ctx->task ? once_attempt_left_ms(ctx->task->attempt) : 0;
+}
+
+
+static void
+ngx_http_once_publish(ngx_http_once_worker_t *w)
+{
+    once_stats  stats;
+
+    once_engine_stats(w->engine, &stats);
+    ngx_http_once_add_stats(w->store, &stats, &w->published);
 }
 
 
@@ -428,8 +316,8 @@ ngx_http_once_publish_all(void)
     store = ngx_http_once_main->stores.elts;
 
     for (i = 0; i < ngx_http_once_main->stores.nelts; i++) {
-        if (ngx_http_once_engine(store[i]) != NULL) {
-            ngx_http_once_publish(store[i], &store[i]->worker->published);
+        if (store[i]->worker != NULL && store[i]->worker->engine != NULL) {
+            ngx_http_once_publish(store[i]->worker);
         }
     }
 }
@@ -498,7 +386,7 @@ ngx_http_once_flush(void *user)
 
 
 static void
-ngx_http_once_say(ngx_http_once_worker_t *w, char *slot, const char *text)
+ngx_http_once_report(ngx_http_once_worker_t *w, char *slot, const char *text)
 {
     uint64_t  one = 1;
 
@@ -515,11 +403,11 @@ ngx_http_once_event(void *user, const char *text)
 {
     ngx_http_once_worker_t  *w = user;
 
-    ngx_http_once_say(w, w->event, text);
+    ngx_http_once_report(w, w->event, text);
 }
 
 
-/* once for all workers: the check at the start has said it, or one of them */
+/* logged once: by the check at the start, or by the first worker */
 
 static void
 ngx_http_once_caveat(void *user, const char *text)
@@ -527,7 +415,7 @@ ngx_http_once_caveat(void *user, const char *text)
     ngx_http_once_worker_t  *w = user;
 
     if (!w->store->checked && ngx_worker == 0) {
-        ngx_http_once_say(w, w->caveat, text);
+        ngx_http_once_report(w, w->caveat, text);
     }
 }
 
@@ -577,12 +465,13 @@ ngx_http_once_wake(ngx_event_t *ev)
 
 
 static void
-ngx_http_once_started(ngx_http_once_task_t *task)
+ngx_http_once_started(ngx_http_once_task_t *task,
+    ngx_http_once_task_state_e state)
 {
-    task->busy = 1;
+    task->state = state;
     ngx_http_once_pending++;
 
-    /* one wake-up for all that this turn of the loop submits */
+    /* wake the engine once for all that this turn of the loop submits */
 
     ngx_post_event(&ngx_http_once_wake_ev, &ngx_posted_events);
 }
@@ -606,7 +495,7 @@ ngx_http_once_log_lost(ngx_http_once_worker_t *w, ngx_log_t *log)
     for (i = 0; i < ngx_min(n, NGX_HTTP_ONCE_LOST); i++) {
         ngx_log_error(NGX_LOG_WARN, log, 0,
                       "once: outcome unknown: record %s, attempt %uD: its "
-                      "owner was silent until the lease was over",
+                      "lease expired before its owner reported an outcome",
                       lost[i].key_hash, lost[i].number);
     }
 
@@ -628,7 +517,7 @@ ngx_http_once_notified(ngx_event_t *ev)
     ngx_http_once_store_t  **store;
     ngx_http_once_worker_t  *w;
 
-    /* edge-triggered: each write arms it anew; read it before it overflows */
+    /* edge-triggered: each write is an event; read it before it overflows */
 
     if (++ev->index == NGX_MAX_UINT32_VALUE) {
         ev->index = 0;
@@ -670,29 +559,29 @@ ngx_http_once_notified(ngx_event_t *ev)
 }
 
 
-/* whoever reads the log finds the record with "once show" */
+/* the line names the record as "once show" takes it */
 
 static void
 ngx_http_once_unknown(ngx_http_once_task_t *task, ngx_log_t *log,
     const char *reason)
 {
-    if (task->unknown) {
+    if (task->logged) {
         return;
     }
 
-    task->unknown = 1;
+    task->logged = 1;
     ngx_log_error(NGX_LOG_WARN, log, 0,
                   "once: outcome unknown: record %s, attempt %uD: %s",
                   task->key_hash, task->number, reason);
 }
 
 
-/* what the engine answered to the last words of an owner */
+/* has the engine recorded the end of an owner? */
 
 static void
-ngx_http_once_judge_end(ngx_http_once_task_t *task, ngx_log_t *log)
+ngx_http_once_log_end(ngx_http_once_task_t *task, ngx_log_t *log)
 {
-    if (task->claiming || task->rc == ONCE_OK || task->rc == ONCE_REPLAY
+    if (task->rc == ONCE_OK || task->rc == ONCE_REPLAY
         || task->action == ONCE__DO_GIVE_UP)
     {
         return;
@@ -713,7 +602,6 @@ ngx_http_once_judge_end(ngx_http_once_task_t *task, ngx_log_t *log)
 static void
 ngx_http_once_take(ngx_http_once_worker_t *w)
 {
-    ngx_http_once_ctx_t   *ctx;
     ngx_http_once_task_t  *task, *next, *list;
 
     list = NULL;
@@ -726,49 +614,59 @@ ngx_http_once_take(ngx_http_once_worker_t *w)
 
     for (task = list; task; task = next) {
         next = task->next;
-        ctx = task->ctx;
-
-        task->busy = 0;
         ngx_http_once_pending--;
-
-        if (task->claiming && task->rc == ONCE_OWNER) {
-            task->number = once_attempt_record(task->attempt)->attempt;
-        }
-
-        ngx_http_once_judge_end(task, ctx ? ctx->request->connection->log
-                                          : ngx_cycle->log);
-
-        if (ctx != NULL && ngx_http_once_exiting) {
-            ctx->task = NULL;
-            task->ctx = ctx = NULL;
-        }
-
-        if (ctx == NULL) {
-            ngx_http_once_orphan(task);
-
-        } else if (task->claiming) {
-            task->claiming = 0;
-            task->owner = (task->rc == ONCE_OWNER);
-            ngx_http_once_claimed(ctx, task->rc);
-
-        } else {
-            task->owner = 0;
-            ngx_http_once_stored(ctx, task->rc);
-        }
+        ngx_http_once_result(task);
     }
 }
 
 
-ngx_int_t
-ngx_http_once_claim(ngx_http_once_ctx_t *ctx, const once_request *request)
+static void
+ngx_http_once_result(ngx_http_once_task_t *task)
 {
-    once_error              err;
-    once_engine            *engine;
-    ngx_http_once_task_t   *task;
+    ngx_log_t            *log;
+    ngx_http_once_ctx_t  *ctx;
 
-    engine = ngx_http_once_engine(ctx->conf->store);
+    ctx = task->ctx;
+    log = ctx ? ctx->request->connection->log : ngx_cycle->log;
 
-    if (engine == NULL) {
+    if (task->state == NGX_HTTP_ONCE_CLAIMING && task->rc == ONCE_OWNER) {
+        task->state = NGX_HTTP_ONCE_OWNING;
+        task->number = once_attempt_record(task->attempt)->attempt;
+
+    } else {
+
+        if (task->state == NGX_HTTP_ONCE_ENDING) {
+            ngx_http_once_log_end(task, log);
+        }
+
+        task->state = NGX_HTTP_ONCE_ENDED;
+    }
+
+    if (ctx != NULL && ngx_http_once_exiting) {
+        ctx->task = NULL;
+        task->ctx = ctx = NULL;
+    }
+
+    if (ctx == NULL) {
+        ngx_http_once_orphan(task);
+        return;
+    }
+
+    task->handler(ctx, task->rc);
+}
+
+
+ngx_int_t
+ngx_http_once_claim(ngx_http_once_ctx_t *ctx, const once_request *request,
+    ngx_http_once_result_pt handler)
+{
+    once_error               err;
+    ngx_http_once_task_t    *task;
+    ngx_http_once_worker_t  *w;
+
+    w = ctx->conf->store->worker;
+
+    if (w == NULL || w->engine == NULL) {
         return NGX_ERROR;
     }
 
@@ -777,9 +675,10 @@ ngx_http_once_claim(ngx_http_once_ctx_t *ctx, const once_request *request)
         return NGX_ERROR;
     }
 
-    task->worker = ctx->conf->store->worker;
+    task->worker = w;
+    task->handler = handler;
 
-    if (once_attempt_new(engine, request, &err, &task->attempt) != ONCE_OK) {
+    if (once_attempt_new(w->engine, request, &err, &task->attempt) != ONCE_OK) {
         ngx_log_error(NGX_LOG_ERR, ctx->request->connection->log, 0,
                       "once: %s", err.text);
         free(task);
@@ -793,45 +692,33 @@ ngx_http_once_claim(ngx_http_once_ctx_t *ctx, const once_request *request)
 
     ngx_memcpy(task->key_hash, ctx->key_hash, sizeof(task->key_hash));
     task->ctx = ctx;
-    task->claiming = 1;
     ctx->task = task;
-    ngx_http_once_started(task);
+    ngx_http_once_started(task, NGX_HTTP_ONCE_CLAIMING);
 
     return NGX_OK;
 }
 
 
 ngx_int_t
-ngx_http_once_finish(ngx_http_once_ctx_t *ctx, int action, int kind,
-    once_bytes result)
+ngx_http_once_finish(ngx_http_once_ctx_t *ctx, once__verdict verdict,
+    once_bytes result, ngx_http_once_result_pt handler)
 {
     int                    rc;
-    once_attempt          *attempt;
     ngx_http_once_task_t  *task;
 
     task = ctx->task;
-    attempt = task->attempt;
-    task->action = action;
+    task->action = verdict.action;
+    task->handler = handler;
 
-    switch (action) {
-
-    case ONCE__DO_COMPLETE:
-    case ONCE__DO_MARK:
-        rc = once_complete_start(attempt, kind, result, ngx_http_once_done,
-                                 task);
-        break;
-
-    case ONCE__DO_RELEASE:
-        rc = once_release_start(attempt, ngx_http_once_done, task);
-        break;
-
-    default:
+    if (verdict.action == ONCE__DO_GIVE_UP) {
         ngx_http_once_unknown(task, ctx->request->connection->log,
                               ctx->observed == ONCE__BROKEN
                               ? "the upstream's response is not whole"
                               : "the upstream does not say what it did");
-        rc = once_give_up_start(attempt, ngx_http_once_done, task);
     }
+
+    rc = once__verdict_start(task->attempt, verdict, result,
+                             ngx_http_once_done, task);
 
     if (rc != ONCE_OK) {
         ngx_log_error(NGX_LOG_ERR, ctx->request->connection->log, 0,
@@ -839,18 +726,19 @@ ngx_http_once_finish(ngx_http_once_ctx_t *ctx, int action, int kind,
         return NGX_ERROR;
     }
 
-    ngx_http_once_started(task);
+    ngx_http_once_started(task, NGX_HTTP_ONCE_ENDING);
 
     return NGX_OK;
 }
 
 
-/* the request goes, or does not wait any longer: the attempt is left alone */
+/* the request is freed, or waits no longer: its attempt goes on without it */
 
 void
 ngx_http_once_abandon(ngx_http_once_ctx_t *ctx, ngx_uint_t sent)
 {
-    int                    rc;
+    once_bytes             none;
+    once__verdict          verdict;
     ngx_http_once_task_t  *task;
 
     task = ctx->task;
@@ -862,13 +750,16 @@ ngx_http_once_abandon(ngx_http_once_ctx_t *ctx, ngx_uint_t sent)
     ctx->task = NULL;
     task->ctx = NULL;
 
-    if (task->busy) {
-        if (task->claiming) {
-            once_attempt_cancel(task->attempt);
-            ngx_post_event(&ngx_http_once_wake_ev, &ngx_posted_events);
+    if (task->state == NGX_HTTP_ONCE_CLAIMING) {
+        once_attempt_cancel(task->attempt);
+        ngx_post_event(&ngx_http_once_wake_ev, &ngx_posted_events);
+        return;
+    }
 
-        } else if (task->action == ONCE__DO_COMPLETE
-                   || task->action == ONCE__DO_MARK)
+    if (task->state == NGX_HTTP_ONCE_ENDING) {
+
+        if (task->action == ONCE__DO_COMPLETE
+            || task->action == ONCE__DO_MARK)
         {
             ngx_http_once_unknown(task, ctx->request->connection->log,
                                   "the store has not recorded it yet");
@@ -877,25 +768,28 @@ ngx_http_once_abandon(ngx_http_once_ctx_t *ctx, ngx_uint_t sent)
         return;
     }
 
-    if (task->owner) {
-        task->owner = 0;
-        task->action = sent ? ONCE__DO_GIVE_UP : ONCE__DO_RELEASE;
+    if (task->state == NGX_HTTP_ONCE_OWNING) {
+        none.data = NULL;
+        none.size = 0;
 
-        if (sent) {
+        verdict = once__judge(sent ? ONCE__BROKEN : ONCE__NOT_SENT, 0, none,
+                              &ctx->conf->policy.rules);
+        task->action = verdict.action;
+
+        if (verdict.action == ONCE__DO_GIVE_UP) {
             ngx_http_once_unknown(task, ctx->request->connection->log,
                                   "the request ended before its response");
         }
 
-        rc = sent ? once_give_up_start(task->attempt, ngx_http_once_done, task)
-                  : once_release_start(task->attempt, ngx_http_once_done,
-                                       task);
-
-        if (rc == ONCE_OK) {
-            ngx_http_once_started(task);
+        if (once__verdict_start(task->attempt, verdict, none,
+                                ngx_http_once_done, task)
+            == ONCE_OK)
+        {
+            ngx_http_once_started(task, NGX_HTTP_ONCE_ENDING);
             return;
         }
 
-        /* an owner that is freed is given up */
+        /* the library gives up an owner whose attempt is freed */
 
         ngx_http_once_unknown(task, ctx->request->connection->log,
                               "the engine is closing");
@@ -908,14 +802,13 @@ ngx_http_once_abandon(ngx_http_once_ctx_t *ctx, ngx_uint_t sent)
 static void
 ngx_http_once_orphan(ngx_http_once_task_t *task)
 {
-    if (task->claiming && task->rc == ONCE_OWNER) {
-        task->claiming = 0;
+    if (task->state == NGX_HTTP_ONCE_OWNING) {
         task->action = ONCE__DO_RELEASE;
 
         if (once_release_start(task->attempt, ngx_http_once_done, task)
             == ONCE_OK)
         {
-            ngx_http_once_started(task);
+            ngx_http_once_started(task, NGX_HTTP_ONCE_ENDING);
             return;
         }
     }

@@ -1,24 +1,28 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * book.c - the client's file: which order has which key, and how far it is.
+ * orders.c - the order database: the key, the request and the state of each
+ * order.
  *
- * A file of its own, and not a store of Once: a store knows keys by their hash
- * alone and keeps an answer, while this must give the key back, and the request
- * with it. One order is one row; (group, id) is unique, so that of two who keep
- * the same order at once one finds the other's key. Every change is one durable
- * transaction (WAL, synchronous=FULL), made before what it speaks of happens.
+ * It is not a store of Once: a store knows a key by its hash alone and keeps an
+ * answer, while the client must get the key back, and the request with it. One
+ * order is one row; (group, id) is unique, so that of two callers who keep the
+ * same order at once one finds the other's key. Every change is one durable
+ * transaction (WAL, synchronous=FULL), made before the step that it describes.
  *
- *    doubt   how many attempts left of which nobody knows what they did. It is
+ *    doubt   how many attempts were sent whose effect is not known. It is
  *            counted up before a byte leaves and down when an answer says that
  *            this attempt did nothing. A crash leaves it too high, not too low.
  *
- * It refuses rows that do not check. One connection behind one lock:
- * transactions are short, and the network is slower. file.c opens the file.
+ * Corrupt rows are refused. One connection behind one lock: transactions are
+ * short, and the network is slower. file.c opens the file.
  */
-#include "client/book.h"
+#include "client/file.h"
 
+#include <pthread.h>
 #include <stdlib.h>
 #include <string.h>
+
+#include "core/error.h"
 
 #define COLUMNS                                                                \
     "id,state,reason,status,replayed,attempts,doubt,created,sent,key,grp,"     \
@@ -94,35 +98,81 @@ _Static_assert(ONCE_CLIENT_PREPARED == 1 && ONCE_CLIENT_SENT == 2 &&
                    ONCE_CLIENT_OPEN == 5,
                "the statements have these numbers");
 
-_Static_assert((int)QUERIES == (int)ONCE__BOOK_QUERIES,
-               "book.h has the number");
+struct once__orders {
+    sqlite3 *db;
+    pthread_mutex_t lock;
+    sqlite3_stmt *query[QUERIES];
+};
 
-/* ---- Small things ------------------------------------------------------ */
+/* ---- Opening and closing ------------------------------------------------ */
 
-int once__book_prepare(struct once__book *b)
+static int prepare(struct once__orders *d, once_error *err)
 {
     int i, rc = SQLITE_OK;
 
     for (i = 0; i < QUERIES && rc == SQLITE_OK; i++)
-        rc = sqlite3_prepare_v3(b->db, texts[i], -1, SQLITE_PREPARE_PERSISTENT,
-                                &b->query[i], NULL);
-    return rc;
+        rc = sqlite3_prepare_v3(d->db, texts[i], -1, SQLITE_PREPARE_PERSISTENT,
+                                &d->query[i], NULL);
+    return rc == SQLITE_OK ? ONCE_OK : once__file_fail(rc, "opening", err);
 }
 
-static sqlite3_stmt *query(struct once__book *b, enum query which)
+int once__orders_open(const char *path, uint32_t busy_ms, once_error *err,
+                      struct once__orders **out)
 {
-    sqlite3_stmt *q = b->query[which];
+    struct once__orders *d = calloc(1, sizeof(*d));
+    int rc;
+
+    if (d == NULL)
+        return once__fail(err, ONCE_ENOMEM, "client: out of memory");
+    (void)pthread_mutex_init(&d->lock, NULL);
+    rc = once__file_open(path, busy_ms, err, &d->db);
+    if (rc == ONCE_OK)
+        rc = prepare(d, err);
+    if (rc == ONCE_OK)
+        rc = once__file_flush(d->db, err);
+    /* "Cannot be opened now" is another error than "is corrupt". */
+    if (rc == ONCE_ESTORE || rc == ONCE_EFULL) {
+        rc = ONCE_EOPEN;
+        if (err != NULL)
+            err->code = rc;
+    }
+    if (rc != ONCE_OK) {
+        once__orders_close(d);
+        return rc;
+    }
+    *out = d;
+    return ONCE_OK;
+}
+
+void once__orders_close(struct once__orders *d)
+{
+    int i;
+
+    if (d == NULL)
+        return;
+    for (i = 0; i < QUERIES; i++)
+        (void)sqlite3_finalize(d->query[i]);
+    (void)sqlite3_close(d->db);
+    (void)pthread_mutex_destroy(&d->lock);
+    free(d);
+}
+
+/* ---- Statements --------------------------------------------------------- */
+
+static sqlite3_stmt *query(struct once__orders *d, enum query which)
+{
+    sqlite3_stmt *q = d->query[which];
 
     (void)sqlite3_reset(q);
     (void)sqlite3_clear_bindings(q);
     return q;
 }
 
-static int run(struct once__book *b, enum query which)
+static int run(struct once__orders *d, enum query which)
 {
-    int rc = sqlite3_step(b->query[which]);
+    int rc = sqlite3_step(d->query[which]);
 
-    (void)sqlite3_reset(b->query[which]);
+    (void)sqlite3_reset(d->query[which]);
     return rc == SQLITE_DONE || rc == SQLITE_ROW ? SQLITE_OK : rc;
 }
 
@@ -146,15 +196,15 @@ static void bind_bytes(sqlite3_stmt *q, int at, once_bytes bytes)
         (void)sqlite3_bind_blob64(q, at, bytes.data, bytes.size, SQLITE_STATIC);
 }
 
-/* Ends a transaction; what it did is only known to be there if this is OK. */
-static int finish(struct once__book *b, int rc)
+/* Ends a transaction. What it did is only certain if this returns SQLITE_OK. */
+static int finish(struct once__orders *d, int rc)
 {
-    (void)query(b, COMMIT);
+    (void)query(d, COMMIT);
     if (rc == SQLITE_OK)
-        rc = run(b, COMMIT);
-    if (rc != SQLITE_OK && !sqlite3_get_autocommit(b->db)) {
-        (void)query(b, ROLLBACK);
-        (void)run(b, ROLLBACK);
+        rc = run(d, COMMIT);
+    if (rc != SQLITE_OK && !sqlite3_get_autocommit(d->db)) {
+        (void)query(d, ROLLBACK);
+        (void)run(d, ROLLBACK);
     }
     return rc;
 }
@@ -172,7 +222,7 @@ static size_t column_size(sqlite3_stmt *q, int i)
     return (size_t)sqlite3_column_bytes(q, i);
 }
 
-/* Copies a column behind what is in the block, with a NUL behind it. */
+/* Appends a column to the block, with a NUL after it. */
 static once_bytes take(sqlite3_stmt *q, int i, char **at)
 {
     once_bytes b = {*at, 0};
@@ -186,8 +236,8 @@ static once_bytes take(sqlite3_stmt *q, int i, char **at)
     return b;
 }
 
-/* One that somebody else has written over is refused, not repaired. */
-static int row_checks(sqlite3_stmt *q)
+/* A row that something else has changed is refused, not repaired. */
+static int row_is_valid(sqlite3_stmt *q)
 {
     int state = sqlite3_column_int(q, 1);
     int64_t doubt = sqlite3_column_int64(q, 6);
@@ -207,7 +257,7 @@ static int read_row(sqlite3_stmt *q, int bodies, struct once__order *out)
     char *at;
     int i;
 
-    if (!row_checks(q))
+    if (!row_is_valid(q))
         return SQLITE_CORRUPT;
     for (i = 10; i < 18; i++)
         size += (i != 15 && i != 17) || bodies ? column_size(q, i) + 1 : 1;
@@ -251,10 +301,10 @@ static int fetch(sqlite3_stmt *q, int bodies, struct once__order *out)
 
 /* ---- Keeping an order -------------------------------------------------- */
 
-static int insert(struct once__book *b, const struct once__ask *a,
+static int insert(struct once__orders *d, const struct once__ask *a,
                   const char *key, uint64_t now_ms)
 {
-    sqlite3_stmt *q = query(b, INSERT);
+    sqlite3_stmt *q = query(d, INSERT);
     once_bytes digest = {a->digest, ONCE__DIGEST_SIZE};
 
     bind_text(q, 1, a->group);
@@ -266,13 +316,13 @@ static int insert(struct once__book *b, const struct once__ask *a,
     bind_bytes(q, 7, digest);
     bind_bytes(q, 8, a->headers);
     bind_bytes(q, 9, a->body);
-    return run(b, INSERT);
+    return run(d, INSERT);
 }
 
-static int find(struct once__book *b, const struct once__ask *a, int *same,
+static int find(struct once__orders *d, const struct once__ask *a, int *same,
                 struct once__order *out)
 {
-    sqlite3_stmt *q = query(b, FIND);
+    sqlite3_stmt *q = query(d, FIND);
     int rc;
 
     bind_text(q, 1, a->group);
@@ -288,124 +338,125 @@ static int find(struct once__book *b, const struct once__ask *a, int *same,
     return rc;
 }
 
-static int reopen(struct once__book *b, struct once__order *o, uint64_t now_ms)
+static int reopen(struct once__orders *d, struct once__order *o,
+                  uint64_t now_ms)
 {
-    sqlite3_stmt *q = query(b, REOPEN);
+    sqlite3_stmt *q = query(d, REOPEN);
 
     bind_number(q, 1, (uint64_t)o->id);
     bind_number(q, 2, now_ms);
     o->state = ONCE_CLIENT_PREPARED;
-    return run(b, REOPEN);
+    return run(d, REOPEN);
 }
 
-static int keep(struct once__book *b, const struct once__ask *a,
+static int keep(struct once__orders *d, const struct once__ask *a,
                 const char *key, uint64_t now_ms, int *answer,
                 struct once__order *out)
 {
     int same = 1, rc;
 
-    (void)query(b, BEGIN);
-    rc = run(b, BEGIN);
+    (void)query(d, BEGIN);
+    rc = run(d, BEGIN);
     if (rc != SQLITE_OK)
         return rc;
-    rc = find(b, a, &same, out);
+    rc = find(d, a, &same, out);
     if (rc == SQLITE_DONE && a->method != NULL) {
-        rc = insert(b, a, key, now_ms);
+        rc = insert(d, a, key, now_ms);
         if (rc == SQLITE_OK)
-            rc = find(b, a, &same, out);
+            rc = find(d, a, &same, out);
     } else if (rc == SQLITE_DONE) {
         *answer = ONCE_FREE;
         rc = SQLITE_OK;
     } else if (rc == SQLITE_OK && same && a->ask_refused &&
                out->state == ONCE_CLIENT_REFUSED) {
-        rc = reopen(b, out, now_ms);
+        rc = reopen(d, out, now_ms);
     }
     if (!same)
         *answer = ONCE_MISMATCH;
-    return finish(b, rc);
+    return finish(d, rc);
 }
 
-int once__book_keep(struct once__book *b, const struct once__ask *a,
-                    const char *key, uint64_t now_ms, once_error *err,
-                    struct once__order *out)
+int once__orders_keep(struct once__orders *d, const struct once__ask *a,
+                      const char *key, uint64_t now_ms, once_error *err,
+                      struct once__order *out)
 {
     int rc, answer = ONCE_OK;
 
     memset(out, 0, sizeof(*out));
-    (void)pthread_mutex_lock(&b->lock);
-    rc = keep(b, a, key, now_ms, &answer, out);
-    (void)pthread_mutex_unlock(&b->lock);
+    (void)pthread_mutex_lock(&d->lock);
+    rc = keep(d, a, key, now_ms, &answer, out);
+    (void)pthread_mutex_unlock(&d->lock);
     if (rc != SQLITE_OK) {
         once__order_clear(out);
-        return once__book_fail(rc, "keeping an order", err);
+        return once__file_fail(rc, "keeping an order", err);
     }
     return answer;
 }
 
 /* ---- Moving it on ------------------------------------------------------ */
 
-static int count(struct once__book *b, enum query which, int64_t id,
+static int count(struct once__orders *d, enum query which, int64_t id,
                  uint64_t now_ms, uint64_t oldest_ms, int *changed,
                  uint32_t *doubt)
 {
     sqlite3_stmt *q;
     int rc;
 
-    (void)query(b, BEGIN);
-    rc = run(b, BEGIN);
+    (void)query(d, BEGIN);
+    rc = run(d, BEGIN);
     if (rc != SQLITE_OK)
         return rc;
-    q = query(b, which);
+    q = query(d, which);
     bind_number(q, 1, (uint64_t)id);
     bind_number(q, 2, now_ms);
     if (which == MARK)
         bind_number(q, 3, oldest_ms);
-    rc = run(b, which);
-    *changed = rc == SQLITE_OK && sqlite3_changes(b->db) == 1;
-    q = query(b, DOUBT);
+    rc = run(d, which);
+    *changed = rc == SQLITE_OK && sqlite3_changes(d->db) == 1;
+    q = query(d, DOUBT);
     bind_number(q, 1, (uint64_t)id);
     if (rc == SQLITE_OK) {
         if (sqlite3_step(q) == SQLITE_ROW)
             *doubt = (uint32_t)sqlite3_column_int64(q, 0);
         (void)sqlite3_reset(q);
     }
-    return finish(b, rc);
+    return finish(d, rc);
 }
 
-int once__book_mark(struct once__book *b, int64_t id, uint64_t now_ms,
-                    uint64_t oldest_ms, uint32_t *doubt, once_error *err)
+int once__orders_mark(struct once__orders *d, int64_t id, uint64_t now_ms,
+                      uint64_t oldest_ms, uint32_t *doubt, once_error *err)
 {
     int rc, changed = 0;
 
-    (void)pthread_mutex_lock(&b->lock);
-    rc = count(b, MARK, id, now_ms, oldest_ms, &changed, doubt);
-    (void)pthread_mutex_unlock(&b->lock);
+    (void)pthread_mutex_lock(&d->lock);
+    rc = count(d, MARK, id, now_ms, oldest_ms, &changed, doubt);
+    (void)pthread_mutex_unlock(&d->lock);
     if (rc != SQLITE_OK)
-        return once__book_fail(rc, "noting an attempt", err);
+        return once__file_fail(rc, "noting an attempt", err);
     return changed ? ONCE_OK : ONCE_REFUSED;
 }
 
-int once__book_unmark(struct once__book *b, int64_t id, uint64_t now_ms,
-                      uint32_t *doubt, once_error *err)
+int once__orders_unmark(struct once__orders *d, int64_t id, uint64_t now_ms,
+                        uint32_t *doubt, once_error *err)
 {
     int rc, changed = 0;
 
-    (void)pthread_mutex_lock(&b->lock);
-    rc = count(b, UNMARK, id, now_ms, 0, &changed, doubt);
-    (void)pthread_mutex_unlock(&b->lock);
+    (void)pthread_mutex_lock(&d->lock);
+    rc = count(d, UNMARK, id, now_ms, 0, &changed, doubt);
+    (void)pthread_mutex_unlock(&d->lock);
     if (rc != SQLITE_OK)
-        return once__book_fail(rc, "noting an answer", err);
+        return once__file_fail(rc, "noting an answer", err);
     return changed ? ONCE_OK : ONCE_REFUSED;
 }
 
-int once__book_end(struct once__book *b, const struct once__order *o,
-                   uint64_t now_ms, once_error *err)
+int once__orders_end(struct once__orders *d, const struct once__order *o,
+                     uint64_t now_ms, once_error *err)
 {
     sqlite3_stmt *q;
     int rc, changed;
 
-    (void)pthread_mutex_lock(&b->lock);
-    q = query(b, END);
+    (void)pthread_mutex_lock(&d->lock);
+    q = query(d, END);
     bind_number(q, 1, (uint64_t)o->id);
     bind_number(q, 2, (uint64_t)o->state);
     bind_number(q, 3, (uint64_t)o->reason);
@@ -414,112 +465,112 @@ int once__book_end(struct once__book *b, const struct once__order *o,
     bind_bytes(q, 6, o->answer_headers);
     bind_bytes(q, 7, o->answer_body);
     bind_number(q, 8, now_ms);
-    rc = run(b, END);
-    changed = sqlite3_changes(b->db);
-    (void)pthread_mutex_unlock(&b->lock);
+    rc = run(d, END);
+    changed = sqlite3_changes(d->db);
+    (void)pthread_mutex_unlock(&d->lock);
     if (rc != SQLITE_OK)
-        return once__book_fail(rc, "keeping an answer", err);
+        return once__file_fail(rc, "keeping an answer", err);
     return changed == 1 ? ONCE_OK : ONCE_REFUSED;
 }
 
-int once__book_load(struct once__book *b, int64_t id, once_error *err,
-                    struct once__order *out)
+int once__orders_load(struct once__orders *d, int64_t id, once_error *err,
+                      struct once__order *out)
 {
     sqlite3_stmt *q;
     int rc;
 
     memset(out, 0, sizeof(*out));
-    (void)pthread_mutex_lock(&b->lock);
-    q = query(b, LOAD);
+    (void)pthread_mutex_lock(&d->lock);
+    q = query(d, LOAD);
     bind_number(q, 1, (uint64_t)id);
     rc = fetch(q, 1, out);
-    (void)pthread_mutex_unlock(&b->lock);
+    (void)pthread_mutex_unlock(&d->lock);
     if (rc == SQLITE_DONE)
         return ONCE_FREE;
     return rc == SQLITE_OK ? ONCE_OK
-                           : once__book_fail(rc, "reading an order", err);
+                           : once__file_fail(rc, "reading an order", err);
 }
 
 /* ---- Lists ------------------------------------------------------------- */
 
-int once__book_next(struct once__book *b, int64_t id, int64_t last,
-                    once_error *err, struct once__order *out)
+int once__orders_next(struct once__orders *d, int64_t id, int64_t last,
+                      once_error *err, struct once__order *out)
 {
     sqlite3_stmt *q;
     int rc;
 
     memset(out, 0, sizeof(*out));
-    (void)pthread_mutex_lock(&b->lock);
-    q = query(b, NEXT);
+    (void)pthread_mutex_lock(&d->lock);
+    q = query(d, NEXT);
     bind_number(q, 1, (uint64_t)id);
     bind_number(q, 2, (uint64_t)last);
     rc = fetch(q, 0, out);
-    (void)pthread_mutex_unlock(&b->lock);
+    (void)pthread_mutex_unlock(&d->lock);
     if (rc == SQLITE_DONE)
         return ONCE_FREE;
     return rc == SQLITE_OK ? ONCE_OK
-                           : once__book_fail(rc, "reading orders", err);
+                           : once__file_fail(rc, "reading orders", err);
 }
 
-int once__book_last(struct once__book *b, int64_t *id, once_error *err)
+int once__orders_last(struct once__orders *d, int64_t *id, once_error *err)
 {
     sqlite3_stmt *q;
     int rc;
 
-    (void)pthread_mutex_lock(&b->lock);
-    q = query(b, LAST);
+    (void)pthread_mutex_lock(&d->lock);
+    q = query(d, LAST);
     rc = sqlite3_step(q);
     if (rc == SQLITE_ROW)
         *id = sqlite3_column_int64(q, 0);
     (void)sqlite3_reset(q);
-    (void)pthread_mutex_unlock(&b->lock);
+    (void)pthread_mutex_unlock(&d->lock);
     return rc == SQLITE_ROW ? ONCE_OK
-                            : once__book_fail(rc, "reading orders", err);
+                            : once__file_fail(rc, "reading orders", err);
 }
 
-int once__book_forget(struct once__book *b, const char *group, once_bytes order,
-                      int force, once_error *err)
+int once__orders_forget(struct once__orders *d, const char *group,
+                        once_bytes order, int force, once_error *err)
 {
     struct once__order there = {0};
     int rc, changed = 0;
     sqlite3_stmt *q;
 
-    (void)pthread_mutex_lock(&b->lock);
-    q = query(b, FORGET);
+    (void)pthread_mutex_lock(&d->lock);
+    q = query(d, FORGET);
     bind_text(q, 1, group);
     bind_bytes(q, 2, order);
     bind_number(q, 3, force != 0);
-    rc = run(b, FORGET);
-    changed = sqlite3_changes(b->db);
+    rc = run(d, FORGET);
+    changed = sqlite3_changes(d->db);
     if (rc == SQLITE_OK && changed == 0) {
-        q = query(b, FIND);
+        q = query(d, FIND);
         bind_text(q, 1, group);
         bind_bytes(q, 2, order);
         rc = fetch(q, 0, &there);
     }
-    (void)pthread_mutex_unlock(&b->lock);
+    (void)pthread_mutex_unlock(&d->lock);
     once__order_clear(&there);
     if (rc == SQLITE_DONE)
         return ONCE_OK; /* there is none */
     if (rc != SQLITE_OK)
-        return once__book_fail(rc, "forgetting an order", err);
+        return once__file_fail(rc, "forgetting an order", err);
     return changed == 1 ? ONCE_OK : ONCE_REFUSED;
 }
 
-int once__book_purge(struct once__book *b, uint64_t before_ms, uint64_t *purged,
-                     once_error *err)
+int once__orders_purge(struct once__orders *d, uint64_t before_ms,
+                       uint64_t *purged, once_error *err)
 {
     int rc, changed;
 
     *purged = 0;
     do {
-        (void)pthread_mutex_lock(&b->lock);
-        bind_number(query(b, PURGE), 1, before_ms);
-        rc = run(b, PURGE);
-        changed = rc == SQLITE_OK ? sqlite3_changes(b->db) : 0;
-        (void)pthread_mutex_unlock(&b->lock);
+        (void)pthread_mutex_lock(&d->lock);
+        bind_number(query(d, PURGE), 1, before_ms);
+        rc = run(d, PURGE);
+        changed = rc == SQLITE_OK ? sqlite3_changes(d->db) : 0;
+        (void)pthread_mutex_unlock(&d->lock);
         *purged += (uint64_t)changed;
     } while (changed > 0);
     return rc == SQLITE_OK ? ONCE_OK
-                           : once__book_fail(rc, "forgetting orders", err);
+                           : once__file_fail(rc, "forgetting orders", err);
 }

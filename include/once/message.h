@@ -1,0 +1,284 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * message.h - messages and calls that take effect at most once, inside the
+ * caller's own transaction on PostgreSQL or SQLite.
+ *
+ *    BEGIN
+ *    once_inbox_claim(&tx, &message, &err) --+--> ONCE_OWNER: your own writes,
+ *                                            |    once_emit(), then COMMIT,
+ *                                            |    then acknowledge
+ *                                            +--> ONCE_REPEATED: ROLLBACK,
+ *                                                 acknowledge
+ *
+ * What was claimed is a row of the caller's transaction: COMMIT makes effect and
+ * row durable together, ROLLBACK takes both back. So nothing is ever in doubt
+ * here, and there is no lease that could expire: the lock of the uncommitted row
+ * is the lease, and it ends exactly with its holder.
+ *
+ * The connection stays the caller's. The library sends its statements on it and
+ * never begins, ends or configures anything there. The exceptions,
+ * once_message_init() and once_message_purge(), want a connection that has no
+ * transaction open.
+ *
+ * COMMIT of a transaction that has failed answers ROLLBACK, and no error, on
+ * PostgreSQL: whoever commits must compare the command tag before it
+ * acknowledges anything.
+ *
+ * The conventions of once.h hold here as well, and these:
+ *
+ * Errors.    All mean that this call has changed nothing. ONCE_EABORTED: roll
+ *            back and do the whole transaction again (SQLSTATE class 40,
+ *            SQLITE_BUSY, a lost connection). ONCE_ETX: no transaction is open,
+ *            or it has failed, or on SQLite it was not begun with BEGIN
+ *            IMMEDIATE. ONCE_EOPEN: the tables are not there, or the session
+ *            would lose what it has committed (synchronous_commit = off,
+ *            PRAGMA synchronous below FULL). ONCE_EVERSION: tables of another
+ *            version. ONCE_EINVAL, ONCE_ELIMIT: the text names the field and its
+ *            limit. ONCE_ENOSYS: this library was built without PostgreSQL.
+ *            Also ONCE_ENOMEM, ONCE_EFULL, ONCE_ECORRUPT.
+ *            On PostgreSQL the server has then failed the transaction, except
+ *            for ONCE_EINVAL, ONCE_ELIMIT, ONCE_ETX and ONCE_ENOSYS, which are
+ *            found before it is asked.
+ * Threads.   Nothing is shared: calls with different connections may run at the
+ *            same time.
+ *
+ * The same functions in SQL, for every language on PostgreSQL: docs/messages.md.
+ */
+#ifndef ONCE_MESSAGE_H
+#define ONCE_MESSAGE_H
+
+#include <once/once.h>
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+#define ONCE_ID_MAX ((size_t)255)          /* characters of an id, a key, ... */
+#define ONCE_ID_SIZE ((size_t)256)         /* with the NUL at its end         */
+#define ONCE_BODY_MAX ((size_t)64 << 20)   /* bytes of a body or a result     */
+#define ONCE_HEADERS_MAX ((size_t)65535)   /* bytes of all headers            */
+#define ONCE_KEEP_MIN_MS ((uint64_t)60000) /* how long an id is remembered    */
+
+/* ---- Where ----------------------------------------------------------- */
+
+/*
+ * The caller's open transaction, on exactly one of the two handles. Borrowed for
+ * the call. Set `size` with ONCE_TX_INIT.
+ */
+typedef struct once_tx {
+    size_t size;
+    struct pg_conn *postgres; /* libpq's PGconn                           */
+    struct sqlite3 *sqlite;
+    const char *schema; /* PostgreSQL: a-z, digits and _ ["once"]         */
+    const void *inside; /* of the library: see once_tx_call(); leave NULL */
+} once_tx;
+
+#define ONCE_TX_INIT                                                           \
+    {                                                                          \
+        sizeof(once_tx), NULL, NULL, NULL, NULL                                \
+    }
+
+/*
+ * Makes the tables of messages, and on PostgreSQL the functions, or brings them
+ * up to date. No transaction may be open. `keep_ms` is how long an id is
+ * remembered, at least ONCE_KEEP_MIN_MS, 0 for seven days; tables that are there
+ * keep theirs. It must be longer than a broker may redeliver. Since 0.1.
+ */
+ONCE_API ONCE_CHECK int once_message_init(const once_tx *tx, uint64_t keep_ms,
+                                          once_error *err);
+
+/*
+ * The text that once_message_init() runs, for people and for their migrations:
+ * that of SQLite, or with `schema` that of PostgreSQL. `*out` is the caller's,
+ * who ends it with free(). ONCE_OK, ONCE_EINVAL, ONCE_ENOMEM. Since 0.1.
+ */
+ONCE_API ONCE_CHECK int once_message_schema(const char *schema,
+                                            uint64_t keep_ms, char **out,
+                                            once_error *err);
+
+/*
+ * Whether what is committed on this connection stays: the tables' version, and
+ * the session's durability, which includes `synchronous_commit = local` beside a
+ * standby. Once after connecting is enough. A transaction need not be open.
+ * Since 0.1.
+ */
+ONCE_API ONCE_CHECK int once_message_check(const once_tx *tx, once_error *err);
+
+/*
+ * Forgets ids that are older than `keep_ms`, in steps that keep nobody waiting.
+ * First it raises the floor: an id that carries its time (a UUID of version 7)
+ * and is older is refused from then on, so that no purge makes it new again. An
+ * id without time is new again after `keep_ms`. A parked message keeps its id.
+ * No transaction may be open. `*removed` may be NULL. Since 0.1.
+ */
+ONCE_API ONCE_CHECK int once_message_purge(const once_tx *tx, uint64_t *removed,
+                                           once_error *err);
+
+/* ---- Messages -------------------------------------------------------- */
+
+/* Answers beside those of once.h. */
+enum once_message_answer {
+    ONCE_OUTSIDE = 20,  /* the id's own time is before what is remembered     */
+    ONCE_EMPTY = 21,    /* Cancel without a Try: nothing to undo              */
+    ONCE_EARLY = 22,    /* Confirm before its Try: ask again later            */
+    ONCE_CONFLICT = 23, /* Confirm after Cancel, or Cancel after Confirm      */
+    ONCE_AGAIN = 24,    /* of a handler: not done, run it again later         */
+    ONCE_DEAD = 25      /* of a handler: never run it again                   */
+};
+
+/*
+ * A message that goes out or has come in. All of it is borrowed for the call.
+ * Set `size` with ONCE_MESSAGE_INIT. Route, consumer, id and key are 1 to
+ * ONCE_ID_MAX characters of visible ASCII.
+ */
+typedef struct once_message {
+    size_t size;
+    const char *route; /* out: where to, a name that the relay knows        */
+    const char
+        *consumer;       /* in: who is to have the effect                     */
+    const char *id;      /* in: needed; out: NULL draws a UUID of version 7   */
+    const char *key;     /* order is kept among messages of one key [none]    */
+    const char *type;    /* content type, up to ONCE_ID_MAX characters [""]   */
+    const char *headers; /* lines "Name: value\n" [""]                        */
+    once_bytes body;     /* up to ONCE_BODY_MAX                               */
+    uint64_t due_ms;     /* out: not before, in ms since 1970 [now]           */
+    uint32_t keep;       /* out: 1: row and answer stay when it is done [0]   */
+    uint32_t attempt;    /* in: 0, or the count of a parked message           */
+    uint32_t any_body;   /* in: 1: the body is not compared [0]               */
+} once_message;
+
+#define ONCE_MESSAGE_INIT                                                      \
+    {                                                                          \
+        sizeof(once_message), NULL, NULL, NULL, NULL, NULL, NULL, {NULL, 0},   \
+            0, 0, 0, 0                                                         \
+    }
+
+/*
+ * Claims (consumer, id), as the first statement of the transaction that has the
+ * effect. Never inside a savepoint: ROLLBACK TO takes the claim away and leaves
+ * what came after it unguarded.
+ *
+ *    ONCE_OWNER      do it, commit, acknowledge
+ *    ONCE_REPEATED   the effect is committed, or the message is parked: roll
+ *                    back, acknowledge
+ *    ONCE_MISMATCH   the id is known with another body. ONCE_OUTSIDE: it is too
+ *                    old to know. Roll back, park it (it becomes a dead letter),
+ *                    acknowledge
+ *    ONCE_IN_FLIGHT  another copy is under way: roll back, keep the delivery,
+ *                    claim again after a pause. PostgreSQL waits two seconds
+ *                    before it says so; SQLite never says so, since BEGIN
+ *                    IMMEDIATE has waited already
+ *
+ * `attempt` is 0 for a message that arrived; for one that was parked it is its
+ * count, and its parked row goes with the claim. Since 0.1.
+ */
+ONCE_API ONCE_CHECK int
+once_inbox_claim(const once_tx *tx, const once_message *m, once_error *err);
+
+enum once_parked {
+    ONCE_PARKED_WAITING = 1,      /* runs again after `wait_ms`            */
+    ONCE_PARKED_DEAD = 3,         /* a dead letter                         */
+    ONCE_PARKED_INDETERMINATE = 4 /* it may have had an effect elsewhere   */
+};
+
+/*
+ * Keeps a message whose handler has not finished, in a transaction of its own,
+ * after the handler's rollback. `state` is an enum once_parked; a message that
+ * claiming would call a mismatch or outside is kept as dead. `why` is for people
+ * and must not hold a secret; up to ONCE_ID_MAX characters are kept.
+ * ONCE_OK: it is kept; commit, then acknowledge. ONCE_REPEATED: it was done or
+ * parked before. ONCE_IN_FLIGHT as once_inbox_claim(). Since 0.1.
+ */
+ONCE_API ONCE_CHECK int once_inbox_park(const once_tx *tx,
+                                        const once_message *m, int state,
+                                        uint64_t wait_ms, const char *why,
+                                        once_error *err);
+
+/*
+ * Writes a message to the outbox: it leaves if and only if this transaction
+ * commits. ONCE_OK: its id is in `id`, unless that is NULL. ONCE_REPEATED: this
+ * id was emitted to this route before, with the same body. ONCE_MISMATCH: with
+ * another body; roll back. Two messages of one key leave in the order in which
+ * their transactions commit. Since 0.1.
+ */
+ONCE_API ONCE_CHECK int once_emit(const once_tx *tx, const once_message *m,
+                                  char id[ONCE_ID_SIZE], once_error *err);
+
+/* ---- Branches of a saga ---------------------------------------------- */
+
+enum once_branch_op { ONCE_TRY = 1, ONCE_CONFIRM = 2, ONCE_CANCEL = 3 };
+
+/*
+ * Enters the Try, Confirm or Cancel of (gid, branch), as the first statement of
+ * the branch's transaction.
+ *
+ *    ONCE_OWNER      do it and commit
+ *    ONCE_REPEATED   it was done before: answer as then
+ *    ONCE_EMPTY      Cancel before any Try: nothing to undo; commit, so that a
+ *                    Try that arrives late is refused
+ *    ONCE_REFUSED    Try after Cancel, or Try of a gid that is too old
+ *    ONCE_EARLY      Confirm before its Try: ask again later
+ *    ONCE_CONFLICT   Confirm after Cancel, or Cancel after Confirm
+ *    ONCE_IN_FLIGHT  as once_inbox_claim()
+ *
+ * Since 0.1.
+ */
+ONCE_API ONCE_CHECK int once_barrier_enter(const once_tx *tx, const char *gid,
+                                           const char *branch, int op,
+                                           once_error *err);
+
+/* ---- Calls ----------------------------------------------------------- */
+
+/* What a call came to. Make it with ONCE_TX_RESULT_INIT; the caller ends it with
+ * once_tx_result_clear(), also before it is used again. */
+typedef struct once_tx_result {
+    size_t size;
+    int kind;         /* enum once_kind                                   */
+    once_bytes bytes; /* valid until this is cleared                      */
+    void *memory;     /* of the library                                   */
+} once_tx_result;
+
+#define ONCE_TX_RESULT_INIT                                                    \
+    {                                                                          \
+        sizeof(once_tx_result), 0, {NULL, 0}, NULL                             \
+    }
+
+ONCE_API void once_tx_result_clear(once_tx_result *result);
+
+/*
+ * The work of a call: writes on `tx`, which it must use for calls and messages
+ * of its own. Returns ONCE_SUCCESS, or ONCE_FAILURE for an error that repeats
+ * are to be told, with `*result` set; it is read before this function's caller
+ * returns, so static or heap memory of `user`'s will do. Anything else:
+ * once_tx_call() returns it, and the caller rolls back.
+ */
+typedef int once_tx_work(const once_tx *tx, void *user, once_bytes *result);
+
+/*
+ * Runs `work` at most once for each (group, key), in the caller's transaction:
+ * claim, effect and result are committed together, so a repeat is told the result
+ * and no outcome is ever unknown. `group` and `key` are 1 to ONCE_ID_MAX
+ * characters of visible ASCII; a consumer of messages is a group. The same key
+ * with another `fingerprint` (any bytes; empty: not compared) is refused.
+ *
+ *    ONCE_OK         it ran now: commit. `*out` has its result
+ *    ONCE_REPLAY     it ran before: `*out` has that result; roll back or commit
+ *    ONCE_REPEATED   it ran before, as a message or without a result
+ *    ONCE_MISMATCH, ONCE_OUTSIDE, ONCE_IN_FLIGHT as once_inbox_claim()
+ *    ONCE_ETX        also: a call of this key inside itself; or the work rolled
+ *                    back to a savepoint from before the call, so that its effect
+ *                    is unguarded: roll back
+ *
+ * COMMIT without an answer is unknown: call again with the same key in a new
+ * transaction, and the row answers. Since 0.1.
+ */
+ONCE_API ONCE_CHECK int once_tx_call(const once_tx *tx, const char *group,
+                                     const char *key, once_bytes fingerprint,
+                                     once_tx_work *work, void *user,
+                                     once_tx_result *out, once_error *err);
+
+#ifdef __cplusplus
+}
+#endif
+
+#endif /* ONCE_MESSAGE_H */

@@ -1,0 +1,175 @@
+
+/*
+ * SPDX-License-Identifier: Apache-2.0
+ *
+ * The context of a guarded request: how it is made, found again after an
+ * internal redirect, and let go with its request; and walks over headers.  It
+ * decides nothing, and knows no file above it.
+ */
+
+
+#include "ngx_http_once_context.h"
+
+
+static void ngx_http_once_cleanup(void *data);
+
+
+ngx_http_once_ctx_t *
+ngx_http_once_create_ctx(ngx_http_request_t *r,
+    ngx_http_once_loc_conf_t *olcf, ngx_http_once_leave_pt leave)
+{
+    ngx_pool_cleanup_t   *cln;
+    ngx_http_once_ctx_t  *ctx;
+
+    cln = ngx_pool_cleanup_add(r->pool, sizeof(ngx_http_once_ctx_t));
+    if (cln == NULL) {
+        return NULL;
+    }
+
+    ctx = cln->data;
+    ngx_memzero(ctx, sizeof(ngx_http_once_ctx_t));
+
+    ctx->request = r;
+    ctx->conf = olcf;
+    ctx->leave = leave;
+    ctx->method = r->method;
+    ctx->http_version = r->http_version;
+    ctx->upstream_before = r->upstream;
+    ctx->states_before = r->upstream_states ? r->upstream_states->nelts : 0;
+    ctx->timer.data = r->connection;    /* as nginx's debug lines have it */
+    ctx->timer.log = r->connection->log;
+
+    cln->handler = ngx_http_once_cleanup;
+    ngx_http_set_ctx(r, ctx, ngx_http_once_module);
+
+    return ctx;
+}
+
+
+/* the request's pool goes */
+
+static void
+ngx_http_once_cleanup(void *data)
+{
+    ngx_http_once_ctx_t  *ctx = data;
+
+    if (ctx->timer.timer_set) {
+        ngx_del_timer(&ctx->timer);
+    }
+
+    ctx->leave(ctx);
+
+    once__fingerprint_free(ctx->fingerprint);
+
+    if (ctx->body != NULL) {
+        ngx_free(ctx->body);
+    }
+}
+
+
+ngx_http_once_ctx_t *
+ngx_http_once_get_ctx(ngx_http_request_t *r)
+{
+    ngx_pool_cleanup_t   *cln;
+    ngx_http_once_ctx_t  *ctx;
+
+    ctx = ngx_http_get_module_ctx(r, ngx_http_once_module);
+
+    if (ctx == NULL && (r->internal || r->filter_finalize)) {
+
+        /* internal redirects clear the contexts, as realip knows too */
+
+        for (cln = r->pool->cleanup; cln; cln = cln->next) {
+            if (cln->handler == ngx_http_once_cleanup) {
+                ctx = cln->data;
+                ngx_http_set_ctx(r, ctx, ngx_http_once_module);
+                break;
+            }
+        }
+    }
+
+    return ctx;
+}
+
+
+/* --- headers --- */
+
+ngx_table_elt_t *
+ngx_http_once_next(ngx_http_once_walk_t *walk)
+{
+    ngx_table_elt_t  *h;
+
+    while (walk->index >= walk->part->nelts) {
+        if (walk->part->next == NULL) {
+            return NULL;
+        }
+
+        walk->part = walk->part->next;
+        walk->index = 0;
+    }
+
+    h = walk->part->elts;
+
+    return &h[walk->index++];
+}
+
+
+ngx_int_t
+ngx_http_once_add_header(ngx_http_request_t *r, const char *name,
+    const char *value)
+{
+    ngx_table_elt_t  *h;
+
+    h = ngx_list_push(&r->headers_out.headers);
+    if (h == NULL) {
+        return NGX_ERROR;
+    }
+
+    h->hash = 1;
+    ngx_http_once_unlink(h);
+    h->lowcase_key = NULL;
+    h->key.data = (u_char *) name;
+    h->key.len = ngx_strlen(name);
+    h->value.data = (u_char *) value;
+    h->value.len = ngx_strlen(value);
+
+    h->lowcase_key = ngx_pnalloc(r->pool, h->key.len);
+    if (h->lowcase_key == NULL) {
+        h->hash = 0;
+        return NGX_ERROR;
+    }
+
+    ngx_strlow(h->lowcase_key, h->key.data, h->key.len);
+
+    return NGX_OK;
+}
+
+
+ngx_int_t
+ngx_http_once_add_status(ngx_http_request_t *r, ngx_http_once_ctx_t *ctx)
+{
+    return ngx_http_once_add_header(r, "Idempotency-Status",
+                                    once__status_text(ctx->decision.header));
+}
+
+
+/* our headers do not come from the upstream */
+
+void
+ngx_http_once_strip_headers(ngx_http_request_t *r)
+{
+    once_bytes             name;
+    ngx_table_elt_t       *h;
+    ngx_http_once_walk_t   walk;
+
+    ngx_http_once_walk(&walk, &r->headers_out.headers);
+
+    while ((h = ngx_http_once_next(&walk)) != NULL) {
+        name.data = h->key.data;
+        name.size = h->key.len;
+
+        if (once__header_internal(name)) {
+            h->hash = 0;
+        }
+    }
+}

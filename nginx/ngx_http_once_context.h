@@ -1,0 +1,171 @@
+
+/*
+ * SPDX-License-Identifier: Apache-2.0
+ *
+ * The context of a guarded request, with its states, and walks over headers.
+ */
+
+
+#ifndef _NGX_HTTP_ONCE_CONTEXT_H_INCLUDED_
+#define _NGX_HTTP_ONCE_CONTEXT_H_INCLUDED_
+
+
+#include "ngx_http_once.h"
+
+
+/* r->buffered has 4 bits: 1, 2 and 4 are SSI, SUB and COPY of the core */
+#define NGX_HTTP_ONCE_BUFFERED      0x08
+
+
+/*
+ *         body read         granted          head          last byte
+ *   BODY -----------> CLAIM -------> OWNER -------> HOLD -----------> STORE
+ *     |                 |             ^  |           | streamed,        |
+ *     | refused         | anything    +--+           | too large        |
+ *     |                 | else      redirected       v                  |
+ *     +---> ANSWER <----+                           MARK                |
+ *             |                        not recorded |  | recorded       |
+ *             |                                     v  v                |
+ *             |                                  DROP  SENT <-----------+
+ *             +--------------------------------------> SENT
+ *
+ *   BODY, CLAIM -> PASS: a dry run, a bypass of the store
+ *   any         -> PASS: the request goes where it is not judged
+ */
+
+typedef enum {
+    NGX_HTTP_ONCE_BODY = 0,     /* the request body is being read */
+    NGX_HTTP_ONCE_CLAIM,        /* the store has been asked */
+    NGX_HTTP_ONCE_ANSWER,       /* a problem or a replay is to be sent */
+    NGX_HTTP_ONCE_OWNER,        /* the request may go to the upstream */
+    NGX_HTTP_ONCE_HOLD,         /* its response is held and collected */
+    NGX_HTTP_ONCE_MARK,         /* "not kept" is being made durable */
+    NGX_HTTP_ONCE_STORE,        /* the outcome is being made durable */
+    NGX_HTTP_ONCE_SENT,         /* the response may leave, with our headers */
+    NGX_HTTP_ONCE_DROP,         /* likewise; what the upstream adds is not it */
+    NGX_HTTP_ONCE_PASS          /* not guarded, or not any longer */
+} ngx_http_once_state_e;
+
+
+/*
+ * How often has the request been passed on?
+ *
+ *            a content handler          its error, or its wish
+ *            runs                       for another page
+ *   UNTRIED ------------------> TRIED -------------------------> DECIDED
+ *      |                          |                                 ^
+ *      | a page, and              | the request itself              |
+ *      | nothing was sent         | was to be sent again            |
+ *      |                          v                                 |
+ *      |                       REFUSED                              |
+ *      +------------------------------------------------------------+
+ */
+
+typedef enum {
+    NGX_HTTP_ONCE_UNTRIED = 0,  /* no content handler has run */
+    NGX_HTTP_ONCE_TRIED,        /* one has run, and its response counts */
+    NGX_HTTP_ONCE_DECIDED,      /* the outcome is known: only pages follow */
+    NGX_HTTP_ONCE_REFUSED       /* the outcome is unknown, whatever follows */
+} ngx_http_once_dispatch_e;
+
+
+typedef struct ngx_http_once_ctx_s  ngx_http_once_ctx_t;
+typedef struct ngx_http_once_task_s  ngx_http_once_task_t;
+
+typedef void (*ngx_http_once_leave_pt)(ngx_http_once_ctx_t *ctx);
+
+
+/* a walk over a list of headers, whose parts nginx leaves to its users */
+
+typedef struct {
+    ngx_list_part_t             *part;
+    ngx_uint_t                   index;
+} ngx_http_once_walk_t;
+
+#define ngx_http_once_walk(walk, list)                                        \
+    (walk)->part = &(list)->part;                                             \
+    (walk)->index = 0
+
+
+/* since 1.23.0 headers of one name are linked, and a new one leads nowhere */
+
+#if (nginx_version >= 1023000)
+#define ngx_http_once_unlink(h)  (h)->next = NULL
+#else
+#define ngx_http_once_unlink(h)
+#endif
+
+
+struct ngx_http_once_ctx_s {
+    ngx_http_once_state_e        state;
+    ngx_http_once_dispatch_e     dispatch;
+    ngx_http_request_t          *request;
+    ngx_http_once_loc_conf_t    *conf;
+    ngx_http_once_task_t        *task;
+    ngx_event_t                  timer;
+    ngx_http_once_leave_pt       leave;     /* before the request goes */
+
+    /* of an unguarded location, from which the request was redirected here */
+    ngx_http_upstream_t         *upstream_before;
+    ngx_uint_t                   states_before;
+
+    ngx_http_handler_pt          content_handler;
+    ngx_int_t                    handler_rc;  /* of one without upstream */
+    ngx_http_upstream_conf_t    *upstream_conf;  /* narrowed, for r->upstream */
+
+    uint8_t                      name[ONCE_NAME_SIZE];
+    uint8_t                      digest[ONCE_FINGERPRINT_SIZE];
+    uint8_t                      group[ONCE_GROUP_SIZE];
+    once__fingerprint           *fingerprint;
+    u_char                       key_hash[17];  /* "": not known yet */
+    ngx_uint_t                   method;
+    ngx_uint_t                   http_version;
+    uint32_t                     attempt;
+
+    once__decision               decision;  /* what the client gets */
+    char                        *detail;    /* of a problem */
+    once__response               replay;    /* the stored response */
+
+    /* what is known about the response */
+    int                          observed;     /* enum once__observed */
+    int                          action;      /* enum once__verdict_action */
+    ngx_int_t                    upstream_rc;
+    ngx_uint_t                   upstream_status;
+    once_bytes                   outcome;   /* Idempotency-Outcome */
+
+    /* functions of the upstream module that ours stand before */
+    void                       (*finalize)(ngx_http_request_t *r,
+                                     ngx_int_t rc);
+    ngx_int_t                  (*filter_init)(void *data);
+    ngx_int_t                  (*filter)(void *data, ssize_t bytes);
+    ngx_event_pipe_input_filter_pt  pipe_filter;
+
+    ngx_uint_t                   broken;    /* the body is malformed */
+
+    ngx_uint_t                   keepalive; /* r->keepalive, before */
+    off_t                        length;    /* declared, -1: not */
+    u_char                      *body;      /* collected, malloc'ed */
+    size_t                       body_len;
+    size_t                       body_size;
+    ngx_chain_t                 *held;      /* MARK: kept, not consumed */
+};
+
+
+ngx_http_once_ctx_t *ngx_http_once_create_ctx(ngx_http_request_t *r,
+    ngx_http_once_loc_conf_t *olcf, ngx_http_once_leave_pt leave);
+ngx_http_once_ctx_t *ngx_http_once_get_ctx(ngx_http_request_t *r);
+
+ngx_table_elt_t *ngx_http_once_next(ngx_http_once_walk_t *walk);
+ngx_int_t ngx_http_once_add_header(ngx_http_request_t *r, const char *name,
+    const char *value);
+ngx_int_t ngx_http_once_add_status(ngx_http_request_t *r,
+    ngx_http_once_ctx_t *ctx);
+void ngx_http_once_strip_headers(ngx_http_request_t *r);
+
+
+#define ngx_http_once_bodiless(r)                                             \
+    ((r)->headers_out.status == NGX_HTTP_NO_CONTENT                           \
+     || (r)->headers_out.status == NGX_HTTP_NOT_MODIFIED)
+
+
+#endif /* _NGX_HTTP_ONCE_CONTEXT_H_INCLUDED_ */

@@ -1,0 +1,661 @@
+
+/*
+ * SPDX-License-Identifier: Apache-2.0
+ *
+ * What is known about the upstream: whether it got the request, whether its
+ * head and its body came whole, what it says of the effect.  And what is
+ * changed in nginx's upstream module so that this can be known, and so that no
+ * request is sent twice.  It refuses to judge: src/http does.
+ */
+
+
+#include "ngx_http_once_upstream.h"
+
+
+/* what is changed in a location while its content handler runs */
+
+typedef struct {
+    ngx_http_upstream_conf_t     upstreams[NGX_HTTP_ONCE_NUPSTREAMS];
+    size_t                       slice;
+} ngx_http_once_passing_conf_t;
+
+
+/*
+ * What the FastCGI module keeps of a response begins like this in every nginx
+ * since 0.8.55.  The record that it read last is all we want to know.
+ */
+
+typedef struct {
+    unsigned     state;
+    u_char      *pos;
+    u_char      *last;
+    ngx_uint_t   type;
+    size_t       length;
+    size_t       padding;
+} ngx_http_once_fastcgi_t;
+
+#define NGX_HTTP_ONCE_FASTCGI_IN_RECORD  8  /* the record's header was read */
+#define NGX_HTTP_ONCE_FASTCGI_END        3  /* FCGI_END_REQUEST */
+#define NGX_HTTP_ONCE_FASTCGI_STDOUT     6
+
+
+#define ngx_http_once_is_of(u, module)                                        \
+    (&module != NULL && (u)->output.tag == (ngx_buf_tag_t) &module)
+
+
+static ngx_int_t ngx_http_once_content_handler(ngx_http_request_t *r);
+static void ngx_http_once_lend(ngx_http_request_t *r,
+    ngx_http_once_ctx_t *ctx, void **loc_conf,
+    ngx_http_once_passing_conf_t *saved);
+static void ngx_http_once_restore(void **loc_conf,
+    ngx_http_once_passing_conf_t *saved);
+static void ngx_http_once_narrow(ngx_http_request_t *r,
+    ngx_http_once_ctx_t *ctx, ngx_http_upstream_conf_t *uc);
+static void ngx_http_once_finalize_upstream(ngx_http_request_t *r,
+    ngx_int_t rc);
+static ngx_int_t ngx_http_once_filter_init(void *data);
+static ngx_int_t ngx_http_once_filter(void *data, ssize_t bytes);
+static ngx_int_t ngx_http_once_pipe_filter(ngx_event_pipe_t *p,
+    ngx_buf_t *buf);
+static void ngx_http_once_excess(ngx_http_once_ctx_t *ctx,
+    ngx_http_upstream_t *u, off_t bytes, off_t length);
+static ngx_uint_t ngx_http_once_at_end(ngx_http_request_t *r,
+    ngx_http_once_ctx_t *ctx);
+
+
+/* in each of them an upstream configuration is the first member of the conf */
+
+ngx_http_once_upstream_t  ngx_http_once_upstreams[] = {
+    { &ngx_http_grpc_module, "grpc", NULL, NULL },
+    { &ngx_http_proxy_module, "proxy", "HTTP/1.0", NULL },
+    { &ngx_http_fastcgi_module, "fastcgi", NULL, NULL },
+    { &ngx_http_uwsgi_module, "uwsgi", "uwsgi", NULL },
+    { &ngx_http_scgi_module, "scgi", "SCGI", NULL }
+};
+
+
+/* does "dav_methods" of this location have one of these? */
+
+ngx_uint_t
+ngx_http_once_dav(void **loc_conf, ngx_uint_t methods)
+{
+    ngx_uint_t  *dav;
+
+    if (&ngx_http_dav_module == NULL) {
+        return 0;
+    }
+
+    dav = loc_conf[ngx_http_dav_module.ctx_index];  /* methods */
+
+    return (*dav & methods) != 0;
+}
+
+
+/* --- facts --- */
+
+static off_t
+ngx_http_once_bytes_sent(ngx_http_once_ctx_t *ctx)
+{
+    off_t                       sent;
+    ngx_uint_t                  i;
+    ngx_http_request_t         *r;
+    ngx_http_upstream_t        *u;
+    ngx_http_upstream_state_t  *state;
+
+    r = ctx->request;
+    u = r->upstream;
+    sent = 0;
+
+    if (r->upstream_states != NULL) {
+        state = r->upstream_states->elts;
+
+        for (i = ctx->states_before; i < r->upstream_states->nelts; i++) {
+            sent += state[i].bytes_sent;
+        }
+    }
+
+    if (u != NULL && u != ctx->upstream_before && u->peer.connection != NULL) {
+        sent += u->peer.connection->sent;
+    }
+
+    return sent;
+}
+
+
+/* may the request have had an effect? */
+
+ngx_uint_t
+ngx_http_once_was_sent(ngx_http_once_ctx_t *ctx)
+{
+    ngx_http_request_t  *r;
+
+    r = ctx->request;
+
+    if (ctx->dispatch == NGX_HTTP_ONCE_REFUSED) {
+        return 1;
+    }
+
+    if (ctx->dispatch == NGX_HTTP_ONCE_DECIDED) {
+        return ctx->observed != ONCE__NOT_SENT;
+    }
+
+    if (ctx->dispatch == NGX_HTTP_ONCE_TRIED
+        && (r->upstream == NULL || r->upstream == ctx->upstream_before))
+    {
+        return 1;       /* a content handler that is no upstream */
+    }
+
+    return ngx_http_once_bytes_sent(ctx) > 0;
+}
+
+
+/*
+ * Did the upstream ask for the location we are in?  Its X-Accel-Redirect may
+ * have been ignored or in vain, and then an error page has led here.  Only to
+ * named locations does nginx take the method along.
+ */
+
+ngx_uint_t
+ngx_http_once_asked(ngx_http_request_t *r, ngx_http_upstream_t *u)
+{
+    ngx_table_elt_t           *h;
+    ngx_http_core_loc_conf_t  *clcf;
+
+    h = u->headers_in.x_accel_redirect;
+
+    if (h == NULL || h->value.len == 0 || h->value.data[0] != '@'
+        || (u->conf->ignore_headers & NGX_HTTP_UPSTREAM_IGN_XA_REDIRECT))
+    {
+        return 0;
+    }
+
+    clcf = ngx_http_get_module_loc_conf(r, ngx_http_core_module);
+
+    return h->value.len == clcf->name.len
+           && ngx_strncmp(h->value.data, clcf->name.data, clcf->name.len) == 0;
+}
+
+
+ngx_uint_t
+ngx_http_once_head_whole(ngx_http_upstream_t *u)
+{
+    return u->state != NULL && u->state->header_time != (ngx_msec_t) -1;
+}
+
+
+void
+ngx_http_once_find_outcome(ngx_http_upstream_t *u, once_bytes *outcome)
+{
+    ngx_table_elt_t       *h;
+    ngx_http_once_walk_t   walk;
+
+    ngx_http_once_walk(&walk, &u->headers_in.headers);
+
+    while ((h = ngx_http_once_next(&walk)) != NULL) {
+        if (h->key.len == sizeof("Idempotency-Outcome") - 1
+            && ngx_strncasecmp(h->key.data,
+                               (u_char *) "Idempotency-Outcome",
+                               h->key.len)
+               == 0)
+        {
+            outcome->data = h->value.data;
+            outcome->size = h->value.len;
+        }
+    }
+}
+
+
+/*
+ * What do we know when a response begins?  "cleanup" is set while the upstream
+ * module is at work: the response is the upstream's own.  Otherwise nginx made
+ * it, and the state of the last peer says why.
+ */
+
+int
+ngx_http_once_observe(ngx_http_request_t *r, ngx_http_once_ctx_t *ctx)
+{
+    ngx_http_upstream_t  *u;
+
+    u = r->upstream;
+
+    if (ctx->dispatch == NGX_HTTP_ONCE_DECIDED) {
+        return ctx->observed;      /* this is the error page */
+    }
+
+    ctx->upstream_status = r->headers_out.status;
+
+    if (ctx->dispatch == NGX_HTTP_ONCE_REFUSED) {
+        return ONCE__BROKEN;
+    }
+
+    if (u == NULL || u == ctx->upstream_before) {
+
+        /*
+         * A content handler of another kind: what it says is the outcome.
+         * Before it has run, nginx itself speaks, and nothing was done.
+         */
+
+        return (ctx->dispatch == NGX_HTTP_ONCE_TRIED) ? ONCE__WHOLE
+                                                      : ONCE__NOT_SENT;
+    }
+
+#if (NGX_HTTP_CACHE)
+
+    if (r->cached && r->method == ctx->method) {
+
+        /* it answers another request; this one may have been sent or not */
+
+        return ONCE__BROKEN;
+    }
+
+#endif
+
+    if (ngx_http_once_bytes_sent(ctx) == 0) {
+        return ONCE__NOT_SENT;
+    }
+
+    if (u->cleanup == NULL) {
+
+        /* after X-Accel-Redirect or an intercepted error the head was whole */
+
+        if (!ngx_http_once_head_whole(u)) {
+            return ONCE__BROKEN;
+        }
+    }
+
+    /* what is shown may be another one: "error_page 405 @pay" */
+
+    ctx->upstream_status = u->headers_in.status_n;
+
+    if (r->http_version != ctx->http_version) {
+
+        /* not HTTP: nginx takes it for HTTP/0.9, and would answer so */
+
+        r->http_version = ctx->http_version;
+        return ONCE__BROKEN;
+    }
+
+    ngx_http_once_find_outcome(u, &ctx->outcome);
+
+    return ONCE__WHOLE;
+}
+
+
+/* --- one dispatch, and not more --- */
+
+void
+ngx_http_once_wrap(ngx_http_request_t *r, ngx_http_once_ctx_t *ctx)
+{
+    if (r->content_handler != ngx_http_once_content_handler) {
+        ctx->content_handler = r->content_handler;
+        r->content_handler = ngx_http_once_content_handler;
+    }
+}
+
+
+/*
+ * Whatever block of the configuration the request is in: its upstream gets a
+ * configuration of its own, by which nginx neither repeats the request, nor
+ * drops it with its client, nor answers it from a cache.
+ *
+ * The upstream begins to work while the content handler runs, and nothing of
+ * ours is called between.  So the configuration that the handler will use is
+ * changed for as long as the handler runs: no other request runs meanwhile.
+ * Then the upstream gets the changed copy.
+ */
+
+static ngx_int_t
+ngx_http_once_content_handler(ngx_http_request_t *r)
+{
+    void                        **loc_conf;
+    ngx_int_t                     rc;
+    ngx_http_once_ctx_t          *ctx;
+    ngx_http_upstream_t          *u;
+    ngx_http_upstream_conf_t     *own;
+    ngx_http_once_passing_conf_t  saved;
+
+    ctx = ngx_http_once_get_ctx(r);
+
+    own = ngx_palloc(r->pool, sizeof(ngx_http_upstream_conf_t));
+    if (own == NULL) {
+        return NGX_HTTP_INTERNAL_SERVER_ERROR;
+    }
+
+    /* a redirect inside of the handler changes the request's */
+
+    loc_conf = r->loc_conf;
+    u = r->upstream;
+
+    if (ctx->dispatch <= NGX_HTTP_ONCE_TRIED) {
+
+        /* what was tried before it has sent nothing, and says nothing of it */
+
+        ctx->upstream_before = r->upstream;
+    }
+
+    ngx_http_once_lend(r, ctx, loc_conf, &saved);
+
+    if (ctx->dispatch == NGX_HTTP_ONCE_UNTRIED) {
+        ctx->dispatch = NGX_HTTP_ONCE_TRIED;
+    }
+
+    rc = ctx->content_handler(r);
+
+    ngx_http_once_restore(loc_conf, &saved);
+
+    ctx->handler_rc = (r->upstream == u) ? rc : NGX_OK;
+
+    if (r->upstream != u && r->upstream->conf != NULL
+        && r->upstream->conf != ctx->upstream_conf)
+    {
+        *own = *r->upstream->conf;
+        ngx_http_once_narrow(r, ctx, own);
+
+        ctx->upstream_conf = own;
+        r->upstream->conf = own;
+    }
+
+    return rc;
+}
+
+
+static void
+ngx_http_once_lend(ngx_http_request_t *r, ngx_http_once_ctx_t *ctx,
+    void **loc_conf, ngx_http_once_passing_conf_t *saved)
+{
+    size_t                    *slice;
+    ngx_uint_t                 i;
+    ngx_module_t              *module;
+    ngx_http_upstream_conf_t  *uc;
+
+    for (i = 0; i < NGX_HTTP_ONCE_NUPSTREAMS; i++) {
+        module = ngx_http_once_upstreams[i].module;
+
+        if (module != NULL) {
+            uc = loc_conf[module->ctx_index];
+            saved->upstreams[i] = *uc;
+            ngx_http_once_narrow(r, ctx, uc);
+        }
+    }
+
+    if (&ngx_http_slice_filter_module != NULL) {
+
+        /* it sends copies of the request, one for each part of the response */
+
+        slice = loc_conf[ngx_http_slice_filter_module.ctx_index];
+        saved->slice = *slice;
+        *slice = 0;
+    }
+
+    ngx_http_once_clear_slices(r);
+}
+
+
+/* "set $x $slice_range" has made slices of the response already */
+
+void
+ngx_http_once_clear_slices(ngx_http_request_t *r)
+{
+    if (&ngx_http_slice_filter_module != NULL) {
+        ngx_http_set_ctx(r, NULL, ngx_http_slice_filter_module);
+    }
+}
+
+
+static void
+ngx_http_once_restore(void **loc_conf, ngx_http_once_passing_conf_t *saved)
+{
+    size_t                    *slice;
+    ngx_uint_t                 i;
+    ngx_module_t              *module;
+    ngx_http_upstream_conf_t  *uc;
+
+    for (i = 0; i < NGX_HTTP_ONCE_NUPSTREAMS; i++) {
+        module = ngx_http_once_upstreams[i].module;
+
+        if (module != NULL) {
+            uc = loc_conf[module->ctx_index];
+            *uc = saved->upstreams[i];
+        }
+    }
+
+    if (&ngx_http_slice_filter_module != NULL) {
+        slice = loc_conf[ngx_http_slice_filter_module.ctx_index];
+        *slice = saved->slice;
+    }
+}
+
+
+static void
+ngx_http_once_narrow(ngx_http_request_t *r, ngx_http_once_ctx_t *ctx,
+    ngx_http_upstream_conf_t *uc)
+{
+    uc->ignore_client_abort = 1;
+
+    if (r->method != ctx->method) {
+        return;                         /* a page, not the request */
+    }
+
+    if (r->method & NGX_HTTP_ONCE_NOT_REPEATED) {
+        uc->next_upstream &= ~NGX_HTTP_UPSTREAM_FT_NON_IDEMPOTENT;
+
+    } else {
+        uc->next_upstream = NGX_CONF_BITMASK_SET|NGX_HTTP_UPSTREAM_FT_OFF;
+    }
+
+#if (NGX_HTTP_CACHE)
+    uc->cache = 0;
+#endif
+}
+
+
+/* --- the end of the response --- */
+
+/* has to be called when the header of a response is there */
+
+void
+ngx_http_once_watch(ngx_http_request_t *r, ngx_http_once_ctx_t *ctx)
+{
+    ngx_http_upstream_t  *u;
+
+    u = r->upstream;
+
+    if (u == NULL || u->finalize_request == NULL
+        || u->finalize_request == ngx_http_once_finalize_upstream)
+    {
+        return;
+    }
+
+    ctx->finalize = u->finalize_request;
+    u->finalize_request = ngx_http_once_finalize_upstream;
+
+    /* a module of somebody else may have a context of its own */
+
+    if (u->input_filter_init != NULL && u->input_filter_ctx == r
+        && (u->pipe == NULL || u->pipe->input_ctx == r))
+    {
+        ctx->filter_init = u->input_filter_init;
+        u->input_filter_init = ngx_http_once_filter_init;
+    }
+}
+
+
+/*
+ * A body that does not parse (a bad chunk size) would end the request at once,
+ * even before its header has left.  Instead the upstream has broken off there.
+ * The parsers are set when the body begins, hence the detour.
+ */
+
+static ngx_int_t
+ngx_http_once_filter_init(void *data)
+{
+    ngx_http_request_t *r = data;
+
+    ngx_int_t             rc;
+    ngx_http_once_ctx_t  *ctx;
+    ngx_http_upstream_t  *u;
+
+    u = r->upstream;
+    ctx = ngx_http_once_get_ctx(r);
+
+    rc = ctx->filter_init(data);
+
+    ctx->filter = u->input_filter;
+    u->input_filter = ngx_http_once_filter;
+
+    if (u->pipe != NULL) {
+        ctx->pipe_filter = u->pipe->input_filter;
+        u->pipe->input_filter = ngx_http_once_pipe_filter;
+    }
+
+    return rc;
+}
+
+
+static ngx_int_t
+ngx_http_once_filter(void *data, ssize_t bytes)
+{
+    ngx_http_request_t *r = data;
+
+    ngx_http_once_ctx_t  *ctx;
+    ngx_http_upstream_t  *u;
+
+    u = r->upstream;
+    ctx = ngx_http_once_get_ctx(r);
+
+    if (ctx->broken) {
+        return NGX_OK;          /* what follows is no part of the response */
+    }
+
+    ngx_http_once_excess(ctx, u, bytes, u->length);
+
+    if (ctx->filter(data, bytes) == NGX_ERROR) {
+        ctx->broken = 1;
+        u->error = 1;
+    }
+
+    if (u->error) {
+        u->length = 1;          /* the end of the connection is not its end */
+    }
+
+    return NGX_OK;
+}
+
+
+static ngx_int_t
+ngx_http_once_pipe_filter(ngx_event_pipe_t *p, ngx_buf_t *buf)
+{
+    ngx_http_once_ctx_t      *ctx;
+    ngx_http_request_t       *r;
+    ngx_http_once_fastcgi_t  *f;
+
+    r = p->input_ctx;
+    ctx = ngx_http_once_get_ctx(r);
+
+    if (ctx->broken) {
+        return NGX_OK;
+    }
+
+    ngx_http_once_excess(ctx, r->upstream, buf->last - buf->pos, p->length);
+
+    if (ctx->pipe_filter(p, buf) == NGX_ERROR) {
+        ctx->broken = 1;
+        p->upstream_error = 1;
+        return NGX_OK;
+    }
+
+    if (p->upstream_done
+        && ngx_http_once_is_of(r->upstream, ngx_http_fastcgi_module))
+    {
+        /*
+         * nginx goes when stdout ends; the end of the request follows it, and
+         * its head may be cut in two by the end of the buffer.  A record of
+         * stdout with a length is more than was declared.
+         */
+
+        f = ngx_http_get_module_ctx(r, ngx_http_fastcgi_module);
+
+        if (!(f->type == NGX_HTTP_ONCE_FASTCGI_STDOUT && f->length > 0)
+            && !ngx_http_once_at_end(r, ctx))
+        {
+            p->upstream_done = 0;
+        }
+    }
+
+    return NGX_OK;
+}
+
+
+/* more than was declared, where a connection carries one response only */
+
+static void
+ngx_http_once_excess(ngx_http_once_ctx_t *ctx, ngx_http_upstream_t *u,
+    off_t bytes, off_t length)
+{
+    if (u->headers_in.content_length_n != -1 && bytes > length
+        && (ngx_http_once_is_of(u, ngx_http_uwsgi_module)
+            || ngx_http_once_is_of(u, ngx_http_scgi_module)))
+    {
+        ctx->broken = 1;
+    }
+}
+
+
+/*
+ * nginx found no fault with the end of the response.  Is it one, or has the
+ * connection been lost?
+ */
+
+static ngx_uint_t
+ngx_http_once_at_end(ngx_http_request_t *r, ngx_http_once_ctx_t *ctx)
+{
+    ngx_http_once_fastcgi_t  *f;
+
+    if (ctx->broken) {
+        return 0;
+    }
+
+    if (!ngx_http_once_is_of(r->upstream, ngx_http_fastcgi_module)) {
+        return 1;
+    }
+
+    f = ngx_http_get_module_ctx(r, ngx_http_fastcgi_module);
+
+    return f != NULL && f->type == NGX_HTTP_ONCE_FASTCGI_END
+           && f->state >= NGX_HTTP_ONCE_FASTCGI_IN_RECORD;
+}
+
+
+/* the true end of the upstream's response: 0, 502, 504, NGX_ERROR, ... */
+
+static void
+ngx_http_once_finalize_upstream(ngx_http_request_t *r, ngx_int_t rc)
+{
+    ngx_http_once_ctx_t  *ctx;
+
+    ctx = ngx_http_once_get_ctx(r);
+    ctx->upstream_rc = rc;
+
+    ctx->finalize(r, rc);
+
+    if (rc != NGX_OK || ngx_http_once_at_end(r, ctx)) {
+        return;
+    }
+
+    ctx->upstream_rc = NGX_HTTP_BAD_GATEWAY;
+
+    if ((ctx->state == NGX_HTTP_ONCE_MARK || ctx->state == NGX_HTTP_ONCE_SENT
+         || ctx->state == NGX_HTTP_ONCE_PASS)
+        && !ctx->conf->dry_run)
+    {
+        /*
+         * A part of it has left, or will.  nginx closes the connection after
+         * the rest, as it does when it sees by itself that a stream breaks
+         * off, and sends no last chunk.
+         */
+
+        r->keepalive = 0;
+        (void) ngx_http_send_special(r, NGX_HTTP_FLUSH);
+        r->upstream->pipe->downstream_error = 1;
+    }
+}

@@ -1,0 +1,97 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * backend.h - what the files of src/message share: one table of functions for
+ * each database. Arguments have been checked before a backend sees them.
+ *
+ *    message.c, call.c    what a program calls
+ *        tx.c             which backend
+ *    postgres.c           functions in the database (pg.sql)
+ *    sqlite.c             statements (lite.sql)
+ *        schema.c         both texts, filled in
+ *    check.c              limits
+ *
+ * A file calls only those below it.
+ */
+#ifndef ONCE_MESSAGE_BACKEND_H
+#define ONCE_MESSAGE_BACKEND_H
+
+#include <once/message.h>
+
+#define ONCE__KEEP_MS UINT64_C(604800000) /* seven days */
+/* How much later than keep_ms the floor rises: what clocks may differ by. */
+#define ONCE__SLACK_MS UINT64_C(3600000)
+
+/* One claim of (consumer, id). */
+struct once__claim {
+    const char *consumer, *id;
+    const uint8_t *fingerprint; /* ONCE_FINGERPRINT_SIZE bytes, or NULL */
+    uint32_t attempt;
+    int call; /* 1: of a call, which will be finished */
+};
+
+/* One message to be parked. */
+struct once__park {
+    struct once__claim claim;
+    const once_message *m;
+    int state;
+    uint64_t wait_ms;
+    const char *why;
+};
+
+/* What begin() found, and what finish() must find. */
+struct once__begun {
+    int kind;
+    once_bytes result;
+    void *memory;     /* of `result`, to be freed */
+    uint64_t xact[2]; /* SQLite: drawn by begin() */
+};
+
+struct once__backend {
+    /* A transaction is open and fit for writing, or ONCE_ETX. */
+    int (*open)(const once_tx *tx, once_error *err);
+    /* No transaction is open, or ONCE_ETX. */
+    int (*idle)(const once_tx *tx, once_error *err);
+    int (*init)(const once_tx *tx, uint64_t keep_ms, once_error *err);
+    int (*check)(const once_tx *tx, once_error *err);
+    int (*purge)(const once_tx *tx, uint64_t *removed, once_error *err);
+    int (*claim)(const once_tx *tx, const struct once__claim *c,
+                 once_error *err);
+    int (*park)(const once_tx *tx, const struct once__park *p, once_error *err);
+    int (*emit)(const once_tx *tx, const once_message *m, char id[ONCE_ID_SIZE],
+                once_error *err);
+    int (*enter)(const once_tx *tx, const char *gid, const char *branch, int op,
+                 once_error *err);
+    /* ONCE_OWNER, ONCE_REPLAY, ONCE_REPEATED, and what claim() answers. */
+    int (*begin)(const once_tx *tx, const struct once__claim *c,
+                 struct once__begun *out, once_error *err);
+    int (*finish)(const once_tx *tx, const struct once__claim *c,
+                  const struct once__begun *b, int kind, once_bytes result,
+                  once_error *err);
+};
+
+extern const struct once__backend once__message_postgres; /* postgres.c */
+extern const struct once__backend once__message_sqlite;   /* sqlite.c   */
+
+/* tx.c: ONCE_OK, ONCE_EINVAL or ONCE_ENOSYS. */
+ONCE_CHECK int once__tx_backend(const once_tx *tx,
+                                const struct once__backend **out,
+                                once_error *err);
+
+/* check.c: each names the field and its limit. */
+/* The field must be 1 to ONCE_ID_MAX characters of visible ASCII. */
+ONCE_CHECK int once__check_name(const char *field, const char *text,
+                                once_error *err);
+ONCE_CHECK int once__check_schema(const char *schema, once_error *err);
+ONCE_CHECK int once__check_keep(uint64_t keep_ms, once_error *err);
+/* Key, type, headers and body. */
+ONCE_CHECK int once__check_content(const once_message *m, once_error *err);
+/* The time in a UUID of version 7, in ms since 1970; 0: any other id. */
+uint64_t once__id_ms(const char *id);
+/* SHA-256; ONCE_OK or ONCE_ENOMEM. */
+ONCE_CHECK int once__fingerprint_bytes(once_bytes body,
+                                       uint8_t out[ONCE_FINGERPRINT_SIZE],
+                                       once_error *err);
+
+const char *once__text_of(const char *text); /* "" for NULL */
+
+#endif /* ONCE_MESSAGE_BACKEND_H */

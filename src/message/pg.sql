@@ -1,0 +1,582 @@
+-- SPDX-License-Identifier: Apache-2.0
+--
+-- pg.sql - messages on PostgreSQL: inbox, outbox, barriers and calls, as tables
+-- and functions that are called inside the caller's own transaction. Version 1.
+--
+-- `once init --messages` runs this text, with --print it only shows it. It is
+-- one transaction and may be run again at any time: that brings the functions up
+-- to date and leaves the tables as they are.
+--
+-- The functions are the contract, for every language. They run with their
+-- owner's rights (SECURITY DEFINER): a program's role needs USAGE on the schema
+-- and EXECUTE on the functions, and cannot touch a table. Names that end in _1
+-- are for this version of the relay and of `once`, and for nobody else.
+--
+-- A row of `inbox` says: this id is answered for. It is written in the
+-- transaction that has the effect, so both are committed or neither is. While it
+-- is not committed its lock is the lease, and it ends exactly with its holder:
+-- nothing is ever in doubt here.
+--
+-- Errors: 22023 an argument is out of its limits, ON001 the session commits
+-- asynchronously, ON002 another version of this schema, ON010 an id was emitted
+-- with another body, ON012 a call inside itself, ON013 the wrong isolation level,
+-- 40001 do the whole transaction again, 55P03 another copy is under way.
+
+BEGIN;
+SET LOCAL client_min_messages = warning;
+SET LOCAL search_path = pg_catalog, pg_temp;
+
+-- Two that run this at once: the second waits here, and finds all there.
+DO $do$
+BEGIN
+    PERFORM pg_advisory_xact_lock(8028075772693119861);
+    IF to_regnamespace('"@schema@"') IS NULL THEN
+        CREATE SCHEMA "@schema@";
+    END IF;
+END
+$do$;
+
+-- Ids older than `floor_ms` are refused: their rows may have been purged. It
+-- never falls. `keep_ms` is how long an id is remembered.
+CREATE TABLE IF NOT EXISTS "@schema@".message_meta (
+    one boolean NOT NULL PRIMARY KEY DEFAULT true CHECK (one),
+    version integer NOT NULL,
+    keep_ms bigint NOT NULL,
+    floor_ms bigint NOT NULL
+);
+
+DO $do$
+BEGIN
+    IF EXISTS (SELECT FROM "@schema@".message_meta WHERE version <> 1) THEN
+        RAISE EXCEPTION 'the schema is of another version'
+            USING ERRCODE = 'ON002';
+    END IF;
+END
+$do$;
+
+-- `at_ms`: arrival, or the id's own time if that is later; `keep_ms` counts from
+-- there. `fingerprint`: SHA-256 of the body, NULL: not compared. `kind`: 0 a call
+-- that has begun, 1 done, 2 done and a failure; `xact` is the transaction that
+-- began a call, `result` what it came to.
+CREATE TABLE IF NOT EXISTS "@schema@".inbox (
+    consumer text COLLATE "C" NOT NULL,
+    id text COLLATE "C" NOT NULL,
+    at_ms bigint NOT NULL,
+    fingerprint bytea,
+    kind smallint NOT NULL,
+    xact xid8,
+    result bytea,
+    PRIMARY KEY (consumer, id)
+);
+
+-- A message that the database keeps because its handler has not finished.
+-- `state`: 1 waiting, 3 dead, 4 indeterminate.
+CREATE TABLE IF NOT EXISTS "@schema@".parked (
+    no bigint GENERATED ALWAYS AS IDENTITY PRIMARY KEY,
+    consumer text COLLATE "C" NOT NULL,
+    id text COLLATE "C" NOT NULL,
+    state smallint NOT NULL,
+    attempts integer NOT NULL DEFAULT 0,
+    due_ms bigint NOT NULL,
+    at_ms bigint NOT NULL,
+    key text COLLATE "C",
+    type text NOT NULL,
+    headers text NOT NULL,
+    body bytea NOT NULL,
+    error text NOT NULL,
+    UNIQUE (consumer, id)
+);
+CREATE INDEX IF NOT EXISTS parked_due ON "@schema@".parked (consumer, due_ms)
+    WHERE state = 1;
+CREATE INDEX IF NOT EXISTS parked_key ON "@schema@".parked (consumer, key, no)
+    WHERE key IS NOT NULL;
+
+-- `phase`: 0 ready, or leased while `lease_ms` runs; 1 waiting until `due_ms`;
+-- 2 done; 3 dead; 4 indeterminate. `kept`: stays when it is done. `attempts`:
+-- claims so far, which is the fence. `doubt`: of these, those whose outcome is
+-- not known, since `doubt_ms`. `refused`: of these, those that the target turned
+-- down. `lease_ms` is in no index, or claiming would not be a heap-only update.
+-- `fingerprint`: SHA-256 of the body where the id was given.
+CREATE TABLE IF NOT EXISTS "@schema@".outbox (
+    seq bigint GENERATED ALWAYS AS IDENTITY PRIMARY KEY,
+    phase smallint NOT NULL,
+    kept boolean NOT NULL,
+    attempts integer NOT NULL DEFAULT 0,
+    doubt integer NOT NULL DEFAULT 0,
+    doubt_ms bigint NOT NULL DEFAULT 0,
+    refused integer NOT NULL DEFAULT 0,
+    lease_ms bigint NOT NULL DEFAULT 0,
+    due_ms bigint NOT NULL,
+    at_ms bigint NOT NULL,
+    route text COLLATE "C" NOT NULL,
+    id text COLLATE "C" NOT NULL,
+    key text COLLATE "C",
+    type text NOT NULL,
+    headers text NOT NULL,
+    body bytea NOT NULL,
+    fingerprint bytea,
+    status integer,
+    reply bytea,
+    error text NOT NULL DEFAULT ''
+) WITH (fillfactor = 50, autovacuum_vacuum_scale_factor = 0.02);
+ALTER TABLE "@schema@".outbox ALTER body SET STORAGE EXTERNAL;
+-- One event to two routes is two rows. A drawn id has 74 random bits and needs
+-- no index.
+CREATE UNIQUE INDEX IF NOT EXISTS outbox_id ON "@schema@".outbox (route, id)
+    WHERE kept;
+CREATE INDEX IF NOT EXISTS outbox_ready ON "@schema@".outbox (route, seq)
+    WHERE phase = 0;
+CREATE INDEX IF NOT EXISTS outbox_wait ON "@schema@".outbox (route, due_ms)
+    WHERE phase = 1;
+CREATE INDEX IF NOT EXISTS outbox_done ON "@schema@".outbox (due_ms)
+    WHERE phase = 2;
+CREATE INDEX IF NOT EXISTS outbox_stop ON "@schema@".outbox (route, key, seq)
+    WHERE phase IN (1, 3, 4) AND key IS NOT NULL;
+
+-- Routes whose relay sleeps and wants a NOTIFY.
+CREATE TABLE IF NOT EXISTS "@schema@".relay_idle (
+    route text COLLATE "C" PRIMARY KEY,
+    idle boolean NOT NULL
+);
+
+-- `phase`: 1 tried, 2 confirmed, 3 cancelled, 4 cancelled and never tried.
+CREATE TABLE IF NOT EXISTS "@schema@".barrier (
+    gid text COLLATE "C" NOT NULL,
+    branch text COLLATE "C" NOT NULL,
+    phase smallint NOT NULL,
+    at_ms bigint NOT NULL,
+    PRIMARY KEY (gid, branch)
+) WITH (fillfactor = 80);
+CREATE INDEX IF NOT EXISTS barrier_at ON "@schema@".barrier (at_ms);
+
+INSERT INTO "@schema@".message_meta (version, keep_ms, floor_ms)
+    VALUES (1, @keep@, 0) ON CONFLICT DO NOTHING;
+
+CREATE OR REPLACE FUNCTION "@schema@".message_about() RETURNS TABLE (
+    version integer, keep_ms bigint, floor_ms bigint)
+LANGUAGE sql STABLE SECURITY DEFINER SET search_path = pg_catalog, pg_temp
+AS $f$
+    SELECT m.version, m.keep_ms, m.floor_ms FROM "@schema@".message_meta m;
+$f$;
+
+-- The time in an id that is a UUID of version 7, in ms since 1970; 0 for any
+-- other id.
+CREATE OR REPLACE FUNCTION "@schema@".id_ms_1(p_id text) RETURNS bigint
+LANGUAGE plpgsql IMMUTABLE STRICT SET search_path = pg_catalog, pg_temp
+AS $f$
+BEGIN
+    IF p_id COLLATE "C" ~ ('^[0-9a-f]{8}-[0-9a-f]{4}-7[0-9a-f]{3}-'
+        '[89ab][0-9a-f]{3}-[0-9a-f]{12}$') THEN
+        RETURN ('x' || substr(p_id, 1, 8) || substr(p_id, 10, 4))::bit(48)
+            ::bigint;
+    END IF;
+    RETURN 0;
+END
+$f$;
+
+-- Raises 22023 unless `p_value` is 1 to 255 characters of visible ASCII.
+CREATE OR REPLACE FUNCTION "@schema@".check_1(p_field text, p_value text)
+RETURNS void
+LANGUAGE plpgsql IMMUTABLE SET search_path = pg_catalog, pg_temp
+AS $f$
+BEGIN
+    IF p_value IS NULL OR octet_length(p_value) NOT BETWEEN 1 AND 255
+        OR p_value COLLATE "C" ~ '[^!-~]' THEN
+        RAISE EXCEPTION '%: it is not 1 to 255 characters of visible ASCII',
+            p_field USING ERRCODE = '22023';
+    END IF;
+END
+$f$;
+
+-- Claims (consumer, id) in the caller's transaction. Call it first, before the
+-- effect, and never inside a savepoint: ROLLBACK TO would take the claim away and
+-- leave what came after unguarded.
+--
+--    run       do it, commit, acknowledge
+--    done      the effect is committed, or the message is parked: acknowledge
+--    mismatch  the id is known with another body
+--    outside   the id's own time is before what is remembered
+--
+-- p_attempt: 0 for a message that arrived; for a parked message its count, and
+-- the parked row is taken out with the claim. p_call: for begin() alone.
+CREATE OR REPLACE FUNCTION "@schema@".inbox_claim(p_consumer text, p_id text,
+    p_fingerprint bytea DEFAULT NULL, p_attempt integer DEFAULT 0,
+    p_call boolean DEFAULT false)
+RETURNS text
+LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp
+SET lock_timeout = '2s'
+AS $f$
+DECLARE
+    v_now bigint := extract(epoch FROM clock_timestamp()) * 1000;
+    v_ms bigint := 0;
+    v_old boolean := false;
+    v_row record;
+BEGIN
+    IF p_consumer IS NULL OR octet_length(p_consumer) NOT BETWEEN 1 AND 255
+        OR p_consumer COLLATE "C" ~ '[^!-~]' OR p_id IS NULL
+        OR octet_length(p_id) NOT BETWEEN 1 AND 255
+        OR p_id COLLATE "C" ~ '[^!-~]' THEN
+        PERFORM "@schema@".check_1('consumer', p_consumer);
+        PERFORM "@schema@".check_1('id', p_id);
+    END IF;
+    IF octet_length(p_fingerprint) <> 32 OR p_attempt IS NULL
+        OR p_attempt < 0 OR p_call IS NULL THEN
+        RAISE EXCEPTION 'fingerprint: it is not 32 bytes, or attempt: it is '
+            'not a count' USING ERRCODE = '22023';
+    END IF;
+    IF current_setting('synchronous_commit') = 'off' THEN
+        RAISE EXCEPTION 'synchronous_commit is off in this session'
+            USING ERRCODE = 'ON001';
+    END IF;
+    IF p_attempt > 0 THEN
+        DELETE FROM "@schema@".parked k WHERE k.consumer = p_consumer
+            AND k.id = p_id AND k.attempts = p_attempt;
+        IF FOUND THEN -- keep_ms counts from the effect
+            UPDATE "@schema@".inbox i SET at_ms = greatest(i.at_ms, v_now)
+                WHERE i.consumer = p_consumer AND i.id = p_id;
+            RETURN 'run';
+        END IF;
+    END IF;
+    IF substr(p_id, 15, 1) = '7' THEN
+        v_ms := "@schema@".id_ms_1(p_id);
+        IF v_ms > 0 THEN
+            v_old := v_ms < (SELECT greatest(v_now - m.keep_ms, m.floor_ms)
+                FROM "@schema@".message_meta m);
+        END IF;
+    END IF;
+    IF NOT v_old THEN -- this one INSERT decides; the rest explains
+        INSERT INTO "@schema@".inbox
+            VALUES (p_consumer, p_id, greatest(v_now, v_ms), p_fingerprint,
+                CASE WHEN p_call THEN 0 ELSE 1 END,
+                CASE WHEN p_call THEN pg_current_xact_id() END, NULL)
+            ON CONFLICT DO NOTHING;
+        IF FOUND THEN
+            RETURN 'run';
+        END IF;
+    END IF;
+    SELECT i.fingerprint INTO v_row FROM "@schema@".inbox i
+        WHERE i.consumer = p_consumer AND i.id = p_id;
+    IF NOT FOUND THEN
+        IF v_old THEN
+            RETURN 'outside';
+        END IF;
+        RAISE EXCEPTION 'the row has gone' USING ERRCODE = '40001';
+    END IF;
+    RETURN CASE WHEN v_row.fingerprint <> p_fingerprint THEN 'mismatch'
+        ELSE 'done' END;
+END
+$f$;
+
+-- Keeps a message whose handler has not finished: after the handler's rollback,
+-- in a transaction of its own. p_state: 1 it will run again in p_wait_ms, 3 it is
+-- dead, 4 its outcome is not known. p_key only if the consumer keeps order.
+-- parked, or done: its effect is committed or it was parked before.
+CREATE OR REPLACE FUNCTION "@schema@".inbox_park(p_consumer text, p_id text,
+    p_fingerprint bytea, p_state integer, p_wait_ms bigint, p_key text,
+    p_type text, p_headers text, p_body bytea, p_error text)
+RETURNS text
+LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp
+SET lock_timeout = '2s'
+AS $f$
+DECLARE
+    v_now bigint := extract(epoch FROM clock_timestamp()) * 1000;
+    v_was text;
+BEGIN
+    IF p_key IS NOT NULL THEN
+        PERFORM "@schema@".check_1('key', p_key);
+    END IF;
+    IF p_state IS NULL OR p_state NOT IN (1, 3, 4) OR p_wait_ms IS NULL
+        OR p_wait_ms < 0 OR p_type IS NULL OR p_headers IS NULL
+        OR p_body IS NULL OR p_error IS NULL THEN
+        RAISE EXCEPTION 'state: it is not 1, 3 or 4, or an argument is missing'
+            USING ERRCODE = '22023';
+    END IF;
+    v_was := "@schema@".inbox_claim(p_consumer, p_id, p_fingerprint);
+    IF v_was = 'done' THEN
+        RETURN v_was;
+    END IF;
+    INSERT INTO "@schema@".parked (consumer, id, state, due_ms, at_ms, key,
+            type, headers, body, error)
+        VALUES (p_consumer,
+            p_id || CASE v_was WHEN 'mismatch'
+                THEN '#' || encode(p_fingerprint, 'hex') ELSE '' END,
+            CASE v_was WHEN 'run' THEN p_state ELSE 3 END,
+            v_now + p_wait_ms, v_now, p_key, p_type, p_headers, p_body,
+            CASE v_was WHEN 'run' THEN p_error ELSE v_was END)
+        ON CONFLICT DO NOTHING;
+    RETURN 'parked';
+END
+$f$;
+
+-- Writes a message to the outbox in the caller's transaction. The id, drawn if
+-- none is given; NULL: this id was emitted before with the same body. p_at: not
+-- before. p_keep: the row and its answer stay when it is done.
+CREATE OR REPLACE FUNCTION "@schema@".emit(p_route text, p_body bytea,
+    p_key text DEFAULT NULL, p_id text DEFAULT NULL, p_type text DEFAULT '',
+    p_headers text DEFAULT '', p_at timestamptz DEFAULT NULL,
+    p_keep boolean DEFAULT false)
+RETURNS text
+LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp
+AS $f$
+DECLARE
+    v_now bigint := extract(epoch FROM clock_timestamp()) * 1000;
+    v_due bigint := 0;
+    v_id text;
+    v_was bytea;
+BEGIN
+    PERFORM "@schema@".check_1('route', p_route);
+    IF p_key IS NOT NULL THEN
+        PERFORM "@schema@".check_1('key', p_key);
+    END IF;
+    IF p_id IS NOT NULL THEN
+        PERFORM "@schema@".check_1('id', p_id);
+    END IF;
+    IF p_body IS NULL OR octet_length(p_body) > 67108864 THEN
+        RAISE EXCEPTION 'body: it is missing, or larger than 67108864 bytes'
+            USING ERRCODE = '22023';
+    END IF;
+    IF p_type IS NULL OR octet_length(p_type) > 255
+        OR p_type COLLATE "C" ~ '[^ -~]' THEN
+        RAISE EXCEPTION 'type: it is not up to 255 characters of ASCII'
+            USING ERRCODE = '22023';
+    END IF;
+    IF p_headers IS NULL OR octet_length(p_headers) > 65535
+        OR (p_headers <> '' AND p_headers COLLATE "C" !~
+            '^([!#$%&''*+.^_`|~0-9A-Za-z-]{1,255}: [^\r\n]*\n)+$') THEN
+        RAISE EXCEPTION 'headers: they are not lines of the form "Name: value", '
+            'or larger than 65535 bytes' USING ERRCODE = '22023';
+    END IF;
+    IF p_keep IS NULL OR NOT isfinite(coalesce(p_at, now())) THEN
+        RAISE EXCEPTION 'at: it is not a time, or keep: it is missing'
+            USING ERRCODE = '22023';
+    END IF;
+    IF current_setting('synchronous_commit') = 'off' THEN
+        RAISE EXCEPTION 'synchronous_commit is off in this session'
+            USING ERRCODE = 'ON001';
+    END IF;
+    v_due := coalesce(extract(epoch FROM p_at) * 1000, 0);
+    IF p_key IS NOT NULL THEN -- writers of one key commit in the order of seq
+        PERFORM pg_advisory_xact_lock(1869505381,
+            hashtext(p_route || ' ' || p_key));
+    END IF;
+    INSERT INTO "@schema@".outbox (phase, kept, due_ms, at_ms, route, id, key,
+            type, headers, body, fingerprint)
+        VALUES (CASE WHEN v_due > v_now THEN 1 ELSE 0 END,
+            p_keep OR p_id IS NOT NULL, v_due, v_now, p_route,
+            coalesce(p_id, overlay(gen_random_uuid()::text placing
+                lpad(to_hex(v_now >> 16), 8, '0') || '-'
+                || lpad(to_hex(v_now & 65535), 4, '0') || '-7' from 1 for 15)),
+            p_key, p_type, p_headers, p_body,
+            CASE WHEN p_id IS NOT NULL THEN sha256(p_body) END)
+        ON CONFLICT DO NOTHING RETURNING id INTO v_id;
+    IF v_id IS NULL THEN
+        SELECT o.fingerprint INTO v_was FROM "@schema@".outbox o
+            WHERE o.route = p_route AND o.id = p_id AND o.kept;
+        IF v_was <> sha256(p_body) THEN
+            RAISE EXCEPTION 'id: it was emitted before with another body'
+                USING ERRCODE = 'ON010';
+        END IF;
+        RETURN NULL;
+    END IF;
+    IF EXISTS (SELECT FROM "@schema@".relay_idle n
+        WHERE n.route = p_route AND n.idle) THEN
+        PERFORM pg_notify('once_outbox', p_route);
+    END IF;
+    RETURN v_id;
+END
+$f$;
+
+-- Enters a branch's Try, Confirm or Cancel: first in the branch's transaction.
+--
+--    run       do it and commit
+--    done      it was done before: answer as before
+--    empty     Cancel before any Try: nothing to undo; commit, so that a late Try
+--              is refused
+--    refused   Try after Cancel, or Try of a gid that is too old
+--    early     Confirm before Try: ask again later
+--    conflict  Confirm after Cancel, or Cancel after Confirm
+CREATE OR REPLACE FUNCTION "@schema@".barrier_enter(p_gid text, p_branch text,
+    p_op text)
+RETURNS text
+LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp
+SET lock_timeout = '2s'
+AS $f$
+DECLARE
+    v_now bigint := extract(epoch FROM clock_timestamp()) * 1000;
+    v_to smallint := CASE p_op WHEN 'confirm' THEN 2 ELSE 3 END;
+    v_ms bigint;
+    v_phase smallint;
+BEGIN
+    PERFORM "@schema@".check_1('gid', p_gid);
+    PERFORM "@schema@".check_1('branch', p_branch);
+    IF p_op IS NULL OR p_op NOT IN ('try', 'confirm', 'cancel') THEN
+        RAISE EXCEPTION 'op: it is not try, confirm or cancel'
+            USING ERRCODE = '22023';
+    END IF;
+    IF current_setting('synchronous_commit') = 'off' THEN
+        RAISE EXCEPTION 'synchronous_commit is off in this session'
+            USING ERRCODE = 'ON001';
+    END IF;
+    SELECT b.phase INTO v_phase FROM "@schema@".barrier b
+        WHERE b.gid = p_gid AND b.branch = p_branch;
+    IF v_phase IS NULL AND p_op = 'try' THEN
+        v_ms := "@schema@".id_ms_1(p_gid);
+        IF v_ms > 0 AND v_ms < (SELECT v_now - m.keep_ms
+            FROM "@schema@".message_meta m) THEN
+            RETURN 'refused'; -- its barrier may have been purged
+        END IF;
+    END IF;
+    IF v_phase IS NULL AND p_op <> 'confirm' THEN
+        INSERT INTO "@schema@".barrier VALUES (p_gid, p_branch,
+            CASE p_op WHEN 'try' THEN 1 ELSE 4 END, v_now)
+            ON CONFLICT DO NOTHING;
+        IF FOUND THEN
+            RETURN CASE p_op WHEN 'try' THEN 'run' ELSE 'empty' END;
+        END IF;
+    END IF;
+    IF p_op <> 'try' THEN
+        UPDATE "@schema@".barrier b SET phase = v_to, at_ms = v_now
+            WHERE b.gid = p_gid AND b.branch = p_branch AND b.phase = 1;
+        IF FOUND THEN
+            RETURN 'run';
+        END IF;
+    END IF;
+    SELECT b.phase INTO v_phase FROM "@schema@".barrier b
+        WHERE b.gid = p_gid AND b.branch = p_branch;
+    RETURN CASE
+        WHEN v_phase IS NULL THEN 'early'
+        WHEN p_op = 'try' THEN CASE WHEN v_phase < 3 THEN 'done'
+            ELSE 'refused' END
+        WHEN v_phase = v_to OR (p_op = 'cancel' AND v_phase = 4) THEN 'done'
+        ELSE 'conflict' END;
+END
+$f$;
+
+-- A call in the caller's transaction: the inbox with a result.
+--
+--    run       do it, then finish(), then commit
+--    replay    `kind` and `result` are those of the first call
+--    repeated  it was committed without a result
+--    mismatch, outside: as inbox_claim()
+CREATE OR REPLACE FUNCTION "@schema@".begin(p_group text, p_key text,
+    p_fingerprint bytea DEFAULT NULL)
+RETURNS TABLE (answer text, kind smallint, result bytea)
+LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp
+AS $f$
+DECLARE
+    v_xact xid8;
+BEGIN
+    answer := "@schema@".inbox_claim(p_group, p_key, p_fingerprint, 0, true);
+    IF answer = 'done' THEN
+        SELECT i.kind, i.result, i.xact INTO kind, result, v_xact
+            FROM "@schema@".inbox i
+            WHERE i.consumer = p_group AND i.id = p_key;
+        IF kind = 0 AND v_xact = pg_current_xact_id() THEN
+            RAISE EXCEPTION 'a call inside itself' USING ERRCODE = 'ON012';
+        END IF;
+        answer := CASE WHEN result IS NULL THEN 'repeated' ELSE 'replay' END;
+    END IF;
+    RETURN NEXT;
+END
+$f$;
+
+-- Records what the call came to: kind 1 a success, 2 a failure that repeats are
+-- told. ok, or none: this transaction has no call of that key under way; then
+-- roll back, since the effect is unguarded.
+CREATE OR REPLACE FUNCTION "@schema@".finish(p_group text, p_key text,
+    p_kind integer, p_result bytea)
+RETURNS text
+LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp
+AS $f$
+BEGIN
+    IF p_group IS NULL OR p_key IS NULL OR p_kind IS NULL
+        OR p_kind NOT IN (1, 2) OR p_result IS NULL
+        OR octet_length(p_result) > 67108864 THEN
+        RAISE EXCEPTION 'kind: it is not 1 or 2, or result: it is missing or '
+            'larger than 67108864 bytes' USING ERRCODE = '22023';
+    END IF;
+    UPDATE "@schema@".inbox i SET kind = p_kind, result = p_result
+        WHERE i.consumer = p_group AND i.id = p_key AND i.kind = 0
+            AND i.xact = pg_current_xact_id();
+    RETURN CASE WHEN FOUND THEN 'ok' ELSE 'none' END;
+END
+$f$;
+
+-- Raises the floor: ids that carry a time before it are refused from now on, and
+-- their rows may go. In a transaction of its own, before purge_1(). The new one.
+CREATE OR REPLACE FUNCTION "@schema@".floor_1(p_slack_ms bigint)
+RETURNS bigint
+LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp
+AS $f$
+DECLARE
+    v_now bigint := extract(epoch FROM clock_timestamp()) * 1000;
+    v_floor bigint;
+BEGIN
+    UPDATE "@schema@".message_meta m
+        SET floor_ms = greatest(m.floor_ms, v_now - m.keep_ms - p_slack_ms)
+        RETURNING m.floor_ms INTO v_floor;
+    RETURN v_floor;
+END
+$f$;
+
+-- Forgets rows of the inbox that are older than the floor, in p_pages pages from
+-- page p_from on; how many. -1: there is no such page.
+CREATE OR REPLACE FUNCTION "@schema@".inbox_purge_1(p_from bigint,
+    p_pages bigint)
+RETURNS bigint
+LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp
+AS $f$
+DECLARE
+    v_floor bigint := (SELECT m.floor_ms FROM "@schema@".message_meta m);
+    v_n bigint;
+BEGIN
+    IF p_from * current_setting('block_size')::bigint
+        >= pg_relation_size('"@schema@".inbox') THEN
+        RETURN -1;
+    END IF;
+    DELETE FROM "@schema@".inbox i
+        WHERE i.ctid >= format('(%s,0)', p_from)::tid
+            AND i.ctid < format('(%s,0)', p_from + p_pages)::tid
+            AND i.at_ms < v_floor
+            AND NOT EXISTS (SELECT FROM "@schema@".parked k
+                WHERE k.consumer = i.consumer AND k.id = i.id);
+    GET DIAGNOSTICS v_n = ROW_COUNT;
+    RETURN v_n;
+END
+$f$;
+
+-- Barriers that ended, twice keep_ms ago; tried ones never go by their age.
+CREATE OR REPLACE FUNCTION "@schema@".barrier_purge_1(p_max bigint)
+RETURNS bigint
+LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp
+AS $f$
+DECLARE
+    v_until bigint := (SELECT m.floor_ms - m.keep_ms
+        FROM "@schema@".message_meta m);
+    v_n bigint;
+BEGIN
+    DELETE FROM "@schema@".barrier b WHERE b.ctid = ANY (ARRAY(
+        SELECT c.ctid FROM "@schema@".barrier c
+        WHERE c.at_ms < v_until AND c.phase > 1 LIMIT p_max));
+    GET DIAGNOSTICS v_n = ROW_COUNT;
+    RETURN v_n;
+END
+$f$;
+
+-- PostgreSQL lets everybody execute what is new.
+DO $do$
+DECLARE
+    v_name text;
+BEGIN
+    FOR v_name IN SELECT p.oid::regprocedure::text FROM pg_proc p
+        WHERE p.pronamespace = '"@schema@"'::regnamespace
+            AND p.proname IN ('message_about', 'id_ms_1', 'check_1',
+                'inbox_claim', 'inbox_park', 'emit', 'barrier_enter', 'begin',
+                'finish', 'floor_1', 'inbox_purge_1', 'barrier_purge_1')
+    LOOP
+        EXECUTE 'REVOKE ALL ON FUNCTION ' || v_name || ' FROM PUBLIC';
+    END LOOP;
+END
+$do$;
+
+COMMIT;

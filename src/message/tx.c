@@ -1,0 +1,27 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * tx.c - which backend a caller's transaction belongs to.
+ */
+#include "core/error.h"
+#include "message/backend.h"
+
+int once__tx_backend(const once_tx *tx, const struct once__backend **out,
+                     once_error *err)
+{
+    if (tx == NULL || tx->size != sizeof(*tx))
+        return once__fail(err, ONCE_EINVAL, "tx: size is not that of once_tx");
+    if ((tx->postgres != NULL) == (tx->sqlite != NULL))
+        return once__fail(err, ONCE_EINVAL,
+                          "tx: exactly one of postgres and sqlite must be set");
+    if (tx->sqlite != NULL) {
+        *out = &once__message_sqlite;
+        return ONCE_OK;
+    }
+#ifdef ONCE_WITH_POSTGRES
+    *out = &once__message_postgres;
+    return tx->schema == NULL ? ONCE_OK : once__check_schema(tx->schema, err);
+#else
+    return once__fail(err, ONCE_ENOSYS,
+                      "tx: this library was built without PostgreSQL");
+#endif
+}

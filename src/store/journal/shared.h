@@ -1,0 +1,161 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * shared.h - the memory that all processes of a journal share, /dev/shm/once-...:
+ * locks, positions, counts, and the index of names.
+ *
+ * All of it is a cache of the log, made from it by recover.c. Locks, in the
+ * order in which they may be taken: compact, lock, then sync or prep. All are
+ * robust and shared by processes.
+ */
+#ifndef ONCE_STORE_JOURNAL_SHARED_H
+#define ONCE_STORE_JOURNAL_SHARED_H
+
+#include <pthread.h>
+#include <stdatomic.h>
+
+#include "store/journal/file.h"
+#include "store/journal/format.h"
+
+struct once__journal;
+
+/* ---- The index ------------------------------------------------------------ */
+
+/* Where the last frame of a name is. One cache line. */
+struct once__slot {
+    uint8_t name[ONCE_NAME_SIZE];
+    uint64_t at;
+    uint64_t due;
+    uint64_t fence;
+    uint32_t length;
+    uint8_t state;
+    uint8_t spare[3];
+};
+
+enum { ONCE__PAGE_SLOTS = 62, ONCE__PAGE_SIZE = 4096 };
+
+/* A bucket of the index. `lease_from` and `keep_from`: nothing in here is due
+ * earlier. */
+struct once__page {
+    uint8_t count, depth;
+    uint8_t tags[ONCE__PAGE_SLOTS];
+    uint64_t lease_from, keep_from;
+    uint64_t spare[6];
+    struct once__slot slots[ONCE__PAGE_SLOTS];
+};
+
+enum {
+    ONCE__DIRECTORIES = 14,
+    ONCE__CHUNK_PAGES = 4096,
+    ONCE__CHUNKS = 2048,
+    ONCE__SHARED_NAME = 128
+};
+
+/* ---- The head ------------------------------------------------------------- */
+
+struct once__segment {
+    uint64_t size;  /* of the file                                          */
+    uint64_t bytes; /* of frames that are the last of their name            */
+    uint64_t live;  /* number of these                                      */
+};
+
+/* A PID namespace. */
+struct once__pids {
+    uint64_t device, inode;
+};
+
+/*
+ * The head of the shared memory. All below `lock` belongs to its holder, but
+ * for what is atomic.
+ */
+struct once__shared {
+    uint64_t magic;
+    uint32_t version, size; /* of this struct: other programs' differ        */
+    uint8_t id[ONCE__JOURNAL_ID];
+    uint64_t key[4]; /* of the index's hash                                  */
+    struct once__pids pids;     /* of all who may take the locks             */
+    struct once__identity home; /* of the folder                             */
+
+    pthread_mutex_t lock;    /* who decides and appends                      */
+    pthread_mutex_t sync;    /* who flushes                                  */
+    pthread_mutex_t prep;    /* who makes segments                           */
+    pthread_mutex_t compact; /* who drops them                               */
+
+    _Atomic uint64_t tail;    /* after the last frame written                */
+    _Atomic uint64_t durable; /* what lies before has been flushed           */
+    _Atomic uint64_t first, last;
+    _Atomic uint64_t ready;     /* segments after `last` up to this are made */
+    _Atomic uint32_t poisoned;  /* errno of a flush or write that failed     */
+    _Atomic uint32_t broken;    /* all below may be half done: repair it     */
+    _Atomic uint32_t full;      /* no further segment could be made          */
+    _Atomic uint32_t flushing;  /* a flush has begun and not ended           */
+    _Atomic uint32_t open;      /* recovered: the rest may be used           */
+    _Atomic uint64_t recovered; /* bytes read so far, for those who wait     */
+
+    uint64_t fence;
+    uint64_t marked;    /* no segment before this one is needed              */
+    uint64_t forgotten; /* end of the last FORGOTTEN frame                   */
+    uint64_t records, owned, bytes;
+    uint64_t average; /* length of a completed record's frame                */
+    uint64_t spare;   /* 0; keeps the layout of the version                  */
+    uint64_t generation;
+    uint32_t pages, room, depth;
+    uint32_t directory[ONCE__DIRECTORIES + 1];
+    struct once__segment segments[ONCE__JOURNAL_SEGMENTS];
+};
+
+static inline struct once__segment *once__segment(struct once__shared *s,
+                                                  uint64_t id)
+{
+    return &s->segments[id % ONCE__JOURNAL_SEGMENTS];
+}
+
+/* ---- shared.c ------------------------------------------------------------- */
+
+ONCE_CHECK int once__shared_create(struct once__journal *j,
+                                   const uint8_t id[ONCE__JOURNAL_ID],
+                                   once_error *err);
+/* ONCE_OK, or ONCE_EOPEN: there is none, it is another program's, or it was
+ * never finished. */
+ONCE_CHECK int once__shared_attach(struct once__journal *j,
+                                   const uint8_t id[ONCE__JOURNAL_ID],
+                                   once_error *err);
+void once__shared_detach(struct once__journal *j);
+void once__shared_remove(const struct once__journal *j,
+                         const uint8_t id[ONCE__JOURNAL_ID]);
+/* As shm_open() wants it. */
+void once__shared_name(const struct once__identity *self,
+                       const uint8_t id[ONCE__JOURNAL_ID],
+                       char out[ONCE__SHARED_NAME]);
+/* Maps all pages that there are: with the lock, before they are looked at.
+ * 0: out of memory. */
+ONCE_CHECK int once__shared_view(struct once__journal *j);
+struct once__page *once__shared_page(struct once__journal *j, uint32_t n);
+/* `n` new pages of zeros, one after the other, all in one chunk. 0: no room. */
+uint32_t once__shared_grow(struct once__journal *j, uint32_t n);
+/* Takes one of the locks above. 0, or an errno: ETIMEDOUT, EOWNERDEAD,
+ * ENOTRECOVERABLE. */
+int once__shared_lock(pthread_mutex_t *m, uint32_t busy_ms);
+
+/* ---- index.c: all with the lock held -------------------------------------- */
+
+ONCE_CHECK int once__index_clear(struct once__journal *j);
+struct once__slot *once__index_find(struct once__journal *j,
+                                    const uint8_t name[ONCE_NAME_SIZE]);
+/* The name will soon be asked for. */
+void once__index_expect(struct once__journal *j,
+                        const uint8_t name[ONCE_NAME_SIZE]);
+/* Makes `slot` the one of its name. 0: there is no room; never for a name that
+ * is there. */
+ONCE_CHECK int once__index_put(struct once__journal *j,
+                               const struct once__slot *slot);
+void once__index_remove(struct once__journal *j,
+                        const uint8_t name[ONCE_NAME_SIZE]);
+/* Copies up to `max` slots that are due for the scan `what` at `now_ms`,
+ * looking at at most `pages` pages from `*page` on, which moves on. */
+size_t once__index_due(struct once__journal *j, int what, uint64_t now_ms,
+                       uint32_t *page, uint32_t pages, struct once__slot *out,
+                       size_t max);
+/* 1 if page `n` is a bucket and no part of the directory. */
+int once__index_bucket(const struct once__shared *s, uint32_t n);
+
+#endif /* ONCE_STORE_JOURNAL_SHARED_H */

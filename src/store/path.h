@@ -1,0 +1,22 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* path.h - where on the disk the URL of a store points. */
+#ifndef ONCE_STORE_PATH_H
+#define ONCE_STORE_PATH_H
+
+#include <once/once.h>
+
+/*
+ * The absolute path of `path`, on the heap: the program may change its folder
+ * later. The folder it stands in must exist, and links on the way there are
+ * followed; the last part need not exist. `store` is for texts. ONCE_EURL,
+ * ONCE_EOPEN, ONCE_ENOMEM.
+ */
+ONCE_CHECK int once__path_absolute(const char *store, const char *path,
+                                   char **out, once_error *err);
+
+/* Flushes the folder in which the file or folder at `path`, which is absolute,
+ * stands: a name that a crash can take away would lose all that it names.
+ * 0, or -1 and errno. */
+ONCE_CHECK int once__path_sync_folder(const char *path);
+
+#endif /* ONCE_STORE_PATH_H */

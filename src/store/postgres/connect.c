@@ -1,0 +1,70 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * connect.c - a connection to the first of the hosts that will do: it answers,
+ * and the inspection finds nothing against it. After a failure the next try
+ * waits a moment, longer each time.
+ */
+#include <time.h>
+
+#include "core/error.h"
+#include "store/postgres/postgres.h"
+
+enum { BACKOFF_MS = 20, BACKOFF_STEPS = 7 }; /* up to 2.5 s */
+
+static void jittered_backoff(struct once__pg_link *l)
+{
+    uint64_t ms =
+        (uint64_t)BACKOFF_MS
+        << (l->failures < BACKOFF_STEPS ? l->failures : BACKOFF_STEPS);
+    struct timespec t;
+
+    (void)clock_gettime(CLOCK_MONOTONIC, &t);
+    /* Half to all of it: many gateways lose their server at one moment. */
+    ms -= (uint64_t)t.tv_nsec / 1000 % (ms / 2);
+    l->failures++;
+    l->next_ms = once__pg_now_ms() + ms;
+}
+
+static uint64_t sooner(uint64_t a, uint64_t b)
+{
+    return a < b ? a : b;
+}
+
+/* The last one that was good is tried first. */
+int once__pg_connect(struct once__pg_link *l, int bare, uint64_t until_ms,
+                     once_error *err)
+{
+    const struct once__pg_config *c = l->config;
+    uint64_t now = once__pg_now_ms();
+    int rc = ONCE_EAWAY, away = 0;
+    size_t i;
+
+    if (once__pg_is_up(l))
+        return ONCE_OK;
+    once__pg_disconnect(l);
+    if (now < l->next_ms)
+        return once__fail(err, ONCE_EAWAY,
+                          "%s: not connected; tried again soon", l->label);
+    for (i = 0; i < c->host_count && rc != ONCE_OK; i++) {
+        now = once__pg_now_ms();
+        if (i > 0 && now >= until_ms)
+            break;
+        rc = once__pg_connect_host(l, sooner(until_ms, now + c->connect_ms),
+                                   err);
+        if (rc == ONCE_OK)
+            rc = once__pg_inspect(l, bare, until_ms, err);
+        if (rc != ONCE_OK) {
+            once__pg_disconnect(l);
+            l->host = (l->host + 1) % c->host_count;
+            away |= rc == ONCE_EAWAY;
+        }
+    }
+    if (rc == ONCE_OK) {
+        l->failures = 0;
+        return ONCE_OK;
+    }
+    jittered_backoff(l);
+    if (away && err != NULL)
+        err->code = ONCE_EAWAY; /* one of them may be the right one, later */
+    return away ? ONCE_EAWAY : rc;
+}

@@ -1,0 +1,1008 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * test_message.c - once/message.h on real databases: one text for both.
+ *
+ *    test_message sqlite
+ *    with-server postgres -- test_message postgres
+ *
+ * Each test has a database of its own: a schema, or a file. What is said of many
+ * callers is tried with processes that are killed at random moments, and judged
+ * by the rows that are there afterwards.
+ */
+#include "t.h"
+
+#include <assert.h>
+#include <libpq-fe.h>
+#include <signal.h>
+#include <sqlite3.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/wait.h>
+#include <time.h>
+#include <unistd.h>
+
+#include <once/message.h>
+
+enum { KEEP_MS = 60000 };
+
+/* A connection of a program that uses the library. */
+struct db {
+    PGconn *pg;
+    sqlite3 *lite;
+    once_tx tx;
+};
+
+static const char *server_url; /* NULL: SQLite */
+static unsigned places;
+static char place[64]; /* the schema, or the file */
+
+/* ---- Databases --------------------------------------------------------- */
+
+static void pg_sql(PGconn *pg, const char *text, char out[64])
+{
+    PGresult *r = PQexec(pg, text);
+    ExecStatusType status = PQresultStatus(r);
+
+    if (status != PGRES_COMMAND_OK && status != PGRES_TUPLES_OK) {
+        printf("#   %s: %s", text, PQerrorMessage(pg));
+        t__bad++;
+    }
+    if (out != NULL && status == PGRES_TUPLES_OK && PQntuples(r) > 0)
+        (void)snprintf(out, 64, "%s", PQgetvalue(r, 0, 0));
+    PQclear(r);
+}
+
+static void lite_sql(sqlite3 *lite, const char *text, char out[64])
+{
+    sqlite3_stmt *q = NULL;
+    int rc = sqlite3_prepare_v2(lite, text, -1, &q, NULL);
+
+    if (rc == SQLITE_OK)
+        rc = sqlite3_step(q);
+    if (rc == SQLITE_ROW && out != NULL)
+        (void)snprintf(out, 64, "%s", (const char *)sqlite3_column_text(q, 0));
+    if (rc != SQLITE_ROW && rc != SQLITE_DONE) {
+        printf("#   %s: %s\n", text, sqlite3_errmsg(lite));
+        t__bad++;
+    }
+    (void)sqlite3_finalize(q);
+}
+
+/* Runs a statement; `@` becomes "schema." or "once_". The first field. */
+ONCE_PRINTF(3, 4)
+static void sql(struct db *d, char out[64], const char *format, ...)
+{
+    char text[512], full[600];
+    size_t i, n = 0;
+    va_list args;
+
+    va_start(args, format);
+    (void)vsnprintf(text, sizeof(text), format, args);
+    va_end(args);
+    for (i = 0; text[i] != '\0' && n < sizeof(full) - 80; i++)
+        if (text[i] == '@')
+            n += (size_t)snprintf(full + n, sizeof(full) - n, "%s%s",
+                                  d->pg != NULL ? place : "once",
+                                  d->pg != NULL ? "." : "_");
+        else
+            full[n++] = text[i];
+    full[n] = '\0';
+    if (d->pg != NULL)
+        pg_sql(d->pg, full, out);
+    else
+        lite_sql(d->lite, full, out);
+}
+
+ONCE_PRINTF(2, 3)
+static long number(struct db *d, const char *format, ...)
+{
+    char text[512], out[64] = "-1";
+    va_list args;
+
+    va_start(args, format);
+    (void)vsnprintf(text, sizeof(text), format, args);
+    va_end(args);
+    sql(d, out, "%s", text);
+    return strtol(out, NULL, 10);
+}
+
+static void begin(struct db *d)
+{
+    sql(d, NULL, d->pg != NULL ? "BEGIN" : "BEGIN IMMEDIATE");
+}
+
+static void commit(struct db *d)
+{
+    sql(d, NULL, "COMMIT");
+}
+
+static void roll_back(struct db *d)
+{
+    sql(d, NULL, "ROLLBACK");
+}
+
+static struct db db_open(void)
+{
+    struct db d = {NULL, NULL, ONCE_TX_INIT};
+
+    if (server_url != NULL) {
+        d.pg = PQconnectdb(server_url);
+        assert(PQstatus(d.pg) == CONNECTION_OK);
+        pg_sql(d.pg, "SET client_min_messages=warning", NULL);
+        d.tx.postgres = d.pg;
+        d.tx.schema = place;
+        return d;
+    }
+    assert(sqlite3_open(place, &d.lite) == SQLITE_OK);
+    assert(sqlite3_busy_timeout(d.lite, 60000) == SQLITE_OK);
+    lite_sql(d.lite, "PRAGMA journal_mode=WAL", NULL);
+    d.tx.sqlite = d.lite;
+    return d;
+}
+
+static void db_close(struct db *d)
+{
+    PQfinish(d->pg);
+    assert(sqlite3_close(d->lite) == SQLITE_OK);
+    *d = (struct db){NULL, NULL, ONCE_TX_INIT};
+}
+
+/* A new place without tables, and a connection to it. */
+static struct db db_bare(void)
+{
+    if (server_url != NULL)
+        (void)snprintf(place, sizeof(place), "m%d_%u", (int)getpid(), places++);
+    else
+        (void)snprintf(place, sizeof(place), "/tmp/once-message-%d-%u.db",
+                       (int)getpid(), places++);
+    return db_open();
+}
+
+static struct db db_new(void)
+{
+    struct db d = db_bare();
+    once_error err = {0, ""};
+
+    T_EQ(once_message_init(&d.tx, KEEP_MS, &err), ONCE_OK);
+    if (err.code != 0)
+        printf("#   %s\n", err.text);
+    sql(&d, NULL, "CREATE TABLE @effect(id TEXT NOT NULL)");
+    return d;
+}
+
+static void db_end(struct db *d)
+{
+    char path[80];
+
+    if (d->pg != NULL)
+        sql(d, NULL, "DROP SCHEMA %s CASCADE", place);
+    db_close(d);
+    if (server_url != NULL)
+        return;
+    (void)unlink(place);
+    (void)snprintf(path, sizeof(path), "%s-wal", place);
+    (void)unlink(path);
+    (void)snprintf(path, sizeof(path), "%s-shm", place);
+    (void)unlink(path);
+}
+
+/* ---- Messages ---------------------------------------------------------- */
+
+static once_message in(const char *id, const char *body)
+{
+    once_message m = ONCE_MESSAGE_INIT;
+
+    m.consumer = "billing";
+    m.id = id;
+    m.body = (once_bytes){body, strlen(body)};
+    return m;
+}
+
+static once_message out(const char *id, const char *body)
+{
+    once_message m = ONCE_MESSAGE_INIT;
+
+    m.route = "orders";
+    m.id = id;
+    m.body = (once_bytes){body, strlen(body)};
+    return m;
+}
+
+static int claim(struct db *d, const char *id, const char *body)
+{
+    once_message m = in(id, body);
+
+    return once_inbox_claim(&d->tx, &m, NULL);
+}
+
+static int park(struct db *d, const char *id, const char *body, int state)
+{
+    once_message m = in(id, body);
+    int rc;
+
+    begin(d);
+    rc = once_inbox_park(&d->tx, &m, state, 0, "it failed", NULL);
+    commit(d);
+    return rc;
+}
+
+/* A UUID of version 7 with this time. */
+static const char *id_at(char room[ONCE_ID_SIZE], uint64_t ms)
+{
+    (void)snprintf(room, ONCE_ID_SIZE, "%08x-%04x-7abc-8def-0123456789ab",
+                   (unsigned)(ms >> 16), (unsigned)(ms & 0xffff));
+    return room;
+}
+
+static uint64_t now_ms(void)
+{
+    struct timespec t;
+
+    (void)clock_gettime(CLOCK_REALTIME, &t);
+    return (uint64_t)t.tv_sec * 1000 + (uint64_t)t.tv_nsec / 1000000;
+}
+
+static void an_id_has_one_effect(void)
+{
+    struct db d = db_new();
+
+    begin(&d);
+    T_EQ(claim(&d, "a", "x"), ONCE_OWNER);
+    T_EQ(claim(&d, "a", "x"), ONCE_REPEATED); /* two copies in one batch */
+    commit(&d);
+    begin(&d);
+    T_EQ(claim(&d, "a", "x"), ONCE_REPEATED);
+    T_EQ(claim(&d, "b", "x"), ONCE_OWNER);
+    commit(&d);
+    db_end(&d);
+}
+
+static void a_rollback_frees_the_id(void)
+{
+    struct db d = db_new();
+
+    begin(&d);
+    T_EQ(claim(&d, "a", "x"), ONCE_OWNER);
+    roll_back(&d);
+    begin(&d);
+    T_EQ(claim(&d, "a", "x"), ONCE_OWNER);
+    commit(&d);
+    db_end(&d);
+}
+
+static void another_body_is_refused(void)
+{
+    struct db d = db_new();
+    once_message m = in("a", "y");
+
+    begin(&d);
+    T_EQ(claim(&d, "a", "x"), ONCE_OWNER);
+    commit(&d);
+    begin(&d);
+    T_EQ(claim(&d, "a", "y"), ONCE_MISMATCH);
+    m.any_body = 1;
+    T_EQ(once_inbox_claim(&d.tx, &m, NULL), ONCE_REPEATED);
+    m.consumer = "mails"; /* another consumer, another effect */
+    T_EQ(once_inbox_claim(&d.tx, &m, NULL), ONCE_OWNER);
+    commit(&d);
+    begin(&d);
+    m.any_body = 0; /* nobody kept its body to compare with */
+    T_EQ(once_inbox_claim(&d.tx, &m, NULL), ONCE_REPEATED);
+    roll_back(&d);
+    db_end(&d);
+}
+
+static void an_id_from_before_the_window_is_refused(void)
+{
+    struct db d = db_new();
+    char id[ONCE_ID_SIZE];
+    uint64_t now = now_ms();
+
+    begin(&d);
+    T_EQ(claim(&d, id_at(id, now - KEEP_MS - 5000), "x"), ONCE_OUTSIDE);
+    T_EQ(claim(&d, id_at(id, now - KEEP_MS / 2), "x"), ONCE_OWNER);
+    T_EQ(claim(&d, id_at(id, now + 3600000), "x"), ONCE_OWNER);
+    T_EQ(claim(&d, id_at(id, now + 3600000), "x"), ONCE_REPEATED);
+    T_EQ(claim(&d, "00001234-0042-7", "x"), ONCE_OWNER); /* no time in it */
+    T_EQ(claim(&d, "00001234-0042-7000-0000-000000000000", "x"), ONCE_OWNER);
+    commit(&d);
+    T_OK(number(&d, "SELECT count(*) FROM @inbox WHERE at_ms>=%llu",
+                (unsigned long long)now + 3600000) == 1);
+    db_end(&d);
+}
+
+/* ---- Parked messages --------------------------------------------------- */
+
+static void a_parked_message_is_kept_and_runs_once(void)
+{
+    struct db d = db_new();
+    once_message m = in("a", "x");
+
+    T_EQ(park(&d, "a", "x", ONCE_PARKED_WAITING), ONCE_OK);
+    T_EQ(park(&d, "a", "x", ONCE_PARKED_WAITING), ONCE_REPEATED);
+    T_EQ(number(&d, "SELECT count(*) FROM @parked WHERE state=1"), 1);
+    sql(&d, NULL, "UPDATE @parked SET attempts=1"); /* a consumer took it */
+    begin(&d);
+    T_EQ(claim(&d, "a", "x"), ONCE_REPEATED); /* a copy that arrives */
+    m.attempt = 2;                            /* somebody else's count */
+    T_EQ(once_inbox_claim(&d.tx, &m, NULL), ONCE_REPEATED);
+    m.attempt = 1;
+    T_EQ(once_inbox_claim(&d.tx, &m, NULL), ONCE_OWNER);
+    roll_back(&d);
+    T_EQ(number(&d, "SELECT count(*) FROM @parked"), 1);
+    begin(&d);
+    T_EQ(once_inbox_claim(&d.tx, &m, NULL), ONCE_OWNER);
+    commit(&d);
+    T_EQ(number(&d, "SELECT count(*) FROM @parked"), 0);
+    begin(&d);
+    T_EQ(once_inbox_claim(&d.tx, &m, NULL), ONCE_REPEATED);
+    roll_back(&d);
+    db_end(&d);
+}
+
+static void what_cannot_run_becomes_a_dead_letter(void)
+{
+    struct db d = db_new();
+    char id[ONCE_ID_SIZE], longest[ONCE_ID_SIZE];
+
+    memset(longest, 'i', ONCE_ID_MAX);
+    longest[ONCE_ID_MAX] = '\0';
+    begin(&d);
+    T_EQ(claim(&d, longest, "x"), ONCE_OWNER);
+    commit(&d);
+    T_EQ(park(&d, longest, "y", ONCE_PARKED_WAITING), ONCE_OK);
+    T_EQ(park(&d, longest, "z", ONCE_PARKED_WAITING), ONCE_OK);
+    T_EQ(park(&d, longest, "z", ONCE_PARKED_WAITING), ONCE_OK);
+    T_EQ(number(&d, "SELECT count(*) FROM @parked"
+                    " WHERE state=3 AND error='mismatch'"),
+         2);
+    (void)id_at(id, now_ms() - KEEP_MS - 5000);
+    T_EQ(park(&d, id, "x", ONCE_PARKED_WAITING), ONCE_OK);
+    T_EQ(number(&d, "SELECT count(*) FROM @parked"
+                    " WHERE state=3 AND error='outside'"),
+         1);
+    T_EQ(number(&d, "SELECT count(*) FROM @inbox"), 1);
+    T_EQ(park(&d, "b", "x", ONCE_PARKED_INDETERMINATE), ONCE_OK);
+    T_EQ(number(&d, "SELECT count(*) FROM @parked WHERE state=4"), 1);
+    db_end(&d);
+}
+
+/* ---- Outbox ------------------------------------------------------------ */
+
+static void a_message_leaves_with_its_transaction(void)
+{
+    struct db d = db_new();
+    once_message m = out(NULL, "x");
+    char id[ONCE_ID_SIZE] = "", other[ONCE_ID_SIZE] = "";
+
+    m.key = "order-42";
+    m.type = "application/json";
+    m.headers = "A: b\nC: d\n";
+    begin(&d);
+    T_EQ(once_emit(&d.tx, &m, id, NULL), ONCE_OK);
+    roll_back(&d);
+    T_EQ(number(&d, "SELECT count(*) FROM @outbox"), 0);
+    begin(&d);
+    T_EQ(once_emit(&d.tx, &m, id, NULL), ONCE_OK);
+    T_EQ(once_emit(&d.tx, &m, other, NULL), ONCE_OK);
+    T_EQ(once_emit(&d.tx, &m, NULL, NULL), ONCE_OK);
+    commit(&d);
+    T_EQ(strlen(id), 36);
+    T_EQ(id[14], '7');
+    T_OK(strchr("89ab", id[19]) != NULL);
+    T_OK(strcmp(id, other) != 0);
+    T_EQ(number(&d, "SELECT count(*) FROM @outbox WHERE phase=0 AND"
+                    " key='order-42' AND type='application/json'"),
+         3);
+    m.due_ms = now_ms() + 3600000;
+    begin(&d);
+    T_EQ(once_emit(&d.tx, &m, NULL, NULL), ONCE_OK);
+    commit(&d);
+    T_EQ(number(&d,
+                "SELECT count(*) FROM @outbox WHERE phase=1 AND"
+                " due_ms=%llu",
+                (unsigned long long)m.due_ms),
+         1);
+    db_end(&d);
+}
+
+static void a_given_id_is_emitted_once_to_a_route(void)
+{
+    struct db d = db_new();
+    once_message m = out("charge/42", "x");
+    char id[ONCE_ID_SIZE] = "";
+
+    begin(&d);
+    T_EQ(once_emit(&d.tx, &m, id, NULL), ONCE_OK);
+    T_EQ(strcmp(id, "charge/42"), 0);
+    T_EQ(once_emit(&d.tx, &m, id, NULL), ONCE_REPEATED);
+    m.route = "audit";
+    T_EQ(once_emit(&d.tx, &m, id, NULL), ONCE_OK);
+    commit(&d);
+    m = out("charge/42", "y");
+    begin(&d);
+    T_EQ(once_emit(&d.tx, &m, id, NULL), ONCE_MISMATCH);
+    roll_back(&d);
+    T_EQ(number(&d, "SELECT count(*) FROM @outbox"), 2);
+    db_end(&d);
+}
+
+/* ---- Branches ---------------------------------------------------------- */
+
+/* What must be answered, told apart from how it is done: the history. */
+static int expected(const char *done, int op)
+{
+    int tried = strchr(done, 't') != NULL,
+        cancelled = strchr(done, 'c') != NULL;
+    int confirmed = strchr(done, 'f') != NULL;
+
+    switch (op) {
+    case ONCE_TRY:
+        return cancelled ? ONCE_REFUSED : tried ? ONCE_REPEATED : ONCE_OWNER;
+    case ONCE_CONFIRM:
+        return cancelled   ? ONCE_CONFLICT
+               : confirmed ? ONCE_REPEATED
+               : tried     ? ONCE_OWNER
+                           : ONCE_EARLY;
+    default:
+        return confirmed   ? ONCE_CONFLICT
+               : cancelled ? ONCE_REPEATED
+               : tried     ? ONCE_OWNER
+                           : ONCE_EMPTY;
+    }
+}
+
+/* All orders of four operations, each committed or rolled back. */
+static void every_order_of_a_branch_is_answered(void)
+{
+    struct db d = db_new();
+    unsigned order, step;
+
+    for (order = 0; order < 6 * 6 * 6 * 6; order++) {
+        char gid[24], done[8] = "";
+        unsigned rest = order;
+
+        (void)snprintf(gid, sizeof(gid), "g%u", order);
+        for (step = 0; step < 4; step++, rest /= 6) {
+            int op = (int)(rest % 3) + ONCE_TRY, want = expected(done, op), rc;
+
+            begin(&d);
+            rc = once_barrier_enter(&d.tx, gid, "1", op, NULL);
+            T_EQ(rc, want);
+            if (rest % 6 >= 3) {
+                roll_back(&d);
+                continue;
+            }
+            commit(&d);
+            if (want == ONCE_OWNER || want == ONCE_EMPTY)
+                done[strlen(done)] = "tfc"[op - ONCE_TRY];
+        }
+    }
+    db_end(&d);
+}
+
+static void a_try_that_is_too_old_is_refused(void)
+{
+    struct db d = db_new();
+    char gid[ONCE_ID_SIZE];
+
+    (void)id_at(gid, now_ms() - KEEP_MS - 5000);
+    begin(&d);
+    T_EQ(once_barrier_enter(&d.tx, gid, "1", ONCE_TRY, NULL), ONCE_REFUSED);
+    T_EQ(once_barrier_enter(&d.tx, gid, "1", ONCE_CANCEL, NULL), ONCE_EMPTY);
+    commit(&d);
+    db_end(&d);
+}
+
+/* ---- Calls ------------------------------------------------------------- */
+
+struct job {
+    struct db *d;
+    int kind;
+    const char *result;
+    int inner; /* what a call in the work came to */
+    int runs;
+};
+
+static int effect(const once_tx *tx, void *user, once_bytes *result)
+{
+    struct job *j = user;
+
+    (void)tx;
+    j->runs++;
+    sql(j->d, NULL, "INSERT INTO @effect VALUES('e')");
+    *result = (once_bytes){j->result, strlen(j->result)};
+    return j->kind;
+}
+
+static int call(struct job *j, const char *key, once_tx_result *r)
+{
+    return once_tx_call(&j->d->tx, "charges", key, (once_bytes){"f", 1}, effect,
+                        j, r, NULL);
+}
+
+static void expect(const once_tx_result *r, int kind, const char *bytes)
+{
+    T_EQ(r->kind, kind);
+    T_EQ(r->bytes.size, strlen(bytes));
+    T_OK(r->bytes.size == 0 ||
+         memcmp(r->bytes.data, bytes, r->bytes.size) == 0);
+}
+
+static void a_call_runs_once_and_replays_its_result(void)
+{
+    static const struct {
+        int kind;
+        const char *result;
+    } cases[] = {{ONCE_SUCCESS, "charged"},
+                 {ONCE_FAILURE, "card refused"},
+                 {ONCE_SUCCESS, ""}};
+    struct db d = db_new();
+    once_tx_result r = ONCE_TX_RESULT_INIT;
+    size_t i;
+
+    for (i = 0; i < 3; i++) {
+        struct job j = {&d, cases[i].kind, cases[i].result, 0, 0};
+        char key[8];
+
+        (void)snprintf(key, sizeof(key), "k%zu", i);
+        begin(&d);
+        T_EQ(call(&j, key, &r), ONCE_OK);
+        expect(&r, cases[i].kind, cases[i].result);
+        once_tx_result_clear(&r);
+        T_EQ(call(&j, key, &r), ONCE_REPLAY);
+        once_tx_result_clear(&r);
+        commit(&d);
+        begin(&d);
+        T_EQ(call(&j, key, &r), ONCE_REPLAY);
+        expect(&r, cases[i].kind, cases[i].result);
+        once_tx_result_clear(&r);
+        T_EQ(once_tx_call(&d.tx, "charges", key, (once_bytes){"g", 1}, effect,
+                          &j, &r, NULL),
+             ONCE_MISMATCH);
+        roll_back(&d);
+        T_EQ(j.runs, 1);
+    }
+    T_EQ(number(&d, "SELECT count(*) FROM @effect"), 3);
+    db_end(&d);
+}
+
+static void a_call_that_is_rolled_back_runs_again(void)
+{
+    struct db d = db_new();
+    struct job j = {&d, ONCE_AGAIN, "", 0, 0};
+    once_tx_result r = ONCE_TX_RESULT_INIT;
+
+    begin(&d);
+    T_EQ(call(&j, "k", &r), ONCE_AGAIN);
+    roll_back(&d);
+    j.kind = ONCE_SUCCESS;
+    begin(&d);
+    T_EQ(call(&j, "k", &r), ONCE_OK);
+    once_tx_result_clear(&r);
+    commit(&d);
+    T_EQ(j.runs, 2);
+    T_EQ(number(&d, "SELECT count(*) FROM @effect"), 1);
+    db_end(&d);
+}
+
+static int calls_itself(const once_tx *tx, void *user, once_bytes *result)
+{
+    struct job *j = user;
+    once_tx_result r = ONCE_TX_RESULT_INIT;
+
+    j->inner = once_tx_call(tx, "charges", "k", (once_bytes){"f", 1}, effect, j,
+                            &r, NULL);
+    T_EQ(once_tx_call(tx, "charges", "other", (once_bytes){"f", 1}, effect, j,
+                      &r, NULL),
+         ONCE_OK);
+    once_tx_result_clear(&r);
+    *result = (once_bytes){"x", 1};
+    return ONCE_SUCCESS;
+}
+
+static void a_call_inside_itself_is_an_error(void)
+{
+    struct db d = db_new();
+    struct job j = {&d, ONCE_SUCCESS, "x", 0, 0};
+    once_tx_result r = ONCE_TX_RESULT_INIT;
+
+    begin(&d);
+    T_EQ(once_tx_call(&d.tx, "charges", "k", (once_bytes){"f", 1}, calls_itself,
+                      &j, &r, NULL),
+         ONCE_OK);
+    once_tx_result_clear(&r);
+    commit(&d);
+    T_EQ(j.inner, ONCE_ETX);
+    T_EQ(j.runs, 1);
+    db_end(&d);
+}
+
+static int undoes_its_claim(const once_tx *tx, void *user, once_bytes *result)
+{
+    struct job *j = user;
+
+    (void)tx;
+    sql(j->d, NULL, "ROLLBACK TO before");
+    *result = (once_bytes){"x", 1};
+    return ONCE_SUCCESS;
+}
+
+static void a_call_whose_claim_was_undone_is_an_error(void)
+{
+    struct db d = db_new();
+    struct job j = {&d, ONCE_SUCCESS, "x", 0, 0};
+    once_tx_result r = ONCE_TX_RESULT_INIT;
+
+    begin(&d);
+    sql(&d, NULL, "SAVEPOINT before");
+    T_EQ(once_tx_call(&d.tx, "charges", "k", (once_bytes){NULL, 0},
+                      undoes_its_claim, &j, &r, NULL),
+         ONCE_ETX);
+    roll_back(&d);
+    T_EQ(number(&d, "SELECT count(*) FROM @inbox"), 0);
+    db_end(&d);
+}
+
+static void a_message_is_no_result(void)
+{
+    struct db d = db_new();
+    struct job j = {&d, ONCE_SUCCESS, "x", 0, 0};
+    once_tx_result r = ONCE_TX_RESULT_INIT;
+
+    begin(&d);
+    T_EQ(claim(&d, "m", "f"), ONCE_OWNER);
+    T_EQ(once_tx_call(&d.tx, "billing", "m", (once_bytes){"f", 1}, effect, &j,
+                      &r, NULL),
+         ONCE_REPEATED);
+    commit(&d);
+    T_EQ(j.runs, 0);
+    db_end(&d);
+}
+
+/* ---- Bad input --------------------------------------------------------- */
+
+static void bad_input_is_refused_before_anything_is_written(void)
+{
+    struct db d = db_new();
+    char longest[ONCE_ID_SIZE + 1];
+    once_error err = {0, ""};
+    once_message m;
+    size_t i;
+
+    memset(longest, 'i', sizeof(longest));
+    longest[ONCE_ID_SIZE] = '\0';
+    begin(&d);
+#define BAD(code, field, change, ask)                                          \
+    do {                                                                       \
+        m = in("a", "x");                                                      \
+        m.route = "r";                                                         \
+        change;                                                                \
+        T_EQ(ask, code);                                                       \
+        T_OK(strncmp(err.text, field, strlen(field)) == 0);                    \
+    } while (0)
+#define CLAIM once_inbox_claim(&d.tx, &m, &err)
+#define EMIT once_emit(&d.tx, &m, NULL, &err)
+    BAD(ONCE_EINVAL, "message:", m.size = 8, CLAIM);
+    BAD(ONCE_EINVAL, "id:", m.id = NULL, CLAIM);
+    BAD(ONCE_EINVAL, "id:", m.id = "", CLAIM);
+    BAD(ONCE_EINVAL, "id:", m.id = "a b", CLAIM);
+    BAD(ONCE_EINVAL, "id:", m.id = "\xc3\xa9", CLAIM);
+    BAD(ONCE_ELIMIT, "id:", m.id = longest, CLAIM);
+    BAD(ONCE_EINVAL, "consumer:", m.consumer = NULL, CLAIM);
+    BAD(ONCE_EINVAL, "consumer:", m.consumer = "\n", CLAIM);
+    BAD(ONCE_EINVAL, "key:", m.key = "", CLAIM);
+    BAD(ONCE_EINVAL, "attempt:", m.attempt = UINT32_MAX, CLAIM);
+    BAD(ONCE_EINVAL, "route:", m.route = "", EMIT);
+    BAD(ONCE_EINVAL, "type:", m.type = "a\nb", EMIT);
+    BAD(ONCE_EINVAL, "headers:", m.headers = "A: b", EMIT);
+    BAD(ONCE_EINVAL, "headers:", m.headers = "A b\n", EMIT);
+    BAD(ONCE_EINVAL, "headers:", m.headers = ": b\n", EMIT);
+    BAD(ONCE_EINVAL, "headers:", m.headers = "A: b\r\n", EMIT);
+    BAD(ONCE_EINVAL, "due_ms:", m.due_ms = UINT64_MAX, EMIT);
+    BAD(ONCE_ELIMIT, "body:", m.body.size = ONCE_BODY_MAX + 1, EMIT);
+    for (i = 0; i < 3; i++)
+        T_EQ(once_barrier_enter(&d.tx, i == 0 ? "" : "g", i == 1 ? NULL : "1",
+                                i == 2 ? 4 : ONCE_TRY, &err),
+             ONCE_EINVAL);
+    m = in("a", "x");
+    T_EQ(once_inbox_park(&d.tx, &m, 2, 0, "", &err), ONCE_EINVAL);
+    T_EQ(claim(&d, "a", "x"), ONCE_OWNER); /* the transaction still lives */
+    commit(&d);
+    T_EQ(number(&d, "SELECT count(*) FROM @inbox"), 1);
+    T_EQ(number(&d, "SELECT count(*) FROM @outbox"), 0);
+    d.tx.size = 1;
+    T_EQ(claim(&d, "a", "x"), ONCE_EINVAL);
+    d.tx.size = sizeof(d.tx);
+    db_end(&d);
+}
+
+static void a_transaction_must_be_open(void)
+{
+    struct db d = db_new();
+    once_error err = {0, ""};
+
+    T_EQ(claim(&d, "a", "x"), ONCE_ETX);
+    begin(&d);
+    T_EQ(once_message_purge(&d.tx, NULL, &err), ONCE_ETX);
+    T_EQ(once_message_init(&d.tx, 0, &err), ONCE_ETX);
+    if (d.pg != NULL) {
+        PQclear(PQexec(d.pg, "SELECT 1/0"));
+        T_EQ(claim(&d, "a", "x"), ONCE_ETX);
+    }
+    roll_back(&d);
+    if (d.lite != NULL) {
+        sql(&d, NULL, "BEGIN");
+        T_EQ(claim(&d, "a", "x"), ONCE_ETX);
+        sql(&d, NULL, "SELECT count(*) FROM @inbox");
+        T_EQ(claim(&d, "a", "x"), ONCE_ETX);
+        roll_back(&d);
+    }
+    T_EQ(number(&d, "SELECT count(*) FROM @inbox"), 0);
+    db_end(&d);
+}
+
+static void a_session_that_loses_commits_is_refused(void)
+{
+    struct db d = db_new();
+    once_message m = out(NULL, "x");
+
+    T_EQ(once_message_check(&d.tx, NULL), ONCE_OK);
+    sql(&d, NULL,
+        d.pg != NULL ? "SET synchronous_commit=off" : "PRAGMA synchronous=1");
+    T_EQ(once_message_check(&d.tx, NULL), ONCE_EOPEN);
+    begin(&d);
+    T_EQ(claim(&d, "a", "x"), ONCE_EOPEN);
+    roll_back(&d);
+    begin(&d);
+    T_EQ(once_emit(&d.tx, &m, NULL, NULL), ONCE_EOPEN);
+    roll_back(&d);
+    begin(&d);
+    T_EQ(once_barrier_enter(&d.tx, "g", "1", ONCE_TRY, NULL), ONCE_EOPEN);
+    roll_back(&d);
+    db_end(&d);
+}
+
+static void other_tables_are_refused(void)
+{
+    struct db d = db_bare();
+
+    T_EQ(once_message_check(&d.tx, NULL), ONCE_EOPEN);
+    begin(&d);
+    T_EQ(claim(&d, "a", "x"), ONCE_EOPEN);
+    roll_back(&d);
+    T_EQ(once_message_init(&d.tx, 1, NULL), ONCE_EINVAL);
+    T_EQ(once_message_init(&d.tx, KEEP_MS, NULL), ONCE_OK);
+    T_EQ(once_message_init(&d.tx, 2 * KEEP_MS, NULL), ONCE_OK); /* again */
+    T_EQ(number(&d, "SELECT keep_ms FROM @message_meta"), KEEP_MS);
+    sql(&d, NULL, "UPDATE @message_meta SET version=2");
+    T_EQ(once_message_check(&d.tx, NULL), ONCE_EVERSION);
+    T_EQ(once_message_init(&d.tx, KEEP_MS, NULL), ONCE_EVERSION);
+    T_EQ(number(&d, "SELECT version FROM @message_meta"), 2);
+    db_end(&d);
+}
+
+/* ---- The window -------------------------------------------------------- */
+
+static void a_purge_makes_no_id_new_again(void)
+{
+    enum { MANY = 2500 };
+    struct db d = db_new();
+    char id[ONCE_ID_SIZE];
+    uint64_t removed = 0, old = now_ms() - 2 * KEEP_MS - 3600000;
+    long floor;
+    int i;
+
+    T_EQ(park(&d, "parked", "x", ONCE_PARKED_WAITING), ONCE_OK);
+    begin(&d);
+    for (i = 0; i < MANY; i++) {
+        (void)snprintf(id, sizeof(id), "m%d", i);
+        T_EQ(claim(&d, id, "x"), ONCE_OWNER);
+    }
+    commit(&d);
+    sql(&d, NULL, "UPDATE @inbox SET at_ms=%llu", (unsigned long long)old);
+    begin(&d);
+    T_EQ(claim(&d, "young", "x"), ONCE_OWNER);
+    commit(&d);
+    T_EQ(once_message_purge(&d.tx, &removed, NULL), ONCE_OK);
+    T_EQ(removed, MANY);
+    T_EQ(number(&d, "SELECT count(*) FROM @inbox"), 2);
+    begin(&d);
+    T_EQ(claim(&d, "parked", "x"), ONCE_REPEATED);
+    T_EQ(claim(&d, "young", "x"), ONCE_REPEATED);
+    roll_back(&d);
+    floor = number(&d, "SELECT floor_ms FROM @message_meta");
+    T_OK(floor > (long)old);
+    /* A clock that went back: the floor stays, and refuses. */
+    sql(&d, NULL, "UPDATE @message_meta SET floor_ms=%llu",
+        (unsigned long long)now_ms() + 3600000);
+    T_EQ(once_message_purge(&d.tx, &removed, NULL), ONCE_OK);
+    T_OK(number(&d, "SELECT floor_ms FROM @message_meta") > floor);
+    begin(&d);
+    T_EQ(claim(&d, id_at(id, now_ms()), "x"), ONCE_OUTSIDE);
+    roll_back(&d);
+    db_end(&d);
+}
+
+/* ---- Many at once ------------------------------------------------------ */
+
+enum { IDS = 40, CROWD = 6, ROUNDS = 12 };
+
+static unsigned draw(unsigned *seed, unsigned n)
+{
+    *seed = *seed * 1664525u + 1013904223u;
+    return (*seed >> 8) % n;
+}
+
+/* One message as a consumer handles it; 1: it may be acknowledged. */
+static int consume(struct db *d, const char *id, unsigned *seed)
+{
+    int rc;
+
+    begin(d);
+    rc = claim(d, id, "x");
+    if (rc == ONCE_OWNER && draw(seed, 3) != 0) {
+        sql(d, NULL, "INSERT INTO @effect VALUES('%s')", id);
+        if (draw(seed, 4) != 0) {
+            commit(d);
+            return 1;
+        }
+    }
+    roll_back(d);
+    return rc == ONCE_REPEATED;
+}
+
+static void consumer(unsigned seed)
+{
+    struct db d = db_open();
+    char id[16];
+
+    for (;;) {
+        (void)snprintf(id, sizeof(id), "m%u", draw(&seed, IDS));
+        (void)consume(&d, id, &seed);
+    }
+}
+
+/* Processes that are killed wherever they are. */
+static void killed_consumers_have_one_effect_for_each_id(void)
+{
+    struct db d = db_new();
+    unsigned seed = 7, round, i;
+    pid_t pids[CROWD];
+    char id[16];
+
+    for (round = 0; round < ROUNDS; round++) {
+        struct timespec nap = {0, 20000000 + (long)draw(&seed, 60) * 1000000};
+
+        fflush(stdout);
+        for (i = 0; i < CROWD; i++)
+            if ((pids[i] = fork()) == 0)
+                consumer(round * CROWD + i);
+        (void)nanosleep(&nap, NULL);
+        for (i = 0; i < CROWD; i++)
+            (void)kill(pids[i], SIGKILL);
+        for (i = 0; i < CROWD; i++)
+            (void)waitpid(pids[i], NULL, 0);
+    }
+    for (i = 0; i < IDS; i++) {
+        (void)snprintf(id, sizeof(id), "m%u", i);
+        while (!consume(&d, id, &seed))
+            ;
+    }
+    T_EQ(number(&d, "SELECT count(*) FROM @effect"), IDS);
+    T_EQ(number(&d, "SELECT count(DISTINCT id) FROM @effect"), IDS);
+    T_EQ(number(&d, "SELECT count(*) FROM @inbox"), IDS);
+    db_end(&d);
+}
+
+/* Asks for `id` while `first` holds it, and ends `first` meanwhile. */
+static int ask_beside(struct db *first, const char *id, const char *isolation,
+                      int commits)
+{
+    struct db second = db_open();
+    pid_t pid;
+    int status;
+
+    fflush(stdout);
+    if ((pid = fork()) == 0) {
+        once_message m = in(id, "x");
+        struct db own = db_open();
+
+        sql(&own, NULL, "BEGIN ISOLATION LEVEL %s", isolation);
+        sql(&own, NULL, "SELECT count(*) FROM @inbox"); /* takes the snapshot */
+        _exit(100 + once_inbox_claim(&own.tx, &m, NULL));
+    }
+    while (number(&second, "SELECT count(*) FROM pg_locks WHERE NOT granted"
+                           " AND pid<>pg_backend_pid()") == 0)
+        if (waitpid(pid, &status, WNOHANG) == pid)
+            goto out; /* it did not wait */
+    if (commits)
+        commit(first);
+    else
+        roll_back(first);
+    (void)waitpid(pid, &status, 0);
+out:
+    db_close(&second);
+    return (int)(signed char)(WEXITSTATUS(status) - 100);
+}
+
+static void a_copy_waits_for_the_one_before_it(void)
+{
+    static const char *const levels[] = {"READ COMMITTED", "REPEATABLE READ",
+                                         "SERIALIZABLE"};
+    struct db d = db_new();
+    char id[16];
+    int i;
+
+    for (i = 0; i < 3; i++) {
+        (void)snprintf(id, sizeof(id), "c%d", i);
+        begin(&d);
+        T_EQ(claim(&d, id, "x"), ONCE_OWNER);
+        T_EQ(ask_beside(&d, id, levels[i], 1),
+             i == 0 ? ONCE_REPEATED : ONCE_EABORTED);
+        (void)snprintf(id, sizeof(id), "r%d", i);
+        begin(&d);
+        T_EQ(claim(&d, id, "x"), ONCE_OWNER);
+        T_EQ(ask_beside(&d, id, levels[i], 0), ONCE_OWNER);
+    }
+    db_end(&d);
+}
+
+static void a_copy_does_not_wait_for_ever(void)
+{
+    struct db d = db_new(), other = db_open();
+
+    begin(&d);
+    T_EQ(claim(&d, "a", "x"), ONCE_OWNER);
+    begin(&other);
+    T_EQ(claim(&other, "a", "x"), ONCE_IN_FLIGHT);
+    roll_back(&other);
+    commit(&d);
+    begin(&other);
+    T_EQ(claim(&other, "a", "x"), ONCE_REPEATED);
+    roll_back(&other);
+    db_close(&other);
+    db_end(&d);
+}
+
+int main(int argc, char **argv)
+{
+    const char *what = argc > 1 ? argv[1] : "";
+
+    if (strcmp(what, "postgres") == 0) {
+        server_url = getenv("ONCE_TEST_URL");
+        if (server_url == NULL)
+            t_skip_all("ONCE_TEST_URL names no server");
+    } else if (strcmp(what, "sqlite") != 0) {
+        fprintf(stderr, "usage: test_message sqlite | postgres\n");
+        return 2;
+    }
+    T_RUN(an_id_has_one_effect);
+    T_RUN(a_rollback_frees_the_id);
+    T_RUN(another_body_is_refused);
+    T_RUN(an_id_from_before_the_window_is_refused);
+    T_RUN(a_parked_message_is_kept_and_runs_once);
+    T_RUN(what_cannot_run_becomes_a_dead_letter);
+    T_RUN(a_message_leaves_with_its_transaction);
+    T_RUN(a_given_id_is_emitted_once_to_a_route);
+    T_RUN(every_order_of_a_branch_is_answered);
+    T_RUN(a_try_that_is_too_old_is_refused);
+    T_RUN(a_call_runs_once_and_replays_its_result);
+    T_RUN(a_call_that_is_rolled_back_runs_again);
+    T_RUN(a_call_inside_itself_is_an_error);
+    T_RUN(a_call_whose_claim_was_undone_is_an_error);
+    T_RUN(a_message_is_no_result);
+    T_RUN(bad_input_is_refused_before_anything_is_written);
+    T_RUN(a_transaction_must_be_open);
+    T_RUN(a_session_that_loses_commits_is_refused);
+    T_RUN(other_tables_are_refused);
+    T_RUN(a_purge_makes_no_id_new_again);
+    T_RUN(killed_consumers_have_one_effect_for_each_id);
+    if (server_url != NULL) {
+        T_RUN(a_copy_waits_for_the_one_before_it);
+        T_RUN(a_copy_does_not_wait_for_ever);
+    }
+    return t_done();
+}
