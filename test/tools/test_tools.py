@@ -182,8 +182,10 @@ def test_the_parts_of_a_comment_are_distinguished():
 
 
 def test_circles_are_found():
-    assert circles.circles({'a': {'b'}, 'b': {'c'}, 'c': set()}) == set()
-    assert circles.circles({'a': {'b'}, 'b': {'c'}, 'c': {'b'}}) == {
-        frozenset('bc')}
-    assert circles.layers({'a': {'b'}, 'b': {'c'}, 'c': set()}) == {
-        'a': 2, 'b': 1, 'c': 0}
+    ladder = {'a': {'b'}, 'b': {'c'}, 'c': set()}
+    assert circles.ordered(ladder) == ([['c'], ['b'], ['a']], {})
+    assert circles.shortest(ladder, 'a') is None
+    circle = {'a': {'b'}, 'b': {'c'}, 'c': {'b'}}
+    assert set(circles.ordered(circle)[1]) == {'a', 'b', 'c'}
+    assert circles.shortest(circle, 'b') == ['b', 'c', 'b']
+    assert circles.shortest(circle, 'a') is None
