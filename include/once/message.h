@@ -243,6 +243,7 @@ typedef struct once_tx_result {
         sizeof(once_tx_result), 0, {NULL, 0}, NULL                             \
     }
 
+/* Frees the bytes and initialises it again. Since 0.1. */
 ONCE_API void once_tx_result_clear(once_tx_result *result);
 
 /*
