@@ -62,7 +62,7 @@ struct once__task {
     uint64_t first_ms; /* when the store was first asked, 0: never         */
     uint32_t tries;
     uint32_t batch_limit; /* largest batch that it may be in, 0: no limit  */
-    int roomless; /* the reaper's: it takes no room in the queue           */
+    int unlimited;        /* of the reaper: `queue_max` does not count it    */
 };
 
 struct once__tasks {

@@ -92,7 +92,7 @@ static int found(void *user, const uint8_t name[ONCE_NAME_SIZE],
     memset(o, 0, sizeof(*o));
     o->task.op = &o->op;
     o->task.end = ended;
-    o->task.roomless = 1;
+    o->task.unlimited = 1;
     o->op.verb = r->forget ? ONCE_OP_FORGET : ONCE_OP_REAP;
     memcpy(o->op.name, name, ONCE_NAME_SIZE);
     o->op.fence = record->fence; /* a record that changed since is not it */
