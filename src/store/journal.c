@@ -31,6 +31,7 @@
 
 #include "core/transition.h"
 #include "core/error.h"
+#include "core/must.h"
 #include "store/arena.h"
 #include "store/journal/handle.h"
 #include "store/path.h"
@@ -265,6 +266,7 @@ static int keep(struct journal *s, struct batch *b, once_op *op,
                            : append(s, op->name, r, reserve, b);
     if (code != ONCE_OK)
         return code;
+    ONCE__MUST(fence >= shared->fence); /* never the same one twice */
     shared->fence = fence;
     b->changed = 1;
     wait_for(b, s->log.start + s->log.used);
@@ -404,6 +406,8 @@ static int journal_apply(once_store *store, once_op **ops, size_t n,
     code = decide_all(s, &b, ops, n);
     if (code == ONCE_OK)
         code = once__journal_sync(&s->log, b.wait, err);
+    /* Not one answer before what it says is durable. */
+    ONCE__MUST(code != ONCE_OK || s->log.shared->durable >= b.wait);
     if (code == ONCE_OK && b.changed)
         code = once__places_look(&s->places, err);
     look_after(s);

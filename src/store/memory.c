@@ -11,13 +11,13 @@
  * Bytes that were shown in an answer live until the next apply(), also when
  * their record was forgotten by a later operation of the same batch.
  */
-#include <assert.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/random.h>
 
 #include "core/transition.h"
 #include "core/error.h"
+#include "core/must.h"
 #include "store/store.h"
 #include "store/table.h"
 
@@ -187,7 +187,7 @@ static int memory_keep(struct memory *m, struct once__row *row, once_op *op,
     if (!memory_blob(r, old, &blob))
         return 0;
     if (row == NULL) {
-        assert(r->attempt > 0);
+        ONCE__MUST(r->attempt > 0);
         row = once__table_add(&m->table, op->name);
         if (row == NULL) {
             free(blob);
@@ -201,7 +201,7 @@ static int memory_keep(struct memory *m, struct once__row *row, once_op *op,
     }
     row->blob = blob;
     if (r->attempt == 0) {
-        assert(blob == NULL);
+        ONCE__MUST(blob == NULL);
         once__table_remove(&m->table, row);
         return 1;
     }

@@ -25,12 +25,12 @@
  * leaves nothing behind in its session. It refuses to interpret: a call that
  * the server did not answer is unknown, also if the answer to COMMIT got lost.
  */
-#include <assert.h>
 #include <stdlib.h>
 #include <string.h>
 
 #include "core/transition.h"
 #include "core/error.h"
+#include "core/must.h"
 #include "core/record.h"
 #include "store/postgres/postgres.h"
 #include "store/store.h"
@@ -279,7 +279,7 @@ static void gather(struct batch *b, int forget)
 
 static void answer(struct batch *b, struct item *item, int rc)
 {
-    assert(!item->done);
+    ONCE__MUST(!item->done);
     item->done = 1;
     item->op->rc = rc;
     b->left--;
@@ -520,7 +520,7 @@ static int call(struct batch *b)
         forget = 1;
         gather(b, 1);
     }
-    assert(b->count > 0);
+    ONCE__MUST(b->count > 0);
     if (make_params(b, forget) != ONCE_OK)
         return once__fail(b->err, ONCE_ESTORE, "postgres: out of memory");
     ask =

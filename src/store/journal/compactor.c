@@ -29,6 +29,7 @@
 #include <unistd.h>
 
 #include "core/error.h"
+#include "core/must.h"
 #include "store/thread.h"
 
 enum {
@@ -102,6 +103,7 @@ static int move(struct once__journal *j, struct once__frame *f, uint64_t at,
     if (code != ONCE_OK)
         return code;
     slot = *once__index_find(j, f->name);
+    ONCE__MUST(slot.length == f->length);
     slot.at = once__journal_append_raw(j, f, bytes + ONCE__FRAME_HEAD);
     if (slot.at == 0)
         return once__fail(err, ONCE_ENOMEM, "%s: out of memory", j->path);
@@ -233,6 +235,9 @@ static int drop(struct once__journal *j, uint64_t id, once_error *err)
         code = once__journal_sync(j, tail, err);
     if (code != ONCE_OK)
         return code;
+    /* That it is not needed is on the disk before its bytes go. */
+    ONCE__MUST(s->durable >= tail && s->marked > id);
+    ONCE__MUST(once__segment(s, id)->live == 0 && id < s->last);
     rc = once__segment_retire(j, id);
     if (rc != 0)
         return once__fail(err, ONCE_ESTORE, "%s: dropping a segment: %s",

@@ -21,6 +21,7 @@
 #include <string.h>
 
 #include "core/error.h"
+#include "core/must.h"
 
 static_assert(sizeof(struct once__page) == ONCE__PAGE_SIZE, "one page");
 static_assert(sizeof(struct once__slot) == 64, "one cache line");
@@ -146,6 +147,9 @@ static void count(struct once__shared *s, const struct once__slot *slot,
     uint64_t one = sign < 0 ? UINT64_MAX : 1;
     uint64_t length = sign < 0 ? 0 - (uint64_t)slot->length : slot->length;
 
+    ONCE__MUST(sign > 0 || (seg->live > 0 && seg->bytes >= slot->length));
+    ONCE__MUST(sign > 0 ||
+               (s->records > 0 && (!is_owned(slot) || s->owned > 0)));
     seg->live += one;
     seg->bytes += length;
     s->bytes += length;
@@ -265,6 +269,7 @@ int once__index_put(struct once__journal *j, const struct once__slot *slot)
     } else {
         count(j->shared, &p->slots[i], -1);
     }
+    ONCE__MUST(p->count <= ONCE__PAGE_SLOTS && i < p->count);
     p->slots[i] = *slot;
     count(j->shared, slot, 1);
     note_due(p, slot);

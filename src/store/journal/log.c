@@ -21,13 +21,13 @@
  */
 #include "store/journal/handle.h"
 
-#include <assert.h>
 #include <errno.h>
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
 
 #include "core/error.h"
+#include "core/must.h"
 
 enum {
     BUFFER_MIN = 64 * 1024,
@@ -115,6 +115,7 @@ int once__journal_flush(struct once__journal *j, once_error *err)
 
     if (j->used == 0)
         return ONCE_OK;
+    ONCE__MUST(j->start == s->tail); /* or it would overwrite others' frames */
     fd = once__segment_file(j, s->last);
     if (fd < 0 || once__file_write(fd, j->buffer, whole_pages(j),
                                    once__journal_offset(j->start)) != 0)
@@ -152,15 +153,18 @@ static int roll_over(struct once__journal *j, once_error *err)
     uint64_t next = s->last + 1;
     int fd = once__segment_file(j, next), code;
 
-    assert(next <= s->ready);
+    ONCE__MUST(next <= s->ready);
     if (fd < 0)
         return once__fail(err, ONCE_ESTORE, "%s: the next segment: %s", j->path,
                           strerror(errno));
     code = once__journal_flush(j, err);
     if (code == ONCE_OK)
         code = once__journal_sync(j, j->start, err);
-    if (code == ONCE_OK)
+    if (code == ONCE_OK) {
+        ONCE__MUST(j->used == 0 && s->tail == j->start);
+        ONCE__MUST(s->durable >= s->tail);
         code = write_head(j, next, fd, err);
+    }
     if (code != ONCE_OK)
         return code;
     s->last = next;
@@ -176,7 +180,7 @@ static uint64_t room_here(const struct once__journal *j)
     struct once__shared *s = j->shared;
     uint64_t at = once__journal_offset(j->start) + j->used;
 
-    assert(at <= once__segment(s, s->last)->size);
+    ONCE__MUST(at <= once__segment(s, s->last)->size);
     return once__segment(s, s->last)->size - at;
 }
 
@@ -246,6 +250,7 @@ static uint64_t buffer_add(struct once__journal *j, struct once__frame *f,
 {
     uint64_t at = j->start + j->used;
 
+    ONCE__MUST(f->length <= room_here(j));
     f->generation = j->shared->generation;
     f->durable = j->shared->durable;
     once__frame_put(f, at, to);
@@ -296,7 +301,7 @@ static int read_frame(struct once__journal *j, const struct once__slot *slot,
     int fd, rc;
 
     if (slot->at >= j->start) {
-        assert(slot->at - j->start + slot->length <= j->used);
+        ONCE__MUST(slot->at - j->start + slot->length <= j->used);
         memcpy(out, j->buffer + (slot->at - j->start), slot->length);
         return ONCE_OK;
     }

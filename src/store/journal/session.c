@@ -46,6 +46,7 @@
 
 #include "core/crc32c.h"
 #include "core/error.h"
+#include "core/must.h"
 #include "store/path.h"
 
 #define LOCK_MAGIC UINT64_C(0x524f4f4445434e4f)
@@ -421,6 +422,7 @@ static void leave_last(struct once__journal *j)
         note.at = s->durable;
     } else if (synced == ONCE_OK && locked == 0 && !s->broken &&
                s->durable == s->tail) {
+        ONCE__MUST(!s->flushing);
         note.state = ONCE__LEFT_CLEAN;
         note.at = s->tail;
     } /* else somebody died here; the next one sees to it */

@@ -17,12 +17,12 @@
  * of a second, before anything is decided after a second. It was read before we
  * heard it, so what we take for now is never in the server's future.
  */
-#include <assert.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <time.h>
 
+#include "core/must.h"
 #include "store/redis/redis.h"
 #include "store/redis/swap.lua.h"
 
@@ -102,7 +102,7 @@ struct words {
 
 static void add(struct words *w, const void *data, size_t size)
 {
-    assert(w->n < WORDS);
+    ONCE__MUST(w->n < WORDS);
     w->word[w->n++] = (once_bytes){data, size};
 }
 
