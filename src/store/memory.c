@@ -3,10 +3,10 @@
  * memory.c - "memory:", records of one process, gone with it.
  *
  * For development, tests and duplicates that live as long as the process. It
- * says so: class B. Every operation is once__transition() on a copy of the record;
- * memory is found before the copy is put back, so that a refusal (ONCE_ENOMEM)
- * changes nothing. Fences start at 1: two opened stores share nothing, so
- * nobody can show one's fence to the other.
+ * says so: class B. Every operation is once__transition() on a copy of the
+ * record; memory is found before the copy is put back, so that a refusal
+ * (ONCE_ENOMEM) changes nothing. Fences start at 1: two opened stores share
+ * nothing, so nobody can show one's fence to the other.
  *
  * Bytes that were shown in an answer live until the next apply(), also when
  * their record was forgotten by a later operation of the same batch.
@@ -60,7 +60,7 @@ static int memory_open(const char *rest, const once_store_options *options,
 
     if (*rest != '\0')
         return once__fail(err, ONCE_EURL,
-                          "memory: nothing may stand behind \"memory:\"");
+                          "memory: nothing may stand after \"memory:\"");
     if (getrandom(&seed, sizeof(seed), 0) != (ssize_t)sizeof(seed))
         return once__fail(err, ONCE_EOPEN, "memory: no random numbers");
     m = calloc(1, sizeof(*m));

@@ -36,7 +36,7 @@ static size_t prefix(const uint8_t *name, unsigned bits)
     return (size_t)(value >> (64 - bits));
 }
 
-/* xorshift64*: the seed is secret, and ranks are told nobody. */
+/* xorshift64*: the seed is secret, and ranks are shown to nobody. */
 static uint32_t random32(struct once__table *t)
 {
     t->random ^= t->random >> 12;

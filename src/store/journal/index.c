@@ -13,7 +13,7 @@
  * records stall nobody. The hash is keyed with random words of this run, or
  * whoever chooses names could fill one page.
  *
- * It refuses to give pages back: it keeps the size of its best day.
+ * Pages are never given back: it keeps the largest size it has had.
  */
 #include "store/journal/handle.h"
 
@@ -87,7 +87,7 @@ int once__index_clear(struct once__journal *j)
     s->pages = 0;
     s->depth = BASE;
     memset(s->directory, 0, sizeof(s->directory));
-    /* Page 0 is nobody's: zero means that there is no room. */
+    /* Page 0 is not used: zero means that there is no room. */
     if (once__shared_grow(j, 1) != 0 || s->pages != 1)
         return ONCE_ENOMEM;
     s->directory[0] = once__shared_grow(j, 1);

@@ -19,8 +19,8 @@
 
 enum { BUFFER_KEEP = 4 << 20 }; /* a larger one is given back after the batch */
 
-/* The log is whole, or it ends in half a batch that nobody was told of. What
- * is in shared memory may be half done, so it is made anew. */
+/* The log is whole, or it ends in half a batch that was never acknowledged.
+ * What is in shared memory may be half done, so it is made anew. */
 static int repair(struct once__journal *j, once_error *err)
 {
     int code = once__recover_locked(j, err);

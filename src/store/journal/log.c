@@ -34,7 +34,8 @@ enum {
     PAGE = 4096 /* of the kernel's memory */
 };
 
-/* ---- Durable -------------------------------------------------------------- */
+/* ---- Durable --------------------------------------------------------------
+ * */
 
 static void raise_durable(struct once__shared *s, uint64_t at)
 {
@@ -90,7 +91,8 @@ int once__journal_sync(struct once__journal *j, uint64_t at, once_error *err)
     return code;
 }
 
-/* ---- Writing -------------------------------------------------------------- */
+/* ---- Writing --------------------------------------------------------------
+ * */
 
 /*
  * Up to the end of a page: zeros, where zeros are or nothing that counts.
@@ -173,7 +175,8 @@ static int roll_over(struct once__journal *j, once_error *err)
     return ONCE_OK;
 }
 
-/* ---- Room ----------------------------------------------------------------- */
+/* ---- Room -----------------------------------------------------------------
+ * */
 
 static uint64_t room_here(const struct once__journal *j)
 {
@@ -225,7 +228,8 @@ int once__journal_room(struct once__journal *j, size_t length, uint64_t reserve,
     return code;
 }
 
-/* ---- Appending and reading ------------------------------------------------ */
+/* ---- Appending and reading ------------------------------------------------
+ * */
 
 static uint8_t *buffer_take(struct once__journal *j, size_t size)
 {

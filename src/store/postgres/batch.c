@@ -9,9 +9,9 @@
  *
  * with 4-byte numbers, most significant byte first, and size -1 for NULL.
  *
- * A row is believed if it has the columns of the type "answer" and once__transition()
- * could have made it; what does not is ECORRUPT, and of another version is
- * EVERSION (I9).
+ * A row is believed if it has the columns of the type "answer" and
+ * once__transition() could have made it; what does not is ECORRUPT, and of
+ * another version is EVERSION (I9).
  */
 #include <limits.h>
 #include <stdlib.h>
