@@ -63,12 +63,14 @@ struct cli {
 struct cli_option {
     const char *name; /* NULL ends a table */
     /* What its value may be, for completion: words with a space between,
-     * CLI_FILES, or "" where that cannot be known. NULL: it takes no value. */
+     * CLI_FILES, CLI_SCHEMES (of stores), or "" where that cannot be known.
+     * NULL: it takes no value. */
     const char *value;
     int id; /* what cli_read_args() calls it: from 1, each its own */
 };
 
 #define CLI_FILES "/"
+#define CLI_SCHEMES ":"
 enum { CLI_OPTIONS_MAX = 32 }; /* of one command */
 
 struct cli_command {
@@ -125,7 +127,7 @@ enum { CLI_DIGITS_MIN = 8, CLI_DIGITS = 2 * ONCE_NAME_SIZE };
 enum { CLI_OPT_STORE = 1000, CLI_OPT_JSON, CLI_OPT_HELP };
 /* clang-format off */
 #define CLI_STORE_OPTION                                                       \
-    { "store", "sqlite: journal: postgres: redis: rediss:", CLI_OPT_STORE }
+    { "store", CLI_SCHEMES, CLI_OPT_STORE }
 #define CLI_JSON_OPTION { "json", NULL, CLI_OPT_JSON }
 #define CLI_HELP_OPTION { "help", NULL, CLI_OPT_HELP }
 #define CLI_COMMON_OPTIONS CLI_STORE_OPTION, CLI_JSON_OPTION, CLI_HELP_OPTION
@@ -198,6 +200,12 @@ int cli_look(const struct cli *c, once_engine *e,
 enum { CLI_STORE_MS = 5000 };
 
 /* The URL of the store that was named, or else of the user's own; or NULL. */
+/* The schemes of URLs of stores that an operator can open, with spaces: one for
+ * each kind of store, or all. */
+void cli_print_schemes(FILE *to, int all);
+/* 1: the store of this URL is gone when the process ends. */
+int cli_in_process(const char *url);
+
 const char *cli_url(const struct cli *c);
 /* The URL of the store that `once run` makes for this user, if it is there:
  * free() it. Creates nothing; see run/state.c, which does. */

@@ -86,7 +86,11 @@ static void print_value_cases(const struct cli_command *const *commands,
             continue;
         if (strcmp(o->value, CLI_FILES) == 0)
             printf("        --%s) %s; return ;;\n", o->name, files);
-        else if (o->value[0] == '\0')
+        else if (strcmp(o->value, CLI_SCHEMES) == 0) {
+            printf("        --%s) o='", o->name);
+            cli_print_schemes(stdout, 1);
+            fputs("' ;;\n", stdout);
+        } else if (o->value[0] == '\0')
             printf("        --%s) return ;;\n", o->name);
         else
             printf("        --%s) o='%s' ;;\n", o->name, o->value);

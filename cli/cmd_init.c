@@ -87,7 +87,7 @@ static int create(const struct cli *c)
     once_error err = {0, ""};
     int rc;
 
-    if (strncmp(c->store, "memory:", 7) == 0)
+    if (cli_in_process(c->store))
         return cli_usage(c, "memory: lives inside one process and needs no "
                             "once init");
     rc = once_store_init(c->store, &err);

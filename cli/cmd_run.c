@@ -289,7 +289,7 @@ static int choose_store(struct run *run)
                        errno == ENOENT ? "neither XDG_STATE_HOME nor HOME "
                                          "is set"
                                        : strerror(errno));
-    if (strncmp(c->store, "memory:", 7) == 0) {
+    if (cli_in_process(c->store)) {
         (void)cli_usage(c, "memory: is gone when this process ends");
         return RUN_USAGE;
     }

@@ -2,9 +2,10 @@
 /*
  * store.c - opening a store as an operator.
  *
- * Works through the public interface only, without a reaper: looking must not
- * change anything. It never creates a store, which would turn a misspelt path
- * into the answer "there is nothing"; `once init` creates one.
+ * Works through the public interface, without a reaper: looking must not change
+ * anything. Which kinds of stores there are is stores.def's. It never creates a
+ * store, which would turn a misspelt path into the answer "there is nothing";
+ * `once init` creates one.
  */
 #include "run/run.h"
 
@@ -14,15 +15,67 @@
 
 #include <sys/stat.h>
 
+#include "store/store.h"
+
 enum { PAUSE_MS = 20, PAUSE_MOST_MS = 500 };
+
+static void print_examples(FILE *to)
+{
+    const struct once__store_line *lines;
+    const char *comma = "";
+    size_t n, i;
+
+    lines = once__store_lines(&n);
+    for (i = 0; i < n; i++)
+        if (lines[i].example != NULL) {
+            fprintf(to, "%s%s", comma, lines[i].example);
+            comma = ", ";
+        }
+}
+
+void cli_print_schemes(FILE *to, int all)
+{
+    const struct once__store_line *lines;
+    const char *space = "";
+    size_t n, i;
+
+    lines = once__store_lines(&n);
+    for (i = 0; i < n; i++)
+        if (lines[i].example != NULL ||
+            (all && lines[i].place == ONCE__STORE_SERVER)) {
+            fprintf(to, "%s%s:", space, lines[i].ops->name);
+            space = " ";
+        }
+}
+
+/* The first scheme of stores that are in such a place. */
+static const char *scheme_of(enum once__store_place place)
+{
+    const struct once__store_line *lines;
+    size_t n, i;
+
+    lines = once__store_lines(&n);
+    for (i = 0; i < n; i++)
+        if (lines[i].place == place)
+            return lines[i].ops->name;
+    return "";
+}
+
+static int is_in(const char *url, enum once__store_place place)
+{
+    const struct once__store_line *line = once__store_line_of(url, NULL);
+
+    return line != NULL && line->place == place;
+}
+
+int cli_in_process(const char *url)
+{
+    return is_in(url, ONCE__STORE_PROCESS);
+}
 
 static const char *advice(int code)
 {
     switch (code) {
-    case ONCE_EURL:
-        return "A store URL is like sqlite:/var/lib/once/store.db, "
-               "journal:/var/lib/once/pay, postgres://USER@HOST/DATABASE or "
-               "redis://USER:PASSWORD@HOST";
     case ONCE_EAWAY:
         return "Check that the server runs, and its address";
     case ONCE_EOPEN:
@@ -49,6 +102,11 @@ int cli_trouble(const struct cli *c, int code, const once_error *err)
     const char *next = advice(code);
 
     cli_say(c, 0, "%s", what);
+    if (code == ONCE_EURL) {
+        fputs("A store URL is like ", stderr);
+        print_examples(stderr);
+        fputs(".\n", stderr);
+    }
     if (next != NULL)
         fprintf(stderr, "%s.\n", next);
     if (code == ONCE_EURL || code == ONCE_EINVAL || code == ONCE_ELIMIT)
@@ -101,7 +159,9 @@ int cli_take_store(struct cli *c, int argc, char **argv, char **memory)
         return CLI_OK;
     }
     folder = stat(name, &st) == 0 && S_ISDIR(st.st_mode);
-    if (asprintf(memory, "%s:%s", folder ? "journal" : "sqlite", name) < 0) {
+    if (asprintf(memory, "%s:%s",
+                 scheme_of(folder ? ONCE__STORE_FOLDER : ONCE__STORE_FILE),
+                 name) < 0) {
         *memory = NULL;
         return cli_say(c, CLI_STORE, "out of memory");
     }
@@ -115,9 +175,11 @@ static int is_named(const struct cli *c)
 
     if (url == NULL)
         return cli_usage(c, "which store? Say --store URL or set ONCE_STORE");
-    if (strncmp(url, "memory:", 7) == 0)
-        return cli_usage(c, "memory: lives inside one process and cannot be "
-                            "seen from another; its gateway's status page can");
+    if (cli_in_process(url))
+        return cli_usage(c,
+                         "a %.*s: store lives inside one process and cannot be "
+                         "seen from another; its gateway's status page can",
+                         (int)strcspn(url, ":"), url);
     return CLI_OK;
 }
 
@@ -137,8 +199,7 @@ static int not_opened(const struct cli *c, int code, const once_error *err)
 {
     if (code != ONCE_EOPEN)
         return cli_trouble(c, code, err);
-    if (strncmp(cli_url(c), "postgres", 8) == 0 ||
-        strncmp(cli_url(c), "redis", 5) == 0)
+    if (is_in(cli_url(c), ONCE__STORE_SERVER))
         return cli_say(c, CLI_STORE,
                        "%s. Nothing was created; what a new store needs is "
                        "created, or printed, by once init",

@@ -2,9 +2,9 @@
 /*
  * SPDX-License-Identifier: Apache-2.0
  *
- * What the client gets: a problem, a replay, or the upstream's own response with
- * our headers; and the way back, from a response to the bytes of a record.  What
- * it is to be was decided before.
+ * What the client gets: a problem, a replay, or the upstream's own response
+ * with our headers; and the way back, from a response to the bytes of a record.
+ * Which of them it is was decided before.
  */
 
 
@@ -63,8 +63,8 @@ ngx_http_once_tag(ngx_http_request_t *r, ngx_table_elt_t *h)
 
 
 /*
- * Of a file nginx knows the time only, and makes the header from it when the
- * response leaves.  The record has to have it, so it is made here.
+ * nginx knows only the time of a file, and makes the header from it when the
+ * response leaves.  The record needs the header, so it is made here.
  */
 
 ngx_int_t
@@ -111,7 +111,6 @@ ngx_int_t
 ngx_http_once_mark_new(ngx_http_request_t *r, ngx_http_once_ctx_t *ctx)
 {
     ngx_http_once_strip_headers(r);
-    ctx->ours = 1;
 
     if (!ctx->decision.marked) {
         return NGX_OK;
@@ -180,7 +179,6 @@ ngx_http_once_set_problem(ngx_http_request_t *r, ngx_http_once_ctx_t *ctx,
     u_char  *p;
 
     ngx_http_clean_header(r);
-    ctx->ours = 1;
 
     p = ngx_pnalloc(r->pool, ONCE__PROBLEM_MAX);
     if (p == NULL) {
@@ -255,7 +253,7 @@ ngx_http_once_answer_handler(ngx_http_request_t *r)
     }
 
     if (ctx->state == NGX_HTTP_ONCE_ANSWER) {
-        ctx->state = NGX_HTTP_ONCE_PASS;
+        ctx->state = NGX_HTTP_ONCE_SENT;
     }
 
     return ngx_http_once_send(r, b);
@@ -305,7 +303,6 @@ ngx_http_once_set_replay(ngx_http_request_t *r, ngx_http_once_ctx_t *ctx,
     response = &ctx->replay;
 
     ngx_http_clean_header(r);
-    ctx->ours = 1;
 
     r->allow_ranges = 0;
     r->disable_not_modified = 1;

@@ -1,6 +1,8 @@
 
 /*
  * SPDX-License-Identifier: Apache-2.0
+ *
+ * What the client gets, and what is recorded of it.
  */
 
 

@@ -5,6 +5,7 @@
  * The response of an owner: held, collected, judged, recorded, and only then
  * sent.  Our filters are the topmost ones, so that what is stored is what the
  * upstream sent, and every other filter works on replays as on the original.
+ * It refuses to send a byte before the record is durable.
  */
 
 
@@ -27,7 +28,7 @@ static ngx_int_t ngx_http_once_mark(ngx_http_request_t *r,
     ngx_http_once_ctx_t *ctx, ngx_chain_t *in);
 static void ngx_http_once_limit_wait(ngx_http_request_t *r,
     ngx_http_once_ctx_t *ctx);
-static ngx_int_t ngx_http_once_do(ngx_http_request_t *r,
+static ngx_int_t ngx_http_once_end(ngx_http_request_t *r,
     ngx_http_once_ctx_t *ctx);
 static ngx_uint_t ngx_http_once_end_upstream(ngx_http_request_t *r);
 static ngx_int_t ngx_http_once_send_held(ngx_http_request_t *r,
@@ -66,7 +67,7 @@ ngx_http_once_header_filter(ngx_http_request_t *r)
 
     ctx = ngx_http_once_get_ctx(r);
 
-    /* a handler that failed behind its header begins a second response */
+    /* a handler that failed after its header begins a second response */
 
     if (ctx != NULL
         && (ctx->state == NGX_HTTP_ONCE_OWNER
@@ -90,8 +91,7 @@ ngx_http_once_header_filter(ngx_http_request_t *r)
     olcf = ngx_http_get_module_loc_conf(r, ngx_http_once_module);
 
     if (olcf->store != NULL
-        && (ctx == NULL
-            || (ctx->state == NGX_HTTP_ONCE_PASS && !ctx->ours)))
+        && (ctx == NULL || ctx->state == NGX_HTTP_ONCE_PASS))
     {
         ngx_http_once_strip_headers(r);
     }
@@ -107,7 +107,7 @@ ngx_http_once_hold(ngx_http_request_t *r, ngx_http_once_ctx_t *ctx)
 
     ONCE_FAILPOINT("response-head");
 
-    if (ctx->decided && !ctx->refused
+    if (ctx->dispatch == NGX_HTTP_ONCE_DECIDED
         && (r->http_version != ctx->http_version
             || !ngx_http_once_is_status(r->headers_out.status)))
     {
@@ -132,7 +132,6 @@ ngx_http_once_hold(ngx_http_request_t *r, ngx_http_once_ctx_t *ctx)
     ctx->keepalive = r->keepalive;
     ctx->length = r->headers_out.content_length_n;
     ctx->body_len = 0;
-    ctx->last = 0;
 
     /* ssi, addition and slice ask for it in header filters that run late */
 
@@ -197,7 +196,7 @@ ngx_http_once_body_filter(ngx_http_request_t *r, ngx_chain_t *in)
 {
     size_t                size;
     ngx_buf_t            *b;
-    ngx_uint_t            unseen;
+    ngx_uint_t            last, unseen;
     ngx_chain_t          *cl;
     ngx_http_once_ctx_t  *ctx;
 
@@ -240,9 +239,10 @@ ngx_http_once_body_filter(ngx_http_request_t *r, ngx_chain_t *in)
         return ngx_http_once_next_body_filter(r, in);
     }
 
-    /* a problem will stand in its place */
+    /* a problem is sent in its place */
 
     unseen = (ctx->observed == ONCE__BROKEN && !ctx->conf->dry_run);
+    last = 0;
 
     for (cl = in; cl; cl = cl->next) {
         b = cl->buf;
@@ -266,22 +266,22 @@ ngx_http_once_body_filter(ngx_http_request_t *r, ngx_chain_t *in)
         b->file_pos = b->file_last;
 
         if (b->last_buf) {
-            ctx->last = 1;
+            last = 1;
         }
     }
 
     if (ctx->upstream_rc >= NGX_HTTP_SPECIAL_RESPONSE) {
 
-        /* it died in the middle, and nothing has been sent yet */
+        /* the upstream broke off, and nothing has been sent yet */
 
         if (ctx->observed == ONCE__WHOLE) {
             ctx->observed = ONCE__BROKEN;
         }
 
-        ctx->last = 1;
+        last = 1;
     }
 
-    if (!ctx->last) {
+    if (!last) {
         return NGX_OK;
     }
 
@@ -292,7 +292,7 @@ ngx_http_once_body_filter(ngx_http_request_t *r, ngx_chain_t *in)
         ctx->observed = ONCE__BROKEN;      /* not what was declared */
     }
 
-    return ngx_http_once_do(r, ctx);
+    return ngx_http_once_end(r, ctx);
 }
 
 
@@ -378,7 +378,7 @@ ngx_http_once_read(ngx_buf_t *b, u_char *p, size_t size)
 
 /*
  * Streamed, or too large to keep: make "completed, not kept" durable, and let
- * the response pass behind that.  What is not consumed makes the event pipe
+ * the response pass after that.  What is not consumed makes the event pipe
  * wait.
  */
 
@@ -417,12 +417,13 @@ ngx_http_once_mark(ngx_http_request_t *r, ngx_http_once_ctx_t *ctx,
 
     ctx->state = NGX_HTTP_ONCE_MARK;
 
-    verdict = once__judge(ctx->observed, (int) ctx->upstream_status, ctx->outcome,
-                          &ctx->conf->policy.rules);
+    verdict = once__judge(ctx->observed, (int) ctx->upstream_status,
+                          ctx->outcome, &ctx->conf->policy.rules);
     ctx->action = verdict.action;
 
     if (ngx_http_once_encode(r, ctx, 0, &bytes) != NGX_OK
-        || ngx_http_once_finish(ctx, verdict, bytes, ngx_http_once_stored) != NGX_OK)
+        || ngx_http_once_finish(ctx, verdict, bytes, ngx_http_once_stored)
+           != NGX_OK)
     {
         return NGX_ERROR;
     }
@@ -435,10 +436,11 @@ ngx_http_once_mark(ngx_http_request_t *r, ngx_http_once_ctx_t *ctx,
 
 
 /*
- * The engine answers when the lease is over.  Nobody waits so long for a
- * release or a surrender, and who set a shorter send_timeout does not want to
- * wait longer for an outcome, either; but the store has its own time at least.
- * nginx's own timer for sending stands still: nothing is being sent.
+ * The engine reports at the latest when the lease has expired.  That is too
+ * long for a release or for giving up: they wait for the timeout of the store.
+ * An outcome waits for three quarters of send_timeout, but not shorter than
+ * that timeout and not longer than the lease.  nginx's own timer for sending is
+ * off meanwhile, because nothing is being sent.
  */
 
 static void
@@ -465,25 +467,27 @@ ngx_http_once_limit_wait(ngx_http_request_t *r, ngx_http_once_ctx_t *ctx)
 }
 
 
-/* the response is whole, or will never be */
+/* the response has ended, whole or not */
 
 static ngx_int_t
-ngx_http_once_do(ngx_http_request_t *r, ngx_http_once_ctx_t *ctx)
+ngx_http_once_end(ngx_http_request_t *r, ngx_http_once_ctx_t *ctx)
 {
     once_bytes     bytes;
     once__verdict  verdict;
 
     ONCE_FAILPOINT("response-end");
 
-    verdict = once__judge(ctx->observed, (int) ctx->upstream_status, ctx->outcome,
-                          &ctx->conf->policy.rules);
+    verdict = once__judge(ctx->observed, (int) ctx->upstream_status,
+                          ctx->outcome, &ctx->conf->policy.rules);
     ctx->action = verdict.action;
     ctx->state = NGX_HTTP_ONCE_STORE;
 
     bytes.data = NULL;
     bytes.size = 0;
 
-    if (verdict.action == ONCE__DO_COMPLETE || verdict.action == ONCE__DO_MARK) {
+    if (verdict.action == ONCE__DO_COMPLETE
+        || verdict.action == ONCE__DO_MARK)
+    {
 
         if (ngx_http_once_encode(r, ctx, verdict.action == ONCE__DO_COMPLETE,
                                  &bytes)
@@ -493,7 +497,9 @@ ngx_http_once_do(ngx_http_request_t *r, ngx_http_once_ctx_t *ctx)
         }
     }
 
-    if (ngx_http_once_finish(ctx, verdict, bytes, ngx_http_once_stored) != NGX_OK) {
+    if (ngx_http_once_finish(ctx, verdict, bytes, ngx_http_once_stored)
+        != NGX_OK)
+    {
         return NGX_ERROR;
     }
 
@@ -505,8 +511,8 @@ ngx_http_once_do(ngx_http_request_t *r, ngx_http_once_ctx_t *ctx)
 
 
 /*
- * Nobody will hear the rest.  The upstream module holds the only reference to
- * a request at which it still works, and drops it: hence one more.
+ * Ends the upstream module's work, because nobody gets the rest.  It holds the
+ * only reference to a request at which it works, and drops it: hence one more.
  */
 
 static ngx_uint_t
@@ -545,7 +551,7 @@ ngx_http_once_decide_end(ngx_http_request_t *r, ngx_http_once_ctx_t *ctx,
 }
 
 
-/* the engine has answered */
+/* the engine has reported what became of the end */
 
 void
 ngx_http_once_stored(ngx_http_once_ctx_t *ctx, int rc)
@@ -604,7 +610,7 @@ ngx_http_once_send_marked(ngx_http_request_t *r, ngx_http_once_ctx_t *ctx)
     ngx_int_t     rc;
     ngx_chain_t  *cl;
 
-    ctx->state = NGX_HTTP_ONCE_PASS;
+    ctx->state = NGX_HTTP_ONCE_SENT;
 
     if (ngx_http_once_mark_new(r, ctx) != NGX_OK) {
         return NGX_ERROR;
@@ -637,14 +643,14 @@ ngx_http_once_send_held(ngx_http_request_t *r, ngx_http_once_ctx_t *ctx)
         return NGX_ERROR;
     }
 
-    /* in MARK the upstream may go on with what nobody will see */
+    /* in MARK the upstream may still send; that is dropped */
 
     ctx->state = (ctx->state == NGX_HTTP_ONCE_MARK) ? NGX_HTTP_ONCE_DROP
-                                                    : NGX_HTTP_ONCE_PASS;
+                                                    : NGX_HTTP_ONCE_SENT;
     ngx_http_once_consume(ctx->held);
     ctx->held = NULL;
 
-    /* nginx gives up a connection on which it would have to cut a response */
+    /* nginx has switched it off if the upstream broke off; ours is whole */
 
     r->keepalive = ctx->keepalive;
 
@@ -670,7 +676,7 @@ ngx_http_once_send_held(ngx_http_request_t *r, ngx_http_once_ctx_t *ctx)
         return NGX_ERROR;
     }
 
-    ONCE_FAILPOINT("tell");
+    ONCE_FAILPOINT("reply");
 
     ret = ngx_http_once_next_header_filter(r);
 
@@ -691,7 +697,7 @@ ngx_http_once_send_held(ngx_http_request_t *r, ngx_http_once_ctx_t *ctx)
 
     ret = ngx_http_once_next_body_filter(r, &out);
 
-    ONCE_FAILPOINT("told");
+    ONCE_FAILPOINT("replied");
 
     return ret;
 }

@@ -1,6 +1,8 @@
 
 /*
  * SPDX-License-Identifier: Apache-2.0
+ *
+ * The response of an owner, held until its record is durable.
  */
 
 

@@ -1,6 +1,8 @@
 
 /*
  * SPDX-License-Identifier: Apache-2.0
+ *
+ * The check of the stores at "nginx -t", at each start and at each reload.
  */
 
 

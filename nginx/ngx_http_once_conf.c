@@ -775,7 +775,7 @@ ngx_http_once_command(ngx_module_t *module, const char *name)
 
 /*
  * Where the end of the connection ends a response, a response that was cut
- * looks like a whole one.  Nobody can tell later, so it is said here.
+ * looks like a whole one.  Nobody can know later, so the log says it here.
  */
 
 static void
@@ -830,7 +830,7 @@ ngx_http_once_warn_of_ends(ngx_conf_t *cf, ngx_http_once_main_conf_t *omcf)
 
         ngx_log_error(NGX_LOG_WARN, cf->log, 0,
                       "once: over %s the end of a response without "
-                      "\"Content-Length\" cannot be told from a lost "
+                      "\"Content-Length\" looks like the loss of its "
                       "connection: %s for location \"%V\" in %V:%ui",
                       upstream->protocol,
                       cmd ? "use \"proxy_http_version 1.1\""
@@ -1056,7 +1056,7 @@ ngx_http_once_fingerprint(ngx_conf_t *cf, ngx_command_t *cmd, void *conf)
     unsigned     counts;
     ngx_str_t   *value;
     ngx_uint_t   i;
-    once_bytes   word;
+    once_bytes   text;
 
     if (olcf->counts) {
         return "is duplicate";
@@ -1079,10 +1079,10 @@ ngx_http_once_fingerprint(ngx_conf_t *cf, ngx_command_t *cmd, void *conf)
             return "takes a variable alone";
         }
 
-        word.data = value[i].data;
-        word.size = value[i].len;
+        text.data = value[i].data;
+        text.size = value[i].len;
 
-        if (!once__counts_add(&counts, word)) {
+        if (!once__counts_add(&counts, text)) {
             ngx_conf_log_error(NGX_LOG_EMERG, cf, 0,
                                "\"once_fingerprint\" takes \"body\", \"query\" "
                                "and \"type\", or a variable, not \"%V\"",
@@ -1139,11 +1139,11 @@ ngx_http_once_in_flight(ngx_conf_t *cf, ngx_command_t *cmd, void *conf)
 
 static char *
 ngx_http_once_statuses(ngx_conf_t *cf, once__statuses **set,
-    int (*add)(once__statuses *set, once_bytes word, once_error *err))
+    int (*add)(once__statuses *set, once_bytes text, once_error *err))
 {
     ngx_str_t   *value;
     ngx_uint_t   i;
-    once_bytes   word;
+    once_bytes   text;
     once_error   err;
 
     if (*set != NULL) {
@@ -1158,10 +1158,10 @@ ngx_http_once_statuses(ngx_conf_t *cf, once__statuses **set,
     value = cf->args->elts;
 
     for (i = 1; i < cf->args->nelts; i++) {
-        word.data = value[i].data;
-        word.size = value[i].len;
+        text.data = value[i].data;
+        text.size = value[i].len;
 
-        if (add(*set, word, &err) != ONCE_OK) {
+        if (add(*set, text, &err) != ONCE_OK) {
             ngx_conf_log_error(NGX_LOG_EMERG, cf, 0,
                                "\"%V\" does not know \"%V\": %s",
                                &value[0], &value[i], err.text);

@@ -1,6 +1,8 @@
 
 /*
  * SPDX-License-Identifier: Apache-2.0
+ *
+ * The context of a guarded request, with its states, and walks over headers.
  */
 
 
@@ -14,14 +16,21 @@
 /* r->buffered has 4 bits: 1, 2 and 4 are SSI, SUB and COPY of the core */
 #define NGX_HTTP_ONCE_BUFFERED      0x08
 
+
 /*
- *          body read        granted           header        last byte
- *   BODY ------------> CLAIM ------> OWNER ------------> HOLD -------> STORE
- *                        |             ^ internal        |               |
- *                        |             +-redirect        | streamed,     |
- *                        | anything else                 | too large     |
- *                        v                               v               v
- *                      ANSWER ----------------------> MARK ----------> PASS
+ *         body read         granted          head          last byte
+ *   BODY -----------> CLAIM -------> OWNER -------> HOLD -----------> STORE
+ *     |                 |             ^  |           | streamed,        |
+ *     | refused         | anything    +--+           | too large        |
+ *     |                 | else      redirected       v                  |
+ *     +---> ANSWER <----+                           MARK                |
+ *             |                        not recorded |  | recorded       |
+ *             |                                     v  v                |
+ *             |                                  DROP  SENT <-----------+
+ *             +--------------------------------------> SENT
+ *
+ *   BODY, CLAIM -> PASS: a dry run, a bypass of the store
+ *   any         -> PASS: the request goes where it is not judged
  */
 
 typedef enum {
@@ -32,9 +41,32 @@ typedef enum {
     NGX_HTTP_ONCE_HOLD,         /* its response is held and collected */
     NGX_HTTP_ONCE_MARK,         /* "not kept" is being made durable */
     NGX_HTTP_ONCE_STORE,        /* the outcome is being made durable */
-    NGX_HTTP_ONCE_PASS,         /* nothing more to do */
-    NGX_HTTP_ONCE_DROP          /* a problem was sent: drop what follows */
+    NGX_HTTP_ONCE_SENT,         /* the response may leave, with our headers */
+    NGX_HTTP_ONCE_DROP,         /* likewise; what the upstream adds is not it */
+    NGX_HTTP_ONCE_PASS          /* not guarded, or not any longer */
 } ngx_http_once_state_e;
+
+
+/*
+ * How often has the request been passed on?
+ *
+ *            a content handler          its error, or its wish
+ *            runs                       for another page
+ *   UNTRIED ------------------> TRIED -------------------------> DECIDED
+ *      |                          |                                 ^
+ *      | a page, and              | the request itself              |
+ *      | nothing was sent         | was to be sent again            |
+ *      |                          v                                 |
+ *      |                       REFUSED                              |
+ *      +------------------------------------------------------------+
+ */
+
+typedef enum {
+    NGX_HTTP_ONCE_UNTRIED = 0,  /* no content handler has run */
+    NGX_HTTP_ONCE_TRIED,        /* one has run, and its response counts */
+    NGX_HTTP_ONCE_DECIDED,      /* the outcome is known: only pages follow */
+    NGX_HTTP_ONCE_REFUSED       /* the outcome is unknown, whatever follows */
+} ngx_http_once_dispatch_e;
 
 
 typedef struct ngx_http_once_ctx_s  ngx_http_once_ctx_t;
@@ -66,6 +98,7 @@ typedef struct {
 
 struct ngx_http_once_ctx_s {
     ngx_http_once_state_e        state;
+    ngx_http_once_dispatch_e     dispatch;
     ngx_http_request_t          *request;
     ngx_http_once_loc_conf_t    *conf;
     ngx_http_once_task_t        *task;
@@ -84,7 +117,7 @@ struct ngx_http_once_ctx_s {
     uint8_t                      digest[ONCE_FINGERPRINT_SIZE];
     uint8_t                      group[ONCE_GROUP_SIZE];
     once__fingerprint           *fingerprint;
-    u_char                       key_hash[17];
+    u_char                       key_hash[17];  /* "": not known yet */
     ngx_uint_t                   method;
     ngx_uint_t                   http_version;
     uint32_t                     attempt;
@@ -107,21 +140,14 @@ struct ngx_http_once_ctx_s {
     ngx_int_t                  (*filter)(void *data, ssize_t bytes);
     ngx_event_pipe_input_filter_pt  pipe_filter;
 
+    ngx_uint_t                   broken;    /* the body is malformed */
+
+    ngx_uint_t                   keepalive; /* r->keepalive, before */
     off_t                        length;    /* declared, -1: not */
     u_char                      *body;      /* collected, malloc'ed */
     size_t                       body_len;
     size_t                       body_size;
     ngx_chain_t                 *held;      /* MARK: kept, not consumed */
-
-    unsigned                     keepalive:1;
-    unsigned                     named:1;   /* name and key_hash are set */
-    unsigned                     last:1;
-    unsigned                     broken:1;  /* more came, or it makes no sense */
-    unsigned                     counted:1;
-    unsigned                     ours:1;    /* the headers bear our marks */
-    unsigned                     refused:1; /* a second dispatch was refused */
-    unsigned                     reached:1; /* the content handler has run */
-    unsigned                     decided:1; /* what follows is only a page */
 };
 
 

@@ -109,18 +109,13 @@ ngx_http_once_shared(ngx_http_once_store_t *store)
 }
 
 
-/* each request is counted once, by the first answer that it got */
+/* to be called once for a request, by what its claim came to */
 
 void
 ngx_http_once_count(ngx_http_once_ctx_t *ctx)
 {
     ngx_http_once_shared_t  *shared;
 
-    if (ctx->counted) {
-        return;
-    }
-
-    ctx->counted = 1;
     shared = ngx_http_once_shared(ctx->conf->store);
     (void) ngx_atomic_fetch_add(&shared->requests[ctx->decision.header], 1);
 }

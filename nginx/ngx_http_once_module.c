@@ -8,6 +8,7 @@
 
 #include "ngx_http_once_check.h"
 #include "ngx_http_once_conf.h"
+#include "ngx_http_once_identity.h"
 #include "ngx_http_once_request.h"
 
 
@@ -144,7 +145,7 @@ ngx_http_once_init(ngx_conf_t *cf)
 
     *h = ngx_http_once_handler;
 
-    ngx_http_once_request_init();
+    ngx_http_once_identity_init();
     ngx_http_once_capture_init();
 
     return NGX_OK;
@@ -253,7 +254,7 @@ ngx_http_once_hash_variable(ngx_http_request_t *r,
 
     ctx = ngx_http_once_get_ctx(r->main);
 
-    if (ctx == NULL || !ctx->named) {
+    if (ctx == NULL || ctx->key_hash[0] == '\0') {
         ngx_http_once_set_variable(v, (u_char *) "-", 1);
 
     } else {

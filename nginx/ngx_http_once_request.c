@@ -2,14 +2,15 @@
 /*
  * SPDX-License-Identifier: Apache-2.0
  *
- * From the request to the claim, in the precontent phase: after access
- * control, so that bad credentials never see a replay, and before mirror,
- * try_files and the content handler.  It refuses to guard subrequests and
- * locations without a content handler.
+ * From the request to its claim and its dispatch, in the precontent phase:
+ * after access control, so that bad credentials never see a replay, and before
+ * mirror, try_files and the content handler.  It refuses to guard subrequests
+ * and locations without a content handler, and to send a request twice.
  */
 
 
 #include "ngx_http_once_request.h"
+#include "ngx_http_once_identity.h"
 #include "engine/failpoint.h"
 
 
@@ -21,16 +22,9 @@ static ngx_int_t ngx_http_once_refuse(ngx_http_request_t *r,
     ngx_http_once_ctx_t *ctx);
 static void ngx_http_once_leave(ngx_http_request_t *r,
     ngx_http_once_ctx_t *ctx);
-static ngx_int_t ngx_http_once_key(ngx_http_request_t *r,
-    ngx_http_once_loc_conf_t *olcf, ngx_str_t *raw);
 static ngx_int_t ngx_http_once_refuse_upload(ngx_http_request_t *r,
     ngx_http_once_ctx_t *ctx);
-static ngx_int_t ngx_http_once_prepare(ngx_http_request_t *r,
-    ngx_http_once_ctx_t *ctx, ngx_str_t *raw);
-static ngx_int_t ngx_http_once_digest_read_body(ngx_http_request_t *r,
-    ngx_http_once_ctx_t *ctx);
-static ngx_int_t ngx_http_once_request_body_filter(ngx_http_request_t *r,
-    ngx_chain_t *in);
+static ngx_int_t ngx_http_once_refuse_upgrade(ngx_http_request_t *r);
 static void ngx_http_once_body_handler(ngx_http_request_t *r);
 static void ngx_http_once_submit(ngx_http_request_t *r,
     ngx_http_once_ctx_t *ctx);
@@ -46,20 +40,10 @@ static void ngx_http_once_refuse_key(ngx_http_once_ctx_t *ctx, int problem);
 static void ngx_http_once_follow(ngx_http_once_ctx_t *ctx);
 
 
-static ngx_http_request_body_filter_pt   ngx_http_next_request_body_filter;
-
-
-void
-ngx_http_once_request_init(void)
-{
-    ngx_http_next_request_body_filter = ngx_http_top_request_body_filter;
-    ngx_http_top_request_body_filter = ngx_http_once_request_body_filter;
-}
-
-
 ngx_int_t
 ngx_http_once_handler(ngx_http_request_t *r)
 {
+    int                        problem;
     ngx_int_t                  rc;
     ngx_str_t                  raw;
     ngx_http_once_ctx_t       *ctx;
@@ -72,9 +56,11 @@ ngx_http_once_handler(ngx_http_request_t *r)
         return ngx_http_once_enter(r, ctx);
     }
 
-    if (ctx != NULL && ctx->state != NGX_HTTP_ONCE_PASS) {
+    if (ctx != NULL && ctx->state != NGX_HTTP_ONCE_SENT
+        && ctx->state != NGX_HTTP_ONCE_PASS)
+    {
 
-        /* nginx is done with the request itself */
+        /* nginx has finished the request itself */
 
         ngx_http_once_leave(r, ctx);
     }
@@ -93,7 +79,7 @@ ngx_http_once_handler(ngx_http_request_t *r)
         return NGX_DECLINED;
     }
 
-    rc = ngx_http_once_key(r, olcf, &raw);
+    rc = ngx_http_once_find_key(r, olcf, &raw);
 
     if (rc == NGX_DECLINED && !olcf->key_required) {
         return NGX_DECLINED;
@@ -133,8 +119,18 @@ ngx_http_once_handler(ngx_http_request_t *r)
                                       ? ONCE__PROBLEM_KEY_MISSING
                                       : ONCE__PROBLEM_KEY_INVALID);
 
-    } else if (ngx_http_once_prepare(r, ctx, &raw) == NGX_ERROR) {
-        return NGX_HTTP_INTERNAL_SERVER_ERROR;
+    } else {
+        rc = ngx_http_once_identify(r, ctx, &raw, &problem);
+
+        if (rc == NGX_ERROR
+            || (rc == NGX_OK && ngx_http_once_refuse_upgrade(r) != NGX_OK))
+        {
+            return NGX_HTTP_INTERNAL_SERVER_ERROR;
+        }
+
+        if (rc == NGX_DECLINED) {
+            ngx_http_once_refuse_key(ctx, problem);
+        }
     }
 
     if (ctx->state == NGX_HTTP_ONCE_PASS) {
@@ -142,11 +138,13 @@ ngx_http_once_handler(ngx_http_request_t *r)
     }
 
     /*
-     * A problem is told at once, except over HTTP/2 and later: curl takes the
+     * A problem is sent at once, except over HTTP/2 and later: curl takes the
      * answer to half a request there for an error.
      */
 
-    if (ctx->counted && r->http_version < NGX_HTTP_VERSION_20) {
+    if (ctx->decision.next != ONCE__NEXT_NONE
+        && r->http_version < NGX_HTTP_VERSION_20)
+    {
         return ngx_http_once_refuse_upload(r, ctx);
     }
 
@@ -185,7 +183,7 @@ ngx_http_once_enter(ngx_http_request_t *r, ngx_http_once_ctx_t *ctx)
         if (olcf->store != NULL && (r->method & olcf->methods)
             && r->content_handler != NULL)
         {
-            return NGX_HTTP_INTERNAL_SERVER_ERROR;  /* without a claim? no */
+            return NGX_HTTP_INTERNAL_SERVER_ERROR;  /* it was not claimed */
         }
 
         return NGX_DECLINED;
@@ -222,7 +220,7 @@ ngx_http_once_enter(ngx_http_request_t *r, ngx_http_once_ctx_t *ctx)
 static ngx_int_t
 ngx_http_once_dispatch(ngx_http_request_t *r, ngx_http_once_ctx_t *ctx)
 {
-    ngx_uint_t                 same, sent, asked;
+    ngx_uint_t                 same, sent, asked, decided;
     ngx_http_upstream_t       *u;
     ngx_http_core_loc_conf_t  *clcf;
 
@@ -253,10 +251,13 @@ ngx_http_once_dispatch(ngx_http_request_t *r, ngx_http_once_ctx_t *ctx)
     u = (r->upstream != ctx->upstream_before) ? r->upstream : NULL;
     asked = (u != NULL && same && ngx_http_once_asked(r, u));
     sent = ngx_http_once_was_sent(ctx);
+    decided = (ctx->dispatch == NGX_HTTP_ONCE_DECIDED);
 
-    if (same && !asked && (ctx->decided || (u != NULL && sent))) {
-
-        if (!ctx->decided || ctx->conf->dry_run) {
+    if (same
+        && (ctx->dispatch == NGX_HTTP_ONCE_REFUSED
+            || (!asked && (decided || (u != NULL && sent)))))
+    {
+        if (!decided || ctx->conf->dry_run) {
             return ngx_http_once_refuse(r, ctx);
         }
 
@@ -273,7 +274,7 @@ ngx_http_once_dispatch(ngx_http_request_t *r, ngx_http_once_ctx_t *ctx)
         return NGX_HTTP_BAD_GATEWAY;
     }
 
-    if (ctx->decided) {
+    if (ctx->dispatch >= NGX_HTTP_ONCE_DECIDED) {
 
         /* another page */
 
@@ -282,7 +283,7 @@ ngx_http_once_dispatch(ngx_http_request_t *r, ngx_http_once_ctx_t *ctx)
         /* a named location keeps the method, and gets the request itself */
 
         if (!same) {
-            ctx->decided = 1;
+            ctx->dispatch = NGX_HTTP_ONCE_DECIDED;
             ctx->observed = ONCE__NOT_SENT;
         }
 
@@ -296,7 +297,7 @@ ngx_http_once_dispatch(ngx_http_request_t *r, ngx_http_once_ctx_t *ctx)
                 return ngx_http_once_refuse(r, ctx);
             }
 
-            ctx->decided = 1;
+            ctx->dispatch = NGX_HTTP_ONCE_DECIDED;
             ctx->observed = ONCE__WHOLE;
             ctx->upstream_status = (ctx->handler_rc
                                     >= NGX_HTTP_SPECIAL_RESPONSE)
@@ -310,7 +311,7 @@ ngx_http_once_dispatch(ngx_http_request_t *r, ngx_http_once_ctx_t *ctx)
             return ngx_http_once_refuse(r, ctx);
         }
 
-        ctx->decided = 1;
+        ctx->dispatch = NGX_HTTP_ONCE_DECIDED;
         ctx->observed = ONCE__WHOLE;
         ctx->upstream_status = u->headers_in.status_n;
         ngx_http_once_find_outcome(u, &ctx->outcome);
@@ -332,13 +333,13 @@ ngx_http_once_refuse(ngx_http_request_t *r, ngx_http_once_ctx_t *ctx)
                   "has been refused");
 
     if (ctx->conf->dry_run) {
-        ngx_http_once_leave(r, ctx);    /* what it does is nginx's affair */
+        ngx_http_once_leave(r, ctx);    /* a dry run changes nothing of it */
         return NGX_DECLINED;
     }
 
-    /* the page is replaced when the end is recorded: see BROKEN there */
+    /* capture gets this page, gives the attempt up, and decides anew */
 
-    ctx->refused = 1;
+    ctx->dispatch = NGX_HTTP_ONCE_REFUSED;
 
     ngx_memzero(&end, sizeof(once__end));
     end.action = ONCE__DO_GIVE_UP;
@@ -370,66 +371,6 @@ ngx_http_once_leave(ngx_http_request_t *r, ngx_http_once_ctx_t *ctx)
 }
 
 
-/* "-" and "_" are the same to the variables of nginx */
-
-static ngx_uint_t
-ngx_http_once_same_header(ngx_str_t *header, ngx_str_t *variable)
-{
-    u_char      c;
-    ngx_uint_t  i;
-
-    if (header->len != variable->len) {
-        return 0;
-    }
-
-    for (i = 0; i < header->len; i++) {
-        c = header->data[i];
-        c = (c == '-') ? '_' : ngx_tolower(c);
-
-        if (c != variable->data[i]) {
-            return 0;
-        }
-    }
-
-    return 1;
-}
-
-
-/*
- * NGX_OK and the raw value, NGX_DECLINED if there is none, NGX_ABORT if there
- * are several lines
- */
-
-static ngx_int_t
-ngx_http_once_key(ngx_http_request_t *r, ngx_http_once_loc_conf_t *olcf,
-    ngx_str_t *raw)
-{
-    ngx_uint_t             n;
-    ngx_table_elt_t       *h;
-    ngx_http_once_walk_t   walk;
-
-    if (olcf->key_header.len == 0) {
-        if (ngx_http_complex_value(r, olcf->key, raw) != NGX_OK) {
-            return NGX_ERROR;
-        }
-
-        return raw->len ? NGX_OK : NGX_DECLINED;
-    }
-
-    n = 0;
-    ngx_http_once_walk(&walk, &r->headers_in.headers);
-
-    while ((h = ngx_http_once_next(&walk)) != NULL) {
-        if (ngx_http_once_same_header(&h->key, &olcf->key_header)) {
-            *raw = h->value;
-            n++;
-        }
-    }
-
-    return (n == 0) ? NGX_DECLINED : (n == 1) ? NGX_OK : NGX_ABORT;
-}
-
-
 /* the answer's handler drops the body unread */
 
 static ngx_int_t
@@ -447,229 +388,18 @@ ngx_http_once_refuse_upload(ngx_http_request_t *r, ngx_http_once_ctx_t *ctx)
 }
 
 
-static once_bytes
-ngx_http_once_bytes(ngx_str_t *s)
-{
-    once_bytes  b;
-
-    b.data = s->data;
-    b.size = s->len;
-
-    return b;
-}
-
-
-static once_bytes
-ngx_http_once_header_in(ngx_http_request_t *r, const char *name, size_t len)
-{
-    once_bytes             b;
-    ngx_table_elt_t       *h;
-    ngx_http_once_walk_t   walk;
-
-    ngx_http_once_walk(&walk, &r->headers_in.headers);
-
-    while ((h = ngx_http_once_next(&walk)) != NULL) {
-        if (h->key.len == len
-            && ngx_strncasecmp(h->key.data, (u_char *) name, len) == 0)
-        {
-            return ngx_http_once_bytes(&h->value);
-        }
-    }
-
-    b.data = NULL;
-    b.size = 0;
-
-    return b;
-}
-
-
-/*
- * Name and fingerprint.  The path and the query are the client's own bytes:
- * the normalised ones would make "/a%2Fb" and "/a/b" one record.
- */
+/* an upgrade could not be held until its record is durable */
 
 static ngx_int_t
-ngx_http_once_prepare(ngx_http_request_t *r, ngx_http_once_ctx_t *ctx,
-    ngx_str_t *raw)
+ngx_http_once_refuse_upgrade(ngx_http_request_t *r)
 {
-    char                       text[ONCE__KEY_MAX];
-    u_char                    *p, *last;
-    ngx_str_t                  scope, realm;
-    once_bytes                 key, path;
-    once_error                 err;
-    once__request_head         head;
-    ngx_http_once_loc_conf_t  *olcf;
-
-    olcf = ctx->conf;
-    key.data = text;
-
-    if (once__key_parse(ngx_http_once_bytes(raw), text, &key.size, &err)
-        != ONCE_OK)
-    {
-        ctx->detail = (char *) ngx_pstrdup(r->pool, &(ngx_str_t) {
-                          ngx_strlen(err.text) + 1, (u_char *) err.text });
-
-        ngx_http_once_refuse_key(ctx, ONCE__PROBLEM_KEY_INVALID);
+    if (r->headers_in.upgrade == NULL) {
         return NGX_OK;
     }
 
-    ngx_str_null(&scope);
+    r->headers_in.upgrade = NULL;
 
-    if (olcf->scope != NULL
-        && ngx_http_complex_value(r, olcf->scope, &scope) != NGX_OK)
-    {
-        return NGX_ERROR;
-    }
-
-    if (olcf->scope != NULL && scope.len == 0) {
-        ngx_http_once_refuse_key(ctx, ONCE__PROBLEM_SCOPE_MISSING);
-        return NGX_OK;
-    }
-
-    if (ngx_http_complex_value(r, olcf->realm, &realm) != NGX_OK) {
-        return NGX_ERROR;
-    }
-
-    once__group(ngx_http_once_bytes(&realm), ctx->group);
-
-    last = r->unparsed_uri.data + r->unparsed_uri.len;
-    p = ngx_strlchr(r->unparsed_uri.data, last, '?');
-
-    path.data = r->unparsed_uri.data;
-    path.size = (size_t) ((p ? p : last) - r->unparsed_uri.data);
-
-    ngx_memzero(&head, sizeof(once__request_head));
-
-    if (p) {
-        head.query.data = p + 1;
-        head.query.size = (size_t) (last - p - 1);
-    }
-
-    if (once__name(ngx_http_once_bytes(&scope), ngx_http_once_bytes(&realm),
-                   ngx_http_once_bytes(&r->method_name), path, key, ctx->name)
-        != ONCE_OK)
-    {
-        return NGX_ERROR;
-    }
-
-    once__name_hex(ctx->name, (char *) ctx->key_hash);
-    ctx->named = 1;
-
-    if (r->headers_in.content_type) {
-        head.type = ngx_http_once_bytes(&r->headers_in.content_type->value);
-    }
-
-    head.encoding = ngx_http_once_header_in(r, "content-encoding",
-                                            sizeof("content-encoding") - 1);
-
-    if (once__fingerprint_new((unsigned) olcf->counts, &head,
-                              &ctx->fingerprint)
-        != ONCE_OK)
-    {
-        return NGX_ERROR;
-    }
-
-    if (r->headers_in.upgrade != NULL) {
-
-        /* an upgrade could not be held until its record is durable */
-
-        r->headers_in.upgrade = NULL;
-
-        if (ngx_http_once_strip_request(r, 1) != NGX_OK) {
-            return NGX_ERROR;
-        }
-    }
-
-    return r->request_body ? ngx_http_once_digest_read_body(r, ctx) : NGX_OK;
-}
-
-
-/* an earlier phase has read the body: the filter has not seen it */
-
-static ngx_int_t
-ngx_http_once_digest_read_body(ngx_http_request_t *r, ngx_http_once_ctx_t *ctx)
-{
-    off_t         offset;
-    u_char        buf[4096];
-    size_t        size;
-    ssize_t       n;
-    ngx_buf_t    *b;
-    ngx_chain_t  *cl;
-
-    for (cl = r->request_body->bufs; cl; cl = cl->next) {
-        b = cl->buf;
-
-        if (ngx_buf_in_memory(b)) {
-            once__fingerprint_body(ctx->fingerprint, b->pos,
-                                   (size_t) (b->last - b->pos));
-            continue;
-        }
-
-        for (offset = b->file_pos; offset < b->file_last; offset += n) {
-            size = (size_t) ngx_min((off_t) sizeof(buf),
-                                    b->file_last - offset);
-            n = ngx_read_file(b->file, buf, size, offset);
-
-            if (n <= 0) {
-                return NGX_ERROR;
-            }
-
-            once__fingerprint_body(ctx->fingerprint, buf, (size_t) n);
-        }
-    }
-
-    return NGX_OK;
-}
-
-
-static ngx_int_t
-ngx_http_once_request_body_filter(ngx_http_request_t *r, ngx_chain_t *in)
-{
-    ngx_chain_t          *cl;
-    ngx_http_once_ctx_t  *ctx;
-
-    if (r == r->main) {
-        ctx = ngx_http_get_module_ctx(r, ngx_http_once_module);
-
-        if (ctx != NULL && ctx->state == NGX_HTTP_ONCE_BODY
-            && ctx->fingerprint != NULL)
-        {
-            for (cl = in; cl; cl = cl->next) {
-                once__fingerprint_body(ctx->fingerprint, cl->buf->pos,
-                                 (size_t) (cl->buf->last - cl->buf->pos));
-            }
-        }
-    }
-
-    return ngx_http_next_request_body_filter(r, in);
-}
-
-
-/* the body has been read: a variable may be computed from it */
-
-static ngx_int_t
-ngx_http_once_digest(ngx_http_request_t *r, ngx_http_once_ctx_t *ctx)
-{
-    ngx_str_t  text;
-
-    once__fingerprint_end(ctx->fingerprint, ctx->digest);
-    once__fingerprint_free(ctx->fingerprint);
-    ctx->fingerprint = NULL;
-
-    if (ctx->conf->fingerprint == NULL) {
-        return NGX_OK;
-    }
-
-    if (ngx_http_complex_value(r, ctx->conf->fingerprint, &text) != NGX_OK) {
-        return NGX_ERROR;
-    }
-
-    if (text.len == 0) {
-        return NGX_OK;                  /* all that counts by default */
-    }
-
-    return once__fingerprint_of_text(ngx_http_once_bytes(&text), ctx->digest)
-           == ONCE_OK ? NGX_OK : NGX_ERROR;
+    return ngx_http_once_strip_request(r, 1);
 }
 
 
@@ -680,7 +410,7 @@ ngx_http_once_body_handler(ngx_http_request_t *r)
 
     ctx = ngx_http_get_module_ctx(r, ngx_http_once_module);
 
-    if (ctx->counted) {
+    if (ctx->decision.next != ONCE__NEXT_NONE) {
         ctx->state = NGX_HTTP_ONCE_ANSWER;
         r->write_event_handler = ngx_http_core_run_phases;
         ngx_http_core_run_phases(r);
@@ -713,14 +443,14 @@ ngx_http_once_submit(ngx_http_request_t *r, ngx_http_once_ctx_t *ctx)
 
     ctx->state = NGX_HTTP_ONCE_CLAIM;
 
-    /* who waits may leave; who is granted goes on without the client */
+    /* a client that waits may leave; once granted, we go on without it */
 
     r->read_event_handler = olcf->wait ? ngx_http_test_reading
                                        : ngx_http_block_reading;
 
     if (ngx_http_once_claim(ctx, &request, ngx_http_once_claimed) != NGX_OK) {
 
-        /* not from here: the phases are still running below us */
+        /* the timer answers: here the phases of nginx are still running */
 
         ngx_add_timer(&ctx->timer, 1);
         return;
@@ -759,7 +489,7 @@ ngx_http_once_timeout(ngx_event_t *ev)
     if (ctx->state == NGX_HTTP_ONCE_STORE
         || ctx->state == NGX_HTTP_ONCE_MARK)
     {
-        /* the engine goes on trying, and nobody waits longer for that */
+        /* the engine goes on trying; the request does not wait longer */
 
         ngx_http_once_abandon(ctx, 0);
         ngx_http_once_stored(ctx, ONCE_ESTORE);
@@ -776,7 +506,7 @@ ngx_http_once_refuse_key(ngx_http_once_ctx_t *ctx, int problem)
 }
 
 
-/* what was decided before the request may go on */
+/* does what was decided before the dispatch */
 
 static void
 ngx_http_once_follow(ngx_http_once_ctx_t *ctx)
@@ -861,7 +591,7 @@ ngx_http_once_resume(ngx_http_request_t *r)
 
 /*
  * With "underscores_in_headers on" a name has two spellings, which are one to
- * FastCGI and its kin.
+ * FastCGI, uwsgi and SCGI.
  */
 
 static ngx_uint_t
@@ -976,7 +706,7 @@ ngx_http_once_push_attempt(ngx_http_request_t *r, ngx_http_once_ctx_t *ctx)
 }
 
 
-/* the request goes: the attempt lives on if it has to */
+/* the request is freed: the worker brings its attempt to an end */
 
 static void
 ngx_http_once_release_ctx(ngx_http_once_ctx_t *ctx)

@@ -1,6 +1,8 @@
 
 /*
  * SPDX-License-Identifier: Apache-2.0
+ *
+ * The precontent phase: from the request to its claim and its dispatch.
  */
 
 
@@ -12,7 +14,6 @@
 
 
 ngx_int_t ngx_http_once_handler(ngx_http_request_t *r);
-void ngx_http_once_request_init(void);
 
 
 #endif /* _NGX_HTTP_ONCE_REQUEST_H_INCLUDED_ */

@@ -5,7 +5,7 @@
  * What is known about the upstream: whether it got the request, whether its
  * head and its body came whole, what it says of the effect.  And what is
  * changed in nginx's upstream module so that this can be known, and so that no
- * request is sent twice.  It does not judge: src/http does.
+ * request is sent twice.  It refuses to judge: src/http does.
  */
 
 
@@ -131,11 +131,15 @@ ngx_http_once_was_sent(ngx_http_once_ctx_t *ctx)
 
     r = ctx->request;
 
-    if (ctx->decided) {
+    if (ctx->dispatch == NGX_HTTP_ONCE_REFUSED) {
+        return 1;
+    }
+
+    if (ctx->dispatch == NGX_HTTP_ONCE_DECIDED) {
         return ctx->observed != ONCE__NOT_SENT;
     }
 
-    if (ctx->reached
+    if (ctx->dispatch == NGX_HTTP_ONCE_TRIED
         && (r->upstream == NULL || r->upstream == ctx->upstream_before))
     {
         return 1;       /* a content handler that is no upstream */
@@ -204,7 +208,7 @@ ngx_http_once_find_outcome(ngx_http_upstream_t *u, once_bytes *outcome)
 /*
  * What do we know when a response begins?  "cleanup" is set while the upstream
  * module is at work: the response is the upstream's own.  Otherwise nginx made
- * it, and the state of the last peer tells why.
+ * it, and the state of the last peer says why.
  */
 
 int
@@ -214,13 +218,13 @@ ngx_http_once_observe(ngx_http_request_t *r, ngx_http_once_ctx_t *ctx)
 
     u = r->upstream;
 
-    if (ctx->decided && !ctx->refused) {
+    if (ctx->dispatch == NGX_HTTP_ONCE_DECIDED) {
         return ctx->observed;      /* this is the error page */
     }
 
     ctx->upstream_status = r->headers_out.status;
 
-    if (ctx->refused) {
+    if (ctx->dispatch == NGX_HTTP_ONCE_REFUSED) {
         return ONCE__BROKEN;
     }
 
@@ -231,7 +235,8 @@ ngx_http_once_observe(ngx_http_request_t *r, ngx_http_once_ctx_t *ctx)
          * Before it has run, nginx itself speaks, and nothing was done.
          */
 
-        return ctx->reached ? ONCE__WHOLE : ONCE__NOT_SENT;
+        return (ctx->dispatch == NGX_HTTP_ONCE_TRIED) ? ONCE__WHOLE
+                                                      : ONCE__NOT_SENT;
     }
 
 #if (NGX_HTTP_CACHE)
@@ -321,7 +326,7 @@ ngx_http_once_content_handler(ngx_http_request_t *r)
     loc_conf = r->loc_conf;
     u = r->upstream;
 
-    if (!ctx->decided) {
+    if (ctx->dispatch <= NGX_HTTP_ONCE_TRIED) {
 
         /* what was tried before it has sent nothing, and says nothing of it */
 
@@ -329,7 +334,10 @@ ngx_http_once_content_handler(ngx_http_request_t *r)
     }
 
     ngx_http_once_lend(r, ctx, loc_conf, &saved);
-    ctx->reached = 1;
+
+    if (ctx->dispatch == NGX_HTTP_ONCE_UNTRIED) {
+        ctx->dispatch = NGX_HTTP_ONCE_TRIED;
+    }
 
     rc = ctx->content_handler(r);
 
@@ -636,11 +644,12 @@ ngx_http_once_finalize_upstream(ngx_http_request_t *r, ngx_int_t rc)
 
     ctx->upstream_rc = NGX_HTTP_BAD_GATEWAY;
 
-    if ((ctx->state == NGX_HTTP_ONCE_MARK || ctx->state == NGX_HTTP_ONCE_PASS)
+    if ((ctx->state == NGX_HTTP_ONCE_MARK || ctx->state == NGX_HTTP_ONCE_SENT
+         || ctx->state == NGX_HTTP_ONCE_PASS)
         && !ctx->conf->dry_run)
     {
         /*
-         * A part of it has left, or will.  nginx closes the connection behind
+         * A part of it has left, or will.  nginx closes the connection after
          * the rest, as it does when it sees by itself that a stream breaks
          * off, and sends no last chunk.
          */

@@ -1,6 +1,8 @@
 
 /*
  * SPDX-License-Identifier: Apache-2.0
+ *
+ * Facts about the upstream, and what keeps nginx from sending a request twice.
  */
 
 

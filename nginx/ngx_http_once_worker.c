@@ -407,7 +407,7 @@ ngx_http_once_event(void *user, const char *text)
 }
 
 
-/* once for all workers: the check at the start has said it, or one of them */
+/* logged once: by the check at the start, or by the first worker */
 
 static void
 ngx_http_once_caveat(void *user, const char *text)
@@ -471,7 +471,7 @@ ngx_http_once_started(ngx_http_once_task_t *task,
     task->state = state;
     ngx_http_once_pending++;
 
-    /* one wake-up for all that this turn of the loop submits */
+    /* wake the engine once for all that this turn of the loop submits */
 
     ngx_post_event(&ngx_http_once_wake_ev, &ngx_posted_events);
 }
@@ -495,7 +495,7 @@ ngx_http_once_log_lost(ngx_http_once_worker_t *w, ngx_log_t *log)
     for (i = 0; i < ngx_min(n, NGX_HTTP_ONCE_LOST); i++) {
         ngx_log_error(NGX_LOG_WARN, log, 0,
                       "once: outcome unknown: record %s, attempt %uD: its "
-                      "owner was silent until the lease was over",
+                      "lease expired before its owner reported an outcome",
                       lost[i].key_hash, lost[i].number);
     }
 
@@ -517,7 +517,7 @@ ngx_http_once_notified(ngx_event_t *ev)
     ngx_http_once_store_t  **store;
     ngx_http_once_worker_t  *w;
 
-    /* edge-triggered: each write arms it anew; read it before it overflows */
+    /* edge-triggered: each write is an event; read it before it overflows */
 
     if (++ev->index == NGX_MAX_UINT32_VALUE) {
         ev->index = 0;
@@ -559,7 +559,7 @@ ngx_http_once_notified(ngx_event_t *ev)
 }
 
 
-/* whoever reads the log finds the record with "once show" */
+/* the line names the record as "once show" takes it */
 
 static void
 ngx_http_once_unknown(ngx_http_once_task_t *task, ngx_log_t *log,
@@ -732,7 +732,7 @@ ngx_http_once_finish(ngx_http_once_ctx_t *ctx, once__verdict verdict,
 }
 
 
-/* the request goes, or does not wait any longer: the attempt is left alone */
+/* the request is freed, or waits no longer: its attempt goes on without it */
 
 void
 ngx_http_once_abandon(ngx_http_once_ctx_t *ctx, ngx_uint_t sent)
@@ -789,7 +789,7 @@ ngx_http_once_abandon(ngx_http_once_ctx_t *ctx, ngx_uint_t sent)
             return;
         }
 
-        /* an owner that is freed is given up */
+        /* the library gives up an owner whose attempt is freed */
 
         ngx_http_once_unknown(task, ctx->request->connection->log,
                               "the engine is closing");

@@ -1,6 +1,8 @@
 
 /*
  * SPDX-License-Identifier: Apache-2.0
+ *
+ * The engines of this worker process, and the attempts under way in them.
  */
 
 

@@ -2,15 +2,15 @@
 /*
  * http.h - a guard in front of an HTTP handler, inside the program that serves.
  *
- * It keeps the contract of the gateway (docs/http.md), with the same code: the
+ * It keeps the contract of the gateway (docs/http.md) with the same code: the
  * handler runs at most once for a key, and a repeat gets the first answer,
- * header by header and byte by byte. It knows no server: the one that calls it
+ * header by header and byte by byte. It does not depend on a server: its caller
  * reads requests and writes answers. <once/mhd.h> does so for libmicrohttpd;
- * whoever has another server writes the same hundred lines.
+ * for another server about a hundred lines are needed.
  *
  * The life of one request, with the calls of this header:
  *
- *    once_exchange_new --+--> PASS: nobody guards it; run the handler
+ *    once_exchange_new --+--> PASS: it is not guarded; run the handler
  *                        |
  *                        +--> READ: once_exchange_body for each piece
  *                                        |
@@ -18,24 +18,24 @@
  *                                        |
  *           once_exchange_step <---------+
  *             |     |     |
- *             |     |     +--> SEND: once_exchange_reply says what
+ *             |     |     +--> SEND: once_exchange_reply has the answer
  *             |     +--------> PASS: as above (dry run, unprotected)
  *             +--------------> RUN: run the handler, once, and then
  *                                once_exchange_answer  it has answered
- *                                once_exchange_broken  it has not, and nobody
- *                                                      knows what it did
+ *                                once_exchange_broken  it has not, and what it
+ *                                                      did is not known
  *                                        |
  *                                        +--> WAIT: be woken, and step again:
  *                                             SEND, or DROP
  *    once_exchange_free
  *
- * WAIT never blocks: `wake` is called on the engine's thread when there is
- * something to do. Not a byte of an answer may leave before SEND: only then is
- * the record durable.
+ * No function here blocks. After WAIT `wake` is called on the engine's thread
+ * when there is something to do. Not a byte of an answer may leave before SEND:
+ * only then is the record durable.
  *
  * Errors, details and ownership are as in once.h. An exchange belongs to one
  * thread at a time; a guard may be used from every thread. An engine with
- * `manual_wake` needs its once_engine_wake() after each call that said WAIT.
+ * `manual_wake` needs once_engine_wake() after each call that returned WAIT.
  *
  * Keys, scopes and bodies are in no error text, no event and no store.
  */
@@ -71,24 +71,25 @@ typedef struct once_http_request {
         sizeof(once_http_request), NULL, NULL, NULL, 0, NULL                   \
     }
 
-/* The value of the first line of this name, whatever its case, or NULL; borrowed
- * from the request. Since 0.1. */
+/* Returns the value of the first header line of this name, in any case, or
+ * NULL. Borrowed from the request. Since 0.1. */
 ONCE_API const char *once_http_find(const once_http_request *r,
                                     const char *name);
 
 /*
- * 1 for Idempotency-Attempt, Idempotency-Outcome, Idempotency-Status and
- * Idempotent-Replayed. A client may send them, and a handler must not believe
- * them, nor pass them on. Since 0.1.
+ * Returns 1 for Idempotency-Attempt, Idempotency-Outcome, Idempotency-Status
+ * and Idempotent-Replayed, in any case; otherwise 0. A client can forge them: a
+ * handler must neither trust them nor pass them on. Since 0.1.
  */
 ONCE_API int once_http_is_internal(const char *name);
 
 /*
- * What the handler knows of the effect. "Outcome" because it is the same word
- * as the header Idempotency-Outcome, which an answer may have in its place.
+ * What the handler knows of the effect. An answer may have the outcome header,
+ * Idempotency-Outcome, in its place: "applied", "not-applied", "no-store" or
+ * "unknown".
  */
 enum once_http_outcome {
-    ONCE_HTTP_BY_STATUS = 0, /* the status says it: docs/http.md, section 3 */
+    ONCE_HTTP_BY_STATUS = 0, /* as the status means: docs/http.md, section 3 */
     ONCE_HTTP_APPLIED,       /* done, whatever the status                   */
     ONCE_HTTP_NOT_APPLIED,   /* provably nothing was done: the key is free  */
     ONCE_HTTP_NO_STORE,      /* done, and this answer must not be kept      */
@@ -122,9 +123,9 @@ typedef struct once_http_answer {
 enum once_http_sizes { ONCE_HTTP_TEXT_MAX = 1024 };
 
 /*
- * Writes at most `max` bytes that belong to the request to `out`, without NUL,
- * and returns how many; 0 if there are none. Below zero, or more than `max`:
- * they are there and cannot be used.
+ * Writes at most `max` bytes that it computes from the request to `out`,
+ * without NUL, and returns how many; 0 if the request has none. A value below
+ * zero, or above `max`: the request has some, and they cannot be used.
  */
 typedef int once_http_text(void *user, const once_http_request *r, char *out,
                            size_t max);
@@ -133,9 +134,10 @@ enum once_guard_lost { ONCE_LOST_HOLD = 0, ONCE_LOST_TAKEOVER = 1 };
 enum once_guard_failure { ONCE_STORE_DENY = 0, ONCE_STORE_BYPASS = 1 };
 
 /*
- * The directives of the gateway (docs/http.md, section 6) by their names, for
- * one route. Begin with ONCE_GUARD_OPTIONS_INIT; zero and NULL mean the default
- * in brackets. `scope` or `scope_off` must be set: there is no default.
+ * The options of one route, named as the directives of the gateway
+ * (docs/http.md, section 6). Initialise with ONCE_GUARD_OPTIONS_INIT; zero and
+ * NULL mean the default in brackets. `scope` or `scope_off` must be set: there
+ * is no default.
  */
 typedef struct once_guard_options {
     size_t size;
@@ -163,9 +165,10 @@ typedef struct once_guard_options {
     uint32_t store_failure; /* enum once_guard_failure [ONCE_STORE_DENY];
                              * bypass only with takeover                    */
     uint64_t ttl_ms;        /* how long an answer is kept [86,400,000]       */
-    uint32_t lease_ms;      /* how long a dead owner is waited for [30,000]  */
-    uint32_t store_ms;      /* how long a silent store is asked again before
-                            * a claim fails [1,000]                         */
+    uint32_t lease_ms;      /* how long an owner that died counts as alive
+                            * [30,000]                                      */
+    uint32_t store_ms;      /* how long a claim is repeated that the store
+                            * does not answer, before it fails [1,000]      */
     size_t max_request;     /* bytes of a body; more is 413 [1,048,576]      */
     size_t max_response;    /* bytes of a body that is kept; more is sent and
                             * recorded as not kept [1,048,576]              */
@@ -174,19 +177,20 @@ typedef struct once_guard_options {
     uint32_t cors_expose;    /* 1: both markers are exposed to scripts [0]  */
     uint32_t dry_run;        /* 1: claims and records, and never answers in
                               * the handler's place [0]                     */
-    /* What an operator should read. On the server's thread. [NULL] */
+    /* Called with a line that an operator should read, on the thread that
+     * called the guard. [NULL] */
     void (*event)(void *user, const char *text);
-    const char *release; /* statuses that say "not executed" and free the key:
+    const char *release; /* statuses that mean "not executed" and free the key:
                           * numbers from 300 to 599. One that `final` names by
                           * number leaves the default list; in both lists it
                           * is refused ["408 425 429"]                      */
-    const char *fingerprint; /* what counts when a repeat is compared with the
-                              * first request: "query", "type" (Content-Type
-                              * and Content-Encoding) and "body", or some of
-                              * them. The boundary of a multipart body never
-                              * counts ["body query type"]                  */
-    /* In place of all that: a text computed from the head. Where it gives none,
-     * or one that cannot be used, query, type and body count. [NULL] */
+    const char *fingerprint; /* what is compared when a key is repeated:
+                              * "query", "type" (Content-Type and
+                              * Content-Encoding) and "body", or some of them.
+                              * The boundary of a multipart body is never
+                              * compared ["body query type"]                */
+    /* In place of all that: a text computed from the head. If there is none, or
+     * it cannot be used, query, type and body are compared. [NULL] */
     once_http_text *fingerprint_of;
 } once_guard_options;
 
@@ -202,14 +206,19 @@ typedef struct once_guard once_guard;
 
 /*
  * Checks and copies the options of a route. Functions, their `user` and the
- * engine are borrowed until once_guard_close(). Returns ONCE_OK, or ONCE_EINVAL
- * with a text that names the member and its limit, or ONCE_ENOMEM. Since 0.1.
+ * engine are borrowed until once_guard_close(), with which the caller ends the
+ * guard. Returns
+ *   ONCE_OK     `*out` is the guard.
+ *   ONCE_EINVAL An option is out of range; `err` names it and its limit.
+ *   ONCE_ENOMEM Out of memory.
+ * Since 0.1.
  */
 ONCE_API ONCE_CHECK int once_guard_open(once_engine *e,
                                         const once_guard_options *options,
                                         once_error *err, once_guard **out);
 
-/* When its last exchange was freed. Accepts NULL. Since 0.1. */
+/* Frees a guard. Its exchanges must have been freed before. Accepts NULL. Since
+ * 0.1. */
 ONCE_API void once_guard_close(once_guard *g);
 
 /* ---- Exchanges: one request and its answer ------------------------------ */
@@ -220,65 +229,77 @@ enum once_http_step {
                          * once_exchange_answer() and is SEND at once       */
     ONCE_HTTP_READ = 2, /* read the body                                    */
     ONCE_HTTP_WAIT = 3, /* `wake` will be called; then once_exchange_step() */
-    ONCE_HTTP_RUN = 4,  /* run the handler: it is the only one              */
+    ONCE_HTTP_RUN = 4,  /* run the handler: this exchange is the owner      */
     ONCE_HTTP_SEND = 5, /* send once_exchange_reply()                       */
-    ONCE_HTTP_DROP = 6  /* close the connection, as the handler wished      */
+    ONCE_HTTP_DROP = 6  /* close the connection without an answer           */
 };
 
 typedef struct once_exchange once_exchange;
 
 /*
- * Called once for each call that said WAIT, on the engine's thread: it must not
- * block. From then on the exchange is the server's again. It may be called
- * before the call that said WAIT has returned.
+ * Called once for each call that returned WAIT, on the engine's thread: it must
+ * not block. From then on the exchange may be used again. It may be called
+ * before the function that returns WAIT has returned.
  */
 typedef void once_http_wake(void *user);
 
 /*
- * Looks at the head of a request. Returns ONCE_HTTP_PASS, or ONCE_HTTP_READ, or
- * ONCE_ENOMEM. A key that cannot be used is told after the body was read, too:
- * that is READ. End it with once_exchange_free(). Since 0.1.
+ * Begins an exchange with the head of a request, which is borrowed for the
+ * call. The caller ends the exchange with once_exchange_free(). Returns
+ *   ONCE_HTTP_PASS  The request is not guarded.
+ *   ONCE_HTTP_READ  Read the body; also if the key is missing or cannot be
+ *                   used, which is answered after the body was read.
+ *   ONCE_ENOMEM     Out of memory: there is no exchange.
+ * Since 0.1.
  */
 ONCE_API ONCE_CHECK int once_exchange_new(once_guard *g,
                                           const once_http_request *r,
                                           once_error *err, once_exchange **out);
 
 /*
- * After READ: the next piece of the body. Returns ONCE_OK, or ONCE_ELIMIT: it
- * is over `max_request` by now and need not be kept; the answer will be 413.
- * Since 0.1.
+ * After READ: takes the next piece of the body, which is borrowed for the call.
+ * Returns ONCE_OK, or ONCE_ELIMIT if the body is over `max_request` by now: the
+ * caller need not keep it, and the answer will be 413. Since 0.1.
  */
 ONCE_API int once_exchange_body(once_exchange *x, const void *data,
                                 size_t size);
 
 /*
- * After READ, when the body is whole: asks the store. Returns ONCE_HTTP_WAIT,
- * or ONCE_HTTP_SEND or ONCE_HTTP_PASS if that was not necessary or possible
- * (`wake` is then not called). Since 0.1.
+ * After READ, when the body is whole: claims the key. Returns
+ *   ONCE_HTTP_WAIT  `wake` will be called with `user`.
+ *   ONCE_HTTP_SEND, ONCE_HTTP_PASS
+ *                   The store was not asked, because the request is refused or
+ *                   the engine refuses the claim. `wake` is not called.
+ * Since 0.1.
  */
 ONCE_API ONCE_CHECK int once_exchange_claim(once_exchange *x,
                                             once_http_wake *wake, void *user);
 
 /*
- * What is to be done now: any of the steps. After RUN the handler counts as
- * begun, whatever becomes of it. Since 0.1.
+ * Returns what is to be done now: enum once_http_step. When it has returned
+ * ONCE_HTTP_RUN the handler counts as begun. Since 0.1.
  */
 ONCE_API ONCE_CHECK int once_exchange_step(once_exchange *x);
 
 /*
- * The client of a RUN has left, and the handler was not called: frees the key.
- * Only once_exchange_free() may follow. Since 0.1.
+ * After RUN, if the handler was not called and will not be, for example because
+ * the client has left: frees the key. Only once_exchange_free() may follow.
+ * Since 0.1.
  */
 ONCE_API void once_exchange_abandon(once_exchange *x);
 
 /*
- * After RUN and PASS: the handler has answered. All of it is copied. Headers of
- * Once's own are taken out; Idempotency-Outcome counts as `outcome` if that is
- * zero. Returns ONCE_HTTP_WAIT or ONCE_HTTP_SEND, or
- *   ONCE_EINVAL  The status is not 200 .. 599.
+ * After RUN and PASS: takes the answer of the handler. All of it is copied. The
+ * headers of Once are removed; Idempotency-Outcome counts as `outcome` if that
+ * is zero. Returns
+ *   ONCE_HTTP_WAIT The answer is being recorded; `wake` will be called.
+ *   ONCE_HTTP_SEND After PASS: it can be sent now. `wake` is not called.
+ *   ONCE_EINVAL    The status is not 200 .. 599, the outcome is wrong, or a
+ *                  streamed answer has a body. Nothing was recorded, and this
+ *                  may be called again.
  *   ONCE_ENOMEM, ONCE_ELIMIT, ONCE_ECLOSED
- *                Nothing was recorded. Call once_exchange_broken(), or free the
- *                exchange: the outcome is not known then.
+ *                  Nothing was recorded. Call once_exchange_broken(), or free
+ *                  the exchange: the record becomes indeterminate.
  * Since 0.1.
  */
 ONCE_API ONCE_CHECK int once_exchange_answer(once_exchange *x,
@@ -286,45 +307,51 @@ ONCE_API ONCE_CHECK int once_exchange_answer(once_exchange *x,
                                              once_http_wake *wake, void *user);
 
 /*
- * After RUN: the handler ended without an answer, and may have done anything.
- * The record becomes indeterminate, and the client is told so with `status`,
- * 502 or 504. Returns ONCE_HTTP_WAIT, ONCE_HTTP_SEND or ONCE_HTTP_DROP; after
- * PASS that is DROP. Since 0.1.
+ * After RUN: the handler ended without an answer, and what it did is not known.
+ * The record becomes indeterminate, and the client gets the problem
+ * "outcome-unknown" with `status`, 502 or 504. Returns
+ *   ONCE_HTTP_WAIT `wake` will be called.
+ *   ONCE_HTTP_DROP After PASS.
+ *   ONCE_ENOMEM, ONCE_ECLOSED
+ *                  Free the exchange: the record becomes indeterminate.
+ * Since 0.1.
  */
 ONCE_API ONCE_CHECK int once_exchange_broken(once_exchange *x, int status,
                                              once_http_wake *wake, void *user);
 
 /*
- * After SEND: what to send. Borrowed until the exchange is freed. Content-
- * Length, Date and whatever belongs to the connection are the server's; lines
- * of Connection, Keep-Alive, Transfer-Encoding, TE, Trailer and Upgrade that a
- * handler has set are not there. Since 0.1.
+ * After SEND: returns the answer to send. Borrowed until the exchange is freed.
+ * It has no Content-Length, Connection, Keep-Alive, Transfer-Encoding, TE,
+ * Trailer or Upgrade, and a replay has no Date: the server sets what it needs
+ * of these. Since 0.1.
  */
 ONCE_API const once_http_answer *once_exchange_reply(const once_exchange *x);
 
-/* Stop waiting for another attempt: `wake` comes soon. From any thread, also
- * while once_exchange_claim() is called, until `wake` was called. Since 0.1. */
+/* Ends the waiting for another attempt: `wake` is called soon. From any thread,
+ * also while once_exchange_claim() runs, until `wake` was called. Since 0.1. */
 ONCE_API void once_exchange_cancel(once_exchange *x);
 
 /*
- * Ends it, at any time but between WAIT and `wake`. An attempt whose handler
- * has begun and whose answer is not recorded is given up: its record becomes
- * indeterminate. Accepts NULL. Since 0.1.
+ * Frees an exchange, at any time except between WAIT and `wake`. If its handler
+ * has begun and its answer is not recorded, the record becomes indeterminate.
+ * Accepts NULL. Since 0.1.
  */
 ONCE_API void once_exchange_free(once_exchange *x);
 
 /* ---- For logs and handlers ---------------------------------------------- */
 
-/* "new", "replayed", "in_flight", "mismatch", "indeterminate", "unstored",
- * "unavailable", "unprotected", "invalid", or "-": not guarded. Since 0.1. */
+/* Returns "new", "replayed", "in_flight", "mismatch", "indeterminate",
+ * "unstored", "unavailable", "unprotected", "invalid", or "-": not guarded.
+ * Static. Since 0.1. */
 ONCE_API const char *once_exchange_status(const once_exchange *x);
 
-/* 1, 2, ... which attempt at the key this is, or whose answer is repeated; 0
- * if that is not known. A handler that calls another service sends it on as
- * Idempotency-Attempt. Since 0.1. */
+/* Returns the number of this attempt for the key, 1, 2, ..., or of the attempt
+ * whose answer is replayed; 0 if it is not known. A handler that calls another
+ * service should send it on as Idempotency-Attempt. Since 0.1. */
 ONCE_API uint32_t once_exchange_attempt(const once_exchange *x);
 
-/* The first 16 hex digits of the stored name, or "-". Since 0.1. */
+/* Returns the first 16 hex digits of the stored name, or "-". Borrowed until
+ * the exchange is freed. Since 0.1. */
 ONCE_API const char *once_exchange_hash(const once_exchange *x);
 
 #ifdef __cplusplus

@@ -9,7 +9,8 @@
  *                     once_mhd_access, m,
  *                     MHD_OPTION_ARRAY, once_mhd_options(m), ...)
  *          |
- *    MHD_quiesce_daemon --> once_mhd_quiet --> MHD_stop_daemon --> once_mhd_close
+ *    MHD_quiesce_daemon --> once_mhd_quiet --> MHD_stop_daemon -->
+ *    once_mhd_close
  *
  * A route's handler is one of libmicrohttpd's (MHD_AccessHandlerCallback) with
  * one argument more, and is called as libmicrohttpd would: once for the head,
@@ -20,15 +21,15 @@
  *  - It answers with once_mhd_answer() or once_mhd_stream(), not with
  *    MHD_queue_response(), which would not wait until the record is durable.
  *  - A handler that returns MHD_NO, or ends without an answer, may have done
- *    anything: the client is told 502 "outcome-unknown", and so are repeats. A
- *    handler that has done nothing says so: ONCE_HTTP_NOT_APPLIED.
+ *    anything: the client gets 502 "outcome-unknown", and repeats get 409. A
+ *    handler that has done nothing answers with ONCE_HTTP_NOT_APPLIED.
  *
  * No thread of libmicrohttpd waits for a store: connections are suspended
  * meanwhile, but for daemons with MHD_USE_THREAD_PER_CONNECTION, whose threads
  * serve nobody else. A client that leaves does not stop its request.
  *
- * What libmicrohttpd decides: reason phrases are its own; header lines without
- * a value are not sent; a header with a NUL byte gets 400.
+ * libmicrohttpd chooses the reason phrases, sends no header lines without a
+ * value, and answers a header with a NUL byte with 400.
  *
  * Errors, details and ownership are as in once.h.
  */
@@ -54,22 +55,22 @@ typedef enum MHD_Result once_mhd_handler(void *user, once_mhd_call *call,
                                          size_t *size, void **own);
 
 /*
- * Asked about the head of each request of the route, before anything else: who
- * may not come in gets no replay either. NULL lets the request in; otherwise
- * the response that is sent, with `*status`, in the handler's place. It is
- * taken. Not recorded.
+ * Called with the head of each request of the route, before anything else, so
+ * that a client without permission gets no replay either. Returns NULL to admit
+ * the request; otherwise the response to send, with `*status`, in the handler's
+ * place. The response belongs to the library then. It is not recorded.
  */
 typedef struct MHD_Response *once_mhd_admit(void *user,
                                             struct MHD_Connection *connection,
                                             const char *url, const char *method,
                                             unsigned int *status);
 
-/* The request has ended: `*own` is what the handler left there. */
+/* Called when the request has ended: `*own` is what the handler has set. */
 typedef void once_mhd_ended(void *user, once_mhd_call *call, void **own);
 
 typedef struct once_mhd_route {
     size_t size;
-    const char *path; /* "/charge": this one; "/orders/": all that begin so */
+    const char *path; /* "/charge": only this; "/orders/": all that begin so */
     once_mhd_handler *handler;
     void *user;                      /* for these three functions           */
     const once_guard_options *guard; /* copied; NULL: not guarded           */
@@ -82,58 +83,63 @@ typedef struct once_mhd_route {
         sizeof(once_mhd_route), NULL, NULL, NULL, NULL, NULL, NULL             \
     }
 
-/* Returns ONCE_OK or ONCE_ENOMEM. Since 0.1. */
+/* Makes an empty set of routes. The caller ends it with once_mhd_close().
+ * Returns ONCE_OK or ONCE_ENOMEM. Since 0.1. */
 ONCE_API ONCE_CHECK int once_mhd_open(once_error *err, once_mhd **out);
 
 /*
- * Adds a route, before the daemon is started. The longest path that fits a
- * request wins; a request that none fits gets 404. `e` is the engine of its
- * guard, borrowed until once_mhd_close(), and may be NULL without one. Returns
- * ONCE_OK, ONCE_EINVAL (which names the member), ONCE_ENOMEM. Since 0.1.
+ * Adds a route, before the daemon is started; the route is copied. The longest
+ * path that matches a request is used; a request that matches none gets 404.
+ * `e` is the engine of its guard, borrowed until once_mhd_close(), and may be
+ * NULL without a guard. Returns ONCE_OK, ONCE_EINVAL (`err` names the member)
+ * or ONCE_ENOMEM; after an error the route was not added. Since 0.1.
  */
 ONCE_API ONCE_CHECK int once_mhd_add(once_mhd *m, once_engine *e,
                                      const once_mhd_route *route,
                                      once_error *err);
 
-/* For MHD_OPTION_ARRAY; borrowed until once_mhd_close(). It takes
- * MHD_OPTION_URI_LOG_CALLBACK and MHD_OPTION_NOTIFY_COMPLETED. Since 0.1. */
+/* Returns options for MHD_OPTION_ARRAY, borrowed until once_mhd_close(). They
+ * set MHD_OPTION_URI_LOG_CALLBACK and MHD_OPTION_NOTIFY_COMPLETED, which the
+ * program cannot set itself then. Since 0.1. */
 ONCE_API struct MHD_OptionItem *once_mhd_options(once_mhd *m);
 
-/* The handler of the daemon; `m` is a once_mhd. Since 0.1. */
+/* The access handler of the daemon, for MHD_start_daemon(); `m` is a once_mhd.
+ * Since 0.1. */
 ONCE_API enum MHD_Result once_mhd_access(void *m, struct MHD_Connection *c,
                                          const char *url, const char *method,
                                          const char *version, const char *data,
                                          size_t *size, void **own);
 
 /*
- * Before MHD_stop_daemon(), which must not find a connection that we have
- * suspended: waits until the stores have answered what they were asked, ends
- * those that wait for another attempt, and claims nothing from then on. After
- * it an outcome that still comes is stored while its thread waits. Connections
- * that handlers have suspended are theirs to resume. Since 0.1.
+ * To be called before MHD_stop_daemon(), which requires that no connection is
+ * suspended. Waits until the stores have answered what they were asked, ends
+ * the requests that wait for another attempt, and claims nothing from then on.
+ * A handler that answers later blocks its thread until the outcome is recorded.
+ * Handlers must resume the connections that they have suspended. Since 0.1.
  */
 ONCE_API void once_mhd_quiet(once_mhd *m);
 
-/* After MHD_stop_daemon(), and before the engines. Accepts NULL. Since 0.1. */
+/* Frees the routes, after MHD_stop_daemon() and before the engines are closed.
+ * Accepts NULL. Since 0.1. */
 ONCE_API void once_mhd_close(once_mhd *m);
 
 /* ---- For handlers -------------------------------------------------------- */
 
 /*
- * Answers, in a handler. All of `a` is copied. Guarded, it is sent when it is
- * durable; otherwise at once. Returns what the handler is to return: MHD_YES,
- * or MHD_NO if there is no memory or `a` cannot be an answer, after which the
- * outcome is not known. Only once for each request. Since 0.1.
+ * Answers, in a handler. All of `a` is copied. With a guard it is sent when it
+ * is durable; otherwise at once. Returns what the handler must return: MHD_YES,
+ * or MHD_NO if there is no memory or `a` is not a valid answer; the record
+ * becomes indeterminate then. Only once for each request. Since 0.1.
  */
 ONCE_API enum MHD_Result once_mhd_answer(once_mhd_call *call,
                                          const once_http_answer *a);
 
 /*
- * The same with a body that `read` gives piece by piece; see
- * MHD_create_response_from_callback() about it. A stream is never kept: that it
- * is not is recorded before its first byte leaves, and repeats get 409
- * "response-unavailable". `done`, which may be NULL, is called when `cls` is not
- * needed any more, also on failure. Since 0.1.
+ * The same with a body that `read` gives piece by piece, as for
+ * MHD_create_response_from_callback(). The body of a stream is not kept: before
+ * its first byte leaves it is recorded that the request was completed, and
+ * repeats get 409 "response-unavailable". `done`, which may be NULL, is called
+ * when `cls` is not needed any more, also after a failure. Since 0.1.
  */
 ONCE_API enum MHD_Result once_mhd_stream(once_mhd_call *call,
                                          const once_http_answer *a,
@@ -142,28 +148,32 @@ ONCE_API enum MHD_Result once_mhd_stream(once_mhd_call *call,
                                          MHD_ContentReaderFreeCallback done);
 
 /*
- * The handler ends without an answer and does not know what it has done, as if
- * it returned MHD_NO; `status`, 502 or 504, goes to the client with the problem
- * "outcome-unknown". Where there is no guard the connection is closed. Returns
- * what the handler is to return. In place of an answer. Since 0.1.
+ * In place of an answer: the handler does not know what it has done, as if it
+ * returned MHD_NO. The client gets the problem "outcome-unknown" with `status`,
+ * 502 or 504, and the record becomes indeterminate. Without a guard the
+ * connection is closed. Returns what the handler must return. Since 0.1.
  */
 ONCE_API enum MHD_Result once_mhd_broken(once_mhd_call *call, int status);
 
 /*
- * 1: the client has left, and the handler is called to bring its work to an
- * end. It must not suspend the connection; its answer is recorded. This happens
- * to guarded handlers that have suspended their connection before. Since 0.1.
+ * Returns 1 if the client has left and the handler is called only to finish its
+ * work; otherwise 0. The handler must not suspend the connection then; its
+ * answer is recorded. This happens only to guarded handlers that have suspended
+ * their connection. Since 0.1.
  */
 ONCE_API int once_mhd_gone(const once_mhd_call *call);
 
-/* For once_exchange_attempt(), _status() and _hash(); NULL if the route has no
- * guard. Since 0.1. */
+/* Returns the exchange, for once_exchange_attempt(), once_exchange_status() and
+ * once_exchange_hash(); NULL if the route has no guard. Borrowed until the
+ * request has ended. Since 0.1. */
 ONCE_API const once_exchange *once_mhd_exchange(const once_mhd_call *call);
 
-/* The target as the client sent it, path and query undecoded. Since 0.1. */
+/* Returns the target as the client sent it, path and query undecoded. Borrowed
+ * until the request has ended. Since 0.1. */
 ONCE_API const char *once_mhd_target(const once_mhd_call *call);
 
-/* The status that was sent, or 0: for logs, in `ended`. Since 0.1. */
+/* Returns the status that was sent, or 0 if none was: for logs, in `ended`.
+ * Since 0.1. */
 ONCE_API unsigned int once_mhd_status(const once_mhd_call *call);
 
 #ifdef __cplusplus

@@ -16,8 +16,8 @@
  * The engine's thread writes `rc`, sets `ready` and calls `wake`, and touches
  * nothing else. All the rest belongs to the thread that serves the request.
  *
- * It refuses to let an answer out before its record is durable, and to call a
- * handler that has begun anything but begun.
+ * It refuses to let an answer out before its record is durable, and to take a
+ * handler that was called for one that was not.
  */
 #include "guard/guard.h"
 
@@ -53,8 +53,8 @@ struct once_exchange {
     atomic_int cancelled;
     int rc;
 
-    int observed,
-        action; /* of the handler: enum once__observed, enum once__verdict_action   */
+    int observed; /* of the handler: enum once__observed                    */
+    int action;   /* what the engine was asked: enum once__verdict_action   */
     int broken_status;
     struct once__reply reply;
 };
@@ -439,7 +439,8 @@ int once_exchange_claim(once_exchange *x, once_http_wake *wake, void *user)
     if (begin_attempt(x) != ONCE_OK)
         return claimed(x, ONCE_ESTORE);
     expect(x, CLAIM, wake, user);
-    /* Either we see that it was cancelled, or who cancels sees the attempt. */
+    /* One of both happens: we see that it was cancelled, or whoever cancels
+     * sees the attempt. */
     atomic_store(&x->claiming, x->attempt);
     if (atomic_load(&x->cancelled))
         once_attempt_cancel(x->attempt);
@@ -468,19 +469,19 @@ void once_exchange_abandon(once_exchange *x)
 
 /* ---- The handler's answer ------------------------------------------------ */
 
-static once_bytes word_of(const once_http_answer *a)
+static once_bytes outcome_of(const once_http_answer *a)
 {
-    static const char *const words[] = {"", "applied", "not-applied",
+    static const char *const texts[] = {"", "applied", "not-applied",
                                         "no-store", "unknown"};
-    const char *word = words[a->outcome];
+    const char *text = texts[a->outcome];
     size_t i;
 
     if (a->outcome == ONCE_HTTP_BY_STATUS)
         for (i = 0; i < a->n; i++)
             if (once__same_name(once__text(a->headers[i].name),
                                 once__text("Idempotency-Outcome")))
-                word = a->headers[i].value;
-    return once__text(word);
+                text = a->headers[i].value;
+    return once__text(text);
 }
 
 static int is_of_streams(const once_http_answer *a)
@@ -501,7 +502,7 @@ static int record(once_exchange *x, const once_http_answer *a,
 {
     const once_guard *g = x->guard;
     once__verdict v =
-        once__judge(x->observed, a->status, word_of(a), &g->policy.rules);
+        once__judge(x->observed, a->status, outcome_of(a), &g->policy.rules);
     once_bytes result = {NULL, 0};
     once_error err;
     int rc = ONCE_OK;
@@ -628,7 +629,7 @@ void once_exchange_free(once_exchange *x)
         return;
     if (x->state == CLAIM || x->state == STORE)
         assert(atomic_load_explicit(&x->ready, memory_order_acquire));
-    /* A grant that nobody was told of has begun nothing. */
+    /* A grant that the server never got has begun nothing. */
     if (x->state == CLAIM && x->rc == ONCE_OWNER)
         release(x);
     once_attempt_free(x->attempt);

@@ -53,17 +53,17 @@ int once__guard_has_method(const once_guard *g, const char *method)
     return 0;
 }
 
-/* ---- Words ------------------------------------------------------------- */
+/* ---- Lists of names ---------------------------------------------------- */
 
-static void words_clear(struct once__words *w)
+static void names_clear(struct once__names *w)
 {
     free(w->text);
     free(w->at);
     memset(w, 0, sizeof(*w));
 }
 
-/* Splits a copy at its spaces; each word ends in NUL. */
-static int words_split(struct once__words *w, const char *text, size_t max,
+/* Splits a copy at its spaces; each name ends in NUL. */
+static int names_split(struct once__names *w, const char *text, size_t max,
                        const char *what, once_error *err)
 {
     char *at;
@@ -77,7 +77,7 @@ static int words_split(struct once__words *w, const char *text, size_t max,
         int last = at[size] == '\0';
 
         if (w->n == max)
-            return once__fail(err, ONCE_EINVAL, "%s: more than %zu words", what,
+            return once__fail(err, ONCE_EINVAL, "%s: more than %zu names", what,
                               max);
         at[size] = '\0';
         w->at[w->n++] = (once_bytes){at, size};
@@ -96,14 +96,14 @@ static int is_token(const char *text)
     return *text != '\0' && text[strspn(text, chars)] == '\0';
 }
 
-static int check_tokens(const struct once__words *w, const char *what,
+static int check_tokens(const struct once__names *w, const char *what,
                         once_error *err)
 {
     size_t i;
 
     for (i = 0; i < w->n; i++)
         if (!is_token(w->at[i].data))
-            return once__fail(err, ONCE_EINVAL, "%s: word %zu is not a name",
+            return once__fail(err, ONCE_EINVAL, "%s: text %zu is not a name",
                               what, i + 1);
     return ONCE_OK;
 }
@@ -209,9 +209,9 @@ static int set_group(once_guard *g, const char *group, once_error *err)
 
 static int set_counts(once_guard *g, const char *text, once_error *err)
 {
-    struct once__words w = {NULL, NULL, 0};
+    struct once__names w = {NULL, NULL, 0};
     size_t i;
-    int rc = words_split(&w, text, 3, "fingerprint", err);
+    int rc = names_split(&w, text, 3, "fingerprint", err);
 
     if (rc == ONCE_OK && w.n == 0)
         rc = once__fail(err, ONCE_EINVAL, "fingerprint: nothing counts");
@@ -220,19 +220,19 @@ static int set_counts(once_guard *g, const char *text, once_error *err)
             rc = once__fail(err, ONCE_EINVAL,
                             "fingerprint: \"%.32s\" is not body, query or type",
                             (const char *)w.at[i].data);
-    words_clear(&w);
+    names_clear(&w);
     return rc;
 }
 
-typedef int add_status(once__statuses *set, once_bytes word, once_error *err);
+typedef int add_status(once__statuses *set, once_bytes text, once_error *err);
 
 static int read_statuses(const char *what, const char *text, add_status *add,
                          once__statuses *out, once_error *err)
 {
-    struct once__words w = {NULL, NULL, 0};
+    struct once__names w = {NULL, NULL, 0};
     once_error why;
     size_t i;
-    int rc = words_split(&w, text, 500, what, err);
+    int rc = names_split(&w, text, 500, what, err);
 
     if (rc == ONCE_OK && w.n == 0)
         rc = once__fail(err, ONCE_EINVAL, "%s: no status", what);
@@ -240,7 +240,7 @@ static int read_statuses(const char *what, const char *text, add_status *add,
         if (add(out, w.at[i], &why) != ONCE_OK)
             rc = once__fail(err, ONCE_EINVAL, "%s: \"%.32s\": %s", what,
                             (const char *)w.at[i].data, why.text);
-    words_clear(&w);
+    names_clear(&w);
     return rc;
 }
 
@@ -282,19 +282,19 @@ static int set_texts(once_guard *g, once_error *err)
     return ONCE_OK;
 }
 
-static int set_words(once_guard *g, once_error *err)
+static int set_names(once_guard *g, once_error *err)
 {
     const once_guard_options *o = &g->options;
     int rc;
 
-    rc = words_split(&g->methods, o->methods ? o->methods : "POST PATCH",
+    rc = names_split(&g->methods, o->methods ? o->methods : "POST PATCH",
                      ONCE__METHODS_MAX, "methods", err);
     if (rc == ONCE_OK && g->methods.n == 0)
         rc = once__fail(err, ONCE_EINVAL, "methods: none");
     if (rc == ONCE_OK)
         rc = check_tokens(&g->methods, "methods", err);
     if (rc == ONCE_OK)
-        rc = words_split(&g->hide, o->hide_header ? o->hide_header : "",
+        rc = names_split(&g->hide, o->hide_header ? o->hide_header : "",
                          ONCE__HIDE_MAX, "hide_header", err);
     if (rc == ONCE_OK)
         rc = check_tokens(&g->hide, "hide_header", err);
@@ -343,7 +343,7 @@ int once_guard_open(once_engine *e, const once_guard_options *options,
     if (rc == ONCE_OK)
         rc = set_texts(g, err);
     if (rc == ONCE_OK)
-        rc = set_words(g, err);
+        rc = set_names(g, err);
     if (rc != ONCE_OK)
         goto out;
     set_policy(g);
@@ -358,8 +358,8 @@ void once_guard_close(once_guard *g)
 {
     if (g == NULL)
         return;
-    words_clear(&g->methods);
-    words_clear(&g->hide);
+    names_clear(&g->methods);
+    names_clear(&g->hide);
     free(g->key);
     free(g->realm);
     free(g);

@@ -15,8 +15,8 @@
 
 enum { ONCE__METHODS_MAX = 16, ONCE__HIDE_MAX = 64 };
 
-/* A list of words, in one piece of memory. */
-struct once__words {
+/* A list of names, in one piece of memory. */
+struct once__names {
     char *text;
     once_bytes *at;
     size_t n;
@@ -26,7 +26,7 @@ struct once_guard {
     once_engine *engine;
     once_guard_options options; /* without what follows                      */
     char *key, *realm;          /* realm NULL: the host                      */
-    struct once__words methods, hide;
+    struct once__names methods, hide;
     unsigned counts; /* enum once__counts, from `fingerprint`              */
     once__policy policy; /* what of the options decides anything           */
     uint8_t group[ONCE_GROUP_SIZE];

@@ -165,7 +165,7 @@ int once__reply_replay(struct once__reply *r, const once__response *stored,
 
 /* ---- The handler's answer ---------------------------------------------- */
 
-/* What speaks of the connection is for the server to say. */
+/* Headers about the connection are made by the server. */
 static int is_for_client(const char *name)
 {
     static const char *const connection[] = {
@@ -177,7 +177,7 @@ static int is_for_client(const char *name)
     for (i = 0; i < COUNT(connection); i++)
         if (once__same_name(once__text(name), once__text(connection[i])))
             return 0;
-    return !once_http_is_internal(name);
+    return !once__header_internal(once__text(name));
 }
 
 static size_t text_size(const once_http_answer *a)

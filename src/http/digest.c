@@ -14,7 +14,7 @@
  * "In parts" is used where not everything counts, and for multipart bodies. The
  * boundary of a multipart body is chosen anew each time it is sent, so it must
  * not count. The type is then two frames, what stands before the boundary and
- * what stands behind it, and the body is
+ * what comes after it, and the body is
  *
  *    text... length(text)  for each piece between two delimiters
  *    boundary length(boundary)  if there is no delimiter in it
@@ -27,7 +27,7 @@
  *
  * A frame is a length in eight bytes, little-endian, and the bytes. So ("a",
  * "bc") and ("ab", "c") differ, and since the tags differ a name is never a
- * fingerprint of anything. The body is streamed, and its length stands behind
+ * fingerprint of anything. The body is streamed, and its length comes after
  * it because it is not known before: all in front of it is framed, so it can
  * still be read in only one way.
  *
@@ -196,23 +196,23 @@ static void expect_delimiters(once__fingerprint *f, once_bytes boundary)
     f->matched = f->implied = 2;
 }
 
-int once__counts_add(unsigned *counts, once_bytes word)
+int once__counts_add(unsigned *counts, once_bytes name)
 {
     static const struct {
-        const char *word;
+        const char *name;
         unsigned counts;
-    } words[] = {
+    } parts[] = {
         {"query", ONCE__COUNT_QUERY},
         {"type", ONCE__COUNT_TYPE},
         {"body", ONCE__COUNT_BODY},
     };
     size_t i;
 
-    for (i = 0; i < COUNT(words); i++) {
-        size_t size = strlen(words[i].word);
+    for (i = 0; i < COUNT(parts); i++) {
+        size_t size = strlen(parts[i].name);
 
-        if (word.size == size && memcmp(word.data, words[i].word, size) == 0) {
-            *counts |= words[i].counts;
+        if (name.size == size && memcmp(name.data, parts[i].name, size) == 0) {
+            *counts |= parts[i].counts;
             return 1;
         }
     }
@@ -273,7 +273,7 @@ static void take_delimiter(once__fingerprint *f)
 }
 
 /* There is no CR in a boundary: where a match fails, another one can begin
- * only behind it. */
+ * only after it. */
 static void split(once__fingerprint *f, const char *at, size_t size)
 {
     const char *end = at + size, *cr;
@@ -298,7 +298,7 @@ static void split(once__fingerprint *f, const char *at, size_t size)
 
 void once__fingerprint_body(once__fingerprint *f, const void *data, size_t size)
 {
-    assert(f->md != NULL); /* The end is the end. */
+    assert(f->md != NULL); /* It is called once only. */
     if (!f->body_counts || size == 0)
         return;
     if (f->size > 0)

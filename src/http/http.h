@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * http.h - what every HTTP face of Once shares: key grammar, stored name,
+ * http.h - what every HTTP adapter of Once shares: key grammar, stored name,
  * fingerprint, what becomes of an attempt, stored responses, header policy,
  * problem bodies. Values in, values out: no nginx type, no socket, no thread,
  * no clock; only start.c calls the engine, as <once/once.h> has it. The wire
@@ -50,8 +50,8 @@ enum once__counts {
     ONCE__COUNT_ALL = 7
 };
 
-/* Adds "query", "type" or "body" to `*counts`; 0: it is another word. */
-ONCE_CHECK int once__counts_add(unsigned *counts, once_bytes word);
+/* Adds "query", "type" or "body" to `*counts`; 0: it is none of them. */
+ONCE_CHECK int once__counts_add(unsigned *counts, once_bytes name);
 
 typedef struct once__request_head {
     once_bytes query, type, encoding;
@@ -106,16 +106,16 @@ typedef struct once__statuses {
 
 /* Adds "2xx" or "404" to `*set`; ONCE_EINVAL for anything else, 1xx included:
  * an interim response is not an outcome. */
-ONCE_CHECK int once__statuses_add(once__statuses *set, once_bytes word,
+ONCE_CHECK int once__statuses_add(once__statuses *set, once_bytes text,
                                   once_error *err);
 /* The same for once_release: a number from 300 to 599 and no class, since each
  * of them lets a request execute again. */
-ONCE_CHECK int once__statuses_add_released(once__statuses *set, once_bytes word,
+ONCE_CHECK int once__statuses_add_released(once__statuses *set, once_bytes text,
                                            once_error *err);
 int once__statuses_has(const once__statuses *set, int status);
 int once__statuses_all(const once__statuses *set); /* 1: 200..599 are all in */
 
-/* What a status says without a word of the upstream. */
+/* What a status says where there is no outcome header. */
 typedef struct once__rules {
     once__statuses final;    /* the outcome                                */
     once__statuses released; /* not executed; comes before `final`         */
@@ -155,18 +155,19 @@ typedef struct once__verdict {
 } once__verdict;
 
 /*
- * `word` is the upstream's Idempotency-Outcome, empty if absent; an unknown
- * word counts as absent. A status in `released` releases. Where `final` is not
- * all, a status outside is a FAILURE, which ONCE_RETRY_FAILED makes repeatable,
- * and one inside is a SUCCESS; where it is all, statuses from 400 are FAILURE.
- * "applied" completes whatever the status (SUCCESS), "no-store" marks,
- * "not-applied" releases, "unknown" gives up.
- * The word counts only with a whole or an unstorable response, is compared
- * without regard to case and comes before the status; both "applied" and
- * "no-store" are a SUCCESS, whatever the status, so that they are never
+ * `outcome` is the outcome header, the upstream's Idempotency-Outcome, empty if
+ * absent; an unknown value counts as absent. A status in `released` releases.
+ * Where `final` is not all, a status outside is a FAILURE, which
+ * ONCE_RETRY_FAILED makes repeatable, and one inside is a SUCCESS; where it is
+ * all, statuses from 400 are FAILURE. "applied" completes whatever the status
+ * (SUCCESS), "no-store" marks, "not-applied" releases, "unknown" gives up.
+ *
+ * The outcome header counts only with a whole or an unstorable response, is
+ * compared without regard to case and comes before the status; both "applied"
+ * and "no-store" are a SUCCESS, whatever the status, so that they are never
  * repeated. A status outside 100..599 is a bad header, which gives up.
  */
-once__verdict once__judge(int observed, int status, once_bytes word,
+once__verdict once__judge(int observed, int status, once_bytes outcome,
                           const once__rules *rules);
 
 /* ---- Policy, and the way to and from the engine, start.c ---------------- */
@@ -203,7 +204,7 @@ ONCE_CHECK int once__verdict_start(once_attempt *a, once__verdict verdict,
 typedef struct once__header {
     once_bytes name;
     once_bytes value;
-    uint8_t tag; /* kept with the header, for the face's own use */
+    uint8_t tag; /* kept with the header, for the adapter's own use */
 } once__header;
 
 typedef struct once__header_policy {
@@ -232,7 +233,7 @@ int once__type_streams(once_bytes type);
 
 enum once__response_flags {
     ONCE__NO_BODY = 1 /* completed, but the response was not kept: repeats
-                       * are told "response-unavailable"                    */
+                       * get "response-unavailable"                         */
 };
 
 typedef struct once__response {
@@ -257,7 +258,7 @@ ONCE_CHECK int once__response_size(const once__response *r, size_t *size,
 /* Writes exactly that many bytes. Only for what once__response_size() took. */
 void once__response_encode(const once__response *r, void *out);
 
-/* Everything in `*out` is borrowed from `in`. Whatever does not check, CR, LF
+/* Everything in `*out` is borrowed from `in`. Whatever is malformed, CR, LF
  * and NUL included, is ONCE_ECORRUPT, an unknown version ONCE_EVERSION. */
 ONCE_CHECK int once__response_decode(once_bytes in, once__response *out,
                                      once_error *err);
@@ -325,7 +326,7 @@ const char *once__problem_code(int problem);
 /*
  * Writes the RFC 9457 body to `out`, at least ONCE__PROBLEM_MAX bytes, and
  * returns its length (no NUL). `status` 0: the problem's own; 502 and 504 are
- * OUTCOME_UNKNOWN told to the first caller. `detail` NULL: the problem's own;
+ * OUTCOME_UNKNOWN for the first caller. `detail` NULL: the problem's own;
  * it is escaped to US-ASCII (a byte outside becomes `?`) and cut to 256 bytes
  * after that.
  */
@@ -398,7 +399,7 @@ once__decision once__decide_claim(const once__policy *policy, int rc,
 typedef struct once__end {
     int action;    /* enum once__verdict_action, what the engine was asked  */
     int observed;  /* enum once__observed, why                              */
-    int timed_out; /* BROKEN: the service's time was over                   */
+    int timed_out; /* BROKEN: the service did not answer in time            */
     int has_own;   /* 0: the service has given no response at all           */
     int rc;        /* what the engine reported                              */
     const once_record *record; /* read after ONCE_REPLAY                    */

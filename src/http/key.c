@@ -11,7 +11,7 @@
  * It refuses whatever is not exactly one of them. A key that does not parse
  * must never pass for "no key", and a guess at what was meant could give two
  * operations one key. The functions take_*() follow the algorithms of RFC
- * 8941, 4.2: they move the cursor behind what they read and return 1, or
+ * 8941, 4.2: they move the cursor past what they read and return 1, or
  * return 0.
  */
 #include "http/http.h"
@@ -183,7 +183,7 @@ static int take_bare_item(struct cursor *c)
     return take_token(c);
 }
 
-/* RFC 8941, 4.2.3.2: no space before `;`, any number behind it. */
+/* RFC 8941, 4.2.3.2: no space before `;`, any number after it. */
 static int take_parameters(struct cursor *c)
 {
     while (take(c, ';')) {

@@ -5,7 +5,7 @@
  *
  * The rule is a table, read from the top: the first row that fits decides. It
  * refuses to guess in the dangerous direction: only "not one byte was sent",
- * a status that says so and the upstream's own word free a key.
+ * a status that says so and the outcome header free a key.
  */
 #include "http/http.h"
 
@@ -35,26 +35,26 @@ static void add_number(once__statuses *set, int status)
 }
 
 /* "404", or -1. */
-static int number_of(once_bytes word)
+static int number_of(once_bytes text)
 {
-    const char *s = word.data;
+    const char *s = text.data;
 
-    if (word.size != 3 || s[0] < '2' || s[0] > '5' || s[1] < '0' ||
+    if (text.size != 3 || s[0] < '2' || s[0] > '5' || s[1] < '0' ||
         s[1] > '9' || s[2] < '0' || s[2] > '9')
         return -1;
     return (s[0] - '0') * 100 + (s[1] - '0') * 10 + (s[2] - '0');
 }
 
-int once__statuses_add(once__statuses *set, once_bytes word, once_error *err)
+int once__statuses_add(once__statuses *set, once_bytes text, once_error *err)
 {
-    const char *s = word.data;
-    int status = number_of(word);
+    const char *s = text.data;
+    int status = number_of(text);
 
     if (status > 0) {
         add_number(set, status);
         return ONCE_OK;
     }
-    if (word.size == 3 && s[0] >= '2' && s[0] <= '5' && s[1] == 'x' &&
+    if (text.size == 3 && s[0] >= '2' && s[0] <= '5' && s[1] == 'x' &&
         s[2] == 'x') {
         status = (s[0] - '0') * 100;
         bits_add(set->bits, status, status + 99);
@@ -64,10 +64,10 @@ int once__statuses_add(once__statuses *set, once_bytes word, once_error *err)
                       "status: neither 200 to 599 nor 2xx to 5xx");
 }
 
-int once__statuses_add_released(once__statuses *set, once_bytes word,
+int once__statuses_add_released(once__statuses *set, once_bytes text,
                                 once_error *err)
 {
-    int status = number_of(word);
+    int status = number_of(text);
 
     if (status < 300)
         return once__fail(err, ONCE_EINVAL,
@@ -146,8 +146,8 @@ int once__rules_make(const once__statuses *final,
 
 /* ---- Verdicts ---------------------------------------------------------- */
 
-/* What was observed, the word and the status, as bits, so that a row can name
- * several of each. */
+/* What was observed, the outcome header and the status, as bits, so that a row
+ * can name several of each. */
 enum {
     NOT_SENT = 1 << ONCE__NOT_SENT,
     WHOLE = 1 << ONCE__WHOLE,
@@ -157,12 +157,12 @@ enum {
 };
 
 enum {
-    NO_WORD = 1,
+    ABSENT = 1,
     APPLIED = 2,
     NOT_APPLIED = 4,
     NO_STORE = 8,
     UNKNOWN = 16,
-    ANY_WORD = 31
+    ANY = 31
 };
 
 enum {
@@ -175,31 +175,31 @@ enum {
 
 /* clang-format off */
 static const struct row {
-    int observed, word, status;
+    int observed, outcome, status;
     once__verdict verdict;
 } rows[] = {
-    { NOT_SENT,   ANY_WORD,    ANY_STATUS, { ONCE__DO_RELEASE,  ONCE_NO_KIND }},
-    { BROKEN,     ANY_WORD,    ANY_STATUS, { ONCE__DO_GIVE_UP,  ONCE_NO_KIND }},
-    { ANSWERED,   ANY_WORD,    STRANGE,    { ONCE__DO_GIVE_UP,  ONCE_NO_KIND }},
+    { NOT_SENT,   ANY,         ANY_STATUS, { ONCE__DO_RELEASE,  ONCE_NO_KIND }},
+    { BROKEN,     ANY,         ANY_STATUS, { ONCE__DO_GIVE_UP,  ONCE_NO_KIND }},
+    { ANSWERED,   ANY,         STRANGE,    { ONCE__DO_GIVE_UP,  ONCE_NO_KIND }},
 
-    /* The upstream's own word, whatever the status. */
+    /* The outcome header, whatever the status. */
     { ANSWERED,   NOT_APPLIED, ANY_STATUS, { ONCE__DO_RELEASE,  ONCE_NO_KIND }},
     { ANSWERED,   UNKNOWN,     ANY_STATUS, { ONCE__DO_GIVE_UP,  ONCE_NO_KIND }},
     { ANSWERED,   NO_STORE,    ANY_STATUS, { ONCE__DO_MARK,     ONCE_SUCCESS }},
     { WHOLE,      APPLIED,     ANY_STATUS, { ONCE__DO_COMPLETE, ONCE_SUCCESS }},
     { UNSTORABLE, APPLIED,     ANY_STATUS, { ONCE__DO_MARK,     ONCE_SUCCESS }},
 
-    { ANSWERED,   NO_WORD,     DECLINED,   { ONCE__DO_RELEASE,  ONCE_NO_KIND }},
-    { WHOLE,      NO_WORD,     GOOD,       { ONCE__DO_COMPLETE, ONCE_SUCCESS }},
-    { WHOLE,      NO_WORD,     POOR,       { ONCE__DO_COMPLETE, ONCE_FAILURE }},
-    { UNSTORABLE, NO_WORD,     GOOD,       { ONCE__DO_MARK,     ONCE_SUCCESS }},
-    { UNSTORABLE, NO_WORD,     POOR,       { ONCE__DO_MARK,     ONCE_FAILURE }},
+    { ANSWERED,   ABSENT,      DECLINED,   { ONCE__DO_RELEASE,  ONCE_NO_KIND }},
+    { WHOLE,      ABSENT,      GOOD,       { ONCE__DO_COMPLETE, ONCE_SUCCESS }},
+    { WHOLE,      ABSENT,      POOR,       { ONCE__DO_COMPLETE, ONCE_FAILURE }},
+    { UNSTORABLE, ABSENT,      GOOD,       { ONCE__DO_MARK,     ONCE_SUCCESS }},
+    { UNSTORABLE, ABSENT,      POOR,       { ONCE__DO_MARK,     ONCE_FAILURE }},
 };
 
-static const struct word {
+static const struct outcome {
     const char *text;
-    int word;
-} words[] = {
+    int outcome;
+} outcomes[] = {
     { "applied",     APPLIED     },
     { "not-applied", NOT_APPLIED },
     { "no-store",    NO_STORE    },
@@ -207,17 +207,17 @@ static const struct word {
 };
 /* clang-format on */
 
-static int word_class(once_bytes word)
+static int outcome_class(once_bytes outcome)
 {
     size_t i;
 
-    for (i = 0; i < COUNT(words); i++) {
-        once_bytes w = {words[i].text, strlen(words[i].text)};
+    for (i = 0; i < COUNT(outcomes); i++) {
+        once_bytes text = {outcomes[i].text, strlen(outcomes[i].text)};
 
-        if (once__same_name(word, w))
-            return words[i].word;
+        if (once__same_name(outcome, text))
+            return outcomes[i].outcome;
     }
-    return NO_WORD;
+    return ABSENT;
 }
 
 static int status_class(int status, const once__rules *rules)
@@ -231,17 +231,17 @@ static int status_class(int status, const once__rules *rules)
     return once__statuses_has(&rules->final, status) ? GOOD : POOR;
 }
 
-once__verdict once__judge(int observed, int status, once_bytes word,
+once__verdict once__judge(int observed, int status, once_bytes outcome,
                           const once__rules *rules)
 {
-    int said = word_class(word);
+    int said = outcome_class(outcome);
     int class = status_class(status, rules);
     size_t i = 0;
 
     assert(observed >= ONCE__NOT_SENT && observed <= ONCE__UNSTORABLE);
     while (i < COUNT(rows) &&
            !((rows[i].observed >> observed & 1) != 0 &&
-             (rows[i].word & said) != 0 && (rows[i].status & class) != 0))
+             (rows[i].outcome & said) != 0 && (rows[i].status & class) != 0))
         i++;
     assert(i < COUNT(rows)); /* The table has a row for everything. */
     return rows[i].verdict;

@@ -14,13 +14,20 @@
 #include "core/error.h"
 #include "store/store.h"
 
-static const once_store_ops *const stores[] = {
-#define ONCE_STORE(name) &once__store_##name,
+static const struct once__store_line lines[] = {
+#define ONCE_STORE(driver, place, example)                                     \
+    {&once__store_##driver, ONCE__STORE_##place, example},
 #include "store/stores.def"
 #undef ONCE_STORE
 };
 
-enum { STORES = sizeof(stores) / sizeof(stores[0]), BUSY_MS = 500 };
+enum { LINES = sizeof(lines) / sizeof(lines[0]), BUSY_MS = 500 };
+
+const struct once__store_line *once__store_lines(size_t *n)
+{
+    *n = LINES;
+    return lines;
+}
 
 uint64_t once__wall_clock(void *user)
 {
@@ -31,7 +38,8 @@ uint64_t once__wall_clock(void *user)
     return (uint64_t)t.tv_sec * 1000 + (uint64_t)t.tv_nsec / 1000000;
 }
 
-static const once_store_ops *find(const char *url, const char **rest)
+const struct once__store_line *once__store_line_of(const char *url,
+                                                   const char **rest)
 {
     const char *colon = strchr(url, ':');
     size_t i, size;
@@ -39,11 +47,12 @@ static const once_store_ops *find(const char *url, const char **rest)
     if (colon == NULL)
         return NULL;
     size = (size_t)(colon - url);
-    for (i = 0; i < STORES; i++)
-        if (strlen(stores[i]->name) == size &&
-            memcmp(stores[i]->name, url, size) == 0) {
-            *rest = colon + 1;
-            return stores[i];
+    for (i = 0; i < LINES; i++)
+        if (strlen(lines[i].ops->name) == size &&
+            memcmp(lines[i].ops->name, url, size) == 0) {
+            if (rest != NULL)
+                *rest = colon + 1;
+            return &lines[i];
         }
     return NULL;
 }
@@ -57,8 +66,9 @@ static int unknown(const char *url, once_error *err)
     size_t i, used = 0;
     int n;
 
-    for (i = 0; i < STORES && used < sizeof(list); i++) {
-        n = snprintf(list + used, sizeof(list) - used, " %s:", stores[i]->name);
+    for (i = 0; i < LINES && used < sizeof(list); i++) {
+        n = snprintf(list + used, sizeof(list) - used,
+                     " %s:", lines[i].ops->name);
         assert(n > 0);
         used += (size_t)n;
     }
@@ -87,14 +97,19 @@ static once_store_options with_defaults(const once_store_options *given)
     return o;
 }
 
-/* Whose URL it is; `rest` is what stands behind the colon. */
+/* Whose URL it is; `rest` is what stands after the colon. */
 static int resolve(const char *url, once_error *err, const once_store_ops **ops,
                    const char **rest)
 {
+    const struct once__store_line *line;
+
     if (url == NULL)
         return once__fail(err, ONCE_EURL, "store: there is no URL");
-    *ops = find(url, rest);
-    return *ops == NULL ? unknown(url, err) : ONCE_OK;
+    line = once__store_line_of(url, rest);
+    if (line == NULL)
+        return unknown(url, err);
+    *ops = line->ops;
+    return ONCE_OK;
 }
 
 int once_store_open(const char *url, const once_store_options *options,

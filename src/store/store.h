@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* store.h - the drivers that were built in: `once__store_NAME` for each line
- * of stores.def. The interface itself is include/once/store.h. */
+/* store.h - the drivers that were built in, as stores.def lists them, and what
+ * they share. The interface itself is include/once/store.h. */
 #ifndef ONCE_STORE_STORE_H
 #define ONCE_STORE_STORE_H
 
@@ -21,7 +21,31 @@ static inline uint64_t once__time_of(const once_store *s, int forgets,
                                                                  : now_ms;
 }
 
-#define ONCE_STORE(name) extern const once_store_ops once__store_##name;
+/* Where a store's records are: the places of stores.def. */
+enum once__store_place {
+    ONCE__STORE_PROCESS,
+    ONCE__STORE_FILE,
+    ONCE__STORE_FOLDER,
+    ONCE__STORE_SERVER,
+    ONCE__STORE_TEST
+};
+
+/* A line of stores.def. */
+struct once__store_line {
+    const once_store_ops *ops;
+    enum once__store_place place;
+    const char *example; /* a URL, or NULL */
+};
+
+/* All lines. */
+const struct once__store_line *once__store_lines(size_t *n);
+/* The line of a URL's scheme, or NULL; `*rest`, unless `rest` is NULL, is then
+ * what stands after the colon. */
+const struct once__store_line *once__store_line_of(const char *url,
+                                                   const char **rest);
+
+#define ONCE_STORE(driver, place, example)                                     \
+    extern const once_store_ops once__store_##driver;
 #include "store/stores.def"
 #undef ONCE_STORE
 

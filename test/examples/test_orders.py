@@ -183,9 +183,8 @@ def page_programs():
     md = (ROOT / "docs/calls.md").read_text()
     yield from re.findall(r"```c\n(.*?)```\n\nprints\n\n```\n(.*?)```", md,
                           re.S)
-    scd = (ROOT / "man/once_call.3.scd").read_text().replace("\\\\", "\\")
-    yield from re.findall(
-        r"# EXAMPLE\n\n```\n(.*?)```\n\nIt prints\n\n```\n(.*?)```", scd, re.S)
+    example = ROOT / "man/once_call.example.c"
+    yield example.read_text(), example.with_suffix(".txt").read_text()
 
 
 def test_the_programs_in_the_pages_print_what_they_say(tmp_path):

@@ -47,7 +47,7 @@ def came_of(stand, case, word):
 BEFORE = ["claim-sent"]
 SENT = ["claim-answered", "owner"]
 DONE = ["response-head", "response-end", "complete-sent"]
-TOLD = ["complete-answered", "tell", "told"]
+TOLD = ["complete-answered", "reply", "replied"]
 ONE_PHASE = BEFORE + SENT + DONE + TOLD
 TWO_PHASE = (BEFORE + ["claim-answered", "mark-sent", "mark-answered",
                        "owner"] + DONE + TOLD)

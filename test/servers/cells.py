@@ -230,11 +230,10 @@ class Run:
         if callable(self.store.kind):
             return self.store.kind(self)
         if self.store.kind is None:
-            name = "db" if self.store.name == "sqlite" else "journal"
             if self.moves_clock:
                 self.world.clock(types.SimpleNamespace(
                     name="traffic", environment=self.environment))
-            return "%s:%s" % (self.store.name, self.folder / name)
+            return "%s:%s" % (self.store.name, self.folder / "store")
         return self.world.build(self.store.kind, self.store.clock)
 
     def server(self, name=None):

@@ -15,6 +15,7 @@ import subprocess
 import time
 
 import servers
+from storelist import LOCAL
 from stores import Disk, Skip
 
 CALLERS = 24    # of one process, so that batches are of many operations
@@ -33,7 +34,6 @@ def fault(name, *stores, callers=CALLERS):
 
 SERVERS = ("postgres", "redis")
 PROXIED = ("postgres", "pgbouncer", "redis")
-LOCAL = ("sqlite", "journal")
 
 
 def victim(run):
@@ -681,7 +681,7 @@ def command_line(run, url, *before):
 def copy(run):
     """The folder is copied, beside those who write or while they stand still,
     and the copy is opened. The original goes on, and lets others in."""
-    live, other = run.folder / "journal", run.folder / "copy"
+    live, other = store_path(run), run.folder / "copy"
     still = run.rng.random() < 0.5
     for n in (0, 1):
         if still:
@@ -709,7 +709,7 @@ def copy(run):
 def stranger(run):
     """Somebody in another PID namespace wants to come in: he is refused, or
     killed while he waits for it."""
-    p = command_line(run, "journal:%s" % (run.folder / "journal"),
+    p = command_line(run, run.direct,
                      servers.find("unshare"), "--pid", "--fork",
                      "--kill-child")
     if run.rng.random() < 0.5:

@@ -12,6 +12,7 @@ import struct
 import subprocess
 
 import servers
+import storelist
 
 
 class Skip(Exception):
@@ -158,9 +159,7 @@ def disk_redis(run):
     return beneath(run, server, server.folder / "data").start().url()
 
 
-STORES = {s.name: s for s in [
-    Store("sqlite"),
-    Store("journal"),
+STORES = {s.name: s for s in [Store(name) for name in storelist.LOCAL] + [
     # More segments than a process has open, and several made in each cell.
     Store("journal-small",
           lambda run: "journal:%s/journal?segment=131072" % run.folder),

@@ -26,12 +26,13 @@ sys.path[:0] = [str(HERE.parent / "gateway"), str(HERE.parent / "lib")]
 # pylint: disable=wrong-import-position
 import gateway as harness  # noqa: E402
 import servers  # noqa: E402
+import storelist  # noqa: E402
 from gateway import (Case, Client, Gateway, Hold, PATIENCE,  # noqa: E402
                      Upstream, eventually, guarded, kept, message)
 
 BUILD = pathlib.Path(os.environ.get("ONCE_BUILD", harness.ROOT / "build"))
 LEASE = "2s"
-STORES = ["sqlite", "journal", "postgres", "redis"]
+STORES = storelist.LOCAL + storelist.SERVED
 # What a fault of ours makes nginx say.
 KILLED = [r"signal 9", r"SIGKILL", r"open socket #"]
 # A server that hangs must not hold a batch, and those behind it, for longer
@@ -157,7 +158,7 @@ def world_of(store, folder):
     """(world or None, URL): furnished, so that a gateway can open it."""
     with contextlib.ExitStack() as stack:
         world = None
-        if store in ("sqlite", "journal"):
+        if store in storelist.LOCAL:
             url = "%s:%s" % (store, folder / "store")
         else:
             world = stack.enter_context(servers.World())

@@ -21,6 +21,7 @@
 #include <once/store.h>
 
 #include "core/transition.h"
+#include "store/store.h"
 #include "t.h"
 
 enum {
@@ -35,37 +36,30 @@ enum {
 
 /* ---- Stores by name ---------------------------------------------------- */
 
-struct target {
-    const char *name;
-    void (*url)(char *out, size_t size, const char *folder, unsigned seed);
-};
+/* Writes the URL of a store that is nobody else's. */
+typedef void make_url(char *out, size_t size, const char *folder,
+                      unsigned seed);
 
-static void memory_url(char *out, size_t size, const char *folder,
-                       unsigned seed)
+static char folder[64];
+static const char *store_name; /* as on the command line, less "faulty_" */
+static int in_process;         /* it has no path */
+
+/* Any store that is in memory, a file or a folder. */
+static void local_url(char *out, size_t size, const char *in, unsigned seed)
 {
-    (void)folder;
-    (void)seed;
-    (void)snprintf(out, size, "memory:");
+    if (in_process)
+        (void)snprintf(out, size, "%s:", store_name);
+    else
+        (void)snprintf(out, size, "%s:%s/%u?busy_ms=30000", store_name, in,
+                       seed);
 }
 
-static void sqlite_url(char *out, size_t size, const char *folder,
-                       unsigned seed)
-{
-    (void)snprintf(out, size, "sqlite:%s/%u.db?busy_ms=30000", folder, seed);
-}
-
-static void journal_url(char *out, size_t size, const char *folder,
-                        unsigned seed)
-{
-    (void)snprintf(out, size, "journal:%s/%u.log?busy_ms=30000", folder, seed);
-}
-
-/* So small that segments end, are swept and used again all the time. */
-static void journal_small_url(char *out, size_t size, const char *folder,
+/* So small that segments end, are compacted and used again all the time. */
+static void journal_small_url(char *out, size_t size, const char *in,
                               unsigned seed)
 {
-    journal_url(out, size, folder, seed);
-    (void)snprintf(out + strlen(out), size - strlen(out), "&segment=65536");
+    (void)snprintf(out, size, "journal:%s/%u?busy_ms=30000&segment=65536", in,
+                   seed);
 }
 
 /* Windows in which batches are refused, or applied and not answered. Some are
@@ -85,32 +79,17 @@ static void faulty_rules(char *out, size_t size, unsigned seed)
                    3 + i, 2 + i, 200 + 9 * i, 203 + 9 * i);
 }
 
-static void faulty_url(char *out, size_t size, const char *folder,
-                       unsigned seed)
-{
-    faulty_rules(out, size, seed);
-    memory_url(out + strlen(out), size - strlen(out), folder, seed);
-}
-
-static void faulty_sqlite_url(char *out, size_t size, const char *folder,
-                              unsigned seed)
-{
-    faulty_rules(out, size, seed);
-    sqlite_url(out + strlen(out), size - strlen(out), folder, seed);
-}
-
 /*
  * A schema for each world, made by the owner's role. What is tested may be
  * another role, which has been given nothing but what a gateway needs.
  */
-static void postgres_url(char *out, size_t size, const char *folder,
-                         unsigned seed)
+static void postgres_url(char *out, size_t size, const char *in, unsigned seed)
 {
     const char *owner = getenv("ONCE_TEST_URL");
     const char *role = getenv("ONCE_TEST_ROLE_URL");
     once_error err = {0, ""};
 
-    (void)folder;
+    (void)in;
     if (owner == NULL)
         t_skip_all("ONCE_TEST_URL names no server");
     role = role == NULL ? owner : role;
@@ -125,27 +104,13 @@ static void postgres_url(char *out, size_t size, const char *folder,
                    strchr(role, '?') == NULL ? '?' : '&', (int)getpid(), seed);
 }
 
-static void faulty_postgres_url(char *out, size_t size, const char *folder,
-                                unsigned seed)
-{
-    faulty_rules(out, size, seed);
-    postgres_url(out + strlen(out), size - strlen(out), folder, seed);
-}
-
-static void faulty_journal_url(char *out, size_t size, const char *folder,
-                               unsigned seed)
-{
-    faulty_rules(out, size, seed);
-    journal_url(out + strlen(out), size - strlen(out), folder, seed);
-}
-
 /* Keys with a prefix of their own for each world: one server, a pair with
  * Sentinel or a cluster, whatever ONCE_TEST_URL names. */
-static void redis_url(char *out, size_t size, const char *folder, unsigned seed)
+static void redis_url(char *out, size_t size, const char *in, unsigned seed)
 {
     const char *server = getenv("ONCE_TEST_URL");
 
-    (void)folder;
+    (void)in;
     if (server == NULL)
         t_skip_all("ONCE_TEST_URL names no server");
     (void)snprintf(out, size, "%s%cprefix=c%d_%u:&timeout_ms=10000", server,
@@ -153,29 +118,51 @@ static void redis_url(char *out, size_t size, const char *folder, unsigned seed)
                    seed);
 }
 
-static void faulty_redis_url(char *out, size_t size, const char *folder,
-                             unsigned seed)
-{
-    faulty_rules(out, size, seed);
-    redis_url(out + strlen(out), size - strlen(out), folder, seed);
-}
-
-static const struct target targets[] = {
-    {"memory", memory_url},
-    {"sqlite", sqlite_url},
-    {"journal", journal_url},
+/* Stores that need more than a path: those on a server, and other sizes. */
+static const struct {
+    const char *name;
+    make_url *url;
+} special[] = {
     {"journal_small", journal_small_url},
-    {"faulty_journal", faulty_journal_url},
-    {"faulty", faulty_url},
-    {"faulty_sqlite", faulty_sqlite_url},
     {"postgres", postgres_url},
     {"redis", redis_url},
-    {"faulty_redis", faulty_redis_url},
-    {"faulty_postgres", faulty_postgres_url},
 };
 
-static const struct target *target;
-static char folder[64];
+static make_url *own_url;
+static int is_faulty;
+
+static void target_url(char *out, size_t size, unsigned seed)
+{
+    size_t used = 0;
+
+    if (is_faulty) {
+        faulty_rules(out, size, seed);
+        used = strlen(out);
+    }
+    own_url(out + used, size - used, folder, seed);
+}
+
+/* NAME, "faulty_NAME", or "faulty", which is faulty_memory. 0: no such store. */
+static int choose_target(const char *name)
+{
+    const struct once__store_line *lines;
+    size_t n, i;
+
+    is_faulty = strncmp(name, "faulty", 6) == 0;
+    store_name = !is_faulty ? name : name[6] == '_' ? name + 7 : "memory";
+    for (i = 0; i < sizeof(special) / sizeof(special[0]); i++)
+        if (strcmp(special[i].name, store_name) == 0)
+            own_url = special[i].url;
+    lines = once__store_lines(&n);
+    for (i = 0; own_url == NULL && i < n; i++)
+        if (lines[i].place < ONCE__STORE_SERVER &&
+            strcmp(lines[i].ops->name, store_name) == 0) {
+            own_url = local_url;
+            in_process = lines[i].place == ONCE__STORE_PROCESS;
+        }
+    return own_url != NULL;
+}
+
 static unsigned next_seed = 1;
 
 /* ---- A world: one store and the model of it ---------------------------- */
@@ -259,7 +246,7 @@ static struct world *world_open(size_t names)
         w->slots[i].may = calloc(1, sizeof(once_record));
         assert(w->slots[i].may != NULL);
     }
-    target->url(w->url, sizeof(w->url), folder, next_seed++);
+    target_url(w->url, sizeof(w->url), next_seed++);
     (void)world_connect(w);
     return w;
 }
@@ -871,7 +858,7 @@ static void long_random_runs_differ_nowhere_from_the_core(void)
     for (i = 0; i < 12; i++)
         random_run(seen, 400, &unknown);
     every_answer_was_met(seen);
-    if (strncmp(target->name, "faulty", 6) == 0)
+    if (is_faulty)
         T_OK(unknown > 20); /* or the faults were not there */
     else
         T_EQ(unknown, 0);
@@ -1294,7 +1281,7 @@ static void handles_of_several_threads_share_one_store(void)
     char url[512];
     unsigned i;
 
-    target->url(url, sizeof(url), folder, next_seed++);
+    target_url(url, sizeof(url), next_seed++);
     for (i = 0; i < CONTENDERS; i++) {
         c[i].url = url;
         c[i].who = i + 1;
@@ -1330,7 +1317,7 @@ static void several_processes_share_one_store(void)
     char url[512];
     unsigned i;
 
-    target->url(url, sizeof(url), folder, next_seed++);
+    target_url(url, sizeof(url), next_seed++);
     for (i = 0; i < CONTENDERS; i++) {
         c[i].url = url;
         c[i].who = i + 1;
@@ -1373,16 +1360,6 @@ static void what_one_handle_does_the_other_sees(void)
 
 /* ---- The suite --------------------------------------------------------- */
 
-static const struct target *find_target(const char *name)
-{
-    size_t i;
-
-    for (i = 0; i < sizeof(targets) / sizeof(targets[0]); i++)
-        if (strcmp(targets[i].name, name) == 0)
-            return &targets[i];
-    return NULL;
-}
-
 static void remove_folder(void)
 {
     char command[128];
@@ -1421,21 +1398,20 @@ int main(int argc, char **argv)
     int durable = 0, shared = 0;
     once_error err = {0, ""};
 
-    target = argc == 2 ? find_target(argv[1]) : NULL;
-    if (target == NULL) {
-        fprintf(stderr, "usage: conformance STORE\n");
+    if (argc != 2 || !choose_target(argv[1])) {
+        fprintf(stderr, "usage: conformance [faulty_]STORE\n");
         return 2;
     }
     (void)snprintf(folder, sizeof(folder), "/tmp/once-conformance-XXXXXX");
     if (mkdtemp(folder) == NULL)
         return 2;
     (void)atexit(remove_folder); /* judge() may exit */
-    target->url(url, sizeof(url), folder, 0);
+    target_url(url, sizeof(url), 0);
     if (once_store_check(url, &durable, &shared, &err) != ONCE_OK) {
         printf("Bail out! %s\n", err.text);
         return 1;
     }
-    printf("# %s: durable %d, shared %d\n", target->name, durable, shared);
+    printf("# %s: durable %d, shared %d\n", argv[1], durable, shared);
     run_all(durable, shared);
     return t_done();
 }

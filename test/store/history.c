@@ -38,6 +38,7 @@
 #include "core/transition.h"
 #include "core/machine.h"
 #include "lin.h"
+#include "store/store.h"
 
 enum {
     WORKERS = 6,
@@ -621,7 +622,7 @@ static void own_url(char *out, size_t size, enum how how, uint64_t seed)
     else
         (void)snprintf(
             out, size, "%s:%s/%" PRIu64 "%s", store_name, folder, seed,
-            strcmp(store_name, "journal") == 0 ? "?segment=65536" : ".db");
+            strcmp(store_name, "journal") == 0 ? "?segment=65536" : "");
 }
 
 static void place_open(struct place *p, uint64_t seed)
@@ -653,24 +654,21 @@ static void place_open(struct place *p, uint64_t seed)
 
 static void place_close(struct place *p)
 {
-    char path[300];
-    const char *const tails[] = {"", "-wal", "-shm"};
-    size_t i;
+    const struct once__store_line *line = once__store_line_of(p->clean, NULL);
+    char command[300];
+    const char *path;
 
     if (p->how == LOCKED)
         shared_end(&p->shared);
     once_engine_close(p->engine);
-    if (strncmp(p->clean, "journal:", 8) == 0) {
-        (void)snprintf(path, sizeof(path), "rm -rf '%.*s'",
-                       (int)strcspn(p->clean + 8, "?"), p->clean + 8);
-        T_EQ(system(path), 0);
-    }
-    if (strncmp(p->clean, "sqlite:", 7) != 0)
+    assert(line != NULL);
+    if (line->place != ONCE__STORE_FILE && line->place != ONCE__STORE_FOLDER)
         return;
-    for (i = 0; i < 3; i++) {
-        (void)snprintf(path, sizeof(path), "%s%s", p->clean + 7, tails[i]);
-        (void)unlink(path);
-    }
+    path = strchr(p->clean, ':') + 1; /* and what lies beside it by its name */
+    (void)snprintf(command, sizeof(command), "rm -rf '%.*s' '%.*s'-*",
+                   (int)strcspn(path, "?"), path, (int)strcspn(path, "?"),
+                   path);
+    T_EQ(system(command), 0);
 }
 
 static void one_round(struct place *p, struct lin *l, struct sum *sum,
@@ -837,6 +835,21 @@ static int read_number(const char *text, uint64_t *out)
     return *text >= '0' && *text <= '9' && *end == '\0';
 }
 
+/* 1: a store that several processes may open. */
+static int is_shared(const char *name)
+{
+    const struct once__store_line *lines;
+    size_t n, i;
+
+    lines = once__store_lines(&n);
+    for (i = 0; i < n; i++)
+        if (strcmp(lines[i].ops->name, name) == 0)
+            return lines[i].place == ONCE__STORE_FILE ||
+                   lines[i].place == ONCE__STORE_FOLDER ||
+                   lines[i].place == ONCE__STORE_SERVER;
+    return 0;
+}
+
 int main(int argc, char **argv)
 {
     const char *what = argc > 1 ? argv[1] : "";
@@ -855,17 +868,15 @@ int main(int argc, char **argv)
         T_RUN(threads_that_share_a_handle_are_explained);
     } else if (strcmp(what, "engine") == 0) {
         T_RUN(threads_that_share_an_engine_are_explained);
-    } else if (strcmp(what, "sqlite") == 0 || strcmp(what, "journal") == 0 ||
-               strcmp(what, "postgres") == 0 || strcmp(what, "redis") == 0) {
+    } else if (is_shared(what)) {
         store_name = what;
         T_RUN(threads_with_a_handle_each_are_explained);
         T_RUN(processes_are_explained);
     } else if (strcmp(what, "broken") == 0) {
         broken();
     } else {
-        fprintf(stderr, "usage: history memory | engine | sqlite | journal | "
-                        "postgres | redis | "
-                        "broken [COUNT [SEED]]\n");
+        fprintf(stderr, "usage: history memory | engine | broken | STORE "
+                        "[COUNT [SEED]]\n");
         return 2;
     }
     (void)rmdir(folder);

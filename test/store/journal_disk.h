@@ -175,7 +175,7 @@ static void at_call(int then, int count)
     atomic_store(&disk.countdown, count);
 }
 
-/* A child must not be born while a keeper holds this: only where none is. */
+/* A child must not be born while a compactor holds this: only where none is. */
 static void disk_lock(void)
 {
     if (disk.recording)

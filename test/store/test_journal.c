@@ -766,7 +766,7 @@ static void die_flushing(const char *path, void *user)
     once_store *s = must_open(path);
 
     (void)user;
-    (void)usleep(200000); /* its keeper has nothing to flush any more */
+    (void)usleep(200000); /* its compactor has nothing to flush any more */
     at_call(DIE_FLUSH, 1);
     (void)complete_one(s, 1, 5000);
 }
@@ -802,7 +802,7 @@ static void die_writing(const char *path, void *user)
     once_store *s = must_open(path);
 
     (void)user;
-    (void)usleep(200000); /* its keeper has nothing to write any more */
+    (void)usleep(200000); /* its compactor has nothing to write any more */
     at_call(TEAR, 1);
     (void)complete_one(s, 1, 5000);
 }
@@ -1015,7 +1015,7 @@ static void a_failed_flush_cuts_what_was_not_durable(void)
     new_path(path, sizeof(path));
     s = must_open_with(path, "", NULL);
     T_EQ(complete_one(s, 1, 5000), ONCE_OK);
-    (void)usleep(100000); /* the keeper has made its segments */
+    (void)usleep(100000); /* the compactor has made its segments */
     at_call(FAIL_FLUSH, 1);
     make_op(&op, ONCE_OP_CLAIM, 2);
     T_EQ(apply_one(s, &op, NULL), ONCE_ESTORE);
@@ -1099,7 +1099,7 @@ static void use_full_disk(const char *place)
         rc = complete_one(s, 1000 + n, 1000000);
         n += rc == ONCE_OK;
         tries = rc == ONCE_OK ? 0 : tries + 1;
-        if (tries > 0) /* the keeper may find room for a smaller segment */
+        if (tries > 0) /* the compactor may find room for a smaller segment */
             (void)usleep(5000);
     } while ((rc == ONCE_OK || (rc == ONCE_EFULL && tries < 100)) &&
              n < 100000);

@@ -5,6 +5,9 @@ is planted, and each way in which a test program can lie about its result."""
 import importlib.machinery
 import importlib.util
 import pathlib
+import re
+import shutil
+import subprocess
 
 import pytest
 
@@ -117,3 +120,70 @@ def test_a_link_and_a_command_that_lead_nowhere_are_found():
     assert list(docs.check_commands('    make nothing\n', docs.targets()))
     assert not list(docs.check_links(page, 'see [it](SECURITY.md#report)\n'))
     assert not list(docs.check_commands('    make test\n', docs.targets()))
+
+
+# ---- Manual pages and circles -----------------------------------------------------
+
+man_page = load('man-page')
+circles = load('check-circles')
+
+HEADERS = sorted((ROOT / 'include/once').glob('*.h'))
+
+
+def pages_of(folder):
+    for header in HEADERS:
+        text, names = man_page.roff(str(header))
+        page = folder / (man_page.page_of(str(header)) + '.3')
+        page.write_text(text)
+        yield page, names
+
+
+def test_each_exported_function_is_in_a_page(tmp_path):
+    described = set()
+    for page, names in pages_of(tmp_path):
+        text = page.read_text()
+        for name in names:
+            heading = re.search(r'^\.SS "(.*\b%s\(\).*)"$' % name, text, re.M)
+            assert heading, name
+        described |= set(names)
+    maps = ['src/once.map'] + [m for m, _ in symbols.LIBRARIES.values()]
+    assert described == set().union(*map(symbols.mapped, maps))
+
+
+def test_each_function_says_something(tmp_path):
+    """Below its heading and its prototype there is text."""
+    for page, names in pages_of(tmp_path):
+        for part in page.read_text().split('\n.SS "')[1:]:
+            title, _, rest = part.partition('\n')
+            if '()' in title:
+                after = rest.split('.fi', 1)[1].split('.SH')[0]
+                text = [line for line in after.split('\n')
+                        if line and not line.startswith('.')]
+                assert text, (page.name, title)
+
+
+@pytest.mark.skipif(shutil.which('groff') is None, reason='no groff')
+def test_groff_warns_of_nothing(tmp_path):
+    for page, _ in pages_of(tmp_path):
+        done = subprocess.run(['groff', '-man', '-Tutf8', '-ww', '-z', page],
+                              capture_output=True, text=True, check=True)
+        assert done.stderr == '', page.name
+
+
+def test_the_parts_of_a_comment_are_distinguished():
+    text = man_page.prose(man_page.comment_text([
+        '/*', ' * Does `x`. Returns', ' *   ONCE_OK      It did,',
+        ' *                and said so.', ' *   ONCE_EINVAL  No.', ' *',
+        ' *      a --> b', ' * After it.', ' */']))
+    assert text == ['Does \\fIx\\fR. Returns', '.TP', '\\fBONCE_OK\\fR',
+                    'It did,', 'and said so.', '.TP', '\\fBONCE_EINVAL\\fR',
+                    'No.', '.PP', '.PP', '.nf', '.RS 4', 'a \\-\\-> b', '.RE',
+                    '.fi', '.PP', 'After it.']
+
+
+def test_circles_are_found():
+    assert circles.circles({'a': {'b'}, 'b': {'c'}, 'c': set()}) == set()
+    assert circles.circles({'a': {'b'}, 'b': {'c'}, 'c': {'b'}}) == {
+        frozenset('bc')}
+    assert circles.layers({'a': {'b'}, 'b': {'c'}, 'c': set()}) == {
+        'a': 2, 'b': 1, 'c': 0}

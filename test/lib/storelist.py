@@ -1,0 +1,22 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The stores there are, as src/store/stores.def lists them: a table of a test
+that is about all of them, or all of a kind, is made from it."""
+
+import pathlib
+import re
+
+DEFINITION = pathlib.Path(__file__).resolve().parents[2] / \
+    "src" / "store" / "stores.def"
+LINE = re.compile(r'^ONCE_STORE\((\w+), (\w+), (NULL|".*")\)', re.M)
+
+
+def stores(*places):
+    """Names of stores whose records are in one of these places. A store that
+    has several schemes is there once, by the scheme that has an example."""
+    return tuple(name for name, place, example
+                 in LINE.findall(DEFINITION.read_text(encoding="utf-8"))
+                 if place in places and example != "NULL")
+
+
+LOCAL = stores("FILE", "FOLDER")
+SERVED = stores("SERVER")
