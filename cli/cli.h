@@ -101,6 +101,7 @@ struct cli_command {
     X(clock)                                                                   \
     X(init)                                                                    \
     X(dump)                                                                    \
+    X(messages)                                                                \
     X(bench)                                                                   \
     X(completion)
 

@@ -3,8 +3,8 @@
 -- pg.sql - messages on PostgreSQL: inbox, outbox, barriers and calls, as tables
 -- and functions that are called inside the caller's own transaction. Version 1.
 --
--- `once init --messages` runs this text, with --print it only shows it. It is
--- one transaction and may be run again at any time: that brings the functions up
+-- `once messages init` runs this text, with --print it only shows it. It is one
+-- transaction and may be run again at any time: that brings the functions up
 -- to date and leaves the tables as they are.
 --
 -- The functions are the contract, for every language. They run with their

@@ -83,10 +83,10 @@ static const struct {
     {"53", ONCE_EABORTED, "the server has no room"},
     {"42501", ONCE_EOPEN,
      "the role has not the right: USAGE on the schema, EXECUTE on functions"},
-    {"3F", ONCE_EOPEN, "there is no such schema: `once init --messages`"},
-    {"42P01", ONCE_EOPEN, "the tables are not there: `once init --messages`"},
+    {"3F", ONCE_EOPEN, "there is no such schema: `once messages init`"},
+    {"42P01", ONCE_EOPEN, "the tables are not there: `once messages init`"},
     {"42883", ONCE_EOPEN,
-     "the functions are not there, or older: `once init --messages`"},
+     "the functions are not there, or older: `once messages init`"},
 };
 
 static int failed(const PGresult *r, const char *where, once_error *err)

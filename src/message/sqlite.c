@@ -60,8 +60,8 @@ static int failed(int rc, const char *where, once_error *err)
                           where, rc);
     case SQLITE_ERROR: /* a statement that does not fit the tables */
         return once__fail(err, ONCE_EOPEN,
-                          "%s: the tables are not there: `once init "
-                          "--messages`",
+                          "%s: the tables are not there: `once messages "
+                          "init`",
                           where);
     default:
         return once__fail(err, ONCE_EOPEN, "%s: %s (%d)", where,

@@ -86,12 +86,8 @@ class Site:
         world.build("postgres")
         self.database = world.servers["postgres"]
         url = self.database.url("postgres")
-        done = subprocess.run(  # the tables of Once; charge.c makes its own
-            ["psql", "-qX", url, "-v", "ON_ERROR_STOP=1", "-f", "-"],
-            input=(ROOT / "src/message/pg.sql").read_text()
-            .replace("@schema@", "once").replace("@keep@", "604800000"),
-            text=True, check=True, capture_output=True)
-        assert done.returncode == 0
+        subprocess.run([faults.ONCE, "--store", url, "messages", "init"],
+                       check=True, capture_output=True)
         self.service = Service(kind, url)
         home = folder / "nginx"
         home.mkdir()

@@ -2,7 +2,7 @@
 /*
  * test_message.c - once/message.h on real databases: one text for both.
  *
- *    test_message sqlite
+ *    test_message [sqlite]
  *    with-server postgres -- test_message postgres
  *
  * Each test has a database of its own: a schema, or a file. What is said of many
@@ -969,7 +969,7 @@ static void a_copy_does_not_wait_for_ever(void)
 
 int main(int argc, char **argv)
 {
-    const char *what = argc > 1 ? argv[1] : "";
+    const char *what = argc > 1 ? argv[1] : "sqlite";
 
     if (strcmp(what, "postgres") == 0) {
         server_url = getenv("ONCE_TEST_URL");

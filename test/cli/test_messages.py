@@ -1,0 +1,72 @@
+# SPDX-License-Identifier: Apache-2.0
+"""`once messages`: the tables of messages in a program's own database."""
+
+import contextlib
+import json
+import sqlite3
+import subprocess
+
+import pytest
+
+from once_cli import ONCE
+
+
+def messages(url, *arguments):
+    return subprocess.run([ONCE, "--store", url, "messages", *arguments],
+                          capture_output=True, text=True, check=False)
+
+
+@pytest.fixture
+def database(tmp_path):
+    return tmp_path / "shop.db"
+
+
+def test_init_makes_tables_beside_those_of_the_program(database):
+    with contextlib.closing(sqlite3.connect(database)) as db, db:
+        db.execute("CREATE TABLE orders(id)")
+    url = "sqlite:%s" % database
+    assert messages(url, "init", "--keep", "2d").returncode == 0
+    assert messages(url, "init").returncode == 0
+    assert messages(url, "check").returncode == 0
+    with contextlib.closing(sqlite3.connect(database)) as db:
+        assert db.execute("SELECT keep_ms FROM once_message_meta").fetchall() \
+            == [(2 * 86400000,)]
+        assert db.execute("SELECT count(*) FROM orders").fetchone() == (0,)
+
+
+def test_purge_forgets_what_is_older_than_the_window(database):
+    url = "sqlite:%s" % database
+    assert messages(url, "init").returncode == 0
+    with contextlib.closing(sqlite3.connect(database)) as db, db:
+        db.execute("INSERT INTO once_inbox VALUES('c','old',1,NULL,1,NULL,NULL)")
+    done = messages(url, "purge", "--json")
+    assert (done.returncode, json.loads(done.stdout)) == (0, {"forgotten": 1})
+
+
+def test_print_shows_the_text_and_makes_nothing(database):
+    with contextlib.closing(sqlite3.connect(database)) as db, db:
+        db.execute("CREATE TABLE orders(id)")
+    done = messages("sqlite:%s" % database, "init", "--print")
+    assert done.returncode == 0
+    assert "CREATE TABLE IF NOT EXISTS once_inbox" in done.stdout
+    assert messages("sqlite:%s" % database, "check").returncode == 3
+
+
+@pytest.mark.parametrize("url, arguments, status, text", [
+    ("memory:", ["init"], 2, "not postgres://"),
+    ("journal:/tmp/x", ["init"], 2, "not postgres://"),
+    ("sqlite:/nonexistent/x.db", ["init"], 3, "unable to open"),
+    ("sqlite:/nonexistent/x.db", [], 2, "init, check or purge"),
+    ("sqlite:/nonexistent/x.db", ["drop"], 2, "init, check or purge"),
+    ("sqlite:/nonexistent/x.db", ["check", "--keep", "1d"], 2, "of init"),
+])
+def test_what_cannot_be_is_said(url, arguments, status, text):
+    done = messages(url, *arguments)
+    assert done.returncode == status
+    assert text in done.stderr
+
+
+def test_a_window_that_is_too_short_is_refused(database):
+    done = messages("sqlite:%s" % database, "init", "--keep", "1s")
+    assert done.returncode != 0
+    assert "keep_ms" in done.stderr
