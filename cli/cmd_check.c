@@ -205,7 +205,7 @@ static void release(struct check *k)
     once_op_clear(&op);
 }
 
-static int fly(struct check *k)
+static int run_canary(struct check *k)
 {
     int rc = simple(k, "claim", ONCE_OP_CLAIM, ONCE_OWNER);
 
@@ -243,7 +243,7 @@ static int check(struct check *k)
             cli_line(c, "caveat", k->class.caveat);
     }
     report_step(k, "open", cli_steady_us() - start_us);
-    rc = fly(k);
+    rc = run_canary(k);
     once_engine_close(k->e);
     return rc;
 }

@@ -116,7 +116,7 @@ static int work(once_task *task, void *user)
     return rc;
 }
 
-/* ---- What is said of it -------------------------------------------------------- */
+/* ---- Messages -------------------------------------------------------- */
 
 /* `resolve` and `show` find the record by these. */
 static void advise(const struct run *run, const once_result *r)

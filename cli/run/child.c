@@ -12,15 +12,14 @@
  *
  * The child stays in our process group, so that job control works. A signal
  * that the kernel sent (a key of the terminal) has gone to the whole group and
- * is not forwarded a second time; one that somebody sent to us is, and so is
- * the hang-up that only the leader of a session gets.
+ * is not forwarded. A signal that a process sent to us alone is forwarded, and
+ * so is the hang-up, which only the leader of a session gets.
  *
- * Whoever dies first: when we are killed, the child goes on under hold, since
- * half of a job is seldom better than the whole of it and nobody will start a
- * second one; under takeover the kernel kills it, since somebody will.
+ * If `once run` is killed, the child continues under hold: nobody will start the
+ * command again. Under takeover somebody will, so the kernel kills the child.
  *
- * It refuses to block on a reader of our output that is slow: the child waits,
- * signals do not. When that reader is gone the command goes on and is recorded.
+ * A slow reader of our output delays the child, but not the handling of signals.
+ * When that reader is gone the command continues, and is recorded.
  */
 #include "run.h"
 

@@ -2,9 +2,9 @@
 /*
  * replay.c - the output of a command that has run before, to the same streams.
  *
- * It refuses to show a byte before all of it has been found and checked: a
- * record that does not add up, a file that is gone, shorter or changed is an
- * error that says so, and never a shorter output.
+ * All of it is found and checked before the first byte is shown. A record that is
+ * corrupt, or a file that is missing, too short or changed, is an error, and never
+ * a shorter output.
  */
 #include "run.h"
 

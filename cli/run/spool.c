@@ -6,11 +6,11 @@
  *    spool/part-ID-FENCE          while the command runs
  *    spool/UNTIL-ID-FENCE.out     durable, and needed until UNTIL (ms of 1970)
  *
- * The name says how long the file is needed because no record will say so when
- * it has been forgotten; each run that spools removes what expired a day ago. A
- * part that was left by a crash is what an operator may want to read, and stays
- * for a month. It refuses to look outside of its folder: a name that is read
- * from a record is checked, not believed.
+ * The name says until when the file is needed, since the record that says so may
+ * have been forgotten. Each run that spools removes the files that expired a day
+ * ago. A part that a crash has left stays for a month: an operator may want to
+ * read it. A name that is read from a record is checked, so that no file outside
+ * of the folder is opened.
  */
 #include "run.h"
 

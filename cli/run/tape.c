@@ -14,8 +14,8 @@
  *
  * Numbers are little-endian; a stream is 1 or 2, as its descriptor. The order
  * of the frames is the order in which they were read, which is that in which
- * they were written as far as two pipes can show. It refuses to keep a part of
- * the output as if it were the whole.
+ * they were written as far as two pipes can show. A part of the output
+ * is never kept as if it were the whole.
  */
 #include "run.h"
 

@@ -10,7 +10,7 @@
  * it may say `once_lost takeover`: it asks again instead of leaving an outcome
  * in doubt.
  *
- * It asks nobody who he is. Where customers are told apart, the customer's name
+ * It asks nobody who he is. Where customers are distinguished, the customer's name
  * belongs into the group, or keys of two customers are one.
  */
 #include <arpa/inet.h>

@@ -4,8 +4,10 @@ What tests with servers need of the machine: programs, ports, processes, network
 namespaces, and a janitor that ends what a killed test has left behind.
 """
 
+import collections
 import contextlib
 import ctypes
+import fcntl
 import glob
 import os
 import pathlib
@@ -15,6 +17,7 @@ import shutil
 import signal
 import socket
 import subprocess
+import tempfile
 import time
 
 PATIENCE = 60  # seconds, for a machine that has much else to do
@@ -42,6 +45,30 @@ def find(program):
     return found
 
 
+# Locks of the ports that this process drew last. They go when it ends.
+_reserved = collections.deque(maxlen=100)
+
+
+def reserve(port):
+    """Whether no other test has drawn this port: one may draw it long before
+    its server binds it. The lock goes with the process."""
+    folder = pathlib.Path(tempfile.gettempdir()) / "once-test-ports"
+    folder.mkdir(exist_ok=True)
+    with contextlib.suppress(OSError):
+        folder.chmod(0o1777)
+    try:
+        lock = open(folder / str(port), "a", encoding="ascii")
+    except PermissionError:
+        return False  # another user's
+    try:
+        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError:
+        lock.close()
+        return False
+    _reserved.append(lock)
+    return True
+
+
 def free_port():
     """Below the range of outgoing connections, so that it stays ours."""
     with open("/proc/sys/net/ipv4/ip_local_port_range",
@@ -50,6 +77,8 @@ def free_port():
     draw = random.SystemRandom()
     for _ in range(1000):
         port = draw.randrange(min(10000, top - 5000), top)
+        if not reserve(port):
+            continue
         with socket.socket() as s:
             s.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
             with contextlib.suppress(OSError):
