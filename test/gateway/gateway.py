@@ -1113,12 +1113,13 @@ def is_replay(response, first):
 
 
 def settles(case, code, **what):
-    """Repeats until the problem is `code`; on the way only `in-flight`."""
+    """Repeats until the problem is `code`; on the way only `in-flight`, and
+    `store-unavailable` where the machine has too much to do."""
     def look():
         r = case.post(**what)
         if r.code() == code:
             return r
-        assert r.code() == "in-flight", r
+        assert r.code() in ("in-flight", "store-unavailable"), r
         return None
     response = eventually(look)
     is_problem(response, code)
@@ -1126,11 +1127,11 @@ def settles(case, code, **what):
 
 
 def replays_in_the_end(case, **what):
-    """Repeats until it is a replay; on the way only `in-flight`."""
+    """Repeats until it is a replay; on the way as in settles()."""
     def look():
         r = case.post(**what)
         if r.replayed:
             return r
-        assert r.code() == "in-flight", r
+        assert r.code() in ("in-flight", "store-unavailable"), r
         return None
     return eventually(look)

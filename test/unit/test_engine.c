@@ -655,11 +655,17 @@ static void unknown_for_now(struct world *w, unsigned key)
 {
     once_request r = request(key);
     once_attempt *a;
+    int rc;
 
     r.store_ms = 20;
     r.lease_ms = 100;
     a = attempt_of(w, &r);
-    T_EQ(once_claim(a, NULL), ONCE_OWNER);
+    /* An outcome that is asked again may take the claim's batch with it. */
+    while ((rc = once_claim(a, NULL)) == ONCE_ESTORE) {
+        once_attempt_free(a);
+        a = attempt_of(w, &r);
+    }
+    T_EQ(rc, ONCE_OWNER);
     T_EQ(once_complete(a, ONCE_SUCCESS, bytes("late"), NULL), ONCE_ESTORE);
     T_EQ(once_complete(a, ONCE_SUCCESS, bytes("twice"), NULL), ONCE_EINVAL);
     once_attempt_free(a);
