@@ -35,7 +35,7 @@
 --
 -- Why two partial indexes instead of one on a column that completing leaves
 -- alone: that one would hold every completed record between the end of its
--- first lease and its retention, and each look for leases that are over would
+-- first lease and its retention, and each look for expired leases would
 -- walk over all of them.
 
 BEGIN;
@@ -381,10 +381,10 @@ BEGIN
         s.token, s.fingerprint, s.grp, s.note, s.size, s.body
     FROM seen s
     WHERE s.did = 0 AND (s.at IS NOT NULL OR s.o_verb <> 1);
-    -- What is told from here may be on this server only: a wait for the standby
+    -- What is answered from here may be on this server only: a wait for the standby
     -- was cancelled, or ended with its connection, and the row stayed. Then a
     -- commit that writes nothing would not wait for the standby, and a failover
-    -- would lose what was told. So it writes.
+    -- would lose what was answered. So it writes.
     IF pg_current_xact_id_if_assigned() IS NULL
         AND current_setting('synchronous_standby_names') <> '' THEN
         PERFORM pg_logical_emit_message(true, 'once', '');
@@ -397,7 +397,7 @@ BEGIN
 END
 $f$;
 
--- FORGET, for a sweep: what somebody else has locked is left out, too.
+-- FORGET, of the reaper: what somebody else has locked is left out, too.
 CREATE OR REPLACE FUNCTION "@schema@".forget_1(p_now bigint, p_async boolean,
     p_lock_ms integer, p_inline integer, p_name bytea[], p_fence bigint[])
 RETURNS SETOF "@schema@".answer
@@ -472,8 +472,8 @@ AS $f$
     WHERE r.name = p_name AND r.fence = p_fence AND r.state = 3;
 $f$;
 
--- p_what: 0 all behind p_after in the order of their names, 1 whose lease is
--- over, 2 kept long enough.
+-- p_what: 0 all after p_after in the order of their names, 1 whose lease has
+-- expired, 2 whose retention has expired.
 CREATE OR REPLACE FUNCTION "@schema@".scan_1(p_what integer, p_now bigint,
     p_after bytea, p_max integer)
 RETURNS SETOF "@schema@".answer

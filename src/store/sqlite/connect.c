@@ -143,15 +143,6 @@ int once__sqlite_fail(once_error *err, int code, const char *path,
                       sqlite3_errstr(rc), rc);
 }
 
-int once__sqlite_run(struct once__sqlite_link *link,
-                     enum once__sqlite_query query)
-{
-    int rc = sqlite3_step(link->query[query]);
-
-    (void)sqlite3_reset(link->query[query]);
-    return rc == SQLITE_DONE || rc == SQLITE_ROW ? SQLITE_OK : rc;
-}
-
 static int run(sqlite3 *db, const char *sql)
 {
     return sqlite3_exec(db, sql, NULL, NULL, NULL);

@@ -112,6 +112,17 @@ static uint32_t result_sum(const uint8_t *name, const once_record *r,
     return SUM_NUMBERS(once__crc32c(0, name, ONCE_NAME_SIZE), numbers);
 }
 
+/* ---- Statements -------------------------------------------------------- */
+
+int once__sqlite_run(struct once__sqlite_link *link,
+                     enum once__sqlite_query query)
+{
+    int rc = sqlite3_step(link->query[query]);
+
+    (void)sqlite3_reset(link->query[query]);
+    return rc == SQLITE_DONE || rc == SQLITE_ROW ? SQLITE_OK : rc;
+}
+
 /* ---- Reading ----------------------------------------------------------- */
 
 static uint64_t number(sqlite3_stmt *q, int i)

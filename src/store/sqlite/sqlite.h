@@ -81,15 +81,15 @@ void once__sqlite_disconnect(struct once__sqlite_link *link);
 /* Leaves the log's file where it is when `db` is the last to close. */
 ONCE_CHECK int once__sqlite_keep_log(sqlite3 *db);
 
-/* Runs a statement without rows. Returns SQLITE_OK, or an extended code. */
-ONCE_CHECK int once__sqlite_run(struct once__sqlite_link *link,
-                                enum once__sqlite_query query);
-
 /* Fills `err` with what SQLite and the system say; no column is quoted. */
 int once__sqlite_fail(once_error *err, int code, const char *path,
                       const char *what, sqlite3 *db, int rc);
 
 /* ---- row.c: records as rows -------------------------------------------- */
+
+/* Runs a statement without rows. Returns SQLITE_OK, or an extended code. */
+ONCE_CHECK int once__sqlite_run(struct once__sqlite_link *link,
+                                enum once__sqlite_query query);
 
 /*
  * The record in the present row of a statement that selects once__sqlite rows.
