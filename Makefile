@@ -22,11 +22,11 @@ help:
 	@echo 'make all        the libraries, the program, the nginx module'
 	@echo 'make asan       all of it once more under ASan and UBSan'
 	@echo 'make tsan       engine and stores under ThreadSanitizer'
-	@echo 'make sweep      each allocation, store call, system call fails in turn'
-	@echo 'make faults     faults at moments, in real processes; SEED=1'
+	@echo 'make failing-calls  each allocation, store call, system call fails in turn'
+	@echo 'make gateway-faults  faults at moments, in real processes; SEED=1'
 	@echo 'make sim        the simulated world; SEEDS=200000'
 	@echo 'make mutants    how soon each planted bug is seen, from 30 starts'
-	@echo 'make faults-stores  faults of real stores, counted; OPS=, SEED=, CELLS='
+	@echo 'make store-faults  faults of real stores, counted; OPS=, SEED=, CELLS='
 	@echo 'make demo       a double charge, without Once and with it'
 	@echo 'make bench      figures, side by side with plain nginx; BENCH=--quick'
 	@echo 'make bench-stores  figures of each store by itself, likewise'
@@ -112,10 +112,11 @@ config-fuzz: all
 coverage: packages
 	@tools/coverage $(BUILD)/coverage
 
-.PHONY: sweep
-sweep: library
-	@$(BUILD)/test/sweep '' 1
-	@test/sweep/calls $(BUILD)/test/sweep_steps --once $(BUILD)/once \
+.PHONY: failing-calls
+failing-calls: library
+	@$(BUILD)/test/failing_calls '' 1
+	@test/failing-calls/system-calls \
+		$(BUILD)/test/failing_calls_steps --once $(BUILD)/once \
 		--seed $(BUILD)/test/cli_seed
 
 # A build of its own, with places at which it kills itself. It need not be fast.
@@ -130,16 +131,16 @@ failpoints: packages
 
 SEED ?= 1
 
-.PHONY: faults
-faults: all failpoints
-	@$(PYTHON) test/faults/run --build $(BUILD) \
+.PHONY: gateway-faults
+gateway-faults: all failpoints
+	@$(PYTHON) test/gateway-faults/run --build $(BUILD) \
 		--failing $(BUILD)/failpoints --seed $(SEED) $(FAULTS)
 
 OPS ?= 100000
 
-.PHONY: faults-stores
-faults-stores: library
-	@$(PYTHON) test/servers/cells.py --build $(BUILD) --ops $(OPS) \
+.PHONY: store-faults
+store-faults: library
+	@$(PYTHON) test/store-faults/cells.py --build $(BUILD) --ops $(OPS) \
 		--seed $(SEED) $(CELLS)
 
 SEEDS ?= 200000

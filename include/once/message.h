@@ -243,20 +243,22 @@ typedef struct once_tx_result {
         sizeof(once_tx_result), 0, {NULL, 0}, NULL                             \
     }
 
+/* Frees what the result holds and makes it empty, as ONCE_TX_RESULT_INIT does;
+ * an empty one may be cleared, too. Since 0.1. */
 ONCE_API void once_tx_result_clear(once_tx_result *result);
 
 /*
  * The work of a call: writes on `tx`, which it must use for calls and messages
  * of its own. Returns ONCE_SUCCESS, or ONCE_FAILURE for an error that repeats
- * are to be told, with `*result` set; it is read before this function's caller
- * returns, so static or heap memory of `user`'s will do. Anything else:
- * once_tx_call() returns it, and the caller rolls back.
+ * get, with `*result` set; it is read before once_tx_call() returns, so static
+ * memory or memory of `user` will do. Anything else: once_tx_call() returns it,
+ * and the caller rolls back.
  */
 typedef int once_tx_work(const once_tx *tx, void *user, once_bytes *result);
 
 /*
  * Runs `work` at most once for each (group, key), in the caller's transaction:
- * claim, effect and result are committed together, so a repeat is told the result
+ * claim, effect and result are committed together, so a repeat gets the result
  * and no outcome is ever unknown. `group` and `key` are 1 to ONCE_ID_MAX
  * characters of visible ASCII; a consumer of messages is a group. The same key
  * with another `fingerprint` (any bytes; empty: not compared) is refused.

@@ -7,20 +7,20 @@
  *    seen to pass     ------------------------ - - - - - - -  at the pace of a
  *                                                             steady clock
  *
- * It refuses to believe a step ahead: whatever is due is forgotten later by as
- * much, until an operator says that the clock is right. A step back is taken at
- * once, since then all is kept longer.
+ * A step ahead is not followed: what is due is forgotten later by as much,
+ * until an operator accepts the clock. A step back is followed at once, because
+ * then all is kept longer.
  */
 #include "core/clock.h"
 
 #include <string.h>
 
 enum {
-    FASTER = 1024,  /* one part of so many: catching up, or drifting */
-    PUT_MS = 30000, /* the store is told when it knows so much less, */
-    BACK_MS = 1000, /* ... or more than its clock by so much         */
-    JUMP_MS = 1000, /* less is how clocks are */
-    AWAY = 4        /* periods without a look: this process was away */
+    FASTER = 1024,  /* faster than the steady clock by 1/1024 at most    */
+    PUT_MS = 30000, /* how old what is stored may become                 */
+    BACK_MS = 1000, /* what is stored may be ahead of the clock by this  */
+    JUMP_MS = 1000, /* a smaller difference is no jump                   */
+    AWAY = 4        /* periods without a reading: this process was away  */
 };
 
 uint64_t once__clock_pass(uint64_t seen_ms, uint64_t elapsed_ms,
@@ -36,8 +36,8 @@ static uint64_t since(uint64_t later, uint64_t earlier)
     return later > earlier ? later - earlier : 0;
 }
 
-/* From what the store keeps: if it was told by this host since its start, that
- * host's steady clock knows how long ago. */
+/* From what is stored. If this host has stored it since its start, its steady
+ * clock shows how long ago. */
 static uint64_t from_store(const once_clock *c, const once_store_time *t,
                            const struct once__asked *asked)
 {
@@ -48,8 +48,8 @@ static uint64_t from_store(const once_clock *c, const once_store_time *t,
                             t->now_ms);
 }
 
-/* How far the store's clock has moved beside ours since we asked last: only
- * what cannot be the time that the questions took. */
+/* How much farther than the steady clock the store's clock has moved since the
+ * last reading, without what the duration of the readings may explain. */
 static int64_t jump(const once_clock *c, const once_store_time *t,
                     const struct once__asked *asked)
 {
@@ -63,10 +63,11 @@ static int64_t jump(const once_clock *c, const once_store_time *t,
 }
 
 /*
- * While this process was away another one may have come that knew less of the
- * time that had passed. That one has put what it knew, but it could not notice
- * that the store's clock stood back: for it no more time had passed than that.
- * So what we knew does not count if anybody has put anything since.
+ * While this process was away another one may have started that knew less of
+ * the time that had passed. It has stored what it knew, but it could not notice
+ * that the store's clock was set back: for it no more time had passed than
+ * that. So what this process knows does not count if another one has stored
+ * anything since.
  */
 static int outdated(const once_clock *c, const once_store_time *t,
                     const struct once__asked *asked)
@@ -81,18 +82,18 @@ static uint64_t seen(const once_clock *c, const once_store_time *t,
 {
     uint64_t ours, theirs = from_store(c, t, asked);
 
-    /* A store that nobody has told yet: its clock is believed. */
+    /* Nothing is stored yet: the store's clock is accepted. */
     if (c->seen_ms == 0)
         return t->seen_ms == 0 ? t->now_ms : theirs;
     if (t->seen_ms != 0 && (t->backs != c->backs || outdated(c, t, asked)))
-        return theirs; /* what we knew is older than a step back */
+        return theirs; /* what this process knows is older than a step back */
     ours = once__clock_pass(c->seen_ms, since(asked->before_ms, c->before_ms),
                             t->now_ms);
     return ours > theirs ? ours : theirs;
 }
 
-/* Whoever is new puts something, so that those who are away notice (outdated()
- * above). */
+/* A process that reads the clock for the first time stores something, so that
+ * those that are away notice (outdated() above). */
 int once__clock_take(once_clock *c, const once_store_time *t,
                      const struct once__asked *asked)
 {

@@ -5,8 +5,8 @@
  *  ABSENT --claim--> CLAIMED --dispatch--> DISPATCHED --complete--> COMPLETED
  *   ^ ^ | (two-phase)  |                    ^ |  |                   ^ |   |
  *   | | +--claim-------|--(one-phase)-------+ |  | give up,          | |   |
- *   | +----------------+                      |  | lease over        | |   |
- *   |   release, lease over                   |  v                   | |   |
+ *   | +----------------+                      |  | lease expired     | |   |
+ *   |   release, lease expired                |  v                   | |   |
  *   +---------------- release (not executed) -+-- INDETERMINATE -----+ |   |
  *   |                                              |  late complete,   |   |
  *   |                                              |  resolve          |   |

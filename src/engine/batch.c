@@ -1,18 +1,20 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * batch.c - tasks in line for the store, and what becomes of a batch.
+ * batch.c - makes batches of the tasks that are ready, passes them to the
+ * store, and ends or repeats each task.
  *
- * All that queued while the last batch was persisted is the next one: group
- * commit is the shape of the interface, not a feature. A batch that was not
- * answered is *unknown*: each of its operations is repeated as it is, with the
- * same token and the same bytes, until its patience ends (docs/protocol.md,
- * section 6, rule 1). Meanwhile it sits in the timers, not in the line, so that
- * it keeps nobody else waiting. No answer is ever made up here.
+ * All tasks that became ready while the last batch was persisted are the next
+ * batch: group commit. A batch that was not answered is *unknown*: each of its
+ * operations is repeated unchanged, with the same token and the same bytes,
+ * until its deadline (docs/protocol.md, section 6, rule 1). Until then a timer
+ * holds it, so that it delays no other task. An answer always comes from the
+ * store.
  *
- * One operation may be the reason that its batch fails, say by a damaged page.
- * So where others are answered, those of a batch that is not are asked again in
- * half the batch_limit, and in the end that one fails alone. While the store
- * answers nobody it is not their batch_limit's fault, and batches stay large.
+ * A batch may fail because of one operation, for example on a damaged page. If
+ * the batches before it were answered, the operations of a batch that is not
+ * are repeated in batches of half its size, so that in the end the one that
+ * fails is alone. While the store answers no batch at all the size is not the
+ * reason, and batches stay large.
  */
 #include <assert.h>
 #include <string.h>
@@ -85,8 +87,8 @@ static once__task *pop(once_engine *e)
     return pop_from(next_line(e));
 }
 
-/* Whether the next in line may join `n` others, and how many may be in the
- * batch then. */
+/* Whether the next task may be in a batch with `n` others. Lowers `*max` to its
+ * limit. */
 static int may_join(once_engine *e, size_t n, size_t *max)
 {
     const struct once__node *node = next_line(e)->first;
@@ -110,12 +112,13 @@ static void end(once_engine *e, once__task *task, int rc)
         op->left_ms = 0;
     }
     e->pending--;
-    if (!task->roomless)
+    if (!task->unlimited)
         once__uncount(&e->count.queued);
     task->end(e, task, rc);
 }
 
-/* When the store is never asked again: was it ever? */
+/* The error of a task for which the store is not asked again: it depends on
+ * whether the store was asked before. */
 static int final_error(const once__task *task)
 {
     return task->first_ms == 0 ? ONCE_ECLOSED : ONCE_ESTORE;
@@ -137,18 +140,20 @@ static void backoff_ended(void *engine, struct once__timer *timer)
 void once__ask(once_engine *e, once__task *task, uint64_t until_ms)
 {
     assert(!e->ended);
+    assert(task->end != NULL && !task->timer.armed);
     task->timer.fire = backoff_ended;
     task->until_ms = until_ms;
     task->first_ms = 0;
     task->tries = 0;
     task->batch_limit = 0;
     e->pending++;
-    if (!task->roomless)
+    if (!task->unlimited)
         once__count(&e->count.queued, 1);
     push(e, task);
 }
 
-/* 5 ms, doubled each time up to half a second; once more at the very end. */
+/* Repeats the task after 5 ms, doubled each time up to half a second, and for
+ * the last time at its deadline. 0: the deadline has passed. */
 static int later(once_engine *e, once__task *task)
 {
     uint64_t now = once__now_ms(), ms = BACKOFF_MAX_MS;
@@ -166,6 +171,7 @@ static int later(once_engine *e, once__task *task)
 
 int once__ask_again(once_engine *e, once__task *task)
 {
+    assert(!task->unlimited);
     if (!later(e, task))
         return 0;
     e->pending++;
@@ -174,10 +180,10 @@ int once__ask_again(once_engine *e, once__task *task)
 }
 
 /*
- * An error says that nothing was changed, but only by the try that it answers.
- * One before it that went unanswered may have been applied, if it was not just
- * a look. (A record that cannot be read is one for everybody, whoever changed
- * it.)
+ * An error means that nothing was changed, but only by the try that it answers.
+ * An earlier try that was not answered may have been applied, unless it only
+ * reads. (For a record that cannot be read this makes no difference: nobody can
+ * read it.)
  */
 int once__reportable(const once__task *task, int rc)
 {
@@ -260,7 +266,7 @@ void once__batch_run(once_engine *e)
     if (n == 0)
         return;
     if (forgets && !once__clock_look(e))
-        e->store->forget_ms = 1; /* nothing is old enough */
+        e->store->forget_ms = 1; /* no retention time has ended by then */
     ONCE_FAILPOINT_BATCH(e->ops, n, "sent");
     rc = e->store->ops->apply(e->store, e->ops, n, &err);
     ONCE_FAILPOINT_BATCH(e->ops, n, "answered");

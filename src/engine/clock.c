@@ -1,29 +1,30 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * clock.c - looks at the store's clock before anything is forgotten.
+ * clock.c - reads the store's clock before anything is forgotten, and reports
+ * what an operator should know of it.
  *
- * What is forgotten goes by the time that was seen to pass (store/clock.c); here
- * is what an operator is told of it:
+ * Records are forgotten by the time that was seen to pass (store/clock.c):
  *
- *    set ahead        what is due is forgotten later by as much, until he says
- *                     that the clock is right, or it is set right
+ *    set ahead        what is due is forgotten later by as much, until the
+ *    clock
+ *                     is set right or an operator accepts it
  *    set back         all is kept longer, which is safe
- *    ahead at once    nobody was there to see the time pass: the host stood
- *                     still for long, or it has started with a wrong clock
+ *    ahead at once    no process saw the time pass: the host was off or stopped
+ *                     for long, or has started with a wrong clock
  */
 #include "core/error.h"
 #include "engine/engine.h"
 
 enum { LATE_MS = 3600000, AGREE_MS = 1000 };
 
-static void blind(once_engine *e, const once_error *err)
+static void clock_unknown(once_engine *e, const once_error *err)
 {
-    if (!e->blind)
+    if (!e->clock_unknown)
         once__event(e,
-                    "the store does not tell the time, so nothing is "
+                    "the store's clock cannot be read, so nothing is "
                     "forgotten: %s",
                     err->text);
-    e->blind = 1;
+    e->clock_unknown = 1;
 }
 
 static void report(once_engine *e, int first)
@@ -34,7 +35,7 @@ static void report(once_engine *e, int first)
         once__event(e,
                     "the store's clock jumped ahead by %lld ms: what is due is "
                     "forgotten later by as much, until it is set right or "
-                    "`once clock --accept` says that it is right",
+                    "accepted with `once clock --accept`",
                     (long long)c->jumped_ms);
     else if (c->jumped_ms < 0)
         once__event(e,
@@ -45,7 +46,7 @@ static void report(once_engine *e, int first)
         once__event(e,
                     "the store's clock is %llu s ahead of the time that was "
                     "seen to pass: what is due is forgotten later by as much. "
-                    "If it is right, say so with `once clock --accept`",
+                    "If it is right, accept it with `once clock --accept`",
                     (unsigned long long)c->behind_ms / 1000);
     else if (e->ahead && c->behind_ms < AGREE_MS)
         once__event(e, "the clocks agree again");
@@ -61,12 +62,12 @@ int once__clock_look(once_engine *e)
     e->clock.every_ms = e->options.reap_ms;
     rc = once_store_clock(e->store, &e->clock, &err);
     if (rc == ONCE_ENOSYS)
-        return 1; /* it forgets by its clock, and has said so */
+        return 1; /* a store without time(): it forgets by its own clock */
     if (rc != ONCE_OK) {
-        blind(e, &err);
+        clock_unknown(e, &err);
         return 0;
     }
-    e->blind = 0;
+    e->clock_unknown = 0;
     report(e, first);
     return 1;
 }

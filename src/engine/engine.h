@@ -62,7 +62,7 @@ struct once__task {
     uint64_t first_ms; /* when the store was first asked, 0: never         */
     uint32_t tries;
     uint32_t batch_limit; /* largest batch that it may be in, 0: no limit  */
-    int roomless; /* the reaper's: it takes no room in the queue           */
+    int unlimited;        /* of the reaper: `queue_max` does not count it    */
 };
 
 struct once__tasks {
@@ -179,9 +179,9 @@ struct once_engine {
     struct once__list_call *lists, **lists_end;
     struct once__reaper reaper;
     struct once__late late;
-    once_clock clock; /* what is known of the store's                      */
-    int blind;        /* the store's time is not known: nothing is forgotten */
-    int ahead;        /* the store's clock is ahead of the elapsed time    */
+    once_clock clock;  /* what is known of the store's                      */
+    int clock_unknown; /* the store's time is not known: nothing is forgotten */
+    int ahead;         /* the store's clock is ahead of the elapsed time    */
     once__task **batch;
     once_op **ops;
     uint64_t pending; /* tasks that have not ended                         */

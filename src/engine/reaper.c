@@ -1,18 +1,20 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * reaper.c - what has expired: leases of owners that do not respond, and records
- * that were kept for their time.
+ * reaper.c - reaps records whose lease has expired, and forgets records whose
+ * retention time has ended.
  *
- * A round looks for leases, then for retention; each step shows at most
- * `reap_max` records and asks for each by its own conditional operation, so a
- * stale list, a second reaper or a reaper that dies are harmless. They stand in
- * line like everybody's (batch.c), and the next step begins when they have ended.
- * It works in quiet moments, and under load as soon as a period was missed (L2).
- * A step that was full is followed by another soon.
+ * A round reaps and then forgets, in steps. A step scans for at most `reap_max`
+ * records and begins one conditional operation for each, so an outdated scan, a
+ * second reaper or a reaper that dies are harmless. The operations are tasks
+ * like all others (batch.c), and the next step begins when they have ended. A
+ * step begins when the engine has nothing else to do, and under load as soon as
+ * a period was missed (docs/protocol.md, L2). If a step found as many records
+ * as it may, the next one follows soon.
  *
  * Retention is the one place where a wrong clock could cost safety: before each
- * step that forgets, clock.c looks at the store's.
+ * step that forgets, clock.c reads the store's clock.
  */
+#include <assert.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -63,8 +65,8 @@ static void plan(once_engine *e, int found)
         next_step(e, e->options.reap_ms, e->options.reap_ms);
 }
 
-/* An unknown outcome is nothing more: the next round's scan says what is still
- * to be done. */
+/* An operation that was not answered needs no more than that: the next round's
+ * scan shows what is still to be done. */
 static void ended(once_engine *e, once__task *task, int rc)
 {
     struct once__reaper *r = &e->reaper;
@@ -76,6 +78,7 @@ static void ended(once_engine *e, once__task *task, int rc)
     if (rc == ONCE_OK && op->verb == ONCE_OP_REAP &&
         op->record.state == ONCE_INDETERMINATE && e->options.lost != NULL)
         e->options.lost(e->options.user, op->name, &op->record);
+    assert(r->out > 0);
     if (--r->out == 0)
         plan(e, 1);
 }
@@ -92,7 +95,7 @@ static int found(void *user, const uint8_t name[ONCE_NAME_SIZE],
     memset(o, 0, sizeof(*o));
     o->task.op = &o->op;
     o->task.end = ended;
-    o->task.roomless = 1;
+    o->task.unlimited = 1;
     o->op.verb = r->forget ? ONCE_OP_FORGET : ONCE_OP_REAP;
     memcpy(o->op.name, name, ONCE_NAME_SIZE);
     o->op.fence = record->fence; /* a record that changed since is not it */
@@ -108,6 +111,7 @@ static int step(once_engine *e)
     uint32_t i;
     int shown;
 
+    assert(r->out == 0); /* the store still uses the operations of a step */
     r->found = r->done = 0;
     shown = e->store->ops->scan(e->store,
                                 r->forget ? ONCE_SCAN_KEEP : ONCE_SCAN_LEASE,
@@ -129,7 +133,7 @@ void once__reaper_turn(once_engine *e, int quiet)
     uint64_t now = once__now_ms();
     int found = 1;
 
-    if (!r->begun) /* a jump in the first period is one, too */
+    if (!r->begun) /* to notice a jump of the clock in the first period, too */
         (void)!once__clock_look(e);
     r->begun = 1;
     if (now < (quiet ? r->due_ms : r->must_ms))

@@ -59,14 +59,14 @@ static void wake(void *user)
 {
     once_mhd_call *call = user;
     once_mhd *m = call->m;
-    sem_t *told = call->told;
+    sem_t *woken = call->woken;
 
     pthread_mutex_lock(&m->lock);
     leave(call);
     m->resuming++;
     pthread_mutex_unlock(&m->lock);
-    if (told != NULL)
-        (void)sem_post(told);
+    if (woken != NULL)
+        (void)sem_post(woken);
     else
         MHD_resume_connection(call->connection);
     pthread_mutex_lock(&m->lock);
@@ -107,23 +107,23 @@ static int wait_for(once_mhd_call *call, int rc)
 {
     if (rc != ONCE_HTTP_WAIT)
         return rc;
-    while (sem_wait(call->told) != 0)
+    while (sem_wait(call->woken) != 0)
         assert(errno == EINTR);
     return once_exchange_step(call->exchange);
 }
 
-static int begin_wait(once_mhd_call *call, sem_t *told)
+static int begin_wait(once_mhd_call *call, sem_t *woken)
 {
-    if (sem_init(told, 0, 0) != 0)
+    if (sem_init(woken, 0, 0) != 0)
         return 0;
-    call->told = told;
+    call->woken = woken;
     return 1;
 }
 
 static void end_wait(once_mhd_call *call)
 {
-    (void)sem_destroy(call->told);
-    call->told = NULL;
+    (void)sem_destroy(call->woken);
+    call->woken = NULL;
 }
 
 /* ---- Sending ------------------------------------------------------------- */
@@ -218,8 +218,8 @@ static int is_suspended(once_mhd_call *call)
     return !call->gone && info != NULL && info->suspended != MHD_NO;
 }
 
-/* Tells the exchange what the handler said: its answer, or, NULL, nothing. */
-static int tell(once_mhd_call *call, const once_http_answer *a)
+/* Gives the exchange the handler's answer; NULL: there is none. */
+static int report(once_mhd_call *call, const once_http_answer *a)
 {
     int status = call->broken != 0 ? call->broken : MHD_HTTP_BAD_GATEWAY;
 
@@ -231,20 +231,20 @@ static int tell(once_mhd_call *call, const once_http_answer *a)
 static int conclude(once_mhd_call *call, const once_http_answer *a)
 {
     int rc, listed;
-    sem_t told;
+    sem_t woken;
 
     if (once_exchange_step(call->exchange) == ONCE_HTTP_PASS)
-        return tell(call, a);
+        return report(call, a);
     listed = suspend(call);
     if (listed && !call->threaded) {
-        rc = tell(call, a);
+        rc = report(call, a);
         if (rc != ONCE_HTTP_WAIT)
             unsuspend(call);
         return rc;
     }
     rc = ONCE_ENOMEM;
-    if (begin_wait(call, &told)) {
-        rc = wait_for(call, tell(call, a));
+    if (begin_wait(call, &woken)) {
+        rc = wait_for(call, report(call, a));
         end_wait(call);
     }
     if (listed)
@@ -268,7 +268,7 @@ static enum MHD_Result broken(once_mhd_call *call)
         return send_reply(call);
     if (rc == ONCE_HTTP_DROP)
         return MHD_NO;
-    call->failed = rc < 0; /* told when the connection is resumed */
+    call->failed = rc < 0; /* reported when the connection is resumed */
     return MHD_YES;
 }
 
@@ -341,8 +341,8 @@ static void orphan_end(void *user)
     pthread_mutex_unlock(&m->lock);
 }
 
-static enum MHD_Result leave_behind(once_mhd_call *call,
-                                    const once_http_answer *a)
+static enum MHD_Result record_orphan(once_mhd_call *call,
+                                     const once_http_answer *a)
 {
     struct orphan *o = malloc(sizeof(*o));
     once_mhd *m = call->m;
@@ -367,7 +367,7 @@ static enum MHD_Result answer(once_mhd_call *call, const once_http_answer *a)
     assert(!call->answered && (call->state == LIVE || call->state == RUN));
     call->answered = 1;
     if (call->gone)
-        return leave_behind(call, a);
+        return record_orphan(call, a);
     if (call->exchange == NULL)
         return answer_now(call, a);
     rc = conclude(call, a);
@@ -423,9 +423,9 @@ static int is_threaded(const once_mhd_call *call)
 static enum MHD_Result ask_and_wait(once_mhd_call *call, const struct now *now)
 {
     int rc = ONCE_ENOMEM;
-    sem_t told;
+    sem_t woken;
 
-    if (begin_wait(call, &told)) {
+    if (begin_wait(call, &woken)) {
         rc = wait_for(call, once_exchange_claim(call->exchange, wake, call));
         end_wait(call);
     }

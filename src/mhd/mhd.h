@@ -75,7 +75,7 @@ struct once_mhd_call {
     struct now head; /* of libmicrohttpd's last call; without the data */
     int threaded;    /* the connection has a thread of its own */
     int listed;      /* in `busy` */
-    sem_t *told;     /* waited for, in place of a suspended connection */
+    sem_t *woken;    /* waited for, in place of a suspended connection */
 };
 
 /* ---- call.c -------------------------------------------------------------- */

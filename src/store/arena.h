@@ -13,7 +13,7 @@ struct once__arena {
 
 /* `size` bytes that stay where they are until the next reset, or NULL. */
 void *once__arena_take(struct once__arena *a, size_t size);
-/* All that was taken is gone; one block of a usual size is kept. */
+/* All that was taken is gone; one block of average size is kept. */
 void once__arena_reset(struct once__arena *a);
 void once__arena_clear(struct once__arena *a);
 

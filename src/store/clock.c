@@ -4,8 +4,8 @@
  * seen to pass (core/clock.h).
  *
  * The clock that decides is the store's: that of its server, or for the stores
- * of one host that host's. What it is held against is CLOCK_BOOTTIME here, which
- * cannot be set and counts while the machine sleeps.
+ * of one host that host's. What it is held against is CLOCK_BOOTTIME here,
+ * which cannot be set and counts while the machine sleeps.
  */
 #include <time.h>
 
@@ -23,12 +23,12 @@ static uint64_t steady_ms(void)
 
 static int put(once_store *s, once_clock *c, once_error *err)
 {
-    once_store_time now, told = {.now_ms = 0};
+    once_store_time now, seen = {.now_ms = 0};
 
     int rc;
 
-    once__clock_put(c, &told);
-    rc = s->ops->time(s, &told, &now, err);
+    once__clock_put(c, &seen);
+    rc = s->ops->time(s, &seen, &now, err);
     if (rc == ONCE_OK)
         once__clock_was_put(c);
     return rc;
@@ -42,7 +42,7 @@ int once_store_clock(once_store *s, once_clock *c, once_error *err)
     int rc;
 
     if (s->ops->time == NULL)
-        return once__fail(err, ONCE_ENOSYS, "%s: this store tells no time",
+        return once__fail(err, ONCE_ENOSYS, "%s: this store says no time",
                           s->ops->name);
     if (next.seen_ms == 0)
         once__host(next.host);

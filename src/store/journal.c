@@ -10,11 +10,13 @@
  * for "in flight", which promises nothing.
  *
  *    journal.c    this file: the driver, deciding, scanning
- *    journal/     door: who is in    recover: from log to memory
- *                 frame, walk, segment, log: bytes, files, appending, flushing
- *                 shared, index: memory of all processes   keeper: sweeping
- *                 recent: what we wrote last    names: in order, for lists
- *                 time: what was seen of it   check: verify and dump
+ *    journal/     handle.h has a picture of the files. session: opening,
+ *                 closing; recover: from the log to memory; frame, walk,
+ *                 segment, log, file: bytes, files, appending, flushing; lock:
+ *                 who appends, and repair; poison: failed writes; shared,
+ *                 index: memory of all processes; compactor: making room;
+ *                 recent: what we wrote last; names: in order, for lists; time:
+ *                 what was seen of it; check: verify and dump
  *
  * It refuses a folder of something else, a log that is damaged where it was
  * durable, to go on after a flush that failed, and to answer from a folder that
@@ -31,6 +33,7 @@
 
 #include "core/transition.h"
 #include "core/error.h"
+#include "core/must.h"
 #include "store/arena.h"
 #include "store/journal/handle.h"
 #include "store/path.h"
@@ -59,7 +62,7 @@ struct journal {
     struct once__arena arena;   /* bytes of answers, until the next call */
     struct once__names names;
     uint64_t last;   /* segment that was the last one when we looked */
-    uint32_t cursor; /* page of the index where the next sweep begins */
+    uint32_t cursor; /* page of the index where the next scan begins */
 };
 
 /* ---- Opening ------------------------------------------------------------- */
@@ -144,7 +147,7 @@ static int journal_open(const char *rest, const once_store_options *options,
 /* One batch under way. */
 struct batch {
     uint64_t now_ms;
-    uint64_t wait; /* nothing is told before the log is durable up to here */
+    uint64_t wait; /* no answer before the log is durable up to here */
     int changed;   /* the log has grown */
     int locked;
     int late;              /* no room for claims, and no time to wait for it */
@@ -230,7 +233,7 @@ static int append_forgotten(struct journal *s, const uint8_t *name,
 }
 
 /*
- * Most sweeps are decided by what the index knows, without reading a result
+ * Most forgetting is decided by what the index knows, without reading a result
  * that is about to be forgotten. 1: decided.
  */
 static int forget_unread(const struct once__slot *slot, once_op *op,
@@ -265,6 +268,7 @@ static int keep(struct journal *s, struct batch *b, once_op *op,
                            : append(s, op->name, r, reserve, b);
     if (code != ONCE_OK)
         return code;
+    ONCE__MUST(fence >= shared->fence); /* never the same one twice */
     shared->fence = fence;
     b->changed = 1;
     wait_for(b, s->log.start + s->log.used);
@@ -307,7 +311,7 @@ static int decide(struct journal *s, struct batch *b, once_op *op)
         refuse(op, ONCE_ESTORE);
         return ONCE_OK;
     }
-    if (code == ONCE_EFULL) /* maybe there is something to sweep */
+    if (code == ONCE_EFULL) /* maybe there is something to drop */
         once__compactor_wake(s->compactor);
     refuse(op, code);
     op->record = before;
@@ -315,8 +319,8 @@ static int decide(struct journal *s, struct batch *b, once_op *op)
 }
 
 /* Segments are made ahead: whenever one was begun, or claims have taken much of
- * what is there, the keeper looks. Where the disk is full it does that once a
- * second, and when a claim was refused. */
+ * what is there, the compactor looks. Where the disk is full it does that once
+ * a second, and when a claim was refused. */
 static void look_after(struct journal *s)
 {
     uint64_t last = s->log.shared->last;
@@ -378,7 +382,7 @@ static int decide_all(struct journal *s, struct batch *b, once_op **ops,
     }
     if (!b->locked)
         return code;
-    /* Also what will not be told of: the index knows it already. */
+    /* Also what will not be answered: the index knows it already. */
     written = once__journal_flush(&s->log, b->err);
     once__journal_unlock(&s->log);
     return code == ONCE_OK ? written : code;
@@ -404,13 +408,16 @@ static int journal_apply(once_store *store, once_op **ops, size_t n,
     code = decide_all(s, &b, ops, n);
     if (code == ONCE_OK)
         code = once__journal_sync(&s->log, b.wait, err);
+    /* Not one answer before what it says is durable. */
+    ONCE__MUST(code != ONCE_OK || s->log.shared->durable >= b.wait);
     if (code == ONCE_OK && b.changed)
         code = once__places_look(&s->places, err);
     look_after(s);
     return code;
 }
 
-/* ---- Scanning: what is due ------------------------------------------------ */
+/* ---- Scanning: what is due ------------------------------------------------
+ * */
 
 struct view {
     once_each *each;
@@ -448,7 +455,8 @@ static int look_up(struct journal *s, const uint8_t *name, once_record *r,
     return code == ONCE_OK ? 1 : code;
 }
 
-/* Read without the lock: if it does not check it may have moved meanwhile. */
+/* Read without the lock: if it fails its checksum it may have moved meanwhile.
+ * */
 static int show_slot(struct journal *s, struct view *v,
                      const struct once__slot *slot, once_error *err)
 {
@@ -486,7 +494,7 @@ static int next_due(struct journal *s, int what, uint32_t pages,
     return n;
 }
 
-/* Once around the index, from where the last sweep ended. Where nothing is due
+/* Once around the index, from where the last scan ended. Where nothing is due
  * that is one look at each page's head. */
 static int scan_due(struct journal *s, int what, struct view *v,
                     once_error *err)
@@ -511,7 +519,8 @@ static int scan_due(struct journal *s, int what, struct view *v,
     return code;
 }
 
-/* ---- Scanning: all, in order ---------------------------------------------- */
+/* ---- Scanning: all, in order ----------------------------------------------
+ * */
 
 static int scan_all(struct journal *s, const uint8_t *after, struct view *v,
                     once_error *err)
@@ -554,7 +563,8 @@ static int journal_scan(once_store *store, int what, const uint8_t *after,
     return code == ONCE_OK ? v.shown : code;
 }
 
-/* ---- The rest -------------------------------------------------------------- */
+/* ---- The rest --------------------------------------------------------------
+ * */
 
 static int journal_tend(once_store *store, once_error *err)
 {

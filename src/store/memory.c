@@ -3,21 +3,21 @@
  * memory.c - "memory:", records of one process, gone with it.
  *
  * For development, tests and duplicates that live as long as the process. It
- * says so: class B. Every operation is once__transition() on a copy of the record;
- * memory is found before the copy is put back, so that a refusal (ONCE_ENOMEM)
- * changes nothing. Fences start at 1: two opened stores share nothing, so
- * nobody can show one's fence to the other.
+ * says so: class B. Every operation is once__transition() on a copy of the
+ * record; memory is found before the copy is put back, so that a refusal
+ * (ONCE_ENOMEM) changes nothing. Fences start at 1: two opened stores share
+ * nothing, so nobody can show one's fence to the other.
  *
  * Bytes that were shown in an answer live until the next apply(), also when
  * their record was forgotten by a later operation of the same batch.
  */
-#include <assert.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/random.h>
 
 #include "core/transition.h"
 #include "core/error.h"
+#include "core/must.h"
 #include "store/store.h"
 #include "store/table.h"
 
@@ -60,7 +60,7 @@ static int memory_open(const char *rest, const once_store_options *options,
 
     if (*rest != '\0')
         return once__fail(err, ONCE_EURL,
-                          "memory: nothing may stand behind \"memory:\"");
+                          "memory: nothing may stand after \"memory:\"");
     if (getrandom(&seed, sizeof(seed), 0) != (ssize_t)sizeof(seed))
         return once__fail(err, ONCE_EOPEN, "memory: no random numbers");
     m = calloc(1, sizeof(*m));
@@ -187,7 +187,7 @@ static int memory_keep(struct memory *m, struct once__row *row, once_op *op,
     if (!memory_blob(r, old, &blob))
         return 0;
     if (row == NULL) {
-        assert(r->attempt > 0);
+        ONCE__MUST(r->attempt > 0);
         row = once__table_add(&m->table, op->name);
         if (row == NULL) {
             free(blob);
@@ -201,7 +201,7 @@ static int memory_keep(struct memory *m, struct once__row *row, once_op *op,
     }
     row->blob = blob;
     if (r->attempt == 0) {
-        assert(blob == NULL);
+        ONCE__MUST(blob == NULL);
         once__table_remove(&m->table, row);
         return 1;
     }

@@ -5,7 +5,6 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <limits.h>
-#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
@@ -15,15 +14,20 @@
 /* "FOLDER/LAST", or ENAMETOOLONG. */
 static char *join(const char *folder, const char *last)
 {
-    char *out = NULL;
+    const char *head = strcmp(folder, "/") == 0 ? "" : folder;
+    const size_t n = strlen(head), m = strlen(last);
+    char *out;
 
-    if (strlen(folder) + strlen(last) + 2 > PATH_MAX) {
+    if (n + m + 2 > PATH_MAX) {
         errno = ENAMETOOLONG;
         return NULL;
     }
-    if (asprintf(&out, "%s/%s", strcmp(folder, "/") == 0 ? "" : folder, last) <
-        0)
-        return NULL;
+    out = malloc(n + m + 2);
+    if (out != NULL) {
+        memcpy(out, head, n);
+        out[n] = '/';
+        memcpy(out + n + 1, last, m + 1);
+    }
     return out;
 }
 

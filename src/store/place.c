@@ -14,7 +14,7 @@
 #include "core/error.h"
 
 /* Short, since a claim that is written meanwhile takes its key with it until
- * its lease is over, also when the file is back. */
+ * its lease has expired, also when the file is back. */
 enum { GLANCE_MS = 20 };
 
 static uint64_t steady_ms(void)

@@ -39,7 +39,7 @@ struct once__places {
 };
 
 /*
- * Adds the file at `path`, of `length` bytes, with `tail` behind it. It is the
+ * Adds the file at `path`, of `length` bytes, with `tail` after it. It is the
  * one that is open as `fd`, or where that is -1 the one that stands there.
  * ONCE_OK, ONCE_EOPEN, ONCE_ENOMEM.
  */

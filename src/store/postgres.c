@@ -3,7 +3,7 @@
  * postgres.c - the store of class A for many machines: "postgres://...".
  *
  * A batch is one function call, so one round trip and one transaction, in which
- * each name occurs once. What queues behind a name in the same batch is decided
+ * each name occurs once. What queues after a name in the same batch is decided
  * here from the record that the call has shown, as long as it changes nothing;
  * the first that would change something goes into the next call:
  *
@@ -22,15 +22,15 @@
  * while nothing moves, and answered ONCE_ESTORE after that.
  *
  * Server time only. It works through a pooler in transaction mode: a call
- * leaves nothing behind in its session. It refuses to interpret: a call that
+ * leaves nothing in its session. It refuses to interpret: a call that
  * the server did not answer is unknown, also if the answer to COMMIT got lost.
  */
-#include <assert.h>
 #include <stdlib.h>
 #include <string.h>
 
 #include "core/transition.h"
 #include "core/error.h"
+#include "core/must.h"
 #include "core/record.h"
 #include "store/postgres/postgres.h"
 #include "store/store.h"
@@ -172,15 +172,16 @@ static int postgresql_open(const char *rest, const once_store_options *options,
 /* ---- The time ---------------------------------------------------------- */
 
 /* The server's, unless a test has set another clock, or it `forgets` and less
- * was seen to pass. That is never ahead of the server's: see once_store_clock(). */
-static const uint64_t *told_time(const struct postgres *s, int forgets,
-                                 uint64_t *now_ms)
+ * was seen to pass. That is never ahead of the server's: see
+ * once_store_clock(). */
+static const uint64_t *time_to_send(const struct postgres *s, int forgets,
+                                    uint64_t *now_ms)
 {
-    int told = s->options.clock != once__wall_clock;
+    int set = s->options.clock != once__wall_clock;
 
-    if (!told && (!forgets || s->base.forget_ms == 0))
+    if (!set && (!forgets || s->base.forget_ms == 0))
         return NULL;
-    *now_ms = told ? s->options.clock(s->options.user) : UINT64_MAX;
+    *now_ms = set ? s->options.clock(s->options.user) : UINT64_MAX;
     *now_ms = once__time_of(&s->base, forgets, *now_ms);
     return now_ms;
 }
@@ -251,7 +252,8 @@ static int same_name(const struct item *a, const struct item *b)
 }
 
 /* Of each name the first that is not answered yet and not put aside, if it is
- * (`forget`), or is not, one of the sweep: these are asked by another function. */
+ * (`forget`), or is not, one that forgets: these are asked by another function.
+ * */
 static void gather(struct batch *b, int forget)
 {
     struct postgres *s = b->s;
@@ -279,7 +281,7 @@ static void gather(struct batch *b, int forget)
 
 static void answer(struct batch *b, struct item *item, int rc)
 {
-    assert(!item->done);
+    ONCE__MUST(!item->done);
     item->done = 1;
     item->op->rc = rc;
     b->left--;
@@ -314,7 +316,7 @@ static int decide(once_op *op, const struct once__pg_row *row)
 }
 
 /*
- * Those behind in line for the same name, as long as they only look. Bytes
+ * Those that wait for the same name, as long as they only look. Bytes
  * that an operation has brought along are gone with it: then the server is
  * asked.
  */
@@ -444,7 +446,7 @@ static int make_params(struct batch *b, int forget)
     struct postgres *s = b->s;
     uint64_t now_ms;
     struct once__pg_call call = {
-        told_time(s, forget, &now_ms), s->config.async, !b->full,
+        time_to_send(s, forget, &now_ms), s->config.async, !b->full,
         wait_of(s, b->met ? WAIT_PART_AGAIN : WAIT_PART)};
 
     if (forget)
@@ -520,7 +522,7 @@ static int call(struct batch *b)
         forget = 1;
         gather(b, 1);
     }
-    assert(b->count > 0);
+    ONCE__MUST(b->count > 0);
     if (make_params(b, forget) != ONCE_OK)
         return once__fail(b->err, ONCE_ESTORE, "postgres: out of memory");
     ask =
@@ -632,8 +634,8 @@ static int postgres_scan(once_store *store, int what, const uint8_t *after,
         return ONCE_ESTORE;
     }
     return once__pg_scan(&s->link, &s->params, what,
-                         told_time(s, what == ONCE_SCAN_KEEP, &now_ms), after,
-                         max, each, user, err);
+                         time_to_send(s, what == ONCE_SCAN_KEEP, &now_ms),
+                         after, max, each, user, err);
 }
 
 static int postgres_time(once_store *store, const once_store_time *put,
@@ -642,7 +644,7 @@ static int postgres_time(once_store *store, const once_store_time *put,
     struct postgres *s = (struct postgres *)store;
     uint64_t now_ms;
     const struct once__pg_call call = {
-        told_time(s, 0, &now_ms), s->config.async, 0, wait_of(s, WAIT_PART)};
+        time_to_send(s, 0, &now_ms), s->config.async, 0, wait_of(s, WAIT_PART)};
     struct once__pg_ask ask;
     PGresult *rows = NULL;
     int rc = ONCE_OK;

@@ -3,13 +3,13 @@
  * redis.c - the store of class B for many hosts: redis://, rediss://,
  * redis+unix://, redis+sentinel://, redis+cluster:// (docs/redis.md).
  *
- * The server keeps bytes and once__transition() decides here (redis/batch.c). Time is
- * the server's (redis/ask.c), leases are values compared with it, and nothing
- * that is live has a TTL.
+ * The server keeps bytes and once__transition() decides here (redis/batch.c).
+ * Time is the server's (redis/ask.c), leases are values compared with it, and
+ * nothing that is live has a TTL.
  *
- * It refuses: a server that evicts, one that is a replica, a value that does
- * not check. With `wait=N` nothing is acknowledged that fewer than N replicas
- * have confirmed, also where only an earlier write is told of.
+ * It refuses: a server that evicts, one that is a replica, a value that fails
+ * its checksum. With `wait=N` nothing is acknowledged that fewer than N
+ * replicas have confirmed, also where only an earlier write is answered for.
  */
 #include <stdio.h>
 #include <stdlib.h>
@@ -64,7 +64,8 @@ static int redis_time(once_store *store, const once_store_time *put,
     return rc;
 }
 
-/* ---- Opening ------------------------------------------------------------------ */
+/* ---- Opening
+ * ------------------------------------------------------------------ */
 
 static void redis_close(once_store *store)
 {
@@ -106,7 +107,7 @@ static void find_caveat(struct redis *s)
         wait,
         !aof     ? "a restart loses all since the last snapshot (appendonly no)"
         : !known ? "a crash can lose the last second, or more (appendfsync is "
-                   "not told)"
+                   "not shown)"
         : !always ? "a crash can lose the last second, or more (appendfsync is "
                     "not always)"
                   : "a crash alone loses none (appendfsync always)");
@@ -156,7 +157,8 @@ static int redis_open(const once_store_ops *ops, enum once__redis_mode mode,
     return ONCE_OK;
 }
 
-/* ---- For operators ------------------------------------------------------------ */
+/* ---- For operators
+ * ------------------------------------------------------------ */
 
 struct report {
     once_line *line;
@@ -226,7 +228,7 @@ static int redis_report(enum once__redis_mode mode, int tls, int socket,
     return rc;
 }
 
-/* There is nothing to create; what an administrator grants is told. */
+/* There is nothing to create; what an administrator grants is printed. */
 static int redis_schema(const char *rest, once_line *line, void *user,
                         once_error *err)
 {
@@ -260,7 +262,8 @@ static int redis_schema(const char *rest, once_line *line, void *user,
     return ONCE_OK;
 }
 
-/* ---- One driver, a line for each scheme ----------------------------------------- */
+/* ---- One driver, a line for each scheme
+ * ----------------------------------------- */
 
 /* clang-format off */
 #define SCHEME(id, text, mode, tls, socket)                                    \

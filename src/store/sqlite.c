@@ -13,7 +13,7 @@
  * answered before what is in the log is durable (see connect.c).
  *
  * It refuses to run over a file that is not its own, to replace a record that
- * does not check, and to answer from a file that was moved away or replaced
+ * fails its checksum, and to answer from a file that was moved away or replaced
  * meanwhile: also a new connection must find the same one.
  */
 #include <errno.h>
@@ -44,7 +44,7 @@ struct sqlite {
     once_store_options options;
     char *path; /* absolute: the program may change its directory */
     struct once__sqlite_link link;
-    struct once__sqlite_keeper *keeper;
+    struct once__sqlite_checkpointer *checkpointer;
     struct once__places places; /* the file, and its log */
     struct once__arena arena;   /* bytes of answers, until the next call */
 };
@@ -126,8 +126,8 @@ static int connect_link(struct sqlite *s, once_error *err)
 {
     int code = once__sqlite_connect(&s->link, s->path, s->options.busy_ms, err);
 
-    if (code == ONCE_OK && s->keeper != NULL)
-        once__sqlite_keeper_watch(s->keeper, s->link.db);
+    if (code == ONCE_OK && s->checkpointer != NULL)
+        once__sqlite_checkpointer_watch(s->checkpointer, s->link.db);
     return code;
 }
 
@@ -138,7 +138,7 @@ static void sqlite_close(once_store *store)
     if (s == NULL)
         return;
     once__sqlite_disconnect(&s->link);
-    once__sqlite_keeper_close(s->keeper);
+    once__sqlite_checkpointer_close(s->checkpointer);
     once__places_clear(&s->places);
     once__arena_clear(&s->arena);
     free(s->path);
@@ -162,8 +162,8 @@ static int open_file(struct sqlite *s, const char *rest, once_error *err)
     log = sqlite3_filename_wal(sqlite3_db_filename(s->link.db, "main"));
     code = once__places_note(&s->places, log, strlen(log), "", -1, err);
     if (code == ONCE_OK)
-        code = once__sqlite_keeper_open(s->path, &s->places.place[1], err,
-                                        &s->keeper);
+        code = once__sqlite_checkpointer_open(s->path, &s->places.place[1], err,
+                                              &s->checkpointer);
     if (code == ONCE_OK && once__places_look(&s->places, err) != ONCE_OK) {
         code = ONCE_EOPEN;
         if (err != NULL)
@@ -193,7 +193,7 @@ static int sqlite_open(const char *rest, const once_store_options *options,
         sqlite_close(&s->store);
         return code;
     }
-    once__sqlite_keeper_watch(s->keeper, s->link.db);
+    once__sqlite_checkpointer_watch(s->checkpointer, s->link.db);
     *out = &s->store;
     return ONCE_OK;
 }
@@ -306,9 +306,9 @@ static int decide_from(struct sqlite *s, struct batch *b, once_op *op,
 }
 
 /*
- * Decides one operation. `*changed` tells whether `*to` must be written over
- * `*from`. A sweep does not read the bodies that it forgets, only those that it
- * must show because they stay.
+ * Decides one operation. `*changed` says whether `*to` must be written over
+ * `*from`. Forgetting does not read the bodies that it forgets, only those that
+ * it must show because they stay.
  */
 static int decide(struct sqlite *s, struct batch *b, once_op *op,
                   once_record *from, once_record *to, int *changed)
@@ -519,12 +519,12 @@ static int sqlite_time(once_store *store, const once_store_time *put,
     return ONCE_OK;
 }
 
-/* The keeper works by itself; what it met is told here. */
+/* The checkpointer works by itself; what went wrong there is reported here. */
 static int sqlite_tend(once_store *store, once_error *err)
 {
     struct sqlite *s = (struct sqlite *)store;
 
-    return once__sqlite_keeper_trouble(s->keeper, err);
+    return once__sqlite_checkpointer_trouble(s->checkpointer, err);
 }
 
 const once_store_ops once__store_sqlite = {

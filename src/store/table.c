@@ -15,6 +15,7 @@
  *
  * It refuses to shrink: the directory keeps the size of its best day.
  */
+#include "core/must.h"
 #include "store/table.h"
 
 #include <assert.h>
@@ -35,7 +36,7 @@ static size_t prefix(const uint8_t *name, unsigned bits)
     return (size_t)(value >> (64 - bits));
 }
 
-/* xorshift64*: the seed is secret, and ranks are told nobody. */
+/* xorshift64*: the seed is secret, and ranks are shown to nobody. */
 static uint32_t random32(struct once__table *t)
 {
     t->random ^= t->random >> 12;
@@ -296,7 +297,7 @@ void once__table_undue(struct once__table *t, struct once__row *row)
 
     if (row->due_at == 0)
         return;
-    assert(h != NULL && h->at[row->due_at - 1] == row);
+    ONCE__MUST(h != NULL && h->at[row->due_at - 1] == row);
     i = row->due_at - 1;
     row->due_at = 0;
     last = h->at[--h->count];
@@ -312,10 +313,10 @@ void once__table_due(struct once__table *t, struct once__row *row)
 {
     struct once__heap *h = heap_of(t, row);
 
-    assert(row->due_at == 0);
+    ONCE__MUST(row->due_at == 0);
     if (h == NULL)
         return;
-    assert(h->count < h->room);
+    ONCE__MUST(h->count < h->room);
     h->count++;
     sift_up(h, h->count - 1, row);
 }
@@ -386,7 +387,7 @@ void once__table_remove(struct once__table *t, struct once__row *row)
 {
     struct once__row **at = find(tree_of(t, row->name), row->name);
 
-    assert(*at == row && row->due_at == 0);
+    ONCE__MUST(*at == row && row->due_at == 0);
     join(row->low, row->high, at);
     t->rows--;
     free(row);

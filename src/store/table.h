@@ -51,7 +51,7 @@ void once__table_clear(struct once__table *t);
 
 struct once__row *once__table_find(struct once__table *t,
                                    const uint8_t name[ONCE_NAME_SIZE]);
-/* The first row behind `name`, of all if it is NULL; NULL at the end. */
+/* The first row after `name`, of all if it is NULL; NULL at the end. */
 struct once__row *once__table_after(struct once__table *t, const uint8_t *name);
 
 /* A new row, absent and due nowhere, or NULL: out of memory. Whatever becomes

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * thread.c - see thread.h. It lies below all who start one: the engine and the
- * keepers of stores. A new thread inherits the mask of its maker, so that
- * there is no moment in which a signal could find it.
+ * helper threads of stores. A new thread inherits the mask of its maker, so
+ * that there is no moment in which a signal could find it.
  */
 #include "store/thread.h"
 

@@ -3,8 +3,9 @@
  * url.c - parameters in the query part of a store's URL (RFC 3986, 3.4).
  *
  * Only what is asked for is looked at and taken out; the rest goes on to the
- * store's own library, or is refused by once__url_end(). It refuses a parameter that stands there twice, since
- * one of both would be ignored, and never repeats a value.
+ * store's own library, or is refused by once__url_end(). It refuses a parameter
+ * that stands there twice, since one of both would be ignored, and never
+ * repeats a value.
  */
 #include "store/url.h"
 

@@ -5,8 +5,8 @@
 
 #include <once/once.h>
 
-/* Percent-decodes value[0..length) to out[0..size), with a NUL. 0 if it does not
- * fit, is badly encoded or holds a NUL. */
+/* Percent-decodes value[0..length) to out[0..size), with a NUL. 0 if it does
+ * not fit, is badly encoded or holds a NUL. */
 ONCE_CHECK int once__url_decode(const char *value, size_t length, char *out,
                                 size_t size);
 
@@ -26,9 +26,9 @@ ONCE_CHECK int once__url_take_number(char *url, const char *param,
                                      uint64_t *out, once_error *err);
 
 /*
- * The last call: cuts `url` off before its "?". ONCE_EURL if a parameter is left
- * that nobody has taken; the text shows its name if that cannot be part of a
- * password, and `known`, the names there are. `store` is for the text.
+ * The last call: cuts `url` off before its "?". ONCE_EURL if a parameter is
+ * left that nobody has taken; the text shows its name if that cannot be part of
+ * a password, and `known`, the names there are. `store` is for the text.
  */
 ONCE_CHECK int once__url_end(const char *store, char *url, const char *known,
                              once_error *err);

@@ -12,8 +12,8 @@ import pytest
 from backends import (STDERR, STDOUT, FastCgi, Keep, Scgi, Uwsgi, cgi, end,
                       fastcgi, record)
 from gateway import (MARK, Answer, Client, Drop, Hold, Locked, Raw, Reset,
-                     Silent, curl_h2, debugging, eventually, guarded,
-                     is_new, is_problem, is_replay)
+                     Silent, curl_h2, debugging, eventually, guarded, is_new,
+                     is_problem, is_replay)
 
 pytestmark = pytest.mark.nginx_only("protocols and filters of nginx")
 
@@ -732,3 +732,18 @@ def test_protocols_without_an_end_are_warned_of(make, kind, warned, there):
     lines = [line for line in said.splitlines() if ENDS in line]
     assert len(lines) == warned, said
     assert all("[warn]" in line for line in lines)
+
+
+# ---- A short send_timeout ------------------------------------------------
+
+
+@pytest.mark.parametrize("script", [Answer(),
+                                    Answer(201, b"large " * 20000)],
+                         ids=["small", "large"])
+def test_a_short_send_timeout_does_not_cut_the_answer(make, script):
+    site = make(guarded("/pay/", "send_timeout 1s; once_lease 60s;"
+                        "once_max_response 1k;"), workers=1,
+                store="faulty:fail=complete:1-*@sqlite")
+    c = site.case("/pay/", script, SECOND)
+    is_problem(c.post(), "outcome-unknown", 502)
+    assert c.executions == 1

@@ -12,8 +12,8 @@ import threading
 
 import pytest
 
-from gateway import (Answer, Drop, Hold, Raw, Site, eventually, is_new,
-                     is_problem, is_replay, replays_in_the_end)
+from gateway import (Answer, Drop, Hold, Raw, Site, eventually, guarded,
+                     is_new, is_problem, is_replay, replays_in_the_end)
 
 pytestmark = pytest.mark.nginx_only("how nginx dispatches")
 
@@ -698,3 +698,20 @@ def test_a_page_after_such_a_handler_does_not_decide(make):
     first = case.post()
     assert first.status == 405
     is_replay(case.post(), first)
+
+
+# ---- Methods that nginx repeats ------------------------------------------
+
+
+def test_an_unguarded_fallback_does_not_repeat_a_guarded_put(make):
+    site = make(guarded("/pay/", "once_methods PUT; try_files /missing @app;")
+                + "location @app { proxy_pass http://peers; }",
+                http="""upstream peers {
+                    server UPSTREAM0 max_fails=0;
+                    server UPSTREAM1 max_fails=0;
+                }""", upstreams=2)
+    c = site.case("/pay/", Drop(), SECOND)
+    c.send("PUT")
+    assert c.executions <= 1
+    c.send("PUT")
+    assert c.executions <= 1

@@ -239,3 +239,40 @@ def test_once_key_may_be_computed(site):
     is_new(post("7", "2"))
     is_replay(post("7", "1"), first)
     assert c.executions == 2
+
+
+# ---- Names of headers ----------------------------------------------------
+
+
+@pytest.mark.nginx_only("underscores_in_headers")
+def test_a_key_header_with_underscores_is_the_variable_s(make):
+    site = make("underscores_in_headers on;" +
+                guarded("/pay/", "once_key $http_x_request_id;"))
+    c = site.case("/pay/")
+    first = is_new(c.post(key_name="X_Request_Id"))
+    is_replay(c.post(key_name="X_Request_Id"), first)
+    is_replay(c.post(key_name="X-Request-Id"), first)
+    assert c.executions == 1
+
+
+@pytest.mark.nginx_only("underscores_in_headers")
+def test_internal_headers_with_underscores_do_not_reach_the_upstream(make):
+    site = make("underscores_in_headers on;" + guarded("/pay/"))
+    c = site.case("/pay/")
+    is_new(c.post(headers=[("Idempotency_Attempt", "99"),
+                           ("idempotency_outcome", "applied"),
+                           ("X_Own", "mine")]))
+    seen = c.requests[0]
+    assert seen.get("Idempotency_Attempt") is None
+    assert seen.get("idempotency_outcome") is None
+    assert (seen.get("X_Own"), seen.get("Idempotency-Attempt")) == ("mine",
+                                                                    "1")
+
+
+@pytest.mark.nginx_only("names of nginx's variables")
+def test_two_lines_of_a_key_named_with_capitals(make):
+    site = make(guarded("/pay/", "once_key $http_Idempotency_Key;"))
+    c = site.case("/pay/")
+    is_problem(c.post(headers=[("Idempotency-Key", "other")]), "key-invalid")
+    assert c.executions == 0
+    is_new(c.post())

@@ -304,3 +304,17 @@ def test_a_setting_of_nginx_that_changes_nothing(make, more):
     assert c.executions == 1
     if more.startswith("expires"):
         assert again.get("Cache-Control") == first.get("Cache-Control")
+
+
+# ---- proxy_store ---------------------------------------------------------
+
+
+@pytest.mark.parametrize("size", [5, 200000])
+def test_what_nginx_stores_of_a_guarded_answer(make, size):
+    site = make(guarded("/pay/", "proxy_store FOLDER/stored;"
+                        "proxy_store_access user:rw;"))
+    body = b"a" * size
+    c = site.case("/pay/", Answer(200, body), SECOND)
+    first = is_new(c.post(), 200, body)
+    is_replay(c.post(), first)
+    assert c.executions == 1

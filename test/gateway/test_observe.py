@@ -255,3 +255,49 @@ def test_a_post_to_the_status_page_is_not_allowed(site):
     c = site.case("/status?")
     r = c.post(path="/status")
     assert r.status in (403, 405)
+
+
+# ---- Stores that come and go ---------------------------------------------
+
+
+def counters(site):
+    with Client(site.gateway.port) as client:
+        client.send(request_bytes("GET", "/status", close=True))
+        return json.loads(client.read("GET").body)["stores"]
+
+
+STATUS = "location = /status { once_status; }"
+
+
+@pytest.mark.nginx_only("the status page is the module's")
+def test_the_status_page_has_room_for_many_stores(make):
+    names = ["s%063d" % i for i in range(40)]
+    site = make(STATUS, workers=1, store="memory", lines="".join(
+        "once_store %s memory:;" % name for name in names))
+    assert set(counters(site)) == set(names + ["main"])
+    with Client(site.gateway.port) as client:
+        client.send(request_bytes("GET", "/status?format=prometheus",
+                                  close=True))
+        text = client.read("GET").body.decode()
+    assert all('once_store_batch_seconds_count{store="%s"}' % name in text
+               for name in names)
+
+
+@pytest.mark.nginx_only("a reload")
+@pytest.mark.parametrize("lines", [
+    "once_store early sqlite:FOLDER/early.db; once_store main MAIN;",
+    "once_store other sqlite:FOLDER/early.db;"], ids=["inserted", "renamed"])
+def test_a_reload_with_other_stores_does_not_mix_counters(make, lines):
+    site = make(guarded("/pay/") + STATUS, workers=1)
+    is_new(site.case("/pay/").post())
+    assert counters(site)["main"]["requests"]["new"] == 1
+    texts = site.gateway.texts
+    main = site.url("sqlite")
+    texts["http"] = site.fill(lines.replace("MAIN", main))
+    if "main" not in lines:
+        texts["server"] = texts["server"].replace("once main", "once other")
+    site.gateway.render()
+    site.gateway.reload()
+    seen = eventually(lambda: counters(site))
+    for name, store in seen.items():
+        assert store["requests"]["new"] == (1 if name == "main" else 0), name

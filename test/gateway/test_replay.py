@@ -8,8 +8,7 @@ import gzip
 
 import pytest
 
-from gateway import (TARGET, Answer, Raw, guarded, is_new, is_problem,
-                     is_replay)
+from gateway import TARGET, Answer, Raw, guarded, is_new, is_problem, is_replay
 
 SERVER = (
     guarded("/pay/") +
@@ -304,3 +303,17 @@ def test_trailers_are_dropped_by_nginx_and_the_rest_replays(site):
     assert again.replayed and again.body == first.body
     assert again.get("Trailer") is None
     assert c.executions == 1
+
+
+# ---- Headers of one connection -------------------------------------------
+
+
+def test_headers_named_by_any_connection_line_are_not_stored(make):
+    site = make(guarded("/pay/"))
+    c = site.case("/pay/", Answer(201, b"made\n", [
+        ("Connection", "X-One"), ("X-One", "1"), ("X-Two", "2"),
+        ("Connection", "X-Two"), ("X-Kept", "3")]))
+    is_new(c.post())
+    again = c.post()
+    assert again.replayed and again.get("X-Kept") == "3"
+    assert again.get("X-One") is None and again.get("X-Two") is None

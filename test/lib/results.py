@@ -142,9 +142,9 @@ def report(sums):
     skipped = [text for _, s in sums for text in s.skipped]
     print()
     print_skipped(skipped)
-    print('\n%-14s %7s %7s %8s' % ('part', 'passed', 'failed', 'skipped'))
+    print('\n%-15s %7s %7s %8s' % ('part', 'passed', 'failed', 'skipped'))
     for name, s in sums:
-        print('%-14s %7d %7d %8d' % (name, s.passed, len(s.failed),
+        print('%-15s %7d %7d %8d' % (name, s.passed, len(s.failed),
                                      len(s.skipped)))
     if failed:
         print_failed(sums)

@@ -429,7 +429,7 @@ static void a_missing_or_headless_segment_is_damage(void)
         copy_folder(path, image);
         segment_path(image, id, file, sizeof(file));
         flip(file, ONCE__JOURNAL_HEADER + 30); /* the first frame */
-        refused(image, ONCE_ECORRUPT, "does not check");
+        refused(image, ONCE_ECORRUPT, "fails its checksum");
         T_OK(verify(image, &l) > 0);
         copy_folder(path, image);
         flip(file, 20);
@@ -466,7 +466,7 @@ static void a_clean_end_leaves_no_excuse(void)
     zero_from(path, end - 8, end);
     T_OK(verify(path, &l) > 0);
     zero_from(path, end - 400, end);
-    refused(path, ONCE_ECORRUPT, "does not check");
+    refused(path, ONCE_ECORRUPT, "fails its checksum");
 }
 
 static void dump_shows_frames_and_no_secrets(void)
@@ -883,9 +883,9 @@ static void one_may_die_beginning_a_segment(void)
     once_store_close(s);
     /* Had that header stayed, it would be seen that it is wrong. */
     poke(file, 0, head, sizeof(head));
-    refused(path, ONCE_ECORRUPT, "goes on behind its end");
+    refused(path, ONCE_ECORRUPT, "goes on after its end");
     T_OK(verify(path, &l) > 0);
-    T_OK(strstr(l.all, "goes on behind its end") != NULL);
+    T_OK(strstr(l.all, "goes on after its end") != NULL);
 }
 
 static int claim_as(once_store *s, uint32_t n, uint8_t who, uint8_t what)

@@ -102,6 +102,51 @@ def test_a_report_without_a_pass_is_a_failure(capsys):
     assert capsys.readouterr().out.endswith('0 passed, 0 failed, 0 skipped\n')
 
 
+def test_failures_stand_at_the_end_with_what_was_printed(capsys):
+    result = tests.Sum()
+    tests.read_tap('x', 'ok 1 - a\n#  here: 3, not 4\nnot ok 2 - b\n1..2\n', 1,
+                   result)
+    assert tests.report([('x', result)]) == 1
+    out = capsys.readouterr().out
+    assert '#  here: 3, not 4\nnot ok 2 - b\n' in out
+    assert out.endswith('failed: x: b\n1 passed, 1 failed, 0 skipped\n')
+
+
+def test_many_failures_leave_room_for_their_names(capsys):
+    result = tests.Sum()
+    for n in range(100):
+        result.fail('x: %d' % n, 'line\n' * 1000)
+    tests.report([('x', result)])
+    lines = capsys.readouterr().out.splitlines()
+    assert len(lines) < 200 and 'failed: x: 0' in lines
+    assert lines[-2:] == ['failed: and 60 more',
+                          '0 passed, 100 failed, 0 skipped']
+
+
+def test_what_was_left_out_is_one_line_for_each_reason(capsys):
+    result = tests.Sum()
+    result.passed = 1
+    result.skipped = ['t::%d: no server' % n for n in range(700)]
+    assert tests.report([('x', result)]) == 0
+    out = capsys.readouterr().out
+    assert 'skipped 700: no server (t::0, ...)\n' in out
+    assert out.count('no server') == 1
+
+
+def test_a_part_that_dies_has_failed(tmp_path, capsys):
+    def die(result):
+        result.passed += 1
+        raise RuntimeError('no more')
+
+    parts = [tests.Part('dies', 1, die),
+             tests.Part('lives', 1, lambda r: r.fail('lives: x', 'why'))]
+    sums = dict(tests.run_parts(parts, str(tmp_path), 1))
+    assert sums['dies'].passed == 0 and len(sums['dies'].failed) == 1
+    assert sums['lives'].failed == ['lives: x']
+    out = capsys.readouterr().out
+    assert 'RuntimeError: no more' in out and '=== lives took' in out
+
+
 def test_a_symbol_too_many_and_one_too_few_are_found():
     assert symbols.compare('a', {'x', 'y'}, 'b', {'y', 'z'}) == 2
     assert symbols.compare('a', {'x'}, 'b', {'x'}) == 0
@@ -182,8 +227,9 @@ def test_the_parts_of_a_comment_are_distinguished():
 
 
 def test_circles_are_found():
-    assert circles.circles({'a': {'b'}, 'b': {'c'}, 'c': set()}) == set()
-    assert circles.circles({'a': {'b'}, 'b': {'c'}, 'c': {'b'}}) == {
-        frozenset('bc')}
-    assert circles.layers({'a': {'b'}, 'b': {'c'}, 'c': set()}) == {
-        'a': 2, 'b': 1, 'c': 0}
+    a, b, c = 'abc'
+    assert circles.ordered({a: {b}, b: {c}, c: set()}) == ([[c], [b], [a]], {})
+    order, left = circles.ordered({a: {b}, b: {c}, c: {b}})
+    assert order == [] and set(left) == {a, b, c}
+    assert circles.shortest(left, b) == [b, c, b]
+    assert circles.shortest(left, a) is None

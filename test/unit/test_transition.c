@@ -59,162 +59,162 @@ struct row {
 };
 
 /* clang-format off */
-#define R(name, verb, ...) { name, ONCE_OP_##verb, __VA_ARGS__ },
+#define R(name, verb, ...) { name, ONCE_OP_##verb, __VA_ARGS__ }
 #define OTHER 1
 static const struct row rows[] = {
 /* name, verb, state, over, doubt, policy, kind, who, policy, request, result, answer, effect */
-R("claim: no row: owner", CLAIM, NO_RECORD, 0, 0, 0, 0, STRANGER, 0, 0, 0, ONCE_OWNER, GRANT)
-R("claim: row kept, own: fenced", CLAIM, NONE, 0, 0, 0, 0, MINE, 0, 0, 0, ONCE_FENCED, SAME)
-R("claim: row kept, own, with fence 0: fenced", CLAIM, NONE, 0, 0, 0, 0, TOKEN, 0, 0, 0, ONCE_FENCED, SAME)
-R("claim: row kept: owner", CLAIM, NONE, 0, 0, 0, 0, STRANGER, 0, OTHER, 0, ONCE_OWNER, GRANT)
-R("claim: row kept and due: owner", CLAIM, NONE, 1, 0, 0, 0, STRANGER, 0, 0, 0, ONCE_OWNER, GRANT)
-R("claim: claimed, other request: mismatch", CLAIM, CLAIMED, 0, 0, 0, 0, STRANGER, 0, OTHER, 0, ONCE_MISMATCH, SAME)
-R("claim: claimed, lease over, other request: mismatch", CLAIM, CLAIMED, 1, 0, TAKE, 0, STRANGER, TAKE, OTHER, 0, ONCE_MISMATCH, SAME)
-R("claim: dispatched, other request: mismatch", CLAIM, DISPATCHED, 1, 0, TAKE, 0, STRANGER, TAKE, OTHER, 0, ONCE_MISMATCH, SAME)
-R("claim: completed, other request: mismatch", CLAIM, COMPLETED, 0, 0, 0, ONCE_SUCCESS, STRANGER, 0, OTHER, 0, ONCE_MISMATCH, SAME)
-R("claim: failed and retry, other request: mismatch", CLAIM, COMPLETED, 0, 0, RETRY, ONCE_FAILURE, STRANGER, RETRY, OTHER, 0, ONCE_MISMATCH, SAME)
-R("claim: indeterminate, other request: mismatch", CLAIM, INDET, 0, 0, TAKE, 0, STRANGER, TAKE, OTHER, 0, ONCE_MISMATCH, SAME)
-R("claim: claimed, own: owner, same fence", CLAIM, CLAIMED, 0, 0, 0, 0, TOKEN, 0, 0, 0, ONCE_OWNER, SAME)
-R("claim: claimed, own, lease over: owner, same fence", CLAIM, CLAIMED, 1, 0, 0, 0, TOKEN, 0, 0, 0, ONCE_OWNER, SAME)
-R("claim: claimed, own, lease over, doubt and hold: owner", CLAIM, CLAIMED, 1, 1, 0, 0, TOKEN, 0, 0, 0, ONCE_OWNER, SAME)
-R("claim: claimed, lease runs: in flight", CLAIM, CLAIMED, 0, 0, TAKE, 0, STRANGER, TAKE, 0, 0, ONCE_IN_FLIGHT, SAME)
-R("claim: claimed, lease over, no doubt, hold: owner", CLAIM, CLAIMED, 1, 0, 0, 0, STRANGER, 0, 0, 0, ONCE_OWNER, GRANT)
-R("claim: claimed, lease over, doubt, takeover: owner, still in doubt", CLAIM, CLAIMED, 1, 1, TAKE, 0, STRANGER, TAKE, 0, 0, ONCE_OWNER, GRANT)
-R("claim: claimed, lease over, doubt and hold: unknown", CLAIM, CLAIMED, 1, 1, 0, 0, STRANGER, 0, 0, 0, ONCE_UNKNOWN, UNKNOWN)
-R("claim: claimed, lease over, doubt, the record holds: unknown", CLAIM, CLAIMED, 1, 1, 0, 0, STRANGER, TAKE, 0, 0, ONCE_UNKNOWN, UNKNOWN)
-R("claim: claimed, lease over, doubt, the call holds: unknown", CLAIM, CLAIMED, 1, 1, TAKE, 0, STRANGER, 0, 0, 0, ONCE_UNKNOWN, UNKNOWN)
-R("claim: dispatched, own: owner, same fence", CLAIM, DISPATCHED, 0, 0, 0, 0, TOKEN, 0, 0, 0, ONCE_OWNER, SAME)
-R("claim: dispatched, own, lease over: owner, same fence", CLAIM, DISPATCHED, 1, 0, 0, 0, TOKEN, 0, 0, 0, ONCE_OWNER, SAME)
-R("claim: dispatched, lease runs: in flight", CLAIM, DISPATCHED, 0, 0, TAKE, 0, STRANGER, TAKE, 0, 0, ONCE_IN_FLIGHT, SAME)
-R("claim: dispatched, lease over, hold: unknown", CLAIM, DISPATCHED, 1, 0, 0, 0, STRANGER, 0, 0, 0, ONCE_UNKNOWN, UNKNOWN)
-R("claim: dispatched, lease over, the record holds: unknown", CLAIM, DISPATCHED, 1, 0, 0, 0, STRANGER, TAKE, 0, 0, ONCE_UNKNOWN, UNKNOWN)
-R("claim: dispatched, lease over, the call holds: unknown", CLAIM, DISPATCHED, 1, 0, TAKE, 0, STRANGER, 0, 0, 0, ONCE_UNKNOWN, UNKNOWN)
-R("claim: dispatched, lease over, takeover: owner, in doubt", CLAIM, DISPATCHED, 1, 0, TAKE, 0, STRANGER, TAKE, 0, 0, ONCE_OWNER, GRANT_DOUBT)
-R("claim: completed success: replay", CLAIM, COMPLETED, 0, 0, RETRY, ONCE_SUCCESS, STRANGER, RETRY, 0, 0, ONCE_REPLAY, SAME)
-R("claim: completed success, kept long enough: replay", CLAIM, COMPLETED, 1, 0, 0, ONCE_SUCCESS, STRANGER, 0, 0, 0, ONCE_REPLAY, SAME)
-R("claim: completed success, own: replay", CLAIM, COMPLETED, 0, 0, 0, ONCE_SUCCESS, MINE, 0, 0, 0, ONCE_REPLAY, SAME)
-R("claim: completed failure, own: replay", CLAIM, COMPLETED, 0, 0, RETRY, ONCE_FAILURE, TOKEN, RETRY, 0, 0, ONCE_REPLAY, SAME)
-R("claim: completed failure, replay: replay", CLAIM, COMPLETED, 0, 0, 0, ONCE_FAILURE, STRANGER, 0, 0, 0, ONCE_REPLAY, SAME)
-R("claim: completed failure, the record replays: replay", CLAIM, COMPLETED, 0, 0, 0, ONCE_FAILURE, STRANGER, RETRY, 0, 0, ONCE_REPLAY, SAME)
-R("claim: completed failure, the call replays: replay", CLAIM, COMPLETED, 0, 0, RETRY, ONCE_FAILURE, STRANGER, 0, 0, 0, ONCE_REPLAY, SAME)
-R("claim: completed failure, retry, doubt and hold: replay", CLAIM, COMPLETED, 0, 1, RETRY, ONCE_FAILURE, STRANGER, RETRY, 0, 0, ONCE_REPLAY, SAME)
-R("claim: completed failure, retry, doubt, half a takeover: replay", CLAIM, COMPLETED, 0, 1, RETRY, ONCE_FAILURE, STRANGER, RETRY | TAKE, 0, 0, ONCE_REPLAY, SAME)
-R("claim: completed failure, retry: owner", CLAIM, COMPLETED, 0, 0, RETRY, ONCE_FAILURE, STRANGER, RETRY, 0, 0, ONCE_OWNER, GRANT)
-R("claim: completed failure, retry, doubt, takeover: owner, still in doubt", CLAIM, COMPLETED, 0, 1, RETRY | TAKE, ONCE_FAILURE, STRANGER, RETRY | TAKE, 0, 0, ONCE_OWNER, GRANT)
-R("claim: indeterminate, own: lost", CLAIM, INDET, 0, 0, TAKE, 0, TOKEN, TAKE, 0, 0, ONCE_LOST, SAME)
-R("claim: indeterminate, hold: unknown", CLAIM, INDET, 0, 0, 0, 0, STRANGER, 0, 0, 0, ONCE_UNKNOWN, SAME)
-R("claim: indeterminate, the record holds: unknown", CLAIM, INDET, 0, 0, 0, 0, STRANGER, TAKE, 0, 0, ONCE_UNKNOWN, SAME)
-R("claim: indeterminate, the call holds: unknown", CLAIM, INDET, 0, 0, TAKE, 0, STRANGER, 0, 0, 0, ONCE_UNKNOWN, SAME)
-R("claim: indeterminate, takeover: owner, in doubt", CLAIM, INDET, 0, 0, TAKE, 0, STRANGER, TAKE, 0, 0, ONCE_OWNER, GRANT_DOUBT)
+R("claim: no row: owner", CLAIM, NO_RECORD, 0, 0, 0, 0, STRANGER, 0, 0, 0, ONCE_OWNER, GRANT),
+R("claim: row kept, own: fenced", CLAIM, NONE, 0, 0, 0, 0, MINE, 0, 0, 0, ONCE_FENCED, SAME),
+R("claim: row kept, own, with fence 0: fenced", CLAIM, NONE, 0, 0, 0, 0, TOKEN, 0, 0, 0, ONCE_FENCED, SAME),
+R("claim: row kept: owner", CLAIM, NONE, 0, 0, 0, 0, STRANGER, 0, OTHER, 0, ONCE_OWNER, GRANT),
+R("claim: row kept and due: owner", CLAIM, NONE, 1, 0, 0, 0, STRANGER, 0, 0, 0, ONCE_OWNER, GRANT),
+R("claim: claimed, other request: mismatch", CLAIM, CLAIMED, 0, 0, 0, 0, STRANGER, 0, OTHER, 0, ONCE_MISMATCH, SAME),
+R("claim: claimed, lease over, other request: mismatch", CLAIM, CLAIMED, 1, 0, TAKE, 0, STRANGER, TAKE, OTHER, 0, ONCE_MISMATCH, SAME),
+R("claim: dispatched, other request: mismatch", CLAIM, DISPATCHED, 1, 0, TAKE, 0, STRANGER, TAKE, OTHER, 0, ONCE_MISMATCH, SAME),
+R("claim: completed, other request: mismatch", CLAIM, COMPLETED, 0, 0, 0, ONCE_SUCCESS, STRANGER, 0, OTHER, 0, ONCE_MISMATCH, SAME),
+R("claim: failed and retry, other request: mismatch", CLAIM, COMPLETED, 0, 0, RETRY, ONCE_FAILURE, STRANGER, RETRY, OTHER, 0, ONCE_MISMATCH, SAME),
+R("claim: indeterminate, other request: mismatch", CLAIM, INDET, 0, 0, TAKE, 0, STRANGER, TAKE, OTHER, 0, ONCE_MISMATCH, SAME),
+R("claim: claimed, own: owner, same fence", CLAIM, CLAIMED, 0, 0, 0, 0, TOKEN, 0, 0, 0, ONCE_OWNER, SAME),
+R("claim: claimed, own, lease over: owner, same fence", CLAIM, CLAIMED, 1, 0, 0, 0, TOKEN, 0, 0, 0, ONCE_OWNER, SAME),
+R("claim: claimed, own, lease over, doubt and hold: owner", CLAIM, CLAIMED, 1, 1, 0, 0, TOKEN, 0, 0, 0, ONCE_OWNER, SAME),
+R("claim: claimed, lease runs: in flight", CLAIM, CLAIMED, 0, 0, TAKE, 0, STRANGER, TAKE, 0, 0, ONCE_IN_FLIGHT, SAME),
+R("claim: claimed, lease over, no doubt, hold: owner", CLAIM, CLAIMED, 1, 0, 0, 0, STRANGER, 0, 0, 0, ONCE_OWNER, GRANT),
+R("claim: claimed, lease over, doubt, takeover: owner, still in doubt", CLAIM, CLAIMED, 1, 1, TAKE, 0, STRANGER, TAKE, 0, 0, ONCE_OWNER, GRANT),
+R("claim: claimed, lease over, doubt and hold: unknown", CLAIM, CLAIMED, 1, 1, 0, 0, STRANGER, 0, 0, 0, ONCE_UNKNOWN, UNKNOWN),
+R("claim: claimed, lease over, doubt, the record holds: unknown", CLAIM, CLAIMED, 1, 1, 0, 0, STRANGER, TAKE, 0, 0, ONCE_UNKNOWN, UNKNOWN),
+R("claim: claimed, lease over, doubt, the call holds: unknown", CLAIM, CLAIMED, 1, 1, TAKE, 0, STRANGER, 0, 0, 0, ONCE_UNKNOWN, UNKNOWN),
+R("claim: dispatched, own: owner, same fence", CLAIM, DISPATCHED, 0, 0, 0, 0, TOKEN, 0, 0, 0, ONCE_OWNER, SAME),
+R("claim: dispatched, own, lease over: owner, same fence", CLAIM, DISPATCHED, 1, 0, 0, 0, TOKEN, 0, 0, 0, ONCE_OWNER, SAME),
+R("claim: dispatched, lease runs: in flight", CLAIM, DISPATCHED, 0, 0, TAKE, 0, STRANGER, TAKE, 0, 0, ONCE_IN_FLIGHT, SAME),
+R("claim: dispatched, lease over, hold: unknown", CLAIM, DISPATCHED, 1, 0, 0, 0, STRANGER, 0, 0, 0, ONCE_UNKNOWN, UNKNOWN),
+R("claim: dispatched, lease over, the record holds: unknown", CLAIM, DISPATCHED, 1, 0, 0, 0, STRANGER, TAKE, 0, 0, ONCE_UNKNOWN, UNKNOWN),
+R("claim: dispatched, lease over, the call holds: unknown", CLAIM, DISPATCHED, 1, 0, TAKE, 0, STRANGER, 0, 0, 0, ONCE_UNKNOWN, UNKNOWN),
+R("claim: dispatched, lease over, takeover: owner, in doubt", CLAIM, DISPATCHED, 1, 0, TAKE, 0, STRANGER, TAKE, 0, 0, ONCE_OWNER, GRANT_DOUBT),
+R("claim: completed success: replay", CLAIM, COMPLETED, 0, 0, RETRY, ONCE_SUCCESS, STRANGER, RETRY, 0, 0, ONCE_REPLAY, SAME),
+R("claim: completed success, kept long enough: replay", CLAIM, COMPLETED, 1, 0, 0, ONCE_SUCCESS, STRANGER, 0, 0, 0, ONCE_REPLAY, SAME),
+R("claim: completed success, own: replay", CLAIM, COMPLETED, 0, 0, 0, ONCE_SUCCESS, MINE, 0, 0, 0, ONCE_REPLAY, SAME),
+R("claim: completed failure, own: replay", CLAIM, COMPLETED, 0, 0, RETRY, ONCE_FAILURE, TOKEN, RETRY, 0, 0, ONCE_REPLAY, SAME),
+R("claim: completed failure, replay: replay", CLAIM, COMPLETED, 0, 0, 0, ONCE_FAILURE, STRANGER, 0, 0, 0, ONCE_REPLAY, SAME),
+R("claim: completed failure, the record replays: replay", CLAIM, COMPLETED, 0, 0, 0, ONCE_FAILURE, STRANGER, RETRY, 0, 0, ONCE_REPLAY, SAME),
+R("claim: completed failure, the call replays: replay", CLAIM, COMPLETED, 0, 0, RETRY, ONCE_FAILURE, STRANGER, 0, 0, 0, ONCE_REPLAY, SAME),
+R("claim: completed failure, retry, doubt and hold: replay", CLAIM, COMPLETED, 0, 1, RETRY, ONCE_FAILURE, STRANGER, RETRY, 0, 0, ONCE_REPLAY, SAME),
+R("claim: completed failure, retry, doubt, half a takeover: replay", CLAIM, COMPLETED, 0, 1, RETRY, ONCE_FAILURE, STRANGER, RETRY | TAKE, 0, 0, ONCE_REPLAY, SAME),
+R("claim: completed failure, retry: owner", CLAIM, COMPLETED, 0, 0, RETRY, ONCE_FAILURE, STRANGER, RETRY, 0, 0, ONCE_OWNER, GRANT),
+R("claim: completed failure, retry, doubt, takeover: owner, still in doubt", CLAIM, COMPLETED, 0, 1, RETRY | TAKE, ONCE_FAILURE, STRANGER, RETRY | TAKE, 0, 0, ONCE_OWNER, GRANT),
+R("claim: indeterminate, own: lost", CLAIM, INDET, 0, 0, TAKE, 0, TOKEN, TAKE, 0, 0, ONCE_LOST, SAME),
+R("claim: indeterminate, hold: unknown", CLAIM, INDET, 0, 0, 0, 0, STRANGER, 0, 0, 0, ONCE_UNKNOWN, SAME),
+R("claim: indeterminate, the record holds: unknown", CLAIM, INDET, 0, 0, 0, 0, STRANGER, TAKE, 0, 0, ONCE_UNKNOWN, SAME),
+R("claim: indeterminate, the call holds: unknown", CLAIM, INDET, 0, 0, TAKE, 0, STRANGER, 0, 0, 0, ONCE_UNKNOWN, SAME),
+R("claim: indeterminate, takeover: owner, in doubt", CLAIM, INDET, 0, 0, TAKE, 0, STRANGER, TAKE, 0, 0, ONCE_OWNER, GRANT_DOUBT),
 
-R("dispatch: claimed, match: dispatched, new lease", DISPATCH, CLAIMED, 0, 0, 0, 0, MINE, 0, 0, 0, ONCE_OK, DISPATCH)
-R("dispatch: claimed, match, lease over: dispatched, new lease", DISPATCH, CLAIMED, 1, 1, 0, 0, MINE, 0, 0, 0, ONCE_OK, DISPATCH)
-R("dispatch: dispatched, match: ok, new lease", DISPATCH, DISPATCHED, 0, 0, 0, 0, MINE, 0, 0, 0, ONCE_OK, DISPATCH)
-R("dispatch: indeterminate, match: lost", DISPATCH, INDET, 0, 0, 0, 0, MINE, 0, 0, 0, ONCE_LOST, SAME)
-R("dispatch: claimed, stale fence: fenced", DISPATCH, CLAIMED, 0, 0, 0, 0, STALE, 0, 0, 0, ONCE_FENCED, SAME)
-R("dispatch: claimed, fence 0: fenced", DISPATCH, CLAIMED, 0, 0, 0, 0, TOKEN, 0, 0, 0, ONCE_FENCED, SAME)
-R("dispatch: claimed, other token: fenced", DISPATCH, CLAIMED, 0, 0, 0, 0, STRANGER, 0, 0, 0, ONCE_FENCED, SAME)
-R("dispatch: indeterminate, stale fence: fenced", DISPATCH, INDET, 0, 0, 0, 0, STALE, 0, 0, 0, ONCE_FENCED, SAME)
-R("dispatch: absent, match: fenced", DISPATCH, NONE, 0, 0, 0, 0, MINE, 0, 0, 0, ONCE_FENCED, SAME)
-R("dispatch: no row: fenced", DISPATCH, NO_RECORD, 0, 0, 0, 0, STRANGER, 0, 0, 0, ONCE_FENCED, SAME)
-R("dispatch: completed, match: fenced", DISPATCH, COMPLETED, 0, 0, 0, ONCE_SUCCESS, MINE, 0, 0, 0, ONCE_FENCED, SAME)
+R("dispatch: claimed, match: dispatched, new lease", DISPATCH, CLAIMED, 0, 0, 0, 0, MINE, 0, 0, 0, ONCE_OK, DISPATCH),
+R("dispatch: claimed, match, lease over: dispatched, new lease", DISPATCH, CLAIMED, 1, 1, 0, 0, MINE, 0, 0, 0, ONCE_OK, DISPATCH),
+R("dispatch: dispatched, match: ok, new lease", DISPATCH, DISPATCHED, 0, 0, 0, 0, MINE, 0, 0, 0, ONCE_OK, DISPATCH),
+R("dispatch: indeterminate, match: lost", DISPATCH, INDET, 0, 0, 0, 0, MINE, 0, 0, 0, ONCE_LOST, SAME),
+R("dispatch: claimed, stale fence: fenced", DISPATCH, CLAIMED, 0, 0, 0, 0, STALE, 0, 0, 0, ONCE_FENCED, SAME),
+R("dispatch: claimed, fence 0: fenced", DISPATCH, CLAIMED, 0, 0, 0, 0, TOKEN, 0, 0, 0, ONCE_FENCED, SAME),
+R("dispatch: claimed, other token: fenced", DISPATCH, CLAIMED, 0, 0, 0, 0, STRANGER, 0, 0, 0, ONCE_FENCED, SAME),
+R("dispatch: indeterminate, stale fence: fenced", DISPATCH, INDET, 0, 0, 0, 0, STALE, 0, 0, 0, ONCE_FENCED, SAME),
+R("dispatch: absent, match: fenced", DISPATCH, NONE, 0, 0, 0, 0, MINE, 0, 0, 0, ONCE_FENCED, SAME),
+R("dispatch: no row: fenced", DISPATCH, NO_RECORD, 0, 0, 0, 0, STRANGER, 0, 0, 0, ONCE_FENCED, SAME),
+R("dispatch: completed, match: fenced", DISPATCH, COMPLETED, 0, 0, 0, ONCE_SUCCESS, MINE, 0, 0, 0, ONCE_FENCED, SAME),
 
-R("renew: claimed, match: ok, new lease", RENEW, CLAIMED, 0, 0, 0, 0, MINE, 0, 0, 0, ONCE_OK, RENEW)
-R("renew: dispatched, match: ok, new lease", RENEW, DISPATCHED, 0, 0, 0, 0, MINE, 0, 0, 0, ONCE_OK, RENEW)
-R("renew: dispatched, match, lease over: ok, new lease", RENEW, DISPATCHED, 1, 0, 0, 0, MINE, 0, 0, 0, ONCE_OK, RENEW)
-R("renew: indeterminate, match: lost", RENEW, INDET, 0, 0, 0, 0, MINE, 0, 0, 0, ONCE_LOST, SAME)
-R("renew: dispatched, stale fence: fenced", RENEW, DISPATCHED, 0, 0, 0, 0, STALE, 0, 0, 0, ONCE_FENCED, SAME)
-R("renew: dispatched, other token: fenced", RENEW, DISPATCHED, 0, 0, 0, 0, STRANGER, 0, 0, 0, ONCE_FENCED, SAME)
-R("renew: completed, match: fenced", RENEW, COMPLETED, 0, 0, 0, ONCE_FAILURE, MINE, 0, 0, 0, ONCE_FENCED, SAME)
-R("renew: absent, match: fenced", RENEW, NONE, 0, 0, 0, 0, MINE, 0, 0, 0, ONCE_FENCED, SAME)
-R("renew: no row: fenced", RENEW, NO_RECORD, 0, 0, 0, 0, STRANGER, 0, 0, 0, ONCE_FENCED, SAME)
+R("renew: claimed, match: ok, new lease", RENEW, CLAIMED, 0, 0, 0, 0, MINE, 0, 0, 0, ONCE_OK, RENEW),
+R("renew: dispatched, match: ok, new lease", RENEW, DISPATCHED, 0, 0, 0, 0, MINE, 0, 0, 0, ONCE_OK, RENEW),
+R("renew: dispatched, match, lease over: ok, new lease", RENEW, DISPATCHED, 1, 0, 0, 0, MINE, 0, 0, 0, ONCE_OK, RENEW),
+R("renew: indeterminate, match: lost", RENEW, INDET, 0, 0, 0, 0, MINE, 0, 0, 0, ONCE_LOST, SAME),
+R("renew: dispatched, stale fence: fenced", RENEW, DISPATCHED, 0, 0, 0, 0, STALE, 0, 0, 0, ONCE_FENCED, SAME),
+R("renew: dispatched, other token: fenced", RENEW, DISPATCHED, 0, 0, 0, 0, STRANGER, 0, 0, 0, ONCE_FENCED, SAME),
+R("renew: completed, match: fenced", RENEW, COMPLETED, 0, 0, 0, ONCE_FAILURE, MINE, 0, 0, 0, ONCE_FENCED, SAME),
+R("renew: absent, match: fenced", RENEW, NONE, 0, 0, 0, 0, MINE, 0, 0, 0, ONCE_FENCED, SAME),
+R("renew: no row: fenced", RENEW, NO_RECORD, 0, 0, 0, 0, STRANGER, 0, 0, 0, ONCE_FENCED, SAME),
 
-R("complete: claimed, match: completed", COMPLETE, CLAIMED, 0, 0, 0, 0, MINE, 0, 0, 0, ONCE_OK, COMPLETE)
-R("complete: dispatched, match: completed", COMPLETE, DISPATCHED, 0, 1, RETRY, 0, MINE, 0, 0, 0, ONCE_OK, COMPLETE)
-R("complete: dispatched, match, lease over: completed", COMPLETE, DISPATCHED, 1, 0, 0, 0, MINE, 0, 0, 0, ONCE_OK, COMPLETE)
-R("complete: indeterminate, match: the late answer is accepted", COMPLETE, INDET, 0, 0, 0, 0, MINE, 0, 0, 0, ONCE_OK, COMPLETE)
-R("complete: completed, match, the same: ok, nothing changes", COMPLETE, COMPLETED, 0, 0, 0, ONCE_SUCCESS, MINE, 0, 0, 0, ONCE_OK, SAME)
-R("complete: completed, match, other result: fenced", COMPLETE, COMPLETED, 0, 0, 0, ONCE_SUCCESS, MINE, 0, 0, OTHER, ONCE_FENCED, SAME)
-R("complete: completed, match, other kind: fenced", COMPLETE, COMPLETED, 0, 0, 0, ONCE_FAILURE, MINE, 0, 0, 0, ONCE_FENCED, SAME)
-R("complete: completed, stale fence: fenced", COMPLETE, COMPLETED, 0, 0, 0, ONCE_SUCCESS, STALE, 0, 0, 0, ONCE_FENCED, SAME)
-R("complete: dispatched, stale fence: fenced", COMPLETE, DISPATCHED, 0, 0, 0, 0, STALE, 0, 0, 0, ONCE_FENCED, SAME)
-R("complete: dispatched, fence 0: fenced", COMPLETE, DISPATCHED, 0, 0, 0, 0, TOKEN, 0, 0, 0, ONCE_FENCED, SAME)
-R("complete: dispatched, other token: fenced", COMPLETE, DISPATCHED, 0, 0, 0, 0, STRANGER, 0, 0, 0, ONCE_FENCED, SAME)
-R("complete: indeterminate, other token: fenced", COMPLETE, INDET, 0, 0, 0, 0, STRANGER, 0, 0, 0, ONCE_FENCED, SAME)
-R("complete: absent, match: fenced", COMPLETE, NONE, 0, 0, 0, 0, MINE, 0, 0, 0, ONCE_FENCED, SAME)
-R("complete: no row: fenced", COMPLETE, NO_RECORD, 0, 0, 0, 0, STRANGER, 0, 0, 0, ONCE_FENCED, SAME)
+R("complete: claimed, match: completed", COMPLETE, CLAIMED, 0, 0, 0, 0, MINE, 0, 0, 0, ONCE_OK, COMPLETE),
+R("complete: dispatched, match: completed", COMPLETE, DISPATCHED, 0, 1, RETRY, 0, MINE, 0, 0, 0, ONCE_OK, COMPLETE),
+R("complete: dispatched, match, lease over: completed", COMPLETE, DISPATCHED, 1, 0, 0, 0, MINE, 0, 0, 0, ONCE_OK, COMPLETE),
+R("complete: indeterminate, match: the late answer is accepted", COMPLETE, INDET, 0, 0, 0, 0, MINE, 0, 0, 0, ONCE_OK, COMPLETE),
+R("complete: completed, match, the same: ok, nothing changes", COMPLETE, COMPLETED, 0, 0, 0, ONCE_SUCCESS, MINE, 0, 0, 0, ONCE_OK, SAME),
+R("complete: completed, match, other result: fenced", COMPLETE, COMPLETED, 0, 0, 0, ONCE_SUCCESS, MINE, 0, 0, OTHER, ONCE_FENCED, SAME),
+R("complete: completed, match, other kind: fenced", COMPLETE, COMPLETED, 0, 0, 0, ONCE_FAILURE, MINE, 0, 0, 0, ONCE_FENCED, SAME),
+R("complete: completed, stale fence: fenced", COMPLETE, COMPLETED, 0, 0, 0, ONCE_SUCCESS, STALE, 0, 0, 0, ONCE_FENCED, SAME),
+R("complete: dispatched, stale fence: fenced", COMPLETE, DISPATCHED, 0, 0, 0, 0, STALE, 0, 0, 0, ONCE_FENCED, SAME),
+R("complete: dispatched, fence 0: fenced", COMPLETE, DISPATCHED, 0, 0, 0, 0, TOKEN, 0, 0, 0, ONCE_FENCED, SAME),
+R("complete: dispatched, other token: fenced", COMPLETE, DISPATCHED, 0, 0, 0, 0, STRANGER, 0, 0, 0, ONCE_FENCED, SAME),
+R("complete: indeterminate, other token: fenced", COMPLETE, INDET, 0, 0, 0, 0, STRANGER, 0, 0, 0, ONCE_FENCED, SAME),
+R("complete: absent, match: fenced", COMPLETE, NONE, 0, 0, 0, 0, MINE, 0, 0, 0, ONCE_FENCED, SAME),
+R("complete: no row: fenced", COMPLETE, NO_RECORD, 0, 0, 0, 0, STRANGER, 0, 0, 0, ONCE_FENCED, SAME),
 
-R("release: claimed, match: absent, row kept", RELEASE, CLAIMED, 0, 0, TAKE, 0, MINE, 0, 0, 0, ONCE_OK, ABSENT)
-R("release: dispatched, match: absent, row kept", RELEASE, DISPATCHED, 0, 0, 0, 0, MINE, 0, 0, 0, ONCE_OK, ABSENT)
-R("release: dispatched, fence 0: absent, row kept", RELEASE, DISPATCHED, 1, 0, 0, 0, TOKEN, 0, 0, 0, ONCE_OK, ABSENT)
-R("release: indeterminate, match: absent, row kept", RELEASE, INDET, 0, 0, 0, 0, MINE, 0, 0, 0, ONCE_OK, ABSENT)
-R("release: indeterminate, fence 0: absent, row kept", RELEASE, INDET, 0, 0, 0, 0, TOKEN, 0, 0, 0, ONCE_OK, ABSENT)
-R("release: claimed, doubt: indeterminate", RELEASE, CLAIMED, 0, 1, TAKE, 0, MINE, 0, 0, 0, ONCE_OK, UNKNOWN)
-R("release: dispatched, doubt, fence 0: indeterminate", RELEASE, DISPATCHED, 0, 1, TAKE, 0, TOKEN, 0, 0, 0, ONCE_OK, UNKNOWN)
-R("release: indeterminate, doubt: stays", RELEASE, INDET, 0, 1, 0, 0, MINE, 0, 0, 0, ONCE_OK, UNKNOWN)
-R("release: absent, match: ok, a repeated call", RELEASE, NONE, 0, 0, 0, 0, MINE, 0, 0, 0, ONCE_OK, SAME)
-R("release: absent, fence 0: ok, a repeated call", RELEASE, NONE, 0, 0, 0, 0, TOKEN, 0, 0, 0, ONCE_OK, SAME)
-R("release: absent, stale fence: fenced", RELEASE, NONE, 0, 0, 0, 0, STALE, 0, 0, 0, ONCE_FENCED, SAME)
-R("release: absent, other token: fenced", RELEASE, NONE, 0, 0, 0, 0, STRANGER, 0, 0, 0, ONCE_FENCED, SAME)
-R("release: no row: fenced", RELEASE, NO_RECORD, 0, 0, 0, 0, STRANGER, 0, 0, 0, ONCE_FENCED, SAME)
-R("release: dispatched, stale fence: fenced", RELEASE, DISPATCHED, 0, 0, 0, 0, STALE, 0, 0, 0, ONCE_FENCED, SAME)
-R("release: dispatched, other token: fenced", RELEASE, DISPATCHED, 0, 0, 0, 0, STRANGER, 0, 0, 0, ONCE_FENCED, SAME)
-R("release: completed, match: fenced", RELEASE, COMPLETED, 0, 0, 0, ONCE_SUCCESS, MINE, 0, 0, 0, ONCE_FENCED, SAME)
-R("release: completed, fence 0: fenced", RELEASE, COMPLETED, 0, 0, 0, ONCE_FAILURE, TOKEN, 0, 0, 0, ONCE_FENCED, SAME)
+R("release: claimed, match: absent, row kept", RELEASE, CLAIMED, 0, 0, TAKE, 0, MINE, 0, 0, 0, ONCE_OK, ABSENT),
+R("release: dispatched, match: absent, row kept", RELEASE, DISPATCHED, 0, 0, 0, 0, MINE, 0, 0, 0, ONCE_OK, ABSENT),
+R("release: dispatched, fence 0: absent, row kept", RELEASE, DISPATCHED, 1, 0, 0, 0, TOKEN, 0, 0, 0, ONCE_OK, ABSENT),
+R("release: indeterminate, match: absent, row kept", RELEASE, INDET, 0, 0, 0, 0, MINE, 0, 0, 0, ONCE_OK, ABSENT),
+R("release: indeterminate, fence 0: absent, row kept", RELEASE, INDET, 0, 0, 0, 0, TOKEN, 0, 0, 0, ONCE_OK, ABSENT),
+R("release: claimed, doubt: indeterminate", RELEASE, CLAIMED, 0, 1, TAKE, 0, MINE, 0, 0, 0, ONCE_OK, UNKNOWN),
+R("release: dispatched, doubt, fence 0: indeterminate", RELEASE, DISPATCHED, 0, 1, TAKE, 0, TOKEN, 0, 0, 0, ONCE_OK, UNKNOWN),
+R("release: indeterminate, doubt: stays", RELEASE, INDET, 0, 1, 0, 0, MINE, 0, 0, 0, ONCE_OK, UNKNOWN),
+R("release: absent, match: ok, a repeated call", RELEASE, NONE, 0, 0, 0, 0, MINE, 0, 0, 0, ONCE_OK, SAME),
+R("release: absent, fence 0: ok, a repeated call", RELEASE, NONE, 0, 0, 0, 0, TOKEN, 0, 0, 0, ONCE_OK, SAME),
+R("release: absent, stale fence: fenced", RELEASE, NONE, 0, 0, 0, 0, STALE, 0, 0, 0, ONCE_FENCED, SAME),
+R("release: absent, other token: fenced", RELEASE, NONE, 0, 0, 0, 0, STRANGER, 0, 0, 0, ONCE_FENCED, SAME),
+R("release: no row: fenced", RELEASE, NO_RECORD, 0, 0, 0, 0, STRANGER, 0, 0, 0, ONCE_FENCED, SAME),
+R("release: dispatched, stale fence: fenced", RELEASE, DISPATCHED, 0, 0, 0, 0, STALE, 0, 0, 0, ONCE_FENCED, SAME),
+R("release: dispatched, other token: fenced", RELEASE, DISPATCHED, 0, 0, 0, 0, STRANGER, 0, 0, 0, ONCE_FENCED, SAME),
+R("release: completed, match: fenced", RELEASE, COMPLETED, 0, 0, 0, ONCE_SUCCESS, MINE, 0, 0, 0, ONCE_FENCED, SAME),
+R("release: completed, fence 0: fenced", RELEASE, COMPLETED, 0, 0, 0, ONCE_FAILURE, TOKEN, 0, 0, 0, ONCE_FENCED, SAME),
 
-R("give up: claimed, match: indeterminate", GIVE_UP, CLAIMED, 0, 0, 0, 0, MINE, 0, 0, 0, ONCE_OK, UNKNOWN)
-R("give up: dispatched, match: indeterminate", GIVE_UP, DISPATCHED, 1, 1, TAKE, 0, MINE, 0, 0, 0, ONCE_OK, UNKNOWN)
-R("give up: indeterminate, match: ok", GIVE_UP, INDET, 0, 0, 0, 0, MINE, 0, 0, 0, ONCE_OK, SAME)
-R("give up: dispatched, fence 0: fenced", GIVE_UP, DISPATCHED, 0, 0, 0, 0, TOKEN, 0, 0, 0, ONCE_FENCED, SAME)
-R("give up: dispatched, stale fence: fenced", GIVE_UP, DISPATCHED, 0, 0, 0, 0, STALE, 0, 0, 0, ONCE_FENCED, SAME)
-R("give up: dispatched, other token: fenced", GIVE_UP, DISPATCHED, 0, 0, 0, 0, STRANGER, 0, 0, 0, ONCE_FENCED, SAME)
-R("give up: completed, match: fenced", GIVE_UP, COMPLETED, 0, 0, 0, ONCE_SUCCESS, MINE, 0, 0, 0, ONCE_FENCED, SAME)
-R("give up: absent, match: fenced", GIVE_UP, NONE, 0, 0, 0, 0, MINE, 0, 0, 0, ONCE_FENCED, SAME)
-R("give up: no row: fenced", GIVE_UP, NO_RECORD, 0, 0, 0, 0, STRANGER, 0, 0, 0, ONCE_FENCED, SAME)
+R("give up: claimed, match: indeterminate", GIVE_UP, CLAIMED, 0, 0, 0, 0, MINE, 0, 0, 0, ONCE_OK, UNKNOWN),
+R("give up: dispatched, match: indeterminate", GIVE_UP, DISPATCHED, 1, 1, TAKE, 0, MINE, 0, 0, 0, ONCE_OK, UNKNOWN),
+R("give up: indeterminate, match: ok", GIVE_UP, INDET, 0, 0, 0, 0, MINE, 0, 0, 0, ONCE_OK, SAME),
+R("give up: dispatched, fence 0: fenced", GIVE_UP, DISPATCHED, 0, 0, 0, 0, TOKEN, 0, 0, 0, ONCE_FENCED, SAME),
+R("give up: dispatched, stale fence: fenced", GIVE_UP, DISPATCHED, 0, 0, 0, 0, STALE, 0, 0, 0, ONCE_FENCED, SAME),
+R("give up: dispatched, other token: fenced", GIVE_UP, DISPATCHED, 0, 0, 0, 0, STRANGER, 0, 0, 0, ONCE_FENCED, SAME),
+R("give up: completed, match: fenced", GIVE_UP, COMPLETED, 0, 0, 0, ONCE_SUCCESS, MINE, 0, 0, 0, ONCE_FENCED, SAME),
+R("give up: absent, match: fenced", GIVE_UP, NONE, 0, 0, 0, 0, MINE, 0, 0, 0, ONCE_FENCED, SAME),
+R("give up: no row: fenced", GIVE_UP, NO_RECORD, 0, 0, 0, 0, STRANGER, 0, 0, 0, ONCE_FENCED, SAME),
 
-R("read: no row: free", READ, NO_RECORD, 0, 0, 0, 0, STRANGER, 0, 0, 0, ONCE_FREE, SAME)
-R("read: row kept: free", READ, NONE, 0, 0, 0, 0, STRANGER, 0, OTHER, 0, ONCE_FREE, SAME)
-R("read: other request: mismatch", READ, DISPATCHED, 0, 0, 0, 0, STRANGER, 0, OTHER, 0, ONCE_MISMATCH, SAME)
-R("read: completed, other request: mismatch", READ, COMPLETED, 0, 0, 0, ONCE_SUCCESS, STRANGER, 0, OTHER, 0, ONCE_MISMATCH, SAME)
-R("read: claimed: in flight", READ, CLAIMED, 0, 0, 0, 0, STRANGER, 0, 0, 0, ONCE_IN_FLIGHT, SAME)
-R("read: dispatched, lease over: in flight, and nothing changes", READ, DISPATCHED, 1, 0, 0, 0, STRANGER, 0, 0, 0, ONCE_IN_FLIGHT, SAME)
-R("read: completed: replay", READ, COMPLETED, 0, 0, RETRY, ONCE_FAILURE, STRANGER, RETRY, 0, 0, ONCE_REPLAY, SAME)
-R("read: indeterminate: unknown", READ, INDET, 0, 0, TAKE, 0, STRANGER, TAKE, 0, 0, ONCE_UNKNOWN, SAME)
-R("show: does not ask for the request", SHOW, COMPLETED, 0, 0, 0, ONCE_SUCCESS, STRANGER, 0, OTHER, 0, ONCE_REPLAY, SAME)
-R("show: no row: free", SHOW, NO_RECORD, 0, 0, 0, 0, STRANGER, 0, OTHER, 0, ONCE_FREE, SAME)
+R("read: no row: free", READ, NO_RECORD, 0, 0, 0, 0, STRANGER, 0, 0, 0, ONCE_FREE, SAME),
+R("read: row kept: free", READ, NONE, 0, 0, 0, 0, STRANGER, 0, OTHER, 0, ONCE_FREE, SAME),
+R("read: other request: mismatch", READ, DISPATCHED, 0, 0, 0, 0, STRANGER, 0, OTHER, 0, ONCE_MISMATCH, SAME),
+R("read: completed, other request: mismatch", READ, COMPLETED, 0, 0, 0, ONCE_SUCCESS, STRANGER, 0, OTHER, 0, ONCE_MISMATCH, SAME),
+R("read: claimed: in flight", READ, CLAIMED, 0, 0, 0, 0, STRANGER, 0, 0, 0, ONCE_IN_FLIGHT, SAME),
+R("read: dispatched, lease over: in flight, and nothing changes", READ, DISPATCHED, 1, 0, 0, 0, STRANGER, 0, 0, 0, ONCE_IN_FLIGHT, SAME),
+R("read: completed: replay", READ, COMPLETED, 0, 0, RETRY, ONCE_FAILURE, STRANGER, RETRY, 0, 0, ONCE_REPLAY, SAME),
+R("read: indeterminate: unknown", READ, INDET, 0, 0, TAKE, 0, STRANGER, TAKE, 0, 0, ONCE_UNKNOWN, SAME),
+R("show: does not ask for the request", SHOW, COMPLETED, 0, 0, 0, ONCE_SUCCESS, STRANGER, 0, OTHER, 0, ONCE_REPLAY, SAME),
+R("show: no row: free", SHOW, NO_RECORD, 0, 0, 0, 0, STRANGER, 0, OTHER, 0, ONCE_FREE, SAME),
 
-R("reap: claimed, lease over: absent, row kept", REAP, CLAIMED, 1, 0, 0, 0, STRANGER, 0, 0, 0, ONCE_OK, ABSENT)
-R("reap: claimed, lease over, doubt: indeterminate", REAP, CLAIMED, 1, 1, TAKE, 0, STRANGER, 0, 0, 0, ONCE_OK, UNKNOWN)
-R("reap: dispatched, lease over: indeterminate", REAP, DISPATCHED, 1, 0, TAKE, 0, STRANGER, TAKE, 0, 0, ONCE_OK, UNKNOWN)
-R("reap: claimed, lease runs: refused", REAP, CLAIMED, 0, 0, 0, 0, STRANGER, 0, 0, 0, ONCE_REFUSED, SAME)
-R("reap: dispatched, lease runs: refused", REAP, DISPATCHED, 0, 0, 0, 0, MINE, 0, 0, 0, ONCE_REFUSED, SAME)
-R("reap: completed: refused", REAP, COMPLETED, 1, 0, 0, ONCE_SUCCESS, STRANGER, 0, 0, 0, ONCE_REFUSED, SAME)
-R("reap: indeterminate: refused", REAP, INDET, 1, 0, 0, 0, STRANGER, 0, 0, 0, ONCE_REFUSED, SAME)
-R("reap: absent: refused", REAP, NONE, 1, 0, 0, 0, STRANGER, 0, 0, 0, ONCE_REFUSED, SAME)
-R("reap: no row: refused", REAP, NO_RECORD, 0, 0, 0, 0, STRANGER, 0, 0, 0, ONCE_REFUSED, SAME)
+R("reap: claimed, lease over: absent, row kept", REAP, CLAIMED, 1, 0, 0, 0, STRANGER, 0, 0, 0, ONCE_OK, ABSENT),
+R("reap: claimed, lease over, doubt: indeterminate", REAP, CLAIMED, 1, 1, TAKE, 0, STRANGER, 0, 0, 0, ONCE_OK, UNKNOWN),
+R("reap: dispatched, lease over: indeterminate", REAP, DISPATCHED, 1, 0, TAKE, 0, STRANGER, TAKE, 0, 0, ONCE_OK, UNKNOWN),
+R("reap: claimed, lease runs: refused", REAP, CLAIMED, 0, 0, 0, 0, STRANGER, 0, 0, 0, ONCE_REFUSED, SAME),
+R("reap: dispatched, lease runs: refused", REAP, DISPATCHED, 0, 0, 0, 0, MINE, 0, 0, 0, ONCE_REFUSED, SAME),
+R("reap: completed: refused", REAP, COMPLETED, 1, 0, 0, ONCE_SUCCESS, STRANGER, 0, 0, 0, ONCE_REFUSED, SAME),
+R("reap: indeterminate: refused", REAP, INDET, 1, 0, 0, 0, STRANGER, 0, 0, 0, ONCE_REFUSED, SAME),
+R("reap: absent: refused", REAP, NONE, 1, 0, 0, 0, STRANGER, 0, 0, 0, ONCE_REFUSED, SAME),
+R("reap: no row: refused", REAP, NO_RECORD, 0, 0, 0, 0, STRANGER, 0, 0, 0, ONCE_REFUSED, SAME),
 
-R("resolve: indeterminate, the fence shown: completed, final", RESOLVE, INDET, 0, 1, RETRY | TAKE, 0, STRANGER, 0, OTHER, 0, ONCE_OK, RESOLVED)
-R("resolve: indeterminate, stale fence: refused", RESOLVE, INDET, 0, 0, 0, 0, STALE, 0, 0, 0, ONCE_REFUSED, SAME)
-R("resolve: dispatched, lease over: refused", RESOLVE, DISPATCHED, 1, 0, 0, 0, MINE, 0, 0, 0, ONCE_REFUSED, SAME)
-R("resolve: completed, another note: refused", RESOLVE, COMPLETED, 0, 0, 0, ONCE_SUCCESS, MINE, 0, 0, 0, ONCE_REFUSED, SAME)
-R("resolve: absent: refused", RESOLVE, NONE, 0, 0, 0, 0, MINE, 0, 0, 0, ONCE_REFUSED, SAME)
-R("resolve: no row: refused", RESOLVE, NO_RECORD, 0, 0, 0, 0, STRANGER, 0, 0, 0, ONCE_REFUSED, SAME)
-R("reopen: indeterminate, takeover: absent, row kept", REOPEN, INDET, 0, 0, TAKE, 0, STRANGER, 0, 0, 0, ONCE_OK, ABSENT)
-R("reopen: indeterminate, takeover, doubt: absent, row kept", REOPEN, INDET, 0, 1, TAKE, 0, STRANGER, 0, 0, 0, ONCE_OK, ABSENT)
-R("reopen: indeterminate, hold: refused", REOPEN, INDET, 0, 0, RETRY, 0, STRANGER, TAKE, 0, 0, ONCE_REFUSED, SAME)
-R("reopen: indeterminate, stale fence: refused", REOPEN, INDET, 0, 0, TAKE, 0, STALE, 0, 0, 0, ONCE_REFUSED, SAME)
-R("reopen: dispatched: refused", REOPEN, DISPATCHED, 1, 0, TAKE, 0, STRANGER, TAKE, 0, 0, ONCE_REFUSED, SAME)
+R("resolve: indeterminate, the fence shown: completed, final", RESOLVE, INDET, 0, 1, RETRY | TAKE, 0, STRANGER, 0, OTHER, 0, ONCE_OK, RESOLVED),
+R("resolve: indeterminate, stale fence: refused", RESOLVE, INDET, 0, 0, 0, 0, STALE, 0, 0, 0, ONCE_REFUSED, SAME),
+R("resolve: dispatched, lease over: refused", RESOLVE, DISPATCHED, 1, 0, 0, 0, MINE, 0, 0, 0, ONCE_REFUSED, SAME),
+R("resolve: completed, another note: refused", RESOLVE, COMPLETED, 0, 0, 0, ONCE_SUCCESS, MINE, 0, 0, 0, ONCE_REFUSED, SAME),
+R("resolve: absent: refused", RESOLVE, NONE, 0, 0, 0, 0, MINE, 0, 0, 0, ONCE_REFUSED, SAME),
+R("resolve: no row: refused", RESOLVE, NO_RECORD, 0, 0, 0, 0, STRANGER, 0, 0, 0, ONCE_REFUSED, SAME),
+R("reopen: indeterminate, takeover: absent, row kept", REOPEN, INDET, 0, 0, TAKE, 0, STRANGER, 0, 0, 0, ONCE_OK, ABSENT),
+R("reopen: indeterminate, takeover, doubt: absent, row kept", REOPEN, INDET, 0, 1, TAKE, 0, STRANGER, 0, 0, 0, ONCE_OK, ABSENT),
+R("reopen: indeterminate, hold: refused", REOPEN, INDET, 0, 0, RETRY, 0, STRANGER, TAKE, 0, 0, ONCE_REFUSED, SAME),
+R("reopen: indeterminate, stale fence: refused", REOPEN, INDET, 0, 0, TAKE, 0, STALE, 0, 0, 0, ONCE_REFUSED, SAME),
+R("reopen: dispatched: refused", REOPEN, DISPATCHED, 1, 0, TAKE, 0, STRANGER, TAKE, 0, 0, ONCE_REFUSED, SAME),
 
-R("forget: completed, kept long enough: no row", FORGET, COMPLETED, 1, 0, 0, ONCE_SUCCESS, STRANGER, 0, 0, 0, ONCE_OK, NO_ROW)
-R("forget: absent, kept long enough: no row", FORGET, NONE, 1, 0, 0, 0, STRANGER, 0, 0, 0, ONCE_OK, NO_ROW)
-R("forget: completed, time left: refused", FORGET, COMPLETED, 0, 0, 0, ONCE_SUCCESS, STRANGER, 0, 0, 0, ONCE_REFUSED, SAME)
-R("forget: another fence: refused", FORGET, COMPLETED, 1, 0, 0, ONCE_SUCCESS, STALE, 0, 0, 0, ONCE_REFUSED, SAME)
-R("forget: any fence: no row", FORGET, COMPLETED, 1, 0, 0, ONCE_SUCCESS, TOKEN, 0, 0, 0, ONCE_OK, NO_ROW)
-R("forget: absent, time left: refused", FORGET, NONE, 0, 0, 0, 0, STRANGER, 0, 0, 0, ONCE_REFUSED, SAME)
-R("forget: claimed: refused", FORGET, CLAIMED, 1, 0, 0, 0, STRANGER, 0, 0, 0, ONCE_REFUSED, SAME)
-R("forget: dispatched: refused", FORGET, DISPATCHED, 1, 0, 0, 0, STRANGER, 0, 0, 0, ONCE_REFUSED, SAME)
-R("forget: indeterminate: refused", FORGET, INDET, 1, 0, TAKE, 0, STRANGER, TAKE, 0, 0, ONCE_REFUSED, SAME)
-R("forget: no row: refused", FORGET, NO_RECORD, 0, 0, 0, 0, STRANGER, 0, 0, 0, ONCE_REFUSED, SAME)
+R("forget: completed, kept long enough: no row", FORGET, COMPLETED, 1, 0, 0, ONCE_SUCCESS, STRANGER, 0, 0, 0, ONCE_OK, NO_ROW),
+R("forget: absent, kept long enough: no row", FORGET, NONE, 1, 0, 0, 0, STRANGER, 0, 0, 0, ONCE_OK, NO_ROW),
+R("forget: completed, time left: refused", FORGET, COMPLETED, 0, 0, 0, ONCE_SUCCESS, STRANGER, 0, 0, 0, ONCE_REFUSED, SAME),
+R("forget: another fence: refused", FORGET, COMPLETED, 1, 0, 0, ONCE_SUCCESS, STALE, 0, 0, 0, ONCE_REFUSED, SAME),
+R("forget: any fence: no row", FORGET, COMPLETED, 1, 0, 0, ONCE_SUCCESS, TOKEN, 0, 0, 0, ONCE_OK, NO_ROW),
+R("forget: absent, time left: refused", FORGET, NONE, 0, 0, 0, 0, STRANGER, 0, 0, 0, ONCE_REFUSED, SAME),
+R("forget: claimed: refused", FORGET, CLAIMED, 1, 0, 0, 0, STRANGER, 0, 0, 0, ONCE_REFUSED, SAME),
+R("forget: dispatched: refused", FORGET, DISPATCHED, 1, 0, 0, 0, STRANGER, 0, 0, 0, ONCE_REFUSED, SAME),
+R("forget: indeterminate: refused", FORGET, INDET, 1, 0, TAKE, 0, STRANGER, TAKE, 0, 0, ONCE_REFUSED, SAME),
+R("forget: no row: refused", FORGET, NO_RECORD, 0, 0, 0, 0, STRANGER, 0, 0, 0, ONCE_REFUSED, SAME),
 };
 /* clang-format on */
 

@@ -6,7 +6,7 @@
  * they take no lock, touch no shared memory, and look twice at a place that may
  * just have been written, and at a segment that may just have been dropped.
  *
- * Verify tells what is wrong. A torn tail is not: it was never acknowledged,
+ * Verify says what is wrong. A torn tail is not: it was never acknowledged,
  * and the next to open goes on from there.
  */
 #include <errno.h>
@@ -82,7 +82,8 @@ static int read_head(const struct check *c, uint64_t id,
     return code;
 }
 
-/* ---- Frames ---------------------------------------------------------------- */
+/* ---- Frames ----------------------------------------------------------------
+ * */
 
 static const char *state_name(uint8_t state)
 {
@@ -141,12 +142,13 @@ static void check_frame(struct check *c, struct once__walk *w,
         say_at(c, at,
                code == ONCE_EVERSION
                    ? "a record of a version that is not understood"
-                   : "a record does not check");
+                   : "a record fails its checksum");
 }
 
-/* ---- Segments -------------------------------------------------------------- */
+/* ---- Segments --------------------------------------------------------------
+ * */
 
-/* What the last segment tells of itself and of the first. */
+/* What the last segment says of itself and of the first. */
 static int ask_last(struct check *c)
 {
     struct once__walk w;
@@ -236,13 +238,13 @@ static int check_segment(struct check *c, uint64_t id,
         say_at(c, once__journal_at(id, w.offset), strerror(errno));
     stop = once__journal_at(id, w.offset);
     if (code == ONCE_OK && id != c->last && w.offset != end)
-        say_at(c, stop, "a frame does not check");
+        say_at(c, stop, "a frame fails its checksum");
     if (code == ONCE_OK && id == c->last &&
         (stop < c->known || once__walk_orphan(&w) != 0)) {
         w.got = 0; /* somebody may have written on meanwhile */
         if (walk_frames(c, &w, 1) == 0 &&
             once__journal_at(id, w.offset) == stop)
-            say_at(c, stop, "a frame that was durable does not check");
+            say_at(c, stop, "a frame that was durable fails its checksum");
     }
     once__walk_end(&w);
     (void)close(fd);
@@ -257,7 +259,7 @@ static int check_end(struct check *c, uint64_t id,
     if (fd < 0)
         return no_segment(c, id);
     if (once__walk_goes_on(fd, next))
-        say_at(c, next->before, "the log goes on behind its end");
+        say_at(c, next->before, "the log goes on after its end");
     (void)close(fd);
     return ONCE_OK;
 }
@@ -295,7 +297,7 @@ static int check_last(struct check *c)
     return code;
 }
 
-/* A segment behind the last has no header. It never had one, or is damaged. */
+/* A segment after the last has no header. It never had one, or is damaged. */
 static void check_unused(struct check *c, uint64_t id)
 {
     struct once__walk w;
@@ -309,13 +311,14 @@ static void check_unused(struct check *c, uint64_t id)
     if (once__walk_begin(&w, fd, id, ONCE__JOURNAL_HEADER, (uint64_t)st.st_size,
                          0) == ONCE_OK) {
         if (once__walk_orphan(&w) != 0 && read_head(c, id, &c->head) != ONCE_OK)
-            say_at(c, once__journal_at(id, 0), "the header does not check");
+            say_at(c, once__journal_at(id, 0), "the header fails its checksum");
         once__walk_end(&w);
     }
     (void)close(fd);
 }
 
-/* ---- All ------------------------------------------------------------------- */
+/* ---- All -------------------------------------------------------------------
+ * */
 
 static int read_lock(struct check *c)
 {
@@ -333,7 +336,7 @@ static int read_lock(struct check *c)
     if (code == ONCE_OK && note.state == ONCE__LEFT_CLEAN)
         c->known = note.at;
     if (code == ONCE_ECORRUPT) {
-        say(c, "lock: it does not check");
+        say(c, "lock: it fails its checksum");
         code = ONCE_OK;
     }
     (void)close(fd);
@@ -348,7 +351,7 @@ static int check_all(struct check *c)
     if (code != ONCE_OK)
         return code;
     if (!find_last(c)) {
-        say(c, "there is no segment with a header that checks");
+        say(c, "there is no segment with a good header");
         return ONCE_OK;
     }
     for (id = c->first; code == ONCE_OK && id < c->last; id++)

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * keeper.c - a thread that makes segments before they are needed, and drops
- * the oldest when nothing in it is the last word on any name.
+ * compactor.c - a thread that makes segments before they are needed, and drops
+ * the oldest when it holds the latest frame of no name.
  *
  * Only the oldest ever goes, so no frame can come back to life: whatever it
  * had replaced or forgotten is older, and gone before. Where few live frames
@@ -10,14 +10,14 @@
  * first now; when that is durable, with all that was appended before, the file
  * becomes a new segment.
  *
- *    read a piece without the lock -> lock -> append those that still are the
- *    last word -> unlock -> ... -> MARK -> sync -> drop
+ *    read a piece without the lock -> lock -> append those that are still
+ *    the latest -> unlock -> ... -> MARK -> sync -> drop
  *
  * Every handle has such a thread; a lock lets one at a time work. It also makes
- * what is kept back for claims, so that nobody writes zeros with the log's lock
- * in his hands; a claim that finds too little waits here, without that lock.
- * Where the disk had no room it tries again, since others may have made some.
- * It refuses to drop what it cannot read.
+ * the room that is kept back for claims, so that nobody writes zeros while
+ * holding the log's lock; a claim that finds too little room waits for this
+ * thread without that lock. Where the disk had no room it tries again, since
+ * others may have made some. It refuses to drop what it cannot read.
  */
 #include "store/journal/handle.h"
 #include "store/journal/walk.h"
@@ -29,6 +29,7 @@
 #include <unistd.h>
 
 #include "core/error.h"
+#include "core/must.h"
 #include "store/thread.h"
 
 enum {
@@ -49,10 +50,11 @@ struct once__compactor {
     int asked;
     uint64_t tries;     /* to make a segment        */
     int result;         /* of the last one: an errno */
-    once_error trouble; /* not told yet, if code is not 0 */
+    once_error trouble; /* not reported yet, if code is not 0 */
 };
 
-/* ---- Dropping ------------------------------------------------------------- */
+/* ---- Dropping -------------------------------------------------------------
+ * */
 
 static uint64_t log_size(struct once__shared *s)
 {
@@ -88,8 +90,8 @@ static int is_latest(struct once__journal *j, const struct once__frame *f,
     return slot != NULL && slot->at == at;
 }
 
-/* Appends the frame at `at` again, as it stands there: what does not check in
- * it will not check there either. */
+/* Appends the frame at `at` again, as it stands there: what fails its checksum
+ * in it will not check there either. */
 static int move(struct once__journal *j, struct once__frame *f, uint64_t at,
                 const uint8_t *bytes, once_error *err)
 {
@@ -102,6 +104,7 @@ static int move(struct once__journal *j, struct once__frame *f, uint64_t at,
     if (code != ONCE_OK)
         return code;
     slot = *once__index_find(j, f->name);
+    ONCE__MUST(slot.length == f->length);
     slot.at = once__journal_append_raw(j, f, bytes + ONCE__FRAME_HEAD);
     if (slot.at == 0)
         return once__fail(err, ONCE_ENOMEM, "%s: out of memory", j->path);
@@ -155,7 +158,7 @@ static int read_head(struct once__journal *j, uint64_t id, int fd,
     if (once__file_read(fd, block, sizeof(block), 0) != 1 ||
         once__segment_head_get(block, id, out) != ONCE_OK)
         return once__fail(err, ONCE_ECORRUPT,
-                          "%s: the header of segment %llu does not check",
+                          "%s: the header of segment %llu fails its checksum",
                           j->path, (unsigned long long)id);
     return ONCE_OK;
 }
@@ -233,6 +236,9 @@ static int drop(struct once__journal *j, uint64_t id, once_error *err)
         code = once__journal_sync(j, tail, err);
     if (code != ONCE_OK)
         return code;
+    /* That it is not needed is on the disk before its bytes go. */
+    ONCE__MUST(s->durable >= tail && s->marked > id);
+    ONCE__MUST(once__segment(s, id)->live == 0 && id < s->last);
     rc = once__segment_retire(j, id);
     if (rc != 0)
         return once__fail(err, ONCE_ESTORE, "%s: dropping a segment: %s",
@@ -277,7 +283,8 @@ static int compact(struct once__journal *j, const atomic_int *stop,
     return code;
 }
 
-/* ---- The thread ----------------------------------------------------------- */
+/* ---- The thread -----------------------------------------------------------
+ * */
 
 static uint64_t steady_ms(void)
 {

@@ -46,7 +46,8 @@ enum {
 #define ONCE__JOURNAL_CLOCK "clock"
 #define ONCE__JOURNAL_UNFINISHED "prepare.tmp" /* a segment in the making */
 
-/* ---- Positions ------------------------------------------------------------ */
+/* ---- Positions ------------------------------------------------------------
+ * */
 
 enum { ONCE__JOURNAL_SHIFT = 36 };
 
@@ -65,7 +66,8 @@ static inline uint64_t once__journal_offset(uint64_t at)
     return at & ((UINT64_C(1) << ONCE__JOURNAL_SHIFT) - 1);
 }
 
-/* ---- frame.c: frames and the headers of segments -------------------------- */
+/* ---- frame.c: frames and the headers of segments --------------------------
+ * */
 
 enum once__frame_kind {
     ONCE__FRAME_RECORD = 1, /* the record of `name` is this                 */
@@ -131,7 +133,8 @@ int once__segment_head_get(const uint8_t in[ONCE__JOURNAL_HEADER], uint64_t id,
 /* When a record's lease or retention ends; UINT64_MAX: never by itself. */
 uint64_t once__journal_due(const once_record *r);
 
-/* ---- session.c: DIR/lock --------------------------------------------------- */
+/* ---- session.c: DIR/lock ---------------------------------------------------
+ * */
 
 enum once__left_state {
     ONCE__LEFT_NEW = 0,

@@ -11,7 +11,7 @@
  *   88 the record as core/record.h has it, then `pad` zeros
  *
  * The sum covers the frame's position and the bytes 8 to 87. So bytes that an
- * earlier use of the file left behind never check, nor do frames that changed
+ * earlier use of the file has left never pass, nor do frames that changed
  * places; and a log can be walked without reading results, whose own sum
  * stands in the head. It refuses to guess.
  *

@@ -61,7 +61,8 @@ struct once__journal {
     uint64_t recent_generation;
 };
 
-/* ---- handle.c: a handle's life -------------------------------------------- */
+/* ---- handle.c: a handle's life --------------------------------------------
+ * */
 
 /* All that it has is nothing yet. */
 void once__handle_init(struct once__journal *j);
@@ -71,7 +72,8 @@ ONCE_CHECK int once__handle_share(const struct once__journal *from,
 /* Gives back all that it has. It may be one that was not opened whole. */
 void once__handle_close(struct once__journal *j);
 
-/* ---- segment.c: files of the log, and the room in them -------------------- */
+/* ---- segment.c: files of the log, and the room in them --------------------
+ * */
 
 enum {
     ONCE__SEGMENT_NAME = 32,
@@ -106,7 +108,8 @@ int once__segment_extend(struct once__journal *j, uint64_t size);
  * that is ready, or is removed. */
 int once__segment_retire(struct once__journal *j, uint64_t id);
 
-/* ---- recent.c: what this handle wrote last -------------------------------- */
+/* ---- recent.c: what this handle wrote last --------------------------------
+ * */
 
 struct once__recent;
 
@@ -118,7 +121,8 @@ void once__recent_put(struct once__recent **r, uint64_t at,
 const uint8_t *once__recent_find(const struct once__recent *r, uint64_t at,
                                  size_t length);
 
-/* ---- poison.c: writes and flushes that failed ----------------------------- */
+/* ---- poison.c: writes and flushes that failed -----------------------------
+ * */
 
 /* After this nothing is answered until all have closed. */
 int once__journal_poison(struct once__journal *j, int number, const char *what,
@@ -135,7 +139,8 @@ int once__journal_is_local(int number);
 int once__journal_no_lock(const struct once__journal *j, int rc,
                           once_error *err);
 
-/* ---- log.c: appending, reading, flushing ---------------------------------- */
+/* ---- log.c: appending, reading, flushing ----------------------------------
+ * */
 
 enum { ONCE__LATER = 1 };
 
@@ -166,7 +171,8 @@ ONCE_CHECK int once__journal_load(struct once__journal *j,
                                   const struct once__slot *slot, uint8_t *out,
                                   once_record *r);
 
-/* ---- recover.c: from the log to shared memory ----------------------------- */
+/* ---- recover.c: from the log to shared memory -----------------------------
+ * */
 
 /* How a journal was left. */
 struct once__left {
@@ -181,13 +187,15 @@ ONCE_CHECK int once__recover(struct once__journal *j,
 /* The same, with the lock of a holder who died. */
 ONCE_CHECK int once__recover_locked(struct once__journal *j, once_error *err);
 
-/* ---- lock.c: who decides and appends -------------------------------------- */
+/* ---- lock.c: who decides and appends --------------------------------------
+ * */
 
 /* Takes the lock, repairing what a dead holder left. ONCE_OK or ONCE_ESTORE. */
 ONCE_CHECK int once__journal_lock(struct once__journal *j, once_error *err);
 void once__journal_unlock(struct once__journal *j);
 
-/* ---- names.c: all names in order, for lists ------------------------------- */
+/* ---- names.c: all names in order, for lists -------------------------------
+ * */
 
 struct once__names {
     uint8_t (*names)[ONCE_NAME_SIZE]; /* on the heap, or NULL               */
@@ -201,7 +209,8 @@ ONCE_CHECK int once__names_next(struct once__journal *j, struct once__names *l,
                                 const uint8_t *after,
                                 uint8_t out[ONCE_NAME_SIZE], once_error *err);
 
-/* ---- session.c: opening and closing a journal ----------------------------- */
+/* ---- session.c: opening and closing a journal -----------------------------
+ * */
 
 /* Opens the folder, creating it, and the shared memory, recovering it. */
 ONCE_CHECK int once__session_open(struct once__journal *j, once_error *err);
@@ -211,14 +220,16 @@ void once__session_close(struct once__journal *j);
 ONCE_CHECK int once__session_read(int fd, const char *path,
                                   struct once__note *out, once_error *err);
 
-/* ---- time.c: the file DIR/clock ------------------------------------------- */
+/* ---- time.c: the file DIR/clock -------------------------------------------
+ * */
 
 /* As once_store_ops.time, but for now_ms. */
 ONCE_CHECK int once__journal_time(const struct once__journal *j,
                                   const once_store_time *put,
                                   once_store_time *out, once_error *err);
 
-/* ---- compactor.c: a thread that makes and drops segments ------------------ */
+/* ---- compactor.c: a thread that makes and drops segments ------------------
+ * */
 
 struct once__compactor;
 
@@ -236,7 +247,8 @@ int once__compactor_await(struct once__compactor *c,
 ONCE_CHECK int once__compactor_trouble(struct once__compactor *c,
                                        once_error *err);
 
-/* ---- check.c: verify and dump, from the files alone ----------------------- */
+/* ---- check.c: verify and dump, from the files alone -----------------------
+ * */
 
 int once__journal_verify(const char *path, once_line *line, void *user,
                          once_error *err);

@@ -13,7 +13,7 @@
  * records stall nobody. The hash is keyed with random words of this run, or
  * whoever chooses names could fill one page.
  *
- * It refuses to give pages back: it keeps the size of its best day.
+ * Pages are never given back: it keeps the largest size it has had.
  */
 #include "store/journal/handle.h"
 
@@ -21,6 +21,7 @@
 #include <string.h>
 
 #include "core/error.h"
+#include "core/must.h"
 
 static_assert(sizeof(struct once__page) == ONCE__PAGE_SIZE, "one page");
 static_assert(sizeof(struct once__slot) == 64, "one cache line");
@@ -86,7 +87,7 @@ int once__index_clear(struct once__journal *j)
     s->pages = 0;
     s->depth = BASE;
     memset(s->directory, 0, sizeof(s->directory));
-    /* Page 0 is nobody's: zero means that there is no room. */
+    /* Page 0 is not used: zero means that there is no room. */
     if (once__shared_grow(j, 1) != 0 || s->pages != 1)
         return ONCE_ENOMEM;
     s->directory[0] = once__shared_grow(j, 1);
@@ -146,6 +147,9 @@ static void count(struct once__shared *s, const struct once__slot *slot,
     uint64_t one = sign < 0 ? UINT64_MAX : 1;
     uint64_t length = sign < 0 ? 0 - (uint64_t)slot->length : slot->length;
 
+    ONCE__MUST(sign > 0 || (seg->live > 0 && seg->bytes >= slot->length));
+    ONCE__MUST(sign > 0 ||
+               (s->records > 0 && (!is_owned(slot) || s->owned > 0)));
     seg->live += one;
     seg->bytes += length;
     s->bytes += length;
@@ -265,6 +269,7 @@ int once__index_put(struct once__journal *j, const struct once__slot *slot)
     } else {
         count(j->shared, &p->slots[i], -1);
     }
+    ONCE__MUST(p->count <= ONCE__PAGE_SLOTS && i < p->count);
     p->slots[i] = *slot;
     count(j->shared, slot, 1);
     note_due(p, slot);

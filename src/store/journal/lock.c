@@ -15,11 +15,12 @@
 #include <string.h>
 
 #include "core/error.h"
+#include "core/must.h"
 
 enum { BUFFER_KEEP = 4 << 20 }; /* a larger one is given back after the batch */
 
-/* The log is whole, or it ends in half a batch that nobody was told of. What
- * is in shared memory may be half done, so it is made anew. */
+/* The log is whole, or it ends in half a batch that was never acknowledged.
+ * What is in shared memory may be half done, so it is made anew. */
 static int repair(struct once__journal *j, once_error *err)
 {
     int code = once__recover_locked(j, err);
@@ -68,14 +69,19 @@ int once__journal_lock(struct once__journal *j, once_error *err)
     j->used = 0;
     if (j->recent_generation != s->generation)
         forget_recent(j);
-    if (code == ONCE_OK)
+    if (code == ONCE_OK) {
+        ONCE__MUST(!s->broken);
+        ONCE__MUST(once__journal_id(s->tail) == s->last);
         return ONCE_OK;
+    }
     (void)pthread_mutex_unlock(&s->lock);
     return ONCE_ESTORE;
 }
 
 void once__journal_unlock(struct once__journal *j)
 {
+    /* The index knows of no frame that nobody can read. */
+    ONCE__MUST(j->used == 0 || j->shared->broken || j->shared->poisoned);
     (void)pthread_mutex_unlock(&j->shared->lock);
     if (j->space > BUFFER_KEEP) {
         free(j->buffer);

@@ -21,20 +21,21 @@
  */
 #include "store/journal/handle.h"
 
-#include <assert.h>
 #include <errno.h>
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
 
 #include "core/error.h"
+#include "core/must.h"
 
 enum {
     BUFFER_MIN = 64 * 1024,
     PAGE = 4096 /* of the kernel's memory */
 };
 
-/* ---- Durable -------------------------------------------------------------- */
+/* ---- Durable --------------------------------------------------------------
+ * */
 
 static void raise_durable(struct once__shared *s, uint64_t at)
 {
@@ -90,7 +91,8 @@ int once__journal_sync(struct once__journal *j, uint64_t at, once_error *err)
     return code;
 }
 
-/* ---- Writing -------------------------------------------------------------- */
+/* ---- Writing --------------------------------------------------------------
+ * */
 
 /*
  * Up to the end of a page: zeros, where zeros are or nothing that counts.
@@ -115,6 +117,7 @@ int once__journal_flush(struct once__journal *j, once_error *err)
 
     if (j->used == 0)
         return ONCE_OK;
+    ONCE__MUST(j->start == s->tail); /* or it would overwrite others' frames */
     fd = once__segment_file(j, s->last);
     if (fd < 0 || once__file_write(fd, j->buffer, whole_pages(j),
                                    once__journal_offset(j->start)) != 0)
@@ -152,15 +155,18 @@ static int roll_over(struct once__journal *j, once_error *err)
     uint64_t next = s->last + 1;
     int fd = once__segment_file(j, next), code;
 
-    assert(next <= s->ready);
+    ONCE__MUST(next <= s->ready);
     if (fd < 0)
         return once__fail(err, ONCE_ESTORE, "%s: the next segment: %s", j->path,
                           strerror(errno));
     code = once__journal_flush(j, err);
     if (code == ONCE_OK)
         code = once__journal_sync(j, j->start, err);
-    if (code == ONCE_OK)
+    if (code == ONCE_OK) {
+        ONCE__MUST(j->used == 0 && s->tail == j->start);
+        ONCE__MUST(s->durable >= s->tail);
         code = write_head(j, next, fd, err);
+    }
     if (code != ONCE_OK)
         return code;
     s->last = next;
@@ -169,14 +175,15 @@ static int roll_over(struct once__journal *j, once_error *err)
     return ONCE_OK;
 }
 
-/* ---- Room ----------------------------------------------------------------- */
+/* ---- Room -----------------------------------------------------------------
+ * */
 
 static uint64_t room_here(const struct once__journal *j)
 {
     struct once__shared *s = j->shared;
     uint64_t at = once__journal_offset(j->start) + j->used;
 
-    assert(at <= once__segment(s, s->last)->size);
+    ONCE__MUST(at <= once__segment(s, s->last)->size);
     return once__segment(s, s->last)->size - at;
 }
 
@@ -221,7 +228,8 @@ int once__journal_room(struct once__journal *j, size_t length, uint64_t reserve,
     return code;
 }
 
-/* ---- Appending and reading ------------------------------------------------ */
+/* ---- Appending and reading ------------------------------------------------
+ * */
 
 static uint8_t *buffer_take(struct once__journal *j, size_t size)
 {
@@ -246,6 +254,7 @@ static uint64_t buffer_add(struct once__journal *j, struct once__frame *f,
 {
     uint64_t at = j->start + j->used;
 
+    ONCE__MUST(f->length <= room_here(j));
     f->generation = j->shared->generation;
     f->durable = j->shared->durable;
     once__frame_put(f, at, to);
@@ -296,7 +305,7 @@ static int read_frame(struct once__journal *j, const struct once__slot *slot,
     int fd, rc;
 
     if (slot->at >= j->start) {
-        assert(slot->at - j->start + slot->length <= j->used);
+        ONCE__MUST(slot->at - j->start + slot->length <= j->used);
         memcpy(out, j->buffer + (slot->at - j->start), slot->length);
         return ONCE_OK;
     }

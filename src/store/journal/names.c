@@ -2,12 +2,12 @@
 /*
  * names.c - the names of all records in order, out of an index without order.
  *
- * One walk over the index picks the next thousands of names behind a given one,
- * the smallest there are, with a heap; pages are then turned in that list until
- * it ends. So a million names are some sixty walks, and none of them holds the
- * lock for more than a few pages of the index. A page that is cut in two
- * meanwhile may show a name twice, never not at all; what comes and goes while
- * one reads is shown or not.
+ * One walk over the index picks the next thousands of names after a given one,
+ * the smallest there are, with a heap; they are then returned one by one until
+ * that list ends. So a million names are some sixty walks, and none of them
+ * holds the lock for more than a few pages of the index. If a page is split
+ * during a walk a name may be shown twice, but never missed; a record that is
+ * made or forgotten during a walk may be shown or not.
  */
 #include <stdlib.h>
 #include <string.h>

@@ -4,11 +4,12 @@
  * completes was the one who claimed, a moment ago, and need not ask the file.
  *
  *    frames[hash of position] -> {position, mark}
- *    ring   ... | frame | frame | frame |      mark: all bytes written before it
+ *    ring   ... | frame | frame | frame |      mark: all bytes written before
+ * it
  *
- * Only what the index knows is kept here, for the place of a frame that came to
- * nothing is given to another. It refuses to be believed all the same: what is
- * found is checked like what is read, and read where it does not check.
+ * Only frames that the index knows are kept here: the place of a frame that was
+ * given up goes to another frame. What is found is still checked like what is
+ * read from the file, and read from there if it fails its checksum.
  */
 #include "store/journal/handle.h"
 

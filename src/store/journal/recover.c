@@ -3,14 +3,14 @@
  * recover.c - from the log to shared memory.
  *
  * Files are sorted out first: segments below the first that is needed are left
- * over from a sweep, those behind the last with a header are ready. Then all
- * frames are walked in order and the last one of a name wins.
+ * over from a compaction, those after the last with a header are ready. Then
+ * all frames are walked in order and the last one of a name wins.
  *
- *    what does not check               it is
+ *    what fails its checksum           it is
  *    ---------------------------------------------------------------------
  *    in a segment that has a next one   damage: that one began when this one
  *                                       was durable to its end
- *    in the last one, before something  damage: a later frame, the door or
+ *    in the last one, before something  damage: a later frame, DIR/lock or
  *    that was known to be durable       shared memory say so
  *    else, in the last one              a torn tail, never acknowledged: the
  *                                       log goes on from there
@@ -20,7 +20,7 @@
  * record is an error when it is read (I9).
  *
  * After anything but a clean end the log goes on with a MARK of a new
- * generation, so that frames behind a cut are never taken for its continuation:
+ * generation, so that frames after a cut are never taken for its continuation:
  * not those that were cut off, and not those of an earlier recovery whose MARK
  * was lost. It goes on with a fence far ahead of all that may have been shown,
  * too. What is taken over without having been known to be durable is written
@@ -73,7 +73,8 @@ static int trouble(const struct recovery *r, uint64_t id, const char *what)
                       what, strerror(errno));
 }
 
-/* ---- Which files there are ------------------------------------------------ */
+/* ---- Which files there are ------------------------------------------------
+ * */
 
 /* ONCE_OK, ONCE_ECORRUPT: there is no header (yet), or another error. */
 static int read_head(struct recovery *r, uint64_t id,
@@ -122,8 +123,7 @@ static int find_last(struct recovery *r)
             return code;
     }
     return once__fail(r->err, ONCE_ECORRUPT,
-                      "%s: there is no segment with a header that checks",
-                      r->j->path);
+                      "%s: there is no segment with a good header", r->j->path);
 }
 
 static int note_size(struct recovery *r, uint64_t id)
@@ -150,11 +150,12 @@ static int check_unused(struct recovery *r, uint64_t id)
     orphan = once__walk_orphan(&w);
     once__walk_end(&w);
     if (orphan != 0)
-        return damage(r, once__journal_at(id, 0), "the header does not check");
+        return damage(r, once__journal_at(id, 0),
+                      "the header fails its checksum");
     return ONCE_OK;
 }
 
-/* Files behind the last are ready; there is no gap between them. */
+/* Files after the last are ready; there is no gap between them. */
 static int find_ready(struct recovery *r)
 {
     uint64_t id;
@@ -190,7 +191,8 @@ static int find_files(struct recovery *r)
     return code == ONCE_OK ? find_ready(r) : code;
 }
 
-/* ---- Walking -------------------------------------------------------------- */
+/* ---- Walking --------------------------------------------------------------
+ * */
 
 static int take_frame(struct recovery *r, const struct once__frame *f,
                       uint64_t at)
@@ -294,13 +296,15 @@ static int take_sealed(struct recovery *r, uint64_t id)
     int code = read_head(r, id, &head);
 
     if (code == ONCE_ECORRUPT)
-        return damage(r, once__journal_at(id, 0),
-                      "the segment is missing, or its header does not check");
+        return damage(
+            r, once__journal_at(id, 0),
+            "the segment is missing, or its header fails its checksum");
     if (code == ONCE_OK && id + 1 < r->last.id)
         code = read_head(r, id + 1, &next);
     if (code == ONCE_ECORRUPT)
-        return damage(r, once__journal_at(id + 1, 0),
-                      "the segment is missing, or its header does not check");
+        return damage(
+            r, once__journal_at(id + 1, 0),
+            "the segment is missing, or its header fails its checksum");
     if (code != ONCE_OK)
         return code;
     r->generation = head.generation;
@@ -311,10 +315,10 @@ static int take_sealed(struct recovery *r, uint64_t id)
                       "its header does not fit the segment before");
     code = take_segment(r, id, once__journal_offset(next.before), &stop);
     if (code == ONCE_OK && stop != next.before)
-        code = damage(r, stop, "a frame does not check");
+        code = damage(r, stop, "a frame fails its checksum");
     if (code == ONCE_OK &&
         once__walk_goes_on(once__segment_file(r->j, id), &next))
-        code = damage(r, stop, "the log goes on behind its end");
+        code = damage(r, stop, "the log goes on after its end");
     return code;
 }
 
@@ -340,7 +344,7 @@ static int look_ahead(struct recovery *r, uint64_t *chain, uint64_t *orphan)
 }
 
 /* Behind what is known to be durable a frame counts only with its record: the
- * position of the first that does not check, or of the end of the chain. */
+ * position of the first that fails its checksum, or of the end of the chain. */
 static int whole_up_to(struct recovery *r, uint64_t chain, uint64_t *out)
 {
     struct once__walk w;
@@ -381,15 +385,16 @@ static int find_end(struct recovery *r)
     if (r->left->state == ONCE__LEFT_CUT) {
         r->end = r->left->at < start ? start : r->left->at;
         return chain < r->left->at
-                   ? damage(r, chain, "a frame that was durable does not check")
+                   ? damage(r, chain,
+                            "a frame that was durable fails its checksum")
                    : ONCE_OK;
     }
     if (chain < r->known || orphan != 0)
-        return damage(r, chain, "a frame that was durable does not check");
+        return damage(r, chain, "a frame that was durable fails its checksum");
     return whole_up_to(r, chain, &r->end);
 }
 
-/* Which segments there must be: the last header says, and MARKs behind it. */
+/* Which segments there must be: the last header says, and MARKs after it. */
 static int find_needed(struct recovery *r)
 {
     struct once__walk w;
@@ -426,11 +431,11 @@ static int take_all(struct recovery *r)
         s->fence = r->last.fence;
     code = take_segment(r, r->last.id, once__journal_offset(r->end), &stop);
     if (code == ONCE_OK && stop != r->end)
-        code = damage(r, stop, "a frame does not check");
+        code = damage(r, stop, "a frame fails its checksum");
     return code;
 }
 
-/* A CUT may lie in a segment before the last: those behind it are removed, or
+/* A CUT may lie in a segment before the last: those after it are removed, or
  * the next to come would take them for the log's end. */
 static int drop_behind_cut(struct recovery *r)
 {
@@ -444,7 +449,8 @@ static int drop_behind_cut(struct recovery *r)
     return ONCE_OK;
 }
 
-/* ---- Going on ------------------------------------------------------------- */
+/* ---- Going on -------------------------------------------------------------
+ * */
 
 static int begin(struct recovery *r)
 {
@@ -505,7 +511,7 @@ static int write_again(struct recovery *r)
     return ONCE_OK;
 }
 
-/* What was taken over is made durable before anybody is told of it. */
+/* What was taken over is made durable before anybody gets an answer from it. */
 static int settle(struct recovery *r)
 {
     struct once__shared *s = r->j->shared;
@@ -668,7 +674,7 @@ int once__recover_locked(struct once__journal *j, once_error *err)
         code = read_head(&r, s->last, &r.last);
     if (code == ONCE_ECORRUPT)
         code = damage(&r, once__journal_at(s->last, 0),
-                      "the header does not check");
+                      "the header fails its checksum");
     if (code == ONCE_OK)
         code = take_over(&r);
     if (code == ONCE_OK)

@@ -13,8 +13,8 @@
  * the segment counts as ready. Sizes begin at 1 MiB, each four times the last,
  * so that a store that is hardly used stays small and one that is much used
  * soon makes few. So many are made ahead that what is kept back for claims lies
- * in them. Who has an outcome and finds no segment ready, or has a frame that is
- * larger than one, makes the last one longer.
+ * in them. Who has an outcome and finds no segment ready, or has a frame that
+ * is larger than one, makes the last one longer.
  */
 #include "store/journal/handle.h"
 
@@ -124,7 +124,8 @@ int once__segment_file(struct once__journal *j, uint64_t id)
     return fd;
 }
 
-/* ---- Room ------------------------------------------------------------------ */
+/* ---- Room ------------------------------------------------------------------
+ * */
 
 uint64_t once__segment_room_ahead(struct once__shared *s)
 {
@@ -135,20 +136,21 @@ uint64_t once__segment_room_ahead(struct once__shared *s)
     return sum;
 }
 
-/* The next frames of those who hold claims, and half a segment for the sweep,
- * which is what makes room again; or what it can need at the most. */
+/* The next frames of those who hold claims, and half a segment for the
+ * compactor, which is what makes room again; or what it can need at the most.
+ * */
 uint64_t once__segment_reserve(const struct once__journal *j)
 {
     struct once__shared *s = j->shared;
     uint64_t live = s->owned * (LIVE + 2 * s->average);
     uint64_t half = once__segment(s, s->last)->size / 2;
-    uint64_t sweep =
+    uint64_t most = /* what the compactor can need */
         s->records * ONCE__FRAME_HEAD + s->bytes + ONCE__JOURNAL_SPARE;
 
     if (half > j->segment_max / 2) /* it was made longer */
         half = j->segment_max / 2;
-    if (half > sweep)
-        half = sweep;
+    if (half > most)
+        half = most;
     return live > half ? live : half;
 }
 
@@ -177,7 +179,8 @@ int once__segment_short(const struct once__journal *j)
            room(s) < reserve + reserve / 4 + SIZE_LEAST;
 }
 
-/* ---- Making segments ------------------------------------------------------ */
+/* ---- Making segments ------------------------------------------------------
+ * */
 
 static uint64_t next_size(const struct once__journal *j)
 {
@@ -288,7 +291,7 @@ static int make_some(struct once__journal *j, uint64_t size,
     return rc;
 }
 
-/* Zeros behind the last segment's end. The next flush takes them along. */
+/* Zeros after the last segment's end. The next flush takes them along. */
 int once__segment_extend(struct once__journal *j, uint64_t size)
 {
     struct once__segment *seg = once__segment(j->shared, j->shared->last);

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * door.c - DIR/lock: who has the journal open, and how it was left.
+ * session.c - DIR/lock: who has the journal open, and how it was left.
  *
  * Everybody who is in holds a shared lock on the file, an OFD lock, so that it
  * belongs to the handle and ends with the process. Who gets it exclusively is
@@ -46,6 +46,7 @@
 
 #include "core/crc32c.h"
 #include "core/error.h"
+#include "core/must.h"
 #include "store/path.h"
 
 #define LOCK_MAGIC UINT64_C(0x524f4f4445434e4f)
@@ -96,7 +97,7 @@ int once__session_read(int fd, const char *path, struct once__note *out,
                           (unsigned long long)once__get(b + 8, 4),
                           ONCE__JOURNAL_VERSION);
     if (once__get(b + 12, 4) != note_sum(b))
-        return once__fail(err, ONCE_ECORRUPT, "%s/lock: it does not check",
+        return once__fail(err, ONCE_ECORRUPT, "%s/lock: it fails its checksum",
                           path);
     memcpy(out->id, b + 16, ONCE__JOURNAL_ID);
     out->state = (uint32_t)once__get(b + 32, 4);
@@ -165,7 +166,7 @@ static int find_pids(struct once__journal *j, once_error *err)
 
     if (stat("/proc/self/ns/pid", &st) != 0)
         return once__fail(err, ONCE_EOPEN,
-                          "%s: cannot tell which PID namespace this is: "
+                          "%s: cannot see which PID namespace this is: "
                           "/proc/self/ns/pid: %s",
                           j->path, strerror(errno));
     j->pids = (struct once__pids){st.st_dev, st.st_ino};
@@ -216,8 +217,8 @@ static struct once__left how_left(struct once__journal *j,
     return left;
 }
 
-/* The folder is new, or another's death or clean end is behind it. Whatever
- * happens in here, what the note says of how it was left stays true. */
+/* The folder is new, or nobody has it open. Whatever happens in here, what the
+ * note says of how it was left stays true. */
 static int make_shared(struct once__journal *j, const struct once__note *before,
                        struct once__note *note, struct once__left *left,
                        once_error *err)
@@ -338,12 +339,12 @@ static int try_to_enter(struct once__journal *j, int turns, once_error *err)
 }
 
 /* What can be seen of the one we wait for. */
-struct sight {
+struct progress {
     struct once__note note;
     uint64_t recovered;
 };
 
-static void look(struct once__journal *j, struct sight *out)
+static void look(struct once__journal *j, struct progress *out)
 {
     memset(out, 0, sizeof(*out));
     if (once__session_read(j->lock_fd, j->path, &out->note, NULL) != ONCE_OK ||
@@ -353,7 +354,8 @@ static void look(struct once__journal *j, struct sight *out)
     once__shared_detach(j);
 }
 
-static void say_waiting(const struct once__journal *j, const struct sight *seen)
+static void say_waiting(const struct once__journal *j,
+                        const struct progress *seen)
 {
     char text[PATH_MAX + 128];
 
@@ -368,12 +370,12 @@ static void say_waiting(const struct once__journal *j, const struct sight *seen)
 
 /*
  * Recovering a long log takes its time, and whoever does it and dies lets go of
- * the lock. Only one that does not get on is not waited for.
+ * the lock. It is given up only when its recovery makes no progress.
  */
 static int wait_to_enter(struct once__journal *j, once_error *err)
 {
     const struct timespec turn = {0, TURN_NS};
-    struct sight seen, before;
+    struct progress seen, before;
     int turns, still = 0, code;
 
     memset(&before, 0, sizeof(before));
@@ -421,6 +423,7 @@ static void leave_last(struct once__journal *j)
         note.at = s->durable;
     } else if (synced == ONCE_OK && locked == 0 && !s->broken &&
                s->durable == s->tail) {
+        ONCE__MUST(!s->flushing);
         note.state = ONCE__LEFT_CLEAN;
         note.at = s->tail;
     } /* else somebody died here; the next one sees to it */

@@ -19,7 +19,6 @@
  */
 #include "store/journal/handle.h"
 
-#include <assert.h>
 #include <errno.h>
 #include <fcntl.h>
 #include <inttypes.h>
@@ -32,6 +31,7 @@
 #include <unistd.h>
 
 #include "core/error.h"
+#include "core/must.h"
 
 #define SHARED_MAGIC UINT64_C(0x3130636e6f6a6d65)
 
@@ -212,7 +212,7 @@ struct once__page *once__shared_page(struct once__journal *j, uint32_t n)
 {
     uint32_t chunk = n / ONCE__CHUNK_PAGES;
 
-    assert(chunk < j->mapped);
+    ONCE__MUST(chunk < j->mapped);
     return (struct once__page *)(void *)(j->chunks[chunk] +
                                          (size_t)(n % ONCE__CHUNK_PAGES) *
                                              ONCE__PAGE_SIZE);

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * shared.h - the memory that all processes of a journal share, /dev/shm/once-...:
- * locks, positions, counts, and the index of names.
+ * shared.h - the memory that all processes of a journal share,
+ * /dev/shm/once-...: locks, positions, counts, and the index of names.
  *
  * All of it is a cache of the log, made from it by recover.c. Locks, in the
  * order in which they may be taken: compact, lock, then sync or prep. All are
@@ -18,7 +18,8 @@
 
 struct once__journal;
 
-/* ---- The index ------------------------------------------------------------ */
+/* ---- The index ------------------------------------------------------------
+ * */
 
 /* Where the last frame of a name is. One cache line. */
 struct once__slot {
@@ -50,7 +51,8 @@ enum {
     ONCE__SHARED_NAME = 128
 };
 
-/* ---- The head ------------------------------------------------------------- */
+/* ---- The head -------------------------------------------------------------
+ * */
 
 struct once__segment {
     uint64_t size;  /* of the file                                          */
@@ -109,7 +111,8 @@ static inline struct once__segment *once__segment(struct once__shared *s,
     return &s->segments[id % ONCE__JOURNAL_SEGMENTS];
 }
 
-/* ---- shared.c ------------------------------------------------------------- */
+/* ---- shared.c -------------------------------------------------------------
+ * */
 
 ONCE_CHECK int once__shared_create(struct once__journal *j,
                                    const uint8_t id[ONCE__JOURNAL_ID],
@@ -136,7 +139,8 @@ uint32_t once__shared_grow(struct once__journal *j, uint32_t n);
  * ENOTRECOVERABLE. */
 int once__shared_lock(pthread_mutex_t *m, uint32_t busy_ms);
 
-/* ---- index.c: all with the lock held -------------------------------------- */
+/* ---- index.c: all with the lock held --------------------------------------
+ * */
 
 ONCE_CHECK int once__index_clear(struct once__journal *j);
 struct once__slot *once__index_find(struct once__journal *j,

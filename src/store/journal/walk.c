@@ -2,10 +2,11 @@
 /*
  * walk.c - the frames of one segment, in the order in which they were written.
  *
- * A chain goes on as long as frames check and are of one generation; a MARK
- * begins another if it says that it follows this one. What other generations
- * left behind the place where the log was cut does check, MARKs and all, but it
- * follows another log, so the chain ends there.
+ * A chain goes on as long as frames pass their checksums and are of one
+ * generation; a MARK begins another if it says that it follows this one. Frames
+ * of other generations that lie after the place where the log was cut pass
+ * their checksums too, MARKs included, but follow another log: the chain ends
+ * there.
  *
  *    | frame a | frame a | MARK a->c | frame c | MARK a->b | frame b | 0 0 0
  *                                               ^ `- of a recovery that failed

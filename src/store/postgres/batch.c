@@ -9,16 +9,16 @@
  *
  * with 4-byte numbers, most significant byte first, and size -1 for NULL.
  *
- * A row is believed if it has the columns of the type "answer" and once__transition()
- * could have made it; what does not is ECORRUPT, and of another version is
- * EVERSION (I9).
+ * A row is believed if it has the columns of the type "answer" and
+ * once__transition() could have made it; what does not is ECORRUPT, and of
+ * another version is EVERSION (I9).
  */
-#include <assert.h>
 #include <limits.h>
 #include <stdlib.h>
 #include <string.h>
 
 #include "core/transition.h"
+#include "core/must.h"
 #include "store/postgres/postgres.h"
 
 enum {
@@ -101,7 +101,7 @@ static uint8_t *params_add(struct once__pg_params *p, size_t size)
 
 static void params_next(struct once__pg_params *p, Oid type)
 {
-    assert(p->count < ONCE__PG_COLUMNS);
+    ONCE__MUST(p->count < ONCE__PG_COLUMNS);
     p->at[p->count] = p->size;
     p->types[p->count] = type;
     p->formats[p->count] = 1;
@@ -158,7 +158,7 @@ static int params_end(struct once__pg_params *p)
     if (p->failed)
         return ONCE_ENOMEM;
     for (i = p->count - 1; i >= 0; i--) {
-        assert(end - p->at[i] <= INT_MAX);
+        ONCE__MUST(end - p->at[i] <= INT_MAX);
         if (p->lengths[i] < 0) {
             p->values[i] = NULL;
         } else {
@@ -267,7 +267,7 @@ static uint64_t number_of(const once_op *op, enum column column)
     case LEASE:
         return uses_lease(op->verb) ? op->lease_ms : 0;
     default:
-        assert(column == KEEP);
+        ONCE__MUST(column == KEEP);
         return uses_keep(op->verb) ? op->keep_ms : 0;
     }
 }
@@ -293,7 +293,7 @@ static once_bytes bytes_of(const once_op *op, enum column column)
                         op->result.size)
                    : of(NULL, 0);
     default:
-        assert(column == NOTE);
+        ONCE__MUST(column == NOTE);
         return note ? of(op->note.size > 0 ? op->note.data : "", op->note.size)
                     : of(NULL, 0);
     }

@@ -260,7 +260,7 @@ static int parse(struct once__pg_config *c, char *url, once_error *err)
         return rc;
     path += strcspn(path, "/?");
     if (memchr(path, '@', strcspn(path, "?")) != NULL)
-        return not_encoded(err); /* an @ behind the host */
+        return not_encoded(err); /* an @ after the host */
     c->words = PQconninfoParse(url, &why);
     PQfreemem(why);
     if (c->words == NULL)
@@ -288,7 +288,7 @@ int once__pg_config_read(struct once__pg_config *c, const char *rest,
     c->lock_ms = LOCK_MS;
     if (strncmp(rest, "//", 2) != 0)
         return once__fail(err, ONCE_EURL,
-                          "postgres: \"//\" must stand behind the scheme");
+                          "postgres: \"//\" must stand after the scheme");
     url = malloc(size);
     if (url == NULL)
         return once__fail(err, ONCE_ENOMEM, "out of memory");

@@ -70,9 +70,9 @@ static int wait_for(const PGconn *conn, short events, uint64_t until_ms)
 
 /*
  * Nothing is printed. But a COMMIT whose wait for a standby was cancelled is
- * told as done, with a warning: then nobody knows who else has it.
+ * reported as done, with a warning: then nobody knows who else has it.
  */
-static void hear(void *link, const PGresult *notice)
+static void note_warning(void *link, const PGresult *notice)
 {
     const char *severity =
         PQresultErrorField(notice, PG_DIAG_SEVERITY_NONLOCALIZED);
@@ -106,8 +106,8 @@ static const struct {
     {"53300", "it has no connection left"},
     {"53", "it has no room"},
     {"55P03", "others have kept a record locked"},
-    {"57014", "it was told to cancel"},
-    {"57P", "it is shutting down, or was told to end the connection"},
+    {"57014", "somebody cancelled it"},
+    {"57P", "it is shutting down, or somebody ended the connection"},
     {"08", "the connection failed"},
     {"58", "it has trouble with its files"},
     {"XX", "it has found something broken inside"},
@@ -212,7 +212,7 @@ static PGconn *start(struct once__pg_link *l)
     once__pg_config_words(l->config, l->host, keys, values);
     conn = PQconnectStartParams(keys, values, 0);
     if (conn != NULL) {
-        (void)PQsetNoticeReceiver(conn, hear, l);
+        (void)PQsetNoticeReceiver(conn, note_warning, l);
         (void)PQsetErrorVerbosity(conn, PQERRORS_VERBOSE); /* see code_of() */
     }
     return conn;

@@ -11,9 +11,9 @@
  *    scan.c     rows of a scan, a page at a time
  *    report.c   verify and dump
  *
- * What an operation means is decided by once__transition() here, from the record as
- * the server saw it; which operations change a record, and into what, is said
- * once more in schema.sql, and both must agree.
+ * What an operation means is decided by once__transition() here, from the
+ * record as the server saw it; which operations change a record, and into what,
+ * is said once more in schema.sql, and both must agree.
  */
 #ifndef ONCE_STORE_POSTGRES_H
 #define ONCE_STORE_POSTGRES_H
@@ -47,13 +47,13 @@ struct once__pg_config {
     PQconninfoOption *words;
 };
 
-/* `rest` is what stands behind the scheme. ONCE_EURL or ONCE_ENOMEM; to be
+/* `rest` is what stands after the scheme. ONCE_EURL or ONCE_ENOMEM; to be
  * cleared in any case. */
 ONCE_CHECK int once__pg_config_read(struct once__pg_config *c, const char *rest,
                                     once_error *err);
 void once__pg_config_clear(struct once__pg_config *c);
 
-/* What libpq is told to reach host number `i`; ends with NULL. */
+/* What libpq needs to reach host number `i`; ends with NULL. */
 void once__pg_config_words(const struct once__pg_config *c, size_t i,
                            const char *keys[ONCE__PG_WORDS_MAX],
                            const char *values[ONCE__PG_WORDS_MAX]);
@@ -225,7 +225,7 @@ ONCE_CHECK int once__pg_seen_read(const PGresult *rows, once_store_time *out);
 /* ---- scan.c ------------------------------------------------------------ */
 
 /* Shows up to `max` rows of a scan, a page at a time. As once_store_ops.scan,
- * but for the sizes of results that do not check: state 255. */
+ * but for the sizes of results that fail their checksums: state 255. */
 ONCE_CHECK int once__pg_scan(struct once__pg_link *l, struct once__pg_params *p,
                              int what, const uint64_t *now_ms,
                              const uint8_t *after, uint32_t max,

@@ -134,7 +134,7 @@ static int verify_each(void *user, const uint8_t name[ONCE_NAME_SIZE],
     if (record->state <= ONCE_INDETERMINATE)
         return 0;
     hex(name, key);
-    (void)snprintf(text, sizeof(text), "record %s does not check", key);
+    (void)snprintf(text, sizeof(text), "record %s fails its checksum", key);
     problem(user, text);
     return 0;
 }

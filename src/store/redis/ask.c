@@ -5,7 +5,8 @@
  *              +-- NOSCRIPT, MOVED, ASK, TRYAGAIN: nothing was done,
  *              v                                   the next round asks again
  *    asks --> sent --> reply --> answered
- *              |         +-----> refused: an error code, told by its first word
+ *              |         +-----> refused: an error code, known by its first
+ * word
  *              +-> nothing ----> ONCE_ESTORE: done or not, nobody knows
  *
  * An error reply is definite: the server changed nothing. So is a node that
@@ -15,20 +16,21 @@
  * The clock is the server's: its answer to TIME, carried on by a clock of ours
  * that cannot be set, and asked for again in every busy round after a quarter
  * of a second, before anything is decided after a second. It was read before we
- * heard it, so what we take for now is never in the server's future.
+ * received it, so what we take for now is never in the server's future.
  */
-#include <assert.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <time.h>
 
+#include "core/must.h"
 #include "store/redis/redis.h"
 #include "store/redis/swap.lua.h"
 
 enum { FRESH_US = 250000, OLD_US = 1000000, NAP_MS = 5, WORDS = 7 };
 
-/* ---- The server's clock ------------------------------------------------------ */
+/* ---- The server's clock
+ * ------------------------------------------------------ */
 
 uint64_t once__redis_server_us(const struct once__redis_link *l)
 {
@@ -70,14 +72,15 @@ static void hear_time(struct once__redis_link *l)
         return;
     if (r->type != REDIS_REPLY_ARRAY || r->elements != 2 ||
         number(r->element[0]) == 0) {
-        once__redis_link_fail(l, "it does not tell the time");
+        once__redis_link_fail(l, "it does not say what time it is");
         return;
     }
     l->server_us = number(r->element[0]) * 1000000 + number(r->element[1]);
     l->heard_us = once__redis_now_us();
 }
 
-/* ---- Commands ----------------------------------------------------------------- */
+/* ---- Commands
+ * ----------------------------------------------------------------- */
 
 /* Links that this round uses, each once. */
 struct round {
@@ -102,7 +105,7 @@ struct words {
 
 static void add(struct words *w, const void *data, size_t size)
 {
-    assert(w->n < WORDS);
+    ONCE__MUST(w->n < WORDS);
     w->word[w->n++] = (once_bytes){data, size};
 }
 
@@ -172,7 +175,8 @@ static int send_item(struct once__redis_item *item, struct once__redis_link *l,
     return once__redis_command(l, w.n, w.word, &item->index);
 }
 
-/* ---- Sending ------------------------------------------------------------------ */
+/* ---- Sending
+ * ------------------------------------------------------------------ */
 
 static void settle(struct once__redis_item *item, int rc)
 {
@@ -242,10 +246,11 @@ static void send_one(struct once__redis_net *net, struct round *round,
     item->sent = 1;
 }
 
-/* ---- Replies ------------------------------------------------------------------- */
+/* ---- Replies
+ * ------------------------------------------------------------------- */
 
-/* "MOVED 1234 10.0.0.1:6379": 0 if it is not like that. A host that is not told
- * is the one that was asked. */
+/* "MOVED 1234 10.0.0.1:6379": 0 if it is not like that. A host that is not
+ * named is the one that was asked. */
 static int read_redirection(const redisReply *r,
                             const struct once__redis_link *asked,
                             unsigned *slot, struct once__redis_place *out)
@@ -277,8 +282,8 @@ static void nap(void)
     (void)nanosleep(&t, NULL);
 }
 
-static void tell(struct once__redis_net *net, const struct once__redis_link *l,
-                 const redisReply *r)
+static void note_reply(struct once__redis_net *net,
+                       const struct once__redis_link *l, const redisReply *r)
 {
     size_t n = strcspn(r->str, " ");
 
@@ -322,7 +327,7 @@ static int redirected(struct once__redis_net *net,
 static void refused(struct once__redis_net *net, struct once__redis_item *item,
                     const redisReply *r)
 {
-    tell(net, item->link, r);
+    note_reply(net, item->link, r);
     if (once__redis_is(r, "WRONGTYPE")) {
         settle(item, ONCE_ECORRUPT); /* somebody else's key, never a miss */
         return;

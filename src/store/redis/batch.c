@@ -20,8 +20,9 @@
  * and nothing that is live has a TTL. All operations of a batch on one name are
  * decided together and written once.
  *
- * It refuses to take a value that does not check for no value, and to answer
- * from what it remembers: that only saves a question where it still holds.
+ * It refuses to take a value that fails its checksum for no value, and to
+ * answer from what it remembers: that only saves a question where it still
+ * holds.
  */
 #include <assert.h>
 #include <stdio.h>
@@ -90,7 +91,8 @@ struct once__redis_batch {
     uint16_t salt;
 };
 
-/* ---- Memory ---------------------------------------------------------------- */
+/* ---- Memory ----------------------------------------------------------------
+ * */
 
 static int make_room(struct once__redis_batch *s, size_t n)
 {
@@ -109,7 +111,8 @@ static int make_room(struct once__redis_batch *s, size_t n)
     return 1;
 }
 
-/* ---- What we wrote last ------------------------------------------------------ */
+/* ---- What we wrote last
+ * ------------------------------------------------------ */
 
 static struct known *known_slot(struct once__redis_batch *s,
                                 const uint8_t *name)
@@ -134,7 +137,7 @@ static int recall(struct once__redis_batch *s, struct group *g)
     return 1;
 }
 
-/* Only what is told whole by its head. */
+/* Only what the head says whole. */
 static void remember(struct once__redis_batch *s, const struct group *g)
 {
     struct known *k = known_slot(s, g->item.name);
@@ -148,7 +151,8 @@ static void remember(struct once__redis_batch *s, const struct group *g)
     }
 }
 
-/* ---- Deciding ----------------------------------------------------------------- */
+/* ---- Deciding
+ * ----------------------------------------------------------------- */
 
 static uint64_t now_ms(const struct once__redis_batch *s,
                        const struct once__redis_link *l)
@@ -158,10 +162,10 @@ static uint64_t now_ms(const struct once__redis_batch *s,
 }
 
 /*
- * The fence before the next one: once__transition() adds one. The server's time in
- * steps of 16 us, larger than the last of this handle and the last of this
- * name, also if that was forgotten a moment ago; then bits that tell this
- * handle from most others.
+ * The fence before the next one: once__transition() adds one. The server's time
+ * in steps of 16 us, larger than the last of this handle and the last of this
+ * name, also if that was forgotten a moment ago; then bits that distinguish
+ * this handle from most others.
  */
 static uint64_t fence_before(const struct once__redis_batch *s,
                              const struct group *g)
@@ -259,12 +263,12 @@ static int encode(struct once__redis_batch *s, struct group *g,
 
 /*
  * A record that is forgotten leaves its fence for a while: another process may
- * be some milliseconds behind in what it thinks is the server's time, and the
+ * be some milliseconds late in what it thinks is the server's time, and the
  * next fence of the name must not be smaller.
  */
 static void ask_write(struct once__redis_batch *s, struct group *g)
 {
-    const once_record grave = {.fence = g->last};
+    const once_record tombstone = {.fence = g->last};
     int forgotten = g->to.attempt == 0;
 
     g->item.old = g->old;
@@ -274,7 +278,7 @@ static void ask_write(struct once__redis_batch *s, struct group *g)
     }
     if (forgotten)
         g->item.px = GRAVE_MS;
-    if (encode(s, g, forgotten ? &grave : &g->to))
+    if (encode(s, g, forgotten ? &tombstone : &g->to))
         g->item.ask = g->has_row ? ONCE__REDIS_SWAP : ONCE__REDIS_ADD;
 }
 
@@ -329,7 +333,8 @@ static void begin(struct once__redis_batch *s, struct group *g)
         ask_write(s, g);
 }
 
-/* ---- Answers ------------------------------------------------------------------ */
+/* ---- Answers
+ * ------------------------------------------------------------------ */
 
 static void show_error(struct group *g, int rc)
 {
@@ -435,7 +440,8 @@ static void answered(struct once__redis_batch *s, struct group *g,
         fail(g, ONCE_ECORRUPT);
 }
 
-/* ---- A batch -------------------------------------------------------------- */
+/* ---- A batch --------------------------------------------------------------
+ * */
 
 static int by_name(const void *a, const void *b)
 {
@@ -535,7 +541,8 @@ static void ask_all(struct once__redis_batch *s, size_t n)
         }
 }
 
-/* ---- Replicas -------------------------------------------------------------- */
+/* ---- Replicas --------------------------------------------------------------
+ * */
 
 /* How many replicas have what this connection wrote; -1: nobody knows. */
 static long long replicas(struct once__redis_batch *s,
@@ -580,10 +587,11 @@ static void wait_for_replicas(struct once__redis_batch *s, size_t n)
     }
 }
 
-/* ---- Calls ---------------------------------------------------------------- */
+/* ---- Calls ----------------------------------------------------------------
+ * */
 
 /* Tells each operation what went wrong with it. Returns ONCE_ESTORE if that is
- * all there is to tell. */
+ * all there is to say. */
 static int conclude(struct once__redis_batch *s, size_t n, once_error *err)
 {
     size_t i, unknown = 0;

@@ -40,7 +40,7 @@
 enum {
     BACKOFF_MS = 10,
     BACKOFF_STEPS = 7, /* up to 1,280 ms */
-    PATIENCE = 16,     /* times timeout_ms, for a whole exchange */
+    LIMITS = 16,       /* times timeout_ms, for a whole exchange */
     WATCH_US = 1000000,
     CHUNK = 32 * 1024,
     KEEP_ROOM = 1 << 20 /* of a buffer, from call to call */
@@ -229,7 +229,8 @@ int once__redis_is(const redisReply *r, const char *code)
            memcmp(r->str, code, n) == 0 && (r->len == n || r->str[n] == ' ');
 }
 
-/* ---- Moving bytes ---------------------------------------------------------- */
+/* ---- Moving bytes ----------------------------------------------------------
+ * */
 
 static ssize_t plain(ssize_t n)
 {
@@ -342,15 +343,15 @@ static int turn(struct once__redis_link **links, size_t n, int ms)
 
 void once__redis_exchange(struct once__redis_link **links, size_t n)
 {
-    uint64_t patience, now = now_ms(), quiet, over;
+    uint64_t limit, now = now_ms(), quiet, over;
     size_t i;
     int left = 1, moved = 0;
 
     if (n == 0)
         return;
-    patience = links[0]->config->timeout_ms + links[0]->config->wait_ms;
-    quiet = now + patience;
-    over = now + patience * PATIENCE;
+    limit = links[0]->config->timeout_ms + links[0]->config->wait_ms;
+    quiet = now + limit;
+    over = now + limit * LIMITS;
     for (i = 0; i < n; i++)
         if (busy(links[i]) && !send_some(links[i], &moved))
             once__redis_link_fail(links[i], "the connection is gone");
@@ -358,7 +359,7 @@ void once__redis_exchange(struct once__redis_link **links, size_t n)
         left = turn(links, n, (int)(quiet - now));
         now = now_ms();
         if (left > 0)
-            quiet = now + patience;
+            quiet = now + limit;
     }
     for (i = 0; i < n; i++) {
         if (busy(links[i]))
@@ -383,7 +384,8 @@ const redisReply *once__redis_call(struct once__redis_link *l, size_t argc,
     return once__redis_reply(l, reply);
 }
 
-/* ---- Connecting ------------------------------------------------------------ */
+/* ---- Connecting ------------------------------------------------------------
+ * */
 
 /* Waits for the socket. 0: not in time. */
 static int wait_for(int fd, short events, uint64_t until_ms)
@@ -425,7 +427,7 @@ static int connect_socket(struct once__redis_link *l, uint64_t until_ms)
                                     sizeof(address), until_ms);
 }
 
-/* 1, 0: `errno` says why not, or -1: it was told. */
+/* 1, 0: `errno` says why not, or -1: it was reported. */
 static int connect_tcp(struct once__redis_link *l, uint64_t until_ms)
 {
     const struct addrinfo hints = {.ai_socktype = SOCK_STREAM};
@@ -502,7 +504,8 @@ int once__redis_link_dial(struct once__redis_link *l)
     return l->tls != NULL ? greet_tls(l, until_ms) : ONCE_OK;
 }
 
-/* ---- The greeting ---------------------------------------------------------- */
+/* ---- The greeting ----------------------------------------------------------
+ * */
 
 /* The value of "field:" in what INFO says, up to the end of its line. */
 static size_t info(const redisReply *r, const char *field, const char **value)
@@ -556,7 +559,7 @@ static int judge_info(struct once__redis_link *l, const redisReply *r)
     const char *version;
 
     if (r->type != REDIS_REPLY_STRING)
-        return refuse(l, "it does not tell what it is: the user needs INFO");
+        return refuse(l, "it does not say what it is: the user needs INFO");
     (void)info(r, "redis_version", &version);
     if (version[0] >= '0' && version[0] < '7' && version[1] == '.')
         return refuse(l, "it is older than Redis 7");
@@ -613,7 +616,7 @@ static int ask_greetings(struct once__redis_link *l, size_t *at)
     return (int)ok;
 }
 
-/* Error replies are told by their code: what follows may quote us. */
+/* Error replies are known by their code: what follows may quote us. */
 static void code_of(const redisReply *r, char *out, size_t size)
 {
     size_t n = strcspn(r->str, " ");
@@ -678,7 +681,8 @@ int once__redis_link_up(struct once__redis_link *l)
     return ONCE_OK;
 }
 
-/* ---- Asking again ---------------------------------------------------------- */
+/* ---- Asking again ----------------------------------------------------------
+ * */
 
 int once__redis_link_watch(struct once__redis_link *l)
 {
@@ -705,7 +709,7 @@ void once__redis_link_watched(struct once__redis_link *l)
     if (r == NULL)
         return;
     if (r->type != REDIS_REPLY_STRING)
-        (void)refuse(l, "it does not tell what it is any more");
+        (void)refuse(l, "it does not say what it is any more");
     else if (judge_room(l, r) == ONCE_OK && l->evicted > before)
         (void)refuse(l, "it has dropped keys to make room: records may be "
                         "lost, see its maxmemory-policy");

@@ -27,7 +27,8 @@ static uint64_t now_ms(void)
     return once__redis_now_us() / 1000;
 }
 
-/* ---- Slots ----------------------------------------------------------------- */
+/* ---- Slots -----------------------------------------------------------------
+ * */
 
 /* CRC-16/XMODEM, as the cluster specification has it. */
 static unsigned crc16(const uint8_t *p, size_t size)
@@ -59,7 +60,8 @@ unsigned once__redis_slot(const void *key, size_t size)
     return crc16(p, size) % ONCE__REDIS_SLOTS;
 }
 
-/* ---- Nodes ----------------------------------------------------------------- */
+/* ---- Nodes -----------------------------------------------------------------
+ * */
 
 static int same_place(const struct once__redis_place *a,
                       const struct once__redis_place *b)
@@ -129,7 +131,8 @@ int once__redis_net_owns(const struct once__redis_net *net, size_t node)
     return 0;
 }
 
-/* ---- Sentinel --------------------------------------------------------------- */
+/* ---- Sentinel
+ * --------------------------------------------------------------- */
 
 /* What one sentinel says: 1, and `*out` is the primary's address. */
 static int ask_sentinel(struct once__redis_net *net,
@@ -186,14 +189,15 @@ static struct once__redis_link *find_primary(struct once__redis_net *net)
             l->place = place;
             return up(net, l);
         }
-    once__redis_link_fail(l, "no sentinel tells where the primary is");
+    once__redis_link_fail(l, "no sentinel knows where the primary is");
     return NULL;
 }
 
-/* ---- Cluster ---------------------------------------------------------------- */
+/* ---- Cluster
+ * ---------------------------------------------------------------- */
 
 /* One line of CLUSTER SLOTS: from, to, then the primary as host and port. A
- * host that is not told is the one that was asked. */
+ * host that is not named is the one that was asked. */
 static int take_range(struct once__redis_net *net, uint16_t *slot,
                       const struct once__redis_link *asked, const redisReply *r)
 {
@@ -240,7 +244,7 @@ static int read_map(struct once__redis_net *net, struct once__redis_link *l)
     r = once__redis_call(l, 2, question);
     if (r == NULL || r->type != REDIS_REPLY_ARRAY || r->elements == 0) {
         (void)snprintf(net->trouble, sizeof(net->trouble),
-                       "%.60s:%s does not tell the cluster's slots",
+                       "%.60s:%s does not name the cluster's slots",
                        l->place.host, l->place.port);
         return 0;
     }
@@ -267,7 +271,8 @@ static int refresh(struct once__redis_net *net)
     return 0;
 }
 
-/* ---- All of them ------------------------------------------------------------ */
+/* ---- All of them
+ * ------------------------------------------------------------ */
 
 struct once__redis_link *once__redis_net_route(struct once__redis_net *net,
                                                const void *key, size_t size)

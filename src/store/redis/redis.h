@@ -2,7 +2,7 @@
 /*
  * redis.h - what the files of the Redis store share.
  *
- *    redis.c    the driver, and what an operator is told
+ *    redis.c    the driver, and what an operator reads
  *    batch.c    batches: what is asked next, and what the core says to it
  *      ask.c    one round of questions over all nodes, redirections followed
  *        net.c    which node a key lives on: one server, Sentinel, Cluster
@@ -36,7 +36,8 @@ enum {
 
 /* The server drops what may be forgotten by its own clock, after so many times
  * the record's own time and a while: `forget` comes first, which looks at the
- * record, and a clock that is set ahead by twice the retention drops nothing. */
+ * record, and a clock that is set ahead by twice the retention drops nothing.
+ * */
 #define ONCE__REDIS_TIMES UINT64_C(3)
 #define ONCE__REDIS_MARGIN_MS UINT64_C(600000)
 
@@ -67,7 +68,8 @@ struct once__redis_config {
     uint64_t db, timeout_ms, wait, wait_ms;
 };
 
-/* Reads `rest` of "scheme:rest". ONCE_EURL, ONCE_EOPEN (a password file), ... */
+/* Reads `rest` of "scheme:rest". ONCE_EURL, ONCE_EOPEN (a password file), ...
+ * */
 ONCE_CHECK int once__redis_parse(enum once__redis_mode mode, int tls,
                                  int socket, const char *rest,
                                  struct once__redis_config *out,
@@ -113,7 +115,7 @@ struct once__redis_link {
     redisReply **replies;
     size_t count, expected, room;
 
-    /* The server's clock: what it said, and when we heard it. */
+    /* The server's clock: what it said, and when we got it. */
     uint64_t server_us, heard_us;
     size_t time_reply; /* index + 1 of an answer that is to come, or 0 */
 
@@ -122,7 +124,7 @@ struct once__redis_link {
     uint64_t evicted;    /* keys that it had dropped to make room by then    */
     size_t watch_reply;  /* as time_reply                                    */
 
-    /* What the server told about itself. */
+    /* What the server says about itself. */
     int loaded;  /* it knows the script                              */
     int primary; /* 1, or 0: a replica                               */
     int cluster; /* runs as a node of one                            */
@@ -190,7 +192,8 @@ ONCE_CHECK int once__redis_tls_greet(SSL *ssl, short *events, char *why,
 ssize_t once__redis_tls_send(SSL *ssl, const void *data, size_t size);
 ssize_t once__redis_tls_recv(SSL *ssl, void *data, size_t size);
 
-/* ---- net.c: which node ---------------------------------------------------- */
+/* ---- net.c: which node ----------------------------------------------------
+ * */
 
 struct once__redis_net {
     struct once__redis_config config;
@@ -223,7 +226,8 @@ void once__redis_net_moved(struct once__redis_net *net, unsigned slot,
 /* 1 if the node has slots, or is the only one. */
 int once__redis_net_owns(const struct once__redis_net *net, size_t node);
 
-/* ---- ask.c: rounds of questions ------------------------------------------- */
+/* ---- ask.c: rounds of questions -------------------------------------------
+ * */
 
 enum once__redis_ask {
     ONCE__REDIS_NOTHING, /* answered, or failed                         */
@@ -260,20 +264,22 @@ struct once__redis_item {
  */
 void once__redis_round(struct once__redis_net *net,
                        struct once__redis_item **items, size_t n);
-/* The server's time, as it was heard last, carried on; in microseconds. */
+/* The server's time, as it was received last, carried on; in microseconds. */
 uint64_t once__redis_server_us(const struct once__redis_link *l);
-/* Asks those for the time that have not told it for long. */
+/* Asks those for the time that have not said it for long. */
 void once__redis_clocks(struct once__redis_net *net,
                         struct once__redis_item **items, size_t n);
 
-/* ---- time.c --------------------------------------------------------------- */
+/* ---- time.c ---------------------------------------------------------------
+ * */
 
 /* As once_store_ops.time; now_ms is the server's. */
 ONCE_CHECK int once__redis_time(struct once__redis_net *net,
                                 const once_store_time *put,
                                 once_store_time *out, once_error *err);
 
-/* ---- batch.c -------------------------------------------------------------- */
+/* ---- batch.c --------------------------------------------------------------
+ * */
 
 struct once__redis_batch;
 
@@ -287,7 +293,8 @@ void once__redis_batch_free(struct once__redis_batch *s); /* accepts NULL */
 ONCE_CHECK int once__redis_apply(struct once__redis_batch *s, once_op **ops,
                                  size_t n, once_error *err);
 
-/* ---- scan.c --------------------------------------------------------------- */
+/* ---- scan.c ---------------------------------------------------------------
+ * */
 
 struct once__redis_scan {
     /* Names in order, for those who page. */
@@ -309,7 +316,7 @@ ONCE_CHECK int once__redis_scan(struct once__redis_net *net,
                                 const once_store *store, int what,
                                 const uint8_t *after, uint32_t max,
                                 once_each *each, void *user, once_error *err);
-/* Reads all values whole and tells of each, with `rc` of its decoding. */
+/* Reads all values whole and shows each, with `rc` of its decoding. */
 typedef int once__redis_seen(void *user, const uint8_t name[ONCE_NAME_SIZE],
                              int rc, const once_record *r);
 ONCE_CHECK int once__redis_walk(struct once__redis_net *net,

@@ -14,8 +14,8 @@
  *
  * There is no index of what is due: it would cost a write to another key with
  * every claim, in a cluster on another node. A claim finds by itself that a
- * lease is over, and the server drops what may be forgotten, so the reaper has
- * no hurry here.
+ * lease has expired, and the server drops what may be forgotten, so the reaper
+ * has no hurry here.
  */
 #include <assert.h>
 #include <stdio.h>
@@ -55,7 +55,8 @@ void once__redis_scan_clear(struct once__redis_scan *scan)
     memset(scan, 0, sizeof(*scan));
 }
 
-/* ---- Reading a page -------------------------------------------------------- */
+/* ---- Reading a page --------------------------------------------------------
+ * */
 
 static void read_item(struct page *p, size_t i, int whole)
 {
@@ -117,7 +118,8 @@ static int read_page(struct once__redis_net *net, struct page *p, int whole)
     return left == 0;
 }
 
-/* ---- Finding names ----------------------------------------------------------- */
+/* ---- Finding names
+ * ----------------------------------------------------------- */
 
 /* One SCAN. The names are borrowed from the reply. NULL: no answer. */
 static const redisReply *scan_step(struct once__redis_net *net, size_t node,
@@ -189,7 +191,8 @@ static const redisReply *walk_step(struct once__redis_net *net, struct walk *w)
     return r->element[1];
 }
 
-/* ---- All, in order -------------------------------------------------------------- */
+/* ---- All, in order
+ * -------------------------------------------------------------- */
 
 static int add_name(struct once__redis_scan *scan, const uint8_t *name)
 {
@@ -251,8 +254,9 @@ static int take_names(struct once__redis_net *net,
     return ONCE_OK;
 }
 
-/* The first name behind `after`. */
-static size_t behind(const struct once__redis_scan *scan, const uint8_t *after)
+/* The first name after `after`. */
+static size_t first_after(const struct once__redis_scan *scan,
+                          const uint8_t *after)
 {
     size_t low = 0, high = after == NULL ? 0 : scan->count, middle;
 
@@ -309,7 +313,8 @@ static int scan_all(struct once__redis_net *net, struct once__redis_scan *scan,
         rc = take_names(net, scan, err);
     if (rc != ONCE_OK)
         return rc;
-    for (at = behind(scan, after); !enough && shown < (int)max; at += p->n) {
+    for (at = first_after(scan, after); !enough && shown < (int)max;
+         at += p->n) {
         if (!fill_page(scan, at, max - (uint32_t)shown, p)) {
             once__redis_scan_clear(scan); /* come to the end */
             break;
@@ -322,7 +327,8 @@ static int scan_all(struct once__redis_net *net, struct once__redis_scan *scan,
     return shown;
 }
 
-/* ---- What is due ------------------------------------------------------------------ */
+/* ---- What is due
+ * ------------------------------------------------------------------ */
 
 struct due {
     struct once__redis_net *net;
@@ -426,7 +432,8 @@ int once__redis_scan(struct once__redis_net *net, struct once__redis_scan *scan,
     return rc;
 }
 
-/* ---- Whole values ------------------------------------------------------------------ */
+/* ---- Whole values
+ * ------------------------------------------------------------------ */
 
 int once__redis_walk(struct once__redis_net *net, struct once__redis_scan *scan,
                      once__redis_seen *seen, void *user, once_error *err)

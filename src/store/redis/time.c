@@ -2,9 +2,9 @@
 /*
  * time.c - the key PREFIX"clock": what was seen of the time.
  *
- * Its value is one line of text: "1 SEEN STEADY BACKS HOST", times in milliseconds,
- * HOST in hexadecimal digits. It has no TTL. A value that is not like that is an
- * error: then nothing is forgotten.
+ * Its value is one line of text: "1 SEEN STEADY BACKS HOST", times in
+ * milliseconds, HOST in hexadecimal digits. It has no TTL. A value that is not
+ * like that is an error: then nothing is forgotten.
  */
 #include <inttypes.h>
 #include <stdio.h>

@@ -14,8 +14,8 @@
  *    cacert=PATH cert=PATH key=PATH sni=NAME                       with TLS
  *
  * User and password are percent-decoded, as RFC 3986 wants it. It refuses a
- * parameter that it does not know, so that a misspelt `wait` is not a silent
- * promise, and no text repeats what may hold a credential.
+ * parameter that it does not know, so that a misspelt `wait` promises nothing
+ * by accident, and no text repeats what may hold a credential.
  */
 #include <errno.h>
 #include <fcntl.h>
@@ -136,7 +136,7 @@ static int take_db(const char *at, struct once__redis_config *c,
     return ONCE_OK;
 }
 
-/* What stands behind the hosts: "/DB", "/NAME/DB" or nothing. */
+/* What stands after the hosts: "/DB", "/NAME/DB" or nothing. */
 static int take_path(const char *at, struct once__redis_config *c,
                      once_error *err)
 {
@@ -150,7 +150,7 @@ static int take_path(const char *at, struct once__redis_config *c,
         return take_db(at, c, err);
     if (n == 0 || !once__url_decode(at, n, c->primary, sizeof(c->primary)))
         return once__fail(err, ONCE_EURL,
-                          "redis: behind the sentinels goes the name that "
+                          "redis: after the sentinels goes the name that "
                           "they have for the primary");
     return take_db(at[n] == '/' ? at + n + 1 : at + n, c, err);
 }

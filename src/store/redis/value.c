@@ -9,9 +9,9 @@
  *
  * The sums stand in the head, so that the first bytes of a value check by
  * themselves: a scan need not read results, and a head that is the same is the
- * same value. A head with a fence alone is a *grave*: the record was forgotten a
- * moment ago. It refuses to guess: what does not check is an error, never a
- * miss (I9); another version is said so if the head checks.
+ * same value. A head with a fence alone is a *tombstone*: the record was
+ * forgotten a moment ago. It refuses to guess: what fails its checksum is an
+ * error, never a miss (I9); another version is said so if the head checks.
  */
 #include <assert.h>
 #include <string.h>
@@ -63,7 +63,7 @@ static int usable(const once_record *r)
            once__record_sane(r);
 }
 
-static int grave(const once_record *r)
+static int tombstone(const once_record *r)
 {
     return r->attempt == 0 && r->state == ONCE_ABSENT && r->fence > 0 &&
            r->note.size == 0 && r->result.size == 0;
@@ -90,7 +90,7 @@ int once__redis_value_peek(once_bytes in, const uint8_t name[ONCE_NAME_SIZE],
         return ONCE_ECORRUPT;
     if (p[0] != ONCE__RECORD_VERSION)
         return ONCE_EVERSION;
-    if (grave(&r)) {
+    if (tombstone(&r)) {
         *out = r;
         return ONCE_FREE;
     }
@@ -108,7 +108,7 @@ int once__redis_value_decode(once_bytes in, const uint8_t name[ONCE_NAME_SIZE],
     size_t more;
     int rc = once__redis_value_peek(in, name, &r, &more);
 
-    if (rc == ONCE_FREE) /* of a grave the fence is what counts */
+    if (rc == ONCE_FREE) /* of a tombstone the fence is what counts */
         *out = r;
     if (rc != ONCE_OK)
         return rc;

@@ -10,7 +10,7 @@
  *
  * It also makes room in the log before writers need it: a flush of a file that
  * has grown has to write its inode and block maps, too, which costs as much
- * again. Zeros behind the last frame are no frames; recovery stops there.
+ * again. Zeros after the last frame are no frames; recovery stops there.
  */
 #include "store/sqlite/sqlite.h"
 
@@ -32,14 +32,14 @@ enum {
     RESTART_WAIT_MS = 50, /* while it waits for readers, writers wait for it */
     FRAME = 4096 + 24,
     ROOM_FROM = 100,    /* frames: a store that is hardly used stays small */
-    ROOM_AHEAD = 2000,  /* frames that shall fit behind the last one       */
+    ROOM_AHEAD = 2000,  /* frames that shall fit after the last one       */
     ROOM_STEP = 4 << 20 /* bytes: writers wait while so much is written   */
 };
 
 /* Past this the log begins anew. */
 #define ROOM_MAX ((off_t)FRAME * (RESTART_FRAMES + ROOM_AHEAD))
 
-struct once__sqlite_keeper {
+struct once__sqlite_checkpointer {
     sqlite3 *db; /* the thread's alone */
     struct once__sqlite_wait wait;
     char *path;
@@ -50,29 +50,29 @@ struct once__sqlite_keeper {
     int frames; /* in the log after the last commit */
     int seen;   /* of these, before the last checkpoint */
     int stop;
-    int trouble; /* what a checkpoint ended with, not told yet */
+    int trouble; /* what a checkpoint ended with, not reported yet */
     off_t room;  /* bytes of the log file, as far as we know */
     int asked;   /* how many frames there were when we last made room */
 };
 
-static int due(const struct once__sqlite_keeper *k)
+static int due(const struct once__sqlite_checkpointer *k)
 {
     return k->frames - k->seen >= PASSIVE_FRAMES;
 }
 
-static off_t wanted(const struct once__sqlite_keeper *k)
+static off_t wanted(const struct once__sqlite_checkpointer *k)
 {
     return (off_t)FRAME * (k->frames + ROOM_AHEAD);
 }
 
-static int is_tight(const struct once__sqlite_keeper *k)
+static int is_tight(const struct once__sqlite_checkpointer *k)
 {
     /* Where there was no lock to be had we wait for the next commit. */
     return k->frames >= ROOM_FROM && k->frames != k->asked &&
            k->room < ROOM_MAX && wanted(k) > k->room;
 }
 
-/* Writes zeros behind the end of the log, unless it is large enough. Returns
+/* Writes zeros after the end of the log, unless it is large enough. Returns
  * its size, or -1. */
 static off_t extend(int fd, off_t want)
 {
@@ -87,7 +87,7 @@ static off_t extend(int fd, off_t want)
     return n < 0 ? -1 : end;
 }
 
-static int is_stopping(struct once__sqlite_keeper *k)
+static int is_stopping(struct once__sqlite_checkpointer *k)
 {
     int stop;
 
@@ -99,7 +99,7 @@ static int is_stopping(struct once__sqlite_keeper *k)
 
 /* Without memory even a rollback fails, and a lock that stays stops every
  * writer for ever. Closing the connection ends it, too. */
-static void let_go(struct once__sqlite_keeper *k)
+static void let_go(struct once__sqlite_checkpointer *k)
 {
     const struct timespec nap = {0, 1000000};
 
@@ -113,7 +113,7 @@ static void let_go(struct once__sqlite_keeper *k)
  * of the file we have open: a log that has taken its place is another's. A full
  * disk or an error is no news here: the next commit will meet it and say so.
  */
-static off_t make_room(struct once__sqlite_keeper *k, off_t want)
+static off_t make_room(struct once__sqlite_checkpointer *k, off_t want)
 {
     off_t room = ROOM_MAX;
     int fd;
@@ -132,7 +132,7 @@ static off_t make_room(struct once__sqlite_keeper *k, off_t want)
     return room;
 }
 
-static int checkpoint(struct once__sqlite_keeper *k, int frames)
+static int checkpoint(struct once__sqlite_checkpointer *k, int frames)
 {
     int rc = sqlite3_wal_checkpoint_v2(k->db, NULL, SQLITE_CHECKPOINT_PASSIVE,
                                        NULL, NULL);
@@ -146,7 +146,7 @@ static int checkpoint(struct once__sqlite_keeper *k, int frames)
 
 static void *keep(void *user)
 {
-    struct once__sqlite_keeper *k = user;
+    struct once__sqlite_checkpointer *k = user;
     int rc, frames;
     off_t room, want;
 
@@ -179,7 +179,7 @@ static void *keep(void *user)
 
 static int committed(void *user, sqlite3 *db, const char *name, int frames)
 {
-    struct once__sqlite_keeper *k = user;
+    struct once__sqlite_checkpointer *k = user;
 
     (void)db;
     (void)name;
@@ -193,12 +193,14 @@ static int committed(void *user, sqlite3 *db, const char *name, int frames)
     return SQLITE_OK;
 }
 
-void once__sqlite_keeper_watch(struct once__sqlite_keeper *k, sqlite3 *db)
+void once__sqlite_checkpointer_watch(struct once__sqlite_checkpointer *k,
+                                     sqlite3 *db)
 {
     (void)sqlite3_wal_hook(db, committed, k);
 }
 
-static int connect_keeper(struct once__sqlite_keeper *k, once_error *err)
+static int connect_checkpointer(struct once__sqlite_checkpointer *k,
+                                once_error *err)
 {
     int rc = sqlite3_open_v2(k->path, &k->db,
                              SQLITE_OPEN_READWRITE | SQLITE_OPEN_NOMUTEX |
@@ -222,7 +224,7 @@ static int connect_keeper(struct once__sqlite_keeper *k, once_error *err)
     return ONCE_OK;
 }
 
-static void discard(struct once__sqlite_keeper *k)
+static void discard(struct once__sqlite_checkpointer *k)
 {
     (void)sqlite3_close(k->db);
     (void)pthread_cond_destroy(&k->wake);
@@ -231,10 +233,12 @@ static void discard(struct once__sqlite_keeper *k)
     free(k);
 }
 
-int once__sqlite_keeper_open(const char *path, const struct once__place *log,
-                             once_error *err, struct once__sqlite_keeper **out)
+int once__sqlite_checkpointer_open(const char *path,
+                                   const struct once__place *log,
+                                   once_error *err,
+                                   struct once__sqlite_checkpointer **out)
 {
-    struct once__sqlite_keeper *k = calloc(1, sizeof(*k));
+    struct once__sqlite_checkpointer *k = calloc(1, sizeof(*k));
     int code;
 
     if (k == NULL)
@@ -248,7 +252,7 @@ int once__sqlite_keeper_open(const char *path, const struct once__place *log,
         code = once__fail(err, ONCE_ENOMEM, "%s: out of memory", path);
         goto out;
     }
-    code = connect_keeper(k, err);
+    code = connect_checkpointer(k, err);
     if (code != ONCE_OK)
         goto out;
     if (once__thread_start(&k->thread, NULL, keep, k) != 0) {
@@ -263,7 +267,7 @@ out:
     return code;
 }
 
-void once__sqlite_keeper_close(struct once__sqlite_keeper *k)
+void once__sqlite_checkpointer_close(struct once__sqlite_checkpointer *k)
 {
     if (k == NULL)
         return;
@@ -275,7 +279,8 @@ void once__sqlite_keeper_close(struct once__sqlite_keeper *k)
     discard(k);
 }
 
-int once__sqlite_keeper_trouble(struct once__sqlite_keeper *k, once_error *err)
+int once__sqlite_checkpointer_trouble(struct once__sqlite_checkpointer *k,
+                                      once_error *err)
 {
     int rc;
 

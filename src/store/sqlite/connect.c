@@ -237,7 +237,7 @@ static int check_identity(const struct identity *id, const char *path,
     return ONCE_OK;
 }
 
-/* A damaged file is told from one that cannot be opened now. */
+/* A damaged file is distinguished from one that cannot be opened now. */
 static int fail_open(struct once__sqlite_link *link, const char *path,
                      const char *what, int rc, once_error *err)
 {
@@ -303,7 +303,7 @@ _Static_assert(ONCE__SQLITE_APPLICATION == 0x4f6e6365 &&
                    ONCE__SQLITE_SCHEMA == 2,
                "create() writes these numbers");
 
-/* The counter must not be behind a fence that stands in the file. */
+/* The counter must not be below a fence that stands in the file. */
 static int check_counter(struct once__sqlite_link *link)
 {
     uint64_t fence = 0;

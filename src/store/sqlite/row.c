@@ -18,7 +18,7 @@ enum { PHASE_ABSENT = 0, PHASE_GRANTED = 1, PHASE_UNKNOWN = 4 };
 
 /*
  * claim.keep is an index key, so completing leaves it as the grant has set it
- * as long as the true one, result.keep, is no more than this behind it. The
+ * as long as the true one, result.keep, is no more than this before it. The
  * scan looks at the true one.
  */
 enum { KEEP_SLACK_MS = 60000 };
@@ -102,7 +102,7 @@ static uint32_t body_sum(once_bytes body)
     return body.size > 0 ? once__crc32c(0, body.data, body.size) : 0;
 }
 
-/* The body has a sum of its own, so that a sweep need not read it. */
+/* The body has a sum of its own, so that forgetting need not read it. */
 static uint32_t result_sum(const uint8_t *name, const once_record *r,
                            uint32_t body)
 {

@@ -93,8 +93,8 @@ int once__sqlite_fail(once_error *err, int code, const char *path,
 
 /*
  * The record in the present row of a statement that selects once__sqlite rows.
- * Its bytes are borrowed from the statement. Returns 1, or 0 if it does not
- * check; `name` is filled in either way.
+ * Its bytes are borrowed from the statement. Returns 1, or 0 if it
+ * fails its checksum; `name` is filled in either way.
  */
 ONCE_CHECK int once__sqlite_row(sqlite3_stmt *q, uint8_t name[ONCE_NAME_SIZE],
                                 once_record *r);
@@ -105,7 +105,7 @@ ONCE_CHECK int once__sqlite_put(struct once__sqlite_link *link,
                                 const uint8_t name[ONCE_NAME_SIZE],
                                 const once_record *from, const once_record *to);
 
-/* The fence counter: SQLITE_OK, SQLITE_CORRUPT if it does not check, ... */
+/* The fence counter: SQLITE_OK, SQLITE_CORRUPT if it fails its checksum, ... */
 ONCE_CHECK int once__sqlite_counter(struct once__sqlite_link *link,
                                     uint64_t *fence);
 ONCE_CHECK int once__sqlite_counter_put(struct once__sqlite_link *link,
@@ -120,20 +120,22 @@ ONCE_CHECK int once__sqlite_time_put(struct once__sqlite_link *link,
 
 /* ---- checkpoint.c: a thread that moves the log into the file ----------- */
 
-struct once__sqlite_keeper;
+struct once__sqlite_checkpointer;
 struct once__place;
 
-/* `log` is where the write-ahead log is, and outlives the keeper. */
-ONCE_CHECK int once__sqlite_keeper_open(const char *path,
-                                        const struct once__place *log,
-                                        once_error *err,
-                                        struct once__sqlite_keeper **out);
+/* `log` is where the write-ahead log is, and outlives the checkpointer. */
+ONCE_CHECK int
+once__sqlite_checkpointer_open(const char *path, const struct once__place *log,
+                               once_error *err,
+                               struct once__sqlite_checkpointer **out);
 /* Accepts NULL. */
-void once__sqlite_keeper_close(struct once__sqlite_keeper *k);
-/* Lets the keeper know how long the log is after each commit on `db`. */
-void once__sqlite_keeper_watch(struct once__sqlite_keeper *k, sqlite3 *db);
+void once__sqlite_checkpointer_close(struct once__sqlite_checkpointer *k);
+/* Lets the checkpointer know how long the log is after each commit on `db`. */
+void once__sqlite_checkpointer_watch(struct once__sqlite_checkpointer *k,
+                                     sqlite3 *db);
 /* ONCE_OK, or what went wrong since the last call. */
-ONCE_CHECK int once__sqlite_keeper_trouble(struct once__sqlite_keeper *k,
-                                           once_error *err);
+ONCE_CHECK int
+once__sqlite_checkpointer_trouble(struct once__sqlite_checkpointer *k,
+                                  once_error *err);
 
 #endif /* ONCE_STORE_SQLITE_H */

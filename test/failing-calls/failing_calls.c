@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * sweep.c - each allocation and each store call of the tour fails in turn.
+ * failing_calls.c - each allocation and each store call of the tour fails in turn.
  *
- *    sweep                every case, with strides where that is many
- *    sweep CASE [STRIDE]  one case; STRIDE 1 leaves nothing out
+ *    failing_calls                every case, with strides where that is many
+ *    failing_calls CASE [STRIDE]  one case; STRIDE 1 leaves nothing out
  *
  * For n = 1, 2, 3 ... the n-th one fails, once or from then on, until a tour is
  * over before the n-th came: then nothing is left to fail. After each tour the
@@ -24,7 +24,7 @@
 
 enum { STEPS_MAX = 200000, CALLS_OUT = 40 };
 
-static char folder[] = "/dev/shm/once-sweep-XXXXXX";
+static char folder[] = "/dev/shm/once-failing-XXXXXX";
 static unsigned long stride = 1;
 static uint64_t tours, faults;
 
@@ -148,7 +148,7 @@ static uint64_t refuse(const char *store, uint64_t n, int for_ever)
     return hits;
 }
 
-static void sweep_allocations(const char *store, int for_ever)
+static void fail_allocations(const char *store, int for_ever)
 {
     uint64_t n, hits = 1;
 
@@ -197,22 +197,22 @@ static void a_lock_is_let_go_of_without_memory(void)
 
 static void memory_survives_each_refused_allocation(void)
 {
-    sweep_allocations("memory", 0);
+    fail_allocations("memory", 0);
 }
 
 static void memory_survives_refusal_from_then_on(void)
 {
-    sweep_allocations("memory", 1);
+    fail_allocations("memory", 1);
 }
 
 static void sqlite_survives_each_refused_allocation(void)
 {
-    sweep_allocations("sqlite", 0);
+    fail_allocations("sqlite", 0);
 }
 
 static void sqlite_survives_refusal_from_then_on(void)
 {
-    sweep_allocations("sqlite", 1);
+    fail_allocations("sqlite", 1);
 }
 
 /* ---- Store calls ------------------------------------------------------- */
@@ -271,7 +271,7 @@ static uint64_t disturb(const char *store, const char *what, uint64_t n,
     return hits;
 }
 
-static void sweep_calls(const char *store, const char *what, int go_on)
+static void fail_calls(const char *store, const char *what, int go_on)
 {
     uint64_t n, hits = 1;
 
@@ -288,26 +288,26 @@ static void sweep_calls(const char *store, const char *what, int go_on)
 
 static void each_store_call_may_fail(void)
 {
-    sweep_calls("memory", "fail", 0);
-    sweep_calls("sqlite", "fail", 0);
+    fail_calls("memory", "fail", 0);
+    fail_calls("sqlite", "fail", 0);
 }
 
 static void each_answer_may_be_lost(void)
 {
-    sweep_calls("memory", "lose", 0);
-    sweep_calls("sqlite", "lose", 0);
+    fail_calls("memory", "lose", 0);
+    fail_calls("sqlite", "lose", 0);
 }
 
 static void the_store_may_fail_for_a_while(void)
 {
-    sweep_calls("memory", "fail", 1);
-    sweep_calls("sqlite", "fail", 1);
+    fail_calls("memory", "fail", 1);
+    fail_calls("sqlite", "fail", 1);
 }
 
 static void answers_may_be_lost_for_a_while(void)
 {
-    sweep_calls("memory", "lose", 1);
-    sweep_calls("sqlite", "lose", 1);
+    fail_calls("memory", "lose", 1);
+    fail_calls("sqlite", "lose", 1);
 }
 
 /* ---- Running ----------------------------------------------------------- */

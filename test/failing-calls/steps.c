@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * steps.c - the tour as a program by itself, for whoever fails its system
- * calls or kills it: see test/sweep/calls.
+ * calls or kills it: see test/failing-calls/system-calls.
  *
  *    steps run URL             the tour; what is known goes to stdout at once
  *    steps run-unreadable URL  the same, where reads fail: a file that cannot

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * call.c - once_call() and its twin, while each allocation and each store call
+ * failing_calls_of_call.c - once_call() and its twin, while each allocation and each store call
  * fails in turn.
  *
  * Four calls and their repetitions: one that succeeds with a result, one that
@@ -172,7 +172,7 @@ static once_engine *open_engine(const char *url)
     return e;
 }
 
-static void sweep_allocations(int for_ever)
+static void fail_allocations(int for_ever)
 {
     uint64_t n, hits = 1;
 
@@ -198,15 +198,15 @@ static void sweep_allocations(int for_ever)
 
 static void each_allocation_may_fail_once(void)
 {
-    sweep_allocations(0);
+    fail_allocations(0);
 }
 
 static void allocations_may_fail_from_then_on(void)
 {
-    sweep_allocations(1);
+    fail_allocations(1);
 }
 
-static void sweep_calls(const char *what, uint64_t more)
+static void fail_calls(const char *what, uint64_t more)
 {
     uint64_t n, hits = 1;
 
@@ -238,22 +238,22 @@ static void sweep_calls(const char *what, uint64_t more)
 
 static void each_store_call_may_fail(void)
 {
-    sweep_calls("fail", 0);
+    fail_calls("fail", 0);
 }
 
 static void each_answer_may_be_lost(void)
 {
-    sweep_calls("lose", 0);
+    fail_calls("lose", 0);
 }
 
 static void the_store_may_fail_for_a_while(void)
 {
-    sweep_calls("fail", CALLS_OUT);
+    fail_calls("fail", CALLS_OUT);
 }
 
 static void answers_may_be_lost_for_a_while(void)
 {
-    sweep_calls("lose", CALLS_OUT);
+    fail_calls("lose", CALLS_OUT);
 }
 
 int main(void)

@@ -658,7 +658,7 @@ def flip(value, rng):
 def flipped(ctx, moment):
     table, column = moment.split(".")
     stand = ctx.stand(lease="30s", allow=[
-        r"does not check|not readable|damaged|malformed|record"]).start()
+        r"fails its checksum|not readable|damaged|malformed|record"]).start()
     done = stand.case(stand.effect(body=b"b" * 50))
     stand.ask(done)
     lost = stand.case(stand.effect(manner=sends()))
