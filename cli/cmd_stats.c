@@ -282,7 +282,7 @@ static const struct family {
     void (*print)(const struct stats *s, const struct count *n);
 } families[] = {
     {"records", "Records by group and state.", print_states},
-    {"records_over", "Records that were kept long enough.", print_over},
+    {"records_over", "Records that have expired.", print_over},
     {"result_bytes", "Bytes of all results.", print_bytes},
     {"oldest_indeterminate_timestamp_seconds",
      "When the oldest indeterminate record was granted.", print_lost},

@@ -481,7 +481,7 @@ END
 $f$;
 
 -- Records what the call came to: kind 1 a success, 2 a failure that repeats are
--- told. ok, or none: this transaction has no call of that key under way; then
+-- given. ok, or none: this transaction has no call of that key under way; then
 -- roll back, since the effect is unguarded.
 CREATE OR REPLACE FUNCTION "@schema@".finish(p_group text, p_key text,
     p_kind integer, p_result bytea)

@@ -77,7 +77,7 @@ static const struct {
     {"25006", ONCE_EOPEN, "tx: it may only be read, or is on a standby"},
     {"40", ONCE_EABORTED, "the transaction was rolled back"},
     {"08", ONCE_EABORTED, "the connection was lost"},
-    {"57", ONCE_EABORTED, "the server ends, or was told to cancel"},
+    {"57", ONCE_EABORTED, "the server ends, or was asked to cancel"},
     {"53100", ONCE_EFULL, "the server's disk is full"},
     {"53200", ONCE_ENOMEM, "the server has no memory"},
     {"53", ONCE_EABORTED, "the server has no room"},

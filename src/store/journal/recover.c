@@ -343,7 +343,7 @@ static int look_ahead(struct recovery *r, uint64_t *chain, uint64_t *orphan)
     return more < 0 ? trouble(r, id, "reading") : ONCE_OK;
 }
 
-/* Behind what is known to be durable a frame counts only with its record: the
+/* After what is known to be durable a frame counts only with its record: the
  * position of the first that fails its checksum, or of the end of the chain. */
 static int whole_up_to(struct recovery *r, uint64_t chain, uint64_t *out)
 {

@@ -37,12 +37,12 @@
 #include "store/store.h"
 
 enum {
-    ROUNDS = 64,     /* of questions in one apply() */
-    LONG_CALL = 4,   /* times timeout_ms: no new round after */
-    KNOWN = 4096,    /* slots for live records of ours */
-    TICK_US = 16,    /* fences: this much time, ... */
-    SALT_BITS = 16,  /* ... then bits of this handle's own */
-    GRAVE_MS = 10000 /* a forgotten name's fence is kept so long */
+    ROUNDS = 64,         /* of questions in one apply() */
+    LONG_CALL = 4,       /* times timeout_ms: no new round after */
+    KNOWN = 4096,        /* slots for live records of ours */
+    TICK_US = 16,        /* fences: this much time, ... */
+    SALT_BITS = 16,      /* ... then bits of this handle's own */
+    TOMBSTONE_MS = 10000 /* a forgotten name's fence is kept so long */
 };
 
 /* Fences count from 2020-01-01. */
@@ -277,7 +277,7 @@ static void ask_write(struct once__redis_batch *s, struct group *g)
         return;
     }
     if (forgotten)
-        g->item.px = GRAVE_MS;
+        g->item.px = TOMBSTONE_MS;
     if (encode(s, g, forgotten ? &tombstone : &g->to))
         g->item.ask = g->has_row ? ONCE__REDIS_SWAP : ONCE__REDIS_ADD;
 }
@@ -590,7 +590,7 @@ static void wait_for_replicas(struct once__redis_batch *s, size_t n)
 /* ---- Calls ----------------------------------------------------------------
  * */
 
-/* Tells each operation what went wrong with it. Returns ONCE_ESTORE if that is
+/* Writes to each operation what went wrong with it. Returns ONCE_ESTORE if that is
  * all there is to say. */
 static int conclude(struct once__redis_batch *s, size_t n, once_error *err)
 {
