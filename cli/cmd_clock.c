@@ -71,7 +71,7 @@ static int show_clock(const struct cli *c, int accept)
     if (rc == CLI_OK && clock.behind_ms >= LATE_MS)
         rc = cli_say(c, CLI_NO,
                      "the store's clock is ahead of the time that was seen to "
-                     "pass. If it is right, say so with --accept");
+                     "pass. If it is right, accept it with --accept");
     return rc;
 }
 

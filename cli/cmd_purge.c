@@ -147,7 +147,7 @@ static int purge_store(const struct cli *c, struct purge *p)
         cli_say(c, 0,
                 "the store's clock is %" PRIu64 " s ahead of the time that was "
                 "seen to pass: what is due is forgotten later by as much. If "
-                "it is right, say so with once clock --accept",
+                "it is right, accept it with once clock --accept",
                 p->clock.behind_ms / 1000);
     printed = CLI_OK;
     if (c->json)
