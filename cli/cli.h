@@ -296,7 +296,7 @@ once_bytes cli_bytes(const char *text);
 int cli_encode(const struct cli *c, const struct once__response *response,
                once_bytes *out);
 /*
- * Reaps a record whose owner's lease has ended, where no gateway is left that
+ * Reaps a record whose owner's lease has expired, where no gateway is left that
  * would do so. Does nothing to any other record, or if `seen` is out of date.
  */
 int cli_reap(const struct cli *c, once_engine *e, const once_op *seen,

@@ -11,7 +11,7 @@
  *
  *                 expired                                   forgotten
  *    show --+---> completed, absent ---- forget ------------------->
- *           |     lease ended: reap      resolve, applied
+ *           |     lease expired: reap     resolve, applied
  *           +---> live, --force -------> indeterminate ---> completed,
  *           |                                               kept for --keep
  *           +---> anything else: refused, nothing is changed
@@ -34,7 +34,7 @@ static const char help[] =
     "\n"
     "  --fence N      refuse if it is another one by now\n"
     "  --force        for a live record (claimed, dispatched, indeterminate) whose\n"
-    "                 owner's lease has ended. It is NOT forgotten now: its work may\n"
+    "                 owner's lease has expired. It is NOT forgotten now: its work may\n"
     "                 have been done, and the next repeat would do it again. It is\n"
     "                 resolved as by `once resolve --applied`: it took effect\n"
     "                 or must count so, repeats get 409 response-unavailable,\n"

@@ -11,7 +11,7 @@
  *
  *    arguments, FILE --> encoded response, note --> show --> resolve --> report
  *                                                    |         ^
- *                      dispatched, lease ended, ----+- reap --+
+ *                      dispatched, lease expired, --+- reap --+
  *                      no gateway left to reap it
  */
 #include "cli.h"

@@ -11,7 +11,7 @@
  *                                                 acknowledge
  *
  * What was claimed is a row of the caller's transaction: COMMIT makes effect and
- * row durable together, ROLLBACK takes both back. So nothing is ever in doubt
+ * row durable together, ROLLBACK takes both back. So no record is ever in doubt
  * here, and there is no lease that could expire: the lock of the uncommitted row
  * is the lease, and it ends exactly with its holder.
  *
@@ -122,8 +122,8 @@ enum once_message_answer {
     ONCE_EMPTY = 21,    /* Cancel without a Try: nothing to undo              */
     ONCE_EARLY = 22,    /* Confirm before its Try: ask again later            */
     ONCE_CONFLICT = 23, /* Confirm after Cancel, or Cancel after Confirm      */
-    ONCE_AGAIN = 24,    /* of a handler: not done, run it again later         */
-    ONCE_DEAD = 25      /* of a handler: never run it again                   */
+    ONCE_AGAIN = 24,    /* for a once_tx_work to return: run it again later   */
+    ONCE_DEAD = 25      /* likewise: never run it again                       */
 };
 
 /*
@@ -133,7 +133,7 @@ enum once_message_answer {
  */
 typedef struct once_message {
     size_t size;
-    const char *route; /* out: where to, a name that the relay knows        */
+    const char *route; /* out: where to: a name for who carries it on        */
     const char
         *consumer;       /* in: who is to have the effect                     */
     const char *id;      /* in: needed; out: NULL draws a UUID of version 7   */

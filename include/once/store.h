@@ -162,8 +162,9 @@ typedef struct once_clock {
     uint64_t behind_ms; /* how far that is behind                           */
     int64_t jumped_ms;  /* how far the store's clock was set ahead (over 0)
                          * or back since the last call; 0: it was not       */
-    /* Set by the caller: how often it asks. Who has not asked for four times as
-     * long, while somebody else has put something, knows only what is kept. */
+    /* Set by the caller: how often it asks. A caller that has not asked for
+     * four times as long, while another process stored a time, goes on from
+     * the stored time. */
     uint64_t every_ms;
     /* For the next call: */
     uint64_t before_ms, after_ms, backs, has_put, put_ms;

@@ -11,8 +11,7 @@
  *     | fenced            | fenced            complete fenced                 |
  *     +-------------------+--> LOOK <-----------------------------            |
  *     | any other answer        |                                             v
- *     +-------------------------+------------------------------------------>
- *     OVER
+ *     +-------------------------+-----------------------------------> OVER
  *
  * The table below has one row for each arrow. After a release nothing is ever
  * sent; after a complete only the same complete is repeated. A fenced attempt

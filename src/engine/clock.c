@@ -6,8 +6,7 @@
  * Records are forgotten by the time that was seen to pass (store/clock.c):
  *
  *    set ahead        what is due is forgotten later by as much, until the
- *    clock
- *                     is set right or an operator accepts it
+ *                     clock is set right or an operator accepts it
  *    set back         all is kept longer, which is safe
  *    ahead at once    no process saw the time pass: the host was off or stopped
  *                     for long, or has started with a wrong clock

@@ -140,7 +140,7 @@ struct once__counters {
 /* Outcomes that are still repeated although their callers got "unknown". */
 struct once__late {
     uint64_t bytes;             /* held now                                */
-    uint64_t recorded, dropped; /* since nothing was held                  */
+    uint64_t recorded, dropped; /* anew each time that nothing is held      */
 };
 
 /* One record that has expired. */

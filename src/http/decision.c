@@ -38,7 +38,7 @@ enum {
     IN_FLIGHT = 16,
     UNKNOWN = 32,
     MISMATCH = 64,
-    TOO_LATE = 128, /* the claim came too late to begin anything             */
+    TOO_LATE = 128, /* ONCE_FREE: the claim was lost, and the key is free    */
     CORRUPT = 256,  /* there is a record, and it cannot be read              */
     FAILED = 512,   /* anything else: no answer of the store                 */
     ANY_RESULT = 1023

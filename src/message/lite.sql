@@ -1,6 +1,6 @@
 -- SPDX-License-Identifier: Apache-2.0
 --
--- lite.sql - messages on SQLite: inbox, outbox and barriers, version 1. The
+-- lite.sql - messages on SQLite: inbox, outbox, barriers and calls, version 1. The
 -- tables lie in the program's own file, next to its data, so that one
 -- transaction writes both.
 --

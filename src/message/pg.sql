@@ -10,7 +10,7 @@
 -- The functions are the contract, for every language. They run with their
 -- owner's rights (SECURITY DEFINER): a program's role needs USAGE on the schema
 -- and EXECUTE on the functions, and cannot touch a table. Names that end in _1
--- are for this version of the relay and of `once`, and for nobody else.
+-- are for `once` of this version, and for nobody else.
 --
 -- A row of `inbox` says: this id is answered for. It is written in the
 -- transaction that has the effect, so both are committed or neither is. While it

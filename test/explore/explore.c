@@ -19,7 +19,7 @@
  *    twice, failover      what no rule can make good: a middlebox repeats, a
  *                         store forgets what it acknowledged
  *    reply_first, reset_releases, oversize_releases
- *                         planted in the face, to show that they are seen
+ *                         planted in the adapter, to show that they are seen
  *    plain                without symmetry
  *    states=N             stop there
  *
@@ -193,7 +193,7 @@ static const struct expected table[] = {
     { "failover",                        "" },
     { "two failover",                    "" },
 
-    /* Mistakes of a face: those of the core are in test/mutants. */
+    /* Mistakes of an adapter: those of the core are in test/mutants. */
     { "reply_first",                     "I3" },
     { "reset_releases",                  "I1" },
     { "oversize_releases",               "I5" },

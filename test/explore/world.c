@@ -4,7 +4,7 @@
  * that are checked right there: I1 to I6 of docs/protocol.md, section 10.
  *
  * The checks are written from the page, not from the code: they look at what
- * was sent, recorded and told, never at how apply() came to its answer.
+ * was sent, recorded and told, never at how once__transition() came to its answer.
  */
 #include <assert.h>
 #include <string.h>

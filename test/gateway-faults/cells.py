@@ -5,7 +5,7 @@ The cells: each is a fault at a moment, in a world of its own.
 A cell returns what came of it in a word or two. That no promise was broken is
 not its business: ledger.py counts when the world is over. What a cell asserts
 is only that the fault was met, and the outcome where docs/protocol.md leaves no
-choice (sections 5 to 7, and F1 to F25 of the test programme).
+choice.
 """
 
 import collections

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * gateway.c - the face, the upstream behind it and the clients before it.
+ * gateway.c - the adapter, the upstream behind it and the clients before it.
  *
- * The face does what the nginx module does, in the same order: claim, send,
+ * The adapter does what the nginx module does, in the same order: claim, send,
  * judge by once__judge(), say the action, and only then answer. A client that
  * goes away changes nothing but the waiting. The upstream keeps a log of its
  * own: what it executed is known there, whatever became of the answer.
@@ -261,7 +261,7 @@ static void send_upstream(struct world *w, struct call *c)
     push(w, ms, e);
     if (w->flaw == PROXY_RETRY && chance(w, 20000))
         push(w, ms + around(w, s->upstream_ms), e);
-    if (fault(w, s->drop)) { /* the face forgets the request */
+    if (fault(w, s->drop)) { /* the adapter forgets the request */
         saw(w, SEEN_FREED_OWNER);
         over(w, c, 1);
     }

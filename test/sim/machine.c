@@ -447,7 +447,7 @@ void gateway_close(struct world *w, struct gateway *g)
     resume(w, g, &g->closer);
 }
 
-/* The face lets go of its handles, and then nothing may be left. */
+/* The adapter lets go of its handles, and then nothing may be left. */
 void gateway_closed(struct world *w, struct gateway *g)
 {
     int i;

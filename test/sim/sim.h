@@ -2,11 +2,11 @@
 /*
  * sim.h - the real engine in a world of one thread, one clock and one seed.
  *
- *    clients --> faces --> engines --> messages --> one store, once__transition()
+ *    clients --> adapters --> engines --> messages --> one store, once__transition()
  *                  |                                    ^
  *                  +--> messages --> upstream           operator, reapers
  *
- * Engine, attempt machine, apply(), digests and verdicts are the shipped
+ * Engine, attempt machine, once__transition(), digests and verdicts are the shipped
  * objects, unchanged: the program is linked with --wrap for the handful of
  * functions through which they reach the outside (clock, random numbers,
  * thread, sleep, memory, the opening of a store), see machine.c. An engine's
@@ -113,9 +113,9 @@ enum seen {
 
 enum flaw {
     NO_FLAW,
-    REPLY_FIRST,      /* the face answers before the record is durable    */
-    FAIL_OPEN,        /* the face sends although the store was silent     */
-    RELEASE_ON_RESET, /* the face frees the key when it was cut off       */
+    REPLY_FIRST,      /* the adapter answers before the record is durable    */
+    FAIL_OPEN,        /* the adapter sends although the store was silent     */
+    RELEASE_ON_RESET, /* the adapter frees the key when it was cut off       */
     TORN_CLAIM,       /* the store reads, and writes later                */
     LOSSY_FAILOVER,   /* the store forgets what it acknowledged           */
     PROXY_RETRY,      /* something behind us repeats the request          */
@@ -146,7 +146,7 @@ enum event_kind {
     E_STORE,     /* data: a batch arrives at the store                 */
     E_ANSWER,    /* data: a batch comes back                           */
     E_NO_ANSWER, /* who: gateway; the driver gives up call `n`         */
-    E_DONE,      /* who: call; the face hears of it, value: answer     */
+    E_DONE,      /* who: call; the adapter hears of it, value: answer     */
     E_UPSTREAM,  /* who: call; the request arrives                     */
     E_RESPONSE,  /* who: call; value: what came back                   */
     E_CUT_OFF,   /* who: call; nothing came back                       */
@@ -190,7 +190,7 @@ struct fiber {
 
 enum doing { GONE, ASLEEP, ASKING, AWAKE, ENDED };
 
-/* One process: a face, an engine and its driver of the store. */
+/* One process: an adapter, an engine and its driver of the store. */
 struct gateway {
     struct world *world;
     int index;

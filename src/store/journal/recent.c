@@ -4,8 +4,7 @@
  * completes was the one who claimed, a moment ago, and need not ask the file.
  *
  *    frames[hash of position] -> {position, mark}
- *    ring   ... | frame | frame | frame |      mark: all bytes written before
- * it
+ *    ring   ... | frame | frame | frame |  mark: all bytes written before it
  *
  * Only frames that the index knows are kept here: the place of a frame that was
  * given up goes to another frame. What is found is still checked like what is
