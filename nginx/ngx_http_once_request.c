@@ -20,6 +20,7 @@ static ngx_int_t ngx_http_once_dispatch(ngx_http_request_t *r,
     ngx_http_once_ctx_t *ctx);
 static ngx_int_t ngx_http_once_refuse(ngx_http_request_t *r,
     ngx_http_once_ctx_t *ctx);
+static ngx_int_t ngx_http_once_refuse_page(ngx_http_request_t *r);
 static void ngx_http_once_leave(ngx_http_request_t *r,
     ngx_http_once_ctx_t *ctx);
 static ngx_int_t ngx_http_once_refuse_upload(ngx_http_request_t *r,
@@ -206,8 +207,40 @@ ngx_http_once_enter(ngx_http_request_t *r, ngx_http_once_ctx_t *ctx)
         return NGX_DECLINED;
 
     default:
+
+        /*
+         * There is a response, and a filter wants another one in its place.
+         * A named location would send the request once more.
+         */
+
+        if (r->method == ctx->method && !ctx->conf->dry_run
+            && (r->content_handler
+                || ngx_http_once_dav(r->loc_conf, r->method)))
+        {
+            return ngx_http_once_refuse_page(r);
+        }
+
         return NGX_DECLINED;
     }
+}
+
+
+/* It is only a page that cannot be had: the request has been answered. */
+
+static ngx_int_t
+ngx_http_once_refuse_page(ngx_http_request_t *r)
+{
+    ngx_http_core_loc_conf_t  *clcf;
+
+    clcf = ngx_http_get_module_loc_conf(r, ngx_http_core_module);
+
+    ngx_log_error(NGX_LOG_ERR, r->connection->log, 0,
+                  "once: a guarded request was not sent to location "
+                  "\"%V\", because its service had already answered it: "
+                  "the client gets a 502 as the page of that answer",
+                  &clcf->name);
+
+    return NGX_HTTP_BAD_GATEWAY;
 }
 
 
@@ -220,9 +253,8 @@ ngx_http_once_enter(ngx_http_request_t *r, ngx_http_once_ctx_t *ctx)
 static ngx_int_t
 ngx_http_once_dispatch(ngx_http_request_t *r, ngx_http_once_ctx_t *ctx)
 {
-    ngx_uint_t                 same, sent, asked, decided;
-    ngx_http_upstream_t       *u;
-    ngx_http_core_loc_conf_t  *clcf;
+    ngx_uint_t            same, sent, asked, decided;
+    ngx_http_upstream_t  *u;
 
     same = (r->method == ctx->method);
 
@@ -263,15 +295,7 @@ ngx_http_once_dispatch(ngx_http_request_t *r, ngx_http_once_ctx_t *ctx)
 
         /* it is only a page that cannot be had */
 
-        clcf = ngx_http_get_module_loc_conf(r, ngx_http_core_module);
-
-        ngx_log_error(NGX_LOG_ERR, r->connection->log, 0,
-                      "once: a guarded request was not sent to location "
-                      "\"%V\", because its service had already answered it: "
-                      "the client gets a 502 as the page of that answer",
-                      &clcf->name);
-
-        return NGX_HTTP_BAD_GATEWAY;
+        return ngx_http_once_refuse_page(r);
     }
 
     if (ctx->dispatch >= NGX_HTTP_ONCE_DECIDED) {

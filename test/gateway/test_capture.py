@@ -4,6 +4,7 @@ The response of an owner, from its first byte to its record: what counts as
 whole, and what must not end a worker or a request on the way.
 """
 
+import contextlib
 import re
 import time
 
@@ -534,6 +535,26 @@ def test_a_filter_that_fails_costs_no_outcome(make, tmp_path, what, length,
         # image_filter takes each response for an image, problems included.
     assert c.executions == 1
     assert site.gateway.worker_pids() == workers
+
+
+@pytest.mark.parametrize("target", ["@app", "@named"])
+def test_a_filter_that_asks_for_another_page_sends_nothing_twice(make, target):
+    """A filter below ours makes its own response of the upstream's, and a
+    named location keeps the method and the body of the request."""
+    image = "image_filter resize 1 1; image_filter_buffer 20;" \
+        "error_page 415 = %s;" % target
+    site = make(guarded("/pay/", image) + """
+        location @app { proxy_pass http://origin; }
+        location @named { set $up origin; proxy_pass http://$up; }""",
+                store="memory",
+                main="load_module %s;" % (MODULES % "image"))
+    c = site.case("/pay/", Raw(
+        b"HTTP/1.1 200 OK\r\nContent-Type: image/gif\r\n"
+        b"Content-Length: %d\r\n\r\n" % len(GIF * 9) + GIF * 9), SECOND)
+    for _ in range(3):
+        with contextlib.suppress(AssertionError):
+            c.post()  # it may end without an answer
+    assert c.executions == 1
 
 
 # ---- Streams -------------------------------------------------------------
