@@ -41,6 +41,8 @@ def charge(db, key, body, order, amount):
             return 201, line
         if answer == "replay":
             return 201, bytes(result).decode()
+        if answer == "repeated":  # committed, and nobody knows its answer
+            return 503, '{"error": "no answer"}\n'
         return 422, '{"error": "%s"}\n' % answer
 
 
@@ -74,6 +76,8 @@ class Handler(http.server.BaseHTTPRequestHandler):
                     return charge(db, key, body, order, amount)
                 finally:
                     db.close()
+            except psycopg2.DataError:  # a key that is over its limit
+                return 400, '{"error": "not charged"}\n'
             except (psycopg2.OperationalError, psycopg2.InterfaceError,
                     psycopg2.errors.LockNotAvailable):
                 continue

@@ -75,7 +75,7 @@ enum once_client_outcome {
 #define ONCE_CLIENT_REASONS(X)                                                 \
     X(ANSWERED, 1, "the server has answered")                                  \
     X(ANSWER_LOST, 2, "it took effect, but its answer was not kept")           \
-    X(REJECTED, 3, "this attempt was refused, and not by the record")                    \
+    X(REJECTED, 3, "this attempt was refused, and not by the record")          \
     X(NOT_SENT, 4, "nothing was done: no attempt got through in time")         \
     X(IN_DOUBT, 5, "the deadline passed; an attempt may have taken effect")    \
     X(INDETERMINATE, 6, "the gateway says that the outcome is not known")      \

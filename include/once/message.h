@@ -139,7 +139,7 @@ typedef struct once_message {
     const char *id;      /* in: needed; out: NULL draws a UUID of version 7   */
     const char *key;     /* order is kept among messages of one key [none]    */
     const char *type;    /* content type, up to ONCE_ID_MAX characters [""]   */
-    const char *headers; /* lines "Name: value\n" [""]                        */
+    const char *headers; /* lines "Name: value\n", in UTF-8 [""]              */
     once_bytes body;     /* up to ONCE_BODY_MAX                               */
     uint64_t due_ms;     /* out: not before, in ms since 1970 [now]           */
     uint32_t keep;       /* out: 1: row and answer stay when it is done [0]   */
@@ -185,7 +185,8 @@ enum once_parked {
  * Keeps a message whose handler has not finished, in a transaction of its own,
  * after the handler's rollback. `state` is an enum once_parked; a message that
  * claiming would call a mismatch or outside is kept as dead. `why` is for people
- * and must not hold a secret; up to ONCE_ID_MAX characters are kept.
+ * and must not hold a secret; up to ONCE_ID_MAX characters of it are kept, with
+ * `?` for what is not ASCII.
  * ONCE_OK: it is kept; commit, then acknowledge. ONCE_REPEATED: it was done or
  * parked before. ONCE_IN_FLIGHT as once_inbox_claim(). Since 0.1.
  */
@@ -250,9 +251,10 @@ ONCE_API void once_tx_result_clear(once_tx_result *result);
 /*
  * The work of a call: writes on `tx`, which it must use for calls and messages
  * of its own. Returns ONCE_SUCCESS, or ONCE_FAILURE for an error that repeats
- * get, with `*result` set; it is read before once_tx_call() returns, so static
- * memory or memory of `user` will do. Anything else: once_tx_call() returns it,
- * and the caller rolls back.
+ * are to get, with `*result` set; its bytes stay the work's, and must live until
+ * once_tx_call() returns. ONCE_AGAIN, ONCE_DEAD or an error: nothing is recorded,
+ * once_tx_call() returns the same, and the caller rolls back. Any other number,
+ * say the answer of a call inside, is ONCE_EINVAL: roll back.
  */
 typedef int once_tx_work(const once_tx *tx, void *user, once_bytes *result);
 

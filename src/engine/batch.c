@@ -158,7 +158,9 @@ static int later(once_engine *e, once__task *task)
 {
     uint64_t now = once__now_ms(), ms = BACKOFF_MAX_MS;
 
-    if (e->ended || now >= task->until_ms)
+    /* What the reaper asks is found again by the next scan, or process. */
+    if (e->ended || now >= task->until_ms ||
+        (task->unlimited && atomic_load(&e->closing)))
         return 0;
     if (task->tries < BACKOFF_STEPS)
         ms = (uint64_t)BACKOFF_MS << task->tries;

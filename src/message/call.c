@@ -84,8 +84,12 @@ static int run(const once_tx *tx, const struct once__backend *b,
 
     own.inside = &inside;
     kind = work(&own, user, &result);
-    if (kind != ONCE_SUCCESS && kind != ONCE_FAILURE)
+    if (kind < 0 || kind == ONCE_AGAIN || kind == ONCE_DEAD)
         return kind;
+    if (kind != ONCE_SUCCESS && kind != ONCE_FAILURE)
+        return once__fail(err, ONCE_EINVAL,
+                          "work: %d is not an answer of a work: roll back",
+                          kind);
     if (result.size > ONCE_BODY_MAX)
         return once__fail(err, ONCE_ELIMIT, "result: over %zu bytes",
                           ONCE_BODY_MAX);

@@ -69,6 +69,26 @@ static int is_token(char c)
            (c != '\0' && strchr("!#$%&'*+-.^_`|~", c) != NULL);
 }
 
+/* How many bytes the UTF-8 character at `at` has; 0: it is none, or it is a
+ * control character. RFC 3629, section 4. */
+static size_t character(const uint8_t *at)
+{
+    size_t n = at[0] < 0x80 ? 1 : at[0] < 0xe0 ? 2 : at[0] < 0xf0 ? 3 : 4, i;
+
+    if (n == 1)
+        return at[0] == '\t' || (at[0] >= ' ' && at[0] != 0x7f);
+    if (at[0] < 0xc2 || at[0] > 0xf4)
+        return 0;
+    for (i = 1; i < n; i++)
+        if ((at[i] & 0xc0) != 0x80)
+            return 0;
+    return (at[0] == 0xe0 && at[1] < 0xa0) || (at[0] == 0xed && at[1] > 0x9f) ||
+                   (at[0] == 0xf0 && at[1] < 0x90) ||
+                   (at[0] == 0xf4 && at[1] > 0x8f)
+               ? 0
+               : n;
+}
+
 static const char *header_end(const char *at)
 {
     const char *name = at;
@@ -78,8 +98,14 @@ static const char *header_end(const char *at)
     if (at == name || (size_t)(at - name) > ONCE_ID_MAX || at[0] != ':' ||
         at[1] != ' ')
         return NULL;
-    at += strcspn(at, "\r\n");
-    return *at == '\n' ? at + 1 : NULL;
+    while (*at != '\n') {
+        size_t n = character((const uint8_t *)at);
+
+        if (n == 0)
+            return NULL;
+        at += n;
+    }
+    return at + 1;
 }
 
 static int check_headers(const char *headers, once_error *err)
@@ -91,9 +117,11 @@ static int check_headers(const char *headers, once_error *err)
                           ONCE_HEADERS_MAX);
     while (at != NULL && *at != '\0')
         at = header_end(at);
-    return at != NULL ? ONCE_OK
-                      : once__fail(err, ONCE_EINVAL,
-                                   "headers: a line is not \"Name: value\\n\"");
+    return at != NULL
+               ? ONCE_OK
+               : once__fail(err, ONCE_EINVAL,
+                            "headers: a line is not \"Name: value\\n\" in "
+                            "UTF-8");
 }
 
 int once__check_content(const once_message *m, once_error *err)

@@ -6,7 +6,6 @@
  * It refuses to begin, end or configure a transaction: what it writes is the
  * caller's to commit.
  */
-#include <stdio.h>
 #include <string.h>
 
 #include "core/error.h"
@@ -99,6 +98,16 @@ int once_inbox_claim(const once_tx *tx, const once_message *m, once_error *err)
     return rc == ONCE_OK ? b->claim(tx, &claim, err) : rc;
 }
 
+/* Cut, and with `?` for what is not ASCII, so that any database takes it. */
+static void copy_visible(char out[ONCE_ID_SIZE], const char *text)
+{
+    size_t i;
+
+    for (i = 0; i < ONCE_ID_MAX && text[i] != '\0'; i++)
+        out[i] = (char)(text[i] >= ' ' && text[i] <= '~' ? text[i] : '?');
+    out[i] = '\0';
+}
+
 static int check_state(int state, uint64_t wait_ms, once_error *err)
 {
     if (state != ONCE_PARKED_WAITING && state != ONCE_PARKED_DEAD &&
@@ -129,7 +138,7 @@ int once_inbox_park(const once_tx *tx, const once_message *m, int state,
         rc = b->open(tx, err);
     if (rc != ONCE_OK)
         return rc;
-    (void)snprintf(reason, sizeof(reason), "%s", once__text_of(why));
+    copy_visible(reason, once__text_of(why));
     park.claim.attempt = 0;
     return b->park(tx, &park, err);
 }

@@ -19,7 +19,7 @@
 --
 -- Errors: 22023 an argument is out of its limits, ON001 the session commits
 -- asynchronously, ON002 another version of this schema, ON010 an id was emitted
--- with another body, ON012 a call inside itself, ON013 the wrong isolation level,
+-- with another body, ON012 a call inside itself, ON014 parked in the transaction of its claim,
 -- 40001 do the whole transaction again, 55P03 another copy is under way.
 
 BEGIN;
@@ -293,6 +293,11 @@ BEGIN
     END IF;
     v_was := "@schema@".inbox_claim(p_consumer, p_id, p_fingerprint);
     IF v_was = 'done' THEN
+        IF EXISTS (SELECT FROM "@schema@".inbox i WHERE i.consumer = p_consumer
+            AND i.id = p_id AND i.xmin = pg_current_xact_id()::xid) THEN
+            RAISE EXCEPTION 'it was claimed in this transaction'
+                USING ERRCODE = 'ON014';
+        END IF;
         RETURN v_was;
     END IF;
     INSERT INTO "@schema@".parked (consumer, id, state, due_ms, at_ms, key,
@@ -421,7 +426,7 @@ BEGIN
         WHERE b.gid = p_gid AND b.branch = p_branch;
     IF v_phase IS NULL AND p_op = 'try' THEN
         v_ms := "@schema@".id_ms_1(p_gid);
-        IF v_ms > 0 AND v_ms < (SELECT v_now - m.keep_ms
+        IF v_ms > 0 AND v_ms < (SELECT greatest(v_now - m.keep_ms, m.floor_ms)
             FROM "@schema@".message_meta m) THEN
             RETURN 'refused'; -- its barrier may have been purged
         END IF;

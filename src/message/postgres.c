@@ -72,7 +72,9 @@ static const struct {
      "synchronous_commit is off in this session: what it commits may be lost"},
     {"ON002", ONCE_EVERSION, "the tables are of another version"},
     {"ON012", ONCE_ETX, "key: a call inside itself"},
-    {"22023", ONCE_EINVAL, "an argument is out of its limits"},
+    {"22", ONCE_EINVAL, "an argument is out of its limits"},
+    {"ON014", ONCE_ETX,
+     "tx: the message was claimed in this transaction: roll back first"},
     {"25P02", ONCE_ETX, "tx: the transaction has failed already"},
     {"25006", ONCE_EOPEN, "tx: it may only be read, or is on a standby"},
     {"40", ONCE_EABORTED, "the transaction was rolled back"},
@@ -202,6 +204,15 @@ static int answer_of(const PGresult *r, const char *where, once_error *err)
                       "%s: an answer that is not understood", where);
 }
 
+/* Where no copy can be under way a lock that was not granted means: again. */
+static int no_wait(int rc, const char *where, once_error *err)
+{
+    return rc == ONCE_IN_FLIGHT
+               ? once__fail(err, ONCE_EABORTED,
+                            "%s: a lock was not granted in time", where)
+               : rc;
+}
+
 /* For functions that answer with a word alone. */
 static int ask_word(const once_tx *tx, const struct ask *a, const char *where,
                     once_error *err)
@@ -267,7 +278,7 @@ static int emit(const once_tx *tx, const once_message *m, char id[ONCE_ID_SIZE],
     text_in(&a, once__text_of(m->headers));
     (void)number_in(&a, due, m->due_ms);
     text_in(&a, m->keep ? "t" : "f");
-    rc = ask(tx, &a, "emit", &r, err);
+    rc = no_wait(ask(tx, &a, "emit", &r, err), "emit", err);
     if (rc != ONCE_OK)
         return rc;
     size = (size_t)PQgetlength(r, 0, 0);
@@ -349,7 +360,7 @@ static int finish(const once_tx *tx, const struct once__claim *c,
     text_in(&a, c->id);
     (void)number_in(&a, number, (uint64_t)kind);
     bytes_in(&a, result.data, result.size);
-    rc = ask_word(tx, &a, "finish", err);
+    rc = no_wait(ask_word(tx, &a, "finish", err), "finish", err);
     if (rc == ONCE_ETX)
         (void)once__fail(err, ONCE_ETX,
                          "finish: this call was rolled back to a savepoint");
@@ -425,7 +436,7 @@ static int ask_number(const once_tx *tx, const struct ask *a, int64_t *out,
     const uint8_t *p;
     PGresult *r = NULL;
     uint64_t n = 0;
-    int i, rc = ask(tx, a, "purge", &r, err);
+    int i, rc = no_wait(ask(tx, a, "purge", &r, err), "purge", err);
 
     if (rc == ONCE_OK && PQgetlength(r, 0, 0) != 8)
         rc = once__fail(err, ONCE_EVERSION, "purge: not a number");

@@ -155,24 +155,43 @@ static int ask_number(const once_tx *tx, const char *sql, int64_t *out)
 
 /* ---- The caller's transaction ------------------------------------------ */
 
+/* 1 if what is committed on this handle survives a crash. */
+static int is_durable(const once_tx *tx, int *durable)
+{
+    struct query q = query(tx, "SELECT s.synchronous>=?1 AND"
+                               " (j.journal_mode NOT IN('off','memory')"
+                               " OR ?2='') FROM pragma_synchronous s,"
+                               " pragma_journal_mode j");
+    const char *path = sqlite3_db_filename(tx->sqlite, "main");
+
+    number_in(&q, FULL);
+    text_in(&q, once__text_of(path)); /* none: a database in memory */
+    if (next(&q))
+        *durable = sqlite3_column_int(q.stmt, 0);
+    return end(&q);
+}
+
+static int not_durable(const char *where, once_error *err)
+{
+    return once__fail(err, ONCE_EOPEN,
+                      "%s: PRAGMA synchronous is below FULL, or journal_mode "
+                      "is off or memory: what is committed may be lost",
+                      where);
+}
+
 static int open_(const once_tx *tx, once_error *err)
 {
-    int64_t level = FULL;
-    int rc;
+    int durable = 1, rc;
 
     if (sqlite3_get_autocommit(tx->sqlite))
         return once__fail(err, ONCE_ETX, "tx: no transaction is open");
     if (sqlite3_txn_state(tx->sqlite, "main") != SQLITE_TXN_WRITE)
         return once__fail(err, ONCE_ETX,
                           "tx: it was not begun with BEGIN IMMEDIATE");
-    rc = ask_number(tx, "PRAGMA main.synchronous", &level);
+    rc = is_durable(tx, &durable);
     if (rc != SQLITE_OK)
         return failed(rc, "tx", err);
-    if (level < FULL)
-        return once__fail(err, ONCE_EOPEN,
-                          "tx: PRAGMA synchronous is below FULL: what is "
-                          "committed may be lost");
-    return ONCE_OK;
+    return durable ? ONCE_OK : not_durable("tx", err);
 }
 
 static int idle(const once_tx *tx, once_error *err)
@@ -551,22 +570,19 @@ static int finish(const once_tx *tx, const struct once__claim *c,
 
 static int check(const once_tx *tx, once_error *err)
 {
-    int64_t version = 0, level = FULL;
+    int64_t version = 0;
+    int durable = 1;
     int rc = ask_number(tx, "SELECT version FROM once_message_meta", &version);
 
     if (rc == SQLITE_OK)
-        rc = ask_number(tx, "PRAGMA main.synchronous", &level);
+        rc = is_durable(tx, &durable);
     if (rc != SQLITE_OK)
         return failed(rc, "check", err);
     if (version != VERSION)
         return once__fail(err, ONCE_EVERSION,
                           "check: the tables are of version %lld",
                           (long long)version);
-    if (level < FULL)
-        return once__fail(err, ONCE_EOPEN,
-                          "check: PRAGMA synchronous is below FULL: what is "
-                          "committed may be lost");
-    return ONCE_OK;
+    return durable ? ONCE_OK : not_durable("check", err);
 }
 
 static int init(const once_tx *tx, uint64_t keep_ms, once_error *err)

@@ -369,6 +369,39 @@ static void what_cannot_run_becomes_a_dead_letter(void)
     db_end(&d);
 }
 
+static void a_reason_in_any_encoding_parks_a_message(void)
+{
+    struct db d = db_new();
+    once_message m = in("a", "x");
+    char why[400];
+
+    memset(why, 'w', sizeof(why));
+    (void)snprintf(why, sizeof(why), "caf\xe9 \xc3\xa9\n");
+    why[8] = 'w'; /* goes on over the limit */
+    why[sizeof(why) - 1] = '\0';
+    m.headers = "A: caf\xc3\xa9 \xf0\x9f\x98\x80\n";
+    begin(&d);
+    T_EQ(once_inbox_park(&d.tx, &m, ONCE_PARKED_DEAD, 0, why, NULL), ONCE_OK);
+    commit(&d);
+    T_EQ(number(&d, "SELECT length(error) FROM @parked"), ONCE_ID_MAX);
+    db_end(&d);
+}
+
+/* A handler that failed and forgot to roll back. */
+static void a_message_is_not_parked_in_the_transaction_of_its_claim(void)
+{
+    struct db d = db_new();
+    once_message m = in("a", "x");
+
+    begin(&d);
+    T_EQ(once_inbox_claim(&d.tx, &m, NULL), ONCE_OWNER);
+    T_EQ(once_inbox_park(&d.tx, &m, ONCE_PARKED_WAITING, 0, "", NULL),
+         ONCE_ETX);
+    roll_back(&d);
+    T_EQ(park(&d, "a", "x", ONCE_PARKED_WAITING), ONCE_OK);
+    db_end(&d);
+}
+
 /* ---- Outbox ------------------------------------------------------------ */
 
 static void a_message_leaves_with_its_transaction(void)
@@ -588,6 +621,26 @@ static void a_call_that_is_rolled_back_runs_again(void)
     db_end(&d);
 }
 
+/* A work that returns what something inside it answered. */
+static void an_answer_from_inside_is_not_taken_for_that_of_the_call(void)
+{
+    static const int answers[] = {ONCE_OK, ONCE_REPLAY, ONCE_REPEATED,
+                                  ONCE_MISMATCH};
+    struct db d = db_new();
+    once_tx_result r = ONCE_TX_RESULT_INIT;
+    size_t i;
+
+    for (i = 0; i < 4; i++) {
+        struct job j = {&d, answers[i], "x", 0, 0};
+
+        begin(&d);
+        T_EQ(call(&j, "k", &r), ONCE_EINVAL);
+        roll_back(&d);
+    }
+    T_EQ(number(&d, "SELECT count(*) FROM @inbox"), 0);
+    db_end(&d);
+}
+
 static int calls_itself(const once_tx *tx, void *user, once_bytes *result)
 {
     struct job *j = user;
@@ -701,6 +754,8 @@ static void bad_input_is_refused_before_anything_is_written(void)
     BAD(ONCE_EINVAL, "headers:", m.headers = "A b\n", EMIT);
     BAD(ONCE_EINVAL, "headers:", m.headers = ": b\n", EMIT);
     BAD(ONCE_EINVAL, "headers:", m.headers = "A: b\r\n", EMIT);
+    BAD(ONCE_EINVAL, "headers:", m.headers = "A: caf\xe9\n", EMIT);
+    BAD(ONCE_EINVAL, "headers:", m.headers = "A: \xed\xa0\x80\n", EMIT);
     BAD(ONCE_EINVAL, "due_ms:", m.due_ms = UINT64_MAX, EMIT);
     BAD(ONCE_ELIMIT, "body:", m.body.size = ONCE_BODY_MAX + 1, EMIT);
     for (i = 0; i < 3; i++)
@@ -765,6 +820,24 @@ static void a_session_that_loses_commits_is_refused(void)
     db_end(&d);
 }
 
+static void a_journal_that_is_not_kept_is_refused(void)
+{
+    static const char *const modes[] = {"memory", "off"};
+    struct db d = db_new();
+    size_t i;
+
+    sql(&d, NULL, "PRAGMA journal_mode=delete");
+    T_EQ(once_message_check(&d.tx, NULL), ONCE_OK);
+    for (i = 0; i < 2; i++) {
+        sql(&d, NULL, "PRAGMA journal_mode=%s", modes[i]);
+        T_EQ(once_message_check(&d.tx, NULL), ONCE_EOPEN);
+        begin(&d);
+        T_EQ(claim(&d, "a", "x"), ONCE_EOPEN);
+        commit(&d); /* there is no way back without a journal */
+    }
+    db_end(&d);
+}
+
 static void other_tables_are_refused(void)
 {
     struct db d = db_bare();
@@ -822,6 +895,7 @@ static void a_purge_makes_no_id_new_again(void)
     T_OK(number(&d, "SELECT floor_ms FROM @message_meta") > floor);
     begin(&d);
     T_EQ(claim(&d, id_at(id, now_ms()), "x"), ONCE_OUTSIDE);
+    T_EQ(once_barrier_enter(&d.tx, id, "1", ONCE_TRY, NULL), ONCE_REFUSED);
     roll_back(&d);
     db_end(&d);
 }
@@ -991,18 +1065,24 @@ int main(int argc, char **argv)
     RUN(an_id_from_before_the_window_is_refused);
     RUN(a_parked_message_is_kept_and_runs_once);
     RUN(what_cannot_run_becomes_a_dead_letter);
+    RUN(a_reason_in_any_encoding_parks_a_message);
+    if (server_url != NULL)
+        RUN(a_message_is_not_parked_in_the_transaction_of_its_claim);
     RUN(a_message_leaves_with_its_transaction);
     RUN(a_given_id_is_emitted_once_to_a_route);
     RUN(every_order_of_a_branch_is_answered);
     RUN(a_try_that_is_too_old_is_refused);
     RUN(a_call_runs_once_and_replays_its_result);
     RUN(a_call_that_is_rolled_back_runs_again);
+    RUN(an_answer_from_inside_is_not_taken_for_that_of_the_call);
     RUN(a_call_inside_itself_is_an_error);
     RUN(a_call_whose_claim_was_undone_is_an_error);
     RUN(a_message_is_no_result);
     RUN(bad_input_is_refused_before_anything_is_written);
     RUN(a_transaction_must_be_open);
     RUN(a_session_that_loses_commits_is_refused);
+    if (server_url == NULL)
+        RUN(a_journal_that_is_not_kept_is_refused);
     RUN(other_tables_are_refused);
     RUN(a_purge_makes_no_id_new_again);
     RUN(killed_consumers_have_one_effect_for_each_id);

@@ -516,6 +516,8 @@ END
 $f$;
 
 -- The time, and what a gateway has seen of it last. p_seen NULL: only look.
+DROP FUNCTION IF EXISTS "@schema@".seen_1(bigint, boolean, bigint, bigint,
+    bytea, bigint);
 CREATE OR REPLACE FUNCTION "@schema@".seen_1(p_now bigint, p_async boolean,
     p_lock_ms integer, p_seen bigint, p_steady bigint, p_host bytea,
     p_backs bigint)
