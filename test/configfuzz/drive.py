@@ -13,6 +13,7 @@ import subprocess
 import tempfile
 
 import gateway
+import generate
 import upstream
 
 READ_TIMEOUT = 0.4          # nginx's, for an upstream that says nothing
@@ -21,6 +22,7 @@ TRIES = 40                  # how often a client asks while it is "in flight"
 
 MAIN = """
 load_module %(module)s;
+%(filter)s
 user root;
 worker_processes %(workers)d;
 pid nginx.pid;
@@ -290,7 +292,10 @@ class Round:
         (self.folder / "www/files/x").write_bytes(b"a file" + upstream.END)
         journal = self.store == "journal"
         (self.folder / "nginx.conf").write_text(MAIN % {
-            "module": gateway.MODULE, "workers": 2 if journal else 1,
+            "module": gateway.MODULE,
+            "filter": "load_module %s;" % generate.FILTER
+                      if generate.HAS_FILTER else "",
+            "workers": 2 if journal else 1,
             "folder": self.folder, "port": self.port,
             "upstreams": upstream_lines(),
             "store": "journal:%s/store/j" % self.folder if journal

@@ -7,9 +7,13 @@ drawn; what nginx itself would refuse is not drawn, so that whatever `nginx -t`
 says comes from the module.
 """
 
+import os
 import random
 
 from case import Case
+
+FILTER = "/usr/lib/nginx/modules/ngx_http_image_filter_module.so"
+HAS_FILTER = os.path.exists(FILTER)
 
 PREFIX = {"http": "proxy", "fastcgi": "fastcgi", "scgi": "scgi",
           "uwsgi": "uwsgi"}
@@ -434,6 +438,26 @@ class Maker:
         conf.append(["server", server])
         return Case(name, conf, self.plan(), self.scripts())
 
+    def filter(self, case, d):
+        """A filter below ours that makes its own response of any other. Drawn
+        after all the rest, by dice of its own: so each seed stays what it
+        was."""
+        server = case.conf[-1][1]
+        entry = next(n for n in server if n[0].startswith("location "))
+        lines = ["image_filter test;", "image_filter_buffer 40;"]
+        if d.chance(0.8):
+            lines.append("error_page 415 %s@fb;" % d.choice(["", "= ", "=200 "]))
+            if not any(n[0] == "location @fb" for n in server):
+                server.append(self.location("@fb"))
+                case.conf[:-1] = [["upstream " + n, more]
+                                  for n, more in self.groups.items()]
+        entry[1][:0] = lines
+
 
 def make(seed):
-    return Maker(seed).make("seed %d" % seed)
+    maker = Maker(seed)
+    case = maker.make("seed %d" % seed)
+    d = Draw("filter %d" % seed)
+    if HAS_FILTER and d.chance(0.05):
+        maker.filter(case, d)
+    return case
