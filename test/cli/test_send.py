@@ -97,7 +97,7 @@ def test_the_answer_is_printed_and_kept(user, script):
 
 @pytest.mark.parametrize("reply, status, said", [
     (answer(402, b"no", "Idempotency-Status: new"), 1, "not-done"),
-    (answer(401), 1, "before the key was looked up"),
+    (answer(401), 1, "not by the record"),
     (problem(409, "outcome-unknown"), 75, "unknown"),
     (problem(502, "outcome-unknown"), 75, "do not send it as a new order"),
     (problem(422, "key-reused"), 1, "not-done"),
