@@ -815,7 +815,85 @@ static void remove_folder(void)
         printf("# %s is still there\n", folder);
 }
 
-/* `test_journal TEXT` runs those whose name has it. */
+/* ---- Writers and what they left ------------------------------------------ */
+
+static int count_files(const char *path)
+{
+    DIR *d = opendir(path);
+    int n = 0;
+
+    assert(d != NULL);
+    while (readdir(d) != NULL)
+        n++;
+    (void)closedir(d);
+    return n;
+}
+
+struct range {
+    uint32_t from, to;
+};
+
+/* Completes a range in batches of claims and completes. */
+static void complete_range(const char *path, void *user)
+{
+    struct range *r = user;
+    once_store *s = must_open(path);
+
+    complete_all(s, r->from, r->to);
+    /* It ends here: the store is not closed. */
+}
+
+/* Shared with a child that dies: what it was told. */
+struct told {
+    atomic_uint from, done;
+    atomic_ullong fence; /* the largest that was shown */
+    int countdown, then;
+};
+
+static struct told *told_new(void)
+{
+    struct told *told = mmap(NULL, sizeof(*told), PROT_READ | PROT_WRITE,
+                             MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+
+    assert(told != MAP_FAILED);
+    return told;
+}
+
+static void forget_all(once_store *s, uint32_t from, uint32_t to)
+{
+    for (; from < to; from++)
+        T_EQ(verb_on(s, ONCE_OP_FORGET, from), ONCE_OK);
+}
+
+enum { STAYS = 4 }; /* one in so many */
+
+static void sweep_and_die(const char *path, void *user)
+{
+    struct told *told = user;
+    once_store *s = must_open(path);
+    uint32_t i;
+
+    at_call(told->then, told->countdown);
+    for (i = told->from; i < told->from + 3000; i++) {
+        if (complete_one(s, i, i % STAYS == 0 ? 1000000000 : 0) != ONCE_OK)
+            _exit(3);
+        if (i % STAYS != 0 && verb_on(s, ONCE_OP_FORGET, i) != ONCE_OK)
+            _exit(4);
+        told->done = i + 1;
+        if (i % 10 == 0 && s->ops->maintain(s, NULL) != ONCE_OK)
+            _exit(5);
+    }
+}
+
+struct seen {
+    uint32_t n;
+    int in_order;
+    uint8_t last[ONCE_NAME_SIZE];
+};
+
+/* ---- Tests -------------------------------------------------------------- */
+
+/* With an argument: those whose name has it. */
 #define RUN(test)                                                              \
     do {                                                                       \
         if (strstr(#test, only) != NULL)                                       \
