@@ -20,6 +20,7 @@
 
 #include <once/store.h>
 
+#include "ops.h"
 #include "t.h"
 
 #define BIRTH UINT64_C(1700000000000)
@@ -75,43 +76,6 @@ static void refused(const char *path, int code, const char *text)
     if (strstr(err.text, text) == NULL)
         T_STR(err.text, text);
     once_store_close(s);
-}
-
-/* The n-th key of a test. */
-static void name_of(uint8_t *name, uint32_t n)
-{
-    memset(name, 0x5a, ONCE_NAME_SIZE);
-    n = n * 2654435761u; /* spread them, as a hash does */
-    memcpy(name, &n, sizeof(n));
-}
-
-static void make_op(once_op *op, int verb, uint32_t n)
-{
-    memset(op, 0, sizeof(*op));
-    op->verb = verb;
-    op->kind = ONCE_SUCCESS;
-    op->lease_ms = 1000;
-    op->keep_ms = 5000;
-    name_of(op->name, n);
-    memset(op->token, 0x11, ONCE_TOKEN_SIZE);
-    memset(op->fingerprint, 0x22, ONCE_FINGERPRINT_SIZE);
-}
-
-static int apply_one(once_store *s, once_op *op, once_error *err)
-{
-    once_op *ops[1] = {op};
-
-    return s->ops->apply(s, ops, 1, err);
-}
-
-static int verb_on(once_store *s, int verb, uint32_t n)
-{
-    once_op op;
-    int rc;
-
-    make_op(&op, verb, n);
-    rc = apply_one(s, &op, NULL);
-    return rc == ONCE_OK ? op.rc : rc;
 }
 
 /* Claims the keys from..to and completes them, in batches. */
