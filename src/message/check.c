@@ -9,6 +9,7 @@
 #include <string.h>
 
 #include "core/error.h"
+#include "core/sqltext.h"
 
 const char *once__text_of(const char *text)
 {
@@ -17,11 +18,7 @@ const char *once__text_of(const char *text)
 
 int once__check_schema(const char *schema, once_error *err)
 {
-    static const char letters[] = "abcdefghijklmnopqrstuvwxyz0123456789_";
-    size_t size = strlen(schema);
-
-    if (size > 0 && size < 64 && (schema[0] < '0' || schema[0] > '9') &&
-        strspn(schema, letters) == size)
+    if (once__sql_schema_ok(schema))
         return ONCE_OK;
     return once__fail(err, ONCE_EINVAL,
                       "schema: it is not of the letters a-z, digits and _, or "

@@ -15,6 +15,7 @@
 #include <string.h>
 
 #include "core/error.h"
+#include "core/sqltext.h"
 #include "message/backend.h"
 
 enum { VERSION = 1, PARAMETERS = 10, STATEMENT = 384, BINARY = 1 };
@@ -144,18 +145,6 @@ static const char *number_in(struct ask *a, char room[24], uint64_t value)
     return room;
 }
 
-static void with_schema(const once_tx *tx, const char *sql, char *out)
-{
-    const char *at = strchr(sql, '@');
-    int n;
-
-    assert(at != NULL);
-    n = snprintf(out, STATEMENT, "%.*s\"%s\"%s", (int)(at - sql), sql,
-                 tx->schema == NULL ? "once" : tx->schema, at + 1);
-    assert(n > 0 && n < STATEMENT);
-    (void)n;
-}
-
 /* ONCE_OK and one row in `*out`, an answer that SQLSTATE gives, or an error. */
 static int ask(const once_tx *tx, const struct ask *a, const char *where,
                PGresult **out, once_error *err)
@@ -164,7 +153,8 @@ static int ask(const once_tx *tx, const struct ask *a, const char *where,
     PGresult *r;
     int rc;
 
-    with_schema(tx, a->sql, sql);
+    once__sql_in_schema(a->sql, tx->schema == NULL ? "once" : tx->schema, sql,
+                        sizeof(sql));
     r = PQexecParams(tx->postgres, sql, a->n, NULL, a->value, a->length,
                      a->format, BINARY);
     if (PQresultStatus(r) == PGRES_TUPLES_OK && PQntuples(r) == 1) {

@@ -5,41 +5,21 @@
  */
 #include <stdio.h>
 #include <stdlib.h>
-#include <string.h>
 
 #include "core/error.h"
+#include "core/sqltext.h"
 #include "message/backend.h"
 #include "message/lite.sql.h"
 #include "message/pg.sql.h"
 
-/* Appends, or only counts while `out` is NULL. */
-static size_t append(char *out, size_t at, const char *text, size_t size)
-{
-    if (out != NULL)
-        memcpy(out + at, text, size);
-    return at + size;
-}
-
 static size_t fill_in(char *out, const char *from, const char *schema,
                       uint64_t keep_ms)
 {
-    static const char schema_mark[] = "@schema@", keep_mark[] = "@keep@";
     char keep[24];
-    const char *at;
-    size_t size = 0;
+    const struct once__mark marks[] = {{"@schema@", schema}, {"@keep@", keep}};
 
     (void)snprintf(keep, sizeof(keep), "%llu", (unsigned long long)keep_ms);
-    while ((at = strchr(from, '@')) != NULL) {
-        size = append(out, size, from, (size_t)(at - from));
-        if (strncmp(at, schema_mark, sizeof(schema_mark) - 1) == 0) {
-            size = append(out, size, schema, strlen(schema));
-            from = at + sizeof(schema_mark) - 1;
-        } else {
-            size = append(out, size, keep, strlen(keep));
-            from = at + sizeof(keep_mark) - 1;
-        }
-    }
-    return append(out, size, from, strlen(from) + 1);
+    return once__sql_fill(out, from, marks, 2);
 }
 
 int once_message_schema(const char *schema, uint64_t keep_ms, char **out,

@@ -17,12 +17,12 @@
  * a password; a parameter that is not known is named if its name looks like
  * one.
  */
-#include <assert.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
 #include "core/error.h"
+#include "core/sqltext.h"
 #include "store/postgres/postgres.h"
 #include "store/url.h"
 
@@ -48,14 +48,6 @@ static char *duplicate(const char *from, size_t size)
 
 /* ---- Our own parameters ------------------------------------------------ */
 
-static int good_schema(const char *name)
-{
-    size_t size = strlen(name);
-
-    return size > 0 && size < 64 && (name[0] < '0' || name[0] > '9') &&
-           strspn(name, name_letters) == size;
-}
-
 static int take_own(struct once__pg_config *c, char *url, once_error *err)
 {
     char text[64] = "once";
@@ -70,7 +62,7 @@ static int take_own(struct once__pg_config *c, char *url, once_error *err)
                               &c->partitions, err) < 0 ||
         once__url_take(url, "schema", text, sizeof(text), err) < 0)
         return ONCE_EURL;
-    if (!good_schema(text))
+    if (!once__sql_schema_ok(text))
         return once__fail(err, ONCE_EURL,
                           "postgres: schema is not of the letters a-z, digits "
                           "and _, or longer than 63");
@@ -373,12 +365,5 @@ void once__pg_config_label(const struct once__pg_config *c, size_t i,
 void once__pg_text(const struct once__pg_config *c, const char *text, char *out,
                    size_t size)
 {
-    const char *at = strchr(text, '@');
-    int n;
-
-    assert(at != NULL);
-    n = snprintf(out, size, "%.*s\"%s\"%s", (int)(at - text), text, c->schema,
-                 at + 1);
-    assert(n > 0 && (size_t)n < size);
-    (void)n;
+    once__sql_in_schema(text, c->schema, out, size);
 }

@@ -3,46 +3,26 @@
  * schema.c - schema.sql, with the names of this configuration in it: made on a
  * server, or printed.
  */
-#include <assert.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
 #include "core/error.h"
+#include "core/sqltext.h"
 #include "store/postgres/schema.sql.h"
 #include "store/postgres/postgres.h"
 
 /* ---- The text ---------------------------------------------------------- */
 
-/* Appends, or only counts while `*out` is NULL. */
-static void append(char **out, size_t *size, const char *text, size_t length)
-{
-    if (*out != NULL)
-        memcpy(*out + *size, text, length);
-    *size += length;
-}
-
 static size_t fill_in(const struct once__pg_config *c, char *out)
 {
-    static const char schema[] = "@schema@", partitions[] = "@partitions@";
-    const char *from = once__schema_sql, *at;
-    char number[24];
-    size_t size = 0;
+    char partitions[24];
+    const struct once__mark marks[] = {{"@schema@", c->schema},
+                                       {"@partitions@", partitions}};
 
-    (void)snprintf(number, sizeof(number), "%u", (unsigned)c->partitions);
-    while ((at = strchr(from, '@')) != NULL) {
-        append(&out, &size, from, (size_t)(at - from));
-        if (strncmp(at, schema, sizeof(schema) - 1) == 0) {
-            append(&out, &size, c->schema, strlen(c->schema));
-            from = at + sizeof(schema) - 1;
-        } else {
-            assert(strncmp(at, partitions, sizeof(partitions) - 1) == 0);
-            append(&out, &size, number, strlen(number));
-            from = at + sizeof(partitions) - 1;
-        }
-    }
-    append(&out, &size, from, strlen(from) + 1);
-    return size;
+    (void)snprintf(partitions, sizeof(partitions), "%u",
+                   (unsigned)c->partitions);
+    return once__sql_fill(out, once__schema_sql, marks, 2);
 }
 
 char *once__pg_schema(const struct once__pg_config *c)
