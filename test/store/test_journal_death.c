@@ -229,11 +229,13 @@ static void nothing_is_told_before_it_is_durable(void)
     int status, held = 0, rc, n;
     pid_t pid;
 
-    for (n = 1; n <= 8 && t__bad == 0; n++) {
+    /* Its compactor flushes, too, and may take the turn of the one call that
+     * matters: then all are tried again. */
+    for (n = 0; (n < 8 || (held == 0 && n < 80)) && t__bad == 0; n++) {
         new_path(path, sizeof(path));
         s = must_open_with(path, "?busy_ms=50", NULL);
         T_EQ(complete_one(s, 5, 5000), ONCE_OK);
-        told->countdown = n;
+        told->countdown = 1 + n % 8;
         told->then = STOP_FLUSH;
         told->done = 0;
         fflush(stdout);
