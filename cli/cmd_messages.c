@@ -8,15 +8,12 @@
  */
 #include "cli.h"
 
-#include <sqlite3.h>
 #include <stdlib.h>
 #include <string.h>
 
 #include <once/message.h>
 
-#ifdef ONCE_WITH_POSTGRES
-#include "store/postgres/postgres.h"
-#endif
+#include "base.h"
 
 /* clang-format off */
 static const char help[] =
@@ -38,7 +35,7 @@ static const char help[] =
     "  --json       one JSON object\n";
 /* clang-format on */
 
-enum { OPT_KEEP = 1, OPT_PRINT, CONNECT_MS = 10000, BUSY_MS = 10000 };
+enum { OPT_KEEP = 1, OPT_PRINT };
 
 static const struct cli_option options[] = {
     CLI_COMMON_OPTIONS,
@@ -52,91 +49,6 @@ struct args {
     int print;
 };
 
-/* A connection, and the transaction handle for it. */
-struct base {
-    once_tx tx;
-#ifdef ONCE_WITH_POSTGRES
-    struct once__pg_config config;
-    struct once__pg_link link;
-#endif
-};
-
-/* ---- Connections -------------------------------------------------------- */
-
-static const char *sqlite_path(const char *url)
-{
-    return strncmp(url, "sqlite:", 7) == 0 ? url + 7 : NULL;
-}
-
-static int open_sqlite(const struct cli *c, const char *path, int create,
-                       struct base *b)
-{
-    int flags = SQLITE_OPEN_READWRITE | (create ? SQLITE_OPEN_CREATE : 0);
-    int rc = sqlite3_open_v2(path, &b->tx.sqlite, flags, NULL);
-
-    if (rc == SQLITE_OK)
-        rc = sqlite3_busy_timeout(b->tx.sqlite, BUSY_MS);
-    return rc == SQLITE_OK
-               ? CLI_OK
-               : cli_say(c, CLI_STORE, "%s: %s", path, sqlite3_errstr(rc));
-}
-
-#ifdef ONCE_WITH_POSTGRES
-static const char *postgres_rest(const char *url)
-{
-    const char *rest = strchr(url, ':');
-
-    return strncmp(url, "postgres:", 9) == 0 ||
-                   strncmp(url, "postgresql:", 11) == 0
-               ? rest + 1
-               : NULL;
-}
-
-static int open_postgres(const struct cli *c, const char *rest, struct base *b)
-{
-    once_error err = {0, ""};
-    int rc = once__pg_config_read(&b->config, rest, &err);
-
-    b->link.config = &b->config;
-    b->config.async = 1; /* once_message_check() looks for itself */
-    if (rc == ONCE_OK)
-        rc =
-            once__pg_connect(&b->link, 1, once__pg_now_ms() + CONNECT_MS, &err);
-    if (rc != ONCE_OK)
-        return cli_trouble(c, rc, &err);
-    b->tx.postgres = b->link.conn;
-    b->tx.schema = b->config.schema;
-    return CLI_OK;
-}
-#endif
-
-static int base_open(const struct cli *c, int create, struct base *b)
-{
-    const char *url = cli_url(c);
-
-    memset(b, 0, sizeof(*b));
-    b->tx = (once_tx)ONCE_TX_INIT;
-    if (url == NULL)
-        return cli_usage(c, "which database? Say --store URL or set "
-                            "ONCE_STORE");
-    if (sqlite_path(url) != NULL)
-        return open_sqlite(c, sqlite_path(url), create, b);
-#ifdef ONCE_WITH_POSTGRES
-    if (postgres_rest(url) != NULL)
-        return open_postgres(c, postgres_rest(url), b);
-#endif
-    return cli_usage(c, "the URL is not postgres://... or sqlite:FILE");
-}
-
-static void base_close(struct base *b)
-{
-    (void)sqlite3_close(b->tx.sqlite);
-#ifdef ONCE_WITH_POSTGRES
-    once__pg_disconnect(&b->link);
-    once__pg_config_clear(&b->config);
-#endif
-}
-
 /* ---- What is asked for -------------------------------------------------- */
 
 static int say_done(const struct cli *c, const char *what, uint64_t n)
@@ -147,12 +59,13 @@ static int say_done(const struct cli *c, const char *what, uint64_t n)
     return CLI_OK;
 }
 
-static int print_text(const struct cli *c, const struct base *b,
+static int print_text(const struct cli *c, const struct once__base *b,
                       const struct args *a)
 {
     once_error err = {0, ""};
     char *text = NULL;
-    int rc = once_message_schema(b->tx.sqlite != NULL ? NULL : b->tx.schema,
+    int rc = once_message_schema(once__base_is_sqlite(b) ? NULL
+                                                         : once__base_schema(b),
                                  a->keep_ms, &text, &err);
 
     if (rc != ONCE_OK)
@@ -162,21 +75,20 @@ static int print_text(const struct cli *c, const struct base *b,
     return CLI_OK;
 }
 
-static int act(const struct cli *c, const struct base *b, const char *action,
-               const struct args *a)
+static int act(const struct cli *c, const struct once__base *b,
+               const char *action, const struct args *a)
 {
+    const once_tx *tx = once__base_tx(b);
     once_error err = {0, ""};
     uint64_t n = 0;
     int rc;
 
-    if (a->print)
-        return print_text(c, b, a);
     if (strcmp(action, "init") == 0)
-        rc = once_message_init(&b->tx, a->keep_ms, &err);
+        rc = once_message_init(tx, a->keep_ms, &err);
     else if (strcmp(action, "check") == 0)
-        rc = once_message_check(&b->tx, &err);
+        rc = once_message_check(tx, &err);
     else
-        rc = once_message_purge(&b->tx, &n, &err);
+        rc = once_message_purge(tx, &n, &err);
     if (rc != ONCE_OK)
         return cli_trouble(c, rc, &err);
     return strcmp(action, "purge") == 0 ? say_done(c, "forgotten", n)
@@ -202,7 +114,7 @@ static int is_action(const char *text)
 static int run(struct cli *c, int argc, char **argv)
 {
     struct args a = {0, 0};
-    struct base b;
+    struct once__base *b = NULL;
     const char *action;
     int rc = cli_read_args(c, argc, argv, take, &a);
 
@@ -213,10 +125,16 @@ static int run(struct cli *c, int argc, char **argv)
     action = argv[optind];
     if ((a.print || a.keep_ms != 0) && strcmp(action, "init") != 0)
         return cli_usage(c, "--keep and --print are of init alone");
-    rc = base_open(c, strcmp(action, "init") == 0 && !a.print, &b);
-    if (rc == CLI_OK)
-        rc = act(c, &b, action, &a);
-    base_close(&b);
+    rc = cli_base_open(
+        c, strcmp(action, "init") == 0 ? ONCE__BASE_CREATE : ONCE__BASE_BARE,
+        &b);
+    if (rc == CLI_OK && a.print)
+        rc = print_text(c, b, &a);
+    else if (rc == CLI_OK)
+        rc = cli_base_connect(c, b);
+    if (rc == CLI_OK && !a.print)
+        rc = act(c, b, action, &a);
+    once__base_close(b);
     return rc;
 }
 

@@ -1,0 +1,57 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * base.h - a connection of our own to the database of a program: the relay's,
+ * the consumer's, and that of the commands that look at messages. Each belongs
+ * to one thread at a time.
+ *
+ * It refuses to repeat anything: what a lost connection leaves unknown is for
+ * the caller to ask again.
+ */
+#ifndef ONCE_RELAY_BASE_H
+#define ONCE_RELAY_BASE_H
+
+#include <once/message.h>
+
+struct once__base;
+
+enum once__base_use {
+    ONCE__BASE_BARE,   /* the tables may be missing: to make them         */
+    ONCE__BASE_CREATE, /* likewise; SQLite makes the file, if there is none */
+    ONCE__BASE_READY   /* once_message_check() must be content            */
+};
+
+/* Reads the URL, "postgres://..." or "sqlite:FILE"; does not connect. ONCE_OK,
+ * ONCE_EURL, ONCE_ENOMEM. */
+ONCE_CHECK int once__base_open(const char *url, int use,
+                               struct once__base **out, once_error *err);
+void once__base_close(struct once__base *b); /* accepts NULL */
+
+/*
+ * Connects if it is not connected. ONCE_OK; ONCE_EAWAY: not now, ask again (it
+ * waits by itself between two tries that come too soon); ONCE_EOPEN,
+ * ONCE_EVERSION: it was reached and will not do.
+ */
+ONCE_CHECK int once__base_connect(struct once__base *b, once_error *err);
+/* Closes the connection, for instance because nobody knows what became of it. */
+void once__base_drop(struct once__base *b);
+
+/* The handle, for the functions of once/message.h; without a connection both
+ * members are NULL. */
+const once_tx *once__base_tx(const struct once__base *b);
+/* The schema's name, also before a connection. */
+const char *once__base_schema(const struct once__base *b);
+int once__base_is_sqlite(const struct once__base *b);
+
+/* BEGIN, on SQLite BEGIN IMMEDIATE. ONCE_OK; ONCE_EABORTED: not now, connect
+ * again. */
+ONCE_CHECK int once__base_begin(struct once__base *b, once_error *err);
+/*
+ * ONCE_OK: durable, by the command tag and not by the want of an error.
+ * ONCE_EABORTED: rolled back for certain. ONCE_EAWAY: unknown; the connection is
+ * closed.
+ */
+ONCE_CHECK int once__base_commit(struct once__base *b, once_error *err);
+/* What cannot be rolled back is dropped, which does the same. */
+void once__base_rollback(struct once__base *b);
+
+#endif /* ONCE_RELAY_BASE_H */
