@@ -9,6 +9,7 @@ plain: the order is committed, then its message is published, as is often done;
 the transaction cannot know what becomes of the message.
 """
 
+import contextlib
 import json
 import sys
 import time
@@ -51,7 +52,7 @@ class Publisher:
 def main():
     mode, dsn, url, queue, count = sys.argv[1:]
     publish = Publisher(url, queue)
-    with psycopg2.connect(dsn) as db:
+    with contextlib.closing(psycopg2.connect(dsn)) as db:
         for n in range(1, int(count) + 1):
             with db, db.cursor() as q:
                 if mode == "once":

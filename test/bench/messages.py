@@ -219,7 +219,7 @@ class Bench:
         with pika.BlockingConnection(pika.URLParameters(url)) as c:
             c.channel().queue_declare(
                 name, durable=True, arguments={"x-queue-type": "quorum"})
-        time.sleep(0.5)
+        self.world.servers["rabbitmq"].settle(name)
 
     def nats_stream(self, url, name, subjects):
         self.world.servers["nats"].stream(name, subjects)
