@@ -52,8 +52,8 @@ enum {
     VARS = 4
 };
 
-static const char *const vars[VARS] = {"ONCE_ID=", "ONCE_ROUTE=", "ONCE_KEY=",
-                                       "ONCE_TYPE="};
+static const char *const vars[VARS] = {
+    "ONCE_ID=", "ONCE_ROUTE=", "ONCE_KEY=", "ONCE_TYPE="};
 
 extern const struct once__broker_ops once__broker_exec;
 

@@ -11,7 +11,7 @@
 struct once__ended {
     struct once__proof *list;
     void **memory; /* of each, freed after it was fetched and used */
-    size_t used;   /* fetched by the last call: their memory goes with the next */
+    size_t used; /* fetched by the last call: their memory goes with the next */
     size_t n, room;
 };
 
