@@ -303,6 +303,7 @@ static int open_brokers(struct run *r, once_error *err)
     struct once__broker_options o = {.ca_file = r->c.o.ca_file,
                                      .timeout_ms = TIMEOUT_MS,
                                      .prefetch = once__worker_room(&r->c),
+                                     .body_max = r->c.o.body_max,
                                      .consumer = r->c.o.consumer,
                                      .log = r->c.o.log,
                                      .user = r->c.o.user};

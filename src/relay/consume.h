@@ -48,6 +48,7 @@ struct once__consumer {
     struct once__series series;
 
     _Atomic int stop;
+    _Atomic int n_away; /* threads whose database is away */
     pthread_mutex_t lock;
     pthread_cond_t wake;  /* the parked loop, and who waits to try again */
     uint64_t look_ms;     /* by the lock: when the parked loop looks next */
@@ -72,7 +73,7 @@ void once__consumer_log(const struct once__consumer *c, const char *format,
 struct once__hand {
     struct once__consumer *c;
     struct once__base *b;
-    int away; /* it is, and that was logged */
+    int away; /* it does not answer, or will not do; not 0: it was logged */
 };
 
 ONCE_CHECK int once__hand_open(struct once__hand *h, struct once__consumer *c,
@@ -135,6 +136,8 @@ struct once__worker {
 /* How many deliveries a worker has out at one time. */
 uint32_t once__worker_room(const struct once__consumer *c);
 void *once__worker_run(void *worker);
+/* 1: a dead letter whose body was too large to be kept: never to be run. */
+int once__worker_is_hollow(const once_message *m);
 /* The argument is a struct once__consumer. */
 void *once__parked_run(void *consumer);
 

@@ -27,6 +27,8 @@ enum { TRIES = 5, PAUSE_MS = 20, PAUSE_MOST_MS = 500 };
 
 /* ---- The connection ----------------------------------------------------- */
 
+enum { UNREACHED = 1, UNWILLING }; /* how it is away */
+
 int once__hand_open(struct once__hand *h, struct once__consumer *c,
                     once_error *err)
 {
@@ -42,17 +44,26 @@ void once__hand_close(struct once__hand *h)
     h->b = NULL;
 }
 
+/* Many threads find out, one says it. */
+static void set_away(struct once__hand *h, int away, const char *text)
+{
+    if (away && !h->away && atomic_fetch_add(&h->c->n_away, 1) == 0)
+        once__consumer_log(h->c, "the database: %s; nothing is received until "
+                                 "it answers", text);
+    if (!away && h->away && atomic_fetch_sub(&h->c->n_away, 1) == 1)
+        once__consumer_log(h->c, "the database answers again");
+    h->away = away;
+}
+
 int once__hand_connect(struct once__hand *h)
 {
     once_error err = {0, ""};
     int rc = once__base_connect(h->b, &err);
 
-    if (rc == ONCE_OK && h->away)
-        once__consumer_log(h->c, "the database answers again");
-    else if (rc != ONCE_OK && !h->away)
-        once__consumer_log(h->c, "the database: %s; nothing is received until "
-                                 "it answers", err.text);
-    h->away = rc != ONCE_OK;
+    if (rc != ONCE_OK)
+        set_away(h, UNREACHED, err.text);
+    else if (h->away == UNREACHED)
+        set_away(h, 0, "");
     return rc == ONCE_OK;
 }
 
@@ -68,10 +79,7 @@ static int outcome_of(struct once__hand *h, int rc, const once_error *err)
     case ONCE_ETX:
         return ONCE__TORN;
     default:
-        if (!h->away)
-            once__consumer_log(h->c, "the database: %s; nothing is received "
-                                     "until it will do", err->text);
-        h->away = 1;
+        set_away(h, UNWILLING, err->text);
         return ONCE__AWAY;
     }
 }
@@ -165,8 +173,10 @@ static int commit(struct once__hand *h, const char **why)
     once_error err = {0, ""};
     int rc = once__base_commit(h->b, &err);
 
-    if (rc == ONCE_OK)
+    if (rc == ONCE_OK) {
+        set_away(h, 0, "");
         return ONCE__DONE;
+    }
     if (rc != ONCE_EABORTED)
         return ONCE__TORN; /* unknown: the row will tell */
     *why = "COMMIT was answered by a rollback";
@@ -373,9 +383,12 @@ static int keep_once(struct once__hand *h, const once_message *m, int state,
     if (rc != ONCE_OK)
         return ONCE__TORN;
     rc = once_inbox_park(once__base_tx(h->b), m, state, wait_ms, why, &err);
-    if (rc == ONCE_OK)
-        return once__base_commit(h->b, &err) == ONCE_OK ? ONCE__KEPT
-                                                        : ONCE__TORN;
+    if (rc == ONCE_OK) {
+        rc = once__base_commit(h->b, &err);
+        if (rc == ONCE_OK)
+            set_away(h, 0, "");
+        return rc == ONCE_OK ? ONCE__KEPT : ONCE__TORN;
+    }
     once__base_rollback(h->b);
     if (rc == ONCE_REPEATED)
         return ONCE__BEFORE;

@@ -20,6 +20,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/random.h>
 
 #include "broker/broker.h"
 #include "client/client.h"
@@ -61,27 +62,45 @@ uint32_t once__worker_room(const struct once__consumer *c)
 
 /* ---- Flaws ----------------------------------------------------------------- */
 
-/* "#" and the SHA-256 of the body: the id of a message that has none. */
-static int make_id(once_bytes body, char out[ONCE_ID_SIZE])
+static once_bytes bytes_of(const char *text)
 {
-    uint8_t sum[ONCE_FINGERPRINT_SIZE];
-    size_t i;
-
-    if (once__fingerprint_bytes(body, sum, NULL) != ONCE_OK)
-        return 0;
-    out[0] = '#';
-    for (i = 0; i < sizeof(sum); i++)
-        (void)snprintf(out + 1 + 2 * i, 3, "%02x", sum[i]);
-    return 1;
+    return (once_bytes){text, text == NULL ? 0 : strlen(text)};
 }
 
-int once__parked_body_is_gone(const once_message *m)
+/*
+ * A message that cannot be understood gets an id of its own: "#", or "#-" where
+ * its body was not kept, and the SHA-256 of all that came. So a copy of it is the
+ * same, and nothing else is. What came without id and body is told from others
+ * by nothing: a random number does.
+ */
+static int make_id(const once_message *m, int hollow, char out[ONCE_ID_SIZE])
 {
-    char id[ONCE_ID_SIZE];
+    const once_bytes parts[] = {bytes_of(m->id), bytes_of(m->key),
+                                bytes_of(m->type), bytes_of(m->headers),
+                                m->body};
+    uint8_t sum[EVP_MAX_MD_SIZE], random[16] = {0};
+    EVP_MD_CTX *md = EVP_MD_CTX_new();
+    int good = md != NULL && EVP_DigestInit_ex(md, EVP_sha256(), NULL);
+    size_t i, at = hollow ? 2 : 1;
 
-    return m->id[0] == '#' && m->body.size == 0 &&
-           strlen(m->id) == 1 + 2 * ONCE_FINGERPRINT_SIZE &&
-           make_id(m->body, id) && strcmp(id, m->id) != 0;
+    for (i = 0; good && i < sizeof(parts) / sizeof(parts[0]); i++)
+        good = EVP_DigestUpdate(md, &parts[i].size, sizeof(parts[i].size)) &&
+               EVP_DigestUpdate(md, parts[i].data, parts[i].size);
+    if (good && m->id == NULL && m->body.size == 0)
+        good = getrandom(random, sizeof(random), 0) == sizeof(random) &&
+               EVP_DigestUpdate(md, random, sizeof(random));
+    good = good && EVP_DigestFinal_ex(md, sum, NULL);
+    EVP_MD_CTX_free(md);
+    memcpy(out, "#-", 2);
+    for (i = 0; i < ONCE_FINGERPRINT_SIZE; i++)
+        (void)snprintf(out + at + 2 * i, 3, "%02x", sum[i]);
+    return good;
+}
+
+int once__worker_is_hollow(const once_message *m)
+{
+    return strncmp(m->id, "#-", 2) == 0 && m->body.size == 0 &&
+           strlen(m->id) == 2 + 2 * ONCE_FINGERPRINT_SIZE;
 }
 
 static int fits(const once_message *part)
@@ -119,9 +138,9 @@ static int keep_flawed(struct work *k, const once_message *m, const char *why)
     once_message bare;
     int outcome;
 
-    if (!make_id(m->body, id))
-        return ONCE__AWAY;
     strip(k, m, 0, &bare);
+    if (!make_id(m, bare.body.size == 0, id))
+        return ONCE__AWAY;
     bare.id = id;
     outcome = once__keep(&k->w->hand, &bare, ONCE_PARKED_DEAD, 0, why);
     if (outcome != ONCE__UNFIT)
@@ -418,6 +437,7 @@ static void do_slots(struct work *k)
         left = do_slot(k, i);
         if (left < 0) {
             give_back_all(k);
+            once__consumer_sleep(k->c, once__steady_ms() + RETRY_MS);
             return;
         }
         i += (size_t)left;
