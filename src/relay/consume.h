@@ -74,6 +74,7 @@ struct once__hand {
     struct once__consumer *c;
     struct once__base *b;
     int away; /* it does not answer, or will not do; not 0: it was logged */
+    int ended; /* a transaction was ended, or another begun, by the handler */
 };
 
 ONCE_CHECK int once__hand_open(struct once__hand *h, struct once__consumer *c,

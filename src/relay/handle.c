@@ -15,13 +15,18 @@
  * open is asked of the connection, and only the tag COMMIT counts.
  */
 #include <assert.h>
-#include <libpq-fe.h>
 #include <sqlite3.h>
+#include <string.h>
 #include <sys/random.h>
 #include <time.h>
 
 #include "client/client.h"
 #include "relay/consume.h"
+
+#ifdef ONCE_WITH_POSTGRES
+#include <libpq-events.h>
+#include <libpq-fe.h>
+#endif
 
 enum { TRIES = 5, PAUSE_MS = 20, PAUSE_MOST_MS = 500 };
 
@@ -120,6 +125,53 @@ static int state_of(const once_tx *tx)
     return sqlite_state(tx);
 }
 
+/*
+ * A handler that ends our transaction and begins another leaves one open that
+ * holds no claim. So what passes on the connection is watched meanwhile. (ROLLBACK
+ * alone is not counted: ROLLBACK TO has the same tag, and does no harm.)
+ */
+#ifdef ONCE_WITH_POSTGRES
+static int see_result(PGEventId event, void *info, void *user)
+{
+    static const char *const tags[] = {"COMMIT", "BEGIN", "START TRANSACTION",
+                                       "PREPARE TRANSACTION"};
+    struct once__hand *h = user;
+    size_t i;
+
+    if (event != PGEVT_RESULTCREATE)
+        return 1;
+    for (i = 0; i < sizeof(tags) / sizeof(tags[0]); i++)
+        if (strcmp(PQcmdStatus(((PGEventResultCreate *)info)->result),
+                   tags[i]) == 0)
+            h->ended = 1;
+    return 1;
+}
+#endif
+
+static int see_commit(void *user)
+{
+    ((struct once__hand *)user)->ended = 1;
+    return 0;
+}
+
+static void see_rollback(void *user)
+{
+    ((struct once__hand *)user)->ended = 1;
+}
+
+static void watch(struct once__hand *h, const once_tx *tx)
+{
+#ifdef ONCE_WITH_POSTGRES
+    if (tx->postgres != NULL) /* again on the same connection: does nothing */
+        (void)PQregisterEventProc(tx->postgres, see_result, "once", h);
+#endif
+    if (tx->sqlite != NULL) {
+        (void)sqlite3_commit_hook(tx->sqlite, see_commit, h);
+        (void)sqlite3_rollback_hook(tx->sqlite, see_rollback, h);
+    }
+    h->ended = 0;
+}
+
 /* ---- The handler --------------------------------------------------------- */
 
 static int call_handler(struct once__hand *h, const once_tx *tx,
@@ -152,9 +204,12 @@ static int run_handler(struct once__hand *h, const once_message *m,
                        const char **why)
 {
     const once_tx *tx = once__base_tx(h->b);
-    int outcome = call_handler(h, tx, m, why), state = state_of(tx);
+    int outcome, state;
 
-    if (state == ENDED) {
+    watch(h, tx);
+    outcome = call_handler(h, tx, m, why);
+    state = state_of(tx);
+    if (state == ENDED || (h->ended && state != LOST)) {
         once__consumer_log(h->c, "the handler has ended the transaction by "
                                  "itself: what it did may be unguarded");
         *why = "the handler has ended the transaction by itself";
