@@ -88,6 +88,7 @@ struct config {
     int plain; /* no symmetry: for checking that it changes no verdict */
     int reply_first, reset_releases, oversize_releases; /* planted   */
     uint64_t states_max;
+    uint64_t salt; /* where the hash begins: it must change no number */
     struct budget budget;
 };
 
