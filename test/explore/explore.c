@@ -210,6 +210,7 @@ static const struct expected table[] = {
     { "take tx crash=0 break=0",         NULL },
     { "n=2 take tx plain",               NULL },
     { "n=2 take tx retry keep die=2",    NULL },
+    { "n=2 take tx retry tells_rollback tells_in_flight", NULL },
     { "n=2 two take tx keep",            NULL },
     { "n=2 take tx twice",               NULL },
     { "n=2 take tx failover lost=0",     NULL },

@@ -21,7 +21,7 @@
  * Three rules hold in every state, whatever happened before:
  *
  *    E1   there is at most one effect
- *    E2   who gets a result gets that of the effect, and the effect is there
+ *    E2   who gets a final result gets that of the effect, which is there
  *    E3   once accidents stop, the next client that asks gets it, too
  *
  * The services that are planted show that each of them can be broken.
@@ -187,7 +187,7 @@ static void arrives_there(struct search *s, const struct world *o, int who)
     t->wire = 0;
     if (locked(c, o)) { /* it may wait, too: that is no step */
         has_no_answer(t, c->tells_in_flight);
-        emit_one(s, &w, "meets a copy under way, and is told no result", who);
+        emit_one(s, &w, "meets a copy under way, and is answered so", who);
         answers(t, THROTTLED, 0);
         emit_one(s, &w, "meets a copy under way, and is refused", who);
         return;
@@ -230,7 +230,7 @@ static void ends_badly(struct search *s, const struct world *o, int who)
     w.left.aborts--;
     w.tries[who].stage = NOT_HERE;
     has_no_answer(&w.tries[who], c->tells_rollback);
-    emit_one(s, &w, "is rolled back, and told no result", who);
+    emit_one(s, &w, "is rolled back, and answered so", who);
     answers(&w.tries[who], THROTTLED, 0);
     emit_one(s, &w, "is rolled back, and refused", who);
     if (o->tries[who].stage < FINISHED)
@@ -313,7 +313,7 @@ void service_ages(struct search *s, const struct world *o)
 
 void service_told(struct search *s, struct world *w, uint8_t result)
 {
-    if (result == RESOLVED)
+    if (result == RESOLVED || !w->outcomes[result].final)
         return;
     if (w->answer == 0)
         w->answer = result;
