@@ -82,7 +82,6 @@ static const struct kind kinds[] = {
              "END\n",
         3,
         {
-            {"amqp://u:s3cret@h/", "routing_key"},
             {"amqp://u:s3cret@h/?queue=q&quue=q", "quue"},
         },
     },
@@ -567,9 +566,9 @@ static void what_was_taken_survives_a_killed_server(void)
     send_many(b, many, MANY);
     (void)kit_collect(b, &ends, MANY / 2, WAIT_MS);
     T_OK(kit_ctl("kill", kind->server));
-    for (i = 0; i < 100 && c->ops->receive(c, 200, &d, NULL) == ONCE_OK; i++)
+    for (i = 0; i < 1000 && c->ops->receive(c, 200, &d, NULL) == ONCE_OK; i++)
         ;
-    T_OK(i < 100);
+    T_OK(i < 1000);
     (void)kit_collect(b, &ends, MANY, 1000);
     T_OK(kit_ctl("start", kind->server));
     T_OK(kit_connect(c, WAIT_MS));
