@@ -256,13 +256,10 @@ static void rest(struct once__worker *w)
     if (w->idle) {
         rc = once__outbox_wait(tx, w->r->stop_fd, EMPTY_MS, &err);
     } else {
-        rc = once__outbox_wait(tx, w->r->stop_fd, 0, &err);
-        if (rc == ONCE_OK)
-            rc = once__outbox_idle(tx, w->route->o.name, 1, &err);
+        rc = once__outbox_idle(tx, w->route->o.name, 1, &err);
         w->idle = rc == ONCE_OK;
     }
     if (rc != ONCE_OK) {
-        w->idle = 0;
         base_failed(w, SAID_BASE, "waiting", &err);
         pause_failed(w, w->base_failures, BASE_MOST_MS);
     }

@@ -67,7 +67,7 @@ class Pg:
     def __init__(self, server, name):
         self.server = server
         self.name = name
-        self.url = server.url().replace("/once", "/" + name)
+        self.url = server.url()[:-len("once")] + name
         self.table = "once.outbox"
         server.sql("CREATE DATABASE %s OWNER once" % name)
         once("--store", self.url, "messages", "init")
