@@ -226,7 +226,6 @@ static int open_any(const struct once__broker_ops *ops, const char *url,
         return once__fail(err, ONCE_ENOMEM, "redis: out of memory");
     b->base.ops = ops;
     b->link.fd = -1;
-    b->queue_end = &b->queue;
     rc = parse(b, url, o, err);
     if (rc == ONCE_OK && b->config.tls)
         rc = once__redis_tls_new(&b->config, err, &b->tls);
@@ -234,6 +233,7 @@ static int open_any(const struct once__broker_ops *ops, const char *url,
         goto out;
     b->log = o->log;
     b->user = o->user;
+    b->body_max = o->body_max;
     b->prefetch = o->prefetch == 0             ? 1
                   : o->prefetch > PREFETCH_MAX ? PREFETCH_MAX
                                                : o->prefetch;
