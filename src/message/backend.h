@@ -6,7 +6,9 @@
  *    message.c, call.c    what a program calls
  *        tx.c             which backend
  *    postgres.c           functions in the database (pg.sql)
+ *        query.c          one of them, and what SQLSTATE means
  *    sqlite.c             statements (lite.sql)
+ *        stmt.c           one of them, and what its errors mean
  *        schema.c         both texts, filled in
  *    check.c              limits
  *
