@@ -102,6 +102,8 @@ struct cli_command {
     X(init)                                                                    \
     X(dump)                                                                    \
     X(messages)                                                                \
+    X(emit)                                                                    \
+    X(relay)                                                                   \
     X(bench)                                                                   \
     X(completion)
 

@@ -137,6 +137,11 @@ typedef struct once_consumer_options {
     uint32_t inside;     /* 1: the handler claims in a transaction of its own,
                            * and gets a `tx` without a handle; whether it did
                            * is looked up afterwards [0] */
+    uint32_t outside;    /* 1: the effect is not in the database, but guarded by
+                           * once_call() with the id as key: the handler gets a
+                           * `tx` without a handle, so that no transaction is
+                           * open meanwhile, and the message is claimed when it
+                           * has returned ONCE_OK [0] */
     uint32_t attempts;   /* begun so often, a message is dead [10] */
     uint32_t first_ms;   /* the first pause, doubled each time [1000] */
     uint32_t most_ms;    /* the longest [3600000] */
@@ -155,7 +160,7 @@ typedef struct once_consumer_options {
 #define ONCE_CONSUMER_OPTIONS_INIT                                             \
     {                                                                          \
         sizeof(once_consumer_options), NULL, NULL, NULL, NULL, 0, 0, 0, 0, 0,  \
-            0, 0, 0, 0, -1, 0, NULL, NULL, NULL                                \
+            0, 0, 0, 0, 0, -1, 0, NULL, NULL, NULL                             \
     }
 
 /*

@@ -40,6 +40,7 @@ CREATE TABLE IF NOT EXISTS once_parked(
     headers TEXT NOT NULL,
     body BLOB NOT NULL,
     error TEXT NOT NULL,
+    filed INTEGER NOT NULL,
     UNIQUE (consumer, id)
 ) STRICT;
 CREATE INDEX IF NOT EXISTS once_parked_due ON once_parked(consumer, due_ms)
