@@ -175,15 +175,15 @@ static void too_slow_is_in_doubt_and_ends_with_its_children(void)
 static void wrong_urls_are_refused(void)
 {
     struct once__broker_options o = kit_options(NULL, 0);
-    static char many[2048] = "exec:p";
+    static char many[2048] = "exec:pp";
     struct once__broker *b = NULL;
     once_error err = {0};
     int i;
 
     T_EQ(once__broker_find("exec:", NULL)->open("exec: ", &o, &b, &err),
          ONCE_EURL);
-    for (i = 0; i < 200; i++)
-        strcat(many, " a");
+    for (i = 6; i < 406; i += 2)
+        memcpy(many + 1 + i, " a", 2);
     T_EQ(once__broker_find("exec:", NULL)->open(many, &o, &b, &err), ONCE_EURL);
     T_OK(once__broker_find("nothing:x", &err) == NULL);
     T_OK(strstr(err.text, "exec:") != NULL);
