@@ -40,6 +40,7 @@ CREATE TABLE IF NOT EXISTS once_parked(
     headers TEXT NOT NULL,
     body BLOB NOT NULL,
     error TEXT NOT NULL,
+    filed INTEGER NOT NULL,
     UNIQUE (consumer, id)
 ) STRICT;
 CREATE INDEX IF NOT EXISTS once_parked_due ON once_parked(consumer, due_ms)
@@ -61,6 +62,7 @@ CREATE TABLE IF NOT EXISTS once_outbox(
     route TEXT NOT NULL,
     id TEXT NOT NULL,
     key TEXT,
+    saga TEXT,
     type TEXT NOT NULL,
     headers TEXT NOT NULL,
     body BLOB NOT NULL,

@@ -14,7 +14,7 @@
 #include "core/error.h"
 #include "core/sqltext.h"
 
-enum { STATEMENT = 1024, BINARY = 1 };
+enum { STATEMENT = 1024, BINARY = 1, ROOM_MIN = 256, ARRAY_MAX = 512 << 20 };
 
 /* ---- The connection ---------------------------------------------------- */
 
@@ -47,6 +47,8 @@ static const struct {
     {"22", ONCE_EINVAL, "an argument is out of its limits"},
     {"ON014", ONCE_ETX,
      "tx: the message was claimed in this transaction: roll back first"},
+    {"ON013", ONCE_EOPEN,
+     "default_transaction_isolation of this role is not read committed"},
     {"25P02", ONCE_ETX, "tx: the transaction has failed already"},
     {"25006", ONCE_EOPEN, "tx: it may only be read, or is on a standby"},
     {"40", ONCE_EABORTED, "the transaction was rolled back"},
@@ -115,6 +117,89 @@ void once__query_number(struct once__query *a, char room[24], uint64_t value)
     once__query_text(a, room);
 }
 
+/* ---- Arrays, in the binary format -------------------------------------- */
+
+/* Room for `size` bytes more; where they are, or NULL. */
+static uint8_t *array_add(struct once__array *a, size_t size)
+{
+    size_t room = a->room < ROOM_MIN ? ROOM_MIN : a->room;
+    uint8_t *bytes = a->bytes;
+
+    while (room < a->size + size)
+        room *= 2;
+    if (!a->failed && room != a->room)
+        bytes = realloc(a->bytes, room);
+    if (a->failed || bytes == NULL) {
+        a->failed = 1;
+        return NULL;
+    }
+    a->bytes = bytes;
+    a->room = room;
+    a->size += size;
+    return a->bytes + a->size - size;
+}
+
+static void array_put(struct once__array *a, uint64_t value, size_t size)
+{
+    uint8_t *to = array_add(a, size);
+
+    for (; to != NULL && size-- > 0; value >>= 8)
+        to[size] = (uint8_t)value;
+}
+
+struct once__array once__array(unsigned type, size_t n)
+{
+    struct once__array a = {NULL, 0, 0, 0};
+
+    array_put(&a, 1, 4); /* dimensions */
+    array_put(&a, 1, 4); /* it may have NULLs */
+    array_put(&a, type, 4);
+    array_put(&a, n, 4);
+    array_put(&a, 1, 4); /* the first index */
+    return a;
+}
+
+void once__array_number(struct once__array *a, int64_t value, size_t size)
+{
+    array_put(a, size, 4);
+    array_put(a, (uint64_t)value, size);
+}
+
+void once__array_bytes(struct once__array *a, const void *data, size_t size)
+{
+    uint8_t *to;
+
+    array_put(a, data == NULL ? UINT32_MAX : size, 4);
+    if (data == NULL || size == 0)
+        return;
+    to = array_add(a, size);
+    if (to != NULL)
+        memcpy(to, data, size);
+}
+
+void once__array_clear(struct once__array *a)
+{
+    free(a->bytes);
+    *a = (struct once__array){NULL, 0, 0, 0};
+}
+
+int once__query_array(struct once__query *q, const struct once__array *a,
+                      const char *where, once_error *err)
+{
+    assert(q->n < ONCE__QUERY_PARAMETERS);
+    if (a->failed)
+        return once__fail(err, ONCE_ENOMEM, "%s: no memory", where);
+    if (a->size > ARRAY_MAX)
+        return once__fail(err, ONCE_ELIMIT, "%s: over %d bytes at once", where,
+                          ARRAY_MAX);
+    q->value[q->n] = (const char *)a->bytes;
+    q->length[q->n] = (int)a->size;
+    q->format[q->n++] = BINARY;
+    return ONCE_OK;
+}
+
+/* ---- Answers ------------------------------------------------------------ */
+
 int once__query_rows(const once_tx *tx, const struct once__query *a,
                      const char *where, PGresult **out, once_error *err)
 {
@@ -162,7 +247,7 @@ static const struct {
     {"refused", ONCE_REFUSED},   {"early", ONCE_EARLY},
     {"conflict", ONCE_CONFLICT}, {"replay", ONCE_REPLAY},
     {"repeated", ONCE_REPEATED}, {"ok", ONCE_OK},
-    {"none", ONCE_ETX},
+    {"none", ONCE_ETX},          {"free", ONCE_FREE},
 };
 
 int once__query_answer(const PGresult *r, const char *where, once_error *err)

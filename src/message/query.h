@@ -26,6 +26,23 @@ void once__query_bytes(struct once__query *a, const void *data, size_t size);
 void once__query_fingerprint(struct once__query *a, const uint8_t *fingerprint);
 void once__query_number(struct once__query *a, char room[24], uint64_t value);
 
+/* One dimension of numbers, or of bytes. */
+struct once__array {
+    uint8_t *bytes;
+    size_t size, room;
+    int failed; /* no memory: the rest is skipped */
+};
+
+/* Of `n` elements, which are to be added; `type` is the OID of one. */
+struct once__array once__array(unsigned type, size_t n);
+void once__array_number(struct once__array *a, int64_t value, size_t size);
+void once__array_bytes(struct once__array *a, const void *data, /* or NULL */
+                       size_t size);
+void once__array_clear(struct once__array *a);
+/* Adds it as a parameter: ONCE_OK, ONCE_ENOMEM, or ONCE_ELIMIT. */
+int once__query_array(struct once__query *q, const struct once__array *a,
+                      const char *where, once_error *err);
+
 /* ONCE_OK and rows in `*out`, an answer that SQLSTATE gives, or an error. */
 int once__query_rows(const once_tx *tx, const struct once__query *a,
                      const char *where, PGresult **out, once_error *err);

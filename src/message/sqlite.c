@@ -164,8 +164,8 @@ static int park(const once_tx *tx, const struct once__park *p, once_error *err)
     parked_id(&p->claim, was, id, sizeof(id));
     q = once__stmt(tx,
                    "INSERT INTO once_parked(consumer,id,state,due_ms,at_ms,key,"
-                   "type,headers,body,error)"
-                   "VALUES(?1,?2,?3,?4,?5,?6,?7,?8,?9,?10)"
+                   "type,headers,body,error,filed)"
+                   "VALUES(?1,?2,?3,?4,?5,?6,?7,?8,?9,?10,?11)"
                    " ON CONFLICT DO NOTHING");
     once__stmt_text(&q, p->claim.consumer);
     once__stmt_text(&q, id);
@@ -179,6 +179,7 @@ static int park(const once_tx *tx, const struct once__park *p, once_error *err)
     once__stmt_text(&q, own                    ? p->why
                         : was == ONCE_MISMATCH ? "mismatch"
                                                : "outside");
+    once__stmt_number(&q, (uint64_t)own);
     rc = once__stmt_run(&q, &changed);
     return rc == SQLITE_OK ? ONCE_OK : once__lite_failed(rc, "inbox_park", err);
 }

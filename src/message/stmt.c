@@ -91,6 +91,13 @@ void once__stmt_fingerprint(struct once__stmt *q, const uint8_t *fingerprint)
         once__stmt_text(q, NULL);
 }
 
+void once__stmt_again(struct once__stmt *q)
+{
+    if (q->rc == SQLITE_OK || q->rc == SQLITE_DONE)
+        q->rc = sqlite3_reset(q->stmt);
+    q->n = 0;
+}
+
 int once__stmt_next(struct once__stmt *q)
 {
     if (q->rc == SQLITE_OK)

@@ -24,6 +24,8 @@ void once__stmt_text(struct once__stmt *q, const char *value); /* or NULL */
 void once__stmt_number(struct once__stmt *q, uint64_t value);
 void once__stmt_bytes(struct once__stmt *q, const void *data, size_t size);
 void once__stmt_fingerprint(struct once__stmt *q, const uint8_t *fingerprint);
+/* Begins it anew: the next parameter is the first. */
+void once__stmt_again(struct once__stmt *q);
 /* 1: there is a row. 0: none, or an error. */
 int once__stmt_next(struct once__stmt *q);
 /* Ends the statement: SQLITE_OK, or what went wrong. */
