@@ -32,7 +32,8 @@ static const struct once__metric metrics[] = {
                             "Messages whose effect was committed.", 1},
     [ONCE__CONSUMER_REPEATED] = {"once_consumer_repeated_total",
                                  "Deliveries of what was done or parked "
-                                 "before.", 1},
+                                 "before.",
+                                 1},
     [ONCE__CONSUMER_FAILED] = {"once_consumer_failed_total",
                                "Handlers that were rolled back.", 1},
     [ONCE__CONSUMER_PARKED] = {"once_consumer_parked_total",
@@ -52,11 +53,11 @@ static const struct once__metric metrics[] = {
                                "Deliveries that cannot be understood.", 1},
     [ONCE__CONSUMER_REDELIVERED] = {"once_consumer_redelivered_total",
                                     "Deliveries that had been delivered "
-                                    "before.", 1},
+                                    "before.",
+                                    1},
     [ONCE__CONSUMER_N_WAITING] = {"once_consumer_parked_waiting",
                                   "Parked messages that will run again.", 0},
-    [ONCE__CONSUMER_N_DEAD] = {"once_consumer_parked_dead", "Dead letters.",
-                               0},
+    [ONCE__CONSUMER_N_DEAD] = {"once_consumer_parked_dead", "Dead letters.", 0},
     [ONCE__CONSUMER_N_UNKNOWN] = {"once_consumer_parked_indeterminate",
                                   "Parked messages whose outcome is not known.",
                                   0},
@@ -261,8 +262,7 @@ static int is_drained(struct run *r, struct once__parked_count *n)
 {
     once_error err = {0, ""};
 
-    return all_idle(r) &&
-           ask_counts(&r->c, r->hand.b, n, &err) == ONCE_OK &&
+    return all_idle(r) && ask_counts(&r->c, r->hand.b, n, &err) == ONCE_OK &&
            n->waiting == 0 && all_idle(r);
 }
 

@@ -50,10 +50,10 @@ struct once__consumer {
     _Atomic int stop;
     _Atomic int n_away; /* threads whose database is away */
     pthread_mutex_t lock;
-    pthread_cond_t wake;  /* the parked loop, and who waits to try again */
-    uint64_t look_ms;     /* by the lock: when the parked loop looks next */
-    int failure;          /* by the lock: why a thread gave up, or ONCE_OK */
-    once_error why;       /* likewise */
+    pthread_cond_t wake; /* the parked loop, and who waits to try again */
+    uint64_t look_ms;    /* by the lock: when the parked loop looks next */
+    int failure;         /* by the lock: why a thread gave up, or ONCE_OK */
+    once_error why;      /* likewise */
 };
 
 uint64_t once__steady_ms(void);
@@ -64,8 +64,8 @@ void once__consumer_look_in(struct once__consumer *c, uint64_t wait_ms);
 /* Ends all threads with this error. */
 void once__consumer_fail(struct once__consumer *c, int code,
                          const once_error *err);
-void once__consumer_log(const struct once__consumer *c, const char *format,
-                        ...) ONCE_PRINTF(2, 3);
+void once__consumer_log(const struct once__consumer *c, const char *format, ...)
+    ONCE_PRINTF(2, 3);
 
 /* ---- handle.c ----------------------------------------------------------- */
 
@@ -73,7 +73,7 @@ void once__consumer_log(const struct once__consumer *c, const char *format,
 struct once__hand {
     struct once__consumer *c;
     struct once__base *b;
-    int away; /* it does not answer, or will not do; not 0: it was logged */
+    int away;  /* it does not answer, or will not do; not 0: it was logged */
     int ended; /* a transaction was ended, or another begun, by the handler */
 };
 

@@ -53,8 +53,10 @@ void once__hand_close(struct once__hand *h)
 static void set_away(struct once__hand *h, int away, const char *text)
 {
     if (away && !h->away && atomic_fetch_add(&h->c->n_away, 1) == 0)
-        once__consumer_log(h->c, "the database: %s; nothing is received until "
-                                 "it answers", text);
+        once__consumer_log(h->c,
+                           "the database: %s; nothing is received until "
+                           "it answers",
+                           text);
     if (!away && h->away && atomic_fetch_sub(&h->c->n_away, 1) == 1)
         once__consumer_log(h->c, "the database answers again");
     h->away = away;
@@ -192,8 +194,10 @@ static int call_handler(struct once__hand *h, const once_tx *tx,
         break;
     default:
         if (rc > 0)
-            once__consumer_log(h->c, "the handler has returned %d, which is no "
-                                     "answer of a handler", rc);
+            once__consumer_log(h->c,
+                               "the handler has returned %d, which is no "
+                               "answer of a handler",
+                               rc);
     }
     *why = "the handler has failed";
     return ONCE__FAILED;
@@ -312,8 +316,8 @@ static void pause_briefly(struct once__hand *h, uint32_t n)
 
     if (getrandom(&random, sizeof(random), 0) != (ssize_t)sizeof(random))
         random = UINT64_MAX;
-    once__consumer_sleep(h->c, once__steady_ms() +
-                                   once__client_jitter(most, random));
+    once__consumer_sleep(h->c,
+                         once__steady_ms() + once__client_jitter(most, random));
 }
 
 /* Whether it has claimed it: then it is done, also for us. */
@@ -355,8 +359,8 @@ static int apart(struct once__hand *h, const once_message *m, const char **why)
     for (n = 1; n <= TRIES; n++) {
         if (n > 1)
             pause_briefly(h, n - 1);
-        outcome = h->c->o.inside ? look_up(h, m, why)
-                                 : claim_for_good(h, m, why);
+        outcome =
+            h->c->o.inside ? look_up(h, m, why) : claim_for_good(h, m, why);
         if (outcome != ONCE__TORN)
             return outcome;
     }

@@ -29,9 +29,9 @@
 #include "relay/consume.h"
 
 enum {
-    SPARE = 2,     /* deliveries beside those that wait for another copy */
-    SLICE_MS = 100, /* how long a receive may keep us from looking up */
-    RETRY_MS = 1000, /* between two tries at a database or a broker */
+    SPARE = 2,        /* deliveries beside those that wait for another copy */
+    SLICE_MS = 100,   /* how long a receive may keep us from looking up */
+    RETRY_MS = 1000,  /* between two tries at a database or a broker */
     REACH_MS = 10000, /* drain: how long a broker may be away at first */
     HOLD_MS = 1000,
     HOLD_MOST_MS = 30000
@@ -455,8 +455,7 @@ static void not_reached(struct work *k, int rc, const once_error *err)
     if (k->ever)
         return;
     if (rc == ONCE_EOPEN ||
-        (k->c->o.drain_ms > 0 &&
-         once__steady_ms() > k->began_ms + REACH_MS))
+        (k->c->o.drain_ms > 0 && once__steady_ms() > k->began_ms + REACH_MS))
         once__consumer_fail(k->c, rc, err);
 }
 

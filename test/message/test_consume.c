@@ -161,8 +161,9 @@ static void judge(const struct fake *f)
     long n;
 
     pthread_mutex_lock(&judge_lock);
-    if (f->unclear || f->flaw != NULL || f->id[0] == '\0' || f->body_size > 60 ||
-        strlen(f->id) > ONCE_ID_MAX || strchr(f->id, ' ') != NULL)
+    if (f->unclear || f->flaw != NULL || f->id[0] == '\0' ||
+        f->body_size > 60 || strlen(f->id) > ONCE_ID_MAX ||
+        strchr(f->id, ' ') != NULL)
         n = number(&judge_db, "SELECT count(*) FROM @parked "
                               "WHERE substr(id,1,1)='#' AND state=3");
     else
@@ -280,7 +281,8 @@ static int meddle(const once_tx *tx, const once_message *m, int *rc)
     } else if (is(m, "chain")) {
         tx_sql(tx, "COMMIT");
         tx_sql(tx, tx->postgres != NULL ? "BEGIN" : "BEGIN IMMEDIATE");
-    } else if (is(m, "cut") && atomic_fetch_add(&cuts, 1) < digit_after(m, "cut")) {
+    } else if (is(m, "cut") &&
+               atomic_fetch_add(&cuts, 1) < digit_after(m, "cut")) {
         tx_sql(tx, "SELECT pg_terminate_backend(pg_backend_pid())");
     } else if (is(m, "late")) {
         tx_sql(tx, "INSERT INTO @child VALUES(1)");
@@ -327,12 +329,12 @@ static pthread_mutex_t log_lock = PTHREAD_MUTEX_INITIALIZER;
 
 static void take_log(void *user, const char *text)
 {
+    size_t n;
+
     (void)user;
     pthread_mutex_lock(&log_lock);
-    if (strlen(logged) + strlen(text) + 2 < sizeof(logged)) {
-        strcat(logged, text);
-        strcat(logged, "\n");
-    }
+    n = strlen(logged);
+    (void)snprintf(logged + n, sizeof(logged) - n, "%s\n", text);
     pthread_mutex_unlock(&log_lock);
 }
 
@@ -524,18 +526,18 @@ static void what_kills_its_process_is_dead_in_the_end(void)
     m.id = "a";
     m.body = (once_bytes){"ok", 2};
     sql(&d, NULL, d.pg != NULL ? "BEGIN" : "BEGIN IMMEDIATE");
-    T_EQ(once_inbox_park(&d.tx, &m, ONCE_PARKED_WAITING, 0, "redelivered",
-                         NULL),
-         ONCE_OK);
+    T_EQ(
+        once_inbox_park(&d.tx, &m, ONCE_PARKED_WAITING, 0, "redelivered", NULL),
+        ONCE_OK);
     sql(&d, NULL, "COMMIT");
     sql(&d, NULL, "UPDATE @parked SET attempts=9");
     T_EQ(consume_all(), ONCE_OK); /* the tenth */
     T_EQ(effects(&d, "a"), 1);
     m.id = "b";
     sql(&d, NULL, d.pg != NULL ? "BEGIN" : "BEGIN IMMEDIATE");
-    T_EQ(once_inbox_park(&d.tx, &m, ONCE_PARKED_WAITING, 0, "redelivered",
-                         NULL),
-         ONCE_OK);
+    T_EQ(
+        once_inbox_park(&d.tx, &m, ONCE_PARKED_WAITING, 0, "redelivered", NULL),
+        ONCE_OK);
     sql(&d, NULL, "COMMIT");
     sql(&d, NULL, "UPDATE @parked SET attempts=10");
     T_EQ(consume_all(), ONCE_DEAD);
@@ -701,8 +703,9 @@ static void what_fails_at_commit_is_rolled_back_and_parked(void)
     struct db d = db_new();
 
     sql(&d, NULL, "CREATE TABLE @parent(id INTEGER PRIMARY KEY)");
-    sql(&d, NULL, "CREATE TABLE @child(id INTEGER REFERENCES @parent "
-                  "DEFERRABLE INITIALLY DEFERRED)");
+    sql(&d, NULL,
+        "CREATE TABLE @child(id INTEGER REFERENCES @parent "
+        "DEFERRABLE INITIALLY DEFERRED)");
     fake_add("a", NULL, "late");
     fake_add("b", NULL, "ok");
     T_EQ(consume_all(), ONCE_DEAD);
@@ -757,9 +760,10 @@ static void an_unknown_commit_is_asked_for(void)
         "pg_terminate_backend(pg_backend_pid()); PERFORM pg_sleep(9); END IF; "
         "RETURN NULL; END'");
     sql(&d, NULL, "CREATE SEQUENCE @tries");
-    sql(&d, NULL, "CREATE CONSTRAINT TRIGGER cut AFTER INSERT ON @effect "
-                  "DEFERRABLE INITIALLY DEFERRED FOR EACH ROW "
-                  "EXECUTE FUNCTION @cut()");
+    sql(&d, NULL,
+        "CREATE CONSTRAINT TRIGGER cut AFTER INSERT ON @effect "
+        "DEFERRABLE INITIALLY DEFERRED FOR EACH ROW "
+        "EXECUTE FUNCTION @cut()");
     fake_add("a", NULL, "ok");
     T_EQ(consume_all(), ONCE_OK);
     T_EQ(runs, 3);
@@ -976,9 +980,7 @@ static int handle_inside(const once_tx *tx, const once_message *m, void *user)
     }
     sql(&d, NULL, "COMMIT");
     db_close(&d);
-    return is(m, "fails after") ? ONCE_AGAIN
-           : is(m, "forgets")   ? ONCE_OK
-                                : rc;
+    return is(m, "fails after") ? ONCE_AGAIN : is(m, "forgets") ? ONCE_OK : rc;
 }
 
 static void a_handler_that_claims_itself_is_looked_up(void)
@@ -1169,7 +1171,8 @@ static void logs_and_metrics_hold_no_secret(void)
     T_OK(strstr(text, "secret") == NULL);
     T_OK(strstr(text, "once_consumer_run_total{consumer=\"billing\"} 1\n") !=
          NULL);
-    T_OK(strstr(text, "once_consumer_mismatch_total{consumer=\"billing\"} 1\n") !=
+    T_OK(strstr(text,
+                "once_consumer_mismatch_total{consumer=\"billing\"} 1\n") !=
          NULL);
     T_OK(strstr(text, "once_consumer_flawed_total{consumer=\"billing\"} 1\n") !=
          NULL);
@@ -1181,8 +1184,8 @@ static void logs_and_metrics_hold_no_secret(void)
 
 static void many_workers_have_one_effect_for_each_id(void)
 {
-    static const char *const bodies[] = {"ok", "until1", "ok", "until2", "ok",
-                                         "dead", "unknown", "ok"};
+    static const char *const bodies[] = {"ok", "until1", "ok",      "until2",
+                                         "ok", "dead",   "unknown", "ok"};
     struct db d = db_new();
     once_consumer_options o = options();
     unsigned seed = (unsigned)getpid();
