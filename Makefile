@@ -30,6 +30,7 @@ help:
 	@echo 'make demo       a double charge, without Once and with it'
 	@echo 'make bench      figures, side by side with plain nginx; BENCH=--quick'
 	@echo 'make bench-stores  figures of each store by itself, likewise'
+	@echo 'make bench-messages  what inbox, outbox, relay and consumer cost'
 	@echo 'make histories  2,000 concurrent histories of each store, judged'
 	@echo 'make model      the formal model, every row of its table (minutes)'
 	@echo 'make fuzz       each fuzz target for TIME seconds [600]'
@@ -181,6 +182,11 @@ bench: all
 .PHONY: bench-stores
 bench-stores: library
 	@env ONCE_BUILD=$(abspath $(BUILD)) $(PYTHON) test/bench/stores.py \
+	    $(BENCH)
+
+.PHONY: bench-messages
+bench-messages: library
+	@env ONCE_BUILD=$(abspath $(BUILD)) $(PYTHON) test/bench/messages.py \
 	    $(BENCH)
 
 .PHONY: install

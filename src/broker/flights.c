@@ -67,19 +67,26 @@ static void push(struct once__flights *f, uint64_t tag, int end, int status,
     p->why = why;
 }
 
+/* Room for one more. 0: no memory, and the message has ended for that. */
+static int room(struct once__flights *f, uint64_t tag)
+{
+    if (f->cap > 0 && f->open + f->n < f->cap && f->next - f->first < f->cap)
+        return 1;
+    if (grow(f))
+        return 1;
+    if (f->cap > 0 && f->n + f->open < f->cap + 1)
+        push(f, tag, ONCE__END_UNSENT, 0, "no memory");
+    return 0;
+}
+
 uint64_t once__flights_add(struct once__flights *f, uint64_t tag)
 {
     struct once__flight *flight;
 
     if (f->first == 0)
         f->first = f->next = 1;
-    if ((f->cap == 0 || f->open + f->n >= f->cap ||
-         f->next - f->first >= f->cap) &&
-        !grow(f)) {
-        if (f->cap > 0 && f->n + f->open < f->cap + 1)
-            push(f, tag, ONCE__END_UNSENT, 0, "no memory");
+    if (!room(f, tag))
         return 0;
-    }
     flight = at(f, f->next);
     flight->tag = tag;
     flight->open = 1;
@@ -138,9 +145,8 @@ void once__flights_end_to(struct once__flights *f, uint64_t number, int end,
 void once__flights_unsent(struct once__flights *f, uint64_t tag, int end,
                           const char *why)
 {
-    uint64_t number = once__flights_add(f, tag);
-
-    once__flights_end(f, number, end, 0, why);
+    if (room(f, tag))
+        push(f, tag, end, 0, why);
 }
 
 void once__flights_lose(struct once__flights *f, const char *why)

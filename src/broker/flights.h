@@ -46,7 +46,7 @@ void once__flights_end(struct once__flights *f, uint64_t number, int end,
 /* Ends all that are open up to `number`. */
 void once__flights_end_to(struct once__flights *f, uint64_t number, int end,
                           const char *why);
-/* Ends a message that was never added. */
+/* Ends a message that was never added, and has no number. */
 void once__flights_unsent(struct once__flights *f, uint64_t tag, int end,
                           const char *why);
 /* The connection is gone: all that are open are ONCE__END_SILENT, or as marked. */

@@ -86,7 +86,7 @@ void once__ended_clear(struct once__ended *e)
     memset(e, 0, sizeof(*e));
 }
 
-/* ---- Messages ----------------------------------------------------------- */
+/* ---- Names -------------------------------------------------------------- */
 
 int once__broker_is_name(const char *text)
 {
@@ -95,73 +95,4 @@ int once__broker_is_name(const char *text)
     while (text[n] > ' ' && text[n] <= '~')
         n++;
     return text[n] == '\0' && n > 0 && n <= ONCE_ID_MAX;
-}
-
-/* The bytes that follow the first one of a character, or -1. */
-static int follow(const unsigned char *p)
-{
-    if (p[0] < 0x80)
-        return 0;
-    if (p[0] >= 0xc2 && p[0] <= 0xdf)
-        return 1;
-    if (p[0] == 0xe0)
-        return p[1] >= 0xa0 ? 2 : -1;
-    if (p[0] == 0xed)
-        return p[1] <= 0x9f ? 2 : -1; /* no surrogates */
-    if (p[0] >= 0xe1 && p[0] <= 0xef)
-        return 2;
-    if (p[0] == 0xf0)
-        return p[1] >= 0x90 ? 3 : -1;
-    if (p[0] == 0xf4)
-        return p[1] <= 0x8f ? 3 : -1;
-    return p[0] >= 0xf1 && p[0] <= 0xf3 ? 3 : -1;
-}
-
-/* UTF-8, without a carriage return. */
-static int is_text(const char *text)
-{
-    const unsigned char *p = (const unsigned char *)text;
-    int more;
-
-    for (; *p != '\0'; p++) {
-        more = *p == '\r' ? -1 : follow(p);
-        if (more < 0)
-            return 0;
-        for (; more > 0; more--)
-            if ((*++p & 0xc0) != 0x80)
-                return 0;
-    }
-    return 1;
-}
-
-/* Lines "Name: value\n". */
-static int is_headers(const char *text)
-{
-    while (*text != '\0') {
-        size_t line = strcspn(text, "\n"), name = strcspn(text, ":\n");
-
-        if (name == 0 || name == line || text[line] != '\n')
-            return 0;
-        text += line + 1;
-    }
-    return 1;
-}
-
-const char *once__broker_flaw(once_message *m)
-{
-    if (m->id != NULL && !once__broker_is_name(m->id))
-        m->id = NULL;
-    if (m->id == NULL)
-        return "it has no id of 1 to 255 visible ASCII characters";
-    if (m->key != NULL && !once__broker_is_name(m->key))
-        return "its key is not 1 to 255 visible ASCII characters";
-    if (m->type != NULL && (strlen(m->type) > ONCE_ID_MAX ||
-                            !is_text(m->type) || strchr(m->type, '\n') != NULL))
-        return "its type is too long, or not one line of UTF-8";
-    if (m->headers != NULL &&
-        (strlen(m->headers) > ONCE_HEADERS_MAX || !is_text(m->headers)))
-        return "its headers are too long, or not UTF-8";
-    if (m->headers != NULL && !is_headers(m->headers))
-        return "its headers are not lines of name and value";
-    return m->body.size > ONCE_BODY_MAX ? "its body is too long" : NULL;
 }

@@ -1,6 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* share.h - what several drivers need: proofs that wait to be fetched, and what
- * is wrong with a message that came in. */
+/* share.h - what several drivers need: proofs that wait to be fetched. */
 #ifndef ONCE_BROKER_SHARE_H
 #define ONCE_BROKER_SHARE_H
 
@@ -26,11 +25,8 @@ size_t once__ended_take(struct once__ended *e, struct once__proof *out,
                         size_t max);
 void once__ended_clear(struct once__ended *e);
 
-/* ---- Messages ----------------------------------------------------------- */
+/* ---- Names -------------------------------------------------------------- */
 
-/* Why a message that came in cannot be handled as such, or NULL. An id that is
- * none becomes NULL. `m->headers` and `m->type` end in a NUL. */
-const char *once__broker_flaw(once_message *m);
 /* 1 to ONCE_ID_MAX characters of visible ASCII. */
 int once__broker_is_name(const char *text);
 

@@ -348,8 +348,8 @@ static int open_workers(struct whole *all, once_error *err)
         return once__fail(err, ONCE_ENOMEM, "out of memory");
     for (i = 0; i < r->n_routes && rc == ONCE_OK; i++)
         for (k = 0; k < r->routes[i].o.workers && rc == ONCE_OK; k++)
-            rc = once__worker_open(r, &r->routes[i], &all->workers[all->n++],
-                                   err);
+            rc = once__carrier_open(r, &r->routes[i], &all->workers[all->n++],
+                                    err);
     return rc;
 }
 
@@ -357,7 +357,7 @@ static int start_workers(struct whole *all, once_error *err)
 {
     for (; all->started < all->n; all->started++) {
         int failed =
-            pthread_create(&all->threads[all->started], NULL, once__worker_run,
+            pthread_create(&all->threads[all->started], NULL, once__carrier_run,
                            all->workers[all->started]);
 
         if (failed != 0)
@@ -434,7 +434,7 @@ int once_relay(const once_relay_options *options, once_error *err)
         return once__fail(err, ONCE_ENOMEM, "eventfd: %s", strerror(errno));
     rc = run(&all, options, err);
     while (all.n > 0)
-        once__worker_close(all.workers[--all.n]);
+        once__carrier_close(all.workers[--all.n]);
     free(all.workers);
     free(all.threads);
     once__base_close(all.base);

@@ -524,7 +524,7 @@ static void round_of(struct once__worker *w)
     }
 }
 
-void *once__worker_run(void *worker)
+void *once__carrier_run(void *worker)
 {
     struct once__worker *w = worker;
 
@@ -543,8 +543,8 @@ static void broker_says(void *worker, const char *text)
     say_seldom(worker, SAID_BROKER, "%s", text);
 }
 
-int once__worker_open(struct once__relay *r, struct once__route *route,
-                      struct once__worker **out, once_error *err)
+int once__carrier_open(struct once__relay *r, struct once__route *route,
+                       struct once__worker **out, once_error *err)
 {
     struct once__worker *w = calloc(1, sizeof(*w));
     struct once__broker_options o = {
@@ -567,7 +567,7 @@ int once__worker_open(struct once__relay *r, struct once__route *route,
                          : rc;
 }
 
-void once__worker_close(struct once__worker *w)
+void once__carrier_close(struct once__worker *w)
 {
     if (w == NULL)
         return;

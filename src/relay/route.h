@@ -78,12 +78,12 @@ ONCE_CHECK int once__relay_count(struct once__relay *r, const once_tx *tx,
 struct once__worker;
 
 /* Reads the URLs; does not connect. The caller ends it with
- * once__worker_close(). */
-ONCE_CHECK int once__worker_open(struct once__relay *r,
-                                 struct once__route *route,
-                                 struct once__worker **out, once_error *err);
-void once__worker_close(struct once__worker *w); /* accepts NULL */
+ * once__carrier_close(). */
+ONCE_CHECK int once__carrier_open(struct once__relay *r,
+                                  struct once__route *route,
+                                  struct once__worker **out, once_error *err);
+void once__carrier_close(struct once__worker *w); /* accepts NULL */
 /* A thread's function: returns when `stop` is set. */
-void *once__worker_run(void *worker);
+void *once__carrier_run(void *worker);
 
 #endif /* ONCE_RELAY_ROUTE_H */

@@ -30,23 +30,9 @@
 
 #include "core/error.h"
 
-enum { CLAIM_MAX_MS = 30000, CLAIM_SOON_MS = 500 };
+enum { CLAIM_MAX_MS = 30000, CLAIM_SOON_MS = 500, ENTRY_SIZE = 48 };
 
 static const char given_back[] = "given-back";
-
-/* A reply that entries point into, until the last of them has ended. */
-struct batch {
-    redisReply *reply;
-    size_t users;
-};
-
-struct once__redis_held {
-    struct once__delivery d;
-    struct batch *batch;
-    unsigned generation; /* of the connection that it came by */
-    char entry[48];
-    struct once__redis_held *next;
-};
 
 static once_bytes text(const char *s)
 {
@@ -55,84 +41,114 @@ static once_bytes text(const char *s)
 
 /* ---- Entries ------------------------------------------------------------ */
 
-static void drop_batch(struct batch *t)
+static int is_listed(const struct once__incoming_list *list,
+                     uint64_t connection, const char *entry)
 {
-    if (--t->users > 0)
-        return;
-    freeReplyObject(t->reply);
-    free(t);
-}
+    const struct once__incoming *in;
 
-static void drop(struct once__redis_held *h)
-{
-    drop_batch(h->batch);
-    free(h);
-}
-
-static int is_held(const struct once__redis_broker *b, const char *entry)
-{
-    const struct once__redis_held *h;
-
-    for (h = b->held; h != NULL; h = h->next)
-        if (h->generation == b->link.generation && strcmp(h->entry, entry) == 0)
-            return 1;
-    for (h = b->queue; h != NULL; h = h->next)
-        if (strcmp(h->entry, entry) == 0)
+    for (in = list->first; in != NULL; in = in->next)
+        if (in->connection == connection && strcmp(in->native, entry) == 0)
             return 1;
     return 0;
 }
 
-enum { ID, KEY, TYPE, HEADERS, BODY, FIELDS };
-
-/* The value of each field that is ours. Why they are none, or NULL. */
-static const char *find_fields(const redisReply *fields,
-                               const redisReply *value[FIELDS])
+static void drop(struct once__incoming *in)
 {
-    static const char *const names[FIELDS] = {"id", "key", "type", "headers",
-                                              "body"};
-    size_t i, k;
-
-    for (i = 0; i + 1 < fields->elements; i += 2)
-        for (k = 0; k < FIELDS; k++) {
-            const redisReply *name = fields->element[i];
-
-            if (name->type != REDIS_REPLY_STRING ||
-                fields->element[i + 1]->type != REDIS_REPLY_STRING ||
-                name->len != strlen(names[k]) ||
-                memcmp(name->str, names[k], name->len) != 0)
-                continue;
-            if (value[k] != NULL)
-                return "a field of it is there twice";
-            value[k] = fields->element[i + 1];
-        }
-    for (k = 0; k < BODY; k++)
-        if (value[k] != NULL && strlen(value[k]->str) != value[k]->len)
-            return "there is a NUL in its id, key, type or headers";
-    return value[BODY] == NULL ? "it has no field body" : NULL;
+    free(in->native);
+    once__incoming_free(in);
 }
 
-static void read_message(const redisReply *fields, struct once__delivery *d)
+static void drop_all(struct once__incoming_list *list)
 {
-    const redisReply *value[FIELDS] = {NULL};
-    const once_message none = ONCE_MESSAGE_INIT;
-    const char *flaw = find_fields(fields, value), *other;
+    struct once__incoming *in;
 
-    d->m = none;
-    d->m.id = value[ID] == NULL ? NULL : value[ID]->str;
-    d->m.key = value[KEY] == NULL ? NULL : value[KEY]->str;
-    d->m.type = value[TYPE] == NULL ? "" : value[TYPE]->str;
-    d->m.headers = value[HEADERS] == NULL ? "" : value[HEADERS]->str;
-    if (value[BODY] != NULL)
-        d->m.body = (once_bytes){value[BODY]->str, value[BODY]->len};
-    other = once__broker_flaw(&d->m);
-    d->flaw = flaw != NULL ? flaw : other;
+    while ((in = list->first) != NULL) {
+        once__incoming_remove(list, in);
+        drop(in);
+    }
+}
+
+static int is(const redisReply *name, const char *text)
+{
+    return name->len == strlen(text) && memcmp(name->str, text, name->len) == 0;
+}
+
+/* "Name: value\n", again and again. */
+static void take_headers(struct once__incoming *in, const redisReply *value)
+{
+    const char *at = value->str, *end = at + value->len;
+
+    while (at < end) {
+        const char *line = memchr(at, '\n', (size_t)(end - at));
+        const char *colon, *from;
+
+        line = line == NULL ? end : line;
+        colon = memchr(at, ':', (size_t)(line - at));
+        if (colon == NULL) {
+            once__incoming_flaw(in, "its headers are not lines of name and "
+                                    "value");
+            return;
+        }
+        from = colon + 1 < line && colon[1] == ' ' ? colon + 2 : colon + 1;
+        once__incoming_header(in, at, (size_t)(colon - at), from,
+                              (size_t)(line - from));
+        at = line + 1;
+    }
+}
+
+static void take_field(struct once__redis_broker *b, struct once__incoming *in,
+                       const redisReply *name, const redisReply *value)
+{
+    if (is(name, "id"))
+        once__incoming_id(in, value->str, value->len);
+    else if (is(name, "key"))
+        once__incoming_header(in, ONCE__HEADER_KEY, strlen(ONCE__HEADER_KEY),
+                              value->str, value->len);
+    else if (is(name, "type"))
+        once__incoming_type(in, value->str, value->len);
+    else if (is(name, "headers"))
+        take_headers(in, value);
+    else if (is(name, "body"))
+        once__incoming_body(in, value->str, value->len, b->body_max);
+}
+
+/* NULL: no memory. */
+static struct once__incoming *read_entry(struct once__redis_broker *b,
+                                         const redisReply *e)
+{
+    struct once__incoming *in = once__incoming_new();
+    const redisReply *fields = e->element[1];
+    int bodies = 0;
+    size_t i;
+
+    if (in == NULL)
+        return NULL;
+    in->native = strdup(e->element[0]->str);
+    in->connection = b->link.generation;
+    for (i = 0; i + 1 < fields->elements; i += 2) {
+        const redisReply *name = fields->element[i];
+        const redisReply *value = fields->element[i + 1];
+
+        if (name->type != REDIS_REPLY_STRING ||
+            value->type != REDIS_REPLY_STRING)
+            continue;
+        bodies += is(name, "body");
+        take_field(b, in, name, value);
+    }
+    if (bodies != 1)
+        once__incoming_flaw(in, "it does not have one field body");
+    if (in->native == NULL || !once__incoming_finish(in)) {
+        drop(in);
+        return NULL;
+    }
+    return in;
 }
 
 static int is_entry(const redisReply *e)
 {
     return e->type == REDIS_REPLY_ARRAY && e->elements == 2 &&
            e->element[0]->type == REDIS_REPLY_STRING &&
-           e->element[0]->len < sizeof(((struct once__redis_held *)0)->entry);
+           e->element[0]->len < ENTRY_SIZE;
 }
 
 /* An entry that was deleted or trimmed while it was pending is lost: nobody can
@@ -145,55 +161,40 @@ static void lose(struct once__redis_broker *b, const char *entry)
     (void)once__redis_ask(b, 4, words, b->config.timeout_ms);
 }
 
-/* Puts the entries of a list into the queue. The number of those that were
- * lost, or -1: no memory. */
-static int take_entries(struct once__redis_broker *b, struct batch *t,
-                        const redisReply *list, int redelivered)
+/* Puts the entries of `list`, which is a part of the last reply, into the queue.
+ * ONCE_OK or ONCE_ENOMEM. `*lost`: so many are not there any more. */
+static int take_entries(struct once__redis_broker *b, const redisReply *list,
+                        int redelivered, size_t *lost)
 {
-    int lost = 0;
+    const uint64_t connection = b->link.generation;
+    redisReply *reply = b->link.replies[0];
+    int rc = ONCE_OK;
     size_t i;
 
-    for (i = 0; i < list->elements; i++) {
+    b->link.replies[0] = NULL; /* lose() makes others */
+    for (i = 0; i < list->elements && rc == ONCE_OK; i++) {
         const redisReply *e = list->element[i];
-        struct once__redis_held *h;
+        struct once__incoming *in;
 
-        if (!is_entry(e) || is_held(b, e->element[0]->str))
+        if (!is_entry(e) ||
+            is_listed(&b->held, connection, e->element[0]->str) ||
+            is_listed(&b->queue, connection, e->element[0]->str))
             continue;
         if (e->element[1]->type != REDIS_REPLY_ARRAY) {
-            lost++;
+            ++*lost;
             lose(b, e->element[0]->str);
             continue;
         }
-        h = calloc(1, sizeof(*h));
-        if (h == NULL)
-            return -1;
-        (void)snprintf(h->entry, sizeof(h->entry), "%s", e->element[0]->str);
-        read_message(e->element[1], &h->d);
-        h->d.redelivered = redelivered;
-        h->generation = b->link.generation;
-        h->batch = t;
-        t->users++;
-        *b->queue_end = h;
-        b->queue_end = &h->next;
+        in = read_entry(b, e);
+        if (in == NULL) {
+            rc = ONCE_ENOMEM;
+        } else {
+            in->d.redelivered = redelivered;
+            once__incoming_push(&b->queue, in);
+        }
     }
-    return lost;
-}
-
-/* Takes over a reply with the entries of `list`, which is a part of it. */
-static int take_reply(struct once__redis_broker *b, const redisReply *list,
-                      int redelivered, int *lost)
-{
-    struct batch *t = calloc(1, sizeof(*t));
-
-    *lost = 0;
-    if (t == NULL)
-        return 0;
-    t->reply = b->link.replies[0];
-    b->link.replies[0] = NULL;
-    t->users = 1;
-    *lost = take_entries(b, t, list, redelivered);
-    drop_batch(t);
-    return *lost >= 0;
+    freeReplyObject(reply);
+    return rc;
 }
 
 static void alarm_lost(const struct once__redis_broker *b, size_t n)
@@ -231,6 +232,13 @@ static int refuse(struct once__redis_broker *b, const redisReply *r,
     return once__fail(err, ONCE_EAWAY, "redis: %s", b->link.trouble);
 }
 
+/* What was read and not taken over comes again after a reconnect. */
+static int no_memory(struct once__redis_broker *b, once_error *err)
+{
+    once__redis_link_fail(&b->link, "out of memory");
+    return once__fail(err, ONCE_EAWAY, "redis: out of memory");
+}
+
 /* The list of entries in a reply of XREADGROUP for one stream, or NULL. */
 static const redisReply *list_of(const redisReply *r)
 {
@@ -249,8 +257,8 @@ static int read_group(struct once__redis_broker *b, const char *after,
     char number[24], block[24];
     once_bytes words[16];
     const redisReply *r, *list;
-    int mine = strcmp(after, ">") != 0, lost;
-    size_t n = 0;
+    int mine = strcmp(after, ">") != 0, rc;
+    size_t n = 0, lost = 0;
 
     (void)snprintf(number, sizeof(number), "%zu", count);
     (void)snprintf(block, sizeof(block), "%llu", (unsigned long long)block_ms);
@@ -278,10 +286,9 @@ static int read_group(struct once__redis_broker *b, const char *after,
     if (mine && *found > 0 && is_entry(list->element[*found - 1]))
         (void)snprintf(b->own_after, sizeof(b->own_after), "%s",
                        list->element[*found - 1]->element[0]->str);
-    if (!take_reply(b, list, mine, &lost))
-        return once__fail(err, ONCE_ENOMEM, "redis: out of memory");
-    alarm_lost(b, (size_t)lost);
-    return ONCE_OK;
+    rc = take_entries(b, list, mine, &lost);
+    alarm_lost(b, lost);
+    return rc == ONCE_OK ? rc : no_memory(b, err);
 }
 
 static int read_own(struct once__redis_broker *b, size_t count, once_error *err)
@@ -303,7 +310,7 @@ static int claim(struct once__redis_broker *b, size_t count, once_error *err)
 {
     char number[24], idle[24];
     const redisReply *r;
-    int lost;
+    size_t lost = 0;
 
     (void)snprintf(number, sizeof(number), "%zu", count);
     (void)snprintf(idle, sizeof(idle), "%llu",
@@ -329,23 +336,12 @@ static int claim(struct once__redis_broker *b, size_t count, once_error *err)
         b->claim_ms = once__broker_now_ms() + claim_pause(b);
     if (r->elements > 2 && is_array(r->element[2]))
         alarm_lost(b, r->element[2]->elements);
-    return take_reply(b, r->element[1], 1, &lost)
+    return take_entries(b, r->element[1], 1, &lost) == ONCE_OK
                ? ONCE_OK
-               : once__fail(err, ONCE_ENOMEM, "redis: out of memory");
+               : no_memory(b, err);
 }
 
 /* ---- The driver's part -------------------------------------------------- */
-
-static void drop_queue(struct once__redis_broker *b)
-{
-    while (b->queue != NULL) {
-        struct once__redis_held *h = b->queue;
-
-        b->queue = h->next;
-        drop(h);
-    }
-    b->queue_end = &b->queue;
-}
 
 int once__redis_join(struct once__redis_broker *b, once_error *err)
 {
@@ -354,7 +350,7 @@ int once__redis_join(struct once__redis_broker *b, once_error *err)
                                 text("0"),       text("MKSTREAM")};
     const redisReply *r;
 
-    drop_queue(b);
+    drop_all(&b->queue);
     b->held_now = 0;
     b->own_read = 0;
     b->claim_ms = 0;
@@ -372,15 +368,12 @@ int once__redis_join(struct once__redis_broker *b, once_error *err)
 
 static struct once__delivery *hand_out(struct once__redis_broker *b)
 {
-    struct once__redis_held *h = b->queue;
+    struct once__incoming *in = b->queue.first;
 
-    b->queue = h->next;
-    if (b->queue == NULL)
-        b->queue_end = &b->queue;
-    h->next = b->held;
-    b->held = h;
+    once__incoming_remove(&b->queue, in);
+    once__incoming_push(&b->held, in);
     b->held_now++;
-    return &h->d;
+    return &in->d;
 }
 
 /* Looks at the place whose turn it is. `*waited`: there was nothing to do but
@@ -422,14 +415,14 @@ int once__redis_receive(struct once__broker *base, uint32_t wait_ms,
         return once__fail(err, ONCE_EINVAL, "redis: it was opened for sending");
     if (b->link.fd < 0)
         return once__fail(err, ONCE_EAWAY, "redis: %s", b->link.trouble);
-    if (b->queue == NULL && b->held_now >= b->prefetch) {
+    if (b->queue.first == NULL && b->held_now >= b->prefetch) {
         pause_ms(wait_ms);
         return ONCE_OK;
     }
-    while (rc == ONCE_OK && b->queue == NULL &&
+    while (rc == ONCE_OK && b->queue.first == NULL &&
            !(waited && once__broker_now_ms() >= until))
         rc = look(b, until, &waited, err);
-    if (b->queue != NULL && b->link.fd >= 0) {
+    if (b->queue.first != NULL && b->link.fd >= 0) {
         *out = hand_out(b);
         return ONCE_OK;
     }
@@ -482,19 +475,18 @@ int once__redis_ack(struct once__broker *base, struct once__delivery *d,
                     int how, once_error *err)
 {
     struct once__redis_broker *b = (struct once__redis_broker *)base;
-    struct once__redis_held *h = (struct once__redis_held *)d, **at;
+    struct once__incoming *in = (struct once__incoming *)d;
     const redisReply *r = NULL;
-    int here = b->link.fd >= 0 && h->generation == b->link.generation, ok;
+    int same = in->connection == b->link.generation;
+    int here = same && b->link.fd >= 0, ok;
 
     if (here)
-        r = ask_about(b, h->entry, how);
+        r = ask_about(b, in->native, how);
     ok = r != NULL && r->type != REDIS_REPLY_ERROR;
     if (how != ONCE__ACK_STILL_AT) {
-        for (at = &b->held; *at != h; at = &(*at)->next)
-            ;
-        *at = h->next;
-        b->held_now -= h->generation == b->link.generation;
-        drop(h);
+        once__incoming_remove(&b->held, in);
+        b->held_now -= (size_t)same;
+        drop(in);
     }
     if (ok)
         return ONCE_OK;
@@ -504,28 +496,34 @@ int once__redis_ack(struct once__broker *base, struct once__delivery *d,
     return refuse(b, r, err);
 }
 
+/* All of a list that came by this connection. 0: no memory. */
+static int give_back_all(struct once__redis_broker *b,
+                         const struct once__incoming_list *list)
+{
+    const struct once__incoming *in;
+    size_t at;
+
+    for (in = list->first; in != NULL; in = in->next)
+        if (in->connection == b->link.generation &&
+            !give_back(b, in->native, &at))
+            return 0;
+    return 1;
+}
+
 void once__redis_leave(struct once__redis_broker *b)
 {
     struct once__redis_link *l = &b->link;
     const once_bytes words[] = {text("EVALSHA"), text(l->sha),
                                 text("1"),       text(b->stream),
                                 text(b->group),  text(b->consumer)};
-    struct once__redis_held *h;
     size_t at;
-    int ok = b->group[0] != '\0' && l->fd >= 0;
 
-    if (ok)
+    if (b->group[0] != '\0' && l->fd >= 0) {
         once__redis_link_reset(l);
-    for (h = b->queue; ok && h != NULL; h = h->next)
-        ok = give_back(b, h->entry, &at);
-    for (h = b->held; ok && h != NULL; h = h->next)
-        ok = h->generation != l->generation || give_back(b, h->entry, &at);
-    if (ok && once__redis_command(l, 6, words, &at))
-        once__redis_exchange(&l, 1);
-    drop_queue(b);
-    while (b->held != NULL) {
-        h = b->held;
-        b->held = h->next;
-        drop(h);
+        if (give_back_all(b, &b->queue) && give_back_all(b, &b->held) &&
+            once__redis_command(l, 6, words, &at))
+            once__redis_exchange(&l, 1);
     }
+    drop_all(&b->queue);
+    drop_all(&b->held);
 }

@@ -9,6 +9,7 @@
 #ifndef ONCE_BROKER_REDIS_H
 #define ONCE_BROKER_REDIS_H
 
+#include "broker/incoming.h"
 #include "broker/share.h"
 #include "store/redis/redis.h"
 
@@ -18,8 +19,6 @@ struct once__redis_flight {
     uint64_t tag;
     uint64_t at; /* its first byte's place among those of the connection */
 };
-
-struct once__redis_held;
 
 struct once__redis_broker {
     struct once__broker base;
@@ -47,9 +46,10 @@ struct once__redis_broker {
     char own_after[48];    /* ... and so far */
     char claim_cursor[48]; /* of XAUTOCLAIM */
     uint64_t claim_ms;     /* when to begin with it again */
-    struct once__redis_held *queue, **queue_end; /* not handed out yet */
-    struct once__redis_held *held;
-    size_t held_now; /* of this connection */
+    uint32_t body_max;
+    struct once__incoming_list queue; /* not handed out yet */
+    struct once__incoming_list held;  /* `native` is the id of the entry */
+    size_t held_now;                  /* of this connection */
 };
 
 void once__redis_log(const struct once__redis_broker *b, const char *format,
