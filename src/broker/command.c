@@ -157,8 +157,8 @@ static int wait_or_kill(pid_t pid, uint32_t timeout_ms, int *status)
     int fd = pidfd_open(pid, 0), in_time;
 
     do
-        in_time = wait_for(pid, fd, timeout_ms > 0 ? timeout_ms : UINT32_MAX,
-                           status);
+        in_time =
+            wait_for(pid, fd, timeout_ms > 0 ? timeout_ms : UINT32_MAX, status);
     while (!in_time && timeout_ms == 0);
 
     if (!in_time) {

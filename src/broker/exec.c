@@ -37,11 +37,7 @@
 #include "broker/share.h"
 #include "core/error.h"
 
-enum {
-    URL_MAX = 8192,
-    ARGS_MAX = 128,
-    TIMEOUT_MS = 10000
-};
+enum { URL_MAX = 8192, ARGS_MAX = 128, TIMEOUT_MS = 10000 };
 
 extern const struct once__broker_ops once__broker_exec;
 
