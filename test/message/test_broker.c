@@ -107,15 +107,25 @@ static const char *fresh(void)
     return name;
 }
 
+/* `base` with the parameters, which have the name in place of "%s". */
+static void url_at(const char *base, const char *parameters, const char *name,
+                   char *out, size_t size)
+{
+    const char *mark = strstr(parameters, "%s");
+
+    assert(mark != NULL);
+    (void)snprintf(out, size, "%s%s%.*s%s%s", base,
+                   strchr(base, '?') ? "&" : "?", (int)(mark - parameters),
+                   parameters, name, mark + 2);
+}
+
 static void url_of(const char *parameters, const char *name, char *out,
                    size_t size)
 {
     const char *base = getenv("ONCE_TEST_URL");
-    int n;
 
     assert(base != NULL);
-    n = snprintf(out, size, "%s%s", base, strchr(base, '?') ? "&" : "?");
-    (void)snprintf(out + n, size - (size_t)n, parameters, name);
+    url_at(base, parameters, name, out, size);
 }
 
 static struct once__broker *sender(const char *name)
@@ -270,12 +280,11 @@ static void an_absent_server_is_away(void)
     struct once__broker_options o = kit_options(NULL, 0);
     struct once__broker *b = NULL;
     once_error err = {0};
-    char url[256], parameters[64];
-    int n =
-        snprintf(url, sizeof(url), "%s://u:s3cret@127.0.0.1:1/?", kind->name);
+    char base[64], url[256];
 
-    (void)snprintf(parameters, sizeof(parameters), kind->send, "q");
-    (void)snprintf(url + n, sizeof(url) - (size_t)n, "%s", parameters);
+    (void)snprintf(base, sizeof(base), "%s://u:s3cret@127.0.0.1:1/",
+                   kind->name);
+    url_at(base, kind->send, "q", url, sizeof(url));
     T_EQ(once__broker_find(url, NULL)->open(url, &o, &b, &err), ONCE_OK);
     if (b == NULL) {
         printf("#   %s\n", err.text);
