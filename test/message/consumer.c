@@ -172,10 +172,10 @@ static uint32_t *option(once_consumer_options *o, const char *name, size_t n)
         const char *name;
         uint32_t *to;
     } all[] = {
-        {"workers", &o->workers},   {"batch", &o->batch},
-        {"keyed", &o->keyed},       {"attempts", &o->attempts},
-        {"first", &o->first_ms},    {"most", &o->most_ms},
-        {"lease", &o->lease_ms},    {"drain", &o->drain_ms},
+        {"workers", &o->workers}, {"batch", &o->batch},
+        {"keyed", &o->keyed},     {"attempts", &o->attempts},
+        {"first", &o->first_ms},  {"most", &o->most_ms},
+        {"lease", &o->lease_ms},  {"drain", &o->drain_ms},
         {"body", &o->body_max},
     };
     size_t i;
@@ -201,8 +201,8 @@ int main(int argc, char **argv)
     o.log = say;
     for (i = 3; i < argc; i++) {
         const char *equals = strchr(argv[i], '=');
-        uint32_t *to =
-            equals == NULL ? NULL
+        uint32_t *to = equals == NULL
+                           ? NULL
                            : option(&o, argv[i], (size_t)(equals - argv[i]));
 
         if (to == NULL)

@@ -350,9 +350,9 @@ def test_the_answer_to_commit_is_swallowed(pg_cell, postgres):
         eventually(lambda n=len(pg_cell.effects()):
                    len(pg_cell.effects()) > n + 3, "it goes on", PATIENCE)
         # What the server says from now on is lost, and then the connection.
-        proxy.do("live down swallow")
+        proxy.do("open down swallow 0")
         time.sleep(draw.uniform(0.05, 0.3))
-        proxy.do("kill")
+        proxy.do("drop rst")
         proxy.do("clear")
     eventually(lambda: len(pg_cell.effects()) >= 120
                and pg_cell.queue.left() == 0 and not pg_cell.parked(WAITING),
