@@ -107,9 +107,10 @@ int once__handle_once(struct once__hand *h, const once_message *m,
                       const char **why);
 /* Likewise, and a few more while it is TORN; then it is AWAY. */
 int once__handle(struct once__hand *h, const once_message *m, const char **why);
-/* All of them in one transaction. 1: committed, 0: rolled back, or nobody
- * knows. */
-int once__handle_batch(struct once__hand *h, const once_message *m, size_t n);
+/* All of them in one transaction. 1: committed, `*ours` of them by us and now. 0:
+ * rolled back, or nobody knows. */
+int once__handle_batch(struct once__hand *h, const once_message *m, size_t n,
+                       size_t *ours);
 /* KEPT, BEFORE, IN_FLIGHT, UNFIT, AWAY. */
 int once__keep(struct once__hand *h, const once_message *m, int state,
                uint64_t wait_ms, const char *why);

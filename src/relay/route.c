@@ -120,18 +120,22 @@ static void circuit_open(struct once__carrier *w, int unreached,
         return;
     w->opened_ms = now;
     w->open_said = 1;
-    once__relay_say(w->r, "route %s: the target is away: %s", w->route->o.name,
-                    why);
+    once__relay_say(w->r, "route %s: the target %s: %s", w->route->o.name,
+                    unreached ? "is away" : "does not answer", why);
+}
+
+static void circuit_end(struct once__carrier *w)
+{
+    w->failures = 0;
+    w->unreached = 0;
+    if (w->open)
+        count(w, ONCE__ROUTE_CIRCUIT, (uint64_t)-1);
+    w->open = 0;
 }
 
 static void circuit_close(struct once__carrier *w)
 {
-    w->failures = 0;
-    w->unreached = 0;
-    if (!w->open)
-        return;
-    w->open = 0;
-    count(w, ONCE__ROUTE_CIRCUIT, (uint64_t)-1);
+    circuit_end(w);
     if (w->open_said)
         once__relay_say(w->r, "route %s: the target is back", w->route->o.name);
     w->open_said = 0;
@@ -159,31 +163,41 @@ static int target_there(struct once__carrier *w)
     return 0;
 }
 
+/* 1: the target is in trouble. 0: it has answered, be it that it failed over
+ * this row. -1: it was not asked. */
+static int is_trouble(const struct once__item *item)
+{
+    switch (item->end) {
+    case ONCE__END_UNSENT:
+        return -1;
+    case ONCE__END_AWAY:
+        return 1;
+    case ONCE__END_SILENT: /* 502 to 504 come from what stands before it */
+        return item->status == 0 ||
+               (item->status >= 502 && item->status <= 504);
+    default:
+        return 0;
+    }
+}
+
 /* What the ends of a batch say about the target. */
 static void judge(struct once__carrier *w, const struct once__batch *b)
 {
-    const char *why = NULL;
+    const struct once__item *failed = NULL;
     size_t i;
-    int failed = 0;
 
     for (i = 0; i < b->list->n; i++) {
-        const struct once__item *item = &b->items[i];
+        int trouble = is_trouble(&b->items[i]);
 
-        switch (item->end) {
-        case ONCE__END_UNSENT:
-            break;
-        case ONCE__END_AWAY:
-        case ONCE__END_SILENT:
-            failed = 1;
-            why = item->why;
-            break;
-        default: /* it has answered */
+        if (trouble == 0) {
             circuit_close(w);
             return;
         }
+        if (trouble > 0)
+            failed = &b->items[i];
     }
-    if (failed)
-        circuit_open(w, 0, why != NULL ? why : "no answer");
+    if (failed != NULL)
+        circuit_open(w, 0, failed->why != NULL ? failed->why : "no proof came");
 }
 
 /* ---- The database -------------------------------------------------------- */
@@ -560,7 +574,7 @@ void *once__carrier_run(void *worker)
         round_of(w);
     if (w->idle)
         be_awake(w);
-    circuit_close(w);
+    circuit_end(w);
     return NULL;
 }
 

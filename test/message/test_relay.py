@@ -5,13 +5,17 @@ targets die or stand still. carry.py has the world in which this happens."""
 import contextlib
 import itertools
 import os
+import pathlib
 import random
+import re
+import shutil
 import signal
+import subprocess
 import time
 
 import pytest
 
-from carry import (DEAD, INDETERMINATE, PATIENCE, READY, Commands, Lite, Pg,
+from carry import (DEAD, INDETERMINATE, ONCE, PATIENCE, READY, Commands, Lite, Pg,
                    Queue, Relay, Stream, column, eventually, firsts, messages, once,
                    phases)
 
@@ -19,6 +23,7 @@ import servers
 
 BROKERS = ["sqlite-redis", "postgres-redis", "postgres-amqp"]
 CELLS = ["sqlite-exec", "postgres-exec"] + BROKERS
+BUILD = pathlib.Path(ONCE).parent
 SHORT = ["--timeout", "1s"]  # what a lease of three seconds allows
 _numbers = itertools.count(1)
 
@@ -433,6 +438,21 @@ def test_a_database_that_will_not_do_is_status_3(tmp_path):
         done = once("relay", "--store", url, "--drain", "--to", "r=exec:true",
                     "--timeout", "1s", "--lease", "3s", check=False)
         assert done.returncode == 3, done.stderr
+
+
+def test_the_unit_is_understood_by_systemd(tmp_path):
+    analyze = shutil.which("systemd-analyze")
+    if analyze is None:
+        pytest.skip("systemd is not installed")
+    text = (BUILD / "once-relay@.service").read_text()
+    text = re.sub("^ExecStart=[^ ]*", "ExecStart=%s" % ONCE, text, flags=re.M)
+    text = re.sub("^Documentation=.*\n", "", text, flags=re.M)  # not installed
+    unit = tmp_path / "once-relay@.service"
+    unit.write_text(text)
+    done = subprocess.run(
+        [analyze, "verify", str(unit).replace("@", "@shop")], text=True,
+        capture_output=True, timeout=PATIENCE, check=False)
+    assert (done.returncode, done.stderr) == (0, "")
 
 
 # ---- once emit -----------------------------------------------------------
