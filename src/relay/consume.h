@@ -123,7 +123,7 @@ void once__consumer_count_kept(struct once__consumer *c, int state);
 struct once__broker;
 struct once__broker_ops;
 
-struct once__worker {
+struct once__receiver {
     struct once__consumer *c;
     const struct once__broker_ops *ops;
     struct once__broker *broker;
@@ -135,10 +135,10 @@ struct once__worker {
 };
 
 /* How many deliveries a worker has out at one time. */
-uint32_t once__worker_room(const struct once__consumer *c);
-void *once__worker_run(void *worker);
+uint32_t once__consumer_room(const struct once__consumer *c);
+void *once__consumer_work(void *worker);
 /* 1: a dead letter whose body was too large to be kept: never to be run. */
-int once__worker_is_hollow(const once_message *m);
+int once__consumer_is_hollow(const once_message *m);
 /* The argument is a struct once__consumer. */
 void *once__parked_run(void *consumer);
 

@@ -44,7 +44,7 @@ struct slot {
 };
 
 struct work {
-    struct once__worker *w;
+    struct once__receiver *w;
     struct once__consumer *c;
     struct slot *slots;
     size_t n, room;
@@ -55,7 +55,7 @@ struct work {
 
 enum act { ACKNOWLEDGE, HOLD, GIVE_UP };
 
-uint32_t once__worker_room(const struct once__consumer *c)
+uint32_t once__consumer_room(const struct once__consumer *c)
 {
     return 2 * c->o.batch + SPARE;
 }
@@ -97,7 +97,7 @@ static int make_id(const once_message *m, int hollow, char out[ONCE_ID_SIZE])
     return good;
 }
 
-int once__worker_is_hollow(const once_message *m)
+int once__consumer_is_hollow(const once_message *m)
 {
     return strncmp(m->id, "#-", 2) == 0 && m->body.size == 0 &&
            strlen(m->id) == 2 + 2 * ONCE_FINGERPRINT_SIZE;
@@ -536,10 +536,10 @@ static void turn(struct work *k)
     do_slots(k);
 }
 
-void *once__worker_run(void *worker)
+void *once__consumer_work(void *worker)
 {
-    struct once__worker *w = worker;
-    struct work k = {.w = w, .c = w->c, .room = once__worker_room(w->c)};
+    struct once__receiver *w = worker;
+    struct work k = {.w = w, .c = w->c, .room = once__consumer_room(w->c)};
     once_error err = {0, "out of memory"};
 
     k.began_ms = once__steady_ms();
