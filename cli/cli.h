@@ -105,6 +105,8 @@ struct cli_command {
     X(consume)                                                                 \
     X(emit)                                                                    \
     X(relay)                                                                   \
+    X(outbox)                                                                  \
+    X(parked)                                                                  \
     X(bench)                                                                   \
     X(completion)
 
