@@ -533,7 +533,9 @@ static int claim(struct once__carrier *w)
         return -1;
     }
     some = list.n > 0;
-    if (some) {
+    if (!some) {
+        atomic_store(&w->route->empty_ms, now);
+    } else {
         count(w, ONCE__ROUTE_CLAIMED, list.n);
         be_awake(w);
         if (!w->open)

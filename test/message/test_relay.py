@@ -15,9 +15,9 @@ import time
 
 import pytest
 
-from carry import (DEAD, INDETERMINATE, ONCE, PATIENCE, READY, Commands, Lite, Pg,
-                   Queue, Relay, Stream, column, eventually, firsts, messages, once,
-                   phases)
+from carry import (DEAD, INDETERMINATE, ONCE, PATIENCE, READY, Commands, Lite,
+                   Pg, Queue, Relay, Stream, column, eventually, firsts,
+                   messages, once, phases)
 
 import servers
 
@@ -295,6 +295,9 @@ def test_a_dead_row_keeps_its_key_waiting_unless_told_to_pass(exec_cell):
     time.sleep(1.5)
     assert exec_cell.target.begun().count("after") == 0
     assert relay.stop() == 0
+    relay = exec_cell.relay(*exec_cell.to(), "--drain")
+    assert relay.wait() == 1, relay.log()
+    assert phases(exec_cell.db) == {READY: 1, DEAD: 1}
     relay = exec_cell.relay(*exec_cell.to("--pass"), "--drain")
     assert relay.wait() == 1, relay.log()
     assert [a[0] for a in exec_cell.target.arrivals()] == ["other", "after"]
