@@ -594,6 +594,7 @@ int once__carrier_open(struct once__relay *r, struct once__route *route,
     struct once__broker_options o = {
         .headers = route->o.headers,
         .ca_file = route->o.ca_file,
+        .hold = route->hold,
         .timeout_ms = route->o.timeout_ms,
         .log = broker_says,
         .user = w,
