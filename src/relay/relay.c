@@ -132,6 +132,27 @@ static void set_gauges(struct once__series *s,
         once__gauge(s, gauges[i].metric, gauges[i].n);
 }
 
+/*
+ * 1: the rows that are ready stand behind others of their key that are dead or
+ * indeterminate. None is under way, none will be due, and a claim that began
+ * after they were seen has found nothing.
+ */
+static int is_blocked(struct once__route *r, const struct once__outbox_count *c)
+{
+    uint64_t ready = c->n[ONCE__ROW_READY];
+
+    if (ready == 0 || c->leased > 0 || c->n[ONCE__ROW_WAITING] > 0 ||
+        c->n[ONCE__ROW_DEAD] + c->n[ONCE__ROW_INDETERMINATE] == 0) {
+        r->blocked_ms = 0;
+        return 0;
+    }
+    if (r->blocked_ms == 0 || r->blocked != ready) {
+        r->blocked_ms = once__relay_ms();
+        r->blocked = ready;
+    }
+    return atomic_load(&r->empty_ms) > r->blocked_ms;
+}
+
 int once__relay_count(struct once__relay *r, const once_tx *tx, uint64_t *open,
                       uint64_t *ended, once_error *err)
 {
@@ -146,12 +167,14 @@ int once__relay_count(struct once__relay *r, const once_tx *tx, uint64_t *open,
     for (i = 0; i < r->n_routes; i++)
         set_gauges(&r->series[i], &none); /* a route without rows is not told */
     for (i = 0; i < n; i++) {
-        const struct once__route *route = find_route(r, counts[i].route);
+        struct once__route *route = find_route(r, counts[i].route);
+        uint64_t todo =
+            counts[i].n[ONCE__ROW_READY] + counts[i].n[ONCE__ROW_WAITING];
 
         if (route == NULL)
             continue;
         set_gauges(route->series, &counts[i]);
-        *open += counts[i].n[ONCE__ROW_READY] + counts[i].n[ONCE__ROW_WAITING];
+        *(is_blocked(route, &counts[i]) ? ended : open) += todo;
         *ended +=
             counts[i].n[ONCE__ROW_DEAD] + counts[i].n[ONCE__ROW_INDETERMINATE];
     }
@@ -312,11 +335,14 @@ static void refresh(void *user)
     struct whole *all = user;
     uint64_t open, ended;
 
-    if (!atomic_load(&all->relay.stop) &&
-        once__base_connect(all->base, NULL) == ONCE_OK &&
-        once__relay_count(&all->relay, once__base_tx(all->base), &open, &ended,
+    if (atomic_load(&all->relay.stop) ||
+        once__base_connect(all->base, NULL) != ONCE_OK)
+        return;
+    (void)pthread_mutex_lock(&all->relay.look);
+    if (once__relay_count(&all->relay, once__base_tx(all->base), &open, &ended,
                           NULL) != ONCE_OK)
         once__base_rollback(all->base);
+    (void)pthread_mutex_unlock(&all->relay.look);
 }
 
 static int start_metrics(struct whole *all, const char *path, once_error *err)

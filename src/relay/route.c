@@ -533,7 +533,9 @@ static int claim(struct once__carrier *w)
         return -1;
     }
     some = list.n > 0;
-    if (some) {
+    if (!some) {
+        atomic_store(&w->route->empty_ms, now);
+    } else {
         count(w, ONCE__ROUTE_CLAIMED, list.n);
         be_awake(w);
         if (!w->open)
@@ -592,6 +594,7 @@ int once__carrier_open(struct once__relay *r, struct once__route *route,
     struct once__broker_options o = {
         .headers = route->o.headers,
         .ca_file = route->o.ca_file,
+        .hold = route->hold,
         .timeout_ms = route->o.timeout_ms,
         .log = broker_says,
         .user = w,

@@ -47,6 +47,10 @@ struct once__route {
     int hold;
     uint64_t horizon_ms;
     struct once__series *series;
+    atomic_ullong empty_ms; /* when the last claim without a row began */
+    /* By the relay's `look`: since when so many rows are ready that may all
+     * stand behind a dead one; 0: they do not. */
+    uint64_t blocked_ms, blocked;
 };
 
 struct once__relay {
@@ -61,7 +65,7 @@ struct once__relay {
     int stop_fd;                 /* an eventfd: readable when `stop` is set */
     atomic_int stop;
     atomic_int left;      /* drained, and dead or indeterminate rows are left */
-    pthread_mutex_t look; /* held by the one that looks what is left */
+    pthread_mutex_t look; /* held by the one that counts rows */
     uint64_t looked_ms;   /* by `look` */
 };
 
@@ -70,8 +74,9 @@ void once__relay_say(const struct once__relay *r, const char *format, ...)
 void once__relay_stop(struct once__relay *r);
 /* Waits, but not longer than until `stop` is set. */
 void once__relay_pause(const struct once__relay *r, uint32_t ms);
-/* Sets the gauges of the table. ONCE_OK and how many rows of our routes are yet
- * to be carried, and how many are dead or indeterminate. */
+/* By `look`: sets the gauges of the table. ONCE_OK and how many rows of our routes
+ * are yet to be carried, and how many are left for an operator: dead,
+ * indeterminate, or behind such a row of their key. */
 ONCE_CHECK int once__relay_count(struct once__relay *r, const once_tx *tx,
                                  uint64_t *open, uint64_t *ended,
                                  once_error *err);
