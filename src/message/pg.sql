@@ -990,6 +990,7 @@ DECLARE
     v_now bigint;
     v_look bigint := 10 * p_n;
     v_seen bigint;
+    v_stop jsonb;
     v_late bigint[];
     v_seqs bigint[];
 BEGIN
@@ -1007,22 +1008,24 @@ BEGIN
         WHERE o.seq = ANY (ARRAY(SELECT d.seq FROM "@schema@".outbox d
             WHERE d.route = p_route AND d.phase = 1 AND d.due_ms <= v_now
             ORDER BY d.due_ms LIMIT p_n));
+    -- Keys that have stopped, and where. As one value and not as a table to join:
+    -- so the oldest rows are read in order, whatever the planner expects.
+    SELECT jsonb_object_agg(h.key, h.seq) INTO v_stop FROM (
+        SELECT p.key, min(p.seq) AS seq FROM "@schema@".outbox p
+        WHERE p.route = p_route AND p.phase IN (1, 3, 4)
+            AND p.key IS NOT NULL AND (p.phase = 1 OR NOT p_pass)
+        GROUP BY p.key) AS h;
     LOOP
-        -- h: keys that have stopped, and where. w: the oldest rows before that.
-        -- r: which of these wait. Look-ups row by row would take seconds.
-        WITH h AS MATERIALIZED (
-            SELECT p.key, min(p.seq) AS seq FROM "@schema@".outbox p
-            WHERE p.route = p_route AND p.phase IN (1, 3, 4)
-                AND p.key IS NOT NULL AND (p.phase = 1 OR NOT p_pass)
-            GROUP BY p.key),
-        w AS MATERIALIZED (
+        -- w: the oldest rows before that. r: which of these wait. Look-ups row by
+        -- row would take seconds.
+        WITH w AS MATERIALIZED (
             SELECT o.seq, o.key, octet_length(o.body) AS size,
                 o.lease_ms - v_now BETWEEN 1 AND 3600000 AS leased,
                 p_hold AND o.lease_ms > 0
                     AND o.lease_ms - v_now NOT BETWEEN 1 AND 3600000 AS late
-            FROM "@schema@".outbox o LEFT JOIN h ON h.key = o.key
+            FROM "@schema@".outbox o
             WHERE o.route = p_route AND o.phase = 0
-                AND (h.seq IS NULL OR h.seq > o.seq)
+                AND coalesce((v_stop ->> o.key)::bigint > o.seq, true)
             ORDER BY o.seq LIMIT v_look),
         r AS (
             SELECT w.seq, w.size, w.late, w.leased OR w.late
