@@ -105,6 +105,7 @@ struct cli_command {
     X(consume)                                                                 \
     X(emit)                                                                    \
     X(relay)                                                                   \
+    X(saga)                                                                    \
     X(bench)                                                                   \
     X(completion)
 
