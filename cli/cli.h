@@ -107,6 +107,7 @@ struct cli_command {
     X(relay)                                                                   \
     X(outbox)                                                                  \
     X(parked)                                                                  \
+    X(saga)                                                                    \
     X(bench)                                                                   \
     X(completion)
 
