@@ -102,6 +102,7 @@ struct cli_command {
     X(init)                                                                    \
     X(dump)                                                                    \
     X(messages)                                                                \
+    X(consume)                                                                 \
     X(emit)                                                                    \
     X(relay)                                                                   \
     X(bench)                                                                   \

@@ -205,7 +205,7 @@ struct run {
     struct once__consumer c;
     struct once__hand hand; /* of the thread that has called */
     struct once__base *gauges;
-    struct once__worker *workers;
+    struct once__receiver *workers;
     struct once__metrics *metrics;
     pthread_t parked;
     int parked_started;
@@ -302,7 +302,7 @@ static int open_brokers(struct run *r, once_error *err)
     const struct once__broker_ops *ops = once__broker_find(r->c.o.from, err);
     struct once__broker_options o = {.ca_file = r->c.o.ca_file,
                                      .timeout_ms = TIMEOUT_MS,
-                                     .prefetch = once__worker_room(&r->c),
+                                     .prefetch = once__consumer_room(&r->c),
                                      .body_max = r->c.o.body_max,
                                      .consumer = r->c.o.consumer,
                                      .log = r->c.o.log,
@@ -355,7 +355,7 @@ static int start_threads(struct run *r, once_error *err)
 
     r->parked_started = rc == 0;
     for (i = 0; i < r->c.o.workers && rc == 0; i++) {
-        rc = pthread_create(&r->workers[i].thread, NULL, once__worker_run,
+        rc = pthread_create(&r->workers[i].thread, NULL, once__consumer_work,
                             &r->workers[i]);
         r->workers[i].started = rc == 0;
     }
@@ -368,7 +368,7 @@ static void end_workers(struct run *r)
     uint32_t i;
 
     for (i = 0; r->workers != NULL && i < r->c.o.workers; i++) {
-        struct once__worker *w = &r->workers[i];
+        struct once__receiver *w = &r->workers[i];
 
         if (w->started)
             (void)pthread_join(w->thread, NULL);

@@ -107,9 +107,10 @@ int once__handle_once(struct once__hand *h, const once_message *m,
                       const char **why);
 /* Likewise, and a few more while it is TORN; then it is AWAY. */
 int once__handle(struct once__hand *h, const once_message *m, const char **why);
-/* All of them in one transaction. 1: committed, 0: rolled back, or nobody
- * knows. */
-int once__handle_batch(struct once__hand *h, const once_message *m, size_t n);
+/* All of them in one transaction. 1: committed, `*ours` of them by us and now. 0:
+ * rolled back, or nobody knows. */
+int once__handle_batch(struct once__hand *h, const once_message *m, size_t n,
+                       size_t *ours);
 /* KEPT, BEFORE, IN_FLIGHT, UNFIT, AWAY. */
 int once__keep(struct once__hand *h, const once_message *m, int state,
                uint64_t wait_ms, const char *why);
@@ -123,7 +124,7 @@ void once__consumer_count_kept(struct once__consumer *c, int state);
 struct once__broker;
 struct once__broker_ops;
 
-struct once__worker {
+struct once__receiver {
     struct once__consumer *c;
     const struct once__broker_ops *ops;
     struct once__broker *broker;
@@ -135,10 +136,10 @@ struct once__worker {
 };
 
 /* How many deliveries a worker has out at one time. */
-uint32_t once__worker_room(const struct once__consumer *c);
-void *once__worker_run(void *worker);
+uint32_t once__consumer_room(const struct once__consumer *c);
+void *once__consumer_work(void *worker);
 /* 1: a dead letter whose body was too large to be kept: never to be run. */
-int once__worker_is_hollow(const once_message *m);
+int once__consumer_is_hollow(const once_message *m);
 /* The argument is a struct once__consumer. */
 void *once__parked_run(void *consumer);
 

@@ -399,7 +399,8 @@ int once__handle(struct once__hand *h, const once_message *m, const char **why)
     return outcome == ONCE__TORN ? ONCE__AWAY : outcome;
 }
 
-int once__handle_batch(struct once__hand *h, const once_message *m, size_t n)
+int once__handle_batch(struct once__hand *h, const once_message *m, size_t n,
+                       size_t *ours)
 {
     const char *why = "";
     size_t i;
@@ -407,10 +408,12 @@ int once__handle_batch(struct once__hand *h, const once_message *m, size_t n)
 
     for (i = 0; i < n && outcome == ONCE__DONE; i++) {
         outcome = claim(h, &m[i], &why);
-        if (outcome == ONCE__DONE)
+        if (outcome == ONCE__DONE) {
             outcome = run_handler(h, &m[i], &why);
-        else if (outcome == ONCE__BEFORE)
+            ++*ours;
+        } else if (outcome == ONCE__BEFORE) {
             outcome = ONCE__DONE;
+        }
     }
     if (outcome == ONCE__DONE && commit(h, &why) == ONCE__DONE)
         return 1;

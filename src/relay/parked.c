@@ -84,7 +84,7 @@ static void handle(struct parked *p, const struct once__parked *row)
                  "begun as often as it may be, and never finished");
         return;
     }
-    if (once__worker_is_hollow(&m)) {
+    if (once__consumer_is_hollow(&m)) {
         put_back(p, row, ONCE_PARKED_DEAD, 0, "its body was not kept");
         return;
     }

@@ -301,7 +301,8 @@ struct whole {
     struct once__relay relay;
     struct once__base *base;
     struct once__metrics *metrics;
-    struct once__worker **workers;
+    struct once__tender *tender;
+    struct once__carrier **workers;
     pthread_t *threads;
     size_t n, started;
 };
@@ -342,7 +343,7 @@ static int open_workers(struct whole *all, once_error *err)
 
     for (i = 0; i < r->n_routes; i++)
         n += r->routes[i].o.workers;
-    all->workers = calloc(n, sizeof(struct once__worker *));
+    all->workers = calloc(n, sizeof(struct once__carrier *));
     all->threads = calloc(n, sizeof(*all->threads));
     if (all->workers == NULL || all->threads == NULL)
         return once__fail(err, ONCE_ENOMEM, "out of memory");
@@ -412,12 +413,15 @@ static int run(struct whole *all, const once_relay_options *o, once_error *err)
     if (rc == ONCE_OK)
         rc = start_metrics(all, o->metrics, err);
     if (rc == ONCE_OK)
+        rc = once__tender_start(r, &all->tender, err);
+    if (rc == ONCE_OK)
         rc = start_workers(all, err);
     if (rc == ONCE_OK)
         (void)wait_stop(r, o->stop_fd, -1);
     once__relay_stop(r);
     while (all->started > 0)
         (void)pthread_join(all->threads[--all->started], NULL);
+    once__tender_join(all->tender);
     once__metrics_stop(all->metrics);
     if (rc == ONCE_OK && atomic_load(&r->left))
         rc = ONCE_DEAD;

@@ -46,7 +46,7 @@ enum {
 /* Lines that are not said too often. */
 enum said { SAID_BASE, SAID_SETTLE, SAID_FENCED, SAID_BROKER, SAID_KINDS };
 
-struct once__worker {
+struct once__carrier {
     struct once__relay *r;
     struct once__route *route;
     struct once__base *base;
@@ -71,7 +71,7 @@ struct once__worker {
 /* ---- Words --------------------------------------------------------------- */
 
 static void ONCE_PRINTF(3, 4)
-    say_seldom(struct once__worker *w, enum said kind, const char *format, ...)
+    say_seldom(struct once__carrier *w, enum said kind, const char *format, ...)
 {
     char text[400];
     uint64_t now = once__relay_ms();
@@ -89,7 +89,7 @@ static void ONCE_PRINTF(3, 4)
     once__relay_say(w->r, "route %s: %s", w->route->o.name, text);
 }
 
-static void count(struct once__worker *w, int metric, uint64_t n)
+static void count(struct once__carrier *w, int metric, uint64_t n)
 {
     once__count(w->route->series, metric, n);
 }
@@ -105,7 +105,8 @@ static uint64_t jitter(uint64_t most)
 
 /* ---- The circuit --------------------------------------------------------- */
 
-static void circuit_open(struct once__worker *w, int unreached, const char *why)
+static void circuit_open(struct once__carrier *w, int unreached,
+                         const char *why)
 {
     uint64_t now = once__relay_ms();
 
@@ -119,24 +120,28 @@ static void circuit_open(struct once__worker *w, int unreached, const char *why)
         return;
     w->opened_ms = now;
     w->open_said = 1;
-    once__relay_say(w->r, "route %s: the target is away: %s", w->route->o.name,
-                    why);
+    once__relay_say(w->r, "route %s: the target %s: %s", w->route->o.name,
+                    unreached ? "is away" : "does not answer", why);
 }
 
-static void circuit_close(struct once__worker *w)
+static void circuit_end(struct once__carrier *w)
 {
     w->failures = 0;
     w->unreached = 0;
-    if (!w->open)
-        return;
+    if (w->open)
+        count(w, ONCE__ROUTE_CIRCUIT, (uint64_t)-1);
     w->open = 0;
-    count(w, ONCE__ROUTE_CIRCUIT, (uint64_t)-1);
+}
+
+static void circuit_close(struct once__carrier *w)
+{
+    circuit_end(w);
     if (w->open_said)
         once__relay_say(w->r, "route %s: the target is back", w->route->o.name);
     w->open_said = 0;
 }
 
-static void pause_failed(struct once__worker *w, uint32_t failures,
+static void pause_failed(struct once__carrier *w, uint32_t failures,
                          uint32_t most_ms)
 {
     uint64_t ms = once__client_backoff(FIRST_MS, most_ms, failures);
@@ -144,7 +149,7 @@ static void pause_failed(struct once__worker *w, uint32_t failures,
     once__relay_pause(w->r, (uint32_t)(ms / 2 + jitter(ms / 2)));
 }
 
-static int target_there(struct once__worker *w)
+static int target_there(struct once__carrier *w)
 {
     struct once__broker *b = w->broker;
     once_error err = {0, ""};
@@ -158,36 +163,46 @@ static int target_there(struct once__worker *w)
     return 0;
 }
 
-/* What the ends of a batch say about the target. */
-static void judge(struct once__worker *w, const struct once__batch *b)
+/* 1: the target is in trouble. 0: it has answered, be it that it failed over
+ * this row. -1: it was not asked. */
+static int is_trouble(const struct once__item *item)
 {
-    const char *why = NULL;
+    switch (item->end) {
+    case ONCE__END_UNSENT:
+        return -1;
+    case ONCE__END_AWAY:
+        return 1;
+    case ONCE__END_SILENT: /* 502 to 504 come from what stands before it */
+        return item->status == 0 ||
+               (item->status >= 502 && item->status <= 504);
+    default:
+        return 0;
+    }
+}
+
+/* What the ends of a batch say about the target. */
+static void judge(struct once__carrier *w, const struct once__batch *b)
+{
+    const struct once__item *failed = NULL;
     size_t i;
-    int failed = 0;
 
     for (i = 0; i < b->list->n; i++) {
-        const struct once__item *item = &b->items[i];
+        int trouble = is_trouble(&b->items[i]);
 
-        switch (item->end) {
-        case ONCE__END_UNSENT:
-            break;
-        case ONCE__END_AWAY:
-        case ONCE__END_SILENT:
-            failed = 1;
-            why = item->why;
-            break;
-        default: /* it has answered */
+        if (trouble == 0) {
             circuit_close(w);
             return;
         }
+        if (trouble > 0)
+            failed = &b->items[i];
     }
-    if (failed)
-        circuit_open(w, 0, why != NULL ? why : "no answer");
+    if (failed != NULL)
+        circuit_open(w, 0, failed->why != NULL ? failed->why : "no proof came");
 }
 
 /* ---- The database -------------------------------------------------------- */
 
-static int base_there(struct once__worker *w)
+static int base_there(struct once__carrier *w)
 {
     once_error err = {0, ""};
 
@@ -201,7 +216,7 @@ static int base_there(struct once__worker *w)
 }
 
 /* After an error: nobody knows in what state the connection is. */
-static void base_failed(struct once__worker *w, enum said kind,
+static void base_failed(struct once__carrier *w, enum said kind,
                         const char *what, const once_error *err)
 {
     w->base_failures++;
@@ -211,24 +226,31 @@ static void base_failed(struct once__worker *w, enum said kind,
 }
 
 /* With `drain`: is anything left? One worker at a time looks. */
-static void look_what_is_left(struct once__worker *w)
+static void look_what_is_left(struct once__carrier *w)
 {
+    struct once__saga_tally tally = {0, 0, 0, 0};
     struct once__relay *r = w->r;
     uint64_t now = once__relay_ms(), open = 1, ended = 0;
     once_error err = {0, ""};
+    int rc;
 
     if (!r->drain || pthread_mutex_trylock(&r->look) != 0)
         return;
     if (now - r->looked_ms >= LOOK_MS && base_there(w)) {
         r->looked_ms = now;
-        if (once__relay_count(r, once__base_tx(w->base), &open, &ended, &err) !=
-            ONCE_OK)
+        /* First: what it moves on is a row. */
+        rc = once__saga_due(once__base_tx(w->base), &tally, &err);
+        if (rc == ONCE_OK)
+            rc = once__relay_count(r, once__base_tx(w->base), &open, &ended,
+                                   &err);
+        if (rc != ONCE_OK) {
             base_failed(w, SAID_BASE, "counting", &err);
-        else if (open == 0) {
+        } else if (open == 0) {
             atomic_store(&r->left, ended > 0);
             once__relay_stop(r);
         }
     }
+    once__relay_tell(r, &tally);
     (void)pthread_mutex_unlock(&r->look);
 }
 
@@ -236,7 +258,7 @@ static void look_what_is_left(struct once__worker *w)
 
 /* A relay that is busy now and then polls; one that has had nothing to do for
  * a second asks to be woken, and then looks once more before it sleeps. */
-static void rest(struct once__worker *w)
+static void rest(struct once__carrier *w)
 {
     const once_tx *tx = once__base_tx(w->base);
     once_error err = {0, ""};
@@ -256,19 +278,16 @@ static void rest(struct once__worker *w)
     if (w->idle) {
         rc = once__outbox_wait(tx, w->r->stop_fd, EMPTY_MS, &err);
     } else {
-        rc = once__outbox_wait(tx, w->r->stop_fd, 0, &err);
-        if (rc == ONCE_OK)
-            rc = once__outbox_idle(tx, w->route->o.name, 1, &err);
+        rc = once__outbox_idle(tx, w->route->o.name, 1, &err);
         w->idle = rc == ONCE_OK;
     }
     if (rc != ONCE_OK) {
-        w->idle = 0;
         base_failed(w, SAID_BASE, "waiting", &err);
         pause_failed(w, w->base_failures, BASE_MOST_MS);
     }
 }
 
-static void be_awake(struct once__worker *w)
+static void be_awake(struct once__carrier *w)
 {
     once_error err = {0, ""};
 
@@ -283,7 +302,7 @@ static void be_awake(struct once__worker *w)
 
 /* ---- Settling ------------------------------------------------------------ */
 
-static void count_end(struct once__worker *w, int end)
+static void count_end(struct once__carrier *w, int end)
 {
     static const int metrics[] = {
         [ONCE__END_TAKEN] = ONCE__ROUTE_TAKEN,
@@ -300,13 +319,13 @@ static void count_end(struct once__worker *w, int end)
     count(w, metrics[end], 1);
 }
 
-static void decide(const struct once__worker *w,
+static void decide(const struct once__carrier *w,
                    const struct once__outgoing *row,
                    const struct once__item *item, uint64_t now_ms,
                    struct once__settlement *out)
 {
     const struct once__row_policy policy = {
-        .attempts = w->route->o.attempts,
+        .attempts = once__saga_insists(row) ? UINT32_MAX : w->route->o.attempts,
         .hold = w->route->hold,
         .horizon_ms = w->route->horizon_ms,
         .first_ms = ROW_FIRST_MS,
@@ -328,7 +347,7 @@ static void decide(const struct once__worker *w,
     out->reply = item->reply;
 }
 
-static void report(struct once__worker *w, const struct once__settlement *row)
+static void report(struct once__carrier *w, const struct once__settlement *row)
 {
     const char *what = NULL;
 
@@ -351,7 +370,7 @@ static void report(struct once__worker *w, const struct once__settlement *row)
  * after the route's time when the relay is to stop, and on an error that is no
  * loss of the connection when the lease has been over for as long as it was.
  */
-static int settle_until(struct once__worker *w, struct once__settlement *rows,
+static int settle_until(struct once__carrier *w, struct once__settlement *rows,
                         size_t n, uint64_t lease_end_ms, int *repeated)
 {
     const struct timespec tenth = {0, 100000000};
@@ -385,7 +404,29 @@ static int settle_until(struct once__worker *w, struct once__settlement *rows,
     }
 }
 
-static void settle(struct once__worker *w, const struct once__batch *b,
+/* What fails here is found by the tender, a second later. */
+static void advance(struct once__carrier *w,
+                    const struct once__outgoing_list *list)
+{
+    struct once__saga_tally tally = {0, 0, 0, 0};
+    once_error err = {0, ""};
+    size_t i;
+
+    for (i = 0; i < list->n; i++) {
+        int rc = list->rows[i].saga == NULL
+                     ? ONCE_OK
+                     : once__saga_advance(once__base_tx(w->base),
+                                          list->rows[i].saga, &tally, &err);
+
+        if (rc != ONCE_OK && rc != ONCE_FREE) {
+            base_failed(w, SAID_BASE, "a saga", &err);
+            break;
+        }
+    }
+    once__relay_tell(w->r, &tally);
+}
+
+static void settle(struct once__carrier *w, const struct once__batch *b,
                    uint64_t claimed_ms)
 {
     size_t n = b->list->n, i, fenced = 0;
@@ -400,6 +441,7 @@ static void settle(struct once__worker *w, const struct once__batch *b,
         count_end(w, b->items[i].end);
     }
     if (settle_until(w, rows, n, b->until_ms, &repeated)) {
+        advance(w, b->list);
         for (i = 0; i < n; i++) {
             if (rows[i].ours)
                 report(w, &rows[i]);
@@ -431,7 +473,7 @@ static int is_stopped(void *user)
 }
 
 /* Large bodies make small batches. */
-static void resize(struct once__worker *w,
+static void resize(struct once__carrier *w,
                    const struct once__outgoing_list *list)
 {
     size_t bytes = 0, i;
@@ -446,7 +488,7 @@ static void resize(struct once__worker *w,
         w->batch = w->route->o.batch;
 }
 
-static void carry(struct once__worker *w,
+static void carry(struct once__carrier *w,
                   const struct once__outgoing_list *list, uint64_t claimed_ms)
 {
     struct once__batch b = {
@@ -471,7 +513,7 @@ static void carry(struct once__worker *w,
 }
 
 /* 1: there were rows. 0: there are none. -1: the database is away. */
-static int claim(struct once__worker *w)
+static int claim(struct once__carrier *w)
 {
     const struct once__outbox_ask ask = {
         .route = w->route->o.name,
@@ -502,7 +544,7 @@ static int claim(struct once__worker *w)
     return some;
 }
 
-static void round_of(struct once__worker *w)
+static void round_of(struct once__carrier *w)
 {
     int some;
 
@@ -526,13 +568,13 @@ static void round_of(struct once__worker *w)
 
 void *once__carrier_run(void *worker)
 {
-    struct once__worker *w = worker;
+    struct once__carrier *w = worker;
 
     while (!atomic_load(&w->r->stop))
         round_of(w);
     if (w->idle)
         be_awake(w);
-    circuit_close(w);
+    circuit_end(w);
     return NULL;
 }
 
@@ -544,9 +586,9 @@ static void broker_says(void *worker, const char *text)
 }
 
 int once__carrier_open(struct once__relay *r, struct once__route *route,
-                       struct once__worker **out, once_error *err)
+                       struct once__carrier **out, once_error *err)
 {
-    struct once__worker *w = calloc(1, sizeof(*w));
+    struct once__carrier *w = calloc(1, sizeof(*w));
     struct once__broker_options o = {
         .headers = route->o.headers,
         .ca_file = route->o.ca_file,
@@ -567,7 +609,7 @@ int once__carrier_open(struct once__relay *r, struct once__route *route,
                          : rc;
 }
 
-void once__carrier_close(struct once__worker *w)
+void once__carrier_close(struct once__carrier *w)
 {
     if (w == NULL)
         return;

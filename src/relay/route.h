@@ -5,6 +5,7 @@
  *    relay.c    options, threads, stop
  *    route.c    a worker: claim, send, settle, again
  *    batch.c    what was claimed at one time
+ *    tender.c   sagas that wait for a deadline, or that nobody moved on
  */
 #ifndef ONCE_RELAY_ROUTE_H
 #define ONCE_RELAY_ROUTE_H
@@ -15,6 +16,7 @@
 #include <once/relay.h>
 
 #include "broker/broker.h"
+#include "message/saga.h"
 #include "relay/metrics.h"
 
 enum once__route_metric {
@@ -58,8 +60,7 @@ struct once__relay {
     struct once__series *series; /* one for each route */
     int stop_fd;                 /* an eventfd: readable when `stop` is set */
     atomic_int stop;
-    atomic_int drained;   /* nothing was left when `stop` was set */
-    atomic_int left;      /* ... but dead or indeterminate rows */
+    atomic_int left;      /* drained, and dead or indeterminate rows are left */
     pthread_mutex_t look; /* held by the one that looks what is left */
     uint64_t looked_ms;   /* by `look` */
 };
@@ -75,15 +76,29 @@ ONCE_CHECK int once__relay_count(struct once__relay *r, const once_tx *tx,
                                  uint64_t *open, uint64_t *ended,
                                  once_error *err);
 
-struct once__worker;
+struct once__carrier;
 
 /* Reads the URLs; does not connect. The caller ends it with
  * once__carrier_close(). */
 ONCE_CHECK int once__carrier_open(struct once__relay *r,
                                   struct once__route *route,
-                                  struct once__worker **out, once_error *err);
-void once__carrier_close(struct once__worker *w); /* accepts NULL */
+                                  struct once__carrier **out, once_error *err);
+void once__carrier_close(struct once__carrier *w); /* accepts NULL */
 /* A thread's function: returns when `stop` is set. */
 void *once__carrier_run(void *worker);
+
+/* ---- Sagas, tender.c ----------------------------------------------------- */
+
+/* Says what has become of sagas, if somebody must know. */
+void once__relay_tell(const struct once__relay *r,
+                      const struct once__saga_tally *tally);
+
+struct once__tender;
+
+/* Starts the thread; the caller ends it with once__tender_join() when `stop` is
+ * set. */
+ONCE_CHECK int once__tender_start(struct once__relay *r,
+                                  struct once__tender **out, once_error *err);
+void once__tender_join(struct once__tender *t); /* accepts NULL */
 
 #endif /* ONCE_RELAY_ROUTE_H */

@@ -44,7 +44,7 @@ struct slot {
 };
 
 struct work {
-    struct once__worker *w;
+    struct once__receiver *w;
     struct once__consumer *c;
     struct slot *slots;
     size_t n, room;
@@ -55,7 +55,7 @@ struct work {
 
 enum act { ACKNOWLEDGE, HOLD, GIVE_UP };
 
-uint32_t once__worker_room(const struct once__consumer *c)
+uint32_t once__consumer_room(const struct once__consumer *c)
 {
     return 2 * c->o.batch + SPARE;
 }
@@ -97,7 +97,7 @@ static int make_id(const once_message *m, int hollow, char out[ONCE_ID_SIZE])
     return good;
 }
 
-int once__worker_is_hollow(const once_message *m)
+int once__consumer_is_hollow(const once_message *m)
 {
     return strncmp(m->id, "#-", 2) == 0 && m->body.size == 0 &&
            strlen(m->id) == 2 + 2 * ONCE_FINGERPRINT_SIZE;
@@ -349,13 +349,13 @@ static void give_back_all(struct work *k)
     k->connected = 0;
 }
 
-/* An earlier slot of the same key goes first. */
-static int is_blocked(const struct work *k, size_t i)
+/* One of the first `n` slots has the same key, and goes first. */
+static int is_blocked(const struct work *k, size_t i, size_t n)
 {
     const char *key = k->slots[i].d->m.key;
     size_t j;
 
-    for (j = 0; k->c->o.keyed && key != NULL && j < i; j++)
+    for (j = 0; k->c->o.keyed && key != NULL && j < n; j++)
         if (k->slots[j].d->m.key != NULL &&
             strcmp(k->slots[j].d->m.key, key) == 0)
             return 1;
@@ -377,7 +377,8 @@ static size_t count_plain(const struct work *k, size_t i)
 
     if (k->c->o.batch == 1)
         return 0;
-    while (i + n < k->n && n < k->c->o.batch && is_plain(k, &k->slots[i + n]))
+    while (i + n < k->n && n < k->c->o.batch && is_plain(k, &k->slots[i + n]) &&
+           !is_blocked(k, i + n, i))
         n++;
     return n;
 }
@@ -386,20 +387,22 @@ static size_t count_plain(const struct work *k, size_t i)
 static int do_batch(struct work *k, size_t i, size_t n)
 {
     once_message *m = calloc(n, sizeof(*m));
-    size_t j;
+    size_t j, ours = 0;
     int done;
 
     if (m == NULL)
         return 0;
     for (j = 0; j < n; j++)
         m[j] = message_of(k, k->slots[i + j].d);
-    done = once__handle_batch(&k->w->hand, m, n);
+    done = once__handle_batch(&k->w->hand, m, n, &ours);
     free(m);
-    for (j = 0; done && j < n && k->connected; j++) {
-        count(k, ONCE__CONSUMER_RUN);
+    if (!done)
+        return 0;
+    once__count(&k->c->series, ONCE__CONSUMER_RUN, ours);
+    once__count(&k->c->series, ONCE__CONSUMER_REPEATED, n - ours);
+    for (j = 0; j < n && k->connected; j++)
         acknowledge(k, i);
-    }
-    return done;
+    return 1;
 }
 
 /* The number of slots that are left of this one: 0 or 1; -1: the database is
@@ -425,7 +428,7 @@ static void do_slots(struct work *k)
     while (i < k->n && k->connected && !atomic_load(&k->c->stop)) {
         int left;
 
-        if (k->slots[i].due_ms > once__steady_ms() || is_blocked(k, i)) {
+        if (k->slots[i].due_ms > once__steady_ms() || is_blocked(k, i, i)) {
             i++;
             continue;
         }
@@ -536,10 +539,10 @@ static void turn(struct work *k)
     do_slots(k);
 }
 
-void *once__worker_run(void *worker)
+void *once__consumer_work(void *worker)
 {
-    struct once__worker *w = worker;
-    struct work k = {.w = w, .c = w->c, .room = once__worker_room(w->c)};
+    struct once__receiver *w = worker;
+    struct work k = {.w = w, .c = w->c, .room = once__consumer_room(w->c)};
     once_error err = {0, "out of memory"};
 
     k.began_ms = once__steady_ms();

@@ -341,8 +341,10 @@ static void failover(struct search *s, const struct world *o)
     w = *o;
     w.left.failovers--;
     w.row = w.replica;
-    if (search_config(s)->tx) /* only what the service promises is left */
+    if (search_config(s)->tx) { /* only what the service promises is left */
+        w.fence = w.replica.fence;
         w.open = w.grants = 0;
+    }
     emit(s, &w, one("the store falls back to its replica", -1, 0, 0, -1));
 }
 

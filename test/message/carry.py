@@ -22,6 +22,8 @@ import time
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 sys.path.insert(0, str(ROOT / "test/lib"))
 
+import pika  # noqa: E402  pylint: disable=wrong-import-position
+
 import servers  # noqa: E402  pylint: disable=wrong-import-position
 
 ONCE = os.environ.get("ONCE_CLI", str(ROOT / "build" / "once"))
@@ -67,7 +69,7 @@ class Pg:
     def __init__(self, server, name):
         self.server = server
         self.name = name
-        self.url = server.url().replace("/once", "/" + name)
+        self.url = server.url()[:-len("once")] + name
         self.table = "once.outbox"
         server.sql("CREATE DATABASE %s OWNER once" % name)
         once("--store", self.url, "messages", "init")
@@ -167,6 +169,40 @@ class Stream:
             fields = dict(zip(words[::2], words[1::2]))
             found.append((fields["id"], fields.get("key"), fields["body"]))
         return found
+
+
+class Queue:
+    """A quorum queue of RabbitMQ. What was received is remembered here."""
+    name = "amqp"
+
+    def __init__(self, server, queue):
+        self.server = server
+        self.queue = queue
+        self.url = "%s?routing_key=%s" % (server.url(), queue)
+        self.more = []
+        self.received = []
+        with self.channel() as channel:
+            channel.queue_declare(queue, durable=True,
+                                  arguments={"x-queue-type": "quorum"})
+        server.settle(queue)
+
+    @contextlib.contextmanager
+    def channel(self):
+        connection = pika.BlockingConnection(
+            pika.URLParameters(self.server.url()))
+        with contextlib.closing(connection):
+            yield connection.channel()
+
+    def arrivals(self):
+        with self.channel() as channel:
+            while True:
+                method, about, body = channel.basic_get(self.queue)
+                if method is None:
+                    break
+                channel.basic_ack(method.delivery_tag)
+                key = (about.headers or {}).get("Once-Key")
+                self.received.append((about.message_id, key, body.decode()))
+        return self.received
 
 
 def firsts(arrivals):

@@ -21,6 +21,7 @@ struct fake {
     int state;
     int redelivered, times; /* deliveries so far */
     int given_back, still_at;
+    int unclear; /* the test knows that it cannot be understood */
     const char *flaw;
     char id[FAKE_TEXT], key[64], type[64], headers[64]; /* "": NULL */
     char body[64];

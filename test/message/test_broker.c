@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * test_broker.c - every driver of a broker is held to src/broker/broker.h, on a
- * real server: test_broker KIND, inside test/lib/with-server.
+ * real server: test_broker KIND [SERVER], inside test/lib/with-server.
  *
  * A driver is one row of `kinds`, and a line in test/meson.build. What only one
  * of them has stands in a program of its own (test_broker_redis.c).
@@ -26,6 +26,36 @@ enum { MANY = 200, WAIT_MS = 30000 };
     "os.environ['ONCE_TEST_URL']))\n"                                          \
     "ch, name = c.channel(), sys.argv[1]\n"
 
+/* ask(API, request): what JetStream answers; put(): a message to its stream. */
+#define NATS                                                                   \
+    "/usr/bin/python3 - \"$1\" <<'END'\n"                                      \
+    "import json, os, socket, sys, urllib.parse\n"                             \
+    "u = urllib.parse.urlsplit(os.environ['ONCE_TEST_URL'])\n"                 \
+    "s, name = socket.create_connection((u.hostname, u.port)), sys.argv[1]\n"  \
+    "f = s.makefile('rb')\n"                                                   \
+    "f.readline()\n"                                                           \
+    "s.sendall(b'CONNECT {\"verbose\":false,\"headers\":true}\\r\\n'\n"        \
+    "          b'SUB i.* 1\\r\\n')\n"                                          \
+    "def answer():\n"                                                          \
+    "    line = f.readline()\n"                                                \
+    "    while not line.startswith(b'MSG'):\n"                                 \
+    "        line = f.readline()\n"                                            \
+    "    said = json.loads(f.read(int(line.split()[-1])))\n"                   \
+    "    assert 'error' not in said, said\n"                                   \
+    "    return said\n"                                                        \
+    "def ask(api, request):\n"                                                 \
+    "    text = json.dumps(request).encode()\n"                                \
+    "    s.sendall(b'PUB $JS.API.%s i.1 %d\\r\\n%s\\r\\n'\n"                   \
+    "              % (api.encode(), len(text), text))\n"                       \
+    "    return answer()\n"                                                    \
+    "def put(body, **headers):\n"                                              \
+    "    text = b'NATS/1.0\\r\\n' + b''.join(\n"                               \
+    "        k.replace('_', '-').encode() + b': ' + v + b'\\r\\n'\n"           \
+    "        for k, v in headers.items()) + b'\\r\\n'\n"                       \
+    "    s.sendall(b'HPUB %s i.1 %d %d\\r\\n%s%s\\r\\n' % (\n"                 \
+    "        name.encode(), len(text), len(text + body), text, body))\n"       \
+    "    answer()\n"
+
 struct kind {
     const char *name;    /* of the test's argument                           */
     const char *server;  /* for with-server                                  */
@@ -47,7 +77,8 @@ static const struct kind kinds[] = {
         "stream=%s",
         "stream=%s&group=g&min_idle_ms=1000",
         NULL,
-        "cli() { redis-cli -s \"$ONCE_TEST_REDIS_SOCKET\" xadd \"$@\"; }\n"
+        "s=${ONCE_TEST_REDIS_SOCKET-$ONCE_TEST_REDIS_TLS_SOCKET}\n"
+        "cli() { redis-cli -s \"$s\" xadd \"$@\"; }\n"
         "cli $1 '*' body without-id\n"
         "cli $1 '*' id 'with space' body b\n"
         "cli $1 '*' id without-body\n"
@@ -68,6 +99,32 @@ static const struct kind kinds[] = {
         },
     },
     {
+        "nats",
+        "nats",
+        "subject=%s",
+        "stream=%s&durable=d",
+        NATS "ask('STREAM.CREATE.' + name, {'name': name, 'subjects': [name],\n"
+             "    'storage': 'file', 'retention': 'limits', 'max_msgs': -1,\n"
+             "    'max_bytes': -1, 'max_age': 0, 'num_replicas': 1})\n"
+             "END\n",
+        NATS "put(b'without id')\n"
+             "put(b'b', Once_Id=b'with space')\n"
+             "put(b'b', Once_Id=b'key', Once_Key=b'a b')\n"
+             "put(b'b', Once_Id=b'utf', A=b'\\xff')\n"
+             "END\n",
+        4,
+        {
+            {"nats://u:s3cret@h/?stream=s", "durable"},
+            {"nats://u:s3cret@h/?durable=d", "stream"},
+            {"nats://u:s3cret@h/?stream=a.b&durable=d", "stream"},
+            {"nats://u:s3cret@h/?subject=a.*", "subject"},
+            {"nats://u:s3cret@h/?subject=a%20b", "subject"},
+            {"nats://u:s3cret@h/?sbject=a", "sbject"},
+            {"nats://u:s3cret@h/path?subject=a", "path"},
+            {"nats://u:s3cret@h:port/?subject=a", "port"},
+        },
+    },
+    {
         "amqp",
         "rabbitmq",
         "routing_key=%s",
@@ -82,13 +139,15 @@ static const struct kind kinds[] = {
              "END\n",
         3,
         {
-            {"amqp://u:s3cret@h/", "routing_key"},
+            {"amqp://u:s3cret@h/?queue=q&routing_key=k", "queue"},
+            {"amqp://u:s3cret@h:port/?routing_key=k", "port"},
             {"amqp://u:s3cret@h/?queue=q&quue=q", "quue"},
         },
     },
 };
 
 static const struct kind *kind;
+static const char *server;
 
 /* ---- Help --------------------------------------------------------------- */
 
@@ -99,7 +158,7 @@ static const char *fresh(void)
     static int number;
     char command[4096];
 
-    (void)snprintf(name, sizeof(name), "t%d.%d", (int)getpid(), ++number);
+    (void)snprintf(name, sizeof(name), "t%d-%d", (int)getpid(), ++number);
     if (kind->prepare != NULL) {
         (void)snprintf(command, sizeof(command), "set -- '%s'\n%s", name,
                        kind->prepare);
@@ -108,15 +167,25 @@ static const char *fresh(void)
     return name;
 }
 
+/* `base` with the parameters, which have the name in place of "%s". */
+static void url_at(const char *base, const char *parameters, const char *name,
+                   char *out, size_t size)
+{
+    const char *mark = strstr(parameters, "%s");
+
+    assert(mark != NULL);
+    (void)snprintf(out, size, "%s%s%.*s%s%s", base,
+                   strchr(base, '?') ? "&" : "?", (int)(mark - parameters),
+                   parameters, name, mark + 2);
+}
+
 static void url_of(const char *parameters, const char *name, char *out,
                    size_t size)
 {
     const char *base = getenv("ONCE_TEST_URL");
-    int n;
 
     assert(base != NULL);
-    n = snprintf(out, size, "%s%s", base, strchr(base, '?') ? "&" : "?");
-    (void)snprintf(out + n, size - (size_t)n, parameters, name);
+    url_at(base, parameters, name, out, size);
 }
 
 static struct once__broker *sender(const char *name)
@@ -253,6 +322,27 @@ static void abandoned_messages_end_at_once(void)
     free(many);
 }
 
+static void a_server_that_hangs_proves_nothing(void)
+{
+    struct once__broker *b = sender(fresh());
+    once_message m = kit_message("hung", NULL, "body", 4);
+    struct kit_ends ends = {0};
+
+    T_OK(kit_ctl("pause", server));
+    T_EQ(b->ops->send(b, &m, 0, NULL), ONCE_OK);
+    T_EQ(kit_collect(b, &ends, 1, 300), 0);
+    b->ops->abandon(b);
+    T_EQ(kit_collect(b, &ends, 1, 0), 1);
+    T_EQ(ends.end[0], ONCE__END_SILENT);
+    T_OK(kit_ctl("resume", server));
+    T_OK(kit_connect(b, WAIT_MS));
+    memset(&ends, 0, sizeof(ends));
+    T_EQ(b->ops->send(b, &m, 0, NULL), ONCE_OK);
+    T_EQ(kit_collect(b, &ends, 1, WAIT_MS), 1);
+    T_EQ(ends.end[0], ONCE__END_TAKEN);
+    b->ops->close(b);
+}
+
 static void without_a_connection_nothing_is_sent(void)
 {
     struct once__broker *b = sender(fresh());
@@ -271,12 +361,11 @@ static void an_absent_server_is_away(void)
     struct once__broker_options o = kit_options(NULL, 0);
     struct once__broker *b = NULL;
     once_error err = {0};
-    char url[256], parameters[64];
-    int n =
-        snprintf(url, sizeof(url), "%s://u:s3cret@127.0.0.1:1/?", kind->name);
+    char base[64], url[256];
 
-    (void)snprintf(parameters, sizeof(parameters), kind->send, "q");
-    (void)snprintf(url + n, sizeof(url) - (size_t)n, "%s", parameters);
+    (void)snprintf(base, sizeof(base), "%s://u:s3cret@127.0.0.1:1/",
+                   kind->name);
+    url_at(base, kind->send, "q", url, sizeof(url));
     T_EQ(once__broker_find(url, NULL)->open(url, &o, &b, &err), ONCE_OK);
     if (b == NULL) {
         printf("#   %s\n", err.text);
@@ -316,7 +405,7 @@ static void a_killed_server_leaves_one_proof_each(void)
     size_t i;
 
     send_many(b, many, MANY / 2);
-    T_OK(kit_ctl("kill", kind->server));
+    T_OK(kit_ctl("kill", server));
     for (i = MANY / 2; i < MANY; i++) {
         (void)snprintf(many->id[i], sizeof(many->id[i]), "id-%zu", i);
         many->m[i] = kit_message(many->id[i], NULL, "body", 4);
@@ -327,7 +416,7 @@ static void a_killed_server_leaves_one_proof_each(void)
     (void)kit_collect(b, &ends, MANY, 0);
     for (i = 0; i < MANY; i++)
         T_OK(ends.n[i] == 1 && is_lost(ends.end[i]));
-    T_OK(kit_ctl("start", kind->server));
+    T_OK(kit_ctl("start", server));
     T_OK(kit_connect(b, WAIT_MS));
     memset(&ends, 0, sizeof(ends));
     T_EQ(b->ops->send(b, &m, 0, NULL), ONCE_OK);
@@ -566,12 +655,13 @@ static void what_was_taken_survives_a_killed_server(void)
 
     send_many(b, many, MANY);
     (void)kit_collect(b, &ends, MANY / 2, WAIT_MS);
-    T_OK(kit_ctl("kill", kind->server));
-    for (i = 0; i < 100 && c->ops->receive(c, 200, &d, NULL) == ONCE_OK; i++)
-        ;
-    T_OK(i < 100);
+    T_OK(kit_ctl("kill", server));
+    for (i = 0; i < MANY + 100; i++) /* what came before it was killed */
+        if (c->ops->receive(c, 200, &d, NULL) != ONCE_OK)
+            break;
+    T_OK(i < MANY + 100);
     (void)kit_collect(b, &ends, MANY, 1000);
-    T_OK(kit_ctl("start", kind->server));
+    T_OK(kit_ctl("start", server));
     T_OK(kit_connect(c, WAIT_MS));
     while (left > 0 && (d = next(c)) != NULL) {
         if (T_OK(d->m.id != NULL && d->flaw == NULL)) {
@@ -597,6 +687,7 @@ static void run_kind(void)
     T_RUN(two_of_one_id_may_be_under_way);
     T_RUN(abandoned_messages_end_at_once);
     T_RUN(without_a_connection_nothing_is_sent);
+    T_RUN(a_server_that_hangs_proves_nothing);
     T_RUN(a_killed_server_leaves_one_proof_each);
     if (kind->receive == NULL)
         return;
@@ -615,13 +706,14 @@ int main(int argc, char **argv)
     size_t i;
 
     (void)signal(SIGPIPE, SIG_IGN);
-    for (i = 0; argc == 2 && i < sizeof(kinds) / sizeof(kinds[0]); i++)
+    for (i = 0; argc > 1 && i < sizeof(kinds) / sizeof(kinds[0]); i++)
         if (strcmp(kinds[i].name, argv[1]) == 0)
             kind = &kinds[i];
     if (kind == NULL) {
-        (void)fprintf(stderr, "usage: test_broker KIND\n");
+        (void)fprintf(stderr, "usage: test_broker KIND [SERVER]\n");
         return 2;
     }
+    server = argc > 2 ? argv[2] : kind->server;
     run_kind();
     return t_done();
 }

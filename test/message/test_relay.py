@@ -5,19 +5,25 @@ targets die or stand still. carry.py has the world in which this happens."""
 import contextlib
 import itertools
 import os
+import pathlib
 import random
+import re
+import shutil
 import signal
+import subprocess
 import time
 
 import pytest
 
-from carry import (DEAD, INDETERMINATE, PATIENCE, READY, Commands, Lite, Pg,
-                   Relay, Stream, column, eventually, firsts, messages, once,
+from carry import (DEAD, INDETERMINATE, ONCE, PATIENCE, READY, Commands, Lite, Pg,
+                   Queue, Relay, Stream, column, eventually, firsts, messages, once,
                    phases)
 
 import servers
 
-CELLS = ["sqlite-exec", "postgres-redis", "postgres-exec", "sqlite-redis"]
+BROKERS = ["sqlite-redis", "postgres-redis", "postgres-amqp"]
+CELLS = ["sqlite-exec", "postgres-exec"] + BROKERS
+BUILD = pathlib.Path(ONCE).parent
 SHORT = ["--timeout", "1s"]  # what a lease of three seconds allows
 _numbers = itertools.count(1)
 
@@ -42,6 +48,14 @@ def postgres(world):
 def redis(world):
     try:
         return servers.Redis(world).start()
+    except servers.Missing as missing:
+        pytest.skip(str(missing))
+
+
+@pytest.fixture(scope="module")
+def amqp(world):
+    try:
+        return servers.RabbitMQ(world).start()
     except servers.Missing as missing:
         pytest.skip(str(missing))
 
@@ -77,8 +91,11 @@ def make_cell(request, tmp_path, kind):
     number = next(_numbers)
     db = (Lite(tmp_path) if db == "sqlite" else
           Pg(request.getfixturevalue("postgres"), "t%d" % number))
-    target = (Commands(tmp_path) if target == "exec" else
-              Stream(request.getfixturevalue("redis"), "s%d" % number))
+    if target == "exec":
+        target = Commands(tmp_path)
+    else:
+        kind = {"redis": Stream, "amqp": Queue}[target]
+        target = kind(request.getfixturevalue(target), "s%d" % number)
     return Cell(tmp_path, db, target)
 
 
@@ -105,8 +122,8 @@ def exec_cell(request, tmp_path):
         yield c
 
 
-@pytest.fixture(params=["sqlite-redis", "postgres-redis"])
-def redis_cell(request, tmp_path):
+@pytest.fixture(params=BROKERS)
+def broker_cell(request, tmp_path):
     with living(make_cell(request, tmp_path, request.param)) as c:
         yield c
 
@@ -192,7 +209,7 @@ def test_another_relay_finishes_what_a_killed_one_began(cell):
     draw = random.Random(20)
     for _ in range(6):
         relay = cell.relay(*cell.to("--workers", 2, *(
-            ["--batch", 20] if cell.target.name == "redis" else [])))
+            ["--batch", 20] if cell.target.name != "exec" else [])))
         time.sleep(draw.uniform(0.02, 0.3))
         relay.kill()
     relay = cell.relay(*cell.to(), "--drain")
@@ -259,6 +276,16 @@ def test_a_row_that_is_refused_too_often_is_dead(exec_cell):
     assert relay.metric("rows_dead") == 1
 
 
+def test_what_no_queue_takes_is_refused(request, tmp_path):
+    with living(make_cell(request, tmp_path, "sqlite-amqp")) as cell:
+        cell.db.emit(messages(2))
+        with cell.target.channel() as channel:
+            channel.queue_delete(cell.target.queue)
+        relay = cell.relay(*cell.to("--attempts", 2), "--drain")
+        assert relay.wait() == 1, relay.log()
+        assert phases(cell.db) == {DEAD: 2}
+
+
 def test_a_dead_row_keeps_its_key_waiting_unless_told_to_pass(exec_cell):
     exec_cell.db.emit([("bad", "k", "reject"), ("after", "k", "1"),
                        ("other", "l", "2")])
@@ -276,8 +303,8 @@ def test_a_dead_row_keeps_its_key_waiting_unless_told_to_pass(exec_cell):
 # ---- What is away --------------------------------------------------------
 
 
-def test_a_target_that_is_away_costs_a_row_nothing(redis_cell):
-    cell, server = redis_cell, redis_cell.target.server
+def test_a_target_that_is_away_costs_a_row_nothing(broker_cell):
+    cell, server = broker_cell, broker_cell.target.server
     sent = messages(40, keys=3)
     server.stop()
     try:
@@ -295,8 +322,8 @@ def test_a_target_that_is_away_costs_a_row_nothing(redis_cell):
     cell.all_arrived(sent)
 
 
-def test_a_target_that_dies_under_way_loses_nothing(redis_cell):
-    cell, server = redis_cell, redis_cell.target.server
+def test_a_target_that_dies_under_way_loses_nothing(broker_cell):
+    cell, server = broker_cell, broker_cell.target.server
     sent = messages(300, keys=10)
     relay = cell.relay(*cell.to("--batch", 50))
     for part in range(3):
@@ -356,8 +383,8 @@ def test_metrics_name_any_route(lite_exec):
     assert not os.path.exists(str(relay.metrics_path) + ".new")
 
 
-def test_nothing_secret_is_printed(redis_cell):
-    cell = redis_cell
+def test_nothing_secret_is_printed(pg_redis):
+    cell = pg_redis
     secret = "tell-nobody"
     cell.db.emit([(secret + "-id", secret + "-key", "1"),
                   (secret + "-bad", secret + "-key", "2")])
@@ -411,6 +438,21 @@ def test_a_database_that_will_not_do_is_status_3(tmp_path):
         done = once("relay", "--store", url, "--drain", "--to", "r=exec:true",
                     "--timeout", "1s", "--lease", "3s", check=False)
         assert done.returncode == 3, done.stderr
+
+
+def test_the_unit_is_understood_by_systemd(tmp_path):
+    analyze = shutil.which("systemd-analyze")
+    if analyze is None:
+        pytest.skip("systemd is not installed")
+    text = (BUILD / "once-relay@.service").read_text()
+    text = re.sub("^ExecStart=[^ ]*", "ExecStart=%s" % ONCE, text, flags=re.M)
+    text = re.sub("^Documentation=.*\n", "", text, flags=re.M)  # not installed
+    unit = tmp_path / "once-relay@.service"
+    unit.write_text(text)
+    done = subprocess.run(
+        [analyze, "verify", str(unit).replace("@", "@shop")], text=True,
+        capture_output=True, timeout=PATIENCE, check=False)
+    assert (done.returncode, done.stderr) == (0, "")
 
 
 # ---- once emit -----------------------------------------------------------

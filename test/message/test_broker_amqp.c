@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * test_amqp.c - the driver of RabbitMQ, where it is not like the others.
+ * test_broker_amqp.c - the driver of RabbitMQ, where it is not like the others.
  *
- *    with-server rabbitmq -- test_amqp FAULTPROXY
+ *    with-server rabbitmq -- test_broker_amqp FAULTPROXY
  *
  * Each test has queues of its own. What the broker has is asked of it over a
  * plain connection, with no code of the driver.
@@ -15,7 +15,7 @@
 
 #include "broker/flights.h"
 
-static const char *server_url, *proxy_program;
+static const char *proxy_program;
 static char host[128];
 static int port;
 static amqp_connection_state_t admin;
@@ -143,7 +143,8 @@ static void put(const char *queue, const char *id, size_t n_id,
 
 static const char *with(char *url, size_t size, const char *query)
 {
-    (void)snprintf(url, size, "%s/%%2f%s", server_url, query);
+    (void)snprintf(url, size, "amqp://guest:guest@%s:%d/%%2f%s", host, port,
+                   query);
     return url;
 }
 
@@ -743,10 +744,10 @@ static void flights_end_once_in_any_order(void)
 
 int main(int argc, char **argv)
 {
-    server_url = getenv("ONCE_TEST_URL");
-    if (server_url == NULL ||
-        sscanf(strchr(server_url, '@') == NULL ? "" : strchr(server_url, '@'),
-               "@%127[^:]:%d", host, &port) != 2)
+    const char *url = getenv("ONCE_TEST_URL");
+
+    if (url == NULL ||
+        sscanf(url, "amqp://guest:guest@%127[^:]:%d", host, &port) != 2)
         t_skip_all("ONCE_TEST_URL names no RabbitMQ");
     (void)signal(SIGPIPE, SIG_IGN);
     proxy_program = argc > 1 ? argv[1] : NULL;
