@@ -154,6 +154,53 @@ CREATE TABLE IF NOT EXISTS "@schema@".barrier (
 ) WITH (fillfactor = 80);
 CREATE INDEX IF NOT EXISTS barrier_at ON "@schema@".barrier (at_ms);
 
+-- `state`: 0 going on, 1 confirming, 2 undoing, 3 done, 4 undone, 5 stuck, since
+-- `since_ms`. `version` rises with each change. `note`: why it turned back or is
+-- stuck, or an operator's decision. `fingerprint`: SHA-256 of kind and steps.
+CREATE TABLE IF NOT EXISTS "@schema@".saga (
+    gid text COLLATE "C" PRIMARY KEY,
+    kind text COLLATE "C" NOT NULL,
+    state smallint NOT NULL,
+    version integer NOT NULL,
+    deadline_ms bigint NOT NULL,
+    at_ms bigint NOT NULL,
+    since_ms bigint NOT NULL,
+    fingerprint bytea NOT NULL,
+    note text NOT NULL DEFAULT ''
+) WITH (fillfactor = 80);
+CREATE INDEX IF NOT EXISTS saga_late ON "@schema@".saga (deadline_ms)
+    WHERE state = 0;
+CREATE INDEX IF NOT EXISTS saga_open ON "@schema@".saga (state, gid)
+    WHERE state IN (0, 1, 2, 5);
+CREATE INDEX IF NOT EXISTS saga_over ON "@schema@".saga (since_ms)
+    WHERE state IN (3, 4);
+
+-- `state`: 0 not begun, 1 trying, 2 tried, 3 confirming, 4 confirmed, 5
+-- cancelling, 6 cancelled. `failed`: 3 its Confirm or Cancel was refused for good,
+-- 4 its outcome is not known. `round`: which Confirm or Cancel this is, from 0.
+-- `status`, `reply`, `error`: of the last call that ended.
+CREATE TABLE IF NOT EXISTS "@schema@".saga_step (
+    gid text COLLATE "C" NOT NULL REFERENCES "@schema@".saga ON DELETE CASCADE,
+    branch integer NOT NULL,
+    state smallint NOT NULL DEFAULT 0,
+    failed smallint NOT NULL DEFAULT 0,
+    round integer NOT NULL DEFAULT 0,
+    try_to text COLLATE "C" NOT NULL,
+    confirm_to text COLLATE "C",
+    cancel_to text COLLATE "C",
+    type text NOT NULL,
+    body bytea NOT NULL,
+    status integer,
+    reply bytea,
+    error text NOT NULL DEFAULT '',
+    PRIMARY KEY (gid, branch)
+) WITH (fillfactor = 80);
+-- The calls of a saga, and those that have ended and were not looked at yet.
+CREATE INDEX IF NOT EXISTS outbox_saga ON "@schema@".outbox (saga)
+    WHERE saga IS NOT NULL;
+CREATE INDEX IF NOT EXISTS outbox_ended ON "@schema@".outbox (saga)
+    WHERE saga IS NOT NULL AND phase IN (2, 3, 4);
+
 INSERT INTO "@schema@".message_meta (version, keep_ms, floor_ms)
     VALUES (1, @keep@, 0) ON CONFLICT DO NOTHING;
 
@@ -461,6 +508,337 @@ BEGIN
             ELSE 'refused' END
         WHEN v_phase = v_to OR (p_op = 'cancel' AND v_phase = 4) THEN 'done'
         ELSE 'conflict' END;
+END
+$f$;
+
+-- Writes one call of a saga to the outbox. p_op: 1 try, 2 confirm, 3 cancel.
+CREATE OR REPLACE FUNCTION "@schema@".saga_call_1(p_gid text, p_branch bigint,
+    p_op bigint)
+RETURNS void
+LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp
+AS $f$
+DECLARE
+    v_now bigint := extract(epoch FROM clock_timestamp()) * 1000;
+    v_op text := (ARRAY['try', 'confirm', 'cancel'])[p_op];
+    v_route text;
+BEGIN
+    INSERT INTO "@schema@".outbox (phase, kept, due_ms, at_ms, route, id, saga,
+            type, headers, body, fingerprint)
+        SELECT 0, true, 0, v_now,
+            CASE p_op WHEN 1 THEN t.try_to WHEN 2 THEN t.confirm_to
+                ELSE t.cancel_to END,
+            p_gid || '/' || p_branch || '/' || v_op
+                || CASE t.round WHEN 0 THEN '' ELSE '/' || t.round END,
+            p_gid, t.type, 'Once-Saga: ' || p_gid || '; branch=' || p_branch
+                || '; op=' || v_op || E'\n', t.body, sha256(t.body)
+        FROM "@schema@".saga_step t
+        WHERE t.gid = p_gid AND t.branch = p_branch
+        RETURNING route INTO STRICT v_route;
+    IF EXISTS (SELECT FROM "@schema@".relay_idle n
+        WHERE n.route = v_route AND n.idle) THEN
+        PERFORM pg_notify('once_outbox', v_route);
+    END IF;
+END
+$f$;
+
+-- Starts a saga in the caller's transaction. p_steps is an array of objects with
+-- the members try, confirm, cancel (routes; the last two may be missing), type,
+-- and body (any JSON, sent as it stands here) or hex (any bytes). The gid, drawn
+-- if none is given; NULL: it was started before with the same kind and steps.
+-- p_deadline: when a saga that has not tried every step is undone [in an hour].
+-- ON010: it was started with others; ON015: the gid is older than what is kept.
+CREATE OR REPLACE FUNCTION "@schema@".saga_start(p_kind text, p_steps json,
+    p_gid text DEFAULT NULL, p_deadline timestamptz DEFAULT NULL)
+RETURNS text
+LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp
+SET lock_timeout = '2s'
+AS $f$
+DECLARE
+    v_now bigint := extract(epoch FROM clock_timestamp()) * 1000;
+    v_keep bigint;
+    v_floor bigint;
+    v_deadline bigint;
+    v_gid text := p_gid;
+    v_print bytea;
+    v_was bytea;
+    v_step record;
+BEGIN
+    PERFORM "@schema@".check_1('kind', p_kind);
+    IF p_gid COLLATE "C" !~ '^[-A-Za-z0-9._~:]{1,200}$' THEN
+        RAISE EXCEPTION 'gid: it is not 1 to 200 of A-Z a-z 0-9 - . _ ~ :'
+            USING ERRCODE = '22023';
+    END IF;
+    IF p_steps IS NULL OR json_typeof(p_steps) <> 'array'
+        OR json_array_length(p_steps) NOT BETWEEN 1 AND 32 THEN
+        RAISE EXCEPTION 'steps: they are not an array of 1 to 32 objects'
+            USING ERRCODE = '22023';
+    END IF;
+    IF current_setting('synchronous_commit') = 'off' THEN
+        RAISE EXCEPTION 'synchronous_commit is off in this session'
+            USING ERRCODE = 'ON001';
+    END IF;
+    SELECT m.keep_ms, m.floor_ms INTO v_keep, v_floor
+        FROM "@schema@".message_meta m;
+    IF NOT isfinite(coalesce(p_deadline, now())) THEN
+        RAISE EXCEPTION 'deadline: it is not a time' USING ERRCODE = '22023';
+    END IF;
+    v_deadline := coalesce(extract(epoch FROM p_deadline) * 1000,
+        v_now + least(3600000, v_keep / 2));
+    IF v_deadline >= v_now + v_keep OR v_deadline < 0 THEN
+        RAISE EXCEPTION 'deadline: it is after the window in which ids are '
+            'remembered' USING ERRCODE = '22023';
+    END IF;
+    IF v_gid IS NULL THEN
+        v_gid := overlay(gen_random_uuid()::text placing
+            lpad(to_hex(v_now >> 16), 8, '0') || '-'
+            || lpad(to_hex(v_now & 65535), 4, '0') || '-7' from 1 for 15);
+    END IF;
+    v_print := sha256(convert_to(p_kind || ' ' || p_steps::text, 'UTF8'));
+    SELECT s.fingerprint INTO v_was FROM "@schema@".saga s WHERE s.gid = v_gid;
+    IF v_was IS NULL THEN
+        IF "@schema@".id_ms_1(v_gid) BETWEEN 1
+            AND greatest(v_now - v_keep, v_floor) - 1 THEN
+            RAISE EXCEPTION 'gid: it is older than the window in which ids are '
+                'remembered' USING ERRCODE = 'ON015';
+        END IF;
+        INSERT INTO "@schema@".saga VALUES (v_gid, p_kind, 0, 1, v_deadline,
+            v_now, v_now, v_print) ON CONFLICT DO NOTHING;
+        IF NOT FOUND THEN -- another has committed it since
+            SELECT s.fingerprint INTO v_was FROM "@schema@".saga s
+                WHERE s.gid = v_gid;
+            IF v_was IS NULL THEN
+                RAISE EXCEPTION 'the row has gone' USING ERRCODE = '40001';
+            END IF;
+        END IF;
+    END IF;
+    IF v_was <> v_print THEN
+        RAISE EXCEPTION 'gid: it was started before with other steps'
+            USING ERRCODE = 'ON010';
+    ELSIF v_was IS NOT NULL THEN
+        RETURN NULL;
+    END IF;
+    FOR v_step IN
+        SELECT e.step, e.no, e.step->>'try' AS try_to,
+            e.step->>'confirm' AS confirm_to, e.step->>'cancel' AS cancel_to,
+            coalesce(e.step->>'type', CASE WHEN e.step->'body' IS NULL THEN ''
+                ELSE 'application/json' END) AS type,
+            CASE WHEN e.step->>'hex' IS NOT NULL
+                    THEN decode(e.step->>'hex', 'hex')
+                WHEN e.step->'body' IS NOT NULL
+                    THEN convert_to((e.step->'body')::text, 'UTF8')
+                ELSE '' END AS body
+        FROM json_array_elements(p_steps) WITH ORDINALITY AS e (step, no)
+    LOOP
+        PERFORM "@schema@".check_1('try', v_step.try_to);
+        IF v_step.confirm_to IS NOT NULL THEN
+            PERFORM "@schema@".check_1('confirm', v_step.confirm_to);
+        END IF;
+        IF v_step.cancel_to IS NOT NULL THEN
+            PERFORM "@schema@".check_1('cancel', v_step.cancel_to);
+        END IF;
+        IF EXISTS (SELECT FROM json_object_keys(v_step.step) AS k (name)
+            WHERE k.name NOT IN ('try', 'confirm', 'cancel', 'type', 'body',
+                'hex')) THEN
+            RAISE EXCEPTION 'steps: a member that is not try, confirm, cancel, '
+                'type, body or hex' USING ERRCODE = '22023';
+        END IF;
+        IF octet_length(v_step.type) > 255
+            OR v_step.type COLLATE "C" ~ '[^ -~]' THEN
+            RAISE EXCEPTION 'type: it is not up to 255 characters of ASCII'
+                USING ERRCODE = '22023';
+        END IF;
+        IF octet_length(v_step.body) > 1048576 THEN
+            RAISE EXCEPTION 'body: it is larger than 1048576 bytes'
+                USING ERRCODE = '22023';
+        END IF;
+        INSERT INTO "@schema@".saga_step (gid, branch, state, try_to,
+                confirm_to, cancel_to, type, body)
+            VALUES (v_gid, v_step.no, CASE v_step.no WHEN 1 THEN 1 ELSE 0 END,
+                v_step.try_to, v_step.confirm_to, v_step.cancel_to,
+                v_step.type, v_step.body);
+    END LOOP;
+    PERFORM "@schema@".saga_call_1(v_gid, 1, 1);
+    RETURN v_gid;
+END
+$f$;
+
+-- All that decides how a saga goes on, in one snapshot; no row: there is none.
+--    what  no       state  n         m      flags
+--    0     version  state  late: 1                      the saga
+--    1     branch   state  failed    round  1 Confirm,  a step, in order
+--                                           2 Cancel
+--    2     seq      phase  attempts                     a call that nobody has
+--                                                       under way
+CREATE OR REPLACE FUNCTION "@schema@".saga_read_1(p_gid text) RETURNS TABLE (
+    what bigint, no bigint, state bigint, n bigint, m bigint, flags bigint,
+    id text)
+LANGUAGE plpgsql STABLE SECURITY DEFINER SET search_path = pg_catalog, pg_temp
+AS $f$
+#variable_conflict use_column
+DECLARE
+    v_now bigint := extract(epoch FROM clock_timestamp()) * 1000;
+BEGIN
+    RETURN QUERY
+        SELECT 0::bigint, s.version::bigint, s.state::bigint,
+            (s.deadline_ms <= v_now)::integer::bigint, 0::bigint, 0::bigint, ''
+        FROM "@schema@".saga s WHERE s.gid = p_gid
+        UNION ALL
+        SELECT 1, t.branch, t.state, t.failed, t.round,
+            (t.confirm_to IS NOT NULL)::integer
+            + 2 * (t.cancel_to IS NOT NULL)::integer, ''
+        FROM "@schema@".saga_step t WHERE t.gid = p_gid
+        UNION ALL
+        SELECT 2, o.seq, o.phase, o.attempts, 0, 0, o.id
+        FROM "@schema@".outbox o WHERE o.saga = p_gid
+            AND (o.phase > 0 OR o.lease_ms - v_now NOT BETWEEN 1 AND 3600000)
+        ORDER BY 1, 2;
+END
+$f$;
+
+-- Writes what once__saga_next() has decided, if nothing has changed since it was
+-- read. p_steps: (branch, state, failed, round) of those that changed. p_taken:
+-- (seq, phase, attempts, branch or 0) of calls that were looked at and go; their
+-- answer is kept with that step. p_calls: (branch, op) to make. p_note NULL: it
+-- stays. ok, or changed.
+CREATE OR REPLACE FUNCTION "@schema@".saga_write_1(p_gid text,
+    p_version bigint, p_state integer, p_note text, p_steps bigint[],
+    p_taken bigint[], p_calls bigint[])
+RETURNS text
+LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp
+SET lock_timeout = '10s'
+AS $f$
+DECLARE
+    v_now bigint := extract(epoch FROM clock_timestamp()) * 1000;
+    i integer;
+BEGIN
+    PERFORM "@schema@".fit_1();
+    UPDATE "@schema@".saga s SET version = s.version + 1, state = p_state,
+            since_ms = CASE s.state WHEN p_state THEN s.since_ms ELSE v_now END,
+            note = coalesce(p_note, s.note)
+        WHERE s.gid = p_gid AND s.version = p_version;
+    IF NOT FOUND THEN
+        RETURN 'changed';
+    END IF;
+    FOR i IN 1..coalesce(array_length(p_steps, 1), 0) LOOP
+        UPDATE "@schema@".saga_step t SET state = p_steps[i][2],
+                failed = p_steps[i][3], round = p_steps[i][4]
+            WHERE t.gid = p_gid AND t.branch = p_steps[i][1];
+    END LOOP;
+    FOR i IN 1..coalesce(array_length(p_taken, 1), 0) LOOP
+        UPDATE "@schema@".saga_step t SET status = o.status, reply = o.reply,
+                error = o.error
+            FROM "@schema@".outbox o WHERE o.seq = p_taken[i][1]
+                AND t.gid = p_gid AND t.branch = p_taken[i][4];
+        DELETE FROM "@schema@".outbox o WHERE o.seq = p_taken[i][1]
+            AND o.saga = p_gid AND o.phase = p_taken[i][2]
+            AND o.attempts = p_taken[i][3];
+        IF NOT FOUND THEN
+            RAISE EXCEPTION 'a call has changed' USING ERRCODE = '40001';
+        END IF;
+    END LOOP;
+    FOR i IN 1..coalesce(array_length(p_calls, 1), 0) LOOP
+        PERFORM "@schema@".saga_call_1(p_gid, p_calls[i][1], p_calls[i][2]);
+    END LOOP;
+    RETURN 'ok';
+END
+$f$;
+
+-- Sagas to look at: calls of theirs have ended, or their deadline has passed.
+CREATE OR REPLACE FUNCTION "@schema@".saga_due_1(p_n integer)
+RETURNS SETOF text
+LANGUAGE plpgsql STABLE SECURITY DEFINER SET search_path = pg_catalog, pg_temp
+AS $f$
+DECLARE
+    v_now bigint := extract(epoch FROM clock_timestamp()) * 1000;
+BEGIN
+    RETURN QUERY (SELECT DISTINCT o.saga FROM "@schema@".outbox o
+            WHERE o.saga IS NOT NULL AND o.phase IN (2, 3, 4) LIMIT p_n)
+        UNION
+        (SELECT s.gid FROM "@schema@".saga s
+            WHERE s.state = 0 AND s.deadline_ms <= v_now
+            ORDER BY s.deadline_ms LIMIT p_n)
+        LIMIT p_n;
+END
+$f$;
+
+-- Sagas after p_after, in the order of their gids. p_state, p_gid NULL: all.
+CREATE OR REPLACE FUNCTION "@schema@".saga_list_1(p_gid text, p_state integer,
+    p_after text, p_n integer)
+RETURNS TABLE (gid text, kind text, note text, state bigint, version bigint,
+    n bigint, deadline_ms bigint, at_ms bigint, since_ms bigint)
+LANGUAGE plpgsql STABLE SECURITY DEFINER SET search_path = pg_catalog, pg_temp
+AS $f$
+#variable_conflict use_column
+BEGIN
+    RETURN QUERY SELECT s.gid, s.kind, s.note, s.state::bigint,
+            s.version::bigint, (SELECT count(*) FROM "@schema@".saga_step t
+                WHERE t.gid = s.gid), s.deadline_ms, s.at_ms, s.since_ms
+        FROM "@schema@".saga s WHERE s.gid > p_after
+            AND (p_gid IS NULL OR s.gid = p_gid)
+            AND (p_state IS NULL OR s.state = p_state)
+        ORDER BY s.gid LIMIT p_n;
+END
+$f$;
+
+-- A saga's steps, each with its call that is under way: `seq` 0 if there is none.
+CREATE OR REPLACE FUNCTION "@schema@".saga_steps_1(p_gid text)
+RETURNS TABLE (try_to text, confirm_to text, cancel_to text, error text,
+    trouble text, state bigint, failed bigint, round bigint, status bigint,
+    seq bigint, phase bigint, attempts bigint)
+LANGUAGE plpgsql STABLE SECURITY DEFINER SET search_path = pg_catalog, pg_temp
+AS $f$
+#variable_conflict use_column
+BEGIN
+    RETURN QUERY SELECT t.try_to, coalesce(t.confirm_to, ''),
+            coalesce(t.cancel_to, ''), t.error, coalesce(o.error, ''),
+            t.state::bigint, t.failed::bigint, t.round::bigint,
+            coalesce(t.status, 0)::bigint, coalesce(o.seq, 0),
+            coalesce(o.phase, 0)::bigint, coalesce(o.attempts, 0)::bigint
+        FROM "@schema@".saga_step t LEFT JOIN "@schema@".outbox o
+            ON o.saga = p_gid AND o.id = p_gid || '/' || t.branch
+                || CASE t.state WHEN 1 THEN '/try' WHEN 3 THEN '/confirm'
+                    WHEN 5 THEN '/cancel' END
+                || CASE t.round WHEN 0 THEN '' ELSE '/' || t.round END
+        WHERE t.gid = p_gid ORDER BY t.branch;
+END
+$f$;
+
+-- How many sagas are in each state that has not ended well, in one row: 0, 1, 2
+-- and 5, and for how long the oldest has been stuck.
+CREATE OR REPLACE FUNCTION "@schema@".saga_stats_1() RETURNS TABLE (
+    going bigint, confirming bigint, undoing bigint, stuck bigint,
+    stuck_ms bigint)
+LANGUAGE plpgsql STABLE SECURITY DEFINER SET search_path = pg_catalog, pg_temp
+AS $f$
+DECLARE
+    v_now bigint := extract(epoch FROM clock_timestamp()) * 1000;
+BEGIN
+    RETURN QUERY SELECT count(*) FILTER (WHERE s.state = 0),
+            count(*) FILTER (WHERE s.state = 1),
+            count(*) FILTER (WHERE s.state = 2),
+            count(*) FILTER (WHERE s.state = 5),
+            coalesce(greatest(v_now - min(s.since_ms)
+                FILTER (WHERE s.state = 5), 0), 0)
+        FROM "@schema@".saga s WHERE s.state IN (0, 1, 2, 5);
+END
+$f$;
+
+-- Sagas that ended before the floor; those that have not, never.
+CREATE OR REPLACE FUNCTION "@schema@".saga_purge_1(p_max bigint)
+RETURNS bigint
+LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp
+AS $f$
+DECLARE
+    v_floor bigint := (SELECT m.floor_ms FROM "@schema@".message_meta m);
+    v_n bigint;
+BEGIN
+    DELETE FROM "@schema@".saga s WHERE s.gid = ANY (ARRAY(
+        SELECT c.gid FROM "@schema@".saga c
+        WHERE c.since_ms < v_floor AND c.state IN (3, 4)
+            AND NOT EXISTS (SELECT FROM "@schema@".outbox o
+                WHERE o.saga = c.gid) LIMIT p_max));
+    GET DIAGNOSTICS v_n = ROW_COUNT;
+    RETURN v_n;
 END
 $f$;
 
@@ -1030,7 +1408,10 @@ BEGIN
                 'outbox_list_1', 'outbox_decide_1', 'outbox_stats_1',
                 'outbox_purge_1', 'parked_take_1', 'parked_put_back_1',
                 'parked_has_key_1', 'parked_list_1', 'parked_decide_1',
-                'parked_stats_1')
+                'parked_stats_1',
+                'saga_call_1', 'saga_start', 'saga_read_1', 'saga_write_1',
+                'saga_due_1', 'saga_list_1', 'saga_steps_1', 'saga_stats_1',
+                'saga_purge_1')
     LOOP
         EXECUTE 'REVOKE ALL ON FUNCTION ' || v_name || ' FROM PUBLIC';
     END LOOP;

@@ -242,7 +242,7 @@ static int check(const once_tx *tx, once_error *err)
 
 /* ---- Purge ------------------------------------------------------------- */
 
-enum { PAGES = 200, BARRIERS = 1000 };
+enum { PAGES = 200, ROWS = 1000 };
 
 static int ask_number(const once_tx *tx, const struct once__query *a,
                       int64_t *out, once_error *err)
@@ -285,15 +285,16 @@ static int purge_pages(const once_tx *tx, uint64_t *removed, once_error *err)
     return rc;
 }
 
-static int purge_barriers(const once_tx *tx, once_error *err)
+/* In steps of so many rows. */
+static int purge_with(const once_tx *tx, const char *sql, once_error *err)
 {
-    struct once__query a = {.sql = "SELECT @.barrier_purge_1($1)"};
+    struct once__query a = {.sql = sql};
     char most[24];
-    int64_t n = BARRIERS;
+    int64_t n = ROWS;
     int rc = ONCE_OK;
 
-    once__query_number(&a, most, BARRIERS);
-    while (rc == ONCE_OK && n == BARRIERS)
+    once__query_number(&a, most, ROWS);
+    while (rc == ONCE_OK && n == ROWS)
         rc = ask_number(tx, &a, &n, err);
     return rc;
 }
@@ -309,7 +310,10 @@ static int purge(const once_tx *tx, uint64_t *removed, once_error *err)
     rc = ask_number(tx, &a, &floor, err);
     if (rc == ONCE_OK)
         rc = purge_pages(tx, removed, err);
-    return rc == ONCE_OK ? purge_barriers(tx, err) : rc;
+    if (rc == ONCE_OK)
+        rc = purge_with(tx, "SELECT @.barrier_purge_1($1)", err);
+    return rc == ONCE_OK ? purge_with(tx, "SELECT @.saga_purge_1($1)", err)
+                         : rc;
 }
 
 const struct once__backend once__message_postgres = {open_, once__query_idle,

@@ -186,25 +186,6 @@ static int park(const once_tx *tx, const struct once__park *p, once_error *err)
 
 /* ---- Outbox ------------------------------------------------------------ */
 
-/* A UUID of version 7 (RFC 9562): 48 bits of time, 74 random ones. */
-static int draw_id(uint64_t now, char out[ONCE_ID_SIZE])
-{
-    uint8_t b[16];
-    size_t i, at = 0;
-
-    if (RAND_bytes(b, sizeof(b)) != 1)
-        return 0;
-    for (i = 0; i < 6; i++)
-        b[i] = (uint8_t)(now >> (40 - 8 * i));
-    b[6] = (uint8_t)(0x70 | (b[6] & 0x0f));
-    b[8] = (uint8_t)(0x80 | (b[8] & 0x3f));
-    for (i = 0; i < sizeof(b); i++)
-        at += (size_t)snprintf(out + at, ONCE_ID_SIZE - at, "%s%02x",
-                               i == 4 || i == 6 || i == 8 || i == 10 ? "-" : "",
-                               b[i]);
-    return 1;
-}
-
 static int insert_row(const once_tx *tx, const once_message *m, const char *id,
                       uint64_t now, const uint8_t *fingerprint, int *inserted)
 {
@@ -250,7 +231,7 @@ static int emit(const once_tx *tx, const once_message *m, char id[ONCE_ID_SIZE],
     uint64_t now = once__lite_now();
     int rc, inserted = 0, differs = 1;
 
-    if (m->id == NULL && !draw_id(now, id))
+    if (m->id == NULL && !once__lite_draw_id(now, id))
         return once__fail(err, ONCE_ENOMEM, "emit: no random bytes");
     if (m->id != NULL)
         (void)snprintf(id, ONCE_ID_SIZE, "%s", m->id);
@@ -514,6 +495,24 @@ static int purge_step(const once_tx *tx, const struct place *from,
     return once__stmt_run(&q, removed);
 }
 
+/* The steps go first: without their saga they would be found no more. */
+static int purge_sagas(const once_tx *tx)
+{
+#define OVER                                                                   \
+    "(SELECT gid FROM once_saga s WHERE state IN (3,4) AND since_ms<"          \
+    "(SELECT floor_ms FROM once_message_meta) AND NOT EXISTS"                  \
+    "(SELECT 1 FROM once_outbox o WHERE o.saga=s.gid))"
+    struct once__stmt q =
+        once__stmt(tx, "DELETE FROM once_saga_step WHERE gid IN " OVER);
+    int n, rc = once__stmt_run(&q, &n);
+
+    if (rc != SQLITE_OK)
+        return rc;
+    q = once__stmt(tx, "DELETE FROM once_saga WHERE gid IN " OVER);
+    return once__stmt_run(&q, &n);
+#undef OVER
+}
+
 /* Each statement is a transaction of its own, so that others get in between. */
 static int purge(const once_tx *tx, uint64_t *removed, once_error *err)
 {
@@ -538,6 +537,8 @@ static int purge(const once_tx *tx, uint64_t *removed, once_error *err)
                            "(SELECT floor_ms-keep_ms FROM once_message_meta)");
         rc = once__stmt_run(&q, &n);
     }
+    if (rc == SQLITE_OK)
+        rc = purge_sagas(tx);
     return rc == SQLITE_OK ? ONCE_OK : once__lite_failed(rc, "purge", err);
 }
 

@@ -4,6 +4,8 @@
  */
 #include "message/stmt.h"
 
+#include <openssl/rand.h>
+#include <stdio.h>
 #include <string.h>
 #include <time.h>
 
@@ -174,4 +176,24 @@ int once__lite_idle(const once_tx *tx, once_error *err)
     return sqlite3_get_autocommit(tx->sqlite)
                ? ONCE_OK
                : once__fail(err, ONCE_ETX, "tx: a transaction is open");
+}
+
+/* ---- Ids ---------------------------------------------------------------- */
+
+int once__lite_draw_id(uint64_t now, char out[ONCE_ID_SIZE])
+{
+    uint8_t b[16];
+    size_t i, at = 0;
+
+    if (RAND_bytes(b, sizeof(b)) != 1)
+        return 0;
+    for (i = 0; i < 6; i++)
+        b[i] = (uint8_t)(now >> (40 - 8 * i));
+    b[6] = (uint8_t)(0x70 | (b[6] & 0x0f));
+    b[8] = (uint8_t)(0x80 | (b[8] & 0x3f));
+    for (i = 0; i < sizeof(b); i++)
+        at += (size_t)snprintf(out + at, ONCE_ID_SIZE - at, "%s%02x",
+                               i == 4 || i == 6 || i == 8 || i == 10 ? "-" : "",
+                               b[i]);
+    return 1;
 }

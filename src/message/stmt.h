@@ -45,5 +45,8 @@ int once__lite_idle(const once_tx *tx, once_error *err);
 /* The error of once/message.h for one of SQLite. */
 int once__lite_failed(int rc, const char *where, once_error *err);
 uint64_t once__lite_now(void); /* in ms since 1970 */
+/* A UUID of version 7 (RFC 9562): 48 bits of time, 74 random ones. 0: there are no
+ * random bytes. */
+int once__lite_draw_id(uint64_t now_ms, char out[ONCE_ID_SIZE]);
 
 #endif /* ONCE_MESSAGE_STMT_H */

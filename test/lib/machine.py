@@ -114,14 +114,16 @@ def alive(pid):
 
 
 def children(pid):
-    """Processes whose parent is `pid`."""
-    found = []
+    """Processes whose parent is `pid`, and theirs."""
+    below = {}
     for path in glob.glob("/proc/[0-9]*"):
-        child = int(path[6:])
-        stat = stat_of(child)
-        if stat and stat[1] == pid:
-            found.append(child)
-    return found
+        stat = stat_of(int(path[6:]))
+        if stat:
+            below.setdefault(stat[1], []).append(int(path[6:]))
+    found = [pid]
+    for parent in found:
+        found += below.get(parent, [])
+    return found[1:]
 
 
 def send(pid, number):

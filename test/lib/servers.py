@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """
-Real servers for tests: PostgreSQL, pgbouncer, Redis with Sentinel and Cluster.
+Real servers for tests: PostgreSQL, pgbouncer, Redis with Sentinel and Cluster,
+and the brokers RabbitMQ, NATS and mosquitto.
 
 A World is one temporary folder and the servers that live in it. Each server has
 a name; what can be done to it is the same for all:
@@ -21,8 +22,10 @@ a server that is not installed is Missing, and a test says so.
 """
 
 import contextlib
+import glob
 import os
 import pathlib
+import re
 import shutil
 import signal
 import socket
@@ -104,13 +107,19 @@ class Server:
 
     def _end(self, number):
         if self.running():
+            family = children(self.pid)
             send(self.pid, signal.SIGCONT)
             send(self.pid, number)
             try:
                 self.process.wait(PATIENCE)
+                self._gone(family)
             except subprocess.TimeoutExpired:
                 self.kill()
         self.process = None
+
+    def _gone(self, family):
+        eventually(lambda: not any(alive(p) for p in family),
+                   self.name + " is gone")
 
     def stop(self):
         """In order: what was begun is ended."""
@@ -128,8 +137,7 @@ class Server:
             for pid in family:
                 send(pid, signal.SIGKILL)
             self.process.wait(PATIENCE)
-            eventually(lambda: not any(alive(p) for p in family),
-                       self.name + " is gone")
+            self._gone(family)
         self.process = None
 
     def restart(self):
@@ -424,6 +432,166 @@ def _redis_answer(stream):
     return [_redis_answer(stream) for _ in range(int(rest))]
 
 
+# ---- Brokers -------------------------------------------------------------
+
+
+class Broker(Server):
+    """`HELLO` is what a client sends first, `ANSWER` how the reply begins."""
+
+    HELLO = ANSWER = b""
+    SCHEME = ""
+
+    def ready(self):
+        with contextlib.suppress(OSError), \
+                socket.create_connection((self.address, self.port),
+                                         10) as sock:
+            sock.sendall(self.HELLO)
+            return sock.recv(len(self.ANSWER)) == self.ANSWER
+        return False
+
+    def write(self, name, text):
+        """A file of its own, for the user whom it runs as."""
+        path = self.folder / name
+        path.write_text(text, "ascii")
+        self.world.give(path)
+        return path
+
+    def url(self):
+        return "%s://%s:%d" % (self.SCHEME, self.address, self.port)
+
+
+class RabbitMQ(Broker):
+    """One node without cluster, plugins, epmd and Erlang distribution.
+
+    Three things make the start several times faster: the Erlang machine is
+    started without the scripts around it, the configuration is in Erlang's
+    terms, and the code path names only what the node needs.
+    """
+
+    HELLO, ANSWER = b"AMQP\x00\x00\x09\x01", b"\x01"
+    HOME = "/usr/lib/rabbitmq/lib/rabbitmq_server-*/plugins/*-[0-9]*"
+
+    # For every Erlang machine: the node starts another one each minute, which
+    # would start epmd, and epmd would listen everywhere and stay.
+    ALONE = "-start_epmd false -dist_listen false -erl_epmd_port 1"
+
+    def __init__(self, world, name="rabbitmq", space=None, **settings):
+        super().__init__(world, name, space)
+        self.node = name + "@localhost"
+        libraries = self._libraries()
+        terms = {
+            "tcp_listeners": '[{"%s",%d}]' % (self.address, self.port),
+            "loopback_users": "[]", "num_tcp_acceptors": "2",
+            "vm_memory_high_watermark": '{absolute,"1GB"}',
+            "disk_free_limit": "10000000",
+            "log": "[{console,[{enabled,true},{level,warning}]},"
+                   "{file,[{file,false}]}]"}
+        terms.update(settings)
+        self.write("advanced.config", "[{rabbit,[%s]}].\n" % ",\n".join(
+            "{%s,%s}" % pair for pair in terms.items()))
+        self.write("plugins", "[].\n")
+        self.environment.update(
+            HOME=self.folder, ERL_LIBS=libraries, ERL_ZFLAGS=self.ALONE,
+            ERL_EPMD_ADDRESS=LOOPBACK, RABBITMQ_NODENAME=self.node,
+            RABBITMQ_CONF_ENV_FILE="/dev/null",
+            RABBITMQ_CONFIG_FILE=self.folder / "none",
+            RABBITMQ_ADVANCED_CONFIG_FILE=self.folder / "advanced.config",
+            RABBITMQ_ENABLED_PLUGINS_FILE=self.folder / "plugins",
+            RABBITMQ_MNESIA_BASE=self.folder / "mnesia",
+            RABBITMQ_LOG_BASE=self.folder / "logs", RABBITMQ_LOGS="-",
+            RABBITMQ_PID_FILE=self.folder / "pid")
+
+    def _libraries(self):
+        """A folder with links to what the application `rabbit` is made of."""
+        homes = {pathlib.Path(p).name.split("-")[0]: pathlib.Path(p)
+                 for p in glob.glob(self.HOME)}
+        if "rabbit" not in homes:
+            raise Missing("rabbitmq-server is not installed")
+        folder = self.folder / "libraries"
+        folder.mkdir()
+        needed = ["rabbit"]
+        for name in needed:
+            (folder / homes[name].name).symlink_to(homes[name])
+            text = (homes[name] / "ebin" / (name + ".app")).read_text("utf-8")
+            words = re.search(r"{applications,\s*\[([^]]*)\]", text)[1]
+            needed += [word for word in re.findall(r"\w+", words)
+                       if word in homes and word not in needed]
+        return folder
+
+    def command(self):
+        return [find("erl"), "-noinput", "-boot", "start_sasl", "-sname",
+                self.node, "-s", "rabbit", "boot", "+W", "w", "+S", "1:1",
+                "-syslog", "logger", "[]",
+                "-syslog", "syslog_error_logger", "false",
+                "-kernel", "prevent_overlapping_partitions", "false"]
+
+    def quit(self):
+        self._end(signal.SIGQUIT)
+
+    def settle(self, *queues):
+        """Waits until a SIGKILL loses none of these new quorum queues.
+
+        RabbitMQ 3.10 acknowledges a declaration some seconds before the
+        queue's entry is in the file. Without it the queue has no leader after
+        the restart, and whoever asks for a message waits for a minute."""
+        path = self.folder / "mnesia" / self.node / "quorum" / self.node / \
+            "names.dets"
+        for queue in queues:
+            name = ("%2F_" + queue).encode()
+            eventually(lambda n=name: n in path.read_bytes(),
+                       "the entry of %s is written" % queue)
+
+    def url(self):
+        return "amqp://guest:guest@%s:%d/%%2f" % (self.address, self.port)
+
+
+class Nats(Broker):
+    """One server with JetStream in its folder."""
+
+    HELLO, ANSWER = b"", b"INFO "
+    SCHEME = "nats"
+
+    def __init__(self, world, name="nats", space=None, **settings):
+        super().__init__(world, name, space)
+        lines = {
+            "listen": "%s:%d" % (self.address, self.port),
+            "server_name": name,
+            "jetstream": '{ store_dir: "%s", max_memory_store: 256MB,'
+                         ' max_file_store: 4GB }' % (self.folder / "data")}
+        lines.update(settings)
+        self.file = self.write("conf", "".join(
+            "%s: %s\n" % pair for pair in lines.items()))
+
+    def command(self):
+        return [find("nats-server"), "-c", str(self.file)]
+
+
+class Mosquitto(Broker):
+    """It writes its file soon after a change, and answers before that.
+
+    A change is a subscription, a retained message, or one for a subscriber
+    that is away; not one on its way to a subscriber. SIGUSR1 writes it."""
+
+    HELLO = b"\x10\x0e\x00\x04MQTT\x04\x02\x00\x3c\x00\x02ok"
+    ANSWER = b"\x20"
+    SCHEME = "mqtt"
+
+    def __init__(self, world, name="mosquitto", space=None, **settings):
+        super().__init__(world, name, space)
+        lines = {
+            "listener": "%d %s" % (self.port, self.address),
+            "allow_anonymous": "true", "persistence": "true",
+            "persistence_location": "%s/" % self.folder,
+            "autosave_on_changes": "true", "autosave_interval": "1",
+            "log_dest": "stderr"}
+        lines.update(settings)
+        self.file = self.write("conf", "".join(
+            "%s %s\n" % pair for pair in lines.items()))
+
+    def command(self):
+        return [find("mosquitto"), "-c", str(self.file)]
+
+
 # ---- Worlds --------------------------------------------------------------
 
 
@@ -641,12 +809,26 @@ def redis_cluster(world, clock):
         "%s:%d" % (LOOPBACK, n.port) for n in nodes)
 
 
+def rabbitmq(world, clock):
+    return _started(world, RabbitMQ(world), clock).url()
+
+
+def nats(world, clock):
+    del clock  # a program in Go has no C library that a shim could replace
+    return Nats(world).start().url()
+
+
+def mosquitto(world, clock):
+    return _started(world, Mosquitto(world), clock).url()
+
+
 KINDS = {
     "postgres": postgres, "postgres-tls": postgres_tls,
     "pgbouncer": pgbouncer, "postgres-standby": postgres_standby,
     "postgres-standby-async": postgres_standby_async,
     "redis": redis, "redis-plain": redis_plain, "redis-tls": redis_tls,
     "redis-sentinel": redis_sentinel, "redis-cluster": redis_cluster,
+    "rabbitmq": rabbitmq, "nats": nats, "mosquitto": mosquitto,
 }
 
 if __name__ == "__main__":

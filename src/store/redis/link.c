@@ -69,6 +69,7 @@ void once__redis_link_init(struct once__redis_link *l,
     l->config = config;
     l->tls = tls;
     l->fd = -1;
+    l->script = once__swap_lua;
     (void)snprintf(l->trouble, sizeof(l->trouble), "not connected yet");
 }
 
@@ -255,6 +256,7 @@ static int send_some(struct once__redis_link *l, int *moved)
         if (n < 0)
             return 0;
         l->sent += (size_t)n;
+        l->written += (uint64_t)n;
         *moved |= n > 0;
     }
     return 1;
@@ -366,6 +368,30 @@ void once__redis_exchange(struct once__redis_link **links, size_t n)
             once__redis_link_fail(links[i], "no answer in time");
         links[i]->out_size = links[i]->sent = 0;
     }
+}
+
+int once__redis_link_step(struct once__redis_link *l, int ms)
+{
+    struct pollfd p = {l->fd, POLLIN, 0};
+
+    if (l->fd < 0)
+        return 0;
+    if (l->sent < l->out_size)
+        p.events |= POLLOUT;
+    if (poll(&p, 1, ms) > 0)
+        (void)step(l, p.revents);
+    if (l->sent == l->out_size)
+        l->sent = l->out_size = 0;
+    return l->fd >= 0;
+}
+
+void once__redis_link_shift(struct once__redis_link *l)
+{
+    size_t left = l->expected - l->count;
+
+    while (l->count > 0)
+        freeReplyObject(l->replies[--l->count]);
+    l->expected = left;
 }
 
 const redisReply *once__redis_call(struct once__redis_link *l, size_t argc,
@@ -494,6 +520,7 @@ int once__redis_link_dial(struct once__redis_link *l)
     l->refused = l->spoke = 0;
     l->heard_us = 0; /* another server may have another time */
     l->generation++;
+    l->written = 0;
     l->reader = redisReaderCreate();
     up = l->place.port[0] == '\0' ? connect_socket(l, until_ms)
                                   : connect_tcp(l, until_ms);
@@ -599,7 +626,7 @@ static int ask_greetings(struct once__redis_link *l, size_t *at)
         [SELECT] = {"SELECT", db, NULL, NULL},
         [INFO] = {"INFO", NULL, NULL, NULL},
         [FSYNC] = {"CONFIG", "GET", "appendfsync", NULL},
-        [SCRIPT] = {"SCRIPT", "LOAD", once__swap_lua, NULL},
+        [SCRIPT] = {"SCRIPT", "LOAD", l->script, NULL},
     };
     size_t i, n, ok = 1;
 

@@ -111,6 +111,7 @@ struct once__redis_link {
     /* Commands of this round. */
     uint8_t *out;
     size_t out_size, out_room, sent;
+    uint64_t written; /* bytes that left through this connection */
     /* Replies since the last once__redis_link_reset(). */
     redisReply **replies;
     size_t count, expected, room;
@@ -123,6 +124,8 @@ struct once__redis_link {
     uint64_t watched_us; /* when it was asked last                           */
     uint64_t evicted;    /* keys that it had dropped to make room by then    */
     size_t watch_reply;  /* as time_reply                                    */
+
+    const char *script; /* what the greeting loads */
 
     /* What the server says about itself. */
     int loaded;  /* it knows the script                              */
@@ -157,6 +160,12 @@ ONCE_CHECK int once__redis_command(struct once__redis_link *l, size_t argc,
 /* Sends what is queued on all links, then waits for all replies; a link that
  * does not get there in time is closed. */
 void once__redis_exchange(struct once__redis_link **links, size_t n);
+/* For those who do not wait for all replies: sends and receives what can be now,
+ * after waiting up to `ms` for either. To be called only while a reply is to
+ * come. 0: the connection is gone. */
+int once__redis_link_step(struct once__redis_link *l, int ms);
+/* Frees the replies that have come; the next one to come has index 0. */
+void once__redis_link_shift(struct once__redis_link *l);
 /* NULL: it never came. */
 const redisReply *once__redis_reply(const struct once__redis_link *l,
                                     size_t index);

@@ -1,0 +1,170 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * flights.c - messages that were sent and have no proof yet.
+ *
+ * There is always room for the end of everything that was added, so that no
+ * failing allocation can lose a proof.
+ */
+#include "broker/flights.h"
+
+#include <assert.h>
+#include <stdlib.h>
+#include <string.h>
+
+void once__flights_clear(struct once__flights *f)
+{
+    free(f->ring);
+    free(f->ready);
+    memset(f, 0, sizeof(*f));
+}
+
+static struct once__flight *at(const struct once__flights *f, uint64_t number)
+{
+    return &f->ring[number % f->cap];
+}
+
+/* Room for twice as many. 0: no memory, and nothing has changed. */
+static int grow(struct once__flights *f)
+{
+    size_t cap = f->cap == 0 ? 64 : f->cap * 2;
+    struct once__flight *ring = calloc(cap, sizeof(*ring));
+    struct once__proof *ready = calloc(cap + 1, sizeof(*ready));
+    uint64_t i;
+
+    if (ring == NULL || ready == NULL) {
+        free(ring);
+        free(ready);
+        return 0;
+    }
+    for (i = f->first; i < f->next; i++)
+        ring[i % cap] = *at(f, i);
+    if (f->n > 0)
+        memcpy(ready, f->ready + f->head, f->n * sizeof(*ready));
+    free(f->ring);
+    free(f->ready);
+    f->ring = ring;
+    f->ready = ready;
+    f->cap = cap;
+    f->head = 0;
+    return 1;
+}
+
+static void push(struct once__flights *f, uint64_t tag, int end, int status,
+                 const char *why)
+{
+    struct once__proof *p;
+
+    if (f->head + f->n == f->cap + 1) {
+        memmove(f->ready, f->ready + f->head, f->n * sizeof(*f->ready));
+        f->head = 0;
+    }
+    assert(f->n < f->cap + 1);
+    p = &f->ready[f->head + f->n++];
+    memset(p, 0, sizeof(*p));
+    p->tag = tag;
+    p->end = end;
+    p->status = status;
+    p->why = why;
+}
+
+/* Room for one more. 0: no memory, and the message has ended for that. */
+static int room(struct once__flights *f, uint64_t tag)
+{
+    if (f->cap > 0 && f->open + f->n < f->cap && f->next - f->first < f->cap)
+        return 1;
+    if (grow(f))
+        return 1;
+    if (f->cap > 0 && f->n + f->open < f->cap + 1)
+        push(f, tag, ONCE__END_UNSENT, 0, "no memory");
+    return 0;
+}
+
+uint64_t once__flights_add(struct once__flights *f, uint64_t tag)
+{
+    struct once__flight *flight;
+
+    if (f->first == 0)
+        f->first = f->next = 1;
+    if (!room(f, tag))
+        return 0;
+    flight = at(f, f->next);
+    flight->tag = tag;
+    flight->open = 1;
+    flight->end = -1;
+    flight->status = 0;
+    flight->why = NULL;
+    f->open++;
+    return f->next++;
+}
+
+int once__flights_open(const struct once__flights *f, uint64_t number)
+{
+    return number >= f->first && number < f->next && at(f, number)->open;
+}
+
+void once__flights_mark(struct once__flights *f, uint64_t number, int end,
+                        int status, const char *why)
+{
+    struct once__flight *flight;
+
+    if (!once__flights_open(f, number))
+        return;
+    flight = at(f, number);
+    flight->end = end;
+    flight->status = status;
+    flight->why = why;
+}
+
+void once__flights_end(struct once__flights *f, uint64_t number, int end,
+                       int status, const char *why)
+{
+    struct once__flight *flight;
+
+    if (!once__flights_open(f, number))
+        return;
+    flight = at(f, number);
+    flight->open = 0;
+    f->open--;
+    if (flight->end >= 0)
+        push(f, flight->tag, flight->end, flight->status, flight->why);
+    else
+        push(f, flight->tag, end, status, why);
+    while (f->first < f->next && !at(f, f->first)->open)
+        f->first++;
+}
+
+void once__flights_end_to(struct once__flights *f, uint64_t number, int end,
+                          const char *why)
+{
+    uint64_t i;
+
+    for (i = f->first; i <= number && i < f->next; i++)
+        once__flights_end(f, i, end, 0, why);
+}
+
+void once__flights_unsent(struct once__flights *f, uint64_t tag, int end,
+                          const char *why)
+{
+    if (room(f, tag))
+        push(f, tag, end, 0, why);
+}
+
+void once__flights_lose(struct once__flights *f, const char *why)
+{
+    if (f->next > 0)
+        once__flights_end_to(f, f->next - 1, ONCE__END_SILENT, why);
+    f->first = f->next = 1;
+}
+
+size_t once__flights_take(struct once__flights *f, struct once__proof *out,
+                          size_t max)
+{
+    size_t n = f->n < max ? f->n : max;
+
+    if (n == 0)
+        return 0;
+    memcpy(out, f->ready + f->head, n * sizeof(*out));
+    f->n -= n;
+    f->head = f->n == 0 ? 0 : f->head + n;
+    return n;
+}

@@ -1,0 +1,58 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * flights.h - messages that were sent and have no proof yet, for drivers whose
+ * broker confirms later and by number.
+ *
+ *    add() -> number 1, 2, 3 ...       the broker: "number 2 is taken"
+ *                \                        |
+ *                 +--- in flight --- end(2, TAKEN) ---> take(): proofs
+ *                                    lose()        ---> all of them: SILENT
+ *
+ * Each message that was added ends exactly once. lose() begins again at 1, as a
+ * broker does on a new connection.
+ */
+#ifndef ONCE_BROKER_FLIGHTS_H
+#define ONCE_BROKER_FLIGHTS_H
+
+#include "broker/broker.h"
+
+struct once__flight {
+    uint64_t tag;
+    int open, end, status; /* `end`: how it ends when the broker confirms it, if
+                            * that was said before; -1: it was not */
+    const char *why;
+};
+
+struct once__flights {
+    struct once__flight *ring; /* by number, modulo cap */
+    struct once__proof *ready; /* cap + 1 of them; [head, head + n) */
+    size_t cap, head, n, open;
+    uint64_t first, next; /* numbers from first to next - 1 may be open */
+};
+
+void once__flights_clear(struct once__flights *f);
+/*
+ * Adds a message: its number, or 0: no memory. A message that got 0 ends as
+ * ONCE__END_UNSENT by itself; no other may be added before take().
+ */
+uint64_t once__flights_add(struct once__flights *f, uint64_t tag);
+int once__flights_open(const struct once__flights *f, uint64_t number);
+/* It will end like this, whatever the broker confirms. */
+void once__flights_mark(struct once__flights *f, uint64_t number, int end,
+                        int status, const char *why);
+/* Ends it, if it is open. `why` lives for ever, or is NULL. */
+void once__flights_end(struct once__flights *f, uint64_t number, int end,
+                       int status, const char *why);
+/* Ends all that are open up to `number`. */
+void once__flights_end_to(struct once__flights *f, uint64_t number, int end,
+                          const char *why);
+/* Ends a message that was never added, and has no number. */
+void once__flights_unsent(struct once__flights *f, uint64_t tag, int end,
+                          const char *why);
+/* The connection is gone: all that are open are ONCE__END_SILENT, or as marked. */
+void once__flights_lose(struct once__flights *f, const char *why);
+/* Up to `max` of those that have ended. */
+size_t once__flights_take(struct once__flights *f, struct once__proof *out,
+                          size_t max);
+
+#endif /* ONCE_BROKER_FLIGHTS_H */

@@ -1,0 +1,98 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * share.c - what several drivers need.
+ */
+#include "broker/share.h"
+
+#include <assert.h>
+#include <stdlib.h>
+#include <string.h>
+#include <time.h>
+
+uint64_t once__broker_now_ms(void)
+{
+    struct timespec t;
+
+    (void)clock_gettime(CLOCK_MONOTONIC, &t);
+    return (uint64_t)t.tv_sec * 1000 + (uint64_t)t.tv_nsec / 1000000;
+}
+
+/* ---- Proofs that were not fetched yet ----------------------------------- */
+
+/* Frees what the last call has shown, and moves the rest to the front. */
+static void drop_used(struct once__ended *e)
+{
+    size_t i;
+
+    for (i = 0; i < e->used; i++)
+        free(e->memory[i]);
+    e->n -= e->used;
+    if (e->used > 0 && e->n > 0) {
+        memmove(e->list, e->list + e->used, e->n * sizeof(*e->list));
+        memmove(e->memory, e->memory + e->used, e->n * sizeof(*e->memory));
+    }
+    e->used = 0;
+}
+
+int once__ended_reserve(struct once__ended *e, size_t n)
+{
+    size_t room = e->room == 0 ? 16 : e->room;
+    struct once__proof *list;
+    void **memory;
+
+    while (room < e->n + n)
+        room *= 2;
+    if (room == e->room)
+        return 1;
+    list = realloc(e->list, room * sizeof(*list));
+    if (list == NULL)
+        return 0;
+    e->list = list;
+    memory = realloc(e->memory, room * sizeof(*memory));
+    if (memory == NULL)
+        return 0;
+    e->memory = memory;
+    e->room = room;
+    return 1;
+}
+
+void once__ended_add(struct once__ended *e, const struct once__proof *p,
+                     void *memory)
+{
+    assert(e->n < e->room);
+    e->list[e->n] = *p;
+    e->memory[e->n++] = memory;
+}
+
+size_t once__ended_take(struct once__ended *e, struct once__proof *out,
+                        size_t max)
+{
+    size_t n;
+
+    drop_used(e);
+    n = e->n < max ? e->n : max;
+    if (n > 0)
+        memcpy(out, e->list, n * sizeof(*out));
+    e->used = n;
+    return n;
+}
+
+void once__ended_clear(struct once__ended *e)
+{
+    e->used = e->n;
+    drop_used(e);
+    free(e->list);
+    free(e->memory);
+    memset(e, 0, sizeof(*e));
+}
+
+/* ---- Names -------------------------------------------------------------- */
+
+int once__broker_is_name(const char *text)
+{
+    size_t n = 0;
+
+    while (text[n] > ' ' && text[n] <= '~')
+        n++;
+    return text[n] == '\0' && n > 0 && n <= ONCE_ID_MAX;
+}
