@@ -28,8 +28,10 @@ help:
 	@echo 'make mutants    how soon each planted bug is seen, from 30 starts'
 	@echo 'make store-faults  faults of real stores, counted; OPS=, SEED=, CELLS='
 	@echo 'make demo       a double charge, without Once and with it'
+	@echo 'make demo-messages  orders and bills, likewise'
 	@echo 'make bench      figures, side by side with plain nginx; BENCH=--quick'
 	@echo 'make bench-stores  figures of each store by itself, likewise'
+	@echo 'make bench-messages  what inbox, outbox, relay and consumer cost'
 	@echo 'make histories  2,000 concurrent histories of each store, judged'
 	@echo 'make model      the formal model, every row of its table (minutes)'
 	@echo 'make fuzz       each fuzz target for TIME seconds [600]'
@@ -173,6 +175,10 @@ format: packages
 demo: all
 	@ONCE_BUILD=$(abspath $(BUILD)) $(PYTHON) examples/demo/demo
 
+.PHONY: demo-messages
+demo-messages: all
+	@ONCE_BUILD=$(abspath $(BUILD)) $(PYTHON) examples/messages/demo
+
 .PHONY: bench
 bench: all
 	@env ONCE_BUILD=$(abspath $(BUILD)) $(PYTHON) test/bench/gateway.py \
@@ -181,6 +187,11 @@ bench: all
 .PHONY: bench-stores
 bench-stores: library
 	@env ONCE_BUILD=$(abspath $(BUILD)) $(PYTHON) test/bench/stores.py \
+	    $(BENCH)
+
+.PHONY: bench-messages
+bench-messages: library
+	@env ONCE_BUILD=$(abspath $(BUILD)) $(PYTHON) test/bench/messages.py \
 	    $(BENCH)
 
 .PHONY: install

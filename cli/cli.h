@@ -102,6 +102,12 @@ struct cli_command {
     X(init)                                                                    \
     X(dump)                                                                    \
     X(messages)                                                                \
+    X(consume)                                                                 \
+    X(emit)                                                                    \
+    X(relay)                                                                   \
+    X(outbox)                                                                  \
+    X(parked)                                                                  \
+    X(saga)                                                                    \
     X(bench)                                                                   \
     X(completion)
 

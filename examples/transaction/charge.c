@@ -124,12 +124,11 @@ static unsigned status_of(int rc)
     case ONCE_REPLAY:
         return MHD_HTTP_CREATED;
     case ONCE_MISMATCH:
-    case ONCE_OUTSIDE:
         return MHD_HTTP_UNPROCESSABLE_CONTENT;
     case ONCE_EINVAL:
     case ONCE_ELIMIT:
         return MHD_HTTP_BAD_REQUEST;
-    default:
+    default: /* ONCE_OUTSIDE, too: it may have been charged before the window */
         return MHD_HTTP_SERVICE_UNAVAILABLE;
     }
 }

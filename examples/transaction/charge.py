@@ -41,8 +41,8 @@ def charge(db, key, body, order, amount):
             return 201, line
         if answer == "replay":
             return 201, bytes(result).decode()
-        if answer == "repeated":  # committed, and nobody knows its answer
-            return 503, '{"error": "no answer"}\n'
+        if answer in ("repeated", "outside"):  # nobody knows its answer, or
+            return 503, '{"error": "no answer"}\n'  # if it was charged
         return 422, '{"error": "%s"}\n' % answer
 
 

@@ -228,6 +228,71 @@ ONCE_API ONCE_CHECK int once_barrier_enter(const once_tx *tx, const char *gid,
                                            const char *branch, int op,
                                            once_error *err);
 
+/* ---- Sagas ------------------------------------------------------------ */
+
+#define ONCE_SAGA_STEPS_MAX ((size_t)32)
+#define ONCE_SAGA_BODY_MAX ((size_t)1 << 20) /* bytes of one step's body     */
+#define ONCE_GID_MAX ((size_t)200)           /* characters of a saga's gid   */
+
+/* One step: a route for each of its calls, which all get the same body. Set
+ * `size` with ONCE_SAGA_STEP_INIT. */
+typedef struct once_saga_step {
+    size_t size;
+    const char *try_to;     /* route of its Try, or of its action             */
+    const char *confirm_to; /* of its Confirm [none]                          */
+    const char
+        *cancel_to;   /* of its Cancel, or compensation [nothing to undo] */
+    const char *type; /* content type [""]                              */
+    once_bytes body;  /* up to ONCE_SAGA_BODY_MAX                       */
+} once_saga_step;
+
+#define ONCE_SAGA_STEP_INIT                                                    \
+    {                                                                          \
+        sizeof(once_saga_step), NULL, NULL, NULL, NULL,                        \
+        {                                                                      \
+            NULL, 0                                                            \
+        }                                                                      \
+    }
+
+typedef struct once_saga {
+    size_t size;
+    const char *gid;  /* A-Z a-z 0-9 - . _ ~ : up to ONCE_GID_MAX of them; NULL
+                       * draws a UUID of version 7                            */
+    const char *kind; /* for people, as an id is: "order"                     */
+    const once_saga_step *steps;
+    size_t n; /* 1 to ONCE_SAGA_STEPS_MAX                             */
+    uint64_t deadline_ms; /* in ms since 1970; before it ends the ids' window
+                           * [in an hour, or half the window if that is less] */
+} once_saga;
+
+#define ONCE_SAGA_INIT                                                         \
+    {                                                                          \
+        sizeof(once_saga), NULL, NULL, NULL, 0, 0                              \
+    }
+
+/*
+ * Starts a saga if and only if this transaction commits. Once started, it ends
+ * *done* (every step was tried, and confirmed where it has a Confirm), *undone*
+ * (every step that was begun was cancelled, last first) or *stuck*: a Confirm or
+ * a Cancel was refused for good, or its outcome is not known, and an operator
+ * decides (`once saga`). A relay with these routes makes the calls: Try after Try;
+ * then all Confirms; or, when a Try fails, its outcome is not known, or the
+ * deadline passes before the last Try was done, all Cancels.
+ *
+ * Each call is a message with id "GID/STEP/OP" and the header "Once-Saga: GID;
+ * branch=STEP; op=OP", where STEP counts from 1 and OP is try, confirm or cancel:
+ * what once_barrier_enter() wants. A service without that barrier must itself
+ * refuse a Try that arrives after its Cancel.
+ *
+ * ONCE_OK: the gid is in `gid`, unless that is NULL. ONCE_REPEATED: this gid was
+ * started before with the same kind and steps; ONCE_MISMATCH: with others: roll
+ * back. ONCE_OUTSIDE: the gid's own time is before what is remembered. Since 0.1.
+ */
+ONCE_API ONCE_CHECK int once_saga_start(const once_tx *tx,
+                                        const once_saga *saga,
+                                        char gid[ONCE_ID_SIZE],
+                                        once_error *err);
+
 /* ---- Calls ----------------------------------------------------------- */
 
 /* What a call came to. Make it with ONCE_TX_RESULT_INIT; the caller ends it with

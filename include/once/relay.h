@@ -78,7 +78,9 @@ typedef struct once_relay_options {
     size_t n;          /* 1 to ONCE_ROUTES_MAX */
     int stop_fd;       /* readable: stop; -1: none */
     uint32_t lease_ms; /* at least three times the longest timeout_ms [30000] */
-    uint32_t drain; /* 1: return when no row is ready, waiting or leased [0] */
+    uint32_t drain;    /* 1: return when no row is ready, waiting or leased, but
+                     * those behind a dead or indeterminate one of their key
+                     * [0] */
     const char *metrics; /* file for Prometheus, replaced every ten seconds, or
                           * NULL */
     once_relay_log *log; /* or NULL */
@@ -137,6 +139,11 @@ typedef struct once_consumer_options {
     uint32_t inside;     /* 1: the handler claims in a transaction of its own,
                            * and gets a `tx` without a handle; whether it did
                            * is looked up afterwards [0] */
+    uint32_t outside;    /* 1: the effect is not in the database, but guarded by
+                           * once_call() with the id as key: the handler gets a
+                           * `tx` without a handle, so that no transaction is
+                           * open meanwhile, and the message is claimed when it
+                           * has returned ONCE_OK [0] */
     uint32_t attempts;   /* begun so often, a message is dead [10] */
     uint32_t first_ms;   /* the first pause, doubled each time [1000] */
     uint32_t most_ms;    /* the longest [3600000] */
@@ -155,7 +162,7 @@ typedef struct once_consumer_options {
 #define ONCE_CONSUMER_OPTIONS_INIT                                             \
     {                                                                          \
         sizeof(once_consumer_options), NULL, NULL, NULL, NULL, 0, 0, 0, 0, 0,  \
-            0, 0, 0, 0, -1, 0, NULL, NULL, NULL                                \
+            0, 0, 0, 0, 0, -1, 0, NULL, NULL, NULL                             \
     }
 
 /*

@@ -43,6 +43,8 @@ enum once__ack {
 struct once__broker_options {
     const char *headers; /* HTTP: lines "Name: value\n" sent along, secret */
     const char *ca_file; /* or NULL: the system's */
+    int hold; /* 1: who receives does not recognise a repeat: no message is to
+               * leave twice, not even in one send() */
     uint32_t
         timeout_ms;    /* how long to wait for a connection, and for a proof */
     uint32_t prefetch; /* consumers: deliveries out at one time [1] */

@@ -23,16 +23,17 @@ static const struct {
 };
 
 /* The longest pause before the next attempt: doubles with each refusal or
- * attempt in doubt. */
+ * attempt in doubt. A target may ask for one that is longer, up to the limit:
+ * what it sends must not keep a row for a year. */
 static uint64_t pause_ms(const struct once__row *row,
                          const struct once__row_policy *p, uint64_t retry_ms)
 {
     uint64_t ms = p->first_ms, n = (uint64_t)row->refused + row->doubt;
 
-    for (; n > 1 && ms < p->most_ms; n--)
+    for (; n > 1 && ms > 0 && ms < p->most_ms; n--)
         ms *= 2;
-    ms = ms < p->most_ms ? ms : p->most_ms;
-    return ms > retry_ms ? ms : retry_ms;
+    ms = ms > retry_ms ? ms : retry_ms;
+    return ms < p->most_ms ? ms : p->most_ms;
 }
 
 struct once__row_next once__row_settle(const struct once__row *row, int end,

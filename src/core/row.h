@@ -67,13 +67,14 @@ struct once__row_next {
     int phase;        /* enum once__row_phase                                 */
     int harmless;     /* this attempt is provably no effect: doubt - 1        */
     int refused;      /* one more refusal                                     */
-    uint64_t wait_ms; /* WAITING: before it is tried again; the most, to be
-                       * jittered by the caller                               */
+    uint64_t wait_ms; /* WAITING: before it is tried again; the most: the
+                       * caller draws between what the target asked for and
+                       * this                                                 */
 };
 
 /*
  * `now_ms` is of the clock that wrote doubt_ms, `retry_ms` what the target asked
- * for, or 0.
+ * for, or 0; it counts up to most_ms.
  */
 struct once__row_next once__row_settle(const struct once__row *row, int end,
                                        const struct once__row_policy *policy,

@@ -4,9 +4,15 @@
  * each database. Arguments have been checked before a backend sees them.
  *
  *    message.c, call.c    what a program calls
+ *    outbox.c             what the relay, the consumer and operators call
  *        tx.c             which backend
  *    postgres.c           functions in the database (pg.sql)
+ *    outbox_postgres.c    likewise
+ *        query.c          one of them, and what SQLSTATE means
  *    sqlite.c             statements (lite.sql)
+ *    outbox_sqlite.c      likewise
+ *        stmt.c           one of them, and what its errors mean
+ *        rows.c           lists of rows
  *        schema.c         both texts, filled in
  *    check.c              limits
  *
@@ -16,6 +22,8 @@
 #define ONCE_MESSAGE_BACKEND_H
 
 #include <once/message.h>
+
+#include "message/outbox.h"
 
 #define ONCE__KEEP_MS UINT64_C(604800000) /* seven days */
 /* How much later than keep_ms the floor rises: what clocks may differ by. */
@@ -46,6 +54,15 @@ struct once__begun {
     uint64_t xact[2]; /* SQLite: drawn by begin() */
 };
 
+/* What is decided about a row: if it has this phase or state, and this count. */
+struct once__decision {
+    int64_t no;
+    int state;
+    uint32_t count;
+    int action;
+    const char *why;
+};
+
 struct once__backend {
     /* A transaction is open and fit for writing, or ONCE_ETX. */
     int (*open)(const once_tx *tx, once_error *err);
@@ -72,9 +89,53 @@ struct once__backend {
 extern const struct once__backend once__message_postgres; /* postgres.c */
 extern const struct once__backend once__message_sqlite;   /* sqlite.c   */
 
+/* The functions of outbox.h, each a transaction of its own unless it says
+ * otherwise. A list is empty when it is handed over. */
+struct once__carrier {
+    int (*idle)(const once_tx *tx, once_error *err); /* as above */
+    int (*claim)(const once_tx *tx, const struct once__outbox_ask *ask,
+                 struct once__outgoing_list *out, once_error *err);
+    int (*settle)(const once_tx *tx, struct once__settlement *rows, size_t n,
+                  once_error *err);
+    int (*sleeps)(const once_tx *tx, const char *route, int sleeps,
+                  once_error *err);
+    int (*wait)(const once_tx *tx, int stop_fd, uint32_t wait_ms,
+                once_error *err);
+    int (*list)(const once_tx *tx, const struct once__outbox_filter *filter,
+                int whole, struct once__outgoing_list *out, once_error *err);
+    int (*decide)(const once_tx *tx, const struct once__decision *d,
+                  once_error *err);
+    int (*stats)(const once_tx *tx, struct once__outbox_count **out, size_t *n,
+                 once_error *err);
+    int (*purge)(const once_tx *tx, uint64_t age_ms, uint64_t *removed,
+                 once_error *err);
+    int (*take)(const once_tx *tx, const char *consumer, uint32_t lease_ms,
+                int keyed, struct once__parked_list *out, once_error *err);
+    /* `d->state`: what it becomes; due again after `wait_ms`. */
+    int (*put_back)(const once_tx *tx, const struct once__decision *d,
+                    uint64_t wait_ms, once_error *err);
+    /* Also inside a transaction. */
+    int (*has_key)(const once_tx *tx, const char *consumer, const char *key,
+                   int *stopped, once_error *err);
+    int (*parked_list)(const once_tx *tx,
+                       const struct once__parked_filter *filter, int whole,
+                       struct once__parked_list *out, once_error *err);
+    int (*parked_decide)(const once_tx *tx, const struct once__decision *d,
+                         once_error *err);
+    int (*parked_stats)(const once_tx *tx, struct once__parked_count **out,
+                        size_t *n, once_error *err);
+};
+
+extern const struct once__carrier
+    once__carrier_postgres;                             /* outbox_postgres.c */
+extern const struct once__carrier once__carrier_sqlite; /* outbox_sqlite.c   */
+
 /* tx.c: ONCE_OK, ONCE_EINVAL or ONCE_ENOSYS. */
 ONCE_CHECK int once__tx_backend(const once_tx *tx,
                                 const struct once__backend **out,
+                                once_error *err);
+ONCE_CHECK int once__tx_carrier(const once_tx *tx,
+                                const struct once__carrier **out,
                                 once_error *err);
 
 /* check.c: each names the field and its limit. */
@@ -83,6 +144,8 @@ ONCE_CHECK int once__check_name(const char *field, const char *text,
                                 once_error *err);
 ONCE_CHECK int once__check_schema(const char *schema, once_error *err);
 ONCE_CHECK int once__check_keep(uint64_t keep_ms, once_error *err);
+/* Of a parked message, and of its pause. */
+ONCE_CHECK int once__check_state(int state, uint64_t wait_ms, once_error *err);
 /* Key, type, headers and body. */
 ONCE_CHECK int once__check_content(const once_message *m, once_error *err);
 /* The time in a UUID of version 7, in ms since 1970; 0: any other id. */
@@ -93,5 +156,7 @@ ONCE_CHECK int once__fingerprint_bytes(once_bytes body,
                                        once_error *err);
 
 const char *once__text_of(const char *text); /* "" for NULL */
+/* Cut, and with `?` for what is not ASCII, so that any database takes it. */
+void once__copy_visible(char out[ONCE_ID_SIZE], const char *text);
 
 #endif /* ONCE_MESSAGE_BACKEND_H */

@@ -16,6 +16,15 @@ const char *once__text_of(const char *text)
     return text == NULL ? "" : text;
 }
 
+void once__copy_visible(char out[ONCE_ID_SIZE], const char *text)
+{
+    size_t i;
+
+    for (i = 0; i < ONCE_ID_MAX && text[i] != '\0'; i++)
+        out[i] = (char)(text[i] >= ' ' && text[i] <= '~' ? text[i] : '?');
+    out[i] = '\0';
+}
+
 int once__check_schema(const char *schema, once_error *err)
 {
     if (once__sql_schema_ok(schema))
@@ -32,6 +41,18 @@ int once__check_keep(uint64_t keep_ms, once_error *err)
     return once__fail(err, ONCE_EINVAL, "keep_ms: it is not in %llu..%llu",
                       (unsigned long long)ONCE_KEEP_MIN_MS,
                       (unsigned long long)ONCE_KEEP_MAX_MS);
+}
+
+int once__check_state(int state, uint64_t wait_ms, once_error *err)
+{
+    if (state != ONCE_PARKED_WAITING && state != ONCE_PARKED_DEAD &&
+        state != ONCE_PARKED_INDETERMINATE)
+        return once__fail(err, ONCE_EINVAL,
+                          "state: it is not an enum once_parked");
+    if (wait_ms > ONCE_KEEP_MAX_MS)
+        return once__fail(err, ONCE_EINVAL, "wait_ms: over %llu",
+                          (unsigned long long)ONCE_KEEP_MAX_MS);
+    return ONCE_OK;
 }
 
 static int visible(const char *text, size_t size, char least)

@@ -40,6 +40,7 @@ CREATE TABLE IF NOT EXISTS once_parked(
     headers TEXT NOT NULL,
     body BLOB NOT NULL,
     error TEXT NOT NULL,
+    filed INTEGER NOT NULL,
     UNIQUE (consumer, id)
 ) STRICT;
 CREATE INDEX IF NOT EXISTS once_parked_due ON once_parked(consumer, due_ms)
@@ -61,6 +62,7 @@ CREATE TABLE IF NOT EXISTS once_outbox(
     route TEXT NOT NULL,
     id TEXT NOT NULL,
     key TEXT,
+    saga TEXT,
     type TEXT NOT NULL,
     headers TEXT NOT NULL,
     body BLOB NOT NULL,
@@ -87,6 +89,45 @@ CREATE TABLE IF NOT EXISTS once_barrier(
     at_ms INTEGER NOT NULL,
     PRIMARY KEY (gid, branch)
 ) STRICT, WITHOUT ROWID;
+
+CREATE TABLE IF NOT EXISTS once_saga(
+    gid TEXT NOT NULL PRIMARY KEY,
+    kind TEXT NOT NULL,
+    state INTEGER NOT NULL,
+    version INTEGER NOT NULL,
+    deadline_ms INTEGER NOT NULL,
+    at_ms INTEGER NOT NULL,
+    since_ms INTEGER NOT NULL,
+    fingerprint BLOB NOT NULL,
+    note TEXT NOT NULL DEFAULT ''
+) STRICT;
+CREATE INDEX IF NOT EXISTS once_saga_late ON once_saga(deadline_ms)
+    WHERE state = 0;
+CREATE INDEX IF NOT EXISTS once_saga_open ON once_saga(state, gid)
+    WHERE state IN (0, 1, 2, 5);
+CREATE INDEX IF NOT EXISTS once_saga_over ON once_saga(since_ms)
+    WHERE state IN (3, 4);
+
+CREATE TABLE IF NOT EXISTS once_saga_step(
+    gid TEXT NOT NULL,
+    branch INTEGER NOT NULL,
+    state INTEGER NOT NULL DEFAULT 0,
+    failed INTEGER NOT NULL DEFAULT 0,
+    round INTEGER NOT NULL DEFAULT 0,
+    try_to TEXT NOT NULL,
+    confirm_to TEXT,
+    cancel_to TEXT,
+    type TEXT NOT NULL,
+    body BLOB NOT NULL,
+    status INTEGER,
+    reply BLOB,
+    error TEXT NOT NULL DEFAULT '',
+    PRIMARY KEY (gid, branch)
+) STRICT;
+CREATE INDEX IF NOT EXISTS once_outbox_saga ON once_outbox(saga)
+    WHERE saga IS NOT NULL;
+CREATE INDEX IF NOT EXISTS once_outbox_ended ON once_outbox(saga)
+    WHERE saga IS NOT NULL AND phase IN (2, 3, 4);
 
 INSERT INTO once_message_meta(one, version, keep_ms, floor_ms)
     VALUES (1, 1, @keep@, 0) ON CONFLICT DO NOTHING;

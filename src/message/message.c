@@ -98,28 +98,6 @@ int once_inbox_claim(const once_tx *tx, const once_message *m, once_error *err)
     return rc == ONCE_OK ? b->claim(tx, &claim, err) : rc;
 }
 
-/* Cut, and with `?` for what is not ASCII, so that any database takes it. */
-static void copy_visible(char out[ONCE_ID_SIZE], const char *text)
-{
-    size_t i;
-
-    for (i = 0; i < ONCE_ID_MAX && text[i] != '\0'; i++)
-        out[i] = (char)(text[i] >= ' ' && text[i] <= '~' ? text[i] : '?');
-    out[i] = '\0';
-}
-
-static int check_state(int state, uint64_t wait_ms, once_error *err)
-{
-    if (state != ONCE_PARKED_WAITING && state != ONCE_PARKED_DEAD &&
-        state != ONCE_PARKED_INDETERMINATE)
-        return once__fail(err, ONCE_EINVAL,
-                          "state: it is not an enum once_parked");
-    if (wait_ms > ONCE_KEEP_MAX_MS)
-        return once__fail(err, ONCE_EINVAL, "wait_ms: over %llu",
-                          (unsigned long long)ONCE_KEEP_MAX_MS);
-    return ONCE_OK;
-}
-
 int once_inbox_park(const once_tx *tx, const once_message *m, int state,
                     uint64_t wait_ms, const char *why, once_error *err)
 {
@@ -131,14 +109,14 @@ int once_inbox_park(const once_tx *tx, const once_message *m, int state,
     int rc = once__tx_backend(tx, &b, err);
 
     if (rc == ONCE_OK)
-        rc = check_state(state, wait_ms, err);
+        rc = once__check_state(state, wait_ms, err);
     if (rc == ONCE_OK)
         rc = claim_of(m, fingerprint, &park.claim, err);
     if (rc == ONCE_OK)
         rc = b->open(tx, err);
     if (rc != ONCE_OK)
         return rc;
-    copy_visible(reason, once__text_of(why));
+    once__copy_visible(reason, once__text_of(why));
     park.claim.attempt = 0;
     return b->park(tx, &park, err);
 }

@@ -8,25 +8,14 @@
  */
 #ifdef ONCE_WITH_POSTGRES
 
-#include <assert.h>
-#include <libpq-fe.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
 #include "core/error.h"
-#include "core/sqltext.h"
-#include "message/backend.h"
+#include "message/query.h"
 
-enum { VERSION = 1, PARAMETERS = 10, STATEMENT = 384, BINARY = 1 };
-
-/* One statement. `@` in it is the schema. */
-struct ask {
-    const char *sql;
-    int n;
-    const char *value[PARAMETERS];
-    int length[PARAMETERS], format[PARAMETERS];
-};
+enum { VERSION = 1 };
 
 /* ---- The caller's transaction ------------------------------------------ */
 
@@ -47,228 +36,61 @@ static int open_(const once_tx *tx, once_error *err)
     }
 }
 
-static int idle(const once_tx *tx, once_error *err)
-{
-    switch (PQtransactionStatus(tx->postgres)) {
-    case PQTRANS_IDLE:
-        return ONCE_OK;
-    case PQTRANS_UNKNOWN:
-        return once__fail(err, ONCE_EABORTED, "the connection was lost");
-    default:
-        return once__fail(err, ONCE_ETX, "tx: a transaction is open");
-    }
-}
-
-/* ---- Errors ------------------------------------------------------------ */
-
-/* By the first characters of SQLSTATE; the first that fits counts. */
-static const struct {
-    const char *state;
-    int code;
-    const char *text;
-} states[] = {
-    {"55P03", ONCE_IN_FLIGHT, NULL},
-    {"ON010", ONCE_MISMATCH, NULL},
-    {"ON001", ONCE_EOPEN,
-     "synchronous_commit is off in this session: what it commits may be lost"},
-    {"ON002", ONCE_EVERSION, "the tables are of another version"},
-    {"ON012", ONCE_ETX, "key: a call inside itself"},
-    {"22", ONCE_EINVAL, "an argument is out of its limits"},
-    {"ON014", ONCE_ETX,
-     "tx: the message was claimed in this transaction: roll back first"},
-    {"25P02", ONCE_ETX, "tx: the transaction has failed already"},
-    {"25006", ONCE_EOPEN, "tx: it may only be read, or is on a standby"},
-    {"40", ONCE_EABORTED, "the transaction was rolled back"},
-    {"08", ONCE_EABORTED, "the connection was lost"},
-    {"57", ONCE_EABORTED, "the server ends, or was asked to cancel"},
-    {"53100", ONCE_EFULL, "the server's disk is full"},
-    {"53200", ONCE_ENOMEM, "the server has no memory"},
-    {"53", ONCE_EABORTED, "the server has no room"},
-    {"42501", ONCE_EOPEN,
-     "the role has not the right: USAGE on the schema, EXECUTE on functions"},
-    {"3F", ONCE_EOPEN, "there is no such schema: `once messages init`"},
-    {"42P01", ONCE_EOPEN, "the tables are not there: `once messages init`"},
-    {"42883", ONCE_EOPEN,
-     "the functions are not there, or older: `once messages init`"},
-};
-
-static int failed(const PGresult *r, const char *where, once_error *err)
-{
-    const char *state =
-        r == NULL ? NULL : PQresultErrorField(r, PG_DIAG_SQLSTATE);
-    size_t i;
-
-    if (state == NULL)
-        return once__fail(err, ONCE_EABORTED, "%s: the connection was lost",
-                          where);
-    for (i = 0; i < sizeof(states) / sizeof(states[0]); i++) {
-        if (strncmp(state, states[i].state, strlen(states[i].state)) != 0)
-            continue;
-        if (states[i].code >= 0)
-            return states[i].code;
-        return once__fail(err, states[i].code, "%s: %s (SQLSTATE %s)", where,
-                          states[i].text, state);
-    }
-    return once__fail(err, ONCE_EOPEN, "%s: refused (SQLSTATE %s)", where,
-                      state);
-}
-
-/* ---- Asking ------------------------------------------------------------ */
-
-static void text_in(struct ask *a, const char *value)
-{
-    assert(a->n < PARAMETERS);
-    a->value[a->n++] = value;
-}
-
-/* PostgreSQL takes a parameter without an address for NULL. */
-static void bytes_in(struct ask *a, const void *data, size_t size)
-{
-    assert(a->n < PARAMETERS && size <= ONCE_BODY_MAX);
-    a->value[a->n] = size == 0 ? "" : data;
-    a->length[a->n] = (int)size;
-    a->format[a->n++] = BINARY;
-}
-
-static void fingerprint_in(struct ask *a, const uint8_t *fingerprint)
-{
-    if (fingerprint == NULL)
-        text_in(a, NULL);
-    else
-        bytes_in(a, fingerprint, ONCE_FINGERPRINT_SIZE);
-}
-
-static const char *number_in(struct ask *a, char room[24], uint64_t value)
-{
-    (void)snprintf(room, 24, "%llu", (unsigned long long)value);
-    text_in(a, room);
-    return room;
-}
-
-/* ONCE_OK and one row in `*out`, an answer that SQLSTATE gives, or an error. */
-static int ask(const once_tx *tx, const struct ask *a, const char *where,
-               PGresult **out, once_error *err)
-{
-    char sql[STATEMENT];
-    PGresult *r;
-    int rc;
-
-    once__sql_in_schema(a->sql, tx->schema == NULL ? "once" : tx->schema, sql,
-                        sizeof(sql));
-    r = PQexecParams(tx->postgres, sql, a->n, NULL, a->value, a->length,
-                     a->format, BINARY);
-    if (PQresultStatus(r) == PGRES_TUPLES_OK && PQntuples(r) == 1) {
-        *out = r;
-        return ONCE_OK;
-    }
-    rc = failed(r, where, err);
-    PQclear(r);
-    return rc;
-}
-
-/* ---- Words ------------------------------------------------------------- */
-
-static const struct {
-    const char *word;
-    int answer;
-} words[] = {
-    {"run", ONCE_OWNER},         {"done", ONCE_REPEATED},
-    {"mismatch", ONCE_MISMATCH}, {"outside", ONCE_OUTSIDE},
-    {"parked", ONCE_OK},         {"empty", ONCE_EMPTY},
-    {"refused", ONCE_REFUSED},   {"early", ONCE_EARLY},
-    {"conflict", ONCE_CONFLICT}, {"replay", ONCE_REPLAY},
-    {"repeated", ONCE_REPEATED}, {"ok", ONCE_OK},
-    {"none", ONCE_ETX},
-};
-
-static int answer_of(const PGresult *r, const char *where, once_error *err)
-{
-    size_t i, size = (size_t)PQgetlength(r, 0, 0);
-    const char *word = PQgetvalue(r, 0, 0);
-
-    for (i = 0; i < sizeof(words) / sizeof(words[0]); i++)
-        if (strlen(words[i].word) == size &&
-            memcmp(words[i].word, word, size) == 0)
-            return words[i].answer;
-    return once__fail(err, ONCE_EVERSION,
-                      "%s: an answer that is not understood", where);
-}
-
-/* Where no copy can be under way a lock that was not granted means: again. */
-static int no_wait(int rc, const char *where, once_error *err)
-{
-    return rc == ONCE_IN_FLIGHT
-               ? once__fail(err, ONCE_EABORTED,
-                            "%s: a lock was not granted in time", where)
-               : rc;
-}
-
-/* For functions that answer with a word alone. */
-static int ask_word(const once_tx *tx, const struct ask *a, const char *where,
-                    once_error *err)
-{
-    PGresult *r = NULL;
-    int rc = ask(tx, a, where, &r, err);
-
-    if (rc == ONCE_OK)
-        rc = answer_of(r, where, err);
-    PQclear(r);
-    return rc;
-}
-
 /* ---- Messages ---------------------------------------------------------- */
 
 static int claim(const once_tx *tx, const struct once__claim *c,
                  once_error *err)
 {
-    struct ask a = {.sql = "SELECT @.inbox_claim($1,$2,$3,$4)"};
+    struct once__query a = {.sql = "SELECT @.inbox_claim($1,$2,$3,$4)"};
     char attempt[24];
 
-    text_in(&a, c->consumer);
-    text_in(&a, c->id);
-    fingerprint_in(&a, c->fingerprint);
-    (void)number_in(&a, attempt, c->attempt);
-    return ask_word(tx, &a, "inbox_claim", err);
+    once__query_text(&a, c->consumer);
+    once__query_text(&a, c->id);
+    once__query_fingerprint(&a, c->fingerprint);
+    once__query_number(&a, attempt, c->attempt);
+    return once__query_word(tx, &a, "inbox_claim", err);
 }
 
 static int park(const once_tx *tx, const struct once__park *p, once_error *err)
 {
-    struct ask a = {.sql =
-                        "SELECT @.inbox_park($1,$2,$3,$4,$5,$6,$7,$8,$9,$10)"};
+    struct once__query a = {
+        .sql = "SELECT @.inbox_park($1,$2,$3,$4,$5,$6,$7,$8,$9,$10)"};
     char state[24], wait[24];
 
-    text_in(&a, p->claim.consumer);
-    text_in(&a, p->claim.id);
-    fingerprint_in(&a, p->claim.fingerprint);
-    (void)number_in(&a, state, (uint64_t)p->state);
-    (void)number_in(&a, wait, p->wait_ms);
-    text_in(&a, p->m->key);
-    text_in(&a, once__text_of(p->m->type));
-    text_in(&a, once__text_of(p->m->headers));
-    bytes_in(&a, p->m->body.data, p->m->body.size);
-    text_in(&a, p->why);
-    return ask_word(tx, &a, "inbox_park", err);
+    once__query_text(&a, p->claim.consumer);
+    once__query_text(&a, p->claim.id);
+    once__query_fingerprint(&a, p->claim.fingerprint);
+    once__query_number(&a, state, (uint64_t)p->state);
+    once__query_number(&a, wait, p->wait_ms);
+    once__query_text(&a, p->m->key);
+    once__query_text(&a, once__text_of(p->m->type));
+    once__query_text(&a, once__text_of(p->m->headers));
+    once__query_bytes(&a, p->m->body.data, p->m->body.size);
+    once__query_text(&a, p->why);
+    return once__query_word(tx, &a, "inbox_park", err);
 }
 
 static int emit(const once_tx *tx, const once_message *m, char id[ONCE_ID_SIZE],
                 once_error *err)
 {
-    struct ask a = {.sql = "SELECT @.emit($1,$2,$3,$4,$5,$6,"
-                           "to_timestamp($7::bigint/1000.0::float8),$8)"};
+    struct once__query a = {.sql =
+                                "SELECT @.emit($1,$2,$3,$4,$5,$6,"
+                                "to_timestamp($7::bigint/1000.0::float8),$8)"};
     char due[24];
     PGresult *r = NULL;
     size_t size;
     int rc;
 
-    text_in(&a, m->route);
-    bytes_in(&a, m->body.data, m->body.size);
-    text_in(&a, m->key);
-    text_in(&a, m->id);
-    text_in(&a, once__text_of(m->type));
-    text_in(&a, once__text_of(m->headers));
-    (void)number_in(&a, due, m->due_ms);
-    text_in(&a, m->keep ? "t" : "f");
-    rc = no_wait(ask(tx, &a, "emit", &r, err), "emit", err);
+    once__query_text(&a, m->route);
+    once__query_bytes(&a, m->body.data, m->body.size);
+    once__query_text(&a, m->key);
+    once__query_text(&a, m->id);
+    once__query_text(&a, once__text_of(m->type));
+    once__query_text(&a, once__text_of(m->headers));
+    once__query_number(&a, due, m->due_ms);
+    once__query_text(&a, m->keep ? "t" : "f");
+    rc = once__query_no_wait(once__query_one(tx, &a, "emit", &r, err), "emit",
+                             err);
     if (rc != ONCE_OK)
         return rc;
     size = (size_t)PQgetlength(r, 0, 0);
@@ -291,12 +113,12 @@ static int enter(const once_tx *tx, const char *gid, const char *branch, int op,
     static const char *const names[] = {[ONCE_TRY] = "try",
                                         [ONCE_CONFIRM] = "confirm",
                                         [ONCE_CANCEL] = "cancel"};
-    struct ask a = {.sql = "SELECT @.barrier_enter($1,$2,$3)"};
+    struct once__query a = {.sql = "SELECT @.barrier_enter($1,$2,$3)"};
 
-    text_in(&a, gid);
-    text_in(&a, branch);
-    text_in(&a, names[op]);
-    return ask_word(tx, &a, "barrier_enter", err);
+    once__query_text(&a, gid);
+    once__query_text(&a, branch);
+    once__query_text(&a, names[op]);
+    return once__query_word(tx, &a, "barrier_enter", err);
 }
 
 /* ---- Calls ------------------------------------------------------------- */
@@ -321,16 +143,17 @@ static int take_result(const PGresult *r, struct once__begun *out,
 static int begin(const once_tx *tx, const struct once__claim *c,
                  struct once__begun *out, once_error *err)
 {
-    struct ask a = {.sql = "SELECT answer,kind,result FROM @.begin($1,$2,$3)"};
+    struct once__query a = {
+        .sql = "SELECT answer,kind,result FROM @.begin($1,$2,$3)"};
     PGresult *r = NULL;
     int rc;
 
-    text_in(&a, c->consumer);
-    text_in(&a, c->id);
-    fingerprint_in(&a, c->fingerprint);
-    rc = ask(tx, &a, "begin", &r, err);
+    once__query_text(&a, c->consumer);
+    once__query_text(&a, c->id);
+    once__query_fingerprint(&a, c->fingerprint);
+    rc = once__query_one(tx, &a, "begin", &r, err);
     if (rc == ONCE_OK)
-        rc = answer_of(r, "begin", err);
+        rc = once__query_answer(r, "begin", err);
     if (rc == ONCE_REPLAY)
         rc = take_result(r, out, err);
     PQclear(r);
@@ -341,16 +164,17 @@ static int finish(const once_tx *tx, const struct once__claim *c,
                   const struct once__begun *b, int kind, once_bytes result,
                   once_error *err)
 {
-    struct ask a = {.sql = "SELECT @.finish($1,$2,$3,$4)"};
+    struct once__query a = {.sql = "SELECT @.finish($1,$2,$3,$4)"};
     char number[24];
     int rc;
 
     (void)b;
-    text_in(&a, c->consumer);
-    text_in(&a, c->id);
-    (void)number_in(&a, number, (uint64_t)kind);
-    bytes_in(&a, result.data, result.size);
-    rc = no_wait(ask_word(tx, &a, "finish", err), "finish", err);
+    once__query_text(&a, c->consumer);
+    once__query_text(&a, c->id);
+    once__query_number(&a, number, (uint64_t)kind);
+    once__query_bytes(&a, result.data, result.size);
+    rc = once__query_no_wait(once__query_word(tx, &a, "finish", err), "finish",
+                             err);
     if (rc == ONCE_ETX)
         (void)once__fail(err, ONCE_ETX,
                          "finish: this call was rolled back to a savepoint");
@@ -370,7 +194,7 @@ static int init(const once_tx *tx, uint64_t keep_ms, once_error *err)
         return rc;
     r = PQexec(tx->postgres, text);
     if (PQresultStatus(r) != PGRES_COMMAND_OK) {
-        rc = failed(r, "init", err);
+        rc = once__query_failed(r, "init", err);
         PQclear(PQexec(tx->postgres, "ROLLBACK"));
     }
     PQclear(r);
@@ -388,14 +212,14 @@ static int is(const PGresult *r, int column, const char *text)
 
 static int check(const once_tx *tx, once_error *err)
 {
-    struct ask a = {
+    struct once__query a = {
         .sql = "SELECT pg_is_in_recovery()::text,"
                "current_setting('synchronous_commit'),"
                "(current_setting('synchronous_standby_names')<>'')::text,"
                "version::text FROM @.message_about()"};
     PGresult *r = NULL;
     char version[16];
-    int rc = ask(tx, &a, "check", &r, err);
+    int rc = once__query_one(tx, &a, "check", &r, err);
 
     if (rc != ONCE_OK)
         return rc;
@@ -418,15 +242,16 @@ static int check(const once_tx *tx, once_error *err)
 
 /* ---- Purge ------------------------------------------------------------- */
 
-enum { PAGES = 200, BARRIERS = 1000 };
+enum { PAGES = 200, ROWS = 1000 };
 
-static int ask_number(const once_tx *tx, const struct ask *a, int64_t *out,
-                      once_error *err)
+static int ask_number(const once_tx *tx, const struct once__query *a,
+                      int64_t *out, once_error *err)
 {
     const uint8_t *p;
     PGresult *r = NULL;
     uint64_t n = 0;
-    int i, rc = no_wait(ask(tx, a, "purge", &r, err), "purge", err);
+    int i, rc = once__query_no_wait(once__query_one(tx, a, "purge", &r, err),
+                                    "purge", err);
 
     if (rc == ONCE_OK && PQgetlength(r, 0, 0) != 8)
         rc = once__fail(err, ONCE_EVERSION, "purge: not a number");
@@ -447,11 +272,11 @@ static int purge_pages(const once_tx *tx, uint64_t *removed, once_error *err)
     int rc = ONCE_OK;
 
     for (from = 0; rc == ONCE_OK; from += PAGES) {
-        struct ask a = {.sql = "SELECT @.inbox_purge_1($1,$2)"};
+        struct once__query a = {.sql = "SELECT @.inbox_purge_1($1,$2)"};
         char first[24], pages[24];
 
-        (void)number_in(&a, first, from);
-        (void)number_in(&a, pages, PAGES);
+        once__query_number(&a, first, from);
+        once__query_number(&a, pages, PAGES);
         rc = ask_number(tx, &a, &n, err);
         if (rc != ONCE_OK || n < 0)
             return rc;
@@ -460,35 +285,43 @@ static int purge_pages(const once_tx *tx, uint64_t *removed, once_error *err)
     return rc;
 }
 
-static int purge_barriers(const once_tx *tx, once_error *err)
+/* In steps of so many rows. */
+static int purge_with(const once_tx *tx, const char *sql, once_error *err)
 {
-    struct ask a = {.sql = "SELECT @.barrier_purge_1($1)"};
+    struct once__query a = {.sql = sql};
     char most[24];
-    int64_t n = BARRIERS;
+    int64_t n = ROWS;
     int rc = ONCE_OK;
 
-    (void)number_in(&a, most, BARRIERS);
-    while (rc == ONCE_OK && n == BARRIERS)
+    once__query_number(&a, most, ROWS);
+    while (rc == ONCE_OK && n == ROWS)
         rc = ask_number(tx, &a, &n, err);
     return rc;
 }
 
 static int purge(const once_tx *tx, uint64_t *removed, once_error *err)
 {
-    struct ask a = {.sql = "SELECT @.floor_1($1)"};
+    struct once__query a = {.sql = "SELECT @.floor_1($1)"};
     char slack[24];
     int64_t floor;
     int rc;
 
-    (void)number_in(&a, slack, ONCE__SLACK_MS);
+    once__query_number(&a, slack, ONCE__SLACK_MS);
     rc = ask_number(tx, &a, &floor, err);
     if (rc == ONCE_OK)
         rc = purge_pages(tx, removed, err);
-    return rc == ONCE_OK ? purge_barriers(tx, err) : rc;
+    if (rc == ONCE_OK)
+        rc = purge_with(tx, "SELECT @.barrier_purge_1($1)", err);
+    return rc == ONCE_OK ? purge_with(tx, "SELECT @.saga_purge_1($1)", err)
+                         : rc;
 }
 
-const struct once__backend once__message_postgres = {
-    open_, idle, init, check, purge, claim, park, emit, enter, begin, finish};
+const struct once__backend once__message_postgres = {open_, once__query_idle,
+                                                     init,  check,
+                                                     purge, claim,
+                                                     park,  emit,
+                                                     enter, begin,
+                                                     finish};
 
 #else
 /* An empty file is not a program that ISO C knows. */

@@ -12,179 +12,16 @@
  */
 #include <assert.h>
 #include <openssl/rand.h>
-#include <sqlite3.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <time.h>
 
 #include "core/error.h"
-#include "message/backend.h"
+#include "message/stmt.h"
 
-enum { VERSION = 1, FULL = 2, STEP = 1000 };
-
-/* A statement under way. The first error stays, and skips what follows. */
-struct query {
-    const once_tx *tx;
-    sqlite3_stmt *stmt;
-    int n;  /* parameters bound    */
-    int rc; /* SQLITE_OK, or error */
-};
-
-static uint64_t now_ms(void)
-{
-    struct timespec t;
-
-    (void)clock_gettime(CLOCK_REALTIME, &t);
-    return (uint64_t)t.tv_sec * 1000 + (uint64_t)t.tv_nsec / 1000000;
-}
-
-/* ---- Errors ------------------------------------------------------------ */
-
-static int failed(int rc, const char *where, once_error *err)
-{
-    switch (rc & 255) {
-    case SQLITE_BUSY:
-    case SQLITE_LOCKED:
-    case SQLITE_INTERRUPT:
-    case SQLITE_IOERR:
-        return once__fail(err, ONCE_EABORTED, "%s: %s (%d)", where,
-                          sqlite3_errstr(rc), rc);
-    case SQLITE_FULL:
-        return once__fail(err, ONCE_EFULL, "%s: the disk is full", where);
-    case SQLITE_NOMEM:
-        return once__fail(err, ONCE_ENOMEM, "%s: out of memory", where);
-    case SQLITE_CORRUPT:
-    case SQLITE_NOTADB:
-        return once__fail(err, ONCE_ECORRUPT, "%s: the file is damaged (%d)",
-                          where, rc);
-    case SQLITE_ERROR: /* a statement that does not fit the tables */
-        return once__fail(err, ONCE_EOPEN,
-                          "%s: the tables are not there: `once messages "
-                          "init`",
-                          where);
-    default:
-        return once__fail(err, ONCE_EOPEN, "%s: %s (%d)", where,
-                          sqlite3_errstr(rc), rc);
-    }
-}
-
-/* ---- Statements -------------------------------------------------------- */
-
-static struct query query(const once_tx *tx, const char *sql)
-{
-    struct query q = {.tx = tx};
-
-    q.rc = sqlite3_prepare_v2(tx->sqlite, sql, -1, &q.stmt, NULL);
-    return q;
-}
-
-static void text_in(struct query *q, const char *value)
-{
-    if (q->rc != SQLITE_OK)
-        return;
-    q->n++;
-    q->rc = value == NULL
-                ? sqlite3_bind_null(q->stmt, q->n)
-                : sqlite3_bind_text(q->stmt, q->n, value, -1, SQLITE_STATIC);
-}
-
-static void number_in(struct query *q, uint64_t value)
-{
-    if (q->rc == SQLITE_OK)
-        q->rc = sqlite3_bind_int64(q->stmt, ++q->n, (sqlite3_int64)value);
-}
-
-/* SQLite takes a blob without an address for NULL. */
-static void bytes_in(struct query *q, const void *data, size_t size)
-{
-    if (q->rc == SQLITE_OK)
-        q->rc = sqlite3_bind_blob64(q->stmt, ++q->n, size == 0 ? "" : data,
-                                    size, SQLITE_STATIC);
-}
-
-static void fingerprint_in(struct query *q, const uint8_t *fingerprint)
-{
-    if (fingerprint != NULL)
-        bytes_in(q, fingerprint, ONCE_FINGERPRINT_SIZE);
-    else
-        text_in(q, NULL);
-}
-
-/* 1: there is a row. 0: none, or an error. */
-static int next(struct query *q)
-{
-    if (q->rc == SQLITE_OK)
-        q->rc = sqlite3_step(q->stmt);
-    if (q->rc != SQLITE_ROW)
-        return 0;
-    q->rc = SQLITE_OK;
-    return 1;
-}
-
-/* Ends the statement: SQLITE_OK, or what went wrong. */
-static int end(struct query *q)
-{
-    int rc = q->rc == SQLITE_DONE ? SQLITE_OK : q->rc;
-
-    (void)sqlite3_finalize(q->stmt);
-    q->stmt = NULL;
-    return rc;
-}
-
-/* Runs it to its end; `*changed`: how many rows it wrote. */
-static int run(struct query *q, int *changed)
-{
-    int rc;
-
-    while (next(q))
-        ;
-    rc = end(q);
-    *changed = rc == SQLITE_OK ? sqlite3_changes(q->tx->sqlite) : 0;
-    return rc;
-}
-
-static int ask_number(const once_tx *tx, const char *sql, int64_t *out)
-{
-    struct query q = query(tx, sql);
-
-    if (next(&q))
-        *out = sqlite3_column_int64(q.stmt, 0);
-    return end(&q);
-}
+enum { VERSION = 1, STEP = 1000 };
 
 /* ---- The caller's transaction ------------------------------------------ */
-
-/*
- * 1 if what is committed on this handle survives a crash. Two PRAGMAs and not
- * one SELECT over their tables, which costs more than the claim itself.
- */
-static int is_durable(const once_tx *tx, int *durable)
-{
-    const char *path = sqlite3_db_filename(tx->sqlite, "main"), *mode;
-    int64_t level = FULL;
-    int rc = ask_number(tx, "PRAGMA main.synchronous", &level);
-    struct query q;
-
-    if (rc != SQLITE_OK)
-        return rc;
-    q = query(tx, "PRAGMA main.journal_mode");
-    mode = next(&q) ? (const char *)sqlite3_column_text(q.stmt, 0) : NULL;
-    mode = once__text_of(mode);
-    /* Without a path it is a database in memory. */
-    *durable = level >= FULL &&
-               (once__text_of(path)[0] == '\0' ||
-                (strcmp(mode, "off") != 0 && strcmp(mode, "memory") != 0));
-    return end(&q);
-}
-
-static int not_durable(const char *where, once_error *err)
-{
-    return once__fail(err, ONCE_EOPEN,
-                      "%s: PRAGMA synchronous is below FULL, or journal_mode "
-                      "is off or memory: what is committed may be lost",
-                      where);
-}
 
 static int open_(const once_tx *tx, once_error *err)
 {
@@ -195,17 +32,10 @@ static int open_(const once_tx *tx, once_error *err)
     if (sqlite3_txn_state(tx->sqlite, "main") != SQLITE_TXN_WRITE)
         return once__fail(err, ONCE_ETX,
                           "tx: it was not begun with BEGIN IMMEDIATE");
-    rc = is_durable(tx, &durable);
+    rc = once__lite_durable(tx, &durable);
     if (rc != SQLITE_OK)
-        return failed(rc, "tx", err);
-    return durable ? ONCE_OK : not_durable("tx", err);
-}
-
-static int idle(const once_tx *tx, once_error *err)
-{
-    return sqlite3_get_autocommit(tx->sqlite)
-               ? ONCE_OK
-               : once__fail(err, ONCE_ETX, "tx: a transaction is open");
+        return once__lite_failed(rc, "tx", err);
+    return durable ? ONCE_OK : once__lite_not_durable("tx", err);
 }
 
 /* ---- Inbox ------------------------------------------------------------- */
@@ -213,76 +43,78 @@ static int idle(const once_tx *tx, once_error *err)
 /* 1 if the id's own time is before what is remembered. */
 static int is_old(const once_tx *tx, uint64_t id_ms, uint64_t now, int *old)
 {
-    struct query q = query(tx, "SELECT max(?1-keep_ms,floor_ms)"
-                               " FROM once_message_meta");
+    struct once__stmt q = once__stmt(tx, "SELECT max(?1-keep_ms,floor_ms)"
+                                         " FROM once_message_meta");
 
-    number_in(&q, now);
-    if (next(&q))
+    once__stmt_number(&q, now);
+    if (once__stmt_next(&q))
         *old = (int64_t)id_ms < sqlite3_column_int64(q.stmt, 0);
-    return end(&q);
+    return once__stmt_end(&q);
 }
 
 /* Takes a parked message out with its claim; `keep_ms` counts from the effect. */
 static int take_parked(const once_tx *tx, const struct once__claim *c,
                        uint64_t now, int *taken)
 {
-    struct query q = query(tx, "DELETE FROM once_parked"
-                               " WHERE consumer=?1 AND id=?2 AND attempts=?3");
+    struct once__stmt q =
+        once__stmt(tx, "DELETE FROM once_parked"
+                       " WHERE consumer=?1 AND id=?2 AND attempts=?3");
     int rc, changed;
 
-    text_in(&q, c->consumer);
-    text_in(&q, c->id);
-    number_in(&q, c->attempt);
-    rc = run(&q, taken);
+    once__stmt_text(&q, c->consumer);
+    once__stmt_text(&q, c->id);
+    once__stmt_number(&q, c->attempt);
+    rc = once__stmt_run(&q, taken);
     if (rc != SQLITE_OK || *taken == 0)
         return rc;
-    q = query(tx, "UPDATE once_inbox SET at_ms=max(at_ms,?3)"
-                  " WHERE consumer=?1 AND id=?2");
-    text_in(&q, c->consumer);
-    text_in(&q, c->id);
-    number_in(&q, now);
-    return run(&q, &changed);
+    q = once__stmt(tx, "UPDATE once_inbox SET at_ms=max(at_ms,?3)"
+                       " WHERE consumer=?1 AND id=?2");
+    once__stmt_text(&q, c->consumer);
+    once__stmt_text(&q, c->id);
+    once__stmt_number(&q, now);
+    return once__stmt_run(&q, &changed);
 }
 
 static int insert(const once_tx *tx, const struct once__claim *c, uint64_t at,
                   const uint64_t xact[2], int *inserted)
 {
-    struct query q =
-        query(tx, "INSERT INTO once_inbox VALUES(?1,?2,?3,?4,?5,?6,NULL)"
-                  " ON CONFLICT DO NOTHING");
+    struct once__stmt q =
+        once__stmt(tx, "INSERT INTO once_inbox VALUES(?1,?2,?3,?4,?5,?6,NULL)"
+                       " ON CONFLICT DO NOTHING");
 
-    text_in(&q, c->consumer);
-    text_in(&q, c->id);
-    number_in(&q, at);
-    fingerprint_in(&q, c->fingerprint);
-    number_in(&q, c->call ? ONCE_NO_KIND : ONCE_SUCCESS);
+    once__stmt_text(&q, c->consumer);
+    once__stmt_text(&q, c->id);
+    once__stmt_number(&q, at);
+    once__stmt_fingerprint(&q, c->fingerprint);
+    once__stmt_number(&q, c->call ? ONCE_NO_KIND : ONCE_SUCCESS);
     if (c->call)
-        bytes_in(&q, xact, 2 * sizeof(*xact));
+        once__stmt_bytes(&q, xact, 2 * sizeof(*xact));
     else
-        text_in(&q, NULL);
-    return run(&q, inserted);
+        once__stmt_text(&q, NULL);
+    return once__stmt_run(&q, inserted);
 }
 
 static int explain(const once_tx *tx, const struct once__claim *c, int *found,
                    int *differs)
 {
-    struct query q = query(tx, "SELECT fingerprint IS NOT NULL AND"
-                               " ?3 IS NOT NULL AND fingerprint<>?3"
-                               " FROM once_inbox WHERE consumer=?1 AND id=?2");
+    struct once__stmt q =
+        once__stmt(tx, "SELECT fingerprint IS NOT NULL AND"
+                       " ?3 IS NOT NULL AND fingerprint<>?3"
+                       " FROM once_inbox WHERE consumer=?1 AND id=?2");
 
-    text_in(&q, c->consumer);
-    text_in(&q, c->id);
-    fingerprint_in(&q, c->fingerprint);
-    *found = next(&q);
+    once__stmt_text(&q, c->consumer);
+    once__stmt_text(&q, c->id);
+    once__stmt_fingerprint(&q, c->fingerprint);
+    *found = once__stmt_next(&q);
     if (*found)
         *differs = sqlite3_column_int(q.stmt, 0);
-    return end(&q);
+    return once__stmt_end(&q);
 }
 
 static int claim_with(const once_tx *tx, const struct once__claim *c,
                       const uint64_t xact[2], once_error *err)
 {
-    uint64_t now = now_ms(), id_ms = once__id_ms(c->id);
+    uint64_t now = once__lite_now(), id_ms = once__id_ms(c->id);
     int done = 0, old = 0, found = 0, differs = 0, rc = SQLITE_OK;
 
     if (c->attempt > 0)
@@ -294,7 +126,7 @@ static int claim_with(const once_tx *tx, const struct once__claim *c,
     if (rc == SQLITE_OK && !done)
         rc = explain(tx, c, &found, &differs);
     if (rc != SQLITE_OK)
-        return failed(rc, "inbox_claim", err);
+        return once__lite_failed(rc, "inbox_claim", err);
     if (done)
         return ONCE_OWNER;
     assert(found || old); /* nobody else writes meanwhile */
@@ -322,98 +154,84 @@ static void parked_id(const struct once__claim *c, int was, char *out,
 static int park(const once_tx *tx, const struct once__park *p, once_error *err)
 {
     char id[ONCE_ID_SIZE + 2 * ONCE_FINGERPRINT_SIZE + 2];
-    uint64_t now = now_ms();
+    uint64_t now = once__lite_now();
     int was = claim_with(tx, &p->claim, NULL, err), rc, changed;
     int own = was == ONCE_OWNER;
-    struct query q;
+    struct once__stmt q;
 
     if (was < 0 || was == ONCE_REPEATED)
         return was;
     parked_id(&p->claim, was, id, sizeof(id));
-    q = query(tx, "INSERT INTO once_parked(consumer,id,state,due_ms,at_ms,key,"
-                  "type,headers,body,error)"
-                  "VALUES(?1,?2,?3,?4,?5,?6,?7,?8,?9,?10)"
-                  " ON CONFLICT DO NOTHING");
-    text_in(&q, p->claim.consumer);
-    text_in(&q, id);
-    number_in(&q, (uint64_t)(own ? p->state : ONCE_PARKED_DEAD));
-    number_in(&q, now + p->wait_ms);
-    number_in(&q, now);
-    text_in(&q, p->m->key);
-    text_in(&q, once__text_of(p->m->type));
-    text_in(&q, once__text_of(p->m->headers));
-    bytes_in(&q, p->m->body.data, p->m->body.size);
-    text_in(&q, own ? p->why : was == ONCE_MISMATCH ? "mismatch" : "outside");
-    rc = run(&q, &changed);
-    return rc == SQLITE_OK ? ONCE_OK : failed(rc, "inbox_park", err);
+    q = once__stmt(tx,
+                   "INSERT INTO once_parked(consumer,id,state,due_ms,at_ms,key,"
+                   "type,headers,body,error,filed)"
+                   "VALUES(?1,?2,?3,?4,?5,?6,?7,?8,?9,?10,?11)"
+                   " ON CONFLICT DO NOTHING");
+    once__stmt_text(&q, p->claim.consumer);
+    once__stmt_text(&q, id);
+    once__stmt_number(&q, (uint64_t)(own ? p->state : ONCE_PARKED_DEAD));
+    once__stmt_number(&q, now + p->wait_ms);
+    once__stmt_number(&q, now);
+    once__stmt_text(&q, p->m->key);
+    once__stmt_text(&q, once__text_of(p->m->type));
+    once__stmt_text(&q, once__text_of(p->m->headers));
+    once__stmt_bytes(&q, p->m->body.data, p->m->body.size);
+    once__stmt_text(&q, own                    ? p->why
+                        : was == ONCE_MISMATCH ? "mismatch"
+                                               : "outside");
+    once__stmt_number(&q, (uint64_t)own);
+    rc = once__stmt_run(&q, &changed);
+    return rc == SQLITE_OK ? ONCE_OK : once__lite_failed(rc, "inbox_park", err);
 }
 
 /* ---- Outbox ------------------------------------------------------------ */
 
-/* A UUID of version 7 (RFC 9562): 48 bits of time, 74 random ones. */
-static int draw_id(uint64_t now, char out[ONCE_ID_SIZE])
-{
-    uint8_t b[16];
-    size_t i, at = 0;
-
-    if (RAND_bytes(b, sizeof(b)) != 1)
-        return 0;
-    for (i = 0; i < 6; i++)
-        b[i] = (uint8_t)(now >> (40 - 8 * i));
-    b[6] = (uint8_t)(0x70 | (b[6] & 0x0f));
-    b[8] = (uint8_t)(0x80 | (b[8] & 0x3f));
-    for (i = 0; i < sizeof(b); i++)
-        at += (size_t)snprintf(out + at, ONCE_ID_SIZE - at, "%s%02x",
-                               i == 4 || i == 6 || i == 8 || i == 10 ? "-" : "",
-                               b[i]);
-    return 1;
-}
-
 static int insert_row(const once_tx *tx, const once_message *m, const char *id,
                       uint64_t now, const uint8_t *fingerprint, int *inserted)
 {
-    struct query q =
-        query(tx, "INSERT INTO once_outbox(phase,kept,due_ms,at_ms,route,id,"
-                  "key,type,headers,body,fingerprint)"
-                  "VALUES(?1,?2,?3,?4,?5,?6,?7,?8,?9,?10,?11)"
-                  " ON CONFLICT DO NOTHING");
+    struct once__stmt q = once__stmt(
+        tx, "INSERT INTO once_outbox(phase,kept,due_ms,at_ms,route,id,"
+            "key,type,headers,body,fingerprint)"
+            "VALUES(?1,?2,?3,?4,?5,?6,?7,?8,?9,?10,?11)"
+            " ON CONFLICT DO NOTHING");
 
-    number_in(&q, m->due_ms > now);
-    number_in(&q, m->keep || m->id != NULL);
-    number_in(&q, m->due_ms);
-    number_in(&q, now);
-    text_in(&q, m->route);
-    text_in(&q, id);
-    text_in(&q, m->key);
-    text_in(&q, once__text_of(m->type));
-    text_in(&q, once__text_of(m->headers));
-    bytes_in(&q, m->body.data, m->body.size);
-    fingerprint_in(&q, fingerprint);
-    return run(&q, inserted);
+    once__stmt_number(&q, m->due_ms > now);
+    once__stmt_number(&q, m->keep || m->id != NULL);
+    once__stmt_number(&q, m->due_ms);
+    once__stmt_number(&q, now);
+    once__stmt_text(&q, m->route);
+    once__stmt_text(&q, id);
+    once__stmt_text(&q, m->key);
+    once__stmt_text(&q, once__text_of(m->type));
+    once__stmt_text(&q, once__text_of(m->headers));
+    once__stmt_bytes(&q, m->body.data, m->body.size);
+    once__stmt_fingerprint(&q, fingerprint);
+    return once__stmt_run(&q, inserted);
 }
 
 static int emitted_before(const once_tx *tx, const once_message *m,
                           const uint8_t *fingerprint, int *differs)
 {
-    struct query q = query(tx, "SELECT fingerprint IS NOT ?3 FROM once_outbox"
-                               " WHERE route=?1 AND id=?2 AND kept=1");
+    struct once__stmt q =
+        once__stmt(tx, "SELECT fingerprint IS NOT ?3 FROM once_outbox"
+                       " WHERE route=?1 AND id=?2 AND kept=1");
 
-    text_in(&q, m->route);
-    text_in(&q, m->id);
-    fingerprint_in(&q, fingerprint);
-    if (next(&q))
+    once__stmt_text(&q, m->route);
+    once__stmt_text(&q, m->id);
+    once__stmt_fingerprint(&q, fingerprint);
+    if (once__stmt_next(&q))
         *differs = sqlite3_column_int(q.stmt, 0);
-    return end(&q);
+    return once__stmt_end(&q);
 }
 
 static int emit(const once_tx *tx, const once_message *m, char id[ONCE_ID_SIZE],
                 once_error *err)
 {
     uint8_t fingerprint[ONCE_FINGERPRINT_SIZE];
-    uint64_t now = now_ms();
+    uint64_t now = once__lite_now();
     int rc, inserted = 0, differs = 1;
 
-    if (m->id == NULL && !draw_id(now, id))
+    if (m->id == NULL && !once__lite_draw_id(now, id))
         return once__fail(err, ONCE_ENOMEM, "emit: no random bytes");
     if (m->id != NULL)
         (void)snprintf(id, ONCE_ID_SIZE, "%s", m->id);
@@ -428,7 +246,7 @@ static int emit(const once_tx *tx, const once_message *m, char id[ONCE_ID_SIZE],
     if (rc == SQLITE_OK && m->id != NULL)
         rc = emitted_before(tx, m, fingerprint, &differs);
     if (rc != SQLITE_OK)
-        return failed(rc, "emit", err);
+        return once__lite_failed(rc, "emit", err);
     return differs ? ONCE_MISMATCH : ONCE_REPEATED;
 }
 
@@ -460,35 +278,36 @@ static const struct {
 static int phase_of(const once_tx *tx, const char *gid, const char *branch,
                     int *phase)
 {
-    struct query q =
-        query(tx, "SELECT phase FROM once_barrier WHERE gid=?1 AND branch=?2");
+    struct once__stmt q = once__stmt(
+        tx, "SELECT phase FROM once_barrier WHERE gid=?1 AND branch=?2");
 
     *phase = NONE;
-    text_in(&q, gid);
-    text_in(&q, branch);
-    if (next(&q))
+    once__stmt_text(&q, gid);
+    once__stmt_text(&q, branch);
+    if (once__stmt_next(&q))
         *phase = sqlite3_column_int(q.stmt, 0);
-    return end(&q);
+    return once__stmt_end(&q);
 }
 
 static int set_phase(const once_tx *tx, const char *gid, const char *branch,
                      int phase, uint64_t now)
 {
-    struct query q = query(tx, "INSERT INTO once_barrier VALUES(?1,?2,?3,?4)"
-                               " ON CONFLICT DO UPDATE SET phase=?3,at_ms=?4");
+    struct once__stmt q =
+        once__stmt(tx, "INSERT INTO once_barrier VALUES(?1,?2,?3,?4)"
+                       " ON CONFLICT DO UPDATE SET phase=?3,at_ms=?4");
     int changed;
 
-    text_in(&q, gid);
-    text_in(&q, branch);
-    number_in(&q, (uint64_t)phase);
-    number_in(&q, now);
-    return run(&q, &changed);
+    once__stmt_text(&q, gid);
+    once__stmt_text(&q, branch);
+    once__stmt_number(&q, (uint64_t)phase);
+    once__stmt_number(&q, now);
+    return once__stmt_run(&q, &changed);
 }
 
 static int enter(const once_tx *tx, const char *gid, const char *branch, int op,
                  once_error *err)
 {
-    uint64_t now = now_ms(), gid_ms = once__id_ms(gid);
+    uint64_t now = once__lite_now(), gid_ms = once__id_ms(gid);
     int phase = NONE, old = 0;
     int rc = phase_of(tx, gid, branch, &phase);
 
@@ -499,13 +318,13 @@ static int enter(const once_tx *tx, const char *gid, const char *branch, int op,
     if (rc == SQLITE_OK && !old && moves[op][phase].to != 0)
         rc = set_phase(tx, gid, branch, moves[op][phase].to, now);
     if (rc != SQLITE_OK)
-        return failed(rc, "barrier_enter", err);
+        return once__lite_failed(rc, "barrier_enter", err);
     return old ? ONCE_REFUSED : moves[op][phase].answer;
 }
 
 /* ---- Calls ------------------------------------------------------------- */
 
-static int take_result(struct query *q, struct once__begun *out,
+static int take_result(struct once__stmt *q, struct once__begun *out,
                        once_error *err)
 {
     size_t size = (size_t)sqlite3_column_bytes(q->stmt, 1);
@@ -526,17 +345,17 @@ static int take_result(struct query *q, struct once__begun *out,
 static int show(const once_tx *tx, const struct once__claim *c,
                 struct once__begun *out, once_error *err)
 {
-    struct query q =
-        query(tx, "SELECT kind,result FROM once_inbox"
-                  " WHERE consumer=?1 AND id=?2 AND result IS NOT NULL");
+    struct once__stmt q =
+        once__stmt(tx, "SELECT kind,result FROM once_inbox"
+                       " WHERE consumer=?1 AND id=?2 AND result IS NOT NULL");
     int rc = ONCE_REPEATED, ended;
 
-    text_in(&q, c->consumer);
-    text_in(&q, c->id);
-    if (next(&q))
+    once__stmt_text(&q, c->consumer);
+    once__stmt_text(&q, c->id);
+    if (once__stmt_next(&q))
         rc = take_result(&q, out, err);
-    ended = end(&q);
-    return ended == SQLITE_OK ? rc : failed(ended, "begin", err);
+    ended = once__stmt_end(&q);
+    return ended == SQLITE_OK ? rc : once__lite_failed(ended, "begin", err);
 }
 
 static int begin(const once_tx *tx, const struct once__claim *c,
@@ -554,19 +373,19 @@ static int finish(const once_tx *tx, const struct once__claim *c,
                   const struct once__begun *b, int kind, once_bytes result,
                   once_error *err)
 {
-    struct query q =
-        query(tx, "UPDATE once_inbox SET kind=?3,result=?4"
-                  " WHERE consumer=?1 AND id=?2 AND kind=0 AND xact=?5");
+    struct once__stmt q =
+        once__stmt(tx, "UPDATE once_inbox SET kind=?3,result=?4"
+                       " WHERE consumer=?1 AND id=?2 AND kind=0 AND xact=?5");
     int rc, changed;
 
-    text_in(&q, c->consumer);
-    text_in(&q, c->id);
-    number_in(&q, (uint64_t)kind);
-    bytes_in(&q, result.data, result.size);
-    bytes_in(&q, b->xact, sizeof(b->xact));
-    rc = run(&q, &changed);
+    once__stmt_text(&q, c->consumer);
+    once__stmt_text(&q, c->id);
+    once__stmt_number(&q, (uint64_t)kind);
+    once__stmt_bytes(&q, result.data, result.size);
+    once__stmt_bytes(&q, b->xact, sizeof(b->xact));
+    rc = once__stmt_run(&q, &changed);
     if (rc != SQLITE_OK)
-        return failed(rc, "finish", err);
+        return once__lite_failed(rc, "finish", err);
     return changed == 1 ? ONCE_OK
                         : once__fail(err, ONCE_ETX,
                                      "finish: this call was rolled back "
@@ -579,17 +398,18 @@ static int check(const once_tx *tx, once_error *err)
 {
     int64_t version = 0;
     int durable = 1;
-    int rc = ask_number(tx, "SELECT version FROM once_message_meta", &version);
+    int rc = once__lite_number(tx, "SELECT version FROM once_message_meta",
+                               &version);
 
     if (rc == SQLITE_OK)
-        rc = is_durable(tx, &durable);
+        rc = once__lite_durable(tx, &durable);
     if (rc != SQLITE_OK)
-        return failed(rc, "check", err);
+        return once__lite_failed(rc, "check", err);
     if (version != VERSION)
         return once__fail(err, ONCE_EVERSION,
                           "check: the tables are of version %lld",
                           (long long)version);
-    return durable ? ONCE_OK : not_durable("check", err);
+    return durable ? ONCE_OK : once__lite_not_durable("check", err);
 }
 
 static int init(const once_tx *tx, uint64_t keep_ms, once_error *err)
@@ -603,10 +423,10 @@ static int init(const once_tx *tx, uint64_t keep_ms, once_error *err)
         return rc;
     code = sqlite3_exec(tx->sqlite, begin_, NULL, NULL, NULL);
     if (code == SQLITE_OK)
-        code = ask_number(tx,
-                          "SELECT count(*) FROM sqlite_schema"
-                          " WHERE name='once_message_meta'",
-                          &tables);
+        code = once__lite_number(tx,
+                                 "SELECT count(*) FROM sqlite_schema"
+                                 " WHERE name='once_message_meta'",
+                                 &tables);
     if (code == SQLITE_OK && tables > 0)
         rc = check(tx, err); /* tables of another version stay as they are */
     if (code == SQLITE_OK && (rc == ONCE_OK || rc == ONCE_EOPEN)) {
@@ -616,7 +436,7 @@ static int init(const once_tx *tx, uint64_t keep_ms, once_error *err)
     if (code == SQLITE_OK && rc == ONCE_OK)
         code = sqlite3_exec(tx->sqlite, "COMMIT", NULL, NULL, NULL);
     if (code != SQLITE_OK)
-        rc = failed(code, "init", err);
+        rc = once__lite_failed(code, "init", err);
     if (!sqlite3_get_autocommit(tx->sqlite))
         (void)sqlite3_exec(tx->sqlite, "ROLLBACK", NULL, NULL, NULL);
     free(text);
@@ -631,7 +451,7 @@ struct place {
     int last; /* this step is the last one */
 };
 
-static void keep_text(struct query *q, int column, char out[ONCE_ID_SIZE])
+static void keep_text(struct once__stmt *q, int column, char out[ONCE_ID_SIZE])
 {
     const char *text = (const char *)sqlite3_column_text(q->stmt, column);
 
@@ -641,51 +461,70 @@ static void keep_text(struct query *q, int column, char out[ONCE_ID_SIZE])
 static int step_end(const once_tx *tx, const struct place *from,
                     struct place *to)
 {
-    struct query q =
-        query(tx, "SELECT consumer,id FROM once_inbox"
-                  " WHERE (consumer,id)>(?1,?2) ORDER BY consumer,id"
-                  " LIMIT 1 OFFSET ?3");
+    struct once__stmt q =
+        once__stmt(tx, "SELECT consumer,id FROM once_inbox"
+                       " WHERE (consumer,id)>(?1,?2) ORDER BY consumer,id"
+                       " LIMIT 1 OFFSET ?3");
 
-    text_in(&q, from->consumer);
-    text_in(&q, from->id);
-    number_in(&q, STEP);
-    to->last = !next(&q);
+    once__stmt_text(&q, from->consumer);
+    once__stmt_text(&q, from->id);
+    once__stmt_number(&q, STEP);
+    to->last = !once__stmt_next(&q);
     if (!to->last) {
         keep_text(&q, 0, to->consumer);
         keep_text(&q, 1, to->id);
     }
-    return end(&q);
+    return once__stmt_end(&q);
 }
 
 static int purge_step(const once_tx *tx, const struct place *from,
                       const struct place *to, int *removed)
 {
-    struct query q = query(
+    struct once__stmt q = once__stmt(
         tx, "DELETE FROM once_inbox WHERE (consumer,id)>(?1,?2)"
             " AND (?5 OR (consumer,id)<=(?3,?4))"
             " AND at_ms<(SELECT floor_ms FROM once_message_meta)"
             " AND NOT EXISTS(SELECT 1 FROM once_parked k"
             " WHERE k.consumer=once_inbox.consumer AND k.id=once_inbox.id)");
 
-    text_in(&q, from->consumer);
-    text_in(&q, from->id);
-    text_in(&q, to->consumer);
-    text_in(&q, to->id);
-    number_in(&q, (uint64_t)to->last);
-    return run(&q, removed);
+    once__stmt_text(&q, from->consumer);
+    once__stmt_text(&q, from->id);
+    once__stmt_text(&q, to->consumer);
+    once__stmt_text(&q, to->id);
+    once__stmt_number(&q, (uint64_t)to->last);
+    return once__stmt_run(&q, removed);
+}
+
+/* The steps go first: without their saga they would be found no more. */
+static int purge_sagas(const once_tx *tx)
+{
+#define OVER                                                                   \
+    "(SELECT gid FROM once_saga s WHERE state IN (3,4) AND since_ms<"          \
+    "(SELECT floor_ms FROM once_message_meta) AND NOT EXISTS"                  \
+    "(SELECT 1 FROM once_outbox o WHERE o.saga=s.gid))"
+    struct once__stmt q =
+        once__stmt(tx, "DELETE FROM once_saga_step WHERE gid IN " OVER);
+    int n, rc = once__stmt_run(&q, &n);
+
+    if (rc != SQLITE_OK)
+        return rc;
+    q = once__stmt(tx, "DELETE FROM once_saga WHERE gid IN " OVER);
+    return once__stmt_run(&q, &n);
+#undef OVER
 }
 
 /* Each statement is a transaction of its own, so that others get in between. */
 static int purge(const once_tx *tx, uint64_t *removed, once_error *err)
 {
     struct place from = {"", "", 0}, to = {"", "", 0};
-    struct query q = query(tx, "UPDATE once_message_meta"
-                               " SET floor_ms=max(floor_ms,?1-keep_ms-?2)");
+    struct once__stmt q =
+        once__stmt(tx, "UPDATE once_message_meta"
+                       " SET floor_ms=max(floor_ms,?1-keep_ms-?2)");
     int rc, n = 0;
 
-    number_in(&q, now_ms());
-    number_in(&q, ONCE__SLACK_MS);
-    rc = run(&q, &n);
+    once__stmt_number(&q, once__lite_now());
+    once__stmt_number(&q, ONCE__SLACK_MS);
+    rc = once__stmt_run(&q, &n);
     while (rc == SQLITE_OK && !to.last) {
         rc = step_end(tx, &from, &to);
         if (rc == SQLITE_OK)
@@ -694,12 +533,15 @@ static int purge(const once_tx *tx, uint64_t *removed, once_error *err)
         from = to;
     }
     if (rc == SQLITE_OK) {
-        q = query(tx, "DELETE FROM once_barrier WHERE phase>1 AND at_ms<"
-                      "(SELECT floor_ms-keep_ms FROM once_message_meta)");
-        rc = run(&q, &n);
+        q = once__stmt(tx, "DELETE FROM once_barrier WHERE phase>1 AND at_ms<"
+                           "(SELECT floor_ms-keep_ms FROM once_message_meta)");
+        rc = once__stmt_run(&q, &n);
     }
-    return rc == SQLITE_OK ? ONCE_OK : failed(rc, "purge", err);
+    if (rc == SQLITE_OK)
+        rc = purge_sagas(tx);
+    return rc == SQLITE_OK ? ONCE_OK : once__lite_failed(rc, "purge", err);
 }
 
 const struct once__backend once__message_sqlite = {
-    open_, idle, init, check, purge, claim, park, emit, enter, begin, finish};
+    open_, once__lite_idle, init,  check, purge, claim, park,
+    emit,  enter,           begin, finish};

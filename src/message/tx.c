@@ -25,3 +25,19 @@ int once__tx_backend(const once_tx *tx, const struct once__backend **out,
                       "tx: this library was built without PostgreSQL");
 #endif
 }
+
+int once__tx_carrier(const once_tx *tx, const struct once__carrier **out,
+                     once_error *err)
+{
+    const struct once__backend *b = NULL;
+    int rc = once__tx_backend(tx, &b, err);
+
+    if (rc != ONCE_OK)
+        return rc;
+    *out = &once__carrier_sqlite;
+#ifdef ONCE_WITH_POSTGRES
+    if (tx->postgres != NULL)
+        *out = &once__carrier_postgres;
+#endif
+    return ONCE_OK;
+}

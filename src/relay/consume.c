@@ -1,17 +1,440 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * consume.c - once_consume(): checks the options and starts a thread for each
- * worker, and one for parked messages.
+ * consume.c - once_consume(): checks the options, starts a thread for each worker
+ * and one for parked messages, and waits until it is told to stop or nothing is
+ * left.
  */
-#include <once/relay.h>
+#include "relay/consume.h"
 
+#include <errno.h>
+#include <poll.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <time.h>
+
+#include "broker/broker.h"
 #include "core/error.h"
+#include "message/backend.h"
+
+enum {
+    BATCH_MAX = 1000,
+    TURN_MS = 100,    /* between two looks at whether all is drained */
+    REACH_MS = 10000, /* drain: how long the database may be away */
+    TIMEOUT_MS = 10000
+};
+
+static const struct once__metric metrics[] = {
+    [ONCE__CONSUMER_RECEIVED] = {"once_consumer_received_total",
+                                 "Deliveries of the broker.", 1},
+    [ONCE__CONSUMER_RUN] = {"once_consumer_run_total",
+                            "Messages whose effect was committed.", 1},
+    [ONCE__CONSUMER_REPEATED] = {"once_consumer_repeated_total",
+                                 "Deliveries of what was done or parked "
+                                 "before.",
+                                 1},
+    [ONCE__CONSUMER_FAILED] = {"once_consumer_failed_total",
+                               "Handlers that were rolled back.", 1},
+    [ONCE__CONSUMER_PARKED] = {"once_consumer_parked_total",
+                               "Messages that were parked to run later.", 1},
+    [ONCE__CONSUMER_DEAD] = {"once_consumer_dead_total",
+                             "Messages that became dead letters.", 1},
+    [ONCE__CONSUMER_UNKNOWN] = {"once_consumer_indeterminate_total",
+                                "Messages whose outcome is not known.", 1},
+    [ONCE__CONSUMER_MISMATCH] = {"once_consumer_mismatch_total",
+                                 "Known ids with another body.", 1},
+    [ONCE__CONSUMER_OUTSIDE] = {"once_consumer_outside_total",
+                                "Ids that are too old to know.", 1},
+    [ONCE__CONSUMER_IN_FLIGHT] = {"once_consumer_in_flight_total",
+                                  "Deliveries that waited for another copy.",
+                                  1},
+    [ONCE__CONSUMER_FLAWED] = {"once_consumer_flawed_total",
+                               "Deliveries that cannot be understood.", 1},
+    [ONCE__CONSUMER_REDELIVERED] = {"once_consumer_redelivered_total",
+                                    "Deliveries that had been delivered "
+                                    "before.",
+                                    1},
+    [ONCE__CONSUMER_N_WAITING] = {"once_consumer_parked_waiting",
+                                  "Parked messages that will run again.", 0},
+    [ONCE__CONSUMER_N_DEAD] = {"once_consumer_parked_dead", "Dead letters.", 0},
+    [ONCE__CONSUMER_N_UNKNOWN] = {"once_consumer_parked_indeterminate",
+                                  "Parked messages whose outcome is not known.",
+                                  0},
+    [ONCE__CONSUMER_OLDEST] = {"once_consumer_parked_oldest_seconds",
+                               "Age of the oldest parked message.", 0},
+};
+
+/* ---- What threads share --------------------------------------------------- */
+
+uint64_t once__steady_ms(void)
+{
+    struct timespec t;
+
+    (void)clock_gettime(CLOCK_MONOTONIC, &t);
+    return (uint64_t)t.tv_sec * 1000 + (uint64_t)t.tv_nsec / 1000000;
+}
+
+static struct timespec timespec_of(uint64_t ms)
+{
+    return (struct timespec){(time_t)(ms / 1000), (long)(ms % 1000) * 1000000};
+}
+
+void once__consumer_sleep(struct once__consumer *c, uint64_t until_ms)
+{
+    struct timespec until = timespec_of(until_ms);
+
+    pthread_mutex_lock(&c->lock);
+    while (!atomic_load(&c->stop) && once__steady_ms() < until_ms)
+        (void)pthread_cond_timedwait(&c->wake, &c->lock, &until);
+    pthread_mutex_unlock(&c->lock);
+}
+
+void once__consumer_look_in(struct once__consumer *c, uint64_t wait_ms)
+{
+    uint64_t at = once__steady_ms() + wait_ms;
+
+    pthread_mutex_lock(&c->lock);
+    if (at < c->look_ms) {
+        c->look_ms = at;
+        pthread_cond_broadcast(&c->wake);
+    }
+    pthread_mutex_unlock(&c->lock);
+}
+
+static void stop(struct once__consumer *c)
+{
+    pthread_mutex_lock(&c->lock);
+    atomic_store(&c->stop, 1);
+    pthread_cond_broadcast(&c->wake);
+    pthread_mutex_unlock(&c->lock);
+}
+
+void once__consumer_fail(struct once__consumer *c, int code,
+                         const once_error *err)
+{
+    pthread_mutex_lock(&c->lock);
+    if (c->failure == ONCE_OK) {
+        c->failure = code;
+        c->why = *err;
+    }
+    pthread_mutex_unlock(&c->lock);
+    stop(c);
+}
+
+void once__consumer_log(const struct once__consumer *c, const char *format, ...)
+{
+    char text[400];
+    va_list args;
+
+    if (c->o.log == NULL)
+        return;
+    va_start(args, format);
+    (void)vsnprintf(text, sizeof(text), format, args);
+    va_end(args);
+    c->o.log(c->o.user, text);
+}
+
+/* ---- Options -------------------------------------------------------------- */
+
+static void fill_in(once_consumer_options *o)
+{
+    static const once_consumer_options usual = {.workers = 1,
+                                                .batch = 1,
+                                                .attempts = 10,
+                                                .first_ms = 1000,
+                                                .most_ms = 3600000,
+                                                .lease_ms = 300000,
+                                                .body_max = 8 << 20};
+
+#define DEFAULT(name)                                                          \
+    if (o->name == 0)                                                          \
+    o->name = usual.name
+    DEFAULT(workers);
+    DEFAULT(batch);
+    DEFAULT(attempts);
+    DEFAULT(first_ms);
+    DEFAULT(most_ms);
+    DEFAULT(lease_ms);
+    DEFAULT(body_max);
+#undef DEFAULT
+    if (o->most_ms < o->first_ms)
+        o->most_ms = o->first_ms;
+}
+
+static int check_limits(const once_consumer_options *o, once_error *err)
+{
+    if (o->workers > ONCE_WORKERS_MAX)
+        return once__fail(err, ONCE_ELIMIT, "workers: over %d",
+                          ONCE_WORKERS_MAX);
+    if (o->batch > BATCH_MAX)
+        return once__fail(err, ONCE_ELIMIT, "batch: over %d", BATCH_MAX);
+    if (o->body_max > ONCE_BODY_MAX)
+        return once__fail(err, ONCE_ELIMIT, "body_max: over %zu bytes",
+                          ONCE_BODY_MAX);
+    if (o->keyed && o->workers != 1)
+        return once__fail(err, ONCE_EINVAL,
+                          "keyed: it wants one worker, or messages of one key "
+                          "would overtake each other");
+    if (o->inside && o->outside)
+        return once__fail(err, ONCE_EINVAL,
+                          "inside, outside: they exclude each other");
+    if ((o->inside || o->outside) && o->batch != 1)
+        return once__fail(err, ONCE_EINVAL,
+                          "batch: with inside or outside there is no "
+                          "transaction for it");
+    return ONCE_OK;
+}
+
+static int check(const once_consumer_options *o, once_handler *handler,
+                 once_error *err)
+{
+    if (o == NULL || o->size != sizeof(*o))
+        return once__fail(err, ONCE_EINVAL,
+                          "options: size is not that of "
+                          "once_consumer_options");
+    if (handler == NULL || o->db == NULL || o->from == NULL)
+        return once__fail(err, ONCE_EINVAL,
+                          "db, from, handler: one of them is missing");
+    return once__check_name("consumer", o->consumer, err);
+}
+
+/* ---- Draining -------------------------------------------------------------- */
+
+struct run {
+    struct once__consumer c;
+    struct once__hand hand; /* of the thread that has called */
+    struct once__base *gauges;
+    struct once__receiver *workers;
+    struct once__metrics *metrics;
+    pthread_t parked;
+    int parked_started;
+};
+
+/* The counts of this consumer, all 0 where there is none. */
+static int ask_counts(struct once__consumer *c, struct once__base *b,
+                      struct once__parked_count *out, once_error *err)
+{
+    struct once__parked_count *all = NULL;
+    size_t n = 0, i;
+    int rc = once__base_connect(b, err);
+
+    memset(out, 0, sizeof(*out));
+    if (rc == ONCE_OK)
+        rc = once__parked_stats(once__base_tx(b), &all, &n, err);
+    for (i = 0; rc == ONCE_OK && i < n; i++)
+        if (strcmp(all[i].consumer, c->o.consumer) == 0)
+            *out = all[i];
+    free(all);
+    return rc;
+}
+
+static void refresh(void *user)
+{
+    struct run *r = user;
+    struct once__parked_count n;
+    once_error err = {0, ""};
+
+    if (ask_counts(&r->c, r->gauges, &n, &err) != ONCE_OK)
+        return;
+    once__gauge(&r->c.series, ONCE__CONSUMER_N_WAITING, n.waiting);
+    once__gauge(&r->c.series, ONCE__CONSUMER_N_DEAD, n.dead);
+    once__gauge(&r->c.series, ONCE__CONSUMER_N_UNKNOWN, n.indeterminate);
+    once__gauge(&r->c.series, ONCE__CONSUMER_OLDEST, n.oldest_ms);
+}
+
+static int all_idle(const struct run *r)
+{
+    uint64_t now = once__steady_ms();
+    uint32_t i;
+
+    for (i = 0; i < r->c.o.workers; i++) {
+        uint64_t since = atomic_load(&r->workers[i].idle_ms);
+
+        if (since == 0 || since + r->c.o.drain_ms > now)
+            return 0;
+    }
+    return 1;
+}
+
+/* Idle before and after: nothing was parked while it was counted. */
+static int is_drained(struct run *r, struct once__parked_count *n)
+{
+    once_error err = {0, ""};
+
+    return all_idle(r) && ask_counts(&r->c, r->hand.b, n, &err) == ONCE_OK &&
+           n->waiting == 0 && all_idle(r);
+}
+
+static int wait_for_end(struct run *r)
+{
+    struct pollfd fd = {r->c.o.stop_fd, POLLIN, 0};
+    struct once__parked_count n;
+
+    while (!atomic_load(&r->c.stop)) {
+        if (poll(&fd, 1, TURN_MS) > 0)
+            return ONCE_OK;
+        if (r->c.o.drain_ms > 0 && is_drained(r, &n))
+            return n.dead + n.indeterminate > 0 ? ONCE_DEAD : ONCE_OK;
+    }
+    return ONCE_OK;
+}
+
+/* ---- Starting and ending ---------------------------------------------------- */
+
+/* Without `drain_ms` a database that is away is waited for by the threads. */
+static int reach(struct run *r, once_error *err)
+{
+    uint64_t end = once__steady_ms() + REACH_MS;
+    int rc;
+
+    do {
+        rc = once__base_connect(r->hand.b, err);
+        if (rc != ONCE_EAWAY || r->c.o.drain_ms == 0)
+            break;
+        once__consumer_sleep(&r->c, once__steady_ms() + TURN_MS);
+    } while (once__steady_ms() < end);
+    return rc == ONCE_EAWAY && r->c.o.drain_ms == 0 ? ONCE_OK : rc;
+}
+
+static int open_brokers(struct run *r, once_error *err)
+{
+    const struct once__broker_ops *ops = once__broker_find(r->c.o.from, err);
+    struct once__broker_options o = {.ca_file = r->c.o.ca_file,
+                                     .timeout_ms = TIMEOUT_MS,
+                                     .prefetch = once__consumer_room(&r->c),
+                                     .body_max = r->c.o.body_max,
+                                     .consumer = r->c.o.consumer,
+                                     .log = r->c.o.log,
+                                     .user = r->c.o.user};
+    uint32_t i;
+    int rc = ONCE_OK;
+
+    if (ops == NULL)
+        return ONCE_EURL;
+    if (ops->receive == NULL)
+        return once__fail(err, ONCE_EURL,
+                          "from: one cannot consume from %s:", ops->scheme);
+    r->workers = calloc(r->c.o.workers, sizeof(*r->workers));
+    if (r->workers == NULL)
+        return once__fail(err, ONCE_ENOMEM, "out of memory");
+    for (i = 0; i < r->c.o.workers && rc == ONCE_OK; i++) {
+        r->workers[i].c = &r->c;
+        r->workers[i].ops = ops;
+        rc = once__hand_open(&r->workers[i].hand, &r->c, err);
+        if (rc == ONCE_OK)
+            rc = ops->open(r->c.o.from, &o, &r->workers[i].broker, err);
+    }
+    return rc;
+}
+
+static int start_metrics(struct run *r, once_error *err)
+{
+    struct once__metrics_options o = {
+        .path = r->c.o.metrics,
+        .label = "consumer",
+        .metrics = metrics,
+        .n = ONCE__CONSUMER_METRICS,
+        .series = &r->c.series,
+        .n_series = 1,
+        .refresh = refresh,
+        .user = r,
+    };
+    int rc;
+
+    if (o.path == NULL)
+        return ONCE_OK;
+    rc = once__base_open(r->c.o.db, ONCE__BASE_READY, &r->gauges, err);
+    return rc == ONCE_OK ? once__metrics_start(&o, &r->metrics, err) : rc;
+}
+
+static int start_threads(struct run *r, once_error *err)
+{
+    uint32_t i;
+    int rc = pthread_create(&r->parked, NULL, once__parked_run, &r->c);
+
+    r->parked_started = rc == 0;
+    for (i = 0; i < r->c.o.workers && rc == 0; i++) {
+        rc = pthread_create(&r->workers[i].thread, NULL, once__consumer_work,
+                            &r->workers[i]);
+        r->workers[i].started = rc == 0;
+    }
+    return rc == 0 ? ONCE_OK
+                   : once__fail(err, ONCE_EAWAY, "no thread: %s", strerror(rc));
+}
+
+static void end_workers(struct run *r)
+{
+    uint32_t i;
+
+    for (i = 0; r->workers != NULL && i < r->c.o.workers; i++) {
+        struct once__receiver *w = &r->workers[i];
+
+        if (w->started)
+            (void)pthread_join(w->thread, NULL);
+        if (w->broker != NULL)
+            w->ops->close(w->broker);
+        once__hand_close(&w->hand);
+    }
+    free(r->workers);
+}
+
+static void end(struct run *r)
+{
+    stop(&r->c);
+    end_workers(r);
+    if (r->parked_started)
+        (void)pthread_join(r->parked, NULL);
+    once__metrics_stop(r->metrics);
+    once__base_close(r->gauges);
+    once__hand_close(&r->hand);
+    (void)pthread_cond_destroy(&r->c.wake);
+    (void)pthread_mutex_destroy(&r->c.lock);
+}
+
+static int prepare(struct run *r, once_error *err)
+{
+    int rc = check_limits(&r->c.o, err);
+
+    if (rc == ONCE_OK)
+        rc = once__hand_open(&r->hand, &r->c, err);
+    if (rc == ONCE_OK)
+        rc = open_brokers(r, err);
+    if (rc == ONCE_OK)
+        rc = reach(r, err);
+    if (rc == ONCE_OK)
+        rc = start_metrics(r, err);
+    return rc == ONCE_OK ? start_threads(r, err) : rc;
+}
+
+static void init(struct run *r)
+{
+    pthread_condattr_t attr;
+
+    (void)pthread_mutex_init(&r->c.lock, NULL);
+    (void)pthread_condattr_init(&attr);
+    (void)pthread_condattr_setclock(&attr, CLOCK_MONOTONIC);
+    (void)pthread_cond_init(&r->c.wake, &attr);
+    (void)pthread_condattr_destroy(&attr);
+    fill_in(&r->c.o);
+    r->c.series.label = r->c.o.consumer;
+}
 
 int once_consume(const once_consumer_options *options, once_handler *handler,
                  void *handler_user, once_error *err)
 {
-    (void)options;
-    (void)handler;
-    (void)handler_user;
-    return once__fail(err, ONCE_ENOSYS, "the consumer is not there yet");
+    struct run r = {.c = {.handler = handler, .handler_user = handler_user}};
+    int rc = check(options, handler, err);
+
+    if (rc != ONCE_OK)
+        return rc;
+    r.c.o = *options;
+    init(&r);
+    rc = prepare(&r, err);
+    if (rc == ONCE_OK)
+        rc = wait_for_end(&r);
+    end(&r);
+    if (rc >= ONCE_OK && r.c.failure != ONCE_OK)
+        return once__fail(err, r.c.failure, "%s", r.c.why.text);
+    return rc;
 }

@@ -1,14 +1,476 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * relay.c - once_relay(): checks the options and starts a thread for each
- * worker of each route.
+ * relay.c - once_relay(): checks the options, starts a thread for each worker
+ * of each route, and waits until it is told to stop or nothing is left.
  */
 #include <once/relay.h>
 
+#include <errno.h>
+#include <poll.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/eventfd.h>
+#include <unistd.h>
+
 #include "core/error.h"
+#include "message/backend.h"
+#include "message/outbox.h"
+#include "relay/base.h"
+#include "relay/batch.h"
+#include "relay/route.h"
+
+enum {
+    BATCH = 500,
+    BATCH_MAX = 10000,
+    ATTEMPTS = 10,
+    ATTEMPTS_MAX = 1000000,
+    TIMEOUT_MS = 10000,
+    TIMEOUT_MIN_MS = 100,
+    LEASE_MS = 30000,
+    LEASE_MAX_MS = 3600000,
+    HORIZON_MS = 23 * 3600000, /* below a gateway's once_ttl */
+    RETRY_MS = 500
+};
+
+static const struct once__metric metrics[] = {
+    [ONCE__ROUTE_CLAIMED] = {"once_relay_claimed_total", "Rows claimed.", 1},
+    [ONCE__ROUTE_SENT] = {"once_relay_sent_total", "Rows sent.", 1},
+    [ONCE__ROUTE_TAKEN] = {"once_relay_taken_total",
+                           "Rows that the target proved to have.", 1},
+    [ONCE__ROUTE_REFUSED] = {"once_relay_refused_total",
+                             "Attempts that the target refused.", 1},
+    [ONCE__ROUTE_REJECTED] = {"once_relay_rejected_total",
+                              "Attempts that the target refused for good.", 1},
+    [ONCE__ROUTE_SILENT] = {"once_relay_silent_total",
+                            "Attempts whose outcome is unknown.", 1},
+    [ONCE__ROUTE_AWAY] = {"once_relay_away_total",
+                          "Attempts that did not reach the target.", 1},
+    [ONCE__ROUTE_UNSENT] = {"once_relay_unsent_total",
+                            "Rows given back without being sent.", 1},
+    [ONCE__ROUTE_FENCED] = {"once_relay_fenced_total",
+                            "Rows that were claimed by another relay before "
+                            "they were settled.",
+                            1},
+    [ONCE__ROUTE_DEAD] = {"once_relay_dead_total", "Rows that became dead.", 1},
+    [ONCE__ROUTE_INDETERMINATE] = {"once_relay_indeterminate_total",
+                                   "Rows that became indeterminate here.", 1},
+    [ONCE__ROUTE_CIRCUIT] = {"once_relay_circuit_open",
+                             "Workers whose target is away.", 0},
+    [ONCE__ROUTE_ROWS_READY] = {"once_relay_rows_ready",
+                                "Rows to be sent, and not leased.", 0},
+    [ONCE__ROUTE_ROWS_LEASED] = {"once_relay_rows_leased", "Rows under way.",
+                                 0},
+    [ONCE__ROUTE_ROWS_WAITING] = {"once_relay_rows_waiting",
+                                  "Rows that wait for their time.", 0},
+    [ONCE__ROUTE_ROWS_DEAD] = {"once_relay_rows_dead", "Dead rows.", 0},
+    [ONCE__ROUTE_ROWS_INDETERMINATE] = {"once_relay_rows_indeterminate",
+                                        "Indeterminate rows.", 0},
+    [ONCE__ROUTE_OLDEST] = {"once_relay_oldest_seconds",
+                            "Age of the oldest row that is not done.", 0},
+};
+
+/* ---- What the workers share ---------------------------------------------- */
+
+void once__relay_say(const struct once__relay *r, const char *format, ...)
+{
+    char text[512];
+    va_list args;
+
+    if (r->log == NULL)
+        return;
+    va_start(args, format);
+    (void)vsnprintf(text, sizeof(text), format, args);
+    va_end(args);
+    r->log(r->user, text);
+}
+
+void once__relay_stop(struct once__relay *r)
+{
+    const uint64_t one = 1;
+
+    atomic_store(&r->stop, 1);
+    if (write(r->stop_fd, &one, sizeof(one)) < 0)
+        return; /* it is full, and so readable */
+}
+
+void once__relay_pause(const struct once__relay *r, uint32_t ms)
+{
+    struct pollfd p = {r->stop_fd, POLLIN, 0};
+
+    (void)poll(&p, 1, (int)ms);
+}
+
+static struct once__route *find_route(struct once__relay *r, const char *name)
+{
+    size_t i;
+
+    for (i = 0; i < r->n_routes; i++)
+        if (strcmp(r->routes[i].o.name, name) == 0)
+            return &r->routes[i];
+    return NULL;
+}
+
+static void set_gauges(struct once__series *s,
+                       const struct once__outbox_count *c)
+{
+    const struct {
+        int metric;
+        uint64_t n;
+    } gauges[] = {
+        {ONCE__ROUTE_ROWS_READY, c->n[ONCE__ROW_READY] - c->leased},
+        {ONCE__ROUTE_ROWS_LEASED, c->leased},
+        {ONCE__ROUTE_ROWS_WAITING, c->n[ONCE__ROW_WAITING]},
+        {ONCE__ROUTE_ROWS_DEAD, c->n[ONCE__ROW_DEAD]},
+        {ONCE__ROUTE_ROWS_INDETERMINATE, c->n[ONCE__ROW_INDETERMINATE]},
+        {ONCE__ROUTE_OLDEST, c->oldest_ms},
+    };
+    size_t i;
+
+    for (i = 0; i < sizeof(gauges) / sizeof(gauges[0]); i++)
+        once__gauge(s, gauges[i].metric, gauges[i].n);
+}
+
+/*
+ * 1: the rows that are ready stand behind others of their key that are dead or
+ * indeterminate. None is under way, none will be due, and a claim that began
+ * after they were seen has found nothing.
+ */
+static int is_blocked(struct once__route *r, const struct once__outbox_count *c)
+{
+    uint64_t ready = c->n[ONCE__ROW_READY];
+
+    if (ready == 0 || c->leased > 0 || c->n[ONCE__ROW_WAITING] > 0 ||
+        c->n[ONCE__ROW_DEAD] + c->n[ONCE__ROW_INDETERMINATE] == 0) {
+        r->blocked_ms = 0;
+        return 0;
+    }
+    if (r->blocked_ms == 0 || r->blocked != ready) {
+        r->blocked_ms = once__relay_ms();
+        r->blocked = ready;
+    }
+    return atomic_load(&r->empty_ms) > r->blocked_ms;
+}
+
+int once__relay_count(struct once__relay *r, const once_tx *tx, uint64_t *open,
+                      uint64_t *ended, once_error *err)
+{
+    const struct once__outbox_count none = {.n = {0}};
+    struct once__outbox_count *counts = NULL;
+    size_t n = 0, i;
+    int rc = once__outbox_stats(tx, &counts, &n, err);
+
+    if (rc != ONCE_OK)
+        return rc;
+    *open = *ended = 0;
+    for (i = 0; i < r->n_routes; i++)
+        set_gauges(&r->series[i], &none); /* a route without rows is not told */
+    for (i = 0; i < n; i++) {
+        struct once__route *route = find_route(r, counts[i].route);
+        uint64_t todo =
+            counts[i].n[ONCE__ROW_READY] + counts[i].n[ONCE__ROW_WAITING];
+
+        if (route == NULL)
+            continue;
+        set_gauges(route->series, &counts[i]);
+        *(is_blocked(route, &counts[i]) ? ended : open) += todo;
+        *ended +=
+            counts[i].n[ONCE__ROW_DEAD] + counts[i].n[ONCE__ROW_INDETERMINATE];
+    }
+    free(counts);
+    return ONCE_OK;
+}
+
+/* ---- Options ------------------------------------------------------------- */
+
+static int check_range(const char *what, uint32_t value, uint32_t least,
+                       uint32_t most, once_error *err)
+{
+    if (value >= least && value <= most)
+        return ONCE_OK;
+    return once__fail(err, ONCE_ELIMIT, "%s is from %u to %u", what, least,
+                      most);
+}
+
+static uint32_t or_else(uint32_t value, uint32_t otherwise)
+{
+    return value != 0 ? value : otherwise;
+}
+
+static int is_http(const char *url)
+{
+    return strncmp(url, "http:", 5) == 0 || strncmp(url, "https:", 6) == 0;
+}
+
+static int check_route(const struct once__route *r, once_error *err)
+{
+    int rc = check_range("workers", r->o.workers, 1, ONCE_WORKERS_MAX, err);
+
+    if (rc == ONCE_OK)
+        rc = check_range("batch", r->o.batch, 1, BATCH_MAX, err);
+    if (rc == ONCE_OK)
+        rc = check_range("attempts", r->o.attempts, 1, ATTEMPTS_MAX, err);
+    if (rc == ONCE_OK)
+        rc = check_range("timeout_ms", r->o.timeout_ms, TIMEOUT_MIN_MS,
+                         LEASE_MAX_MS / 3, err);
+    if (rc == ONCE_OK && r->o.hold && r->o.no_hold)
+        rc = once__fail(err, ONCE_EINVAL, "hold or no_hold, not both");
+    if (rc == ONCE_OK && r->o.batch > 1 && (r->hold || r->ops->at_once))
+        rc = once__fail(err, ONCE_EINVAL,
+                        "the batch of a route that sends one row at a time, or "
+                        "that holds, is 1; say more workers");
+    return rc;
+}
+
+static int read_route(struct once__route *r, const once_route *given,
+                      once_error *err)
+{
+    int one, rc;
+
+    if (given->size != sizeof(r->o) || given->url == NULL)
+        return once__fail(err, ONCE_EINVAL,
+                          "a route needs its size, a name and a URL");
+    rc = once__check_name("route", given->name, err);
+    if (rc != ONCE_OK)
+        return rc;
+    r->o = *given;
+    r->ops = once__broker_find(given->url, err);
+    if (r->ops == NULL)
+        return ONCE_EURL;
+    r->hold = given->hold || (!r->ops->knows_ids && !given->no_hold);
+    one = r->hold || r->ops->at_once;
+    r->o.workers = or_else(given->workers, 1);
+    r->o.batch = or_else(given->batch, one ? 1 : BATCH);
+    r->o.attempts = or_else(given->attempts, ATTEMPTS);
+    r->o.timeout_ms = or_else(given->timeout_ms, TIMEOUT_MS);
+    r->horizon_ms = is_http(given->url) && !r->hold ? HORIZON_MS : 0;
+    return check_route(r, err);
+}
+
+static int read_routes(struct once__relay *r, const once_relay_options *o,
+                       once_error *err)
+{
+    size_t i;
+    int rc = ONCE_OK;
+
+    for (i = 0; i < o->n && rc == ONCE_OK; i++) {
+        struct once__route *route = &r->routes[i];
+        once_error why = {0, ""};
+
+        rc = read_route(route, &o->routes[i], &why);
+        if (rc == ONCE_OK && find_route(r, route->o.name) != NULL)
+            rc = once__fail(&why, ONCE_EINVAL, "it is there twice");
+        if (rc != ONCE_OK) {
+            (void)once__fail(err, rc, "route %zu: %s", i + 1, why.text);
+            break;
+        }
+        route->series = &r->series[i];
+        route->series->label = route->o.name;
+        r->n_routes++;
+    }
+    return rc;
+}
+
+/* A worker waits for a proof as long as timeout_ms, and sends only what has so
+ * much of its lease left. */
+static int read_lease(struct once__relay *r, uint32_t given, once_error *err)
+{
+    uint32_t longest = 0;
+    size_t i;
+
+    for (i = 0; i < r->n_routes; i++)
+        if (r->routes[i].o.timeout_ms > longest)
+            longest = r->routes[i].o.timeout_ms;
+    r->lease_ms = given;
+    if (given == 0)
+        r->lease_ms = LEASE_MS > 3 * longest ? LEASE_MS : 3 * longest;
+    if (r->lease_ms > LEASE_MAX_MS || r->lease_ms < 3 * longest)
+        return once__fail(
+            err, ONCE_ELIMIT,
+            "lease_ms is from three times the longest timeout_ms, "
+            "%u, to %d",
+            3 * longest, LEASE_MAX_MS);
+    return ONCE_OK;
+}
+
+static int read_options(struct once__relay *r, const once_relay_options *o,
+                        once_error *err)
+{
+    int rc;
+
+    if (o == NULL || o->size != sizeof(*o) || o->from == NULL ||
+        o->routes == NULL)
+        return once__fail(err, ONCE_EINVAL,
+                          "the options need their size, from and routes");
+    if (o->n < 1 || o->n > ONCE_ROUTES_MAX)
+        return once__fail(err, ONCE_ELIMIT, "routes: 1 to %d", ONCE_ROUTES_MAX);
+    r->from = o->from;
+    r->drain = o->drain != 0;
+    r->log = o->log;
+    r->user = o->user;
+    r->routes = calloc(o->n, sizeof(*r->routes));
+    r->series = calloc(o->n, sizeof(*r->series));
+    if (r->routes == NULL || r->series == NULL)
+        return once__fail(err, ONCE_ENOMEM, "out of memory");
+    rc = read_routes(r, o, err);
+    return rc == ONCE_OK ? read_lease(r, o->lease_ms, err) : rc;
+}
+
+/* ---- Threads ------------------------------------------------------------- */
+
+/* The relay, its workers, and a connection for metrics. */
+struct whole {
+    struct once__relay relay;
+    struct once__base *base;
+    struct once__metrics *metrics;
+    struct once__tender *tender;
+    struct once__carrier **workers;
+    pthread_t *threads;
+    size_t n, started;
+};
+
+static void refresh(void *user)
+{
+    struct whole *all = user;
+    uint64_t open, ended;
+
+    if (atomic_load(&all->relay.stop) ||
+        once__base_connect(all->base, NULL) != ONCE_OK)
+        return;
+    (void)pthread_mutex_lock(&all->relay.look);
+    if (once__relay_count(&all->relay, once__base_tx(all->base), &open, &ended,
+                          NULL) != ONCE_OK)
+        once__base_rollback(all->base);
+    (void)pthread_mutex_unlock(&all->relay.look);
+}
+
+static int start_metrics(struct whole *all, const char *path, once_error *err)
+{
+    const struct once__metrics_options o = {
+        .path = path,
+        .label = "route",
+        .metrics = metrics,
+        .n = ONCE__ROUTE_METRICS,
+        .series = all->relay.series,
+        .n_series = all->relay.n_routes,
+        .refresh = refresh,
+        .user = all,
+    };
+
+    return path != NULL ? once__metrics_start(&o, &all->metrics, err) : ONCE_OK;
+}
+
+static int open_workers(struct whole *all, once_error *err)
+{
+    struct once__relay *r = &all->relay;
+    size_t i, k, n = 0;
+    int rc = ONCE_OK;
+
+    for (i = 0; i < r->n_routes; i++)
+        n += r->routes[i].o.workers;
+    all->workers = calloc(n, sizeof(struct once__carrier *));
+    all->threads = calloc(n, sizeof(*all->threads));
+    if (all->workers == NULL || all->threads == NULL)
+        return once__fail(err, ONCE_ENOMEM, "out of memory");
+    for (i = 0; i < r->n_routes && rc == ONCE_OK; i++)
+        for (k = 0; k < r->routes[i].o.workers && rc == ONCE_OK; k++)
+            rc = once__carrier_open(r, &r->routes[i], &all->workers[all->n++],
+                                    err);
+    return rc;
+}
+
+static int start_workers(struct whole *all, once_error *err)
+{
+    for (; all->started < all->n; all->started++) {
+        int failed =
+            pthread_create(&all->threads[all->started], NULL, once__carrier_run,
+                           all->workers[all->started]);
+
+        if (failed != 0)
+            return once__fail(err, ONCE_ENOMEM, "a thread: %s",
+                              strerror(failed));
+    }
+    return ONCE_OK;
+}
+
+/* Waits up to `ms`, -1: for ever. 1: to stop. */
+static int wait_stop(struct once__relay *r, int stop_fd, int ms)
+{
+    struct pollfd p[2] = {{r->stop_fd, POLLIN, 0}, {stop_fd, POLLIN, 0}};
+    int n;
+
+    do
+        n = poll(p, 2, ms);
+    while (n < 0 && errno == EINTR);
+    if (n > 0)
+        once__relay_stop(r);
+    return n > 0;
+}
+
+/* A database that will not do is found before anything is begun; one that is
+ * away is waited for, with `drain` as long as the longest time-out. */
+static int reach_database(struct whole *all, int stop_fd, once_error *err)
+{
+    struct once__relay *r = &all->relay;
+    uint64_t until = once__relay_ms() + r->lease_ms / 3;
+    int rc = once__base_open(r->from, ONCE__BASE_READY, &all->base, err);
+
+    if (rc == ONCE_OK)
+        rc = once__base_connect(all->base, err);
+    if (rc == ONCE_EAWAY && err != NULL && !r->drain)
+        once__relay_say(r, "the database: %s", err->text);
+    while (rc == ONCE_EAWAY && !(r->drain && once__relay_ms() >= until) &&
+           !wait_stop(r, stop_fd, RETRY_MS))
+        rc = once__base_connect(all->base, err);
+    return rc == ONCE_EAWAY && (!r->drain || atomic_load(&r->stop)) ? ONCE_OK
+                                                                    : rc;
+}
+
+static int run(struct whole *all, const once_relay_options *o, once_error *err)
+{
+    struct once__relay *r = &all->relay;
+    int rc = read_options(r, o, err);
+
+    if (rc == ONCE_OK)
+        rc = open_workers(all, err);
+    if (rc == ONCE_OK)
+        rc = reach_database(all, o->stop_fd, err);
+    if (rc == ONCE_OK)
+        rc = start_metrics(all, o->metrics, err);
+    if (rc == ONCE_OK)
+        rc = once__tender_start(r, &all->tender, err);
+    if (rc == ONCE_OK)
+        rc = start_workers(all, err);
+    if (rc == ONCE_OK)
+        (void)wait_stop(r, o->stop_fd, -1);
+    once__relay_stop(r);
+    while (all->started > 0)
+        (void)pthread_join(all->threads[--all->started], NULL);
+    once__tender_join(all->tender);
+    once__metrics_stop(all->metrics);
+    if (rc == ONCE_OK && atomic_load(&r->left))
+        rc = ONCE_DEAD;
+    return rc;
+}
 
 int once_relay(const once_relay_options *options, once_error *err)
 {
-    (void)options;
-    return once__fail(err, ONCE_ENOSYS, "the relay is not there yet");
+    struct whole all = {.relay = {.look = PTHREAD_MUTEX_INITIALIZER}};
+    int rc;
+
+    all.relay.stop_fd = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
+    if (all.relay.stop_fd < 0)
+        return once__fail(err, ONCE_ENOMEM, "eventfd: %s", strerror(errno));
+    rc = run(&all, options, err);
+    while (all.n > 0)
+        once__carrier_close(all.workers[--all.n]);
+    free(all.workers);
+    free(all.threads);
+    once__base_close(all.base);
+    free(all.relay.routes);
+    free(all.relay.series);
+    (void)pthread_mutex_destroy(&all.relay.look);
+    (void)close(all.relay.stop_fd);
+    return rc;
 }

@@ -8,6 +8,7 @@ ORDERS (100) and SEED (drawn) in the environment make it longer, or the same
 again: ORDERS=2000 SEED=7 pytest test/examples/test_transaction.py
 """
 
+import http.client
 import os
 import pathlib
 import random
@@ -155,3 +156,30 @@ def test_one_charge_and_an_answer_every_time(kind, tmp_path):
 def all_charged(agent):
     said = agent.run()
     return said if {word for word, _ in said.values()} == {"charged"} else None
+
+
+def test_a_key_from_before_the_window_has_no_final_answer(kind, tmp_path):
+    """Its row may have been there, and been purged: nobody knows."""
+    with servers.World() as world:
+        site = Site(world, tmp_path, kind)
+        try:
+            for _ in range(2):
+                status, replayed = ask(site.gateway.port,
+                                       "01800000-0000-7000-8000-000000000001")
+                assert (status, replayed) == (503, None)
+            assert site.ledger() == {}
+            assert len(faults.indeterminate(site.store)) == 1
+        finally:
+            site.close()
+
+
+def ask(port, key):
+    c = http.client.HTTPConnection("127.0.0.1", port, timeout=60)
+    try:
+        c.request("POST", "/charge", '{"order": "o-1", "amount": 5}',
+                  {"Idempotency-Key": key, "Content-Type": "application/json"})
+        r = c.getresponse()
+        r.read()
+        return r.status, r.getheader("Idempotent-Replayed")
+    finally:
+        c.close()

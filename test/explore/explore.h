@@ -29,7 +29,9 @@ enum {
     RESULTS_MAX = 8,   /* executions that can be told apart      */
     RESOLVED = 60,     /* the operator's outcome                 */
     THROTTLED = 255,   /* the upstream: "I did nothing"          */
+    UNSURE = 254,      /* it says "unknown", or the line is cut  */
     OTHER_REQUEST = 4, /* in a role, above the policy bits       */
+    OTHER_BODY = 8,    /* likewise: only the service sees that   */
     CROWDED = 1000     /* search(): the states outgrew the budget */
 };
 
@@ -37,6 +39,7 @@ enum {
 struct budget {
     uint8_t crashes, lost, silent, breaks, misses, throttles, fails;
     uint8_t resolves, keeps, waits, renewals, doubles, failovers;
+    uint8_t deaths, aborts, purges, passes; /* of the service  */
 };
 
 struct late {
@@ -53,6 +56,7 @@ try {
     uint8_t kind, result;       /* what COMPLETE says, or was shown    */
     uint8_t wire;               /* a request is on its way upstream    */
     uint8_t sent, ran;          /* one ever was; it was executed       */
+    uint8_t stage;              /* of its transaction in the service   */
     uint8_t reply, reply_kind;  /* an answer is on its way back        */
     uint8_t period;             /* the retention period it was sent in */
     uint8_t n_late;
@@ -77,6 +81,8 @@ struct world {
     uint8_t grants; /* the highest attempt number in this period       */
     uint8_t executed, first;
     uint8_t shown; /* the fence that the operator looked at           */
+    uint8_t kept, kept_kind, kept_body; /* the service's row, committed  */
+    uint8_t effects, answer; /* ghosts: how many, and of the first      */
     struct budget left;
     struct outcome outcomes[RESULTS_MAX], resolved;
     struct try tries[TRIES_MAX];
@@ -85,9 +91,13 @@ struct world {
 struct config {
     unsigned n;
     int two_phase, take, mixed, retry, dedup, reopen, other_print;
+    int tx;                            /* the upstream is that of service.c */
+    int no_row, row_before, row_after; /* planted there  */
+    int tells_rollback, tells_in_flight, other_body; /* likewise      */
     int plain; /* no symmetry: for checking that it changes no verdict */
     int reply_first, reset_releases, oversize_releases; /* planted   */
     uint64_t states_max;
+    uint64_t salt; /* where the hash begins: it must change no number */
     struct budget budget;
 };
 
@@ -103,8 +113,17 @@ struct search;
 /* steps.c: calls emit() for each world that can follow `*w`. */
 void expand(struct search *s, const struct world *w);
 
+/* service.c: what a request does there, what time does, and whether the client
+ * that asks next is answered. */
+void service(struct search *s, const struct world *w, int who);
+void service_ages(struct search *s, const struct world *w);
+void service_answers(struct search *s, const struct world *w);
+/* Somebody was told `result`. */
+void service_told(struct search *s, struct world *w, uint8_t result);
+
 /* world.c */
 void world_begin(const struct config *c, struct world *w);
+void try_begin(const struct config *c, struct world *w, unsigned who);
 /* Puts attempts that cannot be told apart in one order. */
 void world_sort(const struct config *c, struct world *w);
 int row_owned(const struct row *r);
@@ -129,6 +148,7 @@ struct result {
     double seconds;
     const char *broken; /* NULL: no rule is */
     uint64_t lates, losts, fenceds, executions, retries, takeovers, doubts;
+    uint64_t answers;
 };
 
 /* Returns 0 clean, 1 broken (the trail was printed), CROWDED. */

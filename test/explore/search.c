@@ -93,18 +93,24 @@ static void *grown(void *old, size_t n, size_t size)
     return p;
 }
 
-static uint64_t hash_of(const struct world *w)
+/* Twice a word: after one round a difference in a word's last byte stands in two
+ * bytes alone, where the next word can take it back. */
+static uint64_t hash_of(const struct config *c, const struct world *w)
 {
     const uint8_t *p = (const uint8_t *)w;
-    uint64_t h = UINT64_C(0x243f6a8885a308d3), x;
+    uint64_t h = UINT64_C(0x243f6a8885a308d3) + c->salt, x;
     size_t i, left = sizeof(*w);
+    int round;
 
     for (i = 0; left > 0; i += 8) {
         size_t take = left < 8 ? left : 8;
 
         x = 0;
         memcpy(&x, p + i, take);
-        h = (h ^ x) * UINT64_C(0x9fb21c651e98df25);
+        for (h ^= x, round = 0; round < 2; round++) {
+            h ^= h >> 32;
+            h *= UINT64_C(0xd6e8feb86659fd93);
+        }
         h ^= h >> 32;
         left -= take;
     }
@@ -181,8 +187,9 @@ static void emit_walking(struct search *s, const struct world *w,
     struct world sorted = *w;
 
     world_sort(&s->config, &sorted);
-    if (s->found || (s->walking == TO_A_WORLD ? hash_of(&sorted) != s->wanted
-                                              : s->result.broken == NULL))
+    if (s->found ||
+        (s->walking == TO_A_WORLD ? hash_of(&s->config, &sorted) != s->wanted
+                                  : s->result.broken == NULL))
         return;
     s->found = 1;
     s->next = *w;
@@ -203,7 +210,7 @@ void emit(struct search *s, const struct world *w, struct step step)
         return;
     sorted = *w;
     world_sort(&s->config, &sorted);
-    hash = hash_of(&sorted);
+    hash = hash_of(&s->config, &sorted);
     if (have(s, hash))
         return;
     remember(s, hash, (uint32_t)(s->head - 1));
@@ -348,7 +355,7 @@ int search(const struct config *c, int trail, struct result *out)
     more_slots(s);
     world_begin(c, &w);
     world_sort(c, &w);
-    remember(s, hash_of(&w), 0);
+    remember(s, hash_of(c, &w), 0);
     enqueue(s, &w);
     asserting = s;
     if (setjmp(asserted) == 0)

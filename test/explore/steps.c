@@ -197,9 +197,15 @@ static void reply_comes(struct search *s, const struct world *o, int who)
     struct world w = *o;
     struct try *t = &w.tries[who];
 
-    if (t->reply == THROTTLED) {
-        say_deed(s, &w, who, ONCE__PHASE_RELEASE);
-        emit(s, &w, one("hears \"nothing was done\"", who, 0, 0, -1));
+    if (t->reply == THROTTLED || t->reply == UNSURE) {
+        int unsure = t->reply == UNSURE;
+
+        say_deed(s, &w, who,
+                 unsure ? ONCE__PHASE_GIVE_UP : ONCE__PHASE_RELEASE);
+        emit(s, &w,
+             one(unsure ? "hears \"unknown\", or nothing more"
+                        : "hears \"nothing was done\"",
+                 who, 0, 0, -1));
         return;
     }
     t->result = t->reply;
@@ -214,7 +220,7 @@ static void owner(struct search *s, const struct world *o, int who)
     const struct config *c = search_config(s);
     struct world w = *o;
 
-    if (o->tries[who].reply != 0)
+    if (o->tries[who].reply != 0 && o->tries[who].stage == 0)
         reply_comes(s, o, who);
     if (o->left.breaks > 0) {
         w.left.breaks--;
@@ -335,6 +341,10 @@ static void failover(struct search *s, const struct world *o)
     w = *o;
     w.left.failovers--;
     w.row = w.replica;
+    if (search_config(s)->tx) { /* only what the service promises is left */
+        w.fence = w.replica.fence;
+        w.open = w.grants = 0;
+    }
     emit(s, &w, one("the store falls back to its replica", -1, 0, 0, -1));
 }
 
@@ -359,7 +369,7 @@ static void everybodys(struct search *s, const struct world *o)
  * upstream's time-out, which the breaks stand for. */
 static void check_not_stuck(struct search *s, const struct try *t)
 {
-    int waits = t->verb != 0 || t->wire || t->reply != 0;
+    int waits = t->verb != 0 || t->wire || t->stage != 0 || t->reply != 0;
 
     if (t->alive && t->phase != ONCE__PHASE_OVER && !waits)
         broken(s, "L1: an attempt is stuck");
@@ -376,8 +386,14 @@ void expand(struct search *s, const struct world *w)
         if (t->alive)
             alive(s, w, (int)i);
         late_copies(s, w, (int)i);
-        if (t->wire)
+        if (search_config(s)->tx)
+            service(s, w, (int)i);
+        else if (t->wire)
             upstream(s, w, (int)i);
     }
     everybodys(s, w);
+    if (search_config(s)->tx) {
+        service_ages(s, w);
+        service_answers(s, w);
+    }
 }

@@ -39,24 +39,31 @@ static uint8_t print_of(const struct try *t)
     return (t->role & OTHER_REQUEST) ? 8 : 7;
 }
 
+void try_begin(const struct config *c, struct world *w, unsigned who)
+{
+    struct try *t = &w->tries[who];
+
+    memset(t, 0, sizeof(*t));
+    t->alive = 1;
+    t->verb = ONCE_OP_CLAIM;
+    t->phase = ONCE__PHASE_CLAIM;
+    t->role = c->retry ? ONCE_RETRY_FAILED : 0;
+    if (c->take || (c->mixed && who > 0))
+        t->role |= ONCE_TAKEOVER;
+    if (c->other_print && who == c->n - 1)
+        t->role |= OTHER_REQUEST;
+    if (c->other_body && who == c->n - 1)
+        t->role |= OTHER_BODY;
+}
+
 void world_begin(const struct config *c, struct world *w)
 {
     unsigned i;
 
     memset(w, 0, sizeof(*w));
     w->left = c->budget;
-    for (i = 0; i < c->n; i++) {
-        struct try *t = &w->tries[i];
-
-        t->alive = 1;
-        t->verb = ONCE_OP_CLAIM;
-        t->phase = ONCE__PHASE_CLAIM;
-        t->role = c->retry ? ONCE_RETRY_FAILED : 0;
-        if (c->take || (c->mixed && i > 0))
-            t->role |= ONCE_TAKEOVER;
-        if (c->other_print && i == c->n - 1)
-            t->role |= OTHER_REQUEST;
-    }
+    for (i = 0; i < c->n; i++)
+        try_begin(c, w, i);
 }
 
 /* ---- Symmetry ---------------------------------------------------------- */
@@ -326,10 +333,13 @@ static void follow_ghosts(struct search *s, struct world *w, int who,
                           const struct row *was, struct late call, int rc)
 {
     struct result *seen = search_result(s);
+    const struct config *c = search_config(s);
+    int behind_us = c->tx && c->budget.doubles > 0;
 
     if (rc == ONCE_OK && call.verb == ONCE_OP_RELEASE && live(was)) {
         w->open &= (uint8_t) ~(1u << who);
-        if (w->tries[who].ran && w->tries[who].period == w->period)
+        if (w->tries[who].ran && w->tries[who].period == w->period &&
+            !behind_us)
             broken(s, "I5: what was executed was released as not executed");
     }
     if (rc == ONCE_OK && call.verb == ONCE_OP_REOPEN)
@@ -427,6 +437,9 @@ static void told_result(struct search *s, struct world *w, int who,
             broken(s, "I2: two were told different final results");
         w->first = result;
     }
+    search_result(s)->answers++;
+    if (search_config(s)->tx)
+        service_told(s, w, result);
 }
 
 static void told(struct search *s, struct world *w, int who, int completes)

@@ -567,7 +567,10 @@ class Nats(Broker):
 
 
 class Mosquitto(Broker):
-    """It writes its file after each change, but answers before that."""
+    """It writes its file soon after a change, and answers before that.
+
+    A change is a subscription, a retained message, or one for a subscriber
+    that is away; not one on its way to a subscriber. SIGUSR1 writes it."""
 
     HELLO = b"\x10\x0e\x00\x04MQTT\x04\x02\x00\x3c\x00\x02ok"
     ANSWER = b"\x20"

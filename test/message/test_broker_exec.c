@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* test_broker_exec.c - a command for each message. */
+/* test_broker_exec.c - a command for each message, and around it a target that
+ * misbehaves on purpose. */
 #include "broker_kit.h"
 
 #include <sys/stat.h>
@@ -172,18 +173,177 @@ static void too_slow_is_in_doubt_and_ends_with_its_children(void)
     free(got);
 }
 
+/* ---- Around it one that misbehaves -------------------------------------- */
+
+enum { SOME = 40 };
+
+/* Sends SOME messages, two keys and none in turn, through `rules`; the ids as
+ * they arrived, on the heap. */
+static char *arrivals(const char *rules, struct kit_ends *ends)
+{
+    struct once__broker_options o = kit_options(NULL, 0);
+    struct kit_many *many = kit_many_new();
+    struct once__broker *b;
+    char inner[256], url[512];
+    size_t i, n;
+
+    (void)unlink(out);
+    write_script("echo $ONCE_ID >>$out\n", inner, sizeof(inner));
+    (void)snprintf(url, sizeof(url), "faulty:%s@%s", rules, inner);
+    memset(ends, 0, sizeof(*ends));
+    b = kit_open(url, &o);
+    for (i = 0; i < SOME; i++) {
+        static const char *const keys[] = {"a", "b", NULL};
+
+        (void)snprintf(many->id[i], sizeof(many->id[i]), "%s.%02zu",
+                       i % 3 == 2 ? "none" : keys[i % 3], i);
+        many->m[i] = kit_message(many->id[i], keys[i % 3], "x", 1);
+        T_EQ(b->ops->send(b, &many->m[i], i, NULL), ONCE_OK);
+    }
+    T_EQ(kit_collect(b, ends, SOME, 30000), SOME);
+    T_EQ(kit_collect(b, ends, 1, 0), 0);
+    b->ops->close(b);
+    free(many);
+    for (i = 0; i < SOME; i++)
+        T_EQ(ends->n[i], 1);
+    return access(out, F_OK) == 0 ? read_file(out, &n) : calloc(1, 1);
+}
+
+static int count(const char *text, const char *what)
+{
+    int n = 0;
+
+    while ((text = strstr(text, what)) != NULL) {
+        text++;
+        n++;
+    }
+    return n;
+}
+
+static int all_ended(const struct kit_ends *ends, int end)
+{
+    int i, n = 0;
+
+    for (i = 0; i < SOME; i++)
+        n += ends->end[i] == end;
+    return n;
+}
+
+static void copies_are_sent_twice_and_proved_once(void)
+{
+    struct kit_ends *ends = calloc(1, sizeof(*ends));
+    char *got = arrivals("copies=100", ends);
+
+    T_EQ(count(got, "\n"), 2 * SOME);
+    T_EQ(all_ended(ends, ONCE__END_TAKEN), SOME);
+    free(got);
+    got = arrivals("copies=30", ends);
+    T_OK(count(got, "\n") > SOME && count(got, "\n") < 2 * SOME);
+    T_EQ(all_ended(ends, ONCE__END_TAKEN), SOME);
+    free(got);
+    free(ends);
+}
+
+static void a_lost_proof_is_of_a_taken_message(void)
+{
+    struct kit_ends *ends = calloc(1, sizeof(*ends));
+    char *got = arrivals("silent=100", ends);
+
+    T_EQ(count(got, "\n"), SOME);
+    T_EQ(all_ended(ends, ONCE__END_SILENT), SOME);
+    free(got);
+    got = arrivals("refuse=100", ends);
+    T_STR(got, "");
+    T_EQ(all_ended(ends, ONCE__END_REFUSED), SOME);
+    free(got);
+    free(ends);
+}
+
+static int is_sorted(const char *text, const char *key)
+{
+    int last = -1, n;
+
+    while ((text = strstr(text, key)) != NULL) {
+        text += strlen(key);
+        n = (int)strtol(text, NULL, 10);
+        if (n <= last)
+            return 0;
+        last = n;
+    }
+    return last >= 0;
+}
+
+static void late_messages_keep_the_order_of_their_key(void)
+{
+    struct kit_ends *ends = calloc(1, sizeof(*ends));
+    char *plain = arrivals("late=0", ends), *one = arrivals("late=40", ends);
+    char *same = arrivals("seed=1,late=40", ends);
+    char *other = arrivals("seed=2,late=40", ends);
+
+    T_STR(one, same);
+    T_OK(strcmp(one, plain) != 0 && strcmp(one, other) != 0);
+    T_EQ(count(one, "\n"), SOME);
+    T_OK(is_sorted(one, "a.") && is_sorted(one, "b."));
+    T_OK(is_sorted(other, "a.") && is_sorted(other, "b."));
+    T_EQ(all_ended(ends, ONCE__END_TAKEN), SOME);
+    free(plain);
+    free(one);
+    free(same);
+    free(other);
+    free(ends);
+}
+
+static void what_was_held_back_is_unsent_when_given_up(void)
+{
+    struct once__broker_options o = kit_options(NULL, 0);
+    struct once__broker *b = kit_open("faulty:late=100@exec:true", &o);
+    once_message m = kit_message("id", NULL, "b", 1);
+    struct kit_ends *ends = calloc(1, sizeof(*ends));
+
+    T_EQ(b->ops->at_once, 1);
+    T_OK(b->ops->receive == NULL);
+    T_EQ(b->ops->send(b, &m, 0, NULL), ONCE_OK);
+    b->ops->abandon(b);
+    T_EQ(kit_collect(b, ends, 1, 0), 1);
+    T_EQ(ends->end[0], ONCE__END_UNSENT);
+    b->ops->close(b);
+    free(ends);
+}
+
+static void wrong_rules_are_refused(void)
+{
+    static const char *const urls[] = {
+        "faulty:amqp://u:s3cret@h/",   "faulty:copies=101@exec:true",
+        "faulty:copies=-1@exec:true",  "faulty:copies=1,@exec:true",
+        "faulty:sed=1@exec:true",      "faulty:copies=1",
+        "faulty:copies=1@nothing:u",   "faulty:",
+        "faulty:seed=1,late=x@exec:t", "faulty:copies=1@exec:",
+    };
+    struct once__broker_options o = kit_options(NULL, 0);
+    size_t i;
+
+    for (i = 0; i < sizeof(urls) / sizeof(urls[0]); i++) {
+        struct once__broker *b = NULL;
+        once_error err = {0};
+
+        T_EQ(once__broker_find(urls[i], NULL)->open(urls[i], &o, &b, &err),
+             ONCE_EURL);
+        T_OK(err.text[0] != '\0' && strstr(err.text, "s3cret") == NULL);
+    }
+}
+
 static void wrong_urls_are_refused(void)
 {
     struct once__broker_options o = kit_options(NULL, 0);
-    static char many[2048] = "exec:p";
+    static char many[2048] = "exec:pp";
     struct once__broker *b = NULL;
     once_error err = {0};
     int i;
 
     T_EQ(once__broker_find("exec:", NULL)->open("exec: ", &o, &b, &err),
          ONCE_EURL);
-    for (i = 0; i < 200; i++)
-        strcat(many, " a");
+    for (i = 6; i < 406; i += 2)
+        memcpy(many + 1 + i, " a", 2);
     T_EQ(once__broker_find("exec:", NULL)->open(many, &o, &b, &err), ONCE_EURL);
     T_OK(once__broker_find("nothing:x", &err) == NULL);
     T_OK(strstr(err.text, "exec:") != NULL);
@@ -204,6 +364,11 @@ int main(void)
     T_RUN(one_that_does_not_read_is_no_trouble);
     T_RUN(it_gets_no_file_of_ours);
     T_RUN(too_slow_is_in_doubt_and_ends_with_its_children);
+    T_RUN(wrong_rules_are_refused);
+    T_RUN(copies_are_sent_twice_and_proved_once);
+    T_RUN(a_lost_proof_is_of_a_taken_message);
+    T_RUN(late_messages_keep_the_order_of_their_key);
+    T_RUN(what_was_held_back_is_unsent_when_given_up);
     (void)snprintf(command, sizeof(command), "rm -rf '%s'", folder);
     (void)!system(command);
     return t_done();

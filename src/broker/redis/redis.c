@@ -42,7 +42,6 @@ enum {
 };
 
 extern const struct once__broker_ops once__broker_redis;
-extern const struct once__broker_ops once__broker_rediss;
 
 void once__redis_log(const struct once__redis_broker *b, const char *format,
                      ...)
@@ -162,7 +161,7 @@ static int parse(struct once__redis_broker *b, const char *url,
 {
     char text[URL_MAX];
     size_t n = strlen(url), scheme = strcspn(url, ":") + 1;
-    int tls = b->base.ops == &once__broker_rediss, rc;
+    int tls = strncmp(url, "rediss:", 7) == 0, rc;
 
     if (n >= sizeof(text) || scheme > n)
         return once__fail(err, ONCE_EURL, "redis: longer than %d characters",
@@ -215,16 +214,15 @@ static void redis_close(struct once__broker *base)
     free(b);
 }
 
-static int open_any(const struct once__broker_ops *ops, const char *url,
-                    const struct once__broker_options *o,
-                    struct once__broker **out, once_error *err)
+static int redis_open(const char *url, const struct once__broker_options *o,
+                      struct once__broker **out, once_error *err)
 {
     struct once__redis_broker *b = calloc(1, sizeof(*b));
     int rc;
 
     if (b == NULL)
         return once__fail(err, ONCE_ENOMEM, "redis: out of memory");
-    b->base.ops = ops;
+    b->base.ops = &once__broker_redis;
     b->link.fd = -1;
     rc = parse(b, url, o, err);
     if (rc == ONCE_OK && b->config.tls)
@@ -246,18 +244,6 @@ static int open_any(const struct once__broker_ops *ops, const char *url,
 out:
     redis_close((struct once__broker *)b);
     return rc;
-}
-
-static int redis_open(const char *url, const struct once__broker_options *o,
-                      struct once__broker **out, once_error *err)
-{
-    return open_any(&once__broker_redis, url, o, out, err);
-}
-
-static int rediss_open(const char *url, const struct once__broker_options *o,
-                       struct once__broker **out, once_error *err)
-{
-    return open_any(&once__broker_rediss, url, o, out, err);
 }
 
 /* Whether a connection on which nothing is to come has something to say: it is
@@ -329,15 +315,16 @@ static int redis_connect(struct once__broker *base, once_error *err)
     return rc;
 }
 
-#define REDIS(scheme_, open_)                                                  \
-    {                                                                          \
-        .scheme = scheme_, .knows_ids = 1, .at_once = 0, .open = open_,        \
-        .close = redis_close, .connect = redis_connect,                        \
-        .send = once__redis_send, .proofs = once__redis_proofs,                \
-        .abandon = once__redis_abandon, .receive = once__redis_receive,        \
-        .ack = once__redis_ack,                                                \
-    }
-
-const struct once__broker_ops once__broker_redis = REDIS("redis", redis_open);
-const struct once__broker_ops once__broker_rediss =
-    REDIS("rediss", rediss_open);
+const struct once__broker_ops once__broker_redis = {
+    .scheme = "redis",
+    .knows_ids = 1,
+    .at_once = 0,
+    .open = redis_open,
+    .close = redis_close,
+    .connect = redis_connect,
+    .send = once__redis_send,
+    .proofs = once__redis_proofs,
+    .abandon = once__redis_abandon,
+    .receive = once__redis_receive,
+    .ack = once__redis_ack,
+};

@@ -1,0 +1,345 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * cmd_relay.c - `once relay`: carries the rows of a program's outbox to where
+ * they go, until it is told to stop.
+ *
+ * All it adds to once/relay.h is a command line, signals and standard error. A
+ * secret has no place in a command line, which every user of the host can read:
+ * it stands in a file that a path names.
+ */
+#include "cli.h"
+
+#include <signal.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include <sys/signalfd.h>
+
+#include <once/relay.h>
+
+/* clang-format off */
+static const char help[] =
+    "usage: once relay --store URL --to ROUTE=TARGET [OPTION ...] [--to ...]\n"
+    "\n"
+    "Carries rows of the outbox in a program's database, postgres://... or\n"
+    "sqlite:FILE, to their targets (docs/messages.md), until it gets SIGTERM or\n"
+    "SIGINT. It waits for a database or a target that is away. Any number of relays\n"
+    "may run at the same time.\n"
+    "\n"
+    "  --to ROUTE=TARGET  where the rows of one route go; TARGET is amqp://...\n"
+    "                     nats://... redis://... mqtt://... http://... or\n"
+    "                     'exec:PROGRAM ARGUMENT ...'; @FILE: the first line of this\n"
+    "                     file. Everybody on this host can read a command line: a\n"
+    "                     URL with a password belongs into a file\n"
+    "  --from URL         the same as --store\n"
+    "  --lease TIME       how long a row that a lost relay had claimed stays its own:\n"
+    "                     at least three times the longest time-out (30s)\n"
+    "  --drain            end when no row is ready, waiting or under way, but those\n"
+    "                     behind a dead or indeterminate one of their key\n"
+    "  --metrics FILE     for Prometheus, replaced every ten seconds\n"
+    "\n"
+    "These are about the route before them:\n"
+    "  --hold           the target does not recognise a repeat: a row whose outcome is\n"
+    "                   unknown becomes indeterminate, and is not sent again\n"
+    "  --no-hold        exec: the command recognises ONCE_ID: send again\n"
+    "  --pass           a dead or indeterminate row does not keep the later rows of its\n"
+    "                   key waiting\n"
+    "  --workers N      so many rows, or batches, side by side (1)\n"
+    "  --batch N        rows claimed at once (500; one with --hold, http: and exec:)\n"
+    "  --attempts N     refusals that make a row dead (10)\n"
+    "  --timeout TIME   for a connection, and for a proof (10s)\n"
+    "  --headers FILE   http: lines \"Name: value\" to be sent along\n"
+    "  --ca FILE        TLS: certificates to trust (the system's)\n"
+    "\n"
+    "Status 0: told to stop, or drained and every row is done. 1: drained, and dead or\n"
+    "indeterminate rows are left. 3: the database will not do.\n";
+/* clang-format on */
+
+enum {
+    OPT_TO = 1,
+    OPT_FROM,
+    OPT_LEASE,
+    OPT_DRAIN,
+    OPT_METRICS,
+    OPT_HOLD,
+    OPT_NO_HOLD,
+    OPT_PASS,
+    OPT_WORKERS,
+    OPT_BATCH,
+    OPT_ATTEMPTS,
+    OPT_TIMEOUT,
+    OPT_HEADERS,
+    OPT_CA,
+    URL_MAX = 65536,
+    DAY_MS = 86400000
+};
+
+static const struct cli_option options[] = {
+    CLI_STORE_OPTION,
+    CLI_HELP_OPTION,
+    {"to", "", OPT_TO},
+    {"from", CLI_SCHEMES, OPT_FROM},
+    {"lease", "", OPT_LEASE},
+    {"drain", NULL, OPT_DRAIN},
+    {"metrics", CLI_FILES, OPT_METRICS},
+    {"hold", NULL, OPT_HOLD},
+    {"no-hold", NULL, OPT_NO_HOLD},
+    {"pass", NULL, OPT_PASS},
+    {"workers", "", OPT_WORKERS},
+    {"batch", "", OPT_BATCH},
+    {"attempts", "", OPT_ATTEMPTS},
+    {"timeout", "", OPT_TIMEOUT},
+    {"headers", CLI_FILES, OPT_HEADERS},
+    {"ca", CLI_FILES, OPT_CA},
+    {NULL, NULL, 0},
+};
+
+struct args {
+    const char *from;
+    once_relay_options o;
+    once_route routes[ONCE_ROUTES_MAX];
+    size_t n;
+    char *memory[3 * ONCE_ROUTES_MAX]; /* names, URLs, headers */
+    size_t n_memory;
+};
+
+/* ---- Routes -------------------------------------------------------------- */
+
+/* Keeps `text` until the command ends. NULL: no memory. */
+static char *keep(struct args *a, char *text)
+{
+    if (text != NULL)
+        a->memory[a->n_memory++] = text;
+    return text;
+}
+
+static int read_text(const struct cli *c, struct args *a, const char *path,
+                     char **out)
+{
+    once_bytes bytes;
+    int rc = cli_read_file(c, path, URL_MAX, &bytes);
+    char *text;
+
+    if (rc != CLI_OK)
+        return rc;
+    text = keep(a, malloc(bytes.size + 2));
+    if (text != NULL) {
+        memcpy(text, bytes.data, bytes.size);
+        text[bytes.size] = '\0';
+    }
+    free((void *)(uintptr_t)bytes.data);
+    *out = text;
+    return text != NULL ? CLI_OK : cli_say(c, CLI_STORE, "out of memory");
+}
+
+/* 1: "//USER:PASSWORD@" is in it. */
+static int has_password(const char *url)
+{
+    const char *p = strstr(url, "://"), *end, *at = NULL;
+
+    if (p == NULL)
+        return 0;
+    p += 3;
+    end = p + strcspn(p, "/?#");
+    at = memchr(p, '@', (size_t)(end - p));
+    return at != NULL && memchr(p, ':', (size_t)(at - p)) != NULL;
+}
+
+static int take_route(const struct cli *c, struct args *a, const char *text)
+{
+    const char *equals = strchr(text, '=');
+    once_route *route = &a->routes[a->n];
+    char *url = NULL;
+    int rc;
+
+    if (equals == NULL || equals == text || equals[1] == '\0')
+        return cli_usage(c, "--to takes ROUTE=TARGET");
+    if (a->n == ONCE_ROUTES_MAX)
+        return cli_usage(c, "%d routes at most", ONCE_ROUTES_MAX);
+    *route = (once_route)ONCE_ROUTE_INIT;
+    route->name = keep(a, strndup(text, (size_t)(equals - text)));
+    route->url = equals + 1;
+    if (route->name == NULL)
+        return cli_say(c, CLI_STORE, "out of memory");
+    a->n++;
+    if (equals[1] == '@') {
+        rc = read_text(c, a, equals + 2, &url);
+        if (rc != CLI_OK)
+            return rc;
+        url[strcspn(url, "\r\n")] = '\0';
+        route->url = url;
+    } else if (has_password(route->url)) {
+        cli_say(c, 0,
+                "route %s: everybody on this host can read this password; put "
+                "the URL into a file and say --to %s=@FILE",
+                route->name, route->name);
+    }
+    return CLI_OK;
+}
+
+static int take_headers(const struct cli *c, struct args *a, once_route *route)
+{
+    char *text = NULL;
+    size_t n;
+    int rc;
+
+    if (route->headers != NULL)
+        return cli_usage(c, "--headers once for each route");
+    rc = read_text(c, a, optarg, &text);
+    if (rc != CLI_OK)
+        return rc;
+    n = strlen(text);
+    if (n > 0 && text[n - 1] != '\n')
+        memcpy(text + n, "\n", 2);
+    route->headers = text;
+    return CLI_OK;
+}
+
+static int take_number(const struct cli *c, const char *what, uint64_t most,
+                       uint32_t *out)
+{
+    uint64_t n = 0;
+    int rc = cli_read_number(c, what, optarg, 1, most, &n);
+
+    *out = (uint32_t)n;
+    return rc;
+}
+
+static int take_ms(const struct cli *c, const char *what, uint32_t *out)
+{
+    uint64_t ms = 0;
+    int rc = cli_read_time(c, what, optarg, &ms);
+
+    if (rc == CLI_OK && (ms == 0 || ms > DAY_MS))
+        return cli_usage(c, "%s is from 1s to 1d", what);
+    *out = (uint32_t)ms;
+    return rc;
+}
+
+static int take_of_route(const struct cli *c, struct args *a, int o)
+{
+    once_route *route;
+
+    if (a->n == 0)
+        return cli_usage(c, "options of a route come after its --to");
+    route = &a->routes[a->n - 1];
+    switch (o) {
+    case OPT_HOLD:
+        route->hold = 1;
+        return CLI_OK;
+    case OPT_NO_HOLD:
+        route->no_hold = 1;
+        return CLI_OK;
+    case OPT_PASS:
+        route->pass = 1;
+        return CLI_OK;
+    case OPT_WORKERS:
+        return take_number(c, "--workers", ONCE_WORKERS_MAX, &route->workers);
+    case OPT_BATCH:
+        return take_number(c, "--batch", 10000, &route->batch);
+    case OPT_ATTEMPTS:
+        return take_number(c, "--attempts", 1000000, &route->attempts);
+    case OPT_TIMEOUT:
+        return take_ms(c, "--timeout", &route->timeout_ms);
+    case OPT_HEADERS:
+        return take_headers(c, a, route);
+    default:
+        route->ca_file = optarg;
+        return CLI_OK;
+    }
+}
+
+static int take(const struct cli *c, void *user, int o)
+{
+    struct args *a = user;
+
+    switch (o) {
+    case OPT_TO:
+        return take_route(c, a, optarg);
+    case OPT_FROM:
+        a->from = optarg;
+        return CLI_OK;
+    case OPT_LEASE:
+        return take_ms(c, "--lease", &a->o.lease_ms);
+    case OPT_DRAIN:
+        a->o.drain = 1;
+        return CLI_OK;
+    case OPT_METRICS:
+        a->o.metrics = optarg;
+        return CLI_OK;
+    default:
+        return take_of_route(c, a, o);
+    }
+}
+
+/* ---- The command --------------------------------------------------------- */
+
+/* One call, so that lines of several threads do not mix. */
+static void say(void *user, const char *text)
+{
+    (void)user;
+    fprintf(stderr, "once relay: %s\n", text);
+}
+
+static int status_of(const struct cli *c, int rc, const once_error *err)
+{
+    if (rc == ONCE_OK)
+        return CLI_OK;
+    if (rc == ONCE_DEAD)
+        return cli_say(c, CLI_NO,
+                       "dead or indeterminate rows are left: once outbox ls");
+    if (rc == ONCE_EURL) /* not one of a store, as cli_trouble() would say */
+        return cli_usage(c, "%s", err->text);
+    return cli_trouble(c, rc, err);
+}
+
+static int relay(const struct cli *c, struct args *a)
+{
+    once_error err = {0, ""};
+    sigset_t signals;
+    int rc;
+
+    (void)signal(SIGPIPE, SIG_IGN);
+    (void)sigemptyset(&signals);
+    (void)sigaddset(&signals, SIGINT);
+    (void)sigaddset(&signals, SIGTERM);
+    (void)sigprocmask(SIG_BLOCK, &signals, NULL);
+    a->o.stop_fd = signalfd(-1, &signals, SFD_CLOEXEC);
+    if (a->o.stop_fd < 0)
+        return cli_say(c, CLI_STORE, "no descriptor for signals");
+    a->o.from = a->from != NULL ? a->from : cli_url(c);
+    a->o.routes = a->routes;
+    a->o.n = a->n;
+    a->o.log = say;
+    rc = once_relay(&a->o, &err);
+    (void)close(a->o.stop_fd);
+    return status_of(c, rc, &err);
+}
+
+static int run(struct cli *c, int argc, char **argv)
+{
+    struct args *a = calloc(1, sizeof(*a));
+    int rc;
+
+    if (a == NULL)
+        return cli_say(c, CLI_STORE, "out of memory");
+    a->o = (once_relay_options)ONCE_RELAY_OPTIONS_INIT;
+    rc = cli_read_args(c, argc, argv, take, a);
+    if (rc == CLI_OK)
+        rc = cli_no_operands(c, argc, ": quote an exec: target");
+    if (rc == CLI_OK && a->n == 0)
+        rc = cli_usage(c, "say where to, with --to ROUTE=TARGET");
+    if (rc == CLI_OK && a->from == NULL && cli_url(c) == NULL)
+        rc = cli_usage(c, "which database? Say --store URL or set ONCE_STORE");
+    if (rc == CLI_OK)
+        rc = relay(c, a);
+    while (a->n_memory > 0)
+        free(a->memory[--a->n_memory]);
+    free(a);
+    return rc;
+}
+
+const struct cli_command cli_cmd_relay = {
+    "relay", "carry rows of an outbox to their targets", help, options, NULL,
+    run};

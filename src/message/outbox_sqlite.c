@@ -1,0 +1,908 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * outbox_sqlite.c - outbox.h on SQLite: what the functions of pg.sql whose names
+ * end in _1 do, as statements between BEGIN IMMEDIATE and COMMIT.
+ *
+ * SQLite has one writer at a time, so nothing has to be locked here.
+ */
+#include <errno.h>
+#include <poll.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <time.h>
+
+#include "core/error.h"
+#include "message/rows.h"
+#include "message/stmt.h"
+
+enum {
+    PURGE_STEP = 1000,
+    LOOK_MAX = 100000,     /* rows that a claim looks at */
+    BODIES_MAX = 16 << 20, /* bytes of bodies that end a claim */
+    POLL_FIRST_MS = 5,
+    POLL_MOST_MS = 100
+};
+
+/* lease_ms counts while it is up to an hour ahead; further ahead it was written
+ * by a clock that went back. */
+#define LEASED "lease_ms-?1 BETWEEN 1 AND 3600000"
+
+/* ---- Transactions ------------------------------------------------------- */
+
+static int exec(const once_tx *tx, const char *sql)
+{
+    return sqlite3_exec(tx->sqlite, sql, NULL, NULL, NULL);
+}
+
+/*
+ * Runs `work`, which answers with a code of SQLite, in a transaction. A COMMIT
+ * that fails may have been done or not.
+ */
+static int in_transaction(const once_tx *tx, const char *where,
+                          int (*work)(const once_tx *tx, void *user),
+                          void *user, once_error *err)
+{
+    int durable = 1, committing = 0, rc;
+
+    rc = once__lite_durable(tx, &durable);
+    if (rc == SQLITE_OK && !durable)
+        return once__lite_not_durable(where, err);
+    if (rc == SQLITE_OK)
+        rc = exec(tx, "BEGIN IMMEDIATE");
+    if (rc == SQLITE_OK)
+        rc = work(tx, user);
+    if (rc == SQLITE_OK) {
+        committing = 1;
+        rc = exec(tx, "COMMIT");
+    }
+    if (rc == SQLITE_OK)
+        return ONCE_OK;
+    if (!sqlite3_get_autocommit(tx->sqlite))
+        (void)exec(tx, "ROLLBACK");
+    if (committing && (rc & 255) != SQLITE_FULL)
+        return once__fail(err, ONCE_EABORTED, "%s: COMMIT: %s (%d)", where,
+                          sqlite3_errstr(rc), rc);
+    return once__lite_failed(rc, where, err);
+}
+
+/* ---- Rows of the outbox ------------------------------------------------- */
+
+enum {
+    SEQ,
+    ATTEMPTS,
+    DOUBT,
+    REFUSED,
+    DOUBT_MS,
+    PHASE,
+    STATUS,
+    LEASE_MS,
+    AT_MS,
+    DUE_MS,
+    SAGA,
+    ERROR,
+    ROUTE,
+    ID,
+    KEY,
+    TYPE,
+    HEADERS,
+    KEPT,
+    BODY,
+    REPLY
+};
+
+#define COLUMNS                                                                \
+    "seq,attempts,doubt,refused,doubt_ms,phase,status,lease_ms,at_ms,due_ms,"  \
+    "saga,error,route,id,key,type,headers,kept,"
+
+static const char *text_of(struct once__stmt *q, int column)
+{
+    return (const char *)sqlite3_column_text(q->stmt, column);
+}
+
+/* An empty blob has no address. */
+static once_bytes bytes_of(struct once__stmt *q, int column)
+{
+    const void *data = sqlite3_column_blob(q->stmt, column);
+    size_t size = (size_t)sqlite3_column_bytes(q->stmt, column);
+
+    if (sqlite3_column_type(q->stmt, column) == SQLITE_NULL)
+        return (once_bytes){NULL, 0};
+    return (once_bytes){size == 0 ? "" : data, size};
+}
+
+static uint64_t number_of(struct once__stmt *q, int column)
+{
+    return (uint64_t)sqlite3_column_int64(q->stmt, column);
+}
+
+static int add_outgoing(struct once__stmt *q, struct once__outgoing_list *out)
+{
+    struct once__outgoing o;
+
+    o.seq = (int64_t)number_of(q, SEQ);
+    o.attempts = (uint32_t)number_of(q, ATTEMPTS);
+    o.row.doubt = (uint32_t)number_of(q, DOUBT);
+    o.row.refused = (uint32_t)number_of(q, REFUSED);
+    o.row.doubt_ms = number_of(q, DOUBT_MS);
+    o.phase = (int)number_of(q, PHASE);
+    o.status = (int)number_of(q, STATUS);
+    o.lease_ms = number_of(q, LEASE_MS);
+    o.at_ms = number_of(q, AT_MS);
+    o.due_ms = number_of(q, DUE_MS);
+    o.saga = text_of(q, SAGA);
+    o.error = text_of(q, ERROR);
+    o.m = (once_message)ONCE_MESSAGE_INIT;
+    o.m.route = text_of(q, ROUTE);
+    o.m.id = text_of(q, ID);
+    o.m.key = text_of(q, KEY);
+    o.m.type = text_of(q, TYPE);
+    o.m.headers = text_of(q, HEADERS);
+    o.m.keep = number_of(q, KEPT) != 0;
+    o.m.body = bytes_of(q, BODY);
+    o.reply = bytes_of(q, REPLY);
+    return once__outgoing_add(out, &o) == ONCE_OK ? SQLITE_OK : SQLITE_NOMEM;
+}
+
+/* ---- Claiming ----------------------------------------------------------- */
+
+struct claim {
+    const struct once__outbox_ask *ask;
+    struct once__outgoing_list *out;
+    int64_t *rows, *late; /* seqs: to be claimed, and out of their lease */
+    size_t n, n_late;
+    size_t seen; /* rows looked at */
+};
+
+static int make_due(const once_tx *tx, const struct claim *c, uint64_t now)
+{
+    struct once__stmt q = once__stmt(
+        tx, "UPDATE once_outbox SET phase=0 WHERE seq IN(SELECT seq"
+            " FROM once_outbox WHERE phase=1 AND route=?1 AND due_ms<=?2"
+            " ORDER BY due_ms LIMIT ?3)");
+    int changed;
+
+    once__stmt_text(&q, c->ask->route);
+    once__stmt_number(&q, now);
+    once__stmt_number(&q, c->ask->n);
+    return once__stmt_run(&q, &changed);
+}
+
+/* As in outbox_claim_1(): h are the keys that have stopped, and where; w the
+ * oldest rows before that. A row waits that is leased, or whose key has an
+ * earlier row that is. */
+static const char look_sql[] =
+    "WITH h(key,seq) AS MATERIALIZED(SELECT key,min(seq) FROM once_outbox"
+    " WHERE route=?2 AND phase IN (1,3,4) AND key IS NOT NULL"
+    " AND (phase=1 OR NOT ?4) GROUP BY key),"
+    "w AS MATERIALIZED(SELECT o.seq,o.key,length(o.body) AS size,"
+    "o." LEASED " AS leased,"
+    "?5 AND o.lease_ms>0 AND NOT o." LEASED " AS late"
+    " FROM once_outbox o LEFT JOIN h ON h.key=o.key"
+    " WHERE o.route=?2 AND o.phase=0 AND (h.seq IS NULL OR h.seq>o.seq)"
+    " ORDER BY o.seq LIMIT ?3)"
+    "SELECT seq,size,late,leased OR late OR (key IS NOT NULL AND"
+    " max(leased OR (late AND NOT ?4)) OVER (PARTITION BY key ORDER BY seq))"
+    " FROM w ORDER BY seq";
+
+/* What becomes of the oldest `most` rows. */
+static int look(const once_tx *tx, struct claim *c, uint64_t now, size_t most)
+{
+    struct once__stmt q = once__stmt(tx, look_sql);
+    uint64_t bytes = 0;
+    size_t n_late;
+
+    once__stmt_number(&q, now);
+    once__stmt_text(&q, c->ask->route);
+    once__stmt_number(&q, most);
+    once__stmt_number(&q, c->ask->pass != 0);
+    once__stmt_number(&q, c->ask->hold != 0);
+    c->seen = c->n = 0;
+    for (n_late = 0; once__stmt_next(&q); c->seen++) {
+        int64_t seq = (int64_t)number_of(&q, 0);
+
+        if (number_of(&q, 2))
+            c->late[n_late++] = seq;
+        if (number_of(&q, 3) || c->n == c->ask->n || bytes >= BODIES_MAX)
+            continue;
+        c->rows[c->n++] = seq;
+        bytes += number_of(&q, 1);
+    }
+    c->n_late = n_late;
+    return once__stmt_end(&q);
+}
+
+/* Where all of them wait for others, it looks further. */
+static int look_further(const once_tx *tx, struct claim *c, uint64_t now)
+{
+    size_t most = 10 * c->ask->n;
+    int64_t *late;
+    int rc;
+
+    for (;; most *= 10) {
+        most = most < LOOK_MAX ? most : LOOK_MAX;
+        late = realloc(c->late, most * sizeof(*late));
+        if (late == NULL)
+            return SQLITE_NOMEM;
+        c->late = late;
+        rc = look(tx, c, now, most);
+        if (rc != SQLITE_OK || c->n > 0 || c->seen < most || most == LOOK_MAX)
+            return rc;
+    }
+}
+
+static int hold_late(const once_tx *tx, const struct claim *c)
+{
+    size_t i;
+    int changed, rc = SQLITE_OK;
+
+    for (i = 0; i < c->n_late && rc == SQLITE_OK; i++) {
+        struct once__stmt q =
+            once__stmt(tx, "UPDATE once_outbox SET phase=4,"
+                           "error='its lease ran out: it may have been taken'"
+                           " WHERE seq=?1");
+
+        once__stmt_number(&q, (uint64_t)c->late[i]);
+        rc = once__stmt_run(&q, &changed);
+    }
+    return rc;
+}
+
+static int take_rows(const once_tx *tx, const struct claim *c, uint64_t now)
+{
+    struct once__stmt q = once__stmt(
+        tx, "UPDATE once_outbox SET attempts=attempts+1,doubt=doubt+1,"
+            "lease_ms=?2,doubt_ms=CASE doubt WHEN 0 THEN ?3 ELSE doubt_ms END"
+            " WHERE seq=?1 RETURNING " COLUMNS "body,reply");
+    size_t i;
+
+    for (i = 0; i < c->n && (q.rc == SQLITE_OK || q.rc == SQLITE_DONE); i++) {
+        once__stmt_again(&q);
+        once__stmt_number(&q, (uint64_t)c->rows[i]);
+        once__stmt_number(&q, now + c->ask->lease_ms);
+        once__stmt_number(&q, now);
+        while (once__stmt_next(&q))
+            q.rc = add_outgoing(&q, c->out);
+    }
+    return once__stmt_end(&q);
+}
+
+static int claim_work(const once_tx *tx, void *user)
+{
+    struct claim *c = user;
+    uint64_t now = once__lite_now();
+    int rc;
+
+    c->out->now_ms = now;
+    rc = make_due(tx, c, now);
+    if (rc == SQLITE_OK)
+        rc = look_further(tx, c, now);
+    if (rc == SQLITE_OK)
+        rc = hold_late(tx, c);
+    return rc == SQLITE_OK ? take_rows(tx, c, now) : rc;
+}
+
+static int claim(const once_tx *tx, const struct once__outbox_ask *ask,
+                 struct once__outgoing_list *out, once_error *err)
+{
+    struct claim c = {.ask = ask, .out = out};
+    int rc;
+
+    c.rows = malloc(ask->n * sizeof(*c.rows));
+    if (c.rows == NULL)
+        return once__fail(err, ONCE_ENOMEM, "outbox_claim: no memory");
+    rc = in_transaction(tx, "outbox_claim", claim_work, &c, err);
+    free(c.rows);
+    free(c.late);
+    return rc;
+}
+
+/* ---- Settling ----------------------------------------------------------- */
+
+#define UNSETTLED                                                              \
+    " WHERE seq=?1 AND attempts=?2 AND phase IN (0,4) AND lease_ms>0"
+
+static int remove_done(const once_tx *tx, struct once__settlement *s)
+{
+    struct once__stmt q =
+        once__stmt(tx, "DELETE FROM once_outbox" UNSETTLED " AND kept=0");
+
+    once__stmt_number(&q, (uint64_t)s->seq);
+    once__stmt_number(&q, s->attempts);
+    return once__stmt_run(&q, &s->ours);
+}
+
+static int update(const once_tx *tx, struct once__settlement *s, uint64_t now)
+{
+    struct once__stmt q = once__stmt(
+        tx, "UPDATE once_outbox SET phase=?3,lease_ms=0,"
+            "due_ms=CASE ?3 WHEN 0 THEN due_ms ELSE ?4 END,"
+            "doubt=CASE ?3 WHEN 2 THEN 0 ELSE max(doubt-?5,0) END,"
+            "refused=refused+?6,body=CASE ?3 WHEN 2 THEN x'' ELSE body END,"
+            "status=?7,reply=?8,error=?9" UNSETTLED);
+    char error[ONCE_ID_SIZE];
+
+    once__copy_visible(error, once__text_of(s->error));
+    once__stmt_number(&q, (uint64_t)s->seq);
+    once__stmt_number(&q, s->attempts);
+    once__stmt_number(&q, (uint64_t)s->to.phase);
+    once__stmt_number(&q, now + s->to.wait_ms);
+    once__stmt_number(&q, s->to.harmless != 0);
+    once__stmt_number(&q, s->to.refused != 0);
+    once__stmt_number(&q, (uint64_t)(int64_t)s->status);
+    if (s->reply.data == NULL)
+        once__stmt_text(&q, NULL);
+    else
+        once__stmt_bytes(&q, s->reply.data, s->reply.size);
+    once__stmt_text(&q, error);
+    return once__stmt_run(&q, &s->ours);
+}
+
+struct settle {
+    struct once__settlement *rows;
+    size_t n;
+};
+
+static int settle_work(const once_tx *tx, void *user)
+{
+    const struct settle *s = user;
+    uint64_t now = once__lite_now();
+    int rc = SQLITE_OK;
+    size_t i;
+
+    for (i = 0; i < s->n && rc == SQLITE_OK; i++) {
+        struct once__settlement *row = &s->rows[i];
+
+        if (row->to.phase == ONCE__ROW_DONE)
+            rc = remove_done(tx, row);
+        if (rc == SQLITE_OK && !row->ours)
+            rc = update(tx, row, now);
+    }
+    return rc;
+}
+
+static int settle(const once_tx *tx, struct once__settlement *rows, size_t n,
+                  once_error *err)
+{
+    struct settle s = {rows, n};
+
+    return in_transaction(tx, "outbox_settle", settle_work, &s, err);
+}
+
+/* ---- Sleeping ----------------------------------------------------------- */
+
+static int sleeps(const once_tx *tx, const char *route, int sleeping,
+                  once_error *err)
+{
+    (void)tx;
+    (void)route;
+    (void)sleeping;
+    (void)err;
+    return ONCE_OK;
+}
+
+static uint64_t steady_ms(void)
+{
+    struct timespec t;
+
+    (void)clock_gettime(CLOCK_MONOTONIC, &t);
+    return (uint64_t)t.tv_sec * 1000 + (uint64_t)t.tv_nsec / 1000000;
+}
+
+/* The version changes with each commit of another connection. */
+static int wait_(const once_tx *tx, int stop_fd, uint32_t wait_ms,
+                 once_error *err)
+{
+    static const char version[] = "PRAGMA main.data_version";
+    struct pollfd fd = {stop_fd, POLLIN, 0};
+    uint64_t until = steady_ms() + wait_ms, now, pause = POLL_FIRST_MS;
+    int64_t first = 0, then = 0;
+    int rc = once__lite_number(tx, version, &first);
+
+    for (then = first; rc == SQLITE_OK && then == first; pause += pause / 2) {
+        now = steady_ms();
+        if (now >= until)
+            break;
+        pause = pause < POLL_MOST_MS ? pause : POLL_MOST_MS;
+        pause = pause < until - now ? pause : until - now;
+        if (poll(&fd, 1, (int)pause) < 0 && errno != EINTR)
+            return once__fail(err, ONCE_EABORTED, "poll: %s", strerror(errno));
+        if (fd.revents != 0)
+            break;
+        rc = once__lite_number(tx, version, &then);
+    }
+    return rc == SQLITE_OK ? ONCE_OK : once__lite_failed(rc, "wait", err);
+}
+
+/* ---- Operators ---------------------------------------------------------- */
+
+static int list_with(const once_tx *tx, const char *sql,
+                     const struct once__outbox_filter *f,
+                     struct once__outgoing_list *out)
+{
+    struct once__stmt q = once__stmt(tx, sql);
+
+    once__stmt_number(&q, (uint64_t)f->after);
+    once__stmt_text(&q, f->route);
+    once__stmt_number(&q, (uint64_t)(int64_t)f->phase);
+    once__stmt_number(&q, f->n);
+    while (once__stmt_next(&q))
+        q.rc = add_outgoing(&q, out);
+    return once__stmt_end(&q);
+}
+
+#define LIST_OF                                                                \
+    " FROM once_outbox WHERE seq>?1 AND (?2 IS NULL OR route=?2)"              \
+    " AND (?3<0 OR phase=?3) ORDER BY seq LIMIT ?4"
+
+static int list(const once_tx *tx, const struct once__outbox_filter *filter,
+                int whole, struct once__outgoing_list *out, once_error *err)
+{
+    int rc = list_with(tx,
+                       whole ? "SELECT " COLUMNS "body,reply" LIST_OF
+                             : "SELECT " COLUMNS "x'',NULL" LIST_OF,
+                       filter, out);
+
+    out->now_ms = once__lite_now();
+    return rc == SQLITE_OK ? ONCE_OK
+                           : once__lite_failed(rc, "outbox_list", err);
+}
+
+/* What is decided, and how that was answered. */
+struct decide {
+    const struct once__decision *d;
+    uint64_t wait_ms;
+    int answer;
+};
+
+/* The row as an operator saw it, and not leased. */
+#define SEEN                                                                   \
+    " WHERE seq=?2 AND phase=?3 AND attempts=?4"                               \
+    " AND NOT (phase=0 AND " LEASED ")"
+
+static const char *const decisions[] = {
+    [ONCE__OUTBOX_RETRY] =
+        "UPDATE once_outbox SET phase=0,lease_ms=0,refused=0,error=?5" SEEN
+        " AND phase IN (1,3,4)",
+    [ONCE__OUTBOX_DROP] = "DELETE FROM once_outbox" SEEN
+                          " AND phase<>2 AND saga IS NULL AND ?5 IS NOT NULL",
+    [ONCE__OUTBOX_RESOLVE] =
+        "UPDATE once_outbox SET phase=2,lease_ms=0,doubt=0,due_ms=?1,body=x'',"
+        "error=?5" SEEN " AND phase IN (3,4)",
+};
+
+static int exists(const once_tx *tx, const char *sql, int64_t no, int *found)
+{
+    struct once__stmt q = once__stmt(tx, sql);
+
+    once__stmt_number(&q, (uint64_t)no);
+    *found = once__stmt_next(&q);
+    return once__stmt_end(&q);
+}
+
+static int decide_work(const once_tx *tx, void *user)
+{
+    struct decide *x = user;
+    struct once__stmt q = once__stmt(tx, decisions[x->d->action]);
+    int rc, changed, found = 1;
+
+    once__stmt_number(&q, once__lite_now());
+    once__stmt_number(&q, (uint64_t)x->d->no);
+    once__stmt_number(&q, (uint64_t)(int64_t)x->d->state);
+    once__stmt_number(&q, x->d->count);
+    once__stmt_text(&q, x->d->why);
+    rc = once__stmt_run(&q, &changed);
+    if (rc == SQLITE_OK && changed == 0)
+        rc = exists(tx, "SELECT 1 FROM once_outbox WHERE seq=?1", x->d->no,
+                    &found);
+    x->answer = changed ? ONCE_OK : found ? ONCE_REFUSED : ONCE_FREE;
+    return rc;
+}
+
+static int decide(const once_tx *tx, const struct once__decision *d,
+                  once_error *err)
+{
+    struct decide x = {d, 0, ONCE_OK};
+    int rc = in_transaction(tx, "outbox_decide", decide_work, &x, err);
+
+    return rc == ONCE_OK ? x.answer : rc;
+}
+
+/* Room for one more than `n`; NULL: `array` stays as it is. */
+static void *grow(void *array, size_t n, size_t size)
+{
+    if (n != 0 && (n & (n - 1)) != 0)
+        return array;
+    return realloc(array, (n == 0 ? 1 : 2 * n) * size);
+}
+
+static void copy_name(struct once__stmt *q, char out[ONCE_ID_SIZE])
+{
+    (void)snprintf(out, ONCE_ID_SIZE, "%s", once__text_of(text_of(q, 0)));
+}
+
+static int count_rows(const once_tx *tx, struct once__outbox_count **out,
+                      size_t *n)
+{
+    struct once__stmt q = once__stmt(
+        tx, "SELECT route,sum(phase=0),sum(phase=1),sum(phase=2),sum(phase=3),"
+            "sum(phase=4),sum(phase=0 AND " LEASED "),"
+            "max(0,coalesce(?1-min(at_ms) FILTER (WHERE phase<>2),0))"
+            " FROM once_outbox GROUP BY route ORDER BY route");
+    int k;
+
+    once__stmt_number(&q, once__lite_now());
+    while (once__stmt_next(&q)) {
+        struct once__outbox_count *more = grow(*out, *n, sizeof(*more)), *c;
+
+        if (more == NULL) {
+            q.rc = SQLITE_NOMEM;
+            break;
+        }
+        *out = more;
+        c = &more[(*n)++];
+        copy_name(&q, c->route);
+        for (k = 0; k < 5; k++)
+            c->n[k] = number_of(&q, 1 + k);
+        c->leased = number_of(&q, 6);
+        c->oldest_ms = number_of(&q, 7);
+    }
+    return once__stmt_end(&q);
+}
+
+static int stats(const once_tx *tx, struct once__outbox_count **out, size_t *n,
+                 once_error *err)
+{
+    int rc = count_rows(tx, out, n);
+
+    if (rc == SQLITE_OK)
+        return ONCE_OK;
+    free(*out);
+    *out = NULL;
+    *n = 0;
+    return once__lite_failed(rc, "outbox_stats", err);
+}
+
+struct purge {
+    uint64_t until_ms;
+    int n;
+};
+
+static int purge_work(const once_tx *tx, void *user)
+{
+    struct purge *p = user;
+    struct once__stmt q = once__stmt(
+        tx, "DELETE FROM once_outbox WHERE phase=2 AND seq IN(SELECT seq"
+            " FROM once_outbox WHERE phase=2 AND due_ms<?1 AND saga IS NULL"
+            " ORDER BY due_ms LIMIT ?2)");
+
+    once__stmt_number(&q, p->until_ms);
+    once__stmt_number(&q, PURGE_STEP);
+    return once__stmt_run(&q, &p->n);
+}
+
+static int purge(const once_tx *tx, uint64_t age_ms, uint64_t *removed,
+                 once_error *err)
+{
+    uint64_t now = once__lite_now();
+    struct purge p = {now > age_ms ? now - age_ms : 0, PURGE_STEP};
+    int rc = ONCE_OK;
+
+    while (rc == ONCE_OK && p.n == PURGE_STEP) {
+        rc = in_transaction(tx, "outbox_purge", purge_work, &p, err);
+        if (rc == ONCE_OK)
+            *removed += (uint64_t)p.n;
+    }
+    return rc;
+}
+
+/* ---- Parked messages ---------------------------------------------------- */
+
+enum {
+    K_NO,
+    K_STATE,
+    K_DUE_MS,
+    K_AT_MS,
+    K_ERROR,
+    K_CONSUMER,
+    K_ID,
+    K_KEY,
+    K_TYPE,
+    K_HEADERS,
+    K_ATTEMPTS,
+    K_BODY
+};
+
+#define PARKED                                                                 \
+    "no,state,due_ms,at_ms,error,consumer,id,key,type,headers,attempts,"
+
+static int add_parked(struct once__stmt *q, struct once__parked_list *out)
+{
+    struct once__parked k;
+
+    k.no = (int64_t)number_of(q, K_NO);
+    k.state = (int)number_of(q, K_STATE);
+    k.due_ms = number_of(q, K_DUE_MS);
+    k.at_ms = number_of(q, K_AT_MS);
+    k.error = text_of(q, K_ERROR);
+    k.m = (once_message)ONCE_MESSAGE_INIT;
+    k.m.consumer = text_of(q, K_CONSUMER);
+    k.m.id = text_of(q, K_ID);
+    k.m.key = text_of(q, K_KEY);
+    k.m.type = text_of(q, K_TYPE);
+    k.m.headers = text_of(q, K_HEADERS);
+    k.m.attempt = (uint32_t)number_of(q, K_ATTEMPTS);
+    k.m.body = bytes_of(q, K_BODY);
+    return once__parked_add(out, &k) == ONCE_OK ? SQLITE_OK : SQLITE_NOMEM;
+}
+
+struct take {
+    const char *consumer;
+    uint32_t lease_ms;
+    int keyed;
+    struct once__parked_list *out;
+};
+
+static int take_work(const once_tx *tx, void *user)
+{
+    struct take *t = user;
+    struct once__stmt q = once__stmt(
+        tx, "UPDATE once_parked SET attempts=attempts+1,due_ms=?1+?3"
+            " WHERE no=(SELECT k.no FROM once_parked k WHERE k.consumer=?2"
+            " AND k.state=1 AND k.due_ms<=?1 AND NOT (?4 AND k.key IS NOT NULL"
+            " AND EXISTS(SELECT 1 FROM once_parked e WHERE"
+            " e.consumer=k.consumer AND e.key=k.key AND e.no<k.no))"
+            " ORDER BY k.due_ms,k.no LIMIT 1) RETURNING " PARKED "body");
+
+    t->out->now_ms = once__lite_now();
+    once__stmt_number(&q, t->out->now_ms);
+    once__stmt_text(&q, t->consumer);
+    once__stmt_number(&q, t->lease_ms);
+    once__stmt_number(&q, t->keyed != 0);
+    while (once__stmt_next(&q))
+        q.rc = add_parked(&q, t->out);
+    return once__stmt_end(&q);
+}
+
+static int take(const once_tx *tx, const char *consumer, uint32_t lease_ms,
+                int keyed, struct once__parked_list *out, once_error *err)
+{
+    struct take t = {consumer, lease_ms, keyed, out};
+
+    return in_transaction(tx, "parked_take", take_work, &t, err);
+}
+
+static int put_back_work(const once_tx *tx, void *user)
+{
+    struct decide *x = user;
+    struct once__stmt q =
+        once__stmt(tx, "UPDATE once_parked SET state=?3,due_ms=?4,error=?5"
+                       " WHERE no=?1 AND attempts=?2 AND state IN (1,?3)");
+    int rc, changed;
+
+    once__stmt_number(&q, (uint64_t)x->d->no);
+    once__stmt_number(&q, x->d->count);
+    once__stmt_number(&q, (uint64_t)x->d->state);
+    once__stmt_number(&q, once__lite_now() + x->wait_ms);
+    once__stmt_text(&q, x->d->why);
+    rc = once__stmt_run(&q, &changed);
+    x->answer = changed ? ONCE_OK : ONCE_REFUSED;
+    return rc;
+}
+
+static int put_back(const once_tx *tx, const struct once__decision *d,
+                    uint64_t wait_ms, once_error *err)
+{
+    struct decide x = {d, wait_ms, ONCE_OK};
+    int rc = in_transaction(tx, "parked_put_back", put_back_work, &x, err);
+
+    return rc == ONCE_OK ? x.answer : rc;
+}
+
+static int has_key(const once_tx *tx, const char *consumer, const char *key,
+                   int *stopped, once_error *err)
+{
+    struct once__stmt q = once__stmt(
+        tx, "SELECT 1 FROM once_parked WHERE consumer=?1 AND key=?2 LIMIT 1");
+    int rc;
+
+    once__stmt_text(&q, consumer);
+    once__stmt_text(&q, key);
+    *stopped = once__stmt_next(&q);
+    rc = once__stmt_end(&q);
+    return rc == SQLITE_OK ? ONCE_OK
+                           : once__lite_failed(rc, "parked_has_key", err);
+}
+
+#define PARKED_OF                                                              \
+    " FROM once_parked WHERE no>?1 AND (?2 IS NULL OR consumer=?2)"            \
+    " AND (?3=0 OR state=?3) ORDER BY no LIMIT ?4"
+
+static int parked_list(const once_tx *tx,
+                       const struct once__parked_filter *filter, int whole,
+                       struct once__parked_list *out, once_error *err)
+{
+    struct once__stmt q =
+        once__stmt(tx, whole ? "SELECT " PARKED "body" PARKED_OF
+                             : "SELECT " PARKED "x''" PARKED_OF);
+    int rc;
+
+    once__stmt_number(&q, (uint64_t)filter->after);
+    once__stmt_text(&q, filter->consumer);
+    once__stmt_number(&q, (uint64_t)(int64_t)filter->state);
+    once__stmt_number(&q, filter->n);
+    while (once__stmt_next(&q))
+        q.rc = add_parked(&q, out);
+    rc = once__stmt_end(&q);
+    out->now_ms = once__lite_now();
+    return rc == SQLITE_OK ? ONCE_OK
+                           : once__lite_failed(rc, "parked_list", err);
+}
+
+/* ---- Decisions about parked messages ------------------------------------ */
+
+/* The row that is decided about. */
+struct subject {
+    struct once__parked_list list;
+    const struct once__parked *row; /* NULL: there is none */
+    int filed;                      /* its id has a row in the inbox */
+};
+
+static int read_subject(const once_tx *tx, int64_t no, struct subject *s)
+{
+    struct once__stmt q = once__stmt(
+        tx, "SELECT " PARKED "body,filed FROM once_parked WHERE no=?1");
+
+    once__stmt_number(&q, (uint64_t)no);
+    if (once__stmt_next(&q)) {
+        s->filed = number_of(&q, K_BODY + 1) != 0;
+        q.rc = add_parked(&q, &s->list);
+        s->row = q.rc == SQLITE_OK ? &s->list.rows[0] : NULL;
+    }
+    return once__stmt_end(&q);
+}
+
+/* Writes the inbox row that it has not; 0 in `*filed`: there is one by now. */
+static int file(const once_tx *tx, const struct once__parked *k, uint64_t now,
+                int *filed)
+{
+    uint8_t fingerprint[ONCE_FINGERPRINT_SIZE];
+    uint64_t id_ms = once__id_ms(k->m.id);
+    struct once__stmt q;
+
+    if (once__fingerprint_bytes(k->m.body, fingerprint, NULL) != ONCE_OK)
+        return SQLITE_NOMEM;
+    q = once__stmt(tx, "INSERT INTO once_inbox VALUES(?1,?2,?3,?4,1,NULL,NULL)"
+                       " ON CONFLICT DO NOTHING");
+    once__stmt_text(&q, k->m.consumer);
+    once__stmt_text(&q, k->m.id);
+    once__stmt_number(&q, id_ms > now ? id_ms : now);
+    once__stmt_fingerprint(&q, fingerprint);
+    return once__stmt_run(&q, filed);
+}
+
+static int retry(const once_tx *tx, int64_t no, const char *why, uint64_t now)
+{
+    struct once__stmt q =
+        once__stmt(tx, "UPDATE once_parked SET state=1,attempts=0,due_ms=?2,"
+                       "error=?3,filed=1 WHERE no=?1");
+    int changed;
+
+    once__stmt_number(&q, (uint64_t)no);
+    once__stmt_number(&q, now);
+    once__stmt_text(&q, why);
+    return once__stmt_run(&q, &changed);
+}
+
+/* The row goes; how long its id is answered for counts from now. */
+static int drop(const once_tx *tx, const struct once__parked *k, uint64_t now)
+{
+    struct once__stmt q =
+        once__stmt(tx, "UPDATE once_inbox SET at_ms=max(at_ms,?3)"
+                       " WHERE consumer=?1 AND id=?2");
+    int rc, changed;
+
+    once__stmt_text(&q, k->m.consumer);
+    once__stmt_text(&q, k->m.id);
+    once__stmt_number(&q, now);
+    rc = once__stmt_run(&q, &changed);
+    if (rc != SQLITE_OK)
+        return rc;
+    q = once__stmt(tx, "DELETE FROM once_parked WHERE no=?1");
+    once__stmt_number(&q, (uint64_t)k->no);
+    return once__stmt_run(&q, &changed);
+}
+
+static int fits(const struct once__decision *d, const struct once__parked *k)
+{
+    if (k->state != d->state || k->m.attempt != d->count)
+        return 0;
+    if (d->action == ONCE__PARKED_RETRY)
+        return strlen(k->m.id) <= ONCE_ID_MAX;
+    return d->action == ONCE__PARKED_DROP ||
+           k->state == ONCE_PARKED_INDETERMINATE;
+}
+
+static int decide_about(const once_tx *tx, const struct once__decision *d,
+                        const struct subject *s)
+{
+    uint64_t now = once__lite_now();
+    int filed = 1, rc = SQLITE_OK;
+
+    if (d->action != ONCE__PARKED_RETRY)
+        return drop(tx, s->row, now);
+    if (!s->filed)
+        rc = file(tx, s->row, now, &filed);
+    if (rc != SQLITE_OK)
+        return rc;
+    return filed ? retry(tx, d->no, d->why, now) : drop(tx, s->row, now);
+}
+
+static int parked_decide_work(const once_tx *tx, void *user)
+{
+    struct decide *x = user;
+    struct subject s = {{NULL, 0, 0, NULL}, NULL, 0};
+    int rc = read_subject(tx, x->d->no, &s);
+
+    x->answer = s.row == NULL       ? ONCE_FREE
+                : fits(x->d, s.row) ? ONCE_OK
+                                    : ONCE_REFUSED;
+    if (rc == SQLITE_OK && x->answer == ONCE_OK)
+        rc = decide_about(tx, x->d, &s);
+    once__parked_clear(&s.list);
+    return rc;
+}
+
+static int parked_decide(const once_tx *tx, const struct once__decision *d,
+                         once_error *err)
+{
+    struct decide x = {d, 0, ONCE_OK};
+    int rc = in_transaction(tx, "parked_decide", parked_decide_work, &x, err);
+
+    return rc == ONCE_OK ? x.answer : rc;
+}
+
+static int count_parked(const once_tx *tx, struct once__parked_count **out,
+                        size_t *n)
+{
+    struct once__stmt q =
+        once__stmt(tx, "SELECT consumer,sum(state=1),sum(state=3),sum(state=4),"
+                       "max(0,?1-min(at_ms)) FROM once_parked"
+                       " GROUP BY consumer ORDER BY consumer");
+
+    once__stmt_number(&q, once__lite_now());
+    while (once__stmt_next(&q)) {
+        struct once__parked_count *more = grow(*out, *n, sizeof(*more)), *c;
+
+        if (more == NULL) {
+            q.rc = SQLITE_NOMEM;
+            break;
+        }
+        *out = more;
+        c = &more[(*n)++];
+        copy_name(&q, c->consumer);
+        c->waiting = number_of(&q, 1);
+        c->dead = number_of(&q, 2);
+        c->indeterminate = number_of(&q, 3);
+        c->oldest_ms = number_of(&q, 4);
+    }
+    return once__stmt_end(&q);
+}
+
+static int parked_stats(const once_tx *tx, struct once__parked_count **out,
+                        size_t *n, once_error *err)
+{
+    int rc = count_parked(tx, out, n);
+
+    if (rc == SQLITE_OK)
+        return ONCE_OK;
+    free(*out);
+    *out = NULL;
+    *n = 0;
+    return once__lite_failed(rc, "parked_stats", err);
+}
+
+const struct once__carrier once__carrier_sqlite = {
+    once__lite_idle, claim,         settle,      sleeps, wait_,    list,
+    decide,          stats,         purge,       take,   put_back, has_key,
+    parked_list,     parked_decide, parked_stats};

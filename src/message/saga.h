@@ -1,0 +1,169 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * saga.h - sagas, for those who carry their calls and for operators. Programs
+ * start them through once/message.h.
+ *
+ * A call of a saga is a row of the outbox with a `saga`. The relay settles it
+ * like any other row, and then has the saga advanced: what has ended is read,
+ * core/saga.c decides, and the decision is written if nothing has changed since
+ * it was read. So it does no harm when this happens twice, late, or at two relays
+ * at once, and a relay that dies in between leaves a call that has ended, which
+ * once__saga_due() finds.
+ *
+ *    once__saga_advance()      read -> core/saga.c -> write, compare-and-set
+ *        saga_postgres.c             on the version of the saga and on each call
+ *        saga_sqlite.c
+ *
+ * Every function wants a connection of our own without an open transaction.
+ * Answers and errors are those of outbox.h; each may be asked again.
+ */
+#ifndef ONCE_MESSAGE_SAGA_H
+#define ONCE_MESSAGE_SAGA_H
+
+#include <once/message.h>
+
+#include "core/saga.h"
+#include "message/outbox.h"
+
+#define ONCE__GID_SIZE (ONCE_GID_MAX + 1)
+#define ONCE__NOTE_SIZE (ONCE_NOTE_MAX + 1)
+
+/* ---- For the relay ------------------------------------------------------- */
+
+/* How many sagas took a step, and where it led. The functions add to it. */
+struct once__saga_tally {
+    uint64_t advanced, done, undone, stuck;
+};
+
+/* After a settlement of a row with a saga, whatever its end was. ONCE_OK, also
+ * if there was nothing to do; ONCE_FREE: there is no such saga. */
+ONCE_CHECK int once__saga_advance(const once_tx *tx, const char *gid,
+                                  struct once__saga_tally *tally,
+                                  once_error *err);
+
+/* Every second: advances sagas whose deadline has passed, and those with calls
+ * that have ended and that nobody looked at. */
+ONCE_CHECK int once__saga_due(const once_tx *tx, struct once__saga_tally *tally,
+                              once_error *err);
+
+/* 1 for a Confirm or a Cancel: no number of refusals makes the row dead, since
+ * there is no other way out. */
+int once__saga_insists(const struct once__outgoing *row);
+
+/* ---- For operators ------------------------------------------------------- */
+
+struct once__saga_row {
+    char gid[ONCE__GID_SIZE], kind[ONCE_ID_SIZE], note[ONCE__NOTE_SIZE];
+    int state;
+    uint32_t version, steps;
+    uint64_t deadline_ms, at_ms, since_ms;
+};
+
+struct once__saga_filter {
+    int state;         /* enum once__saga_state, or -1: all */
+    const char *after; /* gid, or NULL */
+};
+
+/* Up to `*n` sagas in the order of their gids; then `*n` is how many. */
+ONCE_CHECK int once__saga_list(const once_tx *tx,
+                               const struct once__saga_filter *filter,
+                               struct once__saga_row *rows, size_t *n,
+                               once_error *err);
+
+struct once__saga_step_row {
+    char try_to[ONCE_ID_SIZE], confirm_to[ONCE_ID_SIZE],
+        cancel_to[ONCE_ID_SIZE];
+    char error[ONCE_ID_SIZE]; /* of its last call that ended */
+    struct once__step step;
+    int status;                 /* of that call, or 0 */
+    int64_t seq;                /* of its call in the outbox, or 0 */
+    int phase;                  /* of that row */
+    uint32_t attempts;          /* of that row */
+    char trouble[ONCE_ID_SIZE]; /* its error */
+};
+
+/* One saga and its steps; ONCE_FREE: there is none. */
+ONCE_CHECK int
+once__saga_get(const once_tx *tx, const char *gid, struct once__saga_row *row,
+               struct once__saga_step_row steps[ONCE_SAGA_STEPS_MAX],
+               once_error *err);
+
+/* The decision of an operator, who was shown `version`. */
+struct once__saga_order {
+    int what; /* ONCE__SAGA_ABORT, ONCE__SAGA_RETRY or ONCE__SAGA_RESOLVE */
+    uint32_t version;
+    size_t step;      /* RESOLVE: counted from 0 */
+    const char *note; /* who, when and why; kept, with `?` for what is not
+                       * visible ASCII */
+};
+
+/* ONCE_OK. ONCE_REFUSED: the version is another one by now, or the order does not
+ * fit the state. ONCE_FREE: there is no such saga. */
+ONCE_CHECK int once__saga_decide(const once_tx *tx, const char *gid,
+                                 const struct once__saga_order *order,
+                                 once_error *err);
+
+struct once__saga_count {
+    uint64_t n[6];     /* by enum once__saga_state; of DONE and UNDONE 0 */
+    uint64_t stuck_ms; /* for how long the oldest one has been stuck, or 0 */
+};
+ONCE_CHECK int once__saga_stats(const once_tx *tx, struct once__saga_count *out,
+                                once_error *err);
+
+/* ---- What the two databases do ------------------------------------------- */
+
+enum { ONCE__SAGA_CALLS_MAX = 64 };
+
+/* A call that nobody has under way. */
+struct once__saga_seen {
+    int64_t seq;
+    int phase;
+    uint32_t attempts;
+    char id[ONCE_ID_SIZE];
+};
+
+struct once__saga_now {
+    int64_t version;
+    int late;
+    struct once__saga saga;
+    size_t n;
+    struct once__saga_seen seen[ONCE__SAGA_CALLS_MAX]; /* in order of seq */
+};
+
+struct once__saga_taken {
+    const struct once__saga_seen *seen;
+    size_t branch; /* its answer is kept with this step; 0: with none */
+};
+
+struct once__saga_plan {
+    int64_t version; /* that it was made from */
+    struct once__saga before, after;
+    const char *note; /* NULL: it stays */
+    size_t n_taken, n_calls;
+    struct once__saga_taken taken[ONCE__SAGA_CALLS_MAX]; /* these rows go */
+    struct once__saga_call calls[ONCE__SAGA_CALLS_MAX];  /* to make */
+};
+
+struct once__saga_ops {
+    int (*start)(const once_tx *tx, const once_saga *saga, const char *json,
+                 char gid[ONCE_ID_SIZE], once_error *err);
+    int (*read)(const once_tx *tx, const char *gid, struct once__saga_now *out,
+                once_error *err);
+    /* ONCE_OK, or ONCE_AGAIN: something has changed, and nothing was written. */
+    int (*write)(const once_tx *tx, const char *gid,
+                 const struct once__saga_plan *plan, once_error *err);
+    /* Up to `*n` gids; then `*n` is how many. */
+    int (*due)(const once_tx *tx, char (*gids)[ONCE__GID_SIZE], size_t *n,
+               once_error *err);
+    int (*list)(const once_tx *tx, const struct once__saga_filter *filter,
+                struct once__saga_row *rows, size_t *n, once_error *err);
+    int (*get)(const once_tx *tx, const char *gid, struct once__saga_row *row,
+               struct once__saga_step_row *steps, once_error *err);
+    int (*stats)(const once_tx *tx, struct once__saga_count *out,
+                 once_error *err);
+};
+
+extern const struct once__saga_ops once__saga_postgres; /* saga_postgres.c   */
+extern const struct once__saga_ops once__saga_sqlite;   /* saga_sqlite.c */
+
+#endif /* ONCE_MESSAGE_SAGA_H */

@@ -1,0 +1,507 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * saga_sqlite.c - sagas on SQLite: what saga_postgres.c asks of functions, as statements.
+ * They read and write and decide nothing.
+ */
+#include <inttypes.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "core/error.h"
+#include "message/saga.h"
+#include "message/stmt.h"
+
+static void text(struct once__stmt *q, int column, char *out, size_t size)
+{
+    const char *value = (const char *)sqlite3_column_text(q->stmt, column);
+
+    (void)snprintf(out, size, "%s", once__text_of(value));
+}
+
+static int64_t number(struct once__stmt *q, int column)
+{
+    return sqlite3_column_int64(q->stmt, column);
+}
+
+static int run(struct once__stmt *q)
+{
+    int changed;
+
+    return once__stmt_run(q, &changed);
+}
+
+/* ---- Calls ---------------------------------------------------------------- */
+
+struct target {
+    char route[ONCE_ID_SIZE], id[ONCE_ID_SIZE];
+    char headers[ONCE__GID_SIZE + 64];
+};
+
+/* Where a call goes and what it is called. */
+static int find_target(const once_tx *tx, const char *gid,
+                       const struct once__saga_call *c, struct target *out)
+{
+    static const char *const names[] = {"", "try", "confirm", "cancel"};
+    struct once__stmt q = once__stmt(
+        tx,
+        "SELECT CASE ?3 WHEN 1 THEN try_to WHEN 2 THEN confirm_to"
+        " ELSE cancel_to END FROM once_saga_step WHERE gid=?1 AND branch=?2");
+    size_t branch = c->step + 1;
+    int n;
+
+    once__stmt_text(&q, gid);
+    once__stmt_number(&q, branch);
+    once__stmt_number(&q, (uint64_t)c->op);
+    if (once__stmt_next(&q))
+        text(&q, 0, out->route, sizeof(out->route));
+    n = snprintf(out->id, sizeof(out->id), "%s/%zu/%s", gid, branch,
+                 names[c->op]);
+    if (c->round > 0)
+        (void)snprintf(out->id + n, sizeof(out->id) - (size_t)n, "/%" PRIu32,
+                       c->round);
+    (void)snprintf(out->headers, sizeof(out->headers),
+                   "Once-Saga: %s; branch=%zu; op=%s\n", gid, branch,
+                   names[c->op]);
+    return once__stmt_end(&q);
+}
+
+/* The body's fingerprint is not needed: no other call has this id. */
+static int call(const once_tx *tx, const char *gid,
+                const struct once__saga_call *c)
+{
+    struct target to = {"", "", ""};
+    int rc = find_target(tx, gid, c, &to);
+    struct once__stmt q;
+
+    if (rc != SQLITE_OK)
+        return rc;
+    q = once__stmt(tx, "INSERT INTO once_outbox(phase,kept,due_ms,at_ms,route,"
+                       "id,saga,type,headers,body)"
+                       "SELECT 0,1,0,?3,?4,?5,?1,type,?6,body"
+                       " FROM once_saga_step WHERE gid=?1 AND branch=?2");
+    once__stmt_text(&q, gid);
+    once__stmt_number(&q, c->step + 1);
+    once__stmt_number(&q, once__lite_now());
+    once__stmt_text(&q, to.route);
+    once__stmt_text(&q, to.id);
+    once__stmt_text(&q, to.headers);
+    return run(&q);
+}
+
+/* ---- Starting ------------------------------------------------------------- */
+
+struct beginning {
+    const once_saga *saga;
+    const char *gid;
+    uint64_t now, deadline;
+    uint8_t fingerprint[ONCE_FINGERPRINT_SIZE];
+};
+
+static int started_before(const once_tx *tx, const struct beginning *b,
+                          int *found, int *differs)
+{
+    struct once__stmt q =
+        once__stmt(tx, "SELECT fingerprint<>?2 FROM once_saga WHERE gid=?1");
+
+    once__stmt_text(&q, b->gid);
+    once__stmt_fingerprint(&q, b->fingerprint);
+    *found = once__stmt_next(&q);
+    if (*found)
+        *differs = (int)number(&q, 0);
+    return once__stmt_end(&q);
+}
+
+static int insert_saga(const once_tx *tx, const struct beginning *b)
+{
+    struct once__stmt q = once__stmt(
+        tx, "INSERT INTO once_saga VALUES(?1,?2,0,1,?3,?4,?4,?5,'')");
+
+    once__stmt_text(&q, b->gid);
+    once__stmt_text(&q, b->saga->kind);
+    once__stmt_number(&q, b->deadline);
+    once__stmt_number(&q, b->now);
+    once__stmt_fingerprint(&q, b->fingerprint);
+    return run(&q);
+}
+
+static int insert_step(const once_tx *tx, const struct beginning *b, size_t i,
+                       int state)
+{
+    const once_saga_step *t = &b->saga->steps[i];
+    struct once__stmt q =
+        once__stmt(tx, "INSERT INTO once_saga_step(gid,branch,state,try_to,"
+                       "confirm_to,cancel_to,type,body)"
+                       "VALUES(?1,?2,?3,?4,?5,?6,?7,?8)");
+
+    once__stmt_text(&q, b->gid);
+    once__stmt_number(&q, i + 1);
+    once__stmt_number(&q, (uint64_t)state);
+    once__stmt_text(&q, t->try_to);
+    once__stmt_text(&q, t->confirm_to);
+    once__stmt_text(&q, t->cancel_to);
+    once__stmt_text(&q, once__text_of(t->type));
+    once__stmt_bytes(&q, t->body.data, t->body.size);
+    return run(&q);
+}
+
+static int insert_all(const once_tx *tx, const struct beginning *b)
+{
+    struct once__saga s = {.n = b->saga->n};
+    struct once__saga_event e = {.what = ONCE__SAGA_BEGIN};
+    struct once__saga_next next = once__saga_next(&s, &e);
+    int rc = insert_saga(tx, b);
+    size_t i;
+
+    for (i = 0; rc == SQLITE_OK && i < s.n; i++)
+        rc = insert_step(tx, b, i, s.step[i].state);
+    for (i = 0; rc == SQLITE_OK && i < next.n; i++)
+        rc = call(tx, b->gid, &next.call[i]);
+    return rc;
+}
+
+/* How long ids are remembered, and before what time they are refused. */
+static int read_window(const once_tx *tx, uint64_t now, uint64_t *keep,
+                       uint64_t *oldest)
+{
+    struct once__stmt q = once__stmt(tx, "SELECT keep_ms,max(?1-keep_ms,"
+                                         "floor_ms) FROM once_message_meta");
+
+    once__stmt_number(&q, now);
+    if (once__stmt_next(&q)) {
+        *keep = (uint64_t)number(&q, 0);
+        *oldest = (uint64_t)number(&q, 1);
+    }
+    return once__stmt_end(&q);
+}
+
+static int fingerprint(struct beginning *b, const char *json, once_error *err)
+{
+    size_t kind = strlen(b->saga->kind), size = kind + 1 + strlen(json);
+    char *whole = malloc(size + 1);
+    int rc;
+
+    if (whole == NULL)
+        return once__fail(err, ONCE_ENOMEM, "saga_start: no memory");
+    (void)snprintf(whole, size + 1, "%s %s", b->saga->kind, json);
+    rc =
+        once__fingerprint_bytes((once_bytes){whole, size}, b->fingerprint, err);
+    free(whole);
+    return rc;
+}
+
+static int start(const once_tx *tx, const once_saga *saga, const char *json,
+                 char gid[ONCE_ID_SIZE], once_error *err)
+{
+    struct beginning b = {.saga = saga, .gid = gid, .now = once__lite_now()};
+    uint64_t keep = ONCE__KEEP_MS, oldest = 0, half;
+    int found = 0, differs = 0, rc = fingerprint(&b, json, err), code;
+
+    if (rc != ONCE_OK)
+        return rc;
+    if (saga->gid == NULL && !once__lite_draw_id(b.now, gid))
+        return once__fail(err, ONCE_ENOMEM, "saga_start: no random bytes");
+    if (saga->gid != NULL)
+        (void)snprintf(gid, ONCE_ID_SIZE, "%s", saga->gid);
+    code = read_window(tx, b.now, &keep, &oldest);
+    half = keep / 2 < 3600000 ? keep / 2 : 3600000;
+    b.deadline = saga->deadline_ms != 0 ? saga->deadline_ms : b.now + half;
+    if (code == SQLITE_OK && b.deadline >= b.now + keep)
+        return once__fail(err, ONCE_EINVAL,
+                          "deadline_ms: it is after the window in which ids "
+                          "are remembered");
+    if (code == SQLITE_OK)
+        code = started_before(tx, &b, &found, &differs);
+    if (code == SQLITE_OK && found)
+        return differs ? ONCE_MISMATCH : ONCE_REPEATED;
+    if (code == SQLITE_OK && once__id_ms(gid) > 0 && once__id_ms(gid) < oldest)
+        return ONCE_OUTSIDE;
+    if (code == SQLITE_OK)
+        code = insert_all(tx, &b);
+    return code == SQLITE_OK ? ONCE_OK
+                             : once__lite_failed(code, "saga_start", err);
+}
+
+/* ---- Moving on ------------------------------------------------------------ */
+
+enum { WHAT, NO, STATE, N, M, FLAGS, ID };
+enum { A_SAGA, A_STEP, A_CALL };
+
+static void read_row(struct once__stmt *q, struct once__saga_now *out)
+{
+    struct once__step *t = &out->saga.step[out->saga.n];
+    struct once__saga_seen *seen = &out->seen[out->n];
+
+    switch (number(q, WHAT)) {
+    case A_SAGA:
+        out->version = number(q, NO);
+        out->saga.state = (int)number(q, STATE);
+        out->late = (int)number(q, N);
+        break;
+    case A_STEP:
+        if (out->saga.n == ONCE_SAGA_STEPS_MAX)
+            break;
+        t->state = (int)number(q, STATE);
+        t->failed = (int)number(q, N);
+        t->round = (uint32_t)number(q, M);
+        t->has_confirm = number(q, FLAGS) & 1;
+        t->has_cancel = (number(q, FLAGS) & 2) != 0;
+        out->saga.n++;
+        break;
+    default:
+        if (out->n == ONCE__SAGA_CALLS_MAX)
+            break;
+        seen->seq = number(q, NO);
+        seen->phase = (int)number(q, STATE);
+        seen->attempts = (uint32_t)number(q, N);
+        text(q, ID, seen->id, sizeof(seen->id));
+        out->n++;
+    }
+}
+
+/* As saga_read_1() in pg.sql. */
+static int read_(const once_tx *tx, const char *gid, struct once__saga_now *out,
+                 once_error *err)
+{
+    struct once__stmt q = once__stmt(
+        tx, "SELECT 0,version,state,deadline_ms<=?2,0,0,'' FROM once_saga"
+            " WHERE gid=?1"
+            " UNION ALL SELECT 1,branch,state,failed,round,"
+            "(confirm_to IS NOT NULL)+2*(cancel_to IS NOT NULL),''"
+            " FROM once_saga_step WHERE gid=?1"
+            " UNION ALL SELECT 2,seq,phase,attempts,0,0,id FROM once_outbox"
+            " WHERE saga=?1 AND (phase>0 OR"
+            " lease_ms-?2 NOT BETWEEN 1 AND 3600000)"
+            " ORDER BY 1,2");
+    int rc;
+
+    memset(out, 0, sizeof(*out));
+    once__stmt_text(&q, gid);
+    once__stmt_number(&q, once__lite_now());
+    while (once__stmt_next(&q))
+        read_row(&q, out);
+    rc = once__stmt_end(&q);
+    if (rc != SQLITE_OK)
+        return once__lite_failed(rc, "saga", err);
+    return out->version > 0 ? ONCE_OK : ONCE_FREE;
+}
+
+static int write_saga(const once_tx *tx, const char *gid,
+                      const struct once__saga_plan *plan, int *written)
+{
+    struct once__stmt q =
+        once__stmt(tx, "UPDATE once_saga SET version=version+1,state=?3,"
+                       "since_ms=CASE state WHEN ?3 THEN since_ms ELSE ?4 END,"
+                       "note=coalesce(?5,note) WHERE gid=?1 AND version=?2");
+
+    once__stmt_text(&q, gid);
+    once__stmt_number(&q, (uint64_t)plan->version);
+    once__stmt_number(&q, (uint64_t)plan->after.state);
+    once__stmt_number(&q, once__lite_now());
+    once__stmt_text(&q, plan->note);
+    return once__stmt_run(&q, written);
+}
+
+static int write_step(const once_tx *tx, const char *gid, size_t i,
+                      const struct once__step *t)
+{
+    struct once__stmt q =
+        once__stmt(tx, "UPDATE once_saga_step SET state=?3,failed=?4,round=?5"
+                       " WHERE gid=?1 AND branch=?2");
+
+    once__stmt_text(&q, gid);
+    once__stmt_number(&q, i + 1);
+    once__stmt_number(&q, (uint64_t)t->state);
+    once__stmt_number(&q, (uint64_t)t->failed);
+    once__stmt_number(&q, t->round);
+    return run(&q);
+}
+
+static int take_call(const once_tx *tx, const char *gid,
+                     const struct once__saga_taken *t, int *taken)
+{
+    struct once__stmt q = once__stmt(
+        tx, "UPDATE once_saga_step SET (status,reply,error)="
+            "(SELECT status,reply,error FROM once_outbox WHERE seq=?3)"
+            " WHERE gid=?1 AND branch=?2");
+    int rc;
+
+    once__stmt_text(&q, gid);
+    once__stmt_number(&q, t->branch);
+    once__stmt_number(&q, (uint64_t)t->seen->seq);
+    rc = run(&q);
+    if (rc != SQLITE_OK)
+        return rc;
+    q = once__stmt(tx, "DELETE FROM once_outbox WHERE seq=?1 AND saga=?2"
+                       " AND phase=?3 AND attempts=?4");
+    once__stmt_number(&q, (uint64_t)t->seen->seq);
+    once__stmt_text(&q, gid);
+    once__stmt_number(&q, (uint64_t)t->seen->phase);
+    once__stmt_number(&q, t->seen->attempts);
+    return once__stmt_run(&q, taken);
+}
+
+/* In an open transaction. `*same`: nothing had changed since it was read. */
+static int write_all(const once_tx *tx, const char *gid,
+                     const struct once__saga_plan *plan, int *same)
+{
+    int rc = write_saga(tx, gid, plan, same);
+    size_t i;
+
+    for (i = 0; rc == SQLITE_OK && *same && i < plan->n_taken; i++)
+        rc = take_call(tx, gid, &plan->taken[i], same);
+    if (!*same)
+        return rc;
+    for (i = 0; rc == SQLITE_OK && i < plan->after.n; i++)
+        rc = write_step(tx, gid, i, &plan->after.step[i]);
+    for (i = 0; rc == SQLITE_OK && i < plan->n_calls; i++)
+        rc = call(tx, gid, &plan->calls[i]);
+    return rc;
+}
+
+static int write_(const once_tx *tx, const char *gid,
+                  const struct once__saga_plan *plan, once_error *err)
+{
+    int same = 0, rc;
+
+    rc = sqlite3_exec(tx->sqlite, "BEGIN IMMEDIATE", NULL, NULL, NULL);
+    if (rc == SQLITE_OK)
+        rc = write_all(tx, gid, plan, &same);
+    if (rc == SQLITE_OK && same)
+        rc = sqlite3_exec(tx->sqlite, "COMMIT", NULL, NULL, NULL);
+    if (!sqlite3_get_autocommit(tx->sqlite))
+        (void)sqlite3_exec(tx->sqlite, "ROLLBACK", NULL, NULL, NULL);
+    if (rc != SQLITE_OK)
+        return once__lite_failed(rc, "saga", err);
+    return same ? ONCE_OK : ONCE_AGAIN;
+}
+
+static int due(const once_tx *tx, char (*gids)[ONCE__GID_SIZE], size_t *n,
+               once_error *err)
+{
+    struct once__stmt q = once__stmt(
+        tx, "SELECT saga FROM once_outbox"
+            " WHERE saga IS NOT NULL AND phase IN (2,3,4)"
+            " UNION SELECT gid FROM once_saga WHERE state=0 AND deadline_ms<=?1"
+            " LIMIT ?2");
+    size_t most = *n;
+    int rc;
+
+    once__stmt_number(&q, once__lite_now());
+    once__stmt_number(&q, most);
+    for (*n = 0; *n < most && once__stmt_next(&q); ++*n)
+        text(&q, 0, gids[*n], ONCE__GID_SIZE);
+    rc = once__stmt_end(&q);
+    return rc == SQLITE_OK || rc == SQLITE_ROW
+               ? ONCE_OK
+               : once__lite_failed(rc, "saga_due", err);
+}
+
+/* ---- Operators ------------------------------------------------------------ */
+
+static void take_saga(struct once__stmt *q, struct once__saga_row *s)
+{
+    text(q, 0, s->gid, sizeof(s->gid));
+    text(q, 1, s->kind, sizeof(s->kind));
+    text(q, 2, s->note, sizeof(s->note));
+    s->state = (int)number(q, 3);
+    s->version = (uint32_t)number(q, 4);
+    s->steps = (uint32_t)number(q, 5);
+    s->deadline_ms = (uint64_t)number(q, 6);
+    s->at_ms = (uint64_t)number(q, 7);
+    s->since_ms = (uint64_t)number(q, 8);
+}
+
+static int sagas(const once_tx *tx, const char *gid, int state,
+                 const char *after, struct once__saga_row *rows, size_t *n,
+                 once_error *err)
+{
+    struct once__stmt q = once__stmt(
+        tx, "SELECT gid,kind,note,state,version,(SELECT count(*)"
+            " FROM once_saga_step t WHERE t.gid=s.gid),deadline_ms,at_ms,"
+            "since_ms FROM once_saga s WHERE gid>?3"
+            " AND (?1 IS NULL OR gid=?1) AND (?2<0 OR state=?2)"
+            " ORDER BY gid LIMIT ?4");
+    size_t most = *n;
+    int rc;
+
+    once__stmt_text(&q, gid);
+    once__stmt_number(&q, (uint64_t)(int64_t)state);
+    once__stmt_text(&q, once__text_of(after));
+    once__stmt_number(&q, most);
+    for (*n = 0; *n < most && once__stmt_next(&q); ++*n)
+        take_saga(&q, &rows[*n]);
+    rc = once__stmt_end(&q);
+    return rc == SQLITE_OK ? ONCE_OK : once__lite_failed(rc, "saga_list", err);
+}
+
+static int list_(const once_tx *tx, const struct once__saga_filter *filter,
+                 struct once__saga_row *rows, size_t *n, once_error *err)
+{
+    return sagas(tx, NULL, filter->state, filter->after, rows, n, err);
+}
+
+static void take_step(struct once__stmt *q, struct once__saga_step_row *t)
+{
+    text(q, 0, t->try_to, sizeof(t->try_to));
+    text(q, 1, t->confirm_to, sizeof(t->confirm_to));
+    text(q, 2, t->cancel_to, sizeof(t->cancel_to));
+    text(q, 3, t->error, sizeof(t->error));
+    text(q, 4, t->trouble, sizeof(t->trouble));
+    t->step = (struct once__step){
+        (int)number(q, 5), (int)number(q, 6), (uint32_t)number(q, 7),
+        t->confirm_to[0] != '\0', t->cancel_to[0] != '\0'};
+    t->status = (int)number(q, 8);
+    t->seq = number(q, 9);
+    t->phase = (int)number(q, 10);
+    t->attempts = (uint32_t)number(q, 11);
+}
+
+static int get(const once_tx *tx, const char *gid, struct once__saga_row *row,
+               struct once__saga_step_row *steps, once_error *err)
+{
+    struct once__stmt q;
+    size_t n = 1;
+    int rc = sagas(tx, gid, -1, NULL, row, &n, err);
+
+    if (rc != ONCE_OK || n == 0)
+        return rc != ONCE_OK ? rc : ONCE_FREE;
+    q = once__stmt(tx,
+                   "SELECT try_to,confirm_to,cancel_to,t.error,o.error,t.state,"
+                   "failed,round,t.status,o.seq,o.phase,o.attempts"
+                   " FROM once_saga_step t LEFT JOIN once_outbox o ON o.saga=?1"
+                   " AND o.id=?1||'/'||branch||CASE t.state WHEN 1 THEN '/try'"
+                   " WHEN 3 THEN '/confirm' WHEN 5 THEN '/cancel' END"
+                   "||CASE round WHEN 0 THEN '' ELSE '/'||round END"
+                   " WHERE t.gid=?1 ORDER BY branch");
+    once__stmt_text(&q, gid);
+    for (n = 0; n < ONCE_SAGA_STEPS_MAX && once__stmt_next(&q); n++)
+        take_step(&q, &steps[n]);
+    row->steps = (uint32_t)n;
+    rc = once__stmt_end(&q);
+    return rc == SQLITE_OK ? ONCE_OK : once__lite_failed(rc, "saga_steps", err);
+}
+
+static int stats(const once_tx *tx, struct once__saga_count *out,
+                 once_error *err)
+{
+    struct once__stmt q =
+        once__stmt(tx, "SELECT state,count(*),min(since_ms) FROM once_saga"
+                       " WHERE state IN (0,1,2,5) GROUP BY state");
+    uint64_t now = once__lite_now(), since;
+    int rc, state;
+
+    *out = (struct once__saga_count){{0}, 0};
+    while (once__stmt_next(&q)) {
+        state = (int)number(&q, 0);
+        since = (uint64_t)number(&q, 2);
+        out->n[state] = (uint64_t)number(&q, 1);
+        if (state == ONCE__SAGA_STUCK)
+            out->stuck_ms = now > since ? now - since : 0;
+    }
+    rc = once__stmt_end(&q);
+    return rc == SQLITE_OK ? ONCE_OK : once__lite_failed(rc, "saga_stats", err);
+}
+
+const struct once__saga_ops once__saga_sqlite = {start, read_, write_, due,
+                                                 list_, get,   stats};

@@ -1,0 +1,199 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * stmt.c - statements on a handle of SQLite, and what their errors mean.
+ */
+#include "message/stmt.h"
+
+#include <openssl/rand.h>
+#include <stdio.h>
+#include <string.h>
+#include <time.h>
+
+#include "core/error.h"
+
+enum { FULL = 2 };
+
+uint64_t once__lite_now(void)
+{
+    struct timespec t;
+
+    (void)clock_gettime(CLOCK_REALTIME, &t);
+    return (uint64_t)t.tv_sec * 1000 + (uint64_t)t.tv_nsec / 1000000;
+}
+
+/* ---- Errors ------------------------------------------------------------ */
+
+int once__lite_failed(int rc, const char *where, once_error *err)
+{
+    switch (rc & 255) {
+    case SQLITE_BUSY:
+    case SQLITE_LOCKED:
+    case SQLITE_INTERRUPT:
+    case SQLITE_IOERR:
+        return once__fail(err, ONCE_EABORTED, "%s: %s (%d)", where,
+                          sqlite3_errstr(rc), rc);
+    case SQLITE_FULL:
+        return once__fail(err, ONCE_EFULL, "%s: the disk is full", where);
+    case SQLITE_NOMEM:
+        return once__fail(err, ONCE_ENOMEM, "%s: out of memory", where);
+    case SQLITE_CORRUPT:
+    case SQLITE_NOTADB:
+        return once__fail(err, ONCE_ECORRUPT, "%s: the file is damaged (%d)",
+                          where, rc);
+    case SQLITE_ERROR: /* a statement that does not fit the tables */
+        return once__fail(err, ONCE_EOPEN,
+                          "%s: the tables are not there: `once messages "
+                          "init`",
+                          where);
+    default:
+        return once__fail(err, ONCE_EOPEN, "%s: %s (%d)", where,
+                          sqlite3_errstr(rc), rc);
+    }
+}
+
+/* ---- Statements -------------------------------------------------------- */
+
+struct once__stmt once__stmt(const once_tx *tx, const char *sql)
+{
+    struct once__stmt q = {.tx = tx};
+
+    q.rc = sqlite3_prepare_v2(tx->sqlite, sql, -1, &q.stmt, NULL);
+    return q;
+}
+
+void once__stmt_text(struct once__stmt *q, const char *value)
+{
+    if (q->rc != SQLITE_OK)
+        return;
+    q->n++;
+    q->rc = value == NULL
+                ? sqlite3_bind_null(q->stmt, q->n)
+                : sqlite3_bind_text(q->stmt, q->n, value, -1, SQLITE_STATIC);
+}
+
+void once__stmt_number(struct once__stmt *q, uint64_t value)
+{
+    if (q->rc == SQLITE_OK)
+        q->rc = sqlite3_bind_int64(q->stmt, ++q->n, (sqlite3_int64)value);
+}
+
+/* SQLite takes a blob without an address for NULL. */
+void once__stmt_bytes(struct once__stmt *q, const void *data, size_t size)
+{
+    if (q->rc == SQLITE_OK)
+        q->rc = sqlite3_bind_blob64(q->stmt, ++q->n, size == 0 ? "" : data,
+                                    size, SQLITE_STATIC);
+}
+
+void once__stmt_fingerprint(struct once__stmt *q, const uint8_t *fingerprint)
+{
+    if (fingerprint != NULL)
+        once__stmt_bytes(q, fingerprint, ONCE_FINGERPRINT_SIZE);
+    else
+        once__stmt_text(q, NULL);
+}
+
+void once__stmt_again(struct once__stmt *q)
+{
+    if (q->rc == SQLITE_OK || q->rc == SQLITE_DONE)
+        q->rc = sqlite3_reset(q->stmt);
+    q->n = 0;
+}
+
+int once__stmt_next(struct once__stmt *q)
+{
+    if (q->rc == SQLITE_OK)
+        q->rc = sqlite3_step(q->stmt);
+    if (q->rc != SQLITE_ROW)
+        return 0;
+    q->rc = SQLITE_OK;
+    return 1;
+}
+
+int once__stmt_end(struct once__stmt *q)
+{
+    int rc = q->rc == SQLITE_DONE ? SQLITE_OK : q->rc;
+
+    (void)sqlite3_finalize(q->stmt);
+    q->stmt = NULL;
+    return rc;
+}
+
+int once__stmt_run(struct once__stmt *q, int *changed)
+{
+    int rc;
+
+    while (once__stmt_next(q))
+        ;
+    rc = once__stmt_end(q);
+    *changed = rc == SQLITE_OK ? sqlite3_changes(q->tx->sqlite) : 0;
+    return rc;
+}
+
+int once__lite_number(const once_tx *tx, const char *sql, int64_t *out)
+{
+    struct once__stmt q = once__stmt(tx, sql);
+
+    if (once__stmt_next(&q))
+        *out = sqlite3_column_int64(q.stmt, 0);
+    return once__stmt_end(&q);
+}
+
+/* ---- The handle -------------------------------------------------------- */
+
+/* Two PRAGMAs and not one SELECT over their tables, which costs more than a
+ * claim itself. */
+int once__lite_durable(const once_tx *tx, int *durable)
+{
+    const char *path = sqlite3_db_filename(tx->sqlite, "main"), *mode;
+    int64_t level = FULL;
+    int rc = once__lite_number(tx, "PRAGMA main.synchronous", &level);
+    struct once__stmt q;
+
+    if (rc != SQLITE_OK)
+        return rc;
+    q = once__stmt(tx, "PRAGMA main.journal_mode");
+    mode = once__stmt_next(&q) ? (const char *)sqlite3_column_text(q.stmt, 0)
+                               : NULL;
+    mode = once__text_of(mode);
+    /* Without a path it is a database in memory. */
+    *durable = level >= FULL &&
+               (once__text_of(path)[0] == '\0' ||
+                (strcmp(mode, "off") != 0 && strcmp(mode, "memory") != 0));
+    return once__stmt_end(&q);
+}
+
+int once__lite_not_durable(const char *where, once_error *err)
+{
+    return once__fail(err, ONCE_EOPEN,
+                      "%s: PRAGMA synchronous is below FULL, or journal_mode "
+                      "is off or memory: what is committed may be lost",
+                      where);
+}
+
+int once__lite_idle(const once_tx *tx, once_error *err)
+{
+    return sqlite3_get_autocommit(tx->sqlite)
+               ? ONCE_OK
+               : once__fail(err, ONCE_ETX, "tx: a transaction is open");
+}
+
+/* ---- Ids ---------------------------------------------------------------- */
+
+int once__lite_draw_id(uint64_t now, char out[ONCE_ID_SIZE])
+{
+    uint8_t b[16];
+    size_t i, at = 0;
+
+    if (RAND_bytes(b, sizeof(b)) != 1)
+        return 0;
+    for (i = 0; i < 6; i++)
+        b[i] = (uint8_t)(now >> (40 - 8 * i));
+    b[6] = (uint8_t)(0x70 | (b[6] & 0x0f));
+    b[8] = (uint8_t)(0x80 | (b[8] & 0x3f));
+    for (i = 0; i < sizeof(b); i++)
+        at += (size_t)snprintf(out + at, ONCE_ID_SIZE - at, "%s%02x",
+                               i == 4 || i == 6 || i == 8 || i == 10 ? "-" : "",
+                               b[i]);
+    return 1;
+}

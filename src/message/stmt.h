@@ -1,0 +1,52 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * stmt.h - statements on a handle of SQLite. The first error of a statement
+ * stays with it and skips what follows, so only its end needs to be looked at.
+ */
+#ifndef ONCE_MESSAGE_STMT_H
+#define ONCE_MESSAGE_STMT_H
+
+#include <sqlite3.h>
+
+#include "message/backend.h"
+
+/* A statement under way. */
+struct once__stmt {
+    const once_tx *tx;
+    sqlite3_stmt *stmt;
+    int n;  /* parameters bound    */
+    int rc; /* SQLITE_OK, or error */
+};
+
+struct once__stmt once__stmt(const once_tx *tx, const char *sql);
+/* Each binds the next parameter; what it points to must live until the end. */
+void once__stmt_text(struct once__stmt *q, const char *value); /* or NULL */
+void once__stmt_number(struct once__stmt *q, uint64_t value);
+void once__stmt_bytes(struct once__stmt *q, const void *data, size_t size);
+void once__stmt_fingerprint(struct once__stmt *q, const uint8_t *fingerprint);
+/* Begins it anew: the next parameter is the first. */
+void once__stmt_again(struct once__stmt *q);
+/* 1: there is a row. 0: none, or an error. */
+int once__stmt_next(struct once__stmt *q);
+/* Ends the statement: SQLITE_OK, or what went wrong. */
+int once__stmt_end(struct once__stmt *q);
+/* Runs it to its end; `*changed`: how many rows it wrote. */
+int once__stmt_run(struct once__stmt *q, int *changed);
+
+/* The first number of the first row; `*out` stays as it is if there is none.
+ * SQLITE_OK, or an error, as the next one. */
+int once__lite_number(const once_tx *tx, const char *sql, int64_t *out);
+/* 1 if what is committed on this handle survives a crash. */
+int once__lite_durable(const once_tx *tx, int *durable);
+/* The error for a handle that is not durable. */
+int once__lite_not_durable(const char *where, once_error *err);
+/* ONCE_OK, or ONCE_ETX: a transaction is open. */
+int once__lite_idle(const once_tx *tx, once_error *err);
+/* The error of once/message.h for one of SQLite. */
+int once__lite_failed(int rc, const char *where, once_error *err);
+uint64_t once__lite_now(void); /* in ms since 1970 */
+/* A UUID of version 7 (RFC 9562): 48 bits of time, 74 random ones. 0: there are no
+ * random bytes. */
+int once__lite_draw_id(uint64_t now_ms, char out[ONCE_ID_SIZE]);
+
+#endif /* ONCE_MESSAGE_STMT_H */

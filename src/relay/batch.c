@@ -1,0 +1,249 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * batch.c - one batch: chains of rows by key, what is open, and its proofs.
+ *
+ * It refuses to send a row when less of its lease is left than the target may
+ * need to answer: another relay could claim the row while this one waits.
+ */
+#include "relay/batch.h"
+
+#include <stdlib.h>
+#include <string.h>
+#include <time.h>
+
+#include "core/error.h"
+
+enum { PROOFS = 64 };
+
+uint64_t once__relay_ms(void)
+{
+    struct timespec t;
+
+    (void)clock_gettime(CLOCK_BOOTTIME, &t);
+    return (uint64_t)t.tv_sec * 1000 + (uint64_t)t.tv_nsec / 1000000;
+}
+
+/* ---- Rows of one key ----------------------------------------------------- */
+
+struct keyed {
+    const char *key;
+    size_t number;
+};
+
+static int by_key(const void *a, const void *b)
+{
+    const struct keyed *x = a, *y = b;
+    int order = strcmp(x->key, y->key);
+
+    return order != 0 ? order : x->number < y->number ? -1 : 1;
+}
+
+static int link_keys(struct once__batch *b)
+{
+    size_t i, n = 0;
+    struct keyed *keyed = calloc(b->list->n, sizeof(*keyed));
+
+    if (keyed == NULL)
+        return 0;
+    for (i = 0; i < b->list->n; i++)
+        if (b->items[i].m.key != NULL)
+            keyed[n++] = (struct keyed){b->items[i].m.key, i};
+    qsort(keyed, n, sizeof(*keyed), by_key);
+    for (i = 1; i < n; i++)
+        if (strcmp(keyed[i - 1].key, keyed[i].key) == 0) {
+            b->items[keyed[i - 1].number].next = keyed[i].number;
+            b->items[keyed[i].number].follows = 1;
+        }
+    free(keyed);
+    return 1;
+}
+
+/* ---- What is sent -------------------------------------------------------- */
+
+static int make_items(struct once__batch *b)
+{
+    size_t i;
+
+    b->items = calloc(b->list->n, sizeof(*b->items));
+    b->order = calloc(b->list->n, sizeof(*b->order));
+    if (b->items == NULL || b->order == NULL)
+        return 0;
+    for (i = 0; i < b->list->n; i++) {
+        const struct once__outgoing *row = &b->list->rows[i];
+        struct once__item *item = &b->items[i];
+
+        item->m = row->m;
+        item->m.attempt = row->attempts;
+        item->next = i;
+    }
+    return link_keys(b);
+}
+
+/* This row and those of its key after it. */
+static void end_unsent(struct once__batch *b, size_t i)
+{
+    for (;;) {
+        struct once__item *item = &b->items[i];
+
+        item->state = ONCE__ITEM_ENDED;
+        item->end = ONCE__END_UNSENT;
+        if (item->next == i)
+            return;
+        i = item->next;
+    }
+}
+
+/* It was in doubt for too long before this attempt. */
+static int is_beyond(const struct once__batch *b,
+                     const struct once__outgoing *row)
+{
+    return b->horizon_ms != 0 && row->row.doubt > 1 &&
+           b->list->now_ms >= row->row.doubt_ms &&
+           b->list->now_ms - row->row.doubt_ms >= b->horizon_ms;
+}
+
+static void start(struct once__batch *b, size_t i)
+{
+    struct once__item *item = &b->items[i];
+    once_error err = {0, ""};
+    int rc;
+
+    item->sent_ms = once__relay_ms();
+    if (b->lost || item->sent_ms + b->timeout_ms > b->until_ms ||
+        b->stop(b->user) || is_beyond(b, &b->list->rows[i])) {
+        end_unsent(b, i);
+        return;
+    }
+    item->state = ONCE__ITEM_OPEN;
+    b->order[b->sent++] = i;
+    b->open++;
+    rc = b->broker->ops->send(b->broker, &item->m, b->tag + i, &err);
+    if (rc == ONCE_ENOMEM) { /* it was not begun, and no proof comes */
+        b->sent--;
+        b->open--;
+        end_unsent(b, i);
+    } else if (rc != ONCE_OK) {
+        b->lost = 1;
+    }
+}
+
+/* ---- Proofs -------------------------------------------------------------- */
+
+static void end(struct once__batch *b, size_t i, const struct once__proof *p)
+{
+    struct once__item *item = &b->items[i];
+
+    item->state = ONCE__ITEM_ENDED;
+    item->end = p->end;
+    item->status = p->status;
+    item->retry_ms = p->retry_ms;
+    if (p->reply.size > 0) {
+        char *copy = malloc(p->reply.size);
+
+        if (copy != NULL)
+            item->reply = (once_bytes){
+                memcpy(copy, p->reply.data, p->reply.size), p->reply.size};
+    }
+    item->why = p->why != NULL ? strdup(p->why) : NULL;
+    b->open--;
+}
+
+/* A row was taken, and the next of its key may go; or it was not. */
+static void go_on(struct once__batch *b, size_t i)
+{
+    const struct once__item *item = &b->items[i];
+
+    if (item->next == i)
+        return;
+    if (item->end == ONCE__END_TAKEN)
+        start(b, item->next);
+    else
+        end_unsent(b, item->next);
+}
+
+/* The row that was sent first of those that are open. */
+static const struct once__item *oldest(struct once__batch *b)
+{
+    while (b->items[b->order[b->oldest]].state != ONCE__ITEM_OPEN)
+        b->oldest++;
+    return &b->items[b->order[b->oldest]];
+}
+
+/* A driver owes a proof for each row; one that fails to has proved nothing. */
+static void end_silent(struct once__batch *b)
+{
+    const struct once__proof p = {.end = ONCE__END_SILENT};
+    size_t i;
+
+    for (i = 0; i < b->list->n; i++)
+        if (b->items[i].state == ONCE__ITEM_OPEN) {
+            end(b, i, &p);
+            go_on(b, i);
+        }
+}
+
+/* Fetches what has come within `ms`. All proofs are copied first: the next one
+ * that is sent overwrites them. */
+static size_t fetch(struct once__batch *b, uint32_t ms)
+{
+    struct once__proof proofs[PROOFS];
+    size_t ended[PROOFS], n_ended = 0, n, i;
+
+    n = b->broker->ops->proofs(b->broker, ms, proofs, PROOFS);
+    for (i = 0; i < n; i++) {
+        uint64_t number = proofs[i].tag - b->tag;
+
+        if (number >= b->list->n || b->items[number].state != ONCE__ITEM_OPEN)
+            continue; /* of a batch that was given up */
+        end(b, (size_t)number, &proofs[i]);
+        ended[n_ended++] = (size_t)number;
+    }
+    for (i = 0; i < n_ended; i++)
+        go_on(b, ended[i]);
+    return n;
+}
+
+static void collect(struct once__batch *b)
+{
+    const struct once__item *first = oldest(b);
+    uint64_t now = once__relay_ms(), until = first->sent_ms + b->timeout_ms;
+    int over = now >= until || b->abandoned;
+    size_t n = fetch(b, over ? 0 : (uint32_t)(until - now));
+
+    if (!over || first->state != ONCE__ITEM_OPEN)
+        return;
+    if (b->abandoned && n == 0)
+        end_silent(b);
+    if (!b->abandoned)
+        b->broker->ops->abandon(b->broker);
+    b->lost = b->abandoned = 1;
+}
+
+int once__batch_run(struct once__batch *b, once_error *err)
+{
+    size_t i;
+
+    if (!make_items(b))
+        return once__fail(err, ONCE_ENOMEM, "out of memory");
+    for (i = 0; i < b->list->n; i++)
+        if (!b->items[i].follows)
+            start(b, i);
+    while (b->open > 0)
+        collect(b);
+    b->tag += b->list->n;
+    return ONCE_OK;
+}
+
+void once__batch_clear(struct once__batch *b)
+{
+    size_t i;
+
+    for (i = 0; b->items != NULL && i < b->list->n; i++) {
+        free((void *)(uintptr_t)b->items[i].reply.data);
+        free(b->items[i].why);
+    }
+    free(b->items);
+    free(b->order);
+    b->items = NULL;
+    b->order = NULL;
+}

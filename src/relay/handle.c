@@ -1,0 +1,474 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * handle.c - one message, with a connection of its own to the database.
+ *
+ *    BEGIN, claim --+--> ours: handler --+--> COMMIT             DONE
+ *                   |                    +--> ROLLBACK           FAILED, DEAD,
+ *                   |                                            UNKNOWN
+ *                   +--> ROLLBACK: BEFORE, MISMATCH, OUTSIDE, IN_FLIGHT
+ *
+ * A handler with `inside` or `outside` gets no handle: the claim is taken back
+ * before it begins. Afterwards it is looked up (inside), or made for good
+ * (outside).
+ *
+ * It refuses to believe the handler about the transaction: whether it is still
+ * open is asked of the connection, and only the tag COMMIT counts.
+ */
+#include <assert.h>
+#include <sqlite3.h>
+#include <string.h>
+#include <sys/random.h>
+#include <time.h>
+
+#include "client/client.h"
+#include "relay/consume.h"
+
+#ifdef ONCE_WITH_POSTGRES
+#include <libpq-events.h>
+#include <libpq-fe.h>
+#endif
+
+enum { TRIES = 5, PAUSE_MS = 20, PAUSE_MOST_MS = 500 };
+
+/* ---- The connection ----------------------------------------------------- */
+
+enum { UNREACHED = 1, UNWILLING }; /* how it is away */
+
+int once__hand_open(struct once__hand *h, struct once__consumer *c,
+                    once_error *err)
+{
+    h->c = c;
+    h->b = NULL;
+    h->away = 0;
+    return once__base_open(c->o.db, ONCE__BASE_READY, &h->b, err);
+}
+
+void once__hand_close(struct once__hand *h)
+{
+    once__base_close(h->b);
+    h->b = NULL;
+}
+
+/* Many threads find out, one says it. */
+static void set_away(struct once__hand *h, int away, const char *text)
+{
+    if (away && !h->away && atomic_fetch_add(&h->c->n_away, 1) == 0)
+        once__consumer_log(h->c,
+                           "the database: %s; nothing is received until "
+                           "it answers",
+                           text);
+    if (!away && h->away && atomic_fetch_sub(&h->c->n_away, 1) == 1)
+        once__consumer_log(h->c, "the database answers again");
+    h->away = away;
+}
+
+int once__hand_connect(struct once__hand *h)
+{
+    once_error err = {0, ""};
+    int rc = once__base_connect(h->b, &err);
+
+    if (rc != ONCE_OK)
+        set_away(h, UNREACHED, err.text);
+    else if (h->away == UNREACHED)
+        set_away(h, 0, "");
+    return rc == ONCE_OK;
+}
+
+/* An error of a call on the database: whether it is worth another try. */
+static int outcome_of(struct once__hand *h, int rc, const once_error *err)
+{
+    switch (rc) {
+    case ONCE_EINVAL:
+    case ONCE_ELIMIT:
+        return ONCE__UNFIT;
+    case ONCE_EABORTED:
+    case ONCE_ENOMEM:
+    case ONCE_ETX:
+        return ONCE__TORN;
+    default:
+        set_away(h, UNWILLING, err->text);
+        return ONCE__AWAY;
+    }
+}
+
+/* ---- The transaction, as the handler leaves it --------------------------- */
+
+enum state { OPEN, BROKEN, ENDED, LOST };
+
+static int sqlite_state(const once_tx *tx)
+{
+    return sqlite3_get_autocommit(tx->sqlite) ? ENDED : OPEN;
+}
+
+#ifdef ONCE_WITH_POSTGRES
+static int postgres_state(const once_tx *tx)
+{
+    if (PQstatus(tx->postgres) != CONNECTION_OK)
+        return LOST;
+    switch (PQtransactionStatus(tx->postgres)) {
+    case PQTRANS_INTRANS:
+        return OPEN;
+    case PQTRANS_IDLE:
+        return ENDED;
+    case PQTRANS_UNKNOWN:
+        return LOST;
+    default:
+        return BROKEN;
+    }
+}
+#endif
+
+static int state_of(const once_tx *tx)
+{
+#ifdef ONCE_WITH_POSTGRES
+    if (tx->postgres != NULL)
+        return postgres_state(tx);
+#endif
+    return sqlite_state(tx);
+}
+
+/*
+ * A handler that ends our transaction and begins another leaves one open that
+ * holds no claim. So what passes on the connection is watched meanwhile. (ROLLBACK
+ * alone is not counted: ROLLBACK TO has the same tag, and does no harm.)
+ */
+#ifdef ONCE_WITH_POSTGRES
+static int see_result(PGEventId event, void *info, void *user)
+{
+    static const char *const tags[] = {"COMMIT", "BEGIN", "START TRANSACTION",
+                                       "PREPARE TRANSACTION"};
+    struct once__hand *h = user;
+    size_t i;
+
+    if (event != PGEVT_RESULTCREATE)
+        return 1;
+    for (i = 0; i < sizeof(tags) / sizeof(tags[0]); i++)
+        if (strcmp(PQcmdStatus(((PGEventResultCreate *)info)->result),
+                   tags[i]) == 0)
+            h->ended = 1;
+    return 1;
+}
+#endif
+
+static int see_commit(void *user)
+{
+    ((struct once__hand *)user)->ended = 1;
+    return 0;
+}
+
+static void see_rollback(void *user)
+{
+    ((struct once__hand *)user)->ended = 1;
+}
+
+static void watch(struct once__hand *h, const once_tx *tx)
+{
+#ifdef ONCE_WITH_POSTGRES
+    if (tx->postgres != NULL) /* again on the same connection: does nothing */
+        (void)PQregisterEventProc(tx->postgres, see_result, "once", h);
+#endif
+    if (tx->sqlite != NULL) {
+        (void)sqlite3_commit_hook(tx->sqlite, see_commit, h);
+        (void)sqlite3_rollback_hook(tx->sqlite, see_rollback, h);
+    }
+    h->ended = 0;
+}
+
+/* ---- The handler --------------------------------------------------------- */
+
+static int call_handler(struct once__hand *h, const once_tx *tx,
+                        const once_message *m, const char **why)
+{
+    int rc = h->c->handler(tx, m, h->c->handler_user);
+
+    switch (rc) {
+    case ONCE_OK:
+        return ONCE__DONE;
+    case ONCE_DEAD:
+        *why = "the handler says that it is dead";
+        return ONCE__DEAD;
+    case ONCE_UNKNOWN:
+        *why = "the handler says that the outcome is not known";
+        return ONCE__UNKNOWN;
+    case ONCE_AGAIN:
+        break;
+    default:
+        if (rc > 0)
+            once__consumer_log(h->c,
+                               "the handler has returned %d, which is no "
+                               "answer of a handler",
+                               rc);
+    }
+    *why = "the handler has failed";
+    return ONCE__FAILED;
+}
+
+/* The handler's answer, and what it has left of the transaction. */
+static int run_handler(struct once__hand *h, const once_message *m,
+                       const char **why)
+{
+    const once_tx *tx = once__base_tx(h->b);
+    int outcome, state;
+
+    watch(h, tx);
+    outcome = call_handler(h, tx, m, why);
+    state = state_of(tx);
+    if (state == ENDED || (h->ended && state != LOST)) {
+        once__consumer_log(h->c, "the handler has ended the transaction by "
+                                 "itself: what it did may be unguarded");
+        *why = "the handler has ended the transaction by itself";
+        return outcome == ONCE__DONE ? ONCE__FAILED : outcome;
+    }
+    if (outcome != ONCE__DONE || state == OPEN)
+        return outcome == ONCE__FAILED && state == LOST ? ONCE__TORN : outcome;
+    if (state == LOST)
+        return ONCE__TORN;
+    *why = "the handler has left a failed transaction";
+    return ONCE__FAILED;
+}
+
+static int commit(struct once__hand *h, const char **why)
+{
+    once_error err = {0, ""};
+    int rc = once__base_commit(h->b, &err);
+
+    if (rc == ONCE_OK) {
+        set_away(h, 0, "");
+        return ONCE__DONE;
+    }
+    if (rc != ONCE_EABORTED)
+        return ONCE__TORN; /* unknown: the row will tell */
+    *why = "COMMIT was answered by a rollback";
+    return ONCE__FAILED;
+}
+
+/* ---- Claims -------------------------------------------------------------- */
+
+static int is_behind(struct once__hand *h, const once_message *m,
+                     once_error *err, int *behind)
+{
+    *behind = 0;
+    if (!h->c->o.keyed || m->attempt > 0 || m->key == NULL)
+        return ONCE_OK;
+    return once__parked_has_key(once__base_tx(h->b), m->consumer, m->key,
+                                behind, err);
+}
+
+/* In an open transaction. DONE: it is ours. */
+static int claim(struct once__hand *h, const once_message *m, const char **why)
+{
+    once_error err = {0, ""};
+    int behind = 0, rc = once_inbox_claim(once__base_tx(h->b), m, &err);
+
+    switch (rc) {
+    case ONCE_OWNER:
+        rc = is_behind(h, m, &err, &behind);
+        if (rc != ONCE_OK)
+            break;
+        *why = "behind an earlier message of its key";
+        return behind ? ONCE__BEHIND : ONCE__DONE;
+    case ONCE_REPEATED:
+        return ONCE__BEFORE;
+    case ONCE_MISMATCH:
+        *why = "mismatch";
+        return ONCE__MISMATCH;
+    case ONCE_OUTSIDE:
+        *why = "outside";
+        return ONCE__OUTSIDE;
+    case ONCE_IN_FLIGHT:
+        *why = "another copy is under way";
+        return ONCE__IN_FLIGHT;
+    default:
+        break;
+    }
+    *why = "the database does not take it";
+    return outcome_of(h, rc, &err);
+}
+
+static int begin(struct once__hand *h)
+{
+    once_error err = {0, ""};
+
+    if (!once__hand_connect(h))
+        return ONCE__AWAY;
+    return once__base_begin(h->b, &err) == ONCE_OK ? ONCE__DONE : ONCE__TORN;
+}
+
+/* DONE: it is ours, and the transaction is open. */
+static int begin_with(struct once__hand *h, const once_message *m,
+                      const char **why)
+{
+    int outcome = begin(h);
+
+    if (outcome != ONCE__DONE)
+        return outcome;
+    outcome = claim(h, m, why);
+    if (outcome != ONCE__DONE)
+        once__base_rollback(h->b);
+    return outcome;
+}
+
+/* ---- Handlers without a handle -------------------------------------------- */
+
+static void pause_briefly(struct once__hand *h, uint32_t n)
+{
+    uint64_t most = once__client_backoff(PAUSE_MS, PAUSE_MOST_MS, n), random;
+
+    if (getrandom(&random, sizeof(random), 0) != (ssize_t)sizeof(random))
+        random = UINT64_MAX;
+    once__consumer_sleep(h->c,
+                         once__steady_ms() + once__client_jitter(most, random));
+}
+
+/* Whether it has claimed it: then it is done, also for us. */
+static int look_up(struct once__hand *h, const once_message *m,
+                   const char **why)
+{
+    int outcome = begin_with(h, m, why);
+
+    if (outcome == ONCE__BEFORE)
+        return ONCE__DONE;
+    if (outcome != ONCE__DONE)
+        return outcome;
+    once__base_rollback(h->b);
+    *why = "the handler has not claimed it";
+    return ONCE__FAILED;
+}
+
+static int claim_for_good(struct once__hand *h, const once_message *m,
+                          const char **why)
+{
+    int outcome = begin_with(h, m, why);
+
+    if (outcome == ONCE__BEFORE)
+        return ONCE__DONE; /* by another copy, with the result of the call */
+    return outcome == ONCE__DONE ? commit(h, why) : outcome;
+}
+
+static int apart(struct once__hand *h, const once_message *m, const char **why)
+{
+    once_tx none = ONCE_TX_INIT;
+    uint32_t n;
+    int outcome;
+
+    once__base_rollback(h->b);
+    none.schema = once__base_schema(h->b);
+    outcome = call_handler(h, &none, m, why);
+    if (outcome != ONCE__DONE)
+        return outcome;
+    for (n = 1; n <= TRIES; n++) {
+        if (n > 1)
+            pause_briefly(h, n - 1);
+        outcome =
+            h->c->o.inside ? look_up(h, m, why) : claim_for_good(h, m, why);
+        if (outcome != ONCE__TORN)
+            return outcome;
+    }
+    return ONCE__AWAY;
+}
+
+/* ---- One message ---------------------------------------------------------- */
+
+int once__handle_once(struct once__hand *h, const once_message *m,
+                      const char **why)
+{
+    int outcome = begin_with(h, m, why);
+
+    if (outcome != ONCE__DONE)
+        return outcome;
+    if (h->c->o.inside || h->c->o.outside)
+        return apart(h, m, why);
+    outcome = run_handler(h, m, why);
+    if (outcome == ONCE__DONE)
+        outcome = commit(h, why);
+    if (outcome != ONCE__DONE)
+        once__base_rollback(h->b);
+    return outcome;
+}
+
+int once__handle(struct once__hand *h, const once_message *m, const char **why)
+{
+    uint32_t n;
+    int outcome = ONCE__TORN;
+
+    for (n = 1; n <= TRIES && outcome == ONCE__TORN; n++) {
+        if (n > 1)
+            pause_briefly(h, n - 1);
+        outcome = once__handle_once(h, m, why);
+    }
+    return outcome == ONCE__TORN ? ONCE__AWAY : outcome;
+}
+
+int once__handle_batch(struct once__hand *h, const once_message *m, size_t n,
+                       size_t *ours)
+{
+    const char *why = "";
+    size_t i;
+    int outcome = begin(h);
+
+    for (i = 0; i < n && outcome == ONCE__DONE; i++) {
+        outcome = claim(h, &m[i], &why);
+        if (outcome == ONCE__DONE) {
+            outcome = run_handler(h, &m[i], &why);
+            ++*ours;
+        } else if (outcome == ONCE__BEFORE) {
+            outcome = ONCE__DONE;
+        }
+    }
+    if (outcome == ONCE__DONE && commit(h, &why) == ONCE__DONE)
+        return 1;
+    once__base_rollback(h->b);
+    return 0;
+}
+
+/* ---- Parking -------------------------------------------------------------- */
+
+uint64_t once__consumer_pause(const struct once__consumer *c, uint32_t n)
+{
+    uint64_t most = once__client_backoff(c->o.first_ms, c->o.most_ms, n);
+    uint64_t random;
+
+    if (getrandom(&random, sizeof(random), 0) != (ssize_t)sizeof(random))
+        return most;
+    return once__client_jitter(most, random);
+}
+
+static int keep_once(struct once__hand *h, const once_message *m, int state,
+                     uint64_t wait_ms, const char *why)
+{
+    once_error err = {0, ""};
+    int rc;
+
+    if (!once__hand_connect(h))
+        return ONCE__AWAY;
+    rc = once__base_begin(h->b, &err);
+    if (rc != ONCE_OK)
+        return ONCE__TORN;
+    rc = once_inbox_park(once__base_tx(h->b), m, state, wait_ms, why, &err);
+    if (rc == ONCE_OK) {
+        rc = once__base_commit(h->b, &err);
+        if (rc == ONCE_OK)
+            set_away(h, 0, "");
+        return rc == ONCE_OK ? ONCE__KEPT : ONCE__TORN;
+    }
+    once__base_rollback(h->b);
+    if (rc == ONCE_REPEATED)
+        return ONCE__BEFORE;
+    return rc == ONCE_IN_FLIGHT ? ONCE__IN_FLIGHT : outcome_of(h, rc, &err);
+}
+
+int once__keep(struct once__hand *h, const once_message *m, int state,
+               uint64_t wait_ms, const char *why)
+{
+    uint32_t n;
+    int outcome = ONCE__TORN;
+
+    for (n = 1; n <= TRIES && outcome == ONCE__TORN; n++) {
+        if (n > 1)
+            pause_briefly(h, n - 1);
+        outcome = keep_once(h, m, state, wait_ms, why);
+    }
+    if (outcome == ONCE__KEPT && state == ONCE_PARKED_WAITING)
+        once__consumer_look_in(h->c, wait_ms);
+    return outcome == ONCE__TORN ? ONCE__AWAY : outcome;
+}

@@ -1,0 +1,199 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * metrics.c - a file beside the one that is replaced, and a rename: whoever
+ * reads sees a whole file. A file that cannot be written later on is left as it
+ * is, and the next round tries again: metrics must not stop messages.
+ */
+#include "relay/metrics.h"
+
+#include <errno.h>
+#include <pthread.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <time.h>
+
+#include "core/error.h"
+#include "core/must.h"
+
+struct once__metrics {
+    struct once__metrics_options o;
+    char *temporary; /* path of the file that is written */
+    pthread_t thread;
+    pthread_mutex_t lock;
+    pthread_cond_t wake;
+    int stop; /* by the lock */
+};
+
+/* ---- The text ------------------------------------------------------------ */
+
+/* As the format wants it: \\, \", \n. */
+static void put_label(FILE *f, const char *text)
+{
+    for (; *text != '\0'; text++) {
+        if (*text == '\\' || *text == '"')
+            fputc('\\', f);
+        if (*text == '\n')
+            fputs("\\n", f);
+        else
+            fputc(*text, f);
+    }
+}
+
+static int is_seconds(const char *name)
+{
+    static const char end[] = "_seconds";
+    size_t n = strlen(name);
+
+    return n >= sizeof(end) && strcmp(name + n - (sizeof(end) - 1), end) == 0;
+}
+
+static void put_value(FILE *f, const struct once__metric *m, uint64_t value)
+{
+    if (is_seconds(m->name))
+        fprintf(f, "%llu.%03llu\n", (unsigned long long)(value / 1000),
+                (unsigned long long)(value % 1000));
+    else
+        fprintf(f, "%llu\n", (unsigned long long)value);
+}
+
+static void put_metric(FILE *f, const struct once__metrics_options *o, size_t i)
+{
+    const struct once__metric *m = &o->metrics[i];
+    size_t k;
+
+    fprintf(f, "# HELP %s %s\n# TYPE %s %s\n", m->name, m->help, m->name,
+            m->counter ? "counter" : "gauge");
+    for (k = 0; k < o->n_series; k++) {
+        struct once__series *s = &o->series[k];
+
+        fprintf(f, "%s{%s=\"", m->name, o->label);
+        put_label(f, s->label);
+        fputs("\"} ", f);
+        put_value(f, m,
+                  atomic_load_explicit(&s->value[i], memory_order_relaxed));
+    }
+}
+
+/* 0, or errno. */
+static int put_file(const struct once__metrics *m)
+{
+    FILE *f = fopen(m->temporary, "we");
+    int failed;
+    size_t i;
+
+    if (f == NULL)
+        return errno;
+    for (i = 0; i < m->o.n; i++)
+        put_metric(f, &m->o, i);
+    failed = ferror(f) ? EIO : 0;
+    if (fclose(f) != 0)
+        failed = errno;
+    if (failed == 0 && rename(m->temporary, m->o.path) != 0)
+        failed = errno;
+    if (failed != 0)
+        (void)remove(m->temporary);
+    return failed;
+}
+
+/* ---- The thread ---------------------------------------------------------- */
+
+/* Waits for the next round; 1: there is none. */
+static int wait_round(struct once__metrics *m)
+{
+    struct timespec until;
+    int stop;
+
+    (void)clock_gettime(CLOCK_MONOTONIC, &until);
+    until.tv_sec += ONCE__METRICS_MS / 1000;
+    (void)pthread_mutex_lock(&m->lock);
+    while (!m->stop &&
+           pthread_cond_timedwait(&m->wake, &m->lock, &until) != ETIMEDOUT)
+        continue;
+    stop = m->stop;
+    (void)pthread_mutex_unlock(&m->lock);
+    return stop;
+}
+
+static void *work(void *user)
+{
+    struct once__metrics *m = user;
+
+    do {
+        if (m->o.refresh != NULL)
+            m->o.refresh(m->o.user);
+        (void)put_file(m);
+    } while (!wait_round(m));
+    return NULL;
+}
+
+static void release(struct once__metrics *m)
+{
+    (void)pthread_cond_destroy(&m->wake);
+    (void)pthread_mutex_destroy(&m->lock);
+    free(m->temporary);
+    free(m);
+}
+
+static struct once__metrics *make(const struct once__metrics_options *o)
+{
+    struct once__metrics *m = calloc(1, sizeof(*m));
+    size_t size = strlen(o->path) + sizeof(".new");
+    pthread_condattr_t attr;
+
+    if (m == NULL)
+        return NULL;
+    m->temporary = malloc(size);
+    if (m->temporary == NULL || pthread_condattr_init(&attr) != 0) {
+        free(m->temporary);
+        free(m);
+        return NULL;
+    }
+    (void)snprintf(m->temporary, size, "%s.new", o->path);
+    (void)pthread_condattr_setclock(&attr, CLOCK_MONOTONIC);
+    (void)pthread_cond_init(&m->wake, &attr);
+    (void)pthread_condattr_destroy(&attr);
+    (void)pthread_mutex_init(&m->lock, NULL);
+    m->o = *o;
+    return m;
+}
+
+int once__metrics_start(const struct once__metrics_options *o,
+                        struct once__metrics **out, once_error *err)
+{
+    struct once__metrics *m;
+    int failed;
+
+    ONCE__MUST(o->n <= ONCE__METRICS_MAX);
+    *out = NULL;
+    m = make(o);
+    if (m == NULL)
+        return once__fail(err, ONCE_ENOMEM, "out of memory");
+    failed = put_file(m);
+    if (failed != 0) {
+        release(m);
+        return once__fail(err, ONCE_EINVAL, "the file for metrics: %s",
+                          strerror(failed));
+    }
+    failed = pthread_create(&m->thread, NULL, work, m);
+    if (failed != 0) {
+        release(m);
+        return once__fail(err, ONCE_ENOMEM, "a thread for metrics: %s",
+                          strerror(failed));
+    }
+    *out = m;
+    return ONCE_OK;
+}
+
+void once__metrics_stop(struct once__metrics *m)
+{
+    if (m == NULL)
+        return;
+    (void)pthread_mutex_lock(&m->lock);
+    m->stop = 1;
+    (void)pthread_cond_signal(&m->wake);
+    (void)pthread_mutex_unlock(&m->lock);
+    (void)pthread_join(m->thread, NULL);
+    (void)put_file(m);
+    release(m);
+}

@@ -1,0 +1,76 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * metrics.h - what a relay or a consumer counts, and a thread that replaces a
+ * file with it every ten seconds, in the text format of Prometheus.
+ *
+ * The caller says once which metrics there are, and has one series of values
+ * for each label: each route, each consumer. Its threads count in them at any
+ * time, without a lock.
+ *
+ *    static const struct once__metric metrics[] = {
+ *        [RUN] = {"once_consumer_run_total", "Handlers that ...", 1},
+ *        [OLDEST] = {"once_consumer_oldest_seconds", "Age of ...", 0},
+ *    };
+ *    struct once__series series = {.label = "billing"};
+ *    once__count(&series, RUN, 1);
+ */
+#ifndef ONCE_RELAY_METRICS_H
+#define ONCE_RELAY_METRICS_H
+
+#include <stdatomic.h>
+#include <stdint.h>
+
+#include <once/once.h>
+
+enum { ONCE__METRICS_MAX = 24, ONCE__METRICS_MS = 10000 };
+
+struct once__metric {
+    /* "..._total" for one that only rises; "..._seconds" is kept in
+     * milliseconds and written as seconds. */
+    const char *name;
+    const char *help; /* one line */
+    int counter;      /* 1: it only rises. 0: a gauge */
+};
+
+/* The values of one label, all 0 in the beginning. */
+struct once__series {
+    const char *label; /* its value: any text */
+    _Atomic uint64_t value[ONCE__METRICS_MAX];
+};
+
+static inline void once__count(struct once__series *s, int metric, uint64_t n)
+{
+    atomic_fetch_add_explicit(&s->value[metric], n, memory_order_relaxed);
+}
+
+static inline void once__gauge(struct once__series *s, int metric, uint64_t n)
+{
+    atomic_store_explicit(&s->value[metric], n, memory_order_relaxed);
+}
+
+/* All of it stays valid until once__metrics_stop(). */
+struct once__metrics_options {
+    const char *path;  /* the file */
+    const char *label; /* its name: "route", "consumer" */
+    const struct once__metric *metrics;
+    size_t n; /* up to ONCE__METRICS_MAX */
+    struct once__series *series;
+    size_t n_series;
+    /* Sets gauges before each file but the last one; may take its time, but
+     * stop() waits for it. NULL: nothing to do. */
+    void (*refresh)(void *user);
+    void *user;
+};
+
+struct once__metrics;
+
+/*
+ * Writes the file, so that a path that will not do is found at once, and starts
+ * the thread. ONCE_OK, ONCE_EINVAL (the file), ONCE_ENOMEM.
+ */
+ONCE_CHECK int once__metrics_start(const struct once__metrics_options *o,
+                                   struct once__metrics **out, once_error *err);
+/* Ends the thread and writes the file once more; accepts NULL. */
+void once__metrics_stop(struct once__metrics *m);
+
+#endif /* ONCE_RELAY_METRICS_H */

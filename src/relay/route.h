@@ -1,0 +1,109 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * route.h - what the threads of one relay share, and one worker of a route.
+ *
+ *    relay.c    options, threads, stop
+ *    route.c    a worker: claim, send, settle, again
+ *    batch.c    what was claimed at one time
+ *    tender.c   sagas that wait for a deadline, or that nobody moved on
+ */
+#ifndef ONCE_RELAY_ROUTE_H
+#define ONCE_RELAY_ROUTE_H
+
+#include <pthread.h>
+#include <stdatomic.h>
+
+#include <once/relay.h>
+
+#include "broker/broker.h"
+#include "message/saga.h"
+#include "relay/metrics.h"
+
+enum once__route_metric {
+    ONCE__ROUTE_CLAIMED,
+    ONCE__ROUTE_SENT,
+    ONCE__ROUTE_TAKEN,
+    ONCE__ROUTE_REFUSED,
+    ONCE__ROUTE_REJECTED,
+    ONCE__ROUTE_SILENT,
+    ONCE__ROUTE_AWAY,
+    ONCE__ROUTE_UNSENT,
+    ONCE__ROUTE_FENCED,
+    ONCE__ROUTE_DEAD,
+    ONCE__ROUTE_INDETERMINATE,
+    ONCE__ROUTE_CIRCUIT,    /* workers whose circuit is open */
+    ONCE__ROUTE_ROWS_READY, /* the table as it is, from here on */
+    ONCE__ROUTE_ROWS_LEASED,
+    ONCE__ROUTE_ROWS_WAITING,
+    ONCE__ROUTE_ROWS_DEAD,
+    ONCE__ROUTE_ROWS_INDETERMINATE,
+    ONCE__ROUTE_OLDEST,
+    ONCE__ROUTE_METRICS
+};
+
+struct once__route {
+    once_route o; /* with its defaults */
+    const struct once__broker_ops *ops;
+    int hold;
+    uint64_t horizon_ms;
+    struct once__series *series;
+    atomic_ullong empty_ms; /* when the last claim without a row began */
+    /* By the relay's `look`: since when so many rows are ready that may all
+     * stand behind a dead one; 0: they do not. */
+    uint64_t blocked_ms, blocked;
+};
+
+struct once__relay {
+    const char *from;
+    uint32_t lease_ms;
+    int drain;
+    once_relay_log *log;
+    void *user;
+    struct once__route *routes;
+    size_t n_routes;
+    struct once__series *series; /* one for each route */
+    int stop_fd;                 /* an eventfd: readable when `stop` is set */
+    atomic_int stop;
+    atomic_int left;      /* drained, and dead or indeterminate rows are left */
+    pthread_mutex_t look; /* held by the one that counts rows */
+    uint64_t looked_ms;   /* by `look` */
+};
+
+void once__relay_say(const struct once__relay *r, const char *format, ...)
+    ONCE_PRINTF(2, 3);
+void once__relay_stop(struct once__relay *r);
+/* Waits, but not longer than until `stop` is set. */
+void once__relay_pause(const struct once__relay *r, uint32_t ms);
+/* By `look`: sets the gauges of the table. ONCE_OK and how many rows of our routes
+ * are yet to be carried, and how many are left for an operator: dead,
+ * indeterminate, or behind such a row of their key. */
+ONCE_CHECK int once__relay_count(struct once__relay *r, const once_tx *tx,
+                                 uint64_t *open, uint64_t *ended,
+                                 once_error *err);
+
+struct once__carrier;
+
+/* Reads the URLs; does not connect. The caller ends it with
+ * once__carrier_close(). */
+ONCE_CHECK int once__carrier_open(struct once__relay *r,
+                                  struct once__route *route,
+                                  struct once__carrier **out, once_error *err);
+void once__carrier_close(struct once__carrier *w); /* accepts NULL */
+/* A thread's function: returns when `stop` is set. */
+void *once__carrier_run(void *worker);
+
+/* ---- Sagas, tender.c ----------------------------------------------------- */
+
+/* Says what has become of sagas, if somebody must know. */
+void once__relay_tell(const struct once__relay *r,
+                      const struct once__saga_tally *tally);
+
+struct once__tender;
+
+/* Starts the thread; the caller ends it with once__tender_join() when `stop` is
+ * set. */
+ONCE_CHECK int once__tender_start(struct once__relay *r,
+                                  struct once__tender **out, once_error *err);
+void once__tender_join(struct once__tender *t); /* accepts NULL */
+
+#endif /* ONCE_RELAY_ROUTE_H */

@@ -1,0 +1,436 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * bench_messages.c - what messages are compared with: one measurement, as JSON.
+ *
+ *    bench_messages lite FILE bare|claim|random PER_TX SECONDS
+ *        transactions of two writes a message on SQLite, without and with
+ *        once_inbox_claim(), with ids that are ordered by time, or random
+ *    bench_messages publish URL N
+ *        a bare loop of the broker's own library: N messages of 300 bytes, 500
+ *        in flight, each confirmed by the broker. amqp://, redis://, nats://
+ *    bench_messages plain AMQP-URL POSTGRES N
+ *        a bare consumer: receive, BEGIN, two writes, COMMIT, acknowledge
+ *    bench_messages consume URL DATABASE N BATCH
+ *        the same writes as a handler of once_consume()
+ *
+ * test/bench/messages.py makes tables of it. A loop that got another number of
+ * messages than it should ends with status 1: a figure for a wrong answer is
+ * none.
+ */
+#include <assert.h>
+#include <libpq-fe.h>
+#include <pthread.h>
+#include <sqlite3.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/resource.h>
+#include <sys/time.h>
+#include <time.h>
+#include <unistd.h>
+
+#include <openssl/rand.h>
+
+#include <once/message.h>
+#include <once/relay.h>
+
+#ifdef ONCE_WITH_AMQP
+#include <amqp.h>
+#include <amqp_framing.h>
+#include <amqp_tcp_socket.h>
+#endif
+#ifdef ONCE_WITH_REDIS
+#include <hiredis/hiredis.h>
+#endif
+#ifdef ONCE_WITH_NATS
+#include <nats/nats.h>
+#endif
+
+enum { FLIGHT = 500, BODY = 300 };
+
+static char body[BODY + 1];
+
+static double now(void)
+{
+    struct timespec t;
+
+    (void)clock_gettime(CLOCK_MONOTONIC, &t);
+    return (double)t.tv_sec + (double)t.tv_nsec / 1e9;
+}
+
+static int print(double since, unsigned long n)
+{
+    double s = now() - since;
+    struct rusage u;
+
+    (void)getrusage(RUSAGE_SELF, &u);
+    printf(
+        "{\"per_s\": %.1f, \"seconds\": %.3f, \"n\": %lu, \"cpu_us\": "
+        "%.2f}\n",
+        (double)n / s, s, n,
+        1e6 *
+            ((double)u.ru_utime.tv_sec + (double)u.ru_stime.tv_sec +
+             ((double)u.ru_utime.tv_usec + (double)u.ru_stime.tv_usec) / 1e6) /
+            (double)n);
+    return 0;
+}
+
+static int wrong(const char *what)
+{
+    fprintf(stderr, "bench_messages: %s\n", what);
+    return 1;
+}
+
+/* ---- SQLite ------------------------------------------------------------- */
+
+static void must(sqlite3 *db, const char *sql)
+{
+    if (sqlite3_exec(db, sql, NULL, NULL, NULL) == SQLITE_OK)
+        return;
+    fprintf(stderr, "%s: %s\n", sql, sqlite3_errmsg(db));
+    exit(1);
+}
+
+/* A UUID of version 7; or with 74 random bits in front. */
+static void draw_id(int ordered, char out[ONCE_ID_SIZE])
+{
+    static uint64_t n;
+    uint64_t r[2], ms;
+    struct timespec t;
+
+    (void)clock_gettime(CLOCK_REALTIME, &t);
+    (void)RAND_bytes((unsigned char *)r, sizeof(r));
+    ms = (uint64_t)t.tv_sec * 1000 + (uint64_t)t.tv_nsec / 1000000;
+    n++;
+    if (ordered)
+        (void)snprintf(out, ONCE_ID_SIZE, "%08x-%04x-7%03x-8%03x-%012llx",
+                       (unsigned)(ms >> 16), (unsigned)(ms & 65535),
+                       (unsigned)(n & 4095), (unsigned)(r[0] & 4095),
+                       (unsigned long long)(r[1] >> 16));
+    else
+        (void)snprintf(out, ONCE_ID_SIZE, "%016llx%016llx",
+                       (unsigned long long)r[0], (unsigned long long)r[1]);
+}
+
+static int lite(const char *path, const char *mode, unsigned per_tx,
+                double seconds)
+{
+    once_tx tx = ONCE_TX_INIT;
+    once_message m = ONCE_MESSAGE_INIT;
+    sqlite3_stmt *update = NULL, *insert = NULL;
+    sqlite3 *db = NULL;
+    char id[ONCE_ID_SIZE];
+    unsigned long n = 0;
+    unsigned i;
+    double begin;
+
+    if (sqlite3_open(path, &db) != SQLITE_OK)
+        return wrong("the file cannot be opened");
+    must(db, "PRAGMA journal_mode=WAL");
+    must(db, "PRAGMA synchronous=FULL");
+    must(db, "CREATE TABLE IF NOT EXISTS account(no INTEGER PRIMARY KEY, n "
+             "INTEGER); CREATE TABLE IF NOT EXISTS entry(no INTEGER PRIMARY "
+             "KEY, text TEXT); INSERT OR IGNORE INTO account VALUES(1,0)");
+    tx.sqlite = db;
+    if (once_message_init(&tx, 0, NULL) != ONCE_OK)
+        return wrong("init failed");
+    (void)sqlite3_prepare_v2(db, "UPDATE account SET n=n+1 WHERE no=1", -1,
+                             &update, NULL);
+    (void)sqlite3_prepare_v2(db, "INSERT INTO entry(text) VALUES('entry')", -1,
+                             &insert, NULL);
+    m.consumer = "billing";
+    m.id = id;
+    m.body = (once_bytes){body, BODY};
+    begin = now();
+    while (now() - begin < seconds) {
+        must(db, "BEGIN IMMEDIATE");
+        for (i = 0; i < per_tx; i++, n++) {
+            draw_id(strcmp(mode, "random") != 0, id);
+            if (strcmp(mode, "bare") != 0 &&
+                once_inbox_claim(&tx, &m, NULL) != ONCE_OWNER)
+                return wrong("a claim failed");
+            if (sqlite3_step(update) != SQLITE_DONE ||
+                sqlite3_step(insert) != SQLITE_DONE)
+                return wrong("a write failed");
+            (void)sqlite3_reset(update);
+            (void)sqlite3_reset(insert);
+        }
+        must(db, "COMMIT");
+    }
+    (void)print(begin, n);
+    (void)sqlite3_finalize(update);
+    (void)sqlite3_finalize(insert);
+    (void)sqlite3_close(db);
+    return 0;
+}
+
+/* ---- Bare publishers ---------------------------------------------------- */
+
+#ifdef ONCE_WITH_AMQP
+static amqp_connection_state_t amqp_open(const char *url)
+{
+    struct amqp_connection_info info;
+    amqp_connection_state_t c = amqp_new_connection();
+    amqp_socket_t *s = amqp_tcp_socket_new(c);
+    char *copy = strdup(url);
+
+    if (strchr(copy, '?') != NULL)
+        *strchr(copy, '?') = '\0';
+    if (amqp_parse_url(copy, &info) != AMQP_STATUS_OK ||
+        amqp_socket_open(s, info.host, info.port) != AMQP_STATUS_OK ||
+        amqp_login(c, info.vhost, 0, 131072, 0, AMQP_SASL_METHOD_PLAIN,
+                   info.user, info.password)
+                .reply_type != AMQP_RESPONSE_NORMAL)
+        exit(wrong("RabbitMQ cannot be reached"));
+    amqp_channel_open(c, 1);
+    free(copy);
+    return c;
+}
+
+/* The value of a parameter of the URL, which the caller frees. */
+static char *parameter(const char *url, const char *name)
+{
+    const char *at = strstr(url, name);
+
+    return at == NULL
+               ? strdup("")
+               : strndup(at + strlen(name), strcspn(at + strlen(name), "&"));
+}
+
+static int publish_amqp(const char *url, unsigned long n)
+{
+    amqp_connection_state_t c = amqp_open(url);
+    amqp_basic_properties_t p = {._flags = AMQP_BASIC_DELIVERY_MODE_FLAG |
+                                           AMQP_BASIC_MESSAGE_ID_FLAG,
+                                 .delivery_mode = 2};
+    char *key = parameter(url, "routing_key=");
+    unsigned long sent = 0, taken = 0;
+    char id[ONCE_ID_SIZE];
+    double begin;
+
+    amqp_confirm_select(c, 1);
+    begin = now();
+    while (taken < n) {
+        for (; sent < n && sent < taken + FLIGHT; sent++) {
+            draw_id(1, id);
+            p.message_id = amqp_cstring_bytes(id);
+            if (amqp_basic_publish(
+                    c, 1, amqp_empty_bytes, amqp_cstring_bytes(key), 1, 0, &p,
+                    (amqp_bytes_t){BODY, body}) != AMQP_STATUS_OK)
+                return wrong("publishing failed");
+        }
+        do {
+            amqp_frame_t f;
+
+            amqp_maybe_release_buffers(c);
+            if (amqp_simple_wait_frame(c, &f) != AMQP_STATUS_OK ||
+                f.frame_type != AMQP_FRAME_METHOD ||
+                f.payload.method.id != AMQP_BASIC_ACK_METHOD)
+                return wrong("not a confirm");
+            {
+                const amqp_basic_ack_t *a = f.payload.method.decoded;
+
+                taken = a->multiple ? a->delivery_tag : taken + 1;
+            }
+        } while (amqp_frames_enqueued(c) || amqp_data_in_buffer(c));
+    }
+    free(key);
+    return print(begin, n);
+}
+#endif
+
+#ifdef ONCE_WITH_REDIS
+static int publish_redis(const char *url, unsigned long n)
+{
+    const char *port = strrchr(url, ':');
+    redisContext *c =
+        redisConnect("127.0.0.1", (int)strtol(port + 1, NULL, 10));
+    unsigned long i, taken = 0;
+    char id[ONCE_ID_SIZE];
+    redisReply *r;
+    double begin = now();
+
+    if (c == NULL || c->err)
+        return wrong("Redis cannot be reached");
+    while (taken < n) {
+        unsigned long batch = n - taken < FLIGHT ? n - taken : FLIGHT;
+
+        for (i = 0; i < batch; i++) {
+            draw_id(1, id);
+            (void)redisAppendCommand(c, "XADD plain * id %s body %b", id, body,
+                                     (size_t)BODY);
+        }
+        for (i = 0; i < batch; i++) {
+            if (redisGetReply(c, (void **)&r) != REDIS_OK ||
+                r->type != REDIS_REPLY_STRING)
+                return wrong("XADD failed");
+            freeReplyObject(r);
+        }
+        taken += batch;
+    }
+    return print(begin, n);
+}
+#endif
+
+#ifdef ONCE_WITH_NATS
+static int publish_nats(const char *url, unsigned long n)
+{
+    natsConnection *nc = NULL;
+    jsCtx *js = NULL;
+    jsOptions o;
+    char *subject = parameter(url, "subject="), *plain = strdup(url);
+    unsigned long i;
+    double begin;
+
+    *strchr(plain, '?') = '\0';
+    (void)jsOptions_Init(&o);
+    o.PublishAsync.MaxPending = FLIGHT;
+    if (natsConnection_ConnectTo(&nc, plain) != NATS_OK ||
+        natsConnection_JetStream(&js, nc, &o) != NATS_OK)
+        return wrong("NATS cannot be reached");
+    begin = now();
+    for (i = 0; i < n; i++)
+        if (js_PublishAsync(js, subject, body, BODY, NULL) != NATS_OK)
+            return wrong("publishing failed");
+    if (js_PublishAsyncComplete(js, NULL) != NATS_OK)
+        return wrong("not all were confirmed");
+    return print(begin, n);
+}
+#endif
+
+static int publish(const char *url, unsigned long n)
+{
+#ifdef ONCE_WITH_AMQP
+    if (strncmp(url, "amqp:", 5) == 0)
+        return publish_amqp(url, n);
+#endif
+#ifdef ONCE_WITH_REDIS
+    if (strncmp(url, "redis:", 6) == 0)
+        return publish_redis(url, n);
+#endif
+#ifdef ONCE_WITH_NATS
+    if (strncmp(url, "nats:", 5) == 0)
+        return publish_nats(url, n);
+#endif
+    return wrong("no such broker in this build");
+}
+
+/* ---- Consumers ---------------------------------------------------------- */
+
+static int two_writes(PGconn *db)
+{
+    PGresult *r = PQexec(db, "UPDATE account SET n=n+1 WHERE no=1");
+    int ok = PQresultStatus(r) == PGRES_COMMAND_OK;
+
+    PQclear(r);
+    r = PQexec(db, "INSERT INTO entry(text) VALUES('entry')");
+    ok &= PQresultStatus(r) == PGRES_COMMAND_OK;
+    PQclear(r);
+    return ok;
+}
+
+#ifdef ONCE_WITH_AMQP
+static int command(PGconn *db, const char *sql)
+{
+    PGresult *r = PQexec(db, sql);
+    int ok = PQresultStatus(r) == PGRES_COMMAND_OK;
+
+    PQclear(r);
+    return ok;
+}
+
+static int plain(const char *url, const char *database, unsigned long n)
+{
+    amqp_connection_state_t c = amqp_open(url);
+    char *queue = parameter(url, "queue=");
+    PGconn *db = PQconnectdb(database);
+    unsigned long i;
+    double begin;
+
+    if (PQstatus(db) != CONNECTION_OK)
+        return wrong("PostgreSQL cannot be reached");
+    amqp_basic_qos(c, 1, 0, 16, 0);
+    amqp_basic_consume(c, 1, amqp_cstring_bytes(queue), amqp_empty_bytes, 0, 0,
+                       0, amqp_empty_table);
+    begin = now();
+    for (i = 0; i < n; i++) {
+        amqp_envelope_t e;
+
+        amqp_maybe_release_buffers(c);
+        if (amqp_consume_message(c, &e, NULL, 0).reply_type !=
+            AMQP_RESPONSE_NORMAL)
+            return wrong("receiving failed");
+        if (!command(db, "BEGIN") || !two_writes(db) || !command(db, "COMMIT"))
+            return wrong("a transaction failed");
+        (void)amqp_basic_ack(c, 1, e.delivery_tag, 0);
+        amqp_destroy_envelope(&e);
+    }
+    (void)print(begin, n);
+    free(queue);
+    PQfinish(db);
+    amqp_connection_close(c, 200);
+    return amqp_destroy_connection(c) != AMQP_STATUS_OK;
+}
+#endif
+
+struct handled {
+    unsigned long n, most;
+    int stop; /* the pipe's end that is written when all came */
+    double begin;
+};
+
+static int handle(const once_tx *tx, const once_message *m, void *user)
+{
+    struct handled *h = user;
+
+    (void)m;
+    if (h->n == 0)
+        h->begin = now();
+    if (!two_writes(tx->postgres))
+        return ONCE_AGAIN;
+    if (++h->n == h->most && write(h->stop, "x", 1) != 1)
+        return ONCE_AGAIN;
+    return ONCE_OK;
+}
+
+static int consume(const char *url, const char *database, unsigned long n,
+                   unsigned batch)
+{
+    once_consumer_options o = ONCE_CONSUMER_OPTIONS_INIT;
+    struct handled h = {0, n, -1, 0};
+    once_error err = {0, ""};
+    int ends[2];
+
+    if (pipe(ends) != 0)
+        return wrong("no pipe");
+    h.stop = ends[1];
+    o.db = database;
+    o.from = url;
+    o.consumer = "bench";
+    o.batch = batch;
+    o.stop_fd = ends[0];
+    if (once_consume(&o, handle, &h, &err) != ONCE_OK || h.n < n) {
+        fprintf(stderr, "%s\n", err.text);
+        return wrong("consuming failed");
+    }
+    return print(h.begin, h.n);
+}
+
+int main(int argc, char **argv)
+{
+    unsigned long n = argc > 3 ? strtoul(argv[argc > 4 ? 4 : 3], NULL, 10) : 0;
+
+    memset(body, 'x', BODY);
+    if (argc == 6 && strcmp(argv[1], "lite") == 0)
+        return lite(argv[2], argv[3], (unsigned)n, strtod(argv[5], NULL));
+    if (argc == 4 && strcmp(argv[1], "publish") == 0)
+        return publish(argv[2], n);
+#ifdef ONCE_WITH_AMQP
+    if (argc == 5 && strcmp(argv[1], "plain") == 0)
+        return plain(argv[2], argv[3], n);
+#endif
+    if (argc == 6 && strcmp(argv[1], "consume") == 0)
+        return consume(argv[2], argv[3], n,
+                       (unsigned)strtoul(argv[5], NULL, 10));
+    return wrong("see the head of bench_messages.c");
+}

@@ -1,0 +1,351 @@
+#!/usr/bin/python3
+# SPDX-License-Identifier: Apache-2.0
+"""messages.py - what messages cost, beside the same work without Once.
+
+    test/bench/messages.py [--rounds N] [--seconds S] [--messages N] [--quick]
+                           [--only SECTION,...] [--out FILE]
+
+Every row has a baseline that runs in the same round: a transaction without
+inbox and outbox, a bare publish loop with the broker's own library, a consumer
+with the same writes. Rounds are interleaved, ratios are taken within a round,
+and what is printed is the median of the rounds, with the lowest and the
+highest. Sections: tx, lite, head, rows, publish, consume, latency, purge, saga.
+
+It refuses nothing that is slow and prints what it measured; a wrong number of
+messages ends it with status 1. Servers are its own, on loopback, in a temporary
+folder, and are stopped by their process ids.
+"""
+import argparse
+import datetime
+import json
+import os
+import pathlib
+import shutil
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+
+ROOT = pathlib.Path(__file__).resolve().parents[2]
+sys.path.insert(0, str(ROOT / "test" / "lib"))
+sys.dont_write_bytecode = True
+import servers  # noqa: E402  pylint: disable=wrong-import-position
+
+BUILD = pathlib.Path(os.environ.get("ONCE_BUILD", ROOT / "build"))
+BENCH = BUILD / "test" / "bench_messages"
+ONCE = BUILD / "once"
+OUT = ROOT / "docs" / "bench-messages.md"
+CLIENTS = 8
+PAYLOAD = "convert_to(repeat('x', 300), 'UTF8')"
+
+WRITES = ("UPDATE account SET n = n + 1 WHERE no = :account;\n"
+          "INSERT INTO entry (text) VALUES ('entry');\n")
+ID = "gen_random_uuid()::text"
+CLAIM = f"SELECT once.inbox_claim('billing', {ID}, sha256({PAYLOAD}));\n"
+EMIT = f"SELECT once.emit('nowhere', {PAYLOAD});\n"
+TRANSACTIONS = {
+    "two writes": WRITES,
+    "+ inbox_claim()": CLAIM + WRITES,
+    "+ emit()": WRITES + EMIT,
+    "+ both": CLAIM + WRITES + EMIT,
+}
+GATES = {"+ inbox_claim()": 0.55, "+ emit()": 0.55, "+ both": 0.45}
+
+
+class Wrong(Exception):
+    """What was measured is not what it was to be."""
+
+
+def run(*words, **more):
+    done = subprocess.run([str(w) for w in words], check=False, text=True,
+                          stdout=subprocess.PIPE, stderr=subprocess.PIPE,
+                          **more)
+    if done.returncode != 0:
+        raise Wrong(f"{pathlib.Path(str(words[0])).name} {words[1]}: "
+                    f"{done.stderr.strip()[-500:]}")
+    return done.stdout
+
+
+def bench(*words):
+    return json.loads(run(BENCH, *words))
+
+
+def spread(values):
+    return (f"{statistics.median(values):.2f} | {min(values):.2f}–"
+            f"{max(values):.2f}")
+
+
+class Bench:
+    """Servers, which are started when they are first needed."""
+
+    def __init__(self, args, folder, world):
+        self.args, self.folder, self.world = args, folder, world
+        self.urls = {}
+        self.serial = 0
+
+    def url(self, kind):
+        if kind not in self.urls:
+            self.urls[kind] = self.world.build(kind)
+            if kind == "postgres":
+                self.prepare()
+        return self.urls[kind]
+
+    def postgres(self):
+        self.url("postgres")
+        return self.world.servers["postgres"]
+
+    def owner(self):
+        """The database as its owner; the schema `once` is in it."""
+        return self.postgres().url(user="postgres")
+
+    def prepare(self):
+        server = self.world.servers["postgres"]
+        url = server.url(user="postgres")
+        run(ONCE, "--store", url, "messages", "init")
+        server.sql("CREATE TABLE account (no integer PRIMARY KEY, n bigint);"
+                   "INSERT INTO account SELECT n, 0 FROM "
+                   "generate_series(1, 1000) n;"
+                   "CREATE TABLE entry (no bigint GENERATED ALWAYS AS IDENTITY"
+                   " PRIMARY KEY, text text)", database="once")
+
+    def sql(self, text):
+        return self.postgres().sql(text, database="once")
+
+    def empty(self):
+        self.sql("TRUNCATE once.inbox, once.parked, once.outbox, entry")
+
+    def fresh(self, name):
+        self.serial += 1
+        return f"{name}{self.serial}"
+
+    # ---- A transaction on PostgreSQL
+
+    def pgbench(self, text):
+        script = self.folder / "script.sql"
+        script.write_text("\\set account random(1, 1000)\nBEGIN;\n" + text +
+                          "COMMIT;\n")
+        self.empty()
+        out = run(servers.find("pgbench"), "-n", "-M", "prepared", "-c",
+                  CLIENTS, "-j", 2, "-T", self.args.seconds, "-f", script,
+                  self.owner())
+        return float(out.split("tps = ")[1].split()[0])
+
+    def tx(self):
+        """PostgreSQL, 8 clients, the database saturated."""
+        found = {name: [] for name in TRANSACTIONS}
+        for _ in range(self.args.rounds):
+            for name, text in TRANSACTIONS.items():
+                found[name].append(self.pgbench(text))
+        base = found["two writes"]
+        yield from ["", "## A transaction on PostgreSQL", "",
+                    f"pgbench, {CLIENTS} clients, prepared statements; the "
+                    "ids are random, bodies have 300 bytes.", "",
+                    "| transaction | per second | ratio | lowest–highest | "
+                    "gate |", "|---|---|---|---|---|"]
+        for name, values in found.items():
+            ratios = [a / b for a, b in zip(values, base)]
+            yield (f"| {name} | {statistics.median(values):,.0f} | "
+                   f"{spread(ratios)} | {GATES.get(name, '-')} |")
+
+    # ---- SQLite
+
+    def lite(self):
+        """SQLite, one writer, synchronous FULL."""
+        yield from ["", "## A transaction on SQLite", "",
+                    "Two writes a message, WAL, synchronous FULL.", "",
+                    "| messages a transaction | ids | per second | ratio to "
+                    "two writes alone | lowest–highest | gate |",
+                    "|---|---|---|---|---|---|"]
+        for per_tx, gate in ((1, 0.9), (50, 0.55)):
+            found = {m: [] for m in ("bare", "claim", "random")}
+            for _ in range(self.args.rounds):
+                for mode, values in found.items():
+                    file = self.folder / self.fresh("lite")
+                    values.append(bench("lite", file, mode, per_tx,
+                                        self.args.seconds)["per_s"])
+            for mode, ids in (("claim", "ordered by time"),
+                              ("random", "random")):
+                ratios = [a / b for a, b in zip(found[mode], found["bare"])]
+                yield (f"| {per_tx} | {ids} | "
+                       f"{statistics.median(found[mode]):,.0f} | "
+                       f"{spread(ratios)} | "
+                       f"{gate if mode == 'claim' else '-'} |")
+
+    # ---- The relay
+
+    def fill(self, route, n):
+        """Rows of the outbox, without a key; seconds that it took."""
+        begin = time.monotonic()
+        self.sql(f"INSERT INTO once.outbox (phase, kept, due_ms, at_ms, route,"
+                 f" id, type, headers, body) SELECT 0, false, 0, 0, '{route}',"
+                 f" {ID}, '', '', {PAYLOAD} FROM generate_series(1, {n});"
+                 "ANALYZE once.outbox")
+        return time.monotonic() - begin
+
+    def left(self):
+        return int(self.sql("SELECT count(*) FROM once.outbox").strip())
+
+    def relay(self, route, target, *more):
+        """Rows a second. Its start and its end, some 0.1 s, are counted."""
+        n = self.args.messages
+        self.empty()
+        self.fill(route, n)
+        file = self.folder / "target"  # a password is no argument
+        file.write_text(target + "\n")
+        begin = time.monotonic()
+        run(ONCE, "relay", "--store", self.owner(), "--to",
+            f"{route}=@{file}", *more, "--drain")
+        took = time.monotonic() - begin
+        if self.left() != 0:
+            raise Wrong(f"{route}: {self.left()} rows are left")
+        return n / took
+
+    def targets(self):
+        """Name, what the bare loop gets, what the relay gets, gate."""
+        amqp = self.url("rabbitmq")
+        self.rabbit_queue(amqp, "bare")
+        self.rabbit_queue(amqp, "relayed")
+        yield ("RabbitMQ quorum queue", f"{amqp}?routing_key=bare",
+               f"{amqp}?routing_key=relayed", 0.6)
+        redis = self.url("redis")
+        yield ("Redis, appendfsync always", redis,
+               f"{redis}/?stream=relayed", 0.5)
+        nats = self.url("nats")
+        self.nats_stream(nats, "bench", ["bare", "relayed"])
+        yield ("NATS, file stream", f"{nats}/?subject=bare",
+               f"{nats}/?subject=relayed", 0.3)
+
+    def rabbit_queue(self, url, name):
+        import pika  # pylint: disable=import-outside-toplevel
+        with pika.BlockingConnection(pika.URLParameters(url)) as c:
+            c.channel().queue_declare(
+                name, durable=True, arguments={"x-queue-type": "quorum"})
+        self.world.servers["rabbitmq"].settle(name)
+
+    def nats_stream(self, url, name, subjects):
+        self.world.servers["nats"].stream(name, subjects)
+
+    def publish(self):
+        """The relay beside a bare loop."""
+        yield from ["", "## The relay beside a bare publish loop", "",
+                    f"{self.args.messages:,} rows of 300 bytes, one route "
+                    "worker, batches of 500; the loop is C with the broker's "
+                    "own library, 500 in flight, each confirmed.", "",
+                    "| target | loop/s | relay/s | ratio | lowest–highest | "
+                    "gate |", "|---|---|---|---|---|---|"]
+        for name, bare, to, gate in self.targets():
+            loop, ours = [], []
+            for _ in range(self.args.rounds):
+                loop.append(bench("publish", bare,
+                                  self.args.messages)["per_s"])
+                ours.append(self.relay("route", to))
+            ratios = [a / b for a, b in zip(ours, loop)]
+            yield (f"| {name} | {statistics.median(loop):,.0f} | "
+                   f"{statistics.median(ours):,.0f} | {spread(ratios)} | "
+                   f"{gate} |")
+
+    # ---- The consumer
+
+    def consume(self):
+        """once_consume() beside a bare consumer."""
+        amqp = self.url("rabbitmq")
+        n = self.args.messages // 4
+        database = self.owner()
+        self.rabbit_queue(amqp, "eaten")
+        found = {"a bare consumer": [], "once_consume()": [],
+                 "once_consume(), batches of 50": []}
+        for _ in range(self.args.rounds):
+            for name, values in found.items():
+                self.empty()
+                self.emit_to(amqp, "eaten", n)
+                url = f"{amqp}?queue=eaten"
+                if name.startswith("a bare"):
+                    values.append(bench("plain", url, database, n)["per_s"])
+                    continue
+                batch = 50 if "50" in name else 1
+                values.append(bench("consume", url, database, n,
+                                    batch)["per_s"])
+        base = found["a bare consumer"]
+        yield from ["", "## The consumer", "",
+                    f"RabbitMQ, a quorum queue with {n:,} messages of 300 "
+                    "bytes, PostgreSQL, two writes a message, one worker.", "",
+                    "| consumer | per second | ratio | lowest–highest | gate "
+                    "|", "|---|---|---|---|---|"]
+        for name, gate in zip(found, ("-", 0.7, 0.6)):
+            ratios = [a / b for a, b in zip(found[name], base)]
+            yield (f"| {name} | {statistics.median(found[name]):,.0f} | "
+                   f"{spread(ratios)} | {gate} |")
+
+    def emit_to(self, amqp, queue, n):
+        bench("publish", f"{amqp}?routing_key={queue}", n)
+
+
+SECTIONS = ["tx", "lite", "publish", "consume"]
+
+
+def head(args, load):
+    cpu = "unknown processor"
+    with open("/proc/cpuinfo", encoding="utf-8") as f:
+        for line in f:
+            if line.startswith("model name"):
+                cpu = line.split(":", 1)[1].strip()
+                break
+    return [
+        "# What messages cost", "",
+        "Made by `make bench-messages` (test/bench/messages.py). Ratios "
+        "within one run are to be trusted,",
+        "figures of another machine are not to be compared.", "",
+        f"- {datetime.date.today()}, {cpu}, {os.cpu_count()} processors, load "
+        f"before the run {load:.2f}",
+        f"- {args.rounds} interleaved rounds of {args.seconds} s or "
+        f"{args.messages:,} messages; medians",
+        "- program, database and broker share the processors and the disk",
+        "- PostgreSQL with fsync and synchronous_commit on, Redis with "
+        "appendfsync always"]
+
+
+def arguments():
+    p = argparse.ArgumentParser(description="Measures messages.")
+    p.add_argument("--rounds", type=int, default=5)
+    p.add_argument("--seconds", type=int, default=4)
+    p.add_argument("--messages", type=int, default=40000)
+    p.add_argument("--quick", action="store_true")
+    p.add_argument("--only", help="sections, with commas between")
+    p.add_argument("--dir", help="where files are made: a real disk")
+    p.add_argument("--out", type=pathlib.Path)
+    args = p.parse_args()
+    args.sections = args.only.split(",") if args.only else SECTIONS
+    if set(args.sections) - set(SECTIONS):
+        p.error("sections are " + ", ".join(SECTIONS))
+    if args.quick:
+        args.rounds, args.seconds, args.messages = 1, 1, 4000
+    elif args.out is None and not args.only:
+        args.out = OUT
+    return args
+
+
+def main():
+    args = arguments()
+    load = os.getloadavg()[0]
+    folder = pathlib.Path(tempfile.mkdtemp(prefix="once-bench-", dir=args.dir))
+    lines = head(args, load)
+    try:
+        with servers.World() as world:
+            b = Bench(args, folder, world)
+            for section in args.sections:
+                for line in getattr(b, section)():
+                    lines.append(line)
+                    print(line, flush=True)
+        if args.out:
+            args.out.write_text("\n".join(lines) + "\n", encoding="utf-8")
+    except Wrong as e:
+        print(f"messages.py: {e}", file=sys.stderr)
+        return 1
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,584 @@
+# SPDX-License-Identifier: Apache-2.0
+"""test_consume.py - consumers as whole processes, with real databases and
+brokers: killed at random and at named points, with servers that restart or keep
+an answer to themselves. Afterwards each id has its effect once, and what was
+acknowledged is done or parked.
+
+test/message/consumer.c is a program with a handler in C; `once consume` is the
+other. carry.py has the databases."""
+import itertools
+import os
+import random
+import shutil
+import signal
+import subprocess
+import time
+
+import pytest
+
+from carry import PATIENCE, ROOT, Lite, Pg, eventually, once
+
+import servers
+
+BUILD = os.environ.get("ONCE_BUILD", str(ROOT / "build"))
+CONSUMER = os.path.join(BUILD, "test", "consumer")
+ONCE = os.environ.get("ONCE_CLI", os.path.join(BUILD, "once"))
+WAITING, DEAD, INDETERMINATE = 1, 3, 4
+QUICK = ["first=1", "most=50", "lease=1000"]
+IDLE_MS = 1000  # after which Redis gives a dead consumer's entries to another
+_numbers = itertools.count(1)
+
+
+@pytest.fixture(scope="module")
+def world():
+    with servers.World() as w:
+        yield w
+
+
+@pytest.fixture(scope="module")
+def postgres(world):
+    try:
+        server = servers.Postgres(world).init()
+    except servers.Missing as missing:
+        pytest.skip(str(missing))
+    server.start()
+    return server.furnish()
+
+
+@pytest.fixture(scope="module")
+def redis(world):
+    try:
+        return servers.Redis(world).start()
+    except servers.Missing as missing:
+        pytest.skip(str(missing))
+
+
+# ---- Queues ---------------------------------------------------------------
+
+
+class Stream:
+    def __init__(self, server, stream):
+        self.server = server
+        self.stream = stream
+        self.url = "%s/?stream=%s&group=g&min_idle_ms=%d" % (
+            server.url(), stream, IDLE_MS)
+
+    def publish(self, messages):
+        """Messages are (id, body) or (id, body, key); id None: there is
+        none."""
+        for name, body, *key in messages:
+            words = ["body", body]
+            words += ["id", name] if name is not None else []
+            words += ["key", key[0]] if key else []
+            self.server.ask("XADD", self.stream, "*", *words)
+
+    def pending(self):
+        return int(self.server.ask("XPENDING", self.stream, "g")[0])
+
+    def unread(self):
+        for group in self.server.ask("XINFO", "GROUPS", self.stream):
+            words = dict(zip(group[::2], group[1::2]))
+            return words[b"lag"] or 0
+        return 0
+
+    def left(self):
+        return self.pending() + int(self.unread())
+
+
+class Process:
+    """A consumer. It dies with the test."""
+
+    def __init__(self, folder, *words, die=None, calls=None):
+        env = dict(os.environ)
+        if die:
+            env["DIE"] = die
+        if calls:
+            env["ONCE_CALLS"] = calls
+        self.path = folder / ("consumer%d.log" % next(_numbers))
+        with open(self.path, "ab") as log:
+            self.process = subprocess.Popen(
+                [shutil.which("setpriv"), "--pdeathsig", "KILL", "--",
+                 *map(str, words)], env=env,
+                stdin=subprocess.DEVNULL, stdout=log, stderr=log)
+
+    def wait(self):
+        return self.process.wait(PATIENCE)
+
+    def stop(self):
+        self.process.send_signal(signal.SIGTERM)
+        return self.wait()
+
+    def kill(self):
+        self.process.kill()
+        return self.wait()
+
+    def log(self):
+        return self.path.read_text()
+
+
+class Cell:
+    def __init__(self, folder, db, queue):
+        self.folder = folder
+        self.db = db
+        self.queue = queue
+        self.prefix = "once_" if isinstance(db, Lite) else "once."
+        self.db_url = db.url
+        self.processes = []
+        self.sql("CREATE TABLE effect(id text, attempt integer)")
+
+    def sql(self, text):
+        return self.db.sql(text.replace("@", self.prefix))
+
+    def consumer(self, *words, die=None):
+        process = Process(self.folder, CONSUMER, self.db_url, self.queue.url,
+                          *QUICK, *words, die=die)
+        self.processes.append(process)
+        return process
+
+    def drained(self, *words, die=None):
+        process = self.consumer("drain=%d" % (2 * IDLE_MS + 500), *words,
+                                die=die)
+        status = process.wait()
+        assert status in (0, 1), process.log()
+        return status
+
+    def cli(self, *words, command=(), calls=None):
+        words = list(words)
+        if command:
+            words += ["--", *command]
+        process = Process(self.folder, ONCE, "consume", "--store", self.db_url,
+                          "--from", self.queue.url, "--consumer", "billing",
+                          *words, calls=calls)
+        self.processes.append(process)
+        return process
+
+    def effects(self):
+        return sorted(row[0] for row in self.sql("SELECT id FROM effect"))
+
+    def parked(self, state):
+        return sorted(row[0] for row in self.sql(
+            "SELECT id FROM @parked WHERE state=%d" % state))
+
+    def exactly(self, ids, dead=()):
+        """Each id once: done, or a dead letter; nothing is left."""
+        assert self.effects() == sorted(set(ids) - set(dead))
+        assert self.parked(DEAD) == sorted(dead)
+        assert self.parked(WAITING) == []
+        assert self.queue.left() == 0
+        known = {row[0] for row in self.sql("SELECT id FROM @inbox")}
+        assert known == set(ids)
+
+
+def grant(cell):
+    if isinstance(cell.db, Pg):
+        cell.sql("GRANT ALL ON TABLE effect TO once; "
+                 "ALTER TABLE effect OWNER TO once")
+
+
+@pytest.fixture(params=["sqlite", "postgres"])
+def cell(request, tmp_path):
+    number = next(_numbers)
+    db = (Lite(tmp_path) if request.param == "sqlite" else
+          Pg(request.getfixturevalue("postgres"), "c%d" % number))
+    made = Cell(tmp_path, db, Stream(request.getfixturevalue("redis"),
+                                     "q%d" % number))
+    grant(made)
+    yield made
+    for process in made.processes:
+        if process.process.poll() is None:
+            process.kill()
+
+
+@pytest.fixture
+def pg_cell(request, tmp_path):
+    number = next(_numbers)
+    made = Cell(tmp_path, Pg(request.getfixturevalue("postgres"),
+                             "c%d" % number),
+                Stream(request.getfixturevalue("redis"), "q%d" % number))
+    grant(made)
+    yield made
+    for process in made.processes:
+        if process.process.poll() is None:
+            process.kill()
+
+
+def with_copies(n, draw, body="ok"):
+    """n messages, 30 % of them twice, in a loose order."""
+    sent = []
+    for i in range(n):
+        sent.append((i + draw.random(), ("m%d" % i, body)))
+        if draw.random() < 0.3:
+            sent.append((i + draw.uniform(0, 20), ("m%d" % i, body)))
+    return [message for _, message in sorted(sent)]
+
+
+def names(n):
+    return ["m%d" % i for i in range(n)]
+
+
+# ---- What is done ------------------------------------------------------------
+
+
+def test_each_message_has_one_effect(cell):
+    cell.queue.publish(with_copies(200, random.Random(1)))
+    assert cell.drained("workers=2") == 0
+    cell.exactly(names(200))
+
+
+def test_two_consumers_share_a_queue(cell):
+    cell.queue.publish(with_copies(200, random.Random(2)))
+    pair = [cell.consumer("drain=3000", "workers=2", "batch=5")
+            for _ in range(2)]
+    assert [p.wait() for p in pair] == [0, 0], [p.log() for p in pair]
+    cell.exactly(names(200))
+
+
+def test_failures_come_again_and_dead_letters_stay(cell):
+    cell.queue.publish([("a", "fail-twice"), ("b", "dead"), ("c", "ok"),
+                        ("a", "ok"), (None, "no id")])
+    assert cell.drained() == 1
+    assert cell.effects() == ["a", "c"]
+    dead = cell.parked(DEAD)
+    assert len(dead) == 3 and "b" in dead  # b, a#..., #...
+    assert [d[0] for d in sorted(dead)] == ["#", "a", "b"]
+    assert cell.queue.left() == 0
+
+
+# ---- Processes that die ---------------------------------------------------------
+
+
+@pytest.mark.parametrize("words", [["workers=2"], ["batch=8"]])
+def test_killed_at_random(cell, words):
+    draw = random.Random(3)
+    cell.queue.publish(with_copies(250, draw, "slow"))
+    for _ in range(6):
+        process = cell.consumer(*words)
+        time.sleep(draw.uniform(0.1, 0.7))
+        process.kill()
+    assert cell.drained(*words) == 0
+    cell.exactly(names(250))
+
+
+POINTS = ["begin-before", "begin-after", "claim-before", "claim-after",
+          "commit-before", "commit-after", "park-before", "park-after",
+          "take-after", "put_back-before", "put_back-after"]
+
+
+def test_killed_at_named_points(cell):
+    """The same queue goes on from death to death."""
+    bodies = ["ok", "fail-twice", "ok"]
+    cell.queue.publish([("m%d" % i, bodies[i % 3]) for i in range(90)])
+    died = 0
+    for round_, point in enumerate(POINTS):
+        process = cell.consumer("drain=2500",
+                                die="%s:%d" % (point, 1 + round_ % 4))
+        died += process.wait() == -signal.SIGKILL
+        cell.queue.publish([("n%d" % round_, bodies[round_ % 3]),
+                            ("m%d" % round_, bodies[round_ % 3])])
+    assert died > len(POINTS) // 2
+    assert cell.drained() == 0
+    cell.exactly(names(90) + ["n%d" % i for i in range(len(POINTS))])
+
+
+def test_a_handler_that_kills_its_process_harms_nobody_else(cell):
+    """It is dead after three attempts; each of its neighbours is done once."""
+    cell.queue.publish([("m%d" % i, "segv" if i == 7 else "ok")
+                        for i in range(30)])
+    for _ in range(12):
+        process = cell.consumer("attempts=3", "drain=2500")
+        if process.wait() != -signal.SIGSEGV:
+            break
+    assert process.wait() == 1, process.log()
+    cell.exactly(names(30), dead=["m7"])
+    assert cell.sql("SELECT attempts FROM @parked") in ([("4",)], [("3",)])
+
+
+# ---- Servers that die, or keep an answer -------------------------------------------
+
+
+def test_the_database_restarts(pg_cell, postgres):
+    pg_cell.queue.publish(with_copies(300, random.Random(4), "slow"))
+    process = pg_cell.consumer("workers=2")
+    for how in ("kill", "restart", "quit"):
+        eventually(lambda n=len(pg_cell.effects()):
+                   len(pg_cell.effects()) > n + 10, "it goes on", PATIENCE)
+        getattr(postgres, how)()
+        time.sleep(1.5)
+        if not postgres.running():
+            postgres.start()
+    eventually(lambda: len(pg_cell.effects()) >= 300
+               and pg_cell.queue.left() == 0 and not pg_cell.parked(WAITING),
+               "all are done", PATIENCE)
+    assert process.stop() == 0, process.log()
+    log = process.log()
+    assert "the database:" in log and log.count("the database:") < 12
+    assert "the database answers again" in log
+    pg_cell.exactly(names(300))
+
+
+def test_the_broker_restarts(cell, world):
+    server = servers.Redis(world, "redis%d" % next(_numbers)).start()
+    cell.queue = Stream(server, "q")
+    cell.queue.publish(with_copies(300, random.Random(5), "slow"))
+    process = cell.consumer("workers=2")
+    for how in ("kill", "restart"):
+        eventually(lambda n=len(cell.effects()): len(cell.effects()) > n + 10,
+                   "it goes on", PATIENCE)
+        getattr(server, how)()
+        time.sleep(0.5)
+        if not server.running():
+            server.start()
+    eventually(lambda: len(cell.effects()) >= 300 and cell.queue.left() == 0
+               and not cell.parked(WAITING), "all are done", PATIENCE)
+    assert process.stop() == 0, process.log()
+    assert "the broker answers again" in process.log()
+    cell.exactly(names(300))
+    server.stop()
+
+
+def test_the_answer_to_commit_is_swallowed(pg_cell, postgres):
+    """COMMIT is done, and nobody says so: the row is asked."""
+    proxy = servers.Proxy(postgres.port)
+    pg_cell.db_url = pg_cell.db.url.replace(":%d/" % postgres.port,
+                                            ":%d/" % proxy.port)
+    assert pg_cell.db_url != pg_cell.db.url
+    pg_cell.sql("CREATE TABLE swallow(n integer)")
+    pg_cell.queue.publish([("m%d" % i, "slow") for i in range(120)])
+    process = pg_cell.consumer()
+    draw = random.Random(6)
+    for _ in range(6):
+        eventually(lambda n=len(pg_cell.effects()):
+                   len(pg_cell.effects()) > n + 3, "it goes on", PATIENCE)
+        # What the server says from now on is lost, and then the connection.
+        proxy.do("open down swallow 0")
+        time.sleep(draw.uniform(0.05, 0.3))
+        proxy.do("drop rst")
+        proxy.do("clear")
+    eventually(lambda: len(pg_cell.effects()) >= 120
+               and pg_cell.queue.left() == 0 and not pg_cell.parked(WAITING),
+               "all are done", PATIENCE)
+    assert process.stop() == 0, process.log()
+    pg_cell.exactly(names(120))
+    proxy.close()
+
+
+# ---- Commands ------------------------------------------------------------------------
+
+SCRIPT = """#!/bin/sh
+# What it was given is written down; the body says how it ends.
+body=$(cat)
+echo "$ONCE_ID $ONCE_KEY $ONCE_ATTEMPT $ONCE_TYPE $ONCE_CONSUMER" >>%(folder)s/ran
+case $body in
+again-once*) [ -e %(folder)s/again ] || { touch %(folder)s/again; exit 75; } ;;
+fail-once*) [ -e %(folder)s/fail ] || { touch %(folder)s/fail; exit 3; } ;;
+again*) exit 75 ;;
+dead*) exit 65 ;;
+fail*) exit 3 ;;
+kill*) kill -9 $$ ;;
+slow*) sleep 2 ;;
+esac
+exit 0
+"""
+TIMES = ["--first", "1s", "--longest", "1s", "--drain", "3s"]
+
+
+def make_script(cell, text=SCRIPT, **more):
+    path = cell.folder / "take"
+    path.write_text(text % dict(folder=cell.folder, **more))
+    path.chmod(0o755)
+    return str(path)
+
+
+def ran(cell):
+    path = cell.folder / "ran"
+    return [line.split(" ") for line in path.read_text().splitlines()] \
+        if path.exists() else []
+
+
+def calls(cell):
+    return "sqlite:%s" % (cell.folder / "calls.db")
+
+
+def test_commands_end_as_they_say(cell):
+    cell.queue.publish([("ok", "ok", "k1"), ("ok", "ok", "k1"),
+                        ("ag", "again-once"), ("de", "dead"),
+                        ("fa", "fail-once"), ("fo", "fail for ever"),
+                        ("ki", "kill")])
+    process = cell.cli("--attempts", 2, *TIMES, command=[make_script(cell)],
+                       calls=calls(cell))
+    assert process.wait() == 1, process.log()
+    count = {name: [line[0] for line in ran(cell)].count(name)
+             for name in ("ok", "ag", "de", "fa", "fo", "ki")}
+    assert count == {"ok": 1, "ag": 2, "de": 1, "fa": 2, "fo": 3, "ki": 1}
+    assert ran(cell)[0] == ["ok", "k1", "0", "", "billing"]
+    assert cell.parked(DEAD) == ["de", "fo"]
+    assert cell.parked(INDETERMINATE) == ["ki"]
+    assert cell.queue.left() == 0
+    # An operator's retry of the indeterminate one asks the call, not the command.
+    cell.sql("UPDATE @parked SET state=1, due_ms=0 WHERE id='ki'")
+    process = cell.cli("--attempts", 9, *TIMES, command=[make_script(cell)],
+                       calls=calls(cell))
+    assert process.wait() == 1, process.log()
+    assert [line[0] for line in ran(cell)].count("ki") == 1
+    assert cell.parked(INDETERMINATE) == ["ki"]
+
+
+def test_a_killed_consumer_leaves_its_command_indeterminate(cell):
+    cell.queue.publish([("sl", "slow")])
+    process = cell.cli(command=[make_script(cell)], calls=calls(cell))
+    eventually(lambda: ran(cell), "it has begun", PATIENCE)
+    process.kill()
+    process = cell.cli(*TIMES, command=[make_script(cell)], calls=calls(cell))
+    assert process.wait() == 1, process.log()
+    assert len(ran(cell)) == 1
+    assert cell.parked(INDETERMINATE) == ["sl"]
+
+
+def test_a_lost_command_is_run_again_where_it_may_be(cell):
+    cell.queue.publish([("ki", "kill")])
+    words = ["--lost", "takeover", "--attempts", 2, *TIMES]
+    process = cell.cli(*words, command=[make_script(cell)], calls=calls(cell))
+    assert process.wait() == 1, process.log()
+    assert len(ran(cell)) >= 1
+
+
+def test_a_command_that_cannot_be_started_has_done_nothing(cell):
+    cell.queue.publish([("a", "ok")])
+    process = cell.cli("--attempts", 1, *TIMES, command=["/nowhere/at/all"],
+                       calls=calls(cell))
+    assert process.wait() == 1
+    assert "cannot be started" in process.log()
+    assert cell.parked(DEAD) == ["a"]
+
+
+INSIDE = SCRIPT.replace("exit 0\n", """case $body in lies*) exit 0 ;; esac
+attempt=$ONCE_ATTEMPT
+case $body in forgets*) attempt=0 ;; esac
+psql -qAtX '%(dsn)s' -v ON_ERROR_STOP=1 >/dev/null <<END || exit 1
+BEGIN;
+SELECT 1/(once.inbox_claim('billing', '$ONCE_ID', NULL, $attempt) = 'run')::int;
+INSERT INTO effect VALUES ('$ONCE_ID', $ONCE_ATTEMPT);
+COMMIT;
+END
+exit 0
+""")
+
+
+def test_a_command_claims_inside_its_own_transaction(pg_cell):
+    pg_cell.queue.publish([
+        ("a", "ok"), ("a", "ok"), ("b", "fail-once"), ("c", "lies"),
+        ("d", "dead"), ("e", "kill"), ("f", "forgets, and fail-once")])
+    script = make_script(pg_cell, INSIDE, dsn=pg_cell.db.url)
+    process = pg_cell.cli("--effect", "inside", "--attempts", 2, *TIMES,
+                          command=[script])
+    assert process.wait() == 1, process.log()
+    assert pg_cell.effects() == ["a", "b", "f"]
+    assert pg_cell.parked(DEAD) == ["c", "d", "e"]
+    assert pg_cell.parked(WAITING) == []
+
+
+def test_a_parked_message_needs_its_attempt_to_be_claimed(pg_cell):
+    """Without it the claim answers `done`, and the command has no effect."""
+    script = make_script(pg_cell, INSIDE, dsn=pg_cell.db.url)
+    pg_cell.queue.publish([("a", "fail-once")])
+    process = pg_cell.cli("--effect", "inside", "--attempts", 2, *TIMES,
+                          command=[script.replace("take", "take")])
+    assert process.wait() == 0, process.log()
+    assert pg_cell.effects() == ["a"]
+    (pg_cell.folder / "take").write_text(
+        (pg_cell.folder / "take").read_text().replace(
+            "attempt=$ONCE_ATTEMPT", "attempt=0"))
+    (pg_cell.folder / "fail").unlink()
+    pg_cell.queue.publish([("b", "fail-once")])
+    process = pg_cell.cli("--effect", "inside", "--attempts", 2, *TIMES,
+                          command=[script])
+    assert process.wait() == 1, process.log()
+    assert pg_cell.effects() == ["a"]
+    assert pg_cell.parked(DEAD) == ["b"]
+
+
+# ---- A statement -----------------------------------------------------------------------
+
+
+def test_a_statement_is_executed_with_the_claim(cell):
+    if isinstance(cell.db, Pg):
+        cell.sql("CREATE UNIQUE INDEX ON effect(attempt)")
+        sql = ("INSERT INTO effect SELECT $1, convert_from($2,'UTF8')::int "
+               "WHERE $3 IS NULL OR $3 = 'k'")
+    else:
+        cell.sql("CREATE UNIQUE INDEX u ON effect(attempt)")
+        sql = "INSERT INTO effect VALUES(?1, CAST(?2 AS text)+0); SELECT ?3"
+    cell.queue.publish([("a", "1"), ("a", "1"), ("b", "2", "k"), ("c", "1"),
+                        ("d", "3")])
+    process = cell.cli("--sql", sql, "--attempts", 2, "--batch", 4, *TIMES)
+    assert process.wait() == 1, process.log()
+    assert cell.effects() == ["a", "b", "d"]
+    assert cell.parked(DEAD) == ["c"]
+    assert "the statement has failed" in process.log()
+    assert cell.queue.left() == 0
+
+
+def test_it_stops_when_told(cell):
+    cell.queue.publish([("m%d" % i, "slow") for i in range(5)])
+    process = cell.cli(command=[make_script(cell)], calls=calls(cell))
+    eventually(lambda: ran(cell), "it has begun", PATIENCE)
+    assert process.stop() == 0, process.log()
+    # The command under way was finished, and its message is done.
+    n = len(ran(cell))
+    assert n < 5
+    assert len(cell.sql("SELECT id FROM @inbox")) == n
+    assert cell.parked(WAITING) == []
+
+
+# ---- The command line -------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("words", [
+    ["--consumer", "c", "--", "true"],
+    ["--from", "redis://h/?stream=s&group=g", "--", "true"],
+    ["--from", "redis://h/?stream=s&group=g", "--consumer", "c"],
+    ["--from", "redis://h/?stream=s&group=g", "--consumer", "c", "--sql", "x",
+     "--", "true"],
+    ["--from", "redis://h/?stream=s&group=g", "--consumer", "c", "--sql", "x",
+     "--effect", "inside"],
+    ["--from", "redis://h/?stream=s&group=g", "--consumer", "c", "--sql", "x",
+     "--lost", "takeover"],
+    ["--from", "redis://h/?stream=s&group=g", "--consumer", "c", "--keyed",
+     "--workers", "2", "--sql", "x"],
+    ["--from", "redis://h/?stream=s&group=g", "--consumer", "c" * 33, "--",
+     "true"],
+    ["--from", "redis://h/?stream=s&group=g", "--consumer", "two words",
+     "--sql", "x"],
+    ["--from", "carrier-pigeon:x", "--consumer", "c", "--sql", "x"],
+    ["--from", "redis://h/?stream=s", "--consumer", "c", "--sql", "x"],
+    ["--from", "exec:true", "--consumer", "c", "--sql", "x"],
+    ["--from", "redis://h/?stream=s&group=g", "--consumer", "c", "--calls",
+     "memory:", "--", "true"],
+    ["--from", "redis://h/?stream=s&group=g", "--consumer", "c", "--workers",
+     "0", "--sql", "x"],
+])
+def test_usage(tmp_path, words):
+    db = Lite(tmp_path)
+    done = once("consume", "--store", db.url, *words, check=False)
+    assert done.returncode == 2, done
+    assert done.stderr.startswith("once consume: ")
+
+
+def test_a_database_without_tables_is_an_error(redis, tmp_path):
+    (tmp_path / "x.db").touch()
+    done = once("consume", "--store", "sqlite:%s" % (tmp_path / "x.db"),
+                "--from", Stream(redis, "none").url, "--consumer", "c",
+                "--sql", "SELECT 1", check=False)
+    assert done.returncode == 3, done
+
+
+def test_urls_with_passwords_stand_in_files(cell):
+    path = cell.folder / "from"
+    path.write_text(cell.queue.url + "\n")
+    cell.queue.url = "@%s" % path
+    Stream.publish(cell.queue, [("a", "1")])
+    process = cell.cli("--drain", "2s", "--sql",
+                       "INSERT INTO effect VALUES(%s, 1)"
+                       % ("$1" if isinstance(cell.db, Pg) else "?1"))
+    assert process.wait() == 0, process.log()
+    assert cell.effects() == ["a"]

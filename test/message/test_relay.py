@@ -1,0 +1,604 @@
+# SPDX-License-Identifier: Apache-2.0
+"""test_relay.py - `once relay` and `once emit` on real databases and targets:
+what arrives, in which order, and what becomes of rows when relays, databases and
+targets die or stand still. carry.py has the world in which this happens."""
+import contextlib
+import itertools
+import os
+import pathlib
+import random
+import re
+import shutil
+import signal
+import subprocess
+import time
+
+import pytest
+
+from carry import (DEAD, INDETERMINATE, ONCE, PATIENCE, READY, Commands, Lite,
+                   Pg, Queue, Relay, Service, Stream, column, eventually, firsts,
+                   messages, once, phases)
+
+import servers
+
+BROKERS = ["sqlite-redis", "postgres-redis", "postgres-amqp"]
+CELLS = ["sqlite-exec", "postgres-exec", "sqlite-http"] + BROKERS
+BUILD = pathlib.Path(ONCE).parent
+SHORT = ["--timeout", "1s"]  # what a lease of three seconds allows
+_numbers = itertools.count(1)
+
+
+@pytest.fixture(scope="module")
+def world():
+    with servers.World() as w:
+        yield w
+
+
+@pytest.fixture(scope="module")
+def postgres(world):
+    try:
+        server = servers.Postgres(world).init()
+    except servers.Missing as missing:
+        pytest.skip(str(missing))
+    server.start()
+    return server.furnish()
+
+
+@pytest.fixture(scope="module")
+def redis(world):
+    try:
+        return servers.Redis(world).start()
+    except servers.Missing as missing:
+        pytest.skip(str(missing))
+
+
+@pytest.fixture(scope="module")
+def amqp(world):
+    try:
+        return servers.RabbitMQ(world).start()
+    except servers.Missing as missing:
+        pytest.skip(str(missing))
+
+
+class Cell:
+    """A database, a target, and the relays between them."""
+
+    def __init__(self, folder, db, target):
+        self.folder = folder
+        self.db = db
+        self.target = target
+        self.relays = []
+
+    def to(self, *more, route="r"):
+        return ["--to", "%s=%s" % (route, self.target.url), *self.target.more,
+                *SHORT, *more]
+
+    def relay(self, *words, **options):
+        relay = Relay(self.folder, self.db, *words, **options)
+        self.relays.append(relay)
+        return relay
+
+    def all_arrived(self, sent):
+        """As often as it may, each in the order of its key, and no row is
+        left."""
+        seen = firsts(self.target.arrivals(), {m[0]: m[1] for m in sent})
+        assert set(seen) == {m[0] for m in sent}
+        assert phases(self.db) == {}
+
+
+def make_cell(request, tmp_path, kind):
+    db, target = kind.split("-")
+    number = next(_numbers)
+    db = (Lite(tmp_path) if db == "sqlite" else
+          Pg(request.getfixturevalue("postgres"), "t%d" % number))
+    if target == "exec":
+        target = Commands(tmp_path)
+    elif target == "http":
+        target = Service().start()
+        request.addfinalizer(target.stop)
+    else:
+        kind = {"redis": Stream, "amqp": Queue}[target]
+        target = kind(request.getfixturevalue(target), "s%d" % number)
+    return Cell(tmp_path, db, target)
+
+
+@contextlib.contextmanager
+def living(cell):
+    try:
+        yield cell
+    finally:
+        for relay in cell.relays:
+            if relay.process.poll() is None:
+                relay.send(signal.SIGCONT)
+                relay.kill()
+
+
+@pytest.fixture(params=CELLS)
+def cell(request, tmp_path):
+    with living(make_cell(request, tmp_path, request.param)) as c:
+        yield c
+
+
+@pytest.fixture(params=["sqlite-exec", "postgres-exec"])
+def exec_cell(request, tmp_path):
+    with living(make_cell(request, tmp_path, request.param)) as c:
+        yield c
+
+
+@pytest.fixture(params=BROKERS)
+def broker_cell(request, tmp_path):
+    with living(make_cell(request, tmp_path, request.param)) as c:
+        yield c
+
+
+@pytest.fixture
+def lite_exec(request, tmp_path):
+    with living(make_cell(request, tmp_path, "sqlite-exec")) as c:
+        yield c
+
+
+@pytest.fixture
+def pg_redis(request, tmp_path):
+    with living(make_cell(request, tmp_path, "postgres-redis")) as c:
+        yield c
+
+
+# ---- What arrives --------------------------------------------------------
+
+
+def test_everything_arrives_once(cell):
+    sent = messages(100, keys=5)
+    cell.db.emit(sent)
+    relay = cell.relay(*cell.to("--workers", 2), "--drain")
+    assert relay.wait() == 0, relay.log()
+    cell.all_arrived(sent)
+    assert len(cell.target.arrivals()) == len(sent)
+    assert relay.metric("taken_total") == len(sent)
+
+
+def test_two_relays_share_the_work(exec_cell):
+    sent = messages(60, keys=7)
+    exec_cell.db.emit(sent)
+    exec_cell.target.slow(0.02)
+    pair = [exec_cell.relay(*exec_cell.to(), "--drain", name=name)
+            for name in ("one", "two")]
+    assert [relay.wait() for relay in pair] == [0, 0]
+    exec_cell.all_arrived(sent)
+    assert len(exec_cell.target.arrivals()) == len(sent)
+    taken = [relay.metric("taken_total") for relay in pair]
+    assert min(taken) > 0 and sum(taken) == len(sent)
+
+
+def test_only_the_routes_that_were_named_are_carried(lite_exec):
+    lite_exec.db.emit(messages(3), route="other")
+    lite_exec.db.emit(messages(3, prefix="r"))
+    assert lite_exec.relay(*lite_exec.to(), "--drain").wait() == 0
+    assert phases(lite_exec.db, "other") == {READY: 3}
+    assert len(lite_exec.target.arrivals()) == 3
+
+
+def test_a_row_leaves_when_it_is_due(lite_exec):
+    at = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(time.time() + 3))
+    once("emit", "--store", lite_exec.db.url, "--route", "r", "--at", at,
+         stdin="later")
+    assert lite_exec.relay(*lite_exec.to(), "--drain").wait() == 0
+    assert [a[2] for a in lite_exec.target.arrivals()] == ["later"]
+    assert time.time() >= time.mktime(time.strptime(at, "%Y-%m-%dT%H:%M:%SZ")) \
+        - time.timezone
+
+
+def test_an_emit_wakes_a_relay_that_sleeps(cell):
+    relay = cell.relay(*cell.to())
+    if isinstance(cell.db, Pg):
+        eventually(lambda: cell.db.sql("SELECT idle FROM once.relay_idle")
+                   == [("t",)], "the relay sleeps")
+    else:
+        time.sleep(2)
+    printed = once("emit", "--store", cell.db.url, "--route", "r",
+                   stdin="x").stdout.strip()
+    eventually(lambda: [a[0] for a in cell.target.arrivals()] == [printed],
+               "it arrives", PATIENCE)
+    assert relay.stop() == 0, relay.log()
+    if isinstance(cell.db, Pg):
+        assert cell.db.sql("SELECT idle FROM once.relay_idle") == [("f",)]
+
+
+# ---- Relays that die or stand still ---------------------------------------
+
+
+def test_another_relay_finishes_what_a_killed_one_began(cell):
+    sent = messages(120, keys=4)
+    cell.db.emit(sent)
+    draw = random.Random(20)
+    for _ in range(6):
+        relay = cell.relay(*cell.to("--workers", 2, *(
+            ["--batch", 20] if cell.target.name in ("redis", "amqp") else
+            [])))
+        time.sleep(draw.uniform(0.02, 0.3))
+        relay.kill()
+    relay = cell.relay(*cell.to(), "--drain")
+    assert relay.wait() == 0, relay.log()
+    cell.all_arrived(sent)
+
+
+def test_a_relay_that_stood_still_past_its_lease_is_fenced(exec_cell):
+    sent = messages(12, keys=2)
+    exec_cell.db.emit(sent)
+    exec_cell.target.slow(0.3)
+    first = exec_cell.relay(*exec_cell.to("--workers", 3), name="first")
+    eventually(lambda: len(exec_cell.target.begun()) >= 3, "rows are under way")
+    first.send(signal.SIGSTOP)
+    second = exec_cell.relay(*exec_cell.to(), "--drain", name="second")
+    assert second.wait() == 0, second.log()
+    first.send(signal.SIGCONT)
+    eventually(lambda: "claimed by another relay" in first.log(), "it notices")
+    assert first.stop() == 0
+    assert first.metric("fenced_total") >= 1
+    exec_cell.all_arrived(sent)
+
+
+def test_under_hold_a_killed_relay_leaves_an_indeterminate_row(exec_cell):
+    exec_cell.db.emit(messages(3))
+    exec_cell.target.slow(2)
+    exec_cell.target.more = []  # exec holds by itself
+    first = exec_cell.relay(*exec_cell.to("--timeout", "1s"))
+    eventually(exec_cell.target.begun, "a row is under way")
+    first.kill()
+    exec_cell.target.fast()
+    second = exec_cell.relay(*exec_cell.to(), "--drain")
+    assert second.wait() == 1, second.log()
+    assert phases(exec_cell.db) == {INDETERMINATE: 1}
+    assert sorted(exec_cell.target.begun()) == ["m0", "m1", "m2"]
+
+
+def test_a_stop_gives_back_what_was_not_sent(exec_cell):
+    exec_cell.db.emit(messages(20))
+    exec_cell.target.slow(0.5)
+    relay = exec_cell.relay(*exec_cell.to("--workers", 3), short=False)
+    eventually(exec_cell.target.begun, "a row is under way")
+    assert relay.stop() == 0, relay.log()
+    assert set(column(exec_cell.db, "lease_ms", "phase = 0")) == {"0"}
+    begun = exec_cell.target.begun()
+    assert sorted(begun) == sorted(a[0] for a in exec_cell.target.arrivals())
+    assert phases(exec_cell.db) == {READY: 20 - len(begun)}
+
+
+# ---- Rows that cannot be delivered ----------------------------------------
+
+
+def test_a_row_that_is_refused_too_often_is_dead(exec_cell):
+    exec_cell.db.emit([("bad", None, "refuse"), ("good", None, "1")])
+    relay = exec_cell.relay(*exec_cell.to("--attempts", 3), "--drain")
+    assert relay.wait() == 1, relay.log()
+    assert column(exec_cell.db, "phase", "phase <> 2") == [str(DEAD)]
+    assert column(exec_cell.db, "refused", "phase = 3") == ["3"]
+    assert column(exec_cell.db, "doubt", "phase = 3") == ["0"]
+    assert exec_cell.target.begun().count("bad") == 3
+    assert "route r: row 1 is dead" in relay.log()
+    assert relay.metric("refused_total") == 3
+    assert relay.metric("dead_total") == 1
+    assert relay.metric("rows_dead") == 1
+
+
+def test_what_no_queue_takes_is_refused(request, tmp_path):
+    with living(make_cell(request, tmp_path, "sqlite-amqp")) as cell:
+        cell.db.emit(messages(2))
+        with cell.target.channel() as channel:
+            channel.queue_delete(cell.target.queue)
+        relay = cell.relay(*cell.to("--attempts", 2), "--drain")
+        assert relay.wait() == 1, relay.log()
+        assert phases(cell.db) == {DEAD: 2}
+
+
+def test_a_dead_row_keeps_its_key_waiting_unless_told_to_pass(exec_cell):
+    exec_cell.db.emit([("bad", "k", "reject"), ("after", "k", "1"),
+                       ("other", "l", "2")])
+    relay = exec_cell.relay(*exec_cell.to())
+    eventually(lambda: phases(exec_cell.db) == {READY: 1, DEAD: 1},
+               "one is dead, one is done", PATIENCE)
+    time.sleep(1.5)
+    assert exec_cell.target.begun().count("after") == 0
+    assert relay.stop() == 0
+    relay = exec_cell.relay(*exec_cell.to(), "--drain")
+    assert relay.wait() == 1, relay.log()
+    assert phases(exec_cell.db) == {READY: 1, DEAD: 1}
+    relay = exec_cell.relay(*exec_cell.to("--pass"), "--drain")
+    assert relay.wait() == 1, relay.log()
+    assert [a[0] for a in exec_cell.target.arrivals()] == ["other", "after"]
+
+
+# ---- HTTP services, and sagas of them --------------------------------------
+
+
+@pytest.fixture(params=["sqlite-http", "postgres-http"])
+def http_cell(request, tmp_path):
+    with living(make_cell(request, tmp_path, request.param)) as c:
+        yield c
+
+
+def test_an_answer_that_was_lost_is_asked_for_with_the_same_key(http_cell):
+    sent = messages(8, keys=2)
+    http_cell.db.emit(sent)
+    http_cell.target.answer = lambda name, body, n: None if n == 1 else 201
+    relay = http_cell.relay(*http_cell.to("--workers", 2), "--drain")
+    assert relay.wait() == 0, relay.log()
+    http_cell.all_arrived(sent)
+    assert sorted(http_cell.target.arrivals()) == sorted(
+        2 * [(m[0], None, m[2]) for m in sent])
+    assert relay.metric("silent_total") >= 1
+    assert "does not answer" in relay.log()
+
+
+def test_under_hold_a_lost_answer_is_not_asked_for(http_cell):
+    """Neither by the relay nor by libcurl, which sends a request again whose
+    connection was kept from the one before."""
+    http_cell.db.emit(messages(4))
+    http_cell.target.answer = lambda name, body, n: (
+        201 if int(body) % 2 == 0 else None)
+    relay = http_cell.relay(*http_cell.to("--hold"), "--drain")
+    assert relay.wait() == 1, relay.log()
+    assert phases(http_cell.db) == {INDETERMINATE: 2}
+    assert [a[0] for a in http_cell.target.arrivals()] == \
+        ["m0", "m1", "m2", "m3"]
+
+
+def test_a_refusal_is_kept_with_the_row(http_cell):
+    http_cell.db.emit([("bad", None, "1"), ("good", None, "2")])
+    http_cell.target.answer = lambda name, body, n: 422 if body == "1" else 200
+    relay = http_cell.relay(*http_cell.to(), "--drain")
+    assert relay.wait() == 1, relay.log()
+    assert column(http_cell.db, "status", "phase = 3") == ["422"]
+    assert phases(http_cell.db) == {DEAD: 1}
+
+
+def test_a_service_that_is_away_costs_a_row_nothing(http_cell):
+    http_cell.target.stop()
+    http_cell.db.emit(messages(2))
+    relay = http_cell.relay(*http_cell.to())
+    eventually(lambda: "the target does not answer" in relay.log(), "it says so")
+    http_cell.target.start()
+    eventually(lambda: phases(http_cell.db) == {}, "all is done", PATIENCE)
+    assert relay.stop() == 0
+    assert relay.metric("silent_total") == relay.metric("refused_total") == 0
+    http_cell.all_arrived(messages(2))
+
+
+def test_a_row_in_doubt_for_a_day_is_not_sent_again(http_cell):
+    http_cell.db.emit(messages(1))
+    day = int(time.time() * 1000) - 24 * 3600 * 1000
+    http_cell.db.sql("UPDATE %s SET doubt = 1, doubt_ms = %d"
+                     % (http_cell.db.table, day))
+    relay = http_cell.relay(*http_cell.to(), "--drain")
+    assert relay.wait() == 1, relay.log()
+    assert phases(http_cell.db) == {INDETERMINATE: 1}
+    assert http_cell.target.arrivals() == []
+
+
+STEPS = """[
+ {"try": "r", "confirm": "r", "cancel": "r", "body": {"step": 1}},
+ {"try": "r", "confirm": "r", "cancel": "r", "body": {"step": 2}}]"""
+
+
+@pytest.mark.parametrize("last, calls", [
+    (200, ["1/try", "2/try", "1/confirm", "2/confirm"]),
+    (422, ["1/try", "2/try", "2/cancel", "1/cancel"]),
+])
+def test_a_saga_is_carried_to_its_end(request, tmp_path, last, calls):
+    with living(make_cell(request, tmp_path, "postgres-http")) as cell:
+        cell.target.answer = lambda name, body, n: (
+            last if name.endswith("2/try") else 200)
+        cell.db.sql("SELECT once.saga_start('order', '%s', 'g')" % STEPS)
+        relay = cell.relay(*cell.to(), "--drain")
+        assert relay.wait() == 0, relay.log()
+        assert [a[0] for a in cell.target.arrivals()] == \
+            ["g/" + call for call in calls]
+        assert cell.target.headers[1]["Once-Saga"] == "g; branch=2; op=try"
+
+
+# ---- What is away --------------------------------------------------------
+
+
+def test_a_target_that_is_away_costs_a_row_nothing(broker_cell):
+    cell, server = broker_cell, broker_cell.target.server
+    sent = messages(40, keys=3)
+    server.stop()
+    try:
+        relay = cell.relay(*cell.to())
+        cell.db.emit(sent)
+        eventually(lambda: "the target is away" in relay.log(), "it notices")
+        assert relay.process.poll() is None
+        assert set(column(cell.db, "attempts")) == {"0"}
+    finally:
+        server.start()
+    eventually(lambda: phases(cell.db) == {}, "all is done", PATIENCE)
+    assert relay.stop() == 0
+    assert "the target is back" in relay.log()
+    assert relay.metric("circuit_open") == 0
+    cell.all_arrived(sent)
+
+
+def test_a_target_that_dies_under_way_loses_nothing(broker_cell):
+    cell, server = broker_cell, broker_cell.target.server
+    sent = messages(300, keys=10)
+    relay = cell.relay(*cell.to("--batch", 50))
+    for part in range(3):
+        cell.db.emit(sent[100 * part:100 * part + 100])
+        time.sleep(0.05)
+        server.kill()
+        server.start()
+    eventually(lambda: phases(cell.db) == {}, "all is done", PATIENCE)
+    assert relay.stop() == 0
+    cell.all_arrived(sent)
+
+
+def test_a_database_that_is_restarted_loses_nothing(pg_redis):
+    cell, server = pg_redis, pg_redis.db.server
+    sent = messages(300, keys=10)
+    relay = cell.relay(*cell.to("--batch", 20))
+    for part in range(3):
+        cell.db.emit(sent[100 * part:100 * part + 100])
+        time.sleep(0.05)
+        server.quit()
+        server.start()
+    eventually(lambda: phases(cell.db) == {}, "all is done", PATIENCE)
+    assert relay.stop() == 0
+    cell.all_arrived(sent)
+
+
+def test_a_relay_ends_when_told_though_all_is_away(pg_redis):
+    cell = pg_redis
+    database, target = cell.db.server, cell.target.server
+    cell.db.emit(messages(50))
+    relay = cell.relay(*cell.to())
+    database.quit()
+    target.kill()
+    try:
+        time.sleep(1)
+        assert relay.stop() == 0, relay.log()
+        assert cell.relay(*cell.to(), "--drain", name="late").wait() == 3
+    finally:
+        database.start()
+        target.start()
+    assert cell.relay(*cell.to(), "--drain", name="last").wait() == 0
+    cell.all_arrived(messages(50))
+
+
+# ---- What is seen of it --------------------------------------------------
+
+
+def test_metrics_name_any_route(lite_exec):
+    route = 'a"b\\c'
+    lite_exec.db.emit(messages(3), route=route)
+    relay = lite_exec.relay(*lite_exec.to(route=route), "--drain")
+    assert relay.wait() == 0, relay.log()
+    metrics = relay.metrics()
+    assert metrics["once_relay_taken_total"] == {'a\\"b\\\\c': 3}
+    assert metrics["once_relay_rows_ready"] == {'a\\"b\\\\c': 0}
+    assert metrics["once_relay_circuit_open"] == {'a\\"b\\\\c': 0}
+    assert not os.path.exists(str(relay.metrics_path) + ".new")
+
+
+def test_nothing_secret_is_printed(pg_redis):
+    cell = pg_redis
+    secret = "tell-nobody"
+    cell.db.emit([(secret + "-id", secret + "-key", "1"),
+                  (secret + "-bad", secret + "-key", "2")])
+    url = cell.folder / "url"
+    url.write_text(cell.target.url.replace("redis://", "redis://u:%s@" % secret)
+                   + "\n")
+    relay = cell.relay("--to", "r=@%s" % url, *SHORT)
+    eventually(lambda: "the target is away" in relay.log(), "it is refused")
+    assert relay.stop() == 0
+    assert secret not in relay.log()
+    assert secret not in relay.metrics_path.read_text()
+    url.write_text(cell.target.url + "\n")
+    relay = cell.relay("--to", "r=@%s" % url, *SHORT, "--drain")
+    assert relay.wait() == 0
+    assert secret not in relay.log()
+    assert secret not in relay.metrics_path.read_text()
+
+
+def test_a_password_in_the_command_line_is_warned_of(lite_exec):
+    done = once("relay", "--store", lite_exec.db.url, "--to",
+                "r=redis://u:tell-nobody@127.0.0.1:1/?stream=s", "--drain")
+    assert "--to r=@FILE" in done.stderr
+    assert "tell-nobody" not in done.stderr
+
+
+@pytest.mark.parametrize("words, status, text", [
+    ([], 2, "--to ROUTE=TARGET"),
+    (["--to", "r"], 2, "ROUTE=TARGET"),
+    (["--to", "=exec:true"], 2, "ROUTE=TARGET"),
+    (["--hold"], 2, "after its --to"),
+    (["--to", "r=nothing:x"], 2, "no target of this kind"),
+    (["--to", "r=exec:true", "--to", "r=exec:true"], 2, "twice"),
+    (["--to", "r=exec:true", "--batch", "2"], 2, "is 1"),
+    (["--to", "r=exec:true", "--hold", "--no-hold"], 2, "not both"),
+    (["--to", "r=exec:true", "--workers", "0"], 2, "from 1 to 256"),
+    (["--to", "r=exec:true", "--lease", "10s"], 2, "30000"),
+    (["--to", "r=exec:true", "--metrics", "/nonexistent/x"], 2, "metrics"),
+    (["--to", "r=@/nonexistent/x"], 3, "cannot be opened"),
+    (["--to", "r=exec:true", "more"], 2, "quote"),
+])
+def test_what_cannot_be_is_said(lite_exec, words, status, text):
+    done = once("relay", "--store", lite_exec.db.url, "--drain", *words,
+                check=False)
+    assert done.returncode == status, done.stderr
+    assert text in done.stderr
+
+
+def test_a_database_that_will_not_do_is_status_3(tmp_path):
+    for url in ("sqlite:%s/none.db" % tmp_path,
+                "postgres://once@127.0.0.1:1/once"):
+        done = once("relay", "--store", url, "--drain", "--to", "r=exec:true",
+                    "--timeout", "1s", "--lease", "3s", check=False)
+        assert done.returncode == 3, done.stderr
+
+
+def test_the_unit_is_understood_by_systemd(tmp_path):
+    analyze = shutil.which("systemd-analyze")
+    if analyze is None:
+        pytest.skip("systemd is not installed")
+    text = (BUILD / "once-relay@.service").read_text()
+    text = re.sub("^ExecStart=[^ ]*", "ExecStart=%s" % ONCE, text, flags=re.M)
+    text = re.sub("^Documentation=.*\n", "", text, flags=re.M)  # not installed
+    unit = tmp_path / "once-relay@.service"
+    unit.write_text(text)
+    done = subprocess.run(
+        [analyze, "verify", str(unit).replace("@", "@shop")], text=True,
+        capture_output=True, timeout=PATIENCE, check=False)
+    assert (done.returncode, done.stderr) == (0, "")
+
+
+# ---- once emit -----------------------------------------------------------
+
+
+@pytest.fixture(params=["sqlite", "postgres"])
+def db(request, tmp_path):
+    return make_cell(request, tmp_path, request.param + "-exec").db
+
+
+def emit(db, *words, body="x", check=True):
+    return once("emit", "--store", db.url, "--route", "r", *words, stdin=body,
+                check=check)
+
+
+def test_emit_prints_the_id(db):
+    printed = emit(db).stdout.strip()
+    assert printed.count("-") == 4
+    assert column(db, "id") == [printed]
+
+
+def test_emit_again_with_one_id_writes_nothing(db):
+    assert emit(db, "--id", "i/1").stdout == "i/1\n"
+    again = emit(db, "--id", "i/1")
+    assert again.stdout == "i/1\n"
+    assert "before" in again.stderr
+    other = emit(db, "--id", "i/1", body="y", check=False)
+    assert (other.returncode, other.stdout) == (1, "")
+    assert "another body" in other.stderr
+    assert column(db, "id") == ["i/1"]
+
+
+def test_emit_takes_all_of_a_message(db):
+    emit(db, "--key", "k", "--type", "text/plain", "--header", "A: 1",
+         "--header", "B: 2", "--keep", "--at", "2100-01-01T00:00:00Z")
+    assert column(db, "key") == ["k"]
+    assert column(db, "type") == ["text/plain"]
+    assert column(db, "replace(headers, chr(10), ';')"
+                  if isinstance(db, Pg) else
+                  "replace(headers, char(10), ';')") == ["A: 1;B: 2;"]
+    assert column(db, "due_ms") == ["4102444800000"]
+    assert column(db, "phase") == ["1"]
+
+
+@pytest.mark.parametrize("words, text", [
+    (["--header", "none"], "Name: value"),
+    (["--at", "tomorrow"], "UTC"),
+    (["--id", "a b"], "id"),
+    (["more"], "stdin"),
+])
+def test_emit_says_what_is_wrong(tmp_path, words, text):
+    done = emit(Lite(tmp_path), *words, check=False)
+    assert done.returncode == 2, done.stderr
+    assert text in done.stderr
