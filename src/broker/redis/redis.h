@@ -47,6 +47,7 @@ struct once__redis_broker {
     char claim_cursor[48]; /* of XAUTOCLAIM */
     uint64_t claim_ms;     /* when to begin with it again */
     uint32_t body_max;
+    uint64_t fetched_ms;              /* when what is in the queue came */
     struct once__incoming_list queue; /* not handed out yet */
     struct once__incoming_list held;  /* `native` is the id of the entry */
     size_t held_now;                  /* of this connection */
