@@ -326,6 +326,8 @@ struct whole {
     struct once__metrics *metrics;
     struct once__tender *tender;
     struct once__carrier **workers;
+    struct once__watch *watch;
+    struct once__base **bases; /* all of them, for `watch` */
     pthread_t *threads;
     size_t n, started;
 };
@@ -339,8 +341,9 @@ static void refresh(void *user)
         once__base_connect(all->base, NULL) != ONCE_OK)
         return;
     (void)pthread_mutex_lock(&all->relay.look);
-    if (once__relay_count(&all->relay, once__base_tx(all->base), &open, &ended,
-                          NULL) != ONCE_OK)
+    if (once__base_answered(
+            all->base, once__relay_count(&all->relay, once__base_ask(all->base),
+                                         &open, &ended, NULL)) != ONCE_OK)
         once__base_rollback(all->base);
     (void)pthread_mutex_unlock(&all->relay.look);
 }
@@ -371,13 +374,25 @@ static int open_workers(struct whole *all, once_error *err)
         n += r->routes[i].o.workers;
     all->workers = calloc(n, sizeof(struct once__carrier *));
     all->threads = calloc(n, sizeof(*all->threads));
-    if (all->workers == NULL || all->threads == NULL)
+    all->bases = calloc(n + 2, sizeof(struct once__base *));
+    if (all->workers == NULL || all->threads == NULL || all->bases == NULL)
         return once__fail(err, ONCE_ENOMEM, "out of memory");
     for (i = 0; i < r->n_routes && rc == ONCE_OK; i++)
         for (k = 0; k < r->routes[i].o.workers && rc == ONCE_OK; k++)
             rc = once__carrier_open(r, &r->routes[i], &all->workers[all->n++],
                                     err);
     return rc;
+}
+
+static int start_watch(struct whole *all, once_error *err)
+{
+    size_t i;
+
+    for (i = 0; i < all->n; i++)
+        all->bases[i] = once__carrier_base(all->workers[i]);
+    all->bases[i++] = once__tender_base(all->tender);
+    all->bases[i++] = all->base;
+    return once__watch_start(&all->relay, all->bases, i, &all->watch, err);
 }
 
 static int start_workers(struct whole *all, once_error *err)
@@ -441,6 +456,8 @@ static int run(struct whole *all, const once_relay_options *o, once_error *err)
     if (rc == ONCE_OK)
         rc = once__tender_start(r, &all->tender, err);
     if (rc == ONCE_OK)
+        rc = start_watch(all, err);
+    if (rc == ONCE_OK)
         rc = start_workers(all, err);
     if (rc == ONCE_OK)
         (void)wait_stop(r, o->stop_fd, -1);
@@ -449,6 +466,7 @@ static int run(struct whole *all, const once_relay_options *o, once_error *err)
         (void)pthread_join(all->threads[--all->started], NULL);
     once__tender_join(all->tender);
     once__metrics_stop(all->metrics);
+    once__watch_end(all->watch);
     if (rc == ONCE_OK && atomic_load(&r->left))
         rc = ONCE_DEAD;
     return rc;
@@ -467,6 +485,7 @@ int once_relay(const once_relay_options *options, once_error *err)
         once__carrier_close(all.workers[--all.n]);
     free(all.workers);
     free(all.threads);
+    free(all.bases);
     once__base_close(all.base);
     free(all.relay.routes);
     free(all.relay.series);

@@ -5,6 +5,7 @@
  *    relay.c    options, threads, stop
  *    route.c    a worker: claim, send, settle, again
  *    batch.c    what was claimed at one time
+ *    watch.c    questions that the database never answers
  *    tender.c   sagas that wait for a deadline, or that nobody moved on
  */
 #ifndef ONCE_RELAY_ROUTE_H
@@ -17,6 +18,7 @@
 
 #include "broker/broker.h"
 #include "message/saga.h"
+#include "relay/base.h"
 #include "relay/metrics.h"
 
 enum once__route_metric {
@@ -89,6 +91,7 @@ ONCE_CHECK int once__carrier_open(struct once__relay *r,
                                   struct once__route *route,
                                   struct once__carrier **out, once_error *err);
 void once__carrier_close(struct once__carrier *w); /* accepts NULL */
+struct once__base *once__carrier_base(const struct once__carrier *w);
 /* A thread's function: returns when `stop` is set. */
 void *once__carrier_run(void *worker);
 
@@ -105,5 +108,18 @@ struct once__tender;
 ONCE_CHECK int once__tender_start(struct once__relay *r,
                                   struct once__tender **out, once_error *err);
 void once__tender_join(struct once__tender *t); /* accepts NULL */
+struct once__base *once__tender_base(const struct once__tender *t);
+
+/* ---- Hung connections, watch.c ------------------------------------------- */
+
+struct once__watch;
+
+/* Starts the thread that watches these `n` connections, more strictly when
+ * `stop` is set. */
+ONCE_CHECK int once__watch_start(const struct once__relay *r,
+                                 struct once__base *const *bases, size_t n,
+                                 struct once__watch **out, once_error *err);
+/* Ends it, when nobody asks any more; accepts NULL. */
+void once__watch_end(struct once__watch *w);
 
 #endif /* ONCE_RELAY_ROUTE_H */
