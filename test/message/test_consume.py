@@ -348,22 +348,30 @@ def test_two_consumers_share_a_queue_of_rabbitmq(mq_cell, rabbitmq):
     mq_cell.exactly(names(200))
 
 
-def test_order_by_key_with_rabbitmq(mq_cell):
+def order_is_kept(cell):
     """Failing heads of two keys, and a process that is killed."""
     bodies = {7: "fail-twice", 20: "fail-twice", 21: "fail-twice"}
-    mq_cell.sql("ALTER TABLE effect ADD no serial")
-    mq_cell.queue.publish([("m%03d" % i, bodies.get(i, "slow"), "k%d" % (i % 4))
-                           for i in range(80)])
+    cell.sql("ALTER TABLE effect ADD no serial")
+    cell.queue.publish([("m%03d" % i, bodies.get(i, "slow"), "k%d" % (i % 4))
+                        for i in range(80)])
     for seconds in (0.5, 0.7):
-        process = mq_cell.consumer("keyed=1")
+        process = cell.consumer("keyed=1")
         time.sleep(seconds)
         process.kill()
-    assert mq_cell.drained("keyed=1", "batch=4") == 0
-    mq_cell.exactly(["m%03d" % i for i in range(80)])
-    order = [row[0] for row in mq_cell.sql("SELECT id FROM effect ORDER BY no")]
+    assert cell.drained("keyed=1", "batch=4") == 0
+    cell.exactly(["m%03d" % i for i in range(80)])
+    order = [row[0] for row in cell.sql("SELECT id FROM effect ORDER BY no")]
     for key in range(4):
         mine = [name for name in order if int(name[1:]) % 4 == key]
         assert mine == sorted(mine), key
+
+
+def test_order_by_key_with_rabbitmq(mq_cell):
+    order_is_kept(mq_cell)
+
+
+def test_order_by_key_with_redis(pg_cell):
+    order_is_kept(pg_cell)
 
 
 POINTS = ["begin-before", "begin-after", "claim-before", "claim-after",
