@@ -13,6 +13,9 @@
  * second is looked at when we connect, and again after a quarter of min_idle_ms,
  * at most CLAIM_MAX_MS.
  *
+ * Who is alone takes all that is pending when it connects, whatever its idleness,
+ * in the order of the stream, and only then what is new.
+ *
  * Giving back: the entry goes to a consumer that nobody is, "given-back", with
  * min_idle_ms of idleness, so whoever looks next takes it. We look after
  * CLAIM_SOON_MS, so that it comes again here if there is nobody else.
@@ -315,7 +318,7 @@ static int claim(struct once__redis_broker *b, size_t count, once_error *err)
 
     (void)snprintf(number, sizeof(number), "%zu", count);
     (void)snprintf(idle, sizeof(idle), "%llu",
-                   (unsigned long long)b->min_idle_ms);
+                   (unsigned long long)(b->sweeps ? 0 : b->min_idle_ms));
     {
         const once_bytes words[] = {
             text("XAUTOCLAIM"), text(b->stream), text(b->group),
@@ -333,8 +336,10 @@ static int claim(struct once__redis_broker *b, size_t count, once_error *err)
         return refuse(b, r, err);
     (void)snprintf(b->claim_cursor, sizeof(b->claim_cursor), "%s",
                    r->element[0]->str);
-    if (strcmp(b->claim_cursor, "0-0") == 0)
+    if (strcmp(b->claim_cursor, "0-0") == 0) {
         b->claim_ms = once__broker_now_ms() + claim_pause(b);
+        b->sweeps = 0;
+    }
     if (r->elements > 2 && is_array(r->element[2]))
         alarm_lost(b, r->element[2]->elements);
     return take_entries(b, r->element[1], 1, &lost) == ONCE_OK
@@ -353,7 +358,7 @@ int once__redis_join(struct once__redis_broker *b, once_error *err)
 
     drop_all(&b->queue);
     b->held_now = 0;
-    b->own_read = 0;
+    b->own_read = b->sweeps = b->alone;
     b->claim_ms = 0;
     (void)snprintf(b->own_after, sizeof(b->own_after), "0");
     (void)snprintf(b->claim_cursor, sizeof(b->claim_cursor), "0-0");

@@ -42,7 +42,9 @@ struct once__redis_broker {
     char consumer[ONCE_ID_SIZE * 2];
     uint64_t min_idle_ms;
     uint32_t prefetch;
-    int own_read;          /* the own pending list was read to its end */
+    int own_read; /* the own pending list was read to its end */
+    int alone,
+        sweeps; /* everything that is pending is ours; and is being taken */
     char own_after[48];    /* ... and so far */
     char claim_cursor[48]; /* of XAUTOCLAIM */
     uint64_t claim_ms;     /* when to begin with it again */
