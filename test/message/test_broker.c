@@ -428,6 +428,25 @@ static void a_killed_server_leaves_one_proof_each(void)
 
 /* ---- Receiving ---------------------------------------------------------- */
 
+/* The same lines, in any order: some brokers keep none. */
+static int same_lines(const char *a, const char *b)
+{
+    const char *end;
+    char line[256];
+
+    if (strlen(a) != strlen(b))
+        return 0;
+    for (; *a != '\0'; a = end + 1) {
+        end = strchr(a, '\n');
+        if (end == NULL || (size_t)(end - a) + 2 > sizeof(line))
+            return 0;
+        (void)snprintf(line, sizeof(line), "%.*s", (int)(end + 1 - a), a);
+        if (strstr(b, line) == NULL)
+            return 0;
+    }
+    return 1;
+}
+
 static void same(const struct once__delivery *d, const once_message *m)
 {
     T_OK(d->flaw == NULL);
@@ -438,8 +457,8 @@ static void same(const struct once__delivery *d, const once_message *m)
     if (d->m.key != NULL && m->key != NULL)
         T_STR(d->m.key, m->key);
     T_STR(d->m.type == NULL ? "" : d->m.type, m->type == NULL ? "" : m->type);
-    T_STR(d->m.headers == NULL ? "" : d->m.headers,
-          m->headers == NULL ? "" : m->headers);
+    T_OK(same_lines(d->m.headers == NULL ? "" : d->m.headers,
+                    m->headers == NULL ? "" : m->headers));
     T_EQ(d->m.body.size, m->body.size);
     if (d->m.body.size == m->body.size && m->body.size > 0)
         T_MEM(d->m.body.data, m->body.data, m->body.size);
@@ -447,7 +466,7 @@ static void same(const struct once__delivery *d, const once_message *m)
 
 static void messages_arrive_as_they_were_sent(void)
 {
-    static char large[1 << 20], bytes[256], id[ONCE_ID_MAX + 1];
+    static char large[1000000], bytes[256], id[ONCE_ID_MAX + 1];
     const char *name = fresh();
     struct once__broker *b = sender(name), *c = receiver(name, 10);
     once_message m[4];
