@@ -142,6 +142,8 @@ class Run:
     """One cell at work."""
 
     def __init__(self, args, database, broker, rng, options):
+        self.args = args
+        self.began = time.monotonic()
         self.rng = rng
         self.messages = args.messages
         self.once = args.build / "once"
@@ -189,8 +191,11 @@ class Run:
         return self.db.url(self.port("db"))
 
     def relay_words(self, n):
-        to = self.folder / "to"
-        to.write_text(self.broker.target(self.port("broker")) + "\n", "ascii")
+        to = self.folder / ("to%d" % n)
+        to.write_text("faulty:%s@%s\n" % (
+            self.options.get("faulty", "seed=%d,copies=30,late=5,silent=1"
+                             % (self.rng.getrandbits(30) + 1)),
+            self.broker.target(self.port("broker"))), "ascii")
         return [self.once, "relay", "--store", self.db_url(), "--lease", "3s",
                 "--metrics", self.folder / ("relay%d.@BIRTH@.prom" % n),
                 "--to", "orders=@%s" % to, "--timeout", "1s", "--batch",
@@ -302,6 +307,11 @@ class Run:
             for _ in range(2):
                 self.broker.put(name, "planted", "plain of another body")
 
+    def note(self, what):
+        if self.args.trace:
+            print("# %7.2f s  %s" % (time.monotonic() - self.began, what),
+                  flush=True)
+
     def play(self, what, number):
         function = FAULTS[what][0]
         for process in self.all():
@@ -310,19 +320,25 @@ class Run:
         for n in range(number):
             at = self.messages * (n + self.rng.random()) / number * 0.9
             self.wait(lambda at=at: self.booked() >= at, "fault %d" % (n + 1))
+            self.note("%s, %d hits" % (what, self.hits))
             function(self)
             self.played += 1
         for proxy in self.proxies.values():
             proxy.do("clear")
         self.wait(self.emitted, "all is emitted")
+        self.note("all is emitted")
         self.wait(self.settled, "all is booked")
+        self.note("all is booked")
         self.broker.ending = True
         self.broker.end()
         self.plant_mismatches()
         self.wait(self.settled, "all is parked")
+        self.note("all is parked")
         for process in self.relays + self.consumers:
             process.stop()
+        self.note("all have ended")
         self.drain()
+        self.note("the broker is empty")
 
     def drain(self):
         """What still lies in the broker: copies, and nothing else."""
@@ -409,6 +425,7 @@ def play(args, cell):
         run.open()
         run.play(cell[2], options.get("number", args.faults or 6))
         run.look()
+        run.note("all is counted")
         bad = list(judge(run.ledger))
         if run.played and not run.hits:
             bad.append("the fault has hit nothing")
