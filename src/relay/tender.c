@@ -22,14 +22,6 @@ struct once__tender {
     uint64_t said_ms; /* when an error was last said */
 };
 
-void once__relay_tell(const struct once__relay *r,
-                      const struct once__saga_tally *tally)
-{
-    if (tally->stuck > 0)
-        once__relay_say(r, "%llu sagas are stuck: once saga ls",
-                        (unsigned long long)tally->stuck);
-}
-
 static void tend(struct once__tender *t)
 {
     struct once__saga_tally tally = {0, 0, 0, 0};
