@@ -370,6 +370,7 @@ int once_relay(const once_relay_options *options, once_error *err)
     rc = run(&all, options, err);
     while (all.n > 0)
         once__carrier_close(all.workers[--all.n]);
+    once__tender_close(all.tender);
     free(all.workers);
     free(all.threads);
     free(all.bases);

@@ -111,11 +111,13 @@ void *once__carrier_run(void *worker);
 
 struct once__tender;
 
-/* Starts the thread; the caller ends it with once__tender_join() when `stop` is
- * set. */
+/* Starts the thread. When `stop` is set, once__tender_join() waits for its end;
+ * then once__tender_close(), when nobody watches its connection. Both accept
+ * NULL. */
 ONCE_CHECK int once__tender_start(struct once__relay *r,
                                   struct once__tender **out, once_error *err);
-void once__tender_join(struct once__tender *t); /* accepts NULL */
+void once__tender_join(struct once__tender *t);
+void once__tender_close(struct once__tender *t);
 struct once__base *once__tender_base(const struct once__tender *t);
 
 /* ---- Hung connections, watch.c ------------------------------------------- */

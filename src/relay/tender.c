@@ -79,9 +79,14 @@ int once__tender_start(struct once__relay *r, struct once__tender **out,
 
 void once__tender_join(struct once__tender *t)
 {
+    if (t != NULL)
+        (void)pthread_join(t->thread, NULL);
+}
+
+void once__tender_close(struct once__tender *t)
+{
     if (t == NULL)
         return;
-    (void)pthread_join(t->thread, NULL);
     once__base_close(t->base);
     free(t);
 }
