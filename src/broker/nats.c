@@ -17,9 +17,11 @@
  *
  * The library's thread knows only the link, which lives until both have left it.
  *
- * Receiving: a pull consumer. What has been pulled is ours for the consumer's
- * ack_wait; a thread asks for more time for it as long as this object lives, so
- * that a slow handler gets no second copy.
+ * Receiving: a pull consumer. One request at a time asks for as many messages as
+ * there is room for; they come as they are there. (The library's own fetch waits
+ * until it has all that it asked for.) What has come is ours for the consumer's
+ * ack_wait; a thread asks for more time as long as this object lives, so that a
+ * slow handler gets no second copy.
  *
  * It uses the library without its reconnecting, which would send again what it
  * has in its buffer and forget what it had sent.
@@ -46,7 +48,8 @@ enum {
     PING_MS = 10000,
     SLICE_MS = 100, /* how soon a lost connection is seen */
     ACK_WAIT_S = 30,
-    BACK_MS = 500, /* before what was given back comes again */
+    BACK_MS = 500,     /* before what was given back comes again */
+    EXPIRES_MS = 2000, /* of a request for messages */
     CLOSE_MS = 2000
 };
 
@@ -62,9 +65,11 @@ struct verdict {
 struct link {
     pthread_mutex_t lock;
     pthread_cond_t wake;
-    int users; /* we, and the subscription */
-    struct verdict *got;
-    size_t n, cap;
+    int users;           /* we, and the subscription */
+    struct verdict *got; /* sending */
+    natsMsg **came;      /* receiving */
+    size_t n, cap, n_came, cap_came;
+    int receiving;
 };
 
 struct nats {
@@ -78,22 +83,24 @@ struct nats {
     natsConnection *c; /* NULL: not connected */
     uint64_t connection;
 
-    /* Sending. */
     struct link *link;
-    natsSubscription *acks;
+    natsSubscription *answers; /* what comes to `inbox`, and below it */
     natsInbox *inbox;
-    struct once__flights flights;
+    struct once__flights flights; /* sending */
 
     /* Receiving. */
-    pthread_mutex_t lock; /* of `ready` and `out`, and of `c` for the thread */
+    pthread_mutex_t lock; /* of what follows, and of `c` for the thread */
     pthread_cond_t wake;
     pthread_t beat;
     int beating, stop;
     int64_t ack_wait_ms;
-    jsCtx *js;
-    natsSubscription *pull;
-    struct once__incoming_list ready, out;
-    size_t held; /* deliveries in both */
+    struct once__incoming_list ready,
+        out;              /* `native` is where to acknowledge */
+    uint64_t seen;        /* the last number in the stream that was delivered */
+    size_t held;          /* deliveries in both */
+    size_t asked;         /* messages that the open request may still bring */
+    uint64_t asked_until; /* when it is over for certain */
+    int gone;             /* the consumer was deleted, or no memory */
 };
 
 static struct nats *self(struct once__broker *b)
@@ -129,7 +136,7 @@ static void cond_wait(pthread_cond_t *c, pthread_mutex_t *lock, uint64_t ms)
 
 /* ---- The link ------------------------------------------------------------- */
 
-static struct link *link_new(void)
+static struct link *link_new(int receiving)
 {
     struct link *k = calloc(1, sizeof(*k));
 
@@ -138,6 +145,7 @@ static struct link *link_new(void)
     (void)pthread_mutex_init(&k->lock, NULL);
     cond_init(&k->wake);
     k->users = 1;
+    k->receiving = receiving;
     return k;
 }
 
@@ -153,6 +161,9 @@ static void link_leave(void *user)
     (void)pthread_mutex_unlock(&k->lock);
     if (users > 0)
         return;
+    while (k->n_came > 0)
+        natsMsg_Destroy(k->came[--k->n_came]);
+    free((void *)k->came);
     free(k->got);
     (void)pthread_cond_destroy(&k->wake);
     (void)pthread_mutex_destroy(&k->lock);
@@ -174,6 +185,27 @@ static void link_put(struct link *k, struct verdict v)
     }
     if (k->n < k->cap)
         k->got[k->n++] = v;
+    (void)pthread_cond_signal(&k->wake);
+    (void)pthread_mutex_unlock(&k->lock);
+}
+
+/* A message that finds no memory comes again. */
+static void link_came(struct link *k, natsMsg *msg)
+{
+    (void)pthread_mutex_lock(&k->lock);
+    if (k->n_came == k->cap_came) {
+        size_t cap = k->cap_came == 0 ? 64 : k->cap_came * 2;
+        natsMsg **came = realloc((void *)k->came, cap * sizeof(natsMsg *));
+
+        if (came != NULL) {
+            k->came = came;
+            k->cap_came = cap;
+        }
+    }
+    if (k->n_came < k->cap_came)
+        k->came[k->n_came++] = msg;
+    else
+        natsMsg_Destroy(msg);
     (void)pthread_cond_signal(&k->wake);
     (void)pthread_mutex_unlock(&k->lock);
 }
@@ -226,8 +258,8 @@ static int read_ack(const char *text, int size, struct verdict *v)
 }
 
 /* In the library's thread. */
-static void on_ack(natsConnection *c, natsSubscription *sub, natsMsg *msg,
-                   void *user)
+static void on_answer(natsConnection *c, natsSubscription *sub, natsMsg *msg,
+                      void *user)
 {
     const char *subject = natsMsg_GetSubject(msg);
     const char *dot = subject == NULL ? NULL : strrchr(subject, '.');
@@ -236,6 +268,10 @@ static void on_ack(natsConnection *c, natsSubscription *sub, natsMsg *msg,
 
     (void)c;
     (void)sub;
+    if (((struct link *)user)->receiving) {
+        link_came(user, msg);
+        return;
+    }
     v.number = dot == NULL ? 0 : strtoull(dot + 1, NULL, 10);
     if (natsMsg_IsNoResponders(msg)) {
         v.end = ONCE__END_REFUSED;
@@ -330,7 +366,7 @@ static int read_url(struct nats *s, const char *url, once_error *err)
 
 static void delivery_free(struct once__incoming *in)
 {
-    natsMsg_Destroy(in->native);
+    free(in->native);
     once__incoming_free(in);
 }
 
@@ -345,25 +381,16 @@ static void drop(struct once__incoming_list *list, size_t *held)
     }
 }
 
-/* What was handed out stays readable; the library keeps its message alone. */
 static void lose(struct nats *s, const char *why)
 {
-    struct once__incoming *in;
-
     if (s->link != NULL)
         link_take(s, 0);
     (void)pthread_mutex_lock(&s->lock);
     drop(&s->ready, &s->held);
-    for (in = s->out.first; in != NULL; in = in->next) {
-        natsMsg_Destroy(in->native);
-        in->native = NULL;
-    }
-    natsSubscription_Destroy(s->pull);
-    s->pull = NULL;
-    jsCtx_Destroy(s->js);
-    s->js = NULL;
-    natsSubscription_Destroy(s->acks);
-    s->acks = NULL;
+    s->asked = 0;
+    s->gone = 0;
+    natsSubscription_Destroy(s->answers);
+    s->answers = NULL;
     natsInbox_Destroy(s->inbox);
     s->inbox = NULL;
     natsConnection_Destroy(s->c);
@@ -464,23 +491,25 @@ static int open_connection(struct nats *s, once_error *err)
     return once__fail(err, ONCE_EOPEN, "nats: the server knows no headers");
 }
 
-static int set_up_sending(struct nats *s, once_error *err)
+/* Everything that is answered to us comes to one inbox. */
+static int subscribe(struct nats *s, once_error *err)
 {
     char subject[128];
     natsStatus rc;
 
-    s->link = link_new();
+    s->link = link_new(s->stream[0] != '\0');
     if (s->link == NULL || natsInbox_Create(&s->inbox) != NATS_OK)
         return lost(s, "no memory", err);
     (void)snprintf(subject, sizeof(subject), "%s.*", s->inbox);
     s->link->users++;
-    rc = natsConnection_Subscribe(&s->acks, s->c, subject, on_ack, s->link);
+    rc = natsConnection_Subscribe(&s->answers, s->c, subject, on_answer,
+                                  s->link);
     if (rc == NATS_OK)
-        rc = natsSubscription_SetOnCompleteCB(s->acks, link_leave, s->link);
+        rc = natsSubscription_SetOnCompleteCB(s->answers, link_leave, s->link);
     else
         s->link->users--;
     if (rc == NATS_OK)
-        rc = natsSubscription_SetPendingLimits(s->acks, -1, -1);
+        rc = natsSubscription_SetPendingLimits(s->answers, -1, -1);
     return rc == NATS_OK ? ONCE_OK
                          : lost(s, "the connection was lost at once", err);
 }
@@ -509,94 +538,55 @@ static int open_failed(struct nats *s, natsStatus rc, jsErrCode code,
     return lost(s, "the connection was lost while opening the stream", err);
 }
 
+/* The consumer as it is there, or made. */
+static natsStatus find_consumer(struct nats *s, jsCtx *js, jsOptions *jo,
+                                jsConsumerInfo **info, jsErrCode *code)
+{
+    jsConsumerConfig want;
+    natsStatus rc =
+        js_GetConsumerInfo(info, js, s->stream, s->durable, jo, code);
+
+    if (rc != NATS_NOT_FOUND || *code != JSConsumerNotFoundErr)
+        return rc;
+    (void)jsConsumerConfig_Init(&want);
+    want.Durable = s->durable;
+    want.AckPolicy = js_AckExplicit;
+    want.AckWait = (int64_t)ACK_WAIT_S * 1000000000;
+    want.MaxDeliver = -1;
+    want.FilterSubject = s->subject[0] != '\0' ? s->subject : NULL;
+    *code = 0;
+    return js_AddConsumer(info, js, s->stream, &want, jo, code);
+}
+
 static int set_up_receiving(struct nats *s, once_error *err)
 {
     jsOptions jo;
-    jsSubOptions so;
-    jsConsumerConfig want;
+    jsCtx *js = NULL;
     jsConsumerInfo *info = NULL;
     jsErrCode code = 0;
     natsStatus rc;
     int fit;
 
     (void)jsOptions_Init(&jo);
-    (void)jsSubOptions_Init(&so);
-    (void)jsConsumerConfig_Init(&want);
     jo.Wait = s->o.timeout_ms;
-    rc = natsConnection_JetStream(&s->js, s->c, &jo);
+    rc = natsConnection_JetStream(&js, s->c, &jo);
     if (rc == NATS_OK)
-        rc =
-            js_GetConsumerInfo(&info, s->js, s->stream, s->durable, &jo, &code);
-    if (rc == NATS_NOT_FOUND && code == JSConsumerNotFoundErr) {
-        want.Durable = s->durable;
-        want.AckPolicy = js_AckExplicit;
-        want.AckWait = (int64_t)ACK_WAIT_S * 1000000000;
-        want.MaxDeliver = -1;
-        want.FilterSubject = s->subject[0] != '\0' ? s->subject : NULL;
-        code = 0;
-        rc = js_AddConsumer(&info, s->js, s->stream, &want, &jo, &code);
-    }
+        rc = find_consumer(s, js, &jo, &info, &code);
+    jsCtx_Destroy(js);
     if (rc != NATS_OK)
         return open_failed(s, rc, code, err);
     fit = is_fit(info->Config);
     (void)pthread_mutex_lock(&s->lock);
     s->ack_wait_ms = fit ? info->Config->AckWait / 1000000 : 0;
+    s->seen = info->Delivered.Stream;
     (void)pthread_mutex_unlock(&s->lock);
     jsConsumerInfo_Destroy(info);
-    if (!fit) {
-        lose(s, "consumer");
-        return once__fail(err, ONCE_EOPEN,
-                          "nats: this durable is no pull consumer with "
-                          "explicit acknowledgements and max_deliver -1");
-    }
-    so.Stream = s->stream;
-    so.Consumer = s->durable;
-    rc = js_PullSubscribe(&s->pull, s->js, NULL, s->durable, &jo, &so, &code);
-    return rc == NATS_OK ? ONCE_OK : open_failed(s, rc, code, err);
-}
-
-/* Asks for more time for all that is held. */
-static void *beat(void *user)
-{
-    struct nats *s = user;
-    struct once__incoming *in;
-    int64_t wait;
-
-    (void)pthread_mutex_lock(&s->lock);
-    while (!s->stop) {
-        if (s->c != NULL) {
-            for (in = s->ready.first; in != NULL; in = in->next)
-                (void)natsMsg_InProgress(in->native, NULL);
-            for (in = s->out.first; in != NULL; in = in->next)
-                if (in->native != NULL)
-                    (void)natsMsg_InProgress(in->native, NULL);
-        }
-        wait = s->ack_wait_ms / 3;
-        cond_wait(&s->wake, &s->lock,
-                  wait < 100     ? 100
-                  : wait > 10000 ? 10000
-                                 : (uint64_t)wait);
-    }
-    (void)pthread_mutex_unlock(&s->lock);
-    nats_ReleaseThreadMemory();
-    return NULL;
-}
-
-static int nats_connect(struct once__broker *b, once_error *err)
-{
-    struct nats *s = self(b);
-    int rc;
-
-    if (!is_lost(s))
+    if (fit)
         return ONCE_OK;
-    lose(s, "the connection was lost");
-    rc = open_connection(s, err);
-    if (rc == ONCE_OK)
-        rc = s->stream[0] != '\0' ? set_up_receiving(s, err)
-                                  : set_up_sending(s, err);
-    if (rc == ONCE_OK && s->stream[0] != '\0' && !s->beating)
-        s->beating = pthread_create(&s->beat, NULL, beat, s) == 0;
-    return rc;
+    lose(s, "consumer");
+    return once__fail(err, ONCE_EOPEN,
+                      "nats: this durable is no pull consumer with explicit "
+                      "acknowledgements and max_deliver -1");
 }
 
 /* ---- Sending ------------------------------------------------------------------ */
@@ -709,11 +699,6 @@ static size_t nats_proofs(struct once__broker *b, uint32_t wait_ms,
     return once__flights_take(&s->flights, out, max);
 }
 
-static void nats_abandon(struct once__broker *b)
-{
-    lose(self(b), "no proof came in time");
-}
-
 /* ---- Receiving ------------------------------------------------------------------ */
 
 static void take_header(struct once__incoming *in, const char *name,
@@ -759,130 +744,257 @@ static void take_headers(struct once__incoming *in, natsMsg *msg)
     take_foreign_id(in, msg);
 }
 
-/* 0: no memory. The message is the delivery's, or gone. */
+/*
+ * Whether it was delivered before. The subject to acknowledge at has the count
+ * and the number in the stream:
+ *
+ *    $JS.ACK.STREAM.CONSUMER.DELIVERED.NUMBER...
+ *    $JS.ACK.DOMAIN.ACCOUNT.STREAM.CONSUMER.DELIVERED.NUMBER...
+ *
+ * The count alone will not do: the server may forget it when a connection is
+ * lost, and says 1 again (see give_back()). But what comes for the first time
+ * comes in the order of the stream.
+ */
+static int is_redelivered(struct nats *s, const char *reply)
+{
+    const char *at;
+    int dots = 0, part;
+    uint64_t count, number;
+    char *end;
+
+    for (at = reply; *at != '\0'; at++)
+        dots += *at == '.';
+    for (at = reply, part = dots >= 10 ? 6 : 4; part > 0; part--) {
+        at = strchr(at, '.');
+        if (at == NULL)
+            return 1; /* nobody knows: with care, then */
+        at++;
+    }
+    count = strtoull(at, &end, 10);
+    number = *end == '.' ? strtoull(end + 1, NULL, 10) : 0;
+    if (count != 1 || number <= s->seen)
+        return 1;
+    s->seen = number;
+    return 0;
+}
+
+/* 0: no memory. */
 static int take_message(struct nats *s, natsMsg *msg)
 {
+    const char *reply = natsMsg_GetReply(msg);
     struct once__incoming *in = once__incoming_new();
-    jsMsgMetaData *meta = NULL;
 
-    if (in == NULL || natsMsg_GetMetaData(&meta, msg) != NATS_OK) {
+    if (in == NULL || reply == NULL) {
         once__incoming_free(in);
-        natsMsg_Destroy(msg);
         return 0;
     }
     in->connection = s->connection;
-    in->native = msg;
-    in->d.redelivered = meta->NumDelivered > 1;
-    jsMsgMetaData_Destroy(meta);
+    in->native = strdup(reply);
+    in->d.redelivered = is_redelivered(s, reply);
     take_headers(in, msg);
     once__incoming_body(in, natsMsg_GetData(msg),
                         (size_t)natsMsg_GetDataLength(msg), s->o.body_max);
-    if (!once__incoming_finish(in)) {
+    if (in->native == NULL || !once__incoming_finish(in)) {
         delivery_free(in);
         return 0;
     }
-    (void)pthread_mutex_lock(&s->lock);
     once__incoming_push(&s->ready, in);
     s->held++;
-    (void)pthread_mutex_unlock(&s->lock);
     return 1;
 }
 
-/*
- * Pulls up to `n` that are there, or with `wait_ms` waits for one. The library
- * waits for all that were asked for, so we ask for one when we wait.
- */
-static natsStatus pull(struct nats *s, int n, uint64_t wait_ms)
+/* The end of a request: nothing is there, or not any more. */
+static void take_status(struct nats *s, const char *status, natsMsg *msg)
 {
-    jsFetchRequest ask;
-    natsMsgList list = {0};
-    natsStatus rc;
-    int i;
+    const char *text = NULL;
 
-    (void)jsFetchRequest_Init(&ask);
-    ask.Batch = n;
-    ask.NoWait = wait_ms == 0;
-    ask.Expires = (int64_t)(wait_ms == 0 ? s->o.timeout_ms : wait_ms) * 1000000;
-    rc = natsSubscription_FetchRequest(&list, s->pull, &ask);
-    for (i = 0; i < list.Count; i++) {
-        natsMsg *msg = list.Msgs[i];
+    if (strncmp(status, "100", 3) == 0)
+        return;
+    s->asked = 0;
+    if (strncmp(status, "503", 3) == 0)
+        s->gone = 1;
+    if (natsMsgHeader_Get(msg, "Description", &text) == NATS_OK &&
+        strcasecmp(text, "Consumer Deleted") == 0)
+        s->gone = 1;
+}
 
-        list.Msgs[i] = NULL;
-        if (!take_message(s, msg))
-            rc = NATS_NO_MEMORY;
+/* With the lock: what the library's thread has brought becomes deliveries. */
+static void take_came(struct nats *s)
+{
+    struct link *k = s->link;
+    const char *status;
+    size_t i;
+
+    if (k == NULL)
+        return;
+    (void)pthread_mutex_lock(&k->lock);
+    for (i = 0; i < k->n_came; i++) {
+        natsMsg *msg = k->came[i];
+
+        if (natsMsg_GetDataLength(msg) == 0 &&
+            natsMsgHeader_Get(msg, "Status", &status) == NATS_OK) {
+            take_status(s, status, msg);
+        } else {
+            s->asked -= s->asked > 0;
+            s->gone |= !take_message(s, msg);
+        }
+        natsMsg_Destroy(msg);
     }
-    natsMsgList_Destroy(&list);
-    return rc == NATS_TIMEOUT || rc == NATS_NOT_FOUND ? NATS_OK : rc;
+    k->n_came = 0;
+    (void)pthread_mutex_unlock(&k->lock);
 }
 
-static void pause_ms(uint64_t ms)
+#define IN_PROGRESS "+WPI"
+
+/* With the lock. */
+static natsStatus say(struct nats *s, const struct once__incoming *in,
+                      const char *text)
 {
-    struct timespec t = {(time_t)(ms / 1000), (long)(ms % 1000) * 1000000};
-
-    (void)nanosleep(&t, NULL);
+    if (s->c == NULL || in->connection != s->connection)
+        return NATS_CONNECTION_CLOSED;
+    return natsConnection_PublishString(s->c, in->native, text);
 }
 
-/* Waits until something is in `ready`, or the time is over. */
-static natsStatus wait_ready(struct nats *s, uint32_t wait_ms)
+/* Asks for more time for all that is held. */
+static void *beat(void *user)
+{
+    struct nats *s = user;
+    struct once__incoming *in;
+    int64_t wait;
+
+    (void)pthread_mutex_lock(&s->lock);
+    while (!s->stop) {
+        if (s->c != NULL) {
+            take_came(s);
+            for (in = s->ready.first; in != NULL; in = in->next)
+                (void)say(s, in, IN_PROGRESS);
+            for (in = s->out.first; in != NULL; in = in->next)
+                (void)say(s, in, IN_PROGRESS);
+        }
+        wait = s->ack_wait_ms / 3;
+        cond_wait(&s->wake, &s->lock,
+                  wait < 100     ? 100
+                  : wait > 10000 ? 10000
+                                 : (uint64_t)wait);
+    }
+    (void)pthread_mutex_unlock(&s->lock);
+    nats_ReleaseThreadMemory();
+    return NULL;
+}
+
+static int nats_connect(struct once__broker *b, once_error *err)
+{
+    struct nats *s = self(b);
+    int rc;
+
+    if (!is_lost(s))
+        return ONCE_OK;
+    lose(s, "the connection was lost");
+    rc = open_connection(s, err);
+    if (rc == ONCE_OK)
+        rc = subscribe(s, err);
+    if (rc == ONCE_OK && s->stream[0] != '\0')
+        rc = set_up_receiving(s, err);
+    if (rc == ONCE_OK && s->stream[0] != '\0' && !s->beating)
+        s->beating = pthread_create(&s->beat, NULL, beat, s) == 0;
+    return rc;
+}
+
+/* With the lock: a request for as many as there is room for, one at a time. */
+static natsStatus ask(struct nats *s)
+{
+    size_t most = s->o.prefetch == 0 ? 1 : s->o.prefetch;
+    char subject[600], reply[128], text[96];
+    natsStatus rc;
+
+    if (s->asked > 0 && now_ms() < s->asked_until)
+        return NATS_OK;
+    if (s->held >= most)
+        return NATS_OK;
+    (void)snprintf(subject, sizeof(subject), "$JS.API.CONSUMER.MSG.NEXT.%s.%s",
+                   s->stream, s->durable);
+    (void)snprintf(reply, sizeof(reply), "%s.m", s->inbox);
+    (void)snprintf(text, sizeof(text),
+                   "{\"batch\":%zu,\"expires\":%" PRIu64 "}", most - s->held,
+                   (uint64_t)EXPIRES_MS * 1000000);
+    rc = natsConnection_PublishRequestString(s->c, subject, reply, text);
+    s->asked = most - s->held;
+    s->asked_until = now_ms() + EXPIRES_MS + 1000;
+    return rc;
+}
+
+/* Waits until the library's thread has brought something. */
+static void link_wait(struct link *k, uint64_t ms)
+{
+    (void)pthread_mutex_lock(&k->lock);
+    if (k->n_came == 0)
+        cond_wait(&k->wake, &k->lock, ms);
+    (void)pthread_mutex_unlock(&k->lock);
+}
+
+/* With the lock: the first that is ready; NULL: none came in time, or the
+ * connection is lost. */
+static struct once__incoming *wait_ready(struct nats *s, uint32_t wait_ms)
 {
     uint64_t end = now_ms() + wait_ms, now;
-    size_t most = s->o.prefetch == 0 ? 1 : s->o.prefetch;
-    natsStatus rc = NATS_OK;
 
-    while (s->ready.first == NULL && rc == NATS_OK && !is_lost(s)) {
+    for (;;) {
+        take_came(s);
         now = now_ms();
-        if (s->held >= most) { /* nothing more may come */
-            pause_ms(end > now && end - now < SLICE_MS ? end - now
-                     : end > now                       ? SLICE_MS
-                                                       : 0);
-        } else {
-            rc = pull(s, (int)(most - s->held), 0);
-            if (rc == NATS_OK && s->ready.first == NULL && end > now)
-                rc = pull(s, 1, end - now);
-        }
-        if (now >= end)
-            break;
+        if (s->ready.first != NULL || is_lost(s) || s->gone ||
+            ask(s) != NATS_OK || now >= end)
+            return s->ready.first;
+        (void)pthread_mutex_unlock(&s->lock);
+        link_wait(s->link, end - now < SLICE_MS ? end - now : SLICE_MS);
+        (void)pthread_mutex_lock(&s->lock);
     }
-    return rc;
 }
 
 static int nats_receive(struct once__broker *b, uint32_t wait_ms,
                         struct once__delivery **out, once_error *err)
 {
     struct nats *s = self(b);
-    struct once__incoming *in;
+    struct once__incoming *in = NULL;
+    int over;
 
     *out = NULL;
     if (s->stream[0] == '\0')
         return once__fail(err, ONCE_EOPEN,
                           "nats: the URL names no stream= to receive from");
-    if (is_lost(s) || wait_ready(s, wait_ms) != NATS_OK || is_lost(s))
-        return lost(s,
-                    "the connection was lost, or the stream or its consumer "
-                    "is gone",
-                    err);
     (void)pthread_mutex_lock(&s->lock);
-    in = s->ready.first;
+    if (s->c != NULL)
+        in = wait_ready(s, wait_ms);
     if (in != NULL) {
         once__incoming_remove(&s->ready, in);
         once__incoming_push(&s->out, in);
         *out = &in->d;
     }
+    over = in == NULL && (is_lost(s) || s->gone);
     (void)pthread_mutex_unlock(&s->lock);
-    return ONCE_OK;
+    return over ? lost(s,
+                       "the connection was lost, or the stream or its "
+                       "consumer is gone",
+                       err)
+                : ONCE_OK;
 }
 
-static natsStatus answer(struct nats *s, natsMsg *msg, int how)
+/* The server answers an acknowledgement, so that it is known to be durable. */
+static natsStatus acknowledge(struct nats *s, const struct once__incoming *in)
 {
-    jsOptions jo;
+    natsMsg *answer = NULL;
+    natsStatus rc = NATS_CONNECTION_CLOSED;
 
-    (void)jsOptions_Init(&jo);
-    jo.Wait = s->o.timeout_ms;
-    if (how == ONCE__ACK_STILL_AT)
-        return natsMsg_InProgress(msg, &jo);
-    if (how == ONCE__ACK_BACK)
-        return natsMsg_NakWithDelay(msg, (int64_t)BACK_MS * 1000000, &jo);
-    return natsMsg_AckSync(msg, &jo, NULL);
+    if (s->c != NULL && in->connection == s->connection)
+        rc = natsConnection_RequestString(&answer, s->c, in->native, "+ACK",
+                                          s->o.timeout_ms);
+    natsMsg_Destroy(answer);
+    return rc;
+}
+
+static void nak(char *out, size_t size, uint64_t delay_ms)
+{
+    (void)snprintf(out, size, "-NAK {\"delay\": %" PRIu64 "}",
+                   delay_ms * 1000000);
 }
 
 static int nats_ack(struct once__broker *b, struct once__delivery *d, int how,
@@ -890,11 +1002,14 @@ static int nats_ack(struct once__broker *b, struct once__delivery *d, int how,
 {
     struct nats *s = self(b);
     struct once__incoming *in = (struct once__incoming *)(void *)d;
-    natsStatus rc = NATS_CONNECTION_CLOSED;
+    char back[64];
+    natsStatus rc;
 
+    nak(back, sizeof(back), BACK_MS);
     (void)pthread_mutex_lock(&s->lock);
-    if (in->native != NULL && s->c != NULL)
-        rc = answer(s, in->native, how);
+    rc = how == ONCE__ACK_TAKEN
+             ? acknowledge(s, in)
+             : say(s, in, how == ONCE__ACK_BACK ? back : IN_PROGRESS);
     if (how != ONCE__ACK_STILL_AT) {
         once__incoming_remove(&s->out, in);
         delivery_free(in);
@@ -907,6 +1022,33 @@ static int nats_ack(struct once__broker *b, struct once__delivery *d, int how,
                       "nats: not known whether the acknowledgement arrived");
 }
 
+/*
+ * What is held goes back before ack_wait is over. Not at once: a message that is
+ * given back while the request of a lost connection is still open comes again as
+ * if for the first time (nats-server 2.9).
+ */
+static void give_back(struct nats *s)
+{
+    struct once__incoming *in;
+    char back[64];
+
+    nak(back, sizeof(back), EXPIRES_MS + BACK_MS);
+    (void)pthread_mutex_lock(&s->lock);
+    if (s->c != NULL)
+        take_came(s);
+    for (in = s->ready.first; in != NULL; in = in->next)
+        (void)say(s, in, back);
+    for (in = s->out.first; in != NULL; in = in->next)
+        (void)say(s, in, back);
+    (void)pthread_mutex_unlock(&s->lock);
+}
+
+static void nats_abandon(struct once__broker *b)
+{
+    give_back(self(b));
+    lose(self(b), "no proof came in time");
+}
+
 /* ---- The object -------------------------------------------------------------------- */
 
 static void nats_close_broker(struct once__broker *b)
@@ -915,6 +1057,7 @@ static void nats_close_broker(struct once__broker *b)
 
     if (s == NULL)
         return;
+    give_back(s);
     if (!is_lost(s))
         (void)natsConnection_FlushTimeout(s->c, CLOSE_MS);
     lose(s, "the connection was closed");

@@ -26,7 +26,7 @@
 #include "message/outbox.h"
 
 #define ONCE__GID_SIZE (ONCE_GID_MAX + 1)
-#define ONCE__NOTE_SIZE ((size_t)512)
+#define ONCE__NOTE_SIZE (ONCE_NOTE_MAX + 1)
 
 /* ---- For the relay ------------------------------------------------------- */
 
@@ -93,7 +93,8 @@ struct once__saga_order {
     int what; /* ONCE__SAGA_ABORT, ONCE__SAGA_RETRY or ONCE__SAGA_RESOLVE */
     uint32_t version;
     size_t step;      /* RESOLVE: counted from 0 */
-    const char *note; /* who, when and why; kept */
+    const char *note; /* who, when and why; kept, with `?` for what is not
+                       * visible ASCII */
 };
 
 /* ONCE_OK. ONCE_REFUSED: the version is another one by now, or the order does not

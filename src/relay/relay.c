@@ -132,6 +132,27 @@ static void set_gauges(struct once__series *s,
         once__gauge(s, gauges[i].metric, gauges[i].n);
 }
 
+/*
+ * 1: the rows that are ready stand behind others of their key that are dead or
+ * indeterminate. None is under way, none will be due, and a claim that began
+ * after they were seen has found nothing.
+ */
+static int is_blocked(struct once__route *r, const struct once__outbox_count *c)
+{
+    uint64_t ready = c->n[ONCE__ROW_READY];
+
+    if (ready == 0 || c->leased > 0 || c->n[ONCE__ROW_WAITING] > 0 ||
+        c->n[ONCE__ROW_DEAD] + c->n[ONCE__ROW_INDETERMINATE] == 0) {
+        r->blocked_ms = 0;
+        return 0;
+    }
+    if (r->blocked_ms == 0 || r->blocked != ready) {
+        r->blocked_ms = once__relay_ms();
+        r->blocked = ready;
+    }
+    return atomic_load(&r->empty_ms) > r->blocked_ms;
+}
+
 int once__relay_count(struct once__relay *r, const once_tx *tx, uint64_t *open,
                       uint64_t *ended, once_error *err)
 {
@@ -146,12 +167,14 @@ int once__relay_count(struct once__relay *r, const once_tx *tx, uint64_t *open,
     for (i = 0; i < r->n_routes; i++)
         set_gauges(&r->series[i], &none); /* a route without rows is not told */
     for (i = 0; i < n; i++) {
-        const struct once__route *route = find_route(r, counts[i].route);
+        struct once__route *route = find_route(r, counts[i].route);
+        uint64_t todo =
+            counts[i].n[ONCE__ROW_READY] + counts[i].n[ONCE__ROW_WAITING];
 
         if (route == NULL)
             continue;
         set_gauges(route->series, &counts[i]);
-        *open += counts[i].n[ONCE__ROW_READY] + counts[i].n[ONCE__ROW_WAITING];
+        *(is_blocked(route, &counts[i]) ? ended : open) += todo;
         *ended +=
             counts[i].n[ONCE__ROW_DEAD] + counts[i].n[ONCE__ROW_INDETERMINATE];
     }
@@ -303,6 +326,8 @@ struct whole {
     struct once__metrics *metrics;
     struct once__tender *tender;
     struct once__carrier **workers;
+    struct once__watch *watch;
+    struct once__base **bases; /* all of them, for `watch` */
     pthread_t *threads;
     size_t n, started;
 };
@@ -312,11 +337,15 @@ static void refresh(void *user)
     struct whole *all = user;
     uint64_t open, ended;
 
-    if (!atomic_load(&all->relay.stop) &&
-        once__base_connect(all->base, NULL) == ONCE_OK &&
-        once__relay_count(&all->relay, once__base_tx(all->base), &open, &ended,
-                          NULL) != ONCE_OK)
+    if (atomic_load(&all->relay.stop) ||
+        once__base_connect(all->base, NULL) != ONCE_OK)
+        return;
+    (void)pthread_mutex_lock(&all->relay.look);
+    if (once__base_answered(
+            all->base, once__relay_count(&all->relay, once__base_ask(all->base),
+                                         &open, &ended, NULL)) != ONCE_OK)
         once__base_rollback(all->base);
+    (void)pthread_mutex_unlock(&all->relay.look);
 }
 
 static int start_metrics(struct whole *all, const char *path, once_error *err)
@@ -345,13 +374,25 @@ static int open_workers(struct whole *all, once_error *err)
         n += r->routes[i].o.workers;
     all->workers = calloc(n, sizeof(struct once__carrier *));
     all->threads = calloc(n, sizeof(*all->threads));
-    if (all->workers == NULL || all->threads == NULL)
+    all->bases = calloc(n + 2, sizeof(struct once__base *));
+    if (all->workers == NULL || all->threads == NULL || all->bases == NULL)
         return once__fail(err, ONCE_ENOMEM, "out of memory");
     for (i = 0; i < r->n_routes && rc == ONCE_OK; i++)
         for (k = 0; k < r->routes[i].o.workers && rc == ONCE_OK; k++)
             rc = once__carrier_open(r, &r->routes[i], &all->workers[all->n++],
                                     err);
     return rc;
+}
+
+static int start_watch(struct whole *all, once_error *err)
+{
+    size_t i;
+
+    for (i = 0; i < all->n; i++)
+        all->bases[i] = once__carrier_base(all->workers[i]);
+    all->bases[i++] = once__tender_base(all->tender);
+    all->bases[i++] = all->base;
+    return once__watch_start(&all->relay, all->bases, i, &all->watch, err);
 }
 
 static int start_workers(struct whole *all, once_error *err)
@@ -415,6 +456,8 @@ static int run(struct whole *all, const once_relay_options *o, once_error *err)
     if (rc == ONCE_OK)
         rc = once__tender_start(r, &all->tender, err);
     if (rc == ONCE_OK)
+        rc = start_watch(all, err);
+    if (rc == ONCE_OK)
         rc = start_workers(all, err);
     if (rc == ONCE_OK)
         (void)wait_stop(r, o->stop_fd, -1);
@@ -423,6 +466,7 @@ static int run(struct whole *all, const once_relay_options *o, once_error *err)
         (void)pthread_join(all->threads[--all->started], NULL);
     once__tender_join(all->tender);
     once__metrics_stop(all->metrics);
+    once__watch_end(all->watch);
     if (rc == ONCE_OK && atomic_load(&r->left))
         rc = ONCE_DEAD;
     return rc;
@@ -441,6 +485,7 @@ int once_relay(const once_relay_options *options, once_error *err)
         once__carrier_close(all.workers[--all.n]);
     free(all.workers);
     free(all.threads);
+    free(all.bases);
     once__base_close(all.base);
     free(all.relay.routes);
     free(all.relay.series);

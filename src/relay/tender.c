@@ -38,7 +38,8 @@ static void tend(struct once__tender *t)
 
     if (once__base_connect(t->base, NULL) != ONCE_OK)
         return;
-    rc = once__saga_due(once__base_tx(t->base), &tally, &err);
+    rc = once__base_answered(
+        t->base, once__saga_due(once__base_ask(t->base), &tally, &err));
     once__relay_tell(t->r, &tally);
     if (rc == ONCE_OK)
         return;
@@ -91,4 +92,9 @@ void once__tender_join(struct once__tender *t)
     (void)pthread_join(t->thread, NULL);
     once__base_close(t->base);
     free(t);
+}
+
+struct once__base *once__tender_base(const struct once__tender *t)
+{
+    return t->base;
 }

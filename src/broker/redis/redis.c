@@ -232,6 +232,7 @@ static int redis_open(const char *url, const struct once__broker_options *o,
     b->log = o->log;
     b->user = o->user;
     b->body_max = o->body_max;
+    b->alone = o->alone;
     b->prefetch = o->prefetch == 0             ? 1
                   : o->prefetch > PREFETCH_MAX ? PREFETCH_MAX
                                                : o->prefetch;
