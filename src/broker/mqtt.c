@@ -279,9 +279,14 @@ static int mqtt_connect(struct once__broker *b, once_error *err)
 
 /* ---- Sending --------------------------------------------------------------------- */
 
+/* A broker ends the connection of whoever sends it a control character, and with
+ * it all that is under way. */
 static int add_pair(mosquitto_property **to, const char *name,
                     const char *value)
 {
+    if (mosquitto_validate_utf8(name, (int)strlen(name)) != 0 ||
+        mosquitto_validate_utf8(value, (int)strlen(value)) != 0)
+        return MOSQ_ERR_MALFORMED_UTF8;
     return mosquitto_property_add_string_pair(to, MQTT_PROP_USER_PROPERTY, name,
                                               value);
 }
