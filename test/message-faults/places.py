@@ -7,7 +7,9 @@ keys.
 """
 
 import contextlib
+import json
 import random
+import socket
 import sqlite3
 import subprocess
 import threading
@@ -46,6 +48,7 @@ class Postgres:
         self.port = self.server.port
         self.connection = None
         init(run, self.direct)
+        self.user = "once"
         self.server.sql(TABLES % "BIGINT GENERATED ALWAYS AS IDENTITY", "once",
                         "once")
 
@@ -110,7 +113,7 @@ class Broker:
     ERRORS = (OSError, EOFError)
 
     def __init__(self, run):
-        self.server = self.build(run.world)
+        self.server = self.build(run.world, **run.options.get("target", {}))
         self.port = self.server.port
         self.rng = random.Random(run.rng.random())
         self.seen = set()
@@ -120,7 +123,7 @@ class Broker:
         self.thread = threading.Thread(target=self._copy, daemon=True)
         self.thread.start()
 
-    def build(self, world):
+    def build(self, world, **options):
         raise NotImplementedError
 
     def arrived(self):
@@ -168,7 +171,7 @@ class RabbitMQ(Broker):
 
     name = "rabbitmq"
 
-    def build(self, world):
+    def build(self, world, length=None):
         import pika  # pylint: disable=import-outside-toplevel
         self.ERRORS = (OSError, EOFError, pika.exceptions.AMQPError)
         self.pika = pika
@@ -180,13 +183,26 @@ class RabbitMQ(Broker):
             for exchange in ("orders", "again"):
                 channel.exchange_declare(exchange, "fanout", durable=True)
             for queue in ("billing", "tap", "copies"):
-                channel.queue_declare(queue, durable=True, arguments={
-                    "x-queue-type": "quorum"} if queue != "copies" else None)
-                for exchange in ("orders", "again"):
-                    if queue != "copies" or exchange == "orders":
-                        channel.queue_bind(queue, exchange)
+                more = {"x-queue-type": "quorum"} if queue != "copies" else {}
+                if queue == "billing" and length:
+                    more.update({"x-max-length": length,
+                                 "x-overflow": "reject-publish"})
+                channel.queue_declare(queue, durable=True, arguments=more)
+        self.bind()
         server.settle("billing", "tap")
         return server
+
+    def bind(self):
+        with contextlib.closing(self.connect()) as c:
+            for queue in ("billing", "tap", "copies"):
+                for exchange in ("orders", "again"):
+                    if queue != "copies" or exchange == "orders":
+                        c.channel().queue_bind(queue, exchange)
+
+    def unbind(self):
+        with contextlib.closing(self.connect()) as c:
+            for queue in ("billing", "tap", "copies"):
+                c.channel().queue_unbind(queue, "orders")
 
     def connect(self):
         return self.pika.BlockingConnection(
@@ -228,7 +244,8 @@ class RabbitMQ(Broker):
 class Redis(Broker):
     name = "redis"
 
-    def build(self, world):
+    def build(self, world, **options):
+        del options
         return servers.Redis(world).start()
 
     def target(self, port):
@@ -260,5 +277,107 @@ class Redis(Broker):
         self.send([*words, "key", key, "body", body])
 
 
+class Nats(Broker):
+    """
+    One stream. What its publishers send also comes to those who listen to the
+    subject; a copy has no Nats-Msg-Id, or the stream would leave it out.
+    """
+
+    name = "nats"
+    ID = b"Nats-Msg-Id:"
+
+    def build(self, world, **options):
+        del options
+        server = servers.Nats(world)
+        server.start()
+        with self.connected(server) as f:
+            self.ask(f, "STREAM.CREATE.orders", {
+                "name": "orders", "subjects": ["orders"], "storage": "file",
+                "retention": "limits", "max_msgs": -1, "max_bytes": -1,
+                "max_age": 0, "num_replicas": 1})
+            self.ask(f, "CONSUMER.DURABLE.CREATE.orders.billing", {
+                "stream_name": "orders", "config": {
+                    "durable_name": "billing", "deliver_policy": "all",
+                    "ack_policy": "explicit", "ack_wait": 2 * 10 ** 9,
+                    "replay_policy": "instant", "max_deliver": -1}})
+        return server
+
+    @contextlib.contextmanager
+    def connected(self, server):
+        with socket.create_connection(("127.0.0.1", server.port), 9) as sock, \
+                sock.makefile("rwb") as f:
+            f.readline()
+            f.write(b'CONNECT {"verbose":false,"headers":true}\r\n')
+            yield f
+
+    @staticmethod
+    def ask(f, api, request):
+        text = json.dumps(request).encode()
+        f.write(b"SUB i.* 1\r\nPUB $JS.API.%s i.1 %d\r\n%s\r\nPING\r\n"
+                % (api.encode(), len(text), text))
+        f.flush()
+        line = f.readline()
+        while not line.startswith(b"MSG"):
+            line = f.readline()
+        said = json.loads(f.read(int(line.split()[-1])))
+        if "error" in said:
+            raise RuntimeError("nats: %s" % said)
+
+    def target(self, port):
+        return "nats://127.0.0.1:%d/?subject=orders" % port
+
+    def source(self, port):
+        return "nats://127.0.0.1:%d/?stream=orders&durable=billing" % port
+
+    def tap(self):
+        return "nats://127.0.0.1:%d/?stream=orders&durable=tap" % self.port
+
+    def arrived(self):
+        with self.connected(self.server) as self.f:
+            self.f.write(b"SUB orders 2\r\nPING\r\n")
+            self.f.flush()
+            while True:
+                words = self.f.readline().split()
+                if not words:
+                    raise EOFError
+                if words[0] == b"PING":
+                    self.f.write(b"PONG\r\n")
+                if words[0] == b"PONG":
+                    yield None
+                    time.sleep(0.02)
+                    self.f.write(b"PING\r\n")
+                self.f.flush()
+                if words[0] == b"HMSG":
+                    text = self.f.read(int(words[-1]) + 2)[:-2]
+                    yield self.read(text, int(words[-2]))
+
+    def read(self, text, size):
+        lines = text[:size].split(b"\r\n")
+        found = [line for line in lines if line.startswith(b"Once-Id:")]
+        headers = b"\r\n".join(line for line in lines
+                               if not line.startswith(self.ID))
+        return found[0] if found else None, (headers, text[size:])
+
+    def send(self, message):
+        self.write(self.f, *message)
+
+    @staticmethod
+    def write(f, headers, body):
+        f.write(b"HPUB orders %d %d\r\n%s%s\r\n"
+                % (len(headers), len(headers + body), headers, body))
+        f.flush()
+
+    def put(self, name, key, body):
+        headers = b"NATS/1.0\r\nOnce-Key: %s\r\n" % key.encode()
+        if name:
+            headers += b"Once-Id: %s\r\n" % name.encode()
+        with self.connected(self.server) as f:
+            self.write(f, headers + b"\r\n", body.encode())
+            f.write(b"PING\r\n")
+            f.flush()
+            while not f.readline().startswith(b"PONG"):
+                pass
+
+
 DATABASES = {c.name: c for c in (Postgres, Sqlite)}
-BROKERS = {c.name: c for c in (RabbitMQ, Redis)}
+BROKERS = {c.name: c for c in (RabbitMQ, Nats, Redis)}

@@ -463,6 +463,34 @@ def test_a_relay_ends_when_told_though_all_is_away(pg_redis):
     cell.all_arrived(messages(50))
 
 
+def test_a_target_that_stands_still_loses_nothing(pg_redis):
+    cell, server = pg_redis, pg_redis.target.server
+    sent = messages(60, keys=5)
+    relay = cell.relay(*cell.to("--batch", 10))
+    server.pause()
+    try:
+        cell.db.emit(sent)
+        eventually(lambda: "the target" in relay.log(), "it notices")
+    finally:
+        server.resume()
+    eventually(lambda: phases(cell.db) == {}, "all is done", PATIENCE)
+    assert relay.stop() == 0
+    cell.all_arrived(sent)
+
+
+def test_a_relay_ends_when_told_though_its_database_hangs(pg_redis):
+    cell, server = pg_redis, pg_redis.db.server
+    relay = cell.relay(*cell.to("--workers", 2))
+    eventually(lambda: cell.db.sql("SELECT idle FROM once.relay_idle"),
+               "the relay works")
+    server.pause()
+    try:
+        time.sleep(1.5)
+        assert relay.stop() == 0, relay.log()
+    finally:
+        server.resume()
+
+
 # ---- What is seen of it --------------------------------------------------
 
 
