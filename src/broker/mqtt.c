@@ -358,22 +358,24 @@ static int mqtt_send(struct once__broker *b, const once_message *m,
 {
     struct mqtt *q = self(b);
     const char *topic = q->topic[0] != '\0' ? q->topic : m->route;
+    int rc;
 
     if (q->c == NULL) {
-        once__flights_unsent(&q->flights, tag, ONCE__END_UNSENT, NULL);
-        return once__fail(err, ONCE_EAWAY, "mqtt: not connected");
+        rc = once__flights_unsent(&q->flights, tag, ONCE__END_UNSENT, NULL);
+        if (rc == ONCE_OK)
+            rc = once__fail(err, ONCE_EAWAY, "mqtt: not connected");
+    } else if (q->flights.open >= FLIGHTS_MAX) {
+        rc = once__flights_unsent(&q->flights, tag, ONCE__END_UNSENT,
+                                  "too many are under way");
+    } else if (topic == NULL || topic[0] == '\0' ||
+               mosquitto_pub_topic_check(topic) != 0) {
+        rc = once__flights_unsent(&q->flights, tag, ONCE__END_REFUSED,
+                                  "the route's name is not a topic; name one "
+                                  "with topic=");
+    } else {
+        rc = publish(q, m, topic, tag, err);
     }
-    if (q->flights.open >= FLIGHTS_MAX)
-        once__flights_unsent(&q->flights, tag, ONCE__END_UNSENT,
-                             "too many are under way");
-    else if (topic == NULL || topic[0] == '\0' ||
-             mosquitto_pub_topic_check(topic) != 0)
-        once__flights_unsent(&q->flights, tag, ONCE__END_REFUSED,
-                             "the route's name is not a topic; name one with "
-                             "topic=");
-    else
-        return publish(q, m, topic, tag, err);
-    return ONCE_OK;
+    return rc == ONCE_ENOMEM ? once__fail(err, rc, "mqtt: no memory") : rc;
 }
 
 static size_t mqtt_proofs(struct once__broker *b, uint32_t wait_ms,
