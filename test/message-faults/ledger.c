@@ -209,8 +209,8 @@ static int compare(const void *a, const void *b)
 
 static int emit_one(struct producer *p, unsigned no, int key)
 {
-    const char *kind = kind_of(
-        mix(p->seed ^ ((uint64_t)p->number << 40) ^ no), p->kill);
+    const char *kind =
+        kind_of(mix(p->seed ^ ((uint64_t)p->number << 40) ^ no), p->kill);
     char id[ONCE_ID_SIZE], name[16], body[80];
     once_message m = ONCE_MESSAGE_INIT;
     once_error err = {0, ""};
