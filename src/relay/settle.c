@@ -34,8 +34,10 @@ static void decide(const struct once__carrier *w,
                    const struct once__item *item, uint64_t now_ms,
                    struct once__settlement *out)
 {
+    int insists = once__saga_insists(row);
     const struct once__row_policy policy = {
-        .attempts = once__saga_insists(row) ? UINT32_MAX : w->route->o.attempts,
+        .attempts = insists ? UINT32_MAX : w->route->o.attempts,
+        .unknowns = insists ? w->route->o.attempts : 0,
         .hold = w->route->hold,
         .horizon_ms = w->route->horizon_ms,
         .first_ms = ROW_FIRST_MS,

@@ -810,7 +810,7 @@ static void carry(struct db *d, const struct once__outgoing *row,
                   unsigned *seed)
 {
     const struct once__row_policy policy = {
-        once__saga_insists(row) ? UINT32_MAX : 3, 0, 0, 1, 20};
+        once__saga_insists(row) ? UINT32_MAX : 3, 0, 0, 1, 20, 0};
     struct once__saga_tally tally = {0};
     struct once__settlement s = {.seq = row->seq, .attempts = row->attempts};
     int i;
