@@ -48,8 +48,8 @@ enum {
     PING_MS = 10000,
     SLICE_MS = 100, /* how soon a lost connection is seen */
     ACK_WAIT_S = 30,
-    BACK_MS = 500,      /* before what was given back comes again */
-    EXPIRES_MS = 10000, /* of a request for messages */
+    BACK_MS = 500,     /* before what was given back comes again */
+    EXPIRES_MS = 2000, /* of a request for messages */
     CLOSE_MS = 2000
 };
 
@@ -96,6 +96,7 @@ struct nats {
     int64_t ack_wait_ms;
     struct once__incoming_list ready,
         out;              /* `native` is where to acknowledge */
+    uint64_t seen;        /* the last number in the stream that was delivered */
     size_t held;          /* deliveries in both */
     size_t asked;         /* messages that the open request may still bring */
     uint64_t asked_until; /* when it is over for certain */
@@ -577,6 +578,7 @@ static int set_up_receiving(struct nats *s, once_error *err)
     fit = is_fit(info->Config);
     (void)pthread_mutex_lock(&s->lock);
     s->ack_wait_ms = fit ? info->Config->AckWait / 1000000 : 0;
+    s->seen = info->Delivered.Stream;
     (void)pthread_mutex_unlock(&s->lock);
     jsConsumerInfo_Destroy(info);
     if (fit)
@@ -742,12 +744,23 @@ static void take_headers(struct once__incoming *in, natsMsg *msg)
     take_foreign_id(in, msg);
 }
 
-/* The subject to acknowledge at says how often it was delivered:
- * $JS.ACK.STREAM.CONSUMER.DELIVERED..., or with two parts more before STREAM. */
-static int is_redelivered(const char *reply)
+/*
+ * Whether it was delivered before. The subject to acknowledge at has the count
+ * and the number in the stream:
+ *
+ *    $JS.ACK.STREAM.CONSUMER.DELIVERED.NUMBER...
+ *    $JS.ACK.DOMAIN.ACCOUNT.STREAM.CONSUMER.DELIVERED.NUMBER...
+ *
+ * The count alone will not do: the server may forget it when a connection is
+ * lost, and says 1 again (see give_back()). But what comes for the first time
+ * comes in the order of the stream.
+ */
+static int is_redelivered(struct nats *s, const char *reply)
 {
     const char *at;
     int dots = 0, part;
+    uint64_t count, number;
+    char *end;
 
     for (at = reply; *at != '\0'; at++)
         dots += *at == '.';
@@ -757,7 +770,12 @@ static int is_redelivered(const char *reply)
             return 1; /* nobody knows: with care, then */
         at++;
     }
-    return strtoul(at, NULL, 10) != 1;
+    count = strtoull(at, &end, 10);
+    number = *end == '.' ? strtoull(end + 1, NULL, 10) : 0;
+    if (count != 1 || number <= s->seen)
+        return 1;
+    s->seen = number;
+    return 0;
 }
 
 /* 0: no memory. */
@@ -772,7 +790,7 @@ static int take_message(struct nats *s, natsMsg *msg)
     }
     in->connection = s->connection;
     in->native = strdup(reply);
-    in->d.redelivered = is_redelivered(reply);
+    in->d.redelivered = is_redelivered(s, reply);
     take_headers(in, msg);
     once__incoming_body(in, natsMsg_GetData(msg),
                         (size_t)natsMsg_GetDataLength(msg), s->o.body_max);
@@ -973,6 +991,12 @@ static natsStatus acknowledge(struct nats *s, const struct once__incoming *in)
     return rc;
 }
 
+static void nak(char *out, size_t size, uint64_t delay_ms)
+{
+    (void)snprintf(out, size, "-NAK {\"delay\": %" PRIu64 "}",
+                   delay_ms * 1000000);
+}
+
 static int nats_ack(struct once__broker *b, struct once__delivery *d, int how,
                     once_error *err)
 {
@@ -981,8 +1005,7 @@ static int nats_ack(struct once__broker *b, struct once__delivery *d, int how,
     char back[64];
     natsStatus rc;
 
-    (void)snprintf(back, sizeof(back), "-NAK {\"delay\": %" PRIu64 "}",
-                   (uint64_t)BACK_MS * 1000000);
+    nak(back, sizeof(back), BACK_MS);
     (void)pthread_mutex_lock(&s->lock);
     rc = how == ONCE__ACK_TAKEN
              ? acknowledge(s, in)
@@ -999,18 +1022,24 @@ static int nats_ack(struct once__broker *b, struct once__delivery *d, int how,
                       "nats: not known whether the acknowledgement arrived");
 }
 
-/* What is held goes back at once, and not only after ack_wait. */
+/*
+ * What is held goes back before ack_wait is over. Not at once: a message that is
+ * given back while the request of a lost connection is still open comes again as
+ * if for the first time (nats-server 2.9).
+ */
 static void give_back(struct nats *s)
 {
     struct once__incoming *in;
+    char back[64];
 
+    nak(back, sizeof(back), EXPIRES_MS + BACK_MS);
     (void)pthread_mutex_lock(&s->lock);
     if (s->c != NULL)
         take_came(s);
     for (in = s->ready.first; in != NULL; in = in->next)
-        (void)say(s, in, "-NAK");
+        (void)say(s, in, back);
     for (in = s->out.first; in != NULL; in = in->next)
-        (void)say(s, in, "-NAK");
+        (void)say(s, in, back);
     (void)pthread_mutex_unlock(&s->lock);
 }
 

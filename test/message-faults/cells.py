@@ -1,0 +1,525 @@
+#!/usr/bin/python3
+# SPDX-License-Identifier: Apache-2.0
+"""cells.py - the exact ledger of messages, under faults.
+
+    cells.py [--build DIR] [--messages N] [--faults N] [--seed N] [--short]
+             [--list] [--trace] [--keep DIR] [PATTERN ...]
+
+A cell is a database, a broker and a fault. Two producers commit orders with
+once_emit(), two relays carry them to the broker, 30 % of them are copied there,
+and two consumers book them with once_consume(). At seeded moments the fault is
+played and healed. In the end:
+
+    effects = ids = orders that were committed, once each; nothing is left in the
+    outbox; dead letters as planted; what arrived first of each key came in the
+    order of the commits
+
+One violation fails the cell. So does a cell that does not go on after a fault,
+and a fault that hit nothing.
+
+PATTERN is part of a cell's name, "postgres rabbitmq kill-relay". --short plays a
+slice, for `make test`. It prints TAP, and a line of figures for each cell. The
+faults stand in faults.py, databases and brokers in places.py, the count in
+judge.py; ledger.c has the programs.
+"""
+
+import argparse
+import contextlib
+import fnmatch
+import os
+import pathlib
+import random
+import re
+import signal
+import subprocess
+import sys
+import time
+import traceback
+import types
+import uuid
+
+HERE = pathlib.Path(__file__).resolve().parent
+sys.path.insert(0, str(HERE.parent / "lib"))
+sys.dont_write_bytecode = True
+
+# pylint: disable=wrong-import-position
+import servers  # noqa: E402
+from faults import FAULTS  # noqa: E402
+from judge import DEADLY, Ledger, judge  # noqa: E402
+from places import BROKERS, DATABASES  # noqa: E402
+
+ROOT = HERE.parents[1]
+PATIENCE = 90   # seconds without any effect, when all is healed
+NAP = 0.05
+PLANTED = 3     # of each kind
+
+
+class Broken(Exception):
+    """What must not happen has happened."""
+
+
+class Skip(Exception):
+    """What is needed is not there."""
+
+
+# ---- Processes -----------------------------------------------------------
+
+
+class Process:
+    """A program that may be killed and begun anew."""
+
+    def __init__(self, run, name, words):
+        self.run = run
+        self.name = name
+        self.words = [str(word) for word in words]
+        self.births = 0
+        self.process = None
+
+    def start(self):
+        self.births += 1
+        words = [word.replace("@BIRTH@", str(self.births))
+                 for word in self.words]
+        with open(self.run.folder / (self.name + ".log"), "ab") as log:
+            self.process = subprocess.Popen(
+                [servers.find("setpriv"), "--pdeathsig", "KILL", "--", *words],
+                stdin=subprocess.DEVNULL, stdout=log, stderr=log,
+                env=dict(os.environ, **{k: str(v) for k, v in
+                                        self.run.environment.get(
+                                            self.name, {}).items()}))
+        return self
+
+    def running(self):
+        return self.process is not None and self.process.poll() is None
+
+    def restart(self):
+        if not self.running():
+            return
+        self.process.kill()
+        self.process.wait()
+        self.run.hits += 1
+        self.start()
+
+    def signal(self, number):
+        if self.running():
+            self.run.hits += number == signal.SIGSTOP
+            self.process.send_signal(number)
+
+    def check(self):
+        """Whoever ended without having been killed by us had a reason."""
+        code = self.process.poll()
+        if code in (None, 0):
+            return
+        if code == -signal.SIGSEGV and self.run.segfaults:
+            self.run.hits += 1
+            self.start()
+            return
+        raise Broken("%s ended with %s: %s" % (self.name, code, self.said()))
+
+    def said(self):
+        with contextlib.suppress(OSError):
+            return (self.run.folder / (self.name + ".log")).read_text(
+                "latin-1")[-600:]
+        return ""
+
+    def stop(self):
+        if self.running():
+            self.process.send_signal(signal.SIGCONT)
+            self.process.send_signal(signal.SIGTERM)
+        try:
+            self.process.wait(PATIENCE)
+        except subprocess.TimeoutExpired:
+            raise Broken("%s does not end" % self.name) from None
+        self.check()
+
+    def end(self):
+        if self.running():
+            self.process.kill()
+            self.process.wait()
+
+
+# ---- Runs ----------------------------------------------------------------
+
+
+class Run:
+    """One cell at work."""
+
+    def __init__(self, args, database, broker, rng, options):
+        self.args = args
+        self.began = time.monotonic()
+        self.rng = rng
+        self.ledger = Ledger()
+        self.messages = args.messages
+        self.once = args.build / "once"
+        self.program = args.build / "test" / "ledger"
+        self.options = options
+        self.clocks = options.get("clocks", ())
+        self.segfaults = options.get("segfaults", False)
+        self.keyed = self.ledger.keyed = options.get("keyed", False)
+        self.environment = {}
+        self.stack = contextlib.ExitStack()
+        self.world = self.stack.enter_context(servers.World())
+        self.folder = self.world.folder
+        self.hits = self.played = 0
+        self.proxies = {}
+        self.producers, self.relays, self.consumers = [], [], []
+        self.stack.callback(self.end)
+        self.kinds = database, broker
+        self.db = self.broker = None
+
+    def open(self):
+        try:
+            self.db = DATABASES[self.kinds[0]](self)
+            self.broker = BROKERS[self.kinds[1]](self)
+        except (servers.Missing, ImportError) as missing:
+            raise Skip(str(missing)) from missing
+        self.stack.callback(self.broker.end)
+        for name, place in (("db", self.db), ("broker", self.broker)):
+            if place.port:
+                self.proxies[name] = servers.Proxy(place.port)
+                self.stack.callback(self.proxies[name].close)
+        each = -(-self.messages // 2)
+        seed = self.rng.getrandbits(60)
+        self.producers = [Process(self, "producer%d" % n, [
+            self.program, "produce", self.db_url(), n, each, seed,
+            *self.options.get("orders", "").split()]) for n in (1, 2)]
+        self.relays = [Process(self, "relay%d" % n, self.relay_words(n))
+                       for n in (1, 2)]
+        self.consumers = [Process(self, "consumer%d" % n,
+                                  self.consumer_words(n))
+                          for n in ((1,) if self.keyed else (1, 2))]
+        for name in self.clocks:
+            if name != "postgres":
+                place = types.SimpleNamespace(name=name, environment={})
+                self.world.clock(place)
+                self.environment[name] = place.environment
+
+    def port(self, name):
+        return self.proxies[name].port if name in self.proxies else None
+
+    def db_url(self):
+        return self.db.url(self.port("db"))
+
+    def relay_words(self, n):
+        to = self.folder / ("to%d" % n)
+        to.write_text("faulty:%s@%s\n" % (
+            self.options.get("faulty", "seed=%d,copies=30,late=5,silent=1"
+                             % (self.rng.getrandbits(30) + 1)),
+            self.broker.target(self.port("broker"))), "ascii")
+        return [self.once, "relay", "--store", self.db_url(), "--lease", "3s",
+                "--metrics", self.folder / ("relay%d.@BIRTH@.prom" % n),
+                "--to", "orders=@%s" % to, "--timeout", "1s", "--batch",
+                self.options.get("relay_batch", 50), "--workers",
+                self.options.get("relay_workers", 1)]
+
+    def consumer_words(self, n, *more):
+        words = {"workers": 2, "attempts": 20, "first_ms": 10,
+                 "most_ms": 200, "lease_ms": 3000,
+                 "metrics": self.folder / ("consumer%s.@BIRTH@.prom" % n)}
+        words.update(self.options.get("consumer", {}))
+        return [self.program, "consume", self.db_url(),
+                self.broker.source(self.port("broker")),
+                *("%s=%s" % pair for pair in words.items()), *more]
+
+    def all(self):
+        return self.producers + self.relays + self.consumers
+
+    def end(self):
+        for process in self.all():
+            process.end()
+
+    # -- faults use these
+
+    def nap(self, least, most):
+        time.sleep(self.rng.uniform(least, most))
+
+    def one(self, processes):
+        return self.rng.choice(processes)
+
+    # -- how far it is
+
+    def count(self, text):
+        rows = self.db.rows("SELECT count(*) FROM " + text)
+        return rows[0][0] if rows else 0
+
+    def booked(self):
+        return self.count("effect")
+
+    def emitted(self):
+        return not any(p.running() for p in self.producers)
+
+    def settled(self):
+        """Nothing is in the outbox, and every order has ended somehow."""
+        rows = self.db.rows(
+            "SELECT (SELECT count(*) FROM %soutbox WHERE phase IN (0, 1)),"
+            " (SELECT count(*) FROM orders),"
+            " (SELECT count(*) FROM effect),"
+            " (SELECT count(*) FROM %sparked WHERE state = 1),"
+            " (SELECT count(*) FROM %sparked)" % ((self.db.prefix,) * 3))
+        if not rows:
+            return False
+        left, orders, effects, waiting, parked = rows[0]
+        return left == 0 and waiting == 0 and \
+            effects + parked >= orders + self.extra
+
+    @property
+    def extra(self):
+        ledger = self.ledger
+        return len(ledger.planted) + len(ledger.dead) + ledger.flawed + \
+            len(ledger.mixed)
+
+    def wait(self, question, what):
+        """Until it is so; while there is any progress, for ever."""
+        seen, since = None, time.monotonic()
+        while True:
+            for process in self.all():
+                process.check()
+            if question():
+                return
+            state = self.db.rows(
+                "SELECT (SELECT count(*) FROM effect),"
+                " (SELECT count(*) FROM orders),"
+                " (SELECT count(*) FROM %soutbox),"
+                " (SELECT sum(attempts) FROM %sparked)"
+                % ((self.db.prefix,) * 2))
+            if state is not None and state != seen:
+                seen, since = state, time.monotonic()
+            if time.monotonic() > since + PATIENCE:
+                raise Broken("no progress for %d s before %s: %s"
+                             % (PATIENCE, what, self.state()))
+            time.sleep(NAP)
+
+    def state(self):
+        return "; ".join("%s: %s" % (what, self.db.rows(
+            "SELECT %s, count(*) FROM %s%s GROUP BY 1" % (
+                column, self.db.prefix, what)))
+            for what, column in (("outbox", "phase"), ("parked", "state")))
+
+    # -- playing
+
+    def plant(self):
+        """What nobody has emitted, and what cannot be understood."""
+        for n in range(PLANTED):
+            future = uuid_at(2038, self.rng)
+            self.ledger.planted[future] = 1
+            old = uuid_at(2025, self.rng)
+            self.ledger.dead.add(old)
+            self.ledger.flawed += 1
+            for _ in range(2):
+                self.broker.put(future, "planted", "plain 0-%d" % n)
+                self.broker.put(old, "planted", "plain 0-%d" % n)
+                self.broker.put(None, "planted", "without %d" % n)
+
+    def plant_mismatches(self):
+        for name, in self.db.rows("SELECT id FROM orders ORDER BY id LIMIT %d"
+                                  % PLANTED):
+            self.ledger.mixed.add(name)
+            for _ in range(2):
+                self.broker.put(name, "planted", "plain of another body")
+
+    def note(self, what):
+        if self.args.trace:
+            print("# %7.2f s  %s" % (time.monotonic() - self.began, what),
+                  flush=True)
+
+    def play(self, what, number):
+        function = FAULTS[what][0]
+        for process in self.all():
+            process.start()
+        self.plant()
+        for n in range(number):
+            at = self.messages * (n + self.rng.random()) / number * 0.9
+            self.wait(lambda at=at: self.booked() >= at, "fault %d" % (n + 1))
+            self.note("%s, %d hits" % (what, self.hits))
+            function(self)
+            self.played += 1
+        self.heal()
+        self.wait(self.emitted, "all is emitted")
+        self.note("all is emitted")
+        self.wait(self.settled, "all is booked")
+        self.note("all is booked")
+        self.broker.ending = True
+        self.broker.end()
+        self.plant_mismatches()
+        self.wait(self.settled, "all is parked")
+        self.note("all is parked")
+        for process in self.relays + self.consumers:
+            process.stop()
+        self.note("all have ended")
+        self.drain()
+        self.note("the broker is empty")
+
+    def heal(self):
+        """All that was swallowed is noticed, and what is due some time, is."""
+        for proxy in self.proxies.values():
+            self.hits += proxy.count()[4]
+            for command in ("clear", "drop rst"):
+                proxy.do(command)
+        for name in self.clocks:
+            self.world.step(name, 30 * 60000)
+
+    def drain(self):
+        """What still lies in the broker: copies, and nothing else."""
+        last = Process(self, "last", self.consumer_words(
+            "last", "drain_ms=%d" % (4000 if self.broker.name == "redis"
+                                     else 1500))).start()
+        self.consumers.append(last)
+        last.process.wait(4 * PATIENCE)
+        last.check()
+
+    def look(self):
+        """Fills the ledger."""
+        ledger, rows = self.ledger, self.db.rows
+        ledger.orders = rows("SELECT id, key, place, kind FROM orders")
+        ledger.effects = [r[0] for r in
+                          rows("SELECT id FROM effect ORDER BY no")]
+        ledger.outbox = rows("SELECT id, phase FROM %soutbox WHERE phase <> 2"
+                             % self.db.prefix)
+        ledger.parked = rows("SELECT id, state FROM %sparked"
+                             % self.db.prefix)
+        done = subprocess.run([self.program, "tap", self.broker.tap(), "1000"],
+                              text=True, capture_output=True, check=False,
+                              timeout=900)
+        if done.returncode != 0:
+            raise Broken("tap: " + done.stderr[-600:])
+        (self.folder / "arrived").write_text(done.stdout)
+        ledger.arrived = [tuple(line.split(" ", 1))
+                          for line in done.stdout.splitlines()]
+
+    def metric(self, name):
+        """A sum over processes, but for what killed ones had not written."""
+        total = 0
+        for path in self.folder.glob("*.prom"):
+            total += sum(int(n) for n in re.findall(
+                r"^%s\{.*\} (\d+)" % name, path.read_text(), re.M))
+        return total
+
+    def close(self):
+        self.stack.close()
+
+
+def uuid_at(year, rng):
+    """A UUID of version 7 that carries a time of this year."""
+    ms = int((year - 1970) * 365.2425 * 86400000) + rng.randrange(86400000)
+    number = ms << 80 | rng.getrandbits(80)
+    number = number & ~(0xf << 76) | 7 << 76
+    number = number & ~(3 << 62) | 2 << 62
+    return str(uuid.UUID(int=number))
+
+
+# ---- Cells ---------------------------------------------------------------
+
+
+SHORT = ("postgres rabbitmq none", "sqlite redis none")
+
+
+def cells():
+    for database in DATABASES:
+        for broker in BROKERS:
+            for what, (_, options) in FAULTS.items():
+                if database in options.get("databases", DATABASES) and \
+                        broker in options.get("brokers", BROKERS):
+                    yield database, broker, what
+
+
+def wanted(args):
+    for cell in cells():
+        text = " ".join(cell)
+        if args.short and text not in SHORT:
+            continue
+        if args.pattern and not any(fnmatch.fnmatch(text, "*%s*" % p)
+                                    for p in args.pattern):
+            continue
+        yield cell
+
+
+def play(args, cell):
+    """One cell; returns (violations, run) after its end."""
+    rng = random.Random("%s %s" % (args.seed, " ".join(cell)))
+    options = FAULTS[cell[2]][1]
+    run = Run(args, cell[0], cell[1], rng, options)
+    bad = None
+    try:
+        run.open()
+        number = args.faults or max(6, min(40, args.messages // 200))
+        number = min(number, options.get("most", number))
+        run.play(cell[2], options.get("number", number))
+        run.look()
+        run.note("all is counted")
+        bad = list(judge(run.ledger))
+        if run.played and not run.hits:
+            bad.append("the fault has hit nothing")
+        return bad, line_of(run)
+    finally:
+        if args.keep and (bad is None or bad):
+            subprocess.run(["cp", "-a", run.folder, args.keep], check=False)
+        run.close()
+
+
+def line_of(run):
+    ledger = run.ledger
+    names = [name for name, _ in ledger.arrived]
+    deadly = sum(order[3] in DEADLY for order in ledger.orders)
+    return ("%d messages, %d effects, %d dead letters, %d faults, %d hits, %d "
+            "duplicates, %d redelivered" % (
+                len(ledger.orders), len(ledger.effects), len(ledger.parked),
+                run.played, run.hits, len(names) - len(set(names)),
+                run.metric("once_consumer_redelivered_total"))), deadly
+
+
+def one(args, n, cell):
+    """Prints the line of a cell; returns whether it failed."""
+    started = time.monotonic()
+    bad, text = [], ""
+    name = " ".join(cell)
+    try:
+        bad, (text, _) = play(args, cell)
+    except Skip as skip:
+        print("ok %d - %s # SKIP %s" % (n, name, skip), flush=True)
+        return False
+    except (Broken, RuntimeError, OSError, subprocess.SubprocessError) as e:
+        bad = [str(e)]
+        if args.trace:
+            traceback.print_exc()
+    print("%s %d - %s" % ("not ok" if bad else "ok", n, name))
+    if text:
+        print("#   %s, %d violations, %d s" % (text, len(bad),
+                                               time.monotonic() - started))
+    for line in bad[:10]:
+        print("#   %s" % line)
+    if len(bad) > 10:
+        print("#   and %d more" % (len(bad) - 10))
+    sys.stdout.flush()
+    return bool(bad)
+
+
+def main():
+    parser = argparse.ArgumentParser(usage=__doc__)
+    parser.add_argument("--build", type=pathlib.Path, default=ROOT / "build")
+    parser.add_argument("--messages", type=int, default=100000)
+    parser.add_argument("--faults", type=int, default=0)
+    parser.add_argument("--seed", type=int, default=1)
+    parser.add_argument("--short", action="store_true")
+    parser.add_argument("--list", action="store_true")
+    parser.add_argument("--keep", help="a folder for what a broken cell left")
+    parser.add_argument("--trace", action="store_true")
+    parser.add_argument("pattern", nargs="*")
+    args = parser.parse_args()
+    args.build = args.build.resolve()
+    os.environ["ONCE_BUILD"] = str(args.build)
+    if args.short:
+        args.messages = min(args.messages, 1000)
+    todo = list(wanted(args))
+    if args.list:
+        for cell in todo:
+            print("%-9s %-9s %-18s %s" % (*cell, (
+                FAULTS[cell[2]][0].__doc__ or "").strip().split("\n")[0]))
+        return 0
+    print("1..%d\n# seed %d, %d messages a cell" % (len(todo), args.seed,
+                                                    args.messages))
+    failed = sum([one(args, n, cell) for n, cell in enumerate(todo, 1)])
+    print("# %d cells, %d failed" % (len(todo), failed))
+    return 1 if failed or not todo else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
