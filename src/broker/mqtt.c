@@ -51,7 +51,7 @@ struct mqtt {
 
     struct mosquitto *c;  /* NULL: not connected */
     int answered, reason; /* the answer to CONNECT */
-    int broken;
+    int broken, tls_failed;
     struct once__flights flights;
     uint64_t number[MIDS]; /* in flights, by packet identifier; 0: none */
 };
@@ -182,6 +182,7 @@ static int turn(struct mqtt *q, uint64_t wait_ms)
     }
     if (rc == MOSQ_ERR_SUCCESS)
         rc = mosquitto_loop_misc(q->c);
+    q->tls_failed = rc == MOSQ_ERR_TLS;
     return rc == MOSQ_ERR_SUCCESS && !q->broken;
 }
 
@@ -247,16 +248,17 @@ static int set_up(struct mqtt *q, once_error *err)
                           "mqtt: the certificates to trust cannot be read");
     }
     rc = mosquitto_connect_async(q->c, q->at.host, q->at.port, KEEPALIVE_S);
-    if (rc == MOSQ_ERR_TLS) {
-        lose(q, "TLS");
-        return once__fail(err, ONCE_EOPEN,
-                          "mqtt: the broker's certificate is not trusted, or "
-                          "not for this host");
-    }
+    q->tls_failed = rc == MOSQ_ERR_TLS;
     while (rc == MOSQ_ERR_SUCCESS && !q->answered) {
         now = now_ms();
         if (now >= end || !turn(q, end - now))
             break;
+    }
+    if (q->tls_failed) {
+        lose(q, "TLS");
+        return once__fail(err, ONCE_EOPEN,
+                          "mqtt: the broker's certificate is not trusted, or "
+                          "not for this host");
     }
     if (!q->answered)
         return lost(q, "the broker cannot be reached", err);
