@@ -28,6 +28,7 @@ help:
 	@echo 'make mutants    how soon each planted bug is seen, from 30 starts'
 	@echo 'make store-faults  faults of real stores, counted; OPS=, SEED=, CELLS='
 	@echo 'make demo       a double charge, without Once and with it'
+	@echo 'make demo-messages  orders and bills, likewise'
 	@echo 'make bench      figures, side by side with plain nginx; BENCH=--quick'
 	@echo 'make bench-stores  figures of each store by itself, likewise'
 	@echo 'make bench-messages  what inbox, outbox, relay and consumer cost'
@@ -173,6 +174,10 @@ format: packages
 .PHONY: demo
 demo: all
 	@ONCE_BUILD=$(abspath $(BUILD)) $(PYTHON) examples/demo/demo
+
+.PHONY: demo-messages
+demo-messages: all
+	@ONCE_BUILD=$(abspath $(BUILD)) $(PYTHON) examples/messages/demo
 
 .PHONY: bench
 bench: all

@@ -105,6 +105,9 @@ struct cli_command {
     X(consume)                                                                 \
     X(emit)                                                                    \
     X(relay)                                                                   \
+    X(outbox)                                                                  \
+    X(parked)                                                                  \
+    X(saga)                                                                    \
     X(bench)                                                                   \
     X(completion)
 

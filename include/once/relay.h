@@ -78,7 +78,9 @@ typedef struct once_relay_options {
     size_t n;          /* 1 to ONCE_ROUTES_MAX */
     int stop_fd;       /* readable: stop; -1: none */
     uint32_t lease_ms; /* at least three times the longest timeout_ms [30000] */
-    uint32_t drain; /* 1: return when no row is ready, waiting or leased [0] */
+    uint32_t drain;    /* 1: return when no row is ready, waiting or leased, but
+                     * those behind a dead or indeterminate one of their key
+                     * [0] */
     const char *metrics; /* file for Prometheus, replaced every ten seconds, or
                           * NULL */
     once_relay_log *log; /* or NULL */

@@ -43,11 +43,15 @@ enum once__ack {
 struct once__broker_options {
     const char *headers; /* HTTP: lines "Name: value\n" sent along, secret */
     const char *ca_file; /* or NULL: the system's */
+    int hold; /* 1: who receives does not recognise a repeat: no message is to
+               * leave twice, not even in one send() */
     uint32_t
         timeout_ms;    /* how long to wait for a connection, and for a proof */
     uint32_t prefetch; /* consumers: deliveries out at one time [1] */
     uint32_t body_max; /* consumers: a larger body is left out, and its delivery
                         * has a flaw [ONCE_BODY_MAX] */
+    int alone; /* consumers: 1: no other process consumes here. What a process
+                * that died had comes at once, and before what is new */
     const char *consumer; /* consumers: its name, for group or durable */
     void (*log)(void *user, const char *text); /* or NULL */
     void *user;
@@ -78,7 +82,8 @@ struct once__broker_ops {
      * Begins to send; `m` stays valid until its proof has come. Every message
      * that was sent, whatever send() returned, gets exactly one proof. ONCE_OK,
      * or ONCE_EAWAY: the connection was lost, connect again. Too large for this
-     * target: ONCE_OK, and its proof is ONCE__END_REJECTED.
+     * target: ONCE_OK, and its proof is ONCE__END_REJECTED. ONCE_ENOMEM: it was
+     * not begun, and no proof comes.
      */
     int (*send)(struct once__broker *b, const once_message *m, uint64_t tag,
                 once_error *err);

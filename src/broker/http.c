@@ -32,7 +32,8 @@
  *
  * Retry-After counts with all of them. Where libcurl sent a second copy, since a
  * kept connection was dead, the answer is about one copy: what would be provably
- * not taken is NACKED then, or SILENT.
+ * not taken is NACKED then, or SILENT. For a service that does not recognise a
+ * repeat each message has a connection of its own, and there is no second copy.
  *
  * Of an answer are kept: status, headers but for those of one connection and
  * credentials (Set-Cookie, too), the body up to REPLY_MAX bytes.
@@ -67,6 +68,7 @@ struct http {
     once_client_header headers[ONCE_CLIENT_HEADERS_MAX];
     size_t n_headers;
     uint32_t timeout_ms;
+    int single;  /* no second copy of a message */
     int started; /* libcurl */
     void *easy;  /* keeps the connection */
     struct once__ended ended;
@@ -189,6 +191,7 @@ static int read_options(struct http *h, const char *url,
     const once_bytes none = {"", 0};
 
     h->timeout_ms = o->timeout_ms == 0 ? TIMEOUT_MS : o->timeout_ms;
+    h->single = o->hold;
     h->url = strdup(url);
     h->ca_file = o->ca_file == NULL ? NULL : strdup(o->ca_file);
     h->text = strdup(o->headers == NULL ? "" : o->headers);
@@ -349,6 +352,7 @@ static void run(struct http *h, const once_message *m,
         .connect_ms = h->timeout_ms,
         .attempt_ms = h->timeout_ms,
         .response_max = REPLY_MAX,
+        .single = h->single,
         .begin = begin,
     };
 

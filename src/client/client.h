@@ -244,6 +244,9 @@ struct once__transfer {
     once_bytes body;
     uint64_t wall_ms, connect_ms, attempt_ms;
     size_t response_max;
+    /* 1: not one copy too many: a connection of its own, since libcurl sends
+     * again what finds a kept one dead. */
+    int single;
     /* Called when a connection is there and before a byte is sent; what is
      * not 0 breaks off. */
     int (*begin)(void *user);

@@ -100,6 +100,8 @@ static int prereq(void *user, char *ip, char *local_ip, int port,
     /* A second call: libcurl found a kept connection dead and makes another.
      * It is still this attempt, which is written down, but there are two
      * copies of it now, and an answer speaks for one. */
+    if (t->begun && t->single)
+        return CURL_PREREQFUNC_ABORT;
     if (t->begun) {
         t->copied = 1;
         return CURL_PREREQFUNC_OK;
@@ -268,6 +270,8 @@ static CURLcode set_up(CURL *easy, struct once__transfer *t, struct answer *a,
     SET(CURLOPT_CUSTOMREQUEST, t->method);
     SET(CURLOPT_CONNECTTIMEOUT_MS, (long)t->connect_ms);
     SET(CURLOPT_TIMEOUT_MS, (long)t->attempt_ms);
+    SET(CURLOPT_FRESH_CONNECT, t->single ? 1L : 0L);
+    SET(CURLOPT_FORBID_REUSE, t->single ? 1L : 0L);
     SET(CURLOPT_PREREQFUNCTION, prereq);
     SET(CURLOPT_PREREQDATA, t);
     SET(CURLOPT_HEADERFUNCTION, take_header);

@@ -362,7 +362,7 @@ BEGIN
             CASE v_was WHEN 'run' THEN p_state ELSE 3 END,
             v_now + p_wait_ms, v_now, p_key, p_type, p_headers, p_body,
             CASE v_was WHEN 'run' THEN p_error ELSE v_was END, v_was = 'run')
-        ON CONFLICT DO NOTHING;
+        ON CONFLICT (consumer, id) DO NOTHING;
     RETURN 'parked';
 END
 $f$;
@@ -427,7 +427,7 @@ BEGIN
                 || lpad(to_hex(v_now & 65535), 4, '0') || '-7' from 1 for 15)),
             p_key, p_type, p_headers, p_body,
             CASE WHEN p_id IS NOT NULL THEN sha256(p_body) END)
-        ON CONFLICT DO NOTHING RETURNING id INTO v_id;
+        ON CONFLICT (route, id) WHERE kept DO NOTHING RETURNING id INTO v_id;
     IF v_id IS NULL THEN
         SELECT o.fingerprint INTO v_was FROM "@schema@".outbox o
             WHERE o.route = p_route AND o.id = p_id AND o.kept;
@@ -1393,6 +1393,27 @@ BEGIN
         FROM "@schema@".parked k GROUP BY k.consumer ORDER BY k.consumer;
 END
 $f$;
+
+-- Where tables were copied without their sequences, as a logical replica is, the
+-- next numbers are taken, and rows with small ones would overtake earlier rows.
+DO $do$
+BEGIN
+    IF (SELECT s.last_value + s.is_called::integer
+            FROM "@schema@".outbox_seq_seq s)
+        <= (SELECT max(o.seq) FROM "@schema@".outbox o) THEN
+        LOCK TABLE "@schema@".outbox IN EXCLUSIVE MODE;
+        PERFORM setval('"@schema@".outbox_seq_seq', max(o.seq))
+            FROM "@schema@".outbox o;
+    END IF;
+    IF (SELECT s.last_value + s.is_called::integer
+            FROM "@schema@".parked_no_seq s)
+        <= (SELECT max(k.no) FROM "@schema@".parked k) THEN
+        LOCK TABLE "@schema@".parked IN EXCLUSIVE MODE;
+        PERFORM setval('"@schema@".parked_no_seq', max(k.no))
+            FROM "@schema@".parked k;
+    END IF;
+END
+$do$;
 
 -- PostgreSQL lets everybody execute what is new.
 DO $do$

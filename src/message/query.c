@@ -50,6 +50,9 @@ static const struct {
      "tx: the message was claimed in this transaction: roll back first"},
     {"ON013", ONCE_EOPEN,
      "default_transaction_isolation of this role is not read committed"},
+    {"23505", ONCE_EOPEN,
+     "a sequence was left behind when the tables were copied: `once messages "
+     "init`"},
     {"25P02", ONCE_ETX, "tx: the transaction has failed already"},
     {"25006", ONCE_EOPEN, "tx: it may only be read, or is on a standby"},
     {"40", ONCE_EABORTED, "the transaction was rolled back"},

@@ -401,16 +401,30 @@ int once__saga_due(const once_tx *tx, struct once__saga_tally *tally,
 
 /* ---- Operators ------------------------------------------------------------ */
 
+/* Any database takes it. */
+static void copy_note(char out[ONCE__NOTE_SIZE], const char *text)
+{
+    size_t i;
+
+    for (i = 0; i < ONCE__NOTE_SIZE - 1 && text[i] != '\0'; i++)
+        out[i] = (char)(text[i] >= ' ' && text[i] <= '~' ? text[i] : '?');
+    out[i] = '\0';
+}
+
 int once__saga_decide(const once_tx *tx, const char *gid,
                       const struct once__saga_order *order, once_error *err)
 {
     const struct once__saga_ops *ops = NULL;
+    struct once__saga_order copy = *order;
     struct once__saga_tally tally = {0};
+    char note[ONCE__NOTE_SIZE];
     int rc = ops_of(tx, &ops, err);
 
     assert(order->what >= ONCE__SAGA_ABORT);
+    copy_note(note, once__text_of(order->note));
+    copy.note = note;
     if (rc == ONCE_OK)
-        rc = move(tx, ops, gid, order, &tally, err);
+        rc = move(tx, ops, gid, &copy, &tally, err);
     return rc == ONCE_AGAIN ? ONCE_REFUSED : rc;
 }
 

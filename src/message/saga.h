@@ -26,7 +26,7 @@
 #include "message/outbox.h"
 
 #define ONCE__GID_SIZE (ONCE_GID_MAX + 1)
-#define ONCE__NOTE_SIZE ((size_t)512)
+#define ONCE__NOTE_SIZE (ONCE_NOTE_MAX + 1)
 
 /* ---- For the relay ------------------------------------------------------- */
 
@@ -47,7 +47,9 @@ ONCE_CHECK int once__saga_due(const once_tx *tx, struct once__saga_tally *tally,
                               once_error *err);
 
 /* 1 for a Confirm or a Cancel: no number of refusals makes the row dead, since
- * there is no other way out. */
+ * there is no other way out; and an answer that its outcome is not known is asked
+ * for again under the same id some times before an operator has to decide, since
+ * the services of a saga recognise a repeat. */
 int once__saga_insists(const struct once__outgoing *row);
 
 /* ---- For operators ------------------------------------------------------- */
@@ -93,7 +95,8 @@ struct once__saga_order {
     int what; /* ONCE__SAGA_ABORT, ONCE__SAGA_RETRY or ONCE__SAGA_RESOLVE */
     uint32_t version;
     size_t step;      /* RESOLVE: counted from 0 */
-    const char *note; /* who, when and why; kept */
+    const char *note; /* who, when and why; kept, with `?` for what is not
+                       * visible ASCII */
 };
 
 /* ONCE_OK. ONCE_REFUSED: the version is another one by now, or the order does not

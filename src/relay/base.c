@@ -4,12 +4,17 @@
  */
 #include "relay/base.h"
 
+#include <fcntl.h>
 #include <netinet/in.h>
 #include <netinet/tcp.h>
+#include <pthread.h>
 #include <sqlite3.h>
+#include <stdatomic.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/socket.h>
+#include <time.h>
+#include <unistd.h>
 
 #include "core/error.h"
 
@@ -22,7 +27,10 @@ enum { CONNECT_MS = 10000, BUSY_MS = 10000, TCP_MS = 20000 };
 struct once__base {
     once_tx tx;
     int use;
-    char *path; /* SQLite's; NULL: it is PostgreSQL */
+    char *path;             /* SQLite's; NULL: it is PostgreSQL */
+    atomic_ullong asked_ms; /* since when an answer is waited for; 0: none is */
+    pthread_mutex_t lock;
+    int spare; /* by `lock`: the connection's socket once more, or -1 */
 #ifdef ONCE_WITH_POSTGRES
     struct once__pg_config config;
     struct once__pg_link link;
@@ -76,6 +84,8 @@ int once__base_open(const char *url, int use, struct once__base **out,
         return once__fail(err, ONCE_ENOMEM, "out of memory");
     b->tx = (once_tx)ONCE_TX_INIT;
     b->use = use;
+    b->spare = -1;
+    (void)pthread_mutex_init(&b->lock, NULL);
     rc = read_url(url, b, err);
     if (rc != ONCE_OK) {
         once__base_close(b);
@@ -93,8 +103,54 @@ void once__base_close(struct once__base *b)
 #ifdef ONCE_WITH_POSTGRES
     once__pg_config_clear(&b->config);
 #endif
+    (void)pthread_mutex_destroy(&b->lock);
     free(b->path);
     free(b);
+}
+
+/* ---- Questions without an answer ----------------------------------------- */
+
+static uint64_t steady_ms(void)
+{
+    struct timespec t;
+
+    (void)clock_gettime(CLOCK_MONOTONIC, &t);
+    return (uint64_t)t.tv_sec * 1000 + (uint64_t)t.tv_nsec / 1000000;
+}
+
+const once_tx *once__base_ask(struct once__base *b)
+{
+    atomic_store(&b->asked_ms, steady_ms());
+    return &b->tx;
+}
+
+int once__base_answered(struct once__base *b, int rc)
+{
+    atomic_store(&b->asked_ms, 0);
+    return rc;
+}
+
+/* libpq may close its descriptor at any time, and the number may then be that of
+ * another file. So this thread has one of its own for the same socket. */
+static void keep_spare(struct once__base *b, int fd)
+{
+    (void)pthread_mutex_lock(&b->lock);
+    if (b->spare >= 0)
+        (void)close(b->spare);
+    b->spare = fd < 0 ? -1 : fcntl(fd, F_DUPFD_CLOEXEC, 0);
+    (void)pthread_mutex_unlock(&b->lock);
+}
+
+void once__base_watch(struct once__base *b, uint32_t ms)
+{
+    uint64_t asked = atomic_load(&b->asked_ms);
+
+    if (asked == 0 || steady_ms() - asked <= ms)
+        return;
+    (void)pthread_mutex_lock(&b->lock);
+    if (b->spare >= 0)
+        (void)shutdown(b->spare, SHUT_RDWR);
+    (void)pthread_mutex_unlock(&b->lock);
 }
 
 /* ---- Connections -------------------------------------------------------- */
@@ -137,6 +193,7 @@ static int connect_postgres(struct once__base *b, once_error *err)
     if (rc != ONCE_OK)
         return rc;
     bound_tcp(PQsocket(b->link.conn));
+    keep_spare(b, PQsocket(b->link.conn));
     b->tx.postgres = b->link.conn;
     return ONCE_OK;
 }
@@ -164,7 +221,7 @@ int once__base_connect(struct once__base *b, once_error *err)
     rc = connect_sqlite(b, err);
 #endif
     if (rc == ONCE_OK && b->use == ONCE__BASE_READY)
-        rc = once_message_check(&b->tx, err);
+        rc = once__base_answered(b, once_message_check(once__base_ask(b), err));
     if (rc == ONCE_OK)
         return rc;
     once__base_drop(b);
@@ -175,6 +232,7 @@ void once__base_drop(struct once__base *b)
 {
     (void)sqlite3_close(b->tx.sqlite);
     b->tx.sqlite = NULL;
+    keep_spare(b, -1);
 #ifdef ONCE_WITH_POSTGRES
     once__pg_disconnect(&b->link);
     b->tx.postgres = NULL;
@@ -230,20 +288,20 @@ static int commit_sqlite(struct once__base *b, once_error *err)
 #ifdef ONCE_WITH_POSTGRES
 /* 1: the server answered with this tag. 0: with another. -1: it did not
  * answer, or refused. */
-static int tag_is(PGconn *conn, const char *sql, const char *tag)
+static int tag_is(struct once__base *b, const char *sql, const char *tag)
 {
-    PGresult *r = PQexec(conn, sql);
+    PGresult *r = PQexec(once__base_ask(b)->postgres, sql);
     int is = PQresultStatus(r) == PGRES_COMMAND_OK
                  ? strcmp(PQcmdStatus(r), tag) == 0
                  : -1;
 
     PQclear(r);
-    return is;
+    return once__base_answered(b, is);
 }
 
 static int begin_postgres(struct once__base *b, once_error *err)
 {
-    if (tag_is(b->link.conn, "BEGIN", "BEGIN") == 1)
+    if (tag_is(b, "BEGIN", "BEGIN") == 1)
         return ONCE_OK;
     once__base_drop(b);
     return once__fail(err, ONCE_EABORTED, "BEGIN: the connection was lost");
@@ -253,7 +311,7 @@ static int begin_postgres(struct once__base *b, once_error *err)
  * connection that is idle: then nothing was committed. */
 static int commit_postgres(struct once__base *b, once_error *err)
 {
-    int is = tag_is(b->link.conn, "COMMIT", "COMMIT");
+    int is = tag_is(b, "COMMIT", "COMMIT");
 
     if (is == 1)
         return ONCE_OK;
@@ -296,7 +354,7 @@ void once__base_rollback(struct once__base *b)
                    SQLITE_OK;
 #ifdef ONCE_WITH_POSTGRES
     else if (PQtransactionStatus(b->link.conn) != PQTRANS_IDLE)
-        done = tag_is(b->link.conn, "ROLLBACK", "ROLLBACK") == 1;
+        done = tag_is(b, "ROLLBACK", "ROLLBACK") == 1;
 #endif
     if (!done)
         once__base_drop(b);

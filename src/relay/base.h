@@ -42,6 +42,19 @@ const once_tx *once__base_tx(const struct once__base *b);
 const char *once__base_schema(const struct once__base *b);
 int once__base_is_sqlite(const struct once__base *b);
 
+/*
+ * A server that has stopped, or a network that swallows, never answers, and libpq
+ * waits for ever. So whoever asks says so, and another thread ends what has waited
+ * for too long: the connection is lost then.
+ *
+ *    rc = once__base_answered(b, once__outbox_claim(once__base_ask(b), ...));
+ */
+const once_tx *once__base_ask(struct once__base *b);   /* as once__base_tx() */
+int once__base_answered(struct once__base *b, int rc); /* returns `rc` */
+/* From another thread: ends a question that was asked more than `ms` ago. SQLite
+ * waits for nobody that long. */
+void once__base_watch(struct once__base *b, uint32_t ms);
+
 /* BEGIN, on SQLite BEGIN IMMEDIATE. ONCE_OK; ONCE_EABORTED: not now, connect
  * again. */
 ONCE_CHECK int once__base_begin(struct once__base *b, once_error *err);

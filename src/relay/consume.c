@@ -304,6 +304,7 @@ static int open_brokers(struct run *r, once_error *err)
                                      .timeout_ms = TIMEOUT_MS,
                                      .prefetch = once__consumer_room(&r->c),
                                      .body_max = r->c.o.body_max,
+                                     .alone = (int)r->c.o.keyed,
                                      .consumer = r->c.o.consumer,
                                      .log = r->c.o.log,
                                      .user = r->c.o.user};

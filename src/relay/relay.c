@@ -7,8 +7,6 @@
 
 #include <errno.h>
 #include <poll.h>
-#include <stdarg.h>
-#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/eventfd.h>
@@ -70,94 +68,6 @@ static const struct once__metric metrics[] = {
     [ONCE__ROUTE_OLDEST] = {"once_relay_oldest_seconds",
                             "Age of the oldest row that is not done.", 0},
 };
-
-/* ---- What the workers share ---------------------------------------------- */
-
-void once__relay_say(const struct once__relay *r, const char *format, ...)
-{
-    char text[512];
-    va_list args;
-
-    if (r->log == NULL)
-        return;
-    va_start(args, format);
-    (void)vsnprintf(text, sizeof(text), format, args);
-    va_end(args);
-    r->log(r->user, text);
-}
-
-void once__relay_stop(struct once__relay *r)
-{
-    const uint64_t one = 1;
-
-    atomic_store(&r->stop, 1);
-    if (write(r->stop_fd, &one, sizeof(one)) < 0)
-        return; /* it is full, and so readable */
-}
-
-void once__relay_pause(const struct once__relay *r, uint32_t ms)
-{
-    struct pollfd p = {r->stop_fd, POLLIN, 0};
-
-    (void)poll(&p, 1, (int)ms);
-}
-
-static struct once__route *find_route(struct once__relay *r, const char *name)
-{
-    size_t i;
-
-    for (i = 0; i < r->n_routes; i++)
-        if (strcmp(r->routes[i].o.name, name) == 0)
-            return &r->routes[i];
-    return NULL;
-}
-
-static void set_gauges(struct once__series *s,
-                       const struct once__outbox_count *c)
-{
-    const struct {
-        int metric;
-        uint64_t n;
-    } gauges[] = {
-        {ONCE__ROUTE_ROWS_READY, c->n[ONCE__ROW_READY] - c->leased},
-        {ONCE__ROUTE_ROWS_LEASED, c->leased},
-        {ONCE__ROUTE_ROWS_WAITING, c->n[ONCE__ROW_WAITING]},
-        {ONCE__ROUTE_ROWS_DEAD, c->n[ONCE__ROW_DEAD]},
-        {ONCE__ROUTE_ROWS_INDETERMINATE, c->n[ONCE__ROW_INDETERMINATE]},
-        {ONCE__ROUTE_OLDEST, c->oldest_ms},
-    };
-    size_t i;
-
-    for (i = 0; i < sizeof(gauges) / sizeof(gauges[0]); i++)
-        once__gauge(s, gauges[i].metric, gauges[i].n);
-}
-
-int once__relay_count(struct once__relay *r, const once_tx *tx, uint64_t *open,
-                      uint64_t *ended, once_error *err)
-{
-    const struct once__outbox_count none = {.n = {0}};
-    struct once__outbox_count *counts = NULL;
-    size_t n = 0, i;
-    int rc = once__outbox_stats(tx, &counts, &n, err);
-
-    if (rc != ONCE_OK)
-        return rc;
-    *open = *ended = 0;
-    for (i = 0; i < r->n_routes; i++)
-        set_gauges(&r->series[i], &none); /* a route without rows is not told */
-    for (i = 0; i < n; i++) {
-        const struct once__route *route = find_route(r, counts[i].route);
-
-        if (route == NULL)
-            continue;
-        set_gauges(route->series, &counts[i]);
-        *open += counts[i].n[ONCE__ROW_READY] + counts[i].n[ONCE__ROW_WAITING];
-        *ended +=
-            counts[i].n[ONCE__ROW_DEAD] + counts[i].n[ONCE__ROW_INDETERMINATE];
-    }
-    free(counts);
-    return ONCE_OK;
-}
 
 /* ---- Options ------------------------------------------------------------- */
 
@@ -236,7 +146,7 @@ static int read_routes(struct once__relay *r, const once_relay_options *o,
         once_error why = {0, ""};
 
         rc = read_route(route, &o->routes[i], &why);
-        if (rc == ONCE_OK && find_route(r, route->o.name) != NULL)
+        if (rc == ONCE_OK && once__relay_route(r, route->o.name) != NULL)
             rc = once__fail(&why, ONCE_EINVAL, "it is there twice");
         if (rc != ONCE_OK) {
             (void)once__fail(err, rc, "route %zu: %s", i + 1, why.text);
@@ -303,6 +213,8 @@ struct whole {
     struct once__metrics *metrics;
     struct once__tender *tender;
     struct once__carrier **workers;
+    struct once__watch *watch;
+    struct once__base **bases; /* all of them, for `watch` */
     pthread_t *threads;
     size_t n, started;
 };
@@ -312,11 +224,15 @@ static void refresh(void *user)
     struct whole *all = user;
     uint64_t open, ended;
 
-    if (!atomic_load(&all->relay.stop) &&
-        once__base_connect(all->base, NULL) == ONCE_OK &&
-        once__relay_count(&all->relay, once__base_tx(all->base), &open, &ended,
-                          NULL) != ONCE_OK)
+    if (atomic_load(&all->relay.stop) ||
+        once__base_connect(all->base, NULL) != ONCE_OK)
+        return;
+    (void)pthread_mutex_lock(&all->relay.look);
+    if (once__base_answered(
+            all->base, once__relay_count(&all->relay, once__base_ask(all->base),
+                                         &open, &ended, NULL)) != ONCE_OK)
         once__base_rollback(all->base);
+    (void)pthread_mutex_unlock(&all->relay.look);
 }
 
 static int start_metrics(struct whole *all, const char *path, once_error *err)
@@ -345,13 +261,25 @@ static int open_workers(struct whole *all, once_error *err)
         n += r->routes[i].o.workers;
     all->workers = calloc(n, sizeof(struct once__carrier *));
     all->threads = calloc(n, sizeof(*all->threads));
-    if (all->workers == NULL || all->threads == NULL)
+    all->bases = calloc(n + 2, sizeof(struct once__base *));
+    if (all->workers == NULL || all->threads == NULL || all->bases == NULL)
         return once__fail(err, ONCE_ENOMEM, "out of memory");
     for (i = 0; i < r->n_routes && rc == ONCE_OK; i++)
         for (k = 0; k < r->routes[i].o.workers && rc == ONCE_OK; k++)
             rc = once__carrier_open(r, &r->routes[i], &all->workers[all->n++],
                                     err);
     return rc;
+}
+
+static int start_watch(struct whole *all, once_error *err)
+{
+    size_t i;
+
+    for (i = 0; i < all->n; i++)
+        all->bases[i] = once__carrier_base(all->workers[i]);
+    all->bases[i++] = once__tender_base(all->tender);
+    all->bases[i++] = all->base;
+    return once__watch_start(&all->relay, all->bases, i, &all->watch, err);
 }
 
 static int start_workers(struct whole *all, once_error *err)
@@ -415,6 +343,8 @@ static int run(struct whole *all, const once_relay_options *o, once_error *err)
     if (rc == ONCE_OK)
         rc = once__tender_start(r, &all->tender, err);
     if (rc == ONCE_OK)
+        rc = start_watch(all, err);
+    if (rc == ONCE_OK)
         rc = start_workers(all, err);
     if (rc == ONCE_OK)
         (void)wait_stop(r, o->stop_fd, -1);
@@ -423,6 +353,7 @@ static int run(struct whole *all, const once_relay_options *o, once_error *err)
         (void)pthread_join(all->threads[--all->started], NULL);
     once__tender_join(all->tender);
     once__metrics_stop(all->metrics);
+    once__watch_end(all->watch);
     if (rc == ONCE_OK && atomic_load(&r->left))
         rc = ONCE_DEAD;
     return rc;
@@ -439,8 +370,10 @@ int once_relay(const once_relay_options *options, once_error *err)
     rc = run(&all, options, err);
     while (all.n > 0)
         once__carrier_close(all.workers[--all.n]);
+    once__tender_close(all.tender);
     free(all.workers);
     free(all.threads);
+    free(all.bases);
     once__base_close(all.base);
     free(all.relay.routes);
     free(all.relay.series);

@@ -239,10 +239,12 @@ static void look_what_is_left(struct once__carrier *w)
     if (now - r->looked_ms >= LOOK_MS && base_there(w)) {
         r->looked_ms = now;
         /* First: what it moves on is a row. */
-        rc = once__saga_due(once__base_tx(w->base), &tally, &err);
+        rc = once__base_answered(
+            w->base, once__saga_due(once__base_ask(w->base), &tally, &err));
         if (rc == ONCE_OK)
-            rc = once__relay_count(r, once__base_tx(w->base), &open, &ended,
-                                   &err);
+            rc = once__base_answered(
+                w->base, once__relay_count(r, once__base_ask(w->base), &open,
+                                           &ended, &err));
         if (rc != ONCE_OK) {
             base_failed(w, SAID_BASE, "counting", &err);
         } else if (open == 0) {
@@ -256,14 +258,26 @@ static void look_what_is_left(struct once__carrier *w)
 
 /* ---- Nothing to do ------------------------------------------------------- */
 
+static int sleep_until_woken(struct once__carrier *w, once_error *err)
+{
+    const once_tx *tx = once__base_ask(w->base);
+    int rc;
+
+    if (w->idle)
+        return once__base_answered(
+            w->base, once__outbox_wait(tx, w->r->stop_fd, EMPTY_MS, err));
+    rc = once__base_answered(w->base,
+                             once__outbox_idle(tx, w->route->o.name, 1, err));
+    w->idle = rc == ONCE_OK;
+    return rc;
+}
+
 /* A relay that is busy now and then polls; one that has had nothing to do for
  * a second asks to be woken, and then looks once more before it sleeps. */
 static void rest(struct once__carrier *w)
 {
-    const once_tx *tx = once__base_tx(w->base);
     once_error err = {0, ""};
     uint64_t now = once__relay_ms();
-    int rc = ONCE_OK;
 
     if (w->empty_ms == 0) {
         w->empty_ms = now;
@@ -273,15 +287,7 @@ static void rest(struct once__carrier *w)
         once__relay_pause(w->r, w->poll_ms);
         w->poll_ms =
             w->poll_ms * 2 < POLL_MOST_MS ? w->poll_ms * 2 : POLL_MOST_MS;
-        return;
-    }
-    if (w->idle) {
-        rc = once__outbox_wait(tx, w->r->stop_fd, EMPTY_MS, &err);
-    } else {
-        rc = once__outbox_idle(tx, w->route->o.name, 1, &err);
-        w->idle = rc == ONCE_OK;
-    }
-    if (rc != ONCE_OK) {
+    } else if (sleep_until_woken(w, &err) != ONCE_OK) {
         base_failed(w, SAID_BASE, "waiting", &err);
         pause_failed(w, w->base_failures, BASE_MOST_MS);
     }
@@ -295,8 +301,9 @@ static void be_awake(struct once__carrier *w)
     if (!w->idle)
         return;
     w->idle = 0;
-    if (once__outbox_idle(once__base_tx(w->base), w->route->o.name, 0, &err) !=
-        ONCE_OK)
+    if (once__base_answered(w->base, once__outbox_idle(once__base_ask(w->base),
+                                                       w->route->o.name, 0,
+                                                       &err)) != ONCE_OK)
         base_failed(w, SAID_BASE, "waking", &err);
 }
 
@@ -324,8 +331,10 @@ static void decide(const struct once__carrier *w,
                    const struct once__item *item, uint64_t now_ms,
                    struct once__settlement *out)
 {
+    int insists = once__saga_insists(row);
     const struct once__row_policy policy = {
-        .attempts = once__saga_insists(row) ? UINT32_MAX : w->route->o.attempts,
+        .attempts = insists ? UINT32_MAX : w->route->o.attempts,
+        .unknowns = insists ? w->route->o.attempts : 0,
         .hold = w->route->hold,
         .horizon_ms = w->route->horizon_ms,
         .first_ms = ROW_FIRST_MS,
@@ -383,7 +392,9 @@ static int settle_until(struct once__carrier *w, struct once__settlement *rows,
 
         rc = once__base_connect(w->base, &err);
         if (rc == ONCE_OK)
-            rc = once__outbox_settle(once__base_tx(w->base), rows, n, &err);
+            rc = once__base_answered(
+                w->base,
+                once__outbox_settle(once__base_ask(w->base), rows, n, &err));
         if (rc == ONCE_OK) {
             w->base_failures = 0;
             return 1;
@@ -415,8 +426,10 @@ static void advance(struct once__carrier *w,
     for (i = 0; i < list->n; i++) {
         int rc = list->rows[i].saga == NULL
                      ? ONCE_OK
-                     : once__saga_advance(once__base_tx(w->base),
-                                          list->rows[i].saga, &tally, &err);
+                     : once__base_answered(
+                           w->base, once__saga_advance(once__base_ask(w->base),
+                                                       list->rows[i].saga,
+                                                       &tally, &err));
 
         if (rc != ONCE_OK && rc != ONCE_FREE) {
             base_failed(w, SAID_BASE, "a saga", &err);
@@ -527,13 +540,17 @@ static int claim(struct once__carrier *w)
     once_error err = {0, ""};
     int rc, some;
 
-    rc = once__outbox_claim(once__base_tx(w->base), &ask, &list, &err);
+    rc =
+        once__base_answered(w->base, once__outbox_claim(once__base_ask(w->base),
+                                                        &ask, &list, &err));
     if (rc != ONCE_OK) {
         base_failed(w, SAID_BASE, "claiming", &err);
         return -1;
     }
     some = list.n > 0;
-    if (some) {
+    if (!some) {
+        atomic_store(&w->route->empty_ms, now);
+    } else {
         count(w, ONCE__ROUTE_CLAIMED, list.n);
         be_awake(w);
         if (!w->open)
@@ -592,6 +609,7 @@ int once__carrier_open(struct once__relay *r, struct once__route *route,
     struct once__broker_options o = {
         .headers = route->o.headers,
         .ca_file = route->o.ca_file,
+        .hold = route->hold,
         .timeout_ms = route->o.timeout_ms,
         .log = broker_says,
         .user = w,
@@ -617,4 +635,9 @@ void once__carrier_close(struct once__carrier *w)
         w->route->ops->close(w->broker);
     once__base_close(w->base);
     free(w);
+}
+
+struct once__base *once__carrier_base(const struct once__carrier *w)
+{
+    return w->base;
 }

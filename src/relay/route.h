@@ -5,7 +5,9 @@
  *    relay.c    options, threads, stop
  *    route.c    a worker: claim, send, settle, again
  *    batch.c    what was claimed at one time
+ *    watch.c    questions that the database never answers
  *    tender.c   sagas that wait for a deadline, or that nobody moved on
+ *    shared.c   what all of these use
  */
 #ifndef ONCE_RELAY_ROUTE_H
 #define ONCE_RELAY_ROUTE_H
@@ -17,6 +19,7 @@
 
 #include "broker/broker.h"
 #include "message/saga.h"
+#include "relay/base.h"
 #include "relay/metrics.h"
 
 enum once__route_metric {
@@ -47,6 +50,10 @@ struct once__route {
     int hold;
     uint64_t horizon_ms;
     struct once__series *series;
+    atomic_ullong empty_ms; /* when the last claim without a row began */
+    /* By the relay's `look`: since when so many rows are ready that may all
+     * stand behind a dead one; 0: they do not. */
+    uint64_t blocked_ms, blocked;
 };
 
 struct once__relay {
@@ -61,20 +68,32 @@ struct once__relay {
     int stop_fd;                 /* an eventfd: readable when `stop` is set */
     atomic_int stop;
     atomic_int left;      /* drained, and dead or indeterminate rows are left */
-    pthread_mutex_t look; /* held by the one that looks what is left */
+    pthread_mutex_t look; /* held by the one that counts rows */
     uint64_t looked_ms;   /* by `look` */
 };
+
+/* ---- What all threads use, shared.c -------------------------------------- */
 
 void once__relay_say(const struct once__relay *r, const char *format, ...)
     ONCE_PRINTF(2, 3);
 void once__relay_stop(struct once__relay *r);
 /* Waits, but not longer than until `stop` is set. */
 void once__relay_pause(const struct once__relay *r, uint32_t ms);
-/* Sets the gauges of the table. ONCE_OK and how many rows of our routes are yet
- * to be carried, and how many are dead or indeterminate. */
+/* By `look`: sets the gauges of the table. ONCE_OK and how many rows of our routes
+ * are yet to be carried, and how many are left for an operator: dead,
+ * indeterminate, or behind such a row of their key. */
 ONCE_CHECK int once__relay_count(struct once__relay *r, const once_tx *tx,
                                  uint64_t *open, uint64_t *ended,
                                  once_error *err);
+
+/* Says what has become of sagas, if somebody must know. */
+void once__relay_tell(const struct once__relay *r,
+                      const struct once__saga_tally *tally);
+
+/* The route of this name, or NULL. */
+struct once__route *once__relay_route(struct once__relay *r, const char *name);
+
+/* ---- A worker of a route, route.c ---------------------------------------- */
 
 struct once__carrier;
 
@@ -84,21 +103,33 @@ ONCE_CHECK int once__carrier_open(struct once__relay *r,
                                   struct once__route *route,
                                   struct once__carrier **out, once_error *err);
 void once__carrier_close(struct once__carrier *w); /* accepts NULL */
+struct once__base *once__carrier_base(const struct once__carrier *w);
 /* A thread's function: returns when `stop` is set. */
 void *once__carrier_run(void *worker);
 
 /* ---- Sagas, tender.c ----------------------------------------------------- */
 
-/* Says what has become of sagas, if somebody must know. */
-void once__relay_tell(const struct once__relay *r,
-                      const struct once__saga_tally *tally);
-
 struct once__tender;
 
-/* Starts the thread; the caller ends it with once__tender_join() when `stop` is
- * set. */
+/* Starts the thread. When `stop` is set, once__tender_join() waits for its end;
+ * then once__tender_close(), when nobody watches its connection. Both accept
+ * NULL. */
 ONCE_CHECK int once__tender_start(struct once__relay *r,
                                   struct once__tender **out, once_error *err);
-void once__tender_join(struct once__tender *t); /* accepts NULL */
+void once__tender_join(struct once__tender *t);
+void once__tender_close(struct once__tender *t);
+struct once__base *once__tender_base(const struct once__tender *t);
+
+/* ---- Hung connections, watch.c ------------------------------------------- */
+
+struct once__watch;
+
+/* Starts the thread that watches these `n` connections, more strictly when
+ * `stop` is set. */
+ONCE_CHECK int once__watch_start(const struct once__relay *r,
+                                 struct once__base *const *bases, size_t n,
+                                 struct once__watch **out, once_error *err);
+/* Ends it, when nobody asks any more; accepts NULL. */
+void once__watch_end(struct once__watch *w);
 
 #endif /* ONCE_RELAY_ROUTE_H */

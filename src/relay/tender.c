@@ -22,14 +22,6 @@ struct once__tender {
     uint64_t said_ms; /* when an error was last said */
 };
 
-void once__relay_tell(const struct once__relay *r,
-                      const struct once__saga_tally *tally)
-{
-    if (tally->stuck > 0)
-        once__relay_say(r, "%llu sagas are stuck: once saga ls",
-                        (unsigned long long)tally->stuck);
-}
-
 static void tend(struct once__tender *t)
 {
     struct once__saga_tally tally = {0, 0, 0, 0};
@@ -38,7 +30,8 @@ static void tend(struct once__tender *t)
 
     if (once__base_connect(t->base, NULL) != ONCE_OK)
         return;
-    rc = once__saga_due(once__base_tx(t->base), &tally, &err);
+    rc = once__base_answered(
+        t->base, once__saga_due(once__base_ask(t->base), &tally, &err));
     once__relay_tell(t->r, &tally);
     if (rc == ONCE_OK)
         return;
@@ -86,9 +79,19 @@ int once__tender_start(struct once__relay *r, struct once__tender **out,
 
 void once__tender_join(struct once__tender *t)
 {
+    if (t != NULL)
+        (void)pthread_join(t->thread, NULL);
+}
+
+void once__tender_close(struct once__tender *t)
+{
     if (t == NULL)
         return;
-    (void)pthread_join(t->thread, NULL);
     once__base_close(t->base);
     free(t);
+}
+
+struct once__base *once__tender_base(const struct once__tender *t)
+{
+    return t->base;
 }

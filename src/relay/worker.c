@@ -333,18 +333,21 @@ static void hold(struct work *k, size_t i)
         lose_broker(k, &err);
 }
 
-/* Everything goes back, also what the broker has sent ahead. */
+/* Everything goes back, also what the broker has sent ahead. Where order counts
+ * it goes back as one, with the connection, and not one by one. */
 static void give_back_all(struct work *k)
 {
     once_error err = {0, ""};
     size_t i;
 
+    if (k->c->o.keyed && k->connected)
+        k->w->ops->abandon(k->w->broker);
     for (i = 0; i < k->n; i++)
         if (k->w->ops->ack(k->w->broker, k->slots[i].d, ONCE__ACK_BACK, &err) !=
             ONCE_OK)
             err.text[0] = '\0'; /* then it goes back with the connection */
     k->n = 0;
-    if (k->connected)
+    if (!k->c->o.keyed && k->connected)
         k->w->ops->abandon(k->w->broker);
     k->connected = 0;
 }

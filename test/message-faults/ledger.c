@@ -104,7 +104,8 @@ static int run_lite(sqlite3 *lite, const char *text, char *out, size_t size)
     if (rc == SQLITE_OK)
         rc = sqlite3_step(q);
     if (rc == SQLITE_ROW && out != NULL) {
-        (void)snprintf(out, size, "%s", (const char *)sqlite3_column_text(q, 0));
+        (void)snprintf(out, size, "%s",
+                       (const char *)sqlite3_column_text(q, 0));
         rc = sqlite3_step(q);
     }
     (void)sqlite3_finalize(q);
@@ -137,8 +138,9 @@ static int begin(const once_tx *tx)
 
 static int commit(const once_tx *tx)
 {
-    return tx->postgres != NULL ? run_pg(tx->postgres, "COMMIT", "COMMIT", NULL, 0)
-                                : sql(tx, "COMMIT");
+    return tx->postgres != NULL
+               ? run_pg(tx->postgres, "COMMIT", "COMMIT", NULL, 0)
+               : sql(tx, "COMMIT");
 }
 
 static void disconnect(once_tx *tx)
@@ -413,10 +415,8 @@ static void print(const once_message *m)
 /* Everything, until nothing has come for so long. */
 static int tap(const char *url, unsigned quiet_ms)
 {
-    struct once__broker_options o = {.timeout_ms = 10000,
-                                     .prefetch = 200,
-                                     .consumer = "tap",
-                                     .log = say};
+    struct once__broker_options o = {
+        .timeout_ms = 10000, .prefetch = 200, .consumer = "tap", .log = say};
     const struct once__broker_ops *ops;
     struct once__broker *b = NULL;
     once_error err = {0, ""};

@@ -5,10 +5,11 @@ targets that remember what arrived, and relays as processes.
     ONCE_CLI        the program      (build/once)
 
 A database is Lite or Pg; both emit in bulk, and say how many rows stand in which
-phase. A target is Commands or Stream; arrivals() is a list of (id, key, body) in
-the order in which they came.
+phase. A target is Commands, Stream, Queue or Service; arrivals() is a list of (id,
+key, body) in the order in which they came.
 """
 import contextlib
+import http.server
 import os
 import pathlib
 import re
@@ -17,6 +18,7 @@ import signal
 import sqlite3
 import subprocess
 import sys
+import threading
 import time
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
@@ -205,12 +207,67 @@ class Queue:
         return self.received
 
 
-def firsts(arrivals):
+class Service:
+    """Answers requests; `answer(id, body, n)`, n being how often this id came,
+    says how: a status, or None, which ends the connection without one."""
+    name = "http"
+
+    def __init__(self):
+        self.port = servers.free_port()
+        self.url = "http://127.0.0.1:%d/take" % self.port
+        self.more = []
+        self.requests = []
+        self.headers = []
+        self.answer = lambda name, body, n: 201
+        self.server = None
+
+    def start(self):
+        service = self
+
+        class Handler(http.server.BaseHTTPRequestHandler):
+            protocol_version = "HTTP/1.1"
+
+            def do_POST(self):  # pylint: disable=invalid-name
+                body = self.rfile.read(int(self.headers["Content-Length"]))
+                status = service.take(self.headers, body.decode())
+                if status is None:
+                    self.close_connection = True
+                    return
+                self.send_response(status)
+                self.send_header("Content-Length", "0")
+                self.end_headers()
+
+            def log_message(self, *_):
+                pass
+
+        http.server.ThreadingHTTPServer.allow_reuse_address = True
+        self.server = http.server.ThreadingHTTPServer(
+            ("127.0.0.1", self.port), Handler)
+        threading.Thread(target=self.server.serve_forever, daemon=True).start()
+        return self
+
+    def stop(self):
+        self.server.shutdown()
+        self.server.server_close()
+
+    def take(self, headers, body):
+        name = headers["Idempotency-Key"]
+        self.requests.append((name, None, body))
+        self.headers.append(dict(headers.items()))
+        count = sum(1 for request in self.requests if request[0] == name)
+        return self.answer(name, body, count)
+
+    def arrivals(self):
+        return list(self.requests)
+
+
+def firsts(arrivals, keys):
     """First arrivals, in order; and that those of a key are in the order of
     their emission."""
     seen = {}
     for name, key, body in arrivals:
-        seen.setdefault(name, (key, body))
+        assert key in (None, keys[name])
+        seen.setdefault(name, (keys[name], body))
     last = {}
     for key, body in seen.values():
         if key is not None:

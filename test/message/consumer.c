@@ -40,7 +40,7 @@ static void maybe_die(const char *point, const char *when)
     (void)snprintf(name, sizeof(name), "%s-%s:", point, when);
     n = strlen(name);
     if (die != NULL && strncmp(die, name, n) == 0 &&
-        atomic_fetch_add(&passed, 1) + 1 == atoi(die + n))
+        atomic_fetch_add(&passed, 1) + 1 == (int)strtol(die + n, NULL, 10))
         (void)kill(getpid(), SIGKILL);
 }
 

@@ -365,11 +365,12 @@ static void what_is_held_at_the_end_comes_at_once(void)
     put("held", "Once-Id", "id-2");
     c = consumer("held", 2);
     T_OK(target_receive(c, WAIT_MS) != NULL);
+    T_OK(target_receive(c, WAIT_MS) != NULL);
     c->ops->close(c);
     c = consumer("held", 2);
-    d = target_receive(c, 10000); /* ack_wait is 30 s */
-    T_OK(d != NULL);
-    d = target_receive(c, 10000);
+    d = target_receive(c, 20000); /* ack_wait is 30 s */
+    T_OK(d != NULL && d->redelivered);
+    d = target_receive(c, 20000);
     T_OK(d != NULL && d->redelivered);
     c->ops->close(c);
     stream_drop("held");

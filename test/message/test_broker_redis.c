@@ -225,6 +225,38 @@ static void one_that_is_worked_on_stays(void)
     c->ops->close(c);
 }
 
+static void one_fetched_early_and_taken_by_another_is_left_out(void)
+{
+    struct once__broker *b, *c;
+    struct once__delivery *d, *other;
+    int i;
+
+    fresh();
+    (void)say("XADD %s * id a body b", stream);
+    (void)say("XADD %s * id b body b", stream);
+    b = opened("&group=g&min_idle_ms=400", "billing");
+    d = next(b); /* `b` is here, and was not handed out yet */
+    (void)usleep(500000);
+    c = opened("&group=g&min_idle_ms=400", "billing");
+    for (i = 0; i < 2; i++) {
+        other = next(c);
+        if (T_OK(other != NULL))
+            T_EQ(c->ops->ack(c, other, ONCE__ACK_TAKEN, NULL), ONCE_OK);
+    }
+    T_OK(d != NULL && b->ops->ack(b, d, ONCE__ACK_TAKEN, NULL) == ONCE_OK);
+    T_EQ(b->ops->receive(b, 100, &d, NULL), ONCE_OK);
+    T_OK(d == NULL);
+    (void)say("XADD %s * id c body b", stream);
+    (void)say("XADD %s * id d body b", stream);
+    d = next(b);
+    (void)usleep(300000);
+    T_OK(d != NULL && b->ops->ack(b, d, ONCE__ACK_TAKEN, NULL) == ONCE_OK);
+    d = next(b); /* nobody took it */
+    T_OK(d != NULL && !d->redelivered && strcmp(d->m.id, "d") == 0);
+    b->ops->close(b);
+    c->ops->close(c);
+}
+
 static void an_entry_trimmed_while_pending_is_an_alarm(void)
 {
     struct once__broker *b;
@@ -310,6 +342,7 @@ int main(void)
     T_RUN(class_b_is_logged_once);
     T_RUN(a_crashed_consumer_loses_its_entries_to_others);
     T_RUN(one_that_is_worked_on_stays);
+    T_RUN(one_fetched_early_and_taken_by_another_is_left_out);
     T_RUN(an_entry_trimmed_while_pending_is_an_alarm);
     T_RUN(a_stream_that_is_gone_is_made_again);
     T_RUN(a_consumer_that_ends_leaves_its_group);

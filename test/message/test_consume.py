@@ -6,6 +6,7 @@ acknowledged is done or parked.
 
 test/message/consumer.c is a program with a handler in C; `once consume` is the
 other. carry.py has the databases."""
+import contextlib
 import itertools
 import os
 import random
@@ -14,6 +15,7 @@ import signal
 import subprocess
 import time
 
+import pika
 import pytest
 
 from carry import PATIENCE, ROOT, Lite, Pg, eventually, once
@@ -53,6 +55,14 @@ def redis(world):
         pytest.skip(str(missing))
 
 
+@pytest.fixture(scope="module")
+def rabbitmq(world):
+    try:
+        return servers.RabbitMQ(world).start()
+    except servers.Missing as missing:
+        pytest.skip(str(missing))
+
+
 # ---- Queues ---------------------------------------------------------------
 
 
@@ -83,6 +93,46 @@ class Stream:
 
     def left(self):
         return self.pending() + int(self.unread())
+
+
+class Queue:
+    """A quorum queue of RabbitMQ."""
+
+    def __init__(self, server, name):
+        self.server = server
+        self.name = name
+        self.url = "%s?queue=%s" % (server.url(), name)
+        with self.channel() as channel:
+            channel.queue_declare(name, durable=True, arguments={
+                "x-queue-type": "quorum"})
+
+    @contextlib.contextmanager
+    def channel(self):
+        connection = pika.BlockingConnection(pika.URLParameters(
+            self.server.url()))
+        try:
+            yield connection.channel()
+        finally:
+            connection.close()
+
+    def publish(self, messages):
+        with self.channel() as channel:
+            channel.confirm_delivery()
+            for name, body, *key in messages:
+                channel.basic_publish(
+                    "", self.name, body.encode(), pika.BasicProperties(
+                        message_id=name, delivery_mode=2,
+                        headers={"Once-Key": key[0]} if key else None))
+
+    def left(self):
+        """Of a queue without consumers: what none has acknowledged."""
+        def ready():
+            with self.channel() as channel:
+                return channel.queue_declare(
+                    self.name, passive=True).method.message_count
+        first = ready()
+        time.sleep(0.5)
+        return max(first, ready())
 
 
 class Process:
@@ -202,6 +252,19 @@ def pg_cell(request, tmp_path):
             process.kill()
 
 
+@pytest.fixture
+def mq_cell(request, tmp_path):
+    number = next(_numbers)
+    made = Cell(tmp_path, Pg(request.getfixturevalue("postgres"),
+                             "c%d" % number),
+                Queue(request.getfixturevalue("rabbitmq"), "q%d" % number))
+    grant(made)
+    yield made
+    for process in made.processes:
+        if process.process.poll() is None:
+            process.kill()
+
+
 def with_copies(n, draw, body="ok"):
     """n messages, 30 % of them twice, in a loose order."""
     sent = []
@@ -257,6 +320,58 @@ def test_killed_at_random(cell, words):
         process.kill()
     assert cell.drained(*words) == 0
     cell.exactly(names(250))
+
+
+def test_killed_at_random_with_rabbitmq(mq_cell):
+    draw = random.Random(7)
+    mq_cell.queue.publish(with_copies(250, draw, "slow"))
+    for _ in range(5):
+        process = mq_cell.consumer("workers=2")
+        time.sleep(draw.uniform(0.3, 0.9))
+        process.kill()
+    assert mq_cell.drained("workers=2") == 0
+    mq_cell.exactly(names(250))
+
+
+def test_two_consumers_share_a_queue_of_rabbitmq(mq_cell, rabbitmq):
+    """... which is killed and starts again meanwhile."""
+    mq_cell.queue.publish(with_copies(200, random.Random(8), "slow"))
+    rabbitmq.settle(mq_cell.queue.name)
+    pair = [mq_cell.consumer() for _ in range(2)]
+    eventually(lambda: len(mq_cell.effects()) > 20, "it goes on", PATIENCE)
+    rabbitmq.kill()
+    rabbitmq.start()
+    eventually(lambda: len(mq_cell.effects()) >= 200
+               and not mq_cell.parked(WAITING), "all are done", PATIENCE)
+    time.sleep(1)
+    assert [p.stop() for p in pair] == [0, 0], [p.log() for p in pair]
+    mq_cell.exactly(names(200))
+
+
+def order_is_kept(cell):
+    """Failing heads of two keys, and a process that is killed."""
+    bodies = {7: "fail-twice", 20: "fail-twice", 21: "fail-twice"}
+    cell.sql("ALTER TABLE effect ADD no serial")
+    cell.queue.publish([("m%03d" % i, bodies.get(i, "slow"), "k%d" % (i % 4))
+                        for i in range(80)])
+    for seconds in (0.5, 0.7):
+        process = cell.consumer("keyed=1")
+        time.sleep(seconds)
+        process.kill()
+    assert cell.drained("keyed=1", "batch=4") == 0
+    cell.exactly(["m%03d" % i for i in range(80)])
+    order = [row[0] for row in cell.sql("SELECT id FROM effect ORDER BY no")]
+    for key in range(4):
+        mine = [name for name in order if int(name[1:]) % 4 == key]
+        assert mine == sorted(mine), key
+
+
+def test_order_by_key_with_rabbitmq(mq_cell):
+    order_is_kept(mq_cell)
+
+
+def test_order_by_key_with_redis(pg_cell):
+    order_is_kept(pg_cell)
 
 
 POINTS = ["begin-before", "begin-after", "claim-before", "claim-after",

@@ -1382,6 +1382,44 @@ static void a_connection_that_will_not_do_is_refused(void)
     db_end(&d);
 }
 
+/* The server ended the connection, or somebody else is writing to the file. */
+static void what_is_not_done_now_is_to_be_asked_again(void)
+{
+    struct once__settlement s = {1, 1, {2, 0, 0, 0}, 0, {NULL, 0}, NULL, 7};
+    struct db d = db_new(), other = db_open();
+    struct once__outgoing_list l;
+    struct once__parked_list k;
+    once_error err = {0, ""};
+
+    emit(&d, NULL, NULL);
+    park(&d, "a", NULL, ONCE_PARKED_WAITING, 0);
+    if (d.pg != NULL) {
+        sql(&d, NULL, "SELECT pg_terminate_backend(%d)",
+            PQbackendPID(other.pg));
+        T_EQ(once__outbox_wait(&other.tx, -1, 10, &err), ONCE_EABORTED);
+    } else {
+        assert(sqlite3_busy_timeout(other.lite, 0) == SQLITE_OK);
+        begin(&d);
+    }
+    T_EQ(once__outbox_claim(&other.tx, &any, &l, &err), ONCE_EABORTED);
+    T_EQ(l.n, 0);
+    T_EQ(once__outbox_settle(&other.tx, &s, 1, &err), ONCE_EABORTED);
+    T_EQ(s.ours, 0);
+    T_EQ(once__parked_take(&other.tx, "c", LEASE_MS, 0, &k, &err),
+         ONCE_EABORTED);
+    T_EQ(once__outbox_decide(&other.tx, 1, 0, 0, ONCE__OUTBOX_DROP, "", &err),
+         ONCE_EABORTED);
+    if (d.lite != NULL) {
+        commit(&d);
+        T_EQ(once__parked_take(&other.tx, "c", LEASE_MS, 0, &k, &err), ONCE_OK);
+        once__parked_clear(&k);
+    }
+    T_EQ(of(&d, "attempts", 1), 0);
+    expect(&d, &any, "1");
+    db_close(&other);
+    db_end(&d);
+}
+
 static void a_database_without_tables_is_refused(void)
 {
     struct db d = db_bare();
@@ -1478,6 +1516,7 @@ int main(int argc, char **argv)
     RUN(takers_do_not_share_a_message);
     RUN(bad_input_changes_nothing);
     RUN(a_connection_that_will_not_do_is_refused);
+    RUN(what_is_not_done_now_is_to_be_asked_again);
     RUN(a_database_without_tables_is_refused);
     if (server_url != NULL)
         RUN(nobody_may_execute_the_functions_by_default);

@@ -15,14 +15,14 @@ import time
 
 import pytest
 
-from carry import (DEAD, INDETERMINATE, ONCE, PATIENCE, READY, Commands, Lite, Pg,
-                   Queue, Relay, Stream, column, eventually, firsts, messages, once,
-                   phases)
+from carry import (DEAD, INDETERMINATE, ONCE, PATIENCE, READY, Commands, Lite,
+                   Pg, Queue, Relay, Service, Stream, column, eventually, firsts,
+                   messages, once, phases)
 
 import servers
 
 BROKERS = ["sqlite-redis", "postgres-redis", "postgres-amqp"]
-CELLS = ["sqlite-exec", "postgres-exec"] + BROKERS
+CELLS = ["sqlite-exec", "postgres-exec", "sqlite-http"] + BROKERS
 BUILD = pathlib.Path(ONCE).parent
 SHORT = ["--timeout", "1s"]  # what a lease of three seconds allows
 _numbers = itertools.count(1)
@@ -81,7 +81,7 @@ class Cell:
     def all_arrived(self, sent):
         """As often as it may, each in the order of its key, and no row is
         left."""
-        seen = firsts(self.target.arrivals())
+        seen = firsts(self.target.arrivals(), {m[0]: m[1] for m in sent})
         assert set(seen) == {m[0] for m in sent}
         assert phases(self.db) == {}
 
@@ -93,6 +93,9 @@ def make_cell(request, tmp_path, kind):
           Pg(request.getfixturevalue("postgres"), "t%d" % number))
     if target == "exec":
         target = Commands(tmp_path)
+    elif target == "http":
+        target = Service().start()
+        request.addfinalizer(target.stop)
     else:
         kind = {"redis": Stream, "amqp": Queue}[target]
         target = kind(request.getfixturevalue(target), "s%d" % number)
@@ -209,7 +212,8 @@ def test_another_relay_finishes_what_a_killed_one_began(cell):
     draw = random.Random(20)
     for _ in range(6):
         relay = cell.relay(*cell.to("--workers", 2, *(
-            ["--batch", 20] if cell.target.name != "exec" else [])))
+            ["--batch", 20] if cell.target.name in ("redis", "amqp") else
+            [])))
         time.sleep(draw.uniform(0.02, 0.3))
         relay.kill()
     relay = cell.relay(*cell.to(), "--drain")
@@ -295,9 +299,100 @@ def test_a_dead_row_keeps_its_key_waiting_unless_told_to_pass(exec_cell):
     time.sleep(1.5)
     assert exec_cell.target.begun().count("after") == 0
     assert relay.stop() == 0
+    relay = exec_cell.relay(*exec_cell.to(), "--drain")
+    assert relay.wait() == 1, relay.log()
+    assert phases(exec_cell.db) == {READY: 1, DEAD: 1}
     relay = exec_cell.relay(*exec_cell.to("--pass"), "--drain")
     assert relay.wait() == 1, relay.log()
     assert [a[0] for a in exec_cell.target.arrivals()] == ["other", "after"]
+
+
+# ---- HTTP services, and sagas of them --------------------------------------
+
+
+@pytest.fixture(params=["sqlite-http", "postgres-http"])
+def http_cell(request, tmp_path):
+    with living(make_cell(request, tmp_path, request.param)) as c:
+        yield c
+
+
+def test_an_answer_that_was_lost_is_asked_for_with_the_same_key(http_cell):
+    sent = messages(8, keys=2)
+    http_cell.db.emit(sent)
+    http_cell.target.answer = lambda name, body, n: None if n == 1 else 201
+    relay = http_cell.relay(*http_cell.to("--workers", 2), "--drain")
+    assert relay.wait() == 0, relay.log()
+    http_cell.all_arrived(sent)
+    assert sorted(http_cell.target.arrivals()) == sorted(
+        2 * [(m[0], None, m[2]) for m in sent])
+    assert relay.metric("silent_total") >= 1
+    assert "does not answer" in relay.log()
+
+
+def test_under_hold_a_lost_answer_is_not_asked_for(http_cell):
+    """Neither by the relay nor by libcurl, which sends a request again whose
+    connection was kept from the one before."""
+    http_cell.db.emit(messages(4))
+    http_cell.target.answer = lambda name, body, n: (
+        201 if int(body) % 2 == 0 else None)
+    relay = http_cell.relay(*http_cell.to("--hold"), "--drain")
+    assert relay.wait() == 1, relay.log()
+    assert phases(http_cell.db) == {INDETERMINATE: 2}
+    assert [a[0] for a in http_cell.target.arrivals()] == \
+        ["m0", "m1", "m2", "m3"]
+
+
+def test_a_refusal_is_kept_with_the_row(http_cell):
+    http_cell.db.emit([("bad", None, "1"), ("good", None, "2")])
+    http_cell.target.answer = lambda name, body, n: 422 if body == "1" else 200
+    relay = http_cell.relay(*http_cell.to(), "--drain")
+    assert relay.wait() == 1, relay.log()
+    assert column(http_cell.db, "status", "phase = 3") == ["422"]
+    assert phases(http_cell.db) == {DEAD: 1}
+
+
+def test_a_service_that_is_away_costs_a_row_nothing(http_cell):
+    http_cell.target.stop()
+    http_cell.db.emit(messages(2))
+    relay = http_cell.relay(*http_cell.to())
+    eventually(lambda: "the target does not answer" in relay.log(), "it says so")
+    http_cell.target.start()
+    eventually(lambda: phases(http_cell.db) == {}, "all is done", PATIENCE)
+    assert relay.stop() == 0
+    assert relay.metric("silent_total") == relay.metric("refused_total") == 0
+    http_cell.all_arrived(messages(2))
+
+
+def test_a_row_in_doubt_for_a_day_is_not_sent_again(http_cell):
+    http_cell.db.emit(messages(1))
+    day = int(time.time() * 1000) - 24 * 3600 * 1000
+    http_cell.db.sql("UPDATE %s SET doubt = 1, doubt_ms = %d"
+                     % (http_cell.db.table, day))
+    relay = http_cell.relay(*http_cell.to(), "--drain")
+    assert relay.wait() == 1, relay.log()
+    assert phases(http_cell.db) == {INDETERMINATE: 1}
+    assert http_cell.target.arrivals() == []
+
+
+STEPS = """[
+ {"try": "r", "confirm": "r", "cancel": "r", "body": {"step": 1}},
+ {"try": "r", "confirm": "r", "cancel": "r", "body": {"step": 2}}]"""
+
+
+@pytest.mark.parametrize("last, calls", [
+    (200, ["1/try", "2/try", "1/confirm", "2/confirm"]),
+    (422, ["1/try", "2/try", "2/cancel", "1/cancel"]),
+])
+def test_a_saga_is_carried_to_its_end(request, tmp_path, last, calls):
+    with living(make_cell(request, tmp_path, "postgres-http")) as cell:
+        cell.target.answer = lambda name, body, n: (
+            last if name.endswith("2/try") else 200)
+        cell.db.sql("SELECT once.saga_start('order', '%s', 'g')" % STEPS)
+        relay = cell.relay(*cell.to(), "--drain")
+        assert relay.wait() == 0, relay.log()
+        assert [a[0] for a in cell.target.arrivals()] == \
+            ["g/" + call for call in calls]
+        assert cell.target.headers[1]["Once-Saga"] == "g; branch=2; op=try"
 
 
 # ---- What is away --------------------------------------------------------
@@ -366,6 +461,34 @@ def test_a_relay_ends_when_told_though_all_is_away(pg_redis):
         target.start()
     assert cell.relay(*cell.to(), "--drain", name="last").wait() == 0
     cell.all_arrived(messages(50))
+
+
+def test_a_target_that_stands_still_loses_nothing(pg_redis):
+    cell, server = pg_redis, pg_redis.target.server
+    sent = messages(60, keys=5)
+    relay = cell.relay(*cell.to("--batch", 10))
+    server.pause()
+    try:
+        cell.db.emit(sent)
+        eventually(lambda: "the target" in relay.log(), "it notices")
+    finally:
+        server.resume()
+    eventually(lambda: phases(cell.db) == {}, "all is done", PATIENCE)
+    assert relay.stop() == 0
+    cell.all_arrived(sent)
+
+
+def test_a_relay_ends_when_told_though_its_database_hangs(pg_redis):
+    cell, server = pg_redis, pg_redis.db.server
+    relay = cell.relay(*cell.to("--workers", 2))
+    eventually(lambda: cell.db.sql("SELECT idle FROM once.relay_idle"),
+               "the relay works")
+    server.pause()
+    try:
+        time.sleep(1.5)
+        assert relay.stop() == 0, relay.log()
+    finally:
+        server.resume()
 
 
 # ---- What is seen of it --------------------------------------------------

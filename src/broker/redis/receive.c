@@ -13,6 +13,9 @@
  * second is looked at when we connect, and again after a quarter of min_idle_ms,
  * at most CLAIM_MAX_MS.
  *
+ * Who is alone takes all that is pending when it connects, whatever its idleness,
+ * in the order of the stream, and only then what is new.
+ *
  * Giving back: the entry goes to a consumer that nobody is, "given-back", with
  * min_idle_ms of idleness, so whoever looks next takes it. We look after
  * CLAIM_SOON_MS, so that it comes again here if there is nobody else.
@@ -191,6 +194,7 @@ static int take_entries(struct once__redis_broker *b, const redisReply *list,
         } else {
             in->d.redelivered = redelivered;
             once__incoming_push(&b->queue, in);
+            b->fetched_ms = once__broker_now_ms();
         }
     }
     freeReplyObject(reply);
@@ -314,7 +318,7 @@ static int claim(struct once__redis_broker *b, size_t count, once_error *err)
 
     (void)snprintf(number, sizeof(number), "%zu", count);
     (void)snprintf(idle, sizeof(idle), "%llu",
-                   (unsigned long long)b->min_idle_ms);
+                   (unsigned long long)(b->sweeps ? 0 : b->min_idle_ms));
     {
         const once_bytes words[] = {
             text("XAUTOCLAIM"), text(b->stream), text(b->group),
@@ -332,8 +336,10 @@ static int claim(struct once__redis_broker *b, size_t count, once_error *err)
         return refuse(b, r, err);
     (void)snprintf(b->claim_cursor, sizeof(b->claim_cursor), "%s",
                    r->element[0]->str);
-    if (strcmp(b->claim_cursor, "0-0") == 0)
+    if (strcmp(b->claim_cursor, "0-0") == 0) {
         b->claim_ms = once__broker_now_ms() + claim_pause(b);
+        b->sweeps = 0;
+    }
     if (r->elements > 2 && is_array(r->element[2]))
         alarm_lost(b, r->element[2]->elements);
     return take_entries(b, r->element[1], 1, &lost) == ONCE_OK
@@ -352,7 +358,7 @@ int once__redis_join(struct once__redis_broker *b, once_error *err)
 
     drop_all(&b->queue);
     b->held_now = 0;
-    b->own_read = 0;
+    b->own_read = b->sweeps = b->alone;
     b->claim_ms = 0;
     (void)snprintf(b->own_after, sizeof(b->own_after), "0");
     (void)snprintf(b->claim_cursor, sizeof(b->claim_cursor), "0-0");
@@ -395,40 +401,6 @@ static int look(struct once__redis_broker *b, uint64_t until, int *waited,
     return read_group(b, ">", room, end > now ? end - now : 0, &found, err);
 }
 
-/* The caller has as many as it wanted. */
-static void pause_ms(uint32_t ms)
-{
-    struct timespec t = {(time_t)(ms / 1000), (long)(ms % 1000) * 1000000};
-
-    (void)nanosleep(&t, NULL);
-}
-
-int once__redis_receive(struct once__broker *base, uint32_t wait_ms,
-                        struct once__delivery **out, once_error *err)
-{
-    struct once__redis_broker *b = (struct once__redis_broker *)base;
-    uint64_t until = once__broker_now_ms() + wait_ms;
-    int rc = ONCE_OK, waited = 0;
-
-    *out = NULL;
-    if (b->group[0] == '\0')
-        return once__fail(err, ONCE_EINVAL, "redis: it was opened for sending");
-    if (b->link.fd < 0)
-        return once__fail(err, ONCE_EAWAY, "redis: %s", b->link.trouble);
-    if (b->queue.first == NULL && b->held_now >= b->prefetch) {
-        pause_ms(wait_ms);
-        return ONCE_OK;
-    }
-    while (rc == ONCE_OK && b->queue.first == NULL &&
-           !(waited && once__broker_now_ms() >= until))
-        rc = look(b, until, &waited, err);
-    if (b->queue.first != NULL && b->link.fd >= 0) {
-        *out = hand_out(b);
-        return ONCE_OK;
-    }
-    return rc;
-}
-
 /* Makes an entry one that whoever looks next may claim. 0: no memory. */
 static int give_back(struct once__redis_broker *b, const char *entry,
                      size_t *at)
@@ -469,6 +441,78 @@ static redisReply *ask_about(struct once__redis_broker *b, const char *entry,
     if (b->claim_ms > soon)
         b->claim_ms = soon;
     return l->count > 0 ? l->replies[0] : NULL;
+}
+
+/* Whether an entry is still pending with us; its idle time is 0 then. */
+static int is_ours(struct once__redis_broker *b, const char *entry)
+{
+    const once_bytes pending[] = {text("XPENDING"), text(b->stream),
+                                  text(b->group),   text(entry),
+                                  text(entry),      text("1")};
+    const redisReply *r = once__redis_ask(b, 6, pending, b->config.timeout_ms);
+    const redisReply *name;
+
+    if (!is_array(r) || r->elements != 1 || !is_array(r->element[0]) ||
+        r->element[0]->elements < 2)
+        return 0;
+    name = r->element[0]->element[1];
+    if (name->type != REDIS_REPLY_STRING || !is(name, b->consumer))
+        return 0;
+    return ask_about(b, entry, ONCE__ACK_STILL_AT) != NULL;
+}
+
+/* What was fetched a while ago, and not handed out since its forerunners took
+ * long, may have gone to another consumer. */
+static void drop_those_gone(struct once__redis_broker *b)
+{
+    uint64_t now = once__broker_now_ms();
+
+    if (b->queue.first == NULL || now < b->fetched_ms + b->min_idle_ms / 2)
+        return;
+    while (b->queue.first != NULL && b->link.fd >= 0 &&
+           !is_ours(b, b->queue.first->native)) {
+        struct once__incoming *in = b->queue.first;
+
+        once__incoming_remove(&b->queue, in);
+        drop(in);
+    }
+}
+
+/* The caller has as many as it wanted. */
+static void pause_ms(uint32_t ms)
+{
+    struct timespec t = {(time_t)(ms / 1000), (long)(ms % 1000) * 1000000};
+
+    (void)nanosleep(&t, NULL);
+}
+
+int once__redis_receive(struct once__broker *base, uint32_t wait_ms,
+                        struct once__delivery **out, once_error *err)
+{
+    struct once__redis_broker *b = (struct once__redis_broker *)base;
+    uint64_t until = once__broker_now_ms() + wait_ms;
+    int rc = ONCE_OK, waited = 0;
+
+    *out = NULL;
+    if (b->group[0] == '\0')
+        return once__fail(err, ONCE_EINVAL, "redis: it was opened for sending");
+    if (b->link.fd < 0)
+        return once__fail(err, ONCE_EAWAY, "redis: %s", b->link.trouble);
+    drop_those_gone(b);
+    if (b->queue.first == NULL && b->held_now >= b->prefetch) {
+        pause_ms(wait_ms);
+        return ONCE_OK;
+    }
+    while (rc == ONCE_OK && b->queue.first == NULL &&
+           !(waited && once__broker_now_ms() >= until))
+        rc = look(b, until, &waited, err);
+    if (b->link.fd < 0)
+        return once__fail(err, ONCE_EAWAY, "redis: %s", b->link.trouble);
+    if (b->queue.first != NULL) {
+        *out = hand_out(b);
+        return ONCE_OK;
+    }
+    return rc;
 }
 
 int once__redis_ack(struct once__broker *base, struct once__delivery *d,

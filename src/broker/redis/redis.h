@@ -2,9 +2,10 @@
 /*
  * redis.h - what the files of the Redis driver share.
  *
- *    redis.c      the driver: URL, connection
- *      send.c     messages that go out
- *      receive.c  messages that come in
+ *    redis.c        the driver: URL, connection
+ *      send.c       messages that go out
+ *      receive.c    messages that come in
+ *        talk.c     one command and its reply
  */
 #ifndef ONCE_BROKER_REDIS_H
 #define ONCE_BROKER_REDIS_H
@@ -42,15 +43,20 @@ struct once__redis_broker {
     char consumer[ONCE_ID_SIZE * 2];
     uint64_t min_idle_ms;
     uint32_t prefetch;
-    int own_read;          /* the own pending list was read to its end */
+    int own_read; /* the own pending list was read to its end */
+    int alone,
+        sweeps; /* everything that is pending is ours; and is being taken */
     char own_after[48];    /* ... and so far */
     char claim_cursor[48]; /* of XAUTOCLAIM */
     uint64_t claim_ms;     /* when to begin with it again */
     uint32_t body_max;
+    uint64_t fetched_ms;              /* when what is in the queue came */
     struct once__incoming_list queue; /* not handed out yet */
     struct once__incoming_list held;  /* `native` is the id of the entry */
     size_t held_now;                  /* of this connection */
 };
+
+/* ---- talk.c ------------------------------------------------------------- */
 
 void once__redis_log(const struct once__redis_broker *b, const char *format,
                      ...) ONCE_PRINTF(2, 3);

@@ -1,0 +1,714 @@
+# SPDX-License-Identifier: Apache-2.0
+"""test_peer_cases.py - what other inboxes, outboxes, queues and sagas got wrong,
+run against ours: real databases, brokers and processes. docs/messages-cases.md
+names for each test the case, and where it was described.
+
+carry.py has databases, targets and relays, test_consume.py consumers."""
+import contextlib
+import itertools
+import os
+import shutil
+import signal
+import sqlite3
+import subprocess
+import threading
+import time
+
+import pika
+import psycopg2
+import psycopg2.extensions
+import pytest
+
+from carry import (DEAD, INDETERMINATE, ONCE, PATIENCE, READY, WAITING,
+                   Commands, Lite, Pg, Queue, Relay, Stream, column,
+                   eventually, messages, once, phases)
+
+import servers
+
+PARKED_WAITING, PARKED_DEAD, PARKED_INDETERMINATE = 1, 3, 4
+SHORT = ["--timeout", "1s"]
+_numbers = itertools.count(1)
+
+
+@pytest.fixture(scope="module")
+def world():
+    with servers.World() as w:
+        yield w
+
+
+@pytest.fixture(scope="module")
+def postgres(world):
+    try:
+        server = servers.Postgres(world).init()
+    except servers.Missing as missing:
+        pytest.skip(str(missing))
+    server.start()
+    return server.furnish()
+
+
+@pytest.fixture(scope="module")
+def redis(world):
+    try:
+        return servers.Redis(world).start()
+    except servers.Missing as missing:
+        pytest.skip(str(missing))
+
+
+@pytest.fixture(scope="module")
+def amqp(world):
+    """Unacknowledged deliveries are taken back after two seconds, and a message
+    has at most 50,000 bytes."""
+    try:
+        return servers.RabbitMQ(
+            world, consumer_timeout="2000", channel_tick_interval="500",
+            max_message_size="50000").start()
+    except servers.Missing as missing:
+        pytest.skip(str(missing))
+
+
+@pytest.fixture
+def pg(postgres):
+    return Pg(postgres, "t%d" % next(_numbers))
+
+
+@contextlib.contextmanager
+def session(db, user="once", isolation=None):
+    """One connection, without statements of psycopg2's own."""
+    server = db.server
+    conn = psycopg2.connect(host=server.address, port=server.port, user=user,
+                            dbname=db.name)
+    conn.autocommit = True
+    with contextlib.closing(conn), conn.cursor() as cursor:
+        if isolation:
+            cursor.execute("SET default_transaction_isolation = '%s'"
+                           % isolation)
+        yield lambda text, *values: ask(cursor, text, values)
+
+
+def ask(cursor, text, values):
+    cursor.execute(text, values or None)
+    return cursor.fetchall() if cursor.description else []
+
+
+def one(rows):
+    assert len(rows) == 1 and len(rows[0]) == 1
+    return rows[0][0]
+
+
+def error_of(call, *words):
+    with pytest.raises(psycopg2.Error) as caught:
+        call(*words)
+    return caught.value.pgcode
+
+
+CLAIM = "SELECT once.inbox_claim('billing', %s, sha256(%s::bytea))"
+
+
+def copy_of(db, name, body=b"x"):
+    """What a copy that arrives now is told."""
+    with session(db) as sql:
+        sql("BEGIN")
+        answer = one(sql(CLAIM, name, body))
+        sql("ROLLBACK")
+        return answer
+
+
+# ---- Inbox ------------------------------------------------------------------
+
+
+def test_a_claim_that_meets_another_does_not_break_the_transaction(pg):
+    """A plain INSERT would fail with a duplicate key, and take along whatever
+    else the transaction wants to do."""
+    with session(pg) as sql:
+        sql("BEGIN")
+        assert one(sql(CLAIM, "a", b"x")) == "run"
+        sql("COMMIT")
+        sql("BEGIN")
+        assert one(sql(CLAIM, "a", b"x")) == "done"
+        assert one(sql("SELECT 1")) == 1
+        sql("ROLLBACK")
+
+
+@pytest.mark.parametrize("level", ["repeatable read", "serializable"])
+def test_a_copy_under_an_old_snapshot_is_told_to_begin_anew(pg, level):
+    with session(pg, isolation=level) as early, session(pg) as sql:
+        early("BEGIN")
+        early("SELECT 1")
+        early("SELECT count(*) FROM pg_class")  # here its snapshot is taken
+        sql("BEGIN")
+        assert one(sql(CLAIM, "a", b"x")) == "run"
+        sql("COMMIT")
+        assert error_of(early, CLAIM, "a", b"x") == "40001"
+        early("ROLLBACK")
+        early("BEGIN")
+        assert one(early(CLAIM, "a", b"x")) == "done"
+        early("ROLLBACK")
+
+
+def test_one_name_is_one_consumer(pg):
+    """Each consumer has the effect; two programs of one name have it once."""
+    with session(pg) as sql:
+        answers = []
+        for consumer in ("billing", "shipping", "billing"):
+            sql("BEGIN")
+            answers.append(one(sql(
+                "SELECT once.inbox_claim(%s, 'a', NULL)", consumer)))
+            sql("COMMIT")
+        assert answers == ["run", "run", "done"]
+
+
+def park(sql, name, state=PARKED_DEAD, body=b"x", key=None):
+    sql("BEGIN")
+    answer = one(sql(
+        "SELECT once.inbox_park('billing', %s, sha256(%s::bytea), %s, 0, %s, '',"
+        " '', %s, 'why')", name, body, state, key, body))
+    sql("COMMIT")
+    return answer
+
+
+def decide(pg, action, where="true"):
+    """What `once parked` does."""
+    return [row[0] for row in pg.sql(
+        "SELECT once.parked_decide_1(no, state, attempts, %d, 'why')"
+        " FROM once.parked WHERE %s" % (action, where))]
+
+
+def age(pg):
+    """All that is remembered is ten days older."""
+    pg.sql("UPDATE once.inbox SET at_ms = at_ms - 864000000")
+
+
+def test_a_dead_letter_that_is_retried_after_the_window_runs_once(pg):
+    with session(pg) as sql:
+        assert park(sql, "a") == "parked"
+    age(pg)
+    once("--store", pg.url, "messages", "purge")
+    assert copy_of(pg, "a") == "done"
+    assert decide(pg, 0) == ["ok"]
+    with session(pg) as sql:
+        sql("BEGIN")
+        assert one(sql("SELECT attempts FROM once.parked_take_1("
+                       "'billing', 60000, false)")) == 1
+        assert one(sql("SELECT once.inbox_claim('billing', 'a', NULL, 1)")) \
+            == "run"
+        sql("COMMIT")
+    once("--store", pg.url, "messages", "purge")
+    assert copy_of(pg, "a") == "done"  # the window counts from the effect
+
+
+def test_a_dead_letter_that_was_dropped_stays_answered_for(pg):
+    with session(pg) as sql:
+        park(sql, "a")
+    age(pg)
+    assert decide(pg, 1) == ["ok"]
+    once("--store", pg.url, "messages", "purge")
+    assert copy_of(pg, "a") == "done"
+
+
+def test_an_id_without_a_time_is_new_after_the_window_and_one_with_it_is_not(
+        pg):
+    old = "01890000-0000-7000-8000-000000000000"  # July 2023
+    with session(pg) as sql:
+        sql("BEGIN")
+        assert one(sql(CLAIM, "a", b"x")) == "run"
+        sql("COMMIT")
+    age(pg)
+    once("--store", pg.url, "messages", "purge")
+    assert copy_of(pg, "a") == "run"
+    assert copy_of(pg, old) == "outside"
+
+
+# ---- What a copy of the database has lost ------------------------------------
+
+
+def behind(pg, table):
+    """Sequences stand still in a logical replica: its rows are there, and the
+    next number is taken, or is too small."""
+    pg.sql("ALTER TABLE once.%s ALTER %s RESTART"
+           % (table, {"outbox": "seq", "parked": "no"}[table]))
+
+
+def test_a_sequence_that_was_left_behind_loses_no_message(pg):
+    """It is an error, until `once messages init` has set it right."""
+    pg.emit([("a", None, "1"), ("b", None, "2"), ("c", None, "3")])
+    behind(pg, "outbox")
+    with session(pg) as sql:
+        for name in (None, "d"):
+            assert error_of(sql, "SELECT once.emit('r', 'x', p_id => %s)",
+                            name) == "23505"
+    done = once("emit", "--store", pg.url, "--route", "r", stdin="x",
+                check=False)
+    assert done.returncode == 3 and "once messages init" in done.stderr
+    behind(pg, "outbox")
+    pg.sql("DELETE FROM once.outbox WHERE id = 'a'")  # the next one is free
+    once("--store", pg.url, "messages", "init")
+    pg.emit([("d", None, "4")])
+    assert column(pg, "id") == ["b", "c", "d"]
+
+
+def test_a_sequence_that_was_left_behind_loses_no_parked_message(pg):
+    with session(pg) as sql:
+        park(sql, "a")
+        behind(pg, "parked")
+        assert error_of(park, sql, "b") == "23505"
+        sql("ROLLBACK")
+        assert pg.sql("SELECT id FROM once.inbox") == [("a",)]
+        behind(pg, "parked")
+        once("--store", pg.url, "messages", "init")
+        assert park(sql, "b") == "parked"
+
+
+def test_a_database_that_was_restored_goes_on(pg, postgres, tmp_path):
+    """Dumped with rows to be sent and ids that are done, into another
+    database: nothing depends on numbers of the old server's transactions."""
+    pg.emit([("a", "k", "1"), ("b", "k", "2")])
+    with session(pg) as sql:
+        sql("BEGIN")
+        sql(CLAIM, "done", b"x")
+        sql("COMMIT")
+        park(sql, "parked", PARKED_WAITING)
+    name = "t%d" % next(_numbers)
+    postgres.sql("CREATE DATABASE %s OWNER once" % name)
+    here = ["-h", postgres.folder, "-p", str(postgres.port), "-U", "postgres"]
+    dump = subprocess.run([servers.find("pg_dump"), *here, "-Fc", pg.name],
+                          check=True, capture_output=True)
+    subprocess.run([servers.find("pg_restore"), *here, "-e", "-d", name],
+                   input=dump.stdout, check=True)
+    restored = Pg.__new__(Pg)
+    restored.server, restored.name = postgres, name
+    restored.url = postgres.url()[:-len("once")] + name
+    restored.table = "once.outbox"
+    once("--store", restored.url, "messages", "check")
+    assert copy_of(restored, "done") == "done"
+    assert copy_of(restored, "parked") == "done"
+    restored.emit([("c", "k", "3")])
+    target = Commands(tmp_path)
+    relay = Relay(tmp_path, restored, "--to", "r=" + target.url, "--no-hold",
+                  *SHORT, "--drain")
+    assert relay.wait() == 0, relay.log()
+    assert [a[0] for a in target.arrivals()] == ["a", "b", "c"]
+
+
+# ---- Emitting -----------------------------------------------------------------
+
+
+def test_a_row_that_commits_late_is_not_passed_over(pg, tmp_path):
+    """The earlier number is committed after the later one was sent."""
+    target = Commands(tmp_path)
+    with session(pg) as early, session(pg) as late:
+        early("BEGIN")
+        early("SELECT once.emit('r', 'x', p_id => 'early')")
+        late("SELECT once.emit('r', 'x', p_id => 'late')")
+        relay = Relay(tmp_path, pg, "--to", "r=" + target.url, "--no-hold",
+                      *SHORT)
+        eventually(lambda: [a[0] for a in target.arrivals()] == ["late"],
+                   "the later one is sent", PATIENCE)
+        early("COMMIT")
+    eventually(lambda: [a[0] for a in target.arrivals()] == ["late", "early"],
+               "the earlier one is sent", PATIENCE)
+    assert relay.stop() == 0
+
+
+def test_nothing_leaves_before_its_transaction_has_committed(pg, tmp_path):
+    """However long that takes, and not at all when it rolls back."""
+    target = Commands(tmp_path)
+    relay = Relay(tmp_path, pg, "--to", "r=" + target.url, "--no-hold", *SHORT)
+    with session(pg) as sql:
+        sql("BEGIN")
+        sql("SELECT once.emit('r', 'x', p_id => 'a')")
+        time.sleep(4)  # longer than a lease
+        assert target.arrivals() == []
+        sql("ROLLBACK")
+        sql("BEGIN")
+        sql("SAVEPOINT s")
+        sql("SELECT once.emit('r', 'x', p_id => 'b')")
+        sql("ROLLBACK TO s")
+        sql("SELECT once.emit('r', 'x', p_id => 'c')")
+        sql("COMMIT")
+    eventually(lambda: len(target.arrivals()) == 1, "one is sent", PATIENCE)
+    assert relay.stop() == 0
+    assert [a[0] for a in target.arrivals()] == ["c"]
+    assert pg.sql("SELECT id FROM once.outbox WHERE id IN ('a', 'b')") == []
+
+
+def test_two_that_emit_one_id_at_the_same_time_emit_it_once(pg):
+    emit = "SELECT once.emit('r', 'x', p_id => 'a')"
+    with session(pg) as first, session(pg) as second:
+        answers = []
+        for end in ("ROLLBACK", "COMMIT"):
+            first("BEGIN")
+            assert one(first(emit)) == "a"
+            thread = threading.Thread(
+                target=lambda: answers.append(one(second(emit))))
+            second("BEGIN")
+            thread.start()
+            time.sleep(0.3)
+            first(end)
+            thread.join(PATIENCE)
+            second("ROLLBACK")
+        assert answers == ["a", None]
+    assert column(pg, "id") == ["a"]
+
+
+def test_one_id_to_two_routes_is_two_messages(pg):
+    with session(pg) as sql:
+        assert [one(sql("SELECT once.emit(%s, 'x', p_id => 'a')", route))
+                for route in ("r", "s", "r")] == ["a", "a", None]
+
+
+# ---- Branches ------------------------------------------------------------------
+
+
+def test_cancels_at_the_same_time_do_not_block_each_other(pg):
+    """Both before any Try; the Try that was delayed comes last."""
+    enter = "SELECT once.barrier_enter('g', 'b', %s)"
+    answers = []
+
+    def cancel():
+        with session(pg) as sql:
+            sql("BEGIN")
+            answers.append(one(sql(enter, "cancel")))
+            time.sleep(0.2)
+            sql("COMMIT")
+    threads = [threading.Thread(target=cancel) for _ in range(8)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(PATIENCE)
+    assert sorted(answers) == ["done"] * 7 + ["empty"]
+    with session(pg) as sql:
+        assert one(sql(enter, "try")) == "refused"
+
+
+def test_a_cancel_that_comes_while_its_try_is_under_way_waits_for_it(pg):
+    """And undoes it, where a look at committed rows would have seen none."""
+    enter = "SELECT once.barrier_enter('g', 'b', %s)"
+    answers = []
+    with session(pg) as first, session(pg) as second:
+        first("BEGIN")
+        assert one(first(enter, "try")) == "run"
+        second("BEGIN")
+        thread = threading.Thread(
+            target=lambda: answers.append(one(second(enter, "cancel"))))
+        thread.start()
+        time.sleep(0.3)
+        assert answers == []
+        first("COMMIT")
+        thread.join(PATIENCE)
+        second("COMMIT")
+        assert answers == ["run"]
+        assert one(first(enter, "try")) == "refused"
+
+
+def test_a_cancel_whose_answer_was_lost_is_repeated_without_effect(pg):
+    enter = "SELECT once.barrier_enter('g', %s, %s)"
+    with session(pg) as sql:
+        assert [one(sql(enter, "b", op)) for op in (
+            "try", "cancel", "cancel", "cancel")] == [
+                "run", "run", "done", "done"]
+        assert [one(sql(enter, "c", op)) for op in (
+            "try", "confirm", "confirm", "cancel")] == [
+                "run", "run", "done", "conflict"]
+
+
+# ---- The relay ------------------------------------------------------------------
+
+
+@pytest.fixture
+def relays(tmp_path):
+    """Starts relays; they end with the test."""
+    started = []
+
+    def start(db, *words, **options):
+        started.append(Relay(tmp_path, db, *words,
+                             name="relay%d" % len(started), **options))
+        return started[-1]
+    yield start
+    for relay in started:
+        if relay.process.poll() is None:
+            relay.send(signal.SIGCONT)
+            relay.kill()
+
+
+@pytest.fixture
+def target(tmp_path):
+    return Commands(tmp_path)
+
+
+def to(target, *more, route="r"):
+    return ["--to", "%s=%s" % (route, target.url), *target.more, *SHORT, *more]
+
+
+def sent(target):
+    return [a[0] for a in target.arrivals()]
+
+
+@contextlib.contextmanager
+def clock_ahead(world, monkeypatch, name, ms):
+    """What is started here lives in the future, or in the past."""
+    class Someone:
+        environment = {}
+    Someone.name = name
+    world.clock(Someone)
+    world.step(name, ms)
+    with monkeypatch.context() as m:
+        for pair in Someone.environment.items():
+            m.setenv(pair[0], str(pair[1]))
+        yield
+
+
+def test_a_host_whose_clock_is_ahead_sends_nothing_early_or_twice(
+        world, monkeypatch, pg, relays, target):
+    pg.sql("SELECT once.emit('r', 'x', p_id => 'later',"
+           " p_at => now() + interval '30 minutes')")
+    target.slow(1)
+    right = relays(pg, *to(target, "--timeout", "5s"), "--lease", "15s",
+                   short=False)
+    with clock_ahead(world, monkeypatch, "ahead", 3600 * 1000):
+        wrong = relays(pg, *to(target, "--timeout", "5s"), "--lease", "15s",
+                       short=False)
+    pg.emit(messages(6))
+    eventually(lambda: phases(pg) == {WAITING: 1}, "all but one", PATIENCE)
+    assert right.stop() == 0 and wrong.stop() == 0
+    assert sorted(target.begun()) == ["m%d" % i for i in range(6)]
+
+
+def test_a_pooler_between_takes_nothing_away(world, postgres, pg, relays,
+                                             target):
+    """Nothing depends on one connection: no lock of a session, no prepared
+    statement, no setting; a NOTIFY that does not come is made up for."""
+    try:
+        pooler = servers.PgBouncer(world, postgres,
+                                   "pgbouncer%d" % next(_numbers)).start()
+    except servers.Missing as missing:
+        pytest.skip(str(missing))
+    pg.url = pooler.url()[:-len("once")] + pg.name
+    pair = [relays(pg, *to(target)) for _ in range(2)]
+    pg.emit(messages(30, keys=3))
+    eventually(lambda: phases(pg) == {}, "all are sent", PATIENCE)
+    time.sleep(2.5)  # they sleep now
+    once("emit", "--store", pg.url, "--route", "r", "--id", "last", stdin="9")
+    eventually(lambda: sent(target)[-1] == "last", "it wakes", PATIENCE)
+    assert [relay.stop() for relay in pair] == [0, 0], pair[0].log()
+    assert len(sent(target)) == len(set(sent(target))) == 31
+    once("--store", pg.url, "messages", "purge")
+    assert pg.server.sql("SELECT count(*) FROM pg_locks WHERE locktype ="
+                         " 'advisory'") == "0"
+
+
+def test_a_connection_that_was_lost_while_asleep_is_made_again(
+        postgres, pg, relays, target):
+    relay = relays(pg, *to(target))
+    pg.emit([("a", None, "1")])
+    eventually(lambda: sent(target) == ["a"], "one is sent", PATIENCE)
+    time.sleep(2.5)  # it sleeps, and listens
+    for name in "bc":
+        postgres.sql("SELECT pg_terminate_backend(pid) FROM pg_stat_activity"
+                     " WHERE datname = '%s'" % pg.name)
+        pg.emit([(name, None, "1")])
+        eventually(lambda n=name: sent(target)[-1] == n, "the next is sent",
+                   PATIENCE)
+        time.sleep(2.5)
+    assert relay.stop() == 0
+    assert sent(target) == ["a", "b", "c"]
+
+
+def test_a_role_without_rights_is_told_which(postgres, pg, relays, target):
+    role = "poor%d" % next(_numbers)
+    postgres.sql("CREATE ROLE %s LOGIN" % role)
+    pg.emit([("a", None, "1")])
+    url, pg.url = pg.url, pg.url.replace("once@", role + "@")
+    relay = relays(pg, *to(target), "--drain")
+    assert relay.wait() == 3
+    assert "EXECUTE on functions" in relay.log()
+    pg.sql("GRANT USAGE ON SCHEMA once TO %s;"
+           "GRANT EXECUTE ON ALL FUNCTIONS IN SCHEMA once TO %s" % (role, role))
+    relay = relays(pg, *to(target))
+    eventually(lambda: sent(target) == ["a"], "with them it works", PATIENCE)
+    pg.sql("REVOKE EXECUTE ON ALL FUNCTIONS IN SCHEMA once FROM " + role)
+    pg.emit([("b", None, "1")])
+    eventually(lambda: "EXECUTE on functions" in relay.log(), "it says so",
+               PATIENCE)
+    time.sleep(3)
+    assert relay.log().count("\n") < 10
+    pg.sql("GRANT EXECUTE ON ALL FUNCTIONS IN SCHEMA once TO " + role)
+    eventually(lambda: sent(target) == ["a", "b"], "and again", PATIENCE)
+    assert relay.stop() == 0
+    pg.url = url
+
+
+def test_a_role_that_commits_asynchronously_is_refused(postgres, pg, relays,
+                                                       target):
+    role = "hasty%d" % next(_numbers)
+    postgres.sql("CREATE ROLE %s LOGIN IN ROLE once" % role)
+    postgres.sql("ALTER ROLE %s SET synchronous_commit = off" % role)
+    pg.url = pg.url.replace("once@", role + "@")
+    relay = relays(pg, *to(target), "--drain")
+    assert relay.wait() == 3
+    assert "synchronous_commit" in relay.log()
+    with session(pg, role) as sql:
+        assert error_of(sql, "SELECT once.emit('r', 'x')") == "ON001"
+        assert error_of(sql, CLAIM, "a", b"x") == "ON001"
+
+
+def test_a_standby_is_waited_for_without_a_flood_of_errors(
+        world, tmp_path, relays, target):
+    """It may become the primary; until then nothing can be claimed there."""
+    primary = servers.Postgres(world, "primary").init()
+    primary.start()
+    primary.furnish()
+    db = Pg(primary, "shop")
+    standby = servers.Postgres(world, "standby").clone(primary).start()
+    primary.follow_by("standby")
+    db.emit([("a", None, "1")])
+    db.url = "postgres://once@%s:%d/shop" % (standby.address, standby.port)
+    relay = relays(db, *to(target))
+    time.sleep(4)
+    assert relay.process.poll() is None, relay.log()
+    assert 1 <= relay.log().count("\n") < 5
+    assert target.begun() == []
+    primary.kill()
+    standby.promote()
+    db.server = standby
+    eventually(lambda: phases(db) == {}, "it is sent", PATIENCE)
+    assert relay.stop() == 0
+    assert sent(target) == ["a"]
+    standby.quit()
+
+
+def test_a_refused_password_costs_nothing_and_may_be_set_right(
+        redis, tmp_path, relays):
+    db, stream = Lite(tmp_path), Stream(redis, "s%d" % next(_numbers))
+    user = "u%d" % next(_numbers)
+    url = tmp_path / "url"
+    url.write_text(stream.url.replace("redis://", "redis://%s:right@" % user))
+    redis.ask("ACL", "SETUSER", user, "on", ">wrong", "~*", "+@all")
+    db.emit(messages(3))
+    relay = relays(db, "--to", "r=@%s" % url, *SHORT)
+    eventually(lambda: "the target is away" in relay.log(), "it is refused")
+    assert set(column(db, "attempts")) == {"0"}
+    redis.ask("ACL", "SETUSER", user, ">right")
+    eventually(lambda: phases(db) == {}, "all are sent", PATIENCE)
+    assert relay.stop() == 0
+    assert sent(stream) == ["m0", "m1", "m2"]
+
+
+def test_a_message_that_is_too_large_stops_its_key_and_nothing_else(
+        amqp, pg, relays):
+    """The broker closes the channel, with all that was on its way."""
+    queue = Queue(amqp, "q%d" % next(_numbers))
+    pg.emit([("big", "k", "x" * 60000), ("after", "k", "1")] +
+            messages(20, keys=3) + [("end", None, "1")])
+    relay = relays(pg, *to(queue, "--attempts", "3"), "--drain")
+    assert relay.wait() == 1, relay.log()
+    assert phases(pg) == {READY: 1, DEAD: 1}
+    assert "route r: row 1 is dead" in relay.log()
+    relay = relays(pg, *to(queue, "--pass"), "--drain")
+    assert relay.wait() == 1, relay.log()
+    assert set(sent(queue)) == {"m%d" % i for i in range(20)} | {"end",
+                                                                 "after"}
+
+
+def test_one_that_holds_does_not_send_what_another_may_have_sent(
+        tmp_path, relays, target):
+    """Two relays of one route, of which only one believes in ids."""
+    db = Lite(tmp_path)
+    db.emit([("a", None, "1")])
+    target.slow(60)
+    relay = relays(db, *to(target, "--timeout", "1s"))
+    eventually(lambda: target.begun() == ["a"], "it is under way")
+    relay.kill()
+    target.fast()
+    words = to(target)
+    words[words.index("--no-hold")] = "--hold"
+    assert relays(db, *words, "--drain").wait() == 1
+    assert phases(db) == {INDETERMINATE: 1}
+    assert target.begun() == ["a"]
+
+
+def test_a_second_sigterm_changes_nothing(tmp_path, relays, target):
+    db = Lite(tmp_path)
+    db.emit(messages(5))
+    target.slow(2)
+    relay = relays(db, *to(target, "--timeout", "10s"), "--lease", "30s",
+                   short=False)
+    eventually(target.begun, "one is under way")
+    relay.send(signal.SIGTERM)
+    time.sleep(0.3)
+    relay.send(signal.SIGTERM)
+    relay.send(signal.SIGINT)
+    assert relay.wait() == 0
+    assert len(target.begun()) == len(sent(target)) == 1
+    assert phases(db) == {READY: 4}
+    assert set(column(db, "doubt", "phase = 0")) == {"0"}
+
+
+def test_a_drain_waits_for_what_is_due_later(tmp_path, relays, target):
+    db = Lite(tmp_path)
+    once("emit", "--store", db.url, "--route", "r", "--id", "a", "--at",
+         time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(time.time() + 4)),
+         stdin="1")
+    assert phases(db) == {WAITING: 1}
+    assert relays(db, *to(target), "--drain").wait() == 0
+    assert sent(target) == ["a"]
+
+
+# ---- SQLite ---------------------------------------------------------------------
+
+
+def test_a_long_transaction_of_the_program_is_waited_for(tmp_path, relays,
+                                                         target):
+    """Longer than any busy time-out of ours."""
+    db = Lite(tmp_path)
+    db.emit(messages(3))
+    with contextlib.closing(sqlite3.connect(db.path)) as held:
+        held.isolation_level = None
+        held.execute("BEGIN IMMEDIATE")
+        held.execute("CREATE TABLE mine(x)")
+        relay = relays(db, *to(target))
+        time.sleep(13)
+        assert relay.process.poll() is None
+        held.execute("COMMIT")
+    eventually(lambda: phases(db) == {}, "all are sent", PATIENCE)
+    assert relay.stop() == 0
+    assert sent(target) == ["m0", "m1", "m2"]
+
+
+def test_a_file_with_a_rollback_journal_works(tmp_path, relays, target):
+    db = Lite(tmp_path)
+    db.sql("PRAGMA journal_mode = DELETE")
+    pair = [relays(db, *to(target)) for _ in range(2)]
+    for i in range(10):
+        db.emit([("m%d" % i, "k", str(i))])
+    eventually(lambda: phases(db) == {}, "all are sent", PATIENCE)
+    assert [relay.stop() for relay in pair] == [0, 0]
+    assert sent(target) == ["m%d" % i for i in range(10)]
+
+
+def test_a_full_disk_loses_nothing(tmp_path, relays, target):
+    disk = tmp_path / "disk"
+    disk.mkdir()
+    if subprocess.run(["mount", "-t", "tmpfs", "-o", "size=2m", "tmpfs", disk],
+                      check=False, capture_output=True).returncode != 0:
+        pytest.skip("nothing can be mounted here")
+    try:
+        db = Lite(disk)
+        db.emit(messages(20))
+        ballast = disk / "ballast"
+        with contextlib.suppress(OSError), open(ballast, "wb", 0) as f:
+            while True:
+                f.write(b"x" * 4096)
+        relay = relays(db, *to(target))
+        refused = once("emit", "--store", db.url, "--route", "r",
+                       stdin="x" * 100000, check=False)
+        assert refused.returncode == 3, refused.stderr
+        time.sleep(3)
+        assert relay.process.poll() is None, relay.log()
+        assert relay.log().count("\n") < 10
+        ballast.unlink()
+        eventually(lambda: phases(db) == {}, "all are sent", PATIENCE)
+        assert relay.stop() == 0
+        assert list(dict.fromkeys(sent(target))) == [
+            "m%d" % i for i in range(20)]
+    finally:
+        subprocess.run(["umount", "-l", disk], check=True)

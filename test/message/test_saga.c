@@ -1,0 +1,1033 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * test_saga.c - sagas on real databases: one text for both.
+ *
+ *    test_saga [sqlite | CASE]
+ *    with-server postgres -- test_saga postgres [CASE]
+ *
+ * test/unit/test_saga.c holds the rules; here the database is held to them, and
+ * to what is left when a relay is lost between any two statements.
+ */
+#include "db.h"
+
+#include <signal.h>
+#include <sys/wait.h>
+
+#include "message/saga.h"
+
+/* ---- Sagas ---------------------------------------------------------------- */
+
+/* Three steps of two routes and one: hotel, flight, mail. */
+static void make_steps(once_saga_step steps[3], int confirms)
+{
+    static const char *const names[][3] = {{"hotel", "hotel-ok", "hotel-no"},
+                                           {"flight", "flight-ok", "flight-no"},
+                                           {"mail", NULL, NULL}};
+    int i;
+
+    for (i = 0; i < 3; i++) {
+        steps[i] = (once_saga_step)ONCE_SAGA_STEP_INIT;
+        steps[i].try_to = names[i][0];
+        steps[i].confirm_to = confirms ? names[i][1] : NULL;
+        steps[i].cancel_to = names[i][2];
+        steps[i].type = "text/plain";
+        steps[i].body = (once_bytes){"\"\\\n\0x", 5};
+    }
+}
+
+static int start_in(struct db *d, const char *gid, int confirms,
+                    uint64_t deadline_ms)
+{
+    once_saga_step steps[3];
+    once_saga s = ONCE_SAGA_INIT;
+    once_error err = {0, ""};
+    int rc;
+
+    make_steps(steps, confirms);
+    s.gid = gid;
+    s.kind = "trip";
+    s.steps = steps;
+    s.n = 3;
+    s.deadline_ms = deadline_ms;
+    rc = once_saga_start(&d->tx, &s, NULL, &err);
+    if (rc < 0)
+        printf("#   start: %s\n", err.text);
+    return rc;
+}
+
+static void start(struct db *d, const char *gid, int confirms)
+{
+    begin(d);
+    T_EQ(start_in(d, gid, confirms, 0), ONCE_OK);
+    commit(d);
+}
+
+static int advance(struct db *d, const char *gid)
+{
+    struct once__saga_tally tally = {0};
+    once_error err = {0, ""};
+    int rc = once__saga_advance(&d->tx, gid, &tally, &err);
+
+    if (rc < 0)
+        printf("#   advance: %s\n", err.text);
+    return rc;
+}
+
+/* 1 if there is such a call in the outbox. */
+static int has(struct db *d, const char *id)
+{
+    return (int)number(d, "SELECT count(*) FROM @outbox WHERE id='%s'", id);
+}
+
+static long calls(struct db *d)
+{
+    return number(d, "SELECT count(*) FROM @outbox");
+}
+
+static void settle(struct db *d, const char *id, int phase)
+{
+    T_EQ(has(d, id), 1);
+    sql(d, NULL,
+        "UPDATE @outbox SET phase=%d,attempts=attempts+1,lease_ms=0,"
+        "status=%d,error='said so' WHERE id='%s'",
+        phase, phase == ONCE__ROW_DONE ? 200 : 409, id);
+}
+
+/* A call ends, and its relay has the saga advanced. */
+static void end(struct db *d, const char *gid, const char *call, int phase)
+{
+    char id[ONCE_ID_SIZE];
+
+    (void)snprintf(id, sizeof(id), "%s/%s", gid, call);
+    settle(d, id, phase);
+    T_EQ(advance(d, gid), ONCE_OK);
+    T_EQ(has(d, id), 0);
+}
+
+static int state(struct db *d, const char *gid)
+{
+    return (int)number(d, "SELECT state FROM @saga WHERE gid='%s'", gid);
+}
+
+static int step_state(struct db *d, const char *gid, int branch)
+{
+    return (int)number(
+        d, "SELECT state FROM @saga_step WHERE gid='%s' AND branch=%d", gid,
+        branch);
+}
+
+static uint32_t version(struct db *d, const char *gid)
+{
+    return (uint32_t)number(d, "SELECT version FROM @saga WHERE gid='%s'", gid);
+}
+
+static int order(struct db *d, const char *gid, int what, size_t step)
+{
+    const struct once__saga_order o = {what, version(d, gid), step, "because"};
+
+    return once__saga_decide(&d->tx, gid, &o, NULL);
+}
+
+enum {
+    DONE = ONCE__ROW_DONE,
+    DEAD = ONCE__ROW_DEAD,
+    LOST = ONCE__ROW_INDETERMINATE
+};
+
+/* ---- Starting ------------------------------------------------------------- */
+
+static void a_saga_starts_with_its_transaction(void)
+{
+    struct db d = db_new();
+    char text[64];
+
+    begin(&d);
+    T_EQ(start_in(&d, "s", 1, 0), ONCE_OK);
+    roll_back(&d);
+    T_EQ(number(&d, "SELECT count(*) FROM @saga"), 0);
+    T_EQ(number(&d, "SELECT count(*) FROM @saga_step"), 0);
+    T_EQ(calls(&d), 0);
+    start(&d, "s", 1);
+    T_EQ(state(&d, "s"), ONCE__SAGA_GOING);
+    T_EQ(step_state(&d, "s", 1), ONCE__STEP_TRYING);
+    T_EQ(step_state(&d, "s", 2), ONCE__STEP_WAITING);
+    T_EQ(calls(&d), 1);
+    sql(&d, text,
+        "SELECT headers FROM @outbox WHERE route='hotel' AND "
+        "id='s/1/try' AND saga='s' AND kept%s AND phase=0 AND key "
+        "IS NULL AND type='text/plain'",
+        d.pg != NULL ? "" : "=1");
+    T_STR(text, "Once-Saga: s; branch=1; op=try\n");
+    T_EQ(number(&d, "SELECT length(body) FROM @outbox"), 5);
+    T_EQ(number(&d, "SELECT count(*) FROM @outbox o, @saga_step t"
+                    " WHERE o.body=t.body AND branch=1"),
+         1);
+    T_EQ(advance(&d, "s"), ONCE_OK); /* nothing has ended */
+    T_EQ(version(&d, "s"), 1);
+    T_EQ(advance(&d, "t"), ONCE_FREE);
+    db_end(&d);
+}
+
+static void a_gid_is_started_once(void)
+{
+    struct db d = db_new();
+    once_saga_step steps[3];
+    once_saga s = ONCE_SAGA_INIT;
+    char gid[ONCE_ID_SIZE], old[ONCE_ID_SIZE];
+
+    make_steps(steps, 1);
+    s.kind = "trip";
+    s.steps = steps;
+    s.n = 3;
+    start(&d, "s", 1);
+    begin(&d);
+    T_EQ(start_in(&d, "s", 1, 0), ONCE_REPEATED);
+    commit(&d);
+    begin(&d);
+    T_EQ(start_in(&d, "s", 0, 0), ONCE_MISMATCH);
+    roll_back(&d);
+    T_EQ(calls(&d), 1);
+    begin(&d);
+    T_EQ(once_saga_start(&d.tx, &s, gid, NULL), ONCE_OK); /* draws one */
+    T_EQ(strlen(gid), 36);
+    commit(&d);
+    T_EQ(state(&d, gid), ONCE__SAGA_GOING);
+    (void)snprintf(old, sizeof(old), "00000001-%s", gid + 9);
+    s.gid = old;
+    begin(&d);
+    T_EQ(once_saga_start(&d.tx, &s, NULL, NULL), ONCE_OUTSIDE);
+    roll_back(&d);
+    db_end(&d);
+}
+
+static int start_bad(struct db *d, const once_saga *s)
+{
+    int rc;
+
+    begin(d);
+    rc = once_saga_start(&d->tx, s, NULL, NULL);
+    roll_back(d);
+    return rc;
+}
+
+static void bad_input_is_refused_before_anything_is_written(void)
+{
+    struct db d = db_new();
+    once_saga_step steps[36];
+    once_saga good = ONCE_SAGA_INIT, bad;
+    char long_gid[ONCE_GID_MAX + 2];
+    int i;
+
+    for (i = 0; i < 33; i++)
+        make_steps(steps + i, 1);
+    good.kind = "trip";
+    good.steps = steps;
+    good.n = 3;
+    memset(long_gid, 'g', sizeof(long_gid));
+    long_gid[sizeof(long_gid) - 1] = '\0';
+    T_EQ(start_bad(&d, NULL), ONCE_EINVAL);
+    bad = good, bad.size--;
+    T_EQ(start_bad(&d, &bad), ONCE_EINVAL);
+    bad = good, bad.gid = "a;b";
+    T_EQ(start_bad(&d, &bad), ONCE_EINVAL);
+    bad = good, bad.gid = "";
+    T_EQ(start_bad(&d, &bad), ONCE_EINVAL);
+    bad = good, bad.gid = long_gid;
+    T_EQ(start_bad(&d, &bad), ONCE_ELIMIT);
+    bad = good, bad.kind = NULL;
+    T_EQ(start_bad(&d, &bad), ONCE_EINVAL);
+    bad = good, bad.n = 0;
+    T_EQ(start_bad(&d, &bad), ONCE_ELIMIT);
+    bad = good, bad.n = 33;
+    T_EQ(start_bad(&d, &bad), ONCE_ELIMIT);
+    bad = good, bad.deadline_ms = now_ms() + 2 * KEEP_MS;
+    T_EQ(start_bad(&d, &bad), ONCE_EINVAL);
+    steps[1].try_to = NULL;
+    T_EQ(start_bad(&d, &good), ONCE_EINVAL);
+    steps[1].try_to = "a";
+    steps[1].type = "\n";
+    T_EQ(start_bad(&d, &good), ONCE_EINVAL);
+    steps[1].type = NULL;
+    steps[1].cancel_to = "";
+    T_EQ(start_bad(&d, &good), ONCE_EINVAL);
+    steps[1].cancel_to = NULL;
+    steps[1].body = (once_bytes){long_gid, ONCE_SAGA_BODY_MAX + 1};
+    T_EQ(start_bad(&d, &good), ONCE_ELIMIT);
+    T_EQ(once_saga_start(&d.tx, &good, NULL, NULL), ONCE_ELIMIT);
+    steps[1].body.size = 3;
+    T_EQ(once_saga_start(&d.tx, &good, NULL, NULL), ONCE_ETX);
+    T_EQ(number(&d, "SELECT count(*) FROM @saga"), 0);
+    db_end(&d);
+}
+
+static const char *state_of(const PGresult *r)
+{
+    const char *text = PQresultErrorField(r, PG_DIAG_SQLSTATE);
+
+    return text == NULL ? "" : text;
+}
+
+/* The same in SQL: what a program in another language writes. */
+static void sql_starts_a_saga(void)
+{
+    struct db d = db_new();
+    char text[64];
+    size_t i;
+    static const char *const bad[] = {
+        "'k','{}'",
+        "'k','[]'",
+        "'k',NULL",
+        "NULL,'[{\"try\":\"a\"}]'",
+        "'k','[{}]'",
+        "'k','[1]'",
+        "'k','[{\"try\":\"a\",\"undo\":\"b\"}]'",
+        "'k','[{\"try\":\"a\",\"type\":\"\\n\"}]'",
+        "'k','[{\"try\":\"a\",\"hex\":\"0\"}]'",
+        "'k','[{\"try\":\"a b\"}]'",
+        "'k','[{\"try\":\"a\"}]','a/b'",
+        "'k','[{\"try\":\"a\"}]','g','infinity'",
+        "'k','[{\"try\":\"a\"}]','g',now()+interval '1 year'",
+    };
+
+    sql(&d, text,
+        "SELECT @saga_start('trip','[{\"try\":\"hotel\",\"cancel\":\"no\","
+        "\"body\":{\"b\" : 1}},{\"try\":\"mail\"}]','s')");
+    T_STR(text, "s");
+    T_EQ(number(&d, "SELECT count(*) FROM @outbox WHERE id='s/1/try' AND "
+                    "type='application/json' AND body='{\"b\" : 1}'"),
+         1);
+    end(&d, "s", "1/try", DONE);
+    T_EQ(number(&d, "SELECT count(*) FROM @outbox WHERE id='s/2/try' AND "
+                    "type='' AND body=''"),
+         1);
+    end(&d, "s", "2/try", DEAD);
+    end(&d, "s", "1/cancel", DONE);
+    T_EQ(state(&d, "s"), ONCE__SAGA_UNDONE);
+    for (i = 0; i < sizeof(bad) / sizeof(bad[0]); i++) {
+        char ask[300];
+        PGresult *r;
+
+        (void)snprintf(ask, sizeof(ask), "SELECT %s.saga_start(%s)", place,
+                       bad[i]);
+        r = PQexec(d.pg, ask);
+        if (strncmp(state_of(r), "22", 2) != 0) {
+            printf("#   taken: %s: %s\n", bad[i], PQresultErrorMessage(r));
+            t__bad++;
+        }
+        PQclear(r);
+    }
+    T_EQ(number(&d, "SELECT count(*) FROM @saga"), 1);
+    db_end(&d);
+}
+
+/* ---- Ways through a saga -------------------------------------------------- */
+
+static void without_confirms_the_last_step_ends_it(void)
+{
+    struct db d = db_new();
+
+    start(&d, "s", 0);
+    end(&d, "s", "1/try", DONE);
+    end(&d, "s", "2/try", DONE);
+    T_EQ(state(&d, "s"), ONCE__SAGA_GOING);
+    end(&d, "s", "3/try", DONE);
+    T_EQ(state(&d, "s"), ONCE__SAGA_DONE);
+    T_EQ(calls(&d), 0);
+    db_end(&d);
+}
+
+static void confirms_go_side_by_side(void)
+{
+    struct db d = db_new();
+
+    start(&d, "s", 1);
+    end(&d, "s", "1/try", DONE);
+    end(&d, "s", "2/try", DONE);
+    end(&d, "s", "3/try", DONE);
+    T_EQ(state(&d, "s"), ONCE__SAGA_CONFIRMING);
+    T_EQ(calls(&d), 2);
+    T_EQ(number(&d, "SELECT count(*) FROM @outbox WHERE route='hotel-ok'"), 1);
+    end(&d, "s", "2/confirm", DONE);
+    T_EQ(state(&d, "s"), ONCE__SAGA_CONFIRMING);
+    end(&d, "s", "1/confirm", DONE);
+    T_EQ(state(&d, "s"), ONCE__SAGA_DONE);
+    T_EQ(step_state(&d, "s", 1), ONCE__STEP_CONFIRMED);
+    T_EQ(step_state(&d, "s", 3), ONCE__STEP_TRIED);
+    T_EQ(number(&d, "SELECT status FROM @saga_step WHERE branch=1"), 200);
+    db_end(&d);
+}
+
+static void what_was_begun_is_undone(int how)
+{
+    struct db d = db_new();
+    char text[64];
+
+    start(&d, "s", 1);
+    end(&d, "s", "1/try", DONE);
+    end(&d, "s", "2/try", how);
+    T_EQ(state(&d, "s"), ONCE__SAGA_UNDOING);
+    T_EQ(calls(&d), 1);
+    sql(&d, text, "SELECT error FROM @saga_step WHERE branch=2");
+    T_STR(text, "said so");
+    end(&d, "s", "2/cancel", DONE);
+    T_EQ(calls(&d), 1);
+    end(&d, "s", "1/cancel", DONE);
+    T_EQ(state(&d, "s"), ONCE__SAGA_UNDONE);
+    T_EQ(step_state(&d, "s", 3), ONCE__STEP_WAITING);
+    sql(&d, text, "SELECT note FROM @saga");
+    T_STR(text, how == DEAD ? "step 2: its try was refused"
+                            : "step 2: its try has an outcome that is not "
+                              "known");
+    db_end(&d);
+}
+
+static void a_refused_step_undoes_the_ones_before_it(void)
+{
+    what_was_begun_is_undone(DEAD);
+}
+
+static void a_step_in_doubt_is_undone(void)
+{
+    what_was_begun_is_undone(LOST);
+}
+
+static void a_stuck_saga_waits_for_an_operator(void)
+{
+    struct db d = db_new();
+    struct once__saga_count n;
+
+    start(&d, "s", 1);
+    end(&d, "s", "1/try", DONE);
+    end(&d, "s", "2/try", DEAD);
+    end(&d, "s", "2/cancel", DEAD);
+    T_EQ(state(&d, "s"), ONCE__SAGA_STUCK);
+    T_EQ(calls(&d), 0);
+    T_EQ(once__saga_stats(&d.tx, &n, NULL), ONCE_OK);
+    T_EQ(n.n[ONCE__SAGA_STUCK], 1);
+    T_EQ(order(&d, "s", ONCE__SAGA_ABORT, 0), ONCE_REFUSED);
+    T_EQ(order(&d, "s", ONCE__SAGA_RESOLVE, 0), ONCE_REFUSED);
+    T_EQ(order(&d, "s", ONCE__SAGA_RETRY, 0), ONCE_OK);
+    T_EQ(order(&d, "s", ONCE__SAGA_RETRY, 0), ONCE_REFUSED);
+    end(&d, "s", "2/cancel/1", LOST); /* refused: another id */
+    T_EQ(state(&d, "s"), ONCE__SAGA_STUCK);
+    T_EQ(order(&d, "s", ONCE__SAGA_RETRY, 0), ONCE_OK);
+    end(&d, "s", "2/cancel/1", LOST); /* in doubt: the same id */
+    T_EQ(order(&d, "s", ONCE__SAGA_RESOLVE, 1), ONCE_OK);
+    T_EQ(state(&d, "s"), ONCE__SAGA_UNDOING);
+    end(&d, "s", "1/cancel", DONE);
+    T_EQ(state(&d, "s"), ONCE__SAGA_UNDONE);
+    T_EQ(once__saga_stats(&d.tx, &n, NULL), ONCE_OK);
+    T_EQ(n.n[ONCE__SAGA_STUCK], 0);
+    db_end(&d);
+}
+
+static void a_stuck_confirm_stops_no_other(void)
+{
+    struct db d = db_new();
+
+    start(&d, "s", 1);
+    end(&d, "s", "1/try", DONE);
+    end(&d, "s", "2/try", DONE);
+    end(&d, "s", "3/try", DONE);
+    end(&d, "s", "1/confirm", LOST);
+    T_EQ(state(&d, "s"), ONCE__SAGA_STUCK);
+    end(&d, "s", "2/confirm", DONE);
+    T_EQ(state(&d, "s"), ONCE__SAGA_STUCK);
+    T_EQ(order(&d, "s", ONCE__SAGA_RESOLVE, 0), ONCE_OK);
+    T_EQ(state(&d, "s"), ONCE__SAGA_DONE);
+    db_end(&d);
+}
+
+static void an_operator_aborts_a_saga(void)
+{
+    struct db d = db_new();
+    struct once__saga_order late = {ONCE__SAGA_ABORT, 1, 0, "x"};
+    char text[64];
+
+    start(&d, "s", 1);
+    end(&d, "s", "1/try", DONE);
+    T_EQ(once__saga_decide(&d.tx, "s", &late, NULL), ONCE_REFUSED);
+    T_EQ(once__saga_decide(&d.tx, "t", &late, NULL), ONCE_FREE);
+    T_EQ(order(&d, "s", ONCE__SAGA_ABORT, 0), ONCE_OK);
+    sql(&d, text, "SELECT note FROM @saga");
+    T_STR(text, "because");
+    T_EQ(has(&d, "s/2/try"), 0); /* nobody has it under way */
+    end(&d, "s", "2/cancel", DONE);
+    end(&d, "s", "1/cancel", DONE);
+    T_EQ(state(&d, "s"), ONCE__SAGA_UNDONE);
+    T_EQ(order(&d, "s", ONCE__SAGA_ABORT, 0), ONCE_REFUSED);
+    start(&d, "u", 1);
+    end(&d, "u", "1/try", DONE);
+    end(&d, "u", "2/try", DONE);
+    end(&d, "u", "3/try", DONE);
+    T_EQ(order(&d, "u", ONCE__SAGA_ABORT, 0), ONCE_REFUSED); /* too late */
+    db_end(&d);
+}
+
+static void a_deadline_undoes_a_saga(void)
+{
+    struct once__saga_tally tally = {0};
+    struct db d = db_new();
+
+    start(&d, "s", 0);
+    start(&d, "t", 1);
+    end(&d, "t", "1/try", DONE);
+    end(&d, "t", "2/try", DONE);
+    end(&d, "t", "3/try", DONE);
+    T_EQ(once__saga_due(&d.tx, &tally, NULL), ONCE_OK);
+    T_EQ(tally.advanced, 0);
+    sql(&d, NULL, "UPDATE @saga SET deadline_ms=%llu",
+        (unsigned long long)now_ms() - 1);
+    T_EQ(once__saga_due(&d.tx, &tally, NULL), ONCE_OK);
+    T_EQ(tally.advanced, 1);
+    T_EQ(state(&d, "s"), ONCE__SAGA_UNDOING);
+    T_EQ(state(&d, "t"), ONCE__SAGA_CONFIRMING); /* there is no way back */
+    T_EQ(has(&d, "s/1/try"), 0);
+    end(&d, "s", "1/cancel", DONE);
+    T_EQ(state(&d, "s"), ONCE__SAGA_UNDONE);
+    begin(&d);
+    T_EQ(start_in(&d, "p", 0, now_ms() - 1), ONCE_OK); /* over already */
+    commit(&d);
+    T_EQ(once__saga_due(&d.tx, &tally, NULL), ONCE_OK);
+    T_EQ(state(&d, "p"), ONCE__SAGA_UNDOING);
+    db_end(&d);
+}
+
+/* ---- Rows that come late -------------------------------------------------- */
+
+static void a_try_under_way_is_left_to_its_relay(void)
+{
+    struct db d = db_new();
+    int phase;
+    char gid[8];
+
+    for (phase = ONCE__ROW_READY; phase <= ONCE__ROW_INDETERMINATE; phase++) {
+        (void)snprintf(gid, sizeof(gid), "s%d", phase);
+        start(&d, gid, 0);
+        sql(&d, NULL,
+            "UPDATE @outbox SET attempts=1,lease_ms=%llu WHERE saga='%s'",
+            (unsigned long long)now_ms() + 60000, gid);
+        T_EQ(order(&d, gid, ONCE__SAGA_ABORT, 0), ONCE_OK);
+        T_EQ(calls(&d), 2);
+        end(&d, gid, "1/cancel", DONE);
+        T_EQ(state(&d, gid), ONCE__SAGA_UNDONE);
+        T_EQ(calls(&d), 1);
+        end(&d, gid, "1/try", phase); /* whatever it came to: it goes */
+        T_EQ(state(&d, gid), ONCE__SAGA_UNDONE);
+        T_EQ(calls(&d), 0);
+    }
+    db_end(&d);
+}
+
+static void what_a_lost_relay_left_is_found(void)
+{
+    struct once__saga_tally tally = {0};
+    struct db d = db_new();
+    int i;
+
+    start(&d, "s", 1);
+    for (i = 1; i <= 3; i++) {
+        char id[16];
+
+        (void)snprintf(id, sizeof(id), "s/%d/try", i);
+        settle(&d, id, DONE); /* and then it dies */
+        T_EQ(once__saga_due(&d.tx, &tally, NULL), ONCE_OK);
+    }
+    settle(&d, "s/1/confirm", DONE);
+    settle(&d, "s/2/confirm", DONE);
+    T_EQ(once__saga_due(&d.tx, &tally, NULL), ONCE_OK);
+    T_EQ(state(&d, "s"), ONCE__SAGA_DONE);
+    T_EQ(calls(&d), 0);
+    T_EQ(tally.advanced, 4);
+    T_EQ(tally.done, 1);
+    T_EQ(once__saga_due(&d.tx, &tally, NULL), ONCE_OK);
+    T_EQ(tally.advanced, 4);
+    db_end(&d);
+}
+
+static void an_operator_decides_about_a_row_of_a_saga(void)
+{
+    struct db d = db_new();
+    long seq;
+
+    start(&d, "s", 0);
+    seq = number(&d, "SELECT seq FROM @outbox");
+    T_EQ(once__outbox_decide(&d.tx, seq, ONCE__ROW_READY, 0, ONCE__OUTBOX_DROP,
+                             "no", NULL),
+         ONCE_REFUSED); /* the saga would wait for ever */
+    settle(&d, "s/1/try", DEAD);
+    T_EQ(once__outbox_decide(&d.tx, seq, DEAD, 1, ONCE__OUTBOX_RETRY, "yes",
+                             NULL),
+         ONCE_OK);
+    T_EQ(advance(&d, "s"), ONCE_OK);
+    T_EQ(state(&d, "s"), ONCE__SAGA_GOING);
+    settle(&d, "s/1/try", LOST);
+    T_EQ(once__outbox_decide(&d.tx, seq, LOST, 2, ONCE__OUTBOX_RESOLVE, "yes",
+                             NULL),
+         ONCE_OK);
+    T_EQ(advance(&d, "s"), ONCE_OK);
+    T_EQ(step_state(&d, "s", 1), ONCE__STEP_TRIED);
+    db_end(&d);
+}
+
+static void a_confirm_insists(void)
+{
+    struct once__outgoing row = {.saga = "g:1"};
+
+    row.m.id = "g:1/2/try";
+    T_EQ(once__saga_insists(&row), 0);
+    row.m.id = "g:1/2/confirm";
+    T_EQ(once__saga_insists(&row), 1);
+    row.m.id = "g:1/32/cancel/7";
+    T_EQ(once__saga_insists(&row), 1);
+    row.m.id = "g:1/33/cancel";
+    T_EQ(once__saga_insists(&row), 0);
+    row.m.id = "g:1/2/cancelled";
+    T_EQ(once__saga_insists(&row), 0);
+    row.m.id = "g:12/2/cancel";
+    T_EQ(once__saga_insists(&row), 0);
+    row.saga = NULL;
+    row.m.id = "g:1/2/cancel";
+    T_EQ(once__saga_insists(&row), 0);
+}
+
+/* ---- The database against the rules ---------------------------------------- */
+
+/* What should stand there. */
+struct model {
+    struct once__saga saga;
+    struct once__saga_call live[ONCE__SAGA_CALLS_MAX];
+    size_t n;
+};
+
+static const char *name(char id[ONCE_ID_SIZE], const char *gid, size_t step,
+                        int op, uint32_t round)
+{
+    static const char *const names[] = {"", "try", "confirm", "cancel"};
+    int n = snprintf(id, ONCE_ID_SIZE, "%s/%zu/%s", gid, step + 1, names[op]);
+
+    if (round > 0)
+        (void)snprintf(id + n, ONCE_ID_SIZE - (size_t)n, "/%u", round);
+    return id;
+}
+
+static void expect(struct model *m, struct once__saga_event e)
+{
+    struct once__saga_next next = once__saga_next(&m->saga, &e);
+    size_t i, k = 0;
+
+    for (i = 0; i < next.n; i++)
+        m->live[m->n++] = next.call[i];
+    for (i = 0; i < m->n; i++) /* nobody has a call under way in this test */
+        if (!once__saga_unwanted(&m->saga, m->live[i].op))
+            m->live[k++] = m->live[i];
+    m->n = k;
+}
+
+static void compare(struct db *d, const char *gid, const struct model *m,
+                    const char *how)
+{
+    struct once__saga_row row;
+    struct once__saga_step_row steps[ONCE_SAGA_STEPS_MAX];
+    char id[ONCE_ID_SIZE];
+    int bad = t__bad;
+    size_t i;
+
+    T_EQ(once__saga_get(&d->tx, gid, &row, steps, NULL), ONCE_OK);
+    T_EQ(row.state, m->saga.state);
+    T_EQ(row.steps, m->saga.n);
+    for (i = 0; i < m->saga.n; i++)
+        T_MEM(&steps[i].step, &m->saga.step[i], sizeof(steps[i].step));
+    T_EQ(number(d, "SELECT count(*) FROM @outbox WHERE saga='%s'", gid), m->n);
+    for (i = 0; i < m->n; i++) {
+        const struct once__saga_call *c = &m->live[i];
+
+        T_EQ(has(d, name(id, gid, c->step, c->op, c->round)), 1);
+        T_EQ(steps[m->live[i].step].seq > 0, 1);
+    }
+    if (t__bad != bad)
+        printf("#   after %s of %s\n", how, gid);
+}
+
+/* One event, at random, to both. */
+static void take_step(struct db *d, const char *gid, struct model *m,
+                      unsigned *seed)
+{
+    struct once__saga_event e = {0};
+    struct once__saga then;
+    unsigned what = draw(seed, 10);
+    char id[ONCE_ID_SIZE];
+    size_t i;
+
+    if (what < 7 && m->n > 0) {
+        i = draw(seed, (unsigned)m->n);
+        e = (struct once__saga_event){
+            ONCE__SAGA_ENDED, m->live[i].step, m->live[i].op, m->live[i].round,
+            draw(seed, 3) == 0 ? DONE + 1 + (int)draw(seed, 2) : DONE};
+        settle(d, name(id, gid, e.step, e.op, e.round), e.phase);
+        T_EQ(advance(d, gid), ONCE_OK);
+        m->live[i] = m->live[--m->n];
+    } else if (what == 7 && draw(seed, 6) == 0) {
+        e.what = ONCE__SAGA_LATE;
+        sql(d, NULL, "UPDATE @saga SET deadline_ms=1 WHERE gid='%s'", gid);
+        T_EQ(advance(d, gid), ONCE_OK);
+    } else {
+        e.what = draw(seed, 8) == 0   ? ONCE__SAGA_ABORT
+                 : draw(seed, 2) == 0 ? ONCE__SAGA_RETRY
+                                      : ONCE__SAGA_RESOLVE;
+        e.step = draw(seed, (unsigned)m->saga.n);
+        then = m->saga;
+        T_EQ(order(d, gid, e.what, e.step),
+             once__saga_next(&then, &e).fits ? ONCE_OK : ONCE_REFUSED);
+    }
+    expect(m, e);
+    compare(d, gid, m, e.what == ONCE__SAGA_ENDED ? id : "an order");
+}
+
+static void start_random(struct db *d, const char *gid, struct model *m,
+                         unsigned *seed)
+{
+    once_saga_step steps[3];
+    once_saga s = ONCE_SAGA_INIT;
+    size_t i;
+
+    memset(m, 0, sizeof(*m));
+    s.gid = gid;
+    s.kind = "random";
+    s.steps = steps;
+    s.n = m->saga.n = 1 + draw(seed, 3);
+    for (i = 0; i < s.n; i++) {
+        m->saga.step[i].has_confirm = (int)draw(seed, 2);
+        m->saga.step[i].has_cancel = (int)draw(seed, 2);
+        steps[i] = (once_saga_step)ONCE_SAGA_STEP_INIT;
+        steps[i].try_to = "a";
+        steps[i].confirm_to = m->saga.step[i].has_confirm ? "b" : NULL;
+        steps[i].cancel_to = m->saga.step[i].has_cancel ? "c" : NULL;
+    }
+    begin(d);
+    T_EQ(once_saga_start(&d->tx, &s, NULL, NULL), ONCE_OK);
+    commit(d);
+    expect(m, (struct once__saga_event){.what = ONCE__SAGA_BEGIN});
+    compare(d, gid, m, "start");
+}
+
+static void the_database_does_what_the_rules_say(void)
+{
+    struct db d = db_new();
+    struct model m;
+    unsigned seed = 1;
+    char gid[16];
+    int i, k, ends[6] = {0};
+
+    for (i = 0; i < 40 && t__bad == 0; i++) {
+        (void)snprintf(gid, sizeof(gid), "r%d", i);
+        start_random(&d, gid, &m, &seed);
+        for (k = 0; k < 30 && t__bad == 0 && m.saga.state != ONCE__SAGA_DONE &&
+                    m.saga.state != ONCE__SAGA_UNDONE;
+             k++)
+            take_step(&d, gid, &m, &seed);
+        ends[m.saga.state]++;
+    }
+    T_OK(ends[ONCE__SAGA_DONE] > 0 && ends[ONCE__SAGA_UNDONE] > 0);
+    db_end(&d);
+}
+
+/* ---- Many relays ----------------------------------------------------------- */
+
+static void a_decision_that_comes_too_late_is_made_again(void)
+{
+    struct db d = db_new(), other;
+    int status = 0, i;
+    long waits = 0;
+    pid_t pid;
+
+    start(&d, "s", 0);
+    settle(&d, "s/1/try", DONE);
+    begin(&d); /* holds the saga, while another has read it */
+    sql(&d, NULL, "UPDATE @saga SET version=version+1 WHERE gid='s'");
+    pid = fork();
+    if (pid == 0) {
+        other = db_open();
+        _exit(advance(&other, "s") != ONCE_OK);
+    }
+    other = db_open();
+    for (i = 0; i < 3000 && waits == 0; i++) {
+        (void)usleep(10000);
+        waits = number(&other, "SELECT count(*) FROM pg_stat_activity WHERE "
+                               "wait_event_type='Lock' AND query LIKE "
+                               "'%%saga_write_1%%'");
+    }
+    T_EQ(waits, 1);
+    commit(&d);
+    T_EQ(waitpid(pid, &status, 0), pid);
+    T_EQ(status, 0);
+    T_EQ(has(&d, "s/2/try"), 1);
+    T_EQ(step_state(&d, "s", 2), ONCE__STEP_TRYING);
+    T_EQ(version(&d, "s"), 3);
+    db_close(&other);
+    db_end(&d);
+}
+
+enum { SAGAS = 24, RELAYS = 3, KILLS = 25, CENTS = 100, LEASE_MS = 300 };
+
+/* A service of three accounts, with a barrier. What it answers is how the call
+ * ends: it refuses some, and some answers are lost. */
+static int serve(struct db *d, const once_message *m, unsigned *seed)
+{
+    char gid[64] = "", op[16] = "";
+    int branch = 0, rc, code = ONCE_TRY;
+
+    if (sscanf(strchr(m->headers, ' ') + 1, "%63[^;]; branch=%d; op=%15s", gid,
+               &branch, op) != 3)
+        return ONCE__END_REJECTED;
+    code = strcmp(op, "confirm") == 0  ? ONCE_CONFIRM
+           : strcmp(op, "cancel") == 0 ? ONCE_CANCEL
+                                       : ONCE_TRY;
+    if (code == ONCE_TRY && draw(seed, 8) == 0)
+        return ONCE__END_REJECTED;
+    begin(d);
+    (void)snprintf(op, sizeof(op), "%d", branch);
+    rc = once_barrier_enter(&d->tx, gid, op, code, NULL);
+    if (rc == ONCE_OWNER)
+        sql(d, NULL,
+            "UPDATE @account SET cents=cents+(%d),held=held+(%d) WHERE no=%d",
+            code == ONCE_TRY      ? -1
+            : code == ONCE_CANCEL ? 1
+                                  : 0,
+            code == ONCE_TRY ? 1 : -1, branch);
+    if (rc == ONCE_OWNER && code == ONCE_CONFIRM)
+        sql(d, NULL, "UPDATE @account SET cents=cents+1 WHERE no=4");
+    commit(d);
+    if (draw(seed, 10) == 0)
+        return code == ONCE_TRY ? ONCE__END_UNKNOWN : ONCE__END_SILENT;
+    return rc == ONCE_OWNER || rc == ONCE_REPEATED || rc == ONCE_EMPTY
+               ? ONCE__END_TAKEN
+               : ONCE__END_REJECTED;
+}
+
+/* A relay in small: claim, call, settle, advance; killed anywhere. */
+static void carry(struct db *d, const struct once__outgoing *row,
+                  unsigned *seed)
+{
+    const struct once__row_policy policy = {
+        once__saga_insists(row) ? UINT32_MAX : 3, 0, 0, 1, 20, 0};
+    struct once__saga_tally tally = {0};
+    struct once__settlement s = {.seq = row->seq, .attempts = row->attempts};
+    int i;
+
+    s.to = once__row_settle(&row->row, serve(d, &row->m, seed), &policy,
+                            now_ms(), 0);
+    s.error = "";
+    for (i = 0; i < 5 && once__outbox_settle(&d->tx, &s, 1, NULL) != ONCE_OK;
+         i++)
+        ;
+    if (draw(seed, 4) != 0) /* the rest is for the tender */
+        i = once__saga_advance(&d->tx, row->saga, &tally, NULL);
+}
+
+static void relay(unsigned seed)
+{
+    static const char *const routes[] = {"hotel",  "hotel-ok",  "hotel-no",
+                                         "flight", "flight-ok", "flight-no",
+                                         "mail"};
+    struct once__saga_tally tally = {0};
+    struct db d = db_open();
+    size_t i, k;
+
+    if (d.pg != NULL)
+        sql(&d, NULL, "SET statement_timeout='20s'");
+    for (;;) {
+        for (i = 0; i < sizeof(routes) / sizeof(routes[0]); i++) {
+            const struct once__outbox_ask ask = {routes[i], 3, LEASE_MS, 0, 0};
+            struct once__outgoing_list list = {0};
+
+            if (once__outbox_claim(&d.tx, &ask, &list, NULL) != ONCE_OK)
+                continue;
+            for (k = 0; k < list.n; k++)
+                carry(&d, &list.rows[k], &seed);
+            once__outgoing_clear(&list);
+        }
+        if (once__saga_due(&d.tx, &tally, NULL) == ONCE_OK)
+            (void)usleep(2000);
+    }
+}
+
+static pid_t start_relay(unsigned seed)
+{
+    pid_t pid = fork();
+
+    if (pid == 0) {
+        relay(seed);
+        _exit(0);
+    }
+    return pid;
+}
+
+static void start_sagas(struct db *d)
+{
+    char gid[16];
+    int i;
+
+    sql(d, NULL,
+        "CREATE TABLE @account(no INTEGER, cents INTEGER, held INTEGER)");
+    for (i = 1; i <= 4; i++)
+        sql(d, NULL, "INSERT INTO @account VALUES(%d,%d,0)", i,
+            i < 4 ? CENTS : 0);
+    for (i = 0; i < SAGAS; i++) {
+        once_saga_step steps[3];
+        once_saga s = ONCE_SAGA_INIT;
+
+        make_steps(steps, 1);
+        (void)snprintf(gid, sizeof(gid), "s%d", i);
+        s.gid = gid;
+        s.kind = "trip";
+        s.steps = steps;
+        s.n = 2; /* with Confirm and Cancel */
+        begin(d);
+        T_EQ(once_saga_start(&d->tx, &s, NULL, NULL), ONCE_OK);
+        commit(d);
+    }
+}
+
+static void killed_relays_leave_every_saga_whole(void)
+{
+    struct db d = db_new();
+    pid_t pids[RELAYS];
+    unsigned seed = 7;
+    long open = 1, done;
+    int i, k;
+
+    start_sagas(&d);
+    db_close(&d);
+    for (i = 0; i < RELAYS; i++)
+        pids[i] = start_relay((unsigned)i);
+    for (k = 0; k < KILLS; k++) {
+        i = (int)draw(&seed, RELAYS);
+        (void)usleep(5000 + draw(&seed, 60000));
+        (void)kill(pids[i], SIGKILL);
+        (void)waitpid(pids[i], NULL, 0);
+        pids[i] = start_relay((unsigned)(100 + k));
+    }
+    d = db_open();
+    for (k = 0; k < 600 && open > 0; k++) {
+        (void)usleep(100000);
+        open =
+            number(&d, "SELECT count(*) FROM @saga WHERE state NOT IN (3,4)");
+    }
+    for (i = 0; i < RELAYS; i++) {
+        (void)kill(pids[i], SIGKILL);
+        (void)waitpid(pids[i], NULL, 0);
+    }
+    T_EQ(open, 0);
+    T_EQ(number(&d, "SELECT sum(held) FROM @account"), 0);
+    T_EQ(number(&d, "SELECT sum(cents) FROM @account"), 3 * CENTS);
+    done = number(&d, "SELECT count(*) FROM @saga WHERE state=3");
+    T_EQ(number(&d, "SELECT cents FROM @account WHERE no=4"), 2 * done);
+    T_OK(done > 0 && done < SAGAS);
+    db_end(&d);
+}
+
+/* ---- Operators ------------------------------------------------------------- */
+
+static void sagas_are_listed_page_by_page(void)
+{
+    struct once__saga_row rows[2];
+    struct once__saga_step_row steps[ONCE_SAGA_STEPS_MAX];
+    struct once__saga_filter all = {-1, NULL};
+    struct db d = db_new();
+    size_t n = 2;
+
+    start(&d, "a", 1);
+    start(&d, "b", 0);
+    start(&d, "c", 1);
+    end(&d, "b", "1/try", DEAD);
+    T_EQ(once__saga_list(&d.tx, &all, rows, &n, NULL), ONCE_OK);
+    T_EQ(n, 2);
+    T_STR(rows[0].gid, "a");
+    T_STR(rows[1].gid, "b");
+    T_STR(rows[0].kind, "trip");
+    T_EQ(rows[1].state, ONCE__SAGA_UNDOING);
+    T_EQ(rows[0].steps, 3);
+    T_OK(rows[0].deadline_ms > rows[0].at_ms);
+    all.after = "b";
+    T_EQ(once__saga_list(&d.tx, &all, rows, &n, NULL), ONCE_OK);
+    T_EQ(n, 1);
+    all = (struct once__saga_filter){ONCE__SAGA_UNDOING, NULL};
+    n = 2;
+    T_EQ(once__saga_list(&d.tx, &all, rows, &n, NULL), ONCE_OK);
+    T_EQ(n, 1);
+    T_STR(rows[0].note, "step 1: its try was refused");
+    T_EQ(once__saga_get(&d.tx, "b", rows, steps, NULL), ONCE_OK);
+    T_EQ(rows[0].steps, 3);
+    T_STR(steps[0].error, "said so");
+    T_STR(steps[0].cancel_to, "hotel-no");
+    T_STR(steps[0].confirm_to, "");
+    T_EQ(steps[0].status, 409);
+    T_EQ(steps[0].step.state, ONCE__STEP_CANCELLING);
+    T_OK(steps[0].seq > 0);
+    T_EQ(steps[1].seq, 0);
+    T_EQ(once__saga_get(&d.tx, "x", rows, steps, NULL), ONCE_FREE);
+    db_end(&d);
+}
+
+static void a_saga_that_ended_is_forgotten_after_the_window(void)
+{
+    struct db d = db_new();
+
+    start(&d, "over", 0);
+    end(&d, "over", "1/try", DEAD);
+    end(&d, "over", "1/cancel", DONE);
+    start(&d, "open", 0);
+    sql(&d, NULL, "UPDATE @saga SET since_ms=1");
+    T_EQ(once_message_purge(&d.tx, NULL, NULL), ONCE_OK);
+    T_EQ(number(&d, "SELECT count(*) FROM @saga"), 1);
+    T_EQ(number(&d, "SELECT count(*) FROM @saga_step"), 3);
+    T_EQ(state(&d, "open"), ONCE__SAGA_GOING);
+    db_end(&d);
+}
+
+/* ---- Main ------------------------------------------------------------------ */
+
+#define RUN(test)                                                              \
+    do {                                                                       \
+        if (only == NULL || strcmp(only, #test) == 0)                          \
+            T_RUN(test);                                                       \
+    } while (0)
+
+int main(int argc, char **argv)
+{
+    const char *what = argc > 1 ? argv[1] : "sqlite";
+    const char *only = argc > 2 ? argv[2] : NULL;
+
+    if (strcmp(what, "postgres") == 0) {
+        server_url = getenv("ONCE_TEST_URL");
+        if (server_url == NULL)
+            t_skip_all("ONCE_TEST_URL names no server");
+    } else if (strcmp(what, "sqlite") != 0) {
+        only = what;
+    }
+    RUN(a_saga_starts_with_its_transaction);
+    RUN(a_gid_is_started_once);
+    RUN(bad_input_is_refused_before_anything_is_written);
+    if (server_url != NULL)
+        RUN(sql_starts_a_saga);
+    RUN(without_confirms_the_last_step_ends_it);
+    RUN(confirms_go_side_by_side);
+    RUN(a_refused_step_undoes_the_ones_before_it);
+    RUN(a_step_in_doubt_is_undone);
+    RUN(a_stuck_saga_waits_for_an_operator);
+    RUN(a_stuck_confirm_stops_no_other);
+    RUN(an_operator_aborts_a_saga);
+    RUN(a_deadline_undoes_a_saga);
+    RUN(a_try_under_way_is_left_to_its_relay);
+    RUN(what_a_lost_relay_left_is_found);
+    RUN(an_operator_decides_about_a_row_of_a_saga);
+    RUN(a_confirm_insists);
+    RUN(the_database_does_what_the_rules_say);
+    if (server_url != NULL)
+        RUN(a_decision_that_comes_too_late_is_made_again);
+    RUN(killed_relays_leave_every_saga_whole);
+    RUN(sagas_are_listed_page_by_page);
+    RUN(a_saga_that_ended_is_forgotten_after_the_window);
+    return t_done();
+}

@@ -1,0 +1,234 @@
+# SPDX-License-Identifier: Apache-2.0
+"""
+Transfers between two banks, each a saga: hold here, announce there, book both. The
+banks are HTTP services with databases of their own (bank.py), behind a gateway or
+not; relays and banks are killed at random. Every saga ends done or undone, no cent
+is held for ever, none is lost or made, and each account has what the sagas that are
+done say.
+
+SAGAS (40) and SEED (drawn) in the environment make it longer, or the same again.
+"""
+import contextlib
+import json
+import os
+import pathlib
+import random
+import re
+import signal
+import subprocess
+import sys
+import time
+
+import pytest
+
+from carry import ONCE, PATIENCE, Lite, Pg, Relay, eventually, once
+
+import servers
+
+ROOT = pathlib.Path(__file__).resolve().parents[2]
+sys.path.insert(0, str(ROOT / "test/gateway"))
+
+import gateway  # noqa: E402  pylint: disable=wrong-import-position
+
+psycopg2 = pytest.importorskip("psycopg2")
+
+SAGAS = int(os.environ.get("SAGAS", "40"))
+SEED = int(os.environ.get("SEED", str(random.SystemRandom().randrange(10**6))))
+START = pathlib.Path(ONCE).parent / "test/start_sagas"
+BANK = pathlib.Path(__file__).resolve().parent / "bank.py"
+ACCOUNTS, CENTS = 4, 1000
+SIDES = {"debit": "here", "credit": "there"}
+
+
+class Bank:
+    """bank.py on a database of its own; when it is killed it comes back."""
+
+    def __init__(self, server, name):
+        self.server, self.name, self.port = server, name, 0
+        self.dsn = server.url()[:-len("once")] + name
+        self.process = None
+        server.sql("CREATE DATABASE %s OWNER once" % name)
+        once("--store", self.dsn, "messages", "init")
+        self.sql("CREATE TABLE account (name text PRIMARY KEY, cents bigint,"
+                 " held bigint DEFAULT 0, coming bigint DEFAULT 0,"
+                 " closed boolean DEFAULT false);"
+                 "INSERT INTO account (name, cents) SELECT 'a' || n, %d"
+                 " FROM generate_series(1, %d) n;"
+                 "UPDATE account SET closed = true WHERE name = 'a%d';"
+                 "GRANT ALL ON account TO once" % (CENTS, ACCOUNTS, ACCOUNTS))
+        self.start()
+
+    def sql(self, text):
+        return [tuple(line.split("|"))
+                for line in self.server.sql(text, self.name).splitlines()]
+
+    def start(self):
+        def up():
+            # pylint: disable=consider-using-with
+            self.process = subprocess.Popen(
+                ["setpriv", "--pdeathsig", "KILL", "--", sys.executable, BANK,
+                 self.dsn, str(self.port)],
+                text=True, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL)
+            found = re.fullmatch(r"bank: listening on (\d+)\n",
+                                 self.process.stdout.readline())
+            if not found:  # its port is not free yet
+                self.stop()
+                return None
+            return int(found.group(1))
+        self.port = eventually(up, "a bank")
+
+    def stop(self):
+        self.process.kill()
+        self.process.communicate()
+
+    def kill(self):
+        self.stop()
+        self.start()
+
+    def accounts(self):
+        """{name: cents}; nothing may be held or announced any more."""
+        rows = self.sql("SELECT name, cents, held, coming FROM account")
+        assert [row[2:] for row in rows] == [("0", "0")] * len(rows)
+        return {row[0]: int(row[1]) for row in rows}
+
+
+class Transfers:
+    """A database with sagas, two banks, and relays in between."""
+
+    def __init__(self, folder, db, banks, ways, log):
+        self.folder, self.db, self.banks, self.log = folder, db, banks, log
+        self.words = ["--timeout", "1s", "--workers", "3"]
+        self.words = [word for side in SIDES for op in ("try", "confirm", "cancel")
+                      for word in ["--to", "%s-%s=%s/%s/%s"
+                                   % (side, op, ways[side], side, op),
+                                   *self.words]]
+        self.relays = []
+        self.wanted = {}
+
+    def saga(self, n, chance):
+        cents = chance.randrange(1, CENTS // 2)
+        source = "a%d" % chance.randrange(1, ACCOUNTS + 1)
+        target = "a%d" % chance.randrange(1, ACCOUNTS + 1)  # the last is closed
+        gid = "t%d" % n
+        self.wanted[gid] = (source, target, cents)
+        steps = [{"try": side + "-try", "confirm": side + "-confirm",
+                  "cancel": side + "-cancel", "type": "application/json",
+                  "body": json.dumps({"account": name, "cents": cents})}
+                 for side, name in (("debit", source), ("credit", target))]
+        late = n % 5 == 0
+        deadline = int((time.time() + chance.random() * 3) * 1000) if late else 0
+        return json.dumps({"gid": gid, "kind": "transfer", "deadline": deadline,
+                           "steps": steps})
+
+    def start(self, n, chance):
+        lines = "\n".join(self.saga(i, chance) for i in range(n))
+        done = subprocess.run([START, self.db.url], input=lines, text=True,
+                              capture_output=True, timeout=PATIENCE, check=False)
+        assert done.returncode == 0, done.stderr
+
+    def relay(self):
+        self.relays.append(Relay(self.folder, self.db, *self.words))
+
+    def lose(self, chance):
+        what = chance.choice(["relay", "relay", "here", "there"])
+        if what == "relay":
+            relay = self.relays.pop(chance.randrange(len(self.relays)))
+            relay.kill()
+            self.relay()
+        else:
+            self.banks[what].kill()
+
+    def states(self):
+        table = self.db.table.replace("outbox", "saga")
+        return {gid: int(state) for gid, state in
+                self.db.sql("SELECT gid, state FROM %s" % table)}
+
+    def is_over(self):
+        return all(state in (3, 4) for state in self.states().values())
+
+    def books(self):
+        """What each account has if just the sagas that are done took place."""
+        here = {"a%d" % n: CENTS for n in range(1, ACCOUNTS + 1)}
+        there = dict(here)
+        for gid, state in self.states().items():
+            source, target, cents = self.wanted[gid]
+            if state == 3:
+                here[source] -= cents
+                there[target] += cents
+        return here, there
+
+    def close(self):
+        for relay in self.relays:
+            if relay.process.poll() is None:
+                relay.send(signal.SIGCONT)
+                relay.kill()
+        for bank in self.banks.values():
+            bank.stop()
+
+
+@pytest.fixture(scope="module")
+def postgres():
+    with servers.World() as world:
+        try:
+            server = servers.Postgres(world).init()
+        except servers.Missing as missing:
+            pytest.skip(str(missing))
+        server.start()
+        yield server.furnish()
+
+
+def guard(stack, folder, bank):
+    """A gateway in front of a bank, which deduplicates by itself."""
+    if gateway.NGINX is None or not os.path.exists(gateway.MODULE):
+        pytest.skip("no nginx, or no module")
+    home = folder / ("nginx-" + bank.name)
+    home.mkdir()
+    site = gateway.Gateway(
+        home, bank.port,
+        gateway.guarded("/", "once_lease 1s; once_lost takeover;"),
+        "once_store main sqlite:%s/store.db;" % home,
+        allow=[r"connect\(\) failed", r"upstream prematurely"])
+    site.start()
+    stack.callback(site.close)
+    return "http://127.0.0.1:%d" % site.port
+
+
+@pytest.fixture(params=["sqlite", "postgres", "postgres-gateway"])
+def transfers(request, tmp_path, postgres):
+    name = "s" + re.sub(r"\W", "_", request.param)
+    with contextlib.ExitStack() as stack:
+        db = (Lite(tmp_path) if request.param == "sqlite"
+              else Pg(postgres, name))
+        banks = {side: Bank(postgres, "%s_%s" % (name, side))
+                 for side in SIDES.values()}
+        ways = {side: "http://127.0.0.1:%d" % banks[at].port
+                for side, at in SIDES.items()}
+        if request.param.endswith("gateway"):
+            ways = {side: guard(stack, tmp_path, banks[at])
+                    for side, at in SIDES.items()}
+        found = Transfers(tmp_path, db, banks, ways, sys.stdout)
+        stack.callback(found.close)
+        yield found
+
+
+def test_money_moves_or_does_not(transfers):
+    print("SEED=%d" % SEED)
+    chance = random.Random(SEED)
+    transfers.start(SAGAS, chance)
+    transfers.relay()
+    transfers.relay()
+    for _ in range(12):
+        time.sleep(chance.random() * 0.5)
+        transfers.lose(chance)
+    try:
+        eventually(transfers.is_over, "every saga ends")
+    finally:
+        print(once("--store", transfers.db.url, "saga", "ls").stdout)
+    here, there = transfers.books()
+    assert transfers.banks["here"].accounts() == here
+    assert transfers.banks["there"].accounts() == there
+    states = list(transfers.states().values())
+    print("done %d, undone %d" % (states.count(3), states.count(4)))
+    assert 3 in states and 4 in states
+    listed = once("--store", transfers.db.url, "saga", "ls", "stuck").stdout
+    assert listed == ""
