@@ -180,7 +180,7 @@ class RabbitMQ(Broker):
         self.url_ = server.url()
         with contextlib.closing(self.connect()) as c:
             channel = c.channel()
-            for exchange in ("orders", "again"):
+            for exchange in ("orders", "all", "again"):
                 channel.exchange_declare(exchange, "fanout", durable=True)
             for queue in ("billing", "tap", "copies"):
                 more = {"x-queue-type": "quorum"} if queue != "copies" else {}
@@ -188,21 +188,21 @@ class RabbitMQ(Broker):
                     more.update({"x-max-length": length,
                                  "x-overflow": "reject-publish"})
                 channel.queue_declare(queue, durable=True, arguments=more)
+                channel.queue_bind(queue, "all")
+                if queue != "copies":
+                    channel.queue_bind(queue, "again")
         self.bind()
         server.settle("billing", "tap")
         return server
 
     def bind(self):
         with contextlib.closing(self.connect()) as c:
-            for queue in ("billing", "tap", "copies"):
-                for exchange in ("orders", "again"):
-                    if queue != "copies" or exchange == "orders":
-                        c.channel().queue_bind(queue, exchange)
+            c.channel().exchange_bind("all", "orders")
 
     def unbind(self):
+        """All queues at once, or one would have what another has not."""
         with contextlib.closing(self.connect()) as c:
-            for queue in ("billing", "tap", "copies"):
-                c.channel().queue_unbind(queue, "orders")
+            c.channel().exchange_unbind("all", "orders")
 
     def connect(self):
         return self.pika.BlockingConnection(
@@ -286,8 +286,7 @@ class Nats(Broker):
     name = "nats"
     ID = b"Nats-Msg-Id:"
 
-    def build(self, world, **options):
-        del options
+    def build(self, world, pending=1000):
         server = servers.Nats(world)
         server.start()
         with self.connected(server) as f:
@@ -299,7 +298,8 @@ class Nats(Broker):
                 "stream_name": "orders", "config": {
                     "durable_name": "billing", "deliver_policy": "all",
                     "ack_policy": "explicit", "ack_wait": 2 * 10 ** 9,
-                    "replay_policy": "instant", "max_deliver": -1}})
+                    "replay_policy": "instant", "max_deliver": -1,
+                    "max_ack_pending": pending}})
         return server
 
     @contextlib.contextmanager
