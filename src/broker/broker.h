@@ -82,7 +82,8 @@ struct once__broker_ops {
      * Begins to send; `m` stays valid until its proof has come. Every message
      * that was sent, whatever send() returned, gets exactly one proof. ONCE_OK,
      * or ONCE_EAWAY: the connection was lost, connect again. Too large for this
-     * target: ONCE_OK, and its proof is ONCE__END_REJECTED.
+     * target: ONCE_OK, and its proof is ONCE__END_REJECTED. ONCE_ENOMEM: it was
+     * not begun, and no proof comes.
      */
     int (*send)(struct once__broker *b, const once_message *m, uint64_t tag,
                 once_error *err);

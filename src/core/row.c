@@ -45,6 +45,8 @@ struct once__row_next once__row_settle(const struct once__row *row, int end,
 
     ONCE__MUST(end >= ONCE__END_TAKEN && end <= ONCE__END_UNKNOWN);
     ONCE__MUST(row->doubt > 0);
+    if (end == ONCE__END_UNKNOWN && row->doubt <= policy->unknowns)
+        end = ONCE__END_SILENT;
     next = (struct once__row_next){ends[end].phase, ends[end].harmless,
                                    ends[end].refused, 0};
     if (ends[end].final)

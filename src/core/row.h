@@ -54,7 +54,9 @@ struct once__row_policy {
     uint64_t
         horizon_ms; /* a row in doubt for so long ends; 0: never          */
     uint32_t first_ms,
-        most_ms; /* of the pause                                */
+        most_ms;       /* of the pause                                */
+    uint32_t unknowns; /* UNKNOWN is asked again while so many attempts or
+                        * fewer are in doubt; 0: it ends the row            */
 };
 
 /* The row as claimed: `doubt` and `attempts` include this attempt. */

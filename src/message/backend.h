@@ -91,7 +91,7 @@ extern const struct once__backend once__message_sqlite;   /* sqlite.c   */
 
 /* The functions of outbox.h, each a transaction of its own unless it says
  * otherwise. A list is empty when it is handed over. */
-struct once__carrier {
+struct once__outbox_backend {
     int (*idle)(const once_tx *tx, once_error *err); /* as above */
     int (*claim)(const once_tx *tx, const struct once__outbox_ask *ask,
                  struct once__outgoing_list *out, once_error *err);
@@ -126,17 +126,18 @@ struct once__carrier {
                         size_t *n, once_error *err);
 };
 
-extern const struct once__carrier
-    once__carrier_postgres;                             /* outbox_postgres.c */
-extern const struct once__carrier once__carrier_sqlite; /* outbox_sqlite.c   */
+extern const struct once__outbox_backend
+    once__outbox_postgres; /* outbox_postgres.c */
+extern const struct once__outbox_backend
+    once__outbox_sqlite; /* outbox_sqlite.c   */
 
 /* tx.c: ONCE_OK, ONCE_EINVAL or ONCE_ENOSYS. */
 ONCE_CHECK int once__tx_backend(const once_tx *tx,
                                 const struct once__backend **out,
                                 once_error *err);
-ONCE_CHECK int once__tx_carrier(const once_tx *tx,
-                                const struct once__carrier **out,
-                                once_error *err);
+ONCE_CHECK int once__tx_outbox(const once_tx *tx,
+                               const struct once__outbox_backend **out,
+                               once_error *err);
 
 /* check.c: each names the field and its limit. */
 /* The field must be 1 to ONCE_ID_MAX characters of visible ASCII. */

@@ -14,10 +14,10 @@
 enum { ROWS_MAX = 10000, LEASE_MAX_MS = 3600000 };
 
 /* The table for this connection, which has no transaction open. */
-static int carrier(const once_tx *tx, const struct once__carrier **out,
+static int backend(const once_tx *tx, const struct once__outbox_backend **out,
                    once_error *err)
 {
-    int rc = once__tx_carrier(tx, out, err);
+    int rc = once__tx_outbox(tx, out, err);
 
     return rc == ONCE_OK ? (*out)->idle(tx, err) : rc;
 }
@@ -51,8 +51,8 @@ static int by_seq(const void *a, const void *b)
 int once__outbox_claim(const once_tx *tx, const struct once__outbox_ask *ask,
                        struct once__outgoing_list *out, once_error *err)
 {
-    const struct once__carrier *c = NULL;
-    int rc = carrier(tx, &c, err);
+    const struct once__outbox_backend *c = NULL;
+    int rc = backend(tx, &c, err);
 
     *out = (struct once__outgoing_list){NULL, 0, 0, NULL};
     if (rc == ONCE_OK)
@@ -86,8 +86,8 @@ static int check_settlement(const struct once__settlement *s, once_error *err)
 int once__outbox_settle(const once_tx *tx, struct once__settlement *rows,
                         size_t n, once_error *err)
 {
-    const struct once__carrier *c = NULL;
-    int rc = carrier(tx, &c, err);
+    const struct once__outbox_backend *c = NULL;
+    int rc = backend(tx, &c, err);
     size_t i;
 
     for (i = 0; i < n; i++)
@@ -107,8 +107,8 @@ int once__outbox_settle(const once_tx *tx, struct once__settlement *rows,
 int once__outbox_idle(const once_tx *tx, const char *route, int idle,
                       once_error *err)
 {
-    const struct once__carrier *c = NULL;
-    int rc = carrier(tx, &c, err);
+    const struct once__outbox_backend *c = NULL;
+    int rc = backend(tx, &c, err);
 
     if (rc == ONCE_OK)
         rc = once__check_name("route", route, err);
@@ -118,8 +118,8 @@ int once__outbox_idle(const once_tx *tx, const char *route, int idle,
 int once__outbox_wait(const once_tx *tx, int stop_fd, uint32_t wait_ms,
                       once_error *err)
 {
-    const struct once__carrier *c = NULL;
-    int rc = carrier(tx, &c, err);
+    const struct once__outbox_backend *c = NULL;
+    int rc = backend(tx, &c, err);
 
     return rc == ONCE_OK ? c->wait(tx, stop_fd, wait_ms, err) : rc;
 }
@@ -129,8 +129,8 @@ int once__outbox_wait(const once_tx *tx, int stop_fd, uint32_t wait_ms,
 static int list(const once_tx *tx, const struct once__outbox_filter *filter,
                 int whole, struct once__outgoing_list *out, once_error *err)
 {
-    const struct once__carrier *c = NULL;
-    int rc = carrier(tx, &c, err);
+    const struct once__outbox_backend *c = NULL;
+    int rc = backend(tx, &c, err);
 
     *out = (struct once__outgoing_list){NULL, 0, 0, NULL};
     if (rc == ONCE_OK)
@@ -164,10 +164,10 @@ int once__outbox_decide(const once_tx *tx, int64_t seq, int phase,
                         uint32_t attempts, int action, const char *why,
                         once_error *err)
 {
-    const struct once__carrier *c = NULL;
+    const struct once__outbox_backend *c = NULL;
     char reason[ONCE_ID_SIZE];
     struct once__decision d = {seq, phase, attempts, action, reason};
-    int rc = carrier(tx, &c, err);
+    int rc = backend(tx, &c, err);
 
     if (rc == ONCE_OK &&
         (action < ONCE__OUTBOX_RETRY || action > ONCE__OUTBOX_RESOLVE))
@@ -179,8 +179,8 @@ int once__outbox_decide(const once_tx *tx, int64_t seq, int phase,
 int once__outbox_stats(const once_tx *tx, struct once__outbox_count **out,
                        size_t *n, once_error *err)
 {
-    const struct once__carrier *c = NULL;
-    int rc = carrier(tx, &c, err);
+    const struct once__outbox_backend *c = NULL;
+    int rc = backend(tx, &c, err);
 
     *out = NULL;
     *n = 0;
@@ -190,9 +190,9 @@ int once__outbox_stats(const once_tx *tx, struct once__outbox_count **out,
 int once__outbox_purge(const once_tx *tx, uint64_t age_ms, uint64_t *removed,
                        once_error *err)
 {
-    const struct once__carrier *c = NULL;
+    const struct once__outbox_backend *c = NULL;
     uint64_t n = 0;
-    int rc = carrier(tx, &c, err);
+    int rc = backend(tx, &c, err);
 
     if (rc == ONCE_OK && age_ms > INT64_MAX / 1000)
         rc = once__fail(err, ONCE_EINVAL, "age_ms: it is not a time");
@@ -209,8 +209,8 @@ int once__parked_take(const once_tx *tx, const char *consumer,
                       uint32_t lease_ms, int keyed,
                       struct once__parked_list *out, once_error *err)
 {
-    const struct once__carrier *c = NULL;
-    int rc = carrier(tx, &c, err);
+    const struct once__outbox_backend *c = NULL;
+    int rc = backend(tx, &c, err);
 
     *out = (struct once__parked_list){NULL, 0, 0, NULL};
     if (rc == ONCE_OK)
@@ -228,10 +228,10 @@ int once__parked_put_back(const once_tx *tx, int64_t no, uint32_t attempt,
                           int state, uint64_t wait_ms, const char *why,
                           once_error *err)
 {
-    const struct once__carrier *c = NULL;
+    const struct once__outbox_backend *c = NULL;
     char reason[ONCE_ID_SIZE];
     struct once__decision d = {no, state, attempt, 0, reason};
-    int rc = carrier(tx, &c, err);
+    int rc = backend(tx, &c, err);
 
     if (rc == ONCE_OK)
         rc = once__check_state(state, wait_ms, err);
@@ -242,8 +242,8 @@ int once__parked_put_back(const once_tx *tx, int64_t no, uint32_t attempt,
 int once__parked_has_key(const once_tx *tx, const char *consumer,
                          const char *key, int *stopped, once_error *err)
 {
-    const struct once__carrier *c = NULL;
-    int rc = once__tx_carrier(tx, &c, err);
+    const struct once__outbox_backend *c = NULL;
+    int rc = once__tx_outbox(tx, &c, err);
 
     *stopped = 0;
     if (rc == ONCE_OK)
@@ -257,8 +257,8 @@ static int parked_list(const once_tx *tx,
                        const struct once__parked_filter *filter, int whole,
                        struct once__parked_list *out, once_error *err)
 {
-    const struct once__carrier *c = NULL;
-    int rc = carrier(tx, &c, err);
+    const struct once__outbox_backend *c = NULL;
+    int rc = backend(tx, &c, err);
 
     *out = (struct once__parked_list){NULL, 0, 0, NULL};
     if (rc == ONCE_OK)
@@ -292,10 +292,10 @@ int once__parked_decide(const once_tx *tx, int64_t no, int state,
                         uint32_t attempt, int action, const char *why,
                         once_error *err)
 {
-    const struct once__carrier *c = NULL;
+    const struct once__outbox_backend *c = NULL;
     char reason[ONCE_ID_SIZE];
     struct once__decision d = {no, state, attempt, action, reason};
-    int rc = carrier(tx, &c, err);
+    int rc = backend(tx, &c, err);
 
     if (rc == ONCE_OK &&
         (action < ONCE__PARKED_RETRY || action > ONCE__PARKED_RESOLVE))
@@ -307,8 +307,8 @@ int once__parked_decide(const once_tx *tx, int64_t no, int state,
 int once__parked_stats(const once_tx *tx, struct once__parked_count **out,
                        size_t *n, once_error *err)
 {
-    const struct once__carrier *c = NULL;
-    int rc = carrier(tx, &c, err);
+    const struct once__outbox_backend *c = NULL;
+    int rc = backend(tx, &c, err);
 
     *out = NULL;
     *n = 0;

@@ -579,7 +579,7 @@ static int parked_stats(const once_tx *tx, struct once__parked_count **out,
     return ONCE_OK;
 }
 
-const struct once__carrier once__carrier_postgres = {
+const struct once__outbox_backend once__outbox_postgres = {
     once__query_idle, claim,         settle,      sleeps, wait_,    list,
     decide,           stats,         purge,       take,   put_back, has_key,
     parked_list,      parked_decide, parked_stats};

@@ -902,7 +902,7 @@ static int parked_stats(const once_tx *tx, struct once__parked_count **out,
     return once__lite_failed(rc, "parked_stats", err);
 }
 
-const struct once__carrier once__carrier_sqlite = {
+const struct once__outbox_backend once__outbox_sqlite = {
     once__lite_idle, claim,         settle,      sleeps, wait_,    list,
     decide,          stats,         purge,       take,   put_back, has_key,
     parked_list,     parked_decide, parked_stats};

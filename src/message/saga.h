@@ -47,7 +47,9 @@ ONCE_CHECK int once__saga_due(const once_tx *tx, struct once__saga_tally *tally,
                               once_error *err);
 
 /* 1 for a Confirm or a Cancel: no number of refusals makes the row dead, since
- * there is no other way out. */
+ * there is no other way out; and an answer that its outcome is not known is asked
+ * for again under the same id some times before an operator has to decide, since
+ * the services of a saga recognise a repeat. */
 int once__saga_insists(const struct once__outgoing *row);
 
 /* ---- For operators ------------------------------------------------------- */

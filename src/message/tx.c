@@ -26,18 +26,18 @@ int once__tx_backend(const once_tx *tx, const struct once__backend **out,
 #endif
 }
 
-int once__tx_carrier(const once_tx *tx, const struct once__carrier **out,
-                     once_error *err)
+int once__tx_outbox(const once_tx *tx, const struct once__outbox_backend **out,
+                    once_error *err)
 {
     const struct once__backend *b = NULL;
     int rc = once__tx_backend(tx, &b, err);
 
     if (rc != ONCE_OK)
         return rc;
-    *out = &once__carrier_sqlite;
+    *out = &once__outbox_sqlite;
 #ifdef ONCE_WITH_POSTGRES
     if (tx->postgres != NULL)
-        *out = &once__carrier_postgres;
+        *out = &once__outbox_postgres;
 #endif
     return ONCE_OK;
 }

@@ -7,8 +7,6 @@
 
 #include <errno.h>
 #include <poll.h>
-#include <stdarg.h>
-#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/eventfd.h>
@@ -70,117 +68,6 @@ static const struct once__metric metrics[] = {
     [ONCE__ROUTE_OLDEST] = {"once_relay_oldest_seconds",
                             "Age of the oldest row that is not done.", 0},
 };
-
-/* ---- What the workers share ---------------------------------------------- */
-
-void once__relay_say(const struct once__relay *r, const char *format, ...)
-{
-    char text[512];
-    va_list args;
-
-    if (r->log == NULL)
-        return;
-    va_start(args, format);
-    (void)vsnprintf(text, sizeof(text), format, args);
-    va_end(args);
-    r->log(r->user, text);
-}
-
-void once__relay_stop(struct once__relay *r)
-{
-    const uint64_t one = 1;
-
-    atomic_store(&r->stop, 1);
-    if (write(r->stop_fd, &one, sizeof(one)) < 0)
-        return; /* it is full, and so readable */
-}
-
-void once__relay_pause(const struct once__relay *r, uint32_t ms)
-{
-    struct pollfd p = {r->stop_fd, POLLIN, 0};
-
-    (void)poll(&p, 1, (int)ms);
-}
-
-static struct once__route *find_route(struct once__relay *r, const char *name)
-{
-    size_t i;
-
-    for (i = 0; i < r->n_routes; i++)
-        if (strcmp(r->routes[i].o.name, name) == 0)
-            return &r->routes[i];
-    return NULL;
-}
-
-static void set_gauges(struct once__series *s,
-                       const struct once__outbox_count *c)
-{
-    const struct {
-        int metric;
-        uint64_t n;
-    } gauges[] = {
-        {ONCE__ROUTE_ROWS_READY, c->n[ONCE__ROW_READY] - c->leased},
-        {ONCE__ROUTE_ROWS_LEASED, c->leased},
-        {ONCE__ROUTE_ROWS_WAITING, c->n[ONCE__ROW_WAITING]},
-        {ONCE__ROUTE_ROWS_DEAD, c->n[ONCE__ROW_DEAD]},
-        {ONCE__ROUTE_ROWS_INDETERMINATE, c->n[ONCE__ROW_INDETERMINATE]},
-        {ONCE__ROUTE_OLDEST, c->oldest_ms},
-    };
-    size_t i;
-
-    for (i = 0; i < sizeof(gauges) / sizeof(gauges[0]); i++)
-        once__gauge(s, gauges[i].metric, gauges[i].n);
-}
-
-/*
- * 1: the rows that are ready stand behind others of their key that are dead or
- * indeterminate. None is under way, none will be due, and a claim that began
- * after they were seen has found nothing.
- */
-static int is_blocked(struct once__route *r, const struct once__outbox_count *c)
-{
-    uint64_t ready = c->n[ONCE__ROW_READY];
-
-    if (ready == 0 || c->leased > 0 || c->n[ONCE__ROW_WAITING] > 0 ||
-        c->n[ONCE__ROW_DEAD] + c->n[ONCE__ROW_INDETERMINATE] == 0) {
-        r->blocked_ms = 0;
-        return 0;
-    }
-    if (r->blocked_ms == 0 || r->blocked != ready) {
-        r->blocked_ms = once__relay_ms();
-        r->blocked = ready;
-    }
-    return atomic_load(&r->empty_ms) > r->blocked_ms;
-}
-
-int once__relay_count(struct once__relay *r, const once_tx *tx, uint64_t *open,
-                      uint64_t *ended, once_error *err)
-{
-    const struct once__outbox_count none = {.n = {0}};
-    struct once__outbox_count *counts = NULL;
-    size_t n = 0, i;
-    int rc = once__outbox_stats(tx, &counts, &n, err);
-
-    if (rc != ONCE_OK)
-        return rc;
-    *open = *ended = 0;
-    for (i = 0; i < r->n_routes; i++)
-        set_gauges(&r->series[i], &none); /* a route without rows is not told */
-    for (i = 0; i < n; i++) {
-        struct once__route *route = find_route(r, counts[i].route);
-        uint64_t todo =
-            counts[i].n[ONCE__ROW_READY] + counts[i].n[ONCE__ROW_WAITING];
-
-        if (route == NULL)
-            continue;
-        set_gauges(route->series, &counts[i]);
-        *(is_blocked(route, &counts[i]) ? ended : open) += todo;
-        *ended +=
-            counts[i].n[ONCE__ROW_DEAD] + counts[i].n[ONCE__ROW_INDETERMINATE];
-    }
-    free(counts);
-    return ONCE_OK;
-}
 
 /* ---- Options ------------------------------------------------------------- */
 
@@ -259,7 +146,7 @@ static int read_routes(struct once__relay *r, const once_relay_options *o,
         once_error why = {0, ""};
 
         rc = read_route(route, &o->routes[i], &why);
-        if (rc == ONCE_OK && find_route(r, route->o.name) != NULL)
+        if (rc == ONCE_OK && once__relay_route(r, route->o.name) != NULL)
             rc = once__fail(&why, ONCE_EINVAL, "it is there twice");
         if (rc != ONCE_OK) {
             (void)once__fail(err, rc, "route %zu: %s", i + 1, why.text);
@@ -483,6 +370,7 @@ int once_relay(const once_relay_options *options, once_error *err)
     rc = run(&all, options, err);
     while (all.n > 0)
         once__carrier_close(all.workers[--all.n]);
+    once__tender_close(all.tender);
     free(all.workers);
     free(all.threads);
     free(all.bases);

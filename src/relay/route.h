@@ -3,10 +3,11 @@
  * route.h - what the threads of one relay share, and one worker of a route.
  *
  *    relay.c    options, threads, stop
- *    route.c    a worker: claim, send, settle, again
+ *    route.c    a worker: claim, send, settle, again (carrier.h)
  *    batch.c    what was claimed at one time
  *    watch.c    questions that the database never answers
  *    tender.c   sagas that wait for a deadline, or that nobody moved on
+ *    shared.c   what all of these use
  */
 #ifndef ONCE_RELAY_ROUTE_H
 #define ONCE_RELAY_ROUTE_H
@@ -71,6 +72,8 @@ struct once__relay {
     uint64_t looked_ms;   /* by `look` */
 };
 
+/* ---- What all threads use, shared.c -------------------------------------- */
+
 void once__relay_say(const struct once__relay *r, const char *format, ...)
     ONCE_PRINTF(2, 3);
 void once__relay_stop(struct once__relay *r);
@@ -82,6 +85,15 @@ void once__relay_pause(const struct once__relay *r, uint32_t ms);
 ONCE_CHECK int once__relay_count(struct once__relay *r, const once_tx *tx,
                                  uint64_t *open, uint64_t *ended,
                                  once_error *err);
+
+/* Says what has become of sagas, if somebody must know. */
+void once__relay_tell(const struct once__relay *r,
+                      const struct once__saga_tally *tally);
+
+/* The route of this name, or NULL. */
+struct once__route *once__relay_route(struct once__relay *r, const char *name);
+
+/* ---- A worker of a route, route.c ---------------------------------------- */
 
 struct once__carrier;
 
@@ -97,17 +109,15 @@ void *once__carrier_run(void *worker);
 
 /* ---- Sagas, tender.c ----------------------------------------------------- */
 
-/* Says what has become of sagas, if somebody must know. */
-void once__relay_tell(const struct once__relay *r,
-                      const struct once__saga_tally *tally);
-
 struct once__tender;
 
-/* Starts the thread; the caller ends it with once__tender_join() when `stop` is
- * set. */
+/* Starts the thread. When `stop` is set, once__tender_join() waits for its end;
+ * then once__tender_close(), when nobody watches its connection. Both accept
+ * NULL. */
 ONCE_CHECK int once__tender_start(struct once__relay *r,
                                   struct once__tender **out, once_error *err);
-void once__tender_join(struct once__tender *t); /* accepts NULL */
+void once__tender_join(struct once__tender *t);
+void once__tender_close(struct once__tender *t);
 struct once__base *once__tender_base(const struct once__tender *t);
 
 /* ---- Hung connections, watch.c ------------------------------------------- */

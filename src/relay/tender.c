@@ -22,14 +22,6 @@ struct once__tender {
     uint64_t said_ms; /* when an error was last said */
 };
 
-void once__relay_tell(const struct once__relay *r,
-                      const struct once__saga_tally *tally)
-{
-    if (tally->stuck > 0)
-        once__relay_say(r, "%llu sagas are stuck: once saga ls",
-                        (unsigned long long)tally->stuck);
-}
-
 static void tend(struct once__tender *t)
 {
     struct once__saga_tally tally = {0, 0, 0, 0};
@@ -87,9 +79,14 @@ int once__tender_start(struct once__relay *r, struct once__tender **out,
 
 void once__tender_join(struct once__tender *t)
 {
+    if (t != NULL)
+        (void)pthread_join(t->thread, NULL);
+}
+
+void once__tender_close(struct once__tender *t)
+{
     if (t == NULL)
         return;
-    (void)pthread_join(t->thread, NULL);
     once__base_close(t->base);
     free(t);
 }

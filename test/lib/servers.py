@@ -162,6 +162,23 @@ class Server:
         return {"port": self.port, "pid": self.pid, "dir": self.folder}
 
 
+# Ends backends of the role `once`: looks so often for such that are as it says.
+TERMINATE = """
+DO $$
+DECLARE n int := 0; i int; k int;
+BEGIN
+    FOR i IN 1..%d LOOP
+        PERFORM pg_stat_clear_snapshot();
+        SELECT count(pg_terminate_backend(pid)) INTO k FROM pg_stat_activity
+        WHERE usename = 'once' AND %s;
+        n := n + k;
+        EXIT WHEN n > 0;
+    END LOOP;
+    IF n = 0 THEN RAISE 'none'; END IF;
+END $$"""
+COMMITTING = "wait_event IN ('WALSync', 'WALWrite')"
+
+
 class Postgres(Server):
     """fsync stays on: a test that loses what was acknowledged has a reason."""
 
@@ -223,6 +240,14 @@ class Postgres(Server):
         if check and done.returncode != 0:
             raise RuntimeError("psql: " + done.stderr.strip())
         return done.stdout.strip()
+
+    def terminate(self, where="true", looks=1):
+        """pg_terminate_backend() of the role `once`; False: there was none."""
+        try:
+            self.sql(TERMINATE % (looks, where), "once")
+        except RuntimeError:
+            return False
+        return True
 
     def furnish(self):
         """The role and the database that tests use."""

@@ -35,6 +35,7 @@ import subprocess
 import sys
 import time
 import traceback
+import types
 import uuid
 
 HERE = pathlib.Path(__file__).resolve().parent
@@ -82,8 +83,9 @@ class Process:
             self.process = subprocess.Popen(
                 [servers.find("setpriv"), "--pdeathsig", "KILL", "--", *words],
                 stdin=subprocess.DEVNULL, stdout=log, stderr=log,
-                env=dict(os.environ, **self.run.environment.get(
-                    self.name.rstrip("0123456789"), {})))
+                env=dict(os.environ, **{k: str(v) for k, v in
+                                        self.run.environment.get(
+                                            self.name, {}).items()}))
         return self
 
     def running(self):
@@ -145,18 +147,19 @@ class Run:
         self.args = args
         self.began = time.monotonic()
         self.rng = rng
+        self.ledger = Ledger()
         self.messages = args.messages
         self.once = args.build / "once"
         self.program = args.build / "test" / "ledger"
         self.options = options
         self.clocks = options.get("clocks", ())
         self.segfaults = options.get("segfaults", False)
+        self.keyed = self.ledger.keyed = options.get("keyed", False)
         self.environment = {}
         self.stack = contextlib.ExitStack()
         self.world = self.stack.enter_context(servers.World())
         self.folder = self.world.folder
         self.hits = self.played = 0
-        self.ledger = Ledger()
         self.proxies = {}
         self.producers, self.relays, self.consumers = [], [], []
         self.stack.callback(self.end)
@@ -177,12 +180,18 @@ class Run:
         each = -(-self.messages // 2)
         seed = self.rng.getrandbits(60)
         self.producers = [Process(self, "producer%d" % n, [
-            self.program, "produce", self.db_url(), n, each, seed])
-            for n in (1, 2)]
+            self.program, "produce", self.db_url(), n, each, seed,
+            *self.options.get("orders", "").split()]) for n in (1, 2)]
         self.relays = [Process(self, "relay%d" % n, self.relay_words(n))
                        for n in (1, 2)]
         self.consumers = [Process(self, "consumer%d" % n,
-                                  self.consumer_words(n)) for n in (1, 2)]
+                                  self.consumer_words(n))
+                          for n in ((1,) if self.keyed else (1, 2))]
+        for name in self.clocks:
+            if name != "postgres":
+                place = types.SimpleNamespace(name=name, environment={})
+                self.world.clock(place)
+                self.environment[name] = place.environment
 
     def port(self, name):
         return self.proxies[name].port if name in self.proxies else None
@@ -323,8 +332,7 @@ class Run:
             self.note("%s, %d hits" % (what, self.hits))
             function(self)
             self.played += 1
-        for proxy in self.proxies.values():
-            proxy.do("clear")
+        self.heal()
         self.wait(self.emitted, "all is emitted")
         self.note("all is emitted")
         self.wait(self.settled, "all is booked")
@@ -339,6 +347,15 @@ class Run:
         self.note("all have ended")
         self.drain()
         self.note("the broker is empty")
+
+    def heal(self):
+        """All that was swallowed is noticed, and what is due some time, is."""
+        for proxy in self.proxies.values():
+            self.hits += proxy.count()[4]
+            for command in ("clear", "drop rst"):
+                proxy.do(command)
+        for name in self.clocks:
+            self.world.step(name, 30 * 60000)
 
     def drain(self):
         """What still lies in the broker: copies, and nothing else."""
@@ -423,7 +440,9 @@ def play(args, cell):
     bad = None
     try:
         run.open()
-        run.play(cell[2], options.get("number", args.faults or 6))
+        number = args.faults or max(6, min(40, args.messages // 200))
+        number = min(number, options.get("most", number))
+        run.play(cell[2], options.get("number", number))
         run.look()
         run.note("all is counted")
         bad = list(judge(run.ledger))

@@ -1,16 +1,28 @@
 # SPDX-License-Identifier: Apache-2.0
 """
 The faults of the cells: each is played, and healed, and says in `run.hits` how
-often it hit something. `run` is a Run of cells.py.
+often it hit something; what a proxy did is counted there. `run` is a Run of
+cells.py: its processes, its servers, its proxies, its random numbers.
 """
 
 import signal
+import time
+
+import wire
+from servers import COMMITTING
 
 FAULTS = {}
+MINUTE = 60000
+LEASE = 3.0     # seconds, of a relay
 
 
 def fault(name, **options):
-    """Options: what a Run is to have for it, see cells.py."""
+    """
+    Where it is played and what a run is to have for it: databases, brokers;
+    clocks, whose can be moved; segfaults, whether consumers may die of them;
+    orders, a word for the producers; consumer, options of these; target,
+    options of the broker's; number, how often it is played at most.
+    """
     def register(function):
         FAULTS[name] = (function, options)
         return function
@@ -21,6 +33,9 @@ def fault(name, **options):
 def none(run):
     """Copies and poison alone."""
     run.hits += 1
+
+
+# -- processes
 
 
 @fault("kill-relay")
@@ -41,6 +56,47 @@ def kill_producer(run):
     run.one(run.producers).restart()
 
 
+@fault("relay-stopped")
+def relay_stopped(run):
+    """A relay stands still past its lease, and goes on."""
+    relay = run.one(run.relays)
+    relay.signal(signal.SIGSTOP)
+    run.nap(LEASE + 0.2, LEASE + 1)
+    relay.signal(signal.SIGCONT)
+
+
+@fault("consumer-stopped", most=12)
+def consumer_stopped(run):
+    """A consumer stands still: past the broker's patience and its lease."""
+    consumer = run.one(run.consumers)
+    consumer.signal(signal.SIGSTOP)
+    run.nap(*run.rng.choice([(0.1, 0.5), (LEASE + 0.2, LEASE + 1)]))
+    consumer.signal(signal.SIGCONT)
+
+
+@fault("batch", consumer={"batch": 50, "workers": 1})
+def batch(run):
+    """kill -9 of a consumer that books fifty messages in one transaction, two
+    copies of one among them."""
+    run.one(run.consumers).restart()
+
+
+@fault("segfault", segfaults=True, orders="kill", consumer={"attempts": 10})
+def segfault(run):
+    """Some orders kill the handler's process when they come first, and some
+    whenever they come."""
+    run.nap(0, 0.1)
+
+
+@fault("keyed", keyed=True, consumer={"keyed": 1, "workers": 1})
+def keyed(run):
+    """kill -9 of the one consumer that books each key in its order."""
+    run.one(run.consumers).restart()
+
+
+# -- brokers
+
+
 @fault("broker-kill")
 def broker_kill(run):
     """kill -9 of the broker, and a start."""
@@ -50,10 +106,118 @@ def broker_kill(run):
     run.hits += 1
 
 
-@fault("relay-stopped")
-def relay_stopped(run):
-    """A relay stands still past its lease, and goes on."""
-    relay = run.one(run.relays)
-    relay.signal(signal.SIGSTOP)
-    run.nap(3.2, 4)
-    relay.signal(signal.SIGCONT)
+@fault("broker-pause")
+def broker_pause(run):
+    """SIGSTOP, mostly for longer than a proof may take."""
+    run.broker.server.pause()
+    run.nap(*run.rng.choice([(0.01, 0.1), (0.5, 1), (1.5, 3)]))
+    run.broker.server.resume()
+    run.hits += 1
+
+
+@fault("unroutable", brokers=["rabbitmq"])
+def unroutable(run):
+    """For a while no queue takes what is sent: it is returned."""
+    run.broker.unbind()
+    run.nap(0.1, 1)
+    run.broker.bind()
+    run.hits += 1
+
+
+@fault("full", brokers=["rabbitmq"], target={"length": 40}, most=6)
+def full(run):
+    """The queue is full, since consumers stand still: it answers nack."""
+    for consumer in run.consumers:
+        consumer.signal(signal.SIGSTOP)
+    run.nap(0.5, 2)
+    for consumer in run.consumers:
+        consumer.signal(signal.SIGCONT)
+
+
+# -- PostgreSQL
+
+
+@fault("db-kill", databases=["postgres"])
+def db_kill(run):
+    """kill -9 of all of its processes, and a start."""
+    run.db.server.kill()
+    run.nap(0, 0.3)
+    run.db.server.start()
+    run.hits += 1
+
+
+@fault("db-stop", databases=["postgres"])
+def db_stop(run):
+    """Its immediate shutdown, and a start."""
+    run.db.server.quit()
+    run.db.server.start()
+    run.hits += 1
+
+
+@fault("db-terminate", databases=["postgres"])
+def db_terminate(run):
+    """pg_terminate_backend() of every connection."""
+    run.hits += run.db.server.terminate()
+
+
+@fault("db-terminate-commit", databases=["postgres"])
+def db_terminate_commit(run):
+    """The same, of one that is flushing its COMMIT at this moment."""
+    run.hits += run.db.server.terminate(COMMITTING, 20000)
+
+
+# -- the wire, on either side of relay and consumer
+
+
+def on_the_wire(side, function):
+    def played(run):
+        run.proxy = run.proxies[side]
+        function(run)
+    played.__doc__ = function.__doc__
+    return played
+
+
+for _name, _function in wire.FAULTS.items():
+    if _name == "slow":
+        continue
+    fault("db-" + _name, databases=["postgres"])(on_the_wire("db", _function))
+    fault("broker-" + _name)(on_the_wire("broker", _function))
+
+
+# -- clocks
+
+
+def step(run, names):
+    run.world.step(run.rng.choice(names), run.rng.choice(
+        [0, 10 * MINUTE, -10 * MINUTE]))
+    run.hits += 1
+    run.nap(0, 0.3)
+
+
+@fault("clock-programs", clocks=["relay1", "relay2", "consumer1", "consumer2"])
+def clock_programs(run):
+    """The clock of a relay or a consumer jumps by ten minutes."""
+    step(run, run.clocks)
+
+
+@fault("clock-db", databases=["postgres"], clocks=["postgres"])
+def clock_db(run):
+    """The clock of the database jumps by ten minutes."""
+    step(run, run.clocks)
+
+
+# -- all
+
+
+@fault("storm")
+def storm(run):
+    """Any of the others, whatever comes."""
+    names = [name for name, (_, options) in FAULTS.items()
+             if name != "storm" and run.db.name in options.get(
+                 "databases", [run.db.name]) and
+             run.broker.name in options.get("brokers", [run.broker.name]) and
+             not set(options) - {"databases", "brokers", "most"}]
+    name = run.rng.choice([n for n in names if "silence" not in n])
+    run.note(name)
+    FAULTS[name][0](run)
+    time.sleep(0.05)

@@ -3,7 +3,7 @@
  * ledger.c - the programs of the exact ledger: one that emits orders, one that
  * books them, and one that writes down what has arrived.
  *
- *    ledger produce DATABASE NUMBER ORDERS SEED
+ *    ledger produce DATABASE NUMBER ORDERS SEED [kill]
  *    ledger consume DATABASE URL [WORD=NUMBER ...]     metrics=FILE
  *    ledger tap URL MILLISECONDS
  *
@@ -175,14 +175,17 @@ struct producer {
     once_tx tx;
     unsigned number, orders;
     uint64_t seed;
+    int kill; /* some orders kill the handler's process */
 };
 
 /*
  * What the handler is to do with an order. Most are plain; a share of them fails
  * at first, and a few never succeed: these become dead letters.
  */
-static const char *kind_of(uint64_t random)
+static const char *kind_of(uint64_t random, int kill)
 {
+    if (kill && random % 200 > 190)
+        return random % 200 == 199 ? "kills" : "kill";
     switch (random % 200) {
     case 0:
         return "poison";
@@ -206,7 +209,8 @@ static int compare(const void *a, const void *b)
 
 static int emit_one(struct producer *p, unsigned no, int key)
 {
-    const char *kind = kind_of(mix(p->seed ^ ((uint64_t)p->number << 40) ^ no));
+    const char *kind =
+        kind_of(mix(p->seed ^ ((uint64_t)p->number << 40) ^ no), p->kill);
     char id[ONCE_ID_SIZE], name[16], body[80];
     once_message m = ONCE_MESSAGE_INIT;
     once_error err = {0, ""};
@@ -272,6 +276,7 @@ static int produce(const char *url, char **words)
     p.number = (unsigned)strtoul(words[0], NULL, 10);
     p.orders = (unsigned)strtoul(words[1], NULL, 10);
     p.seed = strtoull(words[2], NULL, 10);
+    p.kill = words[3] != NULL;
     no = look(&p, url);
     while (no <= p.orders) {
         int n = emit_some(&p, no, mix(p.seed + turn++));
@@ -420,7 +425,7 @@ static int tap(const char *url, unsigned quiet_ms)
 
 int main(int argc, char **argv)
 {
-    if (argc == 6 && strcmp(argv[1], "produce") == 0)
+    if (argc >= 6 && strcmp(argv[1], "produce") == 0)
         return produce(argv[2], argv + 3);
     if (argc >= 4 && strcmp(argv[1], "consume") == 0)
         return consume(argv[2], argv[3], argv + 4);

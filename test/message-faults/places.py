@@ -48,6 +48,7 @@ class Postgres:
         self.port = self.server.port
         self.connection = None
         init(run, self.direct)
+        self.user = "once"
         self.server.sql(TABLES % "BIGINT GENERATED ALWAYS AS IDENTITY", "once",
                         "once")
 
@@ -112,7 +113,7 @@ class Broker:
     ERRORS = (OSError, EOFError)
 
     def __init__(self, run):
-        self.server = self.build(run.world)
+        self.server = self.build(run.world, **run.options.get("target", {}))
         self.port = self.server.port
         self.rng = random.Random(run.rng.random())
         self.seen = set()
@@ -122,7 +123,7 @@ class Broker:
         self.thread = threading.Thread(target=self._copy, daemon=True)
         self.thread.start()
 
-    def build(self, world):
+    def build(self, world, **options):
         raise NotImplementedError
 
     def arrived(self):
@@ -170,7 +171,7 @@ class RabbitMQ(Broker):
 
     name = "rabbitmq"
 
-    def build(self, world):
+    def build(self, world, length=None):
         import pika  # pylint: disable=import-outside-toplevel
         self.ERRORS = (OSError, EOFError, pika.exceptions.AMQPError)
         self.pika = pika
@@ -182,13 +183,26 @@ class RabbitMQ(Broker):
             for exchange in ("orders", "again"):
                 channel.exchange_declare(exchange, "fanout", durable=True)
             for queue in ("billing", "tap", "copies"):
-                channel.queue_declare(queue, durable=True, arguments={
-                    "x-queue-type": "quorum"} if queue != "copies" else None)
-                for exchange in ("orders", "again"):
-                    if queue != "copies" or exchange == "orders":
-                        channel.queue_bind(queue, exchange)
+                more = {"x-queue-type": "quorum"} if queue != "copies" else {}
+                if queue == "billing" and length:
+                    more.update({"x-max-length": length,
+                                 "x-overflow": "reject-publish"})
+                channel.queue_declare(queue, durable=True, arguments=more)
+        self.bind()
         server.settle("billing", "tap")
         return server
+
+    def bind(self):
+        with contextlib.closing(self.connect()) as c:
+            for queue in ("billing", "tap", "copies"):
+                for exchange in ("orders", "again"):
+                    if queue != "copies" or exchange == "orders":
+                        c.channel().queue_bind(queue, exchange)
+
+    def unbind(self):
+        with contextlib.closing(self.connect()) as c:
+            for queue in ("billing", "tap", "copies"):
+                c.channel().queue_unbind(queue, "orders")
 
     def connect(self):
         return self.pika.BlockingConnection(
@@ -230,7 +244,8 @@ class RabbitMQ(Broker):
 class Redis(Broker):
     name = "redis"
 
-    def build(self, world):
+    def build(self, world, **options):
+        del options
         return servers.Redis(world).start()
 
     def target(self, port):
@@ -271,7 +286,8 @@ class Nats(Broker):
     name = "nats"
     ID = b"Nats-Msg-Id:"
 
-    def build(self, world):
+    def build(self, world, **options):
+        del options
         server = servers.Nats(world)
         server.start()
         with self.connected(server) as f:

@@ -220,7 +220,10 @@ def test_money_moves_or_does_not(transfers):
     for _ in range(12):
         time.sleep(chance.random() * 0.5)
         transfers.lose(chance)
-    eventually(transfers.is_over, "every saga ends")
+    try:
+        eventually(transfers.is_over, "every saga ends")
+    finally:
+        print(once("--store", transfers.db.url, "saga", "ls").stdout)
     here, there = transfers.books()
     assert transfers.banks["here"].accounts() == here
     assert transfers.banks["there"].accounts() == there

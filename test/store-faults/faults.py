@@ -15,6 +15,8 @@ import subprocess
 import time
 
 import servers
+import wire
+from servers import COMMITTING
 from storelist import LOCAL
 from stores import Disk, Skip
 
@@ -349,133 +351,22 @@ def error_below(run):
 
 # -- on the wire
 
-
-def wire(run, *commands):
-    for command in commands:
-        run.proxy.do(command)
-
-
-@fault("swallow", *PROXIED)
-def swallow(run):
-    """What the server says is lost; it has done what it was asked."""
-    wire(run, "open down swallow 0")
-    run.nap(0.2, 0.6)
-    wire(run, "drop rst")
-
-
-@fault("silence", *PROXIED)
-def silence(run):
-    """The same, and nobody says that it is over: the driver's patience."""
-    wire(run, "open down swallow 0")
-
-
-@fault("deaf", *PROXIED)
-def deaf(run):
-    """What the server is asked is lost."""
-    wire(run, "open up swallow %d" % run.rng.choice([0, 0, 1, 17, 200, 1000]))
-    run.nap(0.2, 0.6)
-    wire(run, "drop fin")
-
-
-@fault("cut-answer", *PROXIED)
-def cut_answer(run):
-    """Behind each byte in turn, over the whole of the first kilobyte."""
-    run.walk = getattr(run, "walk", -1) + 1
-    wire(run, "open down cut %d %s" % (run.walk % 1024,
-                                       run.rng.choice(["rst", "fin"])))
-
-
-@fault("cut-question", *PROXIED)
-def cut_question(run):
-    run.walk = getattr(run, "walk", -1) + 1
-    wire(run, "open up cut %d %s" % (run.walk % 1024,
-                                     run.rng.choice(["rst", "fin"])))
-
-
-@fault("half-close", *PROXIED)
-def half_close(run):
-    wire(run, "open %s half %d" % (run.rng.choice(["up", "down"]),
-                                   run.rng.randrange(2000)))
-    run.nap(0.1, 0.4)
-    wire(run, "drop rst")
-
-
-@fault("hold", *PROXIED)
-def hold(run):
-    """Held, and let go again: nothing is lost, all is late."""
-    wire(run, "open %s hold %d" % (run.rng.choice(["up", "down"]),
-                                   run.rng.randrange(500)))
-    run.nap(0.05, 1)
-    wire(run, "release")
-
-
-@fault("delay", *PROXIED)
-def delay(run):
-    ms = run.rng.choice([5, 50, 300])
-    for who in ("new", "open"):
-        wire(run, "%s down delay %d" % (who, ms), "%s up delay %d" % (who, ms))
-    run.hits += 1
-    run.nap(0.3, 1)
-    wire(run, "clear")
-
-
-@fault("slow", *PROXIED)
-def slow(run):
-    """So few bytes a second that a batch takes its time."""
-    rate = run.rng.choice([2000, 20000, 200000])
-    for who in ("new", "open"):
-        wire(run, "%s down rate %d" % (who, rate))
-    run.hits += 1
-    run.nap(0.3, 1)
-    wire(run, "clear")
-
-
-@fault("reset", *PROXIED)
-def reset(run):
-    wire(run, "drop rst")
-
-
-@fault("refuse", *PROXIED)
-def refuse(run):
-    """Nobody gets through for a while."""
-    wire(run, "refuse", "drop rst")
-    run.nap(0.2, 1.5)
-    wire(run, "accept")
+for _name, _function in wire.FAULTS.items():
+    fault(_name, *PROXIED)(_function)
 
 
 # -- PostgreSQL
 
-TERMINATE = """
-DO $$
-DECLARE n int := 0; i int; k int;
-BEGIN
-    FOR i IN 1..%d LOOP
-        PERFORM pg_stat_clear_snapshot();
-        SELECT count(pg_terminate_backend(pid)) INTO k FROM pg_stat_activity
-        WHERE usename = 'once' AND %s;
-        n := n + k;
-        EXIT WHEN n > 0;
-    END LOOP;
-    IF n = 0 THEN RAISE 'none'; END IF;
-END $$"""
-
-
-def terminate_where(run, where, tries):
-    with contextlib.suppress(RuntimeError):
-        run.server("postgres").sql(TERMINATE % (tries, where), "once")
-        run.hits += 1
-
-
 @fault("terminate", "postgres", "pgbouncer")
 def terminate(run):
     """pg_terminate_backend() of every connection."""
-    terminate_where(run, "true", 1)
+    run.hits += run.server("postgres").terminate()
 
 
 @fault("terminate-commit", "postgres", "pgbouncer")
 def terminate_commit(run):
     """The same, of one that is flushing its COMMIT at this moment."""
-    terminate_where(run, "wait_event IN ('WALSync', 'WALWrite')", 20000)
+    run.hits += run.server("postgres").terminate(COMMITTING, 20000)
 
 
 def change_primary(run, before):

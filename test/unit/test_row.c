@@ -238,7 +238,7 @@ static void the_rules_hold(void)
 static void extremes_end_at_once(void)
 {
     struct once__row row = {UINT32_MAX, UINT32_MAX, 0};
-    struct once__row_policy policy = {UINT32_MAX, 0, 0, 0, UINT32_MAX};
+    struct once__row_policy policy = {UINT32_MAX, 0, 0, 0, UINT32_MAX, 0};
     struct once__row_next next =
         once__row_settle(&row, ONCE__END_SILENT, &policy, 0, 0);
 
@@ -252,9 +252,31 @@ static void extremes_end_at_once(void)
     T_EQ(next.wait_ms, UINT32_MAX);
 }
 
+/* As long as its doubt is small, and only where a repeat is recognised. */
+static void an_answer_of_unknown_may_be_asked_for_again(void)
+{
+    struct once__row row = {3, 0, 0};
+    struct once__row_policy policy = {ATTEMPTS, 0, 0, FIRST_MS, MOST_MS, 3};
+    struct once__row_next next =
+        once__row_settle(&row, ONCE__END_UNKNOWN, &policy, 0, 0);
+
+    T_EQ(next.phase, ONCE__ROW_WAITING);
+    T_EQ(next.harmless, 0);
+    T_EQ(next.refused, 0);
+    T_EQ(next.wait_ms, 4 * FIRST_MS);
+    row.doubt = 4;
+    next = once__row_settle(&row, ONCE__END_UNKNOWN, &policy, 0, 0);
+    T_EQ(next.phase, ONCE__ROW_INDETERMINATE);
+    row.doubt = 1;
+    policy.hold = 1;
+    next = once__row_settle(&row, ONCE__END_UNKNOWN, &policy, 0, 0);
+    T_EQ(next.phase, ONCE__ROW_INDETERMINATE);
+}
+
 int main(void)
 {
     T_RUN(the_rules_hold);
     T_RUN(extremes_end_at_once);
+    T_RUN(an_answer_of_unknown_may_be_asked_for_again);
     return t_done();
 }

@@ -2,9 +2,10 @@
 /*
  * redis.h - what the files of the Redis driver share.
  *
- *    redis.c      the driver: URL, connection
- *      send.c     messages that go out
- *      receive.c  messages that come in
+ *    redis.c        the driver: URL, connection
+ *      send.c       messages that go out
+ *      receive.c    messages that come in
+ *        talk.c     one command and its reply
  */
 #ifndef ONCE_BROKER_REDIS_H
 #define ONCE_BROKER_REDIS_H
@@ -54,6 +55,8 @@ struct once__redis_broker {
     struct once__incoming_list held;  /* `native` is the id of the entry */
     size_t held_now;                  /* of this connection */
 };
+
+/* ---- talk.c ------------------------------------------------------------- */
 
 void once__redis_log(const struct once__redis_broker *b, const char *format,
                      ...) ONCE_PRINTF(2, 3);
