@@ -117,9 +117,10 @@ ONCE_API ONCE_CHECK int once_relay(const once_relay_options *options,
  *
  * An error of once.h, say of once_emit(), counts as ONCE_AGAIN. The handler may
  * run again after a rollback: what it does outside the database goes
- * through once_call() with the message's id as key. `workers` threads call it at
- * the same time, each with a `tx` of its own. `m->attempt` is 0, or how often the
- * message was begun before, this time included.
+ * through once_call() with the message's id as key. `workers` threads and one
+ * more, for parked messages, call it at the same time, each with a `tx` of its
+ * own. `m->attempt` is 0, or how often the message was begun since it was parked,
+ * this time included.
  */
 typedef int once_handler(const once_tx *tx, const once_message *m, void *user);
 
@@ -144,7 +145,8 @@ typedef struct once_consumer_options {
                            * `tx` without a handle, so that no transaction is
                            * open meanwhile, and the message is claimed when it
                            * has returned ONCE_OK [0] */
-    uint32_t attempts;   /* begun so often, a message is dead [10] */
+    uint32_t attempts;   /* begun so often since it was parked, a message is
+                           * dead [10] */
     uint32_t first_ms;   /* the first pause, doubled each time [1000] */
     uint32_t most_ms;    /* the longest [3600000] */
     uint32_t lease_ms;   /* a parked message under way elsewhere for longer is
