@@ -947,6 +947,298 @@ static void many_done_rows_are_purged_in_steps(void)
     db_end(&d);
 }
 
+/* ---- Random histories, against a model ------------------------------------ */
+
+enum { MODEL_ROWS = 60, MODEL_STEPS = 500, HELD = 400 };
+
+enum { NO_LEASE, LEASED, EXPIRED };
+
+struct model_row {
+    int gone, phase, key, kept, lease; /* key 0: none */
+    uint32_t attempts, doubt, refused;
+    int due; /* the order in which rows became due; 0: not yet */
+};
+
+struct model {
+    struct model_row rows[MODEL_ROWS]; /* row i has seq i + 1 */
+    int n, due;
+    struct {
+        int row;
+        uint32_t attempts;
+    } held[HELD]; /* what was claimed, settled or not */
+    int n_held;
+};
+
+static int is_stopped(const struct model *m, int row, int pass_)
+{
+    int i;
+
+    for (i = 0; i < row; i++) {
+        const struct model_row *r = &m->rows[i];
+
+        if (!r->gone && r->key != 0 && r->key == m->rows[row].key &&
+            (r->phase == ONCE__ROW_WAITING ||
+             (!pass_ && (r->phase == ONCE__ROW_DEAD ||
+                         r->phase == ONCE__ROW_INDETERMINATE))))
+            return 1;
+    }
+    return 0;
+}
+
+static void model_due(struct model *m, size_t n)
+{
+    int i, first;
+
+    for (; n > 0; n--) {
+        for (i = 0, first = -1; i < m->n; i++)
+            if (!m->rows[i].gone && m->rows[i].phase == ONCE__ROW_WAITING &&
+                m->rows[i].due > 0 &&
+                (first < 0 || m->rows[i].due < m->rows[first].due))
+                first = i;
+        if (first < 0)
+            return;
+        m->rows[first].phase = ONCE__ROW_READY;
+    }
+}
+
+/* The rows that a claim gets, of the `look` oldest that are not stopped. */
+static int model_look(struct model *m, const struct once__outbox_ask *ask,
+                      int look, int *seen, char *got)
+{
+    int waits[8] = {0}, i, n = 0;
+
+    for (i = 0, *seen = 0; i < m->n && *seen < look; i++) {
+        struct model_row *r = &m->rows[i];
+        int late = ask->hold && r->lease == EXPIRED;
+
+        if (r->gone || r->phase != ONCE__ROW_READY ||
+            is_stopped(m, i, ask->pass))
+            continue;
+        ++*seen;
+        if (r->lease == LEASED || (late && !ask->pass))
+            waits[r->key] = r->key != 0;
+        if (r->lease != LEASED && !late && !waits[r->key] && n < (int)ask->n)
+            got[n++] = (char)i;
+    }
+    return n;
+}
+
+static void model_hold(struct model *m, const struct once__outbox_ask *ask,
+                       int look)
+{
+    int stopped[MODEL_ROWS], i, seen = 0;
+
+    for (i = 0; i < m->n; i++)
+        stopped[i] = is_stopped(m, i, ask->pass);
+    for (i = 0; ask->hold && i < m->n && seen < look; i++) {
+        struct model_row *r = &m->rows[i];
+
+        if (r->gone || r->phase != ONCE__ROW_READY || stopped[i])
+            continue;
+        seen++;
+        if (r->lease == EXPIRED)
+            r->phase = ONCE__ROW_INDETERMINATE;
+    }
+}
+
+static int model_claim(struct model *m, const struct once__outbox_ask *ask,
+                       char *got)
+{
+    int i, n, seen, look = 10 * (int)ask->n;
+
+    model_due(m, ask->n);
+    while ((n = model_look(m, ask, look, &seen, got)) == 0 && seen == look)
+        look *= 10;
+    model_hold(m, ask, look);
+    for (i = 0; i < n; i++) {
+        struct model_row *r = &m->rows[(int)got[i]];
+
+        r->attempts++;
+        r->doubt++;
+        r->lease = LEASED;
+        m->held[m->n_held % HELD].row = got[i];
+        m->held[m->n_held++ % HELD].attempts = r->attempts;
+    }
+    return n;
+}
+
+static void play_claim(struct db *d, struct model *m, unsigned *seed)
+{
+    static const size_t sizes[] = {1, 1, 2, 50};
+    struct once__outbox_ask ask = {"r", sizes[draw(seed, 4)], LEASE_MS,
+                                   draw(seed, 4) == 0, draw(seed, 4) == 0};
+    struct once__outgoing_list l = take(d, &ask);
+    char got[MODEL_ROWS];
+    int i, n = model_claim(m, &ask, got);
+
+    T_EQ(l.n, n);
+    for (i = 0; i < n && i < (int)l.n; i++)
+        T_EQ(l.rows[i].seq, got[i] + 1);
+    once__outgoing_clear(&l);
+}
+
+static void play_settle(struct db *d, struct model *m, unsigned *seed)
+{
+    static const struct once__row_next *const ends[] = {
+        &done, &done, &unsent, &silent, &refused, &dead, &unknown};
+    struct once__row_next to = *ends[draw(seed, 7)];
+    int h = m->n_held == 0 ? -1 : (int)draw(seed, (unsigned)m->n_held);
+    struct model_row *r;
+    int ours;
+
+    if (h < 0)
+        return;
+    if (to.phase == ONCE__ROW_WAITING)
+        to.wait_ms = 3600000;
+    r = &m->rows[m->held[h % HELD].row];
+    ours = !r->gone && r->attempts == m->held[h % HELD].attempts &&
+           r->lease != NO_LEASE &&
+           (r->phase == ONCE__ROW_READY || r->phase == ONCE__ROW_INDETERMINATE);
+    T_EQ(settle(d, m->held[h % HELD].row + 1, m->held[h % HELD].attempts, to),
+         ours);
+    if (!ours)
+        return;
+    r->phase = to.phase;
+    r->gone = to.phase == ONCE__ROW_DONE && !r->kept;
+    r->doubt =
+        to.phase == ONCE__ROW_DONE ? 0 : r->doubt - (uint32_t)to.harmless;
+    r->refused += (uint32_t)to.refused;
+    r->lease = NO_LEASE;
+    r->due = 0;
+}
+
+static void play_decide(struct db *d, struct model *m, unsigned *seed)
+{
+    int i = (int)draw(seed, (unsigned)m->n), action = (int)draw(seed, 3);
+    struct model_row *r = &m->rows[i];
+    int phase = draw(seed, 4) == 0 ? (int)draw(seed, 5) : r->phase;
+    uint32_t attempts = r->attempts + (draw(seed, 4) == 0);
+    int seen = phase == r->phase && attempts == r->attempts &&
+               !(r->phase == ONCE__ROW_READY && r->lease == LEASED);
+    int stops =
+        r->phase == ONCE__ROW_DEAD || r->phase == ONCE__ROW_INDETERMINATE;
+    int fits = action == ONCE__OUTBOX_DROP ? r->phase != ONCE__ROW_DONE
+               : action == ONCE__OUTBOX_RESOLVE
+                   ? stops
+                   : stops || r->phase == ONCE__ROW_WAITING;
+
+    T_EQ(decide(d, i + 1, phase, attempts, action), r->gone ? ONCE_FREE
+                                                    : seen && fits
+                                                        ? ONCE_OK
+                                                        : ONCE_REFUSED);
+    if (r->gone || !seen || !fits)
+        return;
+    r->lease = NO_LEASE;
+    r->gone = action == ONCE__OUTBOX_DROP;
+    r->phase = action == ONCE__OUTBOX_RETRY ? ONCE__ROW_READY : ONCE__ROW_DONE;
+    if (action == ONCE__OUTBOX_RETRY)
+        r->refused = 0;
+    else
+        r->doubt = 0;
+}
+
+static void play_emit(struct db *d, struct model *m, unsigned *seed)
+{
+    static const char *const keys[] = {NULL, "a", "b", "c"};
+    struct model_row *r = &m->rows[m->n];
+    char id[16];
+
+    if (m->n == MODEL_ROWS)
+        return;
+    m->n++;
+    *r = (struct model_row){.key = (int)draw(seed, 4),
+                            .kept = draw(seed, 3) == 0};
+    (void)snprintf(id, sizeof(id), "id%d", m->n);
+    emit(d, keys[r->key], r->kept ? id : NULL);
+}
+
+/* Time goes by: a lease runs out, or a row is due. */
+static void play_time(struct db *d, struct model *m, unsigned *seed)
+{
+    int i = (int)draw(seed, (unsigned)m->n);
+    struct model_row *r = &m->rows[i];
+
+    if (r->gone)
+        return;
+    if (r->lease == LEASED) {
+        r->lease = EXPIRED;
+        sql(d, NULL, "UPDATE @outbox SET lease_ms=1 WHERE seq=%d", i + 1);
+    } else if (r->phase == ONCE__ROW_WAITING && r->due == 0) {
+        r->due = ++m->due;
+        sql(d, NULL, "UPDATE @outbox SET due_ms=%d WHERE seq=%d", r->due,
+            i + 1);
+    }
+}
+
+static void compare(struct db *d, const struct model *m)
+{
+    struct once__outbox_filter all = {NULL, -1, 0, MODEL_ROWS};
+    struct once__outgoing_list l;
+    size_t at = 0;
+    int i;
+
+    T_EQ(once__outbox_list(&d->tx, &all, &l, NULL), ONCE_OK);
+    for (i = 0; i < m->n; i++) {
+        const struct model_row *r = &m->rows[i];
+        const struct once__outgoing *o = &l.rows[at];
+
+        if (r->gone)
+            continue;
+        if (!T_OK(at < l.n && o->seq == i + 1))
+            break;
+        at++;
+        T_EQ(o->phase, r->phase);
+        T_EQ(o->attempts, r->attempts);
+        T_EQ(o->row.doubt, r->doubt);
+        T_EQ(o->row.refused, r->refused);
+        T_EQ(o->lease_ms == 0   ? NO_LEASE
+             : o->lease_ms == 1 ? EXPIRED
+                                : LEASED,
+             r->lease);
+    }
+    T_EQ(at, l.n);
+    once__outgoing_clear(&l);
+}
+
+static void a_random_history_is_that_of_the_model(void)
+{
+    unsigned seed, s;
+
+    for (seed = 1; seed <= 4 && t__bad == 0; seed++) {
+        struct db d = db_new();
+        struct model m = {.n = 0};
+        int step;
+
+        play_emit(&d, &m, &(unsigned){seed});
+        for (s = seed, step = 0; step < MODEL_STEPS && t__bad == 0; step++) {
+            switch (draw(&s, 8)) {
+            case 0:
+            case 1:
+                play_emit(&d, &m, &s);
+                break;
+            case 2:
+            case 3:
+                play_claim(&d, &m, &s);
+                break;
+            case 4:
+            case 5:
+                play_settle(&d, &m, &s);
+                break;
+            case 6:
+                play_time(&d, &m, &s);
+                break;
+            default:
+                if (draw(&s, 3) == 0)
+                    play_decide(&d, &m, &s);
+            }
+            compare(&d, &m);
+        }
+        if (t__bad != 0)
+            printf("#   seed %u, step %d\n", seed, step);
+        db_end(&d);
+    }
+}
+
 /* ---- Parked messages ---------------------------------------------------- */
 
 static void park(struct db *d, const char *id, const char *key, int state,
@@ -1502,6 +1794,7 @@ int main(int argc, char **argv)
     RUN(rows_are_counted_by_route_and_phase);
     RUN(done_rows_alone_are_purged);
     RUN(many_done_rows_are_purged_in_steps);
+    RUN(a_random_history_is_that_of_the_model);
     RUN(a_parked_message_is_counted_before_it_runs);
     RUN(the_message_that_waited_longest_comes_first);
     RUN(messages_of_a_key_run_in_order);
