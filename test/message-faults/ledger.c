@@ -214,8 +214,8 @@ static int compare(const void *a, const void *b)
 
 static int emit_one(struct producer *p, unsigned no, int key)
 {
-    const char *kind = kind_of(
-        mix(p->seed ^ ((uint64_t)p->number << 40) ^ no), p->mode);
+    const char *kind =
+        kind_of(mix(p->seed ^ ((uint64_t)p->number << 40) ^ no), p->mode);
     char id[ONCE_ID_SIZE], name[16], body[80];
     once_message m = ONCE_MESSAGE_INIT;
     once_error err = {0, ""};
@@ -227,8 +227,9 @@ static int emit_one(struct producer *p, unsigned no, int key)
 
         if (!dead)
             kind = "plain";
-        (void)snprintf(body, sizeof(body), "{\"order\":\"%u-%u\",\"amount\":%d}",
-                       p->number, no, dead ? 0 : 5);
+        (void)snprintf(body, sizeof(body),
+                       "{\"order\":\"%u-%u\",\"amount\":%d}", p->number, no,
+                       dead ? 0 : 5);
         m.type = "application/json";
     } else {
         (void)snprintf(body, sizeof(body), "%s %u-%u", kind, p->number, no);
