@@ -164,8 +164,6 @@ class Run:
     def open(self):
         try:
             self.db = DATABASES[self.kinds[0]](self)
-            if self.keyed and self.kinds[1] == "nats":
-                self.options = dict(self.options, target={"pending": 1})
             self.broker = BROKERS[self.kinds[1]](self)
         except (servers.Missing, ImportError) as missing:
             raise Skip(str(missing)) from missing

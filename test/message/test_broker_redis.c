@@ -119,7 +119,7 @@ static void an_error_means_not_taken(void)
     fresh();
     b = opened("", NULL);
     (void)say("CONFIG SET maxmemory 1");
-    T_EQ(sent(b, "full"), ONCE__END_REFUSED);
+    T_EQ(sent(b, "full"), ONCE__END_AWAY);
     (void)say("CONFIG SET maxmemory 0");
     T_EQ(say("EXISTS once:{%s}:full", stream), 0);
     T_EQ(sent(b, "full"), ONCE__END_TAKEN);
@@ -137,7 +137,7 @@ static void a_replica_is_left(void)
     fresh();
     b = opened("", NULL);
     (void)say("REPLICAOF 127.0.0.1 1");
-    T_EQ(sent(b, "a"), ONCE__END_REFUSED);
+    T_EQ(sent(b, "a"), ONCE__END_AWAY);
     T_EQ(b->ops->connect(b, NULL), ONCE_EAWAY);
     (void)say("REPLICAOF NO ONE");
     T_OK(kit_connect(b, 30000));

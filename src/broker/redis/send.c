@@ -152,6 +152,20 @@ static int is_elsewhere(const redisReply *r)
            once__redis_is(r, "NOAUTH");
 }
 
+/* What says something of the server and not of the message: it may pass, so it
+ * does not count against a row. Nothing was written. */
+static int is_trouble(const redisReply *r)
+{
+    static const char *const codes[] = {"OOM",      "MISCONF",     "NOREPLICAS",
+                                        "TRYAGAIN", "CLUSTERDOWN", "BUSY"};
+    size_t i;
+
+    for (i = 0; i < sizeof(codes) / sizeof(codes[0]); i++)
+        if (once__redis_is(r, codes[i]))
+            return 1;
+    return is_elsewhere(r);
+}
+
 static void judge(struct once__redis_broker *b, const redisReply *r)
 {
     struct once__redis_flight f = pop(b);
@@ -176,7 +190,7 @@ static void judge(struct once__redis_broker *b, const redisReply *r)
     }
     b->stale |= is_elsewhere(r);
     why = code_of(r);
-    end(b, &f, ONCE__END_REFUSED, why, why);
+    end(b, &f, is_trouble(r) ? ONCE__END_AWAY : ONCE__END_REFUSED, why, why);
 }
 
 static void lose_all(struct once__redis_broker *b, uint64_t written)
