@@ -19,8 +19,8 @@ static const char help[] =
     "usage: once emit --store URL --route ROUTE [OPTION ...] <BODY\n"
     "\n"
     "Writes one message to the outbox of a program's database, postgres://... or\n"
-    "sqlite:FILE, in a transaction of its own, and prints its id. `once relay` carries\n"
-    "it on (docs/messages.md).\n"
+    "sqlite:FILE, in a transaction of its own, and prints its id. `once relay`\n"
+    "carries it on (docs/messages.md).\n"
     "\n"
     "  --route ROUTE   where to: a name that the relay knows\n"
     "  --id ID         emitted once under this id and route: a repeat writes nothing,\n"
@@ -31,7 +31,7 @@ static const char help[] =
     "  --at TIME       not before, in UTC: 2027-01-31T08:00:00Z\n"
     "  --keep          the row and its answer stay when it is done\n"
     "\n"
-    "Status 4: it may be written or not. With --id the same command can be run again.\n";
+    "Status 4: it may be written or not; with --id the same command can be run again.\n";
 /* clang-format on */
 
 enum {

@@ -95,7 +95,8 @@ typedef struct once_relay_options {
 /*
  * Carries rows until it is told to stop; what it has claimed and not sent goes
  * back at once. ONCE_OK: told to stop, or drained and all rows of these routes
- * are done. ONCE_DEAD: drained, and dead or indeterminate rows are left.
+ * are done. ONCE_DEAD: drained, and dead or indeterminate rows, or sagas
+ * that are stuck, are left.
  * ONCE_EINVAL, ONCE_ELIMIT, ONCE_EURL: an option; nothing was done. ONCE_EOPEN,
  * ONCE_EVERSION: the database will not do. ONCE_EAWAY: it was never reached
  * (only with `drain`). ONCE_ENOMEM. Since 0.1.
@@ -117,9 +118,10 @@ ONCE_API ONCE_CHECK int once_relay(const once_relay_options *options,
  *
  * An error of once.h, say of once_emit(), counts as ONCE_AGAIN. The handler may
  * run again after a rollback: what it does outside the database goes
- * through once_call() with the message's id as key. `workers` threads call it at
- * the same time, each with a `tx` of its own. `m->attempt` is 0, or how often the
- * message was begun before, this time included.
+ * through once_call() with the message's id as key. `workers` threads and one
+ * more, for parked messages, call it at the same time, each with a `tx` of its
+ * own. `m->attempt` is 0, or how often the message was begun since it was parked,
+ * this time included.
  */
 typedef int once_handler(const once_tx *tx, const once_message *m, void *user);
 
@@ -144,7 +146,8 @@ typedef struct once_consumer_options {
                            * `tx` without a handle, so that no transaction is
                            * open meanwhile, and the message is claimed when it
                            * has returned ONCE_OK [0] */
-    uint32_t attempts;   /* begun so often, a message is dead [10] */
+    uint32_t attempts;   /* begun so often since it was parked, a message is
+                           * dead [10] */
     uint32_t first_ms;   /* the first pause, doubled each time [1000] */
     uint32_t most_ms;    /* the longest [3600000] */
     uint32_t lease_ms;   /* a parked message under way elsewhere for longer is

@@ -754,8 +754,10 @@ static int publish(struct amqp *a, const once_message *m, uint64_t tag,
     if (number == 0)
         return once__fail(err, ONCE_ENOMEM, "amqp: no memory");
     n = fill_headers(a, m, number);
-    if (n == 0)
-        return lost(a, "no memory", err);
+    if (n == 0) {
+        once__flights_cancel(&a->flights);
+        return once__fail(err, ONCE_ENOMEM, "amqp: no memory");
+    }
     fill_properties(a, m, n, &p);
     if (amqp_basic_publish(a->c, CHANNEL, bytes_of(a->exchange),
                            bytes_of(key == NULL ? "" : key), 1, 0, &p,
@@ -784,27 +786,29 @@ static int amqp_send(struct once__broker *b, const once_message *m,
                      uint64_t tag, once_error *err)
 {
     struct amqp *a = self(b);
-    int rc = ONCE_OK;
+    int rc;
 
     (void)pthread_mutex_lock(&a->lock);
     if (a->c == NULL) {
-        once__flights_unsent(&a->flights, tag, ONCE__END_UNSENT, NULL);
-        rc = once__fail(err, ONCE_EAWAY, "amqp: not connected");
+        rc = once__flights_unsent(&a->flights, tag, ONCE__END_UNSENT, NULL);
+        if (rc == ONCE_OK)
+            rc = once__fail(err, ONCE_EAWAY, "amqp: not connected");
     } else if (a->queue[0] != '\0') {
-        once__flights_unsent(&a->flights, tag, ONCE__END_REFUSED,
-                             "the URL has queue=, which is for receiving; "
-                             "where to send is exchange= and routing_key=");
+        rc = once__flights_unsent(
+            &a->flights, tag, ONCE__END_REFUSED,
+            "the URL has queue=, which is for receiving; where to send is "
+            "exchange= and routing_key=");
     } else if (a->blocked_ms != 0) {
-        once__flights_unsent(&a->flights, tag, ONCE__END_AWAY,
-                             "the broker has blocked this connection");
+        rc = once__flights_unsent(&a->flights, tag, ONCE__END_AWAY,
+                                  "the broker has blocked this connection");
     } else if (properties_size(m) > a->frame_max) {
-        once__flights_unsent(&a->flights, tag, ONCE__END_REJECTED,
-                             "its headers do not fit into one frame");
+        rc = once__flights_unsent(&a->flights, tag, ONCE__END_REJECTED,
+                                  "its headers do not fit into one frame");
     } else {
         rc = publish(a, m, tag, err);
     }
     (void)pthread_mutex_unlock(&a->lock);
-    return rc;
+    return rc == ONCE_ENOMEM ? once__fail(err, rc, "amqp: no memory") : rc;
 }
 
 static size_t amqp_proofs(struct once__broker *b, uint32_t wait_ms,

@@ -28,7 +28,7 @@ static int grow(struct once__flights *f)
 {
     size_t cap = f->cap == 0 ? 64 : f->cap * 2;
     struct once__flight *ring = calloc(cap, sizeof(*ring));
-    struct once__proof *ready = calloc(cap + 1, sizeof(*ready));
+    struct once__proof *ready = calloc(cap, sizeof(*ready));
     uint64_t i;
 
     if (ring == NULL || ready == NULL) {
@@ -54,11 +54,11 @@ static void push(struct once__flights *f, uint64_t tag, int end, int status,
 {
     struct once__proof *p;
 
-    if (f->head + f->n == f->cap + 1) {
+    if (f->head + f->n == f->cap) {
         memmove(f->ready, f->ready + f->head, f->n * sizeof(*f->ready));
         f->head = 0;
     }
-    assert(f->n < f->cap + 1);
+    assert(f->n < f->cap);
     p = &f->ready[f->head + f->n++];
     memset(p, 0, sizeof(*p));
     p->tag = tag;
@@ -67,16 +67,12 @@ static void push(struct once__flights *f, uint64_t tag, int end, int status,
     p->why = why;
 }
 
-/* Room for one more. 0: no memory, and the message has ended for that. */
-static int room(struct once__flights *f, uint64_t tag)
+/* Room for one more. 0: no memory. */
+static int room(struct once__flights *f)
 {
-    if (f->cap > 0 && f->open + f->n < f->cap && f->next - f->first < f->cap)
-        return 1;
-    if (grow(f))
-        return 1;
-    if (f->cap > 0 && f->n + f->open < f->cap + 1)
-        push(f, tag, ONCE__END_UNSENT, 0, "no memory");
-    return 0;
+    return (f->cap > 0 && f->open + f->n < f->cap &&
+            f->next - f->first < f->cap) ||
+           grow(f);
 }
 
 uint64_t once__flights_add(struct once__flights *f, uint64_t tag)
@@ -85,7 +81,7 @@ uint64_t once__flights_add(struct once__flights *f, uint64_t tag)
 
     if (f->first == 0)
         f->first = f->next = 1;
-    if (!room(f, tag))
+    if (!room(f))
         return 0;
     flight = at(f, f->next);
     flight->tag = tag;
@@ -95,6 +91,13 @@ uint64_t once__flights_add(struct once__flights *f, uint64_t tag)
     flight->why = NULL;
     f->open++;
     return f->next++;
+}
+
+void once__flights_cancel(struct once__flights *f)
+{
+    assert(once__flights_open(f, f->next - 1));
+    f->next--;
+    f->open--;
 }
 
 int once__flights_open(const struct once__flights *f, uint64_t number)
@@ -142,11 +145,13 @@ void once__flights_end_to(struct once__flights *f, uint64_t number, int end,
         once__flights_end(f, i, end, 0, why);
 }
 
-void once__flights_unsent(struct once__flights *f, uint64_t tag, int end,
-                          const char *why)
+int once__flights_unsent(struct once__flights *f, uint64_t tag, int end,
+                         const char *why)
 {
-    if (room(f, tag))
-        push(f, tag, end, 0, why);
+    if (!room(f))
+        return ONCE_ENOMEM;
+    push(f, tag, end, 0, why);
+    return ONCE_OK;
 }
 
 void once__flights_lose(struct once__flights *f, const char *why)

@@ -25,17 +25,16 @@ struct once__flight {
 
 struct once__flights {
     struct once__flight *ring; /* by number, modulo cap */
-    struct once__proof *ready; /* cap + 1 of them; [head, head + n) */
+    struct once__proof *ready; /* cap of them; [head, head + n) */
     size_t cap, head, n, open;
     uint64_t first, next; /* numbers from first to next - 1 may be open */
 };
 
 void once__flights_clear(struct once__flights *f);
-/*
- * Adds a message: its number, or 0: no memory. A message that got 0 ends as
- * ONCE__END_UNSENT by itself; no other may be added before take().
- */
+/* Adds a message: its number, or 0: no memory, and nothing was added. */
 uint64_t once__flights_add(struct once__flights *f, uint64_t tag);
+/* Takes the last one back, which was not sent: it has no end. */
+void once__flights_cancel(struct once__flights *f);
 int once__flights_open(const struct once__flights *f, uint64_t number);
 /* It will end like this, whatever the broker confirms. */
 void once__flights_mark(struct once__flights *f, uint64_t number, int end,
@@ -46,9 +45,10 @@ void once__flights_end(struct once__flights *f, uint64_t number, int end,
 /* Ends all that are open up to `number`. */
 void once__flights_end_to(struct once__flights *f, uint64_t number, int end,
                           const char *why);
-/* Ends a message that was never added, and has no number. */
-void once__flights_unsent(struct once__flights *f, uint64_t tag, int end,
-                          const char *why);
+/* Ends a message that was never added, and has no number. ONCE_OK, or
+ * ONCE_ENOMEM: it has no end. */
+ONCE_CHECK int once__flights_unsent(struct once__flights *f, uint64_t tag,
+                                    int end, const char *why);
 /* The connection is gone: all that are open are ONCE__END_SILENT, or as marked. */
 void once__flights_lose(struct once__flights *f, const char *why);
 /* Up to `max` of those that have ended. */

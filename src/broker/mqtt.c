@@ -279,9 +279,14 @@ static int mqtt_connect(struct once__broker *b, once_error *err)
 
 /* ---- Sending --------------------------------------------------------------------- */
 
+/* A broker ends the connection of whoever sends it a control character, and with
+ * it all that is under way. */
 static int add_pair(mosquitto_property **to, const char *name,
                     const char *value)
 {
+    if (mosquitto_validate_utf8(name, (int)strlen(name)) != 0 ||
+        mosquitto_validate_utf8(value, (int)strlen(value)) != 0)
+        return MOSQ_ERR_MALFORMED_UTF8;
     return mosquitto_property_add_string_pair(to, MQTT_PROP_USER_PROPERTY, name,
                                               value);
 }
@@ -353,22 +358,24 @@ static int mqtt_send(struct once__broker *b, const once_message *m,
 {
     struct mqtt *q = self(b);
     const char *topic = q->topic[0] != '\0' ? q->topic : m->route;
+    int rc;
 
     if (q->c == NULL) {
-        once__flights_unsent(&q->flights, tag, ONCE__END_UNSENT, NULL);
-        return once__fail(err, ONCE_EAWAY, "mqtt: not connected");
+        rc = once__flights_unsent(&q->flights, tag, ONCE__END_UNSENT, NULL);
+        if (rc == ONCE_OK)
+            rc = once__fail(err, ONCE_EAWAY, "mqtt: not connected");
+    } else if (q->flights.open >= FLIGHTS_MAX) {
+        rc = once__flights_unsent(&q->flights, tag, ONCE__END_UNSENT,
+                                  "too many are under way");
+    } else if (topic == NULL || topic[0] == '\0' ||
+               mosquitto_pub_topic_check(topic) != 0) {
+        rc = once__flights_unsent(&q->flights, tag, ONCE__END_REFUSED,
+                                  "the route's name is not a topic; name one "
+                                  "with topic=");
+    } else {
+        rc = publish(q, m, topic, tag, err);
     }
-    if (q->flights.open >= FLIGHTS_MAX)
-        once__flights_unsent(&q->flights, tag, ONCE__END_UNSENT,
-                             "too many are under way");
-    else if (topic == NULL || topic[0] == '\0' ||
-             mosquitto_pub_topic_check(topic) != 0)
-        once__flights_unsent(&q->flights, tag, ONCE__END_REFUSED,
-                             "the route's name is not a topic; name one with "
-                             "topic=");
-    else
-        return publish(q, m, topic, tag, err);
-    return ONCE_OK;
+    return rc == ONCE_ENOMEM ? once__fail(err, rc, "mqtt: no memory") : rc;
 }
 
 static size_t mqtt_proofs(struct once__broker *b, uint32_t wait_ms,

@@ -48,6 +48,7 @@ enum {
     PING_MS = 10000,
     SLICE_MS = 100, /* how soon a lost connection is seen */
     ACK_WAIT_S = 30,
+    ALONE_WAIT_S = 5,  /* when nobody else may take over */
     BACK_MS = 500,     /* before what was given back comes again */
     EXPIRES_MS = 2000, /* of a request for messages */
     CLOSE_MS = 2000
@@ -97,9 +98,10 @@ struct nats {
     struct once__incoming_list ready,
         out;              /* `native` is where to acknowledge */
     uint64_t seen;        /* the last number in the stream that was delivered */
-    size_t held;          /* deliveries in both */
+    size_t held;          /* of this connection, in both */
     size_t asked;         /* messages that the open request may still bring */
     uint64_t asked_until; /* when it is over for certain */
+    uint64_t quiet_until; /* nothing is asked for before */
     int gone;             /* the consumer was deleted, or no memory */
 };
 
@@ -370,14 +372,13 @@ static void delivery_free(struct once__incoming *in)
     once__incoming_free(in);
 }
 
-static void drop(struct once__incoming_list *list, size_t *held)
+static void drop(struct once__incoming_list *list)
 {
     struct once__incoming *in;
 
     while ((in = list->first) != NULL) {
         once__incoming_remove(list, in);
         delivery_free(in);
-        (*held)--;
     }
 }
 
@@ -386,7 +387,8 @@ static void lose(struct nats *s, const char *why)
     if (s->link != NULL)
         link_take(s, 0);
     (void)pthread_mutex_lock(&s->lock);
-    drop(&s->ready, &s->held);
+    drop(&s->ready);
+    s->held = 0;
     s->asked = 0;
     s->gone = 0;
     natsSubscription_Destroy(s->answers);
@@ -551,7 +553,8 @@ static natsStatus find_consumer(struct nats *s, jsCtx *js, jsOptions *jo,
     (void)jsConsumerConfig_Init(&want);
     want.Durable = s->durable;
     want.AckPolicy = js_AckExplicit;
-    want.AckWait = (int64_t)ACK_WAIT_S * 1000000000;
+    want.AckWait =
+        (int64_t)(s->o.alone ? ALONE_WAIT_S : ACK_WAIT_S) * 1000000000;
     want.MaxDeliver = -1;
     want.FilterSubject = s->subject[0] != '\0' ? s->subject : NULL;
     *code = 0;
@@ -579,6 +582,11 @@ static int set_up_receiving(struct nats *s, once_error *err)
     (void)pthread_mutex_lock(&s->lock);
     s->ack_wait_ms = fit ? info->Config->AckWait / 1000000 : 0;
     s->seen = info->Delivered.Stream;
+    /* What nobody acknowledged comes again after ack_wait, and then before what
+     * is new: whoever needs the order asks for nothing until then. */
+    s->quiet_until = s->o.alone && info->NumAckPending > 0
+                         ? now_ms() + (uint64_t)s->ack_wait_ms + 1000
+                         : 0;
     (void)pthread_mutex_unlock(&s->lock);
     jsConsumerInfo_Destroy(info);
     if (fit)
@@ -643,8 +651,7 @@ static int publish(struct nats *s, const once_message *m, const char *subject,
         rc = fill(msg, m);
     if (rc != NATS_OK) {
         natsMsg_Destroy(msg);
-        once__flights_end(&s->flights, number, ONCE__END_UNSENT, 0,
-                          "no memory");
+        once__flights_cancel(&s->flights);
         return once__fail(err, ONCE_ENOMEM, "nats: no memory");
     }
     rc = natsConnection_PublishMsg(s->c, msg);
@@ -662,22 +669,25 @@ static int nats_send(struct once__broker *b, const once_message *m,
 {
     struct nats *s = self(b);
     const char *subject = s->subject[0] != '\0' ? s->subject : m->route;
+    int rc;
 
     if (is_lost(s)) {
-        once__flights_unsent(&s->flights, tag, ONCE__END_UNSENT, NULL);
-        return lost(s, "not connected", err);
+        rc = once__flights_unsent(&s->flights, tag, ONCE__END_UNSENT, NULL);
+        if (rc == ONCE_OK)
+            return lost(s, "not connected", err);
+    } else if (s->stream[0] != '\0') {
+        rc = once__flights_unsent(
+            &s->flights, tag, ONCE__END_REFUSED,
+            "the URL has stream=, which is for receiving; where to send is "
+            "subject=");
+    } else if (subject == NULL || !is_subject(subject)) {
+        rc = once__flights_unsent(&s->flights, tag, ONCE__END_REFUSED,
+                                  "the route's name is not a subject; name one "
+                                  "with subject=");
+    } else {
+        rc = publish(s, m, subject, tag, err);
     }
-    if (s->stream[0] != '\0')
-        once__flights_unsent(&s->flights, tag, ONCE__END_REFUSED,
-                             "the URL has stream=, which is for receiving; "
-                             "where to send is subject=");
-    else if (subject == NULL || !is_subject(subject))
-        once__flights_unsent(&s->flights, tag, ONCE__END_REFUSED,
-                             "the route's name is not a subject; name one "
-                             "with subject=");
-    else
-        return publish(s, m, subject, tag, err);
-    return ONCE_OK;
+    return rc == ONCE_ENOMEM ? once__fail(err, rc, "nats: no memory") : rc;
 }
 
 static size_t nats_proofs(struct once__broker *b, uint32_t wait_ms,
@@ -909,7 +919,7 @@ static natsStatus ask(struct nats *s)
 
     if (s->asked > 0 && now_ms() < s->asked_until)
         return NATS_OK;
-    if (s->held >= most)
+    if (s->held >= most || now_ms() < s->quiet_until)
         return NATS_OK;
     (void)snprintf(subject, sizeof(subject), "$JS.API.CONSUMER.MSG.NEXT.%s.%s",
                    s->stream, s->durable);
@@ -1011,9 +1021,9 @@ static int nats_ack(struct once__broker *b, struct once__delivery *d, int how,
              ? acknowledge(s, in)
              : say(s, in, how == ONCE__ACK_BACK ? back : IN_PROGRESS);
     if (how != ONCE__ACK_STILL_AT) {
+        s->held -= s->c != NULL && in->connection == s->connection;
         once__incoming_remove(&s->out, in);
         delivery_free(in);
-        s->held--;
     }
     (void)pthread_mutex_unlock(&s->lock);
     if (rc == NATS_OK)
@@ -1067,7 +1077,7 @@ static void nats_close_broker(struct once__broker *b)
     (void)pthread_mutex_unlock(&s->lock);
     if (s->beating)
         (void)pthread_join(s->beat, NULL);
-    drop(&s->out, &s->held);
+    drop(&s->out);
     once__flights_clear(&s->flights);
     free(s->ca_file);
     (void)pthread_cond_destroy(&s->wake);

@@ -3,7 +3,7 @@
  * route.h - what the threads of one relay share, and one worker of a route.
  *
  *    relay.c    options, threads, stop
- *    route.c    a worker: claim, send, settle, again
+ *    route.c    a worker: claim, send, settle, again (carrier.h)
  *    batch.c    what was claimed at one time
  *    watch.c    questions that the database never answers
  *    tender.c   sagas that wait for a deadline, or that nobody moved on

@@ -725,7 +725,7 @@ static void flights_end_once_in_any_order(void)
     once__flights_lose(&f, "gone");
     T_EQ(f.open, 0);
     T_EQ(f.next, 1);
-    once__flights_unsent(&f, 1000, ONCE__END_UNSENT, NULL);
+    T_EQ(once__flights_unsent(&f, 1000, ONCE__END_UNSENT, NULL), ONCE_OK);
     T_EQ(f.next, 1);
     while ((got = once__flights_take(&f, p, 64)) > 0)
         for (n += got, i = 0; i < got; i++) {
@@ -739,6 +739,9 @@ static void flights_end_once_in_any_order(void)
     for (i = 0; i < 1001; i++)
         T_EQ(seen[i], 1);
     T_EQ(once__flights_add(&f, 5), 1);
+    once__flights_cancel(&f);
+    T_EQ(f.open, 0);
+    T_EQ(once__flights_add(&f, 6), 1);
     once__flights_clear(&f);
 }
 

@@ -376,6 +376,44 @@ static void what_is_held_at_the_end_comes_at_once(void)
     stream_drop("held");
 }
 
+/* A consumer that is alone gets what it had before what is new, in order. */
+static void who_is_alone_keeps_the_order(void)
+{
+    struct once__broker_options o = {0};
+    struct once__broker *c = NULL;
+    struct once__delivery *d;
+    char url[256], id[32];
+    int i;
+
+    stream_make("order", 0);
+    o.alone = 1;
+    o.prefetch = 3;
+    o.timeout_ms = 5000;
+    (void)snprintf(url, sizeof(url), "nats://%s:%d/?stream=order&durable=d",
+                   host, port);
+    for (i = 0; i < 5; i++) {
+        (void)snprintf(id, sizeof(id), "id-%d", i);
+        put("order", "Once-Id", id);
+    }
+    T_EQ(once__broker_find(url, NULL)->open(url, &o, &c, NULL), ONCE_OK);
+    T_EQ(c->ops->connect(c, NULL), ONCE_OK);
+    for (i = 0; i < 3; i++)
+        T_OK(target_receive(c, WAIT_MS) != NULL);
+    c->ops->abandon(c);
+    T_EQ(c->ops->connect(c, NULL), ONCE_OK);
+    for (i = 0; i < 5; i++) {
+        (void)snprintf(id, sizeof(id), "id-%d", i);
+        d = target_receive(c, WAIT_MS);
+        if (!T_OK(d != NULL))
+            break;
+        T_STR(d->m.id, id);
+        T_EQ(d->redelivered, i < 3);
+        T_EQ(c->ops->ack(c, d, ONCE__ACK_TAKEN, NULL), ONCE_OK);
+    }
+    c->ops->close(c);
+    stream_drop("order");
+}
+
 static void the_id_of_another_program_is_taken(void)
 {
     struct once__broker *c;
@@ -434,6 +472,7 @@ int main(int argc, char **argv)
         T_RUN(a_connection_that_is_cut_leaves_each_message_one_end);
     T_RUN(a_slow_handler_gets_no_second_copy);
     T_RUN(what_is_held_at_the_end_comes_at_once);
+    T_RUN(who_is_alone_keeps_the_order);
     T_RUN(the_id_of_another_program_is_taken);
     T_RUN(a_stream_that_is_deleted_ends_the_connection);
     jsCtx_Destroy(js);

@@ -814,6 +814,33 @@ static void a_copy_under_way_is_waited_for_and_others_go_on(void)
     db_end(&d);
 }
 
+static void a_key_waits_behind_a_copy_under_way(void)
+{
+    struct db d = db_new();
+    once_consumer_options o = options();
+    pthread_t thread;
+    _Atomic int ready = 0;
+
+    assert(pthread_create(&thread, NULL, hold_claim, &ready) == 0);
+    while (!ready)
+        (void)usleep(1000);
+    o.keyed = 1;
+    o.batch = 3;
+    fake_add("a", "k", "ok");
+    fake_add("b", "k", "ok");
+    fake_add("c", "other", "ok");
+    T_EQ(consume(&o), ONCE_OK);
+    (void)pthread_join(thread, NULL);
+    T_EQ(number(&d, "SELECT count(*) FROM @effect"), 3);
+    T_EQ(number(&d, "SELECT count(*) FROM @effect x, @effect y WHERE x.id='a' "
+                    "AND y.id='b' AND x.ctid<y.ctid"),
+         1);
+    T_EQ(number(&d, "SELECT count(*) FROM @effect x, @effect y WHERE x.id='c' "
+                    "AND y.id='a' AND x.ctid<y.ctid"),
+         1);
+    db_end(&d);
+}
+
 static void a_database_that_will_not_do_is_said_at_once(void)
 {
     struct db d = db_new();
@@ -1012,6 +1039,8 @@ static void a_handler_that_claims_itself_is_looked_up(void)
     db_end(&d);
 }
 
+static pthread_mutex_t seen_lock = PTHREAD_MUTEX_INITIALIZER;
+
 /* Its effect is elsewhere; here it is a counter. */
 static int handle_outside(const once_tx *tx, const once_message *m, void *user)
 {
@@ -1022,7 +1051,9 @@ static int handle_outside(const once_tx *tx, const once_message *m, void *user)
     atomic_store(&saw_handle, tx->postgres != NULL || tx->sqlite != NULL);
     (void)snprintf(text, sizeof(text), "INSERT INTO @seen VALUES('%s',%u)",
                    m->id, m->attempt);
-    sql(d, NULL, "%s", text); /* nobody holds the database meanwhile */
+    pthread_mutex_lock(&seen_lock); /* parked messages have another thread */
+    sql(d, NULL, "%s", text);       /* nobody holds the database meanwhile */
+    pthread_mutex_unlock(&seen_lock);
     return answer(m);
 }
 
@@ -1032,8 +1063,8 @@ static void a_message_whose_effect_is_elsewhere_is_claimed_afterwards(void)
     once_consumer_options o = options();
     once_error err = {0, ""};
 
-    if (other.lite != NULL)
-        (void)sqlite3_busy_timeout(other.lite, 0);
+    if (other.lite != NULL) /* below that of the consumer */
+        (void)sqlite3_busy_timeout(other.lite, 5000);
     o.outside = 1;
     fake_add("a", NULL, "ok");
     fake_add("a", NULL, "ok");
@@ -1232,6 +1263,7 @@ static void of_postgres_alone(const char *only)
     RUN(a_handler_that_always_cuts_its_connection_is_dead);
     RUN(an_unknown_commit_is_asked_for);
     RUN(a_copy_under_way_is_waited_for_and_others_go_on);
+    RUN(a_key_waits_behind_a_copy_under_way);
     RUN(a_transaction_that_has_failed_is_not_committed);
 }
 

@@ -431,6 +431,36 @@ def test_the_database_restarts(pg_cell, postgres):
     pg_cell.exactly(names(300))
 
 
+def test_all_is_given_back_while_the_database_is_away(mq_cell, postgres):
+    mq_cell.queue.publish([("m%d" % i, "ok") for i in range(40)])
+    postgres.stop()
+    try:
+        process = mq_cell.consumer("workers=2", "batch=5")
+        time.sleep(3)
+        assert mq_cell.queue.left() == 40
+        log = process.log()
+    finally:
+        postgres.start()
+    assert log.count("the database:") == 1, log
+    eventually(lambda: len(mq_cell.effects()) == 40
+               and not mq_cell.parked(WAITING), "all are done", PATIENCE)
+    # It is stopped while something is under way, and nobody answers a while.
+    mq_cell.queue.publish([("n%d" % i, "slow") for i in range(100)])
+    eventually(lambda: len(mq_cell.effects()) > 50, "it goes on", PATIENCE)
+    done = len(mq_cell.effects())
+    postgres.kill()
+    try:
+        eventually(lambda: mq_cell.queue.left() >= 140 - done - 30,
+                   "the rest is given back", PATIENCE)
+    finally:
+        postgres.start()
+    eventually(lambda: len(mq_cell.effects()) == 140
+               and not mq_cell.parked(WAITING), "all are done", PATIENCE)
+    assert process.stop() == 0
+    assert process.log().count("the database:") < 6, process.log()
+    mq_cell.exactly(names(40) + ["n%d" % i for i in range(100)])
+
+
 def test_the_broker_restarts(cell, world):
     server = servers.Redis(world, "redis%d" % next(_numbers)).start()
     cell.queue = Stream(server, "q")

@@ -19,13 +19,14 @@ import psycopg2
 import psycopg2.extensions
 import pytest
 
-from carry import (DEAD, INDETERMINATE, ONCE, PATIENCE, READY, WAITING,
-                   Commands, Lite, Pg, Queue, Relay, Stream, column,
-                   eventually, messages, once, phases)
+from carry import (DEAD, INDETERMINATE, ONCE, READY, WAITING, Commands, Lite,
+                   Pg, Queue, Relay, Stream, column, eventually, messages, once,
+                   phases)
 
 import servers
 
-PARKED_WAITING, PARKED_DEAD, PARKED_INDETERMINATE = 1, 3, 4
+PARKED_WAITING, PARKED_DEAD = 1, 3
+PATIENCE = 40
 SHORT = ["--timeout", "1s"]
 _numbers = itertools.count(1)
 
@@ -712,3 +713,361 @@ def test_a_full_disk_loses_nothing(tmp_path, relays, target):
             "m%d" % i for i in range(20)]
     finally:
         subprocess.run(["umount", "-l", disk], check=True)
+
+
+# ---- The consumer -----------------------------------------------------------------
+
+
+class Rabbit:
+    """A quorum queue; `limit`: how often the broker delivers a message before it
+    drops it."""
+
+    def __init__(self, server, limit=None, queue=None):
+        self.server = server
+        self.queue = queue or "c%d" % next(_numbers)
+        self.limit = limit
+        self.url = "%s?queue=%s" % (server.url(), self.queue)
+        self.declare()
+
+    @contextlib.contextmanager
+    def channel(self):
+        connection = pika.BlockingConnection(
+            pika.URLParameters(self.server.url()))
+        with contextlib.closing(connection):
+            channel = connection.channel()
+            channel.confirm_delivery()
+            yield channel
+
+    def declare(self):
+        arguments = {"x-queue-type": "quorum"}
+        if self.limit:
+            arguments["x-delivery-limit"] = self.limit
+        with self.channel() as channel:
+            channel.queue_declare(self.queue, durable=True,
+                                  arguments=arguments)
+
+    def publish(self, sent):
+        """(id, body) or (id, body, other properties)."""
+        with self.channel() as channel:
+            for name, body, *more in sent:
+                channel.basic_publish(
+                    "", self.queue, body, mandatory=True,
+                    properties=pika.BasicProperties(
+                        message_id=name, delivery_mode=2,
+                        **(more[0] if more else {})))
+
+    def left(self):
+        """Without those that somebody has."""
+        with self.channel() as channel:
+            return channel.queue_declare(self.queue,
+                                         passive=True).method.message_count
+
+
+class Consumer:
+    """`once consume` as a process, which writes down its effects."""
+
+    SQL = "INSERT INTO effect VALUES ($1, convert_from($2, 'UTF8'))"
+
+    def __init__(self, folder, db, url, *words, name="billing", sql=None,
+                 command=()):
+        self.path = folder / ("consumer%d.log" % next(_numbers))
+        effect = ["--", *command] if command else ["--sql", sql or self.SQL]
+        with open(self.path, "ab") as log:
+            self.process = subprocess.Popen(
+                [shutil.which("setpriv"), "--pdeathsig", "KILL", "--", ONCE,
+                 "consume", "--store", db.url, "--from", url, "--consumer",
+                 name, "--first", "1s", "--longest", "1s",
+                 *map(str, words), *effect],
+                stdin=subprocess.DEVNULL, stdout=log, stderr=log)
+
+    def wait(self):
+        return self.process.wait(PATIENCE)
+
+    def stop(self):
+        self.process.send_signal(signal.SIGTERM)
+        return self.wait()
+
+    def log(self):
+        return self.path.read_text()
+
+
+@pytest.fixture
+def consumers(tmp_path):
+    started = []
+
+    def start(db, queue, *words, **more):
+        started.append(Consumer(tmp_path, db, queue.url, *words, **more))
+        return started[-1]
+    yield start
+    for consumer in started:
+        if consumer.process.poll() is None:
+            consumer.process.kill()
+            consumer.wait()
+
+
+@pytest.fixture
+def shop(pg):
+    pg.sql("CREATE TABLE effect(id text, body text);"
+           "CREATE SEQUENCE begun;"
+           "ALTER TABLE effect OWNER TO once; ALTER SEQUENCE begun OWNER TO once")
+    return pg
+
+
+def effects(db):
+    return sorted(row[0] for row in db.sql("SELECT id FROM effect"))
+
+
+def parked(db, state=PARKED_DEAD):
+    return sorted(row[0] for row in db.sql(
+        "SELECT id FROM once.parked WHERE state = %d" % state))
+
+
+FOREIGN = {
+    "no id": (None, "x", {}),
+    "no id, no body": (None, "", {}),
+    "an empty id": ("", "x", {}),
+    "an id with a space": ("a b", "x", {}),
+    "an id in UTF-8": ("größe", "x", {}),
+    "a type in UTF-8": ("i1", "x", {"content_type": "größe"}),
+    "two lines in a header": ("i2", "x", {"headers": {"A": "1\r\nB: 2"}}),
+    "a NUL in a header": ("i3", "x", {"headers": {"A": "1\x002"}}),
+    "a name with a colon": ("i4", "x", {"headers": {"A: B": "1"}}),
+    "an empty name": ("i5", "x", {"headers": {"": "1"}}),
+    "bytes": ("i6", "x", {"headers": {"A": b"\xff\xfe\x00"}}),
+    "a bad key": ("i7", "x", {"headers": {"Once-Key": "a b"}}),
+    "two headers of one name": ("i8", "x", {"headers": {"A": "1", "a": "2"}}),
+    "a table": ("i9", "x", {"headers": {"A": {"B": [1, None, True]}}}),
+    "a number": ("i10", "x", {"headers": {"A": 5, "B": None}}),
+    "many headers": ("i11", "x", {"headers": {
+        "H%d" % i: "v" * 1000 for i in range(80)}}),
+    "a time to live": ("i12", "x", {"expiration": "60000", "priority": 9,
+                                    "content_encoding": "gzip"}),
+}
+
+
+def test_no_message_of_a_stranger_is_lost_or_comes_for_ever(amqp, shop,
+                                                            consumers):
+    queue = Rabbit(amqp)
+    queue.publish([("first", "x"), *FOREIGN.values(), ("last", "x")])
+    consumer = consumers(shop, queue, "--drain", "3s")
+    assert consumer.wait() == 1, consumer.log()
+    done, dead = effects(shop), parked(shop)
+    assert {"first", "last", "i8", "i12"} <= set(done)
+    assert len(done) == len(set(done))
+    assert len(done) + len(dead) == 2 + len(FOREIGN), (done, dead)
+    assert queue.left() == 0
+    assert parked(shop, PARKED_WAITING) == []
+
+
+def test_another_body_under_a_known_id_is_kept_and_not_run(amqp, shop,
+                                                          consumers):
+    """As of a producer that writes its JSON in another order."""
+    queue = Rabbit(amqp)
+    queue.publish([("a", '{"x":1,"y":2}'), ("a", '{"y":2,"x":1}'),
+                   ("a", '{"x":1,"y":2}'), ("a", '{"y":2,"x":1}')])
+    assert consumers(shop, queue, "--drain", "2s").wait() == 1
+    assert shop.sql("SELECT body FROM effect") == [('{"x":1,"y":2}',)]
+    assert len(parked(shop)) == 1
+
+
+def test_copies_in_one_batch_are_one(amqp, shop, consumers):
+    queue = Rabbit(amqp)
+    names = ["a", "a", "b", "a", "c", "b", "a", "d", "d", "e"]
+    queue.publish([(name, "x") for name in names])
+    consumer = consumers(shop, queue, "--batch", "10", "--drain", "2s")
+    assert consumer.wait() == 0, consumer.log()
+    assert effects(shop) == ["a", "b", "c", "d", "e"]
+
+
+def test_one_id_in_two_queues_is_one_for_a_consumer(amqp, shop, consumers):
+    pair = [Rabbit(amqp) for _ in range(2)]
+    for queue in pair:
+        queue.publish([("m%d" % i, "x") for i in range(20)])
+    started = [consumers(shop, queue, "--drain", "2s") for queue in pair]
+    assert [c.wait() for c in started] == [0, 0]
+    assert effects(shop) == sorted("m%d" % i for i in range(20))
+
+
+def test_neighbours_of_a_message_that_kills_are_not_dropped(amqp, shop,
+                                                            tmp_path):
+    """A broker counts deliveries of all that were sent ahead, and drops them
+    with the guilty one."""
+    program = os.path.join(os.path.dirname(ONCE), "test", "consumer")
+    shop.sql("DROP TABLE effect;"
+             "CREATE TABLE effect(id text, attempt integer);"
+             "ALTER TABLE effect OWNER TO once")
+    queue = Rabbit(amqp, limit=2)
+    queue.publish([("m%d" % i, "segv" if i == 3 else "ok") for i in range(12)])
+    for _ in range(12):
+        with open(tmp_path / "log", "ab") as log:
+            status = subprocess.run(
+                [program, shop.url, queue.url, "first=1", "most=50",
+                 "lease=1000", "attempts=3", "drain=2500", "workers=2"],
+                stdout=log, stderr=log, timeout=PATIENCE,
+                check=False).returncode
+        if status != -signal.SIGSEGV:
+            break
+    assert status == 1, (tmp_path / "log").read_text()
+    assert effects(shop) == sorted("m%d" % i for i in range(12) if i != 3)
+    assert parked(shop) == ["m3"]
+    assert queue.left() == 0
+
+
+def test_a_handler_that_is_slower_than_the_broker_waits_runs_once(
+        amqp, shop, consumers):
+    """The broker takes the delivery back after two seconds, and closes the
+    channel: the acknowledgement comes too late."""
+    queue = Rabbit(amqp)
+    queue.publish([("slow", "x"), ("next", "x")])
+    consumer = consumers(shop, queue, "--drain", "4s", sql=(
+        "INSERT INTO effect SELECT $1, nextval('begun')::text FROM"
+        " pg_sleep(CASE $1 WHEN 'slow' THEN 5 ELSE 0 END) WHERE $2 IS NOT NULL"))
+    assert consumer.wait() == 0, consumer.log()
+    assert effects(shop) == ["next", "slow"]
+    assert queue.left() == 0
+
+
+def test_a_queue_that_was_deleted_is_consumed_when_it_is_back(amqp, shop,
+                                                              consumers):
+    queue = Rabbit(amqp)
+    consumer = consumers(shop, queue)
+    queue.publish([("a", "x")])
+    eventually(lambda: effects(shop) == ["a"], "it consumes", PATIENCE)
+    with queue.channel() as channel:
+        channel.queue_delete(queue.queue)
+    time.sleep(3)
+    assert consumer.process.poll() is None, consumer.log()
+    queue.declare()
+    queue.publish([("b", "x")])
+    eventually(lambda: effects(shop) == ["a", "b"], "and again", PATIENCE)
+    assert consumer.stop() == 0
+
+
+def test_a_queue_that_is_not_there_is_said_at_once(amqp, shop, consumers):
+    queue = Rabbit(amqp)
+    with queue.channel() as channel:
+        channel.queue_delete(queue.queue)
+    consumer = consumers(shop, queue)
+    assert consumer.wait() == 3
+    assert queue.queue in consumer.log() or "no such" in consumer.log()
+
+
+@pytest.mark.parametrize("how", ["rights", "read only"])
+def test_a_database_that_refuses_does_not_use_up_deliveries(amqp, shop,
+                                                            consumers, how):
+    """The broker drops what was delivered three times."""
+    role = "clerk%d" % next(_numbers)
+    shop.server.sql("CREATE ROLE %s LOGIN" % role)
+    shop.sql("GRANT ALL ON effect TO %s; GRANT USAGE ON SCHEMA once TO %s;"
+             "GRANT EXECUTE ON ALL FUNCTIONS IN SCHEMA once TO %s"
+             % (role, role, role))
+    queue = Rabbit(amqp, limit=2)
+    shop.url = shop.url.replace("once@", role + "@")
+    consumer = consumers(shop, queue)
+    queue.publish([("a", "x")])
+    eventually(lambda: effects(shop) == ["a"], "it consumes", PATIENCE)
+    claim = "FUNCTION once.inbox_claim(text, text, bytea, integer, boolean)"
+    if how == "rights":
+        shop.sql("REVOKE EXECUTE ON %s FROM %s" % (claim, role))
+    else:
+        shop.server.sql("ALTER DATABASE %s SET default_transaction_read_only"
+                        " = on" % shop.name)
+        shop.server.sql("SELECT pg_terminate_backend(pid) FROM"
+                        " pg_stat_activity WHERE datname = '%s'" % shop.name)
+    queue.publish([("m%d" % i, "x") for i in range(4)])
+    time.sleep(8)
+    assert consumer.process.poll() is None, consumer.log()
+    assert consumer.log().count("\n") < 20
+    if how == "rights":
+        shop.sql("GRANT EXECUTE ON %s TO %s" % (claim, role))
+    else:
+        shop.server.sql("ALTER DATABASE %s RESET default_transaction_read_only"
+                        % shop.name)
+    eventually(lambda: effects(shop) == ["a", "m0", "m1", "m2", "m3"],
+               "all of them are done", PATIENCE)
+    assert consumer.stop() == 0, consumer.log()
+    assert queue.left() == 0
+
+
+def test_what_was_sent_ahead_goes_back_at_a_stop(amqp, shop, consumers):
+    """Stopped twice in the middle of a handler; another one does the rest."""
+    queue = Rabbit(amqp, limit=2)
+    queue.publish([("m%d" % i, "x") for i in range(12)])
+    consumer = consumers(shop, queue, "--workers", "2", sql=(
+        "INSERT INTO effect SELECT $1, nextval('begun')::text FROM pg_sleep(1)"
+        " WHERE $2 IS NOT NULL"))
+    eventually(lambda: shop.sql("SELECT count(*) FROM pg_stat_activity WHERE"
+                                " query LIKE 'INSERT INTO effect%' AND"
+                                " state = 'active'") != [("0",)],
+               "one runs", PATIENCE)
+    consumer.process.send_signal(signal.SIGTERM)
+    time.sleep(0.2)
+    consumer.process.send_signal(signal.SIGINT)
+    assert consumer.wait() == 0
+    assert consumers(shop, queue, "--drain", "2s").wait() == 0
+    assert effects(shop) == sorted("m%d" % i for i in range(12))
+    assert queue.left() == 0
+
+
+def test_a_parked_message_is_not_run_by_two_at_once(amqp, shop, consumers):
+    """Its handler takes longer than its lease; two processes look for it."""
+    queue = Rabbit(amqp)
+    shop.sql("CREATE TABLE fuse(on_ boolean); INSERT INTO fuse VALUES (true);"
+             "ALTER TABLE fuse OWNER TO once")
+    statement = ("INSERT INTO effect SELECT $1, nextval('begun')::text"
+                 " FROM fuse, pg_sleep(CASE WHEN on_ THEN 0 ELSE 4 END)"
+                 " WHERE $2 IS NOT NULL"
+                 " AND 1 / (CASE WHEN on_ THEN 0 ELSE 1 END) = 1")
+    queue.publish([("a", "x")])
+    consumer = consumers(shop, queue, "--attempts", "1000", "--lease", "1s",
+                         sql=statement)
+    eventually(lambda: parked(shop, PARKED_WAITING) == ["a"], "it is parked",
+               PATIENCE)
+    assert consumer.stop() == 0
+    before = shop.sql("SELECT last_value, is_called FROM begun")
+    shop.sql("UPDATE fuse SET on_ = false")
+    pair = [consumers(shop, queue, "--attempts", "1000", "--lease", "1s",
+                      "--drain", "3s", sql=statement) for _ in range(2)]
+    assert [c.wait() for c in pair] == [0, 0]
+    assert effects(shop) == ["a"]
+    assert before == [("1", "f")]
+    assert shop.sql("SELECT last_value, is_called FROM begun") == [("1", "t")]
+
+
+@pytest.mark.parametrize("level", ["repeatable read", "serializable"])
+def test_a_role_with_another_isolation_is_refused_or_works(amqp, shop,
+                                                          consumers, level):
+    """Never half of it, as first deliveries that run and parked messages that
+    wait for ever."""
+    shop.server.sql("ALTER DATABASE %s SET default_transaction_isolation = '%s'"
+                    % (shop.name, level))
+    queue = Rabbit(amqp)
+    queue.publish([("m%d" % i, "x") for i in range(20)] * 2)
+    statement = ("INSERT INTO effect SELECT $1, count(*)::text FROM effect"
+                 " WHERE $2 IS NOT NULL")
+    pair = [consumers(shop, queue, "--drain", "3s", "--workers", "3",
+                      "--attempts", "1000", sql=statement) for _ in range(2)]
+    assert [c.wait() for c in pair] == [0, 0], pair[0].log()
+    assert effects(shop) == sorted("m%d" % i for i in range(20))
+    assert parked(shop) == []
+
+
+def test_a_message_parked_by_one_consumer_is_not_run_by_another(amqp, shop,
+                                                               consumers):
+    """A retry goes to the consumer that has failed, and to nobody else."""
+    pair = {name: Rabbit(amqp) for name in ("billing", "shipping")}
+    for queue in pair.values():
+        queue.publish([("a", "x")])
+    good = "INSERT INTO effect VALUES ('shipping', $1 || length($2))"
+    bad = "INSERT INTO effect SELECT 'billing', $1 || 1 / (length($2) - 1)"
+    assert consumers(shop, pair["shipping"], "--drain", "2s", sql=good,
+                     name="shipping").wait() == 0
+    assert consumers(shop, pair["billing"], "--drain", "2s", "--attempts", "2",
+                     sql=bad).wait() == 1
+    assert decide(shop, 0) == ["ok"]
+    assert consumers(shop, pair["shipping"], "--drain", "2s", sql=good,
+                     name="shipping").wait() == 0
+    assert parked(shop, PARKED_WAITING) == ["a"]
+    assert consumers(shop, pair["billing"], "--drain", "2s",
+                     sql=good.replace("shipping", "billing")).wait() == 0
+    assert effects(shop) == ["billing", "shipping"]

@@ -351,6 +351,19 @@ def test_a_refusal_is_kept_with_the_row(http_cell):
     assert phases(http_cell.db) == {DEAD: 1}
 
 
+def test_headers_of_a_route_are_sent_and_not_printed(http_cell):
+    http_cell.db.emit(messages(1))
+    http_cell.target.answer = lambda name, body, n: 401 if n == 1 else 200
+    path = http_cell.folder / "headers"
+    path.write_text("Authorization: Bearer tell-nobody")
+    relay = http_cell.relay(*http_cell.to("--headers", path), "--drain")
+    assert relay.wait() == 0, relay.log()
+    assert [h["Authorization"] for h in http_cell.target.headers] == \
+        2 * ["Bearer tell-nobody"]
+    assert relay.metric("refused_total") == 1
+    assert "tell-nobody" not in relay.log() + relay.metrics_path.read_text()
+
+
 def test_a_service_that_is_away_costs_a_row_nothing(http_cell):
     http_cell.target.stop()
     http_cell.db.emit(messages(2))

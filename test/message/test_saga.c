@@ -734,21 +734,43 @@ static void the_database_does_what_the_rules_say(void)
 
 /* ---- Many relays ----------------------------------------------------------- */
 
-static void a_decision_that_comes_too_late_is_made_again(void)
-{
-    struct db d = db_new(), other;
-    int status = 0, i;
-    long waits = 0;
+/* Another process, which advances a saga when it is told to. A handle of SQLite
+ * must not be open when a process forks. */
+struct elsewhere {
     pid_t pid;
+    int go[2];
+};
 
-    start(&d, "s", 0);
-    settle(&d, "s/1/try", DONE);
-    begin(&d); /* holds the saga, while another has read it */
-    sql(&d, NULL, "UPDATE @saga SET version=version+1 WHERE gid='s'");
-    pid = fork();
-    if (pid == 0) {
+static struct elsewhere start_elsewhere(struct db *d, const char *gid)
+{
+    struct elsewhere e = {-1, {-1, -1}};
+    struct db other;
+    char byte;
+
+    db_close(d);
+    assert(pipe(e.go) == 0);
+    e.pid = fork();
+    if (e.pid == 0) {
+        assert(read(e.go[0], &byte, 1) == 1);
         other = db_open();
-        _exit(advance(&other, "s") != ONCE_OK);
+        _exit(advance(&other, gid) != ONCE_OK);
+    }
+    *d = db_open();
+    return e;
+}
+
+/* Lets it read, and waits until it has to wait for this one's transaction: what
+ * it has read is old when it comes to write. */
+static void let_it_read(struct db *d, const struct elsewhere *e)
+{
+    struct db other;
+    long waits = 0;
+    int i;
+
+    assert(write(e->go[1], "g", 1) == 1);
+    if (d->pg == NULL) { /* nobody can see it wait */
+        (void)usleep(300000);
+        return;
     }
     other = db_open();
     for (i = 0; i < 3000 && waits == 0; i++) {
@@ -758,13 +780,64 @@ static void a_decision_that_comes_too_late_is_made_again(void)
                                "'%%saga_write_1%%'");
     }
     T_EQ(waits, 1);
-    commit(&d);
-    T_EQ(waitpid(pid, &status, 0), pid);
-    T_EQ(status, 0);
-    T_EQ(has(&d, "s/2/try"), 1);
-    T_EQ(step_state(&d, "s", 2), ONCE__STEP_TRYING);
-    T_EQ(version(&d, "s"), 3);
     db_close(&other);
+}
+
+static void expect_success(const struct elsewhere *e)
+{
+    int status = 0;
+
+    T_EQ(waitpid(e->pid, &status, 0), e->pid);
+    T_EQ(status, 0);
+    (void)close(e->go[0]);
+    (void)close(e->go[1]);
+}
+
+static void a_decision_that_comes_too_late_is_made_again(void)
+{
+    struct db d = db_new();
+    struct elsewhere e;
+
+    start(&d, "s", 0);
+    settle(&d, "s/1/try", DONE);
+    e = start_elsewhere(&d, "s");
+    begin(&d); /* as an operator's abort, while another has read it */
+    sql(&d, NULL, "UPDATE @saga SET version=version+1,state=%d",
+        ONCE__SAGA_UNDOING);
+    sql(&d, NULL, "UPDATE @saga_step SET state=%d WHERE branch=1",
+        ONCE__STEP_CANCELLING);
+    let_it_read(&d, &e);
+    commit(&d);
+    expect_success(&e);
+    T_EQ(state(&d, "s"), ONCE__SAGA_UNDOING);
+    T_EQ(calls(&d), 0); /* no Try after that */
+    T_EQ(step_state(&d, "s", 2), ONCE__STEP_WAITING);
+    T_EQ(version(&d, "s"), 3);
+    db_end(&d);
+}
+
+static void a_call_that_has_changed_is_read_again(void)
+{
+    struct db d = db_new();
+    struct elsewhere e;
+
+    start(&d, "s", 0);
+    settle(&d, "s/1/try", DEAD);
+    e = start_elsewhere(&d, "s");
+    begin(&d); /* as an operator's retry of the row */
+    sql(&d, NULL, "UPDATE @outbox SET phase=0");
+    let_it_read(&d, &e);
+    commit(&d);
+    expect_success(&e);
+    T_EQ(state(&d, "s"), ONCE__SAGA_GOING);
+    T_EQ(has(&d, "s/1/try"), 1);
+    T_EQ(version(&d, "s"), 1);
+    begin(&d); /* as a relay's claim of a Try that an abort found waiting */
+    sql(&d, NULL, "UPDATE @outbox SET attempts=attempts+1,lease_ms=%llu",
+        (unsigned long long)now_ms() + 60000);
+    commit(&d);
+    T_EQ(order(&d, "s", ONCE__SAGA_ABORT, 0), ONCE_OK);
+    T_EQ(has(&d, "s/1/try"), 1);
     db_end(&d);
 }
 
@@ -1024,8 +1097,8 @@ int main(int argc, char **argv)
     RUN(an_operator_decides_about_a_row_of_a_saga);
     RUN(a_confirm_insists);
     RUN(the_database_does_what_the_rules_say);
-    if (server_url != NULL)
-        RUN(a_decision_that_comes_too_late_is_made_again);
+    RUN(a_decision_that_comes_too_late_is_made_again);
+    RUN(a_call_that_has_changed_is_read_again);
     RUN(killed_relays_leave_every_saga_whole);
     RUN(sagas_are_listed_page_by_page);
     RUN(a_saga_that_ended_is_forgotten_after_the_window);

@@ -1,0 +1,61 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * carrier.c - what a worker of a route says, and how long it pauses.
+ */
+#include "relay/carrier.h"
+
+#include <stdarg.h>
+#include <stdio.h>
+#include <string.h>
+#include <sys/random.h>
+
+#include "client/client.h"
+
+enum { SAY_MS = 60000 /* the same line is not said again before */ };
+
+void once__carrier_say(struct once__carrier *w, enum once__said kind,
+                       const char *format, ...)
+{
+    char text[400];
+    uint64_t now = once__relay_ms();
+    va_list args;
+
+    va_start(args, format);
+    (void)vsnprintf(text, sizeof(text), format, args);
+    va_end(args);
+    if (w->said[kind].ms != 0 && now - w->said[kind].ms < SAY_MS &&
+        strncmp(text, w->said[kind].text, sizeof(w->said[kind].text) - 1) == 0)
+        return;
+    w->said[kind].ms = now;
+    (void)snprintf(w->said[kind].text, sizeof(w->said[kind].text), "%.*s",
+                   (int)sizeof(w->said[kind].text) - 1, text);
+    once__relay_say(w->r, "route %s: %s", w->route->o.name, text);
+}
+
+uint64_t once__carrier_jitter(uint64_t most)
+{
+    uint64_t random = 0;
+
+    return getrandom(&random, sizeof(random), 0) == (ssize_t)sizeof(random)
+               ? once__client_jitter(most, random)
+               : most;
+}
+
+void once__carrier_pause(struct once__carrier *w, uint32_t failures,
+                         uint32_t most_ms)
+{
+    uint64_t ms =
+        once__client_backoff(ONCE__CARRIER_FIRST_MS, most_ms, failures);
+
+    once__relay_pause(w->r, (uint32_t)(ms / 2 + once__carrier_jitter(ms / 2)));
+}
+
+/* After an error: nobody knows in what state the connection is. */
+void once__carrier_failed(struct once__carrier *w, enum once__said kind,
+                          const char *what, const once_error *err)
+{
+    w->base_failures++;
+    w->idle = 0; /* LISTEN went with the connection */
+    once__base_rollback(w->base);
+    once__carrier_say(w, kind, "%s: %s", what, err->text);
+}

@@ -1,0 +1,183 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * settle.c - what becomes of the rows of a batch: src/core/row.c decides, the
+ * database writes it down, and sagas are moved on.
+ */
+#include "relay/carrier.h"
+
+#include <stdlib.h>
+#include <time.h>
+
+#include "message/outbox.h"
+
+enum { ROW_FIRST_MS = 1000, ROW_MOST_MS = 3600000 /* pauses of a row */ };
+
+static void count_end(struct once__carrier *w, int end)
+{
+    static const int metrics[] = {
+        [ONCE__END_TAKEN] = ONCE__ROUTE_TAKEN,
+        [ONCE__END_UNSENT] = ONCE__ROUTE_UNSENT,
+        [ONCE__END_AWAY] = ONCE__ROUTE_AWAY,
+        [ONCE__END_REFUSED] = ONCE__ROUTE_REFUSED,
+        [ONCE__END_NACKED] = ONCE__ROUTE_REFUSED,
+        [ONCE__END_SILENT] = ONCE__ROUTE_SILENT,
+        [ONCE__END_REJECTED] = ONCE__ROUTE_REJECTED,
+        [ONCE__END_FAILED] = ONCE__ROUTE_REJECTED,
+        [ONCE__END_UNKNOWN] = ONCE__ROUTE_SILENT,
+    };
+
+    once__carrier_count(w, metrics[end], 1);
+}
+
+static void decide(const struct once__carrier *w,
+                   const struct once__outgoing *row,
+                   const struct once__item *item, uint64_t now_ms,
+                   struct once__settlement *out)
+{
+    int insists = once__saga_insists(row);
+    const struct once__row_policy policy = {
+        .attempts = insists ? UINT32_MAX : w->route->o.attempts,
+        .unknowns = insists ? w->route->o.attempts : 0,
+        .hold = w->route->hold,
+        .horizon_ms = w->route->horizon_ms,
+        .first_ms = ROW_FIRST_MS,
+        .most_ms = ROW_MOST_MS,
+    };
+
+    out->seq = row->seq;
+    out->attempts = row->attempts;
+    out->to =
+        once__row_settle(&row->row, item->end, &policy, now_ms, item->retry_ms);
+    if (out->to.wait_ms > item->retry_ms)
+        out->to.wait_ms =
+            item->retry_ms +
+            once__carrier_jitter(out->to.wait_ms - item->retry_ms);
+    /* A row that was not sent keeps what its last attempt has left. */
+    out->status = item->end == ONCE__END_UNSENT ? row->status : item->status;
+    out->error = item->end == ONCE__END_UNSENT ? row->error : item->why;
+    if (out->error == NULL)
+        out->error = "";
+    out->reply = item->reply;
+}
+
+/* What becomes of a call of a saga is said by the saga. */
+static void report(struct once__carrier *w, const struct once__settlement *row,
+                   int of_saga)
+{
+    const char *what = NULL;
+
+    if (row->to.phase == ONCE__ROW_DEAD) {
+        once__carrier_count(w, ONCE__ROUTE_DEAD, 1);
+        what = "dead";
+    } else if (row->to.phase == ONCE__ROW_INDETERMINATE) {
+        once__carrier_count(w, ONCE__ROUTE_INDETERMINATE, 1);
+        what = "indeterminate";
+    }
+    if (what != NULL && !of_saga)
+        once__relay_say(w->r, "route %s: row %lld is %s%s%s", w->route->o.name,
+                        (long long)row->seq, what,
+                        row->error[0] != '\0' ? ": " : "", row->error);
+}
+
+/*
+ * Asks until it is answered, since the answers of the target are known nowhere
+ * else; the lease ends by itself, and what is settled late is fenced. Gives up
+ * after the route's time when the relay is to stop, and on an error that is no
+ * loss of the connection when the lease has been over for as long as it was.
+ */
+static int settle_until(struct once__carrier *w, struct once__settlement *rows,
+                        size_t n, uint64_t lease_end_ms, int *repeated)
+{
+    const struct timespec tenth = {0, 100000000};
+    uint64_t stopped_ms = 0;
+    once_error err = {0, ""};
+    int rc;
+
+    for (;;) {
+        uint64_t now = once__relay_ms();
+
+        rc = once__base_connect(w->base, &err);
+        if (rc == ONCE_OK)
+            rc = once__base_answered(
+                w->base,
+                once__outbox_settle(once__base_ask(w->base), rows, n, &err));
+        if (rc == ONCE_OK) {
+            w->base_failures = 0;
+            return 1;
+        }
+        *repeated = 1;
+        once__carrier_failed(w, ONCE__SAID_SETTLE, "settling", &err);
+        if (stopped_ms == 0 && atomic_load(&w->r->stop))
+            stopped_ms = now;
+        if (stopped_ms != 0 && now - stopped_ms >= w->route->o.timeout_ms)
+            return 0;
+        if (rc != ONCE_EABORTED && rc != ONCE_EAWAY &&
+            now >= lease_end_ms + w->r->lease_ms)
+            return 0;
+        if (stopped_ms == 0)
+            once__carrier_pause(w, w->base_failures, ONCE__CARRIER_BASE_MS);
+        else
+            (void)nanosleep(&tenth, NULL);
+    }
+}
+
+/* What fails here is found by the tender, a second later. */
+static void advance(struct once__carrier *w,
+                    const struct once__outgoing_list *list)
+{
+    struct once__saga_tally tally = {0, 0, 0, 0};
+    once_error err = {0, ""};
+    size_t i;
+
+    for (i = 0; i < list->n; i++) {
+        int rc = list->rows[i].saga == NULL
+                     ? ONCE_OK
+                     : once__base_answered(
+                           w->base, once__saga_advance(once__base_ask(w->base),
+                                                       list->rows[i].saga,
+                                                       &tally, &err));
+
+        if (rc != ONCE_OK && rc != ONCE_FREE) {
+            once__carrier_failed(w, ONCE__SAID_BASE, "a saga", &err);
+            break;
+        }
+    }
+    once__relay_tell(w->r, &tally);
+}
+
+void once__carrier_settle(struct once__carrier *w, const struct once__batch *b,
+                          uint64_t claimed_ms)
+{
+    size_t n = b->list->n, i, fenced = 0;
+    struct once__settlement *rows = calloc(n, sizeof(*rows));
+    uint64_t now_ms = b->list->now_ms + (once__relay_ms() - claimed_ms);
+    int repeated = 0;
+
+    if (rows == NULL) /* their leases end */
+        return;
+    for (i = 0; i < n; i++) {
+        decide(w, &b->list->rows[i], &b->items[i], now_ms, &rows[i]);
+        count_end(w, b->items[i].end);
+    }
+    if (settle_until(w, rows, n, b->until_ms, &repeated)) {
+        advance(w, b->list);
+        for (i = 0; i < n; i++) {
+            if (rows[i].ours)
+                report(w, &rows[i], b->list->rows[i].saga != NULL);
+            else if (!repeated) /* or we settled it before */
+                fenced++;
+        }
+    } else {
+        once__relay_say(w->r,
+                        "route %s: %zu rows could not be settled and come back "
+                        "when their lease ends",
+                        w->route->o.name, n);
+    }
+    if (fenced > 0) {
+        once__carrier_count(w, ONCE__ROUTE_FENCED, fenced);
+        once__carrier_say(w, ONCE__SAID_FENCED,
+                          "rows were claimed by another relay before they were "
+                          "settled here");
+    }
+    free(rows);
+}
