@@ -48,6 +48,7 @@ struct once__consumer {
     struct once__series series;
 
     _Atomic int stop;
+    struct once__watch *watch; /* of all connections to the database */
     _Atomic int n_away; /* threads whose database is away */
     pthread_mutex_t lock;
     pthread_cond_t wake; /* the parked loop, and who waits to try again */
