@@ -51,8 +51,7 @@ struct once__broker_options {
     uint32_t body_max; /* consumers: a larger body is left out, and its delivery
                         * has a flaw [ONCE_BODY_MAX] */
     int alone; /* consumers: 1: no other process consumes here. What a process
-                * that died had comes before what is new, and, where the
-                * broker allows it, at once */
+                * that died had comes at once, and before what is new */
     const char *consumer; /* consumers: its name, for group or durable */
     void (*log)(void *user, const char *text); /* or NULL */
     void *user;

@@ -517,13 +517,10 @@ static int subscribe(struct nats *s, once_error *err)
 }
 
 /* Whether a consumer that is there does what we need. */
-/* What a process that died had comes after its ack_wait, and others meanwhile:
- * who is alone, and so wants them in their order, has one out at a time. */
-static int is_fit(const struct nats *s, const jsConsumerConfig *c)
+static int is_fit(const jsConsumerConfig *c)
 {
     return c != NULL && c->DeliverSubject == NULL &&
-           c->AckPolicy == js_AckExplicit && c->MaxDeliver <= 0 &&
-           (!s->o.alone || c->MaxAckPending == 1);
+           c->AckPolicy == js_AckExplicit && c->MaxDeliver <= 0;
 }
 
 static int open_failed(struct nats *s, natsStatus rc, jsErrCode code,
@@ -559,7 +556,6 @@ static natsStatus find_consumer(struct nats *s, jsCtx *js, jsOptions *jo,
     want.AckWait =
         (int64_t)(s->o.alone ? ALONE_WAIT_S : ACK_WAIT_S) * 1000000000;
     want.MaxDeliver = -1;
-    want.MaxAckPending = s->o.alone ? 1 : 0;
     want.FilterSubject = s->subject[0] != '\0' ? s->subject : NULL;
     *code = 0;
     return js_AddConsumer(info, js, s->stream, &want, jo, code);
@@ -582,7 +578,7 @@ static int set_up_receiving(struct nats *s, once_error *err)
     jsCtx_Destroy(js);
     if (rc != NATS_OK)
         return open_failed(s, rc, code, err);
-    fit = is_fit(s, info->Config);
+    fit = is_fit(info->Config);
     (void)pthread_mutex_lock(&s->lock);
     s->ack_wait_ms = fit ? info->Config->AckWait / 1000000 : 0;
     s->seen = info->Delivered.Stream;
@@ -598,10 +594,7 @@ static int set_up_receiving(struct nats *s, once_error *err)
     lose(s, "consumer");
     return once__fail(err, ONCE_EOPEN,
                       "nats: this durable is no pull consumer with explicit "
-                      "acknowledgements and max_deliver -1%s",
-                      s->o.alone ? ", or its max_ack_pending is not 1, which "
-                                   "keeps messages of a key in their order"
-                                 : "");
+                      "acknowledgements and max_deliver -1");
 }
 
 /* ---- Sending ------------------------------------------------------------------ */
@@ -1107,8 +1100,6 @@ static int nats_open_broker(const char *url,
     s->o = *o;
     if (s->o.timeout_ms == 0)
         s->o.timeout_ms = 10000;
-    if (s->o.alone)
-        s->o.prefetch = 1;
     (void)pthread_mutex_init(&s->lock, NULL);
     cond_init(&s->wake);
     rc = read_url(s, url, err);

@@ -23,9 +23,7 @@ faults stand in faults.py, databases and brokers in places.py, the count in
 judge.py; ledger.c has the programs.
 """
 
-import argparse
 import contextlib
-import fnmatch
 import os
 import pathlib
 import random
@@ -34,7 +32,6 @@ import signal
 import subprocess
 import sys
 import time
-import traceback
 import types
 import uuid
 
@@ -43,23 +40,16 @@ sys.path.insert(0, str(HERE.parent / "lib"))
 sys.dont_write_bytecode = True
 
 # pylint: disable=wrong-import-position
+import cellkit  # noqa: E402
 import servers  # noqa: E402
+from cellkit import Broken, Skip  # noqa: E402
 from faults import FAULTS  # noqa: E402
 from judge import INDETERMINATE, Ledger, judge  # noqa: E402
 from places import BROKERS, DATABASES  # noqa: E402
 
-ROOT = HERE.parents[1]
 PATIENCE = 90   # seconds without any effect, when all is healed
 NAP = 0.05
 PLANTED = 3     # of each kind
-
-
-class Broken(Exception):
-    """What must not happen has happened."""
-
-
-class Skip(Exception):
-    """What is needed is not there."""
 
 
 # ---- Processes -----------------------------------------------------------
@@ -159,6 +149,8 @@ class Run:
         self.segfaults = options.get("segfaults", False)
         self.keyed = self.ledger.keyed = options.get("keyed", False)
         self.environment = {}
+        if not self.program.exists():
+            raise Skip("this build has no relay")
         self.stack = contextlib.ExitStack()
         self.world = self.stack.enter_context(servers.World())
         self.folder = self.world.folder
@@ -172,8 +164,6 @@ class Run:
     def open(self):
         try:
             self.db = DATABASES[self.kinds[0]](self)
-            if self.keyed and self.kinds[1] == "nats":
-                self.options = dict(self.options, target={"pending": 1})
             self.broker = BROKERS[self.kinds[1]](self)
         except (servers.Missing, ImportError) as missing:
             raise Skip(str(missing)) from missing
@@ -430,7 +420,9 @@ def uuid_at(year, rng):
 # ---- Cells ---------------------------------------------------------------
 
 
-SHORT = ("postgres rabbitmq none", "sqlite redis none")
+SHORT = ("postgres rabbitmq storm", "sqlite nats kill-consumer",
+         "sqlite redis kill-relay", "postgres redis keyed",
+         "sqlite http none", "postgres http gateway-kill")
 
 
 def cells():
@@ -442,19 +434,8 @@ def cells():
                     yield database, broker, what
 
 
-def wanted(args):
-    for cell in cells():
-        text = " ".join(cell)
-        if args.short and text not in SHORT:
-            continue
-        if args.pattern and not any(fnmatch.fnmatch(text, "*%s*" % p)
-                                    for p in args.pattern):
-            continue
-        yield cell
-
-
-def play(args, cell):
-    """One cell; returns (violations, run) after its end."""
+def play(args, *cell):
+    """One cell; returns its figures, and what is wrong."""
     rng = random.Random("%s %s" % (args.seed, " ".join(cell)))
     options = FAULTS[cell[2]][1]
     run = Run(args, cell[0], cell[1], rng, options)
@@ -469,10 +450,10 @@ def play(args, cell):
         bad = list(judge(run.ledger))
         if run.played and not run.hits:
             bad.append("the fault has hit nothing")
-        return bad, line_of(run)
+        return "%s, %d violations" % (line_of(run), len(bad)), bad
     finally:
-        if args.keep and (bad is None or bad):
-            subprocess.run(["cp", "-a", run.folder, args.keep], check=False)
+        if bad is None or bad:
+            cellkit.keep(args, run.folder)
         run.close()
 
 
@@ -489,59 +470,14 @@ def line_of(run):
     return text + ", %d in doubt" % doubtful if ledger.doubt else text
 
 
-def one(args, n, cell):
-    """Prints the line of a cell; returns whether it failed."""
-    started = time.monotonic()
-    bad, text = [], ""
-    name = " ".join(cell)
-    try:
-        bad, text = play(args, cell)
-    except Skip as skip:
-        print("ok %d - %s # SKIP %s" % (n, name, skip), flush=True)
-        return False
-    except (Broken, RuntimeError, OSError, subprocess.SubprocessError) as e:
-        bad = [str(e)]
-        if args.trace:
-            traceback.print_exc()
-    print("%s %d - %s" % ("not ok" if bad else "ok", n, name))
-    if text:
-        print("#   %s, %d violations, %d s" % (text, len(bad),
-                                               time.monotonic() - started))
-    for line in bad[:10]:
-        print("#   %s" % line)
-    if len(bad) > 10:
-        print("#   and %d more" % (len(bad) - 10))
-    sys.stdout.flush()
-    return bool(bad)
-
-
 def main():
-    parser = argparse.ArgumentParser(usage=__doc__)
-    parser.add_argument("--build", type=pathlib.Path, default=ROOT / "build")
+    parser = cellkit.options(__doc__)
     parser.add_argument("--messages", type=int, default=100000)
-    parser.add_argument("--faults", type=int, default=0)
-    parser.add_argument("--seed", type=int, default=1)
-    parser.add_argument("--short", action="store_true")
-    parser.add_argument("--list", action="store_true")
-    parser.add_argument("--keep", help="a folder for what a broken cell left")
-    parser.add_argument("--trace", action="store_true")
-    parser.add_argument("pattern", nargs="*")
-    args = parser.parse_args()
-    args.build = args.build.resolve()
-    os.environ["ONCE_BUILD"] = str(args.build)
+    args = cellkit.read(parser)
     if args.short:
-        args.messages = min(args.messages, 1000)
-    todo = list(wanted(args))
-    if args.list:
-        for cell in todo:
-            print("%-9s %-9s %-18s %s" % (*cell, (
-                FAULTS[cell[2]][0].__doc__ or "").strip().split("\n")[0]))
-        return 0
-    print("1..%d\n# seed %d, %d messages a cell" % (len(todo), args.seed,
-                                                    args.messages))
-    failed = sum([one(args, n, cell) for n, cell in enumerate(todo, 1)])
-    print("# %d cells, %d failed" % (len(todo), failed))
-    return 1 if failed or not todo else 0
+        args.messages = min(args.messages, 500)
+    return cellkit.run(args, list(cellkit.wanted(args, cells(), SHORT)),
+                       FAULTS, play, "%d messages" % args.messages)
 
 
 if __name__ == "__main__":

@@ -286,7 +286,8 @@ class Nats(Broker):
     name = "nats"
     ID = b"Nats-Msg-Id:"
 
-    def build(self, world, pending=1000):
+    def build(self, world, **options):
+        del options
         server = servers.Nats(world)
         server.start()
         with self.connected(server) as f:
@@ -298,8 +299,7 @@ class Nats(Broker):
                 "stream_name": "orders", "config": {
                     "durable_name": "billing", "deliver_policy": "all",
                     "ack_policy": "explicit", "ack_wait": 2 * 10 ** 9,
-                    "replay_policy": "instant", "max_deliver": -1,
-                    "max_ack_pending": pending}})
+                    "replay_policy": "instant", "max_deliver": -1}})
         return server
 
     @contextlib.contextmanager
