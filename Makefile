@@ -27,6 +27,7 @@ help:
 	@echo 'make sim        the simulated world; SEEDS=200000'
 	@echo 'make mutants    how soon each planted bug is seen, from 30 starts'
 	@echo 'make store-faults  faults of real stores, counted; OPS=, SEED=, CELLS='
+	@echo 'make faults-messages  the exact ledger under faults; MESSAGES=, CELLS='
 	@echo 'make demo       a double charge, without Once and with it'
 	@echo 'make demo-messages  orders and bills, likewise'
 	@echo 'make bench      figures, side by side with plain nginx; BENCH=--quick'
@@ -144,6 +145,13 @@ OPS ?= 100000
 store-faults: library
 	@$(PYTHON) test/store-faults/cells.py --build $(BUILD) --ops $(OPS) \
 		--seed $(SEED) $(CELLS)
+
+MESSAGES ?= 2000
+
+.PHONY: faults-messages
+faults-messages: all
+	@$(PYTHON) test/message-faults/cells.py --build $(BUILD) \
+		--messages $(MESSAGES) --seed $(SEED) $(CELLS)
 
 SEEDS ?= 200000
 

@@ -95,7 +95,8 @@ typedef struct once_relay_options {
 /*
  * Carries rows until it is told to stop; what it has claimed and not sent goes
  * back at once. ONCE_OK: told to stop, or drained and all rows of these routes
- * are done. ONCE_DEAD: drained, and dead or indeterminate rows are left.
+ * are done. ONCE_DEAD: drained, and dead or indeterminate rows, or sagas
+ * that are stuck, are left.
  * ONCE_EINVAL, ONCE_ELIMIT, ONCE_EURL: an option; nothing was done. ONCE_EOPEN,
  * ONCE_EVERSION: the database will not do. ONCE_EAWAY: it was never reached
  * (only with `drain`). ONCE_ENOMEM. Since 0.1.

@@ -45,8 +45,8 @@ void once__outgoing_clear(struct once__outgoing_list *list);
 
 struct once__outbox_ask {
     const char *route;
-    size_t n;          /* at most so many rows */
-    uint32_t lease_ms; /* how long they are ours */
+    size_t n;          /* at most so many rows, 1 to 10,000 */
+    uint32_t lease_ms; /* how long they are ours: 1 to an hour */
     int hold; /* rows whose lease ran out become indeterminate, not ready */
     int pass; /* a dead or indeterminate row does not keep its key waiting */
 };
@@ -54,7 +54,8 @@ struct once__outbox_ask {
 /*
  * Claims the oldest rows that are ready, or due, and that wait for no earlier row
  * of their key: attempts + 1 and doubt + 1, in advance. Rows of one key may come
- * together, in order. None: n is 0.
+ * together, in order. It ends when it has 16 MB of bodies, so there may be fewer
+ * than there are. None: n is 0.
  */
 ONCE_CHECK int once__outbox_claim(const once_tx *tx,
                                   const struct once__outbox_ask *ask,
@@ -72,21 +73,23 @@ struct once__settlement {
     int ours; /* out: 0: fenced, the row was settled or claimed since */
 };
 
-/* Settles rows, each once: what was settled before changes nothing. */
+/* Settles up to 10,000 rows, each once: what was settled before changes nothing.
+ * Also one that became indeterminate because its lease ran out. */
 ONCE_CHECK int once__outbox_settle(const once_tx *tx,
                                    struct once__settlement *rows, size_t n,
                                    once_error *err);
 
 /*
  * Says that this route's relay sleeps (1) or is awake (0). Whoever emits to a
- * route that sleeps wakes it. SQLite: does nothing.
+ * route that sleeps wakes it; so LISTEN comes first, and the relay claims once
+ * more before it waits. SQLite: does nothing.
  */
 ONCE_CHECK int once__outbox_idle(const once_tx *tx, const char *route, int idle,
                                  once_error *err);
 /*
  * Sleeps up to `wait_ms`, or until somebody may have emitted, or until stop_fd
- * (-1: none) is readable. PostgreSQL: LISTEN, which the first call begins;
- * SQLite: looks at PRAGMA data_version every few milliseconds.
+ * (-1: none) is readable. SQLite: looks at PRAGMA data_version, every 5 to 100
+ * milliseconds; what was committed before this call it does not see.
  */
 ONCE_CHECK int once__outbox_wait(const once_tx *tx, int stop_fd,
                                  uint32_t wait_ms, once_error *err);
@@ -114,7 +117,7 @@ enum once__outbox_action {
     ONCE__OUTBOX_RETRY,  /* WAITING, DEAD: ready now, and refused is 0 again.
                            * INDETERMINATE: likewise, counted as a takeover */
     ONCE__OUTBOX_DROP,   /* DEAD, INDETERMINATE, WAITING, READY and not leased:
-                           * the row goes */
+                           * the row goes; not a step of a saga */
     ONCE__OUTBOX_RESOLVE /* INDETERMINATE, DEAD: DONE, by an operator's word */
 };
 
@@ -138,7 +141,8 @@ struct once__outbox_count {
 ONCE_CHECK int once__outbox_stats(const once_tx *tx,
                                   struct once__outbox_count **out, size_t *n,
                                   once_error *err);
-/* Removes DONE rows that were settled more than `age_ms` ago, in steps. */
+/* Removes DONE rows that were settled more than `age_ms` ago, in steps; steps of
+ * a saga stay. */
 ONCE_CHECK int once__outbox_purge(const once_tx *tx, uint64_t age_ms,
                                   uint64_t *removed, once_error *err);
 

@@ -168,19 +168,15 @@ static int make_due(const once_tx *tx, const struct claim *c, uint64_t now)
     return once__stmt_run(&q, &changed);
 }
 
-/* As in outbox_claim_1(): h are the keys that have stopped, and where; w the
- * oldest rows before that. A row waits that is leased, or whose key has an
- * earlier row that is. */
+/* w are the oldest rows whose key has no earlier row that has stopped; of these a
+ * row waits that is leased, or whose key has an earlier row that is. */
 static const char look_sql[] =
-    "WITH h(key,seq) AS MATERIALIZED(SELECT key,min(seq) FROM once_outbox"
-    " WHERE route=?2 AND phase IN (1,3,4) AND key IS NOT NULL"
-    " AND (phase=1 OR NOT ?4) GROUP BY key),"
-    "w AS MATERIALIZED(SELECT o.seq,o.key,length(o.body) AS size,"
-    "o." LEASED " AS leased,"
-    "?5 AND o.lease_ms>0 AND NOT o." LEASED " AS late"
-    " FROM once_outbox o LEFT JOIN h ON h.key=o.key"
-    " WHERE o.route=?2 AND o.phase=0 AND (h.seq IS NULL OR h.seq>o.seq)"
-    " ORDER BY o.seq LIMIT ?3)"
+    "WITH w AS MATERIALIZED(SELECT seq,key,length(body) AS size," LEASED
+    " AS leased,?5 AND lease_ms>0 AND NOT " LEASED " AS late"
+    " FROM once_outbox o WHERE route=?2 AND phase=0 AND NOT EXISTS("
+    "SELECT 1 FROM once_outbox p WHERE p.route=?2 AND p.key=o.key"
+    " AND p.phase IN (1,3,4) AND p.key IS NOT NULL AND (p.phase=1 OR NOT ?4)"
+    " AND p.seq<o.seq) ORDER BY seq LIMIT ?3)"
     "SELECT seq,size,late,leased OR late OR (key IS NOT NULL AND"
     " max(leased OR (late AND NOT ?4)) OVER (PARTITION BY key ORDER BY seq))"
     " FROM w ORDER BY seq";

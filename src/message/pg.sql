@@ -990,6 +990,9 @@ DECLARE
     v_now bigint;
     v_look bigint := 10 * p_n;
     v_seen bigint;
+    v_ahead bigint;
+    v_end bigint := 9223372036854775807;
+    v_many boolean;
     v_stop jsonb;
     v_late bigint[];
     v_seqs bigint[];
@@ -1010,12 +1013,32 @@ BEGIN
             ORDER BY d.due_ms LIMIT p_n));
     -- Keys that have stopped, and where. As one value and not as a table to join:
     -- so the oldest rows are read in order, whatever the planner expects.
-    SELECT jsonb_object_agg(h.key, h.seq) INTO v_stop FROM (
-        SELECT p.key, min(p.seq) AS seq FROM "@schema@".outbox p
-        WHERE p.route = p_route AND p.phase IN (1, 3, 4)
-            AND p.key IS NOT NULL AND (p.phase = 1 OR NOT p_pass)
-        GROUP BY p.key) AS h;
+    SELECT count(*) > 10000 INTO v_many FROM (
+        SELECT FROM "@schema@".outbox p WHERE p.route = p_route
+            AND p.phase IN (1, 3, 4) AND p.key IS NOT NULL LIMIT 10001) AS x;
+    IF NOT v_many THEN
+        SELECT jsonb_object_agg(h.key, h.seq) INTO v_stop FROM (
+            SELECT p.key, min(p.seq) AS seq FROM "@schema@".outbox p
+            WHERE p.route = p_route AND p.phase IN (1, 3, 4)
+                AND p.key IS NOT NULL AND (p.phase = 1 OR NOT p_pass)
+            GROUP BY p.key) AS h;
+    END IF;
     LOOP
+        IF v_many THEN -- only the keys of the rows that come next, up to v_end
+            WITH n AS MATERIALIZED (
+                SELECT o.seq, o.key FROM "@schema@".outbox o
+                WHERE o.route = p_route AND o.phase = 0
+                ORDER BY o.seq LIMIT v_look)
+            SELECT (SELECT max(n.seq) FROM n), (SELECT count(*) FROM n), (
+                SELECT jsonb_object_agg(k.key, h.seq)
+                FROM (SELECT DISTINCT n.key FROM n WHERE n.key IS NOT NULL) AS k
+                CROSS JOIN LATERAL (
+                    SELECT p.seq FROM "@schema@".outbox p
+                    WHERE p.route = p_route AND p.key = k.key
+                        AND p.phase IN (1, 3, 4) AND (p.phase = 1 OR NOT p_pass)
+                    ORDER BY p.seq LIMIT 1) AS h)
+                INTO v_end, v_ahead, v_stop;
+        END IF;
         -- w: the oldest rows before that. r: which of these wait. Look-ups row by
         -- row would take seconds.
         WITH w AS MATERIALIZED (
@@ -1024,7 +1047,7 @@ BEGIN
                 p_hold AND o.lease_ms > 0
                     AND o.lease_ms - v_now NOT BETWEEN 1 AND 3600000 AS late
             FROM "@schema@".outbox o
-            WHERE o.route = p_route AND o.phase = 0
+            WHERE o.route = p_route AND o.phase = 0 AND o.seq <= v_end
                 AND coalesce((v_stop ->> o.key)::bigint > o.seq, true)
             ORDER BY o.seq LIMIT v_look),
         r AS (
@@ -1042,7 +1065,8 @@ BEGIN
                     AND t.before < 16777216)
             INTO v_seen, v_late, v_seqs FROM t;
         -- Where all of them wait for others, look further.
-        EXIT WHEN v_seqs IS NOT NULL OR v_seen < v_look OR v_look >= 100000;
+        EXIT WHEN v_seqs IS NOT NULL OR v_look >= 100000
+            OR CASE WHEN v_many THEN v_ahead ELSE v_seen END < v_look;
         v_look := least(v_look * 10, 100000);
     END LOOP;
     UPDATE "@schema@".outbox o

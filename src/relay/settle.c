@@ -60,7 +60,9 @@ static void decide(const struct once__carrier *w,
     out->reply = item->reply;
 }
 
-static void report(struct once__carrier *w, const struct once__settlement *row)
+/* What becomes of a call of a saga is said by the saga. */
+static void report(struct once__carrier *w, const struct once__settlement *row,
+                   int of_saga)
 {
     const char *what = NULL;
 
@@ -71,7 +73,7 @@ static void report(struct once__carrier *w, const struct once__settlement *row)
         once__carrier_count(w, ONCE__ROUTE_INDETERMINATE, 1);
         what = "indeterminate";
     }
-    if (what != NULL)
+    if (what != NULL && !of_saga)
         once__relay_say(w->r, "route %s: row %lld is %s%s%s", w->route->o.name,
                         (long long)row->seq, what,
                         row->error[0] != '\0' ? ": " : "", row->error);
@@ -161,7 +163,7 @@ void once__carrier_settle(struct once__carrier *w, const struct once__batch *b,
         advance(w, b->list);
         for (i = 0; i < n; i++) {
             if (rows[i].ours)
-                report(w, &rows[i]);
+                report(w, &rows[i], b->list->rows[i].saga != NULL);
             else if (!repeated) /* or we settled it before */
                 fenced++;
         }

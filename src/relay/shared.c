@@ -100,12 +100,16 @@ int once__relay_count(struct once__relay *r, const once_tx *tx, uint64_t *open,
 {
     const struct once__outbox_count none = {.n = {0}};
     struct once__outbox_count *counts = NULL;
+    struct once__saga_count sagas;
     size_t n = 0, i;
-    int rc = once__outbox_stats(tx, &counts, &n, err);
+    int rc = once__saga_stats(tx, &sagas, err);
 
+    if (rc == ONCE_OK)
+        rc = once__outbox_stats(tx, &counts, &n, err);
     if (rc != ONCE_OK)
         return rc;
-    *open = *ended = 0;
+    *open = 0;
+    *ended = sagas.n[ONCE__SAGA_STUCK];
     for (i = 0; i < r->n_routes; i++)
         set_gauges(&r->series[i], &none); /* a route without rows is not told */
     for (i = 0; i < n; i++) {
@@ -128,6 +132,6 @@ void once__relay_tell(const struct once__relay *r,
                       const struct once__saga_tally *tally)
 {
     if (tally->stuck > 0)
-        once__relay_say(r, "%llu sagas are stuck: once saga ls",
+        once__relay_say(r, "sagas that are stuck now: %llu; once saga ls stuck",
                         (unsigned long long)tally->stuck);
 }

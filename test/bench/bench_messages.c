@@ -12,6 +12,11 @@
  *        a bare consumer: receive, BEGIN, two writes, COMMIT, acknowledge
  *    bench_messages consume URL DATABASE N BATCH
  *        the same writes as a handler of once_consume()
+ *    bench_messages rows|claim DATABASE N
+ *        N rows of the route "route": claimed and settled, or claimed at once
+ *    bench_messages latency DATABASE TARGET SOURCE N PAUSE_MS
+ *        N messages, PAUSE_MS apart, from emit() over once_relay() and a broker
+ *        to the COMMIT of once_consume()
  *
  * test/bench/messages.py makes tables of it. A loop that got another number of
  * messages than it should ends with status 1: a figure for a wrong answer is
@@ -33,6 +38,9 @@
 
 #include <once/message.h>
 #include <once/relay.h>
+
+#include "message/outbox.h"
+#include "relay/base.h"
 
 #ifdef ONCE_WITH_AMQP
 #include <amqp.h>
@@ -416,6 +424,161 @@ static int consume(const char *url, const char *database, unsigned long n,
     return print(h.begin, h.n);
 }
 
+/* ---- Rows of the outbox, without a target ------------------------------- */
+
+static int settle_all(const once_tx *tx, struct once__outgoing_list *list)
+{
+    struct once__settlement *s = calloc(list->n, sizeof(*s));
+    size_t i;
+    int rc;
+
+    for (i = 0; i < list->n; i++) {
+        s[i].seq = list->rows[i].seq;
+        s[i].attempts = list->rows[i].attempts;
+        s[i].to.phase = ONCE__ROW_DONE;
+        s[i].error = "";
+    }
+    rc = once__outbox_settle(tx, s, list->n, NULL);
+    free(s);
+    return rc == ONCE_OK;
+}
+
+static int rows(const char *database, unsigned long n, int claim_only)
+{
+    const struct once__outbox_ask ask = {"route", FLIGHT, 60000, 0, 0};
+    struct once__outgoing_list list;
+    struct once__base *b = NULL;
+    unsigned long done = 0;
+    double begin;
+
+    if (once__base_open(database, ONCE__BASE_READY, &b, NULL) != ONCE_OK ||
+        once__base_connect(b, NULL) != ONCE_OK)
+        return wrong("the database cannot be reached");
+    begin = now();
+    while (done < n) {
+        if (once__outbox_claim(once__base_tx(b), &ask, &list, NULL) !=
+                ONCE_OK ||
+            list.n == 0)
+            return wrong("nothing was claimed");
+        done += list.n;
+        if (!claim_only && !settle_all(once__base_tx(b), &list))
+            return wrong("settling failed");
+        once__outgoing_clear(&list);
+    }
+    (void)print(begin, done);
+    once__base_close(b);
+    return 0;
+}
+
+/* ---- From emit() to COMMIT ---------------------------------------------- */
+
+struct timed {
+    const char *database, *target, *source;
+    unsigned long n, done;
+    double *ms;
+    int stop[2];
+};
+
+/* The body is when it was emitted. The COMMIT that follows is not in the time. */
+static int note(const once_tx *tx, const once_message *m, void *user)
+{
+    struct timed *t = user;
+    double sent;
+
+    if (m->body.size != sizeof(sent) || !two_writes(tx->postgres))
+        return ONCE_AGAIN;
+    memcpy(&sent, m->body.data, sizeof(sent));
+    t->ms[t->done++ % t->n] = (now() - sent) * 1000;
+    return ONCE_OK;
+}
+
+static void *run_relay(void *user)
+{
+    struct timed *t = user;
+    once_relay_options o = ONCE_RELAY_OPTIONS_INIT;
+    once_route r = ONCE_ROUTE_INIT;
+
+    r.name = "timed";
+    r.url = t->target;
+    o.from = t->database;
+    o.routes = &r;
+    o.n = 1;
+    o.stop_fd = t->stop[0];
+    if (once_relay(&o, NULL) != ONCE_OK)
+        exit(wrong("the relay failed"));
+    return NULL;
+}
+
+static void *run_consumer(void *user)
+{
+    struct timed *t = user;
+    once_consumer_options o = ONCE_CONSUMER_OPTIONS_INIT;
+
+    o.db = t->database;
+    o.from = t->source;
+    o.consumer = "timed";
+    o.stop_fd = t->stop[0];
+    if (once_consume(&o, note, t, NULL) != ONCE_OK)
+        exit(wrong("the consumer failed"));
+    return NULL;
+}
+
+static int emit_timed(struct once__base *b)
+{
+    once_message m = ONCE_MESSAGE_INIT;
+    double at = now();
+
+    m.route = "timed";
+    m.body = (once_bytes){&at, sizeof(at)};
+    return once__base_begin(b, NULL) == ONCE_OK &&
+           once_emit(once__base_tx(b), &m, NULL, NULL) == ONCE_OK &&
+           once__base_commit(b, NULL) == ONCE_OK;
+}
+
+static int ascending(const void *a, const void *b)
+{
+    double x = *(const double *)a, y = *(const double *)b;
+
+    return (x > y) - (x < y);
+}
+
+static int latency(struct timed *t, unsigned pause_ms)
+{
+    struct timespec pause = {pause_ms / 1000,
+                             (long)(pause_ms % 1000) * 1000000};
+    const struct timespec second = {2, 0};
+    struct once__base *b = NULL;
+    pthread_t relay, consumer;
+    unsigned long i;
+
+    t->ms = calloc(t->n, sizeof(*t->ms));
+    if (pipe(t->stop) != 0 ||
+        once__base_open(t->database, ONCE__BASE_READY, &b, NULL) != ONCE_OK ||
+        once__base_connect(b, NULL) != ONCE_OK)
+        return wrong("the database cannot be reached");
+    (void)pthread_create(&relay, NULL, run_relay, t);
+    (void)pthread_create(&consumer, NULL, run_consumer, t);
+    (void)nanosleep(&second, NULL);
+    for (i = 0; i < t->n; i++) {
+        if (!emit_timed(b))
+            return wrong("emitting failed");
+        (void)nanosleep(&pause, NULL);
+    }
+    (void)nanosleep(&second, NULL);
+    if (write(t->stop[1], "x", 1) != 1)
+        return wrong("no stop");
+    (void)pthread_join(relay, NULL);
+    (void)pthread_join(consumer, NULL);
+    once__base_close(b);
+    if (t->done != t->n)
+        return wrong("not all came");
+    qsort(t->ms, t->n, sizeof(*t->ms), ascending);
+    printf("{\"p50_ms\": %.2f, \"p99_ms\": %.2f}\n", t->ms[t->n / 2],
+           t->ms[t->n * 99 / 100]);
+    free(t->ms);
+    return 0;
+}
+
 int main(int argc, char **argv)
 {
     unsigned long n = argc > 3 ? strtoul(argv[argc > 4 ? 4 : 3], NULL, 10) : 0;
@@ -432,5 +595,15 @@ int main(int argc, char **argv)
     if (argc == 6 && strcmp(argv[1], "consume") == 0)
         return consume(argv[2], argv[3], n,
                        (unsigned)strtoul(argv[5], NULL, 10));
+    if (argc == 4 && strcmp(argv[1], "rows") == 0)
+        return rows(argv[2], n, 0);
+    if (argc == 4 && strcmp(argv[1], "claim") == 0)
+        return rows(argv[2], n, 1);
+    if (argc == 7 && strcmp(argv[1], "latency") == 0) {
+        struct timed t = {argv[2], argv[3], argv[4], strtoul(argv[5], NULL, 10),
+                          0,       NULL,    {-1, -1}};
+
+        return latency(&t, (unsigned)strtoul(argv[6], NULL, 10));
+    }
     return wrong("see the head of bench_messages.c");
 }

@@ -9,7 +9,7 @@ Every row has a baseline that runs in the same round: a transaction without
 inbox and outbox, a bare publish loop with the broker's own library, a consumer
 with the same writes. Rounds are interleaved, ratios are taken within a round,
 and what is printed is the median of the rounds, with the lowest and the
-highest. Sections: tx, lite, head, rows, publish, consume, latency, purge, saga.
+highest. Sections: tx, lite, rows, behind, publish, consume, latency, purge.
 
 It refuses nothing that is slow and prints what it measured; a wrong number of
 messages ends it with status 1. Servers are its own, on loopback, in a temporary
@@ -224,7 +224,8 @@ class Bench:
         self.world.servers["rabbitmq"].settle(name)
 
     def nats_stream(self, url, name, subjects):
-        self.world.servers["nats"].stream(name, subjects)
+        self.world.servers["nats"].ask("STREAM.CREATE." + name, {
+            "name": name, "subjects": subjects, "storage": "file"})
 
     def publish(self):
         """The relay beside a bare loop."""
@@ -244,6 +245,47 @@ class Bench:
             yield (f"| {name} | {statistics.median(loop):,.0f} | "
                    f"{statistics.median(ours):,.0f} | {spread(ratios)} | "
                    f"{gate} |")
+
+    # ---- The database's part of the relay
+
+    def rows(self):
+        """Claims and settlements without a target."""
+        n = self.args.messages
+        inserts, rows = [], []
+        for _ in range(self.args.rounds):
+            self.empty()
+            inserts.append(n / self.fill("route", n))
+            rows.append(bench("rows", self.owner(), n)["per_s"])
+        ratios = [a / b for a, b in zip(rows, inserts)]
+        yield from ["", "## The relay without a target", "",
+                    "once__outbox_claim() and once__outbox_settle() of 500 "
+                    "rows, one after the other, on PostgreSQL.", "",
+                    "| | per second |", "|---|---|",
+                    f"| rows inserted by one statement | "
+                    f"{statistics.median(inserts):,.0f} |",
+                    f"| rows claimed and settled | "
+                    f"{statistics.median(rows):,.0f} |",
+                    "", f"Ratio: {statistics.median(ratios):.2f} "
+                    f"({min(ratios):.2f}–{max(ratios):.2f}); goal: at least "
+                    "20,000 rows a second."]
+
+    def behind(self):
+        """A claim of 500 rows behind a dead row and 30,000 of its key."""
+        found = []
+        for _ in range(self.args.rounds):
+            self.empty()
+            self.sql("INSERT INTO once.outbox (phase, kept, due_ms, at_ms, "
+                     "route, id, key, type, headers, body) SELECT CASE n WHEN "
+                     f"0 THEN 3 ELSE 0 END, false, 0, 0, 'route', {ID}, CASE "
+                     "WHEN n <= 30000 THEN 'dead' ELSE 'key' || n END, '', '',"
+                     f" {PAYLOAD} FROM generate_series(0, 31000) n;"
+                     "ANALYZE once.outbox")
+            found.append(bench("claim", self.owner(), 500)["seconds"] * 1000)
+        yield from ["", "## A claim behind a dead head", "",
+                    "500 rows, behind a dead row and 30,000 rows of its key "
+                    "(goal: at most 100 ms): "
+                    f"{statistics.median(found):.0f} ms "
+                    f"({min(found):.0f}–{max(found):.0f})."]
 
     # ---- The consumer
 
@@ -280,8 +322,75 @@ class Bench:
     def emit_to(self, amqp, queue, n):
         bench("publish", f"{amqp}?routing_key={queue}", n)
 
+    # ---- From emit() to the consumer's COMMIT
 
-SECTIONS = ["tx", "lite", "publish", "consume"]
+    def latency(self):
+        """Idle: one message at a time. At load: half of what consume allows."""
+        amqp = self.url("rabbitmq")
+        self.rabbit_queue(amqp, "timed")
+        yield from ["", "## From emit() to the consumer's COMMIT", "",
+                    "PostgreSQL, once_emit() in a transaction of its own, "
+                    "once_relay(), RabbitMQ, once_consume(); each with "
+                    "connections of its own, one process.", "",
+                    "| | messages | p50 ms | p99 ms | goal for p99 |",
+                    "|---|---|---|---|---|"]
+        for name, pause_ms, goal in (("idle", 50, 20), ("200 a second", 5,
+                                                        100)):
+            self.empty()
+            n = 100 if self.args.quick else 1000
+            found = bench("latency", self.owner(),
+                          f"{amqp}?routing_key=timed", f"{amqp}?queue=timed",
+                          n, pause_ms)
+            yield (f"| {name} | {n:,} | {found['p50_ms']:.1f} | "
+                   f"{found['p99_ms']:.1f} | {goal} |")
+
+    # ---- Purge
+
+    def purge(self):
+        """Claims beside a purge of many rows."""
+        n = 20000 if self.args.quick else self.args.inbox
+        self.postgres()
+        self.empty()
+        self.sql("INSERT INTO once.inbox SELECT 'billing', 'old-' || n, CASE "
+                 "WHEN n % 2 = 0 THEN 0 ELSE (extract(epoch FROM now()) * 1000)"
+                 "::bigint END, NULL, 1, NULL, NULL FROM "
+                 f"generate_series(1, {n}) n")
+        self.sql("VACUUM ANALYZE once.inbox")
+        before = self.claims()
+        purge = subprocess.Popen([ONCE, "--store", self.owner(), "messages",
+                                  "purge"], stdout=subprocess.PIPE, text=True)
+        begin = time.monotonic()
+        during = []
+        while purge.poll() is None or not during:
+            during.append(self.claims(1))
+        took = time.monotonic() - begin
+        gone = int(purge.communicate()[0].split(":")[1])
+        if gone < n // 2:
+            raise Wrong(f"purge: {gone} rows, not {n // 2}")
+        p99 = statistics.median(during)
+        yield from ["", "## Claims beside a purge", "",
+                    f"PostgreSQL, {n:,} rows in the inbox, half of them to be "
+                    f"purged ({took:.1f} s); {CLIENTS} clients that claim.", "",
+                    "| | p99 ms of a claim |", "|---|---|",
+                    f"| before | {before:.2f} |", f"| during | {p99:.2f} |", "",
+                    f"Ratio: {p99 / before:.2f} (goal: at most 1.5)."]
+
+    def claims(self, seconds=3):
+        """The 99th percentile, in ms, of a transaction that claims."""
+        script = self.folder / "claim.sql"
+        script.write_text(f"BEGIN;\n{CLAIM}COMMIT;\n")
+        log = self.folder / self.fresh("log-")
+        run(servers.find("pgbench"), "-n", "-M", "prepared", "-c", CLIENTS,
+            "-j", 2, "-T", seconds, "-l", f"--log-prefix={log}", "-f", script,
+            self.owner())
+        took = sorted(int(line.split()[2]) for file in
+                      self.folder.glob(log.name + ".*")
+                      for line in file.read_text().splitlines())
+        return took[len(took) * 99 // 100] / 1000
+
+
+SECTIONS = ["tx", "lite", "rows", "behind", "publish", "consume", "latency",
+            "purge"]
 
 
 def head(args, load):
@@ -310,6 +419,7 @@ def arguments():
     p.add_argument("--rounds", type=int, default=5)
     p.add_argument("--seconds", type=int, default=4)
     p.add_argument("--messages", type=int, default=40000)
+    p.add_argument("--inbox", type=int, default=10000000)
     p.add_argument("--quick", action="store_true")
     p.add_argument("--only", help="sections, with commas between")
     p.add_argument("--dir", help="where files are made: a real disk")

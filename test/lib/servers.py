@@ -23,6 +23,7 @@ a server that is not installed is Missing, and a test says so.
 
 import contextlib
 import glob
+import json
 import os
 import pathlib
 import re
@@ -589,6 +590,26 @@ class Nats(Broker):
 
     def command(self):
         return [find("nats-server"), "-c", str(self.file)]
+
+    def ask(self, what, request):
+        """One question to JetStream, as "STREAM.CREATE.orders", and its answer."""
+        data = json.dumps(request).encode()
+        with socket.create_connection((self.address, self.port), 10) as sock, \
+                sock.makefile("rwb") as f:
+            f.readline()
+            f.write(b'CONNECT {"verbose":false}\r\nSUB i 1\r\n'
+                    b"PUB $JS.API.%s i %d\r\n%s\r\n"
+                    % (what.encode(), len(data), data))
+            f.flush()
+            line = f.readline()
+            while not line.startswith(b"MSG"):
+                if not line:
+                    raise EOFError("nats hung up")
+                line = f.readline()
+            answer = json.loads(f.read(int(line.split()[-1])))
+        if "error" in answer:
+            raise RuntimeError("nats: %s" % answer["error"])
+        return answer
 
 
 class Mosquitto(Broker):

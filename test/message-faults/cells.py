@@ -23,9 +23,7 @@ faults stand in faults.py, databases and brokers in places.py, the count in
 judge.py; ledger.c has the programs.
 """
 
-import argparse
 import contextlib
-import fnmatch
 import os
 import pathlib
 import random
@@ -34,7 +32,6 @@ import signal
 import subprocess
 import sys
 import time
-import traceback
 import types
 import uuid
 
@@ -43,23 +40,16 @@ sys.path.insert(0, str(HERE.parent / "lib"))
 sys.dont_write_bytecode = True
 
 # pylint: disable=wrong-import-position
+import cellkit  # noqa: E402
 import servers  # noqa: E402
+from cellkit import Broken, Skip  # noqa: E402
 from faults import FAULTS  # noqa: E402
-from judge import DEADLY, Ledger, judge  # noqa: E402
+from judge import INDETERMINATE, Ledger, judge  # noqa: E402
 from places import BROKERS, DATABASES  # noqa: E402
 
-ROOT = HERE.parents[1]
 PATIENCE = 90   # seconds without any effect, when all is healed
 NAP = 0.05
 PLANTED = 3     # of each kind
-
-
-class Broken(Exception):
-    """What must not happen has happened."""
-
-
-class Skip(Exception):
-    """What is needed is not there."""
 
 
 # ---- Processes -----------------------------------------------------------
@@ -152,10 +142,15 @@ class Run:
         self.once = args.build / "once"
         self.program = args.build / "test" / "ledger"
         self.options = options
+        self.module = args.build / "ngx_http_once_module.so"
+        self.ledger.service = broker == "http"
+        self.ledger.doubt = options.get("doubt", False)
         self.clocks = options.get("clocks", ())
         self.segfaults = options.get("segfaults", False)
         self.keyed = self.ledger.keyed = options.get("keyed", False)
         self.environment = {}
+        if not self.program.exists():
+            raise Skip("this build has no relay")
         self.stack = contextlib.ExitStack()
         self.world = self.stack.enter_context(servers.World())
         self.folder = self.world.folder
@@ -181,12 +176,14 @@ class Run:
         seed = self.rng.getrandbits(60)
         self.producers = [Process(self, "producer%d" % n, [
             self.program, "produce", self.db_url(), n, each, seed,
-            *self.options.get("orders", "").split()]) for n in (1, 2)]
+            *(["json"] if self.ledger.service else
+              self.options.get("orders", "").split())]) for n in (1, 2)]
         self.relays = [Process(self, "relay%d" % n, self.relay_words(n))
                        for n in (1, 2)]
+        each = [] if self.ledger.service else [1] if self.keyed else [1, 2]
         self.consumers = [Process(self, "consumer%d" % n,
                                   self.consumer_words(n))
-                          for n in ((1,) if self.keyed else (1, 2))]
+                          for n in each]
         for name in self.clocks:
             if name != "postgres":
                 place = types.SimpleNamespace(name=name, environment={})
@@ -207,9 +204,9 @@ class Run:
             self.broker.target(self.port("broker"))), "ascii")
         return [self.once, "relay", "--store", self.db_url(), "--lease", "3s",
                 "--metrics", self.folder / ("relay%d.@BIRTH@.prom" % n),
-                "--to", "orders=@%s" % to, "--timeout", "1s", "--batch",
-                self.options.get("relay_batch", 50), "--workers",
-                self.options.get("relay_workers", 1)]
+                "--to", "orders=@%s" % to, "--timeout", "1s", *(
+                    ["--pass", "--workers", 4] if self.ledger.service else
+                    ["--batch", 50])]
 
     def consumer_words(self, n, *more):
         words = {"workers": 2, "attempts": 20, "first_ms": 10,
@@ -242,6 +239,8 @@ class Run:
         return rows[0][0] if rows else 0
 
     def booked(self):
+        if self.ledger.service:
+            return len(self.broker.charges())
         return self.count("effect")
 
     def emitted(self):
@@ -258,6 +257,8 @@ class Run:
         if not rows:
             return False
         left, orders, effects, waiting, parked = rows[0]
+        if self.ledger.service:
+            return left == 0
         return left == 0 and waiting == 0 and \
             effects + parked >= orders + self.extra
 
@@ -305,16 +306,16 @@ class Run:
             self.ledger.dead.add(old)
             self.ledger.flawed += 1
             for _ in range(2):
-                self.broker.put(future, "planted", "plain 0-%d" % n)
-                self.broker.put(old, "planted", "plain 0-%d" % n)
-                self.broker.put(None, "planted", "without %d" % n)
+                self.broker.put(future, "future", "plain 0-%d" % n)
+                self.broker.put(old, "old", "plain 0-%d" % n)
+                self.broker.put(None, "none", "without %d" % n)
 
     def plant_mismatches(self):
         for name, in self.db.rows("SELECT id FROM orders ORDER BY id LIMIT %d"
                                   % PLANTED):
             self.ledger.mixed.add(name)
             for _ in range(2):
-                self.broker.put(name, "planted", "plain of another body")
+                self.broker.put(name, "mixed", "plain of another body")
 
     def note(self, what):
         if self.args.trace:
@@ -325,7 +326,8 @@ class Run:
         function = FAULTS[what][0]
         for process in self.all():
             process.start()
-        self.plant()
+        if not self.ledger.service:
+            self.plant()
         for n in range(number):
             at = self.messages * (n + self.rng.random()) / number * 0.9
             self.wait(lambda at=at: self.booked() >= at, "fault %d" % (n + 1))
@@ -339,13 +341,15 @@ class Run:
         self.note("all is booked")
         self.broker.ending = True
         self.broker.end()
-        self.plant_mismatches()
+        if not self.ledger.service:
+            self.plant_mismatches()
         self.wait(self.settled, "all is parked")
         self.note("all is parked")
         for process in self.relays + self.consumers:
             process.stop()
         self.note("all have ended")
-        self.drain()
+        if not self.ledger.service:
+            self.drain()
         self.note("the broker is empty")
 
     def heal(self):
@@ -374,6 +378,13 @@ class Run:
                           rows("SELECT id FROM effect ORDER BY no")]
         ledger.outbox = rows("SELECT id, phase FROM %soutbox WHERE phase <> 2"
                              % self.db.prefix)
+        if ledger.service:
+            ids = {"%s-%s" % row[:2]: row[2] for row in
+                   rows("SELECT producer, no, id FROM orders")}
+            ledger.effects = [ids.get(name, name) for name in
+                              self.broker.charges()]
+            ledger.arrived = [(key, "-") for key in self.broker.requests()]
+            return
         ledger.parked = rows("SELECT id, state FROM %sparked"
                              % self.db.prefix)
         done = subprocess.run([self.program, "tap", self.broker.tap(), "1000"],
@@ -409,7 +420,9 @@ def uuid_at(year, rng):
 # ---- Cells ---------------------------------------------------------------
 
 
-SHORT = ("postgres rabbitmq none", "sqlite redis none")
+SHORT = ("postgres rabbitmq storm", "sqlite nats kill-consumer",
+         "sqlite redis kill-relay", "postgres redis keyed",
+         "sqlite http none", "postgres http gateway-kill")
 
 
 def cells():
@@ -421,19 +434,8 @@ def cells():
                     yield database, broker, what
 
 
-def wanted(args):
-    for cell in cells():
-        text = " ".join(cell)
-        if args.short and text not in SHORT:
-            continue
-        if args.pattern and not any(fnmatch.fnmatch(text, "*%s*" % p)
-                                    for p in args.pattern):
-            continue
-        yield cell
-
-
-def play(args, cell):
-    """One cell; returns (violations, run) after its end."""
+def play(args, *cell):
+    """One cell; returns its figures, and what is wrong."""
     rng = random.Random("%s %s" % (args.seed, " ".join(cell)))
     options = FAULTS[cell[2]][1]
     run = Run(args, cell[0], cell[1], rng, options)
@@ -448,77 +450,34 @@ def play(args, cell):
         bad = list(judge(run.ledger))
         if run.played and not run.hits:
             bad.append("the fault has hit nothing")
-        return bad, line_of(run)
+        return "%s, %d violations" % (line_of(run), len(bad)), bad
     finally:
-        if args.keep and (bad is None or bad):
-            subprocess.run(["cp", "-a", run.folder, args.keep], check=False)
+        if bad is None or bad:
+            cellkit.keep(args, run.folder)
         run.close()
 
 
 def line_of(run):
     ledger = run.ledger
     names = [name for name, _ in ledger.arrived]
-    deadly = sum(order[3] in DEADLY for order in ledger.orders)
-    return ("%d messages, %d effects, %d dead letters, %d faults, %d hits, %d "
+    text = ("%d messages, %d effects, %d dead letters, %d faults, %d hits, %d "
             "duplicates, %d redelivered" % (
-                len(ledger.orders), len(ledger.effects), len(ledger.parked),
-                run.played, run.hits, len(names) - len(set(names)),
-                run.metric("once_consumer_redelivered_total"))), deadly
-
-
-def one(args, n, cell):
-    """Prints the line of a cell; returns whether it failed."""
-    started = time.monotonic()
-    bad, text = [], ""
-    name = " ".join(cell)
-    try:
-        bad, (text, _) = play(args, cell)
-    except Skip as skip:
-        print("ok %d - %s # SKIP %s" % (n, name, skip), flush=True)
-        return False
-    except (Broken, RuntimeError, OSError, subprocess.SubprocessError) as e:
-        bad = [str(e)]
-        if args.trace:
-            traceback.print_exc()
-    print("%s %d - %s" % ("not ok" if bad else "ok", n, name))
-    if text:
-        print("#   %s, %d violations, %d s" % (text, len(bad),
-                                               time.monotonic() - started))
-    for line in bad[:10]:
-        print("#   %s" % line)
-    if len(bad) > 10:
-        print("#   and %d more" % (len(bad) - 10))
-    sys.stdout.flush()
-    return bool(bad)
+                len(ledger.orders), len(ledger.effects),
+                len(ledger.parked or ledger.outbox), run.played, run.hits,
+                len(names) - len(set(names)),
+                run.metric("once_consumer_redelivered_total")))
+    doubtful = sum(phase == INDETERMINATE for _, phase in ledger.outbox)
+    return text + ", %d in doubt" % doubtful if ledger.doubt else text
 
 
 def main():
-    parser = argparse.ArgumentParser(usage=__doc__)
-    parser.add_argument("--build", type=pathlib.Path, default=ROOT / "build")
+    parser = cellkit.options(__doc__)
     parser.add_argument("--messages", type=int, default=100000)
-    parser.add_argument("--faults", type=int, default=0)
-    parser.add_argument("--seed", type=int, default=1)
-    parser.add_argument("--short", action="store_true")
-    parser.add_argument("--list", action="store_true")
-    parser.add_argument("--keep", help="a folder for what a broken cell left")
-    parser.add_argument("--trace", action="store_true")
-    parser.add_argument("pattern", nargs="*")
-    args = parser.parse_args()
-    args.build = args.build.resolve()
-    os.environ["ONCE_BUILD"] = str(args.build)
+    args = cellkit.read(parser)
     if args.short:
-        args.messages = min(args.messages, 1000)
-    todo = list(wanted(args))
-    if args.list:
-        for cell in todo:
-            print("%-9s %-9s %-18s %s" % (*cell, (
-                FAULTS[cell[2]][0].__doc__ or "").strip().split("\n")[0]))
-        return 0
-    print("1..%d\n# seed %d, %d messages a cell" % (len(todo), args.seed,
-                                                    args.messages))
-    failed = sum([one(args, n, cell) for n, cell in enumerate(todo, 1)])
-    print("# %d cells, %d failed" % (len(todo), failed))
-    return 1 if failed or not todo else 0
+        args.messages = min(args.messages, 500)
+    return cellkit.run(args, list(cellkit.wanted(args, cells(), SHORT)),
+                       FAULTS, play, "%d messages" % args.messages)
 
 
 if __name__ == "__main__":

@@ -35,6 +35,8 @@ def none(run):
     run.hits += 1
 
 
+QUEUES = ["rabbitmq", "nats", "redis"]  # what consumers read
+
 # -- processes
 
 
@@ -44,7 +46,7 @@ def kill_relay(run):
     run.one(run.relays).restart()
 
 
-@fault("kill-consumer")
+@fault("kill-consumer", brokers=QUEUES)
 def kill_consumer(run):
     """kill -9 of a consumer."""
     run.one(run.consumers).restart()
@@ -65,7 +67,7 @@ def relay_stopped(run):
     relay.signal(signal.SIGCONT)
 
 
-@fault("consumer-stopped", most=12)
+@fault("consumer-stopped", brokers=QUEUES, most=12)
 def consumer_stopped(run):
     """A consumer stands still: past the broker's patience and its lease."""
     consumer = run.one(run.consumers)
@@ -74,21 +76,23 @@ def consumer_stopped(run):
     consumer.signal(signal.SIGCONT)
 
 
-@fault("batch", consumer={"batch": 50, "workers": 1})
+@fault("batch", brokers=QUEUES, consumer={"batch": 50, "workers": 1})
 def batch(run):
     """kill -9 of a consumer that books fifty messages in one transaction, two
     copies of one among them."""
     run.one(run.consumers).restart()
 
 
-@fault("segfault", segfaults=True, orders="kill", consumer={"attempts": 10})
+@fault("segfault", brokers=QUEUES, segfaults=True, orders="kill",
+       consumer={"attempts": 10})
 def segfault(run):
     """Some orders kill the handler's process when they come first, and some
     whenever they come."""
     run.nap(0, 0.1)
 
 
-@fault("keyed", keyed=True, consumer={"keyed": 1, "workers": 1})
+@fault("keyed", brokers=QUEUES, keyed=True, orders="well",
+       consumer={"keyed": 1, "workers": 1})
 def keyed(run):
     """kill -9 of the one consumer that books each key in its order."""
     run.one(run.consumers).restart()
@@ -97,7 +101,7 @@ def keyed(run):
 # -- brokers
 
 
-@fault("broker-kill")
+@fault("broker-kill", brokers=QUEUES)
 def broker_kill(run):
     """kill -9 of the broker, and a start."""
     run.broker.server.kill()
@@ -106,12 +110,33 @@ def broker_kill(run):
     run.hits += 1
 
 
-@fault("broker-pause")
+@fault("broker-pause", brokers=QUEUES)
 def broker_pause(run):
     """SIGSTOP, mostly for longer than a proof may take."""
     run.broker.server.pause()
     run.nap(*run.rng.choice([(0.01, 0.1), (0.5, 1), (1.5, 3)]))
     run.broker.server.resume()
+    run.hits += 1
+
+
+@fault("gateway-kill", brokers=["http"], doubt=True)
+def gateway_kill(run):
+    """kill -9 of the gateway: what it had under way is in doubt."""
+    broker_kill(run)
+
+
+@fault("gateway-pause", brokers=["http"], doubt=True)
+def gateway_pause(run):
+    """SIGSTOP of the gateway."""
+    broker_pause(run)
+
+
+@fault("service-kill", brokers=["http"], doubt=True)
+def service_kill(run):
+    """kill -9 of the service behind the gateway."""
+    run.broker.payments.kill()
+    run.nap(0, 0.3)
+    run.broker.payments.start()
     run.hits += 1
 
 
@@ -194,7 +219,8 @@ def step(run, names):
     run.nap(0, 0.3)
 
 
-@fault("clock-programs", clocks=["relay1", "relay2", "consumer1", "consumer2"])
+@fault("clock-programs", brokers=QUEUES, clocks=[
+    "relay1", "relay2", "consumer1", "consumer2"])
 def clock_programs(run):
     """The clock of a relay or a consumer jumps by ten minutes."""
     step(run, run.clocks)

@@ -14,7 +14,7 @@ It knows no lease, no attempt and no state machine.
 import collections
 import hashlib
 
-READY, WAITING, DEAD = 0, 1, 3
+DEAD, INDETERMINATE = 3, 4  # of a row, and of a parked message
 DEADLY = ("poison", "dead", "kills")  # kinds of orders that must not succeed
 
 
@@ -26,7 +26,7 @@ def mark(name):
 class Ledger:
     def __init__(self):
         self.orders = []    # (id, key, place, kind)
-        self.arrived = []   # (id, key), in their order; None: nobody looked
+        self.arrived = []   # (id, key), in their order
         self.effects = []   # ids, in their order
         self.outbox = []    # (id, phase)
         self.parked = []    # (id, state)
@@ -35,6 +35,8 @@ class Ledger:
         self.flawed = 0     # dead letters without an id, that were planted
         self.mixed = set()  # ids that also came with another body
         self.keyed = False  # effects, too, are in the order of their key
+        self.service = False  # effects are those of a service: no inbox
+        self.doubt = False  # a service may have died: rows may be in doubt
 
 
 def judge(ledger):
@@ -43,25 +45,39 @@ def judge(ledger):
     if len(kinds) != len(ledger.orders):
         yield "an id was given twice"
     yield from judge_effects(ledger, kinds)
-    yield from judge_parked(ledger, kinds)
-    for name, phase in ledger.outbox:
-        if phase != 2:
-            yield "outbox: %s stands in phase %d" % (mark(name), phase)
-    if ledger.arrived is not None:
+    yield from judge_outbox(ledger, kinds)
+    if ledger.service:
+        yield from in_order(ledger.effects, ledger.orders, "effect")
+    else:
+        yield from judge_parked(ledger, kinds)
         yield from judge_arrivals(ledger, kinds)
+
+
+def judge_outbox(ledger, kinds):
+    """A service refuses what must not succeed; a broker takes everything."""
+    deadly = {i for i, kind in kinds.items() if kind in DEADLY} \
+        if ledger.service else set()
+    dead = {name for name, phase in ledger.outbox if phase == DEAD}
+    for name in deadly ^ dead:
+        yield "outbox: %s is %sdead" % (mark(name), "not " * (name in deadly))
+    for name, phase in ledger.outbox:
+        if phase != DEAD and not (phase == INDETERMINATE and ledger.doubt):
+            yield "outbox: %s stands in phase %d" % (mark(name), phase)
 
 
 def judge_effects(ledger, kinds):
     effects = collections.Counter(ledger.effects)
     wanted = {i for i, kind in kinds.items() if kind not in DEADLY}
     wanted |= set(ledger.planted)
+    doubtful = {name for name, phase in ledger.outbox
+                if phase == INDETERMINATE and ledger.doubt}
     for name, n in effects.items():
         if n > 1:
             yield "effect: %s has %d" % (mark(name), n)
         if name not in wanted:
             yield "effect: %s must have none (%s)" % (
                 mark(name), kinds.get(name, "never committed"))
-    for name in wanted - set(effects):
+    for name in wanted - doubtful - set(effects):
         yield "effect: %s has none" % mark(name)
 
 

@@ -3,7 +3,7 @@
  * ledger.c - the programs of the exact ledger: one that emits orders, one that
  * books them, and one that writes down what has arrived.
  *
- *    ledger produce DATABASE NUMBER ORDERS SEED [kill]
+ *    ledger produce DATABASE NUMBER ORDERS SEED [kill | well | json]
  *    ledger consume DATABASE URL [WORD=NUMBER ...]     metrics=FILE
  *    ledger tap URL MILLISECONDS
  *
@@ -175,22 +175,27 @@ struct producer {
     once_tx tx;
     unsigned number, orders;
     uint64_t seed;
-    int kill; /* some orders kill the handler's process */
+    enum mode {
+        USUAL,
+        KILL, /* some orders kill the handler's process */
+        WELL, /* all succeed in the end */
+        JSON  /* for examples/payments; some it refuses */
+    } mode;
 };
 
 /*
  * What the handler is to do with an order. Most are plain; a share of them fails
  * at first, and a few never succeed: these become dead letters.
  */
-static const char *kind_of(uint64_t random, int kill)
+static const char *kind_of(uint64_t random, enum mode mode)
 {
-    if (kill && random % 200 > 190)
+    if (mode == KILL && random % 200 > 190)
         return random % 200 == 199 ? "kills" : "kill";
     switch (random % 200) {
     case 0:
-        return "poison";
+        return mode == WELL ? "flaky" : "poison";
     case 1:
-        return "dead";
+        return mode == WELL ? "flaky" : "dead";
     case 2:
     case 3:
     case 4:
@@ -210,14 +215,25 @@ static int compare(const void *a, const void *b)
 static int emit_one(struct producer *p, unsigned no, int key)
 {
     const char *kind =
-        kind_of(mix(p->seed ^ ((uint64_t)p->number << 40) ^ no), p->kill);
+        kind_of(mix(p->seed ^ ((uint64_t)p->number << 40) ^ no), p->mode);
     char id[ONCE_ID_SIZE], name[16], body[80];
     once_message m = ONCE_MESSAGE_INIT;
     once_error err = {0, ""};
     int rc;
 
     (void)snprintf(name, sizeof(name), "k%02d", key);
-    (void)snprintf(body, sizeof(body), "%s %u-%u", kind, p->number, no);
+    if (p->mode == JSON) {
+        int dead = strcmp(kind, "dead") == 0;
+
+        if (!dead)
+            kind = "plain";
+        (void)snprintf(body, sizeof(body),
+                       "{\"order\":\"%u-%u\",\"amount\":%d}", p->number, no,
+                       dead ? 0 : 5);
+        m.type = "application/json";
+    } else {
+        (void)snprintf(body, sizeof(body), "%s %u-%u", kind, p->number, no);
+    }
     m.route = "orders";
     m.key = name;
     m.body = (once_bytes){body, strlen(body)};
@@ -270,13 +286,17 @@ static unsigned look(struct producer *p, const char *url)
 static int produce(const char *url, char **words)
 {
     struct producer p = {.tx = ONCE_TX_INIT};
+    static const char *const modes[] = {"usual", "kill", "well", "json"};
     uint64_t turn = (uint64_t)getpid();
     unsigned no;
+    size_t i;
 
     p.number = (unsigned)strtoul(words[0], NULL, 10);
     p.orders = (unsigned)strtoul(words[1], NULL, 10);
     p.seed = strtoull(words[2], NULL, 10);
-    p.kill = words[3] != NULL;
+    for (i = 0; words[3] != NULL && i < sizeof(modes) / sizeof(modes[0]); i++)
+        if (strcmp(words[3], modes[i]) == 0)
+            p.mode = (enum mode)i;
     no = look(&p, url);
     while (no <= p.orders) {
         int n = emit_some(&p, no, mix(p.seed + turn++));

@@ -180,7 +180,7 @@ class RabbitMQ(Broker):
         self.url_ = server.url()
         with contextlib.closing(self.connect()) as c:
             channel = c.channel()
-            for exchange in ("orders", "again"):
+            for exchange in ("orders", "all", "again"):
                 channel.exchange_declare(exchange, "fanout", durable=True)
             for queue in ("billing", "tap", "copies"):
                 more = {"x-queue-type": "quorum"} if queue != "copies" else {}
@@ -188,21 +188,21 @@ class RabbitMQ(Broker):
                     more.update({"x-max-length": length,
                                  "x-overflow": "reject-publish"})
                 channel.queue_declare(queue, durable=True, arguments=more)
+                channel.queue_bind(queue, "all")
+                if queue != "copies":
+                    channel.queue_bind(queue, "again")
         self.bind()
         server.settle("billing", "tap")
         return server
 
     def bind(self):
         with contextlib.closing(self.connect()) as c:
-            for queue in ("billing", "tap", "copies"):
-                for exchange in ("orders", "again"):
-                    if queue != "copies" or exchange == "orders":
-                        c.channel().queue_bind(queue, exchange)
+            c.channel().exchange_bind("all", "orders")
 
     def unbind(self):
+        """All queues at once, or one would have what another has not."""
         with contextlib.closing(self.connect()) as c:
-            for queue in ("billing", "tap", "copies"):
-                c.channel().queue_unbind(queue, "orders")
+            c.channel().exchange_unbind("all", "orders")
 
     def connect(self):
         return self.pika.BlockingConnection(
@@ -379,5 +379,112 @@ class Nats(Broker):
                 pass
 
 
+# ---- HTTP ----------------------------------------------------------------
+
+
+class Payments(servers.Server):
+    """examples/payments: it charges as often as it is asked."""
+
+    def __init__(self, world, program):
+        super().__init__(world, "payments")
+        self.program = program
+
+    def command(self):
+        return [str(self.program), "--db", str(self.folder / "ledger"),
+                "--listen", "%s:%d" % (self.address, self.port)]
+
+    def ready(self):
+        return listens(self)
+
+
+class Gateway(servers.Server):
+    """nginx with our module, in front of a service."""
+
+    CONF = """
+load_module %s;
+worker_processes 2;
+pid pid;
+error_log errors info;
+events { worker_connections 256; }
+http {
+    client_body_temp_path body;
+    proxy_temp_path proxy;
+    fastcgi_temp_path fastcgi;
+    uwsgi_temp_path uwsgi;
+    scgi_temp_path scgi;
+    log_format main '$http_idempotency_key $status';
+    access_log access main;
+    once_store main sqlite:%s/once.db;
+    server {
+        listen %s:%d;
+        location / {
+            once main;
+            once_scope off;
+            once_lease 3s;
+            proxy_http_version 1.1;
+            proxy_pass http://%s:%d;
+        }
+    }
+}
+"""
+
+    def __init__(self, world, module, behind):
+        super().__init__(world, "nginx")
+        (self.folder / "conf").write_text(self.CONF % (
+            module, self.folder, self.address, self.port, behind.address,
+            behind.port), "ascii")
+
+    def command(self):
+        return [servers.find("nginx"), "-p", str(self.folder), "-c", "conf",
+                "-g", "daemon off;"]
+
+    def ready(self):
+        return listens(self)
+
+
+def listens(server):
+    with contextlib.suppress(OSError), \
+            socket.create_connection((server.address, server.port), 5):
+        return True
+    return False
+
+
+class Http(Broker):
+    """
+    A service that charges, behind the gateway. Who is asked books at once: there
+    is no consumer. A request comes again only if the relay repeats it.
+    """
+
+    name = "http"
+
+    def __init__(self, run):
+        if not run.module.exists():
+            raise servers.Missing("the module for nginx is not built")
+        self.payments = Payments(run.world, run.args.build /
+                                 "examples/payments/payments").start()
+        self.server = Gateway(run.world, run.module, self.payments).start()
+        self.port = self.server.port
+        self.copies = 0
+        self.ending = False
+
+    def target(self, port):
+        return "http://127.0.0.1:%d/charge" % port
+
+    def charges(self):
+        """The names of orders, in the order in which they were charged."""
+        path = self.payments.folder / "ledger"
+        with contextlib.closing(sqlite3.connect(path, 30)) as db:
+            return [row[0] for row in
+                    db.execute("SELECT name FROM charges ORDER BY id")]
+
+    def requests(self):
+        """The keys of all requests that were answered."""
+        text = (self.server.folder / "access").read_text("latin-1")
+        return [line.split(" ")[0] for line in text.splitlines()]
+
+    def end(self):
+        pass
+
+
 DATABASES = {c.name: c for c in (Postgres, Sqlite)}
-BROKERS = {c.name: c for c in (RabbitMQ, Nats, Redis)}
+BROKERS = {c.name: c for c in (RabbitMQ, Nats, Redis, Http)}

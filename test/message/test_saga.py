@@ -232,3 +232,57 @@ def test_money_moves_or_does_not(transfers):
     assert 3 in states and 4 in states
     listed = once("--store", transfers.db.url, "saga", "ls", "stuck").stdout
     assert listed == ""
+
+
+SCRIPT = """#!/bin/sh
+# Ends as the file beside it says.
+cat >/dev/null
+echo "$ONCE_ID" >>%(folder)s/asked
+exit $(cat %(folder)s/%(name)s)
+"""
+
+
+class Branches:
+    """Commands: each call is a script that ends with the status in a file."""
+
+    def __init__(self, folder):
+        self.folder = folder
+        self.words = []
+        for name in "try", "cancel":
+            script = folder / (name + ".sh")
+            script.write_text(SCRIPT % {"folder": folder, "name": name})
+            script.chmod(0o755)
+            self.words += ["--to", "%s=exec:%s" % (name, script), "--no-hold"]
+            self.end(name, 0)
+
+    def end(self, name, status):
+        (self.folder / name).write_text(str(status))
+
+    def asked(self):
+        return (self.folder / "asked").read_text().split()
+
+    def drain(self, db):
+        return once("relay", "--store", db.url, *self.words, "--drain",
+                    check=False)
+
+
+def test_an_operator_frees_a_stuck_saga(tmp_path):
+    db, branches = Lite(tmp_path), Branches(tmp_path)
+    saga = {"gid": "s", "kind": "k", "steps": [{"try": "try", "cancel": "cancel"}]}
+    subprocess.run([START, db.url], input=json.dumps(saga), text=True,
+                   timeout=PATIENCE, check=True)
+    branches.end("try", 65)
+    branches.end("cancel", 65)
+    done = branches.drain(db)
+    assert done.returncode == 1  # somebody has to look
+    assert "sagas that are stuck now: 1" in done.stderr
+    shown = once("--store", db.url, "saga", "show", "s").stdout
+    assert "state\tstuck\nversion\t3\n" in shown
+    branches.end("cancel", 0)
+    assert branches.drain(db).returncode == 1
+    once("--store", db.url, "saga", "retry", "s", "--version", "3", "--why",
+         "the service is repaired")
+    assert branches.drain(db).returncode == 0
+    shown = once("--store", db.url, "saga", "show", "s").stdout
+    assert "state\tundone\n" in shown and "the service is repaired" in shown
+    assert branches.asked() == ["s/1/try", "s/1/cancel", "s/1/cancel/1"]

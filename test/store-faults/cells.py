@@ -25,9 +25,7 @@ each store, for `make test`. It prints TAP, and a line of figures for each cell.
 The faults stand in faults.py, the stores in stores.py, the count in count.py.
 """
 
-import argparse
 import contextlib
-import fnmatch
 import glob
 import mmap
 import os
@@ -37,7 +35,6 @@ import struct
 import subprocess
 import sys
 import time
-import traceback
 import types
 
 HERE = pathlib.Path(__file__).resolve().parent
@@ -45,20 +42,17 @@ sys.path.insert(0, str(HERE.parent / "lib"))
 sys.dont_write_bytecode = True
 
 # pylint: disable=wrong-import-position
+import cellkit  # noqa: E402
 import count  # noqa: E402
 import servers  # noqa: E402
+from cellkit import Broken, Skip  # noqa: E402
 from faults import CALLERS, FAULTS, PREPARED  # noqa: E402
-from stores import STORES, Skip  # noqa: E402
+from stores import STORES  # noqa: E402
 
-ROOT = HERE.parents[1]
 PATIENCE = 60   # seconds without any answer, when all is healed
 NAP = 0.02
 MOST = 3        # times the operations that were asked for, at most
 FEW = 200000    # unless that is fewer than these
-
-
-class Broken(Exception):
-    """What must not happen has happened."""
 
 
 # ---- Traffic -------------------------------------------------------------
@@ -304,17 +298,6 @@ def cells():
                 yield name, what
 
 
-def wanted(args):
-    for name, what in cells():
-        text = "%s %s" % (name, what)
-        if args.short and text not in SHORT:
-            continue
-        if args.pattern and not any(fnmatch.fnmatch(text, "*%s*" % p)
-                                    for p in args.pattern):
-            continue
-        yield name, what
-
-
 def number_of(what, args):
     """How often a fault is played: those on the wire cost little."""
     dear = what in ("lagging", "split", "failover") or \
@@ -328,7 +311,7 @@ def number_of(what, args):
 
 
 def play(args, name, what):
-    """One cell; returns (sums, run) after its end."""
+    """One cell; returns its figures, and what is wrong."""
     rng = random.Random("%s %s %s" % (args.seed, name, what))
     run = Run(args, STORES[name], rng, args.ops)
     sums = None
@@ -344,17 +327,20 @@ def play(args, name, what):
         if run.store.must_lose and not (sums.outcomes_lost and
                                         sums.grants_lost):
             sums.violations.append("the fault lost nothing: nobody would see")
-        return sums, run
+        bad = list(sums.violations)
+        if not run.store.class_a:
+            bad = [b for b in bad if b.startswith(("the fault", "verify"))]
+        return line_of(sums, run), bad
     finally:
-        if args.keep and (sums is None or sums.violations):
-            subprocess.run(["cp", "-a", run.folder, args.keep], check=False)
+        if sums is None or sums.violations:
+            cellkit.keep(args, run.folder)
         run.close()
 
 
-def line_of(sums, run, took):
-    text = "%d acknowledged, %d unknown, %d faults, %d hits, %d s" % (
+def line_of(sums, run):
+    text = "%d acknowledged, %d unknown, %d faults, %d hits" % (
         run.traffic.shared["answered"], run.traffic.shared["unknown"],
-        run.played, run.hits, took)
+        run.played, run.hits)
     if not run.store.class_a:
         text += "; lost %s of outcomes, %s of grants; granted twice %s" % (
             share(sums.outcomes_lost, sums.outcomes),
@@ -367,65 +353,17 @@ def share(part, whole):
     return "%d/%d (%.2f %%)" % (part, whole, 100.0 * part / max(whole, 1))
 
 
-def one(args, n, name, what):
-    """Prints the line of a cell; returns whether it failed."""
-    started = time.monotonic()
-    bad, text = [], ""
-    try:
-        sums, run = play(args, name, what)
-        text = line_of(sums, run, time.monotonic() - started)
-        bad = list(sums.violations)
-        if not run.store.class_a:
-            bad = [b for b in bad if b.startswith(("the fault", "verify"))]
-    except Skip as skip:
-        print("ok %d - %s %s # SKIP %s" % (n, name, what, skip), flush=True)
-        return False
-    except (Broken, RuntimeError, OSError, subprocess.SubprocessError) as e:
-        bad = [str(e)]
-        if args.trace:
-            traceback.print_exc()
-    print("%s %d - %s %s" % ("not ok" if bad else "ok", n, name, what))
-    if text:
-        print("#   " + text)
-    for line in bad[:10]:
-        print("#   %s" % line)
-    if len(bad) > 10:
-        print("#   and %d more" % (len(bad) - 10))
-    sys.stdout.flush()
-    return bool(bad)
-
-
 def main():
-    parser = argparse.ArgumentParser(usage=__doc__)
-    parser.add_argument("--build", type=pathlib.Path, default=ROOT / "build")
+    parser = cellkit.options(__doc__)
     parser.add_argument("--traffic", type=pathlib.Path,
                         help="another program than the one of the build")
     parser.add_argument("--ops", type=int, default=100000)
-    parser.add_argument("--faults", type=int, default=0)
-    parser.add_argument("--seed", type=int, default=1)
-    parser.add_argument("--short", action="store_true")
-    parser.add_argument("--list", action="store_true")
-    parser.add_argument("--keep", help="a folder for what a broken cell left")
-    parser.add_argument("--trace", action="store_true")
-    parser.add_argument("pattern", nargs="*")
-    args = parser.parse_args()
-    args.build = args.build.resolve()
-    os.environ["ONCE_BUILD"] = str(args.build)
+    args = cellkit.read(parser)
     if args.short:
         args.ops = min(args.ops, 4000)
         args.faults = args.faults or 6
-    todo = list(wanted(args))
-    if args.list:
-        for name, what in todo:
-            print("%-18s %-16s %s" % (name, what, (
-                FAULTS[what][0].__doc__ or "").strip().split("\n")[0]))
-        return 0
-    print("1..%d\n# seed %d, %d operations a cell" % (len(todo), args.seed,
-                                                      args.ops))
-    failed = sum([one(args, n, name, what)
-                  for n, (name, what) in enumerate(todo, 1)])
-    print("# %d cells, %d failed" % (len(todo), failed))
-    return 1 if failed or not todo else 0
+    return cellkit.run(args, list(cellkit.wanted(args, cells(), SHORT)),
+                       FAULTS, play, "%d operations" % args.ops)
 
 
 if __name__ == "__main__":

@@ -16,9 +16,10 @@ import time
 
 import servers
 import wire
+from cellkit import Skip
 from servers import COMMITTING
 from storelist import LOCAL
-from stores import Disk, Skip
+from stores import Disk
 
 CALLERS = 24    # of one process, so that batches are of many operations
 FAULTS = {}

@@ -13,10 +13,7 @@ import subprocess
 
 import servers
 import storelist
-
-
-class Skip(Exception):
-    """This cell cannot be played here, and why."""
+from cellkit import Skip
 
 
 class Store:
