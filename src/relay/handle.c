@@ -93,8 +93,16 @@ static int outcome_of(struct once__hand *h, int rc, const once_error *err)
         return ONCE__TORN;
     default:
         set_away(h, UNWILLING, err->text);
-        return ONCE__AWAY;
+        return ONCE__UNWILLING;
     }
+}
+
+void once__hand_asked(struct once__hand *h, int rc, const once_error *err)
+{
+    if (rc < 0)
+        (void)outcome_of(h, rc, err);
+    else
+        set_away(h, 0, "");
 }
 
 /* ---- The transaction, as the handler leaves it --------------------------- */

@@ -135,6 +135,8 @@ static int turn(struct parked *p)
         once__parked_take(once__base_ask(p->hand.b), p->c->o.consumer,
                           p->c->o.lease_ms, (int)p->c->o.keyed, &list, &err));
     found = rc == ONCE_OK && list.n > 0;
+    if (!found)
+        once__hand_asked(&p->hand, rc, &err);
     if (found)
         handle(p, &list.rows[0]);
     once__parked_clear(&list);
