@@ -223,10 +223,14 @@ def on_the_wire(side, function):
 for _name, _function in wire.FAULTS.items():
     if _name == "slow":
         continue
-    # Producers are the test's own, and wait for an answer for ever.
-    fault("db-" + _name, databases=["postgres"], **(
-        {"direct": True} if _name == "silence" else {}))(on_the_wire("db", _function))
-    fault("broker-" + _name)(on_the_wire("broker", _function))
+    # Silence takes its time until it is noticed. Producers are the test's own:
+    # they would wait for an answer of the database for ever.
+    _more = {"most": 2} if _name == "silence" else {}
+    fault("broker-" + _name, **_more)(on_the_wire("broker", _function))
+    if _more:
+        _more["direct"] = True
+    fault("db-" + _name, databases=["postgres"], **_more)(
+        on_the_wire("db", _function))
 
 
 # -- clocks
