@@ -243,7 +243,9 @@ def step(run, names):
     run.nap(0, 0.3)
 
 
-@fault("clock-programs", brokers=QUEUES, clocks=[
+# Not with NATS: its library waits until times of the clock that we replace, by
+# calls that we do not replace.
+@fault("clock-programs", brokers=["rabbitmq", "redis"], clocks=[
     "relay1", "relay2", "consumer1", "consumer2"])
 def clock_programs(run):
     """The clock of a relay or a consumer jumps by ten minutes."""
