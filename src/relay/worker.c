@@ -15,7 +15,6 @@
  * It refuses to give back what waits in its slot: a broker counts that, and drops
  * the message when it has come too often.
  */
-#include <assert.h>
 #include <openssl/evp.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -29,7 +28,6 @@
 #include "relay/consume.h"
 
 enum {
-    SPARE = 2,        /* deliveries beside those that wait for another copy */
     SLICE_MS = 100,   /* how long a receive may keep us from looking up */
     RETRY_MS = 1000,  /* between two tries at a database or a broker */
     REACH_MS = 10000, /* drain: how long a broker may be away at first */
@@ -54,11 +52,6 @@ struct work {
 };
 
 enum act { ACKNOWLEDGE, HOLD, STAY, GIVE_UP };
-
-uint32_t once__consumer_room(const struct once__consumer *c)
-{
-    return 2 * c->o.batch + SPARE;
-}
 
 /* ---- Flaws ----------------------------------------------------------------- */
 
@@ -96,12 +89,6 @@ static int make_id(const once_message *m, int hollow, int alone,
     for (i = 0; i < ONCE_FINGERPRINT_SIZE; i++)
         (void)snprintf(out + at + 2 * i, 3, "%02x", sum[i]);
     return good;
-}
-
-int once__consumer_is_hollow(const once_message *m)
-{
-    return strncmp(m->id, "#-", 2) == 0 && m->body.size == 0 &&
-           strlen(m->id) == 2 + 2 * ONCE_FINGERPRINT_SIZE;
 }
 
 static int fits(const once_message *part)
@@ -190,15 +177,6 @@ static const char *flaw_of(const struct work *k, const struct once__delivery *d,
 static void count(struct work *k, int metric)
 {
     once__count(&k->c->series, metric, 1);
-}
-
-void once__consumer_count_kept(struct once__consumer *c, int state)
-{
-    once__count(&c->series,
-                state == ONCE_PARKED_WAITING ? ONCE__CONSUMER_PARKED
-                : state == ONCE_PARKED_DEAD  ? ONCE__CONSUMER_DEAD
-                                             : ONCE__CONSUMER_UNKNOWN,
-                1);
 }
 
 /* What is done with a delivery whose message was parked, or could not be. */
