@@ -197,7 +197,34 @@ static int connect_postgres(struct once__base *b, once_error *err)
     b->tx.postgres = b->link.conn;
     return ONCE_OK;
 }
+
+/* Under another level a first delivery would run, and no parked message. */
+static int check_isolation(PGconn *conn, once_error *err)
+{
+    PGresult *r = PQexec(conn, "SHOW default_transaction_isolation");
+    int rc = ONCE_OK;
+
+    if (PQresultStatus(r) != PGRES_TUPLES_OK)
+        rc = once__fail(err, ONCE_EAWAY, "the connection was lost");
+    else if (strcmp(PQgetvalue(r, 0, 0), "read committed") != 0)
+        rc = once__fail(err, ONCE_EOPEN,
+                        "default_transaction_isolation of this role is not "
+                        "read committed");
+    PQclear(r);
+    return rc;
+}
 #endif
+
+static int check(struct once__base *b, once_error *err)
+{
+    int rc = once_message_check(once__base_ask(b), err);
+
+#ifdef ONCE_WITH_POSTGRES
+    if (rc == ONCE_OK && b->path == NULL)
+        rc = check_isolation(b->tx.postgres, err);
+#endif
+    return once__base_answered(b, rc);
+}
 
 static int is_up(const struct once__base *b)
 {
@@ -221,7 +248,7 @@ int once__base_connect(struct once__base *b, once_error *err)
     rc = connect_sqlite(b, err);
 #endif
     if (rc == ONCE_OK && b->use == ONCE__BASE_READY)
-        rc = once__base_answered(b, once_message_check(once__base_ask(b), err));
+        rc = check(b, err);
     if (rc == ONCE_OK)
         return rc;
     once__base_drop(b);

@@ -17,6 +17,7 @@
 #include "broker/broker.h"
 #include "core/error.h"
 #include "message/backend.h"
+#include "relay/watch.h"
 
 enum {
     BATCH_MAX = 1000,
@@ -221,7 +222,8 @@ static int ask_counts(struct once__consumer *c, struct once__base *b,
 
     memset(out, 0, sizeof(*out));
     if (rc == ONCE_OK)
-        rc = once__parked_stats(once__base_tx(b), &all, &n, err);
+        rc = once__base_answered(
+            b, once__parked_stats(once__base_ask(b), &all, &n, err));
     for (i = 0; rc == ONCE_OK && i < n; i++)
         if (strcmp(all[i].consumer, c->o.consumer) == 0)
             *out = all[i];
@@ -346,6 +348,8 @@ static int start_metrics(struct run *r, once_error *err)
     if (o.path == NULL)
         return ONCE_OK;
     rc = once__base_open(r->c.o.db, ONCE__BASE_READY, &r->gauges, err);
+    if (rc == ONCE_OK)
+        rc = once__watch_add(r->c.watch, r->gauges, err);
     return rc == ONCE_OK ? once__metrics_start(&o, &r->metrics, err) : rc;
 }
 
@@ -387,6 +391,8 @@ static void end(struct run *r)
     if (r->parked_started)
         (void)pthread_join(r->parked, NULL);
     once__metrics_stop(r->metrics);
+    once__watch_end(r->c.watch);
+    r->c.watch = NULL;
     once__base_close(r->gauges);
     once__hand_close(&r->hand);
     (void)pthread_cond_destroy(&r->c.wake);
@@ -397,6 +403,8 @@ static int prepare(struct run *r, once_error *err)
 {
     int rc = check_limits(&r->c.o, err);
 
+    if (rc == ONCE_OK)
+        rc = once__watch_start(&r->c.stop, &r->c.watch, err);
     if (rc == ONCE_OK)
         rc = once__hand_open(&r->hand, &r->c, err);
     if (rc == ONCE_OK)

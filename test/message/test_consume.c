@@ -580,7 +580,8 @@ static void what_cannot_be_understood_is_a_dead_letter(void)
     memset(long_id, 'x', sizeof(long_id) - 1);
     long_id[sizeof(long_id) - 1] = '\0';
     fake_add(NULL, NULL, "without id");
-    fake_add(NULL, NULL, "without id"); /* a copy */
+    fake_add(NULL, NULL, "without id"); /* says the same, and is another */
+    fake_add(NULL, NULL, "without id")->redelivered = 1; /* a copy */
     fake_add(long_id, NULL, "id too long");
     fake_add("two words", NULL, "id with a space");
     f = fake_add("h", NULL, "bad header");
@@ -595,11 +596,11 @@ static void what_cannot_be_understood_is_a_dead_letter(void)
     fake_add("good", NULL, "ok");
     T_EQ(consume_all(), ONCE_DEAD);
     T_EQ(runs, 1);
-    T_EQ(fake_count(FAKE_TAKEN), 9);
-    T_EQ(parked(&d, 3), 7);
+    T_EQ(fake_count(FAKE_TAKEN), 10);
+    T_EQ(parked(&d, 3), 8);
     T_EQ(number(&d, "SELECT count(*) FROM @parked WHERE substr(id,1,1)='#' "
                     "AND error<>'' AND headers='' AND length(id)=65"),
-         7);
+         8);
     T_EQ(number(&d, "SELECT count(*) FROM @parked WHERE key='good'"), 1);
     T_EQ(number(&d, "SELECT count(*) FROM @parked WHERE "
                     "error='the driver does not understand it'"),
