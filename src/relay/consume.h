@@ -49,7 +49,7 @@ struct once__consumer {
 
     _Atomic int stop;
     struct once__watch *watch; /* of all connections to the database */
-    _Atomic int n_away; /* threads whose database is away */
+    _Atomic int n_away;        /* threads whose database is away */
     pthread_mutex_t lock;
     pthread_cond_t wake; /* the parked loop, and who waits to try again */
     uint64_t look_ms;    /* by the lock: when the parked loop looks next */
