@@ -332,20 +332,25 @@ static void hold(struct work *k, size_t i)
         lose_broker(k, &err);
 }
 
-/* Everything goes back, also what the broker has sent ahead. Where order counts
- * it goes back as one, with the connection, and not one by one. */
-static void give_back_all(struct work *k)
+static void give_back_slots(struct work *k)
 {
     once_error err = {0, ""};
     size_t i;
 
-    if (k->c->o.keyed && k->connected)
-        k->w->ops->abandon(k->w->broker);
     for (i = 0; i < k->n; i++)
         if (k->w->ops->ack(k->w->broker, k->slots[i].d, ONCE__ACK_BACK, &err) !=
             ONCE_OK)
             err.text[0] = '\0'; /* then it goes back with the connection */
     k->n = 0;
+}
+
+/* Everything goes back, also what the broker has sent ahead. Where order counts
+ * it goes back as one, with the connection, and not one by one. */
+static void give_back_all(struct work *k)
+{
+    if (k->c->o.keyed && k->connected)
+        k->w->ops->abandon(k->w->broker);
+    give_back_slots(k);
     if (!k->c->o.keyed && k->connected)
         k->w->ops->abandon(k->w->broker);
     k->connected = 0;
@@ -558,7 +563,11 @@ void *once__consumer_work(void *worker)
         once__consumer_fail(k.c, ONCE_ENOMEM, &err);
     while (!atomic_load(&k.c->stop))
         turn(&k);
-    give_back_all(&k);
+    /* close() gives back the rest, in good order: not so a connection that is
+     * cut, of which a broker may think for minutes that it handles what it has
+     * been sent. Where order counts all of it goes back there, as one. */
+    if (!k.c->o.keyed)
+        give_back_slots(&k);
     free(k.slots);
     return NULL;
 }
