@@ -1016,13 +1016,6 @@ BEGIN
     SELECT count(*) > 10000 INTO v_many FROM (
         SELECT FROM "@schema@".outbox p WHERE p.route = p_route
             AND p.phase IN (1, 3, 4) AND p.key IS NOT NULL LIMIT 10001) AS x;
-    IF NOT v_many THEN
-        SELECT jsonb_object_agg(h.key, h.seq) INTO v_stop FROM (
-            SELECT p.key, min(p.seq) AS seq FROM "@schema@".outbox p
-            WHERE p.route = p_route AND p.phase IN (1, 3, 4)
-                AND p.key IS NOT NULL AND (p.phase = 1 OR NOT p_pass)
-            GROUP BY p.key) AS h;
-    END IF;
     LOOP
         IF v_many THEN -- only the keys of the rows that come next, up to v_end
             WITH n AS MATERIALIZED (
@@ -1038,6 +1031,12 @@ BEGIN
                         AND p.phase IN (1, 3, 4) AND (p.phase = 1 OR NOT p_pass)
                     ORDER BY p.seq LIMIT 1) AS h)
                 INTO v_end, v_ahead, v_stop;
+        ELSE
+            SELECT jsonb_object_agg(h.key, h.seq) INTO v_stop FROM (
+                SELECT p.key, min(p.seq) AS seq FROM "@schema@".outbox p
+                WHERE p.route = p_route AND p.phase IN (1, 3, 4)
+                    AND p.key IS NOT NULL AND (p.phase = 1 OR NOT p_pass)
+                GROUP BY p.key) AS h;
         END IF;
         -- w: the oldest rows before that. r: which of these wait. Look-ups row by
         -- row would take seconds.
@@ -1064,9 +1063,14 @@ BEGIN
                 array_agg(t.seq) FILTER (WHERE NOT t.waits AND t.nth <= p_n
                     AND t.before < 16777216)
             INTO v_seen, v_late, v_seqs FROM t;
-        -- Where all of them wait for others, look further.
-        EXIT WHEN v_seqs IS NOT NULL OR v_look >= 100000
+        -- Where all of them wait for others, look further; at last behind all
+        -- rows whose keys have stopped.
+        EXIT WHEN v_seqs IS NOT NULL OR (v_look >= 100000 AND NOT v_many)
             OR CASE WHEN v_many THEN v_ahead ELSE v_seen END < v_look;
+        IF v_look >= 100000 THEN
+            v_many := false;
+            v_end := 9223372036854775807;
+        END IF;
         v_look := least(v_look * 10, 100000);
     END LOOP;
     UPDATE "@schema@".outbox o
