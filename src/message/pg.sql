@@ -72,7 +72,8 @@ CREATE TABLE IF NOT EXISTS "@schema@".inbox (
 
 -- A message that the database keeps because its handler has not finished.
 -- `state`: 1 waiting, 3 dead, 4 indeterminate. `filed`: its id has a row in the
--- inbox, which one that was outside or a mismatch has not.
+-- inbox, which one that was outside or a mismatch has not. Such a one may stand
+-- beside one that is filed, and must not keep it from being parked.
 CREATE TABLE IF NOT EXISTS "@schema@".parked (
     no bigint GENERATED ALWAYS AS IDENTITY PRIMARY KEY,
     consumer text COLLATE "C" NOT NULL,
@@ -87,7 +88,7 @@ CREATE TABLE IF NOT EXISTS "@schema@".parked (
     body bytea NOT NULL,
     error text NOT NULL,
     filed boolean NOT NULL,
-    UNIQUE (consumer, id)
+    UNIQUE (consumer, id, filed)
 );
 CREATE INDEX IF NOT EXISTS parked_due ON "@schema@".parked (consumer, due_ms)
     WHERE state = 1;
@@ -362,7 +363,7 @@ BEGIN
             CASE v_was WHEN 'run' THEN p_state ELSE 3 END,
             v_now + p_wait_ms, v_now, p_key, p_type, p_headers, p_body,
             CASE v_was WHEN 'run' THEN p_error ELSE v_was END, v_was = 'run')
-        ON CONFLICT (consumer, id) DO NOTHING;
+        ON CONFLICT (consumer, id, filed) DO NOTHING;
     RETURN 'parked';
 END
 $f$;
