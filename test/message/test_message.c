@@ -205,8 +205,8 @@ static void a_message_that_is_outside_no_more_is_parked(void)
     T_EQ(number(&d, "SELECT count(*) FROM @parked WHERE state=1"), 1);
     T_EQ(park(&d, id, "x", ONCE_PARKED_WAITING), ONCE_REPEATED);
     no = number(&d, "SELECT no FROM @parked WHERE state=3");
-    T_EQ(once__parked_decide(&d.tx, no, ONCE_PARKED_DEAD, 0,
-                             ONCE__PARKED_RETRY, "why", NULL),
+    T_EQ(once__parked_decide(&d.tx, no, ONCE_PARKED_DEAD, 0, ONCE__PARKED_RETRY,
+                             "why", NULL),
          ONCE_OK);
     T_EQ(number(&d, "SELECT count(*) FROM @parked WHERE state=1"), 1);
     T_EQ(number(&d, "SELECT count(*) FROM @parked"), 1);
