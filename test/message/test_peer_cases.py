@@ -5,10 +5,13 @@ names for each test the case, and where it was described.
 
 carry.py has databases, targets and relays, test_consume.py consumers."""
 import contextlib
+import http.server
 import itertools
+import json
 import os
 import shutil
 import signal
+import socket
 import sqlite3
 import subprocess
 import threading
@@ -1069,3 +1072,149 @@ def test_a_message_parked_by_one_consumer_is_not_run_by_another(amqp, shop,
     assert consumers(shop, pair["billing"], "--drain", "2s",
                      sql=good.replace("shipping", "billing")).wait() == 0
     assert effects(shop) == ["billing", "shipping"]
+
+
+def test_a_stream_that_is_gone_is_read_from_its_beginning(redis, shop,
+                                                         consumers, tmp_path):
+    """With its group: a new group that began at the end would pass over what
+    was added before."""
+    stream = Stream(redis, "s%d" % next(_numbers))
+    stream.url += "&group=g"
+
+    def add(name):
+        redis.ask("XADD", stream.stream, "*", "id", name, "body", "x")
+    add("a")
+    consumer = consumers(shop, stream)
+    eventually(lambda: effects(shop) == ["a"], "it consumes", PATIENCE)
+    redis.ask("DEL", stream.stream)
+    add("b")
+    add("c")
+    eventually(lambda: effects(shop) == ["a", "b", "c"], "and again", PATIENCE)
+    assert consumer.stop() == 0
+    assert consumer.log().count("\n") < 10
+
+
+def test_a_consumer_waits_for_a_long_transaction_of_the_program(
+        redis, tmp_path, consumers):
+    db, stream = Lite(tmp_path), Stream(redis, "s%d" % next(_numbers))
+    stream.url += "&group=g"
+    db.sql("CREATE TABLE effect(id TEXT, body TEXT)")
+    with contextlib.closing(sqlite3.connect(db.path)) as held:
+        held.isolation_level = None
+        held.execute("BEGIN IMMEDIATE")
+        held.execute("CREATE TABLE mine(x)")
+        for i in range(5):
+            redis.ask("XADD", stream.stream, "*", "id", "m%d" % i, "body", "x")
+        consumer = consumers(db, stream,
+                             sql="INSERT INTO effect VALUES ($1, $2)")
+        time.sleep(13)
+        assert consumer.process.poll() is None
+        held.execute("COMMIT")
+    eventually(lambda: effects(db) == ["m%d" % i for i in range(5)],
+               "all are done", PATIENCE)
+    assert consumer.stop() == 0
+
+
+# ---- Calls of a service ------------------------------------------------------------
+
+
+class Service(http.server.ThreadingHTTPServer):
+    """Has the effect of a key once, and does not answer the first request."""
+    daemon_threads = True
+
+    def __init__(self):
+        self.requests = []
+        super().__init__(("127.0.0.1", 0), Answer)
+        threading.Thread(target=self.serve_forever, daemon=True).start()
+
+    @property
+    def url(self):
+        return "http://127.0.0.1:%d/charge" % self.server_port
+
+
+class Answer(http.server.BaseHTTPRequestHandler):
+    def do_POST(self):  # pylint: disable=invalid-name
+        body = self.rfile.read(int(self.headers["Content-Length"]))
+        self.server.requests.append((self.headers["Idempotency-Key"], body))
+        if len(self.server.requests) == 1:
+            self.connection.shutdown(socket.SHUT_RDWR)
+            return
+        self.send_response(200)
+        self.send_header("Content-Length", "0")
+        self.end_headers()
+
+    def log_message(self, *_):  # pylint: disable=arguments-differ
+        pass
+
+
+def test_a_request_without_an_answer_is_repeated_under_its_key(tmp_path,
+                                                               relays):
+    """A new key, or another body, would be a second charge."""
+    db = Lite(tmp_path)
+    db.emit([("a", None, '{"cents": 100}')])
+    with Service() as service:
+        assert relays(db, "--to", "r=" + service.url, *SHORT,
+                      "--drain").wait() == 0
+        service.shutdown()
+        assert len(service.requests) == 2
+        assert len(set(service.requests)) == 1
+        assert service.requests[0][1] == b'{"cents": 100}'
+
+
+# ---- Sagas --------------------------------------------------------------------------
+
+
+def saga(pg, gid, steps, deadline="1 hour"):
+    pg.sql("SELECT once.saga_start('k', '%s'::json, '%s', now() + interval '%s')"
+           % (json.dumps(steps), gid, deadline))
+
+
+def states(pg):
+    names = ["going", "confirming", "undoing", "done", "undone", "stuck"]
+    return {gid: names[int(state)]
+            for gid, state in pg.sql("SELECT gid, state FROM once.saga")}
+
+
+def test_a_saga_with_a_route_that_nobody_serves_is_undone_in_time(
+        pg, relays, target):
+    saga(pg, "g", [{"try": "t", "cancel": "c"},
+                   {"try": "nobody", "cancel": "c"}], "3 seconds")
+    relay = relays(pg, *to(target, route="t"), *to(target, route="c"))
+    eventually(lambda: states(pg) == {"g": "undone"}, "it is undone", PATIENCE)
+    assert relay.stop() == 0
+    assert pg.sql("SELECT count(*) FROM once.outbox") == [("0",)]
+    assert sent(target)[0] == "g/1/try"
+    assert sent(target)[-1] == "g/1/cancel"
+    assert len(sent(target)) == len(set(sent(target)))
+
+
+def test_an_abort_of_a_saga_that_is_about_to_end_is_done_or_refused(
+        pg, relays, target):
+    """And its end is the one that the operator was told."""
+    gids = ["g%d" % i for i in range(12)]
+    for gid in gids:
+        saga(pg, gid, [{"try": "t", "cancel": "c"}] * 2)
+    relay = relays(pg, *to(target, "--workers", "2", route="t"),
+                   *to(target, route="c"))
+    aborted = set()
+    for gid in reversed(gids):
+        version = one(pg.sql("SELECT version FROM once.saga WHERE gid = '%s'"
+                             % gid))
+        done = once("--store", pg.url, "saga", "abort", gid, "--version",
+                    version, "--why", "test", check=False)
+        assert done.returncode in (0, 1), done.stderr
+        if done.returncode == 0:
+            aborted.add(gid)
+    eventually(lambda: set(states(pg).values()) <= {"done", "undone"},
+               "all have ended", PATIENCE)
+    assert relay.stop() == 0
+    assert {g for g, s in states(pg).items() if s == "undone"} == aborted
+    seen = sent(target)
+    assert len(seen) == len(set(seen))
+    for gid in gids:
+        tried = [s for s in seen if s.startswith(gid + "/") and "/try" in s]
+        undone = [s for s in seen if s.startswith(gid + "/")
+                  and "/cancel" in s]
+        assert gid in aborted or (len(tried), undone) == (2, [])
+        assert {s.replace("try", "cancel") for s in tried} <= set(undone) \
+            or gid not in aborted
