@@ -1218,3 +1218,29 @@ def test_an_abort_of_a_saga_that_is_about_to_end_is_done_or_refused(
         assert gid in aborted or (len(tried), undone) == (2, [])
         assert {s.replace("try", "cancel") for s in tried} <= set(undone) \
             or gid not in aborted
+
+
+def test_a_file_that_was_replaced_is_seen(redis, tmp_path, relays, target,
+                                          consumers):
+    """By its backup: whoever keeps the old one open would sleep for ever."""
+    db, stream = Lite(tmp_path), Stream(redis, "s%d" % next(_numbers))
+    stream.url += "&group=g"
+    db.sql("CREATE TABLE effect(id TEXT, body TEXT)")
+    db.sql("PRAGMA wal_checkpoint(TRUNCATE)")
+    shutil.copy(db.path, tmp_path / "backup")
+    relay = relays(db, *to(target))
+    consumer = consumers(db, stream, sql="INSERT INTO effect VALUES ($1, $2)")
+    db.emit([("a", None, "1")])
+    redis.ask("XADD", stream.stream, "*", "id", "x", "body", "1")
+    eventually(lambda: sent(target) == ["a"] and effects(db) == ["x"],
+               "they work", PATIENCE)
+    time.sleep(2)
+    for end in ("", "-wal", "-shm"):
+        with contextlib.suppress(FileNotFoundError):
+            (tmp_path / ("shop.db" + end)).rename(tmp_path / ("old" + end))
+    (tmp_path / "backup").rename(db.path)
+    db.emit([("b", None, "1")])
+    redis.ask("XADD", stream.stream, "*", "id", "y", "body", "1")
+    eventually(lambda: sent(target) == ["a", "b"], "the relay", PATIENCE)
+    eventually(lambda: effects(db) == ["y"], "the consumer", PATIENCE)
+    assert relay.stop() == 0 and consumer.stop() == 0
