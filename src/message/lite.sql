@@ -41,7 +41,7 @@ CREATE TABLE IF NOT EXISTS once_parked(
     body BLOB NOT NULL,
     error TEXT NOT NULL,
     filed INTEGER NOT NULL,
-    UNIQUE (consumer, id)
+    UNIQUE (consumer, id, filed)
 ) STRICT;
 CREATE INDEX IF NOT EXISTS once_parked_due ON once_parked(consumer, due_ms)
     WHERE state = 1;

@@ -72,7 +72,8 @@ CREATE TABLE IF NOT EXISTS "@schema@".inbox (
 
 -- A message that the database keeps because its handler has not finished.
 -- `state`: 1 waiting, 3 dead, 4 indeterminate. `filed`: its id has a row in the
--- inbox, which one that was outside or a mismatch has not.
+-- inbox, which one that was outside or a mismatch has not. Such a one may stand
+-- beside one that is filed, and must not keep it from being parked.
 CREATE TABLE IF NOT EXISTS "@schema@".parked (
     no bigint GENERATED ALWAYS AS IDENTITY PRIMARY KEY,
     consumer text COLLATE "C" NOT NULL,
@@ -87,7 +88,7 @@ CREATE TABLE IF NOT EXISTS "@schema@".parked (
     body bytea NOT NULL,
     error text NOT NULL,
     filed boolean NOT NULL,
-    UNIQUE (consumer, id)
+    UNIQUE (consumer, id, filed)
 );
 CREATE INDEX IF NOT EXISTS parked_due ON "@schema@".parked (consumer, due_ms)
     WHERE state = 1;
@@ -362,7 +363,7 @@ BEGIN
             CASE v_was WHEN 'run' THEN p_state ELSE 3 END,
             v_now + p_wait_ms, v_now, p_key, p_type, p_headers, p_body,
             CASE v_was WHEN 'run' THEN p_error ELSE v_was END, v_was = 'run')
-        ON CONFLICT (consumer, id) DO NOTHING;
+        ON CONFLICT (consumer, id, filed) DO NOTHING;
     RETURN 'parked';
 END
 $f$;
@@ -1016,13 +1017,6 @@ BEGIN
     SELECT count(*) > 10000 INTO v_many FROM (
         SELECT FROM "@schema@".outbox p WHERE p.route = p_route
             AND p.phase IN (1, 3, 4) AND p.key IS NOT NULL LIMIT 10001) AS x;
-    IF NOT v_many THEN
-        SELECT jsonb_object_agg(h.key, h.seq) INTO v_stop FROM (
-            SELECT p.key, min(p.seq) AS seq FROM "@schema@".outbox p
-            WHERE p.route = p_route AND p.phase IN (1, 3, 4)
-                AND p.key IS NOT NULL AND (p.phase = 1 OR NOT p_pass)
-            GROUP BY p.key) AS h;
-    END IF;
     LOOP
         IF v_many THEN -- only the keys of the rows that come next, up to v_end
             WITH n AS MATERIALIZED (
@@ -1038,6 +1032,12 @@ BEGIN
                         AND p.phase IN (1, 3, 4) AND (p.phase = 1 OR NOT p_pass)
                     ORDER BY p.seq LIMIT 1) AS h)
                 INTO v_end, v_ahead, v_stop;
+        ELSE
+            SELECT jsonb_object_agg(h.key, h.seq) INTO v_stop FROM (
+                SELECT p.key, min(p.seq) AS seq FROM "@schema@".outbox p
+                WHERE p.route = p_route AND p.phase IN (1, 3, 4)
+                    AND p.key IS NOT NULL AND (p.phase = 1 OR NOT p_pass)
+                GROUP BY p.key) AS h;
         END IF;
         -- w: the oldest rows before that. r: which of these wait. Look-ups row by
         -- row would take seconds.
@@ -1064,9 +1064,14 @@ BEGIN
                 array_agg(t.seq) FILTER (WHERE NOT t.waits AND t.nth <= p_n
                     AND t.before < 16777216)
             INTO v_seen, v_late, v_seqs FROM t;
-        -- Where all of them wait for others, look further.
-        EXIT WHEN v_seqs IS NOT NULL OR v_look >= 100000
+        -- Where all of them wait for others, look further; at last behind all
+        -- rows whose keys have stopped.
+        EXIT WHEN v_seqs IS NOT NULL OR (v_look >= 100000 AND NOT v_many)
             OR CASE WHEN v_many THEN v_ahead ELSE v_seen END < v_look;
+        IF v_look >= 100000 THEN
+            v_many := false;
+            v_end := 9223372036854775807;
+        END IF;
         v_look := least(v_look * 10, 100000);
     END LOOP;
     UPDATE "@schema@".outbox o

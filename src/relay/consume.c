@@ -6,13 +6,9 @@
  */
 #include "relay/consume.h"
 
-#include <errno.h>
 #include <poll.h>
-#include <stdarg.h>
-#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <time.h>
 
 #include "broker/broker.h"
 #include "core/error.h"
@@ -65,76 +61,6 @@ static const struct once__metric metrics[] = {
     [ONCE__CONSUMER_OLDEST] = {"once_consumer_parked_oldest_seconds",
                                "Age of the oldest parked message.", 0},
 };
-
-/* ---- What threads share --------------------------------------------------- */
-
-uint64_t once__steady_ms(void)
-{
-    struct timespec t;
-
-    (void)clock_gettime(CLOCK_MONOTONIC, &t);
-    return (uint64_t)t.tv_sec * 1000 + (uint64_t)t.tv_nsec / 1000000;
-}
-
-static struct timespec timespec_of(uint64_t ms)
-{
-    return (struct timespec){(time_t)(ms / 1000), (long)(ms % 1000) * 1000000};
-}
-
-void once__consumer_sleep(struct once__consumer *c, uint64_t until_ms)
-{
-    struct timespec until = timespec_of(until_ms);
-
-    pthread_mutex_lock(&c->lock);
-    while (!atomic_load(&c->stop) && once__steady_ms() < until_ms)
-        (void)pthread_cond_timedwait(&c->wake, &c->lock, &until);
-    pthread_mutex_unlock(&c->lock);
-}
-
-void once__consumer_look_in(struct once__consumer *c, uint64_t wait_ms)
-{
-    uint64_t at = once__steady_ms() + wait_ms;
-
-    pthread_mutex_lock(&c->lock);
-    if (at < c->look_ms) {
-        c->look_ms = at;
-        pthread_cond_broadcast(&c->wake);
-    }
-    pthread_mutex_unlock(&c->lock);
-}
-
-static void stop(struct once__consumer *c)
-{
-    pthread_mutex_lock(&c->lock);
-    atomic_store(&c->stop, 1);
-    pthread_cond_broadcast(&c->wake);
-    pthread_mutex_unlock(&c->lock);
-}
-
-void once__consumer_fail(struct once__consumer *c, int code,
-                         const once_error *err)
-{
-    pthread_mutex_lock(&c->lock);
-    if (c->failure == ONCE_OK) {
-        c->failure = code;
-        c->why = *err;
-    }
-    pthread_mutex_unlock(&c->lock);
-    stop(c);
-}
-
-void once__consumer_log(const struct once__consumer *c, const char *format, ...)
-{
-    char text[400];
-    va_list args;
-
-    if (c->o.log == NULL)
-        return;
-    va_start(args, format);
-    (void)vsnprintf(text, sizeof(text), format, args);
-    va_end(args);
-    c->o.log(c->o.user, text);
-}
 
 /* ---- Options -------------------------------------------------------------- */
 
@@ -386,7 +312,7 @@ static void end_workers(struct run *r)
 
 static void end(struct run *r)
 {
-    stop(&r->c);
+    once__consumer_stop(&r->c);
     end_workers(r);
     if (r->parked_started)
         (void)pthread_join(r->parked, NULL);

@@ -6,6 +6,7 @@
  *    worker.c     one worker: deliveries of a broker
  *    parked.c     the loop of parked messages
  *    handle.c     one message: claim, handler, commit; or parking it
+ *    consumer.c   what the threads share
  *
  * Each thread has a connection of its own to the database, and each worker one to
  * the broker. What they share is `struct once__consumer`.
@@ -62,6 +63,7 @@ uint64_t once__steady_ms(void);
 void once__consumer_sleep(struct once__consumer *c, uint64_t until_ms);
 /* The parked loop looks in `wait_ms`, if not earlier. */
 void once__consumer_look_in(struct once__consumer *c, uint64_t wait_ms);
+void once__consumer_stop(struct once__consumer *c);
 /* Ends all threads with this error. */
 void once__consumer_fail(struct once__consumer *c, int code,
                          const once_error *err);

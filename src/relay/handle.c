@@ -14,11 +14,9 @@
  * It refuses to believe the handler about the transaction: whether it is still
  * open is asked of the connection, and only the tag COMMIT counts.
  */
-#include <assert.h>
 #include <sqlite3.h>
 #include <string.h>
 #include <sys/random.h>
-#include <time.h>
 
 #include "client/client.h"
 #include "relay/consume.h"
@@ -441,16 +439,6 @@ int once__handle_batch(struct once__hand *h, const once_message *m, size_t n,
 }
 
 /* ---- Parking -------------------------------------------------------------- */
-
-uint64_t once__consumer_pause(const struct once__consumer *c, uint32_t n)
-{
-    uint64_t most = once__client_backoff(c->o.first_ms, c->o.most_ms, n);
-    uint64_t random;
-
-    if (getrandom(&random, sizeof(random), 0) != (ssize_t)sizeof(random))
-        return most;
-    return once__client_jitter(most, random);
-}
 
 static int keep_once(struct once__hand *h, const once_message *m, int state,
                      uint64_t wait_ms, const char *why)

@@ -15,7 +15,6 @@
  * It refuses to give back what waits in its slot: a broker counts that, and drops
  * the message when it has come too often.
  */
-#include <assert.h>
 #include <openssl/evp.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -29,7 +28,6 @@
 #include "relay/consume.h"
 
 enum {
-    SPARE = 2,        /* deliveries beside those that wait for another copy */
     SLICE_MS = 100,   /* how long a receive may keep us from looking up */
     RETRY_MS = 1000,  /* between two tries at a database or a broker */
     REACH_MS = 10000, /* drain: how long a broker may be away at first */
@@ -54,11 +52,6 @@ struct work {
 };
 
 enum act { ACKNOWLEDGE, HOLD, STAY, GIVE_UP };
-
-uint32_t once__consumer_room(const struct once__consumer *c)
-{
-    return 2 * c->o.batch + SPARE;
-}
 
 /* ---- Flaws ----------------------------------------------------------------- */
 
@@ -96,12 +89,6 @@ static int make_id(const once_message *m, int hollow, int alone,
     for (i = 0; i < ONCE_FINGERPRINT_SIZE; i++)
         (void)snprintf(out + at + 2 * i, 3, "%02x", sum[i]);
     return good;
-}
-
-int once__consumer_is_hollow(const once_message *m)
-{
-    return strncmp(m->id, "#-", 2) == 0 && m->body.size == 0 &&
-           strlen(m->id) == 2 + 2 * ONCE_FINGERPRINT_SIZE;
 }
 
 static int fits(const once_message *part)
@@ -190,15 +177,6 @@ static const char *flaw_of(const struct work *k, const struct once__delivery *d,
 static void count(struct work *k, int metric)
 {
     once__count(&k->c->series, metric, 1);
-}
-
-void once__consumer_count_kept(struct once__consumer *c, int state)
-{
-    once__count(&c->series,
-                state == ONCE_PARKED_WAITING ? ONCE__CONSUMER_PARKED
-                : state == ONCE_PARKED_DEAD  ? ONCE__CONSUMER_DEAD
-                                             : ONCE__CONSUMER_UNKNOWN,
-                1);
 }
 
 /* What is done with a delivery whose message was parked, or could not be. */
@@ -354,20 +332,25 @@ static void hold(struct work *k, size_t i)
         lose_broker(k, &err);
 }
 
-/* Everything goes back, also what the broker has sent ahead. Where order counts
- * it goes back as one, with the connection, and not one by one. */
-static void give_back_all(struct work *k)
+static void give_back_slots(struct work *k)
 {
     once_error err = {0, ""};
     size_t i;
 
-    if (k->c->o.keyed && k->connected)
-        k->w->ops->abandon(k->w->broker);
     for (i = 0; i < k->n; i++)
         if (k->w->ops->ack(k->w->broker, k->slots[i].d, ONCE__ACK_BACK, &err) !=
             ONCE_OK)
             err.text[0] = '\0'; /* then it goes back with the connection */
     k->n = 0;
+}
+
+/* Everything goes back, also what the broker has sent ahead. Where order counts
+ * it goes back as one, with the connection, and not one by one. */
+static void give_back_all(struct work *k)
+{
+    if (k->c->o.keyed && k->connected)
+        k->w->ops->abandon(k->w->broker);
+    give_back_slots(k);
     if (!k->c->o.keyed && k->connected)
         k->w->ops->abandon(k->w->broker);
     k->connected = 0;
@@ -580,7 +563,11 @@ void *once__consumer_work(void *worker)
         once__consumer_fail(k.c, ONCE_ENOMEM, &err);
     while (!atomic_load(&k.c->stop))
         turn(&k);
-    give_back_all(&k);
+    /* close() gives back the rest, in good order: not so a connection that is
+     * cut, of which a broker may think for minutes that it handles what it has
+     * been sent. Where order counts all of it goes back there, as one. */
+    if (!k.c->o.keyed)
+        give_back_slots(&k);
     free(k.slots);
     return NULL;
 }

@@ -44,7 +44,7 @@ import cellkit  # noqa: E402
 import servers  # noqa: E402
 from cellkit import Broken, Skip  # noqa: E402
 from faults import FAULTS  # noqa: E402
-from judge import INDETERMINATE, Ledger, judge  # noqa: E402
+from judge import DEADLY, INDETERMINATE, Ledger, judge  # noqa: E402
 from places import BROKERS, DATABASES  # noqa: E402
 
 PATIENCE = 90   # seconds without any effect, when all is healed
@@ -145,6 +145,7 @@ class Run:
         self.module = args.build / "ngx_http_once_module.so"
         self.ledger.service = broker == "http"
         self.ledger.doubt = options.get("doubt", False)
+        self.ledger.tended = options.get("tended", False)
         self.clocks = options.get("clocks", ())
         self.segfaults = options.get("segfaults", False)
         self.keyed = self.ledger.keyed = options.get("keyed", False)
@@ -205,8 +206,9 @@ class Run:
         return [self.once, "relay", "--store", self.db_url(), "--lease", "3s",
                 "--metrics", self.folder / ("relay%d.@BIRTH@.prom" % n),
                 "--to", "orders=@%s" % to, "--timeout", "1s", *(
-                    ["--pass", "--workers", 4] if self.ledger.service else
-                    ["--batch", 50])]
+                    ["--workers", 4] if self.ledger.service else
+                    ["--batch", 50]), *(
+                        [] if self.ledger.tended else ["--pass"])]
 
     def consumer_words(self, n, *more):
         words = {"workers": 2, "attempts": 20, "first_ms": 10,
@@ -250,10 +252,13 @@ class Run:
         """Nothing is in the outbox, and every order has ended somehow."""
         rows = self.db.rows(
             "SELECT (SELECT count(*) FROM %soutbox WHERE phase IN (0, 1)),"
-            " (SELECT count(*) FROM orders),"
+            " (SELECT count(*) FROM orders%s),"
             " (SELECT count(*) FROM effect),"
             " (SELECT count(*) FROM %sparked WHERE state = 1),"
-            " (SELECT count(*) FROM %sparked)" % ((self.db.prefix,) * 3))
+            " (SELECT count(*) FROM %sparked)" % (
+                self.db.prefix, " WHERE kind NOT IN %s" % (DEADLY,)
+                if self.ledger.tended else "", self.db.prefix,
+                self.db.prefix))
         if not rows:
             return False
         left, orders, effects, waiting, parked = rows[0]
@@ -261,6 +266,20 @@ class Run:
             return left == 0
         return left == 0 and waiting == 0 and \
             effects + parked >= orders + self.extra
+
+    def tend(self):
+        """An operator drops what is dead and keeps the rest of its key
+        waiting."""
+        what, number, where = ("outbox", "seq", "phase = 3") \
+            if self.ledger.service else ("parked", "no",
+                                         "state = 3 AND key LIKE 'k%'")
+        for row in self.db.rows(
+                "SELECT %s, attempts FROM %s%s WHERE %s" % (
+                    number, self.db.prefix, what, where)) or ():
+            subprocess.run(
+                [self.once, "--store", self.db.direct, what, "drop",
+                 str(row[0]), "--attempt", str(row[1]), "--why", "poison"],
+                check=True, stdout=subprocess.DEVNULL)
 
     @property
     def extra(self):
@@ -274,6 +293,8 @@ class Run:
         while True:
             for process in self.all():
                 process.check()
+            if self.ledger.tended:
+                self.tend()
             if question():
                 return
             state = self.db.rows(

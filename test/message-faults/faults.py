@@ -98,6 +98,21 @@ def keyed(run):
     run.one(run.consumers).restart()
 
 
+@fault("poison-keyed", brokers=QUEUES, keyed=True, tended=True,
+       consumer={"keyed": 1, "workers": 1, "attempts": 5})
+def poison_keyed(run):
+    """The same; dead letters keep their key waiting, and an operator drops
+    them."""
+    run.one(run.consumers).restart()
+
+
+@fault("poison-head", brokers=["http"], tended=True)
+def poison_head(run):
+    """kill -9 of a relay; rows that the service has refused keep their key
+    waiting, and an operator drops them."""
+    run.one(run.relays).restart()
+
+
 # -- brokers
 
 

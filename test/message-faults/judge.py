@@ -36,6 +36,7 @@ class Ledger:
         self.mixed = set()  # ids that also came with another body
         self.keyed = False  # effects, too, are in the order of their key
         self.service = False  # effects are those of a service: no inbox
+        self.tended = False  # dead ones were dropped, so that others could go on
         self.doubt = False  # a service may have died: rows may be in doubt
 
 
@@ -56,7 +57,7 @@ def judge(ledger):
 def judge_outbox(ledger, kinds):
     """A service refuses what must not succeed; a broker takes everything."""
     deadly = {i for i, kind in kinds.items() if kind in DEADLY} \
-        if ledger.service else set()
+        if ledger.service and not ledger.tended else set()
     dead = {name for name, phase in ledger.outbox if phase == DEAD}
     for name in deadly ^ dead:
         yield "outbox: %s is %sdead" % (mark(name), "not " * (name in deadly))
@@ -83,7 +84,8 @@ def judge_effects(ledger, kinds):
 
 def judge_parked(ledger, kinds):
     flawed = 0
-    dead = {i for i, kind in kinds.items() if kind in DEADLY} | ledger.dead
+    dead = {i for i, kind in kinds.items()
+            if kind in DEADLY and not ledger.tended} | ledger.dead
     mixed = set()
     for name, state in ledger.parked:
         if name.startswith("#"):

@@ -40,7 +40,7 @@
 
 #include "broker/broker.h"
 
-enum { KEYS = 64, MOST = 6, BUSY_MS = 30000, PAUSE_MS = 20 };
+enum { KEYS = 64, HOT = 3, MOST = 6, BUSY_MS = 30000, PAUSE_MS = 20 };
 
 static _Noreturn ONCE_PRINTF(1, 2) void die(const char *format, ...)
 {
@@ -206,6 +206,12 @@ static const char *kind_of(uint64_t random, enum mode mode)
     }
 }
 
+/* Half of the orders are of a few keys, so that writers meet. */
+static int draw_key(uint64_t random)
+{
+    return (int)(random % 2 == 0 ? random / 2 % KEYS : random / 2 % HOT);
+}
+
 static int compare(const void *a, const void *b)
 {
     return (*(const int *)a > *(const int *)b) -
@@ -238,6 +244,8 @@ static int emit_one(struct producer *p, unsigned no, int key)
     m.key = name;
     m.body = (once_bytes){body, strlen(body)};
     rc = once_emit(&p->tx, &m, id, &err);
+    if (no % 8 == 0)
+        nap(1); /* somebody else may emit for this key, if he is not kept out */
     if (rc == ONCE_EINVAL || rc == ONCE_ELIMIT || rc == ONCE_REPEATED)
         die("emit: %d %s", rc, err.text);
     return rc == ONCE_OK &&
@@ -257,7 +265,7 @@ static int emit_some(struct producer *p, unsigned no, uint64_t random)
     if ((unsigned)n > p->orders - no + 1)
         n = (int)(p->orders - no + 1);
     for (i = 0; i < n; i++)
-        keys[i] = (int)(mix(random + (uint64_t)i) % KEYS);
+        keys[i] = draw_key(mix(random + (uint64_t)i));
     qsort(keys, (size_t)n, sizeof(keys[0]), compare);
     if (!begin(&p->tx))
         return -1;

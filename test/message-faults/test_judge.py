@@ -117,6 +117,19 @@ def test_a_doubt_is_one_only_where_a_service_may_die():
     assert list(judge(ledger))
 
 
+def test_what_an_operator_has_dropped_is_gone():
+    ledger = service()
+    ledger.tended = True
+    assert list(judge(ledger))
+    ledger.outbox.clear()
+    assert not list(judge(ledger))
+    ledger = good()
+    ledger.tended = True
+    assert list(judge(ledger))
+    ledger.parked.remove(("a3", DEAD))
+    assert not list(judge(ledger))
+
+
 def test_a_report_names_no_id():
     ledger = good()
     ledger.effects.append("a1")

@@ -14,6 +14,8 @@
 #include <signal.h>
 #include <sys/wait.h>
 
+#include "message/outbox.h"
+
 /* ---- Messages ---------------------------------------------------------- */
 
 static once_message in(const char *id, const char *body)
@@ -184,6 +186,49 @@ static void what_cannot_run_becomes_a_dead_letter(void)
     T_EQ(number(&d, "SELECT count(*) FROM @inbox"), 1);
     T_EQ(park(&d, "b", "x", ONCE_PARKED_INDETERMINATE), ONCE_OK);
     T_EQ(number(&d, "SELECT count(*) FROM @parked WHERE state=4"), 1);
+    db_end(&d);
+}
+
+/* A clock that had been set ahead called it outside. It is right again, a copy
+ * arrives and fails: both are kept, and the one from outside is no second
+ * message. */
+static void a_message_that_is_outside_no_more_is_parked(void)
+{
+    struct db d = db_new();
+    char id[ONCE_ID_SIZE];
+    long no;
+
+    (void)id_at(id, now_ms() - KEEP_MS - 5000);
+    T_EQ(park(&d, id, "x", ONCE_PARKED_WAITING), ONCE_OK);
+    sql(&d, NULL, "UPDATE @message_meta SET keep_ms=10*keep_ms");
+    T_EQ(park(&d, id, "x", ONCE_PARKED_WAITING), ONCE_OK);
+    T_EQ(number(&d, "SELECT count(*) FROM @parked WHERE state=1"), 1);
+    T_EQ(park(&d, id, "x", ONCE_PARKED_WAITING), ONCE_REPEATED);
+    no = number(&d, "SELECT no FROM @parked WHERE state=3");
+    T_EQ(once__parked_decide(&d.tx, no, ONCE_PARKED_DEAD, 0, ONCE__PARKED_RETRY,
+                             "why", NULL),
+         ONCE_OK);
+    T_EQ(number(&d, "SELECT count(*) FROM @parked WHERE state=1"), 1);
+    T_EQ(number(&d, "SELECT count(*) FROM @parked"), 1);
+    db_end(&d);
+}
+
+/* What a mismatch is kept under may be the id of another message. */
+static void a_message_with_the_id_of_a_mismatch_is_parked(void)
+{
+    struct db d = db_new();
+    char id[ONCE_ID_SIZE];
+
+    begin(&d);
+    T_EQ(claim(&d, "a", "x"), ONCE_OWNER);
+    commit(&d);
+    T_EQ(park(&d, "a", "y", ONCE_PARKED_WAITING), ONCE_OK);
+    sql(&d, id, "SELECT substr(id,1,50) FROM @parked");
+    T_EQ(strlen(id), 50);
+    sql(&d, NULL, "UPDATE @parked SET id=substr(id,1,50)");
+    T_EQ(park(&d, id, "z", ONCE_PARKED_WAITING), ONCE_OK);
+    T_EQ(number(&d, "SELECT count(*) FROM @parked WHERE state=1"), 1);
+    T_EQ(number(&d, "SELECT count(*) FROM @parked WHERE state=3"), 1);
     db_end(&d);
 }
 
@@ -877,6 +922,8 @@ int main(int argc, char **argv)
     RUN(an_id_from_before_the_window_is_refused);
     RUN(a_parked_message_is_kept_and_runs_once);
     RUN(what_cannot_run_becomes_a_dead_letter);
+    RUN(a_message_that_is_outside_no_more_is_parked);
+    RUN(a_message_with_the_id_of_a_mismatch_is_parked);
     RUN(a_reason_in_any_encoding_parks_a_message);
     if (server_url != NULL)
         RUN(a_message_is_not_parked_in_the_transaction_of_its_claim);

@@ -511,6 +511,26 @@ static void a_claim_ends_at_its_bytes(void)
     db_end(&d);
 }
 
+/* More than a claim reads of what has stopped, and more rows behind these than
+ * it looks at. */
+static void very_many_rows_that_wait_keep_no_other_key_waiting(void)
+{
+    struct db d = db_new();
+    struct once__outgoing_list list;
+
+    sql(&d, NULL,
+        "INSERT INTO @outbox(phase,kept,due_ms,at_ms,route,id,key,type,headers,"
+        "body) WITH RECURSIVE n(i) AS (SELECT 1 UNION ALL SELECT i+1 FROM n"
+        " WHERE i<110002) SELECT CASE WHEN i<=10001 THEN 3 ELSE 0 END,%s,0,0,"
+        "'r','w'||i,'k'||(i%%10001),'','',%s FROM n",
+        d.pg != NULL ? "false" : "0", d.pg != NULL ? "''" : "x''");
+    emit(&d, "another", NULL);
+    list = take(&d, &any);
+    T_EQ(list.n, 1);
+    once__outgoing_clear(&list);
+    db_end(&d);
+}
+
 /* ---- Order, with many at once -------------------------------------------- */
 
 enum { WRITERS = 2, CLAIMERS = 4, EACH = 120, KEYS = 3, SHORT_MS = 40 };
@@ -1809,6 +1829,7 @@ int main(int argc, char **argv)
     RUN(a_row_for_later_is_claimed_later);
     RUN(routes_are_claimed_apart);
     RUN(a_busy_key_does_not_hide_the_others);
+    RUN(very_many_rows_that_wait_keep_no_other_key_waiting);
     RUN(a_claim_ends_at_its_bytes);
     RUN(first_arrivals_of_a_key_are_in_order);
     if (server_url != NULL)
