@@ -263,6 +263,17 @@ def test_a_stop_gives_back_what_was_not_sent(exec_cell):
     assert phases(exec_cell.db) == {READY: 20 - len(begun)}
 
 
+def test_whoever_starts_it_may_ignore_sigchld(lite_exec):
+    lite_exec.db.emit(messages(2))
+    lite_exec.target.more = []  # hold
+    end = subprocess.run(
+        ["env", "--ignore-signal=CHLD", ONCE, "relay", "--store",
+         lite_exec.db.url, *lite_exec.to(), "--drain"],
+        capture_output=True, text=True, timeout=PATIENCE, check=False)
+    assert end.returncode == 0, end.stderr
+    assert phases(lite_exec.db) == {}
+
+
 # ---- Rows that cannot be delivered ----------------------------------------
 
 
