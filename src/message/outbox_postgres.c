@@ -595,11 +595,22 @@ static int parked_stats(const once_tx *tx, struct once__parked_count **out,
     return ONCE_OK;
 }
 
-const struct once__outbox_backend once__outbox_postgres = {
-    once__query_idle, claim,       settle,        sleeps,      wait_,
-    list,             decide,      stats,         purge,       take,
-    put_back,         has_key,     behind,        parked_list, parked_decide,
-    parked_stats};
+const struct once__outbox_backend once__outbox_postgres = {once__query_idle,
+                                                           claim,
+                                                           settle,
+                                                           sleeps,
+                                                           wait_,
+                                                           list,
+                                                           decide,
+                                                           stats,
+                                                           purge,
+                                                           take,
+                                                           put_back,
+                                                           has_key,
+                                                           behind,
+                                                           parked_list,
+                                                           parked_decide,
+                                                           parked_stats};
 
 #else
 /* An empty file is not a program that ISO C knows. */

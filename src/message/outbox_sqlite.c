@@ -917,6 +917,6 @@ static int parked_stats(const once_tx *tx, struct once__parked_count **out,
 }
 
 const struct once__outbox_backend once__outbox_sqlite = {
-    once__lite_idle, claim,   settle, sleeps,      wait_,         list,
-    decide,          stats,   purge,  take,        put_back,      has_key,
+    once__lite_idle, claim,       settle,        sleeps,      wait_,    list,
+    decide,          stats,       purge,         take,        put_back, has_key,
     behind,          parked_list, parked_decide, parked_stats};

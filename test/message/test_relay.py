@@ -419,6 +419,18 @@ def test_a_saga_is_carried_to_its_end(request, tmp_path, last, calls):
         assert cell.target.headers[1]["Once-Saga"] == "g; branch=2; op=try"
 
 
+@pytest.mark.parametrize("kind", ["sqlite-redis", "sqlite-amqp"])
+def test_one_id_on_two_routes_is_two_messages(request, tmp_path, kind):
+    """Though both lead to one place: an id is one emission of its route."""
+    with living(make_cell(request, tmp_path, kind)) as cell:
+        cell.db.emit([("order/42", None, "made")], route="made")
+        cell.db.emit([("order/42", None, "paid")], route="paid")
+        relay = cell.relay(*cell.to(route="made"), *cell.to(route="paid"),
+                           "--drain")
+        assert relay.wait() == 0, relay.log()
+        assert sorted(a[2] for a in cell.target.arrivals()) == ["made", "paid"]
+
+
 # ---- What is away --------------------------------------------------------
 
 
