@@ -274,6 +274,23 @@ def test_whoever_starts_it_may_ignore_sigchld(lite_exec):
     assert phases(lite_exec.db) == {}
 
 
+@pytest.mark.skipif(not shutil.which("strace"), reason="strace is missing")
+def test_what_cannot_be_sent_is_not_tried_all_the_time(lite_exec, tmp_path):
+    lite_exec.db.emit(messages(1))
+    relay = Relay(tmp_path, lite_exec.db, *lite_exec.to(), wrap=[
+        "strace", "-D", "-f", "-o", "/dev/null", "-e",
+        "trace=memfd_create", "-e",
+        "inject=memfd_create:error=EMFILE"])
+    try:
+        eventually(lambda: "nothing can be sent" in relay.log(), "it is said")
+        time.sleep(3)
+    finally:
+        relay.kill()
+    tried = int(column(lite_exec.db, "attempts")[0])
+    assert 1 <= tried <= 12  # a pause of 200 ms, doubled each time
+    assert column(lite_exec.db, "doubt")[0] in ("0", "1")
+
+
 # ---- Rows that cannot be delivered ----------------------------------------
 
 
