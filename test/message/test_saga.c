@@ -535,7 +535,7 @@ static void a_damaged_saga_keeps_no_other_waiting(void)
     sql(&d, NULL, "UPDATE @saga_step SET state=99 WHERE gid='a'");
     settle(&d, "a/1/try", DONE);
     settle(&d, "b/1/try", DONE);
-    T_EQ(once__saga_due(&d.tx, &tally, NULL), ONCE_OK);
+    T_EQ(once__saga_due(&d.tx, &tally, NULL), ONCE_ECORRUPT);
     T_EQ(tally.advanced, 1);
     T_EQ(once__saga_advance(&d.tx, "a", &tally, NULL), ONCE_ECORRUPT);
     T_EQ(has(&d, "a/1/try"), 1);
