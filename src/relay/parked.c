@@ -17,6 +17,7 @@ enum { LOOK_MS = 1000, TRIES = 5, AGAIN_MS = 100 };
 struct parked {
     struct once__consumer *c;
     struct once__hand hand;
+    int said; /* the database refuses: said once */
 };
 
 /* How an end is kept; -1: there is nothing to keep. */
@@ -120,6 +121,17 @@ static void wait(struct parked *p)
     pthread_mutex_unlock(&c->lock);
 }
 
+/* What the database refuses for good must be said: here nobody else asks for it,
+ * and messages would wait for ever. */
+static void note(struct parked *p, int rc, const once_error *err)
+{
+    if (rc == ONCE_EABORTED)
+        return;
+    if (rc != ONCE_OK && !p->said)
+        once__consumer_log(p->c, "parked messages do not run: %s", err->text);
+    p->said = rc != ONCE_OK;
+}
+
 /* 1: there was one. */
 static int turn(struct parked *p)
 {
@@ -131,6 +143,7 @@ static int turn(struct parked *p)
         return 0;
     rc = once__parked_take(once__base_tx(p->hand.b), p->c->o.consumer,
                            p->c->o.lease_ms, (int)p->c->o.keyed, &list, &err);
+    note(p, rc, &err);
     found = rc == ONCE_OK && list.n > 0;
     if (found)
         handle(p, &list.rows[0]);

@@ -690,6 +690,19 @@ def test_what_was_sent_ahead_goes_back_when_it_stops(cell):
     assert cell.queue.left() == 0
 
 
+def test_it_says_why_parked_messages_do_not_run(pg_cell):
+    pg_cell.sql("ALTER DATABASE %s SET default_transaction_isolation = "
+                "'serializable'" % pg_cell.db.name)
+    pg_cell.queue.publish([("m", "0")])
+    process = pg_cell.cli("--first", "1s", "--longest", "1s", "--sql",
+                          "SELECT 1 / (get_byte($2, 0) - 48)")
+    eventually(lambda: "parked messages do not run" in process.log(),
+               "it is said", PATIENCE)
+    assert "default_transaction_isolation" in process.log()
+    assert process.stop() == 0, process.log()
+    assert process.log().count("do not run") == 1
+
+
 # ---- The command line -------------------------------------------------------------------
 
 
