@@ -101,7 +101,7 @@ CREATE INDEX IF NOT EXISTS parked_key ON "@schema@".parked (consumer, key, no)
 -- not known, since `doubt_ms`. `refused`: of these, those that the target turned
 -- down. `lease_ms` is in no index, or claiming would not be a heap-only update.
 -- `saga`: the gid of the saga whose step it is. `fingerprint`: SHA-256 of the body
--- where the id was given. `due_ms` of a row that is done: when it was.
+-- of a row that is kept. `due_ms` of a row that is done: when it was.
 CREATE TABLE IF NOT EXISTS "@schema@".outbox (
     seq bigint GENERATED ALWAYS AS IDENTITY PRIMARY KEY,
     phase smallint NOT NULL,
@@ -444,7 +444,7 @@ BEGIN
                 lpad(to_hex(v_now >> 16), 8, '0') || '-'
                 || lpad(to_hex(v_now & 65535), 4, '0') || '-7' from 1 for 15)),
             p_key, p_type, p_headers, p_body,
-            CASE WHEN p_id IS NOT NULL THEN sha256(p_body) END)
+            CASE WHEN p_keep OR p_id IS NOT NULL THEN sha256(p_body) END)
         ON CONFLICT (route, id) WHERE kept DO NOTHING RETURNING id INTO v_id;
     IF v_id IS NULL THEN
         SELECT o.fingerprint INTO v_was FROM "@schema@".outbox o
