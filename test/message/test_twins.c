@@ -140,7 +140,8 @@ static int tx_call(struct db *d, struct call *c, struct answer *a)
 {
     once_tx_result out = ONCE_TX_RESULT_INIT;
     once_message m = message_of(c);
-    int rc = once_tx_call(&d->tx, m.consumer, m.id, m.body, work, c, &out, NULL);
+    int rc =
+        once_tx_call(&d->tx, m.consumer, m.id, m.body, work, c, &out, NULL);
 
     say(a, "%d %d %.*s", rc, out.kind, (int)out.bytes.size,
         out.bytes.size == 0 ? "" : (const char *)out.bytes.data);
@@ -228,8 +229,13 @@ static void out_claim(struct db *d, const struct call *c, struct answer *a)
 static void out_settle(struct db *d, const struct call *c, struct answer *a)
 {
     struct once__settlement s[2] = {
-        {c->no, c->attempt, {(int)c->state, c->key == 0, c->body == 0, 0},
-         (int)c->n, {NULL, 0}, "why", 0},
+        {c->no,
+         c->attempt,
+         {(int)c->state, c->key == 0, c->body == 0, 0},
+         (int)c->n,
+         {NULL, 0},
+         "why",
+         0},
         {c->no + 1, 1, {ONCE__ROW_DONE, 0, 0, 0}, 200, {"reply", 5}, "", 0}};
 
     if (c->n > 3)
@@ -357,7 +363,8 @@ static void make(struct db *d, struct call *c, struct answer *a)
 
 /* Each row as one text, without times and drawn ids. */
 static const char *const tables[] = {
-    "SELECT consumer||' '||id||' '||kind||' '||CASE WHEN fingerprint IS NULL THEN 'any' ELSE '' END"
+    "SELECT consumer||' '||id||' '||kind||' '||CASE WHEN fingerprint IS NULL "
+    "THEN 'any' ELSE '' END"
     " FROM @inbox ORDER BY consumer,id",
     "SELECT no||' '||consumer||' '||id||' '||state||' '||attempts||' '||"
     "coalesce(key,'-')||' '||error FROM @parked ORDER BY no",
