@@ -43,7 +43,7 @@ static const char help[] =
     "  --timeout TIME   for a connection, and for a proof (10s)\n"
     "  --headers FILE   http: lines \"Name: value\" to be sent along\n"
     "  --ca FILE        TLS: certificates to trust (the system's)\n"
-    "Status 1: drained, and dead or indeterminate rows are left.\n";
+    "Status 1: drained, and dead or indeterminate rows, or stuck sagas, are left.\n";
 /* clang-format on */
 
 enum {
@@ -278,7 +278,8 @@ static int status_of(const struct cli *c, int rc, const once_error *err)
         return CLI_OK;
     if (rc == ONCE_DEAD)
         return cli_say(c, CLI_NO,
-                       "dead or indeterminate rows are left: once outbox ls");
+                       "dead or indeterminate rows, or stuck sagas, are left: "
+                       "once outbox ls, once saga ls stuck");
     if (rc == ONCE_EURL) /* not one of a store, as cli_trouble() would say */
         return cli_usage(c, "%s", err->text);
     return cli_trouble(c, rc, err);
@@ -291,6 +292,8 @@ static int relay(const struct cli *c, struct args *a)
     int rc;
 
     (void)signal(SIGPIPE, SIG_IGN);
+    /* Or nobody would be told how a command ended. */
+    (void)signal(SIGCHLD, SIG_DFL);
     (void)sigemptyset(&signals);
     (void)sigaddset(&signals, SIGINT);
     (void)sigaddset(&signals, SIGTERM);

@@ -286,7 +286,8 @@ typedef struct once_saga {
  *
  * ONCE_OK: the gid is in `gid`, unless that is NULL. ONCE_REPEATED: this gid was
  * started before with the same kind and steps; ONCE_MISMATCH: with others: roll
- * back. ONCE_OUTSIDE: the gid's own time is before what is remembered. Since 0.1.
+ * back, as after ONCE_OUTSIDE: the gid's own time is before what is remembered.
+ * Since 0.1.
  */
 ONCE_API ONCE_CHECK int once_saga_start(const once_tx *tx,
                                         const once_saga *saga,

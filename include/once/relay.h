@@ -156,7 +156,9 @@ typedef struct once_consumer_options {
                            * body [8388608] */
     int stop_fd;         /* readable: finish what runs, and stop; -1: none */
     uint32_t drain_ms;   /* return when nothing came for so long, and no message
-                           * is parked and waiting [never] */
+                           * is parked and waiting, but, with `keyed`, those
+                           * behind a dead or indeterminate one of their key
+                           * [never] */
     const char *metrics; /* as the relay's */
     once_relay_log *log;
     void *user; /* of log */
@@ -175,7 +177,8 @@ typedef struct once_consumer_options {
  * that kills its process is counted; its count then is in the database and not
  * the broker's. ONCE_OK: told to stop, or drained. ONCE_DEAD: drained, and dead
  * letters or indeterminate messages of this consumer are left. Errors as
- * once_relay(). Since 0.1.
+ * once_relay(); ONCE_EOPEN and, with `drain_ms`, ONCE_EAWAY may also be about a
+ * broker that was never reached. Since 0.1.
  */
 ONCE_API ONCE_CHECK int once_consume(const once_consumer_options *options,
                                      once_handler *handler, void *handler_user,

@@ -17,7 +17,7 @@
 #include "message/backend.h"
 
 enum {
-    TRIES = 10, /* of one decision, before it is left to the next second */
+    TRIES = 3,  /* of one decision, before it is left to the next second */
     PAGE = 100, /* sagas that are due, at a time */
     PAGES = 10
 };
@@ -327,6 +327,22 @@ static void count_change(const struct once__saga_plan *plan,
     tally->stuck += from != to && to == ONCE__SAGA_STUCK;
 }
 
+/* What a database holds may be damaged. */
+static int check_read(const struct once__saga_now *now, once_error *err)
+{
+    const struct once__saga *s = &now->saga;
+    int sane = s->n > 0 && s->state >= ONCE__SAGA_GOING &&
+               s->state <= ONCE__SAGA_STUCK;
+    size_t i;
+
+    for (i = 0; i < s->n; i++)
+        sane &= s->step[i].state >= ONCE__STEP_WAITING &&
+                s->step[i].state <= ONCE__STEP_CANCELLED;
+    return sane ? ONCE_OK
+                : once__fail(err, ONCE_ECORRUPT,
+                             "saga: a state that is not one, or no steps");
+}
+
 /* Once: ONCE_AGAIN if something has changed meanwhile. */
 static int move(const once_tx *tx, const struct once__saga_ops *ops,
                 const char *gid, const struct once__saga_order *order,
@@ -342,6 +358,8 @@ static int move(const once_tx *tx, const struct once__saga_ops *ops,
         goto out;
     }
     rc = ops->read(tx, gid, now, err);
+    if (rc == ONCE_OK)
+        rc = check_read(now, err);
     if (rc != ONCE_OK)
         goto out;
     if (order != NULL && now->version != order->version)

@@ -197,7 +197,46 @@ static int connect_postgres(struct once__base *b, once_error *err)
     b->tx.postgres = b->link.conn;
     return ONCE_OK;
 }
+
+/* Under another level a first delivery would run, and no parked message. */
+static int check_isolation(PGconn *conn, once_error *err)
+{
+    PGresult *r = PQexec(conn, "SHOW default_transaction_isolation");
+    int rc = ONCE_OK;
+
+    if (PQresultStatus(r) != PGRES_TUPLES_OK)
+        rc = once__fail(err, ONCE_EAWAY, "the connection was lost");
+    else if (strcmp(PQgetvalue(r, 0, 0), "read committed") != 0)
+        rc = once__fail(err, ONCE_EOPEN,
+                        "default_transaction_isolation of this role is not "
+                        "read committed");
+    PQclear(r);
+    return rc;
+}
 #endif
+
+static int check(struct once__base *b, once_error *err)
+{
+    int rc = once_message_check(once__base_ask(b), err);
+
+#ifdef ONCE_WITH_POSTGRES
+    if (rc == ONCE_OK && b->path == NULL)
+        rc = check_isolation(b->tx.postgres, err);
+#endif
+    return once__base_answered(b, rc);
+}
+
+/* Not where the file was replaced, by its backup say: what is committed to the
+ * old one is lost, and what others write is not there. */
+static int is_in_place(sqlite3 *lite)
+{
+    int moved = 0;
+
+    return lite != NULL &&
+           (sqlite3_file_control(lite, "main", SQLITE_FCNTL_HAS_MOVED,
+                                 &moved) != SQLITE_OK ||
+            !moved);
+}
 
 static int is_up(const struct once__base *b)
 {
@@ -205,7 +244,7 @@ static int is_up(const struct once__base *b)
     if (b->path == NULL)
         return b->tx.postgres != NULL && once__pg_is_up(&b->link);
 #endif
-    return b->tx.sqlite != NULL;
+    return is_in_place(b->tx.sqlite);
 }
 
 int once__base_connect(struct once__base *b, once_error *err)
@@ -221,7 +260,7 @@ int once__base_connect(struct once__base *b, once_error *err)
     rc = connect_sqlite(b, err);
 #endif
     if (rc == ONCE_OK && b->use == ONCE__BASE_READY)
-        rc = once__base_answered(b, once_message_check(once__base_ask(b), err));
+        rc = check(b, err);
     if (rc == ONCE_OK)
         return rc;
     once__base_drop(b);
@@ -271,8 +310,13 @@ static int begin_sqlite(struct once__base *b, once_error *err)
  */
 static int commit_sqlite(struct once__base *b, once_error *err)
 {
-    int rc = sqlite3_exec(b->tx.sqlite, "COMMIT", NULL, NULL, NULL);
+    int rc;
 
+    if (!is_in_place(b->tx.sqlite)) {
+        once__base_drop(b);
+        return once__fail(err, ONCE_EABORTED, "COMMIT: the file was replaced");
+    }
+    rc = sqlite3_exec(b->tx.sqlite, "COMMIT", NULL, NULL, NULL);
     if (rc == SQLITE_OK)
         return ONCE_OK;
     (void)once__fail(err, ONCE_EAWAY, "COMMIT: %s", sqlite3_errstr(rc));

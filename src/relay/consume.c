@@ -6,17 +6,14 @@
  */
 #include "relay/consume.h"
 
-#include <errno.h>
 #include <poll.h>
-#include <stdarg.h>
-#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <time.h>
 
 #include "broker/broker.h"
 #include "core/error.h"
 #include "message/backend.h"
+#include "relay/watch.h"
 
 enum {
     BATCH_MAX = 1000,
@@ -64,76 +61,6 @@ static const struct once__metric metrics[] = {
     [ONCE__CONSUMER_OLDEST] = {"once_consumer_parked_oldest_seconds",
                                "Age of the oldest parked message.", 0},
 };
-
-/* ---- What threads share --------------------------------------------------- */
-
-uint64_t once__steady_ms(void)
-{
-    struct timespec t;
-
-    (void)clock_gettime(CLOCK_MONOTONIC, &t);
-    return (uint64_t)t.tv_sec * 1000 + (uint64_t)t.tv_nsec / 1000000;
-}
-
-static struct timespec timespec_of(uint64_t ms)
-{
-    return (struct timespec){(time_t)(ms / 1000), (long)(ms % 1000) * 1000000};
-}
-
-void once__consumer_sleep(struct once__consumer *c, uint64_t until_ms)
-{
-    struct timespec until = timespec_of(until_ms);
-
-    pthread_mutex_lock(&c->lock);
-    while (!atomic_load(&c->stop) && once__steady_ms() < until_ms)
-        (void)pthread_cond_timedwait(&c->wake, &c->lock, &until);
-    pthread_mutex_unlock(&c->lock);
-}
-
-void once__consumer_look_in(struct once__consumer *c, uint64_t wait_ms)
-{
-    uint64_t at = once__steady_ms() + wait_ms;
-
-    pthread_mutex_lock(&c->lock);
-    if (at < c->look_ms) {
-        c->look_ms = at;
-        pthread_cond_broadcast(&c->wake);
-    }
-    pthread_mutex_unlock(&c->lock);
-}
-
-static void stop(struct once__consumer *c)
-{
-    pthread_mutex_lock(&c->lock);
-    atomic_store(&c->stop, 1);
-    pthread_cond_broadcast(&c->wake);
-    pthread_mutex_unlock(&c->lock);
-}
-
-void once__consumer_fail(struct once__consumer *c, int code,
-                         const once_error *err)
-{
-    pthread_mutex_lock(&c->lock);
-    if (c->failure == ONCE_OK) {
-        c->failure = code;
-        c->why = *err;
-    }
-    pthread_mutex_unlock(&c->lock);
-    stop(c);
-}
-
-void once__consumer_log(const struct once__consumer *c, const char *format, ...)
-{
-    char text[400];
-    va_list args;
-
-    if (c->o.log == NULL)
-        return;
-    va_start(args, format);
-    (void)vsnprintf(text, sizeof(text), format, args);
-    va_end(args);
-    c->o.log(c->o.user, text);
-}
 
 /* ---- Options -------------------------------------------------------------- */
 
@@ -221,7 +148,8 @@ static int ask_counts(struct once__consumer *c, struct once__base *b,
 
     memset(out, 0, sizeof(*out));
     if (rc == ONCE_OK)
-        rc = once__parked_stats(once__base_tx(b), &all, &n, err);
+        rc = once__base_answered(
+            b, once__parked_stats(once__base_ask(b), &all, &n, err));
     for (i = 0; rc == ONCE_OK && i < n; i++)
         if (strcmp(all[i].consumer, c->o.consumer) == 0)
             *out = all[i];
@@ -257,13 +185,26 @@ static int all_idle(const struct run *r)
     return 1;
 }
 
+/* What waits behind a dead letter of its key is for an operator, as that is. */
+static int none_waits(struct run *r, const struct once__parked_count *n)
+{
+    once_error err = {0, ""};
+    uint64_t behind;
+
+    return n->waiting == 0 ||
+           (r->c.o.keyed &&
+            once__parked_behind(once__base_tx(r->hand.b), r->c.o.consumer,
+                                &behind, &err) == ONCE_OK &&
+            behind >= n->waiting);
+}
+
 /* Idle before and after: nothing was parked while it was counted. */
 static int is_drained(struct run *r, struct once__parked_count *n)
 {
     once_error err = {0, ""};
 
     return all_idle(r) && ask_counts(&r->c, r->hand.b, n, &err) == ONCE_OK &&
-           n->waiting == 0 && all_idle(r);
+           none_waits(r, n) && all_idle(r);
 }
 
 static int wait_for_end(struct run *r)
@@ -346,6 +287,8 @@ static int start_metrics(struct run *r, once_error *err)
     if (o.path == NULL)
         return ONCE_OK;
     rc = once__base_open(r->c.o.db, ONCE__BASE_READY, &r->gauges, err);
+    if (rc == ONCE_OK)
+        rc = once__watch_add(r->c.watch, r->gauges, err);
     return rc == ONCE_OK ? once__metrics_start(&o, &r->metrics, err) : rc;
 }
 
@@ -382,11 +325,13 @@ static void end_workers(struct run *r)
 
 static void end(struct run *r)
 {
-    stop(&r->c);
+    once__consumer_stop(&r->c);
     end_workers(r);
     if (r->parked_started)
         (void)pthread_join(r->parked, NULL);
     once__metrics_stop(r->metrics);
+    once__watch_end(r->c.watch);
+    r->c.watch = NULL;
     once__base_close(r->gauges);
     once__hand_close(&r->hand);
     (void)pthread_cond_destroy(&r->c.wake);
@@ -397,6 +342,8 @@ static int prepare(struct run *r, once_error *err)
 {
     int rc = check_limits(&r->c.o, err);
 
+    if (rc == ONCE_OK)
+        rc = once__watch_start(&r->c.stop, &r->c.watch, err);
     if (rc == ONCE_OK)
         rc = once__hand_open(&r->hand, &r->c, err);
     if (rc == ONCE_OK)

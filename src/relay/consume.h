@@ -6,6 +6,7 @@
  *    worker.c     one worker: deliveries of a broker
  *    parked.c     the loop of parked messages
  *    handle.c     one message: claim, handler, commit; or parking it
+ *    consumer.c   what the threads share
  *
  * Each thread has a connection of its own to the database, and each worker one to
  * the broker. What they share is `struct once__consumer`.
@@ -48,7 +49,8 @@ struct once__consumer {
     struct once__series series;
 
     _Atomic int stop;
-    _Atomic int n_away; /* threads whose database is away */
+    struct once__watch *watch; /* of all connections to the database */
+    _Atomic int n_away;        /* threads whose database is away */
     pthread_mutex_t lock;
     pthread_cond_t wake; /* the parked loop, and who waits to try again */
     uint64_t look_ms;    /* by the lock: when the parked loop looks next */
@@ -61,6 +63,7 @@ uint64_t once__steady_ms(void);
 void once__consumer_sleep(struct once__consumer *c, uint64_t until_ms);
 /* The parked loop looks in `wait_ms`, if not earlier. */
 void once__consumer_look_in(struct once__consumer *c, uint64_t wait_ms);
+void once__consumer_stop(struct once__consumer *c);
 /* Ends all threads with this error. */
 void once__consumer_fail(struct once__consumer *c, int code,
                          const once_error *err);
@@ -82,6 +85,8 @@ ONCE_CHECK int once__hand_open(struct once__hand *h, struct once__consumer *c,
 void once__hand_close(struct once__hand *h);
 /* 1: the database answers. 0: not now; that is logged once. */
 int once__hand_connect(struct once__hand *h);
+/* How a question ended that is no message's; that it failed is logged once. */
+void once__hand_asked(struct once__hand *h, int rc, const once_error *err);
 
 /* What became of one message. After all but DONE nothing of the handler's is
  * left in the database. */
@@ -99,6 +104,8 @@ enum once__outcome {
     ONCE__UNFIT,     /* the database does not take its text                  */
     ONCE__TORN,      /* the transaction was lost or rolled back by the
                       * database, or nobody knows: ask again               */
+    ONCE__UNWILLING, /* the database answers, and refuses: rights, a full
+                      * disk                                                 */
     ONCE__AWAY       /* the database does not answer                         */
 };
 
@@ -111,7 +118,7 @@ int once__handle(struct once__hand *h, const once_message *m, const char **why);
  * rolled back, or nobody knows. */
 int once__handle_batch(struct once__hand *h, const once_message *m, size_t n,
                        size_t *ours);
-/* KEPT, BEFORE, IN_FLIGHT, UNFIT, AWAY. */
+/* KEPT, BEFORE, IN_FLIGHT, UNFIT, UNWILLING, AWAY. */
 int once__keep(struct once__hand *h, const once_message *m, int state,
                uint64_t wait_ms, const char *why);
 /* A pause before the message is run again that was begun `n` times. */

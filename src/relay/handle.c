@@ -14,14 +14,13 @@
  * It refuses to believe the handler about the transaction: whether it is still
  * open is asked of the connection, and only the tag COMMIT counts.
  */
-#include <assert.h>
 #include <sqlite3.h>
 #include <string.h>
 #include <sys/random.h>
-#include <time.h>
 
 #include "client/client.h"
 #include "relay/consume.h"
+#include "relay/watch.h"
 
 #ifdef ONCE_WITH_POSTGRES
 #include <libpq-events.h>
@@ -37,14 +36,19 @@ enum { UNREACHED = 1, UNWILLING }; /* how it is away */
 int once__hand_open(struct once__hand *h, struct once__consumer *c,
                     once_error *err)
 {
+    int rc;
+
     h->c = c;
     h->b = NULL;
     h->away = 0;
-    return once__base_open(c->o.db, ONCE__BASE_READY, &h->b, err);
+    rc = once__base_open(c->o.db, ONCE__BASE_READY, &h->b, err);
+    return rc == ONCE_OK ? once__watch_add(c->watch, h->b, err) : rc;
 }
 
 void once__hand_close(struct once__hand *h)
 {
+    if (h->b != NULL)
+        once__watch_remove(h->c->watch, h->b);
     once__base_close(h->b);
     h->b = NULL;
 }
@@ -87,8 +91,17 @@ static int outcome_of(struct once__hand *h, int rc, const once_error *err)
         return ONCE__TORN;
     default:
         set_away(h, UNWILLING, err->text);
-        return ONCE__AWAY;
+        once__base_drop(h->b); /* a handler may have spoiled the session */
+        return ONCE__UNWILLING;
     }
+}
+
+void once__hand_asked(struct once__hand *h, int rc, const once_error *err)
+{
+    if (rc < 0)
+        (void)outcome_of(h, rc, err);
+    else
+        set_away(h, 0, "");
 }
 
 /* ---- The transaction, as the handler leaves it --------------------------- */
@@ -250,15 +263,19 @@ static int is_behind(struct once__hand *h, const once_message *m,
     *behind = 0;
     if (!h->c->o.keyed || m->attempt > 0 || m->key == NULL)
         return ONCE_OK;
-    return once__parked_has_key(once__base_tx(h->b), m->consumer, m->key,
-                                behind, err);
+    return once__base_answered(h->b, once__parked_has_key(once__base_ask(h->b),
+                                                          m->consumer, m->key,
+                                                          behind, err));
 }
 
 /* In an open transaction. DONE: it is ours. */
 static int claim(struct once__hand *h, const once_message *m, const char **why)
 {
     once_error err = {0, ""};
-    int behind = 0, rc = once_inbox_claim(once__base_tx(h->b), m, &err);
+    int behind = 0, rc;
+
+    rc = once__base_answered(h->b,
+                             once_inbox_claim(once__base_ask(h->b), m, &err));
 
     switch (rc) {
     case ONCE_OWNER:
@@ -423,16 +440,6 @@ int once__handle_batch(struct once__hand *h, const once_message *m, size_t n,
 
 /* ---- Parking -------------------------------------------------------------- */
 
-uint64_t once__consumer_pause(const struct once__consumer *c, uint32_t n)
-{
-    uint64_t most = once__client_backoff(c->o.first_ms, c->o.most_ms, n);
-    uint64_t random;
-
-    if (getrandom(&random, sizeof(random), 0) != (ssize_t)sizeof(random))
-        return most;
-    return once__client_jitter(most, random);
-}
-
 static int keep_once(struct once__hand *h, const once_message *m, int state,
                      uint64_t wait_ms, const char *why)
 {
@@ -444,7 +451,8 @@ static int keep_once(struct once__hand *h, const once_message *m, int state,
     rc = once__base_begin(h->b, &err);
     if (rc != ONCE_OK)
         return ONCE__TORN;
-    rc = once_inbox_park(once__base_tx(h->b), m, state, wait_ms, why, &err);
+    rc = once__base_answered(h->b, once_inbox_park(once__base_ask(h->b), m,
+                                                   state, wait_ms, why, &err));
     if (rc == ONCE_OK) {
         rc = once__base_commit(h->b, &err);
         if (rc == ONCE_OK)

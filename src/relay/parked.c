@@ -53,9 +53,10 @@ static void put_back(struct parked *p, const struct once__parked *row,
         if (n > 0)
             once__consumer_sleep(p->c, once__steady_ms() + AGAIN_MS);
         if (once__hand_connect(&p->hand))
-            rc = once__parked_put_back(once__base_tx(p->hand.b), row->no,
-                                       row->m.attempt, state, wait_ms, why,
-                                       &err);
+            rc = once__base_answered(
+                p->hand.b, once__parked_put_back(once__base_ask(p->hand.b),
+                                                 row->no, row->m.attempt, state,
+                                                 wait_ms, why, &err));
     }
     if (rc != ONCE_OK)
         return; /* it was done after all, or comes again with its lease */
@@ -129,9 +130,13 @@ static int turn(struct parked *p)
 
     if (!once__hand_connect(&p->hand))
         return 0;
-    rc = once__parked_take(once__base_tx(p->hand.b), p->c->o.consumer,
-                           p->c->o.lease_ms, (int)p->c->o.keyed, &list, &err);
+    rc = once__base_answered(
+        p->hand.b,
+        once__parked_take(once__base_ask(p->hand.b), p->c->o.consumer,
+                          p->c->o.lease_ms, (int)p->c->o.keyed, &list, &err));
     found = rc == ONCE_OK && list.n > 0;
+    if (!found)
+        once__hand_asked(&p->hand, rc, &err);
     if (found)
         handle(p, &list.rows[0]);
     once__parked_clear(&list);

@@ -18,6 +18,7 @@
 #include "relay/base.h"
 #include "relay/batch.h"
 #include "relay/route.h"
+#include "relay/watch.h"
 
 enum {
     BATCH = 500,
@@ -214,7 +215,6 @@ struct whole {
     struct once__tender *tender;
     struct once__carrier **workers;
     struct once__watch *watch;
-    struct once__base **bases; /* all of them, for `watch` */
     pthread_t *threads;
     size_t n, started;
 };
@@ -261,8 +261,7 @@ static int open_workers(struct whole *all, once_error *err)
         n += r->routes[i].o.workers;
     all->workers = calloc(n, sizeof(struct once__carrier *));
     all->threads = calloc(n, sizeof(*all->threads));
-    all->bases = calloc(n + 2, sizeof(struct once__base *));
-    if (all->workers == NULL || all->threads == NULL || all->bases == NULL)
+    if (all->workers == NULL || all->threads == NULL)
         return once__fail(err, ONCE_ENOMEM, "out of memory");
     for (i = 0; i < r->n_routes && rc == ONCE_OK; i++)
         for (k = 0; k < r->routes[i].o.workers && rc == ONCE_OK; k++)
@@ -273,13 +272,15 @@ static int open_workers(struct whole *all, once_error *err)
 
 static int start_watch(struct whole *all, once_error *err)
 {
+    int rc = once__watch_start(&all->relay.stop, &all->watch, err);
     size_t i;
 
-    for (i = 0; i < all->n; i++)
-        all->bases[i] = once__carrier_base(all->workers[i]);
-    all->bases[i++] = once__tender_base(all->tender);
-    all->bases[i++] = all->base;
-    return once__watch_start(&all->relay, all->bases, i, &all->watch, err);
+    for (i = 0; i < all->n && rc == ONCE_OK; i++)
+        rc = once__watch_add(all->watch, once__carrier_base(all->workers[i]),
+                             err);
+    if (rc == ONCE_OK)
+        rc = once__watch_add(all->watch, once__tender_base(all->tender), err);
+    return rc == ONCE_OK ? once__watch_add(all->watch, all->base, err) : rc;
 }
 
 static int start_workers(struct whole *all, once_error *err)
@@ -373,7 +374,6 @@ int once_relay(const once_relay_options *options, once_error *err)
     once__tender_close(all.tender);
     free(all.workers);
     free(all.threads);
-    free(all.bases);
     once__base_close(all.base);
     free(all.relay.routes);
     free(all.relay.series);

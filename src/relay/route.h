@@ -5,7 +5,6 @@
  *    relay.c    options, threads, stop
  *    route.c    a worker: claim, send, settle, again (carrier.h)
  *    batch.c    what was claimed at one time
- *    watch.c    questions that the database never answers
  *    tender.c   sagas that wait for a deadline, or that nobody moved on
  *    shared.c   what all of these use
  */
@@ -119,17 +118,5 @@ ONCE_CHECK int once__tender_start(struct once__relay *r,
 void once__tender_join(struct once__tender *t);
 void once__tender_close(struct once__tender *t);
 struct once__base *once__tender_base(const struct once__tender *t);
-
-/* ---- Hung connections, watch.c ------------------------------------------- */
-
-struct once__watch;
-
-/* Starts the thread that watches these `n` connections, more strictly when
- * `stop` is set. */
-ONCE_CHECK int once__watch_start(const struct once__relay *r,
-                                 struct once__base *const *bases, size_t n,
-                                 struct once__watch **out, once_error *err);
-/* Ends it, when nobody asks any more; accepts NULL. */
-void once__watch_end(struct once__watch *w);
 
 #endif /* ONCE_RELAY_ROUTE_H */

@@ -2,53 +2,45 @@
 /*
  * watch.c - a thread that ends questions which the database does not answer:
  * after a minute, since a count of a large table takes its time, and after
- * seconds when the relay is to stop.
+ * seconds when all is to stop.
  */
-#include <errno.h>
+#include <pthread.h>
 #include <stdlib.h>
 #include <string.h>
 #include <time.h>
 
 #include "core/error.h"
-#include "relay/route.h"
+#include "relay/watch.h"
 
 enum { ASK_MS = 60000, STOP_MS = 5000, LOOK_S = 1 };
 
 struct once__watch {
-    const struct once__relay *r;
-    struct once__base *const *bases;
-    size_t n;
+    const _Atomic int *stop;
     pthread_t thread;
     pthread_mutex_t lock;
     pthread_cond_t wake;
-    int over; /* by the lock */
-};
-
-/* 1: it is over. */
-static int wait_round(struct once__watch *w)
-{
-    struct timespec until;
+    /* By the lock. */
+    struct once__base **bases;
+    size_t n;
     int over;
-
-    (void)clock_gettime(CLOCK_MONOTONIC, &until);
-    until.tv_sec += LOOK_S;
-    (void)pthread_mutex_lock(&w->lock);
-    if (!w->over)
-        (void)pthread_cond_timedwait(&w->wake, &w->lock, &until);
-    over = w->over;
-    (void)pthread_mutex_unlock(&w->lock);
-    return over;
-}
+};
 
 static void *work(void *user)
 {
     struct once__watch *w = user;
+    struct timespec until;
     size_t i;
 
-    while (!wait_round(w))
+    (void)pthread_mutex_lock(&w->lock);
+    while (!w->over) {
+        (void)clock_gettime(CLOCK_MONOTONIC, &until);
+        until.tv_sec += LOOK_S;
+        (void)pthread_cond_timedwait(&w->wake, &w->lock, &until);
         for (i = 0; i < w->n; i++)
             once__base_watch(w->bases[i],
-                             atomic_load(&w->r->stop) ? STOP_MS : ASK_MS);
+                             atomic_load(w->stop) ? STOP_MS : ASK_MS);
+    }
+    (void)pthread_mutex_unlock(&w->lock);
     return NULL;
 }
 
@@ -56,12 +48,12 @@ static void release(struct once__watch *w)
 {
     (void)pthread_cond_destroy(&w->wake);
     (void)pthread_mutex_destroy(&w->lock);
+    free(w->bases);
     free(w);
 }
 
-int once__watch_start(const struct once__relay *r,
-                      struct once__base *const *bases, size_t n,
-                      struct once__watch **out, once_error *err)
+int once__watch_start(const _Atomic int *stop, struct once__watch **out,
+                      once_error *err)
 {
     struct once__watch *w = calloc(1, sizeof(*w));
     pthread_condattr_t attr;
@@ -72,9 +64,7 @@ int once__watch_start(const struct once__relay *r,
         free(w);
         return once__fail(err, ONCE_ENOMEM, "out of memory");
     }
-    w->r = r;
-    w->bases = bases;
-    w->n = n;
+    w->stop = stop;
     (void)pthread_mutex_init(&w->lock, NULL);
     (void)pthread_condattr_setclock(&attr, CLOCK_MONOTONIC);
     (void)pthread_cond_init(&w->wake, &attr);
@@ -86,6 +76,35 @@ int once__watch_start(const struct once__relay *r,
     }
     *out = w;
     return ONCE_OK;
+}
+
+int once__watch_add(struct once__watch *w, struct once__base *b,
+                    once_error *err)
+{
+    struct once__base **more;
+
+    (void)pthread_mutex_lock(&w->lock);
+    more = realloc(w->bases, (w->n + 1) * sizeof(*more));
+    if (more != NULL) {
+        w->bases = more;
+        w->bases[w->n++] = b;
+    }
+    (void)pthread_mutex_unlock(&w->lock);
+    return more != NULL ? ONCE_OK
+                        : once__fail(err, ONCE_ENOMEM, "out of memory");
+}
+
+void once__watch_remove(struct once__watch *w, const struct once__base *b)
+{
+    size_t i;
+
+    if (w == NULL)
+        return;
+    (void)pthread_mutex_lock(&w->lock);
+    for (i = 0; i < w->n; i++)
+        if (w->bases[i] == b)
+            w->bases[i--] = w->bases[--w->n];
+    (void)pthread_mutex_unlock(&w->lock);
 }
 
 void once__watch_end(struct once__watch *w)

@@ -4,18 +4,17 @@
  * its effect or its parked row is committed.
  *
  *    receive --> slot --+--> done, or parked                       acknowledge
- *                       +--> another copy is under way             wait in the
- *                       |                                          slot
+ *                       +--> another copy is under way, or the     wait in the
+ *                       |    database refuses (rights, a full disk) slot
  *                       +--> the database is away: all slots are given back,
  *                            nothing is received until it answers
  *
  * Slots keep the order in which the broker delivered. With `keyed` a slot waits
  * for every earlier one of its key.
  *
- * It refuses to give back what waits for another copy: a broker counts that, and
- * drops the message when it has come too often.
+ * It refuses to give back what waits in its slot: a broker counts that, and drops
+ * the message when it has come too often.
  */
-#include <assert.h>
 #include <openssl/evp.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -29,7 +28,6 @@
 #include "relay/consume.h"
 
 enum {
-    SPARE = 2,        /* deliveries beside those that wait for another copy */
     SLICE_MS = 100,   /* how long a receive may keep us from looking up */
     RETRY_MS = 1000,  /* between two tries at a database or a broker */
     REACH_MS = 10000, /* drain: how long a broker may be away at first */
@@ -53,12 +51,7 @@ struct work {
     uint64_t began_ms;
 };
 
-enum act { ACKNOWLEDGE, HOLD, GIVE_UP };
-
-uint32_t once__consumer_room(const struct once__consumer *c)
-{
-    return 2 * c->o.batch + SPARE;
-}
+enum act { ACKNOWLEDGE, HOLD, STAY, GIVE_UP };
 
 /* ---- Flaws ----------------------------------------------------------------- */
 
@@ -70,10 +63,11 @@ static once_bytes bytes_of(const char *text)
 /*
  * A message that cannot be understood gets an id of its own: "#", or "#-" where
  * its body was not kept, and the SHA-256 of all that came. So a copy of it is the
- * same, and nothing else is. What came without id and body is told from others
- * by nothing: a random number does.
+ * same, and nothing else is. With `alone` a random number tells it from all
+ * others.
  */
-static int make_id(const once_message *m, int hollow, char out[ONCE_ID_SIZE])
+static int make_id(const once_message *m, int hollow, int alone,
+                   char out[ONCE_ID_SIZE])
 {
     const once_bytes parts[] = {bytes_of(m->id), bytes_of(m->key),
                                 bytes_of(m->type), bytes_of(m->headers),
@@ -86,7 +80,7 @@ static int make_id(const once_message *m, int hollow, char out[ONCE_ID_SIZE])
     for (i = 0; good && i < sizeof(parts) / sizeof(parts[0]); i++)
         good = EVP_DigestUpdate(md, &parts[i].size, sizeof(parts[i].size)) &&
                EVP_DigestUpdate(md, parts[i].data, parts[i].size);
-    if (good && m->id == NULL && m->body.size == 0)
+    if (good && alone)
         good = getrandom(random, sizeof(random), 0) == sizeof(random) &&
                EVP_DigestUpdate(md, random, sizeof(random));
     good = good && EVP_DigestFinal_ex(md, sum, NULL);
@@ -95,12 +89,6 @@ static int make_id(const once_message *m, int hollow, char out[ONCE_ID_SIZE])
     for (i = 0; i < ONCE_FINGERPRINT_SIZE; i++)
         (void)snprintf(out + at + 2 * i, 3, "%02x", sum[i]);
     return good;
-}
-
-int once__consumer_is_hollow(const once_message *m)
-{
-    return strncmp(m->id, "#-", 2) == 0 && m->body.size == 0 &&
-           strlen(m->id) == 2 + 2 * ONCE_FINGERPRINT_SIZE;
 }
 
 static int fits(const once_message *part)
@@ -132,14 +120,15 @@ static void strip(const struct work *k, const once_message *m, int bare,
         out->headers = m->headers;
 }
 
-static int keep_flawed(struct work *k, const once_message *m, const char *why)
+static int keep_as(struct work *k, const once_message *m, int alone,
+                   const char *why)
 {
     char id[ONCE_ID_SIZE];
     once_message bare;
     int outcome;
 
     strip(k, m, 0, &bare);
-    if (!make_id(m, bare.body.size == 0, id))
+    if (!make_id(m, bare.body.size == 0, alone, id))
         return ONCE__AWAY;
     bare.id = id;
     outcome = once__keep(&k->w->hand, &bare, ONCE_PARKED_DEAD, 0, why);
@@ -148,6 +137,19 @@ static int keep_flawed(struct work *k, const once_message *m, const char *why)
     strip(k, m, 1, &bare);
     bare.id = id;
     return once__keep(&k->w->hand, &bare, ONCE_PARKED_DEAD, 0, why);
+}
+
+/* Two that came without an id may say the same and be two. A redelivered one is
+ * the same as the one that is known. */
+static int keep_flawed(struct work *k, const struct once__delivery *d,
+                       const char *why)
+{
+    int outcome =
+        keep_as(k, &d->m, d->m.id == NULL && d->m.body.size == 0, why);
+
+    if (outcome != ONCE__BEFORE || d->m.id != NULL || d->redelivered)
+        return outcome;
+    return keep_as(k, &d->m, 1, why);
 }
 
 /* Why a delivery cannot be handled, in `room`; NULL: it can. */
@@ -177,15 +179,6 @@ static void count(struct work *k, int metric)
     once__count(&k->c->series, metric, 1);
 }
 
-void once__consumer_count_kept(struct once__consumer *c, int state)
-{
-    once__count(&c->series,
-                state == ONCE_PARKED_WAITING ? ONCE__CONSUMER_PARKED
-                : state == ONCE_PARKED_DEAD  ? ONCE__CONSUMER_DEAD
-                                             : ONCE__CONSUMER_UNKNOWN,
-                1);
-}
-
 /* What is done with a delivery whose message was parked, or could not be. */
 static int act_on_kept(struct work *k, int outcome, int state)
 {
@@ -198,62 +191,18 @@ static int act_on_kept(struct work *k, int outcome, int state)
         return ACKNOWLEDGE;
     case ONCE__IN_FLIGHT:
         return HOLD;
+    case ONCE__UNWILLING:
+        return STAY;
     default:
         return GIVE_UP;
     }
 }
 
-static int keep_flaw(struct work *k, const once_message *m, const char *why)
+static int keep_flaw(struct work *k, const struct once__delivery *d,
+                     const char *why)
 {
     count(k, ONCE__CONSUMER_FLAWED);
-    return act_on_kept(k, keep_flawed(k, m, why), ONCE_PARKED_DEAD);
-}
-
-static int keep(struct work *k, const once_message *m, int state,
-                uint64_t wait_ms, const char *why)
-{
-    int outcome = once__keep(&k->w->hand, m, state, wait_ms, why);
-
-    if (outcome == ONCE__UNFIT)
-        return keep_flaw(k, m, "the database does not take its text");
-    return act_on_kept(k, outcome, state);
-}
-
-static int act_on(struct work *k, const once_message *m, int outcome,
-                  const char *why)
-{
-    switch (outcome) {
-    case ONCE__DONE:
-        count(k, ONCE__CONSUMER_RUN);
-        return ACKNOWLEDGE;
-    case ONCE__BEFORE:
-        count(k, ONCE__CONSUMER_REPEATED);
-        return ACKNOWLEDGE;
-    case ONCE__BEHIND:
-        return keep(k, m, ONCE_PARKED_WAITING, 0, why);
-    case ONCE__FAILED:
-        count(k, ONCE__CONSUMER_FAILED);
-        return keep(k, m, ONCE_PARKED_WAITING, once__consumer_pause(k->c, 1),
-                    why);
-    case ONCE__UNKNOWN:
-        count(k, ONCE__CONSUMER_FAILED);
-        return keep(k, m, ONCE_PARKED_INDETERMINATE, 0, why);
-    case ONCE__DEAD:
-        count(k, ONCE__CONSUMER_FAILED);
-        return keep(k, m, ONCE_PARKED_DEAD, 0, why);
-    case ONCE__MISMATCH:
-        count(k, ONCE__CONSUMER_MISMATCH);
-        return keep(k, m, ONCE_PARKED_DEAD, 0, why);
-    case ONCE__OUTSIDE:
-        count(k, ONCE__CONSUMER_OUTSIDE);
-        return keep(k, m, ONCE_PARKED_DEAD, 0, why);
-    case ONCE__UNFIT:
-        return keep_flaw(k, m, "the database does not take its text");
-    case ONCE__IN_FLIGHT:
-        return HOLD;
-    default:
-        return GIVE_UP;
-    }
+    return act_on_kept(k, keep_flawed(k, d, why), ONCE_PARKED_DEAD);
 }
 
 static once_message message_of(const struct work *k,
@@ -267,6 +216,56 @@ static once_message message_of(const struct work *k,
     return m;
 }
 
+static int keep(struct work *k, const struct once__delivery *d, int state,
+                uint64_t wait_ms, const char *why)
+{
+    once_message m = message_of(k, d);
+    int outcome = once__keep(&k->w->hand, &m, state, wait_ms, why);
+
+    if (outcome == ONCE__UNFIT)
+        return keep_flaw(k, d, "the database does not take its text");
+    return act_on_kept(k, outcome, state);
+}
+
+static int act_on(struct work *k, const struct once__delivery *d, int outcome,
+                  const char *why)
+{
+    switch (outcome) {
+    case ONCE__DONE:
+        count(k, ONCE__CONSUMER_RUN);
+        return ACKNOWLEDGE;
+    case ONCE__BEFORE:
+        count(k, ONCE__CONSUMER_REPEATED);
+        return ACKNOWLEDGE;
+    case ONCE__BEHIND:
+        return keep(k, d, ONCE_PARKED_WAITING, 0, why);
+    case ONCE__FAILED:
+        count(k, ONCE__CONSUMER_FAILED);
+        return keep(k, d, ONCE_PARKED_WAITING, once__consumer_pause(k->c, 1),
+                    why);
+    case ONCE__UNKNOWN:
+        count(k, ONCE__CONSUMER_FAILED);
+        return keep(k, d, ONCE_PARKED_INDETERMINATE, 0, why);
+    case ONCE__DEAD:
+        count(k, ONCE__CONSUMER_FAILED);
+        return keep(k, d, ONCE_PARKED_DEAD, 0, why);
+    case ONCE__MISMATCH:
+        count(k, ONCE__CONSUMER_MISMATCH);
+        return keep(k, d, ONCE_PARKED_DEAD, 0, why);
+    case ONCE__OUTSIDE:
+        count(k, ONCE__CONSUMER_OUTSIDE);
+        return keep(k, d, ONCE_PARKED_DEAD, 0, why);
+    case ONCE__UNFIT:
+        return keep_flaw(k, d, "the database does not take its text");
+    case ONCE__IN_FLIGHT:
+        return HOLD;
+    case ONCE__UNWILLING:
+        return STAY;
+    default:
+        return GIVE_UP;
+    }
+}
+
 static int take(struct work *k, const struct once__delivery *d)
 {
     once_message m = message_of(k, d);
@@ -275,14 +274,15 @@ static int take(struct work *k, const struct once__delivery *d)
     int outcome;
 
     if (why != NULL)
-        return keep_flaw(k, &m, why);
+        return keep_flaw(k, d, why);
     if (d->redelivered) {
         count(k, ONCE__CONSUMER_REDELIVERED);
-        return keep(k, &m, ONCE_PARKED_WAITING, 0, "redelivered");
+        /* Not at once: if it kills us, its neighbours are parked by then. */
+        return keep(k, d, ONCE_PARKED_WAITING, k->c->o.first_ms, "redelivered");
     }
     why = "";
     outcome = once__handle(&k->w->hand, &m, &why);
-    return act_on(k, &m, outcome, why);
+    return act_on(k, d, outcome, why);
 }
 
 /* ---- Slots -------------------------------------------------------------------- */
@@ -325,28 +325,32 @@ static void hold(struct work *k, size_t i)
     struct slot *s = &k->slots[i];
     once_error err = {0, ""};
 
-    if (s->tries++ == 0)
-        count(k, ONCE__CONSUMER_IN_FLIGHT);
+    s->tries++;
     s->due_ms = once__steady_ms() +
                 once__client_backoff(HOLD_MS, HOLD_MOST_MS, s->tries);
     if (k->w->ops->ack(k->w->broker, s->d, ONCE__ACK_STILL_AT, &err) != ONCE_OK)
         lose_broker(k, &err);
 }
 
-/* Everything goes back, also what the broker has sent ahead. Where order counts
- * it goes back as one, with the connection, and not one by one. */
-static void give_back_all(struct work *k)
+static void give_back_slots(struct work *k)
 {
     once_error err = {0, ""};
     size_t i;
 
-    if (k->c->o.keyed && k->connected)
-        k->w->ops->abandon(k->w->broker);
     for (i = 0; i < k->n; i++)
         if (k->w->ops->ack(k->w->broker, k->slots[i].d, ONCE__ACK_BACK, &err) !=
             ONCE_OK)
             err.text[0] = '\0'; /* then it goes back with the connection */
     k->n = 0;
+}
+
+/* Everything goes back, also what the broker has sent ahead. Where order counts
+ * it goes back as one, with the connection, and not one by one. */
+static void give_back_all(struct work *k)
+{
+    if (k->c->o.keyed && k->connected)
+        k->w->ops->abandon(k->w->broker);
+    give_back_slots(k);
     if (!k->c->o.keyed && k->connected)
         k->w->ops->abandon(k->w->broker);
     k->connected = 0;
@@ -417,6 +421,11 @@ static int do_slot(struct work *k, size_t i)
         acknowledge(k, i);
         return 0;
     case HOLD:
+        if (k->slots[i].tries == 0)
+            count(k, ONCE__CONSUMER_IN_FLIGHT);
+        hold(k, i);
+        return 1;
+    case STAY:
         hold(k, i);
         return 1;
     default:
@@ -554,7 +563,11 @@ void *once__consumer_work(void *worker)
         once__consumer_fail(k.c, ONCE_ENOMEM, &err);
     while (!atomic_load(&k.c->stop))
         turn(&k);
-    give_back_all(&k);
+    /* close() gives back the rest, in good order: not so a connection that is
+     * cut, of which a broker may think for minutes that it handles what it has
+     * been sent. Where order counts all of it goes back there, as one. */
+    if (!k.c->o.keyed)
+        give_back_slots(&k);
     free(k.slots);
     return NULL;
 }

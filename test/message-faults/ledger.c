@@ -3,7 +3,7 @@
  * ledger.c - the programs of the exact ledger: one that emits orders, one that
  * books them, and one that writes down what has arrived.
  *
- *    ledger produce DATABASE NUMBER ORDERS SEED [kill | well | json]
+ *    ledger produce DATABASE NUMBER ORDERS SEED MODE PAUSE-MS
  *    ledger consume DATABASE URL [WORD=NUMBER ...]     metrics=FILE
  *    ledger tap URL MILLISECONDS
  *
@@ -40,7 +40,7 @@
 
 #include "broker/broker.h"
 
-enum { KEYS = 64, MOST = 6, BUSY_MS = 30000, PAUSE_MS = 20 };
+enum { KEYS = 64, HOT = 3, MOST = 6, BUSY_MS = 30000, PAUSE_MS = 20 };
 
 static _Noreturn ONCE_PRINTF(1, 2) void die(const char *format, ...)
 {
@@ -206,6 +206,12 @@ static const char *kind_of(uint64_t random, enum mode mode)
     }
 }
 
+/* Half of the orders are of a few keys, so that writers meet. */
+static int draw_key(uint64_t random)
+{
+    return (int)(random % 2 == 0 ? random / 2 % KEYS : random / 2 % HOT);
+}
+
 static int compare(const void *a, const void *b)
 {
     return (*(const int *)a > *(const int *)b) -
@@ -238,6 +244,8 @@ static int emit_one(struct producer *p, unsigned no, int key)
     m.key = name;
     m.body = (once_bytes){body, strlen(body)};
     rc = once_emit(&p->tx, &m, id, &err);
+    if (no % 8 == 0)
+        nap(1); /* somebody else may emit for this key, if he is not kept out */
     if (rc == ONCE_EINVAL || rc == ONCE_ELIMIT || rc == ONCE_REPEATED)
         die("emit: %d %s", rc, err.text);
     return rc == ONCE_OK &&
@@ -257,7 +265,7 @@ static int emit_some(struct producer *p, unsigned no, uint64_t random)
     if ((unsigned)n > p->orders - no + 1)
         n = (int)(p->orders - no + 1);
     for (i = 0; i < n; i++)
-        keys[i] = (int)(mix(random + (uint64_t)i) % KEYS);
+        keys[i] = draw_key(mix(random + (uint64_t)i));
     qsort(keys, (size_t)n, sizeof(keys[0]), compare);
     if (!begin(&p->tx))
         return -1;
@@ -288,17 +296,20 @@ static int produce(const char *url, char **words)
     struct producer p = {.tx = ONCE_TX_INIT};
     static const char *const modes[] = {"usual", "kill", "well", "json"};
     uint64_t turn = (uint64_t)getpid();
-    unsigned no;
+    unsigned no, pause_ms;
     size_t i;
 
     p.number = (unsigned)strtoul(words[0], NULL, 10);
     p.orders = (unsigned)strtoul(words[1], NULL, 10);
     p.seed = strtoull(words[2], NULL, 10);
-    for (i = 0; words[3] != NULL && i < sizeof(modes) / sizeof(modes[0]); i++)
+    pause_ms = (unsigned)strtoul(words[4], NULL, 10);
+    for (i = 0; i < sizeof(modes) / sizeof(modes[0]); i++)
         if (strcmp(words[3], modes[i]) == 0)
             p.mode = (enum mode)i;
     no = look(&p, url);
     while (no <= p.orders) {
+        if (pause_ms > 0)
+            nap(pause_ms);
         int n = emit_some(&p, no, mix(p.seed + turn++));
 
         if (n < 0) {
@@ -445,7 +456,7 @@ static int tap(const char *url, unsigned quiet_ms)
 
 int main(int argc, char **argv)
 {
-    if (argc >= 6 && strcmp(argv[1], "produce") == 0)
+    if (argc == 8 && strcmp(argv[1], "produce") == 0)
         return produce(argv[2], argv + 3);
     if (argc >= 4 && strcmp(argv[1], "consume") == 0)
         return consume(argv[2], argv[3], argv + 4);

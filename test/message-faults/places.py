@@ -243,6 +243,7 @@ class RabbitMQ(Broker):
 
 class Redis(Broker):
     name = "redis"
+    ERRORS = (OSError, EOFError, servers.RedisError)
 
     def build(self, world, **options):
         del options

@@ -282,14 +282,15 @@ def firsts(arrivals, keys):
 class Relay:
     """A process. It dies with the test."""
 
-    def __init__(self, folder, db, *words, name="relay", short=True):
+    def __init__(self, folder, db, *words, name="relay", short=True,
+                 wrap=()):
         self.path = folder / (name + ".log")
         self.metrics_path = folder / (name + ".prom")
         lease = ["--lease", "3s"] if short else []
         with open(self.path, "ab") as log:
             self.process = subprocess.Popen(
-                [shutil.which("setpriv"), "--pdeathsig", "KILL", "--", ONCE,
-                 "relay", "--store", db.url, "--metrics",
+                [shutil.which("setpriv"), "--pdeathsig", "KILL", "--", *wrap,
+                 ONCE, "relay", "--store", db.url, "--metrics",
                  str(self.metrics_path), *lease, *map(str, words)],
                 stdin=subprocess.DEVNULL, stdout=log, stderr=log)
 

@@ -23,11 +23,13 @@ int fake_connect_code = ONCE_EAWAY;
 struct connection {
     struct once__broker base;
     int up;
+    struct out *outs; /* what was handed out and is not ended */
 };
 
 /* One delivery; its message points into itself. */
 struct out {
     struct once__delivery d;
+    struct out *next;
     struct fake copy;
     struct fake *of;
     const void *owner;
@@ -112,11 +114,26 @@ static void fake_abandon(struct once__broker *b)
     pthread_mutex_unlock(&lock);
 }
 
+static void end_out(struct connection *c, struct out *o)
+{
+    struct out **at = &c->outs;
+
+    while (*at != o)
+        at = &(*at)->next;
+    *at = o->next;
+    free(o);
+}
+
 static void fake_close(struct once__broker *b)
 {
-    if (b != NULL)
-        fake_abandon(b);
-    free(b);
+    struct connection *c = (struct connection *)b;
+
+    if (c == NULL)
+        return;
+    fake_abandon(b);
+    while (c->outs != NULL)
+        end_out(c, c->outs);
+    free(c);
 }
 
 static int fake_connect(struct once__broker *b, once_error *err)
@@ -136,7 +153,7 @@ static const char *text_or_null(const char *text)
     return text[0] == '\0' ? NULL : text;
 }
 
-static struct once__delivery *deliver(struct fake *f, const void *owner)
+static struct once__delivery *deliver(struct fake *f, struct connection *owner)
 {
     struct out *o = calloc(1, sizeof(*o));
 
@@ -147,6 +164,8 @@ static struct once__delivery *deliver(struct fake *f, const void *owner)
     o->copy = *f;
     o->of = f;
     o->owner = owner;
+    o->next = owner->outs;
+    owner->outs = o;
     o->d.m = (once_message)ONCE_MESSAGE_INIT;
     o->d.m.id = text_or_null(o->copy.id);
     o->d.m.key = text_or_null(o->copy.key);
@@ -174,7 +193,7 @@ static int fake_receive(struct once__broker *b, uint32_t wait_ms,
         pthread_mutex_lock(&lock);
         for (i = 0; i < queue_n && *out == NULL; i++)
             if (queue[i].state == FAKE_QUEUED)
-                *out = deliver(&queue[i], b);
+                *out = deliver(&queue[i], c);
         pthread_mutex_unlock(&lock);
         if (*out != NULL || waited >= wait_ms)
             break;
@@ -209,7 +228,7 @@ static int fake_ack(struct once__broker *b, struct once__delivery *d, int how,
     }
     pthread_mutex_unlock(&lock);
     if (how != ONCE__ACK_STILL_AT)
-        free(o);
+        end_out(c, o);
     return lost ? once__fail(err, ONCE_EAWAY, "the connection was lost")
                 : ONCE_OK;
 }

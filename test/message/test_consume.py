@@ -675,6 +675,21 @@ def test_it_stops_when_told(cell):
     assert cell.parked(WAITING) == []
 
 
+def test_what_was_sent_ahead_goes_back_when_it_stops(cell):
+    cell.queue.url = cell.queue.url.replace("min_idle_ms=%d" % IDLE_MS,
+                                            "min_idle_ms=300000")
+    cell.queue.publish([("m%d" % i, "slow") for i in range(5)])
+    process = cell.cli(command=[make_script(cell)], calls=calls(cell))
+    eventually(lambda: ran(cell), "it has begun", PATIENCE)
+    assert process.stop() == 0, process.log()
+    # Nobody waits five minutes for a consumer that is gone.
+    held = cell.queue.server.ask("XINFO", "CONSUMERS", cell.queue.stream, "g")
+    assert [consumer[1] for consumer in held] == [b"given-back"]
+    process = cell.cli("--drain", "1s", command=["true"], calls=calls(cell))
+    assert process.wait() == 0, process.log()
+    assert cell.queue.left() == 0
+
+
 # ---- The command line -------------------------------------------------------------------
 
 

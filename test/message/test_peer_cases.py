@@ -5,10 +5,13 @@ names for each test the case, and where it was described.
 
 carry.py has databases, targets and relays, test_consume.py consumers."""
 import contextlib
+import http.server
 import itertools
+import json
 import os
 import shutil
 import signal
+import socket
 import sqlite3
 import subprocess
 import threading
@@ -852,7 +855,7 @@ def test_no_message_of_a_stranger_is_lost_or_comes_for_ever(amqp, shop,
     consumer = consumers(shop, queue, "--drain", "3s")
     assert consumer.wait() == 1, consumer.log()
     done, dead = effects(shop), parked(shop)
-    assert {"first", "last", "i8", "i12"} <= set(done)
+    assert {"first", "last", "i8", "i9", "i10", "i12"} == set(done)
     assert len(done) == len(set(done))
     assert len(done) + len(dead) == 2 + len(FOREIGN), (done, dead)
     assert queue.left() == 0
@@ -901,8 +904,8 @@ def test_neighbours_of_a_message_that_kills_are_not_dropped(amqp, shop,
     for _ in range(12):
         with open(tmp_path / "log", "ab") as log:
             status = subprocess.run(
-                [program, shop.url, queue.url, "first=1", "most=50",
-                 "lease=1000", "attempts=3", "drain=2500", "workers=2"],
+                [program, shop.url, queue.url, "first=1000", "most=1000",
+                 "lease=1000", "attempts=3", "drain=3500", "workers=2"],
                 stdout=log, stderr=log, timeout=PATIENCE,
                 check=False).returncode
         if status != -signal.SIGSEGV:
@@ -1086,22 +1089,20 @@ def test_a_parked_message_is_not_run_by_two_at_once(amqp, shop, consumers):
     assert shop.sql("SELECT last_value, is_called FROM begun") == [("1", "t")]
 
 
-@pytest.mark.parametrize("level", ["repeatable read", "serializable"])
-def test_a_role_with_another_isolation_is_refused_or_works(amqp, shop,
-                                                          consumers, level):
-    """Never half of it, as first deliveries that run and parked messages that
-    wait for ever."""
-    shop.server.sql("ALTER DATABASE %s SET default_transaction_isolation = '%s'"
-                    % (shop.name, level))
+def test_a_role_with_another_isolation_is_refused(amqp, shop, consumers,
+                                                  relays, target):
+    """At once, where first deliveries would run and parked messages would wait
+    for ever."""
+    shop.server.sql("ALTER DATABASE %s SET default_transaction_isolation ="
+                    " 'serializable'" % shop.name)
     queue = Rabbit(amqp)
-    queue.publish([("m%d" % i, "x") for i in range(20)] * 2)
-    statement = ("INSERT INTO effect SELECT $1, count(*)::text FROM effect"
-                 " WHERE $2 IS NOT NULL")
-    pair = [consumers(shop, queue, "--drain", "3s", "--workers", "3",
-                      "--attempts", "1000", sql=statement) for _ in range(2)]
-    assert [c.wait() for c in pair] == [0, 0], pair[0].log()
-    assert effects(shop) == sorted("m%d" % i for i in range(20))
-    assert parked(shop) == []
+    queue.publish([("a", "x")])
+    consumer, relay = consumers(shop, queue), relays(shop, *to(target))
+    assert (consumer.wait(), relay.wait()) == (3, 3)
+    assert "read committed" in consumer.log()
+    assert "read committed" in relay.log()
+    assert effects(shop) == []
+    assert queue.left() == 1
 
 
 def test_a_message_parked_by_one_consumer_is_not_run_by_another(amqp, shop,
@@ -1123,3 +1124,258 @@ def test_a_message_parked_by_one_consumer_is_not_run_by_another(amqp, shop,
     assert consumers(shop, pair["billing"], "--drain", "2s",
                      sql=good.replace("shipping", "billing")).wait() == 0
     assert effects(shop) == ["billing", "shipping"]
+
+
+def test_a_stream_that_is_gone_is_read_from_its_beginning(redis, shop,
+                                                         consumers, tmp_path):
+    """With its group: a new group that began at the end would pass over what
+    was added before."""
+    stream = Stream(redis, "s%d" % next(_numbers))
+    stream.url += "&group=g"
+
+    def add(name):
+        redis.ask("XADD", stream.stream, "*", "id", name, "body", "x")
+    add("a")
+    consumer = consumers(shop, stream)
+    eventually(lambda: effects(shop) == ["a"], "it consumes", PATIENCE)
+    redis.ask("DEL", stream.stream)
+    add("b")
+    add("c")
+    eventually(lambda: effects(shop) == ["a", "b", "c"], "and again", PATIENCE)
+    assert consumer.stop() == 0
+    assert consumer.log().count("\n") < 10
+
+
+def test_a_consumer_waits_for_a_long_transaction_of_the_program(
+        redis, tmp_path, consumers):
+    db, stream = Lite(tmp_path), Stream(redis, "s%d" % next(_numbers))
+    stream.url += "&group=g"
+    db.sql("CREATE TABLE effect(id TEXT, body TEXT)")
+    with contextlib.closing(sqlite3.connect(db.path)) as held:
+        held.isolation_level = None
+        held.execute("BEGIN IMMEDIATE")
+        held.execute("CREATE TABLE mine(x)")
+        for i in range(5):
+            redis.ask("XADD", stream.stream, "*", "id", "m%d" % i, "body", "x")
+        consumer = consumers(db, stream,
+                             sql="INSERT INTO effect VALUES ($1, $2)")
+        time.sleep(13)
+        assert consumer.process.poll() is None
+        held.execute("COMMIT")
+    eventually(lambda: effects(db) == ["m%d" % i for i in range(5)],
+               "all are done", PATIENCE)
+    assert consumer.stop() == 0
+
+
+# ---- Calls of a service ------------------------------------------------------------
+
+
+class Service(http.server.ThreadingHTTPServer):
+    """Has the effect of a key once, and does not answer the first request."""
+    daemon_threads = True
+
+    def __init__(self):
+        self.requests = []
+        super().__init__(("127.0.0.1", 0), Answer)
+        threading.Thread(target=self.serve_forever, daemon=True).start()
+
+    @property
+    def url(self):
+        return "http://127.0.0.1:%d/charge" % self.server_port
+
+
+class Answer(http.server.BaseHTTPRequestHandler):
+    def do_POST(self):  # pylint: disable=invalid-name
+        body = self.rfile.read(int(self.headers["Content-Length"]))
+        self.server.requests.append((self.headers["Idempotency-Key"], body))
+        if len(self.server.requests) == 1:
+            self.connection.shutdown(socket.SHUT_RDWR)
+            return
+        self.send_response(200)
+        self.send_header("Content-Length", "0")
+        self.end_headers()
+
+    def log_message(self, *_):  # pylint: disable=arguments-differ
+        pass
+
+
+def test_a_request_without_an_answer_is_repeated_under_its_key(tmp_path,
+                                                               relays):
+    """A new key, or another body, would be a second charge."""
+    db = Lite(tmp_path)
+    db.emit([("a", None, '{"cents": 100}')])
+    with Service() as service:
+        assert relays(db, "--to", "r=" + service.url, *SHORT,
+                      "--drain").wait() == 0
+        service.shutdown()
+        assert len(service.requests) == 2
+        assert len(set(service.requests)) == 1
+        assert service.requests[0][1] == b'{"cents": 100}'
+
+
+# ---- Sagas --------------------------------------------------------------------------
+
+
+def saga(pg, gid, steps, deadline="1 hour"):
+    pg.sql("SELECT once.saga_start('k', '%s'::json, '%s', now() + interval '%s')"
+           % (json.dumps(steps), gid, deadline))
+
+
+def states(pg):
+    names = ["going", "confirming", "undoing", "done", "undone", "stuck"]
+    return {gid: names[int(state)]
+            for gid, state in pg.sql("SELECT gid, state FROM once.saga")}
+
+
+def test_a_saga_with_a_route_that_nobody_serves_is_undone_in_time(
+        pg, relays, target):
+    saga(pg, "g", [{"try": "t", "cancel": "c"},
+                   {"try": "nobody", "cancel": "c"}], "3 seconds")
+    relay = relays(pg, *to(target, route="t"), *to(target, route="c"))
+    eventually(lambda: states(pg) == {"g": "undone"}, "it is undone", PATIENCE)
+    assert relay.stop() == 0
+    assert pg.sql("SELECT count(*) FROM once.outbox") == [("0",)]
+    assert sent(target)[0] == "g/1/try"
+    assert sent(target)[-1] == "g/1/cancel"
+    assert len(sent(target)) == len(set(sent(target)))
+
+
+def test_an_abort_of_a_saga_that_is_about_to_end_is_done_or_refused(
+        pg, relays, target):
+    """And its end is the one that the operator was told."""
+    gids = ["g%d" % i for i in range(12)]
+    for gid in gids:
+        saga(pg, gid, [{"try": "t", "cancel": "c"}] * 2)
+    relay = relays(pg, *to(target, "--workers", "2", route="t"),
+                   *to(target, route="c"))
+    aborted = set()
+    for gid in reversed(gids):
+        version = one(pg.sql("SELECT version FROM once.saga WHERE gid = '%s'"
+                             % gid))
+        done = once("--store", pg.url, "saga", "abort", gid, "--version",
+                    version, "--why", "test", check=False)
+        assert done.returncode in (0, 1), done.stderr
+        if done.returncode == 0:
+            aborted.add(gid)
+    eventually(lambda: set(states(pg).values()) <= {"done", "undone"},
+               "all have ended", PATIENCE)
+    assert relay.stop() == 0
+    assert {g for g, s in states(pg).items() if s == "undone"} == aborted
+    seen = sent(target)
+    assert len(seen) == len(set(seen))
+    for gid in gids:
+        tried = [s for s in seen if s.startswith(gid + "/") and "/try" in s]
+        undone = [s for s in seen if s.startswith(gid + "/")
+                  and "/cancel" in s]
+        assert gid in aborted or (len(tried), undone) == (2, [])
+        assert {s.replace("try", "cancel") for s in tried} <= set(undone) \
+            or gid not in aborted
+
+
+def test_a_file_that_was_replaced_is_seen(redis, tmp_path, relays, target,
+                                          consumers):
+    """By its backup: whoever keeps the old one open would sleep for ever."""
+    db, stream = Lite(tmp_path), Stream(redis, "s%d" % next(_numbers))
+    stream.url += "&group=g"
+    db.sql("CREATE TABLE effect(id TEXT, body TEXT)")
+    db.sql("PRAGMA wal_checkpoint(TRUNCATE)")
+    shutil.copy(db.path, tmp_path / "backup")
+    relay = relays(db, *to(target))
+    consumer = consumers(db, stream, sql="INSERT INTO effect VALUES ($1, $2)")
+    db.emit([("a", None, "1")])
+    redis.ask("XADD", stream.stream, "*", "id", "x", "body", "1")
+    eventually(lambda: sent(target) == ["a"] and effects(db) == ["x"],
+               "they work", PATIENCE)
+    time.sleep(2)
+    for end in ("", "-wal", "-shm"):
+        with contextlib.suppress(FileNotFoundError):
+            (tmp_path / ("shop.db" + end)).rename(tmp_path / ("old" + end))
+    (tmp_path / "backup").rename(db.path)
+    db.emit([("b", None, "1")])
+    redis.ask("XADD", stream.stream, "*", "id", "y", "body", "1")
+    eventually(lambda: sent(target) == ["a", "b"], "the relay", PATIENCE)
+    eventually(lambda: effects(db) == ["y"], "the consumer", PATIENCE)
+    assert relay.stop() == 0 and consumer.stop() == 0
+
+
+def test_a_migration_that_locks_the_tables_is_waited_for(redis, shop, relays,
+                                                         target, consumers):
+    """Longer than any lock time-out of ours."""
+    stream = Stream(redis, "s%d" % next(_numbers))
+    stream.url += "&group=g"
+    relay = relays(shop, *to(target))
+    consumer = consumers(shop, stream)
+    shop.emit([("a", "k", "1")])
+    eventually(lambda: sent(target) == ["a"], "it works", PATIENCE)
+    with session(shop, "postgres") as sql:
+        sql("BEGIN")
+        sql("SELECT once.emit('r', 'x', 'k', 'b')")
+        sql("LOCK TABLE once.outbox, once.inbox, once.parked"
+            " IN ACCESS EXCLUSIVE MODE")
+        for i in range(6):
+            redis.ask("XADD", stream.stream, "*", "id", "m%d" % (i % 5),
+                      "body", "x")
+        time.sleep(13)
+        assert relay.process.poll() is None and consumer.process.poll() is None
+        sql("COMMIT")
+    eventually(lambda: sent(target) == ["a", "b"], "the relay", PATIENCE)
+    eventually(lambda: effects(shop) == ["m%d" % i for i in range(5)],
+               "the consumer", PATIENCE)
+    assert relay.stop() == 0 and consumer.stop() == 0
+    assert relay.log().count("\n") + consumer.log().count("\n") < 10
+    assert parked(shop) == []
+
+
+def test_a_role_without_connections_is_waited_for(redis, shop, relays, target,
+                                                  consumers):
+    role = "late%d" % next(_numbers)
+    shop.server.sql("CREATE ROLE %s LOGIN IN ROLE once" % role)
+    shop.sql("ALTER ROLE %s CONNECTION LIMIT 0" % role)
+    stream = Stream(redis, "s%d" % next(_numbers))
+    stream.url += "&group=g"
+    shop.emit([("a", None, "1")])
+    shop.url = shop.url.replace("once@", role + "@")
+    relay = relays(shop, *to(target))
+    consumer = consumers(shop, stream)
+    redis.ask("XADD", stream.stream, "*", "id", "x", "body", "x")
+    time.sleep(3)
+    assert relay.process.poll() is None, relay.log()
+    assert consumer.process.poll() is None, consumer.log()
+    shop.sql("ALTER ROLE %s CONNECTION LIMIT -1" % role)
+    eventually(lambda: sent(target) == ["a"], "the relay", PATIENCE)
+    eventually(lambda: effects(shop) == ["x"], "the consumer", PATIENCE)
+    assert relay.stop() == 0 and consumer.stop() == 0
+
+
+def test_a_consumer_behind_a_pooler_has_each_effect_once(
+        world, postgres, redis, shop, consumers):
+    try:
+        pooler = servers.PgBouncer(world, postgres,
+                                   "pgbouncer%d" % next(_numbers)).start()
+    except servers.Missing as missing:
+        pytest.skip(str(missing))
+    shop.url = pooler.url()[:-len("once")] + shop.name
+    stream = Stream(redis, "s%d" % next(_numbers))
+    stream.url += "&group=g"
+    for i in range(60):
+        redis.ask("XADD", stream.stream, "*", "id", "m%d" % (i % 40), "body",
+                  "x")
+    pair = [consumers(shop, stream, "--workers", "3", "--drain", "2s")
+            for _ in range(2)]
+    assert [c.wait() for c in pair] == [0, 0], pair[0].log()
+    assert effects(shop) == sorted("m%d" % i for i in range(40))
+
+
+def test_a_handler_that_spoils_its_session_stops_nobody_else(redis, shop,
+                                                             consumers):
+    """What it has set stays in a connection that others use."""
+    stream = Stream(redis, "s%d" % next(_numbers))
+    stream.url += "&group=g"
+    for i in range(4):
+        redis.ask("XADD", stream.stream, "*", "id", "m%d" % i, "body", "x")
+    consumer = consumers(shop, stream, sql=(
+        "INSERT INTO effect SELECT $1, set_config('synchronous_commit', 'off',"
+        " false) WHERE $2 IS NOT NULL"))
+    eventually(lambda: effects(shop) == ["m%d" % i for i in range(4)],
+               "all are done", PATIENCE)
+    assert consumer.stop() == 0

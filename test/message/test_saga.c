@@ -493,6 +493,56 @@ static void a_deadline_undoes_a_saga(void)
     db_end(&d);
 }
 
+static void a_saga_may_have_many_steps(void)
+{
+    once_saga_step steps[ONCE_SAGA_STEPS_MAX];
+    once_saga s = ONCE_SAGA_INIT;
+    struct db d = db_new();
+    char call[32];
+    size_t i;
+
+    for (i = 0; i < ONCE_SAGA_STEPS_MAX; i++) {
+        steps[i] = (once_saga_step)ONCE_SAGA_STEP_INIT;
+        steps[i].try_to = "t";
+        steps[i].confirm_to = "c";
+    }
+    s.gid = "s";
+    s.kind = "k";
+    s.steps = steps;
+    s.n = ONCE_SAGA_STEPS_MAX;
+    begin(&d);
+    T_EQ(once_saga_start(&d.tx, &s, NULL, NULL), ONCE_OK);
+    commit(&d);
+    for (i = 1; i <= s.n; i++) {
+        (void)snprintf(call, sizeof(call), "%zu/try", i);
+        end(&d, "s", call, DONE);
+    }
+    T_EQ(calls(&d), s.n);
+    sql(&d, NULL, "UPDATE @outbox SET phase=2,attempts=2147483647");
+    T_EQ(advance(&d, "s"), ONCE_OK); /* all at once */
+    T_EQ(state(&d, "s"), ONCE__SAGA_DONE);
+    T_EQ(calls(&d), 0);
+    db_end(&d);
+}
+
+static void a_damaged_saga_keeps_no_other_waiting(void)
+{
+    struct once__saga_tally tally = {0};
+    struct db d = db_new();
+
+    start(&d, "a", 0);
+    start(&d, "b", 0);
+    sql(&d, NULL, "UPDATE @saga_step SET state=99 WHERE gid='a'");
+    settle(&d, "a/1/try", DONE);
+    settle(&d, "b/1/try", DONE);
+    T_EQ(once__saga_due(&d.tx, &tally, NULL), ONCE_ECORRUPT);
+    T_EQ(tally.advanced, 1);
+    T_EQ(once__saga_advance(&d.tx, "a", &tally, NULL), ONCE_ECORRUPT);
+    T_EQ(has(&d, "a/1/try"), 1);
+    T_EQ(has(&d, "b/2/try"), 1);
+    db_end(&d);
+}
+
 /* ---- Rows that come late -------------------------------------------------- */
 
 static void a_try_under_way_is_left_to_its_relay(void)
@@ -1117,6 +1167,8 @@ int main(int argc, char **argv)
     RUN(a_stuck_confirm_stops_no_other);
     RUN(an_operator_aborts_a_saga);
     RUN(a_deadline_undoes_a_saga);
+    RUN(a_saga_may_have_many_steps);
+    RUN(a_damaged_saga_keeps_no_other_waiting);
     RUN(a_try_under_way_is_left_to_its_relay);
     RUN(what_a_lost_relay_left_is_found);
     RUN(a_saga_that_cannot_go_on_stops_no_other);

@@ -2,7 +2,7 @@
 """
 Transfers between two banks, each a saga: hold here, announce there, book both. The
 banks are HTTP services with databases of their own (bank.py), behind a gateway or
-not; relays and banks are killed at random. Every saga ends done or undone, no cent
+not; relays, banks and the database server are killed at random. Every saga ends done or undone, no cent
 is held for ever, none is lost or made, and each account has what the sagas that are
 done say.
 
@@ -95,8 +95,9 @@ class Bank:
 class Transfers:
     """A database with sagas, two banks, and relays in between."""
 
-    def __init__(self, folder, db, banks, ways, log):
-        self.folder, self.db, self.banks, self.log = folder, db, banks, log
+    def __init__(self, folder, server, db, banks, ways):
+        self.folder, self.server, self.db = folder, server, db
+        self.banks = banks
         self.words = ["--timeout", "1s", "--workers", "3"]
         self.words = [word for side in SIDES for op in ("try", "confirm", "cancel")
                       for word in ["--to", "%s-%s=%s/%s/%s"
@@ -130,11 +131,14 @@ class Transfers:
         self.relays.append(Relay(self.folder, self.db, *self.words))
 
     def lose(self, chance):
-        what = chance.choice(["relay", "relay", "here", "there"])
+        what = chance.choice(["relay", "relay", "here", "there", "database"])
         if what == "relay":
             relay = self.relays.pop(chance.randrange(len(self.relays)))
             relay.kill()
             self.relay()
+        elif what == "database":
+            self.server.kill()
+            self.server.start()
         else:
             self.banks[what].kill()
 
@@ -206,7 +210,7 @@ def transfers(request, tmp_path, postgres):
         if request.param.endswith("gateway"):
             ways = {side: guard(stack, tmp_path, banks[at])
                     for side, at in SIDES.items()}
-        found = Transfers(tmp_path, db, banks, ways, sys.stdout)
+        found = Transfers(tmp_path, postgres, db, banks, ways)
         stack.callback(found.close)
         yield found
 
@@ -221,7 +225,8 @@ def test_money_moves_or_does_not(transfers):
         time.sleep(chance.random() * 0.5)
         transfers.lose(chance)
     try:
-        eventually(transfers.is_over, "every saga ends")
+        # A row that failed often waits long before it is tried again.
+        eventually(transfers.is_over, "every saga ends", 300)
     finally:
         print(once("--store", transfers.db.url, "saga", "ls").stdout)
     here, there = transfers.books()
