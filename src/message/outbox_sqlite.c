@@ -157,8 +157,8 @@ struct claim {
 static int make_due(const once_tx *tx, const struct claim *c, uint64_t now)
 {
     struct once__stmt q = once__stmt(
-        tx, "UPDATE once_outbox SET phase=0 WHERE seq IN(SELECT seq"
-            " FROM once_outbox WHERE phase=1 AND route=?1 AND due_ms<=?2"
+        tx, "UPDATE main.once_outbox SET phase=0 WHERE seq IN(SELECT seq"
+            " FROM main.once_outbox WHERE phase=1 AND route=?1 AND due_ms<=?2"
             " ORDER BY due_ms LIMIT ?3)");
     int changed;
 
@@ -173,8 +173,8 @@ static int make_due(const once_tx *tx, const struct claim *c, uint64_t now)
 static const char look_sql[] =
     "WITH w AS MATERIALIZED(SELECT seq,key,length(body) AS size," LEASED
     " AS leased,?5 AND lease_ms>0 AND NOT " LEASED " AS late"
-    " FROM once_outbox o WHERE route=?2 AND phase=0 AND NOT EXISTS("
-    "SELECT 1 FROM once_outbox p WHERE p.route=?2 AND p.key=o.key"
+    " FROM main.once_outbox o WHERE route=?2 AND phase=0 AND NOT EXISTS("
+    "SELECT 1 FROM main.once_outbox p WHERE p.route=?2 AND p.key=o.key"
     " AND p.phase IN (1,3,4) AND p.key IS NOT NULL AND (p.phase=1 OR NOT ?4)"
     " AND p.seq<o.seq) ORDER BY seq LIMIT ?3)"
     "SELECT seq,size,late,leased OR late OR (key IS NOT NULL AND"
@@ -234,7 +234,7 @@ static int hold_late(const once_tx *tx, const struct claim *c)
 
     for (i = 0; i < c->n_late && rc == SQLITE_OK; i++) {
         struct once__stmt q =
-            once__stmt(tx, "UPDATE once_outbox SET phase=4,"
+            once__stmt(tx, "UPDATE main.once_outbox SET phase=4,"
                            "error='its lease ran out: it may have been taken'"
                            " WHERE seq=?1");
 
@@ -247,7 +247,7 @@ static int hold_late(const once_tx *tx, const struct claim *c)
 static int take_rows(const once_tx *tx, const struct claim *c, uint64_t now)
 {
     struct once__stmt q = once__stmt(
-        tx, "UPDATE once_outbox SET attempts=attempts+1,doubt=doubt+1,"
+        tx, "UPDATE main.once_outbox SET attempts=attempts+1,doubt=doubt+1,"
             "lease_ms=?2,doubt_ms=CASE doubt WHEN 0 THEN ?3 ELSE doubt_ms END"
             " WHERE seq=?1 RETURNING " COLUMNS "body,reply");
     size_t i;
@@ -301,7 +301,7 @@ static int claim(const once_tx *tx, const struct once__outbox_ask *ask,
 static int remove_done(const once_tx *tx, struct once__settlement *s)
 {
     struct once__stmt q =
-        once__stmt(tx, "DELETE FROM once_outbox" UNSETTLED " AND kept=0");
+        once__stmt(tx, "DELETE FROM main.once_outbox" UNSETTLED " AND kept=0");
 
     once__stmt_number(&q, (uint64_t)s->seq);
     once__stmt_number(&q, s->attempts);
@@ -311,7 +311,7 @@ static int remove_done(const once_tx *tx, struct once__settlement *s)
 static int update(const once_tx *tx, struct once__settlement *s, uint64_t now)
 {
     struct once__stmt q = once__stmt(
-        tx, "UPDATE once_outbox SET phase=?3,lease_ms=0,"
+        tx, "UPDATE main.once_outbox SET phase=?3,lease_ms=0,"
             "due_ms=CASE ?3 WHEN 0 THEN due_ms ELSE ?4 END,"
             "doubt=CASE ?3 WHEN 2 THEN 0 ELSE max(doubt-?5,0) END,"
             "refused=refused+?6,body=CASE ?3 WHEN 2 THEN x'' ELSE body END,"
@@ -428,7 +428,7 @@ static int list_with(const once_tx *tx, const char *sql,
 }
 
 #define LIST_OF                                                                \
-    " FROM once_outbox WHERE seq>?1 AND (?2 IS NULL OR route=?2)"              \
+    " FROM main.once_outbox WHERE seq>?1 AND (?2 IS NULL OR route=?2)"         \
     " AND (?3<0 OR phase=?3) ORDER BY seq LIMIT ?4"
 
 static int list(const once_tx *tx, const struct once__outbox_filter *filter,
@@ -458,13 +458,13 @@ struct decide {
 
 static const char *const decisions[] = {
     [ONCE__OUTBOX_RETRY] =
-        "UPDATE once_outbox SET phase=0,lease_ms=0,refused=0,error=?5" SEEN
+        "UPDATE main.once_outbox SET phase=0,lease_ms=0,refused=0,error=?5" SEEN
         " AND phase IN (1,3,4)",
-    [ONCE__OUTBOX_DROP] = "DELETE FROM once_outbox" SEEN
+    [ONCE__OUTBOX_DROP] = "DELETE FROM main.once_outbox" SEEN
                           " AND phase<>2 AND saga IS NULL AND ?5 IS NOT NULL",
-    [ONCE__OUTBOX_RESOLVE] =
-        "UPDATE once_outbox SET phase=2,lease_ms=0,doubt=0,due_ms=?1,body=x'',"
-        "error=?5" SEEN " AND phase IN (3,4)",
+    [ONCE__OUTBOX_RESOLVE] = "UPDATE main.once_outbox SET "
+                             "phase=2,lease_ms=0,doubt=0,due_ms=?1,body=x'',"
+                             "error=?5" SEEN " AND phase IN (3,4)",
 };
 
 static int exists(const once_tx *tx, const char *sql, int64_t no, int *found)
@@ -489,7 +489,7 @@ static int decide_work(const once_tx *tx, void *user)
     once__stmt_text(&q, x->d->why);
     rc = once__stmt_run(&q, &changed);
     if (rc == SQLITE_OK && changed == 0)
-        rc = exists(tx, "SELECT 1 FROM once_outbox WHERE seq=?1", x->d->no,
+        rc = exists(tx, "SELECT 1 FROM main.once_outbox WHERE seq=?1", x->d->no,
                     &found);
     x->answer = changed ? ONCE_OK : found ? ONCE_REFUSED : ONCE_FREE;
     return rc;
@@ -524,7 +524,7 @@ static int count_rows(const once_tx *tx, struct once__outbox_count **out,
         tx, "SELECT route,sum(phase=0),sum(phase=1),sum(phase=2),sum(phase=3),"
             "sum(phase=4),sum(phase=0 AND " LEASED "),"
             "max(0,coalesce(?1-min(at_ms) FILTER (WHERE phase<>2),0))"
-            " FROM once_outbox GROUP BY route ORDER BY route");
+            " FROM main.once_outbox GROUP BY route ORDER BY route");
     int k;
 
     once__stmt_number(&q, once__lite_now());
@@ -568,9 +568,10 @@ static int purge_work(const once_tx *tx, void *user)
 {
     struct purge *p = user;
     struct once__stmt q = once__stmt(
-        tx, "DELETE FROM once_outbox WHERE phase=2 AND seq IN(SELECT seq"
-            " FROM once_outbox WHERE phase=2 AND due_ms<?1 AND saga IS NULL"
-            " ORDER BY due_ms LIMIT ?2)");
+        tx,
+        "DELETE FROM main.once_outbox WHERE phase=2 AND seq IN(SELECT seq"
+        " FROM main.once_outbox WHERE phase=2 AND due_ms<?1 AND saga IS NULL"
+        " ORDER BY due_ms LIMIT ?2)");
 
     once__stmt_number(&q, p->until_ms);
     once__stmt_number(&q, PURGE_STEP);
@@ -643,10 +644,10 @@ static int take_work(const once_tx *tx, void *user)
 {
     struct take *t = user;
     struct once__stmt q = once__stmt(
-        tx, "UPDATE once_parked SET attempts=attempts+1,due_ms=?1+?3"
-            " WHERE no=(SELECT k.no FROM once_parked k WHERE k.consumer=?2"
+        tx, "UPDATE main.once_parked SET attempts=attempts+1,due_ms=?1+?3"
+            " WHERE no=(SELECT k.no FROM main.once_parked k WHERE k.consumer=?2"
             " AND k.state=1 AND k.due_ms<=?1 AND NOT (?4 AND k.key IS NOT NULL"
-            " AND EXISTS(SELECT 1 FROM once_parked e WHERE"
+            " AND EXISTS(SELECT 1 FROM main.once_parked e WHERE"
             " e.consumer=k.consumer AND e.key=k.key AND e.no<k.no))"
             " ORDER BY k.due_ms,k.no LIMIT 1) RETURNING " PARKED "body");
 
@@ -672,7 +673,7 @@ static int put_back_work(const once_tx *tx, void *user)
 {
     struct decide *x = user;
     struct once__stmt q =
-        once__stmt(tx, "UPDATE once_parked SET state=?3,due_ms=?4,error=?5"
+        once__stmt(tx, "UPDATE main.once_parked SET state=?3,due_ms=?4,error=?5"
                        " WHERE no=?1 AND attempts=?2 AND state IN (1,?3)");
     int rc, changed;
 
@@ -699,7 +700,8 @@ static int has_key(const once_tx *tx, const char *consumer, const char *key,
                    int *stopped, once_error *err)
 {
     struct once__stmt q = once__stmt(
-        tx, "SELECT 1 FROM once_parked WHERE consumer=?1 AND key=?2 LIMIT 1");
+        tx,
+        "SELECT 1 FROM main.once_parked WHERE consumer=?1 AND key=?2 LIMIT 1");
     int rc;
 
     once__stmt_text(&q, consumer);
@@ -714,10 +716,11 @@ static int behind(const once_tx *tx, const char *consumer, uint64_t *n,
                   once_error *err)
 {
     struct once__stmt q = once__stmt(
-        tx, "SELECT count(*) FROM once_parked k WHERE k.consumer=?1"
-            " AND k.state=1 AND k.key IS NOT NULL AND EXISTS (SELECT 1"
-            " FROM once_parked e WHERE e.consumer=k.consumer AND e.key=k.key"
-            " AND e.no<k.no AND e.state<>1)");
+        tx,
+        "SELECT count(*) FROM main.once_parked k WHERE k.consumer=?1"
+        " AND k.state=1 AND k.key IS NOT NULL AND EXISTS (SELECT 1"
+        " FROM main.once_parked e WHERE e.consumer=k.consumer AND e.key=k.key"
+        " AND e.no<k.no AND e.state<>1)");
     int rc;
 
     once__stmt_text(&q, consumer);
@@ -729,7 +732,7 @@ static int behind(const once_tx *tx, const char *consumer, uint64_t *n,
 }
 
 #define PARKED_OF                                                              \
-    " FROM once_parked WHERE no>?1 AND (?2 IS NULL OR consumer=?2)"            \
+    " FROM main.once_parked WHERE no>?1 AND (?2 IS NULL OR consumer=?2)"       \
     " AND (?3=0 OR state=?3) ORDER BY no LIMIT ?4"
 
 static int parked_list(const once_tx *tx,
@@ -765,7 +768,7 @@ struct subject {
 static int read_subject(const once_tx *tx, int64_t no, struct subject *s)
 {
     struct once__stmt q = once__stmt(
-        tx, "SELECT " PARKED "body,filed FROM once_parked WHERE no=?1");
+        tx, "SELECT " PARKED "body,filed FROM main.once_parked WHERE no=?1");
 
     once__stmt_number(&q, (uint64_t)no);
     if (once__stmt_next(&q)) {
@@ -786,8 +789,9 @@ static int file(const once_tx *tx, const struct once__parked *k, uint64_t now,
 
     if (once__fingerprint_bytes(k->m.body, fingerprint, NULL) != ONCE_OK)
         return SQLITE_NOMEM;
-    q = once__stmt(tx, "INSERT INTO once_inbox VALUES(?1,?2,?3,?4,1,NULL,NULL)"
-                       " ON CONFLICT DO NOTHING");
+    q = once__stmt(tx,
+                   "INSERT INTO main.once_inbox VALUES(?1,?2,?3,?4,1,NULL,NULL)"
+                   " ON CONFLICT DO NOTHING");
     once__stmt_text(&q, k->m.consumer);
     once__stmt_text(&q, k->m.id);
     once__stmt_number(&q, id_ms > now ? id_ms : now);
@@ -797,9 +801,9 @@ static int file(const once_tx *tx, const struct once__parked *k, uint64_t now,
 
 static int retry(const once_tx *tx, int64_t no, const char *why, uint64_t now)
 {
-    struct once__stmt q =
-        once__stmt(tx, "UPDATE once_parked SET state=1,attempts=0,due_ms=?2,"
-                       "error=?3,filed=1 WHERE no=?1");
+    struct once__stmt q = once__stmt(
+        tx, "UPDATE main.once_parked SET state=1,attempts=0,due_ms=?2,"
+            "error=?3,filed=1 WHERE no=?1");
     int changed;
 
     once__stmt_number(&q, (uint64_t)no);
@@ -812,7 +816,7 @@ static int retry(const once_tx *tx, int64_t no, const char *why, uint64_t now)
 static int drop(const once_tx *tx, const struct once__parked *k, uint64_t now)
 {
     struct once__stmt q =
-        once__stmt(tx, "UPDATE once_inbox SET at_ms=max(at_ms,?3)"
+        once__stmt(tx, "UPDATE main.once_inbox SET at_ms=max(at_ms,?3)"
                        " WHERE consumer=?1 AND id=?2");
     int rc, changed;
 
@@ -822,7 +826,7 @@ static int drop(const once_tx *tx, const struct once__parked *k, uint64_t now)
     rc = once__stmt_run(&q, &changed);
     if (rc != SQLITE_OK)
         return rc;
-    q = once__stmt(tx, "DELETE FROM once_parked WHERE no=?1");
+    q = once__stmt(tx, "DELETE FROM main.once_parked WHERE no=?1");
     once__stmt_number(&q, (uint64_t)k->no);
     return once__stmt_run(&q, &changed);
 }
@@ -881,7 +885,7 @@ static int count_parked(const once_tx *tx, struct once__parked_count **out,
 {
     struct once__stmt q =
         once__stmt(tx, "SELECT consumer,sum(state=1),sum(state=3),sum(state=4),"
-                       "max(0,?1-min(at_ms)) FROM once_parked"
+                       "max(0,?1-min(at_ms)) FROM main.once_parked"
                        " GROUP BY consumer ORDER BY consumer");
 
     once__stmt_number(&q, once__lite_now());

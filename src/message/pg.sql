@@ -101,7 +101,7 @@ CREATE INDEX IF NOT EXISTS parked_key ON "@schema@".parked (consumer, key, no)
 -- not known, since `doubt_ms`. `refused`: of these, those that the target turned
 -- down. `lease_ms` is in no index, or claiming would not be a heap-only update.
 -- `saga`: the gid of the saga whose step it is. `fingerprint`: SHA-256 of the body
--- where the id was given. `due_ms` of a row that is done: when it was.
+-- of a row that is kept. `due_ms` of a row that is done: when it was.
 CREATE TABLE IF NOT EXISTS "@schema@".outbox (
     seq bigint GENERATED ALWAYS AS IDENTITY PRIMARY KEY,
     phase smallint NOT NULL,
@@ -241,6 +241,31 @@ BEGIN
 END
 $f$;
 
+-- Raises 22023 unless a message may have this content.
+CREATE OR REPLACE FUNCTION "@schema@".content_1(p_type text, p_headers text,
+    p_body bytea)
+RETURNS void
+LANGUAGE plpgsql IMMUTABLE SET search_path = pg_catalog, pg_temp
+AS $f$
+BEGIN
+    IF p_body IS NULL OR octet_length(p_body) > 67108864 THEN
+        RAISE EXCEPTION 'body: it is missing, or larger than 67108864 bytes'
+            USING ERRCODE = '22023';
+    END IF;
+    IF p_type IS NULL OR octet_length(p_type) > 255
+        OR p_type COLLATE "C" ~ '[^ -~]' THEN
+        RAISE EXCEPTION 'type: it is not up to 255 characters of ASCII'
+            USING ERRCODE = '22023';
+    END IF;
+    IF p_headers IS NULL OR octet_length(p_headers) > 65535
+        OR (p_headers <> '' AND p_headers COLLATE "C" !~
+            '^([!#$%&''*+.^_`|~0-9A-Za-z-]{1,255}: [^\r\n]*\n)+$') THEN
+        RAISE EXCEPTION 'headers: they are not lines of the form "Name: value", '
+            'or larger than 65535 bytes' USING ERRCODE = '22023';
+    END IF;
+END
+$f$;
+
 -- Claims (consumer, id) in the caller's transaction. Call it first, before the
 -- effect, and never inside a savepoint: ROLLBACK TO would take the claim away and
 -- leave what came after unguarded.
@@ -341,11 +366,11 @@ BEGIN
         PERFORM "@schema@".check_1('key', p_key);
     END IF;
     IF p_state IS NULL OR p_state NOT IN (1, 3, 4) OR p_wait_ms IS NULL
-        OR p_wait_ms < 0 OR p_type IS NULL OR p_headers IS NULL
-        OR p_body IS NULL OR p_error IS NULL THEN
+        OR p_wait_ms < 0 OR p_error IS NULL THEN
         RAISE EXCEPTION 'state: it is not 1, 3 or 4, or an argument is missing'
             USING ERRCODE = '22023';
     END IF;
+    PERFORM "@schema@".content_1(p_type, p_headers, p_body);
     v_was := "@schema@".inbox_claim(p_consumer, p_id, p_fingerprint);
     IF v_was = 'done' THEN
         IF EXISTS (SELECT FROM "@schema@".inbox i WHERE i.consumer = p_consumer
@@ -362,7 +387,8 @@ BEGIN
                 THEN '#' || encode(p_fingerprint, 'hex') ELSE '' END,
             CASE v_was WHEN 'run' THEN p_state ELSE 3 END,
             v_now + p_wait_ms, v_now, p_key, p_type, p_headers, p_body,
-            CASE v_was WHEN 'run' THEN p_error ELSE v_was END, v_was = 'run')
+            CASE v_was WHEN 'run' THEN left(p_error, 255) ELSE v_was END,
+            v_was = 'run')
         ON CONFLICT (consumer, id, filed) DO NOTHING;
     RETURN 'parked';
 END
@@ -391,20 +417,11 @@ BEGIN
     IF p_id IS NOT NULL THEN
         PERFORM "@schema@".check_1('id', p_id);
     END IF;
-    IF p_body IS NULL OR octet_length(p_body) > 67108864 THEN
-        RAISE EXCEPTION 'body: it is missing, or larger than 67108864 bytes'
-            USING ERRCODE = '22023';
-    END IF;
-    IF p_type IS NULL OR octet_length(p_type) > 255
-        OR p_type COLLATE "C" ~ '[^ -~]' THEN
-        RAISE EXCEPTION 'type: it is not up to 255 characters of ASCII'
-            USING ERRCODE = '22023';
-    END IF;
-    IF p_headers IS NULL OR octet_length(p_headers) > 65535
-        OR (p_headers <> '' AND p_headers COLLATE "C" !~
-            '^([!#$%&''*+.^_`|~0-9A-Za-z-]{1,255}: [^\r\n]*\n)+$') THEN
-        RAISE EXCEPTION 'headers: they are not lines of the form "Name: value", '
-            'or larger than 65535 bytes' USING ERRCODE = '22023';
+    -- What content_1() looks for, as in inbox_claim().
+    IF p_body IS NULL OR octet_length(p_body) > 67108864 OR p_type IS NULL
+        OR octet_length(p_type) > 255 OR p_type COLLATE "C" ~ '[^ -~]'
+        OR p_headers IS NULL OR p_headers <> '' THEN
+        PERFORM "@schema@".content_1(p_type, p_headers, p_body);
     END IF;
     IF p_keep IS NULL OR NOT isfinite(coalesce(p_at, now())) THEN
         RAISE EXCEPTION 'at: it is not a time, or keep: it is missing'
@@ -427,7 +444,7 @@ BEGIN
                 lpad(to_hex(v_now >> 16), 8, '0') || '-'
                 || lpad(to_hex(v_now & 65535), 4, '0') || '-7' from 1 for 15)),
             p_key, p_type, p_headers, p_body,
-            CASE WHEN p_id IS NOT NULL THEN sha256(p_body) END)
+            CASE WHEN p_keep OR p_id IS NOT NULL THEN sha256(p_body) END)
         ON CONFLICT (route, id) WHERE kept DO NOTHING RETURNING id INTO v_id;
     IF v_id IS NULL THEN
         SELECT o.fingerprint INTO v_was FROM "@schema@".outbox o
@@ -1466,6 +1483,7 @@ BEGIN
     FOR v_name IN SELECT p.oid::regprocedure::text FROM pg_proc p
         WHERE p.pronamespace = '"@schema@"'::regnamespace
             AND p.proname IN ('message_about', 'id_ms_1', 'check_1',
+                'content_1',
                 'inbox_claim', 'inbox_park', 'emit', 'barrier_enter', 'begin',
                 'finish', 'floor_1', 'inbox_purge_1', 'barrier_purge_1',
                 'fit_1', 'outbox_claim_1', 'outbox_settle_1', 'outbox_idle_1',

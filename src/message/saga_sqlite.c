@@ -44,9 +44,9 @@ static int find_target(const once_tx *tx, const char *gid,
 {
     static const char *const names[] = {"", "try", "confirm", "cancel"};
     struct once__stmt q = once__stmt(
-        tx,
-        "SELECT CASE ?3 WHEN 1 THEN try_to WHEN 2 THEN confirm_to"
-        " ELSE cancel_to END FROM once_saga_step WHERE gid=?1 AND branch=?2");
+        tx, "SELECT CASE ?3 WHEN 1 THEN try_to WHEN 2 THEN confirm_to"
+            " ELSE cancel_to END FROM main.once_saga_step WHERE gid=?1 AND "
+            "branch=?2");
     size_t branch = c->step + 1;
     int n;
 
@@ -76,10 +76,11 @@ static int call(const once_tx *tx, const char *gid,
 
     if (rc != SQLITE_OK)
         return rc;
-    q = once__stmt(tx, "INSERT INTO once_outbox(phase,kept,due_ms,at_ms,route,"
-                       "id,saga,type,headers,body)"
-                       "SELECT 0,1,0,?3,?4,?5,?1,type,?6,body"
-                       " FROM once_saga_step WHERE gid=?1 AND branch=?2");
+    q = once__stmt(tx,
+                   "INSERT INTO main.once_outbox(phase,kept,due_ms,at_ms,route,"
+                   "id,saga,type,headers,body)"
+                   "SELECT 0,1,0,?3,?4,?5,?1,type,?6,body"
+                   " FROM main.once_saga_step WHERE gid=?1 AND branch=?2");
     once__stmt_text(&q, gid);
     once__stmt_number(&q, c->step + 1);
     once__stmt_number(&q, once__lite_now());
@@ -101,8 +102,8 @@ struct beginning {
 static int started_before(const once_tx *tx, const struct beginning *b,
                           int *found, int *differs)
 {
-    struct once__stmt q =
-        once__stmt(tx, "SELECT fingerprint<>?2 FROM once_saga WHERE gid=?1");
+    struct once__stmt q = once__stmt(
+        tx, "SELECT fingerprint<>?2 FROM main.once_saga WHERE gid=?1");
 
     once__stmt_text(&q, b->gid);
     once__stmt_fingerprint(&q, b->fingerprint);
@@ -115,7 +116,7 @@ static int started_before(const once_tx *tx, const struct beginning *b,
 static int insert_saga(const once_tx *tx, const struct beginning *b)
 {
     struct once__stmt q = once__stmt(
-        tx, "INSERT INTO once_saga VALUES(?1,?2,0,1,?3,?4,?4,?5,'')");
+        tx, "INSERT INTO main.once_saga VALUES(?1,?2,0,1,?3,?4,?4,?5,'')");
 
     once__stmt_text(&q, b->gid);
     once__stmt_text(&q, b->saga->kind);
@@ -129,10 +130,10 @@ static int insert_step(const once_tx *tx, const struct beginning *b, size_t i,
                        int state)
 {
     const once_saga_step *t = &b->saga->steps[i];
-    struct once__stmt q =
-        once__stmt(tx, "INSERT INTO once_saga_step(gid,branch,state,try_to,"
-                       "confirm_to,cancel_to,type,body)"
-                       "VALUES(?1,?2,?3,?4,?5,?6,?7,?8)");
+    struct once__stmt q = once__stmt(
+        tx, "INSERT INTO main.once_saga_step(gid,branch,state,try_to,"
+            "confirm_to,cancel_to,type,body)"
+            "VALUES(?1,?2,?3,?4,?5,?6,?7,?8)");
 
     once__stmt_text(&q, b->gid);
     once__stmt_number(&q, i + 1);
@@ -164,8 +165,9 @@ static int insert_all(const once_tx *tx, const struct beginning *b)
 static int read_window(const once_tx *tx, uint64_t now, uint64_t *keep,
                        uint64_t *oldest)
 {
-    struct once__stmt q = once__stmt(tx, "SELECT keep_ms,max(?1-keep_ms,"
-                                         "floor_ms) FROM once_message_meta");
+    struct once__stmt q =
+        once__stmt(tx, "SELECT keep_ms,max(?1-keep_ms,"
+                       "floor_ms) FROM main.once_message_meta");
 
     once__stmt_number(&q, now);
     if (once__stmt_next(&q)) {
@@ -264,15 +266,16 @@ static int read_(const once_tx *tx, const char *gid, struct once__saga_now *out,
                  once_error *err)
 {
     struct once__stmt q = once__stmt(
-        tx, "SELECT 0,version,state,deadline_ms<=?2,0,0,'' FROM once_saga"
-            " WHERE gid=?1"
-            " UNION ALL SELECT 1,branch,state,failed,round,"
-            "(confirm_to IS NOT NULL)+2*(cancel_to IS NOT NULL),''"
-            " FROM once_saga_step WHERE gid=?1"
-            " UNION ALL SELECT 2,seq,phase,attempts,0,0,id FROM once_outbox"
-            " WHERE saga=?1 AND (phase>0 OR"
-            " lease_ms-?2 NOT BETWEEN 1 AND 3600000)"
-            " ORDER BY 1,2");
+        tx,
+        "SELECT 0,version,state,deadline_ms<=?2,0,0,'' FROM main.once_saga"
+        " WHERE gid=?1"
+        " UNION ALL SELECT 1,branch,state,failed,round,"
+        "(confirm_to IS NOT NULL)+2*(cancel_to IS NOT NULL),''"
+        " FROM main.once_saga_step WHERE gid=?1"
+        " UNION ALL SELECT 2,seq,phase,attempts,0,0,id FROM main.once_outbox"
+        " WHERE saga=?1 AND (phase>0 OR"
+        " lease_ms-?2 NOT BETWEEN 1 AND 3600000)"
+        " ORDER BY 1,2");
     int rc;
 
     memset(out, 0, sizeof(*out));
@@ -290,7 +293,7 @@ static int write_saga(const once_tx *tx, const char *gid,
                       const struct once__saga_plan *plan, int *written)
 {
     struct once__stmt q =
-        once__stmt(tx, "UPDATE once_saga SET version=version+1,state=?3,"
+        once__stmt(tx, "UPDATE main.once_saga SET version=version+1,state=?3,"
                        "since_ms=CASE state WHEN ?3 THEN since_ms ELSE ?4 END,"
                        "note=coalesce(?5,note) WHERE gid=?1 AND version=?2");
 
@@ -305,9 +308,9 @@ static int write_saga(const once_tx *tx, const char *gid,
 static int write_step(const once_tx *tx, const char *gid, size_t i,
                       const struct once__step *t)
 {
-    struct once__stmt q =
-        once__stmt(tx, "UPDATE once_saga_step SET state=?3,failed=?4,round=?5"
-                       " WHERE gid=?1 AND branch=?2");
+    struct once__stmt q = once__stmt(
+        tx, "UPDATE main.once_saga_step SET state=?3,failed=?4,round=?5"
+            " WHERE gid=?1 AND branch=?2");
 
     once__stmt_text(&q, gid);
     once__stmt_number(&q, i + 1);
@@ -321,8 +324,8 @@ static int take_call(const once_tx *tx, const char *gid,
                      const struct once__saga_taken *t, int *taken)
 {
     struct once__stmt q = once__stmt(
-        tx, "UPDATE once_saga_step SET (status,reply,error)="
-            "(SELECT status,reply,error FROM once_outbox WHERE seq=?3)"
+        tx, "UPDATE main.once_saga_step SET (status,reply,error)="
+            "(SELECT status,reply,error FROM main.once_outbox WHERE seq=?3)"
             " WHERE gid=?1 AND branch=?2");
     int rc;
 
@@ -332,7 +335,7 @@ static int take_call(const once_tx *tx, const char *gid,
     rc = run(&q);
     if (rc != SQLITE_OK)
         return rc;
-    q = once__stmt(tx, "DELETE FROM once_outbox WHERE seq=?1 AND saga=?2"
+    q = once__stmt(tx, "DELETE FROM main.once_outbox WHERE seq=?1 AND saga=?2"
                        " AND phase=?3 AND attempts=?4");
     once__stmt_number(&q, (uint64_t)t->seen->seq);
     once__stmt_text(&q, gid);
@@ -379,11 +382,12 @@ static int write_(const once_tx *tx, const char *gid,
 static int due(const once_tx *tx, char (*gids)[ONCE__GID_SIZE], size_t *n,
                once_error *err)
 {
-    struct once__stmt q = once__stmt(
-        tx, "SELECT saga FROM once_outbox"
-            " WHERE saga IS NOT NULL AND phase IN (2,3,4)"
-            " UNION SELECT gid FROM once_saga WHERE state=0 AND deadline_ms<=?1"
-            " LIMIT ?2");
+    struct once__stmt q =
+        once__stmt(tx, "SELECT saga FROM main.once_outbox"
+                       " WHERE saga IS NOT NULL AND phase IN (2,3,4)"
+                       " UNION SELECT gid FROM main.once_saga WHERE state=0 "
+                       "AND deadline_ms<=?1"
+                       " LIMIT ?2");
     size_t most = *n;
     int rc;
 
@@ -418,8 +422,8 @@ static int sagas(const once_tx *tx, const char *gid, int state,
 {
     struct once__stmt q = once__stmt(
         tx, "SELECT gid,kind,note,state,version,(SELECT count(*)"
-            " FROM once_saga_step t WHERE t.gid=s.gid),deadline_ms,at_ms,"
-            "since_ms FROM once_saga s WHERE gid>?3"
+            " FROM main.once_saga_step t WHERE t.gid=s.gid),deadline_ms,at_ms,"
+            "since_ms FROM main.once_saga s WHERE gid>?3"
             " AND (?1 IS NULL OR gid=?1) AND (?2<0 OR state=?2)"
             " ORDER BY gid LIMIT ?4");
     size_t most = *n;
@@ -466,14 +470,15 @@ static int get(const once_tx *tx, const char *gid, struct once__saga_row *row,
 
     if (rc != ONCE_OK || n == 0)
         return rc != ONCE_OK ? rc : ONCE_FREE;
-    q = once__stmt(tx,
-                   "SELECT try_to,confirm_to,cancel_to,t.error,o.error,t.state,"
-                   "failed,round,t.status,o.seq,o.phase,o.attempts"
-                   " FROM once_saga_step t LEFT JOIN once_outbox o ON o.saga=?1"
-                   " AND o.id=?1||'/'||branch||CASE t.state WHEN 1 THEN '/try'"
-                   " WHEN 3 THEN '/confirm' WHEN 5 THEN '/cancel' END"
-                   "||CASE round WHEN 0 THEN '' ELSE '/'||round END"
-                   " WHERE t.gid=?1 ORDER BY branch");
+    q = once__stmt(
+        tx,
+        "SELECT try_to,confirm_to,cancel_to,t.error,o.error,t.state,"
+        "failed,round,t.status,o.seq,o.phase,o.attempts"
+        " FROM main.once_saga_step t LEFT JOIN main.once_outbox o ON o.saga=?1"
+        " AND o.id=?1||'/'||branch||CASE t.state WHEN 1 THEN '/try'"
+        " WHEN 3 THEN '/confirm' WHEN 5 THEN '/cancel' END"
+        "||CASE round WHEN 0 THEN '' ELSE '/'||round END"
+        " WHERE t.gid=?1 ORDER BY branch");
     once__stmt_text(&q, gid);
     for (n = 0; n < ONCE_SAGA_STEPS_MAX && once__stmt_next(&q); n++)
         take_step(&q, &steps[n]);
@@ -486,7 +491,7 @@ static int stats(const once_tx *tx, struct once__saga_count *out,
                  once_error *err)
 {
     struct once__stmt q =
-        once__stmt(tx, "SELECT state,count(*),min(since_ms) FROM once_saga"
+        once__stmt(tx, "SELECT state,count(*),min(since_ms) FROM main.once_saga"
                        " WHERE state IN (0,1,2,5) GROUP BY state");
     uint64_t now = once__lite_now(), since;
     int rc, state;

@@ -44,7 +44,7 @@ static int open_(const once_tx *tx, once_error *err)
 static int is_old(const once_tx *tx, uint64_t id_ms, uint64_t now, int *old)
 {
     struct once__stmt q = once__stmt(tx, "SELECT max(?1-keep_ms,floor_ms)"
-                                         " FROM once_message_meta");
+                                         " FROM main.once_message_meta");
 
     once__stmt_number(&q, now);
     if (once__stmt_next(&q))
@@ -57,7 +57,7 @@ static int take_parked(const once_tx *tx, const struct once__claim *c,
                        uint64_t now, int *taken)
 {
     struct once__stmt q =
-        once__stmt(tx, "DELETE FROM once_parked"
+        once__stmt(tx, "DELETE FROM main.once_parked"
                        " WHERE consumer=?1 AND id=?2 AND attempts=?3");
     int rc, changed;
 
@@ -67,7 +67,7 @@ static int take_parked(const once_tx *tx, const struct once__claim *c,
     rc = once__stmt_run(&q, taken);
     if (rc != SQLITE_OK || *taken == 0)
         return rc;
-    q = once__stmt(tx, "UPDATE once_inbox SET at_ms=max(at_ms,?3)"
+    q = once__stmt(tx, "UPDATE main.once_inbox SET at_ms=max(at_ms,?3)"
                        " WHERE consumer=?1 AND id=?2");
     once__stmt_text(&q, c->consumer);
     once__stmt_text(&q, c->id);
@@ -78,9 +78,9 @@ static int take_parked(const once_tx *tx, const struct once__claim *c,
 static int insert(const once_tx *tx, const struct once__claim *c, uint64_t at,
                   const uint64_t xact[2], int *inserted)
 {
-    struct once__stmt q =
-        once__stmt(tx, "INSERT INTO once_inbox VALUES(?1,?2,?3,?4,?5,?6,NULL)"
-                       " ON CONFLICT DO NOTHING");
+    struct once__stmt q = once__stmt(
+        tx, "INSERT INTO main.once_inbox VALUES(?1,?2,?3,?4,?5,?6,NULL)"
+            " ON CONFLICT DO NOTHING");
 
     once__stmt_text(&q, c->consumer);
     once__stmt_text(&q, c->id);
@@ -100,7 +100,7 @@ static int explain(const once_tx *tx, const struct once__claim *c, int *found,
     struct once__stmt q =
         once__stmt(tx, "SELECT fingerprint IS NOT NULL AND"
                        " ?3 IS NOT NULL AND fingerprint<>?3"
-                       " FROM once_inbox WHERE consumer=?1 AND id=?2");
+                       " FROM main.once_inbox WHERE consumer=?1 AND id=?2");
 
     once__stmt_text(&q, c->consumer);
     once__stmt_text(&q, c->id);
@@ -162,11 +162,11 @@ static int park(const once_tx *tx, const struct once__park *p, once_error *err)
     if (was < 0 || was == ONCE_REPEATED)
         return was;
     parked_id(&p->claim, was, id, sizeof(id));
-    q = once__stmt(tx,
-                   "INSERT INTO once_parked(consumer,id,state,due_ms,at_ms,key,"
-                   "type,headers,body,error,filed)"
-                   "VALUES(?1,?2,?3,?4,?5,?6,?7,?8,?9,?10,?11)"
-                   " ON CONFLICT DO NOTHING");
+    q = once__stmt(
+        tx, "INSERT INTO main.once_parked(consumer,id,state,due_ms,at_ms,key,"
+            "type,headers,body,error,filed)"
+            "VALUES(?1,?2,?3,?4,?5,?6,?7,?8,?9,?10,?11)"
+            " ON CONFLICT DO NOTHING");
     once__stmt_text(&q, p->claim.consumer);
     once__stmt_text(&q, id);
     once__stmt_number(&q, (uint64_t)(own ? p->state : ONCE_PARKED_DEAD));
@@ -190,7 +190,7 @@ static int insert_row(const once_tx *tx, const once_message *m, const char *id,
                       uint64_t now, const uint8_t *fingerprint, int *inserted)
 {
     struct once__stmt q = once__stmt(
-        tx, "INSERT INTO once_outbox(phase,kept,due_ms,at_ms,route,id,"
+        tx, "INSERT INTO main.once_outbox(phase,kept,due_ms,at_ms,route,id,"
             "key,type,headers,body,fingerprint)"
             "VALUES(?1,?2,?3,?4,?5,?6,?7,?8,?9,?10,?11)"
             " ON CONFLICT DO NOTHING");
@@ -213,7 +213,7 @@ static int emitted_before(const once_tx *tx, const once_message *m,
                           const uint8_t *fingerprint, int *differs)
 {
     struct once__stmt q =
-        once__stmt(tx, "SELECT fingerprint IS NOT ?3 FROM once_outbox"
+        once__stmt(tx, "SELECT fingerprint IS NOT ?3 FROM main.once_outbox"
                        " WHERE route=?1 AND id=?2 AND kept=1");
 
     once__stmt_text(&q, m->route);
@@ -229,18 +229,16 @@ static int emit(const once_tx *tx, const once_message *m, char id[ONCE_ID_SIZE],
 {
     uint8_t fingerprint[ONCE_FINGERPRINT_SIZE];
     uint64_t now = once__lite_now();
-    int rc, inserted = 0, differs = 1;
+    int rc, inserted = 0, differs = 1, kept = m->keep || m->id != NULL;
 
     if (m->id == NULL && !once__lite_draw_id(now, id))
         return once__fail(err, ONCE_ENOMEM, "emit: no random bytes");
     if (m->id != NULL)
         (void)snprintf(id, ONCE_ID_SIZE, "%s", m->id);
-    rc = m->id == NULL ? ONCE_OK
-                       : once__fingerprint_bytes(m->body, fingerprint, err);
+    rc = kept ? once__fingerprint_bytes(m->body, fingerprint, err) : ONCE_OK;
     if (rc != ONCE_OK)
         return rc;
-    rc = insert_row(tx, m, id, now, m->id == NULL ? NULL : fingerprint,
-                    &inserted);
+    rc = insert_row(tx, m, id, now, kept ? fingerprint : NULL, &inserted);
     if (rc == SQLITE_OK && inserted)
         return ONCE_OK;
     if (rc == SQLITE_OK && m->id != NULL)
@@ -279,7 +277,7 @@ static int phase_of(const once_tx *tx, const char *gid, const char *branch,
                     int *phase)
 {
     struct once__stmt q = once__stmt(
-        tx, "SELECT phase FROM once_barrier WHERE gid=?1 AND branch=?2");
+        tx, "SELECT phase FROM main.once_barrier WHERE gid=?1 AND branch=?2");
 
     *phase = NONE;
     once__stmt_text(&q, gid);
@@ -293,7 +291,7 @@ static int set_phase(const once_tx *tx, const char *gid, const char *branch,
                      int phase, uint64_t now)
 {
     struct once__stmt q =
-        once__stmt(tx, "INSERT INTO once_barrier VALUES(?1,?2,?3,?4)"
+        once__stmt(tx, "INSERT INTO main.once_barrier VALUES(?1,?2,?3,?4)"
                        " ON CONFLICT DO UPDATE SET phase=?3,at_ms=?4");
     int changed;
 
@@ -346,7 +344,7 @@ static int show(const once_tx *tx, const struct once__claim *c,
                 struct once__begun *out, once_error *err)
 {
     struct once__stmt q =
-        once__stmt(tx, "SELECT kind,result FROM once_inbox"
+        once__stmt(tx, "SELECT kind,result FROM main.once_inbox"
                        " WHERE consumer=?1 AND id=?2 AND result IS NOT NULL");
     int rc = ONCE_REPEATED, ended;
 
@@ -374,7 +372,7 @@ static int finish(const once_tx *tx, const struct once__claim *c,
                   once_error *err)
 {
     struct once__stmt q =
-        once__stmt(tx, "UPDATE once_inbox SET kind=?3,result=?4"
+        once__stmt(tx, "UPDATE main.once_inbox SET kind=?3,result=?4"
                        " WHERE consumer=?1 AND id=?2 AND kind=0 AND xact=?5");
     int rc, changed;
 
@@ -398,7 +396,7 @@ static int check(const once_tx *tx, once_error *err)
 {
     int64_t version = 0;
     int durable = 1;
-    int rc = once__lite_number(tx, "SELECT version FROM once_message_meta",
+    int rc = once__lite_number(tx, "SELECT version FROM main.once_message_meta",
                                &version);
 
     if (rc == SQLITE_OK)
@@ -462,7 +460,7 @@ static int step_end(const once_tx *tx, const struct place *from,
                     struct place *to)
 {
     struct once__stmt q =
-        once__stmt(tx, "SELECT consumer,id FROM once_inbox"
+        once__stmt(tx, "SELECT consumer,id FROM main.once_inbox"
                        " WHERE (consumer,id)>(?1,?2) ORDER BY consumer,id"
                        " LIMIT 1 OFFSET ?3");
 
@@ -481,10 +479,10 @@ static int purge_step(const once_tx *tx, const struct place *from,
                       const struct place *to, int *removed)
 {
     struct once__stmt q = once__stmt(
-        tx, "DELETE FROM once_inbox WHERE (consumer,id)>(?1,?2)"
+        tx, "DELETE FROM main.once_inbox WHERE (consumer,id)>(?1,?2)"
             " AND (?5 OR (consumer,id)<=(?3,?4))"
-            " AND at_ms<(SELECT floor_ms FROM once_message_meta)"
-            " AND NOT EXISTS(SELECT 1 FROM once_parked k"
+            " AND at_ms<(SELECT floor_ms FROM main.once_message_meta)"
+            " AND NOT EXISTS(SELECT 1 FROM main.once_parked k"
             " WHERE k.consumer=once_inbox.consumer AND k.id=once_inbox.id)");
 
     once__stmt_text(&q, from->consumer);
@@ -499,16 +497,16 @@ static int purge_step(const once_tx *tx, const struct place *from,
 static int purge_sagas(const once_tx *tx)
 {
 #define OVER                                                                   \
-    "(SELECT gid FROM once_saga s WHERE state IN (3,4) AND since_ms<"          \
-    "(SELECT floor_ms FROM once_message_meta) AND NOT EXISTS"                  \
-    "(SELECT 1 FROM once_outbox o WHERE o.saga=s.gid))"
+    "(SELECT gid FROM main.once_saga s WHERE state IN (3,4) AND since_ms<"     \
+    "(SELECT floor_ms FROM main.once_message_meta) AND NOT EXISTS"             \
+    "(SELECT 1 FROM main.once_outbox o WHERE o.saga=s.gid))"
     struct once__stmt q =
-        once__stmt(tx, "DELETE FROM once_saga_step WHERE gid IN " OVER);
+        once__stmt(tx, "DELETE FROM main.once_saga_step WHERE gid IN " OVER);
     int n, rc = once__stmt_run(&q, &n);
 
     if (rc != SQLITE_OK)
         return rc;
-    q = once__stmt(tx, "DELETE FROM once_saga WHERE gid IN " OVER);
+    q = once__stmt(tx, "DELETE FROM main.once_saga WHERE gid IN " OVER);
     return once__stmt_run(&q, &n);
 #undef OVER
 }
@@ -518,7 +516,7 @@ static int purge(const once_tx *tx, uint64_t *removed, once_error *err)
 {
     struct place from = {"", "", 0}, to = {"", "", 0};
     struct once__stmt q =
-        once__stmt(tx, "UPDATE once_message_meta"
+        once__stmt(tx, "UPDATE main.once_message_meta"
                        " SET floor_ms=max(floor_ms,?1-keep_ms-?2)");
     int rc, n = 0;
 
@@ -533,8 +531,9 @@ static int purge(const once_tx *tx, uint64_t *removed, once_error *err)
         from = to;
     }
     if (rc == SQLITE_OK) {
-        q = once__stmt(tx, "DELETE FROM once_barrier WHERE phase>1 AND at_ms<"
-                           "(SELECT floor_ms-keep_ms FROM once_message_meta)");
+        q = once__stmt(tx,
+                       "DELETE FROM main.once_barrier WHERE phase>1 AND at_ms<"
+                       "(SELECT floor_ms-keep_ms FROM main.once_message_meta)");
         rc = once__stmt_run(&q, &n);
     }
     if (rc == SQLITE_OK)

@@ -48,7 +48,7 @@ def test_print_shows_the_text_and_makes_nothing(database):
         db.execute("CREATE TABLE orders(id)")
     done = messages("sqlite:%s" % database, "init", "--print")
     assert done.returncode == 0
-    assert "CREATE TABLE IF NOT EXISTS once_inbox" in done.stdout
+    assert "CREATE TABLE IF NOT EXISTS main.once_inbox" in done.stdout
     assert messages("sqlite:%s" % database, "check").returncode == 3
 
 

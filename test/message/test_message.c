@@ -322,6 +322,17 @@ static void a_given_id_is_emitted_once_to_a_route(void)
     T_EQ(once_emit(&d.tx, &m, id, NULL), ONCE_MISMATCH);
     roll_back(&d);
     T_EQ(number(&d, "SELECT count(*) FROM @outbox"), 2);
+    m = out(NULL, "x"); /* one that is drawn is compared as well */
+    m.keep = 1;
+    begin(&d);
+    T_EQ(once_emit(&d.tx, &m, id, NULL), ONCE_OK);
+    commit(&d);
+    m.id = id;
+    begin(&d);
+    T_EQ(once_emit(&d.tx, &m, NULL, NULL), ONCE_REPEATED);
+    m.body = (once_bytes){"y", 1};
+    T_EQ(once_emit(&d.tx, &m, NULL, NULL), ONCE_MISMATCH);
+    roll_back(&d);
     db_end(&d);
 }
 
@@ -701,6 +712,30 @@ static void a_journal_that_is_not_kept_is_refused(void)
     db_end(&d);
 }
 
+/* Its commits may be lost, and not together with those of the program's file. */
+static void tables_of_an_attached_database_are_none(void)
+{
+    struct db d = db_new(), bare;
+    char path[sizeof(place)];
+
+    (void)snprintf(path, sizeof(path), "%s", place);
+    bare = db_bare();
+    sql(&bare, NULL, "ATTACH '%s' AS other", path);
+    sql(&bare, NULL, "PRAGMA other.synchronous=OFF");
+    begin(&bare);
+    T_EQ(claim(&bare, "a", "x"), ONCE_EOPEN);
+    roll_back(&bare);
+    db_end(&bare);
+    (void)snprintf(place, sizeof(place), "%s", path);
+    sql(&d, NULL,
+        "CREATE TEMP TABLE once_inbox AS SELECT * FROM main.once_inbox");
+    begin(&d);
+    T_EQ(claim(&d, "b", "x"), ONCE_OWNER);
+    commit(&d);
+    T_EQ(number(&d, "SELECT count(*) FROM main.once_inbox"), 1);
+    db_end(&d);
+}
+
 static void other_tables_are_refused(void)
 {
     struct db d = db_bare();
@@ -942,6 +977,8 @@ int main(int argc, char **argv)
     RUN(a_session_that_loses_commits_is_refused);
     if (server_url == NULL)
         RUN(a_journal_that_is_not_kept_is_refused);
+    if (server_url == NULL)
+        RUN(tables_of_an_attached_database_are_none);
     RUN(other_tables_are_refused);
     RUN(a_purge_makes_no_id_new_again);
     RUN(killed_consumers_have_one_effect_for_each_id);

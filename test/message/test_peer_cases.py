@@ -955,6 +955,58 @@ def test_a_queue_that_is_not_there_is_said_at_once(amqp, shop, consumers):
     assert queue.queue in consumer.log() or "no such" in consumer.log()
 
 
+def test_a_programs_role_may_do_what_the_page_grants_and_no_more(pg):
+    """It must not settle, decide about, or forget what others have written."""
+    role = "app%d" % next(_numbers)
+    pg.server.sql("CREATE ROLE %s LOGIN" % role)
+    here = os.path.dirname(os.path.abspath(__file__))
+    with open(os.path.join(here, "../../docs/messages.md"),
+              encoding="utf-8") as page:
+        block = page.read().split("GRANT USAGE", 1)[1].split("```", 1)[0]
+    pg.sql(("GRANT USAGE" + block).replace(" TO app", " TO " + role))
+    with session(pg, user=role) as sql:
+        sql("BEGIN")
+        sql("SELECT * FROM once.message_about()")
+        assert one(sql(CLAIM, "a", b"x")) == "run"
+        assert one(sql("SELECT once.emit('r', 'x')"))
+        assert one(sql("SELECT once.barrier_enter('g', '1', 'try')")) == "run"
+        assert one(sql("SELECT once.saga_start('k', '[{\"try\": \"r\"}]')"))
+        assert one(sql("SELECT answer FROM once.begin('c', 'k')")) == "run"
+        assert one(sql("SELECT once.finish('c', 'k', 1, 'x')")) == "ok"
+        assert one(sql("SELECT once.inbox_park('c', 'p', NULL, 1, 0, NULL, '',"
+                       " '', 'x', 'why')")) == "parked"
+        sql("COMMIT")
+    assert pg.sql("SELECT p.proname FROM pg_proc p"
+                  " WHERE p.pronamespace = 'once'::regnamespace"
+                  " AND p.proname LIKE '%%\\_1'"
+                  " AND has_function_privilege('%s', p.oid, 'EXECUTE')"
+                  % role) == []
+    assert pg.sql("SELECT c.relname FROM pg_class c"
+                  " WHERE c.relnamespace = 'once'::regnamespace"
+                  " AND c.relkind = 'r' AND has_table_privilege('%s', c.oid,"
+                  " 'SELECT, INSERT, UPDATE, DELETE')" % role) == []
+
+
+BAD_CONTENT = [
+    ("type", "E'\\x1b]0;x'", "''", "'x'"),
+    ("type", "repeat('t', 256)", "''", "'x'"),
+    ("headers", "''", "'no header'", "'x'"),
+    ("headers", "''", "'A: ' || repeat('b', 65535) || E'\\n'", "'x'"),
+    ("body", "''", "''", "convert_to(repeat('b', 67108865), 'UTF8')"),
+]
+
+
+@pytest.mark.parametrize("values", BAD_CONTENT)
+def test_what_may_not_be_emitted_may_not_be_parked(pg, values):
+    """A consumer in any language parks what an operator's screen shows."""
+    with session(pg) as sql:
+        for call in ("SELECT once.emit('r', p_type => %s, p_headers => %s,"
+                     " p_body => %s)" % values[1:],
+                     "SELECT once.inbox_park('c', 'p', NULL, 1, 0, NULL, %s,"
+                     " %s, %s, 'why')" % values[1:]):
+            assert error_of(sql, call) == "22023"
+
+
 @pytest.mark.parametrize("how", ["rights", "read only"])
 def test_a_database_that_refuses_does_not_use_up_deliveries(amqp, shop,
                                                             consumers, how):
