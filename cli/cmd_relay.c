@@ -253,6 +253,8 @@ static int relay(const struct cli *c, struct args *a)
     int rc;
 
     (void)signal(SIGPIPE, SIG_IGN);
+    /* Or nobody would be told how a command ended. */
+    (void)signal(SIGCHLD, SIG_DFL);
     (void)sigemptyset(&signals);
     (void)sigaddset(&signals, SIGINT);
     (void)sigaddset(&signals, SIGTERM);

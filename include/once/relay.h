@@ -156,7 +156,9 @@ typedef struct once_consumer_options {
                            * body [8388608] */
     int stop_fd;         /* readable: finish what runs, and stop; -1: none */
     uint32_t drain_ms;   /* return when nothing came for so long, and no message
-                           * is parked and waiting [never] */
+                           * is parked and waiting, but, with `keyed`, those
+                           * behind a dead or indeterminate one of their key
+                           * [never] */
     const char *metrics; /* as the relay's */
     once_relay_log *log;
     void *user; /* of log */

@@ -117,6 +117,8 @@ struct once__outbox_backend {
     /* Also inside a transaction. */
     int (*has_key)(const once_tx *tx, const char *consumer, const char *key,
                    int *stopped, once_error *err);
+    int (*behind)(const once_tx *tx, const char *consumer, uint64_t *n,
+                  once_error *err);
     int (*parked_list)(const once_tx *tx,
                        const struct once__parked_filter *filter, int whole,
                        struct once__parked_list *out, once_error *err);

@@ -253,6 +253,18 @@ int once__parked_has_key(const once_tx *tx, const char *consumer,
     return rc == ONCE_OK ? c->has_key(tx, consumer, key, stopped, err) : rc;
 }
 
+int once__parked_behind(const once_tx *tx, const char *consumer, uint64_t *n,
+                        once_error *err)
+{
+    const struct once__outbox_backend *c = NULL;
+    int rc = backend(tx, &c, err);
+
+    *n = 0;
+    if (rc == ONCE_OK)
+        rc = once__check_name("consumer", consumer, err);
+    return rc == ONCE_OK ? c->behind(tx, consumer, n, err) : rc;
+}
+
 static int parked_list(const once_tx *tx,
                        const struct once__parked_filter *filter, int whole,
                        struct once__parked_list *out, once_error *err)

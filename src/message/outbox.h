@@ -190,6 +190,11 @@ ONCE_CHECK int once__parked_has_key(const once_tx *tx, const char *consumer,
                                     const char *key, int *stopped,
                                     once_error *err);
 
+/* ONCE_OK and *n: so many waiting messages stand behind one of their key that is
+ * dead or indeterminate: with `keyed`, none of them is taken. */
+ONCE_CHECK int once__parked_behind(const once_tx *tx, const char *consumer,
+                                   uint64_t *n, once_error *err);
+
 struct once__parked_filter {
     const char *consumer; /* NULL: all */
     int state;            /* or 0: all */

@@ -524,6 +524,22 @@ static int has_key(const once_tx *tx, const char *consumer, const char *key,
     return rc;
 }
 
+static int behind(const once_tx *tx, const char *consumer, uint64_t *n,
+                  once_error *err)
+{
+    struct once__query q = {.sql = "SELECT @.parked_behind_1($1)"};
+    PGresult *r = NULL;
+    int rc;
+
+    once__query_text(&q, consumer);
+    rc = once__query_no_wait(once__query_one(tx, &q, "parked_behind", &r, err),
+                             "parked_behind", err);
+    if (rc == ONCE_OK)
+        *n = (uint64_t)number_of(r, 0, 0);
+    PQclear(r);
+    return rc;
+}
+
 static int parked_list(const once_tx *tx,
                        const struct once__parked_filter *filter, int whole,
                        struct once__parked_list *out, once_error *err)
@@ -579,10 +595,22 @@ static int parked_stats(const once_tx *tx, struct once__parked_count **out,
     return ONCE_OK;
 }
 
-const struct once__outbox_backend once__outbox_postgres = {
-    once__query_idle, claim,         settle,      sleeps, wait_,    list,
-    decide,           stats,         purge,       take,   put_back, has_key,
-    parked_list,      parked_decide, parked_stats};
+const struct once__outbox_backend once__outbox_postgres = {once__query_idle,
+                                                           claim,
+                                                           settle,
+                                                           sleeps,
+                                                           wait_,
+                                                           list,
+                                                           decide,
+                                                           stats,
+                                                           purge,
+                                                           take,
+                                                           put_back,
+                                                           has_key,
+                                                           behind,
+                                                           parked_list,
+                                                           parked_decide,
+                                                           parked_stats};
 
 #else
 /* An empty file is not a program that ISO C knows. */

@@ -710,6 +710,24 @@ static int has_key(const once_tx *tx, const char *consumer, const char *key,
                            : once__lite_failed(rc, "parked_has_key", err);
 }
 
+static int behind(const once_tx *tx, const char *consumer, uint64_t *n,
+                  once_error *err)
+{
+    struct once__stmt q = once__stmt(
+        tx, "SELECT count(*) FROM once_parked k WHERE k.consumer=?1"
+            " AND k.state=1 AND k.key IS NOT NULL AND EXISTS (SELECT 1"
+            " FROM once_parked e WHERE e.consumer=k.consumer AND e.key=k.key"
+            " AND e.no<k.no AND e.state<>1)");
+    int rc;
+
+    once__stmt_text(&q, consumer);
+    if (once__stmt_next(&q))
+        *n = number_of(&q, 0);
+    rc = once__stmt_end(&q);
+    return rc == SQLITE_OK ? ONCE_OK
+                           : once__lite_failed(rc, "parked_behind", err);
+}
+
 #define PARKED_OF                                                              \
     " FROM once_parked WHERE no>?1 AND (?2 IS NULL OR consumer=?2)"            \
     " AND (?3=0 OR state=?3) ORDER BY no LIMIT ?4"
@@ -899,6 +917,6 @@ static int parked_stats(const once_tx *tx, struct once__parked_count **out,
 }
 
 const struct once__outbox_backend once__outbox_sqlite = {
-    once__lite_idle, claim,         settle,      sleeps, wait_,    list,
-    decide,          stats,         purge,       take,   put_back, has_key,
-    parked_list,     parked_decide, parked_stats};
+    once__lite_idle, claim,       settle,        sleeps,      wait_,    list,
+    decide,          stats,       purge,         take,        put_back, has_key,
+    behind,          parked_list, parked_decide, parked_stats};

@@ -1335,6 +1335,20 @@ BEGIN
 END
 $f$;
 
+-- How many waiting messages stand behind one of their key that has stopped.
+CREATE OR REPLACE FUNCTION "@schema@".parked_behind_1(p_consumer text)
+RETURNS bigint
+LANGUAGE plpgsql STABLE SECURITY DEFINER SET search_path = pg_catalog, pg_temp
+AS $f$
+BEGIN
+    RETURN (SELECT count(*) FROM "@schema@".parked k
+        WHERE k.consumer = p_consumer AND k.state = 1 AND k.key IS NOT NULL
+            AND EXISTS (SELECT FROM "@schema@".parked e
+                WHERE e.consumer = k.consumer AND e.key = k.key
+                    AND e.no < k.no AND e.state <> 1));
+END
+$f$;
+
 -- As outbox_list_1().
 CREATE OR REPLACE FUNCTION "@schema@".parked_list_1(p_consumer text,
     p_state integer, p_after bigint, p_n integer, p_whole boolean)
@@ -1457,8 +1471,8 @@ BEGIN
                 'fit_1', 'outbox_claim_1', 'outbox_settle_1', 'outbox_idle_1',
                 'outbox_list_1', 'outbox_decide_1', 'outbox_stats_1',
                 'outbox_purge_1', 'parked_take_1', 'parked_put_back_1',
-                'parked_has_key_1', 'parked_list_1', 'parked_decide_1',
-                'parked_stats_1',
+                'parked_has_key_1', 'parked_behind_1', 'parked_list_1',
+                'parked_decide_1', 'parked_stats_1',
                 'saga_call_1', 'saga_start', 'saga_read_1', 'saga_write_1',
                 'saga_due_1', 'saga_list_1', 'saga_steps_1', 'saga_stats_1',
                 'saga_purge_1')

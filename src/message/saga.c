@@ -395,24 +395,38 @@ int once__saga_advance(const once_tx *tx, const char *gid,
                : rc;
 }
 
+/* Those that are due, up to `*n` of them; then `*n` is how many there were. One
+ * that cannot go on stops no other: its error is returned after theirs. */
+static int advance_page(const once_tx *tx, const struct once__saga_ops *ops,
+                        char (*gids)[ONCE__GID_SIZE], size_t *n,
+                        struct once__saga_tally *tally, once_error *err)
+{
+    int rc = ops->due(tx, gids, n, err), bad = ONCE_OK;
+    size_t i;
+
+    for (i = 0; rc == ONCE_OK && i < *n; i++) {
+        rc = once__saga_advance(tx, gids[i], tally, err);
+        if (rc == ONCE_EABORTED)
+            break; /* the connection, or others are at it: next second */
+        if (rc != ONCE_OK && rc != ONCE_FREE)
+            bad = rc;
+        rc = ONCE_OK;
+    }
+    return rc != ONCE_OK ? rc : bad;
+}
+
 int once__saga_due(const once_tx *tx, struct once__saga_tally *tally,
                    once_error *err)
 {
     char(*gids)[ONCE__GID_SIZE] = malloc(PAGE * sizeof(*gids));
     const struct once__saga_ops *ops = NULL;
     int page, rc = ops_of(tx, &ops, err);
-    size_t i, n = PAGE;
+    size_t n = PAGE;
 
     if (rc == ONCE_OK && gids == NULL)
         rc = once__fail(err, ONCE_ENOMEM, "saga: no memory");
-    for (page = 0; rc == ONCE_OK && n == PAGE && page < PAGES; page++) {
-        rc = ops->due(tx, gids, &n, err);
-        for (i = 0; rc == ONCE_OK && i < n; i++) {
-            rc = once__saga_advance(tx, gids[i], tally, err);
-            if (rc == ONCE_FREE || rc == ONCE_ECORRUPT)
-                rc = ONCE_OK; /* it keeps no other waiting */
-        }
-    }
+    for (page = 0; rc == ONCE_OK && n == PAGE && page < PAGES; page++)
+        rc = advance_page(tx, ops, gids, &n, tally, err);
     free(gids);
     return rc;
 }

@@ -226,13 +226,25 @@ static int check(struct once__base *b, once_error *err)
     return once__base_answered(b, rc);
 }
 
+/* Not where the file was replaced, by its backup say: what is committed to the
+ * old one is lost, and what others write is not there. */
+static int is_in_place(sqlite3 *lite)
+{
+    int moved = 0;
+
+    return lite != NULL &&
+           (sqlite3_file_control(lite, "main", SQLITE_FCNTL_HAS_MOVED,
+                                 &moved) != SQLITE_OK ||
+            !moved);
+}
+
 static int is_up(const struct once__base *b)
 {
 #ifdef ONCE_WITH_POSTGRES
     if (b->path == NULL)
         return b->tx.postgres != NULL && once__pg_is_up(&b->link);
 #endif
-    return b->tx.sqlite != NULL;
+    return is_in_place(b->tx.sqlite);
 }
 
 int once__base_connect(struct once__base *b, once_error *err)
@@ -298,8 +310,13 @@ static int begin_sqlite(struct once__base *b, once_error *err)
  */
 static int commit_sqlite(struct once__base *b, once_error *err)
 {
-    int rc = sqlite3_exec(b->tx.sqlite, "COMMIT", NULL, NULL, NULL);
+    int rc;
 
+    if (!is_in_place(b->tx.sqlite)) {
+        once__base_drop(b);
+        return once__fail(err, ONCE_EABORTED, "COMMIT: the file was replaced");
+    }
+    rc = sqlite3_exec(b->tx.sqlite, "COMMIT", NULL, NULL, NULL);
     if (rc == SQLITE_OK)
         return ONCE_OK;
     (void)once__fail(err, ONCE_EAWAY, "COMMIT: %s", sqlite3_errstr(rc));

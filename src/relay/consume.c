@@ -185,13 +185,26 @@ static int all_idle(const struct run *r)
     return 1;
 }
 
+/* What waits behind a dead letter of its key is for an operator, as that is. */
+static int none_waits(struct run *r, const struct once__parked_count *n)
+{
+    once_error err = {0, ""};
+    uint64_t behind;
+
+    return n->waiting == 0 ||
+           (r->c.o.keyed &&
+            once__parked_behind(once__base_tx(r->hand.b), r->c.o.consumer,
+                                &behind, &err) == ONCE_OK &&
+            behind >= n->waiting);
+}
+
 /* Idle before and after: nothing was parked while it was counted. */
 static int is_drained(struct run *r, struct once__parked_count *n)
 {
     once_error err = {0, ""};
 
     return all_idle(r) && ask_counts(&r->c, r->hand.b, n, &err) == ONCE_OK &&
-           n->waiting == 0 && all_idle(r);
+           none_waits(r, n) && all_idle(r);
 }
 
 static int wait_for_end(struct run *r)

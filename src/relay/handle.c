@@ -91,6 +91,7 @@ static int outcome_of(struct once__hand *h, int rc, const once_error *err)
         return ONCE__TORN;
     default:
         set_away(h, UNWILLING, err->text);
+        once__base_drop(h->b); /* a handler may have spoiled the session */
         return ONCE__UNWILLING;
     }
 }

@@ -99,10 +99,22 @@ static int is_trouble(const struct once__item *item)
     }
 }
 
+/* No row of a batch could be sent, since this host has no memory or descriptor
+ * left, or the connection goes as soon as it stands. */
+static void wait_to_send(struct once__carrier *w, const char *why)
+{
+    if (atomic_load(&w->r->stop))
+        return;
+    w->failures++;
+    if (why != NULL)
+        once__carrier_say(w, ONCE__SAID_BROKER, "nothing can be sent: %s", why);
+}
+
 /* What the ends of a batch say about the target. */
 static void judge(struct once__carrier *w, const struct once__batch *b)
 {
     const struct once__item *failed = NULL;
+    const char *why = NULL;
     size_t i;
 
     for (i = 0; i < b->list->n; i++) {
@@ -114,9 +126,13 @@ static void judge(struct once__carrier *w, const struct once__batch *b)
         }
         if (trouble > 0)
             failed = &b->items[i];
+        else if (b->items[i].why != NULL)
+            why = b->items[i].why;
     }
     if (failed != NULL)
         circuit_open(w, 0, failed->why != NULL ? failed->why : "no proof came");
+    else
+        wait_to_send(w, why);
 }
 
 /* ---- The database -------------------------------------------------------- */

@@ -26,7 +26,7 @@ class Skip(Exception):
 
 def options(usage):
     """A parser; those who call add how much there is to do."""
-    parser = argparse.ArgumentParser(usage=usage)
+    parser = argparse.ArgumentParser(usage=usage.replace("%", "%%"))
     parser.add_argument("--build", type=pathlib.Path, default=ROOT / "build")
     parser.add_argument("--faults", type=int, default=0)
     parser.add_argument("--seed", type=int, default=1)

@@ -15,6 +15,7 @@ import collections
 import hashlib
 
 DEAD, INDETERMINATE = 3, 4  # of a row, and of a parked message
+FLAWED = "not/an id"                  # of messages that were planted
 DEADLY = ("poison", "dead", "kills")  # kinds of orders that must not succeed
 
 
@@ -29,10 +30,10 @@ class Ledger:
         self.arrived = []   # (id, key), in their order
         self.effects = []   # ids, in their order
         self.outbox = []    # (id, phase)
-        self.parked = []    # (id, state)
+        self.parked = []    # (id, state, body)
         self.planted = collections.Counter()  # ids with one effect each
         self.dead = set()   # ids of dead letters that were planted
-        self.flawed = 0     # dead letters without an id, that were planted
+        self.flawed = set()  # bodies of what cannot be understood
         self.mixed = set()  # ids that also came with another body
         self.keyed = False  # effects, too, are in the order of their key
         self.service = False  # effects are those of a service: no inbox
@@ -83,23 +84,24 @@ def judge_effects(ledger, kinds):
 
 
 def judge_parked(ledger, kinds):
-    flawed = 0
+    flawed = set()
     dead = {i for i, kind in kinds.items()
             if kind in DEADLY and not ledger.tended} | ledger.dead
     mixed = set()
-    for name, state in ledger.parked:
+    for name, state, body in ledger.parked:
         if name.startswith("#"):
-            flawed += 1
+            flawed.add(body)
         elif "#" in name:
             mixed.add(name.partition("#")[0])
         elif name not in dead:
             yield "parked: %s, in state %d" % (mark(name), state)
         if state != DEAD:
             yield "parked: %s is in state %d" % (mark(name), state)
-    for name in dead - {name for name, _ in ledger.parked}:
+    for name in dead - {row[0] for row in ledger.parked}:
         yield "parked: %s is no dead letter" % mark(name)
-    if flawed != ledger.flawed:
-        yield "parked: %d without an id, of %d" % (flawed, ledger.flawed)
+    for body in flawed ^ ledger.flawed:
+        yield "parked: a message that cannot be understood, %s: %s" % (
+            mark(body), "kept" if body in flawed else "lost")
     for name in mixed ^ ledger.mixed:
         yield "parked: mismatch of %s" % mark(name)
 
@@ -122,7 +124,7 @@ def in_order(names, orders, what):
 def judge_arrivals(ledger, kinds):
     names = [name for name, _ in ledger.arrived]
     known = set(kinds) | set(ledger.planted) | ledger.dead | ledger.mixed
-    for name in set(names) - known - {"-"}:
+    for name in set(names) - known - {"-", FLAWED}:
         yield "arrived: %s was never committed" % mark(name)
     for name in set(kinds) - set(names):
         yield "arrived: %s never did" % mark(name)

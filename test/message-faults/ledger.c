@@ -3,7 +3,7 @@
  * ledger.c - the programs of the exact ledger: one that emits orders, one that
  * books them, and one that writes down what has arrived.
  *
- *    ledger produce DATABASE NUMBER ORDERS SEED [kill | well | json]
+ *    ledger produce DATABASE NUMBER ORDERS SEED MODE PAUSE-MS
  *    ledger consume DATABASE URL [WORD=NUMBER ...]     metrics=FILE
  *    ledger tap URL MILLISECONDS
  *
@@ -296,17 +296,20 @@ static int produce(const char *url, char **words)
     struct producer p = {.tx = ONCE_TX_INIT};
     static const char *const modes[] = {"usual", "kill", "well", "json"};
     uint64_t turn = (uint64_t)getpid();
-    unsigned no;
+    unsigned no, pause_ms;
     size_t i;
 
     p.number = (unsigned)strtoul(words[0], NULL, 10);
     p.orders = (unsigned)strtoul(words[1], NULL, 10);
     p.seed = strtoull(words[2], NULL, 10);
-    for (i = 0; words[3] != NULL && i < sizeof(modes) / sizeof(modes[0]); i++)
+    pause_ms = (unsigned)strtoul(words[4], NULL, 10);
+    for (i = 0; i < sizeof(modes) / sizeof(modes[0]); i++)
         if (strcmp(words[3], modes[i]) == 0)
             p.mode = (enum mode)i;
     no = look(&p, url);
     while (no <= p.orders) {
+        if (pause_ms > 0)
+            nap(pause_ms);
         int n = emit_some(&p, no, mix(p.seed + turn++));
 
         if (n < 0) {
@@ -453,7 +456,7 @@ static int tap(const char *url, unsigned quiet_ms)
 
 int main(int argc, char **argv)
 {
-    if (argc >= 6 && strcmp(argv[1], "produce") == 0)
+    if (argc == 8 && strcmp(argv[1], "produce") == 0)
         return produce(argv[2], argv + 3);
     if (argc >= 4 && strcmp(argv[1], "consume") == 0)
         return consume(argv[2], argv[3], argv + 4);

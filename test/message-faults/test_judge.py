@@ -31,9 +31,9 @@ def good():
     ledger.planted["future"] = 1
     ledger.dead.add("old")
     ledger.mixed.add("a1")
-    ledger.flawed = 1
-    ledger.parked = [("a3", DEAD), ("old", DEAD), ("#00", DEAD),
-                     ("a1#11", DEAD)]
+    ledger.flawed = {"odd"}
+    ledger.parked = [("a3", DEAD, "3"), ("old", DEAD, "o"),
+                     ("#00", DEAD, "odd"), ("a1#11", DEAD, "other")]
     return ledger
 
 
@@ -70,14 +70,14 @@ MISTAKES = {
     "a row waits": lambda l: l.outbox.append(("a1", WAITING)),
     "a row is dead": lambda l: l.outbox.append(("a1", DEAD)),
     "a row in doubt": lambda l: l.outbox.append(("a1", INDETERMINATE)),
-    "a message is parked": lambda l: l.parked.append(("b1", 1)),
-    "a message is dead": lambda l: l.parked.append(("b1", DEAD)),
-    "no dead letter": lambda l: l.parked.remove(("a3", DEAD)),
-    "it waits": lambda l: l.parked.__setitem__(0, ("a3", 1)),
-    "no flaw": lambda l: l.parked.remove(("#00", DEAD)),
-    "a copy of a flaw": lambda l: l.parked.append(("#01", DEAD)),
-    "no mismatch": lambda l: l.parked.remove(("a1#11", DEAD)),
-    "a mismatch": lambda l: l.parked.append(("b1#11", DEAD)),
+    "a message is parked": lambda l: l.parked.append(("b1", 1, "1")),
+    "a message is dead": lambda l: l.parked.append(("b1", DEAD, "1")),
+    "no dead letter": lambda l: l.parked.pop(0),
+    "it waits": lambda l: l.parked.__setitem__(0, ("a3", 1, "3")),
+    "no flaw": lambda l: l.parked.pop(2),
+    "a flaw of nobody": lambda l: l.parked.append(("#01", DEAD, "x")),
+    "no mismatch": lambda l: l.parked.pop(3),
+    "a mismatch": lambda l: l.parked.append(("b1#11", DEAD, "other")),
     "out of order": lambda l: l.arrived.insert(0, ("a2", "-")),
     "it never arrived": lambda l: [l.arrived.remove(("b1", "-"))
                                    for _ in range(2)],
@@ -126,7 +126,7 @@ def test_what_an_operator_has_dropped_is_gone():
     ledger = good()
     ledger.tended = True
     assert list(judge(ledger))
-    ledger.parked.remove(("a3", DEAD))
+    ledger.parked.pop(0)
     assert not list(judge(ledger))
 
 

@@ -310,11 +310,12 @@ class Program:
 
 
 class Relay(Program):
-    def __init__(self, folder, db, *words, name="relay", short=True):
+    def __init__(self, folder, db, *words, name="relay", short=True,
+                 wrap=()):
         self.metrics_path = folder / (name + ".prom")
         lease = ["--lease", "3s"] if short else []
         super().__init__(folder / (name + ".log"),
-                         [ONCE, "relay", "--store", db.url, "--metrics",
+                         [*wrap, ONCE, "relay", "--store", db.url, "--metrics",
                           self.metrics_path, *lease, *words])
 
     def metrics(self):

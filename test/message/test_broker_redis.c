@@ -84,8 +84,8 @@ static void an_id_is_added_once(void)
     T_EQ(sent(b, "a"), ONCE__END_TAKEN);
     T_EQ(sent(b, "b"), ONCE__END_TAKEN);
     T_EQ(say("XLEN %s", stream), 2);
-    T_EQ(say("EXISTS seen:{%s}:a", stream), 1);
-    T_OK(say("PTTL seen:{%s}:a", stream) > 7000000);
+    T_EQ(say("EXISTS seen:{%s}:%s", stream, "route a"), 1);
+    T_OK(say("PTTL seen:{%s}:%s", stream, "route a") > 7000000);
     b->ops->close(b);
 }
 
@@ -121,12 +121,13 @@ static void an_error_means_not_taken(void)
     (void)say("CONFIG SET maxmemory 1");
     T_EQ(sent(b, "full"), ONCE__END_AWAY);
     (void)say("CONFIG SET maxmemory 0");
-    T_EQ(say("EXISTS once:{%s}:full", stream), 0);
+    T_EQ(say("EXISTS once:{%s}:%s", stream, "route full"), 0);
     T_EQ(sent(b, "full"), ONCE__END_TAKEN);
+    T_EQ(say("EXISTS once:{%s}:%s", stream, "route full"), 1);
     (void)say("DEL %s", stream);
     (void)say("SET %s x", stream);
     T_EQ(sent(b, "type"), ONCE__END_REFUSED);
-    T_EQ(say("EXISTS once:{%s}:type", stream), 0);
+    T_EQ(say("EXISTS once:{%s}:%s", stream, "route type"), 0);
     b->ops->close(b);
 }
 

@@ -1175,3 +1175,112 @@ def test_an_abort_of_a_saga_that_is_about_to_end_is_done_or_refused(
         assert gid in aborted or (len(tried), undone) == (2, [])
         assert {s.replace("try", "cancel") for s in tried} <= set(undone) \
             or gid not in aborted
+
+
+def test_a_file_that_was_replaced_is_seen(redis, tmp_path, relays, target,
+                                          consumers):
+    """By its backup: whoever keeps the old one open would sleep for ever."""
+    db, stream = Lite(tmp_path), Stream(redis, "s%d" % next(_numbers))
+    stream.url += "&group=g"
+    db.sql("CREATE TABLE effect(id TEXT, body TEXT)")
+    db.sql("PRAGMA wal_checkpoint(TRUNCATE)")
+    shutil.copy(db.path, tmp_path / "backup")
+    relay = relays(db, *to(target))
+    consumer = consumers(db, stream, sql="INSERT INTO effect VALUES ($1, $2)")
+    db.emit([("a", None, "1")])
+    redis.ask("XADD", stream.stream, "*", "id", "x", "body", "1")
+    eventually(lambda: sent(target) == ["a"] and effects(db) == ["x"],
+               "they work", PATIENCE)
+    time.sleep(2)
+    for end in ("", "-wal", "-shm"):
+        with contextlib.suppress(FileNotFoundError):
+            (tmp_path / ("shop.db" + end)).rename(tmp_path / ("old" + end))
+    (tmp_path / "backup").rename(db.path)
+    db.emit([("b", None, "1")])
+    redis.ask("XADD", stream.stream, "*", "id", "y", "body", "1")
+    eventually(lambda: sent(target) == ["a", "b"], "the relay", PATIENCE)
+    eventually(lambda: effects(db) == ["y"], "the consumer", PATIENCE)
+    assert relay.stop() == 0 and consumer.stop() == 0
+
+
+def test_a_migration_that_locks_the_tables_is_waited_for(redis, shop, relays,
+                                                         target, consumers):
+    """Longer than any lock time-out of ours."""
+    stream = Stream(redis, "s%d" % next(_numbers))
+    stream.url += "&group=g"
+    relay = relays(shop, *to(target))
+    consumer = consumers(shop, stream)
+    shop.emit([("a", "k", "1")])
+    eventually(lambda: sent(target) == ["a"], "it works", PATIENCE)
+    with session(shop, "postgres") as sql:
+        sql("BEGIN")
+        sql("SELECT once.emit('r', 'x', 'k', 'b')")
+        sql("LOCK TABLE once.outbox, once.inbox, once.parked"
+            " IN ACCESS EXCLUSIVE MODE")
+        for i in range(6):
+            redis.ask("XADD", stream.stream, "*", "id", "m%d" % (i % 5),
+                      "body", "x")
+        time.sleep(13)
+        assert relay.process.poll() is None and consumer.process.poll() is None
+        sql("COMMIT")
+    eventually(lambda: sent(target) == ["a", "b"], "the relay", PATIENCE)
+    eventually(lambda: effects(shop) == ["m%d" % i for i in range(5)],
+               "the consumer", PATIENCE)
+    assert relay.stop() == 0 and consumer.stop() == 0
+    assert relay.log().count("\n") + consumer.log().count("\n") < 10
+    assert parked(shop) == []
+
+
+def test_a_role_without_connections_is_waited_for(redis, shop, relays, target,
+                                                  consumers):
+    role = "late%d" % next(_numbers)
+    shop.server.sql("CREATE ROLE %s LOGIN IN ROLE once" % role)
+    shop.sql("ALTER ROLE %s CONNECTION LIMIT 0" % role)
+    stream = Stream(redis, "s%d" % next(_numbers))
+    stream.url += "&group=g"
+    shop.emit([("a", None, "1")])
+    shop.url = shop.url.replace("once@", role + "@")
+    relay = relays(shop, *to(target))
+    consumer = consumers(shop, stream)
+    redis.ask("XADD", stream.stream, "*", "id", "x", "body", "x")
+    time.sleep(3)
+    assert relay.process.poll() is None, relay.log()
+    assert consumer.process.poll() is None, consumer.log()
+    shop.sql("ALTER ROLE %s CONNECTION LIMIT -1" % role)
+    eventually(lambda: sent(target) == ["a"], "the relay", PATIENCE)
+    eventually(lambda: effects(shop) == ["x"], "the consumer", PATIENCE)
+    assert relay.stop() == 0 and consumer.stop() == 0
+
+
+def test_a_consumer_behind_a_pooler_has_each_effect_once(
+        world, postgres, redis, shop, consumers):
+    try:
+        pooler = servers.PgBouncer(world, postgres,
+                                   "pgbouncer%d" % next(_numbers)).start()
+    except servers.Missing as missing:
+        pytest.skip(str(missing))
+    shop.url = pooler.url()[:-len("once")] + shop.name
+    stream = Stream(redis, "s%d" % next(_numbers))
+    stream.url += "&group=g"
+    for i in range(60):
+        redis.ask("XADD", stream.stream, "*", "id", "m%d" % (i % 40), "body",
+                  "x")
+    pair = [consumers(shop, stream, "--workers", "3", "--drain", "2s")
+            for _ in range(2)]
+    assert [c.wait() for c in pair] == [0, 0], pair[0].log()
+    assert effects(shop) == sorted("m%d" % i for i in range(40))
+
+
+def test_a_handler_that_spoils_its_session_stops_nobody_else(redis, shop,
+                                                             consumers):
+    """What it has set stays in a connection that others use."""
+    stream = Stream(redis, "s%d" % next(_numbers))
+    stream.url += "&group=g"
+    for i in range(4):
+        redis.ask("XADD", stream.stream, "*", "id", "m%d" % i, "body", "x")
+    consumer = consumers(shop, stream, sql=(
+        "INSERT INTO effect SELECT $1, set_config('synchronous_commit', 'off',"
+        " false) WHERE $2 IS NOT NULL"))
+    eventually(lambda: effects(shop) == ["m%d" % i for i in range(4)],
+               "all are done", PATIENCE)
+    assert consumer.stop() == 0

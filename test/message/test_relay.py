@@ -230,6 +230,34 @@ def test_a_stop_gives_back_what_was_not_sent(exec_cell):
     assert phases(exec_cell.db) == {READY: 20 - len(begun)}
 
 
+def test_whoever_starts_it_may_ignore_sigchld(lite_exec):
+    lite_exec.db.emit(messages(2))
+    lite_exec.target.more = []  # hold
+    end = subprocess.run(
+        ["env", "--ignore-signal=CHLD", ONCE, "relay", "--store",
+         lite_exec.db.url, *lite_exec.to(), "--drain"],
+        capture_output=True, text=True, timeout=PATIENCE, check=False)
+    assert end.returncode == 0, end.stderr
+    assert phases(lite_exec.db) == {}
+
+
+@pytest.mark.skipif(not shutil.which("strace"), reason="strace is missing")
+def test_what_cannot_be_sent_is_not_tried_all_the_time(lite_exec, tmp_path):
+    lite_exec.db.emit(messages(1))
+    relay = Relay(tmp_path, lite_exec.db, *lite_exec.to(), wrap=[
+        "strace", "-D", "-f", "-o", "/dev/null", "-e",
+        "trace=memfd_create", "-e",
+        "inject=memfd_create:error=EMFILE"])
+    try:
+        eventually(lambda: "nothing can be sent" in relay.log(), "it is said")
+        time.sleep(3)
+    finally:
+        relay.kill()
+    tried = int(column(lite_exec.db, "attempts")[0])
+    assert 1 <= tried <= 12  # a pause of 200 ms, doubled each time
+    assert column(lite_exec.db, "doubt")[0] in ("0", "1")
+
+
 # ---- Rows that cannot be delivered ----------------------------------------
 
 
@@ -373,6 +401,18 @@ def test_a_saga_is_carried_to_its_end(request, tmp_path, last, calls):
         assert [a[0] for a in cell.target.arrivals()] == \
             ["g/" + call for call in calls]
         assert cell.target.headers[1]["Once-Saga"] == "g; branch=2; op=try"
+
+
+@pytest.mark.parametrize("kind", ["sqlite-redis", "sqlite-amqp"])
+def test_one_id_on_two_routes_is_two_messages(request, tmp_path, kind):
+    """Though both lead to one place: an id is one emission of its route."""
+    with living(make_cell(request, tmp_path, kind)) as cell:
+        cell.db.emit([("order/42", None, "made")], route="made")
+        cell.db.emit([("order/42", None, "paid")], route="paid")
+        relay = cell.relay(*cell.to(route="made"), *cell.to(route="paid"),
+                           "--drain")
+        assert relay.wait() == 0, relay.log()
+        assert sorted(a[2] for a in cell.target.arrivals()) == ["made", "paid"]
 
 
 # ---- What is away --------------------------------------------------------

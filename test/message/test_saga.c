@@ -535,7 +535,7 @@ static void a_damaged_saga_keeps_no_other_waiting(void)
     sql(&d, NULL, "UPDATE @saga_step SET state=99 WHERE gid='a'");
     settle(&d, "a/1/try", DONE);
     settle(&d, "b/1/try", DONE);
-    T_EQ(once__saga_due(&d.tx, &tally, NULL), ONCE_OK);
+    T_EQ(once__saga_due(&d.tx, &tally, NULL), ONCE_ECORRUPT);
     T_EQ(tally.advanced, 1);
     T_EQ(once__saga_advance(&d.tx, "a", &tally, NULL), ONCE_ECORRUPT);
     T_EQ(has(&d, "a/1/try"), 1);
@@ -592,6 +592,31 @@ static void what_a_lost_relay_left_is_found(void)
     T_EQ(tally.done, 1);
     T_EQ(once__saga_due(&d.tx, &tally, NULL), ONCE_OK);
     T_EQ(tally.advanced, 4);
+    db_end(&d);
+}
+
+/* The id of its next call is taken: a program emitted it. */
+static void a_saga_that_cannot_go_on_stops_no_other(void)
+{
+    struct once__saga_tally tally = {0};
+    struct db d = db_new();
+    char route[64] = "";
+
+    start(&d, "a", 1);
+    start(&d, "b", 1);
+    settle(&d, "a/1/try", DONE);
+    settle(&d, "b/1/try", DONE);
+    sql(&d, route, "SELECT try_to FROM @saga_step WHERE gid='a' AND branch=2");
+    sql(&d, NULL,
+        "INSERT INTO @outbox(phase,kept,due_ms,at_ms,route,id,type,headers,"
+        "body) VALUES (0,%s,0,0,'%s','a/2/try','','',%s)",
+        d.pg != NULL ? "true" : "1", route, d.pg != NULL ? "''" : "x''");
+    T_OK(once__saga_due(&d.tx, &tally, NULL) < 0);
+    T_EQ(step_state(&d, "a", 1), ONCE__STEP_TRYING);
+    T_EQ(step_state(&d, "b", 1), ONCE__STEP_TRIED);
+    sql(&d, NULL, "DELETE FROM @outbox WHERE id='a/2/try'");
+    T_EQ(once__saga_due(&d.tx, &tally, NULL), ONCE_OK);
+    T_EQ(step_state(&d, "a", 1), ONCE__STEP_TRIED);
     db_end(&d);
 }
 
@@ -1146,6 +1171,7 @@ int main(int argc, char **argv)
     RUN(a_damaged_saga_keeps_no_other_waiting);
     RUN(a_try_under_way_is_left_to_its_relay);
     RUN(what_a_lost_relay_left_is_found);
+    RUN(a_saga_that_cannot_go_on_stops_no_other);
     RUN(an_operator_decides_about_a_row_of_a_saga);
     RUN(a_confirm_insists);
     RUN(the_database_does_what_the_rules_say);

@@ -23,7 +23,7 @@
 enum {
     BACKLOG_MAX = 8 << 20, /* bytes that wait to be sent: then send() waits */
     FIELDS_MAX = 5,
-    KEY_SIZE = ONCE__REDIS_PREFIX + 2 * ONCE_ID_SIZE + 8
+    KEY_SIZE = ONCE__REDIS_PREFIX + 3 * ONCE_ID_SIZE + 8
 };
 
 static once_bytes text(const char *s)
@@ -31,13 +31,15 @@ static once_bytes text(const char *s)
     return (once_bytes){s, strlen(s)};
 }
 
-/* Which key remembers an id: in the slot of the stream. */
-static once_bytes marker(const struct once__redis_broker *b, const char *id,
-                         char out[KEY_SIZE])
+/* Which key remembers an id: in the slot of the stream. An id is one of its route,
+ * and several routes may lead to one stream. */
+static once_bytes marker(const struct once__redis_broker *b,
+                         const once_message *m, char out[KEY_SIZE])
 {
     int tagged = strchr(b->stream, '{') != NULL;
-    int n = snprintf(out, KEY_SIZE, "%s%s%s%s:%s", b->config.prefix,
-                     tagged ? "" : "{", b->stream, tagged ? "" : "}", id);
+    int n = snprintf(out, KEY_SIZE, "%s%s%s%s:%s %s", b->config.prefix,
+                     tagged ? "" : "{", b->stream, tagged ? "" : "}",
+                     m->route == NULL ? "" : m->route, m->id);
 
     return (once_bytes){out, (size_t)n};
 }
@@ -55,7 +57,7 @@ static int queue(struct once__redis_broker *b, const once_message *m, int whole)
     words[n++] = text(whole ? once__send_lua : b->link.sha);
     words[n++] = text("2");
     words[n++] = text(b->stream);
-    words[n++] = marker(b, m->id, key);
+    words[n++] = marker(b, m, key);
     words[n++] = text(window);
     words[n++] = text("id");
     words[n++] = text(m->id);
