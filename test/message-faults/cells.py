@@ -471,10 +471,13 @@ def play(args, *cell):
         run.open()
         number = args.faults or max(6, min(40, args.messages // 200))
         number = min(number, options.get("most", number))
-        run.play(cell[2], options.get("number", number))
-        run.look()
+        stuck = None
+        try:
+            run.play(cell[2], options.get("number", number))
+        except Broken as broken:
+            stuck = broken
+        bad = sentence(run, stuck)
         run.note("all is counted")
-        bad = list(judge(run.ledger))
         if run.played and not run.hits:
             bad.append("the fault has hit nothing")
         return "%s, %d violations" % (line_of(run), len(bad)), bad
@@ -482,6 +485,19 @@ def play(args, *cell):
         if bad is None or bad:
             cellkit.keep(args, run.folder)
         run.close()
+
+
+def sentence(run, stuck):
+    """What is wrong; where it did not come to its end, what was missing then."""
+    try:
+        if stuck:
+            run.end()
+        run.look()
+    except Exception:  # pylint: disable=broad-except
+        if not stuck:
+            raise
+        raise stuck from None
+    return [str(stuck)] * bool(stuck) + list(judge(run.ledger))
 
 
 def line_of(run):
