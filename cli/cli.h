@@ -159,6 +159,11 @@ int cli_read_number(const struct cli *c, const char *what, const char *text,
 /* "90s", "15m", "24h", "7d". */
 int cli_read_time(const struct cli *c, const char *what, const char *text,
                   uint64_t *out_ms);
+/* A number from 1, and a time up to a day in milliseconds. */
+int cli_read_u32(const struct cli *c, const char *what, const char *text,
+                 uint32_t most, uint32_t *out);
+int cli_read_ms(const struct cli *c, const char *what, const char *text,
+                uint32_t *out);
 /* 1 to 32 bytes of printable ASCII without spaces, filled up with NUL. */
 int cli_read_group(const struct cli *c, const char *text,
                    uint8_t out[ONCE_GROUP_SIZE]);
@@ -169,6 +174,15 @@ int cli_read_filter(const struct cli *c, const char *text,
 /* Reads all of `path`, "-" for stdin, into `*out`: free() its data. */
 int cli_read_file(const struct cli *c, const char *path, size_t most,
                   once_bytes *out);
+
+/*
+ * What may be a secret: `text`, or with "@FILE" the first line of this file. All
+ * who are on a host can read a command line. `*memory` is NULL, or what free()
+ * takes when `*out` is no longer needed.
+ */
+enum { CLI_SECRET_MAX = 65536 };
+int cli_read_secret(const struct cli *c, const char *what, const char *text,
+                    const char **out, char **memory);
 
 /* ---- One record, pick.c -------------------------------------------------- */
 

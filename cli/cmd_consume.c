@@ -80,7 +80,6 @@ enum {
     OPT_DRAIN,
     OPT_METRICS,
     OPT_CA,
-    URL_MAX = 65536,
     DAY_MS = 86400000,
     SLICE_MS = 1000,
     STORE_MS = 5000,
@@ -303,19 +302,36 @@ static int execute_postgres(const struct consume *k, PGconn *conn,
 }
 #endif
 
-static void bind(sqlite3_stmt *q, const once_message *m)
+/* Which of the four a parameter is: ?2 and $2 say so, a bare ? is counted.
+ * SQLite itself would count $2, too. */
+static int number_of(sqlite3_stmt *q, int at)
 {
-    int n = sqlite3_bind_parameter_count(q);
-    const char *const texts[] = {m->id, NULL, m->key, m->type};
-    int i;
+    const char *name = sqlite3_bind_parameter_name(q, at);
 
-    for (i = 1; i <= n && i <= 4; i++)
-        if (i == 2)
-            (void)sqlite3_bind_blob64(q, i,
-                                      m->body.size == 0 ? "" : m->body.data,
-                                      m->body.size, SQLITE_STATIC);
+    if (name == NULL)
+        return at;
+    return name[1] >= '1' && name[1] <= '4' && name[2] == '\0' ? name[1] - '0'
+                                                               : 0;
+}
+
+static int bind(sqlite3_stmt *q, const once_message *m)
+{
+    const char *const texts[] = {m->id, NULL, m->key, m->type};
+    int n = sqlite3_bind_parameter_count(q), i, rc = SQLITE_OK;
+
+    for (i = 1; i <= n && rc == SQLITE_OK; i++) {
+        int number = number_of(q, i);
+
+        if (number == 2)
+            rc =
+                sqlite3_bind_blob64(q, i, m->body.size == 0 ? "" : m->body.data,
+                                    m->body.size, SQLITE_STATIC);
+        else if (number >= 1 && number <= 4)
+            rc = sqlite3_bind_text(q, i, texts[number - 1], -1, SQLITE_STATIC);
         else
-            (void)sqlite3_bind_text(q, i, texts[i - 1], -1, SQLITE_STATIC);
+            rc = SQLITE_RANGE;
+    }
+    return rc;
 }
 
 /* Every statement of the text. */
@@ -331,11 +347,13 @@ static int execute_sqlite(const struct consume *k, sqlite3 *db,
         rc = sqlite3_prepare_v2(db, at, -1, &q, &at);
         if (rc != SQLITE_OK || q == NULL)
             break;
-        bind(q, m);
-        do
-            rc = sqlite3_step(q);
-        while (rc == SQLITE_ROW);
-        rc = sqlite3_finalize(q);
+        rc = bind(q, m);
+        if (rc == SQLITE_OK)
+            do
+                rc = sqlite3_step(q);
+            while (rc == SQLITE_ROW);
+        (void)sqlite3_finalize(q);
+        rc = rc == SQLITE_DONE ? SQLITE_OK : rc;
     }
     if (rc != SQLITE_OK)
         cli_say(k->c, 0, "the statement has failed: %s", sqlite3_errstr(rc));
@@ -353,49 +371,13 @@ static int handle_sql(const once_tx *tx, const once_message *m, void *user)
 
 /* ---- The command line ------------------------------------------------------------ */
 
-/* `text`, or with "@FILE" the first line of this file. */
 static int read_url(struct consume *k, const char *what, const char *text,
                     const char **out)
 {
-    once_bytes bytes = {NULL, 0};
-    char *line;
-    int rc;
+    int rc = cli_read_secret(k->c, what, text, out, &k->memory[k->n_memory]);
 
-    *out = text;
-    if (text[0] != '@')
-        return CLI_OK;
-    rc = cli_read_file(k->c, text + 1, URL_MAX, &bytes);
-    if (rc != CLI_OK)
-        return rc;
-    line = bytes.size == 0 ? strdup("") : strndup(bytes.data, bytes.size);
-    free((void *)(uintptr_t)bytes.data);
-    if (line == NULL)
-        return cli_say(k->c, CLI_STORE, "out of memory");
-    line[strcspn(line, "\r\n")] = '\0';
-    k->memory[k->n_memory++] = line;
-    *out = line;
-    return line[0] != '\0' ? CLI_OK
-                           : cli_usage(k->c, "%s: the file is empty", what);
-}
-
-static int take_number(const struct cli *c, const char *what, uint64_t most,
-                       uint32_t *out)
-{
-    uint64_t n = 0;
-    int rc = cli_read_number(c, what, optarg, 1, most, &n);
-
-    *out = (uint32_t)n;
-    return rc;
-}
-
-static int take_ms(const struct cli *c, const char *what, uint32_t *out)
-{
-    uint64_t ms = 0;
-    int rc = cli_read_time(c, what, optarg, &ms);
-
-    if (rc == CLI_OK && (ms == 0 || ms > DAY_MS))
-        return cli_usage(c, "%s is from 1s to 1d", what);
-    *out = (uint32_t)ms;
+    if (k->memory[k->n_memory] != NULL)
+        k->n_memory++;
     return rc;
 }
 
@@ -413,22 +395,23 @@ static int take_of_consumer(const struct cli *c, once_consumer_options *o,
 {
     switch (option) {
     case OPT_WORKERS:
-        return take_number(c, "--workers", ONCE_WORKERS_MAX, &o->workers);
+        return cli_read_u32(c, "--workers", optarg, ONCE_WORKERS_MAX,
+                            &o->workers);
     case OPT_BATCH:
-        return take_number(c, "--batch", 1000, &o->batch);
+        return cli_read_u32(c, "--batch", optarg, 1000, &o->batch);
     case OPT_KEYED:
         o->keyed = 1;
         return CLI_OK;
     case OPT_ATTEMPTS:
-        return take_number(c, "--attempts", 1000000, &o->attempts);
+        return cli_read_u32(c, "--attempts", optarg, 1000000, &o->attempts);
     case OPT_FIRST:
-        return take_ms(c, "--first", &o->first_ms);
+        return cli_read_ms(c, "--first", optarg, &o->first_ms);
     case OPT_LONGEST:
-        return take_ms(c, "--longest", &o->most_ms);
+        return cli_read_ms(c, "--longest", optarg, &o->most_ms);
     case OPT_LEASE:
-        return take_ms(c, "--lease", &o->lease_ms);
+        return cli_read_ms(c, "--lease", optarg, &o->lease_ms);
     case OPT_DRAIN:
-        return take_ms(c, "--drain", &o->drain_ms);
+        return cli_read_ms(c, "--drain", optarg, &o->drain_ms);
     case OPT_METRICS:
         o->metrics = optarg;
         return CLI_OK;

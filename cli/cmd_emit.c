@@ -20,7 +20,7 @@ static const char help[] =
     "\n"
     "Writes one message to the outbox of a program's database, postgres://... or\n"
     "sqlite:FILE, in a transaction of its own, and prints its id. `once relay`\n"
-    "carries it on (docs/messages.md).\n"
+    "carries it on (docs/relay.md).\n"
     "\n"
     "  --route ROUTE   where to: a name that the relay knows\n"
     "  --id ID         emitted once under this id and route: a repeat writes nothing,\n"

@@ -22,7 +22,7 @@ static const char help[] =
     "       once outbox purge [--older TIME]\n"
     "       once outbox stats\n"
     "\n"
-    "Messages that a program emitted, in its own database (docs/messages.md): a\n"
+    "Messages that a program emitted, in its own database (docs/relay.md): a\n"
     "line for each row, everything about one row, rows counted by route and phase.\n"
     "\n"
     "  retry    send a dead, indeterminate or waiting row again, under its id\n"

@@ -21,7 +21,7 @@ static const char help[] =
     "       once parked stats\n"
     "\n"
     "Messages that a database keeps because their handler has not finished\n"
-    "(docs/messages.md): a line for each, everything about one, how many there are\n"
+    "(docs/relay.md): a line for each, everything about one, how many there are\n"
     "by consumer and phase.\n"
     "\n"
     "  retry    run it again now, counting from 0\n"

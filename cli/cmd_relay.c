@@ -60,9 +60,7 @@ enum {
     OPT_ATTEMPTS,
     OPT_TIMEOUT,
     OPT_HEADERS,
-    OPT_CA,
-    URL_MAX = 65536,
-    DAY_MS = 86400000
+    OPT_CA
 };
 
 static const struct cli_option options[] = {
@@ -104,25 +102,6 @@ static char *keep(struct args *a, char *text)
     return text;
 }
 
-static int read_text(const struct cli *c, struct args *a, const char *path,
-                     char **out)
-{
-    once_bytes bytes;
-    int rc = cli_read_file(c, path, URL_MAX, &bytes);
-    char *text;
-
-    if (rc != CLI_OK)
-        return rc;
-    text = keep(a, malloc(bytes.size + 2));
-    if (text != NULL) {
-        memcpy(text, bytes.data, bytes.size);
-        text[bytes.size] = '\0';
-    }
-    free((void *)(uintptr_t)bytes.data);
-    *out = text;
-    return text != NULL ? CLI_OK : cli_say(c, CLI_STORE, "out of memory");
-}
-
 /* 1: "//USER:PASSWORD@" is in it. */
 static int has_password(const char *url)
 {
@@ -140,7 +119,7 @@ static int take_route(const struct cli *c, struct args *a, const char *text)
 {
     const char *equals = strchr(text, '=');
     once_route *route = &a->routes[a->n];
-    char *url = NULL;
+    char *secret = NULL;
     int rc;
 
     if (equals == NULL || equals == text || equals[1] == '\0')
@@ -153,58 +132,39 @@ static int take_route(const struct cli *c, struct args *a, const char *text)
     if (route->name == NULL)
         return cli_say(c, CLI_STORE, "out of memory");
     a->n++;
-    if (equals[1] == '@') {
-        rc = read_text(c, a, equals + 2, &url);
-        if (rc != CLI_OK)
-            return rc;
-        url[strcspn(url, "\r\n")] = '\0';
-        route->url = url;
-    } else if (has_password(route->url)) {
+    rc = cli_read_secret(c, route->name, route->url, &route->url, &secret);
+    (void)keep(a, secret);
+    if (rc == CLI_OK && secret == NULL && has_password(route->url))
         cli_say(c, 0,
                 "route %s: everybody on this host can read this password; put "
                 "the URL into a file and say --to %s=@FILE",
                 route->name, route->name);
-    }
-    return CLI_OK;
+    return rc;
 }
 
 static int take_headers(const struct cli *c, struct args *a, once_route *route)
 {
-    char *text = NULL;
-    size_t n;
+    once_bytes bytes = {NULL, 0};
+    const char *data;
+    char *text;
     int rc;
 
     if (route->headers != NULL)
         return cli_usage(c, "--headers once for each route");
-    rc = read_text(c, a, optarg, &text);
+    rc = cli_read_file(c, optarg, CLI_SECRET_MAX, &bytes);
     if (rc != CLI_OK)
         return rc;
-    n = strlen(text);
-    if (n > 0 && text[n - 1] != '\n')
-        memcpy(text + n, "\n", 2);
+    data = bytes.data;
+    text = keep(a, malloc(bytes.size + 2)); /* "\n" may be missing */
+    if (text != NULL) {
+        memcpy(text, data, bytes.size);
+        text[bytes.size] = '\0';
+        if (bytes.size > 0 && data[bytes.size - 1] != '\n')
+            memcpy(text + bytes.size, "\n", 2);
+    }
+    free((void *)(uintptr_t)bytes.data);
     route->headers = text;
-    return CLI_OK;
-}
-
-static int take_number(const struct cli *c, const char *what, uint64_t most,
-                       uint32_t *out)
-{
-    uint64_t n = 0;
-    int rc = cli_read_number(c, what, optarg, 1, most, &n);
-
-    *out = (uint32_t)n;
-    return rc;
-}
-
-static int take_ms(const struct cli *c, const char *what, uint32_t *out)
-{
-    uint64_t ms = 0;
-    int rc = cli_read_time(c, what, optarg, &ms);
-
-    if (rc == CLI_OK && (ms == 0 || ms > DAY_MS))
-        return cli_usage(c, "%s is from 1s to 1d", what);
-    *out = (uint32_t)ms;
-    return rc;
+    return text != NULL ? CLI_OK : cli_say(c, CLI_STORE, "out of memory");
 }
 
 static int take_of_route(const struct cli *c, struct args *a, int o)
@@ -225,13 +185,14 @@ static int take_of_route(const struct cli *c, struct args *a, int o)
         route->pass = 1;
         return CLI_OK;
     case OPT_WORKERS:
-        return take_number(c, "--workers", ONCE_WORKERS_MAX, &route->workers);
+        return cli_read_u32(c, "--workers", optarg, ONCE_WORKERS_MAX,
+                            &route->workers);
     case OPT_BATCH:
-        return take_number(c, "--batch", 10000, &route->batch);
+        return cli_read_u32(c, "--batch", optarg, 10000, &route->batch);
     case OPT_ATTEMPTS:
-        return take_number(c, "--attempts", 1000000, &route->attempts);
+        return cli_read_u32(c, "--attempts", optarg, 1000000, &route->attempts);
     case OPT_TIMEOUT:
-        return take_ms(c, "--timeout", &route->timeout_ms);
+        return cli_read_ms(c, "--timeout", optarg, &route->timeout_ms);
     case OPT_HEADERS:
         return take_headers(c, a, route);
     default:
@@ -251,7 +212,7 @@ static int take(const struct cli *c, void *user, int o)
         a->from = optarg;
         return CLI_OK;
     case OPT_LEASE:
-        return take_ms(c, "--lease", &a->o.lease_ms);
+        return cli_read_ms(c, "--lease", optarg, &a->o.lease_ms);
     case OPT_DRAIN:
         a->o.drain = 1;
         return CLI_OK;

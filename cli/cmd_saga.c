@@ -41,8 +41,7 @@ static const char help[] =
     "  --max N      at most so many, 1 to 1000000000 (1000); --all for all\n"
     "  --json       one JSON object a line\n"
     "\n"
-    "Status 1: refused, or there is no such saga. What waits for you: once saga ls\n"
-    "stuck\n";
+    "Status 1: refused, or no such saga. What waits for you: once saga ls stuck\n";
 /* clang-format on */
 
 enum {

@@ -192,6 +192,29 @@ int cli_read_time(const struct cli *c, const char *what, const char *text,
     return CLI_OK;
 }
 
+int cli_read_u32(const struct cli *c, const char *what, const char *text,
+                 uint32_t most, uint32_t *out)
+{
+    uint64_t n = 0;
+    int rc = cli_read_number(c, what, text, 1, most, &n);
+
+    *out = (uint32_t)n;
+    return rc;
+}
+
+int cli_read_ms(const struct cli *c, const char *what, const char *text,
+                uint32_t *out)
+{
+    const uint64_t day_ms = 86400000;
+    uint64_t ms = 0;
+    int rc = cli_read_time(c, what, text, &ms);
+
+    if (rc == CLI_OK && ms > day_ms)
+        return cli_usage(c, "%s is from 1s to 1d", what);
+    *out = (uint32_t)ms;
+    return rc;
+}
+
 int cli_read_group(const struct cli *c, const char *text,
                    uint8_t out[ONCE_GROUP_SIZE])
 {
@@ -286,4 +309,29 @@ int cli_read_file(const struct cli *c, const char *path, size_t most,
     }
     *out = (once_bytes){data, size};
     return CLI_OK;
+}
+
+int cli_read_secret(const struct cli *c, const char *what, const char *text,
+                    const char **out, char **memory)
+{
+    once_bytes bytes = {NULL, 0};
+    char *line;
+    int rc;
+
+    *memory = NULL;
+    *out = text;
+    if (text[0] != '@')
+        return CLI_OK;
+    rc = cli_read_file(c, text + 1, CLI_SECRET_MAX, &bytes);
+    if (rc != CLI_OK)
+        return rc;
+    line = bytes.size == 0 ? strdup("") : strndup(bytes.data, bytes.size);
+    free((void *)(uintptr_t)bytes.data);
+    if (line == NULL)
+        return cli_say(c, CLI_STORE, "out of memory");
+    line[strcspn(line, "\r\n")] = '\0';
+    *memory = line;
+    *out = line;
+    return line[0] != '\0' ? CLI_OK
+                           : cli_usage(c, "%s: the file is empty", what);
 }

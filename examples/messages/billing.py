@@ -6,21 +6,25 @@
 
 once.inbox_claim() and once.inbox_park() are functions in the database, so every
 language has them: claim first, write, commit, acknowledge last. A message that
-is redelivered, or fails, is parked: `once consume` or `once parked retry` runs
-it again, or an operator looks at it.
+cannot be billed is parked as a dead letter, so that it does not stop the others:
+`once parked ls`. An error of the database ends the program before it acknowledges;
+start it again, and the broker delivers the message again.
 """
 
 import hashlib
 import json
+import re
 import sys
 
 import pika
 import psycopg2
-import psycopg2.errors
+
+NO_ORDER = (ValueError, KeyError, TypeError, psycopg2.DataError,
+            psycopg2.IntegrityError)
 
 
 def handle(db, mid, body):
-    """One transaction. True: acknowledge."""
+    """One transaction: claim and invoice, or neither."""
     with db, db.cursor() as q:
         q.execute("SELECT once.inbox_claim('billing', %s, %s)",
                   (mid, hashlib.sha256(body).digest()))
@@ -32,14 +36,14 @@ def handle(db, mid, body):
             return
         if answer == "done":
             return
-    park(db, mid, body, 3, answer)  # mismatch, outside: a dead letter
+    park(db, mid, body, answer)  # mismatch, outside
 
 
-def park(db, mid, body, state, why):
+def park(db, mid, body, why):
+    """A dead letter (state 3)."""
     with db, db.cursor() as q:
-        q.execute("SELECT once.inbox_park('billing', %s, %s, %s, 0, NULL, '',"
-                  " '', %s, %s)",
-                  (mid, hashlib.sha256(body).digest(), state, body, why))
+        q.execute("SELECT once.inbox_park('billing', %s, %s, 3, 0, NULL, '', '',"
+                  " %s, %s)", (mid, hashlib.sha256(body).digest(), body, why))
 
 
 def main():
@@ -49,10 +53,14 @@ def main():
         channel = broker.channel()
         channel.basic_qos(prefetch_count=16)
         for method, properties, body in channel.consume(queue):
+            mid = properties.message_id or ""
             try:
-                handle(db, properties.message_id, body)
-            except (ValueError, KeyError) as e:  # it cannot be read
-                park(db, properties.message_id, body, 3, type(e).__name__)
+                if not re.fullmatch("[!-~]{1,255}", mid):
+                    mid = "#" + hashlib.sha256(body).hexdigest()
+                    raise ValueError("it has no id, or none that can be kept")
+                handle(db, mid, body)
+            except NO_ORDER as e:
+                park(db, mid, body, type(e).__name__)
             channel.basic_ack(method.delivery_tag)
 
 

@@ -1,7 +1,7 @@
 -- SPDX-License-Identifier: Apache-2.0
 --
 -- order.sql - an order, its message to billing, and the charge of the card, in
--- one transaction:  psql -v order=42 -v cents=1250 -f order.sql
+-- one transaction:  psql $DB -v order=42 -v cents=1250 -f order.sql
 --
 -- The message goes to the route `orders` with a drawn id. The charge goes to the
 -- route `pay`, over HTTP, and its id is the Idempotency-Key: an order is charged

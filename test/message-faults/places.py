@@ -291,16 +291,15 @@ class Nats(Broker):
         del options
         server = servers.Nats(world)
         server.start()
-        with self.connected(server) as f:
-            self.ask(f, "STREAM.CREATE.orders", {
-                "name": "orders", "subjects": ["orders"], "storage": "file",
-                "retention": "limits", "max_msgs": -1, "max_bytes": -1,
-                "max_age": 0, "num_replicas": 1})
-            self.ask(f, "CONSUMER.DURABLE.CREATE.orders.billing", {
-                "stream_name": "orders", "config": {
-                    "durable_name": "billing", "deliver_policy": "all",
-                    "ack_policy": "explicit", "ack_wait": 2 * 10 ** 9,
-                    "replay_policy": "instant", "max_deliver": -1}})
+        server.ask("STREAM.CREATE.orders", {
+            "name": "orders", "subjects": ["orders"], "storage": "file",
+            "retention": "limits", "max_msgs": -1, "max_bytes": -1,
+            "max_age": 0, "num_replicas": 1})
+        server.ask("CONSUMER.DURABLE.CREATE.orders.billing", {
+            "stream_name": "orders", "config": {
+                "durable_name": "billing", "deliver_policy": "all",
+                "ack_policy": "explicit", "ack_wait": 2 * 10 ** 9,
+                "replay_policy": "instant", "max_deliver": -1}})
         return server
 
     @contextlib.contextmanager
@@ -310,19 +309,6 @@ class Nats(Broker):
             f.readline()
             f.write(b'CONNECT {"verbose":false,"headers":true}\r\n')
             yield f
-
-    @staticmethod
-    def ask(f, api, request):
-        text = json.dumps(request).encode()
-        f.write(b"SUB i.* 1\r\nPUB $JS.API.%s i.1 %d\r\n%s\r\nPING\r\n"
-                % (api.encode(), len(text), text))
-        f.flush()
-        line = f.readline()
-        while not line.startswith(b"MSG"):
-            line = f.readline()
-        said = json.loads(f.read(int(line.split()[-1])))
-        if "error" in said:
-            raise RuntimeError("nats: %s" % said)
 
     def target(self, port):
         return "nats://127.0.0.1:%d/?subject=orders" % port

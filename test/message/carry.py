@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""carry.py - what the tests of `once relay` share: databases with an outbox,
-targets that remember what arrived, and relays as processes.
+"""carry.py - what the tests of messages share: databases with an outbox, targets
+that remember what arrived, relays and others as processes. conftest.py has the
+servers.
 
     ONCE_CLI        the program      (build/once)
 
@@ -276,22 +277,18 @@ def firsts(arrivals, keys):
     return seen
 
 
-# ---- Relays --------------------------------------------------------------
+# ---- Programs ------------------------------------------------------------
 
 
-class Relay:
-    """A process. It dies with the test."""
+class Program:
+    """A process with a log. It dies with the test."""
 
-    def __init__(self, folder, db, *words, name="relay", short=True,
-                 wrap=()):
-        self.path = folder / (name + ".log")
-        self.metrics_path = folder / (name + ".prom")
-        lease = ["--lease", "3s"] if short else []
-        with open(self.path, "ab") as log:
+    def __init__(self, path, words, **env):
+        self.path = path
+        with open(path, "ab") as log:
             self.process = subprocess.Popen(
-                [shutil.which("setpriv"), "--pdeathsig", "KILL", "--", *wrap,
-                 ONCE, "relay", "--store", db.url, "--metrics",
-                 str(self.metrics_path), *lease, *map(str, words)],
+                [shutil.which("setpriv"), "--pdeathsig", "KILL", "--",
+                 *map(str, words)], env=dict(os.environ, **env),
                 stdin=subprocess.DEVNULL, stdout=log, stderr=log)
 
     def wait(self):
@@ -303,13 +300,23 @@ class Relay:
 
     def kill(self):
         self.process.kill()
-        self.wait()
+        return self.wait()
 
     def send(self, number):
         self.process.send_signal(number)
 
     def log(self):
         return self.path.read_text()
+
+
+class Relay(Program):
+    def __init__(self, folder, db, *words, name="relay", short=True,
+                 wrap=()):
+        self.metrics_path = folder / (name + ".prom")
+        lease = ["--lease", "3s"] if short else []
+        super().__init__(folder / (name + ".log"),
+                         [*wrap, ONCE, "relay", "--store", db.url, "--metrics",
+                          self.metrics_path, *lease, *words])
 
     def metrics(self):
         """{name: {label: value}}; every line must be understood."""

@@ -10,15 +10,13 @@ import contextlib
 import itertools
 import os
 import random
-import shutil
 import signal
-import subprocess
 import time
 
 import pika
 import pytest
 
-from carry import PATIENCE, ROOT, Lite, Pg, eventually, once
+from carry import PATIENCE, ROOT, Lite, Pg, Program, eventually, once
 
 import servers
 
@@ -29,38 +27,6 @@ WAITING, DEAD, INDETERMINATE = 1, 3, 4
 QUICK = ["first=1", "most=50", "lease=1000"]
 IDLE_MS = 1000  # after which Redis gives a dead consumer's entries to another
 _numbers = itertools.count(1)
-
-
-@pytest.fixture(scope="module")
-def world():
-    with servers.World() as w:
-        yield w
-
-
-@pytest.fixture(scope="module")
-def postgres(world):
-    try:
-        server = servers.Postgres(world).init()
-    except servers.Missing as missing:
-        pytest.skip(str(missing))
-    server.start()
-    return server.furnish()
-
-
-@pytest.fixture(scope="module")
-def redis(world):
-    try:
-        return servers.Redis(world).start()
-    except servers.Missing as missing:
-        pytest.skip(str(missing))
-
-
-@pytest.fixture(scope="module")
-def rabbitmq(world):
-    try:
-        return servers.RabbitMQ(world).start()
-    except servers.Missing as missing:
-        pytest.skip(str(missing))
 
 
 # ---- Queues ---------------------------------------------------------------
@@ -135,35 +101,11 @@ class Queue:
         return max(first, ready())
 
 
-class Process:
-    """A consumer. It dies with the test."""
-
+class Process(Program):
     def __init__(self, folder, *words, die=None, calls=None):
-        env = dict(os.environ)
-        if die:
-            env["DIE"] = die
-        if calls:
-            env["ONCE_CALLS"] = calls
-        self.path = folder / ("consumer%d.log" % next(_numbers))
-        with open(self.path, "ab") as log:
-            self.process = subprocess.Popen(
-                [shutil.which("setpriv"), "--pdeathsig", "KILL", "--",
-                 *map(str, words)], env=env,
-                stdin=subprocess.DEVNULL, stdout=log, stderr=log)
-
-    def wait(self):
-        return self.process.wait(PATIENCE)
-
-    def stop(self):
-        self.process.send_signal(signal.SIGTERM)
-        return self.wait()
-
-    def kill(self):
-        self.process.kill()
-        return self.wait()
-
-    def log(self):
-        return self.path.read_text()
+        env = {k: v for k, v in (("DIE", die), ("ONCE_CALLS", calls)) if v}
+        super().__init__(folder / ("consumer%d.log" % next(_numbers)), words,
+                         **env)
 
 
 class Cell:
@@ -257,7 +199,7 @@ def mq_cell(request, tmp_path):
     number = next(_numbers)
     made = Cell(tmp_path, Pg(request.getfixturevalue("postgres"),
                              "c%d" % number),
-                Queue(request.getfixturevalue("rabbitmq"), "q%d" % number))
+                Queue(request.getfixturevalue("amqp"), "q%d" % number))
     grant(made)
     yield made
     for process in made.processes:
@@ -333,14 +275,14 @@ def test_killed_at_random_with_rabbitmq(mq_cell):
     mq_cell.exactly(names(250))
 
 
-def test_two_consumers_share_a_queue_of_rabbitmq(mq_cell, rabbitmq):
+def test_two_consumers_share_a_queue_of_rabbitmq(mq_cell, amqp):
     """... which is killed and starts again meanwhile."""
     mq_cell.queue.publish(with_copies(200, random.Random(8), "slow"))
-    rabbitmq.settle(mq_cell.queue.name)
+    amqp.settle(mq_cell.queue.name)
     pair = [mq_cell.consumer() for _ in range(2)]
     eventually(lambda: len(mq_cell.effects()) > 20, "it goes on", PATIENCE)
-    rabbitmq.kill()
-    rabbitmq.start()
+    amqp.kill()
+    amqp.start()
     eventually(lambda: len(mq_cell.effects()) >= 200
                and not mq_cell.parked(WAITING), "all are done", PATIENCE)
     time.sleep(1)
@@ -661,6 +603,15 @@ def test_a_statement_is_executed_with_the_claim(cell):
     assert cell.parked(DEAD) == ["c"]
     assert "the statement has failed" in process.log()
     assert cell.queue.left() == 0
+
+
+def test_parameters_of_a_statement_go_by_their_numbers(cell):
+    body = "convert_from($2,'UTF8')" if isinstance(cell.db, Pg) else "$2"
+    cell.queue.publish([("a", "7")])
+    process = cell.cli("--sql", "INSERT INTO effect(attempt, id) VALUES(CAST("
+                       "CAST(%s AS text) AS integer), $1)" % body, *TIMES)
+    assert process.wait() == 0, process.log()
+    assert cell.sql("SELECT id, attempt FROM effect") == [("a", "7")]
 
 
 def test_it_stops_when_told(cell):

@@ -9,7 +9,6 @@ import http.server
 import itertools
 import json
 import os
-import shutil
 import signal
 import socket
 import sqlite3
@@ -23,7 +22,7 @@ import psycopg2.extensions
 import pytest
 
 from carry import (DEAD, INDETERMINATE, ONCE, READY, WAITING, Commands, Lite,
-                   Pg, Queue, Relay, Stream, column, eventually, messages, once,
+                   Pg, Program, Queue, Relay, Stream, column, eventually, messages, once,
                    phases)
 
 import servers
@@ -35,39 +34,11 @@ _numbers = itertools.count(1)
 
 
 @pytest.fixture(scope="module")
-def world():
-    with servers.World() as w:
-        yield w
-
-
-@pytest.fixture(scope="module")
-def postgres(world):
-    try:
-        server = servers.Postgres(world).init()
-    except servers.Missing as missing:
-        pytest.skip(str(missing))
-    server.start()
-    return server.furnish()
-
-
-@pytest.fixture(scope="module")
-def redis(world):
-    try:
-        return servers.Redis(world).start()
-    except servers.Missing as missing:
-        pytest.skip(str(missing))
-
-
-@pytest.fixture(scope="module")
-def amqp(world):
+def amqp_settings():
     """Unacknowledged deliveries are taken back after two seconds, and a message
     has at most 50,000 bytes."""
-    try:
-        return servers.RabbitMQ(
-            world, consumer_timeout="2000", channel_tick_interval="500",
-            max_message_size="50000").start()
-    except servers.Missing as missing:
-        pytest.skip(str(missing))
+    return {"consumer_timeout": "2000", "channel_tick_interval": "500",
+            "max_message_size": "50000"}
 
 
 @pytest.fixture
@@ -766,32 +737,18 @@ class Rabbit:
                                          passive=True).method.message_count
 
 
-class Consumer:
-    """`once consume` as a process, which writes down its effects."""
+class Consumer(Program):
+    """`once consume`, which writes down its effects."""
 
     SQL = "INSERT INTO effect VALUES ($1, convert_from($2, 'UTF8'))"
 
     def __init__(self, folder, db, url, *words, name="billing", sql=None,
                  command=()):
-        self.path = folder / ("consumer%d.log" % next(_numbers))
         effect = ["--", *command] if command else ["--sql", sql or self.SQL]
-        with open(self.path, "ab") as log:
-            self.process = subprocess.Popen(
-                [shutil.which("setpriv"), "--pdeathsig", "KILL", "--", ONCE,
-                 "consume", "--store", db.url, "--from", url, "--consumer",
-                 name, "--first", "1s", "--longest", "1s",
-                 *map(str, words), *effect],
-                stdin=subprocess.DEVNULL, stdout=log, stderr=log)
-
-    def wait(self):
-        return self.process.wait(PATIENCE)
-
-    def stop(self):
-        self.process.send_signal(signal.SIGTERM)
-        return self.wait()
-
-    def log(self):
-        return self.path.read_text()
+        super().__init__(
+            folder / ("consumer%d.log" % next(_numbers)),
+            [ONCE, "consume", "--store", db.url, "--from", url, "--consumer",
+             name, "--first", "1s", "--longest", "1s", *words, *effect])
 
 
 @pytest.fixture

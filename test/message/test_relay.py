@@ -19,45 +19,12 @@ from carry import (DEAD, INDETERMINATE, ONCE, PATIENCE, READY, Commands, Lite,
                    Pg, Queue, Relay, Service, Stream, column, eventually, firsts,
                    messages, once, phases)
 
-import servers
 
 BROKERS = ["sqlite-redis", "postgres-redis", "postgres-amqp"]
 CELLS = ["sqlite-exec", "postgres-exec", "sqlite-http"] + BROKERS
 BUILD = pathlib.Path(ONCE).parent
 SHORT = ["--timeout", "1s"]  # what a lease of three seconds allows
 _numbers = itertools.count(1)
-
-
-@pytest.fixture(scope="module")
-def world():
-    with servers.World() as w:
-        yield w
-
-
-@pytest.fixture(scope="module")
-def postgres(world):
-    try:
-        server = servers.Postgres(world).init()
-    except servers.Missing as missing:
-        pytest.skip(str(missing))
-    server.start()
-    return server.furnish()
-
-
-@pytest.fixture(scope="module")
-def redis(world):
-    try:
-        return servers.Redis(world).start()
-    except servers.Missing as missing:
-        pytest.skip(str(missing))
-
-
-@pytest.fixture(scope="module")
-def amqp(world):
-    try:
-        return servers.RabbitMQ(world).start()
-    except servers.Missing as missing:
-        pytest.skip(str(missing))
 
 
 class Cell:

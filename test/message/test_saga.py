@@ -170,17 +170,6 @@ class Transfers:
             bank.stop()
 
 
-@pytest.fixture(scope="module")
-def postgres():
-    with servers.World() as world:
-        try:
-            server = servers.Postgres(world).init()
-        except servers.Missing as missing:
-            pytest.skip(str(missing))
-        server.start()
-        yield server.furnish()
-
-
 def guard(stack, folder, bank):
     """A gateway in front of a bank, which deduplicates by itself."""
     if gateway.NGINX is None or not os.path.exists(gateway.MODULE):
