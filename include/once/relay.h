@@ -134,7 +134,8 @@ typedef struct once_consumer_options {
     const char *consumer; /* its name in the inbox */
     const char *ca_file;  /* TLS: certificates to trust [the system's] */
     uint32_t workers;     /* threads, each with connections of its own [1] */
-    uint32_t batch;       /* messages in one transaction [1] */
+    uint32_t batch;       /* messages in one transaction, up to 1,000, and
+                           * up to 1 GiB of body_max [1] */
     uint32_t keyed;      /* 1: messages of one key run in order, which wants one
                            * worker and one process: a message whose key has a
                            * parked message is parked after it [0] */

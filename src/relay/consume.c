@@ -15,6 +15,9 @@
 #include "message/backend.h"
 #include "relay/watch.h"
 
+/* Of the bodies of one batch; a broker may send twice as much ahead. */
+#define BATCH_BYTES_MAX (UINT64_C(1) << 30)
+
 enum {
     BATCH_MAX = 1000,
     TURN_MS = 100,    /* between two looks at whether all is drained */
@@ -99,6 +102,12 @@ static int check_limits(const once_consumer_options *o, once_error *err)
     if (o->body_max > ONCE_BODY_MAX)
         return once__fail(err, ONCE_ELIMIT, "body_max: over %zu bytes",
                           ONCE_BODY_MAX);
+    if ((uint64_t)o->batch * o->body_max > BATCH_BYTES_MAX)
+        return once__fail(
+            err, ONCE_ELIMIT,
+            "batch: with bodies of up to %u bytes (body_max) over "
+            "%llu",
+            o->body_max, (unsigned long long)(BATCH_BYTES_MAX / o->body_max));
     if (o->keyed && o->workers != 1)
         return once__fail(err, ONCE_EINVAL,
                           "keyed: it wants one worker, or messages of one key "
@@ -193,8 +202,10 @@ static int none_waits(struct run *r, const struct once__parked_count *n)
 
     return n->waiting == 0 ||
            (r->c.o.keyed &&
-            once__parked_behind(once__base_tx(r->hand.b), r->c.o.consumer,
-                                &behind, &err) == ONCE_OK &&
+            once__base_answered(r->hand.b,
+                                once__parked_behind(once__base_ask(r->hand.b),
+                                                    r->c.o.consumer, &behind,
+                                                    &err)) == ONCE_OK &&
             behind >= n->waiting);
 }
 

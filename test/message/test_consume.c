@@ -1100,6 +1100,7 @@ static void bad_options_are_refused_before_anything_is_received(void)
     REFUSED(ONCE_EINVAL, (o.outside = 1, o.batch = 2));
     REFUSED(ONCE_ELIMIT, o.workers = ONCE_WORKERS_MAX + 1);
     REFUSED(ONCE_ELIMIT, o.batch = 100000);
+    REFUSED(ONCE_ELIMIT, o.batch = 129); /* 8 MiB each */
     REFUSED(ONCE_ELIMIT, o.body_max = (65u << 20));
     REFUSED(ONCE_EURL, o.db = "mysql://nowhere");
     REFUSED(ONCE_EURL, o.from = "carrier-pigeon:");
