@@ -505,14 +505,16 @@ BEGIN
     END IF;
     IF v_phase IS NULL AND p_op <> 'confirm' THEN
         INSERT INTO "@schema@".barrier VALUES (p_gid, p_branch,
-            CASE p_op WHEN 'try' THEN 1 ELSE 4 END, v_now)
+            CASE p_op WHEN 'try' THEN 1 ELSE 4 END,
+            greatest(v_now, "@schema@".id_ms_1(p_gid)))
             ON CONFLICT DO NOTHING;
         IF FOUND THEN
             RETURN CASE p_op WHEN 'try' THEN 'run' ELSE 'empty' END;
         END IF;
     END IF;
     IF p_op <> 'try' THEN
-        UPDATE "@schema@".barrier b SET phase = v_to, at_ms = v_now
+        UPDATE "@schema@".barrier b
+            SET phase = v_to, at_ms = greatest(b.at_ms, v_now)
             WHERE b.gid = p_gid AND b.branch = p_branch AND b.phase = 1;
         IF FOUND THEN
             RETURN 'run';

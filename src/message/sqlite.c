@@ -292,7 +292,8 @@ static int set_phase(const once_tx *tx, const char *gid, const char *branch,
 {
     struct once__stmt q =
         once__stmt(tx, "INSERT INTO main.once_barrier VALUES(?1,?2,?3,?4)"
-                       " ON CONFLICT DO UPDATE SET phase=?3,at_ms=?4");
+                       " ON CONFLICT DO UPDATE SET phase=?3,"
+                       "at_ms=max(at_ms,?4)");
     int changed;
 
     once__stmt_text(&q, gid);
@@ -314,7 +315,8 @@ static int enter(const once_tx *tx, const char *gid, const char *branch, int op,
     if (rc == SQLITE_OK && phase == NONE && op == ONCE_TRY && gid_ms > 0)
         rc = is_old(tx, gid_ms, now, &old);
     if (rc == SQLITE_OK && !old && moves[op][phase].to != 0)
-        rc = set_phase(tx, gid, branch, moves[op][phase].to, now);
+        rc = set_phase(tx, gid, branch, moves[op][phase].to,
+                       gid_ms > now ? gid_ms : now);
     if (rc != SQLITE_OK)
         return once__lite_failed(rc, "barrier_enter", err);
     return old ? ONCE_REFUSED : moves[op][phase].answer;

@@ -798,6 +798,27 @@ static void a_purge_makes_no_id_new_again(void)
     db_end(&d);
 }
 
+/* A branch counts from its saga's own time: a Try that is repeated must not find
+ * its row gone while its gid still looks young. */
+static void a_branch_of_the_future_outlives_its_gid(void)
+{
+    const uint64_t day = 86400000;
+    struct db d = db_new();
+    char id[ONCE_ID_SIZE];
+
+    begin(&d);
+    T_EQ(once_barrier_enter(&d.tx, id_at(id, now_ms() + 30 * day), "1",
+                            ONCE_TRY, NULL),
+         ONCE_OWNER);
+    T_EQ(once_barrier_enter(&d.tx, id, "1", ONCE_CANCEL, NULL), ONCE_OWNER);
+    commit(&d);
+    sql(&d, NULL, "UPDATE @message_meta SET floor_ms=%llu",
+        (unsigned long long)(now_ms() + 24 * day));
+    T_EQ(once_message_purge(&d.tx, NULL, NULL), ONCE_OK);
+    T_EQ(number(&d, "SELECT count(*) FROM @barrier"), 1);
+    db_end(&d);
+}
+
 /* ---- Many at once ------------------------------------------------------ */
 
 enum { IDS = 40, CROWD = 6, ROUNDS = 12 };
@@ -958,6 +979,7 @@ int main(int argc, char **argv)
     RUN(a_parked_message_is_kept_and_runs_once);
     RUN(what_cannot_run_becomes_a_dead_letter);
     RUN(a_message_that_is_outside_no_more_is_parked);
+    RUN(a_branch_of_the_future_outlives_its_gid);
     RUN(a_message_with_the_id_of_a_mismatch_is_parked);
     RUN(a_reason_in_any_encoding_parks_a_message);
     if (server_url != NULL)
