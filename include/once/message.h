@@ -187,6 +187,8 @@ enum once_parked {
  * claiming would call a mismatch or outside is kept as dead. `why` is for people
  * and must not hold a secret; up to ONCE_ID_MAX characters of it are kept, with
  * `?` for what is not ASCII.
+ * Never in the transaction that claimed it: PostgreSQL refuses that (ONCE_ETX),
+ * SQLite cannot see it and answers ONCE_REPEATED, and nothing would be kept.
  * ONCE_OK: it is kept; commit, then acknowledge. ONCE_REPEATED: it was done or
  * parked before. ONCE_IN_FLIGHT as once_inbox_claim(). Since 0.1.
  */
