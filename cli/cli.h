@@ -177,8 +177,8 @@ int cli_read_file(const struct cli *c, const char *path, size_t most,
 
 /*
  * What may be a secret: `text`, or with "@FILE" the first line of this file. All
- * who are on a host can read a command line. `*memory` is NULL, or what free()
- * takes when `*out` is no longer needed.
+ * who are on a host can read a command line, and so a password in a URL is warned
+ * of. `*memory` is NULL, or what free() takes when `*out` is no longer needed.
  */
 enum { CLI_SECRET_MAX = 65536 };
 int cli_read_secret(const struct cli *c, const char *what, const char *text,

@@ -102,19 +102,6 @@ static char *keep(struct args *a, char *text)
     return text;
 }
 
-/* 1: "//USER:PASSWORD@" is in it. */
-static int has_password(const char *url)
-{
-    const char *p = strstr(url, "://"), *end, *at = NULL;
-
-    if (p == NULL)
-        return 0;
-    p += 3;
-    end = p + strcspn(p, "/?#");
-    at = memchr(p, '@', (size_t)(end - p));
-    return at != NULL && memchr(p, ':', (size_t)(at - p)) != NULL;
-}
-
 static int take_route(const struct cli *c, struct args *a, const char *text)
 {
     const char *equals = strchr(text, '=');
@@ -134,11 +121,6 @@ static int take_route(const struct cli *c, struct args *a, const char *text)
     a->n++;
     rc = cli_read_secret(c, route->name, route->url, &route->url, &secret);
     (void)keep(a, secret);
-    if (rc == CLI_OK && secret == NULL && has_password(route->url))
-        cli_say(c, 0,
-                "route %s: everybody on this host can read this password; put "
-                "the URL into a file and say --to %s=@FILE",
-                route->name, route->name);
     return rc;
 }
 

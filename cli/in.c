@@ -311,6 +311,19 @@ int cli_read_file(const struct cli *c, const char *path, size_t most,
     return CLI_OK;
 }
 
+/* 1: "//USER:PASSWORD@" is in it. */
+static int has_password(const char *url)
+{
+    const char *p = strstr(url, "://"), *end, *at = NULL;
+
+    if (p == NULL)
+        return 0;
+    p += 3;
+    end = p + strcspn(p, "/?#");
+    at = memchr(p, '@', (size_t)(end - p));
+    return at != NULL && memchr(p, ':', (size_t)(at - p)) != NULL;
+}
+
 int cli_read_secret(const struct cli *c, const char *what, const char *text,
                     const char **out, char **memory)
 {
@@ -320,6 +333,11 @@ int cli_read_secret(const struct cli *c, const char *what, const char *text,
 
     *memory = NULL;
     *out = text;
+    if (text[0] != '@' && has_password(text))
+        cli_say(c, 0,
+                "%s: everybody on this host can read this password; put the "
+                "URL into a file and say @FILE",
+                what);
     if (text[0] != '@')
         return CLI_OK;
     rc = cli_read_file(c, text + 1, CLI_SECRET_MAX, &bytes);

@@ -70,3 +70,17 @@ def test_a_window_that_is_too_short_is_refused(database):
     done = messages("sqlite:%s" % database, "init", "--keep", "1s")
     assert done.returncode != 0
     assert "keep_ms" in done.stderr
+
+
+@pytest.mark.parametrize("words", [
+    ["relay", "--to", "r=amqp://u:s3cret@127.0.0.1:1/", "--drain"],
+    ["consume", "--from", "amqp://u:s3cret@127.0.0.1:1/?queue=q",
+     "--consumer", "c", "--drain", "1s", "--", "true"],
+])
+def test_a_password_in_the_command_line_is_warned_of(database, words):
+    done = subprocess.run([ONCE, words[0], "--store", "sqlite:%s" % database,
+                           *words[1:]], capture_output=True, text=True,
+                          check=False, timeout=60)
+    assert done.returncode == 3
+    assert "can read this password" in done.stderr
+    assert "s3cret" not in done.stderr
