@@ -7,7 +7,6 @@ keys.
 """
 
 import contextlib
-import json
 import random
 import socket
 import sqlite3

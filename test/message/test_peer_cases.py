@@ -9,6 +9,7 @@ import http.server
 import itertools
 import json
 import os
+import shutil
 import signal
 import socket
 import sqlite3

@@ -23,7 +23,6 @@ import pytest
 
 from carry import ONCE, PATIENCE, Lite, Pg, Relay, eventually, once
 
-import servers
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 sys.path.insert(0, str(ROOT / "test/gateway"))
