@@ -23,7 +23,7 @@
 enum {
     EMPTY_MS = 1000, /* nothing to do for so long: sleep until woken */
     POLL_FIRST_MS = 5,
-    POLL_MOST_MS = 100,
+    POLL_MOST_MS = 10,
     LOOK_MS = 200, /* between two looks at what is left */
     SAY_MS = 60000 /* between two openings of a circuit that are said */
 };
