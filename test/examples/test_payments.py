@@ -681,16 +681,19 @@ def test_without_a_key_none_is_sent():
 
 
 class Stack:
-    def __init__(self, state, port=None):
+    def __init__(self, state, port=None, default=None):
+        """`default`: a folder of a build, in which tools/run puts its state."""
         self.state = state
+        where = {"ONCE_BUILD": str(default or BUILD),
+                 "ONCE_STATE": "" if default else str(state)}
         self.port = port or free_port()
         self.url = "http://127.0.0.1:%d" % self.port
-        self.out = tempfile.NamedTemporaryFile("w+", suffix=".out",
-                                               dir=state.parent)
+        self.out = tempfile.NamedTemporaryFile(
+            "w+", suffix=".out", dir=(default or state).parent)
         self.process = subprocess.Popen(
             [RUN], stdout=self.out, stderr=self.out, stdin=subprocess.DEVNULL,
-            env=dict(os.environ, ONCE_BUILD=str(BUILD), ONCE_STATE=str(state),
-                     ONCE_MODULE=str(MODULE), ONCE_PORT=str(self.port)),
+            env=dict(os.environ, ONCE_MODULE=str(MODULE),
+                     ONCE_PORT=str(self.port), **where),
             # A shell cannot trap what it was told to ignore, by nohup or "&".
             preexec_fn=lambda: [signal.signal(n, signal.SIG_DFL) for n in
                                 (signal.SIGHUP, signal.SIGINT)])
@@ -765,6 +768,28 @@ def test_the_lines_that_run_prints_do_what_it_says(stack):
     assert "Idempotent-Replayed: true" in second
     assert first.split("\n\n")[1] == second.split("\n\n")[1]
     assert json.loads(ledger)["charges"] == 1
+
+
+def test_a_second_run_begins_with_nothing(tmp_path):
+    """Without ONCE_STATE, as `make run` does it: the folder is in the build."""
+    if not MODULE.exists():
+        pytest.skip("%s is not built" % MODULE)
+    build = tmp_path / "build"
+    build.mkdir()
+    for entry in BUILD.iterdir():
+        if entry.name != "run":
+            (build / entry.name).symlink_to(entry)
+    for _ in range(2):
+        s = Stack(build / "run", default=build)
+        try:
+            done = subprocess.run(
+                ["curl", "-s", "-i", s.ready().url + "/charge", "-H",
+                 "Authorization: Bearer demo", "-H", "Idempotency-Key: k",
+                 "--json", '{"order":"o","amount":1}'], text=True,
+                capture_output=True, check=True, timeout=PATIENCE)
+            assert "Idempotency-Status: new" in done.stdout
+        finally:
+            s.close()
 
 
 def test_the_agents_stories(stack):
