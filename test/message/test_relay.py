@@ -549,7 +549,7 @@ def test_nothing_secret_is_printed(pg_redis):
 def test_a_password_in_the_command_line_is_warned_of(lite_exec):
     done = once("relay", "--store", lite_exec.db.url, "--to",
                 "r=redis://u:tell-nobody@127.0.0.1:1/?stream=s", "--drain")
-    assert "--to r=@FILE" in done.stderr
+    assert "say @FILE" in done.stderr
     assert "tell-nobody" not in done.stderr
 
 
