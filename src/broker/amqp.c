@@ -40,6 +40,7 @@
 #include "broker/address.h"
 #include "broker/flights.h"
 #include "broker/incoming.h"
+#include "broker/share.h"
 #include "core/error.h"
 #include "store/url.h"
 
@@ -89,14 +90,6 @@ struct amqp {
 static struct amqp *self(struct once__broker *b)
 {
     return (struct amqp *)(void *)b;
-}
-
-static uint64_t now_ms(void)
-{
-    struct timespec t;
-
-    (void)clock_gettime(CLOCK_MONOTONIC, &t);
-    return (uint64_t)t.tv_sec * 1000 + (uint64_t)t.tv_nsec / 1000000;
 }
 
 static struct timeval interval(uint64_t ms)
@@ -268,7 +261,7 @@ static void on_method(struct amqp *a, const amqp_frame_t *frame)
         channel_closed(a, m);
         break;
     case AMQP_CONNECTION_BLOCKED_METHOD:
-        a->blocked_ms = now_ms();
+        a->blocked_ms = once__broker_now_ms();
         break;
     case AMQP_CONNECTION_UNBLOCKED_METHOD:
         a->blocked_ms = 0;
@@ -425,7 +418,7 @@ static void drain_buffer(struct amqp *a)
  * nothing for too long is given up. */
 static uint64_t wait_for(struct amqp *a, uint64_t end_ms)
 {
-    uint64_t now = now_ms(), blocked;
+    uint64_t now = once__broker_now_ms(), blocked;
 
     if (a->blocked_ms != 0) {
         blocked = a->blocked_ms + a->o.timeout_ms;
@@ -729,11 +722,11 @@ static void fill_properties(const struct amqp *a, const once_message *m,
 /* After a channel was closed because of one of many. */
 static void wait_alone(struct amqp *a, uint64_t number)
 {
-    uint64_t end = now_ms() + a->o.timeout_ms;
+    uint64_t end = once__broker_now_ms() + a->o.timeout_ms;
 
     a->alone--;
     while (a->c != NULL && once__flights_open(&a->flights, number) &&
-           now_ms() < end) {
+           once__broker_now_ms() < end) {
         uint64_t wait = wait_for(a, end);
 
         if (a->c != NULL)
@@ -815,14 +808,15 @@ static size_t amqp_proofs(struct once__broker *b, uint32_t wait_ms,
                           struct once__proof *out, size_t max)
 {
     struct amqp *a = self(b);
-    uint64_t end = now_ms() + wait_ms;
+    uint64_t end = once__broker_now_ms() + wait_ms;
     size_t n;
 
     (void)pthread_mutex_lock(&a->lock);
     while (a->c != NULL && a->flights.open > 0 && a->flights.n == 0) {
         uint64_t wait = wait_for(a, end);
 
-        if (a->c == NULL || (!read_frame(a, wait) && now_ms() >= end))
+        if (a->c == NULL ||
+            (!read_frame(a, wait) && once__broker_now_ms() >= end))
             break;
         drain_buffer(a);
     }
@@ -846,14 +840,14 @@ static int amqp_receive(struct once__broker *b, uint32_t wait_ms,
                         struct once__delivery **out, once_error *err)
 {
     struct amqp *a = self(b);
-    uint64_t end = now_ms() + wait_ms;
+    uint64_t end = once__broker_now_ms() + wait_ms;
     struct once__incoming *in = NULL;
     int rc = ONCE_OK;
 
     *out = NULL;
     (void)pthread_mutex_lock(&a->lock);
     while (a->c != NULL && a->ready.first == NULL && a->queue[0] != '\0')
-        if (!read_frame(a, wait_for(a, end)) && now_ms() >= end)
+        if (!read_frame(a, wait_for(a, end)) && once__broker_now_ms() >= end)
             break;
     if (a->queue[0] == '\0')
         rc = once__fail(err, ONCE_EOPEN,

@@ -29,6 +29,7 @@
 #include "broker/address.h"
 #include "broker/flights.h"
 #include "broker/incoming.h"
+#include "broker/share.h"
 #include "core/error.h"
 #include "store/url.h"
 
@@ -59,14 +60,6 @@ struct mqtt {
 static struct mqtt *self(struct once__broker *b)
 {
     return (struct mqtt *)(void *)b;
-}
-
-static uint64_t now_ms(void)
-{
-    struct timespec t;
-
-    (void)clock_gettime(CLOCK_MONOTONIC, &t);
-    return (uint64_t)t.tv_sec * 1000 + (uint64_t)t.tv_nsec / 1000000;
 }
 
 /* ---- The URL ---------------------------------------------------------------- */
@@ -233,7 +226,7 @@ static int judge(struct mqtt *q, once_error *err)
 
 static int set_up(struct mqtt *q, once_error *err)
 {
-    uint64_t end = now_ms() + q->o.timeout_ms, now;
+    uint64_t end = once__broker_now_ms() + q->o.timeout_ms, now;
     unsigned most = q->o.timeout_ms;
     int rc;
 
@@ -250,7 +243,7 @@ static int set_up(struct mqtt *q, once_error *err)
     rc = mosquitto_connect_async(q->c, q->at.host, q->at.port, KEEPALIVE_S);
     q->tls_failed = rc == MOSQ_ERR_TLS;
     while (rc == MOSQ_ERR_SUCCESS && !q->answered) {
-        now = now_ms();
+        now = once__broker_now_ms();
         if (now >= end || !turn(q, end - now))
             break;
     }
@@ -382,10 +375,10 @@ static size_t mqtt_proofs(struct once__broker *b, uint32_t wait_ms,
                           struct once__proof *out, size_t max)
 {
     struct mqtt *q = self(b);
-    uint64_t end = now_ms() + wait_ms, now = end;
+    uint64_t end = once__broker_now_ms() + wait_ms, now = end;
 
     while (q->c != NULL && q->flights.open > 0 && q->flights.n == 0) {
-        now = now_ms();
+        now = once__broker_now_ms();
         if (!turn(q, now < end ? end - now : 0))
             lose(q, "the connection was lost");
         if (now >= end)

@@ -39,6 +39,7 @@
 #include "broker/address.h"
 #include "broker/flights.h"
 #include "broker/incoming.h"
+#include "broker/share.h"
 #include "core/error.h"
 #include "store/url.h"
 
@@ -110,14 +111,6 @@ static struct nats *self(struct once__broker *b)
     return (struct nats *)(void *)b;
 }
 
-static uint64_t now_ms(void)
-{
-    struct timespec t;
-
-    (void)clock_gettime(CLOCK_MONOTONIC, &t);
-    return (uint64_t)t.tv_sec * 1000 + (uint64_t)t.tv_nsec / 1000000;
-}
-
 static void cond_init(pthread_cond_t *c)
 {
     pthread_condattr_t attr;
@@ -130,7 +123,7 @@ static void cond_init(pthread_cond_t *c)
 
 static void cond_wait(pthread_cond_t *c, pthread_mutex_t *lock, uint64_t ms)
 {
-    uint64_t end = now_ms() + ms;
+    uint64_t end = once__broker_now_ms() + ms;
     struct timespec t = {(time_t)(end / 1000), (long)(end % 1000) * 1000000};
 
     (void)pthread_cond_timedwait(c, lock, &t);
@@ -584,9 +577,10 @@ static int set_up_receiving(struct nats *s, once_error *err)
     s->seen = info->Delivered.Stream;
     /* What nobody acknowledged comes again after ack_wait, and then before what
      * is new: whoever needs the order asks for nothing until then. */
-    s->quiet_until = s->o.alone && info->NumAckPending > 0
-                         ? now_ms() + (uint64_t)s->ack_wait_ms + 1000
-                         : 0;
+    s->quiet_until =
+        s->o.alone && info->NumAckPending > 0
+            ? once__broker_now_ms() + (uint64_t)s->ack_wait_ms + 1000
+            : 0;
     (void)pthread_mutex_unlock(&s->lock);
     jsConsumerInfo_Destroy(info);
     if (fit)
@@ -694,12 +688,12 @@ static size_t nats_proofs(struct once__broker *b, uint32_t wait_ms,
                           struct once__proof *out, size_t max)
 {
     struct nats *s = self(b);
-    uint64_t end = now_ms() + wait_ms, now;
+    uint64_t end = once__broker_now_ms() + wait_ms, now;
 
     if (s->link != NULL)
         link_take(s, 0);
     while (s->flights.n == 0 && s->flights.open > 0 && s->c != NULL) {
-        now = now_ms();
+        now = once__broker_now_ms();
         if (now >= end)
             break;
         link_take(s, end - now < SLICE_MS ? end - now : SLICE_MS);
@@ -917,9 +911,9 @@ static natsStatus ask(struct nats *s)
     char subject[600], reply[128], text[96];
     natsStatus rc;
 
-    if (s->asked > 0 && now_ms() < s->asked_until)
+    if (s->asked > 0 && once__broker_now_ms() < s->asked_until)
         return NATS_OK;
-    if (s->held >= most || now_ms() < s->quiet_until)
+    if (s->held >= most || once__broker_now_ms() < s->quiet_until)
         return NATS_OK;
     (void)snprintf(subject, sizeof(subject), "$JS.API.CONSUMER.MSG.NEXT.%s.%s",
                    s->stream, s->durable);
@@ -929,7 +923,7 @@ static natsStatus ask(struct nats *s)
                    (uint64_t)EXPIRES_MS * 1000000);
     rc = natsConnection_PublishRequestString(s->c, subject, reply, text);
     s->asked = most - s->held;
-    s->asked_until = now_ms() + EXPIRES_MS + 1000;
+    s->asked_until = once__broker_now_ms() + EXPIRES_MS + 1000;
     return rc;
 }
 
@@ -946,11 +940,11 @@ static void link_wait(struct link *k, uint64_t ms)
  * connection is lost. */
 static struct once__incoming *wait_ready(struct nats *s, uint32_t wait_ms)
 {
-    uint64_t end = now_ms() + wait_ms, now;
+    uint64_t end = once__broker_now_ms() + wait_ms, now;
 
     for (;;) {
         take_came(s);
-        now = now_ms();
+        now = once__broker_now_ms();
         if (s->ready.first != NULL || is_lost(s) || s->gone ||
             ask(s) != NATS_OK || now >= end)
             return s->ready.first;

@@ -14,7 +14,7 @@
  *        stmt.c           one of them, and what its errors mean
  *        rows.c           lists of rows
  *        schema.c         both texts, filled in
- *    check.c              limits
+ *    check.c, time.c      limits; a clock to wait by
  *
  * A file calls only those below it.
  */
@@ -159,6 +159,9 @@ ONCE_CHECK int once__fingerprint_bytes(once_bytes body,
                                        once_error *err);
 
 const char *once__text_of(const char *text); /* "" for NULL */
+
+/* time.c: CLOCK_MONOTONIC, to wait by. */
+uint64_t once__steady_ms(void);
 /* Cut, and with `?` for what is not ASCII, so that any database takes it. */
 void once__copy_visible(char out[ONCE_ID_SIZE], const char *text);
 

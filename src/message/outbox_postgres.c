@@ -297,14 +297,6 @@ static int sleeps(const once_tx *tx, const char *route, int sleeping,
                                "outbox_idle", err);
 }
 
-static uint64_t steady_ms(void)
-{
-    struct timespec t;
-
-    (void)clock_gettime(CLOCK_MONOTONIC, &t);
-    return (uint64_t)t.tv_sec * 1000 + (uint64_t)t.tv_nsec / 1000000;
-}
-
 /* Forgets what was notified; 1 if there was something. */
 static int notified(PGconn *conn)
 {
@@ -323,11 +315,11 @@ static int wait_(const once_tx *tx, int stop_fd, uint32_t wait_ms,
 {
     struct pollfd fds[2] = {{PQsocket(tx->postgres), POLLIN, 0},
                             {stop_fd, POLLIN, 0}};
-    uint64_t until = steady_ms() + wait_ms, now;
+    uint64_t until = once__steady_ms() + wait_ms, now;
     int rc = listen_(tx, err);
 
     while (rc == ONCE_OK && !notified(tx->postgres)) {
-        now = steady_ms();
+        now = once__steady_ms();
         if (now >= until)
             return ONCE_OK;
         if (poll(fds, 2, (int)(until - now > 60000 ? 60000 : until - now)) <

@@ -377,26 +377,18 @@ static int sleeps(const once_tx *tx, const char *route, int sleeping,
     return ONCE_OK;
 }
 
-static uint64_t steady_ms(void)
-{
-    struct timespec t;
-
-    (void)clock_gettime(CLOCK_MONOTONIC, &t);
-    return (uint64_t)t.tv_sec * 1000 + (uint64_t)t.tv_nsec / 1000000;
-}
-
 /* The version changes with each commit of another connection. */
 static int wait_(const once_tx *tx, int stop_fd, uint32_t wait_ms,
                  once_error *err)
 {
     static const char version[] = "PRAGMA main.data_version";
     struct pollfd fd = {stop_fd, POLLIN, 0};
-    uint64_t until = steady_ms() + wait_ms, now, pause = POLL_FIRST_MS;
+    uint64_t until = once__steady_ms() + wait_ms, now, pause = POLL_FIRST_MS;
     int64_t first = 0, then = 0;
     int rc = once__lite_number(tx, version, &first);
 
     for (then = first; rc == SQLITE_OK && then == first; pause += pause / 2) {
-        now = steady_ms();
+        now = once__steady_ms();
         if (now >= until)
             break;
         pause = pause < POLL_MOST_MS ? pause : POLL_MOST_MS;

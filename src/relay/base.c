@@ -17,6 +17,7 @@
 #include <unistd.h>
 
 #include "core/error.h"
+#include "message/backend.h"
 
 #ifdef ONCE_WITH_POSTGRES
 #include "store/postgres/postgres.h"
@@ -110,17 +111,9 @@ void once__base_close(struct once__base *b)
 
 /* ---- Questions without an answer ----------------------------------------- */
 
-static uint64_t steady_ms(void)
-{
-    struct timespec t;
-
-    (void)clock_gettime(CLOCK_MONOTONIC, &t);
-    return (uint64_t)t.tv_sec * 1000 + (uint64_t)t.tv_nsec / 1000000;
-}
-
 const once_tx *once__base_ask(struct once__base *b)
 {
-    atomic_store(&b->asked_ms, steady_ms());
+    atomic_store(&b->asked_ms, once__steady_ms());
     return &b->tx;
 }
 
@@ -145,7 +138,7 @@ void once__base_watch(struct once__base *b, uint32_t ms)
 {
     uint64_t asked = atomic_load(&b->asked_ms);
 
-    if (asked == 0 || steady_ms() - asked <= ms)
+    if (asked == 0 || once__steady_ms() - asked <= ms)
         return;
     (void)pthread_mutex_lock(&b->lock);
     if (b->spare >= 0)

@@ -7,9 +7,9 @@
 #include <stdarg.h>
 #include <stdio.h>
 #include <string.h>
-#include <sys/random.h>
 
 #include "client/client.h"
+#include "relay/jitter.h"
 
 enum { SAY_MS = 60000 /* the same line is not said again before */ };
 
@@ -32,22 +32,13 @@ void once__carrier_say(struct once__carrier *w, enum once__said kind,
     once__relay_say(w->r, "route %s: %s", w->route->o.name, text);
 }
 
-uint64_t once__carrier_jitter(uint64_t most)
-{
-    uint64_t random = 0;
-
-    return getrandom(&random, sizeof(random), 0) == (ssize_t)sizeof(random)
-               ? once__client_jitter(most, random)
-               : most;
-}
-
 void once__carrier_pause(struct once__carrier *w, uint32_t failures,
                          uint32_t most_ms)
 {
     uint64_t ms =
         once__client_backoff(ONCE__CARRIER_FIRST_MS, most_ms, failures);
 
-    once__relay_pause(w->r, (uint32_t)(ms / 2 + once__carrier_jitter(ms / 2)));
+    once__relay_pause(w->r, (uint32_t)(ms / 2 + once__jitter(ms / 2)));
 }
 
 /* After an error: nobody knows in what state the connection is. */

@@ -59,8 +59,6 @@ static inline void once__carrier_count(struct once__carrier *w, int metric,
 /* Says it, unless the like was said a moment ago. */
 void once__carrier_say(struct once__carrier *w, enum once__said kind,
                        const char *format, ...) ONCE_PRINTF(3, 4);
-/* A whole number from 0 to `most`. */
-uint64_t once__carrier_jitter(uint64_t most);
 /* Waits after so many failures in a row. */
 void once__carrier_pause(struct once__carrier *w, uint32_t failures,
                          uint32_t most_ms);

@@ -18,6 +18,7 @@
 #include <pthread.h>
 #include <stdatomic.h>
 
+#include "message/backend.h"
 #include "message/outbox.h"
 #include "relay/base.h"
 #include "relay/metrics.h"
@@ -58,7 +59,6 @@ struct once__consumer {
     once_error why;      /* likewise */
 };
 
-uint64_t once__steady_ms(void);
 /* Sleeps until then, or the end; `until_ms` is a time of once__steady_ms(). */
 void once__consumer_sleep(struct once__consumer *c, uint64_t until_ms);
 /* The parked loop looks in `wait_ms`, if not earlier. */

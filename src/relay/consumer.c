@@ -6,21 +6,13 @@
 #include <stdarg.h>
 #include <stdio.h>
 #include <string.h>
-#include <sys/random.h>
 #include <time.h>
 
 #include "client/client.h"
 #include "relay/consume.h"
+#include "relay/jitter.h"
 
 enum { SPARE = 2 }; /* deliveries beside those that wait for another copy */
-
-uint64_t once__steady_ms(void)
-{
-    struct timespec t;
-
-    (void)clock_gettime(CLOCK_MONOTONIC, &t);
-    return (uint64_t)t.tv_sec * 1000 + (uint64_t)t.tv_nsec / 1000000;
-}
 
 static struct timespec timespec_of(uint64_t ms)
 {
@@ -84,12 +76,7 @@ void once__consumer_log(const struct once__consumer *c, const char *format, ...)
 
 uint64_t once__consumer_pause(const struct once__consumer *c, uint32_t n)
 {
-    uint64_t most = once__client_backoff(c->o.first_ms, c->o.most_ms, n);
-    uint64_t random;
-
-    if (getrandom(&random, sizeof(random), 0) != (ssize_t)sizeof(random))
-        return most;
-    return once__client_jitter(most, random);
+    return once__jitter(once__client_backoff(c->o.first_ms, c->o.most_ms, n));
 }
 
 uint32_t once__consumer_room(const struct once__consumer *c)

@@ -16,10 +16,10 @@
  */
 #include <sqlite3.h>
 #include <string.h>
-#include <sys/random.h>
 
 #include "client/client.h"
 #include "relay/consume.h"
+#include "relay/jitter.h"
 #include "relay/watch.h"
 
 #ifdef ONCE_WITH_POSTGRES
@@ -329,12 +329,9 @@ static int begin_with(struct once__hand *h, const once_message *m,
 
 static void pause_briefly(struct once__hand *h, uint32_t n)
 {
-    uint64_t most = once__client_backoff(PAUSE_MS, PAUSE_MOST_MS, n), random;
+    uint64_t most = once__client_backoff(PAUSE_MS, PAUSE_MOST_MS, n);
 
-    if (getrandom(&random, sizeof(random), 0) != (ssize_t)sizeof(random))
-        random = UINT64_MAX;
-    once__consumer_sleep(h->c,
-                         once__steady_ms() + once__client_jitter(most, random));
+    once__consumer_sleep(h->c, once__steady_ms() + once__jitter(most));
 }
 
 /* Whether it has claimed it: then it is done, also for us. */

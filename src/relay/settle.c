@@ -9,6 +9,7 @@
 #include <time.h>
 
 #include "message/outbox.h"
+#include "relay/jitter.h"
 
 enum { ROW_FIRST_MS = 1000, ROW_MOST_MS = 3600000 /* pauses of a row */ };
 
@@ -50,8 +51,7 @@ static void decide(const struct once__carrier *w,
         once__row_settle(&row->row, item->end, &policy, now_ms, item->retry_ms);
     if (out->to.wait_ms > item->retry_ms)
         out->to.wait_ms =
-            item->retry_ms +
-            once__carrier_jitter(out->to.wait_ms - item->retry_ms);
+            item->retry_ms + once__jitter(out->to.wait_ms - item->retry_ms);
     /* A row that was not sent keeps what its last attempt has left. */
     out->status = item->end == ONCE__END_UNSENT ? row->status : item->status;
     out->error = item->end == ONCE__END_UNSENT ? row->error : item->why;
