@@ -109,6 +109,7 @@ ONCE_API ONCE_CHECK int once_message_check(const once_tx *tx, once_error *err);
  * First it raises the floor: an id that carries its time (a UUID of version 7)
  * and is older is refused from then on, so that no purge makes it new again. An
  * id without time is new again after `keep_ms`. A parked message keeps its id.
+ * On PostgreSQL it pauses after each step for four times as long as the step took.
  * No transaction may be open. `*removed` may be NULL. Since 0.1.
  */
 ONCE_API ONCE_CHECK int once_message_purge(const once_tx *tx, uint64_t *removed,
