@@ -41,6 +41,7 @@
 #include "broker/flights.h"
 #include "broker/incoming.h"
 #include "broker/share.h"
+#include "core/crc32c.h"
 #include "core/error.h"
 #include "store/url.h"
 
@@ -76,8 +77,9 @@ struct amqp {
     uint64_t connection;       /* which one it is, from 1 */
     size_t frame_max;
     uint64_t blocked_ms; /* since when the broker takes nothing; 0: it does */
-    size_t alone;        /* so many messages are sent one at a time */
     struct once__flights flights;
+    uint32_t *suspects; /* checksums of ids; see channel_closed() */
+    size_t n_suspects, room;
     amqp_table_entry_t *entries; /* of the message being sent */
     size_t n_entries;
 
@@ -202,22 +204,77 @@ static void confirmed(struct amqp *a, uint64_t number, int multiple, int end,
         once__flights_end(&a->flights, number, end, 0, why);
 }
 
+/* ---- Messages that may be too much for the broker ----------------------- */
+
+static uint32_t checksum(const char *id)
+{
+    return once__crc32c(0, id, strlen(id));
+}
+
+static size_t find_suspect(const struct amqp *a, uint32_t sum)
+{
+    size_t i = 0;
+
+    while (i < a->n_suspects && a->suspects[i] != sum)
+        i++;
+    return i;
+}
+
+static int is_suspect(const struct amqp *a, const char *id)
+{
+    return a->n_suspects > 0 && find_suspect(a, checksum(id)) < a->n_suspects;
+}
+
+static void suspect(struct amqp *a, uint32_t sum)
+{
+    size_t room = a->room == 0 ? 64 : a->room * 2;
+
+    if (find_suspect(a, sum) < a->n_suspects)
+        return;
+    if (a->n_suspects == a->room) {
+        uint32_t *more = realloc(a->suspects, room * sizeof(*more));
+
+        if (more == NULL)
+            return; /* it is found the next time */
+        a->suspects = more;
+        a->room = room;
+    }
+    a->suspects[a->n_suspects++] = sum;
+}
+
+static void acquit(struct amqp *a, uint32_t sum)
+{
+    size_t i = find_suspect(a, sum);
+
+    if (i < a->n_suspects)
+        a->suspects[i] = a->suspects[--a->n_suspects];
+}
+
 /*
  * The broker has closed the channel, because of one of the messages in flight:
  * no right to publish, too large for it. It says not which, and has not looked
- * at those after it. If it was alone, it was that one. Otherwise as many as were
- * in flight are sent one at a time, so that it will be.
+ * at those after it. If one was in flight, it was that one. Otherwise each of
+ * them is alone in flight when it is sent again, whenever that is, so that the
+ * next time it is known.
  */
 static void channel_closed(struct amqp *a, const amqp_channel_close_t *m)
 {
     static const char *const why =
         "the broker closed the channel because of it";
+    uint64_t i;
+    const uint32_t *sum;
 
-    if (a->flights.open == 1)
+    if (a->flights.open == 1) {
+        acquit(a, *once__flights_note(&a->flights, a->flights.first));
         once__flights_end(&a->flights, a->flights.first, ONCE__END_REFUSED,
                           m->reply_code, why);
-    else
-        a->alone = a->flights.open;
+    } else {
+        for (i = a->flights.first; i < a->flights.next; i++) {
+            sum = once__flights_note(&a->flights, i);
+            if (sum != NULL)
+                suspect(a, *sum);
+        }
+    }
     lose(a, "the broker closed the channel");
 }
 
@@ -719,13 +776,12 @@ static void fill_properties(const struct amqp *a, const once_message *m,
     }
 }
 
-/* After a channel was closed because of one of many. */
-static void wait_alone(struct amqp *a, uint64_t number)
+/* Reads until at most `most` messages are in flight, or the time is over. */
+static void wait_until(struct amqp *a, size_t most)
 {
     uint64_t end = once__broker_now_ms() + a->o.timeout_ms;
 
-    a->alone--;
-    while (a->c != NULL && once__flights_open(&a->flights, number) &&
+    while (a->c != NULL && a->flights.open > most &&
            once__broker_now_ms() < end) {
         uint64_t wait = wait_for(a, end);
 
@@ -734,18 +790,20 @@ static void wait_alone(struct amqp *a, uint64_t number)
     }
 }
 
+/* `alone`: no other is in flight until this one has its proof. */
 static int publish(struct amqp *a, const once_message *m, uint64_t tag,
-                   once_error *err)
+                   int alone, once_error *err)
 {
     const char *key = a->routing_key[0] != '\0' ? a->routing_key : m->route;
     uint64_t number = once__flights_add(&a->flights, tag);
     amqp_basic_properties_t p;
     amqp_bytes_t body = {m->body.size, (void *)(uintptr_t)m->body.data};
-    uint64_t connection = a->connection;
+    uint32_t sum = checksum(m->id);
     size_t n;
 
     if (number == 0)
         return once__fail(err, ONCE_ENOMEM, "amqp: no memory");
+    *once__flights_note(&a->flights, number) = sum;
     n = fill_headers(a, m, number);
     if (n == 0) {
         once__flights_cancel(&a->flights);
@@ -758,8 +816,11 @@ static int publish(struct amqp *a, const once_message *m, uint64_t tag,
         return lost(a, "the connection was lost while sending", err);
     if (number % DRAIN_EVERY == 0)
         drain(a);
-    if (a->alone > 0 && a->connection == connection && a->c != NULL)
-        wait_alone(a, number);
+    if (alone) {
+        wait_until(a, 0);
+        if (a->c != NULL && a->flights.open == 0)
+            acquit(a, sum);
+    }
     return ONCE_OK;
 }
 
@@ -779,9 +840,12 @@ static int amqp_send(struct once__broker *b, const once_message *m,
                      uint64_t tag, once_error *err)
 {
     struct amqp *a = self(b);
-    int rc;
+    int alone, rc;
 
     (void)pthread_mutex_lock(&a->lock);
+    alone = is_suspect(a, m->id);
+    if (alone)
+        wait_until(a, 0);
     if (a->c == NULL) {
         rc = once__flights_unsent(&a->flights, tag, ONCE__END_UNSENT, NULL);
         if (rc == ONCE_OK)
@@ -798,7 +862,7 @@ static int amqp_send(struct once__broker *b, const once_message *m,
         rc = once__flights_unsent(&a->flights, tag, ONCE__END_REJECTED,
                                   "its headers do not fit into one frame");
     } else {
-        rc = publish(a, m, tag, err);
+        rc = publish(a, m, tag, alone, err);
     }
     (void)pthread_mutex_unlock(&a->lock);
     return rc == ONCE_ENOMEM ? once__fail(err, rc, "amqp: no memory") : rc;
@@ -911,6 +975,7 @@ static void amqp_close(struct once__broker *b)
     once__incoming_drop(&a->out);
     once__flights_clear(&a->flights);
     free(a->entries);
+    free(a->suspects);
     free(a->ca_file);
     (void)pthread_cond_destroy(&a->wake);
     (void)pthread_mutex_destroy(&a->lock);

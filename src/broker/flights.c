@@ -85,6 +85,7 @@ uint64_t once__flights_add(struct once__flights *f, uint64_t tag)
         return 0;
     flight = at(f, f->next);
     flight->tag = tag;
+    flight->note = 0;
     flight->open = 1;
     flight->end = -1;
     flight->status = 0;
@@ -103,6 +104,11 @@ void once__flights_cancel(struct once__flights *f)
 int once__flights_open(const struct once__flights *f, uint64_t number)
 {
     return number >= f->first && number < f->next && at(f, number)->open;
+}
+
+uint32_t *once__flights_note(const struct once__flights *f, uint64_t number)
+{
+    return once__flights_open(f, number) ? &at(f, number)->note : NULL;
 }
 
 void once__flights_mark(struct once__flights *f, uint64_t number, int end,

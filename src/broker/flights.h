@@ -18,6 +18,7 @@
 
 struct once__flight {
     uint64_t tag;
+    uint32_t note;         /* the driver's own, 0 at first */
     int open, end, status; /* `end`: how it ends when the broker confirms it, if
                             * that was said before; -1: it was not */
     const char *why;
@@ -36,6 +37,8 @@ uint64_t once__flights_add(struct once__flights *f, uint64_t tag);
 /* Takes the last one back, which was not sent: it has no end. */
 void once__flights_cancel(struct once__flights *f);
 int once__flights_open(const struct once__flights *f, uint64_t number);
+/* The driver's note of a message that is open, or NULL. */
+uint32_t *once__flights_note(const struct once__flights *f, uint64_t number);
 /* It will end like this, whatever the broker confirms. */
 void once__flights_mark(struct once__flights *f, uint64_t number, int end,
                         int status, const char *why);
