@@ -123,14 +123,15 @@ static int see(void *user, const uint8_t name[ONCE_NAME_SIZE],
 
 /* The last name before all that begin with the prefix: NULL if there is none,
  * since the walk then starts at the beginning. */
-static const uint8_t *before(const struct cli_name *prefix,
-                             uint8_t out[ONCE_NAME_SIZE])
+static const once_position *before(const struct cli_name *prefix,
+                                   once_position *out)
 {
     size_t i = ONCE_NAME_SIZE;
 
-    memcpy(out, prefix->bytes, ONCE_NAME_SIZE);
+    out->ms = 0;
+    memcpy(out->name, prefix->bytes, ONCE_NAME_SIZE);
     while (i-- > 0)
-        if (out[i]-- != 0)
+        if (out->name[i]-- != 0)
             return out;
     return NULL;
 }
@@ -140,7 +141,7 @@ int cli_find(const struct cli *c, once_engine *e, const struct cli_name *name,
 {
     struct search s = {name, {{0}}, 0};
     char one[CLI_HEX_SIZE], two[CLI_HEX_SIZE];
-    uint8_t after[ONCE_NAME_SIZE];
+    once_position after;
     once_error err = {0, ""};
     int rc;
 
@@ -148,7 +149,7 @@ int cli_find(const struct cli *c, once_engine *e, const struct cli_name *name,
         memcpy(out, name->bytes, ONCE_NAME_SIZE);
         return CLI_OK;
     }
-    rc = once_list(e, before(name, after), 2, see, &s, &err);
+    rc = once_scan(e, ONCE_SCAN_ALL, before(name, &after), 2, see, &s, &err);
     if (rc < 0)
         return cli_trouble(c, rc, &err);
     if (s.n == 0)
