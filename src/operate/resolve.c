@@ -233,9 +233,10 @@ static int settle_audited(once_engine *e, const once__resolution *r,
         step = ONCE__AUDIT_DONE;
     else if (rc == ONCE_ESTORE)
         step = ONCE__AUDIT_UNKNOWN;
-    (void)once__audit_end(r->audit, &entry, seq, step,
-                          rc > 0 ? once__resolved_text(rc) : NULL,
-                          rc < 0 ? NULL : err);
+    if (once__audit_end(r->audit, &entry, seq, step,
+                        rc > 0 ? once__resolved_text(rc) : NULL,
+                        rc < 0 ? NULL : err) < 0)
+        return rc; /* it stands as it is: `err` says what the log lacks */
     return rc;
 }
 
