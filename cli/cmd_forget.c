@@ -21,8 +21,6 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "http/http.h"
-
 /* clang-format off */
 static const char help[] =
     "usage: once [--store URL] forget WHICH [--fence N] [--json]\n"
@@ -63,7 +61,6 @@ struct forget {
     int force;
     const char *why;
     uint64_t keep_ms; /* 0: not given */
-    char note[CLI_NOTE_SIZE];
 };
 
 static int take(const struct cli *c, void *user, int o)
@@ -171,60 +168,31 @@ static int forget(const struct cli *c, once_engine *e, const once_op *seen)
 
 /* ---- Live, and --force --------------------------------------------------- */
 
-static int settle(const struct cli *c, once_engine *e, const struct forget *f,
-                  const once_op *seen, once_bytes result)
-{
-    once_op op = {.verb = ONCE_OP_RESOLVE,
-                  .kind = ONCE_SUCCESS,
-                  .keep_ms = f->keep_ms,
-                  .fence = seen->record.fence,
-                  .result = result,
-                  .note = cli_bytes(f->note),
-                  .store_ms = CLI_STORE_MS};
-    once_error err = {0, ""};
-    int rc;
-
-    memcpy(op.name, seen->name, ONCE_NAME_SIZE);
-    rc = once_apply(e, &op, &err);
-    if (rc < 0)
-        rc = cli_trouble_of_change(c, rc, &err);
-    else if (rc == ONCE_OK)
-        rc = report(c, seen->name, &op.record);
-    else if (cli_changed(c, &op.record, op.fence) != CLI_OK)
-        rc = CLI_NO;
-    else
-        rc = cli_say(c, CLI_NO, "refused: it is %s by now. See once show",
-                     cli_state(op.record.state));
-    once_op_clear(&op);
-    return rc;
-}
-
-/* What was reaped is looked at anew: a claim of which nothing was sent is then
- * absent, and needs no decision. */
+/* A claim of which nothing was sent is absent when it was reaped, and needs no
+ * decision. */
 static int apply_by_force(const struct cli *c, once_engine *e,
                           const struct forget *f, const once_op *seen)
 {
-    static const once__response lost = {.status = 200, .flags = ONCE__NO_BODY};
-    once_bytes result = {NULL, 0};
+    once__audit_who who;
+    once__resolution what = {.fence = seen->record.fence,
+                             .action = ONCE__FORCE,
+                             .keep_ms = f->keep_ms,
+                             .why = f->why,
+                             .program = "once",
+                             .who = &who};
+    once_error err = {0, ""};
     once_op now;
-    int rc = cli_reap(c, e, seen, f->keep_ms);
+    int rc;
 
-    if (rc != CLI_OK)
-        return rc;
-    rc = cli_look(c, e, seen->name, &now);
-    if (rc != CLI_OK)
-        goto out;
-    if (now.record.fence != seen->record.fence) {
-        rc = cli_changed(c, &now.record, seen->record.fence);
-    } else if (now.record.state == ONCE_INDETERMINATE) {
-        rc = cli_encode(c, &lost, &result);
-        if (rc == CLI_OK)
-            rc = settle(c, e, f, &now, result);
-    } else {
-        rc = report(c, seen->name, &now.record);
-    }
-out:
-    free((void *)result.data);
+    once__audit_me("command line", &who);
+    memcpy(what.name, seen->name, ONCE_NAME_SIZE);
+    rc = once__resolve(e, &what, &now, &err);
+    if (rc == ONCE__RESOLVED)
+        rc = report(c, what.name, &now.record);
+    else if (rc < 0)
+        rc = cli_trouble_of_change(c, rc, &err);
+    else
+        rc = cli_refused(c, rc, &what, &now.record);
     once_op_clear(&now);
     return rc;
 }
@@ -283,8 +251,6 @@ static int run(struct cli *c, int argc, char **argv)
 
     if (rc != CLI_OK)
         return rc;
-    if (f.force)
-        cli_make_note("applied by force", f.why, f.note);
     rc = cli_open(c, &e);
     if (rc == CLI_OK)
         rc = look_and_forget(c, e, &f);

@@ -70,7 +70,7 @@ struct ls {
     uint64_t now_ms;
     uint64_t max;
     int has_after;
-    struct cli_name after; /* moves on with each line */
+    once__prefix after; /* moves on with each line */
     uint64_t shown;
     uint64_t corrupt;
 };

@@ -9,18 +9,14 @@
  * reopening where the upstream does not recognise keys (docs/protocol.md,
  * section 11).
  *
- *    arguments, FILE --> encoded response, note --> show --> resolve --> report
- *                                                    |         ^
- *                      dispatched, lease expired, --+- reap --+
- *                      no gateway left to reap it
+ *    arguments, FILE --> encoded response --> once__resolve() --> report
  */
 #include "cli.h"
 
-#include <inttypes.h>
 #include <stdlib.h>
 #include <string.h>
 
-#include "http/http.h"
+#include "operate/answer.h"
 
 /* clang-format off */
 static const char help[] =
@@ -82,7 +78,6 @@ static const struct cli_option options[] = {
 /* clang-format on */
 
 #define KEEP_DEFAULT_MS UINT64_C(86400000)
-enum { HEADERS_MAX = 64 };
 
 struct resolve {
     struct cli_pick pick;
@@ -93,83 +88,38 @@ struct resolve {
     const char *file;
     uint64_t status; /* 0: not given */
     int raw;
-    once__header headers[HEADERS_MAX];
+    once__header headers[ONCE__ANSWER_HEADERS];
     size_t n;
     const char *why;
     uint64_t keep_ms;
     once_bytes body;   /* of FILE, ours  */
     once_bytes result; /* encoded, ours  */
-    char note[CLI_NOTE_SIZE];
 };
 
 /* ---- The command line ---------------------------------------------------- */
-
-/* RFC 9110, 5.6.2: what a header's name is made of. */
-static int is_token(once_bytes name)
-{
-    static const char marks[] = "!#$%&'*+-.^_`|~";
-    const char *p = name.data;
-    size_t i;
-
-    for (i = 0; i < name.size; i++)
-        if (!(p[i] >= '0' && p[i] <= '9') && !(p[i] >= 'a' && p[i] <= 'z') &&
-            !(p[i] >= 'A' && p[i] <= 'Z') &&
-            (p[i] == '\0' || strchr(marks, p[i]) == NULL))
-            return 0;
-    return name.size > 0;
-}
-
-static int is_called(once_bytes name, const char *text)
-{
-    return name.size == strlen(text) &&
-           strncasecmp(name.data, text, name.size) == 0;
-}
-
-static int has_control(const char *text)
-{
-    for (; *text != '\0'; text++)
-        if (((unsigned char)*text < 0x20 && *text != '\t') || *text == 0x7f)
-            return 1;
-    return 0;
-}
-
-/* Would the gateway have stored this header? If not it must not replay it. */
-static int check_header(const struct cli *c, once_bytes name)
-{
-    static const once__header_policy policy = {0};
-    int length = (int)name.size;
-
-    if (is_called(name, "Content-Length"))
-        return cli_usage(c, "--header: Content-Length is counted, not given");
-    if (once__header_internal(name) || !once__header_stored(name, &policy))
-        return cli_usage(c,
-                         "--header: %.*s is never replayed, so it cannot be "
-                         "given",
-                         length, (const char *)name.data);
-    return CLI_OK;
-}
 
 static int add_header(const struct cli *c, struct resolve *r, const char *text)
 {
     const char *colon = strchr(text, ':');
     once__header h = {{NULL, 0}, {NULL, 0}, 0};
+    once_error err = {0, ""};
     const char *value, *end;
 
-    if (r->n == HEADERS_MAX)
-        return cli_usage(c, "--header may be given %d times", HEADERS_MAX);
-    h.name = (once_bytes){text, colon ? (size_t)(colon - text) : 0};
-    if (!is_token(h.name) || has_control(text))
+    if (r->n == ONCE__ANSWER_HEADERS)
+        return cli_usage(c, "--header may be given %d times",
+                         ONCE__ANSWER_HEADERS);
+    if (colon == NULL)
         return cli_usage(c, "--header is 'Name: value', of one line");
+    h.name = (once_bytes){text, (size_t)(colon - text)};
     value = colon + 1 + strspn(colon + 1, " \t");
     end = value + strlen(value);
     while (end > value && (end[-1] == ' ' || end[-1] == '\t'))
         end--;
     h.value = (once_bytes){value, (size_t)(end - value)};
-    if (h.name.size > ONCE__HEADER_MAX || h.value.size > ONCE__HEADER_MAX)
-        return cli_usage(c, "--header: a name or value has up to %zu bytes",
-                         ONCE__HEADER_MAX);
+    if (once__answer_header(&h, &err) < 0)
+        return cli_usage(c, "--header: %s", err.text);
     r->headers[r->n++] = h;
-    return check_header(c, h.name);
+    return CLI_OK;
 }
 
 static int take(const struct cli *c, void *user, int o)
@@ -240,17 +190,16 @@ static int read_args(struct cli *c, int argc, char **argv, struct resolve *r)
     return rc == CLI_OK ? check_args(c, r) : rc;
 }
 
-/* ---- Result and note ----------------------------------------------------- */
+/* ---- The result ---------------------------------------------------------- */
 
 static int make_result(const struct cli *c, struct resolve *r)
 {
-    once__response response = {.status = 200, .flags = ONCE__NO_BODY};
+    once__response response;
+    once_error err = {0, ""};
     int rc;
 
-    if (r->action == OPT_REOPEN)
+    if (r->file == NULL)
         return CLI_OK;
-    if (r->action == OPT_APPLIED)
-        return cli_encode(c, &response, &r->result);
     rc = cli_read_file(c, r->file, ONCE_RESULT_MAX, &r->body);
     if (rc != CLI_OK)
         return rc;
@@ -259,55 +208,63 @@ static int make_result(const struct cli *c, struct resolve *r)
         r->body = (once_bytes){NULL, 0}; /* moved */
         return CLI_OK;
     }
-    /* RFC 9110, 15.3.5 and 15.4.5: these end with their headers. */
-    if ((r->status == 204 || r->status == 304) && r->body.size > 0)
-        return cli_usage(c, "a %d has no body: give /dev/null as FILE",
-                         (int)r->status);
     response = (once__response){.status = (int)r->status,
                                 .headers = r->headers,
                                 .n = r->n,
                                 .body = r->body};
-    return cli_encode(c, &response, &r->result);
+    rc = once__answer_encode(&response, &r->result, &err);
+    if (rc == ONCE_EINVAL)
+        return cli_usage(c, "%s: give /dev/null as FILE", err.text);
+    return rc < 0 ? cli_trouble(c, rc, &err) : CLI_OK;
 }
 
-static const char *action(const struct resolve *r)
+static int action(const struct resolve *r)
 {
     switch (r->action) {
     case OPT_SUCCESS:
-        return "success";
+        return ONCE__SUCCESS;
     case OPT_FAILURE:
-        return "failure";
+        return ONCE__FAILURE;
     case OPT_APPLIED:
-        return "applied, response lost";
+        return ONCE__APPLIED;
     default:
-        return "reopened";
+        return ONCE__REOPEN;
     }
 }
 
 /* ---- The store ----------------------------------------------------------- */
 
-static int refused(const struct cli *c, const struct resolve *r,
-                   const once_record *now)
+int cli_refused(const struct cli *c, int verdict, const once__resolution *r,
+                const once_record *now)
 {
     char until[CLI_TIME_SIZE];
 
-    if (cli_changed(c, now, r->fence) != CLI_OK)
-        return CLI_NO;
-    if (now->state == ONCE_INDETERMINATE)
+    switch (verdict) {
+    case ONCE__UNRESOLVED_GONE:
+    case ONCE__UNRESOLVED_FENCE:
+        return cli_changed(c, now, r->fence);
+    case ONCE__UNRESOLVED_ATTEMPT:
+        return cli_say(c, CLI_NO,
+                       "refused: the attempt is %lu, not %lu: something "
+                       "happened since. Look again with once show",
+                       (unsigned long)now->attempt, (unsigned long)r->attempt);
+    case ONCE__UNRESOLVED_TAKEOVER:
         return cli_say(c, CLI_NO,
                        "refused: --reopen may execute it twice and needs "
                        "once_lost takeover, which this record was not made "
                        "under. Give --success, --failure or --applied");
-    cli_time(now->lease_ms, until);
-    if (now->state == ONCE_CLAIMED || now->state == ONCE_DISPATCHED)
+    case ONCE__UNRESOLVED_OWNED:
+        cli_time(now->lease_ms, until);
         return cli_say(c, CLI_NO,
                        "refused: it is %s, its owner may still answer (lease "
                        "until %s). Look again after that",
                        cli_state(now->state), until);
-    return cli_say(c, CLI_NO,
-                   "refused: it is %s, and only an indeterminate record can be "
-                   "resolved. See once show",
-                   cli_state(now->state));
+    default:
+        return cli_say(c, CLI_NO,
+                       "refused: it is %s, and only an indeterminate record "
+                       "can be resolved. See once show",
+                       cli_state(now->state));
+    }
 }
 
 static int report(const struct cli *c, const uint8_t name[ONCE_NAME_SIZE],
@@ -331,67 +288,34 @@ static int report(const struct cli *c, const uint8_t name[ONCE_NAME_SIZE],
     return rc;
 }
 
-static int settle(const struct cli *c, once_engine *e, const struct resolve *r,
-                  const uint8_t name[ONCE_NAME_SIZE])
+static int resolve(const struct cli *c, once_engine *e, const struct resolve *r)
 {
-    once_op op = {.verb = r->action == OPT_REOPEN ? ONCE_OP_REOPEN
-                                                  : ONCE_OP_RESOLVE,
-                  .kind = r->action == OPT_REOPEN    ? ONCE_NO_KIND
-                          : r->action == OPT_FAILURE ? ONCE_FAILURE
-                                                     : ONCE_SUCCESS,
-                  .keep_ms = r->keep_ms,
-                  .fence = r->fence,
-                  .result = r->result,
-                  .note = cli_bytes(r->note),
-                  .store_ms = CLI_STORE_MS};
+    once__audit_who who;
+    once__resolution what = {.fence = r->fence,
+                             .attempt = (uint32_t)r->attempt,
+                             .action = action(r),
+                             .result = r->result,
+                             .keep_ms = r->keep_ms,
+                             .why = r->why,
+                             .program = "once",
+                             .who = &who};
     once_error err = {0, ""};
+    once_op now = {0};
     int rc;
 
-    memcpy(op.name, name, ONCE_NAME_SIZE);
-    rc = once_apply(e, &op, &err);
-    if (rc == ONCE_OK)
-        rc = report(c, name, &op.record);
+    once__audit_me("command line", &who);
+    rc = cli_find(c, e, &r->pick.name, what.name);
+    if (rc != CLI_OK)
+        return rc;
+    rc = once__resolve(e, &what, &now, &err);
+    if (rc == ONCE__RESOLVED)
+        rc = report(c, what.name, &now.record);
     else if (rc < 0)
         rc = cli_trouble_of_change(c, rc, &err);
     else
-        rc = refused(c, r, &op.record);
-    once_op_clear(&op);
+        rc = cli_refused(c, rc, &what, &now.record);
+    once_op_clear(&now);
     return rc;
-}
-
-/* The record that the operator was shown: the store compares the fence once
- * more, in the same step in which it decides. */
-static int check_shown(const struct cli *c, const struct resolve *r,
-                       const once_record *now)
-{
-    if (cli_changed(c, now, r->fence) != CLI_OK)
-        return CLI_NO;
-    if (r->attempt != 0 && r->attempt != now->attempt)
-        return cli_say(c, CLI_NO,
-                       "refused: the attempt is %" PRIu32 ", not %" PRIu64
-                       ": something happened since. Look again with once show",
-                       now->attempt, r->attempt);
-    return CLI_OK;
-}
-
-static int resolve(const struct cli *c, once_engine *e, const struct resolve *r)
-{
-    uint8_t name[ONCE_NAME_SIZE];
-    once_op seen = {0};
-    int rc;
-
-    rc = cli_find(c, e, &r->pick.name, name);
-    if (rc != CLI_OK)
-        return rc;
-    rc = cli_look(c, e, name, &seen);
-    if (rc == CLI_OK)
-        rc = check_shown(c, r, &seen.record);
-    /* The gateway may be gone for good, and with it the reaper. A lease whose
-     * owner sent nothing is not ours to end: the next claim does. */
-    if (rc == CLI_OK && seen.record.state == ONCE_DISPATCHED)
-        rc = cli_reap(c, e, &seen, r->keep_ms);
-    once_op_clear(&seen);
-    return rc == CLI_OK ? settle(c, e, r, name) : rc;
 }
 
 static int run(struct cli *c, int argc, char **argv)
@@ -409,7 +333,6 @@ static int run(struct cli *c, int argc, char **argv)
     rc = make_result(c, r);
     if (rc != CLI_OK)
         goto out;
-    cli_make_note(action(r), r->why, r->note);
     rc = cli_open(c, &e);
     if (rc == CLI_OK)
         rc = resolve(c, e, r);
