@@ -284,16 +284,18 @@ double cli_part(const uint8_t name[ONCE_NAME_SIZE]);
 
 struct cli_row {
     uint8_t name[ONCE_NAME_SIZE];
-    once_record record; /* without its bytes */
+    once_record record; /* without its bytes, but for the label's */
+    char label[ONCE_LABEL_MAX];
 };
 /* CLI_OK: go on. CLI_STOP: enough. Anything else ends the walk as well. */
 typedef int cli_see(void *user, const struct cli_row *row);
 /*
- * Shows all records after `after` (NULL: all) in the order of their names, a
- * page at a time, on the caller's own thread.
+ * Shows the records of the scan `what` behind `after` (NULL: all) in its order,
+ * a page at a time, on the caller's own thread.
  */
-int cli_walk(const struct cli *c, once_engine *e, const uint8_t *after,
-             struct cli_progress *p, cli_see *see, void *user);
+int cli_walk(const struct cli *c, once_engine *e, int what,
+             const once_position *after, struct cli_progress *p, cli_see *see,
+             void *user);
 
 uint64_t cli_now_ms(void);    /* since 1970, of this host */
 uint64_t cli_steady_us(void); /* of a clock that cannot be set */

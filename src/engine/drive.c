@@ -155,6 +155,7 @@ static void ask(once_engine *e, once_attempt *a, int action)
     assert(!a->step_out); /* the store may still read the operation */
     op->verb = once__action_verb(action);
     op->fence = a->machine.fence;
+    op->reason = a->ending != 0 ? a->reason : ONCE_REASON_STORE_SILENT;
     op->result = (once_bytes){NULL, 0};
     if (action == ONCE__ASK_COMPLETE)
         op->result = (once_bytes){a->outcome->bytes, a->outcome->size};
@@ -166,7 +167,8 @@ static void ask(once_engine *e, once_attempt *a, int action)
  * the outcome cannot be returned. */
 static int keep_shown(once_attempt *a, const once_record *r)
 {
-    uint8_t *bytes = malloc(r->result.size + r->note.size + 1);
+    size_t head = r->result.size + r->note.size;
+    uint8_t *bytes = malloc(head + r->label.size + 1);
 
     if (bytes == NULL)
         return 0;
@@ -176,8 +178,11 @@ static int keep_shown(once_attempt *a, const once_record *r)
         memcpy(bytes, r->result.data, r->result.size);
     if (r->note.size > 0)
         memcpy(bytes + r->result.size, r->note.data, r->note.size);
+    if (r->label.size > 0)
+        memcpy(bytes + head, r->label.data, r->label.size);
     a->record.result = (once_bytes){bytes, r->result.size};
     a->record.note = (once_bytes){bytes + r->result.size, r->note.size};
+    a->record.label = (once_bytes){bytes + head, r->label.size};
     return 1;
 }
 
@@ -189,6 +194,7 @@ static int keep_answer(once_attempt *a, const once_op *op, int rc)
     a->record = op->record;
     a->record.result = (once_bytes){NULL, 0};
     a->record.note = (once_bytes){NULL, 0};
+    a->record.label = (once_bytes){NULL, 0};
     a->left_ms = rc == ONCE_IN_FLIGHT ? op->left_ms : 0;
     if (rc == ONCE_REPLAY && !keep_shown(a, &op->record))
         return a->ending != 0 ? ONCE_ESTORE : ONCE_ENOMEM;
@@ -380,6 +386,7 @@ void once__free_arrived(void *engine, struct once__node *node)
     a->freeing = 1;
     if (a->listed == ONCE__LIVE && !e->ended) {
         a->ending = ONCE__PHASE_GIVE_UP;
+        a->reason = ONCE_REASON_OWNER_GONE;
         begin_ending(e, a);
         return;
     }

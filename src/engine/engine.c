@@ -150,7 +150,7 @@ static int turn(once_engine *e, int closing)
     fire(e, once__now_ms());
     busy |= once__ready_any(e);
     once__batch_run(e);
-    busy |= once__list_step(e);
+    busy |= once__scan_step(e);
     flush(e);
     quiet = !busy && !once__ready_any(e);
     if (!closing && !e->options.no_reaper)
@@ -165,7 +165,7 @@ static int turn(once_engine *e, int closing)
 static void begin_closing(once_engine *e)
 {
     e->drain_until_ms = once__now_ms() + e->options.drain_ms;
-    once__list_abandon(e, ONCE_ECLOSED);
+    once__scan_abandon(e, ONCE_ECLOSED);
 }
 
 /* The store is not asked any more. All calls under way end with an error, and
@@ -180,7 +180,7 @@ static void end_all(once_engine *e)
     } while (handle(e, once__queue_take(&e->queue)));
     once__live_abandon(e);
     (void)handle(e, once__queue_close(&e->queue));
-    once__list_abandon(e, ONCE_ECLOSED);
+    once__scan_abandon(e, ONCE_ECLOSED);
     flush(e);
     assert(e->pending == 0 && e->timers.root == NULL && !once__ready_any(e));
     assert(e->live.next == &e->live && e->waiting.next == &e->waiting);
@@ -192,7 +192,7 @@ static int refuse_until(once_engine *e, uint64_t until_ms)
 {
     for (;;) {
         (void)handle(e, once__queue_take(&e->queue));
-        once__list_abandon(e, ONCE_EAWAY);
+        once__scan_abandon(e, ONCE_EAWAY);
         flush(e);
         if (atomic_load(&e->closing))
             return 0;
@@ -317,7 +317,7 @@ static int make(const once_engine_options *options, once_error *err,
     atomic_init(&e->references, 1);
     e->waiting.next = e->waiting.previous = &e->waiting;
     e->live.next = e->live.previous = &e->live;
-    e->lists_end = &e->lists;
+    e->scans_end = &e->scans;
     once__ready_init(e);
     e->batch = calloc(e->options.batch_max, sizeof(once__task *));
     e->ops = calloc(e->options.batch_max, sizeof(once_op *));

@@ -21,7 +21,7 @@
  *       \      |        /
  *          batch                tasks and the store
  *            |
- *          clock  list  stats   the store's clock; all records; counters
+ *          clock  scan  stats   the store's clock; many records; counters
  *               \   |   /
  *                base           time, counters, events, the engine's memory
  *                 |
@@ -106,6 +106,7 @@ struct once_attempt {
     atomic_int stopping; /* once_attempt_cancel() was called               */
     int begun;           /* the claim was made                             */
     int calling;         /* `done` is still to be called                   */
+    int reason;          /* RELEASE, GIVE_UP: enum once_reason             */
     int ending;          /* 0, or the phase with which the owner ends: COMPLETE,
                  * RELEASE or GIVE_UP                                      */
     once_done *done;
@@ -127,6 +128,7 @@ struct once_attempt {
     once_record record;
     uint64_t left_ms;
     void *shown; /* the bytes of `record` */
+    char label[ONCE_LABEL_MAX];
 };
 
 /* ---- The engine -------------------------------------------------------- */
@@ -176,7 +178,7 @@ struct once_engine {
     struct once__tasks ready[ONCE__LINES];
     struct once__timers timers;
     struct once__link waiting, live; /* heads of rings                     */
-    struct once__list_call *lists, **lists_end;
+    struct once__scan_call *scans, **scans_end;
     struct once__reaper reaper;
     struct once__late late;
     once_clock clock;  /* what is known of the store's                      */
@@ -269,11 +271,11 @@ void once__outcome_free(once_attempt *a);
 /* Stops renewing for all owners: their records are left to the reaper. */
 void once__live_abandon(once_engine *e);
 
-/* ---- list.c ------------------------------------------------------------- */
+/* ---- scan.c ------------------------------------------------------------- */
 
-/* One step of the first list under way. 0: there is none. */
-int once__list_step(once_engine *e);
-/* Ends all lists with this error. */
-void once__list_abandon(once_engine *e, int rc);
+/* One step of the first scan under way. 0: there is none. */
+int once__scan_step(once_engine *e);
+/* Ends all scans with this error. */
+void once__scan_abandon(once_engine *e, int rc);
 
 #endif /* ONCE_ENGINE_ENGINE_H */

@@ -456,7 +456,7 @@ static void release(once_exchange *x)
     once_attempt *a = x->attempt;
 
     x->attempt = NULL;
-    if (once_release_start(a, released, NULL) != ONCE_OK)
+    if (once_release_start(a, ONCE_REASON_NOT_SENT, released, NULL) != ONCE_OK)
         once_attempt_free(a);
 }
 

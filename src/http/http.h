@@ -152,6 +152,7 @@ enum once__verdict_action {
 typedef struct once__verdict {
     int action; /* enum once__verdict_action */
     int kind;   /* enum once_kind, for the first two */
+    int reason; /* enum once_reason, for the other two */
 } once__verdict;
 
 /*

@@ -79,14 +79,15 @@ static int see(void *user, const uint8_t name[ONCE_NAME_SIZE],
 
 /* The last name before all that begin with the prefix: NULL if there is none,
  * since the walk then starts at the beginning. */
-static const uint8_t *before(const once__prefix *prefix,
-                             uint8_t out[ONCE_NAME_SIZE])
+static const once_position *before(const once__prefix *prefix,
+                                   once_position *out)
 {
     size_t i = ONCE_NAME_SIZE;
 
-    memcpy(out, prefix->bytes, ONCE_NAME_SIZE);
+    out->ms = 0;
+    memcpy(out->name, prefix->bytes, ONCE_NAME_SIZE);
     while (i-- > 0)
-        if (out[i]-- != 0)
+        if (out->name[i]-- != 0)
             return out;
     return NULL;
 }
@@ -95,14 +96,14 @@ int once__find(once_engine *e, const once__prefix *prefix,
                uint8_t found[2][ONCE_NAME_SIZE], once_error *err)
 {
     struct search s = {prefix, found, 0};
-    uint8_t after[ONCE_NAME_SIZE];
+    once_position after;
     int rc;
 
     if (prefix->digits == ONCE__DIGITS) {
         memcpy(found[0], prefix->bytes, ONCE_NAME_SIZE);
         return 1;
     }
-    rc = once_list(e, before(prefix, after), 2, see, &s, err);
+    rc = once_scan(e, ONCE_SCAN_ALL, before(prefix, &after), 2, see, &s, err);
     return rc < 0 ? rc : s.n;
 }
 

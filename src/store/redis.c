@@ -37,8 +37,8 @@ static int redis_apply(once_store *store, once_op **ops, size_t n,
     return once__redis_apply(s->batch, ops, n, err);
 }
 
-static int redis_scan(once_store *store, int what, const uint8_t *after,
-                      uint32_t max, once_each *each, void *user,
+static int redis_scan(once_store *store, int what,
+                      const once_position *after, uint32_t max, once_each *each, void *user,
                       once_error *err)
 {
     struct redis *s = (struct redis *)store;
@@ -48,7 +48,8 @@ static int redis_scan(once_store *store, int what, const uint8_t *after,
     once__redis_net_begin(&s->net);
     return once__redis_scan(&s->net, &s->scan,
                             s->servers_clock ? NULL : &s->options, &s->base,
-                            what, after, max, each, user, err);
+                            what, after == NULL ? NULL : after->name, max, each,
+                            user, err);
 }
 
 static int redis_time(once_store *store, const once_store_time *put,

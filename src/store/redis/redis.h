@@ -27,7 +27,7 @@
 #include <once/store.h>
 
 enum {
-    ONCE__REDIS_HEAD = 136,   /* fixed bytes of a value, at its front */
+    ONCE__REDIS_HEAD = 184,   /* fixed bytes of a value, at its front */
     ONCE__REDIS_PREFIX = 64,  /* longest prefix of keys               */
     ONCE__REDIS_HOSTS = 16,   /* most addresses in a URL              */
     ONCE__REDIS_NODES = 512,  /* most primaries of a cluster          */
