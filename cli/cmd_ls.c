@@ -109,7 +109,7 @@ static int read_after(const struct cli *c, const char *text, once_position *out)
 {
     const char *dash = strchr(text, '-');
     char *end = NULL;
-    struct cli_name name;
+    once__prefix name;
     int rc;
 
     out->ms = 0;
