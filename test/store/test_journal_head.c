@@ -226,6 +226,34 @@ static void all_who_have_it_open_grant_above_it(void)
     once_store_close(s);
 }
 
+static void claim_and_die(const char *path, void *user)
+{
+    once_store *s = must_open_with(path, "", NULL);
+
+    (void)user;
+    (void)usleep(300000); /* its other thread has nothing to write any more */
+    at_call(DIE, 1);
+    (void)complete_one(s, 1, 5000);
+}
+
+/* No frame in the log says it yet. */
+static void what_was_raised_holds_before_anything_is_granted(void)
+{
+    char path[128];
+    once_store *s;
+
+    new_path(path, sizeof(path));
+    s = must_open(path);
+    T_EQ(raise_to(s, 5), ONCE_OK);
+    once_store_close(s);
+    s = must_open(path);
+    grants_above(s, 1);
+    T_EQ(raise_to(s, 6), ONCE_OK);
+    T_OK(WIFSIGNALED(in_child(claim_and_die, path, NULL)));
+    grants_above(s, 2); /* it repairs */
+    once_store_close(s);
+}
+
 static void raise_and_die(const char *path, void *user)
 {
     struct told *told = user;
@@ -452,6 +480,7 @@ int main(int argc, char **argv)
     RUN(one_that_is_damaged_is_refused);
     RUN(dying_while_it_is_made_leaves_a_folder_that_opens);
     RUN(all_who_have_it_open_grant_above_it);
+    RUN(what_was_raised_holds_before_anything_is_granted);
     RUN(dying_at_any_call_leaves_the_old_one_or_the_new_one);
     RUN(others_go_on_when_one_dies_changing_it);
     RUN(a_failed_flush_is_an_error_and_it_stays_whole);
