@@ -524,6 +524,8 @@ static int sqlite_tend(once_store *store, once_error *err)
 {
     struct sqlite *s = (struct sqlite *)store;
 
+    if (once__places_look(&s->places, err) != ONCE_OK)
+        return ONCE_ESTORE;
     return once__sqlite_checkpointer_trouble(s->checkpointer, err);
 }
 
