@@ -95,6 +95,7 @@ struct cli_command {
     X(send)                                                                    \
     X(ls)                                                                      \
     X(show)                                                                    \
+    X(name)                                                                    \
     X(resolve)                                                                 \
     X(forget)                                                                  \
     X(purge)                                                                   \
@@ -183,21 +184,63 @@ enum { CLI_SECRET_MAX = 65536 };
 int cli_read_secret(const struct cli *c, const char *what, const char *text,
                     const char **out, char **memory);
 
+/* ---- A gateway's request, request.c --------------------------------------- */
+
+/* As they were given, or NULL. */
+struct cli_request {
+    const char *scope_file, *realm, *method, *path;
+    int no_scope;
+};
+
+enum {
+    CLI_OPT_SCOPE_FILE = 1200,
+    CLI_OPT_NO_SCOPE,
+    CLI_OPT_REALM,
+    CLI_OPT_METHOD,
+    CLI_OPT_PATH
+};
+/* clang-format off */
+#define CLI_REQUEST_OPTIONS                                                    \
+    { "scope-file", CLI_FILES, CLI_OPT_SCOPE_FILE },                           \
+    { "no-scope", NULL, CLI_OPT_NO_SCOPE },                                    \
+    { "realm", "", CLI_OPT_REALM },                                            \
+    { "method", "", CLI_OPT_METHOD },                                          \
+    { "path", "", CLI_OPT_PATH }
+/* clang-format on */
+
+/* 1 if `o` was one of these options, and is taken. */
+int cli_request_option(struct cli_request *r, int o);
+/* 1 if one of them was given. */
+int cli_request_given(const struct cli_request *r);
+/* The name of its record; reads the files. */
+int cli_request_name(const struct cli *c, const struct cli_request *r,
+                     const char *key_file, uint8_t out[ONCE_NAME_SIZE]);
+
 /* ---- One record, pick.c -------------------------------------------------- */
 
 /* Which record is meant: by the digits of its name, or by group and key. */
 struct cli_pick {
     const char *whole, *group, *key, *key_file; /* as given, or NULL */
+    int by_request;
+    struct cli_request request;
     once__prefix name;
 };
 
-enum { CLI_OPT_NAME = 1100, CLI_OPT_GROUP, CLI_OPT_KEY, CLI_OPT_KEY_FILE };
+enum {
+    CLI_OPT_NAME = 1100,
+    CLI_OPT_GROUP,
+    CLI_OPT_KEY,
+    CLI_OPT_KEY_FILE,
+    CLI_OPT_REQUEST
+};
 /* clang-format off */
 #define CLI_PICK_OPTIONS                                                       \
     { "name", "", CLI_OPT_NAME },                                              \
     { "group", "", CLI_OPT_GROUP },                                            \
     { "key", "", CLI_OPT_KEY },                                                \
-    { "key-file", CLI_FILES, CLI_OPT_KEY_FILE }
+    { "key-file", CLI_FILES, CLI_OPT_KEY_FILE },                               \
+    { "request", NULL, CLI_OPT_REQUEST },                                      \
+    CLI_REQUEST_OPTIONS
 /* clang-format on */
 
 /* 1 if `o` was one of these options, and is taken. */
