@@ -267,8 +267,8 @@ traced = pytest.mark.skipif(not can_trace() or "ASAN_OPTIONS" in os.environ,
 def test_a_full_disk_decides_nothing(store):
     fence = store.seed("lost", A, "0")
     done = subprocess.run(
-        ["strace", "-f", "-qq", "-o", os.devnull, "-e", "trace=write", "-e",
-         "inject=write:error=ENOSPC:when=1",
+        ["strace", "-f", "-qq", "-o", os.devnull, "-P", str(path_of(store)),
+         "-e", "inject=write:error=ENOSPC:when=1",
          ONCE, "resolve", A, "--fence", fence, "--applied", *WHY],
         env=dict(os.environ, ONCE_STORE=store.url,
                  ONCE_AUDIT=str(path_of(store))),
