@@ -53,8 +53,6 @@ struct con_store {
     pthread_mutex_t lock;
     char caveat[512];  /* class B: how a record may be lost; "" */
     char trouble[256]; /* what the engine said last; ""         */
-    once_store_head head;
-    int has_head;
 };
 
 enum con_right {
@@ -103,8 +101,8 @@ struct con_ask {
     struct MHD_Connection *c;
     const char *method;
     struct con_caller caller;
-    struct con_store *store;        /* of the path, or NULL */
-    uint8_t name[ONCE_NAME_SIZE];   /* likewise, a record's */
+    struct con_store *store;      /* of the path, or NULL */
+    uint8_t name[ONCE_NAME_SIZE]; /* likewise, a record's */
     int has_name;
     json_t *body; /* of a POST */
     char *raw;
@@ -196,8 +194,8 @@ enum MHD_Result con_batch(struct con_ask *ask);
 /* The record of the path: ONCE_OK, or it is answered already (`*out`). End `op`
  * with once_op_clear(). */
 int con_look(struct con_ask *ask, once_op *op, enum MHD_Result *out);
-/* The store's head, as it was read when it could be first; NULL: not yet. */
-const once_store_head *con_head(struct con_store *s);
+/* 1 and the store's head; 0: it has none, or does not answer. */
+int con_head(struct con_store *s, once_store_head *out);
 
 /* ---- json.c -------------------------------------------------------------- */
 
