@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * audit.c - what all decisions of an operator have in common: a reason, a note,
- * and that they are refused when something happened since.
+ * audit.c - what all decisions of an operator have in common: a reason, two
+ * lines in the audit log, and that they are refused when something happened
+ * since.
  */
 #include "cli.h"
 
@@ -29,14 +30,144 @@ void cli_make_note(const char *action, const char *why, char out[CLI_NOTE_SIZE])
     once__note_make(&who, "once", NULL, action, why, out);
 }
 
-int cli_changed(const struct cli *c, const once_record *now, uint64_t fence)
+/* ---- The audit log ------------------------------------------------------- */
+
+static int not_written(const struct cli *c, const once_error *err)
+{
+    return cli_say(c, CLI_STORE,
+                   "audit log: %s. Nothing was changed: what is not written "
+                   "down is not done. Say where with --audit FILE, or --audit "
+                   "off",
+                   err->text);
+}
+
+int cli_audit_open(const struct cli *c, once__audit **out)
+{
+    once_error err = {0, ""};
+    int rc = once__audit_open(c->audit, &err, out);
+
+    return rc == ONCE_OK ? CLI_OK : not_written(c, &err);
+}
+
+int cli_intend(const struct cli *c, struct cli_decision *d)
+{
+    once_error err = {0, ""};
+    int rc = cli_audit_open(c, &d->log);
+
+    if (rc != CLI_OK)
+        return rc;
+    once__audit_me("command line", &d->who);
+    d->entry.who = &d->who;
+    if (once__audit_begin(d->log, &d->entry, &d->seq, &err) == ONCE_OK)
+        return CLI_OK;
+    once__audit_close(d->log);
+    d->log = NULL;
+    return not_written(c, &err);
+}
+
+static enum once__audit_step step_of(int rc)
+{
+    if (rc == CLI_OK)
+        return ONCE__AUDIT_DONE;
+    return rc == CLI_UNKNOWN ? ONCE__AUDIT_UNKNOWN : ONCE__AUDIT_REFUSED;
+}
+
+int cli_audited(const struct cli *c, struct cli_decision *d, int rc,
+                const char *detail)
+{
+    once_error err = {0, ""};
+
+    if (d->log == NULL)
+        return rc;
+    if (once__audit_end(d->log, &d->entry, d->seq, step_of(rc), detail, &err) !=
+        ONCE_OK)
+        rc = cli_say(c, rc == CLI_OK ? CLI_STORE : rc,
+                     "audit log: %s. It has the intent, but not what came of "
+                     "it: that is as it was said",
+                     err.text);
+    once__audit_close(d->log);
+    d->log = NULL;
+    return rc;
+}
+
+/* ---- What once__resolve() refused ---------------------------------------- */
+
+static void changed(const once_record *now, uint64_t fence, char *out,
+                    size_t size)
 {
     if (now->attempt == 0)
-        return cli_say(c, CLI_NO, "refused: the record has been forgotten");
-    if (now->fence != fence)
-        return cli_say(c, CLI_NO,
-                       "refused: the fence is %" PRIu64 ", not %" PRIu64
-                       ": something happened since. Look again with once show",
-                       now->fence, fence);
+        snprintf(out, size,
+                 "there is no such record: it has been forgotten, or is in "
+                 "another store. See once ls");
+    else
+        snprintf(out, size,
+                 "the fence is %" PRIu64 ", not %" PRIu64
+                 ": something happened since. Look again with once show",
+                 now->fence, fence);
+}
+
+void cli_refusal(int verdict, const once__resolution *r, const once_record *now,
+                 char *out, size_t size)
+{
+    char until[CLI_TIME_SIZE];
+
+    switch (verdict) {
+    case ONCE__UNRESOLVED_GONE:
+    case ONCE__UNRESOLVED_FENCE:
+        changed(now, r->fence, out, size);
+        break;
+    case ONCE__UNRESOLVED_ATTEMPT:
+        snprintf(out, size,
+                 "the attempt is %" PRIu32 ", not %" PRIu32
+                 ": something happened since. Look again with once show",
+                 now->attempt, r->attempt);
+        break;
+    case ONCE__UNRESOLVED_TAKEOVER:
+        snprintf(out, size,
+                 "--reopen may execute it twice and needs once_lost takeover, "
+                 "which this record was not made under. Give --success, "
+                 "--failure or --applied");
+        break;
+    case ONCE__UNRESOLVED_OWNED:
+        cli_time(now->lease_ms, until);
+        snprintf(out, size,
+                 "it is %s, its owner may still answer (lease until %s). Look "
+                 "again after that",
+                 cli_state(now->state), until);
+        break;
+    default:
+        snprintf(out, size,
+                 "it is %s, and only an indeterminate record can be resolved. "
+                 "See once show",
+                 cli_state(now->state));
+        break;
+    }
+}
+
+int cli_resolved(const struct cli *c, int verdict, const once__resolution *r,
+                 const once_record *now, const once_error *err)
+{
+    char text[256];
+
+    if (verdict < 0)
+        return cli_trouble_of_change(c, verdict, err);
+    if (verdict != ONCE__RESOLVED) {
+        cli_refusal(verdict, r, now, text, sizeof(text));
+        return cli_say(c, CLI_NO, "refused: %s", text);
+    }
+    if (err->code != 0) /* the record is decided all the same */
+        cli_say(c, 0,
+                "audit log: %s. It has the intent, but not what came of it",
+                err->text);
     return CLI_OK;
+}
+
+int cli_changed(const struct cli *c, const once_record *now, uint64_t fence)
+{
+    char text[256];
+
+    if (now->attempt != 0 && now->fence == fence)
+        return CLI_OK;
+    changed(now, fence, text, sizeof(text));
+    return cli_say(c, CLI_NO, "refused: %s", text);
 }

@@ -52,6 +52,7 @@ struct cli {
     const struct cli_command *command; /* for messages, or NULL             */
     const char *store; /* URL from --store or ONCE_STORE, or NULL         */
     const char *user_store; /* that of `once run`, if it is there, or NULL  */
+    const char *audit; /* from --audit or ONCE_AUDIT, or NULL               */
     int json;
     int tty;   /* stdout is a terminal                                      */
     int color; /* ... and may be coloured                                   */
@@ -127,12 +128,14 @@ enum { CLI_DIGITS_MIN = ONCE__DIGITS_MIN, CLI_DIGITS = ONCE__DIGITS };
 
 /* Every command has these three, but for `once run` and `once send`.
  * cli_read_args() handles them. */
-enum { CLI_OPT_STORE = 1000, CLI_OPT_JSON, CLI_OPT_HELP };
+enum { CLI_OPT_STORE = 1000, CLI_OPT_JSON, CLI_OPT_HELP, CLI_OPT_AUDIT };
 /* clang-format off */
 #define CLI_STORE_OPTION                                                       \
     { "store", CLI_SCHEMES, CLI_OPT_STORE }
 #define CLI_JSON_OPTION { "json", NULL, CLI_OPT_JSON }
 #define CLI_HELP_OPTION { "help", NULL, CLI_OPT_HELP }
+/* Of commands that write to the audit log; read like these. */
+#define CLI_AUDIT_OPTION { "audit", CLI_FILES, CLI_OPT_AUDIT }
 #define CLI_COMMON_OPTIONS CLI_STORE_OPTION, CLI_JSON_OPTION, CLI_HELP_OPTION
 /* clang-format on */
 
@@ -307,11 +310,32 @@ int cli_check_why(const struct cli *c, const char *why);
 void cli_make_note(const char *action, const char *why,
                    char out[CLI_NOTE_SIZE]);
 once_bytes cli_bytes(const char *text);
+/* The audit log that was named, or the default one; end it with
+ * once__audit_close(). */
+int cli_audit_open(const struct cli *c, once__audit **out);
+
+/* What a command writes into it about itself: zeros at first, and in `entry`
+ * what is known. */
+struct cli_decision {
+    once__audit *log;
+    once__audit_who who;
+    once__audit_entry entry;
+    uint64_t seq;
+};
+/* The intent. Unless this is CLI_OK, nothing may be done. */
+int cli_intend(const struct cli *c, struct cli_decision *d);
+/* What came of it: `rc` is the command's exit status, and what is returned, if
+ * that can be written. `detail` may be NULL. Does nothing without an intent. */
+int cli_audited(const struct cli *c, struct cli_decision *d, int rc,
+                const char *detail);
 /* Why a decision about `now` was refused, when it was not for its state. */
 int cli_changed(const struct cli *c, const once_record *now, uint64_t fence);
-/* The same for the verdict of once__resolve(); cmd_resolve.c. */
-int cli_refused(const struct cli *c, int verdict, const once__resolution *r,
-                const once_record *now);
+/* Says what once__resolve() returned, if it is not that all was done. */
+int cli_resolved(const struct cli *c, int verdict, const once__resolution *r,
+                 const once_record *now, const once_error *err);
+/* The same as a text, of a refusal. */
+void cli_refusal(int verdict, const once__resolution *r, const once_record *now,
+                 char *out, size_t size);
 
 /* ---- Output, out.c ------------------------------------------------------ */
 

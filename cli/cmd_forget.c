@@ -40,6 +40,7 @@ static const char help[] =
     "  --why TEXT     with --force: 1 to 512 bytes, kept with your name and the\n"
     "                 time\n"
     "  --keep TIME    with --force: 1s to 3650d (24h)\n"
+    "  --audit FILE   the log that it is written to first (or off)\n"
     "\n"
     "If you know the outcome, record it: once resolve.\n";
 /* clang-format on */
@@ -47,10 +48,10 @@ static const char help[] =
 enum { OPT_FENCE = 1, OPT_FORCE, OPT_WHY, OPT_KEEP };
 
 static const struct cli_option options[] = {
-    CLI_COMMON_OPTIONS,       CLI_PICK_OPTIONS,
-    {"fence", "", OPT_FENCE}, {"force", NULL, OPT_FORCE},
-    {"why", "", OPT_WHY},     {"keep", "", OPT_KEEP},
-    {NULL, NULL, 0},
+    CLI_COMMON_OPTIONS,         CLI_PICK_OPTIONS,
+    CLI_AUDIT_OPTION,           {"fence", "", OPT_FENCE},
+    {"force", NULL, OPT_FORCE}, {"why", "", OPT_WHY},
+    {"keep", "", OPT_KEEP},     {NULL, NULL, 0},
 };
 
 #define KEEP_DEFAULT_MS UINT64_C(86400000)
@@ -142,7 +143,7 @@ static int too_early(const struct cli *c, const once_record *r)
                    until);
 }
 
-static int forget(const struct cli *c, once_engine *e, const once_op *seen)
+static int ask(const struct cli *c, once_engine *e, const once_op *seen)
 {
     once_op op = {.verb = ONCE_OP_FORGET,
                   .fence = seen->record.fence,
@@ -157,13 +158,28 @@ static int forget(const struct cli *c, once_engine *e, const once_op *seen)
     else if (rc == ONCE_OK || op.record.attempt == 0)
         /* Refused without a record: it is forgotten already, perhaps by an
          * earlier copy of this operation. */
-        rc = report(c, seen->name, &(once_record){0});
+        rc = CLI_OK;
     else if (cli_changed(c, &op.record, op.fence) != CLI_OK)
         rc = CLI_NO;
     else
         rc = too_early(c, &op.record);
     once_op_clear(&op);
     return rc;
+}
+
+static int forget(const struct cli *c, once_engine *e, const once_op *seen)
+{
+    struct cli_decision d = {.entry = {.action = "forget",
+                                       .name = seen->name,
+                                       .fence = seen->record.fence,
+                                       .attempt = seen->record.attempt}};
+    int rc = cli_intend(c, &d);
+
+    if (rc != CLI_OK)
+        return rc;
+    rc = ask(c, e, seen);
+    rc = cli_audited(c, &d, rc, NULL);
+    return rc == CLI_OK ? report(c, seen->name, &(once_record){0}) : rc;
 }
 
 /* ---- Live, and --force --------------------------------------------------- */
@@ -182,18 +198,18 @@ static int apply_by_force(const struct cli *c, once_engine *e,
                              .who = &who};
     once_error err = {0, ""};
     once_op now;
-    int rc;
+    int rc = cli_audit_open(c, &what.audit);
 
+    if (rc != CLI_OK)
+        return rc;
     once__audit_me("command line", &who);
     memcpy(what.name, seen->name, ONCE_NAME_SIZE);
     rc = once__resolve(e, &what, &now, &err);
-    if (rc == ONCE__RESOLVED)
+    rc = cli_resolved(c, rc, &what, &now.record, &err);
+    if (rc == CLI_OK)
         rc = report(c, what.name, &now.record);
-    else if (rc < 0)
-        rc = cli_trouble_of_change(c, rc, &err);
-    else
-        rc = cli_refused(c, rc, &what, &now.record);
     once_op_clear(&now);
+    once__audit_close(what.audit);
     return rc;
 }
 

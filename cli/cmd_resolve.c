@@ -11,7 +11,7 @@
  *
  *    arguments, FILE --> encoded response --> once__resolve() --> report
  */
-#include "cli.h"
+#include "batch.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -21,15 +21,13 @@
 /* clang-format off */
 static const char help[] =
     "usage: once resolve WHICH --fence N [--attempt N] ACTION --why TEXT\n"
-    "\n"
+    "       once resolve --batch FILE [--dry-run] ACTION --why TEXT\n"
     "Records the outcome of an indeterminate request, for ever: every repeat gets\n"
     "it as its answer. Find out at the upstream first. ACTION is one of\n"
     "  --success FILE   it took effect; FILE (- is stdin) is the answer's body\n"
     "  --failure FILE   it did not, or is refused; FILE likewise\n"
-    "  --applied        it took effect, but its answer is lost: repeats get\n"
-    "                   409 response-unavailable\n"
-    "  --reopen         let the next repeat execute; only for records made under\n"
-    "                   takeover (the upstream recognises the key)\n"
+    "  --applied        took effect, answer lost: 409 response-unavailable\n"
+    "  --reopen         the next repeat executes; only of records under takeover\n"
     "With --success and --failure say what FILE is:\n"
     "  --status N       an HTTP response with this status, 200 to 599, for records\n"
     "                   of the gateway; 204 and 304 want /dev/null\n"
@@ -39,6 +37,9 @@ static const char help[] =
     "  --fence N, --attempt N   as once show prints them; refused if changed\n"
     "  --why TEXT       1 to 512 bytes, kept with your name and the time (UTC)\n"
     "  --keep TIME      how long repeats are answered, 1s to 3650d (24h)\n"
+    "  --batch FILE     up to 500 lines of once ls --json, each by its own fence\n"
+    "  --dry-run        with --batch: says what would be refused, changes nothing\n"
+    "  --audit FILE     the log that it is written to first (or off)\n"
     "WHICH is as for once show. The common case:\n"
     "  once resolve 51e8ab03 --fence 7 --success answer.json --status 201\n"
     "    --header 'Content-Type: application/json' --why 'ticket 12'\n";
@@ -55,13 +56,18 @@ enum {
     OPT_HEADER,
     OPT_RAW,
     OPT_WHY,
-    OPT_KEEP
+    OPT_KEEP,
+    OPT_BATCH,
+    OPT_DRY_RUN
 };
 
 /* clang-format off */
 static const struct cli_option options[] = {
     CLI_COMMON_OPTIONS,
     CLI_PICK_OPTIONS,
+    CLI_AUDIT_OPTION,
+    {"batch", CLI_FILES, OPT_BATCH},
+    {"dry-run", NULL, OPT_DRY_RUN},
     {"fence", "", OPT_FENCE},
     {"attempt", "", OPT_ATTEMPT},
     {"success", CLI_FILES, OPT_SUCCESS},
@@ -94,6 +100,9 @@ struct resolve {
     uint64_t keep_ms;
     once_bytes body;   /* of FILE, ours  */
     once_bytes result; /* encoded, ours  */
+    const char *batch; /* NULL: one record */
+    int dry;
+    struct cli_batch lines;
 };
 
 /* ---- The command line ---------------------------------------------------- */
@@ -155,6 +164,12 @@ static int take(const struct cli *c, void *user, int o)
         break;
     case OPT_KEEP:
         return cli_read_time(c, "--keep", optarg, &r->keep_ms);
+    case OPT_BATCH:
+        r->batch = optarg;
+        break;
+    case OPT_DRY_RUN:
+        r->dry = 1;
+        break;
     default:
         break;
     }
@@ -168,8 +183,16 @@ static int check_args(const struct cli *c, const struct resolve *r)
     if (r->actions != 1)
         return cli_usage(c, "say one of --success FILE, --failure FILE, "
                             "--applied, --reopen");
-    if (r->fence == 0)
+    if (r->fence == 0 && r->batch == NULL)
         return cli_usage(c, "--fence N is needed, as once show prints it");
+    if (r->batch != NULL && (r->fence != 0 || r->attempt != 0))
+        return cli_usage(c, "the lines of --batch have their own fences");
+    if (r->dry && r->batch == NULL)
+        return cli_usage(c, "--dry-run goes with --batch; one record is shown "
+                            "by once show");
+    if (r->batch != NULL && r->file != NULL && strcmp(r->file, "-") == 0 &&
+        strcmp(r->batch, "-") == 0)
+        return cli_usage(c, "stdin cannot be both FILEs");
     if (answers && (r->status != 0) + r->raw != 1)
         return cli_usage(c, "say what FILE is: --status N for an HTTP response "
                             "(the gateway's records), or --raw");
@@ -185,7 +208,9 @@ static int read_args(struct cli *c, int argc, char **argv, struct resolve *r)
 {
     int rc = cli_read_args(c, argc, argv, take, r);
 
-    if (rc == CLI_OK)
+    if (rc == CLI_OK && r->batch != NULL)
+        rc = cli_no_operands(c, argc, ": the records are in --batch FILE");
+    else if (rc == CLI_OK)
         rc = cli_pick_end(c, &r->pick, argc, argv);
     return rc == CLI_OK ? check_args(c, r) : rc;
 }
@@ -234,39 +259,6 @@ static int action(const struct resolve *r)
 
 /* ---- The store ----------------------------------------------------------- */
 
-int cli_refused(const struct cli *c, int verdict, const once__resolution *r,
-                const once_record *now)
-{
-    char until[CLI_TIME_SIZE];
-
-    switch (verdict) {
-    case ONCE__UNRESOLVED_GONE:
-    case ONCE__UNRESOLVED_FENCE:
-        return cli_changed(c, now, r->fence);
-    case ONCE__UNRESOLVED_ATTEMPT:
-        return cli_say(c, CLI_NO,
-                       "refused: the attempt is %lu, not %lu: something "
-                       "happened since. Look again with once show",
-                       (unsigned long)now->attempt, (unsigned long)r->attempt);
-    case ONCE__UNRESOLVED_TAKEOVER:
-        return cli_say(c, CLI_NO,
-                       "refused: --reopen may execute it twice and needs "
-                       "once_lost takeover, which this record was not made "
-                       "under. Give --success, --failure or --applied");
-    case ONCE__UNRESOLVED_OWNED:
-        cli_time(now->lease_ms, until);
-        return cli_say(c, CLI_NO,
-                       "refused: it is %s, its owner may still answer (lease "
-                       "until %s). Look again after that",
-                       cli_state(now->state), until);
-    default:
-        return cli_say(c, CLI_NO,
-                       "refused: it is %s, and only an indeterminate record "
-                       "can be resolved. See once show",
-                       cli_state(now->state));
-    }
-}
-
 static int report(const struct cli *c, const uint8_t name[ONCE_NAME_SIZE],
                   const once_record *r)
 {
@@ -288,10 +280,30 @@ static int report(const struct cli *c, const uint8_t name[ONCE_NAME_SIZE],
     return rc;
 }
 
+static int resolve_one(const struct cli *c, once_engine *e,
+                       const struct resolve *r, once__resolution *what)
+{
+    once_error err = {0, ""};
+    once_op now = {0};
+    int rc = cli_find(c, e, &r->pick.name, what->name);
+
+    if (rc != CLI_OK)
+        return rc;
+    rc = once__resolve(e, what, &now, &err);
+    rc = cli_resolved(c, rc, what, &now.record, &err);
+    if (rc == CLI_OK)
+        rc = report(c, what->name, &now.record);
+    if (rc == CLI_OK && err.code != 0)
+        rc = CLI_STORE; /* said above: the audit log lacks a line */
+    once_op_clear(&now);
+    return rc;
+}
+
 static int resolve(const struct cli *c, once_engine *e, const struct resolve *r)
 {
     once__audit_who who;
     once__resolution what = {.fence = r->fence,
+                             .dry = r->dry,
                              .attempt = (uint32_t)r->attempt,
                              .action = action(r),
                              .result = r->result,
@@ -299,22 +311,16 @@ static int resolve(const struct cli *c, once_engine *e, const struct resolve *r)
                              .why = r->why,
                              .program = "once",
                              .who = &who};
-    once_error err = {0, ""};
-    once_op now = {0};
-    int rc;
+    int rc = r->dry ? CLI_OK : cli_audit_open(c, &what.audit);
 
-    once__audit_me("command line", &who);
-    rc = cli_find(c, e, &r->pick.name, what.name);
     if (rc != CLI_OK)
         return rc;
-    rc = once__resolve(e, &what, &now, &err);
-    if (rc == ONCE__RESOLVED)
-        rc = report(c, what.name, &now.record);
-    else if (rc < 0)
-        rc = cli_trouble_of_change(c, rc, &err);
+    once__audit_me("command line", &who);
+    if (r->batch != NULL)
+        rc = cli_batch_resolve(c, e, &what, &r->lines);
     else
-        rc = cli_refused(c, rc, &what, &now.record);
-    once_op_clear(&now);
+        rc = resolve_one(c, e, r, &what);
+    once__audit_close(what.audit);
     return rc;
 }
 
@@ -331,6 +337,8 @@ static int run(struct cli *c, int argc, char **argv)
     if (rc != CLI_OK)
         goto out;
     rc = make_result(c, r);
+    if (rc == CLI_OK && r->batch != NULL)
+        rc = cli_batch_read(c, r->batch, &r->lines);
     if (rc != CLI_OK)
         goto out;
     rc = cli_open(c, &e);

@@ -125,20 +125,31 @@ static void print_record(const struct cli *c, const struct show *s,
                          const once_record *r)
 {
     int owned = r->state == ONCE_CLAIMED || r->state == ONCE_DISPATCHED;
-    char hex[CLI_HEX_SIZE], flags[CLI_FLAGS_SIZE], group[CLI_GROUP_TEXT];
+    char hex[CLI_HEX_SIZE], flags[CLI_FLAGS_SIZE], group[CLI_GROUP_TEXT],
+        trace[ONCE__TRACE_TEXT];
 
     cli_hex(name, CLI_DIGITS, hex);
     cli_flags(r, flags);
     cli_group(r->group, group);
     cli_line(c, "name", hex);
     cli_line(c, "group", group[0] ? group : "-");
+    cli_label(c, "label");
+    cli_print_text(stdout, r->label.size > 0 ? r->label : cli_bytes("-"));
+    putchar('\n');
     cli_label(c, "state");
     printf("%s%s%s\n", cli_color(c, r->state), cli_state(r->state),
            cli_plain(c, r->state));
     cli_line(c, "kind", cli_kind(r->kind));
     cli_number(c, "attempt", r->attempt);
     cli_number(c, "fence", r->fence);
+    if (r->reason != 0)
+        cli_line(c, "reason", once_reason_text(r->reason));
+    if (once__trace_text(r->trace, trace))
+        cli_line(c, "trace", trace);
+    cli_moment(c, "created", r->created_ms);
     cli_moment(c, "granted", r->granted_ms);
+    if (!owned)
+        cli_moment(c, "ended", r->ended_ms);
     cli_moment(c, "lease until", owned ? r->lease_ms : 0);
     cli_moment(c, "keep until", owned ? 0 : cli_until(r));
     cli_line(c, "flags", flags);

@@ -69,6 +69,9 @@ int cli_read_args(struct cli *c, int argc, char **argv, cli_take *take,
         case CLI_OPT_STORE:
             c->store = optarg;
             break;
+        case CLI_OPT_AUDIT:
+            c->audit = optarg;
+            break;
         case CLI_OPT_JSON:
             c->json = 1;
             break;

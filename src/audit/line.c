@@ -3,7 +3,7 @@
  * line.c - a line as text and back.
  *
  *    {"seq":7,"prev":"<hash of line 6>", ... ,"hash":"<64 digits>"}
- *    |------------- SHA-256 of this ---------|
+ *    |-------------- SHA-256 of this -------|
  *
  * The hash stands last and is over the bytes before it, so anybody can count it
  * again with sha256sum. All text is ASCII: what a terminal could take for a
@@ -15,6 +15,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <time.h>
 
 #include <openssl/evp.h>
 
@@ -81,11 +82,28 @@ json_t *once__audit_text(const char *text)
     return json_stringn(escaped, n);
 }
 
-/* `{"seq":7,"prev":"..."` and the fields. */
+static void time_text(char *out, size_t size)
+{
+    struct timespec now;
+    struct tm tm;
+    size_t n;
+
+    (void)clock_gettime(CLOCK_REALTIME, &now);
+    if (gmtime_r(&now.tv_sec, &tm) == NULL)
+        memset(&tm, 0, sizeof(tm));
+    n = strftime(out, size, "%Y-%m-%dT%H:%M:%S", &tm);
+    snprintf(out + n, size - n, ".%03ldZ", now.tv_nsec / 1000000);
+}
+
+/* Number, hash of the line before and time, and the fields. */
 static json_t *with_head(uint64_t seq, const char *prev, json_t *fields)
 {
-    json_t *line =
-        json_pack("{s:I, s:s}", "seq", (json_int_t)seq, "prev", prev);
+    char now[40];
+    json_t *line;
+
+    time_text(now, sizeof(now));
+    line = json_pack("{s:I, s:s, s:s}", "seq", (json_int_t)seq, "prev", prev,
+                     "time", now);
 
     if (line != NULL && json_object_update(line, fields) < 0) {
         json_decref(line);

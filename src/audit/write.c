@@ -268,21 +268,6 @@ static int set_uid(json_t *o, const char *name, int64_t uid)
     return set(o, name, uid < 0 ? json_null() : json_integer(uid));
 }
 
-static int set_time(json_t *o)
-{
-    char text[40];
-    struct timespec now;
-    struct tm tm;
-    size_t n;
-
-    (void)clock_gettime(CLOCK_REALTIME, &now);
-    if (gmtime_r(&now.tv_sec, &tm) == NULL)
-        return 0;
-    n = strftime(text, sizeof(text), "%Y-%m-%dT%H:%M:%S", &tm);
-    snprintf(text + n, sizeof(text) - n, ".%03ldZ", now.tv_nsec / 1000000);
-    return set(o, "time", json_string(text));
-}
-
 static int set_host(json_t *o)
 {
     char host[65] = "?";
@@ -304,7 +289,7 @@ static json_t *fields_of(const once__audit_entry *e, uint64_t of,
 {
     json_t *o = json_object();
 
-    if (o != NULL && set_time(o) && set_text(o, "step", steps[step]) &&
+    if (o != NULL && set_text(o, "step", steps[step]) &&
         set_number(o, "of", of) && set_text(o, "action", e->action) &&
         set_text(o, "kind", e->kind) &&
         set_hex(o, "name", e->name, ONCE_NAME_SIZE) && set_fence(o, e->fence) &&
@@ -326,7 +311,7 @@ static json_t *fields_of_log(const char *action, const char *after,
 {
     json_t *o = json_object();
 
-    if (o != NULL && set_time(o) && set_text(o, "step", "log") &&
+    if (o != NULL && set_text(o, "step", "log") &&
         set_text(o, "action", action) && set_host(o) &&
         set_text(o, "after", after[0] ? after : NULL) &&
         set_text(o, "fragment", fragment[0] ? fragment : NULL))

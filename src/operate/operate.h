@@ -6,9 +6,10 @@
  *    find.c     the record whose name begins with these digits
  *    note.c     who, when, where and why, in one line
  *    resolve.c  look -> reap if nobody did -> resolve
+ *    batch.c    the same about many
  *
- * answer.h has the results. Nothing here prints or asks anybody; what a refusal means to whom is said by
- * the callers. Errors follow once.h.
+ * answer.h has the results. Nothing here prints or asks anybody; what a refusal
+ * means to whom is said by the callers. Errors follow once.h.
  */
 #ifndef ONCE_OPERATE_OPERATE_H
 #define ONCE_OPERATE_OPERATE_H
@@ -120,5 +121,30 @@ const char *once__resolved_text(int verdict);
  */
 ONCE_CHECK int once__resolve(once_engine *e, const once__resolution *r,
                              once_op *out, once_error *err);
+
+/* ---- batch.c ------------------------------------------------------------- */
+
+enum { ONCE__BATCH_MAX = 500 };
+
+typedef struct once__batch_line {
+    uint8_t name[ONCE_NAME_SIZE];
+    uint64_t fence;
+    uint32_t attempt; /* 0: not given */
+} once__batch_line;
+
+/* Is called after line `i` with what once__resolve() returned for it: an error
+ * is the last. Not 0: enough. */
+typedef int once__batch_each(void *user, size_t i, int rc,
+                             const once__resolution *what,
+                             const once_record *now, const once_error *err);
+
+/*
+ * Decides `what` about each record, by the fence of its line. A refusal does not
+ * stop it; an error does, which it returns. Otherwise ONCE_OK, or ONCE_ECLOSED if
+ * `each` had enough.
+ */
+ONCE_CHECK int once__resolve_batch(once_engine *e, const once__resolution *what,
+                                   const once__batch_line *lines, size_t n,
+                                   once__batch_each *each, void *user);
 
 #endif /* ONCE_OPERATE_OPERATE_H */

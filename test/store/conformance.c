@@ -130,6 +130,7 @@ static const struct {
 
 static make_url *own_url;
 static int is_faulty;
+static int can_be_restored = 1; /* it has a head, and takes records back */
 
 static void target_url(char *out, size_t size, unsigned seed)
 {
@@ -649,8 +650,11 @@ static void counts_agree(struct world *w)
 {
     once_counts n;
     once_error err = {0, ""};
-    int rc = w->store->ops->count(w->store, &n, &err);
+    int rc;
 
+    if (w->store->ops->count == NULL)
+        return; /* it does not count */
+    rc = w->store->ops->count(w->store, &n, &err);
     T_EQ(rc, ONCE_OK);
     if (rc != ONCE_OK)
         return;
@@ -1635,8 +1639,10 @@ static void run_all(int durable, int shared)
     T_RUN(a_note_is_kept_with_its_record);
     T_RUN(scans_show_what_is_due_in_pages_and_stop_when_told);
     T_RUN(what_waits_and_what_is_live_come_in_pages_in_order);
-    T_RUN(a_store_has_an_id_and_keeps_what_its_head_was_told);
-    T_RUN(what_is_imported_is_the_same_and_goes_on_from_there);
+    if (can_be_restored) {
+        T_RUN(a_store_has_an_id_and_keeps_what_its_head_was_told);
+        T_RUN(what_is_imported_is_the_same_and_goes_on_from_there);
+    }
     T_RUN(forgetting_goes_on_behind_records_that_stay);
     T_RUN(what_a_clock_set_ahead_makes_due_is_kept);
     if (durable) {
@@ -1670,6 +1676,8 @@ int main(int argc, char **argv)
         return 1;
     }
     printf("# %s: durable %d, shared %d\n", argv[1], durable, shared);
+    if (strcmp(store_name, "redis") == 0)
+        can_be_restored = 0;
     run_all(durable, shared);
     return t_done();
 }
