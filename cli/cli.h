@@ -111,6 +111,7 @@ struct cli_command {
     X(outbox)                                                                  \
     X(parked)                                                                  \
     X(saga)                                                                    \
+    X(console)                                                                 \
     X(bench)                                                                   \
     X(completion)
 

@@ -29,7 +29,7 @@
 
 #include <once/once.h>
 
-#include "cli.h"
+#include "console/options.h"
 #include "operate/answer.h"
 #include "operate/operate.h"
 
@@ -109,21 +109,6 @@ struct con_ask {
     size_t size;
     int too_large;
     const char *cookie; /* to be set with the answer, or NULL */
-};
-
-/* ---- main.c, options.c --------------------------------------------------- */
-
-extern const struct cli_option con_options[];
-extern const char con_help[];
-enum {
-    CON_OPT_STORE = 1,
-    CON_OPT_LISTEN,
-    CON_OPT_DECIDE,
-    CON_OPT_OPERATORS,
-    CON_OPT_AUDIT,
-    CON_OPT_HOST,
-    CON_OPT_TRUST_HEADER,
-    CON_OPT_TRUST_UID
 };
 
 /* ---- listen.c ------------------------------------------------------------ */
