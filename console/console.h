@@ -24,6 +24,8 @@
 #ifndef ONCE_CONSOLE_CONSOLE_H
 #define ONCE_CONSOLE_CONSOLE_H
 
+#include <pthread.h>
+
 #include <jansson.h>
 #include <microhttpd.h>
 
