@@ -74,9 +74,8 @@ static json_t *header_names(const once__response *r)
 
 static json_t *told(int status, const char *code, const char *text)
 {
-    return json_pack("{s:s, s:i?, s:s?, s:s}", "is",
-                     status ? "problem" : "nothing", "status", status, "code",
-                     code, "text", text);
+    return json_pack("{s:s, s:i, s:s, s:s}", "is", "problem", "status", status,
+                     "code", code, "text", text);
 }
 
 json_t *con_json_told(const once_record *r)

@@ -16,6 +16,7 @@
 #include "console/pages/app.js.h"
 #include "console/pages/decide.js.h"
 #include "console/pages/dom.js.h"
+#include "console/pages/icon.svg.h"
 #include "console/pages/index.html.h"
 #include "console/pages/lists.js.h"
 #include "console/pages/record.js.h"
@@ -35,6 +36,7 @@ static const struct {
         path, type, text, sizeof(text) - 1                                     \
     }
     PAGE("/", "text/html; charset=utf-8", once__index_html),
+    PAGE("/icon.svg", "image/svg+xml", once__icon_svg),
     PAGE("/style.css", "text/css; charset=utf-8", once__style_css),
     PAGE("/app.js", "text/javascript; charset=utf-8", once__app_js),
     PAGE("/decide.js", "text/javascript; charset=utf-8", once__decide_js),
