@@ -112,6 +112,7 @@ struct cli_command {
     X(outbox)                                                                  \
     X(parked)                                                                  \
     X(saga)                                                                    \
+    X(console)                                                                 \
     X(bench)                                                                   \
     X(audit)                                                                   \
     X(trace)                                                                   \
