@@ -35,9 +35,8 @@ void cli_make_note(const char *action, const char *why, char out[CLI_NOTE_SIZE])
 static int not_written(const struct cli *c, const once_error *err)
 {
     return cli_say(c, CLI_STORE,
-                   "audit log: %s. Nothing was changed: what is not written "
-                   "down is not done. Say where with --audit FILE, or --audit "
-                   "off",
+                   "audit log: %s. Nothing was decided. Say where with --audit "
+                   "FILE, or --audit off",
                    err->text);
 }
 
@@ -149,6 +148,12 @@ int cli_resolved(const struct cli *c, int verdict, const once__resolution *r,
 {
     char text[256];
 
+    if (verdict < 0 &&
+        strncmp(err->text, ONCE__UNAUDITED, sizeof(ONCE__UNAUDITED) - 1) == 0)
+        return cli_say(c, CLI_STORE,
+                       "%s. Say where with --audit FILE, or "
+                       "--audit off",
+                       err->text);
     if (verdict < 0)
         return cli_trouble_of_change(c, verdict, err);
     if (verdict != ONCE__RESOLVED) {
