@@ -48,6 +48,20 @@ int cli_audit_open(const struct cli *c, once__audit **out)
     return rc == ONCE_OK ? CLI_OK : not_written(c, &err);
 }
 
+void cli_about(struct cli_decision *d, once_engine *e, once_store *s)
+{
+    int rc = ONCE_ENOSYS;
+
+    if (e != NULL)
+        rc = once_head(e, &d->head, NULL);
+    else if (s->ops->head != NULL)
+        rc = s->ops->head(s, NULL, &d->head, NULL);
+    if (rc != ONCE_OK)
+        return;
+    d->entry.store = d->head.id;
+    d->entry.incarnation = d->head.incarnation;
+}
+
 int cli_intend(const struct cli *c, struct cli_decision *d)
 {
     once_error err = {0, ""};
