@@ -44,6 +44,7 @@ import cellkit  # noqa: E402
 import servers  # noqa: E402
 from cellkit import Broken, Skip  # noqa: E402
 from faults import FAULTS  # noqa: E402
+import kills  # noqa: E402,F401  pylint: disable=unused-import
 from judge import (DEADLY, FLAWED, INDETERMINATE, Ledger,  # noqa: E402
                    judge)
 from places import BROKERS, DATABASES  # noqa: E402
