@@ -401,10 +401,14 @@ static int consume(const char *db, const char *from, char **words)
     const struct rlimit no_core = {0, 0};
     once_consumer_options o = ONCE_CONSUMER_OPTIONS_INIT;
     const struct number numbers[] = {
-        {"workers", &o.workers},   {"batch", &o.batch},
-        {"keyed", &o.keyed},       {"attempts", &o.attempts},
-        {"first_ms", &o.first_ms}, {"most_ms", &o.most_ms},
-        {"lease_ms", &o.lease_ms}, {"drain_ms", &o.drain_ms},
+        {"workers", &o.workers},
+        {"batch", &o.batch},
+        {"keyed", &o.keyed},
+        {"attempts", &o.attempts},
+        {"first_ms", &o.first_ms},
+        {"most_ms", &o.most_ms},
+        {"lease_ms", &o.lease_ms},
+        {"drain_ms", &o.drain_ms},
         {NULL, NULL},
     };
     once_error err = {0, ""};

@@ -82,9 +82,9 @@ AROUND("settle", once__outbox_settle,
        (const once_tx *tx, struct once__settlement *rows, size_t n,
         once_error *err),
        (tx, rows, n, err), 1)
-AROUND("begin", once__base_begin, (struct once__base *b, once_error *err),
+AROUND("begin", once__base_begin, (struct once__base * b, once_error *err),
        (b, err), 1)
-AROUND("commit", once__base_commit, (struct once__base *b, once_error *err),
+AROUND("commit", once__base_commit, (struct once__base * b, once_error *err),
        (b, err), 1)
 AROUND("inbox", once_inbox_claim,
        (const once_tx *tx, const once_message *m, once_error *err),
