@@ -128,11 +128,14 @@ class Nginx(servers.Server):
 
 def cpu_of(pid):
     """Seconds that a process, its children and those they had took."""
-    with open(f"/proc/{pid}/stat", encoding="latin-1") as f:
-        fields = f.read().rpartition(")")[2].split()
+    try:
+        with open(f"/proc/{pid}/stat", encoding="latin-1") as f:
+            fields = f.read().rpartition(")")[2].split()
+        with open(f"/proc/{pid}/task/{pid}/children", encoding="ascii") as f:
+            children = f.read().split()
+    except FileNotFoundError:  # it has ended: its parent counts it
+        return 0
     ticks = sum(int(t) for t in fields[11:15])
-    with open(f"/proc/{pid}/task/{pid}/children", encoding="ascii") as f:
-        children = f.read().split()
     return ticks / os.sysconf("SC_CLK_TCK") + sum(map(cpu_of, children))
 
 
