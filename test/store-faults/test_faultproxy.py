@@ -8,10 +8,12 @@ import contextlib
 import errno
 import os
 import pathlib
+import random
 import socket
 import sys
 import threading
 import time
+import types
 
 import pytest
 
@@ -19,6 +21,7 @@ sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[1] / "lib"))
 
 import faultproxy  # noqa: E402  pylint: disable=wrong-import-position
 import servers  # noqa: E402  pylint: disable=wrong-import-position
+import wire  # noqa: E402  pylint: disable=wrong-import-position
 
 DATA = bytes(range(256)) * 40
 WAIT = 20
@@ -220,6 +223,18 @@ def test_hold_until_released(pair, way, word):
     assert exactly(sender, 4) == b"back"
     p.proxy.do(word)
     assert exactly(receiver, len(DATA) - 3) == DATA[3:]
+
+
+def test_the_fault_hold_leaves_no_rule_behind(pair):
+    """Also where fewer bytes came than it was to let pass."""
+    p = pair()
+    client, server = p.connect()
+    run = types.SimpleNamespace(proxy=p.proxy, rng=random.Random(0),
+                                nap=lambda least, most: None)
+    wire.FAULTS["hold"](run)
+    for sender, receiver in ((client, server), (server, client)):
+        sender.sendall(DATA)
+        assert exactly(receiver, len(DATA)) == DATA
 
 
 def test_hold_does_not_take_without_end(pair):
