@@ -153,9 +153,10 @@ static int take(const struct cli *c, void *user, int o)
 
 static void print_heading(void)
 {
-    printf("%-16s  %-13s  %-7s  %7s  %10s  %-24s  %-24s  %8s  %-14s  %s\n",
+    printf("%-16s  %-13s  %-7s  %7s  %10s  %-24s  %-24s  %8s  %-14s  %-20s  "
+           "%-13s  %s\n",
            "NAME", "STATE", "KIND", "ATTEMPT", "FENCE", "GRANTED", "UNTIL",
-           "RESULT", "FLAGS", "GROUP");
+           "RESULT", "FLAGS", "GROUP", "REASON", "LABEL");
 }
 
 static void print_row(const struct cli *c, const struct cli_row *row)
@@ -167,7 +168,7 @@ static void print_row(const struct cli *c, const struct cli_row *row)
     cli_hex(row->name, c->tty ? 16 : CLI_DIGITS, name);
     if (r->state > ONCE_INDETERMINATE) { /* nothing in it can be trusted */
         printf(c->tty ? "%-16s  %s%s%s\n"
-                      : "%s\t%s%s%s\t-\t-\t-\t-\t-\t-\t-\t-\n",
+                      : "%s\t%s%s%s\t-\t-\t-\t-\t-\t-\t-\t-\t-\t-\n",
                name, cli_color(c, r->state), cli_state(r->state),
                cli_plain(c, r->state));
         return;
@@ -177,12 +178,15 @@ static void print_row(const struct cli *c, const struct cli_row *row)
     cli_flags(r, flags);
     cli_group(r->group, group);
     printf(c->tty ? "%-16s  %s%-13s%s  %-7s  %7u  %10llu  %-24s  %-24s  %8zu  "
-                    "%-14s  %s\n"
-                  : "%s\t%s%s%s\t%s\t%u\t%llu\t%s\t%s\t%zu\t%s\t%s\n",
+                    "%-14s  %-20s  %-13s  %.*s\n"
+                  : "%s\t%s%s%s\t%s\t%u\t%llu\t%s\t%s\t%zu\t%s\t%s\t%s\t"
+                    "%.*s\n",
            name, cli_color(c, r->state), cli_state(r->state),
            cli_plain(c, r->state), cli_kind(r->kind), r->attempt,
            (unsigned long long)r->fence, granted, until, r->result.size, flags,
-           group[0] ? group : "-");
+           group[0] ? group : "-", once_reason_text(r->reason),
+           r->label.size > 0 ? (int)r->label.size : 1,
+           r->label.size > 0 ? row->label : "-");
 }
 
 /* A corrupt record has neither a group nor an age that could be trusted. */
@@ -264,8 +268,8 @@ static int run(struct cli *c, int argc, char **argv)
     cli_progress_start(&ls.progress, c, "records");
     if (c->tty)
         ls.progress.c = NULL; /* the lines themselves show how far it is */
-    rc = cli_walk(c, e, scan_of(&ls), ls.has_after ? &after : NULL, &ls.progress,
-                  see, &ls);
+    rc = cli_walk(c, e, scan_of(&ls), ls.has_after ? &after : NULL,
+                  &ls.progress, see, &ls);
     cli_progress_end(&ls.progress);
     if (rc == CLI_OK)
         rc = finish(c, &ls);

@@ -1243,6 +1243,7 @@ static void a_store_has_an_id_and_keeps_what_its_head_was_told(void)
     const once_store_ops *ops = w->store->ops;
     once_store *owner = as_owner(w);
     once_store_head first, h, put;
+    uint64_t fence;
 
     T_EQ(ops->head(w->store, NULL, &first, NULL), ONCE_OK);
     T_EQ(ops->head(other->store, NULL, &h, NULL), ONCE_OK);
@@ -1250,6 +1251,8 @@ static void a_store_has_an_id_and_keeps_what_its_head_was_told(void)
     T_OK(memcmp(first.id, h.id, ONCE_STORE_ID_SIZE) != 0);
     T_EQ(first.incarnation, 0);
     T_EQ(first.gap, ONCE_GAP_NONE);
+    T_EQ(ops->fence(w->store, &fence, NULL), ONCE_OK);
+    T_EQ(fence, 0);
     put = first;
     put.incarnation = 3;
     put.gap = ONCE_GAP_HOLD;
@@ -1267,6 +1270,8 @@ static void a_store_has_an_id_and_keeps_what_its_head_was_told(void)
     (void)simple(w, &w->slots[0], ONCE_OP_CLAIM, A);
     make_certain(w);
     T_OK(w->slots[0].last_fence > UINT64_C(3) << ONCE__FENCE_BITS);
+    T_EQ(w->store->ops->fence(w->store, &fence, NULL), ONCE_OK);
+    T_EQ(fence, w->slots[0].last_fence);
     world_close(w);
     world_close(other);
 }
@@ -1381,8 +1386,7 @@ static void forgetting_goes_on_behind_records_that_stay(void)
     world_close(w);
 }
 
-/* FORGET, beside the model, which has no time of its own for that. A record
- * that is gone was forgotten by a call whose answer was lost. */
+/* FORGET, beside the model, which has no time of its own for that. */
 static int forget_now(struct world *w, const uint8_t *name)
 {
     once_op op, *ops[1] = {&op};
@@ -1393,8 +1397,9 @@ static int forget_now(struct world *w, const uint8_t *name)
     memcpy(op.name, name, ONCE_NAME_SIZE);
     for (tries = 0; tries < TRIES_MAX && rc != ONCE_OK; tries++)
         rc = w->store->ops->apply(w->store, ops, 1, NULL);
-    if (rc == ONCE_OK && tries > 1 && op.record.attempt == 0)
-        return ONCE_OK;
+    if (rc == ONCE_OK && op.rc == ONCE_REFUSED && tries > 1 &&
+        op.record.attempt == 0)
+        return ONCE_OK; /* an earlier try, whose answer was lost */
     return rc == ONCE_OK ? op.rc : rc;
 }
 
