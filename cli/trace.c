@@ -264,6 +264,14 @@ int trace_audit(struct trace *t, const char *path)
 
 /* ---- Access logs ------------------------------------------------------------ */
 
+/* The gateway writes "-" where it has nothing to say. */
+static const char *said(const json_t *o, const char *name)
+{
+    const char *text = text_of(o, name);
+
+    return strcmp(text, "-") == 0 ? "" : text;
+}
+
 static void describe_request(const json_t *o, struct trace_event *e)
 {
     const json_t *status = json_object_get(o, "status");
@@ -274,11 +282,10 @@ static void describe_request(const json_t *o, struct trace_event *e)
                  json_integer_value(status));
     else if (json_is_string(status))
         snprintf(code, sizeof(code), "%.15s", json_string_value(status));
-    snprintf(
-        e->text, sizeof(e->text), "%s%s%.60s%s%.40s%s%.40s", code,
-        text_of(o, "once_status")[0] ? " " : "", text_of(o, "once_status"),
-        text_of(o, "once_outcome")[0] ? ", " : "", text_of(o, "once_outcome"),
-        text_of(o, "once_reason")[0] ? ", " : "", text_of(o, "once_reason"));
+    snprintf(e->text, sizeof(e->text), "%s%s%.60s%s%.40s%s%.40s", code,
+             said(o, "once_status")[0] ? " " : "", said(o, "once_status"),
+             said(o, "once_outcome")[0] ? ", " : "", said(o, "once_outcome"),
+             said(o, "once_reason")[0] ? ", " : "", said(o, "once_reason"));
 }
 
 static void take_request(struct reader *r, const char *text, size_t size)
