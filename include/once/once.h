@@ -84,7 +84,8 @@ extern "C" {
     X(ONCE_EFULL, -12, 1, "the store has no room; nothing was changed")        \
     X(ONCE_EAWAY, -13, 1, "the store's server cannot be reached")              \
     X(ONCE_EABORTED, -14, 1, "roll back and do the whole transaction again")   \
-    X(ONCE_ETX, -15, 0, "no transaction is open, or it has failed")
+    X(ONCE_ETX, -15, 0, "no transaction is open, or it has failed")           \
+    X(ONCE_EROLLBACK, -16, 0, "the store was put back to an earlier time")
 
 /* clang-format off */
 enum once_errors {
@@ -300,6 +301,13 @@ typedef struct once_engine_options {
      */
     void (*lost)(void *user, const uint8_t name[ONCE_NAME_SIZE],
                  const once_record *r);
+    /*
+     * A folder in which the processes of this host keep the largest fence that
+     * a durable store has granted to them, so that a store that was put back
+     * to an earlier time is noticed when it is opened: ONCE_EROLLBACK, or for
+     * a store of class B an event. NULL: none is kept. [NULL]
+     */
+    const char *witness;
 } once_engine_options;
 
 #define ONCE_EVENT_NO_ANSWER "the store does not answer"
@@ -307,7 +315,7 @@ typedef struct once_engine_options {
 #define ONCE_ENGINE_OPTIONS_INIT                                               \
     {                                                                          \
         sizeof(once_engine_options), 0, 0, 0, 0, 0, 0, 0, 0, NULL, NULL, NULL, \
-            NULL, 0, 0, 0, 0, NULL, NULL                                       \
+            NULL, 0, 0, 0, 0, NULL, NULL, NULL                                 \
     }
 
 /*
@@ -324,6 +332,7 @@ typedef struct once_engine_options {
  *   ONCE_EAWAY    Its server cannot be reached, and may be later.
  *   ONCE_EVERSION The store was written by a version that is not understood.
  *   ONCE_ECORRUPT The store is damaged.
+ *   ONCE_EROLLBACK `witness` is set, and the store has forgotten grants.
  *   ONCE_EINVAL   An option is out of range; `err` names it.
  *   ONCE_ENOMEM   Out of memory.
  * With `background` it returns before the store was opened, and only ONCE_OK,
@@ -375,6 +384,7 @@ typedef struct once_stats {
     uint64_t reaped;     /* records whose lease had expired               */
     uint64_t forgotten;  /* records whose retention time had ended        */
     uint64_t corrupt;    /* records that failed their checksum            */
+    uint64_t rollbacks;  /* the store was found to have forgotten grants  */
     uint64_t queued;     /* gauge: operations waiting for the store       */
     uint64_t live;       /* gauge: attempts that are owners               */
     uint64_t waiting;    /* gauge: attempts that wait for another         */

@@ -31,6 +31,9 @@ typedef struct once_store {
     /* Set by once_store_clock(): KEEP scans and FORGET compare with this time
      * if it is earlier than the store's own. 0: with the store's own only. */
     uint64_t forget_ms;
+    /* Set by once_store_open(), where `caveat` then points: a restored store
+     * that accepts absent keys. */
+    char gap_caveat[160];
 } once_store;
 
 enum { ONCE_HOST_SIZE = 16 };
@@ -163,6 +166,10 @@ typedef struct once_store_ops {
      */
     int (*import)(once_store *s, const once_named *r, size_t n,
                   once_error *err);
+
+    /* The largest fence that was granted so far, and at least the incarnation
+     * << 48. ONCE_OK, or an error. A store that has head() has this. */
+    int (*fence)(once_store *s, uint64_t *out, once_error *err);
 } once_store_ops;
 
 /*

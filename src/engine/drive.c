@@ -154,6 +154,8 @@ static void ask(once_engine *e, once_attempt *a, int action)
 
     assert(!a->step_out); /* the store may still read the operation */
     op->verb = once__action_verb(action);
+    if (op->verb == ONCE_OP_CLAIM && once__gap_holds(e))
+        op->verb = ONCE_OP_READ;
     op->fence = a->machine.fence;
     op->reason = a->ending != 0 ? a->reason : ONCE_REASON_STORE_SILENT;
     op->result = (once_bytes){NULL, 0};
@@ -322,6 +324,10 @@ static void step_ended(once_engine *e, once__task *task, int rc)
         rc = ONCE_ESTORE;
     }
     rc = once__reportable(task, rc);
+    if (verb == ONCE_OP_READ) { /* in a gap */
+        rc = once__gap_answer(rc, &a->step_op.record);
+        verb = ONCE_OP_CLAIM;
+    }
     a->step_out = 0;
     if (rc == ONCE_ECLOSED && a->machine.phase != ONCE__PHASE_CLAIM)
         rc =

@@ -61,12 +61,16 @@ static int open_store(once_engine *e, const char *url, once_error *err)
     if (rc != ONCE_OK)
         return rc;
     e->store = store;
-    rc = once__reaper_init(e);
+    rc = once__gap_open(e, err);
+    if (rc == ONCE_OK)
+        rc = once__witness_open(e, err);
+    if (rc == ONCE_OK && once__reaper_init(e) != ONCE_OK)
+        rc = once__fail(err, ONCE_ENOMEM, "engine: reaper: out of memory");
     if (rc != ONCE_OK) {
         e->store = NULL;
         once_store_close(store);
         once__reaper_clear(e);
-        return once__fail(err, rc, "engine: reaper: %s", once_text(rc));
+        return rc;
     }
     e->maintained_ms = once__now_ms();
     return ONCE_OK;
@@ -156,6 +160,7 @@ static int turn(once_engine *e, int closing)
     if (!closing && !e->options.no_reaper)
         once__reaper_turn(e, quiet);
     maintain(e, quiet);
+    once__witness_turn(e);
     flush(e);
     return quiet && !once__ready_any(e); /* the reaper may have asked */
 }
@@ -173,6 +178,8 @@ static void begin_closing(once_engine *e)
 static void end_all(once_engine *e)
 {
     e->ended = 1;
+    if (e->store != NULL)
+        once__witness_close(e);
     do {
         fire(e, UINT64_MAX - 1);
         once__batch_abandon(e);
@@ -280,6 +287,12 @@ static int take_options(once_engine *e, const once_engine_options *given,
         memcpy(o, given, given->size < sizeof(*o) ? given->size : sizeof(*o));
     }
     o->size = sizeof(*o);
+    if (o->witness != NULL) {
+        e->witness_folder = strdup(o->witness);
+        if (e->witness_folder == NULL)
+            return once__fail(err, ONCE_ENOMEM, "engine: out of memory");
+        o->witness = e->witness_folder;
+    }
     or_default(&o->queue_max, QUEUE_MAX);
     or_default(&o->batch_max, BATCH_MAX);
     or_default(&o->waiters_max, WAITERS_MAX);
@@ -331,6 +344,7 @@ static int make(const once_engine_options *options, once_error *err,
 out:
     free(e->batch);
     free(e->ops);
+    free(e->witness_folder);
     free(e);
     return rc;
 }
@@ -344,6 +358,7 @@ static void clear(once_engine *e)
     forget_url(e);
     free(e->batch);
     free(e->ops);
+    free(e->witness_folder);
     once__drop(e);
 }
 

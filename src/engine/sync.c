@@ -42,6 +42,11 @@ static void arrive(void *engine, struct once__node *node)
         task->end(e, task, absent);
         return;
     }
+    if (task->op->verb == ONCE_OP_CLAIM && once__gap_holds(e)) {
+        memset(&task->op->record, 0, sizeof(task->op->record));
+        task->end(e, task, ONCE_UNKNOWN); /* nothing is granted */
+        return;
+    }
     once__ask(e, task, deadline(task->op));
 }
 

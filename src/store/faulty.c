@@ -339,6 +339,13 @@ static int faulty_head(once_store *s, const once_store_head *put,
     return f->inner->ops->head(f->inner, put, out, err);
 }
 
+static int faulty_fence(once_store *s, uint64_t *out, once_error *err)
+{
+    const struct faulty *f = (struct faulty *)s;
+
+    return f->inner->ops->fence(f->inner, out, err);
+}
+
 static int faulty_import(once_store *s, const once_named *r, size_t n,
                          once_error *err)
 {
@@ -359,4 +366,5 @@ const once_store_ops once__store_faulty = {
     .count = faulty_count,
     .head = faulty_head,
     .import = faulty_import,
+    .fence = faulty_fence,
 };

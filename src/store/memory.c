@@ -375,6 +375,13 @@ static int memory_head(once_store *s, const once_store_head *put,
     return ONCE_OK;
 }
 
+static int memory_fence(once_store *s, uint64_t *out, once_error *err)
+{
+    (void)err;
+    *out = ((struct memory *)s)->fence;
+    return ONCE_OK;
+}
+
 static int memory_import(once_store *s, const once_named *r, size_t n,
                          once_error *err)
 {
@@ -419,4 +426,5 @@ const once_store_ops once__store_memory = {
     .count = memory_count,
     .head = memory_head,
     .import = memory_import,
+    .fence = memory_fence,
 };

@@ -1219,6 +1219,7 @@ static void a_store_has_an_id_and_keeps_what_its_head_was_told(void)
     struct world *w = world_open(1), *other = world_open(1);
     const once_store_ops *ops = w->store->ops;
     once_store_head first, h, put;
+    uint64_t fence;
 
     T_EQ(ops->head(w->store, NULL, &first, NULL), ONCE_OK);
     T_EQ(ops->head(other->store, NULL, &h, NULL), ONCE_OK);
@@ -1226,6 +1227,8 @@ static void a_store_has_an_id_and_keeps_what_its_head_was_told(void)
     T_OK(memcmp(first.id, h.id, ONCE_STORE_ID_SIZE) != 0);
     T_EQ(first.incarnation, 0);
     T_EQ(first.gap, ONCE_GAP_NONE);
+    T_EQ(ops->fence(w->store, &fence, NULL), ONCE_OK);
+    T_EQ(fence, 0);
     put = first;
     put.incarnation = 3;
     put.gap = ONCE_GAP_HOLD;
@@ -1240,6 +1243,8 @@ static void a_store_has_an_id_and_keeps_what_its_head_was_told(void)
     (void)simple(w, &w->slots[0], ONCE_OP_CLAIM, A);
     make_certain(w);
     T_OK(w->slots[0].last_fence > UINT64_C(3) << ONCE__FENCE_BITS);
+    T_EQ(w->store->ops->fence(w->store, &fence, NULL), ONCE_OK);
+    T_EQ(fence, w->slots[0].last_fence);
     world_close(w);
     world_close(other);
 }
