@@ -28,6 +28,10 @@
 #define NGX_HTTP_ONCE_WAIT_MAX      600000
 
 
+/* made by the package */
+#define NGX_HTTP_ONCE_WITNESS       "/var/lib/once/witness"
+
+
 typedef struct ngx_http_once_worker_s  ngx_http_once_worker_t;
 
 
@@ -37,6 +41,7 @@ typedef struct {
     ngx_str_t                    name;
     ngx_str_t                    url;       /* may hold credentials */
     ngx_msec_t                   timeout;
+    char                        *witness;   /* a folder, NULL: none is kept */
     ngx_str_t                    file;      /* where it was configured */
     ngx_uint_t                   line;
     ngx_shm_zone_t              *zone;      /* its counters */
@@ -65,6 +70,8 @@ typedef struct {
     ngx_str_t                    key_header;  /* "$http_x" alone: "x" */
     ngx_flag_t                   key_required;
     ngx_http_complex_value_t    *realm;
+    ngx_http_complex_value_t    *label;     /* NULL: method and path */
+    ngx_flag_t                   label_off;
     ngx_uint_t                   counts;      /* enum once__counts */
     ngx_http_complex_value_t    *fingerprint; /* where it is not empty */
     ngx_uint_t                   methods;

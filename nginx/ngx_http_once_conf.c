@@ -26,6 +26,8 @@ static char *ngx_http_once_once(ngx_conf_t *cf, ngx_command_t *cmd,
     void *conf);
 static char *ngx_http_once_scope(ngx_conf_t *cf, ngx_command_t *cmd,
     void *conf);
+static char *ngx_http_once_label(ngx_conf_t *cf, ngx_command_t *cmd,
+    void *conf);
 static char *ngx_http_once_key_directive(ngx_conf_t *cf, ngx_command_t *cmd,
     void *conf);
 static char *ngx_http_once_methods(ngx_conf_t *cf, ngx_command_t *cmd,
@@ -93,7 +95,7 @@ static const struct {
 ngx_command_t  ngx_http_once_commands[] = {
 
     { ngx_string("once_store"),
-      NGX_HTTP_MAIN_CONF|NGX_CONF_TAKE23,
+      NGX_HTTP_MAIN_CONF|NGX_CONF_TAKE2|NGX_CONF_TAKE3|NGX_CONF_TAKE4,
       ngx_http_once_store,
       NGX_HTTP_MAIN_CONF_OFFSET,
       0,
@@ -132,6 +134,13 @@ ngx_command_t  ngx_http_once_commands[] = {
       ngx_http_set_complex_value_slot,
       NGX_HTTP_LOC_CONF_OFFSET,
       offsetof(ngx_http_once_loc_conf_t, realm),
+      NULL },
+
+    { ngx_string("once_label"),
+      NGX_HTTP_ONCE_ANY|NGX_CONF_TAKE1,
+      ngx_http_once_label,
+      NGX_HTTP_LOC_CONF_OFFSET,
+      0,
       NULL },
 
     { ngx_string("once_methods"),
@@ -294,6 +303,7 @@ ngx_http_once_create_loc_conf(ngx_conf_t *cf)
      *     olcf->key = NULL;
      *     olcf->key_header = { 0, NULL };
      *     olcf->realm = NULL;
+     *     olcf->label = NULL;
      *     olcf->counts = 0;
      *     olcf->fingerprint = NULL;
      *     olcf->methods = 0;
@@ -302,6 +312,7 @@ ngx_http_once_create_loc_conf(ngx_conf_t *cf)
      */
 
     olcf->scope_off = NGX_CONF_UNSET;
+    olcf->label_off = NGX_CONF_UNSET;
     olcf->key_required = NGX_CONF_UNSET;
     olcf->wait = NGX_CONF_UNSET_MSEC;
     olcf->lost = NGX_CONF_UNSET_UINT;
@@ -375,6 +386,11 @@ ngx_http_once_merge_loc_conf(ngx_conf_t *cf, void *parent, void *child)
     if (conf->scope == NULL && conf->scope_off == NGX_CONF_UNSET) {
         conf->scope = prev->scope;
         conf->scope_off = prev->scope_off;
+    }
+
+    if (conf->label == NULL && conf->label_off == NGX_CONF_UNSET) {
+        conf->label = prev->label;
+        conf->label_off = prev->label_off;
     }
 
     if (conf->key == NULL && conf->key_header.len == 0) {
@@ -887,6 +903,7 @@ ngx_http_once_store(ngx_conf_t *cf, ngx_command_t *cmd, void *conf)
 {
     ngx_http_once_main_conf_t *omcf = conf;
 
+    char                    *witness;
     u_char                  *p;
     ngx_str_t               *value, time;
     ngx_int_t                timeout;
@@ -921,18 +938,39 @@ ngx_http_once_store(ngx_conf_t *cf, ngx_command_t *cmd, void *conf)
 
     timeout = 1000;
 
-    if (cf->args->nelts == 4) {
-        if (ngx_strncmp(value[3].data, "timeout=", 8) != 0) {
-            return "knows \"timeout=\" only";
+    witness = NULL;
+
+    for (i = 3; i < cf->args->nelts; i++) {
+
+        if (ngx_strncmp(value[i].data, "witness=", 8) == 0) {
+            witness = (char *) value[i].data + 8;
+
+            if (witness[0] != '/' && ngx_strcmp(witness, "off") != 0) {
+                return "needs a witness that is a folder, or \"off\"";
+            }
+
+            continue;
         }
 
-        time.data = value[3].data + 8;
-        time.len = value[3].len - 8;
+        if (ngx_strncmp(value[i].data, "timeout=", 8) != 0) {
+            return "knows \"timeout=\" and \"witness=\" only";
+        }
+
+        time.data = value[i].data + 8;
+        time.len = value[i].len - 8;
         timeout = ngx_parse_time(&time, 0);
 
         if (timeout == NGX_ERROR || timeout < 10 || timeout > 60000) {
             return "needs a timeout of 10ms to 60s";
         }
+    }
+
+    if (witness == NULL && access(NGX_HTTP_ONCE_WITNESS, X_OK) == 0) {
+        witness = NGX_HTTP_ONCE_WITNESS;
+    }
+
+    if (witness != NULL && ngx_strcmp(witness, "off") == 0) {
+        witness = NULL;
     }
 
     store = ngx_pcalloc(cf->pool, sizeof(ngx_http_once_store_t));
@@ -945,6 +983,7 @@ ngx_http_once_store(ngx_conf_t *cf, ngx_command_t *cmd, void *conf)
     store->name = value[1];
     store->url = value[2];
     store->timeout = (ngx_msec_t) timeout;
+    store->witness = witness;
     store->file = cf->conf_file->file.name;
     store->line = cf->conf_file->line;
     *elt = store;
@@ -1000,6 +1039,31 @@ ngx_http_once_scope(ngx_conf_t *cf, ngx_command_t *cmd, void *conf)
     olcf->scope = ngx_http_once_compile(cf, (char *) value[1].data);
 
     return olcf->scope ? NGX_CONF_OK : NGX_CONF_ERROR;
+}
+
+
+static char *
+ngx_http_once_label(ngx_conf_t *cf, ngx_command_t *cmd, void *conf)
+{
+    ngx_http_once_loc_conf_t *olcf = conf;
+
+    ngx_str_t  *value;
+
+    if (olcf->label != NULL || olcf->label_off != NGX_CONF_UNSET) {
+        return "is duplicate";
+    }
+
+    value = cf->args->elts;
+
+    if (ngx_strcmp(value[1].data, "off") == 0) {
+        olcf->label_off = 1;
+        return NGX_CONF_OK;
+    }
+
+    olcf->label_off = 0;
+    olcf->label = ngx_http_once_compile(cf, (char *) value[1].data);
+
+    return olcf->label ? NGX_CONF_OK : NGX_CONF_ERROR;
 }
 
 

@@ -121,6 +121,8 @@ struct ngx_http_once_ctx_s {
     ngx_uint_t                   method;
     ngx_uint_t                   http_version;
     uint32_t                     attempt;
+    char                         label[ONCE_LABEL_MAX + 1];  /* "": none */
+    uint8_t                      trace[ONCE_TRACE_SIZE];  /* of the first */
 
     once__decision               decision;  /* what the client gets */
     char                        *detail;    /* of a problem */

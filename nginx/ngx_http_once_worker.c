@@ -211,6 +211,7 @@ ngx_http_once_open(ngx_http_once_worker_t *w, ngx_log_t *log)
     options.lost = ngx_http_once_lost;
     options.user = w;
     options.background = 1;
+    options.witness = w->store->witness;
 
     if (once_engine_open((char *) w->store->url.data, &options, &err,
                          &w->engine)
@@ -805,7 +806,8 @@ ngx_http_once_orphan(ngx_http_once_task_t *task)
     if (task->state == NGX_HTTP_ONCE_OWNING) {
         task->action = ONCE__DO_RELEASE;
 
-        if (once_release_start(task->attempt, ngx_http_once_done, task)
+        if (once_release_start(task->attempt, ONCE_REASON_NOT_SENT,
+                               ngx_http_once_done, task)
             == ONCE_OK)
         {
             ngx_http_once_started(task, NGX_HTTP_ONCE_ENDING);

@@ -178,22 +178,35 @@ static const struct row {
     int observed, outcome, status;
     once__verdict verdict;
 } rows[] = {
-    { NOT_SENT,   ANY,         ANY_STATUS, { ONCE__DO_RELEASE,  ONCE_NO_KIND }},
-    { BROKEN,     ANY,         ANY_STATUS, { ONCE__DO_GIVE_UP,  ONCE_NO_KIND }},
-    { ANSWERED,   ANY,         STRANGE,    { ONCE__DO_GIVE_UP,  ONCE_NO_KIND }},
+    { NOT_SENT,   ANY,         ANY_STATUS,
+      { ONCE__DO_RELEASE,  ONCE_NO_KIND, ONCE_REASON_NOT_SENT }},
+    { BROKEN,     ANY,         ANY_STATUS,
+      { ONCE__DO_GIVE_UP,  ONCE_NO_KIND, ONCE_REASON_RESET }},
+    { ANSWERED,   ANY,         STRANGE,   
+      { ONCE__DO_GIVE_UP,  ONCE_NO_KIND, ONCE_REASON_BAD_RESPONSE }},
 
     /* The outcome header, whatever the status. */
-    { ANSWERED,   NOT_APPLIED, ANY_STATUS, { ONCE__DO_RELEASE,  ONCE_NO_KIND }},
-    { ANSWERED,   UNKNOWN,     ANY_STATUS, { ONCE__DO_GIVE_UP,  ONCE_NO_KIND }},
-    { ANSWERED,   NO_STORE,    ANY_STATUS, { ONCE__DO_MARK,     ONCE_SUCCESS }},
-    { WHOLE,      APPLIED,     ANY_STATUS, { ONCE__DO_COMPLETE, ONCE_SUCCESS }},
-    { UNSTORABLE, APPLIED,     ANY_STATUS, { ONCE__DO_MARK,     ONCE_SUCCESS }},
+    { ANSWERED,   NOT_APPLIED, ANY_STATUS,
+      { ONCE__DO_RELEASE,  ONCE_NO_KIND, ONCE_REASON_UPSTREAM_SAID }},
+    { ANSWERED,   UNKNOWN,     ANY_STATUS,
+      { ONCE__DO_GIVE_UP,  ONCE_NO_KIND, ONCE_REASON_UPSTREAM_SAID }},
+    { ANSWERED,   NO_STORE,    ANY_STATUS,
+      { ONCE__DO_MARK,     ONCE_SUCCESS, ONCE_REASON_NONE }},
+    { WHOLE,      APPLIED,     ANY_STATUS,
+      { ONCE__DO_COMPLETE, ONCE_SUCCESS, ONCE_REASON_NONE }},
+    { UNSTORABLE, APPLIED,     ANY_STATUS,
+      { ONCE__DO_MARK,     ONCE_SUCCESS, ONCE_REASON_NONE }},
 
-    { ANSWERED,   ABSENT,      DECLINED,   { ONCE__DO_RELEASE,  ONCE_NO_KIND }},
-    { WHOLE,      ABSENT,      GOOD,       { ONCE__DO_COMPLETE, ONCE_SUCCESS }},
-    { WHOLE,      ABSENT,      POOR,       { ONCE__DO_COMPLETE, ONCE_FAILURE }},
-    { UNSTORABLE, ABSENT,      GOOD,       { ONCE__DO_MARK,     ONCE_SUCCESS }},
-    { UNSTORABLE, ABSENT,      POOR,       { ONCE__DO_MARK,     ONCE_FAILURE }},
+    { ANSWERED,   ABSENT,      DECLINED,  
+      { ONCE__DO_RELEASE,  ONCE_NO_KIND, ONCE_REASON_STATUS }},
+    { WHOLE,      ABSENT,      GOOD,      
+      { ONCE__DO_COMPLETE, ONCE_SUCCESS, ONCE_REASON_NONE }},
+    { WHOLE,      ABSENT,      POOR,      
+      { ONCE__DO_COMPLETE, ONCE_FAILURE, ONCE_REASON_NONE }},
+    { UNSTORABLE, ABSENT,      GOOD,      
+      { ONCE__DO_MARK,     ONCE_SUCCESS, ONCE_REASON_NONE }},
+    { UNSTORABLE, ABSENT,      POOR,      
+      { ONCE__DO_MARK,     ONCE_FAILURE, ONCE_REASON_NONE }},
 };
 
 static const struct outcome {
