@@ -214,7 +214,8 @@ class Run:
         return [self.once, "relay", "--store", self.db_url(), "--lease", "3s",
                 "--metrics", self.folder / ("relay%d.@BIRTH@.prom" % n),
                 "--to", "orders=@%s" % to, "--timeout", "1s", *(
-                    ["--workers", 4] if self.ledger.service else
+                    # As a route to http: has without faulty: before it.
+                    ["--workers", 4, "--batch", 1] if self.ledger.service else
                     ["--batch", 50]), *(
                         [] if self.ledger.tended else ["--pass"])]
 
