@@ -10,7 +10,7 @@ inbox and outbox, a bare publish loop with the broker's own library, a consumer
 with the same writes. Rounds are interleaved, ratios are taken within a round,
 and what is printed is the median of the rounds, with the lowest and the
 highest. Sections: tx, lite, rows, behind, publish, consume, latency, saga,
-purge.
+peer, purge.
 
 It refuses nothing that is slow and prints what it measured; a wrong number of
 messages ends it with status 1. Servers are its own, on loopback, in a temporary
@@ -513,6 +513,34 @@ class Bench:
                                 for w in ("relay", "postgres", "front",
                                           "banks")) + " |")
 
+    # ---- A peer
+
+    def peer(self):
+        """PgQ, a queue in PostgreSQL, where its extension is installed."""
+        self.postgres()
+        yield from ["", "## Beside PgQ", ""]
+        if self.sql("SELECT count(*) FROM pg_available_extensions WHERE name ="
+                    " 'pgq'").strip() == "0":
+            yield "Not run: the extension is not installed here."
+            return
+        self.sql("CREATE EXTENSION IF NOT EXISTS pgq;"
+                 "SELECT pgq.create_queue('bench')")
+        event = "SELECT pgq.insert_event('bench', 't', repeat('x', 300));\n"
+        found = {"two writes": ("", []), "+ emit()": (EMIT, []),
+                 "+ pgq.insert_event()": (event, [])}
+        for _ in range(self.args.rounds):
+            for text, values in found.values():
+                values.append(self.pgbench(WRITES + text))
+        base = found["two writes"][1]
+        yield from [f"As in the first table: pgbench, {CLIENTS} clients, the "
+                    "database saturated.", "",
+                    "| transaction | per second | ratio | lowest–highest |",
+                    "|---|---|---|---|"]
+        for name, (_, values) in found.items():
+            ratios = [a / b for a, b in zip(values, base)]
+            yield (f"| {name} | {statistics.median(values):,.0f} | "
+                   f"{spread(ratios)} |")
+
     # ---- Purge
 
     def purge(self):
@@ -559,7 +587,7 @@ class Bench:
 
 
 SECTIONS = ["tx", "lite", "rows", "behind", "publish", "consume", "latency",
-            "saga", "purge"]
+            "saga", "peer", "purge"]
 
 
 def head(args, load):
