@@ -214,7 +214,8 @@ class Run:
         return [self.once, "relay", "--store", self.db_url(), "--lease", "3s",
                 "--metrics", self.folder / ("relay%d.@BIRTH@.prom" % n),
                 "--to", "orders=@%s" % to, "--timeout", "1s", *(
-                    ["--workers", 4] if self.ledger.service else
+                    # As a route to http: has without faulty: before it.
+                    ["--workers", 4, "--batch", 1] if self.ledger.service else
                     ["--batch", 50]), *(
                         [] if self.ledger.tended else ["--pass"])]
 
@@ -396,10 +397,10 @@ class Run:
             self.world.step(name, self.options.get("healed", 30 * 60000))
 
     def drain(self):
-        """What still lies in the broker: copies, and nothing else."""
+        """What still lies in the broker, and what a consumer had in hand when
+        it ended: that comes again after a while."""
         last = Process(self, "last", self.consumer_words(
-            "last", "drain_ms=%d" % (4000 if self.broker.name == "redis"
-                                     else 1500))).start()
+            "last", "drain_ms=%d" % (2000 + self.broker.AGAIN_MS))).start()
         self.consumers.append(last)
         last.process.wait(4 * PATIENCE)
         last.check()
