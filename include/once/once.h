@@ -317,7 +317,7 @@ ONCE_API void once_engine_wake(once_engine *e);
 ONCE_API ONCE_CHECK int once_store_check(const char *url, int *durable,
                                          int *shared, once_error *err);
 
-enum once_latency { ONCE_LATENCY_BUCKETS = 16 };
+enum once_latency { ONCE_LATENCY_BUCKETS = 18 };
 
 /* Counters since the engine was opened, and gauges of this moment. */
 typedef struct once_stats {
@@ -334,6 +334,13 @@ typedef struct once_stats {
     uint64_t live;       /* gauge: attempts that are owners               */
     uint64_t waiting;    /* gauge: attempts that wait for another         */
     uint64_t oldest_ms;  /* gauge: age of the oldest live attempt, or 0   */
+    uint64_t up;         /* gauge: 1: the store is open and answered last */
+    uint64_t durable;    /* gauge: 1: it is open, and of class A          */
+    uint64_t swept_ms;   /* gauge: time since expired records were last
+                          * looked for, or UINT64_MAX: not yet            */
+    uint64_t late;       /* gauge: 1: its clock cannot be read, or is ahead
+                          * of the time that was seen to pass: what is due
+                          * is forgotten later                            */
     uint64_t apply_us;   /* sum of the times that the batches took        */
     /* Batches by the time that they took: bucket i counts those that took less
      * than 2^i * 64 microseconds and are in no smaller one; the last bucket

@@ -173,6 +173,7 @@ static void begin_closing(once_engine *e)
 static void end_all(once_engine *e)
 {
     e->ended = 1;
+    once__set(&e->count.up, 0);
     do {
         fire(e, UINT64_MAX - 1);
         once__batch_abandon(e);
@@ -241,6 +242,9 @@ static void *run(void *argument)
         end_all(e);
         return NULL;
     }
+    once__set(&e->count.up, 1);
+    once__set(&e->count.durable,
+              e->store->ops->durable && e->store->caveat == NULL);
     report_caveat(e);
     for (;;) {
         int quiet = turn(e, closing);

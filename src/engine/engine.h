@@ -135,6 +135,8 @@ struct once__counters {
     atomic_uint_fast64_t operations, batches, unknown, repeated, busy, renewed,
         reaped, forgotten, corrupt, queued, live, waiting, oldest_since_ms,
         apply_us, latency[ONCE_LATENCY_BUCKETS];
+    /* Gauges of the engine's thread. */
+    atomic_uint_fast64_t up, durable, swept_at_ms, late;
 };
 
 /* Outcomes that are still repeated although their callers got "unknown". */
@@ -201,6 +203,7 @@ uint64_t once__now_us(void);
 uint64_t once__jitter(once_engine *e, uint64_t ms);
 void once__count(atomic_uint_fast64_t *counter, uint64_t n);
 void once__uncount(atomic_uint_fast64_t *gauge);
+void once__set(atomic_uint_fast64_t *gauge, uint64_t n);
 void once__count_batch(once_engine *e, uint64_t us);
 /* Reserves room for one operation in the queue, from any thread. 0: it is
  * full. */

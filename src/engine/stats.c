@@ -17,7 +17,8 @@ static uint64_t look(const atomic_uint_fast64_t *counter)
 void once_engine_stats(once_engine *e, once_stats *out)
 {
     const struct once__counters *c = &e->count;
-    uint64_t since = look(&c->oldest_since_ms), now = once__now_ms();
+    uint64_t since = look(&c->oldest_since_ms), swept = look(&c->swept_at_ms);
+    uint64_t now = once__now_ms();
     size_t i;
 
     memset(out, 0, sizeof(*out));
@@ -34,6 +35,10 @@ void once_engine_stats(once_engine *e, once_stats *out)
     out->live = look(&c->live);
     out->waiting = look(&c->waiting);
     out->oldest_ms = since == 0 || now < since ? 0 : now - since;
+    out->up = look(&c->up);
+    out->durable = look(&c->durable);
+    out->swept_ms = swept == 0 ? UINT64_MAX : now < swept ? 0 : now - swept;
+    out->late = look(&c->late);
     out->apply_us = look(&c->apply_us);
     for (i = 0; i < ONCE_LATENCY_BUCKETS; i++)
         out->latency[i] = look(&c->latency[i]);
