@@ -166,6 +166,38 @@ enum once_policy {
 };
 
 /*
+ * Why a record is indeterminate, or why it was released: X(name, number, word).
+ * The numbers are stored. The words are the same in logs, metrics and lists.
+ */
+#define ONCE_REASONS(X)                                                        \
+    X(ONCE_REASON_NONE, 0, "-")                                                \
+    X(ONCE_REASON_RESET, 1, "reset") /* the connection was lost */             \
+    X(ONCE_REASON_TIMEOUT, 2, "timeout")                                       \
+    X(ONCE_REASON_BAD_RESPONSE, 3, "bad-response")                             \
+    X(ONCE_REASON_TRUNCATED, 4, "truncated")                                   \
+    X(ONCE_REASON_UPSTREAM_SAID, 5, "upstream-said") /* an outcome header */   \
+    X(ONCE_REASON_OWNER_GONE, 6, "owner-gone") /* its lease expired */         \
+    X(ONCE_REASON_STORE_SILENT, 7, "store-silent")                             \
+    X(ONCE_REASON_GAP, 8, "gap") /* lost between a backup and its restore */   \
+    X(ONCE_REASON_OPERATOR, 9, "operator")                                     \
+    X(ONCE_REASON_NOT_SENT, 10, "not-sent")                                    \
+    X(ONCE_REASON_STATUS, 11, "status") /* one that says "not executed" */     \
+    X(ONCE_REASON_PROGRAM, 12, "program") /* the work itself said so */
+
+/* clang-format off */
+enum once_reason {
+#define ONCE__ENUM(name, number, word) name = number,
+    ONCE_REASONS(ONCE__ENUM)
+#undef ONCE__ENUM
+    ONCE__REASON_END
+};
+/* clang-format on */
+
+/* The word of a reason, "-" for any other number. Never NULL; static. Since
+ * 0.1. */
+ONCE_API const char *once_reason_text(int reason);
+
+/*
  * All that a store keeps about one name. `attempt` 0 means that there is no
  * row. Times are the store's clock, in milliseconds since 1970.
  */

@@ -48,6 +48,19 @@ const char *once_text(int code)
     }
 }
 
+const char *once_reason_text(int reason)
+{
+    switch (reason) {
+#define TEXT(name, number, word)                                               \
+    case name:                                                                 \
+        return word;
+        ONCE_REASONS(TEXT)
+#undef TEXT
+    default:
+        return "-";
+    }
+}
+
 int once__fail(once_error *err, int code, const char *format, ...)
 {
     va_list args;
