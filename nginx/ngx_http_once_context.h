@@ -121,6 +121,9 @@ struct ngx_http_once_ctx_s {
     ngx_uint_t                   method;
     ngx_uint_t                   http_version;
     uint32_t                     attempt;
+    uint64_t                     fence;
+    once__ending                 ending;    /* how the attempt ended */
+    ngx_uint_t                   ended;     /* 0: it has not, or is none */
 
     once__decision               decision;  /* what the client gets */
     char                        *detail;    /* of a problem */
@@ -128,7 +131,7 @@ struct ngx_http_once_ctx_s {
 
     /* what is known about the response */
     int                          observed;     /* enum once__observed */
-    int                          action;      /* enum once__verdict_action */
+    once__verdict                verdict;
     ngx_int_t                    upstream_rc;
     ngx_uint_t                   upstream_status;
     once_bytes                   outcome;   /* Idempotency-Outcome */

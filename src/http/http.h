@@ -210,6 +210,8 @@ typedef struct once__ending {
 once__ending once__verdict_ending(once__verdict verdict, int rc,
                                   const once_record *record);
 int once__outcome_of_kind(int kind); /* enum once_kind of a record */
+/* 1: an attempt behind a gateway can end so; 0: only if something is wrong. */
+int once__ending_is_usual(int outcome, int reason);
 
 /* ---- Policy, and the way to and from the engine, start.c ---------------- */
 

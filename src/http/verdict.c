@@ -345,3 +345,24 @@ once__ending once__verdict_ending(once__verdict verdict, int rc,
         out.reason = verdict.reason;
     return out;
 }
+
+/* Asked of the tables above: a reason stands in a row that gives it. */
+int once__ending_is_usual(int outcome, int reason)
+{
+    size_t i;
+
+    if (outcome != ONCE__OUTCOME_RELEASED &&
+        outcome != ONCE__OUTCOME_INDETERMINATE)
+        return reason == ONCE_REASON_NONE;
+    for (i = 0; i < COUNT(rows); i++)
+        if (rows[i].verdict.reason == reason &&
+            rows[i].verdict.action == (outcome == ONCE__OUTCOME_RELEASED
+                                           ? ONCE__DO_RELEASE
+                                           : ONCE__DO_GIVE_UP))
+            return 1;
+    for (i = 0; i < COUNT(ending_rows); i++)
+        if (ending_rows[i].outcome == outcome &&
+            ending_rows[i].reason == reason)
+            return 1;
+    return 0;
+}
