@@ -218,6 +218,7 @@ ngx_http_once_add_variables(ngx_conf_t *cf)
         }
 
         var->get_handler = v->get_handler;
+        var->data = v->data;
     }
 
     return NGX_OK;

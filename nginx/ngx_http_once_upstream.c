@@ -652,10 +652,19 @@ ngx_http_once_at_end(ngx_http_request_t *r, ngx_http_once_ctx_t *ctx)
 static void
 ngx_http_once_finalize_upstream(ngx_http_request_t *r, ngx_int_t rc)
 {
+    ngx_connection_t     *c;
     ngx_http_once_ctx_t  *ctx;
 
     ctx = ngx_http_once_get_ctx(r);
     ctx->upstream_rc = rc;
+
+    /* in the middle of a body that nginx buffers, it says 502 of both */
+
+    c = r->upstream->peer.connection;
+
+    if (rc == NGX_HTTP_BAD_GATEWAY && c != NULL && c->read->timedout) {
+        ctx->upstream_rc = NGX_HTTP_GATEWAY_TIME_OUT;
+    }
 
     ctx->finalize(r, rc);
 

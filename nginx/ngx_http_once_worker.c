@@ -556,8 +556,8 @@ ngx_http_once_unknown(ngx_http_once_worker_t *w, ngx_http_once_lost_t *lost,
     w->lines++;
     ngx_log_error(NGX_LOG_WARN, log, 0,
                   "once: outcome unknown: record %s, attempt %uD, "
-                  "fence %uL, reason %s", lost->key_hash, lost->number,
-                  lost->fence, once_reason_text(lost->reason));
+                  "reason %s, fence %uL", lost->key_hash, lost->number,
+                  once_reason_text(lost->reason), lost->fence);
 }
 
 
