@@ -1,141 +1,173 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * audit.c - the note on an operator's decision: who, when, where, why.
- *
- * The user's name comes from the kernel, never from the environment. It refuses
- * a reason that is missing, or that could command the terminal of whoever reads
- * it later.
+ * audit.c - what all decisions of an operator have in common: a reason, two
+ * lines in the audit log, and that they are refused when something happened
+ * since.
  */
 #include "cli.h"
 
 #include <inttypes.h>
-#include <pwd.h>
-#include <stdlib.h>
 #include <string.h>
-#include <unistd.h>
-
-#include "http/http.h"
 
 once_bytes cli_bytes(const char *text)
 {
     return (once_bytes){text, strlen(text)};
 }
 
-static int has_control(const char *text)
-{
-    for (; *text != '\0'; text++)
-        if ((unsigned char)*text < 0x20 || *text == 0x7f)
-            return 1;
-    return 0;
-}
-
 int cli_check_why(const struct cli *c, const char *why)
 {
-    size_t size = why ? strlen(why) : 0;
-
-    if (size == 0 || size > CLI_WHY_MAX || has_control(why))
+    if (!once__why_good(why))
         return cli_usage(c, "--why TEXT is needed: 1 to %d bytes on one line",
-                         CLI_WHY_MAX);
+                         ONCE__WHY_MAX);
     return CLI_OK;
 }
 
-/* "alice (uid 1000)". */
-static void user_name(uid_t uid, char *out, size_t size)
-{
-    struct passwd pw, *found = NULL;
-    char buffer[4096];
-
-    if (getpwuid_r(uid, &pw, buffer, sizeof(buffer), &found) != 0 || !found)
-        snprintf(out, size, "uid %u", (unsigned)uid);
-    else
-        snprintf(out, size, "%.48s (uid %u)", pw.pw_name, (unsigned)uid);
-}
-
-/* Who logged in, in spite of sudo and su: from the kernel, not from
- * the environment. 0 if it cannot say, or if it is the same user. */
-static int login_name(char *out, size_t size)
-{
-    FILE *in = fopen("/proc/self/loginuid", "re");
-    unsigned uid = UINT32_MAX;
-    int n;
-
-    if (in == NULL)
-        return 0;
-    n = fscanf(in, "%10u", &uid);
-    fclose(in);
-    if (n != 1 || uid == UINT32_MAX || uid == getuid())
-        return 0;
-    user_name(uid, out, size);
-    return 1;
-}
-
-/* Host, process and milliseconds make the note unlike any other, so that a
- * repeated operation is taken for the same one. */
 void cli_make_note(const char *action, const char *why, char out[CLI_NOTE_SIZE])
 {
-    char who[96], login[96] = "", when[CLI_TIME_SIZE], host[65] = "?";
+    once__audit_who who;
 
-    cli_time(cli_now_ms(), when);
-    user_name(getuid(), who, sizeof(who));
-    if (gethostname(host, sizeof(host)) < 0)
-        snprintf(host, sizeof(host), "?");
-    host[sizeof(host) - 1] = '\0';
-    snprintf(out, CLI_NOTE_SIZE, "%s by %s%s%s on %s, once[%ld]: %s: %s", when,
-             who, login_name(login, sizeof(login)) ? ", login " : "", login,
-             host, (long)getpid(), action, why);
+    once__audit_me("command line", &who);
+    once__note_make(&who, "once", NULL, action, why, out);
 }
 
-int cli_encode(const struct cli *c, const once__response *response,
-               once_bytes *out)
-{
-    once_error err = {0, ""};
-    size_t size = 0;
-    void *data;
-    int rc;
+/* ---- The audit log ------------------------------------------------------- */
 
-    rc = once__response_size(response, &size, &err);
-    if (rc < 0)
-        return cli_trouble(c, rc, &err);
-    if (size > ONCE_RESULT_MAX)
-        return cli_say(c, CLI_USAGE,
-                       "the response is over the limit of %zu "
-                       "bytes",
-                       ONCE_RESULT_MAX);
-    data = malloc(size);
-    if (data == NULL)
-        return cli_say(c, CLI_STORE, "out of memory");
-    once__response_encode(response, data);
-    *out = (once_bytes){data, size};
-    return CLI_OK;
+static int not_written(const struct cli *c, const once_error *err)
+{
+    return cli_say(c, CLI_STORE,
+                   "audit log: %s. Nothing was changed: what is not written "
+                   "down is not done. Say where with --audit FILE, or --audit "
+                   "off",
+                   err->text);
 }
 
-int cli_reap(const struct cli *c, once_engine *e, const once_op *seen,
-             uint64_t keep_ms)
+int cli_audit_open(const struct cli *c, once__audit **out)
 {
-    const once_record *r = &seen->record;
-    once_op op = {
-        .verb = ONCE_OP_REAP, .keep_ms = keep_ms, .store_ms = CLI_STORE_MS};
     once_error err = {0, ""};
-    int rc;
+    int rc = once__audit_open(c->audit, &err, out);
 
-    if ((r->state != ONCE_CLAIMED && r->state != ONCE_DISPATCHED) ||
-        seen->left_ms > 0)
+    return rc == ONCE_OK ? CLI_OK : not_written(c, &err);
+}
+
+int cli_intend(const struct cli *c, struct cli_decision *d)
+{
+    once_error err = {0, ""};
+    int rc = cli_audit_open(c, &d->log);
+
+    if (rc != CLI_OK)
+        return rc;
+    once__audit_me("command line", &d->who);
+    d->entry.who = &d->who;
+    if (once__audit_begin(d->log, &d->entry, &d->seq, &err) == ONCE_OK)
         return CLI_OK;
-    memcpy(op.name, seen->name, ONCE_NAME_SIZE);
-    rc = once_apply(e, &op, &err);
-    once_op_clear(&op);
-    /* Refused: somebody was faster, and the next step looks again anyway. */
-    return rc < 0 ? cli_trouble_of_change(c, rc, &err) : CLI_OK;
+    once__audit_close(d->log);
+    d->log = NULL;
+    return not_written(c, &err);
+}
+
+static enum once__audit_step step_of(int rc)
+{
+    if (rc == CLI_OK)
+        return ONCE__AUDIT_DONE;
+    return rc == CLI_UNKNOWN ? ONCE__AUDIT_UNKNOWN : ONCE__AUDIT_REFUSED;
+}
+
+int cli_audited(const struct cli *c, struct cli_decision *d, int rc,
+                const char *detail)
+{
+    once_error err = {0, ""};
+
+    if (d->log == NULL)
+        return rc;
+    if (once__audit_end(d->log, &d->entry, d->seq, step_of(rc), detail, &err) !=
+        ONCE_OK)
+        rc = cli_say(c, rc == CLI_OK ? CLI_STORE : rc,
+                     "audit log: %s. It has the intent, but not what came of "
+                     "it: that is as it was said",
+                     err.text);
+    once__audit_close(d->log);
+    d->log = NULL;
+    return rc;
+}
+
+/* ---- What once__resolve() refused ---------------------------------------- */
+
+static void changed(const once_record *now, uint64_t fence, char *out,
+                    size_t size)
+{
+    if (now->attempt == 0)
+        snprintf(out, size,
+                 "there is no such record: it has been forgotten, or is in "
+                 "another store. See once ls");
+    else
+        snprintf(out, size,
+                 "the fence is %" PRIu64 ", not %" PRIu64
+                 ": something happened since. Look again with once show",
+                 now->fence, fence);
+}
+
+void cli_refusal(int verdict, const once__resolution *r, const once_record *now,
+                 char *out, size_t size)
+{
+    char until[CLI_TIME_SIZE];
+
+    switch (verdict) {
+    case ONCE__UNRESOLVED_GONE:
+    case ONCE__UNRESOLVED_FENCE:
+        changed(now, r->fence, out, size);
+        break;
+    case ONCE__UNRESOLVED_ATTEMPT:
+        snprintf(out, size,
+                 "the attempt is %" PRIu32 ", not %" PRIu32
+                 ": something happened since. Look again with once show",
+                 now->attempt, r->attempt);
+        break;
+    case ONCE__UNRESOLVED_TAKEOVER:
+        snprintf(out, size,
+                 "--reopen may execute it twice and needs once_lost takeover, "
+                 "which this record was not made under. Give --success, "
+                 "--failure or --applied");
+        break;
+    case ONCE__UNRESOLVED_OWNED:
+        cli_time(now->lease_ms, until);
+        snprintf(out, size,
+                 "it is %s, its owner may still answer (lease until %s). Look "
+                 "again after that",
+                 cli_state(now->state), until);
+        break;
+    default:
+        snprintf(out, size,
+                 "it is %s, and only an indeterminate record can be resolved. "
+                 "See once show",
+                 cli_state(now->state));
+        break;
+    }
+}
+
+int cli_resolved(const struct cli *c, int verdict, const once__resolution *r,
+                 const once_record *now, const once_error *err)
+{
+    char text[256];
+
+    if (verdict < 0)
+        return cli_trouble_of_change(c, verdict, err);
+    if (verdict != ONCE__RESOLVED) {
+        cli_refusal(verdict, r, now, text, sizeof(text));
+        return cli_say(c, CLI_NO, "refused: %s", text);
+    }
+    if (err->code != 0) /* the record is decided all the same */
+        cli_say(c, 0,
+                "audit log: %s. It has the intent, but not what came of it",
+                err->text);
+    return CLI_OK;
 }
 
 int cli_changed(const struct cli *c, const once_record *now, uint64_t fence)
 {
-    if (now->attempt == 0)
-        return cli_say(c, CLI_NO, "refused: the record has been forgotten");
-    if (now->fence != fence)
-        return cli_say(c, CLI_NO,
-                       "refused: the fence is %" PRIu64 ", not %" PRIu64
-                       ": something happened since. Look again with once show",
-                       now->fence, fence);
-    return CLI_OK;
+    char text[256];
+
+    if (now->attempt != 0 && now->fence == fence)
+        return CLI_OK;
+    changed(now, fence, text, sizeof(text));
+    return cli_say(c, CLI_NO, "refused: %s", text);
 }

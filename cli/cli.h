@@ -20,6 +20,8 @@
 #include <once/once.h>
 #include <once/store.h>
 
+#include "operate/operate.h"
+
 /*
  * Every exit status of every command, X(name, number, in a few words). What
  * `once run` hands on of its command stands in its own manual page.
@@ -50,6 +52,7 @@ struct cli {
     const struct cli_command *command; /* for messages, or NULL             */
     const char *store; /* URL from --store or ONCE_STORE, or NULL         */
     const char *user_store; /* that of `once run`, if it is there, or NULL  */
+    const char *audit; /* from --audit or ONCE_AUDIT, or NULL               */
     int json;
     int tty;   /* stdout is a terminal                                      */
     int color; /* ... and may be coloured                                   */
@@ -121,22 +124,18 @@ extern const struct cli_option cli_own_options[];
 
 /* ---- Input, in.c ------------------------------------------------------- */
 
-/* A record's name as an operator gives it: whole, or its first digits. */
-struct cli_name {
-    uint8_t bytes[ONCE_NAME_SIZE]; /* zeros after the digits */
-    size_t digits;
-};
-
-enum { CLI_DIGITS_MIN = 8, CLI_DIGITS = 2 * ONCE_NAME_SIZE };
+enum { CLI_DIGITS_MIN = ONCE__DIGITS_MIN, CLI_DIGITS = ONCE__DIGITS };
 
 /* Every command has these three, but for `once run` and `once send`.
  * cli_read_args() handles them. */
-enum { CLI_OPT_STORE = 1000, CLI_OPT_JSON, CLI_OPT_HELP };
+enum { CLI_OPT_STORE = 1000, CLI_OPT_JSON, CLI_OPT_HELP, CLI_OPT_AUDIT };
 /* clang-format off */
 #define CLI_STORE_OPTION                                                       \
     { "store", CLI_SCHEMES, CLI_OPT_STORE }
 #define CLI_JSON_OPTION { "json", NULL, CLI_OPT_JSON }
 #define CLI_HELP_OPTION { "help", NULL, CLI_OPT_HELP }
+/* Of commands that write to the audit log; read like these. */
+#define CLI_AUDIT_OPTION { "audit", CLI_FILES, CLI_OPT_AUDIT }
 #define CLI_COMMON_OPTIONS CLI_STORE_OPTION, CLI_JSON_OPTION, CLI_HELP_OPTION
 /* clang-format on */
 
@@ -153,7 +152,7 @@ int cli_read_args(struct cli *c, int argc, char **argv, cli_take *take,
 int cli_no_operands(const struct cli *c, int argc, const char *hint);
 
 int cli_read_name(const struct cli *c, const char *text, size_t least,
-                  struct cli_name *out);
+                  once__prefix *out);
 int cli_read_number(const struct cli *c, const char *what, const char *text,
                     uint64_t least, uint64_t most, uint64_t *out);
 /* "90s", "15m", "24h", "7d". */
@@ -189,7 +188,7 @@ int cli_read_secret(const struct cli *c, const char *what, const char *text,
 /* Which record is meant: by the digits of its name, or by group and key. */
 struct cli_pick {
     const char *whole, *group, *key, *key_file; /* as given, or NULL */
-    struct cli_name name;
+    once__prefix name;
 };
 
 enum { CLI_OPT_NAME = 1100, CLI_OPT_GROUP, CLI_OPT_KEY, CLI_OPT_KEY_FILE };
@@ -208,7 +207,7 @@ int cli_pick_option(struct cli_pick *p, int o);
 int cli_pick_end(const struct cli *c, struct cli_pick *p, int argc,
                  char **argv);
 /* Finds the one record that is meant. */
-int cli_find(const struct cli *c, once_engine *e, const struct cli_name *name,
+int cli_find(const struct cli *c, once_engine *e, const once__prefix *name,
              uint8_t out[ONCE_NAME_SIZE]);
 /* Sets up `*op` as a ONCE_OP_SHOW of `name` and asks: CLI_NO if there is no
  * record. End it with once_op_clear(), whatever it returns. */
@@ -285,25 +284,24 @@ double cli_part(const uint8_t name[ONCE_NAME_SIZE]);
 
 struct cli_row {
     uint8_t name[ONCE_NAME_SIZE];
-    once_record record; /* without its bytes */
+    once_record record; /* without its bytes, but for the label's */
+    char label[ONCE_LABEL_MAX];
 };
 /* CLI_OK: go on. CLI_STOP: enough. Anything else ends the walk as well. */
 typedef int cli_see(void *user, const struct cli_row *row);
 /*
- * Shows all records after `after` (NULL: all) in the order of their names, a
- * page at a time, on the caller's own thread.
+ * Shows the records of the scan `what` behind `after` (NULL: all) in its order,
+ * a page at a time, on the caller's own thread.
  */
-int cli_walk(const struct cli *c, once_engine *e, const uint8_t *after,
-             struct cli_progress *p, cli_see *see, void *user);
+int cli_walk(const struct cli *c, once_engine *e, int what,
+             const once_position *after, struct cli_progress *p, cli_see *see,
+             void *user);
 
 uint64_t cli_now_ms(void);    /* since 1970, of this host */
 uint64_t cli_steady_us(void); /* of a clock that cannot be set */
 
 /* ---- Decisions of an operator, audit.c ----------------------------------- */
 
-struct once__response;
-
-enum { CLI_WHY_MAX = 512 };
 #define CLI_NOTE_SIZE (ONCE_NOTE_MAX + 1)
 
 /* --why, as every decision needs it. */
@@ -312,17 +310,32 @@ int cli_check_why(const struct cli *c, const char *why);
 void cli_make_note(const char *action, const char *why,
                    char out[CLI_NOTE_SIZE]);
 once_bytes cli_bytes(const char *text);
-/* An encoded response: free() its data. */
-int cli_encode(const struct cli *c, const struct once__response *response,
-               once_bytes *out);
-/*
- * Reaps a record whose owner's lease has expired, where no gateway is left that
- * would do so. Does nothing to any other record, or if `seen` is out of date.
- */
-int cli_reap(const struct cli *c, once_engine *e, const once_op *seen,
-             uint64_t keep_ms);
+/* The audit log that was named, or the default one; end it with
+ * once__audit_close(). */
+int cli_audit_open(const struct cli *c, once__audit **out);
+
+/* What a command writes into it about itself: zeros at first, and in `entry`
+ * what is known. */
+struct cli_decision {
+    once__audit *log;
+    once__audit_who who;
+    once__audit_entry entry;
+    uint64_t seq;
+};
+/* The intent. Unless this is CLI_OK, nothing may be done. */
+int cli_intend(const struct cli *c, struct cli_decision *d);
+/* What came of it: `rc` is the command's exit status, and what is returned, if
+ * that can be written. `detail` may be NULL. Does nothing without an intent. */
+int cli_audited(const struct cli *c, struct cli_decision *d, int rc,
+                const char *detail);
 /* Why a decision about `now` was refused, when it was not for its state. */
 int cli_changed(const struct cli *c, const once_record *now, uint64_t fence);
+/* Says what once__resolve() returned, if it is not that all was done. */
+int cli_resolved(const struct cli *c, int verdict, const once__resolution *r,
+                 const once_record *now, const once_error *err);
+/* The same as a text, of a refusal. */
+void cli_refusal(int verdict, const once__resolution *r, const once_record *now,
+                 char *out, size_t size);
 
 /* ---- Output, out.c ------------------------------------------------------ */
 

@@ -14,7 +14,7 @@ enum { LATE_MS = 3600000 };
 
 /* clang-format off */
 static const char help[] =
-    "usage: once [--store URL] clock [--accept] [--json]\n"
+    "usage: once [--store URL] clock [--accept [--audit FILE]] [--json]\n"
     "\n"
     "Shows the store's clock, the time that was seen to pass, and how far that is\n"
     "behind. Records are forgotten by the latter, so a clock that was set ahead\n"
@@ -24,6 +24,7 @@ static const char help[] =
     "\n"
     "  --accept   the store's clock is right (look at it first): what is due by it\n"
     "             is forgotten from now on, by all who use the store\n"
+    "  --audit FILE   the log that --accept is written to first (or off)\n"
     "  --json     {\"clock\": ..., \"seen\": ..., \"behind_ms\": N}\n"
     "\n"
     "Status 1 if it is behind by an hour or more, for probes.\n";
@@ -33,6 +34,7 @@ enum { OPT_ACCEPT = 1 };
 
 static const struct cli_option options[] = {
     CLI_COMMON_OPTIONS,
+    CLI_AUDIT_OPTION,
     {"accept", NULL, OPT_ACCEPT},
     {NULL, NULL, 0},
 };
@@ -51,10 +53,32 @@ static int report(const struct cli *c, const once_clock *clock)
     return CLI_OK;
 }
 
+static int accept_clock(const struct cli *c, once_store *s, once_clock *clock)
+{
+    struct cli_decision d = {.entry = {.action = "clock"}};
+    once_error err = {0, ""};
+    int rc = cli_intend(c, &d);
+
+    if (rc != CLI_OK)
+        return rc;
+    rc = once_store_clock_accept(s, clock, &err);
+    if (rc == ONCE_OK)
+        return cli_audited(c, &d, CLI_OK, NULL);
+    (void)cli_audited(c, &d, rc == ONCE_ESTORE ? CLI_UNKNOWN : CLI_STORE, NULL);
+    return cli_trouble(c, rc, &err);
+}
+
+static int look_at(const struct cli *c, once_store *s, once_clock *clock)
+{
+    once_error err = {0, ""};
+    int rc = once_store_clock(s, clock, &err);
+
+    return rc == ONCE_OK ? CLI_OK : cli_trouble(c, rc, &err);
+}
+
 static int show_clock(const struct cli *c, int accept)
 {
     once_clock clock = {.now_ms = 0};
-    once_error err = {0, ""};
     once_store *s = NULL;
     int rc = cli_named(c);
 
@@ -62,11 +86,10 @@ static int show_clock(const struct cli *c, int accept)
         rc = cli_open_store(c, &s);
     if (rc != CLI_OK)
         return rc;
-    rc = accept ? once_store_clock_accept(s, &clock, &err)
-                : once_store_clock(s, &clock, &err);
+    rc = accept ? accept_clock(c, s, &clock) : look_at(c, s, &clock);
     once_store_close(s);
-    if (rc != ONCE_OK)
-        return cli_trouble(c, rc, &err);
+    if (rc != CLI_OK)
+        return rc;
     rc = report(c, &clock);
     if (rc == CLI_OK && clock.behind_ms >= LATE_MS)
         rc = cli_say(c, CLI_NO,

@@ -21,8 +21,6 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "http/http.h"
-
 /* clang-format off */
 static const char help[] =
     "usage: once [--store URL] forget WHICH [--fence N] [--json]\n"
@@ -42,6 +40,7 @@ static const char help[] =
     "  --why TEXT     with --force: 1 to 512 bytes, kept with your name and the\n"
     "                 time\n"
     "  --keep TIME    with --force: 1s to 3650d (24h)\n"
+    "  --audit FILE   the log that it is written to first (or off)\n"
     "\n"
     "If you know the outcome, record it: once resolve.\n";
 /* clang-format on */
@@ -49,10 +48,10 @@ static const char help[] =
 enum { OPT_FENCE = 1, OPT_FORCE, OPT_WHY, OPT_KEEP };
 
 static const struct cli_option options[] = {
-    CLI_COMMON_OPTIONS,       CLI_PICK_OPTIONS,
-    {"fence", "", OPT_FENCE}, {"force", NULL, OPT_FORCE},
-    {"why", "", OPT_WHY},     {"keep", "", OPT_KEEP},
-    {NULL, NULL, 0},
+    CLI_COMMON_OPTIONS,         CLI_PICK_OPTIONS,
+    CLI_AUDIT_OPTION,           {"fence", "", OPT_FENCE},
+    {"force", NULL, OPT_FORCE}, {"why", "", OPT_WHY},
+    {"keep", "", OPT_KEEP},     {NULL, NULL, 0},
 };
 
 #define KEEP_DEFAULT_MS UINT64_C(86400000)
@@ -63,7 +62,6 @@ struct forget {
     int force;
     const char *why;
     uint64_t keep_ms; /* 0: not given */
-    char note[CLI_NOTE_SIZE];
 };
 
 static int take(const struct cli *c, void *user, int o)
@@ -145,7 +143,7 @@ static int too_early(const struct cli *c, const once_record *r)
                    until);
 }
 
-static int forget(const struct cli *c, once_engine *e, const once_op *seen)
+static int ask(const struct cli *c, once_engine *e, const once_op *seen)
 {
     once_op op = {.verb = ONCE_OP_FORGET,
                   .fence = seen->record.fence,
@@ -160,7 +158,7 @@ static int forget(const struct cli *c, once_engine *e, const once_op *seen)
     else if (rc == ONCE_OK || op.record.attempt == 0)
         /* Refused without a record: it is forgotten already, perhaps by an
          * earlier copy of this operation. */
-        rc = report(c, seen->name, &(once_record){0});
+        rc = CLI_OK;
     else if (cli_changed(c, &op.record, op.fence) != CLI_OK)
         rc = CLI_NO;
     else
@@ -169,63 +167,49 @@ static int forget(const struct cli *c, once_engine *e, const once_op *seen)
     return rc;
 }
 
-/* ---- Live, and --force --------------------------------------------------- */
-
-static int settle(const struct cli *c, once_engine *e, const struct forget *f,
-                  const once_op *seen, once_bytes result)
+static int forget(const struct cli *c, once_engine *e, const once_op *seen)
 {
-    once_op op = {.verb = ONCE_OP_RESOLVE,
-                  .kind = ONCE_SUCCESS,
-                  .keep_ms = f->keep_ms,
-                  .fence = seen->record.fence,
-                  .result = result,
-                  .note = cli_bytes(f->note),
-                  .store_ms = CLI_STORE_MS};
-    once_error err = {0, ""};
-    int rc;
-
-    memcpy(op.name, seen->name, ONCE_NAME_SIZE);
-    rc = once_apply(e, &op, &err);
-    if (rc < 0)
-        rc = cli_trouble_of_change(c, rc, &err);
-    else if (rc == ONCE_OK)
-        rc = report(c, seen->name, &op.record);
-    else if (cli_changed(c, &op.record, op.fence) != CLI_OK)
-        rc = CLI_NO;
-    else
-        rc = cli_say(c, CLI_NO, "refused: it is %s by now. See once show",
-                     cli_state(op.record.state));
-    once_op_clear(&op);
-    return rc;
-}
-
-/* What was reaped is looked at anew: a claim of which nothing was sent is then
- * absent, and needs no decision. */
-static int apply_by_force(const struct cli *c, once_engine *e,
-                          const struct forget *f, const once_op *seen)
-{
-    static const once__response lost = {.status = 200, .flags = ONCE__NO_BODY};
-    once_bytes result = {NULL, 0};
-    once_op now;
-    int rc = cli_reap(c, e, seen, f->keep_ms);
+    struct cli_decision d = {.entry = {.action = "forget",
+                                       .name = seen->name,
+                                       .fence = seen->record.fence,
+                                       .attempt = seen->record.attempt}};
+    int rc = cli_intend(c, &d);
 
     if (rc != CLI_OK)
         return rc;
-    rc = cli_look(c, e, seen->name, &now);
+    rc = ask(c, e, seen);
+    rc = cli_audited(c, &d, rc, NULL);
+    return rc == CLI_OK ? report(c, seen->name, &(once_record){0}) : rc;
+}
+
+/* ---- Live, and --force --------------------------------------------------- */
+
+/* A claim of which nothing was sent is absent when it was reaped, and needs no
+ * decision. */
+static int apply_by_force(const struct cli *c, once_engine *e,
+                          const struct forget *f, const once_op *seen)
+{
+    once__audit_who who;
+    once__resolution what = {.fence = seen->record.fence,
+                             .action = ONCE__FORCE,
+                             .keep_ms = f->keep_ms,
+                             .why = f->why,
+                             .program = "once",
+                             .who = &who};
+    once_error err = {0, ""};
+    once_op now;
+    int rc = cli_audit_open(c, &what.audit);
+
     if (rc != CLI_OK)
-        goto out;
-    if (now.record.fence != seen->record.fence) {
-        rc = cli_changed(c, &now.record, seen->record.fence);
-    } else if (now.record.state == ONCE_INDETERMINATE) {
-        rc = cli_encode(c, &lost, &result);
-        if (rc == CLI_OK)
-            rc = settle(c, e, f, &now, result);
-    } else {
-        rc = report(c, seen->name, &now.record);
-    }
-out:
-    free((void *)result.data);
+        return rc;
+    once__audit_me("command line", &who);
+    memcpy(what.name, seen->name, ONCE_NAME_SIZE);
+    rc = once__resolve(e, &what, &now, &err);
+    rc = cli_resolved(c, rc, &what, &now.record, &err);
+    if (rc == CLI_OK)
+        rc = report(c, what.name, &now.record);
     once_op_clear(&now);
+    once__audit_close(what.audit);
     return rc;
 }
 
@@ -283,8 +267,6 @@ static int run(struct cli *c, int argc, char **argv)
 
     if (rc != CLI_OK)
         return rc;
-    if (f.force)
-        cli_make_note("applied by force", f.why, f.note);
     rc = cli_open(c, &e);
     if (rc == CLI_OK)
         rc = look_and_forget(c, e, &f);

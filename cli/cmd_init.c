@@ -12,7 +12,7 @@
 
 /* clang-format off */
 static const char help[] =
-    "usage: once [--store URL] init [--print | --json]\n"
+    "usage: once [--store URL] init [--print | --json] [--audit FILE]\n"
     "\n"
     "Creates the store: a file, a folder, or the tables in a database. Of a store\n"
     "that is there already nothing is changed, except that an older schema is\n"
@@ -20,6 +20,7 @@ static const char help[] =
     "\n"
     "  --print    print the schema for an administrator, and change nothing\n"
     "  --json     one JSON object\n"
+    "  --audit FILE   the log that it is written to first (or off)\n"
     "\n"
     "It prints the store's class: A, an acknowledged record survives a crash, or B,\n"
     "it may be lost, and why; and whether several processes may share it. A file\n"
@@ -32,6 +33,7 @@ enum { OPT_PRINT = 1 };
 
 static const struct cli_option options[] = {
     CLI_COMMON_OPTIONS,
+    CLI_AUDIT_OPTION,
     {"print", NULL, OPT_PRINT},
     {NULL, NULL, 0},
 };
@@ -80,24 +82,36 @@ static int report(const struct cli *c, const struct cli_class *class)
 }
 
 /* A store that needs no schema is made by opening it. */
-static int create(const struct cli *c)
+static int make(const struct cli *c, struct cli_class *class)
 {
-    struct cli_class class;
     once_store *s = NULL;
     once_error err = {0, ""};
+    int rc = once_store_init(c->store, &err);
+
+    if (rc >= 0)
+        rc = once_store_open(c->store, NULL, &err, &s);
+    if (rc < 0)
+        return cli_trouble(c, rc, &err);
+    cli_class_of(s, class);
+    once_store_close(s);
+    return CLI_OK;
+}
+
+static int create(const struct cli *c)
+{
+    struct cli_decision d = {.entry = {.action = "init"}};
+    struct cli_class class;
     int rc;
 
     if (cli_in_process(c->store))
         return cli_usage(c, "memory: lives inside one process and needs no "
                             "once init");
-    rc = once_store_init(c->store, &err);
-    if (rc >= 0)
-        rc = once_store_open(c->store, NULL, &err, &s);
-    if (rc < 0)
-        return cli_trouble(c, rc, &err);
-    cli_class_of(s, &class);
-    once_store_close(s);
-    return report(c, &class);
+    rc = cli_intend(c, &d);
+    if (rc != CLI_OK)
+        return rc;
+    rc = make(c, &class);
+    rc = cli_audited(c, &d, rc, NULL);
+    return rc == CLI_OK ? report(c, &class) : rc;
 }
 
 static int take(const struct cli *c, void *user, int o)

@@ -7,6 +7,8 @@
  */
 #include "cli.h"
 
+#include <errno.h>
+#include <stdlib.h>
 #include <string.h>
 
 enum { MAX_DEFAULT = 1000, MAX_MOST = 1000000000 };
@@ -70,7 +72,7 @@ struct ls {
     uint64_t now_ms;
     uint64_t max;
     int has_after;
-    struct cli_name after; /* moves on with each line */
+    once_position after; /* moves on with each line */
     uint64_t shown;
     uint64_t corrupt;
 };
@@ -86,6 +88,42 @@ static int read_state(const struct cli *c, const char *text, int *out)
                             "completed, indeterminate or corrupt");
     *out = state;
     return CLI_OK;
+}
+
+/* The walk that costs no more than what it shows. */
+static int scan_of(const struct ls *ls)
+{
+    switch (ls->state) {
+    case ONCE_INDETERMINATE:
+        return ONCE_SCAN_WAITING;
+    case ONCE_CLAIMED:
+    case ONCE_DISPATCHED:
+        return ONCE_SCAN_LIVE;
+    default:
+        return ONCE_SCAN_ALL;
+    }
+}
+
+/* NAME, or MS-NAME where the order is by time. */
+static int read_after(const struct cli *c, const char *text, once_position *out)
+{
+    const char *dash = strchr(text, '-');
+    char *end = NULL;
+    once__prefix name;
+    int rc;
+
+    out->ms = 0;
+    if (dash != NULL) {
+        errno = 0;
+        out->ms = strtoull(text, &end, 10);
+        if (end != dash || errno != 0 || text[0] < '0' || text[0] > '9')
+            return cli_usage(c, "--after is what the list before said");
+        text = dash + 1;
+    }
+    rc = cli_read_name(c, text, CLI_DIGITS, &name);
+    if (rc == CLI_OK)
+        memcpy(out->name, name.bytes, ONCE_NAME_SIZE);
+    return rc;
 }
 
 static int take(const struct cli *c, void *user, int o)
@@ -109,15 +147,16 @@ static int take(const struct cli *c, void *user, int o)
         return CLI_OK;
     default:
         ls->has_after = 1;
-        return cli_read_name(c, optarg, CLI_DIGITS, &ls->after);
+        return read_after(c, optarg, &ls->after);
     }
 }
 
 static void print_heading(void)
 {
-    printf("%-16s  %-13s  %-7s  %7s  %10s  %-24s  %-24s  %8s  %-14s  %s\n",
+    printf("%-16s  %-13s  %-7s  %7s  %10s  %-24s  %-24s  %8s  %-14s  %-20s  "
+           "%-13s  %s\n",
            "NAME", "STATE", "KIND", "ATTEMPT", "FENCE", "GRANTED", "UNTIL",
-           "RESULT", "FLAGS", "GROUP");
+           "RESULT", "FLAGS", "GROUP", "REASON", "LABEL");
 }
 
 static void print_row(const struct cli *c, const struct cli_row *row)
@@ -129,7 +168,7 @@ static void print_row(const struct cli *c, const struct cli_row *row)
     cli_hex(row->name, c->tty ? 16 : CLI_DIGITS, name);
     if (r->state > ONCE_INDETERMINATE) { /* nothing in it can be trusted */
         printf(c->tty ? "%-16s  %s%s%s\n"
-                      : "%s\t%s%s%s\t-\t-\t-\t-\t-\t-\t-\t-\n",
+                      : "%s\t%s%s%s\t-\t-\t-\t-\t-\t-\t-\t-\t-\t-\n",
                name, cli_color(c, r->state), cli_state(r->state),
                cli_plain(c, r->state));
         return;
@@ -139,12 +178,15 @@ static void print_row(const struct cli *c, const struct cli_row *row)
     cli_flags(r, flags);
     cli_group(r->group, group);
     printf(c->tty ? "%-16s  %s%-13s%s  %-7s  %7u  %10llu  %-24s  %-24s  %8zu  "
-                    "%-14s  %s\n"
-                  : "%s\t%s%s%s\t%s\t%u\t%llu\t%s\t%s\t%zu\t%s\t%s\n",
+                    "%-14s  %-20s  %-13s  %.*s\n"
+                  : "%s\t%s%s%s\t%s\t%u\t%llu\t%s\t%s\t%zu\t%s\t%s\t%s\t"
+                    "%.*s\n",
            name, cli_color(c, r->state), cli_state(r->state),
            cli_plain(c, r->state), cli_kind(r->kind), r->attempt,
            (unsigned long long)r->fence, granted, until, r->result.size, flags,
-           group[0] ? group : "-");
+           group[0] ? group : "-", once_reason_text(r->reason),
+           r->label.size > 0 ? (int)r->label.size : 1,
+           r->label.size > 0 ? row->label : "-");
 }
 
 /* A corrupt record has neither a group nor an age that could be trusted. */
@@ -171,7 +213,7 @@ static int see(void *user, const struct cli_row *row)
     struct ls *ls = user;
     int rc = CLI_OK;
 
-    memcpy(ls->after.bytes, row->name, ONCE_NAME_SIZE);
+    ls->after = once_position_of(scan_of(ls), row->name, &row->record);
     ls->corrupt += row->record.state > ONCE_INDETERMINATE;
     if (!wanted(ls, &row->record))
         return CLI_OK;
@@ -188,12 +230,15 @@ static int see(void *user, const struct cli_row *row)
 
 static int finish(const struct cli *c, const struct ls *ls)
 {
-    char name[CLI_HEX_SIZE];
+    char name[CLI_HEX_SIZE], ms[24] = "";
 
     if (ls->shown == ls->max) {
-        cli_hex(ls->after.bytes, CLI_DIGITS, name);
-        cli_say(c, 0, "stopped at --max %llu; what follows: --after %s",
-                (unsigned long long)ls->max, name);
+        if (scan_of(ls) != ONCE_SCAN_ALL)
+            (void)snprintf(ms, sizeof(ms), "%llu-",
+                           (unsigned long long)ls->after.ms);
+        cli_hex(ls->after.name, CLI_DIGITS, name);
+        cli_say(c, 0, "stopped at --max %llu; what follows: --after %s%s",
+                (unsigned long long)ls->max, ms, name);
     }
     if (ls->corrupt > 0)
         return cli_say(
@@ -208,7 +253,7 @@ static int run(struct cli *c, int argc, char **argv)
 {
     struct ls ls = {.c = c, .state = STATE_ANY, .max = MAX_DEFAULT};
     once_engine *e = NULL;
-    uint8_t after[ONCE_NAME_SIZE];
+    once_position after;
     int rc = cli_read_args(c, argc, argv, take, &ls);
 
     if (rc == CLI_OK)
@@ -218,12 +263,13 @@ static int run(struct cli *c, int argc, char **argv)
     rc = cli_open(c, &e);
     if (rc != CLI_OK)
         return rc;
-    memcpy(after, ls.after.bytes, ONCE_NAME_SIZE);
+    after = ls.after;
     ls.now_ms = cli_now_ms();
     cli_progress_start(&ls.progress, c, "records");
     if (c->tty)
         ls.progress.c = NULL; /* the lines themselves show how far it is */
-    rc = cli_walk(c, e, ls.has_after ? after : NULL, &ls.progress, see, &ls);
+    rc = cli_walk(c, e, scan_of(&ls), ls.has_after ? &after : NULL, &ls.progress,
+                  see, &ls);
     cli_progress_end(&ls.progress);
     if (rc == CLI_OK)
         rc = finish(c, &ls);

@@ -26,7 +26,7 @@ enum { STEP = 256, LATE_MS = 60000 };
 
 /* clang-format off */
 static const char help[] =
-    "usage: once [--store URL] purge [--max N] [--json]\n"
+    "usage: once [--store URL] purge [--max N] [--audit FILE] [--json]\n"
     "\n"
     "Forgets every record that has expired: completed, or absent with a row, and\n"
     "kept as long as was promised. Never one that is claimed, dispatched or\n"
@@ -35,6 +35,8 @@ static const char help[] =
     "  17 3 * * *  once --store sqlite:/var/lib/once/jobs.db purge\n"
     "\n"
     "  --max N    at most so many, 1 to 1000000000 (all)\n"
+    "  --audit FILE   the log that it is written to first, if there is anything to\n"
+    "             forget (or off)\n"
     "  --json     {\"forgotten\": N}\n"
     "\n"
     "It works in small steps beside whoever else uses the store, and may be stopped\n"
@@ -47,6 +49,7 @@ enum { OPT_MAX = 1 };
 
 static const struct cli_option options[] = {
     CLI_COMMON_OPTIONS,
+    CLI_AUDIT_OPTION,
     {"max", "", OPT_MAX},
     {NULL, NULL, 0},
 };
@@ -55,6 +58,7 @@ struct purge {
     uint64_t max;
     uint64_t forgotten;
     once_clock clock;
+    struct cli_decision decision; /* its log is open when there was work */
     size_t n, most;
     once_op ops[STEP];
     once_op *list[STEP];
@@ -93,6 +97,11 @@ static int step(const struct cli *c, once_store *s, struct purge *p,
         return cli_trouble(c, rc, &err);
     if (p->n == 0)
         return CLI_OK;
+    if (p->decision.log == NULL) {
+        rc = cli_intend(c, &p->decision);
+        if (rc != CLI_OK)
+            return rc;
+    }
     rc = cli_ask(c, s, p->list, p->n);
     for (i = 0; rc == CLI_OK && i < p->n; i++)
         *gone += p->ops[i].rc == ONCE_OK || (p->ops[i].rc == ONCE_REFUSED &&
@@ -128,6 +137,17 @@ static int purge(const struct cli *c, once_store *s, struct purge *p,
     return rc;
 }
 
+/* What was forgotten before it stopped is forgotten. */
+static int write_down(const struct cli *c, struct purge *p, int rc)
+{
+    int step = rc == CLI_STORE && p->forgotten > 0 ? CLI_UNKNOWN : rc, written;
+    char detail[40];
+
+    snprintf(detail, sizeof(detail), "forgotten: %" PRIu64, p->forgotten);
+    written = cli_audited(c, &p->decision, step, detail);
+    return rc == CLI_OK ? written : rc;
+}
+
 static int purge_store(const struct cli *c, struct purge *p)
 {
     struct cli_progress progress;
@@ -143,6 +163,7 @@ static int purge_store(const struct cli *c, struct purge *p)
     rc = purge(c, s, p, &progress);
     cli_progress_end(&progress);
     once_store_close(s);
+    rc = write_down(c, p, rc);
     if (rc == CLI_OK && p->clock.behind_ms >= LATE_MS)
         cli_say(c, 0,
                 "the store's clock is %" PRIu64 " s ahead of the time that was "
@@ -174,6 +195,7 @@ static int run(struct cli *c, int argc, char **argv)
     if (p == NULL)
         return cli_say(c, CLI_STORE, "out of memory");
     p->max = UINT64_MAX;
+    p->decision.entry.action = "purge";
     rc = cli_read_args(c, argc, argv, take, p);
     if (rc == CLI_OK)
         rc = cli_no_operands(c, argc,

@@ -9,31 +9,25 @@
  * reopening where the upstream does not recognise keys (docs/protocol.md,
  * section 11).
  *
- *    arguments, FILE --> encoded response, note --> show --> resolve --> report
- *                                                    |         ^
- *                      dispatched, lease expired, --+- reap --+
- *                      no gateway left to reap it
+ *    arguments, FILE --> encoded response --> once__resolve() --> report
  */
-#include "cli.h"
+#include "batch.h"
 
-#include <inttypes.h>
 #include <stdlib.h>
 #include <string.h>
 
-#include "http/http.h"
+#include "operate/answer.h"
 
 /* clang-format off */
 static const char help[] =
     "usage: once resolve WHICH --fence N [--attempt N] ACTION --why TEXT\n"
-    "\n"
+    "       once resolve --batch FILE [--dry-run] ACTION --why TEXT\n"
     "Records the outcome of an indeterminate request, for ever: every repeat gets\n"
     "it as its answer. Find out at the upstream first. ACTION is one of\n"
     "  --success FILE   it took effect; FILE (- is stdin) is the answer's body\n"
     "  --failure FILE   it did not, or is refused; FILE likewise\n"
-    "  --applied        it took effect, but its answer is lost: repeats get\n"
-    "                   409 response-unavailable\n"
-    "  --reopen         let the next repeat execute; only for records made under\n"
-    "                   takeover (the upstream recognises the key)\n"
+    "  --applied        took effect, answer lost: 409 response-unavailable\n"
+    "  --reopen         the next repeat executes; only of records under takeover\n"
     "With --success and --failure say what FILE is:\n"
     "  --status N       an HTTP response with this status, 200 to 599, for records\n"
     "                   of the gateway; 204 and 304 want /dev/null\n"
@@ -43,6 +37,9 @@ static const char help[] =
     "  --fence N, --attempt N   as once show prints them; refused if changed\n"
     "  --why TEXT       1 to 512 bytes, kept with your name and the time (UTC)\n"
     "  --keep TIME      how long repeats are answered, 1s to 3650d (24h)\n"
+    "  --batch FILE     up to 500 lines of once ls --json, each by its own fence\n"
+    "  --dry-run        with --batch: says what would be refused, changes nothing\n"
+    "  --audit FILE     the log that it is written to first (or off)\n"
     "WHICH is as for once show. The common case:\n"
     "  once resolve 51e8ab03 --fence 7 --success answer.json --status 201\n"
     "    --header 'Content-Type: application/json' --why 'ticket 12'\n";
@@ -59,13 +56,18 @@ enum {
     OPT_HEADER,
     OPT_RAW,
     OPT_WHY,
-    OPT_KEEP
+    OPT_KEEP,
+    OPT_BATCH,
+    OPT_DRY_RUN
 };
 
 /* clang-format off */
 static const struct cli_option options[] = {
     CLI_COMMON_OPTIONS,
     CLI_PICK_OPTIONS,
+    CLI_AUDIT_OPTION,
+    {"batch", CLI_FILES, OPT_BATCH},
+    {"dry-run", NULL, OPT_DRY_RUN},
     {"fence", "", OPT_FENCE},
     {"attempt", "", OPT_ATTEMPT},
     {"success", CLI_FILES, OPT_SUCCESS},
@@ -82,7 +84,6 @@ static const struct cli_option options[] = {
 /* clang-format on */
 
 #define KEEP_DEFAULT_MS UINT64_C(86400000)
-enum { HEADERS_MAX = 64 };
 
 struct resolve {
     struct cli_pick pick;
@@ -93,83 +94,41 @@ struct resolve {
     const char *file;
     uint64_t status; /* 0: not given */
     int raw;
-    once__header headers[HEADERS_MAX];
+    once__header headers[ONCE__ANSWER_HEADERS];
     size_t n;
     const char *why;
     uint64_t keep_ms;
     once_bytes body;   /* of FILE, ours  */
     once_bytes result; /* encoded, ours  */
-    char note[CLI_NOTE_SIZE];
+    const char *batch; /* NULL: one record */
+    int dry;
+    struct cli_batch lines;
 };
 
 /* ---- The command line ---------------------------------------------------- */
-
-/* RFC 9110, 5.6.2: what a header's name is made of. */
-static int is_token(once_bytes name)
-{
-    static const char marks[] = "!#$%&'*+-.^_`|~";
-    const char *p = name.data;
-    size_t i;
-
-    for (i = 0; i < name.size; i++)
-        if (!(p[i] >= '0' && p[i] <= '9') && !(p[i] >= 'a' && p[i] <= 'z') &&
-            !(p[i] >= 'A' && p[i] <= 'Z') &&
-            (p[i] == '\0' || strchr(marks, p[i]) == NULL))
-            return 0;
-    return name.size > 0;
-}
-
-static int is_called(once_bytes name, const char *text)
-{
-    return name.size == strlen(text) &&
-           strncasecmp(name.data, text, name.size) == 0;
-}
-
-static int has_control(const char *text)
-{
-    for (; *text != '\0'; text++)
-        if (((unsigned char)*text < 0x20 && *text != '\t') || *text == 0x7f)
-            return 1;
-    return 0;
-}
-
-/* Would the gateway have stored this header? If not it must not replay it. */
-static int check_header(const struct cli *c, once_bytes name)
-{
-    static const once__header_policy policy = {0};
-    int length = (int)name.size;
-
-    if (is_called(name, "Content-Length"))
-        return cli_usage(c, "--header: Content-Length is counted, not given");
-    if (once__header_internal(name) || !once__header_stored(name, &policy))
-        return cli_usage(c,
-                         "--header: %.*s is never replayed, so it cannot be "
-                         "given",
-                         length, (const char *)name.data);
-    return CLI_OK;
-}
 
 static int add_header(const struct cli *c, struct resolve *r, const char *text)
 {
     const char *colon = strchr(text, ':');
     once__header h = {{NULL, 0}, {NULL, 0}, 0};
+    once_error err = {0, ""};
     const char *value, *end;
 
-    if (r->n == HEADERS_MAX)
-        return cli_usage(c, "--header may be given %d times", HEADERS_MAX);
-    h.name = (once_bytes){text, colon ? (size_t)(colon - text) : 0};
-    if (!is_token(h.name) || has_control(text))
+    if (r->n == ONCE__ANSWER_HEADERS)
+        return cli_usage(c, "--header may be given %d times",
+                         ONCE__ANSWER_HEADERS);
+    if (colon == NULL)
         return cli_usage(c, "--header is 'Name: value', of one line");
+    h.name = (once_bytes){text, (size_t)(colon - text)};
     value = colon + 1 + strspn(colon + 1, " \t");
     end = value + strlen(value);
     while (end > value && (end[-1] == ' ' || end[-1] == '\t'))
         end--;
     h.value = (once_bytes){value, (size_t)(end - value)};
-    if (h.name.size > ONCE__HEADER_MAX || h.value.size > ONCE__HEADER_MAX)
-        return cli_usage(c, "--header: a name or value has up to %zu bytes",
-                         ONCE__HEADER_MAX);
+    if (once__answer_header(&h, &err) < 0)
+        return cli_usage(c, "--header: %s", err.text);
     r->headers[r->n++] = h;
-    return check_header(c, h.name);
+    return CLI_OK;
 }
 
 static int take(const struct cli *c, void *user, int o)
@@ -205,6 +164,12 @@ static int take(const struct cli *c, void *user, int o)
         break;
     case OPT_KEEP:
         return cli_read_time(c, "--keep", optarg, &r->keep_ms);
+    case OPT_BATCH:
+        r->batch = optarg;
+        break;
+    case OPT_DRY_RUN:
+        r->dry = 1;
+        break;
     default:
         break;
     }
@@ -218,8 +183,16 @@ static int check_args(const struct cli *c, const struct resolve *r)
     if (r->actions != 1)
         return cli_usage(c, "say one of --success FILE, --failure FILE, "
                             "--applied, --reopen");
-    if (r->fence == 0)
+    if (r->fence == 0 && r->batch == NULL)
         return cli_usage(c, "--fence N is needed, as once show prints it");
+    if (r->batch != NULL && (r->fence != 0 || r->attempt != 0))
+        return cli_usage(c, "the lines of --batch have their own fences");
+    if (r->dry && r->batch == NULL)
+        return cli_usage(c, "--dry-run goes with --batch; one record is shown "
+                            "by once show");
+    if (r->batch != NULL && r->file != NULL && strcmp(r->file, "-") == 0 &&
+        strcmp(r->batch, "-") == 0)
+        return cli_usage(c, "stdin cannot be both FILEs");
     if (answers && (r->status != 0) + r->raw != 1)
         return cli_usage(c, "say what FILE is: --status N for an HTTP response "
                             "(the gateway's records), or --raw");
@@ -235,22 +208,23 @@ static int read_args(struct cli *c, int argc, char **argv, struct resolve *r)
 {
     int rc = cli_read_args(c, argc, argv, take, r);
 
-    if (rc == CLI_OK)
+    if (rc == CLI_OK && r->batch != NULL)
+        rc = cli_no_operands(c, argc, ": the records are in --batch FILE");
+    else if (rc == CLI_OK)
         rc = cli_pick_end(c, &r->pick, argc, argv);
     return rc == CLI_OK ? check_args(c, r) : rc;
 }
 
-/* ---- Result and note ----------------------------------------------------- */
+/* ---- The result ---------------------------------------------------------- */
 
 static int make_result(const struct cli *c, struct resolve *r)
 {
-    once__response response = {.status = 200, .flags = ONCE__NO_BODY};
+    once__response response;
+    once_error err = {0, ""};
     int rc;
 
-    if (r->action == OPT_REOPEN)
+    if (r->file == NULL)
         return CLI_OK;
-    if (r->action == OPT_APPLIED)
-        return cli_encode(c, &response, &r->result);
     rc = cli_read_file(c, r->file, ONCE_RESULT_MAX, &r->body);
     if (rc != CLI_OK)
         return rc;
@@ -259,56 +233,31 @@ static int make_result(const struct cli *c, struct resolve *r)
         r->body = (once_bytes){NULL, 0}; /* moved */
         return CLI_OK;
     }
-    /* RFC 9110, 15.3.5 and 15.4.5: these end with their headers. */
-    if ((r->status == 204 || r->status == 304) && r->body.size > 0)
-        return cli_usage(c, "a %d has no body: give /dev/null as FILE",
-                         (int)r->status);
     response = (once__response){.status = (int)r->status,
                                 .headers = r->headers,
                                 .n = r->n,
                                 .body = r->body};
-    return cli_encode(c, &response, &r->result);
+    rc = once__answer_encode(&response, &r->result, &err);
+    if (rc == ONCE_EINVAL)
+        return cli_usage(c, "%s: give /dev/null as FILE", err.text);
+    return rc < 0 ? cli_trouble(c, rc, &err) : CLI_OK;
 }
 
-static const char *action(const struct resolve *r)
+static int action(const struct resolve *r)
 {
     switch (r->action) {
     case OPT_SUCCESS:
-        return "success";
+        return ONCE__SUCCESS;
     case OPT_FAILURE:
-        return "failure";
+        return ONCE__FAILURE;
     case OPT_APPLIED:
-        return "applied, response lost";
+        return ONCE__APPLIED;
     default:
-        return "reopened";
+        return ONCE__REOPEN;
     }
 }
 
 /* ---- The store ----------------------------------------------------------- */
-
-static int refused(const struct cli *c, const struct resolve *r,
-                   const once_record *now)
-{
-    char until[CLI_TIME_SIZE];
-
-    if (cli_changed(c, now, r->fence) != CLI_OK)
-        return CLI_NO;
-    if (now->state == ONCE_INDETERMINATE)
-        return cli_say(c, CLI_NO,
-                       "refused: --reopen may execute it twice and needs "
-                       "once_lost takeover, which this record was not made "
-                       "under. Give --success, --failure or --applied");
-    cli_time(now->lease_ms, until);
-    if (now->state == ONCE_CLAIMED || now->state == ONCE_DISPATCHED)
-        return cli_say(c, CLI_NO,
-                       "refused: it is %s, its owner may still answer (lease "
-                       "until %s). Look again after that",
-                       cli_state(now->state), until);
-    return cli_say(c, CLI_NO,
-                   "refused: it is %s, and only an indeterminate record can be "
-                   "resolved. See once show",
-                   cli_state(now->state));
-}
 
 static int report(const struct cli *c, const uint8_t name[ONCE_NAME_SIZE],
                   const once_record *r)
@@ -331,67 +280,48 @@ static int report(const struct cli *c, const uint8_t name[ONCE_NAME_SIZE],
     return rc;
 }
 
-static int settle(const struct cli *c, once_engine *e, const struct resolve *r,
-                  const uint8_t name[ONCE_NAME_SIZE])
+static int resolve_one(const struct cli *c, once_engine *e,
+                       const struct resolve *r, once__resolution *what)
 {
-    once_op op = {.verb = r->action == OPT_REOPEN ? ONCE_OP_REOPEN
-                                                  : ONCE_OP_RESOLVE,
-                  .kind = r->action == OPT_REOPEN    ? ONCE_NO_KIND
-                          : r->action == OPT_FAILURE ? ONCE_FAILURE
-                                                     : ONCE_SUCCESS,
-                  .keep_ms = r->keep_ms,
-                  .fence = r->fence,
-                  .result = r->result,
-                  .note = cli_bytes(r->note),
-                  .store_ms = CLI_STORE_MS};
     once_error err = {0, ""};
-    int rc;
+    once_op now = {0};
+    int rc = cli_find(c, e, &r->pick.name, what->name);
 
-    memcpy(op.name, name, ONCE_NAME_SIZE);
-    rc = once_apply(e, &op, &err);
-    if (rc == ONCE_OK)
-        rc = report(c, name, &op.record);
-    else if (rc < 0)
-        rc = cli_trouble_of_change(c, rc, &err);
-    else
-        rc = refused(c, r, &op.record);
-    once_op_clear(&op);
+    if (rc != CLI_OK)
+        return rc;
+    rc = once__resolve(e, what, &now, &err);
+    rc = cli_resolved(c, rc, what, &now.record, &err);
+    if (rc == CLI_OK)
+        rc = report(c, what->name, &now.record);
+    if (rc == CLI_OK && err.code != 0)
+        rc = CLI_STORE; /* said above: the audit log lacks a line */
+    once_op_clear(&now);
     return rc;
-}
-
-/* The record that the operator was shown: the store compares the fence once
- * more, in the same step in which it decides. */
-static int check_shown(const struct cli *c, const struct resolve *r,
-                       const once_record *now)
-{
-    if (cli_changed(c, now, r->fence) != CLI_OK)
-        return CLI_NO;
-    if (r->attempt != 0 && r->attempt != now->attempt)
-        return cli_say(c, CLI_NO,
-                       "refused: the attempt is %" PRIu32 ", not %" PRIu64
-                       ": something happened since. Look again with once show",
-                       now->attempt, r->attempt);
-    return CLI_OK;
 }
 
 static int resolve(const struct cli *c, once_engine *e, const struct resolve *r)
 {
-    uint8_t name[ONCE_NAME_SIZE];
-    once_op seen = {0};
-    int rc;
+    once__audit_who who;
+    once__resolution what = {.fence = r->fence,
+                             .dry = r->dry,
+                             .attempt = (uint32_t)r->attempt,
+                             .action = action(r),
+                             .result = r->result,
+                             .keep_ms = r->keep_ms,
+                             .why = r->why,
+                             .program = "once",
+                             .who = &who};
+    int rc = r->dry ? CLI_OK : cli_audit_open(c, &what.audit);
 
-    rc = cli_find(c, e, &r->pick.name, name);
     if (rc != CLI_OK)
         return rc;
-    rc = cli_look(c, e, name, &seen);
-    if (rc == CLI_OK)
-        rc = check_shown(c, r, &seen.record);
-    /* The gateway may be gone for good, and with it the reaper. A lease whose
-     * owner sent nothing is not ours to end: the next claim does. */
-    if (rc == CLI_OK && seen.record.state == ONCE_DISPATCHED)
-        rc = cli_reap(c, e, &seen, r->keep_ms);
-    once_op_clear(&seen);
-    return rc == CLI_OK ? settle(c, e, r, name) : rc;
+    once__audit_me("command line", &who);
+    if (r->batch != NULL)
+        rc = cli_batch_resolve(c, e, &what, &r->lines);
+    else
+        rc = resolve_one(c, e, r, &what);
+    once__audit_close(what.audit);
+    return rc;
 }
 
 static int run(struct cli *c, int argc, char **argv)
@@ -407,9 +337,10 @@ static int run(struct cli *c, int argc, char **argv)
     if (rc != CLI_OK)
         goto out;
     rc = make_result(c, r);
+    if (rc == CLI_OK && r->batch != NULL)
+        rc = cli_batch_read(c, r->batch, &r->lines);
     if (rc != CLI_OK)
         goto out;
-    cli_make_note(action(r), r->why, r->note);
     rc = cli_open(c, &e);
     if (rc == CLI_OK)
         rc = resolve(c, e, r);

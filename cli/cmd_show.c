@@ -10,8 +10,7 @@
 
 #include <string.h>
 
-#include "call/call.h"
-#include "http/http.h"
+#include "operate/answer.h"
 
 /* clang-format off */
 static const char help[] =
@@ -46,15 +45,10 @@ static const struct cli_option options[] = {
     {NULL, NULL, 0},
 };
 
-/* What stands in a completed record. */
-enum result { RESULT_NONE, RESULT_HTTP, RESULT_CALL, RESULT_RAW };
-
 struct show {
     struct cli_pick pick;
     int body;
-    enum result is;
-    once__response response; /* RESULT_HTTP: of the gateway        */
-    once__result call;       /* RESULT_CALL: of once_call, once run */
+    once__view view; /* what stands in a completed record */
 };
 
 static int take(const struct cli *c, void *user, int o)
@@ -78,34 +72,15 @@ static int read_args(struct cli *c, int argc, char **argv, struct show *s)
     return cli_pick_end(c, &s->pick, argc, argv);
 }
 
-/* The gateway stores an encoded response, a call its code and bytes; other
- * programs store what they like, and their bytes do not pass for either. */
-static void decode(struct show *s, const once_record *r)
-{
-    s->is = RESULT_NONE;
-    if (r->state != ONCE_COMPLETED)
-        return;
-    if (once__response_decode(r->result, &s->response, NULL) == ONCE_OK)
-        s->is = RESULT_HTTP;
-    else if (once__result_decode(r->result, &s->call, NULL) == ONCE_OK)
-        s->is = RESULT_CALL;
-    else
-        s->is = RESULT_RAW;
-}
-
 static int print_body(const struct cli *c, const struct show *s,
                       const once_record *r)
 {
-    once_bytes body = r->result;
+    once_bytes body = s->view.body;
 
-    if (s->is == RESULT_NONE)
+    if (s->view.is == ONCE__VIEW_NONE)
         return cli_say(c, CLI_NO, "the record is %s: there is no result yet",
                        cli_state(r->state));
-    if (s->is == RESULT_HTTP)
-        body = s->response.body;
-    if (s->is == RESULT_CALL)
-        body = s->call.bytes;
-    if (s->is == RESULT_HTTP && (s->response.flags & ONCE__NO_BODY))
+    if (!s->view.kept)
         return cli_say(c, CLI_NO,
                        "the request was carried out, but its "
                        "response was not kept");
@@ -150,28 +125,39 @@ static void print_record(const struct cli *c, const struct show *s,
                          const once_record *r)
 {
     int owned = r->state == ONCE_CLAIMED || r->state == ONCE_DISPATCHED;
-    char hex[CLI_HEX_SIZE], flags[CLI_FLAGS_SIZE], group[CLI_GROUP_TEXT];
+    char hex[CLI_HEX_SIZE], flags[CLI_FLAGS_SIZE], group[CLI_GROUP_TEXT],
+        trace[ONCE__TRACE_TEXT];
 
     cli_hex(name, CLI_DIGITS, hex);
     cli_flags(r, flags);
     cli_group(r->group, group);
     cli_line(c, "name", hex);
     cli_line(c, "group", group[0] ? group : "-");
+    cli_label(c, "label");
+    cli_print_text(stdout, r->label.size > 0 ? r->label : cli_bytes("-"));
+    putchar('\n');
     cli_label(c, "state");
     printf("%s%s%s\n", cli_color(c, r->state), cli_state(r->state),
            cli_plain(c, r->state));
     cli_line(c, "kind", cli_kind(r->kind));
     cli_number(c, "attempt", r->attempt);
     cli_number(c, "fence", r->fence);
+    if (r->reason != 0)
+        cli_line(c, "reason", once_reason_text(r->reason));
+    if (once__trace_text(r->trace, trace))
+        cli_line(c, "trace", trace);
+    cli_moment(c, "created", r->created_ms);
     cli_moment(c, "granted", r->granted_ms);
+    if (!owned)
+        cli_moment(c, "ended", r->ended_ms);
     cli_moment(c, "lease until", owned ? r->lease_ms : 0);
     cli_moment(c, "keep until", owned ? 0 : cli_until(r));
     cli_line(c, "flags", flags);
-    if (s->is == RESULT_HTTP)
-        print_response(c, &s->response);
-    if (s->is == RESULT_CALL)
-        print_call(c, &s->call);
-    if (s->is == RESULT_RAW)
+    if (s->view.is == ONCE__VIEW_HTTP)
+        print_response(c, &s->view.response);
+    if (s->view.is == ONCE__VIEW_CALL)
+        print_call(c, &s->view.call);
+    if (s->view.is == ONCE__VIEW_RAW)
         cli_number(c, "result", r->result.size);
     if (r->note.size > 0) {
         cli_label(c, "note");
@@ -209,22 +195,21 @@ static int print_json(const struct cli *c, const struct show *s,
     json_t *o = cli_json_record(name, r);
     int bad = o == NULL;
 
-    if (s->is == RESULT_HTTP) {
-        int kept = (s->response.flags & ONCE__NO_BODY) == 0;
-
+    if (s->view.is == ONCE__VIEW_HTTP) {
+        bad |= json_object_set_new(o, "status",
+                                   json_integer(s->view.response.status));
         bad |=
-            json_object_set_new(o, "status", json_integer(s->response.status));
-        bad |= json_object_set_new(o, "headers", json_headers(&s->response));
+            json_object_set_new(o, "headers", json_headers(&s->view.response));
         bad |= json_object_set_new(
             o, "body_bytes",
-            kept ? json_integer((json_int_t)s->response.body.size)
-                 : json_null());
+            s->view.kept ? json_integer((json_int_t)s->view.response.body.size)
+                         : json_null());
     }
-    if (s->is == RESULT_CALL) {
-        bad |= json_object_set_new(o, "code", json_integer(s->call.code));
-        bad |= json_object_set_new(o, "type", cli_json_text(s->call.type));
+    if (s->view.is == ONCE__VIEW_CALL) {
+        bad |= json_object_set_new(o, "code", json_integer(s->view.call.code));
+        bad |= json_object_set_new(o, "type", cli_json_text(s->view.call.type));
         bad |= json_object_set_new(
-            o, "body_bytes", json_integer((json_int_t)s->call.bytes.size));
+            o, "body_bytes", json_integer((json_int_t)s->view.call.bytes.size));
     }
     if (r->note.size > 0)
         bad |= json_object_set_new(o, "note", cli_json_text(r->note));
@@ -238,7 +223,7 @@ static int print_json(const struct cli *c, const struct show *s,
 static int print(const struct cli *c, struct show *s,
                  const uint8_t name[ONCE_NAME_SIZE], const once_record *r)
 {
-    decode(s, r);
+    once__view_of(r, &s->view);
     if (s->body)
         return print_body(c, s, r);
     if (c->json)

@@ -358,7 +358,7 @@ static int run(struct cli *c, int argc, char **argv)
         goto out;
     s->now_ms = cli_now_ms();
     cli_progress_start(&progress, c, "records");
-    rc = cli_walk(c, e, NULL, &progress, see, s);
+    rc = cli_walk(c, e, ONCE_SCAN_ALL, NULL, &progress, see, s);
     cli_progress_end(&progress);
     once_engine_close(e);
     qsort(s->groups, s->n, sizeof(s->groups[0]), by_name);

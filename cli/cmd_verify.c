@@ -152,8 +152,8 @@ static int read_page(struct verify *v, once_store *s)
 
 static int read_all(struct verify *v, once_store *s)
 {
-    uint8_t last[ONCE_NAME_SIZE];
-    const uint8_t *after = NULL;
+    once_position last = {0, {0}};
+    const once_position *after = NULL;
     once_error err = {0, ""};
     uint64_t seen = 0;
     int rc;
@@ -165,11 +165,11 @@ static int read_all(struct verify *v, once_store *s)
             return cli_trouble(v->c, rc, &err);
         if (v->n == 0)
             break;
-        memcpy(last, v->ops[v->n - 1].name, ONCE_NAME_SIZE);
-        after = last;
+        memcpy(last.name, v->ops[v->n - 1].name, ONCE_NAME_SIZE);
+        after = &last;
         seen += v->n;
         rc = read_page(v, s);
-        cli_progress(&v->progress, cli_part(last), seen);
+        cli_progress(&v->progress, cli_part(last.name), seen);
     } while (rc == CLI_OK && v->n == PAGE);
     return rc;
 }

@@ -69,6 +69,9 @@ int cli_read_args(struct cli *c, int argc, char **argv, cli_take *take,
         case CLI_OPT_STORE:
             c->store = optarg;
             break;
+        case CLI_OPT_AUDIT:
+            c->audit = optarg;
+            break;
         case CLI_OPT_JSON:
             c->json = 1;
             break;
@@ -101,28 +104,12 @@ static int digit(char ch)
 }
 
 int cli_read_name(const struct cli *c, const char *text, size_t least,
-                  struct cli_name *out)
+                  once__prefix *out)
 {
-    struct cli_name name = {{0}, strlen(text)};
-    size_t i;
+    once_error err = {0, ""};
 
-    if (least == CLI_DIGITS && name.digits != CLI_DIGITS)
-        return cli_usage(c, "a whole name has %d hex digits, not %zu",
-                         CLI_DIGITS, name.digits);
-    if (name.digits < least || name.digits > CLI_DIGITS)
-        return cli_usage(c, "a name has %zu to %d hex digits, not %zu", least,
-                         CLI_DIGITS, name.digits);
-    for (i = 0; i < name.digits; i++) {
-        int d = digit(text[i]);
-
-        if (d < 0)
-            return cli_usage(c,
-                             "a name has only hex digits, and character "
-                             "%zu is none",
-                             i + 1);
-        name.bytes[i / 2] |= (uint8_t)(i % 2 ? d : d << 4);
-    }
-    *out = name;
+    if (once__prefix_read(text, least, out, &err) < 0)
+        return cli_usage(c, "%s", err.text);
     return CLI_OK;
 }
 

@@ -128,8 +128,10 @@ static int may_color(void)
 int main(int argc, char **argv)
 {
     struct cli_command own = {.name = "", .options = cli_own_options};
-    struct cli c = {
-        .command = &own, .store = getenv("ONCE_STORE"), .tty = isatty(1)};
+    struct cli c = {.command = &own,
+                    .store = getenv("ONCE_STORE"),
+                    .audit = getenv("ONCE_AUDIT"),
+                    .tty = isatty(1)};
     char *help = NULL, *user_store = NULL;
     size_t size = 0;
     FILE *to;

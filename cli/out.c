@@ -7,6 +7,8 @@
  */
 #include "cli.h"
 
+#include "http/http.h"
+
 #include <stdarg.h>
 #include <stdlib.h>
 #include <string.h>
@@ -259,14 +261,16 @@ json_t *cli_json_record(const uint8_t name[ONCE_NAME_SIZE],
                         const once_record *r)
 {
     int owned = r->state == ONCE_CLAIMED || r->state == ONCE_DISPATCHED;
-    char hex[CLI_HEX_SIZE], fence[21], group[CLI_GROUP_TEXT];
+    char hex[CLI_HEX_SIZE], fence[21], group[CLI_GROUP_TEXT],
+        trace[ONCE__TRACE_TEXT];
+    json_t *o;
 
     cli_hex(name, CLI_DIGITS, hex);
     if (r->state > ONCE_INDETERMINATE)
         return json_pack("{s:s, s:s}", "name", hex, "state", "corrupt");
     snprintf(fence, sizeof(fence), "%llu", (unsigned long long)r->fence);
     cli_group(r->group, group);
-    return json_pack(
+    o = json_pack(
         "{s:s, s:s?, s:s, s:s?, s:I, s:s, s:o, s:o, s:o, s:b, s:b, s:b, s:b,"
         " s:I}",
         "name", hex, "group", group[0] ? group : NULL, "state",
@@ -278,6 +282,24 @@ json_t *cli_json_record(const uint8_t name[ONCE_NAME_SIZE],
         "takeover", (r->policy & ONCE_TAKEOVER) != 0, "retry_failed",
         (r->policy & ONCE_RETRY_FAILED) != 0, "resolved", r->note.size > 0,
         "result_bytes", (json_int_t)r->result.size);
+    if (o == NULL ||
+        json_object_set_new(o, "label",
+                            r->label.size > 0 ? cli_json_text(r->label)
+                                              : json_null()) != 0 ||
+        json_object_set_new(o, "reason",
+                            r->reason != 0
+                                ? json_string(once_reason_text(r->reason))
+                                : json_null()) != 0 ||
+        json_object_set_new(o, "trace",
+                            once__trace_text(r->trace, trace)
+                                ? json_string(trace)
+                                : json_null()) != 0 ||
+        json_object_set_new(o, "created", cli_json_time(r->created_ms)) != 0 ||
+        json_object_set_new(o, "ended", cli_json_time(r->ended_ms)) != 0) {
+        json_decref(o);
+        o = NULL;
+    }
+    return o;
 }
 
 int cli_print_json(const struct cli *c, json_t *value)

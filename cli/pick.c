@@ -90,81 +90,30 @@ int cli_pick_end(const struct cli *c, struct cli_pick *p, int argc, char **argv)
     return cli_read_name(c, argv[optind], CLI_DIGITS_MIN, &p->name);
 }
 
-/* ---- By the first digits ------------------------------------------------- */
-
-struct search {
-    const struct cli_name *name;
-    uint8_t found[2][ONCE_NAME_SIZE];
-    size_t n;
-};
-
-static int has_prefix(const uint8_t name[ONCE_NAME_SIZE],
-                      const struct cli_name *prefix)
-{
-    size_t whole = prefix->digits / 2;
-
-    if (memcmp(name, prefix->bytes, whole) != 0)
-        return 0;
-    return prefix->digits % 2 == 0 ||
-           (name[whole] & 0xf0) == prefix->bytes[whole];
-}
-
-static int see(void *user, const uint8_t name[ONCE_NAME_SIZE],
-               const once_record *r)
-{
-    struct search *s = user;
-
-    (void)r;
-    if (s->n == 2 || !has_prefix(name, s->name))
-        return 1;
-    memcpy(s->found[s->n++], name, ONCE_NAME_SIZE);
-    return 0;
-}
-
-/* The last name before all that begin with the prefix: NULL if there is none,
- * since the walk then starts at the beginning. */
-static const uint8_t *before(const struct cli_name *prefix,
-                             uint8_t out[ONCE_NAME_SIZE])
-{
-    size_t i = ONCE_NAME_SIZE;
-
-    memcpy(out, prefix->bytes, ONCE_NAME_SIZE);
-    while (i-- > 0)
-        if (out[i]-- != 0)
-            return out;
-    return NULL;
-}
-
-int cli_find(const struct cli *c, once_engine *e, const struct cli_name *name,
+int cli_find(const struct cli *c, once_engine *e, const once__prefix *name,
              uint8_t out[ONCE_NAME_SIZE])
 {
-    struct search s = {name, {{0}}, 0};
     char one[CLI_HEX_SIZE], two[CLI_HEX_SIZE];
-    uint8_t after[ONCE_NAME_SIZE];
+    uint8_t found[2][ONCE_NAME_SIZE];
     once_error err = {0, ""};
-    int rc;
+    int n = once__find(e, name, found, &err);
 
-    if (name->digits == CLI_DIGITS) {
-        memcpy(out, name->bytes, ONCE_NAME_SIZE);
-        return CLI_OK;
-    }
-    rc = once_list(e, before(name, after), 2, see, &s, &err);
-    if (rc < 0)
-        return cli_trouble(c, rc, &err);
-    if (s.n == 0)
+    if (n < 0)
+        return cli_trouble(c, n, &err);
+    if (n == 0)
         return cli_say(c, CLI_NO,
                        "no record's name begins so. It may have "
                        "been forgotten, or be in another store: "
                        "see once ls");
-    if (s.n == 2) {
-        cli_hex(s.found[0], CLI_DIGITS, one);
-        cli_hex(s.found[1], CLI_DIGITS, two);
+    if (n == 2) {
+        cli_hex(found[0], CLI_DIGITS, one);
+        cli_hex(found[1], CLI_DIGITS, two);
         return cli_say(c, CLI_NO,
                        "more than one record's name begins so; give "
                        "more digits. The first two:\n%s\n%s",
                        one, two);
     }
-    memcpy(out, s.found[0], ONCE_NAME_SIZE);
+    memcpy(out, found[0], ONCE_NAME_SIZE);
     return CLI_OK;
 }
 
@@ -172,13 +121,8 @@ int cli_look(const struct cli *c, once_engine *e,
              const uint8_t name[ONCE_NAME_SIZE], once_op *op)
 {
     once_error err = {0, ""};
-    int rc;
+    int rc = once__look(e, name, op, &err);
 
-    memset(op, 0, sizeof(*op));
-    op->verb = ONCE_OP_SHOW;
-    op->store_ms = CLI_STORE_MS;
-    memcpy(op->name, name, ONCE_NAME_SIZE);
-    rc = once_apply(e, op, &err);
     if (rc < 0)
         return cli_trouble(c, rc, &err);
     if (op->record.attempt == 0)

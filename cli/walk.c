@@ -32,15 +32,19 @@ static int collect(void *user, const uint8_t name[ONCE_NAME_SIZE],
     row->record = *r;
     row->record.result.data = NULL;
     row->record.note.data = NULL;
+    row->record.label.data = row->label;
+    if (r->label.size > 0)
+        memcpy(row->label, r->label.data, r->label.size);
     page->n++;
     return 0;
 }
 
-int cli_walk(const struct cli *c, once_engine *e, const uint8_t *after,
-             struct cli_progress *p, cli_see *see, void *user)
+int cli_walk(const struct cli *c, once_engine *e, int what,
+             const once_position *after, struct cli_progress *p, cli_see *see,
+             void *user)
 {
     struct page *page = malloc(sizeof(*page));
-    uint8_t last[ONCE_NAME_SIZE];
+    once_position last;
     once_error err = {0, ""};
     int rc = CLI_OK, shown;
     uint64_t n = 0;
@@ -50,7 +54,7 @@ int cli_walk(const struct cli *c, once_engine *e, const uint8_t *after,
         return cli_say(c, CLI_STORE, "out of memory");
     do {
         page->n = 0;
-        shown = once_list(e, after, PAGE, collect, page, &err);
+        shown = once_scan(e, what, after, PAGE, collect, page, &err);
         if (shown < 0) {
             cli_progress_end(p);
             rc = cli_trouble(c, shown, &err);
@@ -59,10 +63,13 @@ int cli_walk(const struct cli *c, once_engine *e, const uint8_t *after,
         for (i = 0; i < page->n && rc == CLI_OK; i++)
             rc = see(user, &page->rows[i]);
         if (page->n > 0) {
-            memcpy(last, page->rows[page->n - 1].name, ONCE_NAME_SIZE);
-            after = last;
+            const struct cli_row *row = &page->rows[page->n - 1];
+
+            last = once_position_of(what, row->name, &row->record);
+            after = &last;
             n += page->n;
-            cli_progress(p, cli_part(last), n);
+            cli_progress(p, what == ONCE_SCAN_ALL ? cli_part(last.name) : -1,
+                         n);
         }
     } while (page->n == PAGE && rc == CLI_OK);
     free(page);

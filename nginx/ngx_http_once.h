@@ -81,6 +81,8 @@ typedef struct {
     ngx_str_t                    key_header;  /* "$http_x" alone: "x" */
     ngx_flag_t                   key_required;
     ngx_http_complex_value_t    *realm;
+    ngx_http_complex_value_t    *label;     /* NULL: method and path */
+    ngx_flag_t                   label_off;
     ngx_uint_t                   counts;      /* enum once__counts */
     ngx_http_complex_value_t    *fingerprint; /* where it is not empty */
     ngx_uint_t                   methods;

@@ -25,6 +25,8 @@ static char *ngx_http_once_once(ngx_conf_t *cf, ngx_command_t *cmd,
     void *conf);
 static char *ngx_http_once_scope(ngx_conf_t *cf, ngx_command_t *cmd,
     void *conf);
+static char *ngx_http_once_label(ngx_conf_t *cf, ngx_command_t *cmd,
+    void *conf);
 static char *ngx_http_once_key_directive(ngx_conf_t *cf, ngx_command_t *cmd,
     void *conf);
 static char *ngx_http_once_methods(ngx_conf_t *cf, ngx_command_t *cmd,
@@ -136,6 +138,13 @@ ngx_command_t  ngx_http_once_commands[] = {
       ngx_http_set_complex_value_slot,
       NGX_HTTP_LOC_CONF_OFFSET,
       offsetof(ngx_http_once_loc_conf_t, realm),
+      NULL },
+
+    { ngx_string("once_label"),
+      NGX_HTTP_ONCE_ANY|NGX_CONF_TAKE1,
+      ngx_http_once_label,
+      NGX_HTTP_LOC_CONF_OFFSET,
+      0,
       NULL },
 
     { ngx_string("once_methods"),
@@ -305,6 +314,7 @@ ngx_http_once_create_loc_conf(ngx_conf_t *cf)
      *     olcf->key = NULL;
      *     olcf->key_header = { 0, NULL };
      *     olcf->realm = NULL;
+     *     olcf->label = NULL;
      *     olcf->counts = 0;
      *     olcf->fingerprint = NULL;
      *     olcf->methods = 0;
@@ -315,6 +325,7 @@ ngx_http_once_create_loc_conf(ngx_conf_t *cf)
      */
 
     olcf->scope_off = NGX_CONF_UNSET;
+    olcf->label_off = NGX_CONF_UNSET;
     olcf->key_required = NGX_CONF_UNSET;
     olcf->wait = NGX_CONF_UNSET_MSEC;
     olcf->lost = NGX_CONF_UNSET_UINT;
@@ -388,6 +399,11 @@ ngx_http_once_merge_loc_conf(ngx_conf_t *cf, void *parent, void *child)
     if (conf->scope == NULL && conf->scope_off == NGX_CONF_UNSET) {
         conf->scope = prev->scope;
         conf->scope_off = prev->scope_off;
+    }
+
+    if (conf->label == NULL && conf->label_off == NGX_CONF_UNSET) {
+        conf->label = prev->label;
+        conf->label_off = prev->label_off;
     }
 
     if (conf->key == NULL && conf->key_header.len == 0) {
@@ -1069,6 +1085,31 @@ ngx_http_once_scope(ngx_conf_t *cf, ngx_command_t *cmd, void *conf)
     olcf->scope = ngx_http_once_compile(cf, (char *) value[1].data);
 
     return olcf->scope ? NGX_CONF_OK : NGX_CONF_ERROR;
+}
+
+
+static char *
+ngx_http_once_label(ngx_conf_t *cf, ngx_command_t *cmd, void *conf)
+{
+    ngx_http_once_loc_conf_t *olcf = conf;
+
+    ngx_str_t  *value;
+
+    if (olcf->label != NULL || olcf->label_off != NGX_CONF_UNSET) {
+        return "is duplicate";
+    }
+
+    value = cf->args->elts;
+
+    if (ngx_strcmp(value[1].data, "off") == 0) {
+        olcf->label_off = 1;
+        return NGX_CONF_OK;
+    }
+
+    olcf->label_off = 0;
+    olcf->label = ngx_http_once_compile(cf, (char *) value[1].data);
+
+    return olcf->label ? NGX_CONF_OK : NGX_CONF_ERROR;
 }
 
 

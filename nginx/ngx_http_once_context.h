@@ -124,6 +124,8 @@ struct ngx_http_once_ctx_s {
     uint64_t                     fence;
     once__ending                 ending;    /* how the attempt ended */
     ngx_uint_t                   ended;     /* 0: it has not, or is none */
+    char                         label[ONCE_LABEL_MAX + 1];  /* "": none */
+    uint8_t                      trace[ONCE_TRACE_SIZE];  /* of the first */
 
     once__decision               decision;  /* what the client gets */
     char                        *detail;    /* of a problem */

@@ -301,3 +301,52 @@ ngx_http_once_digest(ngx_http_request_t *r, ngx_http_once_ctx_t *ctx)
     return once__fingerprint_of_text(ngx_http_once_bytes(&text), ctx->digest)
            == ONCE_OK ? NGX_OK : NGX_ERROR;
 }
+
+
+/*
+ * What the record says for operators.  Unless they chose another text, the
+ * client's own method and path, without the query, which may hold secrets.
+ */
+
+ngx_int_t
+ngx_http_once_describe(ngx_http_request_t *r, ngx_http_once_ctx_t *ctx)
+{
+    u_char                    *p, *last, text[ONCE_LABEL_MAX];
+    ngx_str_t                  value;
+    ngx_http_once_loc_conf_t  *olcf;
+
+    olcf = ctx->conf;
+
+    (void) once__trace_read(ngx_http_once_header_in(r, "traceparent",
+                                                sizeof("traceparent") - 1),
+                            ctx->trace);
+
+    if (olcf->label_off == 1) {
+        return NGX_OK;
+    }
+
+    if (olcf->label != NULL) {
+
+        if (ngx_http_complex_value(r, olcf->label, &value) != NGX_OK) {
+            return NGX_ERROR;
+        }
+
+    } else {
+        last = r->unparsed_uri.data + r->unparsed_uri.len;
+        p = ngx_strlchr(r->unparsed_uri.data, last, '?');
+        last = p ? p : last;
+
+        value.data = text;
+        value.len = (size_t) (ngx_slprintf(text, text + sizeof(text), "%V %*s",
+                                           &r->method_name,
+                                           (size_t) (last
+                                                     - r->unparsed_uri.data),
+                                           r->unparsed_uri.data)
+                              - text);
+    }
+
+    ctx->label[once__label_clean(ngx_http_once_bytes(&value), ctx->label)]
+        = '\0';
+
+    return NGX_OK;
+}

@@ -19,6 +19,8 @@ ngx_int_t ngx_http_once_find_key(ngx_http_request_t *r,
     ngx_http_once_loc_conf_t *olcf, ngx_str_t *raw);
 ngx_int_t ngx_http_once_identify(ngx_http_request_t *r,
     ngx_http_once_ctx_t *ctx, ngx_str_t *raw, int *problem);
+ngx_int_t ngx_http_once_describe(ngx_http_request_t *r,
+    ngx_http_once_ctx_t *ctx);
 ngx_int_t ngx_http_once_digest(ngx_http_request_t *r,
     ngx_http_once_ctx_t *ctx);
 

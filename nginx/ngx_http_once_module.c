@@ -29,6 +29,8 @@ static ngx_int_t ngx_http_once_store_variable(ngx_http_request_t *r,
     ngx_http_variable_value_t *v, uintptr_t data);
 static ngx_int_t ngx_http_once_route_variable(ngx_http_request_t *r,
     ngx_http_variable_value_t *v, uintptr_t data);
+static ngx_int_t ngx_http_once_trace_variable(ngx_http_request_t *r,
+    ngx_http_variable_value_t *v, uintptr_t data);
 
 
 static ngx_http_module_t  ngx_http_once_module_ctx = {
@@ -117,6 +119,9 @@ static ngx_http_variable_t  ngx_http_once_vars[] = {
       NGX_HTTP_VAR_NOCACHEABLE, 0 },
 
     { ngx_string("once_route"), NULL, ngx_http_once_route_variable, 0,
+      NGX_HTTP_VAR_NOCACHEABLE, 0 },
+
+    { ngx_string("once_trace"), NULL, ngx_http_once_trace_variable, 0,
       NGX_HTTP_VAR_NOCACHEABLE, 0 },
 
       ngx_http_null_variable
@@ -388,6 +393,31 @@ ngx_http_once_route_variable(ngx_http_request_t *r,
 
     name = &ctx->conf->route->name;
     ngx_http_once_set_variable(v, name->data, name->len);
+
+    return NGX_OK;
+}
+
+
+static ngx_int_t
+ngx_http_once_trace_variable(ngx_http_request_t *r,
+    ngx_http_variable_value_t *v, uintptr_t data)
+{
+    u_char               *p;
+    ngx_http_once_ctx_t  *ctx;
+
+    ctx = ngx_http_once_get_ctx(r->main);
+
+    p = ngx_pnalloc(r->pool, ONCE__TRACE_TEXT);
+    if (p == NULL) {
+        return NGX_ERROR;
+    }
+
+    if (ctx == NULL || !once__trace_text(ctx->trace, (char *) p)) {
+        ngx_http_once_set_variable(v, (u_char *) "-", 1);
+
+    } else {
+        ngx_http_once_set_variable(v, p, ONCE__TRACE_TEXT - 1);
+    }
 
     return NGX_OK;
 }

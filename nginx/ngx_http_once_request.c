@@ -443,7 +443,9 @@ ngx_http_once_body_handler(ngx_http_request_t *r)
         return;
     }
 
-    if (ngx_http_once_digest(r, ctx) != NGX_OK) {
+    if (ngx_http_once_digest(r, ctx) != NGX_OK
+        || ngx_http_once_describe(r, ctx) != NGX_OK)
+    {
         ngx_http_finalize_request(r, NGX_HTTP_INTERNAL_SERVER_ERROR);
         return;
     }
@@ -466,6 +468,10 @@ ngx_http_once_submit(ngx_http_request_t *r, ngx_http_once_ctx_t *ctx)
 
     once__request_fill(&olcf->policy, ctx->name, ctx->digest, ctx->group,
                        &request);
+
+    request.label.data = ctx->label;
+    request.label.size = ngx_strlen(ctx->label);
+    ngx_memcpy(request.trace, ctx->trace, ONCE_TRACE_SIZE);
 
     ctx->state = NGX_HTTP_ONCE_CLAIM;
 
@@ -599,6 +605,14 @@ ngx_http_once_claimed(ngx_http_once_ctx_t *ctx, int rc)
                                        &err);
     ctx->attempt = ctx->decision.attempt;
     ngx_http_once_note(ctx, rc);
+
+    if (ctx->decision.next == ONCE__NEXT_REPLAY) {
+
+        /* of the attempt that did the work */
+
+        ngx_memcpy(ctx->trace, ngx_http_once_record(ctx)->trace,
+                   ONCE_TRACE_SIZE);
+    }
 
     if (err.text[0]) {
         ngx_log_error(NGX_LOG_ALERT, r->connection->log, 0,

@@ -877,7 +877,8 @@ ngx_http_once_orphan(ngx_http_once_task_t *task)
         task->verdict.action = ONCE__DO_RELEASE;
         task->verdict.reason = ONCE_REASON_NOT_SENT;
 
-        if (once_release_start(task->attempt, ngx_http_once_done, task)
+        if (once_release_start(task->attempt, ONCE_REASON_NOT_SENT,
+                               ngx_http_once_done, task)
             == ONCE_OK)
         {
             ngx_http_once_started(task, NGX_HTTP_ONCE_ENDING);

@@ -25,6 +25,7 @@ const char run_help[] =
     "  --key-file FILE   reads the key from a file instead\n"
     "  --key-from-args   the key is COMMAND with its ARGUMENTs\n"
     "  --group G         kind of work, 1 to 32 visible characters (default)\n"
+    "  --label TEXT      what it is about, for once ls: up to 128 characters\n"
     "  --fingerprint T   what makes it the same run (COMMAND with its ARGUMENTs)\n"
     "  --wait T          how long to wait for a run under way: 90s, 15m, 24h, 7d\n"
     "  --on-duplicate D  replay (default), or reject: exit status 77\n"
@@ -52,7 +53,8 @@ enum {
     OPT_RETRY,
     OPT_LOST,
     OPT_TTL,
-    OPT_LEASE
+    OPT_LEASE,
+    OPT_LABEL
 };
 
 const struct cli_option run_option_table[] = {
@@ -67,6 +69,7 @@ const struct cli_option run_option_table[] = {
     {"lost", "hold takeover", OPT_LOST},
     {"ttl", "", OPT_TTL},
     {"lease", "", OPT_LEASE},
+    {"label", "", OPT_LABEL},
     CLI_STORE_OPTION,
     CLI_HELP_OPTION,
     {NULL, NULL, 0},
@@ -89,6 +92,18 @@ static int read_choice(const struct cli *c, const char *what, const char *zero,
         return cli_usage(c, "%s is %s or %s", what, zero, one);
     *out = strcmp(optarg, one) == 0;
     return CLI_OK;
+}
+
+static int check_label(const struct cli *c, const char *text)
+{
+    size_t i = 0;
+
+    while (text[i] >= ' ' && text[i] <= '~')
+        i++;
+    return text[i] == '\0' && i > 0 && i <= ONCE_LABEL_MAX
+               ? CLI_OK
+               : cli_usage(c, "--label has 1 to %d printable ASCII characters",
+                           ONCE_LABEL_MAX);
 }
 
 static int take(const struct cli *c, void *user, int o)
@@ -125,6 +140,9 @@ static int take(const struct cli *c, void *user, int o)
                            &run->call.takeover);
     case OPT_TTL:
         return cli_read_time(c, "--ttl", optarg, &g->ttl_ms);
+    case OPT_LABEL:
+        run->call.label = optarg;
+        return check_label(c, optarg);
     default:
         return cli_read_time(c, "--lease", optarg, &g->lease_ms);
     }

@@ -127,12 +127,17 @@ typedef struct once_call_options {
                             * work runs, however long it takes              */
     uint32_t store_ms;     /* see once_request [1,000]                      */
     uint64_t keep_ms;      /* see once_request [86,400,000]                 */
+    const char *label;     /* see once_request [none]                       */
+    uint8_t trace[ONCE_TRACE_SIZE]; /* see once_request [none]              */
 } once_call_options;
 
 #define ONCE_CALL_OPTIONS_INIT                                                 \
     {                                                                          \
         sizeof(once_call_options), NULL, {NULL, 0}, {NULL, 0}, 0, 0, 0, 0, 0,  \
-            0, 0, 0                                                            \
+            0, 0, 0, NULL,                                                     \
+        {                                                                      \
+            0                                                                  \
+        }                                                                      \
     }
 
 /* ---- Results --------------------------------------------------------- */

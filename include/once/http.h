@@ -192,6 +192,9 @@ typedef struct once_guard_options {
     /* In place of all that: a text computed from the head. If there is none, or
      * it cannot be used, query, type and body are compared. [NULL] */
     once_http_text *fingerprint_of;
+    /* What operators may search for, up to ONCE_LABEL_MAX bytes; stored in
+     * clear, so not for secrets. [method and path, without the query] */
+    once_http_text *label;
 } once_guard_options;
 
 /* In a table of C: { .size = sizeof(once_guard_options), .scope_off = 1 } */
@@ -199,7 +202,7 @@ typedef struct once_guard_options {
     {                                                                          \
         sizeof(once_guard_options), NULL, NULL, NULL, 0, NULL, NULL, 0, NULL,  \
             NULL, 0, NULL, 0, 0, 0, 0, 0, 0, 0, 0, NULL, 0, 0, 0, NULL, NULL,  \
-            NULL, NULL                                                         \
+            NULL, NULL, NULL                                                   \
     }
 
 typedef struct once_guard once_guard;

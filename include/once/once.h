@@ -84,7 +84,8 @@ extern "C" {
     X(ONCE_EFULL, -12, 1, "the store has no room; nothing was changed")        \
     X(ONCE_EAWAY, -13, 1, "the store's server cannot be reached")              \
     X(ONCE_EABORTED, -14, 1, "roll back and do the whole transaction again")   \
-    X(ONCE_ETX, -15, 0, "no transaction is open, or it has failed")
+    X(ONCE_ETX, -15, 0, "no transaction is open, or it has failed")           \
+    X(ONCE_EROLLBACK, -16, 0, "the store was put back to an earlier time")
 
 /* clang-format off */
 enum once_errors {
@@ -114,7 +115,10 @@ enum once_sizes {
     ONCE_NAME_SIZE = 32,        /* name of a record: SHA-256 over scope, key */
     ONCE_FINGERPRINT_SIZE = 32, /* SHA-256 over the request                  */
     ONCE_TOKEN_SIZE = 16,       /* 128 random bits, chosen by the attempt    */
-    ONCE_GROUP_SIZE = 32        /* text for operators, filled up with NUL    */
+    ONCE_GROUP_SIZE = 32,       /* text for operators, filled up with NUL    */
+    ONCE_TRACE_SIZE = 16,       /* trace id of W3C Trace Context, or zeros   */
+    ONCE_SUBJECT_SIZE = 8,      /* whose record it is: a digest, or zeros    */
+    ONCE_LABEL_MAX = 128        /* bytes of a label                          */
 };
 
 #define ONCE_LEASE_MIN_MS 10u
@@ -211,11 +215,21 @@ typedef struct once_record {
     uint64_t lease_ms;   /* claimed, dispatched: when the lease expires      */
     uint64_t keep_ms;    /* completed, absent with row: not forgotten before */
     uint64_t granted_ms; /* when the last grant was made                     */
+    uint64_t created_ms; /* when the first grant since it was absent was made */
+    uint64_t ended_ms;   /* when the last grant ended: completed, released or
+                          * indeterminate; claimed and dispatched: 0         */
+    uint8_t reason;      /* enum once_reason: why it is indeterminate, was
+                          * indeterminate before it was resolved, or was
+                          * released                                         */
     uint8_t token[ONCE_TOKEN_SIZE]; /* of the owner, or of the last owner   */
     uint8_t fingerprint[ONCE_FINGERPRINT_SIZE];
     uint8_t group[ONCE_GROUP_SIZE]; /* of the last grant: the kind of work  */
     once_bytes result; /* completed: the outcome's bytes; borrowed          */
     once_bytes note;   /* who resolved it, when and why; borrowed           */
+    /* Of the last grant, for operators: no decision depends on them. */
+    uint8_t trace[ONCE_TRACE_SIZE];
+    uint8_t subject[ONCE_SUBJECT_SIZE];
+    once_bytes label; /* what it is about, printable ASCII; borrowed        */
 } once_record;
 
 /* ---- Engines --------------------------------------------------------- */
@@ -287,6 +301,13 @@ typedef struct once_engine_options {
      */
     void (*lost)(void *user, const uint8_t name[ONCE_NAME_SIZE],
                  const once_record *r);
+    /*
+     * A folder in which the processes of this host keep the largest fence that
+     * a durable store has granted to them, so that a store that was put back
+     * to an earlier time is noticed when it is opened: ONCE_EROLLBACK, or for
+     * a store of class B an event. NULL: none is kept. [NULL]
+     */
+    const char *witness;
 } once_engine_options;
 
 #define ONCE_EVENT_NO_ANSWER "the store does not answer"
@@ -294,7 +315,7 @@ typedef struct once_engine_options {
 #define ONCE_ENGINE_OPTIONS_INIT                                               \
     {                                                                          \
         sizeof(once_engine_options), 0, 0, 0, 0, 0, 0, 0, 0, NULL, NULL, NULL, \
-            NULL, 0, 0, 0, 0, NULL, NULL                                       \
+            NULL, 0, 0, 0, 0, NULL, NULL, NULL                                 \
     }
 
 /*
@@ -311,6 +332,7 @@ typedef struct once_engine_options {
  *   ONCE_EAWAY    Its server cannot be reached, and may be later.
  *   ONCE_EVERSION The store was written by a version that is not understood.
  *   ONCE_ECORRUPT The store is damaged.
+ *   ONCE_EROLLBACK `witness` is set, and the store has forgotten grants.
  *   ONCE_EINVAL   An option is out of range; `err` names it.
  *   ONCE_ENOMEM   Out of memory.
  * With `background` it returns before the store was opened, and only ONCE_OK,
@@ -362,6 +384,7 @@ typedef struct once_stats {
     uint64_t reaped;     /* records whose lease had expired               */
     uint64_t forgotten;  /* records whose retention time had ended        */
     uint64_t corrupt;    /* records that failed their checksum            */
+    uint64_t rollbacks;  /* the store was found to have forgotten grants  */
     uint64_t queued;     /* gauge: operations waiting for the store       */
     uint64_t live;       /* gauge: attempts that are owners               */
     uint64_t waiting;    /* gauge: attempts that wait for another         */
@@ -406,6 +429,12 @@ typedef struct once_request {
     /* The kind of work, for an operator's list: printable ASCII, filled up with
      * NUL, or all NUL. No decision depends on it, and it is stored in clear. */
     uint8_t group[ONCE_GROUP_SIZE];
+    uint8_t trace[ONCE_TRACE_SIZE];     /* trace id, or zeros               */
+    uint8_t subject[ONCE_SUBJECT_SIZE]; /* whose it is, or zeros            */
+    /* What a human may search for, such as an order's number: up to
+     * ONCE_LABEL_MAX bytes of printable ASCII, copied. Not for secrets. No
+     * decision depends on it, and it is stored in clear. */
+    once_bytes label;
 } once_request;
 
 /*
@@ -504,7 +533,8 @@ ONCE_API ONCE_CHECK int once_complete_start(once_attempt *a, int kind,
 
 /*
  * Frees the key: the work provably did not begin, and never will. Only as the
- * owner. Answers and errors:
+ * owner. `reason` is an enum once_reason, kept with the record. Answers and
+ * errors:
  *   ONCE_OK      This attempt has released the key. once_attempt_record() is
  *                absent; or indeterminate, if an earlier attempt, which this
  *                one had replaced, may have executed; or it is that of another
@@ -512,28 +542,31 @@ ONCE_API ONCE_CHECK int once_complete_start(once_attempt *a, int kind,
  *   ONCE_ESTORE  The store did not answer until the lease had expired. The
  *                record may be indeterminate; the engine goes on releasing it,
  *                as after once_complete().
- *   ONCE_EINVAL  The attempt is not the owner.
+ *   ONCE_EINVAL  The attempt is not the owner, or `reason` is not one.
  *   ONCE_ECLOSED The engine is closed. A reaper makes the record indeterminate
  *                when the lease has expired.
  * Since 0.1.
  */
-ONCE_API ONCE_CHECK int once_release(once_attempt *a, once_error *err);
-ONCE_API ONCE_CHECK int once_release_start(once_attempt *a, once_done *done,
-                                           void *user);
+ONCE_API ONCE_CHECK int once_release(once_attempt *a, int reason,
+                                     once_error *err);
+ONCE_API ONCE_CHECK int once_release_start(once_attempt *a, int reason,
+                                           once_done *done, void *user);
 
 /*
  * Makes the record indeterminate: the work may have been done, and its outcome
- * is not known. Only as the owner. Answers and errors:
+ * is not known. Only as the owner. `reason` is an enum once_reason, kept with
+ * the record. Answers and errors:
  *   ONCE_OK      The record is indeterminate.
  *   ONCE_ESTORE  The store did not answer. The record becomes indeterminate
  *                when the lease expires, at the latest.
- *   ONCE_EINVAL  The attempt is not the owner.
+ *   ONCE_EINVAL  The attempt is not the owner, or `reason` is not one.
  *   ONCE_ECLOSED The engine is closed; as for ONCE_ESTORE.
  * Since 0.1.
  */
-ONCE_API ONCE_CHECK int once_give_up(once_attempt *a, once_error *err);
-ONCE_API ONCE_CHECK int once_give_up_start(once_attempt *a, once_done *done,
-                                           void *user);
+ONCE_API ONCE_CHECK int once_give_up(once_attempt *a, int reason,
+                                     once_error *err);
+ONCE_API ONCE_CHECK int once_give_up_start(once_attempt *a, int reason,
+                                           once_done *done, void *user);
 
 /*
  * Ends the waiting of a claim for another attempt: it is answered
@@ -598,7 +631,11 @@ struct once_op {
     uint8_t name[ONCE_NAME_SIZE];
     uint8_t token[ONCE_TOKEN_SIZE];
     uint8_t fingerprint[ONCE_FINGERPRINT_SIZE];
-    uint8_t group[ONCE_GROUP_SIZE]; /* CLAIM                              */
+    uint8_t group[ONCE_GROUP_SIZE];     /* CLAIM; likewise the next three   */
+    uint8_t trace[ONCE_TRACE_SIZE];
+    uint8_t subject[ONCE_SUBJECT_SIZE];
+    once_bytes label;
+    int reason; /* RELEASE, GIVE_UP: enum once_reason                       */
     once_bytes result; /* COMPLETE, RESOLVE                                 */
     once_bytes note;   /* RESOLVE, REOPEN: who, when and why                */
 
@@ -633,8 +670,8 @@ ONCE_API ONCE_CHECK int once_submit(once_engine *e, once_op *op,
 
 /*
  * Does one operation and waits for its answer; `op->done` is not used. Returns
- * `op->rc`, or the errors of once_submit(). Result and note of the answer are
- * copied; the caller frees them with once_op_clear(). Without memory for the
+ * `op->rc`, or the errors of once_submit(). Result, note and label of the answer
+ * are copied; the caller frees them with once_op_clear(). Without memory for the
  * copies it is ONCE_ESTORE, because the operation may have been applied. Must
  * not be called from a callback. Since 0.1.
  */
@@ -650,19 +687,93 @@ ONCE_API void once_op_clear(once_op *op);
 typedef int once_each(void *user, const uint8_t name[ONCE_NAME_SIZE],
                       const once_record *r);
 
+/* Which records a scan shows, and in which order. */
+enum once_scan_what {
+    ONCE_SCAN_ALL = 0, /* all, by name                                      */
+    ONCE_SCAN_LEASE,   /* claimed or dispatched, and the lease has expired; in
+                        * no order, without pages: for the reaper           */
+    ONCE_SCAN_KEEP,    /* completed or absent, and `keep_ms` has passed;
+                        * likewise                                          */
+    ONCE_SCAN_WAITING, /* indeterminate, by `ended_ms`, then by name        */
+    ONCE_SCAN_LIVE,    /* claimed or dispatched, by `lease_ms`, then by name */
+    ONCE__SCAN_END
+};
+
+/* A place in the order of a scan: that of one record. */
+typedef struct once_position {
+    uint64_t ms; /* WAITING: `ended_ms`; LIVE: `lease_ms`; otherwise 0      */
+    uint8_t name[ONCE_NAME_SIZE];
+} once_position;
+
+/* The place of a record in the scan `what`. Since 0.1. */
+ONCE_API once_position once_position_of(int what,
+                                        const uint8_t name[ONCE_NAME_SIZE],
+                                        const once_record *r);
+
 /*
- * Calls `each` on the engine's thread for the records in the order of their
- * names, beginning with the first name after `after` (NULL: with the first of
- * all), for at most `max` of them, 1 .. INT32_MAX. Results are not read:
- * `result.data` is NULL and `result.size` the length. It is not a snapshot:
- * records that change meanwhile may be shown as before or as after. Waits until
- * the last was shown; must not be called from a callback. Returns how many were
- * shown, or an error, before which some may have been shown: ONCE_EINVAL,
- * ONCE_ENOMEM, ONCE_ECLOSED, ONCE_EAWAY, ONCE_ESTORE (the store cannot be
- * read), ONCE_ECORRUPT, ONCE_EVERSION. Since 0.1.
+ * Calls `each` on the engine's thread for the records of the scan `what`
+ * (ONCE_SCAN_ALL, ONCE_SCAN_WAITING or ONCE_SCAN_LIVE) in its order, beginning
+ * with the first place behind `after` (NULL: with the first of all), for at
+ * most `max` of them, 1 .. INT32_MAX. Results are not read: `result.data` is
+ * NULL and `result.size` the length. It is not a snapshot: records that change
+ * meanwhile may be shown as before or as after, and those whose place changes
+ * twice or not at all. A page of WAITING or LIVE costs what waits or is live,
+ * not what the store holds. Waits until the last was shown; must not be called
+ * from a callback. Returns how many were shown, or an error, before which some
+ * may have been shown: ONCE_EINVAL, ONCE_ENOMEM, ONCE_ECLOSED, ONCE_EAWAY,
+ * ONCE_ESTORE (the store cannot be read), ONCE_ECORRUPT, ONCE_EVERSION. Since
+ * 0.1.
  */
-ONCE_API ONCE_CHECK int once_list(once_engine *e, const uint8_t *after,
-                                  uint32_t max, once_each *each, void *user,
+ONCE_API ONCE_CHECK int once_scan(once_engine *e, int what,
+                                  const once_position *after, uint32_t max,
+                                  once_each *each, void *user, once_error *err);
+
+/* How many records a store has. */
+typedef struct once_counts {
+    uint64_t claimed, dispatched, indeterminate; /* exact                   */
+    uint64_t rest;      /* completed, and absent with a row                 */
+    int rest_estimated; /* 1: `rest` is an estimate                         */
+} once_counts;
+
+/*
+ * Counts the store's records, at the same cost whatever their number. Waits for
+ * the engine's thread; must not be called from a callback. Returns ONCE_OK;
+ * ONCE_ENOSYS: this store does not count; or the errors of once_scan(). Since
+ * 0.1.
+ */
+ONCE_API ONCE_CHECK int once_count(once_engine *e, once_counts *out,
+                                   once_error *err);
+
+enum { ONCE_STORE_ID_SIZE = 16 };
+
+/* What a store is, beside its records. */
+typedef struct once_store_head {
+    uint8_t id[ONCE_STORE_ID_SIZE]; /* random, since the store was made     */
+    /*
+     * How often the store was restored from a copy, 0 .. ONCE_INCARNATION_MAX.
+     * The upper bits of its fences, so that a restored store repeats none:
+     * fence = incarnation * 2^48 + counter.
+     */
+    uint32_t incarnation;
+    /* What was recorded from `gap_from_ms` until the store was restored is not
+     * in it. Until `gap_until_ms` absent keys are treated as `gap` says. */
+    uint32_t gap; /* enum once_gap */
+    uint64_t gap_from_ms, gap_until_ms;
+} once_store_head;
+
+#define ONCE_INCARNATION_MAX 32767u
+enum { ONCE__FENCE_BITS = 48 };
+
+enum once_gap {
+    ONCE_GAP_NONE = 0,
+    ONCE_GAP_HOLD = 1,  /* an absent key is unknown: nothing is granted     */
+    ONCE_GAP_ACCEPT = 2 /* an absent key is free: at least once             */
+};
+
+/* Reads the store's head. Waits for the engine's thread; must not be called
+ * from a callback. ONCE_OK; ONCE_ENOSYS: this store has none; or the errors of
+ * once_scan(). Since 0.1. */
+ONCE_API ONCE_CHECK int once_head(once_engine *e, once_store_head *out,
                                   once_error *err);
 
 #ifdef __cplusplus

@@ -31,6 +31,9 @@ typedef struct once_store {
     /* Set by once_store_clock(): KEEP scans and FORGET compare with this time
      * if it is earlier than the store's own. 0: with the store's own only. */
     uint64_t forget_ms;
+    /* Set by once_store_open(), where `caveat` then points: a restored store
+     * that accepts absent keys. */
+    char gap_caveat[160];
 } once_store;
 
 enum { ONCE_HOST_SIZE = 16 };
@@ -59,12 +62,11 @@ typedef struct once_store_options {
     void *event_user;
 } once_store_options;
 
-/* Which records a scan shows. */
-enum once_scan_what {
-    ONCE_SCAN_ALL = 0, /* all, in the order of their names, after `after`   */
-    ONCE_SCAN_LEASE,   /* claimed or dispatched, and the lease has expired  */
-    ONCE_SCAN_KEEP     /* completed or absent, and `keep_ms` has passed     */
-};
+/* A record with its name. */
+typedef struct once_named {
+    uint8_t name[ONCE_NAME_SIZE];
+    once_record record;
+} once_named;
 
 /* Called with one line of text, without a line break. */
 typedef void once_line(void *user, const char *text);
@@ -101,11 +103,13 @@ typedef struct once_store_ops {
 
     /* Calls `each` for at most `max` records, enum once_scan_what. They may be
      * out of date, because every operation that follows is conditional.
-     * `result.data` is NULL. For ONCE_SCAN_ALL `after` is the last name seen,
-     * or NULL. Returns how many were shown, or an error. A record that fails
-     * its checksum is shown with state 255. */
-    int (*scan)(once_store *s, int what, const uint8_t *after, uint32_t max,
-                once_each *each, void *user, once_error *err);
+     * `result.data` is NULL. `after` is a place in the order of the scan, or
+     * NULL: the first of all; LEASE and KEEP ignore it. Returns how many were
+     * shown, or an error. A record that fails its checksum is shown with state
+     * 255. A page of WAITING, LIVE, LEASE or KEEP must not cost a walk through
+     * all records. */
+    int (*scan)(once_store *s, int what, const once_position *after,
+                uint32_t max, once_each *each, void *user, once_error *err);
 
     /* Optional. Maintenance, such as a checkpoint: called when there is nothing
      * else to do, and about once a second while there is. Must be short.
@@ -140,6 +144,32 @@ typedef struct once_store_ops {
      * if that is wrong. */
     int (*time)(once_store *s, const once_store_time *put, once_store_time *out,
                 once_error *err);
+
+    /* Counts, without a walk through all records; what other processes do at
+     * this moment may be missing. ONCE_OK, or an error. */
+    int (*count)(once_store *s, once_counts *out, once_error *err);
+
+    /*
+     * Reads the store's head into `*out`. If `put` is not NULL, it is stored
+     * first, durably, and every fence granted from then on is above
+     * `put->incarnation` << 48. A store that is opened for the first time has
+     * a random id, incarnation 0 and no gap. ONCE_OK, or an error.
+     */
+    int (*head)(once_store *s, const once_store_head *put, once_store_head *out,
+                once_error *err);
+
+    /*
+     * Stores the records r[0..n) as they are, for a restore
+     * into a store that nobody else uses: none of these names may be in it.
+     * All are durable when this returns ONCE_OK; after an error the store is
+     * not to be used. Fences that are granted later are above all of theirs.
+     */
+    int (*import)(once_store *s, const once_named *r, size_t n,
+                  once_error *err);
+
+    /* The largest fence that was granted so far, and at least the incarnation
+     * << 48. ONCE_OK, or an error. A store that has head() has this. */
+    int (*fence)(once_store *s, uint64_t *out, once_error *err);
 } once_store_ops;
 
 /*

@@ -162,9 +162,9 @@ static int end_attempt(once_task *task, once_error *err)
                              task->code == 0 ? ONCE_SUCCESS : ONCE_FAILURE,
                              once__task_encode(task), NULL);
     case ONCE__TASK_RELEASE:
-        return once_release(task->attempt, err);
+        return once_release(task->attempt, ONCE_REASON_PROGRAM, err);
     default:
-        return once_give_up(task->attempt, NULL);
+        return once_give_up(task->attempt, ONCE_REASON_PROGRAM, NULL);
     }
 }
 
@@ -263,9 +263,11 @@ static int start_ending(once_task *task)
             task->attempt, task->code == 0 ? ONCE_SUCCESS : ONCE_FAILURE,
             once__task_encode(task), ended, task);
     case ONCE__TASK_RELEASE:
-        return once_release_start(task->attempt, ended, task);
+        return once_release_start(task->attempt, ONCE_REASON_PROGRAM, ended,
+                                  task);
     default:
-        return once_give_up_start(task->attempt, ended, task);
+        return once_give_up_start(task->attempt, ONCE_REASON_PROGRAM, ended,
+                                  task);
     }
 }
 

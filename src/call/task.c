@@ -61,6 +61,9 @@ static int take_options(once_task *task, const once_call_options *given,
     r->wait_ms = o.wait_ms;
     r->store_ms = o.store_ms;
     r->keep_ms = o.keep_ms;
+    if (o.label != NULL)
+        r->label = (once_bytes){o.label, strnlen(o.label, ONCE_LABEL_MAX + 1)};
+    memcpy(r->trace, o.trace, sizeof(r->trace));
     task->reject = o.duplicates == ONCE_DUPLICATES_REJECT;
     return ONCE_OK;
 }

@@ -6,7 +6,9 @@
  *    4 attempt (4)       8 fence (8)      16 lease_ms (8)   24 keep_ms (8)
  *   32 granted_ms (8)   40 token (16)     56 fingerprint (32)
  *   88 result size (4)  92 note size (4)   96 group (32)
- *  128 result, note, then CRC-32C over the name and all of the above
+ *  128 created_ms (8) 136 ended_ms (8)  144 subject (8)  152 trace (16)
+ *  168 reason (1)     169 zero (1)      170 label size (1) 171 zeros (5)
+ *  176 result, note, label, then CRC-32C over the name and all of the above
  * Numbers are little-endian. A wrong length, a wrong checksum, and values that
  * once__record_encode() never writes are errors.
  */
@@ -24,12 +26,14 @@ enum { DOUBT = 0x80 };
 
 size_t once__record_size(const once_record *r)
 {
-    return ONCE__RECORD_HEAD + r->result.size + r->note.size + ONCE__RECORD_SUM;
+    return ONCE__RECORD_HEAD + r->result.size + r->note.size + r->label.size +
+           ONCE__RECORD_SUM;
 }
 
 void once__record_head(const once_record *r, uint8_t out[ONCE__RECORD_HEAD])
 {
-    assert(r->result.size <= ONCE_RESULT_MAX && r->note.size <= ONCE_NOTE_MAX);
+    assert(r->result.size <= ONCE_RESULT_MAX && r->note.size <= ONCE_NOTE_MAX &&
+           r->label.size <= ONCE_LABEL_MAX);
     out[0] = ONCE__RECORD_VERSION;
     out[1] = r->state;
     out[2] = r->kind;
@@ -44,6 +48,13 @@ void once__record_head(const once_record *r, uint8_t out[ONCE__RECORD_HEAD])
     once__put(out + 88, r->result.size, 4);
     once__put(out + 92, r->note.size, 4);
     memcpy(out + 96, r->group, ONCE_GROUP_SIZE);
+    once__put(out + 128, r->created_ms, 8);
+    once__put(out + 136, r->ended_ms, 8);
+    memcpy(out + 144, r->subject, ONCE_SUBJECT_SIZE);
+    memcpy(out + 152, r->trace, ONCE_TRACE_SIZE);
+    memset(out + 168, 0, 8);
+    out[168] = r->reason;
+    out[170] = (uint8_t)r->label.size;
 }
 
 static void add(uint8_t **at, once_bytes bytes)
@@ -63,6 +74,7 @@ void once__record_encode(const once_record *r,
     once__record_head(r, out);
     add(&at, r->result);
     add(&at, r->note);
+    add(&at, r->label);
     sum = once__crc32c(0, name, ONCE_NAME_SIZE);
     sum = once__crc32c(sum, out, (size_t)(at - (uint8_t *)out));
     once__put(at, sum, ONCE__RECORD_SUM);
@@ -85,6 +97,20 @@ void once__record_from_head(const uint8_t in[ONCE__RECORD_HEAD], once_record *r)
     r->result.size = (size_t)once__get(in + 88, 4);
     r->note.size = (size_t)once__get(in + 92, 4);
     memcpy(r->group, in + 96, ONCE_GROUP_SIZE);
+    r->created_ms = once__get(in + 128, 8);
+    r->ended_ms = once__get(in + 136, 8);
+    memcpy(r->subject, in + 144, ONCE_SUBJECT_SIZE);
+    memcpy(r->trace, in + 152, ONCE_TRACE_SIZE);
+    r->reason = in[168];
+    r->label.size = in[170];
+}
+
+/* The bytes that are always zero. */
+static int is_padded(const uint8_t *in)
+{
+    static const uint8_t zeros[5];
+
+    return in[169] == 0 && memcmp(in + 171, zeros, sizeof(zeros)) == 0;
 }
 
 int once__record_decode(once_bytes in, const uint8_t name[ONCE_NAME_SIZE],
@@ -106,11 +132,12 @@ int once__record_decode(once_bytes in, const uint8_t name[ONCE_NAME_SIZE],
                           p[0], ONCE__RECORD_VERSION);
     once__record_from_head(p, &r);
     if (r.result.size > ONCE_RESULT_MAX || r.note.size > ONCE_NOTE_MAX ||
-        once__record_size(&r) != in.size || r.attempt == 0 ||
+        !is_padded(p) || once__record_size(&r) != in.size || r.attempt == 0 ||
         !once__record_sane(&r))
         return once__fail(err, ONCE_ECORRUPT, "record: it contradicts itself");
     r.result.data = p + ONCE__RECORD_HEAD;
     r.note.data = p + ONCE__RECORD_HEAD + r.result.size;
+    r.label.data = p + ONCE__RECORD_HEAD + r.result.size + r.note.size;
     *out = r;
     return ONCE_OK;
 }

@@ -106,6 +106,8 @@ static int grant(struct step *s)
     const once_op *op = s->op;
 
     assert(r->attempt < UINT32_MAX);
+    if (r->state == ONCE_ABSENT)
+        r->created_ms = s->now_ms;
     r->doubt = r->doubt || r->state == ONCE_DISPATCHED ||
                r->state == ONCE_INDETERMINATE;
     r->state = op->two_phase ? ONCE_CLAIMED : ONCE_DISPATCHED;
@@ -116,18 +118,26 @@ static int grant(struct step *s)
     r->lease_ms = s->now_ms + op->lease_ms;
     r->keep_ms = s->now_ms + op->keep_ms;
     r->granted_ms = s->now_ms;
+    r->ended_ms = 0;
+    r->reason = ONCE_REASON_NONE;
     memcpy(r->token, op->token, ONCE_TOKEN_SIZE);
     memcpy(r->fingerprint, op->fingerprint, ONCE_FINGERPRINT_SIZE);
     memcpy(r->group, op->group, ONCE_GROUP_SIZE);
+    memcpy(r->trace, op->trace, ONCE_TRACE_SIZE);
+    memcpy(r->subject, op->subject, ONCE_SUBJECT_SIZE);
+    r->label = op->label;
     r->result = (once_bytes){NULL, 0};
     s->changed = 1;
     return ONCE_OWNER;
 }
 
-static void make_indeterminate(struct step *s)
+static void make_indeterminate(struct step *s, int reason)
 {
     assert(live(s->r));
+    if (s->r->state != ONCE_INDETERMINATE)
+        s->r->ended_ms = s->now_ms;
     s->r->state = ONCE_INDETERMINATE;
+    s->r->reason = (uint8_t)reason;
     s->r->lease_ms = 0;
     s->changed = 1;
 }
@@ -135,17 +145,19 @@ static void make_indeterminate(struct step *s)
 /*
  * Absent again, but the row stays for a while: attempt numbers go on from here,
  * and a late copy of the last owner's claim meets its own token. With doubt
- * this attempt did nothing, but an earlier one may have.
+ * this attempt did nothing, but an earlier one, whose owner is gone, may have.
  */
-static void make_absent(struct step *s)
+static void make_absent(struct step *s, int reason)
 {
     once_record *r = s->r;
 
     if (r->doubt) {
-        make_indeterminate(s);
+        make_indeterminate(s, ONCE_REASON_OWNER_GONE);
         return;
     }
     r->state = ONCE_ABSENT;
+    r->reason = (uint8_t)reason;
+    r->ended_ms = s->now_ms;
     r->policy = 0;
     r->lease_ms = 0;
     r->keep_ms = later(r->keep_ms, s->now_ms + s->op->keep_ms);
@@ -162,6 +174,7 @@ static void finish(struct step *s)
     r->kind = (uint8_t)s->op->kind;
     r->result = s->op->result;
     r->lease_ms = 0;
+    r->ended_ms = s->now_ms;
     r->keep_ms = s->now_ms + s->op->keep_ms;
     s->changed = 1;
 }
@@ -174,7 +187,7 @@ static int claim_owned(struct step *s)
         return left(s);
     if (may_take_over(s) || (s->r->state == ONCE_CLAIMED && !s->r->doubt))
         return grant(s); /* claimed: provably nothing was sent */
-    make_indeterminate(s);
+    make_indeterminate(s, ONCE_REASON_OWNER_GONE);
     return ONCE_UNKNOWN;
 }
 
@@ -218,6 +231,7 @@ static int complete(struct step *s)
     if (!live(s->r))
         return ONCE_FENCED;
     finish(s); /* from indeterminate too: the late answer is accepted */
+    s->r->reason = ONCE_REASON_NONE;
     return ONCE_OK;
 }
 
@@ -228,7 +242,7 @@ static int release(struct step *s)
         s->r->state == ONCE_COMPLETED)
         return ONCE_FENCED;
     if (live(s->r))
-        make_absent(s);
+        make_absent(s, s->op->reason);
     return ONCE_OK;
 }
 
@@ -237,7 +251,7 @@ static int give_up(struct step *s)
     if (!live(s->r) || !match(s))
         return ONCE_FENCED;
     if (s->r->state != ONCE_INDETERMINATE)
-        make_indeterminate(s);
+        make_indeterminate(s, s->op->reason);
     return ONCE_OK;
 }
 
@@ -257,9 +271,9 @@ static int reap(struct step *s)
     if (!owned(s->r) || !lease_expired(s))
         return ONCE_REFUSED;
     if (s->r->state == ONCE_CLAIMED)
-        make_absent(s);
+        make_absent(s, ONCE_REASON_OWNER_GONE);
     else
-        make_indeterminate(s);
+        make_indeterminate(s, ONCE_REASON_OWNER_GONE);
     return ONCE_OK;
 }
 
@@ -291,7 +305,7 @@ static int resolve(struct step *s)
         if ((r->policy & ONCE_TAKEOVER) == 0)
             return ONCE_REFUSED;
         r->doubt = 0;
-        make_absent(s);
+        make_absent(s, ONCE_REASON_OPERATOR);
     } else {
         finish(s);
         r->policy &= (uint8_t)~ONCE_RETRY_FAILED; /* final */
@@ -366,7 +380,9 @@ int once__record_sane(const once_record *r)
            (r->policy & ~(ONCE_TAKEOVER | ONCE_RETRY_FAILED)) == 0 &&
            (r->kind != ONCE_NO_KIND) == (r->state == ONCE_COMPLETED) &&
            (r->state == ONCE_COMPLETED || r->result.size == 0) &&
-           (r->lease_ms != 0) == owned(r) &&
+           (r->lease_ms != 0) == owned(r) && r->reason < ONCE__REASON_END &&
+           r->label.size <= ONCE_LABEL_MAX &&
+           (!owned(r) || (r->ended_ms == 0 && r->reason == 0)) &&
            (r->state != ONCE_ABSENT || !r->doubt);
 }
 
@@ -380,14 +396,34 @@ int once__record_due(const once_record *r, uint64_t now_ms)
 }
 
 /* Which members of an operation are used: only those are checked. */
-enum { LEASE = 1, KEEP = 2, KIND = 4 };
+enum { LEASE = 1, KEEP = 2, KIND = 4, REASON = 8, LABEL = 16 };
 
 static const uint8_t uses[ONCE__OP_END] = {
-    [ONCE_OP_CLAIM] = LEASE | KEEP,  [ONCE_OP_DISPATCH] = LEASE,
-    [ONCE_OP_RENEW] = LEASE,         [ONCE_OP_COMPLETE] = KEEP | KIND,
-    [ONCE_OP_RELEASE] = KEEP,        [ONCE_OP_REAP] = KEEP,
-    [ONCE_OP_RESOLVE] = KEEP | KIND, [ONCE_OP_REOPEN] = KEEP,
+    [ONCE_OP_CLAIM] = LEASE | KEEP | LABEL,
+    [ONCE_OP_DISPATCH] = LEASE,
+    [ONCE_OP_RENEW] = LEASE,
+    [ONCE_OP_COMPLETE] = KEEP | KIND,
+    [ONCE_OP_RELEASE] = KEEP | REASON,
+    [ONCE_OP_GIVE_UP] = REASON,
+    [ONCE_OP_REAP] = KEEP,
+    [ONCE_OP_RESOLVE] = KEEP | KIND,
+    [ONCE_OP_REOPEN] = KEEP,
 };
+
+int once__label_check(once_bytes label, once_error *err)
+{
+    const uint8_t *at = label.data;
+    size_t i;
+
+    if (label.size > ONCE_LABEL_MAX)
+        return once__fail(err, ONCE_ELIMIT, "label: %zu bytes are over %d",
+                          label.size, ONCE_LABEL_MAX);
+    for (i = 0; i < label.size; i++)
+        if (at[i] < ' ' || at[i] > '~')
+            return once__fail(err, ONCE_EINVAL,
+                              "label: byte %zu is not printable ASCII", i + 1);
+    return ONCE_OK;
+}
 
 int once__op_check(const once_op *op, once_error *err)
 {
@@ -404,6 +440,9 @@ int once__op_check(const once_op *op, once_error *err)
         return once__fail(err, ONCE_EINVAL, "keep_ms: over ten years");
     if ((use & KIND) && op->kind != ONCE_SUCCESS && op->kind != ONCE_FAILURE)
         return once__fail(err, ONCE_EINVAL, "kind: %d is not one", op->kind);
+    if ((use & REASON) && (op->reason < 0 || op->reason >= ONCE__REASON_END))
+        return once__fail(err, ONCE_EINVAL, "reason: %d is not one",
+                          op->reason);
     if (op->policy & ~(uint32_t)(ONCE_TAKEOVER | ONCE_RETRY_FAILED))
         return once__fail(err, ONCE_EINVAL, "policy: unknown bits in %#x",
                           op->policy);
@@ -413,5 +452,5 @@ int once__op_check(const once_op *op, once_error *err)
     if (op->note.size > ONCE_NOTE_MAX)
         return once__fail(err, ONCE_ELIMIT, "note: %zu bytes are over %zu",
                           op->note.size, ONCE_NOTE_MAX);
-    return ONCE_OK;
+    return use & LABEL ? once__label_check(op->label, err) : ONCE_OK;
 }

@@ -20,13 +20,16 @@
  */
 ONCE_CHECK int once__op_check(const once_op *op, once_error *err);
 
+/* ONCE_OK if it may be a record's label; ONCE_ELIMIT or ONCE_EINVAL. */
+ONCE_CHECK int once__label_check(once_bytes label, once_error *err);
+
 /*
  * Decides `op` on `*r` at the store's time `now_ms`: sets `op->rc`,
  * `op->left_ms` and `op->record`. Returns 1 if `*r` changed and must be durable
  * before the answer is given, 0 if not. `r->attempt` 0 means "no row", before
  * and after. `*fence` is the store's counter: each grant raises it, and it must
- * be persisted with the record. Result and note of a changed record are
- * borrowed from `op`.
+ * be persisted with the record. Result, note and label of a changed record
+ * are borrowed from `op`.
  */
 int once__transition(once_record *r, once_op *op, uint64_t now_ms,
                      uint64_t *fence);

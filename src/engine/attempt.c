@@ -14,6 +14,7 @@
 #include <sys/random.h>
 
 #include "core/error.h"
+#include "core/transition.h"
 #include "engine/engine.h"
 
 enum { LEASE_MS = 30000, STORE_MS = 1000, KEEP_MS = 86400000 };
@@ -41,7 +42,7 @@ static int check(once_request *r, once_error *err)
     if (r->two_phase > 1)
         return once__fail(err, ONCE_EINVAL, "two_phase: %u is not 0 or 1",
                           r->two_phase);
-    return ONCE_OK;
+    return once__label_check(r->label, err);
 }
 
 static void fill(once_attempt *a, const once_request *r)
@@ -55,6 +56,11 @@ static void fill(once_attempt *a, const once_request *r)
     memcpy(op->name, r->name, ONCE_NAME_SIZE);
     memcpy(op->fingerprint, r->fingerprint, ONCE_FINGERPRINT_SIZE);
     memcpy(op->group, r->group, ONCE_GROUP_SIZE);
+    memcpy(op->trace, r->trace, ONCE_TRACE_SIZE);
+    memcpy(op->subject, r->subject, ONCE_SUBJECT_SIZE);
+    if (r->label.size > 0)
+        memcpy(a->label, r->label.data, r->label.size);
+    op->label = (once_bytes){a->label, r->label.size};
     a->renewal_op = *op; /* has the token already */
     a->renewal_op.verb = ONCE_OP_RENEW;
     a->lease_ms = r->lease_ms;
@@ -146,14 +152,17 @@ static int start_claim(once_attempt *a, once_done *done, void *user,
 }
 
 /* An owner is never refused because the queue is full. */
-static int start_ending(once_attempt *a, int ending, once_done *done,
-                        void *user, once_error *err)
+static int start_ending(once_attempt *a, int ending, int reason,
+                        once_done *done, void *user, once_error *err)
 {
     int rc;
 
     if (!a->begun || a->calling || a->machine.phase != ONCE__PHASE_SENT)
         return once__fail(err, ONCE_EINVAL, "attempt: it is not the owner");
+    if (reason < 0 || reason >= ONCE__REASON_END)
+        return once__fail(err, ONCE_EINVAL, "reason: %d is not one", reason);
     once__count(&a->engine->count.queued, 1);
+    a->reason = reason;
     a->ending = ending;
     rc = send_call(a, done, user, err);
     if (rc != ONCE_OK)
@@ -193,7 +202,8 @@ static int start_complete(once_attempt *a, int kind, once_bytes result,
     rc = copy_outcome(a, kind, result, err);
     if (rc != ONCE_OK)
         return rc;
-    rc = start_ending(a, ONCE__PHASE_COMPLETE, done, user, err);
+    rc = start_ending(a, ONCE__PHASE_COMPLETE, ONCE_REASON_NONE, done, user,
+                      err);
     if (rc != ONCE_OK)
         once__outcome_free(a);
     return rc;
@@ -210,14 +220,14 @@ int once_complete_start(once_attempt *a, int kind, once_bytes result,
     return start_complete(a, kind, result, done, user, NULL);
 }
 
-int once_release_start(once_attempt *a, once_done *done, void *user)
+int once_release_start(once_attempt *a, int reason, once_done *done, void *user)
 {
-    return start_ending(a, ONCE__PHASE_RELEASE, done, user, NULL);
+    return start_ending(a, ONCE__PHASE_RELEASE, reason, done, user, NULL);
 }
 
-int once_give_up_start(once_attempt *a, once_done *done, void *user)
+int once_give_up_start(once_attempt *a, int reason, once_done *done, void *user)
 {
-    return start_ending(a, ONCE__PHASE_GIVE_UP, done, user, NULL);
+    return start_ending(a, ONCE__PHASE_GIVE_UP, reason, done, user, NULL);
 }
 
 void once_attempt_cancel(once_attempt *a)
@@ -297,22 +307,23 @@ int once_complete(once_attempt *a, int kind, once_bytes result, once_error *err)
                  err);
 }
 
-static int end_and_wait(once_attempt *a, int ending, once_error *err)
+static int end_and_wait(once_attempt *a, int ending, int reason,
+                        once_error *err)
 {
     struct awaited w;
     int rc = begin(a, &w, err);
 
     if (rc != ONCE_OK)
         return rc;
-    return await(a, start_ending(a, ending, answered, &w, err), &w, err);
+    return await(a, start_ending(a, ending, reason, answered, &w, err), &w, err);
 }
 
-int once_release(once_attempt *a, once_error *err)
+int once_release(once_attempt *a, int reason, once_error *err)
 {
-    return end_and_wait(a, ONCE__PHASE_RELEASE, err);
+    return end_and_wait(a, ONCE__PHASE_RELEASE, reason, err);
 }
 
-int once_give_up(once_attempt *a, once_error *err)
+int once_give_up(once_attempt *a, int reason, once_error *err)
 {
-    return end_and_wait(a, ONCE__PHASE_GIVE_UP, err);
+    return end_and_wait(a, ONCE__PHASE_GIVE_UP, reason, err);
 }

@@ -209,6 +209,8 @@ static void answered(once_engine *e, once__task *task)
         once__count(&e->count.corrupt, 1);
         once__event(e, "a record is not readable: %s", once_text(rc));
     }
+    if (rc == ONCE_OWNER)
+        once__witness_note(e, task->op->record.fence);
     once__count(&e->count.operations, 1);
     end(e, task, rc);
 }

@@ -154,7 +154,10 @@ static void ask(once_engine *e, once_attempt *a, int action)
 
     assert(!a->step_out); /* the store may still read the operation */
     op->verb = once__action_verb(action);
+    if (op->verb == ONCE_OP_CLAIM && once__gap_holds(e))
+        op->verb = ONCE_OP_READ;
     op->fence = a->machine.fence;
+    op->reason = a->ending != 0 ? a->reason : ONCE_REASON_STORE_SILENT;
     op->result = (once_bytes){NULL, 0};
     if (action == ONCE__ASK_COMPLETE)
         op->result = (once_bytes){a->outcome->bytes, a->outcome->size};
@@ -166,7 +169,8 @@ static void ask(once_engine *e, once_attempt *a, int action)
  * the outcome cannot be returned. */
 static int keep_shown(once_attempt *a, const once_record *r)
 {
-    uint8_t *bytes = malloc(r->result.size + r->note.size + 1);
+    size_t head = r->result.size + r->note.size;
+    uint8_t *bytes = malloc(head + r->label.size + 1);
 
     if (bytes == NULL)
         return 0;
@@ -176,8 +180,11 @@ static int keep_shown(once_attempt *a, const once_record *r)
         memcpy(bytes, r->result.data, r->result.size);
     if (r->note.size > 0)
         memcpy(bytes + r->result.size, r->note.data, r->note.size);
+    if (r->label.size > 0)
+        memcpy(bytes + head, r->label.data, r->label.size);
     a->record.result = (once_bytes){bytes, r->result.size};
     a->record.note = (once_bytes){bytes + r->result.size, r->note.size};
+    a->record.label = (once_bytes){bytes + head, r->label.size};
     return 1;
 }
 
@@ -189,6 +196,7 @@ static int keep_answer(once_attempt *a, const once_op *op, int rc)
     a->record = op->record;
     a->record.result = (once_bytes){NULL, 0};
     a->record.note = (once_bytes){NULL, 0};
+    a->record.label = (once_bytes){NULL, 0};
     a->left_ms = rc == ONCE_IN_FLIGHT ? op->left_ms : 0;
     if (rc == ONCE_REPLAY && !keep_shown(a, &op->record))
         return a->ending != 0 ? ONCE_ESTORE : ONCE_ENOMEM;
@@ -316,6 +324,10 @@ static void step_ended(once_engine *e, once__task *task, int rc)
         rc = ONCE_ESTORE;
     }
     rc = once__reportable(task, rc);
+    if (verb == ONCE_OP_READ) { /* in a gap */
+        rc = once__gap_answer(rc, &a->step_op.record);
+        verb = ONCE_OP_CLAIM;
+    }
     a->step_out = 0;
     if (rc == ONCE_ECLOSED && a->machine.phase != ONCE__PHASE_CLAIM)
         rc =
@@ -380,6 +392,7 @@ void once__free_arrived(void *engine, struct once__node *node)
     a->freeing = 1;
     if (a->listed == ONCE__LIVE && !e->ended) {
         a->ending = ONCE__PHASE_GIVE_UP;
+        a->reason = ONCE_REASON_OWNER_GONE;
         begin_ending(e, a);
         return;
     }

@@ -61,12 +61,16 @@ static int open_store(once_engine *e, const char *url, once_error *err)
     if (rc != ONCE_OK)
         return rc;
     e->store = store;
-    rc = once__reaper_init(e);
+    rc = once__gap_open(e, err);
+    if (rc == ONCE_OK)
+        rc = once__witness_open(e, err);
+    if (rc == ONCE_OK && once__reaper_init(e) != ONCE_OK)
+        rc = once__fail(err, ONCE_ENOMEM, "engine: reaper: out of memory");
     if (rc != ONCE_OK) {
         e->store = NULL;
         once_store_close(store);
         once__reaper_clear(e);
-        return once__fail(err, rc, "engine: reaper: %s", once_text(rc));
+        return rc;
     }
     e->maintained_ms = once__now_ms();
     return ONCE_OK;
@@ -150,12 +154,13 @@ static int turn(once_engine *e, int closing)
     fire(e, once__now_ms());
     busy |= once__ready_any(e);
     once__batch_run(e);
-    busy |= once__list_step(e);
+    busy |= once__scan_step(e);
     flush(e);
     quiet = !busy && !once__ready_any(e);
     if (!closing && !e->options.no_reaper)
         once__reaper_turn(e, quiet);
     maintain(e, quiet);
+    once__witness_turn(e);
     flush(e);
     return quiet && !once__ready_any(e); /* the reaper may have asked */
 }
@@ -165,7 +170,7 @@ static int turn(once_engine *e, int closing)
 static void begin_closing(once_engine *e)
 {
     e->drain_until_ms = once__now_ms() + e->options.drain_ms;
-    once__list_abandon(e, ONCE_ECLOSED);
+    once__scan_abandon(e, ONCE_ECLOSED);
 }
 
 /* The store is not asked any more. All calls under way end with an error, and
@@ -174,6 +179,8 @@ static void end_all(once_engine *e)
 {
     e->ended = 1;
     once__set(&e->count.up, 0);
+    if (e->store != NULL)
+        once__witness_close(e);
     do {
         fire(e, UINT64_MAX - 1);
         once__batch_abandon(e);
@@ -181,7 +188,7 @@ static void end_all(once_engine *e)
     } while (handle(e, once__queue_take(&e->queue)));
     once__live_abandon(e);
     (void)handle(e, once__queue_close(&e->queue));
-    once__list_abandon(e, ONCE_ECLOSED);
+    once__scan_abandon(e, ONCE_ECLOSED);
     flush(e);
     assert(e->pending == 0 && e->timers.root == NULL && !once__ready_any(e));
     assert(e->live.next == &e->live && e->waiting.next == &e->waiting);
@@ -193,7 +200,7 @@ static int refuse_until(once_engine *e, uint64_t until_ms)
 {
     for (;;) {
         (void)handle(e, once__queue_take(&e->queue));
-        once__list_abandon(e, ONCE_EAWAY);
+        once__scan_abandon(e, ONCE_EAWAY);
         flush(e);
         if (atomic_load(&e->closing))
             return 0;
@@ -284,6 +291,12 @@ static int take_options(once_engine *e, const once_engine_options *given,
         memcpy(o, given, given->size < sizeof(*o) ? given->size : sizeof(*o));
     }
     o->size = sizeof(*o);
+    if (o->witness != NULL) {
+        e->witness_folder = strdup(o->witness);
+        if (e->witness_folder == NULL)
+            return once__fail(err, ONCE_ENOMEM, "engine: out of memory");
+        o->witness = e->witness_folder;
+    }
     or_default(&o->queue_max, QUEUE_MAX);
     or_default(&o->batch_max, BATCH_MAX);
     or_default(&o->waiters_max, WAITERS_MAX);
@@ -321,7 +334,7 @@ static int make(const once_engine_options *options, once_error *err,
     atomic_init(&e->references, 1);
     e->waiting.next = e->waiting.previous = &e->waiting;
     e->live.next = e->live.previous = &e->live;
-    e->lists_end = &e->lists;
+    e->scans_end = &e->scans;
     once__ready_init(e);
     e->batch = calloc(e->options.batch_max, sizeof(once__task *));
     e->ops = calloc(e->options.batch_max, sizeof(once_op *));
@@ -335,6 +348,7 @@ static int make(const once_engine_options *options, once_error *err,
 out:
     free(e->batch);
     free(e->ops);
+    free(e->witness_folder);
     free(e);
     return rc;
 }
@@ -348,6 +362,7 @@ static void clear(once_engine *e)
     forget_url(e);
     free(e->batch);
     free(e->ops);
+    free(e->witness_folder);
     once__drop(e);
 }
 

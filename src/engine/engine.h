@@ -21,8 +21,8 @@
  *       \      |        /
  *          batch                tasks and the store
  *            |
- *          clock  list  stats   the store's clock; all records; counters
- *               \   |   /
+ *    clock  gap  witness  scan  stats   the store's clock; after a restore; what
+ *               \   |   /               was granted; many records; counters
  *                base           time, counters, events, the engine's memory
  *                 |
  *            queue  timer
@@ -106,6 +106,7 @@ struct once_attempt {
     atomic_int stopping; /* once_attempt_cancel() was called               */
     int begun;           /* the claim was made                             */
     int calling;         /* `done` is still to be called                   */
+    int reason;          /* RELEASE, GIVE_UP: enum once_reason             */
     int ending;          /* 0, or the phase with which the owner ends: COMPLETE,
                  * RELEASE or GIVE_UP                                      */
     once_done *done;
@@ -127,13 +128,14 @@ struct once_attempt {
     once_record record;
     uint64_t left_ms;
     void *shown; /* the bytes of `record` */
+    char label[ONCE_LABEL_MAX];
 };
 
 /* ---- The engine -------------------------------------------------------- */
 
 struct once__counters {
     atomic_uint_fast64_t operations, batches, unknown, repeated, busy, renewed,
-        reaped, forgotten, corrupt, queued, live, waiting, oldest_since_ms,
+        reaped, forgotten, corrupt, rollbacks, queued, live, waiting, oldest_since_ms,
         apply_us, latency[ONCE_LATENCY_BUCKETS];
     /* Gauges of the engine's thread. */
     atomic_uint_fast64_t up, durable, swept_at_ms, late;
@@ -163,6 +165,12 @@ struct once__reaper {
     struct once__expired *expired; /* reap_max of them                     */
 };
 
+/* The largest fence that this host was granted; see witness.c. */
+struct once__witness {
+    char path[512]; /* "": none is kept */
+    uint64_t fence, written, saved_ms, flushed_ms;
+};
+
 struct once_engine {
     atomic_uint references; /* the caller's and one for each attempt       */
     atomic_int closing;
@@ -178,9 +186,12 @@ struct once_engine {
     struct once__tasks ready[ONCE__LINES];
     struct once__timers timers;
     struct once__link waiting, live; /* heads of rings                     */
-    struct once__list_call *lists, **lists_end;
+    struct once__scan_call *scans, **scans_end;
     struct once__reaper reaper;
     struct once__late late;
+    once_store_head head; /* as the store was opened                      */
+    struct once__witness witness;
+    char *witness_folder; /* what options.witness points to               */
     once_clock clock;  /* what is known of the store's                      */
     int clock_unknown; /* the store's time is not known: nothing is forgotten */
     int ahead;         /* the store's clock is ahead of the elapsed time    */
@@ -272,11 +283,29 @@ void once__outcome_free(once_attempt *a);
 /* Stops renewing for all owners: their records are left to the reaper. */
 void once__live_abandon(once_engine *e);
 
-/* ---- list.c ------------------------------------------------------------- */
+/* ---- gap.c -------------------------------------------------------------- */
 
-/* One step of the first list under way. 0: there is none. */
-int once__list_step(once_engine *e);
-/* Ends all lists with this error. */
-void once__list_abandon(once_engine *e, int rc);
+/* Reads the store's head. ONCE_OK, or an error of the store. */
+ONCE_CHECK int once__gap_open(once_engine *e, once_error *err);
+/* 1: nothing is granted now: a claim is to be asked as a READ. */
+int once__gap_holds(const once_engine *e);
+/* The answer of the claim, from the READ's. */
+int once__gap_answer(int rc, const once_record *r);
+
+/* ---- witness.c ---------------------------------------------------------- */
+
+/* ONCE_OK, ONCE_EROLLBACK, or an error of the store. After once__gap_open(). */
+ONCE_CHECK int once__witness_open(once_engine *e, once_error *err);
+void once__witness_note(once_engine *e, uint64_t fence);
+/* Once in each turn: writes it if it is time. */
+void once__witness_turn(once_engine *e);
+void once__witness_close(once_engine *e);
+
+/* ---- scan.c ------------------------------------------------------------- */
+
+/* One step of the first scan under way. 0: there is none. */
+int once__scan_step(once_engine *e);
+/* Ends all scans with this error. */
+void once__scan_abandon(once_engine *e, int rc);
 
 #endif /* ONCE_ENGINE_ENGINE_H */

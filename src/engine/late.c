@@ -72,6 +72,7 @@ void once__late_begin(once_engine *e, once_attempt *a)
         e->late.bytes + charge(&a->step_op) > e->options.late_bytes)
         goto out;
     o->op = a->step_op;
+    o->op.label = (once_bytes){NULL, 0}; /* the attempt's */
     o->task.op = &o->op;
     o->task.end = ended;
     e->late.bytes += charge(&o->op);

@@ -31,6 +31,7 @@ void once_engine_stats(once_engine *e, once_stats *out)
     out->reaped = look(&c->reaped);
     out->forgotten = look(&c->forgotten);
     out->corrupt = look(&c->corrupt);
+    out->rollbacks = look(&c->rollbacks);
     out->queued = look(&c->queued);
     out->live = look(&c->live);
     out->waiting = look(&c->waiting);

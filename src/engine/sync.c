@@ -42,6 +42,11 @@ static void arrive(void *engine, struct once__node *node)
         task->end(e, task, absent);
         return;
     }
+    if (task->op->verb == ONCE_OP_CLAIM && once__gap_holds(e)) {
+        memset(&task->op->record, 0, sizeof(task->op->record));
+        task->end(e, task, ONCE_UNKNOWN); /* nothing is granted */
+        return;
+    }
     once__ask(e, task, deadline(task->op));
 }
 
@@ -120,6 +125,7 @@ static void awaited(once_engine *e, once__task *task, int rc)
 
     rc = once__reportable(task, rc);
     whole &= copy(&op->record.note);
+    whole &= copy(&op->record.label);
     op->rc = whole ? rc : ONCE_ESTORE;
     if (rc == ONCE_ESTORE)
         memcpy(call->why, e->trouble, sizeof(call->why));
@@ -156,6 +162,8 @@ void once_op_clear(once_op *op)
 {
     free((void *)(uintptr_t)op->record.result.data);
     free((void *)(uintptr_t)op->record.note.data);
+    free((void *)(uintptr_t)op->record.label.data);
     op->record.result = (once_bytes){NULL, 0};
     op->record.note = (once_bytes){NULL, 0};
+    op->record.label = (once_bytes){NULL, 0};
 }

@@ -23,6 +23,7 @@
 
 #include <assert.h>
 #include <stdatomic.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -38,6 +39,9 @@ struct once_exchange {
 
     uint8_t name[ONCE_NAME_SIZE];
     char hash[17];
+    char label[ONCE_LABEL_MAX];
+    size_t n_label;
+    uint8_t trace[ONCE_TRACE_SIZE];
     once__fingerprint *fingerprint; /* NULL: `print` has it already         */
     uint8_t print[ONCE_FINGERPRINT_SIZE];
     size_t body; /* bytes so far                                          */
@@ -246,6 +250,29 @@ static int begin_print(once_exchange *x, const once_http_request *r,
     return once__fingerprint_new(x->guard->counts, &head, &x->fingerprint);
 }
 
+/* What the record will say for operators. */
+static void describe(once_exchange *x, const once_http_request *r,
+                     const struct target *t)
+{
+    const once_guard_options *o = &x->guard->options;
+    char text[ONCE_HTTP_TEXT_MAX];
+    int size;
+
+    if (o->label != NULL)
+        size = o->label(o->user, r, text, sizeof(text));
+    else
+        size = snprintf(text, sizeof(text), "%s %.*s", r->method,
+                        (int)(t->path.size < sizeof(text) ? t->path.size
+                                                          : sizeof(text)),
+                        (const char *)t->path.data);
+    if (size > (int)sizeof(text))
+        size = sizeof(text) - 1;
+    if (size > 0)
+        x->n_label =
+            once__label_clean((once_bytes){text, (size_t)size}, x->label);
+    (void)once__trace_read(header_or_nothing(r, "traceparent"), x->trace);
+}
+
 /* Name and fingerprint, over the client's own bytes. */
 static int identify(once_exchange *x, const once_http_request *r,
                     once_bytes raw)
@@ -269,6 +296,7 @@ static int identify(once_exchange *x, const once_http_request *r,
     }
     s.size = (size_t)size;
     split_target(r->target, &t);
+    describe(x, r, &t);
     rc = name_it(x, r, &t, s, k);
     if (rc == ONCE_OK)
         rc = begin_print(x, r, t.query);
@@ -417,6 +445,8 @@ static int begin_attempt(once_exchange *x)
 
     end_print(x);
     once__request_fill(&g->policy, x->name, x->print, g->group, &r);
+    r.label = (once_bytes){x->label, x->n_label};
+    memcpy(r.trace, x->trace, sizeof(r.trace));
     rc = once_attempt_new(g->engine, &r, &err, &x->attempt);
     if (rc != ONCE_OK)
         once__guard_event(g, "%s", err.text);
@@ -455,7 +485,7 @@ static void release(once_exchange *x)
     once_attempt *a = x->attempt;
 
     x->attempt = NULL;
-    if (once_release_start(a, released, NULL) != ONCE_OK)
+    if (once_release_start(a, ONCE_REASON_NOT_SENT, released, NULL) != ONCE_OK)
         once_attempt_free(a);
 }
 

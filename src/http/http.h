@@ -242,6 +242,22 @@ ONCE_CHECK int once__verdict_start(once_attempt *a, once__verdict verdict,
                                    once_bytes result, once_done *done,
                                    void *user);
 
+/* ---- What a record says for operators, about.c -------------------------- */
+
+enum { ONCE__TRACE_TEXT = 2 * ONCE_TRACE_SIZE + 1 };
+
+/* A label from any text: cut, and "?" for what is not printable ASCII. Returns
+ * its length. */
+size_t once__label_clean(once_bytes text, char out[ONCE_LABEL_MAX]);
+
+/* The trace id of a header "traceparent" (W3C Trace Context). 0: there is none
+ * that can be read, and `out` is as before. */
+int once__trace_read(once_bytes traceparent, uint8_t out[ONCE_TRACE_SIZE]);
+
+/* As hexadecimal digits. 0: it is all zero, which means none. */
+int once__trace_text(const uint8_t trace[ONCE_TRACE_SIZE],
+                     char out[ONCE__TRACE_TEXT]);
+
 /* ---- Headers (sections 1, 4, 5), header.c ------------------------------- */
 
 typedef struct once__header {

@@ -38,8 +38,8 @@ int once__verdict_start(once_attempt *a, once__verdict verdict,
     case ONCE__DO_MARK:
         return once_complete_start(a, verdict.kind, result, done, user);
     case ONCE__DO_RELEASE:
-        return once_release_start(a, done, user);
+        return once_release_start(a, verdict.reason, done, user);
     default:
-        return once_give_up_start(a, done, user);
+        return once_give_up_start(a, verdict.reason, done, user);
     }
 }

@@ -297,7 +297,7 @@ static int faulty_apply(once_store *s, once_op **ops, size_t n, once_error *err)
     return rc;
 }
 
-static int faulty_scan(once_store *s, int what, const uint8_t *after,
+static int faulty_scan(once_store *s, int what, const once_position *after,
                        uint32_t max, once_each *each, void *user,
                        once_error *err)
 {
@@ -324,6 +324,36 @@ static int faulty_time(once_store *s, const once_store_time *put,
     return f->inner->ops->time(f->inner, put, out, err);
 }
 
+static int faulty_count(once_store *s, once_counts *out, once_error *err)
+{
+    const struct faulty *f = (struct faulty *)s;
+
+    return f->inner->ops->count(f->inner, out, err);
+}
+
+static int faulty_head(once_store *s, const once_store_head *put,
+                       once_store_head *out, once_error *err)
+{
+    const struct faulty *f = (struct faulty *)s;
+
+    return f->inner->ops->head(f->inner, put, out, err);
+}
+
+static int faulty_fence(once_store *s, uint64_t *out, once_error *err)
+{
+    const struct faulty *f = (struct faulty *)s;
+
+    return f->inner->ops->fence(f->inner, out, err);
+}
+
+static int faulty_import(once_store *s, const once_named *r, size_t n,
+                         once_error *err)
+{
+    const struct faulty *f = (struct faulty *)s;
+
+    return f->inner->ops->import(f->inner, r, n, err);
+}
+
 const once_store_ops once__store_faulty = {
     .size = sizeof(once_store_ops),
     .name = "faulty",
@@ -333,4 +363,8 @@ const once_store_ops once__store_faulty = {
     .scan = faulty_scan,
     .maintain = faulty_tend,
     .time = faulty_time,
+    .count = faulty_count,
+    .head = faulty_head,
+    .import = faulty_import,
+    .fence = faulty_fence,
 };

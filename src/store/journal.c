@@ -545,8 +545,8 @@ static int scan_all(struct journal *s, const uint8_t *after, struct view *v,
     return ONCE_OK;
 }
 
-static int journal_scan(once_store *store, int what, const uint8_t *after,
-                        uint32_t max, once_each *each, void *user,
+static int journal_scan(once_store *store, int what,
+                        const once_position *after, uint32_t max, once_each *each, void *user,
                         once_error *err)
 {
     struct journal *s = (struct journal *)store;
@@ -558,7 +558,8 @@ static int journal_scan(once_store *store, int what, const uint8_t *after,
     code = once__places_glance(&s->places, err);
     if (code != ONCE_OK)
         return code;
-    code = what == ONCE_SCAN_ALL ? scan_all(s, after, &v, err)
+    code = what == ONCE_SCAN_ALL ? scan_all(s, after == NULL ? NULL : after->name, &v,
+                                          err)
                                  : scan_due(s, what, &v, err);
     return code == ONCE_OK ? v.shown : code;
 }

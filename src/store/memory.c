@@ -25,6 +25,7 @@ struct memory {
     once_store base;
     once_store_options options;
     once_store_time time; /* as it was put last */
+    once_store_head head;
     struct once__table table;
     struct once__blob *retired; /* freed at the next apply */
     uint64_t fence;
@@ -64,6 +65,11 @@ static int memory_open(const char *rest, const once_store_options *options,
     if (getrandom(&seed, sizeof(seed), 0) != (ssize_t)sizeof(seed))
         return once__fail(err, ONCE_EOPEN, "memory: no random numbers");
     m = calloc(1, sizeof(*m));
+    if (m != NULL && getrandom(m->head.id, ONCE_STORE_ID_SIZE, 0) !=
+                         ONCE_STORE_ID_SIZE) {
+        rc = once__fail(err, ONCE_EOPEN, "memory: no random numbers");
+        goto out;
+    }
     if (m == NULL || once__table_init(&m->table, seed) != ONCE_OK) {
         rc = once__fail(err, ONCE_ENOMEM, "memory: out of memory");
         goto out;
@@ -83,12 +89,16 @@ static void memory_bytes(const struct once__blob *blob, once_record *r)
 {
     r->result = (once_bytes){NULL, 0};
     r->note = (once_bytes){NULL, 0};
+    r->label = (once_bytes){NULL, 0};
     memset(r->group, 0, ONCE_GROUP_SIZE);
     if (blob == NULL)
         return;
     r->result = (once_bytes){blob->bytes, blob->result};
     r->note = (once_bytes){blob->bytes + blob->result, blob->note};
-    memcpy(r->group, blob->bytes + blob->result + blob->note, blob->group);
+    r->label =
+        (once_bytes){blob->bytes + blob->result + blob->note, blob->label};
+    memcpy(r->group, blob->bytes + blob->result + blob->note + blob->label,
+           blob->group);
 }
 
 static void memory_read(const struct once__row *row, once_record *r)
@@ -102,6 +112,11 @@ static void memory_read(const struct once__row *row, once_record *r)
     r->lease_ms = row->lease_ms;
     r->keep_ms = row->keep_ms;
     r->granted_ms = row->granted_ms;
+    r->created_ms = row->created_ms;
+    r->ended_ms = row->ended_ms;
+    r->reason = row->reason;
+    memcpy(r->trace, row->trace, ONCE_TRACE_SIZE);
+    memcpy(r->subject, row->subject, ONCE_SUBJECT_SIZE);
     memcpy(r->token, row->token, ONCE_TOKEN_SIZE);
     memcpy(r->fingerprint, row->fingerprint, ONCE_FINGERPRINT_SIZE);
     memory_bytes(row->blob, r);
@@ -118,6 +133,11 @@ static void memory_write(struct once__row *row, const once_record *r)
     row->lease_ms = r->lease_ms;
     row->keep_ms = r->keep_ms;
     row->granted_ms = r->granted_ms;
+    row->created_ms = r->created_ms;
+    row->ended_ms = r->ended_ms;
+    row->reason = r->reason;
+    memcpy(row->trace, r->trace, ONCE_TRACE_SIZE);
+    memcpy(row->subject, r->subject, ONCE_SUBJECT_SIZE);
     memcpy(row->token, r->token, ONCE_TOKEN_SIZE);
     memcpy(row->fingerprint, r->fingerprint, ONCE_FINGERPRINT_SIZE);
 }
@@ -155,22 +175,26 @@ static int memory_blob(const once_record *r, struct once__blob *old,
     memory_bytes(old, &was);
     if (memory_same_place(r->result, was.result) &&
         memory_same_place(r->note, was.note) &&
+        memory_same_place(r->label, was.label) &&
         memcmp(r->group, was.group, ONCE_GROUP_SIZE) == 0) {
         *out = old;
         return 1;
     }
     *out = NULL;
-    if (r->result.size == 0 && r->note.size == 0 && group == 0)
+    if (r->result.size + r->note.size + r->label.size + group == 0)
         return 1;
-    blob = malloc(sizeof(*blob) + r->result.size + r->note.size + group);
+    blob = malloc(sizeof(*blob) + r->result.size + r->note.size +
+                  r->label.size + group);
     if (blob == NULL)
         return 0;
     blob->next = NULL;
     blob->result = (uint32_t)r->result.size;
     blob->note = (uint32_t)r->note.size;
+    blob->label = (uint32_t)r->label.size;
     blob->group = group;
     at = memory_add(blob->bytes, r->result.data, r->result.size);
     at = memory_add(at, r->note.data, r->note.size);
+    at = memory_add(at, r->label.data, r->label.size);
     (void)memory_add(at, r->group, group);
     *out = blob;
     return 1;
@@ -279,7 +303,22 @@ static void memory_walk(struct memory *m, const uint8_t *after, uint32_t max,
     }
 }
 
-static int memory_scan(once_store *s, int what, const uint8_t *after,
+/* A page in the order of times. 0: no memory. */
+static int memory_page(const struct once__heap *h, const once_position *after,
+                       uint32_t max, struct memory_view *view)
+{
+    size_t i, n;
+    struct once__row **page = once__heap_page(h, after, max, &n);
+
+    if (page == NULL)
+        return 0;
+    for (i = 0; i < n && memory_show(view, page[i]) == 0; i++)
+        ;
+    free(page);
+    return 1;
+}
+
+static int memory_scan(once_store *s, int what, const once_position *after,
                        uint32_t max, once_each *each, void *user,
                        once_error *err)
 {
@@ -288,16 +327,79 @@ static int memory_scan(once_store *s, int what, const uint8_t *after,
                                     m->options.clock(m->options.user));
     struct memory_view view = {each, user, 0};
 
-    (void)err;
+    int found = 1;
+
     if (max > INT32_MAX)
         max = INT32_MAX;
     if (what == ONCE_SCAN_LEASE)
         once__heap_walk(&m->table.leases, now_ms, max, memory_show, &view);
     else if (what == ONCE_SCAN_KEEP)
         once__heap_walk(&m->table.keeps, now_ms, max, memory_show, &view);
+    else if (what == ONCE_SCAN_WAITING)
+        found = memory_page(&m->table.waiting, after, max, &view);
+    else if (what == ONCE_SCAN_LIVE)
+        found = memory_page(&m->table.leases, after, max, &view);
     else
-        memory_walk(m, after, max, &view);
-    return view.shown;
+        memory_walk(m, after == NULL ? NULL : after->name, max, &view);
+    return found ? view.shown
+                 : once__fail(err, ONCE_ENOMEM, "memory: out of memory");
+}
+
+static int memory_count(once_store *s, once_counts *out, once_error *err)
+{
+    const struct once__table *t = &((struct memory *)s)->table;
+    size_t i;
+
+    (void)err;
+    memset(out, 0, sizeof(*out));
+    for (i = 0; i < t->leases.count; i++)
+        if (t->leases.at[i]->state == ONCE_CLAIMED)
+            out->claimed++;
+    out->dispatched = t->leases.count - out->claimed;
+    out->indeterminate = t->waiting.count;
+    out->rest = t->rows - t->leases.count - t->waiting.count;
+    return ONCE_OK;
+}
+
+static int memory_head(once_store *s, const once_store_head *put,
+                       once_store_head *out, once_error *err)
+{
+    struct memory *m = (struct memory *)s;
+
+    (void)err;
+    if (put != NULL) {
+        m->head = *put;
+        m->fence = once__fence_floor(put, m->fence);
+    }
+    *out = m->head;
+    return ONCE_OK;
+}
+
+static int memory_fence(once_store *s, uint64_t *out, once_error *err)
+{
+    (void)err;
+    *out = ((struct memory *)s)->fence;
+    return ONCE_OK;
+}
+
+static int memory_import(once_store *s, const once_named *r, size_t n,
+                         once_error *err)
+{
+    struct memory *m = (struct memory *)s;
+    once_op op;
+    size_t i;
+
+    for (i = 0; i < n; i++) {
+        memset(&op, 0, sizeof(op));
+        memcpy(op.name, r[i].name, ONCE_NAME_SIZE);
+        if (once__table_find(&m->table, op.name) != NULL)
+            return once__fail(err, ONCE_EINVAL, "memory: a record is there");
+        if (!memory_keep(m, NULL, &op, &r[i].record))
+            return once__fail(err, ONCE_ENOMEM, "memory: out of memory");
+        if (r[i].record.fence > m->fence)
+            m->fence = r[i].record.fence;
+    }
+    return ONCE_OK;
 }
 
 static int memory_time(once_store *s, const once_store_time *put,
@@ -321,4 +423,8 @@ const once_store_ops once__store_memory = {
     .apply = memory_apply,
     .scan = memory_scan,
     .time = memory_time,
+    .count = memory_count,
+    .head = memory_head,
+    .import = memory_import,
+    .fence = memory_fence,
 };

@@ -112,15 +112,46 @@ static int resolve(const char *url, once_error *err, const once_store_ops **ops,
     return ONCE_OK;
 }
 
+/* A restored store that executes absent keys loses the promise for a while. */
+static int note_gap(once_store *s, const once_store_options *o, once_error *err)
+{
+    once_store_head head;
+    int rc;
+
+    if (s->ops->head == NULL)
+        return ONCE_OK;
+    rc = s->ops->head(s, NULL, &head, err);
+    if (rc != ONCE_OK || head.gap != ONCE_GAP_ACCEPT ||
+        o->clock(o->user) >= head.gap_until_ms || s->caveat != NULL)
+        return rc;
+    (void)snprintf(s->gap_caveat, sizeof(s->gap_caveat),
+                   "it was restored from a copy, and executes what was done "
+                   "after that once more, until %llu ms since 1970",
+                   (unsigned long long)head.gap_until_ms);
+    s->caveat = s->gap_caveat;
+    return ONCE_OK;
+}
+
 int once_store_open(const char *url, const once_store_options *options,
                     once_error *err, once_store **out)
 {
     once_store_options o = with_defaults(options);
     const once_store_ops *ops = NULL;
     const char *rest = NULL;
+    once_store *s = NULL;
     int rc = resolve(url, err, &ops, &rest);
 
-    return rc != ONCE_OK ? rc : ops->open(rest, &o, err, out);
+    if (rc == ONCE_OK)
+        rc = ops->open(rest, &o, err, &s);
+    if (rc != ONCE_OK)
+        return rc;
+    rc = note_gap(s, &o, err);
+    if (rc != ONCE_OK) {
+        s->ops->close(s);
+        return rc;
+    }
+    *out = s;
+    return ONCE_OK;
 }
 
 void once_store_close(once_store *s)

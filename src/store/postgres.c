@@ -617,8 +617,8 @@ static int postgres_apply(once_store *store, once_op **ops, size_t n,
 
 /* ---- Scanning ---------------------------------------------------------- */
 
-static int postgres_scan(once_store *store, int what, const uint8_t *after,
-                         uint32_t max, once_each *each, void *user,
+static int postgres_scan(once_store *store, int what,
+                         const once_position *after, uint32_t max, once_each *each, void *user,
                          once_error *err)
 {
     struct postgres *s = (struct postgres *)store;
@@ -635,7 +635,8 @@ static int postgres_scan(once_store *store, int what, const uint8_t *after,
     }
     return once__pg_scan(&s->link, &s->params, what,
                          time_to_send(s, what == ONCE_SCAN_KEEP, &now_ms),
-                         after, max, each, user, err);
+                         after == NULL ? NULL : after->name, max, each, user,
+                         err);
 }
 
 static int postgres_time(once_store *store, const once_store_time *put,

@@ -37,13 +37,13 @@ static int redis_apply(once_store *store, once_op **ops, size_t n,
     return once__redis_apply(s->batch, ops, n, err);
 }
 
-static int redis_scan(once_store *store, int what, const uint8_t *after,
-                      uint32_t max, once_each *each, void *user,
-                      once_error *err)
+static int redis_scan(once_store *store, int what,
+                      const once_position *after, uint32_t max, once_each *each,
+                      void *user, once_error *err)
 {
     struct redis *s = (struct redis *)store;
 
-    if (what < ONCE_SCAN_ALL || what > ONCE_SCAN_KEEP)
+    if (what < ONCE_SCAN_ALL || what >= ONCE__SCAN_END)
         return once__fail(err, ONCE_EINVAL, "what: %d is not a scan", what);
     once__redis_net_begin(&s->net);
     return once__redis_scan(&s->net, &s->scan,

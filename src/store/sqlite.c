@@ -465,8 +465,8 @@ static int show(sqlite3_stmt *q, once_each *each, void *user, int *shown)
     return enough || rc == SQLITE_DONE ? SQLITE_OK : rc;
 }
 
-static int sqlite_scan(once_store *store, int what, const uint8_t *after,
-                       uint32_t max, once_each *each, void *user,
+static int sqlite_scan(once_store *store, int what,
+                       const once_position *after, uint32_t max, once_each *each, void *user,
                        once_error *err)
 {
     struct sqlite *s = (struct sqlite *)store;
@@ -478,7 +478,7 @@ static int sqlite_scan(once_store *store, int what, const uint8_t *after,
     if (reconnect(s, err) != ONCE_OK)
         return ONCE_ESTORE;
     once__sqlite_wait_start(&s->link.wait, s->options.busy_ms);
-    q = scan_query(s, what, after);
+    q = scan_query(s, what, after == NULL ? NULL : after->name);
     (void)sqlite3_bind_int64(q, 2, max > INT_MAX ? INT_MAX : (int)max);
     rc = show(q, each, user, &shown);
     if (rc != SQLITE_OK)

@@ -21,6 +21,15 @@ static inline uint64_t once__time_of(const once_store *s, int forgets,
                                                                  : now_ms;
 }
 
+/* The least that a store's fence counter may be with this head. */
+static inline uint64_t once__fence_floor(const once_store_head *head,
+                                         uint64_t fence)
+{
+    uint64_t floor = (uint64_t)head->incarnation << ONCE__FENCE_BITS;
+
+    return fence > floor ? fence : floor;
+}
+
 /* Where a store's records are: the places of stores.def. */
 enum once__store_place {
     ONCE__STORE_PROCESS,

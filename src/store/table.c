@@ -24,7 +24,7 @@
 
 enum { FIRST_BITS = 8, LAST_BITS = 40, CUTS = 4, FIRST_ROOM = 256 };
 
-static_assert(sizeof(struct once__row) == 152, "design: 200 bytes a key");
+static_assert(sizeof(struct once__row) <= 200, "with the heaps: 250 bytes a key");
 
 static size_t prefix(const uint8_t *name, unsigned bits)
 {
@@ -203,6 +203,7 @@ void once__table_clear(struct once__table *t)
     free(t->fresh);
     free(t->leases.at);
     free(t->keeps.at);
+    free(t->waiting.at);
     memset(t, 0, sizeof(*t));
 }
 
@@ -243,7 +244,7 @@ static struct once__heap *heap_of(struct once__table *t,
     case ONCE_DISPATCHED:
         return &t->leases;
     case ONCE_INDETERMINATE:
-        return NULL; /* never due: it waits for somebody who knows */
+        return &t->waiting; /* never due: it waits for somebody who knows */
     default:
         return row->attempt > 0 ? &t->keeps : NULL;
     }
@@ -251,9 +252,15 @@ static struct once__heap *heap_of(struct once__table *t,
 
 static uint64_t due(const struct once__row *row)
 {
-    return row->state == ONCE_CLAIMED || row->state == ONCE_DISPATCHED
-               ? row->lease_ms
-               : row->keep_ms;
+    switch (row->state) {
+    case ONCE_CLAIMED:
+    case ONCE_DISPATCHED:
+        return row->lease_ms;
+    case ONCE_INDETERMINATE:
+        return row->ended_ms;
+    default:
+        return row->keep_ms;
+    }
 }
 
 static void put(struct once__heap *h, size_t i, struct once__row *row)
@@ -363,6 +370,43 @@ void once__heap_walk(const struct once__heap *h, uint64_t now_ms, uint32_t max,
     }
 }
 
+static int by_place(const void *a, const void *b)
+{
+    const struct once__row *x = *(struct once__row *const *)a;
+    const struct once__row *y = *(struct once__row *const *)b;
+
+    if (due(x) != due(y))
+        return due(x) < due(y) ? -1 : 1;
+    return memcmp(x->name, y->name, ONCE_NAME_SIZE);
+}
+
+static int is_behind(const struct once__row *row, const once_position *after)
+{
+    if (after == NULL || due(row) > after->ms)
+        return 1;
+    return due(row) == after->ms &&
+           memcmp(row->name, after->name, ONCE_NAME_SIZE) > 0;
+}
+
+struct once__row **once__heap_page(const struct once__heap *h,
+                                   const once_position *after, uint32_t max,
+                                   size_t *n)
+{
+    struct once__row **page = malloc((h->count + 1) * sizeof(*page));
+    size_t i;
+
+    *n = 0;
+    if (page == NULL)
+        return NULL;
+    for (i = 0; i < h->count; i++)
+        if (is_behind(h->at[i], after))
+            page[(*n)++] = h->at[i];
+    qsort(page, *n, sizeof(struct once__row *), by_place);
+    if (*n > max)
+        *n = max;
+    return page;
+}
+
 /* ---- Rows -------------------------------------------------------------- */
 
 struct once__row *once__table_add(struct once__table *t,
@@ -370,7 +414,8 @@ struct once__row *once__table_add(struct once__table *t,
 {
     struct once__row *row;
 
-    if (!reserve(&t->leases, t->rows + 1) || !reserve(&t->keeps, t->rows + 1))
+    if (!reserve(&t->leases, t->rows + 1) ||
+        !reserve(&t->keeps, t->rows + 1) || !reserve(&t->waiting, t->rows + 1))
         return NULL;
     row = calloc(1, sizeof(*row));
     if (row == NULL)

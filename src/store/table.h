@@ -6,28 +6,31 @@
 
 #include <once/store.h>
 
-/* Result, note and group of one record, the group without its NULs; `next`
- * while it waits to be freed. */
+/* Result, note, label and group of one record, the group without its NULs;
+ * `next` while it waits to be freed. */
 struct once__blob {
     struct once__blob *next;
     uint32_t result;
     uint32_t note;
+    uint32_t label;
     uint32_t group;
     uint8_t bytes[];
 };
 
-/* A record, packed: 152 bytes. The fields are once_record's. */
+/* A record, packed. The fields are once_record's. */
 struct once__row {
     struct once__row *low, *high; /* names below and above */
     struct once__blob *blob;
     uint32_t rank;   /* random; never below that of a child */
     uint32_t due_at; /* 1 + place in its heap, 0: in none   */
     uint8_t name[ONCE_NAME_SIZE];
-    uint8_t state, kind, policy, doubt;
+    uint8_t state, kind, policy, doubt, reason;
     uint32_t attempt;
-    uint64_t fence, lease_ms, keep_ms, granted_ms;
+    uint64_t fence, lease_ms, keep_ms, granted_ms, created_ms, ended_ms;
     uint8_t token[ONCE_TOKEN_SIZE];
     uint8_t fingerprint[ONCE_FINGERPRINT_SIZE];
+    uint8_t trace[ONCE_TRACE_SIZE];
+    uint8_t subject[ONCE_SUBJECT_SIZE];
 };
 
 struct once__heap {
@@ -42,7 +45,7 @@ struct once__table {
     unsigned bits;
     size_t rows;
     uint64_t random;
-    struct once__heap leases, keeps;
+    struct once__heap leases, keeps, waiting;
 };
 
 ONCE_CHECK int once__table_init(struct once__table *t, uint64_t seed);
@@ -70,5 +73,12 @@ void once__table_due(struct once__table *t, struct once__row *row);
 void once__heap_walk(const struct once__heap *h, uint64_t now_ms, uint32_t max,
                      int (*each)(void *user, const struct once__row *row),
                      void *user);
+
+/* The rows of one heap in the order of their times and names, behind `after`
+ * (NULL: from the first): at most `max`, borrowed, in an array that the caller
+ * frees. NULL: no memory. */
+struct once__row **once__heap_page(const struct once__heap *h,
+                                   const once_position *after, uint32_t max,
+                                   size_t *n);
 
 #endif /* ONCE_STORE_TABLE_H */

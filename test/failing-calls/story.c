@@ -190,7 +190,7 @@ static void release_it(struct story *s, once_engine *e)
     once_attempt *a = claim(s, e, RELEASED, 0, ONCE_OWNER, &rc);
 
     if (rc == ONCE_OWNER)
-        expect(s, "once_release", RELEASED, once_release(a, NULL), ONCE_OK,
+        expect(s, "once_release", RELEASED, once_release(a, ONCE_REASON_NOT_SENT, NULL), ONCE_OK,
                SET(ONCE_ESTORE));
     once_attempt_free(a);
     do_it(s, e, RELEASED, 1, ONCE_OWNER);
@@ -245,7 +245,7 @@ static void give_it_up(struct story *s, once_engine *e)
 
     if (rc == ONCE_OWNER) {
         work(s, GIVEN_UP);
-        expect(s, "once_give_up", GIVEN_UP, once_give_up(a, NULL), ONCE_OK,
+        expect(s, "once_give_up", GIVEN_UP, once_give_up(a, ONCE_REASON_TIMEOUT, NULL), ONCE_OK,
                SET(ONCE_ESTORE));
     }
     once_attempt_free(a);
@@ -313,12 +313,12 @@ static int count_record(void *user, const uint8_t name[ONCE_NAME_SIZE],
 static void list(struct story *s, once_engine *e)
 {
     unsigned seen = 0;
-    int rc = once_list(e, NULL, 1000, count_record, &seen, NULL);
+    int rc = once_scan(e, ONCE_SCAN_ALL, NULL, 1000, count_record, &seen, NULL);
 
     if (rc >= 0 && (unsigned)rc != seen)
-        story_bad(s, "once_list says %d, and %u were shown", rc, seen);
+        story_bad(s, "once_scan says %d, and %u were shown", rc, seen);
     if (rc < 0 && (s->clean || (rc != ONCE_ESTORE && rc != ONCE_ENOMEM)))
-        story_bad(s, "once_list answered %d", rc);
+        story_bad(s, "once_scan answered %d", rc);
 }
 
 struct submitted {

@@ -49,18 +49,18 @@ static void listened(struct said *s, int refused)
 
 static void read_name(const char *text)
 {
-    struct cli_name name;
+    once__prefix name;
     struct said said;
     char hex[CLI_HEX_SIZE];
     size_t i;
     int rc;
 
     listen_to(&said);
-    rc = cli_read_name(&cli, text, CLI_DIGITS_MIN, &name);
+    rc = cli_read_name(&cli, text, ONCE__DIGITS_MIN, &name);
     listened(&said, rc != CLI_OK);
     if (rc != CLI_OK)
         return;
-    MUST(name.digits == strlen(text) && name.digits <= CLI_DIGITS);
+    MUST(name.digits == strlen(text) && name.digits <= ONCE__DIGITS);
     cli_hex(name.bytes, name.digits, hex);
     for (i = 0; i < name.digits; i++)
         MUST((hex[i] | 32) == (text[i] | 32));

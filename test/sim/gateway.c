@@ -284,9 +284,9 @@ static void say(struct world *w, struct call *c, int action, int kind)
         told_result(w, c, c->bytes);
     w->inside = gateway_of(w, c);
     if (action == ONCE__DO_RELEASE)
-        rc = once_release_start(c->attempt, done, c);
+        rc = once_release_start(c->attempt, ONCE_REASON_NOT_SENT, done, c);
     else if (action == ONCE__DO_GIVE_UP)
-        rc = once_give_up_start(c->attempt, done, c);
+        rc = once_give_up_start(c->attempt, ONCE_REASON_TIMEOUT, done, c);
     else
         rc = once_complete_start(c->attempt, kind, result, done, c);
     w->inside = NULL;

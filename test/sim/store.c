@@ -159,7 +159,7 @@ static int sim_apply(once_store *store, once_op **ops, size_t n,
                : once__fail(err, ONCE_ESTORE, "no answer in time");
 }
 
-static int sim_scan(once_store *store, int what, const uint8_t *after,
+static int sim_scan(once_store *store, int what, const once_position *after,
                     uint32_t max, once_each *each, void *user, once_error *err)
 {
     struct gateway *g =

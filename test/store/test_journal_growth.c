@@ -229,12 +229,12 @@ static int see(void *user, const uint8_t *name, const once_record *r)
 static uint32_t list_all(once_store *s, uint32_t page)
 {
     struct seen seen = {.in_order = 1};
-    uint8_t after[ONCE_NAME_SIZE];
+    once_position after = {0, {0}};
     uint32_t pages = 0;
 
-    while (s->ops->scan(s, ONCE_SCAN_ALL, pages > 0 ? after : NULL, page, see,
+    while (s->ops->scan(s, ONCE_SCAN_ALL, pages > 0 ? &after : NULL, page, see,
                         &seen, NULL) > 0) {
-        memcpy(after, seen.last, sizeof(after));
+        memcpy(after.name, seen.last, sizeof(after.name));
         pages++;
     }
     T_OK(seen.in_order);

@@ -268,11 +268,11 @@ static void other_ends(struct world *w)
         T_EQ(once_claim(other, NULL), ONCE_MISMATCH);
         once_attempt_free(other);
     }
-    T_EQ(once_release(a, NULL), ONCE_OK);
+    T_EQ(once_release(a, ONCE_REASON_NOT_SENT, NULL), ONCE_OK);
     once_attempt_free(a);
     T_EQ(once_claim(b, NULL), ONCE_OWNER);
     T_EQ(once_attempt_record(b)->attempt, 2);
-    T_EQ(once_give_up(b, NULL), ONCE_OK);
+    T_EQ(once_give_up(b, ONCE_REASON_TIMEOUT, NULL), ONCE_OK);
     once_attempt_free(b);
     T_EQ(claim_once(w, 4), ONCE_UNKNOWN);
     T_EQ(claim_once(w, 4), ONCE_UNKNOWN);
@@ -381,14 +381,14 @@ static void only_an_owner_may_say_what_became_of_it(void)
     open_world(&w, "memory:");
     a = attempt(&w, 1);
     T_EQ(once_complete(a, ONCE_SUCCESS, bytes(""), NULL), ONCE_EINVAL);
-    T_EQ(once_release(a, NULL), ONCE_EINVAL);
+    T_EQ(once_release(a, ONCE_REASON_NOT_SENT, NULL), ONCE_EINVAL);
     T_EQ(once_claim(a, NULL), ONCE_OWNER);
     T_EQ(once_claim(a, NULL), ONCE_EINVAL);
     T_EQ(once_complete(a, ONCE_SUCCESS, big, NULL), ONCE_ELIMIT);
     T_EQ(once_complete(a, 3, bytes(""), NULL), ONCE_EINVAL);
     T_EQ(once_complete(a, ONCE_SUCCESS, bytes(""), NULL), ONCE_OK);
     T_EQ(once_complete(a, ONCE_SUCCESS, bytes(""), NULL), ONCE_EINVAL);
-    T_EQ(once_give_up(a, NULL), ONCE_EINVAL);
+    T_EQ(once_give_up(a, ONCE_REASON_TIMEOUT, NULL), ONCE_EINVAL);
     once_attempt_free(a);
     once_attempt_free(NULL);
     once_engine_close(w.e);
@@ -703,7 +703,7 @@ static void a_release_is_recorded_when_the_store_is_back_after_the_lease(void)
     r.lease_ms = 100;
     a = attempt_of(&w, &r);
     T_EQ(once_claim(a, NULL), ONCE_OWNER);
-    T_EQ(once_release(a, NULL), ONCE_ESTORE);
+    T_EQ(once_release(a, ONCE_REASON_NOT_SENT, NULL), ONCE_ESTORE);
     once_attempt_free(a);
     atomic_fetch_add(&w.now_ms, 200);
     UNTIL(ask(&w, ONCE_OP_SHOW, 1, NULL) == ONCE_UNKNOWN); /* reaped */
@@ -933,7 +933,7 @@ static void of_many_waiters_one_becomes_the_next_owner(void)
     T_EQ(once_claim(a, NULL), ONCE_OWNER);
     start_waiters(&w, &h, list, WAITERS);
     UNTIL(stats(&w).waiting == WAITERS);
-    T_EQ(once_release(a, NULL), ONCE_OK);
+    T_EQ(once_release(a, ONCE_REASON_NOT_SENT, NULL), ONCE_OK);
     UNTIL(atomic_load(&h.told) == 1);
     T_EQ(atomic_load(&h.other), 1); /* an owner, and only one */
     T_EQ(stats(&w).live, 1);
@@ -1253,7 +1253,7 @@ static void an_owner_gets_through_a_full_queue(void)
     T_EQ(once_complete(a, ONCE_SUCCESS, bytes("in"), NULL), ONCE_OK);
     UNTIL(atomic_load(&done) == n - 1);
     T_EQ(once_claim(late, NULL), ONCE_OWNER); /* there is room again */
-    T_EQ(once_release(late, NULL), ONCE_OK);
+    T_EQ(once_release(late, ONCE_REASON_NOT_SENT, NULL), ONCE_OK);
     T_EQ(stats(&w).queued, 0);
     once_attempt_free(a);
     once_attempt_free(late);
@@ -1494,7 +1494,7 @@ static void a_store_that_is_not_there_is_opened_when_it_is(void)
     T_EQ(once_claim(a, NULL), ONCE_EAWAY); /* it waited for the first try */
     T_EQ(once_claim(b, &err), ONCE_EAWAY); /* it did not */
     T_EQ(ask(&w, ONCE_OP_SHOW, 1, NULL), ONCE_EAWAY);
-    T_EQ(once_list(w.e, NULL, 1, nobody, NULL, NULL), ONCE_EAWAY);
+    T_EQ(once_scan(w.e, ONCE_SCAN_ALL, NULL, 1, nobody, NULL, NULL), ONCE_EAWAY);
     T_EQ(atomic_load(&w.events), 1); /* why */
     T_EQ(stats(&w).queued, 0);
     T_EQ(mkdir(folder, 0700), 0);
@@ -1638,7 +1638,7 @@ static int see(void *user, const uint8_t name[ONCE_NAME_SIZE],
 static void listing(struct world *w)
 {
     struct seen s;
-    uint8_t middle[ONCE_NAME_SIZE];
+    once_position middle = {0, {0}};
     unsigned i;
 
     for (i = 0; i < 600; i++) {
@@ -1647,17 +1647,17 @@ static void listing(struct world *w)
         T_EQ(once_apply(w->e, &op, NULL), ONCE_OWNER);
     }
     memset(&s, 0, sizeof(s));
-    T_EQ(once_list(w->e, NULL, 10000, see, &s, NULL), 600);
+    T_EQ(once_scan(w->e, ONCE_SCAN_ALL, NULL, 10000, see, &s, NULL), 600);
     T_EQ(s.unordered, 0);
     memset(&s, 0, sizeof(s));
-    T_EQ(once_list(w->e, NULL, 300, see, &s, NULL), 300);
-    memcpy(middle, s.last, sizeof(middle));
+    T_EQ(once_scan(w->e, ONCE_SCAN_ALL, NULL, 300, see, &s, NULL), 300);
+    memcpy(middle.name, s.last, sizeof(middle.name));
     memset(&s, 0, sizeof(s));
-    T_EQ(once_list(w->e, middle, 10000, see, &s, NULL), 300);
+    T_EQ(once_scan(w->e, ONCE_SCAN_ALL, &middle, 10000, see, &s, NULL), 300);
     memset(&s, 0, sizeof(s));
     s.stop_at = 270;
-    T_EQ(once_list(w->e, NULL, 10000, see, &s, NULL), 270);
-    T_EQ(once_list(w->e, NULL, 0, see, &s, NULL), ONCE_EINVAL);
+    T_EQ(once_scan(w->e, ONCE_SCAN_ALL, NULL, 10000, see, &s, NULL), 270);
+    T_EQ(once_scan(w->e, ONCE_SCAN_ALL, NULL, 0, see, &s, NULL), ONCE_EINVAL);
 }
 
 static void a_list_shows_all_records_in_the_order_of_their_names(void)

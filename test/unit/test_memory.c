@@ -324,7 +324,7 @@ static void an_answers_bytes_live_until_the_next_apply(void)
     once_store_close(s);
 }
 
-static void a_key_takes_at_most_200_bytes(void)
+static void a_key_takes_at_most_250_bytes(void)
 {
     enum { N = 200000 };
     once_store *s = open_store();
@@ -339,7 +339,7 @@ static void a_key_takes_at_most_200_bytes(void)
     T_EQ(wrong, 0);
     if (SANITIZED)
         printf("# sanitized: its allocator cannot be asked\n");
-    else if (!T_OK(used / N <= 200 && used / N >= 152))
+    else if (!T_OK(used / N <= 250 && used / N >= 196))
         printf("#   %zu bytes a key\n", used / N);
     once_store_close(s);
 }
@@ -430,7 +430,7 @@ int main(void)
     T_RUN(chosen_names_do_not_make_a_tall_tree);
     T_RUN(it_grows_a_bounded_number_of_trees_at_a_time);
     T_RUN(an_answers_bytes_live_until_the_next_apply);
-    T_RUN(a_key_takes_at_most_200_bytes);
+    T_RUN(a_key_takes_at_most_250_bytes);
     T_RUN(without_memory_it_refuses_definitely);
     T_RUN(it_is_neither_durable_nor_shared);
     T_RUN(two_stores_share_nothing);

@@ -6,7 +6,7 @@
 
 #include "t.h"
 
-enum { SIZE = ONCE__RECORD_HEAD + 11 + 5 + ONCE__RECORD_SUM };
+enum { SIZE = ONCE__RECORD_HEAD + 11 + 5 + 7 + ONCE__RECORD_SUM };
 
 static const uint8_t name[ONCE_NAME_SIZE] = {1, 2, 3};
 
@@ -28,6 +28,12 @@ static once_record sample(void)
     memset(r.group, 'g', sizeof(r.group));
     r.result = (once_bytes){"some\0result", 11};
     r.note = (once_bytes){"noted", 5};
+    r.created_ms = UINT64_C(0x4142434445464748);
+    r.ended_ms = UINT64_C(0x5152535455565758);
+    memset(r.subject, 's', sizeof(r.subject));
+    memset(r.trace, 't', sizeof(r.trace));
+    r.reason = ONCE_REASON_TIMEOUT;
+    r.label = (once_bytes){"order=7", 7};
     return r;
 }
 
@@ -78,6 +84,13 @@ static void what_was_written_is_read(void)
     T_MEM(r.result.data, want.result.data, 11);
     T_EQ(r.note.size, 5);
     T_MEM(r.note.data, want.note.data, 5);
+    T_EQ(r.created_ms, want.created_ms);
+    T_EQ(r.ended_ms, want.ended_ms);
+    T_EQ(r.reason, want.reason);
+    T_MEM(r.subject, want.subject, sizeof(r.subject));
+    T_MEM(r.trace, want.trace, sizeof(r.trace));
+    T_EQ(r.label.size, 7);
+    T_MEM(r.label.data, want.label.data, 7);
 }
 
 static void a_record_without_bytes_is_read(void)
@@ -88,7 +101,9 @@ static void a_record_without_bytes_is_read(void)
     r.state = ONCE_DISPATCHED;
     r.kind = ONCE_NO_KIND;
     r.lease_ms = 5;
-    r.result.size = r.note.size = 0;
+    r.ended_ms = 0;
+    r.reason = ONCE_REASON_NONE;
+    r.result.size = r.note.size = r.label.size = 0;
     T_EQ(once__record_size(&r), sizeof(data));
     once__record_encode(&r, name, data);
     T_EQ(decode(data, sizeof(data), &back), ONCE_OK);
@@ -102,7 +117,7 @@ static void a_record_without_bytes_is_read(void)
 static void the_bytes_are_where_they_always_were(void)
 {
     static const uint8_t front[40] = {
-        1,    3,    2,    0x83, 4,    3,    2,    1,    0x18, 0x17,
+        2,    3,    2,    0x83, 4,    3,    2,    1,    0x18, 0x17,
         0x16, 0x15, 0x14, 0x13, 0x12, 0x11, 0,    0,    0,    0,
         0,    0,    0,    0,    0x28, 0x27, 0x26, 0x25, 0x24, 0x23,
         0x22, 0x21, 0x38, 0x37, 0x36, 0x35, 0x34, 0x33, 0x32, 0x31,
@@ -114,7 +129,10 @@ static void the_bytes_are_where_they_always_were(void)
     T_MEM(data, front, sizeof(front));
     T_MEM(data + 88, sizes, sizeof(sizes));
     T_MEM(data + 96, "gggggggggggggggggggggggggggggggg", 32);
-    T_MEM(data + 128, "some\0resultnoted", 16);
+    T_MEM(data + 128, "HGFEDCBAXWVUTSRQ", 16);
+    T_MEM(data + 144, "sssssssstttttttttttttttt", 24);
+    T_MEM(data + 168, "\2\0\7\0\0\0\0\0", 8);
+    T_MEM(data + 176, "some\0resultnotedorder=7", 23);
 }
 
 static void every_flipped_bit_is_found(void)
@@ -169,12 +187,12 @@ static void another_version_is_told_apart_from_damage(void)
     once_error err = {0, ""};
 
     encode(data);
-    data[0] = 2;
+    data[0] = 1;
     T_EQ(decode(data, SIZE, &r), ONCE_ECORRUPT);
     sign(data, SIZE);
     T_EQ(once__record_decode((once_bytes){data, SIZE}, name, &r, &err),
          ONCE_EVERSION);
-    T_OK(strstr(err.text, "version 2") != NULL);
+    T_OK(strstr(err.text, "version 1") != NULL);
 }
 
 /* Rightly signed nonsense: somebody's bug, and still not a record. */
@@ -197,6 +215,11 @@ static void what_nobody_can_have_written_is_refused(void)
         {92, 4, "a shorter note"},
         {91, 0x80, "a result over its limit"},
         {95, 0x80, "a note over its limit"},
+        {168, ONCE__REASON_END, "no such reason"},
+        {169, 1, "a byte that is always zero"},
+        {170, 6, "a shorter label"},
+        {170, 0xff, "a label over its limit"},
+        {175, 1, "another byte that is always zero"},
     };
     once_record r, untouched;
     size_t i;

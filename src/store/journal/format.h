@@ -30,7 +30,7 @@
 #include "core/bytes.h"
 
 enum {
-    ONCE__JOURNAL_VERSION = 2,
+    ONCE__JOURNAL_VERSION = 3,
     ONCE__JOURNAL_HEADER = 4096, /* bytes before a segment's first frame  */
     ONCE__FRAME_HEAD = 88,       /* bytes of a frame before its record    */
     ONCE__FRAME_ALIGN = 8,

@@ -49,17 +49,20 @@ enum {
 #define EPOCH_US UINT64_C(1577836800000000)
 #define PX_MAX_MS UINT64_C(630720000000) /* twenty years */
 
+enum { KNOWN_SIZE = ONCE__REDIS_HEAD + ONCE_LABEL_MAX };
+
 /* A live record as this handle wrote it last; it may be another by now. */
 struct known {
     uint8_t name[ONCE_NAME_SIZE];
-    uint8_t head[ONCE__REDIS_HEAD];
+    uint8_t value[KNOWN_SIZE]; /* head and label */
 };
 
 /* One operation of a batch, for sorting. */
 struct place {
     once_op *op;
     size_t at;               /* in the batch */
-    once_bytes result, note; /* what it brings, where others may show it */
+    /* What it brings, where others may show it. */
+    once_bytes result, note, label;
 };
 
 /* All operations of a batch on one name. */
@@ -70,6 +73,7 @@ struct group {
     once_record from, to;
     uint64_t last; /* the largest fence that the name is known to have had */
     uint8_t old[ONCE__REDIS_HEAD]; /* the head of `from` as it lies there */
+    uint8_t known[KNOWN_SIZE];     /* `from`, where it was known            */
     int has_row;                   /* `from` is one */
     int acknowledged;              /* some answer rests on what is stored */
     int written;                   /* something was written for it */
@@ -126,18 +130,20 @@ static struct known *known_slot(struct once__redis_batch *s,
 static int recall(struct once__redis_batch *s, struct group *g)
 {
     const struct known *k = known_slot(s, g->item.name);
-    once_bytes head = {k->head, sizeof(k->head)};
+    once_bytes value = {g->known, sizeof(g->known)};
     size_t more;
 
-    if (memcmp(k->name, g->item.name, ONCE_NAME_SIZE) != 0 ||
-        once__redis_value_peek(head, k->name, &g->from, &more) != ONCE_OK)
+    if (memcmp(k->name, g->item.name, ONCE_NAME_SIZE) != 0)
         return 0;
-    memcpy(g->old, k->head, sizeof(g->old));
+    memcpy(g->known, k->value, sizeof(g->known));
+    if (once__redis_value_peek(value, k->name, &g->from, &more) != ONCE_OK)
+        return 0;
+    memcpy(g->old, g->known, sizeof(g->old));
     g->has_row = 1;
     return 1;
 }
 
-/* Only what the head says whole. */
+/* Only what head and label say whole. */
 static void remember(struct once__redis_batch *s, const struct group *g)
 {
     struct known *k = known_slot(s, g->item.name);
@@ -145,7 +151,8 @@ static void remember(struct once__redis_batch *s, const struct group *g)
     if (g->to.attempt > 0 && g->to.result.size == 0 && g->to.note.size == 0 &&
         g->to.state != ONCE_COMPLETED) {
         memcpy(k->name, g->item.name, sizeof(k->name));
-        memcpy(k->head, g->item.value.data, sizeof(k->head));
+        memcpy(k->value, g->item.value.data,
+               ONCE__REDIS_HEAD + g->to.label.size);
     } else if (memcmp(k->name, g->item.name, sizeof(k->name)) == 0) {
         memset(k, 0, sizeof(*k));
     }
@@ -185,16 +192,19 @@ static uint64_t fence_before(const struct once__redis_batch *s,
 static int apply_one(const struct group *g, struct place *p, once_record *r,
                      uint64_t now, uint64_t *fence)
 {
-    const once_bytes result = p->op->result, note = p->op->note;
+    const once_bytes result = p->op->result, note = p->op->note,
+                     label = p->op->label;
     int changed;
 
     if (g->n > 1) {
         p->op->result = p->result;
         p->op->note = p->note;
+        p->op->label = p->label;
     }
     changed = once__transition(r, p->op, now, fence);
     p->op->result = result;
     p->op->note = note;
+    p->op->label = label;
     return changed;
 }
 
@@ -363,7 +373,8 @@ static void show_written(struct group *g)
 {
     const uint8_t *value = g->item.value.data;
     const uint8_t *note = value + ONCE__REDIS_HEAD;
-    const uint8_t *result = note + g->to.note.size;
+    const uint8_t *label = note + g->to.note.size;
+    const uint8_t *result = label + g->to.label.size;
     size_t i;
 
     for (i = 0; i < g->n; i++) {
@@ -371,6 +382,8 @@ static void show_written(struct group *g)
 
         if (r->note.size > 0 && r->note.data == g->to.note.data)
             r->note.data = note;
+        if (r->label.size > 0 && r->label.data == g->to.label.data)
+            r->label.data = label;
         if (r->result.size > 0 && r->result.data == g->to.result.data)
             r->result.data = result;
     }
@@ -477,7 +490,8 @@ static void gather_one(struct once__redis_batch *s, struct group *g,
     g->item.name = first->op->name;
     for (i = 0; i < n && n > 1; i++)
         if (!keep_bytes(s, &first[i].op->result, &first[i].result) ||
-            !keep_bytes(s, &first[i].op->note, &first[i].note))
+            !keep_bytes(s, &first[i].op->note, &first[i].note) ||
+            !keep_bytes(s, &first[i].op->label, &first[i].label))
             fail(g, ONCE_ENOMEM);
 }
 

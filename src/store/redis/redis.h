@@ -27,7 +27,7 @@
 #include <once/store.h>
 
 enum {
-    ONCE__REDIS_HEAD = 136,   /* fixed bytes of a value, at its front */
+    ONCE__REDIS_HEAD = 184,   /* fixed bytes of a value, at its front */
     ONCE__REDIS_PREFIX = 64,  /* longest prefix of keys               */
     ONCE__REDIS_HOSTS = 16,   /* most addresses in a URL              */
     ONCE__REDIS_NODES = 512,  /* most primaries of a cluster          */
@@ -323,7 +323,7 @@ ONCE_CHECK int once__redis_scan(struct once__redis_net *net,
                                 struct once__redis_scan *scan,
                                 const once_store_options *clock,
                                 const once_store *store, int what,
-                                const uint8_t *after, uint32_t max,
+                                const once_position *after, uint32_t max,
                                 once_each *each, void *user, once_error *err);
 /* Reads all values whole and shows each, with `rc` of its decoding. */
 typedef int once__redis_seen(void *user, const uint8_t name[ONCE_NAME_SIZE],

@@ -11,6 +11,8 @@
  *    LEASE, KEEP  a call looks at few records, some ten milliseconds, since
  *                 meanwhile claims wait, and the next one goes on from there;
  *                 it begins anew at the end, or when enough were shown
+ *    WAITING, LIVE  the heads of all keys are read, those that are meant are put
+ *                 in order, and a page of them is shown
  *
  * There is no index of what is due: it would cost a write to another key with
  * every claim, in a cluster on another node. A claim finds by itself that a
@@ -411,9 +413,127 @@ static int scan_due(struct due *d, struct once__redis_scan *scan,
     return d->shown;
 }
 
+/* ---- What waits, what is live: in order -----------------------------------
+ * */
+
+struct places {
+    once_position *at;
+    size_t count, room;
+};
+
+static int is_meant(const struct page *p, size_t i, int what)
+{
+    int state = p->record[i].state;
+
+    if (p->rc[i] != ONCE_OK)
+        return 0;
+    return what == ONCE_SCAN_WAITING
+               ? state == ONCE_INDETERMINATE
+               : state == ONCE_CLAIMED || state == ONCE_DISPATCHED;
+}
+
+static int by_place(const void *a, const void *b)
+{
+    const once_position *x = a, *y = b;
+
+    if (x->ms != y->ms)
+        return x->ms < y->ms ? -1 : 1;
+    return memcmp(x->name, y->name, ONCE_NAME_SIZE);
+}
+
+/* 0: no memory. */
+static int add_place(struct places *all, once_position place)
+{
+    size_t room = all->room == 0 ? PAGE : all->room * 2;
+    void *at;
+
+    if (all->count == all->room) {
+        at = realloc(all->at, room * sizeof(*all->at));
+        if (at == NULL)
+            return 0;
+        all->at = at;
+        all->room = room;
+    }
+    all->at[all->count++] = place;
+    return 1;
+}
+
+/* The places of all that are meant, behind `after`, in order. */
+static int find_places(struct due *d, struct once__redis_scan *scan,
+                       struct page *p, const once_position *after,
+                       struct places *all, once_error *err)
+{
+    once_position place;
+    size_t at, i;
+    int rc = take_names(d->net, scan, err);
+
+    for (at = 0; rc == ONCE_OK && fill_page(scan, at, PAGE, p); at += p->n) {
+        once__redis_net_begin(d->net);
+        if (!read_page(d->net, p, 0))
+            return unknown(d->net, err);
+        for (i = 0; i < p->n; i++) {
+            if (!is_meant(p, i, d->what))
+                continue;
+            place = once_position_of(d->what, p->names[i], &p->record[i]);
+            if ((after == NULL || by_place(after, &place) < 0) &&
+                !add_place(all, place))
+                return once__fail(err, ONCE_ENOMEM, "redis: out of memory");
+        }
+    }
+    if (rc == ONCE_OK && all->count > 0)
+        qsort(all->at, all->count, sizeof(*all->at), by_place);
+    once__redis_scan_clear(scan);
+    return rc;
+}
+
+/* Reads them once more, since what changed meanwhile has another place. */
+static int show_places(struct due *d, struct page *p, const struct places *all)
+{
+    once_position place;
+    size_t at, i, n;
+
+    for (at = 0; at < all->count && !d->enough; at += p->n) {
+        n = all->count - at;
+        p->n = n < PAGE ? n : PAGE;
+        for (i = 0; i < p->n; i++)
+            memcpy(p->names[i], all->at[at + i].name, ONCE_NAME_SIZE);
+        once__redis_net_begin(d->net);
+        if (!read_page(d->net, p, 0))
+            return 0;
+        for (i = 0; i < p->n && !d->enough; i++) {
+            if (!is_meant(p, i, d->what))
+                continue;
+            place = once_position_of(d->what, p->names[i], &p->record[i]);
+            if (by_place(&place, &all->at[at + i]) != 0)
+                continue;
+            p->record[i].result.data = NULL;
+            d->shown++;
+            d->enough = d->each(d->user, p->names[i], &p->record[i]) != 0 ||
+                        d->shown == (int)d->max;
+        }
+    }
+    return 1;
+}
+
+static int scan_places(struct due *d, struct once__redis_scan *scan,
+                       struct page *p, const once_position *after,
+                       once_error *err)
+{
+    struct places all = {NULL, 0, 0};
+    int rc;
+
+    if (d->max == 0)
+        return 0;
+    rc = find_places(d, scan, p, after, &all, err);
+    if (rc == ONCE_OK)
+        rc = show_places(d, p, &all) ? d->shown : unknown(d->net, err);
+    free(all.at);
+    return rc;
+}
+
 int once__redis_scan(struct once__redis_net *net, struct once__redis_scan *scan,
                      const once_store_options *clock, const once_store *store,
-                     int what, const uint8_t *after, uint32_t max,
+                     int what, const once_position *after, uint32_t max,
                      once_each *each, void *user, once_error *err)
 {
     struct due d = {net, clock, store, what, max, 0, each, user, 0, 0};
@@ -425,7 +545,10 @@ int once__redis_scan(struct once__redis_net *net, struct once__redis_scan *scan,
     if (d.max > INT_MAX)
         d.max = INT_MAX;
     if (what == ONCE_SCAN_ALL)
-        rc = scan_all(net, scan, p, after, d.max, each, user, err);
+        rc = scan_all(net, scan, p, after == NULL ? NULL : after->name, d.max,
+                      each, user, err);
+    else if (what == ONCE_SCAN_WAITING || what == ONCE_SCAN_LIVE)
+        rc = scan_places(&d, scan, p, after, err);
     else
         rc = scan_due(&d, scan, p, err);
     free(p);

@@ -10,7 +10,7 @@
 -- allow-oom: what was granted must find room for its outcome.
 local key, how = KEYS[1], ARGV[3]
 -- Numbers as strings: Redis prints others as floating point.
-if redis.call('GETRANGE', key, '0', '135') ~= ARGV[1] then
+if redis.call('GETRANGE', key, '0', '183') ~= ARGV[1] then
     return redis.call('GET', key)
 end
 if how == '' then

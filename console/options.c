@@ -1,0 +1,43 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * options.c - the options of the console, for the program and for `once console`,
+ * which starts it.
+ */
+#include "console.h"
+
+/* clang-format off */
+const char con_help[] =
+    "usage: once console [--store [NAME=]URL]... [--listen WHERE] [--decide]\n"
+    "\n"
+    "Serves the web console: what waits for a decision, and deciding it. It only\n"
+    "shows, whatever anybody's rights, unless it is told to --decide.\n"
+    "\n"
+    "  --store [NAME=]URL   a store, up to 16; or from ONCE_STORE. NAME is shown\n"
+    "                 (a-z, 0-9, -); URL may be @FILE, whose first line is the URL\n"
+    "  --listen WHERE unix:PATH (unix:/run/once/console.sock), 127.0.0.1:PORT,\n"
+    "                 [::1]:PORT, or systemd; nothing else. Port 0: any that is\n"
+    "                 free. On loopback it prints an address that opens once\n"
+    "  --decide       decisions are possible\n"
+    "  --operators FILE   who may do what (/etc/once/operators): lines like\n"
+    "                 alice decide,body  and  @support view\n"
+    "  --audit FILE   the log of decisions (/var/log/once/audit.jsonl)\n"
+    "  --host NAME    one more name that browsers may call it; loopback's are known\n"
+    "  --trust-user-header NAME   on a socket file: the header in which a proxy\n"
+    "                 names who has logged in\n"
+    "  --trust-uid UID   the proxy's; no other user's header counts\n"
+    "\n"
+    "Who comes by a socket file is known by the kernel. See man once-console.\n";
+
+const struct cli_option con_options[] = {
+    CLI_HELP_OPTION,
+    {"store", CLI_SCHEMES, CON_OPT_STORE},
+    {"listen", "unix:/run/once/console.sock 127.0.0.1:0 systemd", CON_OPT_LISTEN},
+    {"decide", NULL, CON_OPT_DECIDE},
+    {"operators", CLI_FILES, CON_OPT_OPERATORS},
+    {"audit", CLI_FILES, CON_OPT_AUDIT},
+    {"host", "", CON_OPT_HOST},
+    {"trust-user-header", "", CON_OPT_TRUST_HEADER},
+    {"trust-uid", "", CON_OPT_TRUST_UID},
+    {NULL, NULL, 0},
+};
+/* clang-format on */

@@ -1,0 +1,120 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * routes.c - which function answers what, and which right it takes.
+ *
+ * A path is cut at its slashes and compared with patterns, in which {s} is the
+ * name of a store and {r} that of a record. What is not in the table is not
+ * there.
+ */
+#include "console.h"
+
+#include <string.h>
+
+static const struct route {
+    const char *method, *pattern;
+    unsigned right;
+    enum MHD_Result (*answer)(struct con_ask *ask);
+} routes[] = {
+    {"GET", "session", CON_VIEW, con_session},
+    {"GET", "stores", CON_VIEW, con_stores},
+    {"GET", "stores/{s}", CON_VIEW, con_store},
+    {"GET", "stores/{s}/records", CON_VIEW, con_records},
+    {"GET", "stores/{s}/records/{r}", CON_VIEW, con_record},
+    {"GET", "stores/{s}/records/{r}/timeline", CON_VIEW, con_timeline},
+    {"GET", "audit", CON_VIEW, con_audit},
+    {"POST", "find", CON_VIEW, con_find},
+    {"POST", "stores/{s}/records/{r}/body", CON_BODY, con_body},
+    {"POST", "stores/{s}/records/{r}/decision", CON_DECIDE, con_decision},
+    {"POST", "stores/{s}/batch", CON_DECIDE, con_batch},
+};
+
+static struct con_store *store_of(struct con *con, const char *name,
+                                  size_t size)
+{
+    size_t i;
+
+    for (i = 0; i < con->n; i++)
+        if (strlen(con->stores[i].name) == size &&
+            memcmp(con->stores[i].name, name, size) == 0)
+            return &con->stores[i];
+    return NULL;
+}
+
+static int take_name(struct con_ask *ask, const char *hex, size_t size)
+{
+    char text[ONCE__DIGITS + 1];
+    once__prefix p;
+
+    if (size != ONCE__DIGITS)
+        return 0;
+    memcpy(text, hex, size);
+    text[size] = '\0';
+    if (once__prefix_read(text, ONCE__DIGITS, &p, NULL) < 0)
+        return 0;
+    memcpy(ask->name, p.bytes, ONCE_NAME_SIZE);
+    ask->has_name = 1;
+    return 1;
+}
+
+static int matches(struct con_ask *ask, const char *pattern, const char *path)
+{
+    while (*pattern != '\0' && *path != '\0') {
+        size_t n = strcspn(pattern, "/"), m = strcspn(path, "/");
+
+        if (n == 3 && memcmp(pattern, "{s}", 3) == 0) {
+            ask->store = store_of(ask->con, path, m);
+            if (ask->store == NULL)
+                return 0;
+        } else if (n == 3 && memcmp(pattern, "{r}", 3) == 0) {
+            if (!take_name(ask, path, m))
+                return 0;
+        } else if (n != m || memcmp(pattern, path, n) != 0) {
+            return 0;
+        }
+        pattern += n;
+        path += m;
+        if (*pattern != *path)
+            return 0;
+        pattern += *pattern == '/';
+        path += *path == '/';
+    }
+    return *pattern == *path;
+}
+
+static int is_method(const struct route *r, const char *method)
+{
+    return strcmp(r->method, method) == 0 ||
+           (strcmp(r->method, "GET") == 0 && strcmp(method, "HEAD") == 0);
+}
+
+static enum MHD_Result forbidden(struct con_ask *ask, unsigned right)
+{
+    if (right == CON_DECIDE && !ask->con->decide)
+        return con_problem(ask, MHD_HTTP_FORBIDDEN, "read-only",
+                           "This console only shows: it was started without "
+                           "--decide.");
+    return con_problem(ask, MHD_HTTP_FORBIDDEN, "forbidden",
+                       "You have not the right to do this.");
+}
+
+enum MHD_Result con_route(struct con_ask *ask, const char *path)
+{
+    int found = 0;
+    size_t i;
+
+    for (i = 0; i < sizeof(routes) / sizeof(routes[0]); i++) {
+        if (!matches(ask, routes[i].pattern, path))
+            continue;
+        found = 1;
+        if (!is_method(&routes[i], ask->method))
+            continue;
+        if ((ask->caller.rights & routes[i].right) == 0)
+            return forbidden(ask, routes[i].right);
+        return routes[i].answer(ask);
+    }
+    if (found)
+        return con_problem(ask, MHD_HTTP_METHOD_NOT_ALLOWED, "method",
+                           "Not by this method.");
+    return con_problem(ask, MHD_HTTP_NOT_FOUND, "not-found",
+                       "There is nothing here.");
+}

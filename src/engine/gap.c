@@ -1,0 +1,56 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * gap.c - what is not in a store that was restored from a copy.
+ *
+ *        copy made          restored            until here
+ *    -------+------------------+-------------------+------->
+ *           |  recorded since: |  absent keys are  |
+ *           |  not in the copy |  held or accepted |
+ *
+ * A key that is absent may have been used after the copy was made. Until the
+ * longest retention is over nobody can tell. With ONCE_GAP_HOLD nothing is
+ * granted in that time: a claim is asked as a READ, and an absent key is
+ * unknown. With ONCE_GAP_ACCEPT it is granted, and the store is of class B
+ * (store/open.c says so).
+ *
+ * Nothing is written for a key that is refused, so nothing has to be cleaned up.
+ */
+#include <string.h>
+
+#include "core/error.h"
+#include "engine/engine.h"
+#include "store/store.h"
+
+int once__gap_open(once_engine *e, once_error *err)
+{
+    memset(&e->head, 0, sizeof(e->head));
+    if (e->store->ops->head == NULL)
+        return ONCE_OK;
+    return e->store->ops->head(e->store, NULL, &e->head, err);
+}
+
+/* By the host's clock, and by what has certainly passed of the store's: a clock
+ * that was set ahead must not end it. */
+int once__gap_holds(const once_engine *e)
+{
+    uint64_t now_ms;
+
+    if (e->head.gap != ONCE_GAP_HOLD)
+        return 0;
+    now_ms = e->options.clock != NULL ? e->options.clock(e->options.user)
+                                      : once__wall_clock(NULL);
+    return now_ms < e->head.gap_until_ms ||
+           (e->store->forget_ms != 0 &&
+            e->store->forget_ms < e->head.gap_until_ms);
+}
+
+/* A failure that may be tried again may have been, with another end. */
+int once__gap_answer(int rc, const once_record *r)
+{
+    if (rc == ONCE_FREE)
+        return ONCE_UNKNOWN;
+    if (rc == ONCE_REPLAY && r->kind == ONCE_FAILURE &&
+        (r->policy & ONCE_RETRY_FAILED) != 0)
+        return ONCE_UNKNOWN;
+    return rc;
+}

@@ -1,0 +1,164 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * witness.c - what this host was granted, in a file beside the store.
+ *
+ *    FOLDER/<store id>    "once witness 1 FENCE\n"
+ *
+ * A store that was put back to an earlier time - a snapshot, a copy in its
+ * place, a standby that lagged behind - has forgotten grants, and would execute
+ * their requests again. It cannot know. The file knows the largest fence that
+ * any process of this host was granted: a store that opens below it was rolled
+ * back.
+ *
+ * All engines of a host share the file. It is written about each second and
+ * flushed each ten, and when the engine closes: what was granted in the last
+ * second before a crash is not in it. It refuses nothing when it cannot be
+ * written; `event` says so once.
+ */
+#include <errno.h>
+#include <fcntl.h>
+#include <inttypes.h>
+#include <stdio.h>
+#include <string.h>
+#include <sys/file.h>
+#include <unistd.h>
+
+#include "core/error.h"
+#include "engine/engine.h"
+
+enum { WRITE_MS = 1000, FLUSH_MS = 10000, TEXT = 64 };
+
+static void make_path(once_engine *e)
+{
+    struct once__witness *w = &e->witness;
+    int i, n = snprintf(w->path, sizeof(w->path), "%s/", e->options.witness);
+
+    for (i = 0; i < ONCE_STORE_ID_SIZE && n < (int)sizeof(w->path) - 3; i++)
+        n += snprintf(w->path + n, sizeof(w->path) - (size_t)n, "%02x",
+                      e->head.id[i]);
+    if (i < ONCE_STORE_ID_SIZE)
+        w->path[0] = '\0';
+}
+
+/* 0: nothing was written there yet, or it cannot be read. */
+static uint64_t read_fence(int fd)
+{
+    char text[TEXT + 1];
+    ssize_t n = pread(fd, text, TEXT, 0);
+    uint64_t fence = 0;
+
+    if (n <= 0)
+        return 0;
+    text[n] = '\0';
+    return sscanf(text, "once witness 1 %" SCNu64 "\n", &fence) == 1 ? fence
+                                                                     : 0;
+}
+
+/* The same length always, so that no end of an older text stays. */
+static int write_fence(int fd, uint64_t fence)
+{
+    char text[TEXT + 1];
+    int n = snprintf(text, sizeof(text), "once witness 1 %020" PRIu64 "\n",
+                     fence);
+
+    return pwrite(fd, text, (size_t)n, 0) == n;
+}
+
+/* Raises what the file says to `fence`. 0: errno says why not. */
+static int raise_file(const char *path, uint64_t fence, int flush)
+{
+    int fd = open(path, O_RDWR | O_CREAT | O_CLOEXEC | O_NOFOLLOW, 0640);
+    int good, error;
+
+    if (fd < 0)
+        return 0;
+    good = flock(fd, LOCK_EX) == 0 &&
+           (read_fence(fd) >= fence || write_fence(fd, fence)) &&
+           (!flush || fdatasync(fd) == 0);
+    error = errno;
+    (void)close(fd);
+    errno = error;
+    return good;
+}
+
+static void save(once_engine *e, int flush)
+{
+    struct once__witness *w = &e->witness;
+
+    if (w->path[0] == '\0' || w->fence == w->written)
+        return;
+    if (raise_file(w->path, w->fence, flush)) {
+        w->written = w->fence;
+        return;
+    }
+    once__event(e, "the witness cannot be written: %s", strerror(errno));
+    w->path[0] = '\0'; /* said once */
+}
+
+/* What the file says, 0: nothing. */
+static uint64_t look(const char *path)
+{
+    int fd = open(path, O_RDONLY | O_CLOEXEC | O_NOFOLLOW);
+    uint64_t fence = fd < 0 ? 0 : read_fence(fd);
+
+    if (fd >= 0)
+        (void)close(fd);
+    return fence;
+}
+
+int once__witness_open(once_engine *e, once_error *err)
+{
+    struct once__witness *w = &e->witness;
+    const once_store_ops *ops = e->store->ops;
+    uint64_t fence = 0, seen;
+    int rc;
+
+    memset(w, 0, sizeof(*w));
+    if (e->options.witness == NULL || ops->fence == NULL || !ops->durable)
+        return ONCE_OK;
+    rc = ops->fence(e->store, &fence, err);
+    if (rc != ONCE_OK)
+        return rc;
+    make_path(e);
+    seen = look(w->path);
+    if (seen <= fence)
+        return ONCE_OK;
+    if (e->store->caveat == NULL)
+        return once__fail(err, ONCE_EROLLBACK,
+                          "the store has forgotten what it granted: its last "
+                          "fence is %" PRIu64 ", this host was granted %" PRIu64
+                          ". It was put back to an earlier time: see once "
+                          "restore --adopt",
+                          fence, seen);
+    once__event(e,
+                "the store has forgotten what it granted: its last fence is "
+                "%" PRIu64 ", this host was granted %" PRIu64,
+                fence, seen);
+    once__count(&e->count.rollbacks, 1);
+    return ONCE_OK;
+}
+
+void once__witness_note(once_engine *e, uint64_t fence)
+{
+    if (fence > e->witness.fence)
+        e->witness.fence = fence;
+}
+
+void once__witness_turn(once_engine *e)
+{
+    struct once__witness *w = &e->witness;
+    uint64_t now = once__now_ms();
+
+    if (w->path[0] == '\0' || w->fence == w->written ||
+        now - w->saved_ms < WRITE_MS)
+        return;
+    w->saved_ms = now;
+    save(e, now - w->flushed_ms >= FLUSH_MS);
+    if (now - w->flushed_ms >= FLUSH_MS)
+        w->flushed_ms = now;
+}
+
+void once__witness_close(once_engine *e)
+{
+    save(e, 1);
+}
