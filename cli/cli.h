@@ -101,6 +101,8 @@ struct cli_command {
     X(stats)                                                                   \
     X(check)                                                                   \
     X(verify)                                                                  \
+    X(backup)                                                                  \
+    X(restore)                                                                 \
     X(clock)                                                                   \
     X(init)                                                                    \
     X(dump)                                                                    \

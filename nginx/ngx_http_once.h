@@ -28,6 +28,9 @@
 #define NGX_HTTP_ONCE_WAIT_MAX      600000
 
 
+/* made by the package */
+#define NGX_HTTP_ONCE_WITNESS       "/var/lib/once/witness"
+
 /* names of "once_route" that one store counts for, "-" among them */
 #define NGX_HTTP_ONCE_NROUTES       64
 #define NGX_HTTP_ONCE_ROUTE_LEN     64
@@ -50,6 +53,7 @@ typedef struct {
     ngx_str_t                    name;
     ngx_str_t                    url;       /* may hold credentials */
     ngx_msec_t                   timeout;
+    char                        *witness;   /* a folder, NULL: none is kept */
     ngx_str_t                    file;      /* where it was configured */
     ngx_uint_t                   line;
     ngx_shm_zone_t              *zone;      /* its counters */

@@ -238,7 +238,7 @@ struct batch {
     once_op **ops;
     size_t n;
     size_t at; /* those before are decided */
-    uint64_t fence;
+    struct once__sqlite_counter counter;
     uint64_t now_ms;
 };
 
@@ -257,6 +257,8 @@ static enum loaded take(struct sqlite *s, sqlite3_stmt *q, const once_op *op,
         *rc = arena_copy(s, &r->result);
     if (*rc == SQLITE_OK)
         *rc = arena_copy(s, &r->note);
+    if (*rc == SQLITE_OK)
+        *rc = arena_copy(s, &r->label);
     return *rc == SQLITE_OK ? FOUND : FAILED;
 }
 
@@ -301,7 +303,7 @@ static int decide_from(struct sqlite *s, struct batch *b, once_op *op,
     *to = *from;
     *changed = once__transition(
         to, op, once__time_of(&s->store, op->verb == ONCE_OP_FORGET, b->now_ms),
-        &b->fence);
+        &b->counter.fence);
     return SQLITE_OK;
 }
 
@@ -359,24 +361,35 @@ static int write_one(struct sqlite *s, struct batch *b, once_op *op)
     once_record from, to;
     int changed, rc = decide(s, b, op, &from, &to, &changed);
 
-    return rc != SQLITE_OK || !changed
-               ? rc
-               : once__sqlite_put(&s->link, op->name, &from, &to);
+    if (rc != SQLITE_OK || !changed)
+        return rc;
+    b->counter.records += to.attempt > 0;
+    b->counter.records -= from.attempt > 0;
+    return once__sqlite_put(&s->link, op->name, &from, &to);
+}
+
+static int put_counter(struct sqlite *s,
+                       const struct once__sqlite_counter *before,
+                       const struct once__sqlite_counter *now)
+{
+    return before->fence == now->fence && before->records == now->records
+               ? SQLITE_OK
+               : once__sqlite_counter_put(&s->link, now);
 }
 
 static int write_rest(struct sqlite *s, struct batch *b)
 {
-    uint64_t before = 0;
+    struct once__sqlite_counter before = {0, 0};
     int rc = once__sqlite_run(&s->link, ONCE__SQLITE_BEGIN_WRITE);
 
     if (rc == SQLITE_OK)
         rc = once__sqlite_counter(&s->link, &before);
-    b->fence = before;
+    b->counter = before;
     b->now_ms = s->options.clock(s->options.user); /* after the wait */
     while (rc == SQLITE_OK && b->at < b->n)
         rc = write_one(s, b, b->ops[b->at++]);
-    if (rc == SQLITE_OK && b->fence != before)
-        rc = once__sqlite_counter_put(&s->link, b->fence);
+    if (rc == SQLITE_OK)
+        rc = put_counter(s, &before, &b->counter);
     return rc != SQLITE_OK ? rc
                            : once__sqlite_run(&s->link, ONCE__SQLITE_COMMIT);
 }
@@ -402,7 +415,7 @@ static int sqlite_apply(once_store *store, once_op **ops, size_t n,
                         once_error *err)
 {
     struct sqlite *s = (struct sqlite *)store;
-    struct batch b = {ops, n, 0, 0, 0};
+    struct batch b = {ops, n, 0, {0, 0}, 0};
     int rc;
 
     once__arena_reset(&s->arena);
@@ -424,24 +437,40 @@ static int sqlite_apply(once_store *store, once_op **ops, size_t n,
 
 /* ---- Scanning ---------------------------------------------------------- */
 
+static int has_place(int what)
+{
+    return what == ONCE_SCAN_WAITING || what == ONCE_SCAN_LIVE;
+}
+
+/* ?1 a time, ?2 how many, ?3 a name; for all records ?1 is the name. Every name
+ * is greater than no bytes. */
 static sqlite3_stmt *scan_query(struct sqlite *s, int what,
-                                const uint8_t *after)
+                                const once_position *after, uint32_t max)
 {
     static const enum once__sqlite_query queries[] = {
         [ONCE_SCAN_ALL] = ONCE__SQLITE_SCAN_ALL,
         [ONCE_SCAN_LEASE] = ONCE__SQLITE_SCAN_LEASE,
         [ONCE_SCAN_KEEP] = ONCE__SQLITE_SCAN_KEEP,
+        [ONCE_SCAN_WAITING] = ONCE__SQLITE_SCAN_WAITING,
+        [ONCE_SCAN_LIVE] = ONCE__SQLITE_SCAN_LIVE,
     };
     sqlite3_stmt *q = s->link.query[queries[what]];
-    uint64_t now_ms = once__time_of(&s->store, what == ONCE_SCAN_KEEP,
-                                    s->options.clock(s->options.user));
+    const void *name = after != NULL ? (const void *)after->name : "";
+    int size = after != NULL ? ONCE_NAME_SIZE : 0;
+    uint64_t ms = 0;
 
+    if (has_place(what))
+        ms = after != NULL ? after->ms : 0;
+    else if (what != ONCE_SCAN_ALL)
+        ms = once__time_of(&s->store, what == ONCE_SCAN_KEEP,
+                           s->options.clock(s->options.user));
+    ms = ms > INT64_MAX ? INT64_MAX : ms;
+    if (what == ONCE_SCAN_ALL || has_place(what))
+        (void)sqlite3_bind_blob(q, what == ONCE_SCAN_ALL ? 1 : 3, name, size,
+                                SQLITE_STATIC);
     if (what != ONCE_SCAN_ALL)
-        (void)sqlite3_bind_int64(q, 1, (sqlite3_int64)now_ms);
-    else if (after != NULL)
-        (void)sqlite3_bind_blob(q, 1, after, ONCE_NAME_SIZE, SQLITE_STATIC);
-    else /* every name is greater than no bytes */
-        (void)sqlite3_bind_blob(q, 1, "", 0, SQLITE_STATIC);
+        (void)sqlite3_bind_int64(q, 1, (sqlite3_int64)ms);
+    (void)sqlite3_bind_int64(q, 2, max > INT_MAX ? INT_MAX : (int)max);
     return q;
 }
 
@@ -453,10 +482,8 @@ static int show(sqlite3_stmt *q, once_each *each, void *user, int *shown)
     int rc, enough = 0;
 
     while (!enough && (rc = sqlite3_step(q)) == SQLITE_ROW) {
-        if (!once__sqlite_row(q, name, &r)) {
-            memset(&r, 0, sizeof(r));
-            r.state = 255;
-        }
+        if (!once__sqlite_row(q, name, &r))
+            once__sqlite_damaged(q, &r);
         r.result.data = NULL;
         (*shown)++;
         enough = each(user, name, &r);
@@ -465,25 +492,69 @@ static int show(sqlite3_stmt *q, once_each *each, void *user, int *shown)
     return enough || rc == SQLITE_DONE ? SQLITE_OK : rc;
 }
 
-static int sqlite_scan(once_store *store, int what,
-                       const once_position *after, uint32_t max, once_each *each, void *user,
+static int sqlite_scan(once_store *store, int what, const once_position *after,
+                       uint32_t max, once_each *each, void *user,
                        once_error *err)
 {
     struct sqlite *s = (struct sqlite *)store;
-    sqlite3_stmt *q;
     int rc, shown = 0;
 
-    if (what < ONCE_SCAN_ALL || what > ONCE_SCAN_KEEP)
+    if (what < ONCE_SCAN_ALL || what >= ONCE__SCAN_END)
         return once__fail(err, ONCE_EINVAL, "what: %d is not a scan", what);
     if (reconnect(s, err) != ONCE_OK)
         return ONCE_ESTORE;
     once__sqlite_wait_start(&s->link.wait, s->options.busy_ms);
-    q = scan_query(s, what, after == NULL ? NULL : after->name);
-    (void)sqlite3_bind_int64(q, 2, max > INT_MAX ? INT_MAX : (int)max);
-    rc = show(q, each, user, &shown);
+    rc = show(scan_query(s, what, after, max), each, user, &shown);
     if (rc != SQLITE_OK)
         return unknown(s, "scanning", rc, err);
     return shown;
+}
+
+/* ---- Counting ---------------------------------------------------------- */
+
+static int count_live(struct sqlite *s, once_counts *out)
+{
+    sqlite3_stmt *q = s->link.query[ONCE__SQLITE_COUNT];
+    int rc = sqlite3_step(q);
+
+    if (rc == SQLITE_ROW) {
+        out->claimed = (uint64_t)sqlite3_column_int64(q, 0);
+        out->dispatched = (uint64_t)sqlite3_column_int64(q, 1) - out->claimed;
+        out->indeterminate = (uint64_t)sqlite3_column_int64(q, 2);
+        rc = SQLITE_OK;
+    }
+    (void)sqlite3_reset(q);
+    return rc;
+}
+
+static int count_all(struct sqlite *s, once_counts *out)
+{
+    struct once__sqlite_counter counter;
+    int rc = once__sqlite_run(&s->link, ONCE__SQLITE_BEGIN);
+    uint64_t others;
+
+    if (rc == SQLITE_OK)
+        rc = count_live(s, out);
+    if (rc == SQLITE_OK)
+        rc = once__sqlite_counter(&s->link, &counter);
+    if (rc != SQLITE_OK)
+        return rc;
+    others = out->claimed + out->dispatched + out->indeterminate;
+    out->rest = counter.records > others ? counter.records - others : 0;
+    return once__sqlite_run(&s->link, ONCE__SQLITE_COMMIT);
+}
+
+static int sqlite_count(once_store *store, once_counts *out, once_error *err)
+{
+    struct sqlite *s = (struct sqlite *)store;
+    int rc;
+
+    memset(out, 0, sizeof(*out));
+    if (reconnect(s, err) != ONCE_OK)
+        return ONCE_ESTORE;
+    once__sqlite_wait_start(&s->link.wait, s->options.busy_ms);
+    rc = count_all(s, out);
+    return rc != SQLITE_OK ? unknown(s, "counting", rc, err) : ONCE_OK;
 }
 
 /* ---- The time ---------------------------------------------------------- */
@@ -519,12 +590,123 @@ static int sqlite_time(once_store *store, const once_store_time *put,
     return ONCE_OK;
 }
 
-/* The checkpointer works by itself; what went wrong there is reported here. */
+/* ---- The head ---------------------------------------------------------- */
+
+static int put_head(struct sqlite *s, const once_store_head *put)
+{
+    struct once__sqlite_counter before, now;
+    int rc = once__sqlite_counter(&s->link, &before);
+
+    if (rc != SQLITE_OK)
+        return rc;
+    now = before;
+    now.fence = once__fence_floor(put, before.fence);
+    rc = put_counter(s, &before, &now);
+    return rc != SQLITE_OK ? rc : once__sqlite_head_put(&s->link, put);
+}
+
+static int ask_head(struct sqlite *s, const once_store_head *put,
+                    once_store_head *out)
+{
+    int rc = once__sqlite_run(&s->link, put != NULL ? ONCE__SQLITE_BEGIN_WRITE
+                                                    : ONCE__SQLITE_BEGIN);
+
+    if (rc == SQLITE_OK && put != NULL)
+        rc = put_head(s, put);
+    if (rc == SQLITE_OK)
+        rc = once__sqlite_head(&s->link, out);
+    return rc != SQLITE_OK ? rc
+                           : once__sqlite_run(&s->link, ONCE__SQLITE_COMMIT);
+}
+
+static int sqlite_head(once_store *store, const once_store_head *put,
+                       once_store_head *out, once_error *err)
+{
+    struct sqlite *s = (struct sqlite *)store;
+    int rc;
+
+    if (reconnect(s, err) != ONCE_OK)
+        return ONCE_ESTORE;
+    once__sqlite_wait_start(&s->link.wait, s->options.busy_ms);
+    rc = ask_head(s, put, out);
+    if (rc != SQLITE_OK)
+        return unknown(s, "the head", rc, err);
+    return put == NULL ? ONCE_OK : once__places_look(&s->places, err);
+}
+
+/* ---- Records of a copy ------------------------------------------------- */
+
+/* SQLITE_CONSTRAINT: the name is there. */
+static int import_one(struct sqlite *s, const once_named *r,
+                      struct once__sqlite_counter *counter)
+{
+    once_record from;
+    once_op op;
+    int rc;
+
+    memcpy(op.name, r->name, ONCE_NAME_SIZE);
+    switch (load(s, &op, ONCE__SQLITE_LOAD_HEAD, &from, &rc)) {
+    case MISSING:
+        break;
+    case FAILED:
+        return rc;
+    default:
+        return SQLITE_CONSTRAINT;
+    }
+    counter->records++;
+    if (r->record.fence > counter->fence)
+        counter->fence = r->record.fence;
+    return once__sqlite_put(&s->link, r->name, &from, &r->record);
+}
+
+static int import_all(struct sqlite *s, const once_named *r, size_t n)
+{
+    struct once__sqlite_counter before, now;
+    int rc = once__sqlite_run(&s->link, ONCE__SQLITE_BEGIN_WRITE);
+    size_t i;
+
+    if (rc == SQLITE_OK)
+        rc = once__sqlite_counter(&s->link, &before);
+    if (rc == SQLITE_OK)
+        now = before;
+    for (i = 0; i < n && rc == SQLITE_OK; i++)
+        rc = import_one(s, &r[i], &now);
+    if (rc == SQLITE_OK)
+        rc = put_counter(s, &before, &now);
+    return rc != SQLITE_OK ? rc
+                           : once__sqlite_run(&s->link, ONCE__SQLITE_COMMIT);
+}
+
+static int sqlite_import(once_store *store, const once_named *r, size_t n,
+                         once_error *err)
+{
+    struct sqlite *s = (struct sqlite *)store;
+    int rc;
+
+    once__arena_reset(&s->arena);
+    if (reconnect(s, err) != ONCE_OK)
+        return ONCE_ESTORE;
+    once__sqlite_wait_start(&s->link.wait, s->options.busy_ms);
+    rc = import_all(s, r, n);
+    if (rc == SQLITE_OK)
+        return once__places_look(&s->places, err);
+    (void)unknown(s, "importing", rc, err);
+    return (rc & 255) != SQLITE_CONSTRAINT
+               ? ONCE_ESTORE
+               : once__fail(err, ONCE_EINVAL,
+                            "%s: a record of the same name is there", s->path);
+}
+
+/* The checkpointer works by itself; what went wrong there is reported here, and
+ * so is a file that was moved or replaced while nobody asks. */
 static int sqlite_tend(once_store *store, once_error *err)
 {
     struct sqlite *s = (struct sqlite *)store;
+    int rc = once__places_look(&s->places, err);
 
-    return once__sqlite_checkpointer_trouble(s->checkpointer, err);
+    return rc != ONCE_OK
+               ? rc
+               : once__sqlite_checkpointer_trouble(s->checkpointer, err);
 }
 
 const once_store_ops once__store_sqlite = {
@@ -538,4 +720,7 @@ const once_store_ops once__store_sqlite = {
     .scan = sqlite_scan,
     .maintain = sqlite_tend,
     .time = sqlite_time,
+    .count = sqlite_count,
+    .head = sqlite_head,
+    .import = sqlite_import,
 };

@@ -1365,6 +1365,9 @@ static int forget_now(struct world *w, const uint8_t *name)
     memcpy(op.name, name, ONCE_NAME_SIZE);
     for (tries = 0; tries < TRIES_MAX && rc != ONCE_OK; tries++)
         rc = w->store->ops->apply(w->store, ops, 1, NULL);
+    if (rc == ONCE_OK && op.rc == ONCE_REFUSED && tries > 1 &&
+        op.record.attempt == 0)
+        return ONCE_OK; /* an earlier try, whose answer was lost */
     return rc == ONCE_OK ? op.rc : rc;
 }
 

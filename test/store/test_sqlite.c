@@ -261,8 +261,10 @@ static void another_schema_version_is_refused_with_both_numbers(void)
     new_path(path, sizeof(path));
     once_store_close(must_open(path, NULL));
     T_EQ(sql(path, "PRAGMA user_version=7"), SQLITE_OK);
-    refused(path, ONCE_EVERSION, "version 7, this program understands 2");
+    refused(path, ONCE_EVERSION, "version 7, this program understands 3");
     T_EQ(sql(path, "PRAGMA user_version=2"), SQLITE_OK);
+    refused(path, ONCE_EVERSION, "version 2, this program understands 3");
+    T_EQ(sql(path, "PRAGMA user_version=3"), SQLITE_OK);
     once_store_close(must_open(path, NULL));
 }
 
@@ -354,6 +356,12 @@ static const struct {
     {1, "UPDATE claim SET keep=keep+4096 WHERE fence=3"},
     {1, "UPDATE claim SET granted=granted-1 WHERE fence=3"},
     {1, "UPDATE claim SET doubt=1 WHERE fence=3"},
+    {1, "UPDATE claim SET created=created-1 WHERE fence=3"},
+    {1, "UPDATE claim SET trace=x'01' WHERE fence=3"},
+    {1, "UPDATE claim SET trace=zeroblob(17) WHERE fence=3"},
+    {1, "UPDATE claim SET subject=x'01' WHERE fence=3"},
+    {1, "UPDATE claim SET label=x'01' WHERE fence=3"},
+    {1, "UPDATE claim SET label=zeroblob(129) WHERE fence=3"},
     {1, "UPDATE claim SET sum=sum+1 WHERE fence=3"},
     {1, "UPDATE claim SET note=x'00' WHERE fence=3"},
     {1, "UPDATE claim SET token=zeroblob(16) WHERE fence=3"},
@@ -367,6 +375,7 @@ static const struct {
     {2, "UPDATE result SET body=x'646f6e' WHERE fence=1"},
     {2, "UPDATE result SET kind=2 WHERE fence=1"},
     {2, "UPDATE result SET keep=keep+1 WHERE fence=1"},
+    {2, "UPDATE result SET ended=ended+1 WHERE fence=1"},
     {2, "UPDATE result SET body_sum=0 WHERE fence=1"},
     {2, "DELETE FROM result WHERE fence=1"},
     {2, "INSERT INTO live SELECT 1,2,1,name,0 FROM claim WHERE fence=1"},
@@ -376,6 +385,8 @@ static const struct {
     {3, "UPDATE claim SET phase=1 WHERE fence=4"},
     {3, "UPDATE claim SET phase=0 WHERE fence=4"},
     {3, "UPDATE claim SET phase=9 WHERE fence=4"},
+    {3, "UPDATE claim SET ended=ended+1 WHERE fence=4"},
+    {3, "UPDATE claim SET reason=reason+1 WHERE fence=4"},
 };
 
 static void damage_is_an_error_and_never_a_miss(size_t i)
@@ -425,12 +436,126 @@ static void a_damaged_fence_counter_grants_nothing(void)
 
     new_path(path, sizeof(path));
     make_four(path);
-    T_EQ(sql(path, "UPDATE meta SET value=1"), SQLITE_OK);
+    T_EQ(sql(path, "UPDATE counter SET fence=1"), SQLITE_OK);
     refused(path, ONCE_ECORRUPT, "malformed");
     new_path(path, sizeof(path));
     make_four(path);
-    T_EQ(sql(path, "DELETE FROM meta"), SQLITE_OK);
+    T_EQ(sql(path, "UPDATE counter SET records=1"), SQLITE_OK);
     refused(path, ONCE_ECORRUPT, "malformed");
+    new_path(path, sizeof(path));
+    make_four(path);
+    T_EQ(sql(path, "DELETE FROM counter"), SQLITE_OK);
+    refused(path, ONCE_ECORRUPT, "malformed");
+}
+
+static void a_damaged_head_is_seen_when_the_file_is_opened(void)
+{
+    static const char *const all[] = {
+        "UPDATE meta SET value=value+1 WHERE key='id'",
+        "UPDATE meta SET value=value+1 WHERE key='id_more'",
+        "UPDATE meta SET value=1 WHERE key='incarnation'",
+        "UPDATE meta SET value=1 WHERE key='gap'",
+        "UPDATE meta SET value=1 WHERE key='gap_from'",
+        "UPDATE meta SET value=1 WHERE key='gap_until'",
+        "DELETE FROM meta WHERE key='gap'",
+    };
+    char path[128];
+    size_t i;
+
+    for (i = 0; i < sizeof(all) / sizeof(all[0]); i++) {
+        new_path(path, sizeof(path));
+        make_four(path);
+        T_EQ(sql(path, all[i]), SQLITE_OK);
+        refused(path, ONCE_ECORRUPT, "malformed");
+    }
+}
+
+struct pages {
+    once_position last;
+    int what, shown, damaged;
+};
+
+static int turn_page(void *user, const uint8_t *name, const once_record *r)
+{
+    struct pages *p = user;
+
+    p->last = once_position_of(p->what, name, r);
+    p->shown++;
+    p->damaged += r->state == 255;
+    return 0;
+}
+
+/* A reader that goes on behind the last record that it was shown comes to the
+ * end, also where that record is damaged. */
+static void pages_go_on_behind_a_damaged_record(void)
+{
+    static const int scans[] = {ONCE_SCAN_ALL, ONCE_SCAN_WAITING,
+                                ONCE_SCAN_LIVE};
+    struct pages p;
+    char path[128];
+    once_store *s;
+    once_op op;
+    uint32_t key;
+    size_t i;
+    int n;
+
+    new_path(path, sizeof(path));
+    s = must_open(path, NULL);
+    for (key = 0; key < 10; key++) {
+        make_op(&op, ONCE_OP_CLAIM, key);
+        T_EQ(apply_one(s, &op, NULL), ONCE_OK);
+        op.verb = ONCE_OP_GIVE_UP;
+        op.fence = op.record.fence;
+        if (key % 2 == 0)
+            T_EQ(apply_one(s, &op, NULL), ONCE_OK);
+    }
+    once_store_close(s);
+    T_EQ(sql(path, "UPDATE claim SET granted=0"), SQLITE_OK);
+    s = must_open(path, NULL);
+    for (i = 0; i < sizeof(scans) / sizeof(scans[0]); i++) {
+        memset(&p, 0, sizeof(p));
+        p.what = scans[i];
+        do
+            n = s->ops->scan(s, p.what, p.shown > 0 ? &p.last : NULL, 2,
+                             turn_page, &p, NULL);
+        while (n == 2 && p.shown < 100);
+        T_EQ(p.shown, scans[i] == ONCE_SCAN_ALL ? 10 : 5);
+        T_EQ(p.damaged, p.shown);
+    }
+    once_store_close(s);
+}
+
+static void importing_a_name_that_is_there_changes_nothing(void)
+{
+    char path[128];
+    once_store *s;
+    once_named r[2];
+    once_counts n;
+    once_op op;
+    once_error err;
+
+    new_path(path, sizeof(path));
+    make_four(path);
+    s = must_open(path, NULL);
+    make_op(&op, ONCE_OP_SHOW, 2);
+    T_EQ(apply_one(s, &op, NULL), ONCE_OK);
+    r[0].record = r[1].record = op.record;
+    memset(r[0].name, 0x77, ONCE_NAME_SIZE);
+    memcpy(r[1].name, op.name, ONCE_NAME_SIZE);
+    r[0].record.fence = 1000;
+    T_EQ(s->ops->import(s, r, 2, &err), ONCE_EINVAL);
+    T_OK(strstr(err.text, path) != NULL);
+    T_EQ(s->ops->count(s, &n, NULL), ONCE_OK);
+    T_EQ(n.claimed + n.dispatched, 1);
+    T_EQ(n.indeterminate, 1);
+    T_EQ(n.rest, 2);
+    T_EQ(s->ops->import(s, r, 1, &err), ONCE_OK);
+    T_EQ(s->ops->count(s, &n, NULL), ONCE_OK);
+    T_EQ(n.rest, 3);
+    make_op(&op, ONCE_OP_CLAIM, 50);
+    T_EQ(apply_one(s, &op, NULL), ONCE_OK);
+    T_EQ(op.record.fence, 1001);
+    once_store_close(s);
 }
 
 /* ---- Other processes --------------------------------------------------- */
@@ -782,6 +907,16 @@ static void the_file_offers_an_index_for_each_scan(void)
     T_OK(strstr(steps, "SCAN l;") != NULL); /* tiny, in order */
     T_OK(strstr(steps, "SCAN c") == NULL && strstr(steps, "SCAN r") == NULL);
     T_OK(strstr(steps, "TEMP B-TREE") == NULL);
+    plan(path,
+         "SELECT c.name,c.label FROM claim c LEFT JOIN live l ON"
+         " l.fence=c.fence WHERE c.phase=4 AND (c.ended,c.name)>(1,x'00')"
+         " ORDER BY c.ended,c.name LIMIT 5",
+         steps, sizeof(steps));
+    T_OK(strstr(steps, "claim_waiting (phase=? AND (ended") != NULL);
+    T_OK(strstr(steps, "TEMP B-TREE") == NULL);
+    plan(path, "SELECT count(*) FROM claim WHERE phase=4", steps,
+         sizeof(steps));
+    T_OK(strstr(steps, "COVERING INDEX claim_waiting") != NULL);
     plan(path, "SELECT name FROM claim WHERE name>x'00' ORDER BY name LIMIT 5",
          steps, sizeof(steps));
     T_OK(strstr(steps, "PRIMARY KEY (name>?)") != NULL);
@@ -894,6 +1029,9 @@ int main(int argc, char **argv)
     T_RUN(several_processes_may_create_one_file_at_once);
     T_RUN(a_damaged_row_is_an_error_and_never_a_miss);
     T_RUN(a_damaged_fence_counter_grants_nothing);
+    T_RUN(a_damaged_head_is_seen_when_the_file_is_opened);
+    T_RUN(pages_go_on_behind_a_damaged_record);
+    T_RUN(importing_a_name_that_is_there_changes_nothing);
     T_RUN(a_busy_file_is_unknown_and_reads_go_on);
     T_RUN(a_reader_does_not_stop_writers);
     T_RUN(a_killed_writer_loses_nothing_it_has_acknowledged);

@@ -18,29 +18,38 @@
 #include <unistd.h>
 
 #include "core/error.h"
+#include "store/store.h"
 
 static const char schema[] =
     "CREATE TABLE claim(name BLOB NOT NULL PRIMARY KEY,"
     " fence INTEGER NOT NULL, attempt INTEGER NOT NULL,"
     " phase INTEGER NOT NULL, policy INTEGER NOT NULL,"
-    " doubt INTEGER NOT NULL, granted INTEGER NOT NULL,"
-    " keep INTEGER NOT NULL, sum INTEGER NOT NULL, token BLOB NOT NULL,"
-    " fingerprint BLOB NOT NULL, note BLOB NOT NULL, grp BLOB NOT NULL)"
-    " WITHOUT ROWID;"
+    " doubt INTEGER NOT NULL, reason INTEGER NOT NULL,"
+    " created INTEGER NOT NULL, granted INTEGER NOT NULL,"
+    " ended INTEGER NOT NULL, keep INTEGER NOT NULL, sum INTEGER NOT NULL,"
+    " token BLOB NOT NULL, fingerprint BLOB NOT NULL, note BLOB NOT NULL,"
+    " grp BLOB NOT NULL, trace BLOB NOT NULL, subject BLOB NOT NULL,"
+    " label BLOB NOT NULL) WITHOUT ROWID;"
     /* An indeterminate record is kept until somebody resolves it. */
     "CREATE INDEX claim_keep ON claim(keep) WHERE phase < 4;"
+    /* `phase` is in it so that counting reads nothing else. */
+    "CREATE INDEX claim_waiting ON claim(phase, ended, name) WHERE phase = 4;"
     "CREATE TABLE live(fence INTEGER PRIMARY KEY, state INTEGER NOT NULL,"
     " lease INTEGER NOT NULL, name BLOB NOT NULL, sum INTEGER NOT NULL);"
     "CREATE TABLE result(fence INTEGER PRIMARY KEY, kind INTEGER NOT NULL,"
-    " keep INTEGER NOT NULL, body_sum INTEGER NOT NULL,"
-    " sum INTEGER NOT NULL, body BLOB NOT NULL);"
+    " ended INTEGER NOT NULL, keep INTEGER NOT NULL, body_sum"
+    " INTEGER NOT NULL, sum INTEGER NOT NULL, body BLOB NOT NULL);"
+    "CREATE TABLE counter(one INTEGER PRIMARY KEY CHECK(one = 1),"
+    " fence INTEGER NOT NULL, records INTEGER NOT NULL,"
+    " sum INTEGER NOT NULL);"
     "CREATE TABLE meta(key TEXT NOT NULL PRIMARY KEY,"
     " value INTEGER NOT NULL, sum INTEGER NOT NULL) WITHOUT ROWID;";
 
 #define HEAD                                                                   \
-    "c.fence,c.attempt,c.phase,c.policy,c.doubt,c.granted,c.keep,c.token,"     \
-    "c.fingerprint,c.note,c.grp,c.sum,l.fence,l.state,l.lease,l.sum,"          \
-    "r.fence,r.kind,r.keep,length(r.body),r.body_sum,r.sum"
+    "c.fence,c.attempt,c.phase,c.policy,c.doubt,c.reason,c.created,c.granted," \
+    "c.ended,c.keep,c.token,c.fingerprint,c.note,c.grp,c.trace,c.subject,"     \
+    "c.label,c.sum,l.fence,l.state,l.lease,l.sum,"                             \
+    "r.fence,r.kind,r.ended,r.keep,length(r.body),r.body_sum,r.sum"
 #define FROM_CLAIM                                                             \
     " FROM claim c LEFT JOIN live l ON l.fence=c.fence"                        \
     " LEFT JOIN result r ON r.fence=c.fence"
@@ -57,28 +66,34 @@ static const char *const texts[ONCE__SQLITE_QUERIES] = {
     [ONCE__SQLITE_LOAD_HEAD] =
         "SELECT c.name," HEAD FROM_CLAIM " WHERE c.name=?1",
     [ONCE__SQLITE_CLAIM_INSERT] =
-        "INSERT INTO claim(name,fence,attempt,phase,policy,doubt,granted,keep,"
-        "sum,token,fingerprint,note,grp)"
-        "VALUES(?1,?2,?3,?4,?5,?6,?7,?8,?9,?10,?11,?12,?13)",
+        "INSERT INTO claim(name,fence,attempt,phase,policy,doubt,reason,"
+        "created,granted,ended,keep,sum,token,fingerprint,note,grp,trace,"
+        "subject,label)VALUES(?1,?2,?3,?4,?5,?6,?7,?8,?9,?10,?11,?12,?13,?14,"
+        "?15,?16,?17,?18,?19)",
     [ONCE__SQLITE_CLAIM_UPDATE] =
         "UPDATE claim SET fence=?2,attempt=?3,phase=?4,policy=?5,doubt=?6,"
-        "granted=?7,keep=?8,sum=?9,token=?10,fingerprint=?11,note=?12,"
-        "grp=?13 WHERE name=?1",
+        "reason=?7,created=?8,granted=?9,ended=?10,keep=?11,sum=?12,token=?13,"
+        "fingerprint=?14,note=?15,grp=?16,trace=?17,subject=?18,label=?19"
+        " WHERE name=?1",
     [ONCE__SQLITE_CLAIM_DELETE] = "DELETE FROM claim WHERE name=?1",
     [ONCE__SQLITE_LIVE_PUT] =
         "INSERT INTO live(fence,state,lease,name,sum)VALUES(?1,?2,?3,?4,?5)"
         " ON CONFLICT(fence) DO UPDATE SET state=?2,lease=?3,sum=?5",
     [ONCE__SQLITE_LIVE_DELETE] = "DELETE FROM live WHERE fence=?1",
     [ONCE__SQLITE_RESULT_INSERT] =
-        "INSERT INTO result(fence,kind,keep,body_sum,sum,body)"
-        "VALUES(?1,?2,?3,?4,?5,?6)",
+        "INSERT INTO result(fence,kind,ended,keep,body_sum,sum,body)"
+        "VALUES(?1,?2,?3,?4,?5,?6,?7)",
     [ONCE__SQLITE_RESULT_DELETE] = "DELETE FROM result WHERE fence=?1",
-    [ONCE__SQLITE_COUNTER] = "SELECT value,sum FROM meta WHERE key='fence'",
+    [ONCE__SQLITE_COUNTER] = "SELECT fence,records,sum FROM counter",
     [ONCE__SQLITE_COUNTER_PUT] =
-        "INSERT INTO meta(key,value,sum)VALUES('fence',?1,?2)"
-        " ON CONFLICT(key) DO UPDATE SET value=?1,sum=?2",
-    [ONCE__SQLITE_TIME] = "SELECT value,sum FROM meta WHERE key=?1",
-    [ONCE__SQLITE_TIME_PUT] =
+        "INSERT INTO counter(one,fence,records,sum)VALUES(1,?1,?2,?3)"
+        " ON CONFLICT(one) DO UPDATE SET fence=?1,records=?2,sum=?3",
+    /* Walks over what is live and what waits. */
+    [ONCE__SQLITE_COUNT] =
+        "SELECT count(*) FILTER (WHERE state=1),count(*),"
+        "(SELECT count(*) FROM claim WHERE phase=4) FROM live",
+    [ONCE__SQLITE_META] = "SELECT value,sum FROM meta WHERE key=?1",
+    [ONCE__SQLITE_META_PUT] =
         "INSERT INTO meta(key,value,sum)VALUES(?1,?2,?3)"
         " ON CONFLICT(key) DO UPDATE SET value=?2,sum=?3",
     [ONCE__SQLITE_SCAN_ALL] =
@@ -95,6 +110,17 @@ static const char *const texts[ONCE__SQLITE_QUERIES] = {
         "SELECT c.name," HEAD FROM_CLAIM
         " WHERE c.phase<4 AND c.keep<=?1 AND l.fence IS NULL"
         " AND ifnull(r.keep,0)<=?1 ORDER BY c.keep LIMIT ?2",
+    [ONCE__SQLITE_SCAN_WAITING] =
+        "SELECT c.name," HEAD FROM_CLAIM
+        " WHERE c.phase=4 AND (c.ended,c.name)>(?1,?3)"
+        " ORDER BY c.ended,c.name LIMIT ?2",
+    /* The tiny table is sorted first, then the claims are looked up. */
+    [ONCE__SQLITE_SCAN_LIVE] =
+        "SELECT l.name," HEAD
+        " FROM (SELECT * FROM live WHERE (lease,name)>(?1,?3)"
+        " ORDER BY lease,name LIMIT ?2) l"
+        " LEFT JOIN claim c ON c.name=l.name"
+        " LEFT JOIN result r ON r.fence=l.fence ORDER BY l.lease,l.name",
 };
 /* clang-format on */
 
@@ -268,6 +294,7 @@ static int has_log(struct once__sqlite_link *link)
 /* In one transaction, and only if nobody else has done it meanwhile. */
 static int create(struct once__sqlite_link *link)
 {
+    const struct once__sqlite_counter none = {0, 0};
     struct identity id = {0, 0, 0};
     int rc = run(link->db, "BEGIN IMMEDIATE");
 
@@ -277,11 +304,13 @@ static int create(struct once__sqlite_link *link)
         rc = run(link->db, schema);
         if (rc == SQLITE_OK)
             rc = run(link->db, "PRAGMA application_id=0x4f6e6365;"
-                               "PRAGMA user_version=2");
+                               "PRAGMA user_version=3");
         if (rc == SQLITE_OK)
             rc = prepare(link);
         if (rc == SQLITE_OK)
-            rc = once__sqlite_counter_put(link, 0);
+            rc = once__sqlite_counter_put(link, &none);
+        if (rc == SQLITE_OK)
+            rc = once__sqlite_head_new(link);
     }
     if (rc == SQLITE_OK)
         rc = run(link->db, "COMMIT");
@@ -291,24 +320,30 @@ static int create(struct once__sqlite_link *link)
 }
 
 _Static_assert(ONCE__SQLITE_APPLICATION == 0x4f6e6365 &&
-                   ONCE__SQLITE_SCHEMA == 2,
+                   ONCE__SQLITE_SCHEMA == 3,
                "create() writes these numbers");
 
-/* The counter must not be below a fence that stands in the file. */
+/* The counter must not be below a fence that stands in the file, nor below the
+ * first one of this incarnation. */
 static int check_counter(struct once__sqlite_link *link)
 {
-    uint64_t fence = 0;
+    struct once__sqlite_counter counter = {0, 0};
+    once_store_head head;
     int64_t most = 0;
     int rc = once__sqlite_run(link, ONCE__SQLITE_BEGIN), ended;
 
     if (rc == SQLITE_OK)
-        rc = once__sqlite_counter(link, &fence);
+        rc = once__sqlite_counter(link, &counter);
+    if (rc == SQLITE_OK)
+        rc = once__sqlite_head(link, &head);
     if (rc == SQLITE_OK)
         rc = ask(link->db,
                  "SELECT max(ifnull((SELECT max(fence) FROM live),0),"
                  "ifnull((SELECT max(fence) FROM result),0))",
                  &most);
-    if (rc == SQLITE_OK && (uint64_t)most > fence)
+    if (rc == SQLITE_OK &&
+        ((uint64_t)most > counter.fence ||
+         once__fence_floor(&head, counter.fence) != counter.fence))
         rc = SQLITE_CORRUPT;
     ended = once__sqlite_run(link, ONCE__SQLITE_COMMIT);
     return rc != SQLITE_OK ? rc : ended;

@@ -31,12 +31,18 @@ enum column {
     C_PHASE,
     C_POLICY,
     C_DOUBT,
+    C_REASON,
+    C_CREATED,
     C_GRANTED,
+    C_ENDED,
     C_KEEP,
     C_TOKEN,
     C_FINGERPRINT,
     C_NOTE,
     C_GROUP,
+    C_TRACE,
+    C_SUBJECT,
+    C_LABEL,
     C_SUM,
     L_FENCE,
     L_STATE,
@@ -44,6 +50,7 @@ enum column {
     L_SUM,
     R_FENCE,
     R_KIND,
+    R_ENDED,
     R_KEEP,
     R_SIZE,
     R_BODY_SUM,
@@ -53,41 +60,36 @@ enum column {
 
 /* ---- Sums -------------------------------------------------------------- */
 
-static uint32_t sum_numbers(uint32_t sum, const uint64_t *values, size_t n)
-{
-    uint8_t bytes[8];
-    size_t i, k;
-
-    for (i = 0; i < n; i++) {
-        for (k = 0; k < sizeof(bytes); k++)
-            bytes[k] = (uint8_t)(values[i] >> (8 * k));
-        sum = once__crc32c(sum, bytes, sizeof(bytes));
-    }
-    return sum;
-}
-
 #define SUM_NUMBERS(sum, values)                                               \
-    sum_numbers((sum), (values), sizeof(values) / sizeof((values)[0]))
+    once__sqlite_sum((sum), (values), sizeof(values) / sizeof((values)[0]))
 
 /* The claim row of a record. */
 struct claim {
-    uint64_t fence, attempt, phase, policy, doubt, granted, keep;
+    uint64_t fence, attempt, phase, policy, doubt, reason, created, granted,
+        ended, keep;
 };
+
+static uint32_t sum_bytes(uint32_t sum, once_bytes b)
+{
+    return b.size > 0 ? once__crc32c(sum, b.data, b.size) : sum;
+}
 
 static uint32_t claim_sum(const uint8_t *name, const struct claim *c,
                           const once_record *r)
 {
-    const uint64_t numbers[] = {c->fence, c->attempt, c->phase, c->policy,
-                                c->doubt, c->granted, c->keep,  r->note.size};
+    const uint64_t numbers[] = {c->fence,   c->attempt,   c->phase,
+                                c->policy,  c->doubt,     c->reason,
+                                c->created, c->granted,   c->ended,
+                                c->keep,    r->note.size, r->label.size};
     uint32_t sum = once__crc32c(0, name, ONCE_NAME_SIZE);
 
     sum = SUM_NUMBERS(sum, numbers);
     sum = once__crc32c(sum, r->token, ONCE_TOKEN_SIZE);
     sum = once__crc32c(sum, r->fingerprint, ONCE_FINGERPRINT_SIZE);
     sum = once__crc32c(sum, r->group, ONCE_GROUP_SIZE);
-    if (r->note.size > 0)
-        sum = once__crc32c(sum, r->note.data, r->note.size);
-    return sum;
+    sum = once__crc32c(sum, r->trace, ONCE_TRACE_SIZE);
+    sum = once__crc32c(sum, r->subject, ONCE_SUBJECT_SIZE);
+    return sum_bytes(sum_bytes(sum, r->note), r->label);
 }
 
 static uint32_t live_sum(const uint8_t *name, const once_record *r)
@@ -99,15 +101,15 @@ static uint32_t live_sum(const uint8_t *name, const once_record *r)
 
 static uint32_t body_sum(once_bytes body)
 {
-    return body.size > 0 ? once__crc32c(0, body.data, body.size) : 0;
+    return sum_bytes(0, body);
 }
 
 /* The body has a sum of its own, so that forgetting need not read it. */
 static uint32_t result_sum(const uint8_t *name, const once_record *r,
                            uint32_t body)
 {
-    const uint64_t numbers[] = {r->fence, r->kind, r->keep_ms, r->result.size,
-                                body};
+    const uint64_t numbers[] = {r->fence,   r->kind,        r->ended_ms,
+                                r->keep_ms, r->result.size, body};
 
     return SUM_NUMBERS(once__crc32c(0, name, ONCE_NAME_SIZE), numbers);
 }
@@ -171,24 +173,31 @@ static int read_claim(sqlite3_stmt *q, const uint8_t *name, once_record *r,
                       uint64_t *phase)
 {
     const struct claim c = {
-        number(q, C_FENCE),  number(q, C_ATTEMPT), number(q, C_PHASE),
-        number(q, C_POLICY), number(q, C_DOUBT),   number(q, C_GRANTED),
+        number(q, C_FENCE),   number(q, C_ATTEMPT), number(q, C_PHASE),
+        number(q, C_POLICY),  number(q, C_DOUBT),   number(q, C_REASON),
+        number(q, C_CREATED), number(q, C_GRANTED), number(q, C_ENDED),
         number(q, C_KEEP),
     };
 
     if (is_null(q, C_FENCE) || !fixed(q, C_TOKEN, r->token, ONCE_TOKEN_SIZE) ||
         !fixed(q, C_FINGERPRINT, r->fingerprint, ONCE_FINGERPRINT_SIZE) ||
-        !filled_up(q, C_GROUP, r->group, ONCE_GROUP_SIZE))
+        !filled_up(q, C_GROUP, r->group, ONCE_GROUP_SIZE) ||
+        !filled_up(q, C_TRACE, r->trace, ONCE_TRACE_SIZE) ||
+        !filled_up(q, C_SUBJECT, r->subject, ONCE_SUBJECT_SIZE))
         return 0;
     r->note = bytes(q, C_NOTE);
-    if (r->note.size > ONCE_NOTE_MAX ||
+    r->label = bytes(q, C_LABEL);
+    if (r->note.size > ONCE_NOTE_MAX || r->label.size > ONCE_LABEL_MAX ||
         number(q, C_SUM) != claim_sum(name, &c, r))
         return 0;
     r->attempt = (uint32_t)c.attempt;
     r->fence = c.fence;
     r->policy = (uint8_t)c.policy;
     r->doubt = (uint8_t)c.doubt;
+    r->reason = (uint8_t)c.reason;
+    r->created_ms = c.created;
     r->granted_ms = c.granted;
+    r->ended_ms = c.ended;
     r->keep_ms = c.keep;
     *phase = c.phase;
     return 1;
@@ -207,6 +216,7 @@ static int read_result(sqlite3_stmt *q, const uint8_t *name, once_record *r)
 {
     r->state = ONCE_COMPLETED;
     r->kind = (uint8_t)number(q, R_KIND);
+    r->ended_ms = number(q, R_ENDED);
     r->keep_ms = number(q, R_KEEP);
     r->result.size = (size_t)number(q, R_SIZE);
     if (number(q, R_KIND) > 255 || number(q, R_FENCE) != r->fence ||
@@ -251,6 +261,14 @@ int once__sqlite_row(sqlite3_stmt *q, uint8_t name[ONCE_NAME_SIZE],
     return fixed(q, C_NAME, name, ONCE_NAME_SIZE) &&
            read_claim(q, name, r, &phase) && read_parts(q, name, r, phase) &&
            r->attempt > 0 && once__record_sane(r);
+}
+
+void once__sqlite_damaged(sqlite3_stmt *q, once_record *r)
+{
+    memset(r, 0, sizeof(*r));
+    r->state = 255;
+    r->ended_ms = number(q, C_ENDED);
+    r->lease_ms = number(q, L_LEASE);
 }
 
 /* ---- Writing ----------------------------------------------------------- */
@@ -298,23 +316,42 @@ static size_t trimmed(const uint8_t *text, size_t size)
     return size;
 }
 
+/* The end that stands in the claim row: completing does not write there. */
+static uint64_t claim_ended(const once_record *r)
+{
+    return completed(r) ? 0 : r->ended_ms;
+}
+
 static int put_claim(struct once__sqlite_link *link, const uint8_t *name,
                      const once_record *r, enum once__sqlite_query query)
 {
-    const struct claim c = {r->fence, r->attempt,    phase_of(r), r->policy,
-                            r->doubt, r->granted_ms, r->keep_ms};
-    const uint64_t numbers[] = {
-        c.fence, c.attempt, c.phase, c.policy,
-        c.doubt, c.granted, c.keep,  claim_sum(name, &c, r)};
+    const struct claim c = {
+        r->fence,  r->attempt,    phase_of(r),   r->policy,      r->doubt,
+        r->reason, r->created_ms, r->granted_ms, claim_ended(r), r->keep_ms};
+    const uint64_t numbers[] = {c.fence,
+                                c.attempt,
+                                c.phase,
+                                c.policy,
+                                c.doubt,
+                                c.reason,
+                                c.created,
+                                c.granted,
+                                c.ended,
+                                c.keep,
+                                claim_sum(name, &c, r)};
+    enum { NUMBERS = sizeof(numbers) / sizeof(numbers[0]) };
     sqlite3_stmt *q = link->query[query];
     int rc = bind_bytes(q, 1, name, ONCE_NAME_SIZE), i;
 
-    for (i = 0; i < 8; i++)
+    for (i = 0; i < NUMBERS; i++)
         rc |= bind(q, 2 + i, numbers[i]);
-    rc |= bind_bytes(q, 10, r->token, ONCE_TOKEN_SIZE);
-    rc |= bind_bytes(q, 11, r->fingerprint, ONCE_FINGERPRINT_SIZE);
-    rc |= bind_bytes(q, 12, r->note.data, r->note.size);
-    rc |= bind_bytes(q, 13, r->group, trimmed(r->group, ONCE_GROUP_SIZE));
+    rc |= bind_bytes(q, 13, r->token, ONCE_TOKEN_SIZE);
+    rc |= bind_bytes(q, 14, r->fingerprint, ONCE_FINGERPRINT_SIZE);
+    rc |= bind_bytes(q, 15, r->note.data, r->note.size);
+    rc |= bind_bytes(q, 16, r->group, trimmed(r->group, ONCE_GROUP_SIZE));
+    rc |= bind_bytes(q, 17, r->trace, trimmed(r->trace, ONCE_TRACE_SIZE));
+    rc |= bind_bytes(q, 18, r->subject, trimmed(r->subject, ONCE_SUBJECT_SIZE));
+    rc |= bind_bytes(q, 19, r->label.data, r->label.size);
     return rc != SQLITE_OK ? rc : once__sqlite_run(link, query);
 }
 
@@ -339,10 +376,11 @@ static int put_result(struct once__sqlite_link *link, const uint8_t *name,
     int rc = bind(q, 1, r->fence);
 
     rc |= bind(q, 2, r->kind);
-    rc |= bind(q, 3, r->keep_ms);
-    rc |= bind(q, 4, body);
-    rc |= bind(q, 5, result_sum(name, r, body));
-    rc |= bind_bytes(q, 6, r->result.data, r->result.size);
+    rc |= bind(q, 3, r->ended_ms);
+    rc |= bind(q, 4, r->keep_ms);
+    rc |= bind(q, 5, body);
+    rc |= bind(q, 6, result_sum(name, r, body));
+    rc |= bind_bytes(q, 7, r->result.data, r->result.size);
     return rc != SQLITE_OK ? rc
                            : once__sqlite_run(link, ONCE__SQLITE_RESULT_INSERT);
 }
@@ -369,13 +407,16 @@ static int claim_differs(const once_record *a, const once_record *b)
 {
     if (a->fence != b->fence || phase_of(a) != phase_of(b) ||
         a->policy != b->policy || a->doubt != b->doubt ||
+        a->reason != b->reason || claim_ended(a) != claim_ended(b) ||
         a->note.size != b->note.size ||
         (b->note.size > 0 &&
          memcmp(a->note.data, b->note.data, b->note.size) != 0) ||
         memcmp(a->fingerprint, b->fingerprint, ONCE_FINGERPRINT_SIZE) != 0)
         return 1;
-    /* The fence stands for attempt, token, group and time of the grant. */
-    assert(a->attempt == b->attempt && a->granted_ms == b->granted_ms);
+    /* The fence stands for attempt, token, group, times of the grant, trace,
+     * subject and label. */
+    assert(a->attempt == b->attempt && a->granted_ms == b->granted_ms &&
+           a->created_ms == b->created_ms);
     return completed(b) ? !near(b->keep_ms, a->keep_ms)
                         : a->keep_ms != b->keep_ms;
 }
@@ -410,110 +451,4 @@ int once__sqlite_put(struct once__sqlite_link *link,
     else if (claim_differs(from, to))
         rc = put_claim(link, name, to, ONCE__SQLITE_CLAIM_UPDATE);
     return rc != SQLITE_OK ? rc : put_parts(link, name, from, to);
-}
-
-/* ---- The fence counter ------------------------------------------------- */
-
-/* A counter that was damaged could hand out a fence twice. */
-static uint32_t counter_sum(uint64_t fence)
-{
-    return sum_numbers(once__crc32c(0, "fence", 5), &fence, 1);
-}
-
-int once__sqlite_counter(struct once__sqlite_link *link, uint64_t *fence)
-{
-    sqlite3_stmt *q = link->query[ONCE__SQLITE_COUNTER];
-    int rc = sqlite3_step(q);
-    uint64_t sum = 0;
-
-    if (rc == SQLITE_ROW) {
-        *fence = (uint64_t)sqlite3_column_int64(q, 0);
-        sum = (uint64_t)sqlite3_column_int64(q, 1);
-        rc = sum == counter_sum(*fence) ? SQLITE_OK : SQLITE_CORRUPT;
-    } else if (rc == SQLITE_DONE) {
-        rc = SQLITE_CORRUPT;
-    }
-    (void)sqlite3_reset(q);
-    return rc;
-}
-
-int once__sqlite_counter_put(struct once__sqlite_link *link, uint64_t fence)
-{
-    sqlite3_stmt *q = link->query[ONCE__SQLITE_COUNTER_PUT];
-    int rc = bind(q, 1, fence) | bind(q, 2, counter_sum(fence));
-
-    return rc != SQLITE_OK ? rc
-                           : once__sqlite_run(link, ONCE__SQLITE_COUNTER_PUT);
-}
-
-/* ---- The time ---------------------------------------------------------- */
-
-static const char *const time_keys[] = {"seen", "steady", "host", "start",
-                                        "backs"};
-
-enum { TIMES = sizeof(time_keys) / sizeof(time_keys[0]) };
-
-static uint32_t time_sum(int which, uint64_t value)
-{
-    const char *key = time_keys[which];
-
-    return sum_numbers(once__crc32c(0, key, strlen(key)), &value, 1);
-}
-
-static int time_bind(sqlite3_stmt *q, int which)
-{
-    return sqlite3_bind_text(q, 1, time_keys[which], -1, SQLITE_STATIC);
-}
-
-static int time_load(struct once__sqlite_link *link, int which, uint64_t *value)
-{
-    sqlite3_stmt *q = link->query[ONCE__SQLITE_TIME];
-    int rc = time_bind(q, which);
-
-    if (rc == SQLITE_OK)
-        rc = sqlite3_step(q);
-    *value = 0;
-    if (rc == SQLITE_ROW) {
-        *value = (uint64_t)sqlite3_column_int64(q, 0);
-        rc = (uint64_t)sqlite3_column_int64(q, 1) == time_sum(which, *value)
-                 ? SQLITE_OK
-                 : SQLITE_CORRUPT;
-    } else if (rc == SQLITE_DONE) {
-        rc = SQLITE_OK; /* nobody has put it yet */
-    }
-    (void)sqlite3_reset(q);
-    return rc;
-}
-
-int once__sqlite_time(struct once__sqlite_link *link, once_store_time *t)
-{
-    uint64_t value[TIMES];
-    int i, rc = SQLITE_OK;
-
-    for (i = 0; i < TIMES && rc == SQLITE_OK; i++)
-        rc = time_load(link, i, &value[i]);
-    if (rc != SQLITE_OK)
-        return rc;
-    t->seen_ms = value[0];
-    t->steady_ms = value[1];
-    memcpy(t->host, &value[2], ONCE_HOST_SIZE);
-    t->backs = value[4];
-    return SQLITE_OK;
-}
-
-int once__sqlite_time_put(struct once__sqlite_link *link,
-                          const once_store_time *t)
-{
-    sqlite3_stmt *q = link->query[ONCE__SQLITE_TIME_PUT];
-    uint64_t value[TIMES] = {t->seen_ms, t->steady_ms, 0, 0, t->backs};
-    int i, rc = SQLITE_OK;
-
-    memcpy(&value[2], t->host, ONCE_HOST_SIZE);
-    for (i = 0; i < TIMES && rc == SQLITE_OK; i++) {
-        rc = time_bind(q, i) | bind(q, 2, value[i]) |
-             bind(q, 3, time_sum(i, value[i]));
-        if (rc == SQLITE_OK)
-            rc = once__sqlite_run(link, ONCE__SQLITE_TIME_PUT);
-    }
-    return rc;
 }

@@ -17,7 +17,8 @@
  *    PHASE_GRANTED    yes      -        what live.state says
  *    PHASE_GRANTED    -        yes      completed
  *
- * All other combinations are damage. Each row has a sum over its columns and
+ * The end of a completed record stands in `result`, that of any other in
+ * `claim`. All other combinations are damage. Each row has a sum over its columns and
  * the name, so that a damaged or exchanged row is an error, never a miss (I9).
  */
 #ifndef ONCE_STORE_SQLITE_H
@@ -28,7 +29,7 @@
 
 enum {
     ONCE__SQLITE_APPLICATION = 0x4f6e6365, /* "Once" */
-    ONCE__SQLITE_SCHEMA = 2
+    ONCE__SQLITE_SCHEMA = 3
 };
 
 enum once__sqlite_query {
@@ -47,11 +48,14 @@ enum once__sqlite_query {
     ONCE__SQLITE_RESULT_DELETE,
     ONCE__SQLITE_COUNTER,
     ONCE__SQLITE_COUNTER_PUT,
-    ONCE__SQLITE_TIME,
-    ONCE__SQLITE_TIME_PUT,
+    ONCE__SQLITE_COUNT,
+    ONCE__SQLITE_META,
+    ONCE__SQLITE_META_PUT,
     ONCE__SQLITE_SCAN_ALL,
     ONCE__SQLITE_SCAN_LEASE,
     ONCE__SQLITE_SCAN_KEEP,
+    ONCE__SQLITE_SCAN_WAITING,
+    ONCE__SQLITE_SCAN_LIVE,
     ONCE__SQLITE_QUERIES
 };
 
@@ -99,24 +103,47 @@ ONCE_CHECK int once__sqlite_run(struct once__sqlite_link *link,
 ONCE_CHECK int once__sqlite_row(sqlite3_stmt *q, uint8_t name[ONCE_NAME_SIZE],
                                 once_record *r);
 
+/* What such a row shows of itself when it fails its checksum: state 255, and
+ * its place in the order of a scan. */
+void once__sqlite_damaged(sqlite3_stmt *q, once_record *r);
+
 /* Changes the rows of `name` from those of `from` to those of `to`. Returns
  * SQLITE_OK, or an extended code: the transaction must then be rolled back. */
 ONCE_CHECK int once__sqlite_put(struct once__sqlite_link *link,
                                 const uint8_t name[ONCE_NAME_SIZE],
                                 const once_record *from, const once_record *to);
 
-/* The fence counter: SQLITE_OK, SQLITE_CORRUPT if it fails its checksum, ... */
-ONCE_CHECK int once__sqlite_counter(struct once__sqlite_link *link,
-                                    uint64_t *fence);
-ONCE_CHECK int once__sqlite_counter_put(struct once__sqlite_link *link,
-                                        uint64_t fence);
+/* ---- meta.c: what is kept beside the records --------------------------- */
 
-/* What is known of the time, but for now_ms; zeros if nothing ever was. The
- * same answers. */
+enum { ONCE__SQLITE_SUMMED = 16 }; /* numbers of one sum, at the most */
+
+/* Goes on with the checksum `sum` over `n` numbers. */
+ONCE_CHECK uint32_t once__sqlite_sum(uint32_t sum, const uint64_t *values,
+                                     size_t n);
+
+struct once__sqlite_counter {
+    uint64_t fence;   /* the last one that was granted */
+    uint64_t records; /* rows of `claim` */
+};
+
+/* All of these: SQLITE_OK, SQLITE_CORRUPT for what fails its checksum, ... */
+ONCE_CHECK int once__sqlite_counter(struct once__sqlite_link *link,
+                                    struct once__sqlite_counter *c);
+ONCE_CHECK int once__sqlite_counter_put(struct once__sqlite_link *link,
+                                        const struct once__sqlite_counter *c);
+
+/* What is known of the time, but for now_ms; zeros if nothing ever was. */
 ONCE_CHECK int once__sqlite_time(struct once__sqlite_link *link,
                                  once_store_time *t);
 ONCE_CHECK int once__sqlite_time_put(struct once__sqlite_link *link,
                                      const once_store_time *t);
+
+ONCE_CHECK int once__sqlite_head(struct once__sqlite_link *link,
+                                 once_store_head *h);
+ONCE_CHECK int once__sqlite_head_put(struct once__sqlite_link *link,
+                                     const once_store_head *h);
+/* The head of a file that is being made. */
+ONCE_CHECK int once__sqlite_head_new(struct once__sqlite_link *link);
 
 /* ---- checkpoint.c: a thread that moves the log into the file ----------- */
 
