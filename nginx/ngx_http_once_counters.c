@@ -23,6 +23,7 @@ const ngx_http_once_counter_t
     ngx_http_once_counter(repeated, repeated, REPEATED),
     ngx_http_once_counter(busy, busy, BUSY),
     ngx_http_once_counter(corrupt, corrupt, CORRUPT),
+    ngx_http_once_counter(rollbacks, rollbacks, ROLLBACKS),
     ngx_http_once_counter(renewed, renewed, RENEWED),
     ngx_http_once_counter(reaped, reaped, REAPED),
     ngx_http_once_counter(forgotten, forgotten, FORGOTTEN)
@@ -282,7 +283,15 @@ ngx_http_once_add_stats(ngx_http_once_store_t *store, once_stats *stats,
 
     if (stats->up) {
         gauges->class = stats->durable ? 2 : 1;
+        gauges->incarnation = stats->incarnation;
+        gauges->gap_until = stats->gap_until_ms;
     }
+
+    gauges->claimed = stats->claimed;
+    gauges->dispatched = stats->dispatched;
+    gauges->indeterminate = stats->indeterminate;
+    gauges->oldest_indeterminate = stats->oldest_indeterminate_ms;
+    gauges->counted = stats->counted;
 
     if (stats->swept_ms != UINT64_MAX) {
         gauges->swept = now - stats->swept_ms;
@@ -317,6 +326,17 @@ ngx_http_once_sum(ngx_http_once_shared_t *shared)
         sum.class = ngx_max(sum.class, g->class);
         sum.swept = ngx_max(sum.swept, g->swept);
         sum.late |= g->late;
+        sum.incarnation = ngx_max(sum.incarnation, g->incarnation);
+        sum.gap_until = ngx_max(sum.gap_until, g->gap_until);
+
+        /* by one worker; by two while one is going and one has come */
+
+        sum.counted |= g->counted;
+        sum.claimed = ngx_max(sum.claimed, g->claimed);
+        sum.dispatched = ngx_max(sum.dispatched, g->dispatched);
+        sum.indeterminate = ngx_max(sum.indeterminate, g->indeterminate);
+        sum.oldest_indeterminate = ngx_max(sum.oldest_indeterminate,
+                                           g->oldest_indeterminate);
     }
 
     /* one worker without an answer is enough to look for the cause */

@@ -25,6 +25,13 @@ typedef struct {
     ngx_atomic_t   class;       /* 0: not known, 1: B, 2: A */
     ngx_atomic_t   swept;       /* ms since 1970, or 0 */
     ngx_atomic_t   late;
+    ngx_atomic_t   incarnation;
+    ngx_atomic_t   gap_until;
+    ngx_atomic_t   counted;     /* the rest is known */
+    ngx_atomic_t   claimed;
+    ngx_atomic_t   dispatched;
+    ngx_atomic_t   indeterminate;
+    ngx_atomic_t   oldest_indeterminate;
 } ngx_http_once_gauges_t;
 
 
@@ -57,6 +64,7 @@ typedef struct {
     ngx_atomic_t                   reaped;
     ngx_atomic_t                   forgotten;
     ngx_atomic_t                   corrupt;
+    ngx_atomic_t                   rollbacks;
     ngx_http_once_times_t          batch;
     ngx_http_once_gauges_t         gauges[NGX_MAX_PROCESSES];
 
@@ -76,7 +84,7 @@ typedef struct {
 } ngx_http_once_counter_t;
 
 
-#define NGX_HTTP_ONCE_NCOUNTERS     9
+#define NGX_HTTP_ONCE_NCOUNTERS     10
 
 
 /* the gauges of all workers */
@@ -90,6 +98,13 @@ typedef struct {
     uint64_t   class;
     uint64_t   swept;
     uint64_t   late;
+    uint64_t   incarnation;
+    uint64_t   gap_until;
+    uint64_t   counted;
+    uint64_t   claimed;
+    uint64_t   dispatched;
+    uint64_t   indeterminate;
+    uint64_t   oldest_indeterminate;
 } ngx_http_once_sum_t;
 
 

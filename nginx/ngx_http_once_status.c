@@ -446,6 +446,48 @@ ngx_http_once_store_info(ngx_http_once_metrics_t *m, once_bytes *labels,
 }
 
 
+/* only what was counted: 0 would be good news */
+
+static void
+ngx_http_once_records(ngx_http_once_metrics_t *m, once_bytes *labels,
+    ngx_http_once_store_t *store)
+{
+    ngx_uint_t           i;
+    ngx_http_once_sum_t  sum;
+
+    static const struct {
+        const char  *state;
+        size_t       sum;
+    } states[] = {
+        { "claimed", offsetof(ngx_http_once_sum_t, claimed) },
+        { "dispatched", offsetof(ngx_http_once_sum_t, dispatched) },
+        { "indeterminate", offsetof(ngx_http_once_sum_t, indeterminate) }
+    };
+
+    sum = ngx_http_once_sum(ngx_http_once_shared(store));
+
+    for (i = 0; sum.counted && i < sizeof(states) / sizeof(states[0]); i++) {
+        ngx_http_once_label_text(&labels[1], states[i].state);
+        once__metrics_value(&m->text, labels,
+                            *(uint64_t *) ((u_char *) &sum + states[i].sum));
+    }
+}
+
+
+static void
+ngx_http_once_oldest_indeterminate(ngx_http_once_metrics_t *m,
+    once_bytes *labels, ngx_http_once_store_t *store)
+{
+    ngx_http_once_sum_t  sum;
+
+    sum = ngx_http_once_sum(ngx_http_once_shared(store));
+
+    if (sum.counted) {
+        once__metrics_ms(&m->text, labels, sum.oldest_indeterminate);
+    }
+}
+
+
 static void
 ngx_http_once_batch_times(ngx_http_once_metrics_t *m, once_bytes *labels,
     ngx_http_once_store_t *store)
@@ -485,6 +527,10 @@ static const struct {
     { ONCE__FAMILY_QUEUED, offsetof(ngx_http_once_sum_t, queued), 0 },
     { ONCE__FAMILY_OLDEST_ATTEMPT, offsetof(ngx_http_once_sum_t, oldest), 1 },
     { ONCE__FAMILY_STORE_UP, offsetof(ngx_http_once_sum_t, up), 0 },
+    { ONCE__FAMILY_STORE_INCARNATION,
+      offsetof(ngx_http_once_sum_t, incarnation), 0 },
+    { ONCE__FAMILY_STORE_GAP_UNTIL,
+      offsetof(ngx_http_once_sum_t, gap_until), 1 },
     { ONCE__FAMILY_SWEEP_LAST, offsetof(ngx_http_once_sum_t, swept), 1 },
     { ONCE__FAMILY_SWEEP_STOPPED, offsetof(ngx_http_once_sum_t, late), 0 }
 };
@@ -582,6 +628,12 @@ ngx_http_once_metrics(ngx_http_once_page_t *page,
     ngx_http_once_each_route(&m, ngx_http_once_complete_times);
 
     ngx_http_once_put_gauges(&m);
+
+    ngx_http_once_family(&m, RECORDS);
+    ngx_http_once_each_store(&m, ngx_http_once_records);
+
+    ngx_http_once_family(&m, OLDEST_INDETERMINATE);
+    ngx_http_once_each_store(&m, ngx_http_once_oldest_indeterminate);
 
     ngx_http_once_family(&m, STORE_INFO);
     ngx_http_once_each_store(&m, ngx_http_once_store_info);

@@ -20,6 +20,7 @@
 
 
 #define NGX_HTTP_ONCE_PUBLISH  1000     /* ms between two publications */
+#define NGX_HTTP_ONCE_COUNT    10000    /* ms between two counts of records */
 #define NGX_HTTP_ONCE_DRAIN    1000     /* ms; after 2 s the master kills */
 #define NGX_HTTP_ONCE_TEXT     512
 #define NGX_HTTP_ONCE_LOST     64       /* records between two turns */
@@ -44,6 +45,7 @@ struct ngx_http_once_task_s {
     ngx_http_once_ctx_t                  *ctx;  /* NULL: the request is gone */
     ngx_http_once_result_pt               handler;
     u_char                                key_hash[17];
+    char                                  label[ONCE_LABEL_MAX + 1];
     uint32_t                              number;   /* of the attempt */
     uint64_t                              fence;
     int                                   rc;
@@ -61,6 +63,7 @@ typedef struct {
     uint32_t                              number;
     uint64_t                              fence;
     int                                   reason;   /* enum once_reason */
+    char                                  label[ONCE_LABEL_MAX + 1];
 } ngx_http_once_lost_t;
 
 
@@ -232,6 +235,7 @@ ngx_http_once_open(ngx_http_once_worker_t *w, ngx_log_t *log)
     options.lost = ngx_http_once_lost;
     options.user = w;
     options.background = 1;
+    options.count_ms = (ngx_worker == 0) ? NGX_HTTP_ONCE_COUNT : 0;
     options.witness = w->store->witness;
 
     if (once_engine_open((char *) w->store->url.data, &options, &err,
@@ -469,6 +473,8 @@ ngx_http_once_lost(void *user, const uint8_t *name, const once_record *record)
         lost->number = record->attempt;
         lost->fence = record->fence;
         lost->reason = ONCE_REASON_OWNER_GONE;
+        ngx_memcpy(lost->label, record->label.data, record->label.size);
+        lost->label[record->label.size] = '\0';
     }
 
     w->nlost++;
@@ -557,8 +563,10 @@ ngx_http_once_unknown(ngx_http_once_worker_t *w, ngx_http_once_lost_t *lost,
     w->lines++;
     ngx_log_error(NGX_LOG_WARN, log, 0,
                   "once: outcome unknown: record %s, attempt %uD, "
-                  "reason %s, fence %uL", lost->key_hash, lost->number,
-                  once_reason_text(lost->reason), lost->fence);
+                  "reason %s, fence %uL%s%s%s", lost->key_hash, lost->number,
+                  once_reason_text(lost->reason), lost->fence,
+                  lost->label[0] ? ", label \"" : "", lost->label,
+                  lost->label[0] ? "\"" : "");
 }
 
 
@@ -666,6 +674,7 @@ ngx_http_once_ended(ngx_http_once_task_t *task, once__ending ending,
 
     if (ending.outcome == ONCE__OUTCOME_INDETERMINATE) {
         ngx_memcpy(lost.key_hash, task->key_hash, sizeof(lost.key_hash));
+        ngx_memcpy(lost.label, task->label, sizeof(lost.label));
         lost.number = task->number;
         lost.fence = task->fence;
         lost.reason = ending.reason;
@@ -783,6 +792,7 @@ ngx_http_once_claim(ngx_http_once_ctx_t *ctx, const once_request *request,
     }
 
     ngx_memcpy(task->key_hash, ctx->key_hash, sizeof(task->key_hash));
+    ngx_memcpy(task->label, ctx->label, sizeof(task->label));
     task->ctx = ctx;
     ctx->task = task;
     ngx_http_once_started(task, NGX_HTTP_ONCE_CLAIMING);

@@ -40,6 +40,15 @@ void once_engine_stats(once_engine *e, once_stats *out)
     out->durable = look(&c->durable);
     out->swept_ms = swept == 0 ? UINT64_MAX : now < swept ? 0 : now - swept;
     out->late = look(&c->late);
+    out->incarnation = look(&c->incarnation);
+    out->gap_until_ms = look(&c->gap_until_ms);
+    out->counted = look(&c->counted);
+    if (out->counted) {
+        out->claimed = look(&c->claimed);
+        out->dispatched = look(&c->dispatched);
+        out->indeterminate = look(&c->indeterminate);
+        out->oldest_indeterminate_ms = look(&c->oldest_indeterminate_ms);
+    }
     out->apply_us = look(&c->apply_us);
     for (i = 0; i < ONCE_LATENCY_BUCKETS; i++)
         out->latency[i] = look(&c->latency[i]);

@@ -80,6 +80,8 @@ struct once__family {
       "Operations refused because the queue was full.")                        \
     X(CORRUPT, "once_store_corrupt_total", COUNTER, "store",                   \
       "Answers that a record fails its checksum.")                             \
+    X(ROLLBACKS, "once_store_rollbacks_total", COUNTER, "store",               \
+      "Times that the store was found to have forgotten grants.")              \
     X(RENEWED, "once_leases_renewed_total", COUNTER, "store",                  \
       "Leases that were renewed.")                                             \
     X(REAPED, "once_records_reaped_total", COUNTER, "store",                   \
