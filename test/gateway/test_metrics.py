@@ -19,11 +19,13 @@ import pytest
 from prometheus_client.openmetrics import parser as openmetrics
 from prometheus_client.parser import text_string_to_metric_families
 
-from gateway import (MARK, PATIENCE, ROOT, Answer, Client, Drop, Hold, Raw,
+from gateway import (BUILD, MARK, PATIENCE, ROOT, Answer, Client, Drop, Hold, Raw,
                      Silent, eventually, guarded, is_new, is_problem,
                      request_bytes)
 
 pytestmark = pytest.mark.nginx_only("the page and the logs are the module's")
+
+TRACE = "4bf92f3577b34da6a3ce929d0e0e4736"
 
 PROMTOOL = shutil.which("promtool")
 
@@ -341,6 +343,35 @@ def test_a_store_has_its_driver_and_class(make, store, driver, kind):
     assert value(seen, "once_sweep_stopped") == 0
 
 
+def test_what_waits_is_counted_by_the_engine(make):
+    """Not by the page: it may show what was so ten seconds ago."""
+    site = make(STATUS + guarded("/pay/"), workers=2)
+    first = eventually(lambda: value(
+        samples(site), "once_oldest_indeterminate_timestamp_seconds") == 0
+        and samples(site))
+    assert first
+    begun = time.time()
+    for _ in range(2):
+        is_problem(site.case("/pay/", Drop()).post(), "outcome-unknown", 502)
+    seen = eventually(lambda: value(
+        samples(site), "once_records", store="main",
+        state="indeterminate") == 2 and samples(site))
+    assert value(seen, "once_records") == 2
+    since = value(seen, "once_oldest_indeterminate_timestamp_seconds")
+    assert begun - 1 <= since <= time.time()
+    assert value(seen, "once_store_incarnation") == 0
+    assert value(seen, "once_store_gap_until_timestamp_seconds") == 0
+    assert value(seen, "once_store_rollbacks_total") == 0
+
+
+def test_records_that_cannot_be_counted_are_not_shown_as_none(make):
+    site = make(STATUS + guarded("/pay/"), workers=1,
+                store="postgres://127.0.0.1:1/x")
+    seen = samples(site)
+    assert value(seen, "once_store_up") == 0
+    assert not [name for name, _ in seen if name == "once_records"]
+
+
 def test_a_store_that_does_not_answer_is_down(make):
     site = make(STATUS + guarded("/pay/"), workers=1,
                 store="faulty:fail=any:1-*@memory")
@@ -398,7 +429,8 @@ def test_a_killed_worker_leaves_a_line_and_a_count_for_each_attempt(make):
     for _ in range(3):
         is_new(site.case("/pay/").post())
     held = [site.case("/pay/", Hold()) for _ in range(10)]
-    clients = [c.start() for c in held]
+    clients = [c.start(headers=[("traceparent", "00-%s-00f067aa0ba902b7-01"
+                                 % TRACE)]) for c in held]
     for c in held:
         c.script[0].wait()
     os.kill(site.gateway.worker_pids()[0], signal.SIGKILL)
@@ -415,9 +447,16 @@ def test_a_killed_worker_leaves_a_line_and_a_count_for_each_attempt(make):
     assert value(seen, "once_requests_total") == 3
     assert sum(len(c.requests) for c in held) == 10
     lines = re.findall(r"outcome unknown: record ([0-9a-f]{16}), attempt 1, "
-                       r"reason owner-gone, fence \d+",
+                       r'reason owner-gone, fence (\d+), label "POST (\S+)"',
                        site.gateway.log("error.log"))
-    assert len(lines) == len(set(lines)) == 10
+    assert sorted(path for *_, path in lines) == sorted(c.path for c in held)
+    out = subprocess.run([BUILD / "once", "--store", "sqlite:%s" % site.db,
+                          "ls", "--state", "indeterminate", "--json"],
+                         capture_output=True, check=True, timeout=PATIENCE)
+    rows = [json.loads(x) for x in out.stdout.splitlines()]
+    assert {(r["name"][:16], r["fence"], r["label"], r["trace"], r["reason"])
+            for r in rows} == {(name, fence, "POST " + path, TRACE,
+                                "owner-gone") for name, fence, path in lines}
 
 
 def test_lines_about_unknown_outcomes_are_limited(make):
