@@ -497,3 +497,54 @@ def test_each_request_is_counted_once_by_two_workers(make):
     seen = samples(site)
     assert value(seen, "once_attempts_total", outcome="success") == 40
     assert value(seen, "once_claim_duration_seconds_count") == 40
+
+
+# ---- The dashboard -------------------------------------------------------
+
+
+@pytest.fixture(scope="module", name="shown")
+def shown_page(tmp_path_factory):
+    """A page behind which there is some traffic, and its URL."""
+    import gateway  # pylint: disable=import-outside-toplevel
+    it = gateway.Site(tmp_path_factory.mktemp("shown"), STATUS +
+                      guarded("/pay/", "once_route pay;"), workers=2)
+    stop = threading.Event()
+
+    def traffic():
+        while not stop.wait(0.2):
+            it.case("/pay/").post()
+    thread = threading.Thread(target=traffic)
+    try:
+        it.start()
+        thread.start()
+        yield "http://127.0.0.1:%d/status" % it.gateway.port
+    finally:
+        stop.set()
+        thread.join()
+        it.close()
+
+
+def check_dashboard(page, *words):
+    return subprocess.run([ROOT / "tools" / "check-dashboard", page, *words],
+                          capture_output=True, check=False, text=True,
+                          timeout=4 * PATIENCE)
+
+
+def test_each_expression_of_the_board_has_a_series(shown):
+    out = check_dashboard(shown, "--patience", "120")
+    assert out.returncode == 0, out.stdout + out.stderr
+    assert " 0 flaws" in out.stdout
+
+
+@pytest.mark.parametrize("change, said", [
+    (("once_store_up", "once_store_upp"), "no series: Store answers"),
+    (("rate(once_leases", "rat(once_leases"), "unknown function"),
+    (('"uid": "once"', '"uid": "other"'), "its uid"),
+    (('store=~\\"$store\\"', 'store=~\\"$shop\\"'), '"shop" is not there')])
+def test_a_board_that_will_not_do_is_found(shown, tmp_path, change, said):
+    text = (ROOT / "ops" / "grafana" / "once.json").read_text("utf-8")
+    assert change[0] in text
+    board = tmp_path / "board.json"
+    board.write_text(text.replace(*change))
+    out = check_dashboard(shown, "--board", str(board), "--patience", "3")
+    assert out.returncode == 1 and said in out.stdout + out.stderr, out
