@@ -95,6 +95,7 @@ struct cli_command {
     X(send)                                                                    \
     X(ls)                                                                      \
     X(show)                                                                    \
+    X(name)                                                                    \
     X(resolve)                                                                 \
     X(forget)                                                                  \
     X(purge)                                                                   \
@@ -113,7 +114,10 @@ struct cli_command {
     X(outbox)                                                                  \
     X(parked)                                                                  \
     X(saga)                                                                    \
+    X(console)                                                                 \
     X(bench)                                                                   \
+    X(audit)                                                                   \
+    X(trace)                                                                   \
     X(completion)
 
 #define CLI_DECLARE(name) extern const struct cli_command cli_cmd_##name;
@@ -160,6 +164,10 @@ int cli_read_number(const struct cli *c, const char *what, const char *text,
 /* "90s", "15m", "24h", "7d". */
 int cli_read_time(const struct cli *c, const char *what, const char *text,
                   uint64_t *out_ms);
+/* The same, back from now; or a day or a moment in UTC, "2026-03-01",
+ * "2026-03-01T08:00:00Z". In milliseconds since 1970. */
+int cli_read_when(const struct cli *c, const char *what, const char *text,
+                  uint64_t *out_ms);
 /* A number from 1, and a time up to a day in milliseconds. */
 int cli_read_u32(const struct cli *c, const char *what, const char *text,
                  uint32_t most, uint32_t *out);
@@ -185,21 +193,63 @@ enum { CLI_SECRET_MAX = 65536 };
 int cli_read_secret(const struct cli *c, const char *what, const char *text,
                     const char **out, char **memory);
 
+/* ---- A gateway's request, request.c --------------------------------------- */
+
+/* As they were given, or NULL. */
+struct cli_request {
+    const char *scope_file, *realm, *method, *path;
+    int no_scope;
+};
+
+enum {
+    CLI_OPT_SCOPE_FILE = 1200,
+    CLI_OPT_NO_SCOPE,
+    CLI_OPT_REALM,
+    CLI_OPT_METHOD,
+    CLI_OPT_PATH
+};
+/* clang-format off */
+#define CLI_REQUEST_OPTIONS                                                    \
+    { "scope-file", CLI_FILES, CLI_OPT_SCOPE_FILE },                           \
+    { "no-scope", NULL, CLI_OPT_NO_SCOPE },                                    \
+    { "realm", "", CLI_OPT_REALM },                                            \
+    { "method", "", CLI_OPT_METHOD },                                          \
+    { "path", "", CLI_OPT_PATH }
+/* clang-format on */
+
+/* 1 if `o` was one of these options, and is taken. */
+int cli_request_option(struct cli_request *r, int o);
+/* 1 if one of them was given. */
+int cli_request_given(const struct cli_request *r);
+/* The name of its record; reads the files. */
+int cli_request_name(const struct cli *c, const struct cli_request *r,
+                     const char *key_file, uint8_t out[ONCE_NAME_SIZE]);
+
 /* ---- One record, pick.c -------------------------------------------------- */
 
 /* Which record is meant: by the digits of its name, or by group and key. */
 struct cli_pick {
     const char *whole, *group, *key, *key_file; /* as given, or NULL */
+    int by_request;
+    struct cli_request request;
     once__prefix name;
 };
 
-enum { CLI_OPT_NAME = 1100, CLI_OPT_GROUP, CLI_OPT_KEY, CLI_OPT_KEY_FILE };
+enum {
+    CLI_OPT_NAME = 1100,
+    CLI_OPT_GROUP,
+    CLI_OPT_KEY,
+    CLI_OPT_KEY_FILE,
+    CLI_OPT_REQUEST
+};
 /* clang-format off */
 #define CLI_PICK_OPTIONS                                                       \
     { "name", "", CLI_OPT_NAME },                                              \
     { "group", "", CLI_OPT_GROUP },                                            \
     { "key", "", CLI_OPT_KEY },                                                \
-    { "key-file", CLI_FILES, CLI_OPT_KEY_FILE }
+    { "key-file", CLI_FILES, CLI_OPT_KEY_FILE },                               \
+    { "request", NULL, CLI_OPT_REQUEST },                                      \
+    CLI_REQUEST_OPTIONS
 /* clang-format on */
 
 /* 1 if `o` was one of these options, and is taken. */
@@ -319,11 +369,14 @@ int cli_audit_open(const struct cli *c, once__audit **out);
 /* What a command writes into it about itself: zeros at first, and in `entry`
  * what is known. */
 struct cli_decision {
+    once_store_head head;
     once__audit *log;
     once__audit_who who;
     once__audit_entry entry;
     uint64_t seq;
 };
+/* Which store it is about, where that has an id: by its engine, or alone. */
+void cli_about(struct cli_decision *d, once_engine *e, once_store *s);
 /* The intent. Unless this is CLI_OK, nothing may be done. */
 int cli_intend(const struct cli *c, struct cli_decision *d);
 /* What came of it: `rc` is the command's exit status, and what is returned, if

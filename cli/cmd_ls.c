@@ -268,8 +268,8 @@ static int run(struct cli *c, int argc, char **argv)
     cli_progress_start(&ls.progress, c, "records");
     if (c->tty)
         ls.progress.c = NULL; /* the lines themselves show how far it is */
-    rc = cli_walk(c, e, scan_of(&ls), ls.has_after ? &after : NULL, &ls.progress,
-                  see, &ls);
+    rc = cli_walk(c, e, scan_of(&ls), ls.has_after ? &after : NULL,
+                  &ls.progress, see, &ls);
     cli_progress_end(&ls.progress);
     if (rc == CLI_OK)
         rc = finish(c, &ls);

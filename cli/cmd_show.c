@@ -21,14 +21,15 @@ static const char help[] =
     "                 $once_name in the gateway's log\n"
     "  --name NAME    all 64 digits\n"
     "  --group G --key K\n"
-    "                 as they were given to once run or once_call (default); a\n"
-    "                 record of the gateway is found by its HASH only\n"
+    "                 as they were given to once run or once_call (default)\n"
     "  --group G --key-file FILE\n"
     "                 the key's bytes from FILE (- is stdin), without one line\n"
     "                 break at the end: all users of a host can read arguments\n"
+    "  --request ...  of the gateway: what was sent, as for once name\n"
     "And\n"
     "  --body         write the body of the stored response to stdout, as it is and\n"
-    "                 nothing else (of a result that is no response: all of it)\n"
+    "                 nothing else (of a result that is no response: all of it);\n"
+    "                 the audit log (--audit FILE) gets a line before\n"
     "  --json         one JSON object; the fence is a string in it\n"
     "\n"
     "Of a stored response it shows the status, the names of the headers and the\n"
@@ -39,10 +40,8 @@ static const char help[] =
 enum { OPT_BODY = 1 };
 
 static const struct cli_option options[] = {
-    CLI_COMMON_OPTIONS,
-    CLI_PICK_OPTIONS,
-    {"body", NULL, OPT_BODY},
-    {NULL, NULL, 0},
+    CLI_COMMON_OPTIONS,       CLI_PICK_OPTIONS, CLI_AUDIT_OPTION,
+    {"body", NULL, OPT_BODY}, {NULL, NULL, 0},
 };
 
 struct show {
@@ -72,9 +71,16 @@ static int read_args(struct cli *c, int argc, char **argv, struct show *s)
     return cli_pick_end(c, &s->pick, argc, argv);
 }
 
-static int print_body(const struct cli *c, const struct show *s,
-                      const once_record *r)
+/* Who saw a body, which may hold anything, is written down before. */
+static int print_body(const struct cli *c, once_engine *e, const struct show *s,
+                      const uint8_t name[ONCE_NAME_SIZE], const once_record *r)
 {
+    struct cli_decision d = {.entry = {.action = "body",
+                                       .name = name,
+                                       .fence = r->fence,
+                                       .attempt = r->attempt}};
+    int rc;
+
     once_bytes body = s->view.body;
 
     if (s->view.is == ONCE__VIEW_NONE)
@@ -84,9 +90,16 @@ static int print_body(const struct cli *c, const struct show *s,
         return cli_say(c, CLI_NO,
                        "the request was carried out, but its "
                        "response was not kept");
+    cli_about(&d, e, NULL);
+    rc = cli_intend(c, &d);
+    if (rc != CLI_OK)
+        return rc;
     if (body.size > 0)
         fwrite(body.data, 1, body.size, stdout);
-    return cli_flush(c);
+    rc = cli_flush(c);
+    /* What could not be written may have been read all the same. */
+    (void)cli_audited(c, &d, rc == CLI_OK ? CLI_OK : CLI_UNKNOWN, NULL);
+    return rc;
 }
 
 static void print_response(const struct cli *c, const once__response *r)
@@ -220,12 +233,12 @@ static int print_json(const struct cli *c, const struct show *s,
     return cli_print_json(c, o);
 }
 
-static int print(const struct cli *c, struct show *s,
+static int print(const struct cli *c, once_engine *e, struct show *s,
                  const uint8_t name[ONCE_NAME_SIZE], const once_record *r)
 {
     once__view_of(r, &s->view);
     if (s->body)
-        return print_body(c, s, r);
+        return print_body(c, e, s, name, r);
     if (c->json)
         return print_json(c, s, name, r);
     print_record(c, s, name, r);
@@ -252,7 +265,7 @@ static int run(struct cli *c, int argc, char **argv)
         goto out;
     rc = cli_look(c, e, name, &op);
     if (rc == CLI_OK)
-        rc = print(c, &s, name, &op.record);
+        rc = print(c, e, &s, name, &op.record);
     once_op_clear(&op);
 out:
     once_engine_close(e);

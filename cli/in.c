@@ -12,6 +12,7 @@
 #include <errno.h>
 #include <stdlib.h>
 #include <string.h>
+#include <time.h>
 
 /* The argument that getopt_long() refused. */
 static const char *last_argument(int argc, char **argv)
@@ -177,6 +178,34 @@ int cli_read_time(const struct cli *c, const char *what, const char *text,
                          what, (unsigned long long)(ONCE_KEEP_MAX_MS / day_ms));
     *out_ms = n * unit_ms;
     return CLI_OK;
+}
+
+int cli_read_when(const struct cli *c, const char *what, const char *text,
+                  uint64_t *out_ms)
+{
+    static const char *const forms[] = {"%Y-%m-%dT%H:%M:%SZ", "%Y-%m-%d"};
+    uint64_t age_ms = 0;
+    size_t i;
+    int rc;
+
+    for (i = 0; i < sizeof(forms) / sizeof(forms[0]); i++) {
+        struct tm tm = {0};
+        const char *end = strptime(text, forms[i], &tm);
+
+        if (end != NULL && *end == '\0' && tm.tm_year >= 70) {
+            *out_ms = (uint64_t)timegm(&tm) * 1000;
+            return CLI_OK;
+        }
+    }
+    if (strchr(text, '-') != NULL)
+        return cli_usage(c,
+                         "%s is a time ago like 24h, a day like 2026-03-01 or "
+                         "a moment like 2026-03-01T08:00:00Z (UTC)",
+                         what);
+    rc = cli_read_time(c, what, text, &age_ms);
+    if (rc == CLI_OK)
+        *out_ms = cli_now_ms() - age_ms;
+    return rc;
 }
 
 int cli_read_u32(const struct cli *c, const char *what, const char *text,

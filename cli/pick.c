@@ -29,8 +29,11 @@ int cli_pick_option(struct cli_pick *p, int o)
     case CLI_OPT_KEY_FILE:
         p->key_file = optarg;
         return 1;
+    case CLI_OPT_REQUEST:
+        p->by_request = 1;
+        return 1;
     default:
-        return 0;
+        return cli_request_option(&p->request, o);
     }
 }
 
@@ -73,16 +76,32 @@ static int name_by_key(const struct cli *c, struct cli_pick *p)
     return rc;
 }
 
+/* By what the client sent to the gateway. */
+static int name_by_request(const struct cli *c, struct cli_pick *p, int others)
+{
+    if (others > 0 || p->whole != NULL || p->group != NULL || p->key != NULL)
+        return cli_usage(c, "--request is in place of HASH, --name, --group "
+                            "and --key");
+    p->name.digits = CLI_DIGITS;
+    return cli_request_name(c, &p->request, p->key_file, p->name.bytes);
+}
+
 int cli_pick_end(const struct cli *c, struct cli_pick *p, int argc, char **argv)
 {
     int by_key = (p->key != NULL) + (p->key_file != NULL);
 
+    if (p->by_request)
+        return name_by_request(c, p, argc - optind);
+    if (cli_request_given(&p->request))
+        return cli_usage(c, "--realm, --method, --path and --scope-file go "
+                            "with --request");
     if (p->group != NULL && by_key == 0)
         return cli_usage(c, "--group goes with --key or --key-file; all "
                             "records of a group are listed by once ls --group");
     if (argc - optind + (p->whole != NULL) + by_key != 1)
         return cli_usage(c, "which record? One HASH, or --name NAME, or "
-                            "--group G with --key K or --key-file FILE");
+                            "--group G with --key K or --key-file FILE, or "
+                            "--request");
     if (by_key)
         return name_by_key(c, p);
     if (p->whole != NULL)

@@ -24,12 +24,14 @@
 #ifndef ONCE_CONSOLE_CONSOLE_H
 #define ONCE_CONSOLE_CONSOLE_H
 
+#include <pthread.h>
+
 #include <jansson.h>
 #include <microhttpd.h>
 
 #include <once/once.h>
 
-#include "cli.h"
+#include "console/options.h"
 #include "operate/answer.h"
 #include "operate/operate.h"
 
@@ -53,8 +55,6 @@ struct con_store {
     pthread_mutex_t lock;
     char caveat[512];  /* class B: how a record may be lost; "" */
     char trouble[256]; /* what the engine said last; ""         */
-    once_store_head head;
-    int has_head;
 };
 
 enum con_right {
@@ -103,29 +103,14 @@ struct con_ask {
     struct MHD_Connection *c;
     const char *method;
     struct con_caller caller;
-    struct con_store *store;        /* of the path, or NULL */
-    uint8_t name[ONCE_NAME_SIZE];   /* likewise, a record's */
+    struct con_store *store;      /* of the path, or NULL */
+    uint8_t name[ONCE_NAME_SIZE]; /* likewise, a record's */
     int has_name;
     json_t *body; /* of a POST */
     char *raw;
     size_t size;
     int too_large;
     const char *cookie; /* to be set with the answer, or NULL */
-};
-
-/* ---- main.c, options.c --------------------------------------------------- */
-
-extern const struct cli_option con_options[];
-extern const char con_help[];
-enum {
-    CON_OPT_STORE = 1,
-    CON_OPT_LISTEN,
-    CON_OPT_DECIDE,
-    CON_OPT_OPERATORS,
-    CON_OPT_AUDIT,
-    CON_OPT_HOST,
-    CON_OPT_TRUST_HEADER,
-    CON_OPT_TRUST_UID
 };
 
 /* ---- listen.c ------------------------------------------------------------ */
@@ -196,8 +181,8 @@ enum MHD_Result con_batch(struct con_ask *ask);
 /* The record of the path: ONCE_OK, or it is answered already (`*out`). End `op`
  * with once_op_clear(). */
 int con_look(struct con_ask *ask, once_op *op, enum MHD_Result *out);
-/* The store's head, as it was read when it could be first; NULL: not yet. */
-const once_store_head *con_head(struct con_store *s);
+/* 1 and the store's head; 0: it has none, or does not answer. */
+int con_head(struct con_store *s, once_store_head *out);
 
 /* ---- json.c -------------------------------------------------------------- */
 

@@ -66,9 +66,9 @@ static int check_change(const struct con_ask *ask, const char **why)
     const char *site = con_header(ask, "Sec-Fetch-Site");
     const char *origin = con_header(ask, "Origin");
 
-    if (site != NULL ? strcmp(site, "same-origin") != 0
-                     : origin == NULL ||
-                           !same_origin(origin, con_header(ask, "Host"))) {
+    if (site != NULL
+            ? strcmp(site, "same-origin") != 0
+            : origin == NULL || !same_origin(origin, con_header(ask, "Host"))) {
         *why = "not asked for by a page of this console";
         return MHD_HTTP_FORBIDDEN;
     }

@@ -125,7 +125,8 @@ static int listen_at_path(struct con *con, const char *path)
     con->unlink_path = path;
     /* Not allowed to: then it is the group of this process. */
     if (operators != NULL && chown(path, (uid_t)-1, operators->gr_gid) < 0)
-        cli_say(con->cli, 0, "the socket stays in the group of this process: %s",
+        cli_say(con->cli, 0,
+                "the socket stays in the group of this process: %s",
                 strerror(errno));
     return CLI_OK;
 }

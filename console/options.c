@@ -3,7 +3,7 @@
  * options.c - the options of the console, for the program and for `once console`,
  * which starts it.
  */
-#include "console.h"
+#include "console/options.h"
 
 /* clang-format off */
 const char con_help[] =

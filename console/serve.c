@@ -16,6 +16,7 @@
 #include "console/pages/app.js.h"
 #include "console/pages/decide.js.h"
 #include "console/pages/dom.js.h"
+#include "console/pages/icon.svg.h"
 #include "console/pages/index.html.h"
 #include "console/pages/lists.js.h"
 #include "console/pages/record.js.h"
@@ -30,8 +31,12 @@ static const struct {
     const char *path, *type, *text;
     size_t size;
 } pages[] = {
-#define PAGE(path, type, text) {path, type, text, sizeof(text) - 1}
+#define PAGE(path, type, text)                                                 \
+    {                                                                          \
+        path, type, text, sizeof(text) - 1                                     \
+    }
     PAGE("/", "text/html; charset=utf-8", once__index_html),
+    PAGE("/icon.svg", "image/svg+xml", once__icon_svg),
     PAGE("/style.css", "text/css; charset=utf-8", once__style_css),
     PAGE("/app.js", "text/javascript; charset=utf-8", once__app_js),
     PAGE("/decide.js", "text/javascript; charset=utf-8", once__decide_js),
@@ -61,8 +66,8 @@ static enum MHD_Result send_bytes(struct con_ask *ask, unsigned status,
                                   const char *type, const void *data,
                                   size_t size, enum MHD_ResponseMemoryMode mode)
 {
-    struct MHD_Response *r = MHD_create_response_from_buffer(
-        size, (void *)(uintptr_t)data, mode);
+    struct MHD_Response *r =
+        MHD_create_response_from_buffer(size, (void *)(uintptr_t)data, mode);
     enum MHD_Result rc = MHD_YES;
     size_t i;
 
@@ -108,9 +113,9 @@ enum MHD_Result con_problem_about(struct con_ask *ask, unsigned status,
                                   const char *code, const char *text,
                                   json_t *record)
 {
-    json_t *o = json_pack("{s:s, s:s, s:i, s:s, s:o*}", "type", "about:blank",
-                          "title", text, "status", (int)status, "code", code,
-                          "record", record);
+    json_t *o =
+        json_pack("{s:s, s:s, s:i, s:s, s:o*}", "type", "about:blank", "title",
+                  text, "status", (int)status, "code", code, "record", record);
 
     return send_json(ask, status, "application/problem+json", o);
 }

@@ -340,8 +340,7 @@ enum MHD_Result con_session(struct con_ask *ask)
         json_array_append_new(stores, json_string(con->stores[i].name));
     return con_reply(ask, MHD_HTTP_OK,
                      json_pack("{s:s, s:s, s:o, s:b, s:s, s:o}", "user",
-                               ask->caller.who.name, "way",
-                               ask->caller.who.way, "rights", list, "decide",
-                               con->decide, "version", ONCE_VERSION, "stores",
-                               stores));
+                               ask->caller.who.name, "way", ask->caller.who.way,
+                               "rights", list, "decide", con->decide, "version",
+                               ONCE_VERSION, "stores", stores));
 }

@@ -60,7 +60,7 @@ typedef struct once__audit_entry {
                          * NULL                                               */
     const once__audit_who *who;
     const uint8_t *store;  /* the store's id, 16 bytes; NULL: it has none     */
-    uint64_t incarnation;  /* of the store; 0: nobody knows                   */
+    uint64_t incarnation;  /* of the store                                    */
     const uint8_t *name;   /* of the record; NULL: about the whole store      */
     uint64_t fence;        /* 0: none                                         */
     uint64_t attempt;      /* 0: none                                         */
@@ -82,7 +82,8 @@ typedef struct once__audit once__audit;
 
 /*
  * `path` NULL: ONCE__AUDIT_DEFAULT if its folder exists, and otherwise
- * once/audit.jsonl in $XDG_STATE_HOME or ~/.local/state, whose folder is made.
+ * once/audit.jsonl in $XDG_STATE_HOME or ~/.local/state, whose folder is made
+ * with the first line.
  * "off": no file is written, begin() and end() only tell syslog. Creates no
  * file yet. ONCE_EOPEN: there is no such folder, and no home either. May be used
  * by many threads at once.

@@ -140,7 +140,8 @@ static int follow_step(struct check *k, const once__audit_line *line)
 
     if (step != NULL && strcmp(step, "intent") == 0)
         return add_intent(k, line);
-    if (of > 0 && !end_intent(k, (uint64_t)of) &&
+    /* Where lines are bad or missing, the intent may be one of them. */
+    if (of > 0 && !end_intent(k, (uint64_t)of) && k->sum->bad == 0 &&
         (uint64_t)of >= k->sum->first_seq)
         say(k, line->number, 1,
             "it ends %" JSON_INTEGER_FORMAT ", which is no open intent", of);

@@ -30,6 +30,7 @@
 
 struct once__audit {
     char *path; /* absolute; NULL: off */
+    int own;    /* the user's own: its folder is made when it is needed */
 };
 
 /* ---- The place ------------------------------------------------------------ */
@@ -77,27 +78,19 @@ static int own_path(char **out, once_error *err)
                           "there is neither the folder /var/log/once nor a "
                           "home for the audit log: make the folder, or say "
                           "where it is (or \"off\")");
-    if (n < 0)
-        return once__fail(err, ONCE_ENOMEM, "out of memory");
-    if (make_folders(*out) == 0)
-        return ONCE_OK;
-    (void)once__fail(err, ONCE_EOPEN, "%s: its folder cannot be made: %s", *out,
-                     strerror(errno));
-    free(*out);
-    return ONCE_EOPEN;
+    return n < 0 ? once__fail(err, ONCE_ENOMEM, "out of memory") : ONCE_OK;
 }
 
-static int find_path(const char *path, char **out, once_error *err)
+static int find_path(once__audit *a, const char *path, once_error *err)
 {
-    static const char shared[] = ONCE__AUDIT_DEFAULT;
-
     if (path != NULL && path[0] != '\0')
-        return once__path_absolute("audit log", path, out, err);
-    if (!is_folder("/var/log/once"))
-        return own_path(out, err);
-    *out = strdup(shared);
-    return *out != NULL ? ONCE_OK
-                        : once__fail(err, ONCE_ENOMEM, "out of memory");
+        return once__path_absolute("audit log", path, &a->path, err);
+    a->own = !is_folder("/var/log/once");
+    if (a->own)
+        return own_path(&a->path, err);
+    a->path = strdup(ONCE__AUDIT_DEFAULT);
+    return a->path != NULL ? ONCE_OK
+                           : once__fail(err, ONCE_ENOMEM, "out of memory");
 }
 
 int once__audit_open(const char *path, once_error *err, once__audit **out)
@@ -108,7 +101,7 @@ int once__audit_open(const char *path, once_error *err, once__audit **out)
     if (a == NULL)
         return once__fail(err, ONCE_ENOMEM, "out of memory");
     if (path == NULL || strcmp(path, "off") != 0)
-        rc = find_path(path, &a->path, err);
+        rc = find_path(a, path, err);
     if (rc != ONCE_OK) {
         free(a);
         return rc;
@@ -284,6 +277,13 @@ static int set_who(json_t *o, const once__audit_who *who)
            set_text(o, "way", who->way);
 }
 
+/* 0 is that of a store that was never restored. */
+static int set_incarnation(json_t *o, const once__audit_entry *e)
+{
+    return e->store == NULL ||
+           set(o, "incarnation", json_integer((json_int_t)e->incarnation));
+}
+
 static json_t *fields_of(const once__audit_entry *e, uint64_t of,
                          enum once__audit_step step, const char *detail)
 {
@@ -298,7 +298,7 @@ static json_t *fields_of(const once__audit_entry *e, uint64_t of,
         set_hex(o, "outcome", e->digest, ONCE__AUDIT_HASH) &&
         set_text(o, "decision", e->decision) && set_who(o, e->who) &&
         set_host(o) && set_hex(o, "store", e->store, 16) &&
-        set_number(o, "incarnation", e->incarnation))
+        set_incarnation(o, e))
         return o;
     json_decref(o);
     return NULL;
@@ -420,7 +420,11 @@ static int append(once__audit *a, json_t *fields, uint64_t *seq,
 
     if (fields == NULL)
         return once__fail(err, ONCE_ENOMEM, "out of memory");
-    fd = open_locked(a->path, err);
+    if (a->own && make_folders(a->path) < 0)
+        fd = once__fail(err, ONCE_EOPEN, "%s: its folder cannot be made: %s",
+                        a->path, strerror(errno));
+    else
+        fd = open_locked(a->path, err);
     if (fd < 0) {
         json_decref(fields);
         return fd;

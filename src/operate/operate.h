@@ -4,6 +4,7 @@
  * the console: find it, read its result, say what became of it.
  *
  *    find.c     the record whose name begins with these digits
+ *    request.c  the name of a gateway's record, from its request
  *    note.c     who, when, where and why, in one line
  *    resolve.c  look -> reap if nobody did -> resolve
  *    batch.c    the same about many
@@ -48,6 +49,25 @@ ONCE_CHECK int once__find(once_engine *e, const once__prefix *prefix,
  * once_op_clear(), whatever it returns. Attempt 0: there is no record. */
 ONCE_CHECK int once__look(once_engine *e, const uint8_t name[ONCE_NAME_SIZE],
                           once_op *op, once_error *err);
+
+/* ---- request.c ----------------------------------------------------------- */
+
+/*
+ * A request as a client sent it, and as the gateway sees its sender:
+ *
+ *    scope   the value of once_scope; empty where that is off
+ *    realm   of once_realm: the host's name, if nothing is set
+ *    path    as it was sent, not decoded; a query does not count
+ *    key     the value of the header Idempotency-Key
+ */
+typedef struct once__request {
+    once_bytes scope, realm, method, path, key;
+} once__request;
+
+/* The name of its record. ONCE_EINVAL, ONCE_ELIMIT: it has none; the text says
+ * which part does not do, without its bytes. */
+ONCE_CHECK int once__request_name(const once__request *r,
+                                  uint8_t out[ONCE_NAME_SIZE], once_error *err);
 
 /* ---- note.c -------------------------------------------------------------- */
 
@@ -107,6 +127,10 @@ enum once__resolved {
     ONCE__UNRESOLVED_TAKEOVER, /* not made under takeover: no REOPEN      */
     ONCE__UNRESOLVED_DECISION  /* its key was used for another decision   */
 };
+
+/* So begins the text of an error where nothing was decided, since the intent
+ * could not be written down. */
+#define ONCE__UNAUDITED "audit log: "
 
 /* One word for each, as the audit log and the console's API have it. */
 const char *once__resolved_text(int verdict);

@@ -67,7 +67,8 @@ class Store:
     def once(self, *words, stdin=b"", env=None):
         full = dict(os.environ, ONCE_STORE=self.url, TZ="Asia/Tokyo",
                     TERM="xterm",
-                    XDG_STATE_HOME=str(self.folder / "state"))
+                    XDG_STATE_HOME=str(self.folder / "state"),
+                    ONCE_AUDIT=str(self.folder / "audit.jsonl"))
         full.pop("NO_COLOR", None)
         full.update(env or {})
         return subprocess.run([ONCE, *words], input=stdin, env=full,
@@ -101,7 +102,8 @@ def on_terminal(store, *words, stdout=True, stderr=False, env=None, code=0,
     """What an operator sees, of whichever of both is a terminal. `interrupt`:
     a text; when it has been seen, SIGINT."""
     master, slave = pty.openpty()
-    full = dict(os.environ, ONCE_STORE=store.url, TERM="xterm", NO_COLOR="1")
+    full = dict(os.environ, ONCE_STORE=store.url, TERM="xterm", NO_COLOR="1",
+                ONCE_AUDIT=str(store.folder / "audit.jsonl"))
     full.update(env or {})
     child = subprocess.Popen(
         [ONCE, *words], stdin=subprocess.DEVNULL, env=full,

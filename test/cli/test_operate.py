@@ -95,7 +95,8 @@ def until(what):
 
 
 def start(store, *words, env=None, **more):
-    full = dict(os.environ, ONCE_STORE=store.url)
+    full = dict(os.environ, ONCE_STORE=store.url,
+                ONCE_AUDIT=str(store.folder / "audit.jsonl"))
     full.update(env or {})
     return subprocess.Popen([ONCE, *words], env=full, stdin=subprocess.DEVNULL,
                             stdout=subprocess.PIPE, stderr=subprocess.PIPE,

@@ -1,0 +1,77 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * cmd_name.c - `once name`: under which name does a gateway keep a request?
+ *
+ * It opens no store. `once show --request` does the same and shows the record.
+ */
+#include "cli.h"
+
+/* clang-format off */
+static const char help[] =
+    "usage: once name --realm R --method M --path P --key-file FILE\n"
+    "               (--scope-file FILE | --no-scope) [--json]\n"
+    "\n"
+    "Prints the name, 64 hex digits, under which a gateway keeps the record of a\n"
+    "request. It opens no store; once show --request takes the same options and\n"
+    "shows the record. The first 16 digits are $once_key_hash in the gateway's log.\n"
+    "\n"
+    "  --realm R          the value of once_realm: by default the host's name, in\n"
+    "                     lower case and without a port\n"
+    "  --method M         POST, PATCH ...\n"
+    "  --path P           as the client sent it, not decoded; a query does not count\n"
+    "  --key-file FILE    the value of the header Idempotency-Key\n"
+    "  --scope-file FILE  the value of once_scope, which tells who sent it\n"
+    "  --no-scope         where the gateway has once_scope off\n"
+    "  --json             {\"name\": ...}\n"
+    "\n"
+    "FILE may be - for stdin, for one of them. One line break at its end does not\n"
+    "count. Keys and scopes are secrets, and all users of a host can read arguments.\n";
+/* clang-format on */
+
+enum { OPT_KEY_FILE = 1 };
+
+static const struct cli_option options[] = {
+    CLI_REQUEST_OPTIONS, {"key-file", CLI_FILES, OPT_KEY_FILE},
+    CLI_JSON_OPTION,     CLI_HELP_OPTION,
+    {NULL, NULL, 0},
+};
+
+struct name {
+    struct cli_request request;
+    const char *key_file;
+};
+
+static int take(const struct cli *c, void *user, int o)
+{
+    struct name *n = user;
+
+    (void)c;
+    if (!cli_request_option(&n->request, o))
+        n->key_file = optarg;
+    return CLI_OK;
+}
+
+static int run(struct cli *c, int argc, char **argv)
+{
+    uint8_t name[ONCE_NAME_SIZE];
+    struct name n = {.key_file = NULL};
+    char hex[CLI_HEX_SIZE];
+    int rc = cli_read_args(c, argc, argv, take, &n);
+
+    if (rc == CLI_OK)
+        rc = cli_no_operands(c, argc, "");
+    if (rc == CLI_OK)
+        rc = cli_request_name(c, &n.request, n.key_file, name);
+    if (rc != CLI_OK)
+        return rc;
+    cli_hex(name, CLI_DIGITS, hex);
+    if (c->json)
+        return cli_print_json(c, json_pack("{s:s}", "name", hex));
+    puts(hex);
+    return CLI_OK;
+}
+
+const struct cli_command cli_cmd_name = {
+    "name", "under which name does a gateway keep a request?",
+    help,   options,
+    NULL,   run};

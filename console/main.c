@@ -1,0 +1,315 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * main.c - `once-console`: options, start and end.
+ *
+ *    options --> rights and audit log can be used --> stores --> socket --> serve
+ *
+ * Whatever is wrong is said before anybody can connect. It may be ended at any
+ * time: a decision is in the store, or it is not.
+ */
+#include "console.h"
+
+#include <errno.h>
+#include <signal.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/random.h>
+#include <unistd.h>
+
+enum { URL_MAX = 4096 };
+
+static const struct cli_command command = {
+    .name = "console", .help = con_help, .options = con_options};
+
+/* ---- Options ------------------------------------------------------------- */
+
+struct options {
+    struct con *con;
+    const char *listen;
+};
+
+/* "NAME=URL": what stands before "=", if that comes before any ":". */
+static size_t name_size(const char *text)
+{
+    size_t n = strspn(text, "abcdefghijklmnopqrstuvwxyz0123456789-");
+
+    return text[n] == '=' ? n : 0;
+}
+
+static int add_store(struct con *con, const char *text)
+{
+    struct con_store *s = &con->stores[con->n];
+    size_t n = name_size(text), i;
+
+    if (con->n == CON_STORES_MAX)
+        return cli_usage(con->cli, "--store may be given %d times",
+                         CON_STORES_MAX);
+    if (n >= sizeof(s->name))
+        return cli_usage(con->cli, "a store's NAME has up to %zu characters",
+                         sizeof(s->name) - 1);
+    if (n > 0)
+        snprintf(s->name, sizeof(s->name), "%.*s", (int)n, text);
+    else if (con->n == 0)
+        snprintf(s->name, sizeof(s->name), "main");
+    else
+        snprintf(s->name, sizeof(s->name), "store-%zu", con->n + 1);
+    for (i = 0; i < con->n; i++)
+        if (strcmp(con->stores[i].name, s->name) == 0)
+            return cli_usage(con->cli, "two stores have the name %s", s->name);
+    s->url = n > 0 ? text + n + 1 : text;
+    con->n++;
+    return CLI_OK;
+}
+
+static int take(const struct cli *c, void *user, int o)
+{
+    struct options *p = user;
+    struct con *con = p->con;
+    uint64_t uid;
+    int rc;
+
+    switch (o) {
+    case CON_OPT_STORE:
+        return add_store(con, optarg);
+    case CON_OPT_LISTEN:
+        p->listen = optarg;
+        break;
+    case CON_OPT_DECIDE:
+        con->decide = 1;
+        break;
+    case CON_OPT_OPERATORS:
+        con->operators = optarg;
+        con->has_operators = 1;
+        break;
+    case CON_OPT_AUDIT:
+        con->audit_path = optarg;
+        break;
+    case CON_OPT_HOST:
+        if (con->n_hosts == CON_HOSTS_MAX)
+            return cli_usage(c, "--host may be given %d times", CON_HOSTS_MAX);
+        con->hosts[con->n_hosts++] = optarg;
+        break;
+    case CON_OPT_TRUST_HEADER:
+        con->trust_header = optarg;
+        break;
+    default:
+        if (con->n_uids == CON_UIDS_MAX)
+            return cli_usage(c, "--trust-uid may be given %d times",
+                             CON_UIDS_MAX);
+        rc = cli_read_number(c, "--trust-uid", optarg, 0, UINT32_MAX - 1, &uid);
+        if (rc != CLI_OK)
+            return rc;
+        con->trust_uids[con->n_uids++] = (uint32_t)uid;
+        break;
+    }
+    return CLI_OK;
+}
+
+static int read_options(struct cli *c, int argc, char **argv, struct options *p)
+{
+    struct con *con = p->con;
+    int rc = cli_read_args(c, argc, argv, take, p);
+
+    if (rc == CLI_OK)
+        rc = cli_no_operands(c, argc, "");
+    if (rc == CLI_OK && con->n == 0 && c->store != NULL && c->store[0] != '\0')
+        rc = add_store(con, c->store);
+    if (rc != CLI_OK)
+        return rc;
+    if (con->n == 0)
+        return cli_usage(c, "which store? Say --store URL or set ONCE_STORE");
+    if ((con->trust_header != NULL) != (con->n_uids > 0))
+        return cli_usage(c, "--trust-user-header and --trust-uid go together");
+    return CLI_OK;
+}
+
+/* ---- Stores -------------------------------------------------------------- */
+
+static void on_event(void *user, const char *text)
+{
+    struct con_store *s = user;
+
+    pthread_mutex_lock(&s->lock);
+    snprintf(s->trouble, sizeof(s->trouble), "%s", text);
+    pthread_mutex_unlock(&s->lock);
+    fprintf(stderr, "once console: %s: %s\n", s->name, text);
+}
+
+static void on_caveat(void *user, const char *text)
+{
+    struct con_store *s = user;
+
+    pthread_mutex_lock(&s->lock);
+    snprintf(s->caveat, sizeof(s->caveat), "%s", text);
+    pthread_mutex_unlock(&s->lock);
+}
+
+/* A URL with a password is read from a file. */
+static int read_url(const struct con *con, struct con_store *s, char *memory)
+{
+    size_t n;
+    FILE *in;
+
+    if (s->url[0] != '@')
+        return CLI_OK;
+    in = fopen(s->url + 1, "re");
+    if (in == NULL || fgets(memory, URL_MAX, in) == NULL)
+        memory[0] = '\0';
+    if (in != NULL)
+        fclose(in);
+    n = strcspn(memory, "\r\n");
+    memory[n] = '\0';
+    if (n == 0)
+        return cli_say(con->cli, CLI_STORE,
+                       "--store %s: no URL can be read from that file",
+                       s->name);
+    s->url = memory;
+    return CLI_OK;
+}
+
+/* A server that cannot be reached now may be later. */
+static int open_store(const struct con *con, struct con_store *s)
+{
+    once_engine_options options = ONCE_ENGINE_OPTIONS_INIT;
+    once_error err = {0, ""};
+    int rc;
+
+    pthread_mutex_init(&s->lock, NULL);
+    snprintf(s->driver, sizeof(s->driver), "%.*s", (int)strcspn(s->url, ":"),
+             s->url);
+    options.no_reaper = 1;
+    options.must_exist = 1;
+    options.user = s;
+    options.event = on_event;
+    options.caveat = on_caveat;
+    rc = once_engine_open(s->url, &options, &err, &s->e);
+    if (rc == ONCE_EAWAY) {
+        options.background = 1;
+        rc = once_engine_open(s->url, &options, &err, &s->e);
+    }
+    if (rc < 0)
+        return cli_say(con->cli, rc == ONCE_EURL ? CLI_USAGE : CLI_STORE,
+                       "store %s: %s; nothing was created. A new store is made "
+                       "by once init",
+                       s->name, err.text);
+    return CLI_OK;
+}
+
+static int open_stores(struct con *con, char (*urls)[URL_MAX])
+{
+    int rc = CLI_OK;
+    size_t i;
+
+    for (i = 0; i < con->n && rc == CLI_OK; i++) {
+        rc = read_url(con, &con->stores[i], urls[i]);
+        if (rc == CLI_OK)
+            rc = open_store(con, &con->stores[i]);
+    }
+    return rc;
+}
+
+/* ---- Start and end ------------------------------------------------------- */
+
+static int draw(char out[CON_SECRET + 1])
+{
+    uint8_t bytes[CON_SECRET / 2];
+
+    if (getrandom(bytes, sizeof(bytes), 0) != (ssize_t)sizeof(bytes))
+        return 0;
+    cli_hex(bytes, CON_SECRET, out);
+    return 1;
+}
+
+static int open_audit(struct con *con)
+{
+    once_error err = {0, ""};
+
+    if (once__audit_open(con->audit_path, &err, &con->audit) < 0)
+        return cli_say(con->cli, CLI_STORE, "--audit: %s", err.text);
+    return CLI_OK;
+}
+
+/* The address; on loopback with its token in the fragment, which browsers send
+ * to nobody. */
+static void greet(const struct con *con, const char *where)
+{
+    if (con->local)
+        printf("once console: listening on %s%s\n", where,
+               con->decide ? "" : ", read-only");
+    else
+        printf("once console: http://%s:%u/#token=%s\n",
+               where[0] == '[' ? "[::1]" : "127.0.0.1", con->port, con->token);
+    fflush(stdout);
+}
+
+static int serve(struct con *con, const char *where, const sigset_t *ends)
+{
+    struct MHD_Daemon *daemon = con_serve(con);
+    int got;
+
+    if (daemon == NULL)
+        return cli_say(con->cli, CLI_STORE, "cannot serve: %s",
+                       strerror(errno));
+    greet(con, where);
+    while (sigwait(ends, &got) != 0)
+        ;
+    MHD_stop_daemon(daemon); /* waits for what is being decided */
+    return CLI_OK;
+}
+
+static int start(struct con *con, const char *where, const sigset_t *ends)
+{
+    char(*urls)[URL_MAX] = calloc(CON_STORES_MAX, sizeof(*urls));
+    int rc = CLI_OK;
+    size_t i;
+
+    if (urls == NULL || !draw(con->token) || !draw(con->session))
+        rc = cli_say(con->cli, CLI_STORE, "no memory, or no random numbers");
+    if (rc == CLI_OK)
+        rc = con_check_operators(con);
+    if (rc == CLI_OK)
+        rc = open_audit(con);
+    if (rc == CLI_OK)
+        rc = open_stores(con, urls);
+    if (rc == CLI_OK)
+        rc = con_listen(con, where);
+    if (rc == CLI_OK && !con->local && con->trust_header != NULL)
+        rc = cli_usage(con->cli, "--trust-user-header goes with a socket file "
+                                 "only: anybody can send one through TCP");
+    if (rc == CLI_OK)
+        rc = serve(con, where, ends);
+    con_unlisten(con);
+    for (i = 0; i < con->n; i++)
+        once_engine_close(con->stores[i].e);
+    once__audit_close(con->audit);
+    free(urls);
+    return rc;
+}
+
+int main(int argc, char **argv)
+{
+    struct cli c = {.command = &command, .store = getenv("ONCE_STORE")};
+    struct con *con = calloc(1, sizeof(*con));
+    struct options p = {con, "unix:/run/once/console.sock"};
+    sigset_t ends;
+    int rc;
+
+    opterr = 0; /* messages are ours */
+    if (con == NULL)
+        return cli_say(&c, CLI_STORE, "out of memory");
+    con->cli = &c;
+    con->operators = "/etc/once/operators";
+    pthread_mutex_init(&con->lock, NULL);
+    json_object_seed(0); /* before there are threads */
+    (void)signal(SIGPIPE, SIG_IGN);
+    sigemptyset(&ends);
+    sigaddset(&ends, SIGINT);
+    sigaddset(&ends, SIGTERM);
+    sigaddset(&ends, SIGHUP);
+    pthread_sigmask(SIG_BLOCK, &ends, NULL);
+    rc = read_options(&c, argc, argv, &p);
+    if (rc == CLI_OK)
+        rc = start(con, p.listen, &ends);
+    free(con);
+    return rc == CLI_STOP ? CLI_OK : rc;
+}

@@ -1,0 +1,33 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * request.c - the name of a gateway's record, from what the client sent.
+ *
+ * Key and name are made by the functions that the gateway uses (src/http).
+ */
+#include <string.h>
+
+#include "core/error.h"
+#include "http/http.h"
+#include "operate/operate.h"
+
+int once__request_name(const once__request *r, uint8_t out[ONCE_NAME_SIZE],
+                       once_error *err)
+{
+    const char *query =
+        r->path.size > 0 ? memchr(r->path.data, '?', r->path.size) : NULL;
+    char text[ONCE__KEY_MAX];
+    once_bytes key = {text, 0}, path = r->path;
+    int rc = once__key_parse(r->key, text, &key.size, err);
+
+    if (rc != ONCE_OK)
+        return rc;
+    if (query != NULL)
+        path.size = (size_t)(query - (const char *)path.data);
+    if (path.size == 0 || *(const char *)path.data != '/')
+        return once__fail(err, ONCE_EINVAL,
+                          "a path begins with \"/\", as the client sent it");
+    if (r->method.size == 0)
+        return once__fail(err, ONCE_EINVAL, "the method is missing");
+    rc = once__name(r->scope, r->realm, r->method, path, key, out);
+    return rc == ONCE_OK ? rc : once__fail(err, rc, "out of memory");
+}
