@@ -13,6 +13,7 @@ import shutil
 import pytest
 from selenium import webdriver
 from selenium.common.exceptions import WebDriverException
+from selenium.webdriver.common.action_chains import ActionChains
 from selenium.webdriver.chrome.options import Options
 from selenium.webdriver.chrome.service import Service
 from selenium.webdriver.common.by import By
@@ -116,6 +117,9 @@ class Browser:
 
     def go(self, place):
         self.run("location.hash = arguments[0]", "#/" + place)
+        eventually(lambda: self.run(
+            "return location.hash === document.getElementById('main')"
+            ".dataset.place"), 20)
 
     def run(self, script, *words):
         return self.driver.execute_script(script, *words)
@@ -162,7 +166,7 @@ class Browser:
     # -- the keyboard
 
     def key(self, *keys):
-        self.driver.switch_to.active_element.send_keys(*keys)
+        ActionChains(self.driver).send_keys(*keys).perform()
 
     def focus(self):
         return self.run(
