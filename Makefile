@@ -198,7 +198,7 @@ bench-stores: library
 	    $(BENCH)
 
 .PHONY: bench-messages
-bench-messages: library
+bench-messages: all
 	@env ONCE_BUILD=$(abspath $(BUILD)) $(PYTHON) test/bench/messages.py \
 	    $(BENCH)
 

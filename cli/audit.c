@@ -35,9 +35,8 @@ void cli_make_note(const char *action, const char *why, char out[CLI_NOTE_SIZE])
 static int not_written(const struct cli *c, const once_error *err)
 {
     return cli_say(c, CLI_STORE,
-                   "audit log: %s. Nothing was changed: what is not written "
-                   "down is not done. Say where with --audit FILE, or --audit "
-                   "off",
+                   "audit log: %s. Nothing was decided. Say where with --audit "
+                   "FILE, or --audit off",
                    err->text);
 }
 
@@ -47,6 +46,20 @@ int cli_audit_open(const struct cli *c, once__audit **out)
     int rc = once__audit_open(c->audit, &err, out);
 
     return rc == ONCE_OK ? CLI_OK : not_written(c, &err);
+}
+
+void cli_about(struct cli_decision *d, once_engine *e, once_store *s)
+{
+    int rc = ONCE_ENOSYS;
+
+    if (e != NULL)
+        rc = once_head(e, &d->head, NULL);
+    else if (s->ops->head != NULL)
+        rc = s->ops->head(s, NULL, &d->head, NULL);
+    if (rc != ONCE_OK)
+        return;
+    d->entry.store = d->head.id;
+    d->entry.incarnation = d->head.incarnation;
 }
 
 int cli_intend(const struct cli *c, struct cli_decision *d)
@@ -149,6 +162,12 @@ int cli_resolved(const struct cli *c, int verdict, const once__resolution *r,
 {
     char text[256];
 
+    if (verdict < 0 &&
+        strncmp(err->text, ONCE__UNAUDITED, sizeof(ONCE__UNAUDITED) - 1) == 0)
+        return cli_say(c, CLI_STORE,
+                       "%s. Say where with --audit FILE, or "
+                       "--audit off",
+                       err->text);
     if (verdict < 0)
         return cli_trouble_of_change(c, verdict, err);
     if (verdict != ONCE__RESOLVED) {

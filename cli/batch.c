@@ -150,7 +150,7 @@ static int see(void *user, size_t i, int rc, const once__resolution *what,
     b->done += rc == ONCE__RESOLVED;
     b->refused += rc > 0;
     if (rc < 0)
-        b->rc = cli_trouble_of_change(b->c, rc, err);
+        b->rc = cli_resolved(b->c, rc, what, now, err);
     else if (err->code != 0)
         b->unwritten = cli_say(b->c, 1,
                                "audit log: %s. It lacks what came of "

@@ -102,6 +102,8 @@ struct cli_command {
     X(stats)                                                                   \
     X(check)                                                                   \
     X(verify)                                                                  \
+    X(backup)                                                                  \
+    X(restore)                                                                 \
     X(clock)                                                                   \
     X(init)                                                                    \
     X(dump)                                                                    \
@@ -367,11 +369,14 @@ int cli_audit_open(const struct cli *c, once__audit **out);
 /* What a command writes into it about itself: zeros at first, and in `entry`
  * what is known. */
 struct cli_decision {
+    once_store_head head;
     once__audit *log;
     once__audit_who who;
     once__audit_entry entry;
     uint64_t seq;
 };
+/* Which store it is about, where that has an id: by its engine, or alone. */
+void cli_about(struct cli_decision *d, once_engine *e, once_store *s);
 /* The intent. Unless this is CLI_OK, nothing may be done. */
 int cli_intend(const struct cli *c, struct cli_decision *d);
 /* What came of it: `rc` is the command's exit status, and what is returned, if

@@ -57,7 +57,10 @@ static int accept_clock(const struct cli *c, once_store *s, once_clock *clock)
 {
     struct cli_decision d = {.entry = {.action = "clock"}};
     once_error err = {0, ""};
-    int rc = cli_intend(c, &d);
+    int rc;
+
+    cli_about(&d, NULL, s);
+    rc = cli_intend(c, &d);
 
     if (rc != CLI_OK)
         return rc;

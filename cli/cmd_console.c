@@ -45,8 +45,9 @@ static int run(struct cli *c, int argc, char **argv)
         (void)execv(path, argv);
     free(path);
     (void)execvp(PROGRAM, argv);
-    return cli_say(c, CLI_STORE, PROGRAM " cannot be started: %s. It is in the "
-                                         "package of the same name",
+    return cli_say(c, CLI_STORE,
+                   PROGRAM " cannot be started: %s. It is in the "
+                           "package of the same name",
                    strerror(errno));
 }
 

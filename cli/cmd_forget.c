@@ -173,8 +173,10 @@ static int forget(const struct cli *c, once_engine *e, const once_op *seen)
                                        .name = seen->name,
                                        .fence = seen->record.fence,
                                        .attempt = seen->record.attempt}};
-    int rc = cli_intend(c, &d);
+    int rc;
 
+    cli_about(&d, e, NULL);
+    rc = cli_intend(c, &d);
     if (rc != CLI_OK)
         return rc;
     rc = ask(c, e, seen);
@@ -196,12 +198,17 @@ static int apply_by_force(const struct cli *c, once_engine *e,
                              .why = f->why,
                              .program = "once",
                              .who = &who};
+    once_store_head head;
     once_error err = {0, ""};
     once_op now;
     int rc = cli_audit_open(c, &what.audit);
 
     if (rc != CLI_OK)
         return rc;
+    if (once_head(e, &head, NULL) == ONCE_OK) {
+        what.store = head.id;
+        what.incarnation = head.incarnation;
+    }
     once__audit_me("command line", &who);
     memcpy(what.name, seen->name, ONCE_NAME_SIZE);
     rc = once__resolve(e, &what, &now, &err);

@@ -82,7 +82,8 @@ static int report(const struct cli *c, const struct cli_class *class)
 }
 
 /* A store that needs no schema is made by opening it. */
-static int make(const struct cli *c, struct cli_class *class)
+static int make(const struct cli *c, struct cli_decision *d,
+                struct cli_class *class)
 {
     once_store *s = NULL;
     once_error err = {0, ""};
@@ -93,6 +94,7 @@ static int make(const struct cli *c, struct cli_class *class)
     if (rc < 0)
         return cli_trouble(c, rc, &err);
     cli_class_of(s, class);
+    cli_about(d, NULL, s); /* it has an id now */
     once_store_close(s);
     return CLI_OK;
 }
@@ -109,7 +111,7 @@ static int create(const struct cli *c)
     rc = cli_intend(c, &d);
     if (rc != CLI_OK)
         return rc;
-    rc = make(c, &class);
+    rc = make(c, &d, &class);
     rc = cli_audited(c, &d, rc, NULL);
     return rc == CLI_OK ? report(c, &class) : rc;
 }

@@ -98,6 +98,7 @@ static int step(const struct cli *c, once_store *s, struct purge *p,
     if (p->n == 0)
         return CLI_OK;
     if (p->decision.log == NULL) {
+        cli_about(&p->decision, NULL, s);
         rc = cli_intend(c, &p->decision);
         if (rc != CLI_OK)
             return rc;

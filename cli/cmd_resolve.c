@@ -302,6 +302,7 @@ static int resolve_one(const struct cli *c, once_engine *e,
 static int resolve(const struct cli *c, once_engine *e, const struct resolve *r)
 {
     once__audit_who who;
+    once_store_head head;
     once__resolution what = {.fence = r->fence,
                              .dry = r->dry,
                              .attempt = (uint32_t)r->attempt,
@@ -315,6 +316,10 @@ static int resolve(const struct cli *c, once_engine *e, const struct resolve *r)
 
     if (rc != CLI_OK)
         return rc;
+    if (once_head(e, &head, NULL) == ONCE_OK) {
+        what.store = head.id;
+        what.incarnation = head.incarnation;
+    }
     once__audit_me("command line", &who);
     if (r->batch != NULL)
         rc = cli_batch_resolve(c, e, &what, &r->lines);

@@ -72,7 +72,7 @@ static int read_args(struct cli *c, int argc, char **argv, struct show *s)
 }
 
 /* Who saw a body, which may hold anything, is written down before. */
-static int print_body(const struct cli *c, const struct show *s,
+static int print_body(const struct cli *c, once_engine *e, const struct show *s,
                       const uint8_t name[ONCE_NAME_SIZE], const once_record *r)
 {
     struct cli_decision d = {.entry = {.action = "body",
@@ -90,6 +90,7 @@ static int print_body(const struct cli *c, const struct show *s,
         return cli_say(c, CLI_NO,
                        "the request was carried out, but its "
                        "response was not kept");
+    cli_about(&d, e, NULL);
     rc = cli_intend(c, &d);
     if (rc != CLI_OK)
         return rc;
@@ -232,12 +233,12 @@ static int print_json(const struct cli *c, const struct show *s,
     return cli_print_json(c, o);
 }
 
-static int print(const struct cli *c, struct show *s,
+static int print(const struct cli *c, once_engine *e, struct show *s,
                  const uint8_t name[ONCE_NAME_SIZE], const once_record *r)
 {
     once__view_of(r, &s->view);
     if (s->body)
-        return print_body(c, s, name, r);
+        return print_body(c, e, s, name, r);
     if (c->json)
         return print_json(c, s, name, r);
     print_record(c, s, name, r);
@@ -264,7 +265,7 @@ static int run(struct cli *c, int argc, char **argv)
         goto out;
     rc = cli_look(c, e, name, &op);
     if (rc == CLI_OK)
-        rc = print(c, &s, name, &op.record);
+        rc = print(c, e, &s, name, &op.record);
     once_op_clear(&op);
 out:
     once_engine_close(e);

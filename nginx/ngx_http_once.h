@@ -28,6 +28,10 @@
 #define NGX_HTTP_ONCE_WAIT_MAX      600000
 
 
+/* made by the package */
+#define NGX_HTTP_ONCE_WITNESS       "/var/lib/once/witness"
+
+
 typedef struct ngx_http_once_worker_s  ngx_http_once_worker_t;
 
 
@@ -37,6 +41,7 @@ typedef struct {
     ngx_str_t                    name;
     ngx_str_t                    url;       /* may hold credentials */
     ngx_msec_t                   timeout;
+    char                        *witness;   /* a folder, NULL: none is kept */
     ngx_str_t                    file;      /* where it was configured */
     ngx_uint_t                   line;
     ngx_shm_zone_t              *zone;      /* its counters */

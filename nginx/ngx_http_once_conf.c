@@ -94,7 +94,7 @@ static const struct {
 ngx_command_t  ngx_http_once_commands[] = {
 
     { ngx_string("once_store"),
-      NGX_HTTP_MAIN_CONF|NGX_CONF_TAKE23,
+      NGX_HTTP_MAIN_CONF|NGX_CONF_TAKE2|NGX_CONF_TAKE3|NGX_CONF_TAKE4,
       ngx_http_once_store,
       NGX_HTTP_MAIN_CONF_OFFSET,
       0,
@@ -863,6 +863,7 @@ ngx_http_once_store(ngx_conf_t *cf, ngx_command_t *cmd, void *conf)
 {
     ngx_http_once_main_conf_t *omcf = conf;
 
+    char                    *witness;
     u_char                  *p;
     ngx_str_t               *value, time;
     ngx_int_t                timeout;
@@ -897,18 +898,39 @@ ngx_http_once_store(ngx_conf_t *cf, ngx_command_t *cmd, void *conf)
 
     timeout = 1000;
 
-    if (cf->args->nelts == 4) {
-        if (ngx_strncmp(value[3].data, "timeout=", 8) != 0) {
-            return "knows \"timeout=\" only";
+    witness = NULL;
+
+    for (i = 3; i < cf->args->nelts; i++) {
+
+        if (ngx_strncmp(value[i].data, "witness=", 8) == 0) {
+            witness = (char *) value[i].data + 8;
+
+            if (witness[0] != '/' && ngx_strcmp(witness, "off") != 0) {
+                return "needs a witness that is a folder, or \"off\"";
+            }
+
+            continue;
         }
 
-        time.data = value[3].data + 8;
-        time.len = value[3].len - 8;
+        if (ngx_strncmp(value[i].data, "timeout=", 8) != 0) {
+            return "knows \"timeout=\" and \"witness=\" only";
+        }
+
+        time.data = value[i].data + 8;
+        time.len = value[i].len - 8;
         timeout = ngx_parse_time(&time, 0);
 
         if (timeout == NGX_ERROR || timeout < 10 || timeout > 60000) {
             return "needs a timeout of 10ms to 60s";
         }
+    }
+
+    if (witness == NULL && access(NGX_HTTP_ONCE_WITNESS, X_OK) == 0) {
+        witness = NGX_HTTP_ONCE_WITNESS;
+    }
+
+    if (witness != NULL && ngx_strcmp(witness, "off") == 0) {
+        witness = NULL;
     }
 
     store = ngx_pcalloc(cf->pool, sizeof(ngx_http_once_store_t));
@@ -921,6 +943,7 @@ ngx_http_once_store(ngx_conf_t *cf, ngx_command_t *cmd, void *conf)
     store->name = value[1];
     store->url = value[2];
     store->timeout = (ngx_msec_t) timeout;
+    store->witness = witness;
     store->file = cf->conf_file->file.name;
     store->line = cf->conf_file->line;
     *elt = store;

@@ -211,6 +211,7 @@ ngx_http_once_open(ngx_http_once_worker_t *w, ngx_log_t *log)
     options.lost = ngx_http_once_lost;
     options.user = w;
     options.background = 1;
+    options.witness = w->store->witness;
 
     if (once_engine_open((char *) w->store->url.data, &options, &err,
                          &w->engine)

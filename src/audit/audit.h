@@ -60,7 +60,7 @@ typedef struct once__audit_entry {
                          * NULL                                               */
     const once__audit_who *who;
     const uint8_t *store;  /* the store's id, 16 bytes; NULL: it has none     */
-    uint64_t incarnation;  /* of the store; 0: nobody knows                   */
+    uint64_t incarnation;  /* of the store                                    */
     const uint8_t *name;   /* of the record; NULL: about the whole store      */
     uint64_t fence;        /* 0: none                                         */
     uint64_t attempt;      /* 0: none                                         */

@@ -277,6 +277,13 @@ static int set_who(json_t *o, const once__audit_who *who)
            set_text(o, "way", who->way);
 }
 
+/* 0 is that of a store that was never restored. */
+static int set_incarnation(json_t *o, const once__audit_entry *e)
+{
+    return e->store == NULL ||
+           set(o, "incarnation", json_integer((json_int_t)e->incarnation));
+}
+
 static json_t *fields_of(const once__audit_entry *e, uint64_t of,
                          enum once__audit_step step, const char *detail)
 {
@@ -291,7 +298,7 @@ static json_t *fields_of(const once__audit_entry *e, uint64_t of,
         set_hex(o, "outcome", e->digest, ONCE__AUDIT_HASH) &&
         set_text(o, "decision", e->decision) && set_who(o, e->who) &&
         set_host(o) && set_hex(o, "store", e->store, 16) &&
-        set_number(o, "incarnation", e->incarnation))
+        set_incarnation(o, e))
         return o;
     json_decref(o);
     return NULL;

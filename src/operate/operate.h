@@ -128,6 +128,10 @@ enum once__resolved {
     ONCE__UNRESOLVED_DECISION  /* its key was used for another decision   */
 };
 
+/* So begins the text of an error where nothing was decided, since the intent
+ * could not be written down. */
+#define ONCE__UNAUDITED "audit log: "
+
 /* One word for each, as the audit log and the console's API have it. */
 const char *once__resolved_text(int verdict);
 

@@ -226,8 +226,13 @@ static int settle_audited(once_engine *e, const once__resolution *r,
         entry.digest = digest;
     }
     rc = once__audit_begin(r->audit, &entry, &seq, err);
-    if (rc < 0)
-        return rc == ONCE_ESTORE ? ONCE_EOPEN : rc;
+    if (rc < 0) {
+        once_error why = err != NULL ? *err : (once_error){0, ""};
+
+        return once__fail(err, rc == ONCE_ESTORE ? ONCE_EOPEN : rc,
+                          ONCE__UNAUDITED "%.200s. Nothing was decided",
+                          why.text);
+    }
     rc = settle(e, r, mark, result, out, err);
     if (rc == ONCE__RESOLVED || rc == ONCE__RESOLVED_BEFORE)
         step = ONCE__AUDIT_DONE;

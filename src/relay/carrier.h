@@ -34,6 +34,7 @@ struct once__carrier {
     struct once__base *base;
     struct once__broker *broker;
     size_t batch;      /* rows of the next claim */
+    int leads;         /* ... for others, too, if the route shares claims */
     uint64_t tag;      /* of the next row that is sent */
     uint32_t failures; /* of the target, in a row */
     int open;          /* the circuit */

@@ -130,6 +130,9 @@ static int read_route(struct once__route *r, const once_route *given,
     one = r->hold || r->ops->at_once;
     r->o.workers = or_else(given->workers, 1);
     r->o.batch = or_else(given->batch, one ? 1 : BATCH);
+    /* One row a worker, but under hold no two of a key: they would be in doubt
+     * together. */
+    r->shares = r->ops->at_once && !r->hold && r->o.workers > 1;
     r->o.attempts = or_else(given->attempts, ATTEMPTS);
     r->o.timeout_ms = or_else(given->timeout_ms, TIMEOUT_MS);
     r->horizon_ms = is_http(given->url) && !r->hold ? HORIZON_MS : 0;
@@ -153,6 +156,7 @@ static int read_routes(struct once__relay *r, const once_relay_options *o,
             (void)once__fail(err, rc, "route %zu: %s", i + 1, why.text);
             break;
         }
+        route->claims = (struct once__claims)ONCE__CLAIMS_INIT;
         route->series = &r->series[i];
         route->series->label = route->o.name;
         r->n_routes++;
@@ -375,6 +379,8 @@ int once_relay(const once_relay_options *options, once_error *err)
     free(all.workers);
     free(all.threads);
     once__base_close(all.base);
+    while (all.relay.n_routes > 0)
+        once__claims_close(&all.relay.routes[--all.relay.n_routes].claims);
     free(all.relay.routes);
     free(all.relay.series);
     (void)pthread_mutex_destroy(&all.relay.look);

@@ -281,12 +281,27 @@ static void carry(struct once__carrier *w,
     once__batch_clear(&b);
 }
 
-/* 1: there were rows. 0: there are none. -1: the database is away. */
-static int claim(struct once__carrier *w)
+static void carry_claim(struct once__carrier *w,
+                        struct once__outgoing_list *list, uint64_t claimed_ms)
+{
+    struct once__part *mine = NULL;
+
+    if (w->leads) {
+        w->leads = 0;
+        mine = once__claims_share(&w->route->claims, list, claimed_ms);
+    }
+    carry(w, mine != NULL ? &mine->list : list, claimed_ms);
+    if (mine != NULL)
+        once__part_end(mine);
+}
+
+/* Up to `n` rows. 1: there were rows. 0: there are none. -1: the database is
+ * away. */
+static int claim(struct once__carrier *w, size_t n)
 {
     const struct once__outbox_ask ask = {
         .route = w->route->o.name,
-        .n = w->open ? 1 : w->batch,
+        .n = w->open ? 1 : n,
         .lease_ms = w->r->lease_ms,
         .hold = w->route->hold,
         .pass = w->route->o.pass != 0,
@@ -309,12 +324,42 @@ static int claim(struct once__carrier *w)
     } else {
         once__carrier_count(w, ONCE__ROUTE_CLAIMED, list.n);
         be_awake(w);
-        if (!w->open)
+        if (!w->open && !w->leads)
             resize(w, &list);
-        carry(w, &list, now);
+        carry_claim(w, &list, now);
     }
     once__outgoing_clear(&list);
     return some;
+}
+
+static void stop_leading(struct once__carrier *w)
+{
+    if (w->leads)
+        once__claims_leave(&w->route->claims);
+    w->leads = 0;
+}
+
+/* As claim(), of a route whose workers claim for each other. */
+static int claim_or_take(struct once__carrier *w)
+{
+    struct once__part *part;
+    size_t n;
+
+    part = once__claims_wait(&w->route->claims, w->leads, &n);
+    if (part == NULL) {
+        w->leads = 1;
+        return base_there(w) && !atomic_load(&w->r->stop) ? claim(w, n) : -1;
+    }
+    carry(w, &part->list, part->claimed_ms);
+    once__part_end(part);
+    return 1;
+}
+
+static int take_rows(struct once__carrier *w)
+{
+    if (w->route->shares)
+        return claim_or_take(w);
+    return base_there(w) ? claim(w, w->batch) : -1;
 }
 
 static void round_of(struct once__carrier *w)
@@ -322,16 +367,18 @@ static void round_of(struct once__carrier *w)
     int some;
 
     if (!target_there(w)) {
+        stop_leading(w);
         look_what_is_left(w);
         once__carrier_pause(w, w->failures, ONCE__CARRIER_MOST_MS);
         return;
     }
-    some = base_there(w) ? claim(w) : -1;
+    some = take_rows(w);
     if (some < 0) {
+        stop_leading(w);
         once__carrier_pause(w, w->base_failures, ONCE__CARRIER_BASE_MS);
         return;
     }
-    if (some == 0) {
+    if (some == 0) { /* who leads goes on to lead */
         look_what_is_left(w);
         rest(w);
     } else if (w->failures > 0) {
@@ -345,6 +392,7 @@ void *once__carrier_run(void *worker)
 
     while (!atomic_load(&w->r->stop))
         round_of(w);
+    stop_leading(w);
     if (w->idle)
         be_awake(w);
     circuit_end(w);

@@ -4,7 +4,8 @@
  *
  *    relay.c    options, threads, stop
  *    route.c    a worker: claim, send, settle, again (carrier.h)
- *    batch.c    what was claimed at one time
+ *    claim.c    how workers that send one row at a time share a claim
+ *    batch.c    what is sent at one time
  *    tender.c   sagas that wait for a deadline, or that nobody moved on
  *    shared.c   what all of these use
  */
@@ -19,6 +20,7 @@
 #include "broker/broker.h"
 #include "message/saga.h"
 #include "relay/base.h"
+#include "relay/claim.h"
 #include "relay/metrics.h"
 
 enum once__route_metric {
@@ -48,6 +50,8 @@ struct once__route {
     const struct once__broker_ops *ops;
     int hold;
     uint64_t horizon_ms;
+    int shares; /* its workers claim for each other, by `claims` */
+    struct once__claims claims;
     struct once__series *series;
     atomic_ullong empty_ms; /* when the last claim without a row began */
     /* By the relay's `look`: since when so many rows are ready that may all

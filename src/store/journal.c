@@ -15,8 +15,9 @@
  *                 segment, log, file: bytes, files, appending, flushing; lock:
  *                 who appends, and repair; poison: failed writes; shared,
  *                 index: memory of all processes; compactor: making room;
- *                 recent: what we wrote last; names: in order, for lists; time:
- *                 what was seen of it; check: verify and dump
+ *                 recent: what we wrote last; list: records in order; head:
+ *                 which store it is; time: what was seen of it; check: verify
+ *                 and dump
  *
  * It refuses a folder of something else, a log that is damaged where it was
  * durable, to go on after a flush that failed, and to answer from a folder that
@@ -45,6 +46,7 @@ enum {
     BUSY_MAX_MS = 600000,
     WRITE_AT = 1 << 20,  /* more frames than this are written at once */
     AHEAD = 8,           /* operations whose place is looked up early */
+    DAMAGED = 255,       /* state of a record that cannot be read     */
     DUE_AT_ONCE = 256,   /* slots                                     */
     PAGES_AT_ONCE = 1024 /* of the index, under one lock              */
 };
@@ -58,9 +60,9 @@ struct journal {
     once_store_options options;
     struct once__journal log;
     struct once__compactor *compactor;
-    struct once__places places; /* the lock in the folder */
+    struct once__places places; /* the folder, and the lock in it */
     struct once__arena arena;   /* bytes of answers, until the next call */
-    struct once__names names;
+    struct once__list list;
     uint64_t last;   /* segment that was the last one when we looked */
     uint32_t cursor; /* page of the index where the next scan begins */
 };
@@ -104,7 +106,7 @@ static void journal_close(once_store *store)
     once__session_close(&s->log);
     once__places_clear(&s->places);
     once__arena_clear(&s->arena);
-    free(s->names.names);
+    free(s->list.places);
     free(s);
 }
 
@@ -128,6 +130,9 @@ static int journal_open(const char *rest, const once_store_options *options,
     code = parse(&s->log, rest, err);
     if (code == ONCE_OK)
         code = once__session_open(&s->log, err);
+    if (code == ONCE_OK)
+        code = once__places_note(&s->places, rest, path, "", s->log.folder,
+                                 err);
     if (code == ONCE_OK)
         code = once__places_note(&s->places, rest, path, "/lock",
                                  s->log.lock_fd, err);
@@ -449,7 +454,7 @@ static int look_up(struct journal *s, const uint8_t *name, once_record *r,
         return 0;
     if (code == ONCE_ECORRUPT || code == ONCE_EVERSION) {
         memset(r, 0, sizeof(*r));
-        r->state = 255;
+        r->state = DAMAGED;
         code = ONCE_OK;
     }
     return code == ONCE_OK ? 1 : code;
@@ -519,49 +524,160 @@ static int scan_due(struct journal *s, int what, struct view *v,
     return code;
 }
 
-/* ---- Scanning: all, in order ----------------------------------------------
+/* ---- Scanning: in order ---------------------------------------------------
  * */
 
-static int scan_all(struct journal *s, const uint8_t *after, struct view *v,
-                    once_error *err)
+/* Is the record still where the list has it? */
+static int is_at(int what, const once_position *place, const once_record *r)
 {
-    uint8_t name[ONCE_NAME_SIZE];
+    switch (what) {
+    case ONCE_SCAN_WAITING:
+        return r->state == ONCE_INDETERMINATE && r->ended_ms == place->ms;
+    case ONCE_SCAN_LIVE:
+        return (r->state == ONCE_CLAIMED || r->state == ONCE_DISPATCHED) &&
+               r->lease_ms == place->ms;
+    default:
+        return 1;
+    }
+}
+
+static int scan_in_order(struct journal *s, int what,
+                         const once_position *after, struct view *v,
+                         once_error *err)
+{
+    once_position place;
     once_record r;
     int code;
 
     while (!v->enough) {
-        code = once__names_next(&s->log, &s->names, after, name, err);
+        code = once__list_next(&s->log, &s->list, what, after, &place, err);
         if (code <= 0)
             return code;
-        after = name;
+        after = &place;
         once__arena_reset(&s->arena);
-        code = look_up(s, name, &r, err);
+        code = look_up(s, place.name, &r, err);
         if (code < 0)
             return code;
+        if (code == 1 && r.state == DAMAGED) /* a page may end with it */
+            r.lease_ms = r.ended_ms = place.ms;
+        else if (code == 0 || !is_at(what, &place, &r))
+            continue; /* it has changed meanwhile */
         r.result.data = NULL;
-        if (code == 1) /* it may be gone meanwhile */
-            show(v, name, &r);
+        show(v, place.name, &r);
     }
     return ONCE_OK;
 }
 
-static int journal_scan(once_store *store, int what,
-                        const once_position *after, uint32_t max, once_each *each, void *user,
+static int journal_scan(once_store *store, int what, const once_position *after,
+                        uint32_t max, once_each *each, void *user,
                         once_error *err)
 {
     struct journal *s = (struct journal *)store;
     struct view v = {each, user, max > INT_MAX ? INT_MAX : max, 0, max == 0};
+    once_position begin = {0, {0}};
     int code;
 
-    if (what < ONCE_SCAN_ALL || what > ONCE_SCAN_KEEP)
+    if (what < ONCE_SCAN_ALL || what >= ONCE__SCAN_END)
         return once__fail(err, ONCE_EINVAL, "what: %d is not a scan", what);
     code = once__places_glance(&s->places, err);
     if (code != ONCE_OK)
         return code;
-    code = what == ONCE_SCAN_ALL ? scan_all(s, after == NULL ? NULL : after->name, &v,
-                                          err)
-                                 : scan_due(s, what, &v, err);
+    if (after != NULL) {
+        begin = *after;
+        begin.ms = what == ONCE_SCAN_ALL ? 0 : after->ms;
+    }
+    if (what == ONCE_SCAN_LEASE || what == ONCE_SCAN_KEEP)
+        code = scan_due(s, what, &v, err);
+    else
+        code = scan_in_order(s, what, after == NULL ? NULL : &begin, &v, err);
     return code == ONCE_OK ? v.shown : code;
+}
+
+static int journal_count(once_store *store, once_counts *out, once_error *err)
+{
+    struct journal *s = (struct journal *)store;
+    const struct once__shared *shared = s->log.shared;
+    int code = once__places_glance(&s->places, err);
+
+    if (code == ONCE_OK)
+        code = once__journal_lock(&s->log, err);
+    if (code != ONCE_OK)
+        return code;
+    memset(out, 0, sizeof(*out));
+    out->claimed = shared->owned - shared->dispatched;
+    out->dispatched = shared->dispatched;
+    out->indeterminate = shared->waiting;
+    out->rest = shared->records - shared->owned - shared->waiting;
+    once__journal_unlock(&s->log);
+    return ONCE_OK;
+}
+
+/* ---- Importing ------------------------------------------------------------
+ * */
+
+/* ONCE_OK; ONCE__LATER: there is no room for it yet; or why it cannot be. */
+static int import_one(struct journal *s, const once_named *r, struct batch *b)
+{
+    struct once__shared *shared = s->log.shared;
+    int code;
+
+    if (once__index_find(&s->log, r->name) != NULL)
+        return once__fail(b->err, ONCE_EINVAL, "%s: a record is there",
+                          s->log.path);
+    code = append(s, r->name, &r->record, once__segment_reserve(&s->log), b);
+    if (code == ONCE_OK && r->record.fence > shared->fence)
+        shared->fence = r->record.fence;
+    if (code == ONCE_EFULL || (code == ONCE__LATER && b->late))
+        code = once__fail(b->err, ONCE_ESTORE, "%s: there is no room",
+                          s->log.path);
+    if (code != ONCE_OK)
+        return code;
+    return s->log.used < WRITE_AT ? ONCE_OK
+                                  : once__journal_flush(&s->log, b->err);
+}
+
+static int import_all(struct journal *s, struct batch *b, const once_named *r,
+                      size_t n)
+{
+    size_t i = 0;
+    int code = ONCE_OK, written;
+
+    while (i < n && code == ONCE_OK) {
+        code = import_one(s, &r[i], b);
+        if (code == ONCE__LATER) {
+            code = step_aside(s, b);
+        } else {
+            b->until.tv_sec = 0; /* each has its time */
+            i++;
+        }
+    }
+    if (!b->locked)
+        return code;
+    written = once__journal_flush(&s->log, b->err);
+    b->wait = s->log.start;
+    once__journal_unlock(&s->log);
+    return code == ONCE_OK ? written : code;
+}
+
+static int journal_import(once_store *store, const once_named *r, size_t n,
+                          once_error *err)
+{
+    struct journal *s = (struct journal *)store;
+    struct batch b = {.err = err};
+    int code = once__places_look(&s->places, err);
+
+    if (code == ONCE_OK)
+        code = once__journal_lock(&s->log, err);
+    if (code != ONCE_OK)
+        return code;
+    b.locked = 1;
+    code = import_all(s, &b, r, n);
+    if (code == ONCE_OK)
+        code = once__journal_sync(&s->log, b.wait, err);
+    if (code == ONCE_OK)
+        code = once__places_look(&s->places, err);
+    look_after(s);
+    return code == ONCE_ENOMEM ? once__fail(err, code, "out of memory") : code;
 }
 
 /* ---- The rest --------------------------------------------------------------
@@ -570,7 +686,10 @@ static int journal_scan(once_store *store, int what,
 static int journal_tend(once_store *store, once_error *err)
 {
     struct journal *s = (struct journal *)store;
+    int code = once__places_look(&s->places, err);
 
+    if (code != ONCE_OK)
+        return code;
     once__compactor_wake(s->compactor);
     return once__compactor_trouble(s->compactor, err);
 }
@@ -582,6 +701,43 @@ static int journal_time(once_store *store, const once_store_time *put,
     int code = once__journal_time(&s->log, put, out, err);
 
     out->now_ms = s->options.clock(s->options.user);
+    return code;
+}
+
+/* The counter first: while fences are larger than they must be no harm is
+ * done. */
+static int put_head(struct journal *s, const once_store_head *put,
+                    once_error *err)
+{
+    struct once__shared *shared = s->log.shared;
+    int code;
+
+    if (!once__journal_head_sane(put))
+        return once__fail(err, ONCE_EINVAL, "%s: no such head", s->log.path);
+    code = once__journal_lock(&s->log, err);
+    if (code != ONCE_OK)
+        return code;
+    shared->fence = once__fence_floor(put, shared->fence);
+    code = once__journal_head_save(&s->log, put, err);
+    once__journal_unlock(&s->log);
+    return code == ONCE_OK ? once__places_look(&s->places, err) : code;
+}
+
+static int journal_head(once_store *store, const once_store_head *put,
+                        once_store_head *out, once_error *err)
+{
+    struct journal *s = (struct journal *)store;
+    int code = once__places_look(&s->places, err);
+
+    if (code == ONCE_OK && put != NULL)
+        code = put_head(s, put, err);
+    if (code == ONCE_OK)
+        code = once__journal_head_load(s->log.folder, s->log.path, out, err);
+    if (code == ONCE_EOPEN) {
+        code = ONCE_ESTORE;
+        if (err != NULL)
+            err->code = code;
+    }
     return code;
 }
 
@@ -623,4 +779,7 @@ const once_store_ops once__store_journal = {
     .verify = journal_verify,
     .dump = journal_dump,
     .time = journal_time,
+    .count = journal_count,
+    .head = journal_head,
+    .import = journal_import,
 };

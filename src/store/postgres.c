@@ -32,6 +32,7 @@
 #include "core/error.h"
 #include "core/must.h"
 #include "core/record.h"
+#include "store/arena.h"
 #include "store/postgres/postgres.h"
 #include "store/store.h"
 
@@ -41,7 +42,7 @@ enum {
     SHOWN_BYTES = 256 << 20, /* long results that one batch shows */
     WAIT_PART = 8,           /* of lock_ms: what a call waits for others; */
     WAIT_PART_AGAIN = 64,    /* ... once one of them was in the way */
-    STATEMENT = 192
+    STATEMENT = 256
 };
 
 /* An operation of the batch under way; sorted by name, then by place. */
@@ -66,6 +67,7 @@ struct postgres {
     size_t room;
     PGresult **kept; /* what answers borrow bytes from, until the next batch */
     size_t kept_count, kept_room;
+    struct once__arena arena; /* labels of answers, likewise */
 };
 
 /* ---- Opening and closing ----------------------------------------------- */
@@ -74,6 +76,7 @@ static void forget_answers(struct postgres *s)
 {
     while (s->kept_count > 0)
         PQclear(s->kept[--s->kept_count]);
+    once__arena_reset(&s->arena);
 }
 
 /* Takes `r`, also on failure. */
@@ -105,6 +108,7 @@ static void postgres_close(once_store *store)
     once__pg_disconnect(&s->link);
     once__pg_config_clear(&s->config);
     once__pg_params_clear(&s->params);
+    once__arena_clear(&s->arena);
     free(s->kept);
     free(s->items);
     free(s->call);
@@ -116,7 +120,7 @@ static void write_statements(struct postgres *s)
 {
     once__pg_text(&s->config,
                   "SELECT * FROM @.apply_1($1,$2,$3,$4,$5,$6,$7,$8,$9,$10,$11,"
-                  "$12,$13,$14,$15,$16,$17,$18)",
+                  "$12,$13,$14,$15,$16,$17,$18,$19,$20,$21,$22)",
                   s->apply_sql, STATEMENT);
     once__pg_text(&s->config, "SELECT * FROM @.forget_1($1,$2,$3,$4,$5,$6)",
                   s->forget_sql, STATEMENT);
@@ -315,6 +319,22 @@ static int decide(once_op *op, const struct once__pg_row *row)
     return !changed || same_record(&row->before, &after);
 }
 
+/* A label that the operation has brought along is gone with it; the next ones
+ * are shown a copy. 0: no memory. */
+static int keep_label(struct postgres *s, once_record *r)
+{
+    void *copy;
+
+    if (r->label.size == 0)
+        return 1;
+    copy = once__arena_take(&s->arena, r->label.size);
+    if (copy == NULL)
+        return 0;
+    memcpy(copy, r->label.data, r->label.size);
+    r->label.data = copy;
+    return 1;
+}
+
 /*
  * Those that wait for the same name, as long as they only look. Bytes
  * that an operation has brought along are gone with it: then the server is
@@ -327,8 +347,10 @@ static void decide_line(struct batch *b, struct item *item, uint64_t now_ms)
     once_record before = first->record, after;
     uint64_t fence = 0;
 
-    if ((before.result.size > 0 && before.result.data == first->result.data) ||
-        (before.note.size > 0 && before.note.data == first->note.data))
+    if (item + 1 == end || !same_name(item, item + 1) ||
+        (before.result.size > 0 && before.result.data == first->result.data) ||
+        (before.note.size > 0 && before.note.data == first->note.data) ||
+        (before.label.data == first->label.data && !keep_label(b->s, &before)))
         return;
     for (item++; item < end && same_name(item - 1, item) && !item->done;
          item++) {
@@ -588,6 +610,15 @@ static int run(struct batch *b)
     return rc;
 }
 
+static int connected(struct postgres *s, once_error *err)
+{
+    if (once__pg_connect(&s->link, 0, deadline(s), err) == ONCE_OK)
+        return ONCE_OK;
+    if (err != NULL)
+        err->code = ONCE_ESTORE;
+    return ONCE_ESTORE;
+}
+
 static int postgres_apply(once_store *store, once_op **ops, size_t n,
                           once_error *err)
 {
@@ -599,11 +630,8 @@ static int postgres_apply(once_store *store, once_op **ops, size_t n,
     if (n == 0)
         return ONCE_OK;
     b.until_ms = deadline(s);
-    if (once__pg_connect(&s->link, 0, b.until_ms, err) != ONCE_OK) {
-        if (err != NULL)
-            err->code = ONCE_ESTORE;
+    if (connected(s, err) != ONCE_OK)
         return ONCE_ESTORE;
-    }
     if (sort_batch(&b, ops) != ONCE_OK)
         return ONCE_ESTORE;
     rc = run(&b);
@@ -618,25 +646,52 @@ static int postgres_apply(once_store *store, once_op **ops, size_t n,
 /* ---- Scanning ---------------------------------------------------------- */
 
 static int postgres_scan(once_store *store, int what,
-                         const once_position *after, uint32_t max, once_each *each, void *user,
-                         once_error *err)
+                         const once_position *after, uint32_t max,
+                         once_each *each, void *user, once_error *err)
 {
     struct postgres *s = (struct postgres *)store;
     uint64_t now_ms;
 
-    if (what < ONCE_SCAN_ALL || what > ONCE_SCAN_KEEP)
+    if (what < ONCE_SCAN_ALL || what >= ONCE__SCAN_END)
         return once__fail(err, ONCE_EINVAL, "what: %d is not a scan", what);
     if (max == 0)
         return 0;
-    if (once__pg_connect(&s->link, 0, deadline(s), err) != ONCE_OK) {
-        if (err != NULL)
-            err->code = ONCE_ESTORE;
+    if (connected(s, err) != ONCE_OK)
         return ONCE_ESTORE;
-    }
     return once__pg_scan(&s->link, &s->params, what,
                          time_to_send(s, what == ONCE_SCAN_KEEP, &now_ms),
-                         after == NULL ? NULL : after->name, max, each, user,
-                         err);
+                         after, max, each, user, err);
+}
+
+/* ---- Besides records --------------------------------------------------- */
+
+static int postgres_count(once_store *store, once_counts *out, once_error *err)
+{
+    struct postgres *s = (struct postgres *)store;
+
+    return connected(s, err) != ONCE_OK
+               ? ONCE_ESTORE
+               : once__pg_count(&s->link, &s->params, out, err);
+}
+
+static int postgres_head(once_store *store, const once_store_head *put,
+                         once_store_head *out, once_error *err)
+{
+    struct postgres *s = (struct postgres *)store;
+
+    return connected(s, err) != ONCE_OK
+               ? ONCE_ESTORE
+               : once__pg_head(&s->link, &s->params, put, out, err);
+}
+
+static int postgres_import(once_store *store, const once_named *r, size_t n,
+                           once_error *err)
+{
+    struct postgres *s = (struct postgres *)store;
+
+    return connected(s, err) != ONCE_OK
+               ? ONCE_ESTORE
+               : once__pg_import(&s->link, &s->params, r, n, err);
 }
 
 static int postgres_time(once_store *store, const once_store_time *put,
@@ -650,7 +705,7 @@ static int postgres_time(once_store *store, const once_store_time *put,
     PGresult *rows = NULL;
     int rc = ONCE_OK;
 
-    if (once__pg_connect(&s->link, 0, deadline(s), err) != ONCE_OK)
+    if (connected(s, err) != ONCE_OK)
         return ONCE_ESTORE;
     if (once__pg_params_seen(&s->params, &call, put) != ONCE_OK)
         return once__fail(err, ONCE_ESTORE, "postgres: out of memory");
@@ -671,7 +726,8 @@ static int postgres_time(once_store *store, const once_store_time *put,
         .shared = 1, .open = opening, .close = postgres_close,                 \
         .apply = postgres_apply, .scan = postgres_scan, .init = once__pg_init, \
         .print_schema = once__pg_print_schema, .verify = once__pg_verify,      \
-        .dump = once__pg_dump, .time = postgres_time                           \
+        .dump = once__pg_dump, .time = postgres_time, .count = postgres_count, \
+        .head = postgres_head, .import = postgres_import                       \
     }
 
 const once_store_ops once__store_postgres =

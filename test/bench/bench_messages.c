@@ -17,15 +17,20 @@
  *    bench_messages latency DATABASE TARGET SOURCE N PAUSE_MS
  *        N messages, PAUSE_MS apart, from emit() over once_relay() and a broker
  *        to the COMMIT of once_consume()
+ *    bench_messages calls WORKERS SAGAS URL URL ...
+ *        a bare loop: for each saga one POST of 300 bytes to each URL, one after
+ *        the other, with an Idempotency-Key; WORKERS sagas side by side
  *
  * test/bench/messages.py makes tables of it. A loop that got another number of
  * messages than it should ends with status 1: a figure for a wrong answer is
  * none.
  */
 #include <assert.h>
+#include <curl/curl.h>
 #include <libpq-fe.h>
 #include <pthread.h>
 #include <sqlite3.h>
+#include <stdatomic.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -579,6 +584,75 @@ static int latency(struct timed *t, unsigned pause_ms)
     return 0;
 }
 
+/* ---- The calls of a saga ------------------------------------------------- */
+
+struct calls {
+    char **urls; /* NULL ends them */
+    unsigned long n;
+    _Atomic unsigned long next, good;
+};
+
+static size_t forget(char *data, size_t size, size_t n, void *user)
+{
+    (void)data;
+    (void)user;
+    return size * n;
+}
+
+/* 1: it was answered with 200. */
+static int call(CURL *curl, const char *url, unsigned long saga, int branch)
+{
+    struct curl_slist *headers = NULL;
+    char key[80];
+    long status = 0;
+
+    (void)snprintf(key, sizeof(key), "Idempotency-Key: \"g%d-%lu/%d\"",
+                   (int)getpid(), saga, branch);
+    headers = curl_slist_append(headers, key);
+    headers = curl_slist_append(headers, "Content-Type: application/json");
+    (void)curl_easy_setopt(curl, CURLOPT_URL, url);
+    (void)curl_easy_setopt(curl, CURLOPT_HTTPHEADER, headers);
+    (void)curl_easy_setopt(curl, CURLOPT_POSTFIELDS, body);
+    (void)curl_easy_setopt(curl, CURLOPT_WRITEFUNCTION, forget);
+    if (curl_easy_perform(curl) == CURLE_OK)
+        (void)curl_easy_getinfo(curl, CURLINFO_RESPONSE_CODE, &status);
+    curl_slist_free_all(headers);
+    return status == 200;
+}
+
+static void *call_many(void *arg)
+{
+    struct calls *c = arg;
+    CURL *curl = curl_easy_init();
+    unsigned long saga;
+    int i, good;
+
+    while ((saga = atomic_fetch_add(&c->next, 1)) < c->n) {
+        good = 1;
+        for (i = 0; good && c->urls[i] != NULL; i++)
+            good = call(curl, c->urls[i], saga, i);
+        atomic_fetch_add(&c->good, (unsigned long)good);
+    }
+    curl_easy_cleanup(curl);
+    return NULL;
+}
+
+static int calls(unsigned workers, unsigned long n, char **urls)
+{
+    struct calls c = {.urls = urls, .n = n};
+    pthread_t *threads = calloc(workers, sizeof(*threads));
+    double begin = now();
+    unsigned i;
+
+    (void)curl_global_init(CURL_GLOBAL_DEFAULT);
+    for (i = 0; i < workers; i++)
+        (void)pthread_create(&threads[i], NULL, call_many, &c);
+    for (i = 0; i < workers; i++)
+        (void)pthread_join(threads[i], NULL);
+    free(threads);
+    return c.good == n ? print(begin, n) : wrong("a call failed");
+}
+
 int main(int argc, char **argv)
 {
     unsigned long n = argc > 3 ? strtoul(argv[argc > 4 ? 4 : 3], NULL, 10) : 0;
@@ -605,5 +679,8 @@ int main(int argc, char **argv)
 
         return latency(&t, (unsigned)strtoul(argv[6], NULL, 10));
     }
+    if (argc >= 5 && strcmp(argv[1], "calls") == 0)
+        return calls((unsigned)strtoul(argv[2], NULL, 10),
+                     strtoul(argv[3], NULL, 10), argv + 4);
     return wrong("see the head of bench_messages.c");
 }

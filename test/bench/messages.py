@@ -9,18 +9,22 @@ Every row has a baseline that runs in the same round: a transaction without
 inbox and outbox, a bare publish loop with the broker's own library, a consumer
 with the same writes. Rounds are interleaved, ratios are taken within a round,
 and what is printed is the median of the rounds, with the lowest and the
-highest. Sections: tx, lite, rows, behind, publish, consume, latency, purge.
+highest. Sections: tx, lite, rows, behind, publish, consume, latency, saga,
+purge.
 
 It refuses nothing that is slow and prints what it measured; a wrong number of
 messages ends it with status 1. Servers are its own, on loopback, in a temporary
 folder, and are stopped by their process ids.
 """
 import argparse
+import contextlib
 import datetime
 import json
 import os
 import pathlib
+import resource
 import shutil
+import socket
 import statistics
 import subprocess
 import sys
@@ -51,6 +55,88 @@ TRANSACTIONS = {
     "+ both": CLAIM + WRITES + EMIT,
 }
 GATES = {"+ inbox_claim()": 0.55, "+ emit()": 0.55, "+ both": 0.45}
+
+
+# Two banks that answer at once, and a front with the gateway and without it.
+BANKS = """
+daemon off;
+worker_processes 1;
+pid pid;
+error_log errors warn;
+events {{ worker_connections 1024; }}
+http {{
+    access_log off;
+    {temp}
+    keepalive_requests 1000000000;
+    default_type application/json;
+    server {{ listen 127.0.0.1:{port}; return 200 '{{"booked": true}}'; }}
+    server {{ listen 127.0.0.1:{other}; return 200 '{{"booked": true}}'; }}
+}}
+"""
+FRONT = """
+load_module {module};
+daemon off;
+worker_processes 2;
+pid pid;
+error_log errors warn;
+events {{ worker_connections 1024; }}
+http {{
+    access_log off;
+    {temp}
+    keepalive_requests 1000000000;
+    once_store main journal:{folder}/journal;
+    upstream here {{ server 127.0.0.1:{port}; keepalive 64; }}
+    upstream there {{ server 127.0.0.1:{other}; keepalive 64; }}
+    server {{
+        listen 127.0.0.1:{front};
+        proxy_http_version 1.1;
+        proxy_set_header Connection "";
+        location /plain/here {{ proxy_pass http://here; }}
+        location /plain/there {{ proxy_pass http://there; }}
+        location /once/here {{
+            once main; once_scope off; proxy_pass http://here;
+        }}
+        location /once/there {{
+            once main; once_scope off; proxy_pass http://there;
+        }}
+    }}
+}}
+"""
+TEMP = " ".join(f"{kind}_temp_path {kind};" for kind in
+                ("client_body", "proxy", "fastcgi", "uwsgi", "scgi"))
+WORKERS = 8  # of each route of a saga
+
+
+class Nginx(servers.Server):
+    """One nginx in the folder of the world."""
+
+    def __init__(self, world, name, template, **values):
+        super().__init__(world, name)
+        (self.folder / "conf").write_text(template.format(
+            temp=TEMP, folder=self.folder, **{"front": self.port, **values}))
+
+    def command(self):
+        return [servers.find("nginx"), "-p", str(self.folder), "-c", "conf",
+                "-e", "errors"]
+
+    def ready(self):
+        with contextlib.suppress(OSError), \
+                socket.create_connection((self.address, self.port), 5):
+            return True
+        return False
+
+
+def cpu_of(pid):
+    """Seconds that a process, its children and those they had took."""
+    try:
+        with open(f"/proc/{pid}/stat", encoding="latin-1") as f:
+            fields = f.read().rpartition(")")[2].split()
+        with open(f"/proc/{pid}/task/{pid}/children", encoding="ascii") as f:
+            children = f.read().split()
+    except FileNotFoundError:  # it has ended: its parent counts it
+        return 0
+    ticks = sum(int(t) for t in fields[11:15])
+    return ticks / os.sysconf("SC_CLK_TCK") + sum(map(cpu_of, children))
 
 
 class Wrong(Exception):
@@ -344,6 +430,89 @@ class Bench:
             yield (f"| {name} | {n:,} | {found['p50_ms']:.1f} | "
                    f"{found['p99_ms']:.1f} | {goal} |")
 
+    # ---- Sagas
+
+    def sagas(self):
+        """Two branches, plain and with Confirm, each call a plain one too."""
+        port, other = (servers.free_port() for _ in range(2))
+        self.postgres()
+        banks = Nginx(self.world, "banks", BANKS, port=port, other=other)
+        banks.port = port
+        banks.start()
+        front = Nginx(self.world, "front", FRONT, module=BUILD /
+                      "ngx_http_once_module.so", port=port, other=other)
+        front.start()
+        return front
+
+    def start_sagas(self, n, ops):
+        """Seconds that it took to start so many."""
+        steps = json.dumps([
+            dict({op: f"{side}-{op}" for op in ops}, type="application/json",
+                 body={"pad": "x" * 288}) for side in ("here", "there")])
+        self.sql("TRUNCATE once.saga, once.saga_step, once.outbox")
+        begin = time.monotonic()
+        self.sql("SELECT count(once.saga_start('transfer', "
+                 f"'{steps}', '{self.fresh('g')}-' || n)) "
+                 f"FROM generate_series(1, {n}) n; ANALYZE once.outbox")
+        return time.monotonic() - begin
+
+    def carry(self, front, n, ops):
+        """Sagas a second, and the CPU of one: relay, database, gateway."""
+        self.start_sagas(n, ops)
+        roots = {name: self.world.servers[name].pid
+                 for name in ("postgres", "front", "banks")}
+        before = {name: cpu_of(pid) for name, pid in roots.items()}
+        spent = resource.getrusage(resource.RUSAGE_CHILDREN)
+        begin = time.monotonic()
+        run(ONCE, "relay", "--store", self.owner(), *(
+            word for side in ("here", "there") for op in ops for word in (
+                "--to", f"{side}-{op}=http://127.0.0.1:{front.port}/once/"
+                f"{side}", "--workers", WORKERS)), "--drain")
+        took = time.monotonic() - begin
+        now = resource.getrusage(resource.RUSAGE_CHILDREN)
+        done = int(self.sql("SELECT count(*) FROM once.saga WHERE state = 3"))
+        if done != n:
+            raise Wrong(f"{done} sagas are done, not {n}")
+        cpu = {name: cpu_of(pid) - before[name] for name, pid in roots.items()}
+        cpu["relay"] = now.ru_utime + now.ru_stime - spent.ru_utime - \
+            spent.ru_stime
+        return n / took, {name: s / n * 1000 for name, s in cpu.items()}
+
+    def saga(self):
+        """Sagas through the gateway, beside their calls without any of it."""
+        front = self.sagas()
+        n = self.args.messages // 20
+        kinds = {"Try, Try": ["try"],
+                 "Try, Try, Confirm, Confirm": ["try", "confirm"]}
+        found = {name: ([], [], []) for name in kinds}
+        for _ in range(self.args.rounds):
+            for name, ops in kinds.items():
+                loop, ours, cpu = found[name]
+                loop.append(bench("calls", 2 * WORKERS, n, *(
+                    f"http://127.0.0.1:{front.port}/plain/{side}"
+                    for _ in ops for side in ("here", "there")))["per_s"])
+                per_s, spent = self.carry(front, n, ops)
+                ours.append(per_s)
+                cpu.append(spent)
+        yield from ["", "## Sagas through the gateway", "",
+                    f"{n:,} sagas of two branches on PostgreSQL, bodies of 300"
+                    f" bytes, {WORKERS} workers a route; one relay, nginx with"
+                    " the module and a journal, two banks that answer at once."
+                    f" The loop makes the same calls, {2 * WORKERS} at a time,"
+                    " through the same nginx without `once`: nothing of it is"
+                    " kept.", "",
+                    "| calls of a saga | loop, sagas/s | relay, sagas/s | ratio"
+                    " | lowest–highest | gate, sagas/s | CPU ms a saga: relay |"
+                    " database | gateway | banks |",
+                    "|---|---|---|---|---|---|---|---|---|---|"]
+        for name, (loop, ours, cpu) in found.items():
+            ratios = [a / b for a, b in zip(ours, loop)]
+            yield (f"| {name} | {statistics.median(loop):,.0f} | "
+                   f"{statistics.median(ours):,.0f} | {spread(ratios)} | 250 | "
+                   + " | ".join(f"{statistics.median(c[w] for c in cpu):.2f}"
+                                for w in ("relay", "postgres", "front",
+                                          "banks")) + " |")
+
     # ---- Purge
 
     def purge(self):
@@ -390,7 +559,7 @@ class Bench:
 
 
 SECTIONS = ["tx", "lite", "rows", "behind", "publish", "consume", "latency",
-            "purge"]
+            "saga", "purge"]
 
 
 def head(args, load):

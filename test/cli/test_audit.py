@@ -43,7 +43,7 @@ def lost(it, n):
     """n records that wait; the lines of ls about them."""
     for i in range(n):
         it.seed("lost", "%064x" % (i + 1), "0")
-    return it.ok("ls", "--json")
+    return it.ok("ls", "--state", "indeterminate", "--json")
 
 
 def faulty(it, rule):
@@ -151,13 +151,13 @@ def test_nothing_is_decided_that_cannot_be_written_down(store):
     for words in (["resolve", A, "--fence", fence, "--applied", *WHY],
                   ["forget", ZERO], ["clock", "--accept"],
                   ["show", ZERO, "--body"]):
-        err = store.bad(3, "is not written", *words, *none)
+        err = store.bad(3, "Nothing was decided", *words, *none)
         assert "none" in err and "--audit" in err
     done = store.once("purge", *none)
-    assert done.returncode == 3 and b"is not written" in done.stderr
+    assert done.returncode == 3 and b"Nothing was decided" in done.stderr
     assert store.ok("ls", "--json") == before
     new = store.folder / "new.db"
-    store.bad(3, "is not written", "--store", f"sqlite:{new}", "init", *none)
+    store.bad(3, "Nothing was decided", "--store", f"sqlite:{new}", "init", *none)
     assert not new.exists()
 
 
@@ -273,7 +273,7 @@ def test_a_full_disk_decides_nothing(store):
         env=dict(os.environ, ONCE_STORE=store.url,
                  ONCE_AUDIT=str(path_of(store))),
         capture_output=True, timeout=60)
-    assert done.returncode == 3 and b"is not written" in done.stderr
+    assert done.returncode == 3 and b"Nothing was decided" in done.stderr
     assert store.show(A)["state"] == "indeterminate"
     assert path_of(store).read_bytes() == b""
 

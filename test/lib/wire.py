@@ -70,7 +70,7 @@ def hold(run):
     wire(run, "open %s hold %d" % (run.rng.choice(["up", "down"]),
                                    run.rng.randrange(500)))
     run.nap(0.05, 1)
-    wire(run, "release")
+    wire(run, "clear")
 
 
 @fault("delay")

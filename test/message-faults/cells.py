@@ -44,6 +44,8 @@ import cellkit  # noqa: E402
 import servers  # noqa: E402
 from cellkit import Broken, Skip  # noqa: E402
 from faults import FAULTS  # noqa: E402
+import clocks  # noqa: E402
+import kills  # noqa: E402,F401  pylint: disable=unused-import
 from judge import (DEADLY, FLAWED, INDETERMINATE, Ledger,  # noqa: E402
                    judge)
 from places import BROKERS, DATABASES  # noqa: E402
@@ -74,9 +76,7 @@ class Process:
             self.process = subprocess.Popen(
                 [servers.find("setpriv"), "--pdeathsig", "KILL", "--", *words],
                 stdin=subprocess.DEVNULL, stdout=log, stderr=log,
-                env=dict(os.environ, **{k: str(v) for k, v in
-                                        self.run.environment.get(
-                                            self.name, {}).items()}))
+                env=self.run.environment_of(self.name))
         return self
 
     def running(self):
@@ -147,6 +147,7 @@ class Run:
         self.ledger.service = broker == "http"
         self.ledger.doubt = options.get("doubt", False)
         self.ledger.tended = options.get("tended", False)
+        self.ledger.late = options.get("late", False)
         self.clocks = options.get("clocks", ())
         self.segfaults = options.get("segfaults", False)
         self.keyed = self.ledger.keyed = options.get("keyed", False)
@@ -193,6 +194,10 @@ class Run:
                 place = types.SimpleNamespace(name=name, environment={})
                 self.world.clock(place)
                 self.environment[name] = place.environment
+
+    def environment_of(self, name):
+        return dict(os.environ, **{k: str(v) for k, v in
+                                   self.environment.get(name, {}).items()})
 
     def port(self, name):
         return self.proxies[name].port if name in self.proxies else None
@@ -367,7 +372,7 @@ class Run:
         self.note("all is booked")
         self.broker.ending = True
         self.broker.end()
-        if not self.ledger.service:
+        if not self.ledger.service and not self.ledger.late:
             self.plant_mismatches()
         self.wait(self.settled, "all is parked")
         self.note("all is parked")
@@ -375,6 +380,9 @@ class Run:
             process.stop()
         self.note("all have ended")
         if not self.ledger.service:
+            self.drain()
+        if self.ledger.late:
+            clocks.retry(self)
             self.drain()
         self.note("the broker is empty")
 
@@ -385,13 +393,13 @@ class Run:
             for command in ("clear", "drop rst"):
                 proxy.do(command)
         for name in self.clocks:
-            self.world.step(name, 30 * 60000)
+            self.world.step(name, self.options.get("healed", 30 * 60000))
 
     def drain(self):
-        """What still lies in the broker: copies, and nothing else."""
+        """What still lies in the broker, and what a consumer had in hand when
+        it ended: that comes again after a while."""
         last = Process(self, "last", self.consumer_words(
-            "last", "drain_ms=%d" % (4000 if self.broker.name == "redis"
-                                     else 1500))).start()
+            "last", "drain_ms=%d" % (2000 + self.broker.AGAIN_MS))).start()
         self.consumers.append(last)
         last.process.wait(4 * PATIENCE)
         last.check()
@@ -448,7 +456,7 @@ def uuid_at(year, rng):
 
 
 SHORT = ("postgres rabbitmq storm", "sqlite nats kill-consumer",
-         "sqlite redis kill-relay", "postgres redis keyed",
+         "sqlite redis points-relay", "postgres redis keyed",
          "sqlite http none", "postgres http gateway-kill")
 
 

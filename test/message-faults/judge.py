@@ -38,6 +38,7 @@ class Ledger:
         self.keyed = False  # effects, too, are in the order of their key
         self.service = False  # effects are those of a service: no inbox
         self.tended = False  # dead ones were dropped, so that others could go on
+        self.late = False   # copies came after the window: dead letters, too
         self.doubt = False  # a service may have died: rows may be in doubt
 
 
@@ -93,7 +94,7 @@ def judge_parked(ledger, kinds):
             flawed.add(body)
         elif "#" in name:
             mixed.add(name.partition("#")[0])
-        elif name not in dead:
+        elif name not in dead and not (ledger.late and name in kinds):
             yield "parked: %s, in state %d" % (mark(name), state)
         if state != DEAD:
             yield "parked: %s is in state %d" % (mark(name), state)

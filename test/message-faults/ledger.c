@@ -1,10 +1,13 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * ledger.c - the programs of the exact ledger: one that emits orders, one that
- * books them, and one that writes down what has arrived.
+ * books them, one that writes down what has arrived, and a relay; the target of
+ * its one route, "orders", stands in a file. Consumer and relay die where they
+ * are told: points.c.
  *
  *    ledger produce DATABASE NUMBER ORDERS SEED MODE PAUSE-MS
  *    ledger consume DATABASE URL [WORD=NUMBER ...]     metrics=FILE
+ *    ledger relay DATABASE FILE [WORD=NUMBER ...]      metrics=FILE
  *    ledger tap URL MILLISECONDS
  *
  * What belongs to the test are three tables, which cells.py makes:
@@ -39,6 +42,7 @@
 #include <once/relay.h>
 
 #include "broker/broker.h"
+#include "points.h"
 
 enum { KEYS = 64, HOT = 3, MOST = 6, BUSY_MS = 30000, PAUSE_MS = 20 };
 
@@ -363,33 +367,30 @@ static int stop_fd(void)
     (void)sigaddset(&set, SIGTERM);
     (void)sigprocmask(SIG_BLOCK, &set, NULL);
     (void)signal(SIGPIPE, SIG_IGN);
-    return signalfd(-1, &set, SFD_CLOEXEC);
+    points_stop_fd = signalfd(-1, &set, SFD_CLOEXEC);
+    return points_stop_fd;
 }
 
-static void read_option(once_consumer_options *o, char *word)
+struct number {
+    const char *name;
+    uint32_t *to;
+};
+
+static void read_option(const struct number *numbers, const char **metrics,
+                        char *word)
 {
-    const struct {
-        const char *name;
-        uint32_t *to;
-    } numbers[] = {
-        {"workers", &o->workers},   {"batch", &o->batch},
-        {"keyed", &o->keyed},       {"attempts", &o->attempts},
-        {"first_ms", &o->first_ms}, {"most_ms", &o->most_ms},
-        {"lease_ms", &o->lease_ms}, {"drain_ms", &o->drain_ms},
-    };
     char *value = strchr(word, '=');
-    size_t i;
 
     if (value == NULL)
         die("%s: no WORD=VALUE", word);
     *value++ = '\0';
     if (strcmp(word, "metrics") == 0) {
-        o->metrics = value;
+        *metrics = value;
         return;
     }
-    for (i = 0; i < sizeof(numbers) / sizeof(numbers[0]); i++)
-        if (strcmp(word, numbers[i].name) == 0) {
-            *numbers[i].to = (uint32_t)strtoul(value, NULL, 10);
+    for (; numbers->name != NULL; numbers++)
+        if (strcmp(word, numbers->name) == 0) {
+            *numbers->to = (uint32_t)strtoul(value, NULL, 10);
             return;
         }
     die("%s: no such option", word);
@@ -399,6 +400,17 @@ static int consume(const char *db, const char *from, char **words)
 {
     const struct rlimit no_core = {0, 0};
     once_consumer_options o = ONCE_CONSUMER_OPTIONS_INIT;
+    const struct number numbers[] = {
+        {"workers", &o.workers},
+        {"batch", &o.batch},
+        {"keyed", &o.keyed},
+        {"attempts", &o.attempts},
+        {"first_ms", &o.first_ms},
+        {"most_ms", &o.most_ms},
+        {"lease_ms", &o.lease_ms},
+        {"drain_ms", &o.drain_ms},
+        {NULL, NULL},
+    };
     once_error err = {0, ""};
     int rc;
 
@@ -408,11 +420,52 @@ static int consume(const char *db, const char *from, char **words)
     o.log = say;
     o.stop_fd = stop_fd();
     for (; *words != NULL; words++)
-        read_option(&o, *words);
+        read_option(numbers, &o.metrics, *words);
     (void)setrlimit(RLIMIT_CORE, &no_core);
     rc = once_consume(&o, book, NULL, &err);
     if (rc != ONCE_OK && rc != ONCE_DEAD)
         die("consume: %d %s", rc, err.text);
+    return 0;
+}
+
+/* ---- Carrying ------------------------------------------------------------ */
+
+static void read_line(const char *path, char *to, size_t size)
+{
+    FILE *f = fopen(path, "re");
+
+    if (f == NULL || fgets(to, (int)size, f) == NULL)
+        die("%s: cannot be read", path);
+    to[strcspn(to, "\n")] = '\0';
+    (void)fclose(f);
+}
+
+static int relay(const char *db, const char *file, char **words)
+{
+    once_relay_options o = ONCE_RELAY_OPTIONS_INIT;
+    once_route route = ONCE_ROUTE_INIT;
+    const struct number numbers[] = {
+        {"workers", &route.workers},       {"batch", &route.batch},
+        {"timeout_ms", &route.timeout_ms}, {"pass", &route.pass},
+        {"lease_ms", &o.lease_ms},         {NULL, NULL},
+    };
+    once_error err = {0, ""};
+    char target[1000];
+    int rc;
+
+    read_line(file, target, sizeof(target));
+    route.name = "orders";
+    route.url = target;
+    o.from = db;
+    o.routes = &route;
+    o.n = 1;
+    o.log = say;
+    o.stop_fd = stop_fd();
+    for (; *words != NULL; words++)
+        read_option(numbers, &o.metrics, *words);
+    rc = once_relay(&o, &err);
+    if (rc != ONCE_OK)
+        die("relay: %d %s", rc, err.text);
     return 0;
 }
 
@@ -460,7 +513,9 @@ int main(int argc, char **argv)
         return produce(argv[2], argv + 3);
     if (argc >= 4 && strcmp(argv[1], "consume") == 0)
         return consume(argv[2], argv[3], argv + 4);
+    if (argc >= 4 && strcmp(argv[1], "relay") == 0)
+        return relay(argv[2], argv[3], argv + 4);
     if (argc == 4 && strcmp(argv[1], "tap") == 0)
         return tap(argv[2], (unsigned)strtoul(argv[3], NULL, 10));
-    die("usage: ledger produce | consume | tap");
+    die("usage: ledger produce | consume | relay | tap");
 }

@@ -110,6 +110,7 @@ class Broker:
     """
 
     ERRORS = (OSError, EOFError)
+    AGAIN_MS = 0    # then what was not acknowledged comes again
 
     def __init__(self, run):
         self.server = self.build(run.world, **run.options.get("target", {}))
@@ -243,6 +244,7 @@ class RabbitMQ(Broker):
 class Redis(Broker):
     name = "redis"
     ERRORS = (OSError, EOFError, servers.RedisError)
+    AGAIN_MS = 2000
 
     def build(self, world, **options):
         del options
@@ -252,7 +254,8 @@ class Redis(Broker):
         return "redis://127.0.0.1:%d/?stream=orders" % port
 
     def source(self, port):
-        return self.target(port) + "&group=billing&min_idle_ms=2000"
+        return "%s&group=billing&min_idle_ms=%d" % (self.target(port),
+                                                    self.AGAIN_MS)
 
     def tap(self):
         return self.target(self.port) + "&group=tap&min_idle_ms=600000"
@@ -284,6 +287,7 @@ class Nats(Broker):
     """
 
     name = "nats"
+    AGAIN_MS = 2000
     ID = b"Nats-Msg-Id:"
 
     def build(self, world, **options):
@@ -297,7 +301,8 @@ class Nats(Broker):
         server.ask("CONSUMER.DURABLE.CREATE.orders.billing", {
             "stream_name": "orders", "config": {
                 "durable_name": "billing", "deliver_policy": "all",
-                "ack_policy": "explicit", "ack_wait": 2 * 10 ** 9,
+                "ack_policy": "explicit",
+                "ack_wait": self.AGAIN_MS * 10 ** 6,
                 "replay_policy": "instant", "max_deliver": -1}})
         return server
 

@@ -133,6 +133,30 @@ static void an_id_from_before_the_window_is_refused(void)
     db_end(&d);
 }
 
+/* Why a claim must not stand inside a savepoint: what comes after it would be
+ * unguarded. A savepoint after the claim leaves it alone. */
+static void a_claim_goes_with_the_savepoint_around_it(void)
+{
+    struct db d = db_new();
+
+    begin(&d);
+    sql(&d, NULL, "SAVEPOINT around");
+    T_EQ(claim(&d, "a", "x"), ONCE_OWNER);
+    sql(&d, NULL, "ROLLBACK TO around");
+    T_EQ(number(&d, "SELECT count(*) FROM @inbox"), 0);
+    T_EQ(claim(&d, "a", "x"), ONCE_OWNER);
+    sql(&d, NULL, "SAVEPOINT after");
+    T_EQ(claim(&d, "b", "x"), ONCE_OWNER);
+    sql(&d, NULL, "ROLLBACK TO after");
+    T_EQ(claim(&d, "a", "x"), ONCE_REPEATED);
+    commit(&d);
+    begin(&d);
+    T_EQ(claim(&d, "a", "x"), ONCE_REPEATED);
+    T_EQ(claim(&d, "b", "x"), ONCE_OWNER);
+    roll_back(&d);
+    db_end(&d);
+}
+
 /* ---- Parked messages --------------------------------------------------- */
 
 static void a_parked_message_is_kept_and_runs_once(void)
@@ -798,6 +822,41 @@ static void a_purge_makes_no_id_new_again(void)
     db_end(&d);
 }
 
+/* Whoever retries a dead letter may be later than any copy of it: the parked row
+ * answers for its id, and from its effect on the window counts anew. */
+static void a_dead_letter_older_than_the_window_runs_once(void)
+{
+    struct once__parked_list list = {NULL, 0, 0, NULL};
+    struct db d = db_new();
+    once_message m = in("a", "x");
+
+    T_EQ(park(&d, "a", "x", ONCE_PARKED_DEAD), ONCE_OK);
+    sql(&d, NULL, "UPDATE @inbox SET at_ms=%llu",
+        (unsigned long long)(now_ms() - 2 * KEEP_MS - 3600000));
+    T_EQ(once_message_purge(&d.tx, NULL, NULL), ONCE_OK);
+    begin(&d);
+    T_EQ(claim(&d, "a", "x"), ONCE_REPEATED);
+    roll_back(&d);
+    T_EQ(once__parked_decide(&d.tx, number(&d, "SELECT no FROM @parked"),
+                             ONCE_PARKED_DEAD, 0, ONCE__PARKED_RETRY, "why",
+                             NULL),
+         ONCE_OK);
+    T_EQ(once__parked_take(&d.tx, "billing", 60000, 0, &list, NULL), ONCE_OK);
+    T_EQ(list.n, 1);
+    once__parked_clear(&list);
+    m.attempt = 1;
+    begin(&d);
+    T_EQ(once_inbox_claim(&d.tx, &m, NULL), ONCE_OWNER);
+    commit(&d);
+    T_EQ(once_message_purge(&d.tx, NULL, NULL), ONCE_OK);
+    begin(&d);
+    T_EQ(once_inbox_claim(&d.tx, &m, NULL), ONCE_REPEATED);
+    T_EQ(claim(&d, "a", "x"), ONCE_REPEATED);
+    roll_back(&d);
+    T_EQ(number(&d, "SELECT count(*) FROM @parked"), 0);
+    db_end(&d);
+}
+
 /* A branch counts from its saga's own time: a Try that is repeated must not find
  * its row gone while its gid still looks young. */
 static void a_branch_of_the_future_outlives_its_gid(void)
@@ -976,6 +1035,7 @@ int main(int argc, char **argv)
     RUN(a_rollback_frees_the_id);
     RUN(another_body_is_refused);
     RUN(an_id_from_before_the_window_is_refused);
+    RUN(a_claim_goes_with_the_savepoint_around_it);
     RUN(a_parked_message_is_kept_and_runs_once);
     RUN(what_cannot_run_becomes_a_dead_letter);
     RUN(a_message_that_is_outside_no_more_is_parked);
@@ -1003,6 +1063,7 @@ int main(int argc, char **argv)
         RUN(tables_of_an_attached_database_are_none);
     RUN(other_tables_are_refused);
     RUN(a_purge_makes_no_id_new_again);
+    RUN(a_dead_letter_older_than_the_window_runs_once);
     RUN(killed_consumers_have_one_effect_for_each_id);
     if (server_url != NULL) {
         RUN(a_copy_waits_for_the_one_before_it);

@@ -8,10 +8,12 @@ import contextlib
 import errno
 import os
 import pathlib
+import random
 import socket
 import sys
 import threading
 import time
+import types
 
 import pytest
 
@@ -19,6 +21,7 @@ sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[1] / "lib"))
 
 import faultproxy  # noqa: E402  pylint: disable=wrong-import-position
 import servers  # noqa: E402  pylint: disable=wrong-import-position
+import wire  # noqa: E402  pylint: disable=wrong-import-position
 
 DATA = bytes(range(256)) * 40
 WAIT = 20
@@ -222,6 +225,18 @@ def test_hold_until_released(pair, way, word):
     assert exactly(receiver, len(DATA) - 3) == DATA[3:]
 
 
+def test_the_fault_hold_leaves_no_rule_behind(pair):
+    """Also where fewer bytes came than it was to let pass."""
+    p = pair()
+    client, server = p.connect()
+    run = types.SimpleNamespace(proxy=p.proxy, rng=random.Random(0),
+                                nap=lambda least, most: None)
+    wire.FAULTS["hold"](run)
+    for sender, receiver in ((client, server), (server, client)):
+        sender.sendall(DATA)
+        assert exactly(receiver, len(DATA)) == DATA
+
+
 def test_hold_does_not_take_without_end(pair):
     p = pair("new up hold 0")
     client, _ = p.connect()
@@ -310,9 +325,10 @@ def test_refuse_resets_and_accept_ends_it(pair):
 def test_target_that_is_down_resets_the_client(pair):
     p = pair()
     p.listener.close()
-    with socket.create_connection((servers.LOOPBACK, p.proxy.port),
-                                  WAIT) as s:
-        assert rest(s)[1] == "rst"
+    with contextlib.suppress(ConnectionResetError):
+        with socket.create_connection((servers.LOOPBACK, p.proxy.port),
+                                      WAIT) as s:
+            assert rest(s)[1] == "rst"
 
 
 def test_resets_pass_through(pair):

@@ -1354,8 +1354,7 @@ static void forgetting_goes_on_behind_records_that_stay(void)
     world_close(w);
 }
 
-/* FORGET, beside the model, which has no time of its own for that. A record
- * that is gone was forgotten by a call whose answer was lost. */
+/* FORGET, beside the model, which has no time of its own for that. */
 static int forget_now(struct world *w, const uint8_t *name)
 {
     once_op op, *ops[1] = {&op};
@@ -1366,8 +1365,9 @@ static int forget_now(struct world *w, const uint8_t *name)
     memcpy(op.name, name, ONCE_NAME_SIZE);
     for (tries = 0; tries < TRIES_MAX && rc != ONCE_OK; tries++)
         rc = w->store->ops->apply(w->store, ops, 1, NULL);
-    if (rc == ONCE_OK && tries > 1 && op.record.attempt == 0)
-        return ONCE_OK;
+    if (rc == ONCE_OK && op.rc == ONCE_REFUSED && tries > 1 &&
+        op.record.attempt == 0)
+        return ONCE_OK; /* an earlier try, whose answer was lost */
     return rc == ONCE_OK ? op.rc : rc;
 }
 

@@ -71,7 +71,7 @@ static void a_torn_tail_is_cut_wherever_it_is_torn(void)
     T_OK(there > 0 && gone > 100);
 }
 
-enum { CLAIMS = 60, HOLE = 5, DONE = 30 };
+enum { CLAIMS = 60, HOLE = 5, DONE = 40 };
 
 /* All in one batch, so that none knows that another is durable. */
 static void claim_at_once(const char *path, void *user)

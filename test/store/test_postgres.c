@@ -240,9 +240,12 @@ static void another_version_is_refused_with_both_numbers(void)
     struct place p = made_place("");
 
     sql(NULL, "UPDATE %s.meta SET version = 7", p.schema);
-    refused(p.url, ONCE_EVERSION, "version 7, this program understands 1");
+    refused(p.url, ONCE_EVERSION, "version 7, this program understands 2");
     T_EQ(once_store_init(p.url, NULL), ONCE_EVERSION);
     sql(NULL, "UPDATE %s.meta SET version = 1", p.schema);
+    refused(p.url, ONCE_EVERSION, "version 1, this program understands 2");
+    T_EQ(once_store_init(p.url, NULL), ONCE_EVERSION);
+    sql(NULL, "UPDATE %s.meta SET version = 2", p.schema);
     once_store_close(must_open(p.url, NULL));
 }
 
@@ -477,9 +480,9 @@ static void a_row_that_does_not_check_is_an_error_and_stays(void)
     T_STR(now, row);
     T_EQ(once_store_verify(p.url, count_line, &lines, NULL), 1);
     T_EQ(lines, 1);
-    sql(NULL, "UPDATE %s.record SET kind = 0, version = 2", p.schema);
+    sql(NULL, "UPDATE %s.record SET kind = 0, version = 1", p.schema);
     T_EQ(simple(s, ONCE_OP_COMPLETE, 1, 1, fence), ONCE_EVERSION);
-    sql(NULL, "UPDATE %s.record SET version = 1", p.schema);
+    sql(NULL, "UPDATE %s.record SET version = 2", p.schema);
     T_EQ(simple(s, ONCE_OP_COMPLETE, 1, 1, fence), ONCE_OK);
     sql(NULL, "SELECT setval('%s.fence', 1, false)", p.schema);
     sql(NULL, "UPDATE %s.record SET fence = 99", p.schema);
@@ -537,12 +540,14 @@ static void a_claim_under_way_elsewhere_is_waited_for_a_while(void)
     char text[1024];
 
     (void)claimed(s, 1, 1);
-    (void)snprintf(text, sizeof(text),
-                   "BEGIN; INSERT INTO %s.record SELECT 1000, lease_ms,"
-                   " keep_ms, granted_ms, attempt, version, state, kind,"
-                   " policy, doubt, token, '\\x4a0002' || substr(name, 4),"
-                   " fingerprint, grp, note, body FROM %s.record",
-                   p.schema, p.schema);
+    (void)snprintf(
+        text, sizeof(text),
+        "BEGIN; INSERT INTO %s.record SELECT 1000, lease_ms,"
+        " keep_ms, granted_ms, created_ms, ended_ms, attempt,"
+        " version, state, kind, policy, doubt, reason, token,"
+        " trace, '\\x4a0002' || substr(name, 4),"
+        " fingerprint, subject, grp, label, note, body FROM %s.record",
+        p.schema, p.schema);
     PQclear(PQexec(other, text));
     fill(&op, ONCE_OP_CLAIM, 2, 2);
     T_EQ(s->ops->apply(s, ops, 1, NULL), ONCE_OK);
@@ -594,12 +599,14 @@ static void a_claim_under_way_elsewhere_keeps_no_other_waiting(void)
         fill(&op[i], ONCE_OP_CLAIM, i, 2);
         ops[i] = &op[i];
     }
-    (void)snprintf(text, sizeof(text),
-                   "BEGIN; INSERT INTO %s.record SELECT 1000, lease_ms,"
-                   " keep_ms, granted_ms, attempt, version, state, kind,"
-                   " policy, doubt, token, '\\x%02x0005' || substr(name, 4),"
-                   " fingerprint, grp, note, body FROM %s.record",
-                   p.schema, op[5].name[0], p.schema);
+    (void)snprintf(
+        text, sizeof(text),
+        "BEGIN; INSERT INTO %s.record SELECT 1000, lease_ms,"
+        " keep_ms, granted_ms, created_ms, ended_ms, attempt,"
+        " version, state, kind, policy, doubt, reason, token,"
+        " trace, '\\x%02x0005' || substr(name, 4),"
+        " fingerprint, subject, grp, label, note, body FROM %s.record",
+        p.schema, op[5].name[0], p.schema);
     PQclear(PQexec(other, text));
     T_EQ(s->ops->apply(s, ops, 9, NULL), ONCE_OK);
     for (i = 0; i < 9; i++)

@@ -88,6 +88,26 @@ static int nobody(void *user, const uint8_t *name, const once_record *r)
     return 0;
 }
 
+/* Nothing else answers either, and what the engine calls each second says so,
+ * also where nobody asks anything. */
+static void says_so(once_store *s, const char *path)
+{
+    once_error err = {0, ""};
+    once_store_head head = {.incarnation = 1};
+    once_named r = {.record.attempt = 1};
+    once_counts counts;
+
+    T_EQ(s->ops->maintain(s, &err), ONCE_ESTORE);
+    T_OK(strstr(err.text, path) != NULL);
+    if (s->ops->count == NULL)
+        return;
+    T_EQ(s->ops->count(s, &counts, &err), ONCE_ESTORE);
+    T_EQ(s->ops->head(s, NULL, &head, &err), ONCE_ESTORE);
+    T_EQ(s->ops->head(s, &head, &head, &err), ONCE_ESTORE);
+    T_EQ(s->ops->import(s, &r, 1, &err), ONCE_ESTORE);
+    T_OK(strstr(err.text, path) != NULL);
+}
+
 /* Whoever only looks is told what was acknowledged, for a moment yet. */
 static void stops(once_store *s, const char *path)
 {
@@ -108,12 +128,10 @@ static void stops(once_store *s, const char *path)
         T_EQ(ask(s, ONCE_OP_CLAIM, (uint8_t)(60 + i), &err), ONCE_ESTORE);
         T_EQ(s->ops->scan(s, ONCE_SCAN_LEASE, NULL, 10, nobody, NULL, &err),
              ONCE_ESTORE);
-        /* Also where nobody asks: this is called each second. */
-        if (strcmp(driver, "journal") != 0) {
-            T_EQ(s->ops->maintain(s, &err), ONCE_ESTORE);
-            T_OK(strstr(err.text, path) != NULL);
-        }
+        T_EQ(s->ops->scan(s, ONCE_SCAN_WAITING, NULL, 10, nobody, NULL, &err),
+             ONCE_ESTORE);
     }
+    says_so(s, path);
 }
 
 static const char *new_path(char *out, size_t size)
@@ -168,6 +186,41 @@ static void a_copy_in_its_place_gets_no_answers_from_us(void)
     once_store_close(s);
     s = open_at(away);
     T_EQ(ask(s, ONCE_OP_SHOW, 2, NULL), ONCE_REPLAY);
+    once_store_close(s);
+}
+
+/* Hard links: each file is the very same one, until somebody makes a new one in
+ * one of the two folders. */
+static void a_folder_of_links_in_its_place_is_seen(void)
+{
+    char path[100];
+    once_store *s;
+
+    if (strcmp(driver, "journal") != 0) {
+        printf("# skipped: %s has no folder\n", driver);
+        return;
+    }
+    s = prepare(new_path(path, sizeof(path)));
+    shell("cp -al %s %s.links", path, path);
+    shell("mv %s %s.away", path, path);
+    shell("mv %s.links %s", path, path);
+    stops(s, path);
+    once_store_close(s);
+}
+
+/* Nothing is asked while it happens: the next look must see it. */
+static void maintenance_sees_it_by_itself(void)
+{
+    char path[100], away[120];
+    once_error err = {0, ""};
+    once_store *s = prepare(new_path(path, sizeof(path)));
+
+    (void)snprintf(away, sizeof(away), "%s.away", path);
+    T_EQ(s->ops->maintain(s, &err), ONCE_OK);
+    move(path, away);
+    shell("cp -a %s.bak %s", path, path);
+    T_EQ(s->ops->maintain(s, &err), ONCE_ESTORE);
+    T_OK(strstr(err.text, "was replaced") != NULL);
     once_store_close(s);
 }
 
@@ -251,6 +304,8 @@ static void all(const char *name)
     driver = name;
     printf("# %s\n", name);
     T_RUN(a_copy_in_its_place_gets_no_answers_from_us);
+    T_RUN(a_folder_of_links_in_its_place_is_seen);
+    T_RUN(maintenance_sees_it_by_itself);
     T_RUN(what_was_moved_away_is_not_answered_from);
     T_RUN(what_was_removed_is_not_answered_from);
     T_RUN(a_link_that_leads_elsewhere_is_seen);

@@ -532,6 +532,38 @@ static void threads_and_processes_write_one_chain(void)
     once__audit_close(a);
 }
 
+static void *write_one(void *user)
+{
+    decide(user, "resolve");
+    return NULL;
+}
+
+/* A writer that waits for the lock of a file that is renamed meanwhile. */
+static void who_waits_for_a_renamed_log_writes_to_the_next_one(void)
+{
+    const char *paths[2];
+    pthread_t thread;
+    once__audit *a;
+    int fd;
+
+    empty_folder();
+    paths[0] = in_folder("audit.jsonl.1");
+    paths[1] = log_path;
+    a = opened();
+    decide(a, "resolve");
+    fd = open(log_path, O_RDWR);
+    T_EQ(flock(fd, LOCK_EX), 0);
+    T_EQ(pthread_create(&thread, NULL, write_one, a), 0);
+    usleep(200000);
+    T_EQ(rename(log_path, paths[0]), 0);
+    close(fd);
+    pthread_join(thread, NULL);
+    T_EQ(count_lines(paths[0]), 3);
+    T_EQ(count_lines(paths[1]), 3);
+    T_EQ(check(paths, 2), 0);
+    once__audit_close(a);
+}
+
 /* ---- What cannot be written ------------------------------------------------ */
 
 static void refused(const char *path, int code, const char *text)
@@ -703,6 +735,7 @@ int main(void)
     T_RUN(a_renamed_log_is_followed_by_the_next_one);
     T_RUN(a_log_that_was_cut_before_it_was_renamed);
     T_RUN(threads_and_processes_write_one_chain);
+    T_RUN(who_waits_for_a_renamed_log_writes_to_the_next_one);
     T_RUN(what_is_no_log_is_refused_and_not_touched);
     T_RUN(a_line_is_written_whole_or_not_at_all);
     T_RUN(without_a_path_it_is_the_users_own);

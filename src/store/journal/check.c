@@ -117,11 +117,12 @@ static void dump_frame(struct check *c, const struct once__frame *f,
         say(c,
             "%" PRIu64 ":%" PRIu64 " %s %s attempt=%" PRIu32 " fence=%" PRIu64
             " lease=%" PRIu64 " keep=%" PRIu64 " group=%.*s result=%zu"
-            " note=%zu",
+            " note=%zu label=%zu ended=%" PRIu64 " reason=%s",
             once__journal_id(at), once__journal_offset(at), name,
             state_name(r->state), r->attempt, r->fence, r->lease_ms, r->keep_ms,
             (int)strnlen((const char *)r->group, ONCE_GROUP_SIZE),
-            (const char *)r->group, r->result.size, r->note.size);
+            (const char *)r->group, r->result.size, r->note.size,
+            r->label.size, r->ended_ms, once_reason_text(r->reason));
 }
 
 static void check_frame(struct check *c, struct once__walk *w,
@@ -343,10 +344,26 @@ static int read_lock(struct check *c)
     return code;
 }
 
+static int check_head(struct check *c)
+{
+    once_store_head head;
+    once_error err = {0, ""};
+    int code = once__journal_head_load(c->folder, c->path, &head, &err);
+
+    if (code == ONCE_ECORRUPT) { /* without the folder's path, as all lines */
+        say(c, "%s", err.text + strlen(c->path) + 1);
+        return ONCE_OK;
+    }
+    return code == ONCE_OK ? ONCE_OK : once__fail(c->err, code, "%s", err.text);
+}
+
 static int check_all(struct check *c)
 {
     uint64_t id;
     int code = read_lock(c);
+
+    if (code == ONCE_OK && !c->dump)
+        code = check_head(c);
 
     if (code != ONCE_OK)
         return code;

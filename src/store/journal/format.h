@@ -4,6 +4,7 @@
  *
  *    DIR/lock              who has it open, and how it was left (session.c)
  *    DIR/00000001.log ...  segments: a header, then frames (segment.c, frame.c)
+ *    DIR/head              id, incarnation, gap (head.c)
  *    DIR/clock             what was observed of the time (time.c)
  *
  * A *position* is where a frame begins: segment number and offset in one
@@ -44,6 +45,8 @@ enum {
 /* Names of files in the folder, beside the segments'. */
 #define ONCE__JOURNAL_LOCK "lock"
 #define ONCE__JOURNAL_CLOCK "clock"
+#define ONCE__JOURNAL_STORE_HEAD "head"
+#define ONCE__JOURNAL_NEXT_HEAD "head.tmp"     /* a head in the making    */
 #define ONCE__JOURNAL_UNFINISHED "prepare.tmp" /* a segment in the making */
 
 /* ---- Positions ------------------------------------------------------------
@@ -79,7 +82,7 @@ enum once__frame_kind {
 
 /*
  * The head of a frame. `sum` is the checksum at the end of the record that
- * follows; `due` is when the record's lease or retention ends.
+ * follows; `due` is the record's time in the order of scans, by its state.
  *
  * A generation is the log between two recoveries. Its number is random, for it
  * must never be used twice: some frames of a generation whose other frames
@@ -130,7 +133,8 @@ void once__segment_head_put(const struct once__segment_head *h,
 int once__segment_head_get(const uint8_t in[ONCE__JOURNAL_HEADER], uint64_t id,
                            struct once__segment_head *out);
 
-/* When a record's lease or retention ends; UINT64_MAX: never by itself. */
+/* By a record's state: when its lease ends, when it ended (indeterminate), or
+ * when its retention ends. */
 uint64_t once__journal_due(const once_record *r);
 
 /* ---- session.c: DIR/lock ---------------------------------------------------

@@ -22,12 +22,19 @@
  */
 #include "store/journal/format.h"
 
+#include <assert.h>
 #include <string.h>
 
 #include "core/crc32c.h"
 #include "core/record.h"
 
 enum { FRAME_MAGIC = 0x4d52464a, SUMMED = 8 };
+
+static_assert(ONCE__FRAME_HEAD + ONCE__RECORD_HEAD + ONCE_RESULT_MAX +
+                      ONCE_NOTE_MAX + ONCE_LABEL_MAX + ONCE__RECORD_SUM +
+                      ONCE__FRAME_ALIGN <=
+                  ONCE__FRAME_MAX,
+              "any record fits a frame");
 
 #define SEGMENT_MAGIC UINT64_C(0x4c4e524a45434e4f)
 
@@ -127,7 +134,7 @@ uint64_t once__journal_due(const once_record *r)
 {
     if (r->state == ONCE_CLAIMED || r->state == ONCE_DISPATCHED)
         return r->lease_ms;
-    return r->state == ONCE_INDETERMINATE ? UINT64_MAX : r->keep_ms;
+    return r->state == ONCE_INDETERMINATE ? r->ended_ms : r->keep_ms;
 }
 
 size_t once__frame_size_of(const once_record *r)

@@ -5,7 +5,7 @@
  *
  * Each file uses only files that stand below it; there is no circle:
  *
- *    check   session       names  compactor     reading for people, opening,
+ *    check   session       list   compactor     reading for people, opening,
  *      |  \______ |           |     |           listing, dropping segments
  *      |         |           lock --'
  *      |         recover ------'                from the log to the memory
@@ -16,9 +16,10 @@
  *      |         |    |
  *      |      segment |                         files of the log
  *      |         |    |
- *      `------- walk -'     shared    time      frames in order; memory
- *                |           |         |
- *              frame        file ------'        bytes
+ *      |------- walk -'     shared    time      frames in order; memory
+ *     head       |           |         |        which store it is
+ *      |       frame        file ------'        bytes
+ *      `---------------------'
  */
 #ifndef ONCE_STORE_JOURNAL_HANDLE_H
 #define ONCE_STORE_JOURNAL_HANDLE_H
@@ -194,20 +195,22 @@ ONCE_CHECK int once__recover_locked(struct once__journal *j, once_error *err);
 ONCE_CHECK int once__journal_lock(struct once__journal *j, once_error *err);
 void once__journal_unlock(struct once__journal *j);
 
-/* ---- names.c: all names in order, for lists -------------------------------
+/* ---- list.c: records in the order of a scan --------------------------------
  * */
 
-struct once__names {
-    uint8_t (*names)[ONCE_NAME_SIZE]; /* on the heap, or NULL               */
-    size_t count, at;
-    int more; /* there may be some after the last                           */
+struct once__list {
+    once_position *places; /* on the heap, or NULL                          */
+    size_t count, next;
+    int what;         /* of enum once_scan_what                             */
+    int more;         /* there may be some after the last                   */
+    uint64_t made_ms; /* of CLOCK_MONOTONIC                                 */
 };
 
-/* The first name after `after`, or of all if that is NULL. 1, 0 at the end, or
- * an error. Takes the lock. */
-ONCE_CHECK int once__names_next(struct once__journal *j, struct once__names *l,
-                                const uint8_t *after,
-                                uint8_t out[ONCE_NAME_SIZE], once_error *err);
+/* The first place after `after`, or of all if that is NULL, in the scan ALL,
+ * WAITING or LIVE. 1, 0 at the end, or an error. Takes the lock. */
+ONCE_CHECK int once__list_next(struct once__journal *j, struct once__list *l,
+                               int what, const once_position *after,
+                               once_position *out, once_error *err);
 
 /* ---- session.c: opening and closing a journal -----------------------------
  * */
@@ -219,6 +222,24 @@ void once__session_close(struct once__journal *j);
  * error's text. ONCE_EOPEN, ONCE_EVERSION, ONCE_ECORRUPT. */
 ONCE_CHECK int once__session_read(int fd, const char *path,
                                   struct once__note *out, once_error *err);
+
+/* ---- head.c: the file DIR/head ---------------------------------------------
+ * */
+
+/* ONCE_OK; ONCE_ECORRUPT: it is missing or damaged; ONCE_EOPEN: it cannot be
+ * read. `path` is for the error's text. */
+ONCE_CHECK int once__journal_head_load(int folder, const char *path,
+                                       once_store_head *out, once_error *err);
+/* ONCE_OK: it is durable. ONCE_EOPEN: it may be the old one or the new one. One
+ * at a time may do that: with the lock, or alone in the folder. */
+ONCE_CHECK int once__journal_head_save(const struct once__journal *j,
+                                       const once_store_head *h,
+                                       once_error *err);
+/* The first one, with a new id, unless there is one. */
+ONCE_CHECK int once__journal_head_make(const struct once__journal *j,
+                                       once_error *err);
+/* 1 if there may be such a one. */
+int once__journal_head_sane(const once_store_head *h);
 
 /* ---- time.c: the file DIR/clock -------------------------------------------
  * */

@@ -98,7 +98,7 @@ int once__index_clear(struct once__journal *j)
     first->lease_from = first->keep_from = UINT64_MAX;
     for (i = 0; i < 1u << BASE; i++)
         *entry(j, i) = bucket;
-    s->records = s->owned = s->bytes = 0;
+    s->records = s->bytes = s->owned = s->dispatched = s->waiting = 0;
     return ONCE_OK;
 }
 
@@ -123,11 +123,16 @@ static int is_owned(const struct once__slot *slot)
     return slot->state == ONCE_CLAIMED || slot->state == ONCE_DISPATCHED;
 }
 
+static int is_waiting(const struct once__slot *slot)
+{
+    return slot->state == ONCE_INDETERMINATE;
+}
+
 static void note_due(struct once__page *p, const struct once__slot *slot)
 {
     uint64_t *from = is_owned(slot) ? &p->lease_from : &p->keep_from;
 
-    if (slot->due < *from)
+    if (!is_waiting(slot) && slot->due < *from)
         *from = slot->due;
 }
 
@@ -138,6 +143,17 @@ static void note_all(struct once__page *p)
     p->lease_from = p->keep_from = UINT64_MAX;
     for (i = 0; i < p->count; i++)
         note_due(p, &p->slots[i]);
+}
+
+/* In its page. */
+static void count_here(struct once__page *p, const struct once__slot *slot,
+                       int sign)
+{
+    if (is_owned(slot))
+        p->live = (uint8_t)(p->live + sign);
+    if (is_waiting(slot))
+        p->waiting = (uint8_t)(p->waiting + sign);
+    ONCE__MUST(p->live + p->waiting <= ONCE__PAGE_SLOTS);
 }
 
 static void count(struct once__shared *s, const struct once__slot *slot,
@@ -156,6 +172,31 @@ static void count(struct once__shared *s, const struct once__slot *slot,
     s->records += one;
     if (is_owned(slot))
         s->owned += one;
+    if (slot->state == ONCE_DISPATCHED)
+        s->dispatched += one;
+    if (is_waiting(slot))
+        s->waiting += one;
+}
+
+int once__index_is_in(const struct once__slot *slot, int what)
+{
+    return what == ONCE_SCAN_LIVE      ? is_owned(slot)
+           : what == ONCE_SCAN_WAITING ? is_waiting(slot)
+                                       : 1;
+}
+
+unsigned once__index_in_page(const struct once__page *p, int what)
+{
+    return what == ONCE_SCAN_LIVE      ? p->live
+           : what == ONCE_SCAN_WAITING ? p->waiting
+                                       : p->count;
+}
+
+uint64_t once__index_in_all(const struct once__shared *s, int what)
+{
+    return what == ONCE_SCAN_LIVE      ? s->owned
+           : what == ONCE_SCAN_WAITING ? s->waiting
+                                       : s->records;
 }
 
 /* ---- Finding and changing ------------------------------------------------ */
@@ -221,6 +262,8 @@ static void move_up(struct once__journal *j, struct once__page *p,
             i++;
             continue;
         }
+        count_here(p, &p->slots[i], -1);
+        count_here(q, &p->slots[i], 1);
         q->slots[q->count] = p->slots[i];
         q->tags[q->count++] = p->tags[i];
         p->slots[i] = p->slots[--p->count];
@@ -268,10 +311,12 @@ int once__index_put(struct once__journal *j, const struct once__slot *slot)
         p->tags[i] = tag(h);
     } else {
         count(j->shared, &p->slots[i], -1);
+        count_here(p, &p->slots[i], -1);
     }
     ONCE__MUST(p->count <= ONCE__PAGE_SLOTS && i < p->count);
     p->slots[i] = *slot;
     count(j->shared, slot, 1);
+    count_here(p, slot, 1);
     note_due(p, slot);
     return 1;
 }
@@ -286,6 +331,7 @@ void once__index_remove(struct once__journal *j,
     if (i < 0)
         return;
     count(j->shared, &p->slots[i], -1);
+    count_here(p, &p->slots[i], -1);
     p->slots[i] = p->slots[--p->count];
     p->tags[i] = p->tags[p->count];
 }
@@ -302,7 +348,7 @@ static size_t due_of(struct once__page *p, int what, uint64_t now_ms,
     if (now_ms < from)
         return 0;
     for (i = 0; i < p->count && n < max; i++)
-        if (p->slots[i].due <= now_ms && p->slots[i].due != UINT64_MAX &&
+        if (p->slots[i].due <= now_ms && !is_waiting(&p->slots[i]) &&
             is_owned(&p->slots[i]) == (what == ONCE_SCAN_LEASE))
             out[n++] = p->slots[i];
     if (n == 0) /* leases were renewed, records are gone */

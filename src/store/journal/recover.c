@@ -37,6 +37,7 @@
 #include <unistd.h>
 
 #include "core/error.h"
+#include "store/store.h"
 
 enum { QUEUE = 16, PIECE = 16 << 20 };
 
@@ -470,6 +471,18 @@ static int begin(struct recovery *r)
                       "%s: no room for the index in shared memory", r->j->path);
 }
 
+/* No fence is granted again that an earlier incarnation may have granted. */
+static int begin_fences(struct recovery *r)
+{
+    once_store_head head;
+    int code =
+        once__journal_head_load(r->j->folder, r->j->path, &head, r->err);
+
+    if (code == ONCE_OK)
+        r->j->shared->fence = once__fence_floor(&head, 0);
+    return code;
+}
+
 /* A number that no log here has ever had, nor will have. */
 static int new_generation(struct recovery *r)
 {
@@ -615,19 +628,23 @@ int once__recover(struct once__journal *j, const struct once__left *left,
 {
     struct recovery r = {
         .j = j, .left = left, .err = err, .known = left->known};
-    int code = begin(&r);
+    int code = begin(&r), is_new;
 
     (void)unlinkat(j->folder, ONCE__JOURNAL_UNFINISHED, 0);
+    (void)unlinkat(j->folder, ONCE__JOURNAL_NEXT_HEAD, 0);
     if (code == ONCE_OK &&
         once__segment_range(j->folder, &r.lowest, &r.highest) != 0)
         code = once__fail(err, ONCE_EOPEN, "%s: %s", j->path, strerror(errno));
     if (code != ONCE_OK)
         return code;
     code = find_last(&r);
+    is_new = code == ONCE_ECORRUPT && left->state == ONCE__LEFT_NEW;
+    if (is_new) /* a file of a segment is made after the head */
+        code = r.highest == 0 ? once__journal_head_make(j, err) : ONCE_OK;
     if (code == ONCE_OK)
-        code = recover_files(&r);
-    else if (code == ONCE_ECORRUPT && left->state == ONCE__LEFT_NEW)
-        code = make_first(&r);
+        code = begin_fences(&r);
+    if (code == ONCE_OK)
+        code = is_new ? make_first(&r) : recover_files(&r);
     if (code == ONCE_OK)
         j->shared->durable = j->shared->tail;
     return code;
@@ -670,6 +687,8 @@ int once__recover_locked(struct once__journal *j, once_error *err)
     if (!once__shared_view(j))
         return once__fail(err, ONCE_ENOMEM, "%s: no memory", j->path);
     code = begin(&r);
+    if (code == ONCE_OK)
+        code = begin_fences(&r);
     if (code == ONCE_OK)
         code = read_head(&r, s->last, &r.last);
     if (code == ONCE_ECORRUPT)

@@ -93,7 +93,9 @@ int once__session_read(int fd, const char *path, struct once__note *out,
                           path);
     if (once__get(b + 8, 4) != ONCE__JOURNAL_VERSION)
         return once__fail(err, ONCE_EVERSION,
-                          "%s: version %llu, this program understands %d", path,
+                          "%s: a journal of version %llu, this program "
+                          "understands version %d",
+                          path,
                           (unsigned long long)once__get(b + 8, 4),
                           ONCE__JOURNAL_VERSION);
     if (once__get(b + 12, 4) != note_sum(b))
@@ -139,6 +141,8 @@ static int is_for_us(int folder)
                strcmp(e->d_name, "lost+found") == 0 ||
                strcmp(e->d_name, ONCE__JOURNAL_LOCK) == 0 ||
                strcmp(e->d_name, ONCE__JOURNAL_CLOCK) == 0 ||
+               strcmp(e->d_name, ONCE__JOURNAL_STORE_HEAD) == 0 ||
+               strcmp(e->d_name, ONCE__JOURNAL_NEXT_HEAD) == 0 ||
                strcmp(e->d_name, ONCE__JOURNAL_UNFINISHED) == 0 ||
                once__segment_number(e->d_name) != 0;
     (void)closedir(d);

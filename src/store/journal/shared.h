@@ -21,11 +21,11 @@ struct once__journal;
 /* ---- The index ------------------------------------------------------------
  * */
 
-/* Where the last frame of a name is. One cache line. */
+/* Where the last frame of a name is, and what that says. One cache line. */
 struct once__slot {
     uint8_t name[ONCE_NAME_SIZE];
     uint64_t at;
-    uint64_t due;
+    uint64_t due; /* as in the frame */
     uint64_t fence;
     uint32_t length;
     uint8_t state;
@@ -35,12 +35,14 @@ struct once__slot {
 enum { ONCE__PAGE_SLOTS = 62, ONCE__PAGE_SIZE = 4096 };
 
 /* A bucket of the index. `lease_from` and `keep_from`: nothing in here is due
- * earlier. */
+ * earlier. `live` slots are claimed or dispatched, `waiting` ones are
+ * indeterminate. */
 struct once__page {
     uint8_t count, depth;
     uint8_t tags[ONCE__PAGE_SLOTS];
     uint64_t lease_from, keep_from;
-    uint64_t spare[6];
+    uint8_t live, waiting;
+    uint8_t spare[46];
     struct once__slot slots[ONCE__PAGE_SLOTS];
 };
 
@@ -96,9 +98,11 @@ struct once__shared {
     uint64_t fence;
     uint64_t marked;    /* no segment before this one is needed              */
     uint64_t forgotten; /* end of the last FORGOTTEN frame                   */
-    uint64_t records, owned, bytes;
+    uint64_t records, bytes;
+    uint64_t owned;      /* records that are claimed or dispatched, ...      */
+    uint64_t dispatched; /* ... of these                                     */
+    uint64_t waiting;    /* and those that are indeterminate                 */
     uint64_t average; /* length of a completed record's frame                */
-    uint64_t spare;   /* 0; keeps the layout of the version                  */
     uint64_t generation;
     uint32_t pages, room, depth;
     uint32_t directory[ONCE__DIRECTORIES + 1];
@@ -159,6 +163,11 @@ void once__index_remove(struct once__journal *j,
 size_t once__index_due(struct once__journal *j, int what, uint64_t now_ms,
                        uint32_t *page, uint32_t pages, struct once__slot *out,
                        size_t max);
+/* 1 if the scan `what` shows all records that are in this state. */
+int once__index_is_in(const struct once__slot *slot, int what);
+/* How many slots of a page are in the scan `what`, and how many of all. */
+unsigned once__index_in_page(const struct once__page *p, int what);
+uint64_t once__index_in_all(const struct once__shared *s, int what);
 /* 1 if page `n` is a bucket and no part of the directory. */
 int once__index_bucket(const struct once__shared *s, uint32_t n);
 

@@ -179,18 +179,22 @@ struct once__pg_ask once__pg_params_ask(const struct once__pg_params *p,
 
 /* ---- Operations as columns --------------------------------------------- */
 
-static size_t trimmed(const uint8_t group[ONCE_GROUP_SIZE])
-{
-    size_t size = ONCE_GROUP_SIZE;
-
-    while (size > 0 && group[size - 1] == 0)
-        size--;
-    return size;
-}
-
 static once_bytes of(const void *data, size_t size)
 {
     return (once_bytes){data, size};
+}
+
+static once_bytes trimmed(const uint8_t *text, size_t size)
+{
+    while (size > 0 && text[size - 1] == 0)
+        size--;
+    return of(text, size);
+}
+
+/* Bytes that are there, also if there are none of them: not NULL. */
+static once_bytes some(once_bytes b)
+{
+    return of(b.size > 0 ? b.data : "", b.size);
 }
 
 enum column {
@@ -203,11 +207,22 @@ enum column {
     STATE,
     LEASE,
     KEEP,
+    REASON,
+    TRACE,
     FINGERPRINT,
+    SUBJECT,
     GROUP,
+    LABEL,
     RESULT,
     NOTE,
-    COLUMNS
+    /* Of records only: */
+    DOUBT,
+    ATTEMPT,
+    GRANTED,
+    CREATED,
+    ENDED,
+    COLUMNS,
+    COLUMNS_OF_OP = DOUBT
 };
 
 static const struct {
@@ -223,10 +238,19 @@ static const struct {
     [STATE] = {OID_INT2_ARRAY, OID_INT2, 2},
     [LEASE] = {OID_INT8_ARRAY, OID_INT8, 8},
     [KEEP] = {OID_INT8_ARRAY, OID_INT8, 8},
+    [REASON] = {OID_INT2_ARRAY, OID_INT2, 2},
+    [TRACE] = {OID_UUID_ARRAY, OID_UUID, 0},
     [FINGERPRINT] = {OID_BYTEA_ARRAY, OID_BYTEA, 0},
+    [SUBJECT] = {OID_BYTEA_ARRAY, OID_BYTEA, 0},
     [GROUP] = {OID_BYTEA_ARRAY, OID_BYTEA, 0},
+    [LABEL] = {OID_BYTEA_ARRAY, OID_BYTEA, 0},
     [RESULT] = {OID_BYTEA_ARRAY, OID_BYTEA, 0},
     [NOTE] = {OID_BYTEA_ARRAY, OID_BYTEA, 0},
+    [DOUBT] = {OID_INT2_ARRAY, OID_INT2, 2},
+    [ATTEMPT] = {OID_INT8_ARRAY, OID_INT8, 8},
+    [GRANTED] = {OID_INT8_ARRAY, OID_INT8, 8},
+    [CREATED] = {OID_INT8_ARRAY, OID_INT8, 8},
+    [ENDED] = {OID_INT8_ARRAY, OID_INT8, 8},
 };
 
 /* Only a claim, a complete ... looks at some of them; others may hold what was
@@ -266,6 +290,10 @@ static uint64_t number_of(const once_op *op, enum column column)
         return op->two_phase ? ONCE_CLAIMED : ONCE_DISPATCHED;
     case LEASE:
         return uses_lease(op->verb) ? op->lease_ms : 0;
+    case REASON:
+        return op->verb == ONCE_OP_RELEASE || op->verb == ONCE_OP_GIVE_UP
+                   ? (uint64_t)op->reason
+                   : 0;
     default:
         ONCE__MUST(column == KEEP);
         return uses_keep(op->verb) ? op->keep_ms : 0;
@@ -283,35 +311,101 @@ static once_bytes bytes_of(const once_op *op, enum column column)
         return of(op->name, ONCE_NAME_SIZE);
     case TOKEN:
         return of(op->token, ONCE_TOKEN_SIZE);
+    case TRACE:
+        return claim ? of(op->trace, ONCE_TRACE_SIZE) : of(NULL, 0);
     case FINGERPRINT:
         return claim ? of(op->fingerprint, ONCE_FINGERPRINT_SIZE) : of(NULL, 0);
+    case SUBJECT:
+        return claim ? trimmed(op->subject, ONCE_SUBJECT_SIZE) : of(NULL, 0);
     case GROUP:
-        return claim ? of(op->group, trimmed(op->group)) : of(NULL, 0);
+        return claim ? trimmed(op->group, ONCE_GROUP_SIZE) : of(NULL, 0);
+    case LABEL:
+        return claim ? some(op->label) : of(NULL, 0);
     case RESULT:
-        return uses_result(op->verb)
-                   ? of(op->result.size > 0 ? op->result.data : "",
-                        op->result.size)
-                   : of(NULL, 0);
+        return uses_result(op->verb) ? some(op->result) : of(NULL, 0);
     default:
         ONCE__MUST(column == NOTE);
-        return note ? of(op->note.size > 0 ? op->note.data : "", op->note.size)
-                    : of(NULL, 0);
+        return note ? some(op->note) : of(NULL, 0);
     }
 }
 
-static void add_element(struct once__pg_params *p, const once_op *op,
-                        enum column column)
+static uint64_t number_of_record(const once_record *r, enum column column)
 {
-    once_bytes b;
-
-    if (columns[column].size > 0) {
-        add_number(p, columns[column].size, 4);
-        add_number(p, number_of(op, column), columns[column].size);
-        return;
+    switch (column) {
+    case FENCE:
+        return r->fence;
+    case KIND:
+        return r->kind;
+    case POLICY:
+        return r->policy;
+    case STATE:
+        return r->state;
+    case LEASE:
+        return r->lease_ms;
+    case KEEP:
+        return r->keep_ms;
+    case REASON:
+        return r->reason;
+    case DOUBT:
+        return r->doubt;
+    case ATTEMPT:
+        return r->attempt;
+    case GRANTED:
+        return r->granted_ms;
+    case CREATED:
+        return r->created_ms;
+    default:
+        ONCE__MUST(column == ENDED);
+        return r->ended_ms;
     }
-    b = bytes_of(op, column);
+}
+
+static once_bytes bytes_of_record(const once_named *r, enum column column)
+{
+    switch (column) {
+    case NAME:
+        return of(r->name, ONCE_NAME_SIZE);
+    case TOKEN:
+        return of(r->record.token, ONCE_TOKEN_SIZE);
+    case TRACE:
+        return of(r->record.trace, ONCE_TRACE_SIZE);
+    case FINGERPRINT:
+        return of(r->record.fingerprint, ONCE_FINGERPRINT_SIZE);
+    case SUBJECT:
+        return trimmed(r->record.subject, ONCE_SUBJECT_SIZE);
+    case GROUP:
+        return trimmed(r->record.group, ONCE_GROUP_SIZE);
+    case LABEL:
+        return some(r->record.label);
+    case RESULT:
+        return some(r->record.result);
+    default:
+        ONCE__MUST(column == NOTE);
+        return some(r->record.note);
+    }
+}
+
+static void add_value(struct once__pg_params *p, enum column column,
+                      uint64_t value)
+{
+    add_number(p, columns[column].size, 4);
+    add_number(p, value, columns[column].size);
+}
+
+static void add_piece(struct once__pg_params *p, once_bytes b)
+{
     add_number(p, b.data == NULL ? UINT32_MAX : b.size, 4);
     add_bytes(p, b.data, b.size);
+}
+
+static void array_begin(struct once__pg_params *p, enum column column, size_t n)
+{
+    params_next(p, columns[column].type);
+    add_number(p, 1, 4);
+    add_number(p, 1, 4);
+    add_number(p, columns[column].element, 4);
+    add_number(p, n, 4);
+    add_number(p, 1, 4);
 }
 
 static void array(struct once__pg_params *p, enum column column,
@@ -319,14 +413,25 @@ static void array(struct once__pg_params *p, enum column column,
 {
     size_t i;
 
-    params_next(p, columns[column].type);
-    add_number(p, 1, 4);
-    add_number(p, 1, 4);
-    add_number(p, columns[column].element, 4);
-    add_number(p, n, 4);
-    add_number(p, 1, 4);
+    array_begin(p, column, n);
     for (i = 0; i < n; i++)
-        add_element(p, ops[i], column);
+        if (columns[column].size > 0)
+            add_value(p, column, number_of(ops[i], column));
+        else
+            add_piece(p, bytes_of(ops[i], column));
+}
+
+static void array_of_records(struct once__pg_params *p, enum column column,
+                             const once_named *r, size_t n)
+{
+    size_t i;
+
+    array_begin(p, column, n);
+    for (i = 0; i < n; i++)
+        if (columns[column].size > 0)
+            add_value(p, column, number_of_record(&r[i].record, column));
+        else
+            add_piece(p, bytes_of_record(&r[i], column));
 }
 
 int once__pg_params_apply(struct once__pg_params *p,
@@ -341,7 +446,7 @@ int once__pg_params_apply(struct once__pg_params *p,
     number(p, OID_BOOL, (uint64_t)call->grant, 1);
     number(p, OID_INT4, call->lock_ms, 4);
     number(p, OID_INT4, ONCE__PG_INLINE, 4);
-    for (column = 0; column < COLUMNS; column++)
+    for (column = 0; column < COLUMNS_OF_OP; column++)
         array(p, column, ops, n);
     return params_end(p);
 }
@@ -370,14 +475,50 @@ int once__pg_params_body(struct once__pg_params *p, const once_op *op,
 }
 
 int once__pg_params_scan(struct once__pg_params *p, int what,
-                         const uint64_t *now_ms, const uint8_t *after,
+                         const uint64_t *now_ms, const once_position *after,
                          uint32_t max)
 {
+    uint64_t ms = after == NULL ? 0 : after->ms;
+
     params_begin(p);
     number(p, OID_INT4, (uint64_t)what, 4);
     maybe_number(p, OID_INT8, now_ms);
-    bytes(p, after, after == NULL ? 0 : ONCE_NAME_SIZE);
+    number(p, OID_INT8, ms > INT64_MAX ? INT64_MAX : ms, 8);
+    bytes(p, after == NULL ? NULL : after->name,
+          after == NULL ? 0 : ONCE_NAME_SIZE);
     number(p, OID_INT4, max, 4);
+    return params_end(p);
+}
+
+void once__pg_params_none(struct once__pg_params *p)
+{
+    params_begin(p);
+    ONCE__MUST(params_end(p) == ONCE_OK);
+}
+
+int once__pg_params_head(struct once__pg_params *p, int async,
+                         const once_store_head *put)
+{
+    params_begin(p);
+    number(p, OID_BOOL, (uint64_t)async, 1);
+    params_next(p, OID_UUID);
+    add_bytes(p, put->id, ONCE_STORE_ID_SIZE);
+    number(p, OID_INT4, put->incarnation, 4);
+    number(p, OID_INT2, put->gap, 2);
+    number(p, OID_INT8, put->gap_from_ms, 8);
+    number(p, OID_INT8, put->gap_until_ms, 8);
+    return params_end(p);
+}
+
+int once__pg_params_import(struct once__pg_params *p, int async,
+                           const once_named *r, size_t n)
+{
+    enum column column;
+
+    params_begin(p);
+    number(p, OID_BOOL, (uint64_t)async, 1);
+    for (column = NAME; column < COLUMNS; column++)
+        array_of_records(p, column, r, n);
     return params_end(p);
 }
 
@@ -408,14 +549,20 @@ enum answer_column {
     A_KIND,
     A_POLICY,
     A_DOUBT,
+    A_REASON,
     A_ATTEMPT,
     A_FENCE,
     A_LEASE,
     A_KEEP,
     A_GRANTED_MS,
+    A_CREATED,
+    A_ENDED,
     A_TOKEN,
+    A_TRACE,
     A_FINGERPRINT,
+    A_SUBJECT,
     A_GROUP,
+    A_LABEL,
     A_NOTE,
     A_SIZE,
     A_BODY,
@@ -423,38 +570,62 @@ enum answer_column {
 };
 
 static const Oid answer_types[A_COLUMNS] = {
-    [A_NAME] = OID_BYTEA,   [A_DID] = OID_INT4,
-    [A_NOW] = OID_INT8,     [A_GRANTED] = OID_INT8,
-    [A_VERSION] = OID_INT2, [A_STATE] = OID_INT2,
-    [A_KIND] = OID_INT2,    [A_POLICY] = OID_INT2,
-    [A_DOUBT] = OID_INT2,   [A_ATTEMPT] = OID_INT4,
-    [A_FENCE] = OID_INT8,   [A_LEASE] = OID_INT8,
-    [A_KEEP] = OID_INT8,    [A_GRANTED_MS] = OID_INT8,
-    [A_TOKEN] = OID_UUID,   [A_FINGERPRINT] = OID_BYTEA,
-    [A_GROUP] = OID_BYTEA,  [A_NOTE] = OID_BYTEA,
-    [A_SIZE] = OID_INT4,    [A_BODY] = OID_BYTEA,
+    [A_NAME] = OID_BYTEA,      [A_DID] = OID_INT4,
+    [A_NOW] = OID_INT8,        [A_GRANTED] = OID_INT8,
+    [A_VERSION] = OID_INT2,    [A_STATE] = OID_INT2,
+    [A_KIND] = OID_INT2,       [A_POLICY] = OID_INT2,
+    [A_DOUBT] = OID_INT2,      [A_REASON] = OID_INT2,
+    [A_ATTEMPT] = OID_INT4,    [A_FENCE] = OID_INT8,
+    [A_LEASE] = OID_INT8,      [A_KEEP] = OID_INT8,
+    [A_GRANTED_MS] = OID_INT8, [A_CREATED] = OID_INT8,
+    [A_ENDED] = OID_INT8,      [A_TOKEN] = OID_UUID,
+    [A_TRACE] = OID_UUID,      [A_FINGERPRINT] = OID_BYTEA,
+    [A_SUBJECT] = OID_BYTEA,   [A_GROUP] = OID_BYTEA,
+    [A_LABEL] = OID_BYTEA,     [A_NOTE] = OID_BYTEA,
+    [A_SIZE] = OID_INT4,       [A_BODY] = OID_BYTEA,
 };
 
-/* Do the columns have our types, and numbers their sizes? */
-static int has_shape(const PGresult *rows, int i)
+/* How many bytes a value of this type has; 0: any number. */
+static int size_of(Oid type)
+{
+    switch (type) {
+    case OID_INT2:
+        return 2;
+    case OID_INT4:
+        return 4;
+    case OID_INT8:
+        return 8;
+    case OID_UUID:
+        return ONCE_TOKEN_SIZE;
+    default:
+        return 0;
+    }
+}
+
+/* Has row `i` `n` columns of these types, the first `known` not NULL? */
+static int has_types(const PGresult *rows, int i, const Oid *types, int n,
+                     int known)
 {
     int k;
 
-    if (PQnfields(rows) != A_COLUMNS || !PQbinaryTuples(rows))
+    if (PQnfields(rows) != n || !PQbinaryTuples(rows))
         return 0;
-    for (k = 0; k < A_COLUMNS; k++) {
-        int size = PQgetlength(rows, i, k);
-
-        if (PQftype(rows, k) != answer_types[k])
+    for (k = 0; k < n; k++) {
+        if (PQftype(rows, k) != types[k])
             return 0;
-        if (!PQgetisnull(rows, i, k) &&
-            ((answer_types[k] == OID_INT2 && size != 2) ||
-             (answer_types[k] == OID_INT4 && size != 4) ||
-             (answer_types[k] == OID_INT8 && size != 8) ||
-             (answer_types[k] == OID_UUID && size != ONCE_TOKEN_SIZE)))
+        if (PQgetisnull(rows, i, k)
+                ? k < known
+                : size_of(types[k]) != 0 &&
+                      PQgetlength(rows, i, k) != size_of(types[k]))
             return 0;
     }
-    return PQgetlength(rows, i, A_NAME) == ONCE_NAME_SIZE &&
+    return 1;
+}
+
+static int has_shape(const PGresult *rows, int i)
+{
+    return has_types(rows, i, answer_types, A_COLUMNS, 0) &&
+           PQgetlength(rows, i, A_NAME) == ONCE_NAME_SIZE &&
            !PQgetisnull(rows, i, A_DID) && !PQgetisnull(rows, i, A_NOW);
 }
 
@@ -486,49 +657,73 @@ static int read_numbers(const PGresult *rows, int i, once_record *r)
     r->kind = small(rows, i, A_KIND);
     r->policy = small(rows, i, A_POLICY);
     r->doubt = small(rows, i, A_DOUBT);
+    r->reason = small(rows, i, A_REASON);
     r->attempt = (uint32_t)field(rows, i, A_ATTEMPT);
     r->fence = field(rows, i, A_FENCE);
     r->lease_ms = field(rows, i, A_LEASE);
     r->keep_ms = field(rows, i, A_KEEP);
     r->granted_ms = field(rows, i, A_GRANTED_MS);
+    r->created_ms = field(rows, i, A_CREATED);
+    r->ended_ms = field(rows, i, A_ENDED);
     r->result.size = (size_t)field(rows, i, A_SIZE);
     return r->attempt <= INT32_MAX && r->fence <= INT64_MAX &&
            r->lease_ms <= INT64_MAX && r->keep_ms <= INT64_MAX &&
-           r->granted_ms <= INT64_MAX;
+           r->granted_ms <= INT64_MAX && r->created_ms <= INT64_MAX &&
+           r->ended_ms <= INT64_MAX;
+}
+
+/* Copies all of `size` bytes. */
+static int copy(once_bytes b, uint8_t *out, size_t size)
+{
+    if (b.size != size)
+        return 0;
+    memcpy(out, b.data, size);
+    return 1;
+}
+
+/* Copies what trimmed() has left; the rest is zero already. */
+static int copy_trimmed(once_bytes b, uint8_t *out, size_t size)
+{
+    if (b.size > size)
+        return 0;
+    if (b.size > 0)
+        memcpy(out, b.data, b.size);
+    return 1;
 }
 
 static int read_bytes(const PGresult *rows, int i, once_record *r)
 {
-    once_bytes token = field_bytes(rows, i, A_TOKEN);
-    once_bytes fingerprint = field_bytes(rows, i, A_FINGERPRINT);
-    once_bytes group = field_bytes(rows, i, A_GROUP);
-
     r->note = field_bytes(rows, i, A_NOTE);
-    if (token.size != ONCE_TOKEN_SIZE ||
-        fingerprint.size != ONCE_FINGERPRINT_SIZE ||
-        group.size > ONCE_GROUP_SIZE || r->note.size > ONCE_NOTE_MAX ||
-        r->result.size > ONCE_RESULT_MAX)
-        return 0;
-    memcpy(r->token, token.data, ONCE_TOKEN_SIZE);
-    memcpy(r->fingerprint, fingerprint.data, ONCE_FINGERPRINT_SIZE);
-    if (group.size > 0)
-        memcpy(r->group, group.data, group.size);
-    return 1;
+    r->label = field_bytes(rows, i, A_LABEL);
+    return r->note.size <= ONCE_NOTE_MAX && r->label.size <= ONCE_LABEL_MAX &&
+           r->result.size <= ONCE_RESULT_MAX &&
+           copy(field_bytes(rows, i, A_TOKEN), r->token, ONCE_TOKEN_SIZE) &&
+           copy(field_bytes(rows, i, A_TRACE), r->trace, ONCE_TRACE_SIZE) &&
+           copy(field_bytes(rows, i, A_FINGERPRINT), r->fingerprint,
+                ONCE_FINGERPRINT_SIZE) &&
+           copy_trimmed(field_bytes(rows, i, A_GROUP), r->group,
+                        ONCE_GROUP_SIZE) &&
+           copy_trimmed(field_bytes(rows, i, A_SUBJECT), r->subject,
+                        ONCE_SUBJECT_SIZE);
 }
 
+/* A row that is not believed has its times in it all the same: they are its
+ * place in a scan. */
 static int read_record(const PGresult *rows, int i, struct once__pg_row *out)
 {
     once_record *r = &out->before;
     once_bytes body = field_bytes(rows, i, A_BODY);
+    int fit;
 
     memset(r, 0, sizeof(*r));
     out->body = 1;
     if (PQgetisnull(rows, i, A_STATE))
         return ONCE_OK; /* there is no row */
-    if (field(rows, i, A_VERSION) != 1)
+    fit = read_numbers(rows, i, r);
+    if (field(rows, i, A_VERSION) != ONCE__PG_SCHEMA)
         return ONCE_EVERSION;
-    if (!read_numbers(rows, i, r) || !read_bytes(rows, i, r) ||
-        r->attempt == 0 || !once__record_sane(r))
+    if (!fit || !read_bytes(rows, i, r) || r->attempt == 0 ||
+        !once__record_sane(r))
         return ONCE_ECORRUPT;
     r->result.data = body.data;
     out->body = body.size == r->result.size;
@@ -551,25 +746,45 @@ int once__pg_seen_read(const PGresult *rows, once_store_time *out)
 {
     static const Oid types[] = {OID_INT8, OID_INT8, OID_INT8, OID_BYTEA,
                                 OID_INT8};
-    enum { COLUMNS_SEEN = sizeof(types) / sizeof(types[0]) };
-    int k;
 
     memset(out, 0, sizeof(*out));
-    if (PQntuples(rows) != 1 || PQnfields(rows) != COLUMNS_SEEN ||
-        !PQbinaryTuples(rows) || PQgetisnull(rows, 0, 0))
+    if (PQntuples(rows) != 1 || !has_types(rows, 0, types, 5, 1))
         return 0;
-    for (k = 0; k < COLUMNS_SEEN; k++)
-        if (PQftype(rows, k) != types[k] ||
-            (!PQgetisnull(rows, 0, k) &&
-             PQgetlength(rows, 0, k) !=
-                 (types[k] == OID_INT8 ? 8 : ONCE_HOST_SIZE)))
-            return 0;
     out->now_ms = field(rows, 0, 0);
     if (PQgetisnull(rows, 0, 1))
         return 1; /* nothing was put yet */
     out->seen_ms = field(rows, 0, 1);
     out->steady_ms = field(rows, 0, 2);
-    memcpy(out->host, PQgetvalue(rows, 0, 3), ONCE_HOST_SIZE);
     out->backs = field(rows, 0, 4);
+    return copy(field_bytes(rows, 0, 3), out->host, ONCE_HOST_SIZE);
+}
+
+int once__pg_counts_read(const PGresult *rows, once_counts *out)
+{
+    static const Oid types[] = {OID_INT8, OID_INT8, OID_INT8, OID_INT8};
+
+    memset(out, 0, sizeof(*out));
+    if (PQntuples(rows) != 1 || !has_types(rows, 0, types, 4, 4))
+        return 0;
+    out->claimed = field(rows, 0, 0);
+    out->dispatched = field(rows, 0, 1);
+    out->indeterminate = field(rows, 0, 2);
+    out->rest = field(rows, 0, 3);
+    out->rest_estimated = 1;
     return 1;
+}
+
+int once__pg_head_read(const PGresult *rows, once_store_head *out)
+{
+    static const Oid types[] = {OID_UUID, OID_INT4, OID_INT2, OID_INT8,
+                                OID_INT8};
+
+    memset(out, 0, sizeof(*out));
+    if (PQntuples(rows) != 1 || !has_types(rows, 0, types, 5, 5))
+        return 0;
+    out->incarnation = (uint32_t)field(rows, 0, 1);
+    out->gap = (uint32_t)field(rows, 0, 2);
+    out->gap_from_ms = field(rows, 0, 3);
+    out->gap_until_ms = field(rows, 0, 4);
+    return copy(field_bytes(rows, 0, 0), out->id, ONCE_STORE_ID_SIZE);
 }

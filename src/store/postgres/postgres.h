@@ -9,6 +9,7 @@
  *    schema.c   schema.sql, made or printed
  *    batch.c    operations as arrays, rows as records
  *    scan.c     rows of a scan, a page at a time
+ *    head.c     counts, the head, records of a copy
  *    report.c   verify and dump
  *
  * What an operation means is decided by once__transition() here, from the
@@ -22,7 +23,7 @@
 #include <once/store.h>
 
 enum {
-    ONCE__PG_SCHEMA = 1, /* version of schema.sql that is understood */
+    ONCE__PG_SCHEMA = 2, /* version of schema.sql that is understood */
     ONCE__PG_PARTITIONS_MAX = 256,
     ONCE__PG_HOSTS_MAX = 16,
     ONCE__PG_WORDS_MAX = 64, /* parameters of a connection */
@@ -157,7 +158,7 @@ int once__pg_print_schema(const char *rest, once_line *line, void *user,
 /* ---- batch.c ----------------------------------------------------------- */
 
 enum {
-    ONCE__PG_COLUMNS = 18, /* parameters of apply_1() */
+    ONCE__PG_COLUMNS = 22, /* parameters of apply_1(), import_1() */
     ONCE__PG_INLINE = 128 * 1024
 };
 
@@ -193,7 +194,14 @@ ONCE_CHECK int once__pg_params_body(struct once__pg_params *p,
                                     const once_op *op, uint64_t fence);
 ONCE_CHECK int once__pg_params_scan(struct once__pg_params *p, int what,
                                     const uint64_t *now_ms,
-                                    const uint8_t *after, uint32_t max);
+                                    const once_position *after, uint32_t max);
+
+/* No parameters; those of head_put_1(), and of import_1(). */
+void once__pg_params_none(struct once__pg_params *p);
+ONCE_CHECK int once__pg_params_head(struct once__pg_params *p, int async,
+                                    const once_store_head *put);
+ONCE_CHECK int once__pg_params_import(struct once__pg_params *p, int async,
+                                      const once_named *r, size_t n);
 
 /* Parameters of seen_1(); `put` NULL: only look. */
 ONCE_CHECK int once__pg_params_seen(struct once__pg_params *p,
@@ -219,8 +227,11 @@ struct once__pg_row {
 ONCE_CHECK int once__pg_row_read(const PGresult *rows, int i,
                                  struct once__pg_row *out);
 
-/* The row of seen_1(). 0 if it has another shape. */
+/* The row of seen_1(), of count_1(), of head_1(). 0 if it has another
+ * shape. */
 ONCE_CHECK int once__pg_seen_read(const PGresult *rows, once_store_time *out);
+ONCE_CHECK int once__pg_counts_read(const PGresult *rows, once_counts *out);
+ONCE_CHECK int once__pg_head_read(const PGresult *rows, once_store_head *out);
 
 /* ---- scan.c ------------------------------------------------------------ */
 
@@ -228,8 +239,21 @@ ONCE_CHECK int once__pg_seen_read(const PGresult *rows, once_store_time *out);
  * but for the sizes of results that fail their checksums: state 255. */
 ONCE_CHECK int once__pg_scan(struct once__pg_link *l, struct once__pg_params *p,
                              int what, const uint64_t *now_ms,
-                             const uint8_t *after, uint32_t max,
+                             const once_position *after, uint32_t max,
                              once_each *each, void *user, once_error *err);
+
+/* ---- head.c ------------------------------------------------------------ */
+
+/* As the members of once_store_ops, on a link that is connected. */
+ONCE_CHECK int once__pg_count(struct once__pg_link *l,
+                              struct once__pg_params *p, once_counts *out,
+                              once_error *err);
+ONCE_CHECK int once__pg_head(struct once__pg_link *l, struct once__pg_params *p,
+                             const once_store_head *put, once_store_head *out,
+                             once_error *err);
+ONCE_CHECK int once__pg_import(struct once__pg_link *l,
+                               struct once__pg_params *p, const once_named *r,
+                               size_t n, once_error *err);
 
 /* ---- report.c ---------------------------------------------------------- */
 

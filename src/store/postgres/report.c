@@ -13,7 +13,7 @@
 #include "core/error.h"
 #include "store/postgres/postgres.h"
 
-enum { LINE = 320, HEALTH_MS = 600000, STATEMENT = 192 };
+enum { LINE = 640, HEALTH_MS = 600000, STATEMENT = 192 };
 
 struct report {
     struct once__pg_config config;
@@ -73,14 +73,15 @@ static const char *state_text(int state)
 }
 
 /* It should be printable, but any program may have written it. */
-static void print_group(const once_record *r, char out[ONCE_GROUP_SIZE + 1])
+static void print_text(const uint8_t *text, size_t size, char *out)
 {
     size_t i;
 
-    for (i = 0; i < ONCE_GROUP_SIZE && r->group[i] != 0; i++)
-        out[i] =
-            r->group[i] > ' ' && r->group[i] < 127 ? (char)r->group[i] : '?';
+    for (i = 0; i < size && text[i] != 0; i++)
+        out[i] = text[i] >= ' ' && text[i] < 127 ? (char)text[i] : '?';
     out[i] = '\0';
+    if (i == 0)
+        memcpy(out, "-", 2);
 }
 
 static int dump_each(void *user, const uint8_t name[ONCE_NAME_SIZE],
@@ -88,19 +89,23 @@ static int dump_each(void *user, const uint8_t name[ONCE_NAME_SIZE],
 {
     static const char *const kinds[] = {"-", "success", "failure"};
     struct report *r = user;
-    char text[LINE], key[2 * ONCE_NAME_SIZE + 1], group[ONCE_GROUP_SIZE + 1];
+    char text[LINE], key[2 * ONCE_NAME_SIZE + 1], group[ONCE_GROUP_SIZE + 2],
+        label[ONCE_LABEL_MAX + 2];
 
     hex(name, key);
-    print_group(record, group);
+    print_text(record->group, ONCE_GROUP_SIZE, group);
+    print_text(record->label.data, record->label.size, label);
     (void)snprintf(text, sizeof(text),
                    "%s %s %s attempt %" PRIu32 " fence %" PRIu64
-                   " granted_ms %" PRIu64 " lease_ms %" PRIu64
-                   " keep_ms %" PRIu64 " result %zu note %zu group %s",
+                   " created_ms %" PRIu64 " granted_ms %" PRIu64
+                   " ended_ms %" PRIu64 " lease_ms %" PRIu64 " keep_ms %" PRIu64
+                   " reason %s result %zu note %zu group %s label %s",
                    key, state_text(record->state),
                    record->kind <= ONCE_FAILURE ? kinds[record->kind] : "?",
-                   record->attempt, record->fence, record->granted_ms,
-                   record->lease_ms, record->keep_ms, record->result.size,
-                   record->note.size, group[0] != '\0' ? group : "-");
+                   record->attempt, record->fence, record->created_ms,
+                   record->granted_ms, record->ended_ms, record->lease_ms,
+                   record->keep_ms, once_reason_text(record->reason),
+                   record->result.size, record->note.size, group, label);
     r->line(r->user, text);
     return 0;
 }

@@ -9,13 +9,23 @@
 
 enum { PAGE = 4096, /* records of one call */ STATEMENT = 192 };
 
-/* Where a walk by name goes on. */
+/* Where a walk goes on. */
 struct page {
     once_each *each;
     void *user;
-    uint8_t after[ONCE_NAME_SIZE];
+    int what;
+    once_position after;
     int shown, enough;
 };
+
+/* What a row that does not check shows of itself: its place. */
+static void damaged(once_record *r)
+{
+    const once_record place = {
+        .state = 255, .ended_ms = r->ended_ms, .lease_ms = r->lease_ms};
+
+    *r = place;
+}
 
 /* How many rows there were, or ONCE_ESTORE. */
 static int show_page(struct once__pg_link *l, const PGresult *rows,
@@ -28,12 +38,10 @@ static int show_page(struct once__pg_link *l, const PGresult *rows,
         if (!once__pg_row_read(rows, i, &row))
             return once__fail(err, ONCE_ESTORE,
                               "%s: its functions are not ours", l->label);
-        if (row.rc != ONCE_OK) {
-            memset(&row.before, 0, sizeof(row.before));
-            row.before.state = 255;
-        }
+        page->after = once_position_of(page->what, row.name, &row.before);
+        if (row.rc != ONCE_OK)
+            damaged(&row.before);
         row.before.result.data = NULL;
-        memcpy(page->after, row.name, ONCE_NAME_SIZE);
         page->shown++;
         page->enough = page->each(page->user, row.name, &row.before);
     }
@@ -48,7 +56,7 @@ static int ask_page(struct once__pg_link *l, struct once__pg_params *p,
     PGresult *rows = NULL;
     int n;
 
-    once__pg_text(l->config, "SELECT * FROM @.scan_1($1,$2,$3,$4)", sql,
+    once__pg_text(l->config, "SELECT * FROM @.scan_1($1,$2,$3,$4,$5)", sql,
                   sizeof(sql));
     ask = once__pg_params_ask(p, sql);
     if (once__pg_ask(l, &ask, until_ms, &rows) != ONCE__PG_DONE)
@@ -59,10 +67,11 @@ static int ask_page(struct once__pg_link *l, struct once__pg_params *p,
 }
 
 int once__pg_scan(struct once__pg_link *l, struct once__pg_params *p, int what,
-                  const uint64_t *now_ms, const uint8_t *after, uint32_t max,
-                  once_each *each, void *user, once_error *err)
+                  const uint64_t *now_ms, const once_position *after,
+                  uint32_t max, once_each *each, void *user, once_error *err)
 {
-    struct page page = {each, user, {0}, 0, 0};
+    struct page page = {.each = each, .user = user, .what = what};
+    int pages = what != ONCE_SCAN_LEASE && what != ONCE_SCAN_KEEP;
     uint32_t limit;
     int n;
 
@@ -70,15 +79,15 @@ int once__pg_scan(struct once__pg_link *l, struct once__pg_params *p, int what,
         max = INT32_MAX;
     do {
         limit = max - (uint32_t)page.shown;
-        if (what == ONCE_SCAN_ALL && limit > PAGE)
+        if (pages && limit > PAGE)
             limit = PAGE;
         if (once__pg_params_scan(p, what, now_ms,
-                                 page.shown > 0 ? page.after : after,
+                                 page.shown > 0 ? &page.after : after,
                                  limit) != ONCE_OK)
             return once__fail(err, ONCE_ENOMEM, "postgres: out of memory");
         n = ask_page(l, p, once__pg_now_ms() + l->config->statement_ms, &page,
                      err);
-    } while (what == ONCE_SCAN_ALL && n > 0 && (uint32_t)n == limit &&
-             !page.enough && (uint32_t)page.shown < max);
+    } while (pages && n > 0 && (uint32_t)n == limit && !page.enough &&
+             (uint32_t)page.shown < max);
     return n < 0 ? n : page.shown;
 }

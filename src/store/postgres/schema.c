@@ -16,13 +16,15 @@
 
 static size_t fill_in(const struct once__pg_config *c, char *out)
 {
-    char partitions[24];
+    char partitions[24], reasons[24];
     const struct once__mark marks[] = {{"@schema@", c->schema},
-                                       {"@partitions@", partitions}};
+                                       {"@partitions@", partitions},
+                                       {"@reasons@", reasons}};
 
     (void)snprintf(partitions, sizeof(partitions), "%u",
                    (unsigned)c->partitions);
-    return once__sql_fill(out, once__schema_sql, marks, 2);
+    (void)snprintf(reasons, sizeof(reasons), "%d", ONCE__REASON_END - 1);
+    return once__sql_fill(out, once__schema_sql, marks, 3);
 }
 
 char *once__pg_schema(const struct once__pg_config *c)

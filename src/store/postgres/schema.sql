@@ -1,6 +1,6 @@
 -- SPDX-License-Identifier: Apache-2.0
 --
--- schema.sql - the tables and functions of the store `postgres://`, version 1.
+-- schema.sql - the tables and functions of the store `postgres://`, version 2.
 --
 -- `once init` runs this text, `once init --print` shows it. It is one
 -- transaction, it may be run again at any time, and running it again brings the
@@ -9,7 +9,8 @@
 --
 -- Gateways call functions and nothing else. These run with their owner's rights
 -- (SECURITY DEFINER), so a gateway's role needs USAGE on the schema and EXECUTE
--- on the functions, and cannot touch a table.
+-- on the functions, and cannot touch a table. Two are for the owner alone and
+-- run with the caller's rights: head_put_1 and import_1.
 --
 -- How a batch is decided (apply_1). The client decides what an operation means:
 -- it is shown the record as it was, and runs the same code as every store. What
@@ -61,12 +62,18 @@ $do$;
 CREATE TABLE IF NOT EXISTS "@schema@".meta (
     one boolean NOT NULL PRIMARY KEY DEFAULT true CHECK (one),
     version integer NOT NULL,
-    partitions integer NOT NULL
+    partitions integer NOT NULL,
+    -- The store's head: see <once/once.h>.
+    id uuid NOT NULL DEFAULT gen_random_uuid(),
+    incarnation integer NOT NULL DEFAULT 0,
+    gap smallint NOT NULL DEFAULT 0,
+    gap_from_ms bigint NOT NULL DEFAULT 0,
+    gap_until_ms bigint NOT NULL DEFAULT 0
 );
 
 DO $do$
 BEGIN
-    IF EXISTS (SELECT FROM "@schema@".meta WHERE version <> 1) THEN
+    IF EXISTS (SELECT FROM "@schema@".meta WHERE version <> 2) THEN
         RAISE EXCEPTION 'the schema is of another version'
             USING ERRCODE = 'ON002';
     END IF;
@@ -77,8 +84,9 @@ BEGIN
 END
 $do$;
 
--- Numbers of states, kinds and policies are those of <once/once.h>. Times are
--- milliseconds since 1970. `grp` has no trailing NUL bytes.
+-- Numbers of states, kinds, policies and reasons are those of <once/once.h>.
+-- Times are milliseconds since 1970. `grp` and `subject` have no trailing NUL
+-- bytes.
 DO $do$
 DECLARE
     storage constant text := 'WITH (fillfactor = 70,'
@@ -89,16 +97,22 @@ DECLARE
         'lease_ms bigint NOT NULL,'
         'keep_ms bigint NOT NULL,'
         'granted_ms bigint NOT NULL,'
+        'created_ms bigint NOT NULL,'
+        'ended_ms bigint NOT NULL,'
         'attempt integer NOT NULL,'
         'version smallint NOT NULL,'
         'state smallint NOT NULL,'
         'kind smallint NOT NULL,'
         'policy smallint NOT NULL,'
         'doubt smallint NOT NULL,'
+        'reason smallint NOT NULL,'
         'token uuid NOT NULL,'
+        'trace uuid NOT NULL,'
         'name bytea NOT NULL PRIMARY KEY,'
         'fingerprint bytea NOT NULL,'
+        'subject bytea NOT NULL,'
         'grp bytea NOT NULL,'
+        'label bytea NOT NULL,'
         'note bytea NOT NULL,'
         'body bytea NOT NULL)';
 BEGIN
@@ -122,6 +136,8 @@ BEGIN
         WHERE state IN (1, 2);
     CREATE INDEX record_keep ON "@schema@".record (keep_ms)
         WHERE state IN (0, 3);
+    CREATE INDEX record_waiting ON "@schema@".record (ended_ms, name)
+        WHERE state = 4;
 END
 $do$;
 
@@ -147,7 +163,7 @@ CREATE TABLE IF NOT EXISTS "@schema@".clock (
     backs bigint NOT NULL
 );
 
-INSERT INTO "@schema@".meta (version, partitions) VALUES (1, @partitions@)
+INSERT INTO "@schema@".meta (version, partitions) VALUES (2, @partitions@)
     ON CONFLICT DO NOTHING;
 
 CREATE OR REPLACE FUNCTION "@schema@".about() RETURNS TABLE (
@@ -161,7 +177,7 @@ $f$;
 CREATE OR REPLACE FUNCTION "@schema@".sane(r "@schema@".record) RETURNS boolean
 LANGUAGE sql STABLE
 AS $f$
-    SELECT r.version = 1 AND r.attempt > 0 AND r.fence > 0
+    SELECT r.version = 2 AND r.attempt > 0 AND r.fence > 0
         AND r.state BETWEEN 0 AND 4 AND r.kind BETWEEN 0 AND 2
         AND r.policy BETWEEN 0 AND 3 AND r.doubt BETWEEN 0 AND 1
         AND (r.kind <> 0) = (r.state = 3)
@@ -169,8 +185,12 @@ AS $f$
         AND (r.state = 3 OR octet_length(r.body) = 0)
         AND (r.state <> 0 OR r.doubt = 0)
         AND r.lease_ms >= 0 AND r.keep_ms >= 0 AND r.granted_ms >= 0
+        AND r.created_ms >= 0 AND r.ended_ms >= 0
+        AND r.reason BETWEEN 0 AND @reasons@
+        AND (r.state NOT IN (1, 2) OR (r.ended_ms = 0 AND r.reason = 0))
         AND octet_length(r.name) = 32 AND octet_length(r.fingerprint) = 32
-        AND octet_length(r.grp) <= 32 AND octet_length(r.note) <= 1024
+        AND octet_length(r.grp) <= 32 AND octet_length(r.subject) <= 8
+        AND octet_length(r.label) <= 128 AND octet_length(r.note) <= 1024
         AND octet_length(r.body) <= 67108864;
 $f$;
 
@@ -228,7 +248,7 @@ AS $f$
         WHEN r.state NOT IN (1, 2, 4) OR r.token <> token
             OR (fence <> 0 AND r.fence <> fence) THEN 0
         WHEN r.doubt = 0 THEN 6
-        WHEN r.state = 4 THEN 0
+        WHEN r.state = 4 AND r.reason = 6 THEN 0
         ELSE 2 END
     WHEN verb = 6 THEN CASE
         WHEN r.state IN (1, 2) AND r.token = token AND r.fence = fence
@@ -260,9 +280,11 @@ BEGIN
             now_ms bigint,
             granted bigint,     -- the fence of a grant
             version smallint, state smallint, kind smallint, policy smallint,
-            doubt smallint, attempt integer, fence bigint, lease_ms bigint,
-            keep_ms bigint, granted_ms bigint, token uuid, fingerprint bytea,
-            grp bytea, note bytea, size integer, body bytea);
+            doubt smallint, reason smallint, attempt integer, fence bigint,
+            lease_ms bigint, keep_ms bigint, granted_ms bigint,
+            created_ms bigint, ended_ms bigint, token uuid, trace uuid,
+            fingerprint bytea, subject bytea, grp bytea, label bytea,
+            note bytea, size integer, body bytea);
     END IF;
 END
 $do$;
@@ -277,8 +299,9 @@ CREATE OR REPLACE FUNCTION "@schema@".apply_1(p_now bigint, p_async boolean,
     p_grant boolean, p_lock_ms integer, p_inline integer, p_verb smallint[],
     p_name bytea[], p_token uuid[], p_fence bigint[], p_kind smallint[],
     p_policy smallint[], p_state smallint[], p_lease bigint[],
-    p_keep bigint[], p_fingerprint bytea[], p_grp bytea[], p_result bytea[],
-    p_note bytea[])
+    p_keep bigint[], p_reason smallint[], p_trace uuid[],
+    p_fingerprint bytea[], p_subject bytea[], p_grp bytea[], p_label bytea[],
+    p_result bytea[], p_note bytea[])
 RETURNS SETOF "@schema@".answer
 LANGUAGE plpgsql VOLATILE SECURITY DEFINER ROWS 64
 SET search_path = pg_catalog, pg_temp
@@ -299,26 +322,30 @@ BEGIN
     RETURN QUERY
     WITH seen AS MATERIALIZED (
         SELECT o.*, r.ctid AS at, r.version, r.state, r.kind, r.policy,
-            r.doubt, r.attempt, r.fence, r.lease_ms, r.keep_ms, r.granted_ms,
-            r.token, r.fingerprint, r.grp, r.note,
+            r.doubt, r.reason, r.attempt, r.fence, r.lease_ms, r.keep_ms,
+            r.granted_ms, r.created_ms, r.ended_ms, r.token, r.trace,
+            r.fingerprint, r.subject, r.grp, r.label, r.note,
             octet_length(r.body) AS size,
             CASE WHEN octet_length(r.body) <= p_inline THEN r.body END AS body,
             CASE WHEN r.name IS NULL OR NOT "@schema@".sane(r) THEN 0
             ELSE "@schema@".act(r, v_now, o.o_verb, o.o_token, o.o_fence,
                 o.o_policy, o.o_fingerprint) END AS did
         FROM unnest(p_verb, p_name, p_token, p_fence, p_kind, p_policy,
-            p_state, p_lease, p_keep, p_fingerprint, p_grp, p_result, p_note)
+            p_state, p_lease, p_keep, p_reason, p_trace, p_fingerprint,
+            p_subject, p_grp, p_label, p_result, p_note)
             WITH ORDINALITY AS o(o_verb, o_name, o_token, o_fence, o_kind,
-            o_policy, o_state, o_lease, o_keep, o_fingerprint, o_grp, o_result,
-            o_note, o_n)
+            o_policy, o_state, o_lease, o_keep, o_reason, o_trace,
+            o_fingerprint, o_subject, o_grp, o_label, o_result, o_note, o_n)
         LEFT JOIN "@schema@".record r ON r.name = o.o_name
     ), fresh AS (
         INSERT INTO "@schema@".record AS r (fence, lease_ms, keep_ms,
-            granted_ms, attempt, version, state, kind, policy, doubt, token,
-            name, fingerprint, grp, note, body)
+            granted_ms, created_ms, ended_ms, attempt, version, state, kind,
+            policy, doubt, reason, token, trace, name, fingerprint, subject,
+            grp, label, note, body)
         SELECT nextval('"@schema@".fence'), v_now + s.o_lease,
-            v_now + s.o_keep, v_now, 1, 1, s.o_state, 0, s.o_policy, 0,
-            s.o_token, s.o_name, s.o_fingerprint, s.o_grp, '', ''
+            v_now + s.o_keep, v_now, v_now, 0, 1, 2, s.o_state, 0,
+            s.o_policy, 0, 0, s.o_token, s.o_trace, s.o_name,
+            s.o_fingerprint, s.o_subject, s.o_grp, s.o_label, '', ''
         FROM seen s WHERE s.at IS NULL AND s.o_verb = 1 AND p_grant
         ORDER BY s.o_n
         ON CONFLICT DO NOTHING
@@ -340,6 +367,12 @@ BEGIN
                     v_now + h.o_keep)
                 ELSE r.keep_ms END,
             granted_ms = CASE WHEN h.did = 1 THEN v_now ELSE r.granted_ms END,
+            created_ms = CASE WHEN h.did = 1 AND r.state = 0 THEN v_now
+                ELSE r.created_ms END,
+            ended_ms = CASE WHEN h.did = 1 THEN 0
+                WHEN h.did = 2 AND r.state = 4 THEN r.ended_ms
+                WHEN h.did IN (2, 5, 6, 7, 8) THEN v_now
+                ELSE r.ended_ms END,
             attempt = CASE WHEN h.did = 1 THEN r.attempt + 1
                 ELSE r.attempt END,
             state = CASE h.did WHEN 1 THEN h.o_state WHEN 2 THEN 4
@@ -352,33 +385,48 @@ BEGIN
                 WHEN h.did = 7 THEN r.policy & 1::smallint ELSE r.policy END,
             doubt = CASE WHEN h.did IN (7, 8) THEN 0
                 WHEN h.did = 1 AND r.state IN (2, 4) THEN 1 ELSE r.doubt END,
+            -- 6: the owner is gone, 9: an operator.
+            reason = CASE WHEN h.did IN (1, 5) THEN 0
+                WHEN h.did = 2 AND h.o_verb = 6 THEN h.o_reason
+                WHEN h.did = 6 AND h.o_verb = 5 THEN h.o_reason
+                WHEN h.did IN (2, 6) THEN 6
+                WHEN h.did = 8 THEN 9 ELSE r.reason END,
             token = CASE WHEN h.did = 1 THEN h.o_token ELSE r.token END,
+            trace = CASE WHEN h.did = 1 THEN h.o_trace ELSE r.trace END,
             fingerprint = CASE WHEN h.did = 1 THEN h.o_fingerprint
                 WHEN h.did IN (6, 8) THEN decode(repeat('00', 32), 'hex')
                 ELSE r.fingerprint END,
+            subject = CASE WHEN h.did = 1 THEN h.o_subject
+                ELSE r.subject END,
             grp = CASE WHEN h.did = 1 THEN h.o_grp ELSE r.grp END,
+            label = CASE WHEN h.did = 1 THEN h.o_label ELSE r.label END,
             note = CASE WHEN h.did IN (7, 8) THEN h.o_note ELSE r.note END,
             body = CASE WHEN h.did IN (5, 7) THEN h.o_result
                 WHEN h.did = 1 THEN '' ELSE r.body END
         FROM held h WHERE r.name = h.o_name AND r.ctid = h.at
         RETURNING h.o_name, h.did, r.fence AS granted, h.version, h.state,
-            h.kind, h.policy, h.doubt, h.attempt, h.fence, h.lease_ms,
-            h.keep_ms, h.granted_ms, h.token, h.fingerprint, h.grp, h.note
+            h.kind, h.policy, h.doubt, h.reason, h.attempt, h.fence,
+            h.lease_ms, h.keep_ms, h.granted_ms, h.created_ms, h.ended_ms,
+            h.token, h.trace, h.fingerprint, h.subject, h.grp, h.label, h.note
     )
     SELECT f.name, 1, v_now, f.fence, NULL::smallint, NULL::smallint,
-        NULL::smallint, NULL::smallint, NULL::smallint, NULL::integer,
-        NULL::bigint, NULL::bigint, NULL::bigint, NULL::bigint, NULL::uuid,
-        NULL::bytea, NULL::bytea, NULL::bytea, NULL::integer, NULL::bytea
+        NULL::smallint, NULL::smallint, NULL::smallint, NULL::smallint,
+        NULL::integer, NULL::bigint, NULL::bigint, NULL::bigint,
+        NULL::bigint, NULL::bigint, NULL::bigint, NULL::uuid, NULL::uuid,
+        NULL::bytea, NULL::bytea, NULL::bytea, NULL::bytea, NULL::bytea,
+        NULL::integer, NULL::bytea
     FROM fresh f
     UNION ALL
     SELECT c.o_name, c.did, v_now, c.granted, c.version, c.state, c.kind,
-        c.policy, c.doubt, c.attempt, c.fence, c.lease_ms, c.keep_ms,
-        c.granted_ms, c.token, c.fingerprint, c.grp, c.note, 0, NULL
+        c.policy, c.doubt, c.reason, c.attempt, c.fence, c.lease_ms,
+        c.keep_ms, c.granted_ms, c.created_ms, c.ended_ms, c.token, c.trace,
+        c.fingerprint, c.subject, c.grp, c.label, c.note, 0, NULL
     FROM changed c
     UNION ALL
     SELECT s.o_name, 0, v_now, 0, s.version, s.state, s.kind, s.policy,
-        s.doubt, s.attempt, s.fence, s.lease_ms, s.keep_ms, s.granted_ms,
-        s.token, s.fingerprint, s.grp, s.note, s.size, s.body
+        s.doubt, s.reason, s.attempt, s.fence, s.lease_ms, s.keep_ms,
+        s.granted_ms, s.created_ms, s.ended_ms, s.token, s.trace,
+        s.fingerprint, s.subject, s.grp, s.label, s.note, s.size, s.body
     FROM seen s
     WHERE s.did = 0 AND (s.at IS NOT NULL OR s.o_verb <> 1);
     -- What is answered from here may be on this server only: a wait for the standby
@@ -418,8 +466,9 @@ BEGIN
     RETURN QUERY
     WITH seen AS MATERIALIZED (
         SELECT o.*, r.ctid AS at, r.version, r.state, r.kind, r.policy,
-            r.doubt, r.attempt, r.fence, r.lease_ms, r.keep_ms, r.granted_ms,
-            r.token, r.fingerprint, r.grp, r.note,
+            r.doubt, r.reason, r.attempt, r.fence, r.lease_ms, r.keep_ms,
+            r.granted_ms, r.created_ms, r.ended_ms, r.token, r.trace,
+            r.fingerprint, r.subject, r.grp, r.label, r.note,
             octet_length(r.body) AS size,
             CASE WHEN r.name IS NULL OR NOT "@schema@".sane(r) THEN 0
             ELSE "@schema@".act(r, v_now, 11::smallint, NULL, o.o_fence,
@@ -448,14 +497,16 @@ BEGIN
             LIMIT 1000 FOR UPDATE SKIP LOCKED)
     )
     SELECT s.o_name, s.did, v_now, 0::bigint, s.version, s.state, s.kind,
-        s.policy, s.doubt, s.attempt, s.fence, s.lease_ms, s.keep_ms,
-        s.granted_ms, s.token, s.fingerprint, s.grp, s.note,
+        s.policy, s.doubt, s.reason, s.attempt, s.fence, s.lease_ms,
+        s.keep_ms, s.granted_ms, s.created_ms, s.ended_ms, s.token, s.trace,
+        s.fingerprint, s.subject, s.grp, s.label, s.note,
         CASE WHEN s.state = 3 THEN s.size ELSE 0 END, NULL::bytea
     FROM gone s
     UNION ALL
     SELECT s.o_name, 0, v_now, 0, s.version, s.state, s.kind, s.policy,
-        s.doubt, s.attempt, s.fence, s.lease_ms, s.keep_ms, s.granted_ms,
-        s.token, s.fingerprint, s.grp, s.note, s.size,
+        s.doubt, s.reason, s.attempt, s.fence, s.lease_ms, s.keep_ms,
+        s.granted_ms, s.created_ms, s.ended_ms, s.token, s.trace,
+        s.fingerprint, s.subject, s.grp, s.label, s.note, s.size,
         CASE WHEN s.size <= p_inline THEN (SELECT b.body
             FROM "@schema@".record b
             WHERE b.name = s.o_name AND b.ctid = s.at) END
@@ -472,10 +523,12 @@ AS $f$
     WHERE r.name = p_name AND r.fence = p_fence AND r.state = 3;
 $f$;
 
--- p_what: 0 all after p_after in the order of their names, 1 whose lease has
--- expired, 2 whose retention has expired.
+-- p_what: 0 all by name, behind p_after; 1 whose lease has expired, 2 whose
+-- retention has expired; 3 indeterminate by their end, 4 live by their lease,
+-- both behind the place (p_ms, p_after). The last one sorts what has the same
+-- lease, so that its index need not have the name in it: claims write it.
 CREATE OR REPLACE FUNCTION "@schema@".scan_1(p_what integer, p_now bigint,
-    p_after bytea, p_max integer)
+    p_ms bigint, p_after bytea, p_max integer)
 RETURNS SETOF "@schema@".answer
 LANGUAGE plpgsql STABLE SECURITY DEFINER
 SET search_path = pg_catalog, pg_temp
@@ -487,37 +540,119 @@ DECLARE
         floor(extract(epoch FROM clock_timestamp()) * 1000)::bigint);
 BEGIN
     PERFORM "@schema@".guard(true);
-    IF p_what = 1 THEN
-        RETURN QUERY SELECT t.name, 0, v_now, 0::bigint, t.version, t.state,
-            t.kind, t.policy, t.doubt, t.attempt, t.fence, t.lease_ms,
-            t.keep_ms, t.granted_ms, t.token, t.fingerprint, t.grp, t.note,
-            octet_length(t.body), NULL::bytea
-        FROM "@schema@".record t
-        WHERE t.state IN (1, 2) AND t.lease_ms <= v_now
-        ORDER BY t.lease_ms LIMIT p_max;
-    ELSIF p_what = 2 THEN
-        RETURN QUERY SELECT t.name, 0, v_now, 0::bigint, t.version, t.state,
-            t.kind, t.policy, t.doubt, t.attempt, t.fence, t.lease_ms,
-            t.keep_ms, t.granted_ms, t.token, t.fingerprint, t.grp, t.note,
-            octet_length(t.body), NULL::bytea
-        FROM "@schema@".record t
-        WHERE t.state IN (0, 3) AND t.keep_ms <= v_now
-        ORDER BY t.keep_ms LIMIT p_max;
-    ELSE
-        RETURN QUERY SELECT t.name, 0, v_now, 0::bigint, t.version, t.state,
-            t.kind, t.policy, t.doubt, t.attempt, t.fence, t.lease_ms,
-            t.keep_ms, t.granted_ms, t.token, t.fingerprint, t.grp, t.note,
-            octet_length(t.body), NULL::bytea
-        FROM "@schema@".record t
-        WHERE t.name > p_after
-        ORDER BY t.name LIMIT p_max;
-    END IF;
+    RETURN QUERY EXECUTE
+        'SELECT t.name, 0, $1, 0::bigint, t.version, t.state, t.kind,'
+        ' t.policy, t.doubt, t.reason, t.attempt, t.fence, t.lease_ms,'
+        ' t.keep_ms, t.granted_ms, t.created_ms, t.ended_ms, t.token, t.trace,'
+        ' t.fingerprint, t.subject, t.grp, t.label, t.note,'
+        ' octet_length(t.body), NULL::bytea FROM "@schema@".record t WHERE '
+        || CASE p_what
+        WHEN 1 THEN 't.state IN (1, 2) AND t.lease_ms <= $1'
+            ' ORDER BY t.lease_ms'
+        WHEN 2 THEN 't.state IN (0, 3) AND t.keep_ms <= $1'
+            ' ORDER BY t.keep_ms'
+        WHEN 3 THEN 't.state = 4 AND (t.ended_ms, t.name) > ($2, $3)'
+            ' ORDER BY t.ended_ms, t.name'
+        WHEN 4 THEN 't.state IN (1, 2) AND t.lease_ms >= $2'
+            ' AND (t.lease_ms, t.name) > ($2, $3)'
+            ' ORDER BY t.lease_ms, t.name'
+        ELSE 't.name > $3 ORDER BY t.name' END
+        || ' LIMIT $4'
+        USING v_now, p_ms, p_after, p_max;
+END
+$f$;
+
+-- Exact but for `rest`: completed and absent ones, by what the server's
+-- statistics say of all.
+CREATE OR REPLACE FUNCTION "@schema@".count_1() RETURNS TABLE (
+    claimed bigint, dispatched bigint, indeterminate bigint, rest bigint)
+LANGUAGE plpgsql STABLE SECURITY DEFINER
+SET search_path = pg_catalog, pg_temp
+SET enable_seqscan = off
+SET jit = off
+AS $f$
+BEGIN
+    PERFORM "@schema@".guard(true);
+    SELECT count(*) FILTER (WHERE r.state = 1),
+        count(*) FILTER (WHERE r.state = 2) INTO claimed, dispatched
+    FROM "@schema@".record r WHERE r.state IN (1, 2);
+    SELECT count(*) INTO indeterminate
+    FROM "@schema@".record r WHERE r.state = 4;
+    SELECT greatest(0, sum(greatest(c.reltuples::float8,
+            pg_stat_get_live_tuples(c.oid)::float8))::bigint
+        - claimed - dispatched - indeterminate) INTO rest
+    FROM pg_class c WHERE c.relkind = 'r' AND c.oid IN (
+        SELECT '"@schema@".record'::regclass UNION ALL
+        SELECT h.inhrelid FROM pg_inherits h
+        WHERE h.inhparent = '"@schema@".record'::regclass);
+    RETURN NEXT;
+END
+$f$;
+
+-- The store's head.
+CREATE OR REPLACE FUNCTION "@schema@".head_1() RETURNS TABLE (
+    id uuid, incarnation integer, gap smallint, gap_from_ms bigint,
+    gap_until_ms bigint)
+LANGUAGE plpgsql STABLE SECURITY DEFINER
+SET search_path = pg_catalog, pg_temp
+AS $f$
+BEGIN
+    PERFORM "@schema@".guard(true);
+    RETURN QUERY SELECT m.id, m.incarnation, m.gap, m.gap_from_ms,
+        m.gap_until_ms FROM "@schema@".meta m;
+END
+$f$;
+
+-- No fence is below p_fence from now on.
+CREATE OR REPLACE FUNCTION "@schema@".raise_fence(p_fence bigint)
+RETURNS void
+LANGUAGE sql VOLATILE SET search_path = pg_catalog, pg_temp
+AS $f$
+    SELECT setval('"@schema@".fence', p_fence)
+    FROM "@schema@".fence s WHERE s.last_value < p_fence;
+$f$;
+
+-- For the owner: puts the head, and answers with it.
+CREATE OR REPLACE FUNCTION "@schema@".head_put_1(p_async boolean, p_id uuid,
+    p_incarnation integer, p_gap smallint, p_from bigint, p_until bigint)
+RETURNS TABLE (id uuid, incarnation integer, gap smallint,
+    gap_from_ms bigint, gap_until_ms bigint)
+LANGUAGE plpgsql VOLATILE SET search_path = pg_catalog, pg_temp
+AS $f$
+BEGIN
+    PERFORM "@schema@".guard(p_async);
+    UPDATE "@schema@".meta AS m SET id = p_id, incarnation = p_incarnation,
+        gap = p_gap, gap_from_ms = p_from, gap_until_ms = p_until;
+    PERFORM "@schema@".raise_fence(p_incarnation::bigint << 48);
+    RETURN QUERY SELECT h.* FROM "@schema@".head_1() h;
+END
+$f$;
+
+-- For the owner: records of a copy, as they are. 23505: a name is there.
+CREATE OR REPLACE FUNCTION "@schema@".import_1(p_async boolean,
+    p_name bytea[], p_token uuid[], p_fence bigint[], p_kind smallint[],
+    p_policy smallint[], p_state smallint[], p_lease bigint[],
+    p_keep bigint[], p_reason smallint[], p_trace uuid[],
+    p_fingerprint bytea[], p_subject bytea[], p_grp bytea[], p_label bytea[],
+    p_result bytea[], p_note bytea[], p_doubt smallint[], p_attempt bigint[],
+    p_granted bigint[], p_created bigint[], p_ended bigint[])
+RETURNS void
+LANGUAGE plpgsql VOLATILE SET search_path = pg_catalog, pg_temp
+AS $f$
+BEGIN
+    PERFORM "@schema@".guard(p_async);
+    INSERT INTO "@schema@".record (version, name, token, fence, kind, policy,
+        state, lease_ms, keep_ms, reason, trace, fingerprint, subject, grp,
+        label, body, note, doubt, attempt, granted_ms, created_ms, ended_ms)
+    SELECT 2, o.* FROM unnest(p_name, p_token, p_fence, p_kind, p_policy,
+        p_state, p_lease, p_keep, p_reason, p_trace, p_fingerprint, p_subject,
+        p_grp, p_label, p_result, p_note, p_doubt, p_attempt, p_granted,
+        p_created, p_ended) AS o;
+    PERFORM "@schema@".raise_fence((SELECT max(f) FROM unnest(p_fence) AS f));
 END
 $f$;
 
 -- The time, and what a gateway has seen of it last. p_seen NULL: only look.
-DROP FUNCTION IF EXISTS "@schema@".seen_1(bigint, boolean, bigint, bigint,
-    bytea, bigint);
 CREATE OR REPLACE FUNCTION "@schema@".seen_1(p_now bigint, p_async boolean,
     p_lock_ms integer, p_seen bigint, p_steady bigint, p_host bytea,
     p_backs bigint)
@@ -550,6 +685,10 @@ AS $f$
     WHERE (SELECT max(r.fence) FROM "@schema@".record r) >
         (SELECT s.last_value FROM "@schema@".fence s)
     UNION ALL
+    SELECT 'the sequence of fences is behind the incarnation'
+    WHERE (SELECT m.incarnation::bigint << 48 FROM "@schema@".meta m) >
+        (SELECT s.last_value FROM "@schema@".fence s)
+    UNION ALL
     SELECT 'index ' || i.indexrelid::regclass::text || ' is not valid'
     FROM pg_index i
     WHERE NOT i.indisvalid AND i.indrelid IN (
@@ -559,7 +698,7 @@ AS $f$
     UNION ALL
     SELECT 'index ' || n.name || ' is missing'
     FROM (VALUES ('record_pkey'), ('record_lease'), ('record_keep'),
-        ('swept_name')) n(name)
+        ('record_waiting'), ('swept_name')) n(name)
     WHERE to_regclass('"@schema@".' || n.name) IS NULL;
 $f$;
 

@@ -115,7 +115,9 @@ ONCE_CHECK int once__sqlite_put(struct once__sqlite_link *link,
 
 /* ---- meta.c: what is kept beside the records --------------------------- */
 
-/* Goes on with the checksum `sum` over numbers. */
+enum { ONCE__SQLITE_SUMMED = 16 }; /* numbers of one sum, at the most */
+
+/* Goes on with the checksum `sum` over `n` numbers. */
 ONCE_CHECK uint32_t once__sqlite_sum(uint32_t sum, const uint64_t *values,
                                      size_t n);
 

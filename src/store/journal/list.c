@@ -1,0 +1,171 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * list.c - records in the order of a scan, out of an index without order.
+ *
+ * One walk over the index picks the next thousands of places after a given one,
+ * the first there are, with a heap; they are then returned one by one until
+ * that list ends or is old. So a million names are some sixty walks, and none
+ * of them holds the lock for more than a few pages of the index. A page of
+ * which nothing belongs to the scan costs a look at its head: what waits or is
+ * live is found among any number of completed records.
+ *
+ * If a page is split during a walk a record may be shown twice, but never
+ * missed; a record that is made, changed or forgotten during a walk may be
+ * shown or not.
+ */
+#include <stdlib.h>
+#include <string.h>
+#include <time.h>
+
+#include "core/error.h"
+#include "store/journal/handle.h"
+
+enum {
+    AT_ONCE = 1 << 14, /* places in a list                  */
+    PAGES = 128,       /* of the index, under one lock      */
+    OLD_MS = 1000      /* then the list is made anew        */
+};
+
+static int by_place(const void *a, const void *b)
+{
+    const once_position *x = a, *y = b;
+
+    if (x->ms != y->ms)
+        return x->ms < y->ms ? -1 : 1;
+    return memcmp(x->name, y->name, ONCE_NAME_SIZE);
+}
+
+/* The last place is in front. */
+static void sift_down(struct once__list *l, size_t at)
+{
+    once_position swap;
+    size_t child;
+
+    while ((child = 2 * at + 1) < l->count) {
+        if (child + 1 < l->count &&
+            by_place(&l->places[child + 1], &l->places[child]) > 0)
+            child++;
+        if (by_place(&l->places[at], &l->places[child]) >= 0)
+            return;
+        swap = l->places[at];
+        l->places[at] = l->places[child];
+        l->places[child] = swap;
+        at = child;
+    }
+}
+
+static void add(struct once__list *l, const once_position *place)
+{
+    size_t i;
+
+    if (l->count < AT_ONCE) {
+        l->places[l->count++] = *place;
+        if (l->count == AT_ONCE)
+            for (i = AT_ONCE / 2; i-- > 0;)
+                sift_down(l, i);
+        return;
+    }
+    l->more = 1;
+    if (by_place(place, &l->places[0]) >= 0)
+        return;
+    l->places[0] = *place;
+    sift_down(l, 0);
+}
+
+static void add_page(struct once__list *l, const struct once__page *p,
+                     const once_position *after)
+{
+    unsigned left = once__index_in_page(p, l->what), i;
+    once_position place;
+
+    for (i = 0; left > 0 && i < p->count; i++) {
+        if (!once__index_is_in(&p->slots[i], l->what))
+            continue;
+        left--;
+        place.ms = l->what == ONCE_SCAN_ALL ? 0 : p->slots[i].due;
+        memcpy(place.name, p->slots[i].name, ONCE_NAME_SIZE);
+        if (after == NULL || by_place(&place, after) > 0)
+            add(l, &place);
+    }
+}
+
+static void walk(struct once__journal *j, struct once__list *l,
+                 const once_position *after, uint32_t *page)
+{
+    uint32_t end = *page + PAGES;
+
+    if (once__index_in_all(j->shared, l->what) == 0)
+        *page = j->shared->pages;
+    for (; *page < end && *page < j->shared->pages; (*page)++)
+        if (once__index_bucket(j->shared, *page))
+            add_page(l, once__shared_page(j, *page), after);
+}
+
+static uint64_t steady_ms(void)
+{
+    struct timespec t;
+
+    (void)clock_gettime(CLOCK_MONOTONIC, &t);
+    return (uint64_t)t.tv_sec * 1000 + (uint64_t)t.tv_nsec / 1000000;
+}
+
+static int collect(struct once__journal *j, struct once__list *l, int what,
+                   const once_position *after, once_error *err)
+{
+    uint32_t page = 0, pages;
+    int code;
+
+    if (l->places == NULL)
+        l->places = malloc(sizeof(*l->places) * AT_ONCE);
+    if (l->places == NULL)
+        return once__fail(err, ONCE_ENOMEM, "out of memory");
+    l->what = what;
+    l->count = l->next = 0;
+    l->more = 0;
+    l->made_ms = steady_ms();
+    do {
+        code = once__journal_lock(j, err);
+        if (code != ONCE_OK)
+            return code;
+        pages = j->shared->pages;
+        walk(j, l, after, &page);
+        once__journal_unlock(j);
+    } while (page < pages);
+    qsort(l->places, l->count, sizeof(*l->places), by_place);
+    return ONCE_OK;
+}
+
+/* Was `after` the last place that the list gave, and does it know the next? */
+static int continues(const struct once__list *l, int what,
+                     const once_position *after)
+{
+    return after != NULL && l->next > 0 && l->what == what &&
+           by_place(&l->places[l->next - 1], after) == 0 &&
+           (l->next < l->count || !l->more) &&
+           steady_ms() - l->made_ms < OLD_MS;
+}
+
+int once__list_next(struct once__journal *j, struct once__list *l, int what,
+                    const once_position *after, once_position *out,
+                    once_error *err)
+{
+    int code = ONCE_OK;
+
+    while (code == ONCE_OK) {
+        if (!continues(l, what, after))
+            code = collect(j, l, what, after, err);
+        while (l->next < l->count && after != NULL &&
+               by_place(&l->places[l->next], after) == 0)
+            l->next++; /* twice */
+        if (code == ONCE_OK && l->next < l->count)
+            break;
+        if (code == ONCE_OK && !l->more) {
+            l->next = 0; /* whoever asks again wants to know what came since */
+            return 0;
+        }
+    }
+    if (code != ONCE_OK)
+        return code;
+    *out = l->places[l->next++];
+    return 1;
+}
