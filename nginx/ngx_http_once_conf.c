@@ -10,6 +10,7 @@
 
 #include "ngx_http_once_conf.h"
 #include "ngx_http_once_status.h"
+#include "store/named.h"
 
 
 static ngx_int_t ngx_http_once_check_location(ngx_conf_t *cf,
@@ -858,6 +859,45 @@ ngx_http_once_warn_of_ends(ngx_conf_t *cf, ngx_http_once_main_conf_t *omcf)
 
 /* --- directives --- */
 
+/*
+ * The URL of a store that was named is read now: by the user that starts nginx,
+ * and once for all workers.
+ */
+
+static char *
+ngx_http_once_url(ngx_conf_t *cf, ngx_str_t *url)
+{
+    size_t              len;
+    const char         *found;
+    once_error          err;
+    struct once__named  named;
+
+    err.text[0] = '\0';
+
+    if (once__named_url((char *) url->data, &named, &found, &err) != ONCE_OK) {
+        ngx_conf_log_error(NGX_LOG_EMERG, cf, 0, "\"once_store\": %s",
+                           err.text);
+        return NGX_CONF_ERROR;
+    }
+
+    if (found == (char *) url->data) {
+        return NGX_CONF_OK;
+    }
+
+    len = ngx_strlen(found);
+    url->data = ngx_pnalloc(cf->pool, len + 1);
+
+    if (url->data == NULL) {
+        return NGX_CONF_ERROR;
+    }
+
+    url->len = len;
+    ngx_memcpy(url->data, found, len + 1);
+
+    return NGX_CONF_OK;
+}
+
+
 static char *
 ngx_http_once_store(ngx_conf_t *cf, ngx_command_t *cmd, void *conf)
 {
@@ -948,7 +988,7 @@ ngx_http_once_store(ngx_conf_t *cf, ngx_command_t *cmd, void *conf)
     store->line = cf->conf_file->line;
     *elt = store;
 
-    return NGX_CONF_OK;
+    return ngx_http_once_url(cf, &store->url);
 }
 
 

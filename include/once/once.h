@@ -321,11 +321,12 @@ typedef struct once_engine_options {
 /*
  * Opens the store at `url` and starts an engine, which has one thread. The URL
  * begins with the name of a store and a colon, as in "sqlite:/var/lib/once.db";
- * docs/stores.md has the stores and their parameters. `options` may be NULL.
- * Both are copied. The caller ends the engine with once_engine_close(). A
+ * docs/stores.md has the stores and their parameters. A text without a colon is
+ * a name: "pay" is the store whose URL stands in /etc/once/stores.d/pay, as
+ * once-stores(5) says; so is "name:pay". `options` may be NULL. Both are copied. The caller ends the engine with once_engine_close(). A
  * process that forks must open its engines after the fork. Returns
  *   ONCE_OK       `*out` is the engine.
- *   ONCE_EURL     The URL has no such store, or a wrong parameter.
+ *   ONCE_EURL     There is no such store or name, or a parameter is wrong.
  *   ONCE_EOPEN    The store cannot be read or written, does not exist and
  *                 `must_exist` is set, or its server has refused the
  *                 connection; or no thread can be started.

@@ -219,7 +219,7 @@ static void collect(struct once__batch *b)
     b->lost = b->abandoned = 1;
 }
 
-int once__batch_run(struct once__batch *b, once_error *err)
+int once__relay_batch_run(struct once__batch *b, once_error *err)
 {
     size_t i;
 

@@ -145,7 +145,7 @@ static void begin(void)
 
 static void run(void)
 {
-    T_EQ(once__batch_run(&batch, NULL), ONCE_OK);
+    T_EQ(once__relay_batch_run(&batch, NULL), ONCE_OK);
     T_EQ(batch.open, 0);
 }
 
