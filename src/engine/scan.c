@@ -22,7 +22,7 @@ struct once__scan_call {
     int (*step)(once_engine *e, struct once__scan_call *call);
     int what;
     once_each *each;
-    void *user; /* of `each`; or where the answer goes */
+    void *user;                 /* of `each`; or where the answer goes */
     const once_position *after; /* NULL, or `last` */
     once_position last;
     uint32_t left;
@@ -71,11 +71,11 @@ static int scan_step(once_engine *e, struct once__scan_call *call)
 
 static int count_step(once_engine *e, struct once__scan_call *call)
 {
-    call->rc = e->store->ops->count == NULL
-                   ? once__fail(&call->err, ONCE_ENOSYS,
-                                "%s: this store does not count",
-                                e->store->ops->name)
-                   : e->store->ops->count(e->store, call->user, &call->err);
+    call->rc =
+        e->store->ops->count == NULL
+            ? once__fail(&call->err, ONCE_ENOSYS,
+                         "%s: this store does not count", e->store->ops->name)
+            : e->store->ops->count(e->store, call->user, &call->err);
     return 1;
 }
 
