@@ -41,7 +41,8 @@ help:
 	@echo 'make style      facts of the house style (make format mends)'
 	@echo 'make docs       links and commands in the pages lead somewhere'
 	@echo 'make compilers  gcc and clang, warnings are errors'
-	@echo 'make install    libraries, headers, program (DESTDIR, PREFIX)'
+	@echo 'make install    libraries, program, module (DESTDIR, PREFIX)'
+	@echo 'make deb        Debian packages, in $(BUILD)/deb'
 	@echo 'make clean      removes $(BUILD)/'
 	@echo
 	@echo 'Missing Debian packages are installed (tools/packages);'
@@ -203,9 +204,16 @@ bench-messages: all
 	    $(BENCH)
 
 .PHONY: install
-install: library
+install: all
 	@$(if $(PREFIX),$(MESON) configure $(BUILD) --prefix=$(PREFIX))
 	@DESTDIR=$(DESTDIR) $(MESON) install -C $(BUILD) --no-rebuild
+
+.PHONY: deb
+deb: packages
+ifneq ($(PACKAGES),no)
+	@tools/packages install deb
+endif
+	@tools/deb $(BUILD)/deb
 
 .PHONY: clean
 clean:

@@ -22,11 +22,14 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "store/journal/stray.h"
+
 enum { STEP = 256, LATE_MS = 60000 };
 
 /* clang-format off */
 static const char help[] =
     "usage: once [--store URL] purge [--max N] [--audit FILE] [--json]\n"
+    "       once purge --shm [--json]\n"
     "\n"
     "Forgets every record that has expired: completed, or absent with a row, and\n"
     "kept as long as was promised. Never one that is claimed, dispatched or\n"
@@ -38,6 +41,9 @@ static const char help[] =
     "  --audit FILE   the log that it is written to first, if there is anything to\n"
     "             forget (or off)\n"
     "  --json     {\"forgotten\": N}\n"
+    "  --shm      no store: as root, remove what killed processes left in /dev/shm\n"
+    "             of journals that nobody has open. {\"removed\": N, \"bytes\": N,\n"
+    "             \"in_use\": N, \"others\": N}\n"
     "\n"
     "It works in small steps beside whoever else uses the store, and may be stopped\n"
     "and started again at any time. The store's clock decides, as long as it is not\n"
@@ -45,16 +51,18 @@ static const char help[] =
     "host, which knows how much time has passed since it did so last.\n";
 /* clang-format on */
 
-enum { OPT_MAX = 1 };
+enum { OPT_MAX = 1, OPT_SHM };
 
 static const struct cli_option options[] = {
     CLI_COMMON_OPTIONS,
     CLI_AUDIT_OPTION,
     {"max", "", OPT_MAX},
+    {"shm", NULL, OPT_SHM},
     {NULL, NULL, 0},
 };
 
 struct purge {
+    int shm;
     uint64_t max;
     uint64_t forgotten;
     once_clock clock;
@@ -180,11 +188,35 @@ static int purge_store(const struct cli *c, struct purge *p)
     return rc != CLI_OK ? rc : printed;
 }
 
+/* It is about a host, and about no store. */
+static int purge_shm(const struct cli *c)
+{
+    struct once__strays strays;
+    once_error err = {0, ""};
+
+    if (once__journal_strays(&strays, &err) != ONCE_OK)
+        return cli_say(c, CLI_STORE, "%s; nothing was removed", err.text);
+    if (c->json)
+        return cli_print_json(c, json_pack("{s:I, s:I, s:I, s:I}", "removed",
+                                           (json_int_t)strays.removed, "bytes",
+                                           (json_int_t)strays.bytes, "in_use",
+                                           (json_int_t)strays.in_use, "others",
+                                           (json_int_t)strays.others));
+    cli_number(c, "removed", strays.removed);
+    cli_number(c, "bytes", strays.bytes);
+    cli_number(c, "in use", strays.in_use);
+    cli_number(c, "others", strays.others);
+    return CLI_OK;
+}
+
 static int take(const struct cli *c, void *user, int o)
 {
     struct purge *p = user;
 
-    (void)o; /* --max: the only one */
+    if (o == OPT_SHM) {
+        p->shm = 1;
+        return CLI_OK;
+    }
     return cli_read_number(c, "--max", optarg, 1, 1000000000, &p->max);
 }
 
@@ -201,8 +233,10 @@ static int run(struct cli *c, int argc, char **argv)
     if (rc == CLI_OK)
         rc = cli_no_operands(c, argc,
                              "; one record is forgotten by once forget");
+    if (rc == CLI_OK && p->shm && p->max != UINT64_MAX)
+        rc = cli_usage(c, "--shm and --max exclude each other");
     if (rc == CLI_OK)
-        rc = purge_store(c, p);
+        rc = p->shm ? purge_shm(c) : purge_store(c, p);
     free(p);
     return rc;
 }

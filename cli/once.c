@@ -39,7 +39,7 @@ static void print_help(FILE *to)
     for (i = 0; i < COUNT(commands); i++)
         fprintf(to, "  %-12s %s\n", commands[i]->name, commands[i]->what);
     fputs("Each has a page of its own: once COMMAND --help, and man 1 once.\n"
-          "  --store URL  or from ONCE_STORE; one of ",
+          "  --store URL  or NAME, or ONCE_STORE; one of ",
           to);
     cli_print_schemes(to, 0);
     fputs("\n"

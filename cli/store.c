@@ -63,7 +63,7 @@ static const char *scheme_of(enum once__store_place place)
 
 static int is_in(const char *url, enum once__store_place place)
 {
-    const struct once__store_line *line = once__store_line_of(url, NULL);
+    const struct once__store_line *line = once__store_line_of(url);
 
     return line != NULL && line->place == place;
 }
@@ -177,9 +177,9 @@ static int is_named(const struct cli *c)
         return cli_usage(c, "which store? Say --store URL or set ONCE_STORE");
     if (cli_in_process(url))
         return cli_usage(c,
-                         "a %.*s: store lives inside one process and cannot be "
+                         "a %s: store lives inside one process and cannot be "
                          "seen from another; its gateway's status page can",
-                         (int)strcspn(url, ":"), url);
+                         scheme_of(ONCE__STORE_PROCESS));
     return CLI_OK;
 }
 

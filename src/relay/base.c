@@ -18,6 +18,7 @@
 
 #include "core/error.h"
 #include "message/backend.h"
+#include "store/named.h"
 
 #ifdef ONCE_WITH_POSTGRES
 #include "store/postgres/postgres.h"
@@ -78,6 +79,7 @@ int once__base_open(const char *url, int use, struct once__base **out,
                     once_error *err)
 {
     struct once__base *b = calloc(1, sizeof(*b));
+    struct once__named named;
     int rc;
 
     *out = NULL;
@@ -87,7 +89,9 @@ int once__base_open(const char *url, int use, struct once__base **out,
     b->use = use;
     b->spare = -1;
     (void)pthread_mutex_init(&b->lock, NULL);
-    rc = read_url(url, b, err);
+    rc = once__named_url(url, &named, &url, err);
+    if (rc == ONCE_OK)
+        rc = read_url(url, b, err);
     if (rc != ONCE_OK) {
         once__base_close(b);
         return rc;

@@ -56,7 +56,7 @@ uint64_t once__relay_ms(void);
 
 /* Returns when every row has ended. ONCE_OK, or ONCE_ENOMEM: nothing was sent.
  * The caller ends it with once__batch_clear() in both cases. */
-ONCE_CHECK int once__batch_run(struct once__batch *b, once_error *err);
+ONCE_CHECK int once__relay_batch_run(struct once__batch *b, once_error *err);
 void once__batch_clear(struct once__batch *b);
 
 #endif /* ONCE_RELAY_BATCH_H */

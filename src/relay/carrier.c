@@ -38,7 +38,7 @@ void once__carrier_pause(struct once__carrier *w, uint32_t failures,
     uint64_t ms =
         once__client_backoff(ONCE__CARRIER_FIRST_MS, most_ms, failures);
 
-    once__relay_pause(w->r, (uint32_t)(ms / 2 + once__jitter(ms / 2)));
+    once__relay_pause(w->r, (uint32_t)(ms / 2 + once__relay_jitter(ms / 2)));
 }
 
 /* After an error: nobody knows in what state the connection is. */

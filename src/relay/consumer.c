@@ -76,7 +76,8 @@ void once__consumer_log(const struct once__consumer *c, const char *format, ...)
 
 uint64_t once__consumer_pause(const struct once__consumer *c, uint32_t n)
 {
-    return once__jitter(once__client_backoff(c->o.first_ms, c->o.most_ms, n));
+    return once__relay_jitter(
+        once__client_backoff(c->o.first_ms, c->o.most_ms, n));
 }
 
 uint32_t once__consumer_room(const struct once__consumer *c)

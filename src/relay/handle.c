@@ -331,7 +331,7 @@ static void pause_briefly(struct once__hand *h, uint32_t n)
 {
     uint64_t most = once__client_backoff(PAUSE_MS, PAUSE_MOST_MS, n);
 
-    once__consumer_sleep(h->c, once__steady_ms() + once__jitter(most));
+    once__consumer_sleep(h->c, once__steady_ms() + once__relay_jitter(most));
 }
 
 /* Whether it has claimed it: then it is done, also for us. */

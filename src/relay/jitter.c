@@ -6,7 +6,7 @@
 
 #include "client/client.h"
 
-uint64_t once__jitter(uint64_t most)
+uint64_t once__relay_jitter(uint64_t most)
 {
     uint64_t random = 0;
 

@@ -7,6 +7,6 @@
 #include <stdint.h>
 
 /* A whole number from 0 to `most`; `most` if the system has no random bits. */
-uint64_t once__jitter(uint64_t most);
+uint64_t once__relay_jitter(uint64_t most);
 
 #endif /* ONCE_RELAY_JITTER_H */

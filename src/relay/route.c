@@ -272,7 +272,7 @@ static void carry(struct once__carrier *w,
     };
     once_error err = {0, ""};
 
-    if (once__batch_run(&b, &err) == ONCE_OK) {
+    if (once__relay_batch_run(&b, &err) == ONCE_OK) {
         w->tag = b.tag;
         once__carrier_count(w, ONCE__ROUTE_SENT, b.sent);
         judge(w, &b);

@@ -50,8 +50,8 @@ static void decide(const struct once__carrier *w,
     out->to =
         once__row_settle(&row->row, item->end, &policy, now_ms, item->retry_ms);
     if (out->to.wait_ms > item->retry_ms)
-        out->to.wait_ms =
-            item->retry_ms + once__jitter(out->to.wait_ms - item->retry_ms);
+        out->to.wait_ms = item->retry_ms +
+                          once__relay_jitter(out->to.wait_ms - item->retry_ms);
     /* A row that was not sent keeps what its last attempt has left. */
     out->status = item->end == ONCE__END_UNSENT ? row->status : item->status;
     out->error = item->end == ONCE__END_UNSENT ? row->error : item->why;

@@ -704,22 +704,27 @@ static int journal_time(once_store *store, const once_store_time *put,
     return code;
 }
 
-/* The counter first: while fences are larger than they must be no harm is
- * done. */
+/* What is in the file then counts, also where nobody knows whether it is
+ * durable. */
 static int put_head(struct journal *s, const once_store_head *put,
-                    once_error *err)
+                    once_store_head *out, once_error *err)
 {
     struct once__shared *shared = s->log.shared;
-    int code;
+    int code, now;
 
     if (!once__journal_head_sane(put))
         return once__fail(err, ONCE_EINVAL, "%s: no such head", s->log.path);
     code = once__journal_lock(&s->log, err);
     if (code != ONCE_OK)
         return code;
-    shared->fence = once__fence_floor(put, shared->fence);
     code = once__journal_head_save(&s->log, put, err);
+    now = once__journal_head_load(s->log.folder, s->log.path, out,
+                                  code == ONCE_OK ? err : NULL);
+    if (now == ONCE_OK)
+        shared->fence = once__fence_floor(out, shared->fence);
     once__journal_unlock(&s->log);
+    if (code == ONCE_OK)
+        code = now;
     return code == ONCE_OK ? once__places_look(&s->places, err) : code;
 }
 
@@ -730,8 +735,8 @@ static int journal_head(once_store *store, const once_store_head *put,
     int code = once__places_look(&s->places, err);
 
     if (code == ONCE_OK && put != NULL)
-        code = put_head(s, put, err);
-    if (code == ONCE_OK)
+        code = put_head(s, put, out, err);
+    else if (code == ONCE_OK)
         code = once__journal_head_load(s->log.folder, s->log.path, out, err);
     if (code == ONCE_EOPEN) {
         code = ONCE_ESTORE;
@@ -739,6 +744,20 @@ static int journal_head(once_store *store, const once_store_head *put,
             err->code = code;
     }
     return code;
+}
+
+static int journal_fence(once_store *store, uint64_t *out, once_error *err)
+{
+    struct journal *s = (struct journal *)store;
+    int code = once__places_glance(&s->places, err);
+
+    if (code == ONCE_OK)
+        code = once__journal_lock(&s->log, err);
+    if (code != ONCE_OK)
+        return code;
+    *out = s->log.shared->fence;
+    once__journal_unlock(&s->log);
+    return ONCE_OK;
 }
 
 static int
@@ -782,4 +801,5 @@ const once_store_ops once__store_journal = {
     .count = journal_count,
     .head = journal_head,
     .import = journal_import,
+    .fence = journal_fence,
 };

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * open.c - from a URL to a store: "SCHEME:REST", SCHEME a line of stores.def.
+ * What has no colon is the name of a store: named.c.
  *
  * It refuses what it does not know and never repeats the URL, which may hold a
  * credential: a text names the schemes that exist.
@@ -12,6 +13,7 @@
 #include <time.h>
 
 #include "core/error.h"
+#include "store/named.h"
 #include "store/store.h"
 
 static const struct once__store_line lines[] = {
@@ -38,8 +40,9 @@ uint64_t once__wall_clock(void *user)
     return (uint64_t)t.tv_sec * 1000 + (uint64_t)t.tv_nsec / 1000000;
 }
 
-const struct once__store_line *once__store_line_of(const char *url,
-                                                   const char **rest)
+/* `*rest` is what stands after the colon. */
+static const struct once__store_line *line_of(const char *url,
+                                              const char **rest)
 {
     const char *colon = strchr(url, ':');
     size_t i, size;
@@ -50,11 +53,20 @@ const struct once__store_line *once__store_line_of(const char *url,
     for (i = 0; i < LINES; i++)
         if (strlen(lines[i].ops->name) == size &&
             memcmp(lines[i].ops->name, url, size) == 0) {
-            if (rest != NULL)
-                *rest = colon + 1;
+            *rest = colon + 1;
             return &lines[i];
         }
     return NULL;
+}
+
+const struct once__store_line *once__store_line_of(const char *text)
+{
+    struct once__named named;
+    const char *url, *rest;
+
+    if (once__named_url(text, &named, &url, NULL) != ONCE_OK)
+        return NULL;
+    return line_of(url, &rest);
 }
 
 /* What stands before the colon, if it could be a scheme: anything else may
@@ -97,15 +109,21 @@ static once_store_options with_defaults(const once_store_options *given)
     return o;
 }
 
-/* Whose URL it is; `rest` is what stands after the colon. */
-static int resolve(const char *url, once_error *err, const once_store_ops **ops,
-                   const char **rest)
+/* Whose URL it is; `rest` is what stands after the colon, in `text` or in
+ * `*named`. */
+static int resolve(const char *text, struct once__named *named, once_error *err,
+                   const once_store_ops **ops, const char **rest)
 {
     const struct once__store_line *line;
+    const char *url;
+    int rc;
 
-    if (url == NULL)
+    if (text == NULL)
         return once__fail(err, ONCE_EURL, "store: there is no URL");
-    line = once__store_line_of(url, rest);
+    rc = once__named_url(text, named, &url, err);
+    if (rc != ONCE_OK)
+        return rc;
+    line = line_of(url, rest);
     if (line == NULL)
         return unknown(url, err);
     *ops = line->ops;
@@ -136,10 +154,11 @@ int once_store_open(const char *url, const once_store_options *options,
                     once_error *err, once_store **out)
 {
     once_store_options o = with_defaults(options);
+    struct once__named named;
     const once_store_ops *ops = NULL;
     const char *rest = NULL;
     once_store *s = NULL;
-    int rc = resolve(url, err, &ops, &rest);
+    int rc = resolve(url, &named, err, &ops, &rest);
 
     if (rc == ONCE_OK)
         rc = ops->open(rest, &o, err, &s);
@@ -187,9 +206,10 @@ static int cannot(const once_store_ops *ops, const char *what, once_error *err)
 int once_store_init(const char *url, once_error *err)
 {
     once_store_options o = with_defaults(NULL);
+    struct once__named named;
     const once_store_ops *ops = NULL;
     const char *rest = NULL;
-    int rc = resolve(url, err, &ops, &rest);
+    int rc = resolve(url, &named, err, &ops, &rest);
 
     if (rc == ONCE_OK && ops->init != NULL)
         rc = ops->init(rest, &o, err);
@@ -199,9 +219,10 @@ int once_store_init(const char *url, once_error *err)
 int once_store_print_schema(const char *url, once_line *line, void *user,
                             once_error *err)
 {
+    struct once__named named;
     const once_store_ops *ops = NULL;
     const char *rest = NULL;
-    int rc = resolve(url, err, &ops, &rest);
+    int rc = resolve(url, &named, err, &ops, &rest);
 
     if (rc != ONCE_OK)
         return rc;
@@ -212,9 +233,10 @@ int once_store_print_schema(const char *url, once_line *line, void *user,
 int once_store_verify(const char *url, once_line *line, void *user,
                       once_error *err)
 {
+    struct once__named named;
     const once_store_ops *ops = NULL;
     const char *rest = NULL;
-    int rc = resolve(url, err, &ops, &rest);
+    int rc = resolve(url, &named, err, &ops, &rest);
 
     if (rc != ONCE_OK)
         return rc;
@@ -225,9 +247,10 @@ int once_store_verify(const char *url, once_line *line, void *user,
 int once_store_dump(const char *url, once_line *line, void *user,
                     once_error *err)
 {
+    struct once__named named;
     const once_store_ops *ops = NULL;
     const char *rest = NULL;
-    int rc = resolve(url, err, &ops, &rest);
+    int rc = resolve(url, &named, err, &ops, &rest);
 
     if (rc != ONCE_OK)
         return rc;

@@ -48,10 +48,8 @@ struct once__store_line {
 
 /* All lines. */
 const struct once__store_line *once__store_lines(size_t *n);
-/* The line of a URL's scheme, or NULL; `*rest`, unless `rest` is NULL, is then
- * what stands after the colon. */
-const struct once__store_line *once__store_line_of(const char *url,
-                                                   const char **rest);
+/* The line of the store at a URL, or of a name; NULL if there is none. */
+const struct once__store_line *once__store_line_of(const char *text);
 
 #define ONCE_STORE(driver, place, example)                                     \
     extern const once_store_ops once__store_##driver;

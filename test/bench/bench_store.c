@@ -40,7 +40,7 @@ enum {
     RESULT_MAX = 1 << 20,
     PROCESSES_MAX = 16,
     SAMPLES = 1 << 20,
-    FRAME = 204, /* what the journal writes beside a result */
+    FRAME = 268, /* what the journal writes beside a result */
     PLAIN_SIZE = 64 << 20
 };
 

@@ -654,7 +654,7 @@ static void place_open(struct place *p, uint64_t seed)
 
 static void place_close(struct place *p)
 {
-    const struct once__store_line *line = once__store_line_of(p->clean, NULL);
+    const struct once__store_line *line = once__store_line_of(p->clean);
     char command[300];
     const char *path;
 

@@ -435,11 +435,46 @@ static void all_are_there(once_store *s, uint32_t from, uint32_t to)
             printf("#   key %u\n", from);
 }
 
+static int count_state(void *user, const uint8_t *name, const once_record *r)
+{
+    once_counts *n = user;
+
+    (void)name;
+    n->claimed += r->state == ONCE_CLAIMED;
+    n->dispatched += r->state == ONCE_DISPATCHED;
+    n->indeterminate += r->state == ONCE_INDETERMINATE;
+    n->rest += r->state == ONCE_COMPLETED || r->state == ONCE_ABSENT;
+    return 0;
+}
+
+/* What is counted all the time is what a walk through all finds, and what the
+ * scans by state show. */
+static void counts_agree(once_store *s, once_counts *out)
+{
+    once_counts all = {.rest = 0}, some = {.rest = 0};
+
+    T_EQ(s->ops->count(s, out, NULL), ONCE_OK);
+    T_OK(s->ops->scan(s, ONCE_SCAN_ALL, NULL, INT32_MAX, count_state, &all,
+                      NULL) >= 0);
+    T_OK(s->ops->scan(s, ONCE_SCAN_WAITING, NULL, INT32_MAX, count_state, &some,
+                      NULL) >= 0);
+    T_OK(s->ops->scan(s, ONCE_SCAN_LIVE, NULL, INT32_MAX, count_state, &some,
+                      NULL) >= 0);
+    T_EQ(out->claimed, all.claimed);
+    T_EQ(out->dispatched, all.dispatched);
+    T_EQ(out->indeterminate, all.indeterminate);
+    T_EQ(out->rest, all.rest);
+    T_EQ(some.claimed, all.claimed);
+    T_EQ(some.dispatched, all.dispatched);
+    T_EQ(some.indeterminate, all.indeterminate);
+    T_EQ(some.rest, 0);
+}
+
 /* ---- Files ----------------------------------------------------------------- */
 
 static void copy_folder(const char *from, const char *to)
 {
-    char command[300];
+    char command[500];
 
     (void)snprintf(command, sizeof(command), "rm -rf '%s'; cp -a '%s' '%s'", to,
                    from, to);

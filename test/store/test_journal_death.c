@@ -87,9 +87,11 @@ static void die_at_a_call(const char *path, void *user)
 /* What must hold after it: all that was told, and no fence twice. */
 static void go_on_after(once_store *s, struct told *told)
 {
+    once_counts counts;
     once_op op;
 
     all_are_there(s, told->from, told->done);
+    counts_agree(s, &counts);
     make_op(&op, ONCE_OP_CLAIM, told->done + 1);
     T_EQ(apply_one(s, &op, NULL), ONCE_OK);
     T_EQ(op.rc, ONCE_OWNER);

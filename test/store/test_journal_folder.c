@@ -160,6 +160,12 @@ static void another_version_is_refused(void)
     (void)snprintf(file, sizeof(file), "%s/lock", path);
     poke(file, 8, &version, 4);
     refused(path, ONCE_EVERSION, "version 7");
+    version = 2; /* records without labels, and no head */
+    poke(file, 8, &version, 4);
+    (void)snprintf(file, sizeof(file), "%s/head", path);
+    T_EQ(unlink(file), 0);
+    refused(path, ONCE_EVERSION,
+            "a journal of version 2, this program understands version 3");
 }
 
 /* As when it is open in a container with a /dev/shm of its own. */

@@ -8,11 +8,29 @@
  */
 #include "journal_disk.h"
 
-/* Opens what the power cut left. Keys below `acked` were acknowledged. */
-static void check_image(const char *image, uint32_t acked)
+/* What was acknowledged: keys below `keys`, and that it is this incarnation. */
+struct acked {
+    uint32_t keys, incarnation;
+};
+
+static void check_head(once_store *s, uint32_t incarnation)
+{
+    once_store_head h = {.gap = 99};
+    uint64_t fence = 0;
+
+    T_EQ(s->ops->head(s, NULL, &h, NULL), ONCE_OK);
+    T_OK(h.incarnation == incarnation || h.incarnation == incarnation + 1);
+    T_EQ(h.gap_from_ms, h.incarnation * 1000);
+    T_EQ(s->ops->fence(s, &fence, NULL), ONCE_OK);
+    T_OK(fence >= (uint64_t)h.incarnation << ONCE__FENCE_BITS);
+}
+
+/* Opens what the power cut left. */
+static void check_image(const char *image, const struct acked *a)
 {
     once_store *s = NULL;
     once_error err = {0, ""};
+    uint32_t acked = a->keys;
     uint32_t i;
     int rc = try_open(image, "?segment=65536", NULL, &err, &s);
 
@@ -21,6 +39,7 @@ static void check_image(const char *image, uint32_t acked)
         printf("#   %s\n", err.text);
         return;
     }
+    check_head(s, a->incarnation);
     for (i = 0; i < acked; i++)
         if (i % 4 == 0)
             T_OK(is_there(s, i));
@@ -36,8 +55,30 @@ static void check_image(const char *image, uint32_t acked)
     once_store_close(s);
 }
 
+static void acknowledge(uint32_t keys, uint32_t incarnation)
+{
+    struct event *e;
+
+    (void)pthread_mutex_lock(&disk.lock);
+    e = add_event(ACK, 0);
+    e->key = keys;
+    e->size = incarnation;
+    (void)pthread_mutex_unlock(&disk.lock);
+}
+
+static void raise_to(once_store *s, uint32_t incarnation)
+{
+    once_store_head h;
+
+    T_EQ(s->ops->head(s, NULL, &h, NULL), ONCE_OK);
+    h.incarnation = incarnation;
+    h.gap_from_ms = incarnation * 1000;
+    T_EQ(s->ops->head(s, &h, &h, NULL), ONCE_OK);
+}
+
 static void record_work(const char *path, uint32_t keys)
 {
+    uint32_t incarnation = 0;
     once_store *s;
     uint32_t i;
 
@@ -47,9 +88,11 @@ static void record_work(const char *path, uint32_t keys)
         T_EQ(complete_one(s, i, i % 4 == 0 ? 1000000000 : 0), ONCE_OK);
         if (i % 4 != 0)
             T_EQ(verb_on(s, ONCE_OP_FORGET, i), ONCE_OK);
-        (void)pthread_mutex_lock(&disk.lock);
-        add_event(ACK, 0)->key = i + 1;
-        (void)pthread_mutex_unlock(&disk.lock);
+        acknowledge(i + 1, incarnation);
+        if (i % 50 == 25) {
+            raise_to(s, ++incarnation);
+            acknowledge(i + 1, incarnation);
+        }
         if (i % 20 == 0) {
             T_EQ(s->ops->maintain(s, NULL), ONCE_OK);
             (void)usleep(1000);
@@ -75,7 +118,8 @@ static void what_a_power_cut_leaves_has_all_that_was_acknowledged(void)
     enum { KEYS = 900, IMAGES = 300 };
     struct model *m = calloc(1, sizeof(*m));
     char path[128], image[128];
-    uint32_t acked = 0, images = 0;
+    struct acked acked = {0, 0};
+    uint32_t images = 0;
     size_t i;
 
     assert(m != NULL);
@@ -85,14 +129,16 @@ static void what_a_power_cut_leaves_has_all_that_was_acknowledged(void)
     record_work(path, KEYS);
     for (i = 0; i < disk.count && t__bad == 0; i++) {
         model_step(m, i);
-        if (disk.events[i].what == ACK)
-            acked = disk.events[i].key;
+        if (disk.events[i].what == ACK) {
+            acked.keys = disk.events[i].key;
+            acked.incarnation = (uint32_t)disk.events[i].size;
+        }
         if (!is_delicate(i) && draw(m) % (unsigned)(disk.count / IMAGES) != 0)
             continue;
         build_image(m, image);
-        if (m->sure[0].node == 0 && acked == 0)
+        if (m->sure[0].node == 0 && acked.keys == 0)
             continue; /* nothing there yet */
-        check_image(image, acked);
+        check_image(image, &acked);
         images++;
         if (t__bad != 0)
             printf("#   after event %zu of %zu\n", i, disk.count);

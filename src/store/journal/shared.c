@@ -33,8 +33,6 @@
 #include "core/error.h"
 #include "core/must.h"
 
-#define SHARED_MAGIC UINT64_C(0x3130636e6f6a6d65)
-
 enum {
     HEAD = (sizeof(struct once__shared) + 4095) / 4096 * 4096,
     CHUNK = ONCE__CHUNK_PAGES * ONCE__PAGE_SIZE,
@@ -45,9 +43,10 @@ void once__shared_name(const struct once__identity *self,
                        const uint8_t id[ONCE__JOURNAL_ID],
                        char out[ONCE__SHARED_NAME])
 {
-    int i, n = snprintf(out, ONCE__SHARED_NAME,
-                        "/once-%" PRIx64 "-%" PRIx64 "-%" PRIx64 "-",
-                        self->device, self->inode, self->born);
+    int i,
+        n = snprintf(out, ONCE__SHARED_NAME,
+                     ONCE__SHARED_PREFIX "%" PRIx64 "-%" PRIx64 "-%" PRIx64 "-",
+                     self->device, self->inode, self->born);
 
     for (i = 0; i < ONCE__JOURNAL_ID; i++)
         n += snprintf(out + n, (size_t)(ONCE__SHARED_NAME - n), "%02x", id[i]);
@@ -96,7 +95,7 @@ static int fill_head(struct once__journal *j,
     rc = rc != 0 ? rc : make_mutex(&s->sync);
     rc = rc != 0 ? rc : make_mutex(&s->prep);
     rc = rc != 0 ? rc : make_mutex(&s->compact);
-    s->magic = SHARED_MAGIC;
+    s->magic = ONCE__SHARED_MAGIC;
     s->version = ONCE__JOURNAL_VERSION;
     s->size = sizeof(*s);
     return rc;
@@ -141,8 +140,9 @@ static int is_ours(const struct once__journal *j,
 {
     const struct once__shared *s = j->shared;
 
-    return s->magic == SHARED_MAGIC && s->version == ONCE__JOURNAL_VERSION &&
-           s->size == sizeof(*s) && memcmp(s->id, id, ONCE__JOURNAL_ID) == 0;
+    return s->magic == ONCE__SHARED_MAGIC &&
+           s->version == ONCE__JOURNAL_VERSION && s->size == sizeof(*s) &&
+           memcmp(s->id, id, ONCE__JOURNAL_ID) == 0;
 }
 
 int once__shared_attach(struct once__journal *j,

@@ -53,6 +53,9 @@ enum {
     ONCE__SHARED_NAME = 128
 };
 
+#define ONCE__SHARED_MAGIC UINT64_C(0x3130636e6f6a6d65)
+#define ONCE__SHARED_PREFIX "/once-"
+
 /* ---- The head -------------------------------------------------------------
  * */
 
