@@ -1214,10 +1214,34 @@ static int is_zero(const uint8_t *bytes, size_t n)
     return n == 0;
 }
 
+/* The store as its owner has it, where another role is tested. */
+static once_store *as_owner(struct world *w)
+{
+    const char *role = getenv("ONCE_TEST_ROLE_URL");
+    once_store_options options = {
+        sizeof(options), world_clock, w, 0, 0, NULL, NULL};
+    once_store *s = NULL;
+    char url[512];
+
+    if (own_url != postgres_url || role == NULL)
+        return w->store;
+    (void)snprintf(url, sizeof(url), "%s%s", getenv("ONCE_TEST_URL"),
+                   strstr(w->url, role) + strlen(role));
+    T_EQ(once_store_open(url, &options, NULL, &s), ONCE_OK);
+    return s;
+}
+
+static void end_as_owner(struct world *w, once_store *s)
+{
+    if (s != w->store)
+        once_store_close(s);
+}
+
 static void a_store_has_an_id_and_keeps_what_its_head_was_told(void)
 {
     struct world *w = world_open(1), *other = world_open(1);
     const once_store_ops *ops = w->store->ops;
+    once_store *owner = as_owner(w);
     once_store_head first, h, put;
     uint64_t fence;
 
@@ -1234,8 +1258,11 @@ static void a_store_has_an_id_and_keeps_what_its_head_was_told(void)
     put.gap = ONCE_GAP_HOLD;
     put.gap_from_ms = BIRTH - 1000;
     put.gap_until_ms = BIRTH + 1000;
-    T_EQ(ops->head(w->store, &put, &h, NULL), ONCE_OK);
+    if (owner != w->store)
+        T_EQ(ops->head(w->store, &put, &h, NULL), ONCE_ESTORE);
+    T_EQ(owner->ops->head(owner, &put, &h, NULL), ONCE_OK);
     T_OK(memcmp(&h, &put, sizeof(h)) == 0);
+    end_as_owner(w, owner);
     if (ops->durable)
         world_reopen(w);
     T_EQ(w->store->ops->head(w->store, NULL, &h, NULL), ONCE_OK);
@@ -1278,6 +1305,7 @@ static void what_is_imported_is_the_same_and_goes_on_from_there(void)
 {
     struct world *from = world_open(WAYS), *to = world_open(WAYS);
     static struct taken t;
+    once_store *owner;
     struct question q;
     size_t i, at;
 
@@ -1307,7 +1335,11 @@ static void what_is_imported_is_the_same_and_goes_on_from_there(void)
         *fence_slot(to, s->last_fence) = s->last_fence;
     }
     T_OK(t.n > WAYS / 2);
-    T_EQ(to->store->ops->import(to->store, t.r, t.n, NULL), ONCE_OK);
+    owner = as_owner(to);
+    if (owner != to->store)
+        T_EQ(to->store->ops->import(to->store, t.r, t.n, NULL), ONCE_ESTORE);
+    T_EQ(owner->ops->import(owner, t.r, t.n, NULL), ONCE_OK);
+    end_as_owner(to, owner);
     if (to->store->ops->durable)
         world_reopen(to);
     for (i = 0; i < WAYS; i++)

@@ -427,13 +427,19 @@ static void a_crowd_on_one_name_is_answered_by_one_call(void)
     once_store *s = must_open(p.url, NULL);
     once_op *op = calloc(N, sizeof(*op)), *ops[N];
     int i, owners = 0, waiting = 0;
+    char label[] = "order";
 
     assert(op != NULL);
     for (i = 0; i < N; i++) {
         fill(&op[i], ONCE_OP_CLAIM, 5, (unsigned)i % 200);
+        op[i].label = (once_bytes){label, 5};
         ops[i] = &op[i];
     }
     T_EQ(s->ops->apply(s, ops, N, NULL), ONCE_OK);
+    memset(label, 'x', sizeof(label)); /* its owner needs it no longer */
+    for (i = 1; i < N; i++)
+        T_OK(op[i].record.label.size == 5 &&
+             memcmp(op[i].record.label.data, "order", 5) == 0);
     for (i = 0; i < N; i++) {
         owners += op[i].rc == ONCE_OWNER; /* with the token of the first */
         waiting += op[i].rc == ONCE_IN_FLIGHT;
@@ -487,7 +493,143 @@ static void a_row_that_does_not_check_is_an_error_and_stays(void)
     sql(NULL, "SELECT setval('%s.fence', 1, false)", p.schema);
     sql(NULL, "UPDATE %s.record SET fence = 99", p.schema);
     T_EQ(once_store_verify(p.url, count_line, &lines, NULL), 1);
+    sql(NULL, "UPDATE %s.meta SET incarnation = 1", p.schema);
+    T_EQ(once_store_verify(p.url, count_line, &lines, NULL), 2);
+    sql(NULL, "DROP INDEX %s.record_waiting", p.schema);
+    T_EQ(once_store_verify(p.url, count_line, &lines, NULL), 3);
     once_store_close(s);
+}
+
+/* An import is refused where a name is there, and raises the fences. */
+static void what_is_there_is_not_imported(void)
+{
+    enum { N = 600 }; /* more than one call takes along */
+    struct place p = made_place("");
+    once_store *s = must_open(p.url, NULL);
+    once_named *r = calloc(N, sizeof(*r));
+    once_error err = {0, ""};
+    once_op op;
+    int i;
+
+    assert(r != NULL);
+    (void)claimed(s, 1, 1);
+    fill(&op, ONCE_OP_SHOW, 1, 1);
+    T_EQ(ask(s, &op), ONCE_IN_FLIGHT);
+    for (i = 0; i < N; i++) {
+        r[i].record = op.record;
+        memset(r[i].name, i % 256, ONCE_NAME_SIZE);
+        r[i].name[0] = (uint8_t)(i / 256);
+        r[i].record.fence = (uint64_t)(1000 + i);
+    }
+    T_EQ(s->ops->import(s, r, N, &err), ONCE_OK);
+    T_EQ(claimed(s, 2, 1), 1000 + N);
+    T_EQ(s->ops->import(s, r, 1, &err), ONCE_EINVAL);
+    T_OK(strstr(err.text, "same name") != NULL);
+    free(r);
+    once_store_close(s);
+}
+
+static int count_damaged(void *user, const uint8_t *name, const once_record *r)
+{
+    (void)name;
+    (void)r;
+    T_EQ(r->state, 255);
+    ++*(int *)user;
+    return 0;
+}
+
+/* A reader that goes on behind the last record that it was shown comes to the
+ * end, also where that record is damaged. */
+static void pages_go_on_behind_a_damaged_record(void)
+{
+    static const int scans[] = {ONCE_SCAN_ALL, ONCE_SCAN_WAITING,
+                                ONCE_SCAN_LIVE};
+    static const char *const harms[] = {"attempt = 0", "reason = 99",
+                                        "version = 1",
+                                        "label = '\\x' || "
+                                        "convert_to(repeat('x', 129), 'UTF8')"};
+    enum { N = 5000, WAITING = 4500 };
+    struct place p = made_place("");
+    once_store *s = must_open(p.url, NULL);
+    once_op *op = calloc(N, sizeof(*op)), *ops[N];
+    size_t i, k;
+    int shown;
+
+    assert(op != NULL);
+    for (i = 0; i < N; i++) {
+        fill(&op[i], ONCE_OP_CLAIM, (unsigned)i, 1);
+        ops[i] = &op[i];
+    }
+    T_EQ(s->ops->apply(s, ops, N, NULL), ONCE_OK);
+    for (i = 0; i < WAITING; i++) {
+        op[i].verb = ONCE_OP_GIVE_UP;
+        op[i].fence = op[i].record.fence;
+    }
+    T_EQ(s->ops->apply(s, ops, WAITING, NULL), ONCE_OK);
+    for (k = 0; k < sizeof(harms) / sizeof(harms[0]); k++) {
+        sql(NULL, "UPDATE %s.record SET %s", p.schema, harms[k]);
+        for (i = 0; i < 3; i++) { /* in more than one page */
+            shown = 0;
+            T_EQ(s->ops->scan(s, scans[i], NULL, 3 * N, count_damaged, &shown,
+                              NULL),
+                 i == 0   ? N
+                 : i == 1 ? WAITING
+                          : N - WAITING);
+        }
+    }
+    free(op);
+    once_store_close(s);
+}
+
+/* Rows that the server reads for pages and counts, besides those that wait or
+ * are live: none of the thousands that are done. */
+static void looking_at_what_waits_does_not_walk_over_the_rest(void)
+{
+    enum { N = 3000, OPEN = 20 };
+    const char *const more[] = {"", "partitions=3"};
+    once_op *op = calloc(N, sizeof(*op)), *ops[N];
+    char n[64];
+    size_t i, k;
+
+    assert(op != NULL);
+    for (k = 0; k < 2; k++) {
+        struct place p = made_place(more[k]);
+        once_store *s = must_open(p.url, NULL);
+        once_counts c;
+
+        for (i = 0; i < N; i++) {
+            fill(&op[i], ONCE_OP_CLAIM, (unsigned)i, 1);
+            ops[i] = &op[i];
+        }
+        T_EQ(s->ops->apply(s, ops, N, NULL), ONCE_OK);
+        for (i = 0; i < N - OPEN; i++) {
+            uint64_t fence = op[i].record.fence;
+
+            fill(&op[i], i < OPEN ? ONCE_OP_GIVE_UP : ONCE_OP_COMPLETE,
+                 (unsigned)i, 1);
+            op[i].fence = fence;
+        }
+        T_EQ(s->ops->apply(s, ops, N - OPEN, NULL), ONCE_OK);
+        T_EQ(s->ops->count(s, &c, NULL), ONCE_OK);
+        T_EQ(c.claimed + c.dispatched, OPEN);
+        T_EQ(c.indeterminate, OPEN);
+        once_store_close(s);
+        sql(NULL, "ANALYZE %s.record", p.schema);
+        s = must_open(p.url, NULL);
+        T_EQ(s->ops->count(s, &c, NULL), ONCE_OK);
+        T_EQ(c.rest, N - 2 * OPEN);
+        T_EQ(c.rest_estimated, 1);
+        once_store_close(s);
+        sql(n,
+            "BEGIN; SELECT count(*) FROM %s.scan_1(3, NULL, 0, '', 10);"
+            "SELECT count(*) FROM %s.scan_1(4, NULL, 0, '', 10);"
+            "SELECT %s.count_1(); SELECT sum(seq_tup_read + idx_tup_fetch)"
+            " BETWEEN %d AND %d FROM pg_stat_xact_user_tables"
+            " WHERE schemaname = '%s' AND relname LIKE 'record%%'",
+            p.schema, p.schema, p.schema, OPEN, 6 * OPEN, p.schema);
+        T_STR(n, "t");
+    }
+    free(op);
 }
 
 /* ---- Other sessions ---------------------------------------------------- */
@@ -1072,7 +1214,9 @@ static void a_gateway_needs_functions_and_no_table(void)
     char url[512], port[16], text[128];
     const char *at = strrchr(admin_url, ':');
     once_error err = {0, ""};
+    once_store_head head;
     once_store *s = NULL;
+    once_counts n;
     PGconn *conn;
     uint64_t fence;
 
@@ -1092,6 +1236,10 @@ static void a_gateway_needs_functions_and_no_table(void)
     fence = claimed(s, 1, 1);
     T_EQ(simple(s, ONCE_OP_COMPLETE, 1, 1, fence), ONCE_OK);
     T_EQ(simple(s, ONCE_OP_CLAIM, 1, 2, 0), ONCE_REPLAY);
+    T_EQ(s->ops->count(s, &n, NULL), ONCE_OK);
+    T_EQ(s->ops->head(s, NULL, &head, NULL), ONCE_OK);
+    T_EQ(s->ops->head(s, &head, &head, &err), ONCE_ESTORE);
+    T_OK(strstr(err.text, "42501") != NULL);
     once_store_close(s);
     T_EQ(once_store_verify(url, count_line, &(int){0}, NULL), 0);
     T_EQ(once_store_init(url, NULL), ONCE_EOPEN);
@@ -1310,6 +1458,9 @@ static void alone(void)
     T_RUN(a_crowd_on_one_name_is_answered_by_one_call);
     T_RUN(time_is_the_servers);
     T_RUN(a_row_that_does_not_check_is_an_error_and_stays);
+    T_RUN(what_is_there_is_not_imported);
+    T_RUN(pages_go_on_behind_a_damaged_record);
+    T_RUN(looking_at_what_waits_does_not_walk_over_the_rest);
     T_RUN(a_locked_row_is_answered_alone);
     T_RUN(a_claim_under_way_elsewhere_is_waited_for_a_while);
     T_RUN(a_locked_time_is_not_waited_for);

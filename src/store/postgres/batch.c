@@ -7,7 +7,14 @@
  *
  *    1  has NULLs: 1  element's type  how many  1  { size, bytes }...
  *
- * with 4-byte numbers, most significant byte first, and size -1 for NULL.
+ * with 4-byte numbers, most significant byte first, and size -1 for NULL. One
+ * without elements has no dimension:
+ *
+ *    0  has NULLs: 1  element's type
+ *
+ * What an operation does not look at is NULL, and NULLs at the end of an array
+ * are left out: the server fills them in, at no cost. So a batch of claims
+ * does not pay for what completes bring along, and the other way round.
  *
  * A row is believed if it has the columns of the type "answer" and
  * once__transition() could have made it; what does not is ECORRUPT, and of
@@ -191,12 +198,6 @@ static once_bytes trimmed(const uint8_t *text, size_t size)
     return of(text, size);
 }
 
-/* Bytes that are there, also if there are none of them: not NULL. */
-static once_bytes some(once_bytes b)
-{
-    return of(b.size > 0 ? b.data : "", b.size);
-}
-
 enum column {
     VERB,
     NAME,
@@ -225,107 +226,92 @@ enum column {
     COLUMNS_OF_OP = DOUBT
 };
 
-static const struct {
-    Oid type, element;
-    size_t size; /* of a number; 0: bytes */
-} columns[COLUMNS] = {
-    [VERB] = {OID_INT2_ARRAY, OID_INT2, 2},
-    [NAME] = {OID_BYTEA_ARRAY, OID_BYTEA, 0},
-    [TOKEN] = {OID_UUID_ARRAY, OID_UUID, 0},
-    [FENCE] = {OID_INT8_ARRAY, OID_INT8, 8},
-    [KIND] = {OID_INT2_ARRAY, OID_INT2, 2},
-    [POLICY] = {OID_INT2_ARRAY, OID_INT2, 2},
-    [STATE] = {OID_INT2_ARRAY, OID_INT2, 2},
-    [LEASE] = {OID_INT8_ARRAY, OID_INT8, 8},
-    [KEEP] = {OID_INT8_ARRAY, OID_INT8, 8},
-    [REASON] = {OID_INT2_ARRAY, OID_INT2, 2},
-    [TRACE] = {OID_UUID_ARRAY, OID_UUID, 0},
-    [FINGERPRINT] = {OID_BYTEA_ARRAY, OID_BYTEA, 0},
-    [SUBJECT] = {OID_BYTEA_ARRAY, OID_BYTEA, 0},
-    [GROUP] = {OID_BYTEA_ARRAY, OID_BYTEA, 0},
-    [LABEL] = {OID_BYTEA_ARRAY, OID_BYTEA, 0},
-    [RESULT] = {OID_BYTEA_ARRAY, OID_BYTEA, 0},
-    [NOTE] = {OID_BYTEA_ARRAY, OID_BYTEA, 0},
-    [DOUBT] = {OID_INT2_ARRAY, OID_INT2, 2},
-    [ATTEMPT] = {OID_INT8_ARRAY, OID_INT8, 8},
-    [GRANTED] = {OID_INT8_ARRAY, OID_INT8, 8},
-    [CREATED] = {OID_INT8_ARRAY, OID_INT8, 8},
-    [ENDED] = {OID_INT8_ARRAY, OID_INT8, 8},
+#define VERB_OF(name) (1u << ONCE_OP_##name)
+
+enum {
+    ANY = (1u << ONCE__OP_END) - 1,
+    CLAIM = VERB_OF(CLAIM),
+    OUTCOME = VERB_OF(COMPLETE) | VERB_OF(RESOLVE),
+    LEASES = CLAIM | VERB_OF(DISPATCH) | VERB_OF(RENEW),
+    KEEPS = CLAIM | OUTCOME | VERB_OF(RELEASE) | VERB_OF(REAP) | VERB_OF(REOPEN)
 };
 
-/* Only a claim, a complete ... looks at some of them; others may hold what was
- * never checked. */
-static int uses_lease(int verb)
-{
-    return verb == ONCE_OP_CLAIM || verb == ONCE_OP_DISPATCH ||
-           verb == ONCE_OP_RENEW;
-}
-
-static int uses_keep(int verb)
-{
-    return verb == ONCE_OP_CLAIM || verb == ONCE_OP_COMPLETE ||
-           verb == ONCE_OP_RELEASE || verb == ONCE_OP_REAP ||
-           verb == ONCE_OP_RESOLVE || verb == ONCE_OP_REOPEN;
-}
-
-static int uses_result(int verb)
-{
-    return verb == ONCE_OP_COMPLETE || verb == ONCE_OP_RESOLVE;
-}
+static const struct {
+    Oid type, element;
+    size_t size;    /* of a number; 0: bytes */
+    unsigned verbs; /* that look at it: in others it was never checked */
+} columns[COLUMNS] = {
+    [VERB] = {OID_INT2_ARRAY, OID_INT2, 2, ANY},
+    [NAME] = {OID_BYTEA_ARRAY, OID_BYTEA, 0, ANY},
+    [TOKEN] = {OID_UUID_ARRAY, OID_UUID, 0, ANY},
+    [FENCE] = {OID_INT8_ARRAY, OID_INT8, 8, ANY & ~CLAIM},
+    [KIND] = {OID_INT2_ARRAY, OID_INT2, 2, OUTCOME},
+    [POLICY] = {OID_INT2_ARRAY, OID_INT2, 2, CLAIM},
+    [STATE] = {OID_INT2_ARRAY, OID_INT2, 2, CLAIM},
+    [LEASE] = {OID_INT8_ARRAY, OID_INT8, 8, LEASES},
+    [KEEP] = {OID_INT8_ARRAY, OID_INT8, 8, KEEPS},
+    [REASON] = {OID_INT2_ARRAY, OID_INT2, 2,
+                VERB_OF(RELEASE) | VERB_OF(GIVE_UP)},
+    [TRACE] = {OID_UUID_ARRAY, OID_UUID, 0, CLAIM},
+    [FINGERPRINT] = {OID_BYTEA_ARRAY, OID_BYTEA, 0, CLAIM},
+    [SUBJECT] = {OID_BYTEA_ARRAY, OID_BYTEA, 0, CLAIM},
+    [GROUP] = {OID_BYTEA_ARRAY, OID_BYTEA, 0, CLAIM},
+    [LABEL] = {OID_BYTEA_ARRAY, OID_BYTEA, 0, CLAIM},
+    [RESULT] = {OID_BYTEA_ARRAY, OID_BYTEA, 0, OUTCOME},
+    [NOTE] = {OID_BYTEA_ARRAY, OID_BYTEA, 0,
+              VERB_OF(RESOLVE) | VERB_OF(REOPEN)},
+    [DOUBT] = {OID_INT2_ARRAY, OID_INT2, 2, 0},
+    [ATTEMPT] = {OID_INT8_ARRAY, OID_INT8, 8, 0},
+    [GRANTED] = {OID_INT8_ARRAY, OID_INT8, 8, 0},
+    [CREATED] = {OID_INT8_ARRAY, OID_INT8, 8, 0},
+    [ENDED] = {OID_INT8_ARRAY, OID_INT8, 8, 0},
+};
 
 static uint64_t number_of(const once_op *op, enum column column)
 {
-    int claim = op->verb == ONCE_OP_CLAIM;
-
     switch (column) {
     case VERB:
         return (uint64_t)op->verb;
     case FENCE:
         return op->fence;
     case KIND:
-        return uses_result(op->verb) ? (uint64_t)op->kind : 0;
+        return (uint64_t)op->kind;
     case POLICY:
-        return claim ? op->policy : 0;
+        return op->policy;
     case STATE:
         return op->two_phase ? ONCE_CLAIMED : ONCE_DISPATCHED;
     case LEASE:
-        return uses_lease(op->verb) ? op->lease_ms : 0;
+        return op->lease_ms;
     case REASON:
-        return op->verb == ONCE_OP_RELEASE || op->verb == ONCE_OP_GIVE_UP
-                   ? (uint64_t)op->reason
-                   : 0;
+        return (uint64_t)op->reason;
     default:
         ONCE__MUST(column == KEEP);
-        return uses_keep(op->verb) ? op->keep_ms : 0;
+        return op->keep_ms;
     }
 }
 
-/* Size 0 with no data is NULL: the column is not looked at. */
 static once_bytes bytes_of(const once_op *op, enum column column)
 {
-    int claim = op->verb == ONCE_OP_CLAIM;
-    int note = op->verb == ONCE_OP_RESOLVE || op->verb == ONCE_OP_REOPEN;
-
     switch (column) {
     case NAME:
         return of(op->name, ONCE_NAME_SIZE);
     case TOKEN:
         return of(op->token, ONCE_TOKEN_SIZE);
     case TRACE:
-        return claim ? of(op->trace, ONCE_TRACE_SIZE) : of(NULL, 0);
+        return of(op->trace, ONCE_TRACE_SIZE);
     case FINGERPRINT:
-        return claim ? of(op->fingerprint, ONCE_FINGERPRINT_SIZE) : of(NULL, 0);
+        return of(op->fingerprint, ONCE_FINGERPRINT_SIZE);
     case SUBJECT:
-        return claim ? trimmed(op->subject, ONCE_SUBJECT_SIZE) : of(NULL, 0);
+        return trimmed(op->subject, ONCE_SUBJECT_SIZE);
     case GROUP:
-        return claim ? trimmed(op->group, ONCE_GROUP_SIZE) : of(NULL, 0);
+        return trimmed(op->group, ONCE_GROUP_SIZE);
     case LABEL:
-        return claim ? some(op->label) : of(NULL, 0);
+        return op->label;
     case RESULT:
-        return uses_result(op->verb) ? some(op->result) : of(NULL, 0);
+        return op->result;
     default:
         ONCE__MUST(column == NOTE);
-        return note ? some(op->note) : of(NULL, 0);
+        return op->note;
     }
 }
 
@@ -376,12 +362,12 @@ static once_bytes bytes_of_record(const once_named *r, enum column column)
     case GROUP:
         return trimmed(r->record.group, ONCE_GROUP_SIZE);
     case LABEL:
-        return some(r->record.label);
+        return r->record.label;
     case RESULT:
-        return some(r->record.result);
+        return r->record.result;
     default:
         ONCE__MUST(column == NOTE);
-        return some(r->record.note);
+        return r->record.note;
     }
 }
 
@@ -394,18 +380,25 @@ static void add_value(struct once__pg_params *p, enum column column,
 
 static void add_piece(struct once__pg_params *p, once_bytes b)
 {
-    add_number(p, b.data == NULL ? UINT32_MAX : b.size, 4);
+    add_number(p, b.size, 4);
     add_bytes(p, b.data, b.size);
 }
 
 static void array_begin(struct once__pg_params *p, enum column column, size_t n)
 {
     params_next(p, columns[column].type);
-    add_number(p, 1, 4);
+    add_number(p, n > 0, 4);
     add_number(p, 1, 4);
     add_number(p, columns[column].element, 4);
+    if (n == 0)
+        return;
     add_number(p, n, 4);
     add_number(p, 1, 4);
+}
+
+static int looks_at(const once_op *op, enum column column)
+{
+    return (columns[column].verbs >> op->verb & 1) != 0;
 }
 
 static void array(struct once__pg_params *p, enum column column,
@@ -413,9 +406,13 @@ static void array(struct once__pg_params *p, enum column column,
 {
     size_t i;
 
+    while (n > 0 && !looks_at(ops[n - 1], column))
+        n--;
     array_begin(p, column, n);
     for (i = 0; i < n; i++)
-        if (columns[column].size > 0)
+        if (!looks_at(ops[i], column))
+            add_number(p, UINT32_MAX, 4);
+        else if (columns[column].size > 0)
             add_value(p, column, number_of(ops[i], column));
         else
             add_piece(p, bytes_of(ops[i], column));
@@ -494,6 +491,13 @@ void once__pg_params_none(struct once__pg_params *p)
 {
     params_begin(p);
     ONCE__MUST(params_end(p) == ONCE_OK);
+}
+
+int once__pg_params_fence(struct once__pg_params *p, int async)
+{
+    params_begin(p);
+    number(p, OID_BOOL, (uint64_t)async, 1);
+    return params_end(p);
 }
 
 int once__pg_params_head(struct once__pg_params *p, int async,
@@ -771,6 +775,16 @@ int once__pg_counts_read(const PGresult *rows, once_counts *out)
     out->indeterminate = field(rows, 0, 2);
     out->rest = field(rows, 0, 3);
     out->rest_estimated = 1;
+    return 1;
+}
+
+int once__pg_fence_read(const PGresult *rows, uint64_t *out)
+{
+    static const Oid types[] = {OID_INT8};
+
+    if (PQntuples(rows) != 1 || !has_types(rows, 0, types, 1, 1))
+        return 0;
+    *out = field(rows, 0, 0);
     return 1;
 }
 

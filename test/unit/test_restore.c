@@ -1,0 +1,403 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * test_restore.c - copies of stores, the gap after a restore, and the witness
+ * that notices a store put back: src/copy, src/engine/gap.c, witness.c.
+ *
+ * With real stores in a temporary folder; the clock is moved by hand.
+ */
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <time.h>
+#include <unistd.h>
+
+#include <once/store.h>
+
+#include "copy/copy.h"
+#include "t.h"
+
+enum { HOUR = 3600000, DAY = 24 * HOUR };
+
+static char folder[64];
+static uint64_t now; /* of all stores and engines */
+
+static uint64_t hand(void *user)
+{
+    (void)user;
+    return now;
+}
+
+static uint64_t real_now(void)
+{
+    struct timespec t;
+
+    (void)clock_gettime(CLOCK_REALTIME, &t);
+    return (uint64_t)t.tv_sec * 1000 + (uint64_t)t.tv_nsec / 1000000;
+}
+
+static const char *path(const char *name)
+{
+    static char out[4][160];
+    static int i;
+
+    i = (i + 1) % 4;
+    (void)snprintf(out[i], sizeof(out[i]), "%s/%s", folder, name);
+    return out[i];
+}
+
+static const char *url(const char *driver, const char *name)
+{
+    static char out[4][160];
+    static int i;
+
+    i = (i + 1) % 4;
+    (void)snprintf(out[i], sizeof(out[i]), "%s:%s/%s", driver, folder, name);
+    return out[i];
+}
+
+static void shell(const char *command)
+{
+    char text[400];
+
+    (void)snprintf(text, sizeof(text), "cd %s && %s", folder, command);
+    T_EQ(system(text), 0);
+}
+
+static once_store *open_store(const char *at)
+{
+    once_store_options o = {.size = sizeof(o), .clock = hand};
+    once_store *s = NULL;
+    once_error err = {0, ""};
+
+    if (once_store_open(at, &o, &err, &s) != ONCE_OK) {
+        printf("Bail out! %s\n", err.text);
+        exit(1);
+    }
+    return s;
+}
+
+static int open_engine(const char *at, const char *witness, once_engine **out,
+                       once_error *err)
+{
+    once_engine_options o = ONCE_ENGINE_OPTIONS_INIT;
+
+    o.clock = hand;
+    o.witness = witness;
+    return once_engine_open(at, &o, err, out);
+}
+
+static once_engine *engine(const char *at, const char *witness)
+{
+    once_engine *e = NULL;
+    once_error err = {0, ""};
+
+    if (open_engine(at, witness, &e, &err) != ONCE_OK) {
+        printf("Bail out! %s\n", err.text);
+        exit(1);
+    }
+    return e;
+}
+
+/* What one attempt is told; an owner ends as `end` says: 'c', 'f', 'g', 'o'
+ * (stays the owner until the engine is closed). */
+static int attempt(once_engine *e, unsigned key, uint32_t policy, char end)
+{
+    once_request r = {.size = sizeof(r), .keep_ms = 2 * DAY};
+    once_attempt *a = NULL;
+    int rc;
+
+    memcpy(r.name, &key, sizeof(key));
+    r.policy = policy;
+    r.label = (once_bytes){"order=7", 7};
+    T_EQ(once_attempt_new(e, &r, NULL, &a), ONCE_OK);
+    rc = once_claim(a, NULL);
+    if (rc == ONCE_OWNER && end == 'c')
+        T_EQ(once_complete(a, ONCE_SUCCESS, (once_bytes){"done", 4}, NULL),
+             ONCE_OK);
+    if (rc == ONCE_OWNER && end == 'f')
+        T_EQ(once_complete(a, ONCE_FAILURE, (once_bytes){"no", 2}, NULL),
+             ONCE_OK);
+    if (rc == ONCE_OWNER && end == 'g')
+        T_EQ(once_give_up(a, ONCE_REASON_TIMEOUT, NULL), ONCE_OK);
+    if (end != 'o')
+        once_attempt_free(a);
+    return rc;
+}
+
+static once_record look(once_engine *e, unsigned key)
+{
+    once_op op = {.verb = ONCE_OP_SHOW};
+
+    memcpy(op.name, &key, sizeof(key));
+    T_OK(once_apply(e, &op, NULL) >= 0);
+    once_op_clear(&op);
+    return op.record;
+}
+
+enum { DONE = 1, FAILED, GIVEN_UP, FLYING, LATER, NEVER };
+
+/* A store with one record of each kind, and its copy; then one more record. */
+static void make(const char *driver, const char *name, const char *copy,
+                 once__copy_about *about)
+{
+    once_engine *e = engine(url(driver, name), NULL);
+    once_store *s;
+
+    T_EQ(attempt(e, DONE, 0, 'c'), ONCE_OWNER);
+    T_EQ(attempt(e, FAILED, ONCE_RETRY_FAILED, 'f'), ONCE_OWNER);
+    T_EQ(attempt(e, GIVEN_UP, 0, 'g'), ONCE_OWNER);
+    {
+        once_op op = {.verb = ONCE_OP_CLAIM, .lease_ms = 1000, .keep_ms = DAY};
+        unsigned key = FLYING;
+
+        memcpy(op.name, &key, sizeof(key));
+        op.token[0] = 1;
+        op.two_phase = 1;
+        T_EQ(once_apply(e, &op, NULL), ONCE_OWNER);
+        once_op_clear(&op);
+    }
+    s = open_store(url(driver, name));
+    T_EQ(once__copy_write(s, copy, NULL, NULL, about, NULL), ONCE_OK);
+    T_EQ(about->records, 4);
+    T_EQ(about->unreadable, 0);
+    T_EQ(about->keep_ms, 2 * DAY);
+    T_EQ(about->begun_ms, now);
+    once_store_close(s);
+    T_EQ(attempt(e, LATER, 0, 'c'), ONCE_OWNER);
+    once_engine_close(e);
+}
+
+static void restore(const char *at, const char *copy, int gap,
+                    once_store_head *head)
+{
+    once__restore how = {.gap = gap};
+    once_store *s = open_store(at);
+    once__copy *c = NULL;
+    once_error err = {0, ""};
+
+    T_EQ(once__copy_open(copy, &err, &c), ONCE_OK);
+    T_EQ(once__copy_restore(c, s, &how, head, &err), ONCE_OK);
+    if (err.text[0] != '\0')
+        printf("#   %s\n", err.text);
+    once__copy_close(c);
+    once_store_close(s);
+}
+
+static void held(const char *from, const char *to)
+{
+    once__copy_about about;
+    once_store_head head;
+    once_engine *e;
+    once_record r;
+    uint64_t largest;
+    once_store *s;
+
+    shell("rm -rf a b copy a-wal a-shm b-wal b-shm a-* b-*");
+    now = real_now();
+    make(from, "a", path("copy"), &about);
+    restore(url(to, "b"), path("copy"), ONCE_GAP_HOLD, &head);
+    T_EQ(head.incarnation, 1);
+    T_EQ(head.gap, ONCE_GAP_HOLD);
+    T_EQ(head.gap_from_ms, about.begun_ms);
+    T_OK(head.gap_until_ms >= now + 2 * DAY);
+    T_MEM(head.id, about.id, ONCE_STORE_ID_SIZE);
+    e = engine(url(to, "b"), NULL);
+    T_EQ(attempt(e, DONE, 0, 'c'), ONCE_REPLAY);
+    T_EQ(attempt(e, FAILED, ONCE_RETRY_FAILED, 'c'), ONCE_UNKNOWN);
+    T_EQ(attempt(e, GIVEN_UP, 0, 'c'), ONCE_UNKNOWN);
+    T_EQ(attempt(e, FLYING, 0, 'c'), ONCE_UNKNOWN);
+    T_EQ(attempt(e, LATER, 0, 'c'), ONCE_UNKNOWN);
+    T_EQ(attempt(e, NEVER, 0, 'c'), ONCE_UNKNOWN);
+    T_EQ(look(e, NEVER).attempt, 0); /* nothing was written for it */
+    r = look(e, FLYING);
+    T_EQ(r.state, ONCE_INDETERMINATE);
+    T_EQ(r.reason, ONCE_REASON_GAP);
+    T_EQ(r.ended_ms, about.begun_ms);
+    T_EQ(look(e, GIVEN_UP).reason, ONCE_REASON_TIMEOUT);
+    once_engine_close(e);
+
+    now = head.gap_until_ms + 1;
+    e = engine(url(to, "b"), NULL);
+    T_EQ(attempt(e, NEVER, 0, 'c'), ONCE_OWNER);
+    largest = look(e, NEVER).fence;
+    T_OK(largest > UINT64_C(1) << ONCE__FENCE_BITS);
+    once_engine_close(e);
+    s = open_store(url(to, "b"));
+    T_OK(s->caveat == NULL);
+    once_store_close(s);
+}
+
+static void a_held_gap_grants_nothing_until_it_is_over(void)
+{
+    held("journal", "journal");
+    held("sqlite", "sqlite");
+}
+
+static void a_copy_moves_a_store_to_another_kind(void)
+{
+    held("journal", "sqlite");
+    held("sqlite", "journal");
+}
+
+static void an_accepted_gap_executes_and_says_class_b(void)
+{
+    once__copy_about about;
+    once_store_head head;
+    once_engine *e;
+    once_store *s;
+
+    shell("rm -rf a b copy");
+    now = real_now();
+    make("journal", "a", path("copy"), &about);
+    restore(url("journal", "b"), path("copy"), ONCE_GAP_ACCEPT, &head);
+    e = engine(url("journal", "b"), NULL);
+    T_EQ(attempt(e, DONE, 0, 'c'), ONCE_REPLAY);
+    T_EQ(attempt(e, FLYING, 0, 'c'), ONCE_UNKNOWN);
+    T_EQ(attempt(e, LATER, 0, 'c'), ONCE_OWNER); /* the second time */
+    once_engine_close(e);
+    s = open_store(url("journal", "b"));
+    T_OK(s->caveat != NULL && strstr(s->caveat, "restored") != NULL);
+    once_store_close(s);
+    now = head.gap_until_ms + 1;
+    s = open_store(url("journal", "b"));
+    T_OK(s->caveat == NULL);
+    once_store_close(s);
+}
+
+/* ---- Copies that are none ------------------------------------------------ */
+
+static int opens(const char *name)
+{
+    once__copy *c = NULL;
+    once_error err = {0, ""};
+    int rc = once__copy_open(path(name), &err, &c);
+
+    T_OK(rc == ONCE_OK || err.text[0] != '\0');
+    once__copy_close(c);
+    return rc;
+}
+
+static void half_a_copy_or_a_changed_one_is_refused(void)
+{
+    once__copy_about about;
+    struct stat st;
+    char text[200];
+    long at;
+    size_t bad = 0;
+
+    shell("rm -rf a b copy*");
+    now = real_now();
+    make("journal", "a", path("copy"), &about);
+    T_EQ(opens("copy"), ONCE_OK);
+    T_EQ(stat(path("copy"), &st), 0);
+    T_EQ(st.st_mode & 0777, 0600);
+    for (at = 0; at < st.st_size; at += 7) {
+        FILE *f;
+        int c;
+
+        (void)snprintf(text, sizeof(text), "cp copy copy2");
+        shell(text);
+        f = fopen(path("copy2"), "r+");
+        T_OK(f != NULL && fseek(f, at, SEEK_SET) == 0);
+        c = fgetc(f);
+        (void)fseek(f, at, SEEK_SET);
+        (void)fputc(c ^ 1, f);
+        (void)fclose(f);
+        bad += opens("copy2") == ONCE_OK;
+    }
+    T_EQ(bad, 0);
+    shell("head -c -1 copy > copy2");
+    T_EQ(opens("copy2"), ONCE_ECORRUPT);
+    shell("head -c 20 copy > copy2");
+    T_EQ(opens("copy2"), ONCE_ECORRUPT);
+    shell(": > copy2");
+    T_EQ(opens("copy2"), ONCE_ECORRUPT);
+    T_EQ(opens("none"), ONCE_EOPEN);
+}
+
+static void a_copy_overwrites_nothing_and_wants_an_empty_store(void)
+{
+    once__restore how = {.gap = ONCE_GAP_HOLD};
+    once__copy_about about;
+    once_store_head head;
+    once__copy *c = NULL;
+    once_store *s;
+
+    shell("rm -rf a b copy*");
+    now = real_now();
+    make("journal", "a", path("copy"), &about);
+    s = open_store(url("journal", "a"));
+    T_EQ(once__copy_write(s, path("copy"), NULL, NULL, &about, NULL),
+         ONCE_EOPEN);
+    T_EQ(once__copy_open(path("copy"), NULL, &c), ONCE_OK);
+    T_EQ(once__copy_restore(c, s, &how, &head, NULL), ONCE_EINVAL);
+    T_EQ(s->ops->head(s, NULL, &head, NULL), ONCE_OK);
+    T_EQ(head.gap, ONCE_GAP_NONE);
+    once__copy_close(c);
+    once_store_close(s);
+    shell("test ! -e copy.part");
+}
+
+/* ---- The witness ----------------------------------------------------------- */
+
+static void a_store_that_was_put_back_is_noticed(void)
+{
+    once__restore how = {.gap = ONCE_GAP_HOLD};
+    once_store_head head;
+    once_engine *e = NULL;
+    once_store *s;
+    once_error err = {0, ""};
+
+    shell("rm -rf a old witness && mkdir witness");
+    now = real_now();
+    e = engine(url("journal", "a"), path("witness"));
+    T_EQ(attempt(e, 1, 0, 'c'), ONCE_OWNER);
+    once_engine_close(e);
+    shell("cp -r a old");
+    e = engine(url("journal", "a"), path("witness"));
+    T_EQ(attempt(e, 2, 0, 'c'), ONCE_OWNER);
+    once_engine_close(e);
+    e = engine(url("journal", "a"), path("witness")); /* as it should be */
+    once_engine_close(e);
+
+    shell("rm -rf a && mv old a");
+    T_EQ(open_engine(url("journal", "a"), path("witness"), &e, &err),
+         ONCE_EROLLBACK);
+    T_OK(strstr(err.text, "once restore --adopt") != NULL);
+    s = open_store(url("journal", "a"));
+    T_EQ(once__copy_adopt(s, &how, &head, NULL), ONCE_OK);
+    T_EQ(head.incarnation, 1);
+    once_store_close(s);
+    e = engine(url("journal", "a"), path("witness"));
+    T_EQ(attempt(e, 1, 0, 'c'), ONCE_REPLAY);
+    T_EQ(attempt(e, 2, 0, 'c'), ONCE_UNKNOWN); /* in the gap */
+    once_engine_close(e);
+}
+
+static void a_witness_that_cannot_be_written_stops_nothing(void)
+{
+    once_engine *e;
+
+    shell("rm -rf a");
+    now = real_now();
+    e = engine(url("journal", "a"), path("no-such-folder"));
+    T_EQ(attempt(e, 1, 0, 'c'), ONCE_OWNER);
+    once_engine_close(e);
+}
+
+int main(void)
+{
+    (void)snprintf(folder, sizeof(folder), "/tmp/once-restore-XXXXXX");
+    if (mkdtemp(folder) == NULL)
+        return 2;
+    T_RUN(a_held_gap_grants_nothing_until_it_is_over);
+    T_RUN(a_copy_moves_a_store_to_another_kind);
+    T_RUN(an_accepted_gap_executes_and_says_class_b);
+    T_RUN(half_a_copy_or_a_changed_one_is_refused);
+    T_RUN(a_copy_overwrites_nothing_and_wants_an_empty_store);
+    T_RUN(a_store_that_was_put_back_is_noticed);
+    T_RUN(a_witness_that_cannot_be_written_stops_nothing);
+    shell("rm -rf a b copy* witness old a-* b-*");
+    (void)rmdir(folder);
+    return t_done();
+}
