@@ -15,6 +15,7 @@ import pytest
 from console import (DOCUMENT, MARK, ROOT, Answer, Drop, Hold, eventually,
                      waiting)
 
+STORES = ["sqlite", "journal"]
 HASH = "f00dfeed" + "00" * 28
 
 
