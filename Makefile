@@ -210,6 +210,9 @@ install: all
 
 .PHONY: deb
 deb: packages
+ifneq ($(PACKAGES),no)
+	@tools/packages install deb
+endif
 	@tools/deb $(BUILD)/deb
 
 .PHONY: clean

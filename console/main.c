@@ -13,6 +13,7 @@
 #include <signal.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/prctl.h>
 #include <sys/random.h>
 #include <unistd.h>
 
@@ -302,6 +303,7 @@ int main(int argc, char **argv)
     pthread_mutex_init(&con->lock, NULL);
     json_object_seed(0); /* before there are threads */
     (void)signal(SIGPIPE, SIG_IGN);
+    (void)prctl(PR_SET_DUMPABLE, 0); /* a core file would hold what is typed */
     sigemptyset(&ends);
     sigaddset(&ends, SIGINT);
     sigaddset(&ends, SIGTERM);

@@ -64,6 +64,7 @@ struct once__task {
     uint32_t tries;
     uint32_t batch_limit; /* largest batch that it may be in, 0: no limit  */
     int unlimited;        /* of the reaper: `queue_max` does not count it    */
+    int held;             /* a claim in a gap, which is asked as a READ      */
 };
 
 struct once__tasks {

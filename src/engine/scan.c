@@ -44,19 +44,6 @@ static void finish(once_engine *e, int rc)
     (void)sem_post(&call->ended);
 }
 
-once_position once_position_of(int what, const uint8_t name[ONCE_NAME_SIZE],
-                               const once_record *r)
-{
-    once_position p = {0, {0}};
-
-    if (what == ONCE_SCAN_WAITING)
-        p.ms = r->ended_ms;
-    else if (what == ONCE_SCAN_LIVE)
-        p.ms = r->lease_ms;
-    memcpy(p.name, name, ONCE_NAME_SIZE);
-    return p;
-}
-
 static int show(void *user, const uint8_t name[ONCE_NAME_SIZE],
                 const once_record *r)
 {

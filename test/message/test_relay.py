@@ -587,7 +587,7 @@ def test_the_unit_is_understood_by_systemd(tmp_path):
     analyze = shutil.which("systemd-analyze")
     if analyze is None:
         pytest.skip("systemd is not installed")
-    text = (BUILD / "once-relay@.service").read_text()
+    text = (BUILD / "systemd/once-relay@.service").read_text()
     text = re.sub("^ExecStart=[^ ]*", "ExecStart=%s" % ONCE, text, flags=re.M)
     text = re.sub("^Documentation=.*\n", "", text, flags=re.M)  # not installed
     unit = tmp_path / "once-relay@.service"
