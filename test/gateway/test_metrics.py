@@ -32,7 +32,7 @@ PROMTOOL = shutil.which("promtool")
 LOG = """
     include %s;
     access_log json.log once_json;
-""" % (ROOT / "nginx" / "once-log.conf")
+""" % (ROOT / "nginx" / "snippets" / "once-log.conf")
 
 STATUS = "location = /status { once_status; }"
 
