@@ -144,6 +144,7 @@ SERVER = (
     guarded("/none/", target="http://nobody") +
     guarded("/late/", "once_lease 1s;", once="late") +
     guarded("/away/", once="away") +
+    guarded("/named/", "proxy_set_header Idempotency-Record $once_name;") +
     guarded("/dry/", "once_dry_run on; once_route dry;") +
     STATUS)
 
@@ -288,6 +289,13 @@ def test_a_replay_has_the_attempt_that_it_repeats(busy):
     for name in ("once_name", "once_attempt", "once_fence", "once_outcome"):
         assert first[name] == again[name], name
     assert again["once_outcome"] == "failure"
+
+
+def test_the_service_can_log_the_name_of_the_record(busy):
+    c = busy.case("/named/")
+    c.post()
+    assert c.requests[0].get("Idempotency-Record") == \
+        json_lines(busy, c.path)[0]["once_name"]
 
 
 def test_an_unguarded_request_is_json_too(busy):
