@@ -427,6 +427,28 @@ def test_a_store_has_sixty_four_routes(make, n, ok):
     assert (status == 0) == ok, said
 
 
+def test_names_that_find_no_room_after_a_reload_are_counted_together(make):
+    """Slots of names that are gone stay: old workers may count in them."""
+    def locations(names):
+        return STATUS + "".join(guarded("/%s/" % n, "once_route %s;" % n)
+                                for n in names)
+    site = make(locations(["a%d" % i for i in range(62)]), workers=1,
+                store="memory")
+    site.gateway.texts["server"] = locations(["b0", "b1", "b2"])
+    site.gateway.render()
+    site.gateway.reload()
+    for where in ("/b0/", "/b1/", "/b2/"):
+        is_new(site.case(where).post())
+    eventually(lambda: value(samples(site), "once_requests_total",
+                             status="new") == 3)
+    seen = samples(site)
+    assert [value(seen, "once_requests_total", status="new", route=r)
+            for r in ("b0", "b1", "b2", "-")] == [1, 0, 0, 2]
+    log = site.gateway.log("error.log")
+    assert all('"%s" is counted with "-"' % n in log for n in ("b1", "b2"))
+    assert '"b0" is counted' not in log
+
+
 # ---- Deaths, and many at once --------------------------------------------
 
 
