@@ -9,6 +9,10 @@ import pytest
 import console as harness
 
 
+def pytest_configure(config):
+    config.addinivalue_line("markers", "complains: the browser must complain")
+
+
 def pytest_sessionstart(session):
     del session
     if harness.gateway.NGINX is None:
