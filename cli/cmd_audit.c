@@ -70,9 +70,11 @@ static int take(const struct cli *c, void *user, int o)
 
     switch (o) {
     case OPT_SINCE:
-        return cli_read_when(c, "--since", optarg, &a->filter.since_ms);
+        return cli_read_when(c, "--since", cli_now_ms(), optarg,
+                             &a->filter.since_ms);
     case OPT_UNTIL:
-        return cli_read_when(c, "--until", optarg, &a->filter.until_ms);
+        return cli_read_when(c, "--until", cli_now_ms(), optarg,
+                             &a->filter.until_ms);
     case OPT_ACTION:
         a->filter.action = optarg;
         return CLI_OK;

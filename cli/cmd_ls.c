@@ -19,7 +19,7 @@ static const char help[] =
     "               [--max N | --all] [--after NAME] [--json]\n"
     "\n"
     "Lists records in the order of their names. On a terminal a table with the\n"
-    "first 16 digits of each name (the gateway's log calls them $once_key_hash);\n"
+    "first 16 digits of each name (of $once_name in the gateway's log);\n"
     "otherwise lines with tabs between, the whole name first, without a heading.\n"
     "\n"
     "  --state S      only those in this state: absent, claimed, dispatched,\n"

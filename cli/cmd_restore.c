@@ -147,7 +147,9 @@ static int change(const struct cli *c, struct restore *r, once_store *s,
     rc = copy != NULL ? once__copy_restore(copy, s, &r->how, &r->head, &err)
                       : once__copy_adopt(s, &r->how, &r->head, &err);
     cli_progress_end(&r->progress);
-    if (rc != ONCE_OK)
+    if (rc == ONCE_EINVAL)
+        rc = cli_say(c, CLI_NO, "%s", err.text);
+    else if (rc != ONCE_OK)
         rc = cli_trouble_of_change(c, rc, &err);
     return cli_audited(c, &r->decision, rc,
                        r->how.gap == ONCE_GAP_HOLD ? "gap: hold"

@@ -2,8 +2,8 @@
 /*
  * cmd_stats.c - `once stats`: how many records there are, of which kind.
  *
- * Reads every record's head, since stores keep no counts of their own: a count
- * that is kept beside the records could disagree with them. Groups are what
+ * Reads every record's head, but for --quick (quick.c), since stores keep no
+ * counts by group. Groups are what
  * callers make of them, so it refuses to remember more than GROUPS of them; the
  * rest is counted together.
  */
@@ -12,9 +12,13 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "metrics/metrics.h"
+#include "quick.h"
+
 /* clang-format off */
 static const char help[] =
     "usage: once [--store URL] stats [--group G] [--json | --prometheus]\n"
+    "       once [--store URL] stats --quick [--json]\n"
     "\n"
     "Counts records by group and state. On a terminal a table; otherwise lines with\n"
     "tabs between: group, absent, claimed, dispatched, completed, indeterminate,\n"
@@ -24,6 +28,9 @@ static const char help[] =
     "\n"
     "  --group G      only this group\n"
     "  --json         one JSON object: \"groups\", a list, and \"all\"\n"
+    "  --quick        without reading the store: how many are claimed, dispatched,\n"
+    "                 indeterminate, and the rest; when the oldest indeterminate\n"
+    "                 one ended; the store's id, incarnation and gap\n"
     "  --prometheus   metrics, for the textfile collector of the node exporter\n"
     "\n"
     "Reads the whole store, beside whoever else uses it. Only the first 250 groups\n"
@@ -31,12 +38,13 @@ static const char help[] =
     "host's clock.\n";
 /* clang-format on */
 
-enum { OPT_GROUP = 1, OPT_PROMETHEUS };
+enum { OPT_GROUP = 1, OPT_PROMETHEUS, OPT_QUICK };
 
 static const struct cli_option options[] = {
     CLI_COMMON_OPTIONS,
     {"group", "", OPT_GROUP},
     {"prometheus", NULL, OPT_PROMETHEUS},
+    {"quick", NULL, OPT_QUICK},
     {NULL, NULL, 0},
 };
 
@@ -55,7 +63,7 @@ struct stats {
     uint64_t now_ms;
     int by_group;
     uint8_t group[ONCE_GROUP_SIZE];
-    int prometheus;
+    int prometheus, quick;
     struct count all, others; /* others: of groups that found no place */
     struct count groups[GROUPS];
     size_t n;
@@ -229,77 +237,82 @@ static int print_json(const struct cli *c, const struct stats *s)
                                        json_count(s, &s->all)));
 }
 
-/* A label's value: escaped as Prometheus wants it. */
-static void print_label(const struct stats *s, const struct count *n)
-{
-    char text[CLI_GROUP_TEXT];
-    const char *p;
+/* ---- Metrics ------------------------------------------------------------ */
 
-    cli_group(n->group, text);
-    for (p = n == &s->others ? "other groups" : text; *p != '\0'; p++) {
-        if (*p == '"' || *p == '\\')
-            putchar('\\');
-        putchar(*p);
-    }
+static void put_text(void *user, const char *text, size_t size)
+{
+    (void)fwrite(text, 1, size, user);
 }
 
-static void metric(const struct stats *s, const struct count *n,
-                   const char *name, const char *state, uint64_t value)
+static once_bytes bytes(const char *text)
 {
-    printf("once_%s{group=\"", name);
-    print_label(s, n);
-    printf("\"%s%s%s} %llu\n", state ? ",state=\"" : "", state ? state : "",
-           state ? "\"" : "", (unsigned long long)value);
+    return (once_bytes){text, strlen(text)};
 }
 
-static void print_states(const struct stats *s, const struct count *n)
+static void put_states(struct once__metrics_text *w, once_bytes *labels,
+                       const struct count *n)
 {
     int i;
 
-    for (i = 0; i < KINDS; i++)
-        metric(s, n, "records", cli_state(i), n->of[i]);
+    for (i = 0; i < KINDS; i++) {
+        labels[1] = bytes(cli_state(i));
+        once__metrics_value(w, labels, n->of[i]);
+    }
 }
 
-static void print_over(const struct stats *s, const struct count *n)
+static void put_expired(struct once__metrics_text *w, once_bytes *labels,
+                        const struct count *n)
 {
-    metric(s, n, "records_over", NULL, n->over);
+    once__metrics_value(w, labels, n->over);
 }
 
-static void print_bytes(const struct stats *s, const struct count *n)
+static void put_bytes(struct once__metrics_text *w, once_bytes *labels,
+                      const struct count *n)
 {
-    metric(s, n, "result_bytes", NULL, n->bytes);
+    once__metrics_value(w, labels, n->bytes);
 }
 
-static void print_lost(const struct stats *s, const struct count *n)
+static void put_lost(struct once__metrics_text *w, once_bytes *labels,
+                     const struct count *n)
 {
-    if (n->lost_ms > 0)
-        metric(s, n, "oldest_indeterminate_timestamp_seconds", NULL,
-               n->lost_ms / 1000);
+    once__metrics_ms(w, labels, n->lost_ms);
 }
 
 static const struct family {
-    const char *name, *help;
-    void (*print)(const struct stats *s, const struct count *n);
+    int family;
+    void (*put)(struct once__metrics_text *w, once_bytes *labels,
+                const struct count *n);
 } families[] = {
-    {"records", "Records by group and state.", print_states},
-    {"records_over", "Records that have expired.", print_over},
-    {"result_bytes", "Bytes of all results.", print_bytes},
-    {"oldest_indeterminate_timestamp_seconds",
-     "When the oldest indeterminate record was granted.", print_lost},
+    {ONCE__FAMILY_GROUP_RECORDS, put_states},
+    {ONCE__FAMILY_GROUP_EXPIRED, put_expired},
+    {ONCE__FAMILY_GROUP_BYTES, put_bytes},
+    {ONCE__FAMILY_GROUP_OLDEST, put_lost},
 };
+
+static void put_group(struct once__metrics_text *w, const struct family *f,
+                      const struct stats *s, const struct count *n)
+{
+    char text[CLI_GROUP_TEXT];
+    once_bytes labels[2];
+
+    cli_group(n->group, text);
+    labels[0] = bytes(n == &s->others ? "other groups" : text);
+    f->put(w, labels, n);
+}
 
 static void print_prometheus(const struct stats *s)
 {
+    struct once__metrics_text w = {.put = put_text, .user = stdout};
     size_t i, k;
 
     for (i = 0; i < sizeof(families) / sizeof(families[0]); i++) {
-        printf("# HELP once_%s %s\n# TYPE once_%s gauge\n", families[i].name,
-               families[i].help, families[i].name);
+        once__metrics_family(&w, &once__families[families[i].family]);
         for (k = 0; k < s->n; k++)
-            families[i].print(s, &s->groups[k]);
+            put_group(&w, &families[i], s, &s->groups[k]);
         if (total(&s->others) > 0)
-            families[i].print(s, &s->others);
+            put_group(&w, &families[i], s, &s->others);
     }
+    once__metrics_end(&w);
 }
 
 static int report(const struct cli *c, const struct stats *s)
@@ -327,6 +340,7 @@ static int take(const struct cli *c, void *user, int o)
 
     s->by_group |= o == OPT_GROUP;
     s->prometheus |= o == OPT_PROMETHEUS;
+    s->quick |= o == OPT_QUICK;
     return o == OPT_GROUP ? cli_read_filter(c, optarg, s->group) : CLI_OK;
 }
 
@@ -338,6 +352,8 @@ static int read_args(struct cli *c, int argc, char **argv, struct stats *s)
         rc = cli_no_operands(c, argc, "");
     if (rc == CLI_OK && c->json && s->prometheus)
         rc = cli_usage(c, "--json and --prometheus exclude each other");
+    if (rc == CLI_OK && s->quick && (s->by_group || s->prometheus))
+        rc = cli_usage(c, "--quick goes with --json only");
     return rc;
 }
 
@@ -353,6 +369,10 @@ static int run(struct cli *c, int argc, char **argv)
     rc = read_args(c, argc, argv, s);
     if (rc != CLI_OK)
         goto out;
+    if (s->quick) {
+        rc = cli_quick(c);
+        goto out;
+    }
     rc = cli_open(c, &e);
     if (rc != CLI_OK)
         goto out;

@@ -180,8 +180,8 @@ int cli_read_time(const struct cli *c, const char *what, const char *text,
     return CLI_OK;
 }
 
-int cli_read_when(const struct cli *c, const char *what, const char *text,
-                  uint64_t *out_ms)
+int cli_read_when(const struct cli *c, const char *what, uint64_t now_ms,
+                  const char *text, uint64_t *out_ms)
 {
     static const char *const forms[] = {"%Y-%m-%dT%H:%M:%SZ", "%Y-%m-%d"};
     uint64_t age_ms = 0;
@@ -204,7 +204,7 @@ int cli_read_when(const struct cli *c, const char *what, const char *text,
                          what);
     rc = cli_read_time(c, what, text, &age_ms);
     if (rc == CLI_OK)
-        *out_ms = cli_now_ms() - age_ms;
+        *out_ms = now_ms - age_ms;
     return rc;
 }
 

@@ -94,12 +94,26 @@ static int is_same(const struct trace_event *a, const struct trace_event *b)
            strcmp(a->what, b->what) == 0 && strcmp(a->text, b->text) == 0;
 }
 
+/* The record's note says once more what the audit log says. */
+static void say_it_once(struct trace *t)
+{
+    size_t i;
+    int audited = 0;
+
+    for (i = 0; i < t->n; i++)
+        audited |= strcmp(t->events[i].source, "audit") == 0;
+    for (i = 0; i < t->n && audited; i++)
+        if (t->events[i].brief > 0)
+            t->events[i].text[t->events[i].brief] = '\0';
+}
+
 void trace_sort(struct trace *t)
 {
     size_t i, n = 0;
 
     if (t->n == 0)
         return;
+    say_it_once(t);
     qsort(t->events, t->n, sizeof(*t->events), by_time);
     for (i = 1; i < t->n; i++) {
         struct trace_event *last = &t->events[n], *e = &t->events[i];
@@ -129,27 +143,31 @@ static const char *word_of_end(const once_record *r)
     }
 }
 
-static void describe_end(const once_record *r, char *out, size_t size)
+static void describe_end(const once_record *r, struct trace_event *e)
 {
     const char *reason = once_reason_text(r->reason);
+    const size_t size = sizeof(e->text);
     once__view view;
-    int n = 0;
+    int n;
 
     if (r->state != ONCE_COMPLETED) {
-        snprintf(out, size, "%s", reason);
+        snprintf(e->text, size, "%s", reason);
         return;
     }
     once__view_of(r, &view);
-    n = snprintf(out, size, "%s", cli_kind(r->kind));
+    n = snprintf(e->text, size, "%s", cli_kind(r->kind));
     if (view.is == ONCE__VIEW_HTTP)
-        n += snprintf(out + n, size - (size_t)n, ", status %d",
+        n += snprintf(e->text + n, size - (size_t)n, ", status %d",
                       view.response.status);
     if (r->reason != ONCE_REASON_NONE)
-        n += snprintf(out + n, size - (size_t)n, ", was unknown: %s", reason);
-    if (r->note.size > 0)
-        snprintf(out + n, size - (size_t)n, "; %.*s",
-                 (int)(r->note.size < 300 ? r->note.size : 300),
-                 (const char *)r->note.data);
+        n += snprintf(e->text + n, size - (size_t)n, ", was unknown: %s",
+                      reason);
+    if (r->note.size == 0)
+        return;
+    e->brief = (size_t)n;
+    snprintf(e->text + n, size - (size_t)n, "; %.*s",
+             (int)(r->note.size < 300 ? r->note.size : 300),
+             (const char *)r->note.data);
 }
 
 int trace_record(struct trace *t, const once_record *r)
@@ -166,7 +184,7 @@ int trace_record(struct trace *t, const once_record *r)
                  "attempt %" PRIu32 ", fence %" PRIu64, r->attempt, r->fence);
     if (r->ended_ms != 0 &&
         (e = add(t, r->ended_ms, "record", word_of_end(r))) != NULL)
-        describe_end(r, e->text, sizeof(e->text));
+        describe_end(r, e);
     return trace_source(t, "record", t->n - before, NULL);
 }
 
@@ -264,9 +282,19 @@ int trace_audit(struct trace *t, const char *path)
 
 /* ---- Access logs ------------------------------------------------------------ */
 
+/* The gateway writes "-" where it has nothing to say. */
+static const char *said(const json_t *o, const char *name)
+{
+    const char *text = text_of(o, name);
+
+    return strcmp(text, "-") == 0 ? "" : text;
+}
+
 static void describe_request(const json_t *o, struct trace_event *e)
 {
     const json_t *status = json_object_get(o, "status");
+    const char *told = said(o, "once_status"), *reason;
+    const char *outcome = said(o, "once_outcome");
     char code[16] = "?";
 
     if (json_is_integer(status))
@@ -274,11 +302,12 @@ static void describe_request(const json_t *o, struct trace_event *e)
                  json_integer_value(status));
     else if (json_is_string(status))
         snprintf(code, sizeof(code), "%.15s", json_string_value(status));
-    snprintf(
-        e->text, sizeof(e->text), "%s%s%.60s%s%.40s%s%.40s", code,
-        text_of(o, "once_status")[0] ? " " : "", text_of(o, "once_status"),
-        text_of(o, "once_outcome")[0] ? ", " : "", text_of(o, "once_outcome"),
-        text_of(o, "once_reason")[0] ? ", " : "", text_of(o, "once_reason"));
+    reason = said(o, "once_reason");
+    if (strcmp(outcome, told) == 0)
+        outcome = "";
+    snprintf(e->text, sizeof(e->text), "%s%s%.60s%s%.40s%s%.40s", code,
+             told[0] ? " " : "", told, outcome[0] ? ", " : "", outcome,
+             reason[0] ? ", " : "", reason);
 }
 
 static void take_request(struct reader *r, const char *text, size_t size)

@@ -13,6 +13,7 @@ struct trace_event {
     uint64_t count;
     char what[24]; /* "granted", "told", "resolve" ...             */
     char text[TRACE_TEXT];
+    size_t brief; /* not 0: what follows in `text` is also in the audit log */
     const char *source; /* "record", "audit", "log" */
     json_t *more;       /* members for --json, or NULL */
 };

@@ -43,7 +43,6 @@ enum {
     CON_BODY_MAX = 2 << 20,  /* bytes of a request                  */
     CON_SHOWN_MAX = 1 << 20, /* bytes of a body that is shown       */
     CON_PAGE_MAX = 200,      /* records of a page                   */
-    CON_BATCH_MAX = 500,     /* records of a batch                  */
     CON_SECRET = 64          /* hex digits of a token or a session  */
 };
 

@@ -169,6 +169,8 @@ static int read_decision(struct con_ask *ask, struct decision *d,
 
 static void end_decision(struct decision *d)
 {
+    if (d == NULL)
+        return;
     free((void *)(uintptr_t)d->decoded.data);
     free((void *)(uintptr_t)d->result.data);
     free(d);
@@ -357,97 +359,105 @@ enum MHD_Result con_decision(struct con_ask *ask)
 
 /* ---- Many ---------------------------------------------------------------- */
 
-/* One of a batch; its decision's key is the batch's and the record's name. */
-static int decide_one(struct con_ask *ask, struct decision *d,
-                      const json_t *item, json_t *results)
-{
-    const char *batch = d->what.decision;
-    char key[ONCE__DECISION_MAX + 1];
-    once_error err = {0, ""};
-    once__prefix name;
-    once_op now = {0};
-    int bad = 0, rc;
-    const char *hex = con_text(item, "name", &bad);
-    json_t *o;
+struct batch {
+    json_t *results;
+    size_t n;
+    int dry;
+};
 
-    d->what.fence = con_fence(item, &bad);
-    d->what.attempt =
-        (uint32_t)con_number(item, "attempt", 1, UINT32_MAX, 0, &bad);
-    if (bad || hex == NULL || d->what.fence == 0 ||
-        once__prefix_read(hex, ONCE__DIGITS, &name, NULL) < 0)
-        return ONCE_EINVAL;
-    memcpy(d->what.name, name.bytes, ONCE_NAME_SIZE);
-    if (batch != NULL) {
-        snprintf(key, sizeof(key), "%.40s-%.16s", batch, hex);
-        d->what.decision = key;
-    }
-    rc = once__resolve(ask->store->e, &d->what, &now, &err);
-    d->what.decision = batch;
-    o = json_pack("{s:s, s:s, s:b, s:s?}", "name", hex, "verdict",
-                  rc == ONCE_ESTORE             ? "unknown"
-                  : rc < 0                      ? "error"
-                  : rc == ONCE__RESOLVED_BEFORE ? "done"
-                                                : once__resolved_text(rc),
-                  "ok", rc == ONCE__RESOLVED || rc == ONCE__RESOLVED_BEFORE,
-                  "text",
-                  rc < 0                       ? err.text
-                  : rc > ONCE__RESOLVED_BEFORE ? text_of(rc)
-                                               : NULL);
-    json_array_append_new(results, o);
-    once_op_clear(&now);
-    return rc < 0 ? rc : ONCE_OK;
-}
-
-/* Stops at the first store answer that is unknown, or at any other error. */
-static enum MHD_Result decide_all(struct con_ask *ask, struct decision *d,
-                                  const json_t *items)
+static int note_one(void *user, size_t i, int rc, const once__resolution *what,
+                    const once_record *now, const once_error *err)
 {
     const struct timespec pause = {0, BATCH_PAUSE_NS};
-    json_t *results = json_array(), *item;
-    int rc = ONCE_OK;
-    size_t i;
+    struct batch *b = user;
+    char hex[CLI_HEX_SIZE];
+    const char *verdict = rc == ONCE_ESTORE ? "unknown"
+                          : rc < 0          ? "error"
+                          : rc == ONCE__RESOLVED_BEFORE
+                              ? "done"
+                              : once__resolved_text(rc);
 
-    json_array_foreach(items, i, item)
-    {
-        if (i > 0 && !d->what.dry)
-            (void)nanosleep(&pause, NULL);
-        rc = decide_one(ask, d, item, results);
-        if (rc < 0)
-            break;
-    }
-    if (rc == ONCE_EINVAL && json_array_size(results) == 0) {
-        json_decref(results);
-        return con_problem(ask, MHD_HTTP_BAD_REQUEST, "invalid",
-                           "items are name, fence and attempt.");
-    }
-    return con_reply(ask, MHD_HTTP_OK,
-                     json_pack("{s:b, s:b, s:o}", "dry", d->what.dry, "stopped",
-                               rc < 0, "results", results));
+    (void)now;
+    cli_hex(what->name, CLI_DIGITS, hex);
+    json_array_append_new(
+        b->results,
+        json_pack("{s:s, s:s, s:b, s:s?}", "name", hex, "verdict", verdict,
+                  "ok", rc == ONCE__RESOLVED || rc == ONCE__RESOLVED_BEFORE,
+                  "text",
+                  rc < 0                       ? err->text
+                  : rc > ONCE__RESOLVED_BEFORE ? text_of(rc)
+                  : err->code != 0             ? err->text
+                                               : NULL));
+    if (!b->dry && i + 1 < b->n)
+        (void)nanosleep(&pause, NULL);
+    return 0;
+}
+
+static int read_item(const json_t *item, once__batch_line *out)
+{
+    once__prefix name;
+    int bad = 0;
+    const char *hex = con_text(item, "name", &bad);
+
+    out->fence = con_fence(item, &bad);
+    out->attempt =
+        (uint32_t)con_number(item, "attempt", 1, UINT32_MAX, 0, &bad);
+    if (bad || hex == NULL || out->fence == 0 ||
+        once__prefix_read(hex, ONCE__DIGITS, &name, NULL) < 0)
+        return ONCE_EINVAL;
+    memcpy(out->name, name.bytes, ONCE_NAME_SIZE);
+    return ONCE_OK;
+}
+
+/* The lines of a batch, ours; NULL: they are not understood. */
+static once__batch_line *read_items(const json_t *items)
+{
+    size_t n = json_array_size(items), i;
+    once__batch_line *lines;
+
+    if (n == 0 || n > ONCE__BATCH_MAX)
+        return NULL;
+    lines = calloc(n, sizeof(*lines));
+    for (i = 0; lines != NULL && i < n; i++)
+        if (read_item(json_array_get(items, i), &lines[i]) < 0) {
+            free(lines);
+            return NULL;
+        }
+    return lines;
 }
 
 enum MHD_Result con_batch(struct con_ask *ask)
 {
     const json_t *items = json_object_get(ask->body, "items");
     struct decision *d = calloc(1, sizeof(*d));
+    struct batch b = {json_array(), json_array_size(items), 0};
+    once__batch_line *lines = read_items(items);
     once_error err = {0, ""};
     once_store_head head;
     enum MHD_Result result;
     int rc;
 
-    if (d == NULL)
-        return MHD_NO;
+    if (d == NULL) {
+        result = MHD_NO;
+        goto out;
+    }
     rc = read_decision(ask, d, &err);
-    if (rc == ONCE_OK &&
-        (!json_is_array(items) || json_array_size(items) == 0 ||
-         json_array_size(items) > CON_BATCH_MAX || d->action == 0))
-        rc = invalid(&err, "items are 1 to 500 records, and the action is not "
-                           "acknowledge");
+    if (rc == ONCE_OK && (lines == NULL || d->action == 0))
+        rc = invalid(&err, "items are 1 to 500 of name, fence and attempt, and "
+                           "the action is not acknowledge");
     if (rc < 0) {
         result = con_trouble(ask, rc, &err);
-    } else {
-        set_store(ask, &head, &d->what.store, &d->what.incarnation);
-        result = decide_all(ask, d, items);
+        goto out;
     }
+    set_store(ask, &head, &d->what.store, &d->what.incarnation);
+    b.dry = d->what.dry;
+    rc = once__resolve_batch(ask->store->e, &d->what, lines, b.n, note_one, &b);
+    result = con_reply(ask, MHD_HTTP_OK,
+                       json_pack("{s:b, s:b, s:O}", "dry", b.dry, "stopped",
+                                 rc < 0, "results", b.results));
+out:
+    json_decref(b.results);
+    free(lines);
     end_decision(d);
     return result;
 }

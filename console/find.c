@@ -87,22 +87,18 @@ static int by_request(struct con_store *s, const json_t *body, struct found *f,
                       once_error *err)
 {
     uint8_t name[ONCE_NAME_SIZE];
-    char text[ONCE__KEY_MAX];
-    once_bytes parsed = {text, 0};
     int bad = 0, rc;
-    const char *scope = con_text(body, "scope", &bad);
-    const char *realm = con_text(body, "realm", &bad);
-    const char *method = con_text(body, "method", &bad);
-    const char *path = con_text(body, "path", &bad);
-    const char *key = con_text(body, "key", &bad);
+    const once__request r = {
+        .scope = bytes_of(con_text(body, "scope", &bad)),
+        .realm = bytes_of(con_text(body, "realm", &bad)),
+        .method = bytes_of(con_text(body, "method", &bad)),
+        .path = bytes_of(con_text(body, "path", &bad)),
+        .key = bytes_of(con_text(body, "key", &bad)),
+    };
 
-    if (bad || realm == NULL || method == NULL || path == NULL || key == NULL)
-        return invalid(err, "realm, method, path and key are texts");
-    rc = once__key_parse(bytes_of(key), text, &parsed.size, err);
-    if (rc < 0)
-        return rc;
-    rc = once__name(bytes_of(scope), bytes_of(realm), bytes_of(method),
-                    (once_bytes){path, strcspn(path, "?")}, parsed, name);
+    if (bad)
+        return invalid(err, "scope, realm, method, path and key are texts");
+    rc = once__request_name(&r, name, err);
     return rc < 0 ? rc : add_by_name(s, name, f, err);
 }
 

@@ -13,8 +13,12 @@
 #include <signal.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/prctl.h>
 #include <sys/random.h>
 #include <unistd.h>
+
+#include "store/named.h"
+#include "store/store.h"
 
 enum { URL_MAX = 4096 };
 
@@ -31,7 +35,7 @@ struct options {
 /* "NAME=URL": what stands before "=", if that comes before any ":". */
 static size_t name_size(const char *text)
 {
-    size_t n = strspn(text, "abcdefghijklmnopqrstuvwxyz0123456789-");
+    size_t n = strspn(text, "abcdefghijklmnopqrstuvwxyz0123456789_-");
 
     return text[n] == '=' ? n : 0;
 }
@@ -40,6 +44,7 @@ static int add_store(struct con *con, const char *text)
 {
     struct con_store *s = &con->stores[con->n];
     size_t n = name_size(text), i;
+    const char *named = text[0] == '@' ? NULL : once__named_in(text);
 
     if (con->n == CON_STORES_MAX)
         return cli_usage(con->cli, "--store may be given %d times",
@@ -49,6 +54,8 @@ static int add_store(struct con *con, const char *text)
                          sizeof(s->name) - 1);
     if (n > 0)
         snprintf(s->name, sizeof(s->name), "%.*s", (int)n, text);
+    else if (named != NULL)
+        snprintf(s->name, sizeof(s->name), "%s", named);
     else if (con->n == 0)
         snprintf(s->name, sizeof(s->name), "main");
     else
@@ -171,12 +178,14 @@ static int read_url(const struct con *con, struct con_store *s, char *memory)
 static int open_store(const struct con *con, struct con_store *s)
 {
     once_engine_options options = ONCE_ENGINE_OPTIONS_INIT;
+    const struct once__store_line *line;
     once_error err = {0, ""};
     int rc;
 
     pthread_mutex_init(&s->lock, NULL);
-    snprintf(s->driver, sizeof(s->driver), "%.*s", (int)strcspn(s->url, ":"),
-             s->url);
+    line = once__store_line_of(s->url);
+    snprintf(s->driver, sizeof(s->driver), "%s",
+             line != NULL ? line->ops->name : "?");
     options.no_reaper = 1;
     options.must_exist = 1;
     options.user = s;
@@ -302,6 +311,7 @@ int main(int argc, char **argv)
     pthread_mutex_init(&con->lock, NULL);
     json_object_seed(0); /* before there are threads */
     (void)signal(SIGPIPE, SIG_IGN);
+    (void)prctl(PR_SET_DUMPABLE, 0); /* a core file would hold what is typed */
     sigemptyset(&ends);
     sigaddset(&ends, SIGINT);
     sigaddset(&ends, SIGTERM);

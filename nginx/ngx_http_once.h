@@ -31,8 +31,20 @@
 /* made by the package */
 #define NGX_HTTP_ONCE_WITNESS       "/var/lib/once/witness"
 
+/* names of "once_route" that one store counts for, "-" among them */
+#define NGX_HTTP_ONCE_NROUTES       64
+#define NGX_HTTP_ONCE_ROUTE_LEN     64
+
 
 typedef struct ngx_http_once_worker_s  ngx_http_once_worker_t;
+
+
+/* a name of "once_route" with one store */
+
+typedef struct {
+    ngx_str_t                    name;
+    ngx_uint_t                   slot;      /* in the store's zone */
+} ngx_http_once_route_t;
 
 
 /* one once_store directive */
@@ -45,6 +57,7 @@ typedef struct {
     ngx_str_t                    file;      /* where it was configured */
     ngx_uint_t                   line;
     ngx_shm_zone_t              *zone;      /* its counters */
+    ngx_array_t                  routes;    /* ngx_http_once_route_t * */
     ngx_http_once_worker_t      *worker;    /* NULL in the master */
     ngx_uint_t                   checked;   /* it was opened at the start */
 } ngx_http_once_store_t;
@@ -63,6 +76,8 @@ typedef struct {
     ngx_uint_t                   line;
     ngx_uint_t                   direct;    /* not inherited */
     ngx_http_handler_pt          handler;   /* in "if", that of the location */
+    ngx_str_t                    route_name;
+    ngx_http_once_route_t       *route;
 
     ngx_http_complex_value_t    *scope;     /* NULL: see scope_off */
     ngx_flag_t                   scope_off;

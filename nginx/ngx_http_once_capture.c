@@ -125,7 +125,7 @@ ngx_http_once_hold(ngx_http_request_t *r, ngx_http_once_ctx_t *ctx)
         && !(ngx_http_once_is_status(ctx->upstream_status)
              && ngx_http_once_is_status(r->headers_out.status)))
     {
-        ctx->observed = ONCE__BROKEN;      /* 101: nobody asked for it */
+        ctx->observed = ONCE__BAD_RESPONSE;    /* 101: nobody asked for it */
     }
 
     ctx->state = NGX_HTTP_ONCE_HOLD;
@@ -241,7 +241,7 @@ ngx_http_once_body_filter(ngx_http_request_t *r, ngx_chain_t *in)
 
     /* a problem is sent in its place */
 
-    unseen = (ctx->observed == ONCE__BROKEN && !ctx->conf->dry_run);
+    unseen = (once__is_broken(ctx->observed) && !ctx->conf->dry_run);
     last = 0;
 
     for (cl = in; cl; cl = cl->next) {
@@ -275,7 +275,10 @@ ngx_http_once_body_filter(ngx_http_request_t *r, ngx_chain_t *in)
         /* the upstream broke off, and nothing has been sent yet */
 
         if (ctx->observed == ONCE__WHOLE) {
-            ctx->observed = ONCE__BROKEN;
+            ctx->observed = (ctx->upstream_rc == NGX_HTTP_GATEWAY_TIME_OUT)
+                            ? ONCE__TIMED_OUT
+                            : ctx->broken ? ONCE__BAD_RESPONSE
+                                          : ONCE__TRUNCATED;
         }
 
         last = 1;
@@ -289,7 +292,7 @@ ngx_http_once_body_filter(ngx_http_request_t *r, ngx_chain_t *in)
         && ctx->length != (off_t) ctx->body_len
         && !ngx_http_once_bodiless(r))
     {
-        ctx->observed = ONCE__BROKEN;      /* not what was declared */
+        ctx->observed = ONCE__TRUNCATED;   /* not what was declared */
     }
 
     return ngx_http_once_end(r, ctx);
@@ -419,7 +422,7 @@ ngx_http_once_mark(ngx_http_request_t *r, ngx_http_once_ctx_t *ctx,
 
     verdict = once__judge(ctx->observed, (int) ctx->upstream_status,
                           ctx->outcome, &ctx->conf->policy.rules);
-    ctx->action = verdict.action;
+    ctx->verdict = verdict;
 
     if (ngx_http_once_encode(r, ctx, 0, &bytes) != NGX_OK
         || ngx_http_once_finish(ctx, verdict, bytes, ngx_http_once_stored)
@@ -452,7 +455,9 @@ ngx_http_once_limit_wait(ngx_http_request_t *r, ngx_http_once_ctx_t *ctx)
     clcf = ngx_http_get_module_loc_conf(r, ngx_http_core_module);
     time = ctx->conf->store->timeout;
 
-    if (ctx->action == ONCE__DO_COMPLETE || ctx->action == ONCE__DO_MARK) {
+    if (ctx->verdict.action == ONCE__DO_COMPLETE
+        || ctx->verdict.action == ONCE__DO_MARK)
+    {
         time = ngx_max(time, clcf->send_timeout - clcf->send_timeout / 4);
         time = ngx_min(time, ctx->conf->lease + 1000);
     }
@@ -479,7 +484,7 @@ ngx_http_once_end(ngx_http_request_t *r, ngx_http_once_ctx_t *ctx)
 
     verdict = once__judge(ctx->observed, (int) ctx->upstream_status,
                           ctx->outcome, &ctx->conf->policy.rules);
-    ctx->action = verdict.action;
+    ctx->verdict = verdict;
     ctx->state = NGX_HTTP_ONCE_STORE;
 
     bytes.data = NULL;
@@ -539,10 +544,8 @@ ngx_http_once_decide_end(ngx_http_request_t *r, ngx_http_once_ctx_t *ctx,
 {
     once__end  end;
 
-    end.action = ctx->action;
+    end.action = ctx->verdict.action;
     end.observed = ctx->observed;
-    end.timed_out = (r->headers_out.status == NGX_HTTP_GATEWAY_TIME_OUT
-                     || ctx->upstream_rc == NGX_HTTP_GATEWAY_TIME_OUT);
     end.has_own = 1;
     end.rc = rc;
     end.record = ngx_http_once_record(ctx);

@@ -44,6 +44,11 @@ static char *ngx_http_once_hide_header(ngx_conf_t *cf, ngx_command_t *cmd,
     void *conf);
 static char *ngx_http_once_enum(ngx_conf_t *cf, ngx_command_t *cmd,
     void *conf);
+static ngx_int_t ngx_http_once_set_route(ngx_conf_t *cf,
+    ngx_http_once_loc_conf_t *olcf);
+static ngx_uint_t ngx_http_once_is_name(ngx_str_t *name);
+static char *ngx_http_once_route_directive(ngx_conf_t *cf, ngx_command_t *cmd,
+    void *conf);
 static void ngx_http_once_set_policy(ngx_http_once_loc_conf_t *olcf);
 static ngx_int_t ngx_http_once_check_values(ngx_conf_t *cf,
     ngx_http_once_loc_conf_t *olcf);
@@ -248,6 +253,13 @@ ngx_command_t  ngx_http_once_commands[] = {
       offsetof(ngx_http_once_loc_conf_t, dry_run),
       NULL },
 
+    { ngx_string("once_route"),
+      NGX_HTTP_ONCE_ANY|NGX_CONF_TAKE1,
+      ngx_http_once_route_directive,
+      NGX_HTTP_LOC_CONF_OFFSET,
+      0,
+      NULL },
+
     { ngx_string("once_status"),
       NGX_HTTP_LOC_CONF|NGX_CONF_NOARGS,
       ngx_http_once_status_directive,
@@ -309,6 +321,8 @@ ngx_http_once_create_loc_conf(ngx_conf_t *cf)
      *     olcf->methods = 0;
      *     olcf->final = NULL;
      *     olcf->release = NULL;
+     *     olcf->route_name = { 0, NULL };
+     *     olcf->route = NULL;
      */
 
     olcf->scope_off = NGX_CONF_UNSET;
@@ -424,6 +438,7 @@ ngx_http_once_merge_loc_conf(ngx_conf_t *cf, void *parent, void *child)
         conf->release = prev->release;
     }
 
+    ngx_conf_merge_str_value(conf->route_name, prev->route_name, "-");
     ngx_conf_merge_value(conf->key_required, prev->key_required, 0);
     ngx_conf_merge_msec_value(conf->wait, prev->wait, 0);
     ngx_conf_merge_uint_value(conf->lost, prev->lost, NGX_HTTP_ONCE_HOLD_LOST);
@@ -542,6 +557,10 @@ ngx_http_once_check_location(ngx_conf_t *cf, void **loc_conf)
 
     ngx_http_once_set_policy(olcf);
 
+    if (ngx_http_once_set_route(cf, olcf) != NGX_OK) {
+        return NGX_ERROR;
+    }
+
     if (olcf->handler == NULL) {
 
         if (ngx_http_once_dav(loc_conf, olcf->methods)) {
@@ -567,6 +586,52 @@ ngx_http_once_check_location(ngx_conf_t *cf, void **loc_conf)
     }
 
     return ngx_http_once_check_upstream(cf, loc_conf);
+}
+
+
+/* locations of one name and one store count together */
+
+static ngx_int_t
+ngx_http_once_set_route(ngx_conf_t *cf, ngx_http_once_loc_conf_t *olcf)
+{
+    ngx_uint_t               i;
+    ngx_array_t             *routes;
+    ngx_http_once_route_t  **route;
+
+    routes = &olcf->store->routes;
+    route = routes->elts;
+
+    for (i = 0; i < routes->nelts; i++) {
+        if (route[i]->name.len == olcf->route_name.len
+            && ngx_strncmp(route[i]->name.data, olcf->route_name.data,
+                           olcf->route_name.len)
+               == 0)
+        {
+            olcf->route = route[i];
+            return NGX_OK;
+        }
+    }
+
+    if (routes->nelts == NGX_HTTP_ONCE_NROUTES) {
+        ngx_log_error(NGX_LOG_EMERG, cf->log, 0,
+                      "there are more than %ui names of \"once_route\" for "
+                      "one store in %V:%ui",
+                      (ngx_uint_t) NGX_HTTP_ONCE_NROUTES, &olcf->file,
+                      olcf->line);
+        return NGX_ERROR;
+    }
+
+    olcf->route = ngx_pcalloc(cf->pool, sizeof(ngx_http_once_route_t));
+    route = ngx_array_push(routes);
+
+    if (olcf->route == NULL || route == NULL) {
+        return NGX_ERROR;
+    }
+
+    olcf->route->name = olcf->route_name;
+    *route = olcf->route;
+
+    return NGX_OK;
 }
 
 
@@ -904,7 +969,6 @@ ngx_http_once_store(ngx_conf_t *cf, ngx_command_t *cmd, void *conf)
     ngx_http_once_main_conf_t *omcf = conf;
 
     char                    *witness;
-    u_char                  *p;
     ngx_str_t               *value, time;
     ngx_int_t                timeout;
     ngx_uint_t               i;
@@ -919,12 +983,8 @@ ngx_http_once_store(ngx_conf_t *cf, ngx_command_t *cmd, void *conf)
         return "needs a name of 1 to 64 characters that is not \"off\"";
     }
 
-    for (p = value[1].data; *p; p++) {
-        if (!((*p >= 'a' && *p <= 'z') || (*p >= 'A' && *p <= 'Z')
-              || (*p >= '0' && *p <= '9') || *p == '_' || *p == '-'))
-        {
-            return "needs a name of letters, digits, \"_\" and \"-\"";
-        }
+    if (!ngx_http_once_is_name(&value[1])) {
+        return "needs a name of letters, digits, \"_\" and \"-\"";
     }
 
     for (i = 0; i < omcf->stores.nelts; i++) {
@@ -988,7 +1048,56 @@ ngx_http_once_store(ngx_conf_t *cf, ngx_command_t *cmd, void *conf)
     store->line = cf->conf_file->line;
     *elt = store;
 
+    if (ngx_array_init(&store->routes, cf->pool, 2,
+                       sizeof(ngx_http_once_route_t *))
+        != NGX_OK)
+    {
+        return NGX_CONF_ERROR;
+    }
+
     return ngx_http_once_url(cf, &store->url);
+}
+
+
+static ngx_uint_t
+ngx_http_once_is_name(ngx_str_t *name)
+{
+    u_char  *p;
+
+    for (p = name->data; *p; p++) {
+        if (!((*p >= 'a' && *p <= 'z') || (*p >= 'A' && *p <= 'Z')
+              || (*p >= '0' && *p <= '9') || *p == '_' || *p == '-'))
+        {
+            return 0;
+        }
+    }
+
+    return 1;
+}
+
+
+static char *
+ngx_http_once_route_directive(ngx_conf_t *cf, ngx_command_t *cmd, void *conf)
+{
+    ngx_http_once_loc_conf_t *olcf = conf;
+
+    ngx_str_t  *value;
+
+    if (olcf->route_name.data != NULL) {
+        return "is duplicate";
+    }
+
+    value = cf->args->elts;
+
+    if (value[1].len == 0 || value[1].len > NGX_HTTP_ONCE_ROUTE_LEN
+        || !ngx_http_once_is_name(&value[1]))
+    {
+        return "needs a name of 1 to 64 letters, digits, \"_\" and \"-\"";
+    }
+
+    olcf->route_name = value[1];
+
+    return NGX_CONF_OK;
 }
 
 

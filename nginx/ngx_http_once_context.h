@@ -121,6 +121,9 @@ struct ngx_http_once_ctx_s {
     ngx_uint_t                   method;
     ngx_uint_t                   http_version;
     uint32_t                     attempt;
+    uint64_t                     fence;
+    once__ending                 ending;    /* how the attempt ended */
+    ngx_uint_t                   ended;     /* 0: it has not, or is none */
     char                         label[ONCE_LABEL_MAX + 1];  /* "": none */
     uint8_t                      trace[ONCE_TRACE_SIZE];  /* of the first */
 
@@ -130,7 +133,7 @@ struct ngx_http_once_ctx_s {
 
     /* what is known about the response */
     int                          observed;     /* enum once__observed */
-    int                          action;      /* enum once__verdict_action */
+    once__verdict                verdict;
     ngx_int_t                    upstream_rc;
     ngx_uint_t                   upstream_status;
     once_bytes                   outcome;   /* Idempotency-Outcome */

@@ -11,29 +11,22 @@
 #include "ngx_http_once_counters.h"
 
 
-#define ngx_http_once_counter(member, stat, help)                             \
-    { #member, help, offsetof(ngx_http_once_shared_t, member),                \
-      offsetof(once_stats, stat) }
+#define ngx_http_once_counter(member, stat, family)                           \
+    { #member, ONCE__FAMILY_##family,                                         \
+      offsetof(ngx_http_once_shared_t, member), offsetof(once_stats, stat) }
 
 const ngx_http_once_counter_t
-ngx_http_once_counters[NGX_HTTP_ONCE_NCOUNTERS] = {
-    ngx_http_once_counter(operations, operations,
-                          "Operations answered by the store."),
-    ngx_http_once_counter(batches, batches,
-                          "Batches with which the store was asked."),
-    ngx_http_once_counter(unanswered, unknown,
-                          "Batches that the store did not answer."),
-    ngx_http_once_counter(repeated, repeated,
-                          "Operations repeated after that."),
-    ngx_http_once_counter(busy, busy,
-                          "Operations refused because the queue was full."),
-    ngx_http_once_counter(renewed, renewed, "Leases renewed."),
-    ngx_http_once_counter(reaped, reaped,
-                          "Records whose lease had expired."),
-    ngx_http_once_counter(forgotten, forgotten,
-                          "Records that expired and were deleted."),
-    ngx_http_once_counter(corrupt, corrupt,
-                          "Records that failed their checksum.")
+    ngx_http_once_counters[NGX_HTTP_ONCE_NCOUNTERS] = {
+    ngx_http_once_counter(operations, operations, OPERATIONS),
+    ngx_http_once_counter(batches, batches, BATCHES),
+    ngx_http_once_counter(unanswered, unknown, UNANSWERED),
+    ngx_http_once_counter(repeated, repeated, REPEATED),
+    ngx_http_once_counter(busy, busy, BUSY),
+    ngx_http_once_counter(corrupt, corrupt, CORRUPT),
+    ngx_http_once_counter(rollbacks, rollbacks, ROLLBACKS),
+    ngx_http_once_counter(renewed, renewed, RENEWED),
+    ngx_http_once_counter(reaped, reaped, REAPED),
+    ngx_http_once_counter(forgotten, forgotten, FORGOTTEN)
 };
 
 
@@ -45,6 +38,8 @@ ngx_str_t  ngx_http_once_status_names[ONCE__STATUS_COUNT] = {
 
 
 static ngx_int_t ngx_http_once_init_zone(ngx_shm_zone_t *zone, void *data);
+static ngx_uint_t ngx_http_once_find_slot(ngx_http_once_shared_t *shared,
+    ngx_str_t *name);
 
 
 /* one zone for each store: the list may be another one after a reload */
@@ -81,20 +76,84 @@ ngx_http_once_add_zone(ngx_conf_t *cf, ngx_http_once_store_t *store)
 }
 
 
+/* the master's, each time that it reads its configuration */
+
 static ngx_int_t
 ngx_http_once_init_zone(ngx_shm_zone_t *zone, void *data)
 {
-    ngx_slab_pool_t  *shpool;
+    ngx_uint_t               i;
+    ngx_str_t                none = ngx_string("-");
+    ngx_slab_pool_t         *shpool;
+    ngx_http_once_route_t  **route;
+    ngx_http_once_store_t   *store;
+    ngx_http_once_shared_t  *shared;
 
     shpool = (ngx_slab_pool_t *) zone->shm.addr;
+    store = zone->data;
 
-    if (data != NULL || zone->shm.exists) {
-        return NGX_OK;          /* a reload: the counters go on */
+    if (data == NULL && !zone->shm.exists) {
+        shpool->data = ngx_slab_calloc(shpool,
+                                       sizeof(ngx_http_once_shared_t));
+        if (shpool->data == NULL) {
+            return NGX_ERROR;
+        }
     }
 
-    shpool->data = ngx_slab_calloc(shpool, sizeof(ngx_http_once_shared_t));
+    /* after a reload the counters go on */
 
-    return shpool->data ? NGX_OK : NGX_ERROR;
+    shared = shpool->data;
+    (void) ngx_http_once_find_slot(shared, &none);
+
+    route = store->routes.elts;
+
+    for (i = 0; i < store->routes.nelts; i++) {
+        route[i]->slot = ngx_http_once_find_slot(shared, &route[i]->name);
+
+        if (route[i]->slot == 0
+            && ngx_strcmp(route[i]->name.data, none.data) != 0)
+        {
+            ngx_log_error(NGX_LOG_WARN, ngx_cycle->log, 0,
+                          "once_store \"%V\": too many names of "
+                          "\"once_route\" since the start: \"%V\" is "
+                          "counted with \"-\"", &store->name,
+                          &route[i]->name);
+        }
+    }
+
+    return NGX_OK;
+}
+
+
+/* 0, which is "-", where there is no more room */
+
+static ngx_uint_t
+ngx_http_once_find_slot(ngx_http_once_shared_t *shared, ngx_str_t *name)
+{
+    ngx_uint_t                     i;
+    ngx_http_once_route_counts_t  *counts;
+
+    for (i = 0; i < shared->nroutes; i++) {
+        counts = &shared->routes[i];
+
+        if (counts->len == name->len
+            && ngx_strncmp(counts->name, name->data, name->len) == 0)
+        {
+            return i;
+        }
+    }
+
+    if (i == NGX_HTTP_ONCE_NROUTES) {
+        return 0;
+    }
+
+    counts = &shared->routes[i];
+    counts->len = name->len;
+    ngx_memcpy(counts->name, name->data, name->len);
+
+    ngx_memory_barrier();       /* old workers may be reading */
+    shared->nroutes = i + 1;
+
+    return i;
 }
 
 
@@ -109,15 +168,50 @@ ngx_http_once_shared(ngx_http_once_store_t *store)
 }
 
 
-/* to be called once for a request, by what its claim came to */
+ngx_http_once_route_counts_t *
+ngx_http_once_route_counts(ngx_http_once_loc_conf_t *olcf)
+{
+    return &ngx_http_once_shared(olcf->store)->routes[olcf->route->slot];
+}
+
+
+/* each request once, by what its client was told in the end */
+
+ngx_int_t
+ngx_http_once_log_handler(ngx_http_request_t *r)
+{
+    ngx_http_once_ctx_t           *ctx;
+    ngx_http_once_route_counts_t  *counts;
+
+    ctx = (r == r->main) ? ngx_http_once_get_ctx(r) : NULL;
+
+    if (ctx != NULL && ctx->decision.header != ONCE__STATUS_NONE) {
+        counts = ngx_http_once_route_counts(ctx->conf);
+        (void) ngx_atomic_fetch_add(&counts->requests[ctx->decision.header],
+                                    1);
+    }
+
+    return NGX_OK;
+}
+
 
 void
-ngx_http_once_count(ngx_http_once_ctx_t *ctx)
+ngx_http_once_count_ending(ngx_http_once_route_counts_t *counts,
+    once__ending ending, ngx_uint_t n)
 {
-    ngx_http_once_shared_t  *shared;
+    (void) ngx_atomic_fetch_add(
+                       &counts->attempts[ending.outcome][ending.reason],
+                       (ngx_atomic_int_t) n);
+}
 
-    shared = ngx_http_once_shared(ctx->conf->store);
-    (void) ngx_atomic_fetch_add(&shared->requests[ctx->decision.header], 1);
+
+void
+ngx_http_once_count_time(ngx_http_once_times_t *times,
+    const struct once__buckets *buckets, uint64_t us)
+{
+    (void) ngx_atomic_fetch_add(&times->sum_us, (ngx_atomic_int_t) us);
+    (void) ngx_atomic_fetch_add(&times->counts[once__bucket_of(buckets, us)],
+                                1);
 }
 
 
@@ -149,13 +243,14 @@ void
 ngx_http_once_add_stats(ngx_http_once_store_t *store, once_stats *stats,
     once_stats *last)
 {
-    uint64_t                 before, after;
+    uint64_t                 before, after, now;
     ngx_uint_t               i;
     ngx_atomic_t            *counter;
     ngx_http_once_gauges_t  *gauges;
     ngx_http_once_shared_t  *shared;
 
     shared = ngx_http_once_shared(store);
+    now = ngx_http_once_now();
 
     for (i = 0; i < NGX_HTTP_ONCE_NCOUNTERS; i++) {
         ngx_memcpy(&before, (u_char *) last + ngx_http_once_counters[i].stats,
@@ -168,11 +263,11 @@ ngx_http_once_add_stats(ngx_http_once_store_t *store, once_stats *stats,
                                              (after - before));
     }
 
-    (void) ngx_atomic_fetch_add(&shared->apply_us, (ngx_atomic_int_t)
+    (void) ngx_atomic_fetch_add(&shared->batch.sum_us, (ngx_atomic_int_t)
                                 (stats->apply_us - last->apply_us));
 
     for (i = 0; i < ONCE_LATENCY_BUCKETS; i++) {
-        (void) ngx_atomic_fetch_add(&shared->latency[i], (ngx_atomic_int_t)
+        (void) ngx_atomic_fetch_add(&shared->batch.counts[i], (ngx_atomic_int_t)
                                     (stats->latency[i] - last->latency[i]));
     }
 
@@ -180,7 +275,27 @@ ngx_http_once_add_stats(ngx_http_once_store_t *store, once_stats *stats,
     gauges->live = stats->live;
     gauges->waiting = stats->waiting;
     gauges->queued = stats->queued;
-    gauges->oldest = stats->live ? ngx_http_once_now() - stats->oldest_ms : 0;
+    gauges->oldest = stats->live ? now - stats->oldest_ms : 0;
+    gauges->open = stats->up ? 2 : 1;
+    gauges->late = stats->late;
+
+    /* what was known stays known while the store is away */
+
+    if (stats->up) {
+        gauges->class = stats->durable ? 2 : 1;
+        gauges->incarnation = stats->incarnation;
+        gauges->gap_until = stats->gap_until_ms;
+    }
+
+    gauges->claimed = stats->claimed;
+    gauges->dispatched = stats->dispatched;
+    gauges->indeterminate = stats->indeterminate;
+    gauges->oldest_indeterminate = stats->oldest_indeterminate_ms;
+    gauges->counted = stats->counted;
+
+    if (stats->swept_ms != UINT64_MAX) {
+        gauges->swept = now - stats->swept_ms;
+    }
 
     *last = *stats;
 }
@@ -189,14 +304,12 @@ ngx_http_once_add_stats(ngx_http_once_store_t *store, once_stats *stats,
 ngx_http_once_sum_t
 ngx_http_once_sum(ngx_http_once_shared_t *shared)
 {
-    uint64_t                 now, oldest;
-    ngx_uint_t               i;
+    ngx_uint_t               i, silent;
     ngx_http_once_sum_t      sum;
     ngx_http_once_gauges_t  *g;
 
     ngx_memzero(&sum, sizeof(ngx_http_once_sum_t));
-    now = ngx_http_once_now();
-    oldest = now;
+    silent = 0;
 
     for (i = 0; i < NGX_MAX_PROCESSES; i++) {
         g = &shared->gauges[i];
@@ -204,12 +317,33 @@ ngx_http_once_sum(ngx_http_once_shared_t *shared)
         sum.waiting += g->waiting;
         sum.queued += g->queued;
 
-        if (g->oldest && g->oldest < oldest) {
-            oldest = g->oldest;
+        if (g->oldest && (sum.oldest == 0 || g->oldest < sum.oldest)) {
+            sum.oldest = g->oldest;
         }
+
+        silent |= (g->open == 1);
+        sum.up |= (g->open == 2);
+        sum.class = ngx_max(sum.class, g->class);
+        sum.swept = ngx_max(sum.swept, g->swept);
+        sum.late |= g->late;
+        sum.incarnation = ngx_max(sum.incarnation, g->incarnation);
+        sum.gap_until = ngx_max(sum.gap_until, g->gap_until);
+
+        /* by one worker; by two while one is going and one has come */
+
+        sum.counted |= g->counted;
+        sum.claimed = ngx_max(sum.claimed, g->claimed);
+        sum.dispatched = ngx_max(sum.dispatched, g->dispatched);
+        sum.indeterminate = ngx_max(sum.indeterminate, g->indeterminate);
+        sum.oldest_indeterminate = ngx_max(sum.oldest_indeterminate,
+                                           g->oldest_indeterminate);
     }
 
-    sum.oldest_ms = now - oldest;
+    /* one worker without an answer is enough to look for the cause */
+
+    if (silent) {
+        sum.up = 0;
+    }
 
     return sum;
 }

@@ -11,44 +11,80 @@
 
 
 #include "ngx_http_once_context.h"
+#include "metrics/metrics.h"
 
+
+/* of one process; all 0 where none is */
 
 typedef struct {
     ngx_atomic_t   live;
     ngx_atomic_t   waiting;
     ngx_atomic_t   queued;
     ngx_atomic_t   oldest;      /* ms since 1970 of its grant, or 0 */
+    ngx_atomic_t   open;        /* 0: no process, 1: no answer, 2: it answers */
+    ngx_atomic_t   class;       /* 0: not known, 1: B, 2: A */
+    ngx_atomic_t   swept;       /* ms since 1970, or 0 */
+    ngx_atomic_t   late;
+    ngx_atomic_t   incarnation;
+    ngx_atomic_t   gap_until;
+    ngx_atomic_t   counted;     /* the rest is known */
+    ngx_atomic_t   claimed;
+    ngx_atomic_t   dispatched;
+    ngx_atomic_t   indeterminate;
+    ngx_atomic_t   oldest_indeterminate;
 } ngx_http_once_gauges_t;
 
 
 typedef struct {
+    ngx_atomic_t   sum_us;
+    ngx_atomic_t   counts[ONCE__BUCKETS_MAX];
+} ngx_http_once_times_t;
+
+
+/* of one "once_route"; a slot keeps its name for as long as the zone lives */
+
+typedef struct {
+    size_t                  len;
+    u_char                  name[NGX_HTTP_ONCE_ROUTE_LEN];
     ngx_atomic_t            requests[ONCE__STATUS_COUNT];
-    ngx_atomic_t            operations;
-    ngx_atomic_t            batches;
-    ngx_atomic_t            unanswered;
-    ngx_atomic_t            repeated;
-    ngx_atomic_t            busy;
-    ngx_atomic_t            renewed;
-    ngx_atomic_t            reaped;
-    ngx_atomic_t            forgotten;
-    ngx_atomic_t            corrupt;
-    ngx_atomic_t            apply_us;
-    ngx_atomic_t            latency[ONCE_LATENCY_BUCKETS];
-    ngx_http_once_gauges_t  gauges[NGX_MAX_PROCESSES];
+    ngx_atomic_t            attempts[ONCE__OUTCOME_COUNT][ONCE__REASON_END];
+    ngx_http_once_times_t   attempt;
+    ngx_http_once_times_t   claim;
+    ngx_http_once_times_t   complete;
+} ngx_http_once_route_counts_t;
+
+
+typedef struct {
+    ngx_atomic_t                   operations;
+    ngx_atomic_t                   batches;
+    ngx_atomic_t                   unanswered;
+    ngx_atomic_t                   repeated;
+    ngx_atomic_t                   busy;
+    ngx_atomic_t                   renewed;
+    ngx_atomic_t                   reaped;
+    ngx_atomic_t                   forgotten;
+    ngx_atomic_t                   corrupt;
+    ngx_atomic_t                   rollbacks;
+    ngx_http_once_times_t          batch;
+    ngx_http_once_gauges_t         gauges[NGX_MAX_PROCESSES];
+
+    /* the first one is "-"; slots are only added, by the master */
+    ngx_atomic_t                   nroutes;
+    ngx_http_once_route_counts_t   routes[NGX_HTTP_ONCE_NROUTES];
 } ngx_http_once_shared_t;
 
 
-/* the plain counters, with their names on the page */
+/* the plain counters, with their names in JSON */
 
 typedef struct {
     const char    *name;
-    const char    *help;
+    ngx_uint_t     family;      /* enum once__family_name */
     size_t         shared;
     size_t         stats;
 } ngx_http_once_counter_t;
 
 
-#define NGX_HTTP_ONCE_NCOUNTERS     9
+#define NGX_HTTP_ONCE_NCOUNTERS     10
 
 
 /* the gauges of all workers */
@@ -57,7 +93,18 @@ typedef struct {
     uint64_t   live;
     uint64_t   waiting;
     uint64_t   queued;
-    uint64_t   oldest_ms;   /* age */
+    uint64_t   oldest;      /* ms since 1970, or 0 */
+    uint64_t   up;
+    uint64_t   class;
+    uint64_t   swept;
+    uint64_t   late;
+    uint64_t   incarnation;
+    uint64_t   gap_until;
+    uint64_t   counted;
+    uint64_t   claimed;
+    uint64_t   dispatched;
+    uint64_t   indeterminate;
+    uint64_t   oldest_indeterminate;
 } ngx_http_once_sum_t;
 
 
@@ -69,7 +116,13 @@ extern ngx_str_t  ngx_http_once_status_names[ONCE__STATUS_COUNT];
 ngx_int_t ngx_http_once_add_zone(ngx_conf_t *cf,
     ngx_http_once_store_t *store);
 ngx_http_once_shared_t *ngx_http_once_shared(ngx_http_once_store_t *store);
-void ngx_http_once_count(ngx_http_once_ctx_t *ctx);
+ngx_http_once_route_counts_t *ngx_http_once_route_counts(
+    ngx_http_once_loc_conf_t *olcf);
+ngx_int_t ngx_http_once_log_handler(ngx_http_request_t *r);
+void ngx_http_once_count_ending(ngx_http_once_route_counts_t *counts,
+    once__ending ending, ngx_uint_t n);
+void ngx_http_once_count_time(ngx_http_once_times_t *times,
+    const struct once__buckets *buckets, uint64_t us);
 void ngx_http_once_clear_slot(ngx_http_once_store_t *store);
 void ngx_http_once_add_stats(ngx_http_once_store_t *store, once_stats *stats,
     once_stats *last);

@@ -17,9 +17,17 @@ static ngx_int_t ngx_http_once_init(ngx_conf_t *cf);
 static char *ngx_http_once_core_init_conf(ngx_cycle_t *cycle, void *conf);
 static ngx_int_t ngx_http_once_status_variable(ngx_http_request_t *r,
     ngx_http_variable_value_t *v, uintptr_t data);
-static ngx_int_t ngx_http_once_attempt_variable(ngx_http_request_t *r,
+static ngx_int_t ngx_http_once_outcome_variable(ngx_http_request_t *r,
     ngx_http_variable_value_t *v, uintptr_t data);
-static ngx_int_t ngx_http_once_hash_variable(ngx_http_request_t *r,
+static ngx_int_t ngx_http_once_reason_variable(ngx_http_request_t *r,
+    ngx_http_variable_value_t *v, uintptr_t data);
+static ngx_int_t ngx_http_once_number_variable(ngx_http_request_t *r,
+    ngx_http_variable_value_t *v, uintptr_t data);
+static ngx_int_t ngx_http_once_name_variable(ngx_http_request_t *r,
+    ngx_http_variable_value_t *v, uintptr_t data);
+static ngx_int_t ngx_http_once_store_variable(ngx_http_request_t *r,
+    ngx_http_variable_value_t *v, uintptr_t data);
+static ngx_int_t ngx_http_once_route_variable(ngx_http_request_t *r,
     ngx_http_variable_value_t *v, uintptr_t data);
 static ngx_int_t ngx_http_once_trace_variable(ngx_http_request_t *r,
     ngx_http_variable_value_t *v, uintptr_t data);
@@ -90,10 +98,27 @@ static ngx_http_variable_t  ngx_http_once_vars[] = {
     { ngx_string("once_status"), NULL, ngx_http_once_status_variable, 0,
       NGX_HTTP_VAR_NOCACHEABLE, 0 },
 
-    { ngx_string("once_attempt"), NULL, ngx_http_once_attempt_variable, 0,
+    { ngx_string("once_outcome"), NULL, ngx_http_once_outcome_variable, 0,
       NGX_HTTP_VAR_NOCACHEABLE, 0 },
 
-    { ngx_string("once_key_hash"), NULL, ngx_http_once_hash_variable, 0,
+    { ngx_string("once_reason"), NULL, ngx_http_once_reason_variable, 0,
+      NGX_HTTP_VAR_NOCACHEABLE, 0 },
+
+    { ngx_string("once_attempt"), NULL, ngx_http_once_number_variable,
+      offsetof(ngx_http_once_ctx_t, attempt),
+      NGX_HTTP_VAR_NOCACHEABLE, 0 },
+
+    { ngx_string("once_fence"), NULL, ngx_http_once_number_variable,
+      offsetof(ngx_http_once_ctx_t, fence),
+      NGX_HTTP_VAR_NOCACHEABLE, 0 },
+
+    { ngx_string("once_name"), NULL, ngx_http_once_name_variable, 0,
+      NGX_HTTP_VAR_NOCACHEABLE, 0 },
+
+    { ngx_string("once_store"), NULL, ngx_http_once_store_variable, 0,
+      NGX_HTTP_VAR_NOCACHEABLE, 0 },
+
+    { ngx_string("once_route"), NULL, ngx_http_once_route_variable, 0,
       NGX_HTTP_VAR_NOCACHEABLE, 0 },
 
     { ngx_string("once_trace"), NULL, ngx_http_once_trace_variable, 0,
@@ -150,6 +175,13 @@ ngx_http_once_init(ngx_conf_t *cf)
 
     *h = ngx_http_once_handler;
 
+    h = ngx_array_push(&cmcf->phases[NGX_HTTP_LOG_PHASE].handlers);
+    if (h == NULL) {
+        return NGX_ERROR;
+    }
+
+    *h = ngx_http_once_log_handler;
+
     ngx_http_once_identity_init();
     ngx_http_once_capture_init();
 
@@ -191,6 +223,7 @@ ngx_http_once_add_variables(ngx_conf_t *cf)
         }
 
         var->get_handler = v->get_handler;
+        var->data = v->data;
     }
 
     return NGX_OK;
@@ -225,8 +258,80 @@ ngx_http_once_status_variable(ngx_http_request_t *r,
 }
 
 
+static void
+ngx_http_once_set_text(ngx_http_variable_value_t *v, const char *text)
+{
+    ngx_http_once_set_variable(v, (u_char *) text, ngx_strlen(text));
+}
+
+
+/* how the attempt ended, or how the one did whose response is repeated */
+
 static ngx_int_t
-ngx_http_once_attempt_variable(ngx_http_request_t *r,
+ngx_http_once_outcome_variable(ngx_http_request_t *r,
+    ngx_http_variable_value_t *v, uintptr_t data)
+{
+    ngx_http_once_ctx_t  *ctx;
+
+    ctx = ngx_http_once_get_ctx(r->main);
+    ngx_http_once_set_text(v, (ctx && ctx->ended)
+                              ? once__outcome_text(ctx->ending.outcome) : "-");
+
+    return NGX_OK;
+}
+
+
+static ngx_int_t
+ngx_http_once_reason_variable(ngx_http_request_t *r,
+    ngx_http_variable_value_t *v, uintptr_t data)
+{
+    ngx_http_once_ctx_t  *ctx;
+
+    ctx = ngx_http_once_get_ctx(r->main);
+    ngx_http_once_set_text(v, (ctx && ctx->ended)
+                              ? once_reason_text(ctx->ending.reason) : "-");
+
+    return NGX_OK;
+}
+
+
+/* attempt and fence; neither is ever 0 */
+
+static ngx_int_t
+ngx_http_once_number_variable(ngx_http_request_t *r,
+    ngx_http_variable_value_t *v, uintptr_t data)
+{
+    u_char               *p;
+    uint64_t              number;
+    ngx_http_once_ctx_t  *ctx;
+
+    ctx = ngx_http_once_get_ctx(r->main);
+    number = 0;
+
+    if (ctx != NULL) {
+        number = (data == offsetof(ngx_http_once_ctx_t, fence))
+                 ? ctx->fence : ctx->attempt;
+    }
+
+    if (number == 0) {
+        ngx_http_once_set_text(v, "-");
+        return NGX_OK;
+    }
+
+    p = ngx_pnalloc(r->pool, NGX_INT64_LEN);
+    if (p == NULL) {
+        return NGX_ERROR;
+    }
+
+    ngx_http_once_set_variable(v, p,
+                               (size_t) (ngx_sprintf(p, "%uL", number) - p));
+
+    return NGX_OK;
+}
+
+
+static ngx_int_t
+ngx_http_once_name_variable(ngx_http_request_t *r,
     ngx_http_variable_value_t *v, uintptr_t data)
 {
     u_char               *p;
@@ -234,37 +339,60 @@ ngx_http_once_attempt_variable(ngx_http_request_t *r,
 
     ctx = ngx_http_once_get_ctx(r->main);
 
-    if (ctx == NULL || ctx->attempt == 0) {
-        ngx_http_once_set_variable(v, (u_char *) "-", 1);
+    if (ctx == NULL || ctx->key_hash[0] == '\0') {
+        ngx_http_once_set_text(v, "-");
         return NGX_OK;
     }
 
-    p = ngx_pnalloc(r->pool, NGX_INT32_LEN);
+    p = ngx_pnalloc(r->pool, 2 * ONCE_NAME_SIZE);
     if (p == NULL) {
         return NGX_ERROR;
     }
 
-    ngx_http_once_set_variable(v, p,
-                     (size_t) (ngx_sprintf(p, "%uD", ctx->attempt) - p));
+    (void) ngx_hex_dump(p, ctx->name, ONCE_NAME_SIZE);
+    ngx_http_once_set_variable(v, p, 2 * ONCE_NAME_SIZE);
 
     return NGX_OK;
 }
 
 
 static ngx_int_t
-ngx_http_once_hash_variable(ngx_http_request_t *r,
+ngx_http_once_store_variable(ngx_http_request_t *r,
     ngx_http_variable_value_t *v, uintptr_t data)
 {
+    ngx_str_t            *name;
     ngx_http_once_ctx_t  *ctx;
 
     ctx = ngx_http_once_get_ctx(r->main);
 
-    if (ctx == NULL || ctx->key_hash[0] == '\0') {
-        ngx_http_once_set_variable(v, (u_char *) "-", 1);
-
-    } else {
-        ngx_http_once_set_variable(v, ctx->key_hash, 16);
+    if (ctx == NULL) {
+        ngx_http_once_set_text(v, "-");
+        return NGX_OK;
     }
+
+    name = &ctx->conf->store->name;
+    ngx_http_once_set_variable(v, name->data, name->len);
+
+    return NGX_OK;
+}
+
+
+static ngx_int_t
+ngx_http_once_route_variable(ngx_http_request_t *r,
+    ngx_http_variable_value_t *v, uintptr_t data)
+{
+    ngx_str_t            *name;
+    ngx_http_once_ctx_t  *ctx;
+
+    ctx = ngx_http_once_get_ctx(r->main);
+
+    if (ctx == NULL) {
+        ngx_http_once_set_text(v, "-");
+        return NGX_OK;
+    }
+
+    name = &ctx->conf->route->name;
+    ngx_http_once_set_variable(v, name->data, name->len);
 
     return NGX_OK;
 }

@@ -34,6 +34,7 @@ static ngx_int_t ngx_http_once_strip_request(ngx_http_request_t *r,
 static ngx_int_t ngx_http_once_push_attempt(ngx_http_request_t *r,
     ngx_http_once_ctx_t *ctx);
 static void ngx_http_once_claimed(ngx_http_once_ctx_t *ctx, int rc);
+static void ngx_http_once_note(ngx_http_once_ctx_t *ctx, int rc);
 static void ngx_http_once_resume(ngx_http_request_t *r);
 static void ngx_http_once_timeout(ngx_event_t *ev);
 static void ngx_http_once_release_ctx(ngx_http_once_ctx_t *ctx);
@@ -363,11 +364,12 @@ ngx_http_once_refuse(ngx_http_request_t *r, ngx_http_once_ctx_t *ctx)
 
     /* capture gets this page, gives the attempt up, and decides anew */
 
+    ctx->observed = ngx_http_once_cause(ctx);
     ctx->dispatch = NGX_HTTP_ONCE_REFUSED;
 
     ngx_memzero(&end, sizeof(once__end));
     end.action = ONCE__DO_GIVE_UP;
-    end.observed = ONCE__BROKEN;
+    end.observed = ctx->observed;
     ctx->decision = once__decide_end(&ctx->conf->policy, &end, &ctx->replay);
 
     r->content_handler = ngx_http_once_answer_handler;
@@ -522,6 +524,8 @@ ngx_http_once_timeout(ngx_event_t *ev)
         /* the engine goes on trying; the request does not wait longer */
 
         ngx_http_once_abandon(ctx, 0);
+        ctx->ending = once__verdict_ending(ctx->verdict, ONCE_ESTORE, NULL);
+        ctx->ended = 1;
         ngx_http_once_stored(ctx, ONCE_ESTORE);
     }
 }
@@ -541,8 +545,6 @@ ngx_http_once_refuse_key(ngx_http_once_ctx_t *ctx, int problem)
 static void
 ngx_http_once_follow(ngx_http_once_ctx_t *ctx)
 {
-    ngx_http_once_count(ctx);
-
     switch (ctx->decision.next) {
 
     case ONCE__NEXT_RUN:
@@ -555,6 +557,31 @@ ngx_http_once_follow(ngx_http_once_ctx_t *ctx)
 
     default: /* ONCE__NEXT_REPLAY, ONCE__NEXT_PROBLEM */
         ctx->state = NGX_HTTP_ONCE_ANSWER;
+    }
+}
+
+
+/* what the log is to show of the record that a claim has found or made */
+
+static void
+ngx_http_once_note(ngx_http_once_ctx_t *ctx, int rc)
+{
+    const once_record  *record;
+
+    record = ngx_http_once_record(ctx);
+
+    if (ctx->attempt == 0 || record == NULL) {
+        return;
+    }
+
+    ctx->fence = record->fence;
+
+    if (rc == ONCE_REPLAY) {
+        ctx->ending.outcome = (ctx->decision.header == ONCE__STATUS_UNSTORED)
+                              ? ONCE__OUTCOME_UNSTORED
+                              : once__outcome_of_kind(record->kind);
+        ctx->ending.reason = ONCE_REASON_NONE;
+        ctx->ended = 1;
     }
 }
 
@@ -577,6 +604,7 @@ ngx_http_once_claimed(ngx_http_once_ctx_t *ctx, int rc)
                                        ngx_http_once_left(ctx), &ctx->replay,
                                        &err);
     ctx->attempt = ctx->decision.attempt;
+    ngx_http_once_note(ctx, rc);
 
     if (ctx->decision.next == ONCE__NEXT_REPLAY) {
 

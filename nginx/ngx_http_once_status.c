@@ -10,10 +10,34 @@
 #include "ngx_http_once_status.h"
 
 
+#define NGX_HTTP_ONCE_PAGE_BUF  16384
+
+
+typedef enum {
+    NGX_HTTP_ONCE_JSON = 0,
+    NGX_HTTP_ONCE_TEXT,         /* of Prometheus, 0.0.4 */
+    NGX_HTTP_ONCE_OPENMETRICS,
+    NGX_HTTP_ONCE_NO_FORMAT
+} ngx_http_once_format_e;
+
+
+/* a page of any length */
+
+typedef struct {
+    ngx_pool_t    *pool;
+    ngx_chain_t   *first;
+    ngx_chain_t  **last;        /* where the next link goes */
+    ngx_buf_t     *buf;         /* of the last link */
+    off_t          size;
+    ngx_uint_t     failed;
+} ngx_http_once_page_t;
+
+
 static ngx_int_t ngx_http_once_status_handler(ngx_http_request_t *r);
-static u_char *ngx_http_once_json(u_char *p, ngx_http_once_main_conf_t *omcf);
-static u_char *ngx_http_once_prometheus(u_char *p,
+static void ngx_http_once_json(ngx_http_once_page_t *page,
     ngx_http_once_main_conf_t *omcf);
+static void ngx_http_once_metrics(ngx_http_once_page_t *page,
+    ngx_http_once_main_conf_t *omcf, ngx_uint_t openmetrics);
 
 
 char *
@@ -28,47 +52,68 @@ ngx_http_once_status_directive(ngx_conf_t *cf, ngx_command_t *cmd, void *conf)
 }
 
 
-/* "?format=prometheus", or what a Prometheus server sends as Accept */
+/* "?format=", or what a Prometheus server sends as Accept */
 
-static ngx_uint_t
-ngx_http_once_wants_text(ngx_http_request_t *r)
+static ngx_http_once_format_e
+ngx_http_once_find_format(ngx_http_request_t *r)
 {
     ngx_str_t              value;
+    ngx_uint_t             i;
     ngx_table_elt_t       *h;
     ngx_http_once_walk_t   walk;
 
+    static ngx_str_t  names[] = {
+        ngx_string("json"), ngx_string("prometheus"),
+        ngx_string("openmetrics")
+    };
+
     if (ngx_http_arg(r, (u_char *) "format", 6, &value) == NGX_OK) {
-        return value.len == sizeof("prometheus") - 1
-               && ngx_strncmp(value.data, "prometheus", value.len) == 0;
+
+        for (i = 0; i < NGX_HTTP_ONCE_NO_FORMAT; i++) {
+            if (value.len == names[i].len
+                && ngx_strncmp(value.data, names[i].data, value.len) == 0)
+            {
+                break;
+            }
+        }
+
+        return i;
     }
 
     ngx_http_once_walk(&walk, &r->headers_in.headers);
 
     while ((h = ngx_http_once_next(&walk)) != NULL) {
-        if (h->key.len == sizeof("Accept") - 1
-            && ngx_strncasecmp(h->key.data, (u_char *) "Accept", 6) == 0)
+        if (h->key.len != sizeof("Accept") - 1
+            || ngx_strncasecmp(h->key.data, (u_char *) "Accept", 6) != 0)
         {
-            return ngx_strlcasestrn(h->value.data,
-                                    h->value.data + h->value.len,
-                                    (u_char *) "openmetrics", 10) != NULL
-                   || ngx_strlcasestrn(h->value.data,
-                                       h->value.data + h->value.len,
-                                       (u_char *) "text/plain", 9) != NULL;
+            continue;
+        }
+
+        if (ngx_strlcasestrn(h->value.data, h->value.data + h->value.len,
+                             (u_char *) "application/openmetrics-text", 27)
+            != NULL)
+        {
+            return NGX_HTTP_ONCE_OPENMETRICS;
+        }
+
+        if (ngx_strlcasestrn(h->value.data, h->value.data + h->value.len,
+                             (u_char *) "text/plain", 9)
+            != NULL)
+        {
+            return NGX_HTTP_ONCE_TEXT;
         }
     }
 
-    return 0;
+    return NGX_HTTP_ONCE_JSON;
 }
 
 
 static ngx_int_t
 ngx_http_once_status_handler(ngx_http_request_t *r)
 {
-    size_t                      size;
     ngx_int_t                   rc;
-    ngx_buf_t                  *b;
-    ngx_uint_t                  text;
-    ngx_chain_t                 out;
+    ngx_http_once_page_t        page;
+    ngx_http_once_format_e      format;
     ngx_http_once_main_conf_t  *omcf;
 
     if (!(r->method & (NGX_HTTP_GET|NGX_HTTP_HEAD))) {
@@ -81,33 +126,39 @@ ngx_http_once_status_handler(ngx_http_request_t *r)
         return rc;
     }
 
+    format = ngx_http_once_find_format(r);
+
+    if (format == NGX_HTTP_ONCE_NO_FORMAT) {
+        return NGX_HTTP_BAD_REQUEST;
+    }
+
     ngx_http_once_publish_all();
 
     omcf = ngx_http_get_module_main_conf(r, ngx_http_once_module);
-    text = ngx_http_once_wants_text(r);
 
-    /* names are at most 64 bytes long, numbers 20; ample */
+    ngx_memzero(&page, sizeof(ngx_http_once_page_t));
+    page.pool = r->pool;
+    page.last = &page.first;
 
-    size = 4096 + omcf->stores.nelts * 16384;
+    if (format == NGX_HTTP_ONCE_JSON) {
+        ngx_http_once_json(&page, omcf);
+        ngx_str_set(&r->headers_out.content_type, "application/json");
 
-    b = ngx_create_temp_buf(r->pool, size);
-    if (b == NULL) {
+    } else {
+        ngx_http_once_metrics(&page, omcf,
+                              format == NGX_HTTP_ONCE_OPENMETRICS);
+        r->headers_out.content_type.data = (u_char *)
+            once__metrics_content_type(format == NGX_HTTP_ONCE_OPENMETRICS);
+        r->headers_out.content_type.len =
+                                ngx_strlen(r->headers_out.content_type.data);
+    }
+
+    if (page.failed) {
         return NGX_HTTP_INTERNAL_SERVER_ERROR;
     }
 
-    b->last = text ? ngx_http_once_prometheus(b->last, omcf)
-                   : ngx_http_once_json(b->last, omcf);
-
     r->headers_out.status = NGX_HTTP_OK;
-    r->headers_out.content_length_n = b->last - b->pos;
-
-    if (text) {
-        ngx_str_set(&r->headers_out.content_type,
-                    "text/plain; version=0.0.4");
-    } else {
-        ngx_str_set(&r->headers_out.content_type, "application/json");
-    }
-
+    r->headers_out.content_length_n = page.size;
     r->headers_out.content_type_len = r->headers_out.content_type.len;
 
     if (ngx_http_once_add_header(r, "Cache-Control", "no-store") != NGX_OK) {
@@ -120,152 +171,477 @@ ngx_http_once_status_handler(ngx_http_request_t *r)
         return rc;
     }
 
-    b->last_buf = (r == r->main) ? 1 : 0;
-    b->last_in_chain = 1;
+    page.buf->last_buf = (r == r->main) ? 1 : 0;
+    page.buf->last_in_chain = 1;
 
-    out.buf = b;
-    out.next = NULL;
-
-    return ngx_http_output_filter(r, &out);
+    return ngx_http_output_filter(r, page.first);
 }
 
 
-static u_char *
-ngx_http_once_json(u_char *p, ngx_http_once_main_conf_t *omcf)
+/* for once__metrics_text, too */
+
+static void
+ngx_http_once_put(void *user, const char *text, size_t size)
 {
-    ngx_uint_t                i, n;
-    ngx_atomic_t             *counter;
-    ngx_http_once_sum_t       sum;
-    ngx_http_once_store_t   **store;
-    ngx_http_once_shared_t   *shared;
+    ngx_http_once_page_t *page = user;
 
-    store = omcf->stores.elts;
-    p = ngx_sprintf(p, "{\"version\":\"%s\",\"stores\":{", ONCE_VERSION);
+    size_t        n;
+    ngx_chain_t  *cl;
 
-    for (i = 0; i < omcf->stores.nelts; i++) {
-        shared = ngx_http_once_shared(store[i]);
-        sum = ngx_http_once_sum(shared);
+    page->size += size;
 
-        p = ngx_sprintf(p, "%s\"%V\":{\"requests\":{", i ? "," : "",
-                        &store[i]->name);
+    while (size && !page->failed) {
 
-        for (n = ONCE__STATUS_NEW; n < ONCE__STATUS_COUNT; n++) {
-            p = ngx_sprintf(p, "%s\"%V\":%uA",
-                            n > ONCE__STATUS_NEW ? "," : "",
-                            &ngx_http_once_status_names[n],
-                            shared->requests[n]);
+        if (page->buf == NULL || page->buf->last == page->buf->end) {
+            cl = ngx_alloc_chain_link(page->pool);
+            page->buf = ngx_create_temp_buf(page->pool,
+                                            NGX_HTTP_ONCE_PAGE_BUF);
+
+            if (cl == NULL || page->buf == NULL) {
+                page->failed = 1;
+                return;
+            }
+
+            cl->buf = page->buf;
+            cl->next = NULL;
+            *page->last = cl;
+            page->last = &cl->next;
         }
 
-        p = ngx_sprintf(p, "},\"live\":%uL,\"oldest_ms\":%uL,"
-                        "\"waiting\":%uL,\"queued\":%uL,\"store\":{",
-                        sum.live, sum.oldest_ms, sum.waiting, sum.queued);
-
-        for (n = 0; n < NGX_HTTP_ONCE_NCOUNTERS; n++) {
-            counter = (ngx_atomic_t *) ((u_char *) shared
-                                        + ngx_http_once_counters[n].shared);
-            p = ngx_sprintf(p, "\"%s\":%uA,", ngx_http_once_counters[n].name,
-                            *counter);
-        }
-
-        p = ngx_sprintf(p, "\"batch_us_sum\":%uA,\"batch_us\":{",
-                        shared->apply_us);
-
-        for (n = 0; n < ONCE_LATENCY_BUCKETS - 1; n++) {
-            p = ngx_sprintf(p, "\"%uL\":%uA,", (uint64_t) 64 << n,
-                            shared->latency[n]);
-        }
-
-        p = ngx_sprintf(p, "\"more\":%uA}}}", shared->latency[n]);
+        n = ngx_min(size, (size_t) (page->buf->end - page->buf->last));
+        page->buf->last = ngx_cpymem(page->buf->last, text, n);
+        text += n;
+        size -= n;
     }
-
-    return ngx_sprintf(p, "}}\n");
 }
 
 
-static u_char *
-ngx_http_once_prometheus(u_char *p, ngx_http_once_main_conf_t *omcf)
+/* one member of an object, at most 256 bytes long */
+
+static void
+ngx_http_once_printf(ngx_http_once_page_t *page, const char *format, ...)
+{
+    u_char    text[256], *last;
+    va_list   args;
+
+    va_start(args, format);
+    last = ngx_vslprintf(text, text + sizeof(text), format, args);
+    va_end(args);
+
+    ngx_http_once_put(page, (char *) text, (size_t) (last - text));
+}
+
+
+static uint64_t
+ngx_http_once_counter(ngx_http_once_shared_t *shared, ngx_uint_t i)
+{
+    return *(ngx_atomic_t *) ((u_char *) shared
+                              + ngx_http_once_counters[i].shared);
+}
+
+
+static void
+ngx_http_once_json(ngx_http_once_page_t *page,
+    ngx_http_once_main_conf_t *omcf)
 {
     uint64_t                  total;
-    ngx_uint_t                i, n;
-    ngx_atomic_t             *counter;
+    ngx_uint_t                i, k, n;
     ngx_http_once_sum_t       sum;
     ngx_http_once_store_t   **store;
     ngx_http_once_shared_t   *shared;
 
     store = omcf->stores.elts;
-
-    p = ngx_sprintf(p, "# HELP once_requests_total Guarded requests by what "
-                       "became of them.\n"
-                       "# TYPE once_requests_total counter\n");
-
-    for (i = 0; i < omcf->stores.nelts; i++) {
-        shared = ngx_http_once_shared(store[i]);
-
-        for (n = ONCE__STATUS_NEW; n < ONCE__STATUS_COUNT; n++) {
-            p = ngx_sprintf(p, "once_requests_total{store=\"%V\","
-                               "status=\"%V\"} %uA\n", &store[i]->name,
-                            &ngx_http_once_status_names[n],
-                            shared->requests[n]);
-        }
-    }
-
-    for (n = 0; n < NGX_HTTP_ONCE_NCOUNTERS; n++) {
-        p = ngx_sprintf(p, "# HELP once_store_%s_total %s\n"
-                           "# TYPE once_store_%s_total counter\n",
-                        ngx_http_once_counters[n].name,
-                        ngx_http_once_counters[n].help,
-                        ngx_http_once_counters[n].name);
-
-        for (i = 0; i < omcf->stores.nelts; i++) {
-            shared = ngx_http_once_shared(store[i]);
-            counter = (ngx_atomic_t *) ((u_char *) shared
-                                        + ngx_http_once_counters[n].shared);
-            p = ngx_sprintf(p, "once_store_%s_total{store=\"%V\"} %uA\n",
-                            ngx_http_once_counters[n].name, &store[i]->name,
-                            *counter);
-        }
-    }
-
-    p = ngx_sprintf(p, "# TYPE once_live_attempts gauge\n"
-                       "# TYPE once_waiting_attempts gauge\n"
-                       "# TYPE once_queued_operations gauge\n"
-                       "# TYPE once_oldest_attempt_seconds gauge\n"
-                       "# TYPE once_store_batch_seconds histogram\n");
+    ngx_http_once_printf(page, "{\"version\":\"%s\",\"stores\":{",
+                         ONCE_VERSION);
 
     for (i = 0; i < omcf->stores.nelts; i++) {
         shared = ngx_http_once_shared(store[i]);
         sum = ngx_http_once_sum(shared);
 
-        p = ngx_sprintf(p, "once_live_attempts{store=\"%V\"} %uL\n"
-                           "once_waiting_attempts{store=\"%V\"} %uL\n"
-                           "once_queued_operations{store=\"%V\"} %uL\n"
-                           "once_oldest_attempt_seconds{store=\"%V\"} "
-                           "%uL.%03uL\n",
-                        &store[i]->name, sum.live, &store[i]->name,
-                        sum.waiting, &store[i]->name, sum.queued,
-                        &store[i]->name, sum.oldest_ms / 1000,
-                        sum.oldest_ms % 1000);
-        total = 0;
+        ngx_http_once_printf(page, "%s\"%V\":{\"up\":%s,\"requests\":{",
+                             i ? "," : "", &store[i]->name,
+                             sum.up ? "true" : "false");
 
-        for (n = 0; n < ONCE_LATENCY_BUCKETS - 1; n++) {
-            total += shared->latency[n];
-            p = ngx_sprintf(p, "once_store_batch_seconds_bucket{store=\"%V\","
-                               "le=\"%uL.%06uL\"} %uL\n", &store[i]->name,
-                            ((uint64_t) 64 << n) / 1000000,
-                            ((uint64_t) 64 << n) % 1000000, total);
+        for (n = ONCE__STATUS_NEW; n < ONCE__STATUS_COUNT; n++) {
+            total = 0;
+
+            for (k = 0; k < shared->nroutes; k++) {
+                total += shared->routes[k].requests[n];
+            }
+
+            ngx_http_once_printf(page, "%s\"%V\":%uL",
+                                 n > ONCE__STATUS_NEW ? "," : "",
+                                 &ngx_http_once_status_names[n], total);
         }
 
-        total += shared->latency[n];
-        p = ngx_sprintf(p, "once_store_batch_seconds_bucket{store=\"%V\","
-                           "le=\"+Inf\"} %uL\n"
-                           "once_store_batch_seconds_sum{store=\"%V\"} "
-                           "%uA.%06uA\n"
-                           "once_store_batch_seconds_count{store=\"%V\"} "
-                           "%uL\n",
-                        &store[i]->name, total, &store[i]->name,
-                        shared->apply_us / 1000000,
-                        shared->apply_us % 1000000, &store[i]->name, total);
+        ngx_http_once_printf(page, "},\"in_flight\":%uL,\"oldest_ms\":%uL,"
+                             "\"waiting\":%uL,\"queued\":%uL,\"store\":{",
+                             sum.live, sum.oldest, sum.waiting, sum.queued);
+
+        for (n = 0; n < NGX_HTTP_ONCE_NCOUNTERS; n++) {
+            ngx_http_once_printf(page, "%s\"%s\":%uL", n ? "," : "",
+                                 ngx_http_once_counters[n].name,
+                                 ngx_http_once_counter(shared, n));
+        }
+
+        ngx_http_once_printf(page, "}}");
     }
 
-    return p;
+    ngx_http_once_printf(page, "}}\n");
+}
+
+
+/* --- the families --- */
+
+typedef struct {
+    struct once__metrics_text    text;
+    ngx_http_once_main_conf_t   *omcf;
+} ngx_http_once_metrics_t;
+
+
+#define ngx_http_once_family(m, name)                                         \
+    once__metrics_family(&(m)->text, &once__families[ONCE__FAMILY_##name])
+
+
+/* the longest list of labels has four */
+
+static void
+ngx_http_once_label(once_bytes *label, ngx_str_t *value)
+{
+    label->data = value->data;
+    label->size = value->len;
+}
+
+
+static void
+ngx_http_once_label_text(once_bytes *label, const char *value)
+{
+    label->data = value;
+    label->size = ngx_strlen(value);
+}
+
+
+static void
+ngx_http_once_times(ngx_http_once_metrics_t *m, once_bytes *labels,
+    const struct once__buckets *buckets, ngx_http_once_times_t *times)
+{
+    uint64_t    counts[ONCE__BUCKETS_MAX];
+    ngx_uint_t  i;
+
+    for (i = 0; i < ONCE__BUCKETS_MAX; i++) {
+        counts[i] = times->counts[i];
+    }
+
+    once__metrics_histogram(&m->text, labels, buckets, counts, times->sum_us);
+}
+
+
+static void
+ngx_http_once_requests(ngx_http_once_metrics_t *m, once_bytes *labels,
+    ngx_http_once_route_counts_t *counts)
+{
+    ngx_uint_t  n;
+
+    for (n = ONCE__STATUS_NEW; n < ONCE__STATUS_COUNT; n++) {
+        ngx_http_once_label(&labels[2], &ngx_http_once_status_names[n]);
+        once__metrics_value(&m->text, labels, counts->requests[n]);
+    }
+}
+
+
+/* what can happen is there before it does, so that its increase can be seen */
+
+static void
+ngx_http_once_attempts(ngx_http_once_metrics_t *m, once_bytes *labels,
+    ngx_http_once_route_counts_t *counts)
+{
+    int  outcome, reason;
+
+    for (outcome = 0; outcome < ONCE__OUTCOME_COUNT; outcome++) {
+        ngx_http_once_label_text(&labels[2], once__outcome_text(outcome));
+
+        for (reason = 0; reason < ONCE__REASON_END; reason++) {
+            if (counts->attempts[outcome][reason] == 0
+                && !once__ending_is_usual(outcome, reason))
+            {
+                continue;
+            }
+
+            ngx_http_once_label_text(&labels[3], once_reason_text(reason));
+            once__metrics_value(&m->text, labels,
+                                counts->attempts[outcome][reason]);
+        }
+    }
+}
+
+
+static void
+ngx_http_once_attempt_times(ngx_http_once_metrics_t *m, once_bytes *labels,
+    ngx_http_once_route_counts_t *counts)
+{
+    ngx_http_once_times(m, labels, &once__service_buckets, &counts->attempt);
+}
+
+
+static void
+ngx_http_once_claim_times(ngx_http_once_metrics_t *m, once_bytes *labels,
+    ngx_http_once_route_counts_t *counts)
+{
+    ngx_http_once_times(m, labels, &once__store_buckets, &counts->claim);
+}
+
+
+static void
+ngx_http_once_complete_times(ngx_http_once_metrics_t *m, once_bytes *labels,
+    ngx_http_once_route_counts_t *counts)
+{
+    ngx_http_once_times(m, labels, &once__store_buckets, &counts->complete);
+}
+
+
+static void
+ngx_http_once_each_route(ngx_http_once_metrics_t *m,
+    void (*put)(ngx_http_once_metrics_t *m, once_bytes *labels,
+        ngx_http_once_route_counts_t *counts))
+{
+    ngx_uint_t                     i, k;
+    once_bytes                     labels[4];
+    ngx_http_once_store_t        **store;
+    ngx_http_once_shared_t        *shared;
+    ngx_http_once_route_counts_t  *counts;
+
+    store = m->omcf->stores.elts;
+
+    for (i = 0; i < m->omcf->stores.nelts; i++) {
+        shared = ngx_http_once_shared(store[i]);
+        ngx_http_once_label(&labels[0], &store[i]->name);
+
+        for (k = 0; k < shared->nroutes; k++) {
+            counts = &shared->routes[k];
+            labels[1].data = counts->name;
+            labels[1].size = counts->len;
+            put(m, labels, counts);
+        }
+    }
+}
+
+
+static void
+ngx_http_once_store_info(ngx_http_once_metrics_t *m, once_bytes *labels,
+    ngx_http_once_store_t *store)
+{
+    ngx_str_t            driver;
+    ngx_http_once_sum_t  sum;
+
+    static const char *classes[] = { "-", "B", "A" };
+
+    sum = ngx_http_once_sum(ngx_http_once_shared(store));
+
+    driver = store->url;
+    driver.len = strcspn((char *) driver.data, ":");
+
+    ngx_http_once_label(&labels[1], &driver);
+    ngx_http_once_label_text(&labels[2], classes[sum.class]);
+    once__metrics_value(&m->text, labels, 1);
+}
+
+
+/* only what was counted: 0 would be good news */
+
+static void
+ngx_http_once_records(ngx_http_once_metrics_t *m, once_bytes *labels,
+    ngx_http_once_store_t *store)
+{
+    ngx_uint_t           i;
+    ngx_http_once_sum_t  sum;
+
+    static const struct {
+        const char  *state;
+        size_t       sum;
+    } states[] = {
+        { "claimed", offsetof(ngx_http_once_sum_t, claimed) },
+        { "dispatched", offsetof(ngx_http_once_sum_t, dispatched) },
+        { "indeterminate", offsetof(ngx_http_once_sum_t, indeterminate) }
+    };
+
+    sum = ngx_http_once_sum(ngx_http_once_shared(store));
+
+    for (i = 0; sum.counted && i < sizeof(states) / sizeof(states[0]); i++) {
+        ngx_http_once_label_text(&labels[1], states[i].state);
+        once__metrics_value(&m->text, labels,
+                            *(uint64_t *) ((u_char *) &sum + states[i].sum));
+    }
+}
+
+
+static void
+ngx_http_once_oldest_indeterminate(ngx_http_once_metrics_t *m,
+    once_bytes *labels, ngx_http_once_store_t *store)
+{
+    ngx_http_once_sum_t  sum;
+
+    sum = ngx_http_once_sum(ngx_http_once_shared(store));
+
+    if (sum.counted) {
+        once__metrics_ms(&m->text, labels, sum.oldest_indeterminate);
+    }
+}
+
+
+static void
+ngx_http_once_batch_times(ngx_http_once_metrics_t *m, once_bytes *labels,
+    ngx_http_once_store_t *store)
+{
+    ngx_http_once_times(m, labels, &once__store_buckets,
+                        &ngx_http_once_shared(store)->batch);
+}
+
+
+static void
+ngx_http_once_each_store(ngx_http_once_metrics_t *m,
+    void (*put)(ngx_http_once_metrics_t *m, once_bytes *labels,
+        ngx_http_once_store_t *store))
+{
+    ngx_uint_t               i;
+    once_bytes               labels[4];
+    ngx_http_once_store_t  **store;
+
+    store = m->omcf->stores.elts;
+
+    for (i = 0; i < m->omcf->stores.nelts; i++) {
+        ngx_http_once_label(&labels[0], &store[i]->name);
+        put(m, labels, store[i]);
+    }
+}
+
+
+/* one number of each store; those of times are in milliseconds */
+
+static const struct {
+    ngx_uint_t   family;
+    size_t       sum;
+    ngx_uint_t   time;
+} ngx_http_once_gauges[] = {
+    { ONCE__FAMILY_IN_FLIGHT, offsetof(ngx_http_once_sum_t, live), 0 },
+    { ONCE__FAMILY_WAITING, offsetof(ngx_http_once_sum_t, waiting), 0 },
+    { ONCE__FAMILY_QUEUED, offsetof(ngx_http_once_sum_t, queued), 0 },
+    { ONCE__FAMILY_OLDEST_ATTEMPT, offsetof(ngx_http_once_sum_t, oldest), 1 },
+    { ONCE__FAMILY_STORE_UP, offsetof(ngx_http_once_sum_t, up), 0 },
+    { ONCE__FAMILY_STORE_INCARNATION,
+      offsetof(ngx_http_once_sum_t, incarnation), 0 },
+    { ONCE__FAMILY_STORE_GAP_UNTIL,
+      offsetof(ngx_http_once_sum_t, gap_until), 1 },
+    { ONCE__FAMILY_SWEEP_LAST, offsetof(ngx_http_once_sum_t, swept), 1 },
+    { ONCE__FAMILY_SWEEP_STOPPED, offsetof(ngx_http_once_sum_t, late), 0 }
+};
+
+
+static void
+ngx_http_once_put_gauges(ngx_http_once_metrics_t *m)
+{
+    uint64_t                 value;
+    ngx_uint_t               i, n;
+    once_bytes               label;
+    ngx_http_once_sum_t      sum;
+    ngx_http_once_store_t  **store;
+
+    store = m->omcf->stores.elts;
+
+    for (n = 0;
+         n < sizeof(ngx_http_once_gauges) / sizeof(ngx_http_once_gauges[0]);
+         n++)
+    {
+        once__metrics_family(&m->text,
+                             &once__families[ngx_http_once_gauges[n].family]);
+
+        for (i = 0; i < m->omcf->stores.nelts; i++) {
+            sum = ngx_http_once_sum(ngx_http_once_shared(store[i]));
+            value = *(uint64_t *) ((u_char *) &sum
+                                   + ngx_http_once_gauges[n].sum);
+            ngx_http_once_label(&label, &store[i]->name);
+
+            if (ngx_http_once_gauges[n].time) {
+                once__metrics_ms(&m->text, &label, value);
+
+            } else {
+                once__metrics_value(&m->text, &label, value);
+            }
+        }
+    }
+}
+
+
+static void
+ngx_http_once_put_counters(ngx_http_once_metrics_t *m)
+{
+    ngx_uint_t               i, n;
+    once_bytes               label;
+    ngx_http_once_store_t  **store;
+
+    store = m->omcf->stores.elts;
+
+    for (n = 0; n < NGX_HTTP_ONCE_NCOUNTERS; n++) {
+        once__metrics_family(&m->text,
+                        &once__families[ngx_http_once_counters[n].family]);
+
+        for (i = 0; i < m->omcf->stores.nelts; i++) {
+            ngx_http_once_label(&label, &store[i]->name);
+            once__metrics_value(&m->text, &label,
+                                ngx_http_once_counter(
+                                    ngx_http_once_shared(store[i]), n));
+        }
+    }
+}
+
+
+static void
+ngx_http_once_metrics(ngx_http_once_page_t *page,
+    ngx_http_once_main_conf_t *omcf, ngx_uint_t openmetrics)
+{
+    once_bytes               labels[2];
+    ngx_http_once_metrics_t  m;
+
+    ngx_memzero(&m, sizeof(ngx_http_once_metrics_t));
+    m.text.put = ngx_http_once_put;
+    m.text.user = page;
+    m.text.openmetrics = (int) openmetrics;
+    m.omcf = omcf;
+
+    ngx_http_once_family(&m, BUILD_INFO);
+    ngx_http_once_label_text(&labels[0], ONCE_VERSION);
+    ngx_http_once_label_text(&labels[1], NGINX_VERSION);
+    once__metrics_value(&m.text, labels, 1);
+
+    ngx_http_once_family(&m, REQUESTS);
+    ngx_http_once_each_route(&m, ngx_http_once_requests);
+
+    ngx_http_once_family(&m, ATTEMPTS);
+    ngx_http_once_each_route(&m, ngx_http_once_attempts);
+
+    ngx_http_once_family(&m, ATTEMPT_DURATION);
+    ngx_http_once_each_route(&m, ngx_http_once_attempt_times);
+
+    ngx_http_once_family(&m, CLAIM_DURATION);
+    ngx_http_once_each_route(&m, ngx_http_once_claim_times);
+
+    ngx_http_once_family(&m, COMPLETE_DURATION);
+    ngx_http_once_each_route(&m, ngx_http_once_complete_times);
+
+    ngx_http_once_put_gauges(&m);
+
+    ngx_http_once_family(&m, RECORDS);
+    ngx_http_once_each_store(&m, ngx_http_once_records);
+
+    ngx_http_once_family(&m, OLDEST_INDETERMINATE);
+    ngx_http_once_each_store(&m, ngx_http_once_oldest_indeterminate);
+
+    ngx_http_once_family(&m, STORE_INFO);
+    ngx_http_once_each_store(&m, ngx_http_once_store_info);
+
+    ngx_http_once_family(&m, BATCH_DURATION);
+    ngx_http_once_each_store(&m, ngx_http_once_batch_times);
+
+    ngx_http_once_put_counters(&m);
+
+    once__metrics_end(&m.text);
 }

@@ -205,6 +205,27 @@ ngx_http_once_find_outcome(ngx_http_upstream_t *u, once_bytes *outcome)
 }
 
 
+/* it was sent, and no whole head came of it: why? */
+
+int
+ngx_http_once_cause(ngx_http_once_ctx_t *ctx)
+{
+    ngx_http_upstream_t  *u;
+
+    u = ctx->request->upstream;
+
+    if (u == NULL || u == ctx->upstream_before || u->state == NULL) {
+        return ONCE__GONE;
+    }
+
+    if (u->state->status == NGX_HTTP_GATEWAY_TIME_OUT) {
+        return ONCE__TIMED_OUT;
+    }
+
+    return u->state->bytes_received ? ONCE__BAD_RESPONSE : ONCE__RESET;
+}
+
+
 /*
  * What do we know when a response begins?  "cleanup" is set while the upstream
  * module is at work: the response is the upstream's own.  Otherwise nginx made
@@ -225,7 +246,7 @@ ngx_http_once_observe(ngx_http_request_t *r, ngx_http_once_ctx_t *ctx)
     ctx->upstream_status = r->headers_out.status;
 
     if (ctx->dispatch == NGX_HTTP_ONCE_REFUSED) {
-        return ONCE__BROKEN;
+        return ctx->observed;
     }
 
     if (u == NULL || u == ctx->upstream_before) {
@@ -245,7 +266,7 @@ ngx_http_once_observe(ngx_http_request_t *r, ngx_http_once_ctx_t *ctx)
 
         /* it answers another request; this one may have been sent or not */
 
-        return ONCE__BROKEN;
+        return ONCE__BAD_RESPONSE;
     }
 
 #endif
@@ -259,7 +280,7 @@ ngx_http_once_observe(ngx_http_request_t *r, ngx_http_once_ctx_t *ctx)
         /* after X-Accel-Redirect or an intercepted error the head was whole */
 
         if (!ngx_http_once_head_whole(u)) {
-            return ONCE__BROKEN;
+            return ngx_http_once_cause(ctx);
         }
     }
 
@@ -272,7 +293,7 @@ ngx_http_once_observe(ngx_http_request_t *r, ngx_http_once_ctx_t *ctx)
         /* not HTTP: nginx takes it for HTTP/0.9, and would answer so */
 
         r->http_version = ctx->http_version;
-        return ONCE__BROKEN;
+        return ONCE__BAD_RESPONSE;
     }
 
     ngx_http_once_find_outcome(u, &ctx->outcome);
@@ -631,10 +652,19 @@ ngx_http_once_at_end(ngx_http_request_t *r, ngx_http_once_ctx_t *ctx)
 static void
 ngx_http_once_finalize_upstream(ngx_http_request_t *r, ngx_int_t rc)
 {
+    ngx_connection_t     *c;
     ngx_http_once_ctx_t  *ctx;
 
     ctx = ngx_http_once_get_ctx(r);
     ctx->upstream_rc = rc;
+
+    /* in the middle of a body that nginx buffers, it says 502 of both */
+
+    c = r->upstream->peer.connection;
+
+    if (rc == NGX_HTTP_BAD_GATEWAY && c != NULL && c->read->timedout) {
+        ctx->upstream_rc = NGX_HTTP_GATEWAY_TIME_OUT;
+    }
 
     ctx->finalize(r, rc);
 

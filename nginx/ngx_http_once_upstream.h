@@ -56,6 +56,7 @@ extern ngx_http_once_upstream_t  ngx_http_once_upstreams[];
 
 ngx_uint_t ngx_http_once_dav(void **loc_conf, ngx_uint_t methods);
 
+int ngx_http_once_cause(ngx_http_once_ctx_t *ctx);
 int ngx_http_once_observe(ngx_http_request_t *r, ngx_http_once_ctx_t *ctx);
 ngx_uint_t ngx_http_once_was_sent(ngx_http_once_ctx_t *ctx);
 ngx_uint_t ngx_http_once_head_whole(ngx_http_upstream_t *u);

@@ -20,9 +20,11 @@
 
 
 #define NGX_HTTP_ONCE_PUBLISH  1000     /* ms between two publications */
+#define NGX_HTTP_ONCE_COUNT    10000    /* ms between two counts of records */
 #define NGX_HTTP_ONCE_DRAIN    1000     /* ms; after 2 s the master kills */
 #define NGX_HTTP_ONCE_TEXT     512
-#define NGX_HTTP_ONCE_LOST     64       /* lines between two turns */
+#define NGX_HTTP_ONCE_LOST     64       /* records between two turns */
+#define NGX_HTTP_ONCE_LINES    64       /* lines of one store in a second */
 
 
 /* an attempt of the library, together with the request that waits for it */
@@ -43,16 +45,25 @@ struct ngx_http_once_task_s {
     ngx_http_once_ctx_t                  *ctx;  /* NULL: the request is gone */
     ngx_http_once_result_pt               handler;
     u_char                                key_hash[17];
+    char                                  label[ONCE_LABEL_MAX + 1];
     uint32_t                              number;   /* of the attempt */
+    uint64_t                              fence;
     int                                   rc;
-    int                                   action;   /* asked of it last */
-    ngx_uint_t                            logged;   /* that it is unknown */
+    once__verdict                         verdict;  /* asked of it last */
+    ngx_http_once_route_counts_t         *counts;
+    uint64_t                              asked_us; /* the call under way */
+    uint64_t                              granted_us;
 };
 
+
+/* an attempt whose outcome has become unknown */
 
 typedef struct {
     char                                  key_hash[17];
     uint32_t                              number;
+    uint64_t                              fence;
+    int                                   reason;   /* enum once_reason */
+    char                                  label[ONCE_LABEL_MAX + 1];
 } ngx_http_once_lost_t;
 
 
@@ -69,6 +80,11 @@ struct ngx_http_once_worker_s {
     ngx_uint_t                            nlost;    /* may be more of them */
 
     once_stats                            published;
+
+    /* lines about unknown outcomes, in this second */
+    time_t                                second;
+    ngx_uint_t                            lines;
+    ngx_uint_t                            left_out;
 };
 
 
@@ -85,6 +101,9 @@ static void ngx_http_once_tick(ngx_event_t *ev);
 static void ngx_http_once_notified(ngx_event_t *ev);
 static void ngx_http_once_take(ngx_http_once_worker_t *w);
 static void ngx_http_once_result(ngx_http_once_task_t *task);
+static void ngx_http_once_ended(ngx_http_once_task_t *task,
+    once__ending ending, ngx_log_t *log);
+static void ngx_http_once_left_out(ngx_http_once_worker_t *w, ngx_log_t *log);
 static void ngx_http_once_orphan(ngx_http_once_task_t *task);
 static void ngx_http_once_free_task(ngx_http_once_task_t *task);
 
@@ -100,6 +119,11 @@ static ngx_event_t                 ngx_http_once_wake_ev;
 static ngx_event_t                 ngx_http_once_tick_ev;
 static ngx_uint_t                  ngx_http_once_pending;
 static ngx_uint_t                  ngx_http_once_exiting;
+
+
+static const once__ending  ngx_http_once_gone = {
+    ONCE__OUTCOME_INDETERMINATE, ONCE_REASON_OWNER_GONE
+};
 
 
 static void
@@ -211,6 +235,7 @@ ngx_http_once_open(ngx_http_once_worker_t *w, ngx_log_t *log)
     options.lost = ngx_http_once_lost;
     options.user = w;
     options.background = 1;
+    options.count_ms = (ngx_worker == 0) ? NGX_HTTP_ONCE_COUNT : 0;
     options.witness = w->store->witness;
 
     if (once_engine_open((char *) w->store->url.data, &options, &err,
@@ -269,6 +294,11 @@ ngx_http_once_exit_process(ngx_cycle_t *cycle)
         if (w->engine != NULL) {
             ngx_http_once_publish(w);
             once_engine_close(w->engine);
+
+            /* what was still under way has an answer now */
+
+            ngx_http_once_take(w);
+            ngx_http_once_left_out(w, cycle->log);
             w->engine = NULL;
         }
 
@@ -342,6 +372,10 @@ ngx_http_once_tick(ngx_event_t *ev)
     }
 
     ngx_http_once_publish_all();
+
+    for (i = 0; i < ngx_http_once_main->stores.nelts; i++) {
+        ngx_http_once_left_out(store[i]->worker, ev->log);
+    }
 
     ngx_add_timer(ev, NGX_HTTP_ONCE_PUBLISH);
 }
@@ -437,6 +471,10 @@ ngx_http_once_lost(void *user, const uint8_t *name, const once_record *record)
         lost = &w->lost[w->nlost];
         once__name_hex(name, lost->key_hash);
         lost->number = record->attempt;
+        lost->fence = record->fence;
+        lost->reason = ONCE_REASON_OWNER_GONE;
+        ngx_memcpy(lost->label, record->label.data, record->label.size);
+        lost->label[record->label.size] = '\0';
     }
 
     w->nlost++;
@@ -465,11 +503,23 @@ ngx_http_once_wake(ngx_event_t *ev)
 }
 
 
+static uint64_t
+ngx_http_once_now_us(void)
+{
+    struct timespec  ts;
+
+    (void) clock_gettime(CLOCK_MONOTONIC, &ts);
+
+    return (uint64_t) ts.tv_sec * 1000000 + ts.tv_nsec / 1000;
+}
+
+
 static void
 ngx_http_once_started(ngx_http_once_task_t *task,
     ngx_http_once_task_state_e state)
 {
     task->state = state;
+    task->asked_us = ngx_http_once_now_us();
     ngx_http_once_pending++;
 
     /* wake the engine once for all that this turn of the loop submits */
@@ -478,33 +528,78 @@ ngx_http_once_started(ngx_http_once_task_t *task,
 }
 
 
+/* one line says how many were too many in the second before */
+
+static void
+ngx_http_once_left_out(ngx_http_once_worker_t *w, ngx_log_t *log)
+{
+    if (w->left_out && (w->second != ngx_time() || ngx_http_once_exiting)) {
+        ngx_log_error(NGX_LOG_WARN, log, 0,
+                      "once: outcome unknown: %ui more of store \"%V\"",
+                      w->left_out, &w->store->name);
+        w->left_out = 0;
+    }
+}
+
+
+/* the line names the record as "once show" takes it */
+
+static void
+ngx_http_once_unknown(ngx_http_once_worker_t *w, ngx_http_once_lost_t *lost,
+    ngx_log_t *log)
+{
+    ngx_http_once_left_out(w, log);
+
+    if (w->second != ngx_time()) {
+        w->second = ngx_time();
+        w->lines = 0;
+    }
+
+    if (w->lines == NGX_HTTP_ONCE_LINES) {
+        w->left_out++;
+        return;
+    }
+
+    w->lines++;
+    ngx_log_error(NGX_LOG_WARN, log, 0,
+                  "once: outcome unknown: record %s, attempt %uD, "
+                  "reason %s, fence %uL%s%s%s", lost->key_hash, lost->number,
+                  once_reason_text(lost->reason), lost->fence,
+                  lost->label[0] ? ", label \"" : "", lost->label,
+                  lost->label[0] ? "\"" : "");
+}
+
+
+/* what the reaper has found; its owners had other processes, or other hosts */
+
 static void
 ngx_http_once_log_lost(ngx_http_once_worker_t *w, ngx_log_t *log)
 {
-    ngx_uint_t            i, n;
-    ngx_http_once_lost_t  lost[NGX_HTTP_ONCE_LOST];
+    ngx_uint_t               i, n, known;
+    ngx_http_once_lost_t     lost[NGX_HTTP_ONCE_LOST];
+    ngx_http_once_shared_t  *shared;
 
     pthread_mutex_lock(&w->mutex);
 
     n = w->nlost;
+    known = ngx_min(n, NGX_HTTP_ONCE_LOST);
     w->nlost = 0;
-    ngx_memcpy(lost, w->lost,
-               ngx_min(n, NGX_HTTP_ONCE_LOST) * sizeof(lost[0]));
+    ngx_memcpy(lost, w->lost, known * sizeof(lost[0]));
 
     pthread_mutex_unlock(&w->mutex);
 
-    for (i = 0; i < ngx_min(n, NGX_HTTP_ONCE_LOST); i++) {
-        ngx_log_error(NGX_LOG_WARN, log, 0,
-                      "once: outcome unknown: record %s, attempt %uD: its "
-                      "lease expired before its owner reported an outcome",
-                      lost[i].key_hash, lost[i].number);
+    if (n == 0) {
+        return;
     }
 
-    if (n > NGX_HTTP_ONCE_LOST) {
-        ngx_log_error(NGX_LOG_WARN, log, 0,
-                      "once: outcome unknown: %ui more records, likewise",
-                      n - NGX_HTTP_ONCE_LOST);
+    for (i = 0; i < known; i++) {
+        ngx_http_once_unknown(w, &lost[i], log);
     }
+
+    w->left_out += n - known;
+
+    shared = ngx_http_once_shared(w->store);
+    ngx_http_once_count_ending(&shared->routes[0], ngx_http_once_gone, n);
 }
 
 
@@ -560,43 +655,31 @@ ngx_http_once_notified(ngx_event_t *ev)
 }
 
 
-/* the line names the record as "once show" takes it */
+/* to be called once for each attempt that was granted */
 
 static void
-ngx_http_once_unknown(ngx_http_once_task_t *task, ngx_log_t *log,
-    const char *reason)
+ngx_http_once_ended(ngx_http_once_task_t *task, once__ending ending,
+    ngx_log_t *log)
 {
-    if (task->logged) {
-        return;
+    ngx_http_once_lost_t  lost;
+
+    ngx_http_once_count_ending(task->counts, ending, 1);
+    ngx_http_once_count_time(&task->counts->attempt, &once__service_buckets,
+                             ngx_http_once_now_us() - task->granted_us);
+
+    if (task->ctx != NULL) {
+        task->ctx->ending = ending;
+        task->ctx->ended = 1;
     }
 
-    task->logged = 1;
-    ngx_log_error(NGX_LOG_WARN, log, 0,
-                  "once: outcome unknown: record %s, attempt %uD: %s",
-                  task->key_hash, task->number, reason);
-}
-
-
-/* has the engine recorded the end of an owner? */
-
-static void
-ngx_http_once_log_end(ngx_http_once_task_t *task, ngx_log_t *log)
-{
-    if (task->rc == ONCE_OK || task->rc == ONCE_REPLAY
-        || task->action == ONCE__DO_GIVE_UP)
-    {
-        return;
+    if (ending.outcome == ONCE__OUTCOME_INDETERMINATE) {
+        ngx_memcpy(lost.key_hash, task->key_hash, sizeof(lost.key_hash));
+        ngx_memcpy(lost.label, task->label, sizeof(lost.label));
+        lost.number = task->number;
+        lost.fence = task->fence;
+        lost.reason = ending.reason;
+        ngx_http_once_unknown(task->worker, &lost, log);
     }
-
-    if (task->rc < 0) {
-        ngx_http_once_unknown(task, log,
-                              task->action == ONCE__DO_RELEASE
-                              ? "the store did not answer a release"
-                              : "the store did not record it in time");
-        return;
-    }
-
-    ngx_http_once_unknown(task, log, "another attempt has the record by now");
 }
 
 
@@ -624,20 +707,36 @@ ngx_http_once_take(ngx_http_once_worker_t *w)
 static void
 ngx_http_once_result(ngx_http_once_task_t *task)
 {
+    uint64_t              now;
     ngx_log_t            *log;
+    const once_record    *record;
     ngx_http_once_ctx_t  *ctx;
 
     ctx = task->ctx;
     log = ctx ? ctx->request->connection->log : ngx_cycle->log;
+    record = once_attempt_record(task->attempt);
+    now = ngx_http_once_now_us();
+
+    if (task->state == NGX_HTTP_ONCE_CLAIMING) {
+        ngx_http_once_count_time(&task->counts->claim, &once__store_buckets,
+                                 now - task->asked_us);
+    }
 
     if (task->state == NGX_HTTP_ONCE_CLAIMING && task->rc == ONCE_OWNER) {
         task->state = NGX_HTTP_ONCE_OWNING;
-        task->number = once_attempt_record(task->attempt)->attempt;
+        task->number = record->attempt;
+        task->fence = record->fence;
+        task->granted_us = now;
 
     } else {
 
         if (task->state == NGX_HTTP_ONCE_ENDING) {
-            ngx_http_once_log_end(task, log);
+            ngx_http_once_count_time(&task->counts->complete,
+                                     &once__store_buckets,
+                                     now - task->asked_us);
+            ngx_http_once_ended(task, once__verdict_ending(task->verdict,
+                                                           task->rc, record),
+                                log);
         }
 
         task->state = NGX_HTTP_ONCE_ENDED;
@@ -678,6 +777,7 @@ ngx_http_once_claim(ngx_http_once_ctx_t *ctx, const once_request *request,
 
     task->worker = w;
     task->handler = handler;
+    task->counts = ngx_http_once_route_counts(ctx->conf);
 
     if (once_attempt_new(w->engine, request, &err, &task->attempt) != ONCE_OK) {
         ngx_log_error(NGX_LOG_ERR, ctx->request->connection->log, 0,
@@ -692,6 +792,7 @@ ngx_http_once_claim(ngx_http_once_ctx_t *ctx, const once_request *request,
     }
 
     ngx_memcpy(task->key_hash, ctx->key_hash, sizeof(task->key_hash));
+    ngx_memcpy(task->label, ctx->label, sizeof(task->label));
     task->ctx = ctx;
     ctx->task = task;
     ngx_http_once_started(task, NGX_HTTP_ONCE_CLAIMING);
@@ -708,15 +809,8 @@ ngx_http_once_finish(ngx_http_once_ctx_t *ctx, once__verdict verdict,
     ngx_http_once_task_t  *task;
 
     task = ctx->task;
-    task->action = verdict.action;
+    task->verdict = verdict;
     task->handler = handler;
-
-    if (verdict.action == ONCE__DO_GIVE_UP) {
-        ngx_http_once_unknown(task, ctx->request->connection->log,
-                              ctx->observed == ONCE__BROKEN
-                              ? "the upstream's response is not whole"
-                              : "the upstream does not say what it did");
-    }
 
     rc = once__verdict_start(task->attempt, verdict, result,
                              ngx_http_once_done, task);
@@ -758,29 +852,16 @@ ngx_http_once_abandon(ngx_http_once_ctx_t *ctx, ngx_uint_t sent)
     }
 
     if (task->state == NGX_HTTP_ONCE_ENDING) {
-
-        if (task->action == ONCE__DO_COMPLETE
-            || task->action == ONCE__DO_MARK)
-        {
-            ngx_http_once_unknown(task, ctx->request->connection->log,
-                                  "the store has not recorded it yet");
-        }
-
-        return;
+        return;                 /* counted and logged when it has ended */
     }
 
     if (task->state == NGX_HTTP_ONCE_OWNING) {
         none.data = NULL;
         none.size = 0;
 
-        verdict = once__judge(sent ? ONCE__BROKEN : ONCE__NOT_SENT, 0, none,
+        verdict = once__judge(sent ? ONCE__GONE : ONCE__NOT_SENT, 0, none,
                               &ctx->conf->policy.rules);
-        task->action = verdict.action;
-
-        if (verdict.action == ONCE__DO_GIVE_UP) {
-            ngx_http_once_unknown(task, ctx->request->connection->log,
-                                  "the request ended before its response");
-        }
+        task->verdict = verdict;
 
         if (once__verdict_start(task->attempt, verdict, none,
                                 ngx_http_once_done, task)
@@ -792,8 +873,8 @@ ngx_http_once_abandon(ngx_http_once_ctx_t *ctx, ngx_uint_t sent)
 
         /* the library gives up an owner whose attempt is freed */
 
-        ngx_http_once_unknown(task, ctx->request->connection->log,
-                              "the engine is closing");
+        ngx_http_once_ended(task, ngx_http_once_gone,
+                            ctx->request->connection->log);
     }
 
     ngx_http_once_free_task(task);
@@ -804,7 +885,8 @@ static void
 ngx_http_once_orphan(ngx_http_once_task_t *task)
 {
     if (task->state == NGX_HTTP_ONCE_OWNING) {
-        task->action = ONCE__DO_RELEASE;
+        task->verdict.action = ONCE__DO_RELEASE;
+        task->verdict.reason = ONCE_REASON_NOT_SENT;
 
         if (once_release_start(task->attempt, ONCE_REASON_NOT_SENT,
                                ngx_http_once_done, task)
@@ -813,6 +895,8 @@ ngx_http_once_orphan(ngx_http_once_task_t *task)
             ngx_http_once_started(task, NGX_HTTP_ONCE_ENDING);
             return;
         }
+
+        ngx_http_once_ended(task, ngx_http_once_gone, ngx_cycle->log);
     }
 
     ngx_http_once_free_task(task);

@@ -88,7 +88,9 @@ async function show() {
     if (mine !== shown)
         return;
     fill(main, page);
-    main.focus();
+    if (main.dataset.place !== undefined) // not when the page was just opened
+        main.focus();
+    main.dataset.place = location.hash;
     say(document.title.replace(' \u2013 Once', '') + ' is shown.');
 }
 

@@ -84,7 +84,7 @@ extern "C" {
     X(ONCE_EFULL, -12, 1, "the store has no room; nothing was changed")        \
     X(ONCE_EAWAY, -13, 1, "the store's server cannot be reached")              \
     X(ONCE_EABORTED, -14, 1, "roll back and do the whole transaction again")   \
-    X(ONCE_ETX, -15, 0, "no transaction is open, or it has failed")           \
+    X(ONCE_ETX, -15, 0, "no transaction is open, or it has failed")            \
     X(ONCE_EROLLBACK, -16, 0, "the store was put back to an earlier time")
 
 /* clang-format off */
@@ -180,12 +180,12 @@ enum once_policy {
     X(ONCE_REASON_BAD_RESPONSE, 3, "bad-response")                             \
     X(ONCE_REASON_TRUNCATED, 4, "truncated")                                   \
     X(ONCE_REASON_UPSTREAM_SAID, 5, "upstream-said") /* an outcome header */   \
-    X(ONCE_REASON_OWNER_GONE, 6, "owner-gone") /* its lease expired */         \
+    X(ONCE_REASON_OWNER_GONE, 6, "owner-gone")       /* its lease expired */   \
     X(ONCE_REASON_STORE_SILENT, 7, "store-silent")                             \
     X(ONCE_REASON_GAP, 8, "gap") /* lost between a backup and its restore */   \
     X(ONCE_REASON_OPERATOR, 9, "operator")                                     \
     X(ONCE_REASON_NOT_SENT, 10, "not-sent")                                    \
-    X(ONCE_REASON_STATUS, 11, "status") /* one that says "not executed" */     \
+    X(ONCE_REASON_STATUS, 11, "status")   /* one that says "not executed" */   \
     X(ONCE_REASON_PROGRAM, 12, "program") /* the work itself said so */
 
 /* clang-format off */
@@ -308,6 +308,9 @@ typedef struct once_engine_options {
      * a store of class B an event. NULL: none is kept. [NULL]
      */
     const char *witness;
+    /* How often the engine counts the store's records for once_engine_stats(),
+     * 0: never [0] */
+    uint32_t count_ms;
 } once_engine_options;
 
 #define ONCE_EVENT_NO_ANSWER "the store does not answer"
@@ -315,7 +318,7 @@ typedef struct once_engine_options {
 #define ONCE_ENGINE_OPTIONS_INIT                                               \
     {                                                                          \
         sizeof(once_engine_options), 0, 0, 0, 0, 0, 0, 0, 0, NULL, NULL, NULL, \
-            NULL, 0, 0, 0, 0, NULL, NULL, NULL                                 \
+            NULL, 0, 0, 0, 0, NULL, NULL, NULL, 0                              \
     }
 
 /*
@@ -372,25 +375,38 @@ ONCE_API void once_engine_wake(once_engine *e);
 ONCE_API ONCE_CHECK int once_store_check(const char *url, int *durable,
                                          int *shared, once_error *err);
 
-enum once_latency { ONCE_LATENCY_BUCKETS = 16 };
+enum once_latency { ONCE_LATENCY_BUCKETS = 18 };
 
 /* Counters since the engine was opened, and gauges of this moment. */
 typedef struct once_stats {
-    uint64_t operations; /* answered by the store                         */
-    uint64_t batches;    /* passed to the store                           */
-    uint64_t unknown;    /* batches that were not answered                */
-    uint64_t repeated;   /* operations repeated after that                */
-    uint64_t busy;       /* refused because the queue was full            */
-    uint64_t renewed;    /* leases renewed                                */
-    uint64_t reaped;     /* records whose lease had expired               */
-    uint64_t forgotten;  /* records whose retention time had ended        */
-    uint64_t corrupt;    /* records that failed their checksum            */
-    uint64_t rollbacks;  /* the store was found to have forgotten grants  */
-    uint64_t queued;     /* gauge: operations waiting for the store       */
-    uint64_t live;       /* gauge: attempts that are owners               */
-    uint64_t waiting;    /* gauge: attempts that wait for another         */
-    uint64_t oldest_ms;  /* gauge: age of the oldest live attempt, or 0   */
-    uint64_t apply_us;   /* sum of the times that the batches took        */
+    uint64_t operations;   /* answered by the store                         */
+    uint64_t batches;      /* passed to the store                           */
+    uint64_t unknown;      /* batches that were not answered                */
+    uint64_t repeated;     /* operations repeated after that                */
+    uint64_t busy;         /* refused because the queue was full            */
+    uint64_t renewed;      /* leases renewed                                */
+    uint64_t reaped;       /* records whose lease had expired               */
+    uint64_t forgotten;    /* records whose retention time had ended        */
+    uint64_t corrupt;      /* records that failed their checksum            */
+    uint64_t rollbacks;    /* the store was found to have forgotten grants  */
+    uint64_t queued;       /* gauge: operations waiting for the store       */
+    uint64_t live;         /* gauge: attempts that are owners               */
+    uint64_t waiting;      /* gauge: attempts that wait for another         */
+    uint64_t oldest_ms;    /* gauge: age of the oldest live attempt, or 0   */
+    uint64_t up;           /* gauge: 1: the store is open and answered last */
+    uint64_t durable;      /* gauge: 1: it is open, and of class A          */
+    uint64_t swept_ms;     /* gauge: time since expired records were last
+                          * looked for, or UINT64_MAX: not yet            */
+    uint64_t late;         /* gauge: 1: its clock cannot be read, or is ahead
+                          * of the time that was seen to pass: what is due
+                          * is forgotten later                            */
+    uint64_t incarnation;  /* gauge: of the store's head                  */
+    uint64_t gap_until_ms; /* gauge: of the store's head, 0: no gap       */
+    /* Gauges: records of the store, not older than `count_ms`. */
+    uint64_t counted; /* 0: not known, and the next ones are 0            */
+    uint64_t claimed, dispatched, indeterminate;
+    uint64_t oldest_indeterminate_ms; /* its `ended_ms`, 0: there is none */
+    uint64_t apply_us; /* sum of the times that the batches took        */
     /* Batches by the time that they took: bucket i counts those that took less
      * than 2^i * 64 microseconds and are in no smaller one; the last bucket
      * counts all others. */
@@ -625,7 +641,7 @@ struct once_op {
     uint8_t name[ONCE_NAME_SIZE];
     uint8_t token[ONCE_TOKEN_SIZE];
     uint8_t fingerprint[ONCE_FINGERPRINT_SIZE];
-    uint8_t group[ONCE_GROUP_SIZE];     /* CLAIM; likewise the next three   */
+    uint8_t group[ONCE_GROUP_SIZE]; /* CLAIM; likewise the next three   */
     uint8_t trace[ONCE_TRACE_SIZE];
     uint8_t subject[ONCE_SUBJECT_SIZE];
     once_bytes label;

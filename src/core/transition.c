@@ -395,6 +395,19 @@ int once__record_due(const once_record *r, uint64_t now_ms)
     return 0;
 }
 
+once_position once_position_of(int what, const uint8_t name[ONCE_NAME_SIZE],
+                               const once_record *r)
+{
+    once_position p = {0, {0}};
+
+    if (what == ONCE_SCAN_WAITING)
+        p.ms = r->ended_ms;
+    else if (what == ONCE_SCAN_LIVE)
+        p.ms = r->lease_ms;
+    memcpy(p.name, name, ONCE_NAME_SIZE);
+    return p;
+}
+
 /* Which members of an operation are used: only those are checked. */
 enum { LEASE = 1, KEEP = 2, KIND = 4, REASON = 8, LABEL = 16 };
 

@@ -315,7 +315,8 @@ static int end_and_wait(once_attempt *a, int ending, int reason,
 
     if (rc != ONCE_OK)
         return rc;
-    return await(a, start_ending(a, ending, reason, answered, &w, err), &w, err);
+    return await(a, start_ending(a, ending, reason, answered, &w, err), &w,
+                 err);
 }
 
 int once_release(once_attempt *a, int reason, once_error *err)

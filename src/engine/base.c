@@ -62,6 +62,11 @@ void once__uncount(atomic_uint_fast64_t *gauge)
     (void)before;
 }
 
+void once__set(atomic_uint_fast64_t *gauge, uint64_t n)
+{
+    atomic_store_explicit(gauge, n, memory_order_relaxed);
+}
+
 void once__count_batch(once_engine *e, uint64_t us)
 {
     size_t i = 0;

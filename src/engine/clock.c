@@ -24,6 +24,7 @@ static void clock_unknown(once_engine *e, const once_error *err)
                     "forgotten: %s",
                     err->text);
     e->clock_unknown = 1;
+    once__set(&e->count.late, 1);
 }
 
 static void report(once_engine *e, int first)
@@ -50,6 +51,7 @@ static void report(once_engine *e, int first)
     else if (e->ahead && c->behind_ms < AGREE_MS)
         once__event(e, "the clocks agree again");
     e->ahead = c->behind_ms >= AGREE_MS;
+    once__set(&e->count.late, (uint64_t)e->ahead);
 }
 
 int once__clock_look(once_engine *e)

@@ -135,6 +135,8 @@ static void sleep_until_needed(once_engine *e, int closing)
         until = earlier(until, e->drain_until_ms);
     else if (!e->options.no_reaper)
         until = earlier(until, e->reaper.due_ms);
+    if (!closing && e->options.count_ms > 0)
+        until = earlier(until, e->count_due_ms);
     if (e->needs_maintenance)
         until = earlier(until, e->maintained_ms + MAINTAIN_QUIET_MS);
     once__queue_sleep(&e->queue, until);
@@ -161,6 +163,8 @@ static int turn(once_engine *e, int closing)
         once__reaper_turn(e, quiet);
     maintain(e, quiet);
     once__witness_turn(e);
+    if (!closing)
+        once__gauges_turn(e);
     flush(e);
     return quiet && !once__ready_any(e); /* the reaper may have asked */
 }
@@ -178,6 +182,7 @@ static void begin_closing(once_engine *e)
 static void end_all(once_engine *e)
 {
     e->ended = 1;
+    once__set(&e->count.up, 0);
     if (e->store != NULL)
         once__witness_close(e);
     do {
@@ -248,6 +253,12 @@ static void *run(void *argument)
         end_all(e);
         return NULL;
     }
+    once__set(&e->count.up, 1);
+    once__set(&e->count.incarnation, e->head.incarnation);
+    once__set(&e->count.gap_until_ms,
+              e->head.gap != ONCE_GAP_NONE ? e->head.gap_until_ms : 0);
+    once__set(&e->count.durable,
+              e->store->ops->durable && e->store->caveat == NULL);
     report_caveat(e);
     for (;;) {
         int quiet = turn(e, closing);

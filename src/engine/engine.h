@@ -21,8 +21,9 @@
  *       \      |        /
  *          batch                tasks and the store
  *            |
- *    clock  gap  witness  scan  stats   the store's clock; after a restore; what
- *               \   |   /               was granted; many records; counters
+ *    clock  gap  witness  scan  gauges  stats   the store's clock; after a restore;
+ *               \   |   /        what was granted; many records; their number;
+ *                \  |  /         counters
  *                base           time, counters, events, the engine's memory
  *                 |
  *            queue  timer
@@ -63,6 +64,7 @@ struct once__task {
     uint32_t tries;
     uint32_t batch_limit; /* largest batch that it may be in, 0: no limit  */
     int unlimited;        /* of the reaper: `queue_max` does not count it    */
+    int held;             /* a claim in a gap, which is asked as a READ      */
 };
 
 struct once__tasks {
@@ -135,8 +137,12 @@ struct once_attempt {
 
 struct once__counters {
     atomic_uint_fast64_t operations, batches, unknown, repeated, busy, renewed,
-        reaped, forgotten, corrupt, rollbacks, queued, live, waiting, oldest_since_ms,
-        apply_us, latency[ONCE_LATENCY_BUCKETS];
+        reaped, forgotten, corrupt, rollbacks, queued, live, waiting,
+        oldest_since_ms, apply_us, latency[ONCE_LATENCY_BUCKETS];
+    /* Gauges of the engine's thread. */
+    atomic_uint_fast64_t up, durable, swept_at_ms, late, incarnation,
+        gap_until_ms, counted, claimed, dispatched, indeterminate,
+        oldest_indeterminate_ms;
 };
 
 /* Outcomes that are still repeated although their callers got "unknown". */
@@ -196,7 +202,7 @@ struct once_engine {
     once__task **batch;
     once_op **ops;
     uint64_t pending; /* tasks that have not ended                         */
-    uint64_t maintained_ms, drain_until_ms, random;
+    uint64_t maintained_ms, drain_until_ms, count_due_ms, random;
     int notified;          /* a caller's callback was called in this turn  */
     int needs_maintenance; /* the store was written to since the last      */
     int failing;           /* the store did not answer the last batch      */
@@ -212,6 +218,7 @@ uint64_t once__now_us(void);
 uint64_t once__jitter(once_engine *e, uint64_t ms);
 void once__count(atomic_uint_fast64_t *counter, uint64_t n);
 void once__uncount(atomic_uint_fast64_t *gauge);
+void once__set(atomic_uint_fast64_t *gauge, uint64_t n);
 void once__count_batch(once_engine *e, uint64_t us);
 /* Reserves room for one operation in the queue, from any thread. 0: it is
  * full. */
@@ -288,6 +295,11 @@ ONCE_CHECK int once__gap_open(once_engine *e, once_error *err);
 int once__gap_holds(const once_engine *e);
 /* The answer of the claim, from the READ's. */
 int once__gap_answer(int rc, const once_record *r);
+
+/* ---- gauges.c ----------------------------------------------------------- */
+
+/* Counts the store's records when that is due. */
+void once__gauges_turn(once_engine *e);
 
 /* ---- witness.c ---------------------------------------------------------- */
 

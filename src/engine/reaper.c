@@ -120,6 +120,8 @@ static int step(once_engine *e)
         once__store_failed(e, &err);
         return 0;
     }
+    if (r->forget)
+        once__set(&e->count.swept_at_ms, once__now_ms());
     r->full = shown >= (int)e->options.reap_max;
     r->out = r->found;
     for (i = 0; i < r->found; i++)

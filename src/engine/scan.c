@@ -22,7 +22,7 @@ struct once__scan_call {
     int (*step)(once_engine *e, struct once__scan_call *call);
     int what;
     once_each *each;
-    void *user; /* of `each`; or where the answer goes */
+    void *user;                 /* of `each`; or where the answer goes */
     const once_position *after; /* NULL, or `last` */
     once_position last;
     uint32_t left;
@@ -42,19 +42,6 @@ static void finish(once_engine *e, int rc)
         e->scans_end = &e->scans;
     call->rc = rc;
     (void)sem_post(&call->ended);
-}
-
-once_position once_position_of(int what, const uint8_t name[ONCE_NAME_SIZE],
-                               const once_record *r)
-{
-    once_position p = {0, {0}};
-
-    if (what == ONCE_SCAN_WAITING)
-        p.ms = r->ended_ms;
-    else if (what == ONCE_SCAN_LIVE)
-        p.ms = r->lease_ms;
-    memcpy(p.name, name, ONCE_NAME_SIZE);
-    return p;
 }
 
 static int show(void *user, const uint8_t name[ONCE_NAME_SIZE],
@@ -84,11 +71,11 @@ static int scan_step(once_engine *e, struct once__scan_call *call)
 
 static int count_step(once_engine *e, struct once__scan_call *call)
 {
-    call->rc = e->store->ops->count == NULL
-                   ? once__fail(&call->err, ONCE_ENOSYS,
-                                "%s: this store does not count",
-                                e->store->ops->name)
-                   : e->store->ops->count(e->store, call->user, &call->err);
+    call->rc =
+        e->store->ops->count == NULL
+            ? once__fail(&call->err, ONCE_ENOSYS,
+                         "%s: this store does not count", e->store->ops->name)
+            : e->store->ops->count(e->store, call->user, &call->err);
     return 1;
 }
 

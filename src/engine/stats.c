@@ -17,7 +17,8 @@ static uint64_t look(const atomic_uint_fast64_t *counter)
 void once_engine_stats(once_engine *e, once_stats *out)
 {
     const struct once__counters *c = &e->count;
-    uint64_t since = look(&c->oldest_since_ms), now = once__now_ms();
+    uint64_t since = look(&c->oldest_since_ms), swept = look(&c->swept_at_ms);
+    uint64_t now = once__now_ms();
     size_t i;
 
     memset(out, 0, sizeof(*out));
@@ -35,6 +36,19 @@ void once_engine_stats(once_engine *e, once_stats *out)
     out->live = look(&c->live);
     out->waiting = look(&c->waiting);
     out->oldest_ms = since == 0 || now < since ? 0 : now - since;
+    out->up = look(&c->up);
+    out->durable = look(&c->durable);
+    out->swept_ms = swept == 0 ? UINT64_MAX : now < swept ? 0 : now - swept;
+    out->late = look(&c->late);
+    out->incarnation = look(&c->incarnation);
+    out->gap_until_ms = look(&c->gap_until_ms);
+    out->counted = look(&c->counted);
+    if (out->counted) {
+        out->claimed = look(&c->claimed);
+        out->dispatched = look(&c->dispatched);
+        out->indeterminate = look(&c->indeterminate);
+        out->oldest_indeterminate_ms = look(&c->oldest_indeterminate_ms);
+    }
     out->apply_us = look(&c->apply_us);
     for (i = 0; i < ONCE_LATENCY_BUCKETS; i++)
         out->latency[i] = look(&c->latency[i]);

@@ -42,11 +42,9 @@ static void arrive(void *engine, struct once__node *node)
         task->end(e, task, absent);
         return;
     }
-    if (task->op->verb == ONCE_OP_CLAIM && once__gap_holds(e)) {
-        memset(&task->op->record, 0, sizeof(task->op->record));
-        task->end(e, task, ONCE_UNKNOWN); /* nothing is granted */
-        return;
-    }
+    task->held = task->op->verb == ONCE_OP_CLAIM && once__gap_holds(e);
+    if (task->held)
+        task->op->verb = ONCE_OP_READ;
     once__ask(e, task, deadline(task->op));
 }
 
@@ -70,11 +68,21 @@ static int enter(once_engine *e, once__task *task, once_op *op, once_error *err)
     return once__fail(err, ONCE_ECLOSED, "%s", once_text(ONCE_ECLOSED));
 }
 
+/* What the caller is told: of a claim that was held, what a READ means. */
+static int answer(once__task *task, int rc)
+{
+    rc = once__reportable(task, rc);
+    if (!task->held)
+        return rc;
+    task->op->verb = ONCE_OP_CLAIM;
+    return once__gap_answer(rc, &task->op->record);
+}
+
 static void submitted(once_engine *e, once__task *task, int rc)
 {
     once_op *op = task->op;
 
-    op->rc = once__reportable(task, rc);
+    op->rc = answer(task, rc);
     free(task);
     e->notified = 1;
     op->done(op);
@@ -123,7 +131,7 @@ static void awaited(once_engine *e, once__task *task, int rc)
     once_op *op = task->op;
     int whole = copy(&op->record.result);
 
-    rc = once__reportable(task, rc);
+    rc = answer(task, rc);
     whole &= copy(&op->record.note);
     whole &= copy(&op->record.label);
     op->rc = whole ? rc : ONCE_ESTORE;

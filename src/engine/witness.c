@@ -58,8 +58,8 @@ static uint64_t read_fence(int fd)
 static int write_fence(int fd, uint64_t fence)
 {
     char text[TEXT + 1];
-    int n = snprintf(text, sizeof(text), "once witness 1 %020" PRIu64 "\n",
-                     fence);
+    int n =
+        snprintf(text, sizeof(text), "once witness 1 %020" PRIu64 "\n", fence);
 
     return pwrite(fd, text, (size_t)n, 0) == n;
 }
@@ -123,6 +123,7 @@ int once__witness_open(once_engine *e, once_error *err)
     seen = look(w->path);
     if (seen <= fence)
         return ONCE_OK;
+    once__count(&e->count.rollbacks, 1);
     if (e->store->caveat == NULL)
         return once__fail(err, ONCE_EROLLBACK,
                           "the store has forgotten what it granted: its last "
@@ -134,7 +135,6 @@ int once__witness_open(once_engine *e, once_error *err)
                 "the store has forgotten what it granted: its last fence is "
                 "%" PRIu64 ", this host was granted %" PRIu64,
                 fence, seen);
-    once__count(&e->count.rollbacks, 1);
     return ONCE_OK;
 }
 

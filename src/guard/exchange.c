@@ -59,7 +59,6 @@ struct once_exchange {
 
     int observed; /* of the handler: enum once__observed                    */
     int action;   /* what the engine was asked: enum once__verdict_action   */
-    int broken_status;
     struct once__reply reply;
 };
 
@@ -598,8 +597,7 @@ int once_exchange_broken(once_exchange *x, int status, once_http_wake *wake,
         x->state = DROP;
         return ONCE_HTTP_DROP;
     }
-    x->broken_status = status;
-    x->observed = ONCE__BROKEN;
+    x->observed = status == 504 ? ONCE__TIMED_OUT : ONCE__RESET;
     return record(x, &nothing, wake, user);
 }
 
@@ -610,8 +608,7 @@ static int stored(once_exchange *x)
     once__end end = {
         .action = x->action,
         .observed = x->observed,
-        .timed_out = x->broken_status == 504,
-        .has_own = x->observed != ONCE__BROKEN,
+        .has_own = !once__is_broken(x->observed),
         .rc = x->rc,
         .record = once_attempt_record(x->attempt),
     };

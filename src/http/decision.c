@@ -247,9 +247,9 @@ static int action_class(int action)
 
 static int end_class(const once__end *end)
 {
-    if (end->observed != ONCE__BROKEN)
+    if (!once__is_broken(end->observed))
         return ANSWERED;
-    return end->timed_out ? TIMED_OUT : BROKEN;
+    return end->observed == ONCE__TIMED_OUT ? TIMED_OUT : BROKEN;
 }
 
 once__decision once__decide_end(const once__policy *policy,

@@ -135,12 +135,22 @@ ONCE_CHECK int once__rules_make(const once__statuses *final,
 /* ---- What becomes of an attempt (section 3), verdict.c ------------------ */
 
 enum once__observed {
-    ONCE__NOT_SENT,  /* not one byte of the request left                    */
-    ONCE__WHOLE,     /* a complete response                                 */
-    ONCE__BROKEN,    /* sent, then reset, EOF, time-out, bad header,
-                      * truncated body, or our own 502/504                  */
-    ONCE__UNSTORABLE /* being answered, but streamed, upgraded, too large   */
+    ONCE__NOT_SENT,   /* not one byte of the request left                   */
+    ONCE__WHOLE,      /* a complete response                                */
+    ONCE__UNSTORABLE, /* being answered, but streamed, upgraded, too large  */
+    /* It was sent, and what came of it is not known: */
+    ONCE__RESET,        /* the connection was lost before any response      */
+    ONCE__TIMED_OUT,    /* nothing came in time, or nothing more            */
+    ONCE__BAD_RESPONSE, /* a head that is cut, malformed or not HTTP        */
+    ONCE__TRUNCATED,    /* a whole head, and not the whole body             */
+    ONCE__GONE          /* the attempt ended before its response            */
 };
+
+/* 1: it was sent, and what came of it is not known. */
+static inline int once__is_broken(int observed)
+{
+    return observed >= ONCE__RESET;
+}
 
 enum once__verdict_action {
     ONCE__DO_COMPLETE, /* record kind and the response                      */
@@ -170,6 +180,38 @@ typedef struct once__verdict {
  */
 once__verdict once__judge(int observed, int status, once_bytes outcome,
                           const once__rules *rules);
+
+/* How an attempt ended, in metrics and logs: X(NAME, word). */
+#define ONCE__OUTCOMES(X)                                                      \
+    X(SUCCESS, "success")                                                      \
+    X(FAILURE, "failure")                                                      \
+    X(UNSTORED, "unstored") /* completed, and the response was not kept */     \
+    X(RELEASED, "released")                                                    \
+    X(INDETERMINATE, "indeterminate")
+
+enum once__attempt_outcome {
+#define ONCE__OUTCOME_ROW(name, text) ONCE__OUTCOME_##name,
+    ONCE__OUTCOMES(ONCE__OUTCOME_ROW)
+#undef ONCE__OUTCOME_ROW
+        ONCE__OUTCOME_COUNT
+};
+
+const char *once__outcome_text(int outcome);
+
+typedef struct once__ending {
+    int outcome; /* enum once__attempt_outcome                                      */
+    int reason; /* enum once_reason; of a result ONCE_REASON_NONE          */
+} once__ending;
+
+/*
+ * The engine was asked for `verdict` and reported `rc`. `record` is read after
+ * ONCE_REPLAY: where another outcome stands recorded, that one is true.
+ */
+once__ending once__verdict_ending(once__verdict verdict, int rc,
+                                  const once_record *record);
+int once__outcome_of_kind(int kind); /* enum once_kind of a record */
+/* 1: an attempt behind a gateway can end so; 0: only if something is wrong. */
+int once__ending_is_usual(int outcome, int reason);
 
 /* ---- Policy, and the way to and from the engine, start.c ---------------- */
 
@@ -414,11 +456,10 @@ once__decision once__decide_claim(const once__policy *policy, int rc,
 
 /* The end of an attempt that owned. */
 typedef struct once__end {
-    int action;    /* enum once__verdict_action, what the engine was asked  */
-    int observed;  /* enum once__observed, why                              */
-    int timed_out; /* BROKEN: the service did not answer in time            */
-    int has_own;   /* 0: the service has given no response at all           */
-    int rc;        /* what the engine reported                              */
+    int action;   /* enum once__verdict_action, what the engine was asked  */
+    int observed; /* enum once__observed, why                              */
+    int has_own;  /* 0: the service has given no response at all           */
+    int rc;       /* what the engine reported                              */
     const once_record *record; /* read after ONCE_REPLAY                    */
 } once__end;
 

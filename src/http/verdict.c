@@ -151,8 +151,12 @@ int once__rules_make(const once__statuses *final,
 enum {
     NOT_SENT = 1 << ONCE__NOT_SENT,
     WHOLE = 1 << ONCE__WHOLE,
-    BROKEN = 1 << ONCE__BROKEN,
     UNSTORABLE = 1 << ONCE__UNSTORABLE,
+    RESET = 1 << ONCE__RESET,
+    TIMED_OUT = 1 << ONCE__TIMED_OUT,
+    BAD_RESPONSE = 1 << ONCE__BAD_RESPONSE,
+    TRUNCATED = 1 << ONCE__TRUNCATED,
+    GONE = 1 << ONCE__GONE,
     ANSWERED = WHOLE | UNSTORABLE
 };
 
@@ -174,39 +178,35 @@ enum {
 };
 
 /* clang-format off */
+#define RELEASE(why)   { ONCE__DO_RELEASE,  ONCE_NO_KIND, ONCE_REASON_##why }
+#define GIVE_UP(why)   { ONCE__DO_GIVE_UP,  ONCE_NO_KIND, ONCE_REASON_##why }
+#define COMPLETE(kind) { ONCE__DO_COMPLETE, ONCE_##kind,  ONCE_REASON_NONE }
+#define MARK(kind)     { ONCE__DO_MARK,     ONCE_##kind,  ONCE_REASON_NONE }
+
 static const struct row {
     int observed, outcome, status;
     once__verdict verdict;
 } rows[] = {
-    { NOT_SENT,   ANY,         ANY_STATUS,
-      { ONCE__DO_RELEASE,  ONCE_NO_KIND, ONCE_REASON_NOT_SENT }},
-    { BROKEN,     ANY,         ANY_STATUS,
-      { ONCE__DO_GIVE_UP,  ONCE_NO_KIND, ONCE_REASON_RESET }},
-    { ANSWERED,   ANY,         STRANGE,   
-      { ONCE__DO_GIVE_UP,  ONCE_NO_KIND, ONCE_REASON_BAD_RESPONSE }},
+    { NOT_SENT,     ANY,         ANY_STATUS, RELEASE(NOT_SENT) },
+    { RESET,        ANY,         ANY_STATUS, GIVE_UP(RESET) },
+    { TIMED_OUT,    ANY,         ANY_STATUS, GIVE_UP(TIMEOUT) },
+    { BAD_RESPONSE, ANY,         ANY_STATUS, GIVE_UP(BAD_RESPONSE) },
+    { TRUNCATED,    ANY,         ANY_STATUS, GIVE_UP(TRUNCATED) },
+    { GONE,         ANY,         ANY_STATUS, GIVE_UP(OWNER_GONE) },
+    { ANSWERED,     ANY,         STRANGE,    GIVE_UP(BAD_RESPONSE) },
 
     /* The outcome header, whatever the status. */
-    { ANSWERED,   NOT_APPLIED, ANY_STATUS,
-      { ONCE__DO_RELEASE,  ONCE_NO_KIND, ONCE_REASON_UPSTREAM_SAID }},
-    { ANSWERED,   UNKNOWN,     ANY_STATUS,
-      { ONCE__DO_GIVE_UP,  ONCE_NO_KIND, ONCE_REASON_UPSTREAM_SAID }},
-    { ANSWERED,   NO_STORE,    ANY_STATUS,
-      { ONCE__DO_MARK,     ONCE_SUCCESS, ONCE_REASON_NONE }},
-    { WHOLE,      APPLIED,     ANY_STATUS,
-      { ONCE__DO_COMPLETE, ONCE_SUCCESS, ONCE_REASON_NONE }},
-    { UNSTORABLE, APPLIED,     ANY_STATUS,
-      { ONCE__DO_MARK,     ONCE_SUCCESS, ONCE_REASON_NONE }},
+    { ANSWERED,     NOT_APPLIED, ANY_STATUS, RELEASE(UPSTREAM_SAID) },
+    { ANSWERED,     UNKNOWN,     ANY_STATUS, GIVE_UP(UPSTREAM_SAID) },
+    { ANSWERED,     NO_STORE,    ANY_STATUS, MARK(SUCCESS) },
+    { WHOLE,        APPLIED,     ANY_STATUS, COMPLETE(SUCCESS) },
+    { UNSTORABLE,   APPLIED,     ANY_STATUS, MARK(SUCCESS) },
 
-    { ANSWERED,   ABSENT,      DECLINED,  
-      { ONCE__DO_RELEASE,  ONCE_NO_KIND, ONCE_REASON_STATUS }},
-    { WHOLE,      ABSENT,      GOOD,      
-      { ONCE__DO_COMPLETE, ONCE_SUCCESS, ONCE_REASON_NONE }},
-    { WHOLE,      ABSENT,      POOR,      
-      { ONCE__DO_COMPLETE, ONCE_FAILURE, ONCE_REASON_NONE }},
-    { UNSTORABLE, ABSENT,      GOOD,      
-      { ONCE__DO_MARK,     ONCE_SUCCESS, ONCE_REASON_NONE }},
-    { UNSTORABLE, ABSENT,      POOR,      
-      { ONCE__DO_MARK,     ONCE_FAILURE, ONCE_REASON_NONE }},
+    { ANSWERED,     ABSENT,      DECLINED,   RELEASE(STATUS) },
+    { WHOLE,        ABSENT,      GOOD,       COMPLETE(SUCCESS) },
+    { WHOLE,        ABSENT,      POOR,       COMPLETE(FAILURE) },
+    { UNSTORABLE,   ABSENT,      GOOD,       MARK(SUCCESS) },
+    { UNSTORABLE,   ABSENT,      POOR,       MARK(FAILURE) },
 };
 
 static const struct outcome {
@@ -251,11 +251,118 @@ once__verdict once__judge(int observed, int status, once_bytes outcome,
     int class = status_class(status, rules);
     size_t i = 0;
 
-    assert(observed >= ONCE__NOT_SENT && observed <= ONCE__UNSTORABLE);
+    assert(observed >= ONCE__NOT_SENT && observed <= ONCE__GONE);
     while (i < COUNT(rows) &&
            !((rows[i].observed >> observed & 1) != 0 &&
              (rows[i].outcome & said) != 0 && (rows[i].status & class) != 0))
         i++;
     assert(i < COUNT(rows)); /* The table has a row for everything. */
     return rows[i].verdict;
+}
+
+/* ---- Endings ------------------------------------------------------------ */
+
+const char *once__outcome_text(int outcome)
+{
+    static const char *const texts[] = {
+#define TEXT(name, text) text,
+        ONCE__OUTCOMES(TEXT)
+#undef TEXT
+    };
+
+    assert(outcome >= 0 && outcome < ONCE__OUTCOME_COUNT);
+    return texts[outcome];
+}
+
+/* What was asked, and what the engine reported, as bits. */
+enum { KEEP = 1, LEAVE_OUT = 2, FREE = 4, DOUBT = 8 };
+
+enum {
+    DONE = 1,
+    OTHERS = 2, /* another outcome stands recorded */
+    SILENT = 4, /* the store did not answer */
+    LOST = 8,   /* another attempt has the record, or the engine is closed */
+    ANY_END = 15
+};
+
+/* Where the reason comes from. */
+enum { ITS_OWN = -1 };
+
+static const struct ending_row {
+    int asked, ended, outcome, reason;
+} ending_rows[] = {
+    /* The record says more than "completed": see below. */
+    {KEEP | LEAVE_OUT, OTHERS, ONCE__OUTCOME_COUNT, ONCE_REASON_NONE},
+    {KEEP, DONE, ONCE__OUTCOME_COUNT, ONCE_REASON_NONE},
+    {LEAVE_OUT, DONE, ONCE__OUTCOME_UNSTORED, ONCE_REASON_NONE},
+    {FREE, DONE | OTHERS, ONCE__OUTCOME_RELEASED, ITS_OWN},
+    {DOUBT, ANY_END, ONCE__OUTCOME_INDETERMINATE, ITS_OWN},
+
+    {KEEP | LEAVE_OUT | FREE, SILENT, ONCE__OUTCOME_INDETERMINATE,
+     ONCE_REASON_STORE_SILENT},
+    {KEEP | LEAVE_OUT | FREE, LOST, ONCE__OUTCOME_INDETERMINATE,
+     ONCE_REASON_OWNER_GONE},
+};
+
+static int end_of(int rc)
+{
+    if (rc == ONCE_OK)
+        return DONE;
+    if (rc == ONCE_REPLAY)
+        return OTHERS;
+    return rc > 0 || rc == ONCE_ECLOSED ? LOST : SILENT;
+}
+
+int once__outcome_of_kind(int kind)
+{
+    return kind == ONCE_FAILURE ? ONCE__OUTCOME_FAILURE : ONCE__OUTCOME_SUCCESS;
+}
+
+once__ending once__verdict_ending(once__verdict verdict, int rc,
+                                  const once_record *record)
+{
+    static const int asked[] = {
+        [ONCE__DO_COMPLETE] = KEEP,
+        [ONCE__DO_MARK] = LEAVE_OUT,
+        [ONCE__DO_RELEASE] = FREE,
+        [ONCE__DO_GIVE_UP] = DOUBT,
+    };
+    int end = end_of(rc);
+    once__ending out;
+    size_t i = 0;
+
+    while (i < COUNT(ending_rows) &&
+           ((ending_rows[i].asked & asked[verdict.action]) == 0 ||
+            (ending_rows[i].ended & end) == 0))
+        i++;
+    assert(i < COUNT(ending_rows)); /* The table has a row for everything. */
+    out.outcome = ending_rows[i].outcome;
+    out.reason = ending_rows[i].reason;
+    if (out.outcome == ONCE__OUTCOME_COUNT)
+        out.outcome =
+            once__outcome_of_kind(end == OTHERS ? record->kind : verdict.kind);
+    if (out.reason == ITS_OWN)
+        out.reason = verdict.reason;
+    return out;
+}
+
+/* Asked of the tables above: a reason stands in a row that gives it. */
+int once__ending_is_usual(int outcome, int reason)
+{
+    size_t i;
+
+    if (outcome != ONCE__OUTCOME_RELEASED &&
+        outcome != ONCE__OUTCOME_INDETERMINATE)
+        return reason == ONCE_REASON_NONE;
+    for (i = 0; i < COUNT(rows); i++)
+        if (rows[i].verdict.reason == reason &&
+            rows[i].verdict.action == (outcome == ONCE__OUTCOME_RELEASED
+                                           ? ONCE__DO_RELEASE
+                                           : ONCE__DO_GIVE_UP))
+            return 1;
+    for (i = 0; i < COUNT(ending_rows); i++)
+        if (ending_rows[i].outcome == outcome &&
+            ending_rows[i].reason == reason)
+            return 1;
+    return 0;
 }

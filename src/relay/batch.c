@@ -3,7 +3,9 @@
  * batch.c - one batch: chains of rows by key, what is open, and its proofs.
  *
  * It refuses to send a row when less of its lease is left than the target may
- * need to answer: another relay could claim the row while this one waits.
+ * need to answer, and as much again to write down how the batch has ended. Else
+ * one row without a proof would take the lease of all: they would be sent again,
+ * and each would count as one more attempt in doubt.
  */
 #include "relay/batch.h"
 
@@ -109,7 +111,7 @@ static void start(struct once__batch *b, size_t i)
     int rc;
 
     item->sent_ms = once__relay_ms();
-    if (b->lost || item->sent_ms + b->timeout_ms > b->until_ms ||
+    if (b->lost || item->sent_ms + 2 * (uint64_t)b->timeout_ms > b->until_ms ||
         b->stop(b->user) || is_beyond(b, &b->list->rows[i])) {
         end_unsent(b, i);
         return;

@@ -25,44 +25,48 @@ enum {
     TIMEOUT_MS = 10000
 };
 
-static const struct once__metric metrics[] = {
-    [ONCE__CONSUMER_RECEIVED] = {"once_consumer_received_total",
-                                 "Deliveries of the broker.", 1},
-    [ONCE__CONSUMER_RUN] = {"once_consumer_run_total",
-                            "Messages whose effect was committed.", 1},
-    [ONCE__CONSUMER_REPEATED] = {"once_consumer_repeated_total",
-                                 "Deliveries of what was done or parked "
-                                 "before.",
-                                 1},
-    [ONCE__CONSUMER_FAILED] = {"once_consumer_failed_total",
-                               "Handlers that were rolled back.", 1},
-    [ONCE__CONSUMER_PARKED] = {"once_consumer_parked_total",
-                               "Messages that were parked to run later.", 1},
-    [ONCE__CONSUMER_DEAD] = {"once_consumer_dead_total",
-                             "Messages that became dead letters.", 1},
+static const struct once__family metrics[] = {
+    [ONCE__CONSUMER_RECEIVED] = {"once_consumer_received_total", ONCE__COUNTER,
+                                 "consumer", "Deliveries of the broker."},
+    [ONCE__CONSUMER_RUN] = {"once_consumer_run_total", ONCE__COUNTER,
+                            "consumer", "Messages whose effect was committed."},
+    [ONCE__CONSUMER_REPEATED] =
+        {"once_consumer_repeated_total", ONCE__COUNTER, "consumer",
+         "Deliveries of what was done or parked before."},
+    [ONCE__CONSUMER_FAILED] = {"once_consumer_failed_total", ONCE__COUNTER,
+                               "consumer", "Handlers that were rolled back."},
+    [ONCE__CONSUMER_PARKED] = {"once_consumer_parked_total", ONCE__COUNTER,
+                               "consumer",
+                               "Messages that were parked to run later."},
+    [ONCE__CONSUMER_DEAD] = {"once_consumer_dead_total", ONCE__COUNTER,
+                             "consumer", "Messages that became dead letters."},
     [ONCE__CONSUMER_UNKNOWN] = {"once_consumer_indeterminate_total",
-                                "Messages whose outcome is not known.", 1},
-    [ONCE__CONSUMER_MISMATCH] = {"once_consumer_mismatch_total",
-                                 "Known ids with another body.", 1},
-    [ONCE__CONSUMER_OUTSIDE] = {"once_consumer_outside_total",
-                                "Ids that are too old to know.", 1},
+                                ONCE__COUNTER, "consumer",
+                                "Messages whose outcome is not known."},
+    [ONCE__CONSUMER_MISMATCH] = {"once_consumer_mismatch_total", ONCE__COUNTER,
+                                 "consumer", "Known ids with another body."},
+    [ONCE__CONSUMER_OUTSIDE] = {"once_consumer_outside_total", ONCE__COUNTER,
+                                "consumer", "Ids that are too old to know."},
     [ONCE__CONSUMER_IN_FLIGHT] = {"once_consumer_in_flight_total",
-                                  "Deliveries that waited for another copy.",
-                                  1},
-    [ONCE__CONSUMER_FLAWED] = {"once_consumer_flawed_total",
-                               "Deliveries that cannot be understood.", 1},
-    [ONCE__CONSUMER_REDELIVERED] = {"once_consumer_redelivered_total",
-                                    "Deliveries that had been delivered "
-                                    "before.",
-                                    1},
-    [ONCE__CONSUMER_N_WAITING] = {"once_consumer_parked_waiting",
-                                  "Parked messages that will run again.", 0},
-    [ONCE__CONSUMER_N_DEAD] = {"once_consumer_parked_dead", "Dead letters.", 0},
-    [ONCE__CONSUMER_N_UNKNOWN] = {"once_consumer_parked_indeterminate",
-                                  "Parked messages whose outcome is not known.",
-                                  0},
-    [ONCE__CONSUMER_OLDEST] = {"once_consumer_parked_oldest_seconds",
-                               "Age of the oldest parked message.", 0},
+                                  ONCE__COUNTER, "consumer",
+                                  "Deliveries that waited for another copy."},
+    [ONCE__CONSUMER_FLAWED] = {"once_consumer_flawed_total", ONCE__COUNTER,
+                               "consumer",
+                               "Deliveries that cannot be understood."},
+    [ONCE__CONSUMER_REDELIVERED] =
+        {"once_consumer_redelivered_total", ONCE__COUNTER, "consumer",
+         "Deliveries that had been delivered before."},
+    [ONCE__CONSUMER_N_WAITING] = {"once_consumer_parked_waiting", ONCE__GAUGE,
+                                  "consumer",
+                                  "Parked messages that will run again."},
+    [ONCE__CONSUMER_N_DEAD] = {"once_consumer_parked_dead", ONCE__GAUGE,
+                               "consumer", "Dead letters."},
+    [ONCE__CONSUMER_N_UNKNOWN] =
+        {"once_consumer_parked_indeterminate", ONCE__GAUGE, "consumer",
+         "Parked messages whose outcome is not known."},
+    [ONCE__CONSUMER_OLDEST] =
+        {"once_consumer_parked_oldest_timestamp_seconds", ONCE__GAUGE,
+         "consumer", "When the oldest parked message came, 0: none is."},
 };
 
 /* ---- Options -------------------------------------------------------------- */
@@ -177,7 +181,7 @@ static void refresh(void *user)
     once__gauge(&r->c.series, ONCE__CONSUMER_N_WAITING, n.waiting);
     once__gauge(&r->c.series, ONCE__CONSUMER_N_DEAD, n.dead);
     once__gauge(&r->c.series, ONCE__CONSUMER_N_UNKNOWN, n.indeterminate);
-    once__gauge(&r->c.series, ONCE__CONSUMER_OLDEST, n.oldest_ms);
+    once__gauge_since(&r->c.series, ONCE__CONSUMER_OLDEST, n.oldest_ms);
 }
 
 static int all_idle(const struct run *r)
@@ -285,8 +289,7 @@ static int start_metrics(struct run *r, once_error *err)
 {
     struct once__metrics_options o = {
         .path = r->c.o.metrics,
-        .label = "consumer",
-        .metrics = metrics,
+        .families = metrics,
         .n = ONCE__CONSUMER_METRICS,
         .series = &r->c.series,
         .n_series = 1,

@@ -27,17 +27,9 @@ struct once__metrics {
 
 /* ---- The text ------------------------------------------------------------ */
 
-/* As the format wants it: \\, \", \n. */
-static void put_label(FILE *f, const char *text)
+static void put_text(void *user, const char *text, size_t size)
 {
-    for (; *text != '\0'; text++) {
-        if (*text == '\\' || *text == '"')
-            fputc('\\', f);
-        if (*text == '\n')
-            fputs("\\n", f);
-        else
-            fputc(*text, f);
-    }
+    (void)fwrite(text, 1, size, user);
 }
 
 static int is_seconds(const char *name)
@@ -48,44 +40,49 @@ static int is_seconds(const char *name)
     return n >= sizeof(end) && strcmp(name + n - (sizeof(end) - 1), end) == 0;
 }
 
-static void put_value(FILE *f, const struct once__metric *m, uint64_t value)
+static void put_family(struct once__metrics_text *w,
+                       const struct once__metrics_options *o, size_t i)
 {
-    if (is_seconds(m->name))
-        fprintf(f, "%llu.%03llu\n", (unsigned long long)(value / 1000),
-                (unsigned long long)(value % 1000));
-    else
-        fprintf(f, "%llu\n", (unsigned long long)value);
-}
-
-static void put_metric(FILE *f, const struct once__metrics_options *o, size_t i)
-{
-    const struct once__metric *m = &o->metrics[i];
+    once_bytes label;
+    uint64_t value;
     size_t k;
 
-    fprintf(f, "# HELP %s %s\n# TYPE %s %s\n", m->name, m->help, m->name,
-            m->counter ? "counter" : "gauge");
+    once__metrics_family(w, &o->families[i]);
     for (k = 0; k < o->n_series; k++) {
         struct once__series *s = &o->series[k];
 
-        fprintf(f, "%s{%s=\"", m->name, o->label);
-        put_label(f, s->label);
-        fputs("\"} ", f);
-        put_value(f, m,
-                  atomic_load_explicit(&s->value[i], memory_order_relaxed));
+        label = (once_bytes){s->label, strlen(s->label)};
+        value = atomic_load_explicit(&s->value[i], memory_order_relaxed);
+        if (is_seconds(o->families[i].name))
+            once__metrics_ms(w, &label, value);
+        else
+            once__metrics_value(w, &label, value);
     }
+}
+
+void once__gauge_since(struct once__series *s, int metric, uint64_t age_ms)
+{
+    struct timespec t;
+    uint64_t now;
+
+    (void)clock_gettime(CLOCK_REALTIME, &t);
+    now = (uint64_t)t.tv_sec * 1000 + (uint64_t)t.tv_nsec / 1000000;
+    once__gauge(s, metric, age_ms > 0 && age_ms < now ? now - age_ms : 0);
 }
 
 /* 0, or errno. */
 static int put_file(const struct once__metrics *m)
 {
     FILE *f = fopen(m->temporary, "we");
+    struct once__metrics_text w = {.put = put_text, .user = f};
     int failed;
     size_t i;
 
     if (f == NULL)
         return errno;
     for (i = 0; i < m->o.n; i++)
-        put_metric(f, &m->o, i);
+        put_family(&w, &m->o, i);
+    once__metrics_end(&w);
     failed = ferror(f) ? EIO : 0;
     if (fclose(f) != 0)
         failed = errno;

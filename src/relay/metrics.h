@@ -7,9 +7,9 @@
  * for each label: each route, each consumer. Its threads count in them at any
  * time, without a lock.
  *
- *    static const struct once__metric metrics[] = {
- *        [RUN] = {"once_consumer_run_total", "Handlers that ...", 1},
- *        [OLDEST] = {"once_consumer_oldest_seconds", "Age of ...", 0},
+ *    static const struct once__family metrics[] = {
+ *        [RUN] = {"once_consumer_run_total", ONCE__COUNTER, "consumer",
+ *                 "Handlers that ..."},
  *    };
  *    struct once__series series = {.label = "billing"};
  *    once__count(&series, RUN, 1);
@@ -22,15 +22,9 @@
 
 #include <once/once.h>
 
-enum { ONCE__METRICS_MAX = 24, ONCE__METRICS_MS = 10000 };
+#include "metrics/metrics.h"
 
-struct once__metric {
-    /* "..._total" for one that only rises; "..._seconds" is kept in
-     * milliseconds and written as seconds. */
-    const char *name;
-    const char *help; /* one line */
-    int counter;      /* 1: it only rises. 0: a gauge */
-};
+enum { ONCE__METRICS_MAX = 24, ONCE__METRICS_MS = 10000 };
 
 /* The values of one label, all 0 in the beginning. */
 struct once__series {
@@ -48,11 +42,14 @@ static inline void once__gauge(struct once__series *s, int metric, uint64_t n)
     atomic_store_explicit(&s->value[metric], n, memory_order_relaxed);
 }
 
+/* A time that was `age_ms` ago, 0: there is none. */
+void once__gauge_since(struct once__series *s, int metric, uint64_t age_ms);
+
 /* All of it stays valid until once__metrics_stop(). */
 struct once__metrics_options {
-    const char *path;  /* the file */
-    const char *label; /* its name: "route", "consumer" */
-    const struct once__metric *metrics;
+    const char *path; /* the file */
+    /* With one label each. Values of "..._seconds" are in milliseconds. */
+    const struct once__family *families;
     size_t n; /* up to ONCE__METRICS_MAX */
     struct once__series *series;
     size_t n_series;

@@ -66,12 +66,12 @@ static void set_gauges(struct once__series *s,
         {ONCE__ROUTE_ROWS_WAITING, c->n[ONCE__ROW_WAITING]},
         {ONCE__ROUTE_ROWS_DEAD, c->n[ONCE__ROW_DEAD]},
         {ONCE__ROUTE_ROWS_INDETERMINATE, c->n[ONCE__ROW_INDETERMINATE]},
-        {ONCE__ROUTE_OLDEST, c->oldest_ms},
     };
     size_t i;
 
     for (i = 0; i < sizeof(gauges) / sizeof(gauges[0]); i++)
         once__gauge(s, gauges[i].metric, gauges[i].n);
+    once__gauge_since(s, ONCE__ROUTE_OLDEST, c->oldest_ms);
 }
 
 /*

@@ -684,6 +684,15 @@ static int postgres_head(once_store *store, const once_store_head *put,
                : once__pg_head(&s->link, &s->params, put, out, err);
 }
 
+static int postgres_fence(once_store *store, uint64_t *out, once_error *err)
+{
+    struct postgres *s = (struct postgres *)store;
+
+    return connected(s, err) != ONCE_OK
+               ? ONCE_ESTORE
+               : once__pg_fence(&s->link, &s->params, out, err);
+}
+
 static int postgres_import(once_store *store, const once_named *r, size_t n,
                            once_error *err)
 {
@@ -727,7 +736,8 @@ static int postgres_time(once_store *store, const once_store_time *put,
         .apply = postgres_apply, .scan = postgres_scan, .init = once__pg_init, \
         .print_schema = once__pg_print_schema, .verify = once__pg_verify,      \
         .dump = once__pg_dump, .time = postgres_time, .count = postgres_count, \
-        .head = postgres_head, .import = postgres_import                       \
+        .head = postgres_head, .import = postgres_import,                      \
+        .fence = postgres_fence                                                \
     }
 
 const once_store_ops once__store_postgres =

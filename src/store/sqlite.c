@@ -634,6 +634,22 @@ static int sqlite_head(once_store *store, const once_store_head *put,
     return put == NULL ? ONCE_OK : once__places_look(&s->places, err);
 }
 
+static int sqlite_fence(once_store *store, uint64_t *out, once_error *err)
+{
+    struct sqlite *s = (struct sqlite *)store;
+    struct once__sqlite_counter counter;
+    int rc;
+
+    if (reconnect(s, err) != ONCE_OK)
+        return ONCE_ESTORE;
+    once__sqlite_wait_start(&s->link.wait, s->options.busy_ms);
+    rc = once__sqlite_counter(&s->link, &counter);
+    if (rc != SQLITE_OK)
+        return unknown(s, "the fence", rc, err);
+    *out = counter.fence;
+    return ONCE_OK;
+}
+
 /* ---- Records of a copy ------------------------------------------------- */
 
 /* SQLITE_CONSTRAINT: the name is there. */
@@ -723,4 +739,5 @@ const once_store_ops once__store_sqlite = {
     .count = sqlite_count,
     .head = sqlite_head,
     .import = sqlite_import,
+    .fence = sqlite_fence,
 };

@@ -10,7 +10,7 @@ inbox and outbox, a bare publish loop with the broker's own library, a consumer
 with the same writes. Rounds are interleaved, ratios are taken within a round,
 and what is printed is the median of the rounds, with the lowest and the
 highest. Sections: tx, lite, rows, behind, publish, consume, latency, saga,
-purge.
+peer, purge.
 
 It refuses nothing that is slow and prints what it measured; a wrong number of
 messages ends it with status 1. Servers are its own, on loopback, in a temporary
@@ -293,14 +293,14 @@ class Bench:
         self.rabbit_queue(amqp, "bare")
         self.rabbit_queue(amqp, "relayed")
         yield ("RabbitMQ quorum queue", f"{amqp}?routing_key=bare",
-               f"{amqp}?routing_key=relayed", 0.6)
+               f"{amqp}?routing_key=relayed", (0.6, 0.75))
         redis = self.url("redis")
         yield ("Redis, appendfsync always", redis,
-               f"{redis}/?stream=relayed", 0.5)
+               f"{redis}/?stream=relayed", (0.5, 0.6))
         nats = self.url("nats")
         self.nats_stream(nats, "bench", ["bare", "relayed"])
         yield ("NATS, file stream", f"{nats}/?subject=bare",
-               f"{nats}/?subject=relayed", 0.3)
+               f"{nats}/?subject=relayed", (0.3, 0.4))
 
     def rabbit_queue(self, url, name):
         import pika  # pylint: disable=import-outside-toplevel
@@ -317,20 +317,24 @@ class Bench:
         """The relay beside a bare loop."""
         yield from ["", "## The relay beside a bare publish loop", "",
                     f"{self.args.messages:,} rows of 300 bytes, one route "
-                    "worker, batches of 500; the loop is C with the broker's "
-                    "own library, 500 in flight, each confirmed.", "",
-                    "| target | loop/s | relay/s | ratio | lowest–highest | "
-                    "gate |", "|---|---|---|---|---|---|"]
-        for name, bare, to, gate in self.targets():
-            loop, ours = [], []
+                    "worker or two, each with a batch of 500 in flight; the "
+                    "loop is C with the broker's own library, 500 in flight, "
+                    "each confirmed.", "",
+                    "| target | workers | loop/s | relay/s | ratio | "
+                    "lowest–highest | gate |", "|---|---|---|---|---|---|---|"]
+        for name, bare, to, gates in self.targets():
+            loop, ours = [], {1: [], 2: []}
             for _ in range(self.args.rounds):
                 loop.append(bench("publish", bare,
                                   self.args.messages)["per_s"])
-                ours.append(self.relay("route", to))
-            ratios = [a / b for a, b in zip(ours, loop)]
-            yield (f"| {name} | {statistics.median(loop):,.0f} | "
-                   f"{statistics.median(ours):,.0f} | {spread(ratios)} | "
-                   f"{gate} |")
+                for workers, values in ours.items():
+                    values.append(self.relay("route", to, "--workers",
+                                             workers))
+            for (workers, values), gate in zip(ours.items(), gates):
+                ratios = [a / b for a, b in zip(values, loop)]
+                yield (f"| {name} | {workers} | {statistics.median(loop):,.0f}"
+                       f" | {statistics.median(values):,.0f} | "
+                       f"{spread(ratios)} | {gate} |")
 
     # ---- The database's part of the relay
 
@@ -513,6 +517,34 @@ class Bench:
                                 for w in ("relay", "postgres", "front",
                                           "banks")) + " |")
 
+    # ---- A peer
+
+    def peer(self):
+        """PgQ, a queue in PostgreSQL, where its extension is installed."""
+        self.postgres()
+        yield from ["", "## Beside PgQ", ""]
+        if self.sql("SELECT count(*) FROM pg_available_extensions WHERE name ="
+                    " 'pgq'").strip() == "0":
+            yield "Not run: the extension is not installed here."
+            return
+        self.sql("CREATE EXTENSION IF NOT EXISTS pgq;"
+                 "SELECT pgq.create_queue('bench')")
+        event = "SELECT pgq.insert_event('bench', 't', repeat('x', 300));\n"
+        found = {"two writes": ("", []), "+ emit()": (EMIT, []),
+                 "+ pgq.insert_event()": (event, [])}
+        for _ in range(self.args.rounds):
+            for text, values in found.values():
+                values.append(self.pgbench(WRITES + text))
+        base = found["two writes"][1]
+        yield from [f"As in the first table: pgbench, {CLIENTS} clients, the "
+                    "database saturated.", "",
+                    "| transaction | per second | ratio | lowest–highest |",
+                    "|---|---|---|---|"]
+        for name, (_, values) in found.items():
+            ratios = [a / b for a, b in zip(values, base)]
+            yield (f"| {name} | {statistics.median(values):,.0f} | "
+                   f"{spread(ratios)} |")
+
     # ---- Purge
 
     def purge(self):
@@ -559,7 +591,7 @@ class Bench:
 
 
 SECTIONS = ["tx", "lite", "rows", "behind", "publish", "consume", "latency",
-            "saga", "purge"]
+            "saga", "peer", "purge"]
 
 
 def head(args, load):

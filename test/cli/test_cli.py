@@ -699,7 +699,7 @@ lock_file {dir}/lock;
 error_log {dir}/error.log notice;
 events {{ }}
 http {{
-    log_format hash '$once_key_hash';
+    log_format hash '$once_name';
     access_log {dir}/access.log hash;
     client_body_temp_path {dir}/body; proxy_temp_path {dir}/proxy;
     fastcgi_temp_path {dir}/f; uwsgi_temp_path {dir}/u; scgi_temp_path {dir}/s;

@@ -80,7 +80,7 @@ def test_commands_and_own_options_come_first(offers):
 
 
 @pytest.mark.parametrize("command", COMMANDS)
-def test_options_are_those_that_the_program_takes(offers, command):
+def test_options_are_those_that_the_program_takes(offers, command, tmp_path):
     found = {w for w in offers("once", command, "--") if w != "--"}
     text = subprocess.run([ONCE, command, "--help"], capture_output=True,
                           text=True).stdout
@@ -93,6 +93,7 @@ def test_options_are_those_that_the_program_takes(offers, command):
         done = subprocess.run(
             [ONCE, command, option, "--no-such-option"], text=True,
             stdin=subprocess.DEVNULL, capture_output=True, timeout=60,
+            cwd=tmp_path, # an option may take the other as a file's name
             env=dict(os.environ, ONCE_STORE="sqlite:/dev/null/x"))
         # It is not this one that is unknown.
         assert f"{option}: no such option" not in done.stderr, done

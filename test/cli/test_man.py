@@ -13,7 +13,7 @@ from once_cli import ONCE, ROOT
 PAGES = sorted((ROOT / "man").glob("*.scd"))
 COMMANDS = re.findall(r"^  ([a-z]+) ", subprocess.run(
     [ONCE, "--help"], capture_output=True, text=True).stdout, re.M)
-OWN_PAGE = {"run", "send"}
+OWN_PAGE = {"console", "run", "send"}
 
 scdoc = pytest.mark.skipif(shutil.which("scdoc") is None,
                            reason="scdoc is not installed")

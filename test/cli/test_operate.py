@@ -737,7 +737,7 @@ def test_stats_in_json(either):
 
 
 METRIC = re.compile(r'once_[a-z_]+\{group="((?:[^"\\\n]|\\["\\n])*)"'
-                    r'(?:,state="([a-z]+)")?\} (\d+)')
+                    r'(?:,state="([a-z]+)")?\} (\d+(?:\.\d+)?)')
 
 
 def test_stats_for_prometheus(either):
@@ -752,16 +752,19 @@ def test_stats_for_prometheus(either):
             continue
         match = METRIC.fullmatch(line)
         assert match, line
-        seen[line.split("{")[0], match[1], match[2]] = int(match[3])
-    assert seen["once_records", "orders", "indeterminate"] == 1
-    assert seen["once_records", "orders", "completed"] == 0
+        seen[line.split("{")[0], match[1], match[2]] = float(match[3])
+    assert seen["once_group_records", "orders", "indeterminate"] == 1
+    assert seen["once_group_records", "orders", "completed"] == 0
     granted = either.show(A)["granted"].replace("Z", "+00:00")
-    assert seen["once_oldest_indeterminate_timestamp_seconds", "orders",
-                None] == int(datetime.datetime.fromisoformat(
-                    granted).timestamp())
-    hostile = [k for k in seen if k[0] == "once_result_bytes"
+    assert seen["once_group_oldest_indeterminate_timestamp_seconds", "orders",
+                None] == pytest.approx(datetime.datetime.fromisoformat(
+                    granted).timestamp(), abs=0.002)
+    hostile = [k for k in seen if k[0] == "once_group_result_bytes"
                and k[1].startswith("\\\\x1b")]
     assert len(hostile) == 1 and seen[hostile[0]] == 3
+    out = subprocess.run(["promtool", "check", "metrics"], input=text.encode(),
+                         capture_output=True, check=False, timeout=60)
+    assert (out.returncode, out.stdout, out.stderr) == (0, b"", b"")
     either.bad(2, "exclude", "stats", "--json", "--prometheus")
 
 

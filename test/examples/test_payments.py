@@ -27,6 +27,7 @@ import sys
 import tempfile
 import threading
 import time
+import urllib.request
 
 import pytest
 
@@ -757,8 +758,8 @@ def stack(tmp_path):
 def test_the_lines_that_run_prints_do_what_it_says(stack):
     s = stack().ready()
     lines = re.findall(r"^curl .*$", s.said(), re.M)
-    assert len(lines) == 3
-    first, second, ledger = (
+    assert len(lines) == 4
+    first, second, ledger, lost = (
         subprocess.run(shlex.split(line) + ["-s"], text=True, timeout=PATIENCE,
                        capture_output=True, check=True).stdout
         for line in lines)
@@ -768,6 +769,28 @@ def test_the_lines_that_run_prints_do_what_it_says(stack):
     assert "Idempotent-Replayed: true" in second
     assert first.split("\n\n")[1] == second.split("\n\n")[1]
     assert json.loads(ledger)["charges"] == 1
+    assert lost.startswith("HTTP/1.1 502") and "outcome-unknown" in lost
+    labels = [r["label"] for r in console_records(s)]
+    assert labels == ["POST /charge?order=o-2"]
+
+
+def console_records(s):
+    """What waits, by the address of the console that was printed."""
+    port, token = re.search(
+        r"^http://127\.0\.0\.1:(\d+)/#token=([0-9a-f]+)$", s.said(),
+        re.M).groups()
+    base = "http://127.0.0.1:%s" % port
+
+    def ask(path, body=None, **headers):
+        r = urllib.request.Request(base + path, body, headers)
+        return urllib.request.urlopen(r, timeout=PATIENCE)
+
+    own = {"Origin": base, "Once-Console": "1",
+           "Content-Type": "application/json"}
+    cookie = ask("/api/v1/session", json.dumps({"token": token}).encode(),
+                 **own).headers["Set-Cookie"].split(";")[0]
+    return json.load(ask("/api/v1/stores/payments/records?what=waiting",
+                         Cookie=cookie))["records"]
 
 
 def test_a_second_run_begins_with_nothing(tmp_path):

@@ -88,7 +88,7 @@ static void check_verdict(struct feed *f)
 
     if (!make_rules(f, &rules))
         return;
-    observed = feed_byte(f) % 4;
+    observed = feed_byte(f) % (ONCE__GONE + 1);
     status = (int)feed_number(f, 2);
     word = feed_bytes(f, feed_byte(f) % 16);
     v = once__judge(observed, status, word, &rules);
@@ -96,7 +96,7 @@ static void check_verdict(struct feed *f)
     if (v.action == ONCE__DO_COMPLETE || v.action == ONCE__DO_MARK)
         MUST(v.kind == ONCE_SUCCESS || v.kind == ONCE_FAILURE);
     /* What is not known to be whole is never an outcome. */
-    MUST(observed != ONCE__BROKEN || v.action == ONCE__DO_GIVE_UP);
+    MUST(!once__is_broken(observed) || v.action == ONCE__DO_GIVE_UP);
     MUST(observed != ONCE__NOT_SENT || v.action == ONCE__DO_RELEASE);
     MUST(observed != ONCE__UNSTORABLE || v.action != ONCE__DO_COMPLETE);
 }

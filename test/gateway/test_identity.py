@@ -6,9 +6,12 @@ content encoding, body), and what leaves for the upstream.
 """
 
 import hashlib
+import json
+import subprocess
 
 import pytest
 
+import gateway
 from gateway import (MARK, Answer, guarded, is_new, is_problem, is_replay)
 
 SERVER = (
@@ -231,3 +234,30 @@ def test_the_request_is_otherwise_proxied_as_it_came(site):
     assert [seen.get("X-One"), seen.get("X-Two")] == ["1", "2"]
     assert seen.get("Content-Type") == "application/json"
     assert seen.body == b'{"amount": 5, "note": "%sbody"}' % MARK.encode()
+
+
+# ---- The same name, for an operator ---------------------------------------
+
+ONCE = gateway.BUILD / "once"
+
+
+@pytest.mark.nginx_only("the program `once` opens the gateway's store")
+@pytest.mark.parametrize("prefix, scope, realm", [
+    ("/pay/", None, "shop.test"),
+    ("/tenant/", MARK + "scope-a", "shop.test"),
+    ("/realm/", None, "shops")])
+def test_an_operator_finds_a_record_by_its_request(
+        make, tmp_path, prefix, scope, realm):
+    site = make(SERVER, store="sqlite")
+    c = site.case(prefix)
+    is_new(c.post(query="a=1", headers=tenant("a") if scope else []))
+    (tmp_path / "key").write_text(f'"{c.key}"\n')
+    (tmp_path / "scope").write_text(scope or "")
+    who = ["--scope-file", tmp_path / "scope"] if scope else ["--no-scope"]
+    done = subprocess.run(
+        [ONCE, "--store", site.url("sqlite"), "show", "--request",
+         "--realm", realm, "--method", "POST", "--path", c.path + "?b=2",
+         "--key-file", tmp_path / "key", *who, "--json"],
+        capture_output=True, timeout=60, check=True)
+    shown = json.loads(done.stdout)
+    assert shown["state"] == "completed" and shown["attempt"] == 1

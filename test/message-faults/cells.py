@@ -207,14 +207,18 @@ class Run:
 
     def relay_words(self, n):
         to = self.folder / ("to%d" % n)
-        to.write_text("faulty:%s@%s\n" % (
-            self.options.get("faulty", "seed=%d,copies=30,late=5,silent=1"
-                             % (self.rng.getrandbits(30) + 1)),
-            self.broker.target(self.port("broker"))), "ascii")
+        # Workers of a service share a claim only if they see that it is one.
+        faults = "" if self.ledger.service and self.options.get("plain") \
+            else "faulty:%s@" % self.options.get(
+                "faulty", "seed=%d,copies=30,late=5,silent=1"
+                % (self.rng.getrandbits(30) + 1))
+        to.write_text("%s%s\n" % (
+            faults, self.broker.target(self.port("broker"))), "ascii")
         return [self.once, "relay", "--store", self.db_url(), "--lease", "3s",
                 "--metrics", self.folder / ("relay%d.@BIRTH@.prom" % n),
                 "--to", "orders=@%s" % to, "--timeout", "1s", *(
-                    ["--workers", 4] if self.ledger.service else
+                    # As a route to http: has without faulty: before it.
+                    ["--workers", 4, "--batch", 1] if self.ledger.service else
                     ["--batch", 50]), *(
                         [] if self.ledger.tended else ["--pass"])]
 

@@ -24,8 +24,9 @@ def fault(name, **options):
     happens on the wire; consumer, options of these; keyed, whether there is but
     one and each key in order; tended, whether an operator drops what is dead;
     doubt, whether rows may be indeterminate; late, whether copies may come after
-    the window; healed, what the clocks show in the end; target, options of the
-    broker's; number, how often it is played; most, how often at most.
+    the window; plain, whether a service gets no copies from the relay; healed,
+    what the clocks show in the end; target, options of the broker's; number, how
+    often it is played; most, how often at most.
     """
     def register(function):
         FAULTS[name] = (function, options)

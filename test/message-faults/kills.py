@@ -100,7 +100,7 @@ def at_point(run, processes, points, words):
     run.note("nobody came to %s" % point)
 
 
-@fault("points-relay", pause=30, number=len(RELAY + ENDING))
+@fault("points-relay", pause=30, plain=True, number=len(RELAY + ENDING))
 def points_relay(run):
     """kill -9 of a relay at each place that has a name."""
     at_point(run, run.relays, RELAY + ENDING,
@@ -131,7 +131,7 @@ def at_call(run, processes):
     run.note("no call was made")
 
 
-@fault("calls-relay", pause=30)
+@fault("calls-relay", pause=30, plain=True)
 def calls_relay(run):
     """kill -9 of a relay at its n-th system call of one kind."""
     at_call(run, run.relays)

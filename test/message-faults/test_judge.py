@@ -117,6 +117,22 @@ def test_a_doubt_is_one_only_where_a_service_may_die():
     assert list(judge(ledger))
 
 
+def test_a_copy_after_the_window_is_a_dead_letter():
+    """... and neither a second effect nor a reason to have none."""
+    ledger = good()
+    ledger.parked.append(("a1", DEAD, "1"))
+    assert list(judge(copy.deepcopy(ledger)))
+    ledger.late = True
+    assert not list(judge(copy.deepcopy(ledger)))
+    for wrong in (lambda l: l.effects.append("a1"),
+                  lambda l: l.effects.remove("a1"),
+                  lambda l: l.parked.append(("b1", WAITING, "1")),
+                  lambda l: l.parked.append(("c1", DEAD, "1"))):
+        other = copy.deepcopy(ledger)
+        wrong(other)
+        assert list(judge(other))
+
+
 def test_what_an_operator_has_dropped_is_gone():
     ledger = service()
     ledger.tended = True

@@ -265,7 +265,7 @@ static void nothing_is_sent_with_too_little_of_the_lease_left(void)
 {
     begin();
     row("taken/1", NULL);
-    batch.until_ms = once__relay_ms() + batch.timeout_ms - 1;
+    batch.until_ms = once__relay_ms() + 2 * batch.timeout_ms - 1;
     run();
     T_EQ(target.n, 0);
     END(0, UNSENT);
@@ -276,7 +276,7 @@ static void the_lease_is_looked_at_before_each_row_of_a_key(void)
     begin();
     row("slow/a1", "a");
     row("taken/a2", "a");
-    batch.until_ms = once__relay_ms() + batch.timeout_ms + 50;
+    batch.until_ms = once__relay_ms() + 2 * batch.timeout_ms + 50;
     run();
     T_EQ(target.n, 1);
     END(0, TAKEN);

@@ -253,7 +253,7 @@ static void send_upstream(struct world *w, struct call *c)
         push(w, ms, e);
         return;
     }
-    e.value = ONCE__BROKEN;
+    e.value = ONCE__RESET;
     push(w, s->response_ms, e);
     if (fault(w, s->slow))
         ms += below(w, 4 * s->lease_ms);
@@ -456,7 +456,7 @@ void call_upstream(struct world *w, struct event *e)
     back.value = status;
     if (fault(w, s->reset)) {
         back.kind = E_CUT_OFF;
-        back.value = ONCE__BROKEN;
+        back.value = ONCE__RESET;
     }
     push(w, around(w, s->upstream_ms), back);
 }
@@ -479,7 +479,7 @@ static void judge(struct world *w, struct call *c, int observed, int status,
     if (once__rules_make(NULL, NULL, &rules) != 0)
         abort(); /* The defaults agree. */
     v = once__judge(observed, status, said, &rules);
-    if (v.action == ONCE__DO_COMPLETE && observed == ONCE__BROKEN)
+    if (v.action == ONCE__DO_COMPLETE && once__is_broken(observed))
         make_bytes(w, c, OUR_OWN); /* only a planted bug comes here */
     if (v.action == ONCE__DO_GIVE_UP && w->flaw == RELEASE_ON_RESET)
         v.action = ONCE__DO_RELEASE;

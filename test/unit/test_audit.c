@@ -503,6 +503,7 @@ static void threads_and_processes_write_one_chain(void)
     pthread_t threads[WRITERS];
     const char *paths[2];
     once__audit *a;
+    struct stat st;
     int i, status;
     pid_t child;
 
@@ -517,7 +518,7 @@ static void threads_and_processes_write_one_chain(void)
     for (i = 0; i < WRITERS; i++)
         T_EQ(pthread_create(&threads[i], NULL, write_many, a), 0);
     /* Renamed while they write: who waits for the old one goes on in the new. */
-    while (access(log_path, F_OK) != 0)
+    while (stat(log_path, &st) != 0 || st.st_size == 0)
         usleep(1000);
     paths[0] = in_folder("audit.jsonl.1");
     paths[1] = log_path;

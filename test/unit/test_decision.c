@@ -82,7 +82,7 @@ static const char *ended(int flags, once__end end, int what)
     once__response stored;
 
     end.record = &record;
-    end.has_own = end.observed != ONCE__BROKEN;
+    end.has_own = !once__is_broken(end.observed);
     return text_of(once__decide_end(&p, &end, &stored));
 }
 
@@ -278,12 +278,12 @@ static void a_service_that_says_unknown_answers_for_itself(void)
 
 static void a_broken_response_is_unknown(void)
 {
-    once__end end = end_of(ONCE__DO_GIVE_UP, ONCE__BROKEN, ONCE_OK);
+    once__end end = end_of(ONCE__DO_GIVE_UP, ONCE__RESET, ONCE_OK);
 
     T_STR(ended(DENY, end, WHOLE), "problem outcome-unknown 502 indeterminate");
     end.rc = ONCE_ESTORE;
     T_STR(ended(DENY, end, WHOLE), "problem outcome-unknown 502 indeterminate");
-    end.timed_out = 1;
+    end.observed = ONCE__TIMED_OUT;
     T_STR(ended(DENY, end, WHOLE), "problem outcome-unknown 504 indeterminate");
 }
 
@@ -294,7 +294,7 @@ static void a_dry_run_sends_what_the_service_sent(void)
     T_STR(ended(DRY_RUN, end, WHOLE), "own new, not marked");
     end.rc = ONCE_REPLAY;
     T_STR(ended(DRY_RUN, end, WHOLE), "own new, not marked");
-    end = end_of(ONCE__DO_GIVE_UP, ONCE__BROKEN, ONCE_OK);
+    end = end_of(ONCE__DO_GIVE_UP, ONCE__RESET, ONCE_OK);
     T_STR(ended(DRY_RUN, end, WHOLE), "drop new, not marked");
 }
 

@@ -236,7 +236,7 @@ static void release_replaces_the_default_and_is_stronger_than_a_class(void)
     T_STR(judged_by(ONCE__WHOLE, 429, "", &rules), "complete failure");
     T_STR(judged_by(ONCE__WHOLE, 503, "applied", &rules), "complete success");
     T_STR(judged_by(ONCE__WHOLE, 503, "unknown", &rules), "give up");
-    T_STR(judged_by(ONCE__BROKEN, 503, "", &rules), "give up");
+    T_STR(judged_by(ONCE__RESET, 503, "", &rules), "give up");
     T_EQ(once__rules_make(NULL, &released, &rules), 0);
     T_STR(judged_by(ONCE__WHOLE, 503, "", &rules), "release");
     T_STR(judged_by(ONCE__WHOLE, 408, "", &rules), "complete failure");
@@ -320,11 +320,39 @@ static void a_status_inside_a_partial_final_is_a_success(void)
 
 static void a_broken_exchange_gives_up(void)
 {
-    T_STR(judged(ONCE__BROKEN, 0, "", every()), "give up");
-    T_STR(judged(ONCE__BROKEN, 200, "", every()), "give up");
-    T_STR(judged(ONCE__BROKEN, 502, "", every()), "give up");
-    T_STR(judged(ONCE__BROKEN, 504, "", only_success()), "give up");
-    T_STR(judged(ONCE__BROKEN, 429, "", every()), "give up");
+    int observed;
+
+    for (observed = ONCE__RESET; observed <= ONCE__GONE; observed++) {
+        T_STR(judged(observed, 0, "", every()), "give up");
+        T_STR(judged(observed, 200, "", every()), "give up");
+        T_STR(judged(observed, 502, "", every()), "give up");
+        T_STR(judged(observed, 504, "", only_success()), "give up");
+        T_STR(judged(observed, 429, "", every()), "give up");
+    }
+}
+
+static const char *reason(int observed, int status, const char *word)
+{
+    once__rules rules = rules_of(every());
+
+    return once_reason_text(
+        once__judge(observed, status, text(word), &rules).reason);
+}
+
+static void whatever_is_no_result_has_its_reason(void)
+{
+    T_STR(reason(ONCE__NOT_SENT, 0, ""), "not-sent");
+    T_STR(reason(ONCE__RESET, 502, ""), "reset");
+    T_STR(reason(ONCE__TIMED_OUT, 504, ""), "timeout");
+    T_STR(reason(ONCE__BAD_RESPONSE, 502, ""), "bad-response");
+    T_STR(reason(ONCE__TRUNCATED, 200, "applied"), "truncated");
+    T_STR(reason(ONCE__GONE, 0, ""), "owner-gone");
+    T_STR(reason(ONCE__WHOLE, 99, ""), "bad-response");
+    T_STR(reason(ONCE__WHOLE, 200, "unknown"), "upstream-said");
+    T_STR(reason(ONCE__UNSTORABLE, 200, "not-applied"), "upstream-said");
+    T_STR(reason(ONCE__WHOLE, 429, ""), "status");
+    T_STR(reason(ONCE__WHOLE, 200, ""), "-");
+    T_STR(reason(ONCE__UNSTORABLE, 500, ""), "-");
 }
 
 static void the_upstreams_word_decides_whatever_the_status(void)
@@ -365,7 +393,7 @@ static void the_word_of_a_broken_response_does_not_count(void)
     int i;
 
     for (i = 0; i < 4; i++) {
-        T_STR(judged(ONCE__BROKEN, 200, words[i], every()), "give up");
+        T_STR(judged(ONCE__TRUNCATED, 200, words[i], every()), "give up");
         T_STR(judged(ONCE__NOT_SENT, 200, words[i], every()), "release");
     }
 }
@@ -404,7 +432,7 @@ static void no_combination_frees_a_key_without_proof(void)
                              rules_of((once__statuses){{0}, {0}})};
     int observed, status, w, f, records, proof;
 
-    for (observed = ONCE__NOT_SENT; observed <= ONCE__UNSTORABLE; observed++)
+    for (observed = ONCE__NOT_SENT; observed <= ONCE__GONE; observed++)
         for (status = 90; status <= 610; status++)
             for (w = 0; w < 6; w++)
                 for (f = 0; f < 3; f++) {
@@ -414,13 +442,70 @@ static void no_combination_frees_a_key_without_proof(void)
                     records = v.action == ONCE__DO_COMPLETE ||
                               v.action == ONCE__DO_MARK;
                     T_EQ(v.kind != ONCE_NO_KIND, records);
+                    T_EQ(v.reason == ONCE_REASON_NONE, records);
                     T_OK(v.action != ONCE__DO_COMPLETE ||
                          observed == ONCE__WHOLE);
                     proof = observed == ONCE__NOT_SENT ||
-                            (observed != ONCE__BROKEN &&
+                            (!once__is_broken(observed) &&
                              (w == 2 || is_declined(status)));
                     T_OK(v.action != ONCE__DO_RELEASE || proof);
                 }
+}
+
+/* ---- How an attempt ended ------------------------------------------------ */
+
+static const char *ending(int action, int kind, int rc)
+{
+    static const once_record success = {.kind = ONCE_SUCCESS};
+    once__verdict v = {action, kind, ONCE_REASON_NONE};
+    static char out[64];
+    once__ending e;
+
+    if (action == ONCE__DO_RELEASE)
+        v.reason = ONCE_REASON_STATUS;
+    if (action == ONCE__DO_GIVE_UP)
+        v.reason = ONCE_REASON_TIMEOUT;
+    e = once__verdict_ending(v, rc, &success);
+    snprintf(out, sizeof(out), "%s %s", once__outcome_text(e.outcome),
+             once_reason_text(e.reason));
+    return out;
+}
+
+static void an_ending_is_what_was_recorded(void)
+{
+    T_STR(ending(ONCE__DO_COMPLETE, ONCE_SUCCESS, ONCE_OK), "success -");
+    T_STR(ending(ONCE__DO_COMPLETE, ONCE_FAILURE, ONCE_OK), "failure -");
+    T_STR(ending(ONCE__DO_MARK, ONCE_SUCCESS, ONCE_OK), "unstored -");
+    T_STR(ending(ONCE__DO_RELEASE, 0, ONCE_OK), "released status");
+    T_STR(ending(ONCE__DO_GIVE_UP, 0, ONCE_OK), "indeterminate timeout");
+}
+
+static void another_outcome_that_stands_recorded_is_the_ending(void)
+{
+    T_STR(ending(ONCE__DO_COMPLETE, ONCE_FAILURE, ONCE_REPLAY), "success -");
+    T_STR(ending(ONCE__DO_MARK, ONCE_FAILURE, ONCE_REPLAY), "success -");
+}
+
+static void an_ending_that_was_not_recorded_is_indeterminate(void)
+{
+    static const int asked[] = {ONCE__DO_COMPLETE, ONCE__DO_MARK,
+                                ONCE__DO_RELEASE};
+    static const int lost[] = {ONCE_IN_FLIGHT, ONCE_UNKNOWN, ONCE_MISMATCH,
+                               ONCE_FREE, ONCE_ECLOSED};
+    size_t i, k;
+
+    for (i = 0; i < 3; i++) {
+        T_STR(ending(asked[i], ONCE_SUCCESS, ONCE_ESTORE),
+              "indeterminate store-silent");
+        T_STR(ending(asked[i], ONCE_SUCCESS, ONCE_ECORRUPT),
+              "indeterminate store-silent");
+        for (k = 0; k < 5; k++)
+            T_STR(ending(asked[i], ONCE_SUCCESS, lost[k]),
+                  "indeterminate owner-gone");
+    }
+    for (k = 0; k < 5; k++)
+        T_STR(ending(ONCE__DO_GIVE_UP, 0, lost[k]), "indeterminate timeout");
+    T_STR(ending(ONCE__DO_GIVE_UP, 0, ONCE_ESTORE), "indeterminate timeout");
 }
 
 int main(void)
@@ -443,6 +528,7 @@ int main(void)
     T_RUN(a_status_outside_final_is_a_failure_that_may_be_retried);
     T_RUN(a_status_inside_a_partial_final_is_a_success);
     T_RUN(a_broken_exchange_gives_up);
+    T_RUN(whatever_is_no_result_has_its_reason);
     T_RUN(the_upstreams_word_decides_whatever_the_status);
     T_RUN(the_word_is_compared_without_regard_to_case);
     T_RUN(an_unknown_word_counts_as_absent);
@@ -450,5 +536,8 @@ int main(void)
     T_RUN(an_unstorable_response_is_marked);
     T_RUN(a_status_that_is_none_is_a_bad_header);
     T_RUN(no_combination_frees_a_key_without_proof);
+    T_RUN(an_ending_is_what_was_recorded);
+    T_RUN(another_outcome_that_stands_recorded_is_the_ending);
+    T_RUN(an_ending_that_was_not_recorded_is_indeterminate);
     return t_done();
 }

@@ -493,6 +493,13 @@ void once__pg_params_none(struct once__pg_params *p)
     ONCE__MUST(params_end(p) == ONCE_OK);
 }
 
+int once__pg_params_fence(struct once__pg_params *p, int async)
+{
+    params_begin(p);
+    number(p, OID_BOOL, (uint64_t)async, 1);
+    return params_end(p);
+}
+
 int once__pg_params_head(struct once__pg_params *p, int async,
                          const once_store_head *put)
 {
@@ -768,6 +775,16 @@ int once__pg_counts_read(const PGresult *rows, once_counts *out)
     out->indeterminate = field(rows, 0, 2);
     out->rest = field(rows, 0, 3);
     out->rest_estimated = 1;
+    return 1;
+}
+
+int once__pg_fence_read(const PGresult *rows, uint64_t *out)
+{
+    static const Oid types[] = {OID_INT8};
+
+    if (PQntuples(rows) != 1 || !has_types(rows, 0, types, 1, 1))
+        return 0;
+    *out = field(rows, 0, 0);
     return 1;
 }
 

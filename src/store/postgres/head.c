@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * head.c - counts, the head, and records of a copy.
+ * head.c - counts, the head, the last fence, and records of a copy.
  */
 #include "core/error.h"
 #include "store/postgres/postgres.h"
@@ -62,6 +62,21 @@ int once__pg_head(struct once__pg_link *l, struct once__pg_params *p,
                          : "SELECT * FROM @.head_put_1($1,$2,$3,$4,$5,$6)",
              &rows, err);
     if (rc == ONCE_OK && !once__pg_head_read(rows, out))
+        rc = not_ours(l, err);
+    PQclear(rows);
+    return rc;
+}
+
+int once__pg_fence(struct once__pg_link *l, struct once__pg_params *p,
+                   uint64_t *out, once_error *err)
+{
+    PGresult *rows = NULL;
+    int rc;
+
+    if (once__pg_params_fence(p, l->config->async) != ONCE_OK)
+        return once__fail(err, ONCE_ESTORE, "postgres: out of memory");
+    rc = ask(l, p, "SELECT @.fence_1($1)", &rows, err);
+    if (rc == ONCE_OK && !once__pg_fence_read(rows, out))
         rc = not_ours(l, err);
     PQclear(rows);
     return rc;

@@ -196,8 +196,9 @@ ONCE_CHECK int once__pg_params_scan(struct once__pg_params *p, int what,
                                     const uint64_t *now_ms,
                                     const once_position *after, uint32_t max);
 
-/* No parameters; those of head_put_1(), and of import_1(). */
+/* No parameters; those of fence_1(), head_put_1(), and of import_1(). */
 void once__pg_params_none(struct once__pg_params *p);
+ONCE_CHECK int once__pg_params_fence(struct once__pg_params *p, int async);
 ONCE_CHECK int once__pg_params_head(struct once__pg_params *p, int async,
                                     const once_store_head *put);
 ONCE_CHECK int once__pg_params_import(struct once__pg_params *p, int async,
@@ -227,11 +228,12 @@ struct once__pg_row {
 ONCE_CHECK int once__pg_row_read(const PGresult *rows, int i,
                                  struct once__pg_row *out);
 
-/* The row of seen_1(), of count_1(), of head_1(). 0 if it has another
+/* The row of seen_1(), count_1(), head_1(), fence_1(). 0 if it has another
  * shape. */
 ONCE_CHECK int once__pg_seen_read(const PGresult *rows, once_store_time *out);
 ONCE_CHECK int once__pg_counts_read(const PGresult *rows, once_counts *out);
 ONCE_CHECK int once__pg_head_read(const PGresult *rows, once_store_head *out);
+ONCE_CHECK int once__pg_fence_read(const PGresult *rows, uint64_t *out);
 
 /* ---- scan.c ------------------------------------------------------------ */
 
@@ -251,6 +253,9 @@ ONCE_CHECK int once__pg_count(struct once__pg_link *l,
 ONCE_CHECK int once__pg_head(struct once__pg_link *l, struct once__pg_params *p,
                              const once_store_head *put, once_store_head *out,
                              once_error *err);
+ONCE_CHECK int once__pg_fence(struct once__pg_link *l,
+                              struct once__pg_params *p, uint64_t *out,
+                              once_error *err);
 ONCE_CHECK int once__pg_import(struct once__pg_link *l,
                                struct once__pg_params *p, const once_named *r,
                                size_t n, once_error *err);

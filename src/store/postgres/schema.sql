@@ -603,6 +603,25 @@ BEGIN
 END
 $f$;
 
+-- The largest fence that was drawn. Whoever is told of it may compare it with
+-- what is here after a crash; the commit that drew it may not be durable yet,
+-- so this one writes, and waits for the disk.
+CREATE OR REPLACE FUNCTION "@schema@".fence_1(p_async boolean)
+RETURNS bigint
+LANGUAGE plpgsql VOLATILE SECURITY DEFINER
+SET search_path = pg_catalog, pg_temp
+AS $f$
+DECLARE
+    v_fence bigint;
+BEGIN
+    PERFORM "@schema@".guard(p_async);
+    SELECT CASE WHEN s.is_called THEN s.last_value ELSE 0 END INTO v_fence
+    FROM "@schema@".fence s;
+    PERFORM pg_logical_emit_message(true, 'once', '');
+    RETURN v_fence;
+END
+$f$;
+
 -- No fence is below p_fence from now on.
 CREATE OR REPLACE FUNCTION "@schema@".raise_fence(p_fence bigint)
 RETURNS void

@@ -1,0 +1,476 @@
+# SPDX-License-Identifier: Apache-2.0
+"""
+The pages in a real Chromium, on a real gateway and its store: an operator's
+story by clicking and by the keyboard alone, in dark and in light, and what pages
+from elsewhere cannot do. A screenshot of each screen is kept.
+"""
+
+import http.server
+import json
+import threading
+import uuid
+
+import pytest
+
+pytest.importorskip("selenium", reason="no selenium: apt-get install "
+                    "python3-selenium")
+
+import browser  # noqa: E402  pylint: disable=wrong-import-position
+from selenium.webdriver.common.keys import Keys  # noqa: E402  pylint: disable=wrong-import-position
+
+from console import Answer, MARK, waiting  # noqa: E402  pylint: disable=wrong-import-position
+from conftest import me, operators  # noqa: E402  pylint: disable=wrong-import-position
+
+
+@pytest.fixture(scope="module")
+def seen(world):
+    """The console that the browser has open."""
+    return world.console("--decide", unix=False)
+
+
+@pytest.fixture(scope="module")
+def chrome(seen):
+    it = browser.start("--host-resolver-rules=MAP evil.test 127.0.0.1")
+    it.open(seen.url)
+    it.shows("Overview")
+    yield it
+    it.quit()
+
+
+@pytest.fixture(autouse=True)
+def no_complaints(chrome, request):
+    """A page that is broken, or that the policy stops, says so in the log."""
+    chrome.complaints()
+    yield
+    if "complains" not in request.keywords:
+        assert chrome.complaints() == []
+
+
+# ---- The story: the pager says that an outcome is unknown -----------------------
+
+
+def test_the_token_leaves_the_address(chrome, seen):
+    assert seen.token not in chrome.run("return location.href")
+    assert seen.token not in chrome.run("return document.cookie")
+
+
+def test_an_operator_decides_by_clicking(world, console, chrome):
+    case = world.lose(4711)
+    chrome.go("")
+    chrome.shows("an outcome that nobody knows")
+    chrome.keep("overview")
+    chrome.link("Look at them")
+    chrome.shows("order=4711")
+    chrome.keep("waiting")
+    r = waiting(console, 4711)
+    chrome.link(r["name"][:16])
+    chrome.shows("order=4711")
+    chrome.shows("Nobody knows whether it took effect")
+    chrome.type("#status", "201")
+    chrome.type("#answer", '{"charge": "ch_1"}')
+    chrome.keep("record")
+    chrome.click("#check")
+    chrome.shows("Is that what you mean?")
+    reply = chrome.find("#reply").text
+    assert reply == ("HTTP/1.1 201\nContent-Type: application/json\n"
+                     'Idempotent-Replayed: true\n\n{"charge": "ch_1"}')
+    chrome.type("#why", "ledger has it, ticket 12")
+    chrome.type("#digits", r["name"][:8])
+    chrome.keep("decision")
+    chrome.click("#decide")
+    chrome.shows("Decided: success. Repeats get it from now on.")
+    chrome.shows("completed, success")
+    chrome.keep("decided")
+    again = world.repeat(case, 4711)
+    assert again.status == 201 and again.body == b'{"charge": "ch_1"}'
+    assert again.replayed and case.executions == 1
+    chrome.go("audit")
+    chrome.shows("ledger has it, ticket 12")
+    chrome.keep("audit")
+
+
+def test_an_operator_decides_by_the_keyboard_alone(world, console, chrome):
+    case = world.lose("keys")
+    r = waiting(console, "keys")
+    chrome.open(chrome.run("return location.origin") + "/#/audit")
+    chrome.shows("Audit")
+    chrome.tab_to("nav-waiting")
+    chrome.key(Keys.ENTER)
+    chrome.shows("order=keys")
+    chrome.tab_to(r["name"][:16])
+    chrome.key(Keys.ENTER)
+    chrome.shows("What became of it?")
+    chrome.tab_to("action-success")
+    chrome.key(Keys.ARROW_DOWN)  # "it did not take effect"
+    assert chrome.focus()[1] == "action-failure"
+    chrome.tab_to("status")
+    chrome.key(Keys.ARROW_UP, Keys.HOME, Keys.DELETE * 3, "402")
+    chrome.tab_to("answer")
+    chrome.key("declined")
+    chrome.tab_to("check")
+    chrome.key(Keys.ENTER)
+    chrome.shows("Is that what you mean?")
+    assert chrome.focus()[1] == "why"
+    chrome.key("the service has no such charge")
+    chrome.tab_to("digits")
+    chrome.key(r["name"][:8], Keys.ENTER)
+    chrome.shows("Decided: failure.")
+    assert chrome.focus()[1] == "decided"  # and is read out
+    said = chrome.run("return document.getElementById('said').textContent")
+    assert said.startswith("Decided: failure.")
+    again = world.repeat(case, "keys")
+    assert again.status == 402 and again.body == b"declined"
+
+
+def test_the_first_link_leads_to_the_content(chrome):
+    chrome.open(chrome.run("return location.origin") + "/")
+    chrome.shows("Overview")
+    chrome.key(Keys.TAB)
+    assert chrome.focus()[2] == "Skip to the content"
+
+
+@pytest.mark.complains
+def test_wrong_digits_and_no_reason_do_not_leave_the_page(world, console,
+                                                          chrome):
+    world.lose("digits")
+    r = waiting(console, "digits")
+    chrome.go("record/main/" + r["name"])
+    chrome.click("#check")
+    chrome.click("#decide")  # the browser asks for what is missing
+    chrome.type("#why", "w")
+    chrome.type("#digits", "00000000")
+    chrome.click("#decide")
+    assert waiting(console, "digits") == r
+    # What a page leaves out, the server asks for.
+    chrome.run("document.querySelectorAll('#digits, #why').forEach((e) => "
+               "{ e.removeAttribute('pattern'); e.removeAttribute("
+               "'required'); })")
+    chrome.click("#decide")
+    chrome.shows("first eight digits")
+    assert waiting(console, "digits") == r
+
+
+def test_an_acknowledgement(world, console, chrome):
+    world.lose("looking")
+    r = waiting(console, "looking")
+    chrome.go("record/main/" + r["name"])
+    chrome.click("#action-acknowledge")
+    chrome.click("#check")
+    chrome.shows("The record stays as it is")
+    chrome.type("#why", "I ask the bank")
+    chrome.type("#digits", r["name"][:8])
+    chrome.click("#decide")
+    chrome.shows("Noted.")
+    chrome.shows("I ask the bank")
+    assert waiting(console, "looking") == r
+
+
+@pytest.mark.complains
+def test_what_happened_since_is_shown_and_nothing_is_decided(world, console,
+                                                             chrome):
+    world.lose("since")
+    r = waiting(console, "since")
+    chrome.go("record/main/" + r["name"])
+    chrome.click("#check")
+    chrome.shows("Is that what you mean?")
+    chrome.type("#why", "too late")
+    chrome.type("#digits", r["name"][:8])
+    assert console.decide(r, "failure").status == 200
+    chrome.click("#decide")
+    chrome.shows("completed, failure")
+    assert console.record(r["name"])["kind"] == "failure"
+    assert not [e for e in console.audit() if e.get("why") == "too late"]
+
+
+def test_a_screen_looks_again_by_itself(world, console, chrome):
+    chrome.go("waiting")
+    chrome.shows("Waiting")
+    world.lose("later")
+    chrome.shows("order=later")
+    r = waiting(console, "later")
+    chrome.go("record/main/" + r["name"])
+    chrome.shows("What became of it?")
+    assert console.decide(r, "applied").status == 200
+    chrome.shows("Something has happened to this record")
+    chrome.shows("response-unavailable")
+
+
+# ---- The other screens ------------------------------------------------------------
+
+
+def test_find_by_clicking(world, console, chrome):
+    case = world.lose("lookup")
+    r = waiting(console, "lookup")
+    chrome.go("find")
+    chrome.type("#hash", r["name"][:10])
+    chrome.click("#search")
+    chrome.shows("order=lookup")
+    chrome.click("#by-request")
+    for name, value in (("scope", MARK + "tenant"), ("realm", r["group"]),
+                        ("method", "POST"), ("path", case.path),
+                        ("key", case.key)):
+        chrome.type("#" + name, value)
+    chrome.click("#search")
+    chrome.shows("order=lookup")
+    chrome.keep("find")
+    assert MARK not in chrome.run("return location.href")
+    chrome.type("#key", "another")
+    chrome.click("#search")
+    chrome.shows("There is no such record")
+
+
+def test_a_batch_by_clicking(world, console, chrome):
+    cases = [world.lose("many%d" % i) for i in range(12)]
+    others = [r for r in console.records(what="waiting", limit=200)
+              if "order=many" not in (r["label"] or "")]
+    for r in others:
+        if r["label"]:
+            console.decide(r, "applied")
+    chrome.go("waiting")
+    chrome.shows("order=many11")
+    chrome.link("Decide many of these at once")
+    chrome.shows("12 that wait")
+    chrome.click("#action-failure")
+    chrome.type("#status", "503")
+    chrome.type("#answer", "the upstream was down")
+    chrome.click("#check")
+    chrome.shows("12 of 12 can be decided")
+    # One is decided by somebody else meanwhile.
+    console.decide(waiting(console, "many5"), "applied")
+    chrome.type("#why", "its ledger says so")
+    chrome.type("#digits", "12")
+    chrome.keep("batch")
+    chrome.click("#decide")
+    chrome.shows("11 are decided.")
+    chrome.shows("It does not wait for a decision any more")
+    chrome.keep("batch-decided")
+    for i in (0, 11):
+        again = world.repeat(cases[i], "many%d" % i)
+        assert again.status == 503 and again.body == b"the upstream was down"
+    assert world.repeat(cases[5], "many5").code() == "response-unavailable"
+
+
+def test_a_body_by_clicking(world, console, chrome):
+    case = world.site.case("/pay/", Answer(200, b"<b>the answer</b>\x00"))
+    case.post(query="order=body", headers=[("X-Tenant", "t")])
+    name = [r["name"] for r in console.records(what="all", limit=200)
+            if (r["label"] or "").endswith("order=body")][0]
+    chrome.go("record/main/" + name)
+    chrome.shows("the stored response: 200")
+    chrome.type("#body-why", "the customer asks")
+    chrome.click("#show-body")
+    assert chrome.find("#body").text.startswith("000000  3c 62 3e 74 68 65")
+    chrome.keep("body")
+
+
+def test_what_is_in_flight(world, chrome):
+    name = "ab" * 32
+    world.seed("dispatched", name, "3600000", "0")
+    chrome.go("live")
+    chrome.shows("left")
+    chrome.keep("live")
+    chrome.go("store/main")
+    chrome.shows("what is acknowledged survives")
+    chrome.keep("store")
+
+
+def test_what_a_label_holds_is_text(world, console, chrome):
+    order = "<img/src=x/onerror=alert(1)>"
+    world.lose(order)
+    r = [x for x in console.records(what="waiting", limit=200)
+         if "onerror" in (x["label"] or "")][0]
+    for place in ("waiting", "record/main/" + r["name"], "batch"):
+        chrome.go(place)
+        chrome.shows(order)
+        assert chrome.run("return document.images.length") == 0
+
+
+# ---- Dark, light, for everybody ----------------------------------------------------
+
+
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+def test_every_screen_in_both_schemes(world, console, chrome, scheme):
+    world.lose("scheme-" + scheme)
+    r = waiting(console, "scheme-" + scheme)
+    world.lose("done-" + scheme)
+    done = waiting(console, "done-" + scheme)
+    console.decide(done, "success")
+    chrome.driver.execute_cdp_cmd("Emulation.setEmulatedMedia", {"features": [
+        {"name": "prefers-color-scheme", "value": scheme}]})
+    paper = set()
+    for name, place, text in (
+            ("overview", "", "outcome"), ("waiting", "waiting", "order="),
+            ("live", "live", "Filter"),
+            ("find", "find?by=hash&hash=" + r["name"], "order="),
+            ("audit", "audit", "Number"), ("store", "store/main", "Class"),
+            ("record", "record/main/" + r["name"], "What became of it?"),
+            ("record-done", "record/main/" + done["name"], "Decided"),
+            ("batch", "batch", "What became of it?"),
+            ("trouble", "nothing", "Trouble")):
+        chrome.go(place)
+        chrome.shows(text)
+        chrome.look()
+        if name in ("record", "batch"):
+            chrome.click("#check")
+            chrome.find("#why")
+            chrome.look()
+        chrome.keep("%s-%s" % (name, scheme))
+        paper.add(chrome.run(
+            "return getComputedStyle(document.body).backgroundColor"))
+    assert len(paper) == 1
+    assert (paper == {"rgb(255, 255, 255)"}) is (scheme == "light")
+
+
+def test_the_switch_of_colours_is_kept(chrome):
+    select = chrome.find("#theme")
+    paper = {}
+    for theme in ("dark", "light"):
+        select = chrome.find("#theme")
+        select.send_keys(theme)
+        chrome.driver.refresh()
+        chrome.shows("")
+        paper[theme] = chrome.run(
+            "return getComputedStyle(document.body).backgroundColor")
+        assert chrome.run("return document.getElementById('theme').value") == \
+            theme
+    assert paper["dark"] != paper["light"] == "rgb(255, 255, 255)"
+    chrome.run("localStorage.clear()")
+    chrome.driver.refresh()
+
+
+# ---- What is not allowed -------------------------------------------------------------
+
+
+def request_of(r, key):
+    return json.dumps({"action": "applied", "fence": r["fence"], "why": "w",
+                       "confirm": r["name"][:8]}), key
+
+
+SEND = """
+    const [path, body, key, extra] = a;
+    const answer = await fetch(path, {method: 'POST', body, credentials:
+        'include', headers: {'Content-Type': 'application/json',
+        'Once-Console': '1', 'Idempotency-Key': key, ...extra}});
+    return [answer.status, (await answer.json()).code];
+"""
+
+
+@pytest.mark.complains
+def test_the_same_decision_twice_by_a_page(world, console, chrome, seen):
+    world.lose("page-twice")
+    r = waiting(console, "page-twice")
+    body, key = request_of(r, uuid.uuid4().hex)
+    path = "/api/v1/stores/main/records/%s/decision" % r["name"]
+    for _ in range(2):
+        assert chrome.fetch(SEND, path, body, key, {})[0] == 200
+    steps = [e["step"] for e in seen.audit() if e.get("name") == r["name"]]
+    assert steps == ["intent", "done"]
+    # An old fence, and no header of ours.
+    old = body.replace('"%s"' % r["fence"], '"999"')
+    assert chrome.fetch(SEND, path, old, uuid.uuid4().hex, {}) == [409, "fence"]
+    assert chrome.fetch(SEND, path, body, key, {"Once-Console": "0"}) == [
+        403, "forbidden"]
+
+
+@pytest.fixture
+def elsewhere():
+    """A page of somebody else, on another port of this host: the browser sends
+    the console's cookie with its requests."""
+    class Page(http.server.BaseHTTPRequestHandler):
+        def do_GET(self):
+            self.send_response(200)
+            self.send_header("Content-Type", "text/html")
+            self.end_headers()
+            self.wfile.write(b"<!DOCTYPE html><title>evil</title><main>evil"
+                             b"</main>")
+
+        def log_message(self, *_):
+            pass
+
+    server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), Page)
+    threading.Thread(target=server.serve_forever, daemon=True).start()
+    yield "http://127.0.0.1:%d/" % server.server_port
+    server.shutdown()
+    server.server_close()
+
+
+@pytest.mark.complains
+def test_a_page_of_others_cannot_decide_nor_look(world, console, chrome, seen,
+                                                 elsewhere):
+    world.lose("evil")
+    r = waiting(console, "evil")
+    body, key = request_of(r, uuid.uuid4().hex)
+    base = "http://127.0.0.1:%s" % seen.port
+    path = base + "/api/v1/stores/main/records/%s/decision" % r["name"]
+    chrome.open(elsewhere)
+    assert str(chrome.fetch(SEND, path, body, key, {})).startswith("failed")
+    # What needs no permission is sent, and refused.
+    simple = """
+        const x = await fetch(a[0], {method: 'POST', mode: 'no-cors', body: a[1],
+            credentials: 'include', headers: {'Content-Type': 'text/plain'}});
+        return x.status;
+    """
+    assert str(chrome.fetch(simple, path, body)).startswith("failed")
+    look = "const x = await fetch(a[0], {credentials: 'include'});" \
+        "return await x.text();"
+    assert str(chrome.fetch(look, base + "/api/v1/stores")).startswith("failed")
+    chrome.run("""
+        const f = document.createElement('form');
+        f.method = 'post'; f.action = arguments[0]; f.enctype = 'text/plain';
+        const i = document.createElement('input');
+        i.name = arguments[1]; f.append(i); document.body.append(f); f.submit();
+    """, path, body)
+    assert waiting(console, "evil") == r
+    # Nor can it be put into a frame, or opened as a window that can be used.
+    chrome.open(elsewhere)
+    chrome.run("const f = document.createElement('iframe'); f.src = arguments[0];"
+               "document.body.append(f); window.f = f", base + "/")
+    browser.eventually(lambda: chrome.run(
+        "try { return window.f.contentDocument === null } catch { return true }"))
+    frame = chrome.driver.find_element("tag name", "iframe")
+    chrome.driver.switch_to.frame(frame)
+    assert "Once" not in chrome.driver.find_element("tag name", "body").text
+    chrome.driver.switch_to.default_content()
+    assert not [e for e in seen.audit() if e.get("name") == r["name"]]
+    chrome.open(base + "/")
+    chrome.shows("Overview")
+
+
+@pytest.mark.complains
+def test_a_name_that_was_turned_to_us(chrome, seen):
+    """DNS rebinding: evil.test leads to 127.0.0.1."""
+    chrome.open("http://evil.test:%s/" % seen.port)
+    text = chrome.driver.find_element("tag name", "body").text
+    assert "another name" in text
+    chrome.open("http://127.0.0.1:%s/" % seen.port)
+    chrome.shows("Overview")
+
+
+@pytest.mark.complains
+def test_who_was_not_admitted(world, chrome):
+    other = world.console(unix=False)
+    chrome.open("http://127.0.0.1:%s/" % other.port)
+    chrome.shows("Not admitted")
+    chrome.keep("not-admitted")
+
+
+@pytest.mark.complains
+def test_read_only_pages_have_no_buttons(world, console, chrome, seen):
+    world.lose("look-only")
+    r = waiting(console, "look-only")
+    other = world.console("--operators", operators(
+        world, me() + " decide,body\n"), unix=False)
+    chrome.open(other.url)
+    chrome.shows("Overview")
+    chrome.go("waiting")
+    chrome.shows("order=look-only")
+    assert "Decide many" not in chrome.text()
+    chrome.go("record/main/" + r["name"])
+    chrome.shows("This console only shows")
+    assert "What became of it?" not in chrome.text()
+    chrome.keep("read-only")
+    body, key = request_of(r, uuid.uuid4().hex)
+    path = "/api/v1/stores/main/records/%s/decision" % r["name"]
+    assert chrome.fetch(SEND, path, body, key, {}) == [403, "read-only"]
+    assert waiting(console, "look-only") == r
+    chrome.open("http://127.0.0.1:%s/" % seen.port)
