@@ -241,7 +241,7 @@ def test_ls_tells_every_record_in_the_order_of_names(store):
     assert [r[2] for r in rows] == ["failure", "success", "-", "-", "-"]
     assert [r[7] for r in rows] == ["0", "17", "0", "0", "0"]
     assert [r[8] for r in rows] == ["-", "-", "-", "takeover", "-"]
-    assert all(len(r) == 10 and r[3] == "1" for r in rows)
+    assert all(len(r) == 12 and r[3] == "1" for r in rows)
     assert len({r[4] for r in rows}) == 5  # fences are never repeated
     assert all(re.fullmatch(ISO, r[5]) for r in rows)
     assert rows[4][6] == "-" and all(re.fullmatch(ISO, r[6]) for r in rows[:4])
@@ -308,6 +308,16 @@ def test_ls_on_a_terminal_is_a_table(store):
     assert lines[1].split()[:3] == [ZERO[:16], "completed", "failure"]
     column = lines[0].index("GRANTED")
     assert all(re.match(ISO, line[column:]) for line in lines[1:])
+
+
+def test_what_waits_fits_on_a_terminal(store):
+    states(store)
+    lines = on_terminal(store, "ls", "--state", "indeterminate").splitlines()
+    shown = store.show(LAST)
+    assert lines[0].split() == ["NAME", "FENCE", "SINCE", "REASON", "LABEL"]
+    assert [line.split() for line in lines[1:]] == [
+        [LAST[:16], shown["fence"], shown["ended"], "-", "-"]]
+    assert lines[0].index("LABEL") <= 72
 
 
 def test_output_that_cannot_be_written_is_an_error(store):

@@ -757,6 +757,7 @@ def stack(tmp_path):
 
 def test_the_lines_that_run_prints_do_what_it_says(stack):
     s = stack().ready()
+    assert "No such file" not in s.said()
     lines = re.findall(r"^curl .*$", s.said(), re.M)
     assert len(lines) == 4
     first, second, ledger, lost = (
