@@ -2,8 +2,8 @@
 /*
  * cmd_stats.c - `once stats`: how many records there are, of which kind.
  *
- * Reads every record's head, since stores keep no counts of their own: a count
- * that is kept beside the records could disagree with them. Groups are what
+ * Reads every record's head, but for --quick (quick.c), since stores keep no
+ * counts by group. Groups are what
  * callers make of them, so it refuses to remember more than GROUPS of them; the
  * rest is counted together.
  */
@@ -13,10 +13,12 @@
 #include <string.h>
 
 #include "metrics/metrics.h"
+#include "quick.h"
 
 /* clang-format off */
 static const char help[] =
     "usage: once [--store URL] stats [--group G] [--json | --prometheus]\n"
+    "       once [--store URL] stats --quick [--json]\n"
     "\n"
     "Counts records by group and state. On a terminal a table; otherwise lines with\n"
     "tabs between: group, absent, claimed, dispatched, completed, indeterminate,\n"
@@ -26,6 +28,9 @@ static const char help[] =
     "\n"
     "  --group G      only this group\n"
     "  --json         one JSON object: \"groups\", a list, and \"all\"\n"
+    "  --quick        without reading the store: how many are claimed, dispatched,\n"
+    "                 indeterminate, and the rest; when the oldest indeterminate\n"
+    "                 one ended; the store's id, incarnation and gap\n"
     "  --prometheus   metrics, for the textfile collector of the node exporter\n"
     "\n"
     "Reads the whole store, beside whoever else uses it. Only the first 250 groups\n"
@@ -33,12 +38,13 @@ static const char help[] =
     "host's clock.\n";
 /* clang-format on */
 
-enum { OPT_GROUP = 1, OPT_PROMETHEUS };
+enum { OPT_GROUP = 1, OPT_PROMETHEUS, OPT_QUICK };
 
 static const struct cli_option options[] = {
     CLI_COMMON_OPTIONS,
     {"group", "", OPT_GROUP},
     {"prometheus", NULL, OPT_PROMETHEUS},
+    {"quick", NULL, OPT_QUICK},
     {NULL, NULL, 0},
 };
 
@@ -57,7 +63,7 @@ struct stats {
     uint64_t now_ms;
     int by_group;
     uint8_t group[ONCE_GROUP_SIZE];
-    int prometheus;
+    int prometheus, quick;
     struct count all, others; /* others: of groups that found no place */
     struct count groups[GROUPS];
     size_t n;
@@ -334,6 +340,7 @@ static int take(const struct cli *c, void *user, int o)
 
     s->by_group |= o == OPT_GROUP;
     s->prometheus |= o == OPT_PROMETHEUS;
+    s->quick |= o == OPT_QUICK;
     return o == OPT_GROUP ? cli_read_filter(c, optarg, s->group) : CLI_OK;
 }
 
@@ -345,6 +352,8 @@ static int read_args(struct cli *c, int argc, char **argv, struct stats *s)
         rc = cli_no_operands(c, argc, "");
     if (rc == CLI_OK && c->json && s->prometheus)
         rc = cli_usage(c, "--json and --prometheus exclude each other");
+    if (rc == CLI_OK && s->quick && (s->by_group || s->prometheus))
+        rc = cli_usage(c, "--quick goes with --json only");
     return rc;
 }
 
@@ -360,6 +369,10 @@ static int run(struct cli *c, int argc, char **argv)
     rc = read_args(c, argc, argv, s);
     if (rc != CLI_OK)
         goto out;
+    if (s->quick) {
+        rc = cli_quick(c);
+        goto out;
+    }
     rc = cli_open(c, &e);
     if (rc != CLI_OK)
         goto out;

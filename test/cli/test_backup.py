@@ -89,6 +89,18 @@ def test_a_copy_that_was_cut_is_refused_before_anything_is_made(store):
     store.bad(3, "copy: ", "verify", str(copy))
 
 
+def test_stats_quick_knows_what_waits_without_a_walk(store):
+    states(store)
+    told = counts(store.ok("stats", "--quick"))
+    assert (told["claimed"], told["dispatched"], told["indeterminate"]) == (
+        "1", "1", "1")
+    assert told["incarnation"] == "0" and told["gap"] == "none"
+    said = json.loads(store.ok("stats", "--quick", "--json"))
+    assert said["indeterminate"] == 1 and len(said["store"]) == 32
+    assert said["oldest"] == store.show(LAST)["ended"]
+    store.bad(2, "--quick", "stats", "--quick", "--prometheus")
+
+
 def work(store, names):
     """What a gateway does for one request each: how often it was executed."""
     done = 0

@@ -752,7 +752,7 @@ class Gateway:
         bad = [line for line in said.splitlines() if ALARMS.search(line) and
                not any(re.search(a, line) for a in self.allow)]
         assert not bad, "the error log has:\n" + "\n".join(bad[:20])
-        for name in ("stderr.log", "error.log", "access.log"):
+        for name in ("stderr.log", "error.log", "access.log", "json.log"):
             lines = [x for x in self.log(name).splitlines() if MARK in x]
             if self.level == "debug" and name == "error.log":
                 # There nginx itself writes down whole requests.

@@ -32,7 +32,7 @@ PROMTOOL = shutil.which("promtool")
 LOG = """
     include %s;
     access_log json.log once_json;
-""" % (ROOT / "nginx" / "once-log.conf")
+""" % (ROOT / "nginx" / "snippets" / "once-log.conf")
 
 STATUS = "location = /status { once_status; }"
 
@@ -144,6 +144,7 @@ SERVER = (
     guarded("/none/", target="http://nobody") +
     guarded("/late/", "once_lease 1s;", once="late") +
     guarded("/away/", once="away") +
+    guarded("/named/", "proxy_set_header Idempotency-Record $once_name;") +
     guarded("/dry/", "once_dry_run on; once_route dry;") +
     STATUS)
 
@@ -290,6 +291,13 @@ def test_a_replay_has_the_attempt_that_it_repeats(busy):
     assert again["once_outcome"] == "failure"
 
 
+def test_the_service_can_log_the_name_of_the_record(busy):
+    c = busy.case("/named/")
+    c.post()
+    assert c.requests[0].get("Idempotency-Record") == \
+        json_lines(busy, c.path)[0]["once_name"]
+
+
 def test_an_unguarded_request_is_json_too(busy):
     c = busy.case("/open/")
     c.post(headers=[("User-Agent", '"\\\x07\xff')])
@@ -417,6 +425,28 @@ def test_a_store_has_sixty_four_routes(make, n, ok):
                 allow=[r"\[emerg\]"])
     status, said = site.gateway.check()
     assert (status == 0) == ok, said
+
+
+def test_names_that_find_no_room_after_a_reload_are_counted_together(make):
+    """Slots of names that are gone stay: old workers may count in them."""
+    def locations(names):
+        return STATUS + "".join(guarded("/%s/" % n, "once_route %s;" % n)
+                                for n in names)
+    site = make(locations(["a%d" % i for i in range(62)]), workers=1,
+                store="memory")
+    site.gateway.texts["server"] = locations(["b0", "b1", "b2"])
+    site.gateway.render()
+    site.gateway.reload()
+    for where in ("/b0/", "/b1/", "/b2/"):
+        is_new(site.case(where).post())
+    eventually(lambda: value(samples(site), "once_requests_total",
+                             status="new") == 3)
+    seen = samples(site)
+    assert [value(seen, "once_requests_total", status="new", route=r)
+            for r in ("b0", "b1", "b2", "-")] == [1, 0, 0, 2]
+    log = site.gateway.log("error.log")
+    assert all('"%s" is counted with "-"' % n in log for n in ("b1", "b2"))
+    assert '"b0" is counted' not in log
 
 
 # ---- Deaths, and many at once --------------------------------------------

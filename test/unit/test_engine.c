@@ -295,6 +295,50 @@ static void abandoned(struct world *w)
     UNTIL(stats(w).live == 0);
 }
 
+/* What waits is counted without being asked, and only if it is to be. */
+static void records_are_counted_as_often_as_the_options_say(void)
+{
+    struct world w;
+    once_engine_options o;
+    once_attempt *a;
+
+    memset(&w, 0, sizeof(w));
+    o = options(&w);
+    o.count_ms = 5;
+    open_with(&w, "memory:", &o);
+    UNTIL(stats(&w).counted == 1);
+    T_EQ(stats(&w).indeterminate + stats(&w).dispatched, 0);
+    a = attempt(&w, 9);
+    T_EQ(once_claim(a, NULL), ONCE_OWNER);
+    UNTIL(stats(&w).dispatched == 1);
+    T_EQ(stats(&w).oldest_indeterminate_ms, 0);
+    T_EQ(once_give_up(a, ONCE_REASON_TIMEOUT, NULL), ONCE_OK);
+    once_attempt_free(a);
+    UNTIL(stats(&w).indeterminate == 1 && stats(&w).dispatched == 0);
+    T_EQ(stats(&w).oldest_indeterminate_ms, 1000000000000u);
+    once_engine_close(w.e);
+
+    open_world(&w, "memory:");
+    T_EQ(claim_once(&w, 1), ONCE_OWNER);
+    T_EQ(stats(&w).counted, 0);
+    once_engine_close(w.e);
+}
+
+static void a_store_is_up_while_it_answers(void)
+{
+    struct world w;
+
+    open_world(&w, "faulty:fail=any:2-9@memory:");
+    UNTIL(stats(&w).up == 1);
+    T_EQ(stats(&w).durable, 0);
+    T_EQ(claim_once(&w, 1), ONCE_OWNER);
+    UNTIL(stats(&w).up == 0);
+    UNTIL(stats(&w).up == 1);
+    UNTIL(stats(&w).swept_ms != UINT64_MAX);
+    T_EQ(stats(&w).late, 0);
+    once_engine_close(w.e);
+}
+
 static void an_owner_that_is_freed_is_given_up(void)
 {
     each_store(abandoned);
@@ -1702,6 +1746,8 @@ int main(void)
     T_RUN(an_owner_completes_and_a_repeat_is_told_the_same);
     T_RUN(two_phases_are_dispatched_before_the_owner_is_told);
     T_RUN(release_frees_the_key_and_give_up_leaves_it_unknown);
+    T_RUN(records_are_counted_as_often_as_the_options_say);
+    T_RUN(a_store_is_up_while_it_answers);
     T_RUN(an_owner_that_is_freed_is_given_up);
     T_RUN(a_late_outcome_is_accepted_and_a_resolved_one_stands);
     T_RUN(what_is_out_of_range_is_refused_with_its_limit);
