@@ -40,10 +40,19 @@ static int not_written(const struct cli *c, const once_error *err)
                    err->text);
 }
 
+/* What is done to a user's own store is nobody else's affair, and the host's log
+ * may be closed to him. */
+const char *cli_audit_path(const struct cli *c)
+{
+    if (c->audit != NULL && c->audit[0] != '\0')
+        return c->audit;
+    return c->user_store != NULL && cli_url(c) == c->user_store ? "own" : NULL;
+}
+
 int cli_audit_open(const struct cli *c, once__audit **out)
 {
     once_error err = {0, ""};
-    int rc = once__audit_open(c->audit, &err, out);
+    int rc = once__audit_open(cli_audit_path(c), &err, out);
 
     return rc == ONCE_OK ? CLI_OK : not_written(c, &err);
 }

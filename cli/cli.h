@@ -362,6 +362,8 @@ int cli_check_why(const struct cli *c, const char *why);
 void cli_make_note(const char *action, const char *why,
                    char out[CLI_NOTE_SIZE]);
 once_bytes cli_bytes(const char *text);
+/* For once__audit_open(): what --audit says, or the default for the store. */
+const char *cli_audit_path(const struct cli *c);
 /* The audit log that was named, or the default one; end it with
  * once__audit_close(). */
 int cli_audit_open(const struct cli *c, once__audit **out);

@@ -58,6 +58,7 @@ struct restore {
     struct cli_progress progress;
     struct cli_decision decision;
     once_store_head head;
+    uint8_t id[ONCE_STORE_ID_SIZE]; /* of the store, for the audit log */
 };
 
 static int take(const struct cli *c, void *user, int o)
@@ -138,6 +139,12 @@ static int change(const struct cli *c, struct restore *r, once_store *s,
     once_error err = {0, ""};
     int rc;
 
+    if (copy != NULL)
+        memcpy(r->head.id, once__copy_about_of(copy)->id, sizeof(r->head.id));
+    else if (s->ops->head != NULL)
+        (void)s->ops->head(s, NULL, &r->head, NULL);
+    memcpy(r->id, r->head.id, sizeof(r->id));
+    r->decision.entry.store = r->id;
     rc = cli_intend(c, &r->decision);
     if (rc != CLI_OK)
         return rc;

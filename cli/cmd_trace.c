@@ -127,7 +127,7 @@ static int read_audit(struct trace *t)
     once__audit *log = NULL;
     int rc;
 
-    if (once__audit_open(t->c->audit, &err, &log) != ONCE_OK)
+    if (once__audit_open(cli_audit_path(t->c), &err, &log) != ONCE_OK)
         return trace_source(t, "audit log", 0, "there is none");
     if (once__audit_path(log) == NULL)
         rc = trace_source(t, "audit log", 0, "it is off");

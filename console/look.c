@@ -409,23 +409,41 @@ static void add_event(json_t *list, uint64_t ms, const char *what,
                                               "text", text));
 }
 
+/* How the last attempt ended; what was decided is known by its note. */
+static void add_end(json_t *list, const once_record *r)
+{
+    const char *why = r->reason ? once_reason_text(r->reason) : "";
+    const char *comma = r->reason ? ", " : "";
+    char text[128];
+
+    if (r->note.size > 0) {
+        snprintf(text, sizeof(text),
+                 "It was decided: %s. Before, it was "
+                 "unknown%s%s.",
+                 r->state == ONCE_COMPLETED ? cli_kind(r->kind) : "reopened",
+                 comma, why);
+        add_event(list, r->ended_ms, "decided", text);
+        return;
+    }
+    snprintf(text, sizeof(text), "It ended: %s%s%s.",
+             r->state == ONCE_COMPLETED ? cli_kind(r->kind)
+             : r->state == ONCE_ABSENT  ? "released"
+                                        : "unknown",
+             comma, why);
+    add_event(list, r->ended_ms, "ended", text);
+}
+
 static json_t *events_of(const once_record *r)
 {
     json_t *list = json_array();
-    char text[128];
+    char text[64];
 
     if (r->attempt > 1 && r->created_ms != r->granted_ms)
         add_event(list, r->created_ms, "begun", "The first attempt began.");
     snprintf(text, sizeof(text), "Attempt %lu began.",
              (unsigned long)r->attempt);
     add_event(list, r->granted_ms, "granted", text);
-    snprintf(text, sizeof(text), "It ended: %s%s%s.",
-             r->state == ONCE_COMPLETED && r->note.size == 0 ? cli_kind(r->kind)
-             : r->state == ONCE_ABSENT && r->note.size == 0  ? "released"
-                                                             : "unknown",
-             r->reason ? ", " : "",
-             r->reason ? once_reason_text(r->reason) : "");
-    add_event(list, r->ended_ms, "ended", text);
+    add_end(list, r);
     return list;
 }
 

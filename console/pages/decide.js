@@ -109,7 +109,8 @@ function preview(action, reply) {
                   reply.kind + ':'), h('pre', {id: 'reply', tabindex: '0'},
                                        shown(reply.body))];
     return [h('p', {}, 'Repeats get exactly this, a ' + reply.kind + ', with a ' +
-              'body of ' + reply.body.bytes + ' bytes:'),
+              'body of ' + reply.body.bytes + ' bytes; the gateway adds Date and ' +
+              'what it adds to every answer:'),
         h('pre', {id: 'reply', tabindex: '0'}, 'HTTP/1.1 ' + reply.status + '\n' +
           reply.headers.map((l) => l.name + ': ' + l.value + '\n').join('') +
           'Idempotent-Replayed: true\n\n' + shown(reply.body))];

@@ -83,7 +83,7 @@ typedef struct once__audit once__audit;
 /*
  * `path` NULL: ONCE__AUDIT_DEFAULT if its folder exists, and otherwise
  * once/audit.jsonl in $XDG_STATE_HOME or ~/.local/state, whose folder is made
- * with the first line.
+ * with the first line. "own": the latter.
  * "off": no file is written, begin() and end() only tell syslog. Creates no
  * file yet. ONCE_EOPEN: there is no such folder, and no home either. May be used
  * by many threads at once.

@@ -83,9 +83,11 @@ static int own_path(char **out, once_error *err)
 
 static int find_path(once__audit *a, const char *path, once_error *err)
 {
-    if (path != NULL && path[0] != '\0')
+    if (path != NULL && path[0] == '\0')
+        path = NULL;
+    if (path != NULL && strcmp(path, "own") != 0)
         return once__path_absolute("audit log", path, &a->path, err);
-    a->own = !is_folder("/var/log/once");
+    a->own = path != NULL || !is_folder("/var/log/once");
     if (a->own)
         return own_path(&a->path, err);
     a->path = strdup(ONCE__AUDIT_DEFAULT);

@@ -154,7 +154,8 @@ static void ask(once_engine *e, once_attempt *a, int action)
 
     assert(!a->step_out); /* the store may still read the operation */
     op->verb = once__action_verb(action);
-    if (op->verb == ONCE_OP_CLAIM && once__gap_holds(e))
+    a->step.held = op->verb == ONCE_OP_CLAIM && once__gap_holds(e);
+    if (a->step.held)
         op->verb = ONCE_OP_READ;
     op->fence = a->machine.fence;
     op->reason = a->ending != 0 ? a->reason : ONCE_REASON_STORE_SILENT;
@@ -324,7 +325,7 @@ static void step_ended(once_engine *e, once__task *task, int rc)
         rc = ONCE_ESTORE;
     }
     rc = once__reportable(task, rc);
-    if (verb == ONCE_OP_READ) { /* in a gap */
+    if (task->held) {
         rc = once__gap_answer(rc, &a->step_op.record);
         verb = ONCE_OP_CLAIM;
     }

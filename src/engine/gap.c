@@ -16,10 +16,9 @@
  * Nothing is written for a key that is refused, so nothing has to be cleaned up.
  */
 #include <string.h>
+#include <time.h>
 
-#include "core/error.h"
 #include "engine/engine.h"
-#include "store/store.h"
 
 int once__gap_open(once_engine *e, once_error *err)
 {
@@ -33,12 +32,15 @@ int once__gap_open(once_engine *e, once_error *err)
  * that was set ahead must not end it. */
 int once__gap_holds(const once_engine *e)
 {
+    struct timespec t;
     uint64_t now_ms;
 
     if (e->head.gap != ONCE_GAP_HOLD)
         return 0;
-    now_ms = e->options.clock != NULL ? e->options.clock(e->options.user)
-                                      : once__wall_clock(NULL);
+    (void)clock_gettime(CLOCK_REALTIME, &t);
+    now_ms = e->options.clock != NULL
+                 ? e->options.clock(e->options.user)
+                 : (uint64_t)t.tv_sec * 1000 + (uint64_t)t.tv_nsec / 1000000;
     return now_ms < e->head.gap_until_ms ||
            (e->store->forget_ms != 0 &&
             e->store->forget_ms < e->head.gap_until_ms);

@@ -223,6 +223,13 @@ static int faulty_open(const char *rest, const once_store_options *options,
     f->ops = once__store_faulty;
     f->ops.durable = f->inner->ops->durable;
     f->ops.shared = f->inner->ops->shared;
+    if (f->inner->ops->count == NULL)
+        f->ops.count = NULL;
+    if (f->inner->ops->head == NULL) {
+        f->ops.head = NULL;
+        f->ops.import = NULL;
+        f->ops.fence = NULL;
+    }
     f->base.ops = &f->ops;
     *out = &f->base;
     f = NULL;

@@ -131,8 +131,8 @@ static int journal_open(const char *rest, const once_store_options *options,
     if (code == ONCE_OK)
         code = once__session_open(&s->log, err);
     if (code == ONCE_OK)
-        code = once__places_note(&s->places, rest, path, "", s->log.folder,
-                                 err);
+        code =
+            once__places_note(&s->places, rest, path, "", s->log.folder, err);
     if (code == ONCE_OK)
         code = once__places_note(&s->places, rest, path, "/lock",
                                  s->log.lock_fd, err);

@@ -21,9 +21,21 @@ def pytest_sessionstart(session):
         pytest.exit("no once-console at %s: build it" % harness.CONSOLE, 77)
 
 
-@pytest.fixture(scope="module", params=["sqlite"])
+def pytest_generate_tests(metafunc):
+    if "world" in metafunc.fixturenames and \
+            metafunc.module.__name__ != "test_marks":
+        metafunc.parametrize("world", getattr(metafunc.module, "STORES",
+                                              ["sqlite"]),
+                             indirect=True, scope="module")
+
+
+@pytest.fixture(scope="module")
 def world(request, tmp_path_factory):
-    it = harness.World(tmp_path_factory.mktemp("world"), request.param)
+    folder = tmp_path_factory.mktemp("world")
+    store = request.param
+    if store == "journal":
+        store = "journal:%s/journal" % folder
+    it = harness.World(folder, store)
     try:
         yield it
     finally:

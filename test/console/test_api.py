@@ -15,6 +15,7 @@ import pytest
 from console import (DOCUMENT, MARK, ROOT, Answer, Drop, Hold, eventually,
                      waiting)
 
+STORES = ["sqlite", "journal"]
 HASH = "f00dfeed" + "00" * 28
 
 
@@ -143,7 +144,8 @@ def test_the_audit_log_has_intent_and_end(world, console):
     older = console.get("audit?before=%d&limit=1" % lines[0]["seq"])
     assert older["lines"][0]["seq"] == lines[0]["seq"] - 1
     what = console.get("stores/main/records/%s/timeline" % r["name"])
-    assert [e["what"] for e in what["events"]] == ["granted", "ended"]
+    assert [e["what"] for e in what["events"]] == ["granted", "decided"]
+    assert r["reason"] in what["events"][1]["text"]
     assert {e["seq"] for e in what["audit"]} == {e["seq"] for e in lines}
 
 

@@ -50,11 +50,8 @@ static int is_of(once_store *s, uint32_t incarnation)
 /* What is granted now is above what its head says, and is the largest. */
 static void grants_above(once_store *s, uint32_t n)
 {
-    uint64_t before = 0, after = 0, floor = once__fence_floor(
-                                        &(once_store_head){
-                                            .incarnation =
-                                                head_of(s).incarnation},
-                                        0);
+    once_store_head h = head_of(s);
+    uint64_t before = 0, after = 0, floor = once__fence_floor(&h, 0);
     once_op op;
 
     T_EQ(s->ops->fence(s, &before, NULL), ONCE_OK);

@@ -121,8 +121,8 @@ static void dump_frame(struct check *c, const struct once__frame *f,
             once__journal_id(at), once__journal_offset(at), name,
             state_name(r->state), r->attempt, r->fence, r->lease_ms, r->keep_ms,
             (int)strnlen((const char *)r->group, ONCE_GROUP_SIZE),
-            (const char *)r->group, r->result.size, r->note.size,
-            r->label.size, r->ended_ms, once_reason_text(r->reason));
+            (const char *)r->group, r->result.size, r->note.size, r->label.size,
+            r->ended_ms, once_reason_text(r->reason));
 }
 
 static void check_frame(struct check *c, struct once__walk *w,

@@ -475,8 +475,7 @@ static int begin(struct recovery *r)
 static int begin_fences(struct recovery *r)
 {
     once_store_head head;
-    int code =
-        once__journal_head_load(r->j->folder, r->j->path, &head, r->err);
+    int code = once__journal_head_load(r->j->folder, r->j->path, &head, r->err);
 
     if (code == ONCE_OK)
         r->j->shared->fence = once__fence_floor(&head, 0);

@@ -95,8 +95,7 @@ int once__session_read(int fd, const char *path, struct once__note *out,
         return once__fail(err, ONCE_EVERSION,
                           "%s: a journal of version %llu, this program "
                           "understands version %d",
-                          path,
-                          (unsigned long long)once__get(b + 8, 4),
+                          path, (unsigned long long)once__get(b + 8, 4),
                           ONCE__JOURNAL_VERSION);
     if (once__get(b + 12, 4) != note_sum(b))
         return once__fail(err, ONCE_ECORRUPT, "%s/lock: it fails its checksum",
