@@ -13,7 +13,7 @@ static const char help[] =
     "\n"
     "Prints the name, 64 hex digits, under which a gateway keeps the record of a\n"
     "request. It opens no store; once show --request takes the same options and\n"
-    "shows the record. In the gateway's logs the name is $once_name.\n"
+    "shows the record. It is $once_name in the gateway's log.\n"
     "\n"
     "  --realm R          the value of once_realm: by default the host's name, in\n"
     "                     lower case and without a port\n"

@@ -54,11 +54,8 @@ static const char help[] =
 enum { OPT_MAX = 1, OPT_SHM };
 
 static const struct cli_option options[] = {
-    CLI_COMMON_OPTIONS,
-    CLI_AUDIT_OPTION,
-    {"max", "", OPT_MAX},
-    {"shm", NULL, OPT_SHM},
-    {NULL, NULL, 0},
+    CLI_COMMON_OPTIONS,     CLI_AUDIT_OPTION, {"max", "", OPT_MAX},
+    {"shm", NULL, OPT_SHM}, {NULL, NULL, 0},
 };
 
 struct purge {

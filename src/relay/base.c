@@ -152,6 +152,19 @@ void once__base_watch(struct once__base *b, uint32_t ms)
 
 /* ---- Connections -------------------------------------------------------- */
 
+/* SQLite's own pauses grow to 100 ms: with a few workers the file is free most
+ * of the time and all of them sleep. Counts its pauses, as SQLite does. */
+static int wait_for_lock(void *unused, int pauses)
+{
+    const struct timespec ms = {0, 1000000};
+
+    (void)unused;
+    if (pauses >= BUSY_MS)
+        return 0;
+    (void)nanosleep(&ms, NULL);
+    return 1;
+}
+
 static int connect_sqlite(struct once__base *b, once_error *err)
 {
     int flags = SQLITE_OPEN_READWRITE | SQLITE_OPEN_NOMUTEX;
@@ -161,7 +174,7 @@ static int connect_sqlite(struct once__base *b, once_error *err)
         flags |= SQLITE_OPEN_CREATE;
     rc = sqlite3_open_v2(b->path, &b->tx.sqlite, flags, NULL);
     if (rc == SQLITE_OK)
-        rc = sqlite3_busy_timeout(b->tx.sqlite, BUSY_MS);
+        rc = sqlite3_busy_handler(b->tx.sqlite, wait_for_lock, NULL);
     if (rc == SQLITE_OK)
         return ONCE_OK;
     return once__fail(err, rc == SQLITE_NOMEM ? ONCE_ENOMEM : ONCE_EOPEN,
