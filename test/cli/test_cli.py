@@ -241,7 +241,7 @@ def test_ls_tells_every_record_in_the_order_of_names(store):
     assert [r[2] for r in rows] == ["failure", "success", "-", "-", "-"]
     assert [r[7] for r in rows] == ["0", "17", "0", "0", "0"]
     assert [r[8] for r in rows] == ["-", "-", "-", "takeover", "-"]
-    assert all(len(r) == 10 and r[3] == "1" for r in rows)
+    assert all(len(r) == 12 and r[3] == "1" for r in rows)
     assert len({r[4] for r in rows}) == 5  # fences are never repeated
     assert all(re.fullmatch(ISO, r[5]) for r in rows)
     assert rows[4][6] == "-" and all(re.fullmatch(ISO, r[6]) for r in rows[:4])
