@@ -112,13 +112,14 @@ static int report(const struct cli *c, const struct restore *r,
 
     if (c->json)
         return cli_print_json(
-            c, json_pack("{s:o, s:I, s:s, s:o, s:o}", "records",
-                         about == NULL ? json_null()
-                                       : json_integer((json_int_t)about->records),
-                         "incarnation", (json_int_t)h->incarnation, "gap",
-                         hold ? "hold" : "accept", "gap_from",
-                         cli_json_time(h->gap_from_ms), "gap_until",
-                         cli_json_time(h->gap_until_ms)));
+            c,
+            json_pack("{s:o, s:I, s:s, s:o, s:o}", "records",
+                      about == NULL ? json_null()
+                                    : json_integer((json_int_t)about->records),
+                      "incarnation", (json_int_t)h->incarnation, "gap",
+                      hold ? "hold" : "accept", "gap_from",
+                      cli_json_time(h->gap_from_ms), "gap_until",
+                      cli_json_time(h->gap_until_ms)));
     if (about != NULL)
         cli_number(c, "records", about->records);
     cli_number(c, "incarnation", h->incarnation);

@@ -12,8 +12,8 @@
 struct quick {
     once_counts n;
     once_store_head head;
-    int counts, has_head;  /* 0: this store has none */
-    uint64_t oldest_ms;    /* when the first one that waits ended; 0: none */
+    int counts, has_head; /* 0: this store has none */
+    uint64_t oldest_ms;   /* when the first one that waits ended; 0: none */
 };
 
 static int see(void *user, const uint8_t name[ONCE_NAME_SIZE],

@@ -91,9 +91,11 @@ json_t *con_json_told(const once_record *r)
                     "Nobody knows whether it took effect.");
     case ONCE_COMPLETED:
         break;
-    default:
+    case ONCE_ABSENT:
         return json_pack("{s:s, s:s}", "is", "executes", "text",
                          "The next request with this key executes.");
+    default:
+        return told(503, "store-unavailable", "Its record is corrupt.");
     }
     once__view_of(r, &v);
     if (!v.kept)

@@ -138,7 +138,8 @@ enum MHD_Result con_trouble(struct con_ask *ask, int rc, const once_error *err)
 
     if (rc == ONCE_EINVAL || rc == ONCE_ELIMIT)
         return con_problem(ask, MHD_HTTP_BAD_REQUEST, "invalid", "%s", text);
-    return con_problem(ask, MHD_HTTP_SERVICE_UNAVAILABLE, "store", "%s", text);
+    return con_problem(ask, MHD_HTTP_SERVICE_UNAVAILABLE,
+                       rc == ONCE_ECORRUPT ? "corrupt" : "store", "%s", text);
 }
 
 enum MHD_Result con_bytes(struct con_ask *ask, const char *type,

@@ -88,19 +88,34 @@ async function timeline(r) {
         audit.length > 0 && auditTable('As the audit log has it', audit));
 }
 
+// A lost owner that nobody has reaped, because no gateway is left, may be decided.
+const decidable = (r) => r.state === 'indeterminate' ||
+    (r.state === 'dispatched' &&
+     Date.parse(r.lease_until) < Date.parse(r.now));
+
 const same = (a, b) => a.fence === b.fence && a.state === b.state &&
     a.attempt === b.attempt && a.note === b.note;
 
 export async function record(context) {
     const {page, title, words: [s, name], session, again} = context;
-    let r = await get(at(s, name));
+    let r;
+    try {
+        r = await get(at(s, name));
+    } catch (problem) {
+        if (problem.code !== 'corrupt')
+            throw problem;
+        fill(page, title('Record ' + name.slice(0, 8)), box('wrong', h('p', {},
+            '\u2716 This record fails its checksum. It counts as taken, so ' +
+            'nothing runs twice. Keep a copy of the store and look at the disk.')));
+        return;
+    }
     async function draw(said) {
         const may = session.rights.includes('decide');
         const kept = r.state === 'completed' && r.told.is !== 'problem';
         fill(page, title('Record ' + name.slice(0, 8)), said,
              recordFacts(r), await timeline(r),
-             r.state === 'indeterminate' && may && decisionForm(r, done, reload),
-             r.state === 'indeterminate' && !may && box('', h('p', {},
+             decidable(r) && may && decisionForm(r, done, reload),
+             decidable(r) && !may && box('', h('p', {},
                  session.decide ? 'You have not the right to decide.' :
                  'This console only shows. Decide with once resolve ' +
                  name.slice(0, 16) + ' --fence ' + r.fence)),
@@ -117,12 +132,6 @@ export async function record(context) {
                                  '\u2713 ' + text)));
         document.getElementById('decided').focus();
         say(text);
-    }
-    if (r.state === 'corrupt') {
-        fill(page, title('Record ' + name.slice(0, 8)), box('wrong', h('p', {},
-            '\u2716 This record fails its checksum. It counts as taken, so ' +
-            'nothing runs twice. Keep a copy of the store and look at the disk.')));
-        return;
     }
     await draw(null);
     again(async () => {

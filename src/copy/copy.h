@@ -29,8 +29,8 @@ enum {
     ONCE__COPY_HEAD = 48,
     ONCE__COPY_SUM = 36, /* where the sum begins in the end */
     ONCE__COPY_END = 68,
-    ONCE__COPY_RECORDS = 256,       /* in one step                     */
-    ONCE__COPY_BYTES = 16 << 20     /* of results in one step, and one more */
+    ONCE__COPY_RECORDS = 256,   /* in one step                     */
+    ONCE__COPY_BYTES = 16 << 20 /* of results in one step, and one more */
 };
 
 /* What a copy says of itself. */
@@ -67,8 +67,7 @@ void once__copy_close(once__copy *c); /* accepts NULL */
 const once__copy_about *once__copy_about_of(const once__copy *c);
 /* The next record: 1, its bytes are borrowed until the next call; 0: that was
  * the last one; or an error. */
-ONCE_CHECK int once__copy_next(once__copy *c, once_named *out,
-                               once_error *err);
+ONCE_CHECK int once__copy_next(once__copy *c, once_named *out, once_error *err);
 
 /* What to do with keys that are absent until the longest retention is over. */
 typedef struct once__restore {

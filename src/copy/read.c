@@ -42,8 +42,8 @@ static int read_head(once__copy *c, once_error *err)
                           "copy: of version %u with records of version %u; "
                           "this program reads %d and %d",
                           (unsigned)once__get(head + 8, 4),
-                          (unsigned)once__get(head + 40, 4),
-                          ONCE__COPY_VERSION, ONCE__RECORD_VERSION);
+                          (unsigned)once__get(head + 40, 4), ONCE__COPY_VERSION,
+                          ONCE__RECORD_VERSION);
     c->about.incarnation = (uint32_t)once__get(head + 12, 4);
     memcpy(c->about.id, head + 16, ONCE_STORE_ID_SIZE);
     c->about.begun_ms = once__get(head + 32, 8);

@@ -169,8 +169,8 @@ static int put_page(struct writer *w)
 
     for (from = 0; from < w->n && rc == ONCE_OK; from = to) {
         bytes = 0;
-        for (to = from;
-             to < w->n && (to == from || bytes < ONCE__COPY_BYTES); to++)
+        for (to = from; to < w->n && (to == from || bytes < ONCE__COPY_BYTES);
+             to++)
             bytes += w->sizes[to];
         rc = ask(w, w->list + from, to - from);
         for (; rc == ONCE_OK && from < to; from++) {

@@ -118,7 +118,7 @@ static void maintain(once_engine *e, int quiet)
     e->maintained_ms = now;
     e->needs_maintenance = 0;
     if (e->store->ops->maintain != NULL &&
-        e->store->ops->maintain(e->store, &err) < 0)
+        e->store->ops->maintain(e->store, &err) < 0 && !e->failing)
         once__event(e, "the store's maintenance failed: %s", err.text);
 }
 

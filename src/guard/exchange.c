@@ -261,10 +261,10 @@ static void describe(once_exchange *x, const once_http_request *r,
     if (o->label != NULL)
         size = o->label(o->user, r, text, sizeof(text));
     else
-        size = snprintf(text, sizeof(text), "%s %.*s", r->method,
-                        (int)(t->path.size < sizeof(text) ? t->path.size
-                                                          : sizeof(text)),
-                        (const char *)t->path.data);
+        size = snprintf(
+            text, sizeof(text), "%s %.*s", r->method,
+            (int)(t->path.size < sizeof(text) ? t->path.size : sizeof(text)),
+            (const char *)t->path.data);
     if (size > (int)sizeof(text))
         size = sizeof(text) - 1;
     if (size > 0)

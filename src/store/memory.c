@@ -65,8 +65,8 @@ static int memory_open(const char *rest, const once_store_options *options,
     if (getrandom(&seed, sizeof(seed), 0) != (ssize_t)sizeof(seed))
         return once__fail(err, ONCE_EOPEN, "memory: no random numbers");
     m = calloc(1, sizeof(*m));
-    if (m != NULL && getrandom(m->head.id, ONCE_STORE_ID_SIZE, 0) !=
-                         ONCE_STORE_ID_SIZE) {
+    if (m != NULL &&
+        getrandom(m->head.id, ONCE_STORE_ID_SIZE, 0) != ONCE_STORE_ID_SIZE) {
         rc = once__fail(err, ONCE_EOPEN, "memory: no random numbers");
         goto out;
     }

@@ -37,9 +37,9 @@ static int redis_apply(once_store *store, once_op **ops, size_t n,
     return once__redis_apply(s->batch, ops, n, err);
 }
 
-static int redis_scan(once_store *store, int what,
-                      const once_position *after, uint32_t max, once_each *each,
-                      void *user, once_error *err)
+static int redis_scan(once_store *store, int what, const once_position *after,
+                      uint32_t max, once_each *each, void *user,
+                      once_error *err)
 {
     struct redis *s = (struct redis *)store;
 

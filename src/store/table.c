@@ -24,7 +24,8 @@
 
 enum { FIRST_BITS = 8, LAST_BITS = 40, CUTS = 4, FIRST_ROOM = 256 };
 
-static_assert(sizeof(struct once__row) <= 200, "with the heaps: 250 bytes a key");
+static_assert(sizeof(struct once__row) <= 200,
+              "with the heaps: 250 bytes a key");
 
 static size_t prefix(const uint8_t *name, unsigned bits)
 {
@@ -414,8 +415,8 @@ struct once__row *once__table_add(struct once__table *t,
 {
     struct once__row *row;
 
-    if (!reserve(&t->leases, t->rows + 1) ||
-        !reserve(&t->keeps, t->rows + 1) || !reserve(&t->waiting, t->rows + 1))
+    if (!reserve(&t->leases, t->rows + 1) || !reserve(&t->keeps, t->rows + 1) ||
+        !reserve(&t->waiting, t->rows + 1))
         return NULL;
     row = calloc(1, sizeof(*row));
     if (row == NULL)

@@ -73,7 +73,7 @@ def test_the_script_parses(shell):
 
 def test_commands_and_own_options_come_first(offers):
     assert offers("once", "") == set(COMMANDS) | OWN
-    assert offers("once", "res") == {"resolve"}
+    assert offers("once", "res") == {"resolve", "restore"}
     assert offers("once", "--s") == {"--store"}
     assert offers("once", "--json", "sh") == {"show"}
     assert offers("once", "--store", "x", "sh") == {"show"}

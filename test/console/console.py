@@ -6,6 +6,7 @@ store, and a client that checks every answer against the console's own document
 (console/openapi.yaml).
 
     ONCE_BUILD     where once and once-console are, default build
+    ONCE_CONSOLE   another once-console
 
 Screenshots of the pages are kept in ONCE_BUILD/console-screens.
 """
@@ -33,7 +34,7 @@ from gateway import (  # noqa: E402,F401  pylint: disable=wrong-import-position
 
 BUILD = pathlib.Path(os.environ.get("ONCE_BUILD", ROOT / "build"))
 ONCE = os.environ.get("ONCE_CLI", str(BUILD / "once"))
-CONSOLE = str(BUILD / "once-console")
+CONSOLE = os.environ.get("ONCE_CONSOLE", str(BUILD / "once-console"))
 SEED = os.environ.get("ONCE_CLI_SEED", str(BUILD / "test" / "cli_seed"))
 SCREENS = BUILD / "console-screens"
 MARK = gateway.MARK
@@ -250,6 +251,8 @@ class Console:
             except subprocess.TimeoutExpired:
                 self.process.kill()
                 raise
+            assert self.process.returncode == 0, (
+                self.folder / "stderr").read_text("utf-8", "replace")[-4000:]
         self.process.stdout.close()
         self.errors.close()
 

@@ -217,6 +217,16 @@ def test_what_is_in_flight(world, console):
     eventually(lambda: console.record(r["name"])["state"] == "completed")
 
 
+def test_a_lost_owner_that_nobody_reaped_is_decided(world, console):
+    """The gateway may be gone for good. (Here it may be the faster one.)"""
+    name = uuid.uuid4().hex * 2
+    world.seed("dispatched", name, "10", "0")
+    r = console.record(name)
+    done = eventually(lambda: [d for d in [console.decide(r, "applied")]
+                               if d.status == 200])[0]
+    assert done.json["record"]["state"] == "completed"
+
+
 # ---- Find -------------------------------------------------------------------
 
 

@@ -190,7 +190,8 @@ static void release_it(struct story *s, once_engine *e)
     once_attempt *a = claim(s, e, RELEASED, 0, ONCE_OWNER, &rc);
 
     if (rc == ONCE_OWNER)
-        expect(s, "once_release", RELEASED, once_release(a, ONCE_REASON_NOT_SENT, NULL), ONCE_OK,
+        expect(s, "once_release", RELEASED,
+               once_release(a, ONCE_REASON_NOT_SENT, NULL), ONCE_OK,
                SET(ONCE_ESTORE));
     once_attempt_free(a);
     do_it(s, e, RELEASED, 1, ONCE_OWNER);
@@ -245,7 +246,8 @@ static void give_it_up(struct story *s, once_engine *e)
 
     if (rc == ONCE_OWNER) {
         work(s, GIVEN_UP);
-        expect(s, "once_give_up", GIVEN_UP, once_give_up(a, ONCE_REASON_TIMEOUT, NULL), ONCE_OK,
+        expect(s, "once_give_up", GIVEN_UP,
+               once_give_up(a, ONCE_REASON_TIMEOUT, NULL), ONCE_OK,
                SET(ONCE_ESTORE));
     }
     once_attempt_free(a);

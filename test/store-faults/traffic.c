@@ -205,7 +205,8 @@ static void let_go(struct caller *c, once_attempt *a, int release)
 
     if (release)
         line(t, 'r', c->key, attempt, fence);
-    rc = release ? once_release(a, ONCE_REASON_NOT_SENT, NULL) : once_give_up(a, ONCE_REASON_TIMEOUT, NULL);
+    rc = release ? once_release(a, ONCE_REASON_NOT_SENT, NULL)
+                 : once_give_up(a, ONCE_REASON_TIMEOUT, NULL);
     count(t, rc == ONCE_OK);
     if (release)
         line(t, rc == ONCE_OK ? 'F' : 'f', c->key, attempt, fence);

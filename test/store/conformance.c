@@ -641,8 +641,8 @@ static uint64_t in_state(const struct world *w, int state)
     size_t i;
 
     for (i = 0; i < w->count; i++)
-        n += w->slots[i].may[0].attempt > 0 &&
-             w->slots[i].may[0].state == state;
+        n +=
+            w->slots[i].may[0].attempt > 0 && w->slots[i].may[0].state == state;
     return n;
 }
 

@@ -1538,7 +1538,8 @@ static void a_store_that_is_not_there_is_opened_when_it_is(void)
     T_EQ(once_claim(a, NULL), ONCE_EAWAY); /* it waited for the first try */
     T_EQ(once_claim(b, &err), ONCE_EAWAY); /* it did not */
     T_EQ(ask(&w, ONCE_OP_SHOW, 1, NULL), ONCE_EAWAY);
-    T_EQ(once_scan(w.e, ONCE_SCAN_ALL, NULL, 1, nobody, NULL, NULL), ONCE_EAWAY);
+    T_EQ(once_scan(w.e, ONCE_SCAN_ALL, NULL, 1, nobody, NULL, NULL),
+         ONCE_EAWAY);
     T_EQ(atomic_load(&w.events), 1); /* why */
     T_EQ(stats(&w).queued, 0);
     T_EQ(mkdir(folder, 0700), 0);

@@ -60,7 +60,7 @@ struct known {
 /* One operation of a batch, for sorting. */
 struct place {
     once_op *op;
-    size_t at;               /* in the batch */
+    size_t at; /* in the batch */
     /* What it brings, where others may show it. */
     once_bytes result, note, label;
 };

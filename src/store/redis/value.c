@@ -92,8 +92,7 @@ int once__redis_value_peek(once_bytes in, const uint8_t name[ONCE_NAME_SIZE],
         return ONCE_ECORRUPT;
     }
     r.note.data = r.note.size > 0 ? p + ONCE__REDIS_HEAD : NULL;
-    r.label.data =
-        r.label.size > 0 ? p + ONCE__REDIS_HEAD + r.note.size : NULL;
+    r.label.data = r.label.size > 0 ? p + ONCE__REDIS_HEAD + r.note.size : NULL;
     if (head_sum(name, p, texts) != once__get(p + HEAD_SUM, 4))
         return ONCE_ECORRUPT;
     if (p[0] != ONCE__RECORD_VERSION)
