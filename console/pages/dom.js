@@ -117,19 +117,22 @@ export function state(r) {
     return h('span', {class: 'mark ' + kind}, sign + ' ' + word + more);
 }
 
+// The last three free a key: nothing waits for an operator because of them.
+export const freeing = ['not-sent', 'status', 'operator'];
+
 export const reasons = {
     'reset': 'the connection was lost',
     'timeout': 'no answer in time',
     'bad-response': 'the answer was no HTTP',
     'truncated': 'the answer was cut short',
-    'upstream-said': 'the service said that it does not know',
+    'upstream-said': 'the service said so itself',
     'owner-gone': 'the gateway\u2019s process died',
     'store-silent': 'the store did not answer',
     'gap': 'lost between a backup and its restore',
-    'operator': 'an operator',
+    'program': 'the program said so',
     'not-sent': 'it was not sent',
     'status': 'a status that says so',
-    'program': 'the program said so',
+    'operator': 'an operator',
 };
 
 export function reason(r) {

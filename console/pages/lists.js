@@ -3,8 +3,8 @@
 // lists.js - the overview, what waits, what is in flight, the audit log, and one
 // store.
 
-import {h, fill, get, query, box, state, reason, reasons, time, age, span, table,
-        facts, link, field, say} from './dom.js';
+import {h, fill, get, query, box, state, reason, reasons, freeing, time, age,
+        span, table, facts, link, field, say} from './dom.js';
 
 const PAGE = 50;
 
@@ -113,7 +113,8 @@ function filterForm(kind, session, p) {
         field('Realm', h('input', {id: 'realm', name: 'realm', maxlength: '32',
                                    value: p.realm || ''})),
         kind === 'waiting' && pick('reason', 'Reason', [['', 'any'],
-            ...Object.entries(reasons).map(([r, t]) => [r, r + ': ' + t])],
+            ...Object.entries(reasons).filter(([r]) => !freeing.includes(r))
+                .map(([r, t]) => [r, r + ': ' + t])],
             p.reason || ''),
         pick('older', 'Older than', [['', 'any age'], ['60', '1 minute'],
             ['600', '10 minutes'], ['3600', '1 hour'], ['86400', '1 day']],

@@ -89,6 +89,16 @@ def test_an_operator_decides_by_clicking(world, console, chrome):
     chrome.keep("audit")
 
 
+def test_the_filter_offers_only_reasons_that_can_wait(chrome):
+    chrome.go("waiting")
+    chrome.find("#reason")
+    offered = chrome.run("return [...document.getElementById('reason').options]"
+                         ".map((o) => o.value)")
+    assert {"", "reset", "owner-gone", "gap", "program"} <= set(offered)
+    # Of these nothing was lost: they free the key.
+    assert not {"not-sent", "status", "operator"} & set(offered)
+
+
 def test_an_operator_decides_by_the_keyboard_alone(world, console, chrome):
     case = world.lose("keys")
     r = waiting(console, "keys")
