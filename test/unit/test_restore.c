@@ -14,6 +14,7 @@
 #include <once/store.h>
 
 #include "copy/copy.h"
+#include "engine/engine.h"
 #include "t.h"
 
 enum { HOUR = 3600000, DAY = 24 * HOUR };
@@ -374,6 +375,80 @@ static void a_store_that_was_put_back_is_noticed(void)
     once_engine_close(e);
 }
 
+/* What another process of this host does at the moment at which we ask for the
+ * last fence: it is granted more, and writes that down. */
+static uint64_t granted;
+
+static int fence_of_many(once_store *s, uint64_t *out, once_error *err)
+{
+    (void)s;
+    (void)err;
+    *out = granted;
+    granted += 10;
+    shell("echo 'once witness 1 15' >"
+          " witness/00000000000000000000000000000000");
+    return ONCE_OK;
+}
+
+static void what_others_are_granted_meanwhile_is_no_alarm(void)
+{
+    const once_store_ops ops = {
+        .name = "many", .durable = 1, .fence = fence_of_many};
+    once_store s = {.ops = &ops};
+    once_engine *e = calloc(1, sizeof(*e));
+    once_error err = {0, ""};
+
+    shell("rm -rf witness && mkdir witness");
+    granted = 5;
+    e->store = &s;
+    e->options.witness = path("witness");
+    T_EQ(once__witness_open(e, &err), ONCE_OK);
+    T_EQ(once__witness_open(e, &err), ONCE_OK);
+    granted = 14;
+    T_EQ(once__witness_open(e, &err), ONCE_EROLLBACK);
+    free(e);
+}
+
+static char said[200];
+
+static void listen(void *user, const char *text)
+{
+    (void)user;
+    if (strstr(text, "witness") != NULL)
+        (void)snprintf(said, sizeof(said), "%s", text);
+}
+
+/* It may belong to another user, or be damaged: that is no "nothing was
+ * granted". */
+static void a_witness_that_cannot_be_read_is_reported(void)
+{
+    static const char *const ways[] = {
+        "ln -s elsewhere witness/$(ls witness.ok)",
+        "echo nonsense >witness/$(ls witness.ok)"};
+    once_engine_options o = ONCE_ENGINE_OPTIONS_INIT;
+    once_engine *e;
+    size_t i;
+
+    now = real_now();
+    shell("rm -rf a witness && mkdir witness");
+    e = engine(url("journal", "a"), path("witness"));
+    T_EQ(attempt(e, 1, 0, 'c'), ONCE_OWNER);
+    once_engine_close(e);
+    shell("rm -rf witness.ok && mv witness witness.ok");
+    o.clock = hand;
+    o.witness = path("witness");
+    o.event = listen;
+    for (i = 0; i < sizeof(ways) / sizeof(ways[0]); i++) {
+        shell("rm -rf witness && mkdir witness");
+        shell(ways[i]);
+        said[0] = '\0';
+        T_EQ(once_engine_open(url("journal", "a"), &o, NULL, &e), ONCE_OK);
+        T_OK(strstr(said, "cannot be read") != NULL);
+        once_engine_close(e);
+    }
+    shell("rm -rf witness witness.ok");
+}
+
 static void a_witness_that_cannot_be_written_stops_nothing(void)
 {
     once_engine *e;
@@ -396,6 +471,8 @@ int main(void)
     T_RUN(half_a_copy_or_a_changed_one_is_refused);
     T_RUN(a_copy_overwrites_nothing_and_wants_an_empty_store);
     T_RUN(a_store_that_was_put_back_is_noticed);
+    T_RUN(what_others_are_granted_meanwhile_is_no_alarm);
+    T_RUN(a_witness_that_cannot_be_read_is_reported);
     T_RUN(a_witness_that_cannot_be_written_stops_nothing);
     shell("rm -rf a b copy* witness old a-* b-*");
     (void)rmdir(folder);
