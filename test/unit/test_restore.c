@@ -339,6 +339,34 @@ static void a_copy_overwrites_nothing_and_wants_an_empty_store(void)
     shell("test ! -e copy.part");
 }
 
+/* What is absent in a gap stays unknown until that gap is over, whatever is done
+ * to the store meanwhile. */
+static void a_gap_is_not_made_shorter(void)
+{
+    once__restore week = {.gap = ONCE_GAP_HOLD, .keep_ms = 7 * (uint64_t)DAY};
+    once__restore day = {.gap = ONCE_GAP_HOLD};
+    once_store_head first, head;
+    once__copy_about about;
+    once_engine *e;
+    once_store *s;
+
+    shell("rm -rf a b copy*");
+    now = real_now();
+    s = open_store(url("journal", "a"));
+    T_EQ(once__copy_adopt(s, &week, &first, NULL), ONCE_OK);
+    T_EQ(once__copy_adopt(s, &day, &head, NULL), ONCE_OK);
+    T_OK(head.gap_until_ms >= first.gap_until_ms);
+    T_EQ(once__copy_adopt(s, &week, &first, NULL), ONCE_OK);
+    T_EQ(once__copy_write(s, path("copy"), NULL, NULL, &about, NULL), ONCE_OK);
+    once_store_close(s);
+    restore(url("journal", "b"), path("copy"), ONCE_GAP_HOLD, &head);
+    T_OK(head.gap_until_ms >= first.gap_until_ms);
+    e = engine(url("journal", "b"), NULL);
+    now += 3 * (uint64_t)DAY;
+    T_EQ(attempt(e, 1, 0, 'c'), ONCE_UNKNOWN);
+    once_engine_close(e);
+}
+
 /* ---- The witness ----------------------------------------------------------- */
 
 static void a_store_that_was_put_back_is_noticed(void)
@@ -470,6 +498,7 @@ int main(void)
     T_RUN(an_accepted_gap_executes_and_says_class_b);
     T_RUN(half_a_copy_or_a_changed_one_is_refused);
     T_RUN(a_copy_overwrites_nothing_and_wants_an_empty_store);
+    T_RUN(a_gap_is_not_made_shorter);
     T_RUN(a_store_that_was_put_back_is_noticed);
     T_RUN(what_others_are_granted_meanwhile_is_no_alarm);
     T_RUN(a_witness_that_cannot_be_read_is_reported);
