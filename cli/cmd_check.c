@@ -31,7 +31,8 @@ static const char help[] =
     "Sends a canary through the store: claims a key of its own, completes it, asks\n"
     "again, must get the same result, must be refused with another fingerprint,\n"
     "and forgets the key. For probes: status 0 if all of it went well, 3 if the\n"
-    "store cannot be used or gave a wrong answer, 4 if it did not answer.\n"
+    "store cannot be used, gave a wrong answer or refuses what is new (after a\n"
+    "restore with --gap hold), 4 if it did not answer.\n"
     "\n"
     "  --timeout TIME   how long a store that does not answer is asked again (5s)\n"
     "  --json           one JSON object, also when it failed\n"
@@ -103,6 +104,22 @@ static void report_step(struct check *k, const char *what, uint64_t us)
                (double)us / 1000);
 }
 
+/* Whether `unknown` is right: the store was restored with --gap hold. */
+static int say_held(const struct check *k)
+{
+    char until[CLI_TIME_SIZE];
+    once_store_head head;
+
+    if (once_head(k->e, &head, NULL) != ONCE_OK || head.gap != ONCE_GAP_HOLD)
+        return 0;
+    cli_time(head.gap_until_ms, until);
+    cli_say(k->c, 0,
+            "a gap is held open until %s: keys that are absent are refused as "
+            "unknown, and nothing new is executed. See once restore",
+            until);
+    return 1;
+}
+
 /* Asks and expects one answer. The record's bytes are left in `op`. */
 static int expect(struct check *k, const char *what, once_op *op, int answer)
 {
@@ -114,6 +131,8 @@ static int expect(struct check *k, const char *what, once_op *op, int answer)
         cli_say(k->c, 0, "%s: no good answer", what);
         return cli_trouble_of_change(k->c, rc, &err);
     }
+    if (rc == ONCE_UNKNOWN && answer == ONCE_OWNER && say_held(k))
+        return CLI_STORE;
     if (rc != answer)
         return cli_say(k->c, CLI_STORE,
                        "%s: the store answered \"%s\" where it had to answer "

@@ -18,9 +18,9 @@ static const char help[] =
     "usage: once [--store URL] ls [--state S] [--group G] [--older T] [--newer T]\n"
     "               [--max N | --all] [--after NAME] [--json]\n"
     "\n"
-    "Lists records in the order of their names. On a terminal a table with the\n"
-    "first 16 digits of each name (of $once_name in the gateway's log);\n"
-    "otherwise lines with tabs between, the whole name first, without a heading.\n"
+    "Lists records in the order of their names; with --state indeterminate those\n"
+    "that wait longest first. On a terminal a table with the first 16 digits of\n"
+    "each name; otherwise lines with tabs between, without a heading.\n"
     "\n"
     "  --state S      only those in this state: absent, claimed, dispatched,\n"
     "                 completed, indeterminate or corrupt\n"
@@ -28,13 +28,14 @@ static const char help[] =
     "  --older TIME   only those granted longer ago, by this host's clock: 15m, 24h\n"
     "  --newer TIME   only those granted since then\n"
     "  --max N        at most so many, 1 to 1000000000 (1000); --all for all\n"
-    "  --after NAME   only those after this name, all of its 64 digits\n"
+    "  --after NAME   only those after this one, as the list before said at its end\n"
     "  --json         one JSON object a line\n"
     "\n"
     "Columns: name, state, kind of the outcome, attempt, fence, granted, until (end\n"
     "of the lease, or of the time it is kept at least), bytes of the result, flags\n"
-    "(doubt, takeover, retry, resolved), group. Times are UTC. What waits for\n"
-    "somebody to resolve it: once ls --state indeterminate\n";
+    "(doubt, takeover, retry, resolved), group, reason, label. Times are UTC. What\n"
+    "waits for somebody to resolve it: once ls --state indeterminate; its table has\n"
+    "what one needs for that: name, fence, when it ended, reason, label.\n";
 /* clang-format on */
 
 enum {
@@ -151,12 +152,37 @@ static int take(const struct cli *c, void *user, int o)
     }
 }
 
-static void print_heading(void)
+/* What waits is looked at by people, on screens that are narrower than a record.
+ * Their question is which order it is. */
+static int is_short(const struct ls *ls)
 {
+    return ls->c->tty && ls->state == ONCE_INDETERMINATE;
+}
+
+static void print_heading(const struct ls *ls)
+{
+    if (is_short(ls)) {
+        printf("%-16s  %7s  %-24s  %-13s  %s\n", "NAME", "FENCE", "SINCE",
+               "REASON", "LABEL");
+        return;
+    }
     printf("%-16s  %-13s  %-7s  %7s  %10s  %-24s  %-24s  %8s  %-14s  %-20s  "
            "%-13s  %s\n",
            "NAME", "STATE", "KIND", "ATTEMPT", "FENCE", "GRANTED", "UNTIL",
            "RESULT", "FLAGS", "GROUP", "REASON", "LABEL");
+}
+
+static void print_short(const struct cli_row *row)
+{
+    const once_record *r = &row->record;
+    char name[CLI_HEX_SIZE], since[CLI_TIME_SIZE];
+
+    cli_hex(row->name, 16, name);
+    cli_time(r->ended_ms, since);
+    printf("%-16s  %7llu  %-24s  %-13s  %.*s\n", name,
+           (unsigned long long)r->fence, since, once_reason_text(r->reason),
+           r->label.size > 0 ? (int)r->label.size : 1,
+           r->label.size > 0 ? row->label : "-");
 }
 
 static void print_row(const struct cli *c, const struct cli_row *row)
@@ -218,9 +244,11 @@ static int see(void *user, const struct cli_row *row)
     if (!wanted(ls, &row->record))
         return CLI_OK;
     if (ls->shown++ == 0 && ls->c->tty && !ls->c->json)
-        print_heading();
+        print_heading(ls);
     if (ls->c->json)
         rc = cli_print_json(ls->c, cli_json_record(row->name, &row->record));
+    else if (is_short(ls))
+        print_short(row);
     else
         print_row(ls->c, row);
     if (rc == CLI_OK && ferror(stdout))

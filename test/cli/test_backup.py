@@ -132,6 +132,10 @@ def test_copy_work_restore_repeat_everything(store, gap):
     check = target.once("check", "--json")
     told = json.loads(check.stdout)
     assert told["class"] == ("A" if gap == "hold" else "B")
+    # A probe fails while nothing new is executed, and says why.
+    assert check.returncode == (3 if gap == "hold" else 0), check
+    assert (b"a gap is held open until 20" in check.stderr) == (gap == "hold")
+    assert b"what else writes to it" not in check.stderr
 
 
 def test_a_copy_of_a_store_in_use_has_no_half_record(store):

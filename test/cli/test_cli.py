@@ -310,6 +310,16 @@ def test_ls_on_a_terminal_is_a_table(store):
     assert all(re.match(ISO, line[column:]) for line in lines[1:])
 
 
+def test_what_waits_fits_on_a_terminal(store):
+    states(store)
+    lines = on_terminal(store, "ls", "--state", "indeterminate").splitlines()
+    shown = store.show(LAST)
+    assert lines[0].split() == ["NAME", "FENCE", "SINCE", "REASON", "LABEL"]
+    assert [line.split() for line in lines[1:]] == [
+        [LAST[:16], shown["fence"], shown["ended"], "-", "-"]]
+    assert lines[0].index("LABEL") <= 72
+
+
 def test_output_that_cannot_be_written_is_an_error(store):
     states(store)
     for words in (["ls"], ["ls", "--json"], ["show", A], ["check"],

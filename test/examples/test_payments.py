@@ -757,6 +757,7 @@ def stack(tmp_path):
 
 def test_the_lines_that_run_prints_do_what_it_says(stack):
     s = stack().ready()
+    assert "No such file" not in s.said()
     lines = re.findall(r"^curl .*$", s.said(), re.M)
     assert len(lines) == 4
     first, second, ledger, lost = (
@@ -833,7 +834,10 @@ def test_two_hundred_retries_of_one_order_are_one_charge(stack):
     assert "201 new 1," in done.stdout
     assert "201 replayed 199" in done.stdout
     log = (s.state / "access.log").read_text()
-    assert log.count("POST /charge 201 once=new") == 1
+    # In the format that "once trace --log" reads.
+    lines = [json.loads(line) for line in log.splitlines()]
+    assert [(x["method"], x["uri"], x["status"]) for x in lines
+            if x["once_status"] == "new"] == [("POST", "/charge", 201)]
     assert "order-z-1" not in log + s.said()
 
 
