@@ -41,7 +41,8 @@ typedef struct once__copy_about {
     uint64_t records;
     uint64_t unreadable; /* writing: left out, since they fail their checksum */
     uint64_t fence;      /* the largest                                     */
-    uint64_t keep_ms;    /* the longest retention of an outcome in it       */
+    uint64_t keep_ms;    /* the longest retention of an outcome in it, or what
+                          * was left of the store's own gap                 */
 } once__copy_about;
 
 /* Called now and then with the number of records so far. Or NULL. */
@@ -90,7 +91,7 @@ ONCE_CHECK int once__copy_restore(once__copy *c, once_store *s,
                                   once_store_head *head, once_error *err);
 
 /* The same gap and a raised incarnation for a store that was put back to an
- * earlier time by other means. */
+ * earlier time by other means. A gap that it has already does not end earlier. */
 ONCE_CHECK int once__copy_adopt(once_store *s, const once__restore *how,
                                 once_store_head *head, once_error *err);
 

@@ -191,6 +191,7 @@ int once__copy_adopt(once_store *s, const once__restore *how,
                      once_store_head *head, once_error *err)
 {
     once_store_head put;
+    uint64_t until_ms;
     int rc;
 
     if (s->ops->head == NULL)
@@ -202,8 +203,10 @@ int once__copy_adopt(once_store *s, const once__restore *how,
     if (rc != ONCE_OK)
         return rc;
     put.incarnation++;
+    until_ms = put.gap != ONCE_GAP_NONE ? put.gap_until_ms : 0;
     put.gap = (uint32_t)how->gap;
     put.gap_from_ms = 0; /* nobody knows */
-    put.gap_until_ms = now_ms() + longest(how->keep_ms, DAY_MS);
+    put.gap_until_ms =
+        longest(until_ms, now_ms() + longest(how->keep_ms, DAY_MS));
     return s->ops->head(s, &put, head, err);
 }

@@ -73,6 +73,9 @@ static int put_head(struct writer *w)
         return rc;
     w->about->incarnation = of.incarnation;
     memcpy(w->about->id, of.id, sizeof(of.id));
+    /* What is absent in a gap is as unknown in the copy. */
+    if (of.gap != ONCE_GAP_NONE && of.gap_until_ms > w->about->begun_ms)
+        w->about->keep_ms = of.gap_until_ms - w->about->begun_ms;
     once__put(head + 8, ONCE__COPY_VERSION, 4);
     once__put(head + 12, of.incarnation, 4);
     memcpy(head + 16, of.id, sizeof(of.id));

@@ -19,6 +19,7 @@
 #include <sys/random.h>
 
 #include "core/error.h"
+#include "store/store.h"
 #include "store/thread.h"
 
 enum {
@@ -61,9 +62,9 @@ static int open_store(once_engine *e, const char *url, once_error *err)
     if (rc != ONCE_OK)
         return rc;
     e->store = store;
-    rc = once__gap_open(e, err);
+    rc = once__opening(once__gap_open(e, err), err);
     if (rc == ONCE_OK)
-        rc = once__witness_open(e, err);
+        rc = once__opening(once__witness_open(e, err), err);
     if (rc == ONCE_OK && once__reaper_init(e) != ONCE_OK)
         rc = once__fail(err, ONCE_ENOMEM, "engine: reaper: out of memory");
     if (rc != ONCE_OK) {

@@ -20,16 +20,23 @@
 
 #include "engine/engine.h"
 
+/* In a gap the store's clock is read before the first claim. */
 int once__gap_open(once_engine *e, once_error *err)
 {
+    int rc;
+
     memset(&e->head, 0, sizeof(e->head));
     if (e->store->ops->head == NULL)
         return ONCE_OK;
-    return e->store->ops->head(e->store, NULL, &e->head, err);
+    rc = e->store->ops->head(e->store, NULL, &e->head, err);
+    if (rc == ONCE_OK && e->head.gap == ONCE_GAP_HOLD)
+        (void)!once__clock_look(e);
+    return rc;
 }
 
 /* By the host's clock, and by what has certainly passed of the store's: a clock
- * that was set ahead must not end it. */
+ * that was set ahead must not end it. While that is not known (forget_ms 0) the
+ * gap goes on. */
 int once__gap_holds(const once_engine *e)
 {
     struct timespec t;
@@ -42,7 +49,7 @@ int once__gap_holds(const once_engine *e)
                  ? e->options.clock(e->options.user)
                  : (uint64_t)t.tv_sec * 1000 + (uint64_t)t.tv_nsec / 1000000;
     return now_ms < e->head.gap_until_ms ||
-           (e->store->forget_ms != 0 &&
+           (e->store->ops->time != NULL &&
             e->store->forget_ms < e->head.gap_until_ms);
 }
 

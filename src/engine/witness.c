@@ -40,18 +40,19 @@ static void make_path(once_engine *e)
         w->path[0] = '\0';
 }
 
-/* 0: nothing was written there yet, or it cannot be read. */
-static uint64_t read_fence(int fd)
+/* 0: it cannot be read; errno says why. Nothing was written there yet: fence
+ * 0. */
+static int read_fence(int fd, uint64_t *fence)
 {
     char text[TEXT + 1];
     ssize_t n = pread(fd, text, TEXT, 0);
-    uint64_t fence = 0;
 
+    *fence = 0;
     if (n <= 0)
-        return 0;
+        return n == 0;
     text[n] = '\0';
-    return sscanf(text, "once witness 1 %" SCNu64 "\n", &fence) == 1 ? fence
-                                                                     : 0;
+    errno = EINVAL;
+    return sscanf(text, "once witness 1 %" SCNu64 "\n", fence) == 1;
 }
 
 /* The same length always, so that no end of an older text stays. */
@@ -68,12 +69,15 @@ static int write_fence(int fd, uint64_t fence)
 static int raise_file(const char *path, uint64_t fence, int flush)
 {
     int fd = open(path, O_RDWR | O_CREAT | O_CLOEXEC | O_NOFOLLOW, 0640);
+    uint64_t there = 0;
     int good, error;
 
     if (fd < 0)
         return 0;
+    /* What is damaged is written anew. */
     good = flock(fd, LOCK_EX) == 0 &&
-           (read_fence(fd) >= fence || write_fence(fd, fence)) &&
+           ((read_fence(fd, &there) && there >= fence) ||
+            write_fence(fd, fence)) &&
            (!flush || fdatasync(fd) == 0);
     error = errno;
     (void)close(fd);
@@ -95,12 +99,18 @@ static void save(once_engine *e, int flush)
     w->path[0] = '\0'; /* said once */
 }
 
-/* What the file says, 0: nothing. */
-static uint64_t look(const char *path)
+/* What the file says, 0: nothing. A file that cannot be read is reported: it may
+ * be another user's, or damaged, and then nobody notices a store put back. */
+static uint64_t look(once_engine *e)
 {
-    int fd = open(path, O_RDONLY | O_CLOEXEC | O_NOFOLLOW);
-    uint64_t fence = fd < 0 ? 0 : read_fence(fd);
+    int fd = open(e->witness.path, O_RDONLY | O_CLOEXEC | O_NOFOLLOW);
+    int good = fd >= 0 || errno == ENOENT;
+    uint64_t fence = 0;
 
+    if (fd >= 0)
+        good = read_fence(fd, &fence);
+    if (!good)
+        once__event(e, "the witness cannot be read: %s", strerror(errno));
     if (fd >= 0)
         (void)close(fd);
     return fence;
@@ -116,11 +126,12 @@ int once__witness_open(once_engine *e, once_error *err)
     memset(w, 0, sizeof(*w));
     if (e->options.witness == NULL || ops->fence == NULL || !ops->durable)
         return ONCE_OK;
+    make_path(e);
+    /* The file first: others are granted more while we look. */
+    seen = look(e);
     rc = ops->fence(e->store, &fence, err);
     if (rc != ONCE_OK)
         return rc;
-    make_path(e);
-    seen = look(w->path);
     if (seen <= fence)
         return ONCE_OK;
     once__count(&e->count.rollbacks, 1);

@@ -138,7 +138,7 @@ static int note_gap(once_store *s, const once_store_options *o, once_error *err)
 
     if (s->ops->head == NULL)
         return ONCE_OK;
-    rc = s->ops->head(s, NULL, &head, err);
+    rc = once__opening(s->ops->head(s, NULL, &head, err), err);
     if (rc != ONCE_OK || head.gap != ONCE_GAP_ACCEPT ||
         o->clock(o->user) >= head.gap_until_ms || s->caveat != NULL)
         return rc;

@@ -21,6 +21,17 @@ static inline uint64_t once__time_of(const once_store *s, int forgets,
                                                                  : now_ms;
 }
 
+/* What opening returns where the store did not answer: nothing was asked yet
+ * that could have been done. */
+static inline int once__opening(int rc, once_error *err)
+{
+    if (rc != ONCE_ESTORE)
+        return rc;
+    if (err != NULL)
+        err->code = ONCE_EOPEN;
+    return ONCE_EOPEN;
+}
+
 /* The least that a store's fence counter may be with this head. */
 static inline uint64_t once__fence_floor(const once_store_head *head,
                                          uint64_t fence)

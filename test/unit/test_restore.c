@@ -14,6 +14,7 @@
 #include <once/store.h>
 
 #include "copy/copy.h"
+#include "engine/engine.h"
 #include "t.h"
 
 enum { HOUR = 3600000, DAY = 24 * HOUR };
@@ -189,6 +190,7 @@ static void held(const char *from, const char *to)
     once_store_head head;
     once_engine *e;
     once_record r;
+    once_clock clock = {.every_ms = 1000};
     uint64_t largest;
     once_store *s;
 
@@ -216,7 +218,15 @@ static void held(const char *from, const char *to)
     T_EQ(look(e, GIVEN_UP).reason, ONCE_REASON_TIMEOUT);
     once_engine_close(e);
 
+    /* A clock that was set ahead does not end it, not even for the first claim
+     * of an engine. */
     now = head.gap_until_ms + 1;
+    e = engine(url(to, "b"), NULL);
+    T_EQ(attempt(e, NEVER, 0, 'c'), ONCE_UNKNOWN);
+    once_engine_close(e);
+    s = open_store(url(to, "b"));
+    T_EQ(once_store_clock_accept(s, &clock, NULL), ONCE_OK);
+    once_store_close(s);
     e = engine(url(to, "b"), NULL);
     T_EQ(attempt(e, NEVER, 0, 'c'), ONCE_OWNER);
     largest = look(e, NEVER).fence;
@@ -338,6 +348,34 @@ static void a_copy_overwrites_nothing_and_wants_an_empty_store(void)
     shell("test ! -e copy.part");
 }
 
+/* What is absent in a gap stays unknown until that gap is over, whatever is done
+ * to the store meanwhile. */
+static void a_gap_is_not_made_shorter(void)
+{
+    once__restore week = {.gap = ONCE_GAP_HOLD, .keep_ms = 7 * (uint64_t)DAY};
+    once__restore day = {.gap = ONCE_GAP_HOLD};
+    once_store_head first, head;
+    once__copy_about about;
+    once_engine *e;
+    once_store *s;
+
+    shell("rm -rf a b copy*");
+    now = real_now();
+    s = open_store(url("journal", "a"));
+    T_EQ(once__copy_adopt(s, &week, &first, NULL), ONCE_OK);
+    T_EQ(once__copy_adopt(s, &day, &head, NULL), ONCE_OK);
+    T_OK(head.gap_until_ms >= first.gap_until_ms);
+    T_EQ(once__copy_adopt(s, &week, &first, NULL), ONCE_OK);
+    T_EQ(once__copy_write(s, path("copy"), NULL, NULL, &about, NULL), ONCE_OK);
+    once_store_close(s);
+    restore(url("journal", "b"), path("copy"), ONCE_GAP_HOLD, &head);
+    T_OK(head.gap_until_ms >= first.gap_until_ms);
+    e = engine(url("journal", "b"), NULL);
+    now += 3 * (uint64_t)DAY;
+    T_EQ(attempt(e, 1, 0, 'c'), ONCE_UNKNOWN);
+    once_engine_close(e);
+}
+
 /* ---- The witness ----------------------------------------------------------- */
 
 static void a_store_that_was_put_back_is_noticed(void)
@@ -374,6 +412,80 @@ static void a_store_that_was_put_back_is_noticed(void)
     once_engine_close(e);
 }
 
+/* What another process of this host does at the moment at which we ask for the
+ * last fence: it is granted more, and writes that down. */
+static uint64_t granted;
+
+static int fence_of_many(once_store *s, uint64_t *out, once_error *err)
+{
+    (void)s;
+    (void)err;
+    *out = granted;
+    granted += 10;
+    shell("echo 'once witness 1 15' >"
+          " witness/00000000000000000000000000000000");
+    return ONCE_OK;
+}
+
+static void what_others_are_granted_meanwhile_is_no_alarm(void)
+{
+    const once_store_ops ops = {
+        .name = "many", .durable = 1, .fence = fence_of_many};
+    once_store s = {.ops = &ops};
+    once_engine *e = calloc(1, sizeof(*e));
+    once_error err = {0, ""};
+
+    shell("rm -rf witness && mkdir witness");
+    granted = 5;
+    e->store = &s;
+    e->options.witness = path("witness");
+    T_EQ(once__witness_open(e, &err), ONCE_OK);
+    T_EQ(once__witness_open(e, &err), ONCE_OK);
+    granted = 14;
+    T_EQ(once__witness_open(e, &err), ONCE_EROLLBACK);
+    free(e);
+}
+
+static char said[200];
+
+static void listen(void *user, const char *text)
+{
+    (void)user;
+    if (strstr(text, "witness") != NULL)
+        (void)snprintf(said, sizeof(said), "%s", text);
+}
+
+/* It may belong to another user, or be damaged: that is no "nothing was
+ * granted". */
+static void a_witness_that_cannot_be_read_is_reported(void)
+{
+    static const char *const ways[] = {
+        "ln -s elsewhere witness/$(ls witness.ok)",
+        "echo nonsense >witness/$(ls witness.ok)"};
+    once_engine_options o = ONCE_ENGINE_OPTIONS_INIT;
+    once_engine *e;
+    size_t i;
+
+    now = real_now();
+    shell("rm -rf a witness && mkdir witness");
+    e = engine(url("journal", "a"), path("witness"));
+    T_EQ(attempt(e, 1, 0, 'c'), ONCE_OWNER);
+    once_engine_close(e);
+    shell("rm -rf witness.ok && mv witness witness.ok");
+    o.clock = hand;
+    o.witness = path("witness");
+    o.event = listen;
+    for (i = 0; i < sizeof(ways) / sizeof(ways[0]); i++) {
+        shell("rm -rf witness && mkdir witness");
+        shell(ways[i]);
+        said[0] = '\0';
+        T_EQ(once_engine_open(url("journal", "a"), &o, NULL, &e), ONCE_OK);
+        T_OK(strstr(said, "cannot be read") != NULL);
+        once_engine_close(e);
+    }
+    shell("rm -rf witness witness.ok");
+}
+
 static void a_witness_that_cannot_be_written_stops_nothing(void)
 {
     once_engine *e;
@@ -395,7 +507,10 @@ int main(void)
     T_RUN(an_accepted_gap_executes_and_says_class_b);
     T_RUN(half_a_copy_or_a_changed_one_is_refused);
     T_RUN(a_copy_overwrites_nothing_and_wants_an_empty_store);
+    T_RUN(a_gap_is_not_made_shorter);
     T_RUN(a_store_that_was_put_back_is_noticed);
+    T_RUN(what_others_are_granted_meanwhile_is_no_alarm);
+    T_RUN(a_witness_that_cannot_be_read_is_reported);
     T_RUN(a_witness_that_cannot_be_written_stops_nothing);
     shell("rm -rf a b copy* witness old a-* b-*");
     (void)rmdir(folder);
