@@ -5,6 +5,7 @@ operator puts a backup in their place. Whoever opens the path next reads other
 records, so from then on no guarded request may be executed or called new.
 """
 
+import os
 import shutil
 import subprocess
 
@@ -68,6 +69,21 @@ def crit(site):
             if "[crit]" in line]
 
 
+def all_have_it_open(site, path):
+    """Each worker has opened the store: one that opens it later finds what
+    stands there then."""
+    def has(pid):
+        folder = "/proc/%d/fd" % pid
+        for fd in os.listdir(folder):
+            try:
+                if os.readlink(os.path.join(folder, fd)).startswith(path):
+                    return True
+            except FileNotFoundError:
+                pass
+        return False
+    eventually(lambda: all(has(pid) for pid in site.gateway.worker_pids()))
+
+
 def start(make, files):
     """A gateway with key `old`, a backup of that, and the later key `late`."""
     site = make(guarded("/pay/"), store=files.url)
@@ -79,6 +95,7 @@ def start(make, files):
     is_replay(old.post(), first)
     late = site.case("/pay/")
     second = is_new(late.post())
+    all_have_it_open(site, str(files.path))
     return site, (old, first), (late, second)
 
 
