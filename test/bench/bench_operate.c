@@ -64,8 +64,8 @@ static void record_of(once_named *r, uint64_t n, int waits, uint64_t now)
     static const char result[RESULT];
     static char labels[PIECE][40];
     char *label = labels[n % PIECE];
-    int size = snprintf(label, sizeof(labels[0]), "POST /orders order=%08" PRIu64,
-                        n % 100000000);
+    int size = snprintf(label, sizeof(labels[0]),
+                        "POST /orders order=%08" PRIu64, n % 100000000);
 
     memset(r, 0, sizeof(*r));
     name_of(r->name, n);
@@ -307,6 +307,7 @@ int main(int argc, char **argv)
     else if (argc == 3 && n > 0 && strcmp(argv[1], "names") == 0)
         names(n);
     else
-        return fprintf(stderr, "usage: see the beginning of bench_operate.c\n"), 2;
+        return fprintf(stderr, "usage: see the beginning of bench_operate.c\n"),
+               2;
     return 0;
 }
