@@ -33,6 +33,7 @@ help:
 	@echo 'make bench      figures, side by side with plain nginx; BENCH=--quick'
 	@echo 'make bench-stores  figures of each store by itself, likewise'
 	@echo 'make bench-messages  what inbox, outbox, relay and consumer cost'
+	@echo 'make bench-operate  how long an operator waits; N=1000000 STORE=journal'
 	@echo 'make histories  2,000 concurrent histories of each store, judged'
 	@echo 'make model      the formal model, every row of its table (minutes)'
 	@echo 'make fuzz       each fuzz target for TIME seconds [600]'
@@ -202,6 +203,13 @@ bench-stores: library
 bench-messages: all
 	@env ONCE_BUILD=$(abspath $(BUILD)) $(PYTHON) test/bench/messages.py \
 	    $(BENCH)
+
+.PHONY: bench-operate
+bench-operate: N ?= 1000000
+bench-operate: STORE ?= journal
+bench-operate: all
+	@env ONCE_BUILD=$(abspath $(BUILD)) $(PYTHON) test/bench/operate.py \
+	    $(N) '$(STORE)'
 
 .PHONY: install
 install: all

@@ -550,7 +550,8 @@ static int scan_in_order(struct journal *s, int what,
     int code;
 
     while (!v->enough) {
-        code = once__list_next(&s->log, &s->list, what, after, &place, err);
+        code = once__list_next(&s->log, &s->list, what, after,
+                               v->max - (uint32_t)v->shown, &place, err);
         if (code <= 0)
             return code;
         after = &place;

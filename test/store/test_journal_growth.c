@@ -270,6 +270,52 @@ static void fill(const char *path, void *user)
     }
 }
 
+struct near {
+    uint8_t (*want)[ONCE_NAME_SIZE];
+    unsigned n;
+};
+
+static int see_near(void *user, const uint8_t *name, const once_record *r)
+{
+    struct near *near = user;
+
+    T_EQ(r->state, ONCE_COMPLETED);
+    T_EQ(memcmp(name, near->want[near->n++], ONCE_NAME_SIZE), 0);
+    return 0;
+}
+
+static int by_name(const void *a, const void *b)
+{
+    return memcmp(a, b, ONCE_NAME_SIZE);
+}
+
+/* The next one, two or more after any place: as who looks for a hash by its
+ * first digits asks. */
+static void few_are_found_among_many(once_store *s)
+{
+    static uint8_t names[MANY + 1][ONCE_NAME_SIZE];
+    static const uint32_t few[] = {1, 2, 63, 64, 300};
+    once_position after = {0, {0}};
+    uint32_t i, at, left;
+
+    for (i = 0; i < MANY; i++)
+        name_of(names[i], i);
+    qsort(names, MANY, ONCE_NAME_SIZE, by_name);
+    for (i = 0; i < 100; i++) {
+        at = i < 90 ? i * 1111 : MANY - 100 + i;
+        memcpy(after.name, names[at], ONCE_NAME_SIZE);
+        left = MANY - 1 - at;
+        if (left > few[i % 5])
+            left = few[i % 5];
+        struct near near = {&names[at + 1], 0};
+
+        T_EQ(s->ops->scan(s, ONCE_SCAN_ALL, &after, few[i % 5], see_near, &near,
+                          NULL),
+             (int)left);
+        T_EQ(near.n, left);
+    }
+}
+
 static void many_records_are_back_after_an_unclean_end(void)
 {
     char path[128], file[MEMORY_PATH];
@@ -282,6 +328,7 @@ static void many_records_are_back_after_an_unclean_end(void)
     T_EQ(in_child(fill, path, NULL), 0);
     s = must_open_with(path, "", &clock);
     T_EQ(list_all(s, 1000), MANY);
+    few_are_found_among_many(s);
     T_EQ(list_all(s, 1 << 20), MANY);
     T_EQ(s->ops->scan(s, ONCE_SCAN_KEEP, NULL, 1 << 20, see, &due, NULL), MANY);
     T_EQ(due.n, MANY);

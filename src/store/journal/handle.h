@@ -200,17 +200,19 @@ void once__journal_unlock(struct once__journal *j);
 
 struct once__list {
     once_position *places; /* on the heap, or NULL                          */
-    size_t count, next;
+    size_t room, count, next;
     int what;         /* of enum once_scan_what                             */
     int more;         /* there may be some after the last                   */
     uint64_t made_ms; /* of CLOCK_MONOTONIC                                 */
 };
 
 /* The first place after `after`, or of all if that is NULL, in the scan ALL,
- * WAITING or LIVE. 1, 0 at the end, or an error. Takes the lock. */
+ * WAITING or LIVE, where up to `max` (not 0) will be asked for, one by one. 1, 0
+ * at the end, or an error. Takes the lock. */
 ONCE_CHECK int once__list_next(struct once__journal *j, struct once__list *l,
                                int what, const once_position *after,
-                               once_position *out, once_error *err);
+                               uint32_t max, once_position *out,
+                               once_error *err);
 
 /* ---- session.c: opening and closing a journal -----------------------------
  * */

@@ -50,9 +50,11 @@ static uint64_t hash(const struct once__shared *s,
     return w[0] ^ w[0] >> 32;
 }
 
-static uint8_t tag(uint64_t h)
+/* Names are hashes, so their first bytes differ; and who wants the names in
+ * order reads no slot that is far from them (list.c). */
+static uint8_t tag(const uint8_t name[ONCE_NAME_SIZE])
 {
-    return (uint8_t)(h >> 56);
+    return name[0];
 }
 
 /* The directory's entry `i`. Part 0 holds the first 1,024, part k as many as
@@ -201,13 +203,13 @@ uint64_t once__index_in_all(const struct once__shared *s, int what)
 
 /* ---- Finding and changing ------------------------------------------------ */
 
-static int search(const struct once__page *p, uint64_t h,
+static int search(const struct once__page *p,
                   const uint8_t name[ONCE_NAME_SIZE])
 {
     int i;
 
     for (i = 0; i < p->count; i++)
-        if (p->tags[i] == tag(h) &&
+        if (p->tags[i] == tag(name) &&
             memcmp(p->slots[i].name, name, ONCE_NAME_SIZE) == 0)
             return i;
     return -1;
@@ -218,7 +220,7 @@ struct once__slot *once__index_find(struct once__journal *j,
 {
     uint64_t h = hash(j->shared, name);
     struct once__page *p = page_of(j, h);
-    int i = search(p, h, name);
+    int i = search(p, name);
 
     return i < 0 ? NULL : &p->slots[i];
 }
@@ -299,7 +301,7 @@ int once__index_put(struct once__journal *j, const struct once__slot *slot)
 {
     uint64_t h = hash(j->shared, slot->name);
     struct once__page *p = page_of(j, h);
-    int i = search(p, h, slot->name);
+    int i = search(p, slot->name);
 
     while (i < 0 && p->count == ONCE__PAGE_SLOTS) {
         if (!split(j, h))
@@ -308,7 +310,7 @@ int once__index_put(struct once__journal *j, const struct once__slot *slot)
     }
     if (i < 0) {
         i = p->count++;
-        p->tags[i] = tag(h);
+        p->tags[i] = tag(slot->name);
     } else {
         count(j->shared, &p->slots[i], -1);
         count_here(p, &p->slots[i], -1);
@@ -326,7 +328,7 @@ void once__index_remove(struct once__journal *j,
 {
     uint64_t h = hash(j->shared, name);
     struct once__page *p = page_of(j, h);
-    int i = search(p, h, name);
+    int i = search(p, name);
 
     if (i < 0)
         return;

@@ -22,7 +22,9 @@
 
 enum {
     AT_ONCE = 1 << 14, /* places in a list                  */
+    FEW = 64,          /* or as few as are asked for        */
     PAGES = 128,       /* of the index, under one lock      */
+    AHEAD = 16,        /* pages whose heads are being read  */
     OLD_MS = 1000      /* then the list is made anew        */
 };
 
@@ -58,10 +60,10 @@ static void add(struct once__list *l, const once_position *place)
 {
     size_t i;
 
-    if (l->count < AT_ONCE) {
+    if (l->count < l->room) {
         l->places[l->count++] = *place;
-        if (l->count == AT_ONCE)
-            for (i = AT_ONCE / 2; i-- > 0;)
+        if (l->count == l->room)
+            for (i = l->room / 2; i-- > 0;)
                 sift_down(l, i);
         return;
     }
@@ -72,14 +74,32 @@ static void add(struct once__list *l, const once_position *place)
     sift_down(l, 0);
 }
 
+/*
+ * The tags of names that may be in the list: `from`, and up to `span` more. When
+ * a few names are wanted, those after the first digits of a hash, that leaves
+ * few slots to be read, out of 60 times as much memory.
+ */
+static void tags_of(const struct once__list *l, const once_position *after,
+                    unsigned *from, unsigned *span)
+{
+    *from = l->what == ONCE_SCAN_ALL && after != NULL ? after->name[0] : 0;
+    *span = 255 - *from;
+    if (l->what == ONCE_SCAN_ALL && l->count == l->room)
+        *span = l->places[0].name[0] - *from;
+}
+
 static void add_page(struct once__list *l, const struct once__page *p,
                      const once_position *after)
 {
-    unsigned left = once__index_in_page(p, l->what), i;
+    unsigned left = once__index_in_page(p, l->what), i, from, span;
     once_position place;
 
+    tags_of(l, after, &from, &span);
+    if (span < 255 && l->count == l->room)
+        l->more = 1; /* perhaps; whoever asks for it makes another walk */
     for (i = 0; left > 0 && i < p->count; i++) {
-        if (!once__index_is_in(&p->slots[i], l->what))
+        if (p->tags[i] - from > span ||
+            !once__index_is_in(&p->slots[i], l->what))
             continue;
         left--;
         place.ms = l->what == ONCE_SCAN_ALL ? 0 : p->slots[i].due;
@@ -89,6 +109,18 @@ static void add_page(struct once__list *l, const struct once__page *p,
     }
 }
 
+/* Many at a time: each is in another page of memory. */
+static void expect(struct once__journal *j, uint32_t page)
+{
+    const struct once__page *p;
+
+    if (page >= j->shared->pages)
+        return;
+    p = once__shared_page(j, page);
+    __builtin_prefetch(p->tags);
+    __builtin_prefetch(&p->live);
+}
+
 static void walk(struct once__journal *j, struct once__list *l,
                  const once_position *after, uint32_t *page)
 {
@@ -96,9 +128,11 @@ static void walk(struct once__journal *j, struct once__list *l,
 
     if (once__index_in_all(j->shared, l->what) == 0)
         *page = j->shared->pages;
-    for (; *page < end && *page < j->shared->pages; (*page)++)
+    for (; *page < end && *page < j->shared->pages; (*page)++) {
+        expect(j, *page + AHEAD);
         if (once__index_bucket(j->shared, *page))
             add_page(l, once__shared_page(j, *page), after);
+    }
 }
 
 static uint64_t steady_ms(void)
@@ -110,7 +144,7 @@ static uint64_t steady_ms(void)
 }
 
 static int collect(struct once__journal *j, struct once__list *l, int what,
-                   const once_position *after, once_error *err)
+                   const once_position *after, uint32_t max, once_error *err)
 {
     uint32_t page = 0, pages;
     int code;
@@ -120,6 +154,7 @@ static int collect(struct once__journal *j, struct once__list *l, int what,
     if (l->places == NULL)
         return once__fail(err, ONCE_ENOMEM, "out of memory");
     l->what = what;
+    l->room = max < FEW ? max : AT_ONCE;
     l->count = l->next = 0;
     l->more = 0;
     l->made_ms = steady_ms();
@@ -146,14 +181,14 @@ static int continues(const struct once__list *l, int what,
 }
 
 int once__list_next(struct once__journal *j, struct once__list *l, int what,
-                    const once_position *after, once_position *out,
-                    once_error *err)
+                    const once_position *after, uint32_t max,
+                    once_position *out, once_error *err)
 {
     int code = ONCE_OK;
 
     while (code == ONCE_OK) {
         if (!continues(l, what, after))
-            code = collect(j, l, what, after, err);
+            code = collect(j, l, what, after, max, err);
         while (l->next < l->count && after != NULL &&
                by_place(&l->places[l->next], after) == 0)
             l->next++; /* twice */

@@ -39,7 +39,7 @@ enum { ONCE__PAGE_SLOTS = 62, ONCE__PAGE_SIZE = 4096 };
  * indeterminate. */
 struct once__page {
     uint8_t count, depth;
-    uint8_t tags[ONCE__PAGE_SLOTS];
+    uint8_t tags[ONCE__PAGE_SLOTS]; /* the names' first bytes */
     uint64_t lease_from, keep_from;
     uint8_t live, waiting;
     uint8_t spare[46];
@@ -53,7 +53,7 @@ enum {
     ONCE__SHARED_NAME = 128
 };
 
-#define ONCE__SHARED_MAGIC UINT64_C(0x3130636e6f6a6d65)
+#define ONCE__SHARED_MAGIC UINT64_C(0x3230636e6f6a6d65)
 #define ONCE__SHARED_PREFIX "/once-"
 
 /* ---- The head -------------------------------------------------------------
