@@ -33,7 +33,8 @@ static const char help[] =
     "  --longest T    the longest time for which a route keeps outcomes (once_ttl):\n"
     "                 90s, 24h, 7d. At least 24h, and what is seen in the copy\n"
     "What was under way in the copy becomes indeterminate, with the reason \"gap\".\n"
-    "Fences go on above all that were ever granted.\n"
+    "Fences go on above all that the copied store had granted. Two restores of one\n"
+    "copy grant the same ones: throw the first away.\n"
     "\n"
     "  --why TEXT   for the audit log, which is written first (--audit FILE, or off)\n";
 /* clang-format on */
