@@ -75,6 +75,7 @@ def test_a_story_that_goes_wrong_is_not_told_as_right(build, tmp_path):
     """A module that guards nothing: here, a configuration without it."""
     home = tmp_path / "copy"
     shutil.copytree(ROOT / "examples", home / "examples")
+    shutil.copytree(ROOT / "nginx/snippets", home / "nginx/snippets")
     conf = home / "examples/gateway/nginx.conf.in"
     text = conf.read_text()
     assert "once main;" in text
