@@ -20,7 +20,8 @@
 -- Errors: 22023 an argument is out of its limits, ON001 the session commits
 -- asynchronously, ON002 another version of this schema, ON010 an id was emitted
 -- with another body, ON012 a call inside itself, ON013 the transaction is not READ
--- COMMITTED, ON014 parked in the transaction of its claim, 40001 do the whole
+-- COMMITTED, ON014 parked in the transaction of its claim, ON016 a call of a saga
+-- has changed since it was read, 40001 do the whole
 -- transaction again, 55P03 another copy is under way.
 
 BEGIN;
@@ -753,7 +754,7 @@ BEGIN
             AND o.saga = p_gid AND o.phase = p_taken[i][2]
             AND o.attempts = p_taken[i][3];
         IF NOT FOUND THEN
-            RAISE EXCEPTION 'a call has changed' USING ERRCODE = '40001';
+            RAISE EXCEPTION 'a call has changed' USING ERRCODE = 'ON016';
         END IF;
     END LOOP;
     FOR i IN 1..coalesce(array_length(p_calls, 1), 0) LOOP

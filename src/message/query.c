@@ -41,6 +41,7 @@ static const struct {
     {"55P03", ONCE_IN_FLIGHT, NULL},
     {"ON010", ONCE_MISMATCH, NULL},
     {"ON015", ONCE_OUTSIDE, NULL},
+    {"ON016", ONCE_AGAIN, NULL},
     {"ON001", ONCE_EOPEN,
      "synchronous_commit is off in this session: what it commits may be lost"},
     {"ON002", ONCE_EVERSION, "the tables are of another version"},

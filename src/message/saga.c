@@ -450,13 +450,15 @@ int once__saga_decide(const once_tx *tx, const char *gid,
     struct once__saga_order copy = *order;
     struct once__saga_tally tally = {0};
     char note[ONCE__NOTE_SIZE];
-    int rc = ops_of(tx, &ops, err);
+    int i, rc = ops_of(tx, &ops, err);
 
     assert(order->what >= ONCE__SAGA_ABORT);
     copy_note(note, once__text_of(order->note));
     copy.note = note;
-    if (rc == ONCE_OK)
-        rc = move(tx, ops, gid, &copy, &tally, err);
+    if (rc != ONCE_OK)
+        return rc;
+    for (i = 0, rc = ONCE_AGAIN; i < TRIES && rc == ONCE_AGAIN; i++)
+        rc = move(tx, ops, gid, &copy, &tally, err); /* nothing was written */
     return rc == ONCE_AGAIN ? ONCE_REFUSED : rc;
 }
 
