@@ -544,10 +544,9 @@ static void pages_go_on_behind_a_damaged_record(void)
 {
     static const int scans[] = {ONCE_SCAN_ALL, ONCE_SCAN_WAITING,
                                 ONCE_SCAN_LIVE};
-    static const char *const harms[] = {"attempt = 0", "reason = 99",
-                                        "version = 1",
-                                        "label = '\\x' || "
-                                        "convert_to(repeat('x', 129), 'UTF8')"};
+    static const char *const harms[] = {
+        "attempt = 0", "reason = 99", "version = 1",
+        "label = decode(repeat('78', 129), 'hex')"};
     enum { N = 5000, WAITING = 4500 };
     struct place p = made_place("");
     once_store *s = must_open(p.url, NULL);

@@ -101,7 +101,7 @@ static int list_all(struct stray **list, struct once__strays *out,
         goto out;
     }
     while (rc == ONCE_OK && (entry = readdir(folder)) != NULL)
-        if (strncmp(entry->d_name, ONCE__SHARED_PREFIX + 1,
+        if (strncmp(entry->d_name, &ONCE__SHARED_PREFIX[1],
                     sizeof(ONCE__SHARED_PREFIX) - 2) == 0)
             rc = look_at(dirfd(folder), entry->d_name, &pids, list, out);
     if (rc != ONCE_OK)
