@@ -172,7 +172,8 @@ struct once__reaper {
 /* The largest fence that this host was granted; see witness.c. */
 struct once__witness {
     char path[512]; /* "": none is kept */
-    uint64_t fence, written, saved_ms, flushed_ms;
+    uint64_t fence, written, flushed; /* the fence that was so */
+    uint64_t saved_ms, flushed_ms;
 };
 
 struct once_engine {

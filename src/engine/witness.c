@@ -89,10 +89,12 @@ static void save(once_engine *e, int flush)
 {
     struct once__witness *w = &e->witness;
 
-    if (w->path[0] == '\0' || w->fence == w->written)
+    if (w->path[0] == '\0' || w->fence == (flush ? w->flushed : w->written))
         return;
     if (raise_file(w->path, w->fence, flush)) {
         w->written = w->fence;
+        if (flush)
+            w->flushed = w->fence;
         return;
     }
     once__event(e, "the witness cannot be written: %s", strerror(errno));
@@ -159,13 +161,14 @@ void once__witness_turn(once_engine *e)
 {
     struct once__witness *w = &e->witness;
     uint64_t now = once__now_ms();
+    int flush = now - w->flushed_ms >= FLUSH_MS;
 
-    if (w->path[0] == '\0' || w->fence == w->written ||
+    if (w->path[0] == '\0' || w->fence == w->flushed ||
         now - w->saved_ms < WRITE_MS)
         return;
     w->saved_ms = now;
-    save(e, now - w->flushed_ms >= FLUSH_MS);
-    if (now - w->flushed_ms >= FLUSH_MS)
+    save(e, flush);
+    if (flush)
         w->flushed_ms = now;
 }
 

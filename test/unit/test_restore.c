@@ -5,9 +5,11 @@
  *
  * With real stores in a temporary folder; the clock is moved by hand.
  */
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
+#include <sys/syscall.h>
 #include <time.h>
 #include <unistd.h>
 
@@ -486,6 +488,34 @@ static void a_witness_that_cannot_be_read_is_reported(void)
     shell("rm -rf witness witness.ok");
 }
 
+static char flushed[64]; /* what stood in a witness as it was flushed last */
+
+/* In place of the C library's. */
+int fdatasync(int fd)
+{
+    char text[sizeof(flushed)] = "";
+
+    if (pread(fd, text, sizeof(text) - 1, 0) > 0 &&
+        strncmp(text, "once witness", 12) == 0)
+        memcpy(flushed, text, sizeof(text));
+    return (int)syscall(SYS_fdatasync, fd);
+}
+
+/* Also what was written a while before, without a flush. */
+static void a_witness_is_flushed_when_the_engine_closes(void)
+{
+    once_engine *e;
+
+    shell("rm -rf a witness && mkdir witness");
+    now = real_now();
+    e = engine(url("journal", "a"), path("witness"));
+    T_EQ(attempt(e, 1, 0, 'c'), ONCE_OWNER); /* written and flushed at once */
+    (void)usleep(1100000);
+    T_EQ(attempt(e, 2, 0, 'c'), ONCE_OWNER); /* written */
+    once_engine_close(e);
+    T_EQ(strtoul(flushed + 15, NULL, 10), 2);
+}
+
 static void a_witness_that_cannot_be_written_stops_nothing(void)
 {
     once_engine *e;
@@ -511,6 +541,7 @@ int main(void)
     T_RUN(a_store_that_was_put_back_is_noticed);
     T_RUN(what_others_are_granted_meanwhile_is_no_alarm);
     T_RUN(a_witness_that_cannot_be_read_is_reported);
+    T_RUN(a_witness_is_flushed_when_the_engine_closes);
     T_RUN(a_witness_that_cannot_be_written_stops_nothing);
     shell("rm -rf a b copy* witness old a-* b-*");
     (void)rmdir(folder);
