@@ -172,7 +172,7 @@ struct once__reaper {
 /* The largest fence that this host was granted; see witness.c. */
 struct once__witness {
     char path[512]; /* "": none is kept */
-    uint64_t fence, written, flushed; /* the fence that was so */
+    uint64_t fence, written, flushed;
     uint64_t saved_ms, flushed_ms;
 };
 
