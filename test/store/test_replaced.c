@@ -42,6 +42,19 @@ static void shell(const char *format, const char *a, const char *b)
     T_EQ(system(command), 0);
 }
 
+/* Copies a store that is open: it may make or rename a file meanwhile, and then
+ * cp fails. */
+static void copy(const char *command, const char *path)
+{
+    char text[400];
+
+    (void)snprintf(text, sizeof(text),
+                   "until %s 2>/dev/null; do rm -rf %%2$s.bak %%2$s.links; "
+                   "done",
+                   command);
+    shell(text, path, path);
+}
+
 static once_store *open_at(const char *path)
 {
     once_store_options options = {
@@ -151,7 +164,7 @@ static once_store *prepare(const char *path)
 
     T_EQ(ask(s, ONCE_OP_COMPLETE, 1, NULL), ONCE_OK);
     once_store_close(s);
-    shell("cp -a %s %s.bak", path, path);
+    copy("cp -a %1$s %2$s.bak", path);
     s = open_at(path);
     T_EQ(ask(s, ONCE_OP_COMPLETE, 2, NULL), ONCE_OK);
     return s;
@@ -203,7 +216,7 @@ static void a_folder_of_links_in_its_place_is_seen(void)
         return;
     }
     s = prepare(new_path(path, sizeof(path)));
-    shell("cp -al %s %s.links", path, path);
+    copy("cp -al %1$s %2$s.links", path);
     shell("mv %s %s.away", path, path);
     shell("mv %s.links %s", path, path);
     stops(s, path);
