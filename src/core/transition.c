@@ -408,6 +408,15 @@ once_position once_position_of(int what, const uint8_t name[ONCE_NAME_SIZE],
     return p;
 }
 
+int once__position_order(const void *a, const void *b)
+{
+    const once_position *x = a, *y = b;
+
+    if (x->ms != y->ms)
+        return x->ms < y->ms ? -1 : 1;
+    return memcmp(x->name, y->name, ONCE_NAME_SIZE);
+}
+
 /* Which members of an operation are used: only those are checked. */
 enum { LEASE = 1, KEEP = 2, KIND = 4, REASON = 8, LABEL = 16 };
 

@@ -38,6 +38,9 @@ int once__transition(once_record *r, once_op *op, uint64_t now_ms,
  * reject what was read from a disk. */
 int once__record_sane(const once_record *r);
 
+/* The order of places in a scan, for qsort(). */
+int once__position_order(const void *a, const void *b);
+
 /* Which scan would show the record at `now_ms`: enum once_scan_what in
  * store.h, or 0 if it is not due. */
 int once__record_due(const once_record *r, uint64_t now_ms);

@@ -16,6 +16,7 @@
  * It refuses to shrink: the directory keeps the size of its best day.
  */
 #include "core/must.h"
+#include "core/transition.h"
 #include "store/table.h"
 
 #include <assert.h>
@@ -371,22 +372,27 @@ void once__heap_walk(const struct once__heap *h, uint64_t now_ms, uint32_t max,
     }
 }
 
+static once_position place_of(const struct once__row *row)
+{
+    once_position p = {due(row), {0}};
+
+    memcpy(p.name, row->name, ONCE_NAME_SIZE);
+    return p;
+}
+
 static int by_place(const void *a, const void *b)
 {
-    const struct once__row *x = *(struct once__row *const *)a;
-    const struct once__row *y = *(struct once__row *const *)b;
+    once_position x = place_of(*(struct once__row *const *)a);
+    once_position y = place_of(*(struct once__row *const *)b);
 
-    if (due(x) != due(y))
-        return due(x) < due(y) ? -1 : 1;
-    return memcmp(x->name, y->name, ONCE_NAME_SIZE);
+    return once__position_order(&x, &y);
 }
 
 static int is_behind(const struct once__row *row, const once_position *after)
 {
-    if (after == NULL || due(row) > after->ms)
-        return 1;
-    return due(row) == after->ms &&
-           memcmp(row->name, after->name, ONCE_NAME_SIZE) > 0;
+    once_position place = place_of(row);
+
+    return after == NULL || once__position_order(&place, after) > 0;
 }
 
 struct once__row **once__heap_page(const struct once__heap *h,

@@ -18,6 +18,7 @@
 #include <time.h>
 
 #include "core/error.h"
+#include "core/transition.h"
 #include "store/journal/handle.h"
 
 enum {
@@ -28,15 +29,6 @@ enum {
     OLD_MS = 1000      /* then the list is made anew        */
 };
 
-static int by_place(const void *a, const void *b)
-{
-    const once_position *x = a, *y = b;
-
-    if (x->ms != y->ms)
-        return x->ms < y->ms ? -1 : 1;
-    return memcmp(x->name, y->name, ONCE_NAME_SIZE);
-}
-
 /* The last place is in front. */
 static void sift_down(struct once__list *l, size_t at)
 {
@@ -45,9 +37,9 @@ static void sift_down(struct once__list *l, size_t at)
 
     while ((child = 2 * at + 1) < l->count) {
         if (child + 1 < l->count &&
-            by_place(&l->places[child + 1], &l->places[child]) > 0)
+            once__position_order(&l->places[child + 1], &l->places[child]) > 0)
             child++;
-        if (by_place(&l->places[at], &l->places[child]) >= 0)
+        if (once__position_order(&l->places[at], &l->places[child]) >= 0)
             return;
         swap = l->places[at];
         l->places[at] = l->places[child];
@@ -68,7 +60,7 @@ static void add(struct once__list *l, const once_position *place)
         return;
     }
     l->more = 1;
-    if (by_place(place, &l->places[0]) >= 0)
+    if (once__position_order(place, &l->places[0]) >= 0)
         return;
     l->places[0] = *place;
     sift_down(l, 0);
@@ -104,7 +96,7 @@ static void add_page(struct once__list *l, const struct once__page *p,
         left--;
         place.ms = l->what == ONCE_SCAN_ALL ? 0 : p->slots[i].due;
         memcpy(place.name, p->slots[i].name, ONCE_NAME_SIZE);
-        if (after == NULL || by_place(&place, after) > 0)
+        if (after == NULL || once__position_order(&place, after) > 0)
             add(l, &place);
     }
 }
@@ -166,7 +158,7 @@ static int collect(struct once__journal *j, struct once__list *l, int what,
         walk(j, l, after, &page);
         once__journal_unlock(j);
     } while (page < pages);
-    qsort(l->places, l->count, sizeof(*l->places), by_place);
+    qsort(l->places, l->count, sizeof(*l->places), once__position_order);
     return ONCE_OK;
 }
 
@@ -175,7 +167,7 @@ static int continues(const struct once__list *l, int what,
                      const once_position *after)
 {
     return after != NULL && l->next > 0 && l->what == what &&
-           by_place(&l->places[l->next - 1], after) == 0 &&
+           once__position_order(&l->places[l->next - 1], after) == 0 &&
            (l->next < l->count || !l->more) &&
            steady_ms() - l->made_ms < OLD_MS;
 }
@@ -190,7 +182,7 @@ int once__list_next(struct once__journal *j, struct once__list *l, int what,
         if (!continues(l, what, after))
             code = collect(j, l, what, after, max, err);
         while (l->next < l->count && after != NULL &&
-               by_place(&l->places[l->next], after) == 0)
+               once__position_order(&l->places[l->next], after) == 0)
             l->next++; /* twice */
         if (code == ONCE_OK && l->next < l->count)
             break;

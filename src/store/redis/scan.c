@@ -432,15 +432,6 @@ static int is_meant(const struct page *p, size_t i, int what)
                : state == ONCE_CLAIMED || state == ONCE_DISPATCHED;
 }
 
-static int by_place(const void *a, const void *b)
-{
-    const once_position *x = a, *y = b;
-
-    if (x->ms != y->ms)
-        return x->ms < y->ms ? -1 : 1;
-    return memcmp(x->name, y->name, ONCE_NAME_SIZE);
-}
-
 /* 0: no memory. */
 static int add_place(struct places *all, once_position place)
 {
@@ -475,13 +466,13 @@ static int find_places(struct due *d, struct once__redis_scan *scan,
             if (!is_meant(p, i, d->what))
                 continue;
             place = once_position_of(d->what, p->names[i], &p->record[i]);
-            if ((after == NULL || by_place(after, &place) < 0) &&
+            if ((after == NULL || once__position_order(after, &place) < 0) &&
                 !add_place(all, place))
                 return once__fail(err, ONCE_ENOMEM, "redis: out of memory");
         }
     }
     if (rc == ONCE_OK && all->count > 0)
-        qsort(all->at, all->count, sizeof(*all->at), by_place);
+        qsort(all->at, all->count, sizeof(*all->at), once__position_order);
     once__redis_scan_clear(scan);
     return rc;
 }
@@ -504,7 +495,7 @@ static int show_places(struct due *d, struct page *p, const struct places *all)
             if (!is_meant(p, i, d->what))
                 continue;
             place = once_position_of(d->what, p->names[i], &p->record[i]);
-            if (by_place(&place, &all->at[at + i]) != 0)
+            if (once__position_order(&place, &all->at[at + i]) != 0)
                 continue;
             p->record[i].result.data = NULL;
             d->shown++;
