@@ -8,6 +8,7 @@
 #include <string.h>
 
 #include "quick.h"
+#include "core/bytes.h"
 
 struct quick {
     once_counts n;
@@ -48,14 +49,6 @@ static const char *gap_text(const once_store_head *h)
     return h->gap == ONCE_GAP_HOLD ? "hold" : "accept";
 }
 
-static void hex_id(const struct quick *q, char out[2 * ONCE_STORE_ID_SIZE + 1])
-{
-    int i;
-
-    for (i = 0; i < ONCE_STORE_ID_SIZE; i++)
-        (void)snprintf(out + 2 * i, 3, "%02x", q->head.id[i]);
-}
-
 static int print_json(const struct cli *c, const struct quick *q)
 {
     char id[2 * ONCE_STORE_ID_SIZE + 1] = "";
@@ -71,7 +64,7 @@ static int print_json(const struct cli *c, const struct quick *q)
                          (json_int_t)q->n.rest, "rest_estimated",
                          q->n.rest_estimated));
     if (q->has_head) {
-        hex_id(q, id);
+        once__hex(q->head.id, ONCE_STORE_ID_SIZE, id);
         bad |= json_object_update_new(
             o, json_pack("{s:s, s:I, s:s, s:o}", "store", id, "incarnation",
                          (json_int_t)q->head.incarnation, "gap",
@@ -101,7 +94,7 @@ static void print_text(const struct cli *c, const struct quick *q)
     cli_moment(c, "oldest", q->oldest_ms);
     if (!q->has_head)
         return;
-    hex_id(q, id);
+    once__hex(q->head.id, ONCE_STORE_ID_SIZE, id);
     cli_line(c, "store", id);
     cli_number(c, "incarnation", q->head.incarnation);
     cli_line(c, "gap", gap_text(&q->head));

@@ -8,6 +8,7 @@
  * the connection's.
  */
 #include "console.h"
+#include "core/bytes.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -43,12 +44,10 @@ static json_t *head_of(struct con_store *s)
     static const char *const gaps[] = {"none", "hold", "accept"};
     char id[2 * ONCE_STORE_ID_SIZE + 1];
     once_store_head h;
-    size_t i;
 
     if (!con_head(s, &h))
         return json_null();
-    for (i = 0; i < ONCE_STORE_ID_SIZE; i++)
-        snprintf(id + 2 * i, 3, "%02x", h.id[i]);
+    once__hex(h.id, ONCE_STORE_ID_SIZE, id);
     return json_pack("{s:s, s:I, s:s, s:o, s:o}", "id", id, "incarnation",
                      (json_int_t)h.incarnation, "gap",
                      gaps[h.gap <= ONCE_GAP_ACCEPT ? h.gap : 0], "gap_from",

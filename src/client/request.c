@@ -18,6 +18,7 @@
 #include <openssl/evp.h>
 
 #include "core/error.h"
+#include "core/bytes.h"
 
 #define COUNT(a) (sizeof(a) / sizeof((a)[0]))
 
@@ -236,12 +237,10 @@ int once__client_hash(const char *key, char out[17])
 {
     uint8_t sum[ONCE__DIGEST_SIZE];
     unsigned int size = 0;
-    size_t i;
 
     if (!EVP_Digest(key, strlen(key), sum, &size, EVP_sha256(), NULL))
         return ONCE_ENOMEM;
-    for (i = 0; i < 8; i++)
-        (void)snprintf(out + 2 * i, 3, "%02x", sum[i]);
+    once__hex(sum, 8, out);
     return ONCE_OK;
 }
 

@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* bytes.h - numbers in stored bytes: little-endian, of 1 to 8 bytes. */
+/* bytes.h - numbers in stored bytes: little-endian, of 1 to 8 bytes; and bytes
+ * as hexadecimal digits. */
 #ifndef ONCE_CORE_BYTES_H
 #define ONCE_CORE_BYTES_H
 
@@ -25,6 +26,19 @@ static inline uint64_t once__get(const uint8_t *in, size_t size)
     while (size-- > 0)
         value = value << 8 | in[size];
     return value;
+}
+
+/* Writes 2 * size digits and a NUL. */
+static inline void once__hex(const uint8_t *bytes, size_t size, char *out)
+{
+    static const char digits[] = "0123456789abcdef";
+    size_t i;
+
+    for (i = 0; i < size; i++) {
+        out[2 * i] = digits[bytes[i] >> 4];
+        out[2 * i + 1] = digits[bytes[i] & 15];
+    }
+    out[2 * size] = '\0';
 }
 
 #endif /* ONCE_CORE_BYTES_H */

@@ -4,6 +4,7 @@
  * the trace id. It decides nothing, and what it cannot read is left out.
  */
 #include "http/http.h"
+#include "core/bytes.h"
 
 #include <string.h>
 
@@ -87,15 +88,8 @@ int once__trace_read(once_bytes traceparent, uint8_t out[ONCE_TRACE_SIZE])
 int once__trace_text(const uint8_t trace[ONCE_TRACE_SIZE],
                      char out[ONCE__TRACE_TEXT])
 {
-    static const char digits[] = "0123456789abcdef";
-    size_t i;
-
     if (is_zero(trace, ONCE_TRACE_SIZE))
         return 0;
-    for (i = 0; i < ONCE_TRACE_SIZE; i++) {
-        out[2 * i] = digits[trace[i] >> 4];
-        out[2 * i + 1] = digits[trace[i] & 15];
-    }
-    out[2 * i] = '\0';
+    once__hex(trace, ONCE_TRACE_SIZE, out);
     return 1;
 }

@@ -36,6 +36,7 @@
  * hold the sums that other programs have computed.
  */
 #include "http/http.h"
+#include "core/bytes.h"
 
 #include <assert.h>
 #include <stdlib.h>
@@ -350,14 +351,7 @@ int once__fingerprint_of_text(once_bytes value,
 
 void once__name_hex(const uint8_t name[ONCE_NAME_SIZE], char out[17])
 {
-    static const char digits[] = "0123456789abcdef";
-    size_t i;
-
-    for (i = 0; i < 8; i++) {
-        out[2 * i] = digits[name[i] >> 4];
-        out[2 * i + 1] = digits[name[i] & 15];
-    }
-    out[16] = '\0';
+    once__hex(name, 8, out);
 }
 
 void once__group(once_bytes realm, uint8_t out[ONCE_GROUP_SIZE])

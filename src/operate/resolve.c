@@ -21,6 +21,7 @@
 #include <openssl/evp.h>
 
 #include "core/error.h"
+#include "core/bytes.h"
 
 static const char *const actions[] = {
     [ONCE__SUCCESS] = "success",
@@ -62,7 +63,7 @@ static int mark_of(const once__resolution *r, char out[MARK], once_error *err)
     EVP_MD_CTX *md = EVP_MD_CTX_new();
     uint8_t sum[EVP_MAX_MD_SIZE];
     char hex[2 * SUM + 1];
-    int ok, i;
+    int ok;
 
     ok = md != NULL && EVP_DigestInit_ex(md, EVP_sha256(), NULL) &&
          EVP_DigestUpdate(md, &r->fence, sizeof(r->fence)) &&
@@ -74,8 +75,7 @@ static int mark_of(const once__resolution *r, char out[MARK], once_error *err)
     EVP_MD_CTX_free(md);
     if (!ok)
         return once__fail(err, ONCE_ENOMEM, "out of memory");
-    for (i = 0; i < SUM; i++)
-        snprintf(hex + 2 * i, 3, "%02x", sum[i]);
+    once__hex(sum, SUM, hex);
     snprintf(out, MARK, "%s.%s", r->decision, hex);
     return ONCE_OK;
 }

@@ -26,6 +26,7 @@
 #include "core/error.h"
 #include "message/backend.h"
 #include "relay/consume.h"
+#include "core/bytes.h"
 
 enum {
     SLICE_MS = 100,   /* how long a receive may keep us from looking up */
@@ -86,8 +87,7 @@ static int make_id(const once_message *m, int hollow, int alone,
     good = good && EVP_DigestFinal_ex(md, sum, NULL);
     EVP_MD_CTX_free(md);
     memcpy(out, "#-", 2);
-    for (i = 0; i < ONCE_FINGERPRINT_SIZE; i++)
-        (void)snprintf(out + at + 2 * i, 3, "%02x", sum[i]);
+    once__hex(sum, ONCE_FINGERPRINT_SIZE, out + at);
     return good;
 }
 

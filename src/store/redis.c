@@ -18,6 +18,7 @@
 #include "core/error.h"
 #include "store/redis/redis.h"
 #include "store/store.h"
+#include "core/bytes.h"
 
 struct redis {
     once_store base;
@@ -166,14 +167,6 @@ struct report {
     int wrong, lines;
 };
 
-static void hex_of(const uint8_t *name, char out[2 * ONCE_NAME_SIZE + 1])
-{
-    size_t i;
-
-    for (i = 0; i < ONCE_NAME_SIZE; i++)
-        (void)snprintf(out + 2 * i, 3, "%02x", name[i]);
-}
-
 static int verify_one(void *user, const uint8_t *name, int rc,
                       const once_record *r)
 {
@@ -183,7 +176,7 @@ static int verify_one(void *user, const uint8_t *name, int rc,
     (void)r;
     if (rc == ONCE_OK)
         return 0;
-    hex_of(name, hex);
+    once__hex(name, ONCE_NAME_SIZE, hex);
     (void)snprintf(text, sizeof(text), "%s: %s", hex, once_text(rc));
     report->wrong++;
     report->line(report->user, text);
@@ -198,7 +191,7 @@ static int dump_one(void *user, const uint8_t *name, int rc,
     struct report *report = user;
     char text[320], hex[2 * ONCE_NAME_SIZE + 1];
 
-    hex_of(name, hex);
+    once__hex(name, ONCE_NAME_SIZE, hex);
     if (rc != ONCE_OK)
         (void)snprintf(text, sizeof(text), "%s: %s", hex, once_text(rc));
     else

@@ -21,6 +21,7 @@
 #include "core/error.h"
 #include "store/journal/handle.h"
 #include "store/journal/walk.h"
+#include "core/bytes.h"
 
 enum { LOOKS = 3 };
 
@@ -97,10 +98,8 @@ static void dump_frame(struct check *c, const struct once__frame *f,
                        uint64_t at, const once_record *r)
 {
     char name[2 * ONCE_NAME_SIZE + 1];
-    int i;
 
-    for (i = 0; i < ONCE_NAME_SIZE; i++)
-        (void)snprintf(name + 2 * i, 3, "%02x", f->name[i]);
+    once__hex(f->name, ONCE_NAME_SIZE, name);
     if (f->kind == ONCE__FRAME_MARK)
         say(c,
             "%" PRIu64 ":%" PRIu64 " mark generation=%016" PRIx64

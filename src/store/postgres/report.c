@@ -12,6 +12,7 @@
 
 #include "core/error.h"
 #include "store/postgres/postgres.h"
+#include "core/bytes.h"
 
 enum { LINE = 640, HEALTH_MS = 600000, STATEMENT = 192 };
 
@@ -46,15 +47,6 @@ static void end(struct report *r)
     once__pg_disconnect(&r->link);
     once__pg_params_clear(&r->params);
     once__pg_config_clear(&r->config);
-}
-
-static void hex(const uint8_t name[ONCE_NAME_SIZE],
-                char out[2 * ONCE_NAME_SIZE + 1])
-{
-    size_t i;
-
-    for (i = 0; i < ONCE_NAME_SIZE; i++)
-        (void)snprintf(out + 2 * i, 3, "%02x", name[i]);
 }
 
 /* ---- Dump -------------------------------------------------------------- */
@@ -92,7 +84,7 @@ static int dump_each(void *user, const uint8_t name[ONCE_NAME_SIZE],
     char text[LINE], key[2 * ONCE_NAME_SIZE + 1], group[ONCE_GROUP_SIZE + 2],
         label[ONCE_LABEL_MAX + 2];
 
-    hex(name, key);
+    once__hex(name, ONCE_NAME_SIZE, key);
     print_text(record->group, ONCE_GROUP_SIZE, group);
     print_text(record->label.data, record->label.size, label);
     (void)snprintf(text, sizeof(text),
@@ -138,7 +130,7 @@ static int verify_each(void *user, const uint8_t name[ONCE_NAME_SIZE],
 
     if (record->state <= ONCE_INDETERMINATE)
         return 0;
-    hex(name, key);
+    once__hex(name, ONCE_NAME_SIZE, key);
     (void)snprintf(text, sizeof(text), "record %s fails its checksum", key);
     problem(user, text);
     return 0;
