@@ -19,24 +19,6 @@ static int set(json_t *o, const char *name, json_t *value)
     return json_object_set_new(o, name, value) == 0;
 }
 
-static json_t *trace_of(const once_record *r)
-{
-    static const uint8_t none[ONCE_TRACE_SIZE];
-    char hex[2 * ONCE_TRACE_SIZE + 1];
-    size_t i;
-
-    if (memcmp(r->trace, none, sizeof(none)) == 0)
-        return json_null();
-    for (i = 0; i < ONCE_TRACE_SIZE; i++)
-        snprintf(hex + 2 * i, 3, "%02x", r->trace[i]);
-    return json_string(hex);
-}
-
-static json_t *text_or_null(once_bytes text)
-{
-    return text.size > 0 ? cli_json_text(text) : json_null();
-}
-
 json_t *con_json_record(const struct con_store *s,
                         const uint8_t name[ONCE_NAME_SIZE],
                         const once_record *r)
@@ -47,14 +29,7 @@ json_t *con_json_record(const struct con_store *s,
         goto bad;
     if (r->state > ONCE_INDETERMINATE) /* corrupt: nothing else is known */
         return o;
-    if (set(o, "label", text_or_null(r->label)) &&
-        set(o, "reason",
-            r->reason ? json_string(once_reason_text(r->reason))
-                      : json_null()) &&
-        set(o, "trace", trace_of(r)) &&
-        set(o, "created", cli_json_time(r->created_ms)) &&
-        set(o, "ended", cli_json_time(r->ended_ms)) &&
-        set(o, "note", text_or_null(r->note)))
+    if (set(o, "note", r->note.size > 0 ? cli_json_text(r->note) : json_null()))
         return o;
 bad:
     json_decref(o);

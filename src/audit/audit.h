@@ -35,6 +35,7 @@
 enum {
     ONCE__AUDIT_HASH = 32,        /* SHA-256                         */
     ONCE__AUDIT_LINE_MAX = 16384, /* bytes of a line                 */
+    ONCE__AUDIT_TIME = 40,        /* room for a time                 */
     ONCE__AUDIT_TEXT_MAX = 1024,  /* of one text in it; cut above it */
     ONCE__AUDIT_PATH_MAX = 4096
 };
@@ -51,6 +52,8 @@ typedef struct once__audit_who {
 
 /* This process and its user. */
 void once__audit_me(const char *way, once__audit_who *out);
+/* This moment, in UTC, to the millisecond: for lines and notes. */
+void once__audit_now(char out[ONCE__AUDIT_TIME]);
 /* The name of a user, or "uid N". */
 void once__audit_user(int64_t uid, char *out, size_t size);
 

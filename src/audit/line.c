@@ -82,7 +82,7 @@ json_t *once__audit_text(const char *text)
     return json_stringn(escaped, n);
 }
 
-static void time_text(char *out, size_t size)
+void once__audit_now(char out[ONCE__AUDIT_TIME])
 {
     struct timespec now;
     struct tm tm;
@@ -91,17 +91,17 @@ static void time_text(char *out, size_t size)
     (void)clock_gettime(CLOCK_REALTIME, &now);
     if (gmtime_r(&now.tv_sec, &tm) == NULL)
         memset(&tm, 0, sizeof(tm));
-    n = strftime(out, size, "%Y-%m-%dT%H:%M:%S", &tm);
-    snprintf(out + n, size - n, ".%03ldZ", now.tv_nsec / 1000000);
+    n = strftime(out, ONCE__AUDIT_TIME, "%Y-%m-%dT%H:%M:%S", &tm);
+    snprintf(out + n, ONCE__AUDIT_TIME - n, ".%03ldZ", now.tv_nsec / 1000000);
 }
 
 /* Number, hash of the line before and time, and the fields. */
 static json_t *with_head(uint64_t seq, const char *prev, json_t *fields)
 {
-    char now[40];
+    char now[ONCE__AUDIT_TIME];
     json_t *line;
 
-    time_text(now, sizeof(now));
+    once__audit_now(now);
     line = json_pack("{s:I, s:s, s:s}", "seq", (json_int_t)seq, "prev", prev,
                      "time", now);
 

@@ -53,29 +53,17 @@ static void describe(const char *name, int64_t uid, char *out, size_t size)
         snprintf(out, size, "%.64s (%s)", name, uid < 0 ? "by proxy" : number);
 }
 
-static void time_text(char *out, size_t size)
-{
-    struct timespec now;
-    struct tm tm;
-    size_t n;
-
-    (void)clock_gettime(CLOCK_REALTIME, &now);
-    if (gmtime_r(&now.tv_sec, &tm) == NULL)
-        memset(&tm, 0, sizeof(tm));
-    n = strftime(out, size, "%Y-%m-%dT%H:%M:%S", &tm);
-    snprintf(out + n, size - n, ".%03ldZ", now.tv_nsec / 1000000);
-}
-
 /* Host, process and milliseconds make the note unlike any other, so that a
  * repeated operation is taken for the same one. */
 void once__note_make(const once__audit_who *who, const char *program,
                      const char *decision, const char *action, const char *why,
                      char out[ONCE__NOTE_SIZE])
 {
-    char when[32], host[65] = "?", user[96], login[96] = "", name[65];
+    char when[ONCE__AUDIT_TIME], host[65] = "?", user[96], login[96] = "",
+                                 name[65];
     int has_login = who->login_uid >= 0 && who->login_uid != who->uid;
 
-    time_text(when, sizeof(when));
+    once__audit_now(when);
     describe(who->name, who->uid, user, sizeof(user));
     if (has_login) {
         once__audit_user(who->login_uid, name, sizeof(name));
