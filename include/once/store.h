@@ -31,8 +31,10 @@ typedef struct once_store {
     /* Set by once_store_clock(): KEEP scans and FORGET compare with this time
      * if it is earlier than the store's own. 0: with the store's own only. */
     uint64_t forget_ms;
-    /* Set by once_store_open(), where `caveat` then points: a restored store
-     * that accepts absent keys. */
+    /* Set by once_store_open(): the head as it was then, zeros where the driver
+     * has none; and where `caveat` points if a restored store accepts absent
+     * keys. */
+    once_store_head head;
     char gap_caveat[160];
 } once_store;
 

@@ -11,9 +11,9 @@
 
 #include <stdlib.h>
 #include <string.h>
-#include <time.h>
 
 #include "core/error.h"
+#include "store/store.h"
 
 enum { DAY_MS = 86400000 };
 
@@ -134,14 +134,6 @@ static int import_all(once__copy *c, once_store *s, const once__restore *how,
     return rc;
 }
 
-static uint64_t now_ms(void)
-{
-    struct timespec now;
-
-    (void)clock_gettime(CLOCK_REALTIME, &now);
-    return (uint64_t)now.tv_sec * 1000 + (uint64_t)now.tv_nsec / 1000000;
-}
-
 static int check_incarnation(uint32_t incarnation, once_error *err)
 {
     return incarnation < ONCE_INCARNATION_MAX
@@ -178,12 +170,12 @@ int once__copy_restore(once__copy *c, once_store *s, const once__restore *how,
     put.incarnation++;
     put.gap = ONCE_GAP_HOLD;
     put.gap_from_ms = about->begun_ms;
-    put.gap_until_ms = now_ms() + ONCE_KEEP_MAX_MS;
+    put.gap_until_ms = once__wall_clock(NULL) + ONCE_KEEP_MAX_MS;
     rc = s->ops->head(s, &put, head, err);
     if (rc == ONCE_OK)
         rc = import_all(c, s, how, err);
     put.gap = (uint32_t)how->gap;
-    put.gap_until_ms = now_ms() + keep_ms;
+    put.gap_until_ms = once__wall_clock(NULL) + keep_ms;
     return rc == ONCE_OK ? s->ops->head(s, &put, head, err) : rc;
 }
 
@@ -206,7 +198,7 @@ int once__copy_adopt(once_store *s, const once__restore *how,
     until_ms = put.gap != ONCE_GAP_NONE ? put.gap_until_ms : 0;
     put.gap = (uint32_t)how->gap;
     put.gap_from_ms = 0; /* nobody knows */
-    put.gap_until_ms =
-        longest(until_ms, now_ms() + longest(how->keep_ms, DAY_MS));
+    put.gap_until_ms = longest(until_ms, once__wall_clock(NULL) +
+                                             longest(how->keep_ms, DAY_MS));
     return s->ops->head(s, &put, head, err);
 }

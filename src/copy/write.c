@@ -22,6 +22,7 @@
 #include "core/bytes.h"
 #include "core/error.h"
 #include "core/record.h"
+#include "store/store.h"
 
 enum { TRIES = 100, PAUSE_MS = 50 };
 
@@ -55,12 +56,10 @@ static int failed(struct writer *w)
 static uint64_t now_ms(once_store *s)
 {
     once_store_time t;
-    struct timespec now;
 
     if (s->ops->time != NULL && s->ops->time(s, NULL, &t, NULL) == ONCE_OK)
         return t.now_ms;
-    (void)clock_gettime(CLOCK_REALTIME, &now);
-    return (uint64_t)now.tv_sec * 1000 + (uint64_t)now.tv_nsec / 1000000;
+    return once__wall_clock(NULL);
 }
 
 static int put_head(struct writer *w)

@@ -62,9 +62,9 @@ static int open_store(once_engine *e, const char *url, once_error *err)
     if (rc != ONCE_OK)
         return rc;
     e->store = store;
-    rc = once__opening(once__gap_open(e, err), err);
-    if (rc == ONCE_OK)
-        rc = once__opening(once__witness_open(e, err), err);
+    if (store->head.gap == ONCE_GAP_HOLD) /* known before the first claim */
+        (void)!once__clock_look(e);
+    rc = once__opening(once__witness_open(e, err), err);
     if (rc == ONCE_OK && once__reaper_init(e) != ONCE_OK)
         rc = once__fail(err, ONCE_ENOMEM, "engine: reaper: out of memory");
     if (rc != ONCE_OK) {
@@ -255,9 +255,10 @@ static void *run(void *argument)
         return NULL;
     }
     once__set(&e->count.up, 1);
-    once__set(&e->count.incarnation, e->head.incarnation);
-    once__set(&e->count.gap_until_ms,
-              e->head.gap != ONCE_GAP_NONE ? e->head.gap_until_ms : 0);
+    once__set(&e->count.incarnation, e->store->head.incarnation);
+    once__set(&e->count.gap_until_ms, e->store->head.gap != ONCE_GAP_NONE
+                                          ? e->store->head.gap_until_ms
+                                          : 0);
     once__set(&e->count.durable,
               e->store->ops->durable && e->store->caveat == NULL);
     report_caveat(e);

@@ -194,7 +194,6 @@ struct once_engine {
     struct once__scan_call *scans, **scans_end;
     struct once__reaper reaper;
     struct once__late late;
-    once_store_head head; /* as the store was opened                      */
     struct once__witness witness;
     char *witness_folder; /* what options.witness points to               */
     once_clock clock;  /* what is known of the store's                      */
@@ -290,8 +289,6 @@ void once__live_abandon(once_engine *e);
 
 /* ---- gap.c -------------------------------------------------------------- */
 
-/* Reads the store's head. ONCE_OK, or an error of the store. */
-ONCE_CHECK int once__gap_open(once_engine *e, once_error *err);
 /* 1: nothing is granted now: a claim is to be asked as a READ. */
 int once__gap_holds(const once_engine *e);
 /* The answer of the claim, from the READ's. */
@@ -304,7 +301,7 @@ void once__gauges_turn(once_engine *e);
 
 /* ---- witness.c ---------------------------------------------------------- */
 
-/* ONCE_OK, ONCE_EROLLBACK, or an error of the store. After once__gap_open(). */
+/* ONCE_OK, ONCE_EROLLBACK, or an error of the store. */
 ONCE_CHECK int once__witness_open(once_engine *e, once_error *err);
 void once__witness_note(once_engine *e, uint64_t fence);
 /* Once in each turn: writes it if it is time. */

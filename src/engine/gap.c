@@ -15,42 +15,25 @@
  *
  * Nothing is written for a key that is refused, so nothing has to be cleaned up.
  */
-#include <string.h>
-#include <time.h>
 
 #include "engine/engine.h"
-
-/* In a gap the store's clock is read before the first claim. */
-int once__gap_open(once_engine *e, once_error *err)
-{
-    int rc;
-
-    memset(&e->head, 0, sizeof(e->head));
-    if (e->store->ops->head == NULL)
-        return ONCE_OK;
-    rc = e->store->ops->head(e->store, NULL, &e->head, err);
-    if (rc == ONCE_OK && e->head.gap == ONCE_GAP_HOLD)
-        (void)!once__clock_look(e);
-    return rc;
-}
+#include "store/store.h"
 
 /* By the host's clock, and by what has certainly passed of the store's: a clock
  * that was set ahead must not end it. While that is not known (forget_ms 0) the
  * gap goes on. */
 int once__gap_holds(const once_engine *e)
 {
-    struct timespec t;
+    const once_store_head *head = &e->store->head;
     uint64_t now_ms;
 
-    if (e->head.gap != ONCE_GAP_HOLD)
+    if (head->gap != ONCE_GAP_HOLD)
         return 0;
-    (void)clock_gettime(CLOCK_REALTIME, &t);
-    now_ms = e->options.clock != NULL
-                 ? e->options.clock(e->options.user)
-                 : (uint64_t)t.tv_sec * 1000 + (uint64_t)t.tv_nsec / 1000000;
-    return now_ms < e->head.gap_until_ms ||
+    now_ms = e->options.clock != NULL ? e->options.clock(e->options.user)
+                                      : once__wall_clock(NULL);
+    return now_ms < head->gap_until_ms ||
            (e->store->ops->time != NULL &&
-            e->store->forget_ms < e->head.gap_until_ms);
+            e->store->forget_ms < head->gap_until_ms);
 }
 
 /* A failure that may be tried again may have been, with another end. */

@@ -23,20 +23,21 @@
 #include <sys/file.h>
 #include <unistd.h>
 
+#include "core/bytes.h"
 #include "core/error.h"
 #include "engine/engine.h"
 
 enum { WRITE_MS = 1000, FLUSH_MS = 10000, TEXT = 64 };
 
+/* "" if the path would be too long: then none is kept. */
 static void make_path(once_engine *e)
 {
     struct once__witness *w = &e->witness;
-    int i, n = snprintf(w->path, sizeof(w->path), "%s/", e->options.witness);
+    char id[2 * ONCE_STORE_ID_SIZE + 1];
 
-    for (i = 0; i < ONCE_STORE_ID_SIZE && n < (int)sizeof(w->path) - 3; i++)
-        n += snprintf(w->path + n, sizeof(w->path) - (size_t)n, "%02x",
-                      e->head.id[i]);
-    if (i < ONCE_STORE_ID_SIZE)
+    once__hex(e->store->head.id, ONCE_STORE_ID_SIZE, id);
+    if ((size_t)snprintf(w->path, sizeof(w->path), "%s/%s", e->options.witness,
+                         id) >= sizeof(w->path))
         w->path[0] = '\0';
 }
 

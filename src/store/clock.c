@@ -13,6 +13,15 @@
 #include "core/error.h"
 #include "store/store.h"
 
+uint64_t once__wall_clock(void *user)
+{
+    struct timespec t;
+
+    (void)user;
+    (void)clock_gettime(CLOCK_REALTIME, &t);
+    return (uint64_t)t.tv_sec * 1000 + (uint64_t)t.tv_nsec / 1000000;
+}
+
 static uint64_t steady_ms(void)
 {
     struct timespec t;

@@ -10,7 +10,6 @@
 #include <stddef.h>
 #include <stdio.h>
 #include <string.h>
-#include <time.h>
 
 #include "core/error.h"
 #include "store/named.h"
@@ -29,15 +28,6 @@ const struct once__store_line *once__store_lines(size_t *n)
 {
     *n = LINES;
     return lines;
-}
-
-uint64_t once__wall_clock(void *user)
-{
-    struct timespec t;
-
-    (void)user;
-    (void)clock_gettime(CLOCK_REALTIME, &t);
-    return (uint64_t)t.tv_sec * 1000 + (uint64_t)t.tv_nsec / 1000000;
 }
 
 /* `*rest` is what stands after the colon. */
@@ -131,21 +121,22 @@ static int resolve(const char *text, struct once__named *named, once_error *err,
 }
 
 /* A restored store that executes absent keys loses the promise for a while. */
-static int note_gap(once_store *s, const once_store_options *o, once_error *err)
+static int read_head(once_store *s, const once_store_options *o,
+                     once_error *err)
 {
-    once_store_head head;
+    const once_store_head *head = &s->head;
     int rc;
 
     if (s->ops->head == NULL)
         return ONCE_OK;
-    rc = once__opening(s->ops->head(s, NULL, &head, err), err);
-    if (rc != ONCE_OK || head.gap != ONCE_GAP_ACCEPT ||
-        o->clock(o->user) >= head.gap_until_ms || s->caveat != NULL)
+    rc = once__opening(s->ops->head(s, NULL, &s->head, err), err);
+    if (rc != ONCE_OK || head->gap != ONCE_GAP_ACCEPT ||
+        o->clock(o->user) >= head->gap_until_ms || s->caveat != NULL)
         return rc;
     (void)snprintf(s->gap_caveat, sizeof(s->gap_caveat),
                    "it was restored from a copy, and executes what was done "
                    "after that once more, until %llu ms since 1970",
-                   (unsigned long long)head.gap_until_ms);
+                   (unsigned long long)head->gap_until_ms);
     s->caveat = s->gap_caveat;
     return ONCE_OK;
 }
@@ -164,7 +155,7 @@ int once_store_open(const char *url, const once_store_options *options,
         rc = ops->open(rest, &o, err, &s);
     if (rc != ONCE_OK)
         return rc;
-    rc = note_gap(s, &o, err);
+    rc = read_head(s, &o, err);
     if (rc != ONCE_OK) {
         s->ops->close(s);
         return rc;

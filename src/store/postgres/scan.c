@@ -18,7 +18,7 @@ struct page {
     int shown, enough;
 };
 
-/* What a row that does not check shows of itself: its place. */
+/* What a row that is damaged shows of itself: its place. */
 static void damaged(once_record *r)
 {
     const once_record place = {
