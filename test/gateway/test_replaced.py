@@ -5,9 +5,9 @@ operator puts a backup in their place. Whoever opens the path next reads other
 records, so from then on no guarded request may be executed or called new.
 """
 
-import os
 import shutil
 import subprocess
+import threading
 
 import pytest
 
@@ -69,19 +69,19 @@ def crit(site):
             if "[crit]" in line]
 
 
-def all_have_it_open(site, path):
-    """Each worker has opened the store: one that opens it later finds what
-    stands there then."""
-    def has(pid):
-        folder = "/proc/%d/fd" % pid
-        for fd in os.listdir(folder):
-            try:
-                if os.readlink(os.path.join(folder, fd)).startswith(path):
-                    return True
-            except FileNotFoundError:
-                pass
-        return False
-    eventually(lambda: all(has(pid) for pid in site.gateway.worker_pids()))
+def each_worker_answers(site, case, first):
+    """Each worker has opened the store and answered from it: one that opens it
+    later finds what stands there then."""
+    def asked():
+        threads = [threading.Thread(target=lambda: is_replay(case.post(), first))
+                   for _ in range(8)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+        return {int(line.split()[0]) for line in site.gateway.access(case.path)
+                if "once=replayed" in line} >= set(site.gateway.worker_pids())
+    eventually(asked)
 
 
 def start(make, files):
@@ -95,7 +95,7 @@ def start(make, files):
     is_replay(old.post(), first)
     late = site.case("/pay/")
     second = is_new(late.post())
-    all_have_it_open(site, str(files.path))
+    each_worker_answers(site, old, first)
     return site, (old, first), (late, second)
 
 
