@@ -824,9 +824,10 @@ ngx_http_once_hot(ngx_http_once_ctx_t *ctx, const once_request *request,
     }
 
     p = (u_char *) copy + sizeof(once_record);
+    ngx_memcpy(p, record->result.data, record->result.size);
+
     *copy = *record;
-    copy->result.data = ngx_memcpy(p, record->result.data,
-                                   record->result.size);
+    copy->result.data = p;
 
     return copy;
 }
