@@ -198,10 +198,10 @@ static void what_the_store_failed_to_answer_ends_what_was_known(void)
 /* The record of an owner that is about to be completed is not durable. */
 static void only_a_replay_of_the_store_enters(void)
 {
-    static const int others[] = {
-        ONCE_OK,      ONCE_OWNER,    ONCE_IN_FLIGHT, ONCE_UNKNOWN,
-        ONCE_LOST,    ONCE_MISMATCH, ONCE_FREE,      ONCE_FENCED,
-        ONCE_REFUSED, ONCE_ESTORE,   ONCE_ECORRUPT,  ONCE_EAWAY};
+    static const int others[] = {ONCE_OK,      ONCE_OWNER,    ONCE_IN_FLIGHT,
+                                 ONCE_UNKNOWN, ONCE_LOST,     ONCE_MISMATCH,
+                                 ONCE_FREE,    ONCE_FENCED,   ONCE_REFUSED,
+                                 ONCE_ESTORE,  ONCE_ECORRUPT, ONCE_EAWAY};
     once__cache *c = new_cache();
     once_record r = record_of(2, "made");
     once_request q = claim_of(1, 2);
