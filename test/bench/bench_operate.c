@@ -160,6 +160,7 @@ static void fill(const char *url, uint64_t n, uint64_t waiting)
 struct asker {
     once_engine *e;
     uint64_t n, i; /* so many names there are; the question's number */
+    uint64_t waiting;
 };
 
 static int shown(void *user, const uint8_t name[ONCE_NAME_SIZE],
@@ -192,6 +193,7 @@ static void ask_all_waiting(struct asker *a)
     once_error err = {0, ""};
     once_position at;
     const once_position *after = NULL;
+    uint64_t all = 0;
     int n;
 
     do {
@@ -200,9 +202,12 @@ static void ask_all_waiting(struct asker *a)
         n = once_scan(a->e, ONCE_SCAN_WAITING, after ? &from : NULL, PAGE,
                       last_shown, &at, &err);
         after = &at;
+        all += n > 0 ? (uint64_t)n : 0;
     } while (n == PAGE);
     if (n < 0)
         die("waiting", &err);
+    if (all != a->waiting)
+        die("waiting: not all", NULL);
 }
 
 static void ask_live(struct asker *a)
@@ -308,7 +313,7 @@ static void ask(const char *url, uint64_t n)
 {
     once_engine_options options = ONCE_ENGINE_OPTIONS_INIT;
     once_error err = {0, ""};
-    struct asker a = {NULL, n, 0};
+    struct asker a = {NULL, n, 0, 0};
     once_counts c;
     double from = ms();
     size_t i;
@@ -318,6 +323,7 @@ static void ask(const char *url, uint64_t n)
         die("open", &err);
     if (once_count(a.e, &c, &err) != ONCE_OK)
         die("count", &err);
+    a.waiting = c.indeterminate;
     printf("%" PRIu64 " wait, %" PRIu64 " others%s; opened in %.0f ms\n\n",
            c.indeterminate, c.rest, c.rest_estimated ? " or so" : "",
            ms() - from);
