@@ -138,6 +138,7 @@ def through_console(url, names, folder):
                 ("Find, first 16 digits",
                  lambda i: ("find", {"by": "hash", "hash": names[i][:16]}),
                  lambda a, i: a["matches"][0]["name"] == names[i])):
+            before = console.memory()
             took = []
             for i in range(ASKED):
                 begin = time.monotonic()
@@ -147,9 +148,10 @@ def through_console(url, names, folder):
             took.sort()
             print("| %s | %.2f | %.2f | %.2f |" %
                   (text, took[ASKED // 2], took[ASKED * 95 // 100], took[-1]))
-        print("\nIts memory: %.0f MiB of its own, %.0f of files, %.0f shared "
-              "with the gateway; RSS %.0f (load %s)." %
-              (*console.memory(), load()))
+        for when, memory in (("before the last question", before),
+                             ("in the end", console.memory())):
+            print("\nIts memory %s: %.0f MiB of its own, %.0f of files, %.0f "
+                  "shared with the gateway; RSS %.0f." % (when, *memory))
     sys.stdout.flush()
 
 
@@ -318,8 +320,13 @@ def measure(n, url, folder):
     subprocess.run([BENCH, "ask", n, url], check=True)
     names = subprocess.run([BENCH, "names", n], check=True, text=True,
                            stdout=subprocess.PIPE).stdout.split()
-    through_console(url, names, folder)
-    Pairs(url, folder).run()
+    # A journal is read by the first who opens it, and is then there for all.
+    holder = Console(url, folder / "holder")
+    try:
+        through_console(url, names, folder)
+        Pairs(url, folder).run()
+    finally:
+        holder.stop()
 
 
 def main():

@@ -80,6 +80,21 @@ static void tags_of(const struct once__list *l, const once_position *after,
         *span = l->places[0].name[0] - *from;
 }
 
+/* The first slot from `i` on whose tag is one of these. */
+static unsigned next_tag(const struct once__page *p, unsigned i, unsigned from,
+                         unsigned span)
+{
+    const uint8_t *at;
+
+    if (span == 0) { /* as soon as the list is full: many bytes at a time */
+        at = memchr(p->tags + i, (int)from, p->count - i);
+        return at != NULL ? (unsigned)(at - p->tags) : p->count;
+    }
+    while (i < p->count && p->tags[i] - from > span)
+        i++;
+    return i;
+}
+
 static void add_page(struct once__list *l, const struct once__page *p,
                      const once_position *after)
 {
@@ -89,9 +104,9 @@ static void add_page(struct once__list *l, const struct once__page *p,
     tags_of(l, after, &from, &span);
     if (span < 255 && l->count == l->room)
         l->more = 1; /* perhaps; whoever asks for it makes another walk */
-    for (i = 0; left > 0 && i < p->count; i++) {
-        if (p->tags[i] - from > span ||
-            !once__index_is_in(&p->slots[i], l->what))
+    for (i = next_tag(p, 0, from, span); left > 0 && i < p->count;
+         i = next_tag(p, i + 1, from, span)) {
+        if (!once__index_is_in(&p->slots[i], l->what))
             continue;
         left--;
         place.ms = l->what == ONCE_SCAN_ALL ? 0 : p->slots[i].due;

@@ -50,9 +50,9 @@ struct once__sqlite_checkpointer {
     pthread_mutex_t lock; /* for all below */
     pthread_cond_t wake;
     pthread_cond_t ended; /* a checkpoint has */
-    int frames; /* in the log after the last commit */
-    int seen;   /* of these, before the last checkpoint */
-    int busy;   /* with a checkpoint */
+    int frames;           /* in the log after the last commit */
+    int seen;             /* of these, before the last checkpoint */
+    int busy;             /* with a checkpoint */
     int stop;
     int trouble; /* what a checkpoint ended with, not reported yet */
     off_t room;  /* bytes of the log file, as far as we know */
