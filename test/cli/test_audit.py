@@ -9,6 +9,7 @@ import pathlib
 import pwd
 import re
 import shutil
+import sqlite3
 import subprocess
 import time
 
@@ -114,6 +115,50 @@ def test_every_command_that_decides_writes_it_down(store, tmp_path):
         "init", "resolve", "reopen", "resolve", "forget", "purge", "clock",
         "body"]
     is_whole(it, notes=0)
+
+def test_decisions_about_messages_are_written_down(store, tmp_path):
+    at = tmp_path / "shop.db"
+    env = {"ONCE_STORE": "sqlite:%s" % at}
+    store.ok("messages", "init", env=env)
+    for n in "ab":
+        store.ok("emit", "--route", "orders", "--id", "id-" + n, stdin=b"{}",
+                 env=env)
+    db = sqlite3.connect(at)
+    db.execute("INSERT INTO once_parked(consumer,id,state,attempts,due_ms,"
+               "at_ms,type,headers,body,error,filed) VALUES('c','id-c',2,3,0,"
+               "1,'t','',x'','no',0)")
+    db.commit()
+    said = store.once("outbox", "drop", "1", "--attempt", "0", *WHY, env=env)
+    assert said.returncode == 0, said
+    for words in (["outbox", "drop", "2", "--attempt", "7"],
+                  ["saga", "abort", "id-d", "--version", "1"]):
+        assert store.once(*words, *WHY, env=env).returncode == 1
+    store.ok("parked", "drop", "1", "--attempt", "3", *WHY, env=env)
+    assert store.once("outbox", "drop", "99", "--attempt", "0", *WHY,
+                      env=env).returncode == 1  # there is no such row
+    found = [(x["step"], x["action"], x["name"], x.get("detail"), x["why"])
+             for x in lines(store) if x["step"] != "log"]
+    name = {n: hashlib.sha256(b"id-" + n.encode()).hexdigest() for n in "abcd"}
+    assert found == [(step, action, name[n], row if step != "intent" else None,
+                      "ticket 12") for action, n, row, end in (
+        ("outbox-drop", "a", "row 1", "done"),
+        ("outbox-drop", "b", "row 2", "refused"),
+        ("saga-abort", "d", None, "refused"),
+        ("parked-drop", "c", "row 1", "done")) for step in ("intent", end)]
+    assert b"id-" not in path_of(store).read_bytes()
+    is_whole(store, 0)
+
+
+def test_nothing_is_decided_about_messages_without_the_intent(store, tmp_path):
+    env = {"ONCE_STORE": "sqlite:%s" % (tmp_path / "shop.db"),
+           "ONCE_AUDIT": str(tmp_path)}
+    store.ok("messages", "init", env=env)
+    store.ok("emit", "--route", "orders", stdin=b"{}", env=env)
+    said = store.once("outbox", "drop", "1", "--attempt", "0", *WHY, env=env)
+    assert said.returncode == 3 and b"Nothing was decided" in said.stderr
+    said = store.once("saga", "abort", "g", "--version", "1", *WHY, env=env)
+    assert said.returncode == 3 and b"Nothing was decided" in said.stderr
+    assert len(store.ok("outbox", "ls", env=env).splitlines()) == 1
 
 
 def test_what_only_looks_writes_nothing(store):
