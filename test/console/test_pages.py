@@ -23,9 +23,10 @@ from conftest import me, operators  # noqa: E402  pylint: disable=wrong-import-p
 
 
 @pytest.fixture(scope="module")
-def seen(world):
-    """The console that the browser has open."""
-    return world.console("--decide", unix=False)
+def seen(world, console):
+    """The console that the browser has open. Both write one audit log."""
+    return world.console("--decide", "--audit", str(console.audit_file),
+                         unix=False, audit=False)
 
 
 @pytest.fixture(scope="module")
@@ -399,7 +400,7 @@ def test_the_same_decision_twice_by_a_page(world, console, chrome, seen):
     path = "/api/v1/stores/main/records/%s/decision" % r["name"]
     for _ in range(2):
         assert chrome.fetch(SEND, path, body, key, {})[0] == 200
-    steps = [e["step"] for e in seen.audit() if e.get("name") == r["name"]]
+    steps = [e["step"] for e in console.audit() if e.get("name") == r["name"]]
     assert steps == ["intent", "done"]
     # An old fence, and no header of ours.
     old = body.replace('"%s"' % r["fence"], '"999"')
@@ -467,7 +468,7 @@ def test_a_page_of_others_cannot_decide_nor_look(world, console, chrome, seen,
     chrome.driver.switch_to.frame(frame)
     assert "Once" not in chrome.driver.find_element("tag name", "body").text
     chrome.driver.switch_to.default_content()
-    assert not [e for e in seen.audit() if e.get("name") == r["name"]]
+    assert not [e for e in console.audit() if e.get("name") == r["name"]]
     chrome.open(base + "/")
     chrome.shows("Overview")
 
