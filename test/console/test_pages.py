@@ -134,6 +134,44 @@ def test_an_operator_decides_by_the_keyboard_alone(world, console, chrome):
     assert again.status == 402 and again.body == b"declined"
 
 
+SLOW = r"""
+window.shown = [];
+new MutationObserver(() => shown.push(document.body.textContent)).observe(
+    document.body, {childList: true, subtree: true});
+const quick = window.fetch;
+let looked = null;
+window.fetch = async (path, options) => {
+    const answer = await quick(path, options);
+    const post = options && options.method === 'POST';
+    if (post && path.endsWith('/decision') && !options.body.includes('"dry":true'))
+        await new Promise((seen) => { looked = seen; });
+    else if (looked && !post && path.endsWith(arguments[0]))
+        setTimeout(looked, 500);  // a page that draws now has the time for it
+    return answer;
+};
+"""
+
+
+def test_ones_own_decision_is_nobody_elses(world, console, chrome):
+    """The page looks again by itself while the answer is on its way."""
+    world.lose("own")
+    r = waiting(console, "own")
+    chrome.open(chrome.run("return location.origin") + "/")
+    chrome.go("record/main/" + r["name"])
+    chrome.run(SLOW.replace("arguments[0]", "'%s'" % r["name"]))
+    chrome.click("#action-applied")
+    chrome.click("#check")
+    chrome.type("#why", "seen at the bank")
+    chrome.type("#digits", r["name"][:8])
+    chrome.click("#decide")
+    chrome.shows("Decided: success.")
+    assert chrome.focus()[1] == "decided"
+    assert not chrome.run(
+        "return shown.filter((t) => t.includes('Something has happened')).length")
+    chrome.driver.refresh()
+    chrome.shows("Record")
+
+
 def test_the_first_link_leads_to_the_content(chrome):
     chrome.open(chrome.run("return location.origin") + "/")
     chrome.shows("Overview")
