@@ -15,6 +15,7 @@ import time
 
 import pytest
 
+from marks import MARK
 from once_cli import A, B, C, ISO, LAST, ONCE, ROOT, ZERO, Store, on_terminal
 from once_cli import store  # pylint: disable=unused-import
 
@@ -245,15 +246,13 @@ def test_what_is_done_to_the_users_own_store_is_in_his_own_log(store):
 
 
 def test_no_body_and_no_key_stands_in_the_log(store):
-    marks = [b"MARK-body", b"MARK-header", b"MARK-key"]
     fence = store.seed("lost", A, "0")
     store.ok("resolve", A, "--fence", fence, "--success", "-", "--status",
-             "200", "--header", "X-Mark: MARK-header", *WHY,
-             stdin=b"MARK-body")
+             "200", "--header", "X-Mark: " + MARK, *WHY,
+             stdin=MARK.encode())
     store.ok("show", A, "--body")
-    store.once("show", "--group", "g", "--key", "MARK-key", "--body")
-    text = path_of(store).read_bytes()
-    assert not [m for m in marks if m in text]
+    store.once("show", "--group", "g", "--key", MARK, "--body")
+    assert MARK.encode() not in path_of(store).read_bytes()
 
 
 SHIM = r"""
@@ -591,7 +590,7 @@ def test_the_name_of_a_request_is_the_gateways(store):
 
 def test_a_request_that_is_not_whole_is_refused(store):
     key = store.file("key", b"k")
-    bad_key = store.file("bad", b"MARK one, two")
+    bad_key = store.file("bad", MARK.encode() + b" one, two")
     good = ["--realm", "r", "--method", "POST", "--path", "/p"]
     store.bad(2, "--key-file FILE", "name", *good, "--no-scope")
     store.bad(2, "who sent it", "name", *good, "--key-file", key)
@@ -601,7 +600,7 @@ def test_a_request_that_is_not_whole_is_refused(store):
     store.bad(2, "is empty", "name", *good, "--scope-file", os.devnull,
               "--key-file", key)
     err = store.bad(2, "", "name", *good, "--no-scope", "--key-file", bad_key)
-    assert "MARK" not in err
+    assert MARK not in err
     store.bad(2, "go with --request", "show", *good)
     store.bad(2, "in place of", "show", A, "--request", *good, "--no-scope",
               "--key-file", key)
