@@ -56,9 +56,9 @@ def master():
         return int(f.read())
 
 
-def serving():
+def serving(port=PORT):
     with contextlib.suppress(OSError):
-        return post("is-there-anybody", path="/")[0] > 0
+        return post("is-there-anybody", path="/", port=port)[0] > 0
     return False
 
 
@@ -80,10 +80,10 @@ def configure(more=""):
     until(serving, "nginx serves")
 
 
-def post(key, path="/charges", token="ann"):
+def post(key, path="/charges", token="ann", port=PORT):
     """Status, the gateway's word on it, which execution it is from. A few lines
     on a socket: the load needs the cores for nginx."""
-    with socket.create_connection(("127.0.0.1", PORT), timeout=30) as s:
+    with socket.create_connection(("127.0.0.1", port), timeout=30) as s:
         s.sendall(("POST %s HTTP/1.1\r\nHost: localhost\r\n"
                    "Idempotency-Key: %s\r\nAuthorization: %s\r\n"
                    "Content-Length: 2\r\nConnection: close\r\n\r\n{}"
