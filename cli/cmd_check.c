@@ -68,7 +68,7 @@ struct check {
     struct canary canary;
     uint64_t fence;
     json_t *steps;
-    int stays; /* its record could not be forgotten yet */
+    int stays;              /* its record could not be forgotten yet */
     const char *class_text; /* NULL: not known */
     struct cli_class class;
 };
