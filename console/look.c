@@ -68,28 +68,37 @@ static json_t *counts_of(struct con_store *s)
                      "rest_estimated", n.rest_estimated);
 }
 
+/* A path that an event names may have any bytes. */
+static json_t *text_or_null(const char *text)
+{
+    return text[0] != '\0' ? cli_json_text((once_bytes){text, strlen(text)})
+                           : json_null();
+}
+
 static json_t *json_store(struct con_store *s)
 {
     char caveat[sizeof(s->caveat)], trouble[sizeof(s->trouble)];
     struct first oldest = {0, 0};
     once_error err = {0, ""};
     once_stats stats;
-    int rc;
+    const char *why = "";
 
-    rc = once_scan(s->e, ONCE_SCAN_WAITING, NULL, 1, take_first, &oldest, &err);
+    if (once_scan(s->e, ONCE_SCAN_WAITING, NULL, 1, take_first, &oldest, &err) <
+        0)
+        why = err.text[0] ? err.text : once_text(err.code);
     once_engine_stats(s->e, &stats);
     pthread_mutex_lock(&s->lock);
     memcpy(caveat, s->caveat, sizeof(caveat));
     memcpy(trouble, s->trouble, sizeof(trouble));
     pthread_mutex_unlock(&s->lock);
     return json_pack(
-        "{s:s, s:s, s:s, s:s?, s:b, s:s?, s:s?, s:o, s:o, s:o, s:I, s:I}",
-        "name", s->name, "driver", s->driver, "class", caveat[0] ? "B" : "A",
-        "caveat", caveat[0] ? caveat : NULL, "answers", rc >= 0, "trouble",
-        rc < 0 ? (err.text[0] ? err.text : once_text(rc)) : NULL, "event",
-        trouble[0] ? trouble : NULL, "head", head_of(s), "counts", counts_of(s),
-        "oldest_waiting", cli_json_time(oldest.ms), "corrupt_seen",
-        (json_int_t)stats.corrupt, "unanswered", (json_int_t)stats.unknown);
+        "{s:s, s:s, s:s, s:o, s:b, s:o, s:o, s:o, s:o, s:o, s:I, s:I}", "name",
+        s->name, "driver", s->driver, "class", caveat[0] ? "B" : "A", "caveat",
+        text_or_null(caveat), "answers", why[0] == '\0', "trouble",
+        text_or_null(why), "event", text_or_null(trouble), "head", head_of(s),
+        "counts", counts_of(s), "oldest_waiting", cli_json_time(oldest.ms),
+        "corrupt_seen", (json_int_t)stats.corrupt, "unanswered",
+        (json_int_t)stats.unknown);
 }
 
 enum MHD_Result con_store(struct con_ask *ask)

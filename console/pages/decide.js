@@ -4,7 +4,7 @@
 // what repeats would get is shown, byte for byte; then it takes a reason and the
 // record's first digits, typed.
 
-import {h, fill, get, post, query, newKey, box, table, field, choice, trouble,
+import {Problem, h, fill, get, post, query, newKey, box, table, field, choice, trouble,
         base64, shown, reason, age, link, say} from './dom.js';
 
 const FILE_MAX = 1 << 20;
@@ -12,10 +12,10 @@ const CHUNK = 10;   // of a batch: about a second
 const BATCH_MAX = 500;
 
 const actions = [
-    ['success', 'It took effect, and I know the answer'],
+    ['success', 'It took effect, and I know what the service answered'],
     ['failure', 'It did not take effect, or it was refused: repeats get this ' +
         'answer'],
-    ['applied', 'It took effect, but its answer is lost: repeats get 409 ' +
+    ['applied', 'It took effect, but I do not know its answer: repeats get 409 ' +
         'response-unavailable'],
     ['reopen', 'Let the next repeat execute (only where the service recognises ' +
         'the key)'],
@@ -28,7 +28,7 @@ const actions = [
 function answerFields() {
     let file = null;
     const status = h('input', {id: 'status', type: 'number', min: '200',
-                               max: '599', value: '200'});
+                               max: '599'});
     const headers = h('textarea', {id: 'headers', rows: '3',
                                    spellcheck: 'false'});
     const body = h('textarea', {id: 'answer', rows: '5', spellcheck: 'false'});
@@ -46,12 +46,13 @@ function answerFields() {
     });
     const element = h('fieldset', {id: 'what-repeats-get'},
         h('legend', {}, 'What repeats get'),
-        field('Status', status, '200 to 599'),
+        field('Status', status, 'what the service really answers, for example 201'),
         field('Headers', headers, 'one a line, Name: value'),
         field('Body', body),
-        field('Or a file', upload),
-        h('p', {}, raw, ' ', h('label', {for: 'raw'}, 'It is no HTTP response: ' +
-            'the bytes alone, for a program of your own')));
+        h('details', {}, h('summary', {}, 'More'),
+            field('A file instead of the body', upload),
+            h('p', {}, raw, ' ', h('label', {for: 'raw'}, 'It is no HTTP ' +
+                'response: the bytes alone, for a program of your own'))));
     async function read() {
         const out = {};
         if (raw.checked) {
@@ -73,24 +74,29 @@ function answerFields() {
     return {element, read};
 }
 
-// The choice of an action and what belongs to it.
+// The choice of an action and what belongs to it. Nothing is chosen before: what
+// is chosen is final.
 function sayForm(which, onchange) {
     const answer = answerFields();
-    let action = 'success';
-    const place = h('div', {}, answer.element);
+    let action = null;
+    const place = h('div', {});
     const element = h('div', {}, h('fieldset', {},
         h('legend', {}, 'What became of it?'),
         actions.filter(([a]) => which.includes(a)).map(([a, text]) =>
-            choice('action', a, text, a === action, () => {
+            choice('action', a, text, false, () => {
                 action = a;
                 fill(place, (a === 'success' || a === 'failure') &&
                     answer.element);
                 onchange();
             }))), place);
     element.addEventListener('input', onchange);
-    return {element, read: async () => ({action,
-        ...(action === 'success' || action === 'failure' ?
-            await answer.read() : {})})};
+    async function read() {
+        if (action === null)
+            throw new Problem(0, {title: 'Choose first what became of it.'});
+        return {action, ...(action === 'success' || action === 'failure' ?
+            await answer.read() : {})};
+    }
+    return {element, read};
 }
 
 // The reply that repeats will get, as it goes over the wire but for what the
@@ -166,9 +172,10 @@ export function decisionForm(r, done, reload) {
             const what = await says.read();
             const {reply} = await post(path, {...what, ...shownFence, dry: true});
             const form = h('form', {}, preview(what.action, reply),
-                field('Why', h('input', {id: 'why', class: 'wide', required: true,
-                    maxlength: '512', autocomplete: 'off'}),
-                'kept with the record and in the audit log'),
+                field('How do you know?', h('input', {id: 'why', class: 'wide',
+                    required: true, maxlength: '512', autocomplete: 'off'}),
+                'what the service showed, a ticket; kept with the record and ' +
+                'in the audit log'),
                 field('Type the first eight digits of the record', h('input', {
                     id: 'digits', required: true, autocomplete: 'off',
                     spellcheck: 'false', maxlength: '8', pattern: digits,
@@ -176,9 +183,10 @@ export function decisionForm(r, done, reload) {
                 h('div', {id: 'refused'}),
                 h('p', {}, h('button', {class: 'main', id: 'decide'}, 'Decide')));
             form.addEventListener('submit', decide);
-            fill(out, h('h2', {}, 'Is that what you mean?'), form);
+            fill(out, h('h2', {}, 'Is that what you mean?'), r.label &&
+                h('p', {}, 'It is about ', h('strong', {}, r.label), '.'), form);
             out.querySelector('#why').focus();
-            say('Checked. Say why, and type the first eight digits.');
+            say('Checked. Say how you know, and type the first eight digits.');
         } catch (problem) {
             await failed(problem);
         }
@@ -270,8 +278,9 @@ export async function batch({page, title, session, parameters}) {
                 items.length + ' can be decided; ' + (items.length -
                 good.length) + ' would be refused.'),
             good.length > 0 && [
-                field('Why', h('input', {id: 'why', class: 'wide', required: true,
-                    maxlength: '512', autocomplete: 'off'}), 'for all of them'),
+                field('How do you know?', h('input', {id: 'why', class: 'wide',
+                    required: true, maxlength: '512', autocomplete: 'off'}),
+                'for all of them'),
                 field('Type how many are decided', h('input', {id: 'digits',
                     required: true, autocomplete: 'off',
                     pattern: String(good.length)}), String(good.length)),

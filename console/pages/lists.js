@@ -145,8 +145,9 @@ const lists = {
     waiting: {
         title: 'Waiting',
         text: 'Nobody knows whether these took effect: each was sent, and its ' +
-            'answer was lost. Repeats get 409 until somebody decides. Look into ' +
-            'the service by the label, then open the record.',
+            'answer was lost. Repeats get 409 until somebody decides. Ask ' +
+            'the service about what stands under "What it is about", then open ' +
+            'the record.',
         none: '\u2713 Nothing waits for a decision.',
         caption: 'Unknown outcomes, the oldest first',
         heads: ['Unknown for', 'Record', 'What it is about', 'Realm', 'Attempt',

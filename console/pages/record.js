@@ -33,13 +33,14 @@ function recordFacts(r) {
     return facts('Record', [
         ['State', state(r)],
         ['What it is about', r.label || '\u2013'],
-        ['Why', reason(r)],
+        [r.state === 'indeterminate' ? 'Why unknown' : 'Reason', reason(r)],
         ['A repeat is told now', told(r.told)],
         ['Realm or group', r.group || '\u2013'],
         ['Attempt', String(r.attempt)],
         ['Fence', h('code', {}, r.fence)],
         ['Granted', time(r.granted, r.now)],
-        r.ended && ['Ended', time(r.ended, r.now)],
+        r.ended && [r.state === 'indeterminate' ? 'Unknown since' : 'Ended',
+            time(r.ended, r.now)],
         owned && ['Lease until', time(r.lease_until, r.now)],
         !owned && r.keep_until && ['Kept until', time(r.keep_until, r.now)],
         ['Trace id', r.trace ? h('code', {}, r.trace) : '\u2013'],
@@ -147,9 +148,10 @@ export async function record(context) {
 const ways = {
     hash: ['The first digits of its hash, as logs have it', [
         ['hash', 'Hash, 8 to 64 digits']]],
-    label: ['A part of what it is about (what waits or is in flight)', [
+    label: ['A part of what it is about (only what waits or is in flight; ' +
+        'of others the access log has the hash)', [
         ['label', 'Part of the label']]],
-    trace: ['A trace id (what waits or is in flight)', [
+    trace: ['A trace id (only what waits or is in flight)', [
         ['trace', 'Trace id, 32 digits']]],
     request: ['The request that the gateway got', [
         ['scope', 'Scope: who asked, as once_scope has it'],

@@ -7,12 +7,14 @@ console/openapi.yaml (console.py).
 
 import base64
 import json
+import os
+import subprocess
 import time
 import uuid
 
 import pytest
 
-from console import (DOCUMENT, MARK, ROOT, Answer, Drop, Hold, eventually,
+from console import (DOCUMENT, MARK, ONCE, ROOT, Answer, Drop, Hold, eventually,
                      waiting)
 
 STORES = ["sqlite", "journal"]
@@ -46,6 +48,22 @@ def test_a_lost_outcome_is_seen_with_what_it_is_about(world, console):
     assert one["told"] == {"is": "problem", "status": 409,
                            "code": "outcome-unknown",
                            "text": "Nobody knows whether it took effect."}
+
+
+def test_a_store_is_shown_whatever_its_trouble_says(world):
+    """It may name a path whose bytes are not text."""
+    folder = world.folder / os.fsdecode(b"odd-\xff")
+    folder.mkdir()
+    url = "journal:%s/pay" % folder
+    subprocess.run([ONCE, "--store", url, "init"], check=True,
+                   stdout=subprocess.DEVNULL)
+    console = world.console(stores={"main": world.url, "odd": url})
+    folder.rename(world.folder / os.fsdecode(b"gone-\xff"))
+    stores = eventually(lambda: [
+        x for x in [console.get("stores")["stores"]] if x[1]["trouble"]])[0]
+    assert [x["name"] for x in stores] == ["main", "odd"]
+    assert "odd-\\xff/pay" in stores[1]["trouble"]
+    assert stores[1]["answers"] is False
 
 
 @pytest.mark.parametrize("action, status, kind", [

@@ -1259,6 +1259,36 @@ static void play(struct db *d, struct model *m, unsigned seed)
         printf("#   seed %u, step %d\n", seed, step);
 }
 
+/* More rows than a first look has: they are not looked at again, and what they
+ * wait for is not forgotten. */
+static void rows_behind_a_key_under_way_wait_however_many(void)
+{
+    struct once__outbox_ask one = {"r", 1, LEASE_MS, 0, 0};
+    struct db d = db_new();
+    const char *key[] = {"a\"\\", "b", "c"};
+    int i, of_b;
+
+    for (i = 0; i < 400; i++) {
+        emit(&d, key[i == 250 ? 1 : i == 390 ? 2 : 0], NULL);
+        if (i == 0)
+            expect(&d, &one, "1");
+    }
+    emit(&d, key[1], NULL);
+    for (i = 0; i < 2; i++) {
+        struct once__outgoing_list l = take(&d, &one);
+
+        T_EQ(l.n, 1);
+        of_b = l.n == 1 && strcmp(l.rows[0].m.key, "b") == 0;
+        T_EQ(of_b, i == 0);
+        once__outgoing_clear(&l);
+    }
+    expect(&d, &one, "");
+    T_EQ(settle(&d, 251, 1, done), 1);
+    T_EQ(settle(&d, 1, 1, done), 1);
+    expect(&d, &one, "2");
+    db_end(&d);
+}
+
 static void a_random_history_is_that_of_the_model(void)
 {
     unsigned seed;
@@ -1846,6 +1876,7 @@ int main(int argc, char **argv)
     RUN(rows_are_counted_by_route_and_phase);
     RUN(done_rows_alone_are_purged);
     RUN(many_done_rows_are_purged_in_steps);
+    RUN(rows_behind_a_key_under_way_wait_however_many);
     RUN(a_random_history_is_that_of_the_model);
     if (server_url != NULL)
         RUN(a_random_history_beside_very_many_waiting_rows);
