@@ -364,8 +364,8 @@ def minute():
     """From one apt command to a guarded location, as docs/install.md says. The
     time is printed and not judged; downloads are not part of it."""
     began = time.monotonic()
-    install(*glob.glob("/debs/once_*"), "nginx",
-            *glob.glob("/debs/libnginx-mod-http-once_*"))
+    install(*glob.glob("/debs/once_*.deb"), "nginx",
+            *glob.glob("/debs/libnginx-mod-http-once_*.deb"))
     installed = time.monotonic()
     write(SITE, CONF % (PORT, LOG, SERVICE, "", SERVICE, EXECUTED))
     print(run("nginx", "-t"))
