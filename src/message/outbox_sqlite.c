@@ -402,7 +402,8 @@ static int sleeps(const once_tx *tx, const char *route, int sleeping,
     return ONCE_OK;
 }
 
-/* The version changes with each commit of another connection. */
+/* The version changes with each commit of another connection. A file that was
+ * replaced ends the wait: the caller opens the new one. */
 static int wait_(const once_tx *tx, int stop_fd, uint32_t wait_ms,
                  once_error *err)
 {
@@ -410,7 +411,11 @@ static int wait_(const once_tx *tx, int stop_fd, uint32_t wait_ms,
     struct pollfd fd = {stop_fd, POLLIN, 0};
     uint64_t until = once__steady_ms() + wait_ms, now, pause = POLL_FIRST_MS;
     int64_t first = 0, then = 0;
-    int rc = once__lite_number(tx, version, &first);
+    int rc;
+
+    if (!once__lite_in_place(tx->sqlite))
+        return ONCE_OK;
+    rc = once__lite_number(tx, version, &first);
 
     for (then = first; rc == SQLITE_OK && then == first; pause += pause / 2) {
         now = once__steady_ms();
@@ -420,7 +425,7 @@ static int wait_(const once_tx *tx, int stop_fd, uint32_t wait_ms,
         pause = pause < until - now ? pause : until - now;
         if (poll(&fd, 1, (int)pause) < 0 && errno != EINTR)
             return once__fail(err, ONCE_EABORTED, "poll: %s", strerror(errno));
-        if (fd.revents != 0)
+        if (fd.revents != 0 || !once__lite_in_place(tx->sqlite))
             break;
         rc = once__lite_number(tx, version, &then);
     }

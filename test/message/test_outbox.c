@@ -741,6 +741,33 @@ static void a_relay_that_sleeps_is_woken(void)
     db_end(&d);
 }
 
+/* Whoever waits at a file that was replaced by its backup keeps away from the
+ * journal of what is written to the new one, which has its name. */
+static void a_file_that_was_replaced_is_looked_at_no_more(void)
+{
+    struct db d = db_new(), other;
+    char old[sizeof(place) + 8];
+    sqlite3 *copy;
+
+    sql(&d, NULL, "PRAGMA journal_mode=DELETE");
+    (void)snprintf(old, sizeof(old), "%s-old", place);
+    assert(rename(place, old) == 0);
+    assert(sqlite3_open(place, &copy) == SQLITE_OK);
+    other = (struct db){NULL, copy, ONCE_TX_INIT};
+    other.tx.sqlite = copy;
+    sql(&other, NULL, "PRAGMA cache_size=1"); /* so that it is written early */
+    begin(&other);
+    sql(&other, NULL, "CREATE TABLE more(id)");
+    sql(&other, NULL,
+        "WITH RECURSIVE n(i) AS (SELECT 1 UNION ALL SELECT i+1 FROM n WHERE "
+        "i<200) INSERT INTO more SELECT zeroblob(3000) FROM n");
+    T_EQ(once__outbox_wait(&d.tx, -1, 20, NULL), ONCE_OK);
+    T_EQ(sqlite3_exec(copy, "COMMIT", NULL, NULL, NULL), SQLITE_OK);
+    db_close(&other);
+    db_end(&d);
+    (void)unlink(old);
+}
+
 /* What was emitted between saying so and waiting is not missed. */
 static void a_relay_listens_before_it_sleeps(void)
 {
@@ -1867,6 +1894,8 @@ int main(int argc, char **argv)
     if (server_url != NULL)
         RUN(claiming_and_settling_wait_for_each_other);
     RUN(a_relay_that_sleeps_is_woken);
+    if (server_url == NULL)
+        RUN(a_file_that_was_replaced_is_looked_at_no_more);
     if (server_url != NULL)
         RUN(a_relay_listens_before_it_sleeps);
     RUN(each_phase_has_its_decisions);
