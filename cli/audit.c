@@ -87,6 +87,21 @@ int cli_intend(const struct cli *c, struct cli_decision *d)
     return not_written(c, &err);
 }
 
+int cli_intend_row(const struct cli *c, struct cli_decision *d,
+                   const char *word, const char *id, uint64_t attempt,
+                   const char *why)
+{
+    memset(d, 0, sizeof(*d));
+    (void)snprintf(d->action, sizeof(d->action), "%s-%s", c->command->name,
+                   word);
+    once__audit_digest(cli_bytes(id), d->name);
+    d->entry.action = d->action;
+    d->entry.name = d->name;
+    d->entry.attempt = attempt;
+    d->entry.why = why;
+    return cli_intend(c, d);
+}
+
 static enum once__audit_step step_of(int rc)
 {
     if (rc == CLI_OK)

@@ -376,11 +376,19 @@ struct cli_decision {
     once__audit_who who;
     once__audit_entry entry;
     uint64_t seq;
+    char action[32];              /* of cli_intend_row() */
+    uint8_t name[ONCE_NAME_SIZE]; /* likewise            */
 };
 /* Which store it is about, where that has an id: by its engine, or alone. */
 void cli_about(struct cli_decision *d, once_engine *e, once_store *s);
 /* The intent. Unless this is CLI_OK, nothing may be done. */
 int cli_intend(const struct cli *c, struct cli_decision *d);
+/* The intent of `once outbox`, `parked` and `saga`: WORD of the command, about
+ * what has this id. It goes by the SHA-256 of it, whose first digits `ls` shows.
+ */
+int cli_intend_row(const struct cli *c, struct cli_decision *d,
+                   const char *word, const char *id, uint64_t attempt,
+                   const char *why);
 /* What came of it: `rc` is the command's exit status, and what is returned, if
  * that can be written. `detail` may be NULL. Does nothing without an intent. */
 int cli_audited(const struct cli *c, struct cli_decision *d, int rc,

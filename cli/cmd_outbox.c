@@ -37,6 +37,7 @@ static const char help[] =
     "  --body, --reply   the message's body, or the target's reply, and nothing else\n"
     "  --attempt N    attempts as ls and show print them; refused if changed\n"
     "  --why TEXT     kept with the row, with your name and the time (UTC)\n"
+    "  --audit FILE   the log that it is written to first (or off)\n"
     "  --older TIME   done longer ago than this (7d)\n"
     "  --json         one JSON object a line\n";
 /* clang-format on */
@@ -54,6 +55,7 @@ static const struct cli_option options[] = {
     {"attempt", "", CLI_ROWS_ATTEMPT},
     {"why", "", CLI_ROWS_WHY},
     {"older", "", CLI_ROWS_OLDER},
+    CLI_AUDIT_OPTION,
     {NULL, NULL, 0},
 };
 
@@ -273,7 +275,7 @@ static int show(const struct cli *c, const struct once__base *b,
     if (rc != ONCE_OK)
         return cli_trouble(c, rc, &err);
     rc = l.n == 1 ? print_one(c, r, &l.rows[0], l.now_ms)
-                  : cli_decided(c, r, ONCE_FREE, NULL);
+                  : cli_decided(c, r, NULL, ONCE_FREE, NULL);
     once__outgoing_clear(&l);
     return rc;
 }
@@ -287,17 +289,25 @@ static int decide(const struct cli *c, const struct once__base *b,
 {
     const once_tx *tx = once__base_tx(b);
     struct once__outgoing_list l;
+    struct cli_decision d;
     once_error err = {0, ""};
-    int phase = -1, rc = once__outbox_get(tx, (int64_t)r->no, &l, &err);
+    int phase, rc = once__outbox_get(tx, (int64_t)r->no, &l, &err);
 
     if (rc != ONCE_OK)
         return cli_trouble(c, rc, &err);
-    if (l.n == 1)
-        phase = l.rows[0].phase;
+    if (l.n == 0) {
+        once__outgoing_clear(&l);
+        return cli_decided(c, r, NULL, ONCE_FREE, NULL);
+    }
+    phase = l.rows[0].phase;
+    rc =
+        cli_intend_row(c, &d, r->do_->name, l.rows[0].m.id, r->attempt, r->why);
     once__outgoing_clear(&l);
+    if (rc != CLI_OK)
+        return rc;
     rc = once__outbox_decide(tx, (int64_t)r->no, phase, (uint32_t)r->attempt,
                              r->do_->decision, r->note, &err);
-    return cli_decided(c, r, rc, &err);
+    return cli_decided(c, r, &d, rc, &err);
 }
 
 /* ---- purge and stats ------------------------------------------------------ */

@@ -36,6 +36,7 @@ static const char help[] =
     "  --attempt N    how often it was begun, as ls and show print it; refused if\n"
     "                 changed\n"
     "  --why TEXT     kept with the message, with your name and the time (UTC)\n"
+    "  --audit FILE   the log that it is written to first (or off)\n"
     "  --json         one JSON object a line\n";
 /* clang-format on */
 
@@ -50,6 +51,7 @@ static const struct cli_option options[] = {
     {"body", NULL, CLI_ROWS_BODY},
     {"attempt", "", CLI_ROWS_ATTEMPT},
     {"why", "", CLI_ROWS_WHY},
+    CLI_AUDIT_OPTION,
     {NULL, NULL, 0},
 };
 
@@ -211,7 +213,7 @@ static int show(const struct cli *c, const struct once__base *b,
     if (rc != ONCE_OK)
         return cli_trouble(c, rc, &err);
     rc = l.n == 1 ? print_one(c, r, &l.rows[0])
-                  : cli_decided(c, r, ONCE_FREE, NULL);
+                  : cli_decided(c, r, NULL, ONCE_FREE, NULL);
     once__parked_clear(&l);
     return rc;
 }
@@ -223,17 +225,25 @@ static int decide(const struct cli *c, const struct once__base *b,
 {
     const once_tx *tx = once__base_tx(b);
     struct once__parked_list l;
+    struct cli_decision d;
     once_error err = {0, ""};
-    int state = 0, rc = once__parked_get(tx, (int64_t)r->no, &l, &err);
+    int state, rc = once__parked_get(tx, (int64_t)r->no, &l, &err);
 
     if (rc != ONCE_OK)
         return cli_trouble(c, rc, &err);
-    if (l.n == 1)
-        state = l.rows[0].state;
+    if (l.n == 0) {
+        once__parked_clear(&l);
+        return cli_decided(c, r, NULL, ONCE_FREE, NULL);
+    }
+    state = l.rows[0].state;
+    rc =
+        cli_intend_row(c, &d, r->do_->name, l.rows[0].m.id, r->attempt, r->why);
     once__parked_clear(&l);
+    if (rc != CLI_OK)
+        return rc;
     rc = once__parked_decide(tx, (int64_t)r->no, state, (uint32_t)r->attempt,
                              r->do_->decision, r->note, &err);
-    return cli_decided(c, r, rc, &err);
+    return cli_decided(c, r, &d, rc, &err);
 }
 
 static int print_count(const struct cli *c, const struct once__parked_count *n)

@@ -37,8 +37,8 @@ static const char help[] =
     "  --version N  as show prints it; refused if anything happened since\n"
     "  --step N     which step, from 1\n"
     "  --why TEXT   1 to 512 bytes, kept with your name and the time (UTC)\n"
-    "  --after GID  only those after this one\n"
-    "  --max N      at most so many, 1 to 1000000000 (1000); --all for all\n"
+    "  --audit FILE   the log that it is written to first (or off)\n"
+    "  --after GID, --max N   those after this one; at most so many (1000), or --all\n"
     "  --json       one JSON object a line\n"
     "\n"
     "Status 1: refused, or no such saga. What waits for you: once saga ls stuck\n";
@@ -65,6 +65,7 @@ static const struct cli_option options[] = {
     {"after", "", OPT_AFTER},
     {"max", "", OPT_MAX},
     {"all", NULL, OPT_ALL},
+    CLI_AUDIT_OPTION,
     {NULL, NULL, 0},
 };
 /* clang-format on */
@@ -315,20 +316,13 @@ static int what_of(const char *action)
     return -1;
 }
 
-static int decide(const struct cli *c, const once_tx *tx, const struct args *a)
+/* What became of a decision. */
+static int said(const struct cli *c, const struct args *a, int rc,
+                const once_error *err)
 {
-    char note[CLI_NOTE_SIZE];
-    struct once__saga_order order = {what_of(a->action), (uint32_t)a->version,
-                                     a->step == 0 ? 0 : (size_t)a->step - 1,
-                                     note};
-    once_error err = {0, ""};
-    int rc;
-
-    cli_make_note(a->action, a->why, note);
-    rc = once__saga_decide(tx, a->gid, &order, &err);
     switch (rc) {
     case ONCE_OK:
-        return show(c, tx, a);
+        return CLI_OK;
     case ONCE_FREE:
         return cli_say(c, CLI_NO, "there is no such saga; see once saga ls");
     case ONCE_REFUSED:
@@ -341,10 +335,29 @@ static int decide(const struct cli *c, const once_tx *tx, const struct args *a)
         return cli_say(c, CLI_UNKNOWN,
                        "%s: it may be written or not. Look again with once "
                        "saga show",
-                       err.text);
+                       err->text);
     default:
-        return cli_trouble(c, rc, &err);
+        return cli_trouble(c, rc, err);
     }
+}
+
+static int decide(const struct cli *c, const once_tx *tx, const struct args *a)
+{
+    char note[CLI_NOTE_SIZE];
+    struct cli_decision d;
+    struct once__saga_order order = {what_of(a->action), (uint32_t)a->version,
+                                     a->step == 0 ? 0 : (size_t)a->step - 1,
+                                     note};
+    once_error err = {0, ""};
+    int rc;
+
+    cli_make_note(a->action, a->why, note);
+    rc = cli_intend_row(c, &d, a->action, a->gid, 0, a->why);
+    if (rc != CLI_OK)
+        return rc;
+    rc = once__saga_decide(tx, a->gid, &order, &err);
+    rc = cli_audited(c, &d, said(c, a, rc, &err), NULL);
+    return rc == CLI_OK ? show(c, tx, a) : rc;
 }
 
 /* ---- The command line ----------------------------------------------------- */

@@ -220,8 +220,8 @@ int cli_json_secret(json_t *o, const char *name, const char *secret, int whole)
 
 /* ---- Errors and decisions ------------------------------------------------- */
 
-int cli_decided(const struct cli *c, const struct cli_rows *r, int rc,
-                const once_error *err)
+static int say_decided(const struct cli *c, const struct cli_rows *r, int rc,
+                       const once_error *err)
 {
     const char *name = c->command->name;
 
@@ -246,4 +246,14 @@ int cli_decided(const struct cli *c, const struct cli_rows *r, int rc,
                                         "decision", r->do_->name));
     printf("%llu\t%s\n", (unsigned long long)r->no, r->do_->name);
     return cli_flush(c);
+}
+
+int cli_decided(const struct cli *c, const struct cli_rows *r,
+                struct cli_decision *d, int rc, const once_error *err)
+{
+    char row[32];
+
+    rc = say_decided(c, r, rc, err);
+    (void)snprintf(row, sizeof(row), "row %llu", (unsigned long long)r->no);
+    return d == NULL ? rc : cli_audited(c, d, rc, row);
 }

@@ -69,8 +69,9 @@ void cli_print_header_names(const char *headers);
 /* Adds "NAME_hash", and with `whole` NAME itself; nothing for NULL. 0, or -1. */
 int cli_json_secret(json_t *o, const char *name, const char *secret, int whole);
 
-/* What became of a decision: a code of the library or an answer. */
-int cli_decided(const struct cli *c, const struct cli_rows *r, int rc,
-                const once_error *err);
+/* What became of a decision: a code of the library or an answer. Ends `d`, if
+ * there was an intent. */
+int cli_decided(const struct cli *c, const struct cli_rows *r,
+                struct cli_decision *d, int rc, const once_error *err);
 
 #endif /* ONCE_CLI_ROWS_H */

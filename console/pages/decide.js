@@ -124,7 +124,7 @@ function preview(action, reply) {
 
 // ---- One record
 
-export function decisionForm(r, done, reload) {
+export function decisionForm(r, busy, done, reload) {
     const path = 'stores/' + encodeURIComponent(r.store) + '/records/' + r.name +
         '/decision';
     const digits = r.name.slice(0, 8);
@@ -152,6 +152,7 @@ export function decisionForm(r, done, reload) {
         const confirm = out.querySelector('#digits').value;
         const button = out.querySelector('#decide');
         button.disabled = true;
+        busy(true);
         try {
             const {record, audit_lacks: lacks} = await post(path,
                 {...await says.read(), ...shownFence, why, confirm}, key);
@@ -165,6 +166,8 @@ export function decisionForm(r, done, reload) {
                 out.querySelector('#refused').replaceChildren(trouble(problem));
             else
                 await failed(problem);
+        } finally {
+            busy(false);
         }
     }
     async function check() {

@@ -110,22 +110,34 @@ export async function record(context) {
             'nothing runs twice. Keep a copy of the store and look at the disk.')));
         return;
     }
+    let drawings = 0, deciding = false;
+    // What was begun last is shown.
     async function draw(said) {
+        const mine = ++drawings;
+        const lines = await timeline(r);
+        if (mine !== drawings)
+            return;
         const may = session.rights.includes('decide');
         const kept = r.state === 'completed' && r.told.is !== 'problem';
         fill(page, title('Record ' + name.slice(0, 8)), said,
-             recordFacts(r), await timeline(r),
-             decidable(r) && may && decisionForm(r, done, reload),
+             recordFacts(r), lines,
+             decidable(r) && may && decisionForm(r, busy, done, reload),
              decidable(r) && !may && box('', h('p', {},
                  session.decide ? 'You have not the right to decide.' :
                  'This console only shows. Decide with once resolve ' +
                  name.slice(0, 16) + ' --fence ' + r.fence)),
              kept && session.rights.includes('body') && bodyForm(r));
     }
-    async function reload(text) {
-        r = await get(at(s, name));
+    function busy(is) {
+        deciding = is;
+    }
+    async function changed(text) {
         await draw(box('waits', h('p', {}, '! ' + text)));
         say(text);
+    }
+    async function reload(text) {
+        r = await get(at(s, name));
+        await changed(text);
     }
     async function done(text) {
         r = await get(at(s, name));
@@ -136,10 +148,13 @@ export async function record(context) {
     }
     await draw(null);
     again(async () => {
+        const before = r;
         const now = await get(at(s, name));
-        if (!same(now, r))
-            await reload('Something has happened to this record; what you see ' +
-                         'is new.');
+        // What a decision from here changes is shown by done().
+        if (deciding || r !== before || same(now, r))
+            return;
+        r = now;
+        await changed('Something has happened to this record; what you see is new.');
     });
 }
 

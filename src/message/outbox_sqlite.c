@@ -151,7 +151,10 @@ struct claim {
     struct once__outgoing_list *out;
     int64_t *rows, *late; /* seqs: to be claimed, and out of their lease */
     size_t n, n_late;
-    size_t seen; /* rows looked at */
+    size_t seen;  /* rows of the last look */
+    int64_t last; /* the seq up to which rows were looked at */
+    sqlite3_str
+        *busy; /* keys that rows up to `last` wait for: JSON, by commas */
 };
 
 static int make_due(const once_tx *tx, const struct claim *c, uint64_t now)
@@ -168,47 +171,67 @@ static int make_due(const once_tx *tx, const struct claim *c, uint64_t now)
     return once__stmt_run(&q, &changed);
 }
 
-/* w are the oldest rows whose key has no earlier row that has stopped; of these a
- * row waits that is leased, or whose key has an earlier row that is. */
+/* w are the oldest rows behind ?6 whose key is none of ?7 and has no earlier row
+ * that has stopped; of these a row waits that is leased, or whose key has an
+ * earlier row that is. The last column is the key that others wait for. */
 static const char look_sql[] =
     "WITH w AS MATERIALIZED(SELECT seq,key,length(body) AS size," LEASED
     " AS leased,?5 AND lease_ms>0 AND NOT " LEASED " AS late"
     " FROM main.once_outbox o WHERE route=?2 AND phase=0 AND NOT EXISTS("
     "SELECT 1 FROM main.once_outbox p WHERE p.route=?2 AND p.key=o.key"
     " AND p.phase IN (1,3,4) AND p.key IS NOT NULL AND (p.phase=1 OR NOT ?4)"
-    " AND p.seq<o.seq) ORDER BY seq LIMIT ?3)"
+    " AND p.seq<o.seq) AND seq>?6 AND (key IS NULL OR key NOT IN ("
+    "SELECT value FROM json_each('['||?7||']'))) ORDER BY seq LIMIT ?3)"
     "SELECT seq,size,late,leased OR late OR (key IS NOT NULL AND"
-    " max(leased OR (late AND NOT ?4)) OVER (PARTITION BY key ORDER BY seq))"
-    " FROM w ORDER BY seq";
+    " max(leased OR (late AND NOT ?4)) OVER (PARTITION BY key ORDER BY seq)),"
+    "CASE WHEN key IS NOT NULL AND (leased OR (late AND NOT ?4))"
+    " THEN json_quote(key) END FROM w ORDER BY seq";
 
-/* What becomes of the oldest `most` rows. */
+static void add_busy(sqlite3_str *busy, const char *keys)
+{
+    if (keys != NULL && keys[0] != '\0')
+        sqlite3_str_appendf(busy, "%s%s",
+                            sqlite3_str_length(busy) > 0 ? "," : "", keys);
+}
+
+/* What becomes of the `most` rows behind the last. */
 static int look(const once_tx *tx, struct claim *c, uint64_t now, size_t most)
 {
     struct once__stmt q = once__stmt(tx, look_sql);
+    const char *busy = sqlite3_str_value(c->busy);
+    sqlite3_str *more = sqlite3_str_new(NULL);
     uint64_t bytes = 0;
-    size_t n_late;
+    int rc;
 
     once__stmt_number(&q, now);
     once__stmt_text(&q, c->ask->route);
     once__stmt_number(&q, most);
     once__stmt_number(&q, c->ask->pass != 0);
     once__stmt_number(&q, c->ask->hold != 0);
-    c->seen = c->n = 0;
-    for (n_late = 0; once__stmt_next(&q); c->seen++) {
-        int64_t seq = (int64_t)number_of(&q, 0);
-
+    once__stmt_number(&q, (uint64_t)c->last);
+    once__stmt_text(&q, busy == NULL ? "" : busy);
+    for (c->seen = c->n = 0; once__stmt_next(&q); c->seen++) {
+        c->last = (int64_t)number_of(&q, 0);
+        add_busy(more, text_of(&q, 4));
         if (number_of(&q, 2))
-            c->late[n_late++] = seq;
+            c->late[c->n_late++] = c->last;
         if (number_of(&q, 3) || c->n == c->ask->n || bytes >= BODIES_MAX)
             continue;
-        c->rows[c->n++] = seq;
+        c->rows[c->n++] = c->last;
         bytes += number_of(&q, 1);
     }
-    c->n_late = n_late;
-    return once__stmt_end(&q);
+    rc = once__stmt_end(&q);
+    add_busy(c->busy, sqlite3_str_value(more)); /* `busy` is bound until now */
+    if (rc == SQLITE_OK)
+        rc = sqlite3_str_errcode(more);
+    if (rc == SQLITE_OK)
+        rc = sqlite3_str_errcode(c->busy);
+    sqlite3_free(sqlite3_str_finish(more));
+    return rc;
 }
 
-/* Where all of them wait for others, it looks further. */
+/* Where all of them wait for others, it looks further, past the rows of the keys
+ * that they wait for. */
 static int look_further(const once_tx *tx, struct claim *c, uint64_t now)
 {
     size_t most = 10 * c->ask->n;
@@ -217,7 +240,7 @@ static int look_further(const once_tx *tx, struct claim *c, uint64_t now)
 
     for (;; most *= 10) {
         most = most < LOOK_MAX ? most : LOOK_MAX;
-        late = realloc(c->late, most * sizeof(*late));
+        late = realloc(c->late, (c->n_late + most) * sizeof(*late));
         if (late == NULL)
             return SQLITE_NOMEM;
         c->late = late;
@@ -287,7 +310,9 @@ static int claim(const once_tx *tx, const struct once__outbox_ask *ask,
     c.rows = malloc(ask->n * sizeof(*c.rows));
     if (c.rows == NULL)
         return once__fail(err, ONCE_ENOMEM, "outbox_claim: no memory");
+    c.busy = sqlite3_str_new(NULL);
     rc = in_transaction(tx, "outbox_claim", claim_work, &c, err);
+    sqlite3_free(sqlite3_str_finish(c.busy));
     free(c.rows);
     free(c.late);
     return rc;
@@ -377,7 +402,8 @@ static int sleeps(const once_tx *tx, const char *route, int sleeping,
     return ONCE_OK;
 }
 
-/* The version changes with each commit of another connection. */
+/* The version changes with each commit of another connection. A file that was
+ * replaced ends the wait: the caller opens the new one. */
 static int wait_(const once_tx *tx, int stop_fd, uint32_t wait_ms,
                  once_error *err)
 {
@@ -385,7 +411,11 @@ static int wait_(const once_tx *tx, int stop_fd, uint32_t wait_ms,
     struct pollfd fd = {stop_fd, POLLIN, 0};
     uint64_t until = once__steady_ms() + wait_ms, now, pause = POLL_FIRST_MS;
     int64_t first = 0, then = 0;
-    int rc = once__lite_number(tx, version, &first);
+    int rc;
+
+    if (!once__lite_in_place(tx->sqlite))
+        return ONCE_OK;
+    rc = once__lite_number(tx, version, &first);
 
     for (then = first; rc == SQLITE_OK && then == first; pause += pause / 2) {
         now = once__steady_ms();
@@ -395,7 +425,7 @@ static int wait_(const once_tx *tx, int stop_fd, uint32_t wait_ms,
         pause = pause < until - now ? pause : until - now;
         if (poll(&fd, 1, (int)pause) < 0 && errno != EINTR)
             return once__fail(err, ONCE_EABORTED, "poll: %s", strerror(errno));
-        if (fd.revents != 0)
+        if (fd.revents != 0 || !once__lite_in_place(tx->sqlite))
             break;
         rc = once__lite_number(tx, version, &then);
     }

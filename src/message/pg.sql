@@ -1010,12 +1010,17 @@ AS $f$
 DECLARE
     v_now bigint;
     v_look bigint := 10 * p_n;
+    v_from bigint := 0;
+    v_last bigint;
     v_seen bigint;
     v_ahead bigint;
     v_end bigint := 9223372036854775807;
     v_many boolean;
     v_stop jsonb;
+    v_busy jsonb := '{}';
+    v_more jsonb;
     v_late bigint[];
+    v_held bigint[];
     v_seqs bigint[];
 BEGIN
     PERFORM "@schema@".check_1('route', p_route);
@@ -1041,7 +1046,7 @@ BEGIN
         IF v_many THEN -- only the keys of the rows that come next, up to v_end
             WITH n AS MATERIALIZED (
                 SELECT o.seq, o.key FROM "@schema@".outbox o
-                WHERE o.route = p_route AND o.phase = 0
+                WHERE o.route = p_route AND o.phase = 0 AND o.seq > v_from
                 ORDER BY o.seq LIMIT v_look)
             SELECT (SELECT max(n.seq) FROM n), (SELECT count(*) FROM n), (
                 SELECT jsonb_object_agg(k.key, h.seq)
@@ -1059,6 +1064,7 @@ BEGIN
                     AND p.key IS NOT NULL AND (p.phase = 1 OR NOT p_pass)
                 GROUP BY p.key) AS h;
         END IF;
+        v_stop := coalesce(v_stop, '{}') || v_busy;
         -- w: the oldest rows before that. r: which of these wait. Look-ups row by
         -- row would take seconds.
         WITH w AS MATERIALIZED (
@@ -1067,27 +1073,35 @@ BEGIN
                 p_hold AND o.lease_ms > 0
                     AND o.lease_ms - v_now NOT BETWEEN 1 AND 3600000 AS late
             FROM "@schema@".outbox o
-            WHERE o.route = p_route AND o.phase = 0 AND o.seq <= v_end
+            WHERE o.route = p_route AND o.phase = 0
+                AND o.seq > v_from AND o.seq <= v_end
                 AND coalesce((v_stop ->> o.key)::bigint > o.seq, true)
             ORDER BY o.seq LIMIT v_look),
         r AS (
-            SELECT w.seq, w.size, w.late, w.leased OR w.late
+            SELECT w.seq, w.key, w.size, w.late,
+                w.leased OR (w.late AND NOT p_pass) AS blocks,
+                w.leased OR w.late
                 OR (w.key IS NOT NULL AND bool_or(w.leased
                     OR (w.late AND NOT p_pass)) OVER k) AS waits
             FROM w WINDOW k AS (PARTITION BY w.key ORDER BY w.seq)),
         t AS (
-            SELECT r.seq, r.late, r.waits,
+            SELECT r.seq, r.key, r.late, r.blocks, r.waits,
                 count(*) FILTER (WHERE NOT r.waits) OVER s AS nth,
                 sum(r.size) FILTER (WHERE NOT r.waits) OVER s - r.size AS before
             FROM r WINDOW s AS (ORDER BY r.seq))
-        SELECT count(*), array_agg(t.seq) FILTER (WHERE t.late),
+        SELECT count(*), max(t.seq), array_agg(t.seq) FILTER (WHERE t.late),
+                jsonb_object_agg(t.key, 0)
+                    FILTER (WHERE t.blocks AND t.key IS NOT NULL),
                 array_agg(t.seq) FILTER (WHERE NOT t.waits AND t.nth <= p_n
                     AND t.before < 16777216)
-            INTO v_seen, v_late, v_seqs FROM t;
-        -- Where all of them wait for others, look further; at last behind all
-        -- rows whose keys have stopped.
+            INTO v_seen, v_last, v_held, v_more, v_seqs FROM t;
+        v_late := v_late || v_held;
+        -- Where all of them wait for others, look further, past the rows of the
+        -- keys that they wait for; at last behind all rows whose keys have stopped.
         EXIT WHEN v_seqs IS NOT NULL OR (v_look >= 100000 AND NOT v_many)
             OR CASE WHEN v_many THEN v_ahead ELSE v_seen END < v_look;
+        v_from := CASE WHEN v_many THEN v_end ELSE v_last END;
+        v_busy := v_busy || coalesce(v_more, '{}');
         IF v_look >= 100000 THEN
             v_many := false;
             v_end := 9223372036854775807;

@@ -33,6 +33,21 @@ int once__stmt_end(struct once__stmt *q);
 /* Runs it to its end; `*changed`: how many rows it wrote. */
 int once__stmt_run(struct once__stmt *q, int *changed);
 
+/*
+ * 0 where the file was replaced, by its backup say. What is committed to the old
+ * one is lost, and what others write is not there. Not even a read may be done
+ * then: SQLite takes the journal of a transaction in the new file, found by its
+ * name, for one that the old file needs, rolls it back there and removes it.
+ */
+static inline int once__lite_in_place(sqlite3 *lite)
+{
+    int moved = 0;
+
+    return sqlite3_file_control(lite, "main", SQLITE_FCNTL_HAS_MOVED, &moved) !=
+               SQLITE_OK ||
+           !moved;
+}
+
 /* The first number of the first row; `*out` stays as it is if there is none.
  * SQLITE_OK, or an error, as the next one. */
 int once__lite_number(const once_tx *tx, const char *sql, int64_t *out);

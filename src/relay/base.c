@@ -18,6 +18,7 @@
 
 #include "core/error.h"
 #include "message/backend.h"
+#include "message/stmt.h"
 #include "store/named.h"
 
 #ifdef ONCE_WITH_POSTGRES
@@ -236,16 +237,9 @@ static int check(struct once__base *b, once_error *err)
     return once__base_answered(b, rc);
 }
 
-/* Not where the file was replaced, by its backup say: what is committed to the
- * old one is lost, and what others write is not there. */
 static int is_in_place(sqlite3 *lite)
 {
-    int moved = 0;
-
-    return lite != NULL &&
-           (sqlite3_file_control(lite, "main", SQLITE_FCNTL_HAS_MOVED,
-                                 &moved) != SQLITE_OK ||
-            !moved);
+    return lite != NULL && once__lite_in_place(lite);
 }
 
 static int is_up(const struct once__base *b)

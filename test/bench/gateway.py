@@ -296,6 +296,23 @@ class Client:
         self.c.close()
 
 
+def generate(args, lua, port, connections, name, many):
+    """One run of wrk; `many`: so many keys again and again, 0: new ones."""
+    command = [args.wrk, "-t1", f"-c{connections}", f"-d{args.seconds}s",
+               "--timeout", "20s", "-s", str(lua),
+               f"http://127.0.0.1:{port}/charge", "--", name, str(many), BODY]
+    ran = subprocess.run(command, capture_output=True, text=True,
+                         timeout=args.seconds + 120)
+    found = re.search(r"^RESULT (.*)$", ran.stdout, re.M)
+    if ran.returncode != 0 or found is None:
+        raise Wrong(f"wrk failed:\n{ran.stdout}{ran.stderr}")
+    n = [int(x) for x in found[1].split()]
+    if n[0] == 0:
+        raise Wrong("wrk got no answer at all")
+    return {"requests": n[0], "rps": n[0] * 1e6 / n[1], "p50": n[2] / 1e3,
+            "p99": n[3] / 1e3, "bad": n[4], "broken": n[5] + n[6]}
+
+
 class Bench:
     def __init__(self, args, folder, world):
         self.args = args
@@ -334,22 +351,6 @@ class Bench:
         return Nginx(self.args.nginx, folder, FRONT, workers=workers,
                      load=load, store=line, guard=guard, keepalive=KEEPALIVE,
                      upstream=self.upstream.port)
-
-    def wrk(self, port, connections, name, many):
-        command = [self.args.wrk, "-t1", f"-c{connections}",
-                   f"-d{self.args.seconds}s", "--timeout", "20s", "-s",
-                   str(self.lua), f"http://127.0.0.1:{port}/charge", "--",
-                   name, str(many), BODY]
-        ran = subprocess.run(command, capture_output=True, text=True,
-                             timeout=self.args.seconds + 120)
-        found = re.search(r"^RESULT (.*)$", ran.stdout, re.M)
-        if ran.returncode != 0 or found is None:
-            raise Wrong(f"wrk failed:\n{ran.stdout}{ran.stderr}")
-        n = [int(x) for x in found[1].split()]
-        if n[0] == 0:
-            raise Wrong("wrk got no answer at all")
-        return {"requests": n[0], "rps": n[0] * 1e6 / n[1], "p50": n[2] / 1e3,
-                "p99": n[3] / 1e3, "bad": n[4], "broken": n[5] + n[6]}
 
     def prime(self, target, client, name):
         """Makes the replays' keys, or shows that the answers are what they
@@ -396,7 +397,8 @@ class Bench:
             if got != executed:
                 raise Wrong(f"{got} executions of probes, not {executed}")
             before = front.ticks() if front else 0
-            r = self.wrk((front or self.upstream).port, connections, name,
+            r = generate(self.args, self.lua, (front or self.upstream).port,
+                         connections, name,
                          KEYS if target.startswith("replay") else 0)
             ticks = front.ticks() - before if front else 0
             client.close()  # idle meanwhile: nginx may have closed it

@@ -20,6 +20,8 @@ import sys
 
 import pytest
 
+from marks import MARK
+
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 sys.path.insert(0, str(ROOT / "test/lib"))
 
@@ -30,6 +32,7 @@ SEED = os.environ.get("ONCE_CLI_SEED",
 A = "a1b2c3d4" + "00" * 28
 B = "a1b2c3d4" + "00" * 27 + "01"
 C = "c0ffee00" + "5a" * 28
+BODY = MARK + "x" * 9
 ZERO = "0" * 64
 LAST = "f" * 64
 TAKEOVER = "1"
@@ -129,7 +132,7 @@ def on_terminal(store, *words, stdout=True, stderr=False, env=None, code=0,
 
 def states(store):
     """One record in each state, in the order of their names."""
-    store.seed("done", A, "success", "x" * 17)
+    store.seed("done", A, "success", BODY)
     store.seed("claimed", B, "3600000", "0")
     store.seed("dispatched", C, "3600000", TAKEOVER)
     store.seed("lost", LAST, "0")

@@ -9,11 +9,13 @@ import pathlib
 import pwd
 import re
 import shutil
+import sqlite3
 import subprocess
 import time
 
 import pytest
 
+from marks import MARK
 from once_cli import A, B, C, ISO, LAST, ONCE, ROOT, ZERO, Store, on_terminal
 from once_cli import store  # pylint: disable=unused-import
 
@@ -115,6 +117,50 @@ def test_every_command_that_decides_writes_it_down(store, tmp_path):
         "body"]
     is_whole(it, notes=0)
 
+def test_decisions_about_messages_are_written_down(store, tmp_path):
+    at = tmp_path / "shop.db"
+    env = {"ONCE_STORE": "sqlite:%s" % at}
+    store.ok("messages", "init", env=env)
+    for n in "ab":
+        store.ok("emit", "--route", "orders", "--id", "id-" + n, stdin=b"{}",
+                 env=env)
+    db = sqlite3.connect(at)
+    db.execute("INSERT INTO once_parked(consumer,id,state,attempts,due_ms,"
+               "at_ms,type,headers,body,error,filed) VALUES('c','id-c',2,3,0,"
+               "1,'t','',x'','no',0)")
+    db.commit()
+    said = store.once("outbox", "drop", "1", "--attempt", "0", *WHY, env=env)
+    assert said.returncode == 0, said
+    for words in (["outbox", "drop", "2", "--attempt", "7"],
+                  ["saga", "abort", "id-d", "--version", "1"]):
+        assert store.once(*words, *WHY, env=env).returncode == 1
+    store.ok("parked", "drop", "1", "--attempt", "3", *WHY, env=env)
+    assert store.once("outbox", "drop", "99", "--attempt", "0", *WHY,
+                      env=env).returncode == 1  # there is no such row
+    found = [(x["step"], x["action"], x["name"], x.get("detail"), x["why"])
+             for x in lines(store) if x["step"] != "log"]
+    name = {n: hashlib.sha256(b"id-" + n.encode()).hexdigest() for n in "abcd"}
+    assert found == [(step, action, name[n], row if step != "intent" else None,
+                      "ticket 12") for action, n, row, end in (
+        ("outbox-drop", "a", "row 1", "done"),
+        ("outbox-drop", "b", "row 2", "refused"),
+        ("saga-abort", "d", None, "refused"),
+        ("parked-drop", "c", "row 1", "done")) for step in ("intent", end)]
+    assert b"id-" not in path_of(store).read_bytes()
+    is_whole(store, 0)
+
+
+def test_nothing_is_decided_about_messages_without_the_intent(store, tmp_path):
+    env = {"ONCE_STORE": "sqlite:%s" % (tmp_path / "shop.db"),
+           "ONCE_AUDIT": str(tmp_path)}
+    store.ok("messages", "init", env=env)
+    store.ok("emit", "--route", "orders", stdin=b"{}", env=env)
+    said = store.once("outbox", "drop", "1", "--attempt", "0", *WHY, env=env)
+    assert said.returncode == 3 and b"Nothing was decided" in said.stderr
+    said = store.once("saga", "abort", "g", "--version", "1", *WHY, env=env)
+    assert said.returncode == 3 and b"Nothing was decided" in said.stderr
+    assert len(store.ok("outbox", "ls", env=env).splitlines()) == 1
+
 
 def test_what_only_looks_writes_nothing(store):
     lost(store, 1)
@@ -200,15 +246,13 @@ def test_what_is_done_to_the_users_own_store_is_in_his_own_log(store):
 
 
 def test_no_body_and_no_key_stands_in_the_log(store):
-    marks = [b"MARK-body", b"MARK-header", b"MARK-key"]
     fence = store.seed("lost", A, "0")
     store.ok("resolve", A, "--fence", fence, "--success", "-", "--status",
-             "200", "--header", "X-Mark: MARK-header", *WHY,
-             stdin=b"MARK-body")
+             "200", "--header", "X-Mark: " + MARK, *WHY,
+             stdin=MARK.encode())
     store.ok("show", A, "--body")
-    store.once("show", "--group", "g", "--key", "MARK-key", "--body")
-    text = path_of(store).read_bytes()
-    assert not [m for m in marks if m in text]
+    store.once("show", "--group", "g", "--key", MARK, "--body")
+    assert MARK.encode() not in path_of(store).read_bytes()
 
 
 SHIM = r"""
@@ -546,7 +590,7 @@ def test_the_name_of_a_request_is_the_gateways(store):
 
 def test_a_request_that_is_not_whole_is_refused(store):
     key = store.file("key", b"k")
-    bad_key = store.file("bad", b"MARK one, two")
+    bad_key = store.file("bad", MARK.encode() + b" one, two")
     good = ["--realm", "r", "--method", "POST", "--path", "/p"]
     store.bad(2, "--key-file FILE", "name", *good, "--no-scope")
     store.bad(2, "who sent it", "name", *good, "--key-file", key)
@@ -556,7 +600,7 @@ def test_a_request_that_is_not_whole_is_refused(store):
     store.bad(2, "is empty", "name", *good, "--scope-file", os.devnull,
               "--key-file", key)
     err = store.bad(2, "", "name", *good, "--no-scope", "--key-file", bad_key)
-    assert "MARK" not in err
+    assert MARK not in err
     store.bad(2, "go with --request", "show", *good)
     store.bad(2, "in place of", "show", A, "--request", *good, "--no-scope",
               "--key-file", key)

@@ -19,7 +19,8 @@ import time
 
 import pytest
 
-from once_cli import (A, B, C, LAST, ONCE, OWNER, REPLAY, ROOT, TAKEOVER,
+from marks import MARK
+from once_cli import (A, B, BODY, C, LAST, ONCE, OWNER, REPLAY, ROOT, TAKEOVER,
                       ZERO, Store, on_terminal, states, store)
 
 assert store  # a fixture
@@ -151,7 +152,7 @@ def test_dump_is_a_line_for_each_thing_or_says_where_to_look(either):
         assert b"no dump" in done.stderr and b"once ls" in done.stderr
         return
     assert done.returncode == 0
-    assert A in done.stdout.decode() and b"secret" not in done.stdout
+    assert A in done.stdout.decode() and MARK.encode() not in done.stdout
 
 
 def test_no_command_but_init_creates_a_store(store):
@@ -182,9 +183,9 @@ def test_without_a_store_it_is_that_of_once_run_and_says_so(store):
     env = {"ONCE_STORE": ""}
     store.bad(2, "which store", "ls", env=env)
     assert not (store.folder / "state").exists()
-    store.ok("run", "--group", "jobs", "--key", "the-secret-key", "--",
+    store.ok("run", "--group", "jobs", "--key", MARK + "key", "--",
              "echo", "done", env=env)
-    done = store.once("show", "--group", "jobs", "--key", "the-secret-key",
+    done = store.once("show", "--group", "jobs", "--key", MARK + "key",
                       env=env)
     assert done.returncode == 0
     said = pairs(done.stdout.decode())
@@ -196,7 +197,7 @@ def test_without_a_store_it_is_that_of_once_run_and_says_so(store):
         done = store.once(*words, env=env)
         assert done.returncode == 0, done
         assert done.stderr.count(b"no store was named") == 1
-    assert b"the-secret-key" not in done.stdout + done.stderr
+    assert MARK.encode() not in done.stdout + done.stderr
 
 
 # ---- check ----------------------------------------------------------------
@@ -360,18 +361,18 @@ def name_of(group, key):
 
 
 def test_a_record_is_found_by_group_and_key(store):
-    name = name_of("orders", b"order 12")
+    name = name_of("orders", MARK.encode() + b" 12")
     fence = store.seed("lost", name, "0")
-    for words in (["--key", "order 12"],
-                  ["--key-file", store.file("k", b"order 12")],
-                  ["--key-file", store.file("l", b"order 12\n")]):
+    for words in (["--key", MARK + " 12"],
+                  ["--key-file", store.file("k", MARK.encode() + b" 12")],
+                  ["--key-file", store.file("l", MARK.encode() + b" 12\n")]):
         one = json.loads(store.ok("show", "--group", "orders", *words,
                                   "--json"))
         assert one["name"] == name
     one = json.loads(store.ok("show", "--group", "orders", "--key-file", "-",
-                              "--json", stdin=b"order 12\n"))
+                              "--json", stdin=MARK.encode() + b" 12\n"))
     assert one["name"] == name
-    store.ok("resolve", "--group", "orders", "--key", "order 12", "--fence",
+    store.ok("resolve", "--group", "orders", "--key", MARK + " 12", "--fence",
              fence, "--applied", "--why", "asked")
     assert store.show(name)["state"] == "completed"
 
@@ -384,21 +385,21 @@ def test_group_default_and_keys_of_any_bytes(store):
 
 
 def test_a_wrong_key_or_group_finds_nothing_and_repeats_neither(store):
-    store.seed("lost", name_of("orders", b"secret-12"), "0")
-    for words in (["--group", "orders", "--key", "secret-13"],
-                  ["--group", "mails", "--key", "secret-12"],
-                  ["--key", "secret-12"]):
+    store.seed("lost", name_of("orders", MARK.encode() + b"-12"), "0")
+    for words in (["--group", "orders", "--key", MARK + "-13"],
+                  ["--group", "mails", "--key", MARK + "-12"],
+                  ["--key", MARK + "-12"]):
         err = store.bad(1, "no such record", "show", *words)
-        assert "secret" not in err
+        assert MARK not in err
 
 
 def test_a_key_file_that_does_not_do_is_named_without_its_bytes(store):
     store.seed("many", "1")
     for data, text in ((b"", "1 to 255"), (b"\n", "1 to 255"),
-                       (b"secret" * 50, "256 bytes")):
+                       (MARK.encode() * 50, "256 bytes")):
         path = store.file("key", data)
         err = store.bad(2, text, "show", "--key-file", path)
-        assert "secret" not in err
+        assert MARK not in err
     store.bad(3, "none", "show", "--key-file", str(store.folder / "none"))
 
 
@@ -474,6 +475,20 @@ def test_forget_when_the_time_is_over(either, clock):
     clock.passes(3610)
     either.ok("forget", A, env=clock.env)
     assert names(either) == []
+
+
+def test_check_is_well_when_the_clock_is_ahead(either, clock):
+    """As after each start of the host."""
+    either.ok("check", env=clock.env)
+    assert names(either) == []
+    clock.ahead(30)
+    done = either.once("check", env=clock.env)
+    assert (done.returncode, pairs(done.stdout.decode())["canary"]) == (
+        0, "well"), done
+    assert b"stays for a while" in done.stderr and b"once clock" in done.stderr
+    assert len(names(either)) == 1
+    clock.passes(30)
+    assert pairs(either.ok("purge", env=clock.env)) == {"forgotten": "1"}
 
 
 def test_forget_of_a_live_record_is_refused_without_force(either):
@@ -707,7 +722,7 @@ def by_group(text):
 
 
 def test_stats_count_by_group_and_state(either):
-    either.seed("done", A, "success", "x" * 17, group="orders")
+    either.seed("done", A, "success", BODY, group="orders")
     either.seed("lost", B, "0", group="orders")
     either.seed("claimed", C, "3600000", "0", group="mails")
     either.seed("done", ZERO, "failure", "yy", keep_ms=0)

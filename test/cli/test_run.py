@@ -30,6 +30,8 @@ import uuid
 
 import pytest
 
+from marks import MARK
+
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 ONCE = os.environ.get("ONCE_CLI", str(ROOT / "build" / "once"))
 ROUNDS = int(os.environ.get("ROUNDS", "30"))
@@ -37,6 +39,7 @@ SEED = int(os.environ.get("SEED", random.randrange(1 << 30)))
 URLS = os.environ.get("ONCE_TEST_URLS", "").split()
 
 HANG = 120
+KEY = MARK + "k"
 USAGE, MISMATCH, STORE, OUTPUT = 64, 65, 69, 74
 UNKNOWN, IN_FLIGHT, REPEATED, CANNOT, NOT_FOUND = 75, 76, 77, 126, 127
 
@@ -84,7 +87,7 @@ class User:
     def run(self, *words, **more):
         return self.once("run", *words, **more)
 
-    def sh(self, script, *options, key="k", **more):
+    def sh(self, script, *options, key=KEY, **more):
         """Runs `script`, which begins with counting itself."""
         return self.run("--key", key, *options, "--", "sh", "-c",
                         f"echo run >>ran; {script}", **more)
@@ -183,7 +186,7 @@ def test_the_order_of_both_streams_is_kept(user):
     script = ("for i in 1 2 3 4 5 6; do echo out $i; until [ -e o$i ]; do "
               "sleep 0.01; done; echo err $i >&2; until [ -e e$i ]; do "
               "sleep 0.01; done; done")
-    words = ["run", "--key", "k", "--", "sh", "-c", script]
+    words = ["run", "--key", KEY, "--", "sh", "-c", script]
     first = user.start(*words, stderr=subprocess.STDOUT)
     told = b""
     for i in range(1, 7):
@@ -226,32 +229,32 @@ def test_stdin_is_the_commands(user):
 
 
 def test_output_is_shown_while_it_runs(user):
-    p = user.start("run", "--key", "k", "--", "sh", "-c",
+    p = user.start("run", "--key", KEY, "--", "sh", "-c",
                    "echo first; while [ ! -e go ]; do sleep 0.01; done; "
                    "echo last")
     assert p.stdout.readline() == b"first\n"
     (user.folder / "go").touch()
     assert ended(p) == (0, b"last\n", b"")
-    assert user.run("--key", "k", "--fingerprint", "x", "--",
+    assert user.run("--key", KEY, "--fingerprint", "x", "--",
                     "true").returncode == MISMATCH
 
 
 def test_a_reader_that_leaves_does_not_harm_the_command(user):
     script = "i=0; while [ $i -lt 3000 ]; do echo line $i; i=$((i+1)); done"
-    p = user.start("run", "--key", "k", "--", "sh", "-c",
+    p = user.start("run", "--key", KEY, "--", "sh", "-c",
                    f"echo run >>ran; {script}; echo done >>ran")
     assert p.stdout.readline() == b"line 0\n"
     p.stdout.close()
     assert p.wait(timeout=HANG) == 0
     assert user.ran.read_text() == "run\ndone\n"
-    again = user.run("--key", "k", "--", "sh", "-c",
+    again = user.run("--key", KEY, "--", "sh", "-c",
                      f"echo run >>ran; {script}; echo done >>ran")
     assert again.stdout == b"".join(b"line %d\n" % i for i in range(3000))
     assert user.runs() == 2
 
 
 def test_missing_standard_files_do_no_harm(user):
-    line = shlex.join([ONCE, "run", "--key", "k", "--", "sh", "-c",
+    line = shlex.join([ONCE, "run", "--key", KEY, "--", "sh", "-c",
                        "echo run >>ran; echo out; exit 4"])
     done = subprocess.run(["sh", "-c", f"{line} <&- >&- 2>&-"], env=user.env,
                           cwd=user.folder, timeout=HANG)
@@ -288,14 +291,14 @@ def test_reject(user):
 
 def test_a_key_of_another_command_is_refused(user):
     assert user.sh("true").returncode == 0
-    done = user.run("--key", "k", "--", "sh", "-c", "echo run >>ran")
+    done = user.run("--key", KEY, "--", "sh", "-c", "echo run >>ran")
     assert (done.returncode, done.stdout) == (MISMATCH, b"")
     assert user.runs() == 1
 
 
 def test_words_do_not_run_into_each_other(user):
-    assert user.run("--key", "k", "--", "echo", "a", "b").returncode == 0
-    assert user.run("--key", "k", "--", "echo", "a b").returncode == MISMATCH
+    assert user.run("--key", KEY, "--", "echo", "a", "b").returncode == 0
+    assert user.run("--key", KEY, "--", "echo", "a b").returncode == MISMATCH
 
 
 def test_a_fingerprint_of_ones_own(user):
@@ -317,7 +320,7 @@ def test_key_from_args(user):
 
 def test_key_file(user):
     path = user.folder / "key"
-    path.write_bytes(b"k\n")
+    path.write_bytes(KEY.encode() + b"\n")
     assert user.run("--key-file", str(path), "--", "sh", "-c",
                     "echo run >>ran; true").returncode == 0
     assert user.sh("true").returncode == 0  # the same key
@@ -327,28 +330,28 @@ def test_key_file(user):
 LONG = "k" * 256
 USES = [
     ([], "comes after --"),
-    (["--key", "k"], "comes after --"),
-    (["--key", "k", "--"], "comes after --"),
-    (["--key", "k", "true"], "comes after --"),
-    (["--key", "k", "true", "--", "x"], "comes after --"),
+    (["--key", KEY], "comes after --"),
+    (["--key", KEY, "--"], "comes after --"),
+    (["--key", KEY, "true"], "comes after --"),
+    (["--key", KEY, "true", "--", "x"], "comes after --"),
     (["--", "true"], "say one of --key"),
-    (["--key", "k", "--key-from-args", "--", "true"], "say one of --key"),
+    (["--key", KEY, "--key-from-args", "--", "true"], "say one of --key"),
     (["--key", "", "--", "true"], "1 to 255 bytes"),
     (["--key", LONG, "--", "true"], "1 to 255 bytes"),
     (["--key-file", "/dev/null", "--", "true"], "1 to 255 bytes"),
     (["--key-file", "-", "--", "true"], "stdin is the command's"),
     (["--key-file", "/nonexistent", "--", "true"], "cannot be opened"),
-    (["--key", "k", "--group", "a b", "--", "true"], "--group"),
-    (["--key", "k", "--group", "g" * 33, "--", "true"], "--group"),
-    (["--key", "k", "--on-duplicate", "x", "--", "true"], "replay or reject"),
-    (["--key", "k", "--lost", "x", "--", "true"], "hold or takeover"),
-    (["--key", "k", "--ttl", "5", "--", "true"], "--ttl"),
-    (["--key", "k", "--lease", "2h", "--", "true"], "1s to 3600s"),
-    (["--key", "k", "--ttl", "5s", "--", "true"], "below --lease"),
-    (["--key", "k", "--wait", "x", "--", "true"], "--wait"),
+    (["--key", KEY, "--group", "a b", "--", "true"], "--group"),
+    (["--key", KEY, "--group", "g" * 33, "--", "true"], "--group"),
+    (["--key", KEY, "--on-duplicate", "x", "--", "true"], "replay or reject"),
+    (["--key", KEY, "--lost", "x", "--", "true"], "hold or takeover"),
+    (["--key", KEY, "--ttl", "5", "--", "true"], "--ttl"),
+    (["--key", KEY, "--lease", "2h", "--", "true"], "1s to 3600s"),
+    (["--key", KEY, "--ttl", "5s", "--", "true"], "below --lease"),
+    (["--key", KEY, "--wait", "x", "--", "true"], "--wait"),
     (["--nonsense", "--", "true"], "--nonsense"),
-    (["--key", "k", "--store", "memory:", "--", "true"], "memory:"),
-    (["--key", "k", "--store", "nosuch:x", "--", "true"], "nosuch"),
+    (["--key", KEY, "--store", "memory:", "--", "true"], "memory:"),
+    (["--key", KEY, "--store", "nosuch:x", "--", "true"], "nosuch"),
 ]
 
 
@@ -377,7 +380,7 @@ def test_a_command_that_cannot_be_started_frees_the_key(user):
     for command, status in (("/nonexistent", NOT_FOUND), ("nosuchcommand",
                                                           NOT_FOUND),
                             ("/etc", CANNOT)):
-        done = user.run("--key", "k", "--fingerprint", "f", "--", command)
+        done = user.run("--key", KEY, "--fingerprint", "f", "--", command)
         assert (done.returncode, done.stdout) == (status, b"")
         assert b"could not be started" in done.stderr
     assert user.sh("echo out", "--fingerprint", "f").stdout == b"out\n"
@@ -493,7 +496,7 @@ def test_output_that_cannot_be_kept_is_said_both_times(user):
 
 def test_a_disk_that_fills_up_is_said_both_times(user):
     """A limit of 1.5 MB for a file is what a full disk is to us."""
-    words = [ONCE, "run", "--key", "k", "--", "sh", "-c",
+    words = [ONCE, "run", "--key", KEY, "--", "sh", "-c",
              f"echo run >>ran; {LONG_SCRIPT}"]
     done = subprocess.run(
         ["sh", "-c", "trap '' XFSZ; ulimit -f 3000; exec " + shlex.join(words)],
@@ -563,7 +566,7 @@ AS_ANYBODY = ["setpriv", "--bounding-set", "-dac_override,-dac_read_search"] \
 def test_the_state_folder_may_be_in_one_that_cannot_be_read(user):
     # Entries may be made in it, but it cannot be opened for its flush.
     (user.folder / "state").mkdir(mode=0o300)
-    done = subprocess.run([*AS_ANYBODY, ONCE, "run", "--key", "k", "--",
+    done = subprocess.run([*AS_ANYBODY, ONCE, "run", "--key", KEY, "--",
                            "true"],
                           env=user.env, capture_output=True, timeout=HANG,
                           check=False)
@@ -620,7 +623,7 @@ TRAP = ("trap 'echo got {0}; exit 7' {0}; echo ready; "
 @pytest.mark.parametrize("name", ["HUP", "INT", "QUIT", "TERM", "USR1",
                                   "USR2"])
 def test_signals_are_forwarded(user, name):
-    words = ["run", "--key", "k", "--", "sh", "-c", TRAP.format(name)]
+    words = ["run", "--key", KEY, "--", "sh", "-c", TRAP.format(name)]
     p = user.start(*words)
     assert p.stdout.readline() == b"ready\n"
     p.send_signal(getattr(signal, "SIG" + name))
@@ -653,7 +656,7 @@ def test_a_key_of_the_terminal_reaches_the_command_once(user):
     if pid == 0:
         deaf_to_nothing()
         os.chdir(user.folder)
-        os.execve(ONCE, [ONCE, "run", "--key", "k", "--", sys.executable, "-c",
+        os.execve(ONCE, [ONCE, "run", "--key", KEY, "--", sys.executable, "-c",
                          COUNTS_INTERRUPTS], user.env)
     until((user.folder / "ready").exists)
     os.kill(pid, signal.SIGSTOP)
@@ -677,7 +680,7 @@ def test_a_hang_up_that_only_we_get_is_forwarded(user):
     if pid == 0:
         deaf_to_nothing()
         os.chdir(user.folder)
-        os.execve(ONCE, [ONCE, "run", "--key", "k", "--", "sh", "-c",
+        os.execve(ONCE, [ONCE, "run", "--key", KEY, "--", "sh", "-c",
                          "trap 'echo hup >hup; exit 7' HUP; echo ready; "
                          "while [ ! -e go ]; do sleep 0.01; done"], user.env)
     seen = b""
@@ -693,7 +696,7 @@ def test_the_commands_signals_are_as_if_started_without_us(user):
     words = ["grep", "-E", "^Sig(Blk|Ign)", "/proc/self/status"]
     plain = subprocess.run(words, capture_output=True, check=True,
                            preexec_fn=deaf_to_nothing).stdout
-    assert user.run("--key", "k", "--", *words).stdout == plain
+    assert user.run("--key", KEY, "--", *words).stdout == plain
     nohup = subprocess.run(["nohup", *words], capture_output=True,
                            preexec_fn=deaf_to_nothing,
                            stdin=subprocess.DEVNULL, check=True).stdout
@@ -706,12 +709,12 @@ def test_the_commands_signals_are_as_if_started_without_us(user):
 
 
 def test_nothing_of_ours_is_open_in_the_command(user):
-    done = user.run("--key", "k", "--", "ls", "/proc/self/fd")
+    done = user.run("--key", KEY, "--", "ls", "/proc/self/fd")
     assert done.stdout.split() == [b"0", b"1", b"2", b"3"]  # 3 is ls's own
 
 
 def test_whoever_waits_can_be_interrupted(user):
-    words = ["run", "--key", "k", "--wait", "1h", "--", "sh", "-c",
+    words = ["run", "--key", KEY, "--wait", "1h", "--", "sh", "-c",
              "echo run >>ran; echo ready; while [ ! -e go ]; do "
              "sleep 0.01; done"]
     owner = user.start(*words)
@@ -731,7 +734,7 @@ def test_a_signal_before_the_start_starts_nothing(user):
     assert user.sh("true", key="other").returncode == 0
     lock = sqlite3.connect(user.state / "store.db", isolation_level=None)
     lock.execute("BEGIN IMMEDIATE")
-    words = ["run", "--key", "k", "--", "sh", "-c", "echo run >>ran"]
+    words = ["run", "--key", KEY, "--", "sh", "-c", "echo run >>ran"]
     p = user.start(*words)
 
     until(lambda: status_bit(p.pid, "SigBlk", signal.SIGTERM))
@@ -745,7 +748,7 @@ def test_a_signal_before_the_start_starts_nothing(user):
 
 
 def test_what_the_command_leaves_behind_can_be_left_behind(user):
-    p = user.start("run", "--key", "k", "--", "sh", "-c",
+    p = user.start("run", "--key", KEY, "--", "sh", "-c",
                    "echo run >>ran; sleep 1000 & echo $! >pid; echo hi; "
                    "exit 3")
     assert p.stdout.readline() == b"hi\n"
@@ -809,7 +812,7 @@ SLEEPER = ["--", "sh", "-c", "echo run >>ran; echo $$; "
 
 
 def start_and_kill(user, *options):
-    p = user.start("run", "--key", "k", "--lease", "1s", *options, *SLEEPER)
+    p = user.start("run", "--key", KEY, "--lease", "1s", *options, *SLEEPER)
     child = int(p.stdout.readline())
     p.kill()
     p.wait(timeout=HANG)
@@ -818,14 +821,14 @@ def start_and_kill(user, *options):
 
 def test_when_we_are_killed_hold_lets_the_command_end(user):
     child = start_and_kill(user)
-    done = user.run("--key", "k", *SLEEPER)
+    done = user.run("--key", KEY, *SLEEPER)
     assert done.returncode in (IN_FLIGHT, UNKNOWN)
-    until(lambda: user.run("--key", "k", *SLEEPER).returncode == UNKNOWN)
+    until(lambda: user.run("--key", KEY, *SLEEPER).returncode == UNKNOWN)
     assert alive(child)
     (user.folder / "go").touch()
     until(lambda: not alive(child))
     assert (user.folder / "ended").exists()
-    done = user.run("--key", "k", "--lost", "takeover", *SLEEPER)
+    done = user.run("--key", KEY, "--lost", "takeover", *SLEEPER)
     assert done.returncode == UNKNOWN  # the first one was promised hold
     assert user.runs() == 1
 
@@ -834,14 +837,14 @@ def test_takeover_ends_the_lost_one_and_runs_again(user):
     child = start_and_kill(user, "--lost", "takeover")
     until(lambda: not alive(child))
     (user.folder / "go").touch()
-    done = user.run("--key", "k", "--wait", "60s", "--lost", "takeover",
+    done = user.run("--key", KEY, "--wait", "60s", "--lost", "takeover",
                     *SLEEPER)
     assert done.returncode == 0
     assert user.runs() == 2
 
 
 def test_whoever_was_taken_over_tells_what_counts(user):
-    words = ["run", "--key", "k", "--lease", "1s", "--lost", "takeover",
+    words = ["run", "--key", KEY, "--lease", "1s", "--lost", "takeover",
              "--wait", "100s", "--", "sh", "-c",
              "echo run $ONCE_ATTEMPT; test $ONCE_ATTEMPT = 2 || "
              "{ while [ ! -e go ]; do sleep 0.01; done; exit 5; }"]
@@ -861,7 +864,7 @@ def test_whoever_was_taken_over_tells_what_counts(user):
 def test_a_slow_command_keeps_its_key(user):
     """Its lease is renewed while it runs."""
     url = f"sqlite:{user.folder}/s.db"
-    words = ["--key", "k", "--lease", "6s", "--store", url, *SLEEPER]
+    words = ["--key", KEY, "--lease", "6s", "--store", url, *SLEEPER]
 
     def lease():
         done = user.once("--store", url, "ls", "--json")

@@ -24,8 +24,9 @@ from faults import (ENV, ONCE, PATIENCE, Payments, Script,  # noqa: E402
                     Site, answer, eventually, indeterminate, orders, problem,
                     slam, stored_name)
 import faults  # noqa: E402
+from marks import MARK  # noqa: E402
 
-SECRET = "Zq7secret"
+SECRET = MARK + "secret"
 CREATED = answer(201, b"made\n", "Idempotency-Status: new")
 REPLAY = answer(201, b"made\n", "Idempotent-Replayed: true",
                 "Idempotency-Status: replayed")
@@ -47,7 +48,8 @@ class User:
     def order(self, url, *more, name="42", before=()):
         return self.send("POST", url + "/charge", "--order", name, "--data",
                          '{"order":"o-%s","amount":5}' % name, "--header",
-                         "Content-Type: application/json", *more,
+                         "Content-Type: application/json", "--header",
+                         "X-Note: " + MARK, *more,
                          before=before)
 
     def keys(self):
@@ -128,7 +130,7 @@ def test_another_body_under_the_same_id_is_refused(user, script):
 
 def test_bodies_headers_and_secrets_come_from_files(user, script, tmp_path):
     server = script(drop, answer(401), CREATED)
-    (tmp_path / "body").write_bytes(b"\x00\xff body")
+    (tmp_path / "body").write_bytes(b"\x00\xff body" + MARK.encode())
     (tmp_path / "lines").write_text("X-One: 1\r\nX-Two:2\n\n")
     (tmp_path / "token").write_text("X-Token: %s\n" % SECRET)
     words = ["POST", server.url + "/x", "--order", "f", "--data",
@@ -141,7 +143,7 @@ def test_bodies_headers_and_secrets_come_from_files(user, script, tmp_path):
     assert (done.returncode, done.stdout) == (0, "made\n")
     assert len(set(server.keys())) == 1
     for head, body in server.requests:
-        assert body == b"\x00\xff body"
+        assert body == b"\x00\xff body" + MARK.encode()
         assert b"\r\nX-One: 1\r\n" in head + b"\r\n"
         assert b"\r\nX-Two: 2\r\n" in head + b"\r\n"
         assert b"\r\nX-Token: " + SECRET.encode() in head

@@ -11,7 +11,7 @@ import subprocess
 
 import pytest
 
-from once_cli import (A, B, C, LAST, ONCE, OWNER, REPLAY, ROOT, TAKEOVER, ZERO,
+from once_cli import (A, B, BODY, C, LAST, ONCE, OWNER, REPLAY, ROOT, TAKEOVER, ZERO,
                       Store)
 
 WITH_SERVER = ROOT / "test" / "lib" / "with-server"
@@ -77,7 +77,7 @@ def test_a_day_in_the_life_of_a_server(server):
 
     # Work is done, and one request is lost.
     fence = server.seed("lost", A, "0", group="orders")
-    server.seed("done", B, "success", "x" * 17, group="orders")
+    server.seed("done", B, "success", BODY, group="orders")
     server.seed("claimed", C, "3600000", "0", group="mails")
     server.seed("done", ZERO, "failure", "")
     server.seed("lost", LAST, TAKEOVER, group="mails")

@@ -19,6 +19,7 @@ from selenium.webdriver.chrome.service import Service
 from selenium.webdriver.common.by import By
 from selenium.webdriver.common.keys import Keys
 
+import marks
 from console import SCREENS, eventually
 
 # Everything that is wrong with the page, as a list of texts.
@@ -188,7 +189,8 @@ class Browser:
     # -- what is wrong
 
     def keep(self, name):
-        """A screenshot, of the whole page."""
+        """A screenshot, of the whole page; and its text, for marks.py."""
+        marks.note("page " + name, self.driver.page_source)
         SCREENS.mkdir(parents=True, exist_ok=True)
         height = self.run("return document.documentElement.scrollHeight")
         self.driver.set_window_size(1200, max(700, min(height + 120, 4000)))

@@ -28,7 +28,9 @@ import yaml
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 sys.path.insert(0, str(ROOT / "test" / "gateway"))
 
-import gateway  # noqa: E402  pylint: disable=wrong-import-position
+# pylint: disable=wrong-import-position
+import gateway  # noqa: E402
+import marks  # noqa: E402
 from gateway import (  # noqa: E402,F401  pylint: disable=wrong-import-position
     Answer, Drop, Hold, Reset, eventually, guarded)
 
@@ -147,14 +149,18 @@ class Console:
     def send(self, method, target, body=None, headers=(), user=None):
         """As it is, with a Host; nothing is added and nothing checked."""
         if user is not None:
-            return self._send_as(user, method, target, body, headers)
+            reply = self._send_as(user, method, target, body, headers)
+            marks.note("%s %s" % (method, target[:60]), reply.raw)
+            return reply
         connection = Unix(self.socket) if self.unix else \
             http.client.HTTPConnection("127.0.0.1", int(self.port),
                                        timeout=gateway.PATIENCE)
         try:
             connection.request(method, target, body, dict(headers))
             answer = connection.getresponse()
-            return Reply(answer.status, answer.headers, answer.read())
+            reply = Reply(answer.status, answer.headers, answer.read())
+            marks.note("%s %s" % (method, target[:60]), reply.raw)
+            return reply
         finally:
             connection.close()
 
@@ -164,6 +170,7 @@ class Console:
         pid = os.fork()
         if pid == 0:
             try:
+                marks.captured = None  # the files are another user's
                 os.setgroups([])
                 os.setgid(user)
                 os.setuid(user)

@@ -23,9 +23,10 @@ from conftest import me, operators  # noqa: E402  pylint: disable=wrong-import-p
 
 
 @pytest.fixture(scope="module")
-def seen(world):
-    """The console that the browser has open."""
-    return world.console("--decide", unix=False)
+def seen(world, console):
+    """The console that the browser has open. Both write one audit log."""
+    return world.console("--decide", "--audit", str(console.audit_file),
+                         unix=False, audit=False)
 
 
 @pytest.fixture(scope="module")
@@ -131,6 +132,44 @@ def test_an_operator_decides_by_the_keyboard_alone(world, console, chrome):
     assert said.startswith("Decided: failure.")
     again = world.repeat(case, "keys")
     assert again.status == 402 and again.body == b"declined"
+
+
+SLOW = r"""
+window.shown = [];
+new MutationObserver(() => shown.push(document.body.textContent)).observe(
+    document.body, {childList: true, subtree: true});
+const quick = window.fetch;
+let looked = null;
+window.fetch = async (path, options) => {
+    const answer = await quick(path, options);
+    const post = options && options.method === 'POST';
+    if (post && path.endsWith('/decision') && !options.body.includes('"dry":true'))
+        await new Promise((seen) => { looked = seen; });
+    else if (looked && !post && path.endsWith(arguments[0]))
+        setTimeout(looked, 500);  // a page that draws now has the time for it
+    return answer;
+};
+"""
+
+
+def test_ones_own_decision_is_nobody_elses(world, console, chrome):
+    """The page looks again by itself while the answer is on its way."""
+    world.lose("own")
+    r = waiting(console, "own")
+    chrome.open(chrome.run("return location.origin") + "/")
+    chrome.go("record/main/" + r["name"])
+    chrome.run(SLOW.replace("arguments[0]", "'%s'" % r["name"]))
+    chrome.click("#action-applied")
+    chrome.click("#check")
+    chrome.type("#why", "seen at the bank")
+    chrome.type("#digits", r["name"][:8])
+    chrome.click("#decide")
+    chrome.shows("Decided: success.")
+    assert chrome.focus()[1] == "decided"
+    assert not chrome.run(
+        "return shown.filter((t) => t.includes('Something has happened')).length")
+    chrome.driver.refresh()
+    chrome.shows("Record")
 
 
 def test_the_first_link_leads_to_the_content(chrome):
@@ -399,7 +438,7 @@ def test_the_same_decision_twice_by_a_page(world, console, chrome, seen):
     path = "/api/v1/stores/main/records/%s/decision" % r["name"]
     for _ in range(2):
         assert chrome.fetch(SEND, path, body, key, {})[0] == 200
-    steps = [e["step"] for e in seen.audit() if e.get("name") == r["name"]]
+    steps = [e["step"] for e in console.audit() if e.get("name") == r["name"]]
     assert steps == ["intent", "done"]
     # An old fence, and no header of ours.
     old = body.replace('"%s"' % r["fence"], '"999"')
@@ -467,7 +506,7 @@ def test_a_page_of_others_cannot_decide_nor_look(world, console, chrome, seen,
     chrome.driver.switch_to.frame(frame)
     assert "Once" not in chrome.driver.find_element("tag name", "body").text
     chrome.driver.switch_to.default_content()
-    assert not [e for e in seen.audit() if e.get("name") == r["name"]]
+    assert not [e for e in console.audit() if e.get("name") == r["name"]]
     chrome.open(base + "/")
     chrome.shows("Overview")
 

@@ -790,7 +790,7 @@ def console_records(s):
            "Content-Type": "application/json"}
     cookie = ask("/api/v1/session", json.dumps({"token": token}).encode(),
                  **own).headers["Set-Cookie"].split(";")[0]
-    return json.load(ask("/api/v1/stores/payments/records?what=waiting",
+    return json.load(ask("/api/v1/stores/main/records?what=waiting",
                          Cookie=cookie))["records"]
 
 

@@ -53,7 +53,10 @@ import time
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 sys.path.insert(0, str(ROOT / "test" / "lib"))
 
-from machine import free_port  # noqa: E402  pylint: disable=wrong-import-position
+# pylint: disable=wrong-import-position
+from machine import free_port  # noqa: E402
+import marks  # noqa: E402
+from marks import MARK  # noqa: E402,F401
 
 MODULE = os.path.abspath(
     os.environ.get("ONCE_MODULE", ROOT / "build/ngx_http_once_module.so"))
@@ -65,10 +68,6 @@ BUILD = pathlib.Path(os.environ.get("ONCE_BUILD", ROOT / "build"))
 THREADED = os.environ.get("ONCE_GUARDED_THREADS") == "connection"
 GUARDED = os.path.abspath(
     os.environ.get("ONCE_GUARDED", BUILD / "test/guarded_server"))
-
-# Part of every key, scope and request body that we send. It must turn up in no
-# log, no error text, no status page and no store.
-MARK = "Zq7"
 
 # How long anything may take before a test gives up. Not a measure of anything:
 # a test that passes does not come near it.
@@ -435,6 +434,10 @@ class Client:
             if response.status >= 200 or response.status == 101:
                 break
         self._body(method, response)
+        if response.body.startswith(b'{"version":') or "version=" in (
+                response.get("Content-Type") or "") or \
+                response.all("Content-Type") == ["application/problem+json"]:
+            marks.note("status or problem", response.body)
         return response
 
     def _body(self, method, response):
@@ -759,6 +762,10 @@ class Gateway:
                 lines = [x for x in lines if ": *" in x
                          and "[debug]" not in x]
             assert not lines, "a secret is in %s: %s" % (name, lines[:3])
+        if self.level == "debug":
+            with contextlib.suppress(FileNotFoundError):
+                os.replace(self.folder / "error.log",
+                           self.folder / "debug.log")
 
 
 # Directives that the guarded server knows, or may pass over because they are

@@ -27,7 +27,9 @@ sys.path.insert(0, str(ROOT / "test/lib"))
 
 import pika  # noqa: E402  pylint: disable=wrong-import-position
 
-import servers  # noqa: E402  pylint: disable=wrong-import-position
+# pylint: disable=wrong-import-position
+import servers  # noqa: E402
+from marks import MARK  # noqa: E402
 
 ONCE = os.environ.get("ONCE_CLI", str(ROOT / "build" / "once"))
 PATIENCE = 90  # seconds: for what must happen, on a machine that is busy
@@ -42,6 +44,16 @@ def once(*words, stdin="", check=True):
     if check:
         assert done.returncode == 0, done.stderr
     return done
+
+
+def marked(body):
+    """Each body that is emitted or published has a mark; arrivals() take it
+    off again."""
+    return "%s %s" % (body, MARK)
+
+
+def plain(body):
+    return body.removesuffix(" " + MARK)
 
 
 # ---- Databases -----------------------------------------------------------
@@ -65,7 +77,8 @@ class Lite:
             db.executemany(
                 "INSERT INTO once_outbox(phase, kept, due_ms, at_ms, route, id,"
                 " key, type, headers, body) VALUES(0,0,0,?,?,?,?,'','',?)",
-                [(now, route, i, k, b.encode()) for i, k, b in messages])
+                [(now, route, i, k, marked(b).encode())
+                 for i, k, b in messages])
 
 
 class Pg:
@@ -84,7 +97,8 @@ class Pg:
     def emit(self, messages, route="r"):
         def text(value):
             return "NULL" if value is None else "'%s'" % value
-        rows = ",".join("(%s,%s,%s)" % tuple(map(text, m)) for m in messages)
+        rows = ",".join("(%s,%s,%s)" % (text(i), text(k), text(marked(b)))
+                        for i, k, b in messages)
         self.sql("SELECT count(once.emit('%s', convert_to(b, 'UTF8'), "
                  "p_key => k, p_id => i)) FROM (VALUES %s) v(i, k, b)"
                  % (route, rows))
@@ -151,7 +165,7 @@ class Commands:
         path = self.folder / "arrived"
         if not path.exists():
             return []
-        return [tuple(None if word == "-" else word
+        return [tuple(None if word == "-" else plain(word)
                       for word in line.split(" ", 2))
                 for line in path.read_text().splitlines()]
 
@@ -170,7 +184,8 @@ class Stream:
         for _, words in self.server.ask("XRANGE", self.stream, "-", "+"):
             words = [word.decode() for word in words]
             fields = dict(zip(words[::2], words[1::2]))
-            found.append((fields["id"], fields.get("key"), fields["body"]))
+            found.append((fields["id"], fields.get("key"),
+                          plain(fields["body"])))
         return found
 
 
@@ -204,7 +219,8 @@ class Queue:
                     break
                 channel.basic_ack(method.delivery_tag)
                 key = (about.headers or {}).get("Once-Key")
-                self.received.append((about.message_id, key, body.decode()))
+                self.received.append((about.message_id, key,
+                                      plain(body.decode())))
         return self.received
 
 
@@ -230,7 +246,7 @@ class Service:
 
             def do_POST(self):  # pylint: disable=invalid-name
                 body = self.rfile.read(int(self.headers["Content-Length"]))
-                status = service.take(self.headers, body.decode())
+                status = service.take(self.headers, plain(body.decode()))
                 if status is None:
                     self.close_connection = True
                     return

@@ -741,6 +741,33 @@ static void a_relay_that_sleeps_is_woken(void)
     db_end(&d);
 }
 
+/* Whoever waits at a file that was replaced by its backup keeps away from the
+ * journal of what is written to the new one, which has its name. */
+static void a_file_that_was_replaced_is_looked_at_no_more(void)
+{
+    struct db d = db_new(), other;
+    char old[sizeof(place) + 8];
+    sqlite3 *copy;
+
+    sql(&d, NULL, "PRAGMA journal_mode=DELETE");
+    (void)snprintf(old, sizeof(old), "%s-old", place);
+    assert(rename(place, old) == 0);
+    assert(sqlite3_open(place, &copy) == SQLITE_OK);
+    other = (struct db){NULL, copy, ONCE_TX_INIT};
+    other.tx.sqlite = copy;
+    sql(&other, NULL, "PRAGMA cache_size=1"); /* so that it is written early */
+    begin(&other);
+    sql(&other, NULL, "CREATE TABLE more(id)");
+    sql(&other, NULL,
+        "WITH RECURSIVE n(i) AS (SELECT 1 UNION ALL SELECT i+1 FROM n WHERE "
+        "i<200) INSERT INTO more SELECT zeroblob(3000) FROM n");
+    T_EQ(once__outbox_wait(&d.tx, -1, 20, NULL), ONCE_OK);
+    T_EQ(sqlite3_exec(copy, "COMMIT", NULL, NULL, NULL), SQLITE_OK);
+    db_close(&other);
+    db_end(&d);
+    (void)unlink(old);
+}
+
 /* What was emitted between saying so and waiting is not missed. */
 static void a_relay_listens_before_it_sleeps(void)
 {
@@ -1257,6 +1284,36 @@ static void play(struct db *d, struct model *m, unsigned seed)
     }
     if (t__bad != 0)
         printf("#   seed %u, step %d\n", seed, step);
+}
+
+/* More rows than a first look has: they are not looked at again, and what they
+ * wait for is not forgotten. */
+static void rows_behind_a_key_under_way_wait_however_many(void)
+{
+    struct once__outbox_ask one = {"r", 1, LEASE_MS, 0, 0};
+    struct db d = db_new();
+    const char *key[] = {"a\"\\", "b", "c"};
+    int i, of_b;
+
+    for (i = 0; i < 400; i++) {
+        emit(&d, key[i == 250 ? 1 : i == 390 ? 2 : 0], NULL);
+        if (i == 0)
+            expect(&d, &one, "1");
+    }
+    emit(&d, key[1], NULL);
+    for (i = 0; i < 2; i++) {
+        struct once__outgoing_list l = take(&d, &one);
+
+        T_EQ(l.n, 1);
+        of_b = l.n == 1 && strcmp(l.rows[0].m.key, "b") == 0;
+        T_EQ(of_b, i == 0);
+        once__outgoing_clear(&l);
+    }
+    expect(&d, &one, "");
+    T_EQ(settle(&d, 251, 1, done), 1);
+    T_EQ(settle(&d, 1, 1, done), 1);
+    expect(&d, &one, "2");
+    db_end(&d);
 }
 
 static void a_random_history_is_that_of_the_model(void)
@@ -1837,6 +1894,8 @@ int main(int argc, char **argv)
     if (server_url != NULL)
         RUN(claiming_and_settling_wait_for_each_other);
     RUN(a_relay_that_sleeps_is_woken);
+    if (server_url == NULL)
+        RUN(a_file_that_was_replaced_is_looked_at_no_more);
     if (server_url != NULL)
         RUN(a_relay_listens_before_it_sleeps);
     RUN(each_phase_has_its_decisions);
@@ -1846,6 +1905,7 @@ int main(int argc, char **argv)
     RUN(rows_are_counted_by_route_and_phase);
     RUN(done_rows_alone_are_purged);
     RUN(many_done_rows_are_purged_in_steps);
+    RUN(rows_behind_a_key_under_way_wait_however_many);
     RUN(a_random_history_is_that_of_the_model);
     if (server_url != NULL)
         RUN(a_random_history_beside_very_many_waiting_rows);

@@ -23,8 +23,8 @@ import psycopg2.extensions
 import pytest
 
 from carry import (DEAD, INDETERMINATE, ONCE, READY, WAITING, Commands, Lite,
-                   Pg, Program, Queue, Relay, Stream, column, eventually, messages, once,
-                   phases)
+                   Pg, Program, Queue, Relay, Stream, column, eventually, marked, messages,
+                   once, phases)
 
 import servers
 
@@ -1168,7 +1168,7 @@ def test_a_request_without_an_answer_is_repeated_under_its_key(tmp_path,
         service.shutdown()
         assert len(service.requests) == 2
         assert len(set(service.requests)) == 1
-        assert service.requests[0][1] == b'{"cents": 100}'
+        assert service.requests[0][1] == marked('{"cents": 100}').encode()
 
 
 # ---- Sagas --------------------------------------------------------------------------

@@ -53,3 +53,8 @@ def test_the_unit_may_do_little(folder, name):
         capture_output=True, text=True, timeout=60)
     found = re.search(r"Overall exposure level for .*: ([0-9.]+)", done.stdout)
     assert found and float(found[1]) <= MOST, done
+
+
+@pytest.mark.parametrize("name", [n for n in UNITS if n.endswith(".service")])
+def test_no_core_file_is_left(name):
+    assert "\nLimitCORE=0\n" in (SOURCE / (name + ".in")).read_text()
