@@ -22,6 +22,10 @@
 --              changed since, or that is locked, is left out
 --    changed   and changed
 --
+-- `held` asks for the place of a row twice, the second time with IS TRUE: PostgreSQL
+-- before the minor releases of November 2025 does not look at the first one again
+-- when it finds that the row has changed and locks the new version.
+--
 -- `held` shows only which operations have their lock. Rows are wide, and each step
 -- that hands them on copies them: a join in an UPDATE or under FOR UPDATE keeps a
 -- second copy of each row as a whole. `held` needs no order, since it waits for
@@ -360,6 +364,7 @@ BEGIN
         SELECT s.o_n FROM (SELECT w.o_n, w.o_name, w.at FROM seen w
             WHERE w.did > 0 AND (p_grant OR w.did <> 1) OFFSET 0) s
         JOIN "@schema@".record r ON r.name = s.o_name AND r.ctid = s.at
+            AND (r.ctid = s.at) IS TRUE
         FOR UPDATE OF r SKIP LOCKED
     ), changed AS (
         UPDATE "@schema@".record r SET
@@ -486,6 +491,7 @@ BEGIN
     ), held AS MATERIALIZED (
         SELECT s.* FROM seen s
         JOIN "@schema@".record r ON r.name = s.o_name AND r.ctid = s.at
+            AND (r.ctid = s.at) IS TRUE
         WHERE s.did > 0
         ORDER BY s.o_n
         FOR UPDATE OF r SKIP LOCKED
