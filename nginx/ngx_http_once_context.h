@@ -102,6 +102,7 @@ struct ngx_http_once_ctx_s {
     ngx_http_request_t          *request;
     ngx_http_once_loc_conf_t    *conf;
     ngx_http_once_task_t        *task;
+    const once_record           *record;    /* known without an attempt */
     ngx_event_t                  timer;
     ngx_http_once_leave_pt       leave;     /* before the request goes */
 

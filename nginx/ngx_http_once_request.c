@@ -33,6 +33,8 @@ static ngx_int_t ngx_http_once_strip_request(ngx_http_request_t *r,
     ngx_uint_t guarded);
 static ngx_int_t ngx_http_once_push_attempt(ngx_http_request_t *r,
     ngx_http_once_ctx_t *ctx);
+static void ngx_http_once_go_on(ngx_http_request_t *r);
+static void ngx_http_once_decide(ngx_http_once_ctx_t *ctx, int rc);
 static void ngx_http_once_claimed(ngx_http_once_ctx_t *ctx, int rc);
 static void ngx_http_once_note(ngx_http_once_ctx_t *ctx, int rc);
 static void ngx_http_once_resume(ngx_http_request_t *r);
@@ -438,8 +440,7 @@ ngx_http_once_body_handler(ngx_http_request_t *r)
 
     if (ctx->decision.next != ONCE__NEXT_NONE) {
         ctx->state = NGX_HTTP_ONCE_ANSWER;
-        r->write_event_handler = ngx_http_core_run_phases;
-        ngx_http_core_run_phases(r);
+        ngx_http_once_go_on(r);
         return;
     }
 
@@ -450,17 +451,24 @@ ngx_http_once_body_handler(ngx_http_request_t *r)
         return;
     }
 
-    /* a write event would re-enter the phase */
-
-    r->write_event_handler = ngx_http_request_empty_handler;
-
     ngx_http_once_submit(r, ctx);
+}
+
+
+/* from the handler of the body, in which the phases may still be running */
+
+static void
+ngx_http_once_go_on(ngx_http_request_t *r)
+{
+    r->write_event_handler = ngx_http_core_run_phases;
+    ngx_http_core_run_phases(r);
 }
 
 
 static void
 ngx_http_once_submit(ngx_http_request_t *r, ngx_http_once_ctx_t *ctx)
 {
+    ngx_int_t                  rc;
     once_request               request;
     ngx_http_once_loc_conf_t  *olcf;
 
@@ -475,12 +483,24 @@ ngx_http_once_submit(ngx_http_request_t *r, ngx_http_once_ctx_t *ctx)
 
     ctx->state = NGX_HTTP_ONCE_CLAIM;
 
+    rc = ngx_http_once_claim(ctx, &request, ngx_http_once_claimed);
+
+    if (rc == NGX_OK) {
+        ngx_http_once_decide(ctx, ONCE_REPLAY);
+        ngx_http_once_go_on(r);
+        return;
+    }
+
+    /* a write event would re-enter the phase */
+
+    r->write_event_handler = ngx_http_request_empty_handler;
+
     /* a client that waits may leave; once granted, we go on without it */
 
     r->read_event_handler = olcf->wait ? ngx_http_test_reading
                                        : ngx_http_block_reading;
 
-    if (ngx_http_once_claim(ctx, &request, ngx_http_once_claimed) != NGX_OK) {
+    if (rc == NGX_ERROR) {
 
         /* the timer answers: here the phases of nginx are still running */
 
@@ -587,17 +607,9 @@ ngx_http_once_note(ngx_http_once_ctx_t *ctx, int rc)
 
 
 static void
-ngx_http_once_claimed(ngx_http_once_ctx_t *ctx, int rc)
+ngx_http_once_decide(ngx_http_once_ctx_t *ctx, int rc)
 {
-    once_error           err;
-    ngx_connection_t    *c;
-    ngx_http_request_t  *r;
-
-    r = ctx->request;
-
-    if (ctx->timer.timer_set) {
-        ngx_del_timer(&ctx->timer);
-    }
+    once_error  err;
 
     ctx->decision = once__decide_claim(&ctx->conf->policy, rc,
                                        ngx_http_once_record(ctx),
@@ -615,11 +627,27 @@ ngx_http_once_claimed(ngx_http_once_ctx_t *ctx, int rc)
     }
 
     if (err.text[0]) {
-        ngx_log_error(NGX_LOG_ALERT, r->connection->log, 0,
+        ngx_log_error(NGX_LOG_ALERT, ctx->request->connection->log, 0,
                       "once: record %s: %s", ctx->key_hash, err.text);
     }
 
     ngx_http_once_follow(ctx);
+}
+
+
+static void
+ngx_http_once_claimed(ngx_http_once_ctx_t *ctx, int rc)
+{
+    ngx_connection_t    *c;
+    ngx_http_request_t  *r;
+
+    r = ctx->request;
+
+    if (ctx->timer.timer_set) {
+        ngx_del_timer(&ctx->timer);
+    }
+
+    ngx_http_once_decide(ctx, rc);
 
     if (ctx->state == NGX_HTTP_ONCE_OWNER) {
         ONCE_FAILPOINT("owner");

@@ -12,6 +12,8 @@
 
 
 #include "ngx_http_once_worker.h"
+#include "engine/cache.h"
+#include "store/store.h"
 
 #include <pthread.h>
 #include <stdatomic.h>
@@ -53,6 +55,7 @@ struct ngx_http_once_task_s {
     ngx_http_once_route_counts_t         *counts;
     uint64_t                              asked_us; /* the call under way */
     uint64_t                              granted_us;
+    once__cache_when                      when;     /* before the claim */
 };
 
 
@@ -70,6 +73,7 @@ typedef struct {
 struct ngx_http_once_worker_s {
     ngx_http_once_store_t                *store;
     once_engine                          *engine;   /* NULL: not open */
+    once__cache                          *cache;    /* NULL: no memory */
     _Atomic(ngx_http_once_task_t *)       done;
     int                                   dirty;    /* the engine's thread */
 
@@ -89,6 +93,7 @@ struct ngx_http_once_worker_s {
 
 
 static void ngx_http_once_open(ngx_http_once_worker_t *w, ngx_log_t *log);
+static once__cache_when ngx_http_once_when(ngx_http_once_worker_t *w);
 static void ngx_http_once_publish(ngx_http_once_worker_t *w);
 static void ngx_http_once_done(once_attempt *a, int rc, void *user);
 static void ngx_http_once_flush(void *user);
@@ -238,6 +243,10 @@ ngx_http_once_open(ngx_http_once_worker_t *w, ngx_log_t *log)
     options.count_ms = (ngx_worker == 0) ? NGX_HTTP_ONCE_COUNT : 0;
     options.witness = w->store->witness;
 
+    if (w->cache == NULL) {
+        w->cache = once__cache_new();
+    }
+
     if (once_engine_open((char *) w->store->url.data, &options, &err,
                          &w->engine)
         != ONCE_OK)
@@ -302,6 +311,9 @@ ngx_http_once_exit_process(ngx_cycle_t *cycle)
             w->engine = NULL;
         }
 
+        once__cache_free(w->cache);
+        w->cache = NULL;
+
         ngx_http_once_clear_slot(store[i]);
     }
 
@@ -313,7 +325,7 @@ ngx_http_once_exit_process(ngx_cycle_t *cycle)
 const once_record *
 ngx_http_once_record(ngx_http_once_ctx_t *ctx)
 {
-    return ctx->task ? once_attempt_record(ctx->task->attempt) : NULL;
+    return ctx->task ? once_attempt_record(ctx->task->attempt) : ctx->record;
 }
 
 
@@ -374,7 +386,12 @@ ngx_http_once_tick(ngx_event_t *ev)
     ngx_http_once_publish_all();
 
     for (i = 0; i < ngx_http_once_main->stores.nelts; i++) {
-        ngx_http_once_left_out(store[i]->worker, ev->log);
+        w = store[i]->worker;
+        ngx_http_once_left_out(w, ev->log);
+
+        if (w->cache != NULL && w->engine != NULL) {
+            once__cache_sweep(w->cache, ngx_http_once_when(w));
+        }
     }
 
     ngx_add_timer(ev, NGX_HTTP_ONCE_PUBLISH);
@@ -511,6 +528,23 @@ ngx_http_once_now_us(void)
     (void) clock_gettime(CLOCK_MONOTONIC, &ts);
 
     return (uint64_t) ts.tv_sec * 1000000 + ts.tv_nsec / 1000;
+}
+
+
+/* a clock that cannot be set, and counts while the machine sleeps */
+
+static once__cache_when
+ngx_http_once_when(ngx_http_once_worker_t *w)
+{
+    struct timespec   ts;
+    once__cache_when  when;
+
+    (void) clock_gettime(CLOCK_BOOTTIME, &ts);
+
+    when.epoch = once__engine_epoch(w->engine);
+    when.asked_ms = (uint64_t) ts.tv_sec * 1000 + ts.tv_nsec / 1000000;
+
+    return when;
 }
 
 
@@ -720,6 +754,11 @@ ngx_http_once_result(ngx_http_once_task_t *task)
     if (task->state == NGX_HTTP_ONCE_CLAIMING) {
         ngx_http_once_count_time(&task->counts->claim, &once__store_buckets,
                                  now - task->asked_us);
+
+        if (ctx != NULL && task->worker->cache != NULL) {
+            once__cache_note(task->worker->cache, ctx->name, task->rc, record,
+                             task->when, once__wall_clock(NULL));
+        }
     }
 
     if (task->state == NGX_HTTP_ONCE_CLAIMING && task->rc == ONCE_OWNER) {
@@ -756,11 +795,50 @@ ngx_http_once_result(ngx_http_once_task_t *task)
 }
 
 
+/* an outcome that the store has just replayed, as a copy of the request's */
+
+static const once_record *
+ngx_http_once_hot(ngx_http_once_ctx_t *ctx, const once_request *request,
+    once__cache_when when)
+{
+    u_char                  *p;
+    once_record             *copy;
+    const once_record       *record;
+    ngx_http_once_worker_t  *w;
+
+    w = ctx->conf->store->worker;
+
+    if (w->cache == NULL) {
+        return NULL;
+    }
+
+    record = once__cache_find(w->cache, request, when);
+    if (record == NULL) {
+        return NULL;
+    }
+
+    copy = ngx_palloc(ctx->request->pool,
+                      sizeof(once_record) + record->result.size);
+    if (copy == NULL) {
+        return NULL;
+    }
+
+    p = (u_char *) copy + sizeof(once_record);
+    ngx_memcpy(p, record->result.data, record->result.size);
+
+    *copy = *record;
+    copy->result.data = p;
+
+    return copy;
+}
+
+
 ngx_int_t
 ngx_http_once_claim(ngx_http_once_ctx_t *ctx, const once_request *request,
     ngx_http_once_result_pt handler)
 {
     once_error               err;
+    once__cache_when         when;
     ngx_http_once_task_t    *task;
     ngx_http_once_worker_t  *w;
 
@@ -770,12 +848,22 @@ ngx_http_once_claim(ngx_http_once_ctx_t *ctx, const once_request *request,
         return NGX_ERROR;
     }
 
+    when = ngx_http_once_when(w);
+    ctx->record = ngx_http_once_hot(ctx, request, when);
+
+    if (ctx->record != NULL) {
+        ngx_http_once_count_time(&ngx_http_once_route_counts(ctx->conf)->claim,
+                                 &once__store_buckets, 0);
+        return NGX_OK;
+    }
+
     task = calloc(1, sizeof(ngx_http_once_task_t));
     if (task == NULL) {
         return NGX_ERROR;
     }
 
     task->worker = w;
+    task->when = when;
     task->handler = handler;
     task->counts = ngx_http_once_route_counts(ctx->conf);
 
@@ -797,7 +885,7 @@ ngx_http_once_claim(ngx_http_once_ctx_t *ctx, const once_request *request,
     ctx->task = task;
     ngx_http_once_started(task, NGX_HTTP_ONCE_CLAIMING);
 
-    return NGX_OK;
+    return NGX_AGAIN;
 }
 
 

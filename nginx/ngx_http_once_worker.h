@@ -21,6 +21,11 @@ typedef void (*ngx_http_once_result_pt)(ngx_http_once_ctx_t *ctx, int rc);
 ngx_int_t ngx_http_once_init_process(ngx_cycle_t *cycle);
 void ngx_http_once_exit_process(ngx_cycle_t *cycle);
 
+/*
+ * NGX_OK: it is a replay, and its record is known; NGX_AGAIN: the handler is
+ * called with the answer; NGX_ERROR: nothing was asked.
+ */
+
 ngx_int_t ngx_http_once_claim(ngx_http_once_ctx_t *ctx,
     const once_request *request, ngx_http_once_result_pt handler);
 ngx_int_t ngx_http_once_finish(ngx_http_once_ctx_t *ctx,
@@ -28,7 +33,7 @@ ngx_int_t ngx_http_once_finish(ngx_http_once_ctx_t *ctx,
     ngx_http_once_result_pt handler);
 void ngx_http_once_abandon(ngx_http_once_ctx_t *ctx, ngx_uint_t sent);
 
-/* of the request's attempt; NULL and 0 if it has none */
+/* of the request's attempt, or a known replay; NULL and 0 if it has none */
 
 const once_record *ngx_http_once_record(ngx_http_once_ctx_t *ctx);
 uint64_t ngx_http_once_left(ngx_http_once_ctx_t *ctx);

@@ -4,15 +4,17 @@ configuration that a reader of docs/install.md writes, an upstream that counts
 what it has executed, and a client."""
 import contextlib
 import glob
-import http.client
 import json
+import multiprocessing
 import os
+import socket
 import subprocess
 import threading
 import time
 
 SITE = "/etc/nginx/sites-enabled/once-test"
 PORT, SERVICE = 8091, 8092
+RATE = 2000  # requests a second
 EXECUTED = "/var/log/nginx/executed.log"
 LOG = "/var/log/nginx/once.log"
 
@@ -54,9 +56,9 @@ def master():
         return int(f.read())
 
 
-def serving():
+def serving(port=PORT):
     with contextlib.suppress(OSError):
-        return post("is-there-anybody", path="/")[0] > 0
+        return post("is-there-anybody", path="/", port=port)[0] > 0
     return False
 
 
@@ -78,19 +80,23 @@ def configure(more=""):
     until(serving, "nginx serves")
 
 
-def post(key, path="/charges", token="ann"):
-    """Status, the gateway's word on it, which execution it is from."""
-    c = http.client.HTTPConnection("127.0.0.1", PORT, timeout=30)
-    try:
-        c.request("POST", path, "{}", {"Idempotency-Key": key,
-                                       "Authorization": token,
-                                       "Connection": "close"})
-        r = c.getresponse()
-        r.read()
-        return (r.status, r.getheader("Idempotency-Status"),
-                r.getheader("X-Made"))
-    finally:
-        c.close()
+def post(key, path="/charges", token="ann", port=PORT):
+    """Status, the gateway's word on it, which execution it is from. A few lines
+    on a socket: the load needs the cores for nginx."""
+    with socket.create_connection(("127.0.0.1", port), timeout=30) as s:
+        s.sendall(("POST %s HTTP/1.1\r\nHost: localhost\r\n"
+                   "Idempotency-Key: %s\r\nAuthorization: %s\r\n"
+                   "Content-Length: 2\r\nConnection: close\r\n\r\n{}"
+                   % (path, key, token)).encode())
+        got = b"".join(iter(lambda: s.recv(65536), b"")).decode()
+    head, end, body = got.partition("\r\n\r\n")
+    status, *lines = head.split("\r\n")
+    headers = {name.lower(): value for name, _, value in
+               (line.partition(": ") for line in lines)}
+    if not end or len(body) < int(headers.get("content-length", 0)):
+        raise ValueError("cut short: %r" % got)
+    return (int(status.split()[1]), headers.get("idempotency-status"),
+            headers.get("x-made"))
 
 
 def new_then_replayed(key):
@@ -117,24 +123,43 @@ def log_lines():
 
 
 class Load:
-    """Requests, each with a key and a connection of its own, until stop()."""
+    """RATE requests a second, where the machine carries them, each with a key
+    and a connection of its own, until stop(). Processes, because the threads
+    of one Python share one core."""
 
-    def __init__(self, name, threads=8):
-        self.name, self.sent, self.bad, self.ended = name, [], [], False
+    def __init__(self, name, processes=4, threads=16):
+        self.name, self.sent, self.bad = name, [], []
+        self.lanes = processes * threads
+        self.ended = multiprocessing.Event()
         self.began = time.monotonic()
-        self.threads = [threading.Thread(target=self._run, args=(i,))
-                        for i in range(threads)]
-        for t in self.threads:
-            t.start()
+        self.results = []
+        for first in range(0, self.lanes, threads):
+            result, to = multiprocessing.Pipe(duplex=False)
+            multiprocessing.Process(
+                target=self._process, args=(first, threads, to)).start()
+            to.close()
+            self.results.append(result)
 
-    def _run(self, number):
+    def _process(self, first, threads, to):
+        lanes = [threading.Thread(target=self._lane, args=(first + i,))
+                 for i in range(threads)]
+        for t in lanes:
+            t.start()
+        for t in lanes:
+            t.join()
+        to.send((self.sent, self.bad))
+
+    def _lane(self, number):
+        """One request at a time. A late one delays none of those after it."""
         n = 0
-        while not self.ended:
+        while not self.ended.is_set():
+            due = self.began + (number + n * self.lanes) / RATE
+            time.sleep(max(0, due - time.monotonic()))
             key = "%s-%d-%d" % (self.name, number, n)
             n += 1
             try:
                 got = post(key)
-            except OSError as e:
+            except (OSError, ValueError) as e:
                 got = (0, repr(e), None)
             if got[:2] == (201, "new"):
                 self.sent.append((key, got[2]))
@@ -142,16 +167,21 @@ class Load:
                 self.bad.append((key, got))
 
     def stop(self):
-        self.ended = True
-        for t in self.threads:
-            t.join()
+        self.ended.set()
+        for result in self.results:
+            sent, bad = result.recv()
+            self.sent += sent
+            self.bad += bad
         seconds = time.monotonic() - self.began
-        print("%s: %d requests, %.0f a second, %d failed" % (
-            self.name, len(self.sent), len(self.sent) / seconds,
-            len(self.bad)))
+        count = len(self.sent) + len(self.bad)
+        with open("/proc/loadavg", encoding="ascii") as f:
+            waiting = f.read().split()[0]
+        print("%s: %d requests, %.0f a second (%d asked for), %d failed; %d"
+              " cores, load average %s" % (
+                  self.name, count, count / seconds, RATE, len(self.bad),
+                  os.cpu_count(), waiting))
         assert not self.bad, self.bad[:5]
         assert len(self.sent) > 100
-        return self
 
 
 def mapped():

@@ -36,6 +36,9 @@ typedef struct once_store {
      * keys. */
     once_store_head head;
     char gap_caveat[160];
+    /* Set by once_store_open(): 1 if all who can use the store are processes of
+     * this host, with its clock; 0 for a server. */
+    int of_host;
 } once_store;
 
 enum { ONCE_HOST_SIZE = 16 };

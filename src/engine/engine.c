@@ -254,6 +254,7 @@ static void *run(void *argument)
         end_all(e);
         return NULL;
     }
+    once__set(&e->count.of_host, (uint64_t)e->store->of_host);
     once__set(&e->count.up, 1);
     once__set(&e->count.incarnation, e->store->head.incarnation);
     once__set(&e->count.gap_until_ms, e->store->head.gap != ONCE_GAP_NONE

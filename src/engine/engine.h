@@ -27,6 +27,8 @@
  *                base           time, counters, events, the engine's memory
  *                 |
  *            queue  timer
+ *
+ * cache.c stands beside them: the caller uses it before it asks.
  */
 #ifndef ONCE_ENGINE_ENGINE_H
 #define ONCE_ENGINE_ENGINE_H
@@ -142,7 +144,7 @@ struct once__counters {
     /* Gauges of the engine's thread. */
     atomic_uint_fast64_t up, durable, swept_at_ms, late, incarnation,
         gap_until_ms, counted, claimed, dispatched, indeterminate,
-        oldest_indeterminate_ms;
+        oldest_indeterminate_ms, of_host;
 };
 
 /* Outcomes that are still repeated although their callers got "unknown". */

@@ -3,10 +3,12 @@
  * stats.c - counters that every thread may read at any time.
  *
  * Relaxed atomics: each number is right, but they are not all of one moment.
- * The only decision that uses them is whether the queue is full.
+ * Two decisions use them: whether the queue is full, and whether what the store
+ * has answered before may still be shown.
  */
 #include <string.h>
 
+#include "engine/cache.h"
 #include "engine/engine.h"
 
 static uint64_t look(const atomic_uint_fast64_t *counter)
@@ -52,4 +54,11 @@ void once_engine_stats(once_engine *e, once_stats *out)
     out->apply_us = look(&c->apply_us);
     for (i = 0; i < ONCE_LATENCY_BUCKETS; i++)
         out->latency[i] = look(&c->latency[i]);
+}
+
+uint64_t once__engine_epoch(const once_engine *e)
+{
+    const struct once__counters *c = &e->count;
+
+    return look(&c->up) && look(&c->of_host) ? look(&c->unknown) + 1 : 0;
 }

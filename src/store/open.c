@@ -59,6 +59,17 @@ const struct once__store_line *once__store_line_of(const char *text)
     return line_of(url, &rest);
 }
 
+static int is_of_host(const once_store_ops *ops)
+{
+    size_t i = 0;
+
+    while (lines[i].ops != ops)
+        i++;
+    return lines[i].place == ONCE__STORE_PROCESS ||
+           lines[i].place == ONCE__STORE_FILE ||
+           lines[i].place == ONCE__STORE_FOLDER;
+}
+
 /* What stands before the colon, if it could be a scheme: anything else may
  * hold a credential and is not repeated. */
 static int unknown(const char *url, once_error *err)
@@ -155,6 +166,7 @@ int once_store_open(const char *url, const once_store_options *options,
         rc = ops->open(rest, &o, err, &s);
     if (rc != ONCE_OK)
         return rc;
+    s->of_host = is_of_host(ops);
     rc = read_head(s, &o, err);
     if (rc != ONCE_OK) {
         s->ops->close(s);

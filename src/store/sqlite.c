@@ -704,8 +704,10 @@ static int sqlite_import(once_store *store, const once_named *r, size_t n,
         return ONCE_ESTORE;
     once__sqlite_wait_start(&s->link.wait, s->options.busy_ms);
     rc = import_all(s, r, n);
-    if (rc == SQLITE_OK)
+    if (rc == SQLITE_OK) {
+        once__sqlite_checkpointer_await(s->checkpointer);
         return once__places_look(&s->places, err);
+    }
     (void)unknown(s, "importing", rc, err);
     return (rc & 255) != SQLITE_CONSTRAINT
                ? ONCE_ESTORE

@@ -7,9 +7,11 @@
  *    bench_operate ask N URL            asks, and prints a table
  *
  * N is the same each time: it says which names are there. All but those that
- * wait are completed, with a result of 100 bytes and a label. Each question is
- * asked 200 times, through the engine, one after the other; each answer is
- * checked.
+ * wait are completed, with a result of 100 bytes and a label. They are filled in
+ * by their names, as a restore does, and their fences have the same order: with
+ * fences in another order than names each record would write a page of its own.
+ * Each question is asked 200 times, through the engine, one after the other;
+ * each answer is checked.
  */
 #include <inttypes.h>
 #include <stdio.h>
@@ -59,11 +61,50 @@ static void name_of(uint8_t out[ONCE_NAME_SIZE], uint64_t n)
     }
 }
 
-static void record_of(once_named *r, uint64_t n, int waits, uint64_t now)
+static uint64_t first_of(const uint8_t name[ONCE_NAME_SIZE])
+{
+    uint64_t first = 0;
+    int i;
+
+    for (i = 0; i < 8; i++)
+        first = first << 8 | name[i];
+    return first;
+}
+
+struct place {
+    uint64_t name, n; /* its first bytes; whose they are */
+};
+
+static int by_name(const void *a, const void *b)
+{
+    const struct place *x = a, *y = b;
+
+    return (x->name > y->name) - (x->name < y->name);
+}
+
+/* The numbers of the names, in the order of the names. */
+static struct place *in_order(uint64_t n)
+{
+    struct place *all = malloc(n * sizeof(*all));
+    uint8_t name[ONCE_NAME_SIZE];
+    uint64_t i;
+
+    if (all == NULL)
+        die("out of memory", NULL);
+    for (i = 0; i < n; i++) {
+        name_of(name, i);
+        all[i] = (struct place){first_of(name), i};
+    }
+    qsort(all, n, sizeof(*all), by_name);
+    return all;
+}
+
+static void record_of(once_named *r, uint64_t n, uint64_t fence, int waits,
+                      uint64_t now)
 {
     static const char result[RESULT];
     static char labels[PIECE][40];
-    char *label = labels[n % PIECE];
+    char *label = labels[fence % PIECE];
     int size = snprintf(label, sizeof(labels[0]),
                         "POST /orders order=%08" PRIu64, n % 100000000);
 
@@ -72,7 +113,7 @@ static void record_of(once_named *r, uint64_t n, int waits, uint64_t now)
     memcpy(r->record.token, r->name, ONCE_TOKEN_SIZE);
     memcpy(r->record.fingerprint, r->name, ONCE_FINGERPRINT_SIZE);
     r->record.attempt = 1;
-    r->record.fence = n + 1;
+    r->record.fence = fence;
     r->record.created_ms = r->record.granted_ms = now - 2000;
     r->record.ended_ms = now - 1000 + n % 1000;
     r->record.label = (once_bytes){label, (size_t)size};
@@ -92,6 +133,7 @@ static void fill(const char *url, uint64_t n, uint64_t waiting)
     static once_named r[PIECE];
     uint64_t i = 0, now = (uint64_t)time(NULL) * 1000;
     uint64_t each = waiting ? n / waiting : n + 1, last = 0;
+    struct place *all = in_order(n);
     once_error err = {0, ""};
     once_store *s;
     size_t k;
@@ -102,13 +144,15 @@ static void fill(const char *url, uint64_t n, uint64_t waiting)
         die("this store takes no records from elsewhere", NULL);
     while (i < n) {
         for (k = 0; k < PIECE && i < n; k++, i++)
-            record_of(&r[k], i, waiting > 0 && i % each == 0, now);
+            record_of(&r[k], all[i].n, i + 1,
+                      waiting > 0 && all[i].n % each == 0, now);
         if (s->ops->import(s, r, k, &err) != ONCE_OK)
             die("import", &err);
         if (i / 1000000 != last)
             fprintf(stderr, "%" PRIu64 " million\n", last = i / 1000000);
     }
     once_store_close(s);
+    free(all);
 }
 
 /* ---- The questions ----------------------------------------------------- */
@@ -116,6 +160,7 @@ static void fill(const char *url, uint64_t n, uint64_t waiting)
 struct asker {
     once_engine *e;
     uint64_t n, i; /* so many names there are; the question's number */
+    uint64_t waiting;
 };
 
 static int shown(void *user, const uint8_t name[ONCE_NAME_SIZE],
@@ -148,6 +193,7 @@ static void ask_all_waiting(struct asker *a)
     once_error err = {0, ""};
     once_position at;
     const once_position *after = NULL;
+    uint64_t all = 0;
     int n;
 
     do {
@@ -156,9 +202,12 @@ static void ask_all_waiting(struct asker *a)
         n = once_scan(a->e, ONCE_SCAN_WAITING, after ? &from : NULL, PAGE,
                       last_shown, &at, &err);
         after = &at;
+        all += n > 0 ? (uint64_t)n : 0;
     } while (n == PAGE);
     if (n < 0)
         die("waiting", &err);
+    if (all != a->waiting)
+        die("waiting: not all", NULL);
 }
 
 static void ask_live(struct asker *a)
@@ -264,7 +313,7 @@ static void ask(const char *url, uint64_t n)
 {
     once_engine_options options = ONCE_ENGINE_OPTIONS_INIT;
     once_error err = {0, ""};
-    struct asker a = {NULL, n, 0};
+    struct asker a = {NULL, n, 0, 0};
     once_counts c;
     double from = ms();
     size_t i;
@@ -274,6 +323,7 @@ static void ask(const char *url, uint64_t n)
         die("open", &err);
     if (once_count(a.e, &c, &err) != ONCE_OK)
         die("count", &err);
+    a.waiting = c.indeterminate;
     printf("%" PRIu64 " wait, %" PRIu64 " others%s; opened in %.0f ms\n\n",
            c.indeterminate, c.rest, c.rest_estimated ? " or so" : "",
            ms() - from);

@@ -74,12 +74,13 @@ TARGETS = [
     ("redis", "new keys, `redis:`", "redis:"),
     ("replay", "replays, `sqlite:`", "sqlite:"),
     ("replay-journal", "replays, `journal:`", "journal:"),
+    ("replay-memory", "replays, `memory:`", "memory:"),
 ]
 SERVED = ("postgres", "redis")     # their servers are test/lib/servers.py's
 # At 64 connections, from the issue and from design/README.md.
 GOALS = [("memory", 0.65), ("sqlite", 0.25), ("sqlite", 0.5),
          ("journal", 0.55), ("journal", 0.8), ("replay", 1.3), ("replay", 1.5),
-         ("replay-journal", 1.5)]
+         ("replay-journal", 1.5), ("replay-memory", 1.5)]
 
 # wrk runs this: one string is joined per request, so that the generator does
 # not become what is measured. `init` runs once in each of wrk's threads.
@@ -296,6 +297,23 @@ class Client:
         self.c.close()
 
 
+def generate(args, lua, port, connections, name, many):
+    """One run of wrk; `many`: so many keys again and again, 0: new ones."""
+    command = [args.wrk, "-t1", f"-c{connections}", f"-d{args.seconds}s",
+               "--timeout", "20s", "-s", str(lua),
+               f"http://127.0.0.1:{port}/charge", "--", name, str(many), BODY]
+    ran = subprocess.run(command, capture_output=True, text=True,
+                         timeout=args.seconds + 120)
+    found = re.search(r"^RESULT (.*)$", ran.stdout, re.M)
+    if ran.returncode != 0 or found is None:
+        raise Wrong(f"wrk failed:\n{ran.stdout}{ran.stderr}")
+    n = [int(x) for x in found[1].split()]
+    if n[0] == 0:
+        raise Wrong("wrk got no answer at all")
+    return {"requests": n[0], "rps": n[0] * 1e6 / n[1], "p50": n[2] / 1e3,
+            "p99": n[3] / 1e3, "bad": n[4], "broken": n[5] + n[6]}
+
+
 class Bench:
     def __init__(self, args, folder, world):
         self.args = args
@@ -334,22 +352,6 @@ class Bench:
         return Nginx(self.args.nginx, folder, FRONT, workers=workers,
                      load=load, store=line, guard=guard, keepalive=KEEPALIVE,
                      upstream=self.upstream.port)
-
-    def wrk(self, port, connections, name, many):
-        command = [self.args.wrk, "-t1", f"-c{connections}",
-                   f"-d{self.args.seconds}s", "--timeout", "20s", "-s",
-                   str(self.lua), f"http://127.0.0.1:{port}/charge", "--",
-                   name, str(many), BODY]
-        ran = subprocess.run(command, capture_output=True, text=True,
-                             timeout=self.args.seconds + 120)
-        found = re.search(r"^RESULT (.*)$", ran.stdout, re.M)
-        if ran.returncode != 0 or found is None:
-            raise Wrong(f"wrk failed:\n{ran.stdout}{ran.stderr}")
-        n = [int(x) for x in found[1].split()]
-        if n[0] == 0:
-            raise Wrong("wrk got no answer at all")
-        return {"requests": n[0], "rps": n[0] * 1e6 / n[1], "p50": n[2] / 1e3,
-                "p99": n[3] / 1e3, "bad": n[4], "broken": n[5] + n[6]}
 
     def prime(self, target, client, name):
         """Makes the replays' keys, or shows that the answers are what they
@@ -396,7 +398,8 @@ class Bench:
             if got != executed:
                 raise Wrong(f"{got} executions of probes, not {executed}")
             before = front.ticks() if front else 0
-            r = self.wrk((front or self.upstream).port, connections, name,
+            r = generate(self.args, self.lua, (front or self.upstream).port,
+                         connections, name,
                          KEYS if target.startswith("replay") else 0)
             ticks = front.ticks() - before if front else 0
             client.close()  # idle meanwhile: nginx may have closed it
@@ -423,7 +426,7 @@ class Bench:
             raise Wrong(f"{r['requests']} requests were answered, "
                         f"{r['bad']} of them not 2xx, and the upstream "
                         f"executed {executed}")
-        if self.guarded(target) and target != "memory":
+        if self.guarded(target) and self.url(target) != "memory:":
             self.prove_store(self.url(target), executed + primed)
         if front and front.alarms():
             raise Wrong("the error log has alarms:\n" +
@@ -457,7 +460,7 @@ class Bench:
             targets = targets[:2]
         turn = number % len(targets)
         for target in targets[turn:] + targets[:turn]:
-            if target == "memory" and workers > 1:
+            if self.url(target) == "memory:" and workers > 1:
                 continue  # refused by nginx -t: each worker had its own
             try:
                 r = self.measure(target, workers, connections)

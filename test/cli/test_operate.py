@@ -477,6 +477,20 @@ def test_forget_when_the_time_is_over(either, clock):
     assert names(either) == []
 
 
+def test_check_is_well_when_the_clock_is_ahead(either, clock):
+    """As after each start of the host."""
+    either.ok("check", env=clock.env)
+    assert names(either) == []
+    clock.ahead(30)
+    done = either.once("check", env=clock.env)
+    assert (done.returncode, pairs(done.stdout.decode())["canary"]) == (
+        0, "well"), done
+    assert b"stays for a while" in done.stderr and b"once clock" in done.stderr
+    assert len(names(either)) == 1
+    clock.passes(30)
+    assert pairs(either.ok("purge", env=clock.env)) == {"forgotten": "1"}
+
+
 def test_forget_of_a_live_record_is_refused_without_force(either):
     either.seed("lost", A, "0", keep_ms=0)
     err = either.bad(1, "once resolve", "forget", A)

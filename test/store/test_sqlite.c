@@ -944,6 +944,43 @@ static void the_log_does_not_grow_without_bound(void)
     once_store_close(s);
 }
 
+/* Whoever imports writes without a pause, which folding the log needs: it is
+ * given one. */
+static void the_log_does_not_grow_with_an_import(void)
+{
+    enum { STEPS = 48, RECORDS = 8, BODY = 1 << 20 };
+    static uint8_t body[BODY];
+    static once_named r[RECORDS];
+    char path[128], log[140];
+    struct stat st;
+    once_store *s;
+    once_op op;
+    uint32_t i, k;
+
+    new_path(path, sizeof(path));
+    make_four(path);
+    s = must_open(path, NULL);
+    make_op(&op, ONCE_OP_SHOW, 2);
+    T_EQ(apply_one(s, &op, NULL), ONCE_OK);
+    for (i = 0; i < STEPS; i++) {
+        for (k = 0; k < RECORDS; k++) {
+            r[k].record = op.record;
+            r[k].record.fence = 1000 + i * RECORDS + k;
+            r[k].record.result = (once_bytes){body, BODY};
+            memcpy(r[k].name, op.name, ONCE_NAME_SIZE);
+            r[k].name[0] ^= (uint8_t)(1 + i);
+            r[k].name[1] ^= (uint8_t)k;
+        }
+        if (!T_OK(s->ops->import(s, r, RECORDS, NULL) == ONCE_OK))
+            break;
+    }
+    (void)snprintf(log, sizeof(log), "%s-wal", path);
+    T_EQ(stat(log, &st), 0);
+    printf("# log: %" PRId64 " KiB\n", (int64_t)st.st_size / 1024);
+    T_OK(st.st_size < (off_t)128 << 20);
+    once_store_close(s);
+}
+
 /* ---- The time ---------------------------------------------------------- */
 
 /* Puts times whose members are all the same number, until it is killed. */
@@ -1040,6 +1077,7 @@ int main(int argc, char **argv)
     T_RUN(thousands_of_expired_rows_go_in_bounded_steps);
     T_RUN(the_file_offers_an_index_for_each_scan);
     T_RUN(the_log_does_not_grow_without_bound);
+    T_RUN(the_log_does_not_grow_with_an_import);
     T_RUN(the_time_is_read_as_one_process_has_put_it);
     remove_folder();
     return t_done();

@@ -73,11 +73,14 @@ static uint32_t *entry(struct once__journal *j, uint32_t i)
     return page + (i - begin) % PER_PAGE;
 }
 
+static uint32_t number_of(struct once__journal *j, uint64_t h)
+{
+    return *entry(j, (uint32_t)h & ((1u << j->shared->depth) - 1));
+}
+
 static struct once__page *page_of(struct once__journal *j, uint64_t h)
 {
-    uint32_t i = (uint32_t)h & ((1u << j->shared->depth) - 1);
-
-    return once__shared_page(j, *entry(j, i));
+    return once__shared_page(j, number_of(j, h));
 }
 
 int once__index_clear(struct once__journal *j)
@@ -89,6 +92,7 @@ int once__index_clear(struct once__journal *j)
     s->pages = 0;
     s->depth = BASE;
     memset(s->directory, 0, sizeof(s->directory));
+    memset(s->marks, 0, sizeof(s->marks));
     /* Page 0 is not used: zero means that there is no room. */
     if (once__shared_grow(j, 1) != 0 || s->pages != 1)
         return ONCE_ENOMEM;
@@ -147,15 +151,19 @@ static void note_all(struct once__page *p)
         note_due(p, &p->slots[i]);
 }
 
-/* In its page. */
-static void count_here(struct once__page *p, const struct once__slot *slot,
-                       int sign)
+/* In page `n`. */
+static void count_here(struct once__journal *j, uint32_t n,
+                       const struct once__slot *slot, int sign)
 {
+    struct once__page *p = once__shared_page(j, n);
+    uint64_t *marks = &j->shared->marks[n / 64], mark = UINT64_C(1) << n % 64;
+
     if (is_owned(slot))
         p->live = (uint8_t)(p->live + sign);
     if (is_waiting(slot))
         p->waiting = (uint8_t)(p->waiting + sign);
     ONCE__MUST(p->live + p->waiting <= ONCE__PAGE_SLOTS);
+    *marks = p->live + p->waiting > 0 ? *marks | mark : *marks & ~mark;
 }
 
 static void count(struct once__shared *s, const struct once__slot *slot,
@@ -199,6 +207,21 @@ uint64_t once__index_in_all(const struct once__shared *s, int what)
     return what == ONCE_SCAN_LIVE      ? s->owned
            : what == ONCE_SCAN_WAITING ? s->waiting
                                        : s->records;
+}
+
+uint32_t once__index_next(const struct once__shared *s, int what, uint32_t n)
+{
+    uint64_t marks;
+
+    if (what == ONCE_SCAN_ALL)
+        return n;
+    while (n < s->pages) {
+        marks = s->marks[n / 64] >> n % 64;
+        if (marks != 0)
+            return n + (uint32_t)__builtin_ctzll(marks);
+        n = (n / 64 + 1) * 64;
+    }
+    return s->pages;
 }
 
 /* ---- Finding and changing ------------------------------------------------ */
@@ -252,9 +275,10 @@ static int double_directory(struct once__journal *j)
     return 1;
 }
 
-static void move_up(struct once__journal *j, struct once__page *p,
-                    struct once__page *q)
+static void move_up(struct once__journal *j, uint32_t from, uint32_t to)
 {
+    struct once__page *p = once__shared_page(j, from);
+    struct once__page *q = once__shared_page(j, to);
     unsigned i = 0, bit = p->depth;
     uint64_t h;
 
@@ -264,8 +288,8 @@ static void move_up(struct once__journal *j, struct once__page *p,
             i++;
             continue;
         }
-        count_here(p, &p->slots[i], -1);
-        count_here(q, &p->slots[i], 1);
+        count_here(j, from, &p->slots[i], -1);
+        count_here(j, to, &p->slots[i], 1);
         q->slots[q->count] = p->slots[i];
         q->tags[q->count++] = p->tags[i];
         p->slots[i] = p->slots[--p->count];
@@ -276,8 +300,8 @@ static void move_up(struct once__journal *j, struct once__page *p,
 /* Cuts the page of hash `h` in two. 0: no room, and nothing was changed. */
 static int split(struct once__journal *j, uint64_t h)
 {
-    struct once__page *p = page_of(j, h), *q;
-    uint32_t n, i, step;
+    uint32_t from = number_of(j, h), n, i, step;
+    struct once__page *p = once__shared_page(j, from), *q;
 
     if (p->depth == j->shared->depth && !double_directory(j))
         return 0;
@@ -289,7 +313,7 @@ static int split(struct once__journal *j, uint64_t h)
     for (i = ((uint32_t)h & (step - 1)) | step; i < 1u << j->shared->depth;
          i += 2 * step)
         *entry(j, i) = n;
-    move_up(j, p, q);
+    move_up(j, from, n);
     p->depth++;
     q->depth = p->depth;
     note_all(p);
@@ -300,25 +324,27 @@ static int split(struct once__journal *j, uint64_t h)
 int once__index_put(struct once__journal *j, const struct once__slot *slot)
 {
     uint64_t h = hash(j->shared, slot->name);
-    struct once__page *p = page_of(j, h);
+    uint32_t n = number_of(j, h);
+    struct once__page *p = once__shared_page(j, n);
     int i = search(p, slot->name);
 
     while (i < 0 && p->count == ONCE__PAGE_SLOTS) {
         if (!split(j, h))
             return 0;
-        p = page_of(j, h);
+        n = number_of(j, h);
+        p = once__shared_page(j, n);
     }
     if (i < 0) {
         i = p->count++;
         p->tags[i] = tag(slot->name);
     } else {
         count(j->shared, &p->slots[i], -1);
-        count_here(p, &p->slots[i], -1);
+        count_here(j, n, &p->slots[i], -1);
     }
     ONCE__MUST(p->count <= ONCE__PAGE_SLOTS && i < p->count);
     p->slots[i] = *slot;
     count(j->shared, slot, 1);
-    count_here(p, slot, 1);
+    count_here(j, n, slot, 1);
     note_due(p, slot);
     return 1;
 }
@@ -326,14 +352,14 @@ int once__index_put(struct once__journal *j, const struct once__slot *slot)
 void once__index_remove(struct once__journal *j,
                         const uint8_t name[ONCE_NAME_SIZE])
 {
-    uint64_t h = hash(j->shared, name);
-    struct once__page *p = page_of(j, h);
+    uint32_t n = number_of(j, hash(j->shared, name));
+    struct once__page *p = once__shared_page(j, n);
     int i = search(p, name);
 
     if (i < 0)
         return;
     count(j->shared, &p->slots[i], -1);
-    count_here(p, &p->slots[i], -1);
+    count_here(j, n, &p->slots[i], -1);
     p->slots[i] = p->slots[--p->count];
     p->tags[i] = p->tags[p->count];
 }

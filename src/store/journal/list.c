@@ -6,8 +6,8 @@
  * the first there are, with a heap; they are then returned one by one until
  * that list ends or is old. So a million names are some sixty walks, and none
  * of them holds the lock for more than a few pages of the index. A page of
- * which nothing belongs to the scan costs a look at its head: what waits or is
- * live is found among any number of completed records.
+ * which nothing waits or is live costs a look at one bit, and is neither read
+ * nor mapped: these are found among any number of completed records.
  *
  * If a page is split during a walk a record may be shown twice, but never
  * missed; a record that is made, changed or forgotten during a walk may be
@@ -25,7 +25,7 @@ enum {
     AT_ONCE = 1 << 14, /* places in a list                  */
     FEW = 64,          /* or as few as are asked for        */
     PAGES = 128,       /* of the index, under one lock      */
-    AHEAD = 16,        /* pages whose heads are being read  */
+    AHEAD = 16,        /* pages whose tags are being read   */
     OLD_MS = 1000      /* then the list is made anew        */
 };
 
@@ -80,6 +80,21 @@ static void tags_of(const struct once__list *l, const once_position *after,
         *span = l->places[0].name[0] - *from;
 }
 
+/* The first slot from `i` on whose tag is one of these. */
+static unsigned next_tag(const struct once__page *p, unsigned i, unsigned from,
+                         unsigned span)
+{
+    const uint8_t *at;
+
+    if (span == 0) { /* as soon as the list is full: many bytes at a time */
+        at = memchr(p->tags + i, (int)from, p->count - i);
+        return at != NULL ? (unsigned)(at - p->tags) : p->count;
+    }
+    while (i < p->count && p->tags[i] - from > span)
+        i++;
+    return i;
+}
+
 static void add_page(struct once__list *l, const struct once__page *p,
                      const once_position *after)
 {
@@ -89,9 +104,9 @@ static void add_page(struct once__list *l, const struct once__page *p,
     tags_of(l, after, &from, &span);
     if (span < 255 && l->count == l->room)
         l->more = 1; /* perhaps; whoever asks for it makes another walk */
-    for (i = 0; left > 0 && i < p->count; i++) {
-        if (p->tags[i] - from > span ||
-            !once__index_is_in(&p->slots[i], l->what))
+    for (i = next_tag(p, 0, from, span); left > 0 && i < p->count;
+         i = next_tag(p, i + 1, from, span)) {
+        if (!once__index_is_in(&p->slots[i], l->what))
             continue;
         left--;
         place.ms = l->what == ONCE_SCAN_ALL ? 0 : p->slots[i].due;
@@ -104,24 +119,23 @@ static void add_page(struct once__list *l, const struct once__page *p,
 /* Many at a time: each is in another page of memory. */
 static void expect(struct once__journal *j, uint32_t page)
 {
-    const struct once__page *p;
-
-    if (page >= j->shared->pages)
-        return;
-    p = once__shared_page(j, page);
-    __builtin_prefetch(p->tags);
-    __builtin_prefetch(&p->live);
+    if (page < j->shared->pages)
+        __builtin_prefetch(once__shared_page(j, page)->tags);
 }
 
 static void walk(struct once__journal *j, struct once__list *l,
                  const once_position *after, uint32_t *page)
 {
-    uint32_t end = *page + PAGES;
+    int i;
 
     if (once__index_in_all(j->shared, l->what) == 0)
         *page = j->shared->pages;
-    for (; *page < end && *page < j->shared->pages; (*page)++) {
-        expect(j, *page + AHEAD);
+    for (i = 0; i < PAGES && *page < j->shared->pages; i++, (*page)++) {
+        *page = once__index_next(j->shared, l->what, *page);
+        if (*page == j->shared->pages)
+            break;
+        if (l->what == ONCE_SCAN_ALL)
+            expect(j, *page + AHEAD);
         if (once__index_bucket(j->shared, *page))
             add_page(l, once__shared_page(j, *page), after);
     }

@@ -50,6 +50,7 @@ enum {
     ONCE__DIRECTORIES = 14,
     ONCE__CHUNK_PAGES = 4096,
     ONCE__CHUNKS = 2048,
+    ONCE__MARKS = ONCE__CHUNKS * ONCE__CHUNK_PAGES / 64,
     ONCE__SHARED_NAME = 128
 };
 
@@ -109,6 +110,7 @@ struct once__shared {
     uint64_t generation;
     uint32_t pages, room, depth;
     uint32_t directory[ONCE__DIRECTORIES + 1];
+    uint64_t marks[ONCE__MARKS]; /* a bit a page: something is live or waits */
     struct once__segment segments[ONCE__JOURNAL_SEGMENTS];
 };
 
@@ -171,6 +173,8 @@ int once__index_is_in(const struct once__slot *slot, int what);
 /* How many slots of a page are in the scan `what`, and how many of all. */
 unsigned once__index_in_page(const struct once__page *p, int what);
 uint64_t once__index_in_all(const struct once__shared *s, int what);
+/* The first page from `n` on that may have slots of the scan `what`. */
+uint32_t once__index_next(const struct once__shared *s, int what, uint32_t n);
 /* 1 if page `n` is a bucket and no part of the directory. */
 int once__index_bucket(const struct once__shared *s, uint32_t n);
 

@@ -6,7 +6,9 @@
  * p99. This thread has a connection of its own: past PASSIVE_FRAMES it copies
  * without stopping anybody, past RESTART_FRAMES it also makes the next writer
  * begin the log anew, which stops writers for a moment. It refuses to insist: a
- * checkpoint that is in another process's way is left for the next time.
+ * checkpoint that is in another process's way is left for the next time. Who
+ * writes without a pause is always in its way, and has to give it one: import
+ * waits for it.
  *
  * It also makes room in the log before writers need it: a flush of a file that
  * has grown has to write its inode and block maps, too, which costs as much
@@ -47,8 +49,10 @@ struct once__sqlite_checkpointer {
     pthread_t thread;
     pthread_mutex_t lock; /* for all below */
     pthread_cond_t wake;
-    int frames; /* in the log after the last commit */
-    int seen;   /* of these, before the last checkpoint */
+    pthread_cond_t ended; /* a checkpoint has */
+    int frames;           /* in the log after the last commit */
+    int seen;             /* of these, before the last checkpoint */
+    int busy;             /* with a checkpoint */
     int stop;
     int trouble; /* what a checkpoint ended with, not reported yet */
     off_t room;  /* bytes of the log file, as far as we know */
@@ -166,9 +170,12 @@ static void *keep(void *user)
             continue;
         }
         frames = k->seen = k->frames;
+        k->busy = 1;
         (void)pthread_mutex_unlock(&k->lock);
         rc = checkpoint(k, frames);
         (void)pthread_mutex_lock(&k->lock);
+        k->busy = 0;
+        (void)pthread_cond_signal(&k->ended);
         if (rc != SQLITE_OK && (rc & 255) != SQLITE_BUSY &&
             (rc & 255) != SQLITE_LOCKED)
             k->trouble = rc;
@@ -191,6 +198,14 @@ static int committed(void *user, sqlite3 *db, const char *name, int frames)
         (void)pthread_cond_signal(&k->wake);
     (void)pthread_mutex_unlock(&k->lock);
     return SQLITE_OK;
+}
+
+void once__sqlite_checkpointer_await(struct once__sqlite_checkpointer *k)
+{
+    (void)pthread_mutex_lock(&k->lock);
+    while (k->frames >= RESTART_FRAMES && (k->busy || due(k)))
+        (void)pthread_cond_wait(&k->ended, &k->lock);
+    (void)pthread_mutex_unlock(&k->lock);
 }
 
 void once__sqlite_checkpointer_watch(struct once__sqlite_checkpointer *k,
@@ -227,6 +242,7 @@ static int connect_checkpointer(struct once__sqlite_checkpointer *k,
 static void discard(struct once__sqlite_checkpointer *k)
 {
     (void)sqlite3_close(k->db);
+    (void)pthread_cond_destroy(&k->ended);
     (void)pthread_cond_destroy(&k->wake);
     (void)pthread_mutex_destroy(&k->lock);
     free(k->path);
@@ -245,6 +261,7 @@ int once__sqlite_checkpointer_open(const char *path,
         return once__fail(err, ONCE_ENOMEM, "%s: out of memory", path);
     (void)pthread_mutex_init(&k->lock, NULL);
     (void)pthread_cond_init(&k->wake, NULL);
+    (void)pthread_cond_init(&k->ended, NULL);
     once__sqlite_wait_start(&k->wait, RESTART_WAIT_MS);
     k->log = log;
     k->path = strdup(path);

@@ -160,6 +160,9 @@ void once__sqlite_checkpointer_close(struct once__sqlite_checkpointer *k);
 /* Lets the checkpointer know how long the log is after each commit on `db`. */
 void once__sqlite_checkpointer_watch(struct once__sqlite_checkpointer *k,
                                      sqlite3 *db);
+/* Waits while a long log is moved into the file, however that ends. For the
+ * thread that commits on `db`, between its transactions. */
+void once__sqlite_checkpointer_await(struct once__sqlite_checkpointer *k);
 /* ONCE_OK, or what went wrong since the last call. */
 ONCE_CHECK int
 once__sqlite_checkpointer_trouble(struct once__sqlite_checkpointer *k,
