@@ -22,8 +22,9 @@
 --              changed since, or that is locked, is left out
 --    changed   and changed
 --
--- `held` asks for the place of a row twice, the second time with IS TRUE: PostgreSQL
--- before the minor releases of November 2025 does not look at the first one again
+-- `held` asks for the place of a row twice, the second time with IS TRUE: minor
+-- releases of PostgreSQL older than the repair of TID scans (reported in September
+-- 2025; 15.18 has it) do not look at the first one again
 -- when it finds that the row has changed and locks the new version.
 --
 -- `held` shows only which operations have their lock. Rows are wide, and each step
