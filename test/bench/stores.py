@@ -26,6 +26,7 @@ import statistics
 import subprocess
 import sys
 import tempfile
+import time
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 sys.path.insert(0, str(ROOT / "test" / "lib"))
@@ -137,11 +138,13 @@ class Bench:
             for line in p.stderr:
                 if line == "go\n":
                     before = self.server_cpu(store)
-                elif line == "end\n":
-                    after = self.server_cpu(store)
-                else:
+                elif line != "end\n":
                     said.append(line)
             out = p.stdout.read()
+        if before is not None:
+            # A server's process that ends just now is in neither sum.
+            time.sleep(0.1)
+            after = self.server_cpu(store)
         if p.returncode != 0:
             raise Wrong(f"{store}: {''.join(said).strip()}")
         result = json.loads(out)

@@ -17,10 +17,21 @@
 -- is written here is which operations change a record, and into what:
 --
 --    seen      all records of the batch, in one snapshot, and what is to be done
---    fresh     claims of absent names are inserted. Order: name
---    held      records to be changed are locked, as they were seen. Order: name.
---              One that changed since, or that is locked, is left out
+--    fresh     claims of absent names are inserted, in the order of `seen`: name
+--    held      records to be changed are locked, as they were seen. One that
+--              changed since, or that is locked, is left out
 --    changed   and changed
+--
+-- `held` asks for the place of a row twice, the second time with IS TRUE: minor
+-- releases of PostgreSQL older than the repair of TID scans (reported in September
+-- 2025; 15.18 has it) do not look at the first one again
+-- when it finds that the row has changed and locks the new version.
+--
+-- `held` shows only which operations have their lock. Rows are wide, and each step
+-- that hands them on copies them: a join in an UPDATE or under FOR UPDATE keeps a
+-- second copy of each row as a whole. `held` needs no order, since it waits for
+-- nobody, and `fresh` has the order of the batch without a sort: a nested loop
+-- from the batch to the table keeps it.
 --
 -- An operation that is missing in the answer met somebody else: the client asks
 -- again. Nobody waits for a locked row here; only `fresh` waits, for a claim of
@@ -347,14 +358,14 @@ BEGIN
             s.o_policy, 0, 0, s.o_token, s.o_trace, s.o_name,
             s.o_fingerprint, s.o_subject, s.o_grp, s.o_label, '', ''
         FROM seen s WHERE s.at IS NULL AND s.o_verb = 1 AND p_grant
-        ORDER BY s.o_n
         ON CONFLICT DO NOTHING
         RETURNING r.name, r.fence
     ), held AS MATERIALIZED (
-        SELECT s.* FROM seen s
+        -- OFFSET 0: FOR UPDATE copies these three columns and not all of `seen`.
+        SELECT s.o_n FROM (SELECT w.o_n, w.o_name, w.at FROM seen w
+            WHERE w.did > 0 AND (p_grant OR w.did <> 1) OFFSET 0) s
         JOIN "@schema@".record r ON r.name = s.o_name AND r.ctid = s.at
-        WHERE s.did > 0 AND (p_grant OR s.did <> 1)
-        ORDER BY s.o_n
+            AND (r.ctid = s.at) IS TRUE
         FOR UPDATE OF r SKIP LOCKED
     ), changed AS (
         UPDATE "@schema@".record r SET
@@ -403,7 +414,9 @@ BEGIN
             note = CASE WHEN h.did IN (7, 8) THEN h.o_note ELSE r.note END,
             body = CASE WHEN h.did IN (5, 7) THEN h.o_result
                 WHEN h.did = 1 THEN '' ELSE r.body END
-        FROM held h WHERE r.name = h.o_name AND r.ctid = h.at
+        FROM seen h WHERE h.did > 0 AND r.name = h.o_name AND r.ctid = h.at
+            -- IS TRUE: by a hash of `held`, and not as one more join.
+            AND (h.o_n IN (SELECT l.o_n FROM held l)) IS TRUE
         RETURNING h.o_name, h.did, r.fence AS granted, h.version, h.state,
             h.kind, h.policy, h.doubt, h.reason, h.attempt, h.fence,
             h.lease_ms, h.keep_ms, h.granted_ms, h.created_ms, h.ended_ms,
@@ -479,6 +492,7 @@ BEGIN
     ), held AS MATERIALIZED (
         SELECT s.* FROM seen s
         JOIN "@schema@".record r ON r.name = s.o_name AND r.ctid = s.at
+            AND (r.ctid = s.at) IS TRUE
         WHERE s.did > 0
         ORDER BY s.o_n
         FOR UPDATE OF r SKIP LOCKED
