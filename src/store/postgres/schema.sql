@@ -17,21 +17,19 @@
 -- is written here is which operations change a record, and into what:
 --
 --    seen      all records of the batch, in one snapshot, and what is to be done
---    fresh     claims of absent names are inserted, in the order of `seen`: name
+--    fresh     claims of absent names are inserted. Order: name
 --    held      records to be changed are locked, as they were seen. One that
 --              changed since, or that is locked, is left out
 --    changed   and changed
 --
 -- `held` asks for the place of a row twice, the second time with IS TRUE: minor
--- releases of PostgreSQL older than the repair of TID scans (reported in September
--- 2025; 15.18 has it) do not look at the first one again
--- when it finds that the row has changed and locks the new version.
+-- releases of PostgreSQL before the repair of TID scans (reported in September
+-- 2025; 15.18 has it) do not look at the first one again when the row has changed
+-- and the new version of it is locked.
 --
 -- `held` shows only which operations have their lock. Rows are wide, and each step
 -- that hands them on copies them: a join in an UPDATE or under FOR UPDATE keeps a
--- second copy of each row as a whole. `held` needs no order, since it waits for
--- nobody, and `fresh` has the order of the batch without a sort: a nested loop
--- from the batch to the table keeps it.
+-- second copy of each row as a whole. It needs no order, since it waits for nobody.
 --
 -- An operation that is missing in the answer met somebody else: the client asks
 -- again. Nobody waits for a locked row here; only `fresh` waits, for a claim of
@@ -358,6 +356,7 @@ BEGIN
             s.o_policy, 0, 0, s.o_token, s.o_trace, s.o_name,
             s.o_fingerprint, s.o_subject, s.o_grp, s.o_label, '', ''
         FROM seen s WHERE s.at IS NULL AND s.o_verb = 1 AND p_grant
+        ORDER BY s.o_n
         ON CONFLICT DO NOTHING
         RETURNING r.name, r.fence
     ), held AS MATERIALIZED (
