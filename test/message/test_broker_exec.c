@@ -141,8 +141,7 @@ static void it_gets_no_file_of_ours(void)
     size_t n;
 
     /* No pipe: the shell may have its ends open while `ls` looks. */
-    T_EQ(run("(ls /proc/$$/fd >$out)\n", &m, 30000, NULL),
-         ONCE__END_TAKEN);
+    T_EQ(run("(ls /proc/$$/fd >$out)\n", &m, 30000, NULL), ONCE__END_TAKEN);
     (void)close(fd);
     got = read_file(out, &n);
     /* 10: the shell's own script */
