@@ -7,8 +7,8 @@
 
 #include <string.h>
 
-#include "quick.h"
 #include "core/bytes.h"
+#include "quick.h"
 
 struct quick {
     once_counts n;

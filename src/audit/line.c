@@ -19,6 +19,8 @@
 
 #include <openssl/evp.h>
 
+#include "core/bytes.h"
+
 #define ZEROS_8 "00000000"
 #define ZEROS_32 ZEROS_8 ZEROS_8 ZEROS_8 ZEROS_8
 #define HASH_BEGIN ",\"hash\":\""
@@ -31,18 +33,6 @@ enum {
 };
 
 const char once__audit_nothing[ONCE__AUDIT_HEX] = ZEROS_32 ZEROS_32;
-
-void once__audit_hex(const uint8_t *from, size_t n, char *out)
-{
-    static const char digits[] = "0123456789abcdef";
-    size_t i;
-
-    for (i = 0; i < n; i++) {
-        out[2 * i] = digits[from[i] >> 4];
-        out[2 * i + 1] = digits[from[i] & 15];
-    }
-    out[2 * n] = '\0';
-}
 
 void once__audit_digest(once_bytes outcome, uint8_t out[ONCE__AUDIT_HASH])
 {
@@ -59,7 +49,7 @@ void once__audit_sum_of(once_bytes bytes, char out[ONCE__AUDIT_HEX])
     uint8_t digest[ONCE__AUDIT_HASH];
 
     once__audit_digest(bytes, digest);
-    once__audit_hex(digest, sizeof(digest), out);
+    once__hex(digest, sizeof(digest), out);
 }
 
 json_t *once__audit_text(const char *text)

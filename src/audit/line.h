@@ -10,7 +10,6 @@ enum { ONCE__AUDIT_HEX = 2 * ONCE__AUDIT_HASH + 1 };
 /* `prev` of a line that follows nothing. */
 extern const char once__audit_nothing[ONCE__AUDIT_HEX];
 
-void once__audit_hex(const uint8_t *from, size_t n, char *out);
 /* SHA-256 of some bytes in hex. */
 void once__audit_sum_of(once_bytes bytes, char out[ONCE__AUDIT_HEX]);
 

@@ -25,6 +25,7 @@
 #include <sys/stat.h>
 
 #include "audit/tail.h"
+#include "core/bytes.h"
 #include "core/error.h"
 #include "store/path.h"
 
@@ -245,7 +246,7 @@ static int set_hex(json_t *o, const char *name, const uint8_t *bytes, size_t n)
 
     if (bytes == NULL)
         return 1;
-    once__audit_hex(bytes, n, hex);
+    once__hex(bytes, n, hex);
     return set(o, name, json_string(hex));
 }
 

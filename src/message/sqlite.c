@@ -16,6 +16,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "core/bytes.h"
 #include "core/error.h"
 #include "message/stmt.h"
 
@@ -142,13 +143,13 @@ static int claim(const once_tx *tx, const struct once__claim *c,
 static void parked_id(const struct once__claim *c, int was, char *out,
                       size_t size)
 {
-    size_t i, at = (size_t)snprintf(out, size, "%s", c->id);
+    size_t at = (size_t)snprintf(out, size, "%s", c->id);
 
     if (was != ONCE_MISMATCH)
         return;
     out[at++] = '#';
-    for (i = 0; i < ONCE_FINGERPRINT_SIZE; i++)
-        at += (size_t)snprintf(out + at, size - at, "%02x", c->fingerprint[i]);
+    assert(at + 2 * ONCE_FINGERPRINT_SIZE < size);
+    once__hex(c->fingerprint, ONCE_FINGERPRINT_SIZE, out + at);
 }
 
 static int park(const once_tx *tx, const struct once__park *p, once_error *err)

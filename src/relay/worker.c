@@ -23,10 +23,10 @@
 
 #include "broker/broker.h"
 #include "client/client.h"
+#include "core/bytes.h"
 #include "core/error.h"
 #include "message/backend.h"
 #include "relay/consume.h"
-#include "core/bytes.h"
 
 enum {
     SLICE_MS = 100,   /* how long a receive may keep us from looking up */

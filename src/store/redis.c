@@ -15,10 +15,10 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "core/bytes.h"
 #include "core/error.h"
 #include "store/redis/redis.h"
 #include "store/store.h"
-#include "core/bytes.h"
 
 struct redis {
     once_store base;

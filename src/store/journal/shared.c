@@ -19,6 +19,7 @@
  */
 #include "store/journal/handle.h"
 
+#include <assert.h>
 #include <errno.h>
 #include <fcntl.h>
 #include <inttypes.h>
@@ -30,6 +31,7 @@
 #include <time.h>
 #include <unistd.h>
 
+#include "core/bytes.h"
 #include "core/error.h"
 #include "core/must.h"
 
@@ -43,13 +45,12 @@ void once__shared_name(const struct once__identity *self,
                        const uint8_t id[ONCE__JOURNAL_ID],
                        char out[ONCE__SHARED_NAME])
 {
-    int i,
-        n = snprintf(out, ONCE__SHARED_NAME,
+    int n = snprintf(out, ONCE__SHARED_NAME,
                      ONCE__SHARED_PREFIX "%" PRIx64 "-%" PRIx64 "-%" PRIx64 "-",
                      self->device, self->inode, self->born);
 
-    for (i = 0; i < ONCE__JOURNAL_ID; i++)
-        n += snprintf(out + n, (size_t)(ONCE__SHARED_NAME - n), "%02x", id[i]);
+    assert(n > 0 && n + 2 * ONCE__JOURNAL_ID < ONCE__SHARED_NAME);
+    once__hex(id, ONCE__JOURNAL_ID, out + n);
 }
 
 static int shared_map(struct once__journal *j, once_error *err)

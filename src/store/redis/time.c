@@ -6,11 +6,13 @@
  * milliseconds, HOST in hexadecimal digits. It has no TTL. A value that is not
  * like that is an error: then nothing is forgotten.
  */
+#include <assert.h>
 #include <inttypes.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
+#include "core/bytes.h"
 #include "core/error.h"
 #include "store/redis/redis.h"
 
@@ -47,11 +49,11 @@ static int decode(const redisReply *r, once_store_time *out)
 
 static void encode(const once_store_time *t, char out[LINE])
 {
-    int i, n = snprintf(out, LINE, "1 %" PRIu64 " %" PRIu64 " %" PRIu64 " ",
-                        t->seen_ms, t->steady_ms, t->backs);
+    int n = snprintf(out, LINE, "1 %" PRIu64 " %" PRIu64 " %" PRIu64 " ",
+                     t->seen_ms, t->steady_ms, t->backs);
 
-    for (i = 0; i < ONCE_HOST_SIZE; i++)
-        n += snprintf(out + n, (size_t)(LINE - n), "%02x", t->host[i]);
+    assert(n > 0 && n + 2 * ONCE_HOST_SIZE < LINE);
+    once__hex(t->host, ONCE_HOST_SIZE, out + n);
 }
 
 static int read_now(const redisReply *r, once_store_time *out)
