@@ -274,8 +274,7 @@ static int show(const struct cli *c, const struct once__base *b,
 
     if (rc != ONCE_OK)
         return cli_trouble(c, rc, &err);
-    rc = l.n == 1 ? print_one(c, r, &l.rows[0], l.now_ms)
-                  : cli_decided(c, r, NULL, ONCE_FREE, NULL);
+    rc = l.n == 1 ? print_one(c, r, &l.rows[0], l.now_ms) : cli_no_row(c, r);
     once__outgoing_clear(&l);
     return rc;
 }
@@ -287,27 +286,17 @@ static int show(const struct cli *c, const struct once__base *b,
 static int decide(const struct cli *c, const struct once__base *b,
                   const struct cli_rows *r)
 {
-    const once_tx *tx = once__base_tx(b);
     struct once__outgoing_list l;
-    struct cli_decision d;
     once_error err = {0, ""};
-    int phase, rc = once__outbox_get(tx, (int64_t)r->no, &l, &err);
+    int rc = once__outbox_get(once__base_tx(b), (int64_t)r->no, &l, &err);
 
     if (rc != ONCE_OK)
         return cli_trouble(c, rc, &err);
-    if (l.n == 0) {
-        once__outgoing_clear(&l);
-        return cli_decided(c, r, NULL, ONCE_FREE, NULL);
-    }
-    phase = l.rows[0].phase;
-    rc =
-        cli_intend_row(c, &d, r->do_->name, l.rows[0].m.id, r->attempt, r->why);
+    rc = l.n == 1 ? cli_decide_row(c, b, r, l.rows[0].m.id, l.rows[0].phase,
+                                   once__outbox_decide)
+                  : cli_no_row(c, r);
     once__outgoing_clear(&l);
-    if (rc != CLI_OK)
-        return rc;
-    rc = once__outbox_decide(tx, (int64_t)r->no, phase, (uint32_t)r->attempt,
-                             r->do_->decision, r->note, &err);
-    return cli_decided(c, r, &d, rc, &err);
+    return rc;
 }
 
 /* ---- purge and stats ------------------------------------------------------ */

@@ -212,8 +212,7 @@ static int show(const struct cli *c, const struct once__base *b,
 
     if (rc != ONCE_OK)
         return cli_trouble(c, rc, &err);
-    rc = l.n == 1 ? print_one(c, r, &l.rows[0])
-                  : cli_decided(c, r, NULL, ONCE_FREE, NULL);
+    rc = l.n == 1 ? print_one(c, r, &l.rows[0]) : cli_no_row(c, r);
     once__parked_clear(&l);
     return rc;
 }
@@ -223,27 +222,17 @@ static int show(const struct cli *c, const struct once__base *b,
 static int decide(const struct cli *c, const struct once__base *b,
                   const struct cli_rows *r)
 {
-    const once_tx *tx = once__base_tx(b);
     struct once__parked_list l;
-    struct cli_decision d;
     once_error err = {0, ""};
-    int state, rc = once__parked_get(tx, (int64_t)r->no, &l, &err);
+    int rc = once__parked_get(once__base_tx(b), (int64_t)r->no, &l, &err);
 
     if (rc != ONCE_OK)
         return cli_trouble(c, rc, &err);
-    if (l.n == 0) {
-        once__parked_clear(&l);
-        return cli_decided(c, r, NULL, ONCE_FREE, NULL);
-    }
-    state = l.rows[0].state;
-    rc =
-        cli_intend_row(c, &d, r->do_->name, l.rows[0].m.id, r->attempt, r->why);
+    rc = l.n == 1 ? cli_decide_row(c, b, r, l.rows[0].m.id, l.rows[0].state,
+                                   once__parked_decide)
+                  : cli_no_row(c, r);
     once__parked_clear(&l);
-    if (rc != CLI_OK)
-        return rc;
-    rc = once__parked_decide(tx, (int64_t)r->no, state, (uint32_t)r->attempt,
-                             r->do_->decision, r->note, &err);
-    return cli_decided(c, r, &d, rc, &err);
+    return rc;
 }
 
 static int print_count(const struct cli *c, const struct once__parked_count *n)

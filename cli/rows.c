@@ -220,14 +220,19 @@ int cli_json_secret(json_t *o, const char *name, const char *secret, int whole)
 
 /* ---- Errors and decisions ------------------------------------------------- */
 
+int cli_no_row(const struct cli *c, const struct cli_rows *r)
+{
+    return cli_say(c, CLI_NO, "there is no row %llu",
+                   (unsigned long long)r->no);
+}
+
 static int say_decided(const struct cli *c, const struct cli_rows *r, int rc,
                        const once_error *err)
 {
     const char *name = c->command->name;
 
     if (rc == ONCE_FREE)
-        return cli_say(c, CLI_NO, "there is no row %llu",
-                       (unsigned long long)r->no);
+        return cli_no_row(c, r);
     if (rc == ONCE_REFUSED)
         return cli_say(c, CLI_NO,
                        "refused: row %llu has changed since, is under way, or "
@@ -248,12 +253,20 @@ static int say_decided(const struct cli *c, const struct cli_rows *r, int rc,
     return cli_flush(c);
 }
 
-int cli_decided(const struct cli *c, const struct cli_rows *r,
-                struct cli_decision *d, int rc, const once_error *err)
+int cli_decide_row(const struct cli *c, const struct once__base *b,
+                   const struct cli_rows *r, const char *id, int phase,
+                   cli_rows_decide *decide)
 {
+    struct cli_decision d;
+    once_error err = {0, ""};
     char row[32];
+    int rc = cli_intend_row(c, &d, r->do_->name, id, r->attempt, r->why);
 
-    rc = say_decided(c, r, rc, err);
+    if (rc != CLI_OK)
+        return rc;
+    rc = decide(once__base_tx(b), (int64_t)r->no, phase, (uint32_t)r->attempt,
+                r->do_->decision, r->note, &err);
+    rc = say_decided(c, r, rc, &err);
     (void)snprintf(row, sizeof(row), "row %llu", (unsigned long long)r->no);
-    return d == NULL ? rc : cli_audited(c, d, rc, row);
+    return cli_audited(c, &d, rc, row);
 }

@@ -69,9 +69,16 @@ void cli_print_header_names(const char *headers);
 /* Adds "NAME_hash", and with `whole` NAME itself; nothing for NULL. 0, or -1. */
 int cli_json_secret(json_t *o, const char *name, const char *secret, int whole);
 
-/* What became of a decision: a code of the library or an answer. Ends `d`, if
- * there was an intent. */
-int cli_decided(const struct cli *c, const struct cli_rows *r,
-                struct cli_decision *d, int rc, const once_error *err);
+/* There is no row of this number. */
+int cli_no_row(const struct cli *c, const struct cli_rows *r);
+/* once__outbox_decide() or once__parked_decide(). */
+typedef int cli_rows_decide(const once_tx *tx, int64_t no, int phase,
+                            uint32_t attempts, int action, const char *why,
+                            once_error *err);
+/* Decides about the row with this id and phase, and writes that to the audit
+ * log. */
+int cli_decide_row(const struct cli *c, const struct once__base *b,
+                   const struct cli_rows *r, const char *id, int phase,
+                   cli_rows_decide *decide);
 
 #endif /* ONCE_CLI_ROWS_H */
