@@ -47,6 +47,14 @@ def no_complaints(chrome, request):
         assert chrome.complaints() == []
 
 
+def opened(world, console, chrome, order):
+    """A lost outcome, whose page is open; its record."""
+    world.lose(order)
+    r = waiting(console, order)
+    chrome.go("record/main/" + r["name"])
+    return r
+
+
 # ---- The story: the pager says that an outcome is unknown -----------------------
 
 
@@ -182,9 +190,7 @@ def test_the_first_link_leads_to_the_content(chrome):
 @pytest.mark.complains
 def test_nothing_is_chosen_beforehand(world, console, chrome):
     """Who is in a hurry would take what stands there."""
-    world.lose("hurry")
-    r = waiting(console, "hurry")
-    chrome.go("record/main/" + r["name"])
+    r = opened(world, console, chrome, "hurry")
     chrome.click("#check")
     chrome.shows("Choose first what became of it.")
     chrome.click("#action-success")
@@ -198,9 +204,7 @@ def test_nothing_is_chosen_beforehand(world, console, chrome):
 @pytest.mark.complains
 def test_wrong_digits_and_no_reason_do_not_leave_the_page(world, console,
                                                           chrome):
-    world.lose("digits")
-    r = waiting(console, "digits")
-    chrome.go("record/main/" + r["name"])
+    r = opened(world, console, chrome, "digits")
     chrome.click("#action-applied")
     chrome.click("#check")
     chrome.click("#decide")  # the browser asks for what is missing
@@ -218,9 +222,7 @@ def test_wrong_digits_and_no_reason_do_not_leave_the_page(world, console,
 
 
 def test_an_acknowledgement(world, console, chrome):
-    world.lose("looking")
-    r = waiting(console, "looking")
-    chrome.go("record/main/" + r["name"])
+    r = opened(world, console, chrome, "looking")
     chrome.click("#action-acknowledge")
     chrome.click("#check")
     chrome.shows("The record stays as it is")
@@ -235,9 +237,7 @@ def test_an_acknowledgement(world, console, chrome):
 @pytest.mark.complains
 def test_what_happened_since_is_shown_and_nothing_is_decided(world, console,
                                                              chrome):
-    world.lose("since")
-    r = waiting(console, "since")
-    chrome.go("record/main/" + r["name"])
+    r = opened(world, console, chrome, "since")
     chrome.click("#action-applied")
     chrome.click("#check")
     chrome.shows("Is that what you mean?")
