@@ -31,6 +31,7 @@ help:
 	@echo 'make demo       a double charge, without Once and with it'
 	@echo 'make demo-messages  orders and bills, likewise'
 	@echo 'make bench      figures, side by side with plain nginx; BENCH=--quick'
+	@echo '                PEERS="NAME=URL ...": other gateways as well'
 	@echo 'make bench-stores  figures of each store by itself, likewise'
 	@echo 'make bench-messages  what inbox, outbox, relay and consumer cost'
 	@echo 'make bench-operate  how long an operator waits; N=1000000 STORE=journal'
@@ -192,7 +193,7 @@ demo-messages: all
 .PHONY: bench
 bench: all
 	@env ONCE_BUILD=$(abspath $(BUILD)) $(PYTHON) test/bench/gateway.py \
-		$(BENCH)
+		$(PEERS:%=--peer %) $(BENCH)
 
 .PHONY: bench-stores
 bench-stores: library
