@@ -16,7 +16,8 @@ postgres: 100,000, which take minutes, and some 30 GB of --dir [here, ONCE_BUILD
 and 1 GB of /dev/shm, all of which is given back].
 
 The page that it writes is docs/bench-scale.md, if all stores and the full sizes
-were measured, or FILE. It refuses a folder in memory. A wrong answer of a store
+were measured, or FILE. With that page it puts a table into docs/scale.md: what the
+formulas there predict, and what was measured here and by `make bench`. It refuses a folder in memory. A wrong answer of a store
 ends it: bench_store.c checks each. Redis is not measured: it keeps all in RAM.
 """
 import argparse
@@ -24,6 +25,7 @@ import datetime
 import json
 import os
 import pathlib
+import re
 import shutil
 import statistics
 import subprocess
@@ -37,6 +39,8 @@ import stores
 BUILD = gateway.BUILD.resolve()
 BENCH = BUILD / "test" / "bench_store"
 OUT = gateway.ROOT / "docs" / "bench-scale.md"
+MODEL = gateway.ROOT / "docs" / "scale.md"
+FROM, TO = "<!-- made by make bench-scale -->", "<!-- as far as here -->"
 MOST = {"journal": 10 ** 7, "sqlite": 10 ** 6, "postgres": 10 ** 5}
 KEPT = 10 ** 6          # from here on a store is used for all rounds
 CYCLES = 16384          # bench_store.c, VISIT_CYCLES
@@ -280,19 +284,102 @@ def head(args, load, folder):
     ]
 
 
-def page(bench):
-    """Yields its lines."""
+def page(bench, points):
+    """Yields its lines. `points`: what formulas are compared with."""
     for kind in bench.args.stores:
         yield from ["", f"## {kind}"]
         found = measure(bench, kind)
+        points[kind] = found[-1]
         yield from speed(found)
         yield from size(found)
         if kind != "postgres":
+            flushes, disk = bench.flushes(kind), bench.disk(kind)
+            points[kind + " flushes"] = flushes
+            points[kind + " disk"] = disk
             yield from [
-                "", f"Flushes a batch of 64 operations: "
-                f"{bench.flushes(kind):.2f}. Bytes that the disk got an "
-                f"operation, in batches of 64, by its own counter, of all "
-                f"who wrote: {bench.disk(kind):,.0f}."]
+                "", f"Flushes a batch of 64 operations: {flushes:.2f}. Bytes "
+                "that the disk got an operation, in batches of 64, by its own "
+                f"counter, of all who wrote: {disk:,.0f}."]
+
+
+# ---- The cost model: docs/scale.md has the formulas --------------------------
+
+RESULT = 300
+CLAIM, DONE = 272, 268  # bytes of a claim's frame; of an outcome's, and result
+SLOT = 100              # of the index, a record
+LITE, LITE_LOG, PG = 330, 75e6, 690  # a record beside its result
+
+
+def in_log():
+    """Bytes of the two frames of a record."""
+    return CLAIM + (DONE + RESULT + 7) // 8 * 8
+
+
+def through_nginx(name):
+    """requests/s and CPU of a row of docs/bench-gateway.md, one worker, 64
+    connections; or None."""
+    text = gateway.OUT.read_text() if gateway.OUT.exists() else ""
+    part = text.partition("### 1 worker, 64 connections")[2].partition("###")[0]
+    for line in part.splitlines():
+        cells = [cell.strip() for cell in line.split("|")]
+        if len(cells) > 7 and cells[1] == name:
+            return float(cells[2].replace(",", "")), float(cells[7])
+    return None
+
+
+def checked(points):
+    """Rows: what, where, predicted, measured."""
+    def largest(kind, which):
+        return statistics.median(n[which] for n in points[kind].sizes)
+
+    def at(kind):
+        return f"{kind}, {points[kind].records:,} records"
+
+    if "journal" in points:
+        s = points["journal"]
+        yield ("`journal:` bytes in `/dev/shm` a record", at("journal"), SLOT,
+               largest("journal", 0))
+        yield ("`journal:` bytes on disk a record", at("journal"), in_log(),
+               largest("journal", 1))
+        yield ("`journal:` bytes written a record while the log grows",
+               at("journal"), 2 * in_log(), 2 * s.fills[0]["fill"]["written"])
+        yield ("`journal:` flushes a batch", "batches of 64", 1,
+               points["journal flushes"])
+        yield ("`journal:` bytes to the disk an operation", "batches of 64",
+               in_log() + 4096 / 64, points["journal disk"])
+    if "sqlite" in points:
+        s = points["sqlite"]
+        yield ("`sqlite:` bytes on disk a record", at("sqlite"),
+               LITE + RESULT + LITE_LOG / s.held, largest("sqlite", 1))
+        yield ("`sqlite:` flushes a batch", "batches of 64", 1,
+               points["sqlite flushes"])
+    if "postgres" in points:
+        yield ("`postgres:` bytes on disk a record", at("postgres"),
+               PG + RESULT, largest("postgres", 1))
+    plain = through_nginx("plain `proxy_pass`")
+    for name in ("journal", "sqlite"):
+        row = through_nginx(f"new keys, `{name}:`")
+        if plain and row:
+            others = os.cpu_count() * 1e6 / plain[0] - plain[1]
+            yield (f"`{name}:` requests/s, at most", "behind nginx, one worker, "
+                   "64 connections", os.cpu_count() * 1e6 / (others + row[1]),
+                   row[0])
+
+
+def put_checked(points):
+    """Puts the table into docs/scale.md, between its two marks."""
+    lines = [FROM, "", "| what | where | predicted | measured | measured of "
+             "predicted |", "|---|---|---|---|---|"]
+    for what, where, predicted, measured in checked(points):
+        digits = 2 if predicted < 10 else 0
+        lines.append(f"| {what} | {where} | {predicted:,.{digits}f} | "
+                     f"{measured:,.{digits}f} | {measured / predicted:.2f} |")
+    text = MODEL.read_text()
+    where = re.escape(FROM) + ".*" + re.escape(TO)
+    if len(re.findall(where, text, re.S)) != 1:
+        raise gateway.Wrong(f"{MODEL} has no place for the table")
+    table = "\n".join(lines + ["", TO])
+    MODEL.write_text(re.sub(where, lambda _: table, text, flags=re.S))
 
 
 def arguments():
@@ -322,12 +409,15 @@ def main():
         if gateway.filesystem(folder) in ("tmpfs", "ramfs"):
             raise gateway.Wrong(f"{folder} is in memory: say --dir")
         with servers.World() as world:
-            for line in page(Bench(args, folder, world)):
+            points = {}
+            for line in page(Bench(args, folder, world), points):
                 lines.append(line)
                 print(line, flush=True)
         if args.out:
             args.out.write_text("\n".join(lines) + "\n" +
                                 gateway.by_hand(args.out), encoding="utf-8")
+            if args.out.resolve() == OUT:
+                put_checked(points)
     except (gateway.Wrong, subprocess.CalledProcessError) as e:
         print(f"scale.py: {e}", file=sys.stderr)
         return 1
