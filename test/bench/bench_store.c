@@ -476,7 +476,7 @@ static void leave_unclean(const struct options *o, struct did *did)
 {
     struct subject s;
     int out[2], status;
-    pid_t pid;
+    pid_t pid = -1;
 
     if (pipe(out) != 0 || (pid = fork()) < 0)
         die("no process");
@@ -566,7 +566,7 @@ static void visit(const struct options *o)
     static struct did did[2];
     struct subject s;
     int out[2], status;
-    pid_t pid;
+    pid_t pid = -1;
 
     if (pipe(out) != 0 || (pid = fork()) < 0)
         die("no process");
