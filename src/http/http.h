@@ -34,11 +34,9 @@ ONCE_CHECK int once__key_parse(once_bytes value, char *out, size_t *len,
 
 /* ---- Stored name and fingerprint (section 1), digest.c ----------------- */
 
-/* SHA-256 over a domain tag and the length-framed parts. Cannot fail but for
- * memory: ONCE_OK or ONCE_ENOMEM. */
-ONCE_CHECK int once__name(once_bytes scope, once_bytes realm, once_bytes method,
-                          once_bytes path, once_bytes key,
-                          uint8_t out[ONCE_NAME_SIZE]);
+/* SHA-256 over a domain tag and the length-framed parts. */
+void once__name(once_bytes scope, once_bytes realm, once_bytes method,
+                once_bytes path, once_bytes key, uint8_t out[ONCE_NAME_SIZE]);
 
 typedef struct once__fingerprint once__fingerprint;
 
@@ -73,8 +71,8 @@ void once__fingerprint_end(once__fingerprint *f,
                            uint8_t out[ONCE_FINGERPRINT_SIZE]);
 void once__fingerprint_free(once__fingerprint *f); /* accepts NULL */
 
-/* In place of all that: a text that the operator chose. Like once__name(). */
-ONCE_CHECK int once__fingerprint_of_text(once_bytes value,
+/* In place of all that: a text that the operator chose. */
+void once__fingerprint_of_text(once_bytes value,
                                          uint8_t out[ONCE_FINGERPRINT_SIZE]);
 
 /* First 16 hex digits of a name, for logs; `out` ends in NUL. */
