@@ -266,7 +266,6 @@ typedef struct once__header {
 
 typedef struct once__header_policy {
     int store_cookies;      /* keep Set-Cookie                             */
-    once_bytes connection;  /* the response's Connection, or empty         */
     const once_bytes *hide; /* more names, without regard to case          */
     size_t n_hide;
 } once__header_policy;
@@ -274,9 +273,11 @@ typedef struct once__header_policy {
 /* 1 if the names are the same without regard to the case of ASCII letters. */
 int once__same_name(once_bytes a, once_bytes b);
 
-/* 1 if a response header of this name is stored, 0 if not. Several Connection
- * lines must be joined with commas, or the header asked for with each. */
+/* 1 if a response header of this name is stored, 0 if not, unless one of the
+ * response's Connection lines names it. */
 int once__header_stored(once_bytes name, const once__header_policy *policy);
+/* 1 if the value `connection` of a Connection line names this header. */
+int once__header_named(once_bytes name, once_bytes connection);
 
 /* 1 for Idempotency-Attempt, -Outcome, -Status and Idempotent-Replayed, which
  * pass in neither direction. */
