@@ -73,7 +73,7 @@ void once__fingerprint_free(once__fingerprint *f); /* accepts NULL */
 
 /* In place of all that: a text that the operator chose. */
 void once__fingerprint_of_text(once_bytes value,
-                                         uint8_t out[ONCE_FINGERPRINT_SIZE]);
+                               uint8_t out[ONCE_FINGERPRINT_SIZE]);
 
 /* First 16 hex digits of a name, for logs; `out` ends in NUL. */
 void once__name_hex(const uint8_t name[ONCE_NAME_SIZE], char out[17]);
