@@ -16,7 +16,7 @@ enum { ONCE__SPARE_RANDOM = 16 * ONCE_TOKEN_SIZE };
 struct once__spare {
     atomic_flag busy; /* one thread uses what is below */
     struct once__block *first;
-    unsigned count;
+    int count;
     size_t left; /* of `random`: not used yet */
     uint8_t random[ONCE__SPARE_RANDOM];
 };
