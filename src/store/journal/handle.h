@@ -185,7 +185,10 @@ struct once__left {
 /* Fills shared memory from the files. DIR/lock is locked for us alone. */
 ONCE_CHECK int once__recover(struct once__journal *j,
                              const struct once__left *left, once_error *err);
-/* The same, with the lock of a holder who died. */
+/* With the lock of a holder who died, and memory that is as the log says up to
+ * its tail: the log goes on there. */
+ONCE_CHECK int once__recover_undone(struct once__journal *j, once_error *err);
+/* Likewise, with memory that is worth nothing: fills it from the files. */
 ONCE_CHECK int once__recover_locked(struct once__journal *j, once_error *err);
 
 /* ---- lock.c: who decides and appends --------------------------------------
