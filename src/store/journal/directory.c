@@ -20,7 +20,7 @@ enum {
     DEPTH_MAX = BASE + ONCE__DIRECTORIES - 1
 };
 
-static uint32_t *entry(struct once__journal *j, uint32_t i)
+static inline uint32_t *entry(struct once__journal *j, uint32_t i)
 {
     unsigned part = 0;
     uint32_t begin = 0, *page;

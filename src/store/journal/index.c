@@ -281,7 +281,7 @@ int once__index_put(struct once__journal *j, const struct once__slot *slot)
         n = once__directory_get(j, h);
         p = once__shared_page(j, n);
     }
-    once__undo_slot(j, n, i < 0 ? p->count : (unsigned)i,
+    once__undo_slot(j, n, p, i < 0 ? p->count : (unsigned)i,
                     i < 0 ? slot->at : p->slots[i].at, slot->at);
     if (i < 0) {
         i = p->count++;
@@ -307,7 +307,7 @@ void once__index_remove(struct once__journal *j,
 
     if (i < 0)
         return;
-    once__undo_slot(j, n, (unsigned)i, p->slots[i].at, p->slots[i].at);
+    once__undo_slot(j, n, p, (unsigned)i, p->slots[i].at, p->slots[i].at);
     count(j->shared, &p->slots[i], -1);
     count_here(j, n, &p->slots[i], -1);
     p->slots[i] = p->slots[--p->count];

@@ -486,11 +486,12 @@ static int begin_fences(struct recovery *r)
 /* A number that no log here has ever had, nor will have. */
 static int new_generation(struct recovery *r)
 {
-    uint64_t *to = &r->j->shared->generation;
+    uint64_t number;
 
-    if (getrandom(to, sizeof(*to), 0) != (ssize_t)sizeof(*to))
+    if (getrandom(&number, sizeof(number), 0) != (ssize_t)sizeof(number))
         return once__fail(r->err, ONCE_EOPEN, "%s: no random numbers",
                           r->j->path);
+    r->j->shared->generation = number;
     return ONCE_OK;
 }
 

@@ -13,7 +13,6 @@
 
 #include <pthread.h>
 #include <stdatomic.h>
-#include <stddef.h>
 
 #include "store/journal/file.h"
 #include "store/journal/format.h"
@@ -48,8 +47,6 @@ struct once__page {
     struct once__slot slots[ONCE__PAGE_SLOTS];
 };
 
-enum { ONCE__PAGE_HEAD = offsetof(struct once__page, spare) };
-
 enum {
     ONCE__DIRECTORIES = 14,
     ONCE__CHUNK_PAGES = 4096,
@@ -66,8 +63,8 @@ enum {
 
 enum { ONCE__UNDO_NOTES = 512, ONCE__UNDO_IMAGES = 32 };
 
-/* What one change replaced: a slot and the head of its page, or a whole page
- * that was cut in two. */
+/* What one change replaced: a slot and what its page says, or a whole page that
+ * was cut in two. */
 struct once__note_of {
     uint32_t page;
     uint32_t twin;        /* 0; of a cut, the page with the other half       */
@@ -77,7 +74,8 @@ struct once__note_of {
     uint32_t segments[2]; /* their places; their counts:                     */
     uint64_t live[2], bytes[2];
     uint64_t marks[2]; /* the words of `marks` with page and twin            */
-    uint8_t head[ONCE__PAGE_HEAD];
+    uint64_t lease_from, keep_from; /* of the page; and the slot's tag:      */
+    uint8_t count, tag, page_live, page_waiting;
     struct once__slot old;
 };
 
@@ -216,10 +214,11 @@ void once__undo_end(struct once__journal *j);
 /* 1 if there may be too few notes left for one more name: what there is must be
  * written. */
 int once__undo_is_full(const struct once__journal *j);
-/* Before a slot of `page` is changed. Its frame is at `before` and will be at
+/* Before a slot of `p`, which is `page`, is changed. Its frame is at `before` and will be at
  * `after`; if one of them is none it is the other one. */
-void once__undo_slot(struct once__journal *j, uint32_t page, unsigned slot,
-                     uint64_t before, uint64_t after);
+void once__undo_slot(struct once__journal *j, uint32_t page,
+                     const struct once__page *p, unsigned slot, uint64_t before,
+                     uint64_t after);
 /* Before `page`, which the directory has at `first`, is cut in two and `twin`
  * gets the other half. 0: there is no room to note it. */
 ONCE_CHECK int once__undo_cut(struct once__journal *j, uint32_t page,

@@ -40,6 +40,8 @@
  * names of a page would have to fall into the same half. */
 enum { CUTS = 4 };
 
+#define NOWHERE UINT64_MAX /* no log ends there */
+
 static struct once__undo *undo_of(const struct once__journal *j)
 {
     return &j->shared->undo;
@@ -47,13 +49,8 @@ static struct once__undo *undo_of(const struct once__journal *j)
 
 /* ---- Noting -------------------------------------------------------------- */
 
-void once__undo_begin(struct once__journal *j)
+static void note_sums(struct once__shared *s, struct once__undo *u)
 {
-    struct once__shared *s = j->shared;
-    struct once__undo *u = undo_of(j);
-
-    if (u->from == s->tail || s->building)
-        return;
     u->count = 0;
     u->images = 0;
     u->marked = s->marked;
@@ -72,9 +69,25 @@ void once__undo_begin(struct once__journal *j)
     atomic_signal_fence(memory_order_seq_cst);
 }
 
+/* 1 if notes are to be made. */
+static inline int begin(struct once__shared *s)
+{
+    if (s->undo.from == s->tail)
+        return 1;
+    if (s->building)
+        return 0;
+    note_sums(s, &s->undo);
+    return 1;
+}
+
+void once__undo_begin(struct once__journal *j)
+{
+    (void)begin(j->shared);
+}
+
 void once__undo_end(struct once__journal *j)
 {
-    atomic_store_explicit(&undo_of(j)->from, 0, memory_order_release);
+    atomic_store_explicit(&undo_of(j)->from, NOWHERE, memory_order_release);
 }
 
 int once__undo_is_full(const struct once__journal *j)
@@ -87,59 +100,60 @@ int once__undo_is_full(const struct once__journal *j)
 }
 
 /* The next note, which does not count yet. */
-static struct once__note_of *next_note(struct once__journal *j)
+static inline struct once__note_of *next_note(struct once__undo *u)
 {
-    struct once__undo *u = undo_of(j);
-
-    ONCE__MUST(u->from == j->shared->tail && u->count < ONCE__UNDO_NOTES);
+    ONCE__MUST(u->count < ONCE__UNDO_NOTES);
     return &u->notes[u->count];
 }
 
 /* Now it does, before anything that follows. */
-static void add_note(struct once__journal *j)
+static inline void add_note(struct once__undo *u)
 {
-    struct once__undo *u = undo_of(j);
-
     atomic_signal_fence(memory_order_seq_cst);
     atomic_store_explicit(&u->count, u->count + 1, memory_order_release);
     atomic_signal_fence(memory_order_seq_cst);
 }
 
-static uint64_t *mark_of(struct once__shared *s, uint32_t page)
+static inline uint64_t *mark_of(struct once__shared *s, uint32_t page)
 {
     return &s->marks[page / 64];
 }
 
-static void note_segment(struct once__shared *s, struct once__note_of *n, int i,
-                         uint64_t at)
+static inline void note_segment(const struct once__shared *s, struct once__note_of *n,
+                         int i, uint64_t at)
 {
-    const struct once__segment *seg = once__segment(s, once__journal_id(at));
+    uint32_t place = once__journal_id(at) % ONCE__JOURNAL_SEGMENTS;
 
-    n->segments[i] = (uint32_t)(seg - s->segments);
-    n->live[i] = seg->live;
-    n->bytes[i] = seg->bytes;
+    n->segments[i] = place;
+    n->live[i] = s->segments[place].live;
+    n->bytes[i] = s->segments[place].bytes;
 }
 
-void once__undo_slot(struct once__journal *j, uint32_t page, unsigned slot,
-                     uint64_t before, uint64_t after)
+void once__undo_slot(struct once__journal *j, uint32_t page,
+                     const struct once__page *p, unsigned slot, uint64_t before,
+                     uint64_t after)
 {
     struct once__shared *s = j->shared;
-    struct once__page *p = once__shared_page(j, page);
+    struct once__undo *u = &s->undo;
     struct once__note_of *n;
 
-    if (s->building)
+    if (!begin(s))
         return;
-    once__undo_begin(j);
-    n = next_note(j);
+    n = next_note(u);
     n->page = page;
     n->twin = 0;
     n->slot = slot;
     n->marks[0] = *mark_of(s, page);
     note_segment(s, n, 0, before);
     note_segment(s, n, 1, after);
-    memcpy(n->head, p, sizeof(n->head));
+    n->lease_from = p->lease_from;
+    n->keep_from = p->keep_from;
+    n->count = p->count;
+    n->tag = p->tags[slot];
+    n->page_live = p->live;
+    n->page_waiting = p->waiting;
     n->old = p->slots[slot];
-    add_note(j);
+    add_note(u);
 }
 
 int once__undo_cut(struct once__journal *j, uint32_t page, uint32_t first,
@@ -149,11 +163,11 @@ int once__undo_cut(struct once__journal *j, uint32_t page, uint32_t first,
     struct once__undo *u = undo_of(j);
     struct once__note_of *n;
 
-    if (s->building)
+    if (!begin(s))
         return 1;
     if (u->images == ONCE__UNDO_IMAGES || u->count >= ONCE__UNDO_NOTES - 1)
         return 0;
-    n = next_note(j);
+    n = next_note(u);
     n->page = page;
     n->twin = twin;
     n->slot = u->images;
@@ -163,7 +177,7 @@ int once__undo_cut(struct once__journal *j, uint32_t page, uint32_t first,
     memcpy(&u->pages_were[u->images], once__shared_page(j, page),
            ONCE__PAGE_SIZE);
     u->images++;
-    add_note(j);
+    add_note(u);
     return 1;
 }
 
@@ -184,7 +198,7 @@ static int can_be(const struct once__journal *j, const struct once__note_of *n)
     if (!is_page(j, n->page))
         return 0;
     if (n->twin == 0)
-        return n->slot < ONCE__PAGE_SLOTS && n->head[0] <= ONCE__PAGE_SLOTS &&
+        return n->slot < ONCE__PAGE_SLOTS && n->count <= ONCE__PAGE_SLOTS &&
                n->segments[0] < ONCE__JOURNAL_SEGMENTS &&
                n->segments[1] < ONCE__JOURNAL_SEGMENTS;
     if (!is_page(j, n->twin) || n->slot >= u->images)
@@ -215,8 +229,13 @@ static void put_back_slot(struct once__journal *j,
     struct once__page *p = once__shared_page(j, n->page);
     int i;
 
-    memcpy(p, n->head, sizeof(n->head));
     p->slots[n->slot] = n->old;
+    p->tags[n->slot] = n->tag;
+    p->count = n->count;
+    p->live = n->page_live;
+    p->waiting = n->page_waiting;
+    p->lease_from = n->lease_from;
+    p->keep_from = n->keep_from;
     *mark_of(s, n->page) = n->marks[0];
     for (i = 0; i < 2; i++) {
         s->segments[n->segments[i]].live = n->live[i];
