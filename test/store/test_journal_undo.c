@@ -574,9 +574,9 @@ static void sweep(struct scene *c)
     (void)watch_end();
     s = must_open_with(c->path, "?segment=65536", &c->clock);
     watch_begin(watch.last);
-    for (i = c->next; i < c->next + 200; i++) {
-        if (complete_one(s, i, i % 40 == 0 ? 1000000000 : 0) != ONCE_OK ||
-            (i % 40 != 0 && verb_on(s, ONCE_OP_FORGET, i) != ONCE_OK) ||
+    for (i = c->next; i < c->next + 40; i++) {
+        if (complete_one(s, i, i % 20 == 0 ? 1000000000 : 0) != ONCE_OK ||
+            (i % 20 != 0 && verb_on(s, ONCE_OP_FORGET, i) != ONCE_OK) ||
             (i % 10 == 0 && s->ops->maintain(s, NULL) != ONCE_OK))
             _exit(3);
     }
@@ -584,7 +584,7 @@ static void sweep(struct scene *c)
 
 static void renew_sweep(struct scene *c)
 {
-    c->next += 200;
+    c->next += 40;
 }
 
 static void the_compactor_may_die_before_any_change(void)
@@ -594,7 +594,7 @@ static void the_compactor_may_die_before_any_change(void)
 
     begin_scene(&c, "?segment=65536");
     marked = c.j.shared->marked;
-    T_OK(die_everywhere(&c, sweep, renew_sweep, 400, 0) > 10);
+    T_OK(die_everywhere(&c, sweep, renew_sweep, 120, 0) > 10);
     T_OK(c.j.shared->marked > marked + 3);
     end_scene(&c);
 }
