@@ -17,7 +17,7 @@ enum { BATCH = 12, NEW_MAX = 700 };
 
 struct scene {
     char path[128], copy[128];
-    once_store *s;         /* the children's, without a compactor */
+    once_store *s;          /* the children's, without a compactor */
     struct once__journal j; /* ours, to look */
     uint64_t clock;
     uint32_t next;     /* key that was never used */
@@ -112,10 +112,10 @@ static void take_state(struct once__journal *j, struct state *out)
     }
     T_EQ(out->count, s->records);
     qsort(out->slots, out->count, sizeof(*out->slots), by_name);
-    memcpy(out->sums,
-           (uint64_t[]){s->records, s->bytes, s->owned, s->dispatched,
-                        s->waiting},
-           sizeof(out->sums));
+    memcpy(
+        out->sums,
+        (uint64_t[]){s->records, s->bytes, s->owned, s->dispatched, s->waiting},
+        sizeof(out->sums));
     out->marked = s->marked;
     out->last = s->last;
     memcpy(out->segments, s->segments, sizeof(s->segments));

@@ -13,10 +13,12 @@
  *      |        log   |                         appending, reading, flushing
  *      |         |    |
  *      |  handle, recent, poison, index         one user's view; the index
- *      |         |    |
- *      |      segment |                         files of the log
- *      |         |    |
- *      |------- walk -'     shared    time      frames in order; memory
+ *      |         |    |             |
+ *      |         |    |           undo          what its changes replaced
+ *      |         |    |             |
+ *      |      segment |         directory       files of the log; its pages
+ *      |         |    |             |
+ *      |------- walk -'     shared -'  time     frames in order; memory
  *     head       |           |         |        which store it is
  *      |       frame        file ------'        bytes
  *      `---------------------'

@@ -25,6 +25,9 @@
  * was lost. It goes on with a fence far ahead of all that may have been shown,
  * too. What is taken over without having been known to be durable is written
  * again and flushed.
+ *
+ * Where a holder of the lock has died the index need not be made again (undo.c):
+ * only the log's end is looked after, in the same way.
  */
 #include "store/journal/handle.h"
 #include "store/journal/walk.h"

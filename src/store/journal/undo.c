@@ -119,8 +119,8 @@ static inline uint64_t *mark_of(struct once__shared *s, uint32_t page)
     return &s->marks[page / 64];
 }
 
-static inline void note_segment(const struct once__shared *s, struct once__note_of *n,
-                         int i, uint64_t at)
+static inline void note_segment(const struct once__shared *s,
+                                struct once__note_of *n, int i, uint64_t at)
 {
     uint32_t place = once__journal_id(at) % ONCE__JOURNAL_SEGMENTS;
 
