@@ -716,6 +716,155 @@ static void notes_that_cannot_be_true_are_not_put_back(void)
     end_scene(&c);
 }
 
+/* ---- All were killed --------------------------------------------------------- */
+
+static void complete_and_die(const char *path, void *user)
+{
+    struct told *told = user;
+    once_store *s = must_open(path);
+
+    complete_all(s, told->from, told->from + 10);
+    told->done = told->from + 10;
+    (void)usleep(100000); /* its other thread has nothing to do any more */
+    at_call(told->then, told->countdown);
+    (void)complete_one(s, told->from + 10, 5000);
+    (void)kill(getpid(), SIGKILL);
+}
+
+static void open_and_die(const char *path, void *user)
+{
+    struct told *told = user;
+
+    at_call(told->then, told->countdown);
+    (void)must_open(path);
+    (void)kill(getpid(), SIGKILL);
+}
+
+/* As if that were long ago. */
+static void let_a_minute_pass(const char *path)
+{
+    struct once__journal *j = calloc(1, sizeof(*j));
+    uint8_t id[ONCE__JOURNAL_ID];
+
+    assert(j != NULL);
+    view_of(path, j, id);
+    T_EQ(once__shared_attach(j, id, NULL), ONCE_OK);
+    j->shared->kept_ms = 0;
+    once__shared_detach(j);
+    free(j);
+}
+
+/* Dies in its last batch and again in each call of opening it. */
+static void the_memory_of_the_dead_is_kept(void)
+{
+    struct told *told = told_new();
+    char before[MEMORY_PATH], after[MEMORY_PATH];
+    struct scene c;
+    int n, then, calls;
+
+    memset(&c, 0, sizeof(c));
+    new_path(c.path, sizeof(c.path));
+    new_path(c.copy, sizeof(c.copy));
+    for (n = 0; n < 24 && t__bad == 0; n++) {
+        then = n % 3 == 0 ? DIE : n % 3 == 1 ? TEAR : DIE_FLUSH;
+        told->then = then;
+        told->countdown = 1 + n / 12;
+        T_OK(WIFSIGNALED(in_child(complete_and_die, c.path, told)));
+        memory_of(c.path, before);
+        for (calls = 1; calls < n % 6; calls++) {
+            let_a_minute_pass(c.path);
+            told->then = n % 2 == 0 ? DIE : TEAR;
+            told->countdown = calls;
+            T_OK(WIFSIGNALED(in_child(open_and_die, c.path, told)));
+        }
+        let_a_minute_pass(c.path);
+        open_view(c.path, &c.j);
+        memory_of(c.path, after);
+        T_STR(before, after);
+        T_EQ(c.j.shared->durable, c.j.shared->tail);
+        compare(&c);
+        once__session_close(&c.j);
+        c.s = must_open(c.path);
+        all_are_there(c.s, told->from, told->done);
+        once_store_close(c.s);
+        told->from += 20;
+    }
+    (void)munmap(told, sizeof(*told));
+}
+
+/* They may have died of what is in it. */
+static void the_memory_is_not_kept_twice_within_a_minute(void)
+{
+    struct told *told = told_new();
+    char path[128], before[MEMORY_PATH], after[MEMORY_PATH];
+
+    new_path(path, sizeof(path));
+    T_OK(WIFSIGNALED(in_child(complete_and_die, path, told)));
+    memory_of(path, before);
+    T_OK(WIFSIGNALED(in_child(open_and_die, path, told)));
+    memory_of(path, after);
+    T_STR(before, after);
+    once_store_close(must_open(path));
+    memory_of(path, after);
+    T_OK(strcmp(before, after) != 0);
+    (void)munmap(told, sizeof(*told));
+}
+
+/* Nobody knows how the flush of the dead one ended. */
+static void what_they_were_flushing_is_written_again_and_flushed(void)
+{
+    struct told *told = told_new();
+    struct once__journal j;
+    char path[128];
+    size_t i, writes = 0, flushes = 0, last = 0;
+
+    new_path(path, sizeof(path));
+    told->then = DIE_FLUSH;
+    told->countdown = 1;
+    T_OK(WIFSIGNALED(in_child(complete_and_die, path, told)));
+    disk.recording = 1;
+    open_view(path, &j);
+    disk.recording = 0;
+    for (i = 0; i < disk.count; i++) {
+        writes += disk.events[i].what == WRITE && flushes == 0;
+        flushes += disk.events[i].what == FLUSH;
+        last = disk.events[i].what == WRITE ? i : last;
+    }
+    T_EQ(writes, 1);  /* what the dead one had written */
+    T_EQ(flushes, 2); /* that, and where the log goes on */
+    T_OK(disk.count > 0 && disk.events[disk.count - 1].what == FLUSH);
+    T_OK(last < disk.count - 1);
+    for (i = 0; i < disk.count; i++)
+        free(disk.events[i].bytes);
+    disk.count = 0;
+    once__session_close(&j);
+    (void)munmap(told, sizeof(*told));
+}
+
+/* A copy of the files was put in their place, byte by byte. */
+static void memory_of_another_log_is_not_kept(void)
+{
+    struct told *told = told_new();
+    char path[128], copy[128], command[400];
+    once_error err = {0, ""};
+    once_store *s = NULL;
+
+    new_path(path, sizeof(path));
+    new_path(copy, sizeof(copy));
+    s = must_open(path);
+    complete_all(s, 100, 110);
+    once_store_close(s);
+    copy_folder(path, copy);
+    T_OK(WIFSIGNALED(in_child(complete_and_die, path, told)));
+    (void)snprintf(command, sizeof(command),
+                   "cd '%s' && for f in *.log; do "
+                   "cat \"$f\" > '%s'/\"$f\"; done",
+                   copy, path);
+    T_EQ(system(command), 0);
+    T_OK(try_open(path, "?segment=65536", NULL, &err, &s) == ONCE_ECORRUPT);
+    (void)munmap(told, sizeof(*told));
+}
+
 int main(int argc, char **argv)
 {
     const char *only = argc == 2 ? argv[1] : "";
@@ -737,6 +886,10 @@ int main(int argc, char **argv)
     RUN(the_compactor_may_die_before_any_change);
     RUN(a_repair_does_not_read_the_log);
     RUN(notes_that_cannot_be_true_are_not_put_back);
+    RUN(the_memory_of_the_dead_is_kept);
+    RUN(the_memory_is_not_kept_twice_within_a_minute);
+    RUN(what_they_were_flushing_is_written_again_and_flushed);
+    RUN(memory_of_another_log_is_not_kept);
     remove_folder();
     return t_done();
 }

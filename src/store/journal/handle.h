@@ -187,6 +187,9 @@ struct once__left {
 /* Fills shared memory from the files. DIR/lock is locked for us alone. */
 ONCE_CHECK int once__recover(struct once__journal *j,
                              const struct once__left *left, once_error *err);
+/* Likewise, with the memory of those who were all killed: the log goes on with
+ * that. ONCE_ECORRUPT: the two do not belong together. */
+ONCE_CHECK int once__recover_kept(struct once__journal *j, once_error *err);
 /* With the lock of a holder who died, and memory that is as the log says up to
  * its tail: the log goes on there. */
 ONCE_CHECK int once__recover_undone(struct once__journal *j, once_error *err);

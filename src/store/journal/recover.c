@@ -27,7 +27,8 @@
  * again and flushed.
  *
  * Where a holder of the lock has died the index need not be made again (undo.c):
- * only the log's end is looked after, in the same way.
+ * only the log's end is looked after, in the same way. Where all have died their
+ * memory is kept if the last segment is, up to its tail, what it knows.
  */
 #include "store/journal/handle.h"
 #include "store/journal/walk.h"
@@ -723,4 +724,57 @@ int once__recover_locked(struct once__journal *j, once_error *err)
         return code;
     s->building = 0;
     return once__recover_undone(j, err);
+}
+
+/* Of a log that was replaced, memory knows nothing. All of the last segment must
+ * be there up to the tail, and with its records where that is not durable. */
+static int is_log_of_memory(struct recovery *r)
+{
+    const struct once__shared *s = r->j->shared;
+    struct once__walk w;
+    struct once__frame f;
+    uint64_t whole = 0;
+    int code = read_head(r, s->last, &r->last), same;
+
+    if (code == ONCE_OK)
+        code = walk_begin(r, &w, s->last, once__journal_offset(s->tail),
+                          r->last.generation);
+    if (code != ONCE_OK)
+        return code;
+    while (once__walk_next(&w, &f) == 1)
+        ;
+    same = once__journal_at(s->last, w.offset) == s->tail &&
+           w.generation == s->generation;
+    once__walk_end(&w);
+    if (same)
+        code = whole_up_to(r, s->tail, &whole);
+    return code == ONCE_OK && whole != s->tail ? ONCE_ECORRUPT : code;
+}
+
+int once__recover_kept(struct once__journal *j, once_error *err)
+{
+    struct once__shared *s = j->shared;
+    struct recovery r = {.j = j, .err = err, .known = s->durable};
+    int code = ONCE_ENOMEM;
+
+    if (once__shared_view(j))
+        code = once__undo_apply(j) ? ONCE_OK : ONCE_ECORRUPT;
+    if (code != ONCE_OK)
+        return code;
+    j->start = r.end = s->tail;
+    j->used = 0;
+    s->last = once__journal_id(s->tail);
+    code = is_log_of_memory(&r);
+    if (code == ONCE_OK)
+        code = begin_fences(&r);
+    if (code == ONCE_OK)
+        code = forget_next(&r);
+    if (code == ONCE_OK)
+        code = settle(&r);
+    if (code != ONCE_OK)
+        return code;
+    s->durable = s->tail;
+    s->flushing = 0;
+    s->broken = 0;
+    return ONCE_OK;
 }

@@ -136,6 +136,7 @@ struct once__shared {
     _Atomic uint32_t open;      /* recovered: the rest may be used           */
     _Atomic uint64_t recovered; /* bytes read so far, for those who wait     */
     _Atomic uint64_t begun;     /* this segment may have got a header        */
+    uint64_t kept_ms;           /* steady time when it was last taken over   */
 
     uint64_t fence;
     uint64_t marked;    /* no segment before this one is needed              */
@@ -170,6 +171,9 @@ ONCE_CHECK int once__shared_create(struct once__journal *j,
 ONCE_CHECK int once__shared_attach(struct once__journal *j,
                                    const uint8_t id[ONCE__JOURNAL_ID],
                                    once_error *err);
+/* Alone with memory that others have left: makes its locks anew. 0: that is
+ * refused, and it must be made from the log. */
+ONCE_CHECK int once__shared_keep(struct once__journal *j);
 void once__shared_detach(struct once__journal *j);
 void once__shared_remove(const struct once__journal *j,
                          const uint8_t id[ONCE__JOURNAL_ID]);
