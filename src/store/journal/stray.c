@@ -4,7 +4,8 @@
  *
  * Whoever uses it has it open, from the moment at which it is made (shared.c):
  * if it is among nobody's open files, its journal is closed, and whoever opens
- * that next makes another one. So it need not be known which journal it was of.
+ * that next makes another one where this one is gone. So it need not be known
+ * which journal it was of.
  *
  * A process that was opening the journal when the last other one was killed may
  * attach after we looked. It is in the midst of a few system calls, so we look
