@@ -472,10 +472,22 @@ static void is_refused(const char *path, uint32_t keys)
 static void a_damaged_one_is_not_used(void)
 {
     static const uint64_t places[] = {
-        0,       8,         12,      FROM,          TO,
-        GENERATION, STAMP,  STAMP + 15, BLOCKS,     COUNTED,
-        AVERAGE, KEY,       HEAD_END - 1, ONCE__JOURNAL_HEADER,
-        ONCE__JOURNAL_HEADER + 8, ONCE__JOURNAL_HEADER + 16,
+        0,
+        8,
+        12,
+        FROM,
+        TO,
+        GENERATION,
+        STAMP,
+        STAMP + 15,
+        BLOCKS,
+        COUNTED,
+        AVERAGE,
+        KEY,
+        HEAD_END - 1,
+        ONCE__JOURNAL_HEADER,
+        ONCE__JOURNAL_HEADER + 8,
+        ONCE__JOURNAL_HEADER + 16,
         ONCE__JOURNAL_HEADER + 24,
         ONCE__JOURNAL_HEADER + SLOTS_FROM,      /* a name */
         ONCE__JOURNAL_HEADER + SLOTS_FROM + 32, /* where it is */
@@ -488,15 +500,18 @@ static void a_damaged_one_is_not_used(void)
                                  ONCE__JOURNAL_HEADER + BLOCK - 1};
     enum { KEYS = 200 };
     char path[128], copy[128], file[200];
+    struct lines l;
     size_t i;
 
     make_saved(path, KEYS);
+    T_EQ(verify(path, &l), 0);
     T_EQ(is_used(path), 1);
     new_path(copy, sizeof(copy));
     index_of(copy, file);
     for (i = 0; i < sizeof(places) / sizeof(places[0]); i++) {
         copy_folder(path, copy);
         flip(file, places[i]);
+        T_EQ(verify(copy, &l), 1);
         is_refused(copy, KEYS);
         if (t__bad != 0)
             printf("#   byte %llu\n", (unsigned long long)places[i]);
@@ -524,6 +539,34 @@ static void change_block(const char *path, uint64_t offset, const void *bytes,
     (void)close(fd);
     sum = once__crc32c(0, block + 8, BLOCK - 8);
     poke(file, ONCE__JOURNAL_HEADER, &sum, sizeof(sum));
+}
+
+/* Its checksums are right, whatever it holds: nothing that opens it breaks. */
+static void nonsense_in_it_breaks_nothing(void)
+{
+    enum { KEYS = 200, TRIES = 300, KINDS = 3 };
+    struct history h = {.random = 99};
+    char path[128], copy[128];
+    struct once__journal j;
+    uint8_t byte;
+    uint32_t i, slot, kinds = 0;
+
+    make_saved(path, KEYS);
+    new_path(copy, sizeof(copy));
+    for (i = 0; i < TRIES && t__bad == 0; i++) {
+        copy_folder(path, copy);
+        byte = (uint8_t)toss(&h, 256);
+        slot = toss(&h, KEYS / 2);
+        change_block(copy, SLOTS_FROM + slot * SLOT + 32 + toss(&h, 32), &byte,
+                     1);
+        byte = (uint8_t)toss(&h, 3);
+        change_block(copy, toss(&h, 2) ? 24 : SLOTS_FROM + slot * SLOT + 61,
+                     &byte, 1);
+        T_EQ(open_handle(copy, &j, NULL), ONCE_OK);
+        kinds |= j.shared->saved != 0 ? 1 : 2;
+        once__session_close(&j);
+    }
+    T_EQ(kinds, KINDS);
 }
 
 /* Whatever its checksum says. */
@@ -924,6 +967,7 @@ int main(int argc, char **argv)
     RUN(opening_with_it_is_as_without_it);
     RUN(counts_and_scans_agree_after_it);
     RUN(a_damaged_one_is_not_used);
+    RUN(nonsense_in_it_breaks_nothing);
     RUN(a_name_in_a_dropped_segment_is_not_believed);
     RUN(one_of_another_store_is_not_used);
     RUN(one_that_is_younger_than_the_log_is_not_used);

@@ -5,7 +5,7 @@
  * Files are sorted out first: segments below the first that is needed are left
  * over from a compaction, those after the last with a header are ready. Then
  * all frames are walked in order and the last one of a name wins. Where the
- * index was saved (checkpoint.c) it is loaded, and the frames after it are
+ * index was saved (checkpoint.c) it is loaded (saved.c), and the frames after it are
  * walked.
  *
  *    what fails its checksum           it is
@@ -19,10 +19,12 @@
  *
  * Damage is an error and nothing is skipped: a frame whose head is gone may be
  * about any name. A result that is damaged alone does not stop the others: its
- * record is an error when it is read (I9). So is a frame whose head is damaged,
- * where the index was saved after it: that says which name it is about, and
- * nothing can hide there. What was saved is never believed against the log:
- * where it does not fit, all is walked.
+ * record is an error when it is read (I9).
+ *
+ * Frames before the place that the index was saved at are not walked. There a
+ * frame whose head is damaged is an error when its record is read, too: the
+ * saved index says which name it is about, so it hides no other. What was saved
+ * is never believed against the log: where it does not fit, all is walked.
  *
  * After anything but a clean end the log goes on with a MARK of a new
  * generation, so that frames after a cut are never taken for its continuation:
@@ -480,11 +482,12 @@ static int all_are_here(const struct recovery *r)
     return live == s->records;
 }
 
+/* While it is opened; later nobody listens. */
 static void say_refused(const struct recovery *r, const char *why)
 {
     char text[PATH_MAX + 128];
 
-    if (r->j->event == NULL)
+    if (r->j->event == NULL || r->j->shared->open)
         return;
     (void)snprintf(text, sizeof(text),
                    "%s/%s: %s: not used, the whole log is read", r->j->path,
@@ -497,8 +500,7 @@ static void say_refused(const struct recovery *r, const char *why)
 static int take_log(struct recovery *r)
 {
     once_error *err = r->err;
-    const char *why =
-        once__checkpoint_load(r->j, r->needed, r->end, &r->saved);
+    const char *why = once__saved_load(r->j, r->needed, r->end, &r->saved);
     int code;
 
     if (why == NULL && r->saved.from != 0) {
@@ -514,7 +516,7 @@ static int take_log(struct recovery *r)
     }
     if (why != NULL) {
         say_refused(r, why);
-        once__checkpoint_remove(r->j);
+        once__saved_remove(r->j);
         r->saved.from = 0;
         code = clear_index(r);
         if (code != ONCE_OK)

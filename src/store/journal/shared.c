@@ -239,7 +239,8 @@ uint32_t once__shared_grow(struct once__journal *j, uint32_t n)
     if (!once__shared_view(j))
         return 0;
     if (is_new) /* one fault for all; a hint */
-        (void)madvise(once__shared_page(j, at), (s->room - at) * 4096 , MADV_POPULATE_WRITE);
+        (void)madvise(once__shared_page(j, at), (s->room - at) * 4096,
+                      MADV_POPULATE_WRITE);
     for (; s->pages < at + n; s->pages++) /* they may have been used before */
         memset(once__shared_page(j, s->pages), 0, ONCE__PAGE_SIZE);
     return at;
