@@ -15,6 +15,7 @@
  *                 segment, log, file: bytes, files, appending, flushing; lock:
  *                 who appends, and repair; poison: failed writes; shared,
  *                 index: memory of all processes; compactor: making room;
+ *                 checkpoint, saved: the index beside the log, and back;
  *                 recent: what we wrote last; list: records in order; head:
  *                 which store it is; time: what was seen of it; check: verify
  *                 and dump
