@@ -31,9 +31,11 @@ help:
 	@echo 'make demo       a double charge, without Once and with it'
 	@echo 'make demo-messages  orders and bills, likewise'
 	@echo 'make bench      figures, side by side with plain nginx; BENCH=--quick'
+	@echo '                PEERS="NAME=URL ...": other gateways as well'
 	@echo 'make bench-stores  figures of each store by itself, likewise'
 	@echo 'make bench-messages  what inbox, outbox, relay and consumer cost'
 	@echo 'make bench-operate  how long an operator waits; N=1000000 STORE=journal'
+	@echo 'make bench-scale  stores from 1,000 to 10,000,000 records; SCALE=--most=N'
 	@echo 'make histories  2,000 concurrent histories of each store, judged'
 	@echo 'make model      the formal model, every row of its table (minutes)'
 	@echo 'make fuzz       each fuzz target for TIME seconds [600]'
@@ -192,7 +194,7 @@ demo-messages: all
 .PHONY: bench
 bench: all
 	@env ONCE_BUILD=$(abspath $(BUILD)) $(PYTHON) test/bench/gateway.py \
-		$(BENCH)
+		$(PEERS:%=--peer %) $(BENCH)
 
 .PHONY: bench-stores
 bench-stores: library
@@ -210,6 +212,11 @@ bench-operate: STORE ?= journal
 bench-operate: all
 	@env ONCE_BUILD=$(abspath $(BUILD)) $(PYTHON) test/bench/operate.py \
 	    $(N) '$(STORE)'
+
+.PHONY: bench-scale
+bench-scale: all
+	@env ONCE_BUILD=$(abspath $(BUILD)) $(PYTHON) test/bench/scale.py \
+	    $(SCALE)
 
 .PHONY: install
 install: all

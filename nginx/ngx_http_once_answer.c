@@ -498,12 +498,11 @@ ngx_http_once_set_content_type(ngx_http_request_t *r, ngx_str_t *value)
 
 static ngx_uint_t
 ngx_http_once_is_stored(ngx_http_request_t *r, once_bytes name,
-    once__header_policy *policy)
+    const once__header_policy *policy)
 {
+    once_bytes             connection;
     ngx_table_elt_t       *h;
     ngx_http_once_walk_t   walk;
-
-    policy->connection.size = 0;
 
     if (!once__header_stored(name, policy)) {
         return 0;
@@ -526,10 +525,10 @@ ngx_http_once_is_stored(ngx_http_request_t *r, once_bytes name,
             continue;
         }
 
-        policy->connection.data = h->value.data;
-        policy->connection.size = h->value.len;
+        connection.data = h->value.data;
+        connection.size = h->value.len;
 
-        if (!once__header_stored(name, policy)) {
+        if (once__header_named(name, connection)) {
             return 0;
         }
     }
@@ -567,11 +566,7 @@ ngx_http_once_stored_headers(ngx_http_request_t *r, ngx_http_once_ctx_t *ctx,
         header.value.size = r->headers_out.content_type.len;
 
         if (ngx_http_once_is_stored(r, header.name, &policy)) {
-            if (out != NULL) {
-                out[n] = header;
-            }
-
-            n++;
+            out[n++] = header;
         }
     }
 
@@ -589,14 +584,10 @@ ngx_http_once_stored_headers(ngx_http_request_t *r, ngx_http_once_ctx_t *ctx,
             continue;
         }
 
-        if (out != NULL) {
-            header.value.data = h->value.data;
-            header.value.size = h->value.len;
-            header.tag = ngx_http_once_tag(r, h);
-            out[n] = header;
-        }
-
-        n++;
+        header.value.data = h->value.data;
+        header.value.size = h->value.len;
+        header.tag = ngx_http_once_tag(r, h);
+        out[n++] = header;
     }
 
     return n;
@@ -610,23 +601,28 @@ ngx_http_once_encode(ngx_http_request_t *r, ngx_http_once_ctx_t *ctx, int keep,
     void            *data;
     size_t           size;
     ngx_str_t       *line;
+    ngx_uint_t       n;
     once_error       err;
     once__header    *headers;
     once__response   response;
+    ngx_list_part_t *part;
 
     ngx_memzero(&response, sizeof(once__response));
     response.status = (int) r->headers_out.status;
 
     if (keep) {
-        response.n = ngx_http_once_stored_headers(r, ctx, NULL);
+        n = 1;                          /* Content-Type */
 
-        headers = ngx_palloc(r->pool, (response.n + 1) * sizeof(once__header));
+        for (part = &r->headers_out.headers.part; part; part = part->next) {
+            n += part->nelts;
+        }
+
+        headers = ngx_palloc(r->pool, n * sizeof(once__header));
         if (headers == NULL) {
             return NGX_ERROR;
         }
 
-        (void) ngx_http_once_stored_headers(r, ctx, headers);
-
+        response.n = ngx_http_once_stored_headers(r, ctx, headers);
         response.headers = headers;
         response.body.data = ctx->body;
         response.body.size = ctx->body_len;

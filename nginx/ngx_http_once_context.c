@@ -94,26 +94,6 @@ ngx_http_once_get_ctx(ngx_http_request_t *r)
 
 /* --- headers --- */
 
-ngx_table_elt_t *
-ngx_http_once_next(ngx_http_once_walk_t *walk)
-{
-    ngx_table_elt_t  *h;
-
-    while (walk->index >= walk->part->nelts) {
-        if (walk->part->next == NULL) {
-            return NULL;
-        }
-
-        walk->part = walk->part->next;
-        walk->index = 0;
-    }
-
-    h = walk->part->elts;
-
-    return &h[walk->index++];
-}
-
-
 ngx_int_t
 ngx_http_once_add_header(ngx_http_request_t *r, const char *name,
     const char *value)

@@ -87,6 +87,26 @@ typedef struct {
     (walk)->index = 0
 
 
+static ngx_inline ngx_table_elt_t *
+ngx_http_once_next(ngx_http_once_walk_t *walk)
+{
+    ngx_table_elt_t  *h;
+
+    while (walk->index >= walk->part->nelts) {
+        if (walk->part->next == NULL) {
+            return NULL;
+        }
+
+        walk->part = walk->part->next;
+        walk->index = 0;
+    }
+
+    h = walk->part->elts;
+
+    return &h[walk->index++];
+}
+
+
 /* since 1.23.0 headers of one name are linked, and a new one leads nowhere */
 
 #if (nginx_version >= 1023000)
@@ -161,7 +181,6 @@ ngx_http_once_ctx_t *ngx_http_once_create_ctx(ngx_http_request_t *r,
     ngx_http_once_loc_conf_t *olcf, ngx_http_once_leave_pt leave);
 ngx_http_once_ctx_t *ngx_http_once_get_ctx(ngx_http_request_t *r);
 
-ngx_table_elt_t *ngx_http_once_next(ngx_http_once_walk_t *walk);
 ngx_int_t ngx_http_once_add_header(ngx_http_request_t *r, const char *name,
     const char *value);
 ngx_int_t ngx_http_once_add_status(ngx_http_request_t *r,

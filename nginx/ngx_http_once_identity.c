@@ -187,12 +187,8 @@ ngx_http_once_identify(ngx_http_request_t *r, ngx_http_once_ctx_t *ctx,
         head.query.size = (size_t) (last - p - 1);
     }
 
-    if (once__name(ngx_http_once_bytes(&scope), ngx_http_once_bytes(&realm),
-                   ngx_http_once_bytes(&r->method_name), path, key, ctx->name)
-        != ONCE_OK)
-    {
-        return NGX_ERROR;
-    }
+    once__name(ngx_http_once_bytes(&scope), ngx_http_once_bytes(&realm),
+               ngx_http_once_bytes(&r->method_name), path, key, ctx->name);
 
     once__name_hex(ctx->name, (char *) ctx->key_hash);
 
@@ -298,8 +294,9 @@ ngx_http_once_digest(ngx_http_request_t *r, ngx_http_once_ctx_t *ctx)
         return NGX_OK;                  /* all that counts by default */
     }
 
-    return once__fingerprint_of_text(ngx_http_once_bytes(&text), ctx->digest)
-           == ONCE_OK ? NGX_OK : NGX_ERROR;
+    once__fingerprint_of_text(ngx_http_once_bytes(&text), ctx->digest);
+
+    return NGX_OK;
 }
 
 

@@ -695,8 +695,10 @@ ngx_http_once_internal_name(ngx_str_t *name)
     size_t      i;
     once_bytes  b;
 
-    if (name->len > sizeof(text)) {
-        return 0;
+    if (name->len == 0 || name->len > sizeof(text)
+        || ngx_tolower(name->data[0]) != 'i')
+    {
+        return 0;               /* all of them begin with it */
     }
 
     for (i = 0; i < name->len; i++) {

@@ -18,18 +18,15 @@ static once_bytes bytes_of(const char *text)
 /* Each Connection line may name headers that are about the connection. */
 static int is_kept(const once_client_header *all, size_t n, once_bytes name)
 {
-    once__header_policy policy = {0};
+    static const once__header_policy policy;
     size_t i;
 
     if (!once__header_stored(name, &policy) || once__header_internal(name))
         return 0;
-    for (i = 0; i < n; i++) {
-        if (strcasecmp(all[i].name, "Connection") != 0)
-            continue;
-        policy.connection = bytes_of(all[i].value);
-        if (!once__header_stored(name, &policy))
+    for (i = 0; i < n; i++)
+        if (strcasecmp(all[i].name, "Connection") == 0 &&
+            once__header_named(name, bytes_of(all[i].value)))
             return 0;
-    }
     return 1;
 }
 

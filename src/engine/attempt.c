@@ -9,9 +9,7 @@
  */
 #include <assert.h>
 #include <errno.h>
-#include <stdlib.h>
 #include <string.h>
-#include <sys/random.h>
 
 #include "core/error.h"
 #include "core/transition.h"
@@ -87,11 +85,12 @@ int once_attempt_new(once_engine *e, const once_request *request,
     rc = check(&r, err);
     if (rc != ONCE_OK)
         return rc;
-    a = calloc(1, sizeof(*a));
+    a = once__spare_take(&e->spare, sizeof(*a));
     if (a == NULL)
         return once__fail(err, ONCE_ENOMEM, "attempt: %zu bytes", sizeof(*a));
-    if (getrandom(a->step_op.token, ONCE_TOKEN_SIZE, 0) != ONCE_TOKEN_SIZE) {
-        free(a);
+    memset(a, 0, sizeof(*a));
+    if (!once__spare_token(&e->spare, a->step_op.token)) {
+        once__spare_give(&e->spare, a, sizeof(*a));
         return once__fail(err, ONCE_ENOMEM, "attempt: no random numbers");
     }
     a->engine = e;
@@ -180,11 +179,9 @@ static int copy_outcome(once_attempt *a, int kind, once_bytes result,
     if (result.size > ONCE_RESULT_MAX)
         return once__fail(err, ONCE_ELIMIT, "result: %zu bytes are over %zu",
                           result.size, ONCE_RESULT_MAX);
-    o = malloc(sizeof(*o) + result.size);
+    o = once__outcome_new(a->engine, result.size);
     if (o == NULL)
         return once__fail(err, ONCE_ENOMEM, "result: %zu bytes", result.size);
-    memset(o, 0, sizeof(*o));
-    o->size = result.size;
     if (result.size > 0)
         memcpy(o->bytes, result.data, result.size);
     a->step_op.kind = kind;
@@ -204,8 +201,10 @@ static int start_complete(once_attempt *a, int kind, once_bytes result,
         return rc;
     rc = start_ending(a, ONCE__PHASE_COMPLETE, ONCE_REASON_NONE, done, user,
                       err);
-    if (rc != ONCE_OK)
-        once__outcome_free(a);
+    if (rc != ONCE_OK) {
+        once__outcome_free(a->engine, a->outcome);
+        a->outcome = NULL;
+    }
     return rc;
 }
 

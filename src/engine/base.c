@@ -8,6 +8,7 @@
 #include <assert.h>
 #include <stdarg.h>
 #include <stdio.h>
+#include <string.h>
 #include <stdlib.h>
 #include <time.h>
 
@@ -164,5 +165,23 @@ void once__drop(once_engine *e)
     if (before > 1)
         return;
     once__queue_clear(&e->queue);
+    once__spare_clear(&e->spare);
     free(e);
+}
+
+struct once__outcome *once__outcome_new(once_engine *e, size_t size)
+{
+    struct once__outcome *o = once__spare_take(&e->spare, sizeof(*o) + size);
+
+    if (o == NULL)
+        return NULL;
+    memset(o, 0, sizeof(*o));
+    o->size = size;
+    return o;
+}
+
+void once__outcome_free(once_engine *e, struct once__outcome *o)
+{
+    if (o != NULL)
+        once__spare_give(&e->spare, o, sizeof(*o) + o->size);
 }

@@ -267,6 +267,12 @@ static void end_waiting(once_engine *e, once_attempt *a)
 
 /* ---- The machine's driver ---------------------------------------------- */
 
+static void drop_outcome(once_attempt *a)
+{
+    once__outcome_free(a->engine, a->outcome);
+    a->outcome = NULL;
+}
+
 /* Once the engine has ended the store is not asked, so it does not answer. */
 static void drive(once_engine *e, once_attempt *a, int action)
 {
@@ -282,7 +288,7 @@ static void drive(once_engine *e, once_attempt *a, int action)
     rc = action == ONCE__SEND ? ONCE_OWNER : a->machine.reported;
     unlist(e, a);
     if (action == ONCE__RETURN) {
-        once__outcome_free(a);
+        drop_outcome(a);
         reply(e, a, rc);
         return;
     }
@@ -416,20 +422,14 @@ void once__attempt_setup(once_attempt *a)
     a->renewal.end = renewed;
 }
 
-void once__outcome_free(once_attempt *a)
-{
-    free(a->outcome);
-    a->outcome = NULL;
-}
-
 void once__attempt_destroy(once_attempt *a)
 {
     once_engine *e = a->engine;
 
     assert(a->listed != ONCE__LIVE && !a->timer.armed);
     assert(!a->step_out && !a->renewal_out);
-    once__outcome_free(a);
+    drop_outcome(a);
     free(a->shown);
-    free(a);
+    once__spare_give(&e->spare, a, sizeof(*a));
     once__drop(e);
 }

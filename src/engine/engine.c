@@ -342,6 +342,7 @@ static int make(const once_engine_options *options, once_error *err,
     }
     e->random |= 1; /* xorshift never leaves 0 */
     atomic_init(&e->references, 1);
+    once__spare_init(&e->spare);
     e->waiting.next = e->waiting.previous = &e->waiting;
     e->live.next = e->live.previous = &e->live;
     e->scans_end = &e->scans;

@@ -26,7 +26,7 @@
  *                \  |  /         counters
  *                base           time, counters, events, the engine's memory
  *                 |
- *            queue  timer
+ *         queue  timer  spare
  *
  * cache.c stands beside them: the caller uses it before it asks.
  */
@@ -42,6 +42,7 @@
 
 #include "core/machine.h"
 #include "engine/queue.h"
+#include "engine/spare.h"
 #include "engine/timer.h"
 
 #define ONCE__OF(pointer, type, member)                                        \
@@ -188,6 +189,7 @@ struct once_engine {
     atomic_int away;   /* opening has failed, and is tried again           */
     pthread_t thread;
     struct once__queue queue;
+    struct once__spare spare;
     struct once__counters count;
 
     struct once__tasks ready[ONCE__LINES];
@@ -240,6 +242,9 @@ int once__refusal(once_engine *e, once_error *err);
 /* One more reference; and one less, of which the last frees the engine. */
 void once__hold(once_engine *e);
 void once__drop(once_engine *e);
+/* Cleared, but for its `size` bytes, or NULL; and back: NULL is accepted. */
+struct once__outcome *once__outcome_new(once_engine *e, size_t size);
+void once__outcome_free(once_engine *e, struct once__outcome *o);
 
 /* ---- clock.c ------------------------------------------------------------ */
 
@@ -285,7 +290,6 @@ void once__stop_arrived(void *engine, struct once__node *node);
 void once__free_arrived(void *engine, struct once__node *node);
 void once__attempt_setup(once_attempt *a);
 void once__attempt_destroy(once_attempt *a);
-void once__outcome_free(once_attempt *a);
 /* Stops renewing for all owners: their records are left to the reaper. */
 void once__live_abandon(once_engine *e);
 

@@ -14,7 +14,6 @@
  * a limit is dropped: its record stays as the reaper left it.
  */
 #include <assert.h>
-#include <stdlib.h>
 
 #include "engine/engine.h"
 
@@ -54,7 +53,7 @@ static void ended(once_engine *e, once__task *task, int rc)
         e->late.recorded++;
     else
         e->late.dropped++;
-    free(o);
+    once__outcome_free(e, o);
     report(e);
 }
 
@@ -67,7 +66,7 @@ void once__late_begin(once_engine *e, once_attempt *a)
     assert(o != NULL || a->step_op.verb == ONCE_OP_RELEASE);
     a->outcome = NULL;
     if (o == NULL) /* a release has no bytes */
-        o = calloc(1, sizeof(*o));
+        o = once__outcome_new(e, 0);
     if (o == NULL ||
         e->late.bytes + charge(&a->step_op) > e->options.late_bytes)
         goto out;
@@ -79,7 +78,7 @@ void once__late_begin(once_engine *e, once_attempt *a)
     once__ask(e, &o->task, once__now_ms() + e->options.late_ms);
     return;
 out:
-    free(o);
+    once__outcome_free(e, o);
     e->late.dropped++;
     report(e);
 }

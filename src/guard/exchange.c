@@ -203,9 +203,9 @@ static int name_it(once_exchange *x, const once_http_request *r,
             goto out;
         realm.data = host;
     }
-    rc = once__name(scope, realm, once__text(r->method), t->path, key, x->name);
-    if (rc == ONCE_OK)
-        once__name_hex(x->name, x->hash);
+    once__name(scope, realm, once__text(r->method), t->path, key, x->name);
+    once__name_hex(x->name, x->hash);
+    rc = ONCE_OK;
 out:
     free(host);
     return rc;
@@ -220,7 +220,7 @@ static once_bytes header_or_nothing(const once_http_request *r,
 }
 
 /* 1: the operator's function has said what counts, and it is in `print`. */
-static int print_text(once_exchange *x, const once_http_request *r, int *rc)
+static int print_text(once_exchange *x, const once_http_request *r)
 {
     const once_guard_options *o = &x->guard->options;
     char text[ONCE_HTTP_TEXT_MAX];
@@ -231,7 +231,7 @@ static int print_text(once_exchange *x, const once_http_request *r, int *rc)
     size = o->fingerprint_of(o->user, r, text, sizeof(text));
     if (size <= 0 || (size_t)size > sizeof(text))
         return 0;
-    *rc = once__fingerprint_of_text((once_bytes){text, (size_t)size}, x->print);
+    once__fingerprint_of_text((once_bytes){text, (size_t)size}, x->print);
     return 1;
 }
 
@@ -243,10 +243,9 @@ static int begin_print(once_exchange *x, const once_http_request *r,
         .type = header_or_nothing(r, "Content-Type"),
         .encoding = header_or_nothing(r, "Content-Encoding"),
     };
-    int rc = ONCE_OK;
 
-    if (print_text(x, r, &rc))
-        return rc;
+    if (print_text(x, r))
+        return ONCE_OK;
     return once__fingerprint_new(x->guard->counts, &head, &x->fingerprint);
 }
 

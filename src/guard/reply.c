@@ -218,21 +218,18 @@ int once__reply_own(struct once__reply *r, const once_http_answer *a,
 
 /* Connection may have several lines: a name in any of them is not stored. */
 static int is_stored(const once_http_answer *a, const char *name,
-                     once__header_policy *policy)
+                     const once__header_policy *policy)
 {
     size_t i;
 
-    policy->connection = (once_bytes){NULL, 0};
     if (!once__header_stored(once__text(name), policy))
         return 0;
-    for (i = 0; i < a->n; i++) {
-        if (!once__same_name(once__text(a->headers[i].name),
-                             once__text("Connection")))
-            continue;
-        policy->connection = once__text(a->headers[i].value);
-        if (!once__header_stored(once__text(name), policy))
+    for (i = 0; i < a->n; i++)
+        if (once__same_name(once__text(a->headers[i].name),
+                            once__text("Connection")) &&
+            once__header_named(once__text(name),
+                               once__text(a->headers[i].value)))
             return 0;
-    }
     return 1;
 }
 

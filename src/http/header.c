@@ -96,13 +96,14 @@ int once__same_name(once_bytes a, once_bytes b)
 
 static int fits(once_bytes name, const struct entry *e)
 {
+    const unsigned char *at = name.data;
     size_t n = e->size;
 
     if (name.size < n || (e->how == WHOLE && name.size != n))
         return 0;
     if (e->how == SUFFIX)
-        return same((const char *)name.data + name.size - n, e->name, n);
-    return same(name.data, e->name, n);
+        at += name.size - n;
+    return lower(*at) == *e->name && same(at, e->name, n);
 }
 
 static int in_table(once_bytes name, const struct entry *table, size_t n)
@@ -130,7 +131,7 @@ static int is_separator(char ch)
 
 /* RFC 9110, 7.6.1: Connection is a list of tokens. White space cannot be part
  * of one, so it separates as the comma does. */
-static int is_in_list(once_bytes name, once_bytes list)
+int once__header_named(once_bytes name, once_bytes list)
 {
     const char *at = list.data;
     size_t left = list.size, n;
@@ -170,5 +171,5 @@ int once__header_stored(once_bytes name, const once__header_policy *policy)
            !once__header_internal(name) &&
            (policy->store_cookies ||
             !in_table(name, cookies, COUNT(cookies))) &&
-           !is_in_list(name, policy->connection) && !is_hidden(name, policy);
+           !is_hidden(name, policy);
 }

@@ -34,11 +34,9 @@ ONCE_CHECK int once__key_parse(once_bytes value, char *out, size_t *len,
 
 /* ---- Stored name and fingerprint (section 1), digest.c ----------------- */
 
-/* SHA-256 over a domain tag and the length-framed parts. Cannot fail but for
- * memory: ONCE_OK or ONCE_ENOMEM. */
-ONCE_CHECK int once__name(once_bytes scope, once_bytes realm, once_bytes method,
-                          once_bytes path, once_bytes key,
-                          uint8_t out[ONCE_NAME_SIZE]);
+/* SHA-256 over a domain tag and the length-framed parts. */
+void once__name(once_bytes scope, once_bytes realm, once_bytes method,
+                once_bytes path, once_bytes key, uint8_t out[ONCE_NAME_SIZE]);
 
 typedef struct once__fingerprint once__fingerprint;
 
@@ -73,9 +71,9 @@ void once__fingerprint_end(once__fingerprint *f,
                            uint8_t out[ONCE_FINGERPRINT_SIZE]);
 void once__fingerprint_free(once__fingerprint *f); /* accepts NULL */
 
-/* In place of all that: a text that the operator chose. Like once__name(). */
-ONCE_CHECK int once__fingerprint_of_text(once_bytes value,
-                                         uint8_t out[ONCE_FINGERPRINT_SIZE]);
+/* In place of all that: a text that the operator chose. */
+void once__fingerprint_of_text(once_bytes value,
+                               uint8_t out[ONCE_FINGERPRINT_SIZE]);
 
 /* First 16 hex digits of a name, for logs; `out` ends in NUL. */
 void once__name_hex(const uint8_t name[ONCE_NAME_SIZE], char out[17]);
@@ -268,7 +266,6 @@ typedef struct once__header {
 
 typedef struct once__header_policy {
     int store_cookies;      /* keep Set-Cookie                             */
-    once_bytes connection;  /* the response's Connection, or empty         */
     const once_bytes *hide; /* more names, without regard to case          */
     size_t n_hide;
 } once__header_policy;
@@ -276,9 +273,11 @@ typedef struct once__header_policy {
 /* 1 if the names are the same without regard to the case of ASCII letters. */
 int once__same_name(once_bytes a, once_bytes b);
 
-/* 1 if a response header of this name is stored, 0 if not. Several Connection
- * lines must be joined with commas, or the header asked for with each. */
+/* 1 if a response header of this name is stored, 0 if not, unless one of the
+ * response's Connection lines names it. */
 int once__header_stored(once_bytes name, const once__header_policy *policy);
+/* 1 if the value `connection` of a Connection line names this header. */
+int once__header_named(once_bytes name, once_bytes connection);
 
 /* 1 for Idempotency-Attempt, -Outcome, -Status and Idempotent-Replayed, which
  * pass in neither direction. */

@@ -28,6 +28,6 @@ int once__request_name(const once__request *r, uint8_t out[ONCE_NAME_SIZE],
                           "a path begins with \"/\", as the client sent it");
     if (r->method.size == 0)
         return once__fail(err, ONCE_EINVAL, "the method is missing");
-    rc = once__name(r->scope, r->realm, r->method, path, key, out);
-    return rc == ONCE_OK ? rc : once__fail(err, rc, "out of memory");
+    once__name(r->scope, r->realm, r->method, path, key, out);
+    return ONCE_OK;
 }

@@ -2,7 +2,8 @@
 /*
  * bench_store.c - how fast a store is by itself: one measurement, as JSON.
  *
- *    bench_store [OPTION...] URL      test/bench/stores.py makes tables of it
+ *    bench_store [OPTION...] URL      test/bench/stores.py and scale.py make
+ *                                     tables of it
  *
  *      -n N   operations in flight: each batch has so many      [64]
  *      -b N   bytes of a result                                 [300]
@@ -11,6 +12,9 @@
  *      -f N   completed records to be there first               [0]
  *      -r     measure replays of what is there, not new keys
  *      -o     measure opening after a kill -9, not operations
+ *      -v N   visit a store that was filled by -o -f N: measure opening as it
+ *             was left, some cycles, some replays of the N, and opening after
+ *             a kill -9. It says `look` and waits for a line before the kill
  *
  * A cycle is a claim and then a complete, each durable before the next. A
  * replay is a claim of a completed key by another attempt. Besides those of
@@ -41,7 +45,10 @@ enum {
     PROCESSES_MAX = 16,
     SAMPLES = 1 << 20,
     FRAME = 268, /* what the journal writes beside a result */
-    PLAIN_SIZE = 64 << 20
+    PLAIN_SIZE = 64 << 20,
+    FIRST = 1,            /* key of what -o fills in */
+    VISIT_CYCLES = 16384, /* of a visit: few, beside what is there */
+    VISIT_REPLAYS = 65536
 };
 
 struct options {
@@ -49,14 +56,15 @@ struct options {
     const char *append; /* the path behind "append:", or NULL */
     unsigned flight, result, processes;
     double seconds;
-    uint64_t fill;
+    uint64_t fill, visit;
     int replays, open;
 };
 
 /* What one process did. */
 struct did {
     uint64_t operations;
-    double seconds, cpu;
+    double seconds, cpu, opened; /* the last one: milliseconds to open */
+    uint64_t written, own_kb;    /* bytes handed to the kernel; its memory */
     unsigned samples;
     float took[SAMPLES]; /* microseconds a batch */
 };
@@ -267,6 +275,16 @@ static void plain_file(struct subject *s)
         die("the plain file cannot be flushed");
 }
 
+/* So that keys of all processes differ. */
+static uint64_t any_key(void)
+{
+    uint64_t key;
+
+    if (getrandom(&key, sizeof(key), 0) != sizeof(key))
+        die("no random bytes");
+    return key >> 3; /* names are made of four times the key */
+}
+
 static void subject_open(struct subject *s, const struct options *o)
 {
     once_error err = {0, ""};
@@ -275,10 +293,9 @@ static void subject_open(struct subject *s, const struct options *o)
     s->o = o;
     s->result = calloc(1, o->result + 1);
     s->did = calloc(1, sizeof(*s->did));
-    if (s->result == NULL || s->did == NULL ||
-        getrandom(&s->base, sizeof(s->base), 0) != sizeof(s->base))
+    if (s->result == NULL || s->did == NULL)
         die("out of memory");
-    s->base >>= 3; /* names are made of four times the key */
+    s->base = any_key();
     if (o->append != NULL)
         plain_file(s);
     else if (once_store_open(o->url, NULL, &err, &s->store) != ONCE_OK)
@@ -419,36 +436,153 @@ static void measure(const struct options *o)
 
 /* ---- Opening ----------------------------------------------------------- */
 
+/* What the kernel says of this process, all its threads, or 0. */
+static uint64_t of_process(const char *path, const char *name)
+{
+    char line[128];
+    uint64_t n = 0;
+    FILE *f = fopen(path, "r");
+
+    while (f != NULL && fgets(line, sizeof(line), f) != NULL)
+        if (strncmp(line, name, strlen(name)) == 0)
+            n = strtoull(line + strlen(name), NULL, 10);
+    if (f != NULL)
+        (void)fclose(f);
+    return n;
+}
+
+/* `end`: adds what was used since it was called without. */
+static void account(struct did *d, int end)
+{
+    double spent = cpu(), now = seconds();
+    uint64_t written = of_process("/proc/self/io", "wchar:");
+
+    d->cpu = end ? spent - d->cpu : spent;
+    d->seconds = end ? now - d->seconds : now;
+    d->written = end ? written - d->written : written;
+}
+
+static void print_did(const char *what, const struct did *d)
+{
+    double n = (double)d->operations;
+
+    printf("\"%s\": {\"per_s\": %.1f, \"cpu_us\": %.3f, "
+           "\"written\": %.1f}, ",
+           what, n / d->seconds, 1e6 * d->cpu / n, (double)d->written / n);
+}
+
 /* A process fills the store and is killed in the middle of its work. */
-static void leave_unclean(const struct options *o)
+static void leave_unclean(const struct options *o, struct did *did)
 {
     struct subject s;
-    pid_t pid = fork();
-    int status;
+    int out[2], status;
+    pid_t pid = -1;
 
-    if (pid < 0)
+    if (pipe(out) != 0 || (pid = fork()) < 0)
         die("no process");
     if (pid == 0) {
         subject_open(&s, o);
+        s.base = FIRST;
+        account(s.did, 0);
         fill_up(&s, o->fill);
+        account(s.did, 1);
+        s.did->operations = 2 * o->fill;
+        write_all(out[1], s.did, sizeof(*s.did));
         (void)raise(SIGKILL);
     }
+    (void)close(out[1]);
+    read_all(out[0], did, sizeof(*did));
     if (waitpid(pid, &status, 0) != pid || !WIFSIGNALED(status))
         die("the process that fills the store failed");
 }
 
+/* Milliseconds, with whatever was put off until the first question. */
+static double open_and_ask(struct subject *s, const struct options *o)
+{
+    double start = seconds();
+    once_op op[1];
+
+    subject_open(s, o);
+    claim_batch(s, op, 1);
+    s->keys++;
+    return 1e3 * (seconds() - start);
+}
+
 static void measure_open(const struct options *o)
 {
+    static struct did did;
     struct subject s;
-    once_op op[1];
-    double start;
 
-    leave_unclean(o);
-    start = seconds();
-    subject_open(&s, o);
-    claim_batch(&s, op, 1); /* whatever was put off until the first question */
-    printf("{\"records\": %llu, \"open_ms\": %.1f}\n",
-           (unsigned long long)o->fill, 1e3 * (seconds() - start));
+    leave_unclean(o, &did);
+    printf("{");
+    print_did("fill", &did);
+    printf("\"records\": %llu, \"open_ms\": %.1f}\n",
+           (unsigned long long)o->fill, open_and_ask(&s, o));
+    subject_close(&s);
+}
+
+/* ---- A visit ----------------------------------------------------------- */
+
+static void visit_cycles(struct subject *s)
+{
+    account(s->did, 0);
+    while (s->did->operations < 2 * VISIT_CYCLES)
+        measure_cycles(s, 0); /* one batch */
+    account(s->did, 1);
+}
+
+static void visit_replays(struct subject *s)
+{
+    s->base = FIRST;
+    s->keys = s->o->visit;
+    memset(s->did, 0, sizeof(*s->did));
+    account(s->did, 0);
+    while (s->did->operations < VISIT_REPLAYS)
+        measure_replays(s, 0);
+    account(s->did, 1);
+}
+
+/* Sends what it did twice, and is killed. */
+static void visitor(const struct options *o, int out)
+{
+    struct subject s;
+    uint64_t before = of_process("/proc/self/status", "RssAnon:");
+    double opened = open_and_ask(&s, o);
+    char c;
+
+    visit_cycles(&s);
+    s.did->opened = opened;
+    s.did->own_kb = of_process("/proc/self/status", "RssAnon:") - before;
+    write_all(out, s.did, sizeof(*s.did));
+    visit_replays(&s);
+    write_all(out, s.did, sizeof(*s.did));
+    fprintf(stderr, "look\n");
+    (void)!read(STDIN_FILENO, &c, 1);
+    (void)raise(SIGKILL);
+}
+
+static void visit(const struct options *o)
+{
+    static struct did did[2];
+    struct subject s;
+    int out[2], status;
+    pid_t pid = -1;
+
+    if (pipe(out) != 0 || (pid = fork()) < 0)
+        die("no process");
+    if (pid == 0)
+        visitor(o, out[1]);
+    (void)close(out[1]);
+    read_all(out[0], did, sizeof(did));
+    if (waitpid(pid, &status, 0) != pid || !WIFSIGNALED(status))
+        die("the visitor failed");
+    printf("{");
+    print_did("operations", &did[0]);
+    print_did("replays", &did[1]);
+    printf("\"cycles\": %llu, \"open_ms\": %.1f, ",
+           (unsigned long long)(did[0].operations / 2), did[0].opened);
+    printf("\"own_kb\": %llu, \"killed_open_ms\": %.1f}\n",
+           (unsigned long long)did[0].own_kb, open_and_ask(&s, o));
     subject_close(&s);
 }
 
@@ -468,7 +602,7 @@ static void parse(struct options *o, int argc, char **argv)
 {
     int c;
 
-    while ((c = getopt(argc, argv, "n:b:s:p:f:ro")) != -1)
+    while ((c = getopt(argc, argv, "n:b:s:p:f:v:ro")) != -1)
         switch (c) {
         case 'n':
             o->flight = (unsigned)number(optarg, 1, FLIGHT_MAX);
@@ -485,6 +619,9 @@ static void parse(struct options *o, int argc, char **argv)
         case 'f':
             o->fill = (uint64_t)number(optarg, 0, 1e9);
             break;
+        case 'v':
+            o->visit = (uint64_t)number(optarg, 1, 1e9);
+            break;
         case 'r':
             o->replays = 1;
             break;
@@ -493,26 +630,28 @@ static void parse(struct options *o, int argc, char **argv)
             break;
         default:
             die("usage: bench_store [-n N] [-b BYTES] [-s SECONDS] [-p N] "
-                "[-f N] [-r] [-o] URL");
+                "[-f N] [-r] [-o] [-v N] URL");
         }
     if (optind != argc - 1)
         die("which URL?");
     o->url = argv[optind];
     if (strncmp(o->url, "append:", 7) == 0)
         o->append = o->url + 7;
-    if (o->append != NULL && (o->replays || o->open))
+    if (o->append != NULL && (o->replays || o->open || o->visit))
         die("a plain file answers nothing");
 }
 
 int main(int argc, char **argv)
 {
-    struct options o = {NULL, NULL, 64, 300, 1, 1, 0, 0, 0};
+    struct options o = {NULL, NULL, 64, 300, 1, 1, 0, 0, 0, 0};
     once_error err = {0, ""};
 
     parse(&o, argc, argv);
     if (o.append == NULL && once_store_init(o.url, &err) != ONCE_OK)
         die(err.text);
-    if (o.open)
+    if (o.visit)
+        visit(&o);
+    else if (o.open)
         measure_open(&o);
     else
         measure(&o);

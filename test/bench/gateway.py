@@ -3,6 +3,7 @@
 """gateway.py - what the gateway costs, beside plain nginx, in one run.
 
     test/bench/gateway.py [--rounds N] [--seconds N] [--quick] [--out FILE]
+                          [--with-lua] [--peer NAME=URL]... [--upstream-port N]
 
 An upstream nginx answers 201 with some 300 bytes. wrk sends it POSTs of 120
 bytes, each with an Idempotency-Key: directly, through a plain `proxy_pass`,
@@ -20,6 +21,18 @@ before and after must be answered fresh or replayed as they should, the store
 must hold as many completed records as the upstream executed requests, and no
 answer may be other than 2xx. If not it says what is wrong, exits 1, and leaves
 the table in docs/ as it was. The goals are reported, not enforced.
+
+A peer is another gateway that runs already, at URL, as --peer says. It forwards
+POST URL/charge to this upstream, at 127.0.0.1 and the port of --upstream-port
+[9099]. It gets the same load with new keys and with repeated ones, in the same
+rounds. Nothing is insisted upon there: its rows say how often the upstream
+executed what should be executed once, or not at all, and how many repeats were
+not answered with the first answer. It has no CPU column, since we do not own its
+processes. --with-lua starts one, test/bench/peers/lua.lua, and measures Once over
+the same Redis, which does not flush; it needs Debian's libnginx-mod-http-lua.
+
+Of the file that is written, what stands from the line `<!-- by hand -->` on is
+kept.
 
     ONCE_BUILD      build/            ONCE_MODULE  .../ngx_http_once_module.so
     ONCE_NGINX_BIN  nginx             ONCE_CLI     .../once
@@ -41,6 +54,7 @@ import subprocess
 import sys
 import tempfile
 import time
+import urllib.parse
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 sys.path.insert(0, str(ROOT / "test" / "lib"))
@@ -60,6 +74,10 @@ ANSWER = '{"charge":"' + "a" * 286 + '"}'         # 299 bytes
 assert len(BODY) == 120
 KEYS = 1000            # of the replays
 KEEPALIVE = 256        # to the upstream: as many as connections, and more
+PEER_PORT = 9099       # of the upstream, for peers
+BY_HAND = "<!-- by hand -->"
+PEERS = ROOT / "test" / "bench" / "peers"
+MODULES = pathlib.Path("/usr/lib/nginx/modules")
 TICK = os.sysconf("SC_CLK_TCK")
 PROBES = 20
 
@@ -77,6 +95,12 @@ TARGETS = [
     ("replay-memory", "replays, `memory:`", "memory:"),
 ]
 SERVED = ("postgres", "redis")     # their servers are test/lib/servers.py's
+# With --with-lua. Of a server that does not flush, as other gateways have it.
+PLAIN_REDIS = ("redis-plain", "new keys, `redis:`, not flushed", "redis-plain:")
+LUA_GATEWAY = [
+    ("lua", "new keys, Lua over Redis, not flushed", None),
+    ("replay-lua", "replays, Lua over Redis, not flushed", None),
+]
 # At 64 connections, from the issue and from design/README.md.
 GOALS = [("memory", 0.65), ("sqlite", 0.25), ("sqlite", 0.5),
          ("journal", 0.55), ("journal", 0.8), ("replay", 1.3), ("replay", 1.5),
@@ -94,7 +118,7 @@ function setup(thread)
 end
 function init(args)
     name, many = args[1], tonumber(args[2])
-    head = "POST /charge HTTP/1.1\r\nHost: bench\r\n" ..
+    head = "POST " .. args[4] .. " HTTP/1.1\r\nHost: " .. args[5] .. "\r\n" ..
            "Content-Type: application/json\r\nContent-Length: 120\r\n" ..
            "Idempotency-Key: "
     tail = "\r\n\r\n" .. args[3]
@@ -183,9 +207,9 @@ class Wrong(Exception):
 class Nginx:
     """One nginx in a folder of its own, in the foreground."""
 
-    def __init__(self, nginx, folder, template, **values):
+    def __init__(self, nginx, folder, template, port=None, **values):
         self.dir = folder
-        self.port = free_port()
+        self.port = port or free_port()
         folder.mkdir(mode=0o700)
         temp = " ".join(
             f"{kind}_temp_path {folder}/{kind};"
@@ -272,16 +296,45 @@ class Upstream(Nginx):
         numbers = re.search(r"^ *(\d+) +(\d+) +(\d+) *$", text, re.M)
         return int(numbers[3]) - self.asked
 
+    def settled(self):
+        """The same, when requests of a gateway that goes on have ended."""
+        n, before = self.count(), None
+        while n != before:
+            time.sleep(0.1)
+            n, before = self.count(), n
+        return n
+
+
+class Place:
+    """Where a gateway is. `text`: http://HOST[:PORT][/PATH]"""
+
+    def __init__(self, text):
+        url = urllib.parse.urlsplit(text)
+        if url.scheme != "http" or not url.hostname or url.query:
+            raise ValueError(f"{text} is no http://HOST[:PORT][/PATH]")
+        self.host, self.port = url.hostname, url.port or 80
+        self.path = url.path.rstrip("/") + "/charge"
+        self.name = url.netloc
+
+
+def here(port):
+    """One of our own."""
+    place = Place(f"http://127.0.0.1:{port}")
+    place.name = "bench"
+    return place
+
 
 class Client:
     """A few requests by hand, to see what the answers really are."""
 
-    def __init__(self, port):
-        self.c = http.client.HTTPConnection("127.0.0.1", port, timeout=20)
+    def __init__(self, place):
+        self.place = place
+        self.c = http.client.HTTPConnection(place.host, place.port, timeout=20)
 
     def post(self, key):
-        self.c.request("POST", "/charge", BODY,
-                       {"Host": "bench", "Content-Type": "application/json",
+        self.c.request("POST", self.place.path, BODY,
+                       {"Host": self.place.name,
+                        "Content-Type": "application/json",
                         "Idempotency-Key": key})
         r = self.c.getresponse()
         return r.status, r.getheader("Idempotency-Status"), r.read().decode()
@@ -293,15 +346,23 @@ class Client:
                         f"{got[1]}, {len(got[2])} bytes; expected 201, {status}"
                         f", {len(ANSWER)} bytes")
 
+    def repeat(self, key):
+        """Sends it twice. 1 if the second answer is not the first one, or that
+        is no 2xx."""
+        first, second = self.post(key), self.post(key)
+        return int(first[0] // 100 != 2 or
+                   (first[0], first[2]) != (second[0], second[2]))
+
     def close(self):
         self.c.close()
 
 
-def generate(args, lua, port, connections, name, many):
+def generate(args, lua, place, connections, name, many):
     """One run of wrk; `many`: so many keys again and again, 0: new ones."""
     command = [args.wrk, "-t1", f"-c{connections}", f"-d{args.seconds}s",
                "--timeout", "20s", "-s", str(lua),
-               f"http://127.0.0.1:{port}/charge", "--", name, str(many), BODY]
+               f"http://{place.host}:{place.port}{place.path}", "--", name,
+               str(many), BODY, place.path, place.name]
     ran = subprocess.run(command, capture_output=True, text=True,
                          timeout=args.seconds + 120)
     found = re.search(r"^RESULT (.*)$", ran.stdout, re.M)
@@ -318,23 +379,31 @@ class Bench:
     def __init__(self, args, folder, world):
         self.args = args
         self.folder = folder
-        self.urls = {} if args.plain_only else {
-            kind + ":": world.build(kind) for kind in SERVED}
+        kinds = () if args.plain_only else SERVED
+        if args.with_lua:
+            kinds += ("redis-plain",)
+        self.urls = {kind + ":": world.build(kind) for kind in kinds}
+        # name -> where it is; None: we start it
+        self.peers = {t[0]: None for t in LUA_GATEWAY}
+        for name, place in args.peers:
+            for kind in ("peer-", "replay-peer-"):
+                self.peers[kind + name] = place
         self.lua = folder / "load.lua"
         self.lua.write_text(LUA)
         self.serial = 0
-        self.results = {}  # (target, workers, connections) -> one per round
+        # (target, workers, connections) -> one per round; None: a peer failed
+        self.results = {}
         self.upstream = Upstream(args.nginx, folder / "upstream", UPSTREAM,
-                                 answer=ANSWER)
+                                 port=args.upstream_port, answer=ANSWER)
 
     def url(self, target):
         """Of a store that nobody has used."""
-        store = {t[0]: t[2] for t in TARGETS}[target]
+        store = {t[0]: t[2] for t in targets(self.args)}[target]
         if store in ("sqlite:", "journal:"):
             return f"{store}{self.folder}/front-{self.serial}/store"
         if store == "postgres:":
             return f"{self.urls[store]}?schema=b{self.serial}"
-        if store == "redis:":
+        if store in ("redis:", "redis-plain:"):
             return f"{self.urls[store]}?prefix=b{self.serial}:"
         return store
 
@@ -351,6 +420,14 @@ class Bench:
             guard = "once bench; once_scope off; once_key_required on;"
         return Nginx(self.args.nginx, folder, FRONT, workers=workers,
                      load=load, store=line, guard=guard, keepalive=KEEPALIVE,
+                     upstream=self.upstream.port)
+
+    def lua_front(self, workers):
+        redis = urllib.parse.urlsplit(self.urls["redis-plain:"])
+        return Nginx(self.args.nginx, self.folder / f"front-{self.serial}",
+                     (PEERS / "lua.conf").read_text(), workers=workers,
+                     here=PEERS, modules=MODULES, redis=redis.port,
+                     prefix=f"b{self.serial}:", keepalive=KEEPALIVE,
                      upstream=self.upstream.port)
 
     def prime(self, target, client, name):
@@ -387,23 +464,25 @@ class Bench:
         """One measurement, with its proofs."""
         self.serial += 1
         name = f"run-{os.getpid()}-{self.serial}"
+        if target in self.peers:
+            return self.measure_peer(target, workers, connections, name)
         front = None
         if target != "upstream":
             front = self.front(target, workers)
+        place = here((front or self.upstream).port)
         start = self.upstream.count()
         try:
-            client = Client((front or self.upstream).port)
+            client = Client(place)
             executed = self.prime(target, client, name)
             got = self.upstream.count() - start
             if got != executed:
                 raise Wrong(f"{got} executions of probes, not {executed}")
             before = front.ticks() if front else 0
-            r = generate(self.args, self.lua, (front or self.upstream).port,
-                         connections, name,
+            r = generate(self.args, self.lua, place, connections, name,
                          KEYS if target.startswith("replay") else 0)
             ticks = front.ticks() - before if front else 0
             client.close()  # idle meanwhile: nginx may have closed it
-            client = Client((front or self.upstream).port)
+            client = Client(place)
             self.again(target, client, name)
             client.close()
         finally:
@@ -414,6 +493,39 @@ class Bench:
                    self.upstream.count() - start - executed, executed)
         if front:
             shutil.rmtree(front.dir)
+        return r
+
+    def measure_peer(self, target, workers, connections, name):
+        """What it does is counted. None: it could not be measured."""
+        place = self.peers[target]
+        replays = target.startswith("replay")
+        front = None
+        try:
+            if place is None:
+                front = self.lua_front(workers)
+                place = here(front.port)
+            client = Client(place)
+            if replays:
+                for i in range(KEYS):
+                    client.post(f"{name}-k-{i}")
+            otherwise = sum(client.repeat(f"{name}-before-{i}")
+                            for i in range(PROBES))
+            client.close()
+            start = self.upstream.settled()
+            before = front.ticks() if front else 0
+            r = generate(self.args, self.lua, place, connections, name,
+                         KEYS if replays else 0)
+            ticks = front.ticks() - before if front else 0
+        except (Wrong, OSError, http.client.HTTPException) as e:
+            print(f"{target}: {e}", file=sys.stderr, flush=True)
+            return None
+        finally:
+            if front:
+                front.stop()
+        r["executed"] = self.upstream.settled() - start
+        r["connections"] = connections
+        r["otherwise"] = otherwise
+        r["cpu"] = ticks / TICK * 1e6 / r["requests"] if front else None
         return r
 
     def prove(self, target, front, r, connections, executed, primed):
@@ -455,11 +567,9 @@ class Bench:
                     self.group(number, workers, connections)
 
     def group(self, number, workers, connections):
-        targets = [t[0] for t in TARGETS]
-        if self.args.plain_only:
-            targets = targets[:2]
-        turn = number % len(targets)
-        for target in targets[turn:] + targets[:turn]:
+        names = [t[0] for t in targets(self.args)]
+        turn = number % len(names)
+        for target in names[turn:] + names[:turn]:
             if self.url(target) == "memory:" and workers > 1:
                 continue  # refused by nginx -t: each worker had its own
             try:
@@ -470,11 +580,23 @@ class Bench:
             self.results.setdefault((target, workers, connections),
                                     []).append(r)
             print(f"round {number + 1}: {target}, {workers} workers, "
-                  f"{connections} connections: {r['rps']:,.0f}/s",
+                  f"{connections} connections: "
+                  f"{r['rps'] if r else 0:,.0f}/s",
                   file=sys.stderr, flush=True)
 
     def close(self):
         self.upstream.stop()
+
+
+def targets(args):
+    """What is measured, in the order of the table."""
+    found = list(TARGETS[:2] if args.plain_only else TARGETS)
+    if args.with_lua:
+        found += ([] if args.plain_only else [PLAIN_REDIS]) + LUA_GATEWAY
+    for name, _ in args.peers:
+        found += [("peer-" + name, f"new keys, {name}", None),
+                  ("replay-peer-" + name, f"replays, {name}", None)]
+    return found
 
 
 # ---- The report ------------------------------------------------------------
@@ -484,7 +606,29 @@ def ratios(results, key, field):
     """Each round's ratio to the plain proxy of the same round."""
     plain = results[("plain",) + key[1:]]
     return [r[field] / p[field] for r, p in zip(results[key], plain)
-            if p[field] and r[field] is not None]
+            if r and p[field] and r[field] is not None]
+
+
+def counted(replays, runs):
+    """What a peer did that it should not: empty, or words for its row."""
+    said = []
+    failed = sum(r is None for r in runs)
+    runs = [r for r in runs if r and "executed" in r]
+    answers = sum(r["requests"] - r["bad"] for r in runs)
+    executed = sum(r["executed"] for r in runs)
+    # wrk stops with a request under way on each connection.
+    under_way = 0 if replays else sum(r["connections"] for r in runs)
+    most = (0 if replays else answers) + under_way
+    if runs and not most - under_way <= executed <= most:
+        said.append(f"each {'**executed again**' if replays else 'executed'} "
+                    f"{executed / max(answers, 1):.2f} times")
+    otherwise = sum(r["otherwise"] for r in runs)
+    if otherwise:
+        said.append(f"{otherwise} of {PROBES * len(runs)} repeats **answered "
+                    "otherwise**")
+    if failed:
+        said.append(f"**failed** in {failed} of {failed + len(runs)} rounds")
+    return f" ({', '.join(said)})" if said else ""
 
 
 def spread(values, digits=2):
@@ -497,7 +641,9 @@ def spread(values, digits=2):
 
 
 def row(results, key, title):
-    runs = results.get(key)
+    runs = results.get(key, [])
+    title += counted(key[0].startswith("replay"), runs)
+    runs = [r for r in runs if r]
     if not runs:
         return f"| {title} |" + " - |" * 8
 
@@ -515,7 +661,7 @@ def row(results, key, title):
             f"| {spread(ratios(results, key, 'cpu'))} | {bad} |")
 
 
-def tables(results, targets):
+def tables(results, shown):
     lines = []
     for workers in (1, 2):
         for connections in (1, 64):
@@ -526,7 +672,7 @@ def tables(results, targets):
                 "| CPU µs/request | CPU to plain | not 2xx |",
                 "|---|---|---|---|---|---|---|---|---|",
             ]
-            for name, title, _ in targets:
+            for name, title, _ in shown:
                 lines.append(row(results, (name, workers, connections), title))
     return lines
 
@@ -593,15 +739,42 @@ def head(args, command, load, folder):
         "- seen in every measurement: each new key executed, no replay did, "
         "and the store",
         "  held one completed record for each execution",
-    ]
+    ] + ([
+        "- rows without `store:` are other gateways, which promise something "
+        "else; what each",
+        "  did with repeats was counted by the upstream and stands in its row",
+    ] if args.with_lua or args.peers else [])
 
 
 def report(args, results, command, load, folder):
-    targets = TARGETS[:2] if args.plain_only else TARGETS
-    lines = head(args, command, load, folder) + tables(results, targets)
+    lines = head(args, command, load, folder) + tables(results, targets(args))
     if not args.plain_only:
         lines += goals(results)
     return "\n".join(lines) + "\n"
+
+
+def by_hand(path):
+    """What somebody has written behind the tables."""
+    text = path.read_text() if path.exists() else ""
+    at = text.find(BY_HAND)
+    return "\n" + text[at:] if at >= 0 else ""
+
+
+def not_2xx(results):
+    """Of Once and plain nginx. What a peer answers is in its row."""
+    return sum(r["bad"] + r["broken"] for runs in results.values()
+               for r in runs if r and "executed" not in r)
+
+
+def peer(text):
+    name, _, url = text.partition("=")
+    if not re.fullmatch(r"[A-Za-z0-9._-]+", name):
+        raise argparse.ArgumentTypeError("NAME=URL, with a name of letters, "
+                                         "digits, `.`, `_`, `-`")
+    try:
+        return name, Place(url)
+    except ValueError as e:
+        raise argparse.ArgumentTypeError(str(e)) from None
 
 
 def count(text):
@@ -627,7 +800,19 @@ def arguments():
     p.add_argument("--wrk", default=shutil.which("wrk") or "/usr/bin/wrk")
     p.add_argument("--plain-only", action="store_true",
                    help="without the module: checks this program itself")
+    p.add_argument("--peer", dest="peers", metavar="NAME=URL", type=peer,
+                   action="append", default=[],
+                   help="another gateway that runs already, in front of "
+                   "127.0.0.1 and the port below; may be repeated")
+    p.add_argument("--upstream-port", type=int, metavar="N",
+                   help=f"of the upstream (with --peer {PEER_PORT}, else any)")
+    p.add_argument("--with-lua", action="store_true",
+                   help="also test/bench/peers/lua.lua")
     args = p.parse_args()
+    if len(dict(args.peers)) < len(args.peers):
+        p.error("two peers of one name")
+    if args.peers and args.upstream_port is None:
+        args.upstream_port = PEER_PORT
     if args.quick:
         args.rounds = args.seconds = 1
     if args.out is None and not (args.quick or args.plain_only):
@@ -635,6 +820,8 @@ def arguments():
     needed = [args.nginx, args.wrk]
     if not args.plain_only:
         needed += [MODULE, ONCE]
+    if args.with_lua and not (MODULES / "ngx_http_lua_module.so").exists():
+        p.error("--with-lua needs Debian's libnginx-mod-http-lua")
     for path in needed:
         if not os.path.exists(path):
             p.error(f"{path} does not exist: build first, and see "
@@ -661,15 +848,14 @@ def main():
         bench = Bench(args, folder, world)
         bench.run()
         text = report(args, bench.results, command, load, folder)
-        bad = sum(r["bad"] + r["broken"] for runs in bench.results.values()
-                  for r in runs)
+        bad = not_2xx(bench.results)
         print(text)
         if bad:
             raise Wrong(f"{bad} answers were not 2xx: the figures above are "
                         "not of what they say")
         if args.out:
             args.out.parent.mkdir(exist_ok=True)
-            args.out.write_text(text)
+            args.out.write_text(text + by_hand(args.out))
     except Wrong as e:
         print(f"gateway.py: {e}", file=sys.stderr)
         return 1

@@ -233,7 +233,8 @@ class Pairs:
             lookers.begin()
         seen, ticks = lookers.cpu() if lookers else 0, self.front.ticks()
         begin = time.monotonic()
-        r = gateway.generate(self.args, self.lua, self.front.port, CONNECTIONS,
+        r = gateway.generate(self.args, self.lua,
+                             gateway.here(self.front.port), CONNECTIONS,
                              "run-%d-%d" % (os.getpid(), self.serial), 0)
         took = time.monotonic() - begin
         ticks = self.front.ticks() - ticks

@@ -13,6 +13,7 @@ import tempfile
 
 import pytest
 
+import gateway
 from gateway import MARK, Site, guarded
 
 
@@ -45,6 +46,24 @@ def with_store(tmp_path, url, *words, workers=1, server=None):
 def test_the_configuration_that_the_others_vary_is_accepted(tmp_path, store):
     code, said = check(tmp_path, guarded("/pay/"), store=store)
     assert code == 0 and "test is successful" in said, said
+
+
+@pytest.mark.skipif(gateway.PLAIN, reason="the module's own")
+@pytest.mark.parametrize("number", [0, 1])
+def test_what_docs_scale_shows_is_accepted(tmp_path, number):
+    page = (gateway.ROOT / "docs" / "scale.md").read_text()
+    blocks = re.findall("```nginx\n(.*?)```", page, re.S)
+    assert len(blocks) == 2
+    text = blocks[number].replace("/var/lib/once", str(tmp_path)).replace(
+        "127.0.0.1:8080", "127.0.0.1:%d" % gateway.free_port())
+    conf = tmp_path / "nginx.conf"
+    user = "user root;" if os.geteuid() == 0 else ""
+    conf.write_text("load_module %s; %s pid %s/pid; events {} http {%s}" %
+                    (gateway.MODULE, user, tmp_path, text))
+    done = subprocess.run(
+        [gateway.NGINX, "-t", "-p", tmp_path, "-e", "stderr", "-c", conf],
+        capture_output=True, text=True, check=False)
+    assert done.returncode == 0 and "is successful" in done.stderr, done.stderr
 
 
 GOOD = {

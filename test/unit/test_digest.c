@@ -30,9 +30,8 @@ static const char *const alice[5] = {"alice", "pay.example", "POST", "/charge",
 
 static void name_of(const char *const part[5], uint8_t out[ONCE_NAME_SIZE])
 {
-    T_EQ(once__name(text(part[0]), text(part[1]), text(part[2]), text(part[3]),
-                    text(part[4]), out),
-         ONCE_OK);
+    once__name(text(part[0]), text(part[1]), text(part[2]), text(part[3]),
+               text(part[4]), out);
 }
 
 static void a_name_is_the_sum_that_others_compute(void)
@@ -55,7 +54,7 @@ static void empty_parts_may_have_no_data(void)
     uint8_t a[ONCE_NAME_SIZE], b[ONCE_NAME_SIZE];
 
     name_of(none, a);
-    T_EQ(once__name(no, no, no, no, no, b), ONCE_OK);
+    once__name(no, no, no, no, no, b);
     T_MEM(a, b, sizeof(a));
 }
 
@@ -100,8 +99,8 @@ static void a_nul_byte_counts_like_any_other(void)
     uint8_t a[ONCE_NAME_SIZE], b[ONCE_NAME_SIZE];
     const once_bytes x = text("x");
 
-    T_EQ(once__name(x, x, x, (once_bytes){"/a", 2}, x, a), ONCE_OK);
-    T_EQ(once__name(x, x, x, (once_bytes){"/a\0", 3}, x, b), ONCE_OK);
+    once__name(x, x, x, (once_bytes){"/a", 2}, x, a);
+    once__name(x, x, x, (once_bytes){"/a\0", 3}, x, b);
     T_OK(memcmp(a, b, sizeof(a)) != 0);
 }
 
@@ -229,7 +228,7 @@ static void a_name_is_never_a_fingerprint(void)
     const once_bytes no = {NULL, 0};
     uint8_t a[32], b[32];
 
-    T_EQ(once__name(no, no, no, no, no, a), ONCE_OK);
+    once__name(no, no, no, no, no, a);
     print_of(no, no, no, no, 1, b);
     T_OK(memcmp(a, b, sizeof(a)) != 0);
 }
@@ -299,7 +298,7 @@ static void what_does_not_count_is_not_in_the_sum(void)
     once__fingerprint_free(f);
     T_STR(hex(sum), "70fb0a8aa2ae7a30daed197711640601"
                     "e8d77cb52b09b8d4497cc6a9edf49fb4");
-    T_EQ(once__fingerprint_of_text(text("sha-256=:x:"), sum), ONCE_OK);
+    once__fingerprint_of_text(text("sha-256=:x:"), sum);
     T_STR(hex(sum), "d4461cecab6a9695b9580a07737d0fd8"
                     "be0b44b35d340a28dd931d6fc267bf38");
 }
