@@ -362,9 +362,9 @@ static void meanwhile(void *user)
     struct history *h = user;
     uint32_t i;
 
-    for (i = 0; i < 4; i++)
+    for (i = 0; i < 6; i++)
         claim_some(h, 1); /* pages are split */
-    h->clock += 3000;
+    h->clock += 1500;
     for (i = 0; i < 40; i++)
         end_some(h);
     go_on(h, 6);

@@ -204,10 +204,10 @@ static int write_block(struct once__checkpoint *k, once_error *err)
     /* Or one flush of them all would keep the log's waiting. Whether it could
      * be written the last one says. */
     if (k->head.blocks % WRITTEN == 0)
-        (void)sync_file_range(k->fd, once__saved_block_at(number + 1 - WRITTEN),
-                              WRITTEN * sizeof(*b),
-                              SYNC_FILE_RANGE_WRITE |
-                                  SYNC_FILE_RANGE_WAIT_AFTER);
+        (void)sync_file_range(
+            k->fd, (off_t)once__saved_block_at(number + 1 - WRITTEN),
+            (off_t)(WRITTEN * sizeof(*b)),
+            SYNC_FILE_RANGE_WRITE | SYNC_FILE_RANGE_WAIT_AFTER);
     return ONCE_OK;
 }
 

@@ -24,6 +24,7 @@
 #include "store/journal/walk.h"
 
 #include <errno.h>
+#include <fcntl.h>
 #include <stdlib.h>
 #include <string.h>
 #include <time.h>
@@ -185,12 +186,21 @@ static int has_room(struct once__journal *j, uint64_t bytes,
     return code == ONCE__LATER ? ONCE_EFULL : code; /* later, maybe */
 }
 
+/* A descriptor of its own: the handle may need the place of the segment's for
+ * another one meanwhile. Or -1. */
+static int open_for_long(struct once__journal *j, uint64_t id)
+{
+    int fd = once__segment_file(j, id);
+
+    return fd < 0 ? fd : fcntl(fd, F_DUPFD_CLOEXEC, 0);
+}
+
 static int move_all(struct once__journal *j, uint64_t id,
                     const atomic_int *stop, once_error *err)
 {
     struct once__segment_head head;
-    struct once__walk w;
-    int fd = once__segment_file(j, id), more = 1, code;
+    struct once__walk w = {.buffer = NULL};
+    int fd = open_for_long(j, id), more = 1, code;
 
     if (fd < 0)
         return once__fail(err, ONCE_ESTORE, "%s: opening segment %llu: %s",
@@ -198,14 +208,11 @@ static int move_all(struct once__journal *j, uint64_t id,
     code = has_room(j, once__segment(j->shared, id)->bytes, stop, err);
     if (code == ONCE_OK)
         code = read_head(j, id, fd, &head, err);
-    if (code != ONCE_OK)
-        return code;
-    code =
-        once__walk_begin(&w, fd, id, ONCE__JOURNAL_HEADER,
-                         once__segment(j->shared, id)->size, head.generation);
-    if (code != ONCE_OK)
-        return code;
-    while (more == 1 && !atomic_load(stop)) {
+    if (code == ONCE_OK)
+        code = once__walk_begin(&w, fd, id, ONCE__JOURNAL_HEADER,
+                                once__segment(j->shared, id)->size,
+                                head.generation);
+    while (code == ONCE_OK && more == 1 && !atomic_load(stop)) {
         more = move_piece(j, &w, err);
         if (more == 1)
             code = once__journal_sync(j, j->shared->tail, err);
@@ -213,7 +220,8 @@ static int move_all(struct once__journal *j, uint64_t id,
             more = code;
     }
     once__walk_end(&w);
-    return more < 0 ? more : ONCE_OK;
+    (void)close(fd);
+    return more < 0 ? more : code;
 }
 
 /* ONCE_OK: the segment is gone, or there is something alive in it. */

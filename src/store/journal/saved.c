@@ -181,7 +181,7 @@ static const char *take_blocks(struct once__journal *j,
         n = h->blocks - number < PIECE ? h->blocks - number : PIECE;
         if (number % AHEAD == 0)
             (void)posix_fadvise(fd, (off_t)once__saved_block_at(number + n),
-                                2 * AHEAD * sizeof(*blocks),
+                                (off_t)(2 * AHEAD * sizeof(*blocks)),
                                 POSIX_FADV_WILLNEED);
         if (once__file_read(fd, blocks, n * sizeof(*blocks),
                             once__saved_block_at(number)) != 1)
