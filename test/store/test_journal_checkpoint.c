@@ -421,6 +421,55 @@ static void opening_with_it_is_as_without_it(void)
     T_OK(moved > 0 && twice > 0);
 }
 
+static void write_on(const char *path, void *user)
+{
+    struct range *r = user;
+    once_store *s = must_open(path);
+    uint32_t i;
+
+    for (i = r->from; i < r->to; i++) {
+        T_EQ(complete_one(s, i, 0), ONCE_OK);
+        if (i % 8 == 0)
+            T_EQ(verb_on(s, ONCE_OP_FORGET, i - 3), ONCE_OK);
+    }
+    once_store_close(s);
+}
+
+static void it_is_saved_beside_other_processes(void)
+{
+    enum { WRITERS = 2, KEYS = 3000 };
+    struct range r[WRITERS] = {{1, KEYS}, {10001, 10000 + KEYS}};
+    char path[128];
+    pid_t pids[WRITERS];
+    int i, status, saved = 0, left = WRITERS;
+
+    new_path(path, sizeof(path));
+    once_store_close(must_open(path));
+    fflush(stdout);
+    for (i = 0; i < WRITERS; i++) {
+        pids[i] = fork();
+        if (pids[i] == 0) {
+            t__bad = 0;
+            write_on(path, &r[i]);
+            fflush(stdout);
+            _exit(t__bad != 0);
+        }
+    }
+    while (left > 0 && t__bad == 0) {
+        T_EQ(save(path, NULL, NULL), ONCE_OK);
+        saved++;
+        for (i = 0; i < WRITERS; i++)
+            if (pids[i] > 0 && waitpid(pids[i], &status, WNOHANG) == pids[i]) {
+                T_EQ(status, 0);
+                pids[i] = 0;
+                left--;
+            }
+    }
+    printf("# saved %d times\n", saved);
+    T_OK(saved > 5);
+    opens_the_same(path, BIRTH);
+}
+
 /* All that a caller may ask says the same. */
 static void counts_and_scans_agree_after_it(void)
 {
@@ -965,6 +1014,7 @@ int main(int argc, char **argv)
     if (mkdtemp(folder) == NULL)
         return 2;
     RUN(opening_with_it_is_as_without_it);
+    RUN(it_is_saved_beside_other_processes);
     RUN(counts_and_scans_agree_after_it);
     RUN(a_damaged_one_is_not_used);
     RUN(nonsense_in_it_breaks_nothing);
