@@ -14,7 +14,8 @@
  *                 closing; recover: from the log to memory; frame, walk,
  *                 segment, log, file: bytes, files, appending, flushing; lock:
  *                 who appends, and repair; poison: failed writes; shared,
- *                 index: memory of all processes; compactor: making room;
+ *                 index, directory: memory of all processes; undo: what a
+ *                 change of it replaced; compactor: making room;
  *                 checkpoint, saved: the index beside the log, and back;
  *                 recent: what we wrote last; list: records in order; head:
  *                 which store it is; time: what was seen of it; check: verify

@@ -638,6 +638,7 @@ static void a_long_recovery_is_waited_for(void)
 
     new_path(path, sizeof(path));
     T_EQ(in_child(leave_a_long_log, path, NULL), 0);
+    forget_memory(path);
     pid = recover_slowly(path, 0);
     T_EQ(open_waiting(path, &err, &s), ONCE_OK);
     printf("# waited %d pauses, %d events\n", pace.pauses, pace.events);
@@ -661,6 +662,7 @@ static void a_recovery_that_stands_still_is_not_waited_for(void)
 
     new_path(path, sizeof(path));
     T_EQ(in_child(leave_a_long_log, path, NULL), 0);
+    forget_memory(path);
     pid = recover_slowly(path, 10);
     T_OK(waitpid(pid, &status, WUNTRACED) == pid && WIFSTOPPED(status));
     T_EQ(open_waiting(path, &err, &s), ONCE_EOPEN);

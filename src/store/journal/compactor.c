@@ -237,6 +237,7 @@ static int drop(struct once__journal *j, uint64_t id, once_error *err)
         once__journal_unlock(j);
         return ONCE_OK;
     }
+    once__undo_begin(j);
     s->marked = id + 1;
     code = once__journal_mark(j, s->generation, err);
     if (code == ONCE_OK)

@@ -15,10 +15,12 @@
  *      |         |    |                         appending, reading, flushing
  *      |         |    |
  *      |  handle, recent, poison, index         one user's view; the index
- *      |         |    |
- *      |      segment |                         files of the log
- *      |         |    |
- *      |------- walk -'     shared    time      frames in order; memory
+ *      |         |    |             |
+ *      |         |    |           undo          what its changes replaced
+ *      |         |    |             |
+ *      |      segment |         directory       files of the log; its pages
+ *      |         |    |             |
+ *      |------- walk -'     shared -'  time     frames in order; memory
  *     head       |           |         |        which store it is
  *      |       frame        file ------'        bytes
  *      `---------------------'
@@ -205,7 +207,13 @@ struct once__left {
 /* Fills shared memory from the files. DIR/lock is locked for us alone. */
 ONCE_CHECK int once__recover(struct once__journal *j,
                              const struct once__left *left, once_error *err);
-/* The same, with the lock of a holder who died. */
+/* Likewise, with the memory of those who were all killed: the log goes on with
+ * that. ONCE_ECORRUPT: the two do not belong together. */
+ONCE_CHECK int once__recover_kept(struct once__journal *j, once_error *err);
+/* With the lock of a holder who died, and memory that is as the log says up to
+ * its tail: the log goes on there. */
+ONCE_CHECK int once__recover_undone(struct once__journal *j, once_error *err);
+/* Likewise, with memory that is worth nothing: fills it from the files. */
 ONCE_CHECK int once__recover_locked(struct once__journal *j, once_error *err);
 
 /* ---- lock.c: who decides and appends --------------------------------------

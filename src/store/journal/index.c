@@ -7,10 +7,9 @@
  *    pages of up to 62 slots                  a b c d a b e d
  *
  * A page that is full is cut in two by one more bit of the hash; where it had
- * the directory's last bit already, the directory doubles, by copying: the new
- * half lies in pages of its own and the old one stays where it is. So no step
- * ever touches more than two pages and, rarely, four bytes a page: a million
- * records stall nobody. The hash is keyed with random words of this run, or
+ * the directory's last bit already, the directory doubles (directory.c). So no
+ * step ever touches more than two pages and, rarely, four bytes a page: a
+ * million records stall nobody. What a step replaces is noted first (undo.c). The hash is keyed with random words of this run, or
  * whoever chooses names could fill one page.
  *
  * Pages are never given back: it keeps the largest size it has had.
@@ -25,12 +24,6 @@
 
 static_assert(sizeof(struct once__page) == ONCE__PAGE_SIZE, "one page");
 static_assert(sizeof(struct once__slot) == 64, "one cache line");
-
-enum {
-    BASE = 10, /* the directory's first page: 1,024 entries */
-    PER_PAGE = ONCE__PAGE_SIZE / 4,
-    DEPTH_MAX = BASE + ONCE__DIRECTORIES - 1
-};
 
 __extension__ typedef unsigned __int128 product;
 
@@ -57,69 +50,37 @@ static uint8_t tag(const uint8_t name[ONCE_NAME_SIZE])
     return name[0];
 }
 
-/* The directory's entry `i`. Part 0 holds the first 1,024, part k as many as
- * all before it. */
-static uint32_t *entry(struct once__journal *j, uint32_t i)
-{
-    unsigned part = 0;
-    uint32_t begin = 0, *page;
-
-    if (i >= 1u << BASE) {
-        part = 32u - (unsigned)__builtin_clz(i) - BASE;
-        begin = 1u << (BASE + part - 1);
-    }
-    page = (uint32_t *)(void *)once__shared_page(j, j->shared->directory[part] +
-                                                        (i - begin) / PER_PAGE);
-    return page + (i - begin) % PER_PAGE;
-}
-
-static uint32_t number_of(struct once__journal *j, uint64_t h)
-{
-    return *entry(j, (uint32_t)h & ((1u << j->shared->depth) - 1));
-}
-
 static struct once__page *page_of(struct once__journal *j, uint64_t h)
 {
-    return once__shared_page(j, number_of(j, h));
+    return once__shared_page(j, once__directory_get(j, h));
 }
 
 int once__index_clear(struct once__journal *j)
 {
     struct once__shared *s = j->shared;
     struct once__page *first;
-    uint32_t i, bucket;
+    uint32_t bucket;
 
     s->pages = 0;
-    s->depth = BASE;
-    memset(s->directory, 0, sizeof(s->directory));
     memset(s->marks, 0, sizeof(s->marks));
     /* Page 0 is not used: zero means that there is no room. */
     if (once__shared_grow(j, 1) != 0 || s->pages != 1)
         return ONCE_ENOMEM;
-    s->directory[0] = once__shared_grow(j, 1);
+    if (!once__directory_begin(j))
+        return ONCE_ENOMEM;
     bucket = once__shared_grow(j, 1);
-    if (s->directory[0] == 0 || bucket == 0)
+    if (bucket == 0)
         return ONCE_ENOMEM;
     first = once__shared_page(j, bucket);
     first->lease_from = first->keep_from = UINT64_MAX;
-    for (i = 0; i < 1u << BASE; i++)
-        *entry(j, i) = bucket;
+    once__directory_point(j, 0, 0, bucket);
     s->records = s->bytes = s->owned = s->dispatched = s->waiting = 0;
     return ONCE_OK;
 }
 
 int once__index_bucket(const struct once__shared *s, uint32_t n)
 {
-    uint32_t part, pages;
-
-    if (n == 0)
-        return 0;
-    for (part = 0; part <= s->depth - BASE; part++) {
-        pages = part == 0 ? 1 : 1u << (part - 1);
-        if (n >= s->directory[part] && n < s->directory[part] + pages)
-            return 0;
-    }
-    return 1;
+    return n != 0 && !once__directory_holds(s, n);
 }
 
 /* ---- Times and counts ---------------------------------------------------- */
@@ -134,21 +95,25 @@ static int is_waiting(const struct once__slot *slot)
     return slot->state == ONCE_INDETERMINATE;
 }
 
-static void note_due(struct once__page *p, const struct once__slot *slot)
+static void note_due(const struct once__slot *slot, uint64_t *lease_from,
+                     uint64_t *keep_from)
 {
-    uint64_t *from = is_owned(slot) ? &p->lease_from : &p->keep_from;
+    uint64_t *from = is_owned(slot) ? lease_from : keep_from;
 
     if (!is_waiting(slot) && slot->due < *from)
         *from = slot->due;
 }
 
+/* Who only looks notes no undo: so neither is ever later than what is due. */
 static void note_all(struct once__page *p)
 {
+    uint64_t lease_from = UINT64_MAX, keep_from = UINT64_MAX;
     unsigned i;
 
-    p->lease_from = p->keep_from = UINT64_MAX;
     for (i = 0; i < p->count; i++)
-        note_due(p, &p->slots[i]);
+        note_due(&p->slots[i], &lease_from, &keep_from);
+    p->lease_from = lease_from;
+    p->keep_from = keep_from;
 }
 
 /* In page `n`. */
@@ -257,24 +222,6 @@ void once__index_expect(struct once__journal *j,
     __builtin_prefetch(&p->lease_from, 1);
 }
 
-/* The new half is a copy of the old one. 0: no room. */
-static int double_directory(struct once__journal *j)
-{
-    struct once__shared *s = j->shared;
-    uint32_t half = 1u << s->depth, i;
-    uint32_t part = s->depth - BASE + 1, pages = half / PER_PAGE;
-
-    if (s->depth >= DEPTH_MAX || pages > ONCE__CHUNK_PAGES)
-        return 0;
-    s->directory[part] = once__shared_grow(j, pages);
-    if (s->directory[part] == 0)
-        return 0;
-    for (i = 0; i < half; i++)
-        *entry(j, half + i) = *entry(j, i);
-    s->depth++;
-    return 1;
-}
-
 static void move_up(struct once__journal *j, uint32_t from, uint32_t to)
 {
     struct once__page *p = once__shared_page(j, from);
@@ -300,19 +247,19 @@ static void move_up(struct once__journal *j, uint32_t from, uint32_t to)
 /* Cuts the page of hash `h` in two. 0: no room, and nothing was changed. */
 static int split(struct once__journal *j, uint64_t h)
 {
-    uint32_t from = number_of(j, h), n, i, step;
+    uint32_t from = once__directory_get(j, h), n, bit, first;
     struct once__page *p = once__shared_page(j, from), *q;
 
-    if (p->depth == j->shared->depth && !double_directory(j))
+    once__undo_begin(j);
+    if (p->depth == j->shared->depth && !once__directory_double(j))
         return 0;
     n = once__shared_grow(j, 1);
-    if (n == 0)
+    bit = 1u << p->depth;
+    first = (uint32_t)h & (bit - 1);
+    if (n == 0 || !once__undo_cut(j, from, first, n))
         return 0;
     q = once__shared_page(j, n);
-    step = 1u << p->depth;
-    for (i = ((uint32_t)h & (step - 1)) | step; i < 1u << j->shared->depth;
-         i += 2 * step)
-        *entry(j, i) = n;
+    once__directory_point(j, first | bit, p->depth + 1u, n);
     move_up(j, from, n);
     p->depth++;
     q->depth = p->depth;
@@ -324,16 +271,18 @@ static int split(struct once__journal *j, uint64_t h)
 int once__index_put(struct once__journal *j, const struct once__slot *slot)
 {
     uint64_t h = hash(j->shared, slot->name);
-    uint32_t n = number_of(j, h);
+    uint32_t n = once__directory_get(j, h);
     struct once__page *p = once__shared_page(j, n);
     int i = search(p, slot->name);
 
     while (i < 0 && p->count == ONCE__PAGE_SLOTS) {
         if (!split(j, h))
             return 0;
-        n = number_of(j, h);
+        n = once__directory_get(j, h);
         p = once__shared_page(j, n);
     }
+    once__undo_slot(j, n, p, i < 0 ? p->count : (unsigned)i,
+                    i < 0 ? slot->at : p->slots[i].at, slot->at);
     if (i < 0) {
         i = p->count++;
         p->tags[i] = tag(slot->name);
@@ -345,7 +294,7 @@ int once__index_put(struct once__journal *j, const struct once__slot *slot)
     p->slots[i] = *slot;
     count(j->shared, slot, 1);
     count_here(j, n, slot, 1);
-    note_due(p, slot);
+    note_due(slot, &p->lease_from, &p->keep_from);
     return 1;
 }
 
@@ -358,7 +307,7 @@ static int belong_together(const struct once__shared *s, unsigned depth,
 
     for (i = 1; i < n; i++)
         differ |= hash(s, slots[i].name) ^ h;
-    return n <= ONCE__PAGE_SLOTS && depth <= DEPTH_MAX &&
+    return n <= ONCE__PAGE_SLOTS && depth < 32 &&
            (differ & ((UINT64_C(1) << depth) - 1)) == 0;
 }
 
@@ -375,7 +324,7 @@ static void fill_page(struct once__journal *j, uint32_t n,
         p->tags[i] = tag(slots[i].name);
         count(j->shared, &slots[i], 1);
         count_here(j, n, &slots[i], 1);
-        note_due(p, &slots[i]);
+        note_due(&slots[i], &p->lease_from, &p->keep_from);
     }
 }
 
@@ -405,19 +354,20 @@ int once__index_put_page(struct once__journal *j, unsigned depth,
     }
     if (p->count > 0 || p->depth > depth)
         return put_each(j, slots, n);
-    fill_page(j, number_of(j, h), slots, n);
+    fill_page(j, once__directory_get(j, h), slots, n);
     return 1;
 }
 
 void once__index_remove(struct once__journal *j,
                         const uint8_t name[ONCE_NAME_SIZE])
 {
-    uint32_t n = number_of(j, hash(j->shared, name));
+    uint32_t n = once__directory_get(j, hash(j->shared, name));
     struct once__page *p = once__shared_page(j, n);
     int i = search(p, name);
 
     if (i < 0)
         return;
+    once__undo_slot(j, n, p, (unsigned)i, p->slots[i].at, p->slots[i].at);
     count(j->shared, &p->slots[i], -1);
     count_here(j, n, &p->slots[i], -1);
     p->slots[i] = p->slots[--p->count];

@@ -4,9 +4,18 @@
  * dead holder of it left.
  *
  * Shared memory is *broken* when a holder of the lock died, or could not write
- * what the index knows already: whoever takes the lock next repairs it from the
- * log. One that cannot, because it has no descriptor or memory left, gets no
- * answer itself and leaves the repair to the next one.
+ * what the index knows already: whoever takes the lock next puts back what was
+ * not written. That is soon done, however much the store holds. One that cannot,
+ * because it has no descriptor or memory left, gets no answer itself and leaves
+ * the repair to the next one. Only what cannot be put back is made anew from
+ * the log.
+ *
+ *                  a holder dies, or           put back (undo.c),
+ *           whole ---------------> broken ------------------------> whole
+ *                  cannot write      |                         ^
+ *                                    | cannot be              | to its end
+ *                                    `---------> building -----'
+ *                                                from the log (recover.c)
  */
 #include "store/journal/handle.h"
 
@@ -19,12 +28,18 @@
 
 enum { BUFFER_KEEP = 4 << 20 }; /* a larger one is given back after the batch */
 
-/* The log is whole, or it ends in half a batch that was never acknowledged.
- * What is in shared memory may be half done, so it is made anew. */
+/* What nobody has written is put back, and the log goes on from its tail. What
+ * lies behind that was never acknowledged and never read. */
 static int repair(struct once__journal *j, once_error *err)
 {
-    int code = once__recover_locked(j, err);
+    int code;
 
+    if (!once__shared_view(j))
+        code = once__fail(err, ONCE_ENOMEM, "%s: no memory", j->path);
+    else if (once__undo_apply(j))
+        code = once__recover_undone(j, err);
+    else
+        code = once__recover_locked(j, err);
     if (code == ONCE_OK)
         j->shared->broken = 0;
     else if (code == ONCE_EFULL)
@@ -82,6 +97,8 @@ void once__journal_unlock(struct once__journal *j)
 {
     /* The index knows of no frame that nobody can read. */
     ONCE__MUST(j->used == 0 || j->shared->broken || j->shared->poisoned);
+    if (j->used == 0 && !j->shared->broken)
+        once__undo_end(j);
     (void)pthread_mutex_unlock(&j->shared->lock);
     if (j->space > BUFFER_KEEP) {
         free(j->buffer);

@@ -165,6 +165,7 @@ static int roll_over(struct once__journal *j, once_error *err)
     if (code == ONCE_OK) {
         ONCE__MUST(j->used == 0 && s->tail == j->start);
         ONCE__MUST(s->durable >= s->tail);
+        s->begun = next;
         code = write_head(j, next, fd, err);
     }
     if (code != ONCE_OK)
@@ -212,6 +213,8 @@ int once__journal_room(struct once__journal *j, size_t length, uint64_t reserve,
     uint64_t here, ahead;
     int code = ONCE_OK;
 
+    if (once__undo_is_full(j)) /* what is written needs no undo */
+        code = once__journal_flush(j, err);
     while (code == ONCE_OK) {
         here = room_here(j);
         ahead = once__segment_room_ahead(j->shared);

@@ -7,7 +7,9 @@
  *    a flush, or a write that any other   poisoned           nobody, until all
  *    process would fail at as well                           have closed
  *    a write for which this process has   broken             the next to take
- *    no descriptor or memory left                            the lock repairs
+ *    no descriptor or memory left                            the lock repairs:
+ *                                                            what was not
+ *                                                            written is undone
  */
 #include "store/journal/handle.h"
 

@@ -32,6 +32,10 @@
  * was lost. It goes on with a fence far ahead of all that may have been shown,
  * too. What is taken over without having been known to be durable is written
  * again and flushed.
+ *
+ * Where a holder of the lock has died the index need not be made again (undo.c):
+ * only the log's end is looked after, in the same way. Where all have died their
+ * memory is kept if the last segment is, up to its tail, what it knows.
  */
 #include "store/journal/handle.h"
 #include "store/journal/walk.h"
@@ -546,7 +550,8 @@ static int begin(struct recovery *r)
 {
     struct once__shared *s = r->j->shared;
 
-    s->fence = 0;
+    s->building = 1;
+    once__undo_end(r->j);
     s->forgotten = 0;
     s->generation = 0;
     s->full = 0;
@@ -560,18 +565,19 @@ static int begin_fences(struct recovery *r)
     int code = once__journal_head_load(r->j->folder, r->j->path, &head, r->err);
 
     if (code == ONCE_OK)
-        r->j->shared->fence = once__fence_floor(&head, 0);
+        r->j->shared->fence = once__fence_floor(&head, r->j->shared->fence);
     return code;
 }
 
 /* A number that no log here has ever had, nor will have. */
 static int new_generation(struct recovery *r)
 {
-    uint64_t *to = &r->j->shared->generation;
+    uint64_t number;
 
-    if (getrandom(to, sizeof(*to), 0) != (ssize_t)sizeof(*to))
+    if (getrandom(&number, sizeof(number), 0) != (ssize_t)sizeof(number))
         return once__fail(r->err, ONCE_EOPEN, "%s: no random numbers",
                           r->j->path);
+    r->j->shared->generation = number;
     return ONCE_OK;
 }
 
@@ -579,8 +585,10 @@ static int new_generation(struct recovery *r)
 static int go_on(struct recovery *r)
 {
     uint64_t before = r->j->shared->generation;
-    int code = new_generation(r);
+    int code;
 
+    once__undo_begin(r->j);
+    code = new_generation(r);
     if (code == ONCE_OK)
         code = once__journal_mark(r->j, before, r->err);
     return code == ONCE_OK ? once__journal_flush(r->j, r->err) : code;
@@ -727,9 +735,11 @@ int once__recover(struct once__journal *j, const struct once__left *left,
         code = begin_fences(&r);
     if (code == ONCE_OK)
         code = is_new ? make_first(&r) : recover_files(&r);
-    if (code == ONCE_OK)
-        j->shared->durable = j->shared->tail;
-    return code;
+    if (code != ONCE_OK)
+        return code;
+    j->shared->durable = j->shared->tail;
+    j->shared->building = 0;
+    return ONCE_OK;
 }
 
 /*
@@ -743,7 +753,7 @@ static int forget_next(struct recovery *r)
     uint64_t id = j->shared->last + 1;
     int fd;
 
-    if (id > j->shared->ready)
+    if (j->shared->begun != id)
         return ONCE_OK;
     fd = once__segment_file(j, id);
     if (fd < 0)
@@ -752,7 +762,23 @@ static int forget_next(struct recovery *r)
         return once__journal_unwritten(j, errno, "a write", r->err);
     if (fdatasync(fd) != 0)
         return once__journal_poison(j, errno, "a flush", r->err);
+    j->shared->begun = 0;
     return ONCE_OK;
+}
+
+int once__recover_undone(struct once__journal *j, once_error *err)
+{
+    struct recovery r = {.j = j, .err = err};
+    int code;
+
+    j->start = j->shared->tail;
+    j->used = 0;
+    j->shared->last = once__journal_id(j->shared->tail);
+    code = begin_fences(&r); /* it may have been changing DIR/head */
+    if (code == ONCE_OK)
+        code = forget_next(&r);
+    /* What the dead one wrote and nobody read ends here. */
+    return code == ONCE_OK ? go_on(&r) : code;
 }
 
 int once__recover_locked(struct once__journal *j, once_error *err)
@@ -766,8 +792,7 @@ int once__recover_locked(struct once__journal *j, once_error *err)
                          .lowest = s->first};
     int code;
 
-    if (!once__shared_view(j))
-        return once__fail(err, ONCE_ENOMEM, "%s: no memory", j->path);
+    s->last = once__journal_id(s->tail);
     code = begin(&r);
     if (code == ONCE_OK)
         code = begin_fences(&r);
@@ -778,9 +803,61 @@ int once__recover_locked(struct once__journal *j, once_error *err)
                       "the header fails its checksum");
     if (code == ONCE_OK)
         code = take_over(&r);
+    if (code != ONCE_OK)
+        return code;
+    s->building = 0;
+    return once__recover_undone(j, err);
+}
+
+/* Of a log that was replaced, memory knows nothing. All of the last segment must
+ * be there up to the tail, and with its records where that is not durable. */
+static int is_log_of_memory(struct recovery *r)
+{
+    const struct once__shared *s = r->j->shared;
+    struct once__walk w;
+    struct once__frame f;
+    uint64_t whole = 0;
+    int code = read_head(r, s->last, &r->last), same;
+
+    if (code == ONCE_OK)
+        code = walk_begin(r, &w, s->last, once__journal_offset(s->tail),
+                          r->last.generation);
+    if (code != ONCE_OK)
+        return code;
+    while (once__walk_next(&w, &f) == 1)
+        ;
+    same = once__journal_at(s->last, w.offset) == s->tail &&
+           w.generation == s->generation;
+    once__walk_end(&w);
+    if (same)
+        code = whole_up_to(r, s->tail, &whole);
+    return code == ONCE_OK && whole != s->tail ? ONCE_ECORRUPT : code;
+}
+
+int once__recover_kept(struct once__journal *j, once_error *err)
+{
+    struct once__shared *s = j->shared;
+    struct recovery r = {.j = j, .err = err, .known = s->durable};
+    int code = ONCE_ENOMEM;
+
+    if (once__shared_view(j))
+        code = once__undo_apply(j) ? ONCE_OK : ONCE_ECORRUPT;
+    if (code != ONCE_OK)
+        return code;
+    j->start = r.end = s->tail;
+    j->used = 0;
+    s->last = once__journal_id(s->tail);
+    code = is_log_of_memory(&r);
+    if (code == ONCE_OK)
+        code = begin_fences(&r);
     if (code == ONCE_OK)
         code = forget_next(&r);
-    if (code == ONCE_OK) /* what the dead one wrote and nobody read ends here */
-        code = go_on(&r);
-    return code;
+    if (code == ONCE_OK)
+        code = settle(&r);
+    if (code != ONCE_OK)
+        return code;
+    s->durable = s->tail;
+    s->flushing = 0;
+    s->broken = 0;
+    return ONCE_OK;
 }

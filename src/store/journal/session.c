@@ -7,8 +7,10 @@
  * alone:
  *
  *            exclusive                       downgraded
- *    outside ---------> recovers, makes the ------------> in
- *       |               shared memory                      |
+ *    outside ---------> keeps the memory of  ------------> in
+ *       |               those who were killed,             |
+ *       |               or recovers and makes              |
+ *       |               the shared memory                  |
  *       |  shared, and the shared memory is there          |
  *       +------------------------------------------------->|
  *       ^                                                  |
@@ -241,12 +243,30 @@ static int make_shared(struct once__journal *j, const struct once__note *before,
     return once__shared_create(j, note->id, err);
 }
 
+/* All who had it open were killed, and their memory is still there: 1 if it is
+ * as good as new. Otherwise it is made from the log. */
+static int keep_shared(struct once__journal *j, const struct once__note *note)
+{
+    if (note->state != ONCE__LEFT_OPEN ||
+        once__shared_attach(j, note->id, NULL) != ONCE_OK)
+        return 0;
+    if (once__shared_keep(j) && once__recover_kept(j, NULL) == ONCE_OK)
+        return 1;
+    once__segment_close_all(j);
+    once__shared_detach(j);
+    return 0;
+}
+
 static int enter_first(struct once__journal *j, once_error *err)
 {
     struct once__note note, before;
     struct once__left left;
     int code = once__session_read(j->lock_fd, j->path, &before, err);
 
+    if (code == ONCE_OK && keep_shared(j, &before)) {
+        (void)lock_file(j->lock_fd, F_RDLCK);
+        return ONCE_OK;
+    }
     if (code == ONCE_OK)
         code = make_shared(j, &before, &note, &left, err);
     if (code != ONCE_OK)

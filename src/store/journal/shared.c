@@ -38,7 +38,8 @@
 enum {
     HEAD = (sizeof(struct once__shared) + 4095) / 4096 * 4096,
     CHUNK = ONCE__CHUNK_PAGES * ONCE__PAGE_SIZE,
-    STEP = 64 /* pages that are allocated at a time */
+    STEP = 64, /* pages that are allocated at a time */
+    TWICE_MS = 60000
 };
 
 void once__shared_name(const struct once__identity *self,
@@ -81,6 +82,15 @@ static int make_mutex(pthread_mutex_t *m)
     return rc;
 }
 
+static int make_locks(struct once__shared *s)
+{
+    int rc = make_mutex(&s->lock);
+
+    rc = rc != 0 ? rc : make_mutex(&s->sync);
+    rc = rc != 0 ? rc : make_mutex(&s->prep);
+    return rc != 0 ? rc : make_mutex(&s->compact);
+}
+
 static int fill_head(struct once__journal *j,
                      const uint8_t id[ONCE__JOURNAL_ID])
 {
@@ -92,10 +102,7 @@ static int fill_head(struct once__journal *j,
     s->home = j->home;
     if (getrandom(s->key, sizeof(s->key), 0) != (ssize_t)sizeof(s->key))
         return EIO;
-    rc = make_mutex(&s->lock);
-    rc = rc != 0 ? rc : make_mutex(&s->sync);
-    rc = rc != 0 ? rc : make_mutex(&s->prep);
-    rc = rc != 0 ? rc : make_mutex(&s->compact);
+    rc = make_locks(s);
     s->magic = ONCE__SHARED_MAGIC;
     s->version = ONCE__JOURNAL_VERSION;
     s->size = sizeof(*s);
@@ -172,6 +179,37 @@ out:
         errno = n;
     }
     return code;
+}
+
+static uint64_t steady_ms(void)
+{
+    struct timespec t;
+
+    (void)clock_gettime(CLOCK_MONOTONIC, &t);
+    return (uint64_t)t.tv_sec * 1000 + (uint64_t)t.tv_nsec / 1000000;
+}
+
+/* Those who died may have died of what is in it: the second time within a
+ * minute it is not believed. */
+int once__shared_keep(struct once__journal *j)
+{
+    struct once__shared *s = j->shared;
+    uint64_t now_ms = steady_ms();
+    struct stat st;
+
+    if (!s->open || s->poisoned || s->building ||
+        s->home.device != j->home.device || s->home.inode != j->home.inode ||
+        fstat(j->memory, &st) != 0 || st.st_nlink == 0 ||
+        (s->kept_ms != 0 && now_ms - s->kept_ms < TWICE_MS))
+        return 0;
+    s->kept_ms = now_ms;
+    s->pids = j->pids;
+    s->full = 0;
+    memset(&s->lock, 0, sizeof(s->lock));
+    memset(&s->sync, 0, sizeof(s->sync));
+    memset(&s->prep, 0, sizeof(s->prep));
+    memset(&s->compact, 0, sizeof(s->compact));
+    return make_locks(s) == 0;
 }
 
 void once__shared_detach(struct once__journal *j)

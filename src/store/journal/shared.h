@@ -3,7 +3,8 @@
  * shared.h - the memory that all processes of a journal share,
  * /dev/shm/once-...: locks, positions, counts, and the index of names.
  *
- * All of it is a cache of the log, made from it by recover.c. Locks, in the
+ * All of it is a cache of the log, made from it by recover.c, and repaired by
+ * undo.c when somebody dies who holds `lock`. Locks, in the
  * order in which they may be taken: compact, lock, then sync or prep. All are
  * robust and shared by processes.
  */
@@ -57,6 +58,41 @@ enum {
 #define ONCE__SHARED_MAGIC UINT64_C(0x3230636e6f6a6d65)
 #define ONCE__SHARED_PREFIX "/once-"
 
+/* ---- The undo list --------------------------------------------------------
+ * */
+
+enum { ONCE__UNDO_NOTES = 512, ONCE__UNDO_IMAGES = 32 };
+
+/* What one change replaced: a slot and what its page says, or a whole page that
+ * was cut in two. */
+struct once__note_of {
+    uint32_t page;
+    uint32_t twin;        /* 0; of a cut, the page with the other half       */
+    uint32_t slot;        /* of the page; of a cut, which image              */
+    uint32_t first;       /* of a cut: the page's first entry of the
+                           * directory                                       */
+    uint32_t segments[2]; /* their places; their counts:                     */
+    uint64_t live[2], bytes[2];
+    uint64_t marks[2]; /* the words of `marks` with page and twin            */
+    uint64_t lease_from, keep_from; /* of the page; and the slot's tag:      */
+    uint8_t count, tag, page_live, page_waiting;
+    struct once__slot old;
+};
+
+/* See undo.c. */
+struct once__undo {
+    _Atomic uint64_t from; /* the log's tail at the first note; at any other
+                            * tail they do not count                         */
+    _Atomic uint32_t count;
+    uint32_t images;
+    /* As these were at the first note, see below. */
+    uint64_t marked, forgotten, records, bytes, owned, dispatched, waiting;
+    uint64_t average, generation;
+    uint32_t pages, depth;
+    struct once__note_of notes[ONCE__UNDO_NOTES];
+    struct once__page pages_were[ONCE__UNDO_IMAGES];
+};
+
 /* ---- The head -------------------------------------------------------------
  * */
 
@@ -94,11 +130,14 @@ struct once__shared {
     _Atomic uint64_t ready;     /* segments after `last` up to this are made */
     _Atomic uint32_t poisoned;  /* errno of a flush or write that failed     */
     _Atomic uint32_t broken;    /* all below may be half done: repair it     */
+    _Atomic uint32_t building;  /* from the log: that must come to its end   */
     _Atomic uint32_t full;      /* no further segment could be made          */
     _Atomic uint32_t flushing;  /* a flush has begun and not ended           */
     _Atomic uint32_t open;      /* recovered: the rest may be used           */
     _Atomic uint64_t recovered; /* bytes read so far, for those who wait     */
     _Atomic uint64_t saved;     /* place that DIR/index is of, or 0          */
+    _Atomic uint64_t begun;     /* this segment may have got a header        */
+    uint64_t kept_ms;           /* steady time when it was last taken over   */
 
     uint64_t fence;
     uint64_t marked;    /* no segment before this one is needed              */
@@ -113,6 +152,7 @@ struct once__shared {
     uint32_t directory[ONCE__DIRECTORIES + 1];
     uint64_t marks[ONCE__MARKS]; /* a bit a page: something is live or waits */
     struct once__segment segments[ONCE__JOURNAL_SEGMENTS];
+    struct once__undo undo;
 };
 
 static inline struct once__segment *once__segment(struct once__shared *s,
@@ -132,6 +172,9 @@ ONCE_CHECK int once__shared_create(struct once__journal *j,
 ONCE_CHECK int once__shared_attach(struct once__journal *j,
                                    const uint8_t id[ONCE__JOURNAL_ID],
                                    once_error *err);
+/* Alone with memory that others have left: makes its locks anew. 0: that is
+ * refused, and it must be made from the log. */
+ONCE_CHECK int once__shared_keep(struct once__journal *j);
 void once__shared_detach(struct once__journal *j);
 void once__shared_remove(const struct once__journal *j,
                          const uint8_t id[ONCE__JOURNAL_ID]);
@@ -148,6 +191,45 @@ uint32_t once__shared_grow(struct once__journal *j, uint32_t n);
 /* Takes one of the locks above. 0, or an errno: ETIMEDOUT, EOWNERDEAD,
  * ENOTRECOVERABLE. */
 int once__shared_lock(pthread_mutex_t *m, uint32_t busy_ms);
+
+/* ---- directory.c: all with the lock held ----------------------------------
+ * */
+
+/* The page that this hash leads to. */
+uint32_t once__directory_get(struct once__journal *j, uint64_t hash);
+/* All entries that end in the last `bits` bits of `first` lead to `page`. */
+void once__directory_point(struct once__journal *j, uint32_t first,
+                           unsigned bits, uint32_t page);
+/* The first 1,024 entries. 0: no room. */
+ONCE_CHECK int once__directory_begin(struct once__journal *j);
+/* One more bit; the new half is a copy of the old one. 0: no room. */
+ONCE_CHECK int once__directory_double(struct once__journal *j);
+/* 1 if the page is a part of the directory. */
+int once__directory_holds(const struct once__shared *s, uint32_t page);
+/* 1 if it may be so deep. */
+int once__directory_is_depth(uint32_t depth);
+
+/* ---- undo.c: all with the lock held ----------------------------------------
+ * */
+
+/* Before one of the sums is changed: notes them all, unless they are noted. */
+void once__undo_begin(struct once__journal *j);
+/* Nothing is to be put back: all is as the log says. */
+void once__undo_end(struct once__journal *j);
+/* 1 if there may be too few notes left for one more name: what there is must be
+ * written. */
+int once__undo_is_full(const struct once__journal *j);
+/* Before a slot of `p`, which is `page`, is changed. Its frame is at `before` and will be at
+ * `after`; if one of them is none it is the other one. */
+void once__undo_slot(struct once__journal *j, uint32_t page,
+                     const struct once__page *p, unsigned slot, uint64_t before,
+                     uint64_t after);
+/* Before `page`, which the directory has at `first`, is cut in two and `twin`
+ * gets the other half. 0: there is no room to note it. */
+ONCE_CHECK int once__undo_cut(struct once__journal *j, uint32_t page,
+                              uint32_t first, uint32_t twin);
+/* Puts back what the log does not say. 0: it cannot be told. */
+ONCE_CHECK int once__undo_apply(struct once__journal *j);
 
 /* ---- index.c: all with the lock held --------------------------------------
  * */
