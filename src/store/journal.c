@@ -16,6 +16,7 @@
  *                 who appends, and repair; poison: failed writes; shared,
  *                 index, directory: memory of all processes; undo: what a
  *                 change of it replaced; compactor: making room;
+ *                 checkpoint, saved: the index beside the log, and back;
  *                 recent: what we wrote last; list: records in order; head:
  *                 which store it is; time: what was seen of it; check: verify
  *                 and dump

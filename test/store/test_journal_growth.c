@@ -45,6 +45,40 @@ static void old_segments_go_and_the_few_that_stay_are_kept(void)
     once_store_close(s);
 }
 
+/* A handle keeps 64 descriptors. The compactor's of the oldest segment was
+ * closed when that of the last one came to its place. */
+static void more_segments_than_descriptors_are_swept(void)
+{
+    enum { KEYS = 6000, STAYS_ONE_IN = 16 };
+    uint64_t clock = BIRTH;
+    char path[128], first[160];
+    once_store *s;
+    once_error err = {0, ""};
+    uint32_t i;
+
+    new_path(path, sizeof(path));
+    segment_path(path, 1, first, sizeof(first));
+    s = must_open_with(path, "?segment=65536", &clock);
+    for (i = 0; i < KEYS; i++)
+        T_EQ(complete_one(s, i, i % STAYS_ONE_IN == 0 ? 1000000000 : 5000),
+             ONCE_OK);
+    T_OK(count_files(path) > ONCE__FILES + 10);
+    clock += 10000;
+    for (i = 0; i < KEYS; i++)
+        if (i % STAYS_ONE_IN != 0)
+            T_EQ(verb_on(s, ONCE_OP_FORGET, i), ONCE_OK);
+    for (i = 0; i < 1000 && t__bad == 0 && count_files(path) > ONCE__FILES;
+         i++) {
+        if (s->ops->maintain(s, &err) != ONCE_OK)
+            T_STR(err.text, "");
+        (void)usleep(10000);
+    }
+    T_OK(!exists(first) && count_files(path) <= ONCE__FILES);
+    for (i = 0; i < KEYS; i += STAYS_ONE_IN)
+        T_OK(is_there(s, i));
+    once_store_close(s);
+}
+
 static void keep_writing(const char *path, void *user)
 {
     struct range *r = user;
@@ -347,6 +381,7 @@ int main(int argc, char **argv)
     (void)snprintf(folder, sizeof(folder), "/tmp/once-journal-XXXXXX");
     if (mkdtemp(folder) == NULL)
         return 2;
+    RUN(more_segments_than_descriptors_are_swept);
     RUN(old_segments_go_and_the_few_that_stay_are_kept);
     RUN(three_processes_write_and_sweep_at_once);
     RUN(dying_while_sweeping_loses_nothing_and_brings_nothing_back);

@@ -356,6 +356,16 @@ static int check_head(struct check *c)
     return code == ONCE_OK ? ONCE_OK : once__fail(c->err, code, "%s", err.text);
 }
 
+/* It is only a cache, but whoever looks after a disk wants to know. */
+static void check_index(struct check *c)
+{
+    const char *why = once__saved_check(c->folder);
+
+    if (why != NULL)
+        say(c, "%s: %s: it is not needed, and not used", ONCE__JOURNAL_INDEX,
+            why);
+}
+
 static int check_all(struct check *c)
 {
     uint64_t id;
@@ -363,7 +373,8 @@ static int check_all(struct check *c)
 
     if (code == ONCE_OK && !c->dump)
         code = check_head(c);
-
+    if (code == ONCE_OK && !c->dump)
+        check_index(c);
     if (code != ONCE_OK)
         return code;
     if (!find_last(c)) {

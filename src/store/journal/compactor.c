@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * compactor.c - a thread that makes segments before they are needed, and drops
- * the oldest when it holds the latest frame of no name.
+ * compactor.c - a thread that makes segments before they are needed, drops the
+ * oldest when it holds the latest frame of no name, and saves the index when
+ * the log has grown much since that was done last (checkpoint.c).
  *
  * Only the oldest ever goes, so no frame can come back to life: whatever it
  * had replaced or forgotten is older, and gone before. Where few live frames
@@ -23,6 +24,7 @@
 #include "store/journal/walk.h"
 
 #include <errno.h>
+#include <fcntl.h>
 #include <stdlib.h>
 #include <string.h>
 #include <time.h>
@@ -36,12 +38,14 @@ enum {
     FULL_MS = 100,      /* between two tries on a full disk           */
     PIECE = 128 * 1024, /* bytes of the oldest segment in one step    */
     FEW = 10,           /* one part in so many is "few live ones"     */
-    WASTE = 3           /* segments of waste that nobody minds        */
+    WASTE = 3,          /* segments of waste that nobody minds        */
+    AGAIN_MS = 60000    /* after the index could not be saved         */
 };
 
 struct once__compactor {
     struct once__journal view; /* the thread's alone */
     uint64_t full_ms;          /* likewise: when the disk had no room */
+    uint64_t save_ms;          /* likewise: not before the index is saved */
     pthread_t thread;
     atomic_int stop;
     pthread_mutex_t lock; /* for all below */
@@ -182,12 +186,21 @@ static int has_room(struct once__journal *j, uint64_t bytes,
     return code == ONCE__LATER ? ONCE_EFULL : code; /* later, maybe */
 }
 
+/* A descriptor of its own: the handle may need the place of the segment's for
+ * another one meanwhile. Or -1. */
+static int open_for_long(struct once__journal *j, uint64_t id)
+{
+    int fd = once__segment_file(j, id);
+
+    return fd < 0 ? fd : fcntl(fd, F_DUPFD_CLOEXEC, 0);
+}
+
 static int move_all(struct once__journal *j, uint64_t id,
                     const atomic_int *stop, once_error *err)
 {
     struct once__segment_head head;
-    struct once__walk w;
-    int fd = once__segment_file(j, id), more = 1, code;
+    struct once__walk w = {.buffer = NULL};
+    int fd = open_for_long(j, id), more = 1, code;
 
     if (fd < 0)
         return once__fail(err, ONCE_ESTORE, "%s: opening segment %llu: %s",
@@ -195,14 +208,11 @@ static int move_all(struct once__journal *j, uint64_t id,
     code = has_room(j, once__segment(j->shared, id)->bytes, stop, err);
     if (code == ONCE_OK)
         code = read_head(j, id, fd, &head, err);
-    if (code != ONCE_OK)
-        return code;
-    code =
-        once__walk_begin(&w, fd, id, ONCE__JOURNAL_HEADER,
-                         once__segment(j->shared, id)->size, head.generation);
-    if (code != ONCE_OK)
-        return code;
-    while (more == 1 && !atomic_load(stop)) {
+    if (code == ONCE_OK)
+        code = once__walk_begin(&w, fd, id, ONCE__JOURNAL_HEADER,
+                                once__segment(j->shared, id)->size,
+                                head.generation);
+    while (code == ONCE_OK && more == 1 && !atomic_load(stop)) {
         more = move_piece(j, &w, err);
         if (more == 1)
             code = once__journal_sync(j, j->shared->tail, err);
@@ -210,7 +220,8 @@ static int move_all(struct once__journal *j, uint64_t id,
             more = code;
     }
     once__walk_end(&w);
-    return more < 0 ? more : ONCE_OK;
+    (void)close(fd);
+    return more < 0 ? more : code;
 }
 
 /* ONCE_OK: the segment is gone, or there is something alive in it. */
@@ -326,6 +337,52 @@ static int prepare(struct once__compactor *c)
     return rc;
 }
 
+/* Somebody may need a segment now, and waits for this thread. */
+static void serve(struct once__compactor *c)
+{
+    int asked;
+
+    (void)pthread_mutex_lock(&c->lock);
+    asked = c->asked;
+    c->asked = 0;
+    (void)pthread_mutex_unlock(&c->lock);
+    if (asked)
+        report(c, prepare(c));
+}
+
+static int save_index_locked(struct once__compactor *c, once_error *err)
+{
+    struct once__checkpoint *k = NULL;
+    int code = once__checkpoint_begin(&c->view, err, &k), more = 1;
+
+    while (code == ONCE_OK && more == 1 && !atomic_load(&c->stop)) {
+        more = once__checkpoint_step(k, err);
+        serve(c);
+    }
+    once__checkpoint_end(k);
+    return code == ONCE_OK && more < 0 ? more : code;
+}
+
+/* Where it fails it is tried again, but not all the time. */
+static int save_index(struct once__compactor *c, once_error *err)
+{
+    struct once__shared *s = c->view.shared;
+    int rc, code;
+
+    if (!once__checkpoint_is_due(s) || steady_ms() < c->save_ms)
+        return ONCE_OK;
+    rc = pthread_mutex_trylock(&s->compact);
+    if (rc == EOWNERDEAD)
+        rc = pthread_mutex_consistent(&s->compact);
+    if (rc != 0)
+        return ONCE_OK;
+    code = save_index_locked(c, err);
+    (void)pthread_mutex_unlock(&s->compact);
+    if (code != ONCE_OK)
+        c->save_ms = steady_ms() + AGAIN_MS;
+    return code;
+}
+
 /* 0, or why there is no further segment. */
 static int work(struct once__compactor *c)
 {
@@ -343,6 +400,8 @@ static int work(struct once__compactor *c)
         code == ONCE_OK)
         code = once__fail(&err, ONCE_ESTORE, "%s: making a segment: %s",
                           j->path, strerror(rc));
+    if (code == ONCE_OK && rc == 0)
+        code = save_index(c, &err);
     if (code != ONCE_OK) {
         (void)pthread_mutex_lock(&c->lock);
         c->trouble = err;
@@ -417,7 +476,8 @@ void once__compactor_close(struct once__compactor *c)
 
 void once__compactor_wake(struct once__compactor *c)
 {
-    if (!once__segment_short(&c->view) && !is_worth(c->view.shared))
+    if (!once__segment_short(&c->view) && !is_worth(c->view.shared) &&
+        !once__checkpoint_is_due(c->view.shared))
         return;
     (void)pthread_mutex_lock(&c->lock);
     c->asked = 1;

@@ -6,6 +6,8 @@
  *    DIR/00000001.log ...  segments: a header, then frames (segment.c, frame.c)
  *    DIR/head              id, incarnation, gap (head.c)
  *    DIR/clock             what was observed of the time (time.c)
+ *    DIR/index             the index as it was at one place of the log
+ *                          (checkpoint.c), or nothing
  *
  * A *position* is where a frame begins: segment number and offset in one
  * number, so that positions grow as the log does.
@@ -48,6 +50,8 @@ enum {
 #define ONCE__JOURNAL_STORE_HEAD "head"
 #define ONCE__JOURNAL_NEXT_HEAD "head.tmp"     /* a head in the making    */
 #define ONCE__JOURNAL_UNFINISHED "prepare.tmp" /* a segment in the making */
+#define ONCE__JOURNAL_INDEX "index"
+#define ONCE__JOURNAL_NEXT_INDEX "index.tmp" /* an index in the making    */
 
 /* ---- Positions ------------------------------------------------------------
  * */

@@ -7,7 +7,8 @@
  *    0 magic (4)       4 sum (4)        8 length (4)
  *   12 kind  13 state  14 pad  15 zero 16 record's sum (4), 4 zeros
  *   24 generation (8) 32 durable (8)   40 fence (8)       48 due (8)
- *   56 name (32); of a MARK: before (8), zeros
+ *   56 name (32); of a MARK: before (8), zeros (8), which checkpoint or zeros
+ *      (16)
  *   88 the record as core/record.h has it, then `pad` zeros
  *
  * The sum covers the frame's position and the bytes 8 to 87. So bytes that an

@@ -7,10 +7,12 @@
  *
  *    check   session       list   compactor     reading for people, opening,
  *      |  \______ |           |     |           listing, dropping segments
+ *      |         |            |  checkpoint     saving the index
  *      |         |           lock --'
  *      |         recover ------'                from the log to the memory
  *      |         |    |
- *      |        log   |                         appending, reading, flushing
+ *      |------ saved log                        the index beside the log;
+ *      |         |    |                         appending, reading, flushing
  *      |         |    |
  *      |  handle, recent, poison, index         one user's view; the index
  *      |         |    |             |
@@ -174,6 +176,24 @@ ONCE_CHECK int once__journal_load(struct once__journal *j,
                                   const struct once__slot *slot, uint8_t *out,
                                   once_record *r);
 
+/* ---- saved.c: the index beside the log ------------------------------------
+ * */
+
+/* What was loaded: the index at `from`, or at 0 if there is none. */
+struct once__saved {
+    uint64_t from;
+    uint64_t generation; /* of the log there */
+};
+
+/* Loads it into the index, which is empty, if it is of the log that ends at
+ * `end` and of which no segment before `needed` is needed. NULL: done, or there
+ * is none; or why not, and the index is half full. */
+const char *once__saved_load(struct once__journal *j, uint64_t needed,
+                             uint64_t end, struct once__saved *out);
+void once__saved_remove(const struct once__journal *j);
+/* NULL: the file in `folder` is whole, or there is none; or what it is. */
+const char *once__saved_check(int folder);
+
 /* ---- recover.c: from the log to shared memory -----------------------------
  * */
 
@@ -258,6 +278,23 @@ int once__journal_head_sane(const once_store_head *h);
 ONCE_CHECK int once__journal_time(const struct once__journal *j,
                                   const once_store_time *put,
                                   once_store_time *out, once_error *err);
+
+/* ---- checkpoint.c: saving the index beside the log ------------------------
+ * */
+
+struct once__checkpoint; /* in the making */
+
+/* 1 if so much was appended since the last one that another is worth it. */
+int once__checkpoint_is_due(struct once__shared *s);
+/* One at a time: with the lock `compact`. */
+ONCE_CHECK int once__checkpoint_begin(struct once__journal *j, once_error *err,
+                                      struct once__checkpoint **out);
+/* Takes the lock for a moment. 1: there is more to do; ONCE_OK: it is on the
+ * disk and counts; or an error: what was there before counts. */
+ONCE_CHECK int once__checkpoint_step(struct once__checkpoint *k,
+                                     once_error *err);
+/* Removes what was not finished. */
+void once__checkpoint_end(struct once__checkpoint *k);
 
 /* ---- compactor.c: a thread that makes and drops segments ------------------
  * */

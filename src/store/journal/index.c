@@ -298,6 +298,66 @@ int once__index_put(struct once__journal *j, const struct once__slot *slot)
     return 1;
 }
 
+/* 1 if all belong to one page of that depth. */
+static int belong_together(const struct once__shared *s, unsigned depth,
+                           const struct once__slot *slots, size_t n)
+{
+    uint64_t h = hash(s, slots[0].name), differ = 0;
+    size_t i;
+
+    for (i = 1; i < n; i++)
+        differ |= hash(s, slots[i].name) ^ h;
+    return n <= ONCE__PAGE_SLOTS && depth < 32 &&
+           (differ & ((UINT64_C(1) << depth) - 1)) == 0;
+}
+
+/* The empty page `n`. */
+static void fill_page(struct once__journal *j, uint32_t n,
+                      const struct once__slot *slots, size_t size)
+{
+    struct once__page *p = once__shared_page(j, n);
+    size_t i;
+
+    memcpy(p->slots, slots, size * sizeof(slots[0]));
+    p->count = (uint8_t)size;
+    for (i = 0; i < size; i++) {
+        p->tags[i] = tag(slots[i].name);
+        count(j->shared, &slots[i], 1);
+        count_here(j, n, &slots[i], 1);
+        note_due(&slots[i], &p->lease_from, &p->keep_from);
+    }
+}
+
+static int put_each(struct once__journal *j, const struct once__slot *slots,
+                    size_t n)
+{
+    size_t i;
+
+    for (i = 0; i < n; i++)
+        if (!once__index_put(j, &slots[i]))
+            return 0;
+    return 1;
+}
+
+int once__index_put_page(struct once__journal *j, unsigned depth,
+                         const struct once__slot *slots, size_t n)
+{
+    uint64_t h = hash(j->shared, slots[0].name);
+    struct once__page *p = page_of(j, h);
+
+    if (!belong_together(j->shared, depth, slots, n))
+        return put_each(j, slots, n);
+    while (p->count == 0 && p->depth < depth) {
+        if (!split(j, h))
+            return 0;
+        p = page_of(j, h);
+    }
+    if (p->count > 0 || p->depth > depth)
+        return put_each(j, slots, n);
+    fill_page(j, once__directory_get(j, h), slots, n);
+    return 1;
+}
+
 void once__index_remove(struct once__journal *j,
                         const uint8_t name[ONCE_NAME_SIZE])
 {

@@ -4,7 +4,9 @@
  *
  * Files are sorted out first: segments below the first that is needed are left
  * over from a compaction, those after the last with a header are ready. Then
- * all frames are walked in order and the last one of a name wins.
+ * all frames are walked in order and the last one of a name wins. Where the
+ * index was saved (checkpoint.c) it is loaded (saved.c), and the frames after it are
+ * walked.
  *
  *    what fails its checksum           it is
  *    ---------------------------------------------------------------------
@@ -18,6 +20,11 @@
  * Damage is an error and nothing is skipped: a frame whose head is gone may be
  * about any name. A result that is damaged alone does not stop the others: its
  * record is an error when it is read (I9).
+ *
+ * Frames before the place that the index was saved at are not walked. There a
+ * frame whose head is damaged is an error when its record is read, too: the
+ * saved index says which name it is about, so it hides no other. What was saved
+ * is never believed against the log: where it does not fit, all is walked.
  *
  * After anything but a clean end the log goes on with a MARK of a new
  * generation, so that frames after a cut are never taken for its continuation:
@@ -35,6 +42,8 @@
 
 #include <errno.h>
 #include <fcntl.h>
+#include <limits.h>
+#include <stdio.h>
 #include <string.h>
 #include <sys/random.h>
 #include <sys/stat.h>
@@ -56,6 +65,7 @@ struct recovery {
     uint64_t known;           /* durable, as far as is known          */
     uint64_t end;             /* of the log                           */
     uint64_t generation;
+    struct once__saved saved; /* the log is walked from here            */
     struct once__segment_head last;
 };
 
@@ -272,7 +282,8 @@ static int take_frames(struct recovery *r, struct once__walk *w)
     return code;
 }
 
-/* Walks a segment up to `end`. Where its chain ended is in *stop. */
+/* Walks a segment up to `end`, from where the index was saved if that is in it.
+ * Where its chain ended is in *stop. */
 static int take_segment(struct recovery *r, uint64_t id, uint64_t end,
                         uint64_t *stop)
 {
@@ -286,6 +297,10 @@ static int take_segment(struct recovery *r, uint64_t id, uint64_t end,
     code = walk_begin(r, &w, id, end, r->generation);
     if (code != ONCE_OK)
         return code;
+    if (id == once__journal_id(r->saved.from)) {
+        w.offset = once__journal_offset(r->saved.from);
+        w.generation = r->saved.generation;
+    }
     code = take_frames(r, &w);
     r->generation = w.generation;
     *stop = once__journal_at(id, w.offset);
@@ -318,7 +333,9 @@ static int take_sealed(struct recovery *r, uint64_t id)
     if (once__journal_id(next.before) != id)
         return damage(r, once__journal_at(id + 1, 0),
                       "its header does not fit the segment before");
-    code = take_segment(r, id, once__journal_offset(next.before), &stop);
+    stop = next.before;
+    if (id >= once__journal_id(r->saved.from))
+        code = take_segment(r, id, once__journal_offset(next.before), &stop);
     if (code == ONCE_OK && stop != next.before)
         code = damage(r, stop, "a frame fails its checksum");
     if (code == ONCE_OK &&
@@ -440,6 +457,78 @@ static int take_all(struct recovery *r)
     return code;
 }
 
+/* ---- With an index that was saved -----------------------------------------
+ * */
+
+static int clear_index(struct recovery *r)
+{
+    struct once__shared *s = r->j->shared;
+    unsigned i;
+
+    for (i = 0; i < ONCE__JOURNAL_SEGMENTS; i++)
+        s->segments[i].live = s->segments[i].bytes = 0;
+    s->average = 512;
+    s->saved = 0;
+    if (once__index_clear(r->j) == ONCE_OK)
+        return ONCE_OK;
+    return once__fail(r->err, ONCE_ENOMEM,
+                      "%s: no room for the index in shared memory", r->j->path);
+}
+
+/* 1 if no name is in a segment that was dropped. */
+static int all_are_here(const struct recovery *r)
+{
+    struct once__shared *s = r->j->shared;
+    uint64_t id, live = 0;
+
+    for (id = r->needed; id <= r->last.id; id++)
+        live += once__segment(s, id)->live;
+    return live == s->records;
+}
+
+/* While it is opened; later nobody listens. */
+static void say_refused(const struct recovery *r, const char *why)
+{
+    char text[PATH_MAX + 128];
+
+    if (r->j->event == NULL || r->j->shared->open)
+        return;
+    (void)snprintf(text, sizeof(text),
+                   "%s/%s: %s: not used, the whole log is read", r->j->path,
+                   ONCE__JOURNAL_INDEX, why);
+    r->j->event(r->j->event_user, text);
+}
+
+/* What was saved, and the log from there on; all of it where that does not go
+ * well: what is wrong then is wrong with the log. */
+static int take_log(struct recovery *r)
+{
+    once_error *err = r->err;
+    const char *why = once__saved_load(r->j, r->needed, r->end, &r->saved);
+    int code;
+
+    if (why == NULL && r->saved.from != 0) {
+        r->err = NULL;
+        code = take_all(r);
+        r->err = err;
+        if (code == ONCE_OK && all_are_here(r)) {
+            r->j->shared->saved = r->saved.from;
+            return ONCE_OK;
+        }
+        why = code == ONCE_OK ? "it has names in segments that are gone"
+                              : "the log after it cannot be taken";
+    }
+    if (why != NULL) {
+        say_refused(r, why);
+        once__saved_remove(r->j);
+        r->saved.from = 0;
+        code = clear_index(r);
+        if (code != ONCE_OK)
+            return code;
+    }
+    return take_all(r);
+}
+
 /* A CUT may lie in a segment before the last: those after it are removed, or
  * the next to come would take them for the log's end. */
 static int drop_behind_cut(struct recovery *r)
@@ -460,20 +549,13 @@ static int drop_behind_cut(struct recovery *r)
 static int begin(struct recovery *r)
 {
     struct once__shared *s = r->j->shared;
-    unsigned i;
 
     s->building = 1;
     once__undo_end(r->j);
-    for (i = 0; i < ONCE__JOURNAL_SEGMENTS; i++)
-        s->segments[i].live = s->segments[i].bytes = 0;
     s->forgotten = 0;
-    s->average = 512;
     s->generation = 0;
     s->full = 0;
-    if (once__index_clear(r->j) == ONCE_OK)
-        return ONCE_OK;
-    return once__fail(r->err, ONCE_ENOMEM,
-                      "%s: no room for the index in shared memory", r->j->path);
+    return clear_index(r);
 }
 
 /* No fence is granted again that an earlier incarnation may have granted. */
@@ -600,7 +682,7 @@ static int take_over(struct recovery *r)
     if (code == ONCE_OK)
         code = find_needed(r);
     if (code == ONCE_OK)
-        code = take_all(r);
+        code = take_log(r);
     if (code != ONCE_OK)
         return code;
     s->marked = r->needed;
@@ -639,6 +721,7 @@ int once__recover(struct once__journal *j, const struct once__left *left,
 
     (void)unlinkat(j->folder, ONCE__JOURNAL_UNFINISHED, 0);
     (void)unlinkat(j->folder, ONCE__JOURNAL_NEXT_HEAD, 0);
+    (void)unlinkat(j->folder, ONCE__JOURNAL_NEXT_INDEX, 0);
     if (code == ONCE_OK &&
         once__segment_range(j->folder, &r.lowest, &r.highest) != 0)
         code = once__fail(err, ONCE_EOPEN, "%s: %s", j->path, strerror(errno));

@@ -145,6 +145,8 @@ static int is_for_us(int folder)
                strcmp(e->d_name, ONCE__JOURNAL_STORE_HEAD) == 0 ||
                strcmp(e->d_name, ONCE__JOURNAL_NEXT_HEAD) == 0 ||
                strcmp(e->d_name, ONCE__JOURNAL_UNFINISHED) == 0 ||
+               strcmp(e->d_name, ONCE__JOURNAL_INDEX) == 0 ||
+               strcmp(e->d_name, ONCE__JOURNAL_NEXT_INDEX) == 0 ||
                once__segment_number(e->d_name) != 0;
     (void)closedir(d);
     return ours;

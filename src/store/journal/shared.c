@@ -260,7 +260,7 @@ struct once__page *once__shared_page(struct once__journal *j, uint32_t n)
 uint32_t once__shared_grow(struct once__journal *j, uint32_t n)
 {
     struct once__shared *s = j->shared;
-    uint32_t at = s->pages, room;
+    uint32_t at = s->pages, room, is_new = 0;
 
     if (at % ONCE__CHUNK_PAGES + n > ONCE__CHUNK_PAGES) /* all in one chunk */
         at = (at / ONCE__CHUNK_PAGES + 1) * ONCE__CHUNK_PAGES;
@@ -272,9 +272,13 @@ uint32_t once__shared_grow(struct once__journal *j, uint32_t n)
                             (off_t)(room - s->room) * 4096) != 0)
             return 0;
         s->room = room;
+        is_new = 1;
     }
     if (!once__shared_view(j))
         return 0;
+    if (is_new) /* one fault for all; a hint */
+        (void)madvise(once__shared_page(j, at), (s->room - at) * 4096,
+                      MADV_POPULATE_WRITE);
     for (; s->pages < at + n; s->pages++) /* they may have been used before */
         memset(once__shared_page(j, s->pages), 0, ONCE__PAGE_SIZE);
     return at;

@@ -135,6 +135,7 @@ struct once__shared {
     _Atomic uint32_t flushing;  /* a flush has begun and not ended           */
     _Atomic uint32_t open;      /* recovered: the rest may be used           */
     _Atomic uint64_t recovered; /* bytes read so far, for those who wait     */
+    _Atomic uint64_t saved;     /* place that DIR/index is of, or 0          */
     _Atomic uint64_t begun;     /* this segment may have got a header        */
     uint64_t kept_ms;           /* steady time when it was last taken over   */
 
@@ -243,6 +244,10 @@ void once__index_expect(struct once__journal *j,
  * is there. */
 ONCE_CHECK int once__index_put(struct once__journal *j,
                                const struct once__slot *slot);
+/* The same for all `n` (not 0) slots that were a page of that depth, under the
+ * same key; quicker than one by one where it is a page of this index, too. */
+ONCE_CHECK int once__index_put_page(struct once__journal *j, unsigned depth,
+                                    const struct once__slot *slots, size_t n);
 void once__index_remove(struct once__journal *j,
                         const uint8_t name[ONCE_NAME_SIZE]);
 /* Copies up to `max` slots that are due for the scan `what` at `now_ms`,
