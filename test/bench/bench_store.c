@@ -11,6 +11,7 @@
  *      -p N   processes that share the store                    [1]
  *      -f N   completed records to be there first               [0]
  *      -r     measure replays of what is there, not new keys
+ *      -c     measure claims alone, which nobody completes
  *      -o     measure opening after a kill -9, not operations
  *      -v N   visit a store that was filled by -o -f N: measure opening as it
  *             was left, some cycles, some replays of the N, and opening after
@@ -57,7 +58,7 @@ struct options {
     unsigned flight, result, processes;
     double seconds;
     uint64_t fill, visit;
-    int replays, open;
+    int replays, claims, open;
 };
 
 /* What one process did. */
@@ -231,6 +232,21 @@ static void measure_cycles(struct subject *s, double until)
     } while (seconds() < until);
 }
 
+static void measure_claims(struct subject *s, double until)
+{
+    static once_op op[FLIGHT_MAX];
+    unsigned n = s->o->flight;
+    double start;
+
+    do {
+        start = seconds();
+        claim_batch(s, op, n);
+        sample(s->did, start);
+        s->keys += n;
+        s->did->operations += n;
+    } while (seconds() < until);
+}
+
 static void measure_replays(struct subject *s, double until)
 {
     static once_op op[FLIGHT_MAX];
@@ -358,6 +374,8 @@ static void child(const struct options *o, int ready, int go, int out)
     start = seconds();
     if (o->replays)
         measure_replays(&s, start + o->seconds);
+    else if (o->claims)
+        measure_claims(&s, start + o->seconds);
     else
         measure_cycles(&s, start + o->seconds);
     s.did->seconds = seconds() - start;
@@ -389,9 +407,9 @@ static void print_times(const struct options *o, struct did *all,
     printf("{\"operations\": %llu, \"per_s\": %.1f, \"p50_us\": %.1f, "
            "\"p99_us\": %.1f, \"cpu_us\": %.3f}\n",
            (unsigned long long)operations,
-           o->replays ? rate : rate / 2, /* a cycle is two operations */
-           (double)took[n / 2], (double)took[n * 99 / 100],
-           1e6 * spent / (double)operations);
+           /* a cycle is two operations */
+           o->replays || o->claims ? rate : rate / 2, (double)took[n / 2],
+           (double)took[n * 99 / 100], 1e6 * spent / (double)operations);
 }
 
 static void measure(const struct options *o)
@@ -602,7 +620,7 @@ static void parse(struct options *o, int argc, char **argv)
 {
     int c;
 
-    while ((c = getopt(argc, argv, "n:b:s:p:f:v:ro")) != -1)
+    while ((c = getopt(argc, argv, "n:b:s:p:f:v:rco")) != -1)
         switch (c) {
         case 'n':
             o->flight = (unsigned)number(optarg, 1, FLIGHT_MAX);
@@ -625,12 +643,15 @@ static void parse(struct options *o, int argc, char **argv)
         case 'r':
             o->replays = 1;
             break;
+        case 'c':
+            o->claims = 1;
+            break;
         case 'o':
             o->open = 1;
             break;
         default:
             die("usage: bench_store [-n N] [-b BYTES] [-s SECONDS] [-p N] "
-                "[-f N] [-r] [-o] [-v N] URL");
+                "[-f N] [-r] [-c] [-o] [-v N] URL");
         }
     if (optind != argc - 1)
         die("which URL?");
@@ -643,7 +664,7 @@ static void parse(struct options *o, int argc, char **argv)
 
 int main(int argc, char **argv)
 {
-    struct options o = {NULL, NULL, 64, 300, 1, 1, 0, 0, 0, 0};
+    struct options o = {NULL, NULL, 64, 300, 1, 1, 0, 0, 0, 0, 0};
     once_error err = {0, ""};
 
     parse(&o, argc, argv);

@@ -734,6 +734,9 @@ def head(args, command, load, folder):
         f"- load: `wrk -t1 -cN -d{args.seconds}s -s load.lua`, POST of "
         f"{len(BODY)} bytes with an `Idempotency-Key`;",
         f"  answer 201 of {len(ANSWER)} bytes; replays are of {KEYS:,} keys",
+        "- wrk counts a stall as all the requests that would have been asked "
+        "meanwhile: with one connection",
+        "  a single flush of 80 ms is the p99 of a second",
         "- CPU is user and system time of the front's workers, all threads",
         "- `memory:` is refused with more than one worker",
         "- seen in every measurement: each new key executed, no replay did, "

@@ -3,6 +3,8 @@
  * test_redis.c - what only the Redis store promises, on real servers.
  *
  *    test/lib/with-server --clock redis   -- test_redis single
+ *    test/lib/with-server redis           -- test_redis batch, of which `single`
+ *                                            is more
  *    test/lib/with-server redis-tls       -- test_redis tls
  *    test/lib/with-server redis-sentinel  -- test_redis sentinel
  *    test/lib/with-server redis-cluster   -- test_redis cluster
@@ -257,6 +259,17 @@ static void set_raw(redisContext *c, const char *url, uint32_t n,
                                  sizeof(name), bytes, size));
 }
 
+/* The number behind "field:..." in a section of INFO. */
+static long stat_of(redisContext *c, const char *section, const char *field)
+{
+    redisReply *r = redisCommand(c, "INFO %s", section);
+    const char *at = r == NULL ? NULL : strstr(r->str, field);
+    long n = at == NULL ? 0 : strtol(at + strlen(field), NULL, 10);
+
+    freeReplyObject(r);
+    return n;
+}
+
 static const once_bytes done = {"done", 4};
 
 /* ---- One server ------------------------------------------------------------- */
@@ -298,6 +311,38 @@ static void only_what_may_be_forgotten_has_a_ttl(void)
     r = raw(c, url, "PTTL", 1);
     T_OK(r->integer > 3600000 && r->integer <= 3 * 3600000 + 600000);
     freeReplyObject(r);
+    redisFree(c);
+    once_store_close(s);
+}
+
+static int ignore_due(void *user, const uint8_t *name, const once_record *r)
+{
+    (void)user, (void)name, (void)r;
+    return 0;
+}
+
+/* Claims wait while it goes on, also past keys that are not ours. */
+static void a_step_of_the_reapers_walk_is_short(void)
+{
+    enum { FOREIGN = 60000, CALLS = 1, STEPS = 32 };
+    static const char script[] =
+        "for i = 1, ARGV[1] do redis.call(ARGV[2], 'other' .. i, ARGV[3]) end";
+    char url[512], out[256];
+    once_store *s = open_new("", url, sizeof(url));
+    redisContext *c = dial("REDIS");
+    once_error err = {0, ""};
+    long before;
+    int i;
+
+    (void)say(c, out, sizeof(out), "EVAL %s 0 %d SET x", script, FOREIGN);
+    before = stat_of(c, "commandstats", "cmdstat_scan:calls=");
+    for (i = 0; i < CALLS; i++)
+        T_EQ(s->ops->scan(s, ONCE_SCAN_LEASE, NULL, 10, ignore_due, NULL, &err),
+             0);
+    T_EQ(stat_of(c, "commandstats", "cmdstat_scan:calls=") - before,
+         CALLS * STEPS);
+    T_STR(say(c, out, sizeof(out), "EVAL %s 0 %d UNLINK x", script, FOREIGN),
+          "nil");
     redisFree(c);
     once_store_close(s);
 }
@@ -962,10 +1007,125 @@ static void a_full_server_is_made_room_in_unless_its_clock_was_set_back(void)
     once_store_close(s);
 }
 
+/* ---- Many in one call of the script ----------------------------------------- */
+
+enum { MANY = 150, LIST = 3, LARGE = 10, ENDED = 70, GONE = 100 };
+
+/* A batch of completions of what these claims were granted. */
+static void complete_many(once_store *s, once_op *op, once_bytes large)
+{
+    once_op *ops[MANY];
+    once_error err = {0, ""};
+    uint64_t fence;
+    uint32_t i;
+
+    for (i = 0; i < MANY; i++) {
+        fence = op[i].record.fence;
+        fill(&op[i], ONCE_OP_COMPLETE, i, 1);
+        op[i].fence = fence;
+        op[i].result = i == LARGE ? large : done;
+        ops[i] = &op[i];
+    }
+    T_EQ(s->ops->apply(s, ops, MANY, &err), ONCE_OK);
+}
+
+static void claim_many(once_store *s, once_op *op)
+{
+    once_op *ops[MANY];
+    once_error err = {0, ""};
+    uint32_t i;
+
+    for (i = 0; i < MANY; i++) {
+        fill(&op[i], ONCE_OP_CLAIM, i, 1);
+        ops[i] = &op[i];
+    }
+    T_EQ(s->ops->apply(s, ops, MANY, &err), ONCE_OK);
+    for (i = 0; i < MANY; i++)
+        T_EQ(op[i].rc, ONCE_OWNER);
+}
+
+static void del(redisContext *c, const char *url, uint32_t n)
+{
+    freeReplyObject(raw(c, url, "DEL", n));
+}
+
+/* Three records are not what this handle wrote any more. */
+static void spoil(redisContext *c, const char *url, uint64_t fence)
+{
+    once_store *other = open_url(url);
+    const once_bytes first = {"first", 5};
+    const char *prefix = prefix_in(url);
+    uint8_t name[ONCE_NAME_SIZE];
+    once_op op;
+
+    del(c, url, LIST);
+    name_of(name, LIST);
+    freeReplyObject(redisCommand(c, "RPUSH %b%b element", prefix,
+                                 strlen(prefix), name, sizeof(name)));
+    del(c, url, GONE);
+    fill(&op, ONCE_OP_COMPLETE, ENDED, 1);
+    op.fence = fence;
+    op.result = first;
+    T_EQ(one(other, &op), ONCE_OK);
+    once_store_close(other);
+}
+
+static void each_of_a_batch_is_written_or_refused_by_itself(void)
+{
+    static uint8_t bytes[600000]; /* more than is put beside others */
+    const once_bytes large = {bytes, sizeof(bytes)}, first = {"first", 5};
+    static once_op op[MANY];
+    char url[512];
+    once_store *s = open_new("", url, sizeof(url));
+    redisContext *c = dial("REDIS");
+    uint32_t i;
+
+    memset(bytes, 'x', sizeof(bytes));
+    claim_many(s, op);
+    spoil(c, url, op[ENDED].record.fence);
+    must(c, "SCRIPT FLUSH"); /* for all of them */
+    complete_many(s, op, large);
+    T_EQ(op[LIST].rc, ONCE_ECORRUPT);
+    T_EQ(op[GONE].rc, ONCE_FENCED);
+    for (i = 0; i < MANY; i++) {
+        if (i == LIST || i == GONE)
+            continue;
+        T_EQ(op[i].rc, i == ENDED ? ONCE_FENCED : ONCE_OK);
+        T_OK(shows(s, i, i == LARGE ? large : i == ENDED ? first : done));
+    }
+    T_EQ(simple(s, ONCE_OP_READ, LIST, 1), ONCE_ECORRUPT);
+    T_EQ(simple(s, ONCE_OP_READ, GONE, 1), ONCE_FREE);
+    redisFree(c);
+    once_store_close(s);
+}
+
+static void one_call_of_the_script_takes_many(void)
+{
+    static once_op op[MANY];
+    char url[512];
+    once_store *s = open_new("", url, sizeof(url));
+    redisContext *c = dial("REDIS");
+
+    claim_many(s, op);
+    must(c, "CONFIG RESETSTAT");
+    complete_many(s, op, done);
+    T_EQ(stat_of(c, "commandstats", "cmdstat_evalsha:calls="), 3);
+    redisFree(c);
+    once_store_close(s);
+}
+
+static void run_batch(void)
+{
+    T_RUN(each_of_a_batch_is_written_or_refused_by_itself);
+    T_RUN(one_call_of_the_script_takes_many);
+}
+
 static void run_single(void)
 {
+    run_batch();
     T_RUN(a_script_that_was_flushed_is_loaded_again);
     T_RUN(only_what_may_be_forgotten_has_a_ttl);
+    T_RUN(a_step_of_the_reapers_walk_is_short);
     T_RUN(connections_may_be_killed_at_any_moment);
     T_RUN(a_server_that_hangs_is_unknown_and_bounded);
     T_RUN(a_full_server_refuses_claims_and_takes_outcomes);
@@ -1091,17 +1251,6 @@ static void run_sentinel(void)
 }
 
 /* ---- Cluster --------------------------------------------------------------------- */
-
-/* The number behind "field:..." in a section of INFO. */
-static long stat_of(redisContext *c, const char *section, const char *field)
-{
-    redisReply *r = redisCommand(c, "INFO %s", section);
-    const char *at = r == NULL ? NULL : strstr(r->str, field);
-    long n = at == NULL ? 0 : strtol(at + strlen(field), NULL, 10);
-
-    freeReplyObject(r);
-    return n;
-}
 
 static void all_primaries_get_their_share(void)
 {
@@ -1302,6 +1451,8 @@ int main(int argc, char **argv)
         t_skip_all("ONCE_TEST_URL names no server: run it under with-server");
     if (strcmp(what, "single") == 0)
         run_single();
+    else if (strcmp(what, "batch") == 0)
+        run_batch();
     else if (strcmp(what, "tls") == 0)
         run_tls();
     else if (strcmp(what, "sentinel") == 0)
@@ -1309,8 +1460,9 @@ int main(int argc, char **argv)
     else if (strcmp(what, "cluster") == 0)
         run_cluster();
     else {
-        fprintf(stderr,
-                "usage: test_redis single | tls | sentinel | cluster\n");
+        fprintf(
+            stderr,
+            "usage: test_redis single | batch | tls | sentinel | cluster\n");
         return 2;
     }
     return t_done();

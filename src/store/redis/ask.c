@@ -27,7 +27,15 @@
 #include "store/redis/redis.h"
 #include "store/redis/swap.lua.h"
 
-enum { FRESH_US = 250000, OLD_US = 1000000, NAP_MS = 5, WORDS = 7 };
+enum {
+    FRESH_US = 250000,
+    OLD_US = 1000000,
+    NAP_MS = 5,
+    WORDS = 7,      /* of a command for one key */
+    SWAPS = 64,     /* keys of one call of the script, ... */
+    SWAP_KIB = 256, /* ... and what it takes, if there are several */
+    KEY = ONCE__REDIS_PREFIX + ONCE_NAME_SIZE
+};
 
 /* ---- The server's clock
  * ------------------------------------------------------ */
@@ -114,22 +122,6 @@ static void add_text(struct words *w, const char *text)
     add(w, text, strlen(text));
 }
 
-static void swap_words(struct words *w, const struct once__redis_item *item,
-                       const char *sha, const once_bytes *key,
-                       const char *digits)
-{
-    add_text(w, "EVALSHA");
-    add_text(w, sha);
-    add_text(w, "1");
-    add(w, key->data, key->size);
-    add(w, item->old, ONCE__REDIS_HEAD);
-    if (item->ask == ONCE__REDIS_SWAP)
-        add(w, item->value.data, item->value.size);
-    else
-        add_text(w, "");
-    add_text(w, item->ask == ONCE__REDIS_SWAP ? digits : "=");
-}
-
 static void add_words(struct words *w, const struct once__redis_item *item,
                       const once_bytes *key, const char *digits)
 {
@@ -168,10 +160,8 @@ static int send_item(struct once__redis_item *item, struct once__redis_link *l,
                        (unsigned long long)item->px);
     if (item->ask == ONCE__REDIS_ADD)
         add_words(&w, item, key, digits);
-    else if (item->ask == ONCE__REDIS_GET || item->ask == ONCE__REDIS_PEEK)
-        get_words(&w, item, key, digits);
     else
-        swap_words(&w, item, l->sha, key, digits);
+        get_words(&w, item, key, digits);
     return once__redis_command(l, w.n, w.word, &item->index);
 }
 
@@ -219,31 +209,162 @@ static int ask_asking(struct once__redis_link *l)
     return once__redis_command(l, 1, &asking, &index);
 }
 
-static void send_one(struct once__redis_net *net, struct round *round,
-                     struct once__redis_item *item)
+/* The link that the item's command is to be queued on. NULL: it is settled. */
+static struct once__redis_link *prepare(struct once__redis_net *net,
+                                        struct once__redis_item *item,
+                                        const once_bytes *key)
 {
-    uint8_t room[ONCE__REDIS_PREFIX + ONCE_NAME_SIZE];
-    once_bytes key = key_of(net, item, room);
     struct once__redis_link *l = item->redirect;
     int redirected = l != NULL;
 
     item->sent = 0;
     item->redirect = NULL;
     if (!redirected)
-        l = once__redis_net_route(net, key.data, key.size);
+        l = once__redis_net_route(net, key->data, key->size);
     if (l == NULL || l->fd < 0) {
         settle(item, ONCE_ESTORE);
-        return;
+        return NULL;
     }
-    if (!ready(net, l) || (redirected && !ask_asking(l)) ||
-        !send_item(item, l, &key)) {
+    if (!ready(net, l) || (redirected && !ask_asking(l))) {
         settle(item, ONCE_ENOMEM);
-        return;
+        return NULL;
     }
+    return l;
+}
+
+static void sent(struct round *round, struct once__redis_item *item,
+                 struct once__redis_link *l)
+{
     use(round, l);
     item->link = l;
     item->generation = l->generation;
     item->sent = 1;
+}
+
+static void send_one(struct once__redis_net *net, struct round *round,
+                     struct once__redis_item *item)
+{
+    uint8_t room[KEY];
+    once_bytes key = key_of(net, item, room);
+    struct once__redis_link *l = prepare(net, item, &key);
+
+    if (l == NULL)
+        return;
+    item->of = 0;
+    if (send_item(item, l, &key))
+        sent(round, item, l);
+    else
+        settle(item, ONCE_ENOMEM);
+}
+
+/* ---- Swaps
+ * --------------------------------------------------------------------
+ *
+ * A call of a script costs the server more than a SET, whatever the script
+ * does, so one call takes many keys. In a cluster they lie in as many slots,
+ * and each gets a call of its own.
+ */
+
+struct swaps {
+    struct once__redis_link *link;
+    struct once__redis_item *item[SWAPS];
+    size_t n, size;
+    uint8_t key[SWAPS][KEY];
+    char how[SWAPS][24];
+};
+
+static int is_swap(const struct once__redis_item *item)
+{
+    return item->ask == ONCE__REDIS_SWAP || item->ask == ONCE__REDIS_TOUCH;
+}
+
+static void add_swap(struct swaps *s, struct once__redis_item *item,
+                     struct once__redis_link *l)
+{
+    char *how = s->how[s->n];
+
+    ONCE__MUST(s->n == 0 || s->link == l);
+    how[0] = '\0';
+    if (item->ask == ONCE__REDIS_TOUCH)
+        (void)snprintf(how, sizeof(s->how[0]), "=");
+    else if (item->px > 0)
+        (void)snprintf(how, sizeof(s->how[0]), "%llu",
+                       (unsigned long long)item->px);
+    s->link = l;
+    s->size += item->value.size;
+    s->item[s->n++] = item;
+}
+
+static int send_swaps(const struct once__redis_net *net, struct swaps *s,
+                      size_t *index)
+{
+    once_bytes word[3 + 4 * SWAPS], *at = word;
+    char count[24];
+    size_t i;
+
+    (void)snprintf(count, sizeof(count), "%zu", s->n);
+    *at++ = (once_bytes){"EVALSHA", 7};
+    *at++ = (once_bytes){s->link->sha, strlen(s->link->sha)};
+    *at++ = (once_bytes){count, strlen(count)};
+    for (i = 0; i < s->n; i++)
+        *at++ = key_of(net, s->item[i], s->key[i]);
+    for (i = 0; i < s->n; i++) {
+        const struct once__redis_item *item = s->item[i];
+
+        *at++ = (once_bytes){item->old, ONCE__REDIS_HEAD};
+        *at++ = item->ask == ONCE__REDIS_SWAP ? item->value : (once_bytes){0};
+        *at++ = (once_bytes){s->how[i], strlen(s->how[i])};
+    }
+    return once__redis_command(s->link, (size_t)(at - word), word, index);
+}
+
+static void end_swaps(const struct once__redis_net *net, struct round *round,
+                      struct swaps *s)
+{
+    size_t i, index = 0;
+    int ok = s->n > 0 && send_swaps(net, s, &index);
+
+    for (i = 0; i < s->n; i++) {
+        if (!ok) {
+            settle(s->item[i], ONCE_ENOMEM);
+            continue;
+        }
+        s->item[i]->index = index;
+        s->item[i]->part = i;
+        s->item[i]->of = s->n;
+        sent(round, s->item[i], s->link);
+    }
+    s->n = s->size = 0;
+}
+
+static void send_all(struct once__redis_net *net, struct round *round,
+                     struct once__redis_item **items, size_t n)
+{
+    size_t i, most = net->config.mode == ONCE__REDIS_CLUSTER ? 1 : SWAPS;
+    struct swaps swaps;
+    uint8_t room[KEY];
+
+    swaps.n = swaps.size = 0;
+    for (i = 0; i < n; i++) {
+        struct once__redis_item *item = items[i];
+        struct once__redis_link *l;
+        once_bytes key;
+
+        if (!is_swap(item)) {
+            if (item->ask != ONCE__REDIS_NOTHING)
+                send_one(net, round, item);
+            continue;
+        }
+        if (swaps.size + item->value.size > SWAP_KIB * 1024)
+            end_swaps(net, round, &swaps);
+        key = key_of(net, item, room);
+        l = prepare(net, item, &key);
+        if (l != NULL)
+            add_swap(&swaps, item, l);
+        if (swaps.n == most) /* at once in a cluster: ASKING is for the next */
+            end_swaps(net, round, &swaps);
+    }
+    end_swaps(net, round, &swaps);
 }
 
 /* ---- Replies
@@ -359,6 +480,8 @@ static void receive_one(struct once__redis_net *net,
         settle(item, ONCE_ESTORE);
         return;
     }
+    if (item->of > 0 && r->type == REDIS_REPLY_ARRAY && r->elements == item->of)
+        r = r->element[item->part];
     if (r->type == REDIS_REPLY_ERROR) {
         if (!redirected(net, item, r))
             refused(net, item, r);
@@ -375,9 +498,7 @@ void once__redis_round(struct once__redis_net *net,
     struct round round = {.count = 0};
     size_t i;
 
-    for (i = 0; i < n; i++)
-        if (items[i]->ask != ONCE__REDIS_NOTHING)
-            send_one(net, &round, items[i]);
+    send_all(net, &round, items, n);
     once__redis_exchange(round.links, round.count);
     for (i = 0; i < round.count; i++) {
         hear_time(round.links[i]);
@@ -392,7 +513,7 @@ void once__redis_clocks(struct once__redis_net *net,
                         struct once__redis_item **items, size_t n)
 {
     struct round round = {.count = 0};
-    uint8_t room[ONCE__REDIS_PREFIX + ONCE_NAME_SIZE];
+    uint8_t room[KEY];
     size_t i;
 
     for (i = 0; i < n; i++) {

@@ -431,10 +431,12 @@ static void answered(struct once__redis_batch *s, struct group *g,
                      enum once__redis_ask asked)
 {
     const redisReply *r = g->item.reply;
-    int written = asked != ONCE__REDIS_GET && asked != ONCE__REDIS_PEEK;
+    int type = asked == ONCE__REDIS_ADD     ? REDIS_REPLY_NIL
+               : asked == ONCE__REDIS_SWAP  ? REDIS_REPLY_STATUS
+               : asked == ONCE__REDIS_TOUCH ? REDIS_REPLY_INTEGER
+                                            : 0;
 
-    if (asked == ONCE__REDIS_ADD ? r->type == REDIS_REPLY_NIL
-                                 : written && r->type == REDIS_REPLY_INTEGER) {
+    if (r->type == type) {
         if (asked == ONCE__REDIS_ADD || asked == ONCE__REDIS_SWAP)
             show_written(g);
         if (asked != ONCE__REDIS_TOUCH)

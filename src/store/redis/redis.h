@@ -261,6 +261,7 @@ struct once__redis_item {
     struct once__redis_link *link;
     unsigned generation;
     size_t index;
+    size_t part, of; /* its element of a reply for so many keys; of 0: alone */
     struct once__redis_link *redirect; /* ASK */
     int sent;
 };

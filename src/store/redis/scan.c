@@ -8,9 +8,10 @@
  *
  *    ALL          all names are taken once and put in order, while the caller
  *                 pages; who comes later is not shown
- *    LEASE, KEEP  a call looks at few records, some ten milliseconds, since
- *                 meanwhile claims wait, and the next one goes on from there;
- *                 it begins anew at the end, or when enough were shown
+ *    LEASE, KEEP  a call looks at few records and few keys of others, some
+ *                 milliseconds, since meanwhile claims wait, and the next one
+ *                 goes on from there; it begins anew at the end, or when enough
+ *                 were shown
  *    WAITING, LIVE  the heads of all keys are read, those that are meant are put
  *                 in order, and a page of them is shown
  *
@@ -30,9 +31,10 @@
 #include "store/store.h"
 
 enum {
-    PAGE = 256,  /* heads in one round, and hint for SCAN */
+    PAGE = 256,  /* heads in one round */
+    KEYS = 1024, /* hint for SCAN      */
     LOOK = 1024, /* records that a call looks at for what is due, */
-    STEPS = 128, /* ... and SCAN commands; claims wait meanwhile   */
+    STEPS = 32,  /* ... and SCAN commands; claims wait meanwhile   */
     ROUNDS = 64
 };
 
@@ -133,7 +135,7 @@ static const redisReply *scan_step(struct once__redis_net *net, size_t node,
     const redisReply *r = NULL;
 
     (void)snprintf(match, sizeof(match), "%s*", net->config.prefix);
-    (void)snprintf(hint, sizeof(hint), "%d", PAGE);
+    (void)snprintf(hint, sizeof(hint), "%d", KEYS);
     if (net->config.mode == ONCE__REDIS_SENTINEL)
         l = once__redis_net_route(net, "", 0);
     else if (once__redis_link_up(l) != ONCE_OK)
