@@ -358,7 +358,7 @@ static int belong_together(const struct once__shared *s, unsigned depth,
 
     for (i = 1; i < n; i++)
         differ |= hash(s, slots[i].name) ^ h;
-    return n <= ONCE__PAGE_SLOTS && depth <= DEPTH_MAX &&
+    return n <= ONCE__PAGE_SLOTS && depth < 32 &&
            (differ & ((UINT64_C(1) << depth) - 1)) == 0;
 }
 
