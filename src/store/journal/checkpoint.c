@@ -46,13 +46,16 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/random.h>
+#include <time.h>
 #include <unistd.h>
 
 #include "core/error.h"
 
 #define LEAST (UINT64_C(64) << 20) /* bytes of the log that are soon walked */
 
-enum { WRITTEN = 64 }; /* blocks that may wait in the kernel's memory */
+/* Blocks that may wait in the kernel's memory, and a pause after them: the disk
+ * is the log's first, whose flushes wait for what was written before. */
+enum { WRITTEN = 4, PAUSE_NS = 2000000 };
 
 struct once__checkpoint {
     struct once__journal *j;
@@ -186,6 +189,18 @@ static int copy_pages(struct once__checkpoint *k)
     return 0;
 }
 
+/* Or one flush of all blocks would keep the log's waiting. Whether they could be
+ * written the last flush says. */
+static void let_others_write(const struct once__checkpoint *k, uint64_t from)
+{
+    const struct timespec pause = {0, PAUSE_NS};
+
+    (void)sync_file_range(k->fd, (off_t)once__saved_block_at(from),
+                          (off_t)(WRITTEN * sizeof(k->block)),
+                          SYNC_FILE_RANGE_WRITE | SYNC_FILE_RANGE_WAIT_AFTER);
+    (void)nanosleep(&pause, NULL);
+}
+
 static int write_block(struct once__checkpoint *k, once_error *err)
 {
     struct once__saved_block *b = &k->block;
@@ -201,13 +216,8 @@ static int write_block(struct once__checkpoint *k, once_error *err)
         0)
         return failed(k, err);
     b->count = 0;
-    /* Or one flush of them all would keep the log's waiting. Whether it could
-     * be written the last one says. */
     if (k->head.blocks % WRITTEN == 0)
-        (void)sync_file_range(
-            k->fd, (off_t)once__saved_block_at(number + 1 - WRITTEN),
-            (off_t)(WRITTEN * sizeof(*b)),
-            SYNC_FILE_RANGE_WRITE | SYNC_FILE_RANGE_WAIT_AFTER);
+        let_others_write(k, number + 1 - WRITTEN);
     return ONCE_OK;
 }
 
