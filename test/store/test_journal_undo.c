@@ -482,23 +482,6 @@ static void a_batch_may_be_half_written(void)
     end_scene(&c);
 }
 
-__extension__ typedef unsigned __int128 product;
-
-/* As index.c has it: which page a name is in cannot be told otherwise. */
-static uint64_t hash_of(const struct once__shared *s, const uint8_t *name)
-{
-    uint64_t w[4];
-    product a, b;
-
-    memcpy(w, name, sizeof(w));
-    a = (product)(w[0] ^ s->key[0]) * (w[1] ^ s->key[1] ^ w[3]);
-    b = (product)(w[2] + s->key[2]) * (w[3] + s->key[3] + w[0]);
-    w[0] = (uint64_t)a ^ (uint64_t)(a >> 64);
-    w[1] = (uint64_t)b ^ (uint64_t)(b >> 64);
-    w[0] = (w[0] ^ w[1] << 23 ^ w[1] >> 41) * UINT64_C(0x9e3779b97f4a7c15);
-    return w[0] ^ w[0] >> 32;
-}
-
 enum { DEEP = 10, PATH = 5 }; /* the directory's bits; those of one page */
 
 /* A new name whose hash ends so. */
@@ -507,7 +490,7 @@ static void name_ending(struct scene *c, unsigned bits, uint64_t end,
 {
     do
         name_of(out, c->next++);
-    while ((hash_of(c->j.shared, out) & ((1u << bits) - 1)) != end);
+    while ((once__index_hash(c->j.shared, out) & ((1u << bits) - 1)) != end);
 }
 
 /* One page has all bits of the directory, and is full. */
@@ -528,7 +511,8 @@ static void fill_a_path(struct scene *c)
         else
             name_ending(c, bits + 1, (PATH ^ 1u << bits) & ((2u << bits) - 1),
                         op.name);
-        same += (hash_of(c->j.shared, op.name) & ((1u << DEEP) - 1)) == PATH;
+        same += (once__index_hash(c->j.shared, op.name) & ((1u << DEEP) - 1)) ==
+                PATH;
         T_EQ(apply_one(c->s, &op, NULL), ONCE_OK);
         if (!T_OK(op.rc == ONCE_OWNER))
             break;

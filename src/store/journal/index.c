@@ -28,8 +28,8 @@ static_assert(sizeof(struct once__slot) == 64, "one cache line");
 __extension__ typedef unsigned __int128 product;
 
 /* Pairwise products under secret words: collisions cannot be searched for. */
-static uint64_t hash(const struct once__shared *s,
-                     const uint8_t name[ONCE_NAME_SIZE])
+uint64_t once__index_hash(const struct once__shared *s,
+                          const uint8_t name[ONCE_NAME_SIZE])
 {
     uint64_t w[4];
     product a, b;
@@ -206,7 +206,7 @@ static int search(const struct once__page *p,
 struct once__slot *once__index_find(struct once__journal *j,
                                     const uint8_t name[ONCE_NAME_SIZE])
 {
-    uint64_t h = hash(j->shared, name);
+    uint64_t h = once__index_hash(j->shared, name);
     struct once__page *p = page_of(j, h);
     int i = search(p, name);
 
@@ -216,7 +216,7 @@ struct once__slot *once__index_find(struct once__journal *j,
 void once__index_expect(struct once__journal *j,
                         const uint8_t name[ONCE_NAME_SIZE])
 {
-    const struct once__page *p = page_of(j, hash(j->shared, name));
+    const struct once__page *p = page_of(j, once__index_hash(j->shared, name));
 
     __builtin_prefetch(p);
     __builtin_prefetch(&p->lease_from, 1);
@@ -230,7 +230,7 @@ static void move_up(struct once__journal *j, uint32_t from, uint32_t to)
     uint64_t h;
 
     while (i < p->count) {
-        h = hash(j->shared, p->slots[i].name);
+        h = once__index_hash(j->shared, p->slots[i].name);
         if ((h >> bit & 1) == 0) {
             i++;
             continue;
@@ -270,7 +270,7 @@ static int split(struct once__journal *j, uint64_t h)
 
 int once__index_put(struct once__journal *j, const struct once__slot *slot)
 {
-    uint64_t h = hash(j->shared, slot->name);
+    uint64_t h = once__index_hash(j->shared, slot->name);
     uint32_t n = once__directory_get(j, h);
     struct once__page *p = once__shared_page(j, n);
     int i = search(p, slot->name);
@@ -302,11 +302,11 @@ int once__index_put(struct once__journal *j, const struct once__slot *slot)
 static int belong_together(const struct once__shared *s, unsigned depth,
                            const struct once__slot *slots, size_t n)
 {
-    uint64_t h = hash(s, slots[0].name), differ = 0;
+    uint64_t h = once__index_hash(s, slots[0].name), differ = 0;
     size_t i;
 
     for (i = 1; i < n; i++)
-        differ |= hash(s, slots[i].name) ^ h;
+        differ |= once__index_hash(s, slots[i].name) ^ h;
     return n <= ONCE__PAGE_SLOTS && depth < 32 &&
            (differ & ((UINT64_C(1) << depth) - 1)) == 0;
 }
@@ -342,7 +342,7 @@ static int put_each(struct once__journal *j, const struct once__slot *slots,
 int once__index_put_page(struct once__journal *j, unsigned depth,
                          const struct once__slot *slots, size_t n)
 {
-    uint64_t h = hash(j->shared, slots[0].name);
+    uint64_t h = once__index_hash(j->shared, slots[0].name);
     struct once__page *p = page_of(j, h);
 
     if (!belong_together(j->shared, depth, slots, n))
@@ -361,7 +361,7 @@ int once__index_put_page(struct once__journal *j, unsigned depth,
 void once__index_remove(struct once__journal *j,
                         const uint8_t name[ONCE_NAME_SIZE])
 {
-    uint32_t n = once__directory_get(j, hash(j->shared, name));
+    uint32_t n = once__directory_get(j, once__index_hash(j->shared, name));
     struct once__page *p = once__shared_page(j, n);
     int i = search(p, name);
 

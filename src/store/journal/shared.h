@@ -235,6 +235,9 @@ ONCE_CHECK int once__undo_apply(struct once__journal *j);
  * */
 
 ONCE_CHECK int once__index_clear(struct once__journal *j);
+/* Its last bits say in which page a name is. */
+uint64_t once__index_hash(const struct once__shared *s,
+                          const uint8_t name[ONCE_NAME_SIZE]);
 struct once__slot *once__index_find(struct once__journal *j,
                                     const uint8_t name[ONCE_NAME_SIZE]);
 /* The name will soon be asked for. */
