@@ -271,6 +271,8 @@ static uint32_t draw_from(uint32_t *random, uint32_t below)
     return (*random >> 8) % below;
 }
 
+static void renew_names(struct scene *c);
+
 /*
  * Dies at one store after the other, `step` apart on average, until it came to
  * its end. Where the log has grown there is something new to do. With `again`
@@ -296,8 +298,10 @@ static int die_everywhere(struct scene *c, void (*act)(struct scene *),
         compare(c);
         if (t__bad != 0)
             printf("# at store %d\n", n);
-        /* A repair alone makes it longer by one frame. */
-        if (again || log_end(c) - end > ONCE__FRAME_HEAD)
+        /* A repair alone makes it longer by one frame. Names that were imported
+         * are never imported again: that would be refused. */
+        if (again || renew == renew_names ||
+            log_end(c) - end > ONCE__FRAME_HEAD)
             renew(c);
     }
     compare(c);
