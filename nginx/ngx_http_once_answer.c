@@ -598,14 +598,14 @@ ngx_int_t
 ngx_http_once_encode(ngx_http_request_t *r, ngx_http_once_ctx_t *ctx, int keep,
     once_bytes *out)
 {
-    void            *data;
-    size_t           size;
-    ngx_str_t       *line;
-    ngx_uint_t       n;
-    once_error       err;
-    once__header    *headers;
-    once__response   response;
-    ngx_list_part_t *part;
+    void             *data;
+    size_t            size;
+    ngx_str_t        *line;
+    ngx_uint_t        n;
+    once_error        err;
+    once__header     *headers;
+    once__response    response;
+    ngx_list_part_t  *part;
 
     ngx_memzero(&response, sizeof(once__response));
     response.status = (int) r->headers_out.status;

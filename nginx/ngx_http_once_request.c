@@ -695,10 +695,8 @@ ngx_http_once_internal_name(ngx_str_t *name)
     size_t      i;
     once_bytes  b;
 
-    if (name->len == 0 || name->len > sizeof(text)
-        || ngx_tolower(name->data[0]) != 'i')
-    {
-        return 0;               /* all of them begin with it */
+    if (name->len > sizeof(text)) {
+        return 0;
     }
 
     for (i = 0; i < name->len; i++) {
