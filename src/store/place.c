@@ -8,22 +8,14 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
-#include <time.h>
 #include <unistd.h>
 
 #include "core/error.h"
+#include "store/steady.h"
 
 /* Short, since a claim that is written meanwhile takes its key with it until
  * its lease has expired, also when the file is back. */
 enum { GLANCE_MS = 20 };
-
-static uint64_t steady_ms(void)
-{
-    struct timespec t;
-
-    (void)clock_gettime(CLOCK_MONOTONIC, &t);
-    return (uint64_t)t.tv_sec * 1000 + (uint64_t)t.tv_nsec / 1000000;
-}
 
 /* The program may change its folder, so the path must not depend on it. Links
  * stay in it: one that leads elsewhere tomorrow leads others there. */
@@ -90,13 +82,13 @@ int once__places_look(struct once__places *p, once_error *err)
     for (i = 0; i < p->count; i++)
         if (look(&p->place[i], err) != ONCE_OK)
             return ONCE_ESTORE;
-    p->looked_ms = steady_ms();
+    p->looked_ms = once__steady_ms();
     return ONCE_OK;
 }
 
 int once__places_glance(struct once__places *p, once_error *err)
 {
-    if (p->looked_ms != 0 && steady_ms() - p->looked_ms < GLANCE_MS)
+    if (p->looked_ms != 0 && once__steady_ms() - p->looked_ms < GLANCE_MS)
         return ONCE_OK;
     return once__places_look(p, err);
 }

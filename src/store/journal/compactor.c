@@ -32,6 +32,7 @@
 
 #include "core/error.h"
 #include "core/must.h"
+#include "store/steady.h"
 #include "store/thread.h"
 
 enum {
@@ -272,19 +273,25 @@ static int compact_one(struct once__journal *j, const atomic_int *stop,
     return code == ONCE_EFULL ? ONCE_OK : code; /* later, maybe */
 }
 
+/* One thread at a time drops segments or saves the index. 1: this one has the
+ * lock for it. What a dead one had begun is begun again. */
+static int is_our_turn(struct once__shared *s)
+{
+    int rc = pthread_mutex_trylock(&s->compact);
+
+    if (rc == EOWNERDEAD)
+        rc = pthread_mutex_consistent(&s->compact);
+    return rc == 0;
+}
+
 static int compact(struct once__journal *j, const atomic_int *stop,
                    once_error *err)
 {
     struct once__shared *s = j->shared;
     uint64_t before;
-    int rc, code = ONCE_OK;
+    int code = ONCE_OK;
 
-    if (!is_worth(s))
-        return ONCE_OK;
-    rc = pthread_mutex_trylock(&s->compact);
-    if (rc == EOWNERDEAD) /* what it had begun is begun again */
-        rc = pthread_mutex_consistent(&s->compact);
-    if (rc != 0)
+    if (!is_worth(s) || !is_our_turn(s))
         return ONCE_OK;
     do {
         before = s->first;
@@ -297,14 +304,6 @@ static int compact(struct once__journal *j, const atomic_int *stop,
 
 /* ---- The thread -----------------------------------------------------------
  * */
-
-static uint64_t steady_ms(void)
-{
-    struct timespec t;
-
-    (void)clock_gettime(CLOCK_MONOTONIC, &t);
-    return (uint64_t)t.tv_sec * 1000 + (uint64_t)t.tv_nsec / 1000000;
-}
 
 static void report(struct once__compactor *c, int rc)
 {
@@ -326,14 +325,14 @@ static int prepare(struct once__compactor *c)
     struct once__journal *j = &c->view;
     int rc = 0;
 
-    if (j->shared->full && steady_ms() - c->full_ms < FULL_MS)
+    if (j->shared->full && once__steady_ms() - c->full_ms < FULL_MS)
         return ENOSPC;
     while (rc == 0 && once__segment_short(j) && !atomic_load(&c->stop)) {
         rc = once__segment_prepare(j, 0, &c->stop);
         report(c, rc);
     }
     if (is_no_room(rc))
-        c->full_ms = steady_ms();
+        c->full_ms = once__steady_ms();
     return rc;
 }
 
@@ -367,19 +366,15 @@ static int save_index_locked(struct once__compactor *c, once_error *err)
 static int save_index(struct once__compactor *c, once_error *err)
 {
     struct once__shared *s = c->view.shared;
-    int rc, code;
+    int code;
 
-    if (!once__checkpoint_is_due(s) || steady_ms() < c->save_ms)
-        return ONCE_OK;
-    rc = pthread_mutex_trylock(&s->compact);
-    if (rc == EOWNERDEAD)
-        rc = pthread_mutex_consistent(&s->compact);
-    if (rc != 0)
+    if (!once__checkpoint_is_due(s) || once__steady_ms() < c->save_ms ||
+        !is_our_turn(s))
         return ONCE_OK;
     code = save_index_locked(c, err);
     (void)pthread_mutex_unlock(&s->compact);
     if (code != ONCE_OK)
-        c->save_ms = steady_ms() + AGAIN_MS;
+        c->save_ms = once__steady_ms() + AGAIN_MS;
     return code;
 }
 

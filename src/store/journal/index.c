@@ -9,8 +9,9 @@
  * A page that is full is cut in two by one more bit of the hash; where it had
  * the directory's last bit already, the directory doubles (directory.c). So no
  * step ever touches more than two pages and, rarely, four bytes a page: a
- * million records stall nobody. What a step replaces is noted first (undo.c). The hash is keyed with random words of this run, or
- * whoever chooses names could fill one page.
+ * million records stall nobody. What a step replaces is noted first (undo.c).
+ * The hash is keyed with random words, or whoever chooses names could fill one
+ * page.
  *
  * Pages are never given back: it keeps the largest size it has had.
  */

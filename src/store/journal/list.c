@@ -15,11 +15,11 @@
  */
 #include <stdlib.h>
 #include <string.h>
-#include <time.h>
 
 #include "core/error.h"
 #include "core/transition.h"
 #include "store/journal/handle.h"
+#include "store/steady.h"
 
 enum {
     AT_ONCE = 1 << 14, /* places in a list                  */
@@ -141,14 +141,6 @@ static void walk(struct once__journal *j, struct once__list *l,
     }
 }
 
-static uint64_t steady_ms(void)
-{
-    struct timespec t;
-
-    (void)clock_gettime(CLOCK_MONOTONIC, &t);
-    return (uint64_t)t.tv_sec * 1000 + (uint64_t)t.tv_nsec / 1000000;
-}
-
 static int collect(struct once__journal *j, struct once__list *l, int what,
                    const once_position *after, uint32_t max, once_error *err)
 {
@@ -163,7 +155,7 @@ static int collect(struct once__journal *j, struct once__list *l, int what,
     l->room = max < FEW ? max : AT_ONCE;
     l->count = l->next = 0;
     l->more = 0;
-    l->made_ms = steady_ms();
+    l->made_ms = once__steady_ms();
     do {
         code = once__journal_lock(j, err);
         if (code != ONCE_OK)
@@ -183,7 +175,7 @@ static int continues(const struct once__list *l, int what,
     return after != NULL && l->next > 0 && l->what == what &&
            once__position_order(&l->places[l->next - 1], after) == 0 &&
            (l->next < l->count || !l->more) &&
-           steady_ms() - l->made_ms < OLD_MS;
+           once__steady_ms() - l->made_ms < OLD_MS;
 }
 
 int once__list_next(struct once__journal *j, struct once__list *l, int what,

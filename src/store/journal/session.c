@@ -243,6 +243,12 @@ static int make_shared(struct once__journal *j, const struct once__note *before,
     return once__shared_create(j, note->id, err);
 }
 
+static int is_our_home(const struct once__journal *j)
+{
+    return j->shared->home.device == j->home.device &&
+           j->shared->home.inode == j->home.inode;
+}
+
 /* All who had it open were killed, and their memory is still there: 1 if it is
  * as good as new. Otherwise it is made from the log. */
 static int keep_shared(struct once__journal *j, const struct once__note *note)
@@ -250,7 +256,8 @@ static int keep_shared(struct once__journal *j, const struct once__note *note)
     if (note->state != ONCE__LEFT_OPEN ||
         once__shared_attach(j, note->id, NULL) != ONCE_OK)
         return 0;
-    if (once__shared_keep(j) && once__recover_kept(j, NULL) == ONCE_OK)
+    if (is_our_home(j) && once__shared_keep(j) &&
+        once__recover_kept(j, NULL) == ONCE_OK)
         return 1;
     once__segment_close_all(j);
     once__shared_detach(j);
@@ -292,12 +299,6 @@ static int are_our_pids(const struct once__journal *j)
 {
     return j->shared->pids.device == j->pids.device &&
            j->shared->pids.inode == j->pids.inode;
-}
-
-static int is_our_home(const struct once__journal *j)
-{
-    return j->shared->home.device == j->home.device &&
-           j->shared->home.inode == j->home.inode;
 }
 
 /* ONCE_OK, or why not; 1: they have just left, or one of them died while

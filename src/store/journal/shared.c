@@ -34,6 +34,7 @@
 #include "core/bytes.h"
 #include "core/error.h"
 #include "core/must.h"
+#include "store/steady.h"
 
 enum {
     HEAD = (sizeof(struct once__shared) + 4095) / 4096 * 4096,
@@ -181,26 +182,16 @@ out:
     return code;
 }
 
-static uint64_t steady_ms(void)
-{
-    struct timespec t;
-
-    (void)clock_gettime(CLOCK_MONOTONIC, &t);
-    return (uint64_t)t.tv_sec * 1000 + (uint64_t)t.tv_nsec / 1000000;
-}
-
 /* Those who died may have died of what is in it: the second time within a
  * minute it is not believed. */
 int once__shared_keep(struct once__journal *j)
 {
     struct once__shared *s = j->shared;
-    uint64_t now_ms = steady_ms();
+    uint64_t now_ms = once__steady_ms();
     struct stat st;
 
-    if (!s->open || s->poisoned || s->building ||
-        s->home.device != j->home.device || s->home.inode != j->home.inode ||
-        fstat(j->memory, &st) != 0 || st.st_nlink == 0 ||
-        (s->kept_ms != 0 && now_ms - s->kept_ms < TWICE_MS))
+    if (!s->open || s->poisoned || s->building || fstat(j->memory, &st) != 0 ||
+        st.st_nlink == 0 || (s->kept_ms != 0 && now_ms - s->kept_ms < TWICE_MS))
         return 0;
     s->kept_ms = now_ms;
     s->pids = j->pids;

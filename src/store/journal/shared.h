@@ -219,8 +219,8 @@ void once__undo_end(struct once__journal *j);
 /* 1 if there may be too few notes left for one more name: what there is must be
  * written. */
 int once__undo_is_full(const struct once__journal *j);
-/* Before a slot of `p`, which is `page`, is changed. Its frame is at `before` and will be at
- * `after`; if one of them is none it is the other one. */
+/* Before a slot of `p`, which is `page`, is changed. Its frame is at `before` and
+ * will be at `after`; if one of them is none it is the other one. */
 void once__undo_slot(struct once__journal *j, uint32_t page,
                      const struct once__page *p, unsigned slot, uint64_t before,
                      uint64_t after);
