@@ -214,6 +214,7 @@ static void sample(struct did *d, double start)
         d->took[spread(d->operations) % SAMPLES] = (float)took;
 }
 
+/* Claims, and unless it is claims alone, their completions. */
 static void measure_cycles(struct subject *s, double until)
 {
     static once_op op[FLIGHT_MAX];
@@ -224,26 +225,14 @@ static void measure_cycles(struct subject *s, double until)
         start = seconds();
         claim_batch(s, op, n);
         sample(s->did, start);
-        start = seconds();
-        complete_batch(s, op, n);
-        sample(s->did, start);
-        s->keys += n;
-        s->did->operations += 2 * (uint64_t)n;
-    } while (seconds() < until);
-}
-
-static void measure_claims(struct subject *s, double until)
-{
-    static once_op op[FLIGHT_MAX];
-    unsigned n = s->o->flight;
-    double start;
-
-    do {
-        start = seconds();
-        claim_batch(s, op, n);
-        sample(s->did, start);
-        s->keys += n;
         s->did->operations += n;
+        if (!s->o->claims) {
+            start = seconds();
+            complete_batch(s, op, n);
+            sample(s->did, start);
+            s->did->operations += n;
+        }
+        s->keys += n;
     } while (seconds() < until);
 }
 
@@ -374,8 +363,6 @@ static void child(const struct options *o, int ready, int go, int out)
     start = seconds();
     if (o->replays)
         measure_replays(&s, start + o->seconds);
-    else if (o->claims)
-        measure_claims(&s, start + o->seconds);
     else
         measure_cycles(&s, start + o->seconds);
     s.did->seconds = seconds() - start;

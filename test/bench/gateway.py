@@ -62,6 +62,7 @@ sys.dont_write_bytecode = True
 # pylint: disable=wrong-import-position
 import servers  # noqa: E402
 from machine import free_port  # noqa: E402
+from page import Wrong, by_hand  # noqa: E402
 
 BUILD = pathlib.Path(os.environ.get("ONCE_BUILD", ROOT / "build"))
 MODULE = os.environ.get("ONCE_MODULE",
@@ -75,7 +76,6 @@ assert len(BODY) == 120
 KEYS = 1000            # of the replays
 KEEPALIVE = 256        # to the upstream: as many as connections, and more
 PEER_PORT = 9099       # of the upstream, for peers
-BY_HAND = "<!-- by hand -->"
 PEERS = ROOT / "test" / "bench" / "peers"
 MODULES = pathlib.Path("/usr/lib/nginx/modules")
 TICK = os.sysconf("SC_CLK_TCK")
@@ -198,10 +198,6 @@ http {{
     }}
 }}
 """
-
-
-class Wrong(Exception):
-    """What was measured is not what the table would say."""
 
 
 class Nginx:
@@ -754,13 +750,6 @@ def report(args, results, command, load, folder):
     if not args.plain_only:
         lines += goals(results)
     return "\n".join(lines) + "\n"
-
-
-def by_hand(path):
-    """What somebody has written behind the tables."""
-    text = path.read_text() if path.exists() else ""
-    at = text.find(BY_HAND)
-    return "\n" + text[at:] if at >= 0 else ""
 
 
 def not_2xx(results):

@@ -23,7 +23,6 @@ import json
 import os
 import pathlib
 import resource
-import shutil
 import socket
 import statistics
 import subprocess
@@ -34,7 +33,10 @@ import time
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 sys.path.insert(0, str(ROOT / "test" / "lib"))
 sys.dont_write_bytecode = True
-import servers  # noqa: E402  pylint: disable=wrong-import-position
+# pylint: disable=wrong-import-position
+import page  # noqa: E402
+import servers  # noqa: E402
+from page import Wrong  # noqa: E402
 
 BUILD = pathlib.Path(os.environ.get("ONCE_BUILD", ROOT / "build"))
 BENCH = BUILD / "test" / "bench_messages"
@@ -137,10 +139,6 @@ def cpu_of(pid):
         return 0
     ticks = sum(int(t) for t in fields[11:15])
     return ticks / os.sysconf("SC_CLK_TCK") + sum(map(cpu_of, children))
-
-
-class Wrong(Exception):
-    """What was measured is not what it was to be."""
 
 
 def run(*words, **more):
@@ -636,26 +634,19 @@ def arguments():
     return args
 
 
+def rows(args, folder):
+    with servers.World() as world:
+        bench = Bench(args, folder, world)
+        for section in args.sections:
+            yield from getattr(bench, section)()
+
+
 def main():
     args = arguments()
     load = os.getloadavg()[0]
     folder = pathlib.Path(tempfile.mkdtemp(prefix="once-bench-", dir=args.dir))
-    lines = head(args, load)
-    try:
-        with servers.World() as world:
-            b = Bench(args, folder, world)
-            for section in args.sections:
-                for line in getattr(b, section)():
-                    lines.append(line)
-                    print(line, flush=True)
-        if args.out:
-            args.out.write_text("\n".join(lines) + "\n", encoding="utf-8")
-    except Wrong as e:
-        print(f"messages.py: {e}", file=sys.stderr)
-        return 1
-    finally:
-        shutil.rmtree(folder, ignore_errors=True)
-    return 0
+    return page.make("messages.py", folder, head(args, load),
+                     rows(args, folder), args.out)
 
 
 if __name__ == "__main__":

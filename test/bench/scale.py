@@ -33,6 +33,7 @@ import sys
 import tempfile
 
 import gateway
+import page
 import servers
 import stores
 
@@ -284,7 +285,7 @@ def head(args, load, folder):
     ]
 
 
-def page(bench, points):
+def everything(bench, points):
     """Yields its lines. `points`: what formulas are compared with."""
     for kind in bench.args.stores:
         yield from ["", f"## {kind}"]
@@ -377,7 +378,7 @@ def put_checked(points):
     text = MODEL.read_text()
     where = re.escape(FROM) + ".*" + re.escape(TO)
     if len(re.findall(where, text, re.S)) != 1:
-        raise gateway.Wrong(f"{MODEL} has no place for the table")
+        sys.exit(f"scale.py: {MODEL} has no place for the table")
     table = "\n".join(lines + ["", TO])
     MODEL.write_text(re.sub(where, lambda _: table, text, flags=re.S))
 
@@ -400,30 +401,23 @@ def arguments():
     return args
 
 
+def rows(args, folder, points):
+    if gateway.filesystem(folder) in ("tmpfs", "ramfs"):
+        raise gateway.Wrong(f"{folder} is in memory: say --dir")
+    with servers.World() as world:
+        yield from everything(Bench(args, folder, world), points)
+
+
 def main():
     args = arguments()
     load = os.getloadavg()[0]
     folder = pathlib.Path(tempfile.mkdtemp(prefix="once-scale-", dir=args.dir))
-    lines = head(args, load, folder)
-    try:
-        if gateway.filesystem(folder) in ("tmpfs", "ramfs"):
-            raise gateway.Wrong(f"{folder} is in memory: say --dir")
-        with servers.World() as world:
-            points = {}
-            for line in page(Bench(args, folder, world), points):
-                lines.append(line)
-                print(line, flush=True)
-        if args.out:
-            args.out.write_text("\n".join(lines) + "\n" +
-                                gateway.by_hand(args.out), encoding="utf-8")
-            if args.out.resolve() == OUT:
-                put_checked(points)
-    except (gateway.Wrong, subprocess.CalledProcessError) as e:
-        print(f"scale.py: {e}", file=sys.stderr)
-        return 1
-    finally:
-        shutil.rmtree(folder, ignore_errors=True)
-    return 0
+    points = {}
+    status = page.make("scale.py", folder, head(args, load, folder),
+                       rows(args, folder, points), args.out)
+    if status == 0 and args.out and args.out.resolve() == OUT:
+        put_checked(points)
+    return status
 
 
 if __name__ == "__main__":

@@ -21,7 +21,6 @@ import datetime
 import json
 import os
 import pathlib
-import shutil
 import statistics
 import subprocess
 import sys
@@ -31,7 +30,10 @@ import time
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 sys.path.insert(0, str(ROOT / "test" / "lib"))
 sys.dont_write_bytecode = True
-import servers  # noqa: E402  pylint: disable=wrong-import-position
+# pylint: disable=wrong-import-position
+import page  # noqa: E402
+import servers  # noqa: E402
+from page import Wrong  # noqa: E402
 
 BUILD = pathlib.Path(os.environ.get("ONCE_BUILD", ROOT / "build"))
 BENCH = BUILD / "test" / "bench_store"
@@ -46,10 +48,6 @@ STORES = {LIMIT: None, "memory": None, "sqlite": None, "journal": None,
           "redis-cluster": "redis-cluster"}
 SERVERS = {"postgres": ["postgres"], "redis": ["redis"],
            "redis-cluster": ["redis1", "redis2", "redis3"]}
-
-
-class Wrong(Exception):
-    """What was measured is not what it was to be."""
 
 
 def cpu_of(pid):
@@ -407,25 +405,17 @@ def arguments():
     return args
 
 
+def rows(args, folder):
+    with servers.World() as world:
+        yield from everything(Bench(args, folder, world))
+
+
 def main():
     args = arguments()
     load = os.getloadavg()[0]
     folder = pathlib.Path(tempfile.mkdtemp(prefix="once-bench-", dir=args.dir))
-    lines = head(args, load)
-    try:
-        with servers.World() as world:
-            bench = Bench(args, folder, world)
-            for line in everything(bench):
-                lines.append(line)
-                print(line, flush=True)
-        if args.out:
-            args.out.write_text("\n".join(lines) + "\n", encoding="utf-8")
-    except Wrong as e:
-        print(f"stores.py: {e}", file=sys.stderr)
-        return 1
-    finally:
-        shutil.rmtree(folder, ignore_errors=True)
-    return 0
+    return page.make("stores.py", folder, head(args, load),
+                     rows(args, folder), args.out)
 
 
 if __name__ == "__main__":
