@@ -17,8 +17,10 @@ ROOT = pathlib.Path(__file__).resolve().parents[2]
 
 def load():
     """Under a name of its own: test/gateway has a gateway.py, too."""
+    bench = ROOT / 'test' / 'bench'
+    sys.path.append(str(bench))
     spec = importlib.util.spec_from_file_location(
-        'bench_gateway', ROOT / 'test' / 'bench' / 'gateway.py')
+        'bench_gateway', bench / 'gateway.py')
     module = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)
     return module
