@@ -31,6 +31,9 @@
 /* made by the package */
 #define NGX_HTTP_ONCE_WITNESS       "/var/lib/once/witness"
 
+/* modules of nginx that pass requests on */
+#define NGX_HTTP_ONCE_NUPSTREAMS    5
+
 /* names of "once_route" that one store counts for, "-" among them */
 #define NGX_HTTP_ONCE_NROUTES       64
 #define NGX_HTTP_ONCE_ROUTE_LEN     64
@@ -63,6 +66,15 @@ typedef struct {
 } ngx_http_once_store_t;
 
 
+/* "once_scope" */
+
+typedef struct {
+    ngx_http_complex_value_t     text;
+    ngx_array_t                  parts;     /* its variables, each alone */
+    ngx_uint_t                   warned;
+} ngx_http_once_scope_t;
+
+
 typedef struct {
     ngx_array_t                  stores;    /* ngx_http_once_store_t * */
     ngx_array_t                  locations; /* void **, loc_conf arrays */
@@ -76,10 +88,11 @@ typedef struct {
     ngx_uint_t                   line;
     ngx_uint_t                   direct;    /* not inherited */
     ngx_http_handler_pt          handler;   /* in "if", that of the location */
+    void                       **srv_conf;  /* of its server */
     ngx_str_t                    route_name;
     ngx_http_once_route_t       *route;
 
-    ngx_http_complex_value_t    *scope;     /* NULL: see scope_off */
+    ngx_http_once_scope_t       *scope;     /* NULL: see scope_off */
     ngx_flag_t                   scope_off;
     ngx_http_complex_value_t    *key;
     ngx_str_t                    key_header;  /* "$http_x" alone: "x" */
@@ -104,6 +117,9 @@ typedef struct {
     ngx_flag_t                   store_cookies;
     ngx_flag_t                   cors_expose;
     ngx_flag_t                   dry_run;
+
+    /* the method that each of them sends, NULL: that of the request */
+    ngx_http_complex_value_t    *wire[NGX_HTTP_ONCE_NUPSTREAMS];
 } ngx_http_once_loc_conf_t;
 
 
@@ -115,6 +131,23 @@ typedef struct {
 
 
 extern ngx_module_t  ngx_http_once_module;
+
+
+/* a directive of another module, for the place of its value; or NULL */
+
+static ngx_inline ngx_command_t *
+ngx_http_once_command(ngx_module_t *module, const char *name)
+{
+    ngx_command_t  *cmd;
+
+    for (cmd = module->commands; cmd->name.len; cmd++) {
+        if (ngx_strcmp(cmd->name.data, name) == 0) {
+            return cmd;
+        }
+    }
+
+    return NULL;
+}
 
 
 #endif /* _NGX_HTTP_ONCE_H_INCLUDED_ */

@@ -642,13 +642,15 @@ ngx_http_once_encode(ngx_http_request_t *r, ngx_http_once_ctx_t *ctx, int keep,
                           "once: response not kept: %s", err.text);
         }
 
-        ngx_memzero(&response, sizeof(once__response));
-        response.status = (int) r->headers_out.status;
-        response.flags = ONCE__NO_BODY;
-
-        if (once__response_size(&response, &size, &err) != ONCE_OK) {
+        data = ngx_palloc(r->pool, ONCE__RESPONSE_BARE);
+        if (data == NULL) {
             return NGX_ERROR;
         }
+
+        out->data = data;
+        out->size = once__response_bare((int) r->headers_out.status, data);
+
+        return out->size ? NGX_OK : NGX_ERROR;
     }
 
     data = ngx_palloc(r->pool, size);

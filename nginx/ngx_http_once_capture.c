@@ -20,6 +20,7 @@ static ngx_int_t ngx_http_once_hold(ngx_http_request_t *r,
     ngx_http_once_ctx_t *ctx);
 static ngx_uint_t ngx_http_once_streams(ngx_http_request_t *r,
     ngx_http_once_ctx_t *ctx);
+static void ngx_http_once_broke_off(ngx_http_once_ctx_t *ctx, int observed);
 static void ngx_http_once_consume(ngx_chain_t *cl);
 static ngx_int_t ngx_http_once_collect(ngx_http_request_t *r,
     ngx_http_once_ctx_t *ctx, ngx_buf_t *b, size_t size);
@@ -91,7 +92,8 @@ ngx_http_once_header_filter(ngx_http_request_t *r)
     olcf = ngx_http_get_module_loc_conf(r, ngx_http_once_module);
 
     if (olcf->store != NULL
-        && (ctx == NULL || ctx->state == NGX_HTTP_ONCE_PASS))
+        && (ctx == NULL || ctx->state == NGX_HTTP_ONCE_PASS
+            || ctx->state == NGX_HTTP_ONCE_REJECTED))
     {
         ngx_http_once_strip_headers(r);
     }
@@ -274,12 +276,10 @@ ngx_http_once_body_filter(ngx_http_request_t *r, ngx_chain_t *in)
 
         /* the upstream broke off, and nothing has been sent yet */
 
-        if (ctx->observed == ONCE__WHOLE) {
-            ctx->observed = (ctx->upstream_rc == NGX_HTTP_GATEWAY_TIME_OUT)
-                            ? ONCE__TIMED_OUT
-                            : ctx->broken ? ONCE__BAD_RESPONSE
-                                          : ONCE__TRUNCATED;
-        }
+        ngx_http_once_broke_off(ctx,
+            (ctx->upstream_rc == NGX_HTTP_GATEWAY_TIME_OUT)
+            ? ONCE__TIMED_OUT
+            : ctx->broken ? ONCE__BAD_RESPONSE : ONCE__TRUNCATED);
 
         last = 1;
     }
@@ -288,14 +288,31 @@ ngx_http_once_body_filter(ngx_http_request_t *r, ngx_chain_t *in)
         return NGX_OK;
     }
 
-    if (ctx->observed == ONCE__WHOLE && ctx->length != -1
-        && ctx->length != (off_t) ctx->body_len
+    if (ctx->length != -1 && ctx->length != (off_t) ctx->body_len
         && !ngx_http_once_bodiless(r))
     {
-        ctx->observed = ONCE__TRUNCATED;   /* not what was declared */
+        ngx_http_once_broke_off(ctx, ONCE__TRUNCATED);
     }
 
     return ngx_http_once_end(r, ctx);
+}
+
+
+/* a page, or the target of X-Accel-Redirect, does not decide */
+
+static void
+ngx_http_once_broke_off(ngx_http_once_ctx_t *ctx, int observed)
+{
+    if (ctx->observed != ONCE__WHOLE) {
+        return;
+    }
+
+    if (ctx->dispatch == NGX_HTTP_ONCE_DECIDED) {
+        ctx->not_shown = 1;
+        observed = ONCE__UNSTORABLE;
+    }
+
+    ctx->observed = observed;
 }
 
 
@@ -546,7 +563,7 @@ ngx_http_once_decide_end(ngx_http_request_t *r, ngx_http_once_ctx_t *ctx,
 
     end.action = ctx->verdict.action;
     end.observed = ctx->observed;
-    end.has_own = 1;
+    end.has_own = !ctx->not_shown;
     end.rc = rc;
     end.record = ngx_http_once_record(ctx);
 

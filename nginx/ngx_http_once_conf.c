@@ -24,8 +24,6 @@ static char *ngx_http_once_store(ngx_conf_t *cf, ngx_command_t *cmd,
     void *conf);
 static char *ngx_http_once_once(ngx_conf_t *cf, ngx_command_t *cmd,
     void *conf);
-static char *ngx_http_once_scope(ngx_conf_t *cf, ngx_command_t *cmd,
-    void *conf);
 static char *ngx_http_once_label(ngx_conf_t *cf, ngx_command_t *cmd,
     void *conf);
 static char *ngx_http_once_key_directive(ngx_conf_t *cf, ngx_command_t *cmd,
@@ -115,7 +113,7 @@ ngx_command_t  ngx_http_once_commands[] = {
 
     { ngx_string("once_scope"),
       NGX_HTTP_ONCE_ANY|NGX_CONF_TAKE1,
-      ngx_http_once_scope,
+      ngx_http_once_scope_directive,
       NGX_HTTP_LOC_CONF_OFFSET,
       0,
       NULL },
@@ -392,6 +390,11 @@ ngx_http_once_merge_loc_conf(ngx_conf_t *cf, void *parent, void *child)
 
     clcf = ngx_http_conf_get_module_loc_conf(cf, ngx_http_core_module);
     conf->handler = clcf->handler;
+    conf->srv_conf = ((ngx_http_conf_ctx_t *) cf->ctx)->srv_conf;
+
+    if (ngx_http_once_set_wire(cf, conf) != NGX_OK) {
+        return NGX_CONF_ERROR;
+    }
 
     if (conf->handler == NULL && clcf->noname) {
         conf->handler = prev->handler;
@@ -519,7 +522,7 @@ ngx_http_once_check_conf(ngx_conf_t *cf, ngx_http_once_main_conf_t *omcf)
 
     ngx_http_once_warn_of_ends(cf, omcf);
 
-    return NGX_OK;
+    return ngx_http_once_watch_pages(cf, omcf);
 }
 
 
@@ -581,7 +584,9 @@ ngx_http_once_check_location(ngx_conf_t *cf, void **loc_conf)
         return NGX_ERROR;
     }
 
-    if (ngx_http_once_check_values(cf, olcf) != NGX_OK) {
+    if (ngx_http_once_check_scope(cf, loc_conf) != NGX_OK
+        || ngx_http_once_check_values(cf, olcf) != NGX_OK)
+    {
         return NGX_ERROR;
     }
 
@@ -659,14 +664,6 @@ ngx_http_once_set_policy(ngx_http_once_loc_conf_t *olcf)
 static ngx_int_t
 ngx_http_once_check_values(ngx_conf_t *cf, ngx_http_once_loc_conf_t *olcf)
 {
-    if (olcf->scope == NULL && olcf->scope_off != 1) {
-        ngx_log_error(NGX_LOG_EMERG, cf->log, 0,
-                      "\"once\" needs \"once_scope\": name the authenticated "
-                      "caller, or write \"once_scope off\" in %V:%ui",
-                      &olcf->file, olcf->line);
-        return NGX_ERROR;
-    }
-
     if (olcf->lease < ONCE_LEASE_MIN_MS || olcf->lease > ONCE_LEASE_MAX_MS) {
         ngx_log_error(NGX_LOG_EMERG, cf->log, 0,
                       "\"once_lease\" is %Mms, it must be %ui ms to %ui ms "
@@ -837,21 +834,6 @@ ngx_http_once_find_handler(ngx_conf_t *cf, ngx_http_once_upstream_t *upstream)
                   upstream->name);
 
     return NGX_ERROR;
-}
-
-
-static ngx_command_t *
-ngx_http_once_command(ngx_module_t *module, const char *name)
-{
-    ngx_command_t  *cmd;
-
-    for (cmd = module->commands; cmd->name.len; cmd++) {
-        if (ngx_strcmp(cmd->name.data, name) == 0) {
-            return cmd;
-        }
-    }
-
-    return NULL;
 }
 
 
@@ -1123,31 +1105,6 @@ ngx_http_once_once(ngx_conf_t *cf, ngx_command_t *cmd, void *conf)
     }
 
     return NGX_CONF_OK;
-}
-
-
-static char *
-ngx_http_once_scope(ngx_conf_t *cf, ngx_command_t *cmd, void *conf)
-{
-    ngx_http_once_loc_conf_t *olcf = conf;
-
-    ngx_str_t  *value;
-
-    if (olcf->scope != NULL || olcf->scope_off != NGX_CONF_UNSET) {
-        return "is duplicate";
-    }
-
-    value = cf->args->elts;
-
-    if (ngx_strcmp(value[1].data, "off") == 0) {
-        olcf->scope_off = 1;
-        return NGX_CONF_OK;
-    }
-
-    olcf->scope_off = 0;
-    olcf->scope = ngx_http_once_compile(cf, (char *) value[1].data);
-
-    return olcf->scope ? NGX_CONF_OK : NGX_CONF_ERROR;
 }
 
 

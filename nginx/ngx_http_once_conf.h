@@ -10,7 +10,8 @@
 #define _NGX_HTTP_ONCE_CONF_H_INCLUDED_
 
 
-#include "ngx_http_once_upstream.h"
+#include "ngx_http_once_pages.h"
+#include "ngx_http_once_scope.h"
 
 
 extern ngx_command_t  ngx_http_once_commands[];

@@ -29,8 +29,10 @@
  *             |                                  DROP  SENT <-----------+
  *             +--------------------------------------> SENT
  *
- *   BODY, CLAIM -> PASS: a dry run, a bypass of the store
- *   any         -> PASS: the request goes where it is not judged
+ *   BODY, CLAIM -> PASS:     a dry run, a bypass of the store
+ *   any         -> PASS:     the request goes where it is not judged
+ *   BODY, CLAIM -> REJECTED: the body cannot be read
+ *   (none)      -> REJECTED: nginx refused the request before it was looked at
  */
 
 typedef enum {
@@ -43,7 +45,8 @@ typedef enum {
     NGX_HTTP_ONCE_STORE,        /* the outcome is being made durable */
     NGX_HTTP_ONCE_SENT,         /* the response may leave, with our headers */
     NGX_HTTP_ONCE_DROP,         /* likewise; what the upstream adds is not it */
-    NGX_HTTP_ONCE_PASS          /* not guarded, or not any longer */
+    NGX_HTTP_ONCE_PASS,         /* not guarded, or not any longer */
+    NGX_HTTP_ONCE_REJECTED      /* not claimed: it must not be passed on */
 } ngx_http_once_state_e;
 
 
@@ -134,6 +137,10 @@ struct ngx_http_once_ctx_s {
     ngx_int_t                    handler_rc;  /* of one without upstream */
     ngx_http_upstream_conf_t    *upstream_conf;  /* narrowed, for r->upstream */
 
+    ngx_int_t                    error_status;  /* led here by error_page, or 0 */
+    ngx_uint_t                   returned;  /* REJECTED by "return" */
+    ngx_uint_t                   page;      /* not the request: a page for it */
+
     uint8_t                      name[ONCE_NAME_SIZE];
     uint8_t                      digest[ONCE_FINGERPRINT_SIZE];
     uint8_t                      group[ONCE_GROUP_SIZE];
@@ -167,6 +174,7 @@ struct ngx_http_once_ctx_s {
     ngx_event_pipe_input_filter_pt  pipe_filter;
 
     ngx_uint_t                   broken;    /* the body is malformed */
+    ngx_uint_t                   not_shown; /* what shows the outcome is not whole */
 
     ngx_uint_t                   keepalive; /* r->keepalive, before */
     off_t                        length;    /* declared, -1: not */

@@ -136,6 +136,7 @@ ngx_http_once_identify(ngx_http_request_t *r, ngx_http_once_ctx_t *ctx,
 {
     char                       text[ONCE__KEY_MAX];
     u_char                    *p, *last;
+    ngx_int_t                  rc;
     ngx_str_t                  scope, realm;
     once_bytes                 key, path;
     once_error                 err;
@@ -155,17 +156,11 @@ ngx_http_once_identify(ngx_http_request_t *r, ngx_http_once_ctx_t *ctx,
         return NGX_DECLINED;
     }
 
-    ngx_str_null(&scope);
+    rc = ngx_http_once_scope(r, olcf, &scope);
 
-    if (olcf->scope != NULL
-        && ngx_http_complex_value(r, olcf->scope, &scope) != NGX_OK)
-    {
-        return NGX_ERROR;
-    }
-
-    if (olcf->scope != NULL && scope.len == 0) {
+    if (rc != NGX_OK) {
         *problem = ONCE__PROBLEM_SCOPE_MISSING;
-        return NGX_DECLINED;
+        return rc;
     }
 
     if (ngx_http_complex_value(r, olcf->realm, &realm) != NGX_OK) {

@@ -11,6 +11,7 @@
 
 
 #include "ngx_http_once_context.h"
+#include "ngx_http_once_scope.h"
 
 
 void ngx_http_once_identity_init(void);

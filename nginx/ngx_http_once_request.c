@@ -10,17 +10,20 @@
 
 
 #include "ngx_http_once_request.h"
-#include "ngx_http_once_identity.h"
 #include "engine/failpoint.h"
 
 
+static ngx_int_t ngx_http_once_begin(ngx_http_request_t *r);
 static ngx_int_t ngx_http_once_enter(ngx_http_request_t *r,
     ngx_http_once_ctx_t *ctx);
 static ngx_int_t ngx_http_once_dispatch(ngx_http_request_t *r,
     ngx_http_once_ctx_t *ctx);
+static ngx_uint_t ngx_http_once_passes_on(ngx_http_request_t *r,
+    ngx_http_once_ctx_t *ctx);
+static ngx_int_t ngx_http_once_settle(ngx_http_request_t *r,
+    ngx_http_once_ctx_t *ctx);
 static ngx_int_t ngx_http_once_refuse(ngx_http_request_t *r,
     ngx_http_once_ctx_t *ctx);
-static ngx_int_t ngx_http_once_refuse_page(ngx_http_request_t *r);
 static void ngx_http_once_leave(ngx_http_request_t *r,
     ngx_http_once_ctx_t *ctx);
 static ngx_int_t ngx_http_once_refuse_upload(ngx_http_request_t *r,
@@ -47,12 +50,7 @@ static void ngx_http_once_follow(ngx_http_once_ctx_t *ctx);
 ngx_int_t
 ngx_http_once_handler(ngx_http_request_t *r)
 {
-    int                        problem;
-    ngx_int_t                  rc;
-    ngx_str_t                  raw;
-    ngx_http_once_ctx_t       *ctx;
-    ngx_http_core_loc_conf_t  *clcf;
-    ngx_http_once_loc_conf_t  *olcf;
+    ngx_http_once_ctx_t  *ctx;
 
     ctx = (r == r->main) ? ngx_http_once_get_ctx(r) : NULL;
 
@@ -68,6 +66,20 @@ ngx_http_once_handler(ngx_http_request_t *r)
 
         ngx_http_once_leave(r, ctx);
     }
+
+    return ngx_http_once_begin(r);
+}
+
+
+static ngx_int_t
+ngx_http_once_begin(ngx_http_request_t *r)
+{
+    int                        problem;
+    ngx_int_t                  rc;
+    ngx_str_t                  raw;
+    ngx_http_once_ctx_t       *ctx;
+    ngx_http_core_loc_conf_t  *clcf;
+    ngx_http_once_loc_conf_t  *olcf;
 
     olcf = ngx_http_get_module_loc_conf(r, ngx_http_once_module);
 
@@ -171,8 +183,6 @@ ngx_http_once_handler(ngx_http_request_t *r)
 static ngx_int_t
 ngx_http_once_enter(ngx_http_request_t *r, ngx_http_once_ctx_t *ctx)
 {
-    ngx_http_once_loc_conf_t  *olcf;
-
     switch (ctx->state) {
 
     case NGX_HTTP_ONCE_BODY:
@@ -181,16 +191,18 @@ ngx_http_once_enter(ngx_http_request_t *r, ngx_http_once_ctx_t *ctx)
         /* the body could not be read, and this is the way to an error page */
 
         ngx_http_once_leave(r, ctx);
+        ctx->state = NGX_HTTP_ONCE_REJECTED;
 
-        olcf = ngx_http_get_module_loc_conf(r, ngx_http_once_module);
+        /* fall through */
 
-        if (olcf->store != NULL && (r->method & olcf->methods)
-            && r->content_handler != NULL)
-        {
-            return NGX_HTTP_INTERNAL_SERVER_ERROR;  /* it was not claimed */
+    case NGX_HTTP_ONCE_REJECTED:
+
+        if (ngx_http_once_chosen(r, ctx)) {
+            return ngx_http_once_begin(r);
         }
 
-        return NGX_DECLINED;
+        return ngx_http_once_passes_on(r, ctx)
+               ? ngx_http_once_refuse_page(r, ctx) : NGX_DECLINED;
 
     case NGX_HTTP_ONCE_ANSWER:
         ngx_http_once_clear_slices(r);
@@ -204,6 +216,7 @@ ngx_http_once_enter(ngx_http_request_t *r, ngx_http_once_ctx_t *ctx)
         if (ctx->decision.header == ONCE__STATUS_UNPROTECTED
             && r->content_handler != NULL)
         {
+            ctx->page = (r->method != ctx->method);
             ngx_http_once_wrap(r, ctx);     /* no peer repeats it */
         }
 
@@ -216,34 +229,23 @@ ngx_http_once_enter(ngx_http_request_t *r, ngx_http_once_ctx_t *ctx)
          * A named location would send the request once more.
          */
 
-        if (r->method == ctx->method && !ctx->conf->dry_run
-            && (r->content_handler
-                || ngx_http_once_dav(r->loc_conf, r->method)))
-        {
-            return ngx_http_once_refuse_page(r);
-        }
-
-        return NGX_DECLINED;
+        return ngx_http_once_passes_on(r, ctx)
+               ? ngx_http_once_refuse_page(r, ctx) : NGX_DECLINED;
     }
 }
 
 
-/* It is only a page that cannot be had: the request has been answered. */
+/* would this location pass the request on, and not ask for a page? */
 
-static ngx_int_t
-ngx_http_once_refuse_page(ngx_http_request_t *r)
+static ngx_uint_t
+ngx_http_once_passes_on(ngx_http_request_t *r, ngx_http_once_ctx_t *ctx)
 {
-    ngx_http_core_loc_conf_t  *clcf;
+    if (r->content_handler == NULL) {
+        return r->method == ctx->method
+               && ngx_http_once_dav(r->loc_conf, r->method);
+    }
 
-    clcf = ngx_http_get_module_loc_conf(r, ngx_http_core_module);
-
-    ngx_log_error(NGX_LOG_ERR, r->connection->log, 0,
-                  "once: a guarded request was not sent to location "
-                  "\"%V\", because its service had already answered it: "
-                  "the client gets a 502 as the page of that answer",
-                  &clcf->name);
-
-    return NGX_HTTP_BAD_GATEWAY;
+    return !ngx_http_once_is_page(r);
 }
 
 
@@ -256,14 +258,11 @@ ngx_http_once_refuse_page(ngx_http_request_t *r)
 static ngx_int_t
 ngx_http_once_dispatch(ngx_http_request_t *r, ngx_http_once_ctx_t *ctx)
 {
-    ngx_uint_t            same, sent, asked, decided;
+    ngx_int_t             rc;
+    ngx_uint_t            asked;
     ngx_http_upstream_t  *u;
 
-    same = (r->method == ctx->method);
-
-    if (r->content_handler == NULL && !(same
-                            && ngx_http_once_dav(r->loc_conf, r->method)))
-    {
+    if (r->content_handler == NULL && !ngx_http_once_passes_on(r, ctx)) {
         return NGX_DECLINED;            /* a file, at most */
     }
 
@@ -284,53 +283,77 @@ ngx_http_once_dispatch(ngx_http_request_t *r, ngx_http_once_ctx_t *ctx)
     }
 
     u = (r->upstream != ctx->upstream_before) ? r->upstream : NULL;
-    asked = (u != NULL && same && ngx_http_once_asked(r, u));
-    sent = ngx_http_once_was_sent(ctx);
-    decided = (ctx->dispatch == NGX_HTTP_ONCE_DECIDED);
+    asked = (u != NULL && ngx_http_once_asked(r, u));
 
-    if (same
-        && (ctx->dispatch == NGX_HTTP_ONCE_REFUSED
-            || (!asked && (decided || (u != NULL && sent)))))
-    {
-        if (!decided || ctx->conf->dry_run) {
-            return ngx_http_once_refuse(r, ctx);
+    if (ctx->dispatch < NGX_HTTP_ONCE_DECIDED) {
+        rc = ngx_http_once_settle(r, ctx);
+
+        if (rc != NGX_DECLINED) {
+            return rc;
         }
 
-        /* it is only a page that cannot be had */
-
-        return ngx_http_once_refuse_page(r);
+    } else {
+        ctx->page = ngx_http_once_is_page(r);
     }
 
-    if (ctx->dispatch >= NGX_HTTP_ONCE_DECIDED) {
+    if (!ctx->page && ctx->dispatch == NGX_HTTP_ONCE_REFUSED) {
+        return ngx_http_once_refuse(r, ctx);
+    }
 
-        /* another page */
+    if (!ctx->page && ctx->dispatch == NGX_HTTP_ONCE_DECIDED && !asked) {
+        return ctx->conf->dry_run ? ngx_http_once_refuse(r, ctx)
+                                  : ngx_http_once_refuse_page(r, ctx);
+    }
 
-    } else if (!sent) {
+    ngx_http_once_wrap(r, ctx);
 
-        /* a named location keeps the method, and gets the request itself */
+    return NGX_DECLINED;
+}
 
-        if (!same) {
+
+/*
+ * Is there an outcome already, so that what follows is a page?  NGX_DECLINED
+ * where it may go on.
+ */
+
+static ngx_int_t
+ngx_http_once_settle(ngx_http_request_t *r, ngx_http_once_ctx_t *ctx)
+{
+    ngx_http_upstream_t  *u;
+
+    u = (r->upstream != ctx->upstream_before) ? r->upstream : NULL;
+
+    if (!ngx_http_once_was_sent(ctx)) {
+
+        /* what keeps its method gets the request itself */
+
+        ctx->page = (r->method != ctx->method && ngx_http_once_is_page(r));
+
+        if (ctx->page) {
             ctx->dispatch = NGX_HTTP_ONCE_DECIDED;
             ctx->observed = ONCE__NOT_SENT;
         }
 
-    } else if (u == NULL) {
+        return NGX_DECLINED;
+    }
+
+    ctx->page = ngx_http_once_is_page(r);
+
+    if (u == NULL) {
 
         /* a handler that is no upstream: is this the page of its error? */
 
-        if (ctx->handler_rc >= NGX_HTTP_SPECIAL_RESPONSE || r->error_page) {
-
-            if (same) {
-                return ngx_http_once_refuse(r, ctx);
-            }
-
-            ctx->dispatch = NGX_HTTP_ONCE_DECIDED;
-            ctx->observed = ONCE__WHOLE;
-            ctx->upstream_status = (ctx->handler_rc
-                                    >= NGX_HTTP_SPECIAL_RESPONSE)
-                                   ? (ngx_uint_t) ctx->handler_rc
-                                   : NGX_HTTP_INTERNAL_SERVER_ERROR;
+        if (ctx->handler_rc < NGX_HTTP_SPECIAL_RESPONSE && !r->error_page) {
+            return NGX_DECLINED;
         }
+
+        if (!ctx->page) {
+            return ngx_http_once_refuse(r, ctx);
+        }
+
+        ctx->upstream_status = (ctx->handler_rc >= NGX_HTTP_SPECIAL_RESPONSE)
+                               ? (ngx_uint_t) ctx->handler_rc
+                               : NGX_HTTP_INTERNAL_SERVER_ERROR;
 
     } else {
 
@@ -338,13 +361,12 @@ ngx_http_once_dispatch(ngx_http_request_t *r, ngx_http_once_ctx_t *ctx)
             return ngx_http_once_refuse(r, ctx);
         }
 
-        ctx->dispatch = NGX_HTTP_ONCE_DECIDED;
-        ctx->observed = ONCE__WHOLE;
         ctx->upstream_status = u->headers_in.status_n;
         ngx_http_once_find_outcome(u, &ctx->outcome);
     }
 
-    ngx_http_once_wrap(r, ctx);
+    ctx->dispatch = NGX_HTTP_ONCE_DECIDED;
+    ctx->observed = ONCE__WHOLE;
 
     return NGX_DECLINED;
 }
@@ -389,7 +411,7 @@ ngx_http_once_leave(ngx_http_request_t *r, ngx_http_once_ctx_t *ctx)
         ngx_del_timer(&ctx->timer);
     }
 
-    ngx_http_once_abandon(ctx, ngx_http_once_was_sent(ctx));
+    ngx_http_once_abandon(ctx, ngx_http_once_known(ctx));
 
     if (r->buffered & NGX_HTTP_ONCE_BUFFERED) {
         r->buffered &= ~NGX_HTTP_ONCE_BUFFERED;
@@ -531,7 +553,7 @@ ngx_http_once_timeout(ngx_event_t *ev)
         if (ctx->task != NULL) {
             ngx_log_error(NGX_LOG_ALERT, ev->log, 0,
                           "once: the engine did not answer a claim");
-            ngx_http_once_abandon(ctx, 0);
+            ngx_http_once_abandon(ctx, ONCE__NOT_SENT);
         }
 
         ngx_http_once_claimed(ctx, ONCE_ESTORE);
@@ -543,7 +565,7 @@ ngx_http_once_timeout(ngx_event_t *ev)
     {
         /* the engine goes on trying; the request does not wait longer */
 
-        ngx_http_once_abandon(ctx, 0);
+        ngx_http_once_abandon(ctx, ONCE__NOT_SENT);
         ctx->ending = once__verdict_ending(ctx->verdict, ONCE_ESTORE, NULL);
         ctx->ended = 1;
         ngx_http_once_stored(ctx, ONCE_ESTORE);
@@ -653,7 +675,7 @@ ngx_http_once_claimed(ngx_http_once_ctx_t *ctx, int rc)
         ONCE_FAILPOINT("owner");
 
         if (ngx_http_once_push_attempt(r, ctx) != NGX_OK) {
-            ngx_http_once_abandon(ctx, 0);
+            ngx_http_once_abandon(ctx, ONCE__NOT_SENT);
             ctx->state = NGX_HTTP_ONCE_PASS;
             c = r->connection;
             ngx_http_finalize_request(r, NGX_HTTP_INTERNAL_SERVER_ERROR);
@@ -805,5 +827,5 @@ ngx_http_once_push_attempt(ngx_http_request_t *r, ngx_http_once_ctx_t *ctx)
 static void
 ngx_http_once_release_ctx(ngx_http_once_ctx_t *ctx)
 {
-    ngx_http_once_abandon(ctx, ngx_http_once_was_sent(ctx));
+    ngx_http_once_abandon(ctx, ngx_http_once_known(ctx));
 }

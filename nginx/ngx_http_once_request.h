@@ -11,6 +11,7 @@
 
 
 #include "ngx_http_once_capture.h"
+#include "ngx_http_once_pages.h"
 
 
 ngx_int_t ngx_http_once_handler(ngx_http_request_t *r);

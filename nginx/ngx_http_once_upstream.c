@@ -66,12 +66,129 @@ static ngx_uint_t ngx_http_once_at_end(ngx_http_request_t *r,
 /* in each of them an upstream configuration is the first member of the conf */
 
 ngx_http_once_upstream_t  ngx_http_once_upstreams[] = {
-    { &ngx_http_grpc_module, "grpc", NULL, NULL },
-    { &ngx_http_proxy_module, "proxy", "HTTP/1.0", NULL },
-    { &ngx_http_fastcgi_module, "fastcgi", NULL, NULL },
-    { &ngx_http_uwsgi_module, "uwsgi", "uwsgi", NULL },
-    { &ngx_http_scgi_module, "scgi", "SCGI", NULL }
+    { &ngx_http_grpc_module, "grpc", NULL, NULL, NULL },
+    { &ngx_http_proxy_module, "proxy", "HTTP/1.0", "proxy_method", NULL },
+    { &ngx_http_fastcgi_module, "fastcgi", NULL, "fastcgi_param", NULL },
+    { &ngx_http_uwsgi_module, "uwsgi", "uwsgi", "uwsgi_param", NULL },
+    { &ngx_http_scgi_module, "scgi", "SCGI", "scgi_param", NULL }
 };
+
+
+/* --- the method on the wire --- */
+
+/* the last REQUEST_METHOD, as the application sees it */
+
+static ngx_int_t
+ngx_http_once_param_method(ngx_conf_t *cf, ngx_array_t *params,
+    ngx_http_complex_value_t **method)
+{
+    ngx_uint_t                         i;
+    ngx_http_upstream_param_t         *param;
+    ngx_http_compile_complex_value_t   ccv;
+
+    param = params->elts;
+    i = params->nelts;
+
+    do {
+        if (i-- == 0) {
+            return NGX_OK;
+        }
+    } while (param[i].key.len != sizeof("REQUEST_METHOD") - 1
+             || ngx_strncmp(param[i].key.data, "REQUEST_METHOD",
+                            sizeof("REQUEST_METHOD") - 1)
+                != 0);
+
+    *method = ngx_palloc(cf->pool, sizeof(ngx_http_complex_value_t));
+    if (*method == NULL) {
+        return NGX_ERROR;
+    }
+
+    ngx_memzero(&ccv, sizeof(ngx_http_compile_complex_value_t));
+    ccv.cf = cf;
+    ccv.value = &param[i].value;
+    ccv.complex_value = *method;
+
+    return ngx_http_compile_complex_value(&ccv);
+}
+
+
+/* when the location has been merged: these modules stand before ours */
+
+ngx_int_t
+ngx_http_once_set_wire(ngx_conf_t *cf, ngx_http_once_loc_conf_t *olcf)
+{
+    void                      *member, *conf;
+    ngx_uint_t                 i;
+    ngx_command_t             *cmd;
+    ngx_http_once_upstream_t  *upstream;
+
+    for (i = 0; i < NGX_HTTP_ONCE_NUPSTREAMS; i++) {
+        upstream = &ngx_http_once_upstreams[i];
+
+        if (upstream->module == NULL || upstream->method == NULL) {
+            continue;
+        }
+
+        cmd = ngx_http_once_command(upstream->module, upstream->method);
+
+        if (cmd == NULL) {
+            continue;
+        }
+
+        conf = ngx_http_conf_get_module_loc_conf(cf, (*upstream->module));
+        member = *(void **) ((u_char *) conf + cmd->offset);
+
+        if (member == NULL || member == NGX_CONF_UNSET_PTR) {
+            continue;
+        }
+
+        if (upstream->module == &ngx_http_proxy_module) {
+            olcf->wire[i] = member;
+
+        } else if (ngx_http_once_param_method(cf, member, &olcf->wire[i])
+                   != NGX_OK)
+        {
+            return NGX_ERROR;
+        }
+    }
+
+    return NGX_OK;
+}
+
+
+/*
+ * Does the content handler of this location ask for a page, or could what it
+ * sends be taken for the request?  What the upstream reads is what counts.
+ */
+
+ngx_uint_t
+ngx_http_once_is_page(ngx_http_request_t *r)
+{
+    ngx_str_t                  method;
+    ngx_uint_t                 i;
+    ngx_http_once_loc_conf_t  *olcf;
+
+    olcf = ngx_http_get_module_loc_conf(r, ngx_http_once_module);
+    method = r->method_name;
+
+    for (i = 0; i < NGX_HTTP_ONCE_NUPSTREAMS; i++) {
+
+        if (r->content_handler == NULL
+            || r->content_handler != ngx_http_once_upstreams[i].handler
+            || olcf->wire[i] == NULL)
+        {
+            continue;
+        }
+
+        if (ngx_http_complex_value(r, olcf->wire[i], &method) != NGX_OK) {
+            return 0;
+        }
+    }
+
+    return (method.len == 3 && ngx_strncmp(method.data, "GET", 3) == 0)
+           || (method.len == 4 && ngx_strncmp(method.data, "HEAD", 4) == 0)
+           || (method.len == 7 && ngx_strncmp(method.data, "OPTIONS", 7) == 0);
+}
 
 
 /* does "dav_methods" of this location have one of these? */
@@ -146,6 +263,39 @@ ngx_http_once_was_sent(ngx_http_once_ctx_t *ctx)
     }
 
     return ngx_http_once_bytes_sent(ctx) > 0;
+}
+
+
+/*
+ * What is known if the request ends now?  When nginx went on to a page or to
+ * the target of X-Accel-Redirect, the service had answered, and only what shows
+ * its answer is missing.
+ */
+
+int
+ngx_http_once_known(ngx_http_once_ctx_t *ctx)
+{
+    ngx_http_upstream_t  *u;
+
+    u = ctx->request->upstream;
+
+    if (ctx->dispatch == NGX_HTTP_ONCE_DECIDED) {
+        return (ctx->observed == ONCE__WHOLE) ? ONCE__UNSTORABLE
+                                              : ctx->observed;
+    }
+
+    if (ctx->dispatch == NGX_HTTP_ONCE_TRIED
+        && ctx->state == NGX_HTTP_ONCE_OWNER
+        && u != NULL && u != ctx->upstream_before
+        && ngx_http_once_bytes_sent(ctx) > 0 && ngx_http_once_head_whole(u))
+    {
+        ctx->upstream_status = u->headers_in.status_n;
+        ngx_http_once_find_outcome(u, &ctx->outcome);
+
+        return ONCE__UNSTORABLE;
+    }
+
+    return ngx_http_once_was_sent(ctx) ? ONCE__GONE : ONCE__NOT_SENT;
 }
 
 
@@ -262,7 +412,7 @@ ngx_http_once_observe(ngx_http_request_t *r, ngx_http_once_ctx_t *ctx)
 
 #if (NGX_HTTP_CACHE)
 
-    if (r->cached && r->method == ctx->method) {
+    if (r->cached && !ctx->page) {
 
         /* it answers another request; this one may have been sent or not */
 
@@ -453,8 +603,8 @@ ngx_http_once_narrow(ngx_http_request_t *r, ngx_http_once_ctx_t *ctx,
 {
     uc->ignore_client_abort = 1;
 
-    if (r->method != ctx->method) {
-        return;                         /* a page, not the request */
+    if (ctx->page) {
+        return;
     }
 
     if (r->method & NGX_HTTP_ONCE_NOT_REPEATED) {

@@ -19,12 +19,11 @@ typedef struct {
     ngx_module_t                *module;    /* NULL: not built in */
     const char                  *name;      /* "NAME_pass" */
     const char                  *protocol;  /* NULL: with a sure end */
+    const char                  *method;    /* the directive that changes it */
     ngx_http_handler_pt          handler;   /* what "NAME_pass" installs */
 } ngx_http_once_upstream_t;
 
 #define NGX_HTTP_ONCE_GRPC          0       /* its index */
-#define NGX_HTTP_ONCE_NUPSTREAMS    5
-
 
 /* methods that nginx itself does not repeat once the request was sent */
 
@@ -54,11 +53,16 @@ extern ngx_module_t  ngx_http_slice_filter_module;
 extern ngx_http_once_upstream_t  ngx_http_once_upstreams[];
 
 
+ngx_int_t ngx_http_once_set_wire(ngx_conf_t *cf,
+    ngx_http_once_loc_conf_t *olcf);
+
 ngx_uint_t ngx_http_once_dav(void **loc_conf, ngx_uint_t methods);
+ngx_uint_t ngx_http_once_is_page(ngx_http_request_t *r);
 
 int ngx_http_once_cause(ngx_http_once_ctx_t *ctx);
 int ngx_http_once_observe(ngx_http_request_t *r, ngx_http_once_ctx_t *ctx);
 ngx_uint_t ngx_http_once_was_sent(ngx_http_once_ctx_t *ctx);
+int ngx_http_once_known(ngx_http_once_ctx_t *ctx);
 ngx_uint_t ngx_http_once_head_whole(ngx_http_upstream_t *u);
 ngx_uint_t ngx_http_once_asked(ngx_http_request_t *r, ngx_http_upstream_t *u);
 void ngx_http_once_find_outcome(ngx_http_upstream_t *u, once_bytes *outcome);

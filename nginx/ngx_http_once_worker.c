@@ -103,6 +103,7 @@ static void ngx_http_once_lost(void *user, const uint8_t *name,
     const once_record *record);
 static void ngx_http_once_wake(ngx_event_t *ev);
 static void ngx_http_once_tick(ngx_event_t *ev);
+static ngx_uint_t ngx_http_once_owes(void);
 static void ngx_http_once_notified(ngx_event_t *ev);
 static void ngx_http_once_take(ngx_http_once_worker_t *w);
 static void ngx_http_once_result(ngx_http_once_task_t *task);
@@ -394,7 +395,43 @@ ngx_http_once_tick(ngx_event_t *ev)
         }
     }
 
+    /* a worker that exits gracefully works for as long as this timer runs */
+
+    ev->cancelable = !ngx_http_once_owes();
     ngx_add_timer(ev, NGX_HTTP_ONCE_PUBLISH);
+}
+
+
+/*
+ * Is an end still to be recorded whose request has gone?  Its outcome is known,
+ * and is lost with this process.  The engine gives up after its own limit, ten
+ * minutes.
+ */
+
+static ngx_uint_t
+ngx_http_once_owes(void)
+{
+    once_stats               stats;
+    ngx_uint_t               i;
+    ngx_http_once_store_t  **store;
+
+    if (ngx_http_once_pending) {
+        return 1;
+    }
+
+    store = ngx_http_once_main->stores.elts;
+
+    for (i = 0; i < ngx_http_once_main->stores.nelts; i++) {
+        if (store[i]->worker->engine != NULL) {
+            once_engine_stats(store[i]->worker->engine, &stats);
+
+            if (stats.unrecorded) {
+                return 1;
+            }
+        }
+    }
+
+    return 0;
 }
 
 
@@ -555,6 +592,7 @@ ngx_http_once_started(ngx_http_once_task_t *task,
     task->state = state;
     task->asked_us = ngx_http_once_now_us();
     ngx_http_once_pending++;
+    ngx_http_once_tick_ev.cancelable = 0;   /* until the next tick looks */
 
     /* wake the engine once for all that this turn of the loop submits */
 
@@ -915,14 +953,18 @@ ngx_http_once_finish(ngx_http_once_ctx_t *ctx, once__verdict verdict,
 }
 
 
-/* the request is freed, or waits no longer: its attempt goes on without it */
+/*
+ * The request is freed, or waits no longer: its attempt goes on without it.
+ * "observed" is what is known of one that has not ended yet.
+ */
 
 void
-ngx_http_once_abandon(ngx_http_once_ctx_t *ctx, ngx_uint_t sent)
+ngx_http_once_abandon(ngx_http_once_ctx_t *ctx, int observed)
 {
-    once_bytes             none;
+    once_bytes             result;
     once__verdict          verdict;
     ngx_http_once_task_t  *task;
+    u_char                 bare[ONCE__RESPONSE_BARE];
 
     task = ctx->task;
 
@@ -944,14 +986,14 @@ ngx_http_once_abandon(ngx_http_once_ctx_t *ctx, ngx_uint_t sent)
     }
 
     if (task->state == NGX_HTTP_ONCE_OWNING) {
-        none.data = NULL;
-        none.size = 0;
-
-        verdict = once__judge(sent ? ONCE__GONE : ONCE__NOT_SENT, 0, none,
-                              &ctx->conf->policy.rules);
+        verdict = once__judge(observed, (int) ctx->upstream_status,
+                              ctx->outcome, &ctx->conf->policy.rules);
         task->verdict = verdict;
 
-        if (once__verdict_start(task->attempt, verdict, none,
+        result.data = bare;
+        result.size = once__response_bare((int) ctx->upstream_status, bare);
+
+        if (once__verdict_start(task->attempt, verdict, result,
                                 ngx_http_once_done, task)
             == ONCE_OK)
         {

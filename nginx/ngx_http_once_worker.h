@@ -31,7 +31,7 @@ ngx_int_t ngx_http_once_claim(ngx_http_once_ctx_t *ctx,
 ngx_int_t ngx_http_once_finish(ngx_http_once_ctx_t *ctx,
     once__verdict verdict, once_bytes result,
     ngx_http_once_result_pt handler);
-void ngx_http_once_abandon(ngx_http_once_ctx_t *ctx, ngx_uint_t sent);
+void ngx_http_once_abandon(ngx_http_once_ctx_t *ctx, int observed);
 
 /* of the request's attempt, or a known replay; NULL and 0 if it has none */
 

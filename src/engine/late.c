@@ -26,12 +26,19 @@ static uint64_t charge(const once_op *op)
     return op->result.size > CHARGE_MIN ? op->result.size : CHARGE_MIN;
 }
 
+static void hold(once_engine *e, int64_t n, const once_op *op)
+{
+    e->late.held += (uint64_t)n;
+    e->late.bytes += (uint64_t)n * charge(op);
+    once__set(&e->count.unrecorded, e->late.held);
+}
+
 /* One event when nothing is repeated any more, not one for each outcome. */
 static void report(once_engine *e)
 {
     struct once__late *l = &e->late;
 
-    if (l->bytes > 0 || l->recorded + l->dropped == 0)
+    if (l->held > 0 || l->recorded + l->dropped == 0)
         return;
     once__event(e,
                 "the store did not answer for longer than a lease: %llu "
@@ -47,8 +54,8 @@ static void ended(once_engine *e, once__task *task, int rc)
 
     if ((rc == ONCE_ENOMEM || rc == ONCE_EFULL) && once__ask_again(e, task))
         return;
-    assert(e->late.bytes >= charge(&o->op));
-    e->late.bytes -= charge(&o->op);
+    assert(e->late.held > 0 && e->late.bytes >= charge(&o->op));
+    hold(e, -1, &o->op);
     if (rc == ONCE_OK)
         e->late.recorded++;
     else
@@ -74,7 +81,7 @@ void once__late_begin(once_engine *e, once_attempt *a)
     o->op.label = (once_bytes){NULL, 0}; /* the attempt's */
     o->task.op = &o->op;
     o->task.end = ended;
-    e->late.bytes += charge(&o->op);
+    hold(e, 1, &o->op);
     once__ask(e, &o->task, once__now_ms() + e->options.late_ms);
     return;
 out:

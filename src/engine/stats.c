@@ -39,6 +39,7 @@ void once_engine_stats(once_engine *e, once_stats *out)
     out->waiting = look(&c->waiting);
     out->oldest_ms = since == 0 || now < since ? 0 : now - since;
     out->up = look(&c->up);
+    out->unrecorded = look(&c->unrecorded);
     out->durable = look(&c->durable);
     out->swept_ms = swept == 0 ? UINT64_MAX : now < swept ? 0 : now - swept;
     out->late = look(&c->late);

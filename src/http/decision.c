@@ -51,7 +51,13 @@ enum { DENY = 1, BYPASS = 2, ANY_FAILURE = 3 };
 enum { KEPT = 1, RELEASED = 2, GIVEN_UP = 4 };
 
 /* How the service's part ended. */
-enum { ANSWERED = 1, BROKEN = 2, TIMED_OUT = 4, ANY_END = 7 };
+enum {
+    ANSWERED = 1,
+    NOT_SHOWN = 2, /* answered, and what was to show it cannot be had */
+    BROKEN = 4,
+    TIMED_OUT = 8,
+    ANY_END = 15
+};
 
 /* Seconds of Retry-After: none, one, or what the lease has left. */
 enum { NEVER = 0, SOON = 1, LEASE = -1, LEASE_MAX_S = 5 };
@@ -102,6 +108,8 @@ static const struct end_row {
     int action, end, result;
     struct outcome outcome;
 } end_rows[] = {
+    { KEPT,     NOT_SHOWN, DONE,
+      PROBLEM(RESPONSE_UNAVAILABLE, 502, NEVER, UNSTORED) },
     { KEPT,     ANY_END,   DONE,       NEXT(OWN, NEW) },
 
     /* Another outcome stands recorded: that one is true. */
@@ -111,7 +119,7 @@ static const struct end_row {
 
     { RELEASED, ANY_END,   ANY_RESULT, NEXT(OWN, NEW) },
     { GIVEN_UP, ANSWERED,  ANY_RESULT, NEXT(OWN, NEW) },
-    { GIVEN_UP, BROKEN,    ANY_RESULT,
+    { GIVEN_UP, NOT_SHOWN | BROKEN, ANY_RESULT,
       PROBLEM(OUTCOME_UNKNOWN, 502, NEVER, INDETERMINATE) },
     { GIVEN_UP, TIMED_OUT, ANY_RESULT,
       PROBLEM(OUTCOME_UNKNOWN, 504, NEVER, INDETERMINATE) },
@@ -248,7 +256,7 @@ static int action_class(int action)
 static int end_class(const once__end *end)
 {
     if (!once__is_broken(end->observed))
-        return ANSWERED;
+        return end->has_own ? ANSWERED : NOT_SHOWN;
     return end->observed == ONCE__TIMED_OUT ? TIMED_OUT : BROKEN;
 }
 

@@ -316,6 +316,12 @@ ONCE_CHECK int once__response_size(const once__response *r, size_t *size,
 /* Writes exactly that many bytes. Only for what once__response_size() took. */
 void once__response_encode(const once__response *r, void *out);
 
+enum { ONCE__RESPONSE_BARE = 20 };
+
+/* Writes a response that was not kept (ONCE__NO_BODY), and returns its size, or
+ * 0 for a status outside 100..599. */
+size_t once__response_bare(int status, uint8_t out[ONCE__RESPONSE_BARE]);
+
 /* Everything in `*out` is borrowed from `in`. Whatever is malformed, CR, LF
  * and NUL included, is ONCE_ECORRUPT, an unknown version ONCE_EVERSION. */
 ONCE_CHECK int once__response_decode(once_bytes in, once__response *out,
@@ -457,7 +463,7 @@ once__decision once__decide_claim(const once__policy *policy, int rc,
 typedef struct once__end {
     int action;   /* enum once__verdict_action, what the engine was asked  */
     int observed; /* enum once__observed, why                              */
-    int has_own;  /* 0: the service has given no response at all           */
+    int has_own;  /* 0: there is no whole response that could be sent       */
     int rc;       /* what the engine reported                              */
     const once_record *record; /* read after ONCE_REPLAY                    */
 } once__end;

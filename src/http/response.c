@@ -155,6 +155,18 @@ void once__response_encode(const once__response *r, void *out)
     add(&at, r->body);
 }
 
+size_t once__response_bare(int status, uint8_t out[ONCE__RESPONSE_BARE])
+{
+    once__response r = {.status = status, .flags = ONCE__NO_BODY};
+    size_t size;
+
+    if (once__response_size(&r, &size, NULL) != ONCE_OK)
+        return 0;
+    assert(size == ONCE__RESPONSE_BARE);
+    once__response_encode(&r, out);
+    return size;
+}
+
 /* ---- Reading ----------------------------------------------------------- */
 
 static once_bytes cut(once_bytes *from, size_t size)

@@ -32,6 +32,9 @@ FLAGS = {
     "origin": "with an Origin header",
     "leave": "the client closes when the upstream has the request",
     "reset": "likewise, and resets the connection",
+    "late": "leaves when the page for its answer is under way",
+    "h2": "over HTTP/2; to leave is to reset the stream",
+    "down": "with an X-Down header, for which nginx may refuse it",
     "twice": "two at the same moment",
     "big": "a body that goes to a file",
 }

@@ -9,16 +9,20 @@ import pathlib
 import re
 import shutil
 import signal
+import sqlite3
 import subprocess
 import tempfile
 
 import gateway
 import generate
+import http2
+import newstore
 import upstream
 
 READ_TIMEOUT = 0.4          # nginx's, for an upstream that says nothing
 GIVE_UP = 15                # a client's, for nginx
 TRIES = 40                  # how often a client asks while it is "in flight"
+STORM = 5.0                 # how long the store of a storm is away
 
 MAIN = """
 load_module %(module)s;
@@ -43,7 +47,12 @@ http {
     server_names_hash_max_size 4096;
     %(upstreams)s
     once_store s %(store)s;
-    server { listen 127.0.0.1:%(port)d default_server; return 204; }
+    limit_req_zone $http_x_down zone=slow:4m rate=1r/m;
+    server {
+        listen 127.0.0.1:%(port)d default_server;
+        listen 127.0.0.1:%(h2)d default_server http2;
+        return 204;
+    }
     include cases/*.conf;
 }
 """
@@ -54,9 +63,12 @@ EACH = """
     %(p)s_read_timeout %(ms)dms;
     %(p)s_send_timeout 2s;
 """
-PARAMS = ("REQUEST_METHOD $request_method", "DOCUMENT_URI $document_uri",
-          "CONTENT_LENGTH $content_length", "SERVER_PROTOCOL $server_protocol",
-          "REQUEST_URI $request_uri")
+
+# What is set where the store of the whole round goes away and comes back.
+IN_A_STORM = """
+    once_lease 1s;
+    send_timeout 1s;
+"""
 
 
 def upstream_lines():
@@ -67,7 +79,9 @@ def upstream_lines():
             (prefix,) * 3)
         out += "    %s_cache_key $host$request_uri;\n" % prefix
         if prefix != "proxy":
-            out += "".join("    %s_param %s;\n" % (prefix, p) for p in PARAMS)
+            out += "".join("    %s_param %s;\n" % (prefix, p) for p in
+                           ("REQUEST_METHOD $request_method",) +
+                           generate.PARAMS)
     return out
 
 
@@ -122,8 +136,9 @@ class Run:
         self.log = upstream.Log(the_case)
         self.answers = []
         self.refused = None     # what `nginx -t` said
+        self.stays = True       # what is known is known at every moment
 
-    def render(self, ports, port, folder):
+    def render(self, ports, port, h2, folder):
         text = self.case.config()
         text = re.sub(r"\bc_(\w+)", self.id + r"_\1", text)
         text = re.sub(r"\b(dead|mute|deaf|(?:http|fastcgi|scgi|uwsgi)_"
@@ -134,28 +149,44 @@ class Run:
         text = text.replace("FOLDER", str(folder))
         return text.replace(
             "server {", "server {\n    listen 127.0.0.1:%d;\n"
-            "    server_name %s;" % (port, self.id), 1)
+            "    listen 127.0.0.1:%d http2;\n"
+            "    server_name %s;" % (port, h2, self.id), 1)
 
     # -- the client
 
-    async def play(self, port):
+    async def play(self, ports):
         for number, line in enumerate(self.case.plan):
             words = line.split()
             many = 2 if "twice" in words else 1
             await asyncio.gather(*(
-                self._settle(port, "%s.%d%s" % (self.id, number, "ab"[i]
-                                                if many == 2 else ""), line)
+                self._settle(ports, "%s.%d%s" % (self.id, number, "ab"[i]
+                                                 if many == 2 else ""), line)
                 for i in range(many)))
 
-    async def _settle(self, port, send, line):
-        """Asks again while the first request is still under way."""
-        for again in range(TRIES):
-            answer = await self._send(port, send + "'" * again, line)
-            if answer.code != "in-flight":
-                return
-            await asyncio.sleep(0.05)
+    async def ask_again(self, ports):
+        """Each key once more, when all is quiet: what is known stays known."""
+        for line in {tuple(x.split()[:2]) for x in self.case.plan}:
+            if line[1] != "-":
+                sent = [x for x in self.case.plan if x.split()[:2] ==
+                        list(line)][-1].split()[2:]
+                await self._settle(
+                    ports, "%s.end%s" % (self.id, line[1]),
+                    " ".join(line + tuple(w for w in sent if w in (
+                        "big", "origin"))))
 
-    async def _send(self, port, send, line):
+    async def _settle(self, ports, send, line):
+        """Asks again while the first request is still under way, or the store
+        is away."""
+        for again in range(TRIES):
+            answer = await self._send(ports, send + "'" * again, line)
+            unread = answer.head is None and not answer.left and \
+                not self.stays and again < 5
+            if not unread and answer.code not in ("in-flight",
+                                                  "store-unavailable"):
+                return
+            await asyncio.sleep(0.1)
+
+    async def _send(self, ports, send, line):
         method, key, *flags = line.split()
         answer = Answer(send, method, None if key == "-" else self.id + key)
         answer.line = line
@@ -163,75 +194,53 @@ class Run:
         body = b"z" * (30000 if "big" in flags else 20)
         if method in ("GET", "HEAD"):
             body = b""
-        lines = ["%s /pay HTTP/1.1" % method, "Host: " + self.id,
-                 "Connection: close", "X-Case: " + self.id,
-                 "X-Send: " + send, "X-Method: " + method]
+        headers = [("X-Case", self.id), ("X-Send", send), ("X-Method", method)]
         if answer.key:
-            lines.append("Idempotency-Key: " + answer.key)
+            headers.append(("Idempotency-Key", answer.key))
         if body:
-            lines.append("Content-Length: %d" % len(body))
+            headers.append(("Content-Length", "%d" % len(body)))
         if "origin" in flags:
-            lines.append("Origin: http://o.test")
-        data = "\r\n".join(lines).encode() + b"\r\n\r\n" + body
-        reader, writer = await asyncio.open_connection("127.0.0.1", port)
+            headers.append(("Origin", "http://o.test"))
+        if "down" in flags:
+            headers.append(("X-Down", self.id))
+        request = http2.Request(method, "/pay", self.id, headers, body)
+        kind = http2.Http2 if "h2" in flags else http2.Http1
         self.log.fresh.clear()
+        client = await kind.connect(ports["h2" in flags])
         try:
-            writer.write(data)
+            client.send(request)
             if "leave" in flags or "reset" in flags:
                 answer.left = True
-                await self._leave(writer, "reset" in flags, send)
+                await self._leave(client, flags, send)
             else:
-                await asyncio.wait_for(self._read(reader, answer), GIVE_UP)
+                await asyncio.wait_for(client.read(answer), GIVE_UP)
         except (OSError, EOFError):
             answer.truncated = True
         except asyncio.TimeoutError:
             answer.truncated = True
             answer.body = b"(gave up)"
         finally:
-            writer.close()
+            client.close()
         return answer
 
-    async def _leave(self, writer, reset, send):
-        with contextlib.suppress(asyncio.TimeoutError):
-            await asyncio.wait_for(self.log.fresh.wait(), 0.5)
-        if reset:
-            writer.transport.abort()
+    async def _leave(self, client, flags, send):
+        """When the upstream has the request, or, if it is late, when the page
+        for its answer is asked for."""
+        for _ in range(25):
+            with contextlib.suppress(asyncio.TimeoutError):
+                await asyncio.wait_for(self.log.fresh.wait(), 0.02)
+            begun = [e for e in self.log.executions if e.send == send]
+            if len(begun) >= (2 if "late" in flags else 1):
+                break
+            self.log.fresh.clear()
+        if "reset" in flags:
+            client.reset()
         else:
-            writer.close()
+            client.leave()
         for e in list(self.log.executions):
             if e.send == send:
                 with contextlib.suppress(asyncio.TimeoutError):
                     await asyncio.wait_for(e.ended.wait(), 2)
-
-    @staticmethod
-    async def _read(reader, answer):
-        try:
-            raw = await reader.readuntil(b"\r\n\r\n")
-        except asyncio.IncompleteReadError as error:
-            if error.partial:
-                answer.body = error.partial
-            raise
-        head = answer.head = gateway.Response(raw[:-4], b"")
-        try:
-            if answer.method == "HEAD" or head.status in (204, 304):
-                return
-            if "chunked" in (head.get("Transfer-Encoding") or ""):
-                while True:
-                    size = int((await reader.readline()) or b"x", 16)
-                    answer.body += await reader.readexactly(size)
-                    await reader.readexactly(2)
-                    if size == 0:
-                        return
-            elif head.get("Content-Length") is not None:
-                answer.body = await reader.readexactly(
-                    int(head.get("Content-Length")))
-            else:
-                answer.body = await reader.read()
-        except asyncio.IncompleteReadError as error:
-            answer.body += error.partial
-            answer.truncated = True
-        except ValueError:
-            answer.truncated = True
 
 
 class Round:
@@ -243,9 +252,12 @@ class Round:
         for the_case in cases:
             Round.identity += 1
             self.runs.append(Run(the_case, "c%d" % Round.identity))
+            self.runs[-1].stays = store != "storm"
+            # So that more of them are under way when it begins.
+            self.runs[-1].log.slow = store == "storm"
         self.store = store
         self.folder = pathlib.Path(tempfile.mkdtemp(prefix="once-cfg-"))
-        self.port = 0
+        self.port = self.h2 = 0
         self.process = None
         self.alarms = []
 
@@ -261,11 +273,15 @@ class Round:
 
             async def one(run):
                 async with limit:
-                    await run.play(self.port)
+                    await run.play((self.port, self.h2))
 
-            await asyncio.gather(*(one(r) for r in self.runs
-                                   if r.refused is None))
+            await asyncio.gather(self._storm(), *(
+                one(r) for r in self.runs if r.refused is None))
             await self._quiet()
+            if self.store == "storm":
+                await asyncio.gather(*(
+                    r.ask_again((self.port, self.h2)) for r in self.runs
+                    if r.refused is None))
         finally:
             await self._stop()
             for run in self.runs:
@@ -273,6 +289,30 @@ class Round:
             self._look()
             shutil.rmtree(self.folder, ignore_errors=True)
         return self.runs
+
+    async def _storm(self):
+        """The store goes away while requests are under way, nginx is reloaded,
+        and the store comes back when the requests have had their answers."""
+        if self.store != "storm":
+            return
+        await asyncio.sleep(0.3)
+        workers = self._workers()
+        with contextlib.closing(sqlite3.connect(
+                self.folder / "store/s", timeout=30,
+                isolation_level=None)) as db:
+            db.execute("BEGIN IMMEDIATE")
+            await asyncio.sleep(0.2)
+            self.process.send_signal(signal.SIGHUP)
+            await asyncio.sleep(STORM)
+            db.execute("ROLLBACK")
+        for _ in range(600):
+            if not workers & self._workers():
+                break
+            await asyncio.sleep(0.1)
+
+    def _workers(self):
+        path = "/proc/%d/task/%d/children" % ((self.process.pid,) * 2)
+        return set(pathlib.Path(path).read_text().split())
 
     async def _quiet(self):
         """Nothing is under way any more: updates of a cache go on without
@@ -290,21 +330,24 @@ class Round:
         for name in ("cases", "www/files", "cache", "store"):
             (self.folder / name).mkdir(parents=True, exist_ok=True)
         (self.folder / "www/files/x").write_bytes(b"a file" + upstream.END)
-        journal = self.store == "journal"
+        url = {"journal": "journal:%s/store/j" % self.folder,
+               "storm": "sqlite:%s/store/s timeout=100ms" % self.folder,
+               "memory": "memory:"}[self.store]
         (self.folder / "nginx.conf").write_text(MAIN % {
             "module": gateway.MODULE,
             "filter": "load_module %s;" % generate.FILTER
                       if generate.HAS_FILTER else "",
-            "workers": 2 if journal else 1,
-            "folder": self.folder, "port": self.port,
-            "upstreams": upstream_lines(),
-            "store": "journal:%s/store/j" % self.folder if journal
-                     else "memory:"})
+            "workers": 1 if self.store == "memory" else 2,
+            "folder": self.folder, "port": self.port, "h2": self.h2,
+            "upstreams": upstream_lines() +
+                         (IN_A_STORM if self.store == "storm" else ""),
+            "store": url})
+        newstore.init(url.split()[0])
         for run in self.runs:
             path = self.folder / "cases" / (run.id + ".conf")
             if run.refused is None:
                 path.write_text(run.render(self.upstreams.ports, self.port,
-                                           self.folder))
+                                           self.h2, self.folder))
             elif path.exists():
                 path.unlink()
 
@@ -316,7 +359,7 @@ class Round:
         """Starts it; what is refused is taken out, one case at a time."""
         for _ in range(len(self.runs) + 5):
             if not self.port:
-                self.port = gateway.free_port()
+                self.port, self.h2 = gateway.free_port(), gateway.free_port()
             self._write()
             said = await self._try()
             if said is None:

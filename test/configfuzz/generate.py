@@ -19,6 +19,10 @@ PREFIX = {"http": "proxy", "fastcgi": "fastcgi", "scgi": "scgi",
           "uwsgi": "uwsgi"}
 SCHEME = {"http": "http://", "uwsgi": "uwsgi://", "fastcgi": "", "scgi": ""}
 
+# What an application gets beside its method, whatever the location.
+PARAMS = ("DOCUMENT_URI $document_uri", "CONTENT_LENGTH $content_length",
+          "SERVER_PROTOCOL $server_protocol", "REQUEST_URI $request_uri")
+
 STATUSES = (200, 201, 202, 204, 301, 400, 404, 409, 422, 500, 502, 503, 504)
 FREEING = (408, 425, 429)
 REPEATING = ("http_500", "http_502", "http_503", "http_504", "http_429",
@@ -444,14 +448,132 @@ class Maker:
         was."""
         server = case.conf[-1][1]
         entry = next(n for n in server if n[0].startswith("location "))
-        lines = ["image_filter test;", "image_filter_buffer 40;"]
         if d.chance(0.8):
-            lines.append("error_page 415 %s@fb;" % d.choice(["", "= ", "=200 "]))
-            if not any(n[0] == "location @fb" for n in server):
-                server.append(self.location("@fb"))
-                case.conf[:-1] = [["upstream " + n, more]
-                                  for n, more in self.groups.items()]
-        entry[1][:0] = lines
+            self.lead(case, entry[1], "error_page 415 %s@fb;" % d.choice(
+                ["", "= ", "=200 "]), "@fb")
+        entry[1][:0] = ["image_filter test;", "image_filter_buffer 40;"]
+
+
+    # -- what is drawn later: by dice of its own, so each seed stays what it was
+
+    def lead(self, case, place, line, name):
+        """Puts an error_page that leads to `name` at the head of a block."""
+        server = case.conf[-1][1]
+        place.insert(0, line)
+        if not any(n[0] == "location " + name for n in server
+                   if isinstance(n, list)):
+            server.append(self.location(name))
+            case.conf[:-1] = [["upstream " + n, more]
+                              for n, more in self.groups.items()]
+
+    def refuse(self, case, d):
+        """nginx refuses some of the requests before their claim."""
+        server = case.conf[-1][1]
+        entry = next(n for n in server if n[0].startswith("location "))[1]
+        kind = d.weighted({"return": 4, "server": 2, "limit": 3, "auth": 3,
+                           "length": 2, "choice": 1})
+        if "/other last" in str(entry) and kind in ("return", "choice",
+                                                    "server"):
+            kind = "limit"      # a header that chooses the scope is no hole
+        code = {"limit": 503, "length": 413, "choice": 418}.get(
+            kind, d.choice((401, 403, 503)))
+        place = entry
+        if kind in ("return", "choice"):
+            entry.insert(0, ["if ($http_x_down)", ["return %d;" % code]])
+        elif kind == "server":
+            place = server
+            server.insert(0, ["if ($http_x_down)", ["return %d;" % code]])
+        elif kind == "limit":
+            entry.insert(0, "limit_req zone=slow;")
+        elif kind == "auth":
+            entry[:] = [n for n in entry if n != "auth_request /auth;"]
+            entry.insert(0, "auth_request /down;")
+            server.append(["location = /down", [
+                ["if ($http_x_down)", ["return %d;" % min(code, 403)]],
+                "return 204;"]])
+            code = min(code, 403)
+        else:
+            entry.insert(0, "client_max_body_size 1k;")
+        if d.chance(0.9):
+            to = d.weighted({"@fb": 6, "/page": 3})
+            self.lead(case, place, "error_page %d %s%s;" % (
+                code, d.choice(["", "= ", "=200 "]), to), to)
+        word = " big" if kind == "length" else " down"
+        for i, line in enumerate(case.plan):
+            if (i == 0 or d.chance(0.4)) and "twice" not in line and \
+                    word not in line:
+                case.plan[i] += word
+        if kind == "length":        # a key means one body
+            case.plan[:] = [x.replace(" big", "") + " big" for x in case.plan]
+
+    def rewrite_method(self, case, d):
+        """What nginx asks for with GET becomes a POST on the wire."""
+        blocks = [n for n in case.conf[-1][1] if isinstance(n, list)]
+        for head, lines in blocks:
+            if head not in ("location @fb", "location @t", "location /t/",
+                            "location /page") or not d.chance(0.6):
+                continue
+            for prefix in PREFIX.values():
+                if any(isinstance(n, str) and n.startswith(prefix + "_pass ")
+                       for n in lines):
+                    lines += ["proxy_method $http_x_method;"] \
+                        if prefix == "proxy" else \
+                        ["%s_param %s;" % (prefix, p) for p in
+                         ("REQUEST_METHOD $http_x_method",) + PARAMS]
+
+    def intercept(self, case, d):
+        """A whole answer is intercepted, and its page has a name."""
+        server = case.conf[-1][1]
+        entry = next(n for n in server if n[0].startswith("location "))[1]
+        status = d.choice((402, 409, 429, 500, 503))
+        self.lead(case, entry, "error_page %d %s%s;" % (
+            status, d.choice(["", "= ", "=200 "]),
+            d.weighted({"@fb": 3, "/page": 2})), "@fb")
+        if "/page" in entry[0]:
+            self.lead(case, entry, entry.pop(0), "/page")
+        for prefix in PREFIX.values():
+            if any(isinstance(n, str) and n.startswith(prefix + "_pass ")
+                   for n in entry) and not any(
+                       str(n).startswith(prefix + "_intercept") for n in entry):
+                entry.append(prefix + "_intercept_errors on;")
+        case.scripts["main"][0] = "whole %d%s" % (
+            status, d.choice(["", " chunked", " slow"]))
+
+    def leave_late(self, case, d):
+        """A whole answer is shown by a page that breaks off, or never comes,
+        and the client leaves meanwhile."""
+        server = case.conf[-1][1]
+        entry = next(n for n in server if n[0].startswith("location "))[1]
+        status = d.choice((402, 409, 500))
+        self.lead(case, entry, "error_page %d %s/page;" % (
+            status, d.choice(["", "= ", "=200 "])), "/page")
+        for prefix in PREFIX.values():
+            if any(isinstance(n, str) and n.startswith(prefix + "_pass ")
+                   for n in entry):
+                entry[:] = [n for n in entry
+                            if not str(n).startswith(prefix + "_intercept")]
+                entry.append(prefix + "_intercept_errors on;")
+        case.scripts["main"][0] = "whole %d" % status
+        case.scripts["fallback"] = [d.choice(
+            ["hang", "stall 200", "drop slow", "cut 200 slow"])]
+        words = case.plan[0].split()
+        case.plan.insert(0, " ".join(
+            words[:2] + [w for w in words if w in ("origin", "big")] +
+            ["h2"] * d.chance(0.8) + [d.choice(["leave", "reset"]), "late"]))
+
+    @staticmethod
+    def over_http_2(case, d):
+        """The clients speak HTTP/2, and some of them leave late."""
+        for i, line in enumerate(case.plan):
+            if d.chance(0.8) and "GET" not in line:
+                line += " h2"
+            if "leave" in line or "reset" in line:
+                line += d.choice(["", " late"])
+            elif d.chance(0.15) and "twice" not in line:
+                line += d.choice([" leave late", " reset late"])
+            case.plan[i] = line
+        case.plan.append(" ".join(case.plan[-1].split()[:2]) + "".join(
+            " " + w for w in ("origin", "big") if w in case.plan[-1].split()))
 
 
 def make(seed):
@@ -460,4 +582,10 @@ def make(seed):
     d = Draw("filter %d" % seed)
     if HAS_FILTER and d.chance(0.05):
         maker.filter(case, d)
+    d = Draw("later %d" % seed)
+    for share, change in ((0.12, maker.intercept), (0.2, maker.refuse),
+                          (0.1, maker.rewrite_method),
+                          (0.2, maker.over_http_2), (0.05, maker.leave_late)):
+        if d.chance(share):
+            change(case, d)
     return case

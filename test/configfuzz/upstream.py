@@ -308,7 +308,8 @@ class Upstreams:
         try:
             if not play.early:
                 await body()
-            return await self._play(play, e, reader, writer)
+            return await self._play(play, log is not None and log.slow, e,
+                                    reader, writer)
         except (OSError, EOFError):
             e.gone = not e.done
             raise
@@ -317,8 +318,8 @@ class Upstreams:
             e.ended.set()
 
     @staticmethod
-    async def _play(play, e, reader, writer):
-        if play.slow:
+    async def _play(play, slow, e, reader, writer):
+        if play.slow or slow:
             await asyncio.sleep(SLOW)
             # A closed connection shows at the next write, or not at all.
             if reader.at_eof() or writer.transport.is_closing():
@@ -441,6 +442,7 @@ class Log:
     def __init__(self, the_case):
         self.case = the_case
         self.executions = []
+        self.slow = False       # whatever its script says
         self.met = {role: 0 for role in case.ROLES}
         self.fresh = asyncio.Event()
 

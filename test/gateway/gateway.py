@@ -56,6 +56,7 @@ sys.path.insert(0, str(ROOT / "test" / "lib"))
 # pylint: disable=wrong-import-position
 from machine import free_port  # noqa: E402
 import marks  # noqa: E402
+import newstore  # noqa: E402
 from marks import MARK  # noqa: E402,F401
 
 MODULE = os.path.abspath(
@@ -580,9 +581,12 @@ class Gateway:
     """An nginx in a folder of its own."""
 
     def __init__(self, folder, origin, server="", http="", main="", workers=1,
-                 daemon=False, allow=(), level=LEVEL):
+                 daemon=False, allow=(), level=LEVEL, init=True):
         self.folder = pathlib.Path(folder)
         self.origin = origin
+        # Whether the stores are made before the first start. No later one
+        # makes any.
+        self.to_init = init and not PLAIN
         self.texts = {"server": server, "http": http, "main": main}
         self.workers = workers
         self.daemon = daemon
@@ -613,6 +617,7 @@ class Gateway:
 
     def check(self):
         """nginx -t. Returns (exit status, everything it said)."""
+        self.init()
         if not self.port:
             self.port, self.h2 = free_port(), free_port()
         self.render()
@@ -623,10 +628,17 @@ class Gateway:
     # -- life
 
     def start(self):
+        self.init()
         for _ in range(5):
             if self._start():
                 return self
         raise AssertionError("nginx does not start:\n" + self.said())
+
+    def init(self):
+        """Makes the stores, unless that was done or is not wanted."""
+        if self.to_init:
+            newstore.init_all(self.texts["http"])
+        self.to_init = False
 
     def _start(self):
         """False if somebody else was quicker to take the port."""
@@ -984,6 +996,7 @@ class Site:
         self.gateway.texts["http"] = re.sub(
             r"once_store main \S+;", "once_store main %s;" % self.url(store),
             http)
+        self.gateway.to_init = True
         self.gateway.start()
 
     def stored(self, needle):

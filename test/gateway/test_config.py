@@ -14,6 +14,7 @@ import tempfile
 import pytest
 
 import gateway
+import newstore
 from gateway import MARK, Site, guarded
 
 
@@ -60,10 +61,12 @@ def test_what_docs_scale_shows_is_accepted(tmp_path, number):
     user = "user root;" if os.geteuid() == 0 else ""
     conf.write_text("load_module %s; %s pid %s/pid; events {} http {%s}" %
                     (gateway.MODULE, user, tmp_path, text))
+    newstore.init_all(text)
     done = subprocess.run(
         [gateway.NGINX, "-t", "-p", tmp_path, "-e", "stderr", "-c", conf],
         capture_output=True, text=True, check=False)
     assert done.returncode == 0 and "is successful" in done.stderr, done.stderr
+    assert "[warn]" not in done.stderr, done.stderr
 
 
 GOOD = {
@@ -102,6 +105,44 @@ def test_a_guarded_location_without_a_scope_decision(tmp_path, text):
 def test_a_server_without_a_scope_decision(tmp_path):
     refused(tmp_path, "once main; location /pay/ { proxy_pass http://origin;}",
             "once_scope")
+
+
+@pytest.mark.nginx_only("variables of nginx")
+@pytest.mark.parametrize("scope", ["tenant", '""', "OFF", "a-b"])
+def test_a_scope_that_is_the_same_for_every_caller(tmp_path, scope):
+    refused(tmp_path, guarded("/pay/", scope=scope), "once_scope")
+
+
+def scope_warnings(tmp_path, scope, more="", server=""):
+    code, said = check(tmp_path, server + guarded("/pay/", more, scope=scope))
+    assert code == 0, said
+    return [line for line in said.splitlines()
+            if "[warn]" in line and "once_scope" in line]
+
+
+BASIC = "auth_basic shop; auth_basic_user_file /dev/null;"
+
+
+@pytest.mark.nginx_only("variables of nginx")
+@pytest.mark.parametrize("scope, more", [
+    ("$http_x_tenant", ""), ("a:${HTTP_x_tenant}", BASIC), ("$arg_tenant", ""),
+    ("$host-$cookie_session", ""), ("$remote_user", ""),
+    ("${remote_user}", "auth_basic off;"),
+    ("$remote_user", "satisfy any; allow 127.0.0.1; deny all;" + BASIC)])
+def test_a_scope_that_the_client_chooses_is_warned_of(tmp_path, scope, more):
+    (said,) = scope_warnings(tmp_path, scope, more)
+    assert scope.replace('"', "") in said and "/pay/" in said
+
+
+@pytest.mark.nginx_only("variables of nginx")
+@pytest.mark.parametrize("scope, more, server", [
+    ("$remote_user", BASIC, ""), ("$remote_user", "", BASIC),
+    ("$ssl_client_s_dn", "", ""), ("$tenant", "auth_request /auth;"
+     "auth_request_set $tenant $upstream_http_x_tenant;", ""),
+    ("$remote_user_id", "set $remote_user_id $ssl_client_serial;", "")])
+def test_a_scope_behind_authentication_is_not_warned_of(
+        tmp_path, scope, more, server):
+    assert not scope_warnings(tmp_path, scope, more, server)
 
 
 BAD = {
@@ -274,6 +315,8 @@ def unprivileged(tmp_path):
         gateway.port, gateway.h2 = 18080, 18081  # -t binds, as nobody can
         gateway.check()
         (folder / "mine").mkdir()
+        if "/mine/" in url:
+            newstore.init(url)
         for path in (folder / "nginx", folder / "mine"):
             for sub in [path, *path.iterdir()]:
                 os.chown(sub, 65534, 65534)
@@ -322,11 +365,14 @@ def test_a_store_line_that_is_wrong(tmp_path, text):
 
 
 @pytest.mark.nginx_only("what nginx can do in a location")
-def test_nginx_t_creates_nothing_but_the_store(tmp_path):
+def test_nginx_t_creates_nothing(tmp_path):
+    refused(tmp_path, guarded("/pay/"), "once init", init=False)
+    assert [p.name for p in tmp_path.iterdir()] == ["nginx"]
+    (tmp_path / "nginx").rename(tmp_path / "first")
     code, said = check(tmp_path, guarded("/pay/"))
     assert code == 0, said
     names = sorted(p.name for p in tmp_path.iterdir())
-    assert set(names) <= {"nginx", "store.db", "store.db-wal", "store.db-shm"}
+    assert set(names) <= {"first", "nginx", "store.db", "store.db-wal", "store.db-shm"}
 
 
 # ---- Locations -----------------------------------------------------------

@@ -7,8 +7,9 @@ never hides an unknown outcome.
 
 import pytest
 
-from gateway import (Answer, Client, Drop, Hold, guarded, is_new, is_problem,
-                     is_replay)
+from backends import FastCgi, Scgi, Uwsgi, fastcgi
+from gateway import (Answer, Client, Drop, Hold, Raw, Upstream, guarded, is_new,
+                     is_problem, is_replay)
 
 SECOND = Answer(201, b"a second execution\n")
 LARGE = b"large " * 20000
@@ -57,6 +58,129 @@ def test_an_intercepted_status_is_judged_not_its_proxied_page(
     assert c.post().body == b"plain\n"
     c.post()
     assert c.executions == executions
+
+
+@pytest.mark.nginx_only("error pages and redirects")
+@pytest.mark.parametrize("change", ["", "= ", "=200 "])
+@pytest.mark.parametrize("status, executions", [
+    (402, 1), (429, 2), (500, 1), (503, 1)])
+def test_a_named_page_that_is_not_sent_leaves_the_outcome_known(
+        make, status, executions, change):
+    site = make(guarded("/pay/", "proxy_intercept_errors on;"
+                        "error_page 402 429 500 503 %s@other;" % change) +
+                PAGES, upstreams=2)
+    c = site.case("/pay/", Answer(status, b"no\n"), Answer(status, b"no\n"))
+    first = c.post()
+    # nginx's own page for the status that the service gave.
+    assert (first.status, first.once) == (status, "new"), first
+    second = c.post()
+    assert (second.status, c.executions) == (status, executions)
+    if executions == 1:
+        is_replay(second, first)
+    assert not site.upstreams[1].requests
+
+
+# What makes a POST of the GET of an error page, in four protocols.
+WIRE = {
+    "proxy": "proxy_method POST; proxy_pass http://UPSTREAM1;",
+    "proxy_variable": "set $m POST; proxy_method $m;"
+                      "proxy_pass http://UPSTREAM1;",
+    "fastcgi": "fastcgi_param REQUEST_METHOD POST;"
+               "fastcgi_param REQUEST_URI /x; fastcgi_pass UPSTREAM2;",
+    "uwsgi": "uwsgi_param REQUEST_METHOD POST;"
+             "uwsgi_param REQUEST_URI /x; uwsgi_pass UPSTREAM3;",
+    "scgi": "scgi_param REQUEST_METHOD $request_method;"
+            "scgi_param REQUEST_URI /x; scgi_param REQUEST_METHOD POST;"
+            "scgi_pass UPSTREAM4;",
+}
+
+
+@pytest.mark.nginx_only("error pages and redirects")
+@pytest.mark.parametrize("lines", WIRE.values(), ids=WIRE.keys())
+@pytest.mark.parametrize("where", ["location", "if"])
+def test_a_page_that_is_a_post_on_the_wire_sends_nothing_twice(
+        make, lines, where):
+    if where == "if":
+        lines = "if ($http_origin) { set $x 1; }" + lines
+    site = make(guarded("/pay/", "proxy_intercept_errors on;"
+                        "error_page 500 /page;") +
+                "location /page { %s }" % lines,
+                upstreams=2, backends=[FastCgi, Uwsgi, Scgi])
+    c = site.case("/pay/", Answer(500, b"no\n"), SECOND)
+    first = c.post(headers=[("Origin", "x")])
+    assert (first.status, first.once) == (500, "new"), first
+    is_replay(c.post(headers=[("Origin", "x")]), first)
+    assert c.executions == 1
+    assert not any(u.requests for u in site.upstreams[1:])
+
+
+@pytest.mark.nginx_only("error pages and redirects")
+@pytest.mark.parametrize("lines", WIRE.values(), ids=WIRE.keys())
+def test_a_page_that_is_a_post_on_the_wire_may_be_the_first_dispatch(
+        make, lines):
+    site = make(guarded("/pay/", "error_page 502 /page;",
+                        target="http://UPSTREAM5") +
+                "location /page { %s }" % lines, upstreams=2,
+                backends=[FastCgi, Uwsgi, Scgi, Closed])
+    page = {"fastcgi": 2, "uwsgi": 3, "scgi": 4}.get(
+        [k for k, v in WIRE.items() if v == lines][0], 1)
+    answer = Answer(201) if page == 1 else \
+        Raw(fastcgi(201, b"made\n")) if page == 2 else \
+        Raw(b"Status: 201 Fine\r\nContent-Length: 5\r\n\r\nmade\n")
+    site.upstreams[page]._script = site_script(site.upstreams[page], answer)
+    c = site.case("/pay/")
+    first = c.post()
+    assert (first.status, first.body, first.once) == (502, b"made\n", "new")
+    is_replay(c.post(), first)
+    assert len(site.upstreams[page].requests) == 1
+
+
+def site_script(upstream, answer):
+    """Every request is noted and gets this answer."""
+    def script(request):
+        upstream.requests.append(request)
+        return answer
+    return script
+
+
+class Closed(Upstream):
+    """Bound, and not listening."""
+
+    def __init__(self):
+        super().__init__(listen=False)
+
+
+@pytest.mark.nginx_only("error pages and redirects")
+def test_a_named_page_that_is_a_get_on_the_wire_is_shown(make):
+    site = make(guarded("/pay/", "proxy_intercept_errors on;"
+                        "error_page 500 @page;") + """
+        location @page {
+            proxy_method GET;
+            proxy_pass_request_body off;
+            proxy_set_header Content-Length "";
+            proxy_pass http://UPSTREAM1;
+        }""", upstreams=2)
+    c = site.case("/pay/", Answer(500, b"no\n"), SECOND)
+    first = c.post()
+    assert (first.status, first.body) == (500, SECOND.data[-19:]), first
+    assert [r.method for r in c.requests] == ["POST", "GET"]
+    is_replay(c.post(), first)
+    assert len(c.requests) == 2
+
+
+@pytest.mark.nginx_only("proxy_method")
+@pytest.mark.parametrize("more", ["", "try_files /none @app;"])
+@pytest.mark.parametrize("method", ["GET", "PUT"])
+def test_a_location_that_changes_the_method_sends_the_request(
+        make, more, method):
+    site = make(guarded("/pay/", "proxy_method %s; root FOLDER; %s" % (
+        method, more)) + """
+        location @app { proxy_method %s; proxy_pass http://origin; }""" %
+                method)
+    c = site.case("/pay/", Answer(), SECOND)
+    first = is_new(c.post())
+    is_replay(c.post(), first)
+    assert [r.method for r in c.requests] == [method]
 
 
 @pytest.mark.nginx_only("error pages and redirects")

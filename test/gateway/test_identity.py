@@ -41,6 +41,22 @@ def test_an_empty_scope_is_401_and_nothing_is_dispatched(site):
     is_new(c.post(headers=tenant("a")))
 
 
+@pytest.mark.nginx_only("several variables in one text")
+@pytest.mark.parametrize("scope", ["$http_x_tenant:$http_x_user",
+                                   "user=${http_x_user};${http_x_tenant}"])
+def test_each_part_of_a_scope_has_to_be_known(make, scope):
+    # The text around them is never empty: a caller without credentials would
+    # share it with others.
+    site = make(guarded("/pay/", scope='"%s"' % scope))
+    c = site.case("/pay/")
+    user = [("X-User", MARK + "u")]
+    for headers in ([], tenant("a"), user, tenant("") + user):
+        is_problem(c.post(headers=headers), "scope-missing")
+    assert c.executions == 0
+    first = is_new(c.post(headers=tenant("a") + user))
+    is_replay(c.post(headers=tenant("a") + user), first)
+
+
 def test_two_scopes_have_nothing_in_common(site):
     c = site.case("/tenant/", Answer(201, b"for a\n"), Answer(201, b"for b\n"))
     a = is_new(c.post(headers=tenant("a")), body=b"for a\n")

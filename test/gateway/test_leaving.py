@@ -93,3 +93,62 @@ def test_a_stream_whose_mark_fails_ends_at_the_upstream_too(make):
     # Nobody listens any more.
     assert hold.conn.peer_gone(PATIENCE)
     assert c.executions == 1
+
+
+# ---- A page, or a target, is under way ------------------------------------
+
+
+SHOWN = {
+    "page": ("proxy_intercept_errors on; error_page 402 /shown/x;",
+             Answer(402, b"no\n")),
+    "target": ("", Answer(201, b"", [("X-Accel-Redirect", "/shown/x")])),
+    "named": ("", Answer(201, b"", [("X-Accel-Redirect", "@shown")])),
+}
+PART = b"HTTP/1.1 200 OK\r\nContent-Length: 5\r\n\r\npag"
+
+
+@pytest.mark.nginx_only("pages and HTTP/2")
+@pytest.mark.parametrize("name", SHOWN)
+@pytest.mark.parametrize("before", [b"", PART], ids=["head", "body"])
+@pytest.mark.parametrize("then", ["answers", "breaks off"])
+@pytest.mark.parametrize("h2", [False, True], ids=["h1", "h2"])
+def test_a_client_that_leaves_while_a_page_is_fetched_loses_no_outcome(
+        make, name, before, then, h2):
+    more, answer = SHOWN[name]
+    site = make(guarded("/pay/", more) + """
+        location /shown/ { proxy_pass http://UPSTREAM1; }
+        location @shown { proxy_pass http://UPSTREAM1; }
+        """, upstreams=2, workers=1)
+    hold = Hold(Raw(b"e\n" if before else Answer(200, b"page\n").data), before)
+    site.upstreams[1]._script = lambda request: hold
+    c = site.case("/pay/", answer, SECOND)
+    if h2:
+        # pylint: disable=consider-using-with
+        client = subprocess.Popen(
+            curl_h2_args(site.gateway.h2, c.path,
+                         headers=[("Idempotency-Key", c.key)]),
+            stdin=subprocess.PIPE, stdout=subprocess.DEVNULL)
+        client.stdin.write(b"{}")
+        client.stdin.close()
+        hold.wait()
+        client.kill()
+        client.wait(PATIENCE)
+    else:
+        client = c.start(body=b"{}")
+        hold.wait()
+        reset(client)
+    site.turn()
+    if then == "answers":
+        hold.go.set()
+    else:
+        hold.conn.close()
+        hold.go.set()
+
+    def told():
+        r = c.post(body=b"{}")
+        return r if r.code() != "in-flight" else None
+
+    # The page, or that there is none; never that nothing is known.
+    r = eventually(told)
+    assert r.code() == "response-unavailable" or r.replayed, r
+    assert c.executions == 1

@@ -307,6 +307,49 @@ def test_quit_while_a_completion_is_under_way_gets_it_recorded(make):
     assert c.executions == 1
 
 
+AWAY = "once_lease 1s; send_timeout 1s;"
+
+
+@pytest.mark.nginx_only("workers")
+@pytest.mark.parametrize("how", ["reload", "quit"])
+def test_an_outcome_is_recorded_by_a_worker_that_exits_gracefully(make, how):
+    # The store is away for longer than the request and its lease.
+    site = pay(make, AWAY, workers=1)
+    is_new(site.case("/pay/").post())
+    hold = Hold()
+    c = site.case("/pay/", hold, SECOND)
+    with c.start() as owner:
+        hold.wait()
+        old = site.gateway.worker_pids()
+        with Locked(site):
+            hold.go.set()
+            eventually(lambda: hold.conn.open is False or owner.has_bytes())
+            if how == "reload":
+                site.gateway.reload()
+            else:
+                site.gateway.kill(signal.SIGQUIT)
+            is_problem(owner.read(), "outcome-unknown", 502)
+            owner.hang_up()
+            # Long enough for a worker that would not wait.
+            assert not eventually_gone(site, old, 4)
+    if how == "quit":
+        assert site.gateway.wait_end() == 0
+        site.gateway.start()
+    r = eventually(lambda: ended(c))
+    assert r.replayed and r.body == b"made\n", r
+    assert c.executions == 1
+    # It does not stay for nothing.
+    eventually(lambda: all(site.gateway.ended(p) for p in old))
+
+
+def eventually_gone(site, pids, patience):
+    try:
+        return eventually(lambda: pids and all(
+            site.gateway.ended(p) for p in pids), patience)
+    except AssertionError:
+        return False
+
+
 def test_quit_with_a_claim_under_way_gets_its_answer(make):
     site = pay(make, workers=1)
     is_new(site.case("/pay/").post())

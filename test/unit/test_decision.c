@@ -74,7 +74,7 @@ static const char *claimed(int flags, int rc, int what, uint64_t left_ms)
     return text_of(once__decide_claim(&p, rc, &record, left_ms, &stored, &err));
 }
 
-static const char *ended(int flags, once__end end, int what)
+static const char *ended_with(int flags, once__end end, int what, int has_own)
 {
     once__policy p = policy_of(flags);
     uint8_t bytes[64];
@@ -82,8 +82,13 @@ static const char *ended(int flags, once__end end, int what)
     once__response stored;
 
     end.record = &record;
-    end.has_own = !once__is_broken(end.observed);
+    end.has_own = has_own;
     return text_of(once__decide_end(&p, &end, &stored));
+}
+
+static const char *ended(int flags, once__end end, int what)
+{
+    return ended_with(flags, end, what, !once__is_broken(end.observed));
 }
 
 static const char *refused(int flags, int problem)
@@ -223,6 +228,22 @@ static void a_recorded_response_is_sent(void)
     T_STR(
         ended(DENY, end_of(ONCE__DO_MARK, ONCE__UNSTORABLE, ONCE_OK), NOT_KEPT),
         "own new");
+}
+
+static void an_outcome_that_cannot_be_shown_is_said_to_be_recorded(void)
+{
+    once__end end = end_of(ONCE__DO_MARK, ONCE__UNSTORABLE, ONCE_OK);
+
+    T_STR(ended_with(DENY, end, NOT_KEPT, 0),
+          "problem response-unavailable 502 unstored");
+    end.rc = ONCE_ESTORE;
+    T_STR(ended_with(DENY, end, NOT_KEPT, 0),
+          "problem outcome-unknown 502 indeterminate");
+    end.action = ONCE__DO_GIVE_UP;
+    T_STR(ended_with(DENY, end, NOT_KEPT, 0),
+          "problem outcome-unknown 502 indeterminate");
+    end.action = ONCE__DO_RELEASE;
+    T_STR(ended_with(DENY, end, NOT_KEPT, 0), "own new");
 }
 
 static void another_recorded_response_is_sent_in_its_place(void)
@@ -395,6 +416,7 @@ int main(void)
     T_RUN(a_released_response_is_sent_whatever_the_store_reported);
     T_RUN(a_service_that_says_unknown_answers_for_itself);
     T_RUN(a_broken_response_is_unknown);
+    T_RUN(an_outcome_that_cannot_be_shown_is_said_to_be_recorded);
     T_RUN(a_dry_run_sends_what_the_service_sent);
     T_RUN(only_an_owner_runs_and_only_bypass_and_dry_run_pass);
     T_RUN(without_a_record_nothing_of_a_response_is_shown);

@@ -168,6 +168,20 @@ static void a_mark_has_its_flag_and_no_body(void)
     free(bytes);
 }
 
+static void a_bare_mark_is_that_of_a_status_alone(void)
+{
+    once__response r = {.status = 402, .flags = ONCE__NO_BODY};
+    uint8_t bare[ONCE__RESPONSE_BARE];
+    size_t size;
+    uint8_t *bytes = encoded(&r, &size);
+
+    T_EQ(once__response_bare(402, bare), size);
+    T_MEM(bare, bytes, size);
+    free(bytes);
+    T_EQ(once__response_bare(0, bare), 0);
+    T_EQ(once__response_bare(600, bare), 0);
+}
+
 static void every_status_from_100_to_599_is_kept(void)
 {
     int status;
@@ -673,6 +687,7 @@ int main(void)
     T_RUN(a_bare_204_is_twenty_bytes);
     T_RUN(the_encoding_is_what_stores_already_hold);
     T_RUN(a_mark_has_its_flag_and_no_body);
+    T_RUN(a_bare_mark_is_that_of_a_status_alone);
     T_RUN(every_status_from_100_to_599_is_kept);
     T_RUN(lines_have_a_limit);
     T_RUN(the_longest_header_comes_back);
