@@ -46,11 +46,11 @@
 
 enum {
     BUSY_MAX_MS = 600000,
-    WRITE_AT = 1 << 20,  /* more frames than this are written at once */
-    AHEAD = 8,           /* operations whose place is looked up early */
-    DAMAGED = 255,       /* state of a record that cannot be read     */
-    DUE_AT_ONCE = 256,   /* slots                                     */
-    PAGES_AT_ONCE = 1024 /* of the index, under one lock              */
+    WRITE_AT = 1 << 20, /* more frames than this are written at once */
+    AHEAD = 8,          /* operations whose place is looked up early */
+    DAMAGED = 255,      /* state of a record that cannot be read     */
+    DUE_AT_ONCE = 256,  /* slots                                     */
+    PAGES_AT_ONCE = 256 /* of the index, under one lock              */
 };
 
 #define SEGMENT_MIN UINT64_C(65536)
@@ -93,7 +93,9 @@ static int parse(struct once__journal *j, const char *rest, once_error *err)
     for (length = strlen(url); length > 1 && url[length - 1] == '/'; length--)
         url[length - 1] = '\0';
     if (code == ONCE_OK)
-        code = once__path_absolute("journal", url, &j->path, err);
+        code = once__path_resolve("journal", url, &j->path, err);
+    if (code == ONCE_EOPEN && errno == ENOENT && !j->create)
+        code = once__missing(err, url, "the folder around it does not exist");
     free(url);
     return code;
 }
@@ -126,7 +128,7 @@ static int journal_open(const char *rest, const once_store_options *options,
     once__handle_init(&s->log);
     s->log.busy_ms = options->busy_ms;
     s->log.segment_max = SEGMENT_DEFAULT;
-    s->log.must_exist = options->must_exist != 0;
+    s->log.create = options->create != 0;
     s->log.event = options->event;
     s->log.event_user = options->event_user;
     code = parse(&s->log, rest, err);
@@ -151,8 +153,20 @@ static int journal_open(const char *rest, const once_store_options *options,
 
 /* ---- Deciding ------------------------------------------------------------ */
 
+/* What was read for an operation while nobody was kept waiting. */
+struct ahead {
+    struct once__slot slot; /* at 0: nothing */
+    int code;
+    once_record record;
+};
+
+enum { ASIDE = 2 }; /* beside ONCE__LATER: read it aside, then decide */
+
 /* One batch under way. */
 struct batch {
+    struct ahead *ahead; /* NULL: all was at hand so far; for each operation: */
+    size_t count;        /* 0: what is needed is read with the lock           */
+    uint64_t generation; /* of the log when they were looked up               */
     uint64_t now_ms;
     uint64_t wait; /* no answer before the log is durable up to here */
     int changed;   /* the log has grown */
@@ -183,6 +197,25 @@ static int load(struct journal *s, const struct once__slot *slot,
     if (bytes == NULL)
         return ONCE_ENOMEM;
     return once__journal_load(&s->log, slot, bytes, r);
+}
+
+/* The record of operation `i`, which is at `slot` now. ASIDE: it has to be read
+ * from the file, and that was not tried yet. */
+static int load_for(struct journal *s, const struct batch *b, size_t i,
+                    const struct once__slot *slot, once_record *r)
+{
+    const struct ahead *a = i < b->count ? &b->ahead[i] : NULL;
+
+    if (once__journal_at_hand(&s->log, slot))
+        return load(s, slot, r);
+    if (b->ahead == NULL)
+        return ASIDE;
+    /* A repair may give a position to another frame. */
+    if (a == NULL || a->slot.at != slot->at || a->code != ONCE_OK ||
+        b->generation != s->log.shared->generation)
+        return load(s, slot, r);
+    *r = a->record;
+    return ONCE_OK;
 }
 
 /* Appends what there is to say of `name` now: 1, or an error and nothing was
@@ -283,9 +316,9 @@ static int keep(struct journal *s, struct batch *b, once_op *op,
                                   : once__journal_flush(&s->log, b->err);
 }
 
-/* ONCE_OK, also if the operation itself was refused; ONCE__LATER: it was not
- * decided, for want of room; else the batch ends. */
-static int decide(struct journal *s, struct batch *b, once_op *op)
+/* ONCE_OK, also if the operation itself was refused; ONCE__LATER, ASIDE: it was
+ * not decided yet, for want of room or of what it says; else the batch ends. */
+static int decide(struct journal *s, struct batch *b, once_op *op, size_t i)
 {
     struct once__shared *shared = s->log.shared;
     const struct once__slot *slot = once__index_find(&s->log, op->name);
@@ -300,8 +333,10 @@ static int decide(struct journal *s, struct batch *b, once_op *op)
         seen = slot->at + slot->length;
         changed = forget_unread(slot, op, now_ms);
         if (!changed)
-            code = load(s, slot, &r);
+            code = load_for(s, b, i, slot, &r);
     }
+    if (code == ASIDE)
+        return code;
     if (code != ONCE_OK) {
         refuse(op, code);
         return ONCE_OK;
@@ -371,6 +406,52 @@ static int step_aside(struct journal *s, struct batch *b)
     return code;
 }
 
+/* What has to be read for the operations from `i` on; with the lock. */
+static void look_ahead(struct journal *s, struct batch *b, once_op **ops,
+                       size_t i, size_t n)
+{
+    const struct once__slot *slot;
+
+    b->count = n;
+    b->generation = s->log.shared->generation;
+    for (; i < n; i++) {
+        slot = once__index_find(&s->log, ops[i]->name);
+        if (slot != NULL && ops[i]->verb != ONCE_OP_FORGET &&
+            !once__journal_at_hand(&s->log, slot))
+            b->ahead[i].slot = *slot;
+    }
+}
+
+/*
+ * Reads them with the lock let go: whoever has no processor for it, or a slow
+ * disk, keeps nobody waiting. What has changed meanwhile is read again.
+ */
+static int read_aside(struct journal *s, struct batch *b, once_op **ops,
+                      size_t i, size_t n)
+{
+    static struct ahead none;
+    int code = once__journal_flush(&s->log, b->err);
+
+    b->ahead = once__arena_take(&s->arena, n * sizeof(*b->ahead));
+    if (b->ahead == NULL) { /* then with the lock */
+        b->ahead = &none;
+        return code;
+    }
+    memset(b->ahead, 0, n * sizeof(*b->ahead));
+    if (code == ONCE_OK)
+        look_ahead(s, b, ops, i, n);
+    once__journal_unlock(&s->log);
+    b->locked = 0;
+    for (; code == ONCE_OK && i < n; i++)
+        if (b->ahead[i].slot.at != 0)
+            b->ahead[i].code = load(s, &b->ahead[i].slot, &b->ahead[i].record);
+    if (code == ONCE_OK)
+        code = once__journal_lock(&s->log, b->err);
+    b->locked = code == ONCE_OK;
+    b->now_ms = s->options.clock(s->options.user);
+    return code;
+}
+
 /* Decides in order. All that was written counts, also where it ends early. */
 static int decide_all(struct journal *s, struct batch *b, once_op **ops,
                       size_t n)
@@ -381,9 +462,11 @@ static int decide_all(struct journal *s, struct batch *b, once_op **ops,
     while (i < n && code == ONCE_OK) {
         if (i + AHEAD < n)
             once__index_expect(&s->log, ops[i + AHEAD]->name);
-        code = decide(s, b, ops[i]);
+        code = decide(s, b, ops[i], i);
         if (code == ONCE__LATER)
             code = step_aside(s, b);
+        else if (code == ASIDE)
+            code = read_aside(s, b, ops, i, n);
         else
             i++;
     }
@@ -439,9 +522,9 @@ static void show(struct view *v, const uint8_t *name, const once_record *r)
     v->enough = v->each(v->user, name, r) != 0 || (uint32_t)v->shown >= v->max;
 }
 
-/* 1: `*r` is the record of `name` now. 0: there is none. */
-static int look_up(struct journal *s, const uint8_t *name, once_record *r,
-                   once_error *err)
+/* Where the record of `name` is now: 1; 0: there is none. */
+static int find_slot(struct journal *s, const uint8_t *name,
+                     struct once__slot *out, once_error *err)
 {
     const struct once__slot *slot;
     int code = once__journal_lock(&s->log, err);
@@ -450,16 +533,35 @@ static int look_up(struct journal *s, const uint8_t *name, once_record *r,
         return code;
     slot = once__index_find(&s->log, name);
     if (slot != NULL)
-        code = load(s, slot, r);
+        *out = *slot;
     once__journal_unlock(&s->log);
-    if (slot == NULL)
-        return 0;
-    if (code == ONCE_ECORRUPT || code == ONCE_EVERSION) {
-        memset(r, 0, sizeof(*r));
-        r->state = DAMAGED;
-        code = ONCE_OK;
-    }
-    return code == ONCE_OK ? 1 : code;
+    return slot != NULL;
+}
+
+/*
+ * 1: `*r` is the record of `name` as it was a moment ago. 0: there is none. It is
+ * read without the lock: what fails its checksum may have moved meanwhile, and
+ * is damaged if it has not.
+ */
+static int look_up(struct journal *s, const uint8_t *name, once_record *r,
+                   once_error *err)
+{
+    struct once__slot slot = {.at = 0};
+    uint64_t before;
+    int code;
+
+    do {
+        before = slot.at;
+        code = find_slot(s, name, &slot, err);
+        if (code != 1)
+            return code;
+        code = load(s, &slot, r);
+        if (code != ONCE_ECORRUPT && code != ONCE_EVERSION)
+            return code == ONCE_OK ? 1 : code;
+    } while (slot.at != before);
+    memset(r, 0, sizeof(*r));
+    r->state = DAMAGED;
+    return 1;
 }
 
 /* Read without the lock: if it fails its checksum it may have moved meanwhile.

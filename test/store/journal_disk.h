@@ -334,7 +334,7 @@ static int try_open(const char *path, const char *tail, uint64_t *clock,
                     once_error *err, once_store **out)
 {
     once_store_options options = {
-        sizeof(options), now_ms, clock, 5000, 0, NULL, NULL};
+        sizeof(options), now_ms, clock, 5000, 1, NULL, NULL};
     char url[256];
 
     (void)snprintf(url, sizeof(url), "journal:%s%s", path, tail);
@@ -490,21 +490,18 @@ static void segment_path(const char *path, uint64_t id, char *out, size_t size)
 }
 
 /* A view of `path` of which no more is known than which file its lock is, and
- * the random part of its shared memory's name. */
+ * the random part of its shared memory's name. Its lock is to be closed. */
 static void view_of(const char *path, struct once__journal *j,
                     uint8_t id[ONCE__JOURNAL_ID])
 {
     char door[160];
-    int fd;
 
-    memset(j, 0, sizeof(*j));
-    j->memory = -1;
+    once__handle_init(j);
     j->path = (char *)(uintptr_t)path;
     (void)snprintf(door, sizeof(door), "%s/lock", path);
-    fd = open(door, O_RDONLY);
-    T_EQ(once__file_identify(fd, &j->self), 0);
-    T_EQ(pread(fd, id, ONCE__JOURNAL_ID, 16), ONCE__JOURNAL_ID);
-    (void)close(fd);
+    j->lock_fd = open(door, O_RDONLY | O_CLOEXEC);
+    T_EQ(once__file_identify(j->lock_fd, &j->self), 0);
+    T_EQ(pread(j->lock_fd, id, ONCE__JOURNAL_ID, 16), ONCE__JOURNAL_ID);
 }
 
 enum { MEMORY_PATH = ONCE__SHARED_NAME + 8 };
@@ -517,6 +514,7 @@ static void memory_of(const char *path, char out[MEMORY_PATH])
     char name[ONCE__SHARED_NAME];
 
     view_of(path, &j, id);
+    (void)close(j.lock_fd);
     once__shared_name(&j.self, id, name);
     (void)snprintf(out, MEMORY_PATH, "/dev/shm%s", name);
 }

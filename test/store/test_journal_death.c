@@ -205,6 +205,167 @@ static void a_stopped_process_is_waited_for_no_longer_than_told(void)
     (void)munmap(told, sizeof(*told));
 }
 
+/* ---- Readers without a processor ------------------------------------------- */
+
+static atomic_int reads_left;
+
+static void stop_at_a_read(void)
+{
+    if (atomic_fetch_sub(&reads_left, 1) == 1)
+        (void)kill(getpid(), SIGSTOP);
+}
+
+struct reader {
+    int verb, what; /* an operation, or 0: a scan */
+    int last;       /* the read at which it stops */
+};
+
+static int pass(void *user, const uint8_t *name, const once_record *r)
+{
+    (void)user;
+    (void)name;
+    (void)r;
+    return 0;
+}
+
+enum { READ_KEYS = 6 };
+
+/* All in one batch. */
+static void ask_all(once_store *s, int verb)
+{
+    once_op op[READ_KEYS], *ops[READ_KEYS];
+    uint32_t i;
+
+    for (i = 0; i < READ_KEYS; i++) {
+        make_op(&op[i], verb, i);
+        ops[i] = &op[i];
+    }
+    T_EQ(s->ops->apply(s, ops, READ_KEYS, NULL), ONCE_OK);
+    for (i = 0; i < READ_KEYS - 1; i++)
+        T_EQ(op[i].rc, ONCE_REPLAY);
+    T_OK(op[i].rc == ONCE_UNKNOWN || op[i].rc == ONCE_LOST);
+}
+
+static void read_and_stop(const char *path, void *user)
+{
+    const struct reader *r = user;
+    uint64_t clock = BIRTH + 100000;
+    once_store *s = must_open_with(path, "", r->verb == 0 ? &clock : NULL);
+
+    (void)usleep(100000); /* its other thread has nothing to read any more */
+    atomic_store(&reads_left, r->last);
+    on_read = stop_at_a_read;
+    if (r->verb != 0)
+        ask_all(s, r->verb);
+    else
+        T_OK(s->ops->scan(s, r->what, NULL, 100, pass, NULL, NULL) > 0);
+    on_read = NULL;
+    once_store_close(s);
+}
+
+/* 1: it was stopped, and nobody had to wait for it. */
+static int goes_on_beside(once_store *s, const char *path, struct reader *r,
+                          uint32_t key)
+{
+    int status, stopped;
+    pid_t pid;
+
+    fflush(stdout);
+    pid = fork();
+    if (pid == 0) {
+        t__bad = 0;
+        read_and_stop(path, r);
+        fflush(stdout);
+        _exit(t__bad != 0);
+    }
+    T_OK(waitpid(pid, &status, WUNTRACED) == pid);
+    stopped = WIFSTOPPED(status);
+    if (stopped) {
+        T_EQ(complete_one(s, key, 5000), ONCE_OK);
+        T_EQ(kill(pid, SIGCONT), 0);
+        T_OK(waitpid(pid, &status, 0) == pid);
+    }
+    T_EQ(status, 0);
+    return stopped;
+}
+
+/* A lister on a busy machine may lose its processor whenever it reads: it must
+ * not have the lock then. */
+static void a_stopped_reader_keeps_nobody_waiting(void)
+{
+    static const struct reader readers[] = {
+        {ONCE_OP_SHOW, 0, 0},   {ONCE_OP_CLAIM, 0, 0},
+        {0, ONCE_SCAN_ALL, 0},  {0, ONCE_SCAN_WAITING, 0},
+        {0, ONCE_SCAN_KEEP, 0},
+    };
+    char path[128];
+    struct reader r;
+    once_store *s;
+    once_op op;
+    uint32_t key = 100;
+    size_t i;
+
+    new_path(path, sizeof(path));
+    s = must_open_with(path, "", NULL);
+    complete_all(s, 0, READ_KEYS - 1);
+    make_op(&op, ONCE_OP_CLAIM, READ_KEYS - 1);
+    T_EQ(apply_one(s, &op, NULL), ONCE_OK);
+    op.verb = ONCE_OP_GIVE_UP;
+    op.fence = op.record.fence;
+    T_EQ(apply_one(s, &op, NULL), ONCE_OK);
+    once_store_close(s);
+    s = must_open_with(path, "?busy_ms=50", NULL);
+    for (i = 0; i < sizeof(readers) / sizeof(readers[0]); i++) {
+        r = readers[i];
+        r.last = 1;
+        while (r.last <= READ_KEYS && goes_on_beside(s, path, &r, key++))
+            r.last++;
+        T_OK(r.last > 1);
+        if (t__bad != 0)
+            printf("#   verb %d, scan %d, read %d\n", r.verb, r.what, r.last);
+    }
+    once_store_close(s);
+}
+
+static once_store *faster;
+
+static void claim_meanwhile(void)
+{
+    once_op op;
+
+    on_read = NULL;
+    make_op(&op, ONCE_OP_CLAIM, 1);
+    op.token[0] ^= 1;
+    T_EQ(apply_one(faster, &op, NULL), ONCE_OK);
+    T_EQ(op.rc, ONCE_OWNER);
+}
+
+/* While its claim reads that the key is free again, somebody else takes it. */
+static void what_was_read_aside_is_looked_at_again(void)
+{
+    char path[128];
+    once_store *s;
+    once_op op;
+
+    new_path(path, sizeof(path));
+    s = must_open(path);
+    make_op(&op, ONCE_OP_CLAIM, 1);
+    T_EQ(apply_one(s, &op, NULL), ONCE_OK);
+    op.verb = ONCE_OP_RELEASE;
+    op.fence = op.record.fence;
+    T_EQ(apply_one(s, &op, NULL), ONCE_OK);
+    T_EQ(op.rc, ONCE_OK);
+    once_store_close(s);
+    s = must_open(path);
+    faster = must_open(path);
+    (void)usleep(100000); /* no other thread has something to read any more */
+    on_read = claim_meanwhile;
+    T_EQ(verb_on(s, ONCE_OP_CLAIM, 1), ONCE_IN_FLIGHT);
+    T_OK(on_read == NULL); /* it did read */
+    once_store_close(faster);
+    once_store_close(s);
+}
+
 /* How far the log of `path` is written and flushed: 1 if that is the same. */
 static int all_is_flushed(const char *path)
 {
@@ -217,6 +378,7 @@ static int all_is_flushed(const char *path)
     T_EQ(once__shared_attach(j, id, NULL), ONCE_OK);
     same = j->shared->durable == j->shared->tail;
     once__shared_detach(j);
+    (void)close(j->lock_fd);
     free(j);
     return same;
 }
@@ -391,6 +553,29 @@ static void one_may_die_beginning_a_segment(void)
     T_OK(strstr(l.all, "goes on after its end") != NULL);
 }
 
+/* Nobody is left, and the next one keeps the memory: it goes on in the segment
+ * that the dead one had written to be over. */
+static void the_only_one_may_die_beginning_a_segment(void)
+{
+    uint8_t head[ONCE__JOURNAL_HEADER];
+    char path[128], file[160];
+    once_store *s;
+
+    new_path(path, sizeof(path));
+    s = must_open(path);
+    complete_all(s, 20, 30);
+    once_store_close(s);
+    T_OK(WIFSIGNALED(in_child(die_beginning_a_segment, path, NULL)));
+    last_head(path, file, sizeof(file), head);
+    s = must_open(path);
+    complete_all(s, 1, 5);
+    once_store_close(s);
+    s = must_open(path);
+    all_are_there(s, 20, 30);
+    all_are_there(s, 1, 5);
+    once_store_close(s);
+}
+
 static int claim_as(once_store *s, uint32_t n, uint8_t who, uint8_t what)
 {
     once_op op;
@@ -465,10 +650,13 @@ int main(int argc, char **argv)
     RUN(others_go_on_when_one_dies_before_a_write_or_flush);
     RUN(others_go_on_when_one_dies_within_a_write);
     RUN(a_stopped_process_is_waited_for_no_longer_than_told);
+    RUN(a_stopped_reader_keeps_nobody_waiting);
+    RUN(what_was_read_aside_is_looked_at_again);
     RUN(nothing_is_told_before_it_is_durable);
     RUN(what_a_dead_one_was_flushing_is_written_again);
     RUN(the_last_one_out_may_meet_a_dead_ones_lock);
     RUN(one_may_die_beginning_a_segment);
+    RUN(the_only_one_may_die_beginning_a_segment);
     RUN(a_claim_without_room_leaves_nothing_behind);
     RUN(several_processes_may_create_one_folder_at_once);
     remove_folder();

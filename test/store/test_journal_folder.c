@@ -6,6 +6,7 @@
  *
  * What reaches the disk is seen through the linker (journal_disk.h).
  */
+#include "core/crc32c.h"
 #include "journal_disk.h"
 
 static void a_new_folder_is_for_its_owner_alone(void)
@@ -134,7 +135,7 @@ static void what_is_not_ours_is_refused_and_left_alone(void)
 static void what_shall_exist_is_not_made(void)
 {
     once_store_options options = {
-        sizeof(options), now_ms, NULL, 100, 1, NULL, NULL};
+        sizeof(options), now_ms, NULL, 100, 0, NULL, NULL};
     char path[128], url[160];
     once_store *s = NULL;
 
@@ -165,7 +166,7 @@ static void another_version_is_refused(void)
     (void)snprintf(file, sizeof(file), "%s/head", path);
     T_EQ(unlink(file), 0);
     refused(path, ONCE_EVERSION,
-            "a journal of version 2, this program understands version 3");
+            "a journal of version 2, this program understands version 4");
 }
 
 /* As when it is open in a container with a /dev/shm of its own. */
@@ -184,6 +185,135 @@ static void open_without_its_memory_in_sight_is_refused(void)
     s = must_open(path);
     T_OK(is_there(s, 1));
     once_store_close(s);
+}
+
+/* ---- Other hands ----------------------------------------------------------- */
+
+static void complete_and_die(const char *path, void *user)
+{
+    once_store *s = must_open(path);
+
+    (void)user;
+    complete_all(s, 0, 10);
+    (void)kill(getpid(), SIGKILL);
+}
+
+/* A store that was left open, and what was kept of it in memory does not know
+ * key 5. The memory's file is in `file`. */
+static void leave_false_memory(char *path, size_t size, char file[MEMORY_PATH])
+{
+    struct once__journal *j = calloc(1, sizeof(*j));
+    uint8_t id[ONCE__JOURNAL_ID], name[ONCE_NAME_SIZE];
+
+    assert(j != NULL);
+    new_path(path, size);
+    T_OK(WIFSIGNALED(in_child(complete_and_die, path, NULL)));
+    memory_of(path, file);
+    view_of(path, j, id);
+    T_EQ(once__shared_attach(j, id, NULL), ONCE_OK);
+    T_OK(once__shared_view(j));
+    name_of(name, 5);
+    once__index_remove(j, name);
+    once__undo_end(j);
+    once__shared_detach(j);
+    (void)close(j->lock_fd);
+    free(j);
+}
+
+/* That makes no other memory of it in between. */
+static void knows_key_5(const char *path, int knows)
+{
+    once_store *s = must_open(path);
+
+    T_EQ(verb_on(s, ONCE_OP_SHOW, 5), knows ? ONCE_REPLAY : ONCE_FREE);
+    once_store_close(s);
+}
+
+/* In /dev/shm everybody may make a file of whatever name. */
+static void memory_that_another_user_made_is_not_believed(void)
+{
+    char path[128], file[MEMORY_PATH], twin[MEMORY_PATH + 8];
+
+    leave_false_memory(path, sizeof(path), file);
+    knows_key_5(path, 0); /* as it is found it is believed */
+
+    leave_false_memory(path, sizeof(path), file);
+    T_EQ(chmod(file, 0666), 0);
+    knows_key_5(path, 1);
+
+    leave_false_memory(path, sizeof(path), file);
+    (void)snprintf(twin, sizeof(twin), "%s.twin", file);
+    T_EQ(link(file, twin), 0);
+    knows_key_5(path, 1);
+    T_EQ(unlink(twin), 0);
+
+    if (geteuid() != 0) {
+        printf("# only root may give files away\n");
+        return;
+    }
+    leave_false_memory(path, sizeof(path), file);
+    T_EQ(chown(file, 65534, 65534), 0);
+    knows_key_5(path, 1);
+}
+
+/* As if the note were of an earlier start of the host. */
+static void age_note(const char *path)
+{
+    uint8_t b[96];
+    uint32_t sum;
+    char file[160];
+    int fd;
+
+    (void)snprintf(file, sizeof(file), "%s/lock", path);
+    fd = open(file, O_RDWR | O_CLOEXEC);
+    T_EQ(__real_pread(fd, b, sizeof(b), 0), sizeof(b));
+    b[48] ^= 1;
+    sum = once__crc32c(0, b + 16, sizeof(b) - 16);
+    memcpy(b + 12, &sum, sizeof(sum));
+    T_EQ(__real_pwrite(fd, b, sizeof(b), 0), sizeof(b));
+    (void)close(fd);
+}
+
+static void memory_of_an_earlier_start_of_the_host_is_not_believed(void)
+{
+    char path[128], file[MEMORY_PATH];
+
+    leave_false_memory(path, sizeof(path), file);
+    age_note(path);
+    knows_key_5(path, 1);
+    T_OK(!exists(file));
+}
+
+/* Whoever may write to the folder shall not lead root elsewhere. */
+static void links_in_the_folder_are_not_followed(void)
+{
+    static const char *const names[] = {"lock", "head", "00000001.log",
+                                        "00000002.log"};
+    char path[128], file[160], away[160];
+    once_store *s;
+    struct lines l;
+    size_t i;
+
+    for (i = 0; i < sizeof(names) / sizeof(names[0]); i++) {
+        new_path(path, sizeof(path));
+        s = must_open(path);
+        complete_all(s, 0, 300);
+        once_store_close(s);
+        (void)snprintf(file, sizeof(file), "%s/%s", path, names[i]);
+        (void)snprintf(away, sizeof(away), "%s.%s", path, names[i]);
+        T_EQ(rename(file, away), 0);
+        T_EQ(symlink(away, file), 0);
+        refused(path, ONCE_EOPEN, "symbolic links");
+        T_OK(verify(path, &l) != 0);
+        T_EQ(unlink(file), 0);
+        T_EQ(mkfifo(file, 0600), 0); /* nor let it wait for ever */
+        refused(path, ONCE_EOPEN, "");
+        T_EQ(unlink(file), 0);
+        T_EQ(rename(away, file), 0);
+        s = must_open(path);
+        all_are_there(s, 0, 300);
+        once_store_close(s);
+    }
 }
 
 static void nothing_is_left_open_behind(void)
@@ -225,6 +355,9 @@ int main(int argc, char **argv)
     RUN(what_shall_exist_is_not_made);
     RUN(another_version_is_refused);
     RUN(open_without_its_memory_in_sight_is_refused);
+    RUN(memory_that_another_user_made_is_not_believed);
+    RUN(memory_of_an_earlier_start_of_the_host_is_not_believed);
+    RUN(links_in_the_folder_are_not_followed);
     RUN(nothing_is_left_open_behind);
     remove_folder();
     return t_done();

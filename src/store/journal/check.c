@@ -66,7 +66,7 @@ static int open_segment(const struct check *c, uint64_t id)
     char name[ONCE__SEGMENT_NAME];
 
     once__segment_name(id, name);
-    return openat(c->folder, name, O_RDONLY | O_CLOEXEC);
+    return once__file_open_in(c->folder, name, O_RDONLY);
 }
 
 static int read_head(const struct check *c, uint64_t id,
@@ -323,7 +323,7 @@ static void check_unused(struct check *c, uint64_t id)
 static int read_lock(struct check *c)
 {
     struct once__note note;
-    int fd = openat(c->folder, ONCE__JOURNAL_LOCK, O_RDONLY | O_CLOEXEC), code;
+    int fd = once__file_open_in(c->folder, ONCE__JOURNAL_LOCK, O_RDONLY), code;
 
     if (fd < 0 && errno == ENOENT)
         return once__fail(c->err, ONCE_EOPEN,
@@ -397,7 +397,7 @@ static int check(const char *path, int dump, once_line *line, void *user,
         .path = path, .line = line, .user = user, .err = err, .dump = dump};
     int code;
 
-    c.folder = open(path, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+    c.folder = open(path, O_RDONLY | O_DIRECTORY | O_CLOEXEC | O_NOFOLLOW);
     if (c.folder < 0)
         return once__fail(err, ONCE_EOPEN, "%s: %s", path, strerror(errno));
     code = check_all(&c);

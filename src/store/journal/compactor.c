@@ -47,6 +47,7 @@ struct once__compactor {
     struct once__journal view; /* the thread's alone */
     uint64_t full_ms;          /* likewise: when the disk had no room */
     uint64_t save_ms;          /* likewise: not before the index is saved */
+    int said;                  /* likewise: that segments are scarce */
     pthread_t thread;
     atomic_int stop;
     pthread_mutex_t lock; /* for all below */
@@ -378,6 +379,21 @@ static int save_index(struct once__compactor *c, once_error *err)
     return code;
 }
 
+/* Once, before claims are refused for it. */
+static int say_scarce(struct once__compactor *c, once_error *err)
+{
+    int scarce = once__segment_scarce(c->view.shared), said = c->said;
+
+    c->said = scarce;
+    if (!scarce || said)
+        return ONCE_OK;
+    return once__fail(err, ONCE_EFULL,
+                      "%s: nearly all of its %d segments are in use; then "
+                      "claims are refused. Opened with a larger segment= it "
+                      "holds more",
+                      c->view.path, ONCE__JOURNAL_SEGMENTS);
+}
+
 /* 0, or why there is no further segment. */
 static int work(struct once__compactor *c)
 {
@@ -397,6 +413,8 @@ static int work(struct once__compactor *c)
                           j->path, strerror(rc));
     if (code == ONCE_OK && rc == 0)
         code = save_index(c, &err);
+    if (code == ONCE_OK)
+        code = say_scarce(c, &err);
     if (code != ONCE_OK) {
         (void)pthread_mutex_lock(&c->lock);
         c->trouble = err;

@@ -32,18 +32,55 @@ int once__file_identify(int fd, struct once__identity *out)
     return 0;
 }
 
-int once__file_set_owner(int folder, int fd)
+int once__file_open_in(int folder, const char *name, int flags)
+{
+    int fd =
+        openat(folder, name, flags | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK, 0);
+    struct stat st;
+
+    if (fd < 0 || (fstat(fd, &st) == 0 && S_ISREG(st.st_mode)))
+        return fd;
+    (void)close(fd);
+    errno = EMEDIUMTYPE;
+    return -1;
+}
+
+static mode_t mode_like(const struct stat *like)
+{
+    return like->st_mode & S_IWGRP ? 0660 : 0600;
+}
+
+int once__file_set_owner(int like, int fd)
 {
     struct stat st, own;
     mode_t mode;
 
-    if (fstat(folder, &st) != 0 || fstat(fd, &own) != 0)
+    if (fstat(like, &st) != 0 || fstat(fd, &own) != 0)
         return -1;
-    mode = st.st_mode & S_IWGRP ? 0660 : 0600;
+    mode = mode_like(&st);
     if ((own.st_uid != st.st_uid || own.st_gid != st.st_gid) &&
         fchown(fd, geteuid() == 0 ? st.st_uid : (uid_t)-1, st.st_gid) != 0)
         mode = 0600; /* not ours to give away */
     return fchmod(fd, mode);
+}
+
+/* Of a folder or file of a group all its members are owners; what we own only we
+ * can have made, or root. */
+int once__file_is_owned_like(int like, int fd)
+{
+    struct stat st, own;
+    mode_t mode;
+
+    if (fstat(like, &st) != 0 || fstat(fd, &own) != 0)
+        return 0;
+    mode = own.st_mode & 07777;
+    if (!S_ISREG(own.st_mode) || own.st_nlink > 1 ||
+        (mode != 0600 && mode != mode_like(&st)))
+        return 0;
+    if (mode != 0600 && own.st_gid != st.st_gid)
+        return 0;
+    return own.st_uid == st.st_uid || own.st_uid == geteuid() ||
+           own.st_uid == 0 || mode != 0600;
 }
 
 int once__file_create(int folder, const char *name)

@@ -16,8 +16,15 @@ struct once__identity {
 int once__file_identify(int fd, struct once__identity *out);
 /* Creates the file `name` in the folder, mode and owner as the folder's. */
 int once__file_create(int folder, const char *name);
-/* Mode and owner as those of the folder. 0, or -1. */
-int once__file_set_owner(int folder, int fd);
+/* Opens the file `name` in the folder, which is a file: whoever may write to the
+ * folder must not lead us elsewhere by a link, or let us wait for a pipe. A
+ * descriptor, or -1 and errno. */
+int once__file_open_in(int folder, const char *name, int flags);
+/* Mode and owner as those of `like`. 0, or -1. */
+int once__file_set_owner(int like, int fd);
+/* 1 if only those may have made the file, and may write to it, who may write to
+ * `like`. */
+int once__file_is_owned_like(int like, int fd);
 /* Reads all of `size` bytes. 1, 0 at the end of the file, or -1 and errno. */
 int once__file_read(int fd, void *out, size_t size, uint64_t offset);
 /* Writes all of them. 0, or -1 and errno. */

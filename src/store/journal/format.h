@@ -33,12 +33,13 @@
 #include "core/bytes.h"
 
 enum {
-    ONCE__JOURNAL_VERSION = 3,
+    ONCE__JOURNAL_VERSION = 4,
     ONCE__JOURNAL_HEADER = 4096, /* bytes before a segment's first frame  */
     ONCE__FRAME_HEAD = 88,       /* bytes of a frame before its record    */
     ONCE__FRAME_ALIGN = 8,
     ONCE__JOURNAL_ID = 16,        /* random bytes of a shared memory's name */
-    ONCE__JOURNAL_SEGMENTS = 4096 /* that may exist at once                 */
+    ONCE__JOURNAL_SEGMENTS = 4096 /* that may exist at once; one fewer is
+                                   * made, so all that was can be opened    */
 };
 
 #define ONCE__FRAME_MAX                                                        \
@@ -156,6 +157,8 @@ struct once__note {
     uint8_t id[ONCE__JOURNAL_ID]; /* of the shared memory */
     uint32_t state;               /* enum once__left_state */
     uint64_t at;
+    uint8_t host[ONCE_HOST_SIZE]; /* the start of the host that `id` is of  */
+    uint64_t key[4];              /* of the index's hash; zeros: none drawn */
 };
 
 #endif /* ONCE_STORE_JOURNAL_FORMAT_H */

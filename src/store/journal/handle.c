@@ -35,7 +35,7 @@ int once__handle_share(const struct once__journal *from,
     if (out->folder < 0)
         return once__fail(err, ONCE_EOPEN, "%s: %s", from->path,
                           strerror(errno));
-    return once__shared_attach(out, from->shared->id, err);
+    return once__shared_share(from, out, err);
 }
 
 void once__handle_close(struct once__journal *j)

@@ -55,7 +55,7 @@ struct once__journal {
         int fd;
     } files[ONCE__FILES];
     uint64_t oldest; /* files of segments before this one were closed       */
-    int must_exist;  /* do not make a new one */
+    int create;      /* make a new one where there is none */
 
     /* With the lock held: frames that were not written yet. */
     uint8_t *buffer;
@@ -102,6 +102,8 @@ uint64_t once__segment_room_ahead(struct once__shared *s);
  * than what is kept back for claims, or there was none on the disk when one was
  * wanted last. */
 int once__segment_short(const struct once__journal *j);
+/* 1 if hardly more segments may be made, whatever room the disk has. */
+int once__segment_scarce(const struct once__shared *s);
 /* Makes the next segment, unless there is enough of them and room for `need`
  * bytes, or `*stop` becomes 1. 0, or an errno. */
 int once__segment_prepare(struct once__journal *j, uint64_t need,
@@ -169,6 +171,9 @@ ONCE_CHECK int once__journal_flush(struct once__journal *j, once_error *err);
 /* Without the lock: returns when all before `at` is durable. */
 ONCE_CHECK int once__journal_sync(struct once__journal *j, uint64_t at,
                                   once_error *err);
+/* 1 if once__journal_load() need not ask the file. */
+int once__journal_at_hand(const struct once__journal *j,
+                          const struct once__slot *slot);
 /* Reads the frame of `slot` into `out`, of slot->length bytes, and takes it
  * apart; the record borrows from `out`. ONCE_OK, ONCE_ECORRUPT,
  * ONCE_EVERSION, ONCE_ESTORE. */

@@ -62,7 +62,7 @@ int once__journal_head_load(int folder, const char *path, once_store_head *out,
                             once_error *err)
 {
     uint8_t bytes[SIZE];
-    int fd = openat(folder, ONCE__JOURNAL_STORE_HEAD, O_RDONLY | O_CLOEXEC);
+    int fd = once__file_open_in(folder, ONCE__JOURNAL_STORE_HEAD, O_RDONLY);
     int rc = fd < 0 ? -1 : once__file_read(fd, bytes, sizeof(bytes), 0);
     int number = errno;
 

@@ -24,7 +24,7 @@
 enum {
     AT_ONCE = 1 << 14, /* places in a list                  */
     FEW = 64,          /* or as few as are asked for        */
-    PAGES = 128,       /* of the index, under one lock      */
+    PAGES = 32,        /* of the index, under one lock      */
     AHEAD = 16,        /* pages whose tags are being read   */
     OLD_MS = 1000      /* then the list is made anew        */
 };

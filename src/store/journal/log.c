@@ -331,6 +331,13 @@ static int decode(const struct once__slot *slot, const uint8_t *bytes,
     return once__frame_record(&f, bytes, r);
 }
 
+int once__journal_at_hand(const struct once__journal *j,
+                          const struct once__slot *slot)
+{
+    return slot->at >= j->start ||
+           once__recent_find(j->recent, slot->at, slot->length) != NULL;
+}
+
 int once__journal_load(struct once__journal *j, const struct once__slot *slot,
                        uint8_t *out, once_record *r)
 {

@@ -195,9 +195,6 @@ static int find_files(struct recovery *r)
     uint64_t id;
     int code = ONCE_OK;
 
-    if (r->last.id - r->lowest >= ONCE__JOURNAL_SEGMENTS - 4)
-        return once__fail(r->err, ONCE_EOPEN, "%s: too many segments",
-                          r->j->path);
     s->first = r->lowest;
     s->last = r->last.id;
     for (id = r->lowest; code == ONCE_OK && id <= r->last.id; id++)
@@ -435,6 +432,10 @@ static int find_needed(struct recovery *r)
     if (r->lowest > r->needed)
         return damage(r, once__journal_at(r->needed, 0),
                       "the segment is missing");
+    if (r->j->shared->ready - r->needed >= ONCE__JOURNAL_SEGMENTS)
+        return once__fail(r->err, ONCE_EOPEN,
+                          "%s: there are more than %d segments", r->j->path,
+                          ONCE__JOURNAL_SEGMENTS);
     return ONCE_OK;
 }
 

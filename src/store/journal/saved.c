@@ -196,7 +196,7 @@ static const char *take_blocks(struct once__journal *j,
 const char *once__saved_load(struct once__journal *j, uint64_t needed,
                              uint64_t end, struct once__saved *out)
 {
-    int fd = openat(j->folder, ONCE__JOURNAL_INDEX, O_RDONLY | O_CLOEXEC);
+    int fd = once__file_open_in(j->folder, ONCE__JOURNAL_INDEX, O_RDONLY);
     struct once__saved_head h;
     const char *why;
 
@@ -225,7 +225,7 @@ void once__saved_remove(const struct once__journal *j)
 
 const char *once__saved_check(int folder)
 {
-    int fd = openat(folder, ONCE__JOURNAL_INDEX, O_RDONLY | O_CLOEXEC);
+    int fd = once__file_open_in(folder, ONCE__JOURNAL_INDEX, O_RDONLY);
     struct once__saved_head h;
     const char *why;
 

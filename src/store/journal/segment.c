@@ -102,6 +102,17 @@ void once__segment_close_all(struct once__journal *j)
     j->oldest = 0;
 }
 
+/* Its name is about to be another file's. */
+static void close_one(struct once__journal *j, uint64_t id)
+{
+    unsigned at = (unsigned)(id % ONCE__FILES);
+
+    if (j->files[at].id != id)
+        return;
+    (void)close(j->files[at].fd);
+    j->files[at].id = 0;
+}
+
 int once__segment_file(struct once__journal *j, uint64_t id)
 {
     char name[ONCE__SEGMENT_NAME];
@@ -114,7 +125,7 @@ int once__segment_file(struct once__journal *j, uint64_t id)
     if (j->files[at].id == id)
         return j->files[at].fd;
     once__segment_name(id, name);
-    fd = openat(j->folder, name, O_RDWR | O_CLOEXEC);
+    fd = once__file_open_in(j->folder, name, O_RDWR);
     if (fd < 0)
         return -1;
     if (j->files[at].id != 0)
@@ -237,7 +248,8 @@ static int fill_directly(int fd, uint64_t size, const atomic_int *stop)
     return rc;
 }
 
-/* The file called `name` becomes the next one that is ready. */
+/* The file called `name` becomes the next one that is ready. One who died may
+ * have left another by that name, which recovery has looked at. */
 static int make_ready(struct once__journal *j, const char *name, uint64_t size)
 {
     struct once__shared *s = j->shared;
@@ -245,6 +257,7 @@ static int make_ready(struct once__journal *j, const char *name, uint64_t size)
     char to[ONCE__SEGMENT_NAME];
 
     once__segment_name(id, to);
+    close_one(j, id);
     if (renameat(j->folder, name, j->folder, to) != 0 || fsync(j->folder) != 0)
         return errno;
     once__segment(s, id)->size = size;
@@ -311,6 +324,16 @@ int once__segment_extend(struct once__journal *j, uint64_t size)
     return rc;
 }
 
+static uint64_t count(const struct once__shared *s)
+{
+    return s->ready - s->first + 1;
+}
+
+int once__segment_scarce(const struct once__shared *s)
+{
+    return count(s) >= ONCE__JOURNAL_SEGMENTS - ONCE__JOURNAL_SEGMENTS / 20;
+}
+
 static int take_prep(struct once__journal *j)
 {
     int rc = once__shared_lock(&j->shared->prep, j->busy_ms);
@@ -328,7 +351,7 @@ int once__segment_prepare(struct once__journal *j, uint64_t need,
 
     if (rc != 0)
         return rc;
-    if (s->ready - s->first + 2 >= ONCE__JOURNAL_SEGMENTS)
+    if (count(s) >= ONCE__JOURNAL_SEGMENTS - 1)
         rc = ENOSPC;
     else if (once__segment_short(j) || room(s) < need)
         rc = make_some(j, next_size(j), stop);

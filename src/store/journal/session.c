@@ -23,7 +23,11 @@
  * long as that one reads on. The file's bytes:
  *
  *    0 magic (8)  8 version (4)  12 sum (4)  16 id (16)  32 state (4)
- *   40 at (8)
+ *   40 at (8)    48 host (16)    64 key (32)
+ *
+ * The shared memory of an earlier start of the host is gone: whatever has its
+ * name is not it. The key of the index's hash stays the same as long as the
+ * folder does, so that an index which filled /dev/shm fits once more.
  *
  * It refuses a folder that holds something else, and one that is open where
  * the shared memory is not to be seen: two containers with a /dev/shm each
@@ -50,11 +54,14 @@
 #include "core/error.h"
 #include "core/must.h"
 #include "store/path.h"
+#include "store/store.h"
 
 #define LOCK_MAGIC UINT64_C(0x524f4f4445434e4f)
 
 enum {
-    NOTE_SIZE = 48,
+    NOTE_SIZE = 96,
+    OLD_SIZE = 16, /* up to its version and sum; older ones are shorter */
+    KEY_WORDS = 4,
     TURN_NS = 10000000,
     SURE = 100, /* turns                     */
     LOOK = 100, /* turns: a second           */
@@ -80,8 +87,9 @@ static uint32_t note_sum(const uint8_t *b)
 int once__session_read(int fd, const char *path, struct once__note *out,
                        once_error *err)
 {
-    uint8_t b[NOTE_SIZE];
+    uint8_t b[NOTE_SIZE] = {0};
     struct stat st;
+    int i;
 
     memset(out, 0, sizeof(*out));
     if (fstat(fd, &st) != 0)
@@ -89,7 +97,7 @@ int once__session_read(int fd, const char *path, struct once__note *out,
                           strerror(errno));
     if (st.st_size == 0)
         return ONCE_OK;
-    if (once__file_read(fd, b, sizeof(b), 0) != 1 ||
+    if (once__file_read(fd, b, OLD_SIZE, 0) != 1 ||
         once__get(b, 8) != LOCK_MAGIC)
         return once__fail(err, ONCE_EOPEN, "%s/lock: it is something else",
                           path);
@@ -99,24 +107,32 @@ int once__session_read(int fd, const char *path, struct once__note *out,
                           "understands version %d",
                           path, (unsigned long long)once__get(b + 8, 4),
                           ONCE__JOURNAL_VERSION);
-    if (once__get(b + 12, 4) != note_sum(b))
+    if (once__file_read(fd, b, sizeof(b), 0) != 1 ||
+        once__get(b + 12, 4) != note_sum(b))
         return once__fail(err, ONCE_ECORRUPT, "%s/lock: it fails its checksum",
                           path);
     memcpy(out->id, b + 16, ONCE__JOURNAL_ID);
     out->state = (uint32_t)once__get(b + 32, 4);
     out->at = once__get(b + 40, 8);
+    memcpy(out->host, b + 48, ONCE_HOST_SIZE);
+    for (i = 0; i < KEY_WORDS; i++)
+        out->key[i] = once__get(b + 64 + 8 * i, 8);
     return ONCE_OK;
 }
 
 static int write_note(struct once__journal *j, const struct once__note *note)
 {
     uint8_t b[NOTE_SIZE] = {0};
+    int i;
 
     once__put(b, LOCK_MAGIC, 8);
     once__put(b + 8, ONCE__JOURNAL_VERSION, 4);
     memcpy(b + 16, note->id, ONCE__JOURNAL_ID);
     once__put(b + 32, note->state, 4);
     once__put(b + 40, note->at, 8);
+    memcpy(b + 48, note->host, ONCE_HOST_SIZE);
+    for (i = 0; i < KEY_WORDS; i++)
+        once__put(b + 64 + 8 * i, note->key[i], 8);
     once__put(b + 12, note_sum(b), 4);
     if (once__file_write(j->lock_fd, b, sizeof(b), 0) != 0)
         return -1;
@@ -154,14 +170,16 @@ static int is_for_us(int folder)
 
 static int open_folder(struct once__journal *j, once_error *err)
 {
-    if (!j->must_exist && mkdir(j->path, 0700) == 0) {
+    if (j->create && mkdir(j->path, 0700) == 0) {
         if (once__path_sync_folder(j->path) != 0)
             return once__fail(err, ONCE_EOPEN, "%s: %s", j->path,
                               strerror(errno));
-    } else if (!j->must_exist && errno != EEXIST) {
+    } else if (j->create && errno != EEXIST) {
         return once__fail(err, ONCE_EOPEN, "%s: %s", j->path, strerror(errno));
     }
-    j->folder = open(j->path, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+    j->folder = open(j->path, O_RDONLY | O_DIRECTORY | O_CLOEXEC | O_NOFOLLOW);
+    if (j->folder < 0 && errno == ENOENT && !j->create)
+        return once__missing(err, j->path, "the folder does not exist");
     if (j->folder < 0)
         return once__fail(err, ONCE_EOPEN, "%s: %s", j->path, strerror(errno));
     return ONCE_OK;
@@ -182,8 +200,8 @@ static int find_pids(struct once__journal *j, once_error *err)
 
 static int open_lock(struct once__journal *j, once_error *err)
 {
-    j->lock_fd = openat(j->folder, ONCE__JOURNAL_LOCK, O_RDWR | O_CLOEXEC);
-    if (j->lock_fd < 0 && errno == ENOENT && !j->must_exist) {
+    j->lock_fd = once__file_open_in(j->folder, ONCE__JOURNAL_LOCK, O_RDWR);
+    if (j->lock_fd < 0 && errno == ENOENT && j->create) {
         if (!is_for_us(j->folder))
             return once__fail(err, ONCE_EOPEN,
                               "%s: it is not a journal and holds other files",
@@ -191,8 +209,10 @@ static int open_lock(struct once__journal *j, once_error *err)
         j->lock_fd = once__file_create(j->folder, ONCE__JOURNAL_LOCK);
         if (j->lock_fd < 0 && errno == EEXIST) /* somebody was faster */
             j->lock_fd =
-                openat(j->folder, ONCE__JOURNAL_LOCK, O_RDWR | O_CLOEXEC);
+                once__file_open_in(j->folder, ONCE__JOURNAL_LOCK, O_RDWR);
     }
+    if (j->lock_fd < 0 && errno == ENOENT && !j->create)
+        return once__missing(err, j->path, "there is no journal in it");
     if (j->lock_fd < 0 || once__file_identify(j->lock_fd, &j->self) != 0 ||
         once__file_identify(j->folder, &j->home) != 0)
         return once__fail(err, ONCE_EOPEN, "%s/lock: %s", j->path,
@@ -201,6 +221,15 @@ static int open_lock(struct once__journal *j, once_error *err)
 }
 
 /* ---- Alone --------------------------------------------------------------- */
+
+/* The memory that a note is of may still be there. */
+static int is_of_this_start(const struct once__note *note)
+{
+    uint8_t host[ONCE_HOST_SIZE];
+
+    once__host(host);
+    return memcmp(note->host, host, sizeof(host)) == 0;
+}
 
 /* How those before us left it: the file says, or their shared memory. A copy of
  * a folder that is open has none: that one's is not found by it. */
@@ -211,7 +240,7 @@ static struct once__left how_left(struct once__journal *j,
 
     if (note->state == ONCE__LEFT_CLEAN || note->state == ONCE__LEFT_CUT)
         left.known = note->at;
-    if (note->state != ONCE__LEFT_OPEN ||
+    if (note->state != ONCE__LEFT_OPEN || !is_of_this_start(note) ||
         once__shared_attach(j, note->id, NULL) != ONCE_OK)
         return left;
     if (j->shared->open)
@@ -224,6 +253,25 @@ static struct once__left how_left(struct once__journal *j,
     return left;
 }
 
+static int draw(void *out, size_t size)
+{
+    return getrandom(out, size, 0) == (ssize_t)size;
+}
+
+/* What the next ones are to find: 0, no random numbers. */
+static int begin_note(const struct once__note *before,
+                      const struct once__left *left, struct once__note *note)
+{
+    static const uint64_t none[KEY_WORDS];
+
+    *note = (struct once__note){.state = left->state, .at = left->at};
+    once__host(note->host);
+    memcpy(note->key, before->key, sizeof(note->key));
+    return draw(note->id, sizeof(note->id)) &&
+           (memcmp(note->key, none, sizeof(none)) != 0 ||
+            draw(note->key, sizeof(note->key)));
+}
+
 /* The folder is new, or nobody has it open. Whatever happens in here, what the
  * note says of how it was left stays true. */
 static int make_shared(struct once__journal *j, const struct once__note *before,
@@ -231,16 +279,14 @@ static int make_shared(struct once__journal *j, const struct once__note *before,
                        once_error *err)
 {
     *left = how_left(j, before);
-    *note = (struct once__note){.state = left->state, .at = left->at};
-    if (getrandom(note->id, sizeof(note->id), 0) != (ssize_t)sizeof(note->id))
+    if (!begin_note(before, left, note))
         return once__fail(err, ONCE_EOPEN, "%s: no random numbers", j->path);
     if (write_note(j, note) != 0 ||
         (left->state == ONCE__LEFT_NEW && fsync(j->folder) != 0))
         return once__fail(err, ONCE_EOPEN, "%s/lock: %s", j->path,
                           strerror(errno));
-    if (before->state != ONCE__LEFT_NEW)
-        once__shared_remove(j, before->id);
-    return once__shared_create(j, note->id, err);
+    once__shared_remove(j, before->id); /* also of one who died making it */
+    return once__shared_create(j, note->id, note->key, err);
 }
 
 static int is_our_home(const struct once__journal *j)
@@ -253,7 +299,7 @@ static int is_our_home(const struct once__journal *j)
  * as good as new. Otherwise it is made from the log. */
 static int keep_shared(struct once__journal *j, const struct once__note *note)
 {
-    if (note->state != ONCE__LEFT_OPEN ||
+    if (note->state != ONCE__LEFT_OPEN || !is_of_this_start(note) ||
         once__shared_attach(j, note->id, NULL) != ONCE_OK)
         return 0;
     if (is_our_home(j) && once__shared_keep(j) &&
@@ -274,6 +320,8 @@ static int enter_first(struct once__journal *j, once_error *err)
         (void)lock_file(j->lock_fd, F_RDLCK);
         return ONCE_OK;
     }
+    if (code == ONCE_OK && before.state == ONCE__LEFT_NEW && !j->create)
+        code = once__missing(err, j->path, "it was never made whole");
     if (code == ONCE_OK)
         code = make_shared(j, &before, &note, &left, err);
     if (code != ONCE_OK)

@@ -9,6 +9,10 @@
  * same bytes, never finds it. The random part stands in DIR/lock, so nobody
  * takes a stale one for it.
  *
+ * Everybody may make files in /dev/shm, and see their names: what is found there
+ * is believed only if it is owned as DIR/lock is, and was made since the host was
+ * started.
+ *
  * The locks are robust mutexes: they hold a thread's number, which the kernel
  * takes for one of the namespace of whoever dies. So all who take them must be
  * in one PID namespace, which stands in the head.
@@ -23,10 +27,10 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <inttypes.h>
+#include <sched.h>
 #include <stdio.h>
 #include <string.h>
 #include <sys/mman.h>
-#include <sys/random.h>
 #include <sys/stat.h>
 #include <time.h>
 #include <unistd.h>
@@ -93,7 +97,7 @@ static int make_locks(struct once__shared *s)
 }
 
 static int fill_head(struct once__journal *j,
-                     const uint8_t id[ONCE__JOURNAL_ID])
+                     const uint8_t id[ONCE__JOURNAL_ID], const uint64_t key[4])
 {
     struct once__shared *s = j->shared;
     int rc;
@@ -101,8 +105,7 @@ static int fill_head(struct once__journal *j,
     memcpy(s->id, id, ONCE__JOURNAL_ID);
     s->pids = j->pids;
     s->home = j->home;
-    if (getrandom(s->key, sizeof(s->key), 0) != (ssize_t)sizeof(s->key))
-        return EIO;
+    memcpy(s->key, key, sizeof(s->key));
     rc = make_locks(s);
     s->magic = ONCE__SHARED_MAGIC;
     s->version = ONCE__JOURNAL_VERSION;
@@ -111,7 +114,8 @@ static int fill_head(struct once__journal *j,
 }
 
 int once__shared_create(struct once__journal *j,
-                        const uint8_t id[ONCE__JOURNAL_ID], once_error *err)
+                        const uint8_t id[ONCE__JOURNAL_ID],
+                        const uint64_t key[4], once_error *err)
 {
     char name[ONCE__SHARED_NAME];
     int rc, code;
@@ -121,7 +125,7 @@ int once__shared_create(struct once__journal *j,
     if (j->memory < 0)
         return once__fail(err, ONCE_EOPEN, "%s: shared memory: %s", j->path,
                           strerror(errno));
-    rc = once__file_set_owner(j->folder, j->memory) == 0
+    rc = once__file_set_owner(j->lock_fd, j->memory) == 0
              ? posix_fallocate(j->memory, 0, HEAD)
              : errno;
     if (rc != 0) {
@@ -132,7 +136,7 @@ int once__shared_create(struct once__journal *j,
     code = shared_map(j, err);
     if (code != ONCE_OK)
         goto out;
-    rc = fill_head(j, id);
+    rc = fill_head(j, id, key);
     if (rc != 0)
         code =
             once__fail(err, ONCE_EOPEN, "%s: locks: %s", j->path, strerror(rc));
@@ -154,6 +158,12 @@ static int is_ours(const struct once__journal *j,
            memcmp(s->id, id, ONCE__JOURNAL_ID) == 0;
 }
 
+/* Not a byte of it is believed before that. */
+static int is_trusted(const struct once__journal *j)
+{
+    return once__file_is_owned_like(j->lock_fd, j->memory);
+}
+
 int once__shared_attach(struct once__journal *j,
                         const uint8_t id[ONCE__JOURNAL_ID], once_error *err)
 {
@@ -168,6 +178,14 @@ int once__shared_attach(struct once__journal *j,
                           j->memory < 0 ? strerror(errno) : "too short");
         goto out;
     }
+    errno = 0;
+    if (!is_trusted(j)) {
+        code = once__fail(err, ONCE_EOPEN,
+                          "%s: its shared memory /dev/shm%s is not owned as "
+                          "its file lock is: another user may have made it",
+                          j->path, name);
+        goto out;
+    }
     code = shared_map(j, err);
     if (code == ONCE_OK && !is_ours(j, id))
         code = once__fail(err, ONCE_EOPEN,
@@ -180,6 +198,16 @@ out:
         errno = n;
     }
     return code;
+}
+
+int once__shared_share(const struct once__journal *from,
+                       struct once__journal *out, once_error *err)
+{
+    out->memory = fcntl(from->memory, F_DUPFD_CLOEXEC, 0);
+    if (out->memory < 0)
+        return once__fail(err, ONCE_EOPEN, "%s: shared memory: %s", from->path,
+                          strerror(errno));
+    return shared_map(out, err);
 }
 
 /* Those who died may have died of what is in it: the second time within a
@@ -248,17 +276,29 @@ struct once__page *once__shared_page(struct once__journal *j, uint32_t n)
                                              ONCE__PAGE_SIZE);
 }
 
+/*
+ * Made from the log, the same index may take more pages: they are asked for in
+ * another order, and a part of the directory that must lie in one chunk leaves
+ * others free. All parts together are fewer pages than this; so long before it
+ * could not be made again there is no room for another name.
+ */
+static uint32_t slack(const struct once__shared *s, uint32_t pages)
+{
+    return s->building ? 0 : 1 + pages / 64;
+}
+
 uint32_t once__shared_grow(struct once__journal *j, uint32_t n)
 {
     struct once__shared *s = j->shared;
-    uint32_t at = s->pages, room, is_new = 0;
+    uint32_t at = s->pages, need, room, is_new = 0;
 
     if (at % ONCE__CHUNK_PAGES + n > ONCE__CHUNK_PAGES) /* all in one chunk */
         at = (at / ONCE__CHUNK_PAGES + 1) * ONCE__CHUNK_PAGES;
-    if (at + n > (uint32_t)ONCE__CHUNKS * ONCE__CHUNK_PAGES)
+    need = at + n + slack(s, at + n);
+    if (need > (uint32_t)ONCE__CHUNKS * ONCE__CHUNK_PAGES)
         return 0;
-    if (at + n > s->room) {
-        room = (at + n + STEP - 1) / STEP * STEP;
+    if (need > s->room) {
+        room = (need + STEP - 1) / STEP * STEP;
         if (posix_fallocate(j->memory, (off_t)HEAD + (off_t)s->room * 4096,
                             (off_t)(room - s->room) * 4096) != 0)
             return 0;
@@ -275,6 +315,30 @@ uint32_t once__shared_grow(struct once__journal *j, uint32_t n)
     return at;
 }
 
+#ifdef __SANITIZE_THREAD__
+/* ThreadSanitizer of gcc 12 does not know the call below, and would take a mutex
+ * that was locked by it for unlocked. */
+static int lock_until(pthread_mutex_t *m, const struct timespec *until)
+{
+    struct timespec now;
+    int rc;
+
+    while ((rc = pthread_mutex_trylock(m)) == EBUSY) {
+        (void)clock_gettime(CLOCK_MONOTONIC, &now);
+        if (now.tv_sec > until->tv_sec ||
+            (now.tv_sec == until->tv_sec && now.tv_nsec >= until->tv_nsec))
+            return ETIMEDOUT;
+        (void)sched_yield();
+    }
+    return rc;
+}
+#else
+static int lock_until(pthread_mutex_t *m, const struct timespec *until)
+{
+    return pthread_mutex_clocklock(m, CLOCK_MONOTONIC, until);
+}
+#endif
+
 int once__shared_lock(pthread_mutex_t *m, uint32_t busy_ms)
 {
     struct timespec until;
@@ -289,5 +353,5 @@ int once__shared_lock(pthread_mutex_t *m, uint32_t busy_ms)
         until.tv_nsec -= 1000000000;
         until.tv_sec++;
     }
-    return pthread_mutex_clocklock(m, CLOCK_MONOTONIC, &until);
+    return lock_until(m, &until);
 }

@@ -166,12 +166,15 @@ static inline struct once__segment *once__segment(struct once__shared *s,
 
 ONCE_CHECK int once__shared_create(struct once__journal *j,
                                    const uint8_t id[ONCE__JOURNAL_ID],
-                                   once_error *err);
-/* ONCE_OK, or ONCE_EOPEN: there is none, it is another program's, or it was
- * never finished. */
+                                   const uint64_t key[4], once_error *err);
+/* ONCE_OK, or ONCE_EOPEN: there is none, it is another program's or user's, or
+ * it was never finished. */
 ONCE_CHECK int once__shared_attach(struct once__journal *j,
                                    const uint8_t id[ONCE__JOURNAL_ID],
                                    once_error *err);
+/* A second view of the memory that `from` has. */
+ONCE_CHECK int once__shared_share(const struct once__journal *from,
+                                  struct once__journal *out, once_error *err);
 /* Alone with memory that others have left: makes its locks anew. 0: that is
  * refused, and it must be made from the log. */
 ONCE_CHECK int once__shared_keep(struct once__journal *j);

@@ -62,13 +62,13 @@ static int is_ours(int fd, const struct stat *pids)
 static int look_at(int folder, const char *name, const struct stat *pids,
                    struct stray **list, struct once__strays *out)
 {
-    int fd = openat(folder, name, O_RDONLY | O_CLOEXEC | O_NOFOLLOW);
+    int fd = once__file_open_in(folder, name, O_RDONLY);
     struct stray *found = NULL;
     struct stat st;
 
     if (fd < 0)
         return ONCE_OK; /* gone, or nobody's business */
-    if (fstat(fd, &st) != 0 || !S_ISREG(st.st_mode) || !is_ours(fd, pids) ||
+    if (fstat(fd, &st) != 0 || !is_ours(fd, pids) ||
         strlen(name) + 2 > sizeof(found->name)) {
         (void)close(fd);
         out->others++;

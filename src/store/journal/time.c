@@ -83,7 +83,7 @@ static int save(int fd, uint64_t number, const once_store_time *t)
 
 static int open_file(const struct once__journal *j, int make)
 {
-    int fd = openat(j->folder, ONCE__JOURNAL_CLOCK, O_RDWR | O_CLOEXEC);
+    int fd = once__file_open_in(j->folder, ONCE__JOURNAL_CLOCK, O_RDWR);
 
     if (fd >= 0 || errno != ENOENT || !make)
         return fd;
@@ -91,7 +91,7 @@ static int open_file(const struct once__journal *j, int make)
     if (fd >= 0)
         (void)fsync(j->folder);
     else if (errno == EEXIST)
-        fd = openat(j->folder, ONCE__JOURNAL_CLOCK, O_RDWR | O_CLOEXEC);
+        fd = once__file_open_in(j->folder, ONCE__JOURNAL_CLOCK, O_RDWR);
     return fd;
 }
 
