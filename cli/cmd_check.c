@@ -197,8 +197,10 @@ static int forget(struct check *k)
 
     /* The time that was seen to pass may be some milliseconds behind. */
     while ((rc = once_apply(k->e, &op, &err)) >= 0 && rc != ONCE_OK &&
-           op.record.attempt != 0 && cli_steady_us() - start_us < FORGET_US)
+           op.record.attempt != 0 && cli_steady_us() - start_us < FORGET_US) {
+        once_op_clear(&op);
         (void)nanosleep(&pause, NULL);
+    }
     if (rc < 0)
         rc = cli_trouble_of_change(k->c, rc, &err);
     else if (rc != ONCE_OK && op.record.attempt != 0) {

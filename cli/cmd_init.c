@@ -6,6 +6,7 @@
  * What a store needs is the driver's business: this file only asks for it.
  */
 #include "cli.h"
+#include "run/run.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -16,7 +17,10 @@ static const char help[] =
     "\n"
     "Creates the store: a file, a folder, or the tables in a database. Of a store\n"
     "that is there already nothing is changed, except that an older schema is\n"
-    "brought up to date. No other command creates one, but for run.\n"
+    "brought up to date. Nothing else creates one, but for restore: a gateway, run\n"
+    "and all others refuse a store that is missing, since an empty one in its place\n"
+    "would execute all that it had recorded once more. Without --store it is the\n"
+    "user's own, that of once run.\n"
     "\n"
     "  --print    print the schema for an administrator, and change nothing\n"
     "  --json     one JSON object\n"
@@ -45,11 +49,19 @@ static void print_line(void *user, const char *text)
     putchar('\n');
 }
 
-static int is_named(const struct cli *c)
+/* Without a name: that of `once run`, in `*own`. */
+static int choose_store(struct cli *c, char **own)
 {
     if (c->store != NULL && c->store[0] != '\0')
         return CLI_OK;
-    return cli_usage(c, "which store? Say --store URL or set ONCE_STORE");
+    *own = run_state_store();
+    if (*own == NULL)
+        return cli_usage(c, "which store? Say --store URL or set ONCE_STORE");
+    c->store = c->user_store = *own;
+    return cli_say(c, CLI_OK,
+                   "no store was named, so this is that of once "
+                   "run: %s",
+                   *own);
 }
 
 static int print_schema(const struct cli *c)
@@ -128,7 +140,9 @@ static int take(const struct cli *c, void *user, int o)
 
 static int run(struct cli *c, int argc, char **argv)
 {
+    const char *store, *user_store = c->user_store;
     int print = 0, rc = cli_read_args(c, argc, argv, take, &print);
+    char *own = NULL;
 
     if (rc == CLI_OK)
         rc = cli_no_operands(c, argc, "; the store is named by --store URL");
@@ -136,10 +150,14 @@ static int run(struct cli *c, int argc, char **argv)
         return rc;
     if (print && c->json)
         return cli_usage(c, "--print and --json exclude each other");
-    rc = is_named(c);
-    if (rc != CLI_OK)
-        return rc;
-    return print ? print_schema(c) : create(c);
+    store = c->store;
+    rc = choose_store(c, &own);
+    if (rc == CLI_OK)
+        rc = print ? print_schema(c) : create(c);
+    c->store = store;
+    c->user_store = user_store;
+    free(own);
+    return rc;
 }
 
 const struct cli_command cli_cmd_init = {

@@ -169,12 +169,13 @@ static int change(const struct cli *c, struct restore *r, once_store *s,
 static int open_store(const struct cli *c, const struct restore *r,
                       once_store **out)
 {
+    once_store_options how = {.size = sizeof(how), .create = 1};
     once_error err = {0, ""};
     int rc;
 
     if (r->adopt)
         return cli_open_store(c, out);
-    rc = once_store_open(cli_url(c), NULL, &err, out);
+    rc = once_store_open(cli_url(c), &how, &err, out);
     return rc == ONCE_OK ? CLI_OK : cli_trouble(c, rc, &err);
 }
 

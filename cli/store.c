@@ -73,8 +73,11 @@ int cli_in_process(const char *url)
     return is_in(url, ONCE__STORE_PROCESS);
 }
 
-static const char *advice(int code)
+/* None where the text has it already. */
+static const char *advice(int code, const char *text)
 {
+    if (strstr(text, "once init") != NULL)
+        return NULL;
     switch (code) {
     case ONCE_EAWAY:
         return "Check that the server runs, and its address";
@@ -99,7 +102,7 @@ static const char *advice(int code)
 int cli_trouble(const struct cli *c, int code, const once_error *err)
 {
     const char *what = err && err->text[0] ? err->text : once_text(code);
-    const char *next = advice(code);
+    const char *next = advice(code, what);
 
     cli_say(c, 0, "%s", what);
     if (code == ONCE_EURL) {
@@ -199,15 +202,16 @@ static int not_opened(const struct cli *c, int code, const once_error *err)
 {
     if (code != ONCE_EOPEN)
         return cli_trouble(c, code, err);
+    if (strstr(err->text, "once init") != NULL)
+        return cli_say(c, CLI_STORE, "%s", err->text);
     if (is_in(cli_url(c), ONCE__STORE_SERVER))
         return cli_say(c, CLI_STORE,
                        "%s. Nothing was created; what a new store needs is "
                        "created, or printed, by once init",
                        err->text);
     return cli_say(c, CLI_STORE,
-                   "%s; nothing was created. Check the path, its permissions "
-                   "and the disk; the gateway's user must own the files. A "
-                   "new store is made by once init",
+                   "%s. Nothing was created. Check the path, its permissions "
+                   "and the disk; the gateway's user must own the files",
                    err->text);
 }
 
@@ -225,7 +229,6 @@ int cli_open(const struct cli *c, once_engine **out)
     if (rc != CLI_OK)
         return rc;
     options.no_reaper = 1;
-    options.must_exist = 1;
     rc = once_engine_open(cli_url(c), &options, &err, out);
     return rc < 0 ? not_opened(c, rc, &err) : CLI_OK;
 }
@@ -233,7 +236,6 @@ int cli_open(const struct cli *c, once_engine **out)
 int cli_open_store(const struct cli *c, once_store **out)
 {
     once_store_options options = {.size = sizeof(options),
-                                  .must_exist = 1,
                                   .event = say_event,
                                   .event_user = (void *)(uintptr_t)c};
     once_error err = {0, ""};

@@ -34,7 +34,7 @@ const char run_help[] =
     "                    takeover: the next one runs again, at least once\n"
     "  --ttl T           how long a result is kept (24h)\n"
     "  --lease T         how long a lost run counts as under way (30s)\n"
-    "  --store URL       or ONCE_STORE; (sqlite: in ~/.local/state/once)\n"
+    "  --store URL       or ONCE_STORE; it is made by once init (your own one)\n"
     "\n"
     "Exit status: the command's, or 64 usage, 65 key of another command, 69 no\n"
     "store, 74 done but its output cannot be shown, 75 unknown, 76 under way,\n"

@@ -272,8 +272,10 @@ typedef struct once_engine_options {
     void (*event)(void *user, const char *text);
     /* The store's clock, in ms since 1970, for tests. [the host's clock] */
     uint64_t (*clock)(void *user);
-    uint32_t must_exist; /* 1: a store that does not exist is ONCE_EOPEN; 0:
-                          * it is created [0]                              */
+    uint32_t create; /* 1: a store that does not exist is created; 0: it is
+                      * ONCE_EOPEN, since what is missing may be a disk that
+                      * is not mounted, and an empty store would execute all
+                      * that it had recorded once more [0]                 */
     /*
      * If the store does not answer a complete or release until the lease has
      * expired, the call returns ONCE_ESTORE, and the engine goes on repeating
@@ -330,9 +332,9 @@ typedef struct once_engine_options {
  * process that forks must open its engines after the fork. Returns
  *   ONCE_OK       `*out` is the engine.
  *   ONCE_EURL     There is no such store or name, or a parameter is wrong.
- *   ONCE_EOPEN    The store cannot be read or written, does not exist and
- *                 `must_exist` is set, or its server has refused the
- *                 connection; or no thread can be started.
+ *   ONCE_EOPEN    The store cannot be read or written, does not exist (see
+ *                 once_store_init() and `create`), or its server has refused
+ *                 the connection; or no thread can be started.
  *   ONCE_EAWAY    Its server cannot be reached, and may be later.
  *   ONCE_EVERSION The store was written by a version that is not understood.
  *   ONCE_ECORRUPT The store is damaged.
@@ -366,7 +368,7 @@ ONCE_API void once_engine_wake(once_engine *e);
 
 /*
  * Opens the store at `url` as once_engine_open() would, and closes it again, to
- * find out whether it can be used; a store that does not exist is created.
+ * find out whether it can be used; a store that does not exist is not created.
  * Returns ONCE_OK or the errors of once_engine_open(). With ONCE_OK `*durable`
  * is 1 for a store of class A, which loses no acknowledged record, and
  * `*shared` is 1 if several processes may open it at once; otherwise 0. Since
@@ -393,6 +395,8 @@ typedef struct once_stats {
     uint64_t live;         /* gauge: attempts that are owners               */
     uint64_t waiting;      /* gauge: attempts that wait for another         */
     uint64_t oldest_ms;    /* gauge: age of the oldest live attempt, or 0   */
+    uint64_t unrecorded;   /* gauge: ends that are still being recorded,
+                          * although their callers got ONCE_ESTORE        */
     uint64_t up;           /* gauge: 1: the store is open and answered last */
     uint64_t durable;      /* gauge: 1: it is open, and of class A          */
     uint64_t swept_ms;     /* gauge: time since expired records were last

@@ -31,8 +31,8 @@ typedef struct once_store {
     /* Set by once_store_clock(): KEEP scans and FORGET compare with this time
      * if it is earlier than the store's own. 0: with the store's own only. */
     uint64_t forget_ms;
-    /* Set by once_store_open(): the head as it was then, zeros where the driver
-     * has none; and where `caveat` points if a restored store accepts absent
+    /* Set by once_store_open(): the head as it was then; of a driver without
+     * head() at most the id, and that is set by open(). And where `caveat` points if a restored store accepts absent
      * keys. */
     once_store_head head;
     char gap_caveat[160];
@@ -59,8 +59,8 @@ typedef struct once_store_options {
      * another clock here: then this time is sent to the server. */
     uint64_t (*clock)(void *user);
     void *user;
-    uint32_t busy_ms;    /* how long one apply() may wait for other processes */
-    uint32_t must_exist; /* 1: open() creates nothing                       */
+    uint32_t busy_ms; /* how long one apply() may wait for other processes */
+    uint32_t create;  /* 1: open() makes a store that is not there       */
     /* Called by open() with a line that an operator should read while it takes
      * long, for example because another process recovers the store. Or NULL. */
     void (*event)(void *user, const char *text);
@@ -83,11 +83,13 @@ typedef struct once_store_ops {
     int durable;      /* 1: class A, an acknowledged step survives a crash  */
     int shared;       /* 1: several processes may open one URL at once      */
 
-    /* Opens the store; `rest` is the URL after "name:". Creates it if it does
-     * not exist and `must_exist` is 0. ONCE_OK, or ONCE_EOPEN, ONCE_EURL,
-     * ONCE_EVERSION, ONCE_ECORRUPT, ONCE_ENOMEM, or ONCE_EAWAY if a server
-     * cannot be reached, and may be later. An error text names the path, never
-     * a credential. */
+    /* Opens the store; `rest` is the URL after "name:". One that is not there,
+     * or is empty, is ONCE_EOPEN, with the text of once__missing(), unless
+     * `create` is set: somebody may have moved it, or not mounted its disk, and
+     * an empty one would execute every key again. ONCE_OK, or ONCE_EOPEN,
+     * ONCE_EURL, ONCE_EVERSION, ONCE_ECORRUPT, ONCE_ENOMEM, or ONCE_EAWAY if a
+     * server cannot be reached, and may be later. An error text names the path,
+     * never a credential. */
     int (*open)(const char *rest, const once_store_options *options,
                 once_error *err, once_store **out);
 
@@ -121,8 +123,9 @@ typedef struct once_store_ops {
      * ONCE_OK, or an error, which the engine reports as an event. */
     int (*maintain)(once_store *s, once_error *err);
 
-    /* Optional. Creates what open() needs and does not create, such as a
-     * schema. A second call changes nothing. Errors as for open(). */
+    /* Optional. Creates what open() needs and does not create even when it is
+     * asked to, such as a schema. A second call changes nothing. Errors as for
+     * open(). */
     int (*init)(const char *rest, const once_store_options *options,
                 once_error *err);
 
@@ -179,7 +182,7 @@ typedef struct once_store_ops {
 
 /*
  * Opens the store at `url` without an engine, for tools. `options` may be NULL,
- * and so may its clock. The caller ends it with once_store_close(). Returns
+ * and so may its clock; one that is not there is made only if they say so. The caller ends it with once_store_close(). Returns
  * ONCE_OK or the errors of once_engine_open(). Since 0.1.
  */
 ONCE_API ONCE_CHECK int once_store_open(const char *url,
@@ -227,9 +230,9 @@ ONCE_API ONCE_CHECK int once_store_clock_accept(once_store *s, once_clock *c,
                                                 once_error *err);
 
 /*
- * Creates what the store at `url` needs before it can be opened, such as a
- * schema. A second call changes nothing. Returns ONCE_OK, also if the store
- * needs nothing, or the errors of once_engine_open(). Since 0.1.
+ * Creates the store at `url`: a file, a folder, a schema. A second call changes
+ * nothing. Returns ONCE_OK, also if the store needs nothing, or the errors of
+ * once_engine_open(). Since 0.1.
  */
 ONCE_API ONCE_CHECK int once_store_init(const char *url, once_error *err);
 

@@ -144,12 +144,33 @@ static int use_log(sqlite3 *db, uint32_t busy_ms, once_error *err)
     return ONCE_OK;
 }
 
+/* Where it is, without links on the way, on the heap. NULL and errno: its folder
+ * is not there. */
+static char *find(const char *path)
+{
+    const char *slash = strrchr(path, '/');
+    const char *last = slash == NULL ? path : slash + 1;
+    char *part = slash == NULL
+                     ? strdup(".")
+                     : strndup(path, (size_t)(slash - path) + (slash == path));
+    char *folder = part == NULL ? NULL : realpath(part, NULL), *out = NULL;
+
+    if (folder != NULL && asprintf(&out, "%s/%s", folder, last) < 0)
+        out = NULL;
+    free(folder);
+    free(part);
+    return out;
+}
+
 /* A file that SQLite creates can be read by everybody. Its log files get the
- * mode of the database. */
+ * mode of the database. It is no link: whoever else may write to the folder must
+ * not lead root elsewhere. */
 static int create(const char *path, once_error *err)
 {
-    int fd = open(path, O_RDWR | O_CREAT | O_CLOEXEC, 0600);
+    int fd = -1;
 
+    if (path != NULL)
+        fd = open(path, O_RDWR | O_CREAT | O_CLOEXEC | O_NOFOLLOW, 0600);
     if (fd < 0)
         return once__fail(err, ONCE_EOPEN, "the client's file: %s",
                           strerror(errno));
@@ -189,15 +210,17 @@ static int flush_names(sqlite3 *db, once_error *err)
 int once__file_open(const char *path, uint32_t busy_ms, once_error *err,
                     sqlite3 **db)
 {
-    int code = create(path, err);
-    int rc;
+    char *where = find(path);
+    int code = create(where, err), rc = SQLITE_OK;
 
+    if (code == ONCE_OK)
+        rc = sqlite3_open_v2(where, db,
+                             SQLITE_OPEN_READWRITE | SQLITE_OPEN_NOMUTEX |
+                                 SQLITE_OPEN_EXRESCODE | SQLITE_OPEN_NOFOLLOW,
+                             NULL);
+    free(where);
     if (code != ONCE_OK)
         return code;
-    rc = sqlite3_open_v2(path, db,
-                         SQLITE_OPEN_READWRITE | SQLITE_OPEN_NOMUTEX |
-                             SQLITE_OPEN_EXRESCODE,
-                         NULL);
     if (rc != SQLITE_OK)
         return once__file_fail(rc, "opening", err);
     (void)sqlite3_busy_timeout(*db, (int)busy_ms);

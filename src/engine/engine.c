@@ -55,7 +55,7 @@ static int open_store(once_engine *e, const char *url, once_error *err)
 
     so.clock = e->options.clock;
     so.user = e->options.user;
-    so.must_exist = e->options.must_exist;
+    so.create = e->options.create;
     so.event = e->options.event;
     so.event_user = e->options.user;
     rc = once_store_open(url, &so, err, &store);

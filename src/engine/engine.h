@@ -141,7 +141,7 @@ struct once_attempt {
 struct once__counters {
     atomic_uint_fast64_t operations, batches, unknown, repeated, busy, renewed,
         reaped, forgotten, corrupt, rollbacks, queued, live, waiting,
-        oldest_since_ms, apply_us, latency[ONCE_LATENCY_BUCKETS];
+        oldest_since_ms, unrecorded, apply_us, latency[ONCE_LATENCY_BUCKETS];
     /* Gauges of the engine's thread. */
     atomic_uint_fast64_t up, durable, swept_at_ms, late, incarnation,
         gap_until_ms, counted, claimed, dispatched, indeterminate,
@@ -150,7 +150,7 @@ struct once__counters {
 
 /* Outcomes that are still repeated although their callers got "unknown". */
 struct once__late {
-    uint64_t bytes;             /* held now                                */
+    uint64_t held, bytes;       /* now: how many, and their size           */
     uint64_t recorded, dropped; /* anew each time that nothing is held      */
 };
 

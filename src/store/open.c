@@ -131,6 +131,16 @@ static int resolve(const char *text, struct once__named *named, once_error *err,
     return ONCE_OK;
 }
 
+int once__missing(once_error *err, const char *what, const char *text)
+{
+    return once__fail(
+        err, ONCE_EOPEN,
+        "%s: %s; nothing was created, since it may have been moved "
+        "away, or its disk is not mounted. A new, empty store is "
+        "made by once init",
+        what, text);
+}
+
 /* A restored store that executes absent keys loses the promise for a while. */
 static int read_head(once_store *s, const once_store_options *o,
                      once_error *err)
@@ -212,10 +222,16 @@ int once_store_init(const char *url, once_error *err)
     struct once__named named;
     const once_store_ops *ops = NULL;
     const char *rest = NULL;
+    once_store *s = NULL;
     int rc = resolve(url, &named, err, &ops, &rest);
 
+    o.create = 1;
     if (rc == ONCE_OK && ops->init != NULL)
-        rc = ops->init(rest, &o, err);
+        return ops->init(rest, &o, err);
+    if (rc == ONCE_OK)
+        rc = ops->open(rest, &o, err, &s);
+    if (rc == ONCE_OK)
+        s->ops->close(s);
     return rc;
 }
 

@@ -116,7 +116,8 @@ static void find_caveat(struct redis *s)
 }
 
 static int redis_new(enum once__redis_mode mode, int tls, int socket,
-                     const char *rest, once_error *err, struct redis **out)
+                     const char *rest, int create, once_error *err,
+                     struct redis **out)
 {
     struct redis *s = calloc(1, sizeof(*s));
     int rc;
@@ -124,8 +125,11 @@ static int redis_new(enum once__redis_mode mode, int tls, int socket,
     if (s == NULL)
         return once__fail(err, ONCE_ENOMEM, "redis: out of memory");
     rc = once__redis_parse(mode, tls, socket, rest, &s->net.config, err);
+    s->net.mark.create = create;
     if (rc == ONCE_OK)
         rc = once__redis_net_open(&s->net, err);
+    if (rc == ONCE_OK)
+        rc = once__redis_mark(&s->net, s->base.head.id, err);
     if (rc != ONCE_OK) {
         redis_close(&s->base);
         return rc;
@@ -140,7 +144,7 @@ static int redis_open(const once_store_ops *ops, enum once__redis_mode mode,
                       once_store **out)
 {
     struct redis *s = NULL;
-    int rc = redis_new(mode, tls, socket, rest, err, &s);
+    int rc = redis_new(mode, tls, socket, rest, options->create != 0, err, &s);
 
     if (rc != ONCE_OK)
         return rc;
@@ -212,7 +216,7 @@ static int redis_report(enum once__redis_mode mode, int tls, int socket,
                         struct report *report, once_error *err)
 {
     struct redis *s = NULL;
-    int rc = redis_new(mode, tls, socket, rest, err, &s);
+    int rc = redis_new(mode, tls, socket, rest, 0, err, &s);
 
     if (rc != ONCE_OK)
         return rc;
@@ -221,7 +225,7 @@ static int redis_report(enum once__redis_mode mode, int tls, int socket,
     return rc;
 }
 
-/* There is nothing to create; what an administrator grants is printed. */
+/* What an administrator sets and grants; once init then makes one key. */
 static int redis_schema(const char *rest, once_line *line, void *user,
                         once_error *err)
 {

@@ -85,7 +85,9 @@ static int parse(struct sqlite *s, const char *rest, once_error *err)
         code = once__fail(err, ONCE_EURL, "sqlite: a path is missing");
     s->options.busy_ms = (uint32_t)busy_ms;
     if (code == ONCE_OK)
-        code = once__path_absolute("sqlite", url, &s->path, err);
+        code = once__path_resolve("sqlite", url, &s->path, err);
+    if (code == ONCE_EOPEN && errno == ENOENT && s->options.create == 0)
+        code = once__missing(err, url, "its folder does not exist");
     free(url);
     return code;
 }
@@ -93,18 +95,18 @@ static int parse(struct sqlite *s, const char *rest, once_error *err)
 /* ---- The file ---------------------------------------------------------- */
 
 /*
- * Creates the file for its owner's eyes only. An existing one is not opened
+ * Creates the file, if it is to, for its owner's eyes only. An existing one is not opened
  * here: closing it would drop the locks that this process holds on it through
  * another connection (POSIX, fcntl).
  */
-static int create_file(const char *path, int must_exist, once_error *err)
+static int have_file(const char *path, int create, once_error *err)
 {
     struct stat st;
-    int fd, failed;
+    int fd = -1, failed;
 
-    if (must_exist && stat(path, &st) != 0)
-        return once__fail(err, ONCE_EOPEN, "%s: %s", path, strerror(errno));
-    fd = open(path, O_RDWR | O_CREAT | O_EXCL | O_CLOEXEC, 0600);
+    errno = EEXIST;
+    if (create)
+        fd = open(path, O_RDWR | O_CREAT | O_EXCL | O_CLOEXEC, 0600);
     if (fd >= 0) {
         failed = fsync(fd);
         failed |= close(fd);
@@ -112,6 +114,8 @@ static int create_file(const char *path, int must_exist, once_error *err)
     } else {
         failed = errno != EEXIST || stat(path, &st) != 0;
     }
+    if (failed && !create && errno == ENOENT)
+        return once__missing(err, path, "it does not exist");
     if (failed)
         return once__fail(err, ONCE_EOPEN, "%s: %s", path, strerror(errno));
     if (fd < 0 && !S_ISREG(st.st_mode))
@@ -122,9 +126,10 @@ static int create_file(const char *path, int must_exist, once_error *err)
     return ONCE_OK;
 }
 
-static int connect_link(struct sqlite *s, once_error *err)
+static int connect_link(struct sqlite *s, int create, once_error *err)
 {
-    int code = once__sqlite_connect(&s->link, s->path, s->options.busy_ms, err);
+    int code = once__sqlite_connect(&s->link, s->path, s->options.busy_ms,
+                                    create, err);
 
     if (code == ONCE_OK && s->checkpointer != NULL)
         once__sqlite_checkpointer_watch(s->checkpointer, s->link.db);
@@ -156,7 +161,7 @@ static int open_file(struct sqlite *s, const char *rest, once_error *err)
         once__places_note(&s->places, rest, strcspn(rest, "?"), "", -1, err);
 
     if (code == ONCE_OK)
-        code = connect_link(s, err);
+        code = connect_link(s, s->options.create != 0, err);
     if (code != ONCE_OK)
         return code;
     log = sqlite3_filename_wal(sqlite3_db_filename(s->link.db, "main"));
@@ -186,7 +191,7 @@ static int sqlite_open(const char *rest, const once_store_options *options,
         s->options.busy_ms = BUSY_MS;
     code = parse(s, rest, err);
     if (code == ONCE_OK)
-        code = create_file(s->path, s->options.must_exist != 0, err);
+        code = have_file(s->path, s->options.create != 0, err);
     if (code == ONCE_OK)
         code = open_file(s, rest, err);
     if (code != ONCE_OK) {
@@ -401,7 +406,7 @@ static int reconnect(struct sqlite *s, once_error *err)
         return once__places_glance(&s->places, err);
     if (once__places_look(&s->places, err) != ONCE_OK)
         return ONCE_ESTORE;
-    if (connect_link(s, err) == ONCE_OK) {
+    if (connect_link(s, 0, err) == ONCE_OK) {
         if (once__places_look(&s->places, err) == ONCE_OK)
             return ONCE_OK;
         once__sqlite_disconnect(&s->link);

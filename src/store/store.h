@@ -32,6 +32,10 @@ static inline int once__opening(int rc, once_error *err)
     return ONCE_EOPEN;
 }
 
+/* There is no store, and nobody has asked for a new one. `what` says where, and
+ * what is missing. */
+int once__missing(once_error *err, const char *what, const char *text);
+
 /* The least that a store's fence counter may be with this head. */
 static inline uint64_t once__fence_floor(const once_store_head *head,
                                          uint64_t fence)

@@ -138,7 +138,8 @@ static void fill(const char *url, uint64_t n, uint64_t waiting)
     once_store *s;
     size_t k;
 
-    if (once_store_open(url, NULL, &err, &s) != ONCE_OK)
+    if (once_store_init(url, &err) != ONCE_OK ||
+        once_store_open(url, NULL, &err, &s) != ONCE_OK)
         die("open", &err);
     if (s->ops->import == NULL)
         die("this store takes no records from elsewhere", NULL);

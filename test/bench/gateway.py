@@ -60,6 +60,7 @@ ROOT = pathlib.Path(__file__).resolve().parents[2]
 sys.path.insert(0, str(ROOT / "test" / "lib"))
 sys.dont_write_bytecode = True
 # pylint: disable=wrong-import-position
+import newstore  # noqa: E402
 import servers  # noqa: E402
 from machine import free_port  # noqa: E402
 from page import Wrong, by_hand  # noqa: E402
@@ -215,6 +216,7 @@ class Nginx:
         conf = folder / "nginx.conf"
         conf.write_text(template.format(dir=folder, port=self.port, temp=temp,
                                         user=user, **values))
+        newstore.init_all(conf.read_text())
         self.log = open(folder / "stderr", "wb")
         self.child = subprocess.Popen(
             [nginx, "-p", str(folder), "-e", str(folder / "error.log"), "-c",
@@ -408,9 +410,6 @@ class Bench:
         folder = self.folder / f"front-{self.serial}"
         load = guard = line = ""
         if url is not None:
-            if url.startswith("postgres:"):
-                subprocess.run([ONCE, "--store", url, "init"], check=True,
-                               stdout=subprocess.DEVNULL)
             load = f"load_module {MODULE};"
             line = f"once_store bench {url};"
             guard = "once bench; once_scope off; once_key_required on;"

@@ -169,7 +169,8 @@ static void print_response(once_bytes result)
     size_t at = 0;
 
     if (once__response_decode(result, &r, NULL) != ONCE_OK) {
-        fwrite(result.data, 1, result.size, stdout);
+        if (result.size > 0)
+            fwrite(result.data, 1, result.size, stdout);
         return;
     }
     printf("%d%s\n", r.status, r.flags & ONCE__NO_BODY ? " no body" : "");
@@ -249,6 +250,7 @@ int main(int argc, char **argv)
 
     check(argc >= 4, "see the top of seed.c for the usage");
     options.no_reaper = 1;
+    options.create = 1;
     if (once_engine_open(argv[1], &options, &err, &e) < 0)
         check(0, err.text);
     run(e, argc, argv);

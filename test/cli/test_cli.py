@@ -30,6 +30,7 @@ import pytest
 from once_cli import (A, B, C, ISO, LAST, ONCE, OWNER, REPLAY, ROOT, TAKEOVER,
                       UNKNOWN, ZERO, on_terminal, states, store)
 from machine import free_port
+import newstore
 
 assert store  # a fixture
 
@@ -761,6 +762,7 @@ def gateway(store, upstream):
     (folder / "conf").write_text(CONF.format(
         module=MODULE, user=user, dir=folder, store=store.url, port=port,
         upstream=upstream))
+    newstore.init(store.url)
     child = subprocess.Popen([NGINX, "-p", str(folder), "-e",
                               str(folder / "error.log"), "-c",
                               str(folder / "conf")])

@@ -45,6 +45,7 @@ def test_a_name_is_the_store_that_its_file_says(once, text):
 
 
 def test_a_command_runs_once_in_a_store_that_is_named(once):
+    assert once("--store", "pay", "init").returncode == 0
     for _ in range(2):
         done = once("--store", "pay", "run", "--key", "k", "--", "echo", "a")
         assert (done.returncode, done.stdout) == (0, "a\n"), done

@@ -19,6 +19,7 @@ import time
 
 import pytest
 
+from machine import preloaded
 from marks import MARK
 from once_cli import (A, B, BODY, C, LAST, ONCE, OWNER, REPLAY, ROOT, TAKEOVER,
                       ZERO, Store, on_terminal, states, store)
@@ -54,7 +55,7 @@ class Clock:
     def __init__(self, shim, folder):
         self.path = folder / "clock"
         self.ahead(0)
-        self.env = {"LD_PRELOAD": str(shim), "ONCE_CLOCKSHIM": str(self.path)}
+        self.env = dict(preloaded(shim), ONCE_CLOCKSHIM=str(self.path))
 
     def ahead(self, seconds, passed=0):
         """Of so many seconds, `passed` have been seen to pass."""
@@ -67,8 +68,6 @@ class Clock:
 
 @pytest.fixture
 def clock(shim, tmp_path):
-    if "ASAN_OPTIONS" in os.environ:
-        pytest.skip("the sanitizers' runtime must be the first library")
     return Clock(shim, tmp_path)
 
 
@@ -138,7 +137,6 @@ def test_init_print_without_a_schema_says_so_and_creates_nothing(store):
 
 def test_init_refuses_what_would_be_gone_at_once(store):
     store.bad(2, "one process", "init", "--store", "memory:")
-    store.bad(2, "which store", "init", env={"ONCE_STORE": ""})
 
 
 def test_init_tells_which_path_it_could_not_make(store):
@@ -183,6 +181,8 @@ def test_without_a_store_it_is_that_of_once_run_and_says_so(store):
     env = {"ONCE_STORE": ""}
     store.bad(2, "which store", "ls", env=env)
     assert not (store.folder / "state").exists()
+    store.bad(69, "once init", "run", "--key", "k", "--", "true", env=env)
+    assert b"no store was named" in store.once("init", env=env).stderr
     store.ok("run", "--group", "jobs", "--key", MARK + "key", "--",
              "echo", "done", env=env)
     done = store.once("show", "--group", "jobs", "--key", MARK + "key",

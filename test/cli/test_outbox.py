@@ -219,9 +219,9 @@ def test_the_same_on_postgres(server):  # noqa: F811
     once = server.ok
 
     def sql(text):
-        subprocess.run(["psql", "-qX", "-v", "ON_ERROR_STOP=1", "-c", text,
-                        server.url], check=True, timeout=60,
-                       stdout=subprocess.DEVNULL)
+        subprocess.run(["psql", "-qX", "-v", "ON_ERROR_STOP=1", "-c", "BEGIN",
+                        "-c", text, "-c", "COMMIT", server.url], check=True,
+                       timeout=60, stdout=subprocess.DEVNULL)
 
     once("messages", "init")
     sql("SELECT once.emit('r', 'the body', p_id => 'secret-id')")

@@ -60,15 +60,36 @@ class User:
         self.state = folder / "state" / "once"
         self.ran = folder / "ran"
         self.started = []
+        self.stores = set()
         self.env = {k: v for k, v in os.environ.items()
                     if not k.startswith("ONCE_")}
         self.env.update(HOME=str(folder), XDG_STATE_HOME=str(folder / "state"))
+
+    def have_store(self, words, env):
+        """Makes the store of a run that is the first to name it."""
+        options = words[:words.index("--")] if "--" in words else words
+        store = options[options.index("--store") + 1:][:1] \
+            if "--store" in options else [env.get("ONCE_STORE", "")]
+        where = (*store, env.get("XDG_STATE_HOME"), env.get("HOME"))
+        if words[0] != "run" or where in self.stores:
+            return
+        self.stores.add(where)
+        subprocess.run([ONCE, "--store", *store, "init", "--audit", "off"],
+                       env=env, cwd=self.folder, capture_output=True,
+                       timeout=HANG, check=False)
+
+    def have_own(self):
+        self.have_store(["run"], self.env)
+
+    def have_none(self):
+        self.stores.add(("", self.env["XDG_STATE_HOME"], self.env["HOME"]))
 
     def start(self, *words, **more):
         more.setdefault("stdin", subprocess.DEVNULL)
         more.setdefault("stdout", subprocess.PIPE)
         more.setdefault("stderr", subprocess.PIPE)
         more.setdefault("env", self.env)
+        self.have_store(words, more["env"])
         process = subprocess.Popen([ONCE, *words], cwd=self.folder,
                                    preexec_fn=deaf_to_nothing, **more)
         self.started.append(process)
@@ -80,6 +101,7 @@ class User:
             full.pop(name, None)
             if value is not None:
                 full[name] = value
+        self.have_store(words, full)
         return subprocess.run([ONCE, *words], input=stdin, env=full,
                               cwd=self.folder, capture_output=True,
                               preexec_fn=deaf_to_nothing, timeout=HANG)
@@ -254,6 +276,7 @@ def test_a_reader_that_leaves_does_not_harm_the_command(user):
 
 
 def test_missing_standard_files_do_no_harm(user):
+    user.have_own()
     line = shlex.join([ONCE, "run", "--key", KEY, "--", "sh", "-c",
                        "echo run >>ran; echo out; exit 4"])
     done = subprocess.run(["sh", "-c", f"{line} <&- >&- 2>&-"], env=user.env,
@@ -358,6 +381,7 @@ USES = [
 @pytest.mark.parametrize("words,text", USES,
                          ids=[" ".join(w)[:50] or "none" for w, _ in USES])
 def test_bad_usage_is_named_and_nothing_is_done(user, words, text):
+    user.have_none()
     done = user.run(*words)
     assert done.returncode == USAGE, done
     assert text in done.stderr.decode()
@@ -392,6 +416,30 @@ def test_without_a_store_nothing_is_run(user, url):
     done = user.sh("true", "--store", url)
     assert done.returncode == STORE
     assert user.runs() == 0
+
+
+@pytest.mark.parametrize("kind", ["sqlite", "journal"])
+def test_a_store_that_was_moved_away_is_not_made_anew(user, kind):
+    url = f"{kind}:{user.folder}/s"
+    assert user.sh("true", "--store", url).returncode == 0
+    (user.folder / "s").rename(user.folder / "away")
+    for _ in range(2):
+        done = user.sh("true", "--store", url)
+        assert done.returncode == STORE
+        assert b"once init" in done.stderr and b"/s: " in done.stderr
+    assert not (user.folder / "s").exists()
+    (user.folder / "away").rename(user.folder / "s")
+    assert user.sh("true", "--store", url).returncode == 0
+    assert user.runs() == 1
+
+
+def test_the_users_own_store_is_not_made_by_a_run(user):
+    user.have_none()
+    done = user.sh("true")
+    assert done.returncode == STORE and b"once init" in done.stderr
+    assert user.once("init", "--audit", "off").returncode == 0
+    assert user.sh("true").returncode == 0
+    assert user.runs() == 1
 
 
 def test_a_store_that_does_not_answer_runs_nothing(user):
@@ -496,6 +544,7 @@ def test_output_that_cannot_be_kept_is_said_both_times(user):
 
 def test_a_disk_that_fills_up_is_said_both_times(user):
     """A limit of 1.5 MB for a file is what a full disk is to us."""
+    user.have_own()
     words = [ONCE, "run", "--key", KEY, "--", "sh", "-c",
              f"echo run >>ran; {LONG_SCRIPT}"]
     done = subprocess.run(
@@ -566,6 +615,8 @@ AS_ANYBODY = ["setpriv", "--bounding-set", "-dac_override,-dac_read_search"] \
 def test_the_state_folder_may_be_in_one_that_cannot_be_read(user):
     # Entries may be made in it, but it cannot be opened for its flush.
     (user.folder / "state").mkdir(mode=0o300)
+    subprocess.run([*AS_ANYBODY, ONCE, "init", "--audit", "off"],
+                   env=user.env, timeout=HANG, check=True)
     done = subprocess.run([*AS_ANYBODY, ONCE, "run", "--key", KEY, "--",
                            "true"],
                           env=user.env, capture_output=True, timeout=HANG,
@@ -652,6 +703,7 @@ def status_bit(pid, mask, number):
 def test_a_key_of_the_terminal_reaches_the_command_once(user):
     """We are stopped until the command has taken it, or a second one would
     vanish in the first."""
+    user.have_own()
     pid, fd = pty.fork()
     if pid == 0:
         deaf_to_nothing()
@@ -676,6 +728,7 @@ def test_a_key_of_the_terminal_reaches_the_command_once(user):
 
 
 def test_a_hang_up_that_only_we_get_is_forwarded(user):
+    user.have_own()
     pid, fd = pty.fork()
     if pid == 0:
         deaf_to_nothing()

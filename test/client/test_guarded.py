@@ -13,6 +13,7 @@ import subprocess
 import pytest
 
 import faults
+import newstore
 from faults import (AGENT, BUILD, ENV, Dropper, eventually, indeterminate, nap,
                     orders, stored_name)
 from test_agent import Agent
@@ -32,6 +33,7 @@ class Guarded(faults.Payments):
     def __init__(self, folder):  # pylint: disable=super-init-not-called
         self.db = folder / "ledger.db"
         self.store = "sqlite:%s/store.db" % folder
+        newstore.init(self.store)
         self.process = None
         self.start()
 

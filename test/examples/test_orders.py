@@ -14,11 +14,16 @@ import re
 import shutil
 import signal
 import subprocess
+import sys
 import time
 
 import pytest
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
+sys.path.insert(0, str(ROOT / "test" / "lib"))
+
+import newstore  # noqa: E402  pylint: disable=wrong-import-position
+
 BUILD = pathlib.Path(os.environ.get("ONCE_BUILD", ROOT / "build")).resolve()
 ONCE = os.environ.get("ONCE_CLI", str(BUILD / "once"))
 ORDERS = os.environ.get("ONCE_ORDERS", str(BUILD / "examples/orders/orders"))
@@ -30,6 +35,7 @@ HANG = 120
 
 
 def start(folder, messages):
+    newstore.init(f"sqlite:{folder}/orders.db")
     p = subprocess.Popen(
         [ORDERS, f"sqlite:{folder}/orders.db", str(folder / "ledger")],
         stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
@@ -112,6 +118,8 @@ def night(tmp_path):
     env = {k: v for k, v in os.environ.items() if not k.startswith("ONCE_")}
     env.update(ONCE=ONCE, HOME=str(tmp_path),
                XDG_STATE_HOME=str(tmp_path / "state"))
+    subprocess.run([ONCE, "init"], env=env, check=True, timeout=HANG,
+                   capture_output=True)
 
     def run(*words):
         return subprocess.run(words, cwd=folder, env=env, capture_output=True,
@@ -214,7 +222,7 @@ def test_the_session_of_the_page(tmp_path):
     env.update(HOME=str(tmp_path), XDG_STATE_HOME=str(tmp_path / "state"),
                PATH=f"{tmp_path}/bin:{env['PATH']}")
     lines = re.findall(r"^\$ (.*)\n((?:(?!\$ ).*\n)*)", session, re.M)
-    assert len(lines) == 8
+    assert len(lines) == 9
     for typed, told in lines:
         run = subprocess.run(["sh", "-c", typed], env=env, cwd=tmp_path,
                              stdout=subprocess.PIPE, text=True,

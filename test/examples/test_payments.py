@@ -34,7 +34,9 @@ import pytest
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 sys.path.insert(0, str(ROOT / "test/lib"))
 
-from machine import free_port  # noqa: E402  pylint: disable=wrong-import-position
+# pylint: disable=wrong-import-position
+from machine import free_port  # noqa: E402
+from modes import open_to_others  # noqa: E402
 
 BUILD = pathlib.Path(os.environ.get("ONCE_BUILD", ROOT / "build")).resolve()
 PAYMENTS = BUILD / "examples/payments/payments"
@@ -697,7 +699,8 @@ class Stack:
                      ONCE_PORT=str(self.port), **where),
             # A shell cannot trap what it was told to ignore, by nohup or "&".
             preexec_fn=lambda: [signal.signal(n, signal.SIG_DFL) for n in
-                                (signal.SIGHUP, signal.SIGINT)])
+                                (signal.SIGHUP, signal.SIGINT)],
+            umask=0)  # what it leaves must not be as open as it may be
 
     def said(self):
         self.out.seek(0)
@@ -773,6 +776,31 @@ def test_the_lines_that_run_prints_do_what_it_says(stack):
     assert lost.startswith("HTTP/1.1 502") and "outcome-unknown" in lost
     labels = [r["label"] for r in console_records(s)]
     assert labels == ["POST /charge?order=o-2"]
+
+
+def test_what_a_run_leaves_is_its_users_own(tmp_path):
+    """The token of the console stood in a file that everybody could read."""
+    if not MODULE.exists():
+        pytest.skip("%s is not built" % MODULE)
+    state = tmp_path / "state"
+    s = Stack(state)
+    try:
+        assert agent(s.ready().url, "--orders", "3").returncode == 0
+        token = re.search(r"#token=(\w+)", s.said()).group(1)
+        assert token in (state / "console.out").read_text()
+        assert not open_to_others(state)
+    finally:
+        s.close()
+    assert not open_to_others(state)
+    # A file that is there keeps its mode.
+    for name in ("console.out", "payments.out", "nginx.conf"):
+        (state / name).chmod(0o644)
+    s = Stack(state)
+    try:
+        s.ready()
+        assert not open_to_others(state)
+    finally:
+        s.close()
 
 
 def console_records(s):

@@ -165,9 +165,11 @@ static void make_keys(struct key *keys)
 
 static once_engine *open_engine(const char *url)
 {
+    once_engine_options o = ONCE_ENGINE_OPTIONS_INIT;
     once_engine *e = NULL;
 
-    if (once_engine_open(url, NULL, NULL, &e) != ONCE_OK)
+    o.create = 1;
+    if (once_engine_open(url, &o, NULL, &e) != ONCE_OK)
         abort();
     return e;
 }

@@ -392,6 +392,7 @@ once_engine *story_open(struct story *s, const char *url)
 
     o.reap_ms = 20;
     o.drain_ms = 500;
+    o.create = 1;
     rc = once_engine_open(url, &o, &err, &e);
     if (rc != ONCE_OK &&
         (s->clean || (rc != ONCE_ENOMEM && rc != ONCE_EOPEN &&

@@ -182,7 +182,8 @@ def test_what_was_lost_at_complete_is_not_executed_after_a_restart(make):
                 store="faulty:fail=complete:1-*@sqlite")
     c = site.case("/pay/", Answer(), Answer(201, b"a second execution\n"))
     is_problem(c.post(), "outcome-unknown", 502)
-    site.gateway.quit()
+    # SIGQUIT would wait for the store, in order to record the outcome.
+    site.gateway.kill_all()
     site.restart_with("sqlite")
     settles(c, "outcome-unknown")
     assert c.executions == 1

@@ -11,7 +11,6 @@ import os
 import pathlib
 import re
 import signal
-import subprocess
 import sys
 
 import pytest
@@ -22,9 +21,10 @@ from gateway import (Drop, Hold, eventually, guarded, is_new, is_problem,
 
 sys.path.insert(0, str(pathlib.Path(__file__).parents[1] / "lib"))
 
-import servers  # noqa: E402  pylint: disable=wrong-import-position
+# pylint: disable=wrong-import-position
+import newstore  # noqa: E402
+import servers  # noqa: E402
 
-ONCE = gateway.BUILD / "once"
 pytestmark = pytest.mark.nginx_only("it opens its stores in its workers")
 
 # What killing a worker makes nginx say.
@@ -44,11 +44,11 @@ def server_of(world, kind):
         if kind == "redis":
             server = servers.Redis(world).start()
             url = server.url()
+            newstore.init(url)
         else:
             server = servers.Postgres(world).init().start().furnish()
             url = server.url()
-            subprocess.run([ONCE, "--store", url, "init"], check=True,
-                           capture_output=True, timeout=60)
+            newstore.init(url)
     except servers.Missing as missing:
         pytest.skip(str(missing))
     server.stop()
@@ -203,13 +203,83 @@ def test_a_database_without_our_schema_is_an_error(make, world):
     server, url = server_of(world, "postgres")
     server.start()
     site = make(guarded("/pay/"), store=url + "?schema=nosuch", start=False,
-                allow=EMERG)
+                allow=EMERG, init=False)
     status, said = site.gateway.check()
     assert status != 0 and "once init" in said
     site = make(guarded("/pay/"), store=url.replace("/once", "/nosuch"),
                 start=False, allow=EMERG)
     status, said = site.gateway.check()
     assert status != 0, said
+
+
+# ---- A store that is missing -----------------------------------------------
+
+
+def refused(site):
+    status, said = site.gateway.check()
+    assert status != 0 and "once init" in said, said
+    assert "[emerg] " in said and 'once_store "main": ' in said
+    return said
+
+
+@pytest.mark.parametrize("kind", ["sqlite", "journal"])
+@pytest.mark.parametrize("what", ["store", "folder"])
+def test_a_store_that_was_moved_is_not_made_anew(make, tmp_path, kind, what):
+    folder = tmp_path / "disk"
+    folder.mkdir()
+    site = make(guarded("/pay/"), store="%s:%s/pay" % (kind, folder),
+                allow=EMERG)
+    c = works(site)
+    site.gateway.quit()
+    site.gateway.wait_end()
+    there = folder if what == "folder" else folder / "pay"
+    there.rename(tmp_path / "away")
+    if what == "folder":  # where a disk is mounted, and is not
+        folder.mkdir()
+    for _ in range(2):
+        assert "%s/pay" % folder in refused(site)
+    assert not (folder / "pay").exists()
+    if what == "folder":
+        folder.rmdir()
+    (tmp_path / "away").rename(there)
+    site.gateway.start()
+    assert c.post().once == "replayed" and c.executions == 1
+
+
+@pytest.mark.parametrize("kind", ["sqlite", "journal"])
+def test_a_store_that_is_empty_is_not_one(make, tmp_path, kind):
+    place = tmp_path / "pay"
+    if kind == "sqlite":
+        place.write_bytes(b"")
+    else:
+        place.mkdir(0o700)
+        (place / "lost+found").mkdir()
+    site = make(guarded("/pay/"), store="%s:%s" % (kind, place), start=False,
+                allow=EMERG, init=False)
+    refused(site)
+    assert kind == "journal" or place.read_bytes() == b""
+    assert kind == "sqlite" or os.listdir(place) == ["lost+found"]
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_server_that_is_empty_again_is_refused(make, world, kind):
+    server, url = server_of(world, kind)
+    server.start()
+    site = make(guarded("/pay/"), store=url, allow=EMERG)
+    c = works(site)
+    if kind == "redis":
+        server.ask("FLUSHALL")
+    else:
+        server.sql("DROP SCHEMA once CASCADE", "once")
+    # The gateway that has it open: within a second, and for ever.
+    eventually(lambda: site.case("/pay/").post().status == 503)
+    for _ in range(20):
+        unavailable(site.case("/pay/"))
+    assert c.post().status == 503 and c.executions == 1
+    refused(site)
+    newstore.init(url)
+    site.gateway.reload()
+    eventually(lambda: site.case("/pay/").post().status == 201)
 
 
 # ---- What the log says ---------------------------------------------------

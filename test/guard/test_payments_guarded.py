@@ -23,6 +23,7 @@ import time
 
 import pytest
 
+import newstore
 from marks import MARK
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
@@ -50,6 +51,7 @@ class Service:
         self.said = ""
         self.process = None
         self.port = 0
+        newstore.init(self.store)
         self.start()
 
     def start(self, *options):

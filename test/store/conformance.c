@@ -214,7 +214,7 @@ static unsigned pick(struct world *w, unsigned n)
 static int world_connect(struct world *w)
 {
     once_store_options options = {
-        sizeof(options), world_clock, w, 0, 0, NULL, NULL};
+        sizeof(options), world_clock, w, 0, 1, NULL, NULL};
     once_error err = {0, ""};
     int rc = once_store_open(w->url, &options, &err, &w->store);
 
@@ -1219,7 +1219,7 @@ static once_store *as_owner(struct world *w)
 {
     const char *role = getenv("ONCE_TEST_ROLE_URL");
     once_store_options options = {
-        sizeof(options), world_clock, w, 0, 0, NULL, NULL};
+        sizeof(options), world_clock, w, 0, 1, NULL, NULL};
     once_store *s = NULL;
     char url[512];
 
@@ -1525,7 +1525,7 @@ static void *contend(void *user)
 {
     struct contender *c = user;
     once_store_options options = {
-        sizeof(options), fixed_clock, NULL, 0, 0, NULL, NULL};
+        sizeof(options), fixed_clock, NULL, 0, 1, NULL, NULL};
     once_store *s = NULL;
     once_error err = {0, ""};
     once_op op[4], *ops[4];
@@ -1635,7 +1635,7 @@ static void what_one_handle_does_the_other_sees(void)
 {
     struct world *w = world_open(8);
     once_store_options options = {
-        sizeof(options), world_clock, w, 0, 0, NULL, NULL};
+        sizeof(options), world_clock, w, 0, 1, NULL, NULL};
     once_store *mine = w->store, *other = NULL;
     int i, round;
 
@@ -1711,7 +1711,8 @@ int main(int argc, char **argv)
         return 2;
     (void)atexit(remove_folder); /* judge() may exit */
     target_url(url, sizeof(url), 0);
-    if (once_store_check(url, &durable, &shared, &err) != ONCE_OK) {
+    if ((own_url != postgres_url && once_store_init(url, &err) != ONCE_OK) ||
+        once_store_check(url, &durable, &shared, &err) != ONCE_OK) {
         printf("Bail out! %s\n", err.text);
         return 1;
     }

@@ -119,7 +119,8 @@ static once_store *open_url(const char *url)
     once_store *s = NULL;
     once_error err = {0, ""};
 
-    if (once_store_open(url, NULL, &err, &s) != ONCE_OK) {
+    if (once_store_init(url, &err) != ONCE_OK ||
+        once_store_open(url, NULL, &err, &s) != ONCE_OK) {
         printf("Bail out! %s\n", err.text);
         exit(1);
     }

@@ -58,7 +58,7 @@ static void copy(const char *command, const char *path)
 static once_store *open_at(const char *path)
 {
     once_store_options options = {
-        sizeof(options), now_ms, NULL, 5000, 0, NULL, NULL};
+        sizeof(options), now_ms, NULL, 5000, 1, NULL, NULL};
     once_error err = {0, ""};
     once_store *s = NULL;
     char url[200];
@@ -284,6 +284,38 @@ static void a_link_that_leads_elsewhere_is_seen(void)
     once_store_close(s);
 }
 
+/* Who may write to the folder must not lead root elsewhere: root follows its own
+ * links, also one to another of them, but nobody else's. */
+static void a_link_of_another_user_is_not_followed(void)
+{
+    once_store_options options = {
+        sizeof(options), now_ms, NULL, 5000, 1, NULL, NULL};
+    char path[100], real[120], url[140];
+    once_error err = {0, ""};
+    once_store *s;
+
+    if (geteuid() != 0) {
+        printf("# skipped: only root may give links away\n");
+        return;
+    }
+    (void)new_path(path, sizeof(path));
+    (void)snprintf(real, sizeof(real), "%s.real", path);
+    s = open_at(real);
+    T_EQ(ask(s, ONCE_OP_COMPLETE, 1, NULL), ONCE_OK);
+    once_store_close(s);
+    shell("ln -s %s %s.one", real, path);
+    shell("ln -s $(basename %s).one %s", path, path);
+    s = open_at(path);
+    T_EQ(ask(s, ONCE_OP_SHOW, 1, NULL), ONCE_REPLAY);
+    once_store_close(s);
+    shell("chown -h 65534 %s.one%s", path, "");
+    (void)snprintf(url, sizeof(url), "%s:%s", driver, path);
+    s = NULL;
+    T_EQ(once_store_open(url, &options, &err, &s), ONCE_EOPEN);
+    T_OK(strstr(err.text, "a link that belongs to another user") != NULL);
+    T_OK(s == NULL);
+}
+
 static void new_files_in_the_same_place_are_seen(void)
 {
     char path[100];
@@ -325,6 +357,7 @@ static void all(const char *name)
     T_RUN(what_was_moved_away_is_not_answered_from);
     T_RUN(what_was_removed_is_not_answered_from);
     T_RUN(a_link_that_leads_elsewhere_is_seen);
+    T_RUN(a_link_of_another_user_is_not_followed);
     T_RUN(new_files_in_the_same_place_are_seen);
     T_RUN(a_path_goes_by_the_folder_in_which_it_was_opened);
 }

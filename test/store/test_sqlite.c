@@ -43,7 +43,7 @@ static int try_open(const char *path, uint64_t *clock, once_error *err,
                     once_store **out)
 {
     once_store_options options = {
-        sizeof(options), now_ms, clock, 0, 0, NULL, NULL};
+        sizeof(options), now_ms, clock, 0, 1, NULL, NULL};
     char url[256];
 
     (void)snprintf(url, sizeof(url), "sqlite:%s", path);
@@ -235,10 +235,10 @@ static void what_is_not_ours_is_refused_and_left_alone(void)
     refused(path, ONCE_EOPEN, "No such file");
 }
 
-static void what_must_exist_is_not_created(void)
+static void what_is_missing_is_not_created_unasked(void)
 {
     once_store_options options = {
-        sizeof(options), now_ms, NULL, 0, 1, NULL, NULL};
+        sizeof(options), now_ms, NULL, 0, 0, NULL, NULL};
     char path[200], url[256];
     once_store *s = NULL;
 
@@ -246,10 +246,10 @@ static void what_must_exist_is_not_created(void)
     (void)snprintf(url, sizeof(url), "sqlite:%s", path);
     T_EQ(once_store_open(url, &options, NULL, &s), ONCE_EOPEN);
     T_OK(access(path, F_OK) != 0);
-    options.must_exist = 0;
+    options.create = 1;
     T_EQ(once_store_open(url, &options, NULL, &s), ONCE_OK);
     once_store_close(s);
-    options.must_exist = 1;
+    options.create = 0;
     T_EQ(once_store_open(url, &options, NULL, &s), ONCE_OK);
     once_store_close(s);
 }
@@ -564,7 +564,7 @@ static void a_busy_file_is_unknown_and_reads_go_on(void)
 {
     char path[128], url[160];
     once_store_options options = {
-        sizeof(options), now_ms, NULL, 0, 0, NULL, NULL};
+        sizeof(options), now_ms, NULL, 0, 1, NULL, NULL};
     once_store *s = NULL;
     once_error err = {0, ""};
     once_op op;
@@ -1060,7 +1060,7 @@ int main(int argc, char **argv)
     T_RUN(urls_are_refused_by_name);
     T_RUN(names_that_sqlite_reads_otherwise_are_files);
     T_RUN(what_is_not_ours_is_refused_and_left_alone);
-    T_RUN(what_must_exist_is_not_created);
+    T_RUN(what_is_missing_is_not_created_unasked);
     T_RUN(another_schema_version_is_refused_with_both_numbers);
     T_RUN(a_file_that_may_not_be_written_is_refused);
     T_RUN(several_processes_may_create_one_file_at_once);

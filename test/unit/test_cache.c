@@ -535,10 +535,12 @@ static int read_once(once_engine *e)
 
 static once_engine *open_engine(const char *url)
 {
+    once_engine_options o = ONCE_ENGINE_OPTIONS_INIT;
     once_engine *e = NULL;
     once_error err;
 
-    if (once_engine_open(url, NULL, &err, &e) != ONCE_OK) {
+    o.create = 1;
+    if (once_engine_open(url, &o, &err, &e) != ONCE_OK) {
         printf("# %s: %s\n", url, err.text);
         abort();
     }

@@ -226,6 +226,7 @@ static void open_engine(struct world *w, const char *url)
     once_engine_options o = ONCE_ENGINE_OPTIONS_INIT;
 
     o.no_reaper = 1;
+    o.create = 1;
     o.clock = hand;
     o.user = w;
     w->e = NULL;

@@ -72,6 +72,7 @@ static once_engine_options options(struct world *w)
 
     atomic_store(&w->now_ms, 1000000000000u);
     o.reap_ms = 5;
+    o.create = 1;
     o.user = w;
     o.clock = hand;
     o.event = event;
@@ -725,6 +726,7 @@ static void an_outcome_is_recorded_when_the_store_is_back_after_the_lease(void)
     atomic_fetch_add(&w.now_ms, 200);
     UNTIL(ask(&w, ONCE_OP_SHOW, 1, NULL) == ONCE_UNKNOWN); /* reaped */
     UNTIL(ask(&w, ONCE_OP_SHOW, 1, NULL) == ONCE_REPLAY);
+    UNTIL(stats(&w).unrecorded == 0);
     b = attempt(&w, 1);
     T_EQ(once_claim(b, NULL), ONCE_REPLAY);
     T_EQ(once_attempt_record(b)->result.size, 4);
@@ -801,6 +803,7 @@ static void outcomes_that_wait_for_the_store_are_bounded_in_bytes(void)
     for (i = 0; i < 5; i++)
         unknown_for_now(&w, (unsigned)i);
     T_EQ(stats(&w).queued, 3);
+    T_EQ(stats(&w).unrecorded, 3);
     once_engine_close(w.e);
     T_EQ(atomic_load(&w.dropped), 5);
     T_EQ(atomic_load(&w.late), 0);
@@ -1716,7 +1719,7 @@ static void find_sqlite(void)
     int n = snprintf(sqlite_url, sizeof(sqlite_url), "sqlite:/tmp/once-%ld.db",
                      (long)getpid());
 
-    if (n < 0 || once_store_check(sqlite_url, NULL, NULL, &err) != ONCE_OK) {
+    if (n < 0 || once_store_init(sqlite_url, &err) != ONCE_OK) {
         printf("# without sqlite: %s\n", err.text);
         sqlite_url[0] = '\0';
         return;

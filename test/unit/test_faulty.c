@@ -6,10 +6,11 @@
 
 static once_store *open_store(const char *url)
 {
+    once_store_options o = {.size = sizeof(o), .create = 1};
     once_store *s = NULL;
     once_error err = {0, ""};
 
-    if (once_store_open(url, NULL, &err, &s) != ONCE_OK) {
+    if (once_store_open(url, &o, &err, &s) != ONCE_OK) {
         printf("Bail out! %s\n", err.text);
         exit(1);
     }

@@ -68,7 +68,7 @@ static void shell(const char *command)
 
 static once_store *open_store(const char *at)
 {
-    once_store_options o = {.size = sizeof(o), .clock = hand};
+    once_store_options o = {.size = sizeof(o), .clock = hand, .create = 1};
     once_store *s = NULL;
     once_error err = {0, ""};
 
@@ -86,6 +86,7 @@ static int open_engine(const char *at, const char *witness, once_engine **out,
 
     o.clock = hand;
     o.witness = witness;
+    o.create = 1;
     return once_engine_open(at, &o, err, out);
 }
 

@@ -16,7 +16,8 @@
  * not only the first: after a failover it is another server. The policy can be
  * set while the server runs, so it is asked for again each second, in front of
  * the commands of a round; and the count of dropped keys shows whether it was
- * another one in between.
+ * another one in between. So is the mark of the store (mark.c): a server that
+ * was emptied answers nothing.
  */
 #include <errno.h>
 #include <fcntl.h>
@@ -86,7 +87,7 @@ static void disconnect(struct once__redis_link *l)
     l->expected = l->count;
     l->out_size = l->sent = 0;
     l->loaded = 0;
-    l->time_reply = l->watch_reply = 0;
+    l->time_reply = l->watch_reply = l->mark_reply = 0;
 }
 
 void once__redis_link_clear(struct once__redis_link *l)
@@ -133,7 +134,7 @@ void once__redis_link_reset(struct once__redis_link *l)
     for (i = 0; i < l->count; i++)
         freeReplyObject(l->replies[i]);
     l->count = l->expected = 0;
-    l->time_reply = l->watch_reply = 0;
+    l->time_reply = l->watch_reply = l->mark_reply = 0;
     if (l->out_room > KEEP_ROOM) { /* after a large result */
         free(l->out);
         l->out = NULL;
@@ -613,13 +614,13 @@ static void judge_fsync(struct once__redis_link *l, const redisReply *r)
         l->fsync_known && strcmp(r->element[1]->str, "always") == 0;
 }
 
-enum { LOGIN, SELECT, INFO, FSYNC, SCRIPT, GREETINGS };
+enum { LOGIN, SELECT, INFO, FSYNC, SCRIPT, MARK, GREETINGS };
 
 static int ask_greetings(struct once__redis_link *l, size_t *at)
 {
     const struct once__redis_config *c = l->config;
     const char *user = c->user[0] != '\0' ? c->user : "default";
-    char db[24];
+    char db[24], mark[ONCE__REDIS_MARK_KEY];
     once_bytes text[4];
     const char *const words[GREETINGS][4] = {
         [LOGIN] = {"AUTH", user, c->password, NULL},
@@ -627,14 +628,16 @@ static int ask_greetings(struct once__redis_link *l, size_t *at)
         [INFO] = {"INFO", NULL, NULL, NULL},
         [FSYNC] = {"CONFIG", "GET", "appendfsync", NULL},
         [SCRIPT] = {"SCRIPT", "LOAD", l->script, NULL},
+        [MARK] = {"GET", mark, NULL, NULL},
     };
     size_t i, n, ok = 1;
 
     (void)snprintf(db, sizeof(db), "%u", (unsigned)c->db);
+    once__redis_mark_key(c, mark);
     for (i = 0; i < GREETINGS && ok; i++) {
         at[i] = SIZE_MAX;
         if ((i == LOGIN && c->password[0] == '\0') ||
-            (i == SELECT && c->db == 0))
+            (i == SELECT && c->db == 0) || (i == MARK && l->mark == NULL))
             continue;
         for (n = 0; n < 4 && words[i][n] != NULL; n++)
             text[n] = (once_bytes){words[i][n], strlen(words[i][n])};
@@ -651,6 +654,15 @@ static void code_of(const redisReply *r, char *out, size_t size)
     (void)snprintf(out, size, "%.*s", n < 24 ? (int)n : 24, r->str);
 }
 
+/* Which store it is, if it was asked. */
+static int judge_mark(struct once__redis_link *l, size_t at)
+{
+    const redisReply *r = at == SIZE_MAX ? NULL : once__redis_reply(l, at);
+    const char *why = r == NULL ? NULL : once__redis_mark_judge(l->mark, r);
+
+    return why == NULL ? ONCE_OK : refuse(l, why);
+}
+
 static int judge(struct once__redis_link *l, const size_t *at)
 {
     const redisReply *r;
@@ -659,7 +671,8 @@ static int judge(struct once__redis_link *l, const size_t *at)
 
     for (i = 0; i < GREETINGS; i++) {
         r = at[i] == SIZE_MAX ? NULL : once__redis_reply(l, at[i]);
-        if (r == NULL || r->type != REDIS_REPLY_ERROR || i == FSYNC)
+        if (r == NULL || r->type != REDIS_REPLY_ERROR || i == FSYNC ||
+            i == MARK)
             continue;
         code_of(r, code, sizeof(code));
         if (i == LOGIN)
@@ -683,7 +696,7 @@ static int judge(struct once__redis_link *l, const size_t *at)
         return refuse(l, "it does not take the script");
     memcpy(l->sha, r->str, sizeof(l->sha));
     l->loaded = 1;
-    return ONCE_OK;
+    return judge_mark(l, at[MARK]);
 }
 
 int once__redis_link_up(struct once__redis_link *l)
@@ -714,6 +727,8 @@ int once__redis_link_up(struct once__redis_link *l)
 int once__redis_link_watch(struct once__redis_link *l)
 {
     const once_bytes words[] = {{"INFO", 4}, {"memory", 6}, {"stats", 5}};
+    char key[ONCE__REDIS_MARK_KEY];
+    once_bytes get[] = {{"GET", 3}, {key, 0}};
     size_t index;
 
     if (l->watch_reply != 0 || once__redis_now_us() - l->watched_us < WATCH_US)
@@ -721,18 +736,26 @@ int once__redis_link_watch(struct once__redis_link *l)
     if (!once__redis_command(l, 3, words, &index))
         return 0;
     l->watch_reply = index + 1;
+    if (l->mark == NULL)
+        return 1;
+    once__redis_mark_key(l->config, key);
+    get[1].size = strlen(key);
+    if (!once__redis_command(l, 2, get, &index))
+        return 0;
+    l->mark_reply = index + 1;
     return 1;
 }
 
 void once__redis_link_watched(struct once__redis_link *l)
 {
     uint64_t before = l->evicted;
+    size_t mark = l->mark_reply;
     const redisReply *r;
 
     if (l->watch_reply == 0)
         return;
     r = once__redis_reply(l, l->watch_reply - 1);
-    l->watch_reply = 0;
+    l->watch_reply = l->mark_reply = 0;
     if (r == NULL)
         return;
     if (r->type != REDIS_REPLY_STRING)
@@ -740,4 +763,6 @@ void once__redis_link_watched(struct once__redis_link *l)
     else if (judge_room(l, r) == ONCE_OK && l->evicted > before)
         (void)refuse(l, "it has dropped keys to make room: records may be "
                         "lost, see its maxmemory-policy");
+    else if (l->fd >= 0 && mark != 0)
+        (void)judge_mark(l, mark - 1);
 }

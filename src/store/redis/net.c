@@ -85,6 +85,7 @@ static size_t node_at(struct once__redis_net *net,
     if (l == NULL)
         return 0;
     once__redis_link_init(l, &net->config, net->tls, place);
+    l->mark = &net->mark;
     net->nodes[net->count++] = l;
     return net->count;
 }

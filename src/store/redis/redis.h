@@ -11,6 +11,8 @@
  *    scan.c     walks over all keys, for the reaper and for people
  *    value.c    a record as the value of a key
  *    time.c     what was seen of the time, in a key of its own
+ *    mark.c     that there is a store, and which, in another
+ *    create.c   which sets it
  *    url.c      the URL
  *
  * hiredis reads the replies. The sockets are ours: Debian 12 has hiredis 0.14,
@@ -94,13 +96,36 @@ ONCE_CHECK int once__redis_value_peek(once_bytes in,
                                       const uint8_t name[ONCE_NAME_SIZE],
                                       once_record *out, size_t *more);
 
+/* ---- mark.c ------------------------------------------------------------- */
+
+enum { ONCE__REDIS_MARK_KEY = ONCE__REDIS_PREFIX + 8 };
+
+struct once__redis_mark {
+    int create; /* there need not be one yet, it will be made            */
+    char id[2 * ONCE_STORE_ID_SIZE + 1]; /* "": not seen yet             */
+};
+
+struct once__redis_net;
+
+void once__redis_mark_key(const struct once__redis_config *c,
+                          char out[ONCE__REDIS_MARK_KEY]);
+/* What is wrong with the answer to GET of that key, or NULL. The first id that
+ * is seen is the one that counts. */
+const char *once__redis_mark_judge(struct once__redis_mark *m,
+                                   const redisReply *r);
+/* create.c: makes the mark if `net->mark.create` says so and there is none; the store's id
+ * is then `id`. Errors as for once_store_ops.open. */
+ONCE_CHECK int once__redis_mark(struct once__redis_net *net, uint8_t *id,
+                                once_error *err);
+
 /* ---- link.c: one connection --------------------------------------------- */
 
 struct once__redis_link {
     struct once__redis_place place;
     const struct once__redis_config *config;
-    struct once__redis_tls *tls; /* borrowed; NULL: plain */
-    int fd;                      /* -1: not connected     */
+    struct once__redis_mark *mark; /* borrowed; NULL: it is not looked at */
+    struct once__redis_tls *tls;   /* borrowed; NULL: plain */
+    int fd;                        /* -1: not connected     */
     SSL *ssl;
     redisReader *reader;
     unsigned generation; /* counts connections */
@@ -124,6 +149,7 @@ struct once__redis_link {
     uint64_t watched_us; /* when it was asked last                           */
     uint64_t evicted;    /* keys that it had dropped to make room by then    */
     size_t watch_reply;  /* as time_reply                                    */
+    size_t mark_reply;   /* likewise                                         */
 
     const char *script; /* what the greeting loads */
 
@@ -206,6 +232,7 @@ ssize_t once__redis_tls_recv(SSL *ssl, void *data, size_t size);
 
 struct once__redis_net {
     struct once__redis_config config;
+    struct once__redis_mark mark;
     struct once__redis_tls *tls;
     struct once__redis_link *nodes[ONCE__REDIS_NODES];
     size_t count;

@@ -125,7 +125,7 @@ static off_t make_room(struct once__sqlite_checkpointer *k, off_t want)
     once__sqlite_wait_start(&k->wait, RESTART_WAIT_MS);
     if (sqlite3_exec(k->db, "BEGIN IMMEDIATE", NULL, NULL, NULL) != SQLITE_OK)
         return k->room;
-    fd = open(k->log->path, O_RDWR | O_CLOEXEC);
+    fd = open(k->log->path, O_RDWR | O_CLOEXEC | O_NOFOLLOW);
     if (fd >= 0 && once__place_is(k->log, fd))
         room = extend(fd, want);
     let_go(k);
@@ -219,7 +219,7 @@ static int connect_checkpointer(struct once__sqlite_checkpointer *k,
 {
     int rc = sqlite3_open_v2(k->path, &k->db,
                              SQLITE_OPEN_READWRITE | SQLITE_OPEN_NOMUTEX |
-                                 SQLITE_OPEN_EXRESCODE,
+                                 SQLITE_OPEN_EXRESCODE | SQLITE_OPEN_NOFOLLOW,
                              NULL);
 
     if (rc == SQLITE_OK)

@@ -368,7 +368,7 @@ static int settle(struct once__sqlite_link *link, const char *path)
         return rc;
     if ((size_t)snprintf(log, sizeof(log), "%s-wal", path) >= sizeof(log))
         return SQLITE_CANTOPEN;
-    fd = open(log, O_RDWR | O_CLOEXEC);
+    fd = open(log, O_RDWR | O_CLOEXEC | O_NOFOLLOW);
     if (fd < 0)
         return errno == ENOENT ? SQLITE_OK : SQLITE_CANTOPEN;
     failed = fdatasync(fd);
@@ -378,7 +378,7 @@ static int settle(struct once__sqlite_link *link, const char *path)
 
 /* ---- Connecting -------------------------------------------------------- */
 
-static int look(struct once__sqlite_link *link, const char *path,
+static int look(struct once__sqlite_link *link, const char *path, int make,
                 once_error *err)
 {
     struct identity id = {0, 0, 0};
@@ -389,6 +389,8 @@ static int look(struct once__sqlite_link *link, const char *path,
     code = check_identity(&id, path, err);
     if (code != ONCE_OK)
         return code;
+    if (is_new(&id) && !make)
+        return once__missing(err, path, "there is nothing in it");
     rc = use_log(link);
     if (rc == SQLITE_OK && !has_log(link))
         return once__fail(err, ONCE_EOPEN,
@@ -424,12 +426,12 @@ static int tune(sqlite3 *db)
                    "PRAGMA cache_size=-16384");
 }
 
-static int enter(struct once__sqlite_link *link, const char *path,
+static int enter(struct once__sqlite_link *link, const char *path, int make,
                  once_error *err)
 {
     int rc = sqlite3_open_v2(path, &link->db,
                              SQLITE_OPEN_READWRITE | SQLITE_OPEN_NOMUTEX |
-                                 SQLITE_OPEN_EXRESCODE,
+                                 SQLITE_OPEN_EXRESCODE | SQLITE_OPEN_NOFOLLOW,
                              NULL);
 
     if (rc != SQLITE_OK)
@@ -437,17 +439,17 @@ static int enter(struct once__sqlite_link *link, const char *path,
     if (sqlite3_db_readonly(link->db, "main") != 0)
         return once__fail(err, ONCE_EOPEN, "%s: it is not writable", path);
     rc = sqlite3_busy_handler(link->db, once__sqlite_wait_handler, &link->wait);
-    return rc == SQLITE_OK ? look(link, path, err)
+    return rc == SQLITE_OK ? look(link, path, make, err)
                            : fail_open(link, path, "opening", rc, err);
 }
 
 int once__sqlite_connect(struct once__sqlite_link *link, const char *path,
-                         uint32_t busy_ms, once_error *err)
+                         uint32_t busy_ms, int make, once_error *err)
 {
     int code, rc;
 
     once__sqlite_wait_start(&link->wait, busy_ms);
-    code = enter(link, path, err);
+    code = enter(link, path, make, err);
     if (code != ONCE_OK)
         goto out;
     rc = tune(link->db);

@@ -75,11 +75,11 @@ struct once__sqlite_link {
     struct once__sqlite_wait wait;
 };
 
-/* Connects to the file at `path`, making it a store if it is empty. Errors as
- * for once_store_ops.open. */
+/* Connects to the file at `path`; `create` makes it a store if it is empty.
+ * Errors as for once_store_ops.open. */
 ONCE_CHECK int once__sqlite_connect(struct once__sqlite_link *link,
                                     const char *path, uint32_t busy_ms,
-                                    once_error *err);
+                                    int create, once_error *err);
 void once__sqlite_disconnect(struct once__sqlite_link *link);
 
 /* Leaves the log's file where it is when `db` is the last to close. */
