@@ -80,7 +80,9 @@ typedef struct once_tx {
 
 /*
  * Makes the tables of messages, and on PostgreSQL the functions, or brings them
- * up to date. No transaction may be open. `keep_ms` is how long an id is
+ * up to date, also from an older version, in one transaction. ONCE_EVERSION: they
+ * are of a later one, or lack what it does not make up; nothing was changed. No
+ * transaction may be open. `keep_ms` is how long an id is
  * remembered, at least ONCE_KEEP_MIN_MS, 0 for seven days; tables that are there
  * keep theirs. It must be longer than a broker may redeliver. Since 0.1.
  */
@@ -97,9 +99,9 @@ ONCE_API ONCE_CHECK int once_message_schema(const char *schema,
                                             once_error *err);
 
 /*
- * Whether what is committed on this connection stays: the tables' version, and
- * the session's durability, which includes `synchronous_commit = local` beside a
- * standby. Once after connecting is enough. A transaction need not be open.
+ * Whether the tables and functions are those of this version (ONCE_EVERSION names
+ * the first that is missing, or is another), and what is committed on this
+ * connection stays, which includes `synchronous_commit = local` beside a standby. Once after connecting is enough. A transaction need not be open.
  * Since 0.1.
  */
 ONCE_API ONCE_CHECK int once_message_check(const once_tx *tx, once_error *err);

@@ -13,6 +13,7 @@
  *    outbox_sqlite.c      likewise
  *        stmt.c           one of them, and what its errors mean
  *        rows.c           lists of rows
+ *        shape_*.c        whether what is there is what the texts make
  *        schema.c         both texts, filled in
  *    check.c, time.c      limits; a clock to wait by
  *

@@ -1,6 +1,6 @@
 -- SPDX-License-Identifier: Apache-2.0
 --
--- lite.sql - messages on SQLite: inbox, outbox, barriers and calls, version 1. The
+-- lite.sql - messages on SQLite: inbox, outbox, barriers and calls, version 2. The
 -- tables lie in the program's own file, next to its data, so that one
 -- transaction writes both. Each is named with its database, `main`: neither a
 -- temporary table nor one of a database that was attached stands in for it.
@@ -83,6 +83,12 @@ CREATE INDEX IF NOT EXISTS main.once_outbox_done ON once_outbox(due_ms)
 CREATE INDEX IF NOT EXISTS main.once_outbox_stop ON once_outbox(route, key, seq)
     WHERE phase IN (1, 3, 4) AND key IS NOT NULL;
 
+-- Routes that have a relay, which was there at `seen_ms`.
+CREATE TABLE IF NOT EXISTS main.once_relay_route(
+    route TEXT NOT NULL PRIMARY KEY,
+    seen_ms INTEGER NOT NULL
+) STRICT;
+
 CREATE TABLE IF NOT EXISTS main.once_barrier(
     gid TEXT NOT NULL,
     branch TEXT NOT NULL,
@@ -131,4 +137,7 @@ CREATE INDEX IF NOT EXISTS main.once_outbox_ended ON once_outbox(saga)
     WHERE saga IS NOT NULL AND phase IN (2, 3, 4);
 
 INSERT INTO main.once_message_meta(one, version, keep_ms, floor_ms)
-    VALUES (1, 1, @keep@, 0) ON CONFLICT DO NOTHING;
+    VALUES (1, 2, @keep@, 0) ON CONFLICT DO NOTHING;
+
+-- Version 1 had no table of relays; it has one by now.
+UPDATE main.once_message_meta SET version = 2 WHERE version = 1;

@@ -1,11 +1,14 @@
 -- SPDX-License-Identifier: Apache-2.0
 --
 -- pg.sql - messages on PostgreSQL: inbox, outbox, barriers and calls, as tables
--- and functions that are called inside the caller's own transaction. Version 1.
+-- and functions that are called inside the caller's own transaction. Version 2.
 --
 -- `once messages init` runs this text, with --print it only shows it. It is one
--- transaction and may be run again at any time: that brings the functions up
--- to date and leaves the tables as they are.
+-- transaction and may be run again at any time, also while programs and relays
+-- are at work: it makes what is not there, takes the tables of an older version
+-- to this one, step by step, and brings the functions up to date. At the end it
+-- compares what is there with what there has to be, and undoes all of it where
+-- something is missing.
 --
 -- The functions are the contract, for every language. They run with their
 -- owner's rights (SECURITY DEFINER): a program's role needs USAGE on the schema
@@ -18,15 +21,19 @@
 -- nothing is ever in doubt here.
 --
 -- Errors: 22023 an argument is out of its limits, ON001 the session commits
--- asynchronously, ON002 another version of this schema, ON010 an id was emitted
+-- asynchronously, ON002 a later version of this schema, ON003 the schema lacks
+-- something that init does not make up, ON010 an id was emitted
 -- with another body, ON012 a call inside itself, ON013 the transaction is not READ
 -- COMMITTED, ON014 parked in the transaction of its claim, ON016 a call of a saga
--- has changed since it was read, 40001 do the whole
+-- has changed since it was read, ON017 at COMMIT: the call was a transaction of its
+-- own, or begin() has no finish(), 40001 do the whole
 -- transaction again, 55P03 another copy is under way.
 
 BEGIN;
 SET LOCAL client_min_messages = warning;
 SET LOCAL search_path = pg_catalog, pg_temp;
+-- A table that a long transaction has in use: programs must not queue behind us.
+SET LOCAL lock_timeout = '10s';
 
 -- Two that run this at once: the second waits here, and finds all there.
 DO $do$
@@ -47,11 +54,25 @@ CREATE TABLE IF NOT EXISTS "@schema@".message_meta (
     floor_ms bigint NOT NULL
 );
 
+-- The steps from an older version to this one. A step is never changed again, and
+-- leaves to what follows it the indexes, functions and triggers.
 DO $do$
+DECLARE
+    v_version integer := (SELECT m.version FROM "@schema@".message_meta m);
 BEGIN
-    IF EXISTS (SELECT FROM "@schema@".message_meta WHERE version <> 1) THEN
-        RAISE EXCEPTION 'the schema is of another version'
+    IF v_version > 2 THEN
+        RAISE EXCEPTION 'the schema is of a later version'
             USING ERRCODE = 'ON002';
+    END IF;
+    IF v_version = 1 THEN
+        -- In the order in which programs come to them, or they would wait for
+        -- each other.
+        LOCK TABLE "@schema@".inbox, "@schema@".barrier, "@schema@".outbox,
+            "@schema@".relay_idle IN ACCESS EXCLUSIVE MODE;
+        ALTER TABLE "@schema@".relay_idle
+            ADD COLUMN until_ms bigint NOT NULL DEFAULT 0,
+            ADD COLUMN seen_ms bigint NOT NULL DEFAULT 0;
+        UPDATE "@schema@".message_meta SET version = 2;
     END IF;
 END
 $do$;
@@ -59,7 +80,7 @@ $do$;
 -- `at_ms`: arrival, or the id's own time if that is later; `keep_ms` counts from
 -- there. `fingerprint`: SHA-256 of the body, NULL: not compared. `kind`: 0 a call
 -- that has begun, 1 done, 2 done and a failure; `xact` is the transaction that
--- began a call, `result` what it came to.
+-- claimed it, NULL: an operator did; `result` what a call came to.
 CREATE TABLE IF NOT EXISTS "@schema@".inbox (
     consumer text COLLATE "C" NOT NULL,
     id text COLLATE "C" NOT NULL,
@@ -140,10 +161,13 @@ CREATE INDEX IF NOT EXISTS outbox_done ON "@schema@".outbox (due_ms)
 CREATE INDEX IF NOT EXISTS outbox_stop ON "@schema@".outbox (route, key, seq)
     WHERE phase IN (1, 3, 4) AND key IS NOT NULL;
 
--- Routes whose relay sleeps and wants a NOTIFY.
+-- Routes that have a relay, which was there at `seen_ms`. `idle`: it sleeps and
+-- wants a NOTIFY, until `until_ms` at the latest: it may have died in its sleep.
 CREATE TABLE IF NOT EXISTS "@schema@".relay_idle (
     route text COLLATE "C" PRIMARY KEY,
-    idle boolean NOT NULL
+    idle boolean NOT NULL,
+    until_ms bigint NOT NULL DEFAULT 0,
+    seen_ms bigint NOT NULL DEFAULT 0
 );
 
 -- `phase`: 1 tried, 2 confirmed, 3 cancelled, 4 cancelled and never tried.
@@ -204,7 +228,7 @@ CREATE INDEX IF NOT EXISTS outbox_ended ON "@schema@".outbox (saga)
     WHERE saga IS NOT NULL AND phase IN (2, 3, 4);
 
 INSERT INTO "@schema@".message_meta (version, keep_ms, floor_ms)
-    VALUES (1, @keep@, 0) ON CONFLICT DO NOTHING;
+    VALUES (2, @keep@, 0) ON CONFLICT DO NOTHING;
 
 CREATE OR REPLACE FUNCTION "@schema@".message_about() RETURNS TABLE (
     version integer, keep_ms bigint, floor_ms bigint)
@@ -313,8 +337,11 @@ BEGIN
         DELETE FROM "@schema@".parked k WHERE k.consumer = p_consumer
             AND k.id = p_id AND k.attempts = p_attempt;
         IF FOUND THEN -- keep_ms counts from the effect
-            UPDATE "@schema@".inbox i SET at_ms = greatest(i.at_ms, v_now)
+            UPDATE "@schema@".inbox i SET at_ms = greatest(i.at_ms, v_now),
+                    xact = pg_current_xact_id()
                 WHERE i.consumer = p_consumer AND i.id = p_id;
+            PERFORM set_config('once.called',
+                extract(epoch FROM statement_timestamp())::text, true);
             RETURN 'run';
         END IF;
     END IF;
@@ -328,10 +355,11 @@ BEGIN
     IF NOT v_old THEN -- this one INSERT decides; the rest explains
         INSERT INTO "@schema@".inbox
             VALUES (p_consumer, p_id, greatest(v_now, v_ms), p_fingerprint,
-                CASE WHEN p_call THEN 0 ELSE 1 END,
-                CASE WHEN p_call THEN pg_current_xact_id() END, NULL)
+                CASE WHEN p_call THEN 0 ELSE 1 END, pg_current_xact_id(), NULL)
             ON CONFLICT DO NOTHING;
         IF FOUND THEN
+            PERFORM set_config('once.called',
+                extract(epoch FROM statement_timestamp())::text, true);
             RETURN 'run';
         END IF;
     END IF;
@@ -348,6 +376,101 @@ BEGIN
 END
 $f$;
 
+-- What a call in autocommit would do: it commits by itself, before the effect or
+-- after it, and a crash between the two loses a message or runs it twice. So each
+-- call notes in `once.called` when its statement came, and these triggers look at
+-- COMMIT. A COMMIT has a time of its own; a call whose statement is still the
+-- newest one ended its transaction itself. That is refused, unless something else
+-- was written as well, by a function around the call or by statements that came
+-- with it in one message.
+CREATE OR REPLACE FUNCTION "@schema@".alone_1() RETURNS trigger
+LANGUAGE plpgsql
+AS $f$
+BEGIN
+    IF current_setting('once.called', true)
+        = extract(epoch FROM statement_timestamp())::text THEN
+        PERFORM "@schema@".refuse_1(TG_RELID);
+    END IF;
+    RETURN NULL;
+END
+$f$;
+
+-- Everybody may call it: it tells nothing.
+CREATE OR REPLACE FUNCTION "@schema@".refuse_1(p_table oid) RETURNS void
+LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp
+AS $f$
+DECLARE
+    -- What the calls themselves write. An emit is an effect of a claim.
+    v_own oid[] := CASE WHEN p_table = '"@schema@".outbox'::regclass
+        THEN ARRAY['"@schema@".outbox'::regclass, '"@schema@".saga',
+            '"@schema@".saga_step']
+        ELSE ARRAY['"@schema@".inbox'::regclass, '"@schema@".barrier',
+            '"@schema@".parked'] END;
+BEGIN
+    -- A table that is written stays locked until the transaction has ended.
+    IF NOT EXISTS (SELECT FROM pg_locks k JOIN pg_class c ON c.oid = k.relation
+        WHERE k.pid = pg_backend_pid() AND k.locktype = 'relation'
+            AND k.mode IN ('RowExclusiveLock', 'ShareRowExclusiveLock',
+                'ExclusiveLock', 'AccessExclusiveLock')
+            AND c.relkind IN ('r', 'p', 'f', 'm') AND c.oid <> ALL (v_own)) THEN
+        RAISE EXCEPTION 'this call was a transaction of its own'
+            USING ERRCODE = 'ON017',
+            HINT = 'Turn autocommit off: BEGIN, the call, your writes, COMMIT.';
+    END IF;
+END
+$f$;
+
+-- begin() without finish(): a repeat would find no result.
+CREATE OR REPLACE FUNCTION "@schema@".finished_1() RETURNS trigger
+LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp
+AS $f$
+DECLARE
+    v_context text;
+BEGIN
+    GET DIAGNOSTICS v_context = PG_CONTEXT;
+    IF strpos(v_context, 'inbox_claim') > 0 THEN
+        RETURN NULL; -- SET CONSTRAINTS ALL IMMEDIATE: it is not over yet
+    END IF;
+    IF EXISTS (SELECT FROM "@schema@".inbox i
+        WHERE i.consumer = NEW.consumer AND i.id = NEW.id AND i.kind = 0
+            AND i.xact = NEW.xact) THEN
+        RAISE EXCEPTION 'begin() without finish() in one transaction'
+            USING ERRCODE = 'ON017',
+            HINT = 'BEGIN, begin(), your writes, finish(), COMMIT; or ROLLBACK.';
+    END IF;
+    RETURN NULL;
+END
+$f$;
+
+DO $do$
+DECLARE
+    v_name text;
+    v_on text;
+    v_does text;
+BEGIN
+    FOR v_name, v_on, v_does IN VALUES
+        ('inbox_alone', 'INSERT ON "@schema@".inbox',
+            'WHEN (NEW.xact IS NOT NULL) EXECUTE FUNCTION "@schema@".alone_1()'),
+        ('inbox_again_alone', 'UPDATE ON "@schema@".inbox',
+            'WHEN (NEW.xact IS DISTINCT FROM OLD.xact)
+            EXECUTE FUNCTION "@schema@".alone_1()'),
+        ('inbox_finished', 'INSERT ON "@schema@".inbox',
+            'WHEN (NEW.kind = 0) EXECUTE FUNCTION "@schema@".finished_1()'),
+        ('barrier_alone', 'INSERT OR UPDATE ON "@schema@".barrier',
+            'WHEN (NEW.phase <> 4) EXECUTE FUNCTION "@schema@".alone_1()'),
+        ('outbox_alone', 'INSERT ON "@schema@".outbox',
+            'EXECUTE FUNCTION "@schema@".alone_1()')
+    LOOP
+        IF NOT EXISTS (SELECT FROM pg_trigger t WHERE t.tgname = v_name
+            AND t.tgrelid = split_part(v_on, ' ON ', 2)::regclass) THEN
+            EXECUTE format('CREATE CONSTRAINT TRIGGER %s AFTER %s '
+                'DEFERRABLE INITIALLY DEFERRED FOR EACH ROW %s',
+                v_name, v_on, v_does);
+        END IF;
+    END LOOP;
+END
+$do$;
+
 -- Keeps a message whose handler has not finished: after the handler's rollback,
 -- in a transaction of its own. p_state: 1 it will run again in p_wait_ms, 3 it is
 -- dead, 4 its outcome is not known. p_key only if the consumer keeps order.
@@ -361,6 +484,7 @@ SET lock_timeout = '2s'
 AS $f$
 DECLARE
     v_now bigint := extract(epoch FROM clock_timestamp()) * 1000;
+    v_called text := coalesce(current_setting('once.called', true), '');
     v_was text;
 BEGIN
     IF p_key IS NOT NULL THEN
@@ -373,9 +497,10 @@ BEGIN
     END IF;
     PERFORM "@schema@".content_1(p_type, p_headers, p_body);
     v_was := "@schema@".inbox_claim(p_consumer, p_id, p_fingerprint);
+    PERFORM set_config('once.called', v_called, true); -- this may be alone
     IF v_was = 'done' THEN
         IF EXISTS (SELECT FROM "@schema@".inbox i WHERE i.consumer = p_consumer
-            AND i.id = p_id AND i.xmin = pg_current_xact_id()::xid) THEN
+            AND i.id = p_id AND i.xact = pg_current_xact_id()) THEN
             RAISE EXCEPTION 'it was claimed in this transaction'
                 USING ERRCODE = 'ON014';
         END IF;
@@ -457,9 +582,11 @@ BEGIN
         RETURN NULL;
     END IF;
     IF EXISTS (SELECT FROM "@schema@".relay_idle n
-        WHERE n.route = p_route AND n.idle) THEN
+        WHERE n.route = p_route AND n.idle AND n.until_ms > v_now) THEN
         PERFORM pg_notify('once_outbox', p_route);
     END IF;
+    PERFORM set_config('once.called',
+        extract(epoch FROM statement_timestamp())::text, true);
     RETURN v_id;
 END
 $f$;
@@ -509,8 +636,12 @@ BEGIN
             CASE p_op WHEN 'try' THEN 1 ELSE 4 END,
             greatest(v_now, "@schema@".id_ms_1(p_gid)))
             ON CONFLICT DO NOTHING;
-        IF FOUND THEN
-            RETURN CASE p_op WHEN 'try' THEN 'run' ELSE 'empty' END;
+        IF FOUND AND p_op = 'try' THEN
+            PERFORM set_config('once.called',
+                extract(epoch FROM statement_timestamp())::text, true);
+            RETURN 'run';
+        ELSIF FOUND THEN
+            RETURN 'empty';
         END IF;
     END IF;
     IF p_op <> 'try' THEN
@@ -518,6 +649,8 @@ BEGIN
             SET phase = v_to, at_ms = greatest(b.at_ms, v_now)
             WHERE b.gid = p_gid AND b.branch = p_branch AND b.phase = 1;
         IF FOUND THEN
+            PERFORM set_config('once.called',
+                extract(epoch FROM statement_timestamp())::text, true);
             RETURN 'run';
         END IF;
     END IF;
@@ -556,7 +689,7 @@ BEGIN
         WHERE t.gid = p_gid AND t.branch = p_branch
         RETURNING route INTO STRICT v_route;
     IF EXISTS (SELECT FROM "@schema@".relay_idle n
-        WHERE n.route = v_route AND n.idle) THEN
+        WHERE n.route = v_route AND n.idle AND n.until_ms > v_now) THEN
         PERFORM pg_notify('once_outbox', v_route);
     END IF;
 END
@@ -679,6 +812,8 @@ BEGIN
                 v_step.type, v_step.body);
     END LOOP;
     PERFORM "@schema@".saga_call_1(v_gid, 1, 1);
+    PERFORM set_config('once.called',
+        extract(epoch FROM statement_timestamp())::text, true);
     RETURN v_gid;
 END
 $f$;
@@ -1046,8 +1181,9 @@ BEGIN
         IF v_many THEN -- only the keys of the rows that come next, up to v_end
             WITH n AS MATERIALIZED (
                 SELECT o.seq, o.key FROM "@schema@".outbox o
-                WHERE o.route = p_route AND o.phase = 0 AND o.seq > v_from
-                ORDER BY o.seq LIMIT v_look)
+                WHERE o.phase = 0 AND (o.route, o.seq) > (p_route, v_from)
+                    AND (o.route, o.seq) <= (p_route, 9223372036854775807)
+                ORDER BY o.route, o.seq LIMIT v_look)
             SELECT (SELECT max(n.seq) FROM n), (SELECT count(*) FROM n), (
                 SELECT jsonb_object_agg(k.key, h.seq)
                 FROM (SELECT DISTINCT n.key FROM n WHERE n.key IS NOT NULL) AS k
@@ -1066,17 +1202,18 @@ BEGIN
         END IF;
         v_stop := coalesce(v_stop, '{}') || v_busy;
         -- w: the oldest rows before that. r: which of these wait. Look-ups row by
-        -- row would take seconds.
+        -- row would take seconds. Rows are compared with their routes, or the
+        -- planner would read the primary key, past all that is done.
         WITH w AS MATERIALIZED (
             SELECT o.seq, o.key, octet_length(o.body) AS size,
                 o.lease_ms - v_now BETWEEN 1 AND 3600000 AS leased,
                 p_hold AND o.lease_ms > 0
                     AND o.lease_ms - v_now NOT BETWEEN 1 AND 3600000 AS late
             FROM "@schema@".outbox o
-            WHERE o.route = p_route AND o.phase = 0
-                AND o.seq > v_from AND o.seq <= v_end
+            WHERE o.phase = 0 AND (o.route, o.seq) > (p_route, v_from)
+                AND (o.route, o.seq) <= (p_route, v_end)
                 AND coalesce((v_stop ->> o.key)::bigint > o.seq, true)
-            ORDER BY o.seq LIMIT v_look),
+            ORDER BY o.route, o.seq LIMIT v_look),
         r AS (
             SELECT w.seq, w.key, w.size, w.late,
                 w.leased OR (w.late AND NOT p_pass) AS blocks,
@@ -1173,18 +1310,24 @@ BEGIN
 END
 $f$;
 
--- Says whether this route's relay sleeps and wants a NOTIFY.
+-- Says whether this route's relay sleeps and wants a NOTIFY, for as long as 30 s:
+-- it says so again before that, unless it has died. Each COMMIT with a NOTIFY waits
+-- for all others, so one that nobody hears is dear.
 CREATE OR REPLACE FUNCTION "@schema@".outbox_idle_1(p_route text,
     p_idle boolean)
 RETURNS text
 LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp
 SET lock_timeout = '10s'
 AS $f$
+DECLARE
+    v_now bigint := extract(epoch FROM clock_timestamp()) * 1000;
 BEGIN
     PERFORM "@schema@".check_1('route', p_route);
-    INSERT INTO "@schema@".relay_idle AS n VALUES (p_route, p_idle)
-        ON CONFLICT (route) DO UPDATE SET idle = p_idle
-        WHERE n.idle <> p_idle;
+    INSERT INTO "@schema@".relay_idle AS n
+        VALUES (p_route, p_idle, v_now + 30000, v_now)
+        ON CONFLICT (route) DO UPDATE
+        SET idle = p_idle, until_ms = v_now + 30000, seen_ms = v_now
+        WHERE n.idle <> p_idle OR n.until_ms < v_now + 20000;
     RETURN 'ok';
 END
 $f$;
@@ -1250,7 +1393,8 @@ BEGIN
             SET phase = 0, lease_ms = 0, refused = 0, error = p_why
             WHERE o.seq = p_seq;
         IF EXISTS (SELECT FROM "@schema@".relay_idle n
-            WHERE n.route = v_row.route AND n.idle) THEN
+            WHERE n.route = v_row.route AND n.idle
+                AND n.until_ms > v_now) THEN
             PERFORM pg_notify('once_outbox', v_row.route);
         END IF;
         RETURN 'ok';
@@ -1492,28 +1636,237 @@ BEGIN
 END
 $do$;
 
--- PostgreSQL lets everybody execute what is new.
+-- What the tables, the functions and everybody's rights lack, or have that they
+-- should not: '' if it is nothing. More columns and indexes do no harm.
+CREATE OR REPLACE FUNCTION "@schema@".differs_1() RETURNS text
+LANGUAGE plpgsql STABLE SET search_path = pg_catalog, pg_temp
+AS $f$
+DECLARE
+    v_schema oid := '"@schema@"'::regnamespace;
+    v_prefix text := quote_ident('@schema@') || '.';
+    v_owner oid := (SELECT c.relowner FROM pg_class c
+        WHERE c.oid = '"@schema@".message_meta'::regclass);
+    v_has text[];
+BEGIN
+    v_has := ARRAY(
+        SELECT format('column %s.%s %s%s%s%s', c.relname, a.attname,
+                format_type(a.atttypid, a.atttypmod),
+                CASE WHEN a.attcollation = 0 THEN '' ELSE (SELECT
+                    CASE l.collname WHEN 'default' THEN '' ELSE ' ' || l.collname
+                    END FROM pg_collation l WHERE l.oid = a.attcollation) END,
+                CASE WHEN a.attnotnull THEN '' ELSE ' null' END,
+                CASE a.attidentity WHEN '' THEN coalesce(' default '
+                    || pg_get_expr(d.adbin, d.adrelid), '')
+                    ELSE ' identity' END)
+            FROM pg_class c JOIN pg_attribute a ON a.attrelid = c.oid
+                LEFT JOIN pg_attrdef d ON d.adrelid = c.oid
+                    AND d.adnum = a.attnum
+            WHERE c.relnamespace = v_schema AND c.relkind = 'r'
+                AND c.relpersistence = 'p' AND a.attnum > 0
+                AND NOT a.attisdropped
+        UNION ALL
+        SELECT replace(pg_get_indexdef(i.indexrelid), v_prefix, '')
+            FROM pg_index i JOIN pg_class c ON c.oid = i.indrelid
+            WHERE c.relnamespace = v_schema AND i.indisvalid AND i.indisready
+        UNION ALL
+        SELECT format('constraint %s %s', (SELECT c.relname FROM pg_class c WHERE c.oid = n.conrelid),
+                replace(pg_get_constraintdef(n.oid), v_prefix, ''))
+            FROM pg_constraint n WHERE n.connamespace = v_schema
+                AND n.contype IN ('c', 'f') AND n.convalidated
+        UNION ALL
+        SELECT replace(pg_get_triggerdef(t.oid), v_prefix, '')
+            FROM pg_trigger t JOIN pg_class c ON c.oid = t.tgrelid
+            WHERE c.relnamespace = v_schema AND NOT t.tgisinternal
+                AND t.tgenabled IN ('O', 'A'));
+    RETURN coalesce((SELECT string_agg(w.what, '; ') FROM (
+        SELECT 'it lacks ' || e.what AS what
+            FROM unnest("@schema@".expected_1()) AS e (what)
+            WHERE e.what <> ALL (v_has)
+        UNION ALL
+        SELECT format('table %s is of another owner', c.relname)
+            FROM pg_class c WHERE c.relnamespace = v_schema
+                AND c.relkind = 'r' AND c.relowner <> v_owner
+        UNION ALL
+        SELECT format('everybody has rights on table %s', c.relname)
+            FROM pg_class c, aclexplode(c.relacl) AS r
+            WHERE c.relnamespace = v_schema AND c.relkind = 'r'
+                AND r.grantee = 0
+        UNION ALL
+        SELECT format('function %s is of another owner', p.proname)
+            FROM pg_proc p WHERE p.pronamespace = v_schema
+                AND p.proowner <> v_owner
+        UNION ALL
+        SELECT format('everybody may execute %s', p.proname)
+            FROM pg_proc p, aclexplode(coalesce(p.proacl,
+                acldefault('f', p.proowner))) AS r
+            WHERE p.pronamespace = v_schema AND p.prosecdef AND r.grantee = 0
+        UNION ALL
+        SELECT format('function %s has not its search_path', p.proname)
+            FROM pg_proc p WHERE p.pronamespace = v_schema AND p.prosecdef
+                AND 'search_path=pg_catalog, pg_temp'
+                    = ANY (p.proconfig) IS NOT TRUE
+        LIMIT 5) AS w), '');
+END
+$f$;
+
+CREATE OR REPLACE FUNCTION "@schema@".expected_1() RETURNS text[]
+LANGUAGE sql IMMUTABLE SET search_path = pg_catalog, pg_temp
+AS $f$
+    SELECT ARRAY[
+        'CREATE CONSTRAINT TRIGGER barrier_alone AFTER INSERT OR UPDATE ON '
+            || 'barrier DEFERRABLE INITIALLY DEFERRED FOR EACH ROW WHEN '
+            || '((new.phase <> 4)) EXECUTE FUNCTION alone_1()',
+        'CREATE CONSTRAINT TRIGGER inbox_again_alone AFTER UPDATE ON inbox '
+            || 'DEFERRABLE INITIALLY DEFERRED FOR EACH ROW WHEN ((new.xact IS '
+            || 'DISTINCT FROM old.xact)) EXECUTE FUNCTION alone_1()',
+        'CREATE CONSTRAINT TRIGGER inbox_alone AFTER INSERT ON inbox '
+            || 'DEFERRABLE INITIALLY DEFERRED FOR EACH ROW WHEN ((new.xact IS NOT '
+            || 'NULL)) EXECUTE FUNCTION alone_1()',
+        'CREATE CONSTRAINT TRIGGER inbox_finished AFTER INSERT ON inbox '
+            || 'DEFERRABLE INITIALLY DEFERRED FOR EACH ROW WHEN ((new.kind = 0)) '
+            || 'EXECUTE FUNCTION finished_1()',
+        'CREATE CONSTRAINT TRIGGER outbox_alone AFTER INSERT ON outbox '
+            || 'DEFERRABLE INITIALLY DEFERRED FOR EACH ROW EXECUTE FUNCTION '
+            || 'alone_1()',
+        'CREATE INDEX barrier_at ON barrier USING btree (at_ms)',
+        'CREATE INDEX outbox_done ON outbox USING btree (due_ms) WHERE '
+            || '(phase = 2)',
+        'CREATE INDEX outbox_ended ON outbox USING btree (saga) WHERE '
+            || '((saga IS NOT NULL) AND (phase = ANY (ARRAY[2, 3, 4])))',
+        'CREATE INDEX outbox_ready ON outbox USING btree (route, seq) '
+            || 'WHERE (phase = 0)',
+        'CREATE INDEX outbox_saga ON outbox USING btree (saga) WHERE (saga '
+            || 'IS NOT NULL)',
+        'CREATE INDEX outbox_stop ON outbox USING btree (route, key, seq) '
+            || 'WHERE ((phase = ANY (ARRAY[1, 3, 4])) AND (key IS NOT NULL))',
+        'CREATE INDEX outbox_wait ON outbox USING btree (route, due_ms) '
+            || 'WHERE (phase = 1)',
+        'CREATE INDEX parked_due ON parked USING btree (consumer, due_ms) '
+            || 'WHERE (state = 1)',
+        'CREATE INDEX parked_key ON parked USING btree (consumer, key, no) '
+            || 'WHERE (key IS NOT NULL)',
+        'CREATE INDEX saga_late ON saga USING btree (deadline_ms) WHERE '
+            || '(state = 0)',
+        'CREATE INDEX saga_open ON saga USING btree (state, gid) WHERE '
+            || '(state = ANY (ARRAY[0, 1, 2, 5]))',
+        'CREATE INDEX saga_over ON saga USING btree (since_ms) WHERE '
+            || '(state = ANY (ARRAY[3, 4]))',
+        'CREATE UNIQUE INDEX barrier_pkey ON barrier USING btree (gid, '
+            || 'branch)',
+        'CREATE UNIQUE INDEX inbox_pkey ON inbox USING btree (consumer, id)',
+        'CREATE UNIQUE INDEX message_meta_pkey ON message_meta USING btree '
+            || '(one)',
+        'CREATE UNIQUE INDEX outbox_id ON outbox USING btree (route, id) '
+            || 'WHERE kept',
+        'CREATE UNIQUE INDEX outbox_pkey ON outbox USING btree (seq)',
+        'CREATE UNIQUE INDEX parked_consumer_id_filed_key ON parked USING '
+            || 'btree (consumer, id, filed)',
+        'CREATE UNIQUE INDEX parked_pkey ON parked USING btree (no)',
+        'CREATE UNIQUE INDEX relay_idle_pkey ON relay_idle USING btree '
+            || '(route)',
+        'CREATE UNIQUE INDEX saga_pkey ON saga USING btree (gid)',
+        'CREATE UNIQUE INDEX saga_step_pkey ON saga_step USING btree (gid, '
+            || 'branch)',
+        'column barrier.at_ms bigint',
+        'column barrier.branch text C',
+        'column barrier.gid text C',
+        'column barrier.phase smallint',
+        'column inbox.at_ms bigint',
+        'column inbox.consumer text C',
+        'column inbox.fingerprint bytea null',
+        'column inbox.id text C',
+        'column inbox.kind smallint',
+        'column inbox.result bytea null',
+        'column inbox.xact xid8 null',
+        'column message_meta.floor_ms bigint',
+        'column message_meta.keep_ms bigint',
+        'column message_meta.one boolean default true',
+        'column message_meta.version integer',
+        'column outbox.at_ms bigint',
+        'column outbox.attempts integer default 0',
+        'column outbox.body bytea',
+        'column outbox.doubt integer default 0',
+        'column outbox.doubt_ms bigint default 0',
+        'column outbox.due_ms bigint',
+        'column outbox.error text default ''''::text',
+        'column outbox.fingerprint bytea null',
+        'column outbox.headers text',
+        'column outbox.id text C',
+        'column outbox.kept boolean',
+        'column outbox.key text C null',
+        'column outbox.lease_ms bigint default 0',
+        'column outbox.phase smallint',
+        'column outbox.refused integer default 0',
+        'column outbox.reply bytea null',
+        'column outbox.route text C',
+        'column outbox.saga text C null',
+        'column outbox.seq bigint identity',
+        'column outbox.status integer null',
+        'column outbox.type text',
+        'column parked.at_ms bigint',
+        'column parked.attempts integer default 0',
+        'column parked.body bytea',
+        'column parked.consumer text C',
+        'column parked.due_ms bigint',
+        'column parked.error text',
+        'column parked.filed boolean',
+        'column parked.headers text',
+        'column parked.id text C',
+        'column parked.key text C null',
+        'column parked.no bigint identity',
+        'column parked.state smallint',
+        'column parked.type text',
+        'column relay_idle.idle boolean',
+        'column relay_idle.route text C',
+        'column relay_idle.seen_ms bigint default 0',
+        'column relay_idle.until_ms bigint default 0',
+        'column saga.at_ms bigint',
+        'column saga.deadline_ms bigint',
+        'column saga.fingerprint bytea',
+        'column saga.gid text C',
+        'column saga.kind text C',
+        'column saga.note text default ''''::text',
+        'column saga.since_ms bigint',
+        'column saga.state smallint',
+        'column saga.version integer',
+        'column saga_step.body bytea',
+        'column saga_step.branch integer',
+        'column saga_step.cancel_to text C null',
+        'column saga_step.confirm_to text C null',
+        'column saga_step.error text default ''''::text',
+        'column saga_step.failed smallint default 0',
+        'column saga_step.gid text C',
+        'column saga_step.reply bytea null',
+        'column saga_step.round integer default 0',
+        'column saga_step.state smallint default 0',
+        'column saga_step.status integer null',
+        'column saga_step.try_to text C',
+        'column saga_step.type text',
+        'constraint message_meta CHECK (one)',
+        'constraint saga_step FOREIGN KEY (gid) REFERENCES saga(gid) ON '
+            || 'DELETE CASCADE'
+    ];
+$f$;
+
+-- PostgreSQL lets everybody execute what is new. refuse_1() is called with the
+-- rights of whoever commits.
 DO $do$
 DECLARE
-    v_name text;
+    v_function regprocedure;
+    v_differs text;
 BEGIN
-    FOR v_name IN SELECT p.oid::regprocedure::text FROM pg_proc p
+    FOR v_function IN SELECT p.oid FROM pg_proc p
         WHERE p.pronamespace = '"@schema@"'::regnamespace
-            AND p.proname IN ('message_about', 'id_ms_1', 'check_1',
-                'content_1',
-                'inbox_claim', 'inbox_park', 'emit', 'barrier_enter', 'begin',
-                'finish', 'floor_1', 'inbox_purge_1', 'barrier_purge_1',
-                'fit_1', 'outbox_claim_1', 'outbox_settle_1', 'outbox_idle_1',
-                'outbox_list_1', 'outbox_decide_1', 'outbox_stats_1',
-                'outbox_purge_1', 'parked_take_1', 'parked_put_back_1',
-                'parked_has_key_1', 'parked_behind_1', 'parked_list_1',
-                'parked_decide_1', 'parked_stats_1',
-                'saga_call_1', 'saga_start', 'saga_read_1', 'saga_write_1',
-                'saga_due_1', 'saga_list_1', 'saga_steps_1', 'saga_stats_1',
-                'saga_purge_1')
+            AND (p.prosecdef OR p.proname LIKE '%\_1')
+            AND p.proname <> 'refuse_1'
     LOOP
-        EXECUTE 'REVOKE ALL ON FUNCTION ' || v_name || ' FROM PUBLIC';
+        EXECUTE 'REVOKE ALL ON FUNCTION ' || v_function || ' FROM PUBLIC';
     END LOOP;
+    v_differs := "@schema@".differs_1();
+    IF v_differs <> '' THEN
+        RAISE EXCEPTION 'the schema differs: %', v_differs
+            USING ERRCODE = 'ON003';
+    END IF;
 END
 $do$;
 

@@ -15,8 +15,9 @@
 
 #include "core/error.h"
 #include "message/query.h"
+#include "message/shape.h"
 
-enum { VERSION = 1 };
+enum { VERSION = 2 };
 
 /* ---- The caller's transaction ------------------------------------------ */
 
@@ -184,6 +185,18 @@ static int finish(const once_tx *tx, const struct once__claim *c,
 
 /* ---- Tables ------------------------------------------------------------ */
 
+/* The text of ON003 is ours, and names what is missing. */
+static int init_failed(const PGresult *r, once_error *err)
+{
+    const char *state = PQresultErrorField(r, PG_DIAG_SQLSTATE);
+
+    if (state == NULL || strcmp(state, "ON003") != 0)
+        return once__query_no_wait(once__query_failed(r, "init", err), "init",
+                                   err);
+    return once__fail(err, ONCE_EVERSION, "init: %.160s; nothing was changed",
+                      PQresultErrorField(r, PG_DIAG_MESSAGE_PRIMARY));
+}
+
 static int init(const once_tx *tx, uint64_t keep_ms, once_error *err)
 {
     const char *schema = tx->schema == NULL ? "once" : tx->schema;
@@ -195,7 +208,7 @@ static int init(const once_tx *tx, uint64_t keep_ms, once_error *err)
         return rc;
     r = PQexec(tx->postgres, text);
     if (PQresultStatus(r) != PGRES_COMMAND_OK) {
-        rc = once__query_failed(r, "init", err);
+        rc = init_failed(r, err);
         PQclear(PQexec(tx->postgres, "ROLLBACK"));
     }
     PQclear(r);
@@ -238,7 +251,7 @@ static int check(const once_tx *tx, once_error *err)
                         "check: synchronous_commit is off, or local beside a "
                         "standby: what is committed may be lost");
     PQclear(r);
-    return rc;
+    return rc == ONCE_OK ? once__shape_postgres(tx, err) : rc;
 }
 
 /* ---- Purge ------------------------------------------------------------- */

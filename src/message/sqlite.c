@@ -18,9 +18,10 @@
 
 #include "core/bytes.h"
 #include "core/error.h"
+#include "message/shape.h"
 #include "message/stmt.h"
 
-enum { VERSION = 1, STEP = 1000 };
+enum { VERSION = 2, STEP = 1000 };
 
 /* ---- The caller's transaction ------------------------------------------ */
 
@@ -410,7 +411,23 @@ static int check(const once_tx *tx, once_error *err)
         return once__fail(err, ONCE_EVERSION,
                           "check: the tables are of version %lld",
                           (long long)version);
-    return durable ? ONCE_OK : once__lite_not_durable("check", err);
+    if (!durable)
+        return once__lite_not_durable("check", err);
+    return once__shape_sqlite(tx, err);
+}
+
+/* The text takes what is older to this version. */
+static int refuse_later(const once_tx *tx, int *code, once_error *err)
+{
+    int64_t version = 0;
+
+    *code = once__lite_number(tx, "SELECT version FROM main.once_message_meta",
+                              &version);
+    if (version > VERSION)
+        return once__fail(err, ONCE_EVERSION,
+                          "init: the tables are of a later version, %lld",
+                          (long long)version);
+    return ONCE_OK;
 }
 
 static int init(const once_tx *tx, uint64_t keep_ms, once_error *err)
@@ -429,11 +446,11 @@ static int init(const once_tx *tx, uint64_t keep_ms, once_error *err)
                                  " WHERE name='once_message_meta'",
                                  &tables);
     if (code == SQLITE_OK && tables > 0)
-        rc = check(tx, err); /* tables of another version stay as they are */
-    if (code == SQLITE_OK && (rc == ONCE_OK || rc == ONCE_EOPEN)) {
-        rc = ONCE_OK;
+        rc = refuse_later(tx, &code, err);
+    if (code == SQLITE_OK && rc == ONCE_OK)
         code = sqlite3_exec(tx->sqlite, text, NULL, NULL, NULL);
-    }
+    if (code == SQLITE_OK && rc == ONCE_OK)
+        rc = once__shape_sqlite(tx, err);
     if (code == SQLITE_OK && rc == ONCE_OK)
         code = sqlite3_exec(tx->sqlite, "COMMIT", NULL, NULL, NULL);
     if (code != SQLITE_OK)

@@ -44,7 +44,8 @@ struct once__carrier {
     uint32_t base_failures; /* in a row */
     uint64_t empty_ms;      /* since when there is nothing to do; 0: there is */
     uint32_t poll_ms;
-    int idle; /* the outbox was told so */
+    int idle;         /* the outbox was told so */
+    uint64_t idle_ms; /* ... then */
     struct {
         uint64_t ms;
         char text[80];

@@ -73,13 +73,16 @@ void once__gauge_since(struct once__series *s, int metric, uint64_t age_ms)
 /* 0, or errno. */
 static int put_file(const struct once__metrics *m)
 {
-    FILE *f = fopen(m->temporary, "we");
-    struct once__metrics_text w = {.put = put_text, .user = f};
+    struct once__metrics_text w = {.put = put_text};
     int failed;
     size_t i;
+    FILE *f;
 
+    (void)remove(m->temporary); /* of one who died; and no link is followed */
+    f = fopen(m->temporary, "wxe");
     if (f == NULL)
         return errno;
+    w.user = f;
     for (i = 0; i < m->o.n; i++)
         put_family(&w, &m->o, i);
     once__metrics_end(&w);

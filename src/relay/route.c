@@ -21,7 +21,8 @@
 #include "message/outbox.h"
 
 enum {
-    EMPTY_MS = 1000, /* nothing to do for so long: sleep until woken */
+    EMPTY_MS = 1000,   /* nothing to do for so long: sleep until woken */
+    ASLEEP_MS = 10000, /* then it is said again; see outbox_idle_1() */
     POLL_FIRST_MS = 5,
     POLL_MOST_MS = 10,
     LOOK_MS = 200, /* between two looks at what is left */
@@ -186,14 +187,16 @@ static void look_what_is_left(struct once__carrier *w)
 static int sleep_until_woken(struct once__carrier *w, once_error *err)
 {
     const once_tx *tx = once__base_ask(w->base);
+    uint64_t now = once__relay_ms();
     int rc;
 
-    if (w->idle)
+    if (w->idle && now - w->idle_ms < ASLEEP_MS)
         return once__base_answered(
             w->base, once__outbox_wait(tx, w->r->stop_fd, EMPTY_MS, err));
     rc = once__base_answered(w->base,
                              once__outbox_idle(tx, w->route->o.name, 1, err));
     w->idle = rc == ONCE_OK;
+    w->idle_ms = now;
     return rc;
 }
 

@@ -7,6 +7,7 @@ keys.
 """
 
 import contextlib
+import os
 import random
 import socket
 import sqlite3
@@ -14,6 +15,7 @@ import subprocess
 import threading
 import time
 
+import newstore
 import servers
 
 KEYS = ["k%02d" % n for n in range(64)]
@@ -424,9 +426,10 @@ http {
         (self.folder / "conf").write_text(self.CONF % (
             module, self.folder, self.address, self.port, behind.address,
             behind.port), "ascii")
+        newstore.init("sqlite:%s/once.db" % self.folder)
 
     def command(self):
-        return [servers.find("nginx"), "-p", str(self.folder), "-c", "conf",
+        return [os.environ.get("ONCE_NGINX_BIN") or servers.find("nginx"), "-p", str(self.folder), "-c", "conf",
                 "-g", "daemon off;"]
 
     def ready(self):

@@ -94,14 +94,19 @@ class Pg:
         return [tuple(line.split("|")) for line in
                 self.server.sql(text, self.name).splitlines()]
 
+    def apart(self, text):
+        """In a transaction whose COMMIT is a message of its own."""
+        return [tuple(line.split("|")) for line in self.server.sql(
+            ["BEGIN", text, "COMMIT"], self.name).splitlines()]
+
     def emit(self, messages, route="r"):
         def text(value):
             return "NULL" if value is None else "'%s'" % value
         rows = ",".join("(%s,%s,%s)" % (text(i), text(k), text(marked(b)))
                         for i, k, b in messages)
-        self.sql("SELECT count(once.emit('%s', convert_to(b, 'UTF8'), "
-                 "p_key => k, p_id => i)) FROM (VALUES %s) v(i, k, b)"
-                 % (route, rows))
+        self.apart("SELECT count(once.emit('%s', convert_to(b, 'UTF8'), "
+                   "p_key => k, p_id => i)) FROM (VALUES %s) v(i, k, b)"
+                   % (route, rows))
 
 
 def phases(db, route="r"):

@@ -18,6 +18,7 @@ import pytest
 
 from carry import PATIENCE, ROOT, Lite, Pg, Program, eventually, marked, once
 
+import newstore
 import servers
 
 BUILD = os.environ.get("ONCE_BUILD", str(ROOT / "build"))
@@ -483,7 +484,9 @@ def ran(cell):
 
 
 def calls(cell):
-    return "sqlite:%s" % (cell.folder / "calls.db")
+    url = "sqlite:%s" % (cell.folder / "calls.db")
+    newstore.init(url)
+    return url
 
 
 def test_commands_end_as_they_say(cell):

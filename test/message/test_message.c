@@ -14,6 +14,7 @@
 #include <signal.h>
 #include <sys/wait.h>
 
+#include "core/sqltext.h"
 #include "message/outbox.h"
 
 /* ---- Messages ---------------------------------------------------------- */
@@ -286,6 +287,14 @@ static void a_message_is_not_parked_in_the_transaction_of_its_claim(void)
          ONCE_ETX);
     roll_back(&d);
     T_EQ(park(&d, "a", "x", ONCE_PARKED_WAITING), ONCE_OK);
+    begin(&d);
+    sql(&d, NULL, "SAVEPOINT before");
+    m.id = "b";
+    T_EQ(once_inbox_claim(&d.tx, &m, NULL), ONCE_OWNER);
+    sql(&d, NULL, "RELEASE before");
+    T_EQ(once_inbox_park(&d.tx, &m, ONCE_PARKED_WAITING, 0, "", NULL),
+         ONCE_ETX);
+    roll_back(&d);
     db_end(&d);
 }
 
@@ -772,10 +781,114 @@ static void other_tables_are_refused(void)
     T_EQ(once_message_init(&d.tx, KEEP_MS, NULL), ONCE_OK);
     T_EQ(once_message_init(&d.tx, 2 * KEEP_MS, NULL), ONCE_OK); /* again */
     T_EQ(number(&d, "SELECT keep_ms FROM @message_meta"), KEEP_MS);
-    sql(&d, NULL, "UPDATE @message_meta SET version=2");
+    sql(&d, NULL, "UPDATE @message_meta SET version=99");
     T_EQ(once_message_check(&d.tx, NULL), ONCE_EVERSION);
     T_EQ(once_message_init(&d.tx, KEEP_MS, NULL), ONCE_EVERSION);
-    T_EQ(number(&d, "SELECT version FROM @message_meta"), 2);
+    T_EQ(number(&d, "SELECT version FROM @message_meta"), 99);
+    db_end(&d);
+}
+
+/* What SQLSTATE a statement ends with; "" if it succeeds. */
+static void fails(struct db *d, const char *text, char out[8])
+{
+    char full[400];
+    const char *state;
+    PGresult *r;
+
+    once__sql_in_schema(text, place, full, sizeof(full));
+    r = PQexecParams(d->pg, full, 0, NULL, NULL, NULL, NULL, 0);
+    state = PQresultErrorField(r, PG_DIAG_SQLSTATE);
+    (void)snprintf(out, 8, "%s", state == NULL ? "" : state);
+    PQclear(r);
+}
+
+/* In autocommit it would be committed before the effect, or after it. */
+static void a_call_that_is_a_transaction_is_refused(void)
+{
+    static const struct {
+        const char *text, *state;
+    } calls[] = {
+        {"SELECT @.inbox_claim('c','a')", "ON017"},
+        {"SELECT @.emit('r','x'::bytea)", "ON017"},
+        {"SELECT @.barrier_enter('g','1','try')", "ON017"},
+        {"SELECT @.saga_start('k','[{\"try\":\"r\"}]')", "ON017"},
+        {"SELECT @.begin('c','a')", "ON017"},
+        {"SELECT @.inbox_claim('c','p',NULL,1)", "ON017"}, /* a parked one */
+        /* Nothing is to be done with it. */
+        {"SELECT @.barrier_enter('g','1','cancel')", ""},
+        {"SELECT @.inbox_park('c','q',NULL,3,0,NULL,'','','x','')", ""},
+        /* The effect is in the same statement. */
+        {"WITH c AS (SELECT @.inbox_claim('c','b') a) INSERT INTO @.effect"
+         " SELECT a FROM c WHERE a='run'",
+         ""},
+        {"SELECT @.inbox_claim('c','d'),@.emit('r','x'::bytea)", ""},
+        {"WITH e AS (INSERT INTO @.effect VALUES('e'))"
+         " SELECT @.emit('r','x'::bytea)",
+         ""},
+    };
+    struct db d = db_new();
+    char state[8], text[64];
+    size_t i;
+
+    T_EQ(park(&d, "p", "x", ONCE_PARKED_WAITING), ONCE_OK);
+    sql(&d, NULL, "UPDATE @parked SET attempts=1,consumer='c'");
+    sql(&d, NULL, "UPDATE @inbox SET consumer='c'");
+    for (i = 0; i < sizeof(calls) / sizeof(calls[0]); i++) {
+        fails(&d, calls[i].text, state);
+        if (strcmp(state, calls[i].state) != 0)
+            printf("#   %s\n", calls[i].text);
+        T_STR(state, calls[i].state);
+    }
+    T_EQ(number(&d, "SELECT count(*) FROM @inbox WHERE id IN ('b','d')"), 2);
+    T_EQ(number(&d, "SELECT count(*) FROM @inbox WHERE id='a'"), 0);
+    T_EQ(number(&d, "SELECT count(*) FROM @parked WHERE id='p'"), 1);
+    T_EQ(number(&d, "SELECT count(*) FROM @outbox"), 2);
+    begin(&d); /* a claim that finds nothing to do */
+    sql(&d, text, "SELECT @inbox_claim('c','a')");
+    T_STR(text, "run");
+    commit(&d);
+    begin(&d);
+    sql(&d, NULL, "SET CONSTRAINTS ALL IMMEDIATE");
+    sql(&d, NULL, "SELECT @inbox_claim('c','f')");
+    sql(&d, NULL, "SELECT answer FROM @begin('c','h')");
+    sql(&d, NULL, "SELECT @finish('c','h',1,'x')");
+    commit(&d);
+    T_EQ(number(&d, "SELECT count(*) FROM @inbox WHERE id IN ('a','f','h')"),
+         3);
+    db_end(&d);
+}
+
+static void a_call_that_is_not_finished_is_not_committed(void)
+{
+    struct db d = db_new();
+    char state[8];
+
+    begin(&d);
+    sql(&d, NULL, "SELECT answer FROM @begin('c','a')");
+    sql(&d, NULL, "INSERT INTO @effect VALUES('a')");
+    fails(&d, "COMMIT", state);
+    T_STR(state, "ON017");
+    T_EQ(number(&d, "SELECT count(*) FROM @effect"), 0);
+    T_EQ(number(&d, "SELECT count(*) FROM @inbox"), 0);
+    begin(&d);
+    sql(&d, NULL, "SELECT answer FROM @begin('c','a')");
+    sql(&d, NULL, "SELECT @finish('c','a',1,'x')");
+    commit(&d);
+    T_EQ(number(&d, "SELECT count(*) FROM @inbox"), 1);
+    db_end(&d);
+}
+
+static void a_column_that_is_missing_is_named(void)
+{
+    struct db d = db_new();
+    once_error err = {0, ""};
+
+    sql(&d, NULL, "ALTER TABLE @parked DROP COLUMN error");
+    T_EQ(once_message_check(&d.tx, &err), ONCE_EVERSION);
+    T_OK(strstr(err.text, "parked.error") != NULL);
+    err.text[0] = '\0';
+    T_EQ(once_message_init(&d.tx, KEEP_MS, &err), ONCE_EVERSION);
+    T_OK(strstr(err.text, "parked.error") != NULL);
     db_end(&d);
 }
 
@@ -1062,6 +1175,11 @@ int main(int argc, char **argv)
     if (server_url == NULL)
         RUN(tables_of_an_attached_database_are_none);
     RUN(other_tables_are_refused);
+    RUN(a_column_that_is_missing_is_named);
+    if (server_url != NULL) {
+        RUN(a_call_that_is_a_transaction_is_refused);
+        RUN(a_call_that_is_not_finished_is_not_committed);
+    }
     RUN(a_purge_makes_no_id_new_again);
     RUN(a_dead_letter_older_than_the_window_runs_once);
     RUN(killed_consumers_have_one_effect_for_each_id);

@@ -170,6 +170,17 @@ def test_an_emit_wakes_a_relay_that_sleeps(cell):
         assert cell.db.sql("SELECT idle FROM once.relay_idle") == [("f",)]
 
 
+def test_a_relay_that_sleeps_says_so_again(pg_redis):
+    cell = pg_redis
+    relay = cell.relay(*cell.to())
+    eventually(lambda: cell.db.sql("SELECT idle FROM once.relay_idle")
+               == [("t",)], "the relay sleeps")
+    cell.db.sql("UPDATE once.relay_idle SET until_ms = 0")
+    eventually(lambda: cell.db.sql("SELECT until_ms > 0 FROM once.relay_idle")
+               == [("t",)], "it says so again", PATIENCE)
+    assert relay.stop() == 0
+
+
 # ---- Relays that die or stand still ---------------------------------------
 
 
@@ -395,7 +406,7 @@ def test_a_saga_is_carried_to_its_end(request, tmp_path, last, calls):
     with living(make_cell(request, tmp_path, "postgres-http")) as cell:
         cell.target.answer = lambda name, body, n: (
             last if name.endswith("2/try") else 200)
-        cell.db.sql("SELECT once.saga_start('order', '%s', 'g')" % STEPS)
+        cell.db.apart("SELECT once.saga_start('order', '%s', 'g')" % STEPS)
         relay = cell.relay(*cell.to(), "--drain")
         assert relay.wait() == 0, relay.log()
         assert [a[0] for a in cell.target.arrivals()] == \

@@ -289,9 +289,11 @@ static void sql_starts_a_saga(void)
         "'k','[{\"try\":\"a\"}]','g',now()+interval '1 year'",
     };
 
+    begin(&d);
     sql(&d, text,
         "SELECT @saga_start('trip','[{\"try\":\"hotel\",\"cancel\":\"no\","
         "\"body\":{\"b\" : 1}},{\"try\":\"mail\"}]','s')");
+    commit(&d);
     T_STR(text, "s");
     T_EQ(number(&d, "SELECT count(*) FROM @outbox WHERE id='s/1/try' AND "
                     "type='application/json' AND body='{\"b\" : 1}'"),

@@ -1,0 +1,15 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * shape.h - whether the tables and functions that are there are those that
+ * pg.sql and lite.sql make: ONCE_OK, ONCE_EVERSION and what is different first, or
+ * another error.
+ */
+#ifndef ONCE_MESSAGE_SHAPE_H
+#define ONCE_MESSAGE_SHAPE_H
+
+#include "message/backend.h"
+
+ONCE_CHECK int once__shape_postgres(const once_tx *tx, once_error *err);
+ONCE_CHECK int once__shape_sqlite(const once_tx *tx, once_error *err);
+
+#endif /* ONCE_MESSAGE_SHAPE_H */
