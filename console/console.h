@@ -4,6 +4,7 @@
  *
  *    main.c      options, start and end
  *    listen.c    the socket: a file, or loopback, and nothing else
+ *    peers.c     who is connected, and gives way to others
  *    who.c       who asks, and what he may do
  *    gate.c      is it a page of ours that asks?
  *    serve.c     libmicrohttpd: a request in, an answer out; pages
@@ -14,7 +15,7 @@
  *    json.c      records and results as JSON
  *    options.c   the table of options, which `once console` has, too
  *
- *    gate --> who --> rights --> route --> store
+ *    head: gate --> who --> route, rights --> body --> store
  *
  * Each connection has a thread, since functions wait for the store. It keeps no
  * state but one session: what it shows is the store's and the audit log's.
@@ -40,10 +41,17 @@ enum {
     CON_HOSTS_MAX = 16,
     CON_UIDS_MAX = 16,
     CON_CONNECTIONS_MAX = 64,
-    CON_BODY_MAX = 2 << 20,  /* bytes of a request                  */
-    CON_SHOWN_MAX = 1 << 20, /* bytes of a body that is shown       */
-    CON_PAGE_MAX = 200,      /* records of a page                   */
-    CON_SECRET = 64          /* hex digits of a token or a session  */
+    CON_PEERS = 128,           /* with those that are being ended     */
+    CON_HEAD_MAX = 32 << 10,   /* bytes of a request's head           */
+    CON_BODY_MAX = 2 << 20,    /* bytes of a decision                 */
+    CON_SMALL_MAX = 64 << 10,  /* bytes of what is no decision       */
+    CON_TOKEN_MAX = 1 << 10,   /* bytes from who is not known         */
+    CON_SKIPPED_MAX = 4 << 20, /* bytes of what is refused anyway   */
+    CON_VALUES_MAX = 8192,     /* in a request's JSON                 */
+    CON_DEPTH_MAX = 16,        /* likewise                            */
+    CON_SHOWN_MAX = 1 << 20,   /* bytes of a body that is shown       */
+    CON_PAGE_MAX = 200,        /* records of a page                   */
+    CON_SECRET = 64            /* hex digits of a token or a session  */
 };
 
 struct con_store {
@@ -62,6 +70,15 @@ enum con_right {
     CON_BODY = 4,
     CON_ERASE = 8,
     CON_ADMIN = 16
+};
+
+/* A connection, in peers.c. */
+struct con_peer {
+    const struct MHD_Connection *c;
+    int fd;
+    int64_t uid; /* by the kernel; -1: by loopback, nobody knows */
+    int step, known, gone;
+    uint64_t number, deadline_ms;
 };
 
 struct con {
@@ -87,6 +104,9 @@ struct con {
     pthread_mutex_t lock;
     char token[CON_SECRET + 1], session[CON_SECRET + 1];
     uint64_t session_until_ms;
+    /* Under the same lock. */
+    struct con_peer peers[CON_PEERS];
+    uint64_t connected; /* so far */
 };
 
 /* Who asks. */
@@ -105,10 +125,16 @@ struct con_ask {
     struct con_store *store;      /* of the path, or NULL */
     uint8_t name[ONCE_NAME_SIZE]; /* likewise, a record's */
     int has_name;
+    /* What its head says: it is refused, or who answers it. */
+    unsigned refused; /* a status, or 0 */
+    const char *code, *why;
+    int known; /* who asks is known, and may look */
+    enum MHD_Result (*answer)(struct con_ask *ask);
+    const char *path;
+    size_t most;  /* bytes that its body may have */
     json_t *body; /* of a POST */
     char *raw;
-    size_t size;
-    int too_large;
+    size_t size, came;
     const char *cookie; /* to be set with the answer, or NULL */
 };
 
@@ -118,7 +144,23 @@ struct con_ask {
 int con_listen(struct con *con, const char *where);
 void con_unlisten(struct con *con);
 
+/* ---- peers.c ------------------------------------------------------------- */
+
+/* A connection begins and ends. */
+void con_peer_comes(struct con *con, struct MHD_Connection *c);
+void con_peer_goes(struct con *con, struct MHD_Connection *c);
+/* Its request's head is there; it is being answered, or its answer is there to
+ * be fetched; it has been fetched. */
+void con_peer_asks(struct con_ask *ask);
+void con_peer_works(struct con_ask *ask, int works);
+void con_peer_rests(struct con_ask *ask);
+/* Ends those that are too slow; to be called each second. */
+void con_peers_end_late(struct con *con);
+
 /* ---- who.c --------------------------------------------------------------- */
+
+/* Is it a uid of --trust-uid? */
+int con_is_trusted(const struct con *con, uint32_t uid);
 
 /* Checks the file of rights; CLI_OK, or it has said what is wrong. */
 int con_check_operators(struct con *con);
@@ -142,6 +184,9 @@ int con_gate(const struct con_ask *ask, int is_api, const char **why);
 struct MHD_Daemon *con_serve(struct con *con);
 /* Takes `value`; NULL is out of memory. */
 enum MHD_Result con_reply(struct con_ask *ask, unsigned status, json_t *value);
+/* Says in ask->refused that it is. */
+void con_refuse(struct con_ask *ask, unsigned status, const char *code,
+                const char *why);
 /* RFC 9457; `code` is for programs, the text for people. */
 enum MHD_Result con_problem(struct con_ask *ask, unsigned status,
                             const char *code, const char *format, ...)
@@ -161,8 +206,8 @@ const char *con_argument(const struct con_ask *ask, const char *name);
 
 /* ---- routes.c ------------------------------------------------------------ */
 
-/* Answers what begins with /api/v1/. */
-enum MHD_Result con_route(struct con_ask *ask, const char *path);
+/* What stands behind /api/v1/: fills ask->answer and ask->most, or refuses. */
+void con_route(struct con_ask *ask, const char *path);
 
 /* ---- look.c, find.c, decide.c -------------------------------------------- */
 
@@ -189,6 +234,8 @@ int con_head(struct con_store *s, once_store_head *out);
 json_t *con_json_record(const struct con_store *s,
                         const uint8_t name[ONCE_NAME_SIZE],
                         const once_record *r);
+/* 1 if a text has so few values, and none so deep, that it may be read. */
+int con_is_small(const char *text, size_t size);
 /* What repeats are told. */
 json_t *con_json_told(const once_record *r);
 /* A result, with its headers' values and its body: what a decision would make,

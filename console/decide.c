@@ -207,14 +207,12 @@ static json_t *json_done(const struct con_ask *ask, const struct decision *d,
                                                         : ONCE_SUCCESS)
                         : json_null();
 
-    return json_pack(
-        "{s:s, s:b, s:o, s:o, s:s?}", "verdict",
-        verdict == ONCE__RESOLVED_BEFORE ? "done"
-                                         : once__resolved_text(verdict),
-        "dry", d->what.dry, "record",
-        con_json_record(ask->store, d->what.name, now), "reply", reply,
-        "audit_lacks",
-        verdict == ONCE__RESOLVED && err->code != 0 ? err->text : NULL);
+    return json_pack("{s:s, s:b, s:o, s:o, s:s?}", "verdict",
+                     d->what.dry ? "possible" : "done", "dry", d->what.dry,
+                     "record", con_json_record(ask->store, d->what.name, now),
+                     "reply", reply, "audit_lacks",
+                     verdict == ONCE__RESOLVED && err->code != 0 ? err->text
+                                                                 : NULL);
 }
 
 static enum MHD_Result answer(struct con_ask *ask, const struct decision *d,
@@ -371,11 +369,11 @@ static int note_one(void *user, size_t i, int rc, const once__resolution *what,
     const struct timespec pause = {0, BATCH_PAUSE_NS};
     struct batch *b = user;
     char hex[CLI_HEX_SIZE];
-    const char *verdict = rc == ONCE_ESTORE ? "unknown"
-                          : rc < 0          ? "error"
-                          : rc == ONCE__RESOLVED_BEFORE
-                              ? "done"
-                              : once__resolved_text(rc);
+    const char *verdict = rc == ONCE_ESTORE            ? "unknown"
+                          : rc < 0                     ? "error"
+                          : rc > ONCE__RESOLVED_BEFORE ? once__resolved_text(rc)
+                          : b->dry                     ? "possible"
+                                                       : "done";
 
     (void)now;
     cli_hex(what->name, CLI_DIGITS, hex);

@@ -240,3 +240,28 @@ uint64_t con_fence(const json_t *o, int *bad)
         fence = strtoull(text, &end, 10);
     return fence;
 }
+
+int con_is_small(const char *text, size_t size)
+{
+    size_t values = 0, depth = 0, i;
+    int inside = 0;
+
+    for (i = 0; i < size; i++) {
+        if (inside) {
+            i += text[i] == '\\';
+            inside = i >= size || text[i] != '"';
+        } else if (text[i] == '{' || text[i] == '[') {
+            values++;
+            if (++depth > CON_DEPTH_MAX)
+                return 0;
+        } else if (text[i] == '}' || text[i] == ']') {
+            depth -= depth > 0;
+        } else {
+            inside = text[i] == '"';
+            values += text[i] == ',' || text[i] == ':';
+        }
+        if (values > CON_VALUES_MAX)
+            return 0;
+    }
+    return 1;
+}

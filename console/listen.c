@@ -18,7 +18,7 @@
 #include <sys/un.h>
 #include <unistd.h>
 
-enum { BACKLOG = 64, FIRST_FD = 3 };
+enum { BACKLOG = 512, FIRST_FD = 3 };
 
 static const char wanted[] =
     "--listen is unix:PATH, 127.0.0.1:PORT, [::1]:PORT or systemd: nothing "
@@ -124,7 +124,7 @@ static int listen_at_path(struct con *con, const char *path)
         return rc;
     con->unlink_path = path;
     /* Not allowed to: then it is the group of this process. */
-    if (operators != NULL && chown(path, (uid_t)-1, operators->gr_gid) < 0)
+    if (operators != NULL && lchown(path, (uid_t)-1, operators->gr_gid) < 0)
         cli_say(con->cli, 0,
                 "the socket stays in the group of this process: %s",
                 strerror(errno));

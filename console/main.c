@@ -15,6 +15,7 @@
 #include <string.h>
 #include <sys/prctl.h>
 #include <sys/random.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include "store/named.h"
@@ -187,7 +188,6 @@ static int open_store(const struct con *con, struct con_store *s)
     snprintf(s->driver, sizeof(s->driver), "%s",
              line != NULL ? line->ops->name : "?");
     options.no_reaper = 1;
-    options.must_exist = 1;
     options.user = s;
     options.event = on_event;
     options.caveat = on_caveat;
@@ -198,9 +198,7 @@ static int open_store(const struct con *con, struct con_store *s)
     }
     if (rc < 0)
         return cli_say(con->cli, rc == ONCE_EURL ? CLI_USAGE : CLI_STORE,
-                       "store %s: %s; nothing was created. A new store is made "
-                       "by once init",
-                       s->name, err.text);
+                       "store %s: %s; nothing was created", s->name, err.text);
     return CLI_OK;
 }
 
@@ -238,6 +236,20 @@ static int open_audit(struct con *con)
     return CLI_OK;
 }
 
+/* Who reads the token is the operator: it is not written to a file that others
+ * may read. */
+static int is_private(const struct con *con)
+{
+    struct stat st;
+
+    if (con->local || fstat(STDOUT_FILENO, &st) < 0 || !S_ISREG(st.st_mode) ||
+        (st.st_mode & (S_IRWXG | S_IRWXO)) == 0)
+        return CLI_OK;
+    return cli_usage(con->cli, "the address with its token would be written to "
+                               "a file that others may read or write: give it "
+                               "mode 0600, or make it under umask 077");
+}
+
 /* The address; on loopback with its token in the fragment, which browsers send
  * to nobody. */
 static void greet(const struct con *con, const char *where)
@@ -253,15 +265,15 @@ static void greet(const struct con *con, const char *where)
 
 static int serve(struct con *con, const char *where, const sigset_t *ends)
 {
+    const struct timespec second = {1, 0};
     struct MHD_Daemon *daemon = con_serve(con);
-    int got;
 
     if (daemon == NULL)
         return cli_say(con->cli, CLI_STORE, "cannot serve: %s",
                        strerror(errno));
     greet(con, where);
-    while (sigwait(ends, &got) != 0)
-        ;
+    while (sigtimedwait(ends, NULL, &second) < 0)
+        con_peers_end_late(con);
     MHD_stop_daemon(daemon); /* waits for what is being decided */
     return CLI_OK;
 }
@@ -285,6 +297,8 @@ static int start(struct con *con, const char *where, const sigset_t *ends)
     if (rc == CLI_OK && !con->local && con->trust_header != NULL)
         rc = cli_usage(con->cli, "--trust-user-header goes with a socket file "
                                  "only: anybody can send one through TCP");
+    if (rc == CLI_OK)
+        rc = is_private(con);
     if (rc == CLI_OK)
         rc = serve(con, where, ends);
     con_unlisten(con);

@@ -13,19 +13,21 @@
 static const struct route {
     const char *method, *pattern;
     unsigned right;
+    size_t most; /* bytes of a body */
     enum MHD_Result (*answer)(struct con_ask *ask);
 } routes[] = {
-    {"GET", "session", CON_VIEW, con_session},
-    {"GET", "stores", CON_VIEW, con_stores},
-    {"GET", "stores/{s}", CON_VIEW, con_store},
-    {"GET", "stores/{s}/records", CON_VIEW, con_records},
-    {"GET", "stores/{s}/records/{r}", CON_VIEW, con_record},
-    {"GET", "stores/{s}/records/{r}/timeline", CON_VIEW, con_timeline},
-    {"GET", "audit", CON_VIEW, con_audit},
-    {"POST", "find", CON_VIEW, con_find},
-    {"POST", "stores/{s}/records/{r}/body", CON_BODY, con_body},
-    {"POST", "stores/{s}/records/{r}/decision", CON_DECIDE, con_decision},
-    {"POST", "stores/{s}/batch", CON_DECIDE, con_batch},
+    {"GET", "session", CON_VIEW, 0, con_session},
+    {"GET", "stores", CON_VIEW, 0, con_stores},
+    {"GET", "stores/{s}", CON_VIEW, 0, con_store},
+    {"GET", "stores/{s}/records", CON_VIEW, 0, con_records},
+    {"GET", "stores/{s}/records/{r}", CON_VIEW, 0, con_record},
+    {"GET", "stores/{s}/records/{r}/timeline", CON_VIEW, 0, con_timeline},
+    {"GET", "audit", CON_VIEW, 0, con_audit},
+    {"POST", "find", CON_VIEW, CON_SMALL_MAX, con_find},
+    {"POST", "stores/{s}/records/{r}/body", CON_BODY, CON_SMALL_MAX, con_body},
+    {"POST", "stores/{s}/records/{r}/decision", CON_DECIDE, CON_BODY_MAX,
+     con_decision},
+    {"POST", "stores/{s}/batch", CON_DECIDE, CON_BODY_MAX, con_batch},
 };
 
 static struct con_store *store_of(struct con *con, const char *name,
@@ -87,17 +89,17 @@ static int is_method(const struct route *r, const char *method)
            (strcmp(r->method, "GET") == 0 && strcmp(method, "HEAD") == 0);
 }
 
-static enum MHD_Result forbidden(struct con_ask *ask, unsigned right)
+static void forbid(struct con_ask *ask, unsigned right)
 {
     if (right == CON_DECIDE && !ask->con->decide)
-        return con_problem(ask, MHD_HTTP_FORBIDDEN, "read-only",
-                           "This console only shows: it was started without "
-                           "--decide.");
-    return con_problem(ask, MHD_HTTP_FORBIDDEN, "forbidden",
-                       "You have not the right to do this.");
+        con_refuse(ask, MHD_HTTP_FORBIDDEN, "read-only",
+                   "This console only shows: it was started without --decide.");
+    else
+        con_refuse(ask, MHD_HTTP_FORBIDDEN, "forbidden",
+                   "You have not the right to do this.");
 }
 
-enum MHD_Result con_route(struct con_ask *ask, const char *path)
+void con_route(struct con_ask *ask, const char *path)
 {
     int found = 0;
     size_t i;
@@ -108,13 +110,16 @@ enum MHD_Result con_route(struct con_ask *ask, const char *path)
         found = 1;
         if (!is_method(&routes[i], ask->method))
             continue;
+        ask->most = routes[i].most;
+        ask->answer = routes[i].answer;
         if ((ask->caller.rights & routes[i].right) == 0)
-            return forbidden(ask, routes[i].right);
-        return routes[i].answer(ask);
+            forbid(ask, routes[i].right);
+        return;
     }
     if (found)
-        return con_problem(ask, MHD_HTTP_METHOD_NOT_ALLOWED, "method",
-                           "Not by this method.");
-    return con_problem(ask, MHD_HTTP_NOT_FOUND, "not-found",
-                       "There is nothing here.");
+        con_refuse(ask, MHD_HTTP_METHOD_NOT_ALLOWED, "method",
+                   "Not by this method.");
+    else
+        con_refuse(ask, MHD_HTTP_NOT_FOUND, "not-found",
+                   "There is nothing here.");
 }

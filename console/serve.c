@@ -2,8 +2,9 @@
 /*
  * serve.c - a request in, an answer out, and the pages.
  *
- * A request's body is read whole, up to its limit, before anything is decided.
- * Every answer has the headers that keep other pages away from it, and none is
+ * When a request's head is there it is known who asks, whether he may, and how
+ * large a body may be. A body that is not wanted is not kept; one that is, is read
+ * whole before anything is decided. Every answer has the headers that keep other pages away from it, and none is
  * kept by anybody.
  */
 #include "console.h"
@@ -181,14 +182,63 @@ static int is_page(const char *path)
     return 0;
 }
 
-static enum MHD_Result refuse(struct con_ask *ask, int status, const char *why)
+void con_refuse(struct con_ask *ask, unsigned status, const char *code,
+                const char *why)
 {
-    return con_problem(ask, (unsigned)status,
-                       status == MHD_HTTP_UNAUTHORIZED ? "unauthorized"
-                       : status == MHD_HTTP_FORBIDDEN  ? "forbidden"
-                       : status == MHD_HTTP_UNSUPPORTED_MEDIA_TYPE ? "type"
-                                                                   : "trouble",
-                       "%s", why);
+    ask->refused = status;
+    ask->code = code;
+    ask->why = why;
+}
+
+static const char *code_of(int status)
+{
+    switch (status) {
+    case MHD_HTTP_UNAUTHORIZED:
+        return "unauthorized";
+    case MHD_HTTP_FORBIDDEN:
+        return "forbidden";
+    case MHD_HTTP_UNSUPPORTED_MEDIA_TYPE:
+        return "type";
+    default:
+        return "trouble";
+    }
+}
+
+static enum MHD_Result answer_page(struct con_ask *ask)
+{
+    return send_page(ask, ask->path);
+}
+
+/* By its head alone: who answers it, or why nobody does. */
+static void admit(struct con_ask *ask)
+{
+    int is_post = strcmp(ask->method, "POST") == 0, status;
+    int is_api = strncmp(ask->path, API, sizeof(API) - 1) == 0;
+    const char *why = "";
+
+    if (!is_post && strcmp(ask->method, "GET") != 0 &&
+        strcmp(ask->method, "HEAD") != 0) {
+        con_refuse(ask, MHD_HTTP_METHOD_NOT_ALLOWED, "method",
+                   "GET and POST are all there is.");
+        return;
+    }
+    status = con_gate(ask, is_api, &why);
+    if (status != 0) {
+        con_refuse(ask, (unsigned)status, code_of(status), why);
+    } else if (!is_post && is_page(ask->path)) {
+        ask->answer = answer_page;
+    } else if (!is_api) {
+        con_refuse(ask, MHD_HTTP_NOT_FOUND, "not-found",
+                   "There is nothing here.");
+    } else if (is_post && strcmp(ask->path, API "session") == 0) {
+        ask->most = CON_TOKEN_MAX;
+        ask->answer = con_open_session;
+    } else if ((status = con_identify(ask, &why)) != 0) {
+        con_refuse(ask, (unsigned)status, code_of(status), why);
+    } else {
+        ask->known = 1;
+        con_route(ask, ask->path + sizeof(API) - 1);
+    }
 }
 
 static int read_body(struct con_ask *ask)
@@ -200,36 +250,24 @@ static int read_body(struct con_ask *ask)
     return json_is_object(ask->body);
 }
 
-static enum MHD_Result answer(struct con_ask *ask, const char *path)
+static enum MHD_Result answer(struct con_ask *ask)
 {
-    int is_post = strcmp(ask->method, "POST") == 0, status;
-    int is_api = strncmp(path, API, sizeof(API) - 1) == 0;
-    const char *why = "";
-
-    if (!is_post && strcmp(ask->method, "GET") != 0 &&
-        strcmp(ask->method, "HEAD") != 0)
-        return con_problem(ask, MHD_HTTP_METHOD_NOT_ALLOWED, "method",
-                           "GET and POST are all there is.");
-    status = con_gate(ask, is_api, &why);
-    if (status != 0)
-        return refuse(ask, status, why);
-    if (!is_post && is_page(path))
-        return send_page(ask, path);
-    if (!is_api)
-        return con_problem(ask, MHD_HTTP_NOT_FOUND, "not-found",
-                           "There is nothing here.");
-    if (ask->too_large)
+    if (ask->refused != 0)
+        return con_problem(ask, ask->refused, ask->code, "%s", ask->why);
+    if (ask->came > ask->most)
         return con_problem(ask, MHD_HTTP_CONTENT_TOO_LARGE, "too-large",
-                           "A request has up to %d bytes.", CON_BODY_MAX);
-    if (is_post && !read_body(ask))
-        return con_problem(ask, MHD_HTTP_BAD_REQUEST, "invalid",
-                           "The body is not one JSON object.");
-    if (is_post && strcmp(path, API "session") == 0)
-        return con_open_session(ask);
-    status = con_identify(ask, &why);
-    if (status != 0)
-        return refuse(ask, status, why);
-    return con_route(ask, path + sizeof(API) - 1);
+                           "This request has up to %zu bytes.", ask->most);
+    if (strcmp(ask->method, "POST") == 0) {
+        if (!con_is_small(ask->raw, ask->size))
+            return con_problem(ask, MHD_HTTP_BAD_REQUEST, "invalid",
+                               "The body has more than %d values, or one that "
+                               "is deeper than %d.",
+                               CON_VALUES_MAX, CON_DEPTH_MAX);
+        if (!read_body(ask))
+            return con_problem(ask, MHD_HTTP_BAD_REQUEST, "invalid",
+                               "The body is not one JSON object.");
+    }
+    return ask->answer(ask);
 }
 
 /* ---- libmicrohttpd ------------------------------------------------------- */
@@ -239,15 +277,16 @@ static enum MHD_Result add_piece(struct con_ask *ask, const char *data,
 {
     char *raw;
 
-    if (ask->too_large || *size > CON_BODY_MAX - ask->size) {
-        ask->too_large = 1;
-    } else {
-        raw = realloc(ask->raw, ask->size + *size);
+    ask->came += *size;
+    if (ask->came > CON_SKIPPED_MAX)
+        return MHD_NO; /* the connection ends */
+    if (ask->refused == 0 && ask->came <= ask->most) {
+        raw = realloc(ask->raw, ask->came);
         if (raw == NULL)
             return MHD_NO;
         memcpy(raw + ask->size, data, *size);
         ask->raw = raw;
-        ask->size += *size;
+        ask->size = ask->came;
     }
     *size = 0;
     return MHD_YES;
@@ -259,22 +298,28 @@ static enum MHD_Result access_handler(void *user, struct MHD_Connection *c,
                                       size_t *size, void **own)
 {
     struct con_ask *ask = *own;
+    enum MHD_Result rc;
 
     (void)version;
     if (ask == NULL) {
         ask = calloc(1, sizeof(*ask));
         if (ask == NULL)
             return MHD_NO;
-        ask->con = user;
-        ask->c = c;
-        ask->method = method;
+        *ask = (struct con_ask){
+            .con = user, .c = c, .method = method, .path = path};
         *own = ask;
+        admit(ask);
+        con_peer_asks(ask);
         return MHD_YES;
     }
     ask->method = method;
+    ask->path = path;
     if (*size > 0)
         return add_piece(ask, data, size);
-    return answer(ask, path);
+    con_peer_works(ask, 1);
+    rc = answer(ask);
+    con_peer_works(ask, 0);
+    return rc;
 }
 
 static void completed(void *user, struct MHD_Connection *c, void **own,
@@ -287,10 +332,21 @@ static void completed(void *user, struct MHD_Connection *c, void **own,
     (void)how;
     if (ask == NULL)
         return;
+    con_peer_rests(ask);
     json_decref(ask->body);
     free(ask->raw);
     free(ask);
     *own = NULL;
+}
+
+static void connected(void *user, struct MHD_Connection *c, void **own,
+                      enum MHD_ConnectionNotificationCode code)
+{
+    (void)own;
+    if (code == MHD_CONNECTION_NOTIFY_STARTED)
+        con_peer_comes(user, c);
+    else
+        con_peer_goes(user, c);
 }
 
 struct MHD_Daemon *con_serve(struct con *con)
@@ -300,7 +356,9 @@ struct MHD_Daemon *con_serve(struct con *con)
             MHD_USE_THREAD_PER_CONNECTION | MHD_USE_ITC,
         0, NULL, NULL, access_handler, con, MHD_OPTION_LISTEN_SOCKET, con->fd,
         MHD_OPTION_NOTIFY_COMPLETED, completed, NULL,
-        MHD_OPTION_CONNECTION_LIMIT, (unsigned)CON_CONNECTIONS_MAX,
+        MHD_OPTION_NOTIFY_CONNECTION, connected, con,
+        MHD_OPTION_CONNECTION_LIMIT, (unsigned)CON_PEERS,
+        MHD_OPTION_CONNECTION_MEMORY_LIMIT, (size_t)CON_HEAD_MAX,
         MHD_OPTION_CONNECTION_TIMEOUT, (unsigned)TIMEOUT_S,
         MHD_OPTION_THREAD_STACK_SIZE, (size_t)STACK, MHD_OPTION_END);
 }

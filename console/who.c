@@ -143,7 +143,7 @@ int con_check_operators(struct con *con)
 
 /* ---- By the kernel's word, or a proxy's ---------------------------------- */
 
-static int is_trusted(const struct con *con, uint32_t uid)
+int con_is_trusted(const struct con *con, uint32_t uid)
 {
     size_t i;
 
@@ -200,7 +200,7 @@ static int by_socket(struct con_ask *ask, struct user *u, const char **why)
         *why = "the kernel does not say who asks";
         return MHD_HTTP_FORBIDDEN;
     }
-    if (ask->con->trust_header != NULL && is_trusted(ask->con, peer.uid)) {
+    if (ask->con->trust_header != NULL && con_is_trusted(ask->con, peer.uid)) {
         name = vouched_name(ask);
         if (name == NULL) {
             *why = "the proxy does not say who has logged in";

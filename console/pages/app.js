@@ -2,7 +2,7 @@
 //
 // app.js - which screen, for whom, in which colours; and looking again.
 
-import {h, fill, get, post, say, trouble} from './dom.js';
+import {h, fill, get, post, box, say, trouble} from './dom.js';
 import {overview, waiting, live, audit, store} from './lists.js';
 import {record, find} from './record.js';
 import {batch} from './decide.js';
@@ -22,6 +22,7 @@ const main = document.getElementById('main');
 let session = null;
 let shown = 0;       // which screen is shown: an answer for another is dropped
 let refresh = null;  // looks again, or null
+let seen = 0;        // when the console answered last
 
 // ---- Colours
 
@@ -88,21 +89,42 @@ async function show() {
     if (mine !== shown)
         return;
     fill(main, page);
+    seen = Date.now();
     if (main.dataset.place !== undefined) // not when the page was just opened
         main.focus();
     main.dataset.place = location.hash;
     say(document.title.replace(' \u2013 Once', '') + ' is shown.');
 }
 
+// What is shown is not true any more when nobody answers: that is said above it
+// until somebody does, on each screen.
+function answers(problem) {
+    const place = document.getElementById('away');
+    main.classList.toggle('old', Boolean(problem));
+    if (!problem)
+        fill(place);
+    else if (!place.firstChild)
+        fill(place, box('wrong', h('p', {}, '\u2716 ' + (problem.status ?
+            problem.message : 'The console does not answer.') + ' What stands ' +
+            'below is of ' + new Date(seen).toLocaleTimeString() +
+            ' and may not be true any more.')));
+}
+
 async function tick() {
     const mine = shown;
-    if (!refresh || document.hidden)
+    if (document.hidden)
         return;
     try {
-        await refresh();
+        await get('session', AbortSignal.timeout(REFRESH_MS));
+        if (refresh)
+            await refresh();
+        if (mine === shown) {
+            seen = Date.now();
+            answers(null);
+        }
     } catch (e) {
         if (mine === shown)
-            say('Looking again failed: ' + e.message);
+            answers(e);
     }
 }
 
@@ -130,7 +152,9 @@ async function start() {
     document.getElementById('who').textContent = session.user +
         (session.rights.includes('decide') ? '' : ', only looking');
     window.addEventListener('hashchange', show);
+    seen = Date.now();
     setInterval(tick, REFRESH_MS);
+    document.addEventListener('visibilitychange', tick);
     await show();
 }
 

@@ -216,11 +216,14 @@ async function gather(s, filter) {
     return {all: all.slice(0, BATCH_MAX), now};
 }
 
+const said = {done: '\u2713 done', possible: '\u25cb can be decided'};
+
 function results(caption, list) {
     return table(caption, ['Record', 'Result'], list.map((one) => [
         h('span', {class: 'digits'}, one.name.slice(0, 16)),
-        h('span', {class: 'mark ' + (one.ok ? 'done' : 'wrong')},
-          one.ok ? '\u2713 ' + one.verdict : '\u2716 ' + one.verdict +
+        h('span', {class: 'mark ' + (!one.ok ? 'wrong' :
+            one.verdict === 'done' ? 'done' : '')},
+          one.ok ? said[one.verdict] : '\u2716 ' + one.verdict +
             (one.text ? ': ' + one.text : ''))]));
 }
 
@@ -307,5 +310,7 @@ export async function batch({page, title, session, parameters}) {
              says.element,
              h('p', {}, h('button', {type: 'button', id: 'check',
                                      onclick: check}, 'Dry run')), out] :
-             box('done', h('p', {}, '\u2713 Nothing waits.')));
+             box('', h('p', {id: 'none-fits'}, Object.values(filter).some(
+                 (v) => v) ? 'Nothing that waits fits this filter.' :
+                 'Nothing waits in the store ' + s + '.')));
 }

@@ -58,8 +58,8 @@ async function ask(path, options) {
     return value;
 }
 
-export function get(path) {
-    return ask(path, {headers: {'Accept': 'application/json'}});
+export function get(path, signal) {
+    return ask(path, {headers: {'Accept': 'application/json'}, signal});
 }
 
 export function post(path, body, key) {

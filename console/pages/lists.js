@@ -67,11 +67,14 @@ export async function overview({page, title, again}) {
         const {now, stores} = await get('stores');
         const n = stores.reduce(
             (sum, s) => sum + (s.counts ? s.counts.indeterminate : 0), 0);
-        fill(body, n ? box('waits', h('p', {}, '? ' + n + (n === 1 ?
+        const silent = stores.filter((s) => !s.counts).map((s) => s.name);
+        fill(body, silent.length > 0 && box('wrong', h('p', {}, '\u2716 What ' +
+            'waits is not known of: ' + silent.join(', ') + '.')), n ? box('waits', h('p', {}, '? ' + n + (n === 1 ?
             ' request has an outcome that nobody knows. ' :
             ' requests have an outcome that nobody knows. '),
             h('a', {href: '#/waiting', 'data-key': 'decide'}, 'Look at them'))) :
-            box('done', h('p', {}, '\u2713 Nothing waits for a decision.')),
+            !silent.length && box('done', h('p', {},
+                '\u2713 Nothing waits for a decision.')),
         stores.map((s) => h('section', {},
             h('h2', {}, h('a', {href: '#/store/' + s.name, 'data-key': s.name},
                           s.name)), troubleOf(s), storeFacts(s, now))));
@@ -166,6 +169,17 @@ const lists = {
     },
 };
 
+// An empty list says no more than what was asked for.
+function nothing(what, filter, after, s) {
+    const where = s ? ' In the store ' + s + '.' : '';
+    if (after)
+        return box('', h('p', {}, 'No more.'));
+    if (Object.values(filter).some((v) => v))
+        return box('', h('p', {id: 'none-fits'}, 'Nothing fits this filter.' +
+            where + ' What does not fit it is not shown.'));
+    return box('done', h('p', {}, what.none + where));
+}
+
 async function list(kind, {page, title, session, parameters, again}) {
     const what = lists[kind];
     const p = {...parameters, store: parameters.store || session.stores[0]};
@@ -176,7 +190,7 @@ async function list(kind, {page, title, session, parameters, again}) {
             '/records?' + query({...filter, after, what: kind, limit: PAGE}));
         fill(body, records.length ?
             table(what.caption, what.heads, what.rows(records, now)) :
-            box('done', h('p', {}, after ? 'No more.' : what.none)),
+            nothing(what, filter, after, session.stores.length > 1 && s),
         h('p', {},
           after && h('a', {href: '#/' + kind + '?' + query({store: s, ...filter}),
                            id: 'first'}, 'The first page'), ' ',
@@ -223,7 +237,9 @@ export async function audit({page, title, parameters}) {
            'decision its intent is written, after it what came of it. once ' +
            'audit verify tells whether the log is whole.'),
          lines.length ? auditTable('Audit log', lines) :
-             box('', h('p', {}, 'Nothing was decided yet.')),
+             box('', h('p', {}, Object.values(parameters).some((v) => v) ?
+                 'There are no more lines that fit.' :
+                 'Nothing was decided yet.')),
          next && h('p', {}, h('a', {href: '#/audit?' + query(
              {...parameters, before: next}), id: 'next'}, 'Older lines')));
     say(lines.length + ' lines.');

@@ -7,6 +7,7 @@ from elsewhere cannot do. A screenshot of each screen is kept.
 
 import http.server
 import json
+import signal
 import threading
 import uuid
 
@@ -18,7 +19,7 @@ pytest.importorskip("selenium", reason="no selenium: apt-get install "
 import browser  # noqa: E402  pylint: disable=wrong-import-position
 from selenium.webdriver.common.keys import Keys  # noqa: E402  pylint: disable=wrong-import-position
 
-from console import Answer, MARK, waiting  # noqa: E402  pylint: disable=wrong-import-position
+from console import Answer, MARK, eventually, waiting  # noqa: E402  pylint: disable=wrong-import-position
 from conftest import me, operators  # noqa: E402  pylint: disable=wrong-import-position
 
 
@@ -355,6 +356,70 @@ def test_what_a_label_holds_is_text(world, console, chrome):
         chrome.go(place)
         chrome.shows(order)
         assert chrome.run("return document.images.length") == 0
+
+
+# ---- What it says is true ----------------------------------------------------------
+
+
+def test_a_filter_that_nothing_fits_is_not_nothing_waits(world, console, chrome):
+    world.lose("filtered")
+    for place in ("waiting?realm=nowhere", "waiting?older=86400",
+                  "waiting?reason=gap", "batch?realm=nowhere"):
+        chrome.go(place)
+        chrome.shows("fits this filter")
+        assert "\u2713" not in chrome.find("main").text, place
+    chrome.go("live?realm=nowhere")
+    chrome.shows("fits this filter")
+    chrome.go("audit?action=none")
+    chrome.shows("There are no more lines that fit.")
+    assert waiting(console, "filtered")
+
+
+def test_a_dry_run_has_done_nothing(world, console, chrome):
+    world.lose("dry")
+    r = waiting(console, "dry")
+    chrome.go("batch")
+    chrome.shows("order=dry")
+    chrome.click("#action-applied")
+    chrome.click("#check")
+    chrome.shows("can be decided;")
+    assert "\u25cb can be decided" in chrome.text()
+    assert "\u2713" not in chrome.find("main").text
+    assert waiting(console, "dry") == r
+
+
+@pytest.mark.complains
+def test_a_store_that_does_not_answer_may_have_what_waits(world, chrome, seen):
+    """The overview said that nothing waits."""
+    other = world.console(unix=False, stores={"main": "redis://127.0.0.1:1/0"})
+    chrome.open(other.url)
+    chrome.shows("What waits is not known of: main.")
+    assert "Nothing waits" not in chrome.text()
+    chrome.open("http://127.0.0.1:%s/" % seen.port)
+
+
+@pytest.mark.complains
+def test_a_dead_console_is_seen_on_each_screen(world, console, chrome, seen):
+    world.lose("dead")
+    r = waiting(console, "dead")
+    for place, text in (("waiting", "order=dead"), ("audit", "Audit"),
+                        ("record/main/" + r["name"], "order=dead")):
+        other = world.console("--decide", "--audit", str(console.audit_file),
+                              unix=False, audit=False)
+        chrome.open(other.url)
+        chrome.shows("Overview")
+        chrome.go(place)
+        chrome.shows(text)
+        other.process.send_signal(signal.SIGSTOP if place == "waiting"
+                                  else signal.SIGTERM)
+        eventually(lambda: "The console does not answer. What stands below is"
+                   in chrome.find("#away").text)
+        chrome.keep("dead-" + place.split("/")[0])
+        if place == "waiting":  # and it comes back
+            other.process.send_signal(signal.SIGCONT)
+            eventually(lambda: not chrome.driver.find_elements(
+                "css selector", "#away *"))
+    chrome.open("http://127.0.0.1:%s/" % seen.port)
 
 
 # ---- Dark, light, for everybody ----------------------------------------------------

@@ -284,6 +284,25 @@ def test_loopback_wants_the_token_once(world, lost):
     assert console.token not in json.dumps(console.get("session"))
 
 
+@pytest.mark.parametrize("mode, refused", [
+    (0o644, True), (0o620, True), (0o602, True), (0o600, False)])
+def test_the_token_is_not_written_for_others(world, tmp_path, mode, refused):
+    """Whoever reads it is the operator."""
+    out = tmp_path / "out"
+    out.touch()
+    out.chmod(mode)
+    with open(out, "wb") as f, subprocess.Popen(
+            [CONSOLE, "--store", world.url, "--listen", "127.0.0.1:0",
+             "--audit", "off"], stdout=f, stderr=subprocess.PIPE) as process:
+        eventually(lambda: process.poll() is not None or
+                   b"#token=" in out.read_bytes())
+        process.terminate()
+        said = process.communicate(timeout=60)[1]
+    assert process.returncode == (2 if refused else 0)
+    assert (b"umask 077" in said) is refused
+    assert (b"#token=" in out.read_bytes()) is not refused
+
+
 @pytest.mark.parametrize("where", [
     "0.0.0.0:0", "*:0", "[::]:0", "192.168.0.1:80", "localhost:0", ":0", "80",
     "127.0.0.1", "127.0.0.1:65536", "127.0.0.1:x", "127.0.0.2:0", "unix:rel",

@@ -1,0 +1,185 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * peers.c - how many may be connected, and for how long, so that nobody keeps
+ * an operator out by being slow.
+ *
+ * A connection is worth keeping while it works. One that has only begun to ask,
+ * or that does not fetch its answer, has a deadline that no byte extends, and
+ * gives way when somebody else comes: first those of whom nobody knows who they
+ * are, the oldest first. A connection that gives way is shut down here; its own
+ * thread sees that and ends it.
+ */
+#include "console.h"
+
+#include <sys/socket.h>
+#include <time.h>
+
+/* How long each step may take. */
+enum {
+    ASK_MS = 10000,     /* from connecting to the end of the head      */
+    UNKNOWN_MS = 20000, /* whom nobody knows has this for the rest     */
+    BODY_MS = 60000,    /* to send the body, or to fetch the answer    */
+    IDLE_MS = 120000    /* until the next request                      */
+};
+
+/* Each user of the host, and what comes through a proxy or loopback. */
+enum { USER_MAX = 16, MANY_MAX = 48 };
+
+enum { FREE, WAITS, WORKS };
+
+/* By a clock that nobody sets. */
+static uint64_t now_ms(void)
+{
+    struct timespec t;
+
+    (void)clock_gettime(CLOCK_MONOTONIC, &t);
+    return (uint64_t)t.tv_sec * 1000 + (uint64_t)t.tv_nsec / 1000000;
+}
+
+static struct con_peer *peer_of(struct con *con, const struct MHD_Connection *c)
+{
+    size_t i;
+
+    for (i = 0; i < CON_PEERS; i++)
+        if (con->peers[i].step != FREE && con->peers[i].c == c)
+            return &con->peers[i];
+    return NULL;
+}
+
+/* Is `a` to go before `b`? */
+static int goes_before(const struct con_peer *a, const struct con_peer *b)
+{
+    if (b == NULL || a->known != b->known)
+        return b == NULL || !a->known;
+    return a->number < b->number;
+}
+
+static size_t count(const struct con *con, int64_t uid,
+                    const struct con_peer **victim)
+{
+    const struct con_peer *p = con->peers;
+    size_t n = 0;
+
+    *victim = NULL;
+    for (; p < con->peers + CON_PEERS; p++) {
+        if (p->step == FREE || p->gone || (uid >= 0 && p->uid != uid))
+            continue;
+        n++;
+        if (p->step == WAITS && goes_before(p, *victim))
+            *victim = p;
+    }
+    return n;
+}
+
+/* Its place in the table is free when its thread has ended it. */
+static void end(struct con_peer *p)
+{
+    p->gone = 1;
+    (void)shutdown(p->fd, SHUT_RDWR);
+}
+
+/* 1 if there is room for one more of these: at once, or by one that goes. */
+static int make_room(struct con *con, int64_t uid, size_t most)
+{
+    const struct con_peer *victim;
+
+    if (count(con, uid, &victim) < most)
+        return 1;
+    if (victim == NULL)
+        return 0;
+    end(&con->peers[victim - con->peers]);
+    return 1;
+}
+
+static void add(struct con *con, struct con_peer *p, struct MHD_Connection *c,
+                int fd, int64_t uid)
+{
+    size_t most =
+        uid >= 0 && !con_is_trusted(con, (uint32_t)uid) ? USER_MAX : MANY_MAX;
+    int room =
+        make_room(con, uid, most) && make_room(con, -1, CON_CONNECTIONS_MAX);
+
+    *p = (struct con_peer){.c = c,
+                           .fd = fd,
+                           .uid = uid,
+                           .step = WAITS,
+                           .number = ++con->connected,
+                           .deadline_ms = now_ms() + ASK_MS};
+    if (!room)
+        end(p);
+}
+
+void con_peer_comes(struct con *con, struct MHD_Connection *c)
+{
+    const union MHD_ConnectionInfo *info =
+        MHD_get_connection_info(c, MHD_CONNECTION_INFO_CONNECTION_FD);
+    struct ucred peer = {.uid = 0};
+    socklen_t size = sizeof(peer);
+    int64_t uid = -1;
+    size_t i;
+
+    if (con->local && getsockopt(info->connect_fd, SOL_SOCKET, SO_PEERCRED,
+                                 &peer, &size) == 0)
+        uid = peer.uid;
+    pthread_mutex_lock(&con->lock);
+    for (i = 0; i < CON_PEERS && con->peers[i].step != FREE; i++)
+        ;
+    if (i < CON_PEERS)
+        add(con, &con->peers[i], c, info->connect_fd, uid);
+    else
+        (void)shutdown(info->connect_fd, SHUT_RDWR);
+    pthread_mutex_unlock(&con->lock);
+}
+
+void con_peer_goes(struct con *con, struct MHD_Connection *c)
+{
+    struct con_peer *p;
+
+    pthread_mutex_lock(&con->lock);
+    p = peer_of(con, c);
+    if (p != NULL)
+        p->step = FREE;
+    pthread_mutex_unlock(&con->lock);
+}
+
+static void set(struct con_ask *ask, int step, int known, uint64_t ms)
+{
+    struct con_peer *p;
+
+    pthread_mutex_lock(&ask->con->lock);
+    p = peer_of(ask->con, ask->c);
+    if (p != NULL) {
+        p->step = step;
+        p->known = known;
+        p->deadline_ms = now_ms() + ms;
+    }
+    pthread_mutex_unlock(&ask->con->lock);
+}
+
+void con_peer_asks(struct con_ask *ask)
+{
+    set(ask, WAITS, ask->known, ask->known ? BODY_MS : UNKNOWN_MS);
+}
+
+void con_peer_works(struct con_ask *ask, int works)
+{
+    set(ask, works ? WORKS : WAITS, ask->known,
+        ask->known ? BODY_MS : UNKNOWN_MS);
+}
+
+void con_peer_rests(struct con_ask *ask)
+{
+    set(ask, WAITS, ask->known, ask->known ? IDLE_MS : UNKNOWN_MS);
+}
+
+void con_peers_end_late(struct con *con)
+{
+    uint64_t now = now_ms();
+    struct con_peer *p;
+
+    pthread_mutex_lock(&con->lock);
+    for (p = con->peers; p < con->peers + CON_PEERS; p++)
+        if (p->step == WAITS && !p->gone && now >= p->deadline_ms)
+            end(p);
+    pthread_mutex_unlock(&con->lock);
+}
