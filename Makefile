@@ -40,6 +40,7 @@ help:
 	@echo 'make model      the formal model, every row of its table (minutes)'
 	@echo 'make fuzz       each fuzz target for TIME seconds [600]'
 	@echo 'make config-fuzz  drawn configurations of nginx, judged; SEEDS=5000'
+	@echo 'make operator-fuzz  drawn days of operators, judged; DAYS=2000 (root)'
 	@echo 'make coverage   branches of src/core and src/http that tests take'
 	@echo 'make style      facts of the house style (make format mends)'
 	@echo 'make docs       links and commands in the pages lead somewhere'
@@ -115,6 +116,12 @@ config-fuzz: all
 	@ONCE_BUILD=$(abspath $(BUILD)) $(PYTHON) test/configfuzz/run \
 		--seeds $(SEEDS) $(FUZZ)
 
+DAYS ?= 2000
+.PHONY: operator-fuzz
+operator-fuzz: all
+	@ONCE_BUILD=$(abspath $(BUILD)) $(PYTHON) test/operatorfuzz/run \
+		--days $(DAYS) $(FUZZ)
+
 .PHONY: coverage
 coverage: packages
 	@tools/coverage $(BUILD)/coverage
@@ -164,8 +171,8 @@ sim: library
 	@test/sim/many $(BUILD)/test/sim/sim $(SEEDS) $(FIRST)
 
 .PHONY: mutants
-mutants: packages
-	@test/mutants/run --starts 30
+mutants: all
+	@env ONCE_BUILD=$(abspath $(BUILD)) test/mutants/run --starts 30
 
 .PHONY: compilers
 compilers: packages
@@ -218,10 +225,14 @@ bench-scale: all
 	@env ONCE_BUILD=$(abspath $(BUILD)) $(PYTHON) test/bench/scale.py \
 	    $(SCALE)
 
+# Before the build, which writes down what goes where.
+.PHONY: prefix
+prefix: packages $(BUILD)/build.ninja
+	@$(if $(PREFIX),$(MESON) configure $(BUILD) --prefix='$(PREFIX)')
+
 .PHONY: install
-install: all
-	@$(if $(PREFIX),$(MESON) configure $(BUILD) --prefix=$(PREFIX))
-	@DESTDIR=$(DESTDIR) $(MESON) install -C $(BUILD) --no-rebuild
+install: prefix all
+	@DESTDIR=$(if $(DESTDIR),"$$(realpath -ms '$(DESTDIR)')") $(MESON) install -C $(BUILD) --no-rebuild
 
 .PHONY: deb
 deb: packages
