@@ -31,6 +31,17 @@ class Missing(Exception):
 # ---- Small things --------------------------------------------------------
 
 
+def preloaded(shim):
+    """The environment of a program with this library before all others. The
+    sanitizers' runtime wants that place, and can do without it where the library
+    allocates nothing."""
+    env = {"LD_PRELOAD": str(shim)}
+    if "ASAN_OPTIONS" in os.environ:
+        env["ASAN_OPTIONS"] = os.environ["ASAN_OPTIONS"] + \
+            ":verify_asan_link_order=0"
+    return env
+
+
 def find(program):
     """The path of a program, where Debian keeps it as well."""
     found = shutil.which(program, path=os.environ.get("PATH", "") +

@@ -82,12 +82,13 @@ def read_tap(name, text, status, result, stderr=''):
 
 
 def read_junit(name, path, result):
-    """Adds what pytest wrote into a file; returns how many tests it ran."""
-    number = 0
+    """Adds what pytest wrote into a file; returns the module of each test that
+    it ran."""
+    modules = []
     for case in ElementTree.parse(path).iter('testcase'):
-        number += 1
-        title = '%s::%s' % (case.get('classname', '').split('.')[-1],
-                            case.get('name'))
+        module = case.get('classname', '').split('.')[-1]
+        modules.append(module)
+        title = '%s::%s' % (module, case.get('name'))
         skip = case.find('skipped')
         bad = [b for b in (case.find('failure'), case.find('error'))
                if b is not None]
@@ -97,7 +98,7 @@ def read_junit(name, path, result):
             result.skipped.append('%s: %s' % (title, skip.get('message')))
         else:
             result.passed += 1
-    return number
+    return modules
 
 
 def clip(text):

@@ -40,8 +40,8 @@ from certificates import Authority
 from faultproxy import Proxy  # noqa: F401  for those who import this one
 from machine import (  # noqa: F401
     LOOPBACK, PATIENCE, Missing, NetSpace, Space, alive, children, eventually,
-    find, forget_memory, forget_segment, free_port, send, server_user,
-    start_janitor, stat_of)
+    find, forget_memory, forget_segment, free_port, preloaded, send,
+    server_user, start_janitor, stat_of)
 
 HERE = pathlib.Path(__file__).resolve().parent
 
@@ -231,11 +231,14 @@ class Postgres(Server):
             check=False).returncode == 0
 
     def sql(self, text, database="postgres", user="postgres", check=True):
-        """Runs statements; returns what they printed, without alignment."""
+        """Runs statements, those of a list one by one; returns what they
+        printed, without alignment."""
+        texts = [text] if isinstance(text, str) else text
         # By its unix socket: that is there in every place.
         done = subprocess.run(
             [find("psql"), "-XAtq", "-v", "ON_ERROR_STOP=1", "-h", self.folder,
-             "-p", str(self.port), "-U", user, "-d", database, "-c", text],
+             "-p", str(self.port), "-U", user, "-d", database,
+             *(word for text in texts for word in ("-c", text))],
             stdin=subprocess.DEVNULL, capture_output=True, text=True,
             timeout=PATIENCE, check=False)
         if check and done.returncode != 0:
@@ -701,7 +704,7 @@ class World:
         ahead = self.folder / (server.name + ".clock")
         ahead.write_bytes(struct.pack("=q", 0))
         ahead.chmod(0o644)
-        server.environment.update(LD_PRELOAD=self.shim, ONCE_CLOCKSHIM=ahead)
+        server.environment.update(preloaded(self.shim), ONCE_CLOCKSHIM=ahead)
 
     def step(self, name, ahead_ms):
         """Moves that clock: milliseconds ahead of the machine's."""

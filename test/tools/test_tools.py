@@ -4,6 +4,8 @@ is planted, and each way in which a test program can lie about its result."""
 
 import importlib.machinery
 import importlib.util
+import json
+import os
 import pathlib
 import re
 import shutil
@@ -12,6 +14,7 @@ import subprocess
 import pytest
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
+BUILD = os.environ.get('ONCE_BUILD', str(ROOT / 'build'))
 SPDX = '/* SPDX-License-Identifier: Apache-2.0 */\n'
 
 
@@ -97,6 +100,56 @@ def test_a_test_program_cannot_lie(text, status, sum_):
     assert tap(text, status) == sum_
 
 
+def pytest_folder(tmp_path, **selection):
+    """What a part comes to whose two files have a test each, one of memory."""
+    (tmp_path / 'test_a.py').write_text('def test_it():\n    pass\n')
+    (tmp_path / 'test_b.py').write_text('def test_memory():\n    pass\n')
+    result = tests.Sum()
+    tests.part_pytest(str(tmp_path), result, os.environ, **selection)
+    return result.passed, [what.rpartition(': ')[2] for what in result.failed]
+
+
+@pytest.mark.parametrize('selection, sum_', [
+    ({}, (2, [])),
+    ({'leave_out': 'memory'}, (1, [])),
+    ({'files': ['test_a', 'test_b']}, (2, [])),
+    ({'files': ['test_a', 'test_b'], 'leave_out': 'memory'},
+     (1, ['test_b selects no test'])),
+    ({'files': ['test_a', 'test_z']},
+     (0, ['no tests, status 5', 'test_a selects no test',
+          'test_z selects no test'])),
+])
+def test_a_file_that_gives_no_test_has_failed(tmp_path, selection, sum_):
+    assert pytest_folder(tmp_path, **selection) == sum_
+
+
+def test_a_name_that_meson_does_not_know_has_failed():
+    result = tests.Sum()
+    # Another log than that of the part.
+    tests.part_meson(BUILD, 'once:unit', 5, result, os.environ, ('key', 'keys'))
+    assert result.passed > 1
+    assert result.failed == ['once:unit: keys selects no test']
+
+
+@pytest.mark.parametrize('name', tests.QUICK['gateway'])
+def test_make_check_runs_tests_of_each_file(name):
+    done = subprocess.run(
+        [tests.PYTHON, '-m', 'pytest', '--collect-only', '-q', '-p',
+         'no:cacheprovider', '-k', 'not memory', 'test/gateway/%s.py' % name],
+        cwd=ROOT, capture_output=True, text=True, check=False, timeout=60)
+    assert done.returncode == 0 and 'gateway/%s.py::' % name in done.stdout
+
+
+def test_make_check_runs_tests_that_meson_knows():
+    listed = subprocess.run(
+        ['meson', 'introspect', '--tests', BUILD], capture_output=True,
+        check=True, timeout=60).stdout
+    known = {(test['suite'][0].rpartition(':')[2], test['name'])
+             for test in json.loads(listed)}
+    for suite in 'conformance', 'proof':
+        assert {(suite, name) for name in tests.QUICK[suite]} <= known
+
+
 def test_a_report_without_a_pass_is_a_failure(capsys):
     assert tests.report([('x', tests.Sum())]) == 1
     assert capsys.readouterr().out.endswith('0 passed, 0 failed, 0 skipped\n')
@@ -167,6 +220,31 @@ def test_a_link_and_a_command_that_lead_nowhere_are_found():
     assert not list(docs.check_commands('    make test\n', docs.targets()))
 
 
+def test_pages_of_the_package_lead_somewhere(tmp_path):
+    """debian/rules does the same, and stops where a link leads nowhere."""
+    for line in (ROOT / 'debian/once-doc.install').read_text().splitlines():
+        what, to = line.split()
+        folder = tmp_path / pathlib.Path(to).relative_to('usr/share/doc/once-doc')
+        folder.mkdir(exist_ok=True)
+        if (ROOT / what).is_dir():
+            shutil.copytree(ROOT / what, folder / pathlib.Path(what).name)
+        else:
+            shutil.copy(ROOT / what, folder)
+    done = subprocess.run([ROOT / 'tools/package-docs', tmp_path],
+                          capture_output=True, text=True, check=False)
+    assert done.returncode == 0 and ' 0 broken' in done.stdout, done
+    text = (tmp_path / 'docs/README.md').read_text()
+    assert '[protocol.md](protocol.md)' in text
+    assert 'CONTRIBUTING.md (in the sources)' in text
+
+
+def test_the_runbooks_that_are_installed_alone_lead_somewhere(tmp_path):
+    shutil.copy(ROOT / 'docs/runbooks.md', tmp_path)
+    done = subprocess.run([ROOT / 'tools/check-docs', tmp_path],
+                          capture_output=True, text=True, check=False)
+    assert done.returncode == 0 and '1 pages, 0 broken' in done.stdout, done
+
+
 # ---- Manual pages and circles -----------------------------------------------------
 
 man_page = load('man-page')
@@ -205,6 +283,17 @@ def test_each_function_says_something(tmp_path):
                 text = [line for line in after.split('\n')
                         if line and not line.startswith('.')]
                 assert text, (page.name, title)
+
+
+def test_a_page_has_the_date_of_what_is_built(monkeypatch):
+    def head():
+        text, _ = man_page.roff(str(HEADERS[0]))
+        return re.search(r'^\.TH \S+ 3 "([^"]*)"', text, re.M).group(1)
+
+    monkeypatch.delenv('SOURCE_DATE_EPOCH', raising=False)
+    assert re.fullmatch(r'20\d\d-\d\d-\d\d', head())
+    monkeypatch.setenv('SOURCE_DATE_EPOCH', '86400')
+    assert head() == '1970-01-02'
 
 
 @pytest.mark.skipif(shutil.which('groff') is None, reason='no groff')
