@@ -13,8 +13,8 @@ import time
 
 import pytest
 
-from gateway import (ROOT, Answer, Client, Hold, Raw, eventually, guarded,
-                     is_new, is_problem, is_replay, request_bytes)
+from gateway import (ROOT, Answer, Client, Hold, Locked, Raw, eventually,
+                     guarded, is_new, is_problem, is_replay, request_bytes)
 from test_metrics import STATUS, samples, value
 
 pytestmark = pytest.mark.nginx_only("the module keeps them")
@@ -288,6 +288,31 @@ def test_waiters_get_the_first_result(hot):
     for _ in range(5):
         is_replay(case.post(), first)
     assert case.executions == 1
+
+
+def test_a_slow_answer_counts_from_when_the_store_was_asked(make, tmp_path):
+    """The store may have looked long before the worker saw what it said. The
+    engine waits with a new key for longer than an entry can be used, and the
+    replay behind it: nothing is hot then."""
+    path = tmp_path / "pay"
+    site = make(SERVER, store="sqlite:%s?busy_ms=20000" % path, workers=1)
+    site.db = path
+    case = site.case("/pay/")
+    first = is_new(case.post())
+    with Locked(site):
+        other = site.case("/pay/").start(close=True)
+        site.turn()
+        late = case.start(close=True)
+        time.sleep(AGE + 0.2)
+        assert not late.has_bytes(1)
+    is_new(other.read())
+    is_replay(late.read(), first)
+    before = asked(site)
+    is_replay(case.post(), first)
+    assert asked(site) > before
+    assert case.executions == 1
+    other.hang_up()
+    late.hang_up()
 
 
 # ---- Forgotten by others ------------------------------------------------------

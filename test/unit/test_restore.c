@@ -5,6 +5,7 @@
  *
  * With real stores in a temporary folder; the clock is moved by hand.
  */
+#include <semaphore.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -250,6 +251,77 @@ static void a_copy_moves_a_store_to_another_kind(void)
 {
     held("journal", "sqlite");
     held("sqlite", "journal");
+}
+
+/* What a single claim is told, of once_apply() or, `later`, of once_submit(). */
+struct single {
+    once_op op; /* first */
+    sem_t done;
+};
+
+static void single_done(once_op *op)
+{
+    (void)sem_post(&((struct single *)(void *)op)->done);
+}
+
+static int single(once_engine *e, unsigned key, uint32_t policy, int later)
+{
+    struct single s = {.op = {.verb = ONCE_OP_CLAIM,
+                              .lease_ms = 30000,
+                              .keep_ms = DAY,
+                              .policy = policy,
+                              .two_phase = 1,
+                              .token = {9},
+                              .done = single_done}};
+    int rc;
+
+    memcpy(s.op.name, &key, sizeof(key));
+    if (!later) {
+        rc = once_apply(e, &s.op, NULL);
+        once_op_clear(&s.op);
+    } else {
+        T_EQ(sem_init(&s.done, 0, 0), 0);
+        T_EQ(once_submit(e, &s.op, NULL), ONCE_OK);
+        T_EQ(sem_wait(&s.done), 0);
+        rc = s.op.rc;
+        (void)sem_destroy(&s.done);
+    }
+    T_EQ(s.op.verb, ONCE_OP_CLAIM); /* as it was given */
+    return rc;
+}
+
+/* Who uses no attempt is held back like one who does. */
+static void a_held_gap_grants_nothing_to_single_operations(void)
+{
+    once_clock clock = {.every_ms = 1000};
+    once__copy_about about;
+    once_store_head head;
+    once_engine *e;
+    once_store *s;
+    int later;
+
+    shell("rm -rf a b copy");
+    now = real_now();
+    make("journal", "a", path("copy"), &about);
+    restore(url("journal", "b"), path("copy"), ONCE_GAP_HOLD, &head);
+    e = engine(url("journal", "b"), NULL);
+    for (later = 0; later < 2; later++) {
+        T_EQ(single(e, DONE, 0, later), ONCE_REPLAY);
+        T_EQ(single(e, FAILED, ONCE_RETRY_FAILED, later), ONCE_UNKNOWN);
+        T_EQ(single(e, LATER, 0, later), ONCE_UNKNOWN);
+        T_EQ(single(e, NEVER, 0, later), ONCE_UNKNOWN);
+        T_EQ(look(e, LATER).attempt, 0);
+        T_EQ(look(e, NEVER).attempt, 0); /* nothing was written for it */
+    }
+    once_engine_close(e);
+    now = head.gap_until_ms + 1;
+    s = open_store(url("journal", "b"));
+    T_EQ(once_store_clock_accept(s, &clock, NULL), ONCE_OK);
+    once_store_close(s);
+    e = engine(url("journal", "b"), NULL);
+    T_EQ(single(e, LATER, 0, 0), ONCE_OWNER);
+    T_EQ(single(e, NEVER, 0, 1), ONCE_OWNER);
+    once_engine_close(e);
 }
 
 static void an_accepted_gap_executes_and_says_class_b(void)
@@ -535,6 +607,7 @@ int main(void)
         return 2;
     T_RUN(a_held_gap_grants_nothing_until_it_is_over);
     T_RUN(a_copy_moves_a_store_to_another_kind);
+    T_RUN(a_held_gap_grants_nothing_to_single_operations);
     T_RUN(an_accepted_gap_executes_and_says_class_b);
     T_RUN(half_a_copy_or_a_changed_one_is_refused);
     T_RUN(a_copy_overwrites_nothing_and_wants_an_empty_store);
