@@ -10,6 +10,7 @@ import re
 
 import pytest
 
+import newstore
 from gateway import (MARK, Answer, Client, Drop, Hold, eventually, guarded,
                      is_new, is_problem, request_bytes)
 
@@ -283,6 +284,7 @@ def test_a_reload_with_other_stores_does_not_mix_counters(make, lines):
     texts["http"] = site.fill(lines.replace("MAIN", main))
     if "main" not in lines:
         texts["server"] = texts["server"].replace("once main", "once other")
+    newstore.init_all(texts["http"])
     site.gateway.render()
     site.gateway.reload()
     seen = eventually(lambda: counters(site))
