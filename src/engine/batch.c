@@ -15,6 +15,11 @@
  * are repeated in batches of half its size, so that in the end the one that
  * fails is alone. While the store answers no batch at all the size is not the
  * reason, and batches stay large.
+ *
+ * A store may be restored from a copy while it is open here. Its head, with the
+ * gap of what the copy lacks, is read when it is opened; each fence that is
+ * granted afterwards tells of the restore. Then nothing is granted any more, and
+ * the store is not asked again, until it is opened again.
  */
 #include <assert.h>
 #include <string.h>
@@ -22,6 +27,7 @@
 #include "core/error.h"
 #include "engine/engine.h"
 #include "engine/failpoint.h"
+#include "store/store.h"
 
 enum { BACKOFF_MS = 5, BACKOFF_MAX_MS = 500, BACKOFF_STEPS = 7 };
 
@@ -196,11 +202,22 @@ int once__reportable(const once__task *task, int rc)
     return rc == ONCE_EFULL || rc == ONCE_ENOMEM ? ONCE_ESTORE : rc;
 }
 
+/* A grant by a store that is not the one that was opened: its key may have been
+ * executed in the time that the copy lacks. */
+static int is_of_restored(once_engine *e, const once__task *task)
+{
+    if (task->op->rc != ONCE_OWNER ||
+        !once__is_restored(e->store, task->op->record.fence))
+        return 0;
+    e->restored = 1;
+    return 1;
+}
+
 static void answered(once_engine *e, once__task *task)
 {
     int rc = task->op->rc;
 
-    if (rc == ONCE_ESTORE) {
+    if (rc == ONCE_ESTORE || is_of_restored(e, task)) {
         if (!later(e, task))
             end(e, task, ONCE_ESTORE);
         return;
@@ -274,7 +291,12 @@ void once__batch_run(once_engine *e)
     if (forgets && !once__clock_look(e))
         e->store->forget_ms = 1; /* no retention time has ended by then */
     ONCE_FAILPOINT_BATCH(e->ops, n, "sent");
-    rc = e->store->ops->apply(e->store, e->ops, n, &err);
+    rc = e->restored ? once__fail(&err, ONCE_ESTORE,
+                                  "the store was restored, or its restored "
+                                  "state was accepted, while it was open here: "
+                                  "nothing is granted until it is opened again "
+                                  "(reload the gateway, restart the program)")
+                     : e->store->ops->apply(e->store, e->ops, n, &err);
     ONCE_FAILPOINT_BATCH(e->ops, n, "answered");
     once__count_batch(e, once__now_us() - start);
     if (rc == ONCE_OK)

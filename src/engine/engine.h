@@ -210,6 +210,7 @@ struct once_engine {
     int notified;          /* a caller's callback was called in this turn  */
     int needs_maintenance; /* the store was written to since the last      */
     int failing;           /* the store did not answer the last batch      */
+    int restored;          /* while it was open here                       */
     char trouble[sizeof(((once_error *)NULL)->text)]; /* and why           */
     int ended; /* the store is not asked any more                          */
 };

@@ -247,6 +247,37 @@ static void a_held_gap_grants_nothing_until_it_is_over(void)
     held("sqlite", "sqlite");
 }
 
+/* An engine has the empty store open while it is filled from the copy: it knows
+ * nothing of the gap, so it may grant nothing. */
+static void beside(const char *driver)
+{
+    once__copy_about about;
+    once_store_head head;
+    once_engine *e;
+
+    shell("rm -rf a b copy a-* b-*");
+    now = real_now();
+    make(driver, "a", path("copy"), &about);
+    e = engine(url(driver, "b"), NULL);
+    restore(url(driver, "b"), path("copy"), ONCE_GAP_HOLD, &head);
+    T_EQ(attempt(e, DONE, 0, 'c'), ONCE_REPLAY); /* of that store, and true */
+    T_EQ(attempt(e, LATER, 0, 'c'), ONCE_ESTORE);
+    T_EQ(attempt(e, NEVER, 0, 'c'), ONCE_ESTORE);
+    once_engine_close(e);
+    e = engine(url(driver, "b"), NULL);
+    T_EQ(attempt(e, DONE, 0, 'c'), ONCE_REPLAY);
+    T_OK(attempt(e, LATER, 0, 'c') != ONCE_OWNER);
+    T_EQ(attempt(e, NEVER, 0, 'c'), ONCE_UNKNOWN);
+    T_EQ(look(e, NEVER).attempt, 0); /* the store was not asked again */
+    once_engine_close(e);
+}
+
+static void who_has_it_open_while_it_is_restored_grants_nothing(void)
+{
+    beside("journal");
+    beside("sqlite");
+}
+
 static void a_copy_moves_a_store_to_another_kind(void)
 {
     held("journal", "sqlite");
@@ -606,6 +637,7 @@ int main(void)
     if (mkdtemp(folder) == NULL)
         return 2;
     T_RUN(a_held_gap_grants_nothing_until_it_is_over);
+    T_RUN(who_has_it_open_while_it_is_restored_grants_nothing);
     T_RUN(a_copy_moves_a_store_to_another_kind);
     T_RUN(a_held_gap_grants_nothing_to_single_operations);
     T_RUN(an_accepted_gap_executes_and_says_class_b);
