@@ -107,6 +107,13 @@ static int take(const struct cli *c, void *user, int o)
         rc = cli_read_number(c, "--trust-uid", optarg, 0, UINT32_MAX - 1, &uid);
         if (rc != CLI_OK)
             return rc;
+        if (uid == geteuid())
+            return cli_usage(c,
+                             "--trust-uid %u is this console's own user, as "
+                             "which a gateway's workers may run, too: each of "
+                             "them could say to be anybody. Give the proxy a "
+                             "user of its own",
+                             (unsigned)uid);
         con->trust_uids[con->n_uids++] = (uint32_t)uid;
         break;
     }

@@ -20,12 +20,13 @@ const char con_help[] =
     "                 free. On loopback it prints an address that opens once\n"
     "  --decide       decisions are possible\n"
     "  --operators FILE   who may do what (/etc/once/operators): lines like\n"
-    "                 alice decide,body  and  @support view\n"
+    "                 alice decide,body  and  @support view  and, through a proxy,\n"
+    "                 proxy:carol view\n"
     "  --audit FILE   the log of decisions (/var/log/once/audit.jsonl)\n"
     "  --host NAME    one more name that browsers may call it; loopback's are known\n"
     "  --trust-user-header NAME   on a socket file: the header in which a proxy\n"
     "                 names who has logged in\n"
-    "  --trust-uid UID   the proxy's; no other user's header counts\n"
+    "  --trust-uid UID   the proxy's own; no other user's header counts\n"
     "\n"
     "Who comes by a socket file is known by the kernel. See man once-console.\n";
 

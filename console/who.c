@@ -35,8 +35,13 @@ enum { RIGHTS = sizeof(rights) / sizeof(rights[0]) };
 
 /* ---- The file of rights -------------------------------------------------- */
 
+/* Whom a proxy names has lines of his own: he is no user of the host, whatever
+ * his name is. */
+#define BY_PROXY "proxy:"
+
 struct user {
     const char *name;
+    int by_proxy;
     gid_t groups[GROUPS_MAX];
     int n;
 };
@@ -56,6 +61,19 @@ static int is_in(const struct user *u, const char *group)
     return 0;
 }
 
+/* Is it the line of this one? No user of the host has a colon in his name. */
+static int is_of(const char *line, const struct user *u)
+{
+    const size_t n = strlen(BY_PROXY);
+
+    if (u->by_proxy)
+        return strncmp(line, BY_PROXY, n) == 0 &&
+               strcmp(line + n, u->name) == 0;
+    if (line[0] == '@')
+        return is_in(u, line + 1);
+    return strncmp(line, BY_PROXY, n) != 0 && strcmp(line, u->name) == 0;
+}
+
 /* "decide,body": the bits, or 0 if it is no list of rights. */
 static unsigned rights_of(char *list)
 {
@@ -73,8 +91,8 @@ static unsigned rights_of(char *list)
     return all;
 }
 
-/* One line: 0, or -1 if it is not "NAME RIGHTS", "@GROUP RIGHTS", empty or a
- * comment. `u` NULL: only checks. */
+/* One line: 0, or -1 if it is not "NAME RIGHTS", "@GROUP RIGHTS", "proxy:NAME
+ * RIGHTS", empty or a comment. `u` NULL: only checks. */
 static int read_line(char *line, const struct user *u, int *known,
                      unsigned *out)
 {
@@ -91,8 +109,7 @@ static int read_line(char *line, const struct user *u, int *known,
     found = rights_of(list);
     if (found == 0)
         return -1;
-    if (u != NULL &&
-        (who[0] == '@' ? is_in(u, who + 1) : strcmp(u->name, who) == 0)) {
+    if (u != NULL && is_of(who, u)) {
         *out |= found;
         *known = 1;
     }
@@ -135,8 +152,8 @@ int con_check_operators(struct con *con)
                        strerror(errno));
     if (rc > 0)
         return cli_say(con->cli, CLI_USAGE,
-                       "%s, line %d: not NAME or @GROUP and a list of view, "
-                       "decide, body, erase, admin",
+                       "%s, line %d: not NAME, @GROUP or proxy:NAME and a list "
+                       "of view, decide, body, erase, admin",
                        con->operators, rc);
     return CLI_OK;
 }
@@ -206,6 +223,7 @@ static int by_socket(struct con_ask *ask, struct user *u, const char **why)
             *why = "the proxy does not say who has logged in";
             return MHD_HTTP_FORBIDDEN;
         }
+        u->by_proxy = 1;
         *who = (once__audit_who){.uid = -1, .login_uid = -1};
         snprintf(who->name, sizeof(who->name), "%s", name);
         snprintf(who->way, sizeof(who->way), "console, proxy of uid %u",

@@ -185,14 +185,19 @@ def test_a_right_that_is_taken_away_is_gone(world, lost):
     assert attempt(console, lost).status == 500
 
 
-@as_root
-def test_the_kernel_says_who_asks(world, lost):
-    console = world.console("--decide", "--operators", operators(
-        world, "daemon decide\n"))
+def open_to_all(console):
+    """Also to users who are not in its group."""
     os.chmod(console.socket, 0o777)
     for folder in console.socket.parents:
         if str(folder).startswith("/tmp/"):
             os.chmod(folder, 0o755)
+
+
+@as_root
+def test_the_kernel_says_who_asks(world, lost):
+    console = world.console("--decide", "--operators", operators(
+        world, "daemon decide\n"))
+    open_to_all(console)
     who = console.ask("GET", "session", user=DAEMON).json
     assert who["user"] == "daemon" and "decide" in who["rights"]
     who = console.ask("GET", "session", user=NOBODY,
@@ -212,53 +217,84 @@ def test_the_socket_file_is_not_for_everybody(console):
 
 @pytest.fixture
 def proxied(world):
-    return world.console(
+    """Behind a proxy that runs as DAEMON."""
+    if os.getuid() != 0:
+        pytest.skip("wants to be several users")
+    console = world.console(
         "--decide", "--trust-user-header", "X-Remote-User", "--trust-uid",
-        str(os.getuid()), "--operators", operators(
-            world, "alice decide\nbob view\n" + me() + " decide,body\n"))
+        str(DAEMON), "--operators", operators(
+            world, "proxy:alice decide\nproxy:bob view\ncarol decide\n" +
+            me() + " decide,body\nproxy:" + me() + " view\n"))
+    open_to_all(console)
+    return console
+
+
+def by_proxy(console, method, path, body=None, **headers):
+    return console.ask(method, path, body, user=DAEMON, **headers)
+
+
+def attempt_by_proxy(console, r, **headers):
+    headers.setdefault("Idempotency-Key", uuid.uuid4().hex)
+    return by_proxy(console, "POST", path_of(r), body_of(r), **headers)
 
 
 def test_a_proxy_says_who_has_logged_in(world, proxied, console):
-    who = proxied.ask("GET", "session", **{"X-Remote-User": "alice"}).json
+    who = by_proxy(proxied, "GET", "session", **{"X-Remote-User": "alice"}).json
     assert who["user"] == "alice" and "decide" in who["rights"]
     order = "proxied"
     world.lose(order)
     r = waiting(console, order)
-    done = proxied.ask("POST", path_of(r), body_of(r), **{
-        "X-Remote-User": "alice", "Idempotency-Key": uuid.uuid4().hex})
+    done = attempt_by_proxy(proxied, r, **{"X-Remote-User": "alice"})
     assert done.status == 200
     assert " by alice (by proxy) on " in done.json["record"]["note"]
     line = proxied.audit()[-1]
     assert line["user"] == "alice" and line.get("uid") is None
-    assert line["way"] == "console, proxy of uid %d" % os.getuid()
+    assert line["way"] == "console, proxy of uid %d" % DAEMON
 
 
-@pytest.mark.parametrize("name", [None, "", "two words", "@group", "x" * 65,
-                                  "mallory", "caf\xe9"])
+@pytest.mark.parametrize("name", [
+    None, "", "two words", "@group", "x" * 65, "mallory", "caf\xe9",
+    "carol",  # a user of the host, and not of the proxy
+    "proxy:alice", "proxy:proxy:alice"])
 def test_a_proxy_that_does_not_say_it_or_names_a_stranger(proxied, lost, name):
     headers = {} if name is None else {"X-Remote-User": name}
-    assert proxied.ask("GET", "session", **headers).status == 403
-    assert attempt(proxied, lost, **headers).status == 403
+    assert by_proxy(proxied, "GET", "session", **headers).status == 403
+    assert attempt_by_proxy(proxied, lost, **headers).status == 403
+
+
+def test_a_user_of_the_proxy_is_not_the_user_of_the_host(proxied, lost):
+    """Who may choose a name at the proxy has the rights of no user of the
+    host, and the other way round."""
+    name = {"X-Remote-User": me()}
+    who = by_proxy(proxied, "GET", "session", **name).json
+    assert who["user"] == me() and who["rights"] == ["view"]
+    assert attempt_by_proxy(proxied, lost, **name).status == 403
+    assert set(proxied.get("session")["rights"]) == {"view", "decide", "body"}
+
+
+@as_root
+def test_the_consoles_own_user_is_no_proxy(world):
+    """As it run the gateway's workers, too: each of them could say to be any
+    operator."""
+    done = subprocess.run(
+        [CONSOLE, "--store", world.url, "--audit", "off",
+         "--trust-user-header", "X", "--trust-uid", str(os.getuid())],
+        capture_output=True, timeout=60)
+    assert done.returncode == 2, done
+    assert b"own user" in done.stderr
 
 
 def test_who_may_only_look_through_a_proxy(proxied, lost):
-    assert proxied.ask("GET", "stores", **{"X-Remote-User": "bob"}).status == 200
-    assert attempt(proxied, lost, **{"X-Remote-User": "bob"}).status == 403
+    bob = {"X-Remote-User": "bob"}
+    assert by_proxy(proxied, "GET", "stores", **bob).status == 200
+    assert attempt_by_proxy(proxied, lost, **bob).status == 403
 
 
 def test_two_names_are_none(proxied):
-    with socket.socket(socket.AF_UNIX) as s:
-        s.connect(str(proxied.socket))
-        s.sendall(b"GET /api/v1/session HTTP/1.1\r\nHost: localhost\r\n"
-                  b"X-Remote-User: alice\r\nx-remote-user: bob\r\n"
-                  b"Connection: close\r\n\r\n")
-        raw = b""
-        while True:
-            part = s.recv(65536)
-            if not part:
-                break
-            raw += part
-    assert raw.startswith(b"HTTP/1.1 403 ")
+    one = {"X-Remote-User": "alice"}
+    assert by_proxy(proxied, "GET", "session", **one).status == 200
+    two = {"X-Remote-User": "alice", "x-remote-user": "bob"}
+    assert by_proxy(proxied, "GET", "session", **two).status == 403
 
 
 # ---- Loopback: the token ------------------------------------------------------------
