@@ -238,12 +238,13 @@ def test_without_a_name_the_log_is_the_users_own(store):
 def test_what_is_done_to_the_users_own_store_is_in_his_own_log(store):
     """Also on a host whose log is closed to him."""
     env = {"ONCE_AUDIT": "", "ONCE_STORE": ""}
+    store.ok("init", env=env)
     store.ok("run", "--key", "k", "--", "true", env=env)
     name = json.loads(store.ok("ls", "--json", env=env))["name"]
     store.ok("show", name, "--body", env=env)
     own = store.folder / "state/once/audit.jsonl"
     assert [json.loads(t)["action"] for t in own.read_text().splitlines()] == \
-        ["log-start", "body", "body"]
+        ["log-start", "init", "init", "body", "body"]
 
 
 def test_no_body_and_no_key_stands_in_the_log(store):

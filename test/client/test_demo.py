@@ -11,6 +11,7 @@ import sys
 import pytest
 
 import faults
+import newstore
 from faults import AGENT, BUILD, PATIENCE, PAYMENTS, ROOT
 
 DEMO = ROOT / "examples/demo/demo"
@@ -28,7 +29,8 @@ def build(tmp_path):
     home = tmp_path / "build"
     for path, name in ((AGENT, "examples/agent/agent"),
                        (PAYMENTS, "examples/payments/payments"),
-                       (MODULE, "ngx_http_once_module.so")):
+                       (MODULE, "ngx_http_once_module.so"),
+                       (pathlib.Path(newstore.once()), "once")):
         (home / name).parent.mkdir(parents=True, exist_ok=True)
         (home / name).symlink_to(path)
     return home
