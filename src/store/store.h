@@ -46,10 +46,12 @@ static inline uint64_t once__fence_floor(const once_store_head *head,
 }
 
 /* This fence is of a later incarnation than the head that was read when the
- * store was opened: it was restored meanwhile, or its restored state accepted. */
+ * store was opened: it was restored meanwhile, or its restored state accepted.
+ * A store without head() (Redis) has no incarnations, and fences of its own. */
 static inline int once__is_restored(const once_store *s, uint64_t fence)
 {
-    return fence >> ONCE__FENCE_BITS > s->head.incarnation;
+    return s->ops->head != NULL &&
+           fence >> ONCE__FENCE_BITS > s->head.incarnation;
 }
 
 /* Where a store's records are: the places of stores.def. */
