@@ -41,6 +41,7 @@ help:
 	@echo 'make fuzz       each fuzz target for TIME seconds [600]'
 	@echo 'make config-fuzz  drawn configurations of nginx, judged; SEEDS=5000'
 	@echo 'make operator-fuzz  drawn days of operators, judged; DAYS=2000 (root)'
+	@echo 'make drivers    messages by each driver of PostgreSQL: Java, Go, node'
 	@echo 'make coverage   branches of src/core and src/http that tests take'
 	@echo 'make style      facts of the house style (make format mends)'
 	@echo 'make docs       links and commands in the pages lead somewhere'
@@ -121,6 +122,14 @@ DAYS ?= 2000
 operator-fuzz: all
 	@ONCE_BUILD=$(abspath $(BUILD)) $(PYTHON) test/operatorfuzz/run \
 		--days $(DAYS) $(FUZZ)
+
+# test/message/test_drivers.py, with those that `make test` skips for want of them.
+.PHONY: drivers
+drivers: all
+ifneq ($(PACKAGES),no)
+	@tools/packages install drivers
+endif
+	@$(PYTHON) -m pytest -q test/message/test_drivers.py
 
 .PHONY: coverage
 coverage: packages

@@ -9,10 +9,9 @@
 BEGIN;
 INSERT INTO orders (id, cents) VALUES (:order, :cents);
 SELECT once.emit('orders',
-    convert_to(format('{"order": %s, "cents": %s}', :order, :cents), 'UTF8'),
+    format('{"order": %s, "cents": %s}', :order, :cents),
     p_key => 'order-' || :order, p_type => 'application/json') AS message;
 SELECT once.emit('pay',
-    convert_to(format('{"order": "order-%s", "amount": %s}',
-        :order, :cents), 'UTF8'),
+    format('{"order": "order-%s", "amount": %s}', :order, :cents),
     p_id => 'charge-' || :order, p_type => 'application/json') AS charge;
 COMMIT;

@@ -21,10 +21,10 @@ import psycopg2
 def once(q, n):
     body = {"order": n, "cents": 100 + n}
     q.execute("INSERT INTO orders (id, cents) VALUES (%s, %s)", (n, 100 + n))
-    q.execute("SELECT once.emit('orders', convert_to(%s, 'UTF8'),"
-              " p_key => %s, p_type => 'application/json')",
+    q.execute("SELECT once.emit('orders', %s, p_key => %s,"
+              " p_type => 'application/json')",
               (json.dumps(body), "order-%d" % n))
-    q.execute("SELECT once.emit('pay', convert_to(%s, 'UTF8'), p_id => %s,"
+    q.execute("SELECT once.emit('pay', %s, p_id => %s,"
               " p_type => 'application/json')",
               (json.dumps({"order": "order-%d" % n, "amount": 100 + n}),
                "charge-%d" % n))

@@ -35,7 +35,7 @@ def charge(db, key, body, order, amount):
             line = json.dumps({"charge": q.fetchone()[0], "order": order,
                                "amount": amount}) + "\n"
             q.execute("SELECT once.finish('charges', %s, 1, %s)",
-                      (key, line.encode()))
+                      (key, line))
             if q.fetchone()[0] != "ok":
                 raise RuntimeError("the call is not under way")
             return 201, line

@@ -72,6 +72,11 @@ BEGIN
         ALTER TABLE "@schema@".relay_idle
             ADD COLUMN until_ms bigint NOT NULL DEFAULT 0,
             ADD COLUMN seen_ms bigint NOT NULL DEFAULT 0;
+        -- Programs call functions of these names that call them. Renamed, they
+        -- keep their grants.
+        ALTER FUNCTION "@schema@".inbox_park RENAME TO inbox_park_bytes;
+        ALTER FUNCTION "@schema@".emit RENAME TO emit_bytes;
+        ALTER FUNCTION "@schema@".finish RENAME TO finish_bytes;
         UPDATE "@schema@".message_meta SET version = 2;
     END IF;
 END
@@ -302,14 +307,15 @@ $f$;
 --
 -- p_attempt: 0 for a message that arrived; for a parked message its count, and
 -- the parked row is taken out with the claim. p_call: for begin() alone.
-CREATE OR REPLACE FUNCTION "@schema@".inbox_claim(p_consumer text, p_id text,
-    p_fingerprint bytea DEFAULT NULL, p_attempt integer DEFAULT 0,
-    p_call boolean DEFAULT false)
+CREATE OR REPLACE FUNCTION "@schema@".inbox_claim(p_consumer text,
+    p_id anycompatible, p_fingerprint bytea DEFAULT NULL,
+    p_attempt integer DEFAULT 0, p_call boolean DEFAULT false)
 RETURNS text
 LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp
 SET lock_timeout = '2s'
 AS $f$
 DECLARE
+    v_id text := p_id;
     v_now bigint := extract(epoch FROM clock_timestamp()) * 1000;
     v_ms bigint := 0;
     v_old boolean := false;
@@ -318,11 +324,11 @@ BEGIN
     -- What check_1() looks for, written out: two calls of it would make a claim
     -- cost two thirds as much again. It is called for its error alone.
     IF p_consumer IS NULL OR octet_length(p_consumer) NOT BETWEEN 1 AND 255
-        OR p_consumer COLLATE "C" ~ '[^!-~]' OR p_id IS NULL
-        OR octet_length(p_id) NOT BETWEEN 1 AND 255
-        OR p_id COLLATE "C" ~ '[^!-~]' THEN
+        OR p_consumer COLLATE "C" ~ '[^!-~]' OR v_id IS NULL
+        OR octet_length(v_id) NOT BETWEEN 1 AND 255
+        OR v_id COLLATE "C" ~ '[^!-~]' THEN
         PERFORM "@schema@".check_1('consumer', p_consumer);
-        PERFORM "@schema@".check_1('id', p_id);
+        PERFORM "@schema@".check_1('id', v_id);
     END IF;
     IF octet_length(p_fingerprint) <> 32 OR p_attempt IS NULL
         OR p_attempt < 0 OR p_call IS NULL THEN
@@ -335,18 +341,18 @@ BEGIN
     END IF;
     IF p_attempt > 0 THEN
         DELETE FROM "@schema@".parked k WHERE k.consumer = p_consumer
-            AND k.id = p_id AND k.attempts = p_attempt;
+            AND k.id = v_id AND k.attempts = p_attempt;
         IF FOUND THEN -- keep_ms counts from the effect
             UPDATE "@schema@".inbox i SET at_ms = greatest(i.at_ms, v_now),
                     xact = pg_current_xact_id()
-                WHERE i.consumer = p_consumer AND i.id = p_id;
+                WHERE i.consumer = p_consumer AND i.id = v_id;
             PERFORM set_config('once.called',
                 extract(epoch FROM statement_timestamp())::text, true);
             RETURN 'run';
         END IF;
     END IF;
-    IF substr(p_id, 15, 1) = '7' THEN
-        v_ms := "@schema@".id_ms_1(p_id);
+    IF substr(v_id, 15, 1) = '7' THEN
+        v_ms := "@schema@".id_ms_1(v_id);
         IF v_ms > 0 THEN
             v_old := v_ms < (SELECT greatest(v_now - m.keep_ms, m.floor_ms)
                 FROM "@schema@".message_meta m);
@@ -354,7 +360,7 @@ BEGIN
     END IF;
     IF NOT v_old THEN -- this one INSERT decides; the rest explains
         INSERT INTO "@schema@".inbox
-            VALUES (p_consumer, p_id, greatest(v_now, v_ms), p_fingerprint,
+            VALUES (p_consumer, v_id, greatest(v_now, v_ms), p_fingerprint,
                 CASE WHEN p_call THEN 0 ELSE 1 END, pg_current_xact_id(), NULL)
             ON CONFLICT DO NOTHING;
         IF FOUND THEN
@@ -364,7 +370,7 @@ BEGIN
         END IF;
     END IF;
     SELECT i.fingerprint INTO v_row FROM "@schema@".inbox i
-        WHERE i.consumer = p_consumer AND i.id = p_id;
+        WHERE i.consumer = p_consumer AND i.id = v_id;
     IF NOT FOUND THEN
         IF v_old THEN
             RETURN 'outside';
@@ -475,8 +481,8 @@ $do$;
 -- in a transaction of its own. p_state: 1 it will run again in p_wait_ms, 3 it is
 -- dead, 4 its outcome is not known. p_key only if the consumer keeps order.
 -- parked, or done: its effect is committed or it was parked before.
-CREATE OR REPLACE FUNCTION "@schema@".inbox_park(p_consumer text, p_id text,
-    p_fingerprint bytea, p_state integer, p_wait_ms bigint, p_key text,
+CREATE OR REPLACE FUNCTION "@schema@".inbox_park_bytes(p_consumer text,
+    p_id text, p_fingerprint bytea, p_state integer, p_wait_ms bigint, p_key text,
     p_type text, p_headers text, p_body bytea, p_error text)
 RETURNS text
 LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp
@@ -523,8 +529,8 @@ $f$;
 -- Writes a message to the outbox in the caller's transaction. The id, drawn if
 -- none is given; NULL: this id was emitted before with the same body. p_at: not
 -- before. p_keep: the row and its answer stay when it is done.
-CREATE OR REPLACE FUNCTION "@schema@".emit(p_route text, p_body bytea,
-    p_key text DEFAULT NULL, p_id text DEFAULT NULL, p_type text DEFAULT '',
+CREATE OR REPLACE FUNCTION "@schema@".emit_bytes(p_route text,
+    p_body bytea, p_key text DEFAULT NULL, p_id text DEFAULT NULL, p_type text DEFAULT '',
     p_headers text DEFAULT '', p_at timestamptz DEFAULT NULL,
     p_keep boolean DEFAULT false)
 RETURNS text
@@ -600,19 +606,20 @@ $f$;
 --    refused   Try after Cancel, or Try of a gid that is too old
 --    early     Confirm before Try: ask again later
 --    conflict  Confirm after Cancel, or Cancel after Confirm
-CREATE OR REPLACE FUNCTION "@schema@".barrier_enter(p_gid text, p_branch text,
-    p_op text)
+CREATE OR REPLACE FUNCTION "@schema@".barrier_enter(p_gid anycompatible,
+    p_branch text, p_op text)
 RETURNS text
 LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp
 SET lock_timeout = '2s'
 AS $f$
 DECLARE
+    v_gid text := p_gid;
     v_now bigint := extract(epoch FROM clock_timestamp()) * 1000;
     v_to smallint := CASE p_op WHEN 'confirm' THEN 2 ELSE 3 END;
     v_ms bigint;
     v_phase smallint;
 BEGIN
-    PERFORM "@schema@".check_1('gid', p_gid);
+    PERFORM "@schema@".check_1('gid', v_gid);
     PERFORM "@schema@".check_1('branch', p_branch);
     IF p_op IS NULL OR p_op NOT IN ('try', 'confirm', 'cancel') THEN
         RAISE EXCEPTION 'op: it is not try, confirm or cancel'
@@ -623,18 +630,18 @@ BEGIN
             USING ERRCODE = 'ON001';
     END IF;
     SELECT b.phase INTO v_phase FROM "@schema@".barrier b
-        WHERE b.gid = p_gid AND b.branch = p_branch;
+        WHERE b.gid = v_gid AND b.branch = p_branch;
     IF v_phase IS NULL AND p_op = 'try' THEN
-        v_ms := "@schema@".id_ms_1(p_gid);
+        v_ms := "@schema@".id_ms_1(v_gid);
         IF v_ms > 0 AND v_ms < (SELECT greatest(v_now - m.keep_ms, m.floor_ms)
             FROM "@schema@".message_meta m) THEN
             RETURN 'refused'; -- its barrier may have been purged
         END IF;
     END IF;
     IF v_phase IS NULL AND p_op <> 'confirm' THEN
-        INSERT INTO "@schema@".barrier VALUES (p_gid, p_branch,
+        INSERT INTO "@schema@".barrier VALUES (v_gid, p_branch,
             CASE p_op WHEN 'try' THEN 1 ELSE 4 END,
-            greatest(v_now, "@schema@".id_ms_1(p_gid)))
+            greatest(v_now, "@schema@".id_ms_1(v_gid)))
             ON CONFLICT DO NOTHING;
         IF FOUND AND p_op = 'try' THEN
             PERFORM set_config('once.called',
@@ -647,7 +654,7 @@ BEGIN
     IF p_op <> 'try' THEN
         UPDATE "@schema@".barrier b
             SET phase = v_to, at_ms = greatest(b.at_ms, v_now)
-            WHERE b.gid = p_gid AND b.branch = p_branch AND b.phase = 1;
+            WHERE b.gid = v_gid AND b.branch = p_branch AND b.phase = 1;
         IF FOUND THEN
             PERFORM set_config('once.called',
                 extract(epoch FROM statement_timestamp())::text, true);
@@ -655,7 +662,7 @@ BEGIN
         END IF;
     END IF;
     SELECT b.phase INTO v_phase FROM "@schema@".barrier b
-        WHERE b.gid = p_gid AND b.branch = p_branch;
+        WHERE b.gid = v_gid AND b.branch = p_branch;
     RETURN CASE
         WHEN v_phase IS NULL THEN 'early'
         WHEN p_op = 'try' THEN CASE WHEN v_phase < 3 THEN 'done'
@@ -702,7 +709,7 @@ $f$;
 -- p_deadline: when a saga that has not tried every step is undone [in an hour].
 -- ON010: it was started with others; ON015: the gid is older than what is kept.
 CREATE OR REPLACE FUNCTION "@schema@".saga_start(p_kind text, p_steps json,
-    p_gid text DEFAULT NULL, p_deadline timestamptz DEFAULT NULL)
+    p_gid anycompatible DEFAULT NULL, p_deadline timestamptz DEFAULT NULL)
 RETURNS text
 LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp
 SET lock_timeout = '2s'
@@ -718,7 +725,7 @@ DECLARE
     v_step record;
 BEGIN
     PERFORM "@schema@".check_1('kind', p_kind);
-    IF p_gid COLLATE "C" !~ '^[-A-Za-z0-9._~:]{1,200}$' THEN
+    IF v_gid COLLATE "C" !~ '^[-A-Za-z0-9._~:]{1,200}$' THEN
         RAISE EXCEPTION 'gid: it is not 1 to 200 of A-Z a-z 0-9 - . _ ~ :'
             USING ERRCODE = '22023';
     END IF;
@@ -1004,8 +1011,8 @@ $f$;
 --    replay    `kind` and `result` are those of the first call
 --    repeated  it was committed without a result
 --    mismatch, outside: as inbox_claim()
-CREATE OR REPLACE FUNCTION "@schema@".begin(p_group text, p_key text,
-    p_fingerprint bytea DEFAULT NULL)
+CREATE OR REPLACE FUNCTION "@schema@".begin(p_group text,
+    p_key anycompatible, p_fingerprint bytea DEFAULT NULL)
 RETURNS TABLE (answer text, kind smallint, result bytea)
 LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp
 AS $f$
@@ -1016,7 +1023,7 @@ BEGIN
     IF answer = 'done' THEN
         SELECT i.kind, i.result, i.xact INTO kind, result, v_xact
             FROM "@schema@".inbox i
-            WHERE i.consumer = p_group AND i.id = p_key;
+            WHERE i.consumer = p_group AND i.id = p_key::text;
         IF kind = 0 AND v_xact = pg_current_xact_id() THEN
             RAISE EXCEPTION 'a call inside itself' USING ERRCODE = 'ON012';
         END IF;
@@ -1029,8 +1036,8 @@ $f$;
 -- Records what the call came to: kind 1 a success, 2 a failure that repeats are
 -- given. ok, or none: this transaction has no call of that key under way; then
 -- roll back, since the effect is unguarded.
-CREATE OR REPLACE FUNCTION "@schema@".finish(p_group text, p_key text,
-    p_kind integer, p_result bytea)
+CREATE OR REPLACE FUNCTION "@schema@".finish_bytes(p_group text,
+    p_key text, p_kind integer, p_result bytea)
 RETURNS text
 LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp
 AS $f$
@@ -1046,6 +1053,90 @@ BEGIN
             AND i.xact = pg_current_xact_id();
     RETURN CASE WHEN FOUND THEN 'ok' ELSE 'none' END;
 END
+$f$;
+
+-- What programs call with whatever they have: a body or result as text, which is
+-- sent in UTF-8, as jsonb, or as bytes; keys and ids as text, bigint or uuid (a key
+-- and an id of one call: both of one type). PostgreSQL takes a literal, and a
+-- parameter whose type the driver leaves open, for text: were bytea alone there, it
+-- would read it as its notation of bytes, and a backslash would go.
+--
+-- They have no rights of their own, and everybody may execute them: rights are
+-- given on what they call. PostgreSQL writes their text in the place of a call.
+CREATE OR REPLACE FUNCTION "@schema@".emit(p_route text, p_body bytea,
+    p_key anycompatible DEFAULT NULL, p_id anycompatible DEFAULT NULL,
+    p_type text DEFAULT '', p_headers text DEFAULT '',
+    p_at timestamptz DEFAULT NULL, p_keep boolean DEFAULT false)
+RETURNS text
+LANGUAGE sql
+AS $f$
+    SELECT "@schema@".emit_bytes(p_route, p_body, p_key::pg_catalog.text,
+        p_id::pg_catalog.text, p_type, p_headers, p_at, p_keep);
+$f$;
+
+CREATE OR REPLACE FUNCTION "@schema@".emit(p_route text, p_body text,
+    p_key anycompatible DEFAULT NULL, p_id anycompatible DEFAULT NULL,
+    p_type text DEFAULT '', p_headers text DEFAULT '',
+    p_at timestamptz DEFAULT NULL, p_keep boolean DEFAULT false)
+RETURNS text
+LANGUAGE sql
+AS $f$
+    SELECT "@schema@".emit_bytes(p_route,
+        pg_catalog.convert_to(p_body, 'UTF8'), p_key::pg_catalog.text,
+        p_id::pg_catalog.text, p_type, p_headers, p_at, p_keep);
+$f$;
+
+CREATE OR REPLACE FUNCTION "@schema@".emit(p_route text, p_body jsonb,
+    p_key anycompatible DEFAULT NULL, p_id anycompatible DEFAULT NULL,
+    p_type text DEFAULT '', p_headers text DEFAULT '',
+    p_at timestamptz DEFAULT NULL, p_keep boolean DEFAULT false)
+RETURNS text
+LANGUAGE sql
+AS $f$
+    SELECT "@schema@".emit_bytes(p_route,
+        pg_catalog.convert_to(p_body::pg_catalog.text, 'UTF8'),
+        p_key::pg_catalog.text, p_id::pg_catalog.text, p_type, p_headers, p_at,
+        p_keep);
+$f$;
+
+CREATE OR REPLACE FUNCTION "@schema@".inbox_park(p_consumer text,
+    p_id anycompatible, p_fingerprint bytea, p_state integer, p_wait_ms bigint,
+    p_key anycompatible, p_type text, p_headers text, p_body bytea, p_error text)
+RETURNS text
+LANGUAGE sql
+AS $f$
+    SELECT "@schema@".inbox_park_bytes(p_consumer, p_id::pg_catalog.text,
+        p_fingerprint, p_state, p_wait_ms, p_key::pg_catalog.text, p_type,
+        p_headers, p_body, p_error);
+$f$;
+
+CREATE OR REPLACE FUNCTION "@schema@".inbox_park(p_consumer text,
+    p_id anycompatible, p_fingerprint bytea, p_state integer, p_wait_ms bigint,
+    p_key anycompatible, p_type text, p_headers text, p_body text, p_error text)
+RETURNS text
+LANGUAGE sql
+AS $f$
+    SELECT "@schema@".inbox_park_bytes(p_consumer, p_id::pg_catalog.text,
+        p_fingerprint, p_state, p_wait_ms, p_key::pg_catalog.text, p_type,
+        p_headers, pg_catalog.convert_to(p_body, 'UTF8'), p_error);
+$f$;
+
+CREATE OR REPLACE FUNCTION "@schema@".finish(p_group text, p_key anycompatible,
+    p_kind integer, p_result bytea)
+RETURNS text
+LANGUAGE sql
+AS $f$
+    SELECT "@schema@".finish_bytes(p_group, p_key::pg_catalog.text, p_kind,
+        p_result);
+$f$;
+
+CREATE OR REPLACE FUNCTION "@schema@".finish(p_group text, p_key anycompatible,
+    p_kind integer, p_result text)
+RETURNS text
+LANGUAGE sql
+AS $f$
+    SELECT "@schema@".finish_bytes(p_group, p_key::pg_catalog.text, p_kind,
+        pg_catalog.convert_to(p_result, 'UTF8'));
 $f$;
 
 -- Raises the floor: ids that carry a time before it are refused from now on, and
@@ -1854,7 +1945,27 @@ DO $do$
 DECLARE
     v_function regprocedure;
     v_differs text;
+    v_old oid;
+    v_new regprocedure;
+    v_role name;
 BEGIN
+    -- Of version 1, which took text alone: who might call them still may.
+    FOR v_old, v_new IN SELECT o.oid, n.oid
+        FROM unnest(ARRAY['inbox_claim(text,text,bytea,integer,boolean)',
+            'barrier_enter(text,text,text)', 'begin(text,text,bytea)',
+            'saga_start(text,json,text,timestamptz)']) AS t (name)
+        JOIN pg_proc o ON o.oid = to_regprocedure('"@schema@".' || t.name)
+        JOIN pg_proc n ON n.pronamespace = o.pronamespace
+            AND n.proname = o.proname AND n.oid <> o.oid
+    LOOP
+        FOR v_role IN SELECT pg_get_userbyid(r.grantee)
+            FROM pg_proc o, aclexplode(o.proacl) AS r
+            WHERE o.oid = v_old AND r.grantee NOT IN (0, o.proowner)
+        LOOP
+            EXECUTE format('GRANT EXECUTE ON FUNCTION %s TO %I', v_new, v_role);
+        END LOOP;
+        EXECUTE 'DROP FUNCTION ' || v_old::regprocedure;
+    END LOOP;
     FOR v_function IN SELECT p.oid FROM pg_proc p
         WHERE p.pronamespace = '"@schema@"'::regnamespace
             AND (p.prosecdef OR p.proname LIKE '%\_1')

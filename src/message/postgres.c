@@ -56,7 +56,7 @@ static int claim(const once_tx *tx, const struct once__claim *c,
 static int park(const once_tx *tx, const struct once__park *p, once_error *err)
 {
     struct once__query a = {
-        .sql = "SELECT @.inbox_park($1,$2,$3,$4,$5,$6,$7,$8,$9,$10)"};
+        .sql = "SELECT @.inbox_park_bytes($1,$2,$3,$4,$5,$6,$7,$8,$9,$10)"};
     char state[24], wait[24];
 
     once__query_text(&a, p->claim.consumer);
@@ -76,7 +76,7 @@ static int emit(const once_tx *tx, const once_message *m, char id[ONCE_ID_SIZE],
                 once_error *err)
 {
     struct once__query a = {.sql =
-                                "SELECT @.emit($1,$2,$3,$4,$5,$6,"
+                                "SELECT @.emit_bytes($1,$2,$3,$4,$5,$6,"
                                 "to_timestamp($7::bigint/1000.0::float8),$8)"};
     char due[24];
     PGresult *r = NULL;
@@ -166,7 +166,7 @@ static int finish(const once_tx *tx, const struct once__claim *c,
                   const struct once__begun *b, int kind, once_bytes result,
                   once_error *err)
 {
-    struct once__query a = {.sql = "SELECT @.finish($1,$2,$3,$4)"};
+    struct once__query a = {.sql = "SELECT @.finish_bytes($1,$2,$3,$4)"};
     char number[24];
     int rc;
 

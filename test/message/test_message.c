@@ -802,6 +802,33 @@ static void fails(struct db *d, const char *text, char out[8])
     PQclear(r);
 }
 
+/* As bytea a string would lose its backslash, or be an error. */
+static void a_text_is_kept_as_it_is(void)
+{
+    struct db d = db_new();
+    char text[64];
+
+    begin(&d);
+    sql(&d, NULL, "SELECT @emit('r','a\\b',42,43)");
+    sql(&d, NULL, "SELECT @emit('r','\\x5c'::bytea,p_id=>'b')");
+    sql(&d, NULL, "SELECT @emit('r','[1]'::jsonb,p_id=>'c')");
+    sql(&d, NULL, "SELECT answer FROM @begin('c',7)");
+    sql(&d, text, "SELECT @finish('c',7,1,'a\\b')");
+    T_STR(text, "ok");
+    sql(&d, text, "SELECT @inbox_park('c',8,NULL,3,0,NULL,'','','a\\b','')");
+    T_STR(text, "parked");
+    commit(&d);
+    sql(&d, text,
+        "SELECT string_agg(encode(body,'hex')||coalesce(key,'-')||id,',' "
+        "ORDER BY seq) FROM @outbox");
+    T_STR(text, "615c624243,5c-b,5b315d-c");
+    sql(&d, text, "SELECT encode(result,'hex') FROM @inbox WHERE id='7'");
+    T_STR(text, "615c62");
+    sql(&d, text, "SELECT encode(body,'hex') FROM @parked WHERE id='8'");
+    T_STR(text, "615c62");
+    db_end(&d);
+}
+
 /* In autocommit it would be committed before the effect, or after it. */
 static void a_call_that_is_a_transaction_is_refused(void)
 {
@@ -1177,6 +1204,7 @@ int main(int argc, char **argv)
     RUN(other_tables_are_refused);
     RUN(a_column_that_is_missing_is_named);
     if (server_url != NULL) {
+        RUN(a_text_is_kept_as_it_is);
         RUN(a_call_that_is_a_transaction_is_refused);
         RUN(a_call_that_is_not_finished_is_not_committed);
     }

@@ -89,6 +89,24 @@ INSERT INTO effect VALUES (%(n)d); SELECT once.emit('r', %(body)s::bytea, 'k%(ke
 COMMIT"""
 
 
+def may_execute(db, role):
+    return {row[0] for row in db.sql(
+        "SELECT proname FROM pg_proc WHERE pronamespace = 'once'::regnamespace"
+        " AND prosecdef AND has_function_privilege('%s', oid, 'EXECUTE')" % role)}
+
+
+def test_a_role_may_call_what_it_might_call_before(old):
+    """Their arguments are others by now, and what they call is."""
+    old.server.sql("CREATE ROLE clerk")
+    old.sql("GRANT EXECUTE ON FUNCTION once.inbox_claim, once.inbox_park,"
+            " once.emit, once.barrier_enter, once.saga_start, once.begin,"
+            " once.finish TO clerk")
+    assert init(old).returncode == 0
+    assert may_execute(old, "clerk") == {
+        "inbox_claim", "inbox_park_bytes", "emit_bytes", "barrier_enter",
+        "saga_start", "begin", "finish_bytes"}
+
+
 def test_programs_go_on_while_the_tables_are_migrated(old):
     """Whatever a program was told is kept; a refusal is one to repeat."""
     old.sql("CREATE TABLE effect(n integer); GRANT ALL ON effect TO once")
@@ -172,8 +190,8 @@ def test_a_table_of_another_owner_is_named(pg):
     ("DROP TRIGGER outbox_alone ON once.outbox", "outbox_alone"),
     ("GRANT EXECUTE ON FUNCTION once.outbox_purge_1 TO PUBLIC",
      "everybody may execute"),
-    ("ALTER FUNCTION once.finish RESET search_path", "search_path"),
-    ("DROP FUNCTION once.finish", "function finish"),
+    ("ALTER FUNCTION once.finish_bytes RESET search_path", "search_path"),
+    ("DROP FUNCTION once.finish_bytes", "function finish_bytes"),
     ("CREATE OR REPLACE FUNCTION once.check_1(p_field text, p_value text) "
      "RETURNS void LANGUAGE sql AS ''", "function check_1"),
 ])
