@@ -606,7 +606,7 @@ static void
 ngx_http_once_left_out(ngx_http_once_worker_t *w, ngx_log_t *log)
 {
     if (w->left_out && (w->second != ngx_time() || ngx_http_once_exiting)) {
-        ngx_log_error(NGX_LOG_WARN, log, 0,
+        ngx_log_error(NGX_LOG_ERR, log, 0,
                       "once: outcome unknown: %ui more of store \"%V\"",
                       w->left_out, &w->store->name);
         w->left_out = 0;
@@ -633,7 +633,7 @@ ngx_http_once_unknown(ngx_http_once_worker_t *w, ngx_http_once_lost_t *lost,
     }
 
     w->lines++;
-    ngx_log_error(NGX_LOG_WARN, log, 0,
+    ngx_log_error(NGX_LOG_ERR, log, 0,
                   "once: outcome unknown: record %s, attempt %uD, "
                   "reason %s, fence %uL%s%s%s", lost->key_hash, lost->number,
                   once_reason_text(lost->reason), lost->fence,

@@ -251,7 +251,7 @@ def test_an_attempt_is_counted_once_by_its_end(busy, how):
     if outcome != "indeterminate":
         assert not said
         return
-    assert "[warn]" in said[0]
+    assert "[error]" in said[0]
     assert re.search(r"attempt 1, reason %s, fence %s\b" % (
         reason, line["once_fence"]), said[0])
     assert all("reason owner-gone" in x for x in said[1:]), said
@@ -495,6 +495,15 @@ def test_a_killed_worker_leaves_a_line_and_a_count_for_each_attempt(make):
     assert {(r["name"][:16], r["fence"], r["label"], r["trace"], r["reason"])
             for r in rows} == {(name, fence, "POST " + path, TRACE,
                                 "owner-gone") for name, fence, path in lines}
+
+
+def test_an_unknown_outcome_is_in_the_log_at_its_default_level(make):
+    """`error_log FILE;`, as Debian's nginx.conf has it."""
+    site = make(guarded("/pay/"), level="error")
+    case = site.case("/pay/", Drop())
+    assert case.post().code() == "outcome-unknown"
+    eventually(lambda: "outcome unknown: record" in
+               site.gateway.log("error.log"))
 
 
 def test_lines_about_unknown_outcomes_are_limited(make):

@@ -197,7 +197,7 @@ def test_one_of_two_workers_dies_and_each_of_its_requests_is_named(site):
     assert {(r["label"], r["trace"], r["reason"]) for r in rows} == {
         ("POST %s order=%s" % (c.path, c.id), TRACE, "owner-gone")
         for c in lost}
-    said = re.findall(r"\[warn\].*outcome unknown: record (\w{16}), "
+    said = re.findall(r"\[error\].*outcome unknown: record (\w{16}), "
                       r"attempt 1, reason owner-gone, fence (\d+),",
                       site.gateway.log("error.log"))
     assert sorted(said) == sorted((r["name"][:16], r["fence"]) for r in rows)

@@ -325,7 +325,7 @@ def unknown_line(site, case, attempt=1):
         if "outcome unknown" in x and key in x])
     found.sort(key=lambda x: "reason owner-gone" in x)
     assert all("reason owner-gone" in x for x in found[1:]), found
-    assert "[warn]" in found[0]
+    assert "[error]" in found[0]
     said = re.search(r"record %s, attempt %d, reason (\S+), fence [1-9]\d*\b"
                      % (key, attempt), found[0])
     assert said, found[0]
