@@ -426,7 +426,8 @@ http {
         (self.folder / "conf").write_text(self.CONF % (
             module, self.folder, self.address, self.port, behind.address,
             behind.port), "ascii")
-        newstore.init("sqlite:%s/once.db" % self.folder)
+        world.run([newstore.once(), "--store", "sqlite:%s/once.db" %
+                   self.folder, "init", "--audit", "off"])
 
     def command(self):
         return [os.environ.get("ONCE_NGINX_BIN") or servers.find("nginx"), "-p", str(self.folder), "-c", "conf",
