@@ -307,7 +307,7 @@ typedef struct once_engine_options {
      * A folder in which the processes of this host keep the largest fence that
      * a durable store has granted to them, so that a store that was put back
      * to an earlier time is noticed when it is opened: ONCE_EROLLBACK, or for
-     * a store of class B an event. NULL: none is kept. [NULL]
+     * a store of class B an event. So is another store at the same name or URL. NULL: none is kept. [NULL]
      */
     const char *witness;
     /* How often the engine counts the store's records for once_engine_stats(),
@@ -338,7 +338,8 @@ typedef struct once_engine_options {
  *   ONCE_EAWAY    Its server cannot be reached, and may be later.
  *   ONCE_EVERSION The store was written by a version that is not understood.
  *   ONCE_ECORRUPT The store is damaged.
- *   ONCE_EROLLBACK `witness` is set, and the store has forgotten grants.
+ *   ONCE_EROLLBACK `witness` is set, and the store has forgotten grants, or is
+ *                 another one than this host was granted fences by at `url`.
  *   ONCE_EINVAL   An option is out of range; `err` names it.
  *   ONCE_ENOMEM   Out of memory.
  * With `background` it returns before the store was opened, and only ONCE_OK,

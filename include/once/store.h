@@ -39,6 +39,9 @@ typedef struct once_store {
     /* Set by once_store_open(): 1 if all who can use the store are processes of
      * this host, with its clock; 0 for a server. */
     int of_host;
+    /* Set by once_store_open(): a number for the name or the URL, without
+     * secrets; 0: nobody has opened it so. */
+    uint64_t where;
 } once_store;
 
 enum { ONCE_HOST_SIZE = 16 };

@@ -62,7 +62,7 @@ static int open_store(once_engine *e, const char *url, once_error *err)
     if (rc != ONCE_OK)
         return rc;
     e->store = store;
-    if (store->head.gap == ONCE_GAP_HOLD) /* known before the first claim */
+    if (store->head.gap != ONCE_GAP_NONE) /* known before the first claim */
         (void)!once__clock_look(e);
     rc = once__opening(once__witness_open(e, err), err);
     if (rc == ONCE_OK && once__reaper_init(e) != ONCE_OK)

@@ -172,9 +172,18 @@ struct once__reaper {
     struct once__expired *expired; /* reap_max of them                     */
 };
 
-/* The largest fence that this host was granted; see witness.c. */
+/* The largest fence that this host was granted, and by which store; see
+ * witness.c. */
+enum {
+    ONCE__WITNESS_PATH = 512,
+    ONCE__WITNESS_ID = 2 * ONCE_STORE_ID_SIZE + 1
+};
+
 struct once__witness {
-    char path[512]; /* "": none is kept */
+    char path[ONCE__WITNESS_PATH], at_path[ONCE__WITNESS_PATH]; /* "": none is
+                                                                 * kept */
+    char id[ONCE__WITNESS_ID];
+    int bound; /* the store is the one of `at_path`, or cannot become it */
     uint64_t fence, written, flushed;
     uint64_t saved_ms, flushed_ms;
 };
@@ -296,6 +305,9 @@ void once__live_abandon(once_engine *e);
 
 /* ---- gap.c -------------------------------------------------------------- */
 
+/* 1: the store was restored, or accepted by an operator, and what is absent in
+ * it may have been used. */
+int once__gap_runs(const once_engine *e);
 /* 1: nothing is granted now: a claim is to be asked as a READ. */
 int once__gap_holds(const once_engine *e);
 /* The answer of the claim, from the READ's. */

@@ -22,18 +22,23 @@
 /* By the host's clock, and by what has certainly passed of the store's: a clock
  * that was set ahead must not end it. While that is not known (forget_ms 0) the
  * gap goes on. */
-int once__gap_holds(const once_engine *e)
+int once__gap_runs(const once_engine *e)
 {
     const once_store_head *head = &e->store->head;
     uint64_t now_ms;
 
-    if (head->gap != ONCE_GAP_HOLD)
+    if (head->gap == ONCE_GAP_NONE)
         return 0;
     now_ms = e->options.clock != NULL ? e->options.clock(e->options.user)
                                       : once__wall_clock(NULL);
     return now_ms < head->gap_until_ms ||
            (e->store->ops->time != NULL &&
             e->store->forget_ms < head->gap_until_ms);
+}
+
+int once__gap_holds(const once_engine *e)
+{
+    return e->store->head.gap == ONCE_GAP_HOLD && once__gap_runs(e);
 }
 
 /* A failure that may be tried again may have been, with another end. */

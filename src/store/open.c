@@ -177,6 +177,7 @@ int once_store_open(const char *url, const once_store_options *options,
     if (rc != ONCE_OK)
         return rc;
     s->of_host = is_of_host(ops);
+    s->where = once__where(url);
     rc = read_head(s, &o, err);
     if (rc != ONCE_OK) {
         s->ops->close(s);

@@ -36,6 +36,10 @@ static inline int once__opening(int rc, once_error *err)
  * what is missing. */
 int once__missing(once_error *err, const char *what, const char *text);
 
+/* By which name or at which URL a store is opened, without what only says who
+ * asks and how: user, password, times. Text that once_store_open() takes. */
+uint64_t once__where(const char *text);
+
 /* The least that a store's fence counter may be with this head. */
 static inline uint64_t once__fence_floor(const once_store_head *head,
                                          uint64_t fence)

@@ -18,6 +18,7 @@
 
 #include "copy/copy.h"
 #include "engine/engine.h"
+#include "store/store.h"
 #include "t.h"
 
 enum { HOUR = 3600000, DAY = 24 * HOUR };
@@ -518,6 +519,187 @@ static void a_store_that_was_put_back_is_noticed(void)
     once_engine_close(e);
 }
 
+/* ---- Another store in its place -------------------------------------------- */
+
+static int refused(const char *at, const char *text)
+{
+    once_error err = {0, ""};
+    once_engine *e = NULL;
+    int rc = open_engine(at, path("witness"), &e, &err);
+
+    once_engine_close(e);
+    T_OK(rc == ONCE_OK || strstr(err.text, text) != NULL);
+    return rc;
+}
+
+/* A new, empty store, as once init makes it where one was moved away. */
+static void in_its_place(const char *driver)
+{
+    const char *a = url(driver, "a");
+    once__restore how = {.gap = ONCE_GAP_HOLD};
+    once_clock clock = {.every_ms = 1000};
+    once_store_head head;
+    once_engine *e;
+    once_store *s;
+
+    shell("rm -rf a a-* old old-* witness && mkdir witness");
+    now = real_now();
+    e = engine(a, path("witness"));
+    T_EQ(attempt(e, 1, 0, 'c'), ONCE_OWNER);
+    once_engine_close(e);
+    shell("mv a old; rm -f a-*");
+    once_store_close(open_store(a));
+    T_EQ(refused(a, "different store"), ONCE_EROLLBACK);
+    T_EQ(refused(a, "once restore --adopt"), ONCE_EROLLBACK); /* still */
+
+    s = open_store(a);
+    T_EQ(once__copy_adopt(s, &how, &head, NULL), ONCE_OK);
+    once_store_close(s);
+    e = engine(a, path("witness"));
+    T_EQ(attempt(e, 1, 0, 'c'), ONCE_UNKNOWN); /* in the gap */
+    once_engine_close(e);
+
+    /* From now on this one is expected there, also when the gap is over. */
+    now = head.gap_until_ms + 1;
+    s = open_store(a);
+    T_EQ(once_store_clock_accept(s, &clock, NULL), ONCE_OK);
+    once_store_close(s);
+    e = engine(a, path("witness"));
+    T_EQ(attempt(e, 1, 0, 'c'), ONCE_OWNER);
+    once_engine_close(e);
+    shell("rm -rf a a-* && mv old a");
+    T_EQ(refused(a, "different store"), ONCE_EROLLBACK);
+}
+
+static void a_different_store_in_its_place_is_refused(void)
+{
+    in_its_place("journal");
+    in_its_place("sqlite");
+}
+
+/* The gap of a store that was accepted, and never opened here in that time. */
+static void a_different_store_is_not_accepted_by_an_old_gap(void)
+{
+    static const int gaps[] = {ONCE_GAP_HOLD, ONCE_GAP_ACCEPT};
+    once__restore how = {0};
+    once_store_head head;
+    once_engine *e;
+    once_store *s;
+    size_t i;
+
+    for (i = 0; i < 2; i++) {
+        once_clock clock = {.every_ms = 1000};
+
+        shell("rm -rf a b witness && mkdir witness");
+        now = real_now();
+        s = open_store(url("journal", "b"));
+        how.gap = gaps[i];
+        T_EQ(once__copy_adopt(s, &how, &head, NULL), ONCE_OK);
+        now = head.gap_until_ms + 1;
+        T_EQ(once_store_clock_accept(s, &clock, NULL), ONCE_OK);
+        once_store_close(s);
+        e = engine(url("journal", "a"), path("witness"));
+        T_EQ(attempt(e, 1, 0, 'c'), ONCE_OWNER);
+        once_engine_close(e);
+        shell("rm -rf a && mv b a");
+        T_EQ(refused(url("journal", "a"), "different store"), ONCE_EROLLBACK);
+    }
+}
+
+static void a_store_that_has_granted_nothing_may_be_another_one(void)
+{
+    once_engine *e;
+
+    shell("rm -rf a witness && mkdir witness");
+    now = real_now();
+    once_engine_close(engine(url("journal", "a"), path("witness")));
+    shell("rm -rf a");
+    e = engine(url("journal", "a"), path("witness"));
+    T_EQ(attempt(e, 1, 0, 'c'), ONCE_OWNER);
+    once_engine_close(e);
+    shell("rm -rf a");
+    T_OK(open_engine(url("journal", "a"), path("witness"), &e, NULL) ==
+         ONCE_EROLLBACK);
+}
+
+/* The files of a version that knew only fences. */
+static void a_store_is_known_by_its_fences_alone(void)
+{
+    once_engine *e;
+
+    shell("rm -rf a witness && mkdir witness");
+    now = real_now();
+    e = engine(url("journal", "a"), path("witness"));
+    T_EQ(attempt(e, 1, 0, 'c'), ONCE_OWNER);
+    once_engine_close(e);
+    shell("rm witness/at-*");
+    once_engine_close(engine(url("journal", "a"), path("witness")));
+    shell("rm -rf a");
+    once_store_close(open_store(url("journal", "a")));
+    T_EQ(refused(url("journal", "a"), "different store"), ONCE_EROLLBACK);
+}
+
+/* The file of a store's name leads to another one. */
+static void a_name_that_leads_to_another_store_is_refused(void)
+{
+    once_engine *e;
+
+    shell("rm -rf a b witness stores && mkdir witness stores");
+    now = real_now();
+    T_EQ(setenv("ONCE_STORES_D", path("stores"), 1), 0);
+    shell("echo \"url = journal:$PWD/a\" >stores/pay");
+    e = engine("pay", path("witness"));
+    T_EQ(attempt(e, 1, 0, 'c'), ONCE_OWNER);
+    once_engine_close(e);
+    shell("mv a c && echo \"url = journal:$PWD/c\" >stores/pay");
+    T_EQ(refused("name:pay", ""), ONCE_OK); /* the same one, elsewhere */
+    shell("echo \"url = journal:$PWD/b\" >stores/pay");
+    T_EQ(refused("name:pay", "different store"), ONCE_EROLLBACK);
+    T_EQ(unsetenv("ONCE_STORES_D"), 0);
+    shell("rm -rf b c stores");
+}
+
+static void what_only_says_who_asks_does_not_tell_stores_apart(void)
+{
+    static const char *const same[][2] = {
+        {"pay", "name:pay"},
+        {"journal:/x/pay", "journal:/x/pay/"},
+        {"journal:/x/pay", "journal:/x/pay?busy_ms=9&segment=65536"},
+        {"postgres://db/shop", "postgresql://a:b%40c@db/shop?connect_ms=7"},
+        {"postgres://a@db/shop", "postgres://b@db/shop?password=x"},
+        {"postgres:///shop?schema=s&host=/run",
+         "postgres:///shop?host=/run&lock_ms=1&schema=s"},
+        {"redis://h:1/2", "redis://u:p@h:1/2?wait=1"},
+    };
+    static const char *const other[][2] = {
+        {"pay", "journal:pay"},
+        {"journal:/x/pay", "sqlite:/x/pay"},
+        {"journal:/x/pay", "journal:/x/pay2"},
+        {"postgres://db/shop", "postgres://db2/shop"},
+        {"postgres://db/shop", "postgres://db/shop2"},
+        {"postgres://db/shop", "postgres://db/shop?schema=t"},
+        {"postgres:///x?host=a", "postgres:///x?host=b"},
+        {"postgres:///x?host=a&port=1", "postgres:///x?host=a&port=2"},
+        {"redis://h:1/2", "redis://h:1/3"},
+        {"redis://h:1/2?prefix=a", "redis://h:1/2?prefix=b"},
+    };
+    char here[200];
+    uint64_t where;
+    size_t i;
+
+    for (i = 0; i < sizeof(same) / sizeof(same[0]); i++)
+        T_EQ(once__where(same[i][0]), once__where(same[i][1]));
+    for (i = 0; i < sizeof(other) / sizeof(other[0]); i++)
+        T_OK(once__where(other[i][0]) != once__where(other[i][1]));
+    /* From the root: another program may stand in another folder. */
+    T_EQ(chdir(folder), 0);
+    where = once__where("journal:pay");
+    T_EQ(chdir("/"), 0);
+    T_OK(once__where("journal:pay") != where);
+    (void)snprintf(here, sizeof(here), "journal:%s/pay", folder);
+    T_EQ(once__where(here), where);
+}
+
 /* What another process of this host does at the moment at which we ask for the
  * last fence: it is granted more, and writes that down. */
 static uint64_t granted;
@@ -566,8 +748,11 @@ static void listen(void *user, const char *text)
 static void a_witness_that_cannot_be_read_is_reported(void)
 {
     static const char *const ways[] = {
-        "ln -s elsewhere witness/$(ls witness.ok)",
-        "echo nonsense >witness/$(ls witness.ok)"};
+        "ln -s elsewhere witness/$(ls witness.ok | grep ^at)",
+        "ln -s elsewhere witness/$(ls witness.ok | grep -v ^at)",
+        "echo nonsense >witness/$(ls witness.ok | grep ^at)",
+        "echo once witness 1 at 12 >witness/$(ls witness.ok | grep ^at)",
+        "echo nonsense >witness/$(ls witness.ok | grep -v ^at)"};
     once_engine_options o = ONCE_ENGINE_OPTIONS_INIT;
     once_engine *e;
     size_t i;
@@ -645,11 +830,17 @@ int main(void)
     T_RUN(a_copy_overwrites_nothing_and_wants_an_empty_store);
     T_RUN(a_gap_is_not_made_shorter);
     T_RUN(a_store_that_was_put_back_is_noticed);
+    T_RUN(a_different_store_in_its_place_is_refused);
+    T_RUN(a_different_store_is_not_accepted_by_an_old_gap);
+    T_RUN(a_store_that_has_granted_nothing_may_be_another_one);
+    T_RUN(a_store_is_known_by_its_fences_alone);
+    T_RUN(a_name_that_leads_to_another_store_is_refused);
+    T_RUN(what_only_says_who_asks_does_not_tell_stores_apart);
     T_RUN(what_others_are_granted_meanwhile_is_no_alarm);
     T_RUN(a_witness_that_cannot_be_read_is_reported);
     T_RUN(a_witness_is_flushed_when_the_engine_closes);
     T_RUN(a_witness_that_cannot_be_written_stops_nothing);
-    shell("rm -rf a b copy* witness old a-* b-*");
+    shell("rm -rf a b copy* witness old a-* b-* old-*");
     (void)rmdir(folder);
     return t_done();
 }
