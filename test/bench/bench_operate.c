@@ -135,7 +135,7 @@ static void fill(const char *url, uint64_t n, uint64_t waiting)
     uint64_t each = waiting ? n / waiting : n + 1, last = 0;
     struct place *all = in_order(n);
     once_error err = {0, ""};
-    once_store *s;
+    once_store *s = NULL;
     size_t k;
 
     if (once_store_init(url, &err) != ONCE_OK ||
