@@ -348,7 +348,7 @@ static int stats(const struct cli *c, const struct once__base *b,
     struct once__outbox_count *counts = NULL;
     once_error err = {0, ""};
     size_t n = 0, i;
-    int rc = once__outbox_stats(once__base_tx(b), &counts, &n, &err);
+    int rc = once__outbox_stats(once__base_tx(b), 1, &counts, &n, &err);
 
     (void)r;
     if (rc != ONCE_OK)

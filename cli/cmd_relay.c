@@ -43,7 +43,8 @@ static const char help[] =
     "  --timeout TIME   for a connection, and for a proof (10s)\n"
     "  --headers FILE   http: lines \"Name: value\" to be sent along\n"
     "  --ca FILE        TLS: certificates to trust (the system's)\n"
-    "Status 1: drained, and dead or indeterminate rows, or stuck sagas, are left.\n";
+    "Status 1: drained, and dead or indeterminate rows, stuck sagas, or rows of\n"
+    "routes that never had a relay, are left.\n";
 /* clang-format on */
 
 enum {
@@ -221,8 +222,8 @@ static int status_of(const struct cli *c, int rc, const once_error *err)
         return CLI_OK;
     if (rc == ONCE_DEAD)
         return cli_say(c, CLI_NO,
-                       "dead or indeterminate rows, or stuck sagas, are left: "
-                       "once outbox ls, once saga ls stuck");
+                       "dead, indeterminate or unattended rows, or stuck "
+                       "sagas, are left: once outbox ls, once saga ls stuck");
     if (rc == ONCE_EURL) /* not one of a store, as cli_trouble() would say */
         return cli_usage(c, "%s", err->text);
     return cli_trouble(c, rc, err);

@@ -106,8 +106,13 @@ struct once__outbox_backend {
                 int whole, struct once__outgoing_list *out, once_error *err);
     int (*decide)(const once_tx *tx, const struct once__decision *d,
                   once_error *err);
-    int (*stats)(const once_tx *tx, struct once__outbox_count **out, size_t *n,
-                 once_error *err);
+    /* `done`: those that are done, too. */
+    int (*stats)(const once_tx *tx, int done, struct once__outbox_count **out,
+                 size_t *n, once_error *err);
+    int (*here)(const once_tx *tx, const char *route, once_error *err);
+    int (*strays)(const once_tx *tx, uint64_t age_ms,
+                  struct once__stray out[ONCE__STRAYS_MAX], size_t *n,
+                  once_error *err);
     int (*purge)(const once_tx *tx, uint64_t age_ms, uint64_t *removed,
                  once_error *err);
     int (*take)(const once_tx *tx, const char *consumer, uint32_t lease_ms,

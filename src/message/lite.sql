@@ -82,6 +82,8 @@ CREATE INDEX IF NOT EXISTS main.once_outbox_done ON once_outbox(due_ms)
     WHERE phase = 2;
 CREATE INDEX IF NOT EXISTS main.once_outbox_stop ON once_outbox(route, key, seq)
     WHERE phase IN (1, 3, 4) AND key IS NOT NULL;
+CREATE INDEX IF NOT EXISTS main.once_outbox_dead ON once_outbox(route)
+    WHERE phase IN (3, 4);
 
 -- Routes that have a relay, which was there at `seen_ms`.
 CREATE TABLE IF NOT EXISTS main.once_relay_route(

@@ -176,15 +176,37 @@ int once__outbox_decide(const once_tx *tx, int64_t seq, int phase,
     return rc == ONCE_OK ? c->decide(tx, &d, err) : rc;
 }
 
-int once__outbox_stats(const once_tx *tx, struct once__outbox_count **out,
-                       size_t *n, once_error *err)
+int once__outbox_stats(const once_tx *tx, int done,
+                       struct once__outbox_count **out, size_t *n,
+                       once_error *err)
 {
     const struct once__outbox_backend *c = NULL;
     int rc = backend(tx, &c, err);
 
     *out = NULL;
     *n = 0;
-    return rc == ONCE_OK ? c->stats(tx, out, n, err) : rc;
+    return rc == ONCE_OK ? c->stats(tx, done, out, n, err) : rc;
+}
+
+int once__outbox_here(const once_tx *tx, const char *route, once_error *err)
+{
+    const struct once__outbox_backend *c = NULL;
+    int rc = backend(tx, &c, err);
+
+    if (rc == ONCE_OK)
+        rc = once__check_name("route", route, err);
+    return rc == ONCE_OK ? c->here(tx, route, err) : rc;
+}
+
+int once__outbox_strays(const once_tx *tx, uint64_t age_ms,
+                        struct once__stray out[ONCE__STRAYS_MAX], size_t *n,
+                        once_error *err)
+{
+    const struct once__outbox_backend *c = NULL;
+    int rc = backend(tx, &c, err);
+
+    *n = 0;
+    return rc == ONCE_OK ? c->strays(tx, age_ms, out, n, err) : rc;
 }
 
 int once__outbox_purge(const once_tx *tx, uint64_t age_ms, uint64_t *removed,

@@ -137,10 +137,29 @@ struct once__outbox_count {
     uint64_t oldest_ms; /* age of the oldest that is not DONE, or 0 */
 };
 
-/* One for each route that has rows; `*out` is the caller's, free(). */
-ONCE_CHECK int once__outbox_stats(const once_tx *tx,
+/* One for each route that has rows; `*out` is the caller's, free(). Without
+ * `done` those that are done are not read, and not counted. */
+ONCE_CHECK int once__outbox_stats(const once_tx *tx, int done,
                                   struct once__outbox_count **out, size_t *n,
                                   once_error *err);
+
+/* Says that this route has a relay. */
+ONCE_CHECK int once__outbox_here(const once_tx *tx, const char *route,
+                                 once_error *err);
+
+/* A route that has rows to be sent, and no relay. */
+struct once__stray {
+    char route[ONCE_ID_SIZE];
+    uint64_t rows;   /* up to 10,000 */
+    int64_t seen_ms; /* so long ago it had one, -1: never */
+};
+enum { ONCE__STRAYS_MAX = 8 };
+
+/* The first routes, by name, whose oldest row has been due for `age_ms` and that no
+ * relay was at for a minute. */
+ONCE_CHECK int once__outbox_strays(const once_tx *tx, uint64_t age_ms,
+                                   struct once__stray out[ONCE__STRAYS_MAX],
+                                   size_t *n, once_error *err);
 /* Removes DONE rows that were settled more than `age_ms` ago, in steps; steps of
  * a saga stay. */
 ONCE_CHECK int once__outbox_purge(const once_tx *tx, uint64_t age_ms,

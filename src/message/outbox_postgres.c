@@ -359,12 +359,15 @@ static int decide(const once_tx *tx, const struct once__decision *d,
                        "outbox_decide", d, err);
 }
 
-static int stats(const once_tx *tx, struct once__outbox_count **out, size_t *n,
-                 once_error *err)
+#define COUNTS                                                                 \
+    "SELECT route,ready,waiting,done,dead,indeterminate,leased,oldest_ms "     \
+    "FROM "
+
+static int stats(const once_tx *tx, int done, struct once__outbox_count **out,
+                 size_t *n, once_error *err)
 {
-    struct once__query q = {
-        .sql = "SELECT route,ready,waiting,done,dead,indeterminate,leased,"
-               "oldest_ms FROM @.outbox_stats_1()"};
+    struct once__query q = {.sql = done ? COUNTS "@.outbox_stats_1()"
+                                        : COUNTS "@.outbox_open_1()"};
     struct once__outbox_count *counts;
     PGresult *r = NULL;
     int i, k, rc = once__query_rows(tx, &q, "outbox_stats", &r, err);
@@ -386,6 +389,40 @@ static int stats(const once_tx *tx, struct once__outbox_count **out, size_t *n,
         return once__fail(err, ONCE_ENOMEM, "outbox_stats: no memory");
     *out = counts;
     return ONCE_OK;
+}
+
+static int here(const once_tx *tx, const char *route, once_error *err)
+{
+    struct once__query q = {.sql = "SELECT @.outbox_here_1($1)"};
+
+    once__query_text(&q, route);
+    return once__query_no_wait(once__query_word(tx, &q, "outbox_here", err),
+                               "outbox_here", err);
+}
+
+static int strays(const once_tx *tx, uint64_t age_ms,
+                  struct once__stray out[ONCE__STRAYS_MAX], size_t *n,
+                  once_error *err)
+{
+    struct once__query q = {
+        .sql = "SELECT route,rows,seen_ms FROM @.outbox_strays_1($1,$2)"};
+    char age[24], most[24];
+    PGresult *r = NULL;
+    int i, rc;
+
+    once__query_number(&q, age, age_ms);
+    once__query_number(&q, most, ONCE__STRAYS_MAX);
+    rc = once__query_rows(tx, &q, "outbox_strays", &r, err);
+    rc = once__query_no_wait(rc, "outbox_strays", err);
+    for (i = 0; rc == ONCE_OK && i < PQntuples(r) && i < ONCE__STRAYS_MAX;
+         i++) {
+        copy_name(r, i, out[i].route);
+        out[i].rows = (uint64_t)number_of(r, i, 1);
+        out[i].seen_ms = number_of(r, i, 2);
+        *n = (size_t)i + 1;
+    }
+    PQclear(r);
+    return rc;
 }
 
 static int purge(const once_tx *tx, uint64_t age_ms, uint64_t *removed,
@@ -587,22 +624,13 @@ static int parked_stats(const once_tx *tx, struct once__parked_count **out,
     return ONCE_OK;
 }
 
-const struct once__outbox_backend once__outbox_postgres = {once__query_idle,
-                                                           claim,
-                                                           settle,
-                                                           sleeps,
-                                                           wait_,
-                                                           list,
-                                                           decide,
-                                                           stats,
-                                                           purge,
-                                                           take,
-                                                           put_back,
-                                                           has_key,
-                                                           behind,
-                                                           parked_list,
-                                                           parked_decide,
-                                                           parked_stats};
+const struct once__outbox_backend once__outbox_postgres = {
+    once__query_idle, claim,         settle,
+    sleeps,           wait_,         list,
+    decide,           stats,         here,
+    strays,           purge,         take,
+    put_back,         has_key,       behind,
+    parked_list,      parked_decide, parked_stats};
 
 #else
 /* An empty file is not a program that ISO C knows. */

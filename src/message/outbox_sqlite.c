@@ -539,14 +539,20 @@ static void copy_name(struct once__stmt *q, char out[ONCE_ID_SIZE])
     (void)snprintf(out, ONCE_ID_SIZE, "%s", once__text_of(text_of(q, 0)));
 }
 
-static int count_rows(const once_tx *tx, struct once__outbox_count **out,
-                      size_t *n)
+#define COUNTS                                                                 \
+    "SELECT route,sum(phase=0),sum(phase=1),sum(phase=2),sum(phase=3),"        \
+    "sum(phase=4),sum(phase=0 AND " LEASED "),"                                \
+    "max(0,coalesce(?1-min(at_ms) FILTER (WHERE phase<>2),0)) FROM "
+#define THOSE "SELECT route,phase,lease_ms,at_ms FROM main.once_outbox WHERE "
+
+static int count_rows(const once_tx *tx, int done,
+                      struct once__outbox_count **out, size_t *n)
 {
     struct once__stmt q = once__stmt(
-        tx, "SELECT route,sum(phase=0),sum(phase=1),sum(phase=2),sum(phase=3),"
-            "sum(phase=4),sum(phase=0 AND " LEASED "),"
-            "max(0,coalesce(?1-min(at_ms) FILTER (WHERE phase<>2),0))"
-            " FROM main.once_outbox GROUP BY route ORDER BY route");
+        tx, done ? COUNTS "main.once_outbox GROUP BY route ORDER BY route"
+                 : COUNTS "(" THOSE "phase=0 UNION ALL " THOSE
+                          "phase=1 UNION ALL " THOSE
+                          "phase IN (3,4)) GROUP BY route ORDER BY route");
     int k;
 
     once__stmt_number(&q, once__lite_now());
@@ -568,10 +574,10 @@ static int count_rows(const once_tx *tx, struct once__outbox_count **out,
     return once__stmt_end(&q);
 }
 
-static int stats(const once_tx *tx, struct once__outbox_count **out, size_t *n,
-                 once_error *err)
+static int stats(const once_tx *tx, int done, struct once__outbox_count **out,
+                 size_t *n, once_error *err)
 {
-    int rc = count_rows(tx, out, n);
+    int rc = count_rows(tx, done, out, n);
 
     if (rc == SQLITE_OK)
         return ONCE_OK;
@@ -579,6 +585,57 @@ static int stats(const once_tx *tx, struct once__outbox_count **out, size_t *n,
     *out = NULL;
     *n = 0;
     return once__lite_failed(rc, "outbox_stats", err);
+}
+
+/* What is written wakes relays that sleep: seldom. */
+static int here_work(const once_tx *tx, void *user)
+{
+    struct once__stmt q = once__stmt(
+        tx, "INSERT INTO main.once_relay_route VALUES(?1,?2) ON CONFLICT(route)"
+            " DO UPDATE SET seen_ms=?2 WHERE abs(?2-seen_ms)>5000");
+    int changed;
+
+    once__stmt_text(&q, user);
+    once__stmt_number(&q, once__lite_now());
+    return once__stmt_run(&q, &changed);
+}
+
+static int here(const once_tx *tx, const char *route, once_error *err)
+{
+    return in_transaction(tx, "outbox_here", here_work,
+                          (void *)(uintptr_t)route, err);
+}
+
+static int strays(const once_tx *tx, uint64_t age_ms,
+                  struct once__stray out[ONCE__STRAYS_MAX], size_t *n,
+                  once_error *err)
+{
+    struct once__stmt q = once__stmt(
+        tx,
+        "SELECT o.route,count(*),coalesce(max(0,?1-s.seen_ms),-1)"
+        " FROM(SELECT route,at_ms AS due FROM main.once_outbox WHERE phase=0"
+        " UNION ALL"
+        " SELECT route,due_ms FROM main.once_outbox WHERE phase=1) o"
+        " LEFT JOIN main.once_relay_route s ON s.route=o.route"
+        " WHERE coalesce(abs(?1-s.seen_ms)>=60000,1)"
+        " GROUP BY o.route HAVING min(o.due)<=?1-?2 ORDER BY o.route LIMIT ?3");
+    int rc;
+
+    once__stmt_number(&q, once__lite_now());
+    once__stmt_number(&q, age_ms);
+    once__stmt_number(&q, ONCE__STRAYS_MAX);
+    while (*n < ONCE__STRAYS_MAX && once__stmt_next(&q)) {
+        struct once__stray *s = &out[(*n)++];
+
+        copy_name(&q, s->route);
+        s->rows = number_of(&q, 1);
+        s->seen_ms = (int64_t)number_of(&q, 2);
+        if (s->rows > 10000)
+            s->rows = 10000;
+    }
+    rc = once__stmt_end(&q);
+    return rc == SQLITE_OK ? ONCE_OK
+                           : once__lite_failed(rc, "outbox_strays", err);
 }
 
 struct purge {
@@ -943,6 +1000,6 @@ static int parked_stats(const once_tx *tx, struct once__parked_count **out,
 }
 
 const struct once__outbox_backend once__outbox_sqlite = {
-    once__lite_idle, claim,       settle,        sleeps,      wait_,    list,
-    decide,          stats,       purge,         take,        put_back, has_key,
-    behind,          parked_list, parked_decide, parked_stats};
+    once__lite_idle, claim,   settle, sleeps,      wait_,         list,
+    decide,          stats,   here,   strays,      purge,         take,
+    put_back,        has_key, behind, parked_list, parked_decide, parked_stats};

@@ -165,6 +165,8 @@ CREATE INDEX IF NOT EXISTS outbox_done ON "@schema@".outbox (due_ms)
     WHERE phase = 2;
 CREATE INDEX IF NOT EXISTS outbox_stop ON "@schema@".outbox (route, key, seq)
     WHERE phase IN (1, 3, 4) AND key IS NOT NULL;
+CREATE INDEX IF NOT EXISTS outbox_dead ON "@schema@".outbox (route)
+    WHERE phase IN (3, 4);
 
 -- Routes that have a relay, which was there at `seen_ms`. `idle`: it sleeps and
 -- wants a NOTIFY, until `until_ms` at the latest: it may have died in its sleep.
@@ -1423,6 +1425,75 @@ BEGIN
 END
 $f$;
 
+-- Says that this route has a relay, awake or asleep.
+CREATE OR REPLACE FUNCTION "@schema@".outbox_here_1(p_route text)
+RETURNS text
+LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp
+SET lock_timeout = '10s'
+AS $f$
+DECLARE
+    v_now bigint := extract(epoch FROM clock_timestamp()) * 1000;
+BEGIN
+    PERFORM "@schema@".check_1('route', p_route);
+    INSERT INTO "@schema@".relay_idle AS n VALUES (p_route, false, 0, v_now)
+        ON CONFLICT (route) DO UPDATE SET seen_ms = v_now
+        WHERE abs(v_now - n.seen_ms) > 5000;
+    RETURN 'ok';
+END
+$f$;
+
+-- Up to p_n routes whose oldest row has been due for p_age_ms, and which no relay
+-- has had for a minute: a relay was there seen_ms ago, -1: never. `rows`: up to
+-- 10,000.
+CREATE OR REPLACE FUNCTION "@schema@".outbox_strays_1(p_age_ms bigint,
+    p_n integer)
+RETURNS TABLE (route text, rows bigint, seen_ms bigint)
+LANGUAGE plpgsql STABLE SECURITY DEFINER SET search_path = pg_catalog, pg_temp
+AS $f$
+#variable_conflict use_column
+DECLARE
+    v_now bigint := extract(epoch FROM clock_timestamp()) * 1000;
+    v_route text := '';
+    v_seen bigint;
+    v_rows bigint;
+    v_n integer := 0;
+BEGIN
+    WHILE v_n < p_n LOOP -- from one route to the next, whatever they have
+        v_route := least(
+            (SELECT o.route FROM "@schema@".outbox o
+                WHERE o.phase = 0 AND o.route > v_route
+                ORDER BY o.route, o.seq LIMIT 1),
+            (SELECT o.route FROM "@schema@".outbox o
+                WHERE o.phase = 1 AND o.route > v_route
+                ORDER BY o.route, o.due_ms LIMIT 1));
+        EXIT WHEN v_route IS NULL;
+        v_seen := (SELECT n.seen_ms FROM "@schema@".relay_idle n
+            WHERE n.route = v_route AND n.seen_ms > 0);
+        CONTINUE WHEN abs(v_now - v_seen) < 60000 OR least(
+            (SELECT o.at_ms FROM "@schema@".outbox o WHERE o.phase = 0
+                AND (o.route, o.seq) > (v_route, 0)
+                AND (o.route, o.seq) <= (v_route, 9223372036854775807)
+                ORDER BY o.route, o.seq LIMIT 1),
+            (SELECT o.due_ms FROM "@schema@".outbox o WHERE o.phase = 1
+                AND (o.route, o.due_ms) > (v_route, -1)
+                AND (o.route, o.due_ms) <= (v_route, 9223372036854775807)
+                ORDER BY o.route, o.due_ms LIMIT 1)) > v_now - p_age_ms;
+        v_rows := (SELECT count(*) FROM (SELECT FROM "@schema@".outbox o
+                WHERE o.phase = 0 AND (o.route, o.seq) > (v_route, 0)
+                    AND (o.route, o.seq) <= (v_route, 9223372036854775807)
+                ORDER BY o.route, o.seq LIMIT 10000) AS x)
+            + (SELECT count(*) FROM (SELECT FROM "@schema@".outbox o
+                WHERE o.phase = 1 AND (o.route, o.due_ms) > (v_route, -1)
+                    AND (o.route, o.due_ms) <= (v_route, 9223372036854775807)
+                ORDER BY o.route, o.due_ms LIMIT 10000) AS x);
+        v_n := v_n + 1;
+        RETURN QUERY SELECT v_route, least(v_rows, 10000),
+            CASE WHEN v_seen IS NULL THEN -1
+                ELSE greatest(v_now - v_seen, 0) END;
+    END LOOP;
+END
+$f$;
+
 -- Rows after p_after. p_route and p_phase NULL: all. p_whole: with bodies and
 -- replies.
 CREATE OR REPLACE FUNCTION "@schema@".outbox_list_1(p_route text,
@@ -1518,6 +1589,33 @@ BEGIN
                 AND o.lease_ms - v_now BETWEEN 1 AND 3600000),
             greatest(v_now - min(o.at_ms) FILTER (WHERE o.phase <> 2), 0)
         FROM "@schema@".outbox o GROUP BY o.route ORDER BY o.route;
+END
+$f$;
+
+-- The same without those that are done, which a relay that asks again and again
+-- does not read: `done` is 0.
+CREATE OR REPLACE FUNCTION "@schema@".outbox_open_1() RETURNS TABLE (
+    route text, ready bigint, waiting bigint, done bigint, dead bigint,
+    indeterminate bigint, leased bigint, oldest_ms bigint)
+LANGUAGE plpgsql STABLE SECURITY DEFINER SET search_path = pg_catalog, pg_temp
+AS $f$
+DECLARE
+    v_now bigint := extract(epoch FROM clock_timestamp()) * 1000;
+BEGIN
+    RETURN QUERY SELECT x.route, count(*) FILTER (WHERE x.phase = 0),
+            count(*) FILTER (WHERE x.phase = 1), 0::bigint,
+            count(*) FILTER (WHERE x.phase = 3),
+            count(*) FILTER (WHERE x.phase = 4),
+            count(*) FILTER (WHERE x.phase = 0
+                AND x.lease_ms - v_now BETWEEN 1 AND 3600000),
+            greatest(v_now - min(x.at_ms), 0)
+        FROM (SELECT o.route, o.phase, o.lease_ms, o.at_ms
+                FROM "@schema@".outbox o WHERE o.phase = 0
+            UNION ALL SELECT o.route, o.phase, 0, o.at_ms
+                FROM "@schema@".outbox o WHERE o.phase = 1
+            UNION ALL SELECT o.route, o.phase, 0, o.at_ms
+                FROM "@schema@".outbox o WHERE o.phase IN (3, 4)) AS x
+        GROUP BY x.route ORDER BY x.route;
 END
 $f$;
 
@@ -1820,6 +1918,8 @@ AS $f$
             || 'DEFERRABLE INITIALLY DEFERRED FOR EACH ROW EXECUTE FUNCTION '
             || 'alone_1()',
         'CREATE INDEX barrier_at ON barrier USING btree (at_ms)',
+        'CREATE INDEX outbox_dead ON outbox USING btree (route) WHERE (phase '
+            || '= ANY (ARRAY[3, 4]))',
         'CREATE INDEX outbox_done ON outbox USING btree (due_ms) WHERE '
             || '(phase = 2)',
         'CREATE INDEX outbox_ended ON outbox USING btree (saga) WHERE '

@@ -51,6 +51,8 @@ static void put_family(struct once__metrics_text *w,
     for (k = 0; k < o->n_series; k++) {
         struct once__series *s = &o->series[k];
 
+        if (s->label == NULL || i < s->first)
+            continue;
         label = (once_bytes){s->label, strlen(s->label)};
         value = atomic_load_explicit(&s->value[i], memory_order_relaxed);
         if (is_seconds(o->families[i].name))

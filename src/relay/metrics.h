@@ -28,7 +28,8 @@ enum { ONCE__METRICS_MAX = 24, ONCE__METRICS_MS = 10000 };
 
 /* The values of one label, all 0 in the beginning. */
 struct once__series {
-    const char *label; /* its value: any text */
+    const char *label; /* its value: any text. NULL: it is not shown */
+    size_t first;      /* metrics before this one are not shown */
     _Atomic uint64_t value[ONCE__METRICS_MAX];
 };
 

@@ -75,6 +75,10 @@ static const struct once__family metrics[] = {
     [ONCE__ROUTE_OLDEST] =
         {"once_relay_oldest_timestamp_seconds", ONCE__GAUGE, "route",
          "When the oldest row that is not done was due, 0: none is."},
+    [ONCE__ROUTE_STRAY] =
+        {"once_relay_rows_unattended", ONCE__GAUGE, "route",
+         "Rows, up to 10,000, that have waited for a minute and no relay is "
+         "there."},
 };
 
 /* ---- Options ------------------------------------------------------------- */
@@ -209,7 +213,7 @@ static int read_options(struct once__relay *r, const once_relay_options *o,
     r->log = o->log;
     r->user = o->user;
     r->routes = calloc(o->n, sizeof(*r->routes));
-    r->series = calloc(o->n, sizeof(*r->series));
+    r->series = calloc(o->n + ONCE__STRAYS_MAX, sizeof(*r->series));
     if (r->routes == NULL || r->series == NULL)
         return once__fail(err, ONCE_ENOMEM, "out of memory");
     rc = read_routes(r, o, err);
@@ -228,7 +232,26 @@ struct whole {
     struct once__watch *watch;
     pthread_t *threads;
     size_t n, started;
+    struct once__stray strays[ONCE__STRAYS_MAX]; /* the thread's for metrics */
 };
+
+/* Routes that are not ours are shown as long as nobody has them. */
+static int refresh_strays(struct whole *all)
+{
+    struct once__series *series = all->relay.series + all->relay.n_routes;
+    size_t n = 0, i;
+    int rc = once__base_answered(
+        all->base, once__outbox_strays(once__base_ask(all->base),
+                                       ONCE__STRAY_MS, all->strays, &n, NULL));
+
+    for (i = 0; i < ONCE__STRAYS_MAX; i++) {
+        series[i].label = i < n ? all->strays[i].route : NULL;
+        series[i].first = ONCE__ROUTE_STRAY;
+        once__gauge(&series[i], ONCE__ROUTE_STRAY,
+                    i < n ? all->strays[i].rows : 0);
+    }
+    return rc;
+}
 
 static void refresh(void *user)
 {
@@ -241,7 +264,8 @@ static void refresh(void *user)
     (void)pthread_mutex_lock(&all->relay.look);
     if (once__base_answered(
             all->base, once__relay_count(&all->relay, once__base_ask(all->base),
-                                         &open, &ended, NULL)) != ONCE_OK)
+                                         &open, &ended, NULL)) != ONCE_OK ||
+        refresh_strays(all) != ONCE_OK)
         once__base_rollback(all->base);
     (void)pthread_mutex_unlock(&all->relay.look);
 }
@@ -253,7 +277,7 @@ static int start_metrics(struct whole *all, const char *path, once_error *err)
         .families = metrics,
         .n = ONCE__ROUTE_METRICS,
         .series = all->relay.series,
-        .n_series = all->relay.n_routes,
+        .n_series = all->relay.n_routes + ONCE__STRAYS_MAX,
         .refresh = refresh,
         .user = all,
     };

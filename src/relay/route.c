@@ -151,34 +151,67 @@ static int base_there(struct once__carrier *w)
     return 0;
 }
 
-/* With `drain`: is anything left? One worker at a time looks. */
-static void look_what_is_left(struct once__carrier *w)
+/* Drained: rows of routes that no relay has ever had are left, too. A route that
+ * had one may have it again, by the next line of a crontab. */
+static int count_strays(struct once__carrier *w, uint64_t *ended,
+                        once_error *err)
+{
+    struct once__stray strays[ONCE__STRAYS_MAX];
+    size_t n = 0, i;
+    int rc = once__base_answered(
+        w->base,
+        once__outbox_strays(once__base_ask(w->base), 0, strays, &n, err));
+
+    for (i = 0; rc == ONCE_OK && i < n; i++) {
+        if (strays[i].seen_ms >= 0 ||
+            once__relay_route(w->r, strays[i].route) != NULL)
+            continue;
+        once__relay_stray(w->r, &strays[i]);
+        *ended += strays[i].rows;
+    }
+    return rc;
+}
+
+/* What is left, if nothing is open. By `look`. */
+static int look_for_open(struct once__carrier *w, uint64_t *open,
+                         uint64_t *ended, once_error *err)
 {
     struct once__saga_tally tally = {0, 0, 0, 0};
+    /* First: what it moves on is a row. */
+    int rc = once__base_answered(
+        w->base, once__saga_due(once__base_ask(w->base), &tally, err));
+
+    if (rc == ONCE_OK)
+        rc = once__base_answered(
+            w->base,
+            once__relay_count(w->r, once__base_ask(w->base), open, ended, err));
+    if (rc == ONCE_OK && *open == 0)
+        rc = count_strays(w, ended, err);
+    once__relay_tell(w->r, &tally);
+    return rc;
+}
+
+/* With `drain`: is anything left? One worker at a time looks, and it rests ten
+ * times as long as it has looked: many rows take long to be counted. */
+static void look_what_is_left(struct once__carrier *w)
+{
     struct once__relay *r = w->r;
-    uint64_t now = once__relay_ms(), open = 1, ended = 0;
+    uint64_t now = once__relay_ms(), open = 1, ended = 0, took;
     once_error err = {0, ""};
-    int rc;
 
     if (!r->drain || pthread_mutex_trylock(&r->look) != 0)
         return;
-    if (now - r->looked_ms >= LOOK_MS && base_there(w)) {
-        r->looked_ms = now;
-        /* First: what it moves on is a row. */
-        rc = once__base_answered(
-            w->base, once__saga_due(once__base_ask(w->base), &tally, &err));
-        if (rc == ONCE_OK)
-            rc = once__base_answered(
-                w->base, once__relay_count(r, once__base_ask(w->base), &open,
-                                           &ended, &err));
-        if (rc != ONCE_OK) {
+    if (now >= r->look_ms && base_there(w)) {
+        if (look_for_open(w, &open, &ended, &err) != ONCE_OK) {
             once__carrier_failed(w, ONCE__SAID_BASE, "counting", &err);
         } else if (open == 0) {
             atomic_store(&r->left, ended > 0);
             once__relay_stop(r);
         }
+        took = once__relay_ms() - now;
+        r->look_ms =
+            once__relay_ms() + (took > LOOK_MS / 10 ? 10 * took : LOOK_MS);
     }
-    once__relay_tell(r, &tally);
     (void)pthread_mutex_unlock(&r->look);
 }
 

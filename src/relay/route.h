@@ -18,6 +18,7 @@
 #include <once/relay.h>
 
 #include "broker/broker.h"
+#include "message/outbox.h"
 #include "message/saga.h"
 #include "relay/base.h"
 #include "relay/claim.h"
@@ -42,8 +43,13 @@ enum once__route_metric {
     ONCE__ROUTE_ROWS_DEAD,
     ONCE__ROUTE_ROWS_INDETERMINATE,
     ONCE__ROUTE_OLDEST,
+    ONCE__ROUTE_STRAY, /* also of routes that are not ours */
     ONCE__ROUTE_METRICS
 };
+
+enum {
+    ONCE__STRAY_MS = 60000
+}; /* rows that wait so long for a relay are said */
 
 struct once__route {
     once_route o; /* with its defaults */
@@ -67,12 +73,12 @@ struct once__relay {
     void *user;
     struct once__route *routes;
     size_t n_routes;
-    struct once__series *series; /* one for each route */
+    struct once__series *series; /* one for each route, and for each stray */
     int stop_fd;                 /* an eventfd: readable when `stop` is set */
     atomic_int stop;
     atomic_int left;      /* drained, and dead or indeterminate rows are left */
     pthread_mutex_t look; /* held by the one that counts rows */
-    uint64_t looked_ms;   /* by `look` */
+    uint64_t look_ms;     /* by `look`: not again before */
 };
 
 /* ---- What all threads use, shared.c -------------------------------------- */
@@ -88,6 +94,10 @@ void once__relay_pause(const struct once__relay *r, uint32_t ms);
 ONCE_CHECK int once__relay_count(struct once__relay *r, const once_tx *tx,
                                  uint64_t *open, uint64_t *ended,
                                  once_error *err);
+
+/* Says that a route has rows and no relay. */
+void once__relay_stray(const struct once__relay *r,
+                       const struct once__stray *stray);
 
 /* Says what has become of sagas, if somebody must know. */
 void once__relay_tell(const struct once__relay *r,

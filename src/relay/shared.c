@@ -105,7 +105,7 @@ int once__relay_count(struct once__relay *r, const once_tx *tx, uint64_t *open,
     int rc = once__saga_stats(tx, &sagas, err);
 
     if (rc == ONCE_OK)
-        rc = once__outbox_stats(tx, &counts, &n, err);
+        rc = once__outbox_stats(tx, 0, &counts, &n, err);
     if (rc != ONCE_OK)
         return rc;
     *open = 0;
@@ -126,6 +126,20 @@ int once__relay_count(struct once__relay *r, const once_tx *tx, uint64_t *open,
     }
     free(counts);
     return ONCE_OK;
+}
+
+void once__relay_stray(const struct once__relay *r,
+                       const struct once__stray *stray)
+{
+    char seen[64] = "never was";
+
+    if (stray->seen_ms >= 0)
+        (void)snprintf(seen, sizeof(seen), "was last %lld s ago",
+                       (long long)(stray->seen_ms / 1000));
+    once__relay_say(r,
+                    "route %s: %llu%s rows wait, and no relay has it; one %s",
+                    stray->route, (unsigned long long)stray->rows,
+                    stray->rows < 10000 ? "" : " or more", seen);
 }
 
 void once__relay_tell(const struct once__relay *r,

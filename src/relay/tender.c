@@ -1,8 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * tender.c - a thread that moves on sagas whose deadline has passed, and those
- * whose call has ended in a relay that died before it moved them on. A database
- * that is away is the workers' to report.
+ * whose call has ended in a relay that died before it moved them on. It also
+ * says in the database that our routes have a relay, and in the log which routes
+ * have rows and none. A database that is away is the workers' to report.
  */
 #include "relay/route.h"
 
@@ -10,17 +11,67 @@
 #include <string.h>
 
 #include "core/error.h"
+#include "message/outbox.h"
 #include "relay/base.h"
 #include "relay/batch.h"
 
-enum { PAUSE_MS = 1000, SAY_MS = 60000 };
+enum { PAUSE_MS = 1000, HERE_MS = 10000, SAY_MS = 60000 };
 
 struct once__tender {
     struct once__relay *r;
     struct once__base *base;
     pthread_t thread;
     uint64_t said_ms; /* when an error was last said */
+    uint64_t here_ms; /* when it was said last that we are here; 0: never */
+    struct once__stray strays[ONCE__STRAYS_MAX]; /* that were said */
+    size_t n_strays;
 };
+
+static int said_before(const struct once__tender *t,
+                       const struct once__stray *stray)
+{
+    size_t i;
+
+    for (i = 0; i < t->n_strays; i++)
+        if (strcmp(t->strays[i].route, stray->route) == 0)
+            return 1;
+    return 0;
+}
+
+/* Each route that has lost its relay, or never had one, is said once. */
+static int look_for_strays(struct once__tender *t, once_error *err)
+{
+    struct once__stray now[ONCE__STRAYS_MAX];
+    size_t n = 0, i;
+    int rc = once__base_answered(
+        t->base, once__outbox_strays(once__base_ask(t->base), ONCE__STRAY_MS,
+                                     now, &n, err));
+
+    if (rc != ONCE_OK)
+        return rc;
+    for (i = 0; i < n; i++)
+        if (!said_before(t, &now[i]))
+            once__relay_stray(t->r, &now[i]);
+    memcpy(t->strays, now, n * sizeof(now[0]));
+    t->n_strays = n;
+    return ONCE_OK;
+}
+
+static int be_here(struct once__tender *t, once_error *err)
+{
+    uint64_t now = once__relay_ms();
+    int rc = ONCE_OK;
+    size_t i;
+
+    if (t->here_ms != 0 && now - t->here_ms < HERE_MS)
+        return ONCE_OK;
+    t->here_ms = now;
+    for (i = 0; i < t->r->n_routes && rc == ONCE_OK; i++)
+        rc = once__base_answered(
+            t->base, once__outbox_here(once__base_ask(t->base),
+                                       t->r->routes[i].o.name, err));
+    return rc == ONCE_OK ? look_for_strays(t, err) : rc;
+}
 
 static void tend(struct once__tender *t)
 {
@@ -34,12 +85,14 @@ static void tend(struct once__tender *t)
         t->base, once__saga_due(once__base_ask(t->base), &tally, &err));
     once__relay_tell(t->r, &tally);
     if (rc == ONCE_OK)
+        rc = be_here(t, &err);
+    if (rc == ONCE_OK)
         return;
     once__base_rollback(t->base);
     if (rc != ONCE_EABORTED &&
         (t->said_ms == 0 || once__relay_ms() - t->said_ms >= SAY_MS)) {
         t->said_ms = once__relay_ms();
-        once__relay_say(t->r, "sagas: %s", err.text);
+        once__relay_say(t->r, "sagas and routes: %s", err.text);
     }
 }
 

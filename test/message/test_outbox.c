@@ -945,7 +945,7 @@ static void rows_are_counted_by_route_and_phase(void)
     struct db d = db_new();
     size_t n = 9, i;
 
-    T_EQ(once__outbox_stats(&d.tx, &c, &n, NULL), ONCE_OK);
+    T_EQ(once__outbox_stats(&d.tx, 1, &c, &n, NULL), ONCE_OK);
     T_EQ(n, 0);
     free(c);
     for (i = 0; i < 7; i++)
@@ -955,7 +955,7 @@ static void rows_are_counted_by_route_and_phase(void)
     sql(&d, NULL, "UPDATE @outbox SET phase=2,route='a',at_ms=1 WHERE seq=7");
     sql(&d, NULL, "UPDATE @outbox SET at_ms=%llu WHERE seq=5",
         (unsigned long long)now_ms() - 5000);
-    T_EQ(once__outbox_stats(&d.tx, &c, &n, NULL), ONCE_OK);
+    T_EQ(once__outbox_stats(&d.tx, 1, &c, &n, NULL), ONCE_OK);
     T_EQ(n, 2);
     if (n == 2) {
         T_STR(c[0].route, "a");
@@ -969,6 +969,56 @@ static void rows_are_counted_by_route_and_phase(void)
         T_OK(c[1].oldest_ms >= 5000 && c[1].oldest_ms < 3600000);
     }
     free(c);
+    T_EQ(once__outbox_stats(&d.tx, 0, &c, &n, NULL), ONCE_OK);
+    T_EQ(n, 1); /* without those that are done */
+    if (n == 1) {
+        T_STR(c[0].route, "r");
+        T_EQ(c[0].n[ONCE__ROW_READY], 2);
+        T_EQ(c[0].leased, 1);
+        T_EQ(c[0].n[ONCE__ROW_DONE], 0);
+        T_EQ(c[0].n[ONCE__ROW_DEAD], 1);
+    }
+    free(c);
+    db_end(&d);
+}
+
+static size_t strays(struct db *d, uint64_t age_ms, struct once__stray out[])
+{
+    size_t n = 0;
+
+    T_EQ(once__outbox_strays(&d->tx, age_ms, out, &n, NULL), ONCE_OK);
+    return n;
+}
+
+static void a_route_without_a_relay_is_named(void)
+{
+    struct once__stray out[ONCE__STRAYS_MAX];
+    struct db d = db_new();
+    const char *seen = d.pg != NULL ? "relay_idle" : "relay_route";
+
+    T_EQ(strays(&d, 0, out), 0);
+    emit(&d, NULL, NULL);
+    emit(&d, NULL, NULL);
+    T_EQ(strays(&d, 60000, out), 0); /* a relay may be on its way */
+    T_EQ(strays(&d, 0, out), 1);
+    T_STR(out[0].route, "r");
+    T_EQ(out[0].rows, 2);
+    T_EQ(out[0].seen_ms, -1);
+    sql(&d, NULL, "UPDATE @outbox SET phase=1,due_ms=%llu WHERE seq=1",
+        (unsigned long long)now_ms() + 600000);
+    sql(&d, NULL, "UPDATE @outbox SET phase=2 WHERE seq=2");
+    T_EQ(strays(&d, 0, out), 0); /* not due, and done */
+    sql(&d, NULL, "UPDATE @outbox SET due_ms=%llu WHERE seq=1",
+        (unsigned long long)now_ms() - 61000);
+    T_EQ(strays(&d, 60000, out), 1);
+    T_EQ(once__outbox_here(&d.tx, "r", NULL), ONCE_OK);
+    T_EQ(once__outbox_here(&d.tx, "r", NULL), ONCE_OK);
+    T_EQ(strays(&d, 0, out), 0);
+    sql(&d, NULL, "UPDATE @%s SET seen_ms=%llu", seen,
+        (unsigned long long)now_ms() - 61000);
+    T_EQ(strays(&d, 0, out), 1);
+    T_OK(out[0].seen_ms >= 61000 && out[0].seen_ms < 3600000);
+    T_EQ(once__outbox_here(&d.tx, "", NULL), ONCE_EINVAL);
     db_end(&d);
 }
 
@@ -1847,20 +1897,23 @@ static void a_database_without_tables_is_refused(void)
     db_end(&d);
 }
 
+/* But for those that have no rights of their own, and call one that has. */
 static void nobody_may_execute_the_functions_by_default(void)
 {
     struct db d = db_new();
 
     T_EQ(number(&d,
                 "SELECT count(*) FROM pg_proc WHERE pronamespace="
-                "'%s'::regnamespace AND proname<>'refuse_1'"
+                "'%s'::regnamespace AND proname<>'refuse_1' AND (prosecdef OR"
+                " proname NOT IN ('emit','finish','inbox_park'))"
                 " AND has_function_privilege('public',oid,'EXECUTE')",
                 place),
          0);
     T_EQ(number(&d,
                 "SELECT count(*) FROM pg_proc WHERE pronamespace="
-                "'%s'::regnamespace AND proname<>'alone_1' AND (proconfig IS "
-                "NULL OR"
+                "'%s'::regnamespace AND proname<>'alone_1' AND (prosecdef OR"
+                " proname NOT IN ('emit','finish','inbox_park')) AND"
+                " (proconfig IS NULL OR"
                 " proconfig[1]<>'search_path=pg_catalog, pg_temp')",
                 place),
          0);
@@ -1923,6 +1976,7 @@ int main(int argc, char **argv)
     RUN(a_step_of_a_saga_is_not_dropped);
     RUN(rows_are_listed_without_their_bodies);
     RUN(rows_are_counted_by_route_and_phase);
+    RUN(a_route_without_a_relay_is_named);
     RUN(done_rows_alone_are_purged);
     RUN(many_done_rows_are_purged_in_steps);
     RUN(rows_behind_a_key_under_way_wait_however_many);

@@ -53,6 +53,9 @@ STATEMENTS = {
                "ARRAY[600002, 600003]::bigint[], '{1,1}', '{2,0}', '{0,0}',"
                " '{0,0}', '{0,0}', '{0,0}', '{NULL,NULL}', '{a,b}')", BATCH),
     "idle": ("SELECT once.outbox_idle_1('r', true)", BATCH),
+    "here": ("SELECT once.outbox_here_1('r')", BATCH),
+    # Eleven routes, of which it counts the rows of eight.
+    "strays": ("SELECT count(*) FROM once.outbox_strays_1(0, 8)", 82000),
     "sagas that are due": ("SELECT count(*) FROM once.saga_due_1(100)", BATCH),
     "emit": ("SELECT once.emit('r', 'x'::bytea, 'k3')", BATCH),
     "inbox_claim": ("SELECT once.inbox_claim('c1', 'm7')", BATCH),
@@ -132,3 +135,14 @@ def test_what_is_repeated_reads_what_it_needs(pg):
                     break
     assert not too_many, "\n".join("%s: %d\n%s\n%s" % (name, *found)
                                    for name, found in too_many.items())
+
+
+def test_who_looks_what_is_left_reads_no_row_that_is_done(pg):
+    pg.sql("SET session_replication_role = replica;"
+           "DELETE FROM once.outbox WHERE phase <> 2 AND seq % 1000 <> 0")
+    pg.sql("VACUUM ANALYZE once.outbox")
+    with explaining(pg) as conn:
+        for _ in range(7):
+            rows, worst = reads(conn, "SELECT sum(ready + waiting + dead) FROM"
+                                " once.outbox_open_1()")
+            assert rows <= 1000, worst

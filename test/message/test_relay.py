@@ -139,7 +139,8 @@ def test_two_relays_share_the_work(exec_cell):
 def test_only_the_routes_that_were_named_are_carried(lite_exec):
     lite_exec.db.emit(messages(3), route="other")
     lite_exec.db.emit(messages(3, prefix="r"))
-    assert lite_exec.relay(*lite_exec.to(), "--drain").wait() == 0
+    # Nobody carries the others: status 1.
+    assert lite_exec.relay(*lite_exec.to(), "--drain").wait() == 1
     assert phases(lite_exec.db, "other") == {READY: 3}
     assert len(lite_exec.target.arrivals()) == 3
 
@@ -535,6 +536,45 @@ def test_metrics_name_any_route(lite_exec):
     assert metrics["once_relay_rows_ready"] == {'a\\"b\\\\c': 0}
     assert metrics["once_relay_circuit_open"] == {'a\\"b\\\\c': 0}
     assert not os.path.exists(str(relay.metrics_path) + ".new")
+
+
+BOTH = pytest.mark.parametrize("kind", ["sqlite-exec", "postgres-exec"])
+
+
+@BOTH
+def test_a_route_that_never_had_a_relay_is_left(request, tmp_path, kind):
+    """A name was mistyped: the rows would wait for ever, and nobody be told."""
+    cell = make_cell(request, tmp_path, kind)
+    cell.db.emit(messages(3), route="ordrs")
+    cell.db.emit(messages(2, prefix="r"))
+    relay = cell.relay(*cell.to(), "--drain")
+    assert relay.wait() == 1, relay.log()
+    assert "route ordrs: 3 rows wait, and no relay has it; one never was" \
+        in relay.log()
+    relay = cell.relay(*cell.to(route="ordrs"), "--drain")
+    assert relay.wait() == 0, relay.log()
+    cell.db.emit([("later", None, "1")], route="ordrs")
+    relay = cell.relay(*cell.to(), "--drain")  # it had one, and may again
+    assert relay.wait() == 0, relay.log()
+
+
+@BOTH
+def test_rows_that_no_relay_has_are_named(request, tmp_path, kind):
+    cell = make_cell(request, tmp_path, kind)
+    for route in ("ordrs", "busy"):
+        cell.db.emit(messages(3), route=route)
+    cell.db.sql("UPDATE %s SET at_ms = at_ms - 61000" % cell.db.table)
+    cell.db.emit(messages(1, prefix="new"), route="new")
+    other = cell.relay("--to", "busy=redis://127.0.0.1:1/?stream=s", *SHORT)
+    eventually(lambda: "is away" in other.log(), "it is there")
+    relay = cell.relay(*cell.to())
+    eventually(lambda: "route ordrs: 3 rows wait" in relay.log(), "it is said")
+    eventually(lambda: relay.metrics()["once_relay_rows_unattended"]
+               == {"r": 0, "ordrs": 3}, "it is counted")
+    assert "route busy: 3" not in relay.log()
+    assert "route new" not in relay.log()
+    assert relay.metrics()["once_relay_rows_ready"] == {"r": 0}
+    assert relay.log().count("ordrs") <= 2  # each relay says it once
 
 
 def test_nothing_secret_is_printed(pg_redis):
