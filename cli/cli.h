@@ -293,9 +293,12 @@ int cli_named(const struct cli *c);
 int cli_take_store(struct cli *c, int argc, char **argv, char **memory);
 /* Opens the store, which must exist; end it with once_engine_close(). */
 int cli_open(const struct cli *c, once_engine **out);
+/* To change nothing: it may be on a file system that is mounted read-only. */
+int cli_open_to_look(const struct cli *c, once_engine **out);
 /* The same without an engine, and without a message about whose store it is;
  * end it with once_store_close(). */
 int cli_open_store(const struct cli *c, once_store **out);
+int cli_open_store_to_look(const struct cli *c, once_store **out);
 /* Asks a store, and again while it does not answer. */
 int cli_ask(const struct cli *c, once_store *s, once_op **ops, size_t n);
 

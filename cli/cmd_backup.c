@@ -92,14 +92,18 @@ static int run(struct cli *c, int argc, char **argv)
     if (rc == CLI_OK)
         rc = cli_named(c);
     if (rc == CLI_OK)
-        rc = cli_open_store(c, &s);
+        rc = cli_open_store_to_look(c, &s);
     if (rc != CLI_OK)
         return rc;
     cli_progress_start(&progress, c, "records");
     rc = once__copy_write(s, path, progressed, &progress, &about, &err);
     cli_progress_end(&progress);
     once_store_close(s);
-    return rc == ONCE_OK ? report(c, path, &about) : cli_trouble(c, rc, &err);
+    if (rc == ONCE_OK)
+        return report(c, path, &about);
+    /* Of the file, and no advice about the store helps. */
+    return rc == ONCE_EOPEN ? cli_say(c, CLI_STORE, "%s", err.text)
+                            : cli_trouble(c, rc, &err);
 }
 
 const struct cli_command cli_cmd_backup = {

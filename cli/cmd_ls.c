@@ -288,7 +288,7 @@ static int run(struct cli *c, int argc, char **argv)
         rc = cli_no_operands(c, argc, "; one record is shown by once show");
     if (rc != CLI_OK)
         return rc;
-    rc = cli_open(c, &e);
+    rc = cli_open_to_look(c, &e);
     if (rc != CLI_OK)
         return rc;
     after = ls.after;

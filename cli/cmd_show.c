@@ -257,7 +257,7 @@ static int run(struct cli *c, int argc, char **argv)
 
     if (rc != CLI_OK)
         return rc;
-    rc = cli_open(c, &e);
+    rc = cli_open_to_look(c, &e);
     if (rc != CLI_OK)
         goto out;
     rc = cli_find(c, e, &s.pick.name, name);

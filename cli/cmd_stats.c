@@ -373,7 +373,7 @@ static int run(struct cli *c, int argc, char **argv)
         rc = cli_quick(c);
         goto out;
     }
-    rc = cli_open(c, &e);
+    rc = cli_open_to_look(c, &e);
     if (rc != CLI_OK)
         goto out;
     s->now_ms = cli_now_ms();

@@ -114,7 +114,7 @@ static int read_store(struct trace *t)
 
     if (cli_url(t->c) == NULL)
         return trace_source(t, "record", 0, "no store was named");
-    rc = cli_open(t->c, &e);
+    rc = cli_open_to_look(t->c, &e);
     if (rc == CLI_OK)
         rc = read_record(t, e);
     once_engine_close(e);

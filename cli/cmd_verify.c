@@ -226,6 +226,11 @@ static int report(const struct verify *v)
         print_text(v);
     if (v->of[CORRUPT] == 0 && v->wrong <= 0)
         return rc;
+    if (v->of[CORRUPT] == 0)
+        return cli_say(v->c, CLI_STORE,
+                       "every record can be read, and something beside them is "
+                       "damaged: see above. Keep a copy of the store and look "
+                       "at the disk");
     return cli_say(v->c, CLI_STORE,
                    "something is corrupt. Such a record counts as taken, "
                    "so nothing runs twice. Keep a copy of the store and look "
@@ -240,7 +245,7 @@ static int verify(struct verify *v)
     if (rc == CLI_OK)
         rc = ask_driver(v);
     if (rc == CLI_OK)
-        rc = cli_open_store(v->c, &s);
+        rc = cli_open_store_to_look(v->c, &s);
     if (rc != CLI_OK)
         return rc;
     cli_class_of(s, &v->class);

@@ -106,7 +106,7 @@ int cli_quick(const struct cli *c)
 {
     struct quick q;
     once_engine *e = NULL;
-    int rc = cli_open(c, &e);
+    int rc = cli_open_to_look(c, &e);
 
     if (rc != CLI_OK)
         return rc;

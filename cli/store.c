@@ -9,6 +9,7 @@
  */
 #include "run/run.h"
 
+#include <errno.h>
 #include <stdlib.h>
 #include <string.h>
 #include <time.h>
@@ -99,10 +100,18 @@ static const char *advice(int code, const char *text)
     }
 }
 
+/* More than one record: where it is opened, or does not answer because of it. */
+#define STORE_IS_DAMAGED                                                       \
+    "The store is damaged, so nothing is granted from it and nothing runs "    \
+    "twice. Keep it as it is, look at the disk (dmesg), and restore a copy "   \
+    "that once verify finds whole: see once restore"
+
 int cli_trouble(const struct cli *c, int code, const once_error *err)
 {
     const char *what = err && err->text[0] ? err->text : once_text(code);
-    const char *next = advice(code, what);
+    const char *next = code == ONCE_ESTORE && err && err->code == ONCE_ECORRUPT
+                           ? STORE_IS_DAMAGED
+                           : advice(code, what);
 
     cli_say(c, 0, "%s", what);
     if (code == ONCE_EURL) {
@@ -200,6 +209,8 @@ int cli_named(const struct cli *c)
 
 static int not_opened(const struct cli *c, int code, const once_error *err)
 {
+    if (code == ONCE_ECORRUPT)
+        return cli_say(c, CLI_STORE, "%s. " STORE_IS_DAMAGED, err->text);
     if (code != ONCE_EOPEN)
         return cli_trouble(c, code, err);
     if (strstr(err->text, "once init") != NULL)
@@ -208,6 +219,11 @@ static int not_opened(const struct cli *c, int code, const once_error *err)
         return cli_say(c, CLI_STORE,
                        "%s. Nothing was created; what a new store needs is "
                        "created, or printed, by once init",
+                       err->text);
+    if (strstr(err->text, strerror(EROFS)) != NULL)
+        return cli_say(c, CLI_STORE,
+                       "%s: nothing can be changed there. once ls, show, "
+                       "stats, verify and backup read it all the same",
                        err->text);
     return cli_say(c, CLI_STORE,
                    "%s. Nothing was created. Check the path, its permissions "
@@ -220,7 +236,7 @@ static void say_event(void *user, const char *text)
     (void)cli_say(user, CLI_OK, "%s", text);
 }
 
-int cli_open(const struct cli *c, once_engine **out)
+static int open_engine(const struct cli *c, int look, once_engine **out)
 {
     once_engine_options options = ONCE_ENGINE_OPTIONS_INIT;
     once_error err = {0, ""};
@@ -229,13 +245,25 @@ int cli_open(const struct cli *c, once_engine **out)
     if (rc != CLI_OK)
         return rc;
     options.no_reaper = 1;
+    options.look = look != 0;
     rc = once_engine_open(cli_url(c), &options, &err, out);
     return rc < 0 ? not_opened(c, rc, &err) : CLI_OK;
 }
 
-int cli_open_store(const struct cli *c, once_store **out)
+int cli_open(const struct cli *c, once_engine **out)
+{
+    return open_engine(c, 0, out);
+}
+
+int cli_open_to_look(const struct cli *c, once_engine **out)
+{
+    return open_engine(c, 1, out);
+}
+
+static int open_store(const struct cli *c, int look, once_store **out)
 {
     once_store_options options = {.size = sizeof(options),
+                                  .look = look != 0,
                                   .event = say_event,
                                   .event_user = (void *)(uintptr_t)c};
     once_error err = {0, ""};
@@ -245,6 +273,16 @@ int cli_open_store(const struct cli *c, once_store **out)
         return rc;
     rc = once_store_open(cli_url(c), &options, &err, out);
     return rc < 0 ? not_opened(c, rc, &err) : CLI_OK;
+}
+
+int cli_open_store(const struct cli *c, once_store **out)
+{
+    return open_store(c, 0, out);
+}
+
+int cli_open_store_to_look(const struct cli *c, once_store **out)
+{
+    return open_store(c, 1, out);
 }
 
 int cli_ask(const struct cli *c, once_store *s, once_op **ops, size_t n)

@@ -313,6 +313,9 @@ typedef struct once_engine_options {
     /* How often the engine counts the store's records for once_engine_stats(),
      * 0: never [0] */
     uint32_t count_ms;
+    uint32_t look; /* 1: nothing is changed by this engine: a journal or a file
+                    * on a file system that is mounted read-only is opened,
+                    * too [0]                                            */
 } once_engine_options;
 
 #define ONCE_EVENT_NO_ANSWER "the store does not answer"
@@ -320,7 +323,7 @@ typedef struct once_engine_options {
 #define ONCE_ENGINE_OPTIONS_INIT                                               \
     {                                                                          \
         sizeof(once_engine_options), 0, 0, 0, 0, 0, 0, 0, 0, NULL, NULL, NULL, \
-            NULL, 0, 0, 0, 0, NULL, NULL, NULL, 0                              \
+            NULL, 0, 0, 0, 0, NULL, NULL, NULL, 0, 0                           \
     }
 
 /*

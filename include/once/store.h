@@ -68,6 +68,8 @@ typedef struct once_store_options {
      * long, for example because another process recovers the store. Or NULL. */
     void (*event)(void *user, const char *text);
     void *event_user;
+    uint32_t look; /* 1: nothing is to be changed: what is on a file system that
+                    * is mounted read-only may be opened, and read          */
 } once_store_options;
 
 /* A record with its name. */

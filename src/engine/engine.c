@@ -58,6 +58,7 @@ static int open_store(once_engine *e, const char *url, once_error *err)
     so.create = e->options.create;
     so.event = e->options.event;
     so.event_user = e->options.user;
+    so.look = e->options.look;
     rc = once_store_open(url, &so, err, &store);
     if (rc != ONCE_OK)
         return rc;

@@ -139,7 +139,7 @@ static int run(once_engine *e, struct once__scan_call *call, once_error *err)
         assert(errno == EINTR);
     rc = call->rc;
     if (rc < 0)
-        (void)once__fail(err, rc, "%s", call->err.text);
+        (void)once__fail(err, call->err.code, "%s", call->err.text);
 out:
     (void)sem_destroy(&call->ended);
     return rc;

@@ -129,6 +129,7 @@ static int journal_open(const char *rest, const once_store_options *options,
     s->log.busy_ms = options->busy_ms;
     s->log.segment_max = SEGMENT_DEFAULT;
     s->log.create = options->create != 0;
+    s->log.look = options->look != 0;
     s->log.event = options->event;
     s->log.event_user = options->event_user;
     code = parse(&s->log, rest, err);
@@ -140,7 +141,7 @@ static int journal_open(const char *rest, const once_store_options *options,
     if (code == ONCE_OK)
         code = once__places_note(&s->places, rest, path, "/lock",
                                  s->log.lock_fd, err);
-    if (code == ONCE_OK)
+    if (code == ONCE_OK && !s->log.read_only)
         code = once__compactor_open(&s->log, err, &s->compactor);
     if (code != ONCE_OK) {
         journal_close(&s->store);
@@ -302,6 +303,10 @@ static int keep(struct journal *s, struct batch *b, once_op *op,
     uint64_t reserve = ONCE__JOURNAL_SPARE;
     int code;
 
+    if (s->log.read_only)
+        return once__fail(b->err, ONCE_ESTORE,
+                          "%s: its file system is mounted read-only",
+                          s->log.path);
     if (fence != shared->fence) /* a grant: those who have one come first */
         reserve = once__segment_reserve(&s->log);
     code = r->attempt == 0 ? append_forgotten(s, op->name, reserve, b)
@@ -793,7 +798,7 @@ static int journal_tend(once_store *store, once_error *err)
     struct journal *s = (struct journal *)store;
     int code = once__places_look(&s->places, err);
 
-    if (code != ONCE_OK)
+    if (code != ONCE_OK || s->compactor == NULL)
         return code;
     once__compactor_wake(s->compactor);
     return once__compactor_trouble(s->compactor, err);

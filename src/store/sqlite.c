@@ -99,8 +99,9 @@ static int parse(struct sqlite *s, const char *rest, once_error *err)
  * here: closing it would drop the locks that this process holds on it through
  * another connection (POSIX, fcntl).
  */
-static int have_file(const char *path, int create, once_error *err)
+static int have_file(struct sqlite *s, int create, once_error *err)
 {
+    const char *path = s->path;
     struct stat st;
     int fd = -1, failed;
 
@@ -121,9 +122,13 @@ static int have_file(const char *path, int create, once_error *err)
     if (fd < 0 && !S_ISREG(st.st_mode))
         return once__fail(err, ONCE_EOPEN, "%s: it is not a regular file",
                           path);
-    if (fd < 0 && access(path, R_OK | W_OK) != 0)
-        return once__fail(err, ONCE_EOPEN, "%s: %s", path, strerror(errno));
-    return ONCE_OK;
+    if (fd >= 0 || access(path, R_OK | W_OK) == 0)
+        return ONCE_OK;
+    s->link.read_only =
+        errno == EROFS && s->options.look && access(path, R_OK) == 0;
+    return s->link.read_only
+               ? ONCE_OK
+               : once__fail(err, ONCE_EOPEN, "%s: %s", path, strerror(errno));
 }
 
 static int connect_link(struct sqlite *s, int create, once_error *err)
@@ -162,7 +167,7 @@ static int open_file(struct sqlite *s, const char *rest, once_error *err)
 
     if (code == ONCE_OK)
         code = connect_link(s, s->options.create != 0, err);
-    if (code != ONCE_OK)
+    if (code != ONCE_OK || s->link.read_only)
         return code;
     log = sqlite3_filename_wal(sqlite3_db_filename(s->link.db, "main"));
     code = once__places_note(&s->places, log, strlen(log), "", -1, err);
@@ -191,14 +196,15 @@ static int sqlite_open(const char *rest, const once_store_options *options,
         s->options.busy_ms = BUSY_MS;
     code = parse(s, rest, err);
     if (code == ONCE_OK)
-        code = have_file(s->path, s->options.create != 0, err);
+        code = have_file(s, s->options.create != 0, err);
     if (code == ONCE_OK)
         code = open_file(s, rest, err);
     if (code != ONCE_OK) {
         sqlite_close(&s->store);
         return code;
     }
-    once__sqlite_checkpointer_watch(s->checkpointer, s->link.db);
+    if (s->checkpointer != NULL)
+        once__sqlite_checkpointer_watch(s->checkpointer, s->link.db);
     *out = &s->store;
     return ONCE_OK;
 }
@@ -221,13 +227,14 @@ static int passing(int rc)
 
 static int unknown(struct sqlite *s, const char *what, int rc, once_error *err)
 {
+    int code = once__sqlite_is_damage(rc) ? ONCE_ECORRUPT : ONCE_ESTORE;
+
     if ((rc & 255) == SQLITE_BUSY)
         (void)once__fail(err, ONCE_ESTORE,
                          "%s: another process has kept it busy for %u ms",
                          s->path, s->options.busy_ms);
     else
-        (void)once__sqlite_fail(err, ONCE_ESTORE, s->path, what, s->link.db,
-                                rc);
+        (void)once__sqlite_fail(err, code, s->path, what, s->link.db, rc);
     if (sqlite3_get_autocommit(s->link.db) == 0 &&
         once__sqlite_run(&s->link, ONCE__SQLITE_ROLLBACK) != SQLITE_OK)
         rc = SQLITE_IOERR;
@@ -727,7 +734,7 @@ static int sqlite_tend(once_store *store, once_error *err)
     struct sqlite *s = (struct sqlite *)store;
     int rc = once__places_look(&s->places, err);
 
-    return rc != ONCE_OK
+    return rc != ONCE_OK || s->checkpointer == NULL
                ? rc
                : once__sqlite_checkpointer_trouble(s->checkpointer, err);
 }

@@ -45,7 +45,7 @@ static struct world *world_open(void)
 {
     static struct world w;
     const once_store_options options = {
-        sizeof(options), world_clock, &w, 0, 1, NULL, NULL};
+        sizeof(options), world_clock, &w, 0, 1, NULL, NULL, 0};
     const char *folder = getenv("ONCE_FUZZ_DIR");
     char url[300];
 

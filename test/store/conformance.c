@@ -214,7 +214,7 @@ static unsigned pick(struct world *w, unsigned n)
 static int world_connect(struct world *w)
 {
     once_store_options options = {
-        sizeof(options), world_clock, w, 0, 1, NULL, NULL};
+        sizeof(options), world_clock, w, 0, 1, NULL, NULL, 0};
     once_error err = {0, ""};
     int rc = once_store_open(w->url, &options, &err, &w->store);
 
@@ -1219,7 +1219,7 @@ static once_store *as_owner(struct world *w)
 {
     const char *role = getenv("ONCE_TEST_ROLE_URL");
     once_store_options options = {
-        sizeof(options), world_clock, w, 0, 1, NULL, NULL};
+        sizeof(options), world_clock, w, 0, 1, NULL, NULL, 0};
     once_store *s = NULL;
     char url[512];
 
@@ -1525,7 +1525,7 @@ static void *contend(void *user)
 {
     struct contender *c = user;
     once_store_options options = {
-        sizeof(options), fixed_clock, NULL, 0, 1, NULL, NULL};
+        sizeof(options), fixed_clock, NULL, 0, 1, NULL, NULL, 0};
     once_store *s = NULL;
     once_error err = {0, ""};
     once_op op[4], *ops[4];
@@ -1635,7 +1635,7 @@ static void what_one_handle_does_the_other_sees(void)
 {
     struct world *w = world_open(8);
     once_store_options options = {
-        sizeof(options), world_clock, w, 0, 1, NULL, NULL};
+        sizeof(options), world_clock, w, 0, 1, NULL, NULL, 0};
     once_store *mine = w->store, *other = NULL;
     int i, round;
 

@@ -408,7 +408,7 @@ static void faulty_url(char *out, size_t size, uint64_t seed, unsigned calls,
 static void open_own(struct worker *w)
 {
     const once_store_options options = {
-        sizeof(options), fast_clock, NULL, 2000, 1, NULL, NULL};
+        sizeof(options), fast_clock, NULL, 2000, 1, NULL, NULL, 0};
     once_error err = {0, ""};
     char url[1024];
 
@@ -628,7 +628,7 @@ static void own_url(char *out, size_t size, enum how how, uint64_t seed)
 static void place_open(struct place *p, uint64_t seed)
 {
     const once_store_options options = {
-        sizeof(options), fast_clock, NULL, 2000, 1, NULL, NULL};
+        sizeof(options), fast_clock, NULL, 2000, 1, NULL, NULL, 0};
     once_engine_options engine = ONCE_ENGINE_OPTIONS_INIT;
     once_store *store = NULL;
     int rc;

@@ -334,7 +334,7 @@ static int try_open(const char *path, const char *tail, uint64_t *clock,
                     once_error *err, once_store **out)
 {
     once_store_options options = {
-        sizeof(options), now_ms, clock, 5000, 1, NULL, NULL};
+        sizeof(options), now_ms, clock, 5000, 1, NULL, NULL, 0};
     char url[256];
 
     (void)snprintf(url, sizeof(url), "journal:%s%s", path, tail);

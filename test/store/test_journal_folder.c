@@ -135,7 +135,7 @@ static void what_is_not_ours_is_refused_and_left_alone(void)
 static void what_shall_exist_is_not_made(void)
 {
     once_store_options options = {
-        sizeof(options), now_ms, NULL, 100, 0, NULL, NULL};
+        sizeof(options), now_ms, NULL, 100, 0, NULL, NULL, 0};
     char path[128], url[160];
     once_store *s = NULL;
 

@@ -151,7 +151,7 @@ static void new_path(char *out, size_t size)
 static once_store *open_at(const char *path, const char *tail)
 {
     once_store_options options = {
-        sizeof(options), now_ms, NULL, 30000, 1, NULL, NULL};
+        sizeof(options), now_ms, NULL, 30000, 1, NULL, NULL, 0};
     once_error err = {0, ""};
     once_store *s = NULL;
     char url[200];

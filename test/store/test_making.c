@@ -52,7 +52,7 @@ static uint64_t now_ms(void *user)
 static once_store *open_at(const char *path)
 {
     once_store_options options = {
-        sizeof(options), now_ms, NULL, 5000, 1, NULL, NULL};
+        sizeof(options), now_ms, NULL, 5000, 1, NULL, NULL, 0};
     once_error err = {0, ""};
     once_store *s = NULL;
     char url[200];

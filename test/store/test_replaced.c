@@ -58,7 +58,7 @@ static void copy(const char *command, const char *path)
 static once_store *open_at(const char *path)
 {
     once_store_options options = {
-        sizeof(options), now_ms, NULL, 5000, 1, NULL, NULL};
+        sizeof(options), now_ms, NULL, 5000, 1, NULL, NULL, 0};
     once_error err = {0, ""};
     once_store *s = NULL;
     char url[200];
@@ -289,7 +289,7 @@ static void a_link_that_leads_elsewhere_is_seen(void)
 static void a_link_of_another_user_is_not_followed(void)
 {
     once_store_options options = {
-        sizeof(options), now_ms, NULL, 5000, 1, NULL, NULL};
+        sizeof(options), now_ms, NULL, 5000, 1, NULL, NULL, 0};
     char path[100], real[120], url[140];
     once_error err = {0, ""};
     once_store *s;

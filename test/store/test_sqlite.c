@@ -43,7 +43,7 @@ static int try_open(const char *path, uint64_t *clock, once_error *err,
                     once_store **out)
 {
     once_store_options options = {
-        sizeof(options), now_ms, clock, 0, 1, NULL, NULL};
+        sizeof(options), now_ms, clock, 0, 1, NULL, NULL, 0};
     char url[256];
 
     (void)snprintf(url, sizeof(url), "sqlite:%s", path);
@@ -238,7 +238,7 @@ static void what_is_not_ours_is_refused_and_left_alone(void)
 static void what_is_missing_is_not_created_unasked(void)
 {
     once_store_options options = {
-        sizeof(options), now_ms, NULL, 0, 0, NULL, NULL};
+        sizeof(options), now_ms, NULL, 0, 0, NULL, NULL, 0};
     char path[200], url[256];
     once_store *s = NULL;
 
@@ -564,7 +564,7 @@ static void a_busy_file_is_unknown_and_reads_go_on(void)
 {
     char path[128], url[160];
     once_store_options options = {
-        sizeof(options), now_ms, NULL, 0, 1, NULL, NULL};
+        sizeof(options), now_ms, NULL, 0, 1, NULL, NULL, 0};
     once_store *s = NULL;
     once_error err = {0, ""};
     once_op op;

@@ -37,7 +37,7 @@ static uint64_t hand(void *user)
 
 static once_store *open_store(void)
 {
-    once_store_options o = {sizeof(o), hand, NULL, 0, 0, NULL, NULL};
+    once_store_options o = {sizeof(o), hand, NULL, 0, 0, NULL, NULL, 0};
     once_store *s = NULL;
 
     now_ms = 1000000;

@@ -489,6 +489,8 @@ void once__compactor_close(struct once__compactor *c)
 
 void once__compactor_wake(struct once__compactor *c)
 {
+    if (c == NULL)
+        return;
     if (!once__segment_short(&c->view) && !is_worth(c->view.shared) &&
         !once__checkpoint_is_due(c->view.shared))
         return;

@@ -56,6 +56,8 @@ struct once__journal {
     } files[ONCE__FILES];
     uint64_t oldest; /* files of segments before this one were closed       */
     int create;      /* make a new one where there is none */
+    int look;        /* one that cannot be written to will do, ...          */
+    int read_only;   /* ... and it is one                                   */
 
     /* With the lock held: frames that were not written yet. */
     uint8_t *buffer;
@@ -310,7 +312,7 @@ ONCE_CHECK int once__compactor_open(const struct once__journal *j,
                                     once_error *err,
                                     struct once__compactor **out);
 void once__compactor_close(struct once__compactor *c);
-/* Wakes it if there is something to do. */
+/* Wakes it if there is something to do; accepts NULL. */
 void once__compactor_wake(struct once__compactor *c);
 /* Wakes it, and returns when it has made a segment or found that there are
  * enough: 0, or an errno. ETIMEDOUT: not before `until`, of CLOCK_MONOTONIC. */

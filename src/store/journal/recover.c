@@ -521,7 +521,8 @@ static int take_log(struct recovery *r)
     }
     if (why != NULL) {
         say_refused(r, why);
-        once__saved_remove(r->j);
+        if (!r->j->read_only)
+            once__saved_remove(r->j);
         r->saved.from = 0;
         code = clear_index(r);
         if (code != ONCE_OK)
@@ -705,6 +706,8 @@ static int recover_files(struct recovery *r)
     if (code != ONCE_OK)
         return code;
     r->j->shared->first = r->needed; /* what is before it is removed below */
+    if (r->j->read_only)
+        return ONCE_OK;
     if (r->left->state != ONCE__LEFT_CLEAN || r->left->at != r->end)
         code = settle(r);
     if (code == ONCE_EFULL)
@@ -720,9 +723,11 @@ int once__recover(struct once__journal *j, const struct once__left *left,
         .j = j, .left = left, .err = err, .known = left->known};
     int code = begin(&r), is_new;
 
-    (void)unlinkat(j->folder, ONCE__JOURNAL_UNFINISHED, 0);
-    (void)unlinkat(j->folder, ONCE__JOURNAL_NEXT_HEAD, 0);
-    (void)unlinkat(j->folder, ONCE__JOURNAL_NEXT_INDEX, 0);
+    if (!j->read_only) {
+        (void)unlinkat(j->folder, ONCE__JOURNAL_UNFINISHED, 0);
+        (void)unlinkat(j->folder, ONCE__JOURNAL_NEXT_HEAD, 0);
+        (void)unlinkat(j->folder, ONCE__JOURNAL_NEXT_INDEX, 0);
+    }
     if (code == ONCE_OK &&
         once__segment_range(j->folder, &r.lowest, &r.highest) != 0)
         code = once__fail(err, ONCE_EOPEN, "%s: %s", j->path, strerror(errno));

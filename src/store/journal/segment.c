@@ -125,7 +125,7 @@ int once__segment_file(struct once__journal *j, uint64_t id)
     if (j->files[at].id == id)
         return j->files[at].fd;
     once__segment_name(id, name);
-    fd = once__file_open_in(j->folder, name, O_RDWR);
+    fd = once__file_open_in(j->folder, name, j->read_only ? O_RDONLY : O_RDWR);
     if (fd < 0)
         return -1;
     if (j->files[at].id != 0)

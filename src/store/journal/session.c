@@ -66,7 +66,8 @@ enum {
     SURE = 100, /* turns                     */
     LOOK = 100, /* turns: a second           */
     SAY = 10,   /* looks between two events  */
-    STILL = 30  /* looks without any change  */
+    STILL = 30, /* looks without any change  */
+    READINGS = 3
 };
 
 /* ---- The file ------------------------------------------------------------ */
@@ -201,6 +202,11 @@ static int find_pids(struct once__journal *j, once_error *err)
 static int open_lock(struct once__journal *j, once_error *err)
 {
     j->lock_fd = once__file_open_in(j->folder, ONCE__JOURNAL_LOCK, O_RDWR);
+    if (j->lock_fd < 0 && errno == EROFS && j->look) {
+        j->read_only = 1;
+        j->lock_fd =
+            once__file_open_in(j->folder, ONCE__JOURNAL_LOCK, O_RDONLY);
+    }
     if (j->lock_fd < 0 && errno == ENOENT && j->create) {
         if (!is_for_us(j->folder))
             return once__fail(err, ONCE_EOPEN,
@@ -341,6 +347,42 @@ static int enter_first(struct once__journal *j, once_error *err)
     return ONCE_OK;
 }
 
+/* ---- On a read-only file system -------------------------------------------- */
+
+/*
+ * The log is read into memory of our own, and takes part in nothing: where the
+ * folder is mounted read-only here others may write to it all the same. What is
+ * moved meanwhile is looked for again.
+ */
+static int only_read(struct once__journal *j, once_error *err)
+{
+    struct once__note note;
+    struct once__left left;
+    int code = once__session_read(j->lock_fd, j->path, &note, err), i;
+
+    if (code == ONCE_OK && note.state == ONCE__LEFT_NEW)
+        code = once__missing(err, j->path, "it was never made whole");
+    if (code != ONCE_OK)
+        return code;
+    for (i = 0; i < READINGS; i++) {
+        left = (struct once__left){note.state, note.at, 0};
+        if (note.state != ONCE__LEFT_OPEN)
+            left.known = note.at;
+        code = once__shared_alone(j, note.key, err);
+        if (code == ONCE_OK)
+            code = once__recover(j, &left, err);
+        if (code == ONCE_OK) {
+            j->shared->open = 1;
+            return ONCE_OK;
+        }
+        once__segment_close_all(j);
+        once__shared_detach(j);
+        if (note.state != ONCE__LEFT_OPEN)
+            break;
+    }
+    return code;
+}
+
 /* ---- With others --------------------------------------------------------- */
 
 static int are_our_pids(const struct once__journal *j)
@@ -477,7 +519,9 @@ int once__session_open(struct once__journal *j, once_error *err)
 
     if (code == ONCE_OK)
         code = open_lock(j, err);
-    return code == ONCE_OK ? wait_to_enter(j, err) : code;
+    if (code != ONCE_OK)
+        return code;
+    return j->read_only ? only_read(j, err) : wait_to_enter(j, err);
 }
 
 /* The last one out writes down that all is durable, or where to cut. */
@@ -509,7 +553,7 @@ static void leave_last(struct once__journal *j)
 
 void once__session_close(struct once__journal *j)
 {
-    if (j->shared != NULL && j->lock_fd >= 0) {
+    if (j->shared != NULL && j->lock_fd >= 0 && !j->read_only) {
         (void)lock_file(j->lock_fd, F_UNLCK);
         if (lock_file(j->lock_fd, F_WRLCK) == 0)
             leave_last(j);

@@ -148,6 +148,26 @@ out:
     return code;
 }
 
+int once__shared_alone(struct once__journal *j, const uint64_t key[4],
+                       once_error *err)
+{
+    static const uint8_t none[ONCE__JOURNAL_ID];
+    int rc, code;
+
+    j->memory = memfd_create("once-journal", MFD_CLOEXEC);
+    rc = j->memory >= 0 ? posix_fallocate(j->memory, 0, HEAD) : errno;
+    if (rc != 0)
+        return once__fail(err, ONCE_EOPEN, "%s: memory: %s", j->path,
+                          strerror(rc));
+    code = shared_map(j, err);
+    if (code != ONCE_OK)
+        return code;
+    rc = fill_head(j, none, key);
+    return rc == 0 ? ONCE_OK
+                   : once__fail(err, ONCE_EOPEN, "%s: locks: %s", j->path,
+                                strerror(rc));
+}
+
 static int is_ours(const struct once__journal *j,
                    const uint8_t id[ONCE__JOURNAL_ID])
 {

@@ -167,6 +167,9 @@ static inline struct once__segment *once__segment(struct once__shared *s,
 ONCE_CHECK int once__shared_create(struct once__journal *j,
                                    const uint8_t id[ONCE__JOURNAL_ID],
                                    const uint64_t key[4], once_error *err);
+/* Memory of our own, which nobody else sees. */
+ONCE_CHECK int once__shared_alone(struct once__journal *j,
+                                  const uint64_t key[4], once_error *err);
 /* ONCE_OK, or ONCE_EOPEN: there is none, it is another program's or user's, or
  * it was never finished. */
 ONCE_CHECK int once__shared_attach(struct once__journal *j,

@@ -83,7 +83,8 @@ static int save(int fd, uint64_t number, const once_store_time *t)
 
 static int open_file(const struct once__journal *j, int make)
 {
-    int fd = once__file_open_in(j->folder, ONCE__JOURNAL_CLOCK, O_RDWR);
+    int fd = once__file_open_in(j->folder, ONCE__JOURNAL_CLOCK,
+                                j->read_only ? O_RDONLY : O_RDWR);
 
     if (fd >= 0 || errno != ENOENT || !make)
         return fd;

@@ -13,6 +13,7 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 #include <time.h>
 #include <unistd.h>
@@ -154,6 +155,11 @@ int once__sqlite_wait_handler(void *wait, int count)
 
 /* ---- Small things ------------------------------------------------------ */
 
+int once__sqlite_is_damage(int rc)
+{
+    return (rc & 255) == SQLITE_CORRUPT || (rc & 255) == SQLITE_NOTADB;
+}
+
 int once__sqlite_fail(once_error *err, int code, const char *path,
                       const char *what, sqlite3 *db, int rc)
 {
@@ -254,11 +260,14 @@ static int check_identity(const struct identity *id, const char *path,
     return ONCE_OK;
 }
 
-/* A damaged file is distinguished from one that cannot be opened now. */
+/* A damaged file is distinguished from one that cannot be opened now. Where our
+ * own statements are called wrong, tables or the format are not as we made them. */
 static int fail_open(struct once__sqlite_link *link, const char *path,
                      const char *what, int rc, once_error *err)
 {
-    int code = (rc & 255) == SQLITE_CORRUPT ? ONCE_ECORRUPT : ONCE_EOPEN;
+    int code = (rc & 255) == SQLITE_CORRUPT || (rc & 255) == SQLITE_ERROR
+                   ? ONCE_ECORRUPT
+                   : ONCE_EOPEN;
 
     return once__sqlite_fail(err, code, path, what, link->db, rc);
 }
@@ -391,6 +400,8 @@ static int look(struct once__sqlite_link *link, const char *path, int make,
         return code;
     if (is_new(&id) && !make)
         return once__missing(err, path, "there is nothing in it");
+    if (link->read_only)
+        return ONCE_OK;
     rc = use_log(link);
     if (rc == SQLITE_OK && !has_log(link))
         return once__fail(err, ONCE_EOPEN,
@@ -426,17 +437,62 @@ static int tune(sqlite3 *db)
                    "PRAGMA cache_size=-16384");
 }
 
+/* As SQLite wants a file's name that says more: without a log there is none to
+ * be made, and nobody can write to it. NULL: out of memory. */
+static char *immutable(const char *path)
+{
+    static const char hex[] = "0123456789ABCDEF", tail[] = "?immutable=1";
+    char *uri = malloc(5 + 3 * strlen(path) + sizeof(tail)), *to;
+
+    if (uri == NULL)
+        return NULL;
+    to = stpcpy(uri, "file:");
+    for (; *path != '\0'; path++) {
+        if (strchr("%?#", *path) == NULL) {
+            *to++ = *path;
+            continue;
+        }
+        *to++ = '%';
+        *to++ = hex[(unsigned char)*path >> 4];
+        *to++ = hex[(unsigned char)*path & 15];
+    }
+    memcpy(to, tail, sizeof(tail));
+    return uri;
+}
+
+static int open_to_read(struct once__sqlite_link *link, const char *path)
+{
+    const int flags = SQLITE_OPEN_READONLY | SQLITE_OPEN_NOMUTEX |
+                      SQLITE_OPEN_EXRESCODE | SQLITE_OPEN_NOFOLLOW;
+    char log[4096 + 8], *uri;
+    int rc;
+
+    if ((size_t)snprintf(log, sizeof(log), "%s-wal", path) >= sizeof(log))
+        return SQLITE_CANTOPEN;
+    if (access(log, F_OK) == 0)
+        return sqlite3_open_v2(path, &link->db, flags, NULL);
+    uri = immutable(path);
+    if (uri == NULL)
+        return SQLITE_NOMEM;
+    rc = sqlite3_open_v2(uri, &link->db, flags | SQLITE_OPEN_URI, NULL);
+    free(uri);
+    return rc;
+}
+
 static int enter(struct once__sqlite_link *link, const char *path, int make,
                  once_error *err)
 {
-    int rc = sqlite3_open_v2(path, &link->db,
-                             SQLITE_OPEN_READWRITE | SQLITE_OPEN_NOMUTEX |
-                                 SQLITE_OPEN_EXRESCODE | SQLITE_OPEN_NOFOLLOW,
-                             NULL);
+    int rc =
+        link->read_only
+            ? open_to_read(link, path)
+            : sqlite3_open_v2(path, &link->db,
+                              SQLITE_OPEN_READWRITE | SQLITE_OPEN_NOMUTEX |
+                                  SQLITE_OPEN_EXRESCODE | SQLITE_OPEN_NOFOLLOW,
+                              NULL);
 
     if (rc != SQLITE_OK)
         return fail_open(link, path, "opening", rc, err);
-    if (sqlite3_db_readonly(link->db, "main") != 0)
+    if (!link->read_only && sqlite3_db_readonly(link->db, "main") != 0)
         return once__fail(err, ONCE_EOPEN, "%s: it is not writable", path);
     rc = sqlite3_busy_handler(link->db, once__sqlite_wait_handler, &link->wait);
     return rc == SQLITE_OK ? look(link, path, make, err)
@@ -457,7 +513,7 @@ int once__sqlite_connect(struct once__sqlite_link *link, const char *path,
         rc = once__sqlite_keep_log(link->db);
     if (rc == SQLITE_OK)
         rc = prepare(link);
-    if (rc == SQLITE_OK)
+    if (rc == SQLITE_OK && !link->read_only)
         rc = settle(link, path);
     if (rc == SQLITE_OK)
         rc = check_counter(link);

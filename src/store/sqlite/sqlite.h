@@ -73,6 +73,7 @@ struct once__sqlite_link {
     sqlite3 *db; /* NULL: not connected */
     sqlite3_stmt *query[ONCE__SQLITE_QUERIES];
     struct once__sqlite_wait wait;
+    int read_only; /* its file system is mounted so: only to be looked at */
 };
 
 /* Connects to the file at `path`; `create` makes it a store if it is empty.
@@ -84,6 +85,9 @@ void once__sqlite_disconnect(struct once__sqlite_link *link);
 
 /* Leaves the log's file where it is when `db` is the last to close. */
 ONCE_CHECK int once__sqlite_keep_log(sqlite3 *db);
+
+/* It says that the file is not as it was written. */
+int once__sqlite_is_damage(int rc);
 
 /* Fills `err` with what SQLite and the system say; no column is quoted. */
 int once__sqlite_fail(once_error *err, int code, const char *path,
