@@ -21,6 +21,9 @@
  * put aside until the others have theirs, then asked again for up to lock_ms
  * while nothing moves, and answered ONCE_ESTORE after that.
  *
+ * The server is told which store was opened: another one may stand under the
+ * schema's name since, and would not know what this one has recorded.
+ *
  * Server time only. It works through a pooler in transaction mode: a call
  * leaves nothing in its session. It refuses to interpret: a call that
  * the server did not answer is unknown, also if the answer to COMMIT got lost.
@@ -59,6 +62,8 @@ struct postgres {
     struct once__pg_config config;
     struct once__pg_link link;
     struct once__pg_params params;
+    uint8_t id[ONCE_STORE_ID_SIZE]; /* of the store that was opened */
+    int known;                      /* 1: it was read */
     char apply_sql[STATEMENT], forget_sql[STATEMENT], body_sql[STATEMENT],
         seen_sql[STATEMENT];
     struct item *items;
@@ -119,8 +124,9 @@ static void postgres_close(once_store *store)
 static void write_statements(struct postgres *s)
 {
     once__pg_text(&s->config,
-                  "SELECT * FROM @.apply_1($1,$2,$3,$4,$5,$6,$7,$8,$9,$10,$11,"
-                  "$12,$13,$14,$15,$16,$17,$18,$19,$20,$21,$22)",
+                  "SELECT a.* FROM @.same_1($23), @.apply_1($1,$2,$3,$4,$5,$6,"
+                  "$7,$8,$9,$10,$11,$12,$13,$14,$15,$16,$17,$18,$19,$20,$21,"
+                  "$22) a",
                   s->apply_sql, STATEMENT);
     once__pg_text(&s->config, "SELECT * FROM @.forget_1($1,$2,$3,$4,$5,$6)",
                   s->forget_sql, STATEMENT);
@@ -469,7 +475,8 @@ static int make_params(struct batch *b, int forget)
     uint64_t now_ms;
     struct once__pg_call call = {
         time_to_send(s, forget, &now_ms), s->config.async, !b->full,
-        wait_of(s, b->met ? WAIT_PART_AGAIN : WAIT_PART)};
+        wait_of(s, b->met ? WAIT_PART_AGAIN : WAIT_PART),
+        s->known ? s->id : NULL};
 
     if (forget)
         return once__pg_params_forget(&s->params, &call, s->call, b->count);
@@ -678,10 +685,15 @@ static int postgres_head(once_store *store, const once_store_head *put,
                          once_store_head *out, once_error *err)
 {
     struct postgres *s = (struct postgres *)store;
+    int rc = connected(s, err);
 
-    return connected(s, err) != ONCE_OK
-               ? ONCE_ESTORE
-               : once__pg_head(&s->link, &s->params, put, out, err);
+    if (rc == ONCE_OK)
+        rc = once__pg_head(&s->link, &s->params, put, out, err);
+    if (rc == ONCE_OK && (put != NULL || !s->known)) {
+        memcpy(s->id, out->id, sizeof(s->id));
+        s->known = 1;
+    }
+    return rc;
 }
 
 static int postgres_fence(once_store *store, uint64_t *out, once_error *err)
@@ -708,8 +720,9 @@ static int postgres_time(once_store *store, const once_store_time *put,
 {
     struct postgres *s = (struct postgres *)store;
     uint64_t now_ms;
-    const struct once__pg_call call = {
-        time_to_send(s, 0, &now_ms), s->config.async, 0, wait_of(s, WAIT_PART)};
+    const struct once__pg_call call = {time_to_send(s, 0, &now_ms),
+                                       s->config.async, 0,
+                                       wait_of(s, WAIT_PART), NULL};
     struct once__pg_ask ask;
     PGresult *rows = NULL;
     int rc = ONCE_OK;

@@ -72,6 +72,23 @@ class Day(random.Random):
         self.add("back", "start")
         self.pays()
 
+    def new_store(self):
+        """An empty one in its place, by mistake or on purpose."""
+        self.pays()
+        self.add("away", "init", *self.choice(([], ["start"])))
+        self.pays(2)
+        if self.random() < 0.7:
+            self.end_of_gateways()
+            self.add("start")
+            self.pays(2)
+        if self.random() < 0.7:
+            self.add("adopt " + self.choice(GAPS))
+            if self.random() < 0.2:
+                self.add("hours 25")
+            self.end_of_gateways()
+            self.add("start")
+        self.pays()
+
     def lost_disk(self):
         """A copy, work, the store is gone, an empty one, the copy is read."""
         n = self.number()
@@ -122,10 +139,10 @@ class Day(random.Random):
         self.pays()
 
 
-SEQUENCES = (Day.missing_disk, Day.moved, Day.lost_disk, Day.lost_disk,
+SEQUENCES = (Day.missing_disk, Day.moved, Day.lost_disk, Day.lost_disk, Day.new_store,
              Day.older_state, Day.other_hands, Day.full_disk)
 
-FAR = (Day.moved, Day.lost_disk)
+FAR = (Day.moved, Day.lost_disk, Day.new_store)
 
 
 def make(seed):

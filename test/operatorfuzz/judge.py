@@ -33,11 +33,14 @@ class Store:
         self.known = dict(known or {})      # key: (body, hour)
         self.held_until_h = held_until_h    # nothing new is executed before
         self.refused = False                # the witness may refuse it
+        self.gap_until_h = None             # an operator has accepted it, and
+        self.used = False                   # a gateway has opened it since
         self.empty = True                   # as far as anybody was told
 
     def copy(self):
         other = Store(self.known, self.held_until_h)
         other.refused, other.empty = self.refused, self.empty
+        other.gap_until_h, other.used = self.gap_until_h, self.used
         return other
 
 
@@ -106,6 +109,8 @@ class Judge:
     def told(self, key, status, code, body):
         """A client has got a whole answer."""
         self.count("answers " + (code or "%d" % status))
+        if self.store is not None and code != "store-unavailable":
+            self.store.used = True
         if status == 201:
             if not key.has(body):
                 self.wrong("replay", "%s is answered with %r" % (key.letter,
@@ -130,6 +135,14 @@ class Judge:
             return None
         body, hour = self.store.known[key.letter]
         return body if self.hour - hour < RETENTION_H else None
+
+    def may_be_refused(self):
+        """The witness expects another store; or this one, if a gateway has
+        opened it before the gap was over in which it was accepted."""
+        s = self.store
+        return s.refused or (
+            self.witness and s.gap_until_h is not None and not s.used and
+            self.hour >= s.gap_until_h)
 
     # -- what operators did
 
@@ -174,6 +187,8 @@ class Judge:
         self._gap(gap)
 
     def _gap(self, gap):
+        self.store.gap_until_h = self.hour + RETENTION_H
+        self.store.used = False
         if gap == "hold":
             self.store.held_until_h = self.hour + RETENTION_H
         else:

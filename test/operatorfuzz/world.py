@@ -262,12 +262,12 @@ class World:
             word = self._ask(key, self.gateways[0])
             if word not in ("in-flight", "store-unavailable", "nothing"):
                 break
-            if word == "store-unavailable" and self.judge.store.refused:
+            if word == "store-unavailable" and self.judge.may_be_refused():
                 break
             time.sleep(0.1)
         self.trace.append("%-20s %s" % ("  at the end, " + key.letter, word))
         if word in ("in-flight", "nothing") or (
-                word == "store-unavailable" and not self.judge.store.refused):
+                word == "store-unavailable" and not self.judge.may_be_refused()):
             self.judge.wrong("stuck", "%s stays %s" % (key.letter, word))
 
     def step_hold(self, letter, *words):

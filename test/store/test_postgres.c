@@ -796,6 +796,58 @@ static void a_row_on_which_the_server_differs_is_answered_alone(void)
     once_store_close(s);
 }
 
+static void end_backends(void)
+{
+    int i;
+
+    for (i = 0; i < 10; i++)
+        sql(NULL, "SELECT pg_terminate_backend(pid) FROM pg_stat_activity"
+                  " WHERE usename = 'once'");
+}
+
+/* Who has a store open asks no other one that stands under its name since, and
+ * goes on when it is back. */
+static void another_store_in_its_place_is_asked_nothing(void)
+{
+    struct place p = made_place("");
+    once_store *s = must_open(p.url, NULL), *other;
+    uint64_t fence = claimed(s, 1, 1);
+    once_op op, *ops = &op;
+    once_store_head head;
+    char rows[64];
+    once_error err = {0, ""};
+    int i;
+
+    sql(NULL, "ALTER SCHEMA %s RENAME TO %s_away", p.schema, p.schema);
+    T_EQ(once_store_init(p.url, NULL), ONCE_OK);
+    fill(&op, ONCE_OP_CLAIM, 1, 2);
+    T_EQ(s->ops->apply(s, &ops, 1, &err), ONCE_ESTORE);
+    T_OK(strstr(err.text, "another store") != NULL);
+    end_backends(); /* nor on another connection */
+    err.text[0] = '\0';
+    for (i = 0; i < 3000 && strstr(err.text, "another store") == NULL; i++) {
+        once__pg_sleep_ms(20);
+        T_EQ(s->ops->apply(s, &ops, 1, &err), ONCE_ESTORE);
+    }
+    T_OK(i < 3000);
+    sql(rows, "SELECT count(*) FROM %s.record", p.schema);
+    T_STR(rows, "0");
+
+    other = must_open(p.url, NULL); /* as what it is */
+    (void)claimed(other, 1, 3);
+    once_store_close(other);
+    sql(NULL, "ALTER SCHEMA %s RENAME TO %s_other", p.schema, p.schema);
+    sql(NULL, "ALTER SCHEMA %s_away RENAME TO %s", p.schema, p.schema);
+    T_EQ(simple(s, ONCE_OP_COMPLETE, 1, 1, fence), ONCE_OK);
+
+    /* Who gives it another head knows it. */
+    T_EQ(s->ops->head(s, NULL, &head, NULL), ONCE_OK);
+    head.id[0] ^= 1;
+    T_EQ(s->ops->head(s, &head, &head, NULL), ONCE_OK);
+    (void)claimed(s, 2, 1);
+    once_store_close(s);
+}
+
 enum { RACERS = 4, NAMES = 48, ROUNDS = 30 };
 
 struct race {
@@ -1077,15 +1129,6 @@ static void work_while(void (*harm)(void), const char *more, int must_lose)
                  memcmp(op.record.result.data, &k, sizeof(k)) == 0);
         }
     once_store_close(s);
-}
-
-static void end_backends(void)
-{
-    int i;
-
-    for (i = 0; i < 10; i++)
-        sql(NULL, "SELECT pg_terminate_backend(pid) FROM pg_stat_activity"
-                  " WHERE usename = 'once'");
 }
 
 static void crash(void)
@@ -1465,6 +1508,7 @@ static void alone(void)
     T_RUN(a_locked_time_is_not_waited_for);
     T_RUN(a_claim_under_way_elsewhere_keeps_no_other_waiting);
     T_RUN(a_row_on_which_the_server_differs_is_answered_alone);
+    T_RUN(another_store_in_its_place_is_asked_nothing);
     T_RUN(of_all_who_take_over_at_once_one_is_the_owner);
     T_RUN(a_server_that_is_ahead_makes_nobody_forget);
     T_RUN(without_a_function_for_the_time_nothing_is_forgotten);
@@ -1495,6 +1539,8 @@ int main(int argc, char **argv)
         t_skip_all("ONCE_TEST_URL names no server");
     if (strcmp(part, "alone") == 0) {
         alone();
+    } else if (strcmp(part, "another") == 0) {
+        T_RUN(another_store_in_its_place_is_asked_nothing);
     } else if (strcmp(part, "pooler") == 0) {
         pooler();
     } else if (strcmp(part, "tls") == 0) {
@@ -1507,8 +1553,8 @@ int main(int argc, char **argv)
         page = argv[2];
         T_RUN(the_sql_of_the_page_works);
     } else {
-        fprintf(stderr, "usage: test_postgres alone | pooler | tls | standby | "
-                        "docs FILE\n");
+        fprintf(stderr, "usage: test_postgres alone | another | pooler | tls | "
+                        "standby | docs FILE\n");
         return 2;
     }
     return t_done();

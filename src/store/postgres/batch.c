@@ -445,6 +445,11 @@ int once__pg_params_apply(struct once__pg_params *p,
     number(p, OID_INT4, ONCE__PG_INLINE, 4);
     for (column = 0; column < COLUMNS_OF_OP; column++)
         array(p, column, ops, n);
+    params_next(p, OID_UUID);
+    if (call->id != NULL)
+        add_bytes(p, call->id, ONCE_STORE_ID_SIZE);
+    else
+        p->lengths[p->count - 1] = -1;
     return params_end(p);
 }
 

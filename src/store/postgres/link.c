@@ -91,6 +91,9 @@ static const struct {
      "it commits asynchronously, and the URL does not say async=allow"},
     {"ON002", "its schema is of another version"},
     {"ON003", "its table has another number of partitions than the URL"},
+    {"ON004", "another store is there than the one that was opened, and it is "
+              "asked nothing until it is opened as a new one (reload the "
+              "gateway, restart the program)"},
     {"23505", "a record of the same name is there"},
     {"25006", "it is a standby, or may only be read"},
     {"28", "it does not let this role in"},

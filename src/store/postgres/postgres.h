@@ -158,7 +158,7 @@ int once__pg_print_schema(const char *rest, once_line *line, void *user,
 /* ---- batch.c ----------------------------------------------------------- */
 
 enum {
-    ONCE__PG_COLUMNS = 22, /* parameters of apply_1(), import_1() */
+    ONCE__PG_COLUMNS = 23, /* parameters of apply_1() and same_1() */
     ONCE__PG_INLINE = 128 * 1024
 };
 
@@ -180,9 +180,10 @@ struct once__pg_call {
     const uint64_t *now_ms; /* NULL: the server's clock */
     int async, grant;
     uint32_t lock_ms;
+    const uint8_t *id; /* of the store that was opened; NULL: not known yet */
 };
 
-/* Parameters of apply_1() and of forget_1(), for operations that are sorted by
+/* Parameters of apply_1() and same_1(), and of forget_1(), for operations that are sorted by
  * name and have one each. ONCE_OK or ONCE_ENOMEM. */
 ONCE_CHECK int once__pg_params_apply(struct once__pg_params *p,
                                      const struct once__pg_call *call,

@@ -619,6 +619,20 @@ BEGIN
 END
 $f$;
 
+-- Beside apply_1, in the same statement: takes all back if this is another store
+-- than the client has opened. Schemas can be renamed, and databases put back,
+-- while it is connected, or between two connections. p_id NULL: it does not know.
+CREATE OR REPLACE FUNCTION "@schema@".same_1(p_id uuid) RETURNS void
+LANGUAGE plpgsql STABLE SECURITY DEFINER
+SET search_path = pg_catalog, pg_temp
+AS $f$
+BEGIN
+    IF EXISTS (SELECT FROM "@schema@".meta m WHERE m.id <> p_id) THEN
+        RAISE EXCEPTION 'another store' USING ERRCODE = 'ON004';
+    END IF;
+END
+$f$;
+
 -- The largest fence that was drawn. Whoever is told of it may compare it with
 -- what is here after a crash; the commit that drew it may not be durable yet,
 -- so this one writes, and waits for the disk.
