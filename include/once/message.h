@@ -110,7 +110,9 @@ ONCE_API ONCE_CHECK int once_message_check(const once_tx *tx, once_error *err);
  * Forgets ids that are older than `keep_ms`, in steps that keep nobody waiting.
  * First it raises the floor: an id that carries its time (a UUID of version 7)
  * and is older is refused from then on, so that no purge makes it new again. An
- * id without time is new again after `keep_ms`. A parked message keeps its id.
+ * id without time is new again after `keep_ms`, and so is one whose time is
+ * further ahead than that, after twice as long. A parked message keeps its id.
+ * Rows of the outbox that were done and kept so long ago go as well.
  * On PostgreSQL it pauses after each step for four times as long as the step took.
  * No transaction may be open. `*removed` may be NULL. Since 0.1.
  */

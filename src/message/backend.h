@@ -113,6 +113,7 @@ struct once__outbox_backend {
     int (*strays)(const once_tx *tx, uint64_t age_ms,
                   struct once__stray out[ONCE__STRAYS_MAX], size_t *n,
                   once_error *err);
+    int (*held)(const once_tx *tx, uint64_t *age, once_error *err);
     int (*purge)(const once_tx *tx, uint64_t age_ms, uint64_t *removed,
                  once_error *err);
     int (*take)(const once_tx *tx, const char *consumer, uint32_t lease_ms,

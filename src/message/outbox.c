@@ -209,6 +209,15 @@ int once__outbox_strays(const once_tx *tx, uint64_t age_ms,
     return rc == ONCE_OK ? c->strays(tx, age_ms, out, n, err) : rc;
 }
 
+int once__outbox_held(const once_tx *tx, uint64_t *age, once_error *err)
+{
+    const struct once__outbox_backend *c = NULL;
+    int rc = backend(tx, &c, err);
+
+    *age = 0;
+    return rc == ONCE_OK ? c->held(tx, age, err) : rc;
+}
+
 int once__outbox_purge(const once_tx *tx, uint64_t age_ms, uint64_t *removed,
                        once_error *err)
 {

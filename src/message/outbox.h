@@ -160,6 +160,10 @@ enum { ONCE__STRAYS_MAX = 8 };
 ONCE_CHECK int once__outbox_strays(const once_tx *tx, uint64_t age_ms,
                                    struct once__stray out[ONCE__STRAYS_MAX],
                                    size_t *n, once_error *err);
+/* How many transactions ago the oldest snapshot was taken that the database still
+ * keeps row versions for, which a claim has to read past. SQLite: 0. */
+ONCE_CHECK int once__outbox_held(const once_tx *tx, uint64_t *age,
+                                 once_error *err);
 /* Removes DONE rows that were settled more than `age_ms` ago, in steps; steps of
  * a saga stay. */
 ONCE_CHECK int once__outbox_purge(const once_tx *tx, uint64_t age_ms,

@@ -425,6 +425,19 @@ static int strays(const once_tx *tx, uint64_t age_ms,
     return rc;
 }
 
+static int held(const once_tx *tx, uint64_t *age, once_error *err)
+{
+    struct once__query q = {.sql = "SELECT @.outbox_held_1()"};
+    PGresult *r = NULL;
+    int rc = once__query_no_wait(
+        once__query_one(tx, &q, "outbox_held", &r, err), "outbox_held", err);
+
+    if (rc == ONCE_OK)
+        *age = (uint64_t)number_of(r, 0, 0);
+    PQclear(r);
+    return rc;
+}
+
 static int purge(const once_tx *tx, uint64_t age_ms, uint64_t *removed,
                  once_error *err)
 {
@@ -624,13 +637,25 @@ static int parked_stats(const once_tx *tx, struct once__parked_count **out,
     return ONCE_OK;
 }
 
-const struct once__outbox_backend once__outbox_postgres = {
-    once__query_idle, claim,         settle,
-    sleeps,           wait_,         list,
-    decide,           stats,         here,
-    strays,           purge,         take,
-    put_back,         has_key,       behind,
-    parked_list,      parked_decide, parked_stats};
+const struct once__outbox_backend once__outbox_postgres = {once__query_idle,
+                                                           claim,
+                                                           settle,
+                                                           sleeps,
+                                                           wait_,
+                                                           list,
+                                                           decide,
+                                                           stats,
+                                                           here,
+                                                           strays,
+                                                           held,
+                                                           purge,
+                                                           take,
+                                                           put_back,
+                                                           has_key,
+                                                           behind,
+                                                           parked_list,
+                                                           parked_decide,
+                                                           parked_stats};
 
 #else
 /* An empty file is not a program that ISO C knows. */

@@ -638,6 +638,15 @@ static int strays(const once_tx *tx, uint64_t age_ms,
                            : once__lite_failed(rc, "outbox_strays", err);
 }
 
+/* No row version is kept in the tables themselves. */
+static int held(const once_tx *tx, uint64_t *age, once_error *err)
+{
+    (void)tx;
+    (void)age;
+    (void)err;
+    return ONCE_OK;
+}
+
 struct purge {
     uint64_t until_ms;
     int n;
@@ -999,7 +1008,22 @@ static int parked_stats(const once_tx *tx, struct once__parked_count **out,
     return once__lite_failed(rc, "parked_stats", err);
 }
 
-const struct once__outbox_backend once__outbox_sqlite = {
-    once__lite_idle, claim,   settle, sleeps,      wait_,         list,
-    decide,          stats,   here,   strays,      purge,         take,
-    put_back,        has_key, behind, parked_list, parked_decide, parked_stats};
+const struct once__outbox_backend once__outbox_sqlite = {once__lite_idle,
+                                                         claim,
+                                                         settle,
+                                                         sleeps,
+                                                         wait_,
+                                                         list,
+                                                         decide,
+                                                         stats,
+                                                         here,
+                                                         strays,
+                                                         held,
+                                                         purge,
+                                                         take,
+                                                         put_back,
+                                                         has_key,
+                                                         behind,
+                                                         parked_list,
+                                                         parked_decide,
+                                                         parked_stats};

@@ -1159,7 +1159,8 @@ END
 $f$;
 
 -- Forgets rows of the inbox that are older than the floor, in p_pages pages from
--- page p_from on; how many. -1: there is no such page.
+-- page p_from on; how many. -1: there is no such page. A row whose id, or whose
+-- clock, was further ahead than the window counts from a window ahead of now.
 CREATE OR REPLACE FUNCTION "@schema@".inbox_purge_1(p_from bigint,
     p_pages bigint)
 RETURNS bigint
@@ -1167,6 +1168,8 @@ LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp
 AS $f$
 DECLARE
     v_floor bigint := (SELECT m.floor_ms FROM "@schema@".message_meta m);
+    v_ahead bigint := (SELECT extract(epoch FROM clock_timestamp()) * 1000
+        + m.keep_ms FROM "@schema@".message_meta m);
     v_n bigint;
 BEGIN
     IF p_from * current_setting('block_size')::bigint
@@ -1180,6 +1183,10 @@ BEGIN
             AND NOT EXISTS (SELECT FROM "@schema@".parked k
                 WHERE k.consumer = i.consumer AND k.id = i.id);
     GET DIAGNOSTICS v_n = ROW_COUNT;
+    UPDATE "@schema@".inbox i SET at_ms = v_ahead
+        WHERE i.ctid >= format('(%s,0)', p_from)::tid
+            AND i.ctid < format('(%s,0)', p_from + p_pages)::tid
+            AND i.at_ms > v_ahead;
     RETURN v_n;
 END
 $f$;
@@ -1491,6 +1498,24 @@ BEGIN
             CASE WHEN v_seen IS NULL THEN -1
                 ELSE greatest(v_now - v_seen, 0) END;
     END LOOP;
+END
+$f$;
+
+-- How many transactions ago the oldest snapshot was taken, or the oldest
+-- transaction began, that this database still keeps row versions for: a claim
+-- reads past all of them. An autovacuum has no user, and is no such reader.
+CREATE OR REPLACE FUNCTION "@schema@".outbox_held_1() RETURNS bigint
+LANGUAGE plpgsql STABLE SECURITY DEFINER SET search_path = pg_catalog, pg_temp
+AS $f$
+BEGIN
+    RETURN (SELECT greatest(max(age(h.xmin)), 0) FROM (
+        SELECT unnest(ARRAY[a.backend_xmin, a.backend_xid]) AS xmin
+            FROM pg_stat_activity a WHERE a.pid <> pg_backend_pid()
+                AND a.usesysid IS NOT NULL
+                AND coalesce(a.datname = current_database(), true)
+        UNION ALL SELECT s.xmin FROM pg_replication_slots s
+        UNION ALL SELECT x.transaction FROM pg_prepared_xacts x
+            WHERE x.database = current_database()) AS h);
 END
 $f$;
 

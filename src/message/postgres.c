@@ -324,14 +324,31 @@ static int purge_pages(const once_tx *tx, uint64_t *removed, once_error *err)
 static int purge_with(const once_tx *tx, const char *sql, once_error *err)
 {
     struct once__query a = {.sql = sql};
+    uint64_t since;
     char most[24];
     int64_t n = ROWS;
     int rc = ONCE_OK;
 
     once__query_number(&a, most, ROWS);
-    while (rc == ONCE_OK && n == ROWS)
+    while (rc == ONCE_OK && n == ROWS) {
+        since = clock_us();
         rc = ask_number(tx, &a, &n, err);
+        if (n == ROWS)
+            let_others(since);
+    }
     return rc;
+}
+
+/* Rows that are done and kept: as long as an id is remembered. */
+static int purge_done(const once_tx *tx, once_error *err)
+{
+    char sql[160];
+
+    (void)snprintf(sql, sizeof(sql),
+                   "SELECT @.outbox_purge_1(m.keep_ms+%llu,$1)"
+                   " FROM @.message_about() m",
+                   (unsigned long long)ONCE__SLACK_MS);
+    return purge_with(tx, sql, err);
 }
 
 static int purge(const once_tx *tx, uint64_t *removed, once_error *err)
@@ -347,8 +364,9 @@ static int purge(const once_tx *tx, uint64_t *removed, once_error *err)
         rc = purge_pages(tx, removed, err);
     if (rc == ONCE_OK)
         rc = purge_with(tx, "SELECT @.barrier_purge_1($1)", err);
-    return rc == ONCE_OK ? purge_with(tx, "SELECT @.saga_purge_1($1)", err)
-                         : rc;
+    if (rc == ONCE_OK)
+        rc = purge_with(tx, "SELECT @.saga_purge_1($1)", err);
+    return rc == ONCE_OK ? purge_done(tx, err) : rc;
 }
 
 const struct once__backend once__message_postgres = {open_, once__query_idle,

@@ -513,6 +513,45 @@ static int purge_step(const once_tx *tx, const struct place *from,
     return once__stmt_run(&q, removed);
 }
 
+/* What was further ahead than the window counts from a window ahead of now. */
+static int pull_back(const once_tx *tx, const struct place *from,
+                     const struct place *to)
+{
+    struct once__stmt q = once__stmt(
+        tx, "UPDATE main.once_inbox SET at_ms=?6+m.keep_ms"
+            " FROM main.once_message_meta m WHERE (consumer,id)>(?1,?2)"
+            " AND (?5 OR (consumer,id)<=(?3,?4)) AND at_ms>?6+m.keep_ms");
+    int n;
+
+    once__stmt_text(&q, from->consumer);
+    once__stmt_text(&q, from->id);
+    once__stmt_text(&q, to->consumer);
+    once__stmt_text(&q, to->id);
+    once__stmt_number(&q, (uint64_t)to->last);
+    once__stmt_number(&q, once__lite_now());
+    return once__stmt_run(&q, &n);
+}
+
+/* Rows that are done and kept: as long as an id is remembered. */
+static int purge_done(const once_tx *tx)
+{
+    int n = STEP, rc = SQLITE_OK;
+
+    while (rc == SQLITE_OK && n == STEP) {
+        struct once__stmt q = once__stmt(
+            tx, "DELETE FROM main.once_outbox WHERE phase=2 AND seq IN("
+                "SELECT o.seq FROM main.once_outbox o,main.once_message_meta m"
+                " WHERE o.phase=2 AND o.due_ms<?1-m.keep_ms-?2"
+                " AND o.saga IS NULL ORDER BY o.due_ms LIMIT ?3)");
+
+        once__stmt_number(&q, once__lite_now());
+        once__stmt_number(&q, ONCE__SLACK_MS);
+        once__stmt_number(&q, STEP);
+        rc = once__stmt_run(&q, &n);
+    }
+    return rc;
+}
+
 /* The steps go first: without their saga they would be found no more. */
 static int purge_sagas(const once_tx *tx)
 {
@@ -548,6 +587,8 @@ static int purge(const once_tx *tx, uint64_t *removed, once_error *err)
         if (rc == SQLITE_OK)
             rc = purge_step(tx, &from, &to, &n);
         *removed += (uint64_t)n;
+        if (rc == SQLITE_OK)
+            rc = pull_back(tx, &from, &to);
         from = to;
     }
     if (rc == SQLITE_OK) {
@@ -558,6 +599,8 @@ static int purge(const once_tx *tx, uint64_t *removed, once_error *err)
     }
     if (rc == SQLITE_OK)
         rc = purge_sagas(tx);
+    if (rc == SQLITE_OK)
+        rc = purge_done(tx);
     return rc == SQLITE_OK ? ONCE_OK : once__lite_failed(rc, "purge", err);
 }
 

@@ -51,7 +51,8 @@ static void put_family(struct once__metrics_text *w,
     for (k = 0; k < o->n_series; k++) {
         struct once__series *s = &o->series[k];
 
-        if (s->label == NULL || i < s->first)
+        if (s->label == NULL || i < s->first ||
+            (k > 0 && o->families[i].labels[0] == '\0'))
             continue;
         label = (once_bytes){s->label, strlen(s->label)};
         value = atomic_load_explicit(&s->value[i], memory_order_relaxed);

@@ -49,7 +49,7 @@ void once__gauge_since(struct once__series *s, int metric, uint64_t age_ms);
 /* All of it stays valid until once__metrics_stop(). */
 struct once__metrics_options {
     const char *path; /* the file */
-    /* With one label each. Values of "..._seconds" are in milliseconds. */
+    /* With one label each, or none: then the first series has it. Values of "..._seconds" are in milliseconds. */
     const struct once__family *families;
     size_t n; /* up to ONCE__METRICS_MAX */
     struct once__series *series;

@@ -79,6 +79,10 @@ static const struct once__family metrics[] = {
         {"once_relay_rows_unattended", ONCE__GAUGE, "route",
          "Rows, up to 10,000, that have waited for a minute and no relay is "
          "there."},
+    [ONCE__ROUTE_HELD] =
+        {"once_relay_snapshot_transactions", ONCE__GAUGE, "",
+         "So many transactions ago the oldest snapshot was taken for which the "
+         "database keeps old rows."},
 };
 
 /* ---- Options ------------------------------------------------------------- */
@@ -253,6 +257,17 @@ static int refresh_strays(struct whole *all)
     return rc;
 }
 
+static int refresh_held(struct whole *all)
+{
+    uint64_t age = 0;
+    int rc = once__base_answered(
+        all->base, once__outbox_held(once__base_ask(all->base), &age, NULL));
+
+    if (rc == ONCE_OK)
+        once__gauge(all->relay.series, ONCE__ROUTE_HELD, age);
+    return rc;
+}
+
 static void refresh(void *user)
 {
     struct whole *all = user;
@@ -265,7 +280,7 @@ static void refresh(void *user)
     if (once__base_answered(
             all->base, once__relay_count(&all->relay, once__base_ask(all->base),
                                          &open, &ended, NULL)) != ONCE_OK ||
-        refresh_strays(all) != ONCE_OK)
+        refresh_strays(all) != ONCE_OK || refresh_held(all) != ONCE_OK)
         once__base_rollback(all->base);
     (void)pthread_mutex_unlock(&all->relay.look);
 }

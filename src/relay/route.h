@@ -44,6 +44,7 @@ enum once__route_metric {
     ONCE__ROUTE_ROWS_INDETERMINATE,
     ONCE__ROUTE_OLDEST,
     ONCE__ROUTE_STRAY, /* also of routes that are not ours */
+    ONCE__ROUTE_HELD,  /* without a label: of the database */
     ONCE__ROUTE_METRICS
 };
 

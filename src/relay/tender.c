@@ -15,7 +15,14 @@
 #include "relay/base.h"
 #include "relay/batch.h"
 
-enum { PAUSE_MS = 1000, HERE_MS = 10000, SAY_MS = 60000 };
+enum {
+    PAUSE_MS = 1000,
+    HERE_MS = 10000,
+    SAY_MS = 60000,
+    HELD_MOST =
+        100000, /* transactions: a claim reads past what each has left */
+    HELD_SAY_MS = 600000
+};
 
 struct once__tender {
     struct once__relay *r;
@@ -25,6 +32,7 @@ struct once__tender {
     uint64_t here_ms; /* when it was said last that we are here; 0: never */
     struct once__stray strays[ONCE__STRAYS_MAX]; /* that were said */
     size_t n_strays;
+    uint64_t held_ms; /* when an old snapshot was last said; 0: never */
 };
 
 static int said_before(const struct once__tender *t,
@@ -57,6 +65,24 @@ static int look_for_strays(struct once__tender *t, once_error *err)
     return ONCE_OK;
 }
 
+static int look_for_held(struct once__tender *t, once_error *err)
+{
+    uint64_t age = 0, now = once__relay_ms();
+    int rc = once__base_answered(
+        t->base, once__outbox_held(once__base_ask(t->base), &age, err));
+
+    if (rc != ONCE_OK || age < HELD_MOST ||
+        (t->held_ms != 0 && now - t->held_ms < HELD_SAY_MS))
+        return rc;
+    t->held_ms = now;
+    once__relay_say(t->r,
+                    "a snapshot of %llu transactions ago is held, so old rows "
+                    "stay, and claims become slower: pg_stat_activity, "
+                    "pg_replication_slots, pg_prepared_xacts",
+                    (unsigned long long)age);
+    return ONCE_OK;
+}
+
 static int be_here(struct once__tender *t, once_error *err)
 {
     uint64_t now = once__relay_ms();
@@ -70,7 +96,9 @@ static int be_here(struct once__tender *t, once_error *err)
         rc = once__base_answered(
             t->base, once__outbox_here(once__base_ask(t->base),
                                        t->r->routes[i].o.name, err));
-    return rc == ONCE_OK ? look_for_strays(t, err) : rc;
+    if (rc == ONCE_OK)
+        rc = look_for_strays(t, err);
+    return rc == ONCE_OK ? look_for_held(t, err) : rc;
 }
 
 static void tend(struct once__tender *t)

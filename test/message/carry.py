@@ -348,13 +348,13 @@ class Relay(Program):
                 types[words[2]] = words[3]
             elif words[:2] != ["#", "HELP"]:
                 match = re.fullmatch(
-                    r'([a-z_]+)\{route="((?:[^"\\\n]|\\[\\"n])*)"\} '
+                    r'([a-z_]+)(?:\{route="((?:[^"\\\n]|\\[\\"n])*)"\})? '
                     r'([0-9]+(?:\.[0-9]+)?)', line)
                 assert match, line
                 name, label, value = match.groups()
                 assert types[name] == ("counter" if name.endswith("_total")
                                        else "gauge")
-                found.setdefault(name, {})[label] = float(value)
+                found.setdefault(name, {})[label or ""] = float(value)
         return found
 
     def metric(self, name, route="r"):

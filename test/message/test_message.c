@@ -962,6 +962,57 @@ static void a_purge_makes_no_id_new_again(void)
     db_end(&d);
 }
 
+/* An id from 2100, or a clock that was there, kept its row until then. */
+static void an_id_from_the_future_is_forgotten_at_last(void)
+{
+    const uint64_t far = now_ms() + 100 * KEEP_MS;
+    struct db d = db_new();
+    char id[ONCE_ID_SIZE];
+    uint64_t removed = 0;
+    long at;
+
+    begin(&d);
+    T_EQ(claim(&d, id_at(id, far), "x"), ONCE_OWNER);
+    commit(&d);
+    T_EQ(once_message_purge(&d.tx, &removed, NULL), ONCE_OK);
+    T_EQ(removed, 0);
+    at = number(&d, "SELECT at_ms FROM @inbox");
+    T_OK(at > (long)(now_ms() + KEEP_MS - 60000));
+    T_OK(at < (long)(now_ms() + KEEP_MS + 60000));
+    begin(&d);
+    T_EQ(claim(&d, id, "x"), ONCE_REPEATED);
+    roll_back(&d);
+    sql(&d, NULL, "UPDATE @inbox SET at_ms=at_ms-%llu", /* as time goes by */
+        (unsigned long long)(2 * KEEP_MS + 3660000));
+    T_EQ(once_message_purge(&d.tx, &removed, NULL), ONCE_OK);
+    T_EQ(removed, 1);
+    db_end(&d);
+}
+
+/* They slowed each claim. */
+static void what_was_done_goes_with_the_window(void)
+{
+    enum { MANY = 1500 };
+    struct db d = db_new();
+    int i;
+
+    begin(&d);
+    for (i = 0; i < MANY; i++)
+        sql(&d, NULL,
+            "INSERT INTO @outbox(phase,kept,due_ms,at_ms,route,id,type,headers,"
+            "body) VALUES(2,%s,%llu,1,'r','m%d','','',%s)",
+            d.pg != NULL ? "true" : "1",
+            (unsigned long long)(now_ms() - KEEP_MS -
+                                 (i < MANY - 2 ? 3660000 : 0)),
+            i, d.pg != NULL ? "''" : "x''");
+    sql(&d, NULL, "UPDATE @outbox SET phase=3 WHERE seq=1");
+    commit(&d);
+    T_EQ(once_message_purge(&d.tx, NULL, NULL), ONCE_OK);
+    T_EQ(number(&d, "SELECT count(*) FROM @outbox"), 3);
+    T_EQ(number(&d, "SELECT count(*) FROM @outbox WHERE phase=3"), 1);
+    db_end(&d);
+}
+
 /* Whoever retries a dead letter may be later than any copy of it: the parked row
  * answers for its id, and from its effect on the window counts anew. */
 static void a_dead_letter_older_than_the_window_runs_once(void)
@@ -1209,6 +1260,8 @@ int main(int argc, char **argv)
         RUN(a_call_that_is_not_finished_is_not_committed);
     }
     RUN(a_purge_makes_no_id_new_again);
+    RUN(an_id_from_the_future_is_forgotten_at_last);
+    RUN(what_was_done_goes_with_the_window);
     RUN(a_dead_letter_older_than_the_window_runs_once);
     RUN(killed_consumers_have_one_effect_for_each_id);
     if (server_url != NULL) {

@@ -13,6 +13,7 @@ import signal
 import subprocess
 import time
 
+import psycopg2
 import pytest
 
 from carry import (DEAD, INDETERMINATE, ONCE, PATIENCE, READY, Commands, Lite,
@@ -575,6 +576,33 @@ def test_rows_that_no_relay_has_are_named(request, tmp_path, kind):
     assert "route new" not in relay.log()
     assert relay.metrics()["once_relay_rows_ready"] == {"r": 0}
     assert relay.log().count("ordrs") <= 2  # each relay says it once
+
+
+# A hundred thousand numbers of transactions.
+BURN = """CREATE TEMP TABLE burnt (n integer); DO $$ BEGIN
+    FOR i IN 1..100000 LOOP
+        BEGIN INSERT INTO burnt VALUES (i); EXCEPTION WHEN OTHERS THEN NULL; END;
+    END LOOP; END $$"""
+
+
+def test_a_snapshot_that_is_held_is_told(pg_redis):
+    """Claims read past what it keeps, and became slower without a word."""
+    cell = pg_redis
+    server = cell.db.server
+    with contextlib.closing(psycopg2.connect(
+            host=server.address, port=server.port, user="postgres",
+            dbname=cell.db.name)) as held:
+        held.set_session(isolation_level="REPEATABLE READ", readonly=True)
+        held.cursor().execute("SELECT 1 FROM once.message_meta")
+        cell.db.sql(BURN)
+        relay = cell.relay(*cell.to())
+        eventually(lambda: "a snapshot of 1000" in relay.log(), "it is said")
+        eventually(lambda: relay.metrics()["once_relay_snapshot_transactions"]
+                   [""] >= 100000, "it is shown")
+    relay.stop()
+    relay = cell.relay(*cell.to())
+    eventually(lambda: 0 <= relay.metrics()["once_relay_snapshot_transactions"]
+               [""] < 1000, "it is over")
 
 
 def test_nothing_secret_is_printed(pg_redis):
