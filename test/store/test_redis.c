@@ -1115,8 +1115,53 @@ static void one_call_of_the_script_takes_many(void)
     once_store_close(s);
 }
 
+static void different_event(void *user, const char *text)
+{
+    *(int *)user += strstr(text, "different store") != NULL;
+}
+
+/* How often an engine with this witness says that the store is another one. */
+static int differs(const char *url, const char *witness)
+{
+    once_engine_options o = ONCE_ENGINE_OPTIONS_INIT;
+    once_engine *e = NULL;
+    once_stats stats;
+    int said = 0;
+
+    o.witness = witness;
+    o.event = different_event;
+    o.user = &said;
+    T_EQ(once_store_init(url, NULL), ONCE_OK);
+    T_EQ(once_engine_open(url, &o, NULL, &e), ONCE_OK);
+    once_engine_stats(e, &stats);
+    T_EQ(stats.rollbacks, said);
+    once_engine_close(e);
+    return said;
+}
+
+/* Nobody could accept it: it knows no gap. */
+static void a_different_store_is_reported_and_used(void)
+{
+    char folder[] = "/tmp/once-witness-XXXXXX", url[600], text[128];
+    redisContext *c = dial("REDIS");
+    const char *prefix;
+
+    T_OK(mkdtemp(folder) != NULL);
+    url_of(url, sizeof(url), base, "");
+    prefix = strstr(url, "prefix=") + strlen("prefix=");
+    T_EQ(differs(url, folder), 0);
+    T_EQ(differs(url, folder), 0);
+    T_STR(say(c, text, sizeof(text), "DEL %sstore", prefix), "1");
+    T_EQ(differs(url, folder), 1);
+    T_EQ(differs(url, folder), 0); /* it is the one that is expected now */
+    redisFree(c);
+    (void)snprintf(text, sizeof(text), "rm -r %s", folder);
+    T_EQ(system(text), 0);
+}
+
 static void run_batch(void)
 {
+    T_RUN(a_different_store_is_reported_and_used);
     T_RUN(each_of_a_batch_is_written_or_refused_by_itself);
     T_RUN(one_call_of_the_script_takes_many);
 }
