@@ -192,6 +192,21 @@ def moved(run):
     move(away, path.name)
 
 
+@fault("moved-at-start", *LOCAL)
+def moved_at_start(run):
+    """The store is away while a process starts: it must make no new one there,
+    and open the old one when that is back."""
+    path = store_path(run)
+    run.traffic.kill(run.rng.randrange(2))
+    run.nap(0, 0.15 if SANITIZED else 0.03)
+    away = move(path, "away")
+    run.hits += 1
+    nobody_answers(run, 0, 0.5)
+    if parts(path):
+        raise RuntimeError("a store was made where one is missing")
+    move(away, path.name)
+
+
 @fault("replaced", *LOCAL)
 def replaced(run):
     """
