@@ -823,7 +823,8 @@ def console_records(s):
 
 
 def test_a_second_run_begins_with_nothing(tmp_path):
-    """Without ONCE_STATE, as `make run` does it: the folder is in the build."""
+    """Without ONCE_STATE, as `make run` does it: the folder is in the build. The
+    witness is, too: a host's own would expect the store of the run before."""
     if not MODULE.exists():
         pytest.skip("%s is not built" % MODULE)
     build = tmp_path / "build"
@@ -842,6 +843,7 @@ def test_a_second_run_begins_with_nothing(tmp_path):
             assert "Idempotency-Status: new" in done.stdout
         finally:
             s.close()
+        assert list((build / "run" / "witness").glob("at-*"))
 
 
 def test_the_agents_stories(stack):
