@@ -78,6 +78,10 @@ struct once__hand {
     struct once__base *b;
     int away;  /* it does not answer, or will not do; not 0: it was logged */
     int ended; /* a transaction was ended, or another begun, by the handler */
+    /* The last error of the database since the handler began, "": none; by its
+     * code and names of the schema, since a text may hold values. */
+    char trouble[112];
+    char why[160]; /* what is said of it */
 };
 
 ONCE_CHECK int once__hand_open(struct once__hand *h, struct once__consumer *c,
@@ -109,7 +113,8 @@ enum once__outcome {
     ONCE__AWAY       /* the database does not answer                         */
 };
 
-/* One try. `why`: for people, when it was not done; static. */
+/* One try. `why`: for people, when it was not done; static, or of the hand until
+ * its next message. */
 int once__handle_once(struct once__hand *h, const once_message *m,
                       const char **why);
 /* Likewise, and a few more while it is TORN; then it is AWAY. */

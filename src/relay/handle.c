@@ -15,6 +15,7 @@
  * open is asked of the connection, and only the tag COMMIT counts.
  */
 #include <sqlite3.h>
+#include <stdio.h>
 #include <string.h>
 
 #include "client/client.h"
@@ -146,6 +147,18 @@ static int state_of(const once_tx *tx)
  * alone is not counted: ROLLBACK TO has the same tag, and does no harm.)
  */
 #ifdef ONCE_WITH_POSTGRES
+static void see_trouble(struct once__hand *h, const PGresult *r)
+{
+    const char *state = PQresultErrorField(r, PG_DIAG_SQLSTATE);
+    const char *name = PQresultErrorField(r, PG_DIAG_CONSTRAINT_NAME);
+
+    if (state == NULL || PQresultStatus(r) != PGRES_FATAL_ERROR)
+        return;
+    (void)snprintf(h->trouble, sizeof(h->trouble), "SQLSTATE %.5s%s%s", state,
+                   name == NULL ? "" : ", constraint ",
+                   name == NULL ? "" : name);
+}
+
 static int see_result(PGEventId event, void *info, void *user)
 {
     static const char *const tags[] = {"COMMIT", "BEGIN", "START TRANSACTION",
@@ -155,6 +168,7 @@ static int see_result(PGEventId event, void *info, void *user)
 
     if (event != PGEVT_RESULTCREATE)
         return 1;
+    see_trouble(h, ((PGEventResultCreate *)info)->result);
     for (i = 0; i < sizeof(tags) / sizeof(tags[0]); i++)
         if (strcmp(PQcmdStatus(((PGEventResultCreate *)info)->result),
                    tags[i]) == 0)
@@ -187,6 +201,21 @@ static void watch(struct once__hand *h, const once_tx *tx)
     h->ended = 0;
 }
 
+/* `what`, and the error of the database that it came from, if there was one. */
+static const char *explain(struct once__hand *h, const char *what)
+{
+    sqlite3 *lite = once__base_tx(h->b)->sqlite;
+    int rc = lite == NULL ? SQLITE_OK : sqlite3_errcode(lite);
+
+    if (rc != SQLITE_OK && rc != SQLITE_ROW && rc != SQLITE_DONE)
+        (void)snprintf(h->trouble, sizeof(h->trouble), "%s",
+                       sqlite3_errstr(rc));
+    if (h->trouble[0] == '\0')
+        return what;
+    (void)snprintf(h->why, sizeof(h->why), "%s: %s", what, h->trouble);
+    return h->why;
+}
+
 /* ---- The handler --------------------------------------------------------- */
 
 static int call_handler(struct once__hand *h, const once_tx *tx,
@@ -212,7 +241,7 @@ static int call_handler(struct once__hand *h, const once_tx *tx,
                                "answer of a handler",
                                rc);
     }
-    *why = "the handler has failed";
+    *why = explain(h, "the handler has failed");
     return ONCE__FAILED;
 }
 
@@ -236,7 +265,7 @@ static int run_handler(struct once__hand *h, const once_message *m,
         return outcome == ONCE__FAILED && state == LOST ? ONCE__TORN : outcome;
     if (state == LOST)
         return ONCE__TORN;
-    *why = "the handler has left a failed transaction";
+    *why = explain(h, "the handler has left a failed transaction");
     return ONCE__FAILED;
 }
 
@@ -251,7 +280,7 @@ static int commit(struct once__hand *h, const char **why)
     }
     if (rc != ONCE_EABORTED)
         return ONCE__TORN; /* unknown: the row will tell */
-    *why = "COMMIT was answered by a rollback";
+    *why = explain(h, "COMMIT was answered by a rollback");
     return ONCE__FAILED;
 }
 
@@ -388,6 +417,7 @@ int once__handle_once(struct once__hand *h, const once_message *m,
 {
     int outcome = begin_with(h, m, why);
 
+    h->trouble[0] = '\0';
     if (outcome != ONCE__DONE)
         return outcome;
     if (h->c->o.inside || h->c->o.outside)

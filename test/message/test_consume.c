@@ -715,6 +715,10 @@ static void what_fails_at_commit_is_rolled_back_and_parked(void)
     T_EQ(effects(&d, "b"), 1);
     T_EQ(number(&d, "SELECT count(*) FROM @parked WHERE id='a' AND state=3"),
          1);
+    T_EQ(number(&d, "SELECT count(*) FROM @parked WHERE error='COMMIT was "
+                    "answered by a rollback: SQLSTATE 23503, constraint "
+                    "child_id_fkey'"),
+         1);
     db_end(&d);
 }
 

@@ -609,6 +609,10 @@ def test_a_statement_is_executed_with_the_claim(cell):
     assert cell.parked(DEAD) == ["c"]
     assert "the statement has failed" in process.log()
     assert cell.queue.left() == 0
+    assert cell.sql("SELECT error FROM @parked") == [
+        ("the handler has failed: SQLSTATE 23505, constraint effect_attempt_idx",)
+        if isinstance(cell.db, Pg) else
+        ("the handler has failed: constraint failed",)]
 
 
 def test_parameters_of_a_statement_go_by_their_numbers(cell):
