@@ -5,13 +5,20 @@ operator puts a backup in their place. Whoever opens the path next reads other
 records, so from then on no guarded request may be executed or called new.
 """
 
+import pathlib
 import shutil
 import subprocess
+import sys
 import threading
 
 import pytest
 
 from gateway import eventually, guarded, is_new, is_problem, is_replay
+
+sys.path.insert(0, str(pathlib.Path(__file__).parents[1] / "lib"))
+
+# pylint: disable=wrong-import-position
+import newstore  # noqa: E402
 
 STORES = ["journal", "sqlite"]
 
@@ -150,3 +157,38 @@ def test_a_store_that_is_gone_is_noticed_without_traffic(make, files):
         return r if r.status == second.status else None
     is_replay(eventually(back), second)
     assert late.executions == 1
+
+
+@pytest.mark.nginx_only("its witness")
+def test_a_new_store_in_the_place_of_one_is_refused_until_accepted(
+        make, files, tmp_path):
+    """As the log says it, and as docs/backup.md says what to do then."""
+    (tmp_path / "witness").mkdir()
+    site = make(guarded("/pay/"), store="%s witness=%s" % (
+        files.url, tmp_path / "witness"), workers=1)
+    case = site.case("/pay/")
+    first = is_new(case.post())
+    site.gateway.quit()
+    files.move("pay", "gone")
+    newstore.init(files.url)
+    site.gateway.start()
+    is_problem(case.post(), "store-unavailable")
+    lines = site.gateway.log("error.log")
+    assert "this is a different store" in lines
+    assert "once restore --adopt" in lines
+    # The right one is put back: nothing was lost.
+    site.gateway.quit()
+    files.remove("pay")
+    files.move("gone", "pay")
+    site.gateway.start()
+    is_replay(case.post(), first)
+    # Or the new one is wanted.
+    site.gateway.quit()
+    files.remove("pay")
+    newstore.init(files.url)
+    subprocess.run([newstore.once(), "--store", files.url, "restore", "--adopt",
+                    "--gap", "hold", "--why", "a new one", "--audit", "off"],
+                   check=True, capture_output=True, timeout=60)
+    site.gateway.start()
+    is_problem(case.post(), "outcome-unknown")
+    assert case.executions == 1
