@@ -14,7 +14,7 @@
 static const char help[] =
     "usage: once audit ls [--since T] [--until T] [--action A] [--who W]\n"
     "               [--name HASH] [--json] [FILE...]\n"
-    "       once audit verify [--json] [FILE...]\n"
+    "       once audit verify [--against KEPT] [--json] [FILE...]\n"
     "\n"
     "Shows the log of what operators decided (docs/audit.md), oldest first, and\n"
     "checks that no line in it was changed, cut, swapped or taken out. FILEs are\n"
@@ -26,16 +26,20 @@ static const char help[] =
     "  --action A             resolve, reopen, forget, purge, init, clock, body ...\n"
     "  --who W                a user's name, or the number of user or login\n"
     "  --name HASH            the first 8 or more digits of a record's name\n"
+    "  --against KEPT         lines that were kept where who may write to the log\n"
+    "                         may not: a syslog, or what verify --json has printed\n"
     "  --audit FILE           the log\n"
     "  --json                 the lines as they are; verify: an object a line\n"
     "\n"
     "Columns of ls: number, time (UTC), step (intent, then done, refused or\n"
     "unknown), action, kind, user, name, fence, why. Status of verify: 0 the chain\n"
     "is whole, 3 it is not. The last lines of a log can be missing without a trace\n"
-    "in it: compare number and hash that verify prints with those in syslog.\n";
+    "in it, or all of it be written anew: --against finds that up to the last line\n"
+    "that was kept. Lines there that name another log than --audit do not count.\n"
+    "Without FILEs it reads the files that the log was before as well.\n";
 /* clang-format on */
 
-enum { OPT_SINCE = 1, OPT_UNTIL, OPT_ACTION, OPT_WHO, OPT_NAME };
+enum { OPT_SINCE = 1, OPT_UNTIL, OPT_ACTION, OPT_WHO, OPT_NAME, OPT_AGAINST };
 
 static const struct cli_option options[] = {
     {"since", "", OPT_SINCE},
@@ -44,6 +48,7 @@ static const struct cli_option options[] = {
      OPT_ACTION},
     {"who", "", OPT_WHO},
     {"name", "", OPT_NAME},
+    {"against", CLI_FILES, OPT_AGAINST},
     CLI_AUDIT_OPTION,
     CLI_JSON_OPTION,
     CLI_HELP_OPTION,
@@ -55,8 +60,11 @@ struct audit {
     once__audit_filter filter;
     char name[CLI_HEX_SIZE];
     const char *file; /* that is read */
+    const char *against;
     once__audit *log; /* the default one, or NULL */
     const char *own[1];
+    char **parts; /* it, and the files that it was before */
+    size_t n_parts;
     const char *const *paths;
     size_t n;
     uint64_t flaws, shown;
@@ -80,6 +88,9 @@ static int take(const struct cli *c, void *user, int o)
         return CLI_OK;
     case OPT_WHO:
         a->filter.who = optarg;
+        return CLI_OK;
+    case OPT_AGAINST:
+        a->against = optarg;
         return CLI_OK;
     default:
         rc = cli_read_name(c, optarg, CLI_DIGITS_MIN, &prefix);
@@ -192,26 +203,36 @@ static void report(void *user, const char *path, uint64_t number, int bad,
                text);
 }
 
-static int print_sum(const struct cli *c, const once__audit_sum *sum)
+static int print_sum(const struct cli *c, const struct audit *a,
+                     const once__audit_sum *sum)
 {
-    if (c->json)
-        return cli_print_json(
-            c, json_pack("{s:I, s:I, s:I, s:I, s:I, s:s}", "lines",
-                         (json_int_t)sum->lines, "defects",
-                         (json_int_t)sum->bad, "notes", (json_int_t)sum->notes,
-                         "first", (json_int_t)sum->first_seq, "last",
-                         (json_int_t)sum->last_seq, "hash", sum->last_hash));
+    json_t *o;
+
+    if (c->json) {
+        o = json_pack("{s:I, s:I, s:I, s:I, s:I, s:s}", "lines",
+                      (json_int_t)sum->lines, "defects", (json_int_t)sum->bad,
+                      "notes", (json_int_t)sum->notes, "first",
+                      (json_int_t)sum->first_seq, "last",
+                      (json_int_t)sum->last_seq, "hash", sum->last_hash);
+        if (o != NULL && a->against != NULL)
+            json_object_set_new(o, "anchored",
+                                json_integer((json_int_t)sum->anchored_seq));
+        return cli_print_json(c, o);
+    }
     cli_number(c, "lines", sum->lines);
     cli_number(c, "defects", sum->bad);
     cli_number(c, "notes", sum->notes);
     cli_number(c, "first", sum->first_seq);
     cli_number(c, "last", sum->last_seq);
     cli_line(c, "hash", sum->last_hash);
+    if (a->against != NULL)
+        cli_number(c, "anchored", sum->anchored_seq);
     return CLI_OK;
 }
 
 static int verify(const struct cli *c, struct audit *a)
 {
+    once__audit_anchors *kept = NULL;
     once_error err = {0, ""};
     once__audit_sum sum;
     int rc;
@@ -220,10 +241,15 @@ static int verify(const struct cli *c, struct audit *a)
         a->filter.who || a->filter.name)
         return cli_usage(c, "verify reads all lines: a part of a chain proves "
                             "nothing");
-    rc = once__audit_check(a->paths, a->n, report, a, &sum, &err);
+    rc = ONCE_OK;
+    if (a->against != NULL)
+        rc = once__audit_anchors_read(a->against, a->own[0], &kept, &err);
+    if (rc == ONCE_OK)
+        rc = once__audit_check(a->paths, a->n, kept, report, a, &sum, &err);
+    once__audit_anchors_free(kept);
     if (rc != ONCE_OK)
         return cli_say(c, CLI_STORE, "%s", err.text);
-    rc = print_sum(c, &sum);
+    rc = print_sum(c, a, &sum);
     if (rc == CLI_OK)
         rc = cli_flush(c);
     if (rc == CLI_OK && sum.bad > 0)
@@ -241,11 +267,21 @@ static int find_paths(const struct cli *c, struct audit *a, int argc,
 
     a->paths = (const char *const *)(argv + optind);
     a->n = (size_t)(argc - optind);
-    if (a->n > 0)
+    if (a->n > 0 && a->against == NULL)
         return CLI_OK;
     if (once__audit_open(c->audit, &err, &a->log) != ONCE_OK)
         return cli_say(c, CLI_STORE, "%s", err.text);
     a->own[0] = once__audit_path(a->log);
+    if (a->n > 0)
+        return CLI_OK;
+    if (a->against != NULL && a->own[0] != NULL) {
+        if (once__audit_parts(a->own[0], &a->parts, &a->n_parts, &err) !=
+            ONCE_OK)
+            return cli_say(c, CLI_STORE, "%s", err.text);
+        a->paths = (const char *const *)a->parts;
+        a->n = a->n_parts;
+        return CLI_OK;
+    }
     a->paths = a->own;
     a->n = 1;
     return a->own[0] != NULL ? CLI_OK
@@ -260,12 +296,15 @@ static int run(struct cli *c, int argc, char **argv)
     if (rc != CLI_OK)
         return rc;
     is_ls = optind < argc && strcmp(argv[optind], "ls") == 0;
+    if (is_ls && a.against != NULL)
+        return cli_usage(c, "--against goes with verify");
     if (!is_ls && (optind == argc || strcmp(argv[optind], "verify") != 0))
         return cli_usage(c, "ls or verify?");
     optind++;
     rc = find_paths(c, &a, argc, argv);
     if (rc == CLI_OK)
         rc = is_ls ? list(c, &a) : verify(c, &a);
+    once__audit_parts_free(a.parts, a.n_parts);
     once__audit_close(a.log);
     return rc;
 }

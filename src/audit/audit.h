@@ -16,7 +16,9 @@
  *    write.c   append: lock, read the end, make the line, write, sync
  *    line.c    a line as text and back, with its hash
  *    read.c    lines of a file, one after the other
+ *    newest.c  the newest first, over renamed files
  *    check.c   is the chain whole?
+ *    anchor.c  lines that were kept elsewhere
  *    who.c     who asks, by the kernel
  *
  * No line holds a key, a scope, a token, a body or a store's URL: the caller
@@ -146,11 +148,19 @@ typedef struct once__audit_filter {
 /* 1 if the line fits. One with a flaw never does. */
 int once__audit_fits(const once__audit_filter *f, const once__audit_line *line);
 
-/* The last `max` lines of a file (1 to 1000) that fit, the newest first. Lines
- * are borrowed for the call of `each`. Returns like once__audit_read(). */
+/* The last `max` lines of a log (1 to 1000) that fit, the newest first, also of
+ * the files that were `path` before they were renamed, as far as they stand
+ * beside it, not compressed. `path` is absolute. Lines have no number, and are
+ * borrowed for the call of `each`. Returns like once__audit_read(). */
 ONCE_CHECK int once__audit_newest(const char *path, const once__audit_filter *f,
                                   size_t max, once__audit_each *each,
                                   void *user, once_error *err);
+
+/* The files of a log whose newest is `path`, likewise, the oldest first; end with
+ * once__audit_parts_free(). Without any file it is `path` alone. */
+ONCE_CHECK int once__audit_parts(const char *path, char ***out, size_t *n,
+                                 once_error *err);
+void once__audit_parts_free(char **paths, size_t n); /* accepts NULL */
 
 /* ---- Checking ---------------------------------------------------------- */
 
@@ -163,11 +173,29 @@ typedef struct once__audit_sum {
     uint64_t lines, bad, notes;
     uint64_t first_seq, last_seq;
     char last_hash[2 * ONCE__AUDIT_HASH + 1];
+    uint64_t anchored, anchored_seq; /* lines that were kept elsewhere and are
+                                      * the same; the largest number of one  */
 } once__audit_sum;
 
-/* Checks files, the oldest first, as one chain. ONCE_OK: they were read, see
- * `sum->bad`; or an error. */
+/* Lines that were kept elsewhere: in a syslog, or by `once audit verify --json`.
+ * "-" is stdin. Of those that say of which log they are, those of `log`, unless
+ * it is NULL. */
+typedef struct once__audit_anchors once__audit_anchors;
+
+ONCE_CHECK int once__audit_anchors_read(const char *path, const char *log,
+                                        once__audit_anchors **out,
+                                        once_error *err);
+void once__audit_anchors_free(once__audit_anchors *a); /* accepts NULL */
+/* The largest number; 0: there is none. */
+uint64_t once__audit_anchors_last(const once__audit_anchors *a);
+/* 0: this line was not kept; 1: it is the same; -1: another one. */
+int once__audit_anchored(const once__audit_anchors *a, uint64_t seq,
+                         const char *hash);
+
+/* Checks files, the oldest first, as one chain, and against what was kept
+ * elsewhere, or NULL. ONCE_OK: they were read, see `sum->bad`; or an error. */
 ONCE_CHECK int once__audit_check(const char *const *paths, size_t n,
+                                 const once__audit_anchors *kept,
                                  once__audit_report *report, void *user,
                                  once__audit_sum *sum, once_error *err);
 

@@ -4,8 +4,9 @@
  *
  * Each line has its own hash and that of the line before. So a line that was
  * changed has another hash than it says; where lines are missing, swapped or
- * put in, a line does not follow the one before it. What cannot be seen here is
- * that the last lines of the last file are missing: syslog has them.
+ * put in, a line does not follow the one before it. That the last lines of the
+ * last file are missing, or that others stand in their place, is seen by lines
+ * that were kept elsewhere.
  */
 #include <inttypes.h>
 #include <stdarg.h>
@@ -24,6 +25,8 @@ struct intent {
 };
 
 struct check {
+    const once__audit_anchors *kept; /* or NULL */
+    int other;                       /* a line is not the one that was kept */
     once__audit_report *report;
     void *user;
     once__audit_sum *sum;
@@ -203,6 +206,49 @@ static void follow(struct check *k, const once__audit_line *line)
             "it does not follow the line before: one of both was replaced");
 }
 
+/* ---- What was kept elsewhere -------------------------------------------------- */
+
+/* All that follow the first other line are others, too. */
+static void compare(struct check *k, const once__audit_line *line, uint64_t seq,
+                    const char *hash)
+{
+    int same = once__audit_anchored(k->kept, seq, hash);
+
+    if (same > 0) {
+        k->sum->anchored++;
+        k->sum->anchored_seq = seq;
+    }
+    if (same >= 0 || k->other)
+        return;
+    k->other = 1;
+    say(k, line->number, 1,
+        "number %" PRIu64 " is another line than the one that is kept "
+        "elsewhere: from there on, or before, the log was written anew",
+        seq);
+}
+
+/* The first line says of the one before it, which may not be given, how it was. */
+static void compare_line(struct check *k, const once__audit_line *line)
+{
+    if (!k->any && line->seq > 1)
+        compare(k, line, line->seq - 1, line->prev);
+    compare(k, line, line->seq, line->hash);
+}
+
+static void compare_end(struct check *k)
+{
+    uint64_t last = once__audit_anchors_last(k->kept);
+
+    if (last > k->sum->last_seq)
+        say(k, 0, 1,
+            "number %" PRIu64 " is kept elsewhere, and the log ends with "
+            "%" PRIu64,
+            last, k->sum->last_seq);
+    else if (k->sum->anchored == 0 && !k->other)
+        say(k, 0, 1,
+            "no line of this log is kept there, so that proves nothing");
+}
+
 static int see(void *user, const once__audit_line *line)
 {
     struct check *k = user;
@@ -225,6 +271,8 @@ static int see(void *user, const once__audit_line *line)
         report_flaw(k);
     follow(k, line);
     rc = follow_step(k, line);
+    if (k->kept != NULL)
+        compare_line(k, line);
     k->in_file++;
     k->any = k->sure = 1;
     k->sum->last_seq = line->seq;
@@ -233,10 +281,11 @@ static int see(void *user, const once__audit_line *line)
 }
 
 int once__audit_check(const char *const *paths, size_t n,
+                      const once__audit_anchors *kept,
                       once__audit_report *report, void *user,
                       once__audit_sum *sum, once_error *err)
 {
-    struct check k = {.report = report, .user = user, .sum = sum};
+    struct check k = {.kept = kept, .report = report, .user = user, .sum = sum};
     int rc = ONCE_OK;
     size_t i;
 
@@ -249,6 +298,8 @@ int once__audit_check(const char *const *paths, size_t n,
             say(&k, 0, 1, "there is no line in it");
     }
     report_flaw(&k);
+    if (kept != NULL)
+        compare_end(&k);
     report_intents(&k);
     free(k.open);
     return rc;

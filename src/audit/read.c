@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * read.c - the lines of a file, one after the other; and the newest that fit.
+ * read.c - the lines of a file, one after the other; and which of them fit.
  */
 #include "audit/line.h"
 
@@ -160,63 +160,4 @@ int once__audit_fits(const once__audit_filter *f, const once__audit_line *line)
     if (f->store != NULL && !begins(once__audit_field(line, "store"), f->store))
         return 0;
     return f->who == NULL || is_who(line, f->who);
-}
-
-/* ---- The newest ----------------------------------------------------------- */
-
-/* A ring of the last lines that fitted. */
-struct ring {
-    const once__audit_filter *f;
-    once__audit_line *lines; /* text and json are ours */
-    size_t max, n, next;
-};
-
-static void forget(once__audit_line *line)
-{
-    free((void *)(uintptr_t)line->text.data);
-    json_decref(line->json);
-    memset(line, 0, sizeof(*line));
-}
-
-static int keep(void *user, const once__audit_line *line)
-{
-    struct ring *r = user;
-    once__audit_line *to = &r->lines[r->next];
-    void *copy;
-
-    if (!once__audit_fits(r->f, line))
-        return 0;
-    copy = malloc(line->text.size);
-    if (copy == NULL)
-        return ONCE_ENOMEM;
-    memcpy(copy, line->text.data, line->text.size);
-    forget(to);
-    *to = *line; /* hash and prev are in the JSON, which is counted */
-    to->text.data = copy;
-    json_incref(to->json);
-    r->next = (r->next + 1) % r->max;
-    r->n += r->n < r->max;
-    return 0;
-}
-
-int once__audit_newest(const char *path, const once__audit_filter *f,
-                       size_t max, once__audit_each *each, void *user,
-                       once_error *err)
-{
-    struct ring r = {.f = f, .max = max};
-    size_t i;
-    int rc;
-
-    if (max < 1 || max > 1000)
-        return once__fail(err, ONCE_EINVAL, "1 to 1000 lines at once");
-    r.lines = calloc(max, sizeof(*r.lines));
-    if (r.lines == NULL)
-        return once__fail(err, ONCE_ENOMEM, "out of memory");
-    rc = once__audit_read(path, keep, &r, err);
-    for (i = 1; rc == ONCE_OK && i <= r.n; i++)
-        rc = each(user, &r.lines[(r.next + max - i) % max]);
-    for (i = 0; i < max; i++)
-        forget(&r.lines[i]);
-    free(r.lines);
-    return rc;
 }

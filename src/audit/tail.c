@@ -189,8 +189,9 @@ static int is_after(const struct timespec *a, const struct timespec *b)
                                   : a->tv_nsec > b->tv_nsec;
 }
 
-static void find_newest(DIR *folder, const char *base, char name[256],
-                        once__audit_tail *out)
+/* The newest; or, if `hash` is not NULL, that which ends so. */
+static void find_older(DIR *folder, const char *base, const char *hash,
+                       char name[256], once__audit_tail *out)
 {
     struct timespec newest = {0, 0}, when;
     once__audit_tail tail;
@@ -199,7 +200,8 @@ static void find_newest(DIR *folder, const char *base, char name[256],
     while ((entry = readdir(folder)) != NULL) {
         if (!is_older(entry->d_name, base) ||
             !read_older(dirfd(folder), entry->d_name, &when, &tail) ||
-            !is_after(&when, &newest))
+            (hash != NULL ? strcmp(tail.hash, hash) != 0
+                          : !is_after(&when, &newest)))
             continue;
         newest = when;
         *out = tail;
@@ -207,7 +209,8 @@ static void find_newest(DIR *folder, const char *base, char name[256],
     }
 }
 
-void once__audit_before(const char *path, char name[256], once__audit_tail *out)
+static void look_beside(const char *path, const char *hash, char name[256],
+                        once__audit_tail *out)
 {
     const char *slash = strrchr(path, '/'); /* the path is absolute */
     char *parent = strndup(path, (size_t)(slash - path) + 1);
@@ -217,8 +220,20 @@ void once__audit_before(const char *path, char name[256], once__audit_tail *out)
     memset(out, 0, sizeof(*out));
     memcpy(out->hash, once__audit_nothing, sizeof(out->hash));
     if (folder != NULL) {
-        find_newest(folder, slash + 1, name, out);
+        find_older(folder, slash + 1, hash, name, out);
         (void)closedir(folder);
     }
     free(parent);
+}
+
+void once__audit_before(const char *path, char name[256], once__audit_tail *out)
+{
+    look_beside(path, NULL, name, out);
+}
+
+void once__audit_ending(const char *path, const char *hash, char name[256])
+{
+    once__audit_tail tail;
+
+    look_beside(path, hash, name, &tail);
 }

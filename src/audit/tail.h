@@ -35,4 +35,8 @@ ONCE_CHECK int once__audit_lock(int fd, const char *path, int operation,
 void once__audit_before(const char *path, char name[256],
                         once__audit_tail *out);
 
+/* The file beside `path`, likewise, whose last good line has this hash; "" if
+ * there is none. */
+void once__audit_ending(const char *path, const char *hash, char name[256]);
+
 #endif /* ONCE_AUDIT_TAIL_H */

@@ -381,10 +381,12 @@ static int make_text(const char *path, once__audit_tail *tail, json_t *fields,
     return rc;
 }
 
-/* All that was written, in a log that who decides cannot change. */
-static void tell_syslog(const char *line)
+/* All that was written and of which log it is, in one that who decides cannot
+ * change. */
+static void tell_syslog(const char *path, const char *line)
 {
-    syslog(LOG_AUTHPRIV | LOG_NOTICE, "once audit: %.*s",
+    syslog(LOG_AUTHPRIV | LOG_NOTICE, "once audit: %s%s%.*s",
+           path != NULL ? path : "", path != NULL ? ": " : "",
            (int)strcspn(line, "\n"), line);
 }
 
@@ -409,7 +411,7 @@ static int append_to(int fd, const char *path, json_t *fields, uint64_t *seq,
         rc = write_all(fd, path, text, strlen(text), before, err);
     if (rc == ONCE_OK) {
         *seq = tail.seq;
-        tell_syslog(line);
+        tell_syslog(path, line);
     }
     free(text);
     free(line);
@@ -447,7 +449,7 @@ static int only_syslog(json_t *fields, once_error *err)
     json_decref(fields);
     if (text == NULL)
         return once__fail(err, ONCE_ENOMEM, "out of memory");
-    tell_syslog(text);
+    tell_syslog(NULL, text);
     free(text);
     return ONCE_OK;
 }

@@ -297,8 +297,24 @@ def test_syslog_gets_every_line(store, tmp_path):
     store.ok("resolve", A, "--fence", fence, "--applied", *WHY, env=env)
     got = to.read_text().splitlines()
     # authpriv.notice
-    assert got == [f"{10 << 3 | 5} once audit: {text}" for text in
-                   path_of(store).read_text().splitlines()[1:]]
+    assert got == [f"{10 << 3 | 5} once audit: {path_of(store)}: {text}"
+                   for text in path_of(store).read_text().splitlines()[1:]]
+    # That is what the log is held against.
+    told = store.ok("audit", "verify", "--against", str(to))
+    assert told.endswith("anchored\t3\n")
+    whole = path_of(store).read_text()
+    first = whole.splitlines(keepends=True)[0]
+    for text in "", first:
+        path_of(store).write_text(text)
+        assert store.once("audit", "verify", "--against", str(to)
+                          ).returncode == 3
+    assert store.once("audit", "verify").returncode == 0  # it cannot know
+    store.ok("clock", "--accept")
+    is_whole(store)
+    done = store.once("audit", "verify", "--against", "-",
+                      stdin=to.read_bytes())
+    assert done.returncode == 3 and b"another line" in done.stdout
+    path_of(store).write_text(whole)
     fence = store.seed("lost", B, "0")
     to.unlink()
     store.ok("resolve", B, "--fence", fence, "--applied", *WHY, "--audit",
@@ -532,6 +548,36 @@ def test_verify_says_which_line(store):
     assert done.returncode == 0
     store.bad(3, "cannot be read", "audit", "verify", "/none")
     store.bad(2, "a part of a chain", "audit", "verify", "--who", "x")
+    store.bad(2, "goes with verify", "audit", "ls", "--against", "x")
+    store.bad(3, "cannot be read", "audit", "verify", "--against", "/none")
+
+
+def test_what_verify_prints_is_kept_and_held_against_the_log(store):
+    """As the line of cron in docs/audit.md does, for a file of root's."""
+    kept = store.folder / "kept"
+    kept.touch()
+    batch = store.file("batch", lost(store, 3).encode())
+    store.ok("resolve", "--batch", batch, "--applied", *WHY)
+    with open(kept, "a", encoding="ascii") as f:
+        f.write(store.ok("audit", "verify", "--json"))
+    store.ok("clock", "--accept")
+    old = store.folder / "audit.jsonl.1"
+    path_of(store).rename(old)
+    store.ok("clock", "--accept")
+    both = (str(old), str(path_of(store)))
+    told = store.ok("audit", "verify", "--json", "--against", str(kept))
+    assert json.loads(told)["anchored"] == 7
+    assert json.loads(told)["first"] == 1
+    with open(kept, "a", encoding="ascii") as f:
+        f.write(told)
+    path_of(store).unlink()  # what was decided after the rotation is gone
+    assert store.once("audit", "verify", "--against", str(kept)
+                      ).returncode == 3
+    store.ok("clock", "--accept")
+    store.ok("audit", "verify", *both)
+    for files in both, ():
+        done = store.once("audit", "verify", "--against", str(kept), *files)
+        assert done.returncode == 3 and b"is another line" in done.stdout
 
 
 def test_logrotate_hands_the_chain_on(store):

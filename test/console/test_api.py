@@ -14,6 +14,7 @@ import uuid
 
 import pytest
 
+from conftest import me, operators
 from console import (DOCUMENT, MARK, ONCE, ROOT, Answer, Drop, Hold, eventually,
                      waiting)
 
@@ -165,6 +166,30 @@ def test_the_audit_log_has_intent_and_end(world, console):
     assert [e["what"] for e in what["events"]] == ["granted", "decided"]
     assert r["reason"] in what["events"][1]["text"]
     assert {e["seq"] for e in what["audit"]} == {e["seq"] for e in lines}
+
+
+def test_the_audit_log_goes_back_over_renamed_files(world):
+    console = world.console("--decide", "--operators",
+                            operators(world, me() + " decide\n"))
+    order = "rotated"
+    world.lose(order)
+    r = waiting(console, order)
+    assert console.decide(r, "acknowledge").status == 200
+    console.audit_file.rename(console.folder / "audit.jsonl.1")
+    seen = console.get("audit")["lines"]
+    assert [e["seq"] for e in seen] == [3, 2, 1]
+    assert console.decide(r, "success").status == 200
+    console.audit_file.rename(console.folder / "audit.jsonl-20261101")
+    world.lose("another")
+    assert console.decide(waiting(console, "another"), "success").status == 200
+    seen, before = [], ""
+    while before is not None:
+        page = console.get("audit?limit=2" + before)
+        seen += [e["seq"] for e in page["lines"]]
+        before = page["next"] and "&before=%d" % page["next"]
+    assert seen == list(range(9, 0, -1))
+    told = console.get("stores/main/records/%s/timeline" % r["name"])
+    assert [e["seq"] for e in told["audit"]] == [6, 5, 3, 2]
 
 
 def test_without_an_audit_log_nothing_is_decided(world):

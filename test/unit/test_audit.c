@@ -131,6 +131,8 @@ static uint64_t decide(once__audit *a, const char *action)
 
 /* ---- Checking ------------------------------------------------------------- */
 
+#define ZEROS "0000000000000000000000000000000000000000000000000000000000000000"
+
 static char said[4096];
 static once__audit_sum sum;
 
@@ -150,7 +152,8 @@ static uint64_t check(const char *const *paths, size_t n)
     once_error err = {0, ""};
 
     said[0] = '\0';
-    if (!T_OK(once__audit_check(paths, n, report, NULL, &sum, &err) == ONCE_OK))
+    if (!T_OK(once__audit_check(paths, n, NULL, report, NULL, &sum, &err) ==
+              ONCE_OK))
         printf("#   %s\n", err.text);
     return sum.bad;
 }
@@ -722,6 +725,187 @@ static void the_newest_come_first_and_are_filtered(void)
           "1 ");
 }
 
+/* Renamed twice, and no line was written after the last time. */
+static void the_newest_go_back_over_renamed_files(void)
+{
+    once__audit *a;
+    char *text;
+
+    empty_folder();
+    a = opened();
+    decide(a, "resolve"); /* 2, 3 */
+    T_EQ(rename(log_path, in_folder("audit.jsonl-20260101")), 0);
+    decide(a, "forget"); /* 5, 6; 4 begins the file */
+    text = read_text(log_path);
+    write_text(in_folder("audit.jsonl.copy"), text, strlen(text));
+    free(text);
+    write_text(in_folder("audit.jsonl.other"), "x\n", 2);
+    T_EQ(rename(log_path, in_folder("audit.jsonl.1")), 0);
+    T_STR(newest(&(once__audit_filter){.after = 0}, 9), "6 5 4 3 2 1 ");
+    decide(a, "resolve"); /* 8, 9 */
+    once__audit_close(a);
+    T_STR(newest(&(once__audit_filter){.after = 0}, 4), "9 8 7 6 ");
+    T_STR(newest(&(once__audit_filter){.before = 6}, 9), "5 4 3 2 1 ");
+    T_STR(newest(&(once__audit_filter){.before = 4, .after = 1}, 9), "3 2 ");
+    T_STR(newest(&(once__audit_filter){.action = "resolve"}, 9), "9 8 3 2 ");
+}
+
+/* Bytes that this process has read so far. */
+static long long bytes_read(void)
+{
+    FILE *in = fopen("/proc/self/io", "r");
+    long long n = -1;
+
+    if (in == NULL || fscanf(in, "rchar: %lld", &n) != 1)
+        n = -1;
+    if (in != NULL)
+        fclose(in);
+    return n;
+}
+
+/* A page of a long log costs what a page is, however it is filtered by what the
+ * last lines have. */
+static void a_page_is_read_from_the_end(void)
+{
+    enum { JUNK = 8 << 20 };
+    long long before;
+    char *text, *all;
+    size_t n;
+    once__audit *a;
+
+    empty_folder();
+    a = opened();
+    decide(a, "resolve");
+    once__audit_close(a);
+    text = read_text(log_path);
+    n = strlen(text);
+    all = malloc(JUNK + n);
+    if (all == NULL)
+        abort();
+    memset(all, 'x', JUNK); /* one line that has no end, and many */
+    for (before = 1 << 20; before < JUNK; before += 600)
+        all[before] = '\n';
+    all[JUNK - 1] = '\n';
+    memcpy(all + JUNK, text, n);
+    write_text(log_path, all, JUNK + n);
+    before = bytes_read();
+    T_STR(newest(&(once__audit_filter){.after = 0}, 2), "3 2 ");
+    T_STR(newest(&(once__audit_filter){.name = "a1"}, 2), "3 2 ");
+    T_OK(before < 0 || bytes_read() - before < 1 << 20);
+    T_STR(newest(&(once__audit_filter){.after = 0}, 9), "3 2 1 ");
+    free(text);
+    free(all);
+}
+
+/* ---- What was kept elsewhere --------------------------------------------------- */
+
+/* Line `number` of a file, as syslog has it. */
+static void anchor(const char *to, const char *path, int number, const char *of)
+{
+    char *text = read_text(path), *line = text, line_text[8192];
+    int i;
+
+    for (i = 1; i < number; i++)
+        line = strchr(line, '\n') + 1;
+    snprintf(line_text, sizeof(line_text),
+             "Nov 22 14:39:13 vm once[17]: once audit: %s%s%.*s\n", of,
+             of[0] ? ": " : "", (int)strcspn(line, "\n"), line);
+    append_text(to, line_text);
+    free(text);
+}
+
+static int check_against(const char *const *paths, size_t n)
+{
+    once__audit_anchors *anchors = NULL;
+    once_error err = {0, ""};
+
+    said[0] = '\0';
+    T_EQ(
+        once__audit_anchors_read(in_folder("syslog"), log_path, &anchors, &err),
+        ONCE_OK);
+    T_EQ(once__audit_check(paths, n, anchors, report, NULL, &sum, &err),
+         ONCE_OK);
+    once__audit_anchors_free(anchors);
+    return (int)sum.bad;
+}
+
+static void what_the_chain_cannot_show_is_found_by_what_was_kept(void)
+{
+    const char *paths[2], *kept;
+    once__audit *a;
+    char *text;
+    size_t three;
+
+    empty_folder();
+    a = opened();
+    decide(a, "resolve"); /* 2, 3 */
+    decide(a, "resolve"); /* 4, 5 */
+    kept = in_folder("syslog");
+    append_text(kept, "Nov 22 14:39:12 vm sshd[1]: {\"seq\": nothing}\n");
+    anchor(kept, log_path, 3, "");
+    anchor(kept, log_path, 5, log_path);
+    anchor(kept, log_path, 4, "/another/log"); /* of which this is no line */
+    append_text(kept,
+                "vm once[1]: once audit: /another/log: {\"seq\":5,\"hash\":"
+                "\"" ZEROS "\"}\n");
+    paths[0] = paths[1] = log_path;
+    T_EQ(check_against(paths, 1), 0);
+    T_EQ(sum.anchored, 2);
+    T_EQ(sum.anchored_seq, 5);
+
+    /* The last lines are cut: whole by itself. */
+    text = read_text(log_path);
+    three = (size_t)(strstr(text, "{\"seq\":4") - text);
+    write_text(log_path, text, three);
+    T_EQ(check(paths, 1), 0);
+    T_EQ(check_against(paths, 1), 1);
+    SAID("number 5 is kept elsewhere, and the log ends with 3");
+    /* And another decision takes their numbers. */
+    decide(a, "forget");
+    T_EQ(check(paths, 1), 0);
+    T_EQ(check_against(paths, 1), 1);
+    SAID("number 5 is another line than the one that is kept elsewhere");
+    free(text);
+    once__audit_close(a);
+}
+
+static void a_log_that_was_removed_after_a_rotation_is_found(void)
+{
+    char old[160];
+    const char *paths[2] = {old, log_path};
+    once__audit *a;
+
+    empty_folder();
+    snprintf(old, sizeof(old), "%s", in_folder("audit.jsonl.1"));
+    a = opened();
+    decide(a, "resolve"); /* 2, 3 */
+    T_EQ(rename(log_path, paths[0]), 0);
+    decide(a, "resolve"); /* 5, 6 */
+    anchor(in_folder("syslog"), log_path, 3, log_path);
+    T_EQ(unlink(log_path), 0);
+    T_EQ(check(paths, 1), 0);
+    T_EQ(check_against(paths, 1), 1);
+    decide(a, "forget");
+    T_EQ(check(paths, 2), 0);
+    T_EQ(check_against(paths, 2), 1);
+    SAID("number 6 is another line");
+    once__audit_close(a);
+    /* Nothing that is kept is about the lines that are given. */
+    write_text(in_folder("syslog"), "nothing\n", 8);
+    T_EQ(check_against(paths, 2), 1);
+    SAID("no line of this log is kept there");
+    /* A line of a file that was packed since: the next file follows it. */
+    anchor(in_folder("syslog"), old, 3, log_path);
+    T_EQ(check_against(&paths[1], 1), 0);
+    T_EQ(sum.anchored_seq, 3);
+    /* What `once audit verify --json` has printed will do. */
+    write_text(in_folder("syslog"), "", 0);
+    append_text(in_folder("syslog"),
+                "{\"lines\":6,\"last\":6,\"hash\":\"" ZEROS "\"}\n");
+    T_EQ(check_against(paths, 2), 1);
+    SAID("number 6 is another line");
+}
+
 int main(void)
 {
     T_RUN(a_line_says_who_what_and_why);
@@ -742,6 +926,10 @@ int main(void)
     T_RUN(without_a_path_it_is_the_users_own);
     T_RUN(off_writes_no_file);
     T_RUN(the_newest_come_first_and_are_filtered);
+    T_RUN(the_newest_go_back_over_renamed_files);
+    T_RUN(a_page_is_read_from_the_end);
+    T_RUN(what_the_chain_cannot_show_is_found_by_what_was_kept);
+    T_RUN(a_log_that_was_removed_after_a_rotation_is_found);
     empty_folder();
     rmdir(folder);
     return t_done();
