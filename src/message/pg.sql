@@ -177,6 +177,18 @@ CREATE TABLE IF NOT EXISTS "@schema@".relay_idle (
     seen_ms bigint NOT NULL DEFAULT 0
 );
 
+-- What claimers of a route lock, by the route's hash. An advisory lock would do,
+-- but any role of the database can take that, and keep the route waiting; these
+-- it can lock only with rights on a table of ours. They have no rows.
+DO $do$
+BEGIN
+    FOR i IN 0..15 LOOP
+        EXECUTE format('CREATE TABLE IF NOT EXISTS "@schema@".route_lock_%s '
+            '(nothing boolean)', i);
+    END LOOP;
+END
+$do$;
+
 -- `phase`: 1 tried, 2 confirmed, 3 cancelled, 4 cancelled and never tried.
 CREATE TABLE IF NOT EXISTS "@schema@".barrier (
     gid text COLLATE "C" NOT NULL,
@@ -1228,6 +1240,18 @@ BEGIN
 END
 $f$;
 
+-- Takes the lock of routes with this hash until the transaction ends: alone, or
+-- together with others that are not alone.
+CREATE OR REPLACE FUNCTION "@schema@".lock_1(p_hash integer, p_alone boolean)
+RETURNS void
+LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp
+AS $f$
+BEGIN
+    EXECUTE format('LOCK TABLE "@schema@".route_lock_%s IN %s MODE',
+        p_hash & 15, CASE WHEN p_alone THEN 'EXCLUSIVE' ELSE 'ROW SHARE' END);
+END
+$f$;
+
 -- Claims up to p_n rows of a route, and no more than about 16 MB of bodies. A
 -- row is leased while its lease_ms is up to an hour ahead; further ahead it was
 -- written by a clock that went back. A row waits behind an earlier row of its key
@@ -1266,7 +1290,7 @@ BEGIN
             'argument is missing' USING ERRCODE = '22023';
     END IF;
     PERFORM "@schema@".fit_1();
-    PERFORM pg_advisory_xact_lock(1869505382, hashtext(p_route));
+    PERFORM "@schema@".lock_1(hashtext(p_route), true);
     v_now := extract(epoch FROM clock_timestamp()) * 1000;
     UPDATE "@schema@".outbox o SET phase = 0
         WHERE o.seq = ANY (ARRAY(SELECT d.seq FROM "@schema@".outbox d
@@ -1381,8 +1405,8 @@ BEGIN
         RAISE EXCEPTION 'phase, wait, harmless or refused: it is out of its '
             'limits' USING ERRCODE = '22023';
     END IF;
-    PERFORM pg_advisory_xact_lock_shared(1869505382, h.route)
-        FROM (SELECT DISTINCT hashtext(o.route) AS route
+    PERFORM "@schema@".lock_1(h.route, false)
+        FROM (SELECT DISTINCT hashtext(o.route) & 15 AS route
             FROM "@schema@".outbox o WHERE o.seq = ANY (p_seq)
             ORDER BY 1) AS h;
     v_now := extract(epoch FROM clock_timestamp()) * 1000;
@@ -1560,7 +1584,7 @@ BEGIN
         RAISE EXCEPTION 'action: it is not 0, 1 or 2, or why: it is missing'
             USING ERRCODE = '22023';
     END IF;
-    PERFORM pg_advisory_xact_lock_shared(1869505382, hashtext(o.route))
+    PERFORM "@schema@".lock_1(hashtext(o.route), false)
         FROM "@schema@".outbox o WHERE o.seq = p_seq;
     SELECT * INTO v_row FROM "@schema@".outbox o WHERE o.seq = p_seq FOR UPDATE;
     IF NOT FOUND THEN
@@ -2061,7 +2085,8 @@ AS $f$
         'constraint message_meta CHECK (one)',
         'constraint saga_step FOREIGN KEY (gid) REFERENCES saga(gid) ON '
             || 'DELETE CASCADE'
-    ];
+    ] || ARRAY(SELECT 'column route_lock_' || i || '.nothing boolean null'
+        FROM generate_series(0, 15) AS i);
 $f$;
 
 -- PostgreSQL lets everybody execute what is new. refuse_1() is called with the

@@ -585,6 +585,28 @@ BURN = """CREATE TEMP TABLE burnt (n integer); DO $$ BEGIN
     END LOOP; END $$"""
 
 
+def test_no_role_keeps_a_route_waiting(pg_redis):
+    """The lock of a route was an advisory one, which everybody may take."""
+    cell = pg_redis
+    server, role = cell.db.server, "idler%d" % next(_numbers)
+    cell.db.emit(messages(3))
+    server.sql("CREATE ROLE %s LOGIN" % role)
+    cell.db.sql("GRANT USAGE ON SCHEMA once TO %s;"
+                "GRANT EXECUTE ON FUNCTION once.emit_bytes TO %s" % (role, role))
+    with contextlib.closing(psycopg2.connect(
+            host=server.address, port=server.port, user=role,
+            dbname=cell.db.name)) as idler, idler.cursor() as cursor:
+        cursor.execute("SELECT pg_advisory_lock(1869505382, hashtext('r')),"
+                       " once.emit('r', 'x', p_key => 'k')")
+        for n in range(16):
+            cursor.execute("SAVEPOINT s")
+            with pytest.raises(psycopg2.errors.InsufficientPrivilege):
+                cursor.execute("LOCK once.route_lock_%d IN ACCESS SHARE MODE" % n)
+            cursor.execute("ROLLBACK TO s")
+        relay = cell.relay(*cell.to(), "--drain")
+        assert relay.wait() == 0, relay.log()
+
+
 def test_a_snapshot_that_is_held_is_told(pg_redis):
     """Claims read past what it keeps, and became slower without a word."""
     cell = pg_redis
