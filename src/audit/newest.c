@@ -110,7 +110,8 @@ struct wanted {
 };
 
 /* What JSON would write in another way is not looked for. */
-static void add_needle(struct wanted *w, const char *format, const char *text)
+static void add_needle(struct wanted *w, const char *begin, const char *text,
+                       const char *end)
 {
     const char *p;
 
@@ -119,7 +120,8 @@ static void add_needle(struct wanted *w, const char *format, const char *text)
     for (p = text; *p != '\0'; p++)
         if (*p < 0x20 || *p >= 0x7f || strchr("\"\\/", *p) != NULL)
             return;
-    snprintf(w->needles[w->n++], sizeof(w->needles[0]), format, text);
+    snprintf(w->needles[w->n++], sizeof(w->needles[0]), "%s%s%s", begin, text,
+             end);
 }
 
 static void prepare(struct wanted *w, const once__audit_filter *f)
@@ -128,10 +130,10 @@ static void prepare(struct wanted *w, const once__audit_filter *f)
     w->below = f->before;
     write_time(f->since_ms, w->since);
     write_time(f->until_ms, w->until);
-    add_needle(w, "\"name\":\"%s", f->name);
-    add_needle(w, "\"action\":\"%s\"", f->action);
-    add_needle(w, "\"store\":\"%s", f->store);
-    add_needle(w, "%s", f->who);
+    add_needle(w, "\"name\":\"", f->name, "");
+    add_needle(w, "\"action\":\"", f->action, "\"");
+    add_needle(w, "\"store\":\"", f->store, "");
+    add_needle(w, "", f->who, "");
 }
 
 /* Its number, or 0. */
