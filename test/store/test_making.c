@@ -152,27 +152,56 @@ static int make_and_die(const char *path, int last)
  * */
 
 /* Another process while we have it open. It ends without closing. */
-static void use_elsewhere(const char *path)
+struct elsewhere {
+    pid_t pid;
+    int go; /* a byte in here, and it begins */
+};
+
+static void use_it(const char *path)
+{
+    once_store *s = open_at(path);
+    uint32_t n;
+
+    t__bad = 0;
+    if (!T_OK(s != NULL))
+        _exit(1);
+    are_there(s, 0, KEYS);
+    for (n = KEYS; n < 2 * KEYS; n++)
+        T_EQ(complete(s, n), ONCE_OK);
+    fflush(stdout);
+    _exit(t__bad != 0);
+}
+
+/* Before we open it: then there is a thread, and what that has locked at the
+ * moment of a fork (the sanitizers' memory) would stay locked in the child. */
+static struct elsewhere be_elsewhere(const char *path)
+{
+    struct elsewhere e;
+    int ends[2];
+    char byte;
+
+    T_EQ(pipe(ends), 0);
+    fflush(stdout);
+    e.pid = fork();
+    if (e.pid == 0) {
+        (void)close(ends[1]);
+        if (read(ends[0], &byte, 1) != 1)
+            _exit(0); /* it is not wanted */
+        use_it(path);
+    }
+    (void)close(ends[0]);
+    e.go = ends[1];
+    return e;
+}
+
+static void end_elsewhere(const struct elsewhere *e, int use)
 {
     int status;
-    pid_t pid;
 
-    fflush(stdout);
-    pid = fork();
-    if (pid == 0) {
-        once_store *s = open_at(path);
-        uint32_t n;
-
-        t__bad = 0;
-        if (!T_OK(s != NULL))
-            _exit(1);
-        are_there(s, 0, KEYS);
-        for (n = KEYS; n < 2 * KEYS; n++)
-            T_EQ(complete(s, n), ONCE_OK);
-        fflush(stdout);
-        _exit(t__bad != 0);
-    }
-    T_OK(waitpid(pid, &status, 0) == pid);
+    if (use)
+        T_EQ(write(e->go, "", 1), 1);
+    (void)close(e->go);
+    T_OK(waitpid(e->pid, &status, 0) == e->pid);
     T_EQ(status, 0);
 }
 
@@ -201,16 +230,19 @@ static int count_memory(const char *path)
 
 static void go_on(const char *path)
 {
+    struct elsewhere other = be_elsewhere(path);
     once_store *s = open_at(path);
     uint32_t n;
 
-    if (!T_OK(s != NULL))
+    if (!T_OK(s != NULL)) {
+        end_elsewhere(&other, 0);
         return;
+    }
     if (told->completed)
         are_there(s, FIRST, FIRST + 1);
     for (n = 0; n < KEYS; n++)
         T_EQ(complete(s, n), ONCE_OK);
-    use_elsewhere(path);
+    end_elsewhere(&other, 1);
     are_there(s, 0, 2 * KEYS);
     once_store_close(s);
     s = open_at(path);
