@@ -252,7 +252,8 @@ static int append(struct journal *s, const uint8_t *name, const once_record *r,
     once__recent_put(&j->recent, slot.at, j->buffer + j->used - f.length,
                      f.length);
     if (r->state == ONCE_COMPLETED)
-        j->shared->average += f.length / 16 - j->shared->average / 16;
+        once__sum_add(&j->shared->average,
+                      f.length / 16 - j->shared->average / 16);
     return ONCE_OK;
 }
 

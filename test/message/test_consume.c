@@ -1115,9 +1115,13 @@ static void bad_options_are_refused_before_anything_is_received(void)
     db_end(&d);
 }
 
+/* While the first one runs. */
 static void *stop_soon(void *fd)
 {
-    (void)usleep(150000);
+    int i;
+
+    for (i = 0; i < 60000 && runs == 0; i++)
+        (void)usleep(1000);
     T_EQ(write(*(int *)fd, "x", 1), 1);
     return NULL;
 }

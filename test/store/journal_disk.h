@@ -68,11 +68,11 @@ struct event {
 
 static struct {
     pthread_mutex_t lock;
-    int recording;
+    atomic_int recording;
     struct event *events;
     size_t count, room;
     atomic_int countdown; /* of writes and flushes; 0: off       */
-    int then;             /* DIE, TEAR, FAIL, STOP               */
+    atomic_int then;      /* DIE, TEAR, FAIL, STOP               */
     atomic_int met;       /* how many there were                 */
 } disk = {.lock = PTHREAD_MUTEX_INITIALIZER};
 
@@ -176,22 +176,26 @@ static void at_call(int then, int count)
     atomic_store(&disk.countdown, count);
 }
 
-/* A child must not be born while a compactor holds this: only where none is. */
-static void disk_lock(void)
+/* 1 if this call is recorded. A child must not be born while a compactor holds
+ * the lock: only where none is. */
+static int disk_lock(void)
 {
-    if (disk.recording)
+    int recorded = disk.recording;
+
+    if (recorded)
         (void)pthread_mutex_lock(&disk.lock);
+    return recorded;
 }
 
-static void disk_unlock(void)
+static void disk_unlock(int recorded)
 {
-    if (disk.recording)
+    if (recorded)
         (void)pthread_mutex_unlock(&disk.lock);
 }
 
 ssize_t __wrap_pwrite(int fd, const void *bytes, size_t size, off_t offset)
 {
-    int then = is_time(0);
+    int then = is_time(0), recorded;
     ssize_t n;
     struct event *e;
 
@@ -205,11 +209,11 @@ ssize_t __wrap_pwrite(int fd, const void *bytes, size_t size, off_t offset)
         errno = EIO;
         return -1;
     }
-    disk_lock();
+    recorded = disk_lock();
     n = __real_pwrite(fd, bytes, size, offset);
     if (disk.then == DIE_NEW && offset == 0 && size == ONCE__JOURNAL_HEADER)
         (void)kill(getpid(), SIGKILL);
-    if (disk.recording && n > 0) {
+    if (recorded && n > 0) {
         e = add_event(WRITE, node_of(fd));
         e->offset = (uint64_t)offset;
         e->size = (size_t)n;
@@ -217,7 +221,7 @@ ssize_t __wrap_pwrite(int fd, const void *bytes, size_t size, off_t offset)
         assert(e->bytes != NULL);
         memcpy(e->bytes, bytes, (size_t)n);
     }
-    disk_unlock();
+    disk_unlock(recorded);
     return n;
 }
 
@@ -226,7 +230,7 @@ static int flush(int fd, int (*real)(int))
     struct stat st;
     struct event *e;
     size_t upto;
-    int then = is_time(1), rc;
+    int then = is_time(1), recorded, rc;
 
     if (then == FAIL || then == FAIL_FLUSH) {
         errno = EIO;
@@ -234,17 +238,17 @@ static int flush(int fd, int (*real)(int))
     }
     if (then == TEAR)
         (void)kill(getpid(), SIGKILL);
-    disk_lock();
-    upto = disk.count;
-    disk_unlock();
+    recorded = disk_lock();
+    upto = recorded ? disk.count : 0;
+    disk_unlock(recorded);
     /* While recording nothing is flushed: the models do that. */
-    rc = disk.recording ? 0 : real(fd);
-    disk_lock();
-    if (disk.recording && rc == 0 && fstat(fd, &st) == 0) {
+    rc = recorded ? 0 : real(fd);
+    recorded = disk_lock();
+    if (recorded && rc == 0 && fstat(fd, &st) == 0) {
         e = add_event(S_ISDIR(st.st_mode) ? FLUSH_NAMES : FLUSH, st.st_ino);
         e->offset = upto;
     }
-    disk_unlock();
+    disk_unlock(recorded);
     return rc;
 }
 
@@ -262,50 +266,50 @@ int __wrap_openat(int dir, const char *name, int flags, ...)
 {
     mode_t mode = 0;
     va_list args;
-    int fd;
+    int fd, recorded;
 
     if (flags & O_CREAT) {
         va_start(args, flags);
         mode = va_arg(args, mode_t);
         va_end(args);
     }
-    disk_lock();
+    recorded = disk_lock();
     fd = __real_openat(dir, name, flags, mode);
-    if (disk.recording && fd >= 0 && (flags & O_CREAT))
+    if (recorded && fd >= 0 && (flags & O_CREAT))
         (void)snprintf(add_event(NAME, node_of(fd))->name, 32, "%s", name);
-    disk_unlock();
+    disk_unlock(recorded);
     return fd;
 }
 
 int __wrap_renameat(int from_dir, const char *from, int to_dir, const char *to)
 {
     struct event *e;
-    int rc;
+    int recorded, rc;
 
     if (disk.then == DIE_DROP && once__segment_number(from) != 0)
         (void)kill(getpid(), SIGKILL);
-    disk_lock();
+    recorded = disk_lock();
     rc = __real_renameat(from_dir, from, to_dir, to);
-    if (disk.recording && rc == 0) {
+    if (recorded && rc == 0) {
         e = add_event(RENAME, 0);
         (void)snprintf(e->name, sizeof(e->name), "%s", from);
         (void)snprintf(e->to, sizeof(e->to), "%s", to);
     }
-    disk_unlock();
+    disk_unlock(recorded);
     return rc;
 }
 
 int __wrap_unlinkat(int dir, const char *name, int flags)
 {
-    int rc;
+    int recorded, rc;
 
     if (disk.then == DIE_DROP && once__segment_number(name) != 0)
         (void)kill(getpid(), SIGKILL);
-    disk_lock();
+    recorded = disk_lock();
     rc = __real_unlinkat(dir, name, flags);
-    if (disk.recording && rc == 0)
+    if (recorded && rc == 0)
         (void)snprintf(add_event(REMOVE, 0)->name, 32, "%s", name);
-    disk_unlock();
+    disk_unlock(recorded);
     return rc;
 }
 
@@ -313,18 +317,18 @@ int __wrap_unlinkat(int dir, const char *name, int flags)
 int __wrap_posix_fallocate(int fd, off_t offset, off_t size)
 {
     char name[32], file[16] = "";
-    int rc;
+    int recorded, rc;
 
     (void)snprintf(name, sizeof(name), "/proc/self/fd/%d", fd);
     if (disk.then == FAIL_MEMORY &&
         readlink(name, file, sizeof(file) - 1) > 0 &&
         strncmp(file, "/dev/shm/", 9) == 0)
         return ENOSPC;
-    disk_lock();
+    recorded = disk_lock();
     rc = __real_posix_fallocate(fd, offset, size);
-    if (disk.recording && rc == 0)
+    if (recorded && rc == 0)
         add_event(SIZE, node_of(fd))->size = (size_t)(offset + size);
-    disk_unlock();
+    disk_unlock(recorded);
     return rc;
 }
 

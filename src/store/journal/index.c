@@ -142,12 +142,12 @@ static void count(struct once__shared *s, const struct once__slot *slot,
     ONCE__MUST(sign > 0 || (seg->live > 0 && seg->bytes >= slot->length));
     ONCE__MUST(sign > 0 ||
                (s->records > 0 && (!is_owned(slot) || s->owned > 0)));
-    seg->live += one;
-    seg->bytes += length;
-    s->bytes += length;
-    s->records += one;
+    once__sum_add(&seg->live, one);
+    once__sum_add(&seg->bytes, length);
+    once__sum_add(&s->bytes, length);
+    once__sum_add(&s->records, one);
     if (is_owned(slot))
-        s->owned += one;
+        once__sum_add(&s->owned, one);
     if (slot->state == ONCE_DISPATCHED)
         s->dispatched += one;
     if (is_waiting(slot))

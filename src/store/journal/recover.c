@@ -226,7 +226,7 @@ static int take_frame(struct recovery *r, const struct once__frame *f,
     slot.length = f->length;
     slot.state = f->state;
     if (f->state == ONCE_COMPLETED)
-        s->average += f->length / 16 - s->average / 16;
+        once__sum_add(&s->average, f->length / 16 - s->average / 16);
     if (once__index_put(r->j, &slot))
         return ONCE_OK;
     return once__fail(r->err, ONCE_ENOMEM,

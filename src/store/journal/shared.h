@@ -97,9 +97,9 @@ struct once__undo {
  * */
 
 struct once__segment {
-    uint64_t size;  /* of the file                                          */
-    uint64_t bytes; /* of frames that are the last of their name            */
-    uint64_t live;  /* number of these                                      */
+    uint64_t size;          /* of the file                                  */
+    _Atomic uint64_t bytes; /* of frames that are the last of their name    */
+    _Atomic uint64_t live;  /* number of these                              */
 };
 
 /* A PID namespace. */
@@ -109,7 +109,8 @@ struct once__pids {
 
 /*
  * The head of the shared memory. All below `lock` belongs to its holder, but
- * for what is atomic.
+ * for what is atomic. Sums are atomic for those who read them without the lock,
+ * to guess whether there is work for the compactor; only the holder changes them.
  */
 struct once__shared {
     uint64_t magic;
@@ -142,11 +143,11 @@ struct once__shared {
     uint64_t fence;
     uint64_t marked;    /* no segment before this one is needed              */
     uint64_t forgotten; /* end of the last FORGOTTEN frame                   */
-    uint64_t records, bytes;
-    uint64_t owned;      /* records that are claimed or dispatched, ...      */
+    _Atomic uint64_t records, bytes;
+    _Atomic uint64_t owned; /* records that are claimed or dispatched, ...   */
     uint64_t dispatched; /* ... of these                                     */
     uint64_t waiting;    /* and those that are indeterminate                 */
-    uint64_t average; /* length of a completed record's frame                */
+    _Atomic uint64_t average; /* length of a completed record's frame        */
     uint64_t generation;
     uint32_t pages, room, depth;
     uint32_t directory[ONCE__DIRECTORIES + 1];
@@ -154,6 +155,14 @@ struct once__shared {
     struct once__segment segments[ONCE__JOURNAL_SEGMENTS];
     struct once__undo undo;
 };
+
+/* Adds to a sum, as the holder of the lock. */
+static inline void once__sum_add(_Atomic uint64_t *sum, uint64_t n)
+{
+    atomic_store_explicit(sum,
+                          atomic_load_explicit(sum, memory_order_relaxed) + n,
+                          memory_order_relaxed);
+}
 
 static inline struct once__segment *once__segment(struct once__shared *s,
                                                   uint64_t id)
