@@ -97,7 +97,7 @@ struct once__undo {
  * */
 
 struct once__segment {
-    uint64_t size;          /* of the file                                  */
+    _Atomic uint64_t size;  /* of the file                                  */
     _Atomic uint64_t bytes; /* of frames that are the last of their name    */
     _Atomic uint64_t live;  /* number of these                              */
 };
