@@ -20,6 +20,29 @@
 
 static int t__number, t__failed, t__bad;
 
+#ifdef __SANITIZE_THREAD__
+#include <pthread.h>
+
+/* A thread of a child gets the stack, and so the name, of a thread that only its
+ * parent has, and ThreadSanitizer dies of it. A larger stack is a new one. */
+static void t__larger_stacks(void)
+{
+    pthread_attr_t stack;
+    size_t size;
+
+    (void)pthread_getattr_default_np(&stack);
+    (void)pthread_attr_getstacksize(&stack, &size);
+    (void)pthread_attr_setstacksize(&stack, size + ((size_t)1 << 20));
+    (void)pthread_setattr_default_np(&stack);
+    (void)pthread_attr_destroy(&stack);
+}
+
+__attribute__((constructor)) static void t__at_fork(void)
+{
+    (void)pthread_atfork(NULL, NULL, t__larger_stacks);
+}
+#endif
+
 #define T_OK(cond)                                                             \
     ((cond)                                                                    \
          ? 1                                                                   \
