@@ -192,6 +192,7 @@ class Judge:
         if gap == "hold":
             self.store.held_until_h = self.hour + RETENTION_H
         else:
+            self.store.held_until_h = None      # the operator's last word
             self._leave_for_absent()
 
     # -- what tools said
