@@ -143,6 +143,16 @@ static int check_incarnation(uint32_t incarnation, once_error *err)
                             incarnation);
 }
 
+/* The time from which the gap is counted: a clock that is set ahead before
+ * anybody has looked at it must not end the gap. */
+static int note_time(once_store *s, once_error *err)
+{
+    once_clock clock = {.every_ms = 1000};
+    int rc = once_store_clock(s, &clock, err);
+
+    return rc == ONCE_ENOSYS ? ONCE_OK : rc;
+}
+
 static uint64_t longest(uint64_t a, uint64_t b)
 {
     return a > b ? a : b;
@@ -173,6 +183,8 @@ int once__copy_restore(once__copy *c, once_store *s, const once__restore *how,
     put.gap_until_ms = once__wall_clock(NULL) + ONCE_KEEP_MAX_MS;
     rc = s->ops->head(s, &put, head, err);
     if (rc == ONCE_OK)
+        rc = note_time(s, err);
+    if (rc == ONCE_OK)
         rc = import_all(c, s, how, err);
     put.gap = (uint32_t)how->gap;
     put.gap_until_ms = once__wall_clock(NULL) + keep_ms;
@@ -192,6 +204,8 @@ int once__copy_adopt(once_store *s, const once__restore *how,
     rc = s->ops->head(s, NULL, &put, err);
     if (rc == ONCE_OK)
         rc = check_incarnation(put.incarnation, err);
+    if (rc == ONCE_OK)
+        rc = note_time(s, err);
     if (rc != ONCE_OK)
         return rc;
     put.incarnation++;

@@ -248,6 +248,36 @@ static void a_held_gap_grants_nothing_until_it_is_over(void)
     held("sqlite", "sqlite");
 }
 
+/* The clock is set ahead before any engine has looked at it. */
+static void a_clock_set_ahead_at_once_ends_no_gap(void)
+{
+    static const char *const drivers[] = {"journal", "sqlite"};
+    once__restore how = {.gap = ONCE_GAP_HOLD};
+    once__copy_about about;
+    once_store_head head;
+    once_engine *e;
+    once_store *s;
+    size_t i;
+
+    for (i = 0; i < 2; i++) {
+        shell("rm -rf a b c copy a-* b-* c-*");
+        now = real_now();
+        make(drivers[i], "a", path("copy"), &about);
+        restore(url(drivers[i], "b"), path("copy"), ONCE_GAP_HOLD, &head);
+        s = open_store(url(drivers[i], "c"));
+        T_EQ(once__copy_adopt(s, &how, &head, NULL), ONCE_OK);
+        once_store_close(s);
+        now += 30 * (uint64_t)DAY;
+        e = engine(url(drivers[i], "b"), NULL);
+        T_EQ(attempt(e, NEVER, 0, 'c'), ONCE_UNKNOWN);
+        once_engine_close(e);
+        e = engine(url(drivers[i], "c"), NULL);
+        T_EQ(attempt(e, NEVER, 0, 'c'), ONCE_UNKNOWN);
+        once_engine_close(e);
+    }
+    shell("rm -rf b c b-* c-*");
+}
+
 /* An engine has the empty store open while it is filled from the copy: it knows
  * nothing of the gap, so it may grant nothing. */
 static void beside(const char *driver)
@@ -822,6 +852,7 @@ int main(void)
     if (mkdtemp(folder) == NULL)
         return 2;
     T_RUN(a_held_gap_grants_nothing_until_it_is_over);
+    T_RUN(a_clock_set_ahead_at_once_ends_no_gap);
     T_RUN(who_has_it_open_while_it_is_restored_grants_nothing);
     T_RUN(a_copy_moves_a_store_to_another_kind);
     T_RUN(a_held_gap_grants_nothing_to_single_operations);
