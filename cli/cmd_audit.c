@@ -35,8 +35,7 @@ static const char help[] =
     "unknown), action, kind, user, name, fence, why. Status of verify: 0 the chain\n"
     "is whole, 3 it is not. The last lines of a log can be missing without a trace\n"
     "in it, or all of it be written anew: --against finds that up to the last line\n"
-    "that was kept. Lines there that name another log than --audit do not count.\n"
-    "Without FILEs it reads the files that the log was before as well.\n";
+    "that was kept. Without FILEs the files that the log was before are read, too.\n";
 /* clang-format on */
 
 enum { OPT_SINCE = 1, OPT_UNTIL, OPT_ACTION, OPT_WHO, OPT_NAME, OPT_AGAINST };

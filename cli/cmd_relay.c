@@ -43,8 +43,7 @@ static const char help[] =
     "  --timeout TIME   for a connection, and for a proof (10s)\n"
     "  --headers FILE   http: lines \"Name: value\" to be sent along\n"
     "  --ca FILE        TLS: certificates to trust (the system's)\n"
-    "Status 1: drained, and dead or indeterminate rows, stuck sagas, or rows of\n"
-    "routes that never had a relay, are left.\n";
+    "Status 1: drained; dead, indeterminate or unattended rows or sagas are left.\n";
 /* clang-format on */
 
 enum {
