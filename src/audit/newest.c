@@ -210,15 +210,24 @@ static int show(struct reading *r, once_bytes text)
     return rc;
 }
 
+/* An `each`: with what a file begins. */
+static int take_first(void *user, const once__audit_line *line)
+{
+    struct reading *r = user;
+
+    r->first = line->seq;
+    snprintf(r->prev, sizeof(r->prev), "%s",
+             line->flaw == NULL ? line->prev : once__audit_nothing);
+    return DONE;
+}
+
 /* What the first line of the file follows. */
 static void note_first(struct reading *r, once_bytes text)
 {
     once__audit_line line = {.number = 1};
 
     once__audit_parse(text, &line);
-    r->first = line.seq;
-    snprintf(r->prev, sizeof(r->prev), "%s",
-             line.flaw == NULL ? line.prev : once__audit_nothing);
+    (void)take_first(r, &line);
     json_decref(line.json);
 }
 
@@ -328,16 +337,6 @@ int once__audit_newest(const char *path, const once__audit_filter *f,
 }
 
 /* ---- Which files there are ----------------------------------------------------- */
-
-static int take_first(void *user, const once__audit_line *line)
-{
-    struct reading *r = user;
-
-    r->first = line->seq;
-    snprintf(r->prev, sizeof(r->prev), "%s",
-             line->flaw == NULL ? line->prev : once__audit_nothing);
-    return DONE;
-}
 
 static int add_part(char ***list, size_t *n, const char *path)
 {

@@ -397,21 +397,7 @@ static once_bytes result_of(uint32_t n)
 /* Claims key `n` and completes it. ONCE_OK, or what went wrong. */
 static int complete_one(once_store *s, uint32_t n, uint64_t keep_ms)
 {
-    once_op op;
-    uint64_t fence;
-    int rc;
-
-    make_op(&op, ONCE_OP_CLAIM, n);
-    rc = apply_one(s, &op, NULL);
-    if (rc != ONCE_OK || op.rc != ONCE_OWNER)
-        return rc != ONCE_OK ? rc : op.rc;
-    fence = op.record.fence;
-    make_op(&op, ONCE_OP_COMPLETE, n);
-    op.fence = fence;
-    op.keep_ms = keep_ms;
-    op.result = result_of(n);
-    rc = apply_one(s, &op, NULL);
-    return rc == ONCE_OK ? op.rc : rc;
+    return complete_with(s, n, keep_ms, result_of(n));
 }
 
 static void complete_all(once_store *s, uint32_t from, uint32_t to)

@@ -47,4 +47,25 @@ static inline int verb_on(once_store *s, int verb, uint32_t n)
     return rc == ONCE_OK ? op.rc : rc;
 }
 
+/* Claims key `n` and completes it. ONCE_OK, or what went wrong. */
+static inline int complete_with(once_store *s, uint32_t n, uint64_t keep_ms,
+                                once_bytes result)
+{
+    once_op op;
+    uint64_t fence;
+    int rc;
+
+    make_op(&op, ONCE_OP_CLAIM, n);
+    rc = apply_one(s, &op, NULL);
+    if (rc != ONCE_OK || op.rc != ONCE_OWNER)
+        return rc != ONCE_OK ? rc : op.rc;
+    fence = op.record.fence;
+    make_op(&op, ONCE_OP_COMPLETE, n);
+    op.fence = fence;
+    op.keep_ms = keep_ms;
+    op.result = result;
+    rc = apply_one(s, &op, NULL);
+    return rc == ONCE_OK ? op.rc : rc;
+}
+
 #endif /* TEST_STORE_OPS_H */

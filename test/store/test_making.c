@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * test_making.c - a process dies while it makes a store: before each system
- * call of it, one after the other. Whoever comes next finds a store or makes
+ * call of it, one after the other. The next process finds a store or makes
  * one, all that is acknowledged from then on is there for others and later,
  * and of the dead one no shared memory is left.
  *
@@ -66,19 +66,7 @@ static once_store *open_at(const char *path)
 
 static int complete(once_store *s, uint32_t n)
 {
-    once_op op;
-    uint64_t fence;
-    int rc;
-
-    make_op(&op, ONCE_OP_CLAIM, n);
-    rc = apply_one(s, &op, NULL);
-    if (rc != ONCE_OK || op.rc != ONCE_OWNER)
-        return rc != ONCE_OK ? rc : op.rc;
-    fence = op.record.fence;
-    make_op(&op, ONCE_OP_COMPLETE, n);
-    op.fence = fence;
-    rc = apply_one(s, &op, NULL);
-    return rc == ONCE_OK ? op.rc : rc;
+    return complete_with(s, n, 5000, (once_bytes){NULL, 0});
 }
 
 static void are_there(once_store *s, uint32_t from, uint32_t to)
@@ -205,7 +193,7 @@ static void end_elsewhere(const struct elsewhere *e, int use)
     T_EQ(status, 0);
 }
 
-/* Shared memory of the journal at `path`, whoever made it. */
+/* Shared memory of the journal at `path`, from any maker. */
 static int count_memory(const char *path)
 {
     static const uint8_t zeros[ONCE__JOURNAL_ID];
