@@ -48,7 +48,7 @@ enum {
     CON_TOKEN_MAX = 1 << 10,   /* bytes from who is not known         */
     CON_SKIPPED_MAX = 4 << 20, /* bytes of what is refused anyway   */
     CON_VALUES_MAX = 8192,     /* in a request's JSON                 */
-    CON_DEPTH_MAX = 16,        /* likewise                            */
+    CON_DEPTH_MAX = 16,        /* the same, nested                    */
     CON_SHOWN_MAX = 1 << 20,   /* bytes of a body that is shown       */
     CON_PAGE_MAX = 200,        /* records of a page                   */
     CON_SECRET = 64            /* hex digits of a token or a session  */
@@ -76,7 +76,7 @@ enum con_right {
 struct con_peer {
     const struct MHD_Connection *c;
     int fd;
-    int64_t uid; /* by the kernel; -1: by loopback, nobody knows */
+    int64_t uid; /* by the kernel; -1: by loopback, not known    */
     int step, known, gone;
     uint64_t number, deadline_ms;
 };

@@ -5,19 +5,20 @@
  *
  * A connection is worth keeping while it works. One that has only begun to ask,
  * or that does not fetch its answer, has a deadline that no byte extends, and
- * gives way when somebody else comes: first those of whom nobody knows who they
- * are, the oldest first. A connection that gives way is shut down here; its own
+ * gives way to the next caller: first those who have not been identified, the
+ * oldest first. A connection that gives way is shut down here; its own
  * thread sees that and ends it.
  */
 #include "console.h"
 
 #include <sys/socket.h>
-#include <time.h>
+
+#include "store/steady.h"
 
 /* How long each step may take. */
 enum {
     ASK_MS = 10000,     /* from connecting to the end of the head      */
-    UNKNOWN_MS = 20000, /* whom nobody knows has this for the rest     */
+    UNKNOWN_MS = 20000, /* not identified: this for the rest           */
     BODY_MS = 60000,    /* to send the body, or to fetch the answer    */
     IDLE_MS = 120000    /* until the next request                      */
 };
@@ -26,15 +27,6 @@ enum {
 enum { USER_MAX = 16, MANY_MAX = 48 };
 
 enum { FREE, WAITS, WORKS };
-
-/* By a clock that nobody sets. */
-static uint64_t now_ms(void)
-{
-    struct timespec t;
-
-    (void)clock_gettime(CLOCK_MONOTONIC, &t);
-    return (uint64_t)t.tv_sec * 1000 + (uint64_t)t.tv_nsec / 1000000;
-}
 
 static struct con_peer *peer_of(struct con *con, const struct MHD_Connection *c)
 {
@@ -104,7 +96,7 @@ static void add(struct con *con, struct con_peer *p, struct MHD_Connection *c,
                            .uid = uid,
                            .step = WAITS,
                            .number = ++con->connected,
-                           .deadline_ms = now_ms() + ASK_MS};
+                           .deadline_ms = once__steady_ms() + ASK_MS};
     if (!room)
         end(p);
 }
@@ -151,14 +143,14 @@ static void set(struct con_ask *ask, int step, int known, uint64_t ms)
     if (p != NULL) {
         p->step = step;
         p->known = known;
-        p->deadline_ms = now_ms() + ms;
+        p->deadline_ms = once__steady_ms() + ms;
     }
     pthread_mutex_unlock(&ask->con->lock);
 }
 
 void con_peer_asks(struct con_ask *ask)
 {
-    set(ask, WAITS, ask->known, ask->known ? BODY_MS : UNKNOWN_MS);
+    con_peer_works(ask, 0);
 }
 
 void con_peer_works(struct con_ask *ask, int works)
@@ -174,7 +166,7 @@ void con_peer_rests(struct con_ask *ask)
 
 void con_peers_end_late(struct con *con)
 {
-    uint64_t now = now_ms();
+    uint64_t now = once__steady_ms();
     struct con_peer *p;
 
     pthread_mutex_lock(&con->lock);

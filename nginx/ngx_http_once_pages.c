@@ -14,8 +14,8 @@
  * a redirect began, but it evaluates the value of error_page while the request
  * is still there: a code of ours stands before each of these values.
  *
- * It refuses to claim in the fallback: whoever was refused was not let in, and
- * must not see a replay.
+ * It refuses to claim in the fallback: a caller who was refused was not let in,
+ * and must not see a replay.
  */
 
 

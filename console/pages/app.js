@@ -97,7 +97,7 @@ async function show() {
 }
 
 // What is shown is not true any more when nobody answers: that is said above it
-// until somebody does, on each screen.
+// until an operator does, on each screen.
 function answers(problem) {
     const place = document.getElementById('away');
     main.classList.toggle('old', Boolean(problem));

@@ -90,7 +90,7 @@ typedef struct once_store_ops {
 
     /* Opens the store; `rest` is the URL after "name:". One that is not there,
      * or is empty, is ONCE_EOPEN, with the text of once__missing(), unless
-     * `create` is set: somebody may have moved it, or not mounted its disk, and
+     * `create` is set: it may have been moved, or its disk is not mounted, and
      * an empty one would execute every key again. ONCE_OK, or ONCE_EOPEN,
      * ONCE_EURL, ONCE_EVERSION, ONCE_ECORRUPT, ONCE_ENOMEM, or ONCE_EAWAY if a
      * server cannot be reached, and may be later. An error text names the path,

@@ -156,7 +156,7 @@ ONCE_CHECK int once__audit_newest(const char *path, const once__audit_filter *f,
                                   size_t max, once__audit_each *each,
                                   void *user, once_error *err);
 
-/* The files of a log whose newest is `path`, likewise, the oldest first; end with
+/* All files of a log whose newest is `path`, the oldest first; end with
  * once__audit_parts_free(). Without any file it is `path` alone. */
 ONCE_CHECK int once__audit_parts(const char *path, char ***out, size_t *n,
                                  once_error *err);

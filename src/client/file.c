@@ -163,7 +163,7 @@ static char *find(const char *path)
 }
 
 /* A file that SQLite creates can be read by everybody. Its log files get the
- * mode of the database. It is no link: whoever else may write to the folder must
+ * mode of the database. It is no link: another user who may write to the folder must
  * not lead root elsewhere. */
 static int create(const char *path, once_error *err)
 {

@@ -132,7 +132,7 @@ static int name_store(const char *path, const char *id, int accepted)
     good = flock(fd, LOCK_EX) == 0;
     if (good && (!read_at(fd, there) || there[0] == '\0' ||
                  (accepted && strcmp(there, id) != 0)))
-        good = write_at(fd, id); /* what is damaged is written anew */
+        good = write_at(fd, id); /* what is damaged is replaced */
     return close_quietly(fd, good);
 }
 

@@ -2090,7 +2090,7 @@ AS $f$
 $f$;
 
 -- PostgreSQL lets everybody execute what is new. refuse_1() is called with the
--- rights of whoever commits.
+-- rights of the role that commits.
 DO $do$
 DECLARE
     v_function regprocedure;

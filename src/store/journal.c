@@ -429,7 +429,7 @@ static void look_ahead(struct journal *s, struct batch *b, once_op **ops,
 }
 
 /*
- * Reads them with the lock let go: whoever has no processor for it, or a slow
+ * Reads them with the lock let go: a process without a processor, or with a slow
  * disk, keeps nobody waiting. What has changed meanwhile is read again.
  */
 static int read_aside(struct journal *s, struct batch *b, once_op **ops,

@@ -16,7 +16,7 @@ ONCE_CHECK int once__path_absolute(const char *store, const char *path,
 
 /*
  * The same, and where the last part is a link, what it leads to: if it is root's
- * or ours. Whoever else may write to that folder must not lead root elsewhere.
+ * or ours. Another user who may write to that folder must not lead root elsewhere.
  * The result is no link, and has to be opened as such (O_NOFOLLOW).
  */
 ONCE_CHECK int once__path_resolve(const char *store, const char *path,

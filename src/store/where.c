@@ -8,8 +8,8 @@
  *               ---------                ^ of the parameters those that say
  *               left out                   which store it is
  *
- * Whoever wants to know whether another store lies there than before needs it
- * (engine/witness.c). The same place that is written in another way is another
+ * With it the witness (engine/witness.c) notices that another store lies there
+ * than before. The same place that is written in another way is another
  * one: localhost and 127.0.0.1. FNV-1a: nobody gains by a collision, which says
  * that a store is another one.
  */

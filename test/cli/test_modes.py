@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """test_modes.py - whatever the commands and the console leave is its user's own,
 also under umask 0: stores and copies hold answers, orders hold requests, and the
-console's token makes whoever reads it the operator."""
+console's token makes its reader the operator."""
 import os
 import subprocess
 

@@ -323,7 +323,7 @@ def test_loopback_wants_the_token_once(world, lost):
 @pytest.mark.parametrize("mode, refused", [
     (0o644, True), (0o620, True), (0o602, True), (0o600, False)])
 def test_the_token_is_not_written_for_others(world, tmp_path, mode, refused):
-    """Whoever reads it is the operator."""
+    """Its reader is the operator."""
     out = tmp_path / "out"
     out.touch()
     out.chmod(mode)

@@ -176,7 +176,7 @@ def test_a_new_store_in_the_place_of_one_is_refused_until_accepted(
     lines = site.gateway.log("error.log")
     assert "this is a different store" in lines
     assert "once restore --adopt" in lines
-    # The right one is put back: nothing was lost.
+    # The right one is back in its place: nothing was lost.
     site.gateway.quit()
     files.remove("pay")
     files.move("gone", "pay")

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""test_schema.py - tables of messages that are older, incomplete, or somebody's
+"""test_schema.py - tables of messages that are older, incomplete, or another's
 own: what `once messages init` and `check` make of them.
 
 version-1.pg.sql and version-1.lite.sql are the texts of version 1, as they were."""

@@ -17,7 +17,7 @@ one method each; everything else is a violation:
 
 Leave to execute again is given by `--gap accept`, by an outcome that has
 outlived its retention, by an empty store that was made where no witness is
-kept, and by a store put back within the second that the witness needs.
+kept, and by a store restored within the second that the witness needs.
 """
 
 import time
@@ -192,7 +192,7 @@ class Judge:
         if gap == "hold":
             self.store.held_until_h = self.hour + RETENTION_H
         else:
-            self.store.held_until_h = None      # the operator's last word
+            self.store.held_until_h = None      # accept ends it
             self._leave_for_absent()
 
     # -- what tools said

@@ -649,7 +649,7 @@ class World:
         return "later"
 
     def step_clock(self, n):
-        """Somebody sets the clock, and no time has passed."""
+        """The clock is set, and no time has passed."""
         self._move(int(n), 0)
         return "set"
 

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """
-reader.py - somebody who types what a page shows: a folder, a home, a terminal.
+reader.py - types what a page shows: a folder, a home, a terminal.
 
 What a page calls /etc/once or 127.0.0.1:8080 is another folder and port here: no
 page changes this machine.

@@ -340,7 +340,7 @@ static void claim_meanwhile(void)
     T_EQ(op.rc, ONCE_OWNER);
 }
 
-/* While its claim reads that the key is free again, somebody else takes it. */
+/* While its claim reads that the key is free again, another process takes it. */
 static void what_was_read_aside_is_looked_at_again(void)
 {
     char path[128];

@@ -284,7 +284,7 @@ static void memory_of_an_earlier_start_of_the_host_is_not_believed(void)
     T_OK(!exists(file));
 }
 
-/* Whoever may write to the folder shall not lead root elsewhere. */
+/* A user who may write to the folder must not lead root elsewhere. */
 static void links_in_the_folder_are_not_followed(void)
 {
     static const char *const names[] = {"lock", "head", "00000001.log",

@@ -47,7 +47,7 @@ struct once__compactor {
     struct once__journal view; /* the thread's alone */
     uint64_t full_ms;          /* likewise: when the disk had no room */
     uint64_t save_ms;          /* likewise: not before the index is saved */
-    int said;                  /* likewise: that segments are scarce */
+    int said;                  /* it was said that segments are scarce */
     pthread_t thread;
     atomic_int stop;
     pthread_mutex_t lock; /* for all below */

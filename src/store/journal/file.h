@@ -16,7 +16,7 @@ struct once__identity {
 int once__file_identify(int fd, struct once__identity *out);
 /* Creates the file `name` in the folder, mode and owner as the folder's. */
 int once__file_create(int folder, const char *name);
-/* Opens the file `name` in the folder, which is a file: whoever may write to the
+/* Opens the file `name` in the folder, which is a file: a user who may write to the
  * folder must not lead us elsewhere by a link, or let us wait for a pipe. A
  * descriptor, or -1 and errno. */
 int once__file_open_in(int folder, const char *name, int flags);

@@ -620,7 +620,7 @@ END
 $f$;
 
 -- Beside apply_1, in the same statement: takes all back if this is another store
--- than the client has opened. Schemas can be renamed, and databases put back,
+-- than the client has opened. Schemas can be renamed, and databases restored,
 -- while it is connected, or between two connections. p_id NULL: it does not know.
 CREATE OR REPLACE FUNCTION "@schema@".same_1(p_id uuid) RETURNS void
 LANGUAGE plpgsql STABLE SECURITY DEFINER

@@ -3,7 +3,7 @@
  * mark.c - the key PREFIX"store": that there is a store, and which.
  *
  * Its value is one line of text: "1 ID", ID in hexadecimal digits. `once init`
- * sets it. A server that was emptied, or was started anew and had kept nothing,
+ * sets it. A server that was emptied, or was restarted and had kept nothing,
  * has none: it would execute everything that it had recorded once more, so it
  * is refused. Each connection asks for it in its greeting, and again each
  * second in front of what it asks (link.c). In a cluster only the node that the

@@ -149,7 +149,7 @@ struct once__redis_link {
     uint64_t watched_us; /* when it was asked last                           */
     uint64_t evicted;    /* keys that it had dropped to make room by then    */
     size_t watch_reply;  /* as time_reply                                    */
-    size_t mark_reply;   /* likewise                                         */
+    size_t mark_reply;   /* the same, of the mark                            */
 
     const char *script; /* what the greeting loads */
 
