@@ -38,7 +38,7 @@
  * bytes like a success, unless `retry_failed` lets the work run again.
  *
  * Once makes sure that the work *begins* at most once. If the process dies
- * while the work runs, nobody knows how far it came: the record becomes
+ * while the work runs, it is not known how far it came: the record becomes
  * indeterminate, and every repeat returns ONCE_UNKNOWN until an operator
  * resolves the record (`once resolve`). With `takeover` the next call runs the
  * work again instead: at least once, and only for work whose effect is
@@ -151,7 +151,7 @@ typedef struct once_result {
     size_t size;
     int code;         /* what the work returned: 0 is success              */
     uint32_t attempt; /* of the record, 0 if there is none: 1, 2, 3 ...    */
-    uint64_t fence;   /* likewise; `once resolve` asks for it              */
+    uint64_t fence;   /* also 0 then; `once resolve` asks for it           */
     uint64_t left_ms; /* ONCE_IN_FLIGHT: until the other lease expires     */
     const char *type; /* content type, "" where there is none; never NULL  */
     once_bytes bytes; /* both are valid until this is cleared              */

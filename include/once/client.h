@@ -10,11 +10,11 @@
  *                              +- once_client_result_clear
  *    once_client_close
  *
- * An *order* is what the caller wants to happen once, named by an id of his
+ * An *order* is what the caller needs to happen once, named by an id of his
  * own business: "42". The client draws one Idempotency-Key for it and keeps
- * key and request in a file *before* the first byte leaves. Whoever sends the
- * order again - another thread, another process, the same one after a crash -
- * uses the same key, so the gateway, or any server that honours the header,
+ * key and request in a file *before* the first byte leaves. A caller who sends
+ * the order again - another thread, another process, the same one after a crash
+ * - uses the same key, so the gateway, or any server that honours the header,
  * recognises the repeat. The life of an order in the file:
  *
  *              keep        a byte may leave         2xx
@@ -186,7 +186,7 @@ typedef struct once_client_header {
 /*
  * An order and its request. Method, URL, Content-Type, Content-Encoding and
  * body are the request: they must be the same whenever the order is sent, as
- * the gateway's fingerprint wants it. Other headers may differ.
+ * the gateway's fingerprint needs it. Other headers may differ.
  *
  * `method` and `url` NULL: send what was kept with the order, for example
  * after a crash. Headers given then are sent instead of kept ones with the
@@ -206,7 +206,7 @@ typedef struct once_client_request {
     size_t n_headers;
     once_bytes body;
     uint32_t deadline_ms; /* of this send [the client's]                    */
-    uint32_t ask_refused; /* 1: a kept refusal is asked anew, same key [0]  */
+    uint32_t ask_refused; /* 1: a kept refusal is asked again, same key [0] */
 } once_client_request;
 
 #define ONCE_CLIENT_REQUEST_INIT                                               \
@@ -322,8 +322,8 @@ ONCE_API ONCE_CHECK int once_client_forget(once_client *c, const char *group,
 /*
  * Forgets orders that are DONE or REFUSED for longer than `older_ms`. An id
  * that is sent again after that is a new order, with a new key: choose a time
- * after which nobody does. `*purged`, which may be NULL, says how many. Errors
- * as above, after which some may be gone. Since 0.1.
+ * after which no caller does. `*purged`, which may be NULL, says how many.
+ * Errors as above, after which some may be gone. Since 0.1.
  */
 ONCE_API ONCE_CHECK int once_client_purge(once_client *c, uint64_t older_ms,
                                           uint64_t *purged, once_error *err);

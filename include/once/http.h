@@ -19,6 +19,7 @@
  *           once_exchange_step <---------+
  *             |     |     |
  *             |     |     +--> SEND: once_exchange_reply has the answer
+ *             |     |     +--> PROBE: ask, once_exchange_probed: WAIT or SEND
  *             |     +--------> PASS: as above (dry run, unprotected)
  *             +--------------> RUN: run the handler, once, and then
  *                                once_exchange_answer  it has answered
@@ -77,9 +78,10 @@ ONCE_API const char *once_http_find(const once_http_request *r,
                                     const char *name);
 
 /*
- * Returns 1 for Idempotency-Attempt, Idempotency-Outcome, Idempotency-Status
- * and Idempotent-Replayed, in any case; otherwise 0. A client can forge them: a
- * handler must neither trust them nor pass them on. Since 0.1.
+ * Returns 1 for Idempotency-Attempt, -Outcome, -Probe, -Record,
+ * -Recorded-Status and -Status, and Idempotent-Replayed, in any case; otherwise
+ * 0. A client can forge them: a handler must neither trust them nor pass them
+ * on. Since 0.1.
  */
 ONCE_API int once_http_is_internal(const char *name);
 
@@ -102,7 +104,7 @@ typedef struct once_http_answer {
     int status;                      /* 200 .. 599                          */
     int outcome;                     /* enum once_http_outcome              */
     int streamed;                    /* 1: the body comes later, piece by
-                                      * piece, from whoever answers. It is
+                                      * piece, from the handler. It is
                                       * recorded as not kept before the first
                                       * byte leaves; `body` is empty        */
     const once_http_header *headers; /* without Content-Length              */
@@ -131,6 +133,7 @@ typedef int once_http_text(void *user, const once_http_request *r, char *out,
                            size_t max);
 
 enum once_guard_lost { ONCE_LOST_HOLD = 0, ONCE_LOST_TAKEOVER = 1 };
+enum once_guard_repeat { ONCE_REPEAT_REPLAY = 0, ONCE_REPEAT_REFUSE = 1 };
 enum once_guard_failure { ONCE_STORE_DENY = 0, ONCE_STORE_BYPASS = 1 };
 
 /*
@@ -183,18 +186,38 @@ typedef struct once_guard_options {
     const char *release; /* statuses that mean "not executed" and free the key:
                           * numbers from 300 to 599. One that `final` names by
                           * number leaves the default list; in both lists it
-                          * is refused ["408 425 429"]                      */
+                          * is refused ["401 408 421 425 429"]              */
     const char *fingerprint; /* what is compared when a key is repeated:
                               * "query", "type" (Content-Type and
                               * Content-Encoding) and "body", or some of them.
                               * The boundary of a multipart body is never
-                              * compared ["body query type"]                */
+                              * compared. "json" in place of "body" compares
+                              * JSON by its meaning, without the members that
+                              * "but=POINTER" names ["body query type"]     */
     /* In place of all that: a text computed from the head. If there is none, or
      * it cannot be used, query, type and body are compared. [NULL] */
     once_http_text *fingerprint_of;
     /* What operators may search for, up to ONCE_LABEL_MAX bytes; stored in
      * clear, so not for secrets. [method and path, without the query] */
     once_http_text *label;
+    uint32_t repeat; /* enum once_guard_repeat: with refuse a repeat is told
+                      * "already-done" in place of the kept answer
+                      * [ONCE_REPEAT_REPLAY]                                */
+    uint64_t ttl_failure_ms; /* the same as `ttl_ms` for an answer with a status
+                              * from 400, unless the handler has said that the
+                              * work was done. After it the request executes
+                              * again [ttl_ms]                              */
+    uint32_t probe; /* 1: where the outcome is unknown the step is PROBE, and
+                     * its caller asks what became of the request
+                     * (docs/http.md, 3.5); not with takeover or dry_run [0] */
+    const char *key_time; /* "uuid7" or "ulid": each key carries the time at
+                           * which it was made. One that is too old, or from
+                           * the future, is told what is recorded of it, or
+                           * 409 "key-expired", and never executes. Needs a
+                           * `ttl_ms` of an hour, and not bypass [none]     */
+    uint64_t max_age_ms;  /* with it: how old a key may be [the shorter of
+                           * `ttl_ms` and `ttl_failure_ms`, less 15 minutes:
+                           * that is also the most]                         */
 } once_guard_options;
 
 /* In a table of C: { .size = sizeof(once_guard_options), .scope_off = 1 } */
@@ -202,7 +225,7 @@ typedef struct once_guard_options {
     {                                                                          \
         sizeof(once_guard_options), NULL, NULL, NULL, 0, NULL, NULL, 0, NULL,  \
             NULL, 0, NULL, 0, 0, 0, 0, 0, 0, 0, 0, NULL, 0, 0, 0, NULL, NULL,  \
-            NULL, NULL, NULL                                                   \
+            NULL, NULL, NULL, 0, 0, 0, NULL, 0                                 \
     }
 
 typedef struct once_guard once_guard;
@@ -234,7 +257,9 @@ enum once_http_step {
     ONCE_HTTP_WAIT = 3, /* `wake` will be called; then once_exchange_step() */
     ONCE_HTTP_RUN = 4,  /* run the handler: this exchange is the owner      */
     ONCE_HTTP_SEND = 5, /* send once_exchange_reply()                       */
-    ONCE_HTTP_DROP = 6  /* close the connection without an answer           */
+    ONCE_HTTP_DROP = 6, /* close the connection without an answer           */
+    ONCE_HTTP_PROBE = 7 /* ask what became of once_exchange_record(), and then
+                         * once_exchange_probed()                           */
 };
 
 typedef struct once_exchange once_exchange;
@@ -258,6 +283,25 @@ typedef void once_http_wake(void *user);
 ONCE_API ONCE_CHECK int once_exchange_new(once_guard *g,
                                           const once_http_request *r,
                                           once_error *err, once_exchange **out);
+
+/*
+ * Begins an exchange that tells what became of an earlier request with the key
+ * of this one, a GET or HEAD with the same header and the same credentials:
+ * docs/http.md, section 10. Of the guard's options those count that make the
+ * name: scope, realm and key. It waits while the request is in flight, if the
+ * query says so ("wait=10s"), but for at most `wait_ms`. The calls that follow
+ * are as for once_exchange_new(), but it never comes to RUN or PASS, and changes
+ * nothing in the store. Returns
+ *   ONCE_HTTP_READ  Call once_exchange_claim(); also if the key is missing.
+ *   ONCE_EINVAL     The guard has no scope: anybody could ask which keys exist.
+ *                   Or `wait_ms` is over 600000.
+ *   ONCE_ENOMEM     Out of memory.
+ * After an error there is no exchange. Since 0.1.
+ */
+ONCE_API ONCE_CHECK int once_exchange_lookup(once_guard *g,
+                                             const once_http_request *r,
+                                             uint32_t wait_ms, once_error *err,
+                                             once_exchange **out);
 
 /*
  * After READ: takes the next piece of the body, which is borrowed for the call.
@@ -323,6 +367,24 @@ ONCE_API ONCE_CHECK int once_exchange_broken(once_exchange *x, int status,
                                              once_http_wake *wake, void *user);
 
 /*
+ * After PROBE: what the question about once_exchange_record() has brought. Its
+ * outcome counts if it is ONCE_HTTP_APPLIED: `status`, headers and body are then
+ * what the first request was, or should have been, answered with, and the effect
+ * of this record is committed. Or `outcome` is zero, and `a` is a service's
+ * answer over HTTP as it came, with 200 and the headers of the gateway's probes.
+ * NULL, or anything else: the outcome stays unknown. All of it is copied.
+ * Returns
+ *   ONCE_HTTP_WAIT It is being recorded; `wake` will be called. The next step is
+ *                  that of whatever stands recorded then.
+ *   ONCE_HTTP_SEND The problem "outcome-unknown". `wake` is not called.
+ *   ONCE_ENOMEM    Free the exchange: nothing was recorded.
+ * Since 0.1.
+ */
+ONCE_API ONCE_CHECK int once_exchange_probed(once_exchange *x,
+                                             const once_http_answer *a,
+                                             once_http_wake *wake, void *user);
+
+/*
  * After SEND: returns the answer to send. Borrowed until the exchange is freed.
  * It has no Content-Length, Connection, Keep-Alive, Transfer-Encoding, TE,
  * Trailer or Upgrade, and a replay has no Date: the server sets what it needs
@@ -344,7 +406,7 @@ ONCE_API void once_exchange_free(once_exchange *x);
 /* ---- For logs and handlers ---------------------------------------------- */
 
 /* Returns "new", "replayed", "in_flight", "mismatch", "indeterminate",
- * "unstored", "unavailable", "unprotected", "invalid", or "-": not guarded.
+ * "unstored", "refused", "expired", "unavailable", "unprotected", "invalid", or "-": not guarded.
  * Static. Since 0.1. */
 ONCE_API const char *once_exchange_status(const once_exchange *x);
 
@@ -352,6 +414,11 @@ ONCE_API const char *once_exchange_status(const once_exchange *x);
  * whose answer is replayed; 0 if it is not known. A handler that calls another
  * service should send it on as Idempotency-Attempt. Since 0.1. */
 ONCE_API uint32_t once_exchange_attempt(const once_exchange *x);
+
+/* Returns the stored name, 64 hex digits, or "-": what a handler keeps beside
+ * its work so that it can be asked about it, and sends on as Idempotency-Record.
+ * Borrowed until the exchange is freed. Since 0.1. */
+ONCE_API const char *once_exchange_record(const once_exchange *x);
 
 /* Returns the first 16 hex digits of the stored name, or "-". Borrowed until
  * the exchange is freed. Since 0.1. */

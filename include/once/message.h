@@ -17,11 +17,11 @@
  *
  * The connection stays the caller's. The library sends its statements on it and
  * never begins, ends or configures anything there. The exceptions,
- * once_message_init() and once_message_purge(), want a connection that has no
+ * once_message_init() and once_message_purge(), need a connection that has no
  * transaction open.
  *
  * COMMIT of a transaction that has failed answers ROLLBACK, and no error, on
- * PostgreSQL: whoever commits must compare the command tag before it
+ * PostgreSQL: the caller who commits must compare the command tag before it
  * acknowledges anything.
  *
  * The conventions of once.h hold here as well, and these:
@@ -107,14 +107,14 @@ ONCE_API ONCE_CHECK int once_message_schema(const char *schema,
 ONCE_API ONCE_CHECK int once_message_check(const once_tx *tx, once_error *err);
 
 /*
- * Forgets ids that are older than `keep_ms`, in steps that keep nobody waiting.
- * First it raises the floor: an id that carries its time (a UUID of version 7)
- * and is older is refused from then on, so that no purge makes it new again. An
- * id without time is new again after `keep_ms`, and so is one whose time is
- * further ahead than that, after twice as long. A parked message keeps its id.
- * Rows of the outbox that were done and kept so long ago go as well.
- * On PostgreSQL it pauses after each step for four times as long as the step took.
- * No transaction may be open. `*removed` may be NULL. Since 0.1.
+ * Forgets ids that are older than `keep_ms`, in steps that keep no caller
+ * waiting. First it raises the floor: an id that carries its time (a UUID of
+ * version 7) and is older is refused from then on, so that no purge makes it
+ * new again. An id without time is new again after `keep_ms`, and so is one
+ * whose time is further ahead than that, after twice as long. A parked message
+ * keeps its id. Rows of the outbox that were done and kept so long ago go as
+ * well. On PostgreSQL it pauses after each step for four times as long as the
+ * step took. No transaction may be open. `*removed` may be NULL. Since 0.1.
  */
 ONCE_API ONCE_CHECK int once_message_purge(const once_tx *tx, uint64_t *removed,
                                            once_error *err);
@@ -128,7 +128,7 @@ enum once_message_answer {
     ONCE_EARLY = 22,    /* Confirm before its Try: ask again later            */
     ONCE_CONFLICT = 23, /* Confirm after Cancel, or Cancel after Confirm      */
     ONCE_AGAIN = 24,    /* for a once_tx_work to return: run it again later   */
-    ONCE_DEAD = 25      /* likewise: never run it again                       */
+    ONCE_DEAD = 25      /* the same: never run it again                       */
 };
 
 /*
@@ -280,15 +280,15 @@ typedef struct once_saga {
 /*
  * Starts a saga if and only if this transaction commits. Once started, it ends
  * *done* (every step was tried, and confirmed where it has a Confirm), *undone*
- * (every step that was begun was cancelled, last first) or *stuck*: a Confirm or
- * a Cancel was refused for good, or its outcome is not known, and an operator
- * decides (`once saga`). A relay with these routes makes the calls: Try after Try;
- * then all Confirms; or, when a Try fails, its outcome is not known, or the
- * deadline passes before the last Try was done, all Cancels.
+ * (every step that was begun was cancelled, last first) or *stuck*: a Confirm
+ * or a Cancel was refused for good, or its outcome is not known, and an
+ * operator decides (`once messages saga`). A relay with these routes makes the
+ * calls: Try after Try; then all Confirms; or, when a Try fails, its outcome is
+ * not known, or the deadline passes before the last Try was done, all Cancels.
  *
  * Each call is a message with id "GID/STEP/OP" and the header "Once-Saga: GID;
  * branch=STEP; op=OP", where STEP counts from 1 and OP is try, confirm or cancel:
- * what once_barrier_enter() wants. A service without that barrier must itself
+ * what once_barrier_enter() needs. A service without that barrier must itself
  * refuse a Try that arrives after its Cancel.
  *
  * ONCE_OK: the gid is in `gid`, unless that is NULL. ONCE_REPEATED: this gid was

@@ -26,7 +26,7 @@
  *
  * No thread of libmicrohttpd waits for a store: connections are suspended
  * meanwhile, but for daemons with MHD_USE_THREAD_PER_CONNECTION, whose threads
- * serve nobody else. A client that leaves does not stop its request.
+ * serve no other client. A client that leaves does not stop its request.
  *
  * libmicrohttpd chooses the reason phrases, sends no header lines without a
  * value, and answers a header with a NUL byte with 400.
@@ -68,19 +68,37 @@ typedef struct MHD_Response *once_mhd_admit(void *user,
 /* Called when the request has ended: `*own` is what the handler has set. */
 typedef void once_mhd_ended(void *user, once_mhd_call *call, void **own);
 
+/*
+ * Called where the outcome of a request is unknown: asks what became of
+ * once_exchange_record(), and says so with once_mhd_probed(), now or after it has
+ * suspended the connection and was called again. Returns what that has returned,
+ * or MHD_YES when it has suspended the connection. If it returns without either,
+ * the outcome stays unknown. `*own` is NULL at first, and again when it calls
+ * once_mhd_probed(): a handler may follow. `ended` gets it if the client leaves.
+ */
+typedef enum MHD_Result once_mhd_probe(void *user, once_mhd_call *call,
+                                       struct MHD_Connection *connection,
+                                       void **own);
+
 typedef struct once_mhd_route {
     size_t size;
     const char *path; /* "/charge": only this; "/orders/": all that begin so */
     once_mhd_handler *handler;
-    void *user;                      /* for these three functions           */
+    void *user;                      /* for these four functions            */
     const once_guard_options *guard; /* copied; NULL: not guarded           */
     once_mhd_admit *admit;           /* or NULL                             */
     once_mhd_ended *ended;           /* or NULL                             */
+    uint32_t lookup;       /* 1: it tells what became of a request with the key:
+                           * see once_exchange_lookup(). No handler is called,
+                           * and `handler` may be NULL [0]                  */
+    uint32_t lookup_ms;    /* how long such an answer may wait, at most 600000
+                           * [0]                                            */
+    once_mhd_probe *probe; /* or NULL; needs `probe` of the guard             */
 } once_mhd_route;
 
 #define ONCE_MHD_ROUTE_INIT                                                    \
     {                                                                          \
-        sizeof(once_mhd_route), NULL, NULL, NULL, NULL, NULL, NULL             \
+        sizeof(once_mhd_route), NULL, NULL, NULL, NULL, NULL, NULL, 0, 0, NULL \
     }
 
 /* Makes an empty set of routes. The caller ends it with once_mhd_close().
@@ -154,6 +172,11 @@ ONCE_API enum MHD_Result once_mhd_stream(once_mhd_call *call,
  * connection is closed. Returns what the handler must return. Since 0.1.
  */
 ONCE_API enum MHD_Result once_mhd_broken(once_mhd_call *call, int status);
+
+/* What the question has brought, in `probe` of the route: as for
+ * once_exchange_probed(). Returns what `probe` must return. Since 0.1. */
+ONCE_API enum MHD_Result once_mhd_probed(once_mhd_call *call,
+                                         const once_http_answer *a);
 
 /*
  * Returns 1 if the client has left and the handler is called only to finish its

@@ -8,7 +8,7 @@
  *    once_attempt_new --> once_claim --+--> ONCE_OWNER: do the work, then
  *                                      |      once_complete  it has an outcome
  *                                      |      once_release   nothing happened
- *                                      |      once_give_up   nobody knows
+ *                                      |      once_give_up   unknown
  *                                      +--> ONCE_REPLAY: here is the outcome
  *                                      +--> ONCE_IN_FLIGHT, ONCE_UNKNOWN,
  *                                           ONCE_MISMATCH, ONCE_FREE
@@ -85,7 +85,7 @@ extern "C" {
     X(ONCE_EAWAY, -13, 1, "the store's server cannot be reached")              \
     X(ONCE_EABORTED, -14, 1, "roll back and do the whole transaction again")   \
     X(ONCE_ETX, -15, 0, "no transaction is open, or it has failed")            \
-    X(ONCE_EROLLBACK, -16, 0, "the store was put back to an earlier time")
+    X(ONCE_EROLLBACK, -16, 0, "the store was restored to an earlier state")
 
 /* clang-format off */
 enum once_errors {
@@ -157,14 +157,16 @@ enum once_answer {
     ONCE_FREE = 7,      /* nothing is recorded, or not any more             */
     ONCE_FENCED = 8,    /* not the owner, or not any more: nothing changed  */
     ONCE_REFUSED = 9,   /* not possible in this state: nothing changed      */
-    ONCE_REPEATED = 10  /* done before; the result is not handed out        */
+    ONCE_REPEATED = 10, /* done before; the result is not handed out        */
+    ONCE_EXPIRED = 11,  /* the key is too old, and nothing is recorded of it */
+    ONCE_TOO_SOON = 12  /* the key's time is in the future, and likewise    */
 };
 
 /* Policy of a claim, also kept in the record. A bit counts only if it is set in
  * both the claim and the record. */
 enum once_policy {
     ONCE_TAKEOVER = 1,    /* an owner whose lease expired may be replaced: at
-                           * least once. Only where whoever does the work
+                           * least once. Only where the other side
                            * recognises the key                             */
     ONCE_RETRY_FAILED = 2 /* a failure may be tried again: at least once    */
 };
@@ -291,9 +293,8 @@ typedef struct once_engine_options {
      */
     uint32_t background;
     /*
-     * Called once, on the engine's thread, if the store is of class B, with a
-     * line that says how an acknowledged record can be lost. NULL: `event` is
-     * called with it.
+     * Called once, on the engine's thread, if the store can lose acknowledged
+     * records, with a line that says how. NULL: `event` is called with it.
      */
     void (*caveat)(void *user, const char *text);
     /*
@@ -305,9 +306,10 @@ typedef struct once_engine_options {
                  const once_record *r);
     /*
      * A folder in which the processes of this host keep the largest fence that
-     * a durable store has granted to them, so that a store that was put back
-     * to an earlier time is noticed when it is opened: ONCE_EROLLBACK, or for
-     * a store of class B an event. So is another store at the same name or URL. NULL: none is kept. [NULL]
+     * a durable store has granted to them, so that a store restored to
+     * an earlier state is noticed when it is opened: ONCE_EROLLBACK, or an
+     * event for a store that can lose acknowledged records. So is another
+     * store at the same name or URL. NULL: none is kept. [NULL]
      */
     const char *witness;
     /* How often the engine counts the store's records for once_engine_stats(),
@@ -374,7 +376,7 @@ ONCE_API void once_engine_wake(once_engine *e);
  * Opens the store at `url` as once_engine_open() would, and closes it again, to
  * find out whether it can be used; a store that does not exist is not created.
  * Returns ONCE_OK or the errors of once_engine_open(). With ONCE_OK `*durable`
- * is 1 for a store of class A, which loses no acknowledged record, and
+ * is 1 for a durable store, which loses no acknowledged record, and
  * `*shared` is 1 if several processes may open it at once; otherwise 0. Since
  * 0.1.
  */
@@ -402,11 +404,11 @@ typedef struct once_stats {
     uint64_t unrecorded;   /* gauge: ends that are still being recorded,
                           * although their callers got ONCE_ESTORE        */
     uint64_t up;           /* gauge: 1: the store is open and answered last */
-    uint64_t durable;      /* gauge: 1: it is open, and of class A          */
+    uint64_t durable;      /* gauge: 1: it is open, and durable             */
     uint64_t swept_ms;     /* gauge: time since expired records were last
                           * looked for, or UINT64_MAX: not yet            */
     uint64_t late;         /* gauge: 1: its clock cannot be read, or is ahead
-                          * of the time that was seen to pass: what is due
+                          * of the elapsed store time: what is due       
                           * is forgotten later                            */
     uint64_t incarnation;  /* gauge: of the store's head                  */
     uint64_t gap_until_ms; /* gauge: of the store's head, 0: no gap       */
@@ -453,6 +455,11 @@ typedef struct once_request {
      * ONCE_LABEL_MAX bytes of printable ASCII, copied. Not for secrets. No
      * decision depends on it, and it is stored in clear. */
     once_bytes label;
+    /* When the key was made, in milliseconds since 1970, and how old it may be,
+     * at most `keep_ms`; `max_age_ms` 0: the key says no time [0]. A key that
+     * is older, or from the future, is not claimed: what is recorded of it
+     * is told, and if nothing is, ONCE_EXPIRED or ONCE_TOO_SOON. */
+    uint64_t born_ms, max_age_ms;
 } once_request;
 
 /*
@@ -471,9 +478,9 @@ ONCE_API ONCE_CHECK int once_attempt_new(once_engine *e,
 
 /*
  * Frees the attempt. No call of it may be under way. An attempt that is still
- * the owner is given up first: its record becomes indeterminate, because nobody
- * can say any more whether its work was done. Returns without waiting for that.
- * Accepts NULL. Since 0.1.
+ * the owner is given up first: its record becomes indeterminate, because it
+ * is no longer known whether its work was done. Returns without waiting for
+ * that. Accepts NULL. Since 0.1.
  */
 ONCE_API void once_attempt_free(once_attempt *a);
 
@@ -499,13 +506,17 @@ typedef void once_done(once_attempt *a, int rc, void *user);
  *   ONCE_MISMATCH  The key belongs to another request.
  *   ONCE_FREE      This attempt lost its claim before it could begin, and the
  *                  key is free: try again with a new attempt.
+ *   ONCE_EXPIRED, ONCE_TOO_SOON
+ *                  Nothing is recorded, and the key's time is too long ago or
+ *                  ahead: the work may have been done, and is not begun.
  *   ONCE_ESTORE    The store did not answer for `store_ms`. This attempt is not
  *                  the owner and never will be. If its claim was applied it is
  *                  released, unless the store does not answer the release
  *                  either: then the record may become indeterminate.
  *   ONCE_EINVAL    The attempt has claimed before.
  *   ONCE_EBUSY     The engine's queue is full. It may be called again.
- *   ONCE_EAWAY     The store is not open yet.
+ *   ONCE_EAWAY     The store is not open yet; or the key carries a time, and the
+ *                  store's clock is not known.
  *   ONCE_ECLOSED   The engine is closing.
  *   ONCE_EFULL     The store has no room for new records.
  *   ONCE_ECORRUPT, ONCE_EVERSION
@@ -519,8 +530,25 @@ ONCE_API ONCE_CHECK int once_claim_start(once_attempt *a, once_done *done,
                                          void *user);
 
 /*
+ * In place of a claim: asks what became of the key, and changes nothing. Of the
+ * request only `name`, `wait_ms` and `store_ms` count; the fingerprint is not
+ * compared. `done` is called with
+ *   ONCE_FREE      Nothing is recorded, or not any more. An attempt may be on
+ *                  its way all the same: it is no leave to use another key.
+ *   ONCE_IN_FLIGHT Another attempt is the owner, also after `wait_ms`; or its
+ *                  lease has expired, and no reaper has seen that yet.
+ *   ONCE_REPLAY    Completed; once_attempt_record() has the outcome.
+ *   ONCE_UNKNOWN   Indeterminate. Or the store was restored from a copy that
+ *                  may lack the record: then its state is another one.
+ *   an error       As of once_claim_start(); nothing was changed.
+ * After each of them the attempt can only be freed. Since 0.1.
+ */
+ONCE_API ONCE_CHECK int once_look_start(once_attempt *a, once_done *done,
+                                        void *user);
+
+/*
  * Records the outcome of the work. `kind` is ONCE_SUCCESS or ONCE_FAILURE;
- * `result` is copied. Only as the owner. Do not show anybody a byte of the
+ * `result` is copied. Only as the owner. Do not show a caller a byte of the
  * result before this is answered. Answers and errors:
  *   ONCE_OK     The outcome is durable, and may be shown.
  *   ONCE_REPLAY Another outcome is recorded, by an operator or, under takeover,
@@ -602,6 +630,15 @@ ONCE_API void once_attempt_cancel(once_attempt *a);
  */
 ONCE_API const once_record *once_attempt_record(const once_attempt *a);
 
+/*
+ * As the owner, before once_complete(): how long its outcome is kept, in place
+ * of the request's `keep_ms`. For outcomes that are worth less than others, such
+ * as a failure that may be tried again after an hour. Returns ONCE_OK, or
+ * ONCE_EINVAL: it is not the owner, or the time is below its lease or over ten
+ * years. Since 0.1.
+ */
+ONCE_API ONCE_CHECK int once_attempt_keep(once_attempt *a, uint64_t keep_ms);
+
 /* After ONCE_IN_FLIGHT: milliseconds until the owner's lease expires. Otherwise
  * 0. Since 0.1. */
 ONCE_API uint64_t once_attempt_left_ms(const once_attempt *a);
@@ -649,7 +686,7 @@ struct once_op {
     uint8_t name[ONCE_NAME_SIZE];
     uint8_t token[ONCE_TOKEN_SIZE];
     uint8_t fingerprint[ONCE_FINGERPRINT_SIZE];
-    uint8_t group[ONCE_GROUP_SIZE]; /* CLAIM; likewise the next three   */
+    uint8_t group[ONCE_GROUP_SIZE]; /* of CLAIM, like the next three    */
     uint8_t trace[ONCE_TRACE_SIZE];
     uint8_t subject[ONCE_SUBJECT_SIZE];
     once_bytes label;
@@ -668,7 +705,7 @@ struct once_op {
     once_record record; /* as it is after the operation; its bytes are
                          * borrowed until `done` returns                    */
 
-    once_op *next; /* for whoever holds the operation, to link it           */
+    once_op *next; /* for the holder of the operation, to link it           */
 };
 
 /*
@@ -711,7 +748,7 @@ enum once_scan_what {
     ONCE_SCAN_LEASE,   /* claimed or dispatched, and the lease has expired; in
                         * no order, without pages: for the reaper           */
     ONCE_SCAN_KEEP,    /* completed or absent, and `keep_ms` has passed;
-                        * likewise                                          */
+                        * as above                                          */
     ONCE_SCAN_WAITING, /* indeterminate, by `ended_ms`, then by name        */
     ONCE_SCAN_LIVE,    /* claimed or dispatched, by `lease_ms`, then by name */
     ONCE__SCAN_END

@@ -47,7 +47,6 @@ typedef struct once_route {
      * amqp://USER:PASSWORD@HOST:PORT/VHOST?exchange=E&routing_key=K  amqps://
      * nats://HOST:PORT/?subject=S
      * redis://HOST:PORT/?stream=S          rediss://
-     * mqtt://HOST:PORT/?topic=T
      * https://HOST/PATH                    http://
      * exec:PROGRAM ARGUMENT ...
      */
@@ -98,7 +97,7 @@ typedef struct once_relay_options {
  * are done. ONCE_DEAD: drained, and dead or indeterminate rows, or sagas
  * that are stuck, are left.
  * ONCE_EINVAL, ONCE_ELIMIT, ONCE_EURL: an option; nothing was done. ONCE_EOPEN,
- * ONCE_EVERSION: the database will not do. ONCE_EAWAY: it was never reached
+ * ONCE_EVERSION: the database cannot be used. ONCE_EAWAY: it was never reached
  * (only with `drain`). ONCE_ENOMEM. Since 0.1.
  */
 ONCE_API ONCE_CHECK int once_relay(const once_relay_options *options,
@@ -136,7 +135,7 @@ typedef struct once_consumer_options {
     uint32_t workers;     /* threads, each with connections of its own [1] */
     uint32_t batch;       /* messages in one transaction, up to 1,000, and
                            * up to 1 GiB of body_max [1] */
-    uint32_t keyed;      /* 1: messages of one key run in order, which wants one
+    uint32_t keyed;      /* 1: messages of one key run in order, which needs one
                            * worker and one process: a message whose key has a
                            * parked message is parked after it [0] */
     uint32_t inside;     /* 1: the handler claims in a transaction of its own,

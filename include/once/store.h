@@ -5,9 +5,9 @@
  *
  * A store keeps records and decides operations on them. It knows nothing of
  * HTTP, threads or repetitions. What an operation does is defined by one
- * function, once__transition() in src/core/transition.h. A store that has the
- * record in memory calls it; a store with a language of its own (SQL, Lua) must
- * do the same as it would. test/store/conformance.c tests whether it does.
+ * function, once__transition() in src/calls/core/transition.h. A store that has
+ * the record in memory calls it; a store with a language of its own (SQL, Lua)
+ * must do the same as it would. test/store/conformance.c tests whether it does.
  * CONTRIBUTING.md says how to add a store.
  *
  * The functions of a driver are called by one thread at a time, and after any
@@ -25,8 +25,8 @@ extern "C" {
 /* The first member of a driver's own struct. */
 typedef struct once_store {
     const struct once_store_ops *ops;
-    /* NULL, or one line for an operator that says how an acknowledged record of
-     * this store, as it is configured, can be lost. It is of class B then. */
+    /* One line for an operator that says how an acknowledged record of
+     * this store, as it is configured, can be lost. NULL: none can. */
     const char *caveat;
     /* Set by once_store_clock(): KEEP scans and FORGET compare with this time
      * if it is earlier than the store's own. 0: with the store's own only. */
@@ -40,7 +40,7 @@ typedef struct once_store {
      * this host, with its clock; 0 for a server. */
     int of_host;
     /* Set by once_store_open(): a number for the name or the URL, without
-     * secrets; 0: nobody has opened it so. */
+     * secrets; 0: no process has opened it so. */
     uint64_t where;
 } once_store;
 
@@ -49,7 +49,7 @@ enum { ONCE_HOST_SIZE = 16 };
 /* What a store knows of the time. */
 typedef struct once_store_time {
     uint64_t now_ms;    /* by the clock that decides                        */
-    uint64_t seen_ms;   /* the latest time that was seen to pass; 0: never  */
+    uint64_t seen_ms;   /* the latest elapsed store time; 0: never read     */
     uint64_t steady_ms; /* what a clock that cannot be set said then, ...   */
     uint8_t host[ONCE_HOST_SIZE]; /* ... of this start of that host         */
     uint64_t backs; /* how often the store's clock was seen being set back */
@@ -85,7 +85,7 @@ typedef struct once_store_ops {
     size_t size;      /* sizeof in the driver's version; functions that are not
                        * in it count as NULL                                */
     const char *name; /* "memory": in URLs, errors and test names           */
-    int durable;      /* 1: class A, an acknowledged step survives a crash  */
+    int durable;      /* 1: an acknowledged step survives a crash          */
     int shared;       /* 1: several processes may open one URL at once      */
 
     /* Opens the store; `rest` is the URL after "name:". One that is not there,
@@ -135,7 +135,7 @@ typedef struct once_store_ops {
                 once_error *err);
 
     /* Optional. Shows what init() would do, line by line, for an administrator
-     * who wants to read it or do it himself. */
+     * to read, or to do by hand. */
     int (*print_schema)(const char *rest, once_line *line, void *user,
                         once_error *err);
 
@@ -173,9 +173,9 @@ typedef struct once_store_ops {
 
     /*
      * Stores the records r[0..n) as they are, for a restore
-     * into a store that nobody else uses: none of these names may be in it.
-     * All are durable when this returns ONCE_OK; after an error the store is
-     * not to be used. Fences that are granted later are above all of theirs.
+     * into a store that no other process uses: none of these names may be in
+     * it. All are durable when this returns ONCE_OK; after an error the store
+     * is not to be used. Fences that are granted later are above all of theirs.
      */
     int (*import)(once_store *s, const once_named *r, size_t n,
                   once_error *err);
@@ -201,7 +201,7 @@ ONCE_API void once_store_close(once_store *s);
  * `every_ms`. */
 typedef struct once_clock {
     uint64_t now_ms;    /* by the store's clock                             */
-    uint64_t seen_ms;   /* seen to pass: records are forgotten by this      */
+    uint64_t seen_ms;   /* elapsed: records are forgotten by this           */
     uint64_t behind_ms; /* how far that is behind                           */
     int64_t jumped_ms;  /* how far the store's clock was set ahead (over 0)
                          * or back since the last call; 0: it was not       */

@@ -32,48 +32,48 @@
 
 #include <once/once.h>
 
-#include "console/options.h"
+#include "programs/console/options.h"
 #include "operate/answer.h"
 #include "operate/operate.h"
 
 enum {
-    CON_STORES_MAX = 16,
-    CON_HOSTS_MAX = 16,
-    CON_UIDS_MAX = 16,
-    CON_CONNECTIONS_MAX = 64,
-    CON_PEERS = 128,           /* with those that are being ended     */
-    CON_HEAD_MAX = 32 << 10,   /* bytes of a request's head           */
-    CON_BODY_MAX = 2 << 20,    /* bytes of a decision                 */
-    CON_SMALL_MAX = 64 << 10,  /* bytes of what is no decision       */
-    CON_TOKEN_MAX = 1 << 10,   /* bytes from who is not known         */
-    CON_SKIPPED_MAX = 4 << 20, /* bytes of what is refused anyway   */
-    CON_VALUES_MAX = 8192,     /* in a request's JSON                 */
-    CON_DEPTH_MAX = 16,        /* the same, nested                    */
-    CON_SHOWN_MAX = 1 << 20,   /* bytes of a body that is shown       */
-    CON_PAGE_MAX = 200,        /* records of a page                   */
-    CON_SECRET = 64            /* hex digits of a token or a session  */
+    CONSOLE_STORES_MAX = 16,
+    CONSOLE_HOSTS_MAX = 16,
+    CONSOLE_UIDS_MAX = 16,
+    CONSOLE_CONNECTIONS_MAX = 64,
+    CONSOLE_PEERS = 128,           /* with those that are being ended     */
+    CONSOLE_HEAD_MAX = 32 << 10,   /* bytes of a request's head           */
+    CONSOLE_BODY_MAX = 2 << 20,    /* bytes of a decision                 */
+    CONSOLE_SMALL_MAX = 64 << 10,  /* bytes of what is no decision       */
+    CONSOLE_TOKEN_MAX = 1 << 10,   /* bytes from who is not known         */
+    CONSOLE_SKIPPED_MAX = 4 << 20, /* bytes of what is refused anyway   */
+    CONSOLE_VALUES_MAX = 8192,     /* in a request's JSON                 */
+    CONSOLE_DEPTH_MAX = 16,        /* the same, nested                    */
+    CONSOLE_SHOWN_MAX = 1 << 20,   /* bytes of a body that is shown       */
+    CONSOLE_PAGE_MAX = 200,        /* records of a page                   */
+    CONSOLE_SECRET = 64            /* hex digits of a token or a session  */
 };
 
-struct con_store {
+struct console_store {
     char name[33];
     const char *url; /* never shown: it may hold a password */
     char driver[17];
     once_engine *e;
     pthread_mutex_t lock;
-    char caveat[512];  /* class B: how a record may be lost; "" */
+    char caveat[512];  /* how a record may be lost, or "" */
     char trouble[256]; /* what the engine said last; ""         */
 };
 
-enum con_right {
-    CON_VIEW = 1,
-    CON_DECIDE = 2,
-    CON_BODY = 4,
-    CON_ERASE = 8,
-    CON_ADMIN = 16
+enum console_right {
+    CONSOLE_VIEW = 1,
+    CONSOLE_DECIDE = 2,
+    CONSOLE_BODY = 4,
+    CONSOLE_ERASE = 8,
+    CONSOLE_ADMIN = 16
 };
 
 /* A connection, in peers.c. */
-struct con_peer {
+struct console_peer {
     const struct MHD_Connection *c;
     int fd;
     int64_t uid; /* by the kernel; -1: by loopback, not known    */
@@ -81,19 +81,19 @@ struct con_peer {
     uint64_t number, deadline_ms;
 };
 
-struct con {
+struct console {
     const struct cli *cli;
-    struct con_store stores[CON_STORES_MAX];
+    struct console_store stores[CONSOLE_STORES_MAX];
     size_t n;
     int decide; /* 0: read-only, whatever the rights say */
     const char *audit_path;
     once__audit *audit;
     const char *operators; /* the file of rights */
     int has_operators;     /* it was named, so it must be there */
-    const char *hosts[CON_HOSTS_MAX];
+    const char *hosts[CONSOLE_HOSTS_MAX];
     size_t n_hosts;
     const char *trust_header; /* NULL: nobody vouches for others */
-    uint32_t trust_uids[CON_UIDS_MAX];
+    uint32_t trust_uids[CONSOLE_UIDS_MAX];
     size_t n_uids;
     /* The listener. */
     int fd;
@@ -102,34 +102,34 @@ struct con {
     const char *unlink_path; /* what to take away at the end */
     /* Loopback: a token that is good once, and the session that it opens. */
     pthread_mutex_t lock;
-    char token[CON_SECRET + 1], session[CON_SECRET + 1];
+    char token[CONSOLE_SECRET + 1], session[CONSOLE_SECRET + 1];
     uint64_t session_until_ms;
     /* Under the same lock. */
-    struct con_peer peers[CON_PEERS];
+    struct console_peer peers[CONSOLE_PEERS];
     uint64_t connected; /* so far */
 };
 
 /* Who asks. */
-struct con_caller {
+struct console_caller {
     once__audit_who who;
-    unsigned rights; /* enum con_right bits, as far as the process may */
+    unsigned rights; /* enum console_right bits, as far as the process may */
 };
 
-/* One request. The functions that answer it return what con_reply() or
- * con_problem() returned. */
-struct con_ask {
-    struct con *con;
+/* One request. The functions that answer it return what console_reply() or
+ * console_problem() returned. */
+struct console_request {
+    struct console *con;
     struct MHD_Connection *c;
     const char *method;
-    struct con_caller caller;
-    struct con_store *store;      /* of the path, or NULL */
-    uint8_t name[ONCE_NAME_SIZE]; /* likewise, a record's */
+    struct console_caller caller;
+    struct console_store *store;  /* of the path, or NULL */
+    uint8_t name[ONCE_NAME_SIZE]; /* the same, a record's */
     int has_name;
     /* What its head says: it is refused, or who answers it. */
     unsigned refused; /* a status, or 0 */
     const char *code, *why;
     int known; /* who asks is known, and may look */
-    enum MHD_Result (*answer)(struct con_ask *ask);
+    enum MHD_Result (*answer)(struct console_request *ask);
     const char *path;
     size_t most;  /* bytes that its body may have */
     json_t *body; /* of a POST */
@@ -141,116 +141,124 @@ struct con_ask {
 /* ---- listen.c ------------------------------------------------------------ */
 
 /* CLI_OK: con->fd listens; otherwise it has said why not. */
-int con_listen(struct con *con, const char *where);
-void con_unlisten(struct con *con);
+int console_listen(struct console *con, const char *where);
+void console_unlisten(struct console *con);
 
 /* ---- peers.c ------------------------------------------------------------- */
 
 /* A connection begins and ends. */
-void con_peer_comes(struct con *con, struct MHD_Connection *c);
-void con_peer_goes(struct con *con, struct MHD_Connection *c);
+void console_peer_comes(struct console *con, struct MHD_Connection *c);
+void console_peer_goes(struct console *con, struct MHD_Connection *c);
 /* Its request's head is there; it is being answered, or its answer is there to
  * be fetched; it has been fetched. */
-void con_peer_asks(struct con_ask *ask);
-void con_peer_works(struct con_ask *ask, int works);
-void con_peer_rests(struct con_ask *ask);
+void console_peer_asks(struct console_request *ask);
+void console_peer_works(struct console_request *ask, int works);
+void console_peer_rests(struct console_request *ask);
 /* Ends those that are too slow; to be called each second. */
-void con_peers_end_late(struct con *con);
+void console_peers_end_late(struct console *con);
 
 /* ---- who.c --------------------------------------------------------------- */
 
 /* Is it a uid of --trust-uid? */
-int con_is_trusted(const struct con *con, uint32_t uid);
+int console_is_trusted(const struct console *con, uint32_t uid);
 
 /* Checks the file of rights; CLI_OK, or it has said what is wrong. */
-int con_check_operators(struct con *con);
+int console_check_operators(struct console *con);
 /*
  * Fills ask->caller: 0, or the status of a refusal, 401 or 403, and `*why`; 500
  * if the file of rights cannot be read.
  */
-int con_identify(struct con_ask *ask, const char **why);
+int console_identify(struct console_request *ask, const char **why);
 /* POST session: the token for a cookie. */
-enum MHD_Result con_open_session(struct con_ask *ask);
+enum MHD_Result console_open_session(struct console_request *ask);
 /* GET session: who am I, and what may I? */
-enum MHD_Result con_session(struct con_ask *ask);
+enum MHD_Result console_session(struct console_request *ask);
 
 /* ---- gate.c -------------------------------------------------------------- */
 
 /* 0, or a status and why: a host that we are not, a page that is not ours. */
-int con_gate(const struct con_ask *ask, int is_api, const char **why);
+int console_gate(const struct console_request *ask, int is_api,
+                 const char **why);
 
 /* ---- serve.c ------------------------------------------------------------- */
 
-struct MHD_Daemon *con_serve(struct con *con);
+struct MHD_Daemon *console_serve(struct console *con);
+
+/* ---- reply.c ------------------------------------------------------------- */
+
 /* Takes `value`; NULL is out of memory. */
-enum MHD_Result con_reply(struct con_ask *ask, unsigned status, json_t *value);
+enum MHD_Result console_reply(struct console_request *ask, unsigned status,
+                              json_t *value);
 /* Says in ask->refused that it is. */
-void con_refuse(struct con_ask *ask, unsigned status, const char *code,
-                const char *why);
+void console_refuse(struct console_request *ask, unsigned status,
+                    const char *code, const char *why);
 /* RFC 9457; `code` is for programs, the text for people. */
-enum MHD_Result con_problem(struct con_ask *ask, unsigned status,
-                            const char *code, const char *format, ...)
+enum MHD_Result console_problem(struct console_request *ask, unsigned status,
+                                const char *code, const char *format, ...)
     ONCE_PRINTF(4, 5);
 /* The same with a record that explains it; takes `record`, or NULL. */
-enum MHD_Result con_problem_about(struct con_ask *ask, unsigned status,
-                                  const char *code, const char *text,
-                                  json_t *record);
+enum MHD_Result console_problem_about(struct console_request *ask,
+                                      unsigned status, const char *code,
+                                      const char *text, json_t *record);
 /* After an error of the library that changed nothing. */
-enum MHD_Result con_trouble(struct con_ask *ask, int rc, const once_error *err);
-enum MHD_Result con_bytes(struct con_ask *ask, const char *type,
-                          const void *data, size_t size);
+enum MHD_Result console_store_error(struct console_request *ask, int rc,
+                                    const once_error *err);
+enum MHD_Result console_bytes(struct console_request *ask, const char *type,
+                              const void *data, size_t size);
 /* A header line of the request, or NULL. */
-const char *con_header(const struct con_ask *ask, const char *name);
+const char *console_header(const struct console_request *ask, const char *name);
 /* A parameter of the query, or NULL. */
-const char *con_argument(const struct con_ask *ask, const char *name);
+const char *console_argument(const struct console_request *ask,
+                             const char *name);
 
 /* ---- routes.c ------------------------------------------------------------ */
 
 /* What stands behind /api/v1/: fills ask->answer and ask->most, or refuses. */
-void con_route(struct con_ask *ask, const char *path);
+void console_route(struct console_request *ask, const char *path);
 
 /* ---- look.c, find.c, decide.c -------------------------------------------- */
 
-enum MHD_Result con_stores(struct con_ask *ask);
-enum MHD_Result con_store(struct con_ask *ask);
-enum MHD_Result con_records(struct con_ask *ask);
-enum MHD_Result con_record(struct con_ask *ask);
-enum MHD_Result con_timeline(struct con_ask *ask);
-enum MHD_Result con_audit(struct con_ask *ask);
-enum MHD_Result con_find(struct con_ask *ask);
-enum MHD_Result con_decision(struct con_ask *ask);
-enum MHD_Result con_body(struct con_ask *ask);
-enum MHD_Result con_batch(struct con_ask *ask);
+enum MHD_Result console_stores(struct console_request *ask);
+enum MHD_Result console_store(struct console_request *ask);
+enum MHD_Result console_records(struct console_request *ask);
+enum MHD_Result console_record(struct console_request *ask);
+enum MHD_Result console_timeline(struct console_request *ask);
+enum MHD_Result console_audit(struct console_request *ask);
+enum MHD_Result console_find(struct console_request *ask);
+enum MHD_Result console_decision(struct console_request *ask);
+enum MHD_Result console_body(struct console_request *ask);
+enum MHD_Result console_batch(struct console_request *ask);
 
 /* The record of the path: ONCE_OK, or it is answered already (`*out`). End `op`
  * with once_op_clear(). */
-int con_look(struct con_ask *ask, once_op *op, enum MHD_Result *out);
+int console_read_record(struct console_request *ask, once_op *op,
+                        enum MHD_Result *out);
 /* 1 and the store's head; 0: it has none, or does not answer. */
-int con_head(struct con_store *s, once_store_head *out);
+int console_head(struct console_store *s, once_store_head *out);
 
 /* ---- json.c -------------------------------------------------------------- */
 
 /* `whole`: also what only one record's page shows. NULL: out of memory. */
-json_t *con_json_record(const struct con_store *s,
-                        const uint8_t name[ONCE_NAME_SIZE],
-                        const once_record *r);
+json_t *console_json_record(const struct console_store *s,
+                            const uint8_t name[ONCE_NAME_SIZE],
+                            const once_record *r);
 /* 1 if a text has so few values, and none so deep, that it may be read. */
-int con_is_small(const char *text, size_t size);
+int console_is_small(const char *text, size_t size);
 /* What repeats are told. */
-json_t *con_json_told(const once_record *r);
+json_t *console_json_told(const once_record *r);
 /* A result, with its headers' values and its body: what a decision would make,
  * and a body that is asked for. */
-json_t *con_json_reply(once_bytes result, int kind);
-json_t *con_json_bytes(once_bytes bytes);
+json_t *console_json_reply(once_bytes result, int kind);
+json_t *console_json_bytes(once_bytes bytes);
 /* Of base64: ONCE_OK and bytes to free(), or ONCE_EINVAL. */
-int con_decode(const char *text, once_bytes *out);
+int console_decode(const char *text, once_bytes *out);
 /* Members of a request: NULL, or a default, where it is not there; `*bad` where
  * it is of another type. */
-const char *con_text(const json_t *o, const char *name, int *bad);
-json_int_t con_number(const json_t *o, const char *name, json_int_t least,
-                      json_int_t most, json_int_t none, int *bad);
-int con_flag(const json_t *o, const char *name, int *bad);
+const char *console_text(const json_t *o, const char *name, int *bad);
+json_int_t console_number(const json_t *o, const char *name, json_int_t least,
+                          json_int_t most, json_int_t none, int *bad);
+int console_flag(const json_t *o, const char *name, int *bad);
 /* A fence is a string, since numbers of JSON are rounded by many. 0: none. */
-uint64_t con_fence(const json_t *o, int *bad);
+uint64_t console_fence(const json_t *o, int *bad);
 
 #endif /* ONCE_CONSOLE_CONSOLE_H */

@@ -11,7 +11,7 @@
  * one that comes again is answered as the first time. A store that does not
  * answer is "unknown": the same request may be sent again.
  */
-#include "console.h"
+#include "programs/console/console.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -22,7 +22,7 @@ enum { BATCH_PAUSE_NS = 100000000, KEEP_MAX_S = 315360000 };
 
 /* What is to be said of one record or of many. */
 struct decision {
-    int action; /* enum once__action; 0: acknowledge */
+    int action; /* enum once__resolve_action; 0: acknowledge */
     once__header headers[ONCE__ANSWER_HEADERS];
     size_t n;
     once_bytes decoded; /* of base64, ours */
@@ -45,7 +45,7 @@ static int read_action(const json_t *body, int *out)
         "acknowledge", "success", "failure", "applied", "reopen",
     };
     int bad = 0, i;
-    const char *text = con_text(body, "action", &bad);
+    const char *text = console_text(body, "action", &bad);
 
     for (i = 0; text != NULL && i <= ONCE__REOPEN; i++)
         if (strcmp(names[i], text) == 0) {
@@ -65,8 +65,8 @@ static int read_headers(const json_t *body, struct decision *d, once_error *err)
         return invalid(err, "headers is a list of name and value");
     json_array_foreach(list, i, one)
     {
-        const char *name = con_text(one, "name", &bad);
-        const char *value = con_text(one, "value", &bad);
+        const char *name = console_text(one, "name", &bad);
+        const char *value = console_text(one, "value", &bad);
         once__header *h = &d->headers[d->n];
 
         if (bad || name == NULL || value == NULL ||
@@ -87,14 +87,14 @@ static int read_bytes(const json_t *body, struct decision *d, once_bytes *out,
 {
     const json_t *plain = json_object_get(body, "body");
     int bad = 0;
-    const char *encoded = con_text(body, "body_base64", &bad);
+    const char *encoded = console_text(body, "body_base64", &bad);
 
     if (bad || (plain != NULL && (encoded != NULL || !json_is_string(plain))))
         return invalid(err, "body and body_base64 are texts; give one of them");
     *out = (once_bytes){json_string_value(plain), json_string_length(plain)};
     if (encoded == NULL)
         return ONCE_OK;
-    if (con_decode(encoded, &d->decoded) < 0)
+    if (console_decode(encoded, &d->decoded) < 0)
         return invalid(err, "body_base64 is no base64");
     *out = d->decoded;
     return ONCE_OK;
@@ -117,9 +117,9 @@ static int read_result(const json_t *body, struct decision *d, once_error *err)
 {
     once__response response = {.headers = d->headers};
     once_bytes bytes;
-    int bad = 0, raw = con_flag(body, "raw", &bad), rc;
+    int bad = 0, raw = console_flag(body, "raw", &bad), rc;
 
-    response.status = (int)con_number(body, "status", 200, 599, 0, &bad);
+    response.status = (int)console_number(body, "status", 200, 599, 0, &bad);
     if (bad || (raw != 0) == (response.status != 0))
         return invalid(err, "give a status from 200 to 599, or raw");
     rc = read_headers(body, d, err);
@@ -135,7 +135,7 @@ static int read_result(const json_t *body, struct decision *d, once_error *err)
     return once__answer_encode(&response, &d->result, err);
 }
 
-static int read_decision(struct con_ask *ask, struct decision *d,
+static int read_decision(struct console_request *ask, struct decision *d,
                          once_error *err)
 {
     const json_t *body = ask->body;
@@ -144,11 +144,12 @@ static int read_decision(struct con_ask *ask, struct decision *d,
     d->what.program = "once-console";
     d->what.who = &ask->caller.who;
     d->what.audit = ask->con->audit;
-    d->what.dry = con_flag(body, "dry", &bad);
-    d->what.why = con_text(body, "why", &bad);
-    d->what.decision = con_header(ask, "Idempotency-Key");
-    d->what.keep_ms = 1000 * (uint64_t)con_number(body, "keep_s", 1, KEEP_MAX_S,
-                                                  KEEP_DEFAULT_S, &bad);
+    d->what.dry = console_flag(body, "dry", &bad);
+    d->what.why = console_text(body, "why", &bad);
+    d->what.decision = console_header(ask, "Idempotency-Key");
+    d->what.keep_ms =
+        1000 * (uint64_t)console_number(body, "keep_s", 1, KEEP_MAX_S,
+                                        KEEP_DEFAULT_S, &bad);
     if (bad || read_action(body, &d->action) < 0)
         return invalid(err, "action is success, failure, applied, reopen or "
                             "acknowledge; dry is true or false; keep_s is 1 "
@@ -197,53 +198,54 @@ static const char *text_of(int verdict)
     }
 }
 
-static json_t *json_done(const struct con_ask *ask, const struct decision *d,
-                         int verdict, const once_record *now,
-                         const once_error *err)
+static json_t *json_done(const struct console_request *ask,
+                         const struct decision *d, int verdict,
+                         const once_record *now, const once_error *err)
 {
-    json_t *reply = d->result.data
-                        ? con_json_reply(d->result, d->action == ONCE__FAILURE
-                                                        ? ONCE_FAILURE
-                                                        : ONCE_SUCCESS)
-                        : json_null();
+    json_t *reply =
+        d->result.data
+            ? console_json_reply(d->result, d->action == ONCE__FAILURE
+                                                ? ONCE_FAILURE
+                                                : ONCE_SUCCESS)
+            : json_null();
 
-    return json_pack("{s:s, s:b, s:o, s:o, s:s?}", "verdict",
-                     d->what.dry ? "possible" : "done", "dry", d->what.dry,
-                     "record", con_json_record(ask->store, d->what.name, now),
-                     "reply", reply, "audit_lacks",
-                     verdict == ONCE__RESOLVED && err->code != 0 ? err->text
-                                                                 : NULL);
+    return json_pack(
+        "{s:s, s:b, s:o, s:o, s:s?}", "verdict",
+        d->what.dry ? "possible" : "done", "dry", d->what.dry, "record",
+        console_json_record(ask->store, d->what.name, now), "reply", reply,
+        "audit_lacks",
+        verdict == ONCE__RESOLVED && err->code != 0 ? err->text : NULL);
 }
 
-static enum MHD_Result answer(struct con_ask *ask, const struct decision *d,
-                              int verdict, const once_record *now,
-                              const once_error *err)
+static enum MHD_Result answer(struct console_request *ask,
+                              const struct decision *d, int verdict,
+                              const once_record *now, const once_error *err)
 {
     json_t *record = NULL;
 
     if (verdict == ONCE_ESTORE)
-        return con_problem(
+        return console_problem(
             ask, MHD_HTTP_SERVICE_UNAVAILABLE, "unknown",
             "The store did not answer: it may have been decided. "
             "Send the same request again, or look.");
     if (verdict < 0)
-        return con_trouble(ask, verdict, err);
+        return console_store_error(ask, verdict, err);
     if (verdict == ONCE__RESOLVED || verdict == ONCE__RESOLVED_BEFORE)
-        return con_reply(ask, MHD_HTTP_OK,
-                         json_done(ask, d, verdict, now, err));
+        return console_reply(ask, MHD_HTTP_OK,
+                             json_done(ask, d, verdict, now, err));
     if (now->attempt != 0)
-        record = con_json_record(ask->store, d->what.name, now);
-    return con_problem_about(
+        record = console_json_record(ask->store, d->what.name, now);
+    return console_problem_about(
         ask, verdict == ONCE__UNRESOLVED_DECISION ? 422 : 409,
         once__resolved_text(verdict), text_of(verdict), record);
 }
 
 /* ---- One record ---------------------------------------------------------- */
 
-static void set_store(struct con_ask *ask, once_store_head *head,
+static void set_store(struct console_request *ask, once_store_head *head,
                       const uint8_t **store, uint64_t *incarnation)
 {
-    if (con_head(ask->store, head)) {
+    if (console_head(ask->store, head)) {
         *store = head->id;
         *incarnation = head->incarnation;
     }
@@ -251,11 +253,11 @@ static void set_store(struct con_ask *ask, once_store_head *head,
 
 /* The first digits of the name, as somebody has typed them: a decision about
  * the wrong record is worse than none. */
-static int is_confirmed(const struct con_ask *ask)
+static int is_confirmed(const struct console_request *ask)
 {
     char hex[CLI_HEX_SIZE];
     int bad = 0;
-    const char *typed = con_text(ask->body, "confirm", &bad);
+    const char *typed = console_text(ask->body, "confirm", &bad);
 
     cli_hex(ask->name, CLI_DIGITS_MIN, hex);
     return typed != NULL && strcmp(typed, hex) == 0;
@@ -277,7 +279,7 @@ static int look_for(void *user, const once__audit_line *line)
 }
 
 /* Was this very acknowledgement written before? */
-static int acknowledged(const struct con_ask *ask, const char *decision)
+static int acknowledged(const struct console_request *ask, const char *decision)
 {
     char hex[CLI_HEX_SIZE];
     once__audit_filter f = {.action = "acknowledge", .name = hex};
@@ -291,7 +293,7 @@ static int acknowledged(const struct con_ask *ask, const char *decision)
 }
 
 /* Somebody looks into it: a line in the audit log, and nothing else. */
-static int acknowledge(struct con_ask *ask, const struct decision *d,
+static int acknowledge(struct console_request *ask, const struct decision *d,
                        once_op *now, once_error *err)
 {
     const once__resolution *w = &d->what;
@@ -322,7 +324,7 @@ static int acknowledge(struct con_ask *ask, const struct decision *d,
     return rc == ONCE_ESTORE ? ONCE_EOPEN : rc;
 }
 
-enum MHD_Result con_decision(struct con_ask *ask)
+enum MHD_Result console_decision(struct console_request *ask)
 {
     struct decision *d = calloc(1, sizeof(*d));
     once_error err = {0, ""};
@@ -335,9 +337,9 @@ enum MHD_Result con_decision(struct con_ask *ask)
         return MHD_NO;
     rc = read_decision(ask, d, &err);
     memcpy(d->what.name, ask->name, ONCE_NAME_SIZE);
-    d->what.fence = con_fence(ask->body, &bad);
+    d->what.fence = console_fence(ask->body, &bad);
     d->what.attempt =
-        (uint32_t)con_number(ask->body, "attempt", 1, UINT32_MAX, 0, &bad);
+        (uint32_t)console_number(ask->body, "attempt", 1, UINT32_MAX, 0, &bad);
     if (rc == ONCE_OK && (bad || d->what.fence == 0))
         rc = invalid(&err, "fence is the text that the record shows, attempt "
                            "its number");
@@ -395,11 +397,11 @@ static int read_item(const json_t *item, once__batch_line *out)
 {
     once__prefix name;
     int bad = 0;
-    const char *hex = con_text(item, "name", &bad);
+    const char *hex = console_text(item, "name", &bad);
 
-    out->fence = con_fence(item, &bad);
+    out->fence = console_fence(item, &bad);
     out->attempt =
-        (uint32_t)con_number(item, "attempt", 1, UINT32_MAX, 0, &bad);
+        (uint32_t)console_number(item, "attempt", 1, UINT32_MAX, 0, &bad);
     if (bad || hex == NULL || out->fence == 0 ||
         once__prefix_read(hex, ONCE__DIGITS, &name, NULL) < 0)
         return ONCE_EINVAL;
@@ -424,7 +426,7 @@ static once__batch_line *read_items(const json_t *items)
     return lines;
 }
 
-enum MHD_Result con_batch(struct con_ask *ask)
+enum MHD_Result console_batch(struct console_request *ask)
 {
     const json_t *items = json_object_get(ask->body, "items");
     struct decision *d = calloc(1, sizeof(*d));
@@ -444,15 +446,15 @@ enum MHD_Result con_batch(struct con_ask *ask)
         rc = invalid(&err, "items are 1 to 500 of name, fence and attempt, and "
                            "the action is not acknowledge");
     if (rc < 0) {
-        result = con_trouble(ask, rc, &err);
+        result = console_store_error(ask, rc, &err);
         goto out;
     }
     set_store(ask, &head, &d->what.store, &d->what.incarnation);
     b.dry = d->what.dry;
     rc = once__resolve_batch(ask->store->e, &d->what, lines, b.n, note_one, &b);
-    result = con_reply(ask, MHD_HTTP_OK,
-                       json_pack("{s:b, s:b, s:O}", "dry", b.dry, "stopped",
-                                 rc < 0, "results", b.results));
+    result = console_reply(ask, MHD_HTTP_OK,
+                           json_pack("{s:b, s:b, s:O}", "dry", b.dry, "stopped",
+                                     rc < 0, "results", b.results));
 out:
     json_decref(b.results);
     free(lines);
@@ -462,22 +464,24 @@ out:
 
 /* ---- The body of a result ------------------------------------------------ */
 
-static enum MHD_Result send_body(struct con_ask *ask, const once_record *r)
+static enum MHD_Result send_body(struct console_request *ask,
+                                 const once_record *r)
 {
     once__view v;
 
     once__view_of(r, &v);
     if (v.is == ONCE__VIEW_NONE || !v.kept)
-        return con_problem(ask, MHD_HTTP_CONFLICT, "no-body",
-                           "There is no body that was kept.");
-    return con_reply(ask, MHD_HTTP_OK,
-                     json_pack("{s:o}", "body", con_json_bytes(v.body)));
+        return console_problem(ask, MHD_HTTP_CONFLICT, "no-body",
+                               "There is no body that was kept.");
+    return console_reply(
+        ask, MHD_HTTP_OK,
+        json_pack("{s:o}", "body", console_json_bytes(v.body)));
 }
 
-enum MHD_Result con_body(struct con_ask *ask)
+enum MHD_Result console_body(struct console_request *ask)
 {
     int bad = 0, rc;
-    const char *why = con_text(ask->body, "why", &bad);
+    const char *why = console_text(ask->body, "why", &bad);
     once__audit_entry entry = {.action = "body",
                                .who = &ask->caller.who,
                                .name = ask->name,
@@ -489,16 +493,16 @@ enum MHD_Result con_body(struct con_ask *ask)
     uint64_t seq;
 
     if (bad || !once__why_good(why))
-        return con_problem(ask, MHD_HTTP_BAD_REQUEST, "invalid",
-                           "why: 1 to 512 bytes on one line are needed.");
-    if (con_look(ask, &op, &result) != ONCE_OK)
+        return console_problem(ask, MHD_HTTP_BAD_REQUEST, "invalid",
+                               "why: 1 to 512 bytes on one line are needed.");
+    if (console_read_record(ask, &op, &result) != ONCE_OK)
         goto out;
     entry.fence = op.record.fence;
     entry.attempt = op.record.attempt;
     set_store(ask, &head, &entry.store, &entry.incarnation);
     rc = once__audit_begin(ask->con->audit, &entry, &seq, &err);
     if (rc < 0) {
-        result = con_trouble(ask, ONCE_EOPEN, &err);
+        result = console_store_error(ask, ONCE_EOPEN, &err);
         goto out;
     }
     (void)!once__audit_end(ask->con->audit, &entry, seq, ONCE__AUDIT_DONE, NULL,

@@ -7,7 +7,7 @@
  * Key and scope are hashed here and forgotten. Labels and traces are looked for
  * among what waits and what is live; the gateway's log has the rest.
  */
-#include "console.h"
+#include "programs/console/console.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -27,24 +27,26 @@ static once_bytes bytes_of(const char *text)
 }
 
 /* Adds a record, if the store has it. */
-static int add_by_name(struct con_store *s, const uint8_t name[ONCE_NAME_SIZE],
-                       struct found *f, once_error *err)
+static int add_by_name(struct console_store *s,
+                       const uint8_t name[ONCE_NAME_SIZE], struct found *f,
+                       once_error *err)
 {
     once_op op;
     int rc = once__look(s->e, name, &op, err);
 
     if (rc >= 0 && op.record.attempt != 0)
-        json_array_append_new(f->list, con_json_record(s, name, &op.record));
+        json_array_append_new(f->list,
+                              console_json_record(s, name, &op.record));
     once_op_clear(&op);
     return rc < 0 ? rc : ONCE_OK;
 }
 
-static int by_hash(struct con_store *s, const json_t *body, struct found *f,
+static int by_hash(struct console_store *s, const json_t *body, struct found *f,
                    once_error *err)
 {
     uint8_t names[2][ONCE_NAME_SIZE];
     int bad = 0, n, i, rc = ONCE_OK;
-    const char *hash = con_text(body, "hash", &bad);
+    const char *hash = console_text(body, "hash", &bad);
     once__prefix p;
 
     rc = once__prefix_read(hash ? hash : "", ONCE__DIGITS_MIN, &p, err);
@@ -65,13 +67,13 @@ static int invalid(once_error *err, const char *text)
     return ONCE_EINVAL;
 }
 
-static int by_key(struct con_store *s, const json_t *body, struct found *f,
+static int by_key(struct console_store *s, const json_t *body, struct found *f,
                   once_error *err)
 {
     uint8_t name[ONCE_NAME_SIZE];
     int bad = 0;
-    const char *group = con_text(body, "group", &bad);
-    const char *key = con_text(body, "key", &bad);
+    const char *group = console_text(body, "group", &bad);
+    const char *key = console_text(body, "key", &bad);
 
     if (bad || key == NULL)
         return invalid(err, "a group and a key are texts");
@@ -83,17 +85,17 @@ static int by_key(struct con_store *s, const json_t *body, struct found *f,
     return add_by_name(s, name, f, err);
 }
 
-static int by_request(struct con_store *s, const json_t *body, struct found *f,
-                      once_error *err)
+static int by_request(struct console_store *s, const json_t *body,
+                      struct found *f, once_error *err)
 {
     uint8_t name[ONCE_NAME_SIZE];
     int bad = 0, rc;
     const once__request r = {
-        .scope = bytes_of(con_text(body, "scope", &bad)),
-        .realm = bytes_of(con_text(body, "realm", &bad)),
-        .method = bytes_of(con_text(body, "method", &bad)),
-        .path = bytes_of(con_text(body, "path", &bad)),
-        .key = bytes_of(con_text(body, "key", &bad)),
+        .scope = bytes_of(console_text(body, "scope", &bad)),
+        .realm = bytes_of(console_text(body, "realm", &bad)),
+        .method = bytes_of(console_text(body, "method", &bad)),
+        .path = bytes_of(console_text(body, "path", &bad)),
+        .key = bytes_of(console_text(body, "key", &bad)),
     };
 
     if (bad)
@@ -105,7 +107,7 @@ static int by_request(struct con_store *s, const json_t *body, struct found *f,
 /* ---- By what stands in the record ---------------------------------------- */
 
 struct walk {
-    struct con_store *s;
+    struct console_store *s;
     struct found *f;
     const char *label; /* or NULL */
     uint8_t trace[ONCE_TRACE_SIZE];
@@ -159,13 +161,13 @@ static int walk(struct walk *w, int what, once_error *err)
     return n < 0 ? n : rc;
 }
 
-static int by_walk(struct con_store *s, const json_t *body, struct found *f,
+static int by_walk(struct console_store *s, const json_t *body, struct found *f,
                    once_error *err)
 {
     struct walk *w = calloc(1, sizeof(*w));
     int bad = 0, rc = ONCE_OK;
-    const char *label = con_text(body, "label", &bad);
-    const char *trace = con_text(body, "trace", &bad);
+    const char *label = console_text(body, "label", &bad);
+    const char *trace = console_text(body, "trace", &bad);
     once__prefix p;
 
     if (w == NULL)
@@ -192,19 +194,19 @@ static int by_walk(struct con_store *s, const json_t *body, struct found *f,
 
 static const struct {
     const char *by;
-    int (*find)(struct con_store *s, const json_t *body, struct found *f,
+    int (*find)(struct console_store *s, const json_t *body, struct found *f,
                 once_error *err);
 } ways[] = {
     {"hash", by_hash},  {"key", by_key},    {"request", by_request},
     {"label", by_walk}, {"trace", by_walk},
 };
 
-enum MHD_Result con_find(struct con_ask *ask)
+enum MHD_Result console_find(struct console_request *ask)
 {
     struct found f = {json_array(), 1};
     once_error err = {0, ""};
     int bad = 0, rc = ONCE_OK;
-    const char *by = con_text(ask->body, "by", &bad);
+    const char *by = console_text(ask->body, "by", &bad);
     size_t w, i;
 
     for (w = 0; w < sizeof(ways) / sizeof(ways[0]); w++)
@@ -216,10 +218,10 @@ enum MHD_Result con_find(struct con_ask *ask)
         rc = ways[w].find(&ask->con->stores[i], ask->body, &f, &err);
     if (rc < 0) {
         json_decref(f.list);
-        return con_trouble(ask, rc, &err);
+        return console_store_error(ask, rc, &err);
     }
-    return con_reply(ask, MHD_HTTP_OK,
-                     json_pack("{s:o, s:o, s:b}", "now",
-                               cli_json_time(cli_now_ms()), "matches", f.list,
-                               "complete", f.complete));
+    return console_reply(ask, MHD_HTTP_OK,
+                         json_pack("{s:o, s:o, s:b}", "now",
+                                   cli_json_time(cli_now_ms()), "matches",
+                                   f.list, "complete", f.complete));
 }

@@ -7,7 +7,7 @@
  * page is from (Sec-Fetch-Site, which scripts cannot set, or Origin), a header of
  * our own and a type of JSON, which pages from elsewhere cannot send unasked.
  */
-#include "console.h"
+#include "programs/console/console.h"
 
 #include <string.h>
 #include <strings.h>
@@ -27,7 +27,7 @@ static int is_host(const char *host, size_t size, const char *name)
     return strlen(name) == size && strncasecmp(host, name, size) == 0;
 }
 
-static int knows_host(const struct con *con, const char *host)
+static int knows_host(const struct console *con, const char *host)
 {
     static const char *const loopback[] = {"localhost", "127.0.0.1", "[::1]"};
     size_t size = host_size(host), i;
@@ -60,15 +60,15 @@ static int is_json(const char *type)
            (type[n] == '\0' || type[n] == ';' || type[n] == ' ');
 }
 
-static int check_change(const struct con_ask *ask, const char **why)
+static int check_change(const struct console_request *ask, const char **why)
 {
-    const char *own = con_header(ask, "Once-Console");
-    const char *site = con_header(ask, "Sec-Fetch-Site");
-    const char *origin = con_header(ask, "Origin");
+    const char *own = console_header(ask, "Once-Console");
+    const char *site = console_header(ask, "Sec-Fetch-Site");
+    const char *origin = console_header(ask, "Origin");
 
-    if (site != NULL
-            ? strcmp(site, "same-origin") != 0
-            : origin == NULL || !same_origin(origin, con_header(ask, "Host"))) {
+    if (site != NULL ? strcmp(site, "same-origin") != 0
+                     : origin == NULL ||
+                           !same_origin(origin, console_header(ask, "Host"))) {
         *why = "not asked for by a page of this console";
         return MHD_HTTP_FORBIDDEN;
     }
@@ -76,17 +76,18 @@ static int check_change(const struct con_ask *ask, const char **why)
         *why = "the header Once-Console: 1 is missing";
         return MHD_HTTP_FORBIDDEN;
     }
-    if (!is_json(con_header(ask, "Content-Type"))) {
+    if (!is_json(console_header(ask, "Content-Type"))) {
         *why = "send application/json";
         return MHD_HTTP_UNSUPPORTED_MEDIA_TYPE;
     }
     return 0;
 }
 
-int con_gate(const struct con_ask *ask, int is_api, const char **why)
+int console_gate(const struct console_request *ask, int is_api,
+                 const char **why)
 {
-    const char *host = con_header(ask, "Host");
-    const char *site = con_header(ask, "Sec-Fetch-Site");
+    const char *host = console_header(ask, "Host");
+    const char *site = console_header(ask, "Sec-Fetch-Site");
 
     if (host == NULL || !knows_host(ask->con, host)) {
         *why = "this console has another name; --host adds one";

@@ -5,7 +5,7 @@
  * Of a stored response it shows the status and the names of the headers. It
  * refuses what it does not know the type of, rather than to guess.
  */
-#include "console.h"
+#include "programs/console/console.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -19,9 +19,9 @@ static int set(json_t *o, const char *name, json_t *value)
     return json_object_set_new(o, name, value) == 0;
 }
 
-json_t *con_json_record(const struct con_store *s,
-                        const uint8_t name[ONCE_NAME_SIZE],
-                        const once_record *r)
+json_t *console_json_record(const struct console_store *s,
+                            const uint8_t name[ONCE_NAME_SIZE],
+                            const once_record *r)
 {
     json_t *o = cli_json_record(name, r);
 
@@ -53,7 +53,7 @@ static json_t *told(int status, const char *code, const char *text)
                      "code", code, "text", text);
 }
 
-json_t *con_json_told(const once_record *r)
+json_t *console_json_told(const once_record *r)
 {
     once__view v;
 
@@ -63,7 +63,7 @@ json_t *con_json_told(const once_record *r)
         return told(409, "in-flight", "The first request is still under way.");
     case ONCE_INDETERMINATE:
         return told(409, "outcome-unknown",
-                    "Nobody knows whether it took effect.");
+                    "It is unknown whether it took effect.");
     case ONCE_COMPLETED:
         break;
     case ONCE_ABSENT:
@@ -116,12 +116,12 @@ static json_t *base64(once_bytes b)
     return value;
 }
 
-json_t *con_json_bytes(once_bytes b)
+json_t *console_json_bytes(once_bytes b)
 {
     json_t *o = json_pack("{s:I}", "bytes", (json_int_t)b.size), *text;
 
-    if (b.size > CON_SHOWN_MAX)
-        b.size = CON_SHOWN_MAX;
+    if (b.size > CONSOLE_SHOWN_MAX)
+        b.size = CONSOLE_SHOWN_MAX;
     text = b.size > 0 ? json_stringn(b.data, b.size) : json_string("");
     if (text != NULL && is_text(text)) {
         (void)set(o, "text", text);
@@ -146,7 +146,7 @@ static json_t *headers_of(const once__response *r)
     return list;
 }
 
-json_t *con_json_reply(once_bytes result, int kind)
+json_t *console_json_reply(once_bytes result, int kind)
 {
     once_record r = {.state = ONCE_COMPLETED, .result = result};
     once__view v;
@@ -156,17 +156,17 @@ json_t *con_json_reply(once_bytes result, int kind)
         return json_pack("{s:s, s:s, s:i, s:o, s:o}", "is", "response", "kind",
                          cli_kind(kind), "status", v.response.status, "headers",
                          headers_of(&v.response), "body",
-                         con_json_bytes(v.body));
+                         console_json_bytes(v.body));
     if (v.is == ONCE__VIEW_HTTP)
         return told(409, "response-unavailable",
                     "It has been carried out; its response was not kept.");
     return json_pack("{s:s, s:s, s:o}", "is", "bytes", "kind", cli_kind(kind),
-                     "body", con_json_bytes(v.body));
+                     "body", console_json_bytes(v.body));
 }
 
 /* ---- In ------------------------------------------------------------------ */
 
-int con_decode(const char *text, once_bytes *out)
+int console_decode(const char *text, once_bytes *out)
 {
     size_t n = strlen(text), pad = 0;
     unsigned char *data;
@@ -188,7 +188,7 @@ int con_decode(const char *text, once_bytes *out)
     return ONCE_OK;
 }
 
-const char *con_text(const json_t *o, const char *name, int *bad)
+const char *console_text(const json_t *o, const char *name, int *bad)
 {
     const json_t *value = json_object_get(o, name);
 
@@ -202,8 +202,8 @@ const char *con_text(const json_t *o, const char *name, int *bad)
     return json_string_value(value);
 }
 
-json_int_t con_number(const json_t *o, const char *name, json_int_t least,
-                      json_int_t most, json_int_t none, int *bad)
+json_int_t console_number(const json_t *o, const char *name, json_int_t least,
+                          json_int_t most, json_int_t none, int *bad)
 {
     const json_t *value = json_object_get(o, name);
 
@@ -217,7 +217,7 @@ json_int_t con_number(const json_t *o, const char *name, json_int_t least,
     return json_integer_value(value);
 }
 
-int con_flag(const json_t *o, const char *name, int *bad)
+int console_flag(const json_t *o, const char *name, int *bad)
 {
     const json_t *value = json_object_get(o, name);
 
@@ -226,9 +226,9 @@ int con_flag(const json_t *o, const char *name, int *bad)
     return json_is_true(value);
 }
 
-uint64_t con_fence(const json_t *o, int *bad)
+uint64_t console_fence(const json_t *o, int *bad)
 {
-    const char *text = con_text(o, "fence", bad);
+    const char *text = console_text(o, "fence", bad);
     unsigned long long fence = 0;
     char *end = NULL;
 
@@ -241,7 +241,7 @@ uint64_t con_fence(const json_t *o, int *bad)
     return fence;
 }
 
-int con_is_small(const char *text, size_t size)
+int console_is_small(const char *text, size_t size)
 {
     size_t values = 0, depth = 0, i;
     int inside = 0;
@@ -252,7 +252,7 @@ int con_is_small(const char *text, size_t size)
             inside = i >= size || text[i] != '"';
         } else if (text[i] == '{' || text[i] == '[') {
             values++;
-            if (++depth > CON_DEPTH_MAX)
+            if (++depth > CONSOLE_DEPTH_MAX)
                 return 0;
         } else if (text[i] == '}' || text[i] == ']') {
             depth -= depth > 0;
@@ -260,7 +260,7 @@ int con_is_small(const char *text, size_t size)
             inside = text[i] == '"';
             values += text[i] == ',' || text[i] == ':';
         }
-        if (values > CON_VALUES_MAX)
+        if (values > CONSOLE_VALUES_MAX)
             return 0;
     }
     return 1;

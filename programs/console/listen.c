@@ -5,7 +5,7 @@
  * It refuses every other address, also one that systemd hands over: whoever
  * reaches the console from afar comes through ssh or a proxy that knows him.
  */
-#include "console.h"
+#include "programs/console/console.h"
 
 #include <arpa/inet.h>
 #include <errno.h>
@@ -24,14 +24,14 @@ static const char wanted[] =
     "--listen is unix:PATH, 127.0.0.1:PORT, [::1]:PORT or systemd: nothing "
     "that others can reach";
 
-static int failed(const struct con *con, const char *what)
+static int failed(const struct console *con, const char *what)
 {
     return cli_say(con->cli, CLI_STORE, "--listen: %s: %s", what,
                    strerror(errno));
 }
 
 /* The kernel's word on what a socket listens to. */
-static int take(struct con *con, int fd)
+static int take(struct console *con, int fd)
 {
     union {
         struct sockaddr any;
@@ -57,7 +57,8 @@ static int take(struct con *con, int fd)
     return CLI_OK;
 }
 
-static int bind_to(struct con *con, const struct sockaddr *a, socklen_t size)
+static int bind_to(struct console *con, const struct sockaddr *a,
+                   socklen_t size)
 {
     int fd = socket(a->sa_family, SOCK_STREAM | SOCK_CLOEXEC, 0);
     int one = 1, rc;
@@ -79,7 +80,7 @@ static int bind_to(struct con *con, const struct sockaddr *a, socklen_t size)
 
 /* What a console that died has left is in the way; one that lives is not ours
  * to take away. */
-static int clear_path(struct con *con, const struct sockaddr_un *a)
+static int clear_path(struct console *con, const struct sockaddr_un *a)
 {
     struct stat st;
     int fd, alive;
@@ -102,7 +103,7 @@ static int clear_path(struct con *con, const struct sockaddr_un *a)
     return unlink(a->sun_path) < 0 ? failed(con, "unlink") : CLI_OK;
 }
 
-static int listen_at_path(struct con *con, const char *path)
+static int listen_at_path(struct console *con, const char *path)
 {
     struct sockaddr_un a = {.sun_family = AF_UNIX};
     const struct group *operators = getgrnam("once-operators");
@@ -133,7 +134,7 @@ static int listen_at_path(struct con *con, const char *path)
 
 /* ---- Loopback ------------------------------------------------------------ */
 
-static int listen_at_port(struct con *con, const char *where)
+static int listen_at_port(struct console *con, const char *where)
 {
     struct sockaddr_in in = {.sin_family = AF_INET};
     struct sockaddr_in6 in6 = {.sin6_family = AF_INET6};
@@ -158,7 +159,7 @@ static int listen_at_port(struct con *con, const char *where)
 
 /* ---- From systemd -------------------------------------------------------- */
 
-static int take_from_systemd(struct con *con)
+static int take_from_systemd(struct console *con)
 {
     const char *pid = getenv("LISTEN_PID"), *n = getenv("LISTEN_FDS");
 
@@ -169,7 +170,7 @@ static int take_from_systemd(struct con *con)
     return take(con, FIRST_FD);
 }
 
-int con_listen(struct con *con, const char *where)
+int console_listen(struct console *con, const char *where)
 {
     if (strcmp(where, "systemd") == 0)
         return take_from_systemd(con);
@@ -178,7 +179,7 @@ int con_listen(struct con *con, const char *where)
     return listen_at_port(con, where);
 }
 
-void con_unlisten(struct con *con)
+void console_unlisten(struct console *con)
 {
     if (con->unlink_path != NULL)
         (void)unlink(con->unlink_path);

@@ -7,8 +7,8 @@
  * the same. What is copied is copied on the engine's thread; all else happens on
  * the connection's.
  */
-#include "console.h"
-#include "core/bytes.h"
+#include "programs/console/console.h"
+#include "base/bytes.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -18,7 +18,7 @@ enum { SCAN = 256, LOOKED_AT_MAX = 8192, LINES_MAX = 200 };
 
 /* ---- Stores -------------------------------------------------------------- */
 
-int con_head(struct con_store *s, once_store_head *out)
+int console_head(struct console_store *s, once_store_head *out)
 {
     return once_head(s->e, out, NULL) == ONCE_OK;
 }
@@ -39,13 +39,13 @@ static int take_first(void *user, const uint8_t name[ONCE_NAME_SIZE],
     return 1;
 }
 
-static json_t *head_of(struct con_store *s)
+static json_t *head_of(struct console_store *s)
 {
     static const char *const gaps[] = {"none", "hold", "accept"};
     char id[2 * ONCE_STORE_ID_SIZE + 1];
     once_store_head h;
 
-    if (!con_head(s, &h))
+    if (!console_head(s, &h))
         return json_null();
     once__hex(h.id, ONCE_STORE_ID_SIZE, id);
     return json_pack("{s:s, s:I, s:s, s:o, s:o}", "id", id, "incarnation",
@@ -55,7 +55,7 @@ static json_t *head_of(struct con_store *s)
                      cli_json_time(h.gap_until_ms));
 }
 
-static json_t *counts_of(struct con_store *s)
+static json_t *counts_of(struct console_store *s)
 {
     once_counts n;
 
@@ -75,7 +75,7 @@ static json_t *text_or_null(const char *text)
                            : json_null();
 }
 
-static json_t *json_store(struct con_store *s)
+static json_t *json_store(struct console_store *s)
 {
     char caveat[sizeof(s->caveat)], trouble[sizeof(s->trouble)];
     struct first oldest = {0, 0};
@@ -101,21 +101,22 @@ static json_t *json_store(struct con_store *s)
         (json_int_t)stats.unknown);
 }
 
-enum MHD_Result con_store(struct con_ask *ask)
+enum MHD_Result console_store(struct console_request *ask)
 {
-    return con_reply(ask, MHD_HTTP_OK, json_store(ask->store));
+    return console_reply(ask, MHD_HTTP_OK, json_store(ask->store));
 }
 
-enum MHD_Result con_stores(struct con_ask *ask)
+enum MHD_Result console_stores(struct console_request *ask)
 {
     json_t *list = json_array();
     size_t i;
 
     for (i = 0; i < ask->con->n; i++)
         json_array_append_new(list, json_store(&ask->con->stores[i]));
-    return con_reply(ask, MHD_HTTP_OK,
-                     json_pack("{s:o, s:o}", "now", cli_json_time(cli_now_ms()),
-                               "stores", list));
+    return console_reply(ask, MHD_HTTP_OK,
+                         json_pack("{s:o, s:o}", "now",
+                                   cli_json_time(cli_now_ms()), "stores",
+                                   list));
 }
 
 /* ---- Lists --------------------------------------------------------------- */
@@ -175,7 +176,7 @@ static int wanted(const struct list *l, const once_record *r)
 }
 
 /* Adds what is wanted of one page. */
-static void add_rows(struct con_store *s, struct list *l)
+static void add_rows(struct console_store *s, struct list *l)
 {
     size_t i;
 
@@ -185,13 +186,13 @@ static void add_rows(struct con_store *s, struct list *l)
         l->after = once_position_of(l->what, row->name, &row->record);
         l->has_after = 1;
         if (wanted(l, &row->record))
-            json_array_append_new(l->records,
-                                  con_json_record(s, row->name, &row->record));
+            json_array_append_new(
+                l->records, console_json_record(s, row->name, &row->record));
     }
 }
 
 /* 1: there may be more behind l->after; 0: that was all; or an error. */
-static int fill(struct con_store *s, struct list *l, once_error *err)
+static int fill(struct console_store *s, struct list *l, once_error *err)
 {
     size_t seen = 0, some;
     int rc;
@@ -236,20 +237,20 @@ static int read_count(const char *text, uint64_t most, uint64_t *out)
 }
 
 /* NULL, or the name of the parameter that is wrong. */
-static const char *read_list(const struct con_ask *ask, struct list *l)
+static const char *read_list(const struct console_request *ask, struct list *l)
 {
-    const char *what = con_argument(ask, "what");
-    const char *group = con_argument(ask, "realm");
-    const char *older = con_argument(ask, "older");
-    const char *after = con_argument(ask, "after");
-    const char *limit = con_argument(ask, "limit");
+    const char *what = console_argument(ask, "what");
+    const char *group = console_argument(ask, "realm");
+    const char *older = console_argument(ask, "older");
+    const char *after = console_argument(ask, "after");
+    const char *limit = console_argument(ask, "limit");
     uint64_t n = 50;
 
     l->what = what == NULL || strcmp(what, "waiting") == 0 ? ONCE_SCAN_WAITING
               : strcmp(what, "live") == 0                  ? ONCE_SCAN_LIVE
               : strcmp(what, "all") == 0                   ? ONCE_SCAN_ALL
                                                            : -1;
-    l->reason = con_argument(ask, "reason");
+    l->reason = console_argument(ask, "reason");
     l->now_ms = cli_now_ms();
     if (l->what < 0)
         return "what";
@@ -268,7 +269,7 @@ static const char *read_list(const struct con_ask *ask, struct list *l)
     if (after != NULL && !read_place(after, &l->after))
         return "after";
     l->has_after = after != NULL;
-    if (limit != NULL && (!read_count(limit, CON_PAGE_MAX, &n) || n == 0))
+    if (limit != NULL && (!read_count(limit, CONSOLE_PAGE_MAX, &n) || n == 0))
         return "limit";
     l->limit = (size_t)n;
     return NULL;
@@ -283,7 +284,7 @@ static json_t *json_place(const once_position *p)
     return json_string(text);
 }
 
-enum MHD_Result con_records(struct con_ask *ask)
+enum MHD_Result console_records(struct console_request *ask)
 {
     struct list *l = calloc(1, sizeof(*l));
     once_error err = {0, ""};
@@ -295,17 +296,17 @@ enum MHD_Result con_records(struct con_ask *ask)
         return MHD_NO;
     bad = read_list(ask, l);
     if (bad != NULL) {
-        result = con_problem(ask, MHD_HTTP_BAD_REQUEST, "invalid",
-                             "%s is not understood.", bad);
+        result = console_problem(ask, MHD_HTTP_BAD_REQUEST, "invalid",
+                                 "%s is not understood.", bad);
         goto out;
     }
     l->records = json_array();
     more = fill(ask->store, l, &err);
     if (more < 0) {
         json_decref(l->records);
-        result = con_trouble(ask, more, &err);
+        result = console_store_error(ask, more, &err);
     } else {
-        result = con_reply(
+        result = console_reply(
             ask, MHD_HTTP_OK,
             json_pack("{s:o, s:o, s:o}", "now", cli_json_time(l->now_ms),
                       "records", l->records, "next",
@@ -318,35 +319,36 @@ out:
 
 /* ---- One record ---------------------------------------------------------- */
 
-int con_look(struct con_ask *ask, once_op *op, enum MHD_Result *out)
+int console_read_record(struct console_request *ask, once_op *op,
+                        enum MHD_Result *out)
 {
     once_error err = {0, ""};
     int rc = once__look(ask->store->e, ask->name, op, &err);
 
     if (rc < 0)
-        *out = con_trouble(ask, rc, &err);
+        *out = console_store_error(ask, rc, &err);
     else if (op->record.attempt == 0) {
-        *out = con_problem(ask, MHD_HTTP_NOT_FOUND, "gone",
-                           "There is no such record. It may have been "
-                           "forgotten, or be in another store.");
+        *out = console_problem(ask, MHD_HTTP_NOT_FOUND, "gone",
+                               "There is no such record. It may have been "
+                               "forgotten, or be in another store.");
         rc = -1;
     }
     return rc < 0 ? rc : ONCE_OK;
 }
 
-enum MHD_Result con_record(struct con_ask *ask)
+enum MHD_Result console_record(struct console_request *ask)
 {
     enum MHD_Result result;
     once_op op = {0};
     json_t *o;
 
-    if (con_look(ask, &op, &result) == ONCE_OK) {
-        o = con_json_record(ask->store, ask->name, &op.record);
+    if (console_read_record(ask, &op, &result) == ONCE_OK) {
+        o = console_json_record(ask->store, ask->name, &op.record);
         if (o != NULL) {
             json_object_set_new(o, "now", cli_json_time(cli_now_ms()));
-            json_object_set_new(o, "told", con_json_told(&op.record));
+            json_object_set_new(o, "told", console_json_told(&op.record));
         }
-        result = con_reply(ask, MHD_HTTP_OK, o);
+        result = console_reply(ask, MHD_HTTP_OK, o);
     }
     once_op_clear(&op);
     return result;
@@ -368,7 +370,7 @@ static int add_line(void *user, const once__audit_line *line)
     return 0;
 }
 
-static int read_lines(const struct con *con, const once__audit_filter *f,
+static int read_lines(const struct console *con, const once__audit_filter *f,
                       size_t max, struct lines *l, once_error *err)
 {
     const char *path = once__audit_path(con->audit);
@@ -379,13 +381,13 @@ static int read_lines(const struct con *con, const once__audit_filter *f,
     return once__audit_newest(path, f, max, add_line, l, err);
 }
 
-enum MHD_Result con_audit(struct con_ask *ask)
+enum MHD_Result console_audit(struct console_request *ask)
 {
-    const char *before = con_argument(ask, "before");
-    const char *limit = con_argument(ask, "limit");
-    once__audit_filter f = {.action = con_argument(ask, "action"),
-                            .who = con_argument(ask, "who"),
-                            .name = con_argument(ask, "name")};
+    const char *before = console_argument(ask, "before");
+    const char *limit = console_argument(ask, "limit");
+    once__audit_filter f = {.action = console_argument(ask, "action"),
+                            .who = console_argument(ask, "who"),
+                            .name = console_argument(ask, "name")};
     once_error err = {0, ""};
     struct lines l = {NULL, 0};
     uint64_t max = 50;
@@ -393,18 +395,18 @@ enum MHD_Result con_audit(struct con_ask *ask)
 
     if ((before != NULL && !read_count(before, 999999999999, &f.before)) ||
         (limit != NULL && (!read_count(limit, LINES_MAX, &max) || max == 0)))
-        return con_problem(ask, MHD_HTTP_BAD_REQUEST, "invalid",
-                           "before or limit is not understood.");
+        return console_problem(ask, MHD_HTTP_BAD_REQUEST, "invalid",
+                               "before or limit is not understood.");
     rc = read_lines(ask->con, &f, (size_t)max, &l, &err);
     if (rc < 0) {
         json_decref(l.list);
-        return con_trouble(ask, rc, &err);
+        return console_store_error(ask, rc, &err);
     }
-    return con_reply(ask, MHD_HTTP_OK,
-                     json_pack("{s:o, s:o}", "lines", l.list, "next",
-                               json_array_size(l.list) == max && l.last > 1
-                                   ? json_integer((json_int_t)l.last)
-                                   : json_null()));
+    return console_reply(ask, MHD_HTTP_OK,
+                         json_pack("{s:o, s:o}", "lines", l.list, "next",
+                                   json_array_size(l.list) == max && l.last > 1
+                                       ? json_integer((json_int_t)l.last)
+                                       : json_null()));
 }
 
 static void add_event(json_t *list, uint64_t ms, const char *what,
@@ -416,6 +418,13 @@ static void add_event(json_t *list, uint64_t ms, const char *what,
                                               "text", text));
 }
 
+/* docs/http.md, 3.5: the service itself has said what became of it. */
+static int is_by_probe(const once_record *r)
+{
+    return r->note.size == strlen(ONCE__PROBE_NOTE) &&
+           memcmp(r->note.data, ONCE__PROBE_NOTE, r->note.size) == 0;
+}
+
 /* How the last attempt ended; what was decided is known by its note. */
 static void add_end(json_t *list, const once_record *r)
 {
@@ -425,8 +434,9 @@ static void add_end(json_t *list, const once_record *r)
 
     if (r->note.size > 0) {
         snprintf(text, sizeof(text),
-                 "It was decided: %s. Before, it was "
+                 "It was decided%s: %s. Before, it was "
                  "unknown%s%s.",
+                 is_by_probe(r) ? " by a probe" : "",
                  r->state == ONCE_COMPLETED ? cli_kind(r->kind) : "reopened",
                  comma, why);
         add_event(list, r->ended_ms, "decided", text);
@@ -454,7 +464,7 @@ static json_t *events_of(const once_record *r)
     return list;
 }
 
-enum MHD_Result con_timeline(struct con_ask *ask)
+enum MHD_Result console_timeline(struct console_request *ask)
 {
     char hex[CLI_HEX_SIZE];
     once__audit_filter f = {.name = hex};
@@ -463,15 +473,15 @@ enum MHD_Result con_timeline(struct con_ask *ask)
     enum MHD_Result result;
     once_op op = {0};
 
-    if (con_look(ask, &op, &result) != ONCE_OK)
+    if (console_read_record(ask, &op, &result) != ONCE_OK)
         goto out;
     cli_hex(ask->name, CLI_DIGITS, hex);
     if (read_lines(ask->con, &f, LINES_MAX, &l, &err) < 0)
         json_array_clear(l.list); /* the rest is worth showing */
-    result = con_reply(ask, MHD_HTTP_OK,
-                       json_pack("{s:o, s:o, s:s?}", "events",
-                                 events_of(&op.record), "audit", l.list,
-                                 "trouble", err.code ? err.text : NULL));
+    result = console_reply(ask, MHD_HTTP_OK,
+                           json_pack("{s:o, s:o, s:s?}", "events",
+                                     events_of(&op.record), "audit", l.list,
+                                     "trouble", err.code ? err.text : NULL));
 out:
     once_op_clear(&op);
     return result;

@@ -7,7 +7,7 @@
  * Whatever is wrong is said before anybody can connect. It may be ended at any
  * time: a decision is in the store, or it is not.
  */
-#include "console.h"
+#include "programs/console/console.h"
 
 #include <errno.h>
 #include <signal.h>
@@ -18,18 +18,18 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-#include "store/named.h"
-#include "store/store.h"
+#include "base/named.h"
+#include "calls/store/store.h"
 
 enum { URL_MAX = 4096 };
 
 static const struct cli_command command = {
-    .name = "console", .help = con_help, .options = con_options};
+    .name = "console", .help = console_help, .options = console_options};
 
 /* ---- Options ------------------------------------------------------------- */
 
 struct options {
-    struct con *con;
+    struct console *con;
     const char *listen;
 };
 
@@ -41,15 +41,15 @@ static size_t name_size(const char *text)
     return text[n] == '=' ? n : 0;
 }
 
-static int add_store(struct con *con, const char *text)
+static int add_store(struct console *con, const char *text)
 {
-    struct con_store *s = &con->stores[con->n];
+    struct console_store *s = &con->stores[con->n];
     size_t n = name_size(text), i;
     const char *named = text[0] == '@' ? NULL : once__named_in(text);
 
-    if (con->n == CON_STORES_MAX)
+    if (con->n == CONSOLE_STORES_MAX)
         return cli_usage(con->cli, "--store may be given %d times",
-                         CON_STORES_MAX);
+                         CONSOLE_STORES_MAX);
     if (n >= sizeof(s->name))
         return cli_usage(con->cli, "a store's NAME has up to %zu characters",
                          sizeof(s->name) - 1);
@@ -72,38 +72,39 @@ static int add_store(struct con *con, const char *text)
 static int take(const struct cli *c, void *user, int o)
 {
     struct options *p = user;
-    struct con *con = p->con;
+    struct console *con = p->con;
     uint64_t uid;
     int rc;
 
     switch (o) {
-    case CON_OPT_STORE:
+    case CONSOLE_OPT_STORE:
         return add_store(con, optarg);
-    case CON_OPT_LISTEN:
+    case CONSOLE_OPT_LISTEN:
         p->listen = optarg;
         break;
-    case CON_OPT_DECIDE:
+    case CONSOLE_OPT_DECIDE:
         con->decide = 1;
         break;
-    case CON_OPT_OPERATORS:
+    case CONSOLE_OPT_OPERATORS:
         con->operators = optarg;
         con->has_operators = 1;
         break;
-    case CON_OPT_AUDIT:
+    case CONSOLE_OPT_AUDIT:
         con->audit_path = optarg;
         break;
-    case CON_OPT_HOST:
-        if (con->n_hosts == CON_HOSTS_MAX)
-            return cli_usage(c, "--host may be given %d times", CON_HOSTS_MAX);
+    case CONSOLE_OPT_HOST:
+        if (con->n_hosts == CONSOLE_HOSTS_MAX)
+            return cli_usage(c, "--host may be given %d times",
+                             CONSOLE_HOSTS_MAX);
         con->hosts[con->n_hosts++] = optarg;
         break;
-    case CON_OPT_TRUST_HEADER:
+    case CONSOLE_OPT_TRUST_HEADER:
         con->trust_header = optarg;
         break;
     default:
-        if (con->n_uids == CON_UIDS_MAX)
+        if (con->n_uids == CONSOLE_UIDS_MAX)
             return cli_usage(c, "--trust-uid may be given %d times",
-                             CON_UIDS_MAX);
+                             CONSOLE_UIDS_MAX);
         rc = cli_read_number(c, "--trust-uid", optarg, 0, UINT32_MAX - 1, &uid);
         if (rc != CLI_OK)
             return rc;
@@ -122,7 +123,7 @@ static int take(const struct cli *c, void *user, int o)
 
 static int read_options(struct cli *c, int argc, char **argv, struct options *p)
 {
-    struct con *con = p->con;
+    struct console *con = p->con;
     int rc = cli_read_args(c, argc, argv, take, p);
 
     if (rc == CLI_OK)
@@ -142,7 +143,7 @@ static int read_options(struct cli *c, int argc, char **argv, struct options *p)
 
 static void on_event(void *user, const char *text)
 {
-    struct con_store *s = user;
+    struct console_store *s = user;
 
     pthread_mutex_lock(&s->lock);
     snprintf(s->trouble, sizeof(s->trouble), "%s", text);
@@ -152,7 +153,7 @@ static void on_event(void *user, const char *text)
 
 static void on_caveat(void *user, const char *text)
 {
-    struct con_store *s = user;
+    struct console_store *s = user;
 
     pthread_mutex_lock(&s->lock);
     snprintf(s->caveat, sizeof(s->caveat), "%s", text);
@@ -160,7 +161,8 @@ static void on_caveat(void *user, const char *text)
 }
 
 /* A URL with a password is read from a file. */
-static int read_url(const struct con *con, struct con_store *s, char *memory)
+static int read_url(const struct console *con, struct console_store *s,
+                    char *memory)
 {
     size_t n;
     FILE *in;
@@ -183,7 +185,7 @@ static int read_url(const struct con *con, struct con_store *s, char *memory)
 }
 
 /* A server that cannot be reached now may be later. */
-static int open_store(const struct con *con, struct con_store *s)
+static int open_store(const struct console *con, struct console_store *s)
 {
     once_engine_options options = ONCE_ENGINE_OPTIONS_INIT;
     const struct once__store_line *line;
@@ -209,7 +211,7 @@ static int open_store(const struct con *con, struct con_store *s)
     return CLI_OK;
 }
 
-static int open_stores(struct con *con, char (*urls)[URL_MAX])
+static int open_stores(struct console *con, char (*urls)[URL_MAX])
 {
     int rc = CLI_OK;
     size_t i;
@@ -224,17 +226,17 @@ static int open_stores(struct con *con, char (*urls)[URL_MAX])
 
 /* ---- Start and end ------------------------------------------------------- */
 
-static int draw(char out[CON_SECRET + 1])
+static int draw(char out[CONSOLE_SECRET + 1])
 {
-    uint8_t bytes[CON_SECRET / 2];
+    uint8_t bytes[CONSOLE_SECRET / 2];
 
     if (getrandom(bytes, sizeof(bytes), 0) != (ssize_t)sizeof(bytes))
         return 0;
-    cli_hex(bytes, CON_SECRET, out);
+    cli_hex(bytes, CONSOLE_SECRET, out);
     return 1;
 }
 
-static int open_audit(struct con *con)
+static int open_audit(struct console *con)
 {
     once_error err = {0, ""};
 
@@ -245,7 +247,7 @@ static int open_audit(struct con *con)
 
 /* Who reads the token is the operator: it is not written to a file that others
  * may read. */
-static int is_private(const struct con *con)
+static int is_private(const struct console *con)
 {
     struct stat st;
 
@@ -259,7 +261,7 @@ static int is_private(const struct con *con)
 
 /* The address; on loopback with its token in the fragment, which browsers send
  * to nobody. */
-static void greet(const struct con *con, const char *where)
+static void greet(const struct console *con, const char *where)
 {
     if (con->local)
         printf("once console: listening on %s%s\n", where,
@@ -270,37 +272,37 @@ static void greet(const struct con *con, const char *where)
     fflush(stdout);
 }
 
-static int serve(struct con *con, const char *where, const sigset_t *ends)
+static int serve(struct console *con, const char *where, const sigset_t *ends)
 {
     const struct timespec second = {1, 0};
-    struct MHD_Daemon *daemon = con_serve(con);
+    struct MHD_Daemon *daemon = console_serve(con);
 
     if (daemon == NULL)
         return cli_say(con->cli, CLI_STORE, "cannot serve: %s",
                        strerror(errno));
     greet(con, where);
     while (sigtimedwait(ends, NULL, &second) < 0)
-        con_peers_end_late(con);
+        console_peers_end_late(con);
     MHD_stop_daemon(daemon); /* waits for what is being decided */
     return CLI_OK;
 }
 
-static int start(struct con *con, const char *where, const sigset_t *ends)
+static int start(struct console *con, const char *where, const sigset_t *ends)
 {
-    char(*urls)[URL_MAX] = calloc(CON_STORES_MAX, sizeof(*urls));
+    char(*urls)[URL_MAX] = calloc(CONSOLE_STORES_MAX, sizeof(*urls));
     int rc = CLI_OK;
     size_t i;
 
     if (urls == NULL || !draw(con->token) || !draw(con->session))
         rc = cli_say(con->cli, CLI_STORE, "no memory, or no random numbers");
     if (rc == CLI_OK)
-        rc = con_check_operators(con);
+        rc = console_check_operators(con);
     if (rc == CLI_OK)
         rc = open_audit(con);
     if (rc == CLI_OK)
         rc = open_stores(con, urls);
     if (rc == CLI_OK)
-        rc = con_listen(con, where);
+        rc = console_listen(con, where);
     if (rc == CLI_OK && !con->local && con->trust_header != NULL)
         rc = cli_usage(con->cli, "--trust-user-header goes with a socket file "
                                  "only: anybody can send one through TCP");
@@ -308,7 +310,7 @@ static int start(struct con *con, const char *where, const sigset_t *ends)
         rc = is_private(con);
     if (rc == CLI_OK)
         rc = serve(con, where, ends);
-    con_unlisten(con);
+    console_unlisten(con);
     for (i = 0; i < con->n; i++)
         once_engine_close(con->stores[i].e);
     once__audit_close(con->audit);
@@ -319,7 +321,7 @@ static int start(struct con *con, const char *where, const sigset_t *ends)
 int main(int argc, char **argv)
 {
     struct cli c = {.command = &command, .store = getenv("ONCE_STORE")};
-    struct con *con = calloc(1, sizeof(*con));
+    struct console *con = calloc(1, sizeof(*con));
     struct options p = {con, "unix:/run/once/console.sock"};
     sigset_t ends;
     int rc;

@@ -3,10 +3,10 @@
  * options.c - the options of the console, for the program and for `once console`,
  * which starts it.
  */
-#include "console/options.h"
+#include "programs/console/options.h"
 
 /* clang-format off */
-const char con_help[] =
+const char console_help[] =
     "usage: once console [--store [NAME=]URL]... [--listen WHERE] [--decide]\n"
     "\n"
     "Serves the web console: what waits for a decision, and deciding it. It only\n"
@@ -30,16 +30,16 @@ const char con_help[] =
     "\n"
     "Who comes by a socket file is known by the kernel. See man once-console.\n";
 
-const struct cli_option con_options[] = {
+const struct cli_option console_options[] = {
     CLI_HELP_OPTION,
-    {"store", CLI_SCHEMES, CON_OPT_STORE},
-    {"listen", "unix:/run/once/console.sock 127.0.0.1:0 systemd", CON_OPT_LISTEN},
-    {"decide", NULL, CON_OPT_DECIDE},
-    {"operators", CLI_FILES, CON_OPT_OPERATORS},
-    {"audit", CLI_FILES, CON_OPT_AUDIT},
-    {"host", "", CON_OPT_HOST},
-    {"trust-user-header", "", CON_OPT_TRUST_HEADER},
-    {"trust-uid", "", CON_OPT_TRUST_UID},
-    {NULL, NULL, 0},
+    {"store", CLI_SCHEMES, .id = CONSOLE_OPT_STORE},
+    {"listen", "unix:/run/once/console.sock 127.0.0.1:0 systemd", .id = CONSOLE_OPT_LISTEN},
+    {"decide", NULL, .id = CONSOLE_OPT_DECIDE},
+    {"operators", CLI_FILES, .id = CONSOLE_OPT_OPERATORS},
+    {"audit", CLI_FILES, .id = CONSOLE_OPT_AUDIT},
+    {"host", "", .id = CONSOLE_OPT_HOST},
+    {"trust-user-header", "", .id = CONSOLE_OPT_TRUST_HEADER},
+    {"trust-uid", "", .id = CONSOLE_OPT_TRUST_UID},
+    {.name = NULL},
 };
 /* clang-format on */

@@ -4,20 +4,20 @@
 #ifndef ONCE_CONSOLE_OPTIONS_H
 #define ONCE_CONSOLE_OPTIONS_H
 
-#include "cli.h"
+#include "programs/terminal/terminal.h"
 
 enum {
-    CON_OPT_STORE = 1,
-    CON_OPT_LISTEN,
-    CON_OPT_DECIDE,
-    CON_OPT_OPERATORS,
-    CON_OPT_AUDIT,
-    CON_OPT_HOST,
-    CON_OPT_TRUST_HEADER,
-    CON_OPT_TRUST_UID
+    CONSOLE_OPT_STORE = 1,
+    CONSOLE_OPT_LISTEN,
+    CONSOLE_OPT_DECIDE,
+    CONSOLE_OPT_OPERATORS,
+    CONSOLE_OPT_AUDIT,
+    CONSOLE_OPT_HOST,
+    CONSOLE_OPT_TRUST_HEADER,
+    CONSOLE_OPT_TRUST_UID
 };
 
-extern const struct cli_option con_options[];
-extern const char con_help[];
+extern const struct cli_option console_options[];
+extern const char console_help[];
 
 #endif /* ONCE_CONSOLE_OPTIONS_H */

@@ -9,11 +9,11 @@
  * oldest first. A connection that gives way is shut down here; its own
  * thread sees that and ends it.
  */
-#include "console.h"
+#include "programs/console/console.h"
 
 #include <sys/socket.h>
 
-#include "store/steady.h"
+#include "base/steady.h"
 
 /* How long each step may take. */
 enum {
@@ -28,32 +28,34 @@ enum { USER_MAX = 16, MANY_MAX = 48 };
 
 enum { FREE, WAITS, WORKS };
 
-static struct con_peer *peer_of(struct con *con, const struct MHD_Connection *c)
+static struct console_peer *peer_of(struct console *con,
+                                    const struct MHD_Connection *c)
 {
     size_t i;
 
-    for (i = 0; i < CON_PEERS; i++)
+    for (i = 0; i < CONSOLE_PEERS; i++)
         if (con->peers[i].step != FREE && con->peers[i].c == c)
             return &con->peers[i];
     return NULL;
 }
 
 /* Is `a` to go before `b`? */
-static int goes_before(const struct con_peer *a, const struct con_peer *b)
+static int goes_before(const struct console_peer *a,
+                       const struct console_peer *b)
 {
     if (b == NULL || a->known != b->known)
         return b == NULL || !a->known;
     return a->number < b->number;
 }
 
-static size_t count(const struct con *con, int64_t uid,
-                    const struct con_peer **victim)
+static size_t count(const struct console *con, int64_t uid,
+                    const struct console_peer **victim)
 {
-    const struct con_peer *p = con->peers;
+    const struct console_peer *p = con->peers;
     size_t n = 0;
 
     *victim = NULL;
-    for (; p < con->peers + CON_PEERS; p++) {
+    for (; p < con->peers + CONSOLE_PEERS; p++) {
         if (p->step == FREE || p->gone || (uid >= 0 && p->uid != uid))
             continue;
         n++;
@@ -64,16 +66,16 @@ static size_t count(const struct con *con, int64_t uid,
 }
 
 /* Its place in the table is free when its thread has ended it. */
-static void end(struct con_peer *p)
+static void end(struct console_peer *p)
 {
     p->gone = 1;
     (void)shutdown(p->fd, SHUT_RDWR);
 }
 
 /* 1 if there is room for one more of these: at once, or by one that goes. */
-static int make_room(struct con *con, int64_t uid, size_t most)
+static int make_room(struct console *con, int64_t uid, size_t most)
 {
-    const struct con_peer *victim;
+    const struct console_peer *victim;
 
     if (count(con, uid, &victim) < most)
         return 1;
@@ -83,25 +85,26 @@ static int make_room(struct con *con, int64_t uid, size_t most)
     return 1;
 }
 
-static void add(struct con *con, struct con_peer *p, struct MHD_Connection *c,
-                int fd, int64_t uid)
+static void add(struct console *con, struct console_peer *p,
+                struct MHD_Connection *c, int fd, int64_t uid)
 {
-    size_t most =
-        uid >= 0 && !con_is_trusted(con, (uint32_t)uid) ? USER_MAX : MANY_MAX;
-    int room =
-        make_room(con, uid, most) && make_room(con, -1, CON_CONNECTIONS_MAX);
+    size_t most = uid >= 0 && !console_is_trusted(con, (uint32_t)uid)
+                      ? USER_MAX
+                      : MANY_MAX;
+    int room = make_room(con, uid, most) &&
+               make_room(con, -1, CONSOLE_CONNECTIONS_MAX);
 
-    *p = (struct con_peer){.c = c,
-                           .fd = fd,
-                           .uid = uid,
-                           .step = WAITS,
-                           .number = ++con->connected,
-                           .deadline_ms = once__steady_ms() + ASK_MS};
+    *p = (struct console_peer){.c = c,
+                               .fd = fd,
+                               .uid = uid,
+                               .step = WAITS,
+                               .number = ++con->connected,
+                               .deadline_ms = once__steady_ms() + ASK_MS};
     if (!room)
         end(p);
 }
 
-void con_peer_comes(struct con *con, struct MHD_Connection *c)
+void console_peer_comes(struct console *con, struct MHD_Connection *c)
 {
     const union MHD_ConnectionInfo *info =
         MHD_get_connection_info(c, MHD_CONNECTION_INFO_CONNECTION_FD);
@@ -114,18 +117,18 @@ void con_peer_comes(struct con *con, struct MHD_Connection *c)
                                  &peer, &size) == 0)
         uid = peer.uid;
     pthread_mutex_lock(&con->lock);
-    for (i = 0; i < CON_PEERS && con->peers[i].step != FREE; i++)
+    for (i = 0; i < CONSOLE_PEERS && con->peers[i].step != FREE; i++)
         ;
-    if (i < CON_PEERS)
+    if (i < CONSOLE_PEERS)
         add(con, &con->peers[i], c, info->connect_fd, uid);
     else
         (void)shutdown(info->connect_fd, SHUT_RDWR);
     pthread_mutex_unlock(&con->lock);
 }
 
-void con_peer_goes(struct con *con, struct MHD_Connection *c)
+void console_peer_goes(struct console *con, struct MHD_Connection *c)
 {
-    struct con_peer *p;
+    struct console_peer *p;
 
     pthread_mutex_lock(&con->lock);
     p = peer_of(con, c);
@@ -134,9 +137,9 @@ void con_peer_goes(struct con *con, struct MHD_Connection *c)
     pthread_mutex_unlock(&con->lock);
 }
 
-static void set(struct con_ask *ask, int step, int known, uint64_t ms)
+static void set(struct console_request *ask, int step, int known, uint64_t ms)
 {
-    struct con_peer *p;
+    struct console_peer *p;
 
     pthread_mutex_lock(&ask->con->lock);
     p = peer_of(ask->con, ask->c);
@@ -148,29 +151,29 @@ static void set(struct con_ask *ask, int step, int known, uint64_t ms)
     pthread_mutex_unlock(&ask->con->lock);
 }
 
-void con_peer_asks(struct con_ask *ask)
+void console_peer_asks(struct console_request *ask)
 {
-    con_peer_works(ask, 0);
+    console_peer_works(ask, 0);
 }
 
-void con_peer_works(struct con_ask *ask, int works)
+void console_peer_works(struct console_request *ask, int works)
 {
     set(ask, works ? WORKS : WAITS, ask->known,
         ask->known ? BODY_MS : UNKNOWN_MS);
 }
 
-void con_peer_rests(struct con_ask *ask)
+void console_peer_rests(struct console_request *ask)
 {
     set(ask, WAITS, ask->known, ask->known ? IDLE_MS : UNKNOWN_MS);
 }
 
-void con_peers_end_late(struct con *con)
+void console_peers_end_late(struct console *con)
 {
     uint64_t now = once__steady_ms();
-    struct con_peer *p;
+    struct console_peer *p;
 
     pthread_mutex_lock(&con->lock);
-    for (p = con->peers; p < con->peers + CON_PEERS; p++)
+    for (p = con->peers; p < con->peers + CONSOLE_PEERS; p++)
         if (p->step == WAITS && !p->gone && now >= p->deadline_ms)
             end(p);
     pthread_mutex_unlock(&con->lock);

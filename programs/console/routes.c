@@ -6,7 +6,7 @@
  * name of a store and {r} that of a record. What is not in the table is not
  * there.
  */
-#include "console.h"
+#include "programs/console/console.h"
 
 #include <string.h>
 
@@ -14,24 +14,27 @@ static const struct route {
     const char *method, *pattern;
     unsigned right;
     size_t most; /* bytes of a body */
-    enum MHD_Result (*answer)(struct con_ask *ask);
+    enum MHD_Result (*answer)(struct console_request *ask);
 } routes[] = {
-    {"GET", "session", CON_VIEW, 0, con_session},
-    {"GET", "stores", CON_VIEW, 0, con_stores},
-    {"GET", "stores/{s}", CON_VIEW, 0, con_store},
-    {"GET", "stores/{s}/records", CON_VIEW, 0, con_records},
-    {"GET", "stores/{s}/records/{r}", CON_VIEW, 0, con_record},
-    {"GET", "stores/{s}/records/{r}/timeline", CON_VIEW, 0, con_timeline},
-    {"GET", "audit", CON_VIEW, 0, con_audit},
-    {"POST", "find", CON_VIEW, CON_SMALL_MAX, con_find},
-    {"POST", "stores/{s}/records/{r}/body", CON_BODY, CON_SMALL_MAX, con_body},
-    {"POST", "stores/{s}/records/{r}/decision", CON_DECIDE, CON_BODY_MAX,
-     con_decision},
-    {"POST", "stores/{s}/batch", CON_DECIDE, CON_BODY_MAX, con_batch},
+    {"GET", "session", CONSOLE_VIEW, 0, console_session},
+    {"GET", "stores", CONSOLE_VIEW, 0, console_stores},
+    {"GET", "stores/{s}", CONSOLE_VIEW, 0, console_store},
+    {"GET", "stores/{s}/records", CONSOLE_VIEW, 0, console_records},
+    {"GET", "stores/{s}/records/{r}", CONSOLE_VIEW, 0, console_record},
+    {"GET", "stores/{s}/records/{r}/timeline", CONSOLE_VIEW, 0,
+     console_timeline},
+    {"GET", "audit", CONSOLE_VIEW, 0, console_audit},
+    {"POST", "find", CONSOLE_VIEW, CONSOLE_SMALL_MAX, console_find},
+    {"POST", "stores/{s}/records/{r}/body", CONSOLE_BODY, CONSOLE_SMALL_MAX,
+     console_body},
+    {"POST", "stores/{s}/records/{r}/decision", CONSOLE_DECIDE,
+     CONSOLE_BODY_MAX, console_decision},
+    {"POST", "stores/{s}/batch", CONSOLE_DECIDE, CONSOLE_BODY_MAX,
+     console_batch},
 };
 
-static struct con_store *store_of(struct con *con, const char *name,
-                                  size_t size)
+static struct console_store *store_of(struct console *con, const char *name,
+                                      size_t size)
 {
     size_t i;
 
@@ -42,7 +45,7 @@ static struct con_store *store_of(struct con *con, const char *name,
     return NULL;
 }
 
-static int take_name(struct con_ask *ask, const char *hex, size_t size)
+static int take_name(struct console_request *ask, const char *hex, size_t size)
 {
     char text[ONCE__DIGITS + 1];
     once__prefix p;
@@ -58,7 +61,8 @@ static int take_name(struct con_ask *ask, const char *hex, size_t size)
     return 1;
 }
 
-static int matches(struct con_ask *ask, const char *pattern, const char *path)
+static int matches(struct console_request *ask, const char *pattern,
+                   const char *path)
 {
     while (*pattern != '\0' && *path != '\0') {
         size_t n = strcspn(pattern, "/"), m = strcspn(path, "/");
@@ -89,17 +93,18 @@ static int is_method(const struct route *r, const char *method)
            (strcmp(r->method, "GET") == 0 && strcmp(method, "HEAD") == 0);
 }
 
-static void forbid(struct con_ask *ask, unsigned right)
+static void forbid(struct console_request *ask, unsigned right)
 {
-    if (right == CON_DECIDE && !ask->con->decide)
-        con_refuse(ask, MHD_HTTP_FORBIDDEN, "read-only",
-                   "This console only shows: it was started without --decide.");
+    if (right == CONSOLE_DECIDE && !ask->con->decide)
+        console_refuse(
+            ask, MHD_HTTP_FORBIDDEN, "read-only",
+            "This console only shows: it was started without --decide.");
     else
-        con_refuse(ask, MHD_HTTP_FORBIDDEN, "forbidden",
-                   "You have not the right to do this.");
+        console_refuse(ask, MHD_HTTP_FORBIDDEN, "forbidden",
+                       "You have not the right to do this.");
 }
 
-void con_route(struct con_ask *ask, const char *path)
+void console_route(struct console_request *ask, const char *path)
 {
     int found = 0;
     size_t i;
@@ -117,9 +122,9 @@ void con_route(struct con_ask *ask, const char *path)
         return;
     }
     if (found)
-        con_refuse(ask, MHD_HTTP_METHOD_NOT_ALLOWED, "method",
-                   "Not by this method.");
+        console_refuse(ask, MHD_HTTP_METHOD_NOT_ALLOWED, "method",
+                       "Not by this method.");
     else
-        con_refuse(ask, MHD_HTTP_NOT_FOUND, "not-found",
-                   "There is nothing here.");
+        console_refuse(ask, MHD_HTTP_NOT_FOUND, "not-found",
+                       "There is nothing here.");
 }

@@ -7,10 +7,10 @@
  *    loopback      the one who started the console: its token, which is good
  *                  once, was exchanged for a cookie
  *
- * Rights are read anew for each request, so that a right that is taken away is
+ * Rights are read again for each request, so that a right that is taken away is
  * gone. A file of rights that cannot be understood gives nobody anything.
  */
-#include "console.h"
+#include "programs/console/console.h"
 
 #include <errno.h>
 #include <grp.h>
@@ -28,8 +28,9 @@ static const struct {
     const char *name;
     unsigned right;
 } rights[] = {
-    {"view", CON_VIEW},   {"decide", CON_DECIDE}, {"body", CON_BODY},
-    {"erase", CON_ERASE}, {"admin", CON_ADMIN},
+    {"view", CONSOLE_VIEW},   {"decide", CONSOLE_DECIDE},
+    {"body", CONSOLE_BODY},   {"erase", CONSOLE_ERASE},
+    {"admin", CONSOLE_ADMIN},
 };
 enum { RIGHTS = sizeof(rights) / sizeof(rights[0]) };
 
@@ -86,7 +87,7 @@ static unsigned rights_of(char *list)
             ;
         if (i == RIGHTS)
             return 0;
-        all |= rights[i].right | CON_VIEW; /* whoever decides must see */
+        all |= rights[i].right | CONSOLE_VIEW; /* who decides must see */
     }
     return all;
 }
@@ -117,8 +118,8 @@ static int read_line(char *line, const struct user *u, int *known,
 }
 
 /* 0, or the number of the line that is wrong, or -1: it cannot be read. */
-static int read_rights(const struct con *con, const struct user *u, int *known,
-                       unsigned *out)
+static int read_rights(const struct console *con, const struct user *u,
+                       int *known, unsigned *out)
 {
     FILE *in = fopen(con->operators, "re");
     char line[1024];
@@ -142,7 +143,7 @@ static int read_rights(const struct con *con, const struct user *u, int *known,
     return rc;
 }
 
-int con_check_operators(struct con *con)
+int console_check_operators(struct console *con)
 {
     unsigned some;
     int known, rc = read_rights(con, NULL, &known, &some);
@@ -160,7 +161,7 @@ int con_check_operators(struct con *con)
 
 /* ---- By the kernel's word, or a proxy's ---------------------------------- */
 
-int con_is_trusted(const struct con *con, uint32_t uid)
+int console_is_trusted(const struct console *con, uint32_t uid)
 {
     size_t i;
 
@@ -183,9 +184,9 @@ static enum MHD_Result count(void *user, enum MHD_ValueKind kind,
 }
 
 /* The one value of the proxy's header: a name without spaces. */
-static const char *vouched_name(const struct con_ask *ask)
+static const char *vouched_name(const struct console_request *ask)
 {
-    const char *name = con_header(ask, ask->con->trust_header);
+    const char *name = console_header(ask, ask->con->trust_header);
     int n = 0;
     const void *wanted[2] = {ask->con->trust_header, &n};
     size_t i;
@@ -201,7 +202,8 @@ static const char *vouched_name(const struct con_ask *ask)
     return name;
 }
 
-static int by_socket(struct con_ask *ask, struct user *u, const char **why)
+static int by_socket(struct console_request *ask, struct user *u,
+                     const char **why)
 {
     const union MHD_ConnectionInfo *info =
         MHD_get_connection_info(ask->c, MHD_CONNECTION_INFO_CONNECTION_FD);
@@ -214,10 +216,11 @@ static int by_socket(struct con_ask *ask, struct user *u, const char **why)
 
     if (info == NULL || getsockopt(info->connect_fd, SOL_SOCKET, SO_PEERCRED,
                                    &peer, &size) < 0) {
-        *why = "the kernel does not say who asks";
+        *why = "the kernel does not identify the caller";
         return MHD_HTTP_FORBIDDEN;
     }
-    if (ask->con->trust_header != NULL && con_is_trusted(ask->con, peer.uid)) {
+    if (ask->con->trust_header != NULL &&
+        console_is_trusted(ask->con, peer.uid)) {
         name = vouched_name(ask);
         if (name == NULL) {
             *why = "the proxy does not say who has logged in";
@@ -238,20 +241,20 @@ static int by_socket(struct con_ask *ask, struct user *u, const char **why)
         found == NULL ||
         getgrouplist(pw.pw_name, pw.pw_gid, u->groups, &u->n) < 0)
         u->n = 0;
-    ask->caller.rights = CON_VIEW; /* who may open the socket may look */
+    ask->caller.rights = CONSOLE_VIEW; /* who may open the socket may look */
     return 0;
 }
 
 /* ---- By the token of who started it -------------------------------------- */
 
-static void cookie_name(const struct con *con, char *out, size_t size)
+static void cookie_name(const struct console *con, char *out, size_t size)
 {
     snprintf(out, size, "once_console_%u", con->port);
 }
 
-static int has_session(struct con_ask *ask)
+static int has_session(struct console_request *ask)
 {
-    struct con *con = ask->con;
+    struct console *con = ask->con;
     char name[32];
     const char *value;
     int is;
@@ -260,14 +263,14 @@ static int has_session(struct con_ask *ask)
     value = MHD_lookup_connection_value(ask->c, MHD_COOKIE_KIND, name);
     pthread_mutex_lock(&con->lock);
     is = value != NULL && con->session[0] != '\0' &&
-         strlen(value) == CON_SECRET &&
-         CRYPTO_memcmp(value, con->session, CON_SECRET) == 0 &&
+         strlen(value) == CONSOLE_SECRET &&
+         CRYPTO_memcmp(value, con->session, CONSOLE_SECRET) == 0 &&
          cli_now_ms() < con->session_until_ms;
     pthread_mutex_unlock(&con->lock);
     return is;
 }
 
-static int by_loopback(struct con_ask *ask, const char **why)
+static int by_loopback(struct console_request *ask, const char **why)
 {
     if (!has_session(ask)) {
         *why = "open the address that the console printed when it was started; "
@@ -276,45 +279,45 @@ static int by_loopback(struct con_ask *ask, const char **why)
     }
     once__audit_me("console, loopback", &ask->caller.who);
     /* He has the store's files anyway. */
-    ask->caller.rights = CON_VIEW | CON_DECIDE | CON_BODY;
+    ask->caller.rights = CONSOLE_VIEW | CONSOLE_DECIDE | CONSOLE_BODY;
     return 0;
 }
 
-enum MHD_Result con_open_session(struct con_ask *ask)
+enum MHD_Result console_open_session(struct console_request *ask)
 {
-    struct con *con = ask->con;
-    char name[32], cookie[CON_SECRET + 160];
+    struct console *con = ask->con;
+    char name[32], cookie[CONSOLE_SECRET + 160];
     const char *token;
     int bad = 0, is;
 
-    token = con_text(ask->body, "token", &bad);
+    token = console_text(ask->body, "token", &bad);
     if (con->local || bad || token == NULL)
-        return con_problem(ask, MHD_HTTP_BAD_REQUEST, "token",
-                           "There is nothing to be exchanged.");
+        return console_problem(ask, MHD_HTTP_BAD_REQUEST, "token",
+                               "There is nothing to be exchanged.");
     pthread_mutex_lock(&con->lock);
-    is = con->token[0] != '\0' && strlen(token) == CON_SECRET &&
-         CRYPTO_memcmp(token, con->token, CON_SECRET) == 0;
+    is = con->token[0] != '\0' && strlen(token) == CONSOLE_SECRET &&
+         CRYPTO_memcmp(token, con->token, CONSOLE_SECRET) == 0;
     if (is) {
         con->token[0] = '\0';
         con->session_until_ms = cli_now_ms() + SESSION_MS;
     }
     pthread_mutex_unlock(&con->lock);
     if (!is)
-        return con_problem(ask, MHD_HTTP_UNAUTHORIZED, "token",
-                           "The token is wrong, or was used before.");
+        return console_problem(ask, MHD_HTTP_UNAUTHORIZED, "token",
+                               "The token is wrong, or was used before.");
     cookie_name(con, name, sizeof(name));
     snprintf(cookie, sizeof(cookie),
              "%s=%s; HttpOnly; SameSite=Strict; Path=/; Max-Age=%d", name,
              con->session, SESSION_MS / 1000);
     ask->cookie = cookie;
-    return con_reply(ask, MHD_HTTP_OK, json_pack("{s:b}", "ok", 1));
+    return console_reply(ask, MHD_HTTP_OK, json_pack("{s:b}", "ok", 1));
 }
 
 /* ---- Both ---------------------------------------------------------------- */
 
-int con_identify(struct con_ask *ask, const char **why)
+int console_identify(struct console_request *ask, const char **why)
 {
-    struct con_caller *caller = &ask->caller;
+    struct console_caller *caller = &ask->caller;
     struct user *u = calloc(1, sizeof(*u));
     int rc, known;
     unsigned some;
@@ -335,8 +338,8 @@ int con_identify(struct con_ask *ask, const char **why)
     if (known)
         caller->rights = some;
     if (!ask->con->decide)
-        caller->rights &= ~(unsigned)CON_DECIDE;
-    if ((caller->rights & CON_VIEW) == 0) {
+        caller->rights &= ~(unsigned)CONSOLE_DECIDE;
+    if ((caller->rights & CONSOLE_VIEW) == 0) {
         *why = "you have no right here";
         rc = MHD_HTTP_FORBIDDEN;
     }
@@ -345,9 +348,9 @@ out:
     return rc;
 }
 
-enum MHD_Result con_session(struct con_ask *ask)
+enum MHD_Result console_session(struct console_request *ask)
 {
-    const struct con *con = ask->con;
+    const struct console *con = ask->con;
     json_t *list = json_array(), *stores = json_array();
     unsigned i;
 
@@ -356,9 +359,10 @@ enum MHD_Result con_session(struct con_ask *ask)
             json_array_append_new(list, json_string(rights[i].name));
     for (i = 0; i < con->n; i++)
         json_array_append_new(stores, json_string(con->stores[i].name));
-    return con_reply(ask, MHD_HTTP_OK,
-                     json_pack("{s:s, s:s, s:o, s:b, s:s, s:o}", "user",
-                               ask->caller.who.name, "way", ask->caller.who.way,
-                               "rights", list, "decide", con->decide, "version",
-                               ONCE_VERSION, "stores", stores));
+    return console_reply(ask, MHD_HTTP_OK,
+                         json_pack("{s:s, s:s, s:o, s:b, s:s, s:o}", "user",
+                                   ask->caller.who.name, "way",
+                                   ask->caller.who.way, "rights", list,
+                                   "decide", con->decide, "version",
+                                   ONCE_VERSION, "stores", stores));
 }

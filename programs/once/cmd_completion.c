@@ -6,8 +6,9 @@
  * lines with (struct cli_command, struct cli_option), so a new command, option
  * or value is completed without a change here.
  */
-#include "cli.h"
+#include "programs/once/cli.h"
 
+#include <assert.h>
 #include <string.h>
 
 /* clang-format off */
@@ -24,18 +25,17 @@ static const char help[] =
 /* clang-format on */
 
 static const struct cli_option options[] = {
-    CLI_COMMON_OPTIONS,
-    {NULL, NULL, 0},
+    CLI_HELP_OPTION,
+    {.name = NULL},
 };
 
-static void print_commands(void)
+static void print_commands(const struct cli *c)
 {
-    const struct cli_command *const *commands;
-    size_t n, i;
+    size_t i;
 
-    commands = cli_commands(&n);
-    for (i = 0; i < n; i++)
-        printf("%s%s", i ? " " : "", commands[i]->name);
+    for (i = 0; i < c->command_count; i++)
+        if (strchr(c->commands[i]->name, ' ') == NULL)
+            printf("%s%s", i ? " " : "", c->commands[i]->name);
 }
 
 static void print_options(const struct cli_option *o)
@@ -48,26 +48,32 @@ static void print_options(const struct cli_option *o)
     }
 }
 
-/* A line for each command, as in: show) o='--store --json' ;; */
-static void print_option_cases(void)
+/* A line for each command, as in: show) o='--store --json' ;;
+ * The words of `once messages` stand before it: it also stands for its own. */
+static void print_option_cases(const struct cli *c)
 {
-    const struct cli_command *const *commands;
     const char *operands;
-    size_t n, i;
+    size_t i;
 
-    commands = cli_commands(&n);
-    for (i = 0; i < n; i++) {
-        operands = commands[i]->operands;
-        printf("        %s) o='", commands[i]->name);
-        print_options(commands[i]->options);
+    for (i = 0; i < c->command_count; i++) {
+        operands = c->commands[i]->operands;
+        printf("        '%s'%s) o='", c->commands[i]->name,
+               strcmp(c->commands[i]->name, "messages") == 0 ? "*" : "");
+        print_options(c->commands[i]->options);
         printf("%s%s' ;;\n", operands ? " " : "", operands ? operands : "");
     }
 }
 
-static int has_option(const struct cli_option *o, const char *name)
+/* 1: the command has an option of this name, and so it has the same values. */
+static int has_option(const struct cli_option *o,
+                      const struct cli_option *other)
 {
-    while (o->name != NULL && strcmp(o->name, name) != 0)
+    while (o->name != NULL && strcmp(o->name, other->name) != 0)
         o++;
+    assert(o->name == NULL ||
+           (o->value == NULL
+                ? other->value == NULL
+                : other->value != NULL && strcmp(o->value, other->value) == 0));
     return o->name != NULL;
 }
 
@@ -80,16 +86,18 @@ static void print_value_cases(const struct cli_command *const *commands,
     size_t i;
 
     for (; o->name != NULL; o++) {
-        for (i = 0; i < n && !has_option(commands[i]->options, o->name); i++)
+        for (i = 0; i < n && !has_option(commands[i]->options, o); i++)
             ;
         if (o->value == NULL || i < n)
             continue;
         if (strcmp(o->value, CLI_FILES) == 0)
             printf("        --%s) %s; return ;;\n", o->name, files);
         else if (strcmp(o->value, CLI_SCHEMES) == 0) {
-            printf("        --%s) o='", o->name);
+            printf("        --%s) o=\"$(ls \"${ONCE_STORES_D:-/etc/once/"
+                   "stores.d}\" 2>/dev/null) ",
+                   o->name);
             cli_print_schemes(stdout, 1);
-            fputs("' ;;\n", stdout);
+            fputs("\" ;;\n", stdout);
         } else if (o->value[0] == '\0')
             printf("        --%s) return ;;\n", o->name);
         else
@@ -97,23 +105,21 @@ static void print_value_cases(const struct cli_command *const *commands,
     }
 }
 
-static void print_cases(const char *files)
+static void print_cases(const struct cli *c, const char *files)
 {
-    const struct cli_command *const *commands;
-    size_t n, i;
+    size_t i;
 
-    commands = cli_commands(&n);
     fputs("    case $prev in\n", stdout);
-    for (i = 0; i < n; i++)
-        print_value_cases(commands, i, files);
+    for (i = 0; i < c->command_count; i++)
+        print_value_cases(c->commands, i, files);
     fputs("    esac\n"
           "    [[ $o ]] || case $command in\n",
           stdout);
-    print_option_cases();
-    fputs("        '') o='", stdout);
-    print_commands();
+    print_option_cases(c);
+    fputs("        '') o='help ", stdout);
+    print_commands(c);
     putchar(' ');
-    print_options(cli_own_options);
+    print_options(c->own->options);
     fputs("' ;;\n"
           "    esac\n",
           stdout);
@@ -123,7 +129,7 @@ static void print_cases(const char *files)
 
 /* After `--` there is a command of the user's own. A colon ends a word, for
  * readline: the path of a store's URL is a word by itself, and a file. */
-static void print_bash(void)
+static void print_bash(const struct cli *c)
 {
     fputs("# bash completion of once, printed by `once completion bash`\n"
           "_once() {\n"
@@ -140,11 +146,16 @@ static void print_bash(void)
           "                COMPREPLY=($(compgen -c -f -- \"$cur\"))\n"
           "            fi\n"
           "            return ;;\n"
-          "        --store)\n"
+          "        --store|--database)\n"
           "            ((i++))\n"
           "            [[ ${COMP_WORDS[i+1]} != : ]] || ((i += 2)) ;;\n"
-          "        -*) ;;\n"
-          "        *) [[ $command ]] || command=${COMP_WORDS[i]} ;;\n"
+          "        -*|help) ;;\n"
+          "        *)\n"
+          "            if [[ $command == messages ]]; then\n"
+          "                command+=\" ${COMP_WORDS[i]}\"\n"
+          "            elif [[ ! $command ]]; then\n"
+          "                command=${COMP_WORDS[i]}\n"
+          "            fi ;;\n"
           "        esac\n"
           "    done\n"
           "    if [[ $prev == : || $cur == : ]]; then\n"
@@ -152,8 +163,9 @@ static void print_bash(void)
           "        return\n"
           "    fi\n",
           stdout);
-    print_cases("COMPREPLY=($(compgen -f -- \"$cur\"))");
-    fputs("    [[ $prev != --store ]] || compopt -o nospace 2>/dev/null\n"
+    print_cases(c, "COMPREPLY=($(compgen -f -- \"$cur\"))");
+    fputs("    [[ $prev != --store && $prev != --database ]] || compopt -o "
+          "nospace 2>/dev/null\n"
           "    COMPREPLY=($(compgen -W \"$o\" -- \"$cur\"))\n"
           "}\n"
           "complete -F _once once\n",
@@ -161,7 +173,7 @@ static void print_bash(void)
 }
 
 /* The last lines: the same text is a file to autoload and one to eval. */
-static void print_zsh(void)
+static void print_zsh(const struct cli *c)
 {
     fputs("#compdef once\n"
           "# zsh completion of once, printed by `once completion zsh`\n"
@@ -173,13 +185,18 @@ static void print_zsh(void)
           "        --)\n"
           "            [[ $command ]] || continue\n"
           "            shift $i words; ((CURRENT -= i)); _normal; return ;;\n"
-          "        --store) [[ $command ]] || ((i++)) ;;\n"
-          "        -*) ;;\n"
-          "        *) [[ $command ]] || command=${words[i]} ;;\n"
+          "        --store|--database) ((i++)) ;;\n"
+          "        -*|help) ;;\n"
+          "        *)\n"
+          "            if [[ $command == messages ]]; then\n"
+          "                command+=\" ${words[i]}\"\n"
+          "            elif [[ ! $command ]]; then\n"
+          "                command=${words[i]}\n"
+          "            fi ;;\n"
           "        esac\n"
           "    done\n",
           stdout);
-    print_cases("_files");
+    print_cases(c, "_files");
     fputs("    compadd -- ${=o}\n"
           "}\n"
           "if [[ ${funcstack[1]} == _once ]]; then\n"
@@ -199,9 +216,9 @@ static int run(struct cli *c, int argc, char **argv)
     if (argc - optind != 1)
         return cli_usage(c, "for which shell? bash or zsh");
     if (strcmp(argv[optind], "bash") == 0)
-        print_bash();
+        print_bash(c);
     else if (strcmp(argv[optind], "zsh") == 0)
-        print_zsh();
+        print_zsh(c);
     else
         return cli_usage(c, "for bash or zsh only");
     return CLI_OK;

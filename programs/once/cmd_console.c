@@ -5,7 +5,7 @@
  *
  * It is looked for beside this program, and then on the PATH.
  */
-#include "console/options.h"
+#include "programs/console/options.h"
 
 #include <errno.h>
 #include <stdlib.h>
@@ -52,6 +52,6 @@ static int run(struct cli *c, int argc, char **argv)
 }
 
 const struct cli_command cli_cmd_console = {
-    "console", "the web console: see what waits, and decide it",
-    con_help,  con_options,
-    NULL,      run};
+    "console",    "the web console: see what waits, and decide it",
+    console_help, console_options,
+    NULL,         run};

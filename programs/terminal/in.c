@@ -6,13 +6,15 @@
  * anything after them, names that are too short to be meant, and files that
  * are too long, all before a store is opened.
  */
-#include "cli.h"
+#include "programs/terminal/terminal.h"
 
 #include <assert.h>
 #include <errno.h>
 #include <stdlib.h>
 #include <string.h>
 #include <time.h>
+
+enum { NAME_SIZE = 32 }; /* of an option */
 
 /* The argument that getopt_long() refused. */
 static const char *last_argument(int argc, char **argv)
@@ -26,20 +28,23 @@ static int name_length(const char *argument)
     return (int)strcspn(argument, "=");
 }
 
-/* The table as getopt_long() wants it. */
-static void make_table(const struct cli_option *from,
-                       struct option to[CLI_OPTIONS_MAX + 1])
+/* The table as getopt_long() wants it. 1: it has --version. */
+static int make_table(const struct cli_option *from,
+                      struct option to[CLI_OPTIONS_MAX + 1])
 {
     size_t n = 0;
+    int version = 0;
 
     for (; from->name != NULL; from++) {
         assert(n < CLI_OPTIONS_MAX);
+        version = version || from->id == CLI_OPT_VERSION;
         to[n++] = (struct option){.name = from->name,
                                   .has_arg = from->value ? required_argument
                                                          : no_argument,
                                   .val = from->id};
     }
     to[n] = (struct option){NULL, 0, NULL, 0};
+    return version;
 }
 
 static int print_help(const struct cli *c)
@@ -51,24 +56,83 @@ static int print_help(const struct cli *c)
     return rc == CLI_OK ? CLI_STOP : rc;
 }
 
+/* A letter may stand with others in one argument: getopt has it. */
 static int no_such_option(const struct cli *c, const char *argument)
 {
+    if (optopt > ' ' && optopt < 0x7f)
+        return cli_usage(c, "-%c: no such option", optopt);
     return cli_usage(c, "%.*s: no such option, or it takes no value",
                      name_length(argument), argument);
+}
+
+/* A URL may have a password, which has no place in a command line. */
+static int read_url(const struct cli *c, const char *what, const char **url,
+                    char **memory)
+{
+    free(*memory);
+    return cli_read_secret(c, what, optarg, url, memory);
+}
+
+/* One of the two words that the table has. */
+static int read_choice(const struct cli *c, const char *what, const char *words,
+                       uint32_t *out)
+{
+    int n = (int)strcspn(words, " ");
+    const char *one = words + n + 1;
+
+    *out = strcmp(optarg, one) == 0;
+    if (*out || (strncmp(optarg, words, (size_t)n) == 0 && optarg[n] == '\0'))
+        return CLI_OK;
+    return cli_usage(c, "%s is %.*s or %s", what, n, words, one);
+}
+
+/* To the place that the table has for it. */
+static int put(const struct cli *c, const struct cli_option *o, void *user)
+{
+    void *at = (char *)user + o->offset;
+    char what[NAME_SIZE];
+
+    (void)snprintf(what, sizeof(what), "--%s", o->name);
+    switch (o->into) {
+    case CLI_FLAG:
+        *(int *)at = 1;
+        return CLI_OK;
+    case CLI_CHOICE:
+        return read_choice(c, what, o->value, at);
+    case CLI_U32:
+        return cli_read_u32(c, what, optarg, (uint32_t)o->most, at);
+    case CLI_MS:
+        return cli_read_ms(c, what, optarg, at);
+    case CLI_NUMBER:
+        return cli_read_number(c, what, optarg, o->least, o->most, at);
+    case CLI_TIME:
+        return cli_read_time(c, what, optarg, at);
+    case CLI_WHEN:
+        return cli_read_when(c, what, cli_now_ms(), optarg, at);
+    default:
+        *(const char **)at = optarg;
+        return CLI_OK;
+    }
 }
 
 int cli_read_args(struct cli *c, int argc, char **argv, cli_take *take,
                   void *user)
 {
     struct option table[CLI_OPTIONS_MAX + 1];
-    int o, rc = CLI_OK;
+    const struct cli_option *options = c->command->options;
+    int o, at = 0, rc = CLI_OK;
 
-    make_table(c->command->options, table);
+    /* -V only where there is a --version. */
+    const char *letters = make_table(options, table) ? ":hV" : ":h";
+
     while (rc == CLI_OK &&
-           (o = getopt_long(argc, argv, ":", table, NULL)) != -1) {
+           (o = getopt_long(argc, argv, letters, table, &at)) != -1) {
         switch (o) {
         case CLI_OPT_STORE:
-            c->store = optarg;
+            rc = read_url(c, "--store", &c->store, &c->memory[0]);
+            break;
+        case CLI_OPT_DATABASE:
+            rc = read_url(c, "--database", &c->database, &c->memory[1]);
             break;
         case CLI_OPT_AUDIT:
             c->audit = optarg;
@@ -76,18 +140,33 @@ int cli_read_args(struct cli *c, int argc, char **argv, cli_take *take,
         case CLI_OPT_JSON:
             c->json = 1;
             break;
+        case 'h':
         case CLI_OPT_HELP:
             return print_help(c);
+        case 'V':
+            rc = take(c, user, CLI_OPT_VERSION);
+            break;
         case ':':
             return cli_usage(c, "%s needs a value", last_argument(argc, argv));
         case '?':
             return no_such_option(c, last_argument(argc, argv));
         default:
-            rc = take(c, user, o);
+            rc = options[at].into == CLI_TAKE ? take(c, user, o)
+                                              : put(c, &options[at], user);
             break;
         }
     }
     return rc;
+}
+
+int cli_has_word(const char *words, const char *word)
+{
+    size_t n = strlen(word);
+
+    for (; *words != '\0'; words += strcspn(words, " "), words += *words == ' ')
+        if (strcspn(words, " ") == n && strncmp(words, word, n) == 0)
+            return 1;
+    return 0;
 }
 
 int cli_no_operands(const struct cli *c, int argc, const char *hint)

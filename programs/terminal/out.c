@@ -5,9 +5,9 @@
  * Text of others is escaped before a terminal or a log gets it: a note or a
  * header's name may hold anything.
  */
-#include "cli.h"
+#include "programs/terminal/terminal.h"
 
-#include "http/http.h"
+#include "calls/http/http.h"
 
 #include <stdarg.h>
 #include <stdlib.h>

@@ -5,7 +5,7 @@
  * One line on stderr, which is rewritten and removed at the end. It is written
  * only to a terminal, and only for work that takes longer than a second.
  */
-#include "cli.h"
+#include "programs/terminal/terminal.h"
 
 #include <time.h>
 #include <unistd.h>

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* bytes.h - numbers in stored bytes: little-endian, of 1 to 8 bytes; and bytes
  * as hexadecimal digits. */
-#ifndef ONCE_CORE_BYTES_H
-#define ONCE_CORE_BYTES_H
+#ifndef ONCE_BASE_BYTES_H
+#define ONCE_BASE_BYTES_H
 
 #include <assert.h>
 #include <stddef.h>
@@ -41,4 +41,4 @@ static inline void once__hex(const uint8_t *bytes, size_t size, char *out)
     out[2 * size] = '\0';
 }
 
-#endif /* ONCE_CORE_BYTES_H */
+#endif /* ONCE_BASE_BYTES_H */

@@ -5,7 +5,7 @@
  * The texts of errors come from the list in once.h, which has number, name and
  * text together. Nothing here is kept between calls.
  */
-#include "core/error.h"
+#include "base/error.h"
 
 #include <once/message.h>
 #include <stdarg.h>
@@ -23,6 +23,8 @@ static const char *const answers[] = {
     "fenced",
     "refused",
     "repeated",
+    "expired",
+    "too soon",
     /* once/message.h */
     [ONCE_OUTSIDE] = "outside",
     "empty",

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* error.h - how a function fails: `return once__fail(err, CODE, "...");` */
-#ifndef ONCE_CORE_ERROR_H
-#define ONCE_CORE_ERROR_H
+#ifndef ONCE_BASE_ERROR_H
+#define ONCE_BASE_ERROR_H
 
 #include <once/once.h>
 
@@ -9,4 +9,4 @@
 int once__fail(once_error *err, int code, const char *format, ...)
     ONCE_PRINTF(3, 4);
 
-#endif /* ONCE_CORE_ERROR_H */
+#endif /* ONCE_BASE_ERROR_H */

@@ -6,14 +6,14 @@
  * Not stored is what speaks of one connection, of one exchange or of one
  * client's credentials: a replay goes over another connection, at another
  * time, maybe to another device of the same principal. All else is stored, so
- * that a header nobody has thought of is repeated rather than lost.
+ * that an unknown header is repeated rather than lost.
  * WWW-Authenticate is a challenge, not a credential, and a 401 must have it
  * (RFC 9110, 11.6.1): it is stored.
  *
  * Names are compared without regard to the case of ASCII letters, and without
  * regard to any locale.
  */
-#include "http/http.h"
+#include "base/response.h"
 
 #include <assert.h>
 
@@ -61,10 +61,13 @@ static const struct entry cookies[] = {
 };
 
 static const struct entry internal[] = {
-    { WHOLE, NAME("idempotency-attempt") },
-    { WHOLE, NAME("idempotency-outcome") },
-    { WHOLE, NAME("idempotency-status")  },
-    { WHOLE, NAME("idempotent-replayed") },
+    { WHOLE, NAME("idempotency-attempt")         },
+    { WHOLE, NAME("idempotency-outcome")         },
+    { WHOLE, NAME("idempotency-probe")           },
+    { WHOLE, NAME("idempotency-record")          },
+    { WHOLE, NAME("idempotency-recorded-status") },
+    { WHOLE, NAME("idempotency-status")          },
+    { WHOLE, NAME("idempotent-replayed")         },
 };
 
 static const struct entry streams[] = {

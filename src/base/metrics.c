@@ -3,10 +3,10 @@
  * metrics.c - the table of metrics, and their text.
  *
  * The two formats differ in what a counter is called in HELP and TYPE, in the
- * type of an information, and in the last line. OpenMetrics wants a point in
+ * type of an information, and in the last line. OpenMetrics requires a point in
  * each bound of a histogram, and the older format does not mind.
  */
-#include "metrics/metrics.h"
+#include "base/metrics.h"
 
 #include <assert.h>
 #include <stdio.h>

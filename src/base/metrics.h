@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * metrics.h - which metrics there are, and their text for Prometheus. The
- * gateway's page, `once stats --prometheus` and whoever else shows numbers
+ * gateway's page, `once stats --prometheus` and all that show numbers
  * takes names, help and labels from the table below, and the text from here.
  *
  *    once__metrics_family(&w, &once__families[ONCE__FAMILY_STORE_UP]);
@@ -11,8 +11,8 @@
  *
  * It counts nothing itself.
  */
-#ifndef ONCE_METRICS_METRICS_H
-#define ONCE_METRICS_METRICS_H
+#ifndef ONCE_BASE_METRICS_H
+#define ONCE_BASE_METRICS_H
 
 #include <once/once.h>
 
@@ -39,6 +39,8 @@ struct once__family {
       "Guarded requests by what their client was told.")                       \
     X(ATTEMPTS, "once_attempts_total", COUNTER, "store,route,outcome,reason",  \
       "Attempts that were granted, by how they ended.")                        \
+    X(PROBES, "once_probes_total", COUNTER, "store,route,answer",              \
+      "Services asked what became of a record, by their answer.")              \
     X(ATTEMPT_DURATION, "once_attempt_duration_seconds", HISTOGRAM,            \
       "store,route", "From the grant of an attempt to its recorded end.")      \
     X(CLAIM_DURATION, "once_claim_duration_seconds", HISTOGRAM, "store,route", \
@@ -59,7 +61,7 @@ struct once__family {
       GAUGE, "store",                                                          \
       "When the record that waits longest became indeterminate, 0: none is.")  \
     X(STORE_INFO, "once_store_info", INFO, "store,driver,class",               \
-      "Driver and class of the store; class B can lose records.")              \
+      "Driver of the store; class B: it can lose acknowledged records.")              \
     X(STORE_UP, "once_store_up", GAUGE, "store",                               \
       "1: the store is open and answered last.")                               \
     X(STORE_INCARNATION, "once_store_incarnation", GAUGE, "store",             \
@@ -146,7 +148,7 @@ void once__metrics_family(struct once__metrics_text *w,
  * of any bytes; they are escaped. */
 void once__metrics_value(struct once__metrics_text *w, const once_bytes *labels,
                          uint64_t value);
-/* Likewise, with a value in milliseconds, shown as seconds. */
+/* The same of a value in milliseconds, shown as seconds. */
 void once__metrics_ms(struct once__metrics_text *w, const once_bytes *labels,
                       uint64_t ms);
 /* A histogram: `counts` of b->n + 1 buckets, each for itself. */
@@ -159,4 +161,4 @@ void once__metrics_end(struct once__metrics_text *w);
 /* The Content-Type of the text. */
 const char *once__metrics_content_type(int openmetrics);
 
-#endif /* ONCE_METRICS_METRICS_H */
+#endif /* ONCE_BASE_METRICS_H */

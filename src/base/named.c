@@ -9,7 +9,7 @@
  * It guesses nothing: a key that it does not know may be one that a newer
  * version needs, so it is refused, with the number of its line.
  */
-#include "store/named.h"
+#include "base/named.h"
 
 #include <errno.h>
 #include <fcntl.h>
@@ -20,7 +20,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-#include "core/error.h"
+#include "base/error.h"
 
 #define SCHEME "name:"
 
@@ -49,7 +49,7 @@ static int is_name(const char *name)
 static int read_file(const char *path, const char *name,
                      char out[ONCE__NAMED_FILE + 2], once_error *err)
 {
-    /* Not to wait for somebody to write into a pipe. */
+    /* Not to wait for a writer, if it is a pipe. */
     int fd = open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK);
     struct stat st;
     size_t n = 0;

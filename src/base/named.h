@@ -3,8 +3,8 @@
  * named.h - names of stores: "pay" or "name:pay" is the store that the file
  * /etc/once/stores.d/pay describes, once-stores(5).
  */
-#ifndef ONCE_STORE_NAMED_H
-#define ONCE_STORE_NAMED_H
+#ifndef ONCE_BASE_NAMED_H
+#define ONCE_BASE_NAMED_H
 
 #include <once/once.h>
 
@@ -39,4 +39,4 @@ ONCE_CHECK int once__named_read(const char *name, struct once__named *out,
 ONCE_CHECK int once__named_url(const char *text, struct once__named *memory,
                                const char **url, once_error *err);
 
-#endif /* ONCE_STORE_NAMED_H */
+#endif /* ONCE_BASE_NAMED_H */

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* path.h - where on the disk the URL of a store points. */
-#ifndef ONCE_STORE_PATH_H
-#define ONCE_STORE_PATH_H
+#ifndef ONCE_BASE_PATH_H
+#define ONCE_BASE_PATH_H
 
 #include <once/once.h>
 
@@ -15,9 +15,9 @@ ONCE_CHECK int once__path_absolute(const char *store, const char *path,
                                    char **out, once_error *err);
 
 /*
- * The same, and where the last part is a link, what it leads to: if it is root's
- * or ours. Another user who may write to that folder must not lead root elsewhere.
- * The result is no link, and has to be opened as such (O_NOFOLLOW).
+ * The same, and where the last part is a link, what it leads to: if it is
+ * root's or ours. Another user who may write to that folder must not lead root
+ * elsewhere. The result is no link, and has to be opened as such (O_NOFOLLOW).
  */
 ONCE_CHECK int once__path_resolve(const char *store, const char *path,
                                   char **out, once_error *err);
@@ -27,4 +27,4 @@ ONCE_CHECK int once__path_resolve(const char *store, const char *path,
  * 0, or -1 and errno. */
 ONCE_CHECK int once__path_sync_folder(const char *path);
 
-#endif /* ONCE_STORE_PATH_H */
+#endif /* ONCE_BASE_PATH_H */

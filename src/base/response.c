@@ -15,15 +15,15 @@
  * It refuses on reading whatever it refuses on writing, because bytes in a
  * store are input: a length that does not add up, a header count that does not
  * fit the block, and CR, LF and NUL, with which a stored response could put a
- * second one on somebody's connection. The record around it has the checksum.
+ * second one on the client's connection. The record around it has the checksum.
  */
-#include "http/http.h"
+#include "base/response.h"
 
 #include <assert.h>
 #include <string.h>
 
-#include "core/bytes.h"
-#include "core/error.h"
+#include "base/bytes.h"
+#include "base/error.h"
 
 enum {
     VERSION = 1,

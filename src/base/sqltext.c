@@ -3,7 +3,7 @@
  * sqltext.c - see sqltext.h. It refuses nothing at run time: marks and texts are
  * the program's own.
  */
-#include "core/sqltext.h"
+#include "base/sqltext.h"
 
 #include <assert.h>
 #include <string.h>

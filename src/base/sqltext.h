@@ -3,8 +3,8 @@
  * sqltext.h - texts of SQL with names in them, for what lies in a schema of the
  * user's choice.
  */
-#ifndef ONCE_CORE_SQLTEXT_H
-#define ONCE_CORE_SQLTEXT_H
+#ifndef ONCE_BASE_SQLTEXT_H
+#define ONCE_BASE_SQLTEXT_H
 
 #include <stddef.h>
 
@@ -30,4 +30,4 @@ size_t once__sql_fill(char *out, const char *text,
 void once__sql_in_schema(const char *text, const char *schema, char *out,
                          size_t size);
 
-#endif /* ONCE_CORE_SQLTEXT_H */
+#endif /* ONCE_BASE_SQLTEXT_H */

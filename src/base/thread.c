@@ -4,7 +4,7 @@
  * helper threads of stores. A new thread inherits the mask of its maker, so
  * that there is no moment in which a signal could find it.
  */
-#include "store/thread.h"
+#include "base/thread.h"
 
 #include <signal.h>
 

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* thread.h - threads of ours inside somebody else's program. */
-#ifndef ONCE_STORE_THREAD_H
-#define ONCE_STORE_THREAD_H
+/* thread.h - threads of ours inside another program. */
+#ifndef ONCE_BASE_THREAD_H
+#define ONCE_BASE_THREAD_H
 
 #include <pthread.h>
 
@@ -13,4 +13,4 @@
 int once__thread_start(pthread_t *out, const char *name, void *(*run)(void *),
                        void *user);
 
-#endif /* ONCE_STORE_THREAD_H */
+#endif /* ONCE_BASE_THREAD_H */

@@ -7,12 +7,12 @@
  * that stands there twice, since one of both would be ignored, and never
  * repeats a value.
  */
-#include "store/url.h"
+#include "base/url.h"
 
 #include <assert.h>
 #include <string.h>
 
-#include "core/error.h"
+#include "base/error.h"
 
 static int hex(char c)
 {

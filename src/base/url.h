@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* url.h - parameters in the query part of a store's URL. */
-#ifndef ONCE_STORE_URL_H
-#define ONCE_STORE_URL_H
+#ifndef ONCE_BASE_URL_H
+#define ONCE_BASE_URL_H
 
 #include <once/once.h>
 
@@ -27,10 +27,11 @@ ONCE_CHECK int once__url_take_number(char *url, const char *param,
 
 /*
  * The last call: cuts `url` off before its "?". ONCE_EURL if a parameter is
- * left that nobody has taken; the text shows its name if that cannot be part of
- * a password, and `known`, the names there are. `store` is for the text.
+ * left that the store has not taken; the text shows its name if that cannot be
+ * part of a password, and `known`, the names there are. `store` is for the
+ * text.
  */
 ONCE_CHECK int once__url_end(const char *store, char *url, const char *known,
                              once_error *err);
 
-#endif /* ONCE_STORE_URL_H */
+#endif /* ONCE_BASE_URL_H */

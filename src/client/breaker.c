@@ -27,7 +27,7 @@
 
 enum { CLOSED, OPEN, HALF };
 
-enum { ASK_AGAIN_MS = 100 }; /* while somebody else's probe is under way */
+enum { ASK_AGAIN_MS = 100 }; /* while another sender's probe is under way */
 
 static struct once__circuit *circuit_of(struct once__breaker *b,
                                         const char *host, uint64_t now_ms)
@@ -63,7 +63,7 @@ uint64_t once__breaker_ask(struct once__breaker *b, const char *host,
             return c->until_ms - now_ms;
         break;
     case HALF:
-        /* Whoever probes may have been killed by its deadline. */
+        /* The sender that probes may have been killed by its deadline. */
         if (now_ms < c->until_ms)
             return ASK_AGAIN_MS;
         break;

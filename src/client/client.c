@@ -13,7 +13,7 @@
 #include <sys/random.h>
 #include <time.h>
 
-#include "core/error.h"
+#include "base/error.h"
 
 /* ---- The system's clocks ----------------------------------------------- */
 

@@ -40,7 +40,12 @@ enum once__code {
     ONCE__CODE_IN_FLIGHT,
     ONCE__CODE_UNKNOWN, /* outcome-unknown; others with safe_new_key false */
     ONCE__CODE_UNAVAILABLE,
-    ONCE__CODE_ANSWER_LOST
+    ONCE__CODE_ANSWER_LOST, /* response-unavailable; already-done, if what
+                             * is recorded says that it took effect        */
+    ONCE__CODE_REFUSED,     /* already-done, and a refusal is recorded      */
+    ONCE__CODE_FAILED,      /* already-done, and a failure is recorded      */
+    ONCE__CODE_EXPIRED,     /* key-expired: nothing is recorded any more    */
+    ONCE__CODE_END
 };
 
 struct once__answer {
@@ -52,7 +57,7 @@ struct once__answer {
 };
 
 /* What the client does next with the order. */
-enum once__next {
+enum once__client_next {
     ONCE__NEXT_AGAIN,    /* send it again, same key                           */
     ONCE__NEXT_DONE,     /* end: it took effect                               */
     ONCE__NEXT_REFUSED,  /* end: it did not, and the record says so           */
@@ -61,7 +66,7 @@ enum once__next {
 };
 
 struct once__judgement {
-    int next;      /* enum once__next                                         */
+    int next;      /* enum once__client_next                                  */
     int reason;    /* enum once_client_reason                                 */
     int harmless;  /* this attempt provably did nothing                       */
     int unhealthy; /* 1: the host is in trouble, 0: it is not, -1: not known  */
@@ -72,7 +77,8 @@ struct once__judgement once__client_judge(const struct once__answer *a);
 /* Reads a value of Idempotency-Status: enum once__reported. */
 int once__client_reported(once_bytes value);
 /* The code in a body of application/problem+json; CODE_NONE if it is not one
- * of ours. Reads nothing but `type`, `code` and `safe_new_key`. */
+ * of ours. Reads nothing but `type`, `code`, `safe_new_key` and
+ * `recorded_status`. */
 int once__client_code(once_bytes content_type, once_bytes body);
 
 /* ---- Pauses, backoff.c ------------------------------------------------- */
@@ -85,7 +91,7 @@ uint64_t once__client_jitter(uint64_t most, uint64_t random);
 int once__client_date(once_bytes text, uint64_t *ms);
 /*
  * Reads Retry-After: seconds, or a date, which is compared with the answer's
- * own Date, so that nobody's clock matters, or with `wall_ms` where there is
+ * own Date, so that no local clock matters, or with `wall_ms` where there is
  * none. 0, or -1 if it is neither.
  */
 int once__client_retry_after(once_bytes value, once_bytes date,
@@ -200,8 +206,8 @@ ONCE_CHECK int once__orders_keep(struct once__orders *d,
                                  struct once__order *out);
 /*
  * Counts one more attempt that may take effect, durable on return. ONCE_OK, or
- * ONCE_REFUSED if somebody else has finished the order, or forgotten it, or if
- * it has been in doubt since before `oldest_ms`.
+ * ONCE_REFUSED if another process has finished the order, or forgotten it, or
+ * if it has been in doubt since before `oldest_ms`.
  */
 ONCE_CHECK int once__orders_mark(struct once__orders *d, int64_t id,
                                  uint64_t now_ms, uint64_t oldest_ms,
@@ -212,7 +218,8 @@ ONCE_CHECK int once__orders_unmark(struct once__orders *d, int64_t id,
                                    once_error *err);
 /*
  * How the send ended. `o` has id, state, reason, status, replayed and the
- * answer; a final state of somebody else's stays. ONCE_OK or ONCE_REFUSED.
+ * answer; a final state that another process wrote stays. ONCE_OK or
+ * ONCE_REFUSED.
  */
 ONCE_CHECK int once__orders_end(struct once__orders *d,
                                 const struct once__order *o, uint64_t now_ms,
@@ -265,7 +272,7 @@ struct once__transfer {
     void *memory; /* transfer.c's own */
 };
 
-/* libcurl as a whole: 1 if it is there. Each start wants its stop. */
+/* libcurl as a whole: 1 if it is there. Each start needs its stop. */
 int once__transfer_start(void);
 void once__transfer_stop(void);
 /* A handle of libcurl's, NULL without memory; dropping accepts NULL. */

@@ -16,7 +16,7 @@
 #include <string.h>
 #include <unistd.h>
 
-#include "core/error.h"
+#include "base/error.h"
 
 enum { APPLICATION = 0x4f6e6363, SCHEMA = 1 }; /* "Oncc" */
 
@@ -163,8 +163,8 @@ static char *find(const char *path)
 }
 
 /* A file that SQLite creates can be read by everybody. Its log files get the
- * mode of the database. It is no link: another user who may write to the folder must
- * not lead root elsewhere. */
+ * mode of the database. It is no link: another user who may write to the folder
+ * must not lead root elsewhere. */
 static int create(const char *path, once_error *err)
 {
     int fd = -1;
@@ -183,7 +183,7 @@ static int create(const char *path, once_error *err)
  * flushes the folder as well, but ignores an error. The process that created
  * the file may have died before it flushed the folder, so every process that
  * opens the file flushes it again. The log has its name by now, and keeps it as
- * long as somebody has the file open.
+ * long as a process has the file open.
  */
 static int flush_names(sqlite3 *db, once_error *err)
 {

@@ -40,6 +40,12 @@ static struct once__judgement judge_problem(int code)
         return judged(ONCE__NEXT_AGAIN, ONCE_CLIENT_NOT_SENT, 1, 1);
     case ONCE__CODE_ANSWER_LOST:
         return judged(ONCE__NEXT_DONE, ONCE_CLIENT_ANSWER_LOST, 0, 0);
+    case ONCE__CODE_REFUSED:
+        return judged(ONCE__NEXT_REFUSED, ONCE_CLIENT_ANSWERED, 1, 0);
+    case ONCE__CODE_FAILED:
+        return judged(ONCE__NEXT_UNKNOWN, ONCE_CLIENT_FAILED, 0, 0);
+    case ONCE__CODE_EXPIRED:
+        return judged(ONCE__NEXT_UNKNOWN, ONCE_CLIENT_TOO_OLD, 0, 0);
     case ONCE__CODE_REJECTED:
         return judged(ONCE__NEXT_REJECTED, ONCE_CLIENT_REJECTED, 1, 0);
     default:
@@ -80,6 +86,11 @@ static struct once__judgement judge_4xx(const struct once__answer *a,
     if (a->reported == ONCE__REPORTED_REPLAYED)
         return refusal(1);
     switch (a->status) {
+    case 401:
+    case 421:
+        /* By the contract not recorded: other credentials, or another
+         * connection, and the same key. */
+        return refusal(0);
     case 408:
         /* By the contract not executed. A proxy that knows nothing of the
          * contract says 408 for reasons of its own. */
@@ -153,6 +164,7 @@ static int code_of(const char *code, int safe_new_key)
         {"outcome-unknown", ONCE__CODE_UNKNOWN},
         {"response-unavailable", ONCE__CODE_ANSWER_LOST},
         {"store-unavailable", ONCE__CODE_UNAVAILABLE},
+        {"key-expired", ONCE__CODE_EXPIRED},
         {"key-missing", ONCE__CODE_REJECTED},
         {"key-invalid", ONCE__CODE_REJECTED},
         {"key-reused", ONCE__CODE_REJECTED},
@@ -166,6 +178,25 @@ static int code_of(const char *code, int safe_new_key)
     /* A code of a newer gateway: safe_new_key says whether it may have taken
      * effect. */
     return safe_new_key ? ONCE__CODE_REJECTED : ONCE__CODE_UNKNOWN;
+}
+
+/* Refused as a repetition: the recorded status is read as in a replay. */
+static int code_of_done(const json_t *problem)
+{
+    const json_t *recorded = json_object_get(problem, "recorded_status");
+    struct once__answer a = {(int)json_integer_value(recorded),
+                             ONCE__REPORTED_REPLAYED, ONCE__CODE_NONE, 0, 0};
+
+    if (!json_is_integer(recorded) || a.status < 200 || a.status > 599)
+        return ONCE__CODE_UNKNOWN;
+    switch (once__client_judge(&a).next) {
+    case ONCE__NEXT_DONE:
+        return ONCE__CODE_ANSWER_LOST;
+    case ONCE__NEXT_REFUSED:
+        return ONCE__CODE_REFUSED;
+    default:
+        return ONCE__CODE_FAILED;
+    }
 }
 
 static int is_problem(once_bytes content_type)
@@ -193,7 +224,10 @@ int once__client_code(once_bytes content_type, once_bytes body)
     if (type != NULL && code != NULL &&
         strncmp(type, type_prefix, sizeof(type_prefix) - 1) == 0 &&
         strcmp(type + sizeof(type_prefix) - 1, code) == 0)
-        found = code_of(code, json_is_true(json_object_get(o, "safe_new_key")));
+        found = strcmp(code, "already-done") == 0
+                    ? code_of_done(o)
+                    : code_of(code,
+                              json_is_true(json_object_get(o, "safe_new_key")));
     json_decref(o);
     return found;
 }

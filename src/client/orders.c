@@ -22,7 +22,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "core/error.h"
+#include "base/error.h"
 
 #define COLUMNS                                                                \
     "id,state,reason,status,replayed,attempts,doubt,created,sent,key,grp,"     \
@@ -74,7 +74,7 @@ static const char *const texts[QUERIES] = {
         "sent=CASE doubt WHEN 1 THEN 0 ELSE sent END,changed=?2"
         " WHERE id=?1 AND state NOT IN (3,4) AND doubt>0",
     [DOUBT] = "SELECT doubt FROM orders WHERE id=?1",
-    /* What is done needs its request no more; a refusal may be asked anew. */
+    /* What is done needs its request no more; a refusal may be sent again. */
     [END] =
         "UPDATE orders SET reason=?3,status=?4,replayed=?5,"
         "state=CASE WHEN ?2=5 AND doubt=0 THEN 1 ELSE ?2 END,"

@@ -17,8 +17,8 @@
 
 #include <openssl/evp.h>
 
-#include "core/bytes.h"
-#include "core/error.h"
+#include "base/bytes.h"
+#include "base/error.h"
 
 #define COUNT(a) (sizeof(a) / sizeof((a)[0]))
 

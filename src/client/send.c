@@ -25,7 +25,7 @@
 #include <string.h>
 #include <strings.h>
 
-#include "core/error.h"
+#include "base/error.h"
 
 /* One call of once_client_send(). */
 struct send {
@@ -400,7 +400,7 @@ static int wait_for_circuit(struct send *s)
     }
 }
 
-/* The attempt could not be noted in the file: an error, or somebody else has
+/* The attempt could not be noted in the file: an error, or another process has
  * finished the order. */
 static int not_marked(struct send *s, once_client_result *r, once_error *err)
 {

@@ -20,7 +20,7 @@
 
 #include <curl/curl.h>
 
-#include "core/error.h"
+#include "base/error.h"
 
 #if LIBCURL_VERSION_NUM < 0x075500
 #error "libcurl 7.85 or newer is needed"
@@ -330,7 +330,7 @@ static void read_answer(struct once__transfer *t, const struct answer *a,
     }
 }
 
-/* What will not go away by itself, so that nobody waits for it. */
+/* What does not go away by itself, so that no caller waits for it. */
 static int is_hopeless(CURLcode rc)
 {
     switch (rc) {

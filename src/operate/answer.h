@@ -8,8 +8,8 @@
 
 #include <once/once.h>
 
-#include "call/call.h"
-#include "http/http.h"
+#include "calls/call/call.h"
+#include "calls/http/http.h"
 
 /* What stands in a completed record. */
 enum once__view_is {

@@ -2,14 +2,14 @@
 /*
  * find.c - the record whose name begins with these digits.
  *
- * A log has the first 16 of the 64 digits, and nobody types more. Refuses to
- * choose between two.
+ * A log has the first 16 of the 64 digits, and no operator types more. Refuses
+ * to choose between two.
  */
 #include "operate/operate.h"
 
 #include <string.h>
 
-#include "core/error.h"
+#include "base/error.h"
 
 static int digit(char c)
 {

@@ -6,7 +6,7 @@
  *    ... once-console[7] decision KEY: WHAT: WHY
  *
  * A user's name comes from the kernel, never from the environment. It refuses
- * a reason that is missing, or that could command the terminal of whoever reads
+ * a reason that is missing, or that could command the terminal of its reader
  * it later.
  */
 #include "operate/operate.h"

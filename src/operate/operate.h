@@ -6,8 +6,12 @@
  *    find.c     the record whose name begins with these digits
  *    request.c  the name of a gateway's record, from its request
  *    note.c     who, when, where and why, in one line
- *    resolve.c  look -> reap if nobody did -> resolve
- *    batch.c    the same about many
+ *    resolve.c  look -> reap if that is still to be done -> resolve
+ *    resolve_many.c    the same about many
+ *
+ * In folders beside it: audit/, the log of decisions; copy/, a store in one
+ * file; messages/, the same decisions about rows, parked messages and sagas, in
+ * a library of its own.
  *
  * answer.h has the results. Nothing here prints or asks anybody; what a refusal
  * means to whom is said by the callers. Errors follow once.h.
@@ -17,7 +21,7 @@
 
 #include <once/once.h>
 
-#include "audit/audit.h"
+#include "operate/audit/audit.h"
 
 enum {
     ONCE__OPERATE_MS = 5000, /* how long the store is asked again */
@@ -88,7 +92,7 @@ int once__note_decision(once_bytes note, const char **at, size_t *size);
 
 /* ---- resolve.c ----------------------------------------------------------- */
 
-enum once__action {
+enum once__resolve_action {
     ONCE__SUCCESS = 1, /* it took effect                                   */
     ONCE__FAILURE,     /* it did not, or is refused                        */
     ONCE__APPLIED,     /* it took effect, but its answer is lost           */
@@ -102,8 +106,8 @@ const char *once__action_text(int action);
 typedef struct once__resolution {
     uint8_t name[ONCE_NAME_SIZE];
     uint64_t fence;    /* as the operator saw it             */
-    uint32_t attempt;  /* likewise; 0: not given             */
-    int action;        /* enum once__action                  */
+    uint32_t attempt;  /* the same; 0: not given             */
+    int action;        /* enum once__resolve_action                  */
     once_bytes result; /* SUCCESS, FAILURE: encoded, or raw */
     uint64_t keep_ms;
     const char *why;
@@ -121,7 +125,7 @@ enum once__resolved {
     ONCE__RESOLVED_BEFORE,     /* by this very decision: answered as then */
     ONCE__UNRESOLVED_GONE,     /* refused: there is no record             */
     ONCE__UNRESOLVED_FENCE,    /* another one by now                      */
-    ONCE__UNRESOLVED_ATTEMPT,  /* likewise                                */
+    ONCE__UNRESOLVED_ATTEMPT,  /* by its attempt                          */
     ONCE__UNRESOLVED_OWNED,    /* the owner's lease has not expired       */
     ONCE__UNRESOLVED_STATE,    /* not indeterminate                       */
     ONCE__UNRESOLVED_TAKEOVER, /* not made under takeover: no REOPEN      */
@@ -137,16 +141,17 @@ const char *once__resolved_text(int verdict);
 
 /*
  * Says what became of a request, once and for all: a compare-and-set on the
- * fence that the operator was shown. A lost owner that nobody reaped, because
- * no gateway is left, is reaped first. Returns enum once__resolved, and the
- * record as it is then in `out`; or an error, of which ONCE_ESTORE means that
- * it may have been done. After ONCE__RESOLVED an `err` with a code says that the
- * audit log lacks the line about it. End `out` with once_op_clear(), whatever it returns.
+ * fence that the operator was shown. A lost owner that no engine has reaped,
+ * because no gateway is left, is reaped first. Returns enum once__resolved, and
+ * the record as it is then in `out`; or an error, of which ONCE_ESTORE means
+ * that it may have been done. After ONCE__RESOLVED an `err` with a code says
+ * that the audit log lacks the line about it. End `out` with once_op_clear(),
+ * whatever it returns.
  */
 ONCE_CHECK int once__resolve(once_engine *e, const once__resolution *r,
                              once_op *out, once_error *err);
 
-/* ---- batch.c ------------------------------------------------------------- */
+/* ---- resolve_many.c ----------------------------------------------------- */
 
 enum { ONCE__BATCH_MAX = 500 };
 

@@ -2,12 +2,13 @@
 /*
  * request.c - the name of a gateway's record, from what the client sent.
  *
- * Key and name are made by the functions that the gateway uses (src/http).
+ * Key and name are made by the functions that the gateway uses
+ * (src/calls/http).
  */
 #include <string.h>
 
-#include "core/error.h"
-#include "http/http.h"
+#include "base/error.h"
+#include "calls/http/http.h"
 #include "operate/operate.h"
 
 int once__request_name(const once__request *r, uint8_t out[ONCE_NAME_SIZE],
@@ -15,19 +16,21 @@ int once__request_name(const once__request *r, uint8_t out[ONCE_NAME_SIZE],
 {
     const char *query =
         r->path.size > 0 ? memchr(r->path.data, '?', r->path.size) : NULL;
+    once__request_head head = {
+        .method = r->method, .path = r->path, .of_path = 1};
     char text[ONCE__KEY_MAX];
-    once_bytes key = {text, 0}, path = r->path;
+    once_bytes key = {text, 0};
     int rc = once__key_parse(r->key, text, &key.size, err);
 
     if (rc != ONCE_OK)
         return rc;
     if (query != NULL)
-        path.size = (size_t)(query - (const char *)path.data);
-    if (path.size == 0 || *(const char *)path.data != '/')
+        head.path.size = (size_t)(query - (const char *)r->path.data);
+    if (head.path.size == 0 || *(const char *)r->path.data != '/')
         return once__fail(err, ONCE_EINVAL,
                           "a path begins with \"/\", as the client sent it");
     if (r->method.size == 0)
         return once__fail(err, ONCE_EINVAL, "the method is missing");
-    once__name(r->scope, r->realm, r->method, path, key, out);
+    once__name(r->scope, r->realm, &head, key, out);
     return ONCE_OK;
 }

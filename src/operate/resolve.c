@@ -20,8 +20,8 @@
 
 #include <openssl/evp.h>
 
-#include "core/error.h"
-#include "core/bytes.h"
+#include "base/error.h"
+#include "base/bytes.h"
 
 static const char *const actions[] = {
     [ONCE__SUCCESS] = "success",
@@ -134,7 +134,7 @@ static int may_reap(const once__resolution *r, const once_op *seen)
             (seen->record.state == ONCE_CLAIMED && r->action == ONCE__FORCE));
 }
 
-/* Refused: somebody was faster, and we look again anyway. */
+/* Refused: another operator was faster, and we look again anyway. */
 static int reap(once_engine *e, const once__resolution *r, once_error *err)
 {
     once_op op = {.verb = ONCE_OP_REAP,

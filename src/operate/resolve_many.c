@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * batch.c - one decision about many records: each by its own fence, one after
- * the other, each with its own lines in the audit log. It stops where nobody
- * knows what the store did, or where nothing can be written down.
+ * resolve_many.c - one decision about many records: each by its own fence, one
+ * after the other, each with its own lines in the audit log. It stops where it
+ * is unknown what the store did, or where nothing can be written down.
  */
 #include "operate/operate.h"
 

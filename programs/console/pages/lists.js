@@ -25,7 +25,7 @@ function troubleOf(s) {
         !s.answers && box('wrong', h('p', {},
             '\u2716 It does not answer: ' + s.trouble)),
         s.class === 'B' && box('waits', h('p', {},
-            '! Class B: an acknowledged record may be lost. ' + s.caveat)),
+            '! Not durable: ' + s.caveat)),
         gapOf(s),
         s.corrupt_seen > 0 && box('wrong', h('p', {}, '\u2716 Records that fail ' +
             'their checksum were seen. They count as taken. Run once verify.')),
@@ -70,8 +70,8 @@ export async function overview({page, title, again}) {
         const silent = stores.filter((s) => !s.counts).map((s) => s.name);
         fill(body, silent.length > 0 && box('wrong', h('p', {}, '\u2716 What ' +
             'waits is not known of: ' + silent.join(', ') + '.')), n ? box('waits', h('p', {}, '? ' + n + (n === 1 ?
-            ' request has an outcome that nobody knows. ' :
-            ' requests have an outcome that nobody knows. '),
+            ' request has an unknown outcome. ' :
+            ' requests have an unknown outcome. '),
             h('a', {href: '#/waiting', 'data-key': 'decide'}, 'Look at them'))) :
             !silent.length && box('done', h('p', {},
                 '\u2713 Nothing waits for a decision.')),
@@ -147,8 +147,8 @@ function liveRows(records, now) {
 const lists = {
     waiting: {
         title: 'Waiting',
-        text: 'Nobody knows whether these took effect: each was sent, and its ' +
-            'answer was lost. Repeats get 409 until somebody decides. Ask ' +
+        text: 'It is unknown whether these took effect: each was sent, and its ' +
+            'answer was lost. Repeats get 409 until an operator decides. Ask ' +
             'the service about what stands under "What it is about", then open ' +
             'the record.',
         none: '\u2713 Nothing waits for a decision.',

@@ -2,18 +2,28 @@
 /*
  * base.c - the commands' connection to a program's database.
  */
-#include "base.h"
+#include "programs/once/messages/base.h"
+
+const char *cli_database(const struct cli *c)
+{
+    return c->database != NULL && c->database[0] != '\0' ? c->database : NULL;
+}
+
+int cli_which_database(const struct cli *c)
+{
+    return cli_usage(c, "which database? Say --database URL or set "
+                        "ONCE_DATABASE");
+}
 
 int cli_base_open(const struct cli *c, int use, struct once__base **out)
 {
-    const char *url = cli_url(c);
+    const char *url = cli_database(c);
     once_error err = {0, ""};
     int rc;
 
     *out = NULL;
     if (url == NULL)
-        return cli_usage(c, "which database? Say --store URL or set "
-                            "ONCE_STORE");
+        return cli_which_database(c);
     rc = once__base_open(url, use, out, &err);
     if (rc == ONCE_EURL)
         return cli_usage(c, "%s", err.text);

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * cmd_consume.c - `once consume`: hands messages of a broker to a command, or to
- * one SQL statement, until it is told to stop.
+ * cmd_consume.c - `once messages consume`: hands messages of a broker to a
+ * command, or to one SQL statement, until it is told to stop.
  *
  *    --effect outside   once_call(), key = id --> command    claimed afterwards
  *    --effect inside    command, which claims itself         looked up
@@ -14,7 +14,7 @@
  * All it adds to once/relay.h and once/call.h is a command line, signals and
  * standard error.
  */
-#include "cli.h"
+#include "programs/once/cli.h"
 
 #include <errno.h>
 #include <signal.h>
@@ -30,8 +30,9 @@
 #include <once/call.h>
 #include <once/relay.h>
 
-#include "broker/command.h"
-#include "run/run.h"
+#include "messages/broker/command.h"
+#include "programs/once/messages/base.h"
+#include "programs/once/run/run.h"
 
 #ifdef ONCE_WITH_POSTGRES
 #include <libpq-fe.h>
@@ -39,47 +40,32 @@
 
 /* clang-format off */
 static const char help[] =
-    "usage: once consume --store URL --from BROKER --consumer NAME [OPTION ...]\n"
+    "usage: once messages consume --from BROKER --consumer NAME [OPTION ...]\n"
     "                    -- COMMAND [ARGUMENT ...]   (or: --sql STATEMENT)\n"
     "Has each message's effect once, until SIGTERM. BROKER is amqp://HOST/V?queue=Q,\n"
     "nats://HOST/?stream=S&durable=D, redis://HOST/?stream=S&group=G, or @FILE for a\n"
     "URL with a password. COMMAND gets the body as input, and ONCE_ID, ONCE_KEY,\n"
     "ONCE_TYPE, ONCE_ATTEMPT. It ends with 0: done; 75: not now; 65: never; other:\n"
-    "failed, runs again. Killed: nobody knows, kept as indeterminate. man 1 once\n"
+    "failed, runs again. Killed: unknown, kept as indeterminate. man 1 once\n"
     "  --effect outside   not in the database: each run is a call (default), or\n"
     "           inside    COMMAND calls once.inbox_claim() in its own transaction\n"
     "  --sql STATEMENT    in the inbox's transaction: $1 id, $2 body, $3 key, $4 type\n"
-    "  --calls URL        store of the calls (ONCE_CALLS, or that of once run)\n"
+    "  --store URL        of the calls of --effect outside; or ONCE_STORE\n"
+    "  --database URL     the inbox's; or ONCE_DATABASE\n"
     "  --lost takeover    a lost command runs again: the effect knows its key\n"
     "  --workers N        side by side (1)\n"
     "  --batch N          --sql: messages in one transaction (1)\n"
     "  --keyed            those of one key in order; one worker, one process\n"
     "  --attempts N       begun so often, a parked message is dead (10)\n"
-    "  --first TIME       the first pause (1s); --longest TIME (1h)\n"
+    "  --first-pause TIME, --longest-pause TIME   before it runs again (1s, 1h)\n"
     "  --lease TIME       above the slowest command (5m)\n"
-    "  --drain TIME       end when nothing came for so long and nothing waits\n"
+    "  --idle TIME        end when nothing came for so long and nothing waits\n"
     "  --metrics FILE     for Prometheus, each ten seconds; --ca FILE: TLS\n"
     "Status 0: stopped or drained. 1: drained, dead or indeterminate ones are left.\n"
-    "2: usage. 3: the database will not do.\n";
+    "2: usage. 3: the database cannot be used.\n";
 /* clang-format on */
 
 enum {
-    OPT_FROM = 1,
-    OPT_CONSUMER,
-    OPT_EFFECT,
-    OPT_SQL,
-    OPT_CALLS,
-    OPT_LOST,
-    OPT_WORKERS,
-    OPT_BATCH,
-    OPT_KEYED,
-    OPT_ATTEMPTS,
-    OPT_FIRST,
-    OPT_LONGEST,
-    OPT_LEASE,
-    OPT_DRAIN,
-    OPT_METRICS,
-    OPT_CA,
     DAY_MS = 86400000,
     SLICE_MS = 1000,
     STORE_MS = 5000,
@@ -87,34 +73,14 @@ enum {
     EXIT_DEAD = 65, /* EX_DATAERR */
     EXIT_AGAIN = 75 /* EX_TEMPFAIL */
 };
-
-static const struct cli_option options[] = {
-    CLI_STORE_OPTION,
-    CLI_HELP_OPTION,
-    {"from", "", OPT_FROM},
-    {"consumer", "", OPT_CONSUMER},
-    {"effect", "outside inside", OPT_EFFECT},
-    {"sql", "", OPT_SQL},
-    {"calls", CLI_SCHEMES, OPT_CALLS},
-    {"lost", "hold takeover", OPT_LOST},
-    {"workers", "", OPT_WORKERS},
-    {"batch", "", OPT_BATCH},
-    {"keyed", NULL, OPT_KEYED},
-    {"attempts", "", OPT_ATTEMPTS},
-    {"first", "", OPT_FIRST},
-    {"longest", "", OPT_LONGEST},
-    {"lease", "", OPT_LEASE},
-    {"drain", "", OPT_DRAIN},
-    {"metrics", CLI_FILES, OPT_METRICS},
-    {"ca", CLI_FILES, OPT_CA},
-    {NULL, NULL, 0},
-};
+enum { NOT_SAID = -1 };
 
 struct consume {
     struct cli *c;
     once_consumer_options o;
     const char *from, *calls, *sql;
-    int inside, said_effect, takeover;
+    int effect; /* 1: inside, or NOT_SAID */
+    int inside, takeover;
     char **command;
     char *memory[3];
     size_t n_memory;
@@ -123,7 +89,46 @@ struct consume {
     _Atomic int store_away; /* the store of calls, and that was said */
 };
 
-/* ---- A command -------------------------------------------------------------- */
+static const struct cli_option options[] = {
+    CLI_STORE_OPTION,
+    CLI_DATABASE_OPTION,
+    CLI_HELP_OPTION,
+    {"from", "", CLI_AT(CLI_TEXT, struct consume, from)},
+    {"consumer", "", CLI_AT(CLI_TEXT, struct consume, o.consumer)},
+    {"effect", "outside inside", CLI_AT(CLI_CHOICE, struct consume, effect)},
+    {"sql", "", CLI_AT(CLI_TEXT, struct consume, sql)},
+    {"lost", "hold takeover", CLI_AT(CLI_CHOICE, struct consume, takeover)},
+    {"workers", "", CLI_AT(CLI_U32, struct consume, o.workers),
+     .most = ONCE_WORKERS_MAX},
+    {"batch", "", CLI_AT(CLI_U32, struct consume, o.batch), .most = 1000},
+    {"keyed", NULL, CLI_AT(CLI_FLAG, struct consume, o.keyed)},
+    {"attempts", "", CLI_AT(CLI_U32, struct consume, o.attempts),
+     .most = 1000000},
+    {"first-pause", "", CLI_AT(CLI_MS, struct consume, o.first_ms)},
+    {"longest-pause", "", CLI_AT(CLI_MS, struct consume, o.most_ms)},
+    {"lease", "", CLI_AT(CLI_MS, struct consume, o.lease_ms)},
+    {"idle", "", CLI_AT(CLI_MS, struct consume, o.drain_ms)},
+    {"metrics", CLI_FILES, CLI_AT(CLI_TEXT, struct consume, o.metrics)},
+    {"ca", CLI_FILES, CLI_AT(CLI_TEXT, struct consume, o.ca_file)},
+    {.name = NULL},
+};
+
+/* ---- A command ---------------------------------------------------------- */
+
+/* Pauses grow: without a word a broken command looks like one that hangs. */
+static void say_end(const struct consume *k, const once_message *m,
+                    const struct once__command_end *end)
+{
+    if (end->error != 0)
+        cli_say(k->c, 0, "the command cannot be started: %s",
+                strerror(end->error));
+    else if (end->status > 0 && WIFSIGNALED(end->status))
+        cli_say(k->c, 0, "the command was killed by signal %d, attempt %u",
+                WTERMSIG(end->status), m->attempt);
+    else if (end->status > 0)
+        cli_say(k->c, 0, "the command ended with status %d, attempt %u",
+                WEXITSTATUS(end->status), m->attempt);
+}
 
 static void run_command(const struct consume *k, const once_message *m,
                         struct once__command_end *end)
@@ -140,9 +145,7 @@ static void run_command(const struct consume *k, const once_message *m,
 
     (void)snprintf(attempt, sizeof(attempt), "%u", m->attempt);
     once__command_run(&command, end);
-    if (end->error != 0)
-        cli_say(k->c, 0, "the command cannot be started: %s",
-                strerror(end->error));
+    say_end(k, m, end);
 }
 
 /* The command claims by itself: what its end says is looked up. */
@@ -275,7 +278,7 @@ static int handle_outside(const once_tx *tx, const once_message *m, void *user)
     return rc;
 }
 
-/* ---- A statement --------------------------------------------------------------- */
+/* ---- A statement -------------------------------------------------------- */
 
 #ifdef ONCE_WITH_POSTGRES
 enum { TEXT_OID = 25, BYTEA_OID = 17, PARAMETERS = 4 };
@@ -369,7 +372,7 @@ static int handle_sql(const once_tx *tx, const once_message *m, void *user)
     return execute_sqlite(user, tx->sqlite, m);
 }
 
-/* ---- The command line ------------------------------------------------------------ */
+/* ---- The command line --------------------------------------------------- */
 
 static int read_url(struct consume *k, const char *what, const char *text,
                     const char **out)
@@ -381,92 +384,29 @@ static int read_url(struct consume *k, const char *what, const char *text,
     return rc;
 }
 
-static int take_choice(const struct cli *c, const char *what, const char *zero,
-                       const char *one, int *out)
-{
-    if (strcmp(optarg, zero) != 0 && strcmp(optarg, one) != 0)
-        return cli_usage(c, "%s is %s or %s", what, zero, one);
-    *out = strcmp(optarg, one) == 0;
-    return CLI_OK;
-}
-
-static int take_of_consumer(const struct cli *c, once_consumer_options *o,
-                            int option)
-{
-    switch (option) {
-    case OPT_WORKERS:
-        return cli_read_u32(c, "--workers", optarg, ONCE_WORKERS_MAX,
-                            &o->workers);
-    case OPT_BATCH:
-        return cli_read_u32(c, "--batch", optarg, 1000, &o->batch);
-    case OPT_KEYED:
-        o->keyed = 1;
-        return CLI_OK;
-    case OPT_ATTEMPTS:
-        return cli_read_u32(c, "--attempts", optarg, 1000000, &o->attempts);
-    case OPT_FIRST:
-        return cli_read_ms(c, "--first", optarg, &o->first_ms);
-    case OPT_LONGEST:
-        return cli_read_ms(c, "--longest", optarg, &o->most_ms);
-    case OPT_LEASE:
-        return cli_read_ms(c, "--lease", optarg, &o->lease_ms);
-    case OPT_DRAIN:
-        return cli_read_ms(c, "--drain", optarg, &o->drain_ms);
-    case OPT_METRICS:
-        o->metrics = optarg;
-        return CLI_OK;
-    default:
-        o->ca_file = optarg;
-        return CLI_OK;
-    }
-}
-
-static int take(const struct cli *c, void *user, int option)
-{
-    struct consume *k = user;
-
-    switch (option) {
-    case OPT_FROM:
-        k->from = optarg;
-        return CLI_OK;
-    case OPT_CONSUMER:
-        k->o.consumer = optarg;
-        return CLI_OK;
-    case OPT_EFFECT:
-        k->said_effect = 1;
-        return take_choice(c, "--effect", "outside", "inside", &k->inside);
-    case OPT_SQL:
-        k->sql = optarg;
-        return CLI_OK;
-    case OPT_CALLS:
-        k->calls = optarg;
-        return CLI_OK;
-    case OPT_LOST:
-        return take_choice(c, "--lost", "hold", "takeover", &k->takeover);
-    default:
-        return take_of_consumer(c, &k->o, option);
-    }
-}
-
 static int check(struct consume *k)
 {
     const struct cli *c = k->c;
     uint8_t group[ONCE_GROUP_SIZE];
-    int outside = k->sql == NULL && !k->inside;
+    int outside;
 
+    k->inside = k->effect == 1;
+    outside = k->sql == NULL && !k->inside;
     if (k->o.consumer == NULL || k->from == NULL)
         return cli_usage(c, "say --from BROKER and --consumer NAME");
     if ((k->sql != NULL) == (k->command != NULL))
         return cli_usage(c, "say either -- COMMAND or --sql STATEMENT");
-    if (k->sql != NULL && k->said_effect)
-        return cli_usage(c, "--effect is of a command alone");
-    if (!outside && (k->calls != NULL || k->takeover))
-        return cli_usage(c, "--calls and --lost are of --effect outside alone");
+    if (k->sql != NULL && k->effect != NOT_SAID)
+        return cli_usage(c, "--effect requires a command");
+    if (!outside && k->takeover)
+        return cli_usage(c, "--lost requires --effect outside");
     if (k->sql == NULL && k->o.batch > 1)
-        return cli_usage(c, "--batch is of --sql alone");
-    if (cli_url(c) == NULL)
-        return cli_usage(c, "which database? Say --store URL or set "
-                            "ONCE_STORE");
+        return cli_usage(c, "--batch requires --sql");
+    if (cli_database(c) == NULL)
+        return cli_which_database(c);
+    if (outside && (c->store == NULL || c->store[0] == '\0'))
+        return cli_usage(c, "which store keeps the calls? Say --store URL or "
+                            "set ONCE_STORE");
     /* The consumer's name is the group of its calls. */
     return outside ? cli_read_group(c, k->o.consumer, group) : CLI_OK;
 }
@@ -477,7 +417,7 @@ static int read_args(struct consume *k, int argc, char **argv)
 
     while (end < argc && strcmp(argv[end], "--") != 0)
         end++;
-    rc = cli_read_args(k->c, end, argv, take, k);
+    rc = cli_read_args(k->c, end, argv, NULL, k);
     if (rc != CLI_OK)
         return rc;
     if (optind < end || end + 1 == argc)
@@ -488,20 +428,18 @@ static int read_args(struct consume *k, int argc, char **argv)
     rc = check(k);
     if (rc == CLI_OK)
         rc = read_url(k, "--from", k->from, &k->o.from);
-    if (rc == CLI_OK && k->calls == NULL)
-        k->calls = getenv("ONCE_CALLS");
-    if (rc == CLI_OK && k->calls != NULL)
-        rc = read_url(k, "--calls", k->calls, &k->calls);
+    if (rc == CLI_OK && k->sql == NULL && !k->inside)
+        rc = read_url(k, "--store", k->c->store, &k->calls);
     return rc;
 }
 
-/* ---- The command -------------------------------------------------------------------- */
+/* ---- The command -------------------------------------------------------- */
 
 /* One call, so that lines of several threads do not mix. */
 static void say(void *user, const char *text)
 {
     (void)user;
-    fprintf(stderr, "once consume: %s\n", text);
+    fprintf(stderr, "once messages consume: %s\n", text);
 }
 
 static int open_calls(struct consume *k)
@@ -509,17 +447,8 @@ static int open_calls(struct consume *k)
     once_error err = {0, ""};
     int rc;
 
-    if (k->calls == NULL) {
-        k->memory[k->n_memory] = run_state_store();
-        k->calls = k->memory[k->n_memory];
-        if (k->calls == NULL)
-            return cli_say(k->c, CLI_STORE,
-                           "no folder for the store of calls; say --calls "
-                           "URL");
-        k->n_memory++;
-    }
     if (cli_in_process(k->calls))
-        return cli_usage(k->c, "--calls: memory: is gone when this process "
+        return cli_usage(k->c, "--store: memory: is gone when this process "
                                "ends");
     rc = once_engine_open(k->calls, NULL, &err, &k->engine);
     return rc < 0 ? cli_trouble(k->c, rc, &err) : CLI_OK;
@@ -531,8 +460,8 @@ static int status_of(const struct cli *c, int rc, const once_error *err)
         return CLI_OK;
     if (rc == ONCE_DEAD)
         return cli_say(c, CLI_NO,
-                       "dead or indeterminate messages are left: once parked "
-                       "ls");
+                       "dead or indeterminate messages are left: once messages "
+                       "parked ls");
     if (rc == ONCE_EURL) /* not one of a store, as cli_trouble() would say */
         return cli_usage(c, "%s", err->text);
     return cli_trouble(c, rc, err);
@@ -555,7 +484,7 @@ static int consume(struct consume *k)
     k->o.stop_fd = signalfd(-1, &k->signals, SFD_CLOEXEC);
     if (k->o.stop_fd < 0)
         return cli_say(k->c, CLI_STORE, "no descriptor for signals");
-    k->o.db = cli_url(k->c);
+    k->o.db = cli_database(k->c);
     k->o.inside = handler == handle_inside;
     k->o.outside = handler == handle_outside;
     k->o.log = say;
@@ -571,7 +500,7 @@ static int consume(struct consume *k)
 
 static int run(struct cli *c, int argc, char **argv)
 {
-    struct consume k = {.c = c};
+    struct consume k = {.c = c, .effect = NOT_SAID};
     int rc;
 
     k.o = (once_consumer_options)ONCE_CONSUMER_OPTIONS_INIT;
@@ -584,5 +513,9 @@ static int run(struct cli *c, int argc, char **argv)
 }
 
 const struct cli_command cli_cmd_consume = {
-    "consume", "hand messages of a broker to a command", help, options, NULL,
+    "messages consume",
+    "hand messages of a broker to a command",
+    help,
+    options,
+    NULL,
     run};

@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * cmd_emit.c - `once emit`: writes one message to the outbox, in a transaction
- * of its own. A program emits in its own transaction, with once_emit(); this is
- * for scripts, and for trying things out.
+ * cmd_emit.c - `once messages emit`: writes one message to the outbox, in a
+ * transaction of its own. A program emits in its own transaction, with
+ * once_emit(); this is for scripts, and for trying things out.
  */
-#include "cli.h"
+#include "programs/once/cli.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -12,50 +12,47 @@
 
 #include <once/message.h>
 
-#include "base.h"
+#include "programs/once/messages/base.h"
 
 /* clang-format off */
 static const char help[] =
-    "usage: once emit --store URL --route ROUTE [OPTION ...] <BODY\n"
+    "usage: once messages emit --route ROUTE [OPTION ...] <BODY\n"
     "\n"
     "Writes one message to the outbox of a program's database, postgres://... or\n"
-    "sqlite:FILE, in a transaction of its own, and prints its id. `once relay`\n"
-    "carries it on (docs/relay.md).\n"
+    "sqlite:FILE, in a transaction of its own, and prints its id. `once messages\n"
+    "relay` carries it on (docs/relay.md).\n"
     "\n"
+    "  --database URL  of the program; or ONCE_DATABASE\n"
     "  --route ROUTE   where to: a name that the relay knows\n"
     "  --id ID         emitted once under this id and route: a repeat writes nothing,\n"
     "                  prints the id and says so; with another body it is refused\n"
-    "  --key KEY       order is kept among messages of one key\n"
+    "  --message-key KEY   order is kept among messages of one key\n"
     "  --type TYPE     content type\n"
     "  --header LINE   \"Name: value\"; may be repeated\n"
     "  --at TIME       not before, in UTC: 2027-01-31T08:00:00Z\n"
-    "  --keep          the row and its answer stay when it is done\n"
+    "  --keep-row      the row and its answer stay when it is done\n"
+    "  --json          one JSON object: the id, and whether it was there\n"
     "\n"
     "Status 4: it may be written or not; with --id the same command can be run again.\n";
 /* clang-format on */
 
-enum {
-    OPT_ROUTE = 1,
-    OPT_ID,
-    OPT_KEY,
-    OPT_TYPE,
-    OPT_HEADER,
-    OPT_AT,
-    OPT_KEEP,
-    TRIES = 5
-};
-
-static const struct cli_option options[] = {
-    CLI_STORE_OPTION,           CLI_HELP_OPTION,
-    {"route", "", OPT_ROUTE},   {"id", "", OPT_ID},
-    {"key", "", OPT_KEY},       {"type", "", OPT_TYPE},
-    {"header", "", OPT_HEADER}, {"at", "", OPT_AT},
-    {"keep", NULL, OPT_KEEP},   {NULL, NULL, 0},
-};
+enum { OPT_HEADER = 1, OPT_AT, TRIES = 5 };
 
 struct args {
     once_message m;
     char *headers;
+};
+
+static const struct cli_option options[] = {
+    CLI_MESSAGES_OPTIONS,
+    {"route", "", CLI_AT(CLI_TEXT, struct args, m.route)},
+    {"id", "", CLI_AT(CLI_TEXT, struct args, m.id)},
+    {"message-key", "", CLI_AT(CLI_TEXT, struct args, m.key)},
+    {"type", "", CLI_AT(CLI_TEXT, struct args, m.type)},
+    {"header", "", .id = OPT_HEADER},
+    {"at", "", .id = OPT_AT},
+    {"keep-row", NULL, CLI_AT(CLI_FLAG, struct args, m.keep)},
+    {.name = NULL},
 };
 
 static int take_header(const struct cli *c, struct args *a)
@@ -95,29 +92,7 @@ static int take_at(const struct cli *c, struct args *a)
 
 static int take(const struct cli *c, void *user, int o)
 {
-    struct args *a = user;
-
-    switch (o) {
-    case OPT_ROUTE:
-        a->m.route = optarg;
-        return CLI_OK;
-    case OPT_ID:
-        a->m.id = optarg;
-        return CLI_OK;
-    case OPT_KEY:
-        a->m.key = optarg;
-        return CLI_OK;
-    case OPT_TYPE:
-        a->m.type = optarg;
-        return CLI_OK;
-    case OPT_HEADER:
-        return take_header(c, a);
-    case OPT_AT:
-        return take_at(c, a);
-    default:
-        a->m.keep = 1;
-        return CLI_OK;
-    }
+    return o == OPT_HEADER ? take_header(c, user) : take_at(c, user);
 }
 
 /* One transaction. What once_emit() answers, or once__base_commit(). */
@@ -147,6 +122,15 @@ static int say_unknown(const struct cli *c, const once_message *m,
                                  : "");
 }
 
+static int print_id(const struct cli *c, const char *id, int repeated)
+{
+    if (c->json)
+        return cli_print_json(
+            c, json_pack("{s:s, s:b}", "id", id, "repeated", repeated));
+    puts(id);
+    return cli_flush(c);
+}
+
 static int emit(const struct cli *c, struct once__base *b,
                 const once_message *m)
 {
@@ -159,11 +143,9 @@ static int emit(const struct cli *c, struct once__base *b,
     switch (rc) {
     case ONCE_REPEATED:
         cli_say(c, 0, "it was emitted before, and nothing was written now");
-        puts(m->id);
-        return cli_flush(c);
+        return print_id(c, m->id, 1);
     case ONCE_OK:
-        puts(id);
-        return cli_flush(c);
+        return print_id(c, id, 0);
     case ONCE_MISMATCH:
         return cli_say(c, CLI_NO,
                        "this id was emitted with another body; nothing was "
@@ -198,6 +180,9 @@ static int run(struct cli *c, int argc, char **argv)
 }
 
 const struct cli_command cli_cmd_emit = {
-    "emit", "write one message to the outbox of a program's database",
-    help,   options,
-    NULL,   run};
+    "messages emit",
+    "write one message to the outbox of a program's database",
+    help,
+    options,
+    NULL,
+    run};

@@ -6,19 +6,20 @@
  * It uses the public functions of once/message.h. All it adds is a connection,
  * made by the rules that hold for stores.
  */
-#include "cli.h"
+#include "programs/once/cli.h"
 
 #include <stdlib.h>
 #include <string.h>
 
 #include <once/message.h>
 
-#include "base.h"
+#include "programs/once/messages/base.h"
 
 /* clang-format off */
 static const char help[] =
-    "usage: once [--store URL] messages init [--keep TIME] [--print]\n"
-    "       once [--store URL] messages check | purge [--json]\n"
+    "usage: once messages init [--window TIME] [--print]\n"
+    "       once messages check | purge [--json]\n"
+    "       once messages WORD ...\n"
     "\n"
     "Messages and calls in a program's own transaction (docs/messages.md). The URL\n"
     "is that of the program's database, postgres://... or sqlite:FILE; no store of\n"
@@ -31,23 +32,28 @@ static const char help[] =
     "  purge      forget ids that are older than the window, and rows of the outbox\n"
     "             that were done before it, in small steps\n"
     "\n"
-    "  --keep TIME  how long an id is remembered, for new tables (7d)\n"
+    "Each WORD has a page of its own: once messages WORD --help.\n"
+    "  emit       write one message to the outbox\n"
+    "  relay      carry rows of the outbox to their targets\n"
+    "  consume    hand messages of a broker to a command or a statement\n"
+    "  outbox, parked, saga   show and decide\n"
+    "\n"
+    "  --database URL   or ONCE_DATABASE\n"
+    "  --window TIME  how long an id is remembered, for new tables (7d)\n"
     "  --print      print the text of init instead, and change nothing\n"
     "  --json       one JSON object\n";
 /* clang-format on */
 
-enum { OPT_KEEP = 1, OPT_PRINT };
-
-static const struct cli_option options[] = {
-    CLI_COMMON_OPTIONS,
-    {"keep", "", OPT_KEEP},
-    {"print", NULL, OPT_PRINT},
-    {NULL, NULL, 0},
-};
-
 struct args {
     uint64_t keep_ms; /* 0: as the library has it */
     int print;
+};
+
+static const struct cli_option options[] = {
+    CLI_MESSAGES_OPTIONS,
+    {"window", "", CLI_AT(CLI_TIME, struct args, keep_ms)},
+    {"print", NULL, CLI_AT(CLI_FLAG, struct args, print)},
+    {.name = NULL},
 };
 
 /* ---- What is asked for -------------------------------------------------- */
@@ -96,16 +102,6 @@ static int act(const struct cli *c, const struct once__base *b,
                                         : say_done(c, "ready", 1);
 }
 
-static int take(const struct cli *c, void *user, int o)
-{
-    struct args *a = user;
-
-    if (o == OPT_KEEP)
-        return cli_read_time(c, "--keep", optarg, &a->keep_ms);
-    a->print = 1;
-    return CLI_OK;
-}
-
 static int is_action(const char *text)
 {
     return strcmp(text, "init") == 0 || strcmp(text, "check") == 0 ||
@@ -117,15 +113,15 @@ static int run(struct cli *c, int argc, char **argv)
     struct args a = {0, 0};
     struct once__base *b = NULL;
     const char *action;
-    int rc = cli_read_args(c, argc, argv, take, &a);
+    int rc = cli_read_args(c, argc, argv, NULL, &a);
 
     if (rc != CLI_OK)
         return rc;
     if (argc - optind != 1 || !is_action(argv[optind]))
-        return cli_usage(c, "say init, check or purge");
+        return cli_usage(c, "say one of %s", c->command->operands);
     action = argv[optind];
     if ((a.print || a.keep_ms != 0) && strcmp(action, "init") != 0)
-        return cli_usage(c, "--keep and --print are of init alone");
+        return cli_usage(c, "--window and --print require init");
     rc = cli_base_open(
         c, strcmp(action, "init") == 0 ? ONCE__BASE_CREATE : ONCE__BASE_BARE,
         &b);
@@ -140,9 +136,5 @@ static int run(struct cli *c, int argc, char **argv)
 }
 
 const struct cli_command cli_cmd_messages = {
-    "messages",
-    "tables of messages in a program's own database",
-    help,
-    options,
-    "init check purge",
-    run};
+    "messages", "tables of messages in a program's own database",         help,
+    options,    "init check purge emit relay consume outbox parked saga", run};

@@ -1,13 +1,13 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * cmd_relay.c - `once relay`: carries the rows of a program's outbox to where
- * they go, until it is told to stop.
+ * cmd_relay.c - `once messages relay`: carries the rows of a program's outbox
+ * to where they go, until it is told to stop.
  *
  * All it adds to once/relay.h is a command line, signals and standard error. A
  * secret has no place in a command line, which every user of the host can read:
  * it stands in a file that a path names.
  */
-#include "cli.h"
+#include "programs/once/cli.h"
 
 #include <signal.h>
 #include <stdlib.h>
@@ -18,17 +18,19 @@
 
 #include <once/relay.h>
 
+#include "programs/once/messages/base.h"
+
 /* clang-format off */
 static const char help[] =
-    "usage: once relay --store URL --to ROUTE=TARGET [OPTION ...] [--to ...]\n"
+    "usage: once messages relay --to ROUTE=TARGET [OPTION ...] [--to ...]\n"
     "\n"
     "Carries rows of the outbox in a program's database, postgres://... or\n"
     "sqlite:FILE, to their targets until SIGTERM. It waits for what is away.\n"
     "\n"
-    "  --to ROUTE=TARGET  amqp://... nats://... redis://... mqtt://... http://... or\n"
+    "  --to ROUTE=TARGET  amqp://... nats://... redis://... http://... or\n"
     "                     'exec:PROGRAM ARGUMENT ...'. @FILE: read it from a file, as\n"
     "                     everybody can read a command line, and a password in it\n"
-    "  --from URL         the same as --store\n"
+    "  --database URL     of the program; or ONCE_DATABASE\n"
     "  --lease TIME       how long a row stays with a relay that was lost (30s)\n"
     "  --drain            end when nothing is left that could be sent\n"
     "  --metrics FILE     for Prometheus, replaced every ten seconds\n"
@@ -48,10 +50,6 @@ static const char help[] =
 
 enum {
     OPT_TO = 1,
-    OPT_FROM,
-    OPT_LEASE,
-    OPT_DRAIN,
-    OPT_METRICS,
     OPT_HOLD,
     OPT_NO_HOLD,
     OPT_PASS,
@@ -63,33 +61,31 @@ enum {
     OPT_CA
 };
 
-static const struct cli_option options[] = {
-    CLI_STORE_OPTION,
-    CLI_HELP_OPTION,
-    {"to", "", OPT_TO},
-    {"from", CLI_SCHEMES, OPT_FROM},
-    {"lease", "", OPT_LEASE},
-    {"drain", NULL, OPT_DRAIN},
-    {"metrics", CLI_FILES, OPT_METRICS},
-    {"hold", NULL, OPT_HOLD},
-    {"no-hold", NULL, OPT_NO_HOLD},
-    {"pass", NULL, OPT_PASS},
-    {"workers", "", OPT_WORKERS},
-    {"batch", "", OPT_BATCH},
-    {"attempts", "", OPT_ATTEMPTS},
-    {"timeout", "", OPT_TIMEOUT},
-    {"headers", CLI_FILES, OPT_HEADERS},
-    {"ca", CLI_FILES, OPT_CA},
-    {NULL, NULL, 0},
-};
-
 struct args {
-    const char *from;
     once_relay_options o;
     once_route routes[ONCE_ROUTES_MAX];
     size_t n;
     char *memory[3 * ONCE_ROUTES_MAX]; /* names, URLs, headers */
     size_t n_memory;
+};
+
+static const struct cli_option options[] = {
+    CLI_DATABASE_OPTION,
+    CLI_HELP_OPTION,
+    {"to", "", .id = OPT_TO},
+    {"lease", "", CLI_AT(CLI_MS, struct args, o.lease_ms)},
+    {"drain", NULL, CLI_AT(CLI_FLAG, struct args, o.drain)},
+    {"metrics", CLI_FILES, CLI_AT(CLI_TEXT, struct args, o.metrics)},
+    {"hold", NULL, .id = OPT_HOLD},
+    {"no-hold", NULL, .id = OPT_NO_HOLD},
+    {"pass", NULL, .id = OPT_PASS},
+    {"workers", "", .id = OPT_WORKERS},
+    {"batch", "", .id = OPT_BATCH},
+    {"attempts", "", .id = OPT_ATTEMPTS},
+    {"timeout", "", .id = OPT_TIMEOUT},
+    {"headers", CLI_FILES, .id = OPT_HEADERS},
+    {"ca", CLI_FILES, .id = OPT_CA},
+    {.name = NULL},
 };
 
 /* ---- Routes -------------------------------------------------------------- */
@@ -185,25 +181,8 @@ static int take_of_route(const struct cli *c, struct args *a, int o)
 
 static int take(const struct cli *c, void *user, int o)
 {
-    struct args *a = user;
-
-    switch (o) {
-    case OPT_TO:
-        return take_route(c, a, optarg);
-    case OPT_FROM:
-        a->from = optarg;
-        return CLI_OK;
-    case OPT_LEASE:
-        return cli_read_ms(c, "--lease", optarg, &a->o.lease_ms);
-    case OPT_DRAIN:
-        a->o.drain = 1;
-        return CLI_OK;
-    case OPT_METRICS:
-        a->o.metrics = optarg;
-        return CLI_OK;
-    default:
-        return take_of_route(c, a, o);
-    }
+    return o == OPT_TO ? take_route(c, user, optarg)
+                       : take_of_route(c, user, o);
 }
 
 /* ---- The command --------------------------------------------------------- */
@@ -212,7 +191,7 @@ static int take(const struct cli *c, void *user, int o)
 static void say(void *user, const char *text)
 {
     (void)user;
-    fprintf(stderr, "once relay: %s\n", text);
+    fprintf(stderr, "once messages relay: %s\n", text);
 }
 
 static int status_of(const struct cli *c, int rc, const once_error *err)
@@ -222,7 +201,8 @@ static int status_of(const struct cli *c, int rc, const once_error *err)
     if (rc == ONCE_DEAD)
         return cli_say(c, CLI_NO,
                        "dead, indeterminate or unattended rows, or stuck "
-                       "sagas, are left: once outbox ls, once saga ls stuck");
+                       "sagas, are left: once messages outbox ls, once "
+                       "messages saga ls stuck");
     if (rc == ONCE_EURL) /* not one of a store, as cli_trouble() would say */
         return cli_usage(c, "%s", err->text);
     return cli_trouble(c, rc, err);
@@ -244,7 +224,7 @@ static int relay(const struct cli *c, struct args *a)
     a->o.stop_fd = signalfd(-1, &signals, SFD_CLOEXEC);
     if (a->o.stop_fd < 0)
         return cli_say(c, CLI_STORE, "no descriptor for signals");
-    a->o.from = a->from != NULL ? a->from : cli_url(c);
+    a->o.from = cli_database(c);
     a->o.routes = a->routes;
     a->o.n = a->n;
     a->o.log = say;
@@ -266,8 +246,8 @@ static int run(struct cli *c, int argc, char **argv)
         rc = cli_no_operands(c, argc, ": quote an exec: target");
     if (rc == CLI_OK && a->n == 0)
         rc = cli_usage(c, "say where to, with --to ROUTE=TARGET");
-    if (rc == CLI_OK && a->from == NULL && cli_url(c) == NULL)
-        rc = cli_usage(c, "which database? Say --store URL or set ONCE_STORE");
+    if (rc == CLI_OK && cli_database(c) == NULL)
+        rc = cli_which_database(c);
     if (rc == CLI_OK)
         rc = relay(c, a);
     while (a->n_memory > 0)
@@ -277,5 +257,9 @@ static int run(struct cli *c, int argc, char **argv)
 }
 
 const struct cli_command cli_cmd_relay = {
-    "relay", "carry rows of an outbox to their targets", help, options, NULL,
+    "messages relay",
+    "carry rows of an outbox to their targets",
+    help,
+    options,
+    NULL,
     run};

@@ -4,7 +4,7 @@
  * lines in the audit log, and that they are refused when something happened
  * since.
  */
-#include "cli.h"
+#include "programs/once/cli.h"
 
 #include <inttypes.h>
 #include <string.h>
@@ -40,8 +40,8 @@ static int not_written(const struct cli *c, const once_error *err)
                    err->text);
 }
 
-/* What is done to a user's own store is nobody else's affair, and the host's log
- * may be closed to him. */
+/* What is done to a user's own store is no other process's affair, and the
+ * host's log may be closed to him. */
 const char *cli_audit_path(const struct cli *c)
 {
     if (c->audit != NULL && c->audit[0] != '\0')
@@ -87,26 +87,28 @@ int cli_intend(const struct cli *c, struct cli_decision *d)
     return not_written(c, &err);
 }
 
-int cli_intend_row(const struct cli *c, struct cli_decision *d,
-                   const char *word, const char *id, uint64_t attempt,
-                   const char *why)
-{
-    memset(d, 0, sizeof(*d));
-    (void)snprintf(d->action, sizeof(d->action), "%s-%s", c->command->name,
-                   word);
-    once__audit_digest(cli_bytes(id), d->name);
-    d->entry.action = d->action;
-    d->entry.name = d->name;
-    d->entry.attempt = attempt;
-    d->entry.why = why;
-    return cli_intend(c, d);
-}
-
 static enum once__audit_step step_of(int rc)
 {
     if (rc == CLI_OK)
         return ONCE__AUDIT_DONE;
     return rc == CLI_UNKNOWN ? ONCE__AUDIT_UNKNOWN : ONCE__AUDIT_REFUSED;
+}
+
+int cli_unlogged(const struct cli *c, int rc, const once_error *err)
+{
+    return cli_say(c, rc,
+                   "audit log: %s. The log has the decision but not its result",
+                   err->text);
+}
+
+int cli_trouble_of_decision(const struct cli *c, int code,
+                            const once_error *err)
+{
+    if (strncmp(err->text, ONCE__UNAUDITED, sizeof(ONCE__UNAUDITED) - 1) == 0)
+        return cli_say(c, CLI_STORE,
+                       "%s. Say where with --audit FILE, or --audit off",
+                       err->text);
+    return cli_trouble_of_change(c, code, err);
 }
 
 int cli_audited(const struct cli *c, struct cli_decision *d, int rc,
@@ -118,10 +120,7 @@ int cli_audited(const struct cli *c, struct cli_decision *d, int rc,
         return rc;
     if (once__audit_end(d->log, &d->entry, d->seq, step_of(rc), detail, &err) !=
         ONCE_OK)
-        rc = cli_say(c, rc == CLI_OK ? CLI_STORE : rc,
-                     "audit log: %s. It has the intent, but not what came of "
-                     "it: that is as it was said",
-                     err.text);
+        rc = cli_unlogged(c, rc == CLI_OK ? CLI_STORE : rc, &err);
     once__audit_close(d->log);
     d->log = NULL;
     return rc;
@@ -186,23 +185,13 @@ int cli_resolved(const struct cli *c, int verdict, const once__resolution *r,
 {
     char text[256];
 
-    if (verdict < 0 &&
-        strncmp(err->text, ONCE__UNAUDITED, sizeof(ONCE__UNAUDITED) - 1) == 0)
-        return cli_say(c, CLI_STORE,
-                       "%s. Say where with --audit FILE, or "
-                       "--audit off",
-                       err->text);
     if (verdict < 0)
-        return cli_trouble_of_change(c, verdict, err);
+        return cli_trouble_of_decision(c, verdict, err);
     if (verdict != ONCE__RESOLVED) {
         cli_refusal(verdict, r, now, text, sizeof(text));
         return cli_say(c, CLI_NO, "refused: %s", text);
     }
-    if (err->code != 0) /* the record is decided all the same */
-        cli_say(c, 0,
-                "audit log: %s. It has the intent, but not what came of it",
-                err->text);
-    return CLI_OK;
+    return err->code != 0 ? cli_unlogged(c, CLI_OK, err) : CLI_OK;
 }
 
 int cli_changed(const struct cli *c, const once_record *now, uint64_t fence)

@@ -4,7 +4,7 @@
  *
  * It opens no store, and writes nothing.
  */
-#include "cli.h"
+#include "programs/once/cli.h"
 
 #include <inttypes.h>
 #include <stdlib.h>
@@ -34,25 +34,11 @@ static const char help[] =
     "Columns of ls: number, time (UTC), step (intent, then done, refused or\n"
     "unknown), action, kind, user, name, fence, why. Status of verify: 0 the chain\n"
     "is whole, 3 it is not. The last lines of a log can be missing without a trace\n"
-    "in it, or all of it be written anew: --against finds that up to the last line\n"
+    "in it, or all of it be written again: --against finds that up to the last line\n"
     "that was kept. Without FILEs the files that the log was before are read, too.\n";
 /* clang-format on */
 
-enum { OPT_SINCE = 1, OPT_UNTIL, OPT_ACTION, OPT_WHO, OPT_NAME, OPT_AGAINST };
-
-static const struct cli_option options[] = {
-    {"since", "", OPT_SINCE},
-    {"until", "", OPT_UNTIL},
-    {"action", "resolve reopen forget purge init clock body restore adopt",
-     OPT_ACTION},
-    {"who", "", OPT_WHO},
-    {"name", "", OPT_NAME},
-    {"against", CLI_FILES, OPT_AGAINST},
-    CLI_AUDIT_OPTION,
-    CLI_JSON_OPTION,
-    CLI_HELP_OPTION,
-    {NULL, NULL, 0},
-};
+enum { OPT_NAME = 1 };
 
 struct audit {
     const struct cli *c;
@@ -69,36 +55,32 @@ struct audit {
     uint64_t flaws, shown;
 };
 
+static const struct cli_option options[] = {
+    {"since", "", CLI_AT(CLI_WHEN, struct audit, filter.since_ms)},
+    {"until", "", CLI_AT(CLI_WHEN, struct audit, filter.until_ms)},
+    {"action", "resolve reopen forget purge init clock body restore adopt", 0,
+     CLI_AT(CLI_TEXT, struct audit, filter.action)},
+    {"who", "", CLI_AT(CLI_TEXT, struct audit, filter.who)},
+    {"name", "", .id = OPT_NAME},
+    {"against", CLI_FILES, CLI_AT(CLI_TEXT, struct audit, against)},
+    CLI_AUDIT_OPTION,
+    CLI_JSON_OPTION,
+    CLI_HELP_OPTION,
+    {.name = NULL},
+};
+
 static int take(const struct cli *c, void *user, int o)
 {
     struct audit *a = user;
     once__prefix prefix;
-    int rc;
+    int rc = cli_read_name(c, optarg, CLI_DIGITS_MIN, &prefix);
 
-    switch (o) {
-    case OPT_SINCE:
-        return cli_read_when(c, "--since", cli_now_ms(), optarg,
-                             &a->filter.since_ms);
-    case OPT_UNTIL:
-        return cli_read_when(c, "--until", cli_now_ms(), optarg,
-                             &a->filter.until_ms);
-    case OPT_ACTION:
-        a->filter.action = optarg;
-        return CLI_OK;
-    case OPT_WHO:
-        a->filter.who = optarg;
-        return CLI_OK;
-    case OPT_AGAINST:
-        a->against = optarg;
-        return CLI_OK;
-    default:
-        rc = cli_read_name(c, optarg, CLI_DIGITS_MIN, &prefix);
-        if (rc == CLI_OK) {
-            cli_hex(prefix.bytes, prefix.digits, a->name);
-            a->filter.name = a->name;
-        }
-        return rc;
+    (void)o; /* --name: the only one */
+    if (rc == CLI_OK) {
+        cli_hex(prefix.bytes, prefix.digits, a->name);
+        a->filter.name = a->name;
     }
+    return rc;
 }
 
 /* ---- ls ------------------------------------------------------------------- */
@@ -309,6 +291,6 @@ static int run(struct cli *c, int argc, char **argv)
 }
 
 const struct cli_command cli_cmd_audit = {
-    "audit",     "what operators decided, and is that log whole?",
+    "audit",     "list and verify the log of operator decisions",
     help,        options,
     "ls verify", run};

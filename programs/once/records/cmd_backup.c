@@ -4,18 +4,18 @@
  * store is in use. Refuses to overwrite a file, and stores that are copied by
  * tools of their own.
  */
-#include "cli.h"
+#include "programs/once/cli.h"
 
-#include "copy/copy.h"
+#include "operate/copy/copy.h"
 
 /* clang-format off */
 static const char help[] =
-    "usage: once [--store URL] backup --to FILE [--json]\n"
+    "usage: once [--store URL] backup --copy FILE [--json]\n"
     "\n"
     "Copies all records of a store into a new file, while gateways use the store.\n"
     "FILE appears when it is whole and on disk; half a copy never has its name.\n"
     "\n"
-    "  --to FILE   must not exist. It can be read by its owner only, and holds\n"
+    "  --copy FILE must not exist. It can be read by its owner only, and holds\n"
     "              stored responses in clear\n"
     "\n"
     "Prints records, unreadable (left out: they fail their checksum), begun, and\n"
@@ -28,21 +28,11 @@ static const char help[] =
     "or a record is unreadable.\n";
 /* clang-format on */
 
-enum { OPT_TO = 1 };
-
 static const struct cli_option options[] = {
     CLI_COMMON_OPTIONS,
-    {"to", CLI_FILES, OPT_TO},
-    {NULL, NULL, 0},
+    {"copy", CLI_FILES, .into = CLI_TEXT},
+    {.name = NULL},
 };
-
-static int take(const struct cli *c, void *user, int o)
-{
-    (void)c;
-    (void)o; /* --to: the only one */
-    *(const char **)user = optarg;
-    return CLI_OK;
-}
 
 static void progressed(void *user, uint64_t records)
 {
@@ -83,12 +73,12 @@ static int run(struct cli *c, int argc, char **argv)
     const char *path = NULL;
     once_store *s = NULL;
     once_error err = {0, ""};
-    int rc = cli_read_args(c, argc, argv, take, &path);
+    int rc = cli_read_args(c, argc, argv, NULL, &path);
 
     if (rc == CLI_OK)
         rc = cli_no_operands(c, argc, "");
     if (rc == CLI_OK && path == NULL)
-        rc = cli_usage(c, "--to FILE is needed");
+        rc = cli_usage(c, "--copy FILE is needed");
     if (rc == CLI_OK)
         rc = cli_named(c);
     if (rc == CLI_OK)

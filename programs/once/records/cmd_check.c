@@ -2,9 +2,9 @@
 /*
  * cmd_check.c - `once check`: can this store be used, now? A canary.
  *
- * Does what a caller does, through the same engine and store, to a key that
- * nobody else has: a claim, an outcome, a repeat that must get the same bytes,
- * another request that must not. Then it removes its record.
+ * Does what a caller does, through the same engine and store, to a key that no
+ * other process has: a claim, an outcome, a repeat that must get the same
+ * bytes, another request that must not. Then it removes its record.
  *
  *    claim --> complete --> replay --> mismatch --> forget
  *      |          |            any of them fails: release, and status 3 or 4
@@ -15,7 +15,7 @@
  * indeterminate record that an operator would have to resolve, and the next
  * purge removes what it left. Refuses to create a store.
  */
-#include "cli.h"
+#include "programs/once/cli.h"
 
 #include <string.h>
 #include <time.h>
@@ -43,12 +43,10 @@ static const char help[] =
     "a gateway or once purge forgets it. Every record is read by once verify.\n";
 /* clang-format on */
 
-enum { OPT_TIMEOUT = 1 };
-
 static const struct cli_option options[] = {
     CLI_COMMON_OPTIONS,
-    {"timeout", "", OPT_TIMEOUT},
-    {NULL, NULL, 0},
+    {"timeout", "", .into = CLI_TIME},
+    {.name = NULL},
 };
 
 enum { LEASE_MS = 30000, RESULT = 64 };
@@ -195,7 +193,7 @@ static int forget(struct check *k)
     once_error err = {0, ""};
     int rc;
 
-    /* The time that was seen to pass may be some milliseconds behind. */
+    /* Elapsed store time may be some milliseconds behind. */
     while ((rc = once_apply(k->e, &op, &err)) >= 0 && rc != ONCE_OK &&
            op.record.attempt != 0 && cli_steady_us() - start_us < FORGET_US) {
         once_op_clear(&op);
@@ -234,8 +232,8 @@ static int look_at_clock(const struct cli *c)
                        "forget: refused, though it was to be kept for no time. "
                        "Was the store's clock set back?");
     cli_say(c, 0,
-            "its record stays for a while: the store's clock is ahead of the "
-            "time that was seen to pass. See once clock");
+            "its record stays for a while: the store's clock is ahead of "
+            "elapsed store time. See once clock");
     return CLI_OK;
 }
 
@@ -314,17 +312,11 @@ static int report(struct check *k, int rc)
     return rc != CLI_OK ? rc : written;
 }
 
-static int take(const struct cli *c, void *user, int o)
-{
-    (void)o; /* --timeout: the only one */
-    return cli_read_time(c, "--timeout", optarg, user);
-}
-
 static int run(struct cli *c, int argc, char **argv)
 {
     struct check k = {.c = c};
     uint64_t timeout_ms = CLI_STORE_MS;
-    int rc = cli_read_args(c, argc, argv, take, &timeout_ms);
+    int rc = cli_read_args(c, argc, argv, NULL, &timeout_ms);
 
     if (rc == CLI_OK)
         rc = cli_no_operands(c, argc, "");

@@ -1,14 +1,14 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * cmd_clock.c - `once clock`: what the store's clock shows beside the time that
- * was seen to pass, and --accept, which says that the clock is right.
+ * cmd_clock.c - `once clock`: what the store's clock shows beside elapsed store
+ * time, and --accept, which says that the clock is right.
  *
- * Records are forgotten by the time that was seen to pass (docs/protocol.md,
- * section 8). It stays behind where the store's clock was set ahead, and where
- * nothing used the store for a while. Only an operator who compares it with
- * another clock can say which of the two it was.
+ * Records are forgotten by elapsed store time (docs/protocol.md, section 8). It
+ * stays behind where the store's clock was set ahead, and where nothing used
+ * the store for a while. Only an operator who compares it with another clock
+ * can say which of the two it was.
  */
-#include "cli.h"
+#include "programs/once/cli.h"
 
 enum { LATE_MS = 3600000 };
 
@@ -16,11 +16,11 @@ enum { LATE_MS = 3600000 };
 static const char help[] =
     "usage: once [--store URL] clock [--accept [--audit FILE]] [--json]\n"
     "\n"
-    "Shows the store's clock, the time that was seen to pass, and how far that is\n"
+    "Shows the store's clock, the elapsed store time, and how far that is\n"
     "behind. Records are forgotten by the latter, so a clock that was set ahead\n"
-    "makes nobody forget too early. It is behind where the clock was set ahead, and\n"
-    "where nothing that uses the store ran for a while, say while the host was off:\n"
-    "then records are only kept longer by as much.\n"
+    "makes no process forget too early. It is behind where the clock was set ahead,\n"
+    "and where nothing that uses the store ran for a while, say while the host was\n"
+    "off: then records are only kept longer by as much.\n"
     "\n"
     "  --accept   the store's clock is right (look at it first): what is due by it\n"
     "             is forgotten from now on, by all who use the store\n"
@@ -30,13 +30,11 @@ static const char help[] =
     "Status 1 if it is behind by an hour or more, for probes.\n";
 /* clang-format on */
 
-enum { OPT_ACCEPT = 1 };
-
 static const struct cli_option options[] = {
     CLI_COMMON_OPTIONS,
     CLI_AUDIT_OPTION,
-    {"accept", NULL, OPT_ACCEPT},
-    {NULL, NULL, 0},
+    {"accept", NULL, .into = CLI_FLAG},
+    {.name = NULL},
 };
 
 static int report(const struct cli *c, const once_clock *clock)
@@ -96,24 +94,14 @@ static int show_clock(const struct cli *c, int accept)
     rc = report(c, &clock);
     if (rc == CLI_OK && clock.behind_ms >= LATE_MS)
         rc = cli_say(c, CLI_NO,
-                     "the store's clock is ahead of the time that was seen to "
-                     "pass. If it is right, accept it with --accept");
+                     "the store's clock is ahead of elapsed store time. If it "
+                     "is right, accept it with --accept");
     return rc;
-}
-
-static int take(const struct cli *c, void *user, int o)
-{
-    int *accept = user;
-
-    (void)c;
-    (void)o; /* --accept: the only one */
-    *accept = 1;
-    return CLI_OK;
 }
 
 static int run(struct cli *c, int argc, char **argv)
 {
-    int accept = 0, rc = cli_read_args(c, argc, argv, take, &accept);
+    int accept = 0, rc = cli_read_args(c, argc, argv, NULL, &accept);
 
     if (rc == CLI_OK)
         rc = cli_no_operands(c, argc, "");
@@ -121,6 +109,4 @@ static int run(struct cli *c, int argc, char **argv)
 }
 
 const struct cli_command cli_cmd_clock = {
-    "clock", "the store's clock: is it ahead of time that passed?",
-    help,    options,
-    NULL,    run};
+    "clock", "show or accept the store's clock", help, options, NULL, run};

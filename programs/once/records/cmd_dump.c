@@ -5,7 +5,7 @@
  * This file only asks the driver. Its text is escaped like any other: it may
  * hold what was on a disk.
  */
-#include "cli.h"
+#include "programs/once/cli.h"
 
 #include <stdlib.h>
 
@@ -21,7 +21,7 @@ static const char help[] =
 
 static const struct cli_option options[] = {
     CLI_COMMON_OPTIONS,
-    {NULL, NULL, 0},
+    {.name = NULL},
 };
 
 static void print_line(void *user, const char *text)

@@ -16,7 +16,7 @@
  *           |                                               kept for --keep
  *           +---> anything else: refused, nothing is changed
  */
-#include "cli.h"
+#include "programs/once/cli.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -45,17 +45,6 @@ static const char help[] =
     "If you know the outcome, record it: once resolve.\n";
 /* clang-format on */
 
-enum { OPT_FENCE = 1, OPT_FORCE, OPT_WHY, OPT_KEEP };
-
-static const struct cli_option options[] = {
-    CLI_COMMON_OPTIONS,         CLI_PICK_OPTIONS,
-    CLI_AUDIT_OPTION,           {"fence", "", OPT_FENCE},
-    {"force", NULL, OPT_FORCE}, {"why", "", OPT_WHY},
-    {"keep", "", OPT_KEEP},     {NULL, NULL, 0},
-};
-
-#define KEEP_DEFAULT_MS UINT64_C(86400000)
-
 struct forget {
     struct cli_pick pick;
     uint64_t fence; /* 0: any */
@@ -64,29 +53,23 @@ struct forget {
     uint64_t keep_ms; /* 0: not given */
 };
 
-static int take(const struct cli *c, void *user, int o)
-{
-    struct forget *f = user;
+static const struct cli_option options[] = {
+    CLI_COMMON_OPTIONS,
+    CLI_PICK_OPTIONS(struct forget),
+    CLI_AUDIT_OPTION,
+    {"fence", "", CLI_AT(CLI_NUMBER, struct forget, fence), .least = 1,
+     .most = UINT64_MAX},
+    {"force", NULL, CLI_AT(CLI_FLAG, struct forget, force)},
+    {"why", "", CLI_AT(CLI_TEXT, struct forget, why)},
+    {"keep", "", CLI_AT(CLI_TIME, struct forget, keep_ms)},
+    {.name = NULL},
+};
 
-    if (cli_pick_option(&f->pick, o))
-        return CLI_OK;
-    switch (o) {
-    case OPT_FENCE:
-        return cli_read_number(c, "--fence", optarg, 1, UINT64_MAX, &f->fence);
-    case OPT_FORCE:
-        f->force = 1;
-        return CLI_OK;
-    case OPT_WHY:
-        f->why = optarg;
-        return CLI_OK;
-    default:
-        return cli_read_time(c, "--keep", optarg, &f->keep_ms);
-    }
-}
+#define KEEP_DEFAULT_MS UINT64_C(86400000)
 
 static int read_args(struct cli *c, int argc, char **argv, struct forget *f)
 {
-    int rc = cli_read_args(c, argc, argv, take, f);
+    int rc = cli_read_args(c, argc, argv, NULL, f);
 
     if (rc != CLI_OK)
         return rc;
@@ -135,7 +118,7 @@ static int too_early(const struct cli *c, const once_record *r)
     if (r->keep_ms <= cli_now_ms())
         return cli_say(c, CLI_NO,
                        "refused: it is kept until %s, and the clock is ahead "
-                       "of the time that was seen to pass. See once clock",
+                       "of elapsed store time. See once clock",
                        until);
     return cli_say(c, CLI_NO,
                    "refused: it is kept until %s. Forget it after that; "

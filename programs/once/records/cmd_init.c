@@ -5,8 +5,8 @@
  *
  * What a store needs is the driver's business: this file only asks for it.
  */
-#include "cli.h"
-#include "run/run.h"
+#include "programs/once/cli.h"
+#include "programs/once/run/run.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -33,13 +33,11 @@ static const char help[] =
 
 /* clang-format on */
 
-enum { OPT_PRINT = 1 };
-
 static const struct cli_option options[] = {
     CLI_COMMON_OPTIONS,
     CLI_AUDIT_OPTION,
-    {"print", NULL, OPT_PRINT},
-    {NULL, NULL, 0},
+    {"print", NULL, .into = CLI_FLAG},
+    {.name = NULL},
 };
 
 static void print_line(void *user, const char *text)
@@ -128,20 +126,10 @@ static int create(const struct cli *c)
     return rc == CLI_OK ? report(c, &class) : rc;
 }
 
-static int take(const struct cli *c, void *user, int o)
-{
-    int *print = user;
-
-    (void)c;
-    (void)o; /* --print: the only one */
-    *print = 1;
-    return CLI_OK;
-}
-
 static int run(struct cli *c, int argc, char **argv)
 {
     const char *store, *user_store = c->user_store;
-    int print = 0, rc = cli_read_args(c, argc, argv, take, &print);
+    int print = 0, rc = cli_read_args(c, argc, argv, NULL, &print);
     char *own = NULL;
 
     if (rc == CLI_OK)

@@ -5,7 +5,7 @@
  * Streams: a line is printed as soon as its page was read, so a million records
  * need no more memory than one page. What changes meanwhile may be seen or not.
  */
-#include "cli.h"
+#include "programs/once/cli.h"
 
 #include <errno.h>
 #include <stdlib.h>
@@ -34,33 +34,11 @@ static const char help[] =
     "Columns: name, state, kind of the outcome, attempt, fence, granted, until (end\n"
     "of the lease, or of the time it is kept at least), bytes of the result, flags\n"
     "(doubt, takeover, retry, resolved), group, reason, label. Times are UTC. What\n"
-    "waits for somebody to resolve it: once ls --state indeterminate; its table has\n"
-    "what one needs for that: name, fence, when it ended, reason, label.\n";
+    "waits for an operator: once ls --state indeterminate; its table has what is\n"
+    "needed to resolve it: name, fence, when it ended, reason, label.\n";
 /* clang-format on */
 
-enum {
-    OPT_STATE = 1,
-    OPT_GROUP,
-    OPT_OLDER,
-    OPT_NEWER,
-    OPT_MAX,
-    OPT_ALL,
-    OPT_AFTER
-};
-
-static const struct cli_option options[] = {
-    CLI_COMMON_OPTIONS,
-    {"state", "absent claimed dispatched completed indeterminate corrupt",
-     OPT_STATE},
-    {"group", "", OPT_GROUP},
-    {"older", "", OPT_OLDER},
-    {"newer", "", OPT_NEWER},
-    {"max", "", OPT_MAX},
-    {"all", NULL, OPT_ALL},
-    {"after", "", OPT_AFTER},
-    {NULL, NULL, 0},
-};
-
+enum { OPT_STATE = 1, OPT_GROUP, OPT_ALL, OPT_AFTER };
 enum { STATE_ANY = -1, STATE_CORRUPT = 255 };
 
 struct ls {
@@ -76,6 +54,20 @@ struct ls {
     once_position after; /* moves on with each line */
     uint64_t shown;
     uint64_t corrupt;
+};
+
+static const struct cli_option options[] = {
+    CLI_COMMON_OPTIONS,
+    {"state", "absent claimed dispatched completed indeterminate corrupt",
+     .id = OPT_STATE},
+    {"group", "", .id = OPT_GROUP},
+    {"older", "", CLI_AT(CLI_TIME, struct ls, older_ms)},
+    {"newer", "", CLI_AT(CLI_TIME, struct ls, newer_ms)},
+    {"max", "", CLI_AT(CLI_NUMBER, struct ls, max), .least = 1,
+     .most = MAX_MOST},
+    {"all", NULL, .id = OPT_ALL},
+    {"after", "", .id = OPT_AFTER},
+    {.name = NULL},
 };
 
 static int read_state(const struct cli *c, const char *text, int *out)
@@ -137,12 +129,6 @@ static int take(const struct cli *c, void *user, int o)
     case OPT_GROUP:
         ls->by_group = 1;
         return cli_read_filter(c, optarg, ls->group);
-    case OPT_OLDER:
-        return cli_read_time(c, "--older", optarg, &ls->older_ms);
-    case OPT_NEWER:
-        return cli_read_time(c, "--newer", optarg, &ls->newer_ms);
-    case OPT_MAX:
-        return cli_read_number(c, "--max", optarg, 1, MAX_MOST, &ls->max);
     case OPT_ALL:
         ls->max = UINT64_MAX;
         return CLI_OK;
@@ -293,6 +279,7 @@ static int run(struct cli *c, int argc, char **argv)
         return rc;
     after = ls.after;
     ls.now_ms = cli_now_ms();
+    cli_cut_lines(c);
     cli_progress_start(&ls.progress, c, "records");
     if (c->tty)
         ls.progress.c = NULL; /* the lines themselves show how far it is */

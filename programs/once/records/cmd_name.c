@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * cmd_name.c - `once name`: under which name does a gateway keep a request?
+ * cmd_name.c - `once name`: compute the record name of a gateway request
  *
  * It opens no store. `once show --request` does the same and shows the record.
  */
-#include "cli.h"
+#include "programs/once/cli.h"
 
 /* clang-format off */
 static const char help[] =
@@ -28,35 +28,25 @@ static const char help[] =
     "count. Keys and scopes are secrets, and all users of a host can read arguments.\n";
 /* clang-format on */
 
-enum { OPT_KEY_FILE = 1 };
-
-static const struct cli_option options[] = {
-    CLI_REQUEST_OPTIONS, {"key-file", CLI_FILES, OPT_KEY_FILE},
-    CLI_JSON_OPTION,     CLI_HELP_OPTION,
-    {NULL, NULL, 0},
-};
-
 struct name {
     struct cli_request request;
     const char *key_file;
 };
 
-static int take(const struct cli *c, void *user, int o)
-{
-    struct name *n = user;
-
-    (void)c;
-    if (!cli_request_option(&n->request, o))
-        n->key_file = optarg;
-    return CLI_OK;
-}
+static const struct cli_option options[] = {
+    CLI_REQUEST_OPTIONS(struct name, request),
+    {"key-file", CLI_FILES, CLI_AT(CLI_TEXT, struct name, key_file)},
+    CLI_JSON_OPTION,
+    CLI_HELP_OPTION,
+    {.name = NULL},
+};
 
 static int run(struct cli *c, int argc, char **argv)
 {
     uint8_t name[ONCE_NAME_SIZE];
     struct name n = {.key_file = NULL};
     char hex[CLI_HEX_SIZE];
-    int rc = cli_read_args(c, argc, argv, take, &n);
+    int rc = cli_read_args(c, argc, argv, NULL, &n);
 
     if (rc == CLI_OK)
         rc = cli_no_operands(c, argc, "");
@@ -72,6 +62,5 @@ static int run(struct cli *c, int argc, char **argv)
 }
 
 const struct cli_command cli_cmd_name = {
-    "name", "under which name does a gateway keep a request?",
-    help,   options,
-    NULL,   run};
+    "name", "compute the record name of a gateway request", help, options, NULL,
+    run};

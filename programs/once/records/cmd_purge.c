@@ -3,9 +3,9 @@
  * cmd_purge.c - `once purge`: forget every record that has expired.
  *
  * A gateway's reaper does the same; this is for stores that no gateway uses:
- * those of `once run` and once_call(). In steps, so that nobody else waits for
- * long; each record by its own conditional operation, with the fence that was
- * seen, so that a record that was created anew meanwhile stays.
+ * those of `once run` and once_call(). In steps, so that no other process waits
+ * for long; each record by its own conditional operation, with the fence that
+ * was seen, so that a record that was created again meanwhile stays.
  *
  *    scan --> up to STEP names --> forget them in one batch --+--> nothing was
  *      ^                                                      |    forgotten,
@@ -13,16 +13,16 @@
  *
  * Retention is the one place where a wrong clock could cost safety
  * (docs/protocol.md, section 8): before each step the store's clock is held
- * against the time that was seen to pass, and what is due only by a clock that
+ * against elapsed store time, and what is due only by a clock that
  * is ahead of that stays.
  */
-#include "cli.h"
+#include "programs/once/cli.h"
 
 #include <inttypes.h>
 #include <stdlib.h>
 #include <string.h>
 
-#include "store/journal/stray.h"
+#include "calls/store/journal/stray.h"
 
 enum { STEP = 256, LATE_MS = 60000 };
 
@@ -42,21 +42,14 @@ static const char help[] =
     "             forget (or off)\n"
     "  --json     {\"forgotten\": N}\n"
     "  --shm      no store: as root, remove what killed processes left in /dev/shm\n"
-    "             of journals that nobody has open. {\"removed\": N, \"bytes\": N,\n"
+    "             of journals that no process has open. {\"removed\": N, \"bytes\": N,\n"
     "             \"in_use\": N, \"others\": N}\n"
     "\n"
-    "It works in small steps beside whoever else uses the store, and may be stopped\n"
+    "It works in small steps beside others that use the store, and may be stopped\n"
     "and started again at any time. The store's clock decides, as long as it is not\n"
-    "ahead of the time that was seen to pass: see once clock. Purge a store from one\n"
+    "ahead of elapsed store time: see once clock. Purge a store from one\n"
     "host, which knows how much time has passed since it did so last.\n";
 /* clang-format on */
-
-enum { OPT_MAX = 1, OPT_SHM };
-
-static const struct cli_option options[] = {
-    CLI_COMMON_OPTIONS,     CLI_AUDIT_OPTION, {"max", "", OPT_MAX},
-    {"shm", NULL, OPT_SHM}, {NULL, NULL, 0},
-};
 
 struct purge {
     int shm;
@@ -67,6 +60,15 @@ struct purge {
     size_t n, most;
     once_op ops[STEP];
     once_op *list[STEP];
+};
+
+static const struct cli_option options[] = {
+    CLI_COMMON_OPTIONS,
+    CLI_AUDIT_OPTION,
+    {"max", "", CLI_AT(CLI_NUMBER, struct purge, max), .least = 1,
+     .most = 1000000000},
+    {"shm", NULL, CLI_AT(CLI_FLAG, struct purge, shm)},
+    {.name = NULL},
 };
 
 static int found(void *user, const uint8_t name[ONCE_NAME_SIZE],
@@ -85,7 +87,8 @@ static int found(void *user, const uint8_t name[ONCE_NAME_SIZE],
     return ++p->n == p->most;
 }
 
-/* `*gone` is how many of this step are forgotten, by us or by somebody else. */
+/* `*gone` is how many of this step are forgotten, by us or by another
+ * process. */
 static int step(const struct cli *c, once_store *s, struct purge *p,
                 uint64_t *gone)
 {
@@ -172,8 +175,8 @@ static int purge_store(const struct cli *c, struct purge *p)
     rc = write_down(c, p, rc);
     if (rc == CLI_OK && p->clock.behind_ms >= LATE_MS)
         cli_say(c, 0,
-                "the store's clock is %" PRIu64 " s ahead of the time that was "
-                "seen to pass: what is due is forgotten later by as much. If "
+                "the store's clock is %" PRIu64 " s ahead of the elapsed store "
+                "time: what is due is forgotten later by as much. If "
                 "it is right, accept it with once clock --accept",
                 p->clock.behind_ms / 1000);
     printed = CLI_OK;
@@ -206,17 +209,6 @@ static int purge_shm(const struct cli *c)
     return CLI_OK;
 }
 
-static int take(const struct cli *c, void *user, int o)
-{
-    struct purge *p = user;
-
-    if (o == OPT_SHM) {
-        p->shm = 1;
-        return CLI_OK;
-    }
-    return cli_read_number(c, "--max", optarg, 1, 1000000000, &p->max);
-}
-
 static int run(struct cli *c, int argc, char **argv)
 {
     struct purge *p = calloc(1, sizeof(*p));
@@ -226,7 +218,7 @@ static int run(struct cli *c, int argc, char **argv)
         return cli_say(c, CLI_STORE, "out of memory");
     p->max = UINT64_MAX;
     p->decision.entry.action = "purge";
-    rc = cli_read_args(c, argc, argv, take, p);
+    rc = cli_read_args(c, argc, argv, NULL, p);
     if (rc == CLI_OK)
         rc = cli_no_operands(c, argc,
                              "; one record is forgotten by once forget");

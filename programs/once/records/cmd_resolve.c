@@ -11,7 +11,7 @@
  *
  *    arguments, FILE --> encoded response --> once__resolve() --> report
  */
-#include "batch.h"
+#include "programs/once/records/resolve_lines.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -21,11 +21,11 @@
 /* clang-format off */
 static const char help[] =
     "usage: once resolve WHICH --fence N [--attempt N] ACTION --why TEXT\n"
-    "       once resolve --batch FILE [--dry-run] ACTION --why TEXT\n"
+    "       once resolve --records FILE [--dry-run] ACTION --why TEXT\n"
     "Records the outcome of an indeterminate request, for ever: every repeat gets\n"
     "it as its answer. Find out at the upstream first. ACTION is one of\n"
     "  --success FILE   it took effect; FILE (- is stdin) is the answer's body\n"
-    "  --failure FILE   it did not, or is refused; FILE likewise\n"
+    "  --failure FILE   it did not, or is refused; FILE as above\n"
     "  --applied        took effect, answer lost: 409 response-unavailable\n"
     "  --reopen         the next repeat executes; only of records under takeover\n"
     "With --success and --failure say what FILE is:\n"
@@ -37,53 +37,15 @@ static const char help[] =
     "  --fence N, --attempt N   as once show prints them; refused if changed\n"
     "  --why TEXT       1 to 512 bytes, kept with your name and the time (UTC)\n"
     "  --keep TIME      how long repeats are answered, 1s to 3650d (24h)\n"
-    "  --batch FILE     up to 500 lines of once ls --json, each by its own fence\n"
-    "  --dry-run        with --batch: says what would be refused, changes nothing\n"
+    "  --records FILE   up to 500 lines of once ls --json, each by its own fence\n"
+    "  --dry-run        with --records: says what would be refused, changes nothing\n"
     "  --audit FILE     the log that it is written to first (or off)\n"
     "WHICH is as for once show. The common case:\n"
     "  once resolve 51e8ab03 --fence 7 --success answer.json --status 201\n"
     "    --header 'Content-Type: application/json' --why 'ticket 12'\n";
 /* clang-format on */
 
-enum {
-    OPT_FENCE = 1,
-    OPT_ATTEMPT,
-    OPT_SUCCESS,
-    OPT_FAILURE,
-    OPT_APPLIED,
-    OPT_REOPEN,
-    OPT_STATUS,
-    OPT_HEADER,
-    OPT_RAW,
-    OPT_WHY,
-    OPT_KEEP,
-    OPT_BATCH,
-    OPT_DRY_RUN
-};
-
-/* clang-format off */
-static const struct cli_option options[] = {
-    CLI_COMMON_OPTIONS,
-    CLI_PICK_OPTIONS,
-    CLI_AUDIT_OPTION,
-    {"batch", CLI_FILES, OPT_BATCH},
-    {"dry-run", NULL, OPT_DRY_RUN},
-    {"fence", "", OPT_FENCE},
-    {"attempt", "", OPT_ATTEMPT},
-    {"success", CLI_FILES, OPT_SUCCESS},
-    {"failure", CLI_FILES, OPT_FAILURE},
-    {"applied", NULL, OPT_APPLIED},
-    {"reopen", NULL, OPT_REOPEN},
-    {"status", "", OPT_STATUS},
-    {"header", "", OPT_HEADER},
-    {"raw", NULL, OPT_RAW},
-    {"why", "", OPT_WHY},
-    {"keep", "", OPT_KEEP},
-    {NULL, NULL, 0},
-};
-/* clang-format on */
-
-#define KEEP_DEFAULT_MS UINT64_C(86400000)
+enum { OPT_SUCCESS = 1, OPT_FAILURE, OPT_APPLIED, OPT_REOPEN, OPT_HEADER };
 
 struct resolve {
     struct cli_pick pick;
@@ -104,6 +66,31 @@ struct resolve {
     int dry;
     struct cli_batch lines;
 };
+
+static const struct cli_option options[] = {
+    CLI_COMMON_OPTIONS,
+    CLI_PICK_OPTIONS(struct resolve),
+    CLI_AUDIT_OPTION,
+    {"records", CLI_FILES, CLI_AT(CLI_TEXT, struct resolve, batch)},
+    {"dry-run", NULL, CLI_AT(CLI_FLAG, struct resolve, dry)},
+    {"fence", "", CLI_AT(CLI_NUMBER, struct resolve, fence), .least = 1,
+     .most = UINT64_MAX},
+    {"attempt", "", CLI_AT(CLI_NUMBER, struct resolve, attempt), .least = 1,
+     .most = UINT32_MAX},
+    {"success", CLI_FILES, .id = OPT_SUCCESS},
+    {"failure", CLI_FILES, .id = OPT_FAILURE},
+    {"applied", NULL, .id = OPT_APPLIED},
+    {"reopen", NULL, .id = OPT_REOPEN},
+    {"status", "", CLI_AT(CLI_NUMBER, struct resolve, status), .least = 200,
+     .most = 599},
+    {"header", "", .id = OPT_HEADER},
+    {"raw", NULL, CLI_AT(CLI_FLAG, struct resolve, raw)},
+    {"why", "", CLI_AT(CLI_TEXT, struct resolve, why)},
+    {"keep", "", CLI_AT(CLI_TIME, struct resolve, keep_ms)},
+    {.name = NULL},
+};
+
+#define KEEP_DEFAULT_MS UINT64_C(86400000)
 
 /* ---- The command line ---------------------------------------------------- */
 
@@ -135,44 +122,12 @@ static int take(const struct cli *c, void *user, int o)
 {
     struct resolve *r = user;
 
-    if (cli_pick_option(&r->pick, o))
-        return CLI_OK;
-    switch (o) {
-    case OPT_FENCE:
-        return cli_read_number(c, "--fence", optarg, 1, UINT64_MAX, &r->fence);
-    case OPT_ATTEMPT:
-        return cli_read_number(c, "--attempt", optarg, 1, UINT32_MAX,
-                               &r->attempt);
-    case OPT_SUCCESS:
-    case OPT_FAILURE:
-    case OPT_APPLIED:
-    case OPT_REOPEN:
-        r->action = o;
-        r->actions++;
-        if (optarg != NULL)
-            r->file = optarg;
-        break;
-    case OPT_STATUS:
-        return cli_read_number(c, "--status", optarg, 200, 599, &r->status);
-    case OPT_HEADER:
+    if (o == OPT_HEADER)
         return add_header(c, r, optarg);
-    case OPT_RAW:
-        r->raw = 1;
-        break;
-    case OPT_WHY:
-        r->why = optarg;
-        break;
-    case OPT_KEEP:
-        return cli_read_time(c, "--keep", optarg, &r->keep_ms);
-    case OPT_BATCH:
-        r->batch = optarg;
-        break;
-    case OPT_DRY_RUN:
-        r->dry = 1;
-        break;
-    default:
-        break;
-    }
+    r->action = o;
+    r->actions++;
+    if (optarg != NULL)
+        r->file = optarg;
     return CLI_OK;
 }
 
@@ -186,10 +141,11 @@ static int check_args(const struct cli *c, const struct resolve *r)
     if (r->fence == 0 && r->batch == NULL)
         return cli_usage(c, "--fence N is needed, as once show prints it");
     if (r->batch != NULL && (r->fence != 0 || r->attempt != 0))
-        return cli_usage(c, "the lines of --batch have their own fences");
+        return cli_usage(c, "the lines of --records have their own fences");
     if (r->dry && r->batch == NULL)
-        return cli_usage(c, "--dry-run goes with --batch; one record is shown "
-                            "by once show");
+        return cli_usage(c,
+                         "--dry-run goes with --records; one record is shown "
+                         "by once show");
     if (r->batch != NULL && r->file != NULL && strcmp(r->file, "-") == 0 &&
         strcmp(r->batch, "-") == 0)
         return cli_usage(c, "stdin cannot be both FILEs");
@@ -209,7 +165,7 @@ static int read_args(struct cli *c, int argc, char **argv, struct resolve *r)
     int rc = cli_read_args(c, argc, argv, take, r);
 
     if (rc == CLI_OK && r->batch != NULL)
-        rc = cli_no_operands(c, argc, ": the records are in --batch FILE");
+        rc = cli_no_operands(c, argc, ": the records are in --records FILE");
     else if (rc == CLI_OK)
         rc = cli_pick_end(c, &r->pick, argc, argv);
     return rc == CLI_OK ? check_args(c, r) : rc;

@@ -1,35 +1,36 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * cmd_restore.c - `once restore`: put a copy into an empty store, or accept a
- * store that was put back to an earlier time by other means.
+ * store restored to an earlier state by other means.
  *
  * What was recorded after the copy was made is lost, and nobody can tell which
  * keys that were. So it refuses to guess what to do with keys that are absent:
  * --gap says it.
  */
-#include "cli.h"
+#include "programs/once/cli.h"
 
 #include <inttypes.h>
 #include <string.h>
 
-#include "copy/copy.h"
+#include "operate/copy/copy.h"
 
 /* clang-format off */
 static const char help[] =
-    "usage: once [--store URL] restore --from FILE --gap hold|accept --why TEXT\n"
+    "usage: once [--store URL] restore --copy FILE --gap hold|accept --why TEXT\n"
     "       once [--store URL] restore --adopt --gap hold|accept --why TEXT\n"
     "                          [--longest T] [--audit FILE] [--json]\n"
     "\n"
-    "Stop all gateways first. --from puts a copy (once backup) into an empty store\n"
-    "of any kind, and creates it. --adopt accepts a store that was put back to an\n"
-    "earlier time by other means, and that gateways refuse.\n"
+    "Stop all gateways first. --copy puts a copy (once backup) into an empty store\n"
+    "of any kind, and creates it. --adopt accepts a store restored to an\n"
+    "earlier state by other means, and that gateways refuse.\n"
     "\n"
     "What was recorded after the copy is lost. Until the longest retention is over,\n"
     "a key that is absent may have been used:\n"
     "  --gap hold     it is refused as unknown; nothing new is executed. Known keys\n"
     "                 are replayed\n"
-    "  --gap accept   it is executed. What was done after the copy and is repeated\n"
-    "                 is done twice; the store is of class B until the gap is over\n"
+    "  --gap accept   it is executed. Requests completed after the copy and then\n"
+    "                 repeated are executed twice; until the gap is over the store\n"
+    "                 is not durable\n"
     "  --longest T    the longest time for which a route keeps outcomes (once_ttl):\n"
     "                 90s, 24h, 7d. At least 24h, and what is seen in the copy\n"
     "What was under way in the copy becomes indeterminate, with the reason \"gap\".\n"
@@ -39,18 +40,7 @@ static const char help[] =
     "  --why TEXT   for the audit log, which is written first (--audit FILE, or off)\n";
 /* clang-format on */
 
-enum { OPT_FROM = 1, OPT_ADOPT, OPT_GAP, OPT_LONGEST, OPT_WHY };
-
-static const struct cli_option options[] = {
-    CLI_COMMON_OPTIONS,
-    CLI_AUDIT_OPTION,
-    {"from", CLI_FILES, OPT_FROM},
-    {"adopt", NULL, OPT_ADOPT},
-    {"gap", "hold accept", OPT_GAP},
-    {"longest", "", OPT_LONGEST},
-    {"why", "", OPT_WHY},
-    {NULL, NULL, 0},
-};
+enum { OPT_GAP = 1 };
 
 struct restore {
     const char *from, *why;
@@ -62,36 +52,34 @@ struct restore {
     uint8_t id[ONCE_STORE_ID_SIZE]; /* of the store, for the audit log */
 };
 
+static const struct cli_option options[] = {
+    CLI_COMMON_OPTIONS,
+    CLI_AUDIT_OPTION,
+    {"copy", CLI_FILES, CLI_AT(CLI_TEXT, struct restore, from)},
+    {"adopt", NULL, CLI_AT(CLI_FLAG, struct restore, adopt)},
+    {"gap", "hold accept", .id = OPT_GAP},
+    {"longest", "", CLI_AT(CLI_TIME, struct restore, how.keep_ms)},
+    {"why", "", CLI_AT(CLI_TEXT, struct restore, why)},
+    {.name = NULL},
+};
+
 static int take(const struct cli *c, void *user, int o)
 {
     struct restore *r = user;
 
-    switch (o) {
-    case OPT_FROM:
-        r->from = optarg;
-        return CLI_OK;
-    case OPT_ADOPT:
-        r->adopt = 1;
-        return CLI_OK;
-    case OPT_GAP:
-        r->how.gap = strcmp(optarg, "hold") == 0     ? ONCE_GAP_HOLD
-                     : strcmp(optarg, "accept") == 0 ? ONCE_GAP_ACCEPT
-                                                     : ONCE_GAP_NONE;
-        return r->how.gap != ONCE_GAP_NONE
-                   ? CLI_OK
-                   : cli_usage(c, "--gap is hold or accept");
-    case OPT_LONGEST:
-        return cli_read_time(c, "--longest", optarg, &r->how.keep_ms);
-    default:
-        r->why = optarg;
-        return CLI_OK;
-    }
+    (void)o; /* --gap: the only one */
+    r->how.gap = strcmp(optarg, "hold") == 0     ? ONCE_GAP_HOLD
+                 : strcmp(optarg, "accept") == 0 ? ONCE_GAP_ACCEPT
+                                                 : ONCE_GAP_NONE;
+    return r->how.gap != ONCE_GAP_NONE
+               ? CLI_OK
+               : cli_usage(c, "--gap is hold or accept");
 }
 
 static int check(const struct cli *c, const struct restore *r)
 {
     if ((r->from != NULL) == r->adopt)
-        return cli_usage(c, "--from FILE, or --adopt");
+        return cli_usage(c, "--copy FILE, or --adopt");
     if (r->how.gap == ONCE_GAP_NONE)
         return cli_usage(c, "--gap hold or --gap accept is needed: what is to "
                             "be done with keys that are absent?");
@@ -130,9 +118,10 @@ static int report(const struct cli *c, const struct restore *r,
     return cli_say(c, 0,
                    hold ? "until then a key that is absent is refused as "
                           "unknown, and nothing new is executed"
-                        : "until then a key that is absent is executed: what "
-                          "was done after the copy and is repeated is done "
-                          "twice. The store is of class B");
+                        : "until then a key that is absent is executed: "
+                          "requests completed after the copy was made and "
+                          "then repeated are executed twice, and the store "
+                          "is not durable");
 }
 
 static int change(const struct cli *c, struct restore *r, once_store *s,
@@ -219,6 +208,6 @@ static int run(struct cli *c, int argc, char **argv)
 }
 
 const struct cli_command cli_cmd_restore = {
-    "restore", "put a copy into an empty store, or accept one put back",
+    "restore", "put a copy into an empty store, or accept a restored one",
     help,      options,
     NULL,      run};

@@ -6,7 +6,7 @@
  * length of its body: values and bodies may hold secrets. The body leaves only
  * when --body asks for it, alone and unchanged.
  */
-#include "cli.h"
+#include "programs/once/cli.h"
 
 #include <string.h>
 
@@ -33,16 +33,9 @@ static const char help[] =
     "  --json         one JSON object; the fence is a string in it\n"
     "\n"
     "Of a stored response it shows the status, the names of the headers and the\n"
-    "length of the body. once resolve wants the fence and the attempt that are\n"
+    "length of the body. once resolve needs the fence and the attempt that are\n"
     "shown here. Times are UTC.\n";
 /* clang-format on */
-
-enum { OPT_BODY = 1 };
-
-static const struct cli_option options[] = {
-    CLI_COMMON_OPTIONS,       CLI_PICK_OPTIONS, CLI_AUDIT_OPTION,
-    {"body", NULL, OPT_BODY}, {NULL, NULL, 0},
-};
 
 struct show {
     struct cli_pick pick;
@@ -50,19 +43,15 @@ struct show {
     once__view view; /* what stands in a completed record */
 };
 
-static int take(const struct cli *c, void *user, int o)
-{
-    struct show *s = user;
-
-    (void)c;
-    if (!cli_pick_option(&s->pick, o))
-        s->body = 1;
-    return CLI_OK;
-}
+static const struct cli_option options[] = {
+    CLI_COMMON_OPTIONS, CLI_PICK_OPTIONS(struct show),
+    CLI_AUDIT_OPTION,   {"body", NULL, CLI_AT(CLI_FLAG, struct show, body)},
+    {.name = NULL},
+};
 
 static int read_args(struct cli *c, int argc, char **argv, struct show *s)
 {
-    int rc = cli_read_args(c, argc, argv, take, s);
+    int rc = cli_read_args(c, argc, argv, NULL, s);
 
     if (rc != CLI_OK)
         return rc;
@@ -185,7 +174,7 @@ static void print_next(const uint8_t name[ONCE_NAME_SIZE], const once_record *r)
 
     cli_hex(name, 16, hex);
     printf(
-        "\nNobody knows whether it took effect. Find out, then record it:\n"
+        "\nIt is unknown whether it took effect. Find out, then record it:\n"
         "  once resolve %s --fence %llu --attempt %lu ...   (see once resolve "
         "--help)\n",
         hex, (unsigned long long)r->fence, (unsigned long)r->attempt);

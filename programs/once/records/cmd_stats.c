@@ -7,13 +7,13 @@
  * callers make of them, so it refuses to remember more than GROUPS of them; the
  * rest is counted together.
  */
-#include "cli.h"
+#include "programs/once/cli.h"
 
 #include <stdlib.h>
 #include <string.h>
 
-#include "metrics/metrics.h"
-#include "quick.h"
+#include "base/metrics.h"
+#include "programs/once/records/quick.h"
 
 /* clang-format off */
 static const char help[] =
@@ -33,20 +33,12 @@ static const char help[] =
     "                 one ended; the store's id, incarnation and gap\n"
     "  --prometheus   metrics, for the textfile collector of the node exporter\n"
     "\n"
-    "Reads the whole store, beside whoever else uses it. Only the first 250 groups\n"
+    "Reads the whole store, while others use it. Only the first 250 groups\n"
     "are counted each by itself. Times are UTC; what has expired, has so by this\n"
     "host's clock.\n";
 /* clang-format on */
 
-enum { OPT_GROUP = 1, OPT_PROMETHEUS, OPT_QUICK };
-
-static const struct cli_option options[] = {
-    CLI_COMMON_OPTIONS,
-    {"group", "", OPT_GROUP},
-    {"prometheus", NULL, OPT_PROMETHEUS},
-    {"quick", NULL, OPT_QUICK},
-    {NULL, NULL, 0},
-};
+enum { OPT_GROUP = 1 };
 
 enum { GROUPS = 250, SLOTS = 512, CORRUPT = ONCE_INDETERMINATE + 1, KINDS };
 
@@ -68,6 +60,14 @@ struct stats {
     struct count groups[GROUPS];
     size_t n;
     uint16_t slots[SLOTS]; /* 0: free, or an index and one more */
+};
+
+static const struct cli_option options[] = {
+    CLI_COMMON_OPTIONS,
+    {"group", "", .id = OPT_GROUP},
+    {"prometheus", NULL, CLI_AT(CLI_FLAG, struct stats, prometheus)},
+    {"quick", NULL, CLI_AT(CLI_FLAG, struct stats, quick)},
+    {.name = NULL},
 };
 
 /* ---- Counting ------------------------------------------------------------ */
@@ -325,6 +325,7 @@ static int report(const struct cli *c, const struct stats *s)
         print_prometheus(s);
         return CLI_OK;
     }
+    cli_cut_lines(c);
     print_heading(c);
     for (i = 0; i < s->n; i++)
         print_row(c, s, &s->groups[i]);
@@ -338,10 +339,9 @@ static int take(const struct cli *c, void *user, int o)
 {
     struct stats *s = user;
 
-    s->by_group |= o == OPT_GROUP;
-    s->prometheus |= o == OPT_PROMETHEUS;
-    s->quick |= o == OPT_QUICK;
-    return o == OPT_GROUP ? cli_read_filter(c, optarg, s->group) : CLI_OK;
+    (void)o; /* --group: the only one */
+    s->by_group = 1;
+    return cli_read_filter(c, optarg, s->group);
 }
 
 static int read_args(struct cli *c, int argc, char **argv, struct stats *s)

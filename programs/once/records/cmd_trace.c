@@ -5,7 +5,7 @@
  * It reads and asks nothing else. A source that is not there is named, so that
  * nobody takes silence for "nothing happened".
  */
-#include "trace.h"
+#include "programs/once/records/trace.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -32,23 +32,23 @@ static const char help[] =
 
 enum { OPT_LOG = 1, LOGS_MAX = 32 };
 
-static const struct cli_option options[] = {
-    CLI_COMMON_OPTIONS,          CLI_PICK_OPTIONS, CLI_AUDIT_OPTION,
-    {"log", CLI_FILES, OPT_LOG}, {NULL, NULL, 0},
-};
-
 struct args {
     struct cli_pick pick;
     const char *logs[LOGS_MAX];
     size_t n;
 };
 
+static const struct cli_option options[] = {
+    CLI_COMMON_OPTIONS, CLI_PICK_OPTIONS(struct args),
+    CLI_AUDIT_OPTION,   {"log", CLI_FILES, .id = OPT_LOG},
+    {.name = NULL},
+};
+
 static int take(const struct cli *c, void *user, int o)
 {
     struct args *a = user;
 
-    if (cli_pick_option(&a->pick, o))
-        return CLI_OK;
+    (void)o; /* --log: the only one */
     if (a->n == LOGS_MAX)
         return cli_usage(c, "--log may be given %d times", LOGS_MAX);
     a->logs[a->n++] = optarg;

@@ -10,13 +10,13 @@
  *                                  ^                    |
  *                                  +--------------------+
  */
-#include "cli.h"
+#include "programs/once/cli.h"
 
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
 
-#include "copy/copy.h"
+#include "operate/copy/copy.h"
 
 enum {
     PAGE = 256,
@@ -46,7 +46,7 @@ static const char help[] =
 
 static const struct cli_option options[] = {
     CLI_COMMON_OPTIONS,
-    {NULL, NULL, 0},
+    {.name = NULL},
 };
 
 struct verify {

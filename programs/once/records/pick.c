@@ -7,35 +7,12 @@
  * key is in no record: it is hashed here, and need not stand in argv, where
  * every user of the host can read it. Refuses a prefix of two names.
  */
-#include "cli.h"
+#include "programs/once/cli.h"
 
 #include <stdlib.h>
 #include <string.h>
 
 #include <once/call.h>
-
-int cli_pick_option(struct cli_pick *p, int o)
-{
-    switch (o) {
-    case CLI_OPT_NAME:
-        p->whole = optarg;
-        return 1;
-    case CLI_OPT_GROUP:
-        p->group = optarg;
-        return 1;
-    case CLI_OPT_KEY:
-        p->key = optarg;
-        return 1;
-    case CLI_OPT_KEY_FILE:
-        p->key_file = optarg;
-        return 1;
-    case CLI_OPT_REQUEST:
-        p->by_request = 1;
-        return 1;
-    default:
-        return cli_request_option(&p->request, o);
-    }
-}
 
 /* One line break at a file's end is an editor's, not the key's. */
 static int read_key_file(const struct cli *c, const char *path, once_bytes *out)

@@ -3,12 +3,12 @@
  * quick.c - `once stats --quick`: what a store says of itself, without a walk
  * through its records. It costs the same whatever the store holds.
  */
-#include "cli.h"
+#include "programs/once/cli.h"
 
 #include <string.h>
 
-#include "core/bytes.h"
-#include "quick.h"
+#include "base/bytes.h"
+#include "programs/once/records/quick.h"
 
 struct quick {
     once_counts n;

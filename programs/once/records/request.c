@@ -6,7 +6,7 @@
  * gateway is set up. Key and caller are secrets, so they come from files or
  * from stdin: all users of a host can read arguments.
  */
-#include "cli.h"
+#include "programs/once/cli.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -14,29 +14,6 @@
 #include <once/call.h>
 
 enum { SCOPE_MAX = 65536 };
-
-int cli_request_option(struct cli_request *r, int o)
-{
-    switch (o) {
-    case CLI_OPT_SCOPE_FILE:
-        r->scope_file = optarg;
-        return 1;
-    case CLI_OPT_NO_SCOPE:
-        r->no_scope = 1;
-        return 1;
-    case CLI_OPT_REALM:
-        r->realm = optarg;
-        return 1;
-    case CLI_OPT_METHOD:
-        r->method = optarg;
-        return 1;
-    case CLI_OPT_PATH:
-        r->path = optarg;
-        return 1;
-    default:
-        return 0;
-    }
-}
 
 int cli_request_given(const struct cli_request *r)
 {

@@ -1,13 +1,13 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * batch.c - `once resolve --batch`: one decision about many records.
+ * resolve_lines.c - `once resolve --records`: one decision about many records.
  *
  * The lines are those of `once ls --state indeterminate --json`, so that an
  * operator can take out of them what the decision is not about. A line that is
  * not understood, or a record that stands there twice, stops all of it before
  * the store is opened.
  */
-#include "batch.h"
+#include "programs/once/records/resolve_lines.h"
 
 #include <inttypes.h>
 #include <stdlib.h>
@@ -67,19 +67,19 @@ static int take_line(const struct cli *c, const char *text, size_t size,
     if (size == 0)
         return CLI_OK;
     if (b->n == ONCE__BATCH_MAX)
-        return cli_usage(c, "--batch: at most %d records at once",
+        return cli_usage(c, "--records: at most %d records at once",
                          ONCE__BATCH_MAX);
     o = json_loadb(text, size, JSON_REJECT_DUPLICATES, NULL);
     is = take_object(o, &b->lines[b->n]);
     json_decref(o);
     if (!is)
         return cli_usage(c,
-                         "--batch: line %zu is no JSON object with a whole "
+                         "--records: line %zu is no JSON object with a whole "
                          "name and a fence, as once ls --json prints it",
                          number);
     b->n++;
     if (is_twice(b))
-        return cli_usage(c, "--batch: line %zu: this record was there before",
+        return cli_usage(c, "--records: line %zu: this record was there before",
                          number);
     return CLI_OK;
 }
@@ -101,7 +101,7 @@ int cli_batch_read(const struct cli *c, const char *path, struct cli_batch *out)
     }
     free((void *)(uintptr_t)all.data);
     if (rc == CLI_OK && out->n == 0)
-        rc = cli_say(c, CLI_NO, "--batch: there is no record in it");
+        rc = cli_say(c, CLI_NO, "--records: there is no record in it");
     return rc;
 }
 

@@ -1,9 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* batch.h - `once resolve --batch`: one decision about many records. */
-#ifndef ONCE_CLI_BATCH_H
-#define ONCE_CLI_BATCH_H
+/* resolve_lines.h - `once resolve --records`: one decision about many
+ * records. */
+#ifndef ONCE_ONCE_RECORDS_RESOLVE_LINES_H
+#define ONCE_ONCE_RECORDS_RESOLVE_LINES_H
 
-#include "cli.h"
+#include "programs/once/cli.h"
 
 struct cli_batch {
     once__batch_line lines[ONCE__BATCH_MAX];
@@ -19,4 +20,4 @@ int cli_batch_resolve(const struct cli *c, once_engine *e,
                       const once__resolution *what,
                       const struct cli_batch *batch);
 
-#endif /* ONCE_CLI_BATCH_H */
+#endif /* ONCE_ONCE_RECORDS_RESOLVE_LINES_H */

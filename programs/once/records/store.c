@@ -7,7 +7,7 @@
  * store, which would turn a misspelt path into the answer "there is nothing";
  * `once init` creates one.
  */
-#include "run/run.h"
+#include "programs/once/run/run.h"
 
 #include <errno.h>
 #include <stdlib.h>
@@ -16,7 +16,7 @@
 
 #include <sys/stat.h>
 
-#include "store/store.h"
+#include "calls/store/store.h"
 
 enum { PAUSE_MS = 20, PAUSE_MOST_MS = 500 };
 

@@ -7,7 +7,7 @@
  * and of any length: what is not JSON, or is about another record, is passed
  * over.
  */
-#include "trace.h"
+#include "programs/once/records/trace.h"
 
 #include <errno.h>
 #include <inttypes.h>

@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* trace.h - what is known of one record, from several sources, by time. */
-#ifndef ONCE_CLI_TRACE_H
-#define ONCE_CLI_TRACE_H
+#ifndef ONCE_ONCE_RECORDS_TRACE_H
+#define ONCE_ONCE_RECORDS_TRACE_H
 
-#include "cli.h"
+#include "programs/once/cli.h"
 
 enum { TRACE_MOST = 100000, TRACE_WHAT = 160, TRACE_TEXT = 512 };
 
@@ -46,4 +46,4 @@ int trace_source(struct trace *t, const char *name, uint64_t found,
 void trace_sort(struct trace *t);
 void trace_free(struct trace *t);
 
-#endif /* ONCE_CLI_TRACE_H */
+#endif /* ONCE_ONCE_RECORDS_TRACE_H */

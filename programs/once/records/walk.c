@@ -7,7 +7,7 @@
  * gone on. It refuses to be a snapshot: what changes meanwhile may be seen or
  * not.
  */
-#include "cli.h"
+#include "programs/once/cli.h"
 
 #include <stdlib.h>
 #include <string.h>

@@ -9,7 +9,7 @@
  * Without --fingerprint the fingerprint is the command with its arguments, so
  * that a key that was used for another command is refused, not replayed.
  */
-#include "run.h"
+#include "programs/once/run/run.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -42,57 +42,38 @@ const char run_help[] =
     "was done. 75: it was begun, and is not run again; see once resolve --help\n";
 /* clang-format on */
 
-enum {
-    OPT_KEY = 1,
-    OPT_KEY_FILE,
-    OPT_KEY_ARGS,
-    OPT_GROUP,
-    OPT_FINGERPRINT,
-    OPT_WAIT,
-    OPT_DUPLICATE,
-    OPT_RETRY,
-    OPT_LOST,
-    OPT_TTL,
-    OPT_LEASE,
-    OPT_LABEL
-};
-
-const struct cli_option run_option_table[] = {
-    {"key", "", OPT_KEY},
-    {"key-file", CLI_FILES, OPT_KEY_FILE},
-    {"key-from-args", NULL, OPT_KEY_ARGS},
-    {"group", "", OPT_GROUP},
-    {"fingerprint", "", OPT_FINGERPRINT},
-    {"wait", "", OPT_WAIT},
-    {"on-duplicate", "replay reject", OPT_DUPLICATE},
-    {"retry-failed", NULL, OPT_RETRY},
-    {"lost", "hold takeover", OPT_LOST},
-    {"ttl", "", OPT_TTL},
-    {"lease", "", OPT_LEASE},
-    {"label", "", OPT_LABEL},
-    CLI_STORE_OPTION,
-    CLI_HELP_OPTION,
-    {NULL, NULL, 0},
-};
+enum { OPT_LABEL = 1 };
 
 /* As they were given. */
 struct given {
-    struct run_options *run;
+    struct run_options run;
     const char *key, *key_file, *group, *fingerprint;
     int key_args;
     uint64_t ttl_ms, lease_ms;
 };
 
-/* ---- Single options -------------------------------------------------------- */
+const struct cli_option run_option_table[] = {
+    {"key", "", CLI_AT(CLI_TEXT, struct given, key)},
+    {"key-file", CLI_FILES, CLI_AT(CLI_TEXT, struct given, key_file)},
+    {"key-from-args", NULL, CLI_AT(CLI_FLAG, struct given, key_args)},
+    {"group", "", CLI_AT(CLI_TEXT, struct given, group)},
+    {"fingerprint", "", CLI_AT(CLI_TEXT, struct given, fingerprint)},
+    {"wait", "", CLI_AT(CLI_TIME, struct given, run.wait_ms)},
+    {"on-duplicate", "replay reject",
+     CLI_AT(CLI_CHOICE, struct given, run.call.duplicates)},
+    {"retry-failed", NULL,
+     CLI_AT(CLI_FLAG, struct given, run.call.retry_failed)},
+    {"lost", "hold takeover",
+     CLI_AT(CLI_CHOICE, struct given, run.call.takeover)},
+    {"ttl", "", CLI_AT(CLI_TIME, struct given, ttl_ms)},
+    {"lease", "", CLI_AT(CLI_TIME, struct given, lease_ms)},
+    {"label", "", .id = OPT_LABEL},
+    CLI_STORE_OPTION,
+    CLI_HELP_OPTION,
+    {.name = NULL},
+};
 
-static int read_choice(const struct cli *c, const char *what, const char *zero,
-                       const char *one, uint32_t *out)
-{
-    if (strcmp(optarg, zero) != 0 && strcmp(optarg, one) != 0)
-        return cli_usage(c, "%s is %s or %s", what, zero, one);
-    *out = strcmp(optarg, one) == 0;
-    return CLI_OK;
-}
+/* ---- Single options -------------------------------------------------------- */
 
 static int check_label(const struct cli *c, const char *text)
 {
@@ -109,43 +90,10 @@ static int check_label(const struct cli *c, const char *text)
 static int take(const struct cli *c, void *user, int o)
 {
     struct given *g = user;
-    struct run_options *run = g->run;
 
-    switch (o) {
-    case OPT_KEY:
-        g->key = optarg;
-        return CLI_OK;
-    case OPT_KEY_FILE:
-        g->key_file = optarg;
-        return CLI_OK;
-    case OPT_KEY_ARGS:
-        g->key_args = 1;
-        return CLI_OK;
-    case OPT_GROUP:
-        g->group = optarg;
-        return CLI_OK;
-    case OPT_FINGERPRINT:
-        g->fingerprint = optarg;
-        return CLI_OK;
-    case OPT_WAIT:
-        return cli_read_time(c, "--wait", optarg, &run->wait_ms);
-    case OPT_DUPLICATE:
-        return read_choice(c, "--on-duplicate", "replay", "reject",
-                           &run->call.duplicates);
-    case OPT_RETRY:
-        run->call.retry_failed = 1;
-        return CLI_OK;
-    case OPT_LOST:
-        return read_choice(c, "--lost", "hold", "takeover",
-                           &run->call.takeover);
-    case OPT_TTL:
-        return cli_read_time(c, "--ttl", optarg, &g->ttl_ms);
-    case OPT_LABEL:
-        run->call.label = optarg;
-        return check_label(c, optarg);
-    default:
-        return cli_read_time(c, "--lease", optarg, &g->lease_ms);
-    }
+    (void)o; /* --label: the only one */
+    g->run.call.label = optarg;
+    return check_label(c, optarg);
 }
 
 static int check_times(const struct cli *c, const struct given *g,
@@ -288,10 +236,11 @@ static int find_command(int argc, char **argv)
 
 static int read_all(struct cli *c, int argc, char **argv, struct run_options *o)
 {
-    struct given g = {.run = o};
+    struct given g = {.run = *o};
     int end = find_command(argc, argv);
     int rc = cli_read_args(c, end, argv, take, &g);
 
+    *o = g.run;
     if (rc != CLI_OK)
         return rc;
     if (optind < end || end + 1 >= argc)
@@ -308,6 +257,8 @@ int run_read_args(struct cli *c, int argc, char **argv, struct run_options *o)
     memset(o, 0, sizeof(*o));
     o->call = (once_call_options)ONCE_CALL_OPTIONS_INIT;
     rc = read_all(c, argc, argv, o);
+    if (rc == CLI_STORE)
+        return RUN_STORE;
     return rc == CLI_OK || rc == CLI_STOP ? rc : RUN_USAGE;
 }
 

@@ -21,7 +21,7 @@
  * A slow reader of our output delays the child, but not the handling of signals.
  * When that reader is gone the command continues, and is recorded.
  */
-#include "run.h"
+#include "programs/once/run/run.h"
 
 #include <errno.h>
 #include <fcntl.h>

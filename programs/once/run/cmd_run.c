@@ -9,14 +9,14 @@
  *                 signals, again
  *
  * The command's outcome is its exit status and its output. A command that was
- * killed has no outcome: nobody knows how far it came, and that is what is
+ * killed has no outcome: it is unknown how far it came, and that is what is
  * recorded. One that could not be started has done nothing. The output is shown
  * while the command runs, before it is recorded, because that is what people
  * expect of a command; whether it counts is said by our exit status.
  *
  * It never prints a key, an argument of the command, or a URL that was given.
  */
-#include "run/run.h"
+#include "programs/once/run/run.h"
 
 #include <errno.h>
 #include <fcntl.h>
@@ -144,7 +144,7 @@ static int report_unknown(const struct run *run, const once_result *r)
 {
     if (run->killed)
         cli_say(run->c, 0,
-                "the command was killed by signal %d (%s): nobody knows how "
+                "the command was killed by signal %d (%s): it is unknown how "
                 "far it came.",
                 run->killed, strsignal(run->killed));
     else if (run->ended)
@@ -154,7 +154,7 @@ static int report_unknown(const struct run *run, const once_result *r)
                 run->status);
     else
         cli_say(run->c, 0,
-                "an earlier run of this key was begun, and nobody knows how "
+                "an earlier run of this key was begun, and it is unknown how "
                 "it ended.");
     advise(run, r);
     return RUN_UNKNOWN;

@@ -6,7 +6,7 @@
  * corrupt, or a file that is missing, too short or changed, is an error, and never
  * a shorter output.
  */
-#include "run.h"
+#include "programs/once/run/run.h"
 
 #include <errno.h>
 #include <stdlib.h>

@@ -9,8 +9,8 @@
  * cmd_run.c puts them together. Nothing here prints a key, an argument of
  * the command, or a store URL that the user has given.
  */
-#ifndef ONCE_CLI_RUN_H
-#define ONCE_CLI_RUN_H
+#ifndef ONCE_ONCE_RUN_RUN_H
+#define ONCE_ONCE_RUN_RUN_H
 
 #include <signal.h>
 #include <stdint.h>
@@ -20,16 +20,16 @@
 
 #include <once/call.h>
 
-#include "../cli.h"
+#include "programs/once/cli.h"
 
 /* What `once run` itself ends with. The numbers are those of sysexits.h as far
  * as they fit, so that a command seldom has one of them for its own. */
 enum run_exit {
     RUN_USAGE = 64,     /* the command line; nothing was done              */
     RUN_MISMATCH = 65,  /* the key belongs to another command              */
-    RUN_STORE = 69,     /* no store; nothing was done                      */
+    RUN_STORE = 69,     /* no store, or no such file; nothing was done     */
     RUN_OUTPUT = 74,    /* it has been done, and its output cannot be shown */
-    RUN_UNKNOWN = 75,   /* begun, and nobody knows how it ended            */
+    RUN_UNKNOWN = 75,   /* begun, and it is unknown how it ended            */
     RUN_IN_FLIGHT = 76, /* another run is under way                        */
     RUN_REPEATED = 77,  /* done before, and --on-duplicate is reject       */
     RUN_CANNOT = 126,   /* the command could not be started, as in a shell */
@@ -167,7 +167,7 @@ struct run_child {
     pid_t pid;
     int reaped;
     int status; /* of waitpid() */
-    int left;   /* somebody else still held its output when we stopped */
+    int left;   /* another process still held its output when we stopped */
 };
 
 /* Takes the signals that are to be forwarded. */
@@ -182,4 +182,4 @@ int run_child_start(struct run_child *child, int from[2]);
 /* Shows and records its output until it has ended. */
 void run_child_follow(struct run_child *child, int from[2]);
 
-#endif /* ONCE_CLI_RUN_H */
+#endif /* ONCE_ONCE_RUN_RUN_H */

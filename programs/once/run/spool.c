@@ -12,7 +12,7 @@
  * read it. A name that is read from a record is checked, so that no file outside
  * of the folder is opened.
  */
-#include "run.h"
+#include "programs/once/run/run.h"
 
 #include <dirent.h>
 #include <errno.h>

@@ -7,7 +7,7 @@
  * ~/.local/state; what is not there is made with mode 0700. It refuses a path
  * that could not stand in a store's URL.
  */
-#include "run.h"
+#include "programs/once/run/run.h"
 
 #include <errno.h>
 #include <fcntl.h>

@@ -17,14 +17,14 @@
  * they were written as far as two pipes can show. A part of the output
  * is never kept as if it were the whole.
  */
-#include "run.h"
+#include "programs/once/run/run.h"
 
 #include <errno.h>
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
 
-#include "core/bytes.h"
+#include "base/bytes.h"
 
 enum {
     VERSION = 1,

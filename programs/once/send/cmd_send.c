@@ -7,7 +7,7 @@
  * after a crash, is the same order. The answer's body goes to stdout, all else
  * to stderr. It never prints a key, a header's value or a URL.
  */
-#include "cli.h"
+#include "programs/once/cli.h"
 
 #include <errno.h>
 #include <stdlib.h>
@@ -15,7 +15,7 @@
 
 #include <once/client.h>
 
-#include "run/run.h"
+#include "programs/once/run/run.h"
 
 enum send_exit { SEND_MISMATCH = 65, SEND_UNKNOWN = 75 };
 
@@ -43,7 +43,7 @@ static const char help[] =
     "  --client-store PATH  the file of orders (ONCE_CLIENT_STORE, or client.db in\n"
     "                       ~/.local/state/once)\n"
     "  --ca FILE            certificates to trust instead of the system's\n"
-    "  --ask-refused        ask anew about an order that was refused\n"
+    "  --ask-refused        ask again about an order that was refused\n"
     "  --resume             send what is kept: this order, or all unfinished ones\n"
     "  --list               show the unfinished ones, oldest first\n"
     "  --forget             forget an order that was provably not done; --force:\n"
@@ -56,40 +56,12 @@ static const char help[] =
 /* clang-format on */
 
 enum {
-    OPT_ORDER = 1,
-    OPT_GROUP,
-    OPT_DATA,
-    OPT_HEADER,
+    OPT_HEADER = 1,
     OPT_SECRET,
-    OPT_DEADLINE,
-    OPT_FILE,
-    OPT_CA,
-    OPT_ASK_REFUSED,
     OPT_RESUME,
     OPT_LIST,
     OPT_FORGET,
-    OPT_FORCE,
     OPT_PURGE
-};
-
-static const struct cli_option options[] = {
-    {"order", "", OPT_ORDER},
-    {"group", "", OPT_GROUP},
-    {"data", "", OPT_DATA},
-    {"header", "", OPT_HEADER},
-    {"secret", "", OPT_SECRET},
-    {"deadline", "", OPT_DEADLINE},
-    {"client-store", CLI_FILES, OPT_FILE},
-    {"ca", CLI_FILES, OPT_CA},
-    {"ask-refused", NULL, OPT_ASK_REFUSED},
-    {"resume", NULL, OPT_RESUME},
-    {"list", NULL, OPT_LIST},
-    {"forget", NULL, OPT_FORGET},
-    {"force", NULL, OPT_FORCE},
-    {"purge", "", OPT_PURGE},
-    CLI_JSON_OPTION,
-    CLI_HELP_OPTION,
-    {NULL, NULL, 0},
 };
 
 struct send {
@@ -104,6 +76,26 @@ struct send {
     once_client_header headers[ONCE_CLIENT_HEADERS_MAX];
     void *memory[ONCE_CLIENT_HEADERS_MAX + 1]; /* what headers point to */
     size_t n_memory;
+};
+
+static const struct cli_option options[] = {
+    {"order", "", CLI_AT(CLI_TEXT, struct send, order)},
+    {"group", "", CLI_AT(CLI_TEXT, struct send, request.group)},
+    {"data", "", CLI_AT(CLI_TEXT, struct send, data)},
+    {"header", "", .id = OPT_HEADER},
+    {"secret", "", .id = OPT_SECRET},
+    {"deadline", "", CLI_AT(CLI_TIME, struct send, deadline_ms)},
+    {"client-store", CLI_FILES, CLI_AT(CLI_TEXT, struct send, path)},
+    {"ca", CLI_FILES, CLI_AT(CLI_TEXT, struct send, ca)},
+    {"ask-refused", NULL, CLI_AT(CLI_FLAG, struct send, request.ask_refused)},
+    {"resume", NULL, .id = OPT_RESUME},
+    {"list", NULL, .id = OPT_LIST},
+    {"forget", NULL, .id = OPT_FORGET},
+    {"force", NULL, CLI_AT(CLI_FLAG, struct send, force)},
+    {"purge", "", .id = OPT_PURGE},
+    CLI_JSON_OPTION,
+    CLI_HELP_OPTION,
+    {.name = NULL},
 };
 
 /* ---- The command line --------------------------------------------------- */
@@ -207,33 +199,10 @@ static int take(const struct cli *c, void *user, int o)
     int rc;
 
     switch (o) {
-    case OPT_ORDER:
-        s->order = optarg;
-        return CLI_OK;
-    case OPT_GROUP:
-        s->request.group = optarg;
-        return CLI_OK;
-    case OPT_DATA:
-        s->data = optarg;
-        return CLI_OK;
     case OPT_HEADER:
         return take_header(s, optarg, 0);
     case OPT_SECRET:
         return take_header(s, optarg, ONCE_CLIENT_SECRET);
-    case OPT_DEADLINE:
-        return cli_read_time(c, "--deadline", optarg, &s->deadline_ms);
-    case OPT_FILE:
-        s->path = optarg;
-        return CLI_OK;
-    case OPT_CA:
-        s->ca = optarg;
-        return CLI_OK;
-    case OPT_ASK_REFUSED:
-        s->request.ask_refused = 1;
-        return CLI_OK;
-    case OPT_FORCE:
-        s->force = 1;
-        return CLI_OK;
     case OPT_PURGE:
         rc = set_mode(s, o);
         return rc == CLI_OK ? cli_read_time(c, "--purge", optarg, &s->purge_ms)

@@ -8,8 +8,9 @@
  *
  *    target_session_attrs   read-write unless the URL says otherwise, and never
  *                           a standby: what it shows may be old
- *    sslmode                verify-full unless somebody says otherwise, where
- *                           the server is neither on this host nor local
+ *    sslmode                verify-full unless the URL or the environment says
+ *                           otherwise, where the server is neither on this
+ *                           host nor local
  *    gssencmode             disable: it would block in the middle of things
  *
  * Hosts are tried one after the other by ourselves, so that one that does not
@@ -21,10 +22,10 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "core/error.h"
-#include "core/sqltext.h"
-#include "store/postgres/postgres.h"
-#include "store/url.h"
+#include "base/error.h"
+#include "base/sqltext.h"
+#include "base/postgres/postgres.h"
+#include "base/url.h"
 
 enum {
     STATEMENT_MS = 5000,

@@ -6,8 +6,8 @@
  */
 #include <time.h>
 
-#include "core/error.h"
-#include "store/postgres/postgres.h"
+#include "base/error.h"
+#include "base/postgres/postgres.h"
 
 enum { BACKOFF_MS = 20, BACKOFF_STEPS = 7 }; /* up to 2.5 s */
 

@@ -12,8 +12,8 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "core/error.h"
-#include "store/postgres/postgres.h"
+#include "base/error.h"
+#include "base/postgres/postgres.h"
 
 enum { OLDEST = 130000, STATEMENT = 192 };
 

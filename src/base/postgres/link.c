@@ -9,7 +9,7 @@
  *      |  +--------------------+             | ERROR: nothing |
  *      |                                     | was changed    |
  *      |                                     +----------------+
- *      |      FATAL, connection lost, deadline: nobody knows  |
+ *      |      FATAL, connection lost, deadline: unknown       |
  *      +------------------------------------------------------+
  *
  * libpq never blocks here but for looking up a host's name. An ERROR means that
@@ -31,8 +31,8 @@
 #include <string.h>
 #include <time.h>
 
-#include "core/error.h"
-#include "store/postgres/postgres.h"
+#include "base/error.h"
+#include "base/postgres/postgres.h"
 
 uint64_t once__pg_now_ms(void)
 {
@@ -70,7 +70,7 @@ static int wait_for(const PGconn *conn, short events, uint64_t until_ms)
 
 /*
  * Nothing is printed. But a COMMIT whose wait for a standby was cancelled is
- * reported as done, with a warning: then nobody knows who else has it.
+ * reported as done, with a warning: then no other server may have it.
  */
 static void note_warning(void *link, const PGresult *notice)
 {
@@ -110,8 +110,8 @@ static const struct {
     {"53300", "it has no connection left"},
     {"53", "it has no room"},
     {"55P03", "others have kept a record locked"},
-    {"57014", "somebody cancelled it"},
-    {"57P", "it is shutting down, or somebody ended the connection"},
+    {"57014", "the statement was cancelled"},
+    {"57P", "it is shutting down, or an administrator ended the connection"},
     {"08", "the connection failed"},
     {"58", "it has trouble with its files"},
     {"XX", "it has found something broken inside"},
@@ -155,7 +155,7 @@ int once__pg_passing(const char *state)
 
 /*
  * libpq says in its text only whether a server refused us: with the verbosity
- * of start() there is "FATAL:  28P01: " in it. A certificate that will not do
+ * of start() there is "FATAL:  28P01: " in it. A certificate that is refused
  * has no number.
  */
 static int code_of(const char *said)
@@ -258,8 +258,8 @@ out:
     return rc;
 }
 
-/* A server that has gone while nobody asked is noticed before the question, so
- * that its answer is not lost. */
+/* A server that has gone while nothing was asked is noticed before the
+ * question, so that its answer is not lost. */
 int once__pg_is_up(const struct once__pg_link *l)
 {
     if (l->conn != NULL && wait_for(l->conn, POLLIN, 0))

@@ -9,7 +9,7 @@
  * Commands are queued, sent in one go and answered in order. Every step has an
  * end: a link that makes no progress for `timeout_ms`, or is not through after
  * sixteen times that, is closed. What had been asked then stays without a
- * reply, and nobody here says whether it was done.
+ * reply, and this file does not say whether it was done.
  *
  * The greeting asks what the server is. One that would lose records to make
  * room (any maxmemory-policy but noeviction) is refused at every connection,
@@ -34,9 +34,8 @@
 #include <time.h>
 #include <unistd.h>
 
-#include "core/error.h"
-#include "store/redis/redis.h"
-#include "store/redis/swap.lua.h"
+#include "base/error.h"
+#include "base/redis/redis.h"
 
 enum {
     BACKOFF_MS = 10,
@@ -70,7 +69,6 @@ void once__redis_link_init(struct once__redis_link *l,
     l->config = config;
     l->tls = tls;
     l->fd = -1;
-    l->script = once__swap_lua;
     (void)snprintf(l->trouble, sizeof(l->trouble), "not connected yet");
 }
 
@@ -231,8 +229,7 @@ int once__redis_is(const redisReply *r, const char *code)
            memcmp(r->str, code, n) == 0 && (r->len == n || r->str[n] == ' ');
 }
 
-/* ---- Moving bytes ----------------------------------------------------------
- * */
+/* ---- Moving bytes ------------------------------------------------------- */
 
 static ssize_t plain(ssize_t n)
 {
@@ -411,8 +408,7 @@ const redisReply *once__redis_call(struct once__redis_link *l, size_t argc,
     return once__redis_reply(l, reply);
 }
 
-/* ---- Connecting ------------------------------------------------------------
- * */
+/* ---- Connecting --------------------------------------------------------- */
 
 /* Waits for the socket. 0: not in time. */
 static int wait_for(int fd, short events, uint64_t until_ms)
@@ -532,8 +528,7 @@ int once__redis_link_dial(struct once__redis_link *l)
     return l->tls != NULL ? greet_tls(l, until_ms) : ONCE_OK;
 }
 
-/* ---- The greeting ----------------------------------------------------------
- * */
+/* ---- The greeting ------------------------------------------------------- */
 
 /* The value of "field:" in what INFO says, up to the end of its line. */
 static size_t info(const redisReply *r, const char *field, const char **value)
@@ -678,7 +673,7 @@ static int judge(struct once__redis_link *l, const size_t *at)
         if (i == LOGIN)
             return refuse(l, "it does not accept user and password");
         if (strcmp(code, "NOAUTH") == 0)
-            return refuse(l, "it wants a user and a password (NOAUTH)");
+            return refuse(l, "it requires a user and a password (NOAUTH)");
         once__redis_link_fail(l, "%s: it answers %s",
                               i == SELECT ? "the database in the URL"
                               : i == INFO ? "INFO"
@@ -721,8 +716,7 @@ int once__redis_link_up(struct once__redis_link *l)
     return ONCE_OK;
 }
 
-/* ---- Asking again ----------------------------------------------------------
- * */
+/* ---- Asking again ------------------------------------------------------- */
 
 int once__redis_link_watch(struct once__redis_link *l)
 {

@@ -12,7 +12,7 @@
 #include <stdio.h>
 #include <string.h>
 
-#include "store/redis/redis.h"
+#include "base/redis/redis.h"
 
 enum { DIGITS = 2 * ONCE_STORE_ID_SIZE, LINE = DIGITS + 2 };
 

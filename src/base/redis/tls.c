@@ -17,8 +17,8 @@
 #include <string.h>
 #include <sys/socket.h>
 
-#include "core/error.h"
-#include "store/redis/redis.h"
+#include "base/error.h"
+#include "base/redis/redis.h"
 
 struct once__redis_tls {
     SSL_CTX *context;

@@ -13,7 +13,7 @@
  *    sentinel_user=NAME sentinel_password_file=PATH
  *    cacert=PATH cert=PATH key=PATH sni=NAME                       with TLS
  *
- * User and password are percent-decoded, as RFC 3986 wants it. It refuses a
+ * User and password are percent-decoded, as RFC 3986 requires. It refuses a
  * parameter that it does not know, so that a misspelt `wait` promises nothing
  * by accident, and no text repeats what may hold a credential.
  */
@@ -22,9 +22,9 @@
 #include <string.h>
 #include <unistd.h>
 
-#include "core/error.h"
-#include "store/redis/redis.h"
-#include "store/url.h"
+#include "base/error.h"
+#include "base/redis/redis.h"
+#include "base/url.h"
 
 enum {
     URL_MAX = 8192,

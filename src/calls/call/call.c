@@ -8,16 +8,17 @@
  *      +--any other answer----------------------> before() -----> return
  *
  * The asynchronous call is the same with a pause at each arrow. Two promises
- * are kept here: nobody gets a byte of a result that is not recorded, and once
- * the work has begun no error is returned that would mean "it did not run".
- * Nothing is repeated here: the engine repeats what the store did not answer.
+ * are kept here: no caller gets a byte of a result that is not recorded, and
+ * once the work has begun no error is returned that would mean "it did not
+ * run". Nothing is repeated here: the engine repeats what the store did not
+ * answer.
  */
-#include "call/call.h"
+#include "calls/call/call.h"
 
 #include <stdlib.h>
 #include <string.h>
 
-#include "core/error.h"
+#include "base/error.h"
 
 /* ---- Results ----------------------------------------------------------- */
 
@@ -32,7 +33,7 @@ void once_result_clear(once_result *result)
     result->size = size;
 }
 
-/* Moves `*from` to the caller, whose struct may be larger. NULL: it wants
+/* Moves `*from` to the caller, whose struct may be larger. NULL: it takes
  * none. */
 static void move_result(once_result *from, once_result *to)
 {

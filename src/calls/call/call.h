@@ -5,8 +5,8 @@
  * These files use the public functions of the engine and, of the rest, only
  * core/ and the stored responses of http/.
  */
-#ifndef ONCE_CALL_CALL_H
-#define ONCE_CALL_CALL_H
+#ifndef ONCE_CALLS_CALL_CALL_H
+#define ONCE_CALLS_CALL_CALL_H
 
 #include <once/call.h>
 
@@ -88,4 +88,4 @@ once_bytes once__task_encode(once_task *task);
 /* Moves the result of this run to `*out`. */
 void once__task_move(once_task *task, once_result *out);
 
-#endif /* ONCE_CALL_CALL_H */
+#endif /* ONCE_CALLS_CALL_CALL_H */

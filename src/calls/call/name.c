@@ -7,22 +7,22 @@
  *    fingerprint  frame(tag) frame(bytes)
  *
  * A frame is a length in eight bytes, little-endian, and the bytes, as in
- * src/http/digest.c; the tags differ from those there, so a call and a request
- * never share a record by chance. The hashes are compared with those that older
- * releases have stored: a change needs a new tag, and then no stored key is
- * found any more.
+ * src/calls/http/digest.c; the tags differ from those there, so a call and a
+ * request never share a record by chance. The hashes are compared with those
+ * that older releases have stored: a change needs a new tag, and then no stored
+ * key is found any more.
  *
  * A group must be visible ASCII, because it is stored in clear for an
  * operator's list. No error text contains a key.
  */
-#include "call/call.h"
+#include "calls/call/call.h"
 
 #include <assert.h>
 #include <string.h>
 
 #include <openssl/evp.h>
 
-#include "core/error.h"
+#include "base/error.h"
 
 #define NAME_TAG "once call name 1"
 #define FINGERPRINT_TAG "once call fingerprint 1"

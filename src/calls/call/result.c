@@ -16,14 +16,14 @@
  * and a stored response, whose body is the result. The record around it has the
  * checksum.
  */
-#include "call/call.h"
+#include "calls/call/call.h"
 
 #include <assert.h>
 #include <string.h>
 
-#include "core/bytes.h"
-#include "core/error.h"
-#include "http/http.h"
+#include "base/bytes.h"
+#include "base/error.h"
+#include "calls/http/http.h"
 
 enum { VERSION = 1, HEAD = ONCE__RESULT_HEAD };
 

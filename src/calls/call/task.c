@@ -16,13 +16,13 @@
  * cannot be set is an error of once_task_result(): only the work can decide
  * whether to set a smaller one.
  */
-#include "call/call.h"
+#include "calls/call/call.h"
 
 #include <assert.h>
 #include <stdlib.h>
 #include <string.h>
 
-#include "core/error.h"
+#include "base/error.h"
 
 enum { LEASE_MS = 30000 }; /* the default of once_request */
 

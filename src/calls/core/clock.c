@@ -4,23 +4,24 @@
  *
  *    store's clock    ------------------------+ set ahead   ----------------
  *                                              `-----------'
- *    seen to pass     ------------------------ - - - - - - -  at the pace of a
+ *    elapsed time     ------------------------ - - - - - - -  at the pace of a
  *                                                             steady clock
  *
  * A step ahead is not followed: what is due is forgotten later by as much,
  * until an operator accepts the clock. A step back is followed at once, because
  * then all is kept longer.
  */
-#include "core/clock.h"
+#include "calls/core/clock.h"
 
 #include <string.h>
 
 enum {
-    FASTER = 1024,  /* faster than the steady clock by 1/1024 at most    */
-    PUT_MS = 30000, /* how old what is stored may become                 */
-    BACK_MS = 1000, /* what is stored may be ahead of the clock by this  */
-    JUMP_MS = 1000, /* a smaller difference is no jump                   */
-    AWAY = 4        /* periods without a reading: this process was away  */
+    FASTER = 1024,   /* faster than the steady clock by 1/1024 at most    */
+    PUT_MS = 30000,  /* how old what is stored may become                 */
+    BACK_MS = 1000,  /* what is stored may be ahead of the clock by this  */
+    JUMP_MS = 1000,  /* a smaller difference is no jump                   */
+    AWAY = 4,        /* periods without a reading: this process was away  */
+    SOON_MS = 300000 /* a key may be ahead of the clocks by this         */
 };
 
 uint64_t once__clock_pass(uint64_t seen_ms, uint64_t elapsed_ms,
@@ -126,4 +127,15 @@ void once__clock_was_put(once_clock *c)
     c->has_put = 1;
     c->put_ms = c->before_ms;
     memcpy(c->put_host, c->host, ONCE_HOST_SIZE);
+}
+
+int once__key_fits(uint64_t born_ms, uint64_t max_age_ms, uint64_t host_ms,
+                   uint64_t store_ms)
+{
+    uint64_t later = host_ms > store_ms ? host_ms : store_ms;
+    uint64_t earlier = host_ms > store_ms ? store_ms : host_ms;
+
+    if (born_ms > earlier + SOON_MS)
+        return ONCE_TOO_SOON;
+    return since(later, born_ms) > max_age_ms ? ONCE_EXPIRED : ONCE_OK;
 }

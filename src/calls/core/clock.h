@@ -3,13 +3,13 @@
  * clock.h - how much time has certainly passed.
  *
  * A clock that is set ahead must not cause records to be forgotten. So
- * retention is not measured by the store's clock alone, but by the time that
- * was *seen to pass*: it follows the store's clock, but is never faster than a
- * clock that cannot be set. It is kept in the store, so that a wrong clock at
+ * retention is not measured by the store's clock alone, but by *elapsed store
+ * time*: it follows the store's clock, but is never faster than a clock that
+ * cannot be set. It is kept in the store, so that a wrong clock at
  * the start of a host is noticed as well. These functions read no clock.
  */
-#ifndef ONCE_CORE_CLOCK_H
-#define ONCE_CORE_CLOCK_H
+#ifndef ONCE_CALLS_CORE_CLOCK_H
+#define ONCE_CALLS_CORE_CLOCK_H
 
 #include <once/store.h>
 
@@ -20,7 +20,7 @@ struct once__asked {
 };
 
 /*
- * The time seen to pass, `elapsed_ms` after it was `seen_ms`, when the store's
+ * Elapsed store time, `elapsed_ms` after it was `seen_ms`, when the store's
  * clock is `now_ms`. It is a little faster than `elapsed_ms`, so that small
  * differences of the clocks do not add up.
  */
@@ -38,4 +38,13 @@ ONCE_CHECK int once__clock_take(once_clock *c, const once_store_time *t,
 void once__clock_put(const once_clock *c, once_store_time *t);
 void once__clock_was_put(once_clock *c);
 
-#endif /* ONCE_CORE_CLOCK_H */
+/*
+ * May a key that was born then still be claimed? `host_ms` and `store_ms` are
+ * two clocks, and each of them may be wrong: the later one says how old the key
+ * is, the earlier one whether it is from the future. Returns ONCE_OK,
+ * ONCE_EXPIRED or ONCE_TOO_SOON.
+ */
+ONCE_CHECK int once__key_fits(uint64_t born_ms, uint64_t max_age_ms,
+                              uint64_t host_ms, uint64_t store_ms);
+
+#endif /* ONCE_CALLS_CORE_CLOCK_H */

@@ -17,7 +17,7 @@
  * sent; after a complete only the same complete is repeated. A fenced attempt
  * never claims again.
  */
-#include "core/machine.h"
+#include "calls/core/machine.h"
 
 #include <assert.h>
 
@@ -107,6 +107,12 @@ int once__machine_begin(once__machine *a, int two_phase)
 {
     *a = (once__machine){.two_phase = two_phase != 0};
     return go(a, ONCE__PHASE_CLAIM);
+}
+
+int once__machine_look(once__machine *a)
+{
+    *a = (once__machine){.looked = 1};
+    return go(a, ONCE__PHASE_LOOK);
 }
 
 int once__machine_answer(once__machine *a, int rc, const once_record *r)

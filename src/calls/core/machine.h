@@ -1,11 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * machine.h - the life of one attempt as a state machine: the store's answer
- * goes in, the next action comes out. No I/O and no clock: src/engine/drive.c
- * performs the actions and decides how long to wait.
+ * goes in, the next action comes out. No I/O and no clock:
+ * src/calls/engine/drive.c performs the actions and decides how long to wait.
  */
-#ifndef ONCE_CORE_MACHINE_H
-#define ONCE_CORE_MACHINE_H
+#ifndef ONCE_CALLS_CORE_MACHINE_H
+#define ONCE_CALLS_CORE_MACHINE_H
 
 #include <once/once.h>
 
@@ -29,14 +29,14 @@ enum once__phase {
     ONCE__PHASE_COMPLETE,
     ONCE__PHASE_RELEASE,
     ONCE__PHASE_GIVE_UP,
-    ONCE__PHASE_LOOK, /* fenced: read once, and end */
+    ONCE__PHASE_LOOK, /* fenced, or never claimed: read once, and end */
     ONCE__PHASE_OVER
 };
 
 typedef struct once__machine {
     uint8_t phase; /* enum once__phase */
     uint8_t two_phase;
-    uint8_t looked; /* was fenced, and never claims again */
+    uint8_t looked; /* was fenced, or only looks: never claims again */
     uint32_t number;
     uint64_t fence; /* 0 until the claim was answered "owner" or "lost" */
     int reported;   /* what the caller gets: an answer or an error */
@@ -45,6 +45,10 @@ typedef struct once__machine {
 /* Begins: returns ONCE__ASK_CLAIM. All functions here return the next action,
  * enum once__action. */
 int once__machine_begin(once__machine *a, int two_phase);
+
+/* Begins without a claim: returns ONCE__ASK_READ, and whatever the store answers
+ * or does not is the end. It may be called again after that. */
+int once__machine_look(once__machine *a);
 
 /*
  * The store answered the operation that was asked for: `rc` is an answer, or an
@@ -67,4 +71,4 @@ int once__machine_again(once__machine *a);
 /* The verb that an action asks the store, 0 for SEND and RETURN. */
 int once__action_verb(int action);
 
-#endif /* ONCE_CORE_MACHINE_H */
+#endif /* ONCE_CALLS_CORE_MACHINE_H */

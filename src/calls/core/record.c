@@ -12,15 +12,15 @@
  * Numbers are little-endian. A wrong length, a wrong checksum, and values that
  * once__record_encode() never writes are errors.
  */
-#include "core/record.h"
+#include "calls/core/record.h"
 
 #include <assert.h>
 #include <string.h>
 
-#include "core/transition.h"
-#include "core/bytes.h"
-#include "core/crc32c.h"
-#include "core/error.h"
+#include "calls/core/transition.h"
+#include "base/bytes.h"
+#include "base/crc32c.h"
+#include "base/error.h"
 
 enum { DOUBT = 0x80 };
 

@@ -6,8 +6,8 @@
  * "no record" (invariant I9). The checksum covers the name, so that two records
  * that were exchanged fail it as well.
  */
-#ifndef ONCE_CORE_RECORD_H
-#define ONCE_CORE_RECORD_H
+#ifndef ONCE_CALLS_CORE_RECORD_H
+#define ONCE_CALLS_CORE_RECORD_H
 
 #include <once/once.h>
 
@@ -39,4 +39,4 @@ void once__record_head(const once_record *r, uint8_t out[ONCE__RECORD_HEAD]);
 void once__record_from_head(const uint8_t in[ONCE__RECORD_HEAD],
                             once_record *r);
 
-#endif /* ONCE_CORE_RECORD_H */
+#endif /* ONCE_CALLS_CORE_RECORD_H */

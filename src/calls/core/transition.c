@@ -17,14 +17,14 @@
  * One function for each call, one branch for each row of the table. A call that
  * does not match changes nothing and is answered so (invariant I6).
  */
-#include "core/transition.h"
+#include "calls/core/transition.h"
 
 #include <assert.h>
 #include <string.h>
 
 #include <once/store.h>
 
-#include "core/error.h"
+#include "base/error.h"
 
 /* What one decision uses; `op` and `r` belong to the caller. */
 struct step {
@@ -343,7 +343,7 @@ static int (*const calls[ONCE__OP_END])(struct step *) = {
 };
 
 /* The store's clock was set back: a lease further ahead than the longest one
- * allowed is cut to it, or nobody could reap the record for so long. */
+ * allowed is cut to it, or no reaper could reap it for so long. */
 static void cut_lease(struct step *s)
 {
     uint64_t most = s->now_ms + ONCE_LEASE_MAX_MS;

@@ -8,8 +8,8 @@
  * language of their own (SQL, Lua) must do the same. The explorer, the
  * simulator and the history checker compare with it.
  */
-#ifndef ONCE_CORE_TRANSITION_H
-#define ONCE_CORE_TRANSITION_H
+#ifndef ONCE_CALLS_CORE_TRANSITION_H
+#define ONCE_CALLS_CORE_TRANSITION_H
 
 #include <once/once.h>
 
@@ -45,4 +45,4 @@ int once__position_order(const void *a, const void *b);
  * store.h, or 0 if it is not due. */
 int once__record_due(const once_record *r, uint64_t now_ms);
 
-#endif /* ONCE_CORE_TRANSITION_H */
+#endif /* ONCE_CALLS_CORE_TRANSITION_H */

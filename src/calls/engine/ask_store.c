@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * batch.c - makes batches of the tasks that are ready, passes them to the
+ * ask_store.c - makes batches of the tasks that are ready, passes them to the
  * store, and ends or repeats each task.
  *
  * All tasks that became ready while the last batch was persisted are the next
@@ -24,10 +24,10 @@
 #include <assert.h>
 #include <string.h>
 
-#include "core/error.h"
-#include "engine/engine.h"
-#include "engine/failpoint.h"
-#include "store/store.h"
+#include "base/error.h"
+#include "calls/engine/engine.h"
+#include "calls/engine/failpoint.h"
+#include "calls/store/store.h"
 
 enum { BACKOFF_MS = 5, BACKOFF_MAX_MS = 500, BACKOFF_STEPS = 7 };
 
@@ -47,7 +47,7 @@ int once__ready_any(const once_engine *e)
            e->ready[ONCE__OTHERS].first != NULL;
 }
 
-static enum once__line line_of(const once_op *op)
+static enum once__queue_line line_of(const once_op *op)
 {
     switch (op->verb) {
     case ONCE_OP_RENEW:
@@ -190,8 +190,8 @@ int once__ask_again(once_engine *e, once__task *task)
 /*
  * An error means that nothing was changed, but only by the try that it answers.
  * An earlier try that was not answered may have been applied, unless it only
- * reads. (For a record that cannot be read this makes no difference: nobody can
- * read it.)
+ * reads. (For a record that cannot be read this makes no difference: no call
+ * can read it.)
  */
 int once__reportable(const once__task *task, int rc)
 {

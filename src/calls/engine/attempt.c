@@ -11,9 +11,9 @@
 #include <errno.h>
 #include <string.h>
 
-#include "core/error.h"
-#include "core/transition.h"
-#include "engine/engine.h"
+#include "base/error.h"
+#include "calls/core/transition.h"
+#include "calls/engine/engine.h"
 
 enum { LEASE_MS = 30000, STORE_MS = 1000, KEEP_MS = 86400000 };
 
@@ -34,6 +34,9 @@ static int check(once_request *r, once_error *err)
         return once__fail(err, ONCE_EINVAL,
                           "keep_ms: %llu is below lease_ms or over ten years",
                           (unsigned long long)r->keep_ms);
+    if (r->max_age_ms > r->keep_ms)
+        return once__fail(err, ONCE_EINVAL, "max_age_ms: %llu is over keep_ms",
+                          (unsigned long long)r->max_age_ms);
     if (r->policy & ~(uint32_t)(ONCE_TAKEOVER | ONCE_RETRY_FAILED))
         return once__fail(err, ONCE_EINVAL, "policy: unknown bits in %#x",
                           r->policy);
@@ -64,6 +67,8 @@ static void fill(once_attempt *a, const once_request *r)
     a->lease_ms = r->lease_ms;
     a->wait_ms = r->wait_ms;
     a->store_ms = r->store_ms;
+    a->born_ms = r->born_ms;
+    a->max_age_ms = r->max_age_ms;
     a->call_node.arrive = once__call_arrived;
     a->stop_node.arrive = once__stop_arrived;
     a->free_node.arrive = once__free_arrived;
@@ -105,7 +110,7 @@ void once_attempt_free(once_attempt *a)
     if (a == NULL)
         return;
     if (!once__send(a->engine, &a->free_node))
-        once__attempt_destroy(a); /* the engine has ended: nobody else has it */
+        once__attempt_destroy(a); /* the engine has ended: no other has it */
 }
 
 /* ---- Asynchronous calls ------------------------------------------------ */
@@ -150,13 +155,18 @@ static int start_claim(once_attempt *a, once_done *done, void *user,
     return rc;
 }
 
+static int is_owner(const once_attempt *a)
+{
+    return a->begun && !a->calling && a->machine.phase == ONCE__PHASE_SENT;
+}
+
 /* An owner is never refused because the queue is full. */
 static int start_ending(once_attempt *a, int ending, int reason,
                         once_done *done, void *user, once_error *err)
 {
     int rc;
 
-    if (!a->begun || a->calling || a->machine.phase != ONCE__PHASE_SENT)
+    if (!is_owner(a))
         return once__fail(err, ONCE_EINVAL, "attempt: it is not the owner");
     if (reason < 0 || reason >= ONCE__REASON_END)
         return once__fail(err, ONCE_EINVAL, "reason: %d is not one", reason);
@@ -169,17 +179,26 @@ static int start_ending(once_attempt *a, int ending, int reason,
     return rc;
 }
 
+/* The engine's thread does not use the operation before the next call. */
+int once_attempt_keep(once_attempt *a, uint64_t keep_ms)
+{
+    if (!is_owner(a) || keep_ms < a->lease_ms || keep_ms > ONCE_KEEP_MAX_MS)
+        return ONCE_EINVAL;
+    a->step_op.keep_ms = keep_ms;
+    return ONCE_OK;
+}
+
 static int copy_outcome(once_attempt *a, int kind, once_bytes result,
                         once_error *err)
 {
-    struct once__outcome *o;
+    struct once__engine_outcome *o;
 
     if (kind != ONCE_SUCCESS && kind != ONCE_FAILURE)
         return once__fail(err, ONCE_EINVAL, "kind: %d is not one", kind);
     if (result.size > ONCE_RESULT_MAX)
         return once__fail(err, ONCE_ELIMIT, "result: %zu bytes are over %zu",
                           result.size, ONCE_RESULT_MAX);
-    o = once__outcome_new(a->engine, result.size);
+    o = once__engine_outcome_new(a->engine, result.size);
     if (o == NULL)
         return once__fail(err, ONCE_ENOMEM, "result: %zu bytes", result.size);
     if (result.size > 0)
@@ -194,7 +213,7 @@ static int start_complete(once_attempt *a, int kind, once_bytes result,
 {
     int rc;
 
-    if (!a->begun || a->calling || a->machine.phase != ONCE__PHASE_SENT)
+    if (!is_owner(a))
         return once__fail(err, ONCE_EINVAL, "attempt: it is not the owner");
     rc = copy_outcome(a, kind, result, err);
     if (rc != ONCE_OK)
@@ -202,7 +221,7 @@ static int start_complete(once_attempt *a, int kind, once_bytes result,
     rc = start_ending(a, ONCE__PHASE_COMPLETE, ONCE_REASON_NONE, done, user,
                       err);
     if (rc != ONCE_OK) {
-        once__outcome_free(a->engine, a->outcome);
+        once__engine_outcome_free(a->engine, a->outcome);
         a->outcome = NULL;
     }
     return rc;
@@ -210,6 +229,12 @@ static int start_complete(once_attempt *a, int kind, once_bytes result,
 
 int once_claim_start(once_attempt *a, once_done *done, void *user)
 {
+    return start_claim(a, done, user, NULL);
+}
+
+int once_look_start(once_attempt *a, once_done *done, void *user)
+{
+    a->look = 1;
     return start_claim(a, done, user, NULL);
 }
 

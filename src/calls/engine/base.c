@@ -12,8 +12,8 @@
 #include <stdlib.h>
 #include <time.h>
 
-#include "core/error.h"
-#include "engine/engine.h"
+#include "base/error.h"
+#include "calls/engine/engine.h"
 
 /* ---- Time and chance ---------------------------------------------------- */
 
@@ -169,9 +169,11 @@ void once__drop(once_engine *e)
     free(e);
 }
 
-struct once__outcome *once__outcome_new(once_engine *e, size_t size)
+struct once__engine_outcome *once__engine_outcome_new(once_engine *e,
+                                                      size_t size)
 {
-    struct once__outcome *o = once__spare_take(&e->spare, sizeof(*o) + size);
+    struct once__engine_outcome *o =
+        once__spare_take(&e->spare, sizeof(*o) + size);
 
     if (o == NULL)
         return NULL;
@@ -180,7 +182,7 @@ struct once__outcome *once__outcome_new(once_engine *e, size_t size)
     return o;
 }
 
-void once__outcome_free(once_engine *e, struct once__outcome *o)
+void once__engine_outcome_free(once_engine *e, struct once__engine_outcome *o)
 {
     if (o != NULL)
         once__spare_give(&e->spare, o, sizeof(*o) + o->size);

@@ -7,13 +7,13 @@
  * Room is made at the oldest end. A name is a digest, but of what clients
  * choose: a list that became long would cost a walk, so its last entry goes.
  */
-#include "engine/cache.h"
+#include "calls/engine/cache.h"
 
 #include <assert.h>
 #include <stdlib.h>
 #include <string.h>
 
-#include "core/transition.h"
+#include "calls/core/transition.h"
 
 enum { BUCKETS = 4096, LIST_MAX = 8 };
 
@@ -129,8 +129,8 @@ const once_record *once__cache_find(once__cache *c, const once_request *claim,
     return decide(&(*at)->record, claim) == ONCE_REPLAY ? &(*at)->record : NULL;
 }
 
-/* Nobody can change this record before it is forgotten, and nobody may forget
- * it while an entry that is made now can be used. */
+/* This record cannot change before it is forgotten, and may not be forgotten
+ * while an entry that is made now can be used. */
 static int stays(const once_record *r, uint64_t wall_ms)
 {
     return r->state == ONCE_COMPLETED &&

@@ -8,12 +8,13 @@
  *                                        |
  *              once__cache_note <--------+ its answer
  *
- * A completed record never changes until it is forgotten, and nobody may forget
- * it before its retention time has ended. So what the store has replayed can be
- * replayed again, as long as these rules hold (docs/protocol.md, section 9):
+ * A completed record never changes until it is forgotten, and that is not
+ * allowed before its retention time has ended. So what the store has replayed
+ * can be replayed again, as long as these rules hold (docs/protocol.md, section
+ * 9):
  *
- *  1. Only an answer of the store enters: ONCE_REPLAY to a claim. What somebody
- *     is about to record does not.
+ *  1. Only an answer of the store enters: ONCE_REPLAY to a claim. What is
+ *     about to be recorded does not.
  *  2. A failure that may be tried again does not enter: the next claim may
  *     replace it.
  *  3. A record whose retention time ends soon does not enter. Soon is twice as
@@ -29,8 +30,8 @@
  *
  * For one thread: each caller has its own, and there is no lock.
  */
-#ifndef ONCE_ENGINE_CACHE_H
-#define ONCE_ENGINE_CACHE_H
+#ifndef ONCE_CALLS_ENGINE_CACHE_H
+#define ONCE_CALLS_ENGINE_CACHE_H
 
 #include <once/once.h>
 
@@ -76,9 +77,9 @@ size_t once__cache_bytes(const once__cache *c);
  * Changes each time that a store has not answered, so that what was known of it
  * before counts no more. 0: nothing that is known of it counts. It did not
  * answer last, or is not open, or is none of this host: the clock of a server
- * is another one, and what a failover loses nobody here would notice. From any
- * thread.
+ * is another one, and what a failover loses would not be noticed here. From
+ * any thread.
  */
 uint64_t once__engine_epoch(const once_engine *e);
 
-#endif /* ONCE_ENGINE_CACHE_H */
+#endif /* ONCE_CALLS_ENGINE_CACHE_H */

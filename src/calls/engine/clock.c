@@ -3,7 +3,7 @@
  * clock.c - reads the store's clock before anything is forgotten, and reports
  * what an operator should know of it.
  *
- * Records are forgotten by the time that was seen to pass (store/clock.c):
+ * Records are forgotten by elapsed store time (store/clock.c):
  *
  *    set ahead        what is due is forgotten later by as much, until the
  *                     clock is set right or an operator accepts it
@@ -11,8 +11,8 @@
  *    ahead at once    no process saw the time pass: the host was off or stopped
  *                     for long, or has started with a wrong clock
  */
-#include "core/error.h"
-#include "engine/engine.h"
+#include "base/error.h"
+#include "calls/engine/engine.h"
 
 enum { LATE_MS = 3600000, AGREE_MS = 1000 };
 
@@ -44,8 +44,8 @@ static void report(once_engine *e, int first)
                     (long long)-c->jumped_ms);
     else if (first && c->behind_ms >= LATE_MS)
         once__event(e,
-                    "the store's clock is %llu s ahead of the time that was "
-                    "seen to pass: what is due is forgotten later by as much. "
+                    "the store's clock is %llu s ahead of the elapsed store "
+                    "time: what is due is forgotten later by as much. "
                     "If it is right, accept it with `once clock --accept`",
                     (unsigned long long)c->behind_ms / 1000);
     else if (e->ahead && c->behind_ms < AGREE_MS)

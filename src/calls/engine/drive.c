@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * drive.c - runs attempts on the engine's thread. src/core/machine.c decides
- * what an attempt does next; here the store is asked for it, and the store's
- * answer is passed back to the machine.
+ * drive.c - runs attempts on the engine's thread. src/calls/core/machine.c
+ * decides what an attempt does next; here the store is asked for it, and the
+ * store's answer is passed back to the machine.
  *
  *    call arrives --> drive --> ASK --> step ends --> drive ... --> reply
  *                       |                  |
@@ -19,7 +19,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "engine/engine.h"
+#include "calls/engine/engine.h"
 
 enum { LOOK_MS = 10, LOOK_MAX_MS = 250, RENEWALS = 3 };
 
@@ -148,14 +148,30 @@ static uint64_t deadline(const once_attempt *a)
     return ending && a->lease_until_ms > until ? a->lease_until_ms : until;
 }
 
+/* May nothing be granted to it now? What it is told then, or 0. Who only looks
+ * is told what there is, however old the key. */
+static int held(once_engine *e, const once_attempt *a)
+{
+    if (once__gap_holds(e))
+        return ONCE_UNKNOWN;
+    return a->look ? 0 : once__age_holds(e, a->born_ms, a->max_age_ms);
+}
+
+static int held_answer(const once__task *task, int rc)
+{
+    if (task->held == ONCE_UNKNOWN)
+        return once__gap_answer(rc, &task->op->record);
+    return rc == ONCE_FREE ? task->held : rc;
+}
+
 static void ask(once_engine *e, once_attempt *a, int action)
 {
     once_op *op = &a->step_op;
 
     assert(!a->step_out); /* the store may still read the operation */
-    op->verb = once__action_verb(action);
-    a->step.held = op->verb == ONCE_OP_CLAIM && once__gap_holds(e);
-    if (a->step.held)
+    op->verb = a->look ? ONCE_OP_SHOW : once__action_verb(action);
+    a->step.held = a->look || op->verb == ONCE_OP_CLAIM ? held(e, a) : 0;
+    if (a->step.held != 0 && !a->look)
         op->verb = ONCE_OP_READ;
     op->fence = a->machine.fence;
     op->reason = a->ending != 0 ? a->reason : ONCE_REASON_STORE_SILENT;
@@ -253,7 +269,9 @@ static void timer_fired(void *engine, struct once__timer *timer)
         unlist(e, a);
         reply(e, a, ONCE_IN_FLIGHT);
     } else {
-        drive(e, a, once__machine_again(&a->machine));
+        drive(e, a,
+              a->look ? once__machine_look(&a->machine)
+                      : once__machine_again(&a->machine));
     }
 }
 
@@ -269,7 +287,7 @@ static void end_waiting(once_engine *e, once_attempt *a)
 
 static void drop_outcome(once_attempt *a)
 {
-    once__outcome_free(a->engine, a->outcome);
+    once__engine_outcome_free(a->engine, a->outcome);
     a->outcome = NULL;
 }
 
@@ -331,10 +349,13 @@ static void step_ended(once_engine *e, once__task *task, int rc)
         rc = ONCE_ESTORE;
     }
     rc = once__reportable(task, rc);
-    if (task->held) {
-        rc = once__gap_answer(rc, &a->step_op.record);
-        verb = ONCE_OP_CLAIM;
-    }
+    if (task->held != 0)
+        rc = held_answer(task, rc);
+    if (task->held != 0 || a->look)
+        verb = ONCE_OP_CLAIM; /* in whose place it was asked */
+    if (verb == ONCE_OP_CLAIM && rc == ONCE_OWNER &&
+        once__age_passed(e, a->born_ms, a->max_age_ms))
+        rc = ONCE_LOST; /* the machine takes the claim back */
     a->step_out = 0;
     if (rc == ONCE_ECLOSED && a->machine.phase != ONCE__PHASE_CLAIM)
         rc =
@@ -379,7 +400,10 @@ void once__call_arrived(void *engine, struct once__node *node)
         return;
     }
     a->wait_until_ms = once__now_ms() + a->wait_ms;
-    drive(e, a, once__machine_begin(&a->machine, (int)a->step_op.two_phase));
+    drive(e, a,
+          a->look
+              ? once__machine_look(&a->machine)
+              : once__machine_begin(&a->machine, (int)a->step_op.two_phase));
 }
 
 void once__stop_arrived(void *engine, struct once__node *node)

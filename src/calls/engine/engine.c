@@ -10,7 +10,7 @@
  * memory of an engine lives as long as the last attempt made from it, so that
  * attempts may be freed after the engine was closed.
  */
-#include "engine/engine.h"
+#include "calls/engine/engine.h"
 
 #include <assert.h>
 #include <sched.h>
@@ -18,9 +18,9 @@
 #include <string.h>
 #include <sys/random.h>
 
-#include "core/error.h"
-#include "store/store.h"
-#include "store/thread.h"
+#include "base/error.h"
+#include "calls/store/store.h"
+#include "base/thread.h"
 
 enum {
     QUEUE_MAX = 65536,
@@ -243,7 +243,7 @@ static void report_caveat(once_engine *e)
     if (e->options.caveat != NULL)
         e->options.caveat(e->options.user, e->store->caveat);
     else
-        once__event(e, "the store is of class B: %s", e->store->caveat);
+        once__event(e, "the store is not durable: %s", e->store->caveat);
 }
 
 static void *run(void *argument)

@@ -21,17 +21,17 @@
  *       \      |        /
  *          batch                tasks and the store
  *            |
- *    clock  gap  witness  scan  gauges  stats   the store's clock; after a restore;
- *               \   |   /        what was granted; many records; their number;
- *                \  |  /         counters
+ *    clock  age  gap  witness  scan  gauges  stats   the store's clock; keys with
+ *               \   |   /        a time; after a restore; what was granted; many
+ *                \  |  /         records; their number; counters
  *                base           time, counters, events, the engine's memory
  *                 |
  *         queue  timer  spare
  *
  * cache.c stands beside them: the caller uses it before it asks.
  */
-#ifndef ONCE_ENGINE_ENGINE_H
-#define ONCE_ENGINE_ENGINE_H
+#ifndef ONCE_CALLS_ENGINE_ENGINE_H
+#define ONCE_CALLS_ENGINE_ENGINE_H
 
 #include <pthread.h>
 #include <semaphore.h>
@@ -40,10 +40,10 @@
 
 #include <once/store.h>
 
-#include "core/machine.h"
-#include "engine/queue.h"
-#include "engine/spare.h"
-#include "engine/timer.h"
+#include "calls/core/machine.h"
+#include "calls/engine/queue.h"
+#include "calls/engine/spare.h"
+#include "calls/engine/timer.h"
 
 #define ONCE__OF(pointer, type, member)                                        \
     ((type *)(void *)((char *)(pointer)-offsetof(type, member)))
@@ -67,7 +67,8 @@ struct once__task {
     uint32_t tries;
     uint32_t batch_limit; /* largest batch that it may be in, 0: no limit  */
     int unlimited;        /* of the reaper: `queue_max` does not count it    */
-    int held;             /* a claim in a gap, which is asked as a READ      */
+    int held; /* a claim that is asked as a READ: what it is told if the key
+               * is absent, or 0                                           */
 };
 
 struct once__tasks {
@@ -79,7 +80,7 @@ struct once__tasks {
  * Their list is short, because each owner has at most two tasks in it and has
  * waited in the other list with its claim before.
  */
-enum once__line { ONCE__OWNERS, ONCE__OTHERS, ONCE__LINES };
+enum once__queue_line { ONCE__OWNERS, ONCE__OTHERS, ONCE__LINES };
 
 /* ---- Attempts ---------------------------------------------------------- */
 
@@ -94,7 +95,7 @@ enum once__listed { ONCE__UNLISTED, ONCE__WAITING, ONCE__LIVE };
  * The copy of an outcome that COMPLETE repeats until it is answered. It has its
  * own task and operation, so that it can outlive its attempt: see late.c.
  */
-struct once__outcome {
+struct once__engine_outcome {
     once__task task;
     once_op op;
     size_t size;
@@ -105,18 +106,20 @@ struct once_attempt {
     once_engine *engine;
     once__machine machine;
     uint32_t lease_ms, wait_ms, store_ms;
+    uint64_t born_ms, max_age_ms; /* of its key; max_age_ms 0: no time */
 
     /* The caller's side of the call under way. */
     struct once__node call_node, stop_node, free_node;
     atomic_int stopping; /* once_attempt_cancel() was called               */
     int begun;           /* the claim was made                             */
+    int look;            /* it never claims: once_look_start()             */
     int calling;         /* `done` is still to be called                   */
     int reason;          /* RELEASE, GIVE_UP: enum once_reason             */
     int ending;          /* 0, or the phase with which the owner ends: COMPLETE,
                  * RELEASE or GIVE_UP                                      */
     once_done *done;
     void *user;
-    struct once__outcome *outcome; /* or NULL */
+    struct once__engine_outcome *outcome; /* or NULL */
 
     /* The engine's side. */
     struct once__link link;
@@ -151,7 +154,7 @@ struct once__counters {
 /* Outcomes that are still repeated although their callers got "unknown". */
 struct once__late {
     uint64_t held, bytes;       /* now: how many, and their size           */
-    uint64_t recorded, dropped; /* anew each time that nothing is held      */
+    uint64_t recorded, dropped; /* from 0 when nothing was held before      */
 };
 
 /* One record that has expired. */
@@ -212,6 +215,7 @@ struct once_engine {
     once_clock clock;  /* what is known of the store's                      */
     int clock_unknown; /* the store's time is not known: nothing is forgotten */
     int ahead;         /* the store's clock is ahead of the elapsed time    */
+    int apart;         /* it is far from this host's                        */
     once__task **batch;
     once_op **ops;
     uint64_t pending; /* tasks that have not ended                         */
@@ -253,15 +257,16 @@ int once__refusal(once_engine *e, once_error *err);
 void once__hold(once_engine *e);
 void once__drop(once_engine *e);
 /* Cleared, but for its `size` bytes, or NULL; and back: NULL is accepted. */
-struct once__outcome *once__outcome_new(once_engine *e, size_t size);
-void once__outcome_free(once_engine *e, struct once__outcome *o);
+struct once__engine_outcome *once__engine_outcome_new(once_engine *e,
+                                                      size_t size);
+void once__engine_outcome_free(once_engine *e, struct once__engine_outcome *o);
 
 /* ---- clock.c ------------------------------------------------------------ */
 
 /* Reads the store's clock, before anything is forgotten. 0: nothing may be. */
 ONCE_CHECK int once__clock_look(once_engine *e);
 
-/* ---- batch.c ------------------------------------------------------------ */
+/* ---- ask_store.c -------------------------------------------------------- */
 
 void once__ready_init(once_engine *e);
 int once__ready_any(const once_engine *e);
@@ -303,6 +308,16 @@ void once__attempt_destroy(once_attempt *a);
 /* Stops renewing for all owners: their records are left to the reaper. */
 void once__live_abandon(once_engine *e);
 
+/* ---- age.c -------------------------------------------------------------- */
+
+/* 0: a key that was born then may be claimed now. Else it is to be asked as a
+ * READ, and an absent one is this: ONCE_EXPIRED, ONCE_TOO_SOON, or ONCE_EAWAY
+ * while the store's clock is not known. */
+int once__age_holds(once_engine *e, uint64_t born_ms, uint64_t max_age_ms);
+/* After a grant, in the middle of a batch: asks no store. 1: it may have come
+ * too late. */
+int once__age_passed(once_engine *e, uint64_t born_ms, uint64_t max_age_ms);
+
 /* ---- gap.c -------------------------------------------------------------- */
 
 /* 1: the store was restored, or accepted by an operator, and what is absent in
@@ -334,4 +349,4 @@ int once__scan_step(once_engine *e);
 /* Ends all scans with this error. */
 void once__scan_abandon(once_engine *e, int rc);
 
-#endif /* ONCE_ENGINE_ENGINE_H */
+#endif /* ONCE_CALLS_ENGINE_ENGINE_H */

@@ -9,11 +9,12 @@
  *                       the process (SIGKILL) or stops it (SIGSTOP)
  *
  * "claim-sent" is reached when a batch with a claim is about to be passed to
- * the store, and "claim-answered" when it is durable and nobody got the reply
- * yet. There are only crashes and pauses here; src/store/faulty.c makes errors.
+ * the store, and "claim-answered" when it is durable and no caller got the
+ * reply yet. There are only crashes and pauses here; the store `faulty:` of the
+ * tests makes errors.
  */
-#ifndef ONCE_ENGINE_FAILPOINT_H
-#define ONCE_ENGINE_FAILPOINT_H
+#ifndef ONCE_CALLS_ENGINE_FAILPOINT_H
+#define ONCE_CALLS_ENGINE_FAILPOINT_H
 
 #ifdef ONCE_FAILPOINTS
 
@@ -73,4 +74,4 @@ static inline void once__failpoint_batch(once_op *const *ops, size_t n,
 
 #endif
 
-#endif /* ONCE_ENGINE_FAILPOINT_H */
+#endif /* ONCE_CALLS_ENGINE_FAILPOINT_H */

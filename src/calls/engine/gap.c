@@ -8,16 +8,16 @@
  *           |  not in the copy |  held or accepted |
  *
  * A key that is absent may have been used after the copy was made. Until the
- * longest retention is over nobody can tell. With ONCE_GAP_HOLD nothing is
+ * longest retention is over that is not known. With ONCE_GAP_HOLD nothing is
  * granted in that time: a claim is asked as a READ, and an absent key is
- * unknown. With ONCE_GAP_ACCEPT it is granted, and the store is of class B
+ * unknown. With ONCE_GAP_ACCEPT it is granted, and the store is not durable
  * (store/open.c says so).
  *
  * Nothing is written for a key that is refused, so nothing has to be cleaned up.
  */
 
-#include "engine/engine.h"
-#include "store/store.h"
+#include "calls/engine/engine.h"
+#include "calls/store/store.h"
 
 /* By the host's clock, and by what has certainly passed of the store's: a clock
  * that was set ahead must not end it. While that is not known (forget_ms 0) the

@@ -1,12 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * gauges.c - how many records the store has, for once_engine_stats(): asked by
- * the engine's thread every `count_ms`, so that whoever looks waits for nothing
- * and does not make the store busier by looking more often.
+ * the engine's thread every `count_ms`, so that a caller who looks waits for
+ * nothing and does not make the store busier by looking more often.
  */
 #include <string.h>
 
-#include "engine/engine.h"
+#include "calls/engine/engine.h"
 
 static int first(void *user, const uint8_t name[ONCE_NAME_SIZE],
                  const once_record *r)

@@ -7,7 +7,7 @@
  *                                        +--> repeated here, until answered
  *
  * The caller does not wait longer, but the outcome is known and is not thrown
- * away: the store accepts it with the owner's token and fence as long as nobody
+ * away: the store accepts it with the owner's token and fence as long as no one
  * else was granted the key (docs/protocol.md, section 5), also when the record
  * has become indeterminate. What is repeated here is limited in bytes
  * (`late_bytes`, the outcomes themselves) and in time (`late_ms`). What exceeds
@@ -15,7 +15,7 @@
  */
 #include <assert.h>
 
-#include "engine/engine.h"
+#include "calls/engine/engine.h"
 
 /* The least that an outcome counts. This also limits how many there are: with
  * the default limits, to half of the engine's queue. */
@@ -50,7 +50,8 @@ static void report(once_engine *e)
 
 static void ended(once_engine *e, once__task *task, int rc)
 {
-    struct once__outcome *o = ONCE__OF(task, struct once__outcome, task);
+    struct once__engine_outcome *o =
+        ONCE__OF(task, struct once__engine_outcome, task);
 
     if ((rc == ONCE_ENOMEM || rc == ONCE_EFULL) && once__ask_again(e, task))
         return;
@@ -60,20 +61,20 @@ static void ended(once_engine *e, once__task *task, int rc)
         e->late.recorded++;
     else
         e->late.dropped++;
-    once__outcome_free(e, o);
+    once__engine_outcome_free(e, o);
     report(e);
 }
 
 void once__late_begin(once_engine *e, once_attempt *a)
 {
-    struct once__outcome *o = a->outcome;
+    struct once__engine_outcome *o = a->outcome;
 
     assert(a->step_op.verb == ONCE_OP_COMPLETE ||
            a->step_op.verb == ONCE_OP_RELEASE);
     assert(o != NULL || a->step_op.verb == ONCE_OP_RELEASE);
     a->outcome = NULL;
     if (o == NULL) /* a release has no bytes */
-        o = once__outcome_new(e, 0);
+        o = once__engine_outcome_new(e, 0);
     if (o == NULL ||
         e->late.bytes + charge(&a->step_op) > e->options.late_bytes)
         goto out;
@@ -85,7 +86,7 @@ void once__late_begin(once_engine *e, once_attempt *a)
     once__ask(e, &o->task, once__now_ms() + e->options.late_ms);
     return;
 out:
-    once__outcome_free(e, o);
+    once__engine_outcome_free(e, o);
     e->late.dropped++;
     report(e);
 }

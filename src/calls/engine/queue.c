@@ -11,7 +11,7 @@
  * operations are sequentially consistent, so at least one of them sees the
  * other. After the close a push fails and returns 0, so that nothing is lost.
  */
-#include "engine/queue.h"
+#include "calls/engine/queue.h"
 
 #include <assert.h>
 #include <errno.h>
@@ -65,7 +65,7 @@ void once__queue_wake(struct once__queue *q)
     int one = 1;
 
     if (!atomic_compare_exchange_strong(&q->sleeping, &one, 0))
-        return; /* awake, or somebody else is waking it */
+        return; /* awake, or another thread is waking it */
     (void)pthread_mutex_lock(&q->lock);
     (void)pthread_cond_signal(&q->awake);
     (void)pthread_mutex_unlock(&q->lock);

@@ -1,14 +1,14 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* queue.h - from many threads to one: how everything reaches the engine. */
-#ifndef ONCE_ENGINE_QUEUE_H
-#define ONCE_ENGINE_QUEUE_H
+#ifndef ONCE_CALLS_ENGINE_QUEUE_H
+#define ONCE_CALLS_ENGINE_QUEUE_H
 
 #include <pthread.h>
 #include <stdatomic.h>
 #include <stdint.h>
 
-/* A struct that is queued has one of these as a member. `arrive` is called by
- * whoever takes the node from the queue; the queue itself never calls it. */
+/* A struct that is queued has one of these as a member. The thread that
+ * takes the node from the queue calls `arrive`; the queue itself never does. */
 struct once__node {
     struct once__node *next;
     void (*arrive)(void *owner, struct once__node *node);
@@ -40,4 +40,4 @@ struct once__node *once__queue_close(struct once__queue *q);
  * `until_ms` (UINT64_MAX: never). Returns at once if the queue is not empty. */
 void once__queue_sleep(struct once__queue *q, uint64_t until_ms);
 
-#endif /* ONCE_ENGINE_QUEUE_H */
+#endif /* ONCE_CALLS_ENGINE_QUEUE_H */

@@ -6,10 +6,10 @@
  * A round reaps and then forgets, in steps. A step scans for at most `reap_max`
  * records and begins one conditional operation for each, so an outdated scan, a
  * second reaper or a reaper that dies are harmless. The operations are tasks
- * like all others (batch.c), and the next step begins when they have ended. A
- * step begins when the engine has nothing else to do, and under load as soon as
- * a period was missed (docs/protocol.md, L2). If a step found as many records
- * as it may, the next one follows soon.
+ * like all others (ask_store.c), and the next step begins when they have ended.
+ * A step begins when the engine has nothing else to do, and under load as soon
+ * as a period was missed (docs/protocol.md, L2). If a step found as many
+ * records as it may, the next one follows soon.
  *
  * Retention is the one place where a wrong clock could cost safety: before each
  * step that forgets, clock.c reads the store's clock.
@@ -18,8 +18,8 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "core/error.h"
-#include "engine/engine.h"
+#include "base/error.h"
+#include "calls/engine/engine.h"
 
 enum { HURRY = 8 };
 

@@ -10,8 +10,8 @@
 #include <errno.h>
 #include <string.h>
 
-#include "core/error.h"
-#include "engine/engine.h"
+#include "base/error.h"
+#include "calls/engine/engine.h"
 
 enum { STEP = 256 };
 

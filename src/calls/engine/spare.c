@@ -10,13 +10,13 @@
  * than all else that makes an attempt; so 16 of them are fetched at a time; no signal
  * interrupts getrandom() when it is asked for up to 256 bytes.
  *
- * Nobody waits: who finds `busy` set asks malloc() or the kernel. Of two
- * processes none gets the other's random numbers after a fork: the child has no
- * thread of this engine, so nothing that it submits is ever claimed.
+ * No thread waits: one that finds `busy` set asks malloc() or the kernel. Of
+ * two processes none gets the other's random numbers after a fork: the child
+ * has no thread of this engine, so nothing that it submits is ever claimed.
  *
  * Under a sanitizer nothing is kept, so that it sees who uses memory too late.
  */
-#include "engine/spare.h"
+#include "calls/engine/spare.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -35,8 +35,8 @@ enum { BLOCK = 2048 };
 
 enum { KEPT = WATCHED ? 0 : 512 };
 
-struct once__block {
-    struct once__block *next;
+struct once__spare_block {
+    struct once__spare_block *next;
 };
 
 /* 1: it is ours until leave(). */
@@ -58,7 +58,7 @@ void once__spare_init(struct once__spare *s)
 
 void once__spare_clear(struct once__spare *s)
 {
-    struct once__block *next;
+    struct once__spare_block *next;
 
     for (; s->first != NULL; s->first = next) {
         next = s->first->next;
@@ -69,7 +69,7 @@ void once__spare_clear(struct once__spare *s)
 
 void *once__spare_take(struct once__spare *s, size_t size)
 {
-    struct once__block *b = NULL;
+    struct once__spare_block *b = NULL;
 
     if (size > BLOCK)
         return malloc(size);
@@ -86,7 +86,7 @@ void *once__spare_take(struct once__spare *s, size_t size)
 
 void once__spare_give(struct once__spare *s, void *memory, size_t size)
 {
-    struct once__block *b = memory;
+    struct once__spare_block *b = memory;
 
     if (b != NULL && size <= BLOCK && enter(s)) {
         if (s->count < KEPT) {

@@ -2,8 +2,8 @@
 /*
  * spare.h - memory and random numbers for attempts, kept ready. See spare.c.
  */
-#ifndef ONCE_ENGINE_SPARE_H
-#define ONCE_ENGINE_SPARE_H
+#ifndef ONCE_CALLS_ENGINE_SPARE_H
+#define ONCE_CALLS_ENGINE_SPARE_H
 
 #include <stdatomic.h>
 #include <stddef.h>
@@ -15,7 +15,7 @@ enum { ONCE__SPARE_RANDOM = 16 * ONCE_TOKEN_SIZE };
 
 struct once__spare {
     atomic_flag busy; /* one thread uses what is below */
-    struct once__block *first;
+    struct once__spare_block *first;
     int count;
     size_t left; /* of `random`: not used yet */
     uint8_t random[ONCE__SPARE_RANDOM];
@@ -31,4 +31,4 @@ void once__spare_give(struct once__spare *s, void *memory, size_t size);
 ONCE_CHECK int once__spare_token(struct once__spare *s,
                                  uint8_t out[ONCE_TOKEN_SIZE]);
 
-#endif /* ONCE_ENGINE_SPARE_H */
+#endif /* ONCE_CALLS_ENGINE_SPARE_H */

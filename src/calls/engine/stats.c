@@ -8,8 +8,8 @@
  */
 #include <string.h>
 
-#include "engine/cache.h"
-#include "engine/engine.h"
+#include "calls/engine/cache.h"
+#include "calls/engine/engine.h"
 
 static uint64_t look(const atomic_uint_fast64_t *counter)
 {

@@ -11,9 +11,9 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "core/transition.h"
-#include "core/error.h"
-#include "engine/engine.h"
+#include "calls/core/transition.h"
+#include "base/error.h"
+#include "calls/engine/engine.h"
 
 enum { STORE_MS = 1000 };
 

@@ -8,7 +8,7 @@
  * cannot fail. Arming and looking are O(1), removing is O(log n) amortized;
  * nothing is recursive.
  */
-#include "engine/timer.h"
+#include "calls/engine/timer.h"
 
 #include <assert.h>
 #include <stddef.h>

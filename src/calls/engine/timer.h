@@ -1,12 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* timer.h - what is to be done later, the soonest first. For one thread. */
-#ifndef ONCE_ENGINE_TIMER_H
-#define ONCE_ENGINE_TIMER_H
+#ifndef ONCE_CALLS_ENGINE_TIMER_H
+#define ONCE_CALLS_ENGINE_TIMER_H
 
 #include <stdint.h>
 
-/* Zero it and set `fire`. The heap never calls `fire`: whoever pops the timer
- * does. */
+/* Zero it and set `fire`. The heap never calls `fire`: the code that pops
+ * the timer does. */
 struct once__timer {
     uint64_t due_ms;
     struct once__timer *child;    /* the first of those that come later      */
@@ -30,4 +30,4 @@ uint64_t once__timers_next(const struct once__timers *h);
 /* Takes out the soonest one if it is due at `now_ms`, or NULL. */
 struct once__timer *once__timers_pop(struct once__timers *h, uint64_t now_ms);
 
-#endif /* ONCE_ENGINE_TIMER_H */
+#endif /* ONCE_CALLS_ENGINE_TIMER_H */

@@ -6,7 +6,7 @@
  *    FOLDER/<store id>     "once witness 1 FENCE\n"
  *    FOLDER/at-<where>     "once witness 1 at STORE ID\n"
  *
- * A store that was put back to an earlier time - a snapshot, a copy in its
+ * A store restored to an earlier state - a snapshot, a copy in its
  * place, a standby that lagged behind - has forgotten grants, and would execute
  * their requests again. It cannot know. The file knows the largest fence that
  * any process of this host was granted: a store that opens below it was rolled
@@ -33,9 +33,9 @@
 #include <sys/file.h>
 #include <unistd.h>
 
-#include "core/bytes.h"
-#include "core/error.h"
-#include "engine/engine.h"
+#include "base/bytes.h"
+#include "base/error.h"
+#include "calls/engine/engine.h"
 
 enum { WRITE_MS = 1000, FLUSH_MS = 10000, TEXT = 64 };
 
@@ -145,7 +145,7 @@ static int raise_file(const char *path, uint64_t fence, int flush)
 
     if (fd < 0)
         return 0;
-    /* What is damaged is written anew. */
+    /* What is damaged is written again. */
     good = flock(fd, LOCK_EX) == 0 &&
            ((read_fence(fd, &there) && there >= fence) ||
             write_fence(fd, fence)) &&
@@ -187,8 +187,8 @@ static void save(once_engine *e, int flush)
 }
 
 /* What a file says, into one of both; nothing: 0, "". A file that cannot be read
- * is reported: it may be another user's, or damaged, and then nobody notices a
- * store put back. */
+ * is reported: it may be another user's, or damaged, and then no host notices a
+ * restored store. */
 static void look(once_engine *e, const char *path, uint64_t *fence, char *id)
 {
     int fd =
@@ -250,8 +250,8 @@ static int check_fence(once_engine *e, uint64_t seen, once_error *err)
         return once__fail(err, ONCE_EROLLBACK,
                           "the store has forgotten what it granted: its last "
                           "fence is %" PRIu64 ", this host was granted %" PRIu64
-                          ". It was put back to an earlier time: see once "
-                          "restore --adopt",
+                          ". It was restored to an earlier state: see "
+                          "once restore --adopt",
                           fence, seen);
     once__event(e,
                 "the store has forgotten what it granted: its last fence is "

@@ -13,39 +13,63 @@
  *     |      dry run, unprotected                       DROP              |
  *     +-------------------- answered -------------------------------------+
  *
+ *    CLAIM -> PROBE -> DECIDE -> as CLAIM: unknown; the caller asks the service,
+ *                                and what was applied is recorded
+ *
  * The engine's thread writes `rc`, sets `ready` and calls `wake`, and touches
  * nothing else. All the rest belongs to the thread that serves the request.
  *
  * It refuses to let an answer out before its record is durable, and to take a
  * handler that was called for one that was not.
  */
-#include "guard/guard.h"
+#include "calls/guard/guard.h"
 
 #include <assert.h>
 #include <stdatomic.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <time.h>
 
-#include "core/error.h"
+#include "base/bytes.h"
+#include "base/error.h"
+#include "calls/http/json.h"
 
-enum state { PASS, READ, CLAIM, OWNER, STORE, SEND, DROP };
+enum state { PASS, READ, CLAIM, PROBE, DECIDE, OWNER, STORE, SEND, DROP };
+
+/* What the service was asked about an unknown outcome, and what follows. */
+struct probe {
+    int asked, place; /* -1: none                                           */
+    uint64_t fence;   /* that the claim has seen                            */
+    once_op op;       /* the decision, and its bytes                        */
+    void *result;
+    once_attempt *again; /* claims when the decision was answered           */
+    int undecided;       /* it was not, or nothing was claimed              */
+};
 
 struct once_exchange {
     once_guard *guard;
     enum state state;
-    once__decision decision; /* what the client gets, as far as it is known */
-    once__response stored;   /* for a replay, borrowed from the record      */
+    once__http_decision
+        decision;          /* what the client gets, as far as it is known */
+    once__response stored; /* for a replay, borrowed from the record      */
 
+    uint64_t born_ms; /* of a key that says it                             */
     uint8_t name[ONCE_NAME_SIZE];
     char hash[17];
+    char record[ONCE__RECORD_TEXT];
     char label[ONCE_LABEL_MAX];
     size_t n_label;
     uint8_t trace[ONCE_TRACE_SIZE];
     once__fingerprint *fingerprint; /* NULL: `print` has it already         */
     uint8_t print[ONCE_FINGERPRINT_SIZE];
+    int collect; /* 1: the body, in `json`                                 */
+    once__json_text json;
     size_t body; /* bytes so far                                          */
     int too_large;
+    int not_allowed;
+    int look;         /* it only asks what became of the key               */
+    uint32_t look_ms; /* and for how long it waits                         */
     char detail[252];
 
     once_attempt *attempt;
@@ -53,10 +77,11 @@ struct once_exchange {
     once_http_wake *wake;
     void *user;
     atomic_int ready; /* the engine has answered: `rc` is there             */
-    _Atomic(once_attempt *) claiming; /* for whoever cancels                */
+    _Atomic(once_attempt *) claiming; /* for the one who cancels            */
     atomic_int cancelled;
     int rc;
 
+    struct probe probe;
     int observed; /* of the handler: enum once__observed                    */
     int action;   /* what the engine was asked: enum once__verdict_action   */
     struct once__reply reply;
@@ -74,6 +99,31 @@ static void answered(once_attempt *a, int rc, void *user)
     x->rc = rc;
     atomic_store_explicit(&x->ready, 1, memory_order_release);
     wake(whom); /* From here on `x` may be gone. */
+}
+
+/*
+ * The store has answered a decision, or has not. Whoever was first: one claim
+ * more, of a new attempt, says what stands recorded.
+ */
+static void decided(once_op *op)
+{
+    once_exchange *x = op->user;
+    once_http_wake *wake = x->wake;
+    once_engine *e = x->guard->engine;
+    void *whom = x->user;
+
+    if (once__probe_answered(op->rc)) {
+        atomic_store(&x->claiming, x->probe.again);
+        if (atomic_load(&x->cancelled))
+            once_attempt_cancel(x->probe.again);
+        if (once_claim_start(x->probe.again, answered, x) == ONCE_OK) {
+            once_engine_wake(e);
+            return;
+        }
+    }
+    x->probe.undecided = 1;
+    atomic_store_explicit(&x->ready, 1, memory_order_release);
+    wake(whom);
 }
 
 static void released(once_attempt *a, int rc, void *user)
@@ -102,7 +152,8 @@ int once_http_is_internal(const char *name)
 
 static void refuse(once_exchange *x, int problem, const char *detail)
 {
-    x->decision = once__decide_refusal(&x->guard->policy, problem);
+    x->decision = x->look ? once__decide_lookup_refusal(problem)
+                          : once__decide_refusal(&x->guard->policy, problem);
     if (detail != NULL)
         memcpy(x->detail, detail, strnlen(detail, sizeof(x->detail) - 1));
 }
@@ -188,7 +239,8 @@ static char *host_of(const once_http_request *r, const struct target *t,
 }
 
 static int name_it(once_exchange *x, const once_http_request *r,
-                   const struct target *t, once_bytes scope, once_bytes key)
+                   const struct target *t, const once__request_head *head,
+                   once_bytes scope, once_bytes key)
 {
     const char *given = x->guard->realm;
     char *host = NULL;
@@ -203,8 +255,9 @@ static int name_it(once_exchange *x, const once_http_request *r,
             goto out;
         realm.data = host;
     }
-    once__name(scope, realm, once__text(r->method), t->path, key, x->name);
+    once__name(scope, realm, head, key, x->name);
     once__name_hex(x->name, x->hash);
+    once__hex(x->name, sizeof(x->name), x->record);
     rc = ONCE_OK;
 out:
     free(host);
@@ -220,7 +273,8 @@ static once_bytes header_or_nothing(const once_http_request *r,
 }
 
 /* 1: the operator's function has said what counts, and it is in `print`. */
-static int print_text(once_exchange *x, const once_http_request *r)
+static int print_text(once_exchange *x, const once_http_request *r,
+                      const once__request_head *head)
 {
     const once_guard_options *o = &x->guard->options;
     char text[ONCE_HTTP_TEXT_MAX];
@@ -231,22 +285,35 @@ static int print_text(once_exchange *x, const once_http_request *r)
     size = o->fingerprint_of(o->user, r, text, sizeof(text));
     if (size <= 0 || (size_t)size > sizeof(text))
         return 0;
-    once__fingerprint_of_text((once_bytes){text, (size_t)size}, x->print);
+    once__fingerprint_of_text(head, (once_bytes){text, (size_t)size}, x->print);
     return 1;
 }
 
 static int begin_print(once_exchange *x, const once_http_request *r,
-                       once_bytes query)
+                       const once__request_head *head)
 {
-    once__request_head head = {
-        .query = query,
+    int rc;
+
+    if (print_text(x, r, head))
+        return ONCE_OK;
+    rc =
+        once__fingerprint_new(x->guard->compared.counts, head, &x->fingerprint);
+    if (rc == ONCE_OK)
+        x->collect = once__fingerprint_is_json(x->fingerprint);
+    return rc;
+}
+
+static once__request_head head_of(const once_http_request *r,
+                                  const struct target *t)
+{
+    return (once__request_head){
+        .query = t->query,
         .type = header_or_nothing(r, "Content-Type"),
         .encoding = header_or_nothing(r, "Content-Encoding"),
+        .method = once__text(r->method),
+        .path = t->path,
+        .of_path = 1,
     };
-
-    if (print_text(x, r))
-        return ONCE_OK;
-    return once__fingerprint_new(x->guard->counts, &head, &x->fingerprint);
 }
 
 /* What the record will say for operators. */
@@ -279,11 +346,14 @@ static int identify(once_exchange *x, const once_http_request *r,
     const once_guard_options *o = &x->guard->options;
     char key[ONCE__KEY_MAX], scope[ONCE_HTTP_TEXT_MAX];
     once_bytes k = {key, 0}, s = {scope, 0};
+    once__request_head head;
     struct target t;
     once_error err;
     int rc, size = 0;
 
-    if (once__key_parse(raw, key, &k.size, &err) != ONCE_OK) {
+    if (once__key_parse(raw, key, &k.size, &err) != ONCE_OK ||
+        once__key_birth(x->guard->policy.key_form, k, &x->born_ms, &err) !=
+            ONCE_OK) {
         refuse(x, ONCE__PROBLEM_KEY_INVALID, err.text);
         return ONCE_OK;
     }
@@ -296,9 +366,11 @@ static int identify(once_exchange *x, const once_http_request *r,
     s.size = (size_t)size;
     split_target(r->target, &t);
     describe(x, r, &t);
-    rc = name_it(x, r, &t, s, k);
-    if (rc == ONCE_OK)
-        rc = begin_print(x, r, t.query);
+    x->look_ms = once__lookup_wait(t.query, x->look_ms);
+    head = head_of(r, &t);
+    rc = name_it(x, r, &t, &head, s, k);
+    if (rc == ONCE_OK && !x->look)
+        rc = begin_print(x, r, &head);
     return rc;
 }
 
@@ -309,13 +381,15 @@ static int look_at(once_exchange *x, const once_http_request *r)
     once_bytes raw = {NULL, 0};
     int rc = ONCE_OK;
 
-    if (!once__guard_has_method(g, r->method))
+    x->not_allowed = x->look && strcmp(r->method, "GET") != 0 &&
+                     strcmp(r->method, "HEAD") != 0;
+    if (!x->look && !once__guard_has_method(g, r->method))
         return ONCE_OK;
     if (find_key(x, r, text, sizeof(text), &raw)) {
         if (!is_decided(x))
             rc = identify(x, r, raw);
     } else if (!is_decided(x)) {
-        if (!g->options.key_required)
+        if (!g->options.key_required && !x->look)
             return ONCE_OK;
         refuse(x, ONCE__PROBLEM_KEY_MISSING, NULL);
     }
@@ -324,8 +398,9 @@ static int look_at(once_exchange *x, const once_http_request *r)
     return rc;
 }
 
-int once_exchange_new(once_guard *g, const once_http_request *r,
-                      once_error *err, once_exchange **out)
+/* An exchange of a request, or of a lookup that waits for at most `look_ms`. */
+static int exchange_new(once_guard *g, const once_http_request *r, int look,
+                        uint32_t look_ms, once_error *err, once_exchange **out)
 {
     once_exchange *x = calloc(1, sizeof(*x));
     int rc = ONCE_ENOMEM;
@@ -333,7 +408,10 @@ int once_exchange_new(once_guard *g, const once_http_request *r,
     if (x == NULL)
         goto out;
     x->guard = g;
-    x->hash[0] = '-';
+    x->look = look;
+    x->look_ms = look_ms;
+    x->hash[0] = x->record[0] = '-';
+    x->probe.place = -1;
     rc = look_at(x, r);
     if (rc != ONCE_OK)
         goto out;
@@ -342,6 +420,20 @@ int once_exchange_new(once_guard *g, const once_http_request *r,
 out:
     once_exchange_free(x);
     return once__fail(err, rc, "exchange: no memory");
+}
+
+int once_exchange_new(once_guard *g, const once_http_request *r,
+                      once_error *err, once_exchange **out)
+{
+    return exchange_new(g, r, 0, 0, err, out);
+}
+
+int once_exchange_lookup(once_guard *g, const once_http_request *r,
+                         uint32_t wait_ms, once_error *err, once_exchange **out)
+{
+    int rc = once__guard_check_lookup(&g->options, wait_ms, err);
+
+    return rc == ONCE_OK ? exchange_new(g, r, 1, wait_ms, err, out) : rc;
 }
 
 int once_exchange_body(once_exchange *x, const void *data, size_t size)
@@ -354,6 +446,8 @@ int once_exchange_body(once_exchange *x, const void *data, size_t size)
     x->body += size;
     if (x->fingerprint != NULL)
         once__fingerprint_body(x->fingerprint, data, size);
+    if (x->collect)
+        once__json_add(&x->json, data, size);
     return ONCE_OK;
 }
 
@@ -365,9 +459,13 @@ static int prepare_reply(once_exchange *x)
 
     if (x->decision.next == ONCE__NEXT_REPLAY)
         return once__reply_replay(&x->reply, &x->stored, &x->decision, exposed);
-    return once__reply_problem(&x->reply, &x->decision,
-                               x->detail[0] != '\0' ? x->detail : NULL,
-                               exposed);
+    if (x->decision.next == ONCE__NEXT_TELL)
+        return once__reply_told(&x->reply, &x->decision, x->rc,
+                                once_attempt_record(x->attempt), &x->stored,
+                                exposed);
+    return once__reply_problem(
+        &x->reply, &x->decision,
+        x->detail[0] != '\0' ? x->detail : x->decision.detail, exposed);
 }
 
 /* The step that follows from the decision, or ONCE_ENOMEM. */
@@ -401,10 +499,22 @@ static int follow(once_exchange *x)
 
 /* ---- The claim ----------------------------------------------------------- */
 
-static void end_print(once_exchange *x)
+static int end_print(once_exchange *x)
 {
-    if (x->fingerprint != NULL)
-        once__fingerprint_end(x->fingerprint, x->print);
+    once__json *doc = NULL;
+    int rc = ONCE_OK;
+
+    if (x->collect) {
+        rc = once__json_read(&x->json, &doc, NULL);
+        once__json_clear(&x->json);
+    }
+    if (rc != ONCE_ENOMEM)
+        rc = x->fingerprint == NULL
+                 ? ONCE_OK
+                 : once__fingerprint_end_json(x->fingerprint, doc,
+                                              &x->guard->compared, x->print);
+    free(doc);
+    return rc;
 }
 
 /* What the next call to the engine needs, before it is made. */
@@ -415,6 +525,46 @@ static void expect(once_exchange *x, enum state state, once_http_wake *wake,
     x->wake = wake;
     x->user = user;
     atomic_store_explicit(&x->ready, 0, memory_order_relaxed);
+}
+
+static uint64_t steady_ms(void)
+{
+    struct timespec t;
+
+    (void)clock_gettime(CLOCK_MONOTONIC, &t);
+    return (uint64_t)t.tv_sec * 1000 + (uint64_t)t.tv_nsec / 1000000;
+}
+
+/* 1: the service is to be asked, by the caller; once in an exchange. */
+static int begin_probe(once_exchange *x, int rc, const once_record *record)
+{
+    once_guard *g = x->guard;
+    struct probe *p = &x->probe;
+
+    if (x->look || p->asked || !once__may_probe(&g->policy, rc, record))
+        return 0;
+    p->asked = 1;
+    p->fence = record->fence;
+    pthread_mutex_lock(&g->lock);
+    p->place = once__probe_enter(&g->places, x->name, steady_ms());
+    pthread_mutex_unlock(&g->lock);
+    if (p->place < 0)
+        return 0;
+    x->number = record->attempt;
+    x->state = PROBE;
+    return 1;
+}
+
+static void end_probe(once_exchange *x)
+{
+    once_guard *g = x->guard;
+
+    if (x->probe.place < 0)
+        return;
+    pthread_mutex_lock(&g->lock);
+    once__probe_leave(&g->places, x->probe.place);
+    pthread_mutex_unlock(&g->lock);
+    x->probe.place = -1;
 }
 
 /* The claim has ended with `rc`, or could not be begun. */
@@ -428,25 +578,28 @@ static int claimed(once_exchange *x, int rc)
         record = once_attempt_record(x->attempt);
         left_ms = once_attempt_left_ms(x->attempt);
     }
-    x->decision = once__decide_claim(&x->guard->policy, rc, record, left_ms,
-                                     &x->stored, &err);
+    x->decision = x->look ? once__decide_lookup(rc, record, &x->stored, &err)
+                          : once__decide_claim(&x->guard->policy, rc, record,
+                                               left_ms, &x->stored, &err);
     if (err.text[0] != '\0')
         once__guard_event(x->guard, "record %s: %s", x->hash, err.text);
-    return follow(x);
+    return begin_probe(x, rc, record) ? ONCE_HTTP_PROBE : follow(x);
 }
 
-static int begin_attempt(once_exchange *x)
+static int make_attempt(once_exchange *x, once_attempt **out)
 {
     const once_guard *g = x->guard;
     once_request r;
     once_error err;
     int rc;
 
-    end_print(x);
     once__request_fill(&g->policy, x->name, x->print, g->group, &r);
     r.label = (once_bytes){x->label, x->n_label};
     memcpy(r.trace, x->trace, sizeof(r.trace));
-    rc = once_attempt_new(g->engine, &r, &err, &x->attempt);
+    if (x->look)
+        r.wait_ms = x->look_ms;
+    r.born_ms = x->born_ms;
+    rc = once_attempt_new(g->engine, &r, &err, out);
     if (rc != ONCE_OK)
         once__guard_event(g, "%s", err.text);
     return rc;
@@ -455,8 +608,8 @@ static int begin_attempt(once_exchange *x)
 int once_exchange_claim(once_exchange *x, once_http_wake *wake, void *user)
 {
     assert(x->state == READ);
-    if (x->too_large) {
-        if (once__reply_too_large(&x->reply) != ONCE_OK)
+    if (x->too_large || x->not_allowed) {
+        if (once__reply_refusal(&x->reply, x->too_large ? 413 : 405) != ONCE_OK)
             return ONCE_ENOMEM;
         x->decision.header = ONCE__STATUS_NONE;
         x->state = SEND;
@@ -464,26 +617,27 @@ int once_exchange_claim(once_exchange *x, once_http_wake *wake, void *user)
     }
     if (is_decided(x))
         return follow(x);
-    if (begin_attempt(x) != ONCE_OK)
+    if (end_print(x) != ONCE_OK || make_attempt(x, &x->attempt) != ONCE_OK)
         return claimed(x, ONCE_ESTORE);
     expect(x, CLAIM, wake, user);
-    /* One of both happens: we see that it was cancelled, or whoever cancels
-     * sees the attempt. */
+    /* One of both happens: we see that it was cancelled, or the one that
+     * cancels sees the attempt. */
     atomic_store(&x->claiming, x->attempt);
     if (atomic_load(&x->cancelled))
         once_attempt_cancel(x->attempt);
-    if (once_claim_start(x->attempt, answered, x) != ONCE_OK) {
-        x->state = READ; /* nobody will wake us */
+    if ((x->look ? once_look_start : once_claim_start)(x->attempt, answered,
+                                                       x) != ONCE_OK) {
+        x->state = READ; /* nothing will wake us */
         return claimed(x, ONCE_ESTORE);
     }
     return ONCE_HTTP_WAIT;
 }
 
-static void release(once_exchange *x)
+static void release(once_attempt **at)
 {
-    once_attempt *a = x->attempt;
+    once_attempt *a = *at;
 
-    x->attempt = NULL;
+    *at = NULL;
     if (once_release_start(a, ONCE_REASON_NOT_SENT, released, NULL) != ONCE_OK)
         once_attempt_free(a);
 }
@@ -491,8 +645,97 @@ static void release(once_exchange *x)
 void once_exchange_abandon(once_exchange *x)
 {
     assert(x->state == OWNER);
-    release(x);
+    release(&x->attempt);
     x->state = DROP;
+}
+
+/* ---- What the service says of an unknown outcome ------------------------- */
+
+/* The program's own word, or a service's answer over HTTP. 1: it was applied,
+ * and `*status` is the outcome's. */
+static int was_applied(const once_exchange *x, const once_http_answer *a,
+                       int *status)
+{
+    once__probe_reply r = {.observed = ONCE__WHOLE, .own = 1};
+    size_t i;
+
+    if (a == NULL || a->streamed || a->status < 200 || a->status > 599)
+        return 0;
+    *status = a->status;
+    if (a->outcome != ONCE_HTTP_BY_STATUS)
+        return a->outcome == ONCE_HTTP_APPLIED;
+    r.status = a->status;
+    for (i = 0; i < a->n; i++)
+        once__probe_header(&r, once__text(a->headers[i].name),
+                           once__text(a->headers[i].value));
+    return once__judge_probe(&r, x->name, status) == ONCE__PROBE_APPLIED;
+}
+
+static int encode_applied(once_exchange *x, const once_http_answer *a,
+                          int status, once_bytes *out)
+{
+    once_http_answer kept = *a;
+    once_error err;
+
+    kept.status = status;
+    if (status == 204 || status == 304)
+        kept.body = (once_bytes){NULL, 0};
+    return once__reply_encode(x->guard, &kept,
+                              kept.body.size <= x->guard->options.max_response,
+                              &err, out);
+}
+
+/* ONCE_OK: the store is being asked. */
+static int decide(once_exchange *x, const once_http_answer *a, int status,
+                  once_http_wake *wake, void *user)
+{
+    struct probe *p = &x->probe;
+    once_bytes result = {NULL, 0};
+    int rc = encode_applied(x, a, status, &result);
+
+    p->result = (void *)(uintptr_t)result.data;
+    if (rc == ONCE_OK)
+        rc = make_attempt(x, &p->again);
+    if (rc != ONCE_OK)
+        return rc;
+    once__probe_fill(&x->guard->policy, x->name, p->fence, result, &p->op);
+    p->op.done = decided;
+    p->op.user = x;
+    expect(x, DECIDE, wake, user);
+    return once_submit(x->guard->engine, &p->op, NULL);
+}
+
+int once_exchange_probed(once_exchange *x, const once_http_answer *a,
+                         once_http_wake *wake, void *user)
+{
+    int status = 0;
+
+    assert(x->state == PROBE);
+    end_probe(x);
+    if (was_applied(x, a, &status) &&
+        decide(x, a, status, wake, user) == ONCE_OK)
+        return ONCE_HTTP_WAIT;
+    x->state = READ; /* nothing will wake us */
+    return follow(x);
+}
+
+/* What the first claim was told, or what the second one is. */
+static int settled(once_exchange *x)
+{
+    once_attempt *first = x->attempt;
+
+    if (x->probe.op.rc == ONCE_OK)
+        once__guard_event(x->guard,
+                          "outcome known by a probe: record %s, attempt %u, "
+                          "fence %llu",
+                          x->hash, x->number,
+                          (unsigned long long)x->probe.fence);
+    if (x->probe.undecided)
+        return follow(x);
+    x->attempt = x->probe.again;
+    x->probe.again = NULL;
+    once_attempt_free(first);
+    return claimed(x, x->rc);
 }
 
 /* ---- The handler's answer ------------------------------------------------ */
@@ -535,7 +778,7 @@ static int record(once_exchange *x, const once_http_answer *a,
     once_error err;
     int rc = ONCE_OK;
 
-    if (v.action == ONCE__DO_COMPLETE || v.action == ONCE__DO_MARK)
+    if (once__verdict_keeps(v))
         rc = once__reply_encode(g, a, v.action == ONCE__DO_COMPLETE, &err,
                                 &result);
     if (rc != ONCE_OK)
@@ -604,7 +847,7 @@ int once_exchange_broken(once_exchange *x, int status, once_http_wake *wake,
 
 static int stored(once_exchange *x)
 {
-    once__end end = {
+    once__http_end end = {
         .action = x->action,
         .observed = x->observed,
         .has_own = !once__is_broken(x->observed),
@@ -616,19 +859,26 @@ static int stored(once_exchange *x)
     return follow(x);
 }
 
+static int waits(const once_exchange *x)
+{
+    return x->state == CLAIM || x->state == DECIDE || x->state == STORE;
+}
+
 int once_exchange_step(once_exchange *x)
 {
     static const int steps[] = {
-        [PASS] = ONCE_HTTP_PASS,  [READ] = ONCE_HTTP_READ,
-        [CLAIM] = ONCE_HTTP_WAIT, [OWNER] = ONCE_HTTP_RUN,
-        [STORE] = ONCE_HTTP_WAIT, [SEND] = ONCE_HTTP_SEND,
-        [DROP] = ONCE_HTTP_DROP,
+        [PASS] = ONCE_HTTP_PASS,   [READ] = ONCE_HTTP_READ,
+        [CLAIM] = ONCE_HTTP_WAIT,  [OWNER] = ONCE_HTTP_RUN,
+        [STORE] = ONCE_HTTP_WAIT,  [SEND] = ONCE_HTTP_SEND,
+        [DROP] = ONCE_HTTP_DROP,   [PROBE] = ONCE_HTTP_PROBE,
+        [DECIDE] = ONCE_HTTP_WAIT,
     };
 
-    if ((x->state == CLAIM || x->state == STORE) &&
-        atomic_load_explicit(&x->ready, memory_order_acquire))
-        return x->state == CLAIM ? claimed(x, x->rc) : stored(x);
-    return steps[x->state];
+    if (!waits(x) || !atomic_load_explicit(&x->ready, memory_order_acquire))
+        return steps[x->state];
+    return x->state == CLAIM    ? claimed(x, x->rc)
+           : x->state == DECIDE ? settled(x)
+                                : stored(x);
 }
 
 /* ---- The rest ------------------------------------------------------------ */
@@ -653,13 +903,19 @@ void once_exchange_free(once_exchange *x)
 {
     if (x == NULL)
         return;
-    if (x->state == CLAIM || x->state == STORE)
+    if (waits(x))
         assert(atomic_load_explicit(&x->ready, memory_order_acquire));
+    end_probe(x);
     /* A grant that the server never got has begun nothing. */
     if (x->state == CLAIM && x->rc == ONCE_OWNER)
-        release(x);
+        release(&x->attempt);
+    if (x->state == DECIDE && !x->probe.undecided && x->rc == ONCE_OWNER)
+        release(&x->probe.again);
     once_attempt_free(x->attempt);
+    once_attempt_free(x->probe.again);
+    free(x->probe.result);
     once__fingerprint_free(x->fingerprint);
+    once__json_clear(&x->json);
     once__reply_clear(&x->reply);
     free(x);
 }
@@ -672,6 +928,11 @@ const char *once_exchange_status(const once_exchange *x)
 uint32_t once_exchange_attempt(const once_exchange *x)
 {
     return x->number;
+}
+
+const char *once_exchange_record(const once_exchange *x)
+{
+    return x->record;
 }
 
 const char *once_exchange_hash(const once_exchange *x)

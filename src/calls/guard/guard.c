@@ -6,14 +6,14 @@
  * no decision about the scope, a lease above the retention, a bypass where a
  * lost owner is not replaced. A guard does not change after it was opened.
  */
-#include "guard/guard.h"
+#include "calls/guard/guard.h"
 
 #include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
-#include "core/error.h"
+#include "base/error.h"
 
 enum {
     TTL_MS = 86400000,
@@ -134,6 +134,12 @@ static int check_times(const once_guard_options *o, once_error *err)
                           "ttl_ms: %llu is below lease_ms (%u) or over ten "
                           "years",
                           (unsigned long long)o->ttl_ms, o->lease_ms);
+    if (o->ttl_failure_ms != 0 &&
+        (o->ttl_failure_ms < o->lease_ms || o->ttl_failure_ms > o->ttl_ms))
+        return once__fail(err, ONCE_EINVAL,
+                          "ttl_failure_ms: %llu is below lease_ms or above "
+                          "ttl_ms",
+                          (unsigned long long)o->ttl_failure_ms);
     if (o->in_flight_ms > IN_FLIGHT_MAX_MS)
         return once__fail(err, ONCE_EINVAL,
                           "in_flight_ms: %u is over %u (ten minutes)",
@@ -155,6 +161,8 @@ static int check_flags(const once_guard_options *o, once_error *err)
         {"store_cookies", o->store_cookies},
         {"cors_expose", o->cors_expose},
         {"dry_run", o->dry_run},
+        {"repeat", o->repeat},
+        {"probe", o->probe},
     };
     size_t i;
 
@@ -162,6 +170,20 @@ static int check_flags(const once_guard_options *o, once_error *err)
         if (flags[i].value > 1)
             return once__fail(err, ONCE_EINVAL, "%s: %u is not 0 or 1",
                               flags[i].name, flags[i].value);
+    return ONCE_OK;
+}
+
+int once__guard_check_lookup(const once_guard_options *o, uint32_t wait_ms,
+                             once_error *err)
+{
+    if (o->scope_off)
+        return once__fail(err, ONCE_EINVAL,
+                          "lookup: needs a scope: without one anybody could "
+                          "ask which keys exist");
+    if (wait_ms > IN_FLIGHT_MAX_MS)
+        return once__fail(err, ONCE_EINVAL,
+                          "lookup: %u ms is over %u (ten minutes)", wait_ms,
+                          IN_FLIGHT_MAX_MS);
     return ONCE_OK;
 }
 
@@ -187,6 +209,9 @@ static int check(const once_guard_options *o, once_error *err)
         return once__fail(err, ONCE_EINVAL,
                           "store_failure: bypass needs lost takeover: there is "
                           "no failing open under hold");
+    if (o->probe && (o->lost == ONCE_LOST_TAKEOVER || o->dry_run))
+        return once__fail(err, ONCE_EINVAL, "probe: never asked with %s",
+                          o->dry_run ? "dry_run" : "lost takeover");
     return ONCE_OK;
 }
 
@@ -207,20 +232,21 @@ static int set_group(once_guard *g, const char *group, once_error *err)
     return ONCE_OK;
 }
 
-static int set_counts(once_guard *g, const char *text, once_error *err)
+static int set_compared(once_guard *g, const char *text, once_error *err)
 {
-    struct once__names w = {NULL, NULL, 0};
+    once_error why;
     size_t i;
-    int rc = names_split(&w, text, 3, "fingerprint", err);
+    int rc = names_split(&g->fingerprint, text, 4 + ONCE__BUT_MAX + 1,
+                         "fingerprint", err);
 
-    if (rc == ONCE_OK && w.n == 0)
-        rc = once__fail(err, ONCE_EINVAL, "fingerprint: nothing counts");
-    for (i = 0; rc == ONCE_OK && i < w.n; i++)
-        if (!once__counts_add(&g->counts, w.at[i]))
-            rc = once__fail(err, ONCE_EINVAL,
-                            "fingerprint: \"%.32s\" is not body, query or type",
-                            (const char *)w.at[i].data);
-    names_clear(&w);
+    if (rc != ONCE_OK)
+        return rc;
+    for (i = 0; rc == ONCE_OK && i < g->fingerprint.n; i++)
+        rc = once__compared_add(&g->compared, g->fingerprint.at[i], &why);
+    if (rc == ONCE_OK)
+        rc = once__compared_check(&g->compared, &why);
+    if (rc != ONCE_OK)
+        return once__fail(err, rc, "fingerprint: %s", why.text);
     return rc;
 }
 
@@ -301,8 +327,8 @@ static int set_names(once_guard *g, once_error *err)
     if (rc == ONCE_OK)
         rc = set_rules(g, err);
     if (rc == ONCE_OK)
-        rc = set_counts(g, o->fingerprint ? o->fingerprint : "body query type",
-                        err);
+        rc = set_compared(
+            g, o->fingerprint ? o->fingerprint : "body query type", err);
     if (rc == ONCE_OK)
         rc = set_group(g, o->group ? o->group : "http", err);
     return rc;
@@ -315,11 +341,30 @@ static void set_policy(once_guard *g)
     g->policy.takeover = o->lost == ONCE_LOST_TAKEOVER;
     g->policy.bypass = o->store_failure == ONCE_STORE_BYPASS;
     g->policy.dry_run = (int)o->dry_run;
+    g->policy.probe = (int)o->probe;
+    g->policy.refuse = o->repeat == ONCE_REPEAT_REFUSE;
     g->policy.two_phase = (int)o->two_phase;
     g->policy.lease_ms = o->lease_ms;
     g->policy.wait_ms = o->in_flight_ms;
     g->policy.store_ms = o->store_ms;
     g->policy.keep_ms = o->ttl_ms;
+    g->policy.rules.failed_ms = o->ttl_failure_ms;
+}
+
+static int set_key_time(once_guard *g, once_error *err)
+{
+    const char *word = g->options.key_time;
+    int form = word != NULL ? once__key_form(once__text(word)) : ONCE__KEY_ANY;
+    once_error why;
+
+    if (word != NULL && form == ONCE__KEY_ANY)
+        return once__fail(err, ONCE_EINVAL, "key_time: not uuid7 or ulid");
+    if (form == ONCE__KEY_ANY && g->options.max_age_ms != 0)
+        return once__fail(err, ONCE_EINVAL, "max_age_ms: without key_time");
+    if (once__policy_key_time(&g->policy, form, g->options.max_age_ms, &why) !=
+        ONCE_OK)
+        return once__fail(err, ONCE_EINVAL, "key_time: %s", why.text);
+    return ONCE_OK;
 }
 
 int once_guard_open(once_engine *e, const once_guard_options *options,
@@ -335,6 +380,7 @@ int once_guard_open(once_engine *e, const once_guard_options *options,
     if (g == NULL)
         return once__fail(err, ONCE_ENOMEM, "guard: %zu bytes", sizeof(*g));
     g->engine = e;
+    (void)pthread_mutex_init(&g->lock, NULL);
     memcpy(&g->options, options,
            options->size < sizeof(g->options) ? options->size
                                               : sizeof(g->options));
@@ -347,6 +393,9 @@ int once_guard_open(once_engine *e, const once_guard_options *options,
     if (rc != ONCE_OK)
         goto out;
     set_policy(g);
+    rc = set_key_time(g, err);
+    if (rc != ONCE_OK)
+        goto out;
     *out = g;
     g = NULL;
 out:
@@ -360,7 +409,9 @@ void once_guard_close(once_guard *g)
         return;
     names_clear(&g->methods);
     names_clear(&g->hide);
+    names_clear(&g->fingerprint);
     free(g->key);
     free(g->realm);
+    (void)pthread_mutex_destroy(&g->lock);
     free(g);
 }

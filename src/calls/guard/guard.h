@@ -6,12 +6,14 @@
  *    exchange.c  the life of one request
  *    reply.c     what is sent, and what is recorded
  */
-#ifndef ONCE_GUARD_GUARD_H
-#define ONCE_GUARD_GUARD_H
+#ifndef ONCE_CALLS_GUARD_GUARD_H
+#define ONCE_CALLS_GUARD_GUARD_H
+
+#include <pthread.h>
 
 #include <once/http.h>
 
-#include "http/http.h"
+#include "calls/http/http.h"
 
 enum { ONCE__METHODS_MAX = 16, ONCE__HIDE_MAX = 64 };
 
@@ -27,15 +29,22 @@ struct once_guard {
     once_guard_options options; /* without what follows                      */
     char *key, *realm;          /* realm NULL: the host                      */
     struct once__names methods, hide;
-    unsigned counts; /* enum once__counts, from `fingerprint`              */
+    struct once__names fingerprint; /* to which `compared` points           */
+    once__compared compared;
     once__policy policy; /* what of the options decides anything           */
     uint8_t group[ONCE_GROUP_SIZE];
+    pthread_mutex_t lock; /* of what follows                               */
+    once__probe_places places;
 };
 
 once_bytes once__text(const char *text);
 int once__guard_has_method(const once_guard *g, const char *method);
 void once__guard_event(const once_guard *g, const char *format, ...)
     ONCE_PRINTF(2, 3);
+
+/* ONCE_OK, or ONCE_EINVAL: no lookup of this guard's keys can be. */
+ONCE_CHECK int once__guard_check_lookup(const once_guard_options *o,
+                                        uint32_t wait_ms, once_error *err);
 
 /* ---- reply.c ------------------------------------------------------------ */
 
@@ -51,19 +60,26 @@ struct once__reply {
 void once__reply_clear(struct once__reply *r);
 
 /*
- * These fill `*r` anew: ONCE_OK, or ONCE_ENOMEM and it is empty. `d` says which
- * problem, if any, and what the status header says; `expose`: see cors_expose.
+ * These overwrite `*r`: ONCE_OK, or ONCE_ENOMEM and it is empty. `d` says
+ * which problem, if any, and what the status header says; `expose`: see
+ * cors_expose.
  */
 ONCE_CHECK int once__reply_problem(struct once__reply *r,
-                                   const once__decision *d, const char *detail,
-                                   int expose);
+                                   const once__http_decision *d,
+                                   const char *detail, int expose);
 ONCE_CHECK int once__reply_replay(struct once__reply *r,
                                   const once__response *stored,
-                                  const once__decision *d, int expose);
+                                  const once__http_decision *d, int expose);
+/* What became of a request: see once__lookup_body(). */
+ONCE_CHECK int once__reply_told(struct once__reply *r,
+                                const once__http_decision *d, int rc,
+                                const once_record *record,
+                                const once__response *stored, int expose);
 /* Of the handler: copied, without what is not for the client. */
 ONCE_CHECK int once__reply_own(struct once__reply *r, const once_http_answer *a,
-                               const once__decision *d, int expose);
-ONCE_CHECK int once__reply_too_large(struct once__reply *r);
+                               const once__http_decision *d, int expose);
+/* 413, or 405 of a lookup. */
+ONCE_CHECK int once__reply_refusal(struct once__reply *r, int status);
 
 /*
  * The bytes of a record; `keep` 0 or an answer that does not fit: as "not
@@ -74,4 +90,4 @@ ONCE_CHECK int once__reply_encode(const once_guard *g,
                                   const once_http_answer *a, int keep,
                                   once_error *err, once_bytes *out);
 
-#endif /* ONCE_GUARD_GUARD_H */
+#endif /* ONCE_CALLS_GUARD_GUARD_H */

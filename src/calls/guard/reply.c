@@ -6,14 +6,14 @@
  * handler returns, and the store answers later. It refuses to pass on headers
  * that belong to the connection or to Once.
  */
-#include "guard/guard.h"
+#include "calls/guard/guard.h"
 
 #include <assert.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
-#include "core/error.h"
+#include "base/error.h"
 
 #define COUNT(a) (sizeof(a) / sizeof((a)[0]))
 
@@ -98,7 +98,8 @@ static void expose(struct once__reply *r)
     add_text(r, expose_name, expose_ours);
 }
 
-static void finish(struct once__reply *r, const once__decision *d, int exposed)
+static void finish(struct once__reply *r, const once__http_decision *d,
+                   int exposed)
 {
     if (!d->marked)
         return;
@@ -109,44 +110,68 @@ static void finish(struct once__reply *r, const once__decision *d, int exposed)
 
 /* ---- Our own answers --------------------------------------------------- */
 
-int once__reply_problem(struct once__reply *r, const once__decision *d,
-                        const char *detail, int exposed)
+/* With room for a body of `max` bytes and for our headers. */
+static int begin_document(struct once__reply *r, const once__http_decision *d,
+                          const char *type, size_t max)
 {
     char after[16];
 
-    if (begin(r, d->status, OURS, OURS_TEXT) != ONCE_OK)
+    if (begin(r, d->status, OURS + 1, OURS_TEXT) != ONCE_OK)
         return ONCE_ENOMEM;
-    r->body = malloc(ONCE__PROBLEM_MAX);
+    r->body = malloc(max);
     if (r->body == NULL) {
         once__reply_clear(r);
         return ONCE_ENOMEM;
     }
     r->answer.body.data = r->body;
-    r->answer.body.size =
-        once__problem_body(d->problem, d->status, detail, r->body);
-    add_text(r, "Content-Type", "application/problem+json");
+    add_text(r, "Content-Type", type);
     add_text(r, "Cache-Control", "no-store");
     if (d->retry_after > 0) {
         (void)snprintf(after, sizeof(after), "%u", d->retry_after);
         add_text(r, "Retry-After", after);
     }
+    return ONCE_OK;
+}
+
+int once__reply_problem(struct once__reply *r, const once__http_decision *d,
+                        const char *detail, int exposed)
+{
+    if (begin_document(r, d, "application/problem+json", ONCE__PROBLEM_MAX) !=
+        ONCE_OK)
+        return ONCE_ENOMEM;
+    r->answer.body.size =
+        once__problem_body(d->problem, d->status, d->recorded, detail, r->body);
+    finish(r, d, exposed);
+    return ONCE_OK;
+}
+
+int once__reply_told(struct once__reply *r, const once__http_decision *d,
+                     int rc, const once_record *record,
+                     const once__response *stored, int exposed)
+{
+    if (begin_document(r, d, "application/json", ONCE__LOOKUP_MAX) != ONCE_OK)
+        return ONCE_ENOMEM;
+    r->answer.body.size = once__lookup_body(rc, record, stored, r->body);
     finish(r, d, exposed);
     return ONCE_OK;
 }
 
 /* Like a refusal by nginx: not one of the problems, and never recorded. */
-int once__reply_too_large(struct once__reply *r)
+int once__reply_refusal(struct once__reply *r, int status)
 {
-    if (begin(r, 413, OURS, OURS_TEXT) != ONCE_OK)
+    if (begin(r, status, OURS, OURS_TEXT) != ONCE_OK)
         return ONCE_ENOMEM;
     add_text(r, "Content-Type", "text/plain");
-    r->answer.body = once__text("the body is too large\n");
+    if (status == 405)
+        add_text(r, "Allow", "GET, HEAD");
+    r->answer.body = once__text(status == 405 ? "a lookup is a GET\n"
+                                              : "the body is too large\n");
     return ONCE_OK;
 }
 
 /* The body is borrowed from the attempt. */
 int once__reply_replay(struct once__reply *r, const once__response *stored,
-                       const once__decision *d, int exposed)
+                       const once__http_decision *d, int exposed)
 {
     once__header h;
     size_t at = 0;
@@ -190,7 +215,7 @@ static size_t text_size(const once_http_answer *a)
 }
 
 int once__reply_own(struct once__reply *r, const once_http_answer *a,
-                    const once__decision *d, int exposed)
+                    const once__http_decision *d, int exposed)
 {
     size_t i;
 

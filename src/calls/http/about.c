@@ -3,8 +3,8 @@
  * about.c - what a record says about its request for operators: the label and
  * the trace id. It decides nothing, and what it cannot read is left out.
  */
-#include "http/http.h"
-#include "core/bytes.h"
+#include "calls/http/http.h"
+#include "base/bytes.h"
 
 #include <string.h>
 

@@ -7,7 +7,7 @@
  * It refuses to show a response that may not be the recorded one, and to take a
  * record that it cannot read for none.
  */
-#include "http/http.h"
+#include "calls/http/http.h"
 
 #include <assert.h>
 #include <string.h>
@@ -41,7 +41,9 @@ enum {
     TOO_LATE = 128, /* ONCE_FREE: the claim was lost, and the key is free    */
     CORRUPT = 256,  /* there is a record, and it cannot be read              */
     FAILED = 512,   /* anything else: no answer of the store                 */
-    ANY_RESULT = 1023
+    BEFORE = 1024,  /* completed, and a repeat gets no response here         */
+    AGE = 2048,     /* nothing is recorded, and the key's time does not fit  */
+    ANY_RESULT = 4095
 };
 
 /* once_store_failure */
@@ -84,6 +86,10 @@ static const struct claim_row {
     { WHOLE,     ANY_FAILURE, NEXT(REPLAY, REPLAYED) },
     { NOT_KEPT,  ANY_FAILURE,
       PROBLEM(RESPONSE_UNAVAILABLE, OWN_STATUS, NEVER, UNSTORED) },
+    { BEFORE,    ANY_FAILURE,
+      PROBLEM(ALREADY_DONE, OWN_STATUS, NEVER, REFUSED) },
+    { AGE,       ANY_FAILURE,
+      PROBLEM(KEY_EXPIRED, OWN_STATUS, NEVER, EXPIRED) },
     { IN_FLIGHT, ANY_FAILURE,
       PROBLEM(IN_FLIGHT, OWN_STATUS, LEASE, IN_FLIGHT) },
     { MISMATCH,  ANY_FAILURE,
@@ -162,6 +168,9 @@ static int result_class(int rc, const once_record *record,
         return UNKNOWN;
     case ONCE_FREE:
         return TOO_LATE;
+    case ONCE_EXPIRED:
+    case ONCE_TOO_SOON:
+        return AGE;
     case ONCE_ECORRUPT:
     case ONCE_EVERSION:
         say(err, once_text(rc));
@@ -180,10 +189,11 @@ static unsigned seconds(int after, uint64_t left_ms)
     return s < 1 ? 1u : s > LEASE_MAX_S ? (unsigned)LEASE_MAX_S : (unsigned)s;
 }
 
-static once__decision decision_of(const once__policy *policy,
-                                  const struct outcome *o, uint64_t left_ms)
+static once__http_decision decision_of(const once__policy *policy,
+                                       const struct outcome *o,
+                                       uint64_t left_ms)
 {
-    once__decision d = {
+    once__http_decision d = {
         .next = o->next,
         .problem = o->problem,
         .header = o->header,
@@ -199,16 +209,17 @@ static once__decision decision_of(const once__policy *policy,
     /* A dry run answers nothing itself, and marks no response of a service
      * that it would have guarded. */
     if (d.next == ONCE__NEXT_REPLAY || d.next == ONCE__NEXT_PROBLEM)
-        d = (once__decision){.next = ONCE__NEXT_PASS,
-                             .problem = ONCE__NO_PROBLEM,
-                             .header = o->header};
+        d = (once__http_decision){.next = ONCE__NEXT_PASS,
+                                  .problem = ONCE__NO_PROBLEM,
+                                  .header = o->header};
     d.marked = d.header == ONCE__STATUS_UNPROTECTED;
     return d;
 }
 
 /* ---- The three moments ------------------------------------------------- */
 
-once__decision once__decide_refusal(const once__policy *policy, int problem)
+once__http_decision once__decide_refusal(const once__policy *policy,
+                                         int problem)
 {
     static const struct outcome rows[] = {
         PROBLEM(KEY_MISSING, OWN_STATUS, NEVER, INVALID),
@@ -223,26 +234,62 @@ once__decision once__decide_refusal(const once__policy *policy, int problem)
     return decision_of(policy, &rows[i], 0);
 }
 
-once__decision once__decide_claim(const once__policy *policy, int rc,
-                                  const once_record *record, uint64_t left_ms,
-                                  once__response *stored, once_error *err)
+once__http_decision once__decide_claim(const once__policy *policy, int rc,
+                                       const once_record *record,
+                                       uint64_t left_ms, once__response *stored,
+                                       once_error *err)
 {
     int failure = policy->bypass ? BYPASS : DENY;
-    once__decision d;
+    once__http_decision d;
     size_t i = 0;
-    int result;
+    int result, repeats;
 
     err->text[0] = '\0';
     result = result_class(rc, record, stored, err);
+    repeats = (result & (WHOLE | NOT_KEPT)) != 0;
     if (result == DONE) /* no answer to a claim */
         result = FAILED;
+    if (repeats && policy->refuse)
+        result = BEFORE;
     while (i < COUNT(claim_rows) && ((claim_rows[i].result & result) == 0 ||
                                      (claim_rows[i].failure & failure) == 0))
         i++;
     assert(i < COUNT(claim_rows)); /* The table has a row for everything. */
     d = decision_of(policy, &claim_rows[i].outcome, left_ms);
-    if ((result & (OWNER | WHOLE | NOT_KEPT)) != 0)
+    if (result == OWNER || repeats)
         d.attempt = record->attempt;
+    if (d.problem == ONCE__PROBLEM_KEY_EXPIRED && rc == ONCE_TOO_SOON)
+        d.detail = "The time in the key is ahead of this host's clock. Set the "
+                   "sender's clock.";
+    if (d.problem == ONCE__PROBLEM_ALREADY_DONE)
+        d.recorded = stored->status;
+    return d;
+}
+
+/* The policy of no route: all members 0. */
+static const once__policy no_policy;
+
+once__http_decision once__decide_lookup_refusal(int problem)
+{
+    return once__decide_refusal(&no_policy, problem);
+}
+
+once__http_decision once__decide_lookup(int rc, const once_record *record,
+                                        once__response *stored, once_error *err)
+{
+    static const struct outcome told = NEXT(TELL, NONE);
+    static const struct outcome silent =
+        PROBLEM(STORE_UNAVAILABLE, OWN_STATUS, SOON, UNAVAILABLE);
+    once__http_decision d;
+    int result;
+
+    err->text[0] = '\0';
+    result = result_class(rc, record, stored, err);
+    if ((result & (WHOLE | NOT_KEPT | IN_FLIGHT | UNKNOWN | TOO_LATE)) == 0)
+        return decision_of(&no_policy, &silent, 0);
+    d = decision_of(&no_policy, &told, 0);
+    d.status = 200;
+    d.marked = 0;
     return d;
 }
 
@@ -253,19 +300,20 @@ static int action_class(int action)
     return action == ONCE__DO_RELEASE ? RELEASED : GIVEN_UP;
 }
 
-static int end_class(const once__end *end)
+static int end_class(const once__http_end *end)
 {
     if (!once__is_broken(end->observed))
         return end->has_own ? ANSWERED : NOT_SHOWN;
     return end->observed == ONCE__TIMED_OUT ? TIMED_OUT : BROKEN;
 }
 
-once__decision once__decide_end(const once__policy *policy,
-                                const once__end *end, once__response *stored)
+once__http_decision once__decide_end(const once__policy *policy,
+                                     const once__http_end *end,
+                                     once__response *stored)
 {
     static const struct outcome own = NEXT(OWN, NEW);
     int action = action_class(end->action), how = end_class(end);
-    once__decision d;
+    once__http_decision d;
     once_error err;
     size_t i = 0;
     int result;

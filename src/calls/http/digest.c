@@ -3,13 +3,19 @@
  * digest.c - the stored name and the fingerprint of a request (docs/http.md,
  * 1), both SHA-256.
  *
- *    name         frame(tag) frame(scope) frame(realm) frame(method)
+ *    name         frame(tag) frame(scope) frame(realm) frame(key)
+ *    name of path frame(tag) frame(scope) frame(realm) frame(method)
  *                 frame(path) frame(key)
  *    fingerprint  frame(tag) frame(query) frame(content-type)
  *                 frame(content-encoding) body... length(body)
  *    in parts     frame(tag) frame(which count, and M for multipart) frames...
  *                 body... length(body)
+ *    as JSON      the same with a tag of its own and "j" for the body, which is
+ *                 written as in canonical.c
  *    of a text    frame(tag) frame(text)
+ *
+ * Where method and path are not in the name, frame(tag) frame(method)
+ * frame(path) stands in front of each of these fingerprints.
  *
  * "In parts" is used where not everything counts, and for multipart bodies. The
  * boundary of a multipart body is chosen anew each time it is sent, so it must
@@ -41,19 +47,24 @@
  */
 #define OPENSSL_API_COMPAT 0x10100000L
 
-#include "http/http.h"
-#include "core/bytes.h"
-#include "core/must.h"
+#include "calls/http/http.h"
+#include "base/bytes.h"
+#include "base/must.h"
+#include "calls/http/json.h"
 
 #include <assert.h>
 #include <stdlib.h>
 #include <string.h>
+#include <strings.h>
 
 #include <openssl/sha.h>
 
-#define NAME_TAG "once name 1"
+#define NAME_TAG "once name 2"
+#define PATH_TAG "once name 1" /* of path */
+#define TARGET_TAG "once fingerprint target 1"
 #define FINGERPRINT_TAG "once fingerprint 1"
 #define PARTS_TAG "once fingerprint parts 1"
+#define JSON_TAG "once fingerprint json 1"
 #define TEXT_TAG "once fingerprint text 1"
 
 #define COUNT(a) (sizeof(a) / sizeof((a)[0]))
@@ -72,6 +83,9 @@ struct once__fingerprint {
     size_t implied; /* of those, not in the body: it begins here  */
     uint64_t delimiters;
     int at_once; /* 1: the body begins with a delimiter */
+    /* JSON */
+    int is_json;
+    SHA256_CTX json; /* what stands before the body */
 };
 
 static once_bytes text(const char *data, size_t size)
@@ -133,17 +147,45 @@ static void digest(const once_bytes *parts, size_t n, uint8_t *out)
     finish(&md, out);
 }
 
-void once__name(once_bytes scope, once_bytes realm, once_bytes method,
-                once_bytes path, once_bytes key, uint8_t out[ONCE_NAME_SIZE])
+void once__name(once_bytes scope, once_bytes realm,
+                const once__request_head *head, once_bytes key,
+                uint8_t out[ONCE_NAME_SIZE])
 {
     const once_bytes parts[] = {
-        text(NAME_TAG, sizeof(NAME_TAG) - 1), scope, realm, method, path, key,
+        text(NAME_TAG, sizeof(NAME_TAG) - 1),
+        scope,
+        realm,
+        key,
+    };
+    const once_bytes of_path[] = {
+        text(PATH_TAG, sizeof(PATH_TAG) - 1),
+        scope,
+        realm,
+        head->method,
+        head->path,
+        key,
     };
 
-    digest(parts, COUNT(parts), out);
+    if (head->of_path)
+        digest(of_path, COUNT(of_path), out);
+    else
+        digest(parts, COUNT(parts), out);
 }
 
 /* ---- Fingerprints ------------------------------------------------------ */
+
+/* What is not in the name has to be compared. */
+static void add_target(SHA256_CTX *md, const once__request_head *head)
+{
+    const once_bytes parts[] = {
+        text(TARGET_TAG, sizeof(TARGET_TAG) - 1),
+        head->method,
+        head->path,
+    };
+
+    if (!head->of_path)
+        add_frames(md, parts, COUNT(parts));
+}
 
 static void begin_whole(SHA256_CTX *md, const once__request_head *head)
 {
@@ -161,6 +203,7 @@ static void begin_whole(SHA256_CTX *md, const once__request_head *head)
 static void begin_parts(SHA256_CTX *md, unsigned counts,
                         const once__request_head *head, const once__boundary *b)
 {
+    const char *tag = counts & ONCE__COUNT_JSON ? JSON_TAG : PARTS_TAG;
     char which[4];
     size_t n = 0;
 
@@ -170,9 +213,11 @@ static void begin_parts(SHA256_CTX *md, unsigned counts,
         which[n++] = 't';
     if (counts & ONCE__COUNT_BODY)
         which[n++] = 'b';
+    if (counts & ONCE__COUNT_JSON)
+        which[n++] = 'j';
     if (b != NULL)
         which[n++] = 'M';
-    add_frames(md, &(once_bytes){PARTS_TAG, sizeof(PARTS_TAG) - 1}, 1);
+    add_frames(md, &(once_bytes){tag, strlen(tag)}, 1);
     add_frames(md, &(once_bytes){which, n}, 1);
     if (counts & ONCE__COUNT_QUERY)
         add_frames(md, &head->query, 1);
@@ -194,27 +239,22 @@ static void expect_delimiters(once__fingerprint *f, once_bytes boundary)
     f->matched = f->implied = 2;
 }
 
-int once__counts_add(unsigned *counts, once_bytes name)
+static int is_json(const once__request_head *head)
 {
-    static const struct {
-        const char *name;
-        unsigned counts;
-    } parts[] = {
-        {"query", ONCE__COUNT_QUERY},
-        {"type", ONCE__COUNT_TYPE},
-        {"body", ONCE__COUNT_BODY},
-    };
-    size_t i;
+    const char *type = head->type.data, *end, *semicolon;
+    size_t size = head->type.size;
 
-    for (i = 0; i < COUNT(parts); i++) {
-        size_t size = strlen(parts[i].name);
-
-        if (name.size == size && memcmp(name.data, parts[i].name, size) == 0) {
-            *counts |= parts[i].counts;
-            return 1;
-        }
-    }
-    return 0;
+    if (head->encoding.size > 0 || size == 0)
+        return 0;
+    semicolon = memchr(type, ';', size);
+    end = semicolon != NULL ? semicolon : type + size;
+    while (end > type && (end[-1] == ' ' || end[-1] == '\t'))
+        end--;
+    size = (size_t)(end - type);
+    if (size == strlen("application/json"))
+        return strncasecmp(type, "application/json", size) == 0;
+    return size > strlen("+json") && memchr(type, '/', size) != NULL &&
+           strncasecmp(end - strlen("+json"), "+json", strlen("+json")) == 0;
 }
 
 int once__fingerprint_new(unsigned counts, const once__request_head *head,
@@ -226,6 +266,15 @@ int once__fingerprint_new(unsigned counts, const once__request_head *head,
     if (f == NULL)
         return ONCE_ENOMEM;
     begin(&f->md);
+    add_target(&f->md, head);
+    f->is_json = (counts & ONCE__COUNT_JSON) != 0 && is_json(head);
+    if (f->is_json) {
+        begin(&f->json);
+        add_target(&f->json, head);
+        begin_parts(&f->json, counts, head, NULL);
+    }
+    if (counts & ONCE__COUNT_JSON) /* what is no JSON */
+        counts = (counts & ~(unsigned)ONCE__COUNT_JSON) | ONCE__COUNT_BODY;
     f->body_counts = (counts & ONCE__COUNT_BODY) != 0;
     if (f->body_counts && once__boundary_find(head->type, &b)) {
         expect_delimiters(f, b.text);
@@ -325,17 +374,51 @@ void once__fingerprint_end(once__fingerprint *f,
     f->ended = 1;
 }
 
+static void put_json(void *f, const void *data, size_t size)
+{
+    add(&((once__fingerprint *)f)->json, data, size);
+}
+
+int once__fingerprint_is_json(const once__fingerprint *f)
+{
+    return f->is_json;
+}
+
+int once__fingerprint_end_json(once__fingerprint *f, struct once__json *doc,
+                               const once__compared *compared,
+                               uint8_t out[ONCE_FINGERPRINT_SIZE])
+{
+    int rc = ONCE_EINVAL;
+
+    assert(!f->ended);
+    if (f->is_json && doc != NULL)
+        rc = once__json_write(doc, compared->but, compared->n_but, put_json, f);
+    if (rc == ONCE_ENOMEM)
+        return rc;
+    if (rc != ONCE_OK) {
+        once__fingerprint_end(f, out);
+        return ONCE_OK;
+    }
+    finish(&f->json, out);
+    f->ended = 1;
+    return ONCE_OK;
+}
+
 void once__fingerprint_free(once__fingerprint *f)
 {
     free(f);
 }
 
-void once__fingerprint_of_text(once_bytes value,
+void once__fingerprint_of_text(const once__request_head *head, once_bytes value,
                                uint8_t out[ONCE_FINGERPRINT_SIZE])
 {
     const once_bytes parts[] = {text(TEXT_TAG, sizeof(TEXT_TAG) - 1), value};
+    SHA256_CTX md;
 
-    digest(parts, COUNT(parts), out);
+    begin(&md);
+    add_target(&md, head);
+    add_frames(&md, parts, COUNT(parts));
+    finish(&md, out);
 }
 
 void once__name_hex(const uint8_t name[ONCE_NAME_SIZE], char out[17])

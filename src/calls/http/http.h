@@ -9,14 +9,14 @@
  * Errors follow once.h. Texts name the field and the limit and never hold the
  * key, the scope or a byte of a body.
  */
-#ifndef ONCE_HTTP_HTTP_H
-#define ONCE_HTTP_HTTP_H
+#ifndef ONCE_CALLS_HTTP_HTTP_H
+#define ONCE_CALLS_HTTP_HTTP_H
 
 #include <once/once.h>
 
+#include "base/response.h"
+
 #define ONCE__KEY_MAX 255
-#define ONCE__HEADERS_MAX 512            /* header lines of one response    */
-#define ONCE__HEADER_MAX ((size_t)65535) /* bytes of one name or value      */
 
 /* ---- The key (section 1), key.c --------------------------------------- */
 
@@ -32,11 +32,38 @@
 ONCE_CHECK int once__key_parse(once_bytes value, char *out, size_t *len,
                                once_error *err);
 
+/* ---- Keys that carry a time (section 1), key_time.c --------------------- */
+
+/* once_key_time */
+enum once__key_form { ONCE__KEY_ANY, ONCE__KEY_UUID7, ONCE__KEY_ULID };
+
+/* "uuid7", "ulid"; ONCE__KEY_ANY: it is neither. */
+int once__key_form(once_bytes word);
+
+/*
+ * When a key was made, in milliseconds since 1970; 0 for ONCE__KEY_ANY. A UUID
+ * of version 7 has its 36 characters, a ULID its 26; letters in either case.
+ * ONCE_EINVAL: it has not this form.
+ */
+ONCE_CHECK int once__key_birth(int form, once_bytes key, uint64_t *born_ms,
+                               once_error *err);
+
 /* ---- Stored name and fingerprint (section 1), digest.c ----------------- */
 
+typedef struct once__request_head {
+    once_bytes query, type, encoding;
+    once_bytes method, path; /* as the client sent them, without the query */
+    int of_path; /* once_key_space path: the key belongs to method and path.
+                  * Otherwise to the caller: then they are part of every
+                  * fingerprint, and the same key with others is refused */
+} once__request_head;
+
+struct once__json; /* calls/http/json.h */
+
 /* SHA-256 over a domain tag and the length-framed parts. */
-void once__name(once_bytes scope, once_bytes realm, once_bytes method,
-                once_bytes path, once_bytes key, uint8_t out[ONCE_NAME_SIZE]);
+void once__name(once_bytes scope, once_bytes realm,
+                const once__request_head *head, once_bytes key,
+                uint8_t out[ONCE_NAME_SIZE]);
 
 typedef struct once__fingerprint once__fingerprint;
 
@@ -45,18 +72,28 @@ enum once__counts {
     ONCE__COUNT_QUERY = 1,
     ONCE__COUNT_TYPE = 2, /* Content-Type and Content-Encoding */
     ONCE__COUNT_BODY = 4,
-    ONCE__COUNT_ALL = 7
+    ONCE__COUNT_ALL = 7,
+    ONCE__COUNT_JSON = 8 /* the body, as JSON where it is some */
 };
 
-/* Adds "query", "type" or "body" to `*counts`; 0: it is none of them. */
-ONCE_CHECK int once__counts_add(unsigned *counts, once_bytes name);
+enum { ONCE__BUT_MAX = 16 };
 
-typedef struct once__request_head {
-    once_bytes query, type, encoding;
-} once__request_head;
+/* once_fingerprint, as it is written. */
+typedef struct once__compared {
+    unsigned counts;               /* enum once__counts; 0: nothing yet    */
+    once_bytes but[ONCE__BUT_MAX]; /* JSON pointers to what does not count */
+    size_t n_but;
+} once__compared;
+
+/* Adds "query", "type", "body", "json" or "but=POINTER", which is borrowed. */
+ONCE_CHECK int once__compared_add(once__compared *c, once_bytes word,
+                                  once_error *err);
+/* When all words are there: do they go together? */
+ONCE_CHECK int once__compared_check(const once__compared *c, once_error *err);
 
 /*
- * Begins a fingerprint over the parts in `counts`: they are length-framed, then
+ * Begins a fingerprint over method and path, unless they are part of the name,
+ * and the parts in `counts`: they are length-framed, then
  * the body is streamed and its length framed at the end. Where the type is
  * multipart and the body counts, the boundary does not: neither in the type nor
  * in the delimiters of the body. End it with once__fingerprint_free().
@@ -66,13 +103,24 @@ ONCE_CHECK int once__fingerprint_new(unsigned counts,
                                      once__fingerprint **out);
 void once__fingerprint_body(once__fingerprint *f, const void *data,
                             size_t size);
+/* 1: the body counts as JSON, if it is some: end with the next function. */
+int once__fingerprint_is_json(const once__fingerprint *f);
+/*
+ * In place of once__fingerprint_end(): ONCE_OK or ONCE_ENOMEM. `doc` is the
+ * body's tree, NULL if it is not JSON, and of no use later. The bytes count
+ * where its meaning is not exact (once__json_write()).
+ */
+ONCE_CHECK int once__fingerprint_end_json(once__fingerprint *f,
+                                          struct once__json *doc,
+                                          const once__compared *compared,
+                                          uint8_t out[ONCE_FINGERPRINT_SIZE]);
 /* Once, and the last call but free. */
 void once__fingerprint_end(once__fingerprint *f,
                            uint8_t out[ONCE_FINGERPRINT_SIZE]);
 void once__fingerprint_free(once__fingerprint *f); /* accepts NULL */
 
-/* In place of all that: a text that the operator chose. */
-void once__fingerprint_of_text(once_bytes value,
+/* In place of what `counts` says: a text that the operator chose. */
+void once__fingerprint_of_text(const once__request_head *head, once_bytes value,
                                uint8_t out[ONCE_FINGERPRINT_SIZE]);
 
 /* First 16 hex digits of a name, for logs; `out` ends in NUL. */
@@ -117,11 +165,12 @@ int once__statuses_all(const once__statuses *set); /* 1: 200..599 are all in */
 typedef struct once__rules {
     once__statuses final;    /* the outcome                                */
     once__statuses released; /* not executed; comes before `final`         */
+    uint64_t failed_ms;      /* how long a failure is kept, 0: as all else */
 } once__rules;
 
 /*
  * Makes the rules from once_final (NULL: 2xx 3xx 4xx 5xx) and once_release
- * (NULL: 408 425 429). A number is stronger than a class: a released status is
+ * (NULL: 401 408 421 425 429). A number is stronger than a class: a released status is
  * taken out of a final class, and a number in once_final is taken out of the
  * default of once_release. Returns 0, or the first status that both lists name
  * by number: then `*out` must not be used.
@@ -158,9 +207,10 @@ enum once__verdict_action {
 };
 
 typedef struct once__verdict {
-    int action; /* enum once__verdict_action */
-    int kind;   /* enum once_kind, for the first two */
-    int reason; /* enum once_reason, for the other two */
+    int action;       /* enum once__verdict_action */
+    int kind;         /* enum once_kind, for the first two */
+    int reason;       /* enum once_reason, for the other two */
+    uint64_t keep_ms; /* for the first two, 0: as long as all else */
 } once__verdict;
 
 /*
@@ -175,9 +225,19 @@ typedef struct once__verdict {
  * compared without regard to case and comes before the status; both "applied"
  * and "no-store" are a SUCCESS, whatever the status, so that they are never
  * repeated. A status outside 100..599 is a bad header, which gives up.
+ *
+ * A status from 400 that counts, whichever of both kinds it is, is kept for
+ * `failed_ms`: it may be forgotten earlier.
  */
 once__verdict once__judge(int observed, int status, once_bytes outcome,
                           const once__rules *rules);
+
+/* 1: a response is recorded, with its body or without. */
+static inline int once__verdict_keeps(once__verdict verdict)
+{
+    return verdict.action == ONCE__DO_COMPLETE ||
+           verdict.action == ONCE__DO_MARK;
+}
 
 /* How an attempt ended, in metrics and logs: X(NAME, word). */
 #define ONCE__OUTCOMES(X)                                                      \
@@ -219,12 +279,25 @@ typedef struct once__policy {
     int takeover;  /* a lost owner may be replaced                          */
     int bypass;    /* without an answer of the store, pass unguarded        */
     int dry_run;   /* never answer in the service's place                   */
+    int probe;     /* ask the service what became of an unknown outcome     */
+    int refuse;    /* a repeat is told that it is one, and nothing more     */
     int two_phase; /* as in once_request, likewise what follows             */
     uint32_t lease_ms, wait_ms, store_ms;
     uint64_t keep_ms;
+    int key_form;        /* enum once__key_form: which time a key carries   */
+    uint64_t max_age_ms; /* and how old such a key may be                   */
 } once__policy;
 
-/* Fills all of `*out`, for once_attempt_new(). */
+/*
+ * Once `bypass`, `keep_ms` and the rules are there: keys carry the time that
+ * `form` says, and may be `max_age_ms` old; 0: as old as they may be at most,
+ * which is 15 minutes less than anything is kept. ONCE_EINVAL: it does not fit,
+ * and `err` names once_key_time's part.
+ */
+ONCE_CHECK int once__policy_key_time(once__policy *policy, int form,
+                                     uint64_t max_age_ms, once_error *err);
+
+/* Fills all of `*out`, for once_attempt_new(), but for the key's `born_ms`. */
 void once__request_fill(const once__policy *policy,
                         const uint8_t name[ONCE_NAME_SIZE],
                         const uint8_t fingerprint[ONCE_FINGERPRINT_SIZE],
@@ -234,11 +307,97 @@ void once__request_fill(const once__policy *policy,
 /*
  * Hands a verdict to the engine: once_complete_start(), once_release_start() or
  * once_give_up_start(), and returns what that returned. `result` is for the
- * first. As the owner only.
+ * first. As the owner only. The verdict's `keep_ms` does not count where an
+ * attempt before this one may have executed.
  */
 ONCE_CHECK int once__verdict_start(once_attempt *a, once__verdict verdict,
                                    once_bytes result, once_done *done,
                                    void *user);
+
+/* ---- Asking what became of an unknown outcome (section 3.5), probe.c ------ */
+
+#define ONCE__HEADER_RECORD "Idempotency-Record"
+#define ONCE__HEADER_PROBE "Idempotency-Probe"
+#define ONCE__HEADER_RECORDED_STATUS "Idempotency-Recorded-Status"
+
+enum { ONCE__RECORD_TEXT = 2 * ONCE_NAME_SIZE + 1 }; /* Idempotency-Record */
+
+#define ONCE__PROBE_NOTE "probe" /* the note of what a probe has decided */
+
+/* What came of a probe, in metrics and logs: X(NAME, word). Only the first
+ * decides anything. */
+#define ONCE__PROBES(X)                                                        \
+    X(APPLIED, "applied")                                                      \
+    X(NOT_APPLIED, "not_applied") /* said so, which is no permission */        \
+    X(UNKNOWN, "unknown")         /* said anything else */                     \
+    X(INVALID, "invalid")         /* not the service's, not of this record */  \
+    X(SILENT, "silent")           /* no whole answer in time */                \
+    X(BUSY, "busy")               /* not asked: too many, or too soon */
+
+enum once__probe_result {
+#define ONCE__PROBE_ROW(name, text) ONCE__PROBE_##name,
+    ONCE__PROBES(ONCE__PROBE_ROW)
+#undef ONCE__PROBE_ROW
+        ONCE__PROBE_COUNT
+};
+
+const char *once__probe_text(int result);
+
+/* 1: the claim was answered `rc` from a record about which the service is to be
+ * asked: its fence is in `record`. */
+int once__may_probe(const once__policy *policy, int rc,
+                    const once_record *record);
+
+/* What came back. Zero it, set the first three, and show it each header. */
+typedef struct once__probe_reply {
+    int observed; /* enum once__observed                                    */
+    int own;      /* 1: of the service itself: no page, redirect or cache   */
+    int status;
+    int twice; /* a header that must stand once has two lines               */
+    once_bytes record, outcome, recorded_status;
+} once__probe_reply;
+
+void once__probe_header(once__probe_reply *r, once_bytes name,
+                        once_bytes value);
+
+/* Returns enum once__probe_result. After APPLIED `*status` is the one to be
+ * recorded, with the answer's other headers and its body. */
+int once__judge_probe(const once__probe_reply *r,
+                      const uint8_t name[ONCE_NAME_SIZE], int *status);
+
+/*
+ * Who may ask now: one at a time for a name, none within a second of the last,
+ * and ONCE__PROBES_MAX at once. All zero at first. The caller has a lock, or
+ * one thread.
+ */
+enum { ONCE__PROBES_MAX = 64, ONCE__PROBES_RECENT = 256 };
+
+struct once__probe_place {
+    int used;
+    uint8_t name[ONCE_NAME_SIZE];
+    uint64_t at_ms; /* of a recent one: when it began */
+};
+
+typedef struct once__probe_places {
+    struct once__probe_place now[ONCE__PROBES_MAX];
+    struct once__probe_place recent[ONCE__PROBES_RECENT];
+} once__probe_places;
+
+/* Returns a place, for once__probe_leave(), or -1: ONCE__PROBE_BUSY. */
+ONCE_CHECK int once__probe_enter(once__probe_places *places,
+                                 const uint8_t name[ONCE_NAME_SIZE],
+                                 uint64_t now_ms);
+void once__probe_leave(once__probe_places *places, int place);
+
+/* Fills all of `*out` but `done` and `user`, for once_submit(): the store
+ * decides, once, by the fence that the claim has seen. `result` is borrowed. */
+void once__probe_fill(const once__policy *policy,
+                      const uint8_t name[ONCE_NAME_SIZE], uint64_t fence,
+                      once_bytes result, once_op *out);
+
+/* 1: the store has answered the decision with `rc`, and may be asked what
+ * stands recorded by one claim more, of a new attempt. */
+int once__probe_answered(int rc);
 
 /* ---- What a record says for operators, about.c -------------------------- */
 
@@ -255,79 +414,6 @@ int once__trace_read(once_bytes traceparent, uint8_t out[ONCE_TRACE_SIZE]);
 /* As hexadecimal digits. 0: it is all zero, which means none. */
 int once__trace_text(const uint8_t trace[ONCE_TRACE_SIZE],
                      char out[ONCE__TRACE_TEXT]);
-
-/* ---- Headers (sections 1, 4, 5), header.c ------------------------------- */
-
-typedef struct once__header {
-    once_bytes name;
-    once_bytes value;
-    uint8_t tag; /* kept with the header, for the adapter's own use */
-} once__header;
-
-typedef struct once__header_policy {
-    int store_cookies;      /* keep Set-Cookie                             */
-    const once_bytes *hide; /* more names, without regard to case          */
-    size_t n_hide;
-} once__header_policy;
-
-/* 1 if the names are the same without regard to the case of ASCII letters. */
-int once__same_name(once_bytes a, once_bytes b);
-
-/* 1 if a response header of this name is stored, 0 if not, unless one of the
- * response's Connection lines names it. */
-int once__header_stored(once_bytes name, const once__header_policy *policy);
-/* 1 if the value `connection` of a Connection line names this header. */
-int once__header_named(once_bytes name, once_bytes connection);
-
-/* 1 for Idempotency-Attempt, -Outcome, -Status and Idempotent-Replayed, which
- * pass in neither direction. */
-int once__header_internal(once_bytes name);
-
-/* 1 if responses of this Content-Type are streams, whose reader wants each part
- * when it comes: server-sent events, NDJSON. They are not kept. */
-int once__type_streams(once_bytes type);
-
-/* ---- Stored responses (section 5), response.c --------------------------- */
-
-enum once__response_flags {
-    ONCE__NO_BODY = 1 /* completed, but the response was not kept: repeats
-                       * get "response-unavailable"                         */
-};
-
-typedef struct once__response {
-    int status;
-    uint32_t flags;
-    once_bytes reason;           /* the reason phrase, may be empty         */
-    const once__header *headers; /* encode: n of them; decode: NULL, use    */
-    size_t n;                    /* once__response_next()                   */
-    once_bytes body;
-    once_bytes block; /* decode: the encoded headers */
-} once__response;
-
-/*
- * How many bytes the response takes; checks it on the way. ONCE_EINVAL names
- * what does not do (CR, LF or NUL in a name, value or reason, an empty name, a
- * status outside 100..599, a body with ONCE__NO_BODY), ONCE_ELIMIT what is too
- * long: more than ONCE__HEADERS_MAX headers, a name, value or reason over
- * ONCE__HEADER_MAX, a body or a total over ONCE_RESULT_MAX.
- */
-ONCE_CHECK int once__response_size(const once__response *r, size_t *size,
-                                   once_error *err);
-/* Writes exactly that many bytes. Only for what once__response_size() took. */
-void once__response_encode(const once__response *r, void *out);
-
-enum { ONCE__RESPONSE_BARE = 20 };
-
-/* Writes a response that was not kept (ONCE__NO_BODY), and returns its size, or
- * 0 for a status outside 100..599. */
-size_t once__response_bare(int status, uint8_t out[ONCE__RESPONSE_BARE]);
-
-/* Everything in `*out` is borrowed from `in`. Whatever is malformed, CR, LF
- * and NUL included, is ONCE_ECORRUPT, an unknown version ONCE_EVERSION. */
-ONCE_CHECK int once__response_decode(once_bytes in, once__response *out,
-                                     once_error *err);
-/* 1 and the next header, `*at` moved on from 0; 0 at the end. */
-int once__response_next(const once__response *r, size_t *at, once__header *out);
 
 /* ---- Problems (section 2), problem.c ------------------------------------ */
 
@@ -368,6 +454,14 @@ int once__response_next(const once__response *r, size_t *at, once__header *out);
       "The response to this request was not kept", 0, 0, "completed",          \
       "api_error",                                                             \
       "The request has been carried out; its response cannot be repeated.")    \
+    X(ALREADY_DONE, "already-done", 409,                                       \
+      "This request was carried out before", 0, 0, "completed",                \
+      "invalid_request_error",                                                 \
+      "It is not carried out again, and its response is not repeated here.")   \
+    X(KEY_EXPIRED, "key-expired", 409, "Idempotency-Key has expired", 0, 0,    \
+      "absent", "invalid_request_error",                                       \
+      "The key is too old, and nothing is recorded of it. Find out whether "   \
+      "the request took effect before you send it with a new key.")            \
     X(STORE_UNAVAILABLE, "store-unavailable", 503,                             \
       "The idempotency store is unavailable", 1, 0, "any", "api_error",        \
       "Nothing was done now. Send the same key again after the time in "       \
@@ -390,12 +484,12 @@ const char *once__problem_code(int problem);
 /*
  * Writes the RFC 9457 body to `out`, at least ONCE__PROBLEM_MAX bytes, and
  * returns its length (no NUL). `status` 0: the problem's own; 502 and 504 are
- * OUTCOME_UNKNOWN for the first caller. `detail` NULL: the problem's own;
- * it is escaped to US-ASCII (a byte outside becomes `?`) and cut to 256 bytes
- * after that.
+ * OUTCOME_UNKNOWN for the first caller. `recorded`, unless it is 0, is the
+ * member `recorded_status`. `detail` NULL: the problem's own; it is escaped to
+ * US-ASCII (a byte outside becomes `?`) and cut to 256 bytes after that.
  */
-size_t once__problem_body(int problem, int status, const char *detail,
-                          char *out);
+size_t once__problem_body(int problem, int status, int recorded,
+                          const char *detail, char *out);
 
 /* ---- What the client gets (sections 2 and 3), decision.c ---------------- */
 
@@ -408,6 +502,8 @@ size_t once__problem_body(int problem, int status, const char *detail,
     X(MISMATCH, "mismatch")                                                    \
     X(INDETERMINATE, "indeterminate")                                          \
     X(UNSTORED, "unstored")                                                    \
+    X(REFUSED, "refused") /* completed, and repeats are refused here */        \
+    X(EXPIRED, "expired") /* too old to be executed, or from the future */     \
     X(UNAVAILABLE, "unavailable")                                              \
     X(UNPROTECTED, "unprotected")                                              \
     X(INVALID, "invalid")
@@ -421,32 +517,37 @@ enum once__status_header {
 
 const char *once__status_text(int header);
 
-enum once__next {
+enum once__http_next {
     ONCE__NEXT_NONE = 0, /* nothing is decided yet                          */
     ONCE__NEXT_RUN,      /* the owner: the service gets the request, once   */
     ONCE__NEXT_PASS,     /* the service gets it, and Once keeps out of it   */
     ONCE__NEXT_REPLAY,   /* send the stored response                        */
     ONCE__NEXT_PROBLEM,  /* send a problem                                  */
     ONCE__NEXT_OWN,      /* send the service's own response                 */
-    ONCE__NEXT_DROP      /* there is nothing to send: close the connection  */
+    ONCE__NEXT_DROP,     /* there is nothing to send: close the connection  */
+    ONCE__NEXT_TELL      /* send once__lookup_body()                        */
 };
 
 enum { ONCE__NO_PROBLEM = -1 };
 
-typedef struct once__decision {
-    int next;             /* enum once__next                                */
-    int problem;          /* enum once__problem, or ONCE__NO_PROBLEM        */
-    int status;           /* of the problem's response, else 0              */
+typedef struct once__http_decision {
+    int next;     /* enum once__http_next                                */
+    int problem;  /* enum once__problem, or ONCE__NO_PROBLEM        */
+    int status;   /* of a problem's or a lookup's response, else 0  */
+    int recorded; /* status of the recorded response, which the problem names;
+                   * else 0                                         */
     unsigned retry_after; /* seconds; 0: no such header                     */
+    const char *detail;   /* of the problem, or NULL: its own               */
     int header;           /* enum once__status_header                       */
     int marked;           /* 1: the response has the status header          */
     uint32_t attempt;     /* the owner's number, or the one whose response
                            * is repeated; 0: not known                      */
-} once__decision;
+} once__http_decision;
 
 /* Before the claim: the key or the caller cannot be used, and `problem` (one of
  * the first three) says why. */
-once__decision once__decide_refusal(const once__policy *policy, int problem);
+once__http_decision once__decide_refusal(const once__policy *policy,
+                                         int problem);
 
 /*
  * After the claim, which ended with `rc`; also with a code below zero if it
@@ -455,21 +556,103 @@ once__decision once__decide_refusal(const once__policy *policy, int problem);
  * `*stored` is the response, borrowed from the record. `*err` gets an empty
  * text, or one for the operator if the record is corrupt.
  */
-once__decision once__decide_claim(const once__policy *policy, int rc,
-                                  const once_record *record, uint64_t left_ms,
-                                  once__response *stored, once_error *err);
+once__http_decision once__decide_claim(const once__policy *policy, int rc,
+                                       const once_record *record,
+                                       uint64_t left_ms, once__response *stored,
+                                       once_error *err);
+
+/*
+ * After once_look_start(), which ended with `rc`; the rest as above. A
+ * lookup never passes a request on, so no policy counts.
+ */
+once__http_decision once__decide_lookup(int rc, const once_record *record,
+                                        once__response *stored,
+                                        once_error *err);
+/* Before it: as once__decide_refusal(). */
+once__http_decision once__decide_lookup_refusal(int problem);
 
 /* The end of an attempt that owned. */
-typedef struct once__end {
+typedef struct once__http_end {
     int action;   /* enum once__verdict_action, what the engine was asked  */
     int observed; /* enum once__observed, why                              */
     int has_own;  /* 0: there is no whole response that could be sent       */
     int rc;       /* what the engine reported                              */
     const once_record *record; /* read after ONCE_REPLAY                    */
-} once__end;
+} once__http_end;
 
 /* After the end; `*stored` as above. */
-once__decision once__decide_end(const once__policy *policy,
-                                const once__end *end, once__response *stored);
+once__http_decision once__decide_end(const once__policy *policy,
+                                     const once__http_end *end,
+                                     once__response *stored);
 
-#endif /* ONCE_HTTP_HTTP_H */
+/* ---- What became of a request (section 10), lookup.c --------------------- */
+
+enum { ONCE__LOOKUP_MAX = 4608 }; /* bytes of the longest body */
+
+/*
+ * Writes the JSON to `out`, at least ONCE__LOOKUP_MAX bytes, and returns its
+ * length (no NUL). `rc` and `record` are what the engine answered: ONCE_FREE,
+ * ONCE_IN_FLIGHT, ONCE_UNKNOWN, or ONCE_REPLAY, with which `stored` is the
+ * decoded response and else is not read.
+ */
+size_t once__lookup_body(int rc, const once_record *record,
+                         const once__response *stored, char *out);
+
+/* How long a lookup with this query may wait: its `wait`, cut to `most_ms`; 0
+ * if there is none that can be read. */
+uint32_t once__lookup_wait(once_bytes query, uint32_t most_ms);
+
+/* ---- Where a request is led after its grant (section 4), redirect.c ----- */
+
+/* How often has the request been passed on? */
+enum once__tries {
+    ONCE__UNTRIED = 0, /* no handler has run                                */
+    ONCE__TRIED,       /* one has run, and its response counts              */
+    ONCE__DECIDED,     /* the outcome is known: only pages follow           */
+    ONCE__REFUSED      /* the outcome is unknown, whatever follows          */
+};
+
+/* What would the place do to which the request has come? */
+enum once__destination {
+    ONCE__TO_FILE,      /* show a file, at most                             */
+    ONCE__TO_UNWATCHED, /* pass the request on, and unseen by Once          */
+    ONCE__TO_REQUEST,   /* pass the request on                              */
+    ONCE__TO_ASKED,     /* the same, and the service asked for it           */
+    ONCE__TO_PAGE       /* ask for a page                                   */
+};
+
+/* What came of the try before? */
+enum once__shown {
+    ONCE__SHOWN_NO_HEAD, /* no whole head of a response; or none was tried  */
+    ONCE__SHOWN_HEAD,    /* a whole head                                    */
+    ONCE__SHOWN_RAN,     /* a handler in this process has led it here       */
+    ONCE__SHOWN_FAILED   /* and here that one's error has                   */
+};
+
+typedef struct once__redirect {
+    int tries;    /* enum once__tries                                       */
+    int observed; /* enum once__observed, with DECIDED                      */
+    int sent;     /* 1: the service may have got the request                */
+    int to;       /* enum once__destination                                 */
+    int shown;    /* enum once__shown, of what was sent                     */
+} once__redirect;
+
+enum once__way_next {
+    ONCE__WAY_FILE,    /* none of our business                              */
+    ONCE__WAY_RUN,     /* pass the request on                               */
+    ONCE__WAY_PAGE,    /* pass it on, for a page: its response is shown, and
+                        * is not the outcome                                */
+    ONCE__WAY_NO_PAGE, /* the outcome counts, and this page is not to be had */
+    ONCE__WAY_REFUSE,  /* it would be sent again: the outcome is unknown    */
+    ONCE__WAY_FORBID   /* an error of the configuration                     */
+};
+
+typedef struct once__way {
+    int next;     /* enum once__way_next                                    */
+    int tries;    /* from now on                                            */
+    int observed; /* the same                                               */
+} once__way;
+
+once__way once__decide_redirect(const once__redirect *r);
+
+#endif /* ONCE_CALLS_HTTP_HTTP_H */

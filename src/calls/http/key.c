@@ -14,12 +14,12 @@
  * 8941, 4.2: they move the cursor past what they read and return 1, or
  * return 0.
  */
-#include "http/http.h"
+#include "calls/http/http.h"
 
 #include <assert.h>
 #include <string.h>
 
-#include "core/error.h"
+#include "base/error.h"
 
 struct cursor {
     const unsigned char *at;

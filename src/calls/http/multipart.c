@@ -7,7 +7,7 @@
  * one that the grammar does not allow, is no multipart type. Then every byte of
  * type and body counts as it is.
  */
-#include "http/http.h"
+#include "calls/http/http.h"
 
 #include <string.h>
 

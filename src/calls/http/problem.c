@@ -6,7 +6,7 @@
  * from elsewhere: it is escaped so that whatever it holds, the body is JSON in
  * US-ASCII. It refuses to be long: a detail is cut, between characters.
  */
-#include "http/http.h"
+#include "calls/http/http.h"
 
 #include <assert.h>
 #include <stdio.h>
@@ -89,23 +89,26 @@ static const char *truth(int value)
     return value ? "true" : "false";
 }
 
-size_t once__problem_body(int problem, int status, const char *detail,
-                          char *out)
+size_t once__problem_body(int problem, int status, int recorded,
+                          const char *detail, char *out)
 {
     const struct problem *p = problem_of(problem);
-    char escaped[DETAIL_MAX + 1];
+    char escaped[DETAIL_MAX + 1], member[32] = "";
     int n;
 
     escape_text(detail != NULL ? detail : p->detail, escaped);
+    if (recorded != 0)
+        (void)snprintf(member, sizeof(member), "\"recorded_status\":%d,",
+                       recorded);
     n = snprintf(out, ONCE__PROBLEM_MAX,
                  "{\"type\":\"urn:problem-type:once:%s\",\"title\":\"%s\","
                  "\"status\":%d,\"detail\":\"%s\",\"code\":\"%s\","
-                 "\"retryable\":%s,\"safe_new_key\":%s,\"state\":\"%s\","
+                 "\"retryable\":%s,\"safe_new_key\":%s,\"state\":\"%s\",%s"
                  "\"error\":{\"type\":\"%s\",\"code\":\"%s\","
                  "\"message\":\"%s\"}}",
                  p->code, p->title, status != 0 ? status : p->status, escaped,
                  p->code, truth(p->retryable), truth(p->safe_new_key), p->state,
-                 p->error, p->code, escaped);
+                 member, p->error, p->code, escaped);
     assert(n > 0 && n < ONCE__PROBLEM_MAX);
     return (size_t)n;
 }

@@ -5,7 +5,7 @@
  *
  * It refuses to decide: policy and verdict are there already.
  */
-#include "http/http.h"
+#include "calls/http/http.h"
 
 #include <string.h>
 
@@ -28,14 +28,29 @@ void once__request_fill(const once__policy *policy,
     out->wait_ms = policy->wait_ms;
     out->store_ms = policy->store_ms;
     out->keep_ms = policy->keep_ms;
+    out->max_age_ms = policy->max_age_ms;
+}
+
+/* "Failed" is the word of this attempt alone: where an earlier one may have
+ * executed, the record stays as long as any other. */
+static int keep(once_attempt *a, const once__verdict *verdict)
+{
+    if (verdict->keep_ms == 0 || once_attempt_record(a)->doubt)
+        return ONCE_OK;
+    return once_attempt_keep(a, verdict->keep_ms);
 }
 
 int once__verdict_start(once_attempt *a, once__verdict verdict,
                         once_bytes result, once_done *done, void *user)
 {
+    int rc;
+
     switch (verdict.action) {
     case ONCE__DO_COMPLETE:
     case ONCE__DO_MARK:
+        rc = keep(a, &verdict);
+        if (rc != ONCE_OK)
+            return rc;
         return once_complete_start(a, verdict.kind, result, done, user);
     case ONCE__DO_RELEASE:
         return once_release_start(a, verdict.reason, done, user);

@@ -7,12 +7,12 @@
  * refuses to guess in the dangerous direction: only "not one byte was sent",
  * a status that says so and the outcome header free a key.
  */
-#include "http/http.h"
+#include "calls/http/http.h"
 
 #include <assert.h>
 #include <string.h>
 
-#include "core/error.h"
+#include "base/error.h"
 
 enum { STATUS_MIN = 100, STATUS_MAX = 599 };
 
@@ -101,7 +101,9 @@ int once__statuses_all(const once__statuses *set)
 
 /* ---- Rules ------------------------------------------------------------- */
 
-static const int declined[] = {408, 425, 429};
+/* RFC 9110: a 401 "has not been applied", after a 421 any method may be sent
+ * again. */
+static const int declined[] = {401, 408, 421, 425, 429};
 
 static void final_by_default(once__statuses *set)
 {
@@ -178,10 +180,10 @@ enum {
 };
 
 /* clang-format off */
-#define RELEASE(why)   { ONCE__DO_RELEASE,  ONCE_NO_KIND, ONCE_REASON_##why }
-#define GIVE_UP(why)   { ONCE__DO_GIVE_UP,  ONCE_NO_KIND, ONCE_REASON_##why }
-#define COMPLETE(kind) { ONCE__DO_COMPLETE, ONCE_##kind,  ONCE_REASON_NONE }
-#define MARK(kind)     { ONCE__DO_MARK,     ONCE_##kind,  ONCE_REASON_NONE }
+#define RELEASE(why)   { ONCE__DO_RELEASE,  ONCE_NO_KIND, ONCE_REASON_##why, 0 }
+#define GIVE_UP(why)   { ONCE__DO_GIVE_UP,  ONCE_NO_KIND, ONCE_REASON_##why, 0 }
+#define COMPLETE(kind) { ONCE__DO_COMPLETE, ONCE_##kind,  ONCE_REASON_NONE, 0 }
+#define MARK(kind)     { ONCE__DO_MARK,     ONCE_##kind,  ONCE_REASON_NONE, 0 }
 
 static const struct row {
     int observed, outcome, status;
@@ -249,6 +251,7 @@ once__verdict once__judge(int observed, int status, once_bytes outcome,
 {
     int said = outcome_class(outcome);
     int class = status_class(status, rules);
+    once__verdict verdict;
     size_t i = 0;
 
     assert(observed >= ONCE__NOT_SENT && observed <= ONCE__GONE);
@@ -257,7 +260,10 @@ once__verdict once__judge(int observed, int status, once_bytes outcome,
              (rows[i].outcome & said) != 0 && (rows[i].status & class) != 0))
         i++;
     assert(i < COUNT(rows)); /* The table has a row for everything. */
-    return rows[i].verdict;
+    verdict = rows[i].verdict;
+    if (once__verdict_keeps(verdict) && said == ABSENT && status >= 400)
+        verdict.keep_ms = rules->failed_ms;
+    return verdict;
 }
 
 /* ---- Endings ------------------------------------------------------------ */

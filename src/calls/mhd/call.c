@@ -4,6 +4,7 @@
  *
  *     mhd.c          granted        answered
  *    -------> ASK ------------> RUN ---------> STORE
+ *            (and again behind PROBE)
  *              | anything else   ^ |              |
  *              v                 | | suspended    v
  *             SEND               +-+ by itself   SEND
@@ -17,7 +18,7 @@
  * end, and an outcome must not be lost. Where each connection has a thread of
  * its own, that thread waits always.
  */
-#include "mhd/mhd.h"
+#include "calls/mhd/mhd.h"
 
 #include <assert.h>
 #include <errno.h>
@@ -53,7 +54,7 @@ static void leave(once_mhd_call *call)
     pthread_cond_broadcast(&call->m->idle);
 }
 
-/* On the engine's thread. Once somebody knows, the call may be gone; until
+/* On the engine's thread. Once the caller knows, the call may be gone; until
  * `resuming` is 0 again, the daemon must not be stopped. */
 static void wake(void *user)
 {
@@ -470,6 +471,8 @@ enum MHD_Result once__mhd_go_on(once_mhd_call *call, const struct now *now)
 
     if (step == ONCE_HTTP_SEND)
         return send_reply(call);
+    if (step == ONCE_HTTP_PROBE)
+        return once__mhd_probe(call);
     if (step == ONCE_HTTP_RUN && call->route->waits && client_has_left(call)) {
         once_exchange_abandon(call->exchange);
         return MHD_NO;
@@ -478,6 +481,64 @@ enum MHD_Result once__mhd_go_on(once_mhd_call *call, const struct now *now)
         return MHD_NO;
     call->state = RUN;
     return once__mhd_run(call, now);
+}
+
+/* ---- What became of it ----------------------------------------------------- */
+
+enum MHD_Result once__mhd_probe(once_mhd_call *call)
+{
+    const once_mhd_route *r = &call->route->r;
+    enum MHD_Result rc;
+
+    call->state = PROBE;
+    if (r->probe == NULL)
+        return once_mhd_probed(call, NULL);
+    rc = r->probe(r->user, call, call->connection, &call->own);
+    if (call->probed || (rc == MHD_YES && is_suspended(call)))
+        return rc;
+    return once_mhd_probed(call, NULL);
+}
+
+/* Nothing is decided any more when the daemon ends. */
+static enum MHD_Result probed_late(once_mhd_call *call)
+{
+    if (once_exchange_probed(call->exchange, NULL, wake, call) < 0)
+        return MHD_NO;
+    return once__mhd_go_on(call, &call->head);
+}
+
+static enum MHD_Result probed_and_wait(once_mhd_call *call,
+                                       const once_http_answer *a)
+{
+    int rc = ONCE_ENOMEM;
+    sem_t woken;
+
+    if (begin_wait(call, &woken)) {
+        rc =
+            wait_for(call, once_exchange_probed(call->exchange, a, wake, call));
+        end_wait(call);
+    }
+    unsuspend(call);
+    return rc < 0 ? MHD_NO : once__mhd_go_on(call, &call->head);
+}
+
+enum MHD_Result once_mhd_probed(once_mhd_call *call, const once_http_answer *a)
+{
+    int rc;
+
+    assert(!call->probed && call->state == PROBE && call->own == NULL);
+    call->probed = 1;
+    if (!suspend(call))
+        return probed_late(call);
+    call->state = ASK; /* the store answers, and it goes on from there */
+    if (call->threaded)
+        return probed_and_wait(call, a);
+    rc = once_exchange_probed(call->exchange, a, wake, call);
+    if (rc != ONCE_HTTP_WAIT) {
+        call->failed = rc < 0;
+        unsuspend(call);
+    }
+    return MHD_YES;
 }
 
 /* ---- For handlers --------------------------------------------------------- */

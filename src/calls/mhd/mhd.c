@@ -14,14 +14,14 @@
  * the guard allows, and to call a handler before its guard has seen the whole
  * request.
  */
-#include "mhd/mhd.h"
+#include "calls/mhd/mhd.h"
 
 #include <assert.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
-enum { DRAIN_MAX = 1 << 20 };
+enum { DRAIN_MAX = 1 << 20, WAIT_MAX = 600000 };
 
 /* ---- The request --------------------------------------------------------- */
 
@@ -118,7 +118,11 @@ static int examine(once_mhd_call *call, const struct now *now)
     r.headers = l.at;
     r.n = l.n;
     r.server = call->connection;
-    rc = once_exchange_new(call->route->guard, &r, NULL, &call->exchange);
+    rc = call->route->r.lookup
+             ? once_exchange_lookup(call->route->guard, &r,
+                                    call->route->r.lookup_ms, NULL,
+                                    &call->exchange)
+             : once_exchange_new(call->route->guard, &r, NULL, &call->exchange);
 out:
     free(l.at);
     return rc;
@@ -191,6 +195,8 @@ enum MHD_Result once_mhd_access(void *m, struct MHD_Connection *c,
         return once__mhd_live(call, &now);
     case READ:
         return read_body(call, &now);
+    case PROBE:
+        return once__mhd_probe(call);
     case RUN:
         return once__mhd_run(call, &now);
     case ASK:
@@ -224,7 +230,7 @@ static void *on_target(void *cls, const char *target, struct MHD_Connection *c)
 
 /*
  * libmicrohttpd looks at a socket before it calls the handler of a connection
- * that was resumed, and if the client has left, it calls nobody: but the work
+ * that was resumed, and if the client has left, it calls no one: but the work
  * may be done, and then its outcome is to be recorded. The handler is called
  * from here in that case.
  */
@@ -291,12 +297,33 @@ static void route_free(struct route *r)
     free(r);
 }
 
+static int is_lookup(const once_mhd_route *r)
+{
+    return r->size > offsetof(once_mhd_route, lookup) && r->lookup != 0;
+}
+
+static int check_lookup(const once_mhd_route *r, once_engine *e,
+                        once_error *err)
+{
+    if (r->guard == NULL || e == NULL)
+        return fail(err, ONCE_EINVAL, "lookup: needs a guard and an engine");
+    if (r->guard->scope == NULL)
+        return fail(err, ONCE_EINVAL,
+                    "lookup: needs a scope: without one anybody could ask "
+                    "which keys exist");
+    return r->size >= sizeof(*r) && r->lookup_ms <= WAIT_MAX
+               ? ONCE_OK
+               : fail(err, ONCE_EINVAL, "lookup_ms: over ten minutes");
+}
+
 static int check_route(const once_mhd_route *r, once_engine *e, once_error *err)
 {
     if (r->size < offsetof(once_mhd_route, admit))
         return fail(err, ONCE_EINVAL, "size: too small");
     if (r->path == NULL || r->path[0] != '/')
         return fail(err, ONCE_EINVAL, "path: does not begin with /");
+    if (is_lookup(r))
+        return check_lookup(r, e, err);
     if (r->handler == NULL)
         return fail(err, ONCE_EINVAL, "handler: there is none");
     if (r->guard != NULL && e == NULL)

@@ -8,8 +8,8 @@
  * Both use public headers only, so that they can live in a library of their
  * own.
  */
-#ifndef ONCE_MHD_MHD_H
-#define ONCE_MHD_MHD_H
+#ifndef ONCE_CALLS_MHD_MHD_H
+#define ONCE_CALLS_MHD_MHD_H
 
 #include <once/mhd.h>
 
@@ -35,7 +35,17 @@ struct once_mhd {
     int quiet;
 };
 
-enum once__mhd_state { START, REFUSED, LIVE, READ, ASK, RUN, STORE, SENT };
+enum once__mhd_state {
+    START,
+    REFUSED,
+    LIVE,
+    READ,
+    ASK,
+    PROBE,
+    RUN,
+    STORE,
+    SENT
+};
 enum once__mhd_feed { HEAD, BODY, END }; /* what the handler gets next */
 
 /* The body of an answer that comes from the handler piece by piece. */
@@ -61,6 +71,7 @@ struct once_mhd_call {
     once_exchange *exchange;
     int failed;   /* no memory, where we could not say so                   */
     int answered; /* the handler has                                        */
+    int probed;   /* so has the route's probe                               */
     unsigned status;
     struct MHD_Response *refusal;
     unsigned refusal_status;
@@ -85,6 +96,8 @@ struct once_mhd_call {
 enum MHD_Result once__mhd_ask(once_mhd_call *call, const struct now *now);
 enum MHD_Result once__mhd_go_on(once_mhd_call *call, const struct now *now);
 enum MHD_Result once__mhd_run(once_mhd_call *call, const struct now *now);
+/* Asks what became of a record. */
+enum MHD_Result once__mhd_probe(once_mhd_call *call);
 /* Straight through to the handler, as the pieces come. */
 enum MHD_Result once__mhd_live(once_mhd_call *call, const struct now *now);
 enum MHD_Result once__mhd_send_plain(once_mhd_call *call, unsigned status);
@@ -93,4 +106,4 @@ enum MHD_Result once__mhd_queue(once_mhd_call *call, unsigned status,
                                 struct MHD_Response *response);
 void once__mhd_stream_end(once_mhd_call *call);
 
-#endif /* ONCE_MHD_MHD_H */
+#endif /* ONCE_CALLS_MHD_MHD_H */

@@ -4,21 +4,21 @@
  * soon has one that is enough; what is larger is made for one answer and not
  * kept.
  */
-#include "store/arena.h"
+#include "calls/store/arena.h"
 
 #include <stdlib.h>
 
 enum { BLOCK_MIN = 16 * 1024, BLOCK_MAX = 1 << 20 };
 
-struct once__block {
-    struct once__block *next;
+struct once__arena_block {
+    struct once__arena_block *next;
     size_t size, used;
     unsigned char bytes[];
 };
 
 void *once__arena_take(struct once__arena *a, size_t size)
 {
-    struct once__block *b = a->blocks;
+    struct once__arena_block *b = a->blocks;
     size_t room = b == NULL ? BLOCK_MIN : 2 * b->size;
 
     if (b == NULL || b->size - b->used < size) {
@@ -38,7 +38,7 @@ void *once__arena_take(struct once__arena *a, size_t size)
 
 static void release(struct once__arena *a, size_t keep)
 {
-    struct once__block *b = a->blocks, *next;
+    struct once__arena_block *b = a->blocks, *next;
 
     a->blocks = NULL;
     for (; b != NULL; b = next) {

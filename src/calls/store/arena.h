@@ -1,14 +1,14 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* arena.h - memory for the bytes of answers, which last until the next call:
  * taken in pieces, given back at once. */
-#ifndef ONCE_STORE_ARENA_H
-#define ONCE_STORE_ARENA_H
+#ifndef ONCE_CALLS_STORE_ARENA_H
+#define ONCE_CALLS_STORE_ARENA_H
 
 #include <stddef.h>
 
 /* Zero it; end it with once__arena_clear(). */
 struct once__arena {
-    struct once__block *blocks;
+    struct once__arena_block *blocks;
 };
 
 /* `size` bytes that stay where they are until the next reset, or NULL. */
@@ -17,4 +17,4 @@ void *once__arena_take(struct once__arena *a, size_t size);
 void once__arena_reset(struct once__arena *a);
 void once__arena_clear(struct once__arena *a);
 
-#endif /* ONCE_STORE_ARENA_H */
+#endif /* ONCE_CALLS_STORE_ARENA_H */

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * clock.c - asks a store for the time, and holds its forgetting to what was
- * seen to pass (core/clock.h).
+ * clock.c - asks a store for the time, and holds its forgetting to
+ * elapsed store time (core/clock.h).
  *
  * The clock that decides is the store's: that of its server, or for the stores
  * of one host that host's. What it is held against is CLOCK_BOOTTIME here,
@@ -9,9 +9,9 @@
  */
 #include <time.h>
 
-#include "core/clock.h"
-#include "core/error.h"
-#include "store/store.h"
+#include "calls/core/clock.h"
+#include "base/error.h"
+#include "calls/store/store.h"
 
 uint64_t once__wall_clock(void *user)
 {
@@ -62,7 +62,7 @@ int once_store_clock(once_store *s, once_clock *c, once_error *err)
         return rc;
     if (once__clock_take(&next, &t, &asked)) {
         rc = put(s, &next, err);
-        /* What was seen to pass is certain. A store that is full takes no
+        /* Elapsed store time is certain. A store that is full takes no
          * puts, and to forget is what makes room in it. But a step back that
          * only we know of must not be lost. */
         if (rc != ONCE_OK && next.backs != t.backs)
@@ -73,16 +73,32 @@ int once_store_clock(once_store *s, once_clock *c, once_error *err)
     return ONCE_OK;
 }
 
-int once_store_clock_accept(once_store *s, once_clock *c, once_error *err)
+uint64_t once__store_clock_age(const once_clock *c)
+{
+    uint64_t now_ms = steady_ms();
+
+    if (c->seen_ms == 0)
+        return UINT64_MAX;
+    return now_ms > c->before_ms ? now_ms - c->before_ms : 0;
+}
+
+int once__store_clock_behind(once_store *s, once_clock *c, uint64_t behind_ms,
+                             once_error *err)
 {
     int rc = once_store_clock(s, c, err);
 
     if (rc != ONCE_OK)
         return rc;
-    c->seen_ms = c->now_ms;
-    c->behind_ms = 0;
+    c->behind_ms = behind_ms < c->now_ms ? behind_ms : 0;
+    c->seen_ms = c->now_ms - c->behind_ms;
+    c->backs += c->behind_ms > 0; /* others do not go on from what they know */
     rc = put(s, c, err);
     if (rc == ONCE_OK)
         s->forget_ms = c->seen_ms;
     return rc;
+}
+
+int once_store_clock_accept(once_store *s, once_clock *c, once_error *err)
+{
+    return once__store_clock_behind(s, c, 0, err);
 }

@@ -7,7 +7,7 @@
 #include <sys/random.h>
 #include <unistd.h>
 
-#include "store/store.h"
+#include "calls/store/store.h"
 
 /* The kernel's boot_id, "01234567-89ab-...". */
 static int read_boot_id(uint8_t out[ONCE_HOST_SIZE])
@@ -36,7 +36,7 @@ static int read_boot_id(uint8_t out[ONCE_HOST_SIZE])
 
 void once__host(uint8_t out[ONCE_HOST_SIZE])
 {
-    /* Where it cannot be read nobody else is taken for this host. */
+    /* Where it cannot be read no other is taken for this host. */
     if (!read_boot_id(out) &&
         getrandom(out, ONCE_HOST_SIZE, 0) != (ssize_t)ONCE_HOST_SIZE)
         memset(out, 0, ONCE_HOST_SIZE);

@@ -1,13 +1,13 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * journal.c - the store of class A that costs little:
+ * journal.c - the durable store that costs little:
  * "journal:DIR[?busy_ms=N][&segment=BYTES]".
  *
  * An append-only log in a folder, shared by the processes of one host. A batch
  * is decided under one lock against an index in shared memory, is one write at
- * the end of the log, and then waits for a flush that it shares with whoever
- * else waits. Nothing is answered from a frame that is not durable yet, but
- * for "in flight", which promises nothing.
+ * the end of the log, and then waits for a flush that it shares with all calls
+ * that wait. Nothing is answered from a frame that is not durable yet, but for
+ * "in flight", which promises nothing.
  *
  *    journal.c    this file: the driver, deciding, scanning
  *    journal/     handle.h has a picture of the files. session: opening,
@@ -23,7 +23,7 @@
  *
  * It refuses a folder of something else, a log that is damaged where it was
  * durable, to go on after a flush that failed, and to answer from a folder that
- * was moved away or replaced meanwhile. Class A means here: an
+ * was moved away or replaced meanwhile. Durable means here: an
  * acknowledged step is on the disk, as far as the disk says so; and of a
  * sector that is written again with the same first bytes, these stay.
  */
@@ -34,15 +34,15 @@
 #include <string.h>
 #include <time.h>
 
-#include "core/transition.h"
-#include "core/error.h"
-#include "core/must.h"
-#include "store/arena.h"
-#include "store/journal/handle.h"
-#include "store/path.h"
-#include "store/place.h"
-#include "store/store.h"
-#include "store/url.h"
+#include "calls/core/transition.h"
+#include "base/error.h"
+#include "base/must.h"
+#include "calls/store/arena.h"
+#include "calls/store/journal/handle.h"
+#include "base/path.h"
+#include "calls/store/place.h"
+#include "calls/store/store.h"
+#include "base/url.h"
 
 enum {
     BUSY_MAX_MS = 600000,
@@ -154,7 +154,7 @@ static int journal_open(const char *rest, const once_store_options *options,
 
 /* ---- Deciding ------------------------------------------------------------ */
 
-/* What was read for an operation while nobody was kept waiting. */
+/* What was read for an operation while no other process waited. */
 struct ahead {
     struct once__slot slot; /* at 0: nothing */
     int code;
@@ -248,7 +248,7 @@ static int append(struct journal *s, const uint8_t *name, const once_record *r,
         j->used -= f.length;
         return ONCE_EFULL;
     }
-    /* Not before: whoever is next may write another frame at that place. */
+    /* Not before: the next writer may put another frame at that place. */
     once__recent_put(&j->recent, slot.at, j->buffer + j->used - f.length,
                      f.length);
     if (r->state == ONCE_COMPLETED)
@@ -392,7 +392,7 @@ static void set_until(const struct journal *s, struct timespec *until)
 }
 
 /*
- * What is kept back for the next claim is being made, and everybody else may
+ * What is kept back for the next claim is being made, and all others may
  * go on meanwhile. What was decided so far stays so.
  */
 static int step_aside(struct journal *s, struct batch *b)
@@ -429,8 +429,9 @@ static void look_ahead(struct journal *s, struct batch *b, once_op **ops,
 }
 
 /*
- * Reads them with the lock let go: a process without a processor, or with a slow
- * disk, keeps nobody waiting. What has changed meanwhile is read again.
+ * Reads them with the lock let go: a process without a processor, or with a
+ * slow disk, keeps no process waiting. What has changed meanwhile is read
+ * again.
  */
 static int read_aside(struct journal *s, struct batch *b, once_op **ops,
                       size_t i, size_t n)
@@ -512,8 +513,7 @@ static int journal_apply(once_store *store, once_op **ops, size_t n,
     return code;
 }
 
-/* ---- Scanning: what is due ------------------------------------------------
- * */
+/* ---- Scanning: what is due ---------------------------------------------- */
 
 struct view {
     once_each *each;
@@ -634,8 +634,7 @@ static int scan_due(struct journal *s, int what, struct view *v,
     return code;
 }
 
-/* ---- Scanning: in order ---------------------------------------------------
- * */
+/* ---- Scanning: in order ------------------------------------------------- */
 
 /* Is the record still where the list has it? */
 static int is_at(int what, const once_position *place, const once_record *r)
@@ -723,8 +722,7 @@ static int journal_count(once_store *store, once_counts *out, once_error *err)
     return ONCE_OK;
 }
 
-/* ---- Importing ------------------------------------------------------------
- * */
+/* ---- Importing ---------------------------------------------------------- */
 
 /* ONCE_OK; ONCE__LATER: there is no room for it yet; or why it cannot be. */
 static int import_one(struct journal *s, const once_named *r, struct batch *b)
@@ -791,8 +789,7 @@ static int journal_import(once_store *store, const once_named *r, size_t n,
     return code == ONCE_ENOMEM ? once__fail(err, code, "out of memory") : code;
 }
 
-/* ---- The rest --------------------------------------------------------------
- * */
+/* ---- The rest ----------------------------------------------------------- */
 
 static int journal_tend(once_store *store, once_error *err)
 {
@@ -815,7 +812,7 @@ static int journal_time(once_store *store, const once_store_time *put,
     return code;
 }
 
-/* What is in the file then counts, also where nobody knows whether it is
+/* What is in the file then counts, also where it is not known whether it is
  * durable. */
 static int put_head(struct journal *s, const once_store_head *put,
                     once_store_head *out, once_error *err)

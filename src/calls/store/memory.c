@@ -3,10 +3,10 @@
  * memory.c - "memory:", records of one process, gone with it.
  *
  * For development, tests and duplicates that live as long as the process. It
- * says so: class B. Every operation is once__transition() on a copy of the
- * record; memory is found before the copy is put back, so that a refusal
- * (ONCE_ENOMEM) changes nothing. Fences start at 1: two opened stores share
- * nothing, so nobody can show one's fence to the other.
+ * says that it can lose records. Every operation is once__transition() on a
+ * copy of the record; memory is found before the copy is put back, so that a
+ * refusal (ONCE_ENOMEM) changes nothing. Fences start at 1: two opened stores
+ * share nothing, so no caller can show one's fence to the other.
  *
  * Bytes that were shown in an answer live until the next apply(), also when
  * their record was forgotten by a later operation of the same batch.
@@ -15,11 +15,11 @@
 #include <string.h>
 #include <sys/random.h>
 
-#include "core/transition.h"
-#include "core/error.h"
-#include "core/must.h"
-#include "store/store.h"
-#include "store/table.h"
+#include "calls/core/transition.h"
+#include "base/error.h"
+#include "base/must.h"
+#include "calls/store/store.h"
+#include "calls/store/table.h"
 
 struct memory {
     once_store base;
@@ -101,7 +101,7 @@ static void memory_bytes(const struct once__blob *blob, once_record *r)
            blob->group);
 }
 
-static void memory_read(const struct once__row *row, once_record *r)
+static void memory_read(const struct once__table_row *row, once_record *r)
 {
     r->state = row->state;
     r->kind = row->kind;
@@ -122,7 +122,7 @@ static void memory_read(const struct once__row *row, once_record *r)
     memory_bytes(row->blob, r);
 }
 
-static void memory_write(struct once__row *row, const once_record *r)
+static void memory_write(struct once__table_row *row, const once_record *r)
 {
     row->state = r->state;
     row->kind = r->kind;
@@ -203,8 +203,8 @@ static int memory_blob(const once_record *r, struct once__blob *old,
 /* ---- One operation ----------------------------------------------------- */
 
 /* Puts `r` where it belongs. 0: no memory, and nothing was changed. */
-static int memory_keep(struct memory *m, struct once__row *row, once_op *op,
-                       const once_record *r)
+static int memory_keep(struct memory *m, struct once__table_row *row,
+                       once_op *op, const once_record *r)
 {
     struct once__blob *blob, *old = row == NULL ? NULL : row->blob;
 
@@ -237,7 +237,7 @@ static int memory_keep(struct memory *m, struct once__row *row, once_op *op,
 
 static void memory_apply_one(struct memory *m, once_op *op, uint64_t now_ms)
 {
-    struct once__row *row = once__table_find(&m->table, op->name);
+    struct once__table_row *row = once__table_find(&m->table, op->name);
     once_record before, r;
     uint64_t fence = m->fence;
 
@@ -279,7 +279,7 @@ struct memory_view {
     int shown;
 };
 
-static int memory_show(void *user, const struct once__row *row)
+static int memory_show(void *user, const struct once__table_row *row)
 {
     struct memory_view *view = user;
     once_record r;
@@ -293,7 +293,7 @@ static int memory_show(void *user, const struct once__row *row)
 static void memory_walk(struct memory *m, const uint8_t *after, uint32_t max,
                         struct memory_view *view)
 {
-    const struct once__row *row;
+    const struct once__table_row *row;
 
     for (; max > 0; max--) {
         row = once__table_after(&m->table, after);
@@ -308,7 +308,7 @@ static int memory_page(const struct once__heap *h, const once_position *after,
                        uint32_t max, struct memory_view *view)
 {
     size_t i, n;
-    struct once__row **page = once__heap_page(h, after, max, &n);
+    struct once__table_row **page = once__heap_page(h, after, max, &n);
 
     if (page == NULL)
         return 0;

@@ -11,14 +11,14 @@
 #include <stdio.h>
 #include <string.h>
 
-#include "core/error.h"
-#include "store/named.h"
-#include "store/store.h"
+#include "base/error.h"
+#include "base/named.h"
+#include "calls/store/store.h"
 
 static const struct once__store_line lines[] = {
 #define ONCE_STORE(driver, place, example)                                     \
     {&once__store_##driver, ONCE__STORE_##place, example},
-#include "store/stores.def"
+#include "calls/store/stores.def"
 #undef ONCE_STORE
 };
 
@@ -129,16 +129,6 @@ static int resolve(const char *text, struct once__named *named, once_error *err,
         return unknown(url, err);
     *ops = line->ops;
     return ONCE_OK;
-}
-
-int once__missing(once_error *err, const char *what, const char *text)
-{
-    return once__fail(
-        err, ONCE_EOPEN,
-        "%s: %s; nothing was created, since it may have been moved "
-        "away, or its disk is not mounted. A new, empty store is "
-        "made by once init",
-        what, text);
 }
 
 /* A restored store that executes absent keys loses the promise for a while. */

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* place.c - device and inode of what a store has open: see place.h. */
-#include "store/place.h"
+#include "calls/store/place.h"
 
 #include <errno.h>
 #include <limits.h>
@@ -10,8 +10,8 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-#include "core/error.h"
-#include "store/steady.h"
+#include "base/error.h"
+#include "base/steady.h"
 
 /* Short, since a claim that is written meanwhile takes its key with it until
  * its lease has expired, also when the file is back. */
@@ -64,12 +64,12 @@ static int look(const struct once__place *p, once_error *err)
     if (stat(p->path, &st) != 0)
         return once__fail(err, ONCE_ESTORE,
                           "%s: it is open here, but no longer at its path "
-                          "(%s): no answers until it is back or opened anew",
+                          "(%s): no answers until it is back or opened again",
                           p->path, strerror(errno));
     if (st.st_dev != p->device || st.st_ino != p->inode)
         return once__fail(err, ONCE_ESTORE,
                           "%s: it was replaced while it was open here: no "
-                          "answers until it is back or opened anew",
+                          "answers until it is back or opened again",
                           p->path);
     return ONCE_OK;
 }

@@ -2,10 +2,10 @@
 /*
  * place.h - is what a store has open still what stands at its path?
  *
- * Whoever opens the path next reads what stands there then. A process that went
- * on with a file that was moved away or replaced would acknowledge what nobody
- * will find. So a store notes the device and the inode of its files when it
- * opens them, and looks at the paths again:
+ * The process that opens the path next reads what stands there then. A process
+ * that went on with a file that was moved away or replaced would acknowledge
+ * what no one will find. So a store notes the device and the inode of its files
+ * when it opens them, and looks at the paths again:
  *
  *    before a batch      unless it did a moment ago: what is there is then as
  *                        it was acknowledged
@@ -14,8 +14,8 @@
  *
  * It does not remember that a file was away: what is back is the same file.
  */
-#ifndef ONCE_STORE_PLACE_H
-#define ONCE_STORE_PLACE_H
+#ifndef ONCE_CALLS_STORE_PLACE_H
+#define ONCE_CALLS_STORE_PLACE_H
 
 #include <stddef.h>
 #include <stdint.h>
@@ -24,7 +24,7 @@
 #include <once/once.h>
 
 struct once__place {
-    char *path; /* as it was given, so that a link is followed anew */
+    char *path; /* as it was given, so that a link is followed again */
     dev_t device;
     ino_t inode;
 };
@@ -55,4 +55,4 @@ ONCE_CHECK int once__places_glance(struct once__places *p, once_error *err);
 int once__place_is(const struct once__place *p, int fd);
 void once__places_clear(struct once__places *p);
 
-#endif /* ONCE_STORE_PLACE_H */
+#endif /* ONCE_CALLS_STORE_PLACE_H */

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * postgres.c - the store of class A for many machines: "postgres://...".
+ * postgres.c - the durable store for many machines: "postgres://...".
  *
  * A batch is one function call, so one round trip and one transaction, in which
  * each name occurs once. What queues after a name in the same batch is decided
@@ -13,11 +13,11 @@
  *    c: complete,
  *       claim, claim   OK                         REPLAY       REPLAY
  *
- * One name does not keep the others waiting. An operation that met somebody
- * else's (a locked row, a row that changed in the same moment) is not in the
- * answer. A claim of a name that somebody else is inserting makes the server
+ * One name does not keep the others waiting. An operation that met another
+ * session's (a locked row, a row that changed in the same moment) is not in the
+ * answer. A claim of a name that another session is inserting makes the server
  * take back the whole call, and does not say which one it was: so the call is
- * halved until that claim stands alone. Whoever was asked without an answer is
+ * halved until that claim stands alone. What was asked without an answer is
  * put aside until the others have theirs, then asked again for up to lock_ms
  * while nothing moves, and answered ONCE_ESTORE after that.
  *
@@ -31,13 +31,13 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "core/transition.h"
-#include "core/error.h"
-#include "core/must.h"
-#include "core/record.h"
-#include "store/arena.h"
-#include "store/postgres/postgres.h"
-#include "store/store.h"
+#include "calls/core/transition.h"
+#include "base/error.h"
+#include "base/must.h"
+#include "calls/core/record.h"
+#include "calls/store/arena.h"
+#include "calls/store/postgres/postgres.h"
+#include "calls/store/store.h"
 
 enum {
     CALL_BYTES = 16 << 20,   /* results that one call takes along */
@@ -72,7 +72,7 @@ struct postgres {
     size_t room;
     PGresult **kept; /* what answers borrow bytes from, until the next batch */
     size_t kept_count, kept_room;
-    struct once__arena arena; /* labels of answers, likewise */
+    struct once__arena arena; /* labels of answers, too */
 };
 
 /* ---- Opening and closing ----------------------------------------------- */
@@ -182,7 +182,7 @@ static int postgresql_open(const char *rest, const once_store_options *options,
 /* ---- The time ---------------------------------------------------------- */
 
 /* The server's, unless a test has set another clock, or it `forgets` and less
- * was seen to pass. That is never ahead of the server's: see
+ * has elapsed. That is never ahead of the server's: see
  * once_store_clock(). */
 static const uint64_t *time_to_send(const struct postgres *s, int forgets,
                                     uint64_t *now_ms)
@@ -205,7 +205,7 @@ struct batch {
     size_t most;   /* operations of the next call */
     size_t differ; /* answered so because the server did something else */
     int full;      /* the disk is: nothing is granted any more */
-    int met;       /* somebody else was in the way */
+    int met;       /* another session was in the way */
     uint64_t until_ms;
     size_t shown; /* bytes of long results so far */
     size_t count; /* operations of the call under way */
@@ -414,7 +414,7 @@ static int settle(struct batch *b, struct item *item, struct once__pg_row *row)
     if (rc != ONCE_OK || !there)
         return rc;
     if (!decide(item->op, row)) {
-        b->differ++; /* nobody knows what is there now */
+        b->differ++; /* it is not known what is there now */
         answer(b, item, ONCE_ESTORE);
         return ONCE_OK;
     }
@@ -513,7 +513,8 @@ static void put_aside(struct batch *b)
             b->s->items[b->s->places[i]].aside = 1;
 }
 
-/* Somebody is in the way of one of them: which one is found by halving. */
+/* Another session is in the way of one of them: which one is found by
+ * halving. */
 static void halve(struct batch *b)
 {
     b->met = 1;

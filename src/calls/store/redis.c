@@ -1,9 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * redis.c - the store of class B for many hosts: redis://, rediss://,
- * redis+unix://, redis+sentinel://, redis+cluster:// (docs/redis.md).
+ * redis.c - the store for many hosts that can lose records: redis://,
+ * rediss://, redis+unix://, redis+sentinel://, redis+cluster://
+ * (docs/redis.md).
  *
- * The server keeps bytes and once__transition() decides here (redis/batch.c).
+ * The server keeps bytes and once__transition() decides here (redis/apply.c).
  * Time is the server's (redis/ask.c), leases are values compared with it, and
  * nothing that is live has a TTL.
  *
@@ -15,10 +16,10 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "core/bytes.h"
-#include "core/error.h"
-#include "store/redis/redis.h"
-#include "store/store.h"
+#include "base/bytes.h"
+#include "base/error.h"
+#include "calls/store/redis/redis.h"
+#include "calls/store/store.h"
 
 struct redis {
     once_store base;

@@ -1,15 +1,15 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * sqlite.c - the store of class A for one host: "sqlite:PATH[?busy_ms=N]".
+ * sqlite.c - the durable store for one host: "sqlite:PATH[?busy_ms=N]".
  *
  * A batch is one transaction, so one flush. Its beginning, as far as it only
- * looks, is decided in a read transaction, which waits for nobody: replays are
+ * looks, is decided in a read transaction, which waits for no lock: replays are
  * what retries are made of. What follows is one BEGIN IMMEDIATE ... COMMIT in
  * which each operation sees those before it, and once__transition() decides.
  *
  * Whatever SQLite says at or before COMMIT is "unknown": in a write-ahead log
  * the rows of a failed commit may be there afterwards. After an error that
- * says something about the file the connection is made anew, and nothing is
+ * says something about the file the connection is opened again, and nothing is
  * answered before what is in the log is durable (see connect.c).
  *
  * It refuses to run over a file that is not its own, to replace a record that
@@ -25,14 +25,14 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-#include "core/transition.h"
-#include "core/error.h"
-#include "store/arena.h"
-#include "store/path.h"
-#include "store/place.h"
-#include "store/sqlite/sqlite.h"
-#include "store/store.h"
-#include "store/url.h"
+#include "calls/core/transition.h"
+#include "base/error.h"
+#include "calls/store/arena.h"
+#include "base/path.h"
+#include "calls/store/place.h"
+#include "calls/store/sqlite/sqlite.h"
+#include "calls/store/store.h"
+#include "base/url.h"
 
 enum {
     BUSY_MS = 1000, /* when neither options nor URL say more */
@@ -728,7 +728,7 @@ static int sqlite_import(once_store *store, const once_named *r, size_t n,
 }
 
 /* The checkpointer works by itself; what went wrong there is reported here, and
- * so is a file that was moved or replaced while nobody asks. */
+ * so is a file that was moved or replaced while no call comes. */
 static int sqlite_tend(once_store *store, once_error *err)
 {
     struct sqlite *s = (struct sqlite *)store;

@@ -1,14 +1,23 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* store.h - the drivers that were built in, as stores.def lists them, and what
  * they share. The interface itself is include/once/store.h. */
-#ifndef ONCE_STORE_STORE_H
-#define ONCE_STORE_STORE_H
+#ifndef ONCE_CALLS_STORE_STORE_H
+#define ONCE_CALLS_STORE_STORE_H
 
 #include <once/store.h>
 
 /* The clock of a caller who set none: the host's. A store with a server of
  * its own asks the server then. */
 uint64_t once__wall_clock(void *user);
+
+/* Milliseconds since once_store_clock() has read the store's clock; UINT64_MAX:
+ * it has not. */
+uint64_t once__store_clock_age(const once_clock *c);
+
+/* As once_store_clock(); then elapsed store time is `behind_ms` behind the
+ * store's clock, for all who use the store. */
+ONCE_CHECK int once__store_clock_behind(once_store *s, once_clock *c,
+                                        uint64_t behind_ms, once_error *err);
 
 /* Which start of which host this is. */
 void once__host(uint8_t out[ONCE_HOST_SIZE]);
@@ -32,8 +41,8 @@ static inline int once__opening(int rc, once_error *err)
     return ONCE_EOPEN;
 }
 
-/* There is no store, and nobody has asked for a new one. `what` says where, and
- * what is missing. */
+/* There is no store, and no caller has asked for a new one. `what` says where,
+ * and what is missing. */
 int once__missing(once_error *err, const char *what, const char *text);
 
 /* By which name or at which URL a store is opened, without what only says who
@@ -81,7 +90,7 @@ const struct once__store_line *once__store_line_of(const char *text);
 
 #define ONCE_STORE(driver, place, example)                                     \
     extern const once_store_ops once__store_##driver;
-#include "store/stores.def"
+#include "calls/store/stores.def"
 #undef ONCE_STORE
 
-#endif /* ONCE_STORE_STORE_H */
+#endif /* ONCE_CALLS_STORE_STORE_H */

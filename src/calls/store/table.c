@@ -8,16 +8,16 @@
  *
  * The directory makes a look-up short, and because it goes by the *first* bits
  * a walk along it is a walk in the order of names. Names are SHA-256 sums, but
- * whoever chooses keys can search for sums that begin alike; hence the trees:
- * treaps, balanced by secret random ranks, so that the worst a clever caller
- * gets is the logarithm. It grows by cutting few trees in two at each new row:
- * no step ever touches all rows, so a million of them stall nobody.
+ * a client who chooses keys can search for sums that begin alike; hence the
+ * trees: treaps, balanced by secret random ranks, so that the worst a clever
+ * caller gets is the logarithm. It grows by cutting few trees in two at each
+ * new row: no step ever touches all rows, so a million of them stall no call.
  *
  * It refuses to shrink: the directory keeps the size of its best day.
  */
-#include "core/must.h"
-#include "core/transition.h"
-#include "store/table.h"
+#include "base/must.h"
+#include "calls/core/transition.h"
+#include "calls/store/table.h"
 
 #include <assert.h>
 #include <stdlib.h>
@@ -25,7 +25,7 @@
 
 enum { FIRST_BITS = 8, LAST_BITS = 40, CUTS = 4, FIRST_ROOM = 256 };
 
-static_assert(sizeof(struct once__row) <= 200,
+static_assert(sizeof(struct once__table_row) <= 200,
               "with the heaps: 250 bytes a key");
 
 static size_t prefix(const uint8_t *name, unsigned bits)
@@ -38,7 +38,7 @@ static size_t prefix(const uint8_t *name, unsigned bits)
     return (size_t)(value >> (64 - bits));
 }
 
-/* xorshift64*: the seed is secret, and ranks are shown to nobody. */
+/* xorshift64*: the seed is secret, and ranks are never shown. */
 static uint32_t random32(struct once__table *t)
 {
     t->random ^= t->random >> 12;
@@ -50,8 +50,8 @@ static uint32_t random32(struct once__table *t)
 /* ---- Trees ------------------------------------------------------------- */
 
 /* Cuts a tree: names below `name` to `*low`, all others to `*high`. */
-static void cut(struct once__row *tree, const uint8_t *name,
-                struct once__row **low, struct once__row **high)
+static void cut(struct once__table_row *tree, const uint8_t *name,
+                struct once__table_row **low, struct once__table_row **high)
 {
     while (tree != NULL) {
         if (memcmp(tree->name, name, ONCE_NAME_SIZE) < 0) {
@@ -69,8 +69,8 @@ static void cut(struct once__row *tree, const uint8_t *name,
 }
 
 /* The other way round: every name of `low` is below every one of `high`. */
-static void join(struct once__row *low, struct once__row *high,
-                 struct once__row **tree)
+static void join(struct once__table_row *low, struct once__table_row *high,
+                 struct once__table_row **tree)
 {
     while (low != NULL && high != NULL) {
         if (low->rank > high->rank) {
@@ -86,7 +86,8 @@ static void join(struct once__row *low, struct once__row *high,
     *tree = low != NULL ? low : high;
 }
 
-static struct once__row **find(struct once__row **tree, const uint8_t *name)
+static struct once__table_row **find(struct once__table_row **tree,
+                                     const uint8_t *name)
 {
     int order;
 
@@ -99,7 +100,7 @@ static struct once__row **find(struct once__row **tree, const uint8_t *name)
     return tree;
 }
 
-static void insert(struct once__row **tree, struct once__row *row)
+static void insert(struct once__table_row **tree, struct once__table_row *row)
 {
     while (*tree != NULL && (*tree)->rank > row->rank)
         tree = memcmp(row->name, (*tree)->name, ONCE_NAME_SIZE) < 0
@@ -109,10 +110,10 @@ static void insert(struct once__row **tree, struct once__row *row)
     *tree = row;
 }
 
-static struct once__row *first_above(struct once__row *tree,
-                                     const uint8_t *name)
+static struct once__table_row *first_above(struct once__table_row *tree,
+                                           const uint8_t *name)
 {
-    struct once__row *best = NULL;
+    struct once__table_row *best = NULL;
 
     while (tree != NULL) {
         if (name == NULL || memcmp(tree->name, name, ONCE_NAME_SIZE) > 0) {
@@ -127,7 +128,8 @@ static struct once__row *first_above(struct once__row *tree,
 
 /* ---- The directory ----------------------------------------------------- */
 
-static struct once__row **tree_of(struct once__table *t, const uint8_t *name)
+static struct once__table_row **tree_of(struct once__table *t,
+                                        const uint8_t *name)
 {
     size_t i = prefix(name, t->bits);
 
@@ -158,7 +160,7 @@ static void grow(struct once__table *t)
     if (t->fresh == NULL) {
         if (t->rows <= size || t->bits == LAST_BITS)
             return;
-        t->fresh = calloc(2 * size, sizeof(struct once__row *));
+        t->fresh = calloc(2 * size, sizeof(struct once__table_row *));
         if (t->fresh == NULL)
             return;
         t->moved = 0;
@@ -178,13 +180,13 @@ int once__table_init(struct once__table *t, uint64_t seed)
     memset(t, 0, sizeof(*t));
     t->bits = FIRST_BITS;
     t->random = seed | 1; /* xorshift never leaves 0 */
-    t->now = calloc((size_t)1 << FIRST_BITS, sizeof(struct once__row *));
+    t->now = calloc((size_t)1 << FIRST_BITS, sizeof(struct once__table_row *));
     return t->now == NULL ? ONCE_ENOMEM : ONCE_OK;
 }
 
-static void clear_tree(struct once__row *tree)
+static void clear_tree(struct once__table_row *tree)
 {
-    struct once__row *row;
+    struct once__table_row *row;
 
     while ((row = tree) != NULL) {
         join(row->low, row->high, &tree);
@@ -209,18 +211,19 @@ void once__table_clear(struct once__table *t)
     memset(t, 0, sizeof(*t));
 }
 
-struct once__row *once__table_find(struct once__table *t,
-                                   const uint8_t name[ONCE_NAME_SIZE])
+struct once__table_row *once__table_find(struct once__table *t,
+                                         const uint8_t name[ONCE_NAME_SIZE])
 {
     return *find(tree_of(t, name), name);
 }
 
 /* Counts in halves of `now`, because what has been cut is in `fresh`. */
-struct once__row *once__table_after(struct once__table *t, const uint8_t *name)
+struct once__table_row *once__table_after(struct once__table *t,
+                                          const uint8_t *name)
 {
     size_t i = name == NULL ? 0 : prefix(name, t->bits + 1);
     size_t end = (size_t)2 << t->bits;
-    struct once__row *tree, *row;
+    struct once__table_row *tree, *row;
 
     if (t->fresh == NULL || (i >> 1) >= t->moved)
         i &= ~(size_t)1;
@@ -239,20 +242,20 @@ struct once__row *once__table_after(struct once__table *t, const uint8_t *name)
 /* ---- Due times --------------------------------------------------------- */
 
 static struct once__heap *heap_of(struct once__table *t,
-                                  const struct once__row *row)
+                                  const struct once__table_row *row)
 {
     switch (row->state) {
     case ONCE_CLAIMED:
     case ONCE_DISPATCHED:
         return &t->leases;
     case ONCE_INDETERMINATE:
-        return &t->waiting; /* never due: it waits for somebody who knows */
+        return &t->waiting; /* never due: it waits for an operator */
     default:
         return row->attempt > 0 ? &t->keeps : NULL;
     }
 }
 
-static uint64_t due(const struct once__row *row)
+static uint64_t due(const struct once__table_row *row)
 {
     switch (row->state) {
     case ONCE_CLAIMED:
@@ -265,13 +268,13 @@ static uint64_t due(const struct once__row *row)
     }
 }
 
-static void put(struct once__heap *h, size_t i, struct once__row *row)
+static void put(struct once__heap *h, size_t i, struct once__table_row *row)
 {
     h->at[i] = row;
     row->due_at = (uint32_t)(i + 1);
 }
 
-static void sift_up(struct once__heap *h, size_t i, struct once__row *row)
+static void sift_up(struct once__heap *h, size_t i, struct once__table_row *row)
 {
     size_t up;
 
@@ -284,7 +287,8 @@ static void sift_up(struct once__heap *h, size_t i, struct once__row *row)
     put(h, i, row);
 }
 
-static void sift_down(struct once__heap *h, size_t i, struct once__row *row)
+static void sift_down(struct once__heap *h, size_t i,
+                      struct once__table_row *row)
 {
     size_t down;
 
@@ -298,10 +302,10 @@ static void sift_down(struct once__heap *h, size_t i, struct once__row *row)
     put(h, i, row);
 }
 
-void once__table_undue(struct once__table *t, struct once__row *row)
+void once__table_undue(struct once__table *t, struct once__table_row *row)
 {
     struct once__heap *h = heap_of(t, row);
-    struct once__row *last;
+    struct once__table_row *last;
     size_t i;
 
     if (row->due_at == 0)
@@ -318,7 +322,7 @@ void once__table_undue(struct once__table *t, struct once__row *row)
         sift_down(h, i, last);
 }
 
-void once__table_due(struct once__table *t, struct once__row *row)
+void once__table_due(struct once__table *t, struct once__table_row *row)
 {
     struct once__heap *h = heap_of(t, row);
 
@@ -339,7 +343,7 @@ static int reserve(struct once__heap *h, size_t count)
         return 1;
     if (count >= UINT32_MAX)
         return 0;
-    at = realloc(h->at, room * sizeof(struct once__row *));
+    at = realloc(h->at, room * sizeof(struct once__table_row *));
     if (at == NULL)
         return 0;
     h->at = at;
@@ -348,7 +352,7 @@ static int reserve(struct once__heap *h, size_t count)
 }
 
 void once__heap_walk(const struct once__heap *h, uint64_t now_ms, uint32_t max,
-                     int (*each)(void *user, const struct once__row *row),
+                     int (*each)(void *user, const struct once__table_row *row),
                      void *user)
 {
     size_t i = 0;
@@ -372,7 +376,7 @@ void once__heap_walk(const struct once__heap *h, uint64_t now_ms, uint32_t max,
     }
 }
 
-static once_position place_of(const struct once__row *row)
+static once_position place_of(const struct once__table_row *row)
 {
     once_position p = {due(row), {0}};
 
@@ -382,24 +386,25 @@ static once_position place_of(const struct once__row *row)
 
 static int by_place(const void *a, const void *b)
 {
-    once_position x = place_of(*(struct once__row *const *)a);
-    once_position y = place_of(*(struct once__row *const *)b);
+    once_position x = place_of(*(struct once__table_row *const *)a);
+    once_position y = place_of(*(struct once__table_row *const *)b);
 
     return once__position_order(&x, &y);
 }
 
-static int is_behind(const struct once__row *row, const once_position *after)
+static int is_behind(const struct once__table_row *row,
+                     const once_position *after)
 {
     once_position place = place_of(row);
 
     return after == NULL || once__position_order(&place, after) > 0;
 }
 
-struct once__row **once__heap_page(const struct once__heap *h,
-                                   const once_position *after, uint32_t max,
-                                   size_t *n)
+struct once__table_row **once__heap_page(const struct once__heap *h,
+                                         const once_position *after,
+                                         uint32_t max, size_t *n)
 {
-    struct once__row **page = malloc((h->count + 1) * sizeof(*page));
+    struct once__table_row **page = malloc((h->count + 1) * sizeof(*page));
     size_t i;
 
     *n = 0;
@@ -408,7 +413,7 @@ struct once__row **once__heap_page(const struct once__heap *h,
     for (i = 0; i < h->count; i++)
         if (is_behind(h->at[i], after))
             page[(*n)++] = h->at[i];
-    qsort(page, *n, sizeof(struct once__row *), by_place);
+    qsort(page, *n, sizeof(struct once__table_row *), by_place);
     if (*n > max)
         *n = max;
     return page;
@@ -416,10 +421,10 @@ struct once__row **once__heap_page(const struct once__heap *h,
 
 /* ---- Rows -------------------------------------------------------------- */
 
-struct once__row *once__table_add(struct once__table *t,
-                                  const uint8_t name[ONCE_NAME_SIZE])
+struct once__table_row *once__table_add(struct once__table *t,
+                                        const uint8_t name[ONCE_NAME_SIZE])
 {
-    struct once__row *row;
+    struct once__table_row *row;
 
     if (!reserve(&t->leases, t->rows + 1) || !reserve(&t->keeps, t->rows + 1) ||
         !reserve(&t->waiting, t->rows + 1))
@@ -435,9 +440,9 @@ struct once__row *once__table_add(struct once__table *t,
     return row;
 }
 
-void once__table_remove(struct once__table *t, struct once__row *row)
+void once__table_remove(struct once__table *t, struct once__table_row *row)
 {
-    struct once__row **at = find(tree_of(t, row->name), row->name);
+    struct once__table_row **at = find(tree_of(t, row->name), row->name);
 
     ONCE__MUST(*at == row && row->due_at == 0);
     join(row->low, row->high, at);

@@ -10,17 +10,20 @@
  *
  * With it the witness (engine/witness.c) notices that another store lies there
  * than before. The same place that is written in another way is another
- * one: localhost and 127.0.0.1. FNV-1a: nobody gains by a collision, which says
+ * one: localhost and 127.0.0.1. FNV-1a: no one gains by a collision, which says
  * that a store is another one.
+ *
+ * And what is said when no store is there.
  */
 #include <limits.h>
 #include <string.h>
 #include <unistd.h>
 
-#include "store/named.h"
-#include "store/store.h"
+#include "base/error.h"
+#include "base/named.h"
+#include "calls/store/store.h"
 
-/* All others say who asks, and how. */
+/* All others name the caller, or how it asks. */
 static const char *const telling[] = {"db",   "dbname", "host",   "hostaddr",
                                       "port", "prefix", "schema", "service"};
 
@@ -98,4 +101,14 @@ uint64_t once__where(const char *text)
     else
         hash = add_path(hash, rest, size);
     return add_parameters(hash, rest + size);
+}
+
+int once__missing(once_error *err, const char *what, const char *text)
+{
+    return once__fail(
+        err, ONCE_EOPEN,
+        "%s: %s; nothing was created, since it may have been moved "
+        "away, or its disk is not mounted. A new, empty store is "
+        "made by once init",
+        what, text);
 }

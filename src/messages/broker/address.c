@@ -2,12 +2,13 @@
 /*
  * address.c - the parts of a broker's URL (RFC 3986).
  */
-#include "broker/address.h"
+#include "messages/broker/address.h"
 
+#include <stdlib.h>
 #include <string.h>
 
-#include "core/error.h"
-#include "store/url.h"
+#include "base/error.h"
+#include "base/url.h"
 
 static int bad(const char *scheme, const char *part, once_error *err)
 {
@@ -71,8 +72,8 @@ static int read_host(const char *at, const char *end, struct once__address *out)
                      &out->port);
 }
 
-int once__address_read(const char *scheme, const char *url,
-                       struct once__address *out, once_error *err)
+static int read_address(const char *scheme, const char *url,
+                        struct once__address *out, once_error *err)
 {
     const char *at = strstr(url, "://"), *end, *user;
     size_t i;
@@ -98,4 +99,21 @@ int once__address_read(const char *scheme, const char *url,
                                          sizeof(out->path)))
         return bad(scheme, "the path", err);
     return ONCE_OK;
+}
+
+int once__address_read(const char *scheme, const char *url,
+                       int (*query)(void *user, char *url, once_error *err),
+                       void *user, struct once__address *out, once_error *err)
+{
+    char *copy = strdup(url);
+    int rc;
+
+    if (copy == NULL)
+        return once__fail(err, ONCE_ENOMEM, "%s: no memory", scheme);
+    rc = query(user, copy, err);
+    if (rc == ONCE_OK)
+        rc = read_address(scheme, copy, out, err);
+    explicit_bzero(copy, strlen(copy));
+    free(copy);
+    return rc;
 }

@@ -37,13 +37,13 @@
 #include <sys/socket.h>
 #include <time.h>
 
-#include "broker/address.h"
-#include "broker/flights.h"
-#include "broker/incoming.h"
-#include "broker/share.h"
-#include "core/crc32c.h"
-#include "core/error.h"
-#include "store/url.h"
+#include "messages/broker/address.h"
+#include "messages/broker/flights.h"
+#include "messages/broker/incoming.h"
+#include "messages/broker/share.h"
+#include "base/crc32c.h"
+#include "base/error.h"
+#include "base/url.h"
 
 enum {
     CHANNEL = 1,
@@ -110,8 +110,9 @@ static amqp_bytes_t bytes_of(const char *text)
 
 /* ---- The URL ------------------------------------------------------------ */
 
-static int read_query(struct amqp *a, char *url, once_error *err)
+static int read_query(void *user, char *url, once_error *err)
 {
+    struct amqp *a = user;
     int exchange =
         once__url_take(url, "exchange", a->exchange, sizeof(a->exchange), err);
     int key = exchange < 0 ? exchange
@@ -132,17 +133,9 @@ static int read_query(struct amqp *a, char *url, once_error *err)
 
 static int read_url(struct amqp *a, const char *url, once_error *err)
 {
-    char *copy = strdup(url);
-    int rc;
+    int rc = once__address_read("amqp", url, read_query, a, &a->at, err);
 
-    if (copy == NULL)
-        return once__fail(err, ONCE_ENOMEM, "amqp: no memory");
     a->tls = strncmp(url, "amqps:", 6) == 0;
-    rc = read_query(a, copy, err);
-    if (rc == ONCE_OK)
-        rc = once__address_read("amqp", copy, &a->at, err);
-    explicit_bzero(copy, strlen(copy));
-    free(copy);
     if (rc != ONCE_OK)
         return rc;
     if (a->at.port == 0)
@@ -462,7 +455,7 @@ static void drain(struct amqp *a)
         ;
 }
 
-/* Likewise what this process has read of the socket already. */
+/* The same of what this process has read of the socket already. */
 static void drain_buffer(struct amqp *a)
 {
     while (a->c != NULL &&
@@ -743,7 +736,7 @@ static size_t fill_headers(struct amqp *a, const once_message *m,
                            uint64_t number)
 {
     const char *at = m->headers;
-    struct once__line line;
+    struct once__header_line line;
     size_t n = 0;
 
     if (!entry(a, n++, TAG_HEADER, strlen(TAG_HEADER), "", 0))
@@ -754,7 +747,7 @@ static size_t fill_headers(struct amqp *a, const once_message *m,
         !entry(a, n++, ONCE__HEADER_KEY, strlen(ONCE__HEADER_KEY), m->key,
                strlen(m->key)))
         return 0;
-    while (once__line_next(&at, &line))
+    while (once__header_line_next(&at, &line))
         if (!entry(a, n++, line.name, line.n_name, line.value, line.n_value))
             return 0;
     return n;
@@ -828,10 +821,10 @@ static int publish(struct amqp *a, const once_message *m, uint64_t tag,
 static size_t properties_size(const once_message *m)
 {
     const char *at = m->headers;
-    struct once__line line;
+    struct once__header_line line;
     size_t size = 1024 + (m->type == NULL ? 0 : strlen(m->type));
 
-    while (once__line_next(&at, &line))
+    while (once__header_line_next(&at, &line))
         size += 6 + line.n_name + line.n_value;
     return size;
 }
@@ -876,7 +869,8 @@ static size_t amqp_proofs(struct once__broker *b, uint32_t wait_ms,
     size_t n;
 
     (void)pthread_mutex_lock(&a->lock);
-    while (a->c != NULL && a->flights.open > 0 && a->flights.n == 0) {
+    while (a->c != NULL && a->flights.open > 0 &&
+           once__flights_ready(&a->flights) == 0) {
         uint64_t wait = wait_for(a, end);
 
         if (a->c == NULL ||
@@ -884,7 +878,7 @@ static size_t amqp_proofs(struct once__broker *b, uint32_t wait_ms,
             break;
         drain_buffer(a);
     }
-    n = once__flights_take(&a->flights, out, max);
+    n = once__ended_take(&a->flights.ended, out, max);
     (void)pthread_mutex_unlock(&a->lock);
     return n;
 }
@@ -987,7 +981,6 @@ static int amqp_open(const char *url, const struct once__broker_options *o,
                      struct once__broker **out, once_error *err)
 {
     struct amqp *a = calloc(1, sizeof(*a));
-    pthread_condattr_t attr;
     int rc;
 
     *out = NULL;
@@ -998,10 +991,7 @@ static int amqp_open(const char *url, const struct once__broker_options *o,
     if (a->o.timeout_ms == 0)
         a->o.timeout_ms = 10000;
     (void)pthread_mutex_init(&a->lock, NULL);
-    (void)pthread_condattr_init(&attr);
-    (void)pthread_condattr_setclock(&attr, CLOCK_MONOTONIC);
-    (void)pthread_cond_init(&a->wake, &attr);
-    (void)pthread_condattr_destroy(&attr);
+    once__broker_cond_init(&a->wake);
     rc = read_url(a, url, err);
     if (rc == ONCE_OK && o->ca_file != NULL) {
         a->ca_file = strdup(o->ca_file);

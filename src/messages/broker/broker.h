@@ -7,21 +7,21 @@
  * row or a message. It belongs to one thread at a time. No text that it returns
  * holds a body, an id, a key, a header's value or a credential.
  */
-#ifndef ONCE_BROKER_BROKER_H
-#define ONCE_BROKER_BROKER_H
+#ifndef ONCE_MESSAGES_BROKER_BROKER_H
+#define ONCE_MESSAGES_BROKER_BROKER_H
 
 #include <once/message.h>
 
-#include "core/row.h"
+#include "messages/core/row.h"
 
 /* How one message that was sent has ended. What it points to is valid until the
  * next call of this broker. */
 struct once__proof {
     uint64_t tag;
-    int end;           /* enum once__end */
+    int end;           /* enum once__row_end */
     int status;        /* HTTP status, exit status, or the broker's code; 0 */
     uint64_t retry_ms; /* the target asked for such a pause, or 0 */
-    once_bytes reply;  /* what is kept of its answer, as src/http/response.c
+    once_bytes reply;  /* what is kept of its answer, as src/base/response.c
                         * encodes it; may be empty */
     const char *why;   /* for people, when it was not taken; or NULL */
 };
@@ -74,8 +74,8 @@ struct once__broker_ops {
     /*
      * Connects if it is not connected. ONCE_OK, or ONCE_EAWAY: not now, and
      * everything sent before without a proof is now ONCE__END_SILENT in
-     * proofs(). ONCE_EOPEN: reached, and it will not do (no such stream, no
-     * right, class B where A is wanted).
+     * proofs(). ONCE_EOPEN: reached, and it cannot be used (no such stream, no
+     * right, a lossy store where a durable one is required).
      */
     int (*connect)(struct once__broker *b, once_error *err);
     /*
@@ -125,4 +125,4 @@ struct once__broker {
 const struct once__broker_ops *once__broker_find(const char *url,
                                                  once_error *err);
 
-#endif /* ONCE_BROKER_BROKER_H */
+#endif /* ONCE_MESSAGES_BROKER_BROKER_H */

@@ -2,7 +2,7 @@
 /*
  * command.c - command.h by posix_spawn(), which other threads do not disturb.
  */
-#include "broker/command.h"
+#include "messages/broker/command.h"
 
 #include <errno.h>
 #include <fcntl.h>
@@ -17,7 +17,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-#include "broker/share.h"
+#include "messages/broker/share.h"
 
 enum {
     VARS = ONCE__COMMAND_VARS,
@@ -127,8 +127,8 @@ static int spawn(const struct once__command *c, int input, char **env,
 
 /* ---- How it ends -------------------------------------------------------- */
 
-/* 1: it has ended, and `*status` is as of waitpid(), -1: nobody knows. 0: not in
- * so many milliseconds. */
+/* 1: it has ended, and `*status` is as of waitpid(), -1: it is unknown. 0: not
+ * in so many milliseconds. */
 static int wait_for(pid_t pid, int fd, uint32_t ms, int *status)
 {
     uint64_t now = once__broker_now_ms(), until = now + ms;

@@ -1,14 +1,14 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * command.h - a command that is given one message: as a target (exec.c), and by
- * `once consume`.
+ * `once messages consume`.
  *
  * The body is its standard input, a file that can be read once or often. There
  * is no shell. It gets no other file of ours, no signal is blocked or ignored,
  * and it is the first of a process group of its own.
  */
-#ifndef ONCE_BROKER_COMMAND_H
-#define ONCE_BROKER_COMMAND_H
+#ifndef ONCE_MESSAGES_BROKER_COMMAND_H
+#define ONCE_MESSAGES_BROKER_COMMAND_H
 
 #include <once/message.h>
 
@@ -29,11 +29,11 @@ struct once__command {
 struct once__command_end {
     int error;   /* not 0: an errno; it was not started */
     int in_time; /* 0: it was killed by us */
-    int status;  /* of waitpid(); -1: nobody knows */
+    int status;  /* of waitpid(); -1: it is unknown */
 };
 
 /* Runs it and waits for its end. Several threads may do so. */
 void once__command_run(const struct once__command *c,
                        struct once__command_end *end);
 
-#endif /* ONCE_BROKER_COMMAND_H */
+#endif /* ONCE_MESSAGES_BROKER_COMMAND_H */

@@ -33,9 +33,9 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-#include "broker/command.h"
-#include "broker/share.h"
-#include "core/error.h"
+#include "messages/broker/command.h"
+#include "messages/broker/share.h"
+#include "base/error.h"
 
 enum { URL_MAX = 8192, ARGS_MAX = 128, TIMEOUT_MS = 10000 };
 
@@ -107,13 +107,6 @@ out:
     return rc;
 }
 
-static int exec_connect(struct once__broker *b, once_error *err)
-{
-    (void)b;
-    (void)err;
-    return ONCE_OK;
-}
-
 static void judge(struct once__proof *p, int in_time, int status)
 {
     p->end = ONCE__END_SILENT;
@@ -174,19 +167,14 @@ static size_t exec_proofs(struct once__broker *b, uint32_t wait_ms,
     return once__ended_take(&((struct exec *)b)->ended, out, max);
 }
 
-static void exec_abandon(struct once__broker *b)
-{
-    (void)b; /* nothing is open after send() */
-}
-
 const struct once__broker_ops once__broker_exec = {
     .scheme = "exec",
     .knows_ids = 0,
     .at_once = 1,
     .open = exec_open,
     .close = exec_close,
-    .connect = exec_connect,
+    .connect = once__broker_no_connect,
     .send = exec_send,
     .proofs = exec_proofs,
-    .abandon = exec_abandon,
+    .abandon = once__broker_no_abandon,
 };

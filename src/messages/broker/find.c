@@ -4,12 +4,12 @@
  */
 #include <string.h>
 
-#include "broker/broker.h"
-#include "core/error.h"
+#include "messages/broker/broker.h"
+#include "base/error.h"
 
 #define ONCE_BROKER(driver, scheme)                                            \
     extern const struct once__broker_ops once__broker_##driver;
-#include "broker/brokers.def"
+#include "messages/broker/brokers.def"
 #undef ONCE_BROKER
 
 static const struct {
@@ -17,7 +17,7 @@ static const struct {
     const struct once__broker_ops *ops;
 } brokers[] = {
 #define ONCE_BROKER(driver, scheme) {scheme, &once__broker_##driver},
-#include "broker/brokers.def"
+#include "messages/broker/brokers.def"
 #undef ONCE_BROKER
     {NULL, NULL},
 };

@@ -5,7 +5,7 @@
  * There is always room for the end of everything that was added, so that no
  * failing allocation can lose a proof.
  */
-#include "broker/flights.h"
+#include "messages/broker/flights.h"
 
 #include <assert.h>
 #include <stdlib.h>
@@ -14,7 +14,7 @@
 void once__flights_clear(struct once__flights *f)
 {
     free(f->ring);
-    free(f->ready);
+    once__ended_clear(&f->ended);
     memset(f, 0, sizeof(*f));
 }
 
@@ -28,51 +28,32 @@ static int grow(struct once__flights *f)
 {
     size_t cap = f->cap == 0 ? 64 : f->cap * 2;
     struct once__flight *ring = calloc(cap, sizeof(*ring));
-    struct once__proof *ready = calloc(cap, sizeof(*ready));
     uint64_t i;
 
-    if (ring == NULL || ready == NULL) {
-        free(ring);
-        free(ready);
+    if (ring == NULL)
         return 0;
-    }
     for (i = f->first; i < f->next; i++)
         ring[i % cap] = *at(f, i);
-    if (f->n > 0)
-        memcpy(ready, f->ready + f->head, f->n * sizeof(*ready));
     free(f->ring);
-    free(f->ready);
     f->ring = ring;
-    f->ready = ready;
     f->cap = cap;
-    f->head = 0;
     return 1;
 }
 
 static void push(struct once__flights *f, uint64_t tag, int end, int status,
                  const char *why)
 {
-    struct once__proof *p;
+    const struct once__proof p = {
+        .tag = tag, .end = end, .status = status, .why = why};
 
-    if (f->head + f->n == f->cap) {
-        memmove(f->ready, f->ready + f->head, f->n * sizeof(*f->ready));
-        f->head = 0;
-    }
-    assert(f->n < f->cap);
-    p = &f->ready[f->head + f->n++];
-    memset(p, 0, sizeof(*p));
-    p->tag = tag;
-    p->end = end;
-    p->status = status;
-    p->why = why;
+    once__ended_add(&f->ended, &p, NULL);
 }
 
 /* Room for one more. 0: no memory. */
 static int room(struct once__flights *f)
 {
-    return (f->cap > 0 && f->open + f->n < f->cap &&
-            f->next - f->first < f->cap) ||
-           grow(f);
+    return once__ended_reserve(&f->ended, f->open + 1) &&
+           ((f->cap > 0 && f->next - f->first < f->cap) || grow(f));
 }
 
 uint64_t once__flights_add(struct once__flights *f, uint64_t tag)
@@ -94,21 +75,21 @@ uint64_t once__flights_add(struct once__flights *f, uint64_t tag)
     return f->next++;
 }
 
-void once__flights_cancel(struct once__flights *f)
-{
-    assert(once__flights_open(f, f->next - 1));
-    f->next--;
-    f->open--;
-}
-
-int once__flights_open(const struct once__flights *f, uint64_t number)
+static int is_open(const struct once__flights *f, uint64_t number)
 {
     return number >= f->first && number < f->next && at(f, number)->open;
 }
 
+void once__flights_cancel(struct once__flights *f)
+{
+    assert(is_open(f, f->next - 1));
+    f->next--;
+    f->open--;
+}
+
 uint32_t *once__flights_note(const struct once__flights *f, uint64_t number)
 {
-    return once__flights_open(f, number) ? &at(f, number)->note : NULL;
+    return is_open(f, number) ? &at(f, number)->note : NULL;
 }
 
 void once__flights_mark(struct once__flights *f, uint64_t number, int end,
@@ -116,7 +97,7 @@ void once__flights_mark(struct once__flights *f, uint64_t number, int end,
 {
     struct once__flight *flight;
 
-    if (!once__flights_open(f, number))
+    if (!is_open(f, number))
         return;
     flight = at(f, number);
     flight->end = end;
@@ -129,7 +110,7 @@ void once__flights_end(struct once__flights *f, uint64_t number, int end,
 {
     struct once__flight *flight;
 
-    if (!once__flights_open(f, number))
+    if (!is_open(f, number))
         return;
     flight = at(f, number);
     flight->open = 0;
@@ -165,17 +146,4 @@ void once__flights_lose(struct once__flights *f, const char *why)
     if (f->next > 0)
         once__flights_end_to(f, f->next - 1, ONCE__END_SILENT, why);
     f->first = f->next = 1;
-}
-
-size_t once__flights_take(struct once__flights *f, struct once__proof *out,
-                          size_t max)
-{
-    size_t n = f->n < max ? f->n : max;
-
-    if (n == 0)
-        return 0;
-    memcpy(out, f->ready + f->head, n * sizeof(*out));
-    f->n -= n;
-    f->head = f->n == 0 ? 0 : f->head + n;
-    return n;
 }

@@ -11,10 +11,10 @@
  * Each message that was added ends exactly once. lose() begins again at 1, as a
  * broker does on a new connection.
  */
-#ifndef ONCE_BROKER_FLIGHTS_H
-#define ONCE_BROKER_FLIGHTS_H
+#ifndef ONCE_MESSAGES_BROKER_FLIGHTS_H
+#define ONCE_MESSAGES_BROKER_FLIGHTS_H
 
-#include "broker/broker.h"
+#include "messages/broker/share.h"
 
 struct once__flight {
     uint64_t tag;
@@ -26,9 +26,9 @@ struct once__flight {
 
 struct once__flights {
     struct once__flight *ring; /* by number, modulo cap */
-    struct once__proof *ready; /* cap of them; [head, head + n) */
-    size_t cap, head, n, open;
-    uint64_t first, next; /* numbers from first to next - 1 may be open */
+    size_t cap, open;
+    uint64_t first, next;     /* numbers from first to next - 1 may be open */
+    struct once__ended ended; /* with room for all that are open */
 };
 
 void once__flights_clear(struct once__flights *f);
@@ -36,7 +36,6 @@ void once__flights_clear(struct once__flights *f);
 uint64_t once__flights_add(struct once__flights *f, uint64_t tag);
 /* Takes the last one back, which was not sent: it has no end. */
 void once__flights_cancel(struct once__flights *f);
-int once__flights_open(const struct once__flights *f, uint64_t number);
 /* The driver's note of a message that is open, or NULL. */
 uint32_t *once__flights_note(const struct once__flights *f, uint64_t number);
 /* It will end like this, whatever the broker confirms. */
@@ -54,8 +53,10 @@ ONCE_CHECK int once__flights_unsent(struct once__flights *f, uint64_t tag,
                                     int end, const char *why);
 /* The connection is gone: all that are open are ONCE__END_SILENT, or as marked. */
 void once__flights_lose(struct once__flights *f, const char *why);
-/* Up to `max` of those that have ended. */
-size_t once__flights_take(struct once__flights *f, struct once__proof *out,
-                          size_t max);
+/* How many have ended and were not taken by once__ended_take(). */
+static inline size_t once__flights_ready(const struct once__flights *f)
+{
+    return f->ended.n - f->ended.used;
+}
 
-#endif /* ONCE_BROKER_FLIGHTS_H */
+#endif /* ONCE_MESSAGES_BROKER_FLIGHTS_H */

@@ -18,7 +18,8 @@
  *    no connection, TLS that fails           AWAY      nothing was sent
  *    broken off, no answer in time           SILENT
  *    2xx, 303; response-unavailable          TAKEN
- *    4xx, 301, 307, 308 from the record      FAILED    for good
+ *    4xx, 301, 307, 308 from the record      FAILED    for good; but 401 and
+ *                                                      421 only when replayed
  *    the same without a record:
  *       301 307 308 401 403 404 405 407      REFUSED   about the route and its
  *       410 421 426                                    credentials: may be
@@ -44,10 +45,10 @@
 #include <strings.h>
 #include <time.h>
 
-#include "broker/reply.h"
-#include "broker/share.h"
+#include "messages/broker/reply.h"
+#include "messages/broker/share.h"
 #include "client/client.h"
-#include "core/error.h"
+#include "base/error.h"
 
 enum {
     TIMEOUT_MS = 10000,
@@ -228,13 +229,6 @@ static int http_open(const char *url, const struct once__broker_options *o,
     return rc;
 }
 
-static int http_connect(struct once__broker *b, once_error *err)
-{
-    (void)b;
-    (void)err;
-    return ONCE_OK;
-}
-
 /* ---- What is kept of an answer ------------------------------------------ */
 
 /* The answer as bytes on the heap, which `*memory` is; empty if there is no
@@ -304,7 +298,7 @@ static int end_of(const struct once__transfer *t, const char **why)
                           : "the answer does not say whether it took effect";
         return again(t, &j);
     default:
-        *why = "the answer is: nobody knows whether it took effect";
+        *why = "the answer is: it is unknown whether it took effect";
         return ONCE__END_UNKNOWN;
     }
 }
@@ -408,19 +402,14 @@ static size_t http_proofs(struct once__broker *b, uint32_t wait_ms,
     return once__ended_take(&((struct http *)b)->ended, out, max);
 }
 
-static void http_abandon(struct once__broker *b)
-{
-    (void)b; /* nothing is open after send() */
-}
-
 const struct once__broker_ops once__broker_http = {
     .scheme = "http",
     .knows_ids = 1,
     .at_once = 1,
     .open = http_open,
     .close = http_close,
-    .connect = http_connect,
+    .connect = once__broker_no_connect,
     .send = http_send,
     .proofs = http_proofs,
-    .abandon = http_abandon,
+    .abandon = once__broker_no_abandon,
 };

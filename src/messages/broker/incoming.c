@@ -2,13 +2,13 @@
 /*
  * incoming.c - a delivery while it is put together.
  */
-#include "broker/incoming.h"
+#include "messages/broker/incoming.h"
 
 #include <stdlib.h>
 #include <string.h>
 #include <strings.h>
 
-#include "message/backend.h"
+#include "messages/tables/backend.h"
 
 struct once__incoming *once__incoming_new(void)
 {
@@ -24,6 +24,7 @@ void once__incoming_free(struct once__incoming *in)
 {
     if (in == NULL)
         return;
+    free(in->native);
     free(in->headers);
     free(in->body);
     free(in);
@@ -239,7 +240,7 @@ void once__incoming_drop(struct once__incoming_list *list)
     }
 }
 
-static int is_ours(const struct once__line *line)
+static int is_ours(const struct once__header_line *line)
 {
     static const char *const names[] = {ONCE__HEADER_ID, ONCE__HEADER_KEY,
                                         ONCE__HEADER_TYPE};
@@ -252,7 +253,7 @@ static int is_ours(const struct once__line *line)
     return 0;
 }
 
-int once__line_next(const char **at, struct once__line *line)
+int once__header_line_next(const char **at, struct once__header_line *line)
 {
     const char *end, *colon;
 

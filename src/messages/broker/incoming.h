@@ -6,10 +6,10 @@
  * What a broker brings was written by anybody. What does not fit into a
  * once_message is a flaw: the part is left out and the delivery says why.
  */
-#ifndef ONCE_BROKER_INCOMING_H
-#define ONCE_BROKER_INCOMING_H
+#ifndef ONCE_MESSAGES_BROKER_INCOMING_H
+#define ONCE_MESSAGES_BROKER_INCOMING_H
 
-#include "broker/broker.h"
+#include "messages/broker/broker.h"
 
 /* The headers that carry parts of a message, where a broker has no place of its
  * own for them. */
@@ -21,7 +21,7 @@ struct once__incoming {
     struct once__delivery d; /* what the caller sees */
     struct once__incoming *prev, *next;
     uint64_t connection; /* which connection of the driver it came on */
-    void *native;        /* of the driver */
+    void *native;        /* of the driver, on the heap, or NULL */
     size_t n_headers, n_body, cap_headers, cap_body;
     int seen_id, seen_key, nomem;
     char *headers;
@@ -57,12 +57,12 @@ void once__incoming_remove(struct once__incoming_list *list,
 void once__incoming_drop(struct once__incoming_list *list); /* frees all */
 
 /* One line of once_message.headers. */
-struct once__line {
+struct once__header_line {
     const char *name, *value;
     size_t n_name, n_value;
 };
 /* The line at `*at`, which moves on; 0: there is none. Lines that would forge
  * one of the headers above are passed over. */
-int once__line_next(const char **at, struct once__line *line);
+int once__header_line_next(const char **at, struct once__header_line *line);
 
-#endif /* ONCE_BROKER_INCOMING_H */
+#endif /* ONCE_MESSAGES_BROKER_INCOMING_H */

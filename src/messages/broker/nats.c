@@ -36,12 +36,12 @@
 #include <strings.h>
 #include <time.h>
 
-#include "broker/address.h"
-#include "broker/flights.h"
-#include "broker/incoming.h"
-#include "broker/share.h"
-#include "core/error.h"
-#include "store/url.h"
+#include "messages/broker/address.h"
+#include "messages/broker/flights.h"
+#include "messages/broker/incoming.h"
+#include "messages/broker/share.h"
+#include "base/error.h"
+#include "base/url.h"
 
 extern const struct once__broker_ops once__broker_nats;
 
@@ -49,7 +49,7 @@ enum {
     PING_MS = 10000,
     SLICE_MS = 100, /* how soon a lost connection is seen */
     ACK_WAIT_S = 30,
-    ALONE_WAIT_S = 5,  /* when nobody else may take over */
+    ALONE_WAIT_S = 5,  /* when no other process may take over */
     BACK_MS = 500,     /* before what was given back comes again */
     EXPIRES_MS = 2000, /* of a request for messages */
     CLOSE_MS = 2000
@@ -111,16 +111,6 @@ static struct nats *self(struct once__broker *b)
     return (struct nats *)(void *)b;
 }
 
-static void cond_init(pthread_cond_t *c)
-{
-    pthread_condattr_t attr;
-
-    (void)pthread_condattr_init(&attr);
-    (void)pthread_condattr_setclock(&attr, CLOCK_MONOTONIC);
-    (void)pthread_cond_init(c, &attr);
-    (void)pthread_condattr_destroy(&attr);
-}
-
 static void cond_wait(pthread_cond_t *c, pthread_mutex_t *lock, uint64_t ms)
 {
     uint64_t end = once__broker_now_ms() + ms;
@@ -138,7 +128,7 @@ static struct link *link_new(int receiving)
     if (k == NULL)
         return NULL;
     (void)pthread_mutex_init(&k->lock, NULL);
-    cond_init(&k->wake);
+    once__broker_cond_init(&k->wake);
     k->users = 1;
     k->receiving = receiving;
     return k;
@@ -306,8 +296,9 @@ static int is_name(const char *text)
     return *text != '\0' && text[strcspn(text, " .*>/\\\t\r\n")] == '\0';
 }
 
-static int read_query(struct nats *s, char *url, once_error *err)
+static int read_query(void *user, char *url, once_error *err)
 {
+    struct nats *s = user;
     int rc =
         once__url_take(url, "subject", s->subject, sizeof(s->subject), err);
 
@@ -336,17 +327,9 @@ static int read_query(struct nats *s, char *url, once_error *err)
 
 static int read_url(struct nats *s, const char *url, once_error *err)
 {
-    char *copy = strdup(url);
-    int rc;
+    int rc = once__address_read("nats", url, read_query, s, &s->at, err);
 
-    if (copy == NULL)
-        return once__fail(err, ONCE_ENOMEM, "nats: no memory");
     s->tls = strncmp(url, "tls:", 4) == 0;
-    rc = read_query(s, copy, err);
-    if (rc == ONCE_OK)
-        rc = once__address_read("nats", copy, &s->at, err);
-    explicit_bzero(copy, strlen(copy));
-    free(copy);
     if (rc != ONCE_OK)
         return rc;
     if (s->at.path[0] != '\0')
@@ -359,28 +342,12 @@ static int read_url(struct nats *s, const char *url, once_error *err)
 
 /* ---- The end of a connection ----------------------------------------------- */
 
-static void delivery_free(struct once__incoming *in)
-{
-    free(in->native);
-    once__incoming_free(in);
-}
-
-static void drop(struct once__incoming_list *list)
-{
-    struct once__incoming *in;
-
-    while ((in = list->first) != NULL) {
-        once__incoming_remove(list, in);
-        delivery_free(in);
-    }
-}
-
 static void lose(struct nats *s, const char *why)
 {
     if (s->link != NULL)
         link_take(s, 0);
     (void)pthread_mutex_lock(&s->lock);
-    drop(&s->ready);
+    once__incoming_drop(&s->ready);
     s->held = 0;
     s->asked = 0;
     s->gone = 0;
@@ -470,7 +437,7 @@ static int open_connection(struct nats *s, once_error *err)
     case NATS_SECURE_CONNECTION_REQUIRED:
     case NATS_SECURE_CONNECTION_WANTED:
         return once__fail(err, ONCE_EOPEN,
-                          "nats: one side wants TLS and the other has none");
+                          "nats: one side requires TLS and the other has none");
     case NATS_SSL_ERROR:
         return once__fail(err, ONCE_EOPEN,
                           "nats: the server's certificate is not trusted, or "
@@ -597,10 +564,10 @@ static natsStatus add_lines(natsMsg *msg, const char *headers)
 {
     char *copy = headers == NULL ? NULL : strdup(headers);
     const char *at = copy;
-    struct once__line line;
+    struct once__header_line line;
     natsStatus rc = headers != NULL && copy == NULL ? NATS_NO_MEMORY : NATS_OK;
 
-    while (rc == NATS_OK && once__line_next(&at, &line)) {
+    while (rc == NATS_OK && once__header_line_next(&at, &line)) {
         /* The ends of name and value lie before `at`, in our copy. */
         copy[line.name - copy + (ptrdiff_t)line.n_name] = '\0';
         copy[line.value - copy + (ptrdiff_t)line.n_value] = '\0';
@@ -692,15 +659,16 @@ static size_t nats_proofs(struct once__broker *b, uint32_t wait_ms,
 
     if (s->link != NULL)
         link_take(s, 0);
-    while (s->flights.n == 0 && s->flights.open > 0 && s->c != NULL) {
+    while (once__flights_ready(&s->flights) == 0 && s->flights.open > 0 &&
+           s->c != NULL) {
         now = once__broker_now_ms();
         if (now >= end)
             break;
         link_take(s, end - now < SLICE_MS ? end - now : SLICE_MS);
-        if (s->flights.n == 0 && is_lost(s))
+        if (once__flights_ready(&s->flights) == 0 && is_lost(s))
             lose(s, "the connection was lost");
     }
-    return once__flights_take(&s->flights, out, max);
+    return once__ended_take(&s->flights.ended, out, max);
 }
 
 /* ---- Receiving ------------------------------------------------------------------ */
@@ -755,7 +723,7 @@ static void take_headers(struct once__incoming *in, natsMsg *msg)
  *    $JS.ACK.STREAM.CONSUMER.DELIVERED.NUMBER...
  *    $JS.ACK.DOMAIN.ACCOUNT.STREAM.CONSUMER.DELIVERED.NUMBER...
  *
- * The count alone will not do: the server may forget it when a connection is
+ * The count alone cannot be used: the server may forget it when a connection is
  * lost, and says 1 again (see give_back()). But what comes for the first time
  * comes in the order of the stream.
  */
@@ -771,7 +739,7 @@ static int is_redelivered(struct nats *s, const char *reply)
     for (at = reply, part = dots >= 10 ? 6 : 4; part > 0; part--) {
         at = strchr(at, '.');
         if (at == NULL)
-            return 1; /* nobody knows: with care, then */
+            return 1; /* it is unknown: with care, then */
         at++;
     }
     count = strtoull(at, &end, 10);
@@ -799,7 +767,7 @@ static int take_message(struct nats *s, natsMsg *msg)
     once__incoming_body(in, natsMsg_GetData(msg),
                         (size_t)natsMsg_GetDataLength(msg), s->o.body_max);
     if (in->native == NULL || !once__incoming_finish(in)) {
-        delivery_free(in);
+        once__incoming_free(in);
         return 0;
     }
     once__incoming_push(&s->ready, in);
@@ -1017,7 +985,7 @@ static int nats_ack(struct once__broker *b, struct once__delivery *d, int how,
     if (how != ONCE__ACK_STILL_AT) {
         s->held -= s->c != NULL && in->connection == s->connection;
         once__incoming_remove(&s->out, in);
-        delivery_free(in);
+        once__incoming_free(in);
     }
     (void)pthread_mutex_unlock(&s->lock);
     if (rc == NATS_OK)
@@ -1071,7 +1039,7 @@ static void nats_close_broker(struct once__broker *b)
     (void)pthread_mutex_unlock(&s->lock);
     if (s->beating)
         (void)pthread_join(s->beat, NULL);
-    drop(&s->out);
+    once__incoming_drop(&s->out);
     once__flights_clear(&s->flights);
     free(s->ca_file);
     (void)pthread_cond_destroy(&s->wake);
@@ -1095,7 +1063,7 @@ static int nats_open_broker(const char *url,
     if (s->o.timeout_ms == 0)
         s->o.timeout_ms = 10000;
     (void)pthread_mutex_init(&s->lock, NULL);
-    cond_init(&s->wake);
+    once__broker_cond_init(&s->wake);
     rc = read_url(s, url, err);
     if (rc == ONCE_OK && o->ca_file != NULL) {
         s->ca_file = strdup(o->ca_file);

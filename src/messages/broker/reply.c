@@ -2,13 +2,13 @@
 /*
  * reply.c - an HTTP answer as a row keeps it.
  */
-#include "broker/reply.h"
+#include "messages/broker/reply.h"
 
 #include <stdlib.h>
 #include <string.h>
 #include <strings.h>
 
-#include "http/http.h"
+#include "base/response.h"
 
 static once_bytes bytes_of(const char *text)
 {

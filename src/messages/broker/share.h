@@ -1,9 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* share.h - what several drivers need: proofs that wait to be fetched. */
-#ifndef ONCE_BROKER_SHARE_H
-#define ONCE_BROKER_SHARE_H
+#ifndef ONCE_MESSAGES_BROKER_SHARE_H
+#define ONCE_MESSAGES_BROKER_SHARE_H
 
-#include "broker/broker.h"
+#include <pthread.h>
+
+#include "messages/broker/broker.h"
 
 /* ---- Proofs that were not fetched yet, oldest first --------------------- */
 
@@ -33,5 +35,13 @@ int once__broker_is_name(const char *text);
 /* ---- Time --------------------------------------------------------------- */
 
 uint64_t once__broker_now_ms(void); /* a clock that cannot be set */
+/* For waits until a time of that clock. */
+void once__broker_cond_init(pthread_cond_t *c);
 
-#endif /* ONCE_BROKER_SHARE_H */
+/* ---- Targets that have ended with each message when send() returns ------- */
+
+/* once__broker_ops.connect and .abandon of them: there is nothing to do. */
+int once__broker_no_connect(struct once__broker *b, once_error *err);
+void once__broker_no_abandon(struct once__broker *b);
+
+#endif /* ONCE_MESSAGES_BROKER_SHARE_H */

@@ -3,9 +3,9 @@
  * row.c - a table of what each end of an attempt proves, and the rule for rows
  * that were refused too often or have been in doubt for too long.
  */
-#include "core/row.h"
+#include "messages/core/row.h"
 
-#include "core/must.h"
+#include "base/must.h"
 
 /* What follows when neither limit is reached. */
 static const struct {

@@ -5,9 +5,9 @@
  * database.
  *
  * A row is the one-phase record of docs/protocol.md: claiming it is dispatching
- * it. `doubt` counts the attempts of which nobody knows whether the target took
- * them; the claim counts its own attempt in advance, so a relay that dies leaves
- * it counted.
+ * it. `doubt` counts the attempts of which it is unknown whether the target
+ * took them; the claim counts its own attempt in advance, so a relay that dies
+ * leaves it counted.
  *
  *                 claim                     TAKEN
  *    READY  ----------------->  leased  ------------->  DONE
@@ -18,8 +18,8 @@
  *      |                          |
  *      +------- WAITING <---------+          tried again after a pause
  */
-#ifndef ONCE_CORE_ROW_H
-#define ONCE_CORE_ROW_H
+#ifndef ONCE_MESSAGES_CORE_ROW_H
+#define ONCE_MESSAGES_CORE_ROW_H
 
 #include <stdint.h>
 
@@ -33,18 +33,18 @@ enum once__row_phase {
 };
 
 /* How one attempt ended. */
-enum once__end {
+enum once__row_end {
     ONCE__END_TAKEN,    /* the target proved that it has it                   */
     ONCE__END_UNSENT,   /* no byte left: given back, nothing is counted       */
     ONCE__END_AWAY,     /* the target was not reached, so provably not taken;
                          * not counted against the row                        */
     ONCE__END_REFUSED,  /* the target turned this attempt down: not taken     */
-    ONCE__END_NACKED,   /* likewise, but it may have kept it                  */
+    ONCE__END_NACKED,   /* the same, but it may have kept it                  */
     ONCE__END_SILENT,   /* sent, and no proof: it may have been taken         */
     ONCE__END_REJECTED, /* this attempt was not taken, and no other would be  */
     ONCE__END_FAILED,   /* the target's record says: not taken, for good,
                          * whatever earlier attempts were                     */
-    ONCE__END_UNKNOWN   /* the target says that nobody knows: not to be
+    ONCE__END_UNKNOWN   /* the target says that it is unknown: not to be
                          * repeated                                           */
 };
 
@@ -82,4 +82,4 @@ struct once__row_next once__row_settle(const struct once__row *row, int end,
                                        const struct once__row_policy *policy,
                                        uint64_t now_ms, uint64_t retry_ms);
 
-#endif /* ONCE_CORE_ROW_H */
+#endif /* ONCE_MESSAGES_CORE_ROW_H */

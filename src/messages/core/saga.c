@@ -3,11 +3,11 @@
  * saga.c - a table of what each call of a saga is for, a table of what may come
  * in which state, and the two walks over the steps: forward and back.
  */
-#include "core/saga.h"
+#include "messages/core/saga.h"
 
 #include <assert.h>
 
-#include "core/row.h"
+#include "messages/core/row.h"
 
 #define IN(state) (1u << (state))
 

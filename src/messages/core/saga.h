@@ -24,8 +24,8 @@
  * cancelled, and the service's barrier makes a Cancel that arrives before its
  * Try harmless. An event that does not fit changes nothing.
  */
-#ifndef ONCE_CORE_SAGA_H
-#define ONCE_CORE_SAGA_H
+#ifndef ONCE_MESSAGES_CORE_SAGA_H
+#define ONCE_MESSAGES_CORE_SAGA_H
 
 #include <stddef.h>
 #include <stdint.h>
@@ -73,8 +73,8 @@ enum once__saga_what {
     ONCE__SAGA_BEGIN,  /* it has just been made                              */
     ONCE__SAGA_ENDED,  /* a call has ended                                   */
     ONCE__SAGA_LATE,   /* its deadline has passed                            */
-    ONCE__SAGA_ABORT,  /* an operator wants it undone                        */
-    ONCE__SAGA_RETRY,  /* an operator wants what is stuck to be called again */
+    ONCE__SAGA_ABORT,  /* an operator needs it undone                        */
+    ONCE__SAGA_RETRY,  /* an operator needs what is stuck to be called again */
     ONCE__SAGA_RESOLVE /* an operator says: what is stuck in `step` was done */
 };
 
@@ -107,4 +107,4 @@ struct once__saga_next once__saga_next(struct once__saga *saga,
  * begin it. */
 int once__saga_unwanted(const struct once__saga *saga, int op);
 
-#endif /* ONCE_CORE_SAGA_H */
+#endif /* ONCE_MESSAGES_CORE_SAGA_H */

@@ -2,7 +2,7 @@
 /*
  * base.c - base.h over libpq, as the store of that name connects, and SQLite.
  */
-#include "relay/base.h"
+#include "messages/relay/base.h"
 
 #include <fcntl.h>
 #include <netinet/in.h>
@@ -16,13 +16,13 @@
 #include <time.h>
 #include <unistd.h>
 
-#include "core/error.h"
-#include "message/backend.h"
-#include "message/stmt.h"
-#include "store/named.h"
+#include "base/error.h"
+#include "messages/tables/backend.h"
+#include "messages/tables/stmt.h"
+#include "base/named.h"
 
 #ifdef ONCE_WITH_POSTGRES
-#include "store/postgres/postgres.h"
+#include "base/postgres/postgres.h"
 #endif
 
 enum { CONNECT_MS = 10000, BUSY_MS = 10000, TCP_MS = 20000 };
@@ -310,7 +310,7 @@ static int begin_sqlite(struct once__base *b, once_error *err)
 
 /*
  * SQLITE_BUSY leaves the transaction open, an I/O error may have written the
- * commit or not: what the file says after it is opened anew is the truth.
+ * commit or not: what the file says after it is opened again is the truth.
  */
 static int commit_sqlite(struct once__base *b, once_error *err)
 {
@@ -368,7 +368,7 @@ static int commit_postgres(struct once__base *b, once_error *err)
         return once__fail(err, ONCE_EABORTED, "COMMIT: it was rolled back");
     once__base_drop(b);
     return once__fail(err, ONCE_EAWAY,
-                      "COMMIT: no answer; nobody knows whether it was done");
+                      "COMMIT: no answer; it is unknown whether it was done");
 }
 #endif
 

@@ -7,8 +7,8 @@
  * It refuses to repeat anything: what a lost connection leaves unknown is for
  * the caller to ask again.
  */
-#ifndef ONCE_RELAY_BASE_H
-#define ONCE_RELAY_BASE_H
+#ifndef ONCE_MESSAGES_RELAY_BASE_H
+#define ONCE_MESSAGES_RELAY_BASE_H
 
 #include <once/message.h>
 
@@ -16,7 +16,7 @@ struct once__base;
 
 enum once__base_use {
     ONCE__BASE_BARE,   /* the tables may be missing: to make them         */
-    ONCE__BASE_CREATE, /* likewise; SQLite makes the file, if there is none */
+    ONCE__BASE_CREATE, /* the same; SQLite makes the file, if there is none */
     ONCE__BASE_READY   /* once_message_check() must be content            */
 };
 
@@ -29,10 +29,11 @@ void once__base_close(struct once__base *b); /* accepts NULL */
 /*
  * Connects if it is not connected. ONCE_OK; ONCE_EAWAY: not now, ask again (it
  * waits by itself between two tries that come too soon); ONCE_EOPEN,
- * ONCE_EVERSION: it was reached and will not do.
+ * ONCE_EVERSION: it was reached and cannot be used.
  */
 ONCE_CHECK int once__base_connect(struct once__base *b, once_error *err);
-/* Closes the connection, for instance because nobody knows what became of it. */
+/* Closes the connection, for instance because it is unknown what became of
+ * it. */
 void once__base_drop(struct once__base *b);
 
 /* The handle, for the functions of once/message.h; without a connection both
@@ -47,8 +48,10 @@ int once__base_is_sqlite(const struct once__base *b);
  * waits for ever. So whoever asks says so, and another thread ends what has waited
  * for too long: the connection is lost then.
  *
- *    rc = once__base_answered(b, once__outbox_claim(once__base_ask(b), ...));
+ *    rc = ONCE__ASK(b, once__outbox_claim, &ask, &list, &err);
  */
+#define ONCE__ASK(b, function, ...)                                            \
+    once__base_answered((b), function(once__base_ask(b), __VA_ARGS__))
 const once_tx *once__base_ask(struct once__base *b);   /* as once__base_tx() */
 int once__base_answered(struct once__base *b, int rc); /* returns `rc` */
 /* From another thread: ends a question that was asked more than `ms` ago. SQLite
@@ -67,4 +70,4 @@ ONCE_CHECK int once__base_commit(struct once__base *b, once_error *err);
 /* What cannot be rolled back is dropped, which does the same. */
 void once__base_rollback(struct once__base *b);
 
-#endif /* ONCE_RELAY_BASE_H */
+#endif /* ONCE_MESSAGES_RELAY_BASE_H */

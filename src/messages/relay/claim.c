@@ -5,7 +5,7 @@
  * Whoever waits takes a part that was handed out before it looks at anything
  * else: so no part is left behind when the relay is told to stop.
  */
-#include "relay/claim.h"
+#include "messages/relay/claim.h"
 
 #include <stdatomic.h>
 #include <stdlib.h>

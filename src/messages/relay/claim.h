@@ -7,12 +7,12 @@
  * leads: it claims a row for each worker that waits, and hands them out. Nobody
  * claims more than is sent at once, but for rows of one key, which stay together.
  */
-#ifndef ONCE_RELAY_CLAIM_H
-#define ONCE_RELAY_CLAIM_H
+#ifndef ONCE_MESSAGES_RELAY_CLAIM_H
+#define ONCE_MESSAGES_RELAY_CLAIM_H
 
 #include <pthread.h>
 
-#include "message/outbox.h"
+#include "messages/tables/outbox.h"
 
 /* What one worker carries of a claim. */
 struct once__part {
@@ -52,4 +52,4 @@ struct once__part *once__claims_share(struct once__claims *c,
 void once__claims_leave(struct once__claims *c);
 void once__part_end(struct once__part *p);
 
-#endif /* ONCE_RELAY_CLAIM_H */
+#endif /* ONCE_MESSAGES_RELAY_CLAIM_H */

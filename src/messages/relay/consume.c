@@ -4,16 +4,16 @@
  * and one for parked messages, and waits until it is told to stop or nothing is
  * left.
  */
-#include "relay/consume.h"
+#include "messages/relay/consume.h"
 
 #include <poll.h>
 #include <stdlib.h>
 #include <string.h>
 
-#include "broker/broker.h"
-#include "core/error.h"
-#include "message/backend.h"
-#include "relay/watch.h"
+#include "messages/broker/broker.h"
+#include "base/error.h"
+#include "messages/tables/backend.h"
+#include "messages/relay/watch.h"
 
 /* Of the bodies of one batch; a broker may send twice as much ahead. */
 #define BATCH_BYTES_MAX (UINT64_C(1) << 30)
@@ -26,47 +26,10 @@ enum {
 };
 
 static const struct once__family metrics[] = {
-    [ONCE__CONSUMER_RECEIVED] = {"once_consumer_received_total", ONCE__COUNTER,
-                                 "consumer", "Deliveries of the broker."},
-    [ONCE__CONSUMER_RUN] = {"once_consumer_run_total", ONCE__COUNTER,
-                            "consumer", "Messages whose effect was committed."},
-    [ONCE__CONSUMER_REPEATED] =
-        {"once_consumer_repeated_total", ONCE__COUNTER, "consumer",
-         "Deliveries of what was done or parked before."},
-    [ONCE__CONSUMER_FAILED] = {"once_consumer_failed_total", ONCE__COUNTER,
-                               "consumer", "Handlers that were rolled back."},
-    [ONCE__CONSUMER_PARKED] = {"once_consumer_parked_total", ONCE__COUNTER,
-                               "consumer",
-                               "Messages that were parked to run later."},
-    [ONCE__CONSUMER_DEAD] = {"once_consumer_dead_total", ONCE__COUNTER,
-                             "consumer", "Messages that became dead letters."},
-    [ONCE__CONSUMER_UNKNOWN] = {"once_consumer_indeterminate_total",
-                                ONCE__COUNTER, "consumer",
-                                "Messages whose outcome is not known."},
-    [ONCE__CONSUMER_MISMATCH] = {"once_consumer_mismatch_total", ONCE__COUNTER,
-                                 "consumer", "Known ids with another body."},
-    [ONCE__CONSUMER_OUTSIDE] = {"once_consumer_outside_total", ONCE__COUNTER,
-                                "consumer", "Ids that are too old to know."},
-    [ONCE__CONSUMER_IN_FLIGHT] = {"once_consumer_in_flight_total",
-                                  ONCE__COUNTER, "consumer",
-                                  "Deliveries that waited for another copy."},
-    [ONCE__CONSUMER_FLAWED] = {"once_consumer_flawed_total", ONCE__COUNTER,
-                               "consumer",
-                               "Deliveries that cannot be understood."},
-    [ONCE__CONSUMER_REDELIVERED] =
-        {"once_consumer_redelivered_total", ONCE__COUNTER, "consumer",
-         "Deliveries that had been delivered before."},
-    [ONCE__CONSUMER_N_WAITING] = {"once_consumer_parked_waiting", ONCE__GAUGE,
-                                  "consumer",
-                                  "Parked messages that will run again."},
-    [ONCE__CONSUMER_N_DEAD] = {"once_consumer_parked_dead", ONCE__GAUGE,
-                               "consumer", "Dead letters."},
-    [ONCE__CONSUMER_N_UNKNOWN] =
-        {"once_consumer_parked_indeterminate", ONCE__GAUGE, "consumer",
-         "Parked messages whose outcome is not known."},
-    [ONCE__CONSUMER_OLDEST] =
-        {"once_consumer_parked_oldest_timestamp_seconds", ONCE__GAUGE,
-         "consumer", "When the oldest parked message came, 0: none is."},
+#define ONCE_METRIC(name, kind, full, label, help)                             \
+    {full, ONCE__##kind, label, help},
+#include "messages/relay/consumer_metrics.def"
+#undef ONCE_METRIC
 };
 
 /* ---- Options -------------------------------------------------------------- */
@@ -113,9 +76,10 @@ static int check_limits(const once_consumer_options *o, once_error *err)
             "%llu",
             o->body_max, (unsigned long long)(BATCH_BYTES_MAX / o->body_max));
     if (o->keyed && o->workers != 1)
-        return once__fail(err, ONCE_EINVAL,
-                          "keyed: it wants one worker, or messages of one key "
-                          "would overtake each other");
+        return once__fail(
+            err, ONCE_EINVAL,
+            "keyed: it requires one worker, or messages of one key "
+            "would overtake each other");
     if (o->inside && o->outside)
         return once__fail(err, ONCE_EINVAL,
                           "inside, outside: they exclude each other");
@@ -161,8 +125,7 @@ static int ask_counts(struct once__consumer *c, struct once__base *b,
 
     memset(out, 0, sizeof(*out));
     if (rc == ONCE_OK)
-        rc = once__base_answered(
-            b, once__parked_stats(once__base_ask(b), &all, &n, err));
+        rc = ONCE__ASK(b, once__parked_stats, &all, &n, err);
     for (i = 0; rc == ONCE_OK && i < n; i++)
         if (strcmp(all[i].consumer, c->o.consumer) == 0)
             *out = all[i];
@@ -206,10 +169,8 @@ static int none_waits(struct run *r, const struct once__parked_count *n)
 
     return n->waiting == 0 ||
            (r->c.o.keyed &&
-            once__base_answered(r->hand.b,
-                                once__parked_behind(once__base_ask(r->hand.b),
-                                                    r->c.o.consumer, &behind,
-                                                    &err)) == ONCE_OK &&
+            ONCE__ASK(r->hand.b, once__parked_behind, r->c.o.consumer, &behind,
+                      &err) == ONCE_OK &&
             behind >= n->waiting);
 }
 

@@ -3,43 +3,30 @@
  * consume.h - what the files of the consumer share.
  *
  *    consume.c    options, threads, stop, drain
- *    worker.c     one worker: deliveries of a broker
- *    parked.c     the loop of parked messages
+ *    receiver.c   a receiver, which is one worker: deliveries of a broker
+ *    parked.c     one thread that runs parked messages again
  *    handle.c     one message: claim, handler, commit; or parking it
  *    consumer.c   what the threads share
  *
- * Each thread has a connection of its own to the database, and each worker one to
- * the broker. What they share is `struct once__consumer`.
+ * Each thread has a connection of its own to the database (base.h), and each
+ * receiver one to the broker. What they share is `struct once__consumer`.
  */
-#ifndef ONCE_RELAY_CONSUME_H
-#define ONCE_RELAY_CONSUME_H
+#ifndef ONCE_MESSAGES_RELAY_CONSUME_H
+#define ONCE_MESSAGES_RELAY_CONSUME_H
 
 #include <once/relay.h>
 #include <pthread.h>
 #include <stdatomic.h>
 
-#include "message/backend.h"
-#include "message/outbox.h"
-#include "relay/base.h"
-#include "relay/metrics.h"
+#include "messages/tables/backend.h"
+#include "messages/tables/outbox.h"
+#include "messages/relay/base.h"
+#include "messages/relay/metrics.h"
 
 enum once__consumer_metric {
-    ONCE__CONSUMER_RECEIVED,
-    ONCE__CONSUMER_RUN,
-    ONCE__CONSUMER_REPEATED,
-    ONCE__CONSUMER_FAILED,
-    ONCE__CONSUMER_PARKED,
-    ONCE__CONSUMER_DEAD,
-    ONCE__CONSUMER_UNKNOWN,
-    ONCE__CONSUMER_MISMATCH,
-    ONCE__CONSUMER_OUTSIDE,
-    ONCE__CONSUMER_IN_FLIGHT,
-    ONCE__CONSUMER_FLAWED,
-    ONCE__CONSUMER_REDELIVERED,
-    ONCE__CONSUMER_N_WAITING,
-    ONCE__CONSUMER_N_DEAD,
-    ONCE__CONSUMER_N_UNKNOWN,
-    ONCE__CONSUMER_OLDEST,
+#define ONCE_METRIC(name, kind, full, label, help) ONCE__CONSUMER_##name,
+#include "messages/relay/consumer_metrics.def"
+#undef ONCE_METRIC
     ONCE__CONSUMER_METRICS
 };
 
@@ -56,7 +43,7 @@ struct once__consumer {
     pthread_cond_t wake; /* the parked loop, and who waits to try again */
     uint64_t look_ms;    /* by the lock: when the parked loop looks next */
     int failure;         /* by the lock: why a thread gave up, or ONCE_OK */
-    once_error why;      /* likewise */
+    once_error why;      /* the same */
 };
 
 /* Sleeps until then, or the end; `until_ms` is a time of once__steady_ms(). */
@@ -76,7 +63,7 @@ void once__consumer_log(const struct once__consumer *c, const char *format, ...)
 struct once__hand {
     struct once__consumer *c;
     struct once__base *b;
-    int away;  /* it does not answer, or will not do; not 0: it was logged */
+    int away;  /* it does not answer, or cannot be used; not 0: it was logged */
     int ended; /* a transaction was ended, or another begun, by the handler */
     /* The last error of the database since the handler began, "": none; by its
      * code and names of the schema, since a text may hold values. */
@@ -94,20 +81,20 @@ void once__hand_asked(struct once__hand *h, int rc, const once_error *err);
 
 /* What became of one message. After all but DONE nothing of the handler's is
  * left in the database. */
-enum once__outcome {
+enum once__handle_outcome {
     ONCE__DONE,      /* committed                                            */
     ONCE__BEFORE,    /* it was done or parked before                         */
     ONCE__KEPT,      /* parked                                               */
     ONCE__BEHIND,    /* an earlier message of its key is parked              */
     ONCE__FAILED,    /* the handler has; to be run again                     */
     ONCE__DEAD,      /* the handler says so                                  */
-    ONCE__UNKNOWN,   /* likewise: it may have had an effect elsewhere        */
+    ONCE__UNKNOWN,   /* the same: it may have had an effect elsewhere        */
     ONCE__MISMATCH,  /* the id is known with another body                    */
     ONCE__OUTSIDE,   /* the id is too old                                    */
     ONCE__IN_FLIGHT, /* another copy is under way                            */
     ONCE__UNFIT,     /* the database does not take its text                  */
     ONCE__TORN,      /* the transaction was lost or rolled back by the
-                      * database, or nobody knows: ask again               */
+                      * database, or it is unknown: ask again               */
     ONCE__UNWILLING, /* the database answers, and refuses: rights, a full
                       * disk                                                 */
     ONCE__AWAY       /* the database does not answer                         */
@@ -117,10 +104,10 @@ enum once__outcome {
  * its next message. */
 int once__handle_once(struct once__hand *h, const once_message *m,
                       const char **why);
-/* Likewise, and a few more while it is TORN; then it is AWAY. */
+/* The same, and a few more while it is TORN; then it is AWAY. */
 int once__handle(struct once__hand *h, const once_message *m, const char **why);
 /* All of them in one transaction. 1: committed, `*ours` of them by us and now. 0:
- * rolled back, or nobody knows. */
+ * rolled back, or it is unknown. */
 int once__handle_batch(struct once__hand *h, const once_message *m, size_t n,
                        size_t *ours);
 /* KEPT, BEFORE, IN_FLIGHT, UNFIT, UNWILLING, AWAY. */
@@ -131,7 +118,7 @@ uint64_t once__consumer_pause(const struct once__consumer *c, uint32_t n);
 /* Counts a message that was parked in this state. */
 void once__consumer_count_kept(struct once__consumer *c, int state);
 
-/* ---- worker.c, parked.c ------------------------------------------------- */
+/* ---- receiver.c, parked.c ----------------------------------------------- */
 
 struct once__broker;
 struct once__broker_ops;
@@ -155,4 +142,4 @@ int once__consumer_is_hollow(const once_message *m);
 /* The argument is a struct once__consumer. */
 void *once__parked_run(void *consumer);
 
-#endif /* ONCE_RELAY_CONSUME_H */
+#endif /* ONCE_MESSAGES_RELAY_CONSUME_H */

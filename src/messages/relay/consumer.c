@@ -9,8 +9,8 @@
 #include <time.h>
 
 #include "client/client.h"
-#include "relay/consume.h"
-#include "relay/jitter.h"
+#include "messages/relay/consume.h"
+#include "messages/relay/jitter.h"
 
 enum { SPARE = 2 }; /* deliveries beside those that wait for another copy */
 

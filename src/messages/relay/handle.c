@@ -19,9 +19,9 @@
 #include <string.h>
 
 #include "client/client.h"
-#include "relay/consume.h"
-#include "relay/jitter.h"
-#include "relay/watch.h"
+#include "messages/relay/consume.h"
+#include "messages/relay/jitter.h"
+#include "messages/relay/watch.h"
 
 #ifdef ONCE_WITH_POSTGRES
 #include <libpq-events.h>
@@ -292,19 +292,15 @@ static int is_behind(struct once__hand *h, const once_message *m,
     *behind = 0;
     if (!h->c->o.keyed || m->attempt > 0 || m->key == NULL)
         return ONCE_OK;
-    return once__base_answered(h->b, once__parked_has_key(once__base_ask(h->b),
-                                                          m->consumer, m->key,
-                                                          behind, err));
+    return ONCE__ASK(h->b, once__parked_has_key, m->consumer, m->key, behind,
+                     err);
 }
 
 /* In an open transaction. DONE: it is ours. */
 static int claim(struct once__hand *h, const once_message *m, const char **why)
 {
     once_error err = {0, ""};
-    int behind = 0, rc;
-
-    rc = once__base_answered(h->b,
-                             once_inbox_claim(once__base_ask(h->b), m, &err));
+    int behind = 0, rc = ONCE__ASK(h->b, once_inbox_claim, m, &err);
 
     switch (rc) {
     case ONCE_OWNER:
@@ -478,8 +474,7 @@ static int keep_once(struct once__hand *h, const once_message *m, int state,
     rc = once__base_begin(h->b, &err);
     if (rc != ONCE_OK)
         return ONCE__TORN;
-    rc = once__base_answered(h->b, once_inbox_park(once__base_ask(h->b), m,
-                                                   state, wait_ms, why, &err));
+    rc = ONCE__ASK(h->b, once_inbox_park, m, state, wait_ms, why, &err);
     if (rc == ONCE_OK) {
         rc = once__base_commit(h->b, &err);
         if (rc == ONCE_OK)

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* jitter.c - once__client_jitter() with random bits of the system. */
-#include "relay/jitter.h"
+#include "messages/relay/jitter.h"
 
 #include <sys/random.h>
 

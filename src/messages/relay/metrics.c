@@ -4,7 +4,7 @@
  * reads sees a whole file. A file that cannot be written later on is left as it
  * is, and the next round tries again: metrics must not stop messages.
  */
-#include "relay/metrics.h"
+#include "messages/relay/metrics.h"
 
 #include <errno.h>
 #include <pthread.h>
@@ -13,8 +13,8 @@
 #include <string.h>
 #include <time.h>
 
-#include "core/error.h"
-#include "core/must.h"
+#include "base/error.h"
+#include "base/must.h"
 
 struct once__metrics {
     struct once__metrics_options o;

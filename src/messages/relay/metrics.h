@@ -14,15 +14,15 @@
  *    struct once__series series = {.label = "billing"};
  *    once__count(&series, RUN, 1);
  */
-#ifndef ONCE_RELAY_METRICS_H
-#define ONCE_RELAY_METRICS_H
+#ifndef ONCE_MESSAGES_RELAY_METRICS_H
+#define ONCE_MESSAGES_RELAY_METRICS_H
 
 #include <stdatomic.h>
 #include <stdint.h>
 
 #include <once/once.h>
 
-#include "metrics/metrics.h"
+#include "base/metrics.h"
 
 enum { ONCE__METRICS_MAX = 24, ONCE__METRICS_MS = 10000 };
 
@@ -63,12 +63,12 @@ struct once__metrics_options {
 struct once__metrics;
 
 /*
- * Writes the file, so that a path that will not do is found at once, and starts
- * the thread. ONCE_OK, ONCE_EINVAL (the file), ONCE_ENOMEM.
+ * Writes the file, so that a path that cannot be used is found at once, and
+ * starts the thread. ONCE_OK, ONCE_EINVAL (the file), ONCE_ENOMEM.
  */
 ONCE_CHECK int once__metrics_start(const struct once__metrics_options *o,
                                    struct once__metrics **out, once_error *err);
 /* Ends the thread and writes the file once more; accepts NULL. */
 void once__metrics_stop(struct once__metrics *m);
 
-#endif /* ONCE_RELAY_METRICS_H */
+#endif /* ONCE_MESSAGES_RELAY_METRICS_H */

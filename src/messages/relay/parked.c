@@ -10,7 +10,7 @@
  * What is not put back, since the process or the database is gone, is due again
  * when its lease ends.
  */
-#include "relay/consume.h"
+#include "messages/relay/consume.h"
 
 enum { LOOK_MS = 1000, TRIES = 5, AGAIN_MS = 100 };
 
@@ -53,10 +53,8 @@ static void put_back(struct parked *p, const struct once__parked *row,
         if (n > 0)
             once__consumer_sleep(p->c, once__steady_ms() + AGAIN_MS);
         if (once__hand_connect(&p->hand))
-            rc = once__base_answered(
-                p->hand.b, once__parked_put_back(once__base_ask(p->hand.b),
-                                                 row->no, row->m.attempt, state,
-                                                 wait_ms, why, &err));
+            rc = ONCE__ASK(p->hand.b, once__parked_put_back, row->no,
+                           row->m.attempt, state, wait_ms, why, &err);
     }
     if (rc != ONCE_OK)
         return; /* it was done after all, or comes again with its lease */
@@ -130,10 +128,8 @@ static int turn(struct parked *p)
 
     if (!once__hand_connect(&p->hand))
         return 0;
-    rc = once__base_answered(
-        p->hand.b,
-        once__parked_take(once__base_ask(p->hand.b), p->c->o.consumer,
-                          p->c->o.lease_ms, (int)p->c->o.keyed, &list, &err));
+    rc = ONCE__ASK(p->hand.b, once__parked_take, p->c->o.consumer,
+                   p->c->o.lease_ms, (int)p->c->o.keyed, &list, &err);
     found = rc == ONCE_OK && list.n > 0;
     if (!found)
         once__hand_asked(&p->hand, rc, &err);

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * worker.c - one worker: takes deliveries of a broker, and acknowledges each when
- * its effect or its parked row is committed.
+ * receiver.c - one worker: takes deliveries of a broker, and acknowledges each
+ * when its effect or its parked row is committed.
  *
  *    receive --> slot --+--> done, or parked                       acknowledge
  *                       +--> another copy is under way, or the     wait in the
@@ -21,12 +21,12 @@
 #include <string.h>
 #include <sys/random.h>
 
-#include "broker/broker.h"
+#include "messages/broker/broker.h"
 #include "client/client.h"
-#include "core/bytes.h"
-#include "core/error.h"
-#include "message/backend.h"
-#include "relay/consume.h"
+#include "base/bytes.h"
+#include "base/error.h"
+#include "messages/tables/backend.h"
+#include "messages/relay/consume.h"
 
 enum {
     SLICE_MS = 100,   /* how long a receive may keep us from looking up */

@@ -12,13 +12,13 @@
 #include <sys/eventfd.h>
 #include <unistd.h>
 
-#include "core/error.h"
-#include "message/backend.h"
-#include "message/outbox.h"
-#include "relay/base.h"
-#include "relay/batch.h"
-#include "relay/route.h"
-#include "relay/watch.h"
+#include "base/error.h"
+#include "messages/tables/backend.h"
+#include "messages/tables/outbox.h"
+#include "messages/relay/base.h"
+#include "messages/relay/send_batch.h"
+#include "messages/relay/route.h"
+#include "messages/relay/watch.h"
 
 enum {
     BATCH = 500,
@@ -34,55 +34,10 @@ enum {
 };
 
 static const struct once__family metrics[] = {
-    [ONCE__ROUTE_CLAIMED] = {"once_relay_claimed_total", ONCE__COUNTER, "route",
-                             "Rows claimed."},
-    [ONCE__ROUTE_SENT] = {"once_relay_sent_total", ONCE__COUNTER, "route",
-                          "Rows sent."},
-    [ONCE__ROUTE_TAKEN] = {"once_relay_taken_total", ONCE__COUNTER, "route",
-                           "Rows that the target proved to have."},
-    [ONCE__ROUTE_REFUSED] = {"once_relay_refused_total", ONCE__COUNTER, "route",
-                             "Attempts that the target refused."},
-    [ONCE__ROUTE_REJECTED] = {"once_relay_rejected_total", ONCE__COUNTER,
-                              "route",
-                              "Attempts that the target refused for good."},
-    [ONCE__ROUTE_SILENT] = {"once_relay_silent_total", ONCE__COUNTER, "route",
-                            "Attempts whose outcome is unknown."},
-    [ONCE__ROUTE_AWAY] = {"once_relay_away_total", ONCE__COUNTER, "route",
-                          "Attempts that did not reach the target."},
-    [ONCE__ROUTE_UNSENT] = {"once_relay_unsent_total", ONCE__COUNTER, "route",
-                            "Rows given back without being sent."},
-    [ONCE__ROUTE_FENCED] =
-        {"once_relay_fenced_total", ONCE__COUNTER, "route",
-         "Rows that were claimed by another relay before they were settled."},
-    [ONCE__ROUTE_DEAD] = {"once_relay_dead_total", ONCE__COUNTER, "route",
-                          "Rows that became dead."},
-    [ONCE__ROUTE_INDETERMINATE] = {"once_relay_indeterminate_total",
-                                   ONCE__COUNTER, "route",
-                                   "Rows that became indeterminate here."},
-    [ONCE__ROUTE_CIRCUIT] = {"once_relay_circuit_open", ONCE__GAUGE, "route",
-                             "Workers whose target is away."},
-    [ONCE__ROUTE_ROWS_READY] = {"once_relay_rows_ready", ONCE__GAUGE, "route",
-                                "Rows to be sent, and not leased."},
-    [ONCE__ROUTE_ROWS_LEASED] = {"once_relay_rows_leased", ONCE__GAUGE, "route",
-                                 "Rows under way."},
-    [ONCE__ROUTE_ROWS_WAITING] = {"once_relay_rows_waiting", ONCE__GAUGE,
-                                  "route", "Rows that wait for their time."},
-    [ONCE__ROUTE_ROWS_DEAD] = {"once_relay_rows_dead", ONCE__GAUGE, "route",
-                               "Dead rows."},
-    [ONCE__ROUTE_ROWS_INDETERMINATE] = {"once_relay_rows_indeterminate",
-                                        ONCE__GAUGE, "route",
-                                        "Indeterminate rows."},
-    [ONCE__ROUTE_OLDEST] =
-        {"once_relay_oldest_timestamp_seconds", ONCE__GAUGE, "route",
-         "When the oldest row that is not done was due, 0: none is."},
-    [ONCE__ROUTE_STRAY] =
-        {"once_relay_rows_unattended", ONCE__GAUGE, "route",
-         "Rows, up to 10,000, that have waited for a minute and no relay is "
-         "there."},
-    [ONCE__ROUTE_HELD] =
-        {"once_relay_snapshot_transactions", ONCE__GAUGE, "",
-         "So many transactions ago the oldest snapshot was taken for which the "
-         "database keeps old rows."},
+#define ONCE_METRIC(name, kind, full, label, help)                             \
+    {full, ONCE__##kind, label, help},
+#include "messages/relay/relay_metrics.def"
+#undef ONCE_METRIC
 };
 
 /* ---- Options ------------------------------------------------------------- */
@@ -231,8 +186,8 @@ struct whole {
     struct once__relay relay;
     struct once__base *base;
     struct once__metrics *metrics;
-    struct once__tender *tender;
-    struct once__carrier **workers;
+    struct once__saga_timer *timer;
+    struct once__sender **workers;
     struct once__watch *watch;
     pthread_t *threads;
     size_t n, started;
@@ -244,9 +199,8 @@ static int refresh_strays(struct whole *all)
 {
     struct once__series *series = all->relay.series + all->relay.n_routes;
     size_t n = 0, i;
-    int rc = once__base_answered(
-        all->base, once__outbox_strays(once__base_ask(all->base),
-                                       ONCE__STRAY_MS, all->strays, &n, NULL));
+    int rc = ONCE__ASK(all->base, once__outbox_strays, ONCE__STRAY_MS,
+                       all->strays, &n, NULL);
 
     for (i = 0; i < ONCE__STRAYS_MAX; i++) {
         series[i].label = i < n ? all->strays[i].route : NULL;
@@ -260,8 +214,7 @@ static int refresh_strays(struct whole *all)
 static int refresh_held(struct whole *all)
 {
     uint64_t age = 0;
-    int rc = once__base_answered(
-        all->base, once__outbox_held(once__base_ask(all->base), &age, NULL));
+    int rc = ONCE__ASK(all->base, once__outbox_held, &age, NULL);
 
     if (rc == ONCE_OK)
         once__gauge(all->relay.series, ONCE__ROUTE_HELD, age);
@@ -277,9 +230,8 @@ static void refresh(void *user)
         once__base_connect(all->base, NULL) != ONCE_OK)
         return;
     (void)pthread_mutex_lock(&all->relay.look);
-    if (once__base_answered(
-            all->base, once__relay_count(&all->relay, once__base_ask(all->base),
-                                         &open, &ended, NULL)) != ONCE_OK ||
+    if (ONCE__ASK(all->base, once__relay_count, &all->relay, &open, &ended,
+                  NULL) != ONCE_OK ||
         refresh_strays(all) != ONCE_OK || refresh_held(all) != ONCE_OK)
         once__base_rollback(all->base);
     (void)pthread_mutex_unlock(&all->relay.look);
@@ -308,14 +260,14 @@ static int open_workers(struct whole *all, once_error *err)
 
     for (i = 0; i < r->n_routes; i++)
         n += r->routes[i].o.workers;
-    all->workers = calloc(n, sizeof(struct once__carrier *));
+    all->workers = calloc(n, sizeof(struct once__sender *));
     all->threads = calloc(n, sizeof(*all->threads));
     if (all->workers == NULL || all->threads == NULL)
         return once__fail(err, ONCE_ENOMEM, "out of memory");
     for (i = 0; i < r->n_routes && rc == ONCE_OK; i++)
         for (k = 0; k < r->routes[i].o.workers && rc == ONCE_OK; k++)
-            rc = once__carrier_open(r, &r->routes[i], &all->workers[all->n++],
-                                    err);
+            rc = once__sender_open(r, &r->routes[i], &all->workers[all->n++],
+                                   err);
     return rc;
 }
 
@@ -325,10 +277,11 @@ static int start_watch(struct whole *all, once_error *err)
     size_t i;
 
     for (i = 0; i < all->n && rc == ONCE_OK; i++)
-        rc = once__watch_add(all->watch, once__carrier_base(all->workers[i]),
+        rc = once__watch_add(all->watch, once__sender_base(all->workers[i]),
                              err);
     if (rc == ONCE_OK)
-        rc = once__watch_add(all->watch, once__tender_base(all->tender), err);
+        rc =
+            once__watch_add(all->watch, once__saga_timer_base(all->timer), err);
     return rc == ONCE_OK ? once__watch_add(all->watch, all->base, err) : rc;
 }
 
@@ -336,7 +289,7 @@ static int start_workers(struct whole *all, once_error *err)
 {
     for (; all->started < all->n; all->started++) {
         int failed =
-            pthread_create(&all->threads[all->started], NULL, once__carrier_run,
+            pthread_create(&all->threads[all->started], NULL, once__sender_run,
                            all->workers[all->started]);
 
         if (failed != 0)
@@ -360,7 +313,7 @@ static int wait_stop(struct once__relay *r, int stop_fd, int ms)
     return n > 0;
 }
 
-/* A database that will not do is found before anything is begun; one that is
+/* A database that cannot be used is found before anything is begun; one that is
  * away is waited for, with `drain` as long as the longest time-out. */
 static int reach_database(struct whole *all, int stop_fd, once_error *err)
 {
@@ -391,7 +344,7 @@ static int run(struct whole *all, const once_relay_options *o, once_error *err)
     if (rc == ONCE_OK)
         rc = start_metrics(all, o->metrics, err);
     if (rc == ONCE_OK)
-        rc = once__tender_start(r, &all->tender, err);
+        rc = once__saga_timer_start(r, &all->timer, err);
     if (rc == ONCE_OK)
         rc = start_watch(all, err);
     if (rc == ONCE_OK)
@@ -401,7 +354,7 @@ static int run(struct whole *all, const once_relay_options *o, once_error *err)
     once__relay_stop(r);
     while (all->started > 0)
         (void)pthread_join(all->threads[--all->started], NULL);
-    once__tender_join(all->tender);
+    once__saga_timer_join(all->timer);
     once__metrics_stop(all->metrics);
     once__watch_end(all->watch);
     if (rc == ONCE_OK && atomic_load(&r->left))
@@ -419,8 +372,8 @@ int once_relay(const once_relay_options *options, once_error *err)
         return once__fail(err, ONCE_ENOMEM, "eventfd: %s", strerror(errno));
     rc = run(&all, options, err);
     while (all.n > 0)
-        once__carrier_close(all.workers[--all.n]);
-    once__tender_close(all.tender);
+        once__sender_close(all.workers[--all.n]);
+    once__saga_timer_close(all.timer);
     free(all.workers);
     free(all.threads);
     once__base_close(all.base);

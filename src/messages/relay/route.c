@@ -13,12 +13,12 @@
  * back. After a failure the circuit is open: the next batch has one row, until
  * the target has answered again.
  */
-#include "relay/carrier.h"
+#include "messages/relay/sender.h"
 
 #include <stdlib.h>
 
-#include "core/error.h"
-#include "message/outbox.h"
+#include "base/error.h"
+#include "messages/tables/outbox.h"
 
 enum {
     EMPTY_MS = 1000,   /* nothing to do for so long: sleep until woken */
@@ -33,8 +33,7 @@ enum {
 
 /* ---- The circuit --------------------------------------------------------- */
 
-static void circuit_open(struct once__carrier *w, int unreached,
-                         const char *why)
+static void circuit_open(struct once__sender *w, int unreached, const char *why)
 {
     uint64_t now = once__relay_ms();
 
@@ -43,7 +42,7 @@ static void circuit_open(struct once__carrier *w, int unreached,
     if (w->open)
         return;
     w->open = 1;
-    once__carrier_count(w, ONCE__ROUTE_CIRCUIT, 1);
+    once__sender_count(w, ONCE__ROUTE_CIRCUIT, 1);
     if (w->opened_ms != 0 && now - w->opened_ms < SAY_MS)
         return;
     w->opened_ms = now;
@@ -52,16 +51,16 @@ static void circuit_open(struct once__carrier *w, int unreached,
                     unreached ? "is away" : "does not answer", why);
 }
 
-static void circuit_end(struct once__carrier *w)
+static void circuit_end(struct once__sender *w)
 {
     w->failures = 0;
     w->unreached = 0;
     if (w->open)
-        once__carrier_count(w, ONCE__ROUTE_CIRCUIT, (uint64_t)-1);
+        once__sender_count(w, ONCE__ROUTE_CIRCUIT, (uint64_t)-1);
     w->open = 0;
 }
 
-static void circuit_close(struct once__carrier *w)
+static void circuit_close(struct once__sender *w)
 {
     circuit_end(w);
     if (w->open_said)
@@ -69,7 +68,7 @@ static void circuit_close(struct once__carrier *w)
     w->open_said = 0;
 }
 
-static int target_there(struct once__carrier *w)
+static int target_there(struct once__sender *w)
 {
     struct once__broker *b = w->broker;
     once_error err = {0, ""};
@@ -102,17 +101,17 @@ static int is_trouble(const struct once__item *item)
 
 /* No row of a batch could be sent, since this host has no memory or descriptor
  * left, or the connection goes as soon as it stands. */
-static void wait_to_send(struct once__carrier *w, const char *why)
+static void wait_to_send(struct once__sender *w, const char *why)
 {
     if (atomic_load(&w->r->stop))
         return;
     w->failures++;
     if (why != NULL)
-        once__carrier_say(w, ONCE__SAID_BROKER, "nothing can be sent: %s", why);
+        once__sender_say(w, ONCE__SAID_BROKER, "nothing can be sent: %s", why);
 }
 
 /* What the ends of a batch say about the target. */
-static void judge(struct once__carrier *w, const struct once__batch *b)
+static void judge(struct once__sender *w, const struct once__batch *b)
 {
     const struct once__item *failed = NULL;
     const char *why = NULL;
@@ -138,7 +137,7 @@ static void judge(struct once__carrier *w, const struct once__batch *b)
 
 /* ---- The database -------------------------------------------------------- */
 
-static int base_there(struct once__carrier *w)
+static int base_there(struct once__sender *w)
 {
     once_error err = {0, ""};
 
@@ -147,20 +146,18 @@ static int base_there(struct once__carrier *w)
         return 1;
     }
     w->base_failures++;
-    once__carrier_say(w, ONCE__SAID_BASE, "the database: %s", err.text);
+    once__sender_say(w, ONCE__SAID_BASE, "the database: %s", err.text);
     return 0;
 }
 
 /* Drained: rows of routes that no relay has ever had are left, too. A route that
  * had one may have it again, by the next line of a crontab. */
-static int count_strays(struct once__carrier *w, uint64_t *ended,
+static int count_strays(struct once__sender *w, uint64_t *ended,
                         once_error *err)
 {
     struct once__stray strays[ONCE__STRAYS_MAX];
     size_t n = 0, i;
-    int rc = once__base_answered(
-        w->base,
-        once__outbox_strays(once__base_ask(w->base), 0, strays, &n, err));
+    int rc = ONCE__ASK(w->base, once__outbox_strays, 0, strays, &n, err);
 
     for (i = 0; rc == ONCE_OK && i < n; i++) {
         if (strays[i].seen_ms >= 0 ||
@@ -173,18 +170,15 @@ static int count_strays(struct once__carrier *w, uint64_t *ended,
 }
 
 /* What is left, if nothing is open. By `look`. */
-static int look_for_open(struct once__carrier *w, uint64_t *open,
+static int look_for_open(struct once__sender *w, uint64_t *open,
                          uint64_t *ended, once_error *err)
 {
     struct once__saga_tally tally = {0, 0, 0, 0};
     /* First: what it moves on is a row. */
-    int rc = once__base_answered(
-        w->base, once__saga_due(once__base_ask(w->base), &tally, err));
+    int rc = ONCE__ASK(w->base, once__saga_due, &tally, err);
 
     if (rc == ONCE_OK)
-        rc = once__base_answered(
-            w->base,
-            once__relay_count(w->r, once__base_ask(w->base), open, ended, err));
+        rc = ONCE__ASK(w->base, once__relay_count, w->r, open, ended, err);
     if (rc == ONCE_OK && *open == 0)
         rc = count_strays(w, ended, err);
     once__relay_tell(w->r, &tally);
@@ -193,7 +187,7 @@ static int look_for_open(struct once__carrier *w, uint64_t *open,
 
 /* With `drain`: is anything left? One worker at a time looks, and it rests ten
  * times as long as it has looked: many rows take long to be counted. */
-static void look_what_is_left(struct once__carrier *w)
+static void look_what_is_left(struct once__sender *w)
 {
     struct once__relay *r = w->r;
     uint64_t now = once__relay_ms(), open = 1, ended = 0, took;
@@ -203,7 +197,7 @@ static void look_what_is_left(struct once__carrier *w)
         return;
     if (now >= r->look_ms && base_there(w)) {
         if (look_for_open(w, &open, &ended, &err) != ONCE_OK) {
-            once__carrier_failed(w, ONCE__SAID_BASE, "counting", &err);
+            once__sender_failed(w, ONCE__SAID_BASE, "counting", &err);
         } else if (open == 0) {
             atomic_store(&r->left, ended > 0);
             once__relay_stop(r);
@@ -217,17 +211,15 @@ static void look_what_is_left(struct once__carrier *w)
 
 /* ---- Nothing to do ------------------------------------------------------- */
 
-static int sleep_until_woken(struct once__carrier *w, once_error *err)
+static int sleep_until_woken(struct once__sender *w, once_error *err)
 {
-    const once_tx *tx = once__base_ask(w->base);
     uint64_t now = once__relay_ms();
     int rc;
 
     if (w->idle && now - w->idle_ms < ASLEEP_MS)
-        return once__base_answered(
-            w->base, once__outbox_wait(tx, w->r->stop_fd, EMPTY_MS, err));
-    rc = once__base_answered(w->base,
-                             once__outbox_idle(tx, w->route->o.name, 1, err));
+        return ONCE__ASK(w->base, once__outbox_wait, w->r->stop_fd, EMPTY_MS,
+                         err);
+    rc = ONCE__ASK(w->base, once__outbox_idle, w->route->o.name, 1, err);
     w->idle = rc == ONCE_OK;
     w->idle_ms = now;
     return rc;
@@ -235,7 +227,7 @@ static int sleep_until_woken(struct once__carrier *w, once_error *err)
 
 /* A relay that is busy now and then polls; one that has had nothing to do for
  * a second asks to be woken, and then looks once more before it sleeps. */
-static void rest(struct once__carrier *w)
+static void rest(struct once__sender *w)
 {
     once_error err = {0, ""};
     uint64_t now = once__relay_ms();
@@ -249,12 +241,12 @@ static void rest(struct once__carrier *w)
         w->poll_ms =
             w->poll_ms * 2 < POLL_MOST_MS ? w->poll_ms * 2 : POLL_MOST_MS;
     } else if (sleep_until_woken(w, &err) != ONCE_OK) {
-        once__carrier_failed(w, ONCE__SAID_BASE, "waiting", &err);
-        once__carrier_pause(w, w->base_failures, ONCE__CARRIER_BASE_MS);
+        once__sender_failed(w, ONCE__SAID_BASE, "waiting", &err);
+        once__sender_pause(w, w->base_failures, ONCE__SENDER_BASE_MS);
     }
 }
 
-static void be_awake(struct once__carrier *w)
+static void be_awake(struct once__sender *w)
 {
     once_error err = {0, ""};
 
@@ -262,10 +254,9 @@ static void be_awake(struct once__carrier *w)
     if (!w->idle)
         return;
     w->idle = 0;
-    if (once__base_answered(w->base, once__outbox_idle(once__base_ask(w->base),
-                                                       w->route->o.name, 0,
-                                                       &err)) != ONCE_OK)
-        once__carrier_failed(w, ONCE__SAID_BASE, "waking", &err);
+    if (ONCE__ASK(w->base, once__outbox_idle, w->route->o.name, 0, &err) !=
+        ONCE_OK)
+        once__sender_failed(w, ONCE__SAID_BASE, "waking", &err);
 }
 
 /* ---- One round ----------------------------------------------------------- */
@@ -278,7 +269,7 @@ static int is_stopped(void *user)
 }
 
 /* Large bodies make small batches. */
-static void resize(struct once__carrier *w,
+static void resize(struct once__sender *w,
                    const struct once__outgoing_list *list)
 {
     size_t bytes = 0, i;
@@ -293,7 +284,7 @@ static void resize(struct once__carrier *w,
         w->batch = w->route->o.batch;
 }
 
-static void carry(struct once__carrier *w,
+static void carry(struct once__sender *w,
                   const struct once__outgoing_list *list, uint64_t claimed_ms)
 {
     struct once__batch b = {
@@ -310,14 +301,14 @@ static void carry(struct once__carrier *w,
 
     if (once__relay_batch_run(&b, &err) == ONCE_OK) {
         w->tag = b.tag;
-        once__carrier_count(w, ONCE__ROUTE_SENT, b.sent);
+        once__sender_count(w, ONCE__ROUTE_SENT, b.sent);
         judge(w, &b);
-        once__carrier_settle(w, &b, claimed_ms);
+        once__sender_settle(w, &b, claimed_ms);
     }
     once__batch_clear(&b);
 }
 
-static void carry_claim(struct once__carrier *w,
+static void carry_claim(struct once__sender *w,
                         struct once__outgoing_list *list, uint64_t claimed_ms)
 {
     struct once__part *mine = NULL;
@@ -333,7 +324,7 @@ static void carry_claim(struct once__carrier *w,
 
 /* Up to `n` rows. 1: there were rows. 0: there are none. -1: the database is
  * away. */
-static int claim(struct once__carrier *w, size_t n)
+static int claim(struct once__sender *w, size_t n)
 {
     const struct once__outbox_ask ask = {
         .route = w->route->o.name,
@@ -347,18 +338,16 @@ static int claim(struct once__carrier *w, size_t n)
     once_error err = {0, ""};
     int rc, some;
 
-    rc =
-        once__base_answered(w->base, once__outbox_claim(once__base_ask(w->base),
-                                                        &ask, &list, &err));
+    rc = ONCE__ASK(w->base, once__outbox_claim, &ask, &list, &err);
     if (rc != ONCE_OK) {
-        once__carrier_failed(w, ONCE__SAID_BASE, "claiming", &err);
+        once__sender_failed(w, ONCE__SAID_BASE, "claiming", &err);
         return -1;
     }
     some = list.n > 0;
     if (!some) {
         atomic_store(&w->route->empty_ms, now);
     } else {
-        once__carrier_count(w, ONCE__ROUTE_CLAIMED, list.n);
+        once__sender_count(w, ONCE__ROUTE_CLAIMED, list.n);
         be_awake(w);
         if (!w->open && !w->leads)
             resize(w, &list);
@@ -368,7 +357,7 @@ static int claim(struct once__carrier *w, size_t n)
     return some;
 }
 
-static void stop_leading(struct once__carrier *w)
+static void stop_leading(struct once__sender *w)
 {
     if (w->leads)
         once__claims_leave(&w->route->claims);
@@ -376,7 +365,7 @@ static void stop_leading(struct once__carrier *w)
 }
 
 /* As claim(), of a route whose workers claim for each other. */
-static int claim_or_take(struct once__carrier *w)
+static int claim_or_take(struct once__sender *w)
 {
     struct once__part *part;
     size_t n;
@@ -391,40 +380,40 @@ static int claim_or_take(struct once__carrier *w)
     return 1;
 }
 
-static int take_rows(struct once__carrier *w)
+static int take_rows(struct once__sender *w)
 {
     if (w->route->shares)
         return claim_or_take(w);
     return base_there(w) ? claim(w, w->batch) : -1;
 }
 
-static void round_of(struct once__carrier *w)
+static void round_of(struct once__sender *w)
 {
     int some;
 
     if (!target_there(w)) {
         stop_leading(w);
         look_what_is_left(w);
-        once__carrier_pause(w, w->failures, ONCE__CARRIER_MOST_MS);
+        once__sender_pause(w, w->failures, ONCE__SENDER_MOST_MS);
         return;
     }
     some = take_rows(w);
     if (some < 0) {
         stop_leading(w);
-        once__carrier_pause(w, w->base_failures, ONCE__CARRIER_BASE_MS);
+        once__sender_pause(w, w->base_failures, ONCE__SENDER_BASE_MS);
         return;
     }
     if (some == 0) { /* who leads goes on to lead */
         look_what_is_left(w);
         rest(w);
     } else if (w->failures > 0) {
-        once__carrier_pause(w, w->failures, ONCE__CARRIER_MOST_MS);
+        once__sender_pause(w, w->failures, ONCE__SENDER_MOST_MS);
     }
 }
 
-void *once__carrier_run(void *worker)
+void *once__sender_run(void *worker)
 {
-    struct once__carrier *w = worker;
+    struct once__sender *w = worker;
 
     while (!atomic_load(&w->r->stop))
         round_of(w);
@@ -439,13 +428,13 @@ void *once__carrier_run(void *worker)
 
 static void broker_says(void *worker, const char *text)
 {
-    once__carrier_say(worker, ONCE__SAID_BROKER, "%s", text);
+    once__sender_say(worker, ONCE__SAID_BROKER, "%s", text);
 }
 
-int once__carrier_open(struct once__relay *r, struct once__route *route,
-                       struct once__carrier **out, once_error *err)
+int once__sender_open(struct once__relay *r, struct once__route *route,
+                      struct once__sender **out, once_error *err)
 {
-    struct once__carrier *w = calloc(1, sizeof(*w));
+    struct once__sender *w = calloc(1, sizeof(*w));
     struct once__broker_options o = {
         .headers = route->o.headers,
         .ca_file = route->o.ca_file,
@@ -467,7 +456,7 @@ int once__carrier_open(struct once__relay *r, struct once__route *route,
                          : rc;
 }
 
-void once__carrier_close(struct once__carrier *w)
+void once__sender_close(struct once__sender *w)
 {
     if (w == NULL)
         return;
@@ -477,7 +466,7 @@ void once__carrier_close(struct once__carrier *w)
     free(w);
 }
 
-struct once__base *once__carrier_base(const struct once__carrier *w)
+struct once__base *once__sender_base(const struct once__sender *w)
 {
     return w->base;
 }

@@ -1,50 +1,44 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * route.h - what the threads of one relay share, and one worker of a route.
+ * route.h - what the threads of one relay share. A relay has
  *
- *    relay.c    options, threads, stop
- *    route.c    a worker: claim, send, settle, again (carrier.h)
- *    claim.c    how workers that send one row at a time share a claim
- *    batch.c    what is sent at one time
- *    tender.c   sagas that wait for a deadline, or that nobody moved on
- *    shared.c   what all of these use
+ *    senders        a route's workers: each has a connection to the database
+ *                   and one to the target, claims rows, sends and settles them
+ *    a saga timer   one thread that moves on sagas whose deadline has passed,
+ *                   or whose call ended in a relay that died
+ *    a watch        one thread that ends questions the database never answers
+ *
+ *    relay.c        options, threads, stop
+ *    route.c        a sender's rounds: claim, send, settle, again
+ *    settle.c       what becomes of the rows that a sender has sent
+ *    send_batch.c   what a sender sends at one time, and how each row ended
+ *    claim.c        how senders of one row at a time share a claim
+ *    sender.c       what a sender says, and how long it pauses
+ *    saga_timer.c   the saga timer
+ *    watch.c        the watch, also the consumer's
+ *    metrics.c      the file for Prometheus, also the consumer's
+ *    base.c         the connection to the database, also the consumer's
+ *    shared.c       what all of these use
  */
-#ifndef ONCE_RELAY_ROUTE_H
-#define ONCE_RELAY_ROUTE_H
+#ifndef ONCE_MESSAGES_RELAY_ROUTE_H
+#define ONCE_MESSAGES_RELAY_ROUTE_H
 
 #include <pthread.h>
 #include <stdatomic.h>
 
 #include <once/relay.h>
 
-#include "broker/broker.h"
-#include "message/outbox.h"
-#include "message/saga.h"
-#include "relay/base.h"
-#include "relay/claim.h"
-#include "relay/metrics.h"
+#include "messages/broker/broker.h"
+#include "messages/tables/outbox.h"
+#include "messages/tables/saga.h"
+#include "messages/relay/base.h"
+#include "messages/relay/claim.h"
+#include "messages/relay/metrics.h"
 
 enum once__route_metric {
-    ONCE__ROUTE_CLAIMED,
-    ONCE__ROUTE_SENT,
-    ONCE__ROUTE_TAKEN,
-    ONCE__ROUTE_REFUSED,
-    ONCE__ROUTE_REJECTED,
-    ONCE__ROUTE_SILENT,
-    ONCE__ROUTE_AWAY,
-    ONCE__ROUTE_UNSENT,
-    ONCE__ROUTE_FENCED,
-    ONCE__ROUTE_DEAD,
-    ONCE__ROUTE_INDETERMINATE,
-    ONCE__ROUTE_CIRCUIT,    /* workers whose circuit is open */
-    ONCE__ROUTE_ROWS_READY, /* the table as it is, from here on */
-    ONCE__ROUTE_ROWS_LEASED,
-    ONCE__ROUTE_ROWS_WAITING,
-    ONCE__ROUTE_ROWS_DEAD,
-    ONCE__ROUTE_ROWS_INDETERMINATE,
-    ONCE__ROUTE_OLDEST,
-    ONCE__ROUTE_STRAY, /* also of routes that are not ours */
-    ONCE__ROUTE_HELD,  /* without a label: of the database */
+#define ONCE_METRIC(name, kind, full, label, help) ONCE__ROUTE_##name,
+#include "messages/relay/relay_metrics.def"
+#undef ONCE_METRIC
     ONCE__ROUTE_METRICS
 };
 
@@ -92,7 +86,7 @@ void once__relay_pause(const struct once__relay *r, uint32_t ms);
 /* By `look`: sets the gauges of the table. ONCE_OK and how many rows of our routes
  * are yet to be carried, and how many are left for an operator: dead,
  * indeterminate, or behind such a row of their key. */
-ONCE_CHECK int once__relay_count(struct once__relay *r, const once_tx *tx,
+ONCE_CHECK int once__relay_count(const once_tx *tx, struct once__relay *r,
                                  uint64_t *open, uint64_t *ended,
                                  once_error *err);
 
@@ -100,38 +94,39 @@ ONCE_CHECK int once__relay_count(struct once__relay *r, const once_tx *tx,
 void once__relay_stray(const struct once__relay *r,
                        const struct once__stray *stray);
 
-/* Says what has become of sagas, if somebody must know. */
+/* Says what has become of sagas, if an operator must know. */
 void once__relay_tell(const struct once__relay *r,
                       const struct once__saga_tally *tally);
 
 /* The route of this name, or NULL. */
 struct once__route *once__relay_route(struct once__relay *r, const char *name);
 
-/* ---- A worker of a route, route.c ---------------------------------------- */
+/* ---- A sender, route.c -------------------------------------------------- */
 
-struct once__carrier;
+struct once__sender;
 
 /* Reads the URLs; does not connect. The caller ends it with
- * once__carrier_close(). */
-ONCE_CHECK int once__carrier_open(struct once__relay *r,
-                                  struct once__route *route,
-                                  struct once__carrier **out, once_error *err);
-void once__carrier_close(struct once__carrier *w); /* accepts NULL */
-struct once__base *once__carrier_base(const struct once__carrier *w);
+ * once__sender_close(). */
+ONCE_CHECK int once__sender_open(struct once__relay *r,
+                                 struct once__route *route,
+                                 struct once__sender **out, once_error *err);
+void once__sender_close(struct once__sender *w); /* accepts NULL */
+struct once__base *once__sender_base(const struct once__sender *w);
 /* A thread's function: returns when `stop` is set. */
-void *once__carrier_run(void *worker);
+void *once__sender_run(void *worker);
 
-/* ---- Sagas, tender.c ----------------------------------------------------- */
+/* ---- The saga timer, saga_timer.c --------------------------------------- */
 
-struct once__tender;
+struct once__saga_timer;
 
-/* Starts the thread. When `stop` is set, once__tender_join() waits for its end;
- * then once__tender_close(), when nobody watches its connection. Both accept
- * NULL. */
-ONCE_CHECK int once__tender_start(struct once__relay *r,
-                                  struct once__tender **out, once_error *err);
-void once__tender_join(struct once__tender *t);
-void once__tender_close(struct once__tender *t);
-struct once__base *once__tender_base(const struct once__tender *t);
+/* Starts the thread. When `stop` is set, once__saga_timer_join() waits for its
+ * end; then once__saga_timer_close(), when nobody watches its connection. Both
+ * accept NULL. */
+ONCE_CHECK int once__saga_timer_start(struct once__relay *r,
+                                      struct once__saga_timer **out,
+                                      once_error *err);
+void once__saga_timer_join(struct once__saga_timer *t);
+void once__saga_timer_close(struct once__saga_timer *t);
+struct once__base *once__saga_timer_base(const struct once__saga_timer *t);
 
-#endif /* ONCE_RELAY_ROUTE_H */
+#endif /* ONCE_MESSAGES_RELAY_ROUTE_H */

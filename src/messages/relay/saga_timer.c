@@ -1,19 +1,19 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * tender.c - a thread that moves on sagas whose deadline has passed, and those
- * whose call has ended in a relay that died before it moved them on. It also
- * says in the database that our routes have a relay, and in the log which routes
- * have rows and none. A database that is away is the workers' to report.
+ * saga_timer.c - a thread that moves on sagas whose deadline has passed, and
+ * those whose call has ended in a relay that died before it moved them on. It
+ * also says in the database that our routes have a relay, and in the log which
+ * routes have rows and none. A database that is away is the workers' to report.
  */
-#include "relay/route.h"
+#include "messages/relay/route.h"
 
 #include <stdlib.h>
 #include <string.h>
 
-#include "core/error.h"
-#include "message/outbox.h"
-#include "relay/base.h"
-#include "relay/batch.h"
+#include "base/error.h"
+#include "messages/tables/outbox.h"
+#include "messages/relay/base.h"
+#include "messages/relay/send_batch.h"
 
 enum {
     PAUSE_MS = 1000,
@@ -24,7 +24,7 @@ enum {
     HELD_SAY_MS = 600000
 };
 
-struct once__tender {
+struct once__saga_timer {
     struct once__relay *r;
     struct once__base *base;
     pthread_t thread;
@@ -35,7 +35,7 @@ struct once__tender {
     uint64_t held_ms; /* when an old snapshot was last said; 0: never */
 };
 
-static int said_before(const struct once__tender *t,
+static int said_before(const struct once__saga_timer *t,
                        const struct once__stray *stray)
 {
     size_t i;
@@ -47,13 +47,12 @@ static int said_before(const struct once__tender *t,
 }
 
 /* Each route that has lost its relay, or never had one, is said once. */
-static int look_for_strays(struct once__tender *t, once_error *err)
+static int look_for_strays(struct once__saga_timer *t, once_error *err)
 {
     struct once__stray now[ONCE__STRAYS_MAX];
     size_t n = 0, i;
-    int rc = once__base_answered(
-        t->base, once__outbox_strays(once__base_ask(t->base), ONCE__STRAY_MS,
-                                     now, &n, err));
+    int rc =
+        ONCE__ASK(t->base, once__outbox_strays, ONCE__STRAY_MS, now, &n, err);
 
     if (rc != ONCE_OK)
         return rc;
@@ -65,11 +64,10 @@ static int look_for_strays(struct once__tender *t, once_error *err)
     return ONCE_OK;
 }
 
-static int look_for_held(struct once__tender *t, once_error *err)
+static int look_for_held(struct once__saga_timer *t, once_error *err)
 {
     uint64_t age = 0, now = once__relay_ms();
-    int rc = once__base_answered(
-        t->base, once__outbox_held(once__base_ask(t->base), &age, err));
+    int rc = ONCE__ASK(t->base, once__outbox_held, &age, err);
 
     if (rc != ONCE_OK || age < HELD_MOST ||
         (t->held_ms != 0 && now - t->held_ms < HELD_SAY_MS))
@@ -83,7 +81,7 @@ static int look_for_held(struct once__tender *t, once_error *err)
     return ONCE_OK;
 }
 
-static int be_here(struct once__tender *t, once_error *err)
+static int be_here(struct once__saga_timer *t, once_error *err)
 {
     uint64_t now = once__relay_ms();
     int rc = ONCE_OK;
@@ -93,15 +91,13 @@ static int be_here(struct once__tender *t, once_error *err)
         return ONCE_OK;
     t->here_ms = now;
     for (i = 0; i < t->r->n_routes && rc == ONCE_OK; i++)
-        rc = once__base_answered(
-            t->base, once__outbox_here(once__base_ask(t->base),
-                                       t->r->routes[i].o.name, err));
+        rc = ONCE__ASK(t->base, once__outbox_here, t->r->routes[i].o.name, err);
     if (rc == ONCE_OK)
         rc = look_for_strays(t, err);
     return rc == ONCE_OK ? look_for_held(t, err) : rc;
 }
 
-static void tend(struct once__tender *t)
+static void tend(struct once__saga_timer *t)
 {
     struct once__saga_tally tally = {0, 0, 0, 0};
     once_error err = {0, ""};
@@ -109,8 +105,7 @@ static void tend(struct once__tender *t)
 
     if (once__base_connect(t->base, NULL) != ONCE_OK)
         return;
-    rc = once__base_answered(
-        t->base, once__saga_due(once__base_ask(t->base), &tally, &err));
+    rc = ONCE__ASK(t->base, once__saga_due, &tally, &err);
     once__relay_tell(t->r, &tally);
     if (rc == ONCE_OK)
         rc = be_here(t, &err);
@@ -126,7 +121,7 @@ static void tend(struct once__tender *t)
 
 static void *work(void *user)
 {
-    struct once__tender *t = user;
+    struct once__saga_timer *t = user;
 
     while (!atomic_load(&t->r->stop)) {
         tend(t);
@@ -135,10 +130,10 @@ static void *work(void *user)
     return NULL;
 }
 
-int once__tender_start(struct once__relay *r, struct once__tender **out,
-                       once_error *err)
+int once__saga_timer_start(struct once__relay *r, struct once__saga_timer **out,
+                           once_error *err)
 {
-    struct once__tender *t = calloc(1, sizeof(*t));
+    struct once__saga_timer *t = calloc(1, sizeof(*t));
     int rc, failed;
 
     *out = NULL;
@@ -158,13 +153,13 @@ int once__tender_start(struct once__relay *r, struct once__tender **out,
     return ONCE_OK;
 }
 
-void once__tender_join(struct once__tender *t)
+void once__saga_timer_join(struct once__saga_timer *t)
 {
     if (t != NULL)
         (void)pthread_join(t->thread, NULL);
 }
 
-void once__tender_close(struct once__tender *t)
+void once__saga_timer_close(struct once__saga_timer *t)
 {
     if (t == NULL)
         return;
@@ -172,7 +167,7 @@ void once__tender_close(struct once__tender *t)
     free(t);
 }
 
-struct once__base *once__tender_base(const struct once__tender *t)
+struct once__base *once__saga_timer_base(const struct once__saga_timer *t)
 {
     return t->base;
 }

@@ -1,19 +1,20 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * batch.c - one batch: chains of rows by key, what is open, and its proofs.
+ * send_batch.c - one batch: chains of rows by key, what is open, and its
+ * proofs.
  *
  * It refuses to send a row when less of its lease is left than the target may
  * need to answer, and as much again to write down how the batch has ended. Else
  * one row without a proof would take the lease of all: they would be sent again,
  * and each would count as one more attempt in doubt.
  */
-#include "relay/batch.h"
+#include "messages/relay/send_batch.h"
 
 #include <stdlib.h>
 #include <string.h>
 #include <time.h>
 
-#include "core/error.h"
+#include "base/error.h"
 
 enum { PROOFS = 64 };
 

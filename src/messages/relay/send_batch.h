@@ -1,17 +1,17 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * batch.h - sends the rows that one claim has brought, and finds out how each
- * has ended. It knows a broker and no database.
+ * send_batch.h - sends the rows that one claim has brought, and finds out how
+ * each has ended. It knows a broker and no database.
  *
  * Rows of one key are sent one after the other, each when the target has proved
  * that it has the one before; others side by side. At the first row of a key
  * that was not taken, the rest of that key ends unsent.
  */
-#ifndef ONCE_RELAY_BATCH_H
-#define ONCE_RELAY_BATCH_H
+#ifndef ONCE_MESSAGES_RELAY_SEND_BATCH_H
+#define ONCE_MESSAGES_RELAY_SEND_BATCH_H
 
-#include "broker/broker.h"
-#include "message/outbox.h"
+#include "messages/broker/broker.h"
+#include "messages/tables/outbox.h"
 
 enum once__item_state { ONCE__ITEM_HELD, ONCE__ITEM_OPEN, ONCE__ITEM_ENDED };
 
@@ -21,7 +21,7 @@ struct once__item {
     size_t next;    /* the next row of its key; its own number: none */
     int follows;    /* there is one before it */
     int state;      /* enum once__item_state */
-    int end;        /* enum once__end */
+    int end;        /* enum once__row_end */
     int status;
     uint64_t sent_ms, retry_ms;
     once_bytes reply; /* a copy */
@@ -59,4 +59,4 @@ uint64_t once__relay_ms(void);
 ONCE_CHECK int once__relay_batch_run(struct once__batch *b, once_error *err);
 void once__batch_clear(struct once__batch *b);
 
-#endif /* ONCE_RELAY_BATCH_H */
+#endif /* ONCE_MESSAGES_RELAY_SEND_BATCH_H */

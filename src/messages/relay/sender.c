@@ -1,20 +1,20 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * carrier.c - what a worker of a route says, and how long it pauses.
+ * sender.c - what a worker of a route says, and how long it pauses.
  */
-#include "relay/carrier.h"
+#include "messages/relay/sender.h"
 
 #include <stdarg.h>
 #include <stdio.h>
 #include <string.h>
 
 #include "client/client.h"
-#include "relay/jitter.h"
+#include "messages/relay/jitter.h"
 
 enum { SAY_MS = 60000 /* the same line is not said again before */ };
 
-void once__carrier_say(struct once__carrier *w, enum once__said kind,
-                       const char *format, ...)
+void once__sender_say(struct once__sender *w, enum once__said kind,
+                      const char *format, ...)
 {
     char text[400];
     uint64_t now = once__relay_ms();
@@ -32,21 +32,21 @@ void once__carrier_say(struct once__carrier *w, enum once__said kind,
     once__relay_say(w->r, "route %s: %s", w->route->o.name, text);
 }
 
-void once__carrier_pause(struct once__carrier *w, uint32_t failures,
-                         uint32_t most_ms)
+void once__sender_pause(struct once__sender *w, uint32_t failures,
+                        uint32_t most_ms)
 {
     uint64_t ms =
-        once__client_backoff(ONCE__CARRIER_FIRST_MS, most_ms, failures);
+        once__client_backoff(ONCE__SENDER_FIRST_MS, most_ms, failures);
 
     once__relay_pause(w->r, (uint32_t)(ms / 2 + once__relay_jitter(ms / 2)));
 }
 
-/* After an error: nobody knows in what state the connection is. */
-void once__carrier_failed(struct once__carrier *w, enum once__said kind,
-                          const char *what, const once_error *err)
+/* After an error: it is unknown in what state the connection is. */
+void once__sender_failed(struct once__sender *w, enum once__said kind,
+                         const char *what, const once_error *err)
 {
     w->base_failures++;
     w->idle = 0; /* LISTEN went with the connection */
     once__base_rollback(w->base);
-    once__carrier_say(w, kind, "%s: %s", what, err->text);
+    once__sender_say(w, kind, "%s: %s", what, err->text);
 }

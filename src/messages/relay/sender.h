@@ -1,22 +1,19 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * carrier.h - one worker of a route, as its files see it.
- *
- *    carrier.c    what it says, and how long it pauses
- *    settle.c     what becomes of the rows of a batch
- *    route.c      the rounds
+ * sender.h - a sender, which is one worker of a route, as its own files see it:
+ * sender.c, settle.c and route.c. The others see route.h.
  */
-#ifndef ONCE_RELAY_CARRIER_H
-#define ONCE_RELAY_CARRIER_H
+#ifndef ONCE_MESSAGES_RELAY_SENDER_H
+#define ONCE_MESSAGES_RELAY_SENDER_H
 
-#include "relay/batch.h"
-#include "relay/route.h"
+#include "messages/relay/send_batch.h"
+#include "messages/relay/route.h"
 
 enum {
-    ONCE__CARRIER_FIRST_MS =
+    ONCE__SENDER_FIRST_MS =
         200, /* pauses of a circuit, or without a database */
-    ONCE__CARRIER_MOST_MS = 30000,
-    ONCE__CARRIER_BASE_MS = 1000
+    ONCE__SENDER_MOST_MS = 30000,
+    ONCE__SENDER_BASE_MS = 1000
 };
 
 /* Lines that are not said too often. */
@@ -28,7 +25,7 @@ enum once__said {
     ONCE__SAID_KINDS
 };
 
-struct once__carrier {
+struct once__sender {
     struct once__relay *r;
     struct once__route *route;
     struct once__base *base;
@@ -52,24 +49,24 @@ struct once__carrier {
     } said[ONCE__SAID_KINDS];
 };
 
-static inline void once__carrier_count(struct once__carrier *w, int metric,
-                                       uint64_t n)
+static inline void once__sender_count(struct once__sender *w, int metric,
+                                      uint64_t n)
 {
     once__count(w->route->series, metric, n);
 }
 
 /* Says it, unless the like was said a moment ago. */
-void once__carrier_say(struct once__carrier *w, enum once__said kind,
-                       const char *format, ...) ONCE_PRINTF(3, 4);
+void once__sender_say(struct once__sender *w, enum once__said kind,
+                      const char *format, ...) ONCE_PRINTF(3, 4);
 /* Waits after so many failures in a row. */
-void once__carrier_pause(struct once__carrier *w, uint32_t failures,
-                         uint32_t most_ms);
+void once__sender_pause(struct once__sender *w, uint32_t failures,
+                        uint32_t most_ms);
 /* A question to the database has ended with an error. */
-void once__carrier_failed(struct once__carrier *w, enum once__said kind,
-                          const char *what, const once_error *err);
+void once__sender_failed(struct once__sender *w, enum once__said kind,
+                         const char *what, const once_error *err);
 
 /* Settles a batch that was claimed at `claimed_ms` of once__relay_ms(). */
-void once__carrier_settle(struct once__carrier *w, const struct once__batch *b,
-                          uint64_t claimed_ms);
+void once__sender_settle(struct once__sender *w, const struct once__batch *b,
+                         uint64_t claimed_ms);
 
-#endif /* ONCE_RELAY_CARRIER_H */
+#endif /* ONCE_MESSAGES_RELAY_SENDER_H */

@@ -1,19 +1,19 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * settle.c - what becomes of the rows of a batch: src/core/row.c decides, the
- * database writes it down, and sagas are moved on.
+ * settle.c - what becomes of the rows of a batch: src/messages/core/row.c
+ * decides, the database writes it down, and sagas are moved on.
  */
-#include "relay/carrier.h"
+#include "messages/relay/sender.h"
 
 #include <stdlib.h>
 #include <time.h>
 
-#include "message/outbox.h"
-#include "relay/jitter.h"
+#include "messages/tables/outbox.h"
+#include "messages/relay/jitter.h"
 
 enum { ROW_FIRST_MS = 1000, ROW_MOST_MS = 3600000 /* pauses of a row */ };
 
-static void count_end(struct once__carrier *w, int end)
+static void count_end(struct once__sender *w, int end)
 {
     static const int metrics[] = {
         [ONCE__END_TAKEN] = ONCE__ROUTE_TAKEN,
@@ -27,10 +27,10 @@ static void count_end(struct once__carrier *w, int end)
         [ONCE__END_UNKNOWN] = ONCE__ROUTE_SILENT,
     };
 
-    once__carrier_count(w, metrics[end], 1);
+    once__sender_count(w, metrics[end], 1);
 }
 
-static void decide(const struct once__carrier *w,
+static void decide(const struct once__sender *w,
                    const struct once__outgoing *row,
                    const struct once__item *item, uint64_t now_ms,
                    struct once__settlement *out)
@@ -61,16 +61,16 @@ static void decide(const struct once__carrier *w,
 }
 
 /* What becomes of a call of a saga is said by the saga. */
-static void report(struct once__carrier *w, const struct once__settlement *row,
+static void report(struct once__sender *w, const struct once__settlement *row,
                    int of_saga)
 {
     const char *what = NULL;
 
     if (row->to.phase == ONCE__ROW_DEAD) {
-        once__carrier_count(w, ONCE__ROUTE_DEAD, 1);
+        once__sender_count(w, ONCE__ROUTE_DEAD, 1);
         what = "dead";
     } else if (row->to.phase == ONCE__ROW_INDETERMINATE) {
-        once__carrier_count(w, ONCE__ROUTE_INDETERMINATE, 1);
+        once__sender_count(w, ONCE__ROUTE_INDETERMINATE, 1);
         what = "indeterminate";
     }
     if (what != NULL && !of_saga)
@@ -85,7 +85,7 @@ static void report(struct once__carrier *w, const struct once__settlement *row,
  * after the route's time when the relay is to stop, and on an error that is no
  * loss of the connection when the lease has been over for as long as it was.
  */
-static int settle_until(struct once__carrier *w, struct once__settlement *rows,
+static int settle_until(struct once__sender *w, struct once__settlement *rows,
                         size_t n, uint64_t lease_end_ms, int *repeated)
 {
     const struct timespec tenth = {0, 100000000};
@@ -98,15 +98,13 @@ static int settle_until(struct once__carrier *w, struct once__settlement *rows,
 
         rc = once__base_connect(w->base, &err);
         if (rc == ONCE_OK)
-            rc = once__base_answered(
-                w->base,
-                once__outbox_settle(once__base_ask(w->base), rows, n, &err));
+            rc = ONCE__ASK(w->base, once__outbox_settle, rows, n, &err);
         if (rc == ONCE_OK) {
             w->base_failures = 0;
             return 1;
         }
         *repeated = 1;
-        once__carrier_failed(w, ONCE__SAID_SETTLE, "settling", &err);
+        once__sender_failed(w, ONCE__SAID_SETTLE, "settling", &err);
         if (stopped_ms == 0 && atomic_load(&w->r->stop))
             stopped_ms = now;
         if (stopped_ms != 0 && now - stopped_ms >= w->route->o.timeout_ms)
@@ -115,14 +113,14 @@ static int settle_until(struct once__carrier *w, struct once__settlement *rows,
             now >= lease_end_ms + w->r->lease_ms)
             return 0;
         if (stopped_ms == 0)
-            once__carrier_pause(w, w->base_failures, ONCE__CARRIER_BASE_MS);
+            once__sender_pause(w, w->base_failures, ONCE__SENDER_BASE_MS);
         else
             (void)nanosleep(&tenth, NULL);
     }
 }
 
-/* What fails here is found by the tender, a second later. */
-static void advance(struct once__carrier *w,
+/* What fails here is found by the saga timer, a second later. */
+static void advance(struct once__sender *w,
                     const struct once__outgoing_list *list)
 {
     struct once__saga_tally tally = {0, 0, 0, 0};
@@ -132,21 +130,19 @@ static void advance(struct once__carrier *w,
     for (i = 0; i < list->n; i++) {
         int rc = list->rows[i].saga == NULL
                      ? ONCE_OK
-                     : once__base_answered(
-                           w->base, once__saga_advance(once__base_ask(w->base),
-                                                       list->rows[i].saga,
-                                                       &tally, &err));
+                     : ONCE__ASK(w->base, once__saga_advance,
+                                 list->rows[i].saga, &tally, &err);
 
         if (rc != ONCE_OK && rc != ONCE_FREE) {
-            once__carrier_failed(w, ONCE__SAID_BASE, "a saga", &err);
+            once__sender_failed(w, ONCE__SAID_BASE, "a saga", &err);
             break;
         }
     }
     once__relay_tell(w->r, &tally);
 }
 
-void once__carrier_settle(struct once__carrier *w, const struct once__batch *b,
-                          uint64_t claimed_ms)
+void once__sender_settle(struct once__sender *w, const struct once__batch *b,
+                         uint64_t claimed_ms)
 {
     size_t n = b->list->n, i, fenced = 0;
     struct once__settlement *rows = calloc(n, sizeof(*rows));
@@ -174,10 +170,10 @@ void once__carrier_settle(struct once__carrier *w, const struct once__batch *b,
                         w->route->o.name, n);
     }
     if (fenced > 0) {
-        once__carrier_count(w, ONCE__ROUTE_FENCED, fenced);
-        once__carrier_say(w, ONCE__SAID_FENCED,
-                          "rows were claimed by another relay before they were "
-                          "settled here");
+        once__sender_count(w, ONCE__ROUTE_FENCED, fenced);
+        once__sender_say(w, ONCE__SAID_FENCED,
+                         "rows were claimed by another relay before they were "
+                         "settled here");
     }
     free(rows);
 }

@@ -3,7 +3,7 @@
  * shared.c - what all threads of a relay use: its log, its stop, and what the
  * table holds for its routes.
  */
-#include "relay/route.h"
+#include "messages/relay/route.h"
 
 #include <poll.h>
 #include <stdarg.h>
@@ -12,8 +12,8 @@
 #include <string.h>
 #include <unistd.h>
 
-#include "message/outbox.h"
-#include "relay/batch.h"
+#include "messages/tables/outbox.h"
+#include "messages/relay/send_batch.h"
 
 void once__relay_say(const struct once__relay *r, const char *format, ...)
 {
@@ -95,7 +95,7 @@ static int is_blocked(struct once__route *r, const struct once__outbox_count *c)
     return atomic_load(&r->empty_ms) > r->blocked_ms;
 }
 
-int once__relay_count(struct once__relay *r, const once_tx *tx, uint64_t *open,
+int once__relay_count(const once_tx *tx, struct once__relay *r, uint64_t *open,
                       uint64_t *ended, once_error *err)
 {
     const struct once__outbox_count none = {.n = {0}};
@@ -146,6 +146,8 @@ void once__relay_tell(const struct once__relay *r,
                       const struct once__saga_tally *tally)
 {
     if (tally->stuck > 0)
-        once__relay_say(r, "sagas that are stuck now: %llu; once saga ls stuck",
+        once__relay_say(r,
+                        "sagas that are stuck now: %llu; once messages saga ls "
+                        "stuck",
                         (unsigned long long)tally->stuck);
 }

@@ -9,8 +9,8 @@
 #include <string.h>
 #include <time.h>
 
-#include "core/error.h"
-#include "relay/watch.h"
+#include "base/error.h"
+#include "messages/relay/watch.h"
 
 enum { ASK_MS = 60000, STOP_MS = 5000, LOOK_S = 1 };
 

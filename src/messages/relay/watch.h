@@ -1,11 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* watch.h - a thread that ends questions which a database does not answer. */
-#ifndef ONCE_RELAY_WATCH_H
-#define ONCE_RELAY_WATCH_H
+#ifndef ONCE_MESSAGES_RELAY_WATCH_H
+#define ONCE_MESSAGES_RELAY_WATCH_H
 
 #include <stdatomic.h>
 
-#include "relay/base.h"
+#include "messages/relay/base.h"
 
 struct once__watch;
 
@@ -19,4 +19,4 @@ ONCE_CHECK int once__watch_add(struct once__watch *w, struct once__base *b,
 void once__watch_remove(struct once__watch *w, const struct once__base *b);
 void once__watch_end(struct once__watch *w); /* accepts NULL */
 
-#endif /* ONCE_RELAY_WATCH_H */
+#endif /* ONCE_MESSAGES_RELAY_WATCH_H */

@@ -1,17 +1,19 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * backend.h - what the files of src/message share: one table of functions for
- * each database. Arguments have been checked before a backend sees them.
+ * backend.h - what the files of src/messages/tables share: one table of
+ * functions for each database. Arguments have been checked before a backend
+ * sees them.
  *
  *    message.c, call.c    what a program calls
  *    outbox.c             what the relay, the consumer and operators call
  *        tx.c             which backend
  *    postgres.c           functions in the database (pg.sql)
- *    outbox_postgres.c    likewise
+ *    outbox_postgres.c    the same
  *        query.c          one of them, and what SQLSTATE means
  *    sqlite.c             statements (lite.sql)
- *    outbox_sqlite.c      likewise
+ *    outbox_sqlite.c      the same
  *        stmt.c           one of them, and what its errors mean
+ *        either.c         a statement of either database
  *        rows.c           lists of rows
  *        shape_*.c        whether what is there is what the texts make
  *        schema.c         both texts, filled in
@@ -19,12 +21,12 @@
  *
  * A file calls only those below it.
  */
-#ifndef ONCE_MESSAGE_BACKEND_H
-#define ONCE_MESSAGE_BACKEND_H
+#ifndef ONCE_MESSAGES_TABLES_BACKEND_H
+#define ONCE_MESSAGES_TABLES_BACKEND_H
 
 #include <once/message.h>
 
-#include "message/outbox.h"
+#include "messages/tables/outbox.h"
 
 #define ONCE__KEEP_MS UINT64_C(604800000) /* seven days */
 /* How much later than keep_ms the floor rises: what clocks may differ by. */
@@ -56,7 +58,7 @@ struct once__begun {
 };
 
 /* What is decided about a row: if it has this phase or state, and this count. */
-struct once__decision {
+struct once__row_decision {
     int64_t no;
     int state;
     uint32_t count;
@@ -90,8 +92,8 @@ struct once__backend {
 extern const struct once__backend once__message_postgres; /* postgres.c */
 extern const struct once__backend once__message_sqlite;   /* sqlite.c   */
 
-/* The functions of outbox.h, each a transaction of its own unless it says
- * otherwise. A list is empty when it is handed over. */
+/* Those functions of outbox.h that are more than one statement on SQLite, each
+ * a transaction of its own. A list is empty when it is handed over. */
 struct once__outbox_backend {
     int (*idle)(const once_tx *tx, once_error *err); /* as above */
     int (*claim)(const once_tx *tx, const struct once__outbox_ask *ask,
@@ -102,37 +104,17 @@ struct once__outbox_backend {
                   once_error *err);
     int (*wait)(const once_tx *tx, int stop_fd, uint32_t wait_ms,
                 once_error *err);
-    int (*list)(const once_tx *tx, const struct once__outbox_filter *filter,
-                int whole, struct once__outgoing_list *out, once_error *err);
-    int (*decide)(const once_tx *tx, const struct once__decision *d,
+    int (*decide)(const once_tx *tx, const struct once__row_decision *d,
                   once_error *err);
-    /* `done`: those that are done, too. */
-    int (*stats)(const once_tx *tx, int done, struct once__outbox_count **out,
-                 size_t *n, once_error *err);
-    int (*here)(const once_tx *tx, const char *route, once_error *err);
-    int (*strays)(const once_tx *tx, uint64_t age_ms,
-                  struct once__stray out[ONCE__STRAYS_MAX], size_t *n,
-                  once_error *err);
-    int (*held)(const once_tx *tx, uint64_t *age, once_error *err);
     int (*purge)(const once_tx *tx, uint64_t age_ms, uint64_t *removed,
                  once_error *err);
     int (*take)(const once_tx *tx, const char *consumer, uint32_t lease_ms,
                 int keyed, struct once__parked_list *out, once_error *err);
     /* `d->state`: what it becomes; due again after `wait_ms`. */
-    int (*put_back)(const once_tx *tx, const struct once__decision *d,
+    int (*put_back)(const once_tx *tx, const struct once__row_decision *d,
                     uint64_t wait_ms, once_error *err);
-    /* Also inside a transaction. */
-    int (*has_key)(const once_tx *tx, const char *consumer, const char *key,
-                   int *stopped, once_error *err);
-    int (*behind)(const once_tx *tx, const char *consumer, uint64_t *n,
-                  once_error *err);
-    int (*parked_list)(const once_tx *tx,
-                       const struct once__parked_filter *filter, int whole,
-                       struct once__parked_list *out, once_error *err);
-    int (*parked_decide)(const once_tx *tx, const struct once__decision *d,
+    int (*parked_decide)(const once_tx *tx, const struct once__row_decision *d,
                          once_error *err);
-    int (*parked_stats)(const once_tx *tx, struct once__parked_count **out,
-                        size_t *n, once_error *err);
 };
 
 extern const struct once__outbox_backend
@@ -172,4 +154,4 @@ uint64_t once__steady_ms(void);
 /* Cut, and with `?` for what is not ASCII, so that any database takes it. */
 void once__copy_visible(char out[ONCE_ID_SIZE], const char *text);
 
-#endif /* ONCE_MESSAGE_BACKEND_H */
+#endif /* ONCE_MESSAGES_TABLES_BACKEND_H */

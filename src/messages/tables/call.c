@@ -15,8 +15,8 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "core/error.h"
-#include "message/backend.h"
+#include "base/error.h"
+#include "messages/tables/backend.h"
 
 /* The calls under way in this transaction, innermost first. */
 struct inside {

@@ -3,13 +3,13 @@
  * check.c - what a caller may pass, checked before a database is asked. Texts
  * name the field and its limit, and never hold a value.
  */
-#include "message/backend.h"
+#include "messages/tables/backend.h"
 
 #include <openssl/evp.h>
 #include <string.h>
 
-#include "core/error.h"
-#include "core/sqltext.h"
+#include "base/error.h"
+#include "base/sqltext.h"
 
 const char *once__text_of(const char *text)
 {

@@ -8,8 +8,8 @@
  */
 #include <string.h>
 
-#include "core/error.h"
-#include "message/backend.h"
+#include "base/error.h"
+#include "messages/tables/backend.h"
 
 /* ---- Tables ------------------------------------------------------------ */
 

@@ -1,15 +1,15 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * outbox.c - the functions of outbox.h: checks what it is given, and hands it to
- * the database's table of functions.
+ * outbox.c - the functions of outbox.h: checks what it is given, and asks the
+ * database: with one statement, or by its table of functions.
  */
-#include "message/outbox.h"
+#include "messages/tables/outbox.h"
 
 #include <stdlib.h>
 #include <string.h>
 
-#include "core/error.h"
-#include "message/backend.h"
+#include "base/error.h"
+#include "messages/tables/rows.h"
 
 enum { ROWS_MAX = 10000, LEASE_MAX_MS = 3600000 };
 
@@ -20,6 +20,27 @@ static int backend(const once_tx *tx, const struct once__outbox_backend **out,
     int rc = once__tx_outbox(tx, out, err);
 
     return rc == ONCE_OK ? (*out)->idle(tx, err) : rc;
+}
+
+/* No transaction is open. */
+static int idle(const once_tx *tx, once_error *err)
+{
+    const struct once__outbox_backend *c = NULL;
+
+    return backend(tx, &c, err);
+}
+
+/* Ends a statement; what it has counted so far goes, if it has failed. */
+static int counts_end(struct once__either *q, void **rows, size_t *n)
+{
+    int rc = once__either_end(q);
+
+    if (rc == ONCE_OK)
+        return rc;
+    free(*rows);
+    *rows = NULL;
+    *n = 0;
+    return rc;
 }
 
 static int check_n(size_t n, once_error *err)
@@ -129,14 +150,32 @@ int once__outbox_wait(const once_tx *tx, int stop_fd, uint32_t wait_ms,
 static int list(const once_tx *tx, const struct once__outbox_filter *filter,
                 int whole, struct once__outgoing_list *out, once_error *err)
 {
-    const struct once__outbox_backend *c = NULL;
-    int rc = backend(tx, &c, err);
+    struct once__either q;
+    int rc = idle(tx, err);
 
     *out = (struct once__outgoing_list){NULL, 0, 0, NULL};
     if (rc == ONCE_OK)
         rc = check_n(filter->n, err);
-    if (rc == ONCE_OK)
-        rc = c->list(tx, filter, whole, out, err);
+    if (rc != ONCE_OK)
+        return rc;
+    once__either(
+        &q, tx, "outbox_list",
+        ONCE__PG_OUTGOING "outbox_list_1($1,nullif($2::int,-1),$3,$4,$5)",
+        "SELECT " ONCE__OUTGOING
+        "CASE ?5 WHEN 1 THEN body ELSE x'' END,CASE ?5 WHEN 1 THEN reply "
+        "END FROM main.once_outbox WHERE seq>?3 AND (?1 IS NULL OR "
+        "route=?1) AND (?2<0 OR phase=?2) ORDER BY seq LIMIT ?4",
+        err);
+    once__either_text(&q, filter->route);
+    once__either_number(&q, filter->phase);
+    once__either_number(&q, filter->after);
+    once__either_number(&q, (int64_t)filter->n);
+    once__either_number(&q, whole);
+    while (once__either_next(&q))
+        once__outgoing_read(&q, out);
+    rc = once__either_end(&q);
+    if (tx->sqlite != NULL)
+        out->now_ms = once__lite_now();
     if (rc != ONCE_OK)
         once__outgoing_clear(out);
     return rc;
@@ -166,7 +205,7 @@ int once__outbox_decide(const once_tx *tx, int64_t seq, int phase,
 {
     const struct once__outbox_backend *c = NULL;
     char reason[ONCE_ID_SIZE];
-    struct once__decision d = {seq, phase, attempts, action, reason};
+    struct once__row_decision d = {seq, phase, attempts, action, reason};
     int rc = backend(tx, &c, err);
 
     if (rc == ONCE_OK &&
@@ -176,46 +215,122 @@ int once__outbox_decide(const once_tx *tx, int64_t seq, int phase,
     return rc == ONCE_OK ? c->decide(tx, &d, err) : rc;
 }
 
+/* By ?2, the time: lease_ms counts while it is up to an hour ahead. */
+#define THOSE                                                                  \
+    "SELECT route,phase,lease_ms-?2 BETWEEN 1 AND 3600000 AS leased,at_ms "    \
+    "FROM main.once_outbox WHERE "
+
+static const char stats_lite[] =
+    "SELECT route,sum(phase=0),sum(phase=1),sum(phase=2),sum(phase=3),"
+    "sum(phase=4),sum(phase=0 AND leased),"
+    "max(0,coalesce(?2-min(at_ms) FILTER (WHERE phase<>2),0)) FROM (" THOSE
+    "phase=0 UNION ALL " THOSE "phase=1 UNION ALL " THOSE
+    "phase IN (3,4) UNION ALL " THOSE
+    "?1 AND phase=2) GROUP BY route ORDER BY route";
+
 int once__outbox_stats(const once_tx *tx, int done,
                        struct once__outbox_count **out, size_t *n,
                        once_error *err)
 {
-    const struct once__outbox_backend *c = NULL;
-    int rc = backend(tx, &c, err);
+    struct once__outbox_count *c;
+    struct once__either q;
+    void *rows = NULL;
+    int k, rc = idle(tx, err);
 
     *out = NULL;
     *n = 0;
-    return rc == ONCE_OK ? c->stats(tx, done, out, n, err) : rc;
+    if (rc != ONCE_OK)
+        return rc;
+    once__either(&q, tx, "outbox_stats",
+                 "SELECT route,ready,waiting,done,dead,indeterminate,leased,"
+                 "oldest_ms FROM @.outbox_stats_1($1)",
+                 stats_lite, err);
+    once__either_number(&q, done != 0);
+    once__either_now(&q);
+    while (once__either_next(&q) &&
+           (c = once__rows_add(&q, &rows, n, sizeof(*c))) != NULL) {
+        once__either_copy(&q, 0, c->route, sizeof(c->route));
+        for (k = 0; k < 5; k++)
+            c->n[k] = (uint64_t)once__either_int(&q, 1 + k);
+        c->leased = (uint64_t)once__either_int(&q, 6);
+        c->oldest_ms = (uint64_t)once__either_int(&q, 7);
+    }
+    rc = counts_end(&q, &rows, n);
+    *out = rows;
+    return rc;
 }
 
 int once__outbox_here(const once_tx *tx, const char *route, once_error *err)
 {
-    const struct once__outbox_backend *c = NULL;
-    int rc = backend(tx, &c, err);
+    struct once__either q;
+    int rc = idle(tx, err);
 
     if (rc == ONCE_OK)
         rc = once__check_name("route", route, err);
-    return rc == ONCE_OK ? c->here(tx, route, err) : rc;
+    if (rc != ONCE_OK)
+        return rc;
+    /* On SQLite what is written wakes relays that sleep: seldom. */
+    once__either(&q, tx, "outbox_here", "SELECT @.outbox_here_1($1)",
+                 "INSERT INTO main.once_relay_route VALUES(?1,?2) ON "
+                 "CONFLICT(route) DO UPDATE SET seen_ms=?2 WHERE "
+                 "abs(?2-seen_ms)>5000",
+                 err);
+    once__either_text(&q, route);
+    once__either_now(&q);
+    while (once__either_next(&q))
+        ;
+    return once__either_end(&q);
 }
+
+static const char strays_lite[] =
+    "SELECT o.route,min(count(*),10000),coalesce(max(0,?3-s.seen_ms),-1)"
+    " FROM(SELECT route,at_ms AS due FROM main.once_outbox WHERE phase=0"
+    " UNION ALL SELECT route,due_ms FROM main.once_outbox WHERE phase=1) o"
+    " LEFT JOIN main.once_relay_route s ON s.route=o.route"
+    " WHERE coalesce(abs(?3-s.seen_ms)>=60000,1)"
+    " GROUP BY o.route HAVING min(o.due)<=?3-?1 ORDER BY o.route LIMIT ?2";
 
 int once__outbox_strays(const once_tx *tx, uint64_t age_ms,
                         struct once__stray out[ONCE__STRAYS_MAX], size_t *n,
                         once_error *err)
 {
-    const struct once__outbox_backend *c = NULL;
-    int rc = backend(tx, &c, err);
+    struct once__either q;
+    int rc = idle(tx, err);
 
     *n = 0;
-    return rc == ONCE_OK ? c->strays(tx, age_ms, out, n, err) : rc;
+    if (rc != ONCE_OK)
+        return rc;
+    once__either(&q, tx, "outbox_strays",
+                 "SELECT route,rows,seen_ms FROM @.outbox_strays_1($1,$2)",
+                 strays_lite, err);
+    once__either_number(&q, (int64_t)age_ms);
+    once__either_number(&q, ONCE__STRAYS_MAX);
+    once__either_now(&q);
+    while (*n < ONCE__STRAYS_MAX && once__either_next(&q)) {
+        struct once__stray *s = &out[(*n)++];
+
+        once__either_copy(&q, 0, s->route, sizeof(s->route));
+        s->rows = (uint64_t)once__either_int(&q, 1);
+        s->seen_ms = once__either_int(&q, 2);
+    }
+    return once__either_end(&q);
 }
 
+/* SQLite keeps no row version in the tables themselves. */
 int once__outbox_held(const once_tx *tx, uint64_t *age, once_error *err)
 {
-    const struct once__outbox_backend *c = NULL;
-    int rc = backend(tx, &c, err);
+    struct once__either q;
+    int64_t found = 0;
+    int rc = idle(tx, err);
 
     *age = 0;
-    return rc == ONCE_OK ? c->held(tx, age, err) : rc;
+    if (rc != ONCE_OK)
+        return rc;
+    once__either(&q, tx, "outbox_held", "SELECT @.outbox_held_1()", "SELECT 0",
+                 err);
+    rc = once__either_one(&q, &found);
+    *age = (uint64_t)found;
+    return rc;
 }
 
 int once__outbox_purge(const once_tx *tx, uint64_t age_ms, uint64_t *removed,
@@ -261,7 +376,7 @@ int once__parked_put_back(const once_tx *tx, int64_t no, uint32_t attempt,
 {
     const struct once__outbox_backend *c = NULL;
     char reason[ONCE_ID_SIZE];
-    struct once__decision d = {no, state, attempt, 0, reason};
+    struct once__row_decision d = {no, state, attempt, 0, reason};
     int rc = backend(tx, &c, err);
 
     if (rc == ONCE_OK)
@@ -274,6 +389,8 @@ int once__parked_has_key(const once_tx *tx, const char *consumer,
                          const char *key, int *stopped, once_error *err)
 {
     const struct once__outbox_backend *c = NULL;
+    struct once__either q;
+    int64_t found = 0;
     int rc = once__tx_outbox(tx, &c, err);
 
     *stopped = 0;
@@ -281,33 +398,72 @@ int once__parked_has_key(const once_tx *tx, const char *consumer,
         rc = once__check_name("consumer", consumer, err);
     if (rc == ONCE_OK)
         rc = once__check_name("key", key, err);
-    return rc == ONCE_OK ? c->has_key(tx, consumer, key, stopped, err) : rc;
+    if (rc != ONCE_OK)
+        return rc;
+    once__either(&q, tx, "parked_has_key", "SELECT @.parked_has_key_1($1,$2)",
+                 "SELECT 1 FROM main.once_parked WHERE consumer=?1 AND key=?2"
+                 " LIMIT 1",
+                 err);
+    once__either_text(&q, consumer);
+    once__either_text(&q, key);
+    rc = once__either_one(&q, &found);
+    *stopped = found != 0;
+    return rc;
 }
 
 int once__parked_behind(const once_tx *tx, const char *consumer, uint64_t *n,
                         once_error *err)
 {
-    const struct once__outbox_backend *c = NULL;
-    int rc = backend(tx, &c, err);
+    struct once__either q;
+    int64_t found = 0;
+    int rc = idle(tx, err);
 
     *n = 0;
     if (rc == ONCE_OK)
         rc = once__check_name("consumer", consumer, err);
-    return rc == ONCE_OK ? c->behind(tx, consumer, n, err) : rc;
+    if (rc != ONCE_OK)
+        return rc;
+    once__either(&q, tx, "parked_behind", "SELECT @.parked_behind_1($1)",
+                 "SELECT count(*) FROM main.once_parked k WHERE k.consumer=?1"
+                 " AND k.state=1 AND k.key IS NOT NULL AND EXISTS (SELECT 1"
+                 " FROM main.once_parked e WHERE e.consumer=k.consumer"
+                 " AND e.key=k.key AND e.no<k.no AND e.state<>1)",
+                 err);
+    once__either_text(&q, consumer);
+    rc = once__either_one(&q, &found);
+    *n = (uint64_t)found;
+    return rc;
 }
 
 static int parked_list(const once_tx *tx,
                        const struct once__parked_filter *filter, int whole,
                        struct once__parked_list *out, once_error *err)
 {
-    const struct once__outbox_backend *c = NULL;
-    int rc = backend(tx, &c, err);
+    struct once__either q;
+    int rc = idle(tx, err);
 
     *out = (struct once__parked_list){NULL, 0, 0, NULL};
     if (rc == ONCE_OK)
         rc = check_n(filter->n, err);
-    if (rc == ONCE_OK)
-        rc = c->parked_list(tx, filter, whole, out, err);
+    if (rc != ONCE_OK)
+        return rc;
+    once__either(&q, tx, "parked_list",
+                 ONCE__PG_PARKED "parked_list_1($1,nullif($2::int,0),$3,$4,$5)",
+                 "SELECT " ONCE__PARKED
+                 "CASE ?5 WHEN 1 THEN body ELSE x'' END FROM main.once_parked"
+                 " WHERE no>?3 AND (?1 IS NULL OR consumer=?1)"
+                 " AND (?2=0 OR state=?2) ORDER BY no LIMIT ?4",
+                 err);
+    once__either_text(&q, filter->consumer);
+    once__either_number(&q, filter->state);
+    once__either_number(&q, filter->after);
+    once__either_number(&q, (int64_t)filter->n);
+    once__either_number(&q, whole);
+    while (once__either_next(&q))
+        once__parked_read(&q, out);
+    rc = once__either_end(&q);
+    if (tx->sqlite != NULL)
+        out->now_ms = once__lite_now();
     if (rc != ONCE_OK)
         once__parked_clear(out);
     return rc;
@@ -337,7 +493,7 @@ int once__parked_decide(const once_tx *tx, int64_t no, int state,
 {
     const struct once__outbox_backend *c = NULL;
     char reason[ONCE_ID_SIZE];
-    struct once__decision d = {no, state, attempt, action, reason};
+    struct once__row_decision d = {no, state, attempt, action, reason};
     int rc = backend(tx, &c, err);
 
     if (rc == ONCE_OK &&
@@ -350,10 +506,32 @@ int once__parked_decide(const once_tx *tx, int64_t no, int state,
 int once__parked_stats(const once_tx *tx, struct once__parked_count **out,
                        size_t *n, once_error *err)
 {
-    const struct once__outbox_backend *c = NULL;
-    int rc = backend(tx, &c, err);
+    struct once__parked_count *c;
+    struct once__either q;
+    void *rows = NULL;
+    int rc = idle(tx, err);
 
     *out = NULL;
     *n = 0;
-    return rc == ONCE_OK ? c->parked_stats(tx, out, n, err) : rc;
+    if (rc != ONCE_OK)
+        return rc;
+    once__either(&q, tx, "parked_stats",
+                 "SELECT consumer,waiting,dead,indeterminate,oldest_ms"
+                 " FROM @.parked_stats_1()",
+                 "SELECT consumer,sum(state=1),sum(state=3),sum(state=4),"
+                 "max(0,?1-min(at_ms)) FROM main.once_parked"
+                 " GROUP BY consumer ORDER BY consumer",
+                 err);
+    once__either_now(&q);
+    while (once__either_next(&q) &&
+           (c = once__rows_add(&q, &rows, n, sizeof(*c))) != NULL) {
+        once__either_copy(&q, 0, c->consumer, sizeof(c->consumer));
+        c->waiting = (uint64_t)once__either_int(&q, 1);
+        c->dead = (uint64_t)once__either_int(&q, 2);
+        c->indeterminate = (uint64_t)once__either_int(&q, 3);
+        c->oldest_ms = (uint64_t)once__either_int(&q, 4);
+    }
+    rc = counts_end(&q, &rows, n);
+    *out = rows;
+    return rc;
 }

@@ -11,12 +11,12 @@
  * that a repetition does no harm. ONCE_EOPEN, ONCE_EVERSION, ONCE_EINVAL,
  * ONCE_EFULL, ONCE_ENOMEM as in message.h: nothing was changed.
  */
-#ifndef ONCE_MESSAGE_OUTBOX_H
-#define ONCE_MESSAGE_OUTBOX_H
+#ifndef ONCE_MESSAGES_TABLES_OUTBOX_H
+#define ONCE_MESSAGES_TABLES_OUTBOX_H
 
 #include <once/message.h>
 
-#include "core/row.h"
+#include "messages/core/row.h"
 
 /* ---- The outbox, for the relay ------------------------------------------ */
 
@@ -26,7 +26,7 @@ struct once__outgoing {
     uint32_t attempts; /* claims so far, this one included: the fence */
     struct once__row row;
     int phase, status; /* for lists; a claimed row is READY */
-    uint64_t lease_ms; /* likewise: until when, 0: not leased */
+    uint64_t lease_ms; /* the same: until when, 0: not leased */
     uint64_t at_ms, due_ms;
     const char *saga;  /* the header Once-Saga's value, or NULL */
     const char *error; /* "" */
@@ -80,9 +80,9 @@ ONCE_CHECK int once__outbox_settle(const once_tx *tx,
                                    once_error *err);
 
 /*
- * Says that this route's relay sleeps (1) or is awake (0). Whoever emits to a
- * route that sleeps wakes it; so LISTEN comes first, and the relay claims once
- * more before it waits. SQLite: does nothing.
+ * Says that this route's relay sleeps (1) or is awake (0). A program that emits
+ * to a route that sleeps wakes it; so LISTEN comes first, and the relay claims
+ * once more before it waits. SQLite: does nothing.
  */
 ONCE_CHECK int once__outbox_idle(const once_tx *tx, const char *route, int idle,
                                  once_error *err);
@@ -237,7 +237,7 @@ enum once__parked_action {
                           * too old to know gets its row in the inbox first, and
                           * goes if there is one */
     ONCE__PARKED_DROP,   /* the row goes; its id stays answered for */
-    ONCE__PARKED_RESOLVE /* likewise, for INDETERMINATE: it was done */
+    ONCE__PARKED_RESOLVE /* the same, for INDETERMINATE: it was done */
 };
 /* As once__outbox_decide(), by state and count. */
 ONCE_CHECK int once__parked_decide(const once_tx *tx, int64_t no, int state,
@@ -253,4 +253,4 @@ ONCE_CHECK int once__parked_stats(const once_tx *tx,
                                   struct once__parked_count **out, size_t *n,
                                   once_error *err);
 
-#endif /* ONCE_MESSAGE_OUTBOX_H */
+#endif /* ONCE_MESSAGES_TABLES_OUTBOX_H */

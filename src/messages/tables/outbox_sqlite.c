@@ -12,9 +12,9 @@
 #include <string.h>
 #include <time.h>
 
-#include "core/error.h"
-#include "message/rows.h"
-#include "message/stmt.h"
+#include "base/error.h"
+#include "messages/tables/rows.h"
+#include "messages/tables/stmt.h"
 
 enum {
     PURGE_STEP = 1000,
@@ -64,84 +64,6 @@ static int in_transaction(const once_tx *tx, const char *where,
         return once__fail(err, ONCE_EABORTED, "%s: COMMIT: %s (%d)", where,
                           sqlite3_errstr(rc), rc);
     return once__lite_failed(rc, where, err);
-}
-
-/* ---- Rows of the outbox ------------------------------------------------- */
-
-enum {
-    SEQ,
-    ATTEMPTS,
-    DOUBT,
-    REFUSED,
-    DOUBT_MS,
-    PHASE,
-    STATUS,
-    LEASE_MS,
-    AT_MS,
-    DUE_MS,
-    SAGA,
-    ERROR,
-    ROUTE,
-    ID,
-    KEY,
-    TYPE,
-    HEADERS,
-    KEPT,
-    BODY,
-    REPLY
-};
-
-#define COLUMNS                                                                \
-    "seq,attempts,doubt,refused,doubt_ms,phase,status,lease_ms,at_ms,due_ms,"  \
-    "saga,error,route,id,key,type,headers,kept,"
-
-static const char *text_of(struct once__stmt *q, int column)
-{
-    return (const char *)sqlite3_column_text(q->stmt, column);
-}
-
-/* An empty blob has no address. */
-static once_bytes bytes_of(struct once__stmt *q, int column)
-{
-    const void *data = sqlite3_column_blob(q->stmt, column);
-    size_t size = (size_t)sqlite3_column_bytes(q->stmt, column);
-
-    if (sqlite3_column_type(q->stmt, column) == SQLITE_NULL)
-        return (once_bytes){NULL, 0};
-    return (once_bytes){size == 0 ? "" : data, size};
-}
-
-static uint64_t number_of(struct once__stmt *q, int column)
-{
-    return (uint64_t)sqlite3_column_int64(q->stmt, column);
-}
-
-static int add_outgoing(struct once__stmt *q, struct once__outgoing_list *out)
-{
-    struct once__outgoing o;
-
-    o.seq = (int64_t)number_of(q, SEQ);
-    o.attempts = (uint32_t)number_of(q, ATTEMPTS);
-    o.row.doubt = (uint32_t)number_of(q, DOUBT);
-    o.row.refused = (uint32_t)number_of(q, REFUSED);
-    o.row.doubt_ms = number_of(q, DOUBT_MS);
-    o.phase = (int)number_of(q, PHASE);
-    o.status = (int)number_of(q, STATUS);
-    o.lease_ms = number_of(q, LEASE_MS);
-    o.at_ms = number_of(q, AT_MS);
-    o.due_ms = number_of(q, DUE_MS);
-    o.saga = text_of(q, SAGA);
-    o.error = text_of(q, ERROR);
-    o.m = (once_message)ONCE_MESSAGE_INIT;
-    o.m.route = text_of(q, ROUTE);
-    o.m.id = text_of(q, ID);
-    o.m.key = text_of(q, KEY);
-    o.m.type = text_of(q, TYPE);
-    o.m.headers = text_of(q, HEADERS);
-    o.m.keep = number_of(q, KEPT) != 0;
-    o.m.body = bytes_of(q, BODY);
-    o.reply = bytes_of(q, REPLY);
-    return once__outgoing_add(out, &o) == ONCE_OK ? SQLITE_OK : SQLITE_NOMEM;
 }
 
 /* ---- Claiming ----------------------------------------------------------- */
@@ -211,14 +133,15 @@ static int look(const once_tx *tx, struct claim *c, uint64_t now, size_t most)
     once__stmt_number(&q, (uint64_t)c->last);
     once__stmt_text(&q, busy == NULL ? "" : busy);
     for (c->seen = c->n = 0; once__stmt_next(&q); c->seen++) {
-        c->last = (int64_t)number_of(&q, 0);
-        add_busy(more, text_of(&q, 4));
-        if (number_of(&q, 2))
+        c->last = sqlite3_column_int64(q.stmt, 0);
+        add_busy(more, (const char *)sqlite3_column_text(q.stmt, 4));
+        if (sqlite3_column_int(q.stmt, 2))
             c->late[c->n_late++] = c->last;
-        if (number_of(&q, 3) || c->n == c->ask->n || bytes >= BODIES_MAX)
+        if (sqlite3_column_int(q.stmt, 3) || c->n == c->ask->n ||
+            bytes >= BODIES_MAX)
             continue;
         c->rows[c->n++] = c->last;
-        bytes += number_of(&q, 1);
+        bytes += (uint64_t)sqlite3_column_int64(q.stmt, 1);
     }
     rc = once__stmt_end(&q);
     add_busy(c->busy, sqlite3_str_value(more)); /* `busy` is bound until now */
@@ -267,23 +190,36 @@ static int hold_late(const once_tx *tx, const struct claim *c)
     return rc;
 }
 
+/* Ends a statement of a transaction with its code. */
+static int ended(struct once__either *q)
+{
+    int rc = once__stmt_end(&q->lite);
+
+    return q->rc == ONCE_OK ? rc : SQLITE_NOMEM;
+}
+
 static int take_rows(const once_tx *tx, const struct claim *c, uint64_t now)
 {
-    struct once__stmt q = once__stmt(
-        tx, "UPDATE main.once_outbox SET attempts=attempts+1,doubt=doubt+1,"
-            "lease_ms=?2,doubt_ms=CASE doubt WHEN 0 THEN ?3 ELSE doubt_ms END"
-            " WHERE seq=?1 RETURNING " COLUMNS "body,reply");
+    struct once__either q;
     size_t i;
 
-    for (i = 0; i < c->n && (q.rc == SQLITE_OK || q.rc == SQLITE_DONE); i++) {
-        once__stmt_again(&q);
-        once__stmt_number(&q, (uint64_t)c->rows[i]);
-        once__stmt_number(&q, now + c->ask->lease_ms);
-        once__stmt_number(&q, now);
-        while (once__stmt_next(&q))
-            q.rc = add_outgoing(&q, c->out);
+    once__either(
+        &q, tx, "outbox_claim", NULL,
+        "UPDATE main.once_outbox SET attempts=attempts+1,doubt=doubt+1,"
+        "lease_ms=?2,doubt_ms=CASE doubt WHEN 0 THEN ?3 ELSE doubt_ms END"
+        " WHERE seq=?1 RETURNING " ONCE__OUTGOING "body,reply",
+        NULL);
+    for (i = 0;
+         i < c->n && (q.lite.rc == SQLITE_OK || q.lite.rc == SQLITE_DONE);
+         i++) {
+        once__stmt_again(&q.lite);
+        once__either_number(&q, c->rows[i]);
+        once__either_number(&q, (int64_t)(now + c->ask->lease_ms));
+        once__either_number(&q, (int64_t)now);
+        while (once__either_next(&q))
+            once__outgoing_read(&q, c->out);
     }
-    return once__stmt_end(&q);
+    return ended(&q);
 }
 
 static int claim_work(const once_tx *tx, void *user)
@@ -434,41 +370,9 @@ static int wait_(const once_tx *tx, int stop_fd, uint32_t wait_ms,
 
 /* ---- Operators ---------------------------------------------------------- */
 
-static int list_with(const once_tx *tx, const char *sql,
-                     const struct once__outbox_filter *f,
-                     struct once__outgoing_list *out)
-{
-    struct once__stmt q = once__stmt(tx, sql);
-
-    once__stmt_number(&q, (uint64_t)f->after);
-    once__stmt_text(&q, f->route);
-    once__stmt_number(&q, (uint64_t)(int64_t)f->phase);
-    once__stmt_number(&q, f->n);
-    while (once__stmt_next(&q))
-        q.rc = add_outgoing(&q, out);
-    return once__stmt_end(&q);
-}
-
-#define LIST_OF                                                                \
-    " FROM main.once_outbox WHERE seq>?1 AND (?2 IS NULL OR route=?2)"         \
-    " AND (?3<0 OR phase=?3) ORDER BY seq LIMIT ?4"
-
-static int list(const once_tx *tx, const struct once__outbox_filter *filter,
-                int whole, struct once__outgoing_list *out, once_error *err)
-{
-    int rc = list_with(tx,
-                       whole ? "SELECT " COLUMNS "body,reply" LIST_OF
-                             : "SELECT " COLUMNS "x'',NULL" LIST_OF,
-                       filter, out);
-
-    out->now_ms = once__lite_now();
-    return rc == SQLITE_OK ? ONCE_OK
-                           : once__lite_failed(rc, "outbox_list", err);
-}
-
 /* What is decided, and how that was answered. */
 struct decide {
-    const struct once__decision *d;
+    const struct once__row_decision *d;
     uint64_t wait_ms;
     int answer;
 };
@@ -517,134 +421,13 @@ static int decide_work(const once_tx *tx, void *user)
     return rc;
 }
 
-static int decide(const once_tx *tx, const struct once__decision *d,
+static int decide(const once_tx *tx, const struct once__row_decision *d,
                   once_error *err)
 {
     struct decide x = {d, 0, ONCE_OK};
     int rc = in_transaction(tx, "outbox_decide", decide_work, &x, err);
 
     return rc == ONCE_OK ? x.answer : rc;
-}
-
-/* Room for one more than `n`; NULL: `array` stays as it is. */
-static void *grow(void *array, size_t n, size_t size)
-{
-    if (n != 0 && (n & (n - 1)) != 0)
-        return array;
-    return realloc(array, (n == 0 ? 1 : 2 * n) * size);
-}
-
-static void copy_name(struct once__stmt *q, char out[ONCE_ID_SIZE])
-{
-    (void)snprintf(out, ONCE_ID_SIZE, "%s", once__text_of(text_of(q, 0)));
-}
-
-#define COUNTS                                                                 \
-    "SELECT route,sum(phase=0),sum(phase=1),sum(phase=2),sum(phase=3),"        \
-    "sum(phase=4),sum(phase=0 AND " LEASED "),"                                \
-    "max(0,coalesce(?1-min(at_ms) FILTER (WHERE phase<>2),0)) FROM "
-#define THOSE "SELECT route,phase,lease_ms,at_ms FROM main.once_outbox WHERE "
-
-static int count_rows(const once_tx *tx, int done,
-                      struct once__outbox_count **out, size_t *n)
-{
-    struct once__stmt q = once__stmt(
-        tx, done ? COUNTS "main.once_outbox GROUP BY route ORDER BY route"
-                 : COUNTS "(" THOSE "phase=0 UNION ALL " THOSE
-                          "phase=1 UNION ALL " THOSE
-                          "phase IN (3,4)) GROUP BY route ORDER BY route");
-    int k;
-
-    once__stmt_number(&q, once__lite_now());
-    while (once__stmt_next(&q)) {
-        struct once__outbox_count *more = grow(*out, *n, sizeof(*more)), *c;
-
-        if (more == NULL) {
-            q.rc = SQLITE_NOMEM;
-            break;
-        }
-        *out = more;
-        c = &more[(*n)++];
-        copy_name(&q, c->route);
-        for (k = 0; k < 5; k++)
-            c->n[k] = number_of(&q, 1 + k);
-        c->leased = number_of(&q, 6);
-        c->oldest_ms = number_of(&q, 7);
-    }
-    return once__stmt_end(&q);
-}
-
-static int stats(const once_tx *tx, int done, struct once__outbox_count **out,
-                 size_t *n, once_error *err)
-{
-    int rc = count_rows(tx, done, out, n);
-
-    if (rc == SQLITE_OK)
-        return ONCE_OK;
-    free(*out);
-    *out = NULL;
-    *n = 0;
-    return once__lite_failed(rc, "outbox_stats", err);
-}
-
-/* What is written wakes relays that sleep: seldom. */
-static int here_work(const once_tx *tx, void *user)
-{
-    struct once__stmt q = once__stmt(
-        tx, "INSERT INTO main.once_relay_route VALUES(?1,?2) ON CONFLICT(route)"
-            " DO UPDATE SET seen_ms=?2 WHERE abs(?2-seen_ms)>5000");
-    int changed;
-
-    once__stmt_text(&q, user);
-    once__stmt_number(&q, once__lite_now());
-    return once__stmt_run(&q, &changed);
-}
-
-static int here(const once_tx *tx, const char *route, once_error *err)
-{
-    return in_transaction(tx, "outbox_here", here_work,
-                          (void *)(uintptr_t)route, err);
-}
-
-static int strays(const once_tx *tx, uint64_t age_ms,
-                  struct once__stray out[ONCE__STRAYS_MAX], size_t *n,
-                  once_error *err)
-{
-    struct once__stmt q = once__stmt(
-        tx,
-        "SELECT o.route,count(*),coalesce(max(0,?1-s.seen_ms),-1)"
-        " FROM(SELECT route,at_ms AS due FROM main.once_outbox WHERE phase=0"
-        " UNION ALL"
-        " SELECT route,due_ms FROM main.once_outbox WHERE phase=1) o"
-        " LEFT JOIN main.once_relay_route s ON s.route=o.route"
-        " WHERE coalesce(abs(?1-s.seen_ms)>=60000,1)"
-        " GROUP BY o.route HAVING min(o.due)<=?1-?2 ORDER BY o.route LIMIT ?3");
-    int rc;
-
-    once__stmt_number(&q, once__lite_now());
-    once__stmt_number(&q, age_ms);
-    once__stmt_number(&q, ONCE__STRAYS_MAX);
-    while (*n < ONCE__STRAYS_MAX && once__stmt_next(&q)) {
-        struct once__stray *s = &out[(*n)++];
-
-        copy_name(&q, s->route);
-        s->rows = number_of(&q, 1);
-        s->seen_ms = (int64_t)number_of(&q, 2);
-        if (s->rows > 10000)
-            s->rows = 10000;
-    }
-    rc = once__stmt_end(&q);
-    return rc == SQLITE_OK ? ONCE_OK
-                           : once__lite_failed(rc, "outbox_strays", err);
-}
-
-/* No row version is kept in the tables themselves. */
-static int held(const once_tx *tx, uint64_t *age, once_error *err)
-{
-    (void)tx;
-    (void)age;
-    (void)err;
-    return ONCE_OK;
 }
 
 struct purge {
@@ -683,44 +466,6 @@ static int purge(const once_tx *tx, uint64_t age_ms, uint64_t *removed,
 
 /* ---- Parked messages ---------------------------------------------------- */
 
-enum {
-    K_NO,
-    K_STATE,
-    K_DUE_MS,
-    K_AT_MS,
-    K_ERROR,
-    K_CONSUMER,
-    K_ID,
-    K_KEY,
-    K_TYPE,
-    K_HEADERS,
-    K_ATTEMPTS,
-    K_BODY
-};
-
-#define PARKED                                                                 \
-    "no,state,due_ms,at_ms,error,consumer,id,key,type,headers,attempts,"
-
-static int add_parked(struct once__stmt *q, struct once__parked_list *out)
-{
-    struct once__parked k;
-
-    k.no = (int64_t)number_of(q, K_NO);
-    k.state = (int)number_of(q, K_STATE);
-    k.due_ms = number_of(q, K_DUE_MS);
-    k.at_ms = number_of(q, K_AT_MS);
-    k.error = text_of(q, K_ERROR);
-    k.m = (once_message)ONCE_MESSAGE_INIT;
-    k.m.consumer = text_of(q, K_CONSUMER);
-    k.m.id = text_of(q, K_ID);
-    k.m.key = text_of(q, K_KEY);
-    k.m.type = text_of(q, K_TYPE);
-    k.m.headers = text_of(q, K_HEADERS);
-    k.m.attempt = (uint32_t)number_of(q, K_ATTEMPTS);
-    k.m.body = bytes_of(q, K_BODY);
-    return once__parked_add(out, &k) == ONCE_OK ? SQLITE_OK : SQLITE_NOMEM;
-}
-
 struct take {
     const char *consumer;
     uint32_t lease_ms;
@@ -731,22 +476,25 @@ struct take {
 static int take_work(const once_tx *tx, void *user)
 {
     struct take *t = user;
-    struct once__stmt q = once__stmt(
-        tx, "UPDATE main.once_parked SET attempts=attempts+1,due_ms=?1+?3"
-            " WHERE no=(SELECT k.no FROM main.once_parked k WHERE k.consumer=?2"
-            " AND k.state=1 AND k.due_ms<=?1 AND NOT (?4 AND k.key IS NOT NULL"
-            " AND EXISTS(SELECT 1 FROM main.once_parked e WHERE"
-            " e.consumer=k.consumer AND e.key=k.key AND e.no<k.no))"
-            " ORDER BY k.due_ms,k.no LIMIT 1) RETURNING " PARKED "body");
+    struct once__either q;
 
+    once__either(
+        &q, tx, "parked_take", NULL,
+        "UPDATE main.once_parked SET attempts=attempts+1,due_ms=?1+?3"
+        " WHERE no=(SELECT k.no FROM main.once_parked k WHERE"
+        " k.consumer=?2 AND k.state=1 AND k.due_ms<=?1 AND NOT (?4 AND"
+        " k.key IS NOT NULL AND EXISTS(SELECT 1 FROM main.once_parked e"
+        " WHERE e.consumer=k.consumer AND e.key=k.key AND e.no<k.no))"
+        " ORDER BY k.due_ms,k.no LIMIT 1) RETURNING " ONCE__PARKED "body",
+        NULL);
     t->out->now_ms = once__lite_now();
-    once__stmt_number(&q, t->out->now_ms);
-    once__stmt_text(&q, t->consumer);
-    once__stmt_number(&q, t->lease_ms);
-    once__stmt_number(&q, t->keyed != 0);
-    while (once__stmt_next(&q))
-        q.rc = add_parked(&q, t->out);
-    return once__stmt_end(&q);
+    once__either_number(&q, (int64_t)t->out->now_ms);
+    once__either_text(&q, t->consumer);
+    once__either_number(&q, t->lease_ms);
+    once__either_number(&q, t->keyed != 0);
+    while (once__either_next(&q))
+        once__parked_read(&q, t->out);
+    return ended(&q);
 }
 
 static int take(const once_tx *tx, const char *consumer, uint32_t lease_ms,
@@ -775,73 +523,13 @@ static int put_back_work(const once_tx *tx, void *user)
     return rc;
 }
 
-static int put_back(const once_tx *tx, const struct once__decision *d,
+static int put_back(const once_tx *tx, const struct once__row_decision *d,
                     uint64_t wait_ms, once_error *err)
 {
     struct decide x = {d, wait_ms, ONCE_OK};
     int rc = in_transaction(tx, "parked_put_back", put_back_work, &x, err);
 
     return rc == ONCE_OK ? x.answer : rc;
-}
-
-static int has_key(const once_tx *tx, const char *consumer, const char *key,
-                   int *stopped, once_error *err)
-{
-    struct once__stmt q = once__stmt(
-        tx,
-        "SELECT 1 FROM main.once_parked WHERE consumer=?1 AND key=?2 LIMIT 1");
-    int rc;
-
-    once__stmt_text(&q, consumer);
-    once__stmt_text(&q, key);
-    *stopped = once__stmt_next(&q);
-    rc = once__stmt_end(&q);
-    return rc == SQLITE_OK ? ONCE_OK
-                           : once__lite_failed(rc, "parked_has_key", err);
-}
-
-static int behind(const once_tx *tx, const char *consumer, uint64_t *n,
-                  once_error *err)
-{
-    struct once__stmt q = once__stmt(
-        tx,
-        "SELECT count(*) FROM main.once_parked k WHERE k.consumer=?1"
-        " AND k.state=1 AND k.key IS NOT NULL AND EXISTS (SELECT 1"
-        " FROM main.once_parked e WHERE e.consumer=k.consumer AND e.key=k.key"
-        " AND e.no<k.no AND e.state<>1)");
-    int rc;
-
-    once__stmt_text(&q, consumer);
-    if (once__stmt_next(&q))
-        *n = number_of(&q, 0);
-    rc = once__stmt_end(&q);
-    return rc == SQLITE_OK ? ONCE_OK
-                           : once__lite_failed(rc, "parked_behind", err);
-}
-
-#define PARKED_OF                                                              \
-    " FROM main.once_parked WHERE no>?1 AND (?2 IS NULL OR consumer=?2)"       \
-    " AND (?3=0 OR state=?3) ORDER BY no LIMIT ?4"
-
-static int parked_list(const once_tx *tx,
-                       const struct once__parked_filter *filter, int whole,
-                       struct once__parked_list *out, once_error *err)
-{
-    struct once__stmt q =
-        once__stmt(tx, whole ? "SELECT " PARKED "body" PARKED_OF
-                             : "SELECT " PARKED "x''" PARKED_OF);
-    int rc;
-
-    once__stmt_number(&q, (uint64_t)filter->after);
-    once__stmt_text(&q, filter->consumer);
-    once__stmt_number(&q, (uint64_t)(int64_t)filter->state);
-    once__stmt_number(&q, filter->n);
-    while (once__stmt_next(&q))
-        q.rc = add_parked(&q, out);
-    rc = once__stmt_end(&q);
-    out->now_ms = once__lite_now();
-    return rc == SQLITE_OK ? ONCE_OK
-                           : once__lite_failed(rc, "parked_list", err);
 }
 
 /* ---- Decisions about parked messages ------------------------------------ */
@@ -855,16 +543,19 @@ struct subject {
 
 static int read_subject(const once_tx *tx, int64_t no, struct subject *s)
 {
-    struct once__stmt q = once__stmt(
-        tx, "SELECT " PARKED "body,filed FROM main.once_parked WHERE no=?1");
+    struct once__either q;
 
-    once__stmt_number(&q, (uint64_t)no);
-    if (once__stmt_next(&q)) {
-        s->filed = number_of(&q, K_BODY + 1) != 0;
-        q.rc = add_parked(&q, &s->list);
-        s->row = q.rc == SQLITE_OK ? &s->list.rows[0] : NULL;
+    once__either(&q, tx, "parked_decide", NULL,
+                 "SELECT " ONCE__PARKED
+                 "body,filed FROM main.once_parked WHERE no=?1",
+                 NULL);
+    once__either_number(&q, no);
+    if (once__either_next(&q)) {
+        s->filed = once__either_int(&q, 12) != 0;
+        once__parked_read(&q, &s->list);
+        s->row = s->list.n > 0 ? &s->list.rows[0] : NULL;
     }
-    return once__stmt_end(&q);
+    return ended(&q);
 }
 
 /* Writes the inbox row that it has not; 0 in `*filed`: there is one by now. */
@@ -919,7 +610,8 @@ static int drop(const once_tx *tx, const struct once__parked *k, uint64_t now)
     return once__stmt_run(&q, &changed);
 }
 
-static int fits(const struct once__decision *d, const struct once__parked *k)
+static int fits(const struct once__row_decision *d,
+                const struct once__parked *k)
 {
     if (k->state != d->state || k->m.attempt != d->count)
         return 0;
@@ -929,7 +621,7 @@ static int fits(const struct once__decision *d, const struct once__parked *k)
            k->state == ONCE_PARKED_INDETERMINATE;
 }
 
-static int decide_about(const once_tx *tx, const struct once__decision *d,
+static int decide_about(const once_tx *tx, const struct once__row_decision *d,
                         const struct subject *s)
 {
     uint64_t now = once__lite_now();
@@ -959,7 +651,7 @@ static int parked_decide_work(const once_tx *tx, void *user)
     return rc;
 }
 
-static int parked_decide(const once_tx *tx, const struct once__decision *d,
+static int parked_decide(const once_tx *tx, const struct once__row_decision *d,
                          once_error *err)
 {
     struct decide x = {d, 0, ONCE_OK};
@@ -968,62 +660,6 @@ static int parked_decide(const once_tx *tx, const struct once__decision *d,
     return rc == ONCE_OK ? x.answer : rc;
 }
 
-static int count_parked(const once_tx *tx, struct once__parked_count **out,
-                        size_t *n)
-{
-    struct once__stmt q =
-        once__stmt(tx, "SELECT consumer,sum(state=1),sum(state=3),sum(state=4),"
-                       "max(0,?1-min(at_ms)) FROM main.once_parked"
-                       " GROUP BY consumer ORDER BY consumer");
-
-    once__stmt_number(&q, once__lite_now());
-    while (once__stmt_next(&q)) {
-        struct once__parked_count *more = grow(*out, *n, sizeof(*more)), *c;
-
-        if (more == NULL) {
-            q.rc = SQLITE_NOMEM;
-            break;
-        }
-        *out = more;
-        c = &more[(*n)++];
-        copy_name(&q, c->consumer);
-        c->waiting = number_of(&q, 1);
-        c->dead = number_of(&q, 2);
-        c->indeterminate = number_of(&q, 3);
-        c->oldest_ms = number_of(&q, 4);
-    }
-    return once__stmt_end(&q);
-}
-
-static int parked_stats(const once_tx *tx, struct once__parked_count **out,
-                        size_t *n, once_error *err)
-{
-    int rc = count_parked(tx, out, n);
-
-    if (rc == SQLITE_OK)
-        return ONCE_OK;
-    free(*out);
-    *out = NULL;
-    *n = 0;
-    return once__lite_failed(rc, "parked_stats", err);
-}
-
-const struct once__outbox_backend once__outbox_sqlite = {once__lite_idle,
-                                                         claim,
-                                                         settle,
-                                                         sleeps,
-                                                         wait_,
-                                                         list,
-                                                         decide,
-                                                         stats,
-                                                         here,
-                                                         strays,
-                                                         held,
-                                                         purge,
-                                                         take,
-                                                         put_back,
-                                                         has_key,
-                                                         behind,
-                                                         parked_list,
-                                                         parked_decide,
-                                                         parked_stats};
+const struct once__outbox_backend once__outbox_sqlite = {
+    once__lite_idle, claim, settle, sleeps,   wait_,
+    decide,          purge, take,   put_back, parked_decide};

@@ -943,18 +943,15 @@ CREATE OR REPLACE FUNCTION "@schema@".saga_list_1(p_gid text, p_state integer,
     p_after text, p_n integer)
 RETURNS TABLE (gid text, kind text, note text, state bigint, version bigint,
     n bigint, deadline_ms bigint, at_ms bigint, since_ms bigint)
-LANGUAGE plpgsql STABLE SECURITY DEFINER SET search_path = pg_catalog, pg_temp
+LANGUAGE sql STABLE SECURITY DEFINER SET search_path = pg_catalog, pg_temp
 AS $f$
-#variable_conflict use_column
-BEGIN
-    RETURN QUERY SELECT s.gid, s.kind, s.note, s.state::bigint,
+    SELECT s.gid, s.kind, s.note, s.state::bigint,
             s.version::bigint, (SELECT count(*) FROM "@schema@".saga_step t
                 WHERE t.gid = s.gid), s.deadline_ms, s.at_ms, s.since_ms
         FROM "@schema@".saga s WHERE s.gid > p_after
             AND (p_gid IS NULL OR s.gid = p_gid)
             AND (p_state IS NULL OR s.state = p_state)
         ORDER BY s.gid LIMIT p_n;
-END
 $f$;
 
 -- A saga's steps, each with its call that is under way: `seq` 0 if there is none.
@@ -962,11 +959,9 @@ CREATE OR REPLACE FUNCTION "@schema@".saga_steps_1(p_gid text)
 RETURNS TABLE (try_to text, confirm_to text, cancel_to text, error text,
     trouble text, state bigint, failed bigint, round bigint, status bigint,
     seq bigint, phase bigint, attempts bigint)
-LANGUAGE plpgsql STABLE SECURITY DEFINER SET search_path = pg_catalog, pg_temp
+LANGUAGE sql STABLE SECURITY DEFINER SET search_path = pg_catalog, pg_temp
 AS $f$
-#variable_conflict use_column
-BEGIN
-    RETURN QUERY SELECT t.try_to, coalesce(t.confirm_to, ''),
+    SELECT t.try_to, coalesce(t.confirm_to, ''),
             coalesce(t.cancel_to, ''), t.error, coalesce(o.error, ''),
             t.state::bigint, t.failed::bigint, t.round::bigint,
             coalesce(t.status, 0)::bigint, coalesce(o.seq, 0),
@@ -977,7 +972,6 @@ BEGIN
                     WHEN 5 THEN '/cancel' END
                 || CASE t.round WHEN 0 THEN '' ELSE '/' || t.round END
         WHERE t.gid = p_gid ORDER BY t.branch;
-END
 $f$;
 
 -- How many sagas are in each state that has not ended well, in one row: 0, 1, 2
@@ -985,38 +979,31 @@ $f$;
 CREATE OR REPLACE FUNCTION "@schema@".saga_stats_1() RETURNS TABLE (
     going bigint, confirming bigint, undoing bigint, stuck bigint,
     stuck_ms bigint)
-LANGUAGE plpgsql STABLE SECURITY DEFINER SET search_path = pg_catalog, pg_temp
+LANGUAGE sql STABLE SECURITY DEFINER SET search_path = pg_catalog, pg_temp
 AS $f$
-DECLARE
-    v_now bigint := extract(epoch FROM clock_timestamp()) * 1000;
-BEGIN
-    RETURN QUERY SELECT count(*) FILTER (WHERE s.state = 0),
+    SELECT count(*) FILTER (WHERE s.state = 0),
             count(*) FILTER (WHERE s.state = 1),
             count(*) FILTER (WHERE s.state = 2),
             count(*) FILTER (WHERE s.state = 5),
-            coalesce(greatest(v_now - min(s.since_ms)
-                FILTER (WHERE s.state = 5), 0), 0)
+            coalesce(greatest(
+                (extract(epoch FROM clock_timestamp()) * 1000)::bigint
+                - min(s.since_ms) FILTER (WHERE s.state = 5), 0), 0)
         FROM "@schema@".saga s WHERE s.state IN (0, 1, 2, 5);
-END
 $f$;
 
 -- Sagas that ended before the floor; those that have not, never.
 CREATE OR REPLACE FUNCTION "@schema@".saga_purge_1(p_max bigint)
 RETURNS bigint
-LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp
+LANGUAGE sql SECURITY DEFINER SET search_path = pg_catalog, pg_temp
 AS $f$
-DECLARE
-    v_floor bigint := (SELECT m.floor_ms FROM "@schema@".message_meta m);
-    v_n bigint;
-BEGIN
-    DELETE FROM "@schema@".saga s WHERE s.gid = ANY (ARRAY(
-        SELECT c.gid FROM "@schema@".saga c
-        WHERE c.since_ms < v_floor AND c.state IN (3, 4)
-            AND NOT EXISTS (SELECT FROM "@schema@".outbox o
-                WHERE o.saga = c.gid) LIMIT p_max));
-    GET DIAGNOSTICS v_n = ROW_COUNT;
-    RETURN v_n;
-END
+    WITH gone AS (
+        DELETE FROM "@schema@".saga s WHERE s.gid = ANY (ARRAY(
+            SELECT c.gid FROM "@schema@".saga c
+            WHERE c.since_ms < (SELECT m.floor_ms FROM "@schema@".message_meta m)
+                AND c.state IN (3, 4) AND NOT EXISTS (
+                    SELECT FROM "@schema@".outbox o WHERE o.saga = c.gid)
+            LIMIT p_max)) RETURNING 1)
+    SELECT count(*) FROM gone;
 $f$;
 
 -- A call in the caller's transaction: the inbox with a result.
@@ -1157,17 +1144,12 @@ $f$;
 -- their rows may go. In a transaction of its own, before purge_1(). The new one.
 CREATE OR REPLACE FUNCTION "@schema@".floor_1(p_slack_ms bigint)
 RETURNS bigint
-LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp
+LANGUAGE sql SECURITY DEFINER SET search_path = pg_catalog, pg_temp
 AS $f$
-DECLARE
-    v_now bigint := extract(epoch FROM clock_timestamp()) * 1000;
-    v_floor bigint;
-BEGIN
-    UPDATE "@schema@".message_meta m
-        SET floor_ms = greatest(m.floor_ms, v_now - m.keep_ms - p_slack_ms)
-        RETURNING m.floor_ms INTO v_floor;
-    RETURN v_floor;
-END
+    UPDATE "@schema@".message_meta m SET floor_ms = greatest(m.floor_ms,
+            (extract(epoch FROM clock_timestamp()) * 1000)::bigint - m.keep_ms
+                - p_slack_ms)
+        RETURNING m.floor_ms;
 $f$;
 
 -- Forgets rows of the inbox that are older than the floor, in p_pages pages from
@@ -1206,19 +1188,14 @@ $f$;
 -- Barriers that ended, twice keep_ms ago; tried ones never go by their age.
 CREATE OR REPLACE FUNCTION "@schema@".barrier_purge_1(p_max bigint)
 RETURNS bigint
-LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp
+LANGUAGE sql SECURITY DEFINER SET search_path = pg_catalog, pg_temp
 AS $f$
-DECLARE
-    v_until bigint := (SELECT m.floor_ms - m.keep_ms
-        FROM "@schema@".message_meta m);
-    v_n bigint;
-BEGIN
-    DELETE FROM "@schema@".barrier b WHERE b.ctid = ANY (ARRAY(
-        SELECT c.ctid FROM "@schema@".barrier c
-        WHERE c.at_ms < v_until AND c.phase > 1 LIMIT p_max));
-    GET DIAGNOSTICS v_n = ROW_COUNT;
-    RETURN v_n;
-END
+    WITH gone AS (
+        DELETE FROM "@schema@".barrier b WHERE b.ctid = ANY (ARRAY(
+            SELECT c.ctid FROM "@schema@".barrier c
+            WHERE c.phase > 1 AND c.at_ms < (SELECT m.floor_ms - m.keep_ms
+                FROM "@schema@".message_meta m) LIMIT p_max)) RETURNING 1)
+    SELECT count(*) FROM gone;
 $f$;
 
 -- ---- For `once` of this version, and for nobody else --------------------------
@@ -1620,50 +1597,32 @@ END
 $f$;
 
 -- How many rows each route has, by phase, and the age of its oldest one that is
--- not done.
-CREATE OR REPLACE FUNCTION "@schema@".outbox_stats_1() RETURNS TABLE (
-    route text, ready bigint, waiting bigint, done bigint, dead bigint,
-    indeterminate bigint, leased bigint, oldest_ms bigint)
-LANGUAGE plpgsql STABLE SECURITY DEFINER SET search_path = pg_catalog, pg_temp
-AS $f$
-DECLARE
-    v_now bigint := extract(epoch FROM clock_timestamp()) * 1000;
-BEGIN
-    RETURN QUERY SELECT o.route, count(*) FILTER (WHERE o.phase = 0),
-            count(*) FILTER (WHERE o.phase = 1),
-            count(*) FILTER (WHERE o.phase = 2),
-            count(*) FILTER (WHERE o.phase = 3),
-            count(*) FILTER (WHERE o.phase = 4),
-            count(*) FILTER (WHERE o.phase = 0
-                AND o.lease_ms - v_now BETWEEN 1 AND 3600000),
-            greatest(v_now - min(o.at_ms) FILTER (WHERE o.phase <> 2), 0)
-        FROM "@schema@".outbox o GROUP BY o.route ORDER BY o.route;
-END
-$f$;
-
--- The same without those that are done, which a relay that asks again and again
--- does not read: `done` is 0.
-CREATE OR REPLACE FUNCTION "@schema@".outbox_open_1() RETURNS TABLE (
-    route text, ready bigint, waiting bigint, done bigint, dead bigint,
-    indeterminate bigint, leased bigint, oldest_ms bigint)
+-- not done. Without p_done those that are done are not read, and `done` is 0: a
+-- relay asks again and again.
+CREATE OR REPLACE FUNCTION "@schema@".outbox_stats_1(p_done boolean)
+RETURNS TABLE (route text, ready bigint, waiting bigint, done bigint,
+    dead bigint, indeterminate bigint, leased bigint, oldest_ms bigint)
 LANGUAGE plpgsql STABLE SECURITY DEFINER SET search_path = pg_catalog, pg_temp
 AS $f$
 DECLARE
     v_now bigint := extract(epoch FROM clock_timestamp()) * 1000;
 BEGIN
     RETURN QUERY SELECT x.route, count(*) FILTER (WHERE x.phase = 0),
-            count(*) FILTER (WHERE x.phase = 1), 0::bigint,
+            count(*) FILTER (WHERE x.phase = 1),
+            count(*) FILTER (WHERE x.phase = 2),
             count(*) FILTER (WHERE x.phase = 3),
             count(*) FILTER (WHERE x.phase = 4),
             count(*) FILTER (WHERE x.phase = 0
                 AND x.lease_ms - v_now BETWEEN 1 AND 3600000),
-            greatest(v_now - min(x.at_ms), 0)
+            greatest(v_now - min(x.at_ms) FILTER (WHERE x.phase <> 2), 0)
         FROM (SELECT o.route, o.phase, o.lease_ms, o.at_ms
                 FROM "@schema@".outbox o WHERE o.phase = 0
             UNION ALL SELECT o.route, o.phase, 0, o.at_ms
                 FROM "@schema@".outbox o WHERE o.phase = 1
             UNION ALL SELECT o.route, o.phase, 0, o.at_ms
-                FROM "@schema@".outbox o WHERE o.phase IN (3, 4)) AS x
+                FROM "@schema@".outbox o WHERE o.phase IN (3, 4)
+            UNION ALL SELECT o.route, o.phase, 0, o.at_ms
+                FROM "@schema@".outbox o WHERE p_done AND o.phase = 2) AS x
         GROUP BY x.route ORDER BY x.route;
 END
 $f$;
@@ -1754,15 +1713,13 @@ $f$;
 -- How many waiting messages stand behind one of their key that has stopped.
 CREATE OR REPLACE FUNCTION "@schema@".parked_behind_1(p_consumer text)
 RETURNS bigint
-LANGUAGE plpgsql STABLE SECURITY DEFINER SET search_path = pg_catalog, pg_temp
+LANGUAGE sql STABLE SECURITY DEFINER SET search_path = pg_catalog, pg_temp
 AS $f$
-BEGIN
-    RETURN (SELECT count(*) FROM "@schema@".parked k
+    SELECT count(*) FROM "@schema@".parked k
         WHERE k.consumer = p_consumer AND k.state = 1 AND k.key IS NOT NULL
             AND EXISTS (SELECT FROM "@schema@".parked e
                 WHERE e.consumer = k.consumer AND e.key = k.key
-                    AND e.no < k.no AND e.state <> 1));
-END
+                    AND e.no < k.no AND e.state <> 1);
 $f$;
 
 -- As outbox_list_1().
@@ -1840,17 +1797,14 @@ $f$;
 CREATE OR REPLACE FUNCTION "@schema@".parked_stats_1() RETURNS TABLE (
     consumer text, waiting bigint, dead bigint, indeterminate bigint,
     oldest_ms bigint)
-LANGUAGE plpgsql STABLE SECURITY DEFINER SET search_path = pg_catalog, pg_temp
+LANGUAGE sql STABLE SECURITY DEFINER SET search_path = pg_catalog, pg_temp
 AS $f$
-DECLARE
-    v_now bigint := extract(epoch FROM clock_timestamp()) * 1000;
-BEGIN
-    RETURN QUERY SELECT k.consumer, count(*) FILTER (WHERE k.state = 1),
+    SELECT k.consumer, count(*) FILTER (WHERE k.state = 1),
             count(*) FILTER (WHERE k.state = 3),
             count(*) FILTER (WHERE k.state = 4),
-            greatest(v_now - min(k.at_ms), 0)
+            greatest((extract(epoch FROM clock_timestamp()) * 1000)::bigint
+                - min(k.at_ms), 0)
         FROM "@schema@".parked k GROUP BY k.consumer ORDER BY k.consumer;
-END
 $f$;
 
 -- Where tables were copied without their sequences, as a logical replica is, the
@@ -1947,146 +1901,94 @@ BEGIN
 END
 $f$;
 
+-- In the words of pg_get_triggerdef(), pg_get_indexdef() and so on.
 CREATE OR REPLACE FUNCTION "@schema@".expected_1() RETURNS text[]
 LANGUAGE sql IMMUTABLE SET search_path = pg_catalog, pg_temp
 AS $f$
-    SELECT ARRAY[
-        'CREATE CONSTRAINT TRIGGER barrier_alone AFTER INSERT OR UPDATE ON '
-            || 'barrier DEFERRABLE INITIALLY DEFERRED FOR EACH ROW WHEN '
-            || '((new.phase <> 4)) EXECUTE FUNCTION alone_1()',
-        'CREATE CONSTRAINT TRIGGER inbox_again_alone AFTER UPDATE ON inbox '
-            || 'DEFERRABLE INITIALLY DEFERRED FOR EACH ROW WHEN ((new.xact IS '
-            || 'DISTINCT FROM old.xact)) EXECUTE FUNCTION alone_1()',
-        'CREATE CONSTRAINT TRIGGER inbox_alone AFTER INSERT ON inbox '
-            || 'DEFERRABLE INITIALLY DEFERRED FOR EACH ROW WHEN ((new.xact IS NOT '
-            || 'NULL)) EXECUTE FUNCTION alone_1()',
-        'CREATE CONSTRAINT TRIGGER inbox_finished AFTER INSERT ON inbox '
-            || 'DEFERRABLE INITIALLY DEFERRED FOR EACH ROW WHEN ((new.kind = 0)) '
-            || 'EXECUTE FUNCTION finished_1()',
-        'CREATE CONSTRAINT TRIGGER outbox_alone AFTER INSERT ON outbox '
-            || 'DEFERRABLE INITIALLY DEFERRED FOR EACH ROW EXECUTE FUNCTION '
-            || 'alone_1()',
-        'CREATE INDEX barrier_at ON barrier USING btree (at_ms)',
-        'CREATE INDEX outbox_dead ON outbox USING btree (route) WHERE (phase '
-            || '= ANY (ARRAY[3, 4]))',
-        'CREATE INDEX outbox_done ON outbox USING btree (due_ms) WHERE '
-            || '(phase = 2)',
-        'CREATE INDEX outbox_ended ON outbox USING btree (saga) WHERE '
-            || '((saga IS NOT NULL) AND (phase = ANY (ARRAY[2, 3, 4])))',
-        'CREATE INDEX outbox_ready ON outbox USING btree (route, seq) '
-            || 'WHERE (phase = 0)',
-        'CREATE INDEX outbox_saga ON outbox USING btree (saga) WHERE (saga '
-            || 'IS NOT NULL)',
-        'CREATE INDEX outbox_stop ON outbox USING btree (route, key, seq) '
-            || 'WHERE ((phase = ANY (ARRAY[1, 3, 4])) AND (key IS NOT NULL))',
-        'CREATE INDEX outbox_wait ON outbox USING btree (route, due_ms) '
-            || 'WHERE (phase = 1)',
-        'CREATE INDEX parked_due ON parked USING btree (consumer, due_ms) '
-            || 'WHERE (state = 1)',
-        'CREATE INDEX parked_key ON parked USING btree (consumer, key, no) '
-            || 'WHERE (key IS NOT NULL)',
-        'CREATE INDEX saga_late ON saga USING btree (deadline_ms) WHERE '
-            || '(state = 0)',
-        'CREATE INDEX saga_open ON saga USING btree (state, gid) WHERE '
-            || '(state = ANY (ARRAY[0, 1, 2, 5]))',
-        'CREATE INDEX saga_over ON saga USING btree (since_ms) WHERE '
-            || '(state = ANY (ARRAY[3, 4]))',
-        'CREATE UNIQUE INDEX barrier_pkey ON barrier USING btree (gid, '
-            || 'branch)',
-        'CREATE UNIQUE INDEX inbox_pkey ON inbox USING btree (consumer, id)',
-        'CREATE UNIQUE INDEX message_meta_pkey ON message_meta USING btree '
-            || '(one)',
-        'CREATE UNIQUE INDEX outbox_id ON outbox USING btree (route, id) '
-            || 'WHERE kept',
-        'CREATE UNIQUE INDEX outbox_pkey ON outbox USING btree (seq)',
-        'CREATE UNIQUE INDEX parked_consumer_id_filed_key ON parked USING '
-            || 'btree (consumer, id, filed)',
-        'CREATE UNIQUE INDEX parked_pkey ON parked USING btree (no)',
-        'CREATE UNIQUE INDEX relay_idle_pkey ON relay_idle USING btree '
-            || '(route)',
-        'CREATE UNIQUE INDEX saga_pkey ON saga USING btree (gid)',
-        'CREATE UNIQUE INDEX saga_step_pkey ON saga_step USING btree (gid, '
-            || 'branch)',
-        'column barrier.at_ms bigint',
-        'column barrier.branch text C',
-        'column barrier.gid text C',
-        'column barrier.phase smallint',
-        'column inbox.at_ms bigint',
-        'column inbox.consumer text C',
-        'column inbox.fingerprint bytea null',
-        'column inbox.id text C',
-        'column inbox.kind smallint',
-        'column inbox.result bytea null',
-        'column inbox.xact xid8 null',
-        'column message_meta.floor_ms bigint',
-        'column message_meta.keep_ms bigint',
-        'column message_meta.one boolean default true',
-        'column message_meta.version integer',
-        'column outbox.at_ms bigint',
-        'column outbox.attempts integer default 0',
-        'column outbox.body bytea',
-        'column outbox.doubt integer default 0',
-        'column outbox.doubt_ms bigint default 0',
-        'column outbox.due_ms bigint',
-        'column outbox.error text default ''''::text',
-        'column outbox.fingerprint bytea null',
-        'column outbox.headers text',
-        'column outbox.id text C',
-        'column outbox.kept boolean',
-        'column outbox.key text C null',
-        'column outbox.lease_ms bigint default 0',
-        'column outbox.phase smallint',
-        'column outbox.refused integer default 0',
-        'column outbox.reply bytea null',
-        'column outbox.route text C',
-        'column outbox.saga text C null',
-        'column outbox.seq bigint identity',
-        'column outbox.status integer null',
-        'column outbox.type text',
-        'column parked.at_ms bigint',
-        'column parked.attempts integer default 0',
-        'column parked.body bytea',
-        'column parked.consumer text C',
-        'column parked.due_ms bigint',
-        'column parked.error text',
-        'column parked.filed boolean',
-        'column parked.headers text',
-        'column parked.id text C',
-        'column parked.key text C null',
-        'column parked.no bigint identity',
-        'column parked.state smallint',
-        'column parked.type text',
-        'column relay_idle.idle boolean',
-        'column relay_idle.route text C',
-        'column relay_idle.seen_ms bigint default 0',
-        'column relay_idle.until_ms bigint default 0',
-        'column saga.at_ms bigint',
-        'column saga.deadline_ms bigint',
-        'column saga.fingerprint bytea',
-        'column saga.gid text C',
-        'column saga.kind text C',
-        'column saga.note text default ''''::text',
-        'column saga.since_ms bigint',
-        'column saga.state smallint',
-        'column saga.version integer',
-        'column saga_step.body bytea',
-        'column saga_step.branch integer',
-        'column saga_step.cancel_to text C null',
-        'column saga_step.confirm_to text C null',
-        'column saga_step.error text default ''''::text',
-        'column saga_step.failed smallint default 0',
-        'column saga_step.gid text C',
-        'column saga_step.reply bytea null',
-        'column saga_step.round integer default 0',
-        'column saga_step.state smallint default 0',
-        'column saga_step.status integer null',
-        'column saga_step.try_to text C',
-        'column saga_step.type text',
+    SELECT ARRAY(
+        SELECT 'CREATE CONSTRAINT TRIGGER ' || t.made || ' DEFERRABLE INITIALLY '
+            || 'DEFERRED FOR EACH ROW ' || t.does || '()'
+        FROM (VALUES
+            ('barrier_alone AFTER INSERT OR UPDATE ON barrier',
+                'WHEN ((new.phase <> 4)) EXECUTE FUNCTION alone_1'),
+            ('inbox_again_alone AFTER UPDATE ON inbox',
+                'WHEN ((new.xact IS DISTINCT FROM old.xact)) '
+                || 'EXECUTE FUNCTION alone_1'),
+            ('inbox_alone AFTER INSERT ON inbox',
+                'WHEN ((new.xact IS NOT NULL)) EXECUTE FUNCTION alone_1'),
+            ('inbox_finished AFTER INSERT ON inbox',
+                'WHEN ((new.kind = 0)) EXECUTE FUNCTION finished_1'),
+            ('outbox_alone AFTER INSERT ON outbox', 'EXECUTE FUNCTION alone_1')
+        ) AS t (made, does)
+        UNION ALL SELECT 'CREATE ' || regexp_replace(i.line,
+            '(\w+) (\w+) \(', 'INDEX \1 ON \2 USING btree (')
+        FROM unnest(ARRAY[
+            'barrier_at barrier (at_ms)',
+            'outbox_dead outbox (route) WHERE (phase = ANY (ARRAY[3, 4]))',
+            'outbox_done outbox (due_ms) WHERE (phase = 2)',
+            'outbox_ended outbox (saga)'
+                || ' WHERE ((saga IS NOT NULL) AND (phase = ANY (ARRAY[2, 3, 4])))',
+            'outbox_ready outbox (route, seq) WHERE (phase = 0)',
+            'outbox_saga outbox (saga) WHERE (saga IS NOT NULL)',
+            'outbox_stop outbox (route, key, seq)'
+                || ' WHERE ((phase = ANY (ARRAY[1, 3, 4])) AND (key IS NOT NULL))',
+            'outbox_wait outbox (route, due_ms) WHERE (phase = 1)',
+            'parked_due parked (consumer, due_ms) WHERE (state = 1)',
+            'parked_key parked (consumer, key, no) WHERE (key IS NOT NULL)',
+            'saga_late saga (deadline_ms) WHERE (state = 0)',
+            'saga_open saga (state, gid)'
+                || ' WHERE (state = ANY (ARRAY[0, 1, 2, 5]))',
+            'saga_over saga (since_ms) WHERE (state = ANY (ARRAY[3, 4]))',
+            'UNIQUE barrier_pkey barrier (gid, branch)',
+            'UNIQUE inbox_pkey inbox (consumer, id)',
+            'UNIQUE message_meta_pkey message_meta (one)',
+            'UNIQUE outbox_id outbox (route, id) WHERE kept',
+            'UNIQUE outbox_pkey outbox (seq)',
+            'UNIQUE parked_consumer_id_filed_key parked (consumer, id, filed)',
+            'UNIQUE parked_pkey parked (no)',
+            'UNIQUE relay_idle_pkey relay_idle (route)',
+            'UNIQUE saga_pkey saga (gid)',
+            'UNIQUE saga_step_pkey saga_step (gid, branch)'
+        ]) AS i (line)
+        UNION ALL SELECT 'column ' || t.name || '.' || c.line
+        FROM (VALUES
+            ('barrier', 'at_ms bigint, branch text C, gid text C, '
+                || 'phase smallint'),
+            ('inbox', 'at_ms bigint, consumer text C, fingerprint bytea null, '
+                || 'id text C, kind smallint, result bytea null, '
+                || 'xact xid8 null'),
+            ('message_meta', 'floor_ms bigint, keep_ms bigint, '
+                || 'one boolean default true, version integer'),
+            ('outbox', 'at_ms bigint, attempts integer default 0, body bytea, '
+                || 'doubt integer default 0, doubt_ms bigint default 0, '
+                || 'due_ms bigint, error text default ''''::text, '
+                || 'fingerprint bytea null, headers text, id text C, '
+                || 'kept boolean, key text C null, lease_ms bigint default 0, '
+                || 'phase smallint, refused integer default 0, '
+                || 'reply bytea null, route text C, saga text C null, '
+                || 'seq bigint identity, status integer null, type text'),
+            ('parked', 'at_ms bigint, attempts integer default 0, body bytea, '
+                || 'consumer text C, due_ms bigint, error text, filed boolean, '
+                || 'headers text, id text C, key text C null, '
+                || 'no bigint identity, state smallint, type text'),
+            ('relay_idle', 'idle boolean, route text C, '
+                || 'seen_ms bigint default 0, until_ms bigint default 0'),
+            ('saga', 'at_ms bigint, deadline_ms bigint, fingerprint bytea, '
+                || 'gid text C, kind text C, note text default ''''::text, '
+                || 'since_ms bigint, state smallint, version integer'),
+            ('saga_step', 'body bytea, branch integer, cancel_to text C null, '
+                || 'confirm_to text C null, error text default ''''::text, '
+                || 'failed smallint default 0, gid text C, reply bytea null, '
+                || 'round integer default 0, state smallint default 0, '
+                || 'status integer null, try_to text C, type text')
+        ) AS t (name, columns), unnest(string_to_array(t.columns, ', ')) AS c (line)
+        UNION ALL SELECT 'column route_lock_' || i || '.nothing boolean null'
+        FROM generate_series(0, 15) AS i
+    ) || ARRAY[
         'constraint message_meta CHECK (one)',
-        'constraint saga_step FOREIGN KEY (gid) REFERENCES saga(gid) ON '
-            || 'DELETE CASCADE'
-    ] || ARRAY(SELECT 'column route_lock_' || i || '.nothing boolean null'
-        FROM generate_series(0, 15) AS i);
+        'constraint saga_step FOREIGN KEY (gid) REFERENCES saga(gid) '
+            || 'ON DELETE CASCADE'
+    ];
 $f$;
 
 -- PostgreSQL lets everybody execute what is new. refuse_1() is called with the
@@ -2099,11 +2001,13 @@ DECLARE
     v_new regprocedure;
     v_role name;
 BEGIN
-    -- Of version 1, which took text alone: who might call them still may.
+    -- Of version 1, which took text alone, or nothing: who might call them still
+    -- may.
     FOR v_old, v_new IN SELECT o.oid, n.oid
         FROM unnest(ARRAY['inbox_claim(text,text,bytea,integer,boolean)',
             'barrier_enter(text,text,text)', 'begin(text,text,bytea)',
-            'saga_start(text,json,text,timestamptz)']) AS t (name)
+            'saga_start(text,json,text,timestamptz)', 'outbox_stats_1()'])
+            AS t (name)
         JOIN pg_proc o ON o.oid = to_regprocedure('"@schema@".' || t.name)
         JOIN pg_proc n ON n.pronamespace = o.pronamespace
             AND n.proname = o.proname AND n.oid <> o.oid

@@ -13,9 +13,9 @@
 #include <string.h>
 #include <time.h>
 
-#include "core/error.h"
-#include "message/query.h"
-#include "message/shape.h"
+#include "base/error.h"
+#include "messages/tables/either.h"
+#include "messages/tables/shape.h"
 
 enum { VERSION = 2 };
 
@@ -218,66 +218,44 @@ static int init(const once_tx *tx, uint64_t keep_ms, once_error *err)
 
 enum { S_RECOVERY, S_COMMIT, S_STANDBYS, S_VERSION };
 
-static int is(const PGresult *r, int column, const char *text)
+static int check_settings(struct once__either *q)
 {
-    return (size_t)PQgetlength(r, 0, column) == strlen(text) &&
-           memcmp(PQgetvalue(r, 0, column), text, strlen(text)) == 0;
+    const char *commit = once__text_of(once__either_string(q, S_COMMIT));
+
+    if (once__either_int(q, S_RECOVERY))
+        return once__fail(q->err, ONCE_EOPEN,
+                          "check: a standby: what it shows may be old");
+    if (once__either_int(q, S_VERSION) != VERSION)
+        return once__fail(q->err, ONCE_EVERSION,
+                          "check: the tables are of another version");
+    if (strcmp(commit, "off") == 0 ||
+        (strcmp(commit, "local") == 0 && once__either_int(q, S_STANDBYS)))
+        return once__fail(q->err, ONCE_EOPEN,
+                          "check: synchronous_commit is off, or local beside a "
+                          "standby: what is committed may be lost");
+    return ONCE_OK;
 }
 
 static int check(const once_tx *tx, once_error *err)
 {
-    struct once__query a = {
-        .sql = "SELECT pg_is_in_recovery()::text,"
-               "current_setting('synchronous_commit'),"
-               "(current_setting('synchronous_standby_names')<>'')::text,"
-               "version::text FROM @.message_about()"};
-    PGresult *r = NULL;
-    char version[16];
-    int rc = once__query_one(tx, &a, "check", &r, err);
+    struct once__either q;
+    int rc;
 
-    if (rc != ONCE_OK)
-        return rc;
-    (void)snprintf(version, sizeof(version), "%d", VERSION);
-    if (is(r, S_RECOVERY, "true"))
-        rc = once__fail(err, ONCE_EOPEN,
-                        "check: a standby: what it shows may "
-                        "be old");
-    else if (!is(r, S_VERSION, version))
-        rc = once__fail(err, ONCE_EVERSION,
-                        "check: the tables are of another version");
-    else if (is(r, S_COMMIT, "off") ||
-             (is(r, S_COMMIT, "local") && is(r, S_STANDBYS, "true")))
-        rc = once__fail(err, ONCE_EOPEN,
-                        "check: synchronous_commit is off, or local beside a "
-                        "standby: what is committed may be lost");
-    PQclear(r);
+    once__either(&q, tx, "check",
+                 "SELECT pg_is_in_recovery(),"
+                 "current_setting('synchronous_commit'),"
+                 "current_setting('synchronous_standby_names')<>'',"
+                 "version FROM @.message_about()",
+                 NULL, err);
+    if (once__either_next(&q))
+        q.rc = check_settings(&q);
+    rc = once__either_end(&q);
     return rc == ONCE_OK ? once__shape_postgres(tx, err) : rc;
 }
 
 /* ---- Purge ------------------------------------------------------------- */
 
 enum { PAGES = 32, ROWS = 1000, PAUSE = 4 };
-
-static int ask_number(const once_tx *tx, const struct once__query *a,
-                      int64_t *out, once_error *err)
-{
-    const uint8_t *p;
-    PGresult *r = NULL;
-    uint64_t n = 0;
-    int i, rc = once__query_no_wait(once__query_one(tx, a, "purge", &r, err),
-                                    "purge", err);
-
-    if (rc == ONCE_OK && PQgetlength(r, 0, 0) != 8)
-        rc = once__fail(err, ONCE_EVERSION, "purge: not a number");
-    if (rc == ONCE_OK) {
-        p = (const uint8_t *)PQgetvalue(r, 0, 0);
-        for (i = 0; i < 8; i++)
-            n = n << 8 | p[i];
-        *out = (int64_t)n;
-    }
-    PQclear(r);
-    return rc;
-}
 
 static uint64_t clock_us(void)
 {
@@ -304,13 +282,14 @@ static int purge_pages(const once_tx *tx, uint64_t *removed, once_error *err)
     int rc = ONCE_OK;
 
     for (from = 0; rc == ONCE_OK; from += PAGES) {
-        struct once__query a = {.sql = "SELECT @.inbox_purge_1($1,$2)"};
-        char first[24], pages[24];
+        struct once__either q;
 
-        once__query_number(&a, first, from);
-        once__query_number(&a, pages, PAGES);
+        once__either(&q, tx, "purge", "SELECT @.inbox_purge_1($1,$2)", NULL,
+                     err);
+        once__either_number(&q, (int64_t)from);
+        once__either_number(&q, PAGES);
         since = clock_us();
-        rc = ask_number(tx, &a, &n, err);
+        rc = once__either_one(&q, &n);
         if (rc != ONCE_OK || n < 0)
             return rc;
         *removed += (uint64_t)n;
@@ -323,16 +302,16 @@ static int purge_pages(const once_tx *tx, uint64_t *removed, once_error *err)
 /* In steps of so many rows. */
 static int purge_with(const once_tx *tx, const char *sql, once_error *err)
 {
-    struct once__query a = {.sql = sql};
-    uint64_t since;
-    char most[24];
     int64_t n = ROWS;
     int rc = ONCE_OK;
 
-    once__query_number(&a, most, ROWS);
     while (rc == ONCE_OK && n == ROWS) {
-        since = clock_us();
-        rc = ask_number(tx, &a, &n, err);
+        uint64_t since = clock_us();
+        struct once__either q;
+
+        once__either(&q, tx, "purge", sql, NULL, err);
+        once__either_number(&q, ROWS);
+        rc = once__either_one(&q, &n);
         if (n == ROWS)
             let_others(since);
     }
@@ -353,13 +332,13 @@ static int purge_done(const once_tx *tx, once_error *err)
 
 static int purge(const once_tx *tx, uint64_t *removed, once_error *err)
 {
-    struct once__query a = {.sql = "SELECT @.floor_1($1)"};
-    char slack[24];
+    struct once__either q;
     int64_t floor;
     int rc;
 
-    once__query_number(&a, slack, ONCE__SLACK_MS);
-    rc = ask_number(tx, &a, &floor, err);
+    once__either(&q, tx, "purge", "SELECT @.floor_1($1)", NULL, err);
+    once__either_number(&q, ONCE__SLACK_MS);
+    rc = once__either_one(&q, &floor);
     if (rc == ONCE_OK)
         rc = purge_pages(tx, removed, err);
     if (rc == ONCE_OK)

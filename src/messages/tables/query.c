@@ -4,15 +4,15 @@
  */
 #ifdef ONCE_WITH_POSTGRES
 
-#include "message/query.h"
+#include "messages/tables/query.h"
 
 #include <assert.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
-#include "core/error.h"
-#include "core/sqltext.h"
+#include "base/error.h"
+#include "base/sqltext.h"
 
 enum { STATEMENT = 1024, BINARY = 1, ROOM_MIN = 256, ARRAY_MAX = 512 << 20 };
 

@@ -3,12 +3,12 @@
  * query.h - statements on a connection of PostgreSQL. What comes back is in the
  * binary format.
  */
-#ifndef ONCE_MESSAGE_QUERY_H
-#define ONCE_MESSAGE_QUERY_H
+#ifndef ONCE_MESSAGES_TABLES_QUERY_H
+#define ONCE_MESSAGES_TABLES_QUERY_H
 
 #include <libpq-fe.h>
 
-#include "message/backend.h"
+#include "messages/tables/backend.h"
 
 enum { ONCE__QUERY_PARAMETERS = 10 };
 
@@ -46,7 +46,7 @@ int once__query_array(struct once__query *q, const struct once__array *a,
 /* ONCE_OK and rows in `*out`, an answer that SQLSTATE gives, or an error. */
 int once__query_rows(const once_tx *tx, const struct once__query *a,
                      const char *where, PGresult **out, once_error *err);
-/* Likewise, exactly one row. */
+/* The same, exactly one row. */
 int once__query_one(const once_tx *tx, const struct once__query *a,
                     const char *where, PGresult **out, once_error *err);
 /* For functions that answer with a word alone: what it means. */
@@ -61,4 +61,4 @@ int once__query_no_wait(int rc, const char *where, once_error *err);
 /* ONCE_OK, or ONCE_ETX: a transaction is open. */
 int once__query_idle(const once_tx *tx, once_error *err);
 
-#endif /* ONCE_MESSAGE_QUERY_H */
+#endif /* ONCE_MESSAGES_TABLES_QUERY_H */

@@ -6,15 +6,15 @@
  * It holds no lock while it decides: a decision that comes too late is thrown
  * away and made again.
  */
-#include "message/saga.h"
+#include "messages/tables/saga.h"
 
 #include <assert.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
-#include "core/error.h"
-#include "message/backend.h"
+#include "base/error.h"
+#include "messages/tables/backend.h"
 
 enum {
     TRIES = 3,  /* of one decision, before it is left to the next second */
@@ -357,7 +357,7 @@ static int move(const once_tx *tx, const struct once__saga_ops *ops,
         rc = once__fail(err, ONCE_ENOMEM, "saga: no memory");
         goto out;
     }
-    rc = ops->read(tx, gid, now, err);
+    rc = once__saga_read(tx, gid, now, err);
     if (rc == ONCE_OK)
         rc = check_read(now, err);
     if (rc != ONCE_OK)
@@ -397,11 +397,11 @@ int once__saga_advance(const once_tx *tx, const char *gid,
 
 /* Those that are due, up to `*n` of them; then `*n` is how many there were. One
  * that cannot go on stops no other: its error is returned after theirs. */
-static int advance_page(const once_tx *tx, const struct once__saga_ops *ops,
-                        char (*gids)[ONCE__GID_SIZE], size_t *n,
-                        struct once__saga_tally *tally, once_error *err)
+static int advance_page(const once_tx *tx, char (*gids)[ONCE__GID_SIZE],
+                        size_t *n, struct once__saga_tally *tally,
+                        once_error *err)
 {
-    int rc = ops->due(tx, gids, n, err), bad = ONCE_OK;
+    int rc = once__saga_gids(tx, gids, n, err), bad = ONCE_OK;
     size_t i;
 
     for (i = 0; rc == ONCE_OK && i < *n; i++) {
@@ -426,7 +426,7 @@ int once__saga_due(const once_tx *tx, struct once__saga_tally *tally,
     if (rc == ONCE_OK && gids == NULL)
         rc = once__fail(err, ONCE_ENOMEM, "saga: no memory");
     for (page = 0; rc == ONCE_OK && n == PAGE && page < PAGES; page++)
-        rc = advance_page(tx, ops, gids, &n, tally, err);
+        rc = advance_page(tx, gids, &n, tally, err);
     free(gids);
     return rc;
 }
@@ -460,33 +460,4 @@ int once__saga_decide(const once_tx *tx, const char *gid,
     for (i = 0, rc = ONCE_AGAIN; i < TRIES && rc == ONCE_AGAIN; i++)
         rc = move(tx, ops, gid, &copy, &tally, err); /* nothing was written */
     return rc == ONCE_AGAIN ? ONCE_REFUSED : rc;
-}
-
-int once__saga_list(const once_tx *tx, const struct once__saga_filter *filter,
-                    struct once__saga_row *rows, size_t *n, once_error *err)
-{
-    const struct once__saga_ops *ops = NULL;
-    int rc = ops_of(tx, &ops, err);
-
-    return rc == ONCE_OK ? ops->list(tx, filter, rows, n, err) : rc;
-}
-
-int once__saga_get(const once_tx *tx, const char *gid,
-                   struct once__saga_row *row,
-                   struct once__saga_step_row steps[ONCE_SAGA_STEPS_MAX],
-                   once_error *err)
-{
-    const struct once__saga_ops *ops = NULL;
-    int rc = ops_of(tx, &ops, err);
-
-    return rc == ONCE_OK ? ops->get(tx, gid, row, steps, err) : rc;
-}
-
-int once__saga_stats(const once_tx *tx, struct once__saga_count *out,
-                     once_error *err)
-{
-    const struct once__saga_ops *ops = NULL;
-    int rc = ops_of(tx, &ops, err);
-
-    return rc == ONCE_OK ? ops->stats(tx, out, err) : rc;
 }

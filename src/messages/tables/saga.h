@@ -11,19 +11,19 @@
  * once__saga_due() finds.
  *
  *    once__saga_advance()      read -> core/saga.c -> write, compare-and-set
- *        saga_postgres.c             on the version of the saga and on each call
- *        saga_sqlite.c
+ *        saga_rows.c                 on the version of the saga and on each call
+ *        saga_postgres.c, saga_sqlite.c
  *
  * Every function wants a connection of our own without an open transaction.
  * Answers and errors are those of outbox.h; each may be asked again.
  */
-#ifndef ONCE_MESSAGE_SAGA_H
-#define ONCE_MESSAGE_SAGA_H
+#ifndef ONCE_MESSAGES_TABLES_SAGA_H
+#define ONCE_MESSAGES_TABLES_SAGA_H
 
 #include <once/message.h>
 
-#include "core/saga.h"
-#include "message/outbox.h"
+#include "messages/core/saga.h"
+#include "messages/tables/outbox.h"
 
 #define ONCE__GID_SIZE (ONCE_GID_MAX + 1)
 #define ONCE__NOTE_SIZE (ONCE_NOTE_MAX + 1)
@@ -146,26 +146,22 @@ struct once__saga_plan {
     struct once__saga_call calls[ONCE__SAGA_CALLS_MAX];  /* to make */
 };
 
+/* saga_rows.c: reads one saga. ONCE_OK or ONCE_FREE. */
+ONCE_CHECK int once__saga_read(const once_tx *tx, const char *gid,
+                               struct once__saga_now *out, once_error *err);
+/* saga_rows.c: up to `*n` that are due; then `*n` is how many. */
+ONCE_CHECK int once__saga_gids(const once_tx *tx, char (*gids)[ONCE__GID_SIZE],
+                               size_t *n, once_error *err);
+
 struct once__saga_ops {
     int (*start)(const once_tx *tx, const once_saga *saga, const char *json,
                  char gid[ONCE_ID_SIZE], once_error *err);
-    int (*read)(const once_tx *tx, const char *gid, struct once__saga_now *out,
-                once_error *err);
     /* ONCE_OK, or ONCE_AGAIN: something has changed, and nothing was written. */
     int (*write)(const once_tx *tx, const char *gid,
                  const struct once__saga_plan *plan, once_error *err);
-    /* Up to `*n` gids; then `*n` is how many. */
-    int (*due)(const once_tx *tx, char (*gids)[ONCE__GID_SIZE], size_t *n,
-               once_error *err);
-    int (*list)(const once_tx *tx, const struct once__saga_filter *filter,
-                struct once__saga_row *rows, size_t *n, once_error *err);
-    int (*get)(const once_tx *tx, const char *gid, struct once__saga_row *row,
-               struct once__saga_step_row *steps, once_error *err);
-    int (*stats)(const once_tx *tx, struct once__saga_count *out,
-                 once_error *err);
 };
 
 extern const struct once__saga_ops once__saga_postgres; /* saga_postgres.c   */
 extern const struct once__saga_ops once__saga_sqlite;   /* saga_sqlite.c */
 
-#endif /* ONCE_MESSAGE_SAGA_H */
+#endif /* ONCE_MESSAGES_TABLES_SAGA_H */

@@ -8,9 +8,9 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "core/error.h"
-#include "message/saga.h"
-#include "message/stmt.h"
+#include "base/error.h"
+#include "messages/tables/saga.h"
+#include "messages/tables/stmt.h"
 
 static void text(struct once__stmt *q, int column, char *out, size_t size)
 {
@@ -226,69 +226,6 @@ static int start(const once_tx *tx, const once_saga *saga, const char *json,
 
 /* ---- Moving on ------------------------------------------------------------ */
 
-enum { WHAT, NO, STATE, N, M, FLAGS, ID };
-enum { A_SAGA, A_STEP, A_CALL };
-
-static void read_row(struct once__stmt *q, struct once__saga_now *out)
-{
-    struct once__step *t = &out->saga.step[out->saga.n];
-    struct once__saga_seen *seen = &out->seen[out->n];
-
-    switch (number(q, WHAT)) {
-    case A_SAGA:
-        out->version = number(q, NO);
-        out->saga.state = (int)number(q, STATE);
-        out->late = (int)number(q, N);
-        break;
-    case A_STEP:
-        if (out->saga.n == ONCE_SAGA_STEPS_MAX)
-            break;
-        t->state = (int)number(q, STATE);
-        t->failed = (int)number(q, N);
-        t->round = (uint32_t)number(q, M);
-        t->has_confirm = number(q, FLAGS) & 1;
-        t->has_cancel = (number(q, FLAGS) & 2) != 0;
-        out->saga.n++;
-        break;
-    default:
-        if (out->n == ONCE__SAGA_CALLS_MAX)
-            break;
-        seen->seq = number(q, NO);
-        seen->phase = (int)number(q, STATE);
-        seen->attempts = (uint32_t)number(q, N);
-        text(q, ID, seen->id, sizeof(seen->id));
-        out->n++;
-    }
-}
-
-/* As saga_read_1() in pg.sql. */
-static int read_(const once_tx *tx, const char *gid, struct once__saga_now *out,
-                 once_error *err)
-{
-    struct once__stmt q = once__stmt(
-        tx,
-        "SELECT 0,version,state,deadline_ms<=?2,0,0,'' FROM main.once_saga"
-        " WHERE gid=?1"
-        " UNION ALL SELECT 1,branch,state,failed,round,"
-        "(confirm_to IS NOT NULL)+2*(cancel_to IS NOT NULL),''"
-        " FROM main.once_saga_step WHERE gid=?1"
-        " UNION ALL SELECT 2,seq,phase,attempts,0,0,id FROM main.once_outbox"
-        " WHERE saga=?1 AND (phase>0 OR"
-        " lease_ms-?2 NOT BETWEEN 1 AND 3600000)"
-        " ORDER BY 1,2");
-    int rc;
-
-    memset(out, 0, sizeof(*out));
-    once__stmt_text(&q, gid);
-    once__stmt_number(&q, once__lite_now());
-    while (once__stmt_next(&q))
-        read_row(&q, out);
-    rc = once__stmt_end(&q);
-    if (rc != SQLITE_OK)
-        return once__lite_failed(rc, "saga", err);
-    return out->version > 0 ? ONCE_OK : ONCE_FREE;
-}
-
 static int write_saga(const once_tx *tx, const char *gid,
                       const struct once__saga_plan *plan, int *written)
 {
@@ -379,134 +316,4 @@ static int write_(const once_tx *tx, const char *gid,
     return same ? ONCE_OK : ONCE_AGAIN;
 }
 
-static int due(const once_tx *tx, char (*gids)[ONCE__GID_SIZE], size_t *n,
-               once_error *err)
-{
-    struct once__stmt q =
-        once__stmt(tx, "SELECT saga FROM main.once_outbox"
-                       " WHERE saga IS NOT NULL AND phase IN (2,3,4)"
-                       " UNION SELECT gid FROM main.once_saga WHERE state=0 "
-                       "AND deadline_ms<=?1"
-                       " LIMIT ?2");
-    size_t most = *n;
-    int rc;
-
-    once__stmt_number(&q, once__lite_now());
-    once__stmt_number(&q, most);
-    for (*n = 0; *n < most && once__stmt_next(&q); ++*n)
-        text(&q, 0, gids[*n], ONCE__GID_SIZE);
-    rc = once__stmt_end(&q);
-    return rc == SQLITE_OK || rc == SQLITE_ROW
-               ? ONCE_OK
-               : once__lite_failed(rc, "saga_due", err);
-}
-
-/* ---- Operators ------------------------------------------------------------ */
-
-static void take_saga(struct once__stmt *q, struct once__saga_row *s)
-{
-    text(q, 0, s->gid, sizeof(s->gid));
-    text(q, 1, s->kind, sizeof(s->kind));
-    text(q, 2, s->note, sizeof(s->note));
-    s->state = (int)number(q, 3);
-    s->version = (uint32_t)number(q, 4);
-    s->steps = (uint32_t)number(q, 5);
-    s->deadline_ms = (uint64_t)number(q, 6);
-    s->at_ms = (uint64_t)number(q, 7);
-    s->since_ms = (uint64_t)number(q, 8);
-}
-
-static int sagas(const once_tx *tx, const char *gid, int state,
-                 const char *after, struct once__saga_row *rows, size_t *n,
-                 once_error *err)
-{
-    struct once__stmt q = once__stmt(
-        tx, "SELECT gid,kind,note,state,version,(SELECT count(*)"
-            " FROM main.once_saga_step t WHERE t.gid=s.gid),deadline_ms,at_ms,"
-            "since_ms FROM main.once_saga s WHERE gid>?3"
-            " AND (?1 IS NULL OR gid=?1) AND (?2<0 OR state=?2)"
-            " ORDER BY gid LIMIT ?4");
-    size_t most = *n;
-    int rc;
-
-    once__stmt_text(&q, gid);
-    once__stmt_number(&q, (uint64_t)(int64_t)state);
-    once__stmt_text(&q, once__text_of(after));
-    once__stmt_number(&q, most);
-    for (*n = 0; *n < most && once__stmt_next(&q); ++*n)
-        take_saga(&q, &rows[*n]);
-    rc = once__stmt_end(&q);
-    return rc == SQLITE_OK ? ONCE_OK : once__lite_failed(rc, "saga_list", err);
-}
-
-static int list_(const once_tx *tx, const struct once__saga_filter *filter,
-                 struct once__saga_row *rows, size_t *n, once_error *err)
-{
-    return sagas(tx, NULL, filter->state, filter->after, rows, n, err);
-}
-
-static void take_step(struct once__stmt *q, struct once__saga_step_row *t)
-{
-    text(q, 0, t->try_to, sizeof(t->try_to));
-    text(q, 1, t->confirm_to, sizeof(t->confirm_to));
-    text(q, 2, t->cancel_to, sizeof(t->cancel_to));
-    text(q, 3, t->error, sizeof(t->error));
-    text(q, 4, t->trouble, sizeof(t->trouble));
-    t->step = (struct once__step){
-        (int)number(q, 5), (int)number(q, 6), (uint32_t)number(q, 7),
-        t->confirm_to[0] != '\0', t->cancel_to[0] != '\0'};
-    t->status = (int)number(q, 8);
-    t->seq = number(q, 9);
-    t->phase = (int)number(q, 10);
-    t->attempts = (uint32_t)number(q, 11);
-}
-
-static int get(const once_tx *tx, const char *gid, struct once__saga_row *row,
-               struct once__saga_step_row *steps, once_error *err)
-{
-    struct once__stmt q;
-    size_t n = 1;
-    int rc = sagas(tx, gid, -1, NULL, row, &n, err);
-
-    if (rc != ONCE_OK || n == 0)
-        return rc != ONCE_OK ? rc : ONCE_FREE;
-    q = once__stmt(
-        tx,
-        "SELECT try_to,confirm_to,cancel_to,t.error,o.error,t.state,"
-        "failed,round,t.status,o.seq,o.phase,o.attempts"
-        " FROM main.once_saga_step t LEFT JOIN main.once_outbox o ON o.saga=?1"
-        " AND o.id=?1||'/'||branch||CASE t.state WHEN 1 THEN '/try'"
-        " WHEN 3 THEN '/confirm' WHEN 5 THEN '/cancel' END"
-        "||CASE round WHEN 0 THEN '' ELSE '/'||round END"
-        " WHERE t.gid=?1 ORDER BY branch");
-    once__stmt_text(&q, gid);
-    for (n = 0; n < ONCE_SAGA_STEPS_MAX && once__stmt_next(&q); n++)
-        take_step(&q, &steps[n]);
-    row->steps = (uint32_t)n;
-    rc = once__stmt_end(&q);
-    return rc == SQLITE_OK ? ONCE_OK : once__lite_failed(rc, "saga_steps", err);
-}
-
-static int stats(const once_tx *tx, struct once__saga_count *out,
-                 once_error *err)
-{
-    struct once__stmt q =
-        once__stmt(tx, "SELECT state,count(*),min(since_ms) FROM main.once_saga"
-                       " WHERE state IN (0,1,2,5) GROUP BY state");
-    uint64_t now = once__lite_now(), since;
-    int rc, state;
-
-    *out = (struct once__saga_count){{0}, 0};
-    while (once__stmt_next(&q)) {
-        state = (int)number(&q, 0);
-        since = (uint64_t)number(&q, 2);
-        out->n[state] = (uint64_t)number(&q, 1);
-        if (state == ONCE__SAGA_STUCK)
-            out->stuck_ms = now > since ? now - since : 0;
-    }
-    rc = once__stmt_end(&q);
-    return rc == SQLITE_OK ? ONCE_OK : once__lite_failed(rc, "saga_stats", err);
-}
-
-const struct once__saga_ops once__saga_sqlite = {start, read_, write_, due,
-                                                 list_, get,   stats};
+const struct once__saga_ops once__saga_sqlite = {start, write_};

@@ -6,11 +6,11 @@
 #include <stdio.h>
 #include <stdlib.h>
 
-#include "core/error.h"
-#include "core/sqltext.h"
-#include "message/backend.h"
-#include "message/lite.sql.h"
-#include "message/pg.sql.h"
+#include "base/error.h"
+#include "base/sqltext.h"
+#include "messages/tables/backend.h"
+#include "messages/tables/lite.sql.h"
+#include "messages/tables/pg.sql.h"
 
 static size_t fill_in(char *out, const char *from, const char *schema,
                       uint64_t keep_ms)

@@ -4,12 +4,12 @@
  * pg.sql and lite.sql make: ONCE_OK, ONCE_EVERSION and what is different first, or
  * another error.
  */
-#ifndef ONCE_MESSAGE_SHAPE_H
-#define ONCE_MESSAGE_SHAPE_H
+#ifndef ONCE_MESSAGES_TABLES_SHAPE_H
+#define ONCE_MESSAGES_TABLES_SHAPE_H
 
-#include "message/backend.h"
+#include "messages/tables/backend.h"
 
 ONCE_CHECK int once__shape_postgres(const once_tx *tx, once_error *err);
 ONCE_CHECK int once__shape_sqlite(const once_tx *tx, once_error *err);
 
-#endif /* ONCE_MESSAGE_SHAPE_H */
+#endif /* ONCE_MESSAGES_TABLES_SHAPE_H */

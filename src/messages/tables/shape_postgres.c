@@ -6,14 +6,14 @@
  */
 #ifdef ONCE_WITH_POSTGRES
 
-#include "message/shape.h"
+#include "messages/tables/shape.h"
 
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
-#include "core/error.h"
-#include "message/query.h"
+#include "base/error.h"
+#include "messages/tables/query.h"
 
 /* A function of pg.sql, as it stands in the text. */
 struct function {

@@ -4,12 +4,12 @@
  * for each of their columns and indexes in the program's file. More columns and
  * indexes do no harm.
  */
-#include "message/shape.h"
+#include "messages/tables/shape.h"
 
 #include <stdlib.h>
 
-#include "core/error.h"
-#include "message/stmt.h"
+#include "base/error.h"
+#include "messages/tables/stmt.h"
 
 /* A line for each column and each index of ours. */
 #define SHAPE                                                                  \

@@ -3,10 +3,10 @@
  * sqlite.c - what pg.sql does in functions, as statements on the caller's
  * handle, in the caller's write transaction.
  *
- * SQLite has one writer at a time. So nobody else is in the middle of anything
- * here: what a statement sees is committed, or the caller's own. It refuses a
- * transaction that was not begun with BEGIN IMMEDIATE: such a one reads first,
- * and then fails when another has written meanwhile.
+ * SQLite has one writer at a time. So no other process is in the middle of
+ * anything here: what a statement sees is committed, or the caller's own. It
+ * refuses a transaction that was not begun with BEGIN IMMEDIATE: such a one
+ * reads first, and then fails when another has written meanwhile.
  *
  * Ids and times are made here, since SQLite has neither.
  */
@@ -16,10 +16,10 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "core/bytes.h"
-#include "core/error.h"
-#include "message/shape.h"
-#include "message/stmt.h"
+#include "base/bytes.h"
+#include "base/error.h"
+#include "messages/tables/shape.h"
+#include "messages/tables/stmt.h"
 
 enum { VERSION = 2, STEP = 1000 };
 
@@ -131,7 +131,7 @@ static int claim_with(const once_tx *tx, const struct once__claim *c,
         return once__lite_failed(rc, "inbox_claim", err);
     if (done)
         return ONCE_OWNER;
-    assert(found || old); /* nobody else writes meanwhile */
+    assert(found || old); /* no other process writes meanwhile */
     return !found ? ONCE_OUTSIDE : differs ? ONCE_MISMATCH : ONCE_REPEATED;
 }
 

@@ -2,14 +2,14 @@
 /*
  * stmt.c - statements on a handle of SQLite, and what their errors mean.
  */
-#include "message/stmt.h"
+#include "messages/tables/stmt.h"
 
 #include <openssl/rand.h>
 #include <stdio.h>
 #include <string.h>
 #include <time.h>
 
-#include "core/error.h"
+#include "base/error.h"
 
 enum { FULL = 2 };
 

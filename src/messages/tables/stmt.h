@@ -3,12 +3,12 @@
  * stmt.h - statements on a handle of SQLite. The first error of a statement
  * stays with it and skips what follows, so only its end needs to be looked at.
  */
-#ifndef ONCE_MESSAGE_STMT_H
-#define ONCE_MESSAGE_STMT_H
+#ifndef ONCE_MESSAGES_TABLES_STMT_H
+#define ONCE_MESSAGES_TABLES_STMT_H
 
 #include <sqlite3.h>
 
-#include "message/backend.h"
+#include "messages/tables/backend.h"
 
 /* A statement under way. */
 struct once__stmt {
@@ -24,7 +24,7 @@ void once__stmt_text(struct once__stmt *q, const char *value); /* or NULL */
 void once__stmt_number(struct once__stmt *q, uint64_t value);
 void once__stmt_bytes(struct once__stmt *q, const void *data, size_t size);
 void once__stmt_fingerprint(struct once__stmt *q, const uint8_t *fingerprint);
-/* Begins it anew: the next parameter is the first. */
+/* Begins it again: the next parameter is the first. */
 void once__stmt_again(struct once__stmt *q);
 /* 1: there is a row. 0: none, or an error. */
 int once__stmt_next(struct once__stmt *q);
@@ -64,4 +64,4 @@ uint64_t once__lite_now(void); /* in ms since 1970 */
  * random bytes. */
 int once__lite_draw_id(uint64_t now_ms, char out[ONCE_ID_SIZE]);
 
-#endif /* ONCE_MESSAGE_STMT_H */
+#endif /* ONCE_MESSAGES_TABLES_STMT_H */

@@ -5,7 +5,7 @@
  */
 #include <time.h>
 
-#include "message/backend.h"
+#include "messages/tables/backend.h"
 
 uint64_t once__steady_ms(void)
 {

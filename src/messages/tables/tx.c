@@ -2,8 +2,8 @@
 /*
  * tx.c - which backend a caller's transaction belongs to.
  */
-#include "core/error.h"
-#include "message/backend.h"
+#include "base/error.h"
+#include "messages/tables/backend.h"
 
 int once__tx_backend(const once_tx *tx, const struct once__backend **out,
                      once_error *err)

@@ -8,14 +8,14 @@
  *
  * What is anything else is passed over, and so is a line of another log.
  */
-#include "audit/line.h"
+#include "operate/audit/line.h"
 
 #include <errno.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
-#include "core/error.h"
+#include "base/error.h"
 
 struct anchor {
     uint64_t seq;

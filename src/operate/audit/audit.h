@@ -19,14 +19,14 @@
  *    newest.c  the newest first, over renamed files
  *    check.c   is the chain whole?
  *    anchor.c  lines that were kept elsewhere
- *    who.c     who asks, by the kernel
+ *    who.c     the caller, as the kernel knows it
  *
  * No line holds a key, a scope, a token, a body or a store's URL: the caller
  * must not put them into a text either. Texts have no control characters, or
  * these are escaped. Errors follow once.h.
  */
-#ifndef ONCE_AUDIT_AUDIT_H
-#define ONCE_AUDIT_AUDIT_H
+#ifndef ONCE_OPERATE_AUDIT_AUDIT_H
+#define ONCE_OPERATE_AUDIT_AUDIT_H
 
 #include <jansson.h>
 
@@ -46,7 +46,7 @@ enum {
 
 /* Who decides. */
 typedef struct once__audit_who {
-    int64_t uid;       /* by the kernel; -1: nobody knows               */
+    int64_t uid;       /* by the kernel; -1: not known                  */
     int64_t login_uid; /* who logged in, in spite of sudo and su; or -1 */
     char name[65];     /* "alice"                                       */
     char way[65];      /* the way in: "command line", "console socket"  */
@@ -199,4 +199,4 @@ ONCE_CHECK int once__audit_check(const char *const *paths, size_t n,
                                  once__audit_report *report, void *user,
                                  once__audit_sum *sum, once_error *err);
 
-#endif /* ONCE_AUDIT_AUDIT_H */
+#endif /* ONCE_OPERATE_AUDIT_AUDIT_H */

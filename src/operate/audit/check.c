@@ -14,8 +14,8 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "audit/line.h"
-#include "core/error.h"
+#include "operate/audit/line.h"
+#include "base/error.h"
 
 /* An intent whose end has not been seen. */
 struct intent {
@@ -223,7 +223,7 @@ static void compare(struct check *k, const once__audit_line *line, uint64_t seq,
     k->other = 1;
     say(k, line->number, 1,
         "number %" PRIu64 " is another line than the one that is kept "
-        "elsewhere: from there on, or before, the log was written anew",
+        "elsewhere: from there on, or before, the log was written again",
         seq);
 }
 

@@ -9,7 +9,7 @@
  * again with sha256sum. All text is ASCII: what a terminal could take for a
  * command is escaped.
  */
-#include "audit/line.h"
+#include "operate/audit/line.h"
 
 #include <assert.h>
 #include <stdio.h>
@@ -19,7 +19,7 @@
 
 #include <openssl/evp.h>
 
-#include "core/bytes.h"
+#include "base/bytes.h"
 
 #define ZEROS_8 "00000000"
 #define ZEROS_32 ZEROS_8 ZEROS_8 ZEROS_8 ZEROS_8

@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* line.h - one line of the audit log as text, and back. */
-#ifndef ONCE_AUDIT_LINE_H
-#define ONCE_AUDIT_LINE_H
+#ifndef ONCE_OPERATE_AUDIT_LINE_H
+#define ONCE_OPERATE_AUDIT_LINE_H
 
-#include "audit/audit.h"
+#include "operate/audit/audit.h"
 
 enum { ONCE__AUDIT_HEX = 2 * ONCE__AUDIT_HASH + 1 };
 
@@ -32,4 +32,4 @@ void once__audit_parse(once_bytes text, once__audit_line *line);
 /* A text field of a line, or NULL. */
 const char *once__audit_field(const once__audit_line *line, const char *name);
 
-#endif /* ONCE_AUDIT_LINE_H */
+#endif /* ONCE_OPERATE_AUDIT_LINE_H */

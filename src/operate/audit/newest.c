@@ -10,7 +10,7 @@
  * counting its hash is the dear part: it is done with those only whose text has
  * what is looked for.
  */
-#include "audit/tail.h"
+#include "operate/audit/tail.h"
 
 #include <errno.h>
 #include <fcntl.h>
@@ -23,7 +23,7 @@
 
 #include <sys/stat.h>
 
-#include "core/error.h"
+#include "base/error.h"
 
 enum {
     WINDOW = 64 << 10,

@@ -2,7 +2,7 @@
 /*
  * read.c - the lines of a file, one after the other; and which of them fit.
  */
-#include "audit/line.h"
+#include "operate/audit/line.h"
 
 #include <errno.h>
 #include <fcntl.h>
@@ -15,7 +15,7 @@
 
 #include <sys/stat.h>
 
-#include "core/error.h"
+#include "base/error.h"
 
 /* A text of a line is wanted up to here; what is longer has a flaw anyway. */
 enum { BUFFER = ONCE__AUDIT_LINE_MAX + 2 };

@@ -5,7 +5,7 @@
  * Only the end is read, so a line costs the same in a log of any length. A line
  * that a crash cut short stays where it is: the next line names it.
  */
-#include "audit/tail.h"
+#include "operate/audit/tail.h"
 
 #include <dirent.h>
 #include <errno.h>
@@ -19,7 +19,7 @@
 #include <sys/file.h>
 #include <sys/stat.h>
 
-#include "core/error.h"
+#include "base/error.h"
 
 enum { WINDOW = 4 * ONCE__AUDIT_LINE_MAX, LOCK_MS = 5000, LOCK_PAUSE_MS = 10 };
 
@@ -161,7 +161,7 @@ static int is_older(const char *name, const char *base)
     return 1;
 }
 
-/* Its end, if it is an audit log. Whoever has it open and writes is waited
+/* Its end, if it is an audit log. A process that writes to it is waited
  * for. */
 static int read_older(int folder, const char *name, struct timespec *when,
                       once__audit_tail *out)

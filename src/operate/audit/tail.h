@@ -1,11 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* tail.h - the end of an audit log, which the next line follows. */
-#ifndef ONCE_AUDIT_TAIL_H
-#define ONCE_AUDIT_TAIL_H
+#ifndef ONCE_OPERATE_AUDIT_TAIL_H
+#define ONCE_OPERATE_AUDIT_TAIL_H
 
 #include <sys/types.h>
 
-#include "audit/line.h"
+#include "operate/audit/line.h"
 
 typedef struct once__audit_tail {
     off_t size;
@@ -35,8 +35,8 @@ ONCE_CHECK int once__audit_lock(int fd, const char *path, int operation,
 void once__audit_before(const char *path, char name[256],
                         once__audit_tail *out);
 
-/* The file beside `path`, likewise, whose last good line has this hash; "" if
+/* The same of the file beside `path` whose last good line has this hash; "" if
  * there is none. */
 void once__audit_ending(const char *path, const char *hash, char name[256]);
 
-#endif /* ONCE_AUDIT_TAIL_H */
+#endif /* ONCE_OPERATE_AUDIT_TAIL_H */

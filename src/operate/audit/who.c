@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * who.c - who asks: from the kernel, never from the environment.
+ * who.c - the caller: from the kernel, never from the environment.
  */
-#include "audit/audit.h"
+#include "operate/audit/audit.h"
 
 #include <inttypes.h>
 #include <pwd.h>

@@ -24,10 +24,10 @@
 #include <sys/file.h>
 #include <sys/stat.h>
 
-#include "audit/tail.h"
-#include "core/bytes.h"
-#include "core/error.h"
-#include "store/path.h"
+#include "operate/audit/tail.h"
+#include "base/bytes.h"
+#include "base/error.h"
+#include "base/path.h"
 
 struct once__audit {
     char *path; /* absolute; NULL: off */

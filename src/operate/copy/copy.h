@@ -3,8 +3,9 @@
  * copy.h - a copy of a store in one file: to keep it, and to move it into a
  * store of any kind.
  *
- *    head      "ONCECOPY", version, the store's id and incarnation, when begun
- *    records   length (4), name (32), the record as src/core/record.c has it
+ *    head      "ONCECOPY", version, the store's id and incarnation, when begun,
+ *              how far the store's clock was ahead of elapsed store time
+ *    records   length (4), name (32), the record as calls/core/record.c has it
  *    end       length 0, how many, largest fence, longest retention, when ended,
  *              SHA-256 of everything before it
  *
@@ -17,16 +18,16 @@
  *    read.c    back, record by record; and all of it to check
  *    restore.c from a file into an empty store
  */
-#ifndef ONCE_COPY_COPY_H
-#define ONCE_COPY_COPY_H
+#ifndef ONCE_OPERATE_COPY_COPY_H
+#define ONCE_OPERATE_COPY_COPY_H
 
 #include <stdio.h>
 
 #include <once/store.h>
 
 enum {
-    ONCE__COPY_VERSION = 1,
-    ONCE__COPY_HEAD = 48,
+    ONCE__COPY_VERSION = 2,
+    ONCE__COPY_HEAD = 52,
     ONCE__COPY_SUM = 36, /* where the sum begins in the end */
     ONCE__COPY_END = 68,
     ONCE__COPY_RECORDS = 256,   /* in one step                     */
@@ -38,6 +39,7 @@ typedef struct once__copy_about {
     uint8_t id[ONCE_STORE_ID_SIZE];
     uint32_t incarnation;
     uint64_t begun_ms, ended_ms; /* by the store's clock                    */
+    uint64_t ahead_ms; /* how far that was ahead of elapsed store time      */
     uint64_t records;
     uint64_t unreadable; /* writing: left out, since they fail their checksum */
     uint64_t fence;      /* the largest                                     */
@@ -90,9 +92,9 @@ ONCE_CHECK int once__copy_restore(once__copy *c, once_store *s,
                                   const once__restore *how,
                                   once_store_head *head, once_error *err);
 
-/* The same gap and a raised incarnation for a store that was put back to an
- * earlier time by other means. A gap that it has already does not end earlier. */
+/* The same gap and a raised incarnation for a store restored to an earlier
+ * state by other means. A gap that it has already does not end earlier. */
 ONCE_CHECK int once__copy_adopt(once_store *s, const once__restore *how,
                                 once_store_head *head, once_error *err);
 
-#endif /* ONCE_COPY_COPY_H */
+#endif /* ONCE_OPERATE_COPY_COPY_H */

@@ -3,16 +3,16 @@
  * read.c - a copy, record by record. Its sum is checked before the first one is
  * shown: half a copy, or a changed one, is not used.
  */
-#include "copy/copy.h"
+#include "operate/copy/copy.h"
 
 #include <errno.h>
 #include <openssl/evp.h>
 #include <stdlib.h>
 #include <string.h>
 
-#include "core/bytes.h"
-#include "core/error.h"
-#include "core/record.h"
+#include "base/bytes.h"
+#include "base/error.h"
+#include "calls/core/record.h"
 
 enum { BLOCK = 1 << 16 };
 
@@ -47,6 +47,7 @@ static int read_head(once__copy *c, once_error *err)
     c->about.incarnation = (uint32_t)once__get(head + 12, 4);
     memcpy(c->about.id, head + 16, ONCE_STORE_ID_SIZE);
     c->about.begun_ms = once__get(head + 32, 8);
+    c->about.ahead_ms = once__get(head + 44, 8);
     return ONCE_OK;
 }
 

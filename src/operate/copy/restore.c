@@ -7,13 +7,13 @@
  *                   +-- whatever fails from here on leaves a store that grants
  *                       nothing
  */
-#include "copy/copy.h"
+#include "operate/copy/copy.h"
 
 #include <stdlib.h>
 #include <string.h>
 
-#include "core/error.h"
-#include "store/store.h"
+#include "base/error.h"
+#include "calls/store/store.h"
 
 enum { DAY_MS = 86400000 };
 
@@ -144,11 +144,13 @@ static int check_incarnation(uint32_t incarnation, once_error *err)
 }
 
 /* The time from which the gap is counted: a clock that is set ahead before
- * anybody has looked at it must not end the gap. */
-static int note_time(once_store *s, once_error *err)
+ * anybody has looked at it must not end the gap. Where the clock was ahead when
+ * the copy was made, it is taken to be still ahead by as much. */
+static int note_time(once_store *s, uint64_t ahead_ms, once_error *err)
 {
     once_clock clock = {.every_ms = 1000};
-    int rc = once_store_clock(s, &clock, err);
+    int rc = ahead_ms > 0 ? once__store_clock_behind(s, &clock, ahead_ms, err)
+                          : once_store_clock(s, &clock, err);
 
     return rc == ONCE_ENOSYS ? ONCE_OK : rc;
 }
@@ -183,7 +185,7 @@ int once__copy_restore(once__copy *c, once_store *s, const once__restore *how,
     put.gap_until_ms = once__wall_clock(NULL) + ONCE_KEEP_MAX_MS;
     rc = s->ops->head(s, &put, head, err);
     if (rc == ONCE_OK)
-        rc = note_time(s, err);
+        rc = note_time(s, about->ahead_ms, err);
     if (rc == ONCE_OK)
         rc = import_all(c, s, how, err);
     put.gap = (uint32_t)how->gap;
@@ -205,13 +207,13 @@ int once__copy_adopt(once_store *s, const once__restore *how,
     if (rc == ONCE_OK)
         rc = check_incarnation(put.incarnation, err);
     if (rc == ONCE_OK)
-        rc = note_time(s, err);
+        rc = note_time(s, 0, err);
     if (rc != ONCE_OK)
         return rc;
     put.incarnation++;
     until_ms = put.gap != ONCE_GAP_NONE ? put.gap_until_ms : 0;
     put.gap = (uint32_t)how->gap;
-    put.gap_from_ms = 0; /* nobody knows */
+    put.gap_from_ms = 0; /* not known */
     put.gap_until_ms = longest(until_ms, once__wall_clock(NULL) +
                                              longest(how->keep_ms, DAY_MS));
     return s->ops->head(s, &put, head, err);

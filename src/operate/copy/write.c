@@ -4,9 +4,9 @@
  *
  * A page of names, then the records of these names with their bytes, in steps
  * that fit into memory. The file is written beside its place and renamed when
- * it is whole and flushed, so nobody takes half a copy for one.
+ * it is whole and flushed, so half a copy is never taken for one.
  */
-#include "copy/copy.h"
+#include "operate/copy/copy.h"
 
 #include <errno.h>
 #include <fcntl.h>
@@ -19,12 +19,16 @@
 #include <time.h>
 #include <unistd.h>
 
-#include "core/bytes.h"
-#include "core/error.h"
-#include "core/record.h"
-#include "store/store.h"
+#include "base/bytes.h"
+#include "base/error.h"
+#include "calls/core/record.h"
+#include "calls/store/store.h"
 
-enum { TRIES = 100, PAUSE_MS = 50 };
+enum {
+    TRIES = 100,
+    PAUSE_MS = 50,
+    STORED_MS = 60000 /* how old the time that a store keeps may be, and more */
+};
 
 struct writer {
     once_store *s;
@@ -62,6 +66,18 @@ static uint64_t now_ms(once_store *s)
     return once__wall_clock(NULL);
 }
 
+/* A clock that is ahead was not believed, so nothing was forgotten by it. Less
+ * than the age of the time that is stored is no sign of that. */
+static uint64_t ahead_ms(once_store *s)
+{
+    once_clock clock = {.every_ms = 1000};
+
+    if (once_store_clock(s, &clock, NULL) != ONCE_OK ||
+        clock.behind_ms < STORED_MS)
+        return 0;
+    return clock.behind_ms;
+}
+
 static int put_head(struct writer *w)
 {
     uint8_t head[ONCE__COPY_HEAD] = "ONCECOPY";
@@ -80,6 +96,8 @@ static int put_head(struct writer *w)
     memcpy(head + 16, of.id, sizeof(of.id));
     once__put(head + 32, w->about->begun_ms, 8);
     once__put(head + 40, ONCE__RECORD_VERSION, 4);
+    w->about->ahead_ms = ahead_ms(w->s);
+    once__put(head + 44, w->about->ahead_ms, 8);
     return put(w, head, sizeof(head)) ? ONCE_OK : failed(w);
 }
 

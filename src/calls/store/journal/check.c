@@ -6,8 +6,8 @@
  * they take no lock, touch no shared memory, and look twice at a place that may
  * just have been written, and at a segment that may just have been dropped.
  *
- * Verify says what is wrong. A torn tail is not: it was never acknowledged,
- * and the next to open goes on from there.
+ * Verify says what is wrong. A torn tail is not: it was never
+ * acknowledged, and the next to open goes on from there.
  */
 #include <errno.h>
 #include <fcntl.h>
@@ -18,10 +18,10 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-#include "core/error.h"
-#include "store/journal/handle.h"
-#include "store/journal/walk.h"
-#include "core/bytes.h"
+#include "base/error.h"
+#include "calls/store/journal/handle.h"
+#include "calls/store/journal/walk.h"
+#include "base/bytes.h"
 
 enum { LOOKS = 3 };
 
@@ -83,8 +83,7 @@ static int read_head(const struct check *c, uint64_t id,
     return code;
 }
 
-/* ---- Frames ----------------------------------------------------------------
- * */
+/* ---- Frames ------------------------------------------------------------- */
 
 static const char *state_name(uint8_t state)
 {
@@ -145,8 +144,7 @@ static void check_frame(struct check *c, struct once__walk *w,
                    : "a record fails its checksum");
 }
 
-/* ---- Segments --------------------------------------------------------------
- * */
+/* ---- Segments ----------------------------------------------------------- */
 
 /* What the last segment says of itself and of the first. */
 static int ask_last(struct check *c)
@@ -241,7 +239,7 @@ static int check_segment(struct check *c, uint64_t id,
         say_at(c, stop, "a frame fails its checksum");
     if (code == ONCE_OK && id == c->last &&
         (stop < c->known || once__walk_orphan(&w) != 0)) {
-        w.got = 0; /* somebody may have written on meanwhile */
+        w.got = 0; /* a process may have written on meanwhile */
         if (walk_frames(c, &w, 1) == 0 &&
             once__journal_at(id, w.offset) == stop)
             say_at(c, stop, "a frame that was durable fails its checksum");
@@ -317,8 +315,7 @@ static void check_unused(struct check *c, uint64_t id)
     (void)close(fd);
 }
 
-/* ---- All -------------------------------------------------------------------
- * */
+/* ---- All ---------------------------------------------------------------- */
 
 static int read_lock(struct check *c)
 {
@@ -356,7 +353,7 @@ static int check_head(struct check *c)
     return code == ONCE_OK ? ONCE_OK : once__fail(c->err, code, "%s", err.text);
 }
 
-/* It is only a cache, but whoever looks after a disk wants to know. */
+/* It is only a cache, but one who looks after a disk should know. */
 static void check_index(struct check *c)
 {
     const char *why = once__saved_check(c->folder);

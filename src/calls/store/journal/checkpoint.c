@@ -37,8 +37,8 @@
  * (saved.c, recover.c). One that is not finished when its process closes the
  * journal is thrown away, so that closing takes no longer.
  */
-#include "store/journal/handle.h"
-#include "store/journal/saved.h"
+#include "calls/store/journal/handle.h"
+#include "calls/store/journal/saved.h"
 
 #include <errno.h>
 #include <fcntl.h>
@@ -49,7 +49,7 @@
 #include <time.h>
 #include <unistd.h>
 
-#include "core/error.h"
+#include "base/error.h"
 
 #define LEAST (UINT64_C(64) << 20) /* bytes of the log that are soon walked */
 
@@ -163,7 +163,7 @@ static int lock_again(const struct once__checkpoint *k, once_error *err)
         return code;
     once__journal_unlock(k->j);
     return once__fail(err, ONCE_ESTORE,
-                      "%s/%s: thrown away: the index was made anew meanwhile",
+                      "%s/%s: thrown away: the index was rebuilt meanwhile",
                       k->j->path, ONCE__JOURNAL_NEXT_INDEX);
 }
 

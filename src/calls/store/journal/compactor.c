@@ -15,13 +15,13 @@
  *    the latest -> unlock -> ... -> MARK -> sync -> drop
  *
  * Every handle has such a thread; a lock lets one at a time work. It also makes
- * the room that is kept back for claims, so that nobody writes zeros while
+ * the room that is kept back for claims, so that no process writes zeros while
  * holding the log's lock; a claim that finds too little room waits for this
  * thread without that lock. Where the disk had no room it tries again, since
  * others may have made some. It refuses to drop what it cannot read.
  */
-#include "store/journal/handle.h"
-#include "store/journal/walk.h"
+#include "calls/store/journal/handle.h"
+#include "calls/store/journal/walk.h"
 
 #include <errno.h>
 #include <fcntl.h>
@@ -30,23 +30,23 @@
 #include <time.h>
 #include <unistd.h>
 
-#include "core/error.h"
-#include "core/must.h"
-#include "store/steady.h"
-#include "store/thread.h"
+#include "base/error.h"
+#include "base/must.h"
+#include "base/steady.h"
+#include "base/thread.h"
 
 enum {
     FULL_MS = 100,      /* between two tries on a full disk           */
     PIECE = 128 * 1024, /* bytes of the oldest segment in one step    */
     FEW = 10,           /* one part in so many is "few live ones"     */
-    WASTE = 3,          /* segments of waste that nobody minds        */
+    WASTE = 3,          /* segments of waste that do no harm          */
     AGAIN_MS = 60000    /* after the index could not be saved         */
 };
 
 struct once__compactor {
     struct once__journal view; /* the thread's alone */
-    uint64_t full_ms;          /* likewise: when the disk had no room */
-    uint64_t save_ms;          /* likewise: not before the index is saved */
+    uint64_t full_ms;          /* when the disk had no room            */
+    uint64_t save_ms;          /* the index is not saved before this   */
     int said;                  /* it was said that segments are scarce */
     pthread_t thread;
     atomic_int stop;
@@ -59,8 +59,7 @@ struct once__compactor {
     once_error trouble; /* not reported yet, if code is not 0 */
 };
 
-/* ---- Dropping -------------------------------------------------------------
- * */
+/* ---- Dropping ----------------------------------------------------------- */
 
 static uint64_t log_size(struct once__shared *s)
 {
@@ -257,7 +256,7 @@ static int drop(struct once__journal *j, uint64_t id, once_error *err)
     if (rc != 0)
         return once__fail(err, ONCE_ESTORE, "%s: dropping a segment: %s",
                           j->path, strerror(rc));
-    s->first = id + 1; /* not before: whoever is next would leave it there */
+    s->first = id + 1; /* not before: the next process would leave it there */
     return ONCE_OK;
 }
 
@@ -303,8 +302,7 @@ static int compact(struct once__journal *j, const atomic_int *stop,
     return code;
 }
 
-/* ---- The thread -----------------------------------------------------------
- * */
+/* ---- The thread --------------------------------------------------------- */
 
 static void report(struct once__compactor *c, int rc)
 {
@@ -337,7 +335,7 @@ static int prepare(struct once__compactor *c)
     return rc;
 }
 
-/* Somebody may need a segment now, and waits for this thread. */
+/* A process may need a segment now, and waits for this thread. */
 static void serve(struct once__compactor *c)
 {
     int asked;

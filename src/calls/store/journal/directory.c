@@ -7,10 +7,10 @@
  *    1,024 entries  the next 1,024    the next 2,048
  *
  * It doubles by copying: the new half lies in pages of its own and the old one
- * stays where it is. The depth is raised last, so nobody ever looks at a half
- * that is not whole. It refuses more than 2^23 entries.
+ * stays where it is. The depth is raised last, so no reader ever looks at a
+ * half that is not whole. It refuses more than 2^23 entries.
  */
-#include "store/journal/handle.h"
+#include "calls/store/journal/handle.h"
 
 #include <string.h>
 

@@ -6,7 +6,7 @@
  * Files belong to the owner of the folder, also when root creates them: the
  * other processes of the store must be able to open them.
  */
-#include "store/journal/file.h"
+#include "calls/store/journal/file.h"
 
 #include <errno.h>
 #include <fcntl.h>

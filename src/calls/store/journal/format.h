@@ -22,15 +22,15 @@
  * before `durable` is. The log is the truth and shared memory only a cache of
  * it, with one exception: how far an unfinished flush may be trusted.
  */
-#ifndef ONCE_STORE_JOURNAL_FORMAT_H
-#define ONCE_STORE_JOURNAL_FORMAT_H
+#ifndef ONCE_CALLS_STORE_JOURNAL_FORMAT_H
+#define ONCE_CALLS_STORE_JOURNAL_FORMAT_H
 
 #include <stddef.h>
 #include <stdint.h>
 
 #include <once/store.h>
 
-#include "core/bytes.h"
+#include "base/bytes.h"
 
 enum {
     ONCE__JOURNAL_VERSION = 4,
@@ -54,8 +54,7 @@ enum {
 #define ONCE__JOURNAL_INDEX "index"
 #define ONCE__JOURNAL_NEXT_INDEX "index.tmp" /* an index in the making    */
 
-/* ---- Positions ------------------------------------------------------------
- * */
+/* ---- Positions ---------------------------------------------------------- */
 
 enum { ONCE__JOURNAL_SHIFT = 36 };
 
@@ -74,8 +73,7 @@ static inline uint64_t once__journal_offset(uint64_t at)
     return at & ((UINT64_C(1) << ONCE__JOURNAL_SHIFT) - 1);
 }
 
-/* ---- frame.c: frames and the headers of segments --------------------------
- * */
+/* ---- frame.c: frames and the headers of segments ------------------------ */
 
 enum once__frame_kind {
     ONCE__FRAME_RECORD = 1, /* the record of `name` is this                 */
@@ -142,8 +140,7 @@ int once__segment_head_get(const uint8_t in[ONCE__JOURNAL_HEADER], uint64_t id,
  * when its retention ends. */
 uint64_t once__journal_due(const once_record *r);
 
-/* ---- session.c: DIR/lock ---------------------------------------------------
- * */
+/* ---- session.c: DIR/lock ------------------------------------------------ */
 
 enum once__left_state {
     ONCE__LEFT_NEW = 0,
@@ -161,4 +158,4 @@ struct once__note {
     uint64_t key[4];              /* of the index's hash; zeros: none drawn */
 };
 
-#endif /* ONCE_STORE_JOURNAL_FORMAT_H */
+#endif /* ONCE_CALLS_STORE_JOURNAL_FORMAT_H */

@@ -21,13 +21,13 @@
  *    0 magic (8)   8 version (4)  12 sum (4)  16 id (8)   24 before (8)
  *   32 first (8)  40 fence (8)    48 generation (8), then zeros
  */
-#include "store/journal/format.h"
+#include "calls/store/journal/format.h"
 
 #include <assert.h>
 #include <string.h>
 
-#include "core/crc32c.h"
-#include "core/record.h"
+#include "base/crc32c.h"
+#include "calls/core/record.h"
 
 enum { FRAME_MAGIC = 0x4d52464a, SUMMED = 8 };
 

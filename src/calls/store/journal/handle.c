@@ -3,7 +3,7 @@
  * handle.c - what one user of a journal has for itself: descriptors, mappings,
  * buffers.
  */
-#include "store/journal/handle.h"
+#include "calls/store/journal/handle.h"
 
 #include <errno.h>
 #include <fcntl.h>
@@ -11,7 +11,7 @@
 #include <string.h>
 #include <unistd.h>
 
-#include "core/error.h"
+#include "base/error.h"
 
 void once__handle_init(struct once__journal *j)
 {

@@ -25,12 +25,12 @@
  *      |       frame        file ------'        bytes
  *      `---------------------'
  */
-#ifndef ONCE_STORE_JOURNAL_HANDLE_H
-#define ONCE_STORE_JOURNAL_HANDLE_H
+#ifndef ONCE_CALLS_STORE_JOURNAL_HANDLE_H
+#define ONCE_CALLS_STORE_JOURNAL_HANDLE_H
 
 #include <time.h>
 
-#include "store/journal/shared.h"
+#include "calls/store/journal/shared.h"
 
 enum { ONCE__FILES = 64 };
 
@@ -68,8 +68,7 @@ struct once__journal {
     uint64_t recent_generation;
 };
 
-/* ---- handle.c: a handle's life --------------------------------------------
- * */
+/* ---- handle.c: a handle's life ------------------------------------------ */
 
 /* All that it has is nothing yet. */
 void once__handle_init(struct once__journal *j);
@@ -79,8 +78,7 @@ ONCE_CHECK int once__handle_share(const struct once__journal *from,
 /* Gives back all that it has. It may be one that was not opened whole. */
 void once__handle_close(struct once__journal *j);
 
-/* ---- segment.c: files of the log, and the room in them --------------------
- * */
+/* ---- segment.c: files of the log, and the room in them ------------------ */
 
 enum {
     ONCE__SEGMENT_NAME = 32,
@@ -117,8 +115,7 @@ int once__segment_extend(struct once__journal *j, uint64_t size);
  * that is ready, or is removed. */
 int once__segment_retire(struct once__journal *j, uint64_t id);
 
-/* ---- recent.c: what this handle wrote last --------------------------------
- * */
+/* ---- recent.c: what this handle wrote last ------------------------------ */
 
 struct once__recent;
 
@@ -130,8 +127,7 @@ void once__recent_put(struct once__recent **r, uint64_t at,
 const uint8_t *once__recent_find(const struct once__recent *r, uint64_t at,
                                  size_t length);
 
-/* ---- poison.c: writes and flushes that failed -----------------------------
- * */
+/* ---- poison.c: writes and flushes that failed --------------------------- */
 
 /* After this nothing is answered until all have closed. */
 int once__journal_poison(struct once__journal *j, int number, const char *what,
@@ -148,8 +144,7 @@ int once__journal_is_local(int number);
 int once__journal_no_lock(const struct once__journal *j, int rc,
                           once_error *err);
 
-/* ---- log.c: appending, reading, flushing ----------------------------------
- * */
+/* ---- log.c: appending, reading, flushing -------------------------------- */
 
 enum { ONCE__LATER = 1 };
 
@@ -183,8 +178,7 @@ ONCE_CHECK int once__journal_load(struct once__journal *j,
                                   const struct once__slot *slot, uint8_t *out,
                                   once_record *r);
 
-/* ---- saved.c: the index beside the log ------------------------------------
- * */
+/* ---- saved.c: the index beside the log ---------------------------------- */
 
 /* What was loaded: the index at `from`, or at 0 if there is none. */
 struct once__saved {
@@ -201,8 +195,7 @@ void once__saved_remove(const struct once__journal *j);
 /* NULL: the file in `folder` is whole, or there is none; or what it is. */
 const char *once__saved_check(int folder);
 
-/* ---- recover.c: from the log to shared memory -----------------------------
- * */
+/* ---- recover.c: from the log to shared memory --------------------------- */
 
 /* How a journal was left. */
 struct once__left {
@@ -214,24 +207,22 @@ struct once__left {
 /* Fills shared memory from the files. DIR/lock is locked for us alone. */
 ONCE_CHECK int once__recover(struct once__journal *j,
                              const struct once__left *left, once_error *err);
-/* Likewise, with the memory of those who were all killed: the log goes on with
+/* The same, with the memory of those who were all killed: the log goes on with
  * that. ONCE_ECORRUPT: the two do not belong together. */
 ONCE_CHECK int once__recover_kept(struct once__journal *j, once_error *err);
 /* With the lock of a holder who died, and memory that is as the log says up to
  * its tail: the log goes on there. */
 ONCE_CHECK int once__recover_undone(struct once__journal *j, once_error *err);
-/* Likewise, with memory that is worth nothing: fills it from the files. */
+/* The same, with memory that is worth nothing: fills it from the files. */
 ONCE_CHECK int once__recover_locked(struct once__journal *j, once_error *err);
 
-/* ---- lock.c: who decides and appends --------------------------------------
- * */
+/* ---- lock.c: who decides and appends ------------------------------------ */
 
 /* Takes the lock, repairing what a dead holder left. ONCE_OK or ONCE_ESTORE. */
 ONCE_CHECK int once__journal_lock(struct once__journal *j, once_error *err);
 void once__journal_unlock(struct once__journal *j);
 
-/* ---- list.c: records in the order of a scan --------------------------------
- * */
+/* ---- list.c: records in the order of a scan ----------------------------- */
 
 struct once__list {
     once_position *places; /* on the heap, or NULL                          */
@@ -249,8 +240,7 @@ ONCE_CHECK int once__list_next(struct once__journal *j, struct once__list *l,
                                uint32_t max, once_position *out,
                                once_error *err);
 
-/* ---- session.c: opening and closing a journal -----------------------------
- * */
+/* ---- session.c: opening and closing a journal --------------------------- */
 
 /* Opens the folder, creating it, and the shared memory, recovering it. */
 ONCE_CHECK int once__session_open(struct once__journal *j, once_error *err);
@@ -260,8 +250,7 @@ void once__session_close(struct once__journal *j);
 ONCE_CHECK int once__session_read(int fd, const char *path,
                                   struct once__note *out, once_error *err);
 
-/* ---- head.c: the file DIR/head ---------------------------------------------
- * */
+/* ---- head.c: the file DIR/head ------------------------------------------ */
 
 /* ONCE_OK; ONCE_ECORRUPT: it is missing or damaged; ONCE_EOPEN: it cannot be
  * read. `path` is for the error's text. */
@@ -278,16 +267,14 @@ ONCE_CHECK int once__journal_head_make(const struct once__journal *j,
 /* 1 if there may be such a one. */
 int once__journal_head_sane(const once_store_head *h);
 
-/* ---- time.c: the file DIR/clock -------------------------------------------
- * */
+/* ---- time.c: the file DIR/clock ----------------------------------------- */
 
 /* As once_store_ops.time, but for now_ms. */
 ONCE_CHECK int once__journal_time(const struct once__journal *j,
                                   const once_store_time *put,
                                   once_store_time *out, once_error *err);
 
-/* ---- checkpoint.c: saving the index beside the log ------------------------
- * */
+/* ---- checkpoint.c: saving the index beside the log ---------------------- */
 
 struct once__checkpoint; /* in the making */
 
@@ -303,8 +290,7 @@ ONCE_CHECK int once__checkpoint_step(struct once__checkpoint *k,
 /* Removes what was not finished. */
 void once__checkpoint_end(struct once__checkpoint *k);
 
-/* ---- compactor.c: a thread that makes and drops segments ------------------
- * */
+/* ---- compactor.c: a thread that makes and drops segments ---------------- */
 
 struct once__compactor;
 
@@ -322,12 +308,11 @@ int once__compactor_await(struct once__compactor *c,
 ONCE_CHECK int once__compactor_trouble(struct once__compactor *c,
                                        once_error *err);
 
-/* ---- check.c: verify and dump, from the files alone -----------------------
- * */
+/* ---- check.c: verify and dump, from the files alone --------------------- */
 
 int once__journal_verify(const char *path, once_line *line, void *user,
                          once_error *err);
 int once__journal_dump(const char *path, once_line *line, void *user,
                        once_error *err);
 
-#endif /* ONCE_STORE_JOURNAL_HANDLE_H */
+#endif /* ONCE_CALLS_STORE_JOURNAL_HANDLE_H */

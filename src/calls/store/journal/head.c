@@ -19,9 +19,9 @@
 #include <sys/random.h>
 #include <unistd.h>
 
-#include "core/crc32c.h"
-#include "core/error.h"
-#include "store/journal/handle.h"
+#include "base/crc32c.h"
+#include "base/error.h"
+#include "calls/store/journal/handle.h"
 
 enum { SUMMED = 48, SIZE = 52 };
 

@@ -9,19 +9,19 @@
  * A page that is full is cut in two by one more bit of the hash; where it had
  * the directory's last bit already, the directory doubles (directory.c). So no
  * step ever touches more than two pages and, rarely, four bytes a page: a
- * million records stall nobody. What a step replaces is noted first (undo.c).
- * The hash is keyed with random words, or whoever chooses names could fill one
- * page.
+ * million records stall no process. What a step replaces is noted first
+ * (undo.c). The hash is keyed with random words, or a caller who chooses names
+ * could fill one page.
  *
  * Pages are never given back: it keeps the largest size it has had.
  */
-#include "store/journal/handle.h"
+#include "calls/store/journal/handle.h"
 
 #include <assert.h>
 #include <string.h>
 
-#include "core/error.h"
-#include "core/must.h"
+#include "base/error.h"
+#include "base/must.h"
 
 static_assert(sizeof(struct once__page) == ONCE__PAGE_SIZE, "one page");
 static_assert(sizeof(struct once__slot) == 64, "one cache line");
@@ -44,7 +44,7 @@ uint64_t once__index_hash(const struct once__shared *s,
     return w[0] ^ w[0] >> 32;
 }
 
-/* Names are hashes, so their first bytes differ; and who wants the names in
+/* Names are hashes, so their first bytes differ; and to have the names in
  * order reads no slot that is far from them (list.c). */
 static uint8_t tag(const uint8_t name[ONCE_NAME_SIZE])
 {

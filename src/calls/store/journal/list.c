@@ -16,17 +16,17 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "core/error.h"
-#include "core/transition.h"
-#include "store/journal/handle.h"
-#include "store/steady.h"
+#include "base/error.h"
+#include "calls/core/transition.h"
+#include "calls/store/journal/handle.h"
+#include "base/steady.h"
 
 enum {
     AT_ONCE = 1 << 14, /* places in a list                  */
     FEW = 64,          /* or as few as are asked for        */
     PAGES = 32,        /* of the index, under one lock      */
     AHEAD = 16,        /* pages whose tags are being read   */
-    OLD_MS = 1000      /* then the list is made anew        */
+    OLD_MS = 1000      /* then the list is made again       */
 };
 
 /* The last place is in front. */
@@ -103,7 +103,7 @@ static void add_page(struct once__list *l, const struct once__page *p,
 
     tags_of(l, after, &from, &span);
     if (span < 255 && l->count == l->room)
-        l->more = 1; /* perhaps; whoever asks for it makes another walk */
+        l->more = 1; /* perhaps; a caller who asks for it makes another walk */
     for (i = next_tag(p, 0, from, span); left > 0 && i < p->count;
          i = next_tag(p, i + 1, from, span)) {
         if (!once__index_is_in(&p->slots[i], l->what))
@@ -193,7 +193,7 @@ int once__list_next(struct once__journal *j, struct once__list *l, int what,
         if (code == ONCE_OK && l->next < l->count)
             break;
         if (code == ONCE_OK && !l->more) {
-            l->next = 0; /* whoever asks again wants to know what came since */
+            l->next = 0; /* a caller who asks again needs what came since */
             return 0;
         }
     }

@@ -1,34 +1,34 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * lock.c - the lock of whoever decides and appends, and the repair of what a
+ * lock.c - the lock for deciding and appending, and the repair of what a
  * dead holder of it left.
  *
  * Shared memory is *broken* when a holder of the lock died, or could not write
- * what the index knows already: whoever takes the lock next puts back what was
- * not written. That is soon done, however much the store holds. One that cannot,
+ * what the index knows already: the next to take the lock undoes what was not
+ * written. That is soon done, however much the store holds. One that cannot,
  * because it has no descriptor or memory left, gets no answer itself and leaves
- * the repair to the next one. Only what cannot be put back is made anew from
- * the log.
+ * the repair to the next one. Only what cannot be undone is rebuilt from the
+ * log.
  *
- *                  a holder dies, or           put back (undo.c),
+ *                  a holder dies, or           undone (undo.c),
  *           whole ---------------> broken ------------------------> whole
  *                  cannot write      |                         ^
  *                                    | cannot be              | to its end
  *                                    `---------> building -----'
  *                                                from the log (recover.c)
  */
-#include "store/journal/handle.h"
+#include "calls/store/journal/handle.h"
 
 #include <errno.h>
 #include <stdlib.h>
 #include <string.h>
 
-#include "core/error.h"
-#include "core/must.h"
+#include "base/error.h"
+#include "base/must.h"
 
 enum { BUFFER_KEEP = 4 << 20 }; /* a larger one is given back after the batch */
 
-/* What nobody has written is put back, and the log goes on from its tail. What
+/* What was not written is undone, and the log goes on from its tail. What
  * lies behind that was never acknowledged and never read. */
 static int repair(struct once__journal *j, once_error *err)
 {
@@ -95,7 +95,7 @@ int once__journal_lock(struct once__journal *j, once_error *err)
 
 void once__journal_unlock(struct once__journal *j)
 {
-    /* The index knows of no frame that nobody can read. */
+    /* The index knows of no frame that cannot be read. */
     ONCE__MUST(j->used == 0 || j->shared->broken || j->shared->poisoned);
     if (j->used == 0 && !j->shared->broken)
         once__undo_end(j);

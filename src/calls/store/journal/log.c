@@ -5,7 +5,7 @@
  *    lock -> decide, append to a buffer -> one write -> unlock -> sync
  *
  * One write a batch, under the lock, so that others may read it at once. Then
- * whoever gets the second lock flushes for all who wait: a flush covers all
+ * the holder of the second lock flushes for all who wait: a flush covers all
  * that was written when it began. The next batch is decided meanwhile.
  *
  *                    all written,                a flush or a
@@ -14,28 +14,27 @@
  *          `----- flushed -----------'
  *
  * It refuses to retry a flush that failed: the kernel may have dropped the
- * pages and call the next one a success. Poisoned, nobody gets an answer until
- * all have closed, and the next to open cuts the log where it was durable. Of
- * somebody who died flushing nobody knows how it ended, so what was not known
- * to be durable is written again, first.
+ * pages and call the next one a success. Poisoned, no call gets an answer until
+ * all have closed, and the next to open cuts the log where it was durable. If
+ * a process died flushing, it is not known how that ended, so what was not
+ * known to be durable is written again, first.
  */
-#include "store/journal/handle.h"
+#include "calls/store/journal/handle.h"
 
 #include <errno.h>
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
 
-#include "core/error.h"
-#include "core/must.h"
+#include "base/error.h"
+#include "base/must.h"
 
 enum {
     BUFFER_MIN = 64 * 1024,
     PAGE = 4096 /* of the kernel's memory */
 };
 
-/* ---- Durable --------------------------------------------------------------
- * */
+/* ---- Durable ------------------------------------------------------------ */
 
 static void raise_durable(struct once__shared *s, uint64_t at)
 {
@@ -84,15 +83,14 @@ int once__journal_sync(struct once__journal *j, uint64_t at, once_error *err)
         rc = pthread_mutex_consistent(&s->sync);
     if (rc != 0)
         return once__journal_no_lock(j, rc, err);
-    if (s->durable < at) /* or somebody has done it for us */
+    if (s->durable < at) /* or another has done it for us */
         code = once__journal_is_poisoned(j, err) ? ONCE_ESTORE
                                                  : flush_to(j, s->tail, err);
     (void)pthread_mutex_unlock(&s->sync);
     return code;
 }
 
-/* ---- Writing --------------------------------------------------------------
- * */
+/* ---- Writing ------------------------------------------------------------ */
 
 /*
  * Up to the end of a page: zeros, where zeros are or nothing that counts.
@@ -176,8 +174,7 @@ static int roll_over(struct once__journal *j, once_error *err)
     return ONCE_OK;
 }
 
-/* ---- Room -----------------------------------------------------------------
- * */
+/* ---- Room --------------------------------------------------------------- */
 
 static uint64_t room_here(const struct once__journal *j)
 {
@@ -231,8 +228,7 @@ int once__journal_room(struct once__journal *j, size_t length, uint64_t reserve,
     return code;
 }
 
-/* ---- Appending and reading ------------------------------------------------
- * */
+/* ---- Appending and reading ---------------------------------------------- */
 
 static uint8_t *buffer_take(struct once__journal *j, size_t size)
 {

@@ -4,19 +4,19 @@
  *
  *    the failure                          shared memory is   who gets answers
  *    ------------------------------------------------------------------------
- *    a flush, or a write that any other   poisoned           nobody, until all
+ *    a flush, or a write that any other   poisoned           no call, until all
  *    process would fail at as well                           have closed
  *    a write for which this process has   broken             the next to take
  *    no descriptor or memory left                            the lock repairs:
  *                                                            what was not
  *                                                            written is undone
  */
-#include "store/journal/handle.h"
+#include "calls/store/journal/handle.h"
 
 #include <errno.h>
 #include <string.h>
 
-#include "core/error.h"
+#include "base/error.h"
 
 int once__journal_poison(struct once__journal *j, int number, const char *what,
                          once_error *err)

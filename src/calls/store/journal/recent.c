@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * recent.c - the frames that this handle wrote last, kept at hand: whoever
- * completes was the one who claimed, a moment ago, and need not ask the file.
+ * recent.c - the frames that this handle wrote last, kept at hand: the
+ * process that completes has claimed a moment ago, and need not ask the file.
  *
  *    frames[hash of position] -> {position, mark}
  *    ring   ... | frame | frame | frame |  mark: all bytes written before it
@@ -10,7 +10,7 @@
  * given up goes to another frame. What is found is still checked like what is
  * read from the file, and read from there if it fails its checksum.
  */
-#include "store/journal/handle.h"
+#include "calls/store/journal/handle.h"
 
 #include <assert.h>
 #include <stdlib.h>

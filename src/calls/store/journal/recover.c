@@ -37,8 +37,8 @@
  * only the log's end is looked after, in the same way. Where all have died their
  * memory is kept if the last segment is, up to its tail, what it knows.
  */
-#include "store/journal/handle.h"
-#include "store/journal/walk.h"
+#include "calls/store/journal/handle.h"
+#include "calls/store/journal/walk.h"
 
 #include <errno.h>
 #include <fcntl.h>
@@ -49,8 +49,8 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-#include "core/error.h"
-#include "store/store.h"
+#include "base/error.h"
+#include "calls/store/store.h"
 
 enum { QUEUE = 16, PIECE = 16 << 20 };
 
@@ -88,8 +88,7 @@ static int trouble(const struct recovery *r, uint64_t id, const char *what)
                       what, strerror(errno));
 }
 
-/* ---- Which files there are ------------------------------------------------
- * */
+/* ---- Which files there are ---------------------------------------------- */
 
 /* ONCE_OK, ONCE_ECORRUPT: there is no header (yet), or another error. */
 static int read_head(struct recovery *r, uint64_t id,
@@ -203,8 +202,7 @@ static int find_files(struct recovery *r)
     return code == ONCE_OK ? find_ready(r) : code;
 }
 
-/* ---- Walking --------------------------------------------------------------
- * */
+/* ---- Walking ------------------------------------------------------------ */
 
 static int take_frame(struct recovery *r, const struct once__frame *f,
                       uint64_t at)
@@ -458,8 +456,7 @@ static int take_all(struct recovery *r)
     return code;
 }
 
-/* ---- With an index that was saved -----------------------------------------
- * */
+/* ---- With an index that was saved --------------------------------------- */
 
 static int clear_index(struct recovery *r)
 {
@@ -487,7 +484,7 @@ static int all_are_here(const struct recovery *r)
     return live == s->records;
 }
 
-/* While it is opened; later nobody listens. */
+/* While it is opened; later no one listens. */
 static void say_refused(const struct recovery *r, const char *why)
 {
     char text[PATH_MAX + 128];
@@ -545,8 +542,7 @@ static int drop_behind_cut(struct recovery *r)
     return ONCE_OK;
 }
 
-/* ---- Going on -------------------------------------------------------------
- * */
+/* ---- Going on ----------------------------------------------------------- */
 
 static int begin(struct recovery *r)
 {
@@ -615,7 +611,7 @@ static int write_again(struct recovery *r)
     return ONCE_OK;
 }
 
-/* What was taken over is made durable before anybody gets an answer from it. */
+/* What was taken over is made durable before an answer comes from it. */
 static int settle(struct recovery *r)
 {
     struct once__shared *s = r->j->shared;
@@ -750,7 +746,7 @@ int once__recover(struct once__journal *j, const struct once__left *left,
 
 /*
  * The dead one may have begun the next segment, which says that this one ends
- * here. But the log goes on in this one: nobody shall ever read that header.
+ * here. But the log goes on in this one: that header shall never be read.
  */
 static int forget_next(struct recovery *r)
 {
@@ -783,7 +779,7 @@ int once__recover_undone(struct once__journal *j, once_error *err)
     code = begin_fences(&r); /* it may have been changing DIR/head */
     if (code == ONCE_OK)
         code = forget_next(&r);
-    /* What the dead one wrote and nobody read ends here. */
+    /* What the dead one wrote and no other read ends here. */
     return code == ONCE_OK ? go_on(&r) : code;
 }
 

@@ -12,14 +12,14 @@
  *
  * `key` is that of the index's hash. With it a page comes back as a page, and
  * not slot by slot, each to another place. So the key outlives the shared
- * memory, in a file that nobody can read who cannot read all names.
+ * memory, in a file that only those can read who can read all names.
  *
  * It refuses the file, never the folder: one that is damaged, of another log,
  * of one that ends before `to`, or of which `from` was dropped is as good as
  * none, and who asked for it walks the whole log (recover.c).
  */
-#include "store/journal/handle.h"
-#include "store/journal/saved.h"
+#include "calls/store/journal/handle.h"
+#include "calls/store/journal/saved.h"
 
 #include <assert.h>
 #include <errno.h>

@@ -1,13 +1,13 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* saved.h - the bytes of DIR/index: who writes them is checkpoint.c, who reads
  * them saved.c, which says what they mean. */
-#ifndef ONCE_STORE_JOURNAL_SAVED_H
-#define ONCE_STORE_JOURNAL_SAVED_H
+#ifndef ONCE_CALLS_STORE_JOURNAL_SAVED_H
+#define ONCE_CALLS_STORE_JOURNAL_SAVED_H
 
 #include <stddef.h>
 
-#include "core/crc32c.h"
-#include "store/journal/shared.h"
+#include "base/crc32c.h"
+#include "calls/store/journal/shared.h"
 
 #define ONCE__SAVED_MAGIC UINT64_C(0x31786469656e6f6f)
 
@@ -51,4 +51,4 @@ static inline uint64_t once__saved_block_at(uint64_t number)
     return ONCE__JOURNAL_HEADER + number * sizeof(struct once__saved_block);
 }
 
-#endif /* ONCE_STORE_JOURNAL_SAVED_H */
+#endif /* ONCE_CALLS_STORE_JOURNAL_SAVED_H */

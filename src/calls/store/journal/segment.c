@@ -16,7 +16,7 @@
  * in them. Who has an outcome and finds no segment ready, or has a frame that
  * is larger than one, makes the last one longer.
  */
-#include "store/journal/handle.h"
+#include "calls/store/journal/handle.h"
 
 #include <dirent.h>
 #include <errno.h>
@@ -120,7 +120,7 @@ int once__segment_file(struct once__journal *j, uint64_t id)
     uint64_t first = j->shared != NULL ? j->shared->first : 0;
     int fd;
 
-    if (first > j->oldest) /* whoever drops them should get the space */
+    if (first > j->oldest) /* the one who drops them should get the space */
         close_before(j, first);
     if (j->files[at].id == id)
         return j->files[at].fd;
@@ -135,8 +135,7 @@ int once__segment_file(struct once__journal *j, uint64_t id)
     return fd;
 }
 
-/* ---- Room ------------------------------------------------------------------
- * */
+/* ---- Room --------------------------------------------------------------- */
 
 uint64_t once__segment_room_ahead(struct once__shared *s)
 {
@@ -190,8 +189,7 @@ int once__segment_short(const struct once__journal *j)
            room(s) < reserve + reserve / 4 + SIZE_LEAST;
 }
 
-/* ---- Making segments ------------------------------------------------------
- * */
+/* ---- Making segments ---------------------------------------------------- */
 
 static uint64_t next_size(const struct once__journal *j)
 {
@@ -232,7 +230,7 @@ static int fill(int fd, uint64_t from, uint64_t size, const atomic_int *stop)
 
 /*
  * The same past the kernel's memory: it would fill up with zeros, and one flush
- * of them all would keep everybody waiting. Not every file system can.
+ * of them all would keep all processes waiting. Not every file system can.
  */
 static int fill_directly(int fd, uint64_t size, const atomic_int *stop)
 {

@@ -2,9 +2,9 @@
 /*
  * session.c - DIR/lock: who has the journal open, and how it was left.
  *
- * Everybody who is in holds a shared lock on the file, an OFD lock, so that it
- * belongs to the handle and ends with the process. Who gets it exclusively is
- * alone:
+ * Each process that is in holds a shared lock on the file, an OFD lock, so that
+ * it belongs to the handle and ends with the process. Who gets it exclusively
+ * is alone:
  *
  *            exclusive                       downgraded
  *    outside ---------> keeps the memory of  ------------> in
@@ -34,7 +34,7 @@
  * would both believe to know the index. It refuses one that is open in another
  * PID namespace as well, where the locks would not hold (shared.c).
  */
-#include "store/journal/handle.h"
+#include "calls/store/journal/handle.h"
 
 #include <dirent.h>
 #include <errno.h>
@@ -50,11 +50,11 @@
 #include <time.h>
 #include <unistd.h>
 
-#include "core/crc32c.h"
-#include "core/error.h"
-#include "core/must.h"
-#include "store/path.h"
-#include "store/store.h"
+#include "base/crc32c.h"
+#include "base/error.h"
+#include "base/must.h"
+#include "base/path.h"
+#include "calls/store/store.h"
 
 #define LOCK_MAGIC UINT64_C(0x524f4f4445434e4f)
 
@@ -213,7 +213,7 @@ static int open_lock(struct once__journal *j, once_error *err)
                               "%s: it is not a journal and holds other files",
                               j->path);
         j->lock_fd = once__file_create(j->folder, ONCE__JOURNAL_LOCK);
-        if (j->lock_fd < 0 && errno == EEXIST) /* somebody was faster */
+        if (j->lock_fd < 0 && errno == EEXIST) /* another was faster */
             j->lock_fd =
                 once__file_open_in(j->folder, ONCE__JOURNAL_LOCK, O_RDWR);
     }
@@ -278,8 +278,8 @@ static int begin_note(const struct once__note *before,
             draw(note->key, sizeof(note->key)));
 }
 
-/* The folder is new, or nobody has it open. Whatever happens in here, what the
- * note says of how it was left stays true. */
+/* The folder is new, or no process has it open. Whatever happens in here, what
+ * the note says of how it was left stays true. */
 static int make_shared(struct once__journal *j, const struct once__note *before,
                        struct once__note *note, struct once__left *left,
                        once_error *err)
@@ -485,8 +485,8 @@ static void say_waiting(const struct once__journal *j,
 }
 
 /*
- * Recovering a long log takes its time, and whoever does it and dies lets go of
- * the lock. It is given up only when its recovery makes no progress.
+ * Recovering a long log takes its time, and a process that does it and dies
+ * lets go of the lock. It is given up only when its recovery makes no progress.
  */
 static int wait_to_enter(struct once__journal *j, once_error *err)
 {
@@ -534,7 +534,7 @@ static void leave_last(struct once__journal *j)
     if (once__session_read(j->lock_fd, j->path, &note, NULL) != ONCE_OK ||
         note.state != ONCE__LEFT_OPEN ||
         memcmp(note.id, s->id, ONCE__JOURNAL_ID) != 0)
-        return; /* somebody was in meanwhile and has left it */
+        return; /* another was in meanwhile and has left it */
     locked = pthread_mutex_trylock(&s->lock);
     if (s->poisoned) {
         note.state = ONCE__LEFT_CUT;
@@ -544,7 +544,7 @@ static void leave_last(struct once__journal *j)
         ONCE__MUST(!s->flushing);
         note.state = ONCE__LEFT_CLEAN;
         note.at = s->tail;
-    } /* else somebody died here; the next one sees to it */
+    } /* else another died here; the next one sees to it */
     if (locked == 0 || locked == EOWNERDEAD) /* it is ours all the same */
         (void)pthread_mutex_unlock(&s->lock);
     if (note.state == ONCE__LEFT_OPEN || write_note(j, &note) == 0)

@@ -6,22 +6,22 @@
  *                                               `--- chunk 0 ---'
  *
  * Its name says which file DIR/lock is, so a copy of the folder, which has the
- * same bytes, never finds it. The random part stands in DIR/lock, so nobody
+ * same bytes, never finds it. The random part stands in DIR/lock, so no one
  * takes a stale one for it.
  *
- * Everybody may make files in /dev/shm, and see their names: what is found there
- * is believed only if it is owned as DIR/lock is, and was made since the host was
- * started.
+ * All users may make files in /dev/shm, and see their names: what is found
+ * there is believed only if it is owned as DIR/lock is, and was made since the
+ * host was started.
  *
  * The locks are robust mutexes: they hold a thread's number, which the kernel
- * takes for one of the namespace of whoever dies. So all who take them must be
- * in one PID namespace, which stands in the head.
+ * takes for one of the namespace of the one that dies. So all who take them
+ * must be in one PID namespace, which stands in the head.
  *
  * It grows and never shrinks; every page is allocated before
- * it is touched, since a full /dev/shm would otherwise be a SIGBUS in whoever
- * touches it. Processes map it in chunks, each when it first needs it.
+ * it is touched, since a full /dev/shm would otherwise be a SIGBUS in the one
+ * that touches it. Processes map it in chunks, each when it first needs it.
  */
-#include "store/journal/handle.h"
+#include "calls/store/journal/handle.h"
 
 #include <assert.h>
 #include <errno.h>
@@ -35,10 +35,10 @@
 #include <time.h>
 #include <unistd.h>
 
-#include "core/bytes.h"
-#include "core/error.h"
-#include "core/must.h"
-#include "store/steady.h"
+#include "base/bytes.h"
+#include "base/error.h"
+#include "base/must.h"
+#include "base/steady.h"
 
 enum {
     HEAD = (sizeof(struct once__shared) + 4095) / 4096 * 4096,

@@ -4,23 +4,22 @@
  * /dev/shm/once-...: locks, positions, counts, and the index of names.
  *
  * All of it is a cache of the log, made from it by recover.c, and repaired by
- * undo.c when somebody dies who holds `lock`. Locks, in the
+ * undo.c when a process dies that holds `lock`. Locks, in the
  * order in which they may be taken: compact, lock, then sync or prep. All are
  * robust and shared by processes.
  */
-#ifndef ONCE_STORE_JOURNAL_SHARED_H
-#define ONCE_STORE_JOURNAL_SHARED_H
+#ifndef ONCE_CALLS_STORE_JOURNAL_SHARED_H
+#define ONCE_CALLS_STORE_JOURNAL_SHARED_H
 
 #include <pthread.h>
 #include <stdatomic.h>
 
-#include "store/journal/file.h"
-#include "store/journal/format.h"
+#include "calls/store/journal/file.h"
+#include "calls/store/journal/format.h"
 
 struct once__journal;
 
-/* ---- The index ------------------------------------------------------------
- * */
+/* ---- The index ---------------------------------------------------------- */
 
 /* Where the last frame of a name is, and what that says. One cache line. */
 struct once__slot {
@@ -58,8 +57,7 @@ enum {
 #define ONCE__SHARED_MAGIC UINT64_C(0x3230636e6f6a6d65)
 #define ONCE__SHARED_PREFIX "/once-"
 
-/* ---- The undo list --------------------------------------------------------
- * */
+/* ---- The undo list ------------------------------------------------------ */
 
 enum { ONCE__UNDO_NOTES = 512, ONCE__UNDO_IMAGES = 32 };
 
@@ -93,8 +91,7 @@ struct once__undo {
     struct once__page pages_were[ONCE__UNDO_IMAGES];
 };
 
-/* ---- The head -------------------------------------------------------------
- * */
+/* ---- The head ----------------------------------------------------------- */
 
 struct once__segment {
     _Atomic uint64_t size;  /* of the file                                  */
@@ -170,13 +167,12 @@ static inline struct once__segment *once__segment(struct once__shared *s,
     return &s->segments[id % ONCE__JOURNAL_SEGMENTS];
 }
 
-/* ---- shared.c -------------------------------------------------------------
- * */
+/* ---- shared.c ----------------------------------------------------------- */
 
 ONCE_CHECK int once__shared_create(struct once__journal *j,
                                    const uint8_t id[ONCE__JOURNAL_ID],
                                    const uint64_t key[4], once_error *err);
-/* Memory of our own, which nobody else sees. */
+/* Memory of our own, which no other process sees. */
 ONCE_CHECK int once__shared_alone(struct once__journal *j,
                                   const uint64_t key[4], once_error *err);
 /* ONCE_OK, or ONCE_EOPEN: there is none, it is another program's or user's, or
@@ -187,13 +183,13 @@ ONCE_CHECK int once__shared_attach(struct once__journal *j,
 /* A second view of the memory that `from` has. */
 ONCE_CHECK int once__shared_share(const struct once__journal *from,
                                   struct once__journal *out, once_error *err);
-/* Alone with memory that others have left: makes its locks anew. 0: that is
+/* Alone with memory that others have left: makes new locks in it. 0: that is
  * refused, and it must be made from the log. */
 ONCE_CHECK int once__shared_keep(struct once__journal *j);
 void once__shared_detach(struct once__journal *j);
 void once__shared_remove(const struct once__journal *j,
                          const uint8_t id[ONCE__JOURNAL_ID]);
-/* As shm_open() wants it. */
+/* As shm_open() needs it. */
 void once__shared_name(const struct once__identity *self,
                        const uint8_t id[ONCE__JOURNAL_ID],
                        char out[ONCE__SHARED_NAME]);
@@ -207,8 +203,7 @@ uint32_t once__shared_grow(struct once__journal *j, uint32_t n);
  * ENOTRECOVERABLE. */
 int once__shared_lock(pthread_mutex_t *m, uint32_t busy_ms);
 
-/* ---- directory.c: all with the lock held ----------------------------------
- * */
+/* ---- directory.c: all with the lock held -------------------------------- */
 
 /* The page that this hash leads to. */
 uint32_t once__directory_get(struct once__journal *j, uint64_t hash);
@@ -224,12 +219,11 @@ int once__directory_holds(const struct once__shared *s, uint32_t page);
 /* 1 if it may be so deep. */
 int once__directory_is_depth(uint32_t depth);
 
-/* ---- undo.c: all with the lock held ----------------------------------------
- * */
+/* ---- undo.c: all with the lock held ------------------------------------- */
 
 /* Before one of the sums is changed: notes them all, unless they are noted. */
 void once__undo_begin(struct once__journal *j);
-/* Nothing is to be put back: all is as the log says. */
+/* Nothing is to be undone: all is as the log says. */
 void once__undo_end(struct once__journal *j);
 /* 1 if there may be too few notes left for one more name: what there is must be
  * written. */
@@ -246,8 +240,7 @@ ONCE_CHECK int once__undo_cut(struct once__journal *j, uint32_t page,
 /* Puts back what the log does not say. 0: it cannot be told. */
 ONCE_CHECK int once__undo_apply(struct once__journal *j);
 
-/* ---- index.c: all with the lock held --------------------------------------
- * */
+/* ---- index.c: all with the lock held ------------------------------------ */
 
 ONCE_CHECK int once__index_clear(struct once__journal *j);
 /* Its last bits say in which page a name is. */
@@ -283,4 +276,4 @@ uint32_t once__index_next(const struct once__shared *s, int what, uint32_t n);
 /* 1 if page `n` is a bucket and no part of the directory. */
 int once__index_bucket(const struct once__shared *s, uint32_t n);
 
-#endif /* ONCE_STORE_JOURNAL_SHARED_H */
+#endif /* ONCE_CALLS_STORE_JOURNAL_SHARED_H */

@@ -1,11 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * stray.c - finds and removes shared memory of journals that nobody has open.
+ * stray.c - finds and removes shared memory of journals that no process has
+ * open.
  *
- * Whoever uses it has it open, from the moment at which it is made (shared.c):
- * if it is among nobody's open files, its journal is closed, and whoever opens
- * that next makes another one where this one is gone. So it need not be known
- * which journal it was of.
+ * A process that uses it has it open, from the moment at which it is made
+ * (shared.c): if it is not among any open files, its journal is closed, and
+ * the next to open that makes another one where this one is gone. So it need
+ * not be known which journal it was of.
  *
  * A process that was opening the journal when the last other one was killed may
  * attach after we looked. It is in the midst of a few system calls, so we look
@@ -14,7 +15,7 @@
  * Processes in another PID namespace cannot be seen. What belongs to one, as it
  * says itself, is left alone.
  */
-#include "store/journal/stray.h"
+#include "calls/store/journal/stray.h"
 
 #include <dirent.h>
 #include <errno.h>
@@ -28,12 +29,12 @@
 #include <time.h>
 #include <unistd.h>
 
-#include "core/error.h"
-#include "store/journal/shared.h"
+#include "base/error.h"
+#include "calls/store/journal/shared.h"
 
 struct stray {
     struct stray *next;
-    char name[ONCE__SHARED_NAME]; /* as shm_unlink() wants it */
+    char name[ONCE__SHARED_NAME]; /* as shm_unlink() needs it */
     dev_t device;
     ino_t inode;
     uint64_t bytes;
@@ -67,7 +68,7 @@ static int look_at(int folder, const char *name, const struct stat *pids,
     struct stat st;
 
     if (fd < 0)
-        return ONCE_OK; /* gone, or nobody's business */
+        return ONCE_OK; /* gone, or not ours to judge */
     if (fstat(fd, &st) != 0 || !is_ours(fd, pids) ||
         strlen(name) + 2 > sizeof(found->name)) {
         (void)close(fd);
@@ -202,7 +203,7 @@ int once__journal_strays(struct once__strays *out, once_error *err)
     int rc;
 
     memset(out, 0, sizeof(*out));
-    /* /proc may hide other users' processes from anybody else. */
+    /* /proc may hide other users' processes from all but root. */
     if (geteuid() != 0)
         return once__fail(err, ONCE_EOPEN,
                           "only root sees what other processes have open");

@@ -7,16 +7,17 @@
  *
  * Twice, in two sectors: the older one is written over, so that a torn write
  * leaves the other. The larger number is the younger one. It is no part of the
- * log: whoever loses it has lost a guard against a wrong clock, and no record.
+ * log: a host that loses it has lost a guard against a wrong clock, and no
+ * record.
  */
 #include <errno.h>
 #include <fcntl.h>
 #include <string.h>
 #include <unistd.h>
 
-#include "core/crc32c.h"
-#include "core/error.h"
-#include "store/journal/handle.h"
+#include "base/crc32c.h"
+#include "base/error.h"
+#include "calls/store/journal/handle.h"
 
 enum { SIZE = 60, SECTOR = 512 };
 

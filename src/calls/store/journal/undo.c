@@ -2,9 +2,9 @@
 /*
  * undo.c - what shared memory was like before the lock's holder changed it.
  *
- * Whoever holds the lock notes the old bytes of each place first, and changes
+ * The holder of the lock notes the old bytes of each place first, and changes
  * the place then. If it dies, the next one puts them back, the last note first:
- * then all is as it was before the first frame that nobody wrote. That costs
+ * then all is as it was before the first frame that was not written. That costs
  * what the dead one had begun, and not what the store holds.
  *
  *              first change              the log's tail is moved, by flushing
@@ -23,18 +23,18 @@
  * program matters, so the compiler is kept from changing it, and the processor
  * need not be.
  *
- * Putting back is repeated from the beginning if whoever does it dies. What only
- * grows is not put back: the fence, since a grant may be on the disk in half a
- * batch; sizes of files; and how much memory there is.
+ * Putting back is repeated from the beginning if the process that does it dies.
+ * What only grows is not put back: the fence, since a grant may be on the disk
+ * in half a batch; sizes of files; and how much memory there is.
  *
- * It refuses notes that cannot be true: then the index is made anew from the
+ * It refuses notes that cannot be true: then the index is rebuilt from the
  * log.
  */
-#include "store/journal/handle.h"
+#include "calls/store/journal/handle.h"
 
 #include <string.h>
 
-#include "core/must.h"
+#include "base/must.h"
 
 /* Pages that one new name may cut. More than one is hardly ever seen: all 62
  * names of a page would have to fall into the same half. */

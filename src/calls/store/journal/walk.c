@@ -12,15 +12,15 @@
  *                                               ^ `- of a recovery that failed
  *                                               `- the chain ends here
  *
- * Results are skipped, not read, unless somebody asks for them.
+ * Results are skipped, not read, unless a caller asks for them.
  */
-#include "store/journal/walk.h"
+#include "calls/store/journal/walk.h"
 
 #include <errno.h>
 #include <stdlib.h>
 #include <string.h>
 
-#include "store/journal/file.h"
+#include "calls/store/journal/file.h"
 
 enum { WINDOW = 256 * 1024 };
 

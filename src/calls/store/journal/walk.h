@@ -1,11 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* walk.h - the frames of a segment in the order in which they were written. */
-#ifndef ONCE_STORE_JOURNAL_WALK_H
-#define ONCE_STORE_JOURNAL_WALK_H
+#ifndef ONCE_CALLS_STORE_JOURNAL_WALK_H
+#define ONCE_CALLS_STORE_JOURNAL_WALK_H
 
 #include <stdatomic.h>
 
-#include "store/journal/format.h"
+#include "calls/store/journal/format.h"
 
 struct once__walk {
     int fd;
@@ -39,4 +39,4 @@ uint64_t once__walk_orphan(struct once__walk *w);
  * says: what was never acknowledged may lie there, but no log that followed. */
 int once__walk_goes_on(int fd, const struct once__segment_head *next);
 
-#endif /* ONCE_STORE_JOURNAL_WALK_H */
+#endif /* ONCE_CALLS_STORE_JOURNAL_WALK_H */

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * batch.c - operations as arrays of parameters, rows of answers as records.
+ * arrays.c - operations as arrays of parameters, rows of answers as records.
  *
  * All in PostgreSQL's binary format: nothing is quoted, so nothing can be
  * quoted wrongly. An array has one dimension:
@@ -24,9 +24,9 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "core/transition.h"
-#include "core/must.h"
-#include "store/postgres/postgres.h"
+#include "calls/core/transition.h"
+#include "base/must.h"
+#include "calls/store/postgres/postgres.h"
 
 enum {
     OID_BOOL = 16,

@@ -2,8 +2,8 @@
 /*
  * head.c - counts, the head, the last fence, and records of a copy.
  */
-#include "core/error.h"
-#include "store/postgres/postgres.h"
+#include "base/error.h"
+#include "calls/store/postgres/postgres.h"
 
 enum {
     STATEMENT = 256,

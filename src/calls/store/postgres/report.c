@@ -10,9 +10,9 @@
 #include <stdio.h>
 #include <string.h>
 
-#include "core/error.h"
-#include "store/postgres/postgres.h"
-#include "core/bytes.h"
+#include "base/error.h"
+#include "calls/store/postgres/postgres.h"
+#include "base/bytes.h"
 
 enum { LINE = 640, HEALTH_MS = 600000, STATEMENT = 192 };
 

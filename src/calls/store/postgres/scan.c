@@ -4,8 +4,8 @@
  */
 #include <string.h>
 
-#include "core/error.h"
-#include "store/postgres/postgres.h"
+#include "base/error.h"
+#include "calls/store/postgres/postgres.h"
 
 enum { PAGE = 4096, /* records of one call */ STATEMENT = 192 };
 

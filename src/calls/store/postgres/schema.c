@@ -7,10 +7,10 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "core/error.h"
-#include "core/sqltext.h"
-#include "store/postgres/schema.sql.h"
-#include "store/postgres/postgres.h"
+#include "base/error.h"
+#include "base/sqltext.h"
+#include "calls/store/postgres/schema.sql.h"
+#include "calls/store/postgres/postgres.h"
 
 /* ---- The text ---------------------------------------------------------- */
 

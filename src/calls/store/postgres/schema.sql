@@ -29,13 +29,15 @@
 --
 -- `held` shows only which operations have their lock. Rows are wide, and each step
 -- that hands them on copies them: a join in an UPDATE or under FOR UPDATE keeps a
--- second copy of each row as a whole. It needs no order, since it waits for nobody.
+-- second copy of each row as a whole. It needs no order, since it waits for no
+-- one.
 --
--- An operation that is missing in the answer met somebody else: the client asks
--- again. Nobody waits for a locked row here; only `fresh` waits, for a claim of
--- the same name that is not committed yet. Those who wait hold nothing but names
--- that nobody else can see and that are smaller: there is no deadlock. An answer
--- without a change takes no lock, writes nothing and waits for no disk.
+-- An operation that is missing in the answer met another session: the client
+-- asks again. No call waits for a locked row here; only `fresh` waits, for a
+-- claim of the same name that is not committed yet. Those who wait hold nothing
+-- but names that no other can see and that are smaller: there is no deadlock.
+-- An answer without a change takes no lock, writes nothing and waits for no
+-- disk.
 --
 -- While `fresh` waits, the other's claim may be committed, completed and even
 -- forgotten; then ours would go through with an old time and a fence that is
@@ -302,7 +304,7 @@ $do$;
 -- p_now      NULL, or the time
 -- p_async    this session may commit asynchronously
 -- p_grant    false: the disk is full, change what takes no room
--- p_lock_ms  how long to wait for somebody who inserts the same name
+-- p_lock_ms  how long to wait for a session that inserts the same name
 -- p_inline   a longer body is not shown: body_1() fetches it
 CREATE OR REPLACE FUNCTION "@schema@".apply_1(p_now bigint, p_async boolean,
     p_grant boolean, p_lock_ms integer, p_inline integer, p_verb smallint[],
@@ -457,7 +459,7 @@ BEGIN
 END
 $f$;
 
--- FORGET, of the reaper: what somebody else has locked is left out, too.
+-- FORGET, of the reaper: what another session has locked is left out, too.
 CREATE OR REPLACE FUNCTION "@schema@".forget_1(p_now bigint, p_async boolean,
     p_lock_ms integer, p_inline integer, p_name bytea[], p_fence bigint[])
 RETURNS SETOF "@schema@".answer
@@ -633,9 +635,9 @@ BEGIN
 END
 $f$;
 
--- The largest fence that was drawn. Whoever is told of it may compare it with
--- what is here after a crash; the commit that drew it may not be durable yet,
--- so this one writes, and waits for the disk.
+-- The largest fence that was drawn. A program that is told of it may compare it
+-- with what is here after a crash; the commit that drew it may not be durable
+-- yet, so this one writes, and waits for the disk.
 CREATE OR REPLACE FUNCTION "@schema@".fence_1(p_async boolean)
 RETURNS bigint
 LANGUAGE plpgsql VOLATILE SECURITY DEFINER

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * batch.c - one batch: what is asked next, and what the core says to it.
+ * apply.c - one batch: what is asked next, and what the core says to it.
  *
  * The server keeps bytes; once__transition() decides here. What makes that one
  * indivisible step is a compare-and-set on the value that was decided from:
@@ -30,11 +30,11 @@
 #include <string.h>
 #include <sys/random.h>
 
-#include "core/transition.h"
-#include "core/error.h"
-#include "store/arena.h"
-#include "store/redis/redis.h"
-#include "store/store.h"
+#include "calls/core/transition.h"
+#include "base/error.h"
+#include "calls/store/arena.h"
+#include "calls/store/redis/redis.h"
+#include "calls/store/store.h"
 
 enum {
     ROUNDS = 64,         /* of questions in one apply() */
@@ -95,8 +95,7 @@ struct once__redis_batch {
     uint16_t salt;
 };
 
-/* ---- Memory ----------------------------------------------------------------
- * */
+/* ---- Memory ------------------------------------------------------------- */
 
 static int make_room(struct once__redis_batch *s, size_t n)
 {
@@ -455,8 +454,7 @@ static void answered(struct once__redis_batch *s, struct group *g,
         fail(g, ONCE_ECORRUPT);
 }
 
-/* ---- A batch --------------------------------------------------------------
- * */
+/* ---- A batch ------------------------------------------------------------ */
 
 static int by_name(const void *a, const void *b)
 {
@@ -557,10 +555,9 @@ static void ask_all(struct once__redis_batch *s, size_t n)
         }
 }
 
-/* ---- Replicas --------------------------------------------------------------
- * */
+/* ---- Replicas ----------------------------------------------------------- */
 
-/* How many replicas have what this connection wrote; -1: nobody knows. */
+/* How many replicas have what this connection wrote; -1: not known. */
 static long long replicas(struct once__redis_batch *s,
                           struct once__redis_link *l)
 {
@@ -603,8 +600,7 @@ static void wait_for_replicas(struct once__redis_batch *s, size_t n)
     }
 }
 
-/* ---- Calls ----------------------------------------------------------------
- * */
+/* ---- Calls -------------------------------------------------------------- */
 
 /* Writes to each operation what went wrong with it. Returns ONCE_ESTORE if that is
  * all there is to say. */

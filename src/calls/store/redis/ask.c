@@ -7,7 +7,7 @@
  *    asks --> sent --> reply --> answered
  *              |         +-----> refused: an error code, known by its first
  * word
- *              +-> nothing ----> ONCE_ESTORE: done or not, nobody knows
+ *              +-> nothing ----> ONCE_ESTORE: done or not, unknown
  *
  * An error reply is definite: the server changed nothing. So is a node that
  * could not be reached. They are ONCE_ESTORE all the same where asking again
@@ -23,9 +23,8 @@
 #include <string.h>
 #include <time.h>
 
-#include "core/must.h"
-#include "store/redis/redis.h"
-#include "store/redis/swap.lua.h"
+#include "base/must.h"
+#include "calls/store/redis/redis.h"
 
 enum {
     FRESH_US = 250000,
@@ -189,7 +188,7 @@ static once_bytes key_of(const struct once__redis_net *net,
 static int ready(struct once__redis_net *net, struct once__redis_link *l)
 {
     const once_bytes load[] = {
-        {"SCRIPT", 6}, {"LOAD", 4}, {once__swap_lua, strlen(once__swap_lua)}};
+        {"SCRIPT", 6}, {"LOAD", 4}, {l->script, strlen(l->script)}};
     size_t index;
 
     if (!l->loaded) {
@@ -450,7 +449,7 @@ static void refused(struct once__redis_net *net, struct once__redis_item *item,
 {
     note_reply(net, item->link, r);
     if (once__redis_is(r, "WRONGTYPE")) {
-        settle(item, ONCE_ECORRUPT); /* somebody else's key, never a miss */
+        settle(item, ONCE_ECORRUPT); /* another program's key, never a miss */
         return;
     }
     if (once__redis_is(r, "OOM")) {

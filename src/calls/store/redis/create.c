@@ -5,9 +5,9 @@
 #include <string.h>
 #include <sys/random.h>
 
-#include "core/bytes.h"
-#include "core/error.h"
-#include "store/redis/redis.h"
+#include "base/bytes.h"
+#include "base/error.h"
+#include "calls/store/redis/redis.h"
 
 enum { LINE = 2 * ONCE_STORE_ID_SIZE + 2 };
 

@@ -17,8 +17,9 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "core/error.h"
-#include "store/redis/redis.h"
+#include "base/error.h"
+#include "calls/store/redis/redis.h"
+#include "calls/store/redis/swap.lua.h"
 
 enum { REFRESH_MS = 100 };
 
@@ -27,8 +28,7 @@ static uint64_t now_ms(void)
     return once__redis_now_us() / 1000;
 }
 
-/* ---- Slots -----------------------------------------------------------------
- * */
+/* ---- Slots -------------------------------------------------------------- */
 
 /* CRC-16/XMODEM, as the cluster specification has it. */
 static unsigned crc16(const uint8_t *p, size_t size)
@@ -60,8 +60,7 @@ unsigned once__redis_slot(const void *key, size_t size)
     return crc16(p, size) % ONCE__REDIS_SLOTS;
 }
 
-/* ---- Nodes -----------------------------------------------------------------
- * */
+/* ---- Nodes -------------------------------------------------------------- */
 
 static int same_place(const struct once__redis_place *a,
                       const struct once__redis_place *b)
@@ -86,6 +85,7 @@ static size_t node_at(struct once__redis_net *net,
         return 0;
     once__redis_link_init(l, &net->config, net->tls, place);
     l->mark = &net->mark;
+    l->script = once__swap_lua;
     net->nodes[net->count++] = l;
     return net->count;
 }
@@ -257,7 +257,7 @@ static int read_map(struct once__redis_net *net, struct once__redis_link *l)
     return 1;
 }
 
-/* Anybody of the cluster may know: those that are connected first. */
+/* Any node of the cluster may know: those that are connected first. */
 static int refresh(struct once__redis_net *net)
 {
     size_t i, known = net->count;
@@ -303,7 +303,7 @@ void once__redis_net_begin(struct once__redis_net *net)
         (void)refresh(net);
 }
 
-/* All that have slots are asked what they are. One that will not do is an
+/* All that have slots are asked what they are. One that cannot be used is an
  * error; one that is away keeps only its own keys from being answered. */
 static int greet_cluster(struct once__redis_net *net)
 {

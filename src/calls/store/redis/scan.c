@@ -10,8 +10,8 @@
  *                 pages; who comes later is not shown
  *    LEASE, KEEP  a call looks at few records and few keys of others, some
  *                 milliseconds, since meanwhile claims wait, and the next one
- *                 goes on from there; it begins anew at the end, or when enough
- *                 were shown
+ *                 goes on from there; it begins again at the end, or when
+ *                 enough were shown
  *    WAITING, LIVE  the heads of all keys are read, those that are meant are put
  *                 in order, and a page of them is shown
  *
@@ -25,10 +25,10 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "core/transition.h"
-#include "core/error.h"
-#include "store/redis/redis.h"
-#include "store/store.h"
+#include "calls/core/transition.h"
+#include "base/error.h"
+#include "calls/store/redis/redis.h"
+#include "calls/store/store.h"
 
 enum {
     PAGE = 256,  /* heads in one round */
@@ -59,8 +59,7 @@ void once__redis_scan_clear(struct once__redis_scan *scan)
     memset(scan, 0, sizeof(*scan));
 }
 
-/* ---- Reading a page --------------------------------------------------------
- * */
+/* ---- Reading a page ----------------------------------------------------- */
 
 static void read_item(struct page *p, size_t i, int whole)
 {
@@ -400,7 +399,7 @@ static int scan_due(struct due *d, struct once__redis_scan *scan,
         w.node = scan->at[d->what].node;
         memcpy(w.cursor, scan->at[d->what].cursor, sizeof(w.cursor));
     }
-    scan->at[d->what].cursor[0] = '\0'; /* anew, unless the end is not near */
+    scan->at[d->what].cursor[0] = '\0'; /* again, unless the end is not near */
     w.over |= d->max == 0;
     while (!w.over && !d->enough && d->looked < LOOK && steps++ < STEPS) {
         once__redis_net_begin(d->net);
@@ -415,8 +414,7 @@ static int scan_due(struct due *d, struct once__redis_scan *scan,
     return d->shown;
 }
 
-/* ---- What waits, what is live: in order -----------------------------------
- * */
+/* ---- What waits, what is live: in order --------------------------------- */
 
 struct places {
     once_position *at;

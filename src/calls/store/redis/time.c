@@ -12,9 +12,9 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "core/bytes.h"
-#include "core/error.h"
-#include "store/redis/redis.h"
+#include "base/bytes.h"
+#include "base/error.h"
+#include "calls/store/redis/redis.h"
 
 enum { LINE = 128, KEY = ONCE__REDIS_PREFIX + 8 };
 

@@ -16,11 +16,11 @@
 #include <assert.h>
 #include <string.h>
 
-#include "core/transition.h"
-#include "core/bytes.h"
-#include "core/crc32c.h"
-#include "core/record.h"
-#include "store/redis/redis.h"
+#include "calls/core/transition.h"
+#include "base/bytes.h"
+#include "base/crc32c.h"
+#include "calls/core/record.h"
+#include "calls/store/redis/redis.h"
 
 enum { RESULT_SUM = ONCE__RECORD_HEAD, HEAD_SUM = RESULT_SUM + 4 };
 

@@ -4,9 +4,9 @@
  *
  * SQLite's automatic checkpoint runs inside an unlucky commit and is felt as
  * p99. This thread has a connection of its own: past PASSIVE_FRAMES it copies
- * without stopping anybody, past RESTART_FRAMES it also makes the next writer
- * begin the log anew, which stops writers for a moment. It refuses to insist: a
- * checkpoint that is in another process's way is left for the next time. Who
+ * without stopping a call, past RESTART_FRAMES it also makes the next writer
+ * begin the log again, which stops writers for a moment. It refuses to insist:
+ * a checkpoint that is in another process's way is left for the next time. Who
  * writes without a pause is always in its way, and has to give it one: import
  * waits for it.
  *
@@ -14,7 +14,7 @@
  * has grown has to write its inode and block maps, too, which costs as much
  * again. Zeros after the last frame are no frames; recovery stops there.
  */
-#include "store/sqlite/sqlite.h"
+#include "calls/store/sqlite/sqlite.h"
 
 #include <assert.h>
 #include <fcntl.h>
@@ -24,9 +24,9 @@
 #include <time.h>
 #include <unistd.h>
 
-#include "core/error.h"
-#include "store/place.h"
-#include "store/thread.h"
+#include "base/error.h"
+#include "calls/store/place.h"
+#include "base/thread.h"
 
 enum {
     PASSIVE_FRAMES = 1000,
@@ -38,7 +38,7 @@ enum {
     ROOM_STEP = 4 << 20 /* bytes: writers wait while so much is written   */
 };
 
-/* Past this the log begins anew. */
+/* Past this the log begins again. */
 #define ROOM_MAX ((off_t)FRAME * (RESTART_FRAMES + ROOM_AHEAD))
 
 struct once__sqlite_checkpointer {
@@ -192,7 +192,7 @@ static int committed(void *user, sqlite3 *db, const char *name, int frames)
     (void)name;
     (void)pthread_mutex_lock(&k->lock);
     k->frames = frames;
-    if (frames < k->seen) /* the log has begun anew */
+    if (frames < k->seen) /* the log has begun again */
         k->seen = 0;
     if (due(k) || is_tight(k))
         (void)pthread_cond_signal(&k->wake);

@@ -8,7 +8,7 @@
  * corner: a writer that was killed between writing and flushing leaves rows
  * that can be read but are not durable, so nothing is answered before they are.
  */
-#include "store/sqlite/sqlite.h"
+#include "calls/store/sqlite/sqlite.h"
 
 #include <errno.h>
 #include <fcntl.h>
@@ -18,8 +18,8 @@
 #include <time.h>
 #include <unistd.h>
 
-#include "core/error.h"
-#include "store/store.h"
+#include "base/error.h"
+#include "calls/store/store.h"
 
 static const char schema[] =
     "CREATE TABLE claim(name BLOB NOT NULL PRIMARY KEY,"
@@ -31,7 +31,7 @@ static const char schema[] =
     " token BLOB NOT NULL, fingerprint BLOB NOT NULL, note BLOB NOT NULL,"
     " grp BLOB NOT NULL, trace BLOB NOT NULL, subject BLOB NOT NULL,"
     " label BLOB NOT NULL) WITHOUT ROWID;"
-    /* An indeterminate record is kept until somebody resolves it. */
+    /* An indeterminate record is kept until an operator resolves it. */
     "CREATE INDEX claim_keep ON claim(keep) WHERE phase < 4;"
     /* `phase` is in it so that counting reads nothing else. */
     "CREATE INDEX claim_waiting ON claim(phase, ended, name) WHERE phase = 4;"
@@ -165,7 +165,7 @@ int once__sqlite_fail(once_error *err, int code, const char *path,
 {
     int number = db != NULL ? sqlite3_system_errno(db) : 0;
 
-    /* Not sqlite3_errmsg(): nobody has promised that it quotes no value. The
+    /* Not sqlite3_errmsg(): it is not promised that it quotes no value. The
      * system's number is left over from earlier calls but for these two. */
     if (number != 0 &&
         ((rc & 255) == SQLITE_IOERR || (rc & 255) == SQLITE_CANTOPEN))
@@ -300,7 +300,7 @@ static int has_log(struct once__sqlite_link *link)
     return wal;
 }
 
-/* In one transaction, and only if nobody else has done it meanwhile. */
+/* In one transaction, and only if no other has done it meanwhile. */
 static int create(struct once__sqlite_link *link)
 {
     const struct once__sqlite_counter none = {0, 0};
@@ -437,8 +437,8 @@ static int tune(sqlite3 *db)
                    "PRAGMA cache_size=-16384");
 }
 
-/* As SQLite wants a file's name that says more: without a log there is none to
- * be made, and nobody can write to it. NULL: out of memory. */
+/* As SQLite needs a file's name that says more: without a log there is none to
+ * be made, and no process can write to it. NULL: out of memory. */
 static char *immutable(const char *path)
 {
     static const char hex[] = "0123456789ABCDEF", tail[] = "?immutable=1";

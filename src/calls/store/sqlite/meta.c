@@ -6,26 +6,12 @@
  * The counter is a table of one row, since each batch that grants writes it.
  * The others are numbers by name, each with a sum over both.
  */
-#include "store/sqlite/sqlite.h"
+#include "calls/store/sqlite/sqlite.h"
 
-#include <assert.h>
-#include <endian.h>
 #include <string.h>
 #include <sys/random.h>
 
-#include "core/crc32c.h"
-
-/* One call of the checksum for all of them: it is on each operation's way. */
-uint32_t once__sqlite_sum(uint32_t sum, const uint64_t *values, size_t n)
-{
-    uint64_t little[ONCE__SQLITE_SUMMED];
-    size_t i;
-
-    assert(n <= ONCE__SQLITE_SUMMED);
-    for (i = 0; i < n; i++)
-        little[i] = htole64(values[i]);
-    return once__crc32c(sum, little, n * sizeof(*little));
-}
+#include "base/crc32c.h"
 
 static int bind(sqlite3_stmt *q, int at, uint64_t value)
 {

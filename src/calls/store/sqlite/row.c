@@ -6,13 +6,14 @@
  * called, and only the rows that differ are written. It refuses to guess: a sum
  * that differs, a column of another size, a half that is missing is damage.
  */
-#include "store/sqlite/sqlite.h"
+#include "calls/store/sqlite/sqlite.h"
 
 #include <assert.h>
+#include <endian.h>
 #include <string.h>
 
-#include "core/transition.h"
-#include "core/crc32c.h"
+#include "calls/core/transition.h"
+#include "base/crc32c.h"
 
 enum { PHASE_ABSENT = 0, PHASE_GRANTED = 1, PHASE_UNKNOWN = 4 };
 
@@ -59,6 +60,18 @@ enum column {
 };
 
 /* ---- Sums -------------------------------------------------------------- */
+
+/* One call of the checksum for all of them: it is on each operation's way. */
+uint32_t once__sqlite_sum(uint32_t sum, const uint64_t *values, size_t n)
+{
+    uint64_t little[ONCE__SQLITE_SUMMED];
+    size_t i;
+
+    assert(n <= ONCE__SQLITE_SUMMED);
+    for (i = 0; i < n; i++)
+        little[i] = htole64(values[i]);
+    return once__crc32c(sum, little, n * sizeof(*little));
+}
 
 #define SUM_NUMBERS(sum, values)                                               \
     once__sqlite_sum((sum), (values), sizeof(values) / sizeof((values)[0]))

@@ -21,8 +21,8 @@
  * `claim`. All other combinations are damage. Each row has a sum over its columns and
  * the name, so that a damaged or exchanged row is an error, never a miss (I9).
  */
-#ifndef ONCE_STORE_SQLITE_H
-#define ONCE_STORE_SQLITE_H
+#ifndef ONCE_CALLS_STORE_SQLITE_SQLITE_H
+#define ONCE_CALLS_STORE_SQLITE_SQLITE_H
 
 #include <once/store.h>
 #include <sqlite3.h>
@@ -95,6 +95,12 @@ int once__sqlite_fail(once_error *err, int code, const char *path,
 
 /* ---- row.c: records as rows -------------------------------------------- */
 
+enum { ONCE__SQLITE_SUMMED = 16 }; /* numbers of one sum, at the most */
+
+/* Goes on with the checksum `sum` over `n` numbers. */
+ONCE_CHECK uint32_t once__sqlite_sum(uint32_t sum, const uint64_t *values,
+                                     size_t n);
+
 /* Runs a statement without rows. Returns SQLITE_OK, or an extended code. */
 ONCE_CHECK int once__sqlite_run(struct once__sqlite_link *link,
                                 enum once__sqlite_query query);
@@ -118,12 +124,6 @@ ONCE_CHECK int once__sqlite_put(struct once__sqlite_link *link,
                                 const once_record *from, const once_record *to);
 
 /* ---- meta.c: what is kept beside the records --------------------------- */
-
-enum { ONCE__SQLITE_SUMMED = 16 }; /* numbers of one sum, at the most */
-
-/* Goes on with the checksum `sum` over `n` numbers. */
-ONCE_CHECK uint32_t once__sqlite_sum(uint32_t sum, const uint64_t *values,
-                                     size_t n);
 
 struct once__sqlite_counter {
     uint64_t fence;   /* the last one that was granted */
@@ -172,4 +172,4 @@ ONCE_CHECK int
 once__sqlite_checkpointer_trouble(struct once__sqlite_checkpointer *k,
                                   once_error *err);
 
-#endif /* ONCE_STORE_SQLITE_H */
+#endif /* ONCE_CALLS_STORE_SQLITE_SQLITE_H */

@@ -17,21 +17,22 @@
  * in the order of the stream, and only then what is new.
  *
  * Giving back: the entry goes to a consumer that nobody is, "given-back", with
- * min_idle_ms of idleness, so whoever looks next takes it. We look after
- * CLAIM_SOON_MS, so that it comes again here if there is nobody else.
+ * min_idle_ms of idleness, so the consumer that looks next takes it. We look
+ * after CLAIM_SOON_MS, so that it comes again here if there is no other
+ * process.
  *
  * At the end what we still have is given back, and a consumer without pending
  * entries is taken out of the group. One that crashed stays in the group, and
  * its entries are claimed after min_idle_ms.
  */
-#include "broker/redis/redis.h"
+#include "messages/broker/redis/redis.h"
 
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <time.h>
 
-#include "core/error.h"
+#include "base/error.h"
 
 enum { CLAIM_MAX_MS = 30000, CLAIM_SOON_MS = 500, ENTRY_SIZE = 48 };
 
@@ -53,22 +54,6 @@ static int is_listed(const struct once__incoming_list *list,
         if (in->connection == connection && strcmp(in->native, entry) == 0)
             return 1;
     return 0;
-}
-
-static void drop(struct once__incoming *in)
-{
-    free(in->native);
-    once__incoming_free(in);
-}
-
-static void drop_all(struct once__incoming_list *list)
-{
-    struct once__incoming *in;
-
-    while ((in = list->first) != NULL) {
-        once__incoming_remove(list, in);
-        drop(in);
-    }
 }
 
 static int is(const redisReply *name, const char *text)
@@ -141,7 +126,7 @@ static struct once__incoming *read_entry(struct once__redis_broker *b,
     if (bodies != 1)
         once__incoming_flaw(in, "it does not have one field body");
     if (in->native == NULL || !once__incoming_finish(in)) {
-        drop(in);
+        once__incoming_free(in);
         return NULL;
     }
     return in;
@@ -356,7 +341,7 @@ int once__redis_join(struct once__redis_broker *b, once_error *err)
                                 text("0"),       text("MKSTREAM")};
     const redisReply *r;
 
-    drop_all(&b->queue);
+    once__incoming_drop(&b->queue);
     b->held_now = 0;
     b->own_read = b->sweeps = b->alone;
     b->claim_ms = 0;
@@ -401,7 +386,8 @@ static int look(struct once__redis_broker *b, uint64_t until, int *waited,
     return read_group(b, ">", room, end > now ? end - now : 0, &found, err);
 }
 
-/* Makes an entry one that whoever looks next may claim. 0: no memory. */
+/* Makes an entry one that the consumer that looks next may claim. 0: no
+ * memory. */
 static int give_back(struct once__redis_broker *b, const char *entry,
                      size_t *at)
 {
@@ -474,7 +460,7 @@ static void drop_those_gone(struct once__redis_broker *b)
         struct once__incoming *in = b->queue.first;
 
         once__incoming_remove(&b->queue, in);
-        drop(in);
+        once__incoming_free(in);
     }
 }
 
@@ -530,7 +516,7 @@ int once__redis_ack(struct once__broker *base, struct once__delivery *d,
     if (how != ONCE__ACK_STILL_AT) {
         once__incoming_remove(&b->held, in);
         b->held_now -= (size_t)same;
-        drop(in);
+        once__incoming_free(in);
     }
     if (ok)
         return ONCE_OK;
@@ -568,6 +554,6 @@ void once__redis_leave(struct once__redis_broker *b)
             once__redis_command(l, 6, words, &at))
             once__redis_exchange(&l, 1);
     }
-    drop_all(&b->queue);
-    drop_all(&b->held);
+    once__incoming_drop(&b->queue);
+    once__incoming_drop(&b->held);
 }

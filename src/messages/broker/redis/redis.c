@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * redis.c - the driver for Redis Streams, of class B, or class A for one server
- * with appendfsync always.
+ * redis.c - the driver for Redis Streams, which is durable for one server with
+ * appendfsync always only.
  *
  *    redis://[USER[:PASSWORD]@]HOST[:PORT][/DB]?stream=S     rediss: with TLS
  *
@@ -12,12 +12,11 @@
  *                                    consumer: above the longest handler
  *    both       password_file=PATH cacert=PATH cert=PATH key=PATH sni=NAME
  *
- * Connections and their URLs are those of the store (src/store/redis), which
- * also says what a server must be: a primary of version 7 that drops nothing to
- * make room. An entry has the fields id, key, type, headers and body; key, type
- * and headers only if the message has them.
+ * Connections and their URLs are those of src/base/redis, which also says what a
+ * server must be: a primary of version 7 that drops nothing to make room. An entry has the fields id, key, type, headers and
+ * body; key, type and headers only if the message has them.
  */
-#include "broker/redis/redis.h"
+#include "messages/broker/redis/redis.h"
 
 #include <poll.h>
 #include <stdio.h>
@@ -26,10 +25,10 @@
 #include <sys/random.h>
 #include <unistd.h>
 
-#include "broker/redis/retire.lua.h"
-#include "broker/redis/send.lua.h"
-#include "core/error.h"
-#include "store/url.h"
+#include "messages/broker/redis/retire.lua.h"
+#include "messages/broker/redis/send.lua.h"
+#include "base/error.h"
+#include "base/url.h"
 
 enum {
     URL_MAX = 8192,
@@ -243,7 +242,7 @@ static void log_class(struct once__redis_broker *b)
         return;
     b->class_logged = 1;
     once__redis_log(b,
-                    "redis: class B: %s, so a crash of the server may lose "
+                    "redis: %s, so a crash of the server may lose "
                     "messages that it has taken",
                     !l->aof          ? "appendonly is off"
                     : l->fsync_known ? "appendfsync is not always"
@@ -275,7 +274,7 @@ static int redis_connect(struct once__broker *base, once_error *err)
     if (rc == ONCE_OK && b->group[0] != '\0')
         rc = once__redis_join(b, err);
     if (rc != ONCE_OK && l->fd >= 0)
-        once__redis_link_fail(l, "the stream will not do");
+        once__redis_link_fail(l, "the stream cannot be used");
     once__redis_link_reset(l);
     return rc;
 }

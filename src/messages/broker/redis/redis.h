@@ -7,12 +7,12 @@
  *      receive.c    messages that come in
  *        talk.c     one command and its reply
  */
-#ifndef ONCE_BROKER_REDIS_H
-#define ONCE_BROKER_REDIS_H
+#ifndef ONCE_MESSAGES_BROKER_REDIS_REDIS_H
+#define ONCE_MESSAGES_BROKER_REDIS_REDIS_H
 
-#include "broker/incoming.h"
-#include "broker/share.h"
-#include "store/redis/redis.h"
+#include "messages/broker/incoming.h"
+#include "messages/broker/share.h"
+#include "base/redis/redis.h"
 
 /* A message that was sent and has no proof yet. */
 struct once__redis_flight {
@@ -89,4 +89,4 @@ ONCE_CHECK int once__redis_ack(struct once__broker *base,
 /* Gives back what it has, and leaves the group. */
 void once__redis_leave(struct once__redis_broker *b);
 
-#endif /* ONCE_BROKER_REDIS_H */
+#endif /* ONCE_MESSAGES_BROKER_REDIS_REDIS_H */

@@ -10,15 +10,15 @@
  * An error reply means that nothing was added: REFUSED. A server that has
  * forgotten the script gets its text.
  */
-#include "broker/redis/redis.h"
+#include "messages/broker/redis/redis.h"
 
 #include <ctype.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
-#include "broker/redis/send.lua.h"
-#include "core/error.h"
+#include "messages/broker/redis/send.lua.h"
+#include "base/error.h"
 
 enum {
     BACKLOG_MAX = 8 << 20, /* bytes that wait to be sent: then send() waits */

@@ -2,7 +2,7 @@
 /*
  * talk.c - one command and its reply, and lines for people.
  */
-#include "broker/redis/redis.h"
+#include "messages/broker/redis/redis.h"
 
 #include <stdarg.h>
 #include <stdio.h>

@@ -1,0 +1,126 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * saga_postgres.c - sagas on PostgreSQL: calls the functions of pg.sql, which
+ * read and write and decide nothing.
+ */
+#ifdef ONCE_WITH_POSTGRES
+
+#include <inttypes.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <string.h>
+
+#include "messages/tables/either.h"
+#include "messages/tables/saga.h"
+
+/* An array of arrays of numbers, as PostgreSQL reads it. */
+struct list {
+    char text[8192];
+    size_t size;
+};
+
+static void put(struct list *l, int n, ...)
+{
+    va_list args;
+    int i;
+
+    va_start(args, n);
+    for (i = 0; i < n; i++)
+        l->size += (size_t)snprintf(l->text + l->size,
+                                    sizeof(l->text) - l->size, "%s%" PRId64,
+                                    i > 0         ? ","
+                                    : l->size > 1 ? ",{"
+                                                  : "{",
+                                    va_arg(args, int64_t));
+    va_end(args);
+    l->size +=
+        (size_t)snprintf(l->text + l->size, sizeof(l->text) - l->size, "}");
+}
+
+static const char *ended(struct list *l)
+{
+    (void)snprintf(l->text + l->size, sizeof(l->text) - l->size, "}");
+    return l->text;
+}
+
+/* ---- Starting ----------------------------------------------------------- */
+
+static int start(const once_tx *tx, const once_saga *saga, const char *json,
+                 char gid[ONCE_ID_SIZE], once_error *err)
+{
+    struct once__either q;
+    int rc, before = 0;
+
+    once__either(&q, tx, "saga_start",
+                 "SELECT @.saga_start($1,$2::json,$3,"
+                 "to_timestamp(nullif($4::bigint,0)/1000.0::float8))",
+                 NULL, err);
+    once__either_text(&q, saga->kind);
+    once__either_text(&q, json);
+    once__either_text(&q, saga->gid);
+    once__either_number(&q, (int64_t)saga->deadline_ms);
+    if (once__either_next(&q)) {
+        before = once__either_string(&q, 0) == NULL;
+        if (!before)
+            once__either_copy(&q, 0, gid, ONCE_ID_SIZE);
+    }
+    rc = once__either_end(&q);
+    if (rc != ONCE_OK || !before)
+        return rc;
+    (void)snprintf(gid, ONCE_ID_SIZE, "%s", saga->gid);
+    return ONCE_REPEATED;
+}
+
+/* ---- Moving on ---------------------------------------------------------- */
+
+static void put_steps(struct list *l, const struct once__saga_plan *plan)
+{
+    size_t i;
+
+    for (i = 0; i < plan->after.n; i++) {
+        const struct once__step *t = &plan->after.step[i];
+
+        if (memcmp(t, &plan->before.step[i], sizeof(*t)) != 0)
+            put(l, 4, (int64_t)i + 1, (int64_t)t->state, (int64_t)t->failed,
+                (int64_t)t->round);
+    }
+}
+
+static int write_(const once_tx *tx, const char *gid,
+                  const struct once__saga_plan *plan, once_error *err)
+{
+    struct list steps = {"{", 1}, taken = {"{", 1}, calls = {"{", 1};
+    struct once__either q;
+    int rc, same = 0;
+    size_t i;
+
+    put_steps(&steps, plan);
+    for (i = 0; i < plan->n_taken; i++)
+        put(&taken, 4, plan->taken[i].seen->seq,
+            (int64_t)plan->taken[i].seen->phase,
+            (int64_t)plan->taken[i].seen->attempts,
+            (int64_t)plan->taken[i].branch);
+    for (i = 0; i < plan->n_calls; i++)
+        put(&calls, 2, (int64_t)plan->calls[i].step + 1,
+            (int64_t)plan->calls[i].op);
+    once__either(&q, tx, "saga", "SELECT @.saga_write_1($1,$2,$3,$4,$5,$6,$7)",
+                 NULL, err);
+    once__either_text(&q, gid);
+    once__either_number(&q, plan->version);
+    once__either_number(&q, plan->after.state);
+    once__either_text(&q, plan->note);
+    once__either_text(&q, ended(&steps));
+    once__either_text(&q, ended(&taken));
+    once__either_text(&q, ended(&calls));
+    if (once__either_next(&q))
+        same = strcmp(once__text_of(once__either_string(&q, 0)), "ok") == 0;
+    rc = once__either_end(&q);
+    return rc != ONCE_OK || same ? rc : ONCE_AGAIN;
+}
+
+const struct once__saga_ops once__saga_postgres = {start, write_};
+
+#else
+/* An empty file is not a program that ISO C knows. */
+typedef int once__no_saga_postgres;
+#endif
