@@ -18,7 +18,8 @@
 
 #include <once/once.h>
 
-#include "http/http.h"
+#include "calls/http/http.h"
+#include "calls/http/json.h"
 
 
 /* with its headers over ONCE_RESULT_MAX, a response is not kept */
@@ -36,7 +37,7 @@
 
 /* names of "once_route" that one store counts for, "-" among them */
 #define NGX_HTTP_ONCE_NROUTES       64
-#define NGX_HTTP_ONCE_ROUTE_LEN     64
+#define NGX_HTTP_ONCE_NAME_LEN      64
 
 
 typedef struct ngx_http_once_worker_s  ngx_http_once_worker_t;
@@ -97,13 +98,16 @@ typedef struct {
     ngx_http_complex_value_t    *key;
     ngx_str_t                    key_header;  /* "$http_x" alone: "x" */
     ngx_flag_t                   key_required;
+    ngx_uint_t                   key_form;  /* enum once__key_form */
+    ngx_msec_t                   max_age;   /* 0: the most */
     ngx_http_complex_value_t    *realm;
     ngx_http_complex_value_t    *label;     /* NULL: method and path */
     ngx_flag_t                   label_off;
-    ngx_uint_t                   counts;      /* enum once__counts */
+    once__compared              *compared;    /* NULL: not set */
     ngx_http_complex_value_t    *fingerprint; /* where it is not empty */
     ngx_uint_t                   methods;
     ngx_msec_t                   wait;
+    ngx_uint_t                   repeat;
     once__statuses              *final;     /* as written */
     once__statuses              *release;
     once__policy                 policy;    /* what follows from all of it */
@@ -111,12 +115,14 @@ typedef struct {
     ngx_flag_t                   two_phase;
     ngx_uint_t                   store_failure;
     ngx_msec_t                   ttl;
+    ngx_msec_t                   ttl_failure;   /* 0: as all others */
     ngx_msec_t                   lease;
     size_t                       max_response;
     ngx_array_t                 *hide;      /* once_bytes */
     ngx_flag_t                   store_cookies;
     ngx_flag_t                   cors_expose;
     ngx_flag_t                   dry_run;
+    ngx_str_t                   *probe;     /* a URI, len 0: off */
 
     /* the method that each of them sends, NULL: that of the request */
     ngx_http_complex_value_t    *wire[NGX_HTTP_ONCE_NUPSTREAMS];
@@ -126,11 +132,80 @@ typedef struct {
 #define NGX_HTTP_ONCE_HOLD_LOST     0
 #define NGX_HTTP_ONCE_TAKE_LOST     1
 
+#define NGX_HTTP_ONCE_REPLAY        0
+#define NGX_HTTP_ONCE_REFUSE        1
+
 #define NGX_HTTP_ONCE_DENY          0
 #define NGX_HTTP_ONCE_BYPASS        1
 
 
 extern ngx_module_t  ngx_http_once_module;
+
+
+#define ngx_http_once_count(table)  (sizeof(table) / sizeof((table)[0]))
+
+
+/* --- texts --- */
+
+static ngx_inline once_bytes
+ngx_http_once_bytes(ngx_str_t *s)
+{
+    once_bytes  b;
+
+    b.data = s->data;
+    b.size = s->len;
+
+    return b;
+}
+
+
+static ngx_inline ngx_uint_t
+ngx_http_once_same(ngx_str_t *a, ngx_str_t *b)
+{
+    return a->len == b->len && ngx_strncmp(a->data, b->data, a->len) == 0;
+}
+
+
+/* without regard to case, and of a literal */
+
+#define ngx_http_once_is(s, text)                                             \
+    ((s)->len == sizeof(text) - 1                                             \
+     && ngx_strncasecmp((s)->data, (u_char *) text, sizeof(text) - 1) == 0)
+
+#define ngx_http_once_is_header(h, name)  ngx_http_once_is(&(h)->key, name)
+
+
+/* --- configuration --- */
+
+/* about a location, or a store */
+
+#define ngx_http_once_log_conf(level, cf, of, format, ...)                    \
+    ngx_log_error(level, (cf)->log, 0, format " in %V:%ui", ##__VA_ARGS__,    \
+                  &(of)->file, (of)->line)
+
+
+/* into `cv`, or, where that is NULL, into one of its own; NULL: an error */
+
+static ngx_inline ngx_http_complex_value_t *
+ngx_http_once_compile(ngx_conf_t *cf, ngx_str_t *value,
+    ngx_http_complex_value_t *cv)
+{
+    ngx_http_compile_complex_value_t  ccv;
+
+    if (cv == NULL) {
+        cv = ngx_palloc(cf->pool, sizeof(ngx_http_complex_value_t));
+        if (cv == NULL) {
+            return NULL;
+        }
+    }
+
+    ngx_memzero(&ccv, sizeof(ngx_http_compile_complex_value_t));
+    ccv.cf = cf;
+    ccv.value = value;
+    ccv.complex_value = cv;
+
+    return ngx_http_compile_complex_value(&ccv) == NGX_OK ? cv : NULL;
+}
 
 
 /* a directive of another module, for the place of its value; or NULL */

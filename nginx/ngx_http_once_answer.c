@@ -11,15 +11,6 @@
 #include "ngx_http_once_answer.h"
 
 
-static ngx_int_t ngx_http_once_send(ngx_http_request_t *r, ngx_buf_t *b);
-static ngx_int_t ngx_http_once_set_content_type(ngx_http_request_t *r,
-    ngx_str_t *value);
-static ngx_int_t ngx_http_once_restore_header(ngx_http_request_t *r,
-    once__header *header);
-static ngx_int_t ngx_http_once_expose(ngx_http_request_t *r,
-    ngx_http_once_ctx_t *ctx);
-
-
 /*
  * Members of headers_out that point to an element of its list.  A replay has
  * to set those that were set: the upstream module leaves "location" NULL for
@@ -40,8 +31,7 @@ static const size_t  ngx_http_once_special[] = {
     ngx_http_once_offset(content_range)
 };
 
-#define NGX_HTTP_ONCE_NSPECIAL                                                \
-    (sizeof(ngx_http_once_special) / sizeof(ngx_http_once_special[0]))
+#define NGX_HTTP_ONCE_NSPECIAL  ngx_http_once_count(ngx_http_once_special)
 
 
 static uint8_t
@@ -82,19 +72,17 @@ ngx_http_once_set_last_modified(ngx_http_request_t *r)
     }
 
     p = ngx_pnalloc(r->pool, sizeof("Mon, 28 Sep 1970 06:00:00 GMT"));
-    h = ngx_list_push(&r->headers_out.headers);
-
-    if (h == NULL) {
-        return NGX_ERROR;
-    }
-
-    h->hash = 0;
-
     if (p == NULL) {
         return NGX_ERROR;
     }
 
+    h = ngx_list_push(&r->headers_out.headers);
+    if (h == NULL) {
+        return NGX_ERROR;
+    }
+
     h->hash = 1;
+    ngx_http_once_unlink(h);
     ngx_str_set(&h->key, "Last-Modified");
     h->lowcase_key = (u_char *) "last-modified";
     h->value.data = p;
@@ -107,27 +95,10 @@ ngx_http_once_set_last_modified(ngx_http_request_t *r)
 }
 
 
-ngx_int_t
-ngx_http_once_mark_new(ngx_http_request_t *r, ngx_http_once_ctx_t *ctx)
-{
-    ngx_http_once_strip_headers(r);
-
-    if (!ctx->decision.marked) {
-        return NGX_OK;
-    }
-
-    if (ngx_http_once_add_status(r, ctx) != NGX_OK) {
-        return NGX_ERROR;
-    }
-
-    return ngx_http_once_expose(r, ctx);
-}
-
-
 /* scripts of another origin see only the headers that are named here */
 
 static ngx_int_t
-ngx_http_once_expose(ngx_http_request_t *r, ngx_http_once_ctx_t *ctx)
+ngx_http_once_expose(ngx_http_request_t *r)
 {
     u_char                *p;
     ngx_str_t             *value;
@@ -135,19 +106,12 @@ ngx_http_once_expose(ngx_http_request_t *r, ngx_http_once_ctx_t *ctx)
     ngx_http_once_walk_t   walk;
 
     static char  ours[] = "Idempotent-Replayed, Idempotency-Status";
-    static char  name[] = "Access-Control-Expose-Headers";
-
-    if (!ctx->conf->cors_expose) {
-        return NGX_OK;
-    }
 
     ngx_http_once_walk(&walk, &r->headers_out.headers);
 
     while ((h = ngx_http_once_next(&walk)) != NULL) {
-        if (h->hash == 0 || h->key.len != sizeof(name) - 1
-            || ngx_strncasecmp(h->key.data, (u_char *) name,
-                               sizeof(name) - 1)
-               != 0)
+        if (h->hash == 0
+            || !ngx_http_once_is_header(h, "Access-Control-Expose-Headers"))
         {
             continue;
         }
@@ -165,11 +129,51 @@ ngx_http_once_expose(ngx_http_request_t *r, ngx_http_once_ctx_t *ctx)
         return NGX_OK;
     }
 
-    return ngx_http_once_add_header(r, name, ours);
+    return ngx_http_once_add_header(r, "Access-Control-Expose-Headers", ours);
+}
+
+
+static ngx_int_t
+ngx_http_once_add_ours(ngx_http_request_t *r, ngx_http_once_ctx_t *ctx)
+{
+    if (ngx_http_once_add_status(r, ctx) != NGX_OK) {
+        return NGX_ERROR;
+    }
+
+    return ctx->conf->cors_expose ? ngx_http_once_expose(r) : NGX_OK;
+}
+
+
+ngx_int_t
+ngx_http_once_mark_new(ngx_http_request_t *r, ngx_http_once_ctx_t *ctx)
+{
+    ngx_http_once_strip_headers(r);
+
+    return ctx->decision.marked ? ngx_http_once_add_ours(r, ctx) : NGX_OK;
 }
 
 
 /* --- problems --- */
+
+static ngx_int_t
+ngx_http_once_add_retry_after(ngx_http_request_t *r, ngx_http_once_ctx_t *ctx)
+{
+    u_char  *p;
+
+    if (ctx->decision.retry_after == 0) {
+        return NGX_OK;
+    }
+
+    p = ngx_pnalloc(r->pool, NGX_INT_T_LEN + 1);
+    if (p == NULL) {
+        return NGX_ERROR;
+    }
+
+    *ngx_sprintf(p, "%ud", ctx->decision.retry_after) = '\0';
+
+    return ngx_http_once_add_header(r, "Retry-After", (char *) p);
+}
+
 
 ngx_int_t
 ngx_http_once_set_problem(ngx_http_request_t *r, ngx_http_once_ctx_t *ctx,
@@ -186,7 +190,8 @@ ngx_http_once_set_problem(ngx_http_request_t *r, ngx_http_once_ctx_t *ctx,
     }
 
     size = once__problem_body(ctx->decision.problem, ctx->decision.status,
-                              ctx->detail, (char *) p);
+                              ctx->decision.recorded, ctx->detail,
+                              (char *) p);
 
     r->headers_out.status = (ngx_uint_t) ctx->decision.status;
     r->headers_out.status_line.len = 0;
@@ -199,25 +204,234 @@ ngx_http_once_set_problem(ngx_http_request_t *r, ngx_http_once_ctx_t *ctx,
     b->last = p + size;
 
     if (ngx_http_once_add_header(r, "Cache-Control", "no-store") != NGX_OK
-        || ngx_http_once_add_status(r, ctx) != NGX_OK)
+        || ngx_http_once_add_retry_after(r, ctx) != NGX_OK)
     {
         return NGX_ERROR;
     }
 
-    if (ctx->decision.retry_after) {
-        p = ngx_pnalloc(r->pool, NGX_INT_T_LEN + 1);
-        if (p == NULL) {
-            return NGX_ERROR;
+    return ngx_http_once_add_ours(r, ctx);
+}
+
+
+/* --- replays --- */
+
+static ngx_int_t
+ngx_http_once_restore_reason(ngx_http_request_t *r, once_bytes *reason)
+{
+    u_char  *p;
+
+    if (reason->size == 0) {
+        return NGX_OK;
+    }
+
+    p = ngx_pnalloc(r->pool, reason->size + 4);
+    if (p == NULL) {
+        return NGX_ERROR;
+    }
+
+    r->headers_out.status_line.data = p;
+    r->headers_out.status_line.len = reason->size + 4;
+
+    p = ngx_sprintf(p, "%03ui ", r->headers_out.status);
+    ngx_memcpy(p, reason->data, reason->size);
+
+    return NGX_OK;
+}
+
+
+/* as the upstream module takes it apart */
+
+static void
+ngx_http_once_set_content_type(ngx_http_request_t *r, once_bytes value)
+{
+    u_char  *p, *name, *end;
+
+    p = (u_char *) value.data;
+    end = p + value.size;
+
+    r->headers_out.content_type.data = p;
+    r->headers_out.content_type.len = value.size;
+    r->headers_out.content_type_len = value.size;
+    r->headers_out.content_type_lowcase = NULL;
+
+    for ( /* void */ ; p < end; p++) {
+
+        if (*p != ';') {
+            continue;
         }
 
-        *ngx_sprintf(p, "%ud", ctx->decision.retry_after) = '\0';
+        for (name = p + 1; name < end && *name == ' '; name++) { /* void */ }
 
-        if (ngx_http_once_add_header(r, "Retry-After", (char *) p) != NGX_OK) {
+        if (end - name < (ssize_t) sizeof("charset=") - 1
+            || ngx_strncasecmp(name, (u_char *) "charset=", 8) != 0)
+        {
+            continue;
+        }
+
+        r->headers_out.content_type_len = (size_t) (p - (u_char *) value.data);
+
+        p = name + 8;
+        p += (p < end && *p == '"');
+        end -= (end > p && *(end - 1) == '"');
+
+        r->headers_out.charset.data = p;
+        r->headers_out.charset.len = (size_t) (end - p);
+
+        return;
+    }
+}
+
+
+/* "expires" and gzip_proxied look for it there */
+
+static ngx_int_t
+ngx_http_once_link_cache_control(ngx_http_request_t *r, ngx_table_elt_t *h)
+{
+    ngx_table_elt_t  **ph;
+
+#if (nginx_version >= 1023000)
+
+    for (ph = &r->headers_out.cache_control; *ph; ph = &(*ph)->next) {
+        /* void */
+    }
+
+#else
+
+    if (r->headers_out.cache_control.elts == NULL
+        && ngx_array_init(&r->headers_out.cache_control, r->pool, 1,
+                          sizeof(ngx_table_elt_t *))
+           != NGX_OK)
+    {
+        return NGX_ERROR;
+    }
+
+    ph = ngx_array_push(&r->headers_out.cache_control);
+    if (ph == NULL) {
+        return NGX_ERROR;
+    }
+
+#endif
+
+    *ph = h;
+
+    return NGX_OK;
+}
+
+
+static ngx_int_t
+ngx_http_once_restore_header(ngx_http_request_t *r, once__header *header)
+{
+    u_char           *out;
+    ngx_table_elt_t  *h;
+
+    if (header->tag == 0 && header->name.size == sizeof("Content-Type") - 1
+        && ngx_strncasecmp((u_char *) header->name.data,
+                           (u_char *) "Content-Type", header->name.size)
+           == 0)
+    {
+        ngx_http_once_set_content_type(r, header->value);
+        return NGX_OK;
+    }
+
+    h = ngx_http_once_push_header(r, header->name, header->value);
+    if (h == NULL) {
+        return NGX_ERROR;
+    }
+
+    if (header->tag == 0 || header->tag > NGX_HTTP_ONCE_NSPECIAL) {
+        return ngx_http_once_is_header(h, "Cache-Control")
+               ? ngx_http_once_link_cache_control(r, h) : NGX_OK;
+    }
+
+    out = (u_char *) &r->headers_out;
+    *(ngx_table_elt_t **) (out + ngx_http_once_special[header->tag - 1]) = h;
+
+    if (r->headers_out.last_modified == h) {
+        r->headers_out.last_modified_time =
+                            ngx_parse_http_time(h->value.data, h->value.len);
+    }
+
+    return NGX_OK;
+}
+
+
+/* sets the response from the record */
+
+ngx_int_t
+ngx_http_once_set_replay(ngx_http_request_t *r, ngx_http_once_ctx_t *ctx,
+    ngx_buf_t *b)
+{
+    size_t           at;
+    once__header     header;
+    once__response  *response;
+
+    response = &ctx->replay;
+
+    ngx_http_clean_header(r);
+
+    r->allow_ranges = 0;
+    r->disable_not_modified = 1;
+    r->headers_out.status = (ngx_uint_t) response->status;
+
+    if (ngx_http_once_restore_reason(r, &response->reason) != NGX_OK) {
+        return NGX_ERROR;
+    }
+
+    at = 0;
+
+    while (once__response_next(response, &at, &header)) {
+        if (ngx_http_once_restore_header(r, &header) != NGX_OK) {
             return NGX_ERROR;
         }
     }
 
-    return ngx_http_once_expose(r, ctx);
+    if (!ngx_http_once_bodiless(r)) {
+        r->headers_out.content_length_n = (off_t) response->body.size;
+        b->pos = (u_char *) response->body.data;
+        b->last = b->pos + response->body.size;
+    }
+
+    if (ngx_http_once_add_header(r, "Idempotent-Replayed", "true") != NGX_OK) {
+        return NGX_ERROR;
+    }
+
+    return ngx_http_once_add_ours(r, ctx);
+}
+
+
+/* a response in one buffer, which may be empty */
+
+void
+ngx_http_once_whole(ngx_buf_t *b, ngx_chain_t *out)
+{
+    b->memory = (b->last > b->pos) ? 1 : 0;
+    b->last_buf = 1;
+    b->last_in_chain = 1;
+
+    out->buf = b;
+    out->next = NULL;
+}
+
+
+static ngx_int_t
+ngx_http_once_send(ngx_http_request_t *r, ngx_buf_t *b)
+{
+    ngx_int_t    rc;
+    ngx_chain_t  out;
+
+    /* of an error_page that led here: the status is ours to choose */
+
+    r->err_status = 0;
+
+    rc = ngx_http_send_header(r);
+
+    if (rc == NGX_ERROR || rc > NGX_OK || r->header_only) {
+        return rc;
+    }
+
+    ngx_http_once_whole(b, &out);
+
+    return ngx_http_output_filter(r, &out);
 }
 
 
@@ -260,238 +474,6 @@ ngx_http_once_answer_handler(ngx_http_request_t *r)
 }
 
 
-static ngx_int_t
-ngx_http_once_send(ngx_http_request_t *r, ngx_buf_t *b)
-{
-    ngx_int_t    rc;
-    ngx_chain_t  out;
-
-    /* of an error_page that led here: the status is ours to choose */
-
-    r->err_status = 0;
-
-    rc = ngx_http_send_header(r);
-
-    if (rc == NGX_ERROR || rc > NGX_OK || r->header_only) {
-        return rc;
-    }
-
-    b->memory = (b->last > b->pos) ? 1 : 0;
-    b->last_buf = 1;
-    b->last_in_chain = 1;
-
-    out.buf = b;
-    out.next = NULL;
-
-    return ngx_http_output_filter(r, &out);
-}
-
-
-/* --- replays --- */
-
-/* sets the response from the record */
-
-ngx_int_t
-ngx_http_once_set_replay(ngx_http_request_t *r, ngx_http_once_ctx_t *ctx,
-    ngx_buf_t *b)
-{
-    u_char          *p;
-    size_t           at;
-    once__header     header;
-    once__response  *response;
-
-    response = &ctx->replay;
-
-    ngx_http_clean_header(r);
-
-    r->allow_ranges = 0;
-    r->disable_not_modified = 1;
-    r->headers_out.status = (ngx_uint_t) response->status;
-
-    if (response->reason.size) {
-        p = ngx_pnalloc(r->pool, response->reason.size + 4);
-        if (p == NULL) {
-            return NGX_ERROR;
-        }
-
-        r->headers_out.status_line.data = p;
-        p = ngx_sprintf(p, "%03ui ", r->headers_out.status);
-        p = ngx_cpymem(p, response->reason.data, response->reason.size);
-        r->headers_out.status_line.len =
-                            (size_t) (p - r->headers_out.status_line.data);
-    }
-
-    at = 0;
-
-    while (once__response_next(response, &at, &header)) {
-        if (ngx_http_once_restore_header(r, &header) != NGX_OK) {
-            return NGX_ERROR;
-        }
-    }
-
-    if (r->headers_out.status != NGX_HTTP_NO_CONTENT
-        && r->headers_out.status != NGX_HTTP_NOT_MODIFIED)
-    {
-        r->headers_out.content_length_n = (off_t) response->body.size;
-        b->pos = (u_char *) response->body.data;
-        b->last = b->pos + response->body.size;
-    }
-
-    if (ngx_http_once_add_header(r, "Idempotent-Replayed", "true") != NGX_OK
-        || ngx_http_once_add_status(r, ctx) != NGX_OK)
-    {
-        return NGX_ERROR;
-    }
-
-    return ngx_http_once_expose(r, ctx);
-}
-
-
-static ngx_int_t
-ngx_http_once_restore_header(ngx_http_request_t *r, once__header *header)
-{
-    u_char            *out;
-    ngx_str_t          value;
-    ngx_table_elt_t   *h, **ph;
-
-    if (header->tag == 0
-        && header->name.size == sizeof("Content-Type") - 1
-        && ngx_strncasecmp((u_char *) header->name.data,
-                           (u_char *) "Content-Type", header->name.size)
-           == 0)
-    {
-        value.data = (u_char *) header->value.data;
-        value.len = header->value.size;
-        return ngx_http_once_set_content_type(r, &value);
-    }
-
-    h = ngx_list_push(&r->headers_out.headers);
-    if (h == NULL) {
-        return NGX_ERROR;
-    }
-
-    h->hash = 0;
-    ngx_http_once_unlink(h);
-    h->key.data = (u_char *) header->name.data;
-    h->key.len = header->name.size;
-    h->value.data = (u_char *) header->value.data;
-    h->value.len = header->value.size;
-
-    h->lowcase_key = ngx_pnalloc(r->pool, h->key.len);
-    if (h->lowcase_key == NULL) {
-        return NGX_ERROR;
-    }
-
-    h->hash = ngx_hash_strlow(h->lowcase_key, h->key.data, h->key.len);
-
-    if (h->hash == 0) {
-        h->hash = 1;
-    }
-
-    if (header->tag >= 1 && header->tag <= NGX_HTTP_ONCE_NSPECIAL) {
-        out = (u_char *) &r->headers_out;
-        *(ngx_table_elt_t **) (out + ngx_http_once_special[header->tag - 1])
-            = h;
-
-        if (r->headers_out.last_modified == h) {
-            r->headers_out.last_modified_time =
-                            ngx_parse_http_time(h->value.data, h->value.len);
-        }
-
-        return NGX_OK;
-    }
-
-    if (h->key.len == sizeof("cache-control") - 1
-        && ngx_strncmp(h->lowcase_key, "cache-control", h->key.len) == 0)
-    {
-        /* "expires" and gzip_proxied look for it there */
-
-#if (nginx_version >= 1023000)
-
-        for (ph = &r->headers_out.cache_control; *ph; ph = &(*ph)->next) {
-            /* void */
-        }
-
-#else
-
-        if (r->headers_out.cache_control.elts == NULL
-            && ngx_array_init(&r->headers_out.cache_control, r->pool, 1,
-                              sizeof(ngx_table_elt_t *))
-               != NGX_OK)
-        {
-            return NGX_ERROR;
-        }
-
-        ph = ngx_array_push(&r->headers_out.cache_control);
-        if (ph == NULL) {
-            return NGX_ERROR;
-        }
-
-#endif
-
-        *ph = h;
-    }
-
-    return NGX_OK;
-}
-
-
-/* as the upstream module takes it apart */
-
-static ngx_int_t
-ngx_http_once_set_content_type(ngx_http_request_t *r, ngx_str_t *value)
-{
-    u_char  *p, *last, *end;
-
-    r->headers_out.content_type = *value;
-    r->headers_out.content_type_len = value->len;
-    r->headers_out.content_type_lowcase = NULL;
-
-    end = value->data + value->len;
-
-    for (p = value->data; p < end; p++) {
-
-        if (*p != ';') {
-            continue;
-        }
-
-        last = p;
-
-        do {
-            p++;
-        } while (p < end && *p == ' ');
-
-        if (end - p < (ssize_t) sizeof("charset=") - 1
-            || ngx_strncasecmp(p, (u_char *) "charset=", 8) != 0)
-        {
-            p--;
-            continue;
-        }
-
-        p += 8;
-
-        r->headers_out.content_type_len = (size_t) (last - value->data);
-
-        if (p < end && *p == '"') {
-            p++;
-        }
-
-        last = end;
-
-        if (last > p && *(last - 1) == '"') {
-            last--;
-        }
-
-        r->headers_out.charset.len = (size_t) (last - p);
-        r->headers_out.charset.data = p;
-
-        break;
-    }
-
-    return NGX_OK;
-}
-
-
 /* --- from a response to bytes --- */
 
 /* Connection may have several lines, and nginx keeps one */
@@ -500,7 +482,6 @@ static ngx_uint_t
 ngx_http_once_is_stored(ngx_http_request_t *r, once_bytes name,
     const once__header_policy *policy)
 {
-    once_bytes             connection;
     ngx_table_elt_t       *h;
     ngx_http_once_walk_t   walk;
 
@@ -508,27 +489,16 @@ ngx_http_once_is_stored(ngx_http_request_t *r, once_bytes name,
         return 0;
     }
 
-    if (r->upstream == NULL
-        || r->upstream->headers_in.connection == NULL)
-    {
+    if (r->upstream == NULL || r->upstream->headers_in.connection == NULL) {
         return 1;
     }
 
     ngx_http_once_walk(&walk, &r->upstream->headers_in.headers);
 
     while ((h = ngx_http_once_next(&walk)) != NULL) {
-        if (h->key.len != sizeof("Connection") - 1
-            || ngx_strncasecmp(h->key.data, (u_char *) "Connection",
-                               h->key.len)
-               != 0)
+        if (ngx_http_once_is_header(h, "Connection")
+            && once__header_named(name, ngx_http_once_bytes(&h->value)))
         {
-            continue;
-        }
-
-        connection.data = h->value.data;
-        connection.size = h->value.len;
-
-        if (once__header_named(name, connection)) {
             return 0;
         }
     }
@@ -537,17 +507,30 @@ ngx_http_once_is_stored(ngx_http_request_t *r, once_bytes name,
 }
 
 
-static ngx_uint_t
-ngx_http_once_stored_headers(ngx_http_request_t *r, ngx_http_once_ctx_t *ctx,
-    once__header *out)
+static once__header *
+ngx_http_once_headers_room(ngx_http_request_t *r)
 {
-    ngx_uint_t             n;
-    once__header           header;
+    ngx_uint_t        n;
+    ngx_list_part_t  *part;
+
+    n = 1;                              /* Content-Type */
+
+    for (part = &r->headers_out.headers.part; part; part = part->next) {
+        n += part->nelts;
+    }
+
+    return ngx_palloc(r->pool, n * sizeof(once__header));
+}
+
+
+static ngx_int_t
+ngx_http_once_stored_headers(ngx_http_request_t *r, ngx_http_once_ctx_t *ctx,
+    once__response *response)
+{
+    once__header          *out;
     ngx_table_elt_t       *h;
     once__header_policy    policy;
     ngx_http_once_walk_t   walk;
-
-    n = 0;
 
     ngx_memzero(&policy, sizeof(once__header_policy));
     policy.store_cookies = ctx->conf->store_cookies ? 1 : 0;
@@ -557,40 +540,82 @@ ngx_http_once_stored_headers(ngx_http_request_t *r, ngx_http_once_ctx_t *ctx,
         policy.n_hide = ctx->conf->hide->nelts;
     }
 
-    ngx_memzero(&header, sizeof(once__header));
+    out = ngx_http_once_headers_room(r);
+    if (out == NULL) {
+        return NGX_ERROR;
+    }
 
-    if (r->headers_out.content_type.len) {
-        header.name.data = "Content-Type";
-        header.name.size = sizeof("Content-Type") - 1;
-        header.value.data = r->headers_out.content_type.data;
-        header.value.size = r->headers_out.content_type.len;
+    response->headers = out;
 
-        if (ngx_http_once_is_stored(r, header.name, &policy)) {
-            out[n++] = header;
-        }
+    out->name.data = "Content-Type";
+    out->name.size = sizeof("Content-Type") - 1;
+    out->value = ngx_http_once_bytes(&r->headers_out.content_type);
+    out->tag = 0;
+
+    if (out->value.size && ngx_http_once_is_stored(r, out->name, &policy)) {
+        out++;
     }
 
     ngx_http_once_walk(&walk, &r->headers_out.headers);
 
     while ((h = ngx_http_once_next(&walk)) != NULL) {
-        if (h->hash == 0) {
-            continue;
+        out->name = ngx_http_once_bytes(&h->key);
+        out->value = ngx_http_once_bytes(&h->value);
+
+        if (h->hash && ngx_http_once_is_stored(r, out->name, &policy)) {
+            out->tag = ngx_http_once_tag(r, h);
+            out++;
         }
-
-        header.name.data = h->key.data;
-        header.name.size = h->key.len;
-
-        if (!ngx_http_once_is_stored(r, header.name, &policy)) {
-            continue;
-        }
-
-        header.value.data = h->value.data;
-        header.value.size = h->value.len;
-        header.tag = ngx_http_once_tag(r, h);
-        out[n++] = header;
     }
 
-    return n;
+    response->n = (size_t) (out - response->headers);
+
+    return NGX_OK;
+}
+
+
+/* NGX_DECLINED, and in the log why: it cannot be kept */
+
+static ngx_int_t
+ngx_http_once_encode_whole(ngx_http_request_t *r, ngx_http_once_ctx_t *ctx,
+    once_bytes *out)
+{
+    void            *data;
+    ngx_str_t       *line;
+    once_error       err;
+    once__response   response;
+
+    ngx_memzero(&response, sizeof(once__response));
+    response.status = (int) r->headers_out.status;
+    response.body.data = ctx->body;
+    response.body.size = ctx->body_len;
+
+    line = &r->headers_out.status_line;
+
+    if (line->len > 4) {
+        response.reason.data = line->data + 4;
+        response.reason.size = line->len - 4;
+    }
+
+    if (ngx_http_once_stored_headers(r, ctx, &response) != NGX_OK) {
+        return NGX_ERROR;
+    }
+
+    if (once__response_size(&response, &out->size, &err) != ONCE_OK) {
+        ngx_log_error(NGX_LOG_ERR, r->connection->log, 0,
+                      "once: response not kept: %s", err.text);
+        return NGX_DECLINED;
+    }
+
+    data = ngx_palloc(r->pool, out->size);
+    if (data == NULL) {
+        return NGX_ERROR;
+    }
+
+    once__response_encode(&response, data);
+    out->data = data;
+
+    return NGX_OK;
 }
 
 
@@ -598,70 +623,22 @@ ngx_int_t
 ngx_http_once_encode(ngx_http_request_t *r, ngx_http_once_ctx_t *ctx, int keep,
     once_bytes *out)
 {
-    void             *data;
-    size_t            size;
-    ngx_str_t        *line;
-    ngx_uint_t        n;
-    once_error        err;
-    once__header     *headers;
-    once__response    response;
-    ngx_list_part_t  *part;
+    void       *data;
+    ngx_int_t   rc;
 
-    ngx_memzero(&response, sizeof(once__response));
-    response.status = (int) r->headers_out.status;
+    rc = keep ? ngx_http_once_encode_whole(r, ctx, out) : NGX_DECLINED;
 
-    if (keep) {
-        n = 1;                          /* Content-Type */
-
-        for (part = &r->headers_out.headers.part; part; part = part->next) {
-            n += part->nelts;
-        }
-
-        headers = ngx_palloc(r->pool, n * sizeof(once__header));
-        if (headers == NULL) {
-            return NGX_ERROR;
-        }
-
-        response.n = ngx_http_once_stored_headers(r, ctx, headers);
-        response.headers = headers;
-        response.body.data = ctx->body;
-        response.body.size = ctx->body_len;
-
-        line = &r->headers_out.status_line;
-
-        if (line->len > 4) {
-            response.reason.data = line->data + 4;
-            response.reason.size = line->len - 4;
-        }
+    if (rc != NGX_DECLINED) {
+        return rc;
     }
 
-    if (!keep || once__response_size(&response, &size, &err) != ONCE_OK) {
-
-        if (keep) {
-            ngx_log_error(NGX_LOG_ERR, r->connection->log, 0,
-                          "once: response not kept: %s", err.text);
-        }
-
-        data = ngx_palloc(r->pool, ONCE__RESPONSE_BARE);
-        if (data == NULL) {
-            return NGX_ERROR;
-        }
-
-        out->data = data;
-        out->size = once__response_bare((int) r->headers_out.status, data);
-
-        return out->size ? NGX_OK : NGX_ERROR;
-    }
-
-    data = ngx_palloc(r->pool, size);
+    data = ngx_palloc(r->pool, ONCE__RESPONSE_BARE);
     if (data == NULL) {
         return NGX_ERROR;
     }
 
-    once__response_encode(&response, data);
-
     out->data = data;
-    out->size = size;
+    out->size = once__response_bare((int) r->headers_out.status, data);
 
-    return NGX_OK;
+    return out->size ? NGX_OK : NGX_ERROR;
 }

@@ -18,6 +18,7 @@ ngx_int_t ngx_http_once_set_problem(ngx_http_request_t *r,
     ngx_http_once_ctx_t *ctx, ngx_buf_t *b);
 ngx_int_t ngx_http_once_set_replay(ngx_http_request_t *r,
     ngx_http_once_ctx_t *ctx, ngx_buf_t *b);
+void ngx_http_once_whole(ngx_buf_t *b, ngx_chain_t *out);
 ngx_int_t ngx_http_once_mark_new(ngx_http_request_t *r,
     ngx_http_once_ctx_t *ctx);
 ngx_int_t ngx_http_once_set_last_modified(ngx_http_request_t *r);

@@ -12,7 +12,7 @@
 
 #include "ngx_http_once_upstream.h"
 #include "ngx_http_once_worker.h"
-#include "ngx_http_once_answer.h"
+#include "ngx_http_once_probe.h"
 
 
 void ngx_http_once_capture_init(void);

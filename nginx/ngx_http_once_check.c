@@ -32,25 +32,60 @@ ngx_http_once_set_text(ngx_http_once_report_t *report, const char *text)
 }
 
 
+/* in a child of ours */
+
+static void
+ngx_http_once_try(ngx_http_once_store_t *store, ngx_core_conf_t *ccf,
+    ngx_http_once_report_t *report)
+{
+    once_error   err;
+    once_store  *opened;
+
+    if (ccf->master && geteuid() == 0
+        && (setgid(ccf->group) == -1
+            || initgroups(ccf->username, ccf->group) == -1
+            || setuid(ccf->user) == -1))
+    {
+        report->rc = ONCE_EOPEN;
+        ngx_http_once_set_text(report,
+                               "cannot become the user of the workers");
+        return;
+    }
+
+    err.text[0] = '\0';
+    opened = NULL;
+    report->rc = once_store_open((char *) store->url.data, NULL, &err,
+                                 &opened);
+
+    if (report->rc != ONCE_OK) {
+        ngx_http_once_set_text(report, err.text);
+        return;
+    }
+
+    report->shared = opened->ops->shared;
+
+    if (opened->caveat != NULL) {
+        ngx_http_once_set_text(report, opened->caveat);
+    }
+
+    once_store_close(opened);
+}
+
+
 /*
- * A child of ours tries the store as the user that the workers will be, so
- * that what the check creates belongs to them, and what it finds is what they
- * would find.  The text comes back through a pipe.  A server that does not
- * answer is no error: nginx has to start before it, and the workers go on
- * trying.
+ * A child tries the store as the user that the workers will be, so that what
+ * the check creates belongs to them, and what it finds is what they would find.
+ * The text comes back through a pipe.  NGX_DECLINED: it does not.
  */
 
 static ngx_int_t
-ngx_http_once_check_store(ngx_cycle_t *cycle, ngx_http_once_store_t *store,
-    ngx_core_conf_t *ccf)
+ngx_http_once_ask_child(ngx_cycle_t *cycle, ngx_http_once_store_t *store,
+    ngx_core_conf_t *ccf, ngx_http_once_report_t *report)
 {
-    int                      fds[2], status;
-    ssize_t                  n;
-    ngx_pid_t                pid;
-    sigset_t                 set, old;
-    once_error               err;
-    once_store              *opened;
-    ngx_http_once_report_t   report;
+    int        fds[2], status;
+    ssize_t    n;
+    ngx_pid_t  pid;
+    sigset_t   set, old;
 
     if (pipe(fds) == -1) {
         ngx_log_error(NGX_LOG_EMERG, cycle->log, ngx_errno, "pipe() failed");
@@ -66,93 +101,83 @@ ngx_http_once_check_store(ngx_cycle_t *cycle, ngx_http_once_store_t *store,
     pid = fork();
 
     if (pid == 0) {
-        ngx_memzero(&report, sizeof(report));
         (void) close(fds[0]);
-
-        if (ccf->master && geteuid() == 0
-            && (setgid(ccf->group) == -1
-                || initgroups(ccf->username, ccf->group) == -1
-                || setuid(ccf->user) == -1))
-        {
-            report.rc = ONCE_EOPEN;
-            ngx_http_once_set_text(&report,
-                               "cannot become the user of the workers");
-
-        } else {
-            err.text[0] = '\0';
-            opened = NULL;
-            report.rc = once_store_open((char *) store->url.data, NULL, &err,
-                                        &opened);
-
-            if (report.rc != ONCE_OK) {
-                ngx_http_once_set_text(&report, err.text);
-
-            } else {
-                report.shared = opened->ops->shared;
-
-                if (opened->caveat != NULL) {
-                    ngx_http_once_set_text(&report, opened->caveat);
-                }
-
-                once_store_close(opened);
-            }
-        }
-
-        n = write(fds[1], &report, sizeof(report));
-        _exit(n == (ssize_t) sizeof(report) ? 0 : 1);
+        ngx_memzero(report, sizeof(ngx_http_once_report_t));
+        ngx_http_once_try(store, ccf, report);
+        n = write(fds[1], report, sizeof(ngx_http_once_report_t));
+        _exit(n == (ssize_t) sizeof(ngx_http_once_report_t) ? 0 : 1);
     }
 
     (void) close(fds[1]);
 
     do {
-        n = read(fds[0], &report, sizeof(report));
+        n = read(fds[0], report, sizeof(ngx_http_once_report_t));
     } while (n == -1 && errno == EINTR);
 
     (void) close(fds[0]);
 
-    if (pid != -1) {
-        while (waitpid(pid, &status, 0) == -1 && errno == EINTR) {
-            /* void */
-        }
+    while (pid != -1 && waitpid(pid, &status, 0) == -1 && errno == EINTR) {
+        /* void */
     }
 
     sigprocmask(SIG_SETMASK, &old, NULL);
 
-    if (pid == -1 || n != (ssize_t) sizeof(report)) {
-        ngx_log_error(NGX_LOG_EMERG, cycle->log, 0,
-                      "once_store \"%V\": the check ended without an answer "
-                      "in %V:%ui", &store->name, &store->file, store->line);
+    return (pid != -1 && n == (ssize_t) sizeof(ngx_http_once_report_t))
+           ? NGX_OK : NGX_DECLINED;
+}
+
+
+/*
+ * A server that does not answer is no error: nginx has to start before it, and
+ * the workers go on trying.
+ */
+
+static ngx_int_t
+ngx_http_once_check_store(ngx_cycle_t *cycle, ngx_http_once_store_t *store,
+    ngx_core_conf_t *ccf)
+{
+    ngx_int_t               rc;
+    ngx_http_once_report_t  report;
+
+    rc = ngx_http_once_ask_child(cycle, store, ccf, &report);
+
+    if (rc == NGX_DECLINED) {
+        ngx_http_once_log_conf(NGX_LOG_EMERG, cycle, store,
+                      "once_store \"%V\": the check ended without an answer",
+                      &store->name);
+        return NGX_ERROR;
+    }
+
+    if (rc != NGX_OK) {
         return NGX_ERROR;
     }
 
     if (report.rc == ONCE_EAWAY) {
-        ngx_log_error(NGX_LOG_WARN, cycle->log, 0,
+        ngx_http_once_log_conf(NGX_LOG_WARN, cycle, store,
                       "once_store \"%V\": %s; guarded locations answer 503 "
-                      "until it is there in %V:%ui", &store->name,
-                      report.text, &store->file, store->line);
+                      "until it is there", &store->name, report.text);
         return NGX_OK;
     }
 
     if (report.rc != ONCE_OK) {
-        ngx_log_error(NGX_LOG_EMERG, cycle->log, 0,
-                      "once_store \"%V\": %s in %V:%ui", &store->name,
-                      report.text[0] ? report.text : once_text(report.rc),
-                      &store->file, store->line);
+        ngx_http_once_log_conf(NGX_LOG_EMERG, cycle, store,
+                      "once_store \"%V\": %s", &store->name,
+                      report.text[0] ? report.text : once_text(report.rc));
         return NGX_ERROR;
     }
 
     if (!report.shared && ccf->master && ccf->worker_processes > 1) {
-        ngx_log_error(NGX_LOG_EMERG, cycle->log, 0,
+        ngx_http_once_log_conf(NGX_LOG_EMERG, cycle, store,
                       "once_store \"%V\": this store serves one worker only, "
-                      "worker_processes is %i in %V:%ui", &store->name,
-                      ccf->worker_processes, &store->file, store->line);
+                      "worker_processes is %i", &store->name,
+                      ccf->worker_processes);
         return NGX_ERROR;
     }
 
     if (report.text[0]) {
-        ngx_log_error(NGX_LOG_WARN, cycle->log, 0,
-                      "once_store \"%V\": of class B: %s in %V:%ui",
-                      &store->name, report.text, &store->file, store->line);
+        ngx_http_once_log_conf(NGX_LOG_WARN, cycle, store,
+                      "once_store \"%V\" is not durable: %s", &store->name,
+                      report.text);
     }
 
     store->checked = 1;

@@ -60,6 +60,7 @@ ngx_http_once_cleanup(void *data)
     ctx->leave(ctx);
 
     once__fingerprint_free(ctx->fingerprint);
+    once__json_clear(&ctx->json);
 
     if (ctx->body != NULL) {
         ngx_free(ctx->body);
@@ -94,34 +95,53 @@ ngx_http_once_get_ctx(ngx_http_request_t *r)
 
 /* --- headers --- */
 
-ngx_int_t
-ngx_http_once_add_header(ngx_http_request_t *r, const char *name,
-    const char *value)
+/* to the response; name and value are borrowed until the request ends */
+
+ngx_table_elt_t *
+ngx_http_once_push_header(ngx_http_request_t *r, once_bytes name,
+    once_bytes value)
 {
     ngx_table_elt_t  *h;
 
     h = ngx_list_push(&r->headers_out.headers);
     if (h == NULL) {
-        return NGX_ERROR;
+        return NULL;
     }
 
-    h->hash = 1;
+    h->hash = 0;
     ngx_http_once_unlink(h);
-    h->lowcase_key = NULL;
-    h->key.data = (u_char *) name;
-    h->key.len = ngx_strlen(name);
-    h->value.data = (u_char *) value;
-    h->value.len = ngx_strlen(value);
+    h->key.data = (u_char *) name.data;
+    h->key.len = name.size;
+    h->value.data = (u_char *) value.data;
+    h->value.len = value.size;
 
     h->lowcase_key = ngx_pnalloc(r->pool, h->key.len);
     if (h->lowcase_key == NULL) {
-        h->hash = 0;
-        return NGX_ERROR;
+        return NULL;
     }
 
-    ngx_strlow(h->lowcase_key, h->key.data, h->key.len);
+    h->hash = ngx_hash_strlow(h->lowcase_key, h->key.data, h->key.len);
 
-    return NGX_OK;
+    if (h->hash == 0) {
+        h->hash = 1;
+    }
+
+    return h;
+}
+
+
+ngx_int_t
+ngx_http_once_add_header(ngx_http_request_t *r, const char *name,
+    const char *value)
+{
+    once_bytes  n, v;
+
+    n.data = name;
+    n.size = ngx_strlen(name);
+    v.data = value;
+    v.size = ngx_strlen(value);
+
+    return ngx_http_once_push_header(r, n, v) ? NGX_OK : NGX_ERROR;
 }
 
 
@@ -138,17 +158,13 @@ ngx_http_once_add_status(ngx_http_request_t *r, ngx_http_once_ctx_t *ctx)
 void
 ngx_http_once_strip_headers(ngx_http_request_t *r)
 {
-    once_bytes             name;
     ngx_table_elt_t       *h;
     ngx_http_once_walk_t   walk;
 
     ngx_http_once_walk(&walk, &r->headers_out.headers);
 
     while ((h = ngx_http_once_next(&walk)) != NULL) {
-        name.data = h->key.data;
-        name.size = h->key.len;
-
-        if (once__header_internal(name)) {
+        if (once__header_internal(ngx_http_once_bytes(&h->key))) {
             h->hash = 0;
         }
     }

@@ -29,6 +29,9 @@
  *             |                                  DROP  SENT <-----------+
  *             +--------------------------------------> SENT
  *
+ *   CLAIM -> PROBE -> DECIDE -> CLAIM:  unknown, and the service is asked; it
+ *                            was applied, and that is recorded.  Otherwise ->
+ *                            ANSWER
  *   BODY, CLAIM -> PASS:     a dry run, a bypass of the store
  *   any         -> PASS:     the request goes where it is not judged
  *   BODY, CLAIM -> REJECTED: the body cannot be read
@@ -38,38 +41,18 @@
 typedef enum {
     NGX_HTTP_ONCE_BODY = 0,     /* the request body is being read */
     NGX_HTTP_ONCE_CLAIM,        /* the store has been asked */
+    NGX_HTTP_ONCE_PROBE,        /* the service is asked what became of it */
+    NGX_HTTP_ONCE_DECIDE,       /* what it said is being made durable */
     NGX_HTTP_ONCE_ANSWER,       /* a problem or a replay is to be sent */
     NGX_HTTP_ONCE_OWNER,        /* the request may go to the upstream */
     NGX_HTTP_ONCE_HOLD,         /* its response is held and collected */
     NGX_HTTP_ONCE_MARK,         /* "not kept" is being made durable */
     NGX_HTTP_ONCE_STORE,        /* the outcome is being made durable */
     NGX_HTTP_ONCE_SENT,         /* the response may leave, with our headers */
-    NGX_HTTP_ONCE_DROP,         /* likewise; what the upstream adds is not it */
+    NGX_HTTP_ONCE_DROP,         /* the same; what the upstream adds is not it */
     NGX_HTTP_ONCE_PASS,         /* not guarded, or not any longer */
     NGX_HTTP_ONCE_REJECTED      /* not claimed: it must not be passed on */
 } ngx_http_once_state_e;
-
-
-/*
- * How often has the request been passed on?
- *
- *            a content handler          its error, or its wish
- *            runs                       for another page
- *   UNTRIED ------------------> TRIED -------------------------> DECIDED
- *      |                          |                                 ^
- *      | a page, and              | the request itself              |
- *      | nothing was sent         | was to be sent again            |
- *      |                          v                                 |
- *      |                       REFUSED                              |
- *      +------------------------------------------------------------+
- */
-
-typedef enum {
-    NGX_HTTP_ONCE_UNTRIED = 0,  /* no content handler has run */
-    NGX_HTTP_ONCE_TRIED,        /* one has run, and its response counts */
-    NGX_HTTP_ONCE_DECIDED,      /* the outcome is known: only pages follow */
-    NGX_HTTP_ONCE_REFUSED       /* the outcome is unknown, whatever follows */
-} ngx_http_once_dispatch_e;
 
 
 typedef struct ngx_http_once_ctx_s  ngx_http_once_ctx_t;
@@ -119,13 +102,37 @@ ngx_http_once_next(ngx_http_once_walk_t *walk)
 #endif
 
 
+/* the question that a subrequest asks, and its answer */
+
+typedef struct {
+    ngx_http_request_t          *request;   /* NULL: none is under way */
+    uint64_t                     fence;     /* of the unknown record */
+    uint32_t                     number;    /* of its attempt */
+    int                          place;     /* -1: none */
+    int                          result;    /* enum once__probe_result, or -1 */
+    once_bytes                   recorded;  /* after APPLIED */
+
+    once__probe_reply            reply;
+    ngx_uint_t                   uri_changes;  /* as at first */
+    ngx_http_handler_pt          handler;   /* of the content */
+    void                       (*finalize)(ngx_http_request_t *r,
+                                     ngx_int_t rc);
+    ngx_int_t                    upstream_rc;
+    off_t                        length;    /* declared, -1: not */
+    off_t                        bytes;     /* that have come */
+    ngx_uint_t                   over;      /* more than is kept */
+    ngx_uint_t                   refused;   /* its location is no such */
+} ngx_http_once_probe_t;
+
+
 struct ngx_http_once_ctx_s {
     ngx_http_once_state_e        state;
-    ngx_http_once_dispatch_e     dispatch;
+    int                          tries;     /* enum once__tries */
     ngx_http_request_t          *request;
     ngx_http_once_loc_conf_t    *conf;
     ngx_http_once_task_t        *task;
     const once_record           *record;    /* known without an attempt */
+    ngx_http_once_probe_t       *probe;     /* NULL: none was called for */
     ngx_event_t                  timer;
     ngx_http_once_leave_pt       leave;     /* before the request goes */
 
@@ -145,6 +152,9 @@ struct ngx_http_once_ctx_s {
     uint8_t                      digest[ONCE_FINGERPRINT_SIZE];
     uint8_t                      group[ONCE_GROUP_SIZE];
     once__fingerprint           *fingerprint;
+    ngx_uint_t                   collect;   /* into `json` */
+    once__json_text              json;      /* the request's body */
+    uint64_t                     born;      /* of a key that says it */
     u_char                       key_hash[17];  /* "": not known yet */
     ngx_uint_t                   method;
     ngx_uint_t                   http_version;
@@ -155,8 +165,8 @@ struct ngx_http_once_ctx_s {
     char                         label[ONCE_LABEL_MAX + 1];  /* "": none */
     uint8_t                      trace[ONCE_TRACE_SIZE];  /* of the first */
 
-    once__decision               decision;  /* what the client gets */
-    char                        *detail;    /* of a problem */
+    once__http_decision          decision;  /* what the client gets */
+    const char                  *detail;    /* of a problem */
     once__response               replay;    /* the stored response */
 
     /* what is known about the response */
@@ -189,6 +199,8 @@ ngx_http_once_ctx_t *ngx_http_once_create_ctx(ngx_http_request_t *r,
     ngx_http_once_loc_conf_t *olcf, ngx_http_once_leave_pt leave);
 ngx_http_once_ctx_t *ngx_http_once_get_ctx(ngx_http_request_t *r);
 
+ngx_table_elt_t *ngx_http_once_push_header(ngx_http_request_t *r,
+    once_bytes name, once_bytes value);
 ngx_int_t ngx_http_once_add_header(ngx_http_request_t *r, const char *name,
     const char *value);
 ngx_int_t ngx_http_once_add_status(ngx_http_request_t *r,

@@ -37,9 +37,83 @@ ngx_str_t  ngx_http_once_status_names[ONCE__STATUS_COUNT] = {
 };
 
 
-static ngx_int_t ngx_http_once_init_zone(ngx_shm_zone_t *zone, void *data);
-static ngx_uint_t ngx_http_once_find_slot(ngx_http_once_shared_t *shared,
-    ngx_str_t *name);
+/* 0, which is "-", where there is no more room */
+
+static ngx_uint_t
+ngx_http_once_find_slot(ngx_http_once_shared_t *shared, ngx_str_t *name)
+{
+    ngx_uint_t                     i;
+    ngx_http_once_route_counts_t  *counts;
+
+    for (i = 0; i < shared->nroutes; i++) {
+        counts = &shared->routes[i];
+
+        if (counts->len == name->len
+            && ngx_strncmp(counts->name, name->data, name->len) == 0)
+        {
+            return i;
+        }
+    }
+
+    if (i == NGX_HTTP_ONCE_NROUTES) {
+        return 0;
+    }
+
+    counts = &shared->routes[i];
+    counts->len = name->len;
+    ngx_memcpy(counts->name, name->data, name->len);
+
+    ngx_memory_barrier();       /* old workers may be reading */
+    shared->nroutes = i + 1;
+
+    return i;
+}
+
+
+/* the master's, each time that it reads its configuration */
+
+static ngx_int_t
+ngx_http_once_init_zone(ngx_shm_zone_t *zone, void *data)
+{
+    ngx_uint_t               i;
+    ngx_str_t                none = ngx_string("-");
+    ngx_slab_pool_t         *shpool;
+    ngx_http_once_route_t  **route;
+    ngx_http_once_store_t   *store;
+
+    shpool = (ngx_slab_pool_t *) zone->shm.addr;
+    store = zone->data;
+
+    if (data == NULL && !zone->shm.exists) {
+        shpool->data = ngx_slab_calloc(shpool,
+                                       sizeof(ngx_http_once_shared_t));
+        if (shpool->data == NULL) {
+            return NGX_ERROR;
+        }
+    }
+
+    /* after a reload the counters go on */
+
+    (void) ngx_http_once_find_slot(shpool->data, &none);
+
+    route = store->routes.elts;
+
+    for (i = 0; i < store->routes.nelts; i++) {
+        route[i]->slot = ngx_http_once_find_slot(shpool->data,
+                                                 &route[i]->name);
+
+        if (route[i]->slot == 0 && !ngx_http_once_same(&route[i]->name, &none))
+        {
+            ngx_log_error(NGX_LOG_WARN, ngx_cycle->log, 0,
+                          "once_store \"%V\": too many names of "
+                          "\"once_route\" since the start: \"%V\" is "
+                          "counted with \"-\"", &store->name,
+                          &route[i]->name);
+        }
+    }
+
+    return NGX_OK;
+}
 
 
 /* one zone for each store: the list may be another one after a reload */
@@ -73,87 +147,6 @@ ngx_http_once_add_zone(ngx_conf_t *cf, ngx_http_once_store_t *store)
     store->zone->data = store;
 
     return NGX_OK;
-}
-
-
-/* the master's, each time that it reads its configuration */
-
-static ngx_int_t
-ngx_http_once_init_zone(ngx_shm_zone_t *zone, void *data)
-{
-    ngx_uint_t               i;
-    ngx_str_t                none = ngx_string("-");
-    ngx_slab_pool_t         *shpool;
-    ngx_http_once_route_t  **route;
-    ngx_http_once_store_t   *store;
-    ngx_http_once_shared_t  *shared;
-
-    shpool = (ngx_slab_pool_t *) zone->shm.addr;
-    store = zone->data;
-
-    if (data == NULL && !zone->shm.exists) {
-        shpool->data = ngx_slab_calloc(shpool,
-                                       sizeof(ngx_http_once_shared_t));
-        if (shpool->data == NULL) {
-            return NGX_ERROR;
-        }
-    }
-
-    /* after a reload the counters go on */
-
-    shared = shpool->data;
-    (void) ngx_http_once_find_slot(shared, &none);
-
-    route = store->routes.elts;
-
-    for (i = 0; i < store->routes.nelts; i++) {
-        route[i]->slot = ngx_http_once_find_slot(shared, &route[i]->name);
-
-        if (route[i]->slot == 0
-            && ngx_strcmp(route[i]->name.data, none.data) != 0)
-        {
-            ngx_log_error(NGX_LOG_WARN, ngx_cycle->log, 0,
-                          "once_store \"%V\": too many names of "
-                          "\"once_route\" since the start: \"%V\" is "
-                          "counted with \"-\"", &store->name,
-                          &route[i]->name);
-        }
-    }
-
-    return NGX_OK;
-}
-
-
-/* 0, which is "-", where there is no more room */
-
-static ngx_uint_t
-ngx_http_once_find_slot(ngx_http_once_shared_t *shared, ngx_str_t *name)
-{
-    ngx_uint_t                     i;
-    ngx_http_once_route_counts_t  *counts;
-
-    for (i = 0; i < shared->nroutes; i++) {
-        counts = &shared->routes[i];
-
-        if (counts->len == name->len
-            && ngx_strncmp(counts->name, name->data, name->len) == 0)
-        {
-            return i;
-        }
-    }
-
-    if (i == NGX_HTTP_ONCE_NROUTES) {
-        return 0;
-    }
-
-    counts = &shared->routes[i];
-    counts->len = name->len;
-    ngx_memcpy(counts->name, name->data, name->len);
-
-    ngx_memory_barrier();       /* old workers may be reading */
-    shared->nroutes = i + 1;
-
-    return i;
 }
 
 
@@ -226,14 +219,39 @@ ngx_http_once_clear_slot(ngx_http_once_store_t *store)
 }
 
 
-static uint64_t
-ngx_http_once_now(void)
+static void
+ngx_http_once_set_gauges(ngx_http_once_gauges_t *gauges, once_stats *stats)
 {
+    uint64_t     now;
     ngx_time_t  *tp;
 
     tp = ngx_timeofday();
+    now = (uint64_t) tp->sec * 1000 + tp->msec;
 
-    return (uint64_t) tp->sec * 1000 + tp->msec;
+    gauges->live = stats->live;
+    gauges->waiting = stats->waiting;
+    gauges->queued = stats->queued;
+    gauges->oldest = stats->live ? now - stats->oldest_ms : 0;
+    gauges->open = stats->up ? NGX_HTTP_ONCE_UP : 1;
+    gauges->late = stats->late;
+
+    /* what was known stays known while the store is away */
+
+    if (stats->up) {
+        gauges->class = stats->durable ? 2 : 1;
+        gauges->incarnation = stats->incarnation;
+        gauges->gap_until = stats->gap_until_ms;
+    }
+
+    gauges->claimed = stats->claimed;
+    gauges->dispatched = stats->dispatched;
+    gauges->indeterminate = stats->indeterminate;
+    gauges->oldest_indeterminate = stats->oldest_indeterminate_ms;
+    gauges->counted = stats->counted;
+
+    if (stats->swept_ms != UINT64_MAX) {
+        gauges->swept = now - stats->swept_ms;
+    }
 }
 
 
@@ -243,14 +261,12 @@ void
 ngx_http_once_add_stats(ngx_http_once_store_t *store, once_stats *stats,
     once_stats *last)
 {
-    uint64_t                 before, after, now;
+    uint64_t                 before, after;
     ngx_uint_t               i;
     ngx_atomic_t            *counter;
-    ngx_http_once_gauges_t  *gauges;
     ngx_http_once_shared_t  *shared;
 
     shared = ngx_http_once_shared(store);
-    now = ngx_http_once_now();
 
     for (i = 0; i < NGX_HTTP_ONCE_NCOUNTERS; i++) {
         ngx_memcpy(&before, (u_char *) last + ngx_http_once_counters[i].stats,
@@ -271,79 +287,78 @@ ngx_http_once_add_stats(ngx_http_once_store_t *store, once_stats *stats,
                                     (stats->latency[i] - last->latency[i]));
     }
 
-    gauges = &shared->gauges[ngx_process_slot];
-    gauges->live = stats->live;
-    gauges->waiting = stats->waiting;
-    gauges->queued = stats->queued;
-    gauges->oldest = stats->live ? now - stats->oldest_ms : 0;
-    gauges->open = stats->up ? 2 : 1;
-    gauges->late = stats->late;
-
-    /* what was known stays known while the store is away */
-
-    if (stats->up) {
-        gauges->class = stats->durable ? 2 : 1;
-        gauges->incarnation = stats->incarnation;
-        gauges->gap_until = stats->gap_until_ms;
-    }
-
-    gauges->claimed = stats->claimed;
-    gauges->dispatched = stats->dispatched;
-    gauges->indeterminate = stats->indeterminate;
-    gauges->oldest_indeterminate = stats->oldest_indeterminate_ms;
-    gauges->counted = stats->counted;
-
-    if (stats->swept_ms != UINT64_MAX) {
-        gauges->swept = now - stats->swept_ms;
-    }
+    ngx_http_once_set_gauges(&shared->gauges[ngx_process_slot], stats);
 
     *last = *stats;
 }
 
 
-ngx_http_once_sum_t
-ngx_http_once_sum(ngx_http_once_shared_t *shared)
-{
-    ngx_uint_t               i, silent;
-    ngx_http_once_sum_t      sum;
-    ngx_http_once_gauges_t  *g;
+/*
+ * How the gauges of all processes become one.  The records are counted by one
+ * worker, or by two while one is going and one has come.
+ */
 
-    ngx_memzero(&sum, sizeof(ngx_http_once_sum_t));
-    silent = 0;
+typedef enum {
+    NGX_HTTP_ONCE_ADD = 0,
+    NGX_HTTP_ONCE_MAX,
+    NGX_HTTP_ONCE_LEAST         /* of those that are not 0 */
+} ngx_http_once_fold_e;
 
-    for (i = 0; i < NGX_MAX_PROCESSES; i++) {
-        g = &shared->gauges[i];
-        sum.live += g->live;
-        sum.waiting += g->waiting;
-        sum.queued += g->queued;
 
-        if (g->oldest && (sum.oldest == 0 || g->oldest < sum.oldest)) {
-            sum.oldest = g->oldest;
-        }
+#define ngx_http_once_fold(member, how)                                       \
+    { offsetof(ngx_http_once_gauges_t, member), NGX_HTTP_ONCE_##how }
 
-        silent |= (g->open == 1);
-        sum.up |= (g->open == 2);
-        sum.class = ngx_max(sum.class, g->class);
-        sum.swept = ngx_max(sum.swept, g->swept);
-        sum.late |= g->late;
-        sum.incarnation = ngx_max(sum.incarnation, g->incarnation);
-        sum.gap_until = ngx_max(sum.gap_until, g->gap_until);
-
-        /* by one worker; by two while one is going and one has come */
-
-        sum.counted |= g->counted;
-        sum.claimed = ngx_max(sum.claimed, g->claimed);
-        sum.dispatched = ngx_max(sum.dispatched, g->dispatched);
-        sum.indeterminate = ngx_max(sum.indeterminate, g->indeterminate);
-        sum.oldest_indeterminate = ngx_max(sum.oldest_indeterminate,
-                                           g->oldest_indeterminate);
-    }
+static const struct {
+    size_t                offset;
+    ngx_http_once_fold_e  how;
+} ngx_http_once_folds[] = {
+    ngx_http_once_fold(live, ADD),
+    ngx_http_once_fold(waiting, ADD),
+    ngx_http_once_fold(queued, ADD),
+    ngx_http_once_fold(oldest, LEAST),
 
     /* one worker without an answer is enough to look for the cause */
 
-    if (silent) {
-        sum.up = 0;
-    }
+    ngx_http_once_fold(open, LEAST),
+    ngx_http_once_fold(class, MAX),
+    ngx_http_once_fold(swept, MAX),
+    ngx_http_once_fold(late, MAX),
+    ngx_http_once_fold(incarnation, MAX),
+    ngx_http_once_fold(gap_until, MAX),
+    ngx_http_once_fold(counted, MAX),
+    ngx_http_once_fold(claimed, MAX),
+    ngx_http_once_fold(dispatched, MAX),
+    ngx_http_once_fold(indeterminate, MAX),
+    ngx_http_once_fold(oldest_indeterminate, MAX)
+};
 
-    return sum;
+
+void
+ngx_http_once_sum(ngx_http_once_shared_t *shared, ngx_http_once_gauges_t *sum)
+{
+    size_t              offset;
+    ngx_uint_t          i, k;
+    ngx_atomic_t       *total;
+    ngx_atomic_uint_t   value;
+
+    ngx_memzero(sum, sizeof(ngx_http_once_gauges_t));
+
+    for (k = 0; k < ngx_http_once_count(ngx_http_once_folds); k++) {
+        offset = ngx_http_once_folds[k].offset;
+        total = (ngx_atomic_t *) ((u_char *) sum + offset);
+
+        for (i = 0; i < NGX_MAX_PROCESSES; i++) {
+            value = *(ngx_atomic_t *) ((u_char *) &shared->gauges[i] + offset);
+
+            if (ngx_http_once_folds[k].how == NGX_HTTP_ONCE_ADD) {
+                *total += value;
+
+            } else if (ngx_http_once_folds[k].how == NGX_HTTP_ONCE_MAX) {
+                *total = ngx_max(*total, value);
+
+            } else if (value && (*total == 0 || value < *total)) {
+                *total = value;
+            }
+        }
+    }
 }

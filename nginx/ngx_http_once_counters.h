@@ -11,17 +11,18 @@
 
 
 #include "ngx_http_once_context.h"
-#include "metrics/metrics.h"
+#include "base/metrics.h"
 
 
-/* of one process; all 0 where none is */
+/* of one process, all 0 where none is; or of all of them */
 
 typedef struct {
     ngx_atomic_t   live;
     ngx_atomic_t   waiting;
     ngx_atomic_t   queued;
     ngx_atomic_t   oldest;      /* ms since 1970 of its grant, or 0 */
-    ngx_atomic_t   open;        /* 0: no process, 1: no answer, 2: it answers */
+    ngx_atomic_t   open;        /* 0: no process, 1: no answer, or: */
+#define NGX_HTTP_ONCE_UP  2
     ngx_atomic_t   class;       /* 0: not known, 1: B, 2: A */
     ngx_atomic_t   swept;       /* ms since 1970, or 0 */
     ngx_atomic_t   late;
@@ -45,9 +46,10 @@ typedef struct {
 
 typedef struct {
     size_t                  len;
-    u_char                  name[NGX_HTTP_ONCE_ROUTE_LEN];
+    u_char                  name[NGX_HTTP_ONCE_NAME_LEN];
     ngx_atomic_t            requests[ONCE__STATUS_COUNT];
     ngx_atomic_t            attempts[ONCE__OUTCOME_COUNT][ONCE__REASON_END];
+    ngx_atomic_t            probes[ONCE__PROBE_COUNT];
     ngx_http_once_times_t   attempt;
     ngx_http_once_times_t   claim;
     ngx_http_once_times_t   complete;
@@ -87,27 +89,6 @@ typedef struct {
 #define NGX_HTTP_ONCE_NCOUNTERS     10
 
 
-/* the gauges of all workers */
-
-typedef struct {
-    uint64_t   live;
-    uint64_t   waiting;
-    uint64_t   queued;
-    uint64_t   oldest;      /* ms since 1970, or 0 */
-    uint64_t   up;
-    uint64_t   class;
-    uint64_t   swept;
-    uint64_t   late;
-    uint64_t   incarnation;
-    uint64_t   gap_until;
-    uint64_t   counted;
-    uint64_t   claimed;
-    uint64_t   dispatched;
-    uint64_t   indeterminate;
-    uint64_t   oldest_indeterminate;
-} ngx_http_once_sum_t;
-
-
 extern const ngx_http_once_counter_t
     ngx_http_once_counters[NGX_HTTP_ONCE_NCOUNTERS];
 extern ngx_str_t  ngx_http_once_status_names[ONCE__STATUS_COUNT];
@@ -126,7 +107,8 @@ void ngx_http_once_count_time(ngx_http_once_times_t *times,
 void ngx_http_once_clear_slot(ngx_http_once_store_t *store);
 void ngx_http_once_add_stats(ngx_http_once_store_t *store, once_stats *stats,
     once_stats *last);
-ngx_http_once_sum_t ngx_http_once_sum(ngx_http_once_shared_t *shared);
+void ngx_http_once_sum(ngx_http_once_shared_t *shared,
+    ngx_http_once_gauges_t *sum);
 
 
 #endif /* _NGX_HTTP_ONCE_COUNTERS_H_INCLUDED_ */

@@ -11,13 +11,43 @@
 #include "ngx_http_once_identity.h"
 
 
-static ngx_int_t ngx_http_once_digest_read_body(ngx_http_request_t *r,
-    ngx_http_once_ctx_t *ctx);
-static ngx_int_t ngx_http_once_request_body_filter(ngx_http_request_t *r,
-    ngx_chain_t *in);
-
-
 static ngx_http_request_body_filter_pt   ngx_http_next_request_body_filter;
+
+
+/* what counts of the body, and what is to be read as JSON */
+
+static void
+ngx_http_once_take_body(ngx_http_once_ctx_t *ctx, u_char *data, size_t size)
+{
+    once__fingerprint_body(ctx->fingerprint, data, size);
+
+    if (ctx->collect) {
+        once__json_add(&ctx->json, data, size);
+    }
+}
+
+
+static ngx_int_t
+ngx_http_once_request_body_filter(ngx_http_request_t *r, ngx_chain_t *in)
+{
+    ngx_chain_t          *cl;
+    ngx_http_once_ctx_t  *ctx;
+
+    if (r == r->main) {
+        ctx = ngx_http_get_module_ctx(r, ngx_http_once_module);
+
+        if (ctx != NULL && ctx->state == NGX_HTTP_ONCE_BODY
+            && ctx->fingerprint != NULL)
+        {
+            for (cl = in; cl; cl = cl->next) {
+                ngx_http_once_take_body(ctx, cl->buf->pos,
+                                 (size_t) (cl->buf->last - cl->buf->pos));
+            }
+        }
+    }
+
+    return ngx_http_next_request_body_filter(r, in);
+}
 
 
 void
@@ -25,18 +55,6 @@ ngx_http_once_identity_init(void)
 {
     ngx_http_next_request_body_filter = ngx_http_top_request_body_filter;
     ngx_http_top_request_body_filter = ngx_http_once_request_body_filter;
-}
-
-
-static once_bytes
-ngx_http_once_bytes(ngx_str_t *s)
-{
-    once_bytes  b;
-
-    b.data = s->data;
-    b.size = s->len;
-
-    return b;
 }
 
 
@@ -100,10 +118,13 @@ ngx_http_once_find_key(ngx_http_request_t *r, ngx_http_once_loc_conf_t *olcf,
 }
 
 
+#define ngx_http_once_header_in(r, name)                                      \
+    ngx_http_once_find_header(r, name, sizeof(name) - 1)
+
 static once_bytes
-ngx_http_once_header_in(ngx_http_request_t *r, const char *name, size_t len)
+ngx_http_once_find_header(ngx_http_request_t *r, const char *name, size_t len)
 {
-    once_bytes             b;
+    once_bytes             none;
     ngx_table_elt_t       *h;
     ngx_http_once_walk_t   walk;
 
@@ -117,91 +138,100 @@ ngx_http_once_header_in(ngx_http_request_t *r, const char *name, size_t len)
         }
     }
 
-    b.data = NULL;
-    b.size = 0;
+    none.data = NULL;
+    none.size = 0;
 
-    return b;
+    return none;
 }
 
 
 /*
- * Name and fingerprint.  The path and the query are the client's own bytes:
- * the normalised ones would make "/a%2Fb" and "/a/b" one record.  NGX_DECLINED
- * and a problem if the key or the caller cannot be used.
+ * The path and the query are the client's own bytes: the normalised ones would
+ * make "/a%2Fb" and "/a/b" one record.
  */
 
-ngx_int_t
-ngx_http_once_identify(ngx_http_request_t *r, ngx_http_once_ctx_t *ctx,
-    ngx_str_t *raw, int *problem)
+static void
+ngx_http_once_split_uri(ngx_http_request_t *r, once_bytes *path,
+    once_bytes *query)
 {
-    char                       text[ONCE__KEY_MAX];
-    u_char                    *p, *last;
-    ngx_int_t                  rc;
-    ngx_str_t                  scope, realm;
-    once_bytes                 key, path;
-    once_error                 err;
-    once__request_head         head;
-    ngx_http_once_loc_conf_t  *olcf;
+    u_char  *p, *last;
 
-    olcf = ctx->conf;
+    last = r->unparsed_uri.data + r->unparsed_uri.len;
+    p = ngx_strlchr(r->unparsed_uri.data, last, '?');
+
+    path->data = r->unparsed_uri.data;
+    path->size = (size_t) ((p ? p : last) - r->unparsed_uri.data);
+    query->data = p ? p + 1 : NULL;
+    query->size = p ? (size_t) (last - p - 1) : 0;
+}
+
+
+static once__request_head
+ngx_http_once_head(ngx_http_request_t *r)
+{
+    once__request_head  head;
+
+    ngx_memzero(&head, sizeof(once__request_head));
+    ngx_http_once_split_uri(r, &head.path, &head.query);
+
+    if (r->headers_in.content_type) {
+        head.type = ngx_http_once_bytes(&r->headers_in.content_type->value);
+    }
+
+    head.encoding = ngx_http_once_header_in(r, "content-encoding");
+    head.method = ngx_http_once_bytes(&r->method_name);
+    head.of_path = 1;
+
+    return head;
+}
+
+
+/*
+ * The name of the record.  NGX_DECLINED and a problem if the key or the caller
+ * cannot be used.
+ */
+
+static ngx_int_t
+ngx_http_once_name(ngx_http_request_t *r, ngx_http_once_ctx_t *ctx,
+    once__request_head *head, ngx_str_t *raw, int *problem)
+{
+    char        text[ONCE__KEY_MAX];
+    ngx_int_t   rc;
+    ngx_str_t   scope, realm;
+    once_bytes  key;
+    once_error  err;
+
     key.data = text;
 
     if (once__key_parse(ngx_http_once_bytes(raw), text, &key.size, &err)
-        != ONCE_OK)
+        != ONCE_OK
+        || once__key_birth(ctx->conf->policy.key_form, key, &ctx->born, &err)
+           != ONCE_OK)
     {
-        ctx->detail = (char *) ngx_pstrdup(r->pool, &(ngx_str_t) {
+        ctx->detail = (const char *) ngx_pstrdup(r->pool, &(ngx_str_t) {
                           ngx_strlen(err.text) + 1, (u_char *) err.text });
 
         *problem = ONCE__PROBLEM_KEY_INVALID;
         return NGX_DECLINED;
     }
 
-    rc = ngx_http_once_scope(r, olcf, &scope);
+    rc = ngx_http_once_scope(r, ctx->conf, &scope);
 
     if (rc != NGX_OK) {
         *problem = ONCE__PROBLEM_SCOPE_MISSING;
         return rc;
     }
 
-    if (ngx_http_complex_value(r, olcf->realm, &realm) != NGX_OK) {
+    if (ngx_http_complex_value(r, ctx->conf->realm, &realm) != NGX_OK) {
         return NGX_ERROR;
     }
 
     once__group(ngx_http_once_bytes(&realm), ctx->group);
-
-    last = r->unparsed_uri.data + r->unparsed_uri.len;
-    p = ngx_strlchr(r->unparsed_uri.data, last, '?');
-
-    path.data = r->unparsed_uri.data;
-    path.size = (size_t) ((p ? p : last) - r->unparsed_uri.data);
-
-    ngx_memzero(&head, sizeof(once__request_head));
-
-    if (p) {
-        head.query.data = p + 1;
-        head.query.size = (size_t) (last - p - 1);
-    }
-
-    once__name(ngx_http_once_bytes(&scope), ngx_http_once_bytes(&realm),
-               ngx_http_once_bytes(&r->method_name), path, key, ctx->name);
-
+    once__name(ngx_http_once_bytes(&scope), ngx_http_once_bytes(&realm), head,
+               key, ctx->name);
     once__name_hex(ctx->name, (char *) ctx->key_hash);
 
-    if (r->headers_in.content_type) {
-        head.type = ngx_http_once_bytes(&r->headers_in.content_type->value);
-    }
-
-    head.encoding = ngx_http_once_header_in(r, "content-encoding",
-                                            sizeof("content-encoding") - 1);
-
-    if (once__fingerprint_new((unsigned) olcf->counts, &head,
-                              &ctx->fingerprint)
-        != ONCE_OK)
-    {
-        return NGX_ERROR;
-    }
-
-    return r->request_body ? ngx_http_once_digest_read_body(r, ctx) : NGX_OK;
+    return NGX_OK;
 }
 
 
@@ -221,8 +251,8 @@ ngx_http_once_digest_read_body(ngx_http_request_t *r, ngx_http_once_ctx_t *ctx)
         b = cl->buf;
 
         if (ngx_buf_in_memory(b)) {
-            once__fingerprint_body(ctx->fingerprint, b->pos,
-                                   (size_t) (b->last - b->pos));
+            ngx_http_once_take_body(ctx, b->pos,
+                                    (size_t) (b->last - b->pos));
             continue;
         }
 
@@ -235,7 +265,7 @@ ngx_http_once_digest_read_body(ngx_http_request_t *r, ngx_http_once_ctx_t *ctx)
                 return NGX_ERROR;
             }
 
-            once__fingerprint_body(ctx->fingerprint, buf, (size_t) n);
+            ngx_http_once_take_body(ctx, buf, (size_t) n);
         }
     }
 
@@ -243,26 +273,32 @@ ngx_http_once_digest_read_body(ngx_http_request_t *r, ngx_http_once_ctx_t *ctx)
 }
 
 
-static ngx_int_t
-ngx_http_once_request_body_filter(ngx_http_request_t *r, ngx_chain_t *in)
+/* the name, and the beginning of the fingerprint */
+
+ngx_int_t
+ngx_http_once_identify(ngx_http_request_t *r, ngx_http_once_ctx_t *ctx,
+    ngx_str_t *raw, int *problem)
 {
-    ngx_chain_t          *cl;
-    ngx_http_once_ctx_t  *ctx;
+    ngx_int_t           rc;
+    once__request_head  head;
 
-    if (r == r->main) {
-        ctx = ngx_http_get_module_ctx(r, ngx_http_once_module);
+    head = ngx_http_once_head(r);
+    rc = ngx_http_once_name(r, ctx, &head, raw, problem);
 
-        if (ctx != NULL && ctx->state == NGX_HTTP_ONCE_BODY
-            && ctx->fingerprint != NULL)
-        {
-            for (cl = in; cl; cl = cl->next) {
-                once__fingerprint_body(ctx->fingerprint, cl->buf->pos,
-                                 (size_t) (cl->buf->last - cl->buf->pos));
-            }
-        }
+    if (rc != NGX_OK) {
+        return rc;
     }
 
-    return ngx_http_next_request_body_filter(r, in);
+    if (once__fingerprint_new(ctx->conf->compared->counts, &head,
+                              &ctx->fingerprint)
+        != ONCE_OK)
+    {
+        return NGX_ERROR;
+    }
+
+    ctx->collect = once__fingerprint_is_json(ctx->fingerprint);
+
+    return r->request_body ? ngx_http_once_digest_read_body(r, ctx) : NGX_OK;
 }
 
 
@@ -271,11 +307,31 @@ ngx_http_once_request_body_filter(ngx_http_request_t *r, ngx_chain_t *in)
 ngx_int_t
 ngx_http_once_digest(ngx_http_request_t *r, ngx_http_once_ctx_t *ctx)
 {
-    ngx_str_t  text;
+    int                  rc;
+    ngx_str_t            text;
+    once__json          *doc;
+    once__request_head   head;
 
-    once__fingerprint_end(ctx->fingerprint, ctx->digest);
+    doc = NULL;
+    rc = ONCE_OK;
+
+    if (ctx->collect) {
+        rc = once__json_read(&ctx->json, &doc, NULL);
+        once__json_clear(&ctx->json);
+    }
+
+    if (rc != ONCE_ENOMEM) {
+        rc = once__fingerprint_end_json(ctx->fingerprint, doc,
+                                        ctx->conf->compared, ctx->digest);
+    }
+
+    free(doc);
     once__fingerprint_free(ctx->fingerprint);
     ctx->fingerprint = NULL;
+
+    if (rc == ONCE_ENOMEM) {
+        return NGX_ERROR;
+    }
 
     if (ctx->conf->fingerprint == NULL) {
         return NGX_OK;
@@ -289,7 +345,8 @@ ngx_http_once_digest(ngx_http_request_t *r, ngx_http_once_ctx_t *ctx)
         return NGX_OK;                  /* all that counts by default */
     }
 
-    once__fingerprint_of_text(ngx_http_once_bytes(&text), ctx->digest);
+    head = ngx_http_once_head(r);
+    once__fingerprint_of_text(&head, ngx_http_once_bytes(&text), ctx->digest);
 
     return NGX_OK;
 }
@@ -303,14 +360,14 @@ ngx_http_once_digest(ngx_http_request_t *r, ngx_http_once_ctx_t *ctx)
 ngx_int_t
 ngx_http_once_describe(ngx_http_request_t *r, ngx_http_once_ctx_t *ctx)
 {
-    u_char                    *p, *last, text[ONCE_LABEL_MAX];
+    u_char                     text[ONCE_LABEL_MAX];
     ngx_str_t                  value;
+    once_bytes                 path, query;
     ngx_http_once_loc_conf_t  *olcf;
 
     olcf = ctx->conf;
 
-    (void) once__trace_read(ngx_http_once_header_in(r, "traceparent",
-                                                sizeof("traceparent") - 1),
+    (void) once__trace_read(ngx_http_once_header_in(r, "traceparent"),
                             ctx->trace);
 
     if (olcf->label_off == 1) {
@@ -324,16 +381,11 @@ ngx_http_once_describe(ngx_http_request_t *r, ngx_http_once_ctx_t *ctx)
         }
 
     } else {
-        last = r->unparsed_uri.data + r->unparsed_uri.len;
-        p = ngx_strlchr(r->unparsed_uri.data, last, '?');
-        last = p ? p : last;
-
+        ngx_http_once_split_uri(r, &path, &query);
         value.data = text;
         value.len = (size_t) (ngx_slprintf(text, text + sizeof(text), "%V %*s",
-                                           &r->method_name,
-                                           (size_t) (last
-                                                     - r->unparsed_uri.data),
-                                           r->unparsed_uri.data)
+                                           &r->method_name, path.size,
+                                           path.data)
                               - text);
     }
 

@@ -15,21 +15,7 @@
 static ngx_int_t ngx_http_once_add_variables(ngx_conf_t *cf);
 static ngx_int_t ngx_http_once_init(ngx_conf_t *cf);
 static char *ngx_http_once_core_init_conf(ngx_cycle_t *cycle, void *conf);
-static ngx_int_t ngx_http_once_status_variable(ngx_http_request_t *r,
-    ngx_http_variable_value_t *v, uintptr_t data);
-static ngx_int_t ngx_http_once_outcome_variable(ngx_http_request_t *r,
-    ngx_http_variable_value_t *v, uintptr_t data);
-static ngx_int_t ngx_http_once_reason_variable(ngx_http_request_t *r,
-    ngx_http_variable_value_t *v, uintptr_t data);
-static ngx_int_t ngx_http_once_number_variable(ngx_http_request_t *r,
-    ngx_http_variable_value_t *v, uintptr_t data);
-static ngx_int_t ngx_http_once_name_variable(ngx_http_request_t *r,
-    ngx_http_variable_value_t *v, uintptr_t data);
-static ngx_int_t ngx_http_once_store_variable(ngx_http_request_t *r,
-    ngx_http_variable_value_t *v, uintptr_t data);
-static ngx_int_t ngx_http_once_route_variable(ngx_http_request_t *r,
-    ngx_http_variable_value_t *v, uintptr_t data);
-static ngx_int_t ngx_http_once_trace_variable(ngx_http_request_t *r,
+static ngx_int_t ngx_http_once_variable(ngx_http_request_t *r,
     ngx_http_variable_value_t *v, uintptr_t data);
 
 
@@ -93,51 +79,67 @@ ngx_module_t  ngx_once_module = {
 };
 
 
+typedef enum {
+    NGX_HTTP_ONCE_VAR_STATUS = 0,
+    NGX_HTTP_ONCE_VAR_OUTCOME,
+    NGX_HTTP_ONCE_VAR_REASON,
+    NGX_HTTP_ONCE_VAR_STORE,
+    NGX_HTTP_ONCE_VAR_ROUTE,
+    NGX_HTTP_ONCE_VAR_PROBE,
+    NGX_HTTP_ONCE_VAR_ATTEMPT,  /* from here on, made in the pool */
+    NGX_HTTP_ONCE_VAR_FENCE,
+    NGX_HTTP_ONCE_VAR_NAME,
+    NGX_HTTP_ONCE_VAR_TRACE
+} ngx_http_once_var_e;
+
+
+#define ngx_http_once_var(name, which)                                        \
+    { ngx_string(name), NULL, ngx_http_once_variable,                         \
+      NGX_HTTP_ONCE_VAR_##which, NGX_HTTP_VAR_NOCACHEABLE, 0 }
+
 static ngx_http_variable_t  ngx_http_once_vars[] = {
-
-    { ngx_string("once_status"), NULL, ngx_http_once_status_variable, 0,
-      NGX_HTTP_VAR_NOCACHEABLE, 0 },
-
-    { ngx_string("once_outcome"), NULL, ngx_http_once_outcome_variable, 0,
-      NGX_HTTP_VAR_NOCACHEABLE, 0 },
-
-    { ngx_string("once_reason"), NULL, ngx_http_once_reason_variable, 0,
-      NGX_HTTP_VAR_NOCACHEABLE, 0 },
-
-    { ngx_string("once_attempt"), NULL, ngx_http_once_number_variable,
-      offsetof(ngx_http_once_ctx_t, attempt),
-      NGX_HTTP_VAR_NOCACHEABLE, 0 },
-
-    { ngx_string("once_fence"), NULL, ngx_http_once_number_variable,
-      offsetof(ngx_http_once_ctx_t, fence),
-      NGX_HTTP_VAR_NOCACHEABLE, 0 },
-
-    { ngx_string("once_name"), NULL, ngx_http_once_name_variable, 0,
-      NGX_HTTP_VAR_NOCACHEABLE, 0 },
-
-    { ngx_string("once_store"), NULL, ngx_http_once_store_variable, 0,
-      NGX_HTTP_VAR_NOCACHEABLE, 0 },
-
-    { ngx_string("once_route"), NULL, ngx_http_once_route_variable, 0,
-      NGX_HTTP_VAR_NOCACHEABLE, 0 },
-
-    { ngx_string("once_trace"), NULL, ngx_http_once_trace_variable, 0,
-      NGX_HTTP_VAR_NOCACHEABLE, 0 },
-
-      ngx_http_null_variable
+    ngx_http_once_var("once_status", STATUS),
+    ngx_http_once_var("once_outcome", OUTCOME),
+    ngx_http_once_var("once_reason", REASON),
+    ngx_http_once_var("once_attempt", ATTEMPT),
+    ngx_http_once_var("once_fence", FENCE),
+    ngx_http_once_var("once_name", NAME),
+    ngx_http_once_var("once_store", STORE),
+    ngx_http_once_var("once_route", ROUTE),
+    ngx_http_once_var("once_trace", TRACE),
+    ngx_http_once_var("once_probe", PROBE),
+    ngx_http_null_variable
 };
 
 
 /* --- installed --- */
 
 static ngx_int_t
+ngx_http_once_add_handler(ngx_conf_t *cf, ngx_http_phases phase,
+    ngx_http_handler_pt handler)
+{
+    ngx_http_handler_pt        *h;
+    ngx_http_core_main_conf_t  *cmcf;
+
+    cmcf = ngx_http_conf_get_module_main_conf(cf, ngx_http_core_module);
+
+    h = ngx_array_push(&cmcf->phases[phase].handlers);
+    if (h == NULL) {
+        return NGX_ERROR;
+    }
+
+    *h = handler;
+
+    return NGX_OK;
+}
+
+
+static ngx_int_t
 ngx_http_once_init(ngx_conf_t *cf)
 {
-    ngx_uint_t                   i;
-    ngx_http_handler_pt         *h;
-    ngx_http_once_store_t      **store;
-    ngx_http_core_main_conf_t   *cmcf;
-    ngx_http_once_main_conf_t   *omcf;
+    ngx_uint_t                  i;
+    ngx_http_once_store_t     **store;
+    ngx_http_once_main_conf_t  *omcf;
 
     omcf = ngx_http_conf_get_module_main_conf(cf, ngx_http_once_module);
 
@@ -154,10 +156,6 @@ ngx_http_once_init(ngx_conf_t *cf)
         return NGX_ERROR;
     }
 
-    if (omcf->stores.nelts == 0) {
-        return NGX_OK;
-    }
-
     store = omcf->stores.elts;
 
     for (i = 0; i < omcf->stores.nelts; i++) {
@@ -166,26 +164,22 @@ ngx_http_once_init(ngx_conf_t *cf)
         }
     }
 
-    cmcf = ngx_http_conf_get_module_main_conf(cf, ngx_http_core_module);
-
-    h = ngx_array_push(&cmcf->phases[NGX_HTTP_PRECONTENT_PHASE].handlers);
-    if (h == NULL) {
-        return NGX_ERROR;
+    if (i == 0) {
+        return NGX_OK;
     }
-
-    *h = ngx_http_once_handler;
-
-    h = ngx_array_push(&cmcf->phases[NGX_HTTP_LOG_PHASE].handlers);
-    if (h == NULL) {
-        return NGX_ERROR;
-    }
-
-    *h = ngx_http_once_log_handler;
 
     ngx_http_once_identity_init();
     ngx_http_once_capture_init();
 
-    return NGX_OK;
+    if (ngx_http_once_add_handler(cf, NGX_HTTP_PRECONTENT_PHASE,
+                                  ngx_http_once_handler)
+        != NGX_OK)
+    {
+        return NGX_ERROR;
+    }
+
+    return ngx_http_once_add_handler(cf, NGX_HTTP_LOG_PHASE,
+                                     ngx_http_once_log_handler);
 }
 
 
@@ -230,194 +224,92 @@ ngx_http_once_add_variables(ngx_conf_t *cf)
 }
 
 
-static void
-ngx_http_once_set_variable(ngx_http_variable_value_t *v, u_char *data,
-    size_t len)
-{
-    v->valid = 1;
-    v->no_cacheable = 1;
-    v->not_found = 0;
-    v->data = data;
-    v->len = (unsigned) len;
-}
-
+/* what is not known stays "-"; attempt and fence are never 0 */
 
 static ngx_int_t
-ngx_http_once_status_variable(ngx_http_request_t *r,
-    ngx_http_variable_value_t *v, uintptr_t data)
+ngx_http_once_print(ngx_http_request_t *r, ngx_http_once_ctx_t *ctx,
+    ngx_http_once_var_e which, ngx_str_t *text)
 {
-    ngx_str_t            *name;
-    ngx_http_once_ctx_t  *ctx;
-
-    ctx = ngx_http_once_get_ctx(r->main);
-    name = &ngx_http_once_status_names[ctx ? ctx->decision.header
-                                           : ONCE__STATUS_NONE];
-    ngx_http_once_set_variable(v, name->data, name->len);
-
-    return NGX_OK;
-}
-
-
-static void
-ngx_http_once_set_text(ngx_http_variable_value_t *v, const char *text)
-{
-    ngx_http_once_set_variable(v, (u_char *) text, ngx_strlen(text));
-}
-
-
-/* how the attempt ended, or how the one did whose response is repeated */
-
-static ngx_int_t
-ngx_http_once_outcome_variable(ngx_http_request_t *r,
-    ngx_http_variable_value_t *v, uintptr_t data)
-{
-    ngx_http_once_ctx_t  *ctx;
-
-    ctx = ngx_http_once_get_ctx(r->main);
-    ngx_http_once_set_text(v, (ctx && ctx->ended)
-                              ? once__outcome_text(ctx->ending.outcome) : "-");
-
-    return NGX_OK;
-}
-
-
-static ngx_int_t
-ngx_http_once_reason_variable(ngx_http_request_t *r,
-    ngx_http_variable_value_t *v, uintptr_t data)
-{
-    ngx_http_once_ctx_t  *ctx;
-
-    ctx = ngx_http_once_get_ctx(r->main);
-    ngx_http_once_set_text(v, (ctx && ctx->ended)
-                              ? once_reason_text(ctx->ending.reason) : "-");
-
-    return NGX_OK;
-}
-
-
-/* attempt and fence; neither is ever 0 */
-
-static ngx_int_t
-ngx_http_once_number_variable(ngx_http_request_t *r,
-    ngx_http_variable_value_t *v, uintptr_t data)
-{
-    u_char               *p;
-    uint64_t              number;
-    ngx_http_once_ctx_t  *ctx;
-
-    ctx = ngx_http_once_get_ctx(r->main);
-    number = 0;
-
-    if (ctx != NULL) {
-        number = (data == offsetof(ngx_http_once_ctx_t, fence))
-                 ? ctx->fence : ctx->attempt;
-    }
-
-    if (number == 0) {
-        ngx_http_once_set_text(v, "-");
-        return NGX_OK;
-    }
-
-    p = ngx_pnalloc(r->pool, NGX_INT64_LEN);
-    if (p == NULL) {
-        return NGX_ERROR;
-    }
-
-    ngx_http_once_set_variable(v, p,
-                               (size_t) (ngx_sprintf(p, "%uL", number) - p));
-
-    return NGX_OK;
-}
-
-
-static ngx_int_t
-ngx_http_once_name_variable(ngx_http_request_t *r,
-    ngx_http_variable_value_t *v, uintptr_t data)
-{
-    u_char               *p;
-    ngx_http_once_ctx_t  *ctx;
-
-    ctx = ngx_http_once_get_ctx(r->main);
-
-    if (ctx == NULL || ctx->key_hash[0] == '\0') {
-        ngx_http_once_set_text(v, "-");
-        return NGX_OK;
-    }
+    u_char  *p, *last;
 
     p = ngx_pnalloc(r->pool, 2 * ONCE_NAME_SIZE);
     if (p == NULL) {
         return NGX_ERROR;
     }
 
-    (void) ngx_hex_dump(p, ctx->name, ONCE_NAME_SIZE);
-    ngx_http_once_set_variable(v, p, 2 * ONCE_NAME_SIZE);
+    last = p;
+
+    if (which == NGX_HTTP_ONCE_VAR_ATTEMPT && ctx->attempt) {
+        last = ngx_sprintf(p, "%uD", ctx->attempt);
+
+    } else if (which == NGX_HTTP_ONCE_VAR_FENCE && ctx->fence) {
+        last = ngx_sprintf(p, "%uL", ctx->fence);
+
+    } else if (which == NGX_HTTP_ONCE_VAR_NAME && ctx->key_hash[0]) {
+        last = ngx_hex_dump(p, ctx->name, ONCE_NAME_SIZE);
+
+    } else if (which == NGX_HTTP_ONCE_VAR_TRACE
+               && once__trace_text(ctx->trace, (char *) p))
+    {
+        last = p + ONCE__TRACE_TEXT - 1;
+    }
+
+    if (last != p) {
+        text->data = p;
+        text->len = (size_t) (last - p);
+    }
 
     return NGX_OK;
 }
 
 
 static ngx_int_t
-ngx_http_once_store_variable(ngx_http_request_t *r,
-    ngx_http_variable_value_t *v, uintptr_t data)
+ngx_http_once_variable(ngx_http_request_t *r, ngx_http_variable_value_t *v,
+    uintptr_t data)
 {
-    ngx_str_t            *name;
+    ngx_str_t             text = ngx_string("-");
+    const char           *word;
     ngx_http_once_ctx_t  *ctx;
 
     ctx = ngx_http_once_get_ctx(r->main);
 
-    if (ctx == NULL) {
-        ngx_http_once_set_text(v, "-");
-        return NGX_OK;
+    if (ctx != NULL && data >= NGX_HTTP_ONCE_VAR_ATTEMPT) {
+        if (ngx_http_once_print(r, ctx, data, &text) != NGX_OK) {
+            return NGX_ERROR;
+        }
+
+    } else if (ctx != NULL && data == NGX_HTTP_ONCE_VAR_STORE) {
+        text = ctx->conf->store->name;
+
+    } else if (ctx != NULL && data == NGX_HTTP_ONCE_VAR_ROUTE) {
+        text = ctx->conf->route->name;
+
+    } else if (ctx != NULL && data == NGX_HTTP_ONCE_VAR_STATUS) {
+        text = ngx_http_once_status_names[ctx->decision.header];
+
+    } else if (ctx != NULL && data == NGX_HTTP_ONCE_VAR_PROBE) {
+        if (ctx->probe != NULL && ctx->probe->result != -1) {
+            word = once__probe_text(ctx->probe->result);
+            text.data = (u_char *) word;
+            text.len = ngx_strlen(word);
+        }
+
+    } else if (ctx != NULL && ctx->ended) {
+
+        /* of the attempt, or of the one whose response is repeated */
+
+        word = (data == NGX_HTTP_ONCE_VAR_OUTCOME)
+               ? once__outcome_text(ctx->ending.outcome)
+               : once_reason_text(ctx->ending.reason);
+        text.data = (u_char *) word;
+        text.len = ngx_strlen(word);
     }
 
-    name = &ctx->conf->store->name;
-    ngx_http_once_set_variable(v, name->data, name->len);
-
-    return NGX_OK;
-}
-
-
-static ngx_int_t
-ngx_http_once_route_variable(ngx_http_request_t *r,
-    ngx_http_variable_value_t *v, uintptr_t data)
-{
-    ngx_str_t            *name;
-    ngx_http_once_ctx_t  *ctx;
-
-    ctx = ngx_http_once_get_ctx(r->main);
-
-    if (ctx == NULL) {
-        ngx_http_once_set_text(v, "-");
-        return NGX_OK;
-    }
-
-    name = &ctx->conf->route->name;
-    ngx_http_once_set_variable(v, name->data, name->len);
-
-    return NGX_OK;
-}
-
-
-static ngx_int_t
-ngx_http_once_trace_variable(ngx_http_request_t *r,
-    ngx_http_variable_value_t *v, uintptr_t data)
-{
-    u_char               *p;
-    ngx_http_once_ctx_t  *ctx;
-
-    ctx = ngx_http_once_get_ctx(r->main);
-
-    p = ngx_pnalloc(r->pool, ONCE__TRACE_TEXT);
-    if (p == NULL) {
-        return NGX_ERROR;
-    }
-
-    if (ctx == NULL || !once__trace_text(ctx->trace, (char *) p)) {
-        ngx_http_once_set_variable(v, (u_char *) "-", 1);
-
-    } else {
-        ngx_http_once_set_variable(v, p, ONCE__TRACE_TEXT - 1);
-    }
+    v->valid = 1;
+    v->no_cacheable = 1;
+    v->not_found = 0;
+    v->data = text.data;
+    v->len = (unsigned) text.len;
 
     return NGX_OK;
 }

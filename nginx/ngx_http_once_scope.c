@@ -18,73 +18,33 @@ extern ngx_module_t  ngx_http_auth_basic_module;
 #pragma weak ngx_http_auth_basic_module
 
 
-static ngx_int_t ngx_http_once_scope_parts(ngx_conf_t *cf,
-    ngx_http_once_scope_t *scope);
-static const char *ngx_http_once_scope_doubt(ngx_http_once_scope_t *scope,
-    void **loc_conf);
-static ngx_uint_t ngx_http_once_basic_auth(void **loc_conf);
+/* "$name" and "${name}", as nginx itself reads them: what stands after "$" */
 
-
-char *
-ngx_http_once_scope_directive(ngx_conf_t *cf, ngx_command_t *cmd, void *conf)
+static u_char *
+ngx_http_once_scope_name(u_char *p, u_char *last)
 {
-    ngx_http_once_loc_conf_t *olcf = conf;
-
-    ngx_str_t                         *value;
-    ngx_http_once_scope_t             *scope;
-    ngx_http_compile_complex_value_t   ccv;
-
-    if (olcf->scope != NULL || olcf->scope_off != NGX_CONF_UNSET) {
-        return "is duplicate";
+    if (p < last && *p == '{') {
+        while (p < last && *p++ != '}') { /* void */ }
+        return p;
     }
 
-    value = cf->args->elts;
-
-    if (ngx_strcmp(value[1].data, "off") == 0) {
-        olcf->scope_off = 1;
-        return NGX_CONF_OK;
-    }
-
-    scope = ngx_pcalloc(cf->pool, sizeof(ngx_http_once_scope_t));
-    if (scope == NULL) {
-        return NGX_CONF_ERROR;
-    }
-
-    ngx_memzero(&ccv, sizeof(ngx_http_compile_complex_value_t));
-    ccv.cf = cf;
-    ccv.value = &value[1];
-    ccv.complex_value = &scope->text;
-
-    if (ngx_http_compile_complex_value(&ccv) != NGX_OK
-        || ngx_http_once_scope_parts(cf, scope) != NGX_OK)
+    while (p < last && (*p == '_' || (*p >= '0' && *p <= '9')
+                        || (*p >= 'A' && *p <= 'Z')
+                        || (*p >= 'a' && *p <= 'z')))
     {
-        return NGX_CONF_ERROR;
+        p++;
     }
 
-    if (scope->parts.nelts == 0) {
-        ngx_conf_log_error(NGX_LOG_EMERG, cf, 0,
-                           "\"once_scope %V\" is the same for every caller: "
-                           "use a variable that names the authenticated "
-                           "caller, or write \"once_scope off\"", &value[1]);
-        return NGX_CONF_ERROR;
-    }
-
-    olcf->scope_off = 0;
-    olcf->scope = scope;
-
-    return NGX_CONF_OK;
+    return p;
 }
 
-
-/* "$name" and "${name}", as nginx itself reads them */
 
 static ngx_int_t
 ngx_http_once_scope_parts(ngx_conf_t *cf, ngx_http_once_scope_t *scope)
 {
-    u_char                            *p, *last, *name;
-    ngx_str_t                          text;
-    ngx_http_complex_value_t          *part;
-    ngx_http_compile_complex_value_t   ccv;
+    u_char                    *p, *last;
+    ngx_str_t                  text;
+    ngx_http_complex_value_t  *part;
 
     if (ngx_array_init(&scope->parts, cf->pool, 2,
                        sizeof(ngx_http_complex_value_t))
@@ -102,34 +62,13 @@ ngx_http_once_scope_parts(ngx_conf_t *cf, ngx_http_once_scope_t *scope)
             continue;
         }
 
-        name = p;
-
-        if (p < last && *p == '{') {
-            while (p < last && *p++ != '}') { /* void */ }
-
-        } else {
-            while (p < last && (*p == '_' || (*p >= '0' && *p <= '9')
-                                || (*p >= 'A' && *p <= 'Z')
-                                || (*p >= 'a' && *p <= 'z')))
-            {
-                p++;
-            }
-        }
-
-        text.data = name - 1;
+        text.data = p - 1;
+        p = ngx_http_once_scope_name(p, last);
         text.len = (size_t) (p - text.data);
 
         part = ngx_array_push(&scope->parts);
-        if (part == NULL) {
-            return NGX_ERROR;
-        }
 
-        ngx_memzero(&ccv, sizeof(ngx_http_compile_complex_value_t));
-        ccv.cf = cf;
-        ccv.value = &text;
-        ccv.complex_value = part;
-
-        if (ngx_http_compile_complex_value(&ccv) != NGX_OK) {
+        if (part == NULL || ngx_http_once_compile(cf, &text, part) == NULL) {
             return NGX_ERROR;
         }
     }
@@ -138,82 +77,48 @@ ngx_http_once_scope_parts(ngx_conf_t *cf, ngx_http_once_scope_t *scope)
 }
 
 
-/* warns, once for each directive, of what no authentication stands behind */
-
-ngx_int_t
-ngx_http_once_check_scope(ngx_conf_t *cf, void **loc_conf)
+char *
+ngx_http_once_scope_directive(ngx_conf_t *cf, ngx_command_t *cmd, void *conf)
 {
-    const char                *doubt;
-    ngx_http_core_loc_conf_t  *clcf;
-    ngx_http_once_loc_conf_t  *olcf;
+    ngx_http_once_loc_conf_t *olcf = conf;
 
-    olcf = loc_conf[ngx_http_once_module.ctx_index];
-    clcf = loc_conf[ngx_http_core_module.ctx_index];
+    ngx_str_t              *value;
+    ngx_http_once_scope_t  *scope;
 
-    if (olcf->scope == NULL) {
-
-        if (olcf->scope_off == 1) {
-            return NGX_OK;
-        }
-
-        ngx_log_error(NGX_LOG_EMERG, cf->log, 0,
-                      "\"once\" needs \"once_scope\": name the authenticated "
-                      "caller, or write \"once_scope off\" in %V:%ui",
-                      &olcf->file, olcf->line);
-        return NGX_ERROR;
+    if (olcf->scope != NULL || olcf->scope_off != NGX_CONF_UNSET) {
+        return "is duplicate";
     }
 
-    doubt = ngx_http_once_scope_doubt(olcf->scope, loc_conf);
+    value = cf->args->elts;
 
-    if (doubt != NULL && !olcf->scope->warned) {
-        olcf->scope->warned = 1;
-        ngx_log_error(NGX_LOG_WARN, cf->log, 0,
-                      "once: \"once_scope %V\" for location \"%V\": %s, so "
-                      "that one caller can get another's response in %V:%ui",
-                      &olcf->scope->text.value, &clcf->name, doubt,
-                      &olcf->file, olcf->line);
+    if (ngx_strcmp(value[1].data, "off") == 0) {
+        olcf->scope_off = 1;
+        return NGX_CONF_OK;
     }
 
-    return NGX_OK;
-}
-
-
-static const char *
-ngx_http_once_scope_doubt(ngx_http_once_scope_t *scope, void **loc_conf)
-{
-    ngx_str_t                  name;
-    ngx_uint_t                 i;
-    ngx_http_complex_value_t  *part;
-
-    part = scope->parts.elts;
-
-    for (i = 0; i < scope->parts.nelts; i++) {
-        name.data = part[i].value.data + 1;
-        name.len = part[i].value.len - 1;
-
-        if (name.len > 2 && name.data[0] == '{') {
-            name.data++;
-            name.len -= 2;
-        }
-
-        if (ngx_strncasecmp(name.data, (u_char *) "http_", 5) == 0
-            || ngx_strncasecmp(name.data, (u_char *) "arg_", 4) == 0
-            || ngx_strncasecmp(name.data, (u_char *) "cookie_", 7) == 0)
-        {
-            return "the client chooses that text";
-        }
-
-        if (name.len == sizeof("remote_user") - 1
-            && ngx_strncasecmp(name.data, (u_char *) "remote_user",
-                               sizeof("remote_user") - 1)
-               == 0
-            && !ngx_http_once_basic_auth(loc_conf))
-        {
-            return "without \"auth_basic\" no password is checked";
-        }
+    scope = ngx_pcalloc(cf->pool, sizeof(ngx_http_once_scope_t));
+    if (scope == NULL) {
+        return NGX_CONF_ERROR;
     }
 
-    return NULL;
+    if (ngx_http_once_compile(cf, &value[1], &scope->text) == NULL
+        || ngx_http_once_scope_parts(cf, scope) != NGX_OK)
+    {
+        return NGX_CONF_ERROR;
+    }
+
+    if (scope->parts.nelts == 0) {
+        ngx_conf_log_error(NGX_LOG_EMERG, cf, 0,
+                           "\"once_scope %V\" is the same for every caller: "
+                           "use a variable that names the authenticated "
+                           "caller, or write \"once_scope off\"", &value[1]);
+        return NGX_CONF_ERROR;
+    }
+
+    olcf->scope_off = 0;
+    olcf->scope = scope;
+
+    return NGX_CONF_OK;
 }
 
 
@@ -247,6 +152,80 @@ ngx_http_once_basic_auth(void **loc_conf)
     return realm != NULL
            && !(realm->value.len == 3
                 && ngx_strncmp(realm->value.data, "off", 3) == 0);
+}
+
+
+static const char *
+ngx_http_once_scope_doubt(ngx_http_once_scope_t *scope, void **loc_conf)
+{
+    ngx_str_t                  name;
+    ngx_uint_t                 i;
+    ngx_http_complex_value_t  *part;
+
+    part = scope->parts.elts;
+
+    for (i = 0; i < scope->parts.nelts; i++) {
+        name.data = part[i].value.data + 1;
+        name.len = part[i].value.len - 1;
+
+        if (name.len > 2 && name.data[0] == '{') {
+            name.data++;
+            name.len -= 2;
+        }
+
+        if (ngx_strncasecmp(name.data, (u_char *) "http_", 5) == 0
+            || ngx_strncasecmp(name.data, (u_char *) "arg_", 4) == 0
+            || ngx_strncasecmp(name.data, (u_char *) "cookie_", 7) == 0)
+        {
+            return "the client chooses that text";
+        }
+
+        if (ngx_http_once_is(&name, "remote_user")
+            && !ngx_http_once_basic_auth(loc_conf))
+        {
+            return "without \"auth_basic\" no password is checked";
+        }
+    }
+
+    return NULL;
+}
+
+
+/* warns, once for each directive, of what no authentication stands behind */
+
+ngx_int_t
+ngx_http_once_check_scope(ngx_conf_t *cf, void **loc_conf)
+{
+    const char                *doubt;
+    ngx_http_core_loc_conf_t  *clcf;
+    ngx_http_once_loc_conf_t  *olcf;
+
+    olcf = loc_conf[ngx_http_once_module.ctx_index];
+    clcf = loc_conf[ngx_http_core_module.ctx_index];
+
+    if (olcf->scope == NULL) {
+
+        if (olcf->scope_off == 1) {
+            return NGX_OK;
+        }
+
+        ngx_http_once_log_conf(NGX_LOG_EMERG, cf, olcf,
+                      "\"once\" needs \"once_scope\": name the authenticated "
+                      "caller, or write \"once_scope off\"");
+        return NGX_ERROR;
+    }
+
+    doubt = ngx_http_once_scope_doubt(olcf->scope, loc_conf);
+
+    if (doubt != NULL && !olcf->scope->warned) {
+        olcf->scope->warned = 1;
+        ngx_http_once_log_conf(NGX_LOG_WARN, cf, olcf,
+                      "once: \"once_scope %V\" for location \"%V\": %s, so "
+                      "that one caller can get another's response",
+                      &olcf->scope->text.value, &clcf->name, doubt);
+    }
+
+    return NGX_OK;
 }
 
 

@@ -52,6 +52,12 @@ ngx_http_once_status_directive(ngx_conf_t *cf, ngx_command_t *cmd, void *conf)
 }
 
 
+#define ngx_http_once_accepts(value, type)                                    \
+    (ngx_strlcasestrn((value)->data, (value)->data + (value)->len,            \
+                      (u_char *) type, sizeof(type) - 2)                      \
+     != NULL)
+
+
 /* "?format=", or what a Prometheus server sends as Accept */
 
 static ngx_http_once_format_e
@@ -70,9 +76,7 @@ ngx_http_once_find_format(ngx_http_request_t *r)
     if (ngx_http_arg(r, (u_char *) "format", 6, &value) == NGX_OK) {
 
         for (i = 0; i < NGX_HTTP_ONCE_NO_FORMAT; i++) {
-            if (value.len == names[i].len
-                && ngx_strncmp(value.data, names[i].data, value.len) == 0)
-            {
+            if (ngx_http_once_same(&value, &names[i])) {
                 break;
             }
         }
@@ -83,23 +87,15 @@ ngx_http_once_find_format(ngx_http_request_t *r)
     ngx_http_once_walk(&walk, &r->headers_in.headers);
 
     while ((h = ngx_http_once_next(&walk)) != NULL) {
-        if (h->key.len != sizeof("Accept") - 1
-            || ngx_strncasecmp(h->key.data, (u_char *) "Accept", 6) != 0)
-        {
+        if (!ngx_http_once_is_header(h, "Accept")) {
             continue;
         }
 
-        if (ngx_strlcasestrn(h->value.data, h->value.data + h->value.len,
-                             (u_char *) "application/openmetrics-text", 27)
-            != NULL)
-        {
+        if (ngx_http_once_accepts(&h->value, "application/openmetrics-text")) {
             return NGX_HTTP_ONCE_OPENMETRICS;
         }
 
-        if (ngx_strlcasestrn(h->value.data, h->value.data + h->value.len,
-                             (u_char *) "text/plain", 9)
-            != NULL)
-        {
+        if (ngx_http_once_accepts(&h->value, "text/plain")) {
             return NGX_HTTP_ONCE_TEXT;
         }
     }
@@ -109,9 +105,41 @@ ngx_http_once_find_format(ngx_http_request_t *r)
 
 
 static ngx_int_t
+ngx_http_once_send_page(ngx_http_request_t *r, ngx_http_once_page_t *page,
+    const char *type)
+{
+    ngx_int_t  rc;
+
+    if (page->failed
+        || ngx_http_once_add_header(r, "Cache-Control", "no-store") != NGX_OK)
+    {
+        return NGX_HTTP_INTERNAL_SERVER_ERROR;
+    }
+
+    r->headers_out.status = NGX_HTTP_OK;
+    r->headers_out.content_length_n = page->size;
+    r->headers_out.content_type.data = (u_char *) type;
+    r->headers_out.content_type.len = ngx_strlen(type);
+    r->headers_out.content_type_len = r->headers_out.content_type.len;
+
+    rc = ngx_http_send_header(r);
+
+    if (rc == NGX_ERROR || rc > NGX_OK || r->header_only) {
+        return rc;
+    }
+
+    page->buf->last_buf = (r == r->main) ? 1 : 0;
+    page->buf->last_in_chain = 1;
+
+    return ngx_http_output_filter(r, page->first);
+}
+
+
+static ngx_int_t
 ngx_http_once_status_handler(ngx_http_request_t *r)
 {
     ngx_int_t                   rc;
+    ngx_uint_t                  openmetrics;
     ngx_http_once_page_t        page;
     ngx_http_once_format_e      format;
     ngx_http_once_main_conf_t  *omcf;
@@ -142,39 +170,14 @@ ngx_http_once_status_handler(ngx_http_request_t *r)
 
     if (format == NGX_HTTP_ONCE_JSON) {
         ngx_http_once_json(&page, omcf);
-        ngx_str_set(&r->headers_out.content_type, "application/json");
-
-    } else {
-        ngx_http_once_metrics(&page, omcf,
-                              format == NGX_HTTP_ONCE_OPENMETRICS);
-        r->headers_out.content_type.data = (u_char *)
-            once__metrics_content_type(format == NGX_HTTP_ONCE_OPENMETRICS);
-        r->headers_out.content_type.len =
-                                ngx_strlen(r->headers_out.content_type.data);
+        return ngx_http_once_send_page(r, &page, "application/json");
     }
 
-    if (page.failed) {
-        return NGX_HTTP_INTERNAL_SERVER_ERROR;
-    }
+    openmetrics = (format == NGX_HTTP_ONCE_OPENMETRICS);
+    ngx_http_once_metrics(&page, omcf, openmetrics);
 
-    r->headers_out.status = NGX_HTTP_OK;
-    r->headers_out.content_length_n = page.size;
-    r->headers_out.content_type_len = r->headers_out.content_type.len;
-
-    if (ngx_http_once_add_header(r, "Cache-Control", "no-store") != NGX_OK) {
-        return NGX_HTTP_INTERNAL_SERVER_ERROR;
-    }
-
-    rc = ngx_http_send_header(r);
-
-    if (rc == NGX_ERROR || rc > NGX_OK || r->header_only) {
-        return rc;
-    }
-
-    page.buf->last_buf = (r == r->main) ? 1 : 0;
-    page.buf->last_in_chain = 1;
-
-    return ngx_http_output_filter(r, page.first);
+    return ngx_http_once_send_page(r, &page,
+                                   once__metrics_content_type(openmetrics));
 }
 
 
@@ -241,50 +244,61 @@ ngx_http_once_counter(ngx_http_once_shared_t *shared, ngx_uint_t i)
 
 
 static void
+ngx_http_once_json_store(ngx_http_once_page_t *page,
+    ngx_http_once_store_t *store)
+{
+    uint64_t                 total;
+    ngx_uint_t               k, n;
+    ngx_http_once_gauges_t   sum;
+    ngx_http_once_shared_t  *shared;
+
+    shared = ngx_http_once_shared(store);
+    ngx_http_once_sum(shared, &sum);
+
+    ngx_http_once_printf(page, "\"%V\":{\"up\":%s,\"requests\":{",
+                         &store->name,
+                         sum.open == NGX_HTTP_ONCE_UP ? "true" : "false");
+
+    for (n = ONCE__STATUS_NEW; n < ONCE__STATUS_COUNT; n++) {
+        total = 0;
+
+        for (k = 0; k < shared->nroutes; k++) {
+            total += shared->routes[k].requests[n];
+        }
+
+        ngx_http_once_printf(page, "%s\"%V\":%uL",
+                             n > ONCE__STATUS_NEW ? "," : "",
+                             &ngx_http_once_status_names[n], total);
+    }
+
+    ngx_http_once_printf(page, "},\"in_flight\":%uA,\"oldest_ms\":%uA,"
+                         "\"waiting\":%uA,\"queued\":%uA,\"store\":{",
+                         sum.live, sum.oldest, sum.waiting, sum.queued);
+
+    for (n = 0; n < NGX_HTTP_ONCE_NCOUNTERS; n++) {
+        ngx_http_once_printf(page, "%s\"%s\":%uL", n ? "," : "",
+                             ngx_http_once_counters[n].name,
+                             ngx_http_once_counter(shared, n));
+    }
+
+    ngx_http_once_printf(page, "}}");
+}
+
+
+static void
 ngx_http_once_json(ngx_http_once_page_t *page,
     ngx_http_once_main_conf_t *omcf)
 {
-    uint64_t                  total;
-    ngx_uint_t                i, k, n;
-    ngx_http_once_sum_t       sum;
-    ngx_http_once_store_t   **store;
-    ngx_http_once_shared_t   *shared;
+    ngx_uint_t               i;
+    ngx_http_once_store_t  **store;
 
     store = omcf->stores.elts;
     ngx_http_once_printf(page, "{\"version\":\"%s\",\"stores\":{",
                          ONCE_VERSION);
 
     for (i = 0; i < omcf->stores.nelts; i++) {
-        shared = ngx_http_once_shared(store[i]);
-        sum = ngx_http_once_sum(shared);
-
-        ngx_http_once_printf(page, "%s\"%V\":{\"up\":%s,\"requests\":{",
-                             i ? "," : "", &store[i]->name,
-                             sum.up ? "true" : "false");
-
-        for (n = ONCE__STATUS_NEW; n < ONCE__STATUS_COUNT; n++) {
-            total = 0;
-
-            for (k = 0; k < shared->nroutes; k++) {
-                total += shared->routes[k].requests[n];
-            }
-
-            ngx_http_once_printf(page, "%s\"%V\":%uL",
-                                 n > ONCE__STATUS_NEW ? "," : "",
-                                 &ngx_http_once_status_names[n], total);
-        }
-
-        ngx_http_once_printf(page, "},\"in_flight\":%uL,\"oldest_ms\":%uL,"
-                             "\"waiting\":%uL,\"queued\":%uL,\"store\":{",
-                             sum.live, sum.oldest, sum.waiting, sum.queued);
-
-        for (n = 0; n < NGX_HTTP_ONCE_NCOUNTERS; n++) {
-            ngx_http_once_printf(page, "%s\"%s\":%uL", n ? "," : "",
-                                 ngx_http_once_counters[n].name,
-                                 ngx_http_once_counter(shared, n));
-        }
-
-        ngx_http_once_printf(page, "}}");
+        ngx_http_once_printf(page, i ? "," : "");
+        ngx_http_once_json_store(page, store[i]);
     }
 
     ngx_http_once_printf(page, "}}\n");
@@ -299,18 +313,14 @@ typedef struct {
 } ngx_http_once_metrics_t;
 
 
-#define ngx_http_once_family(m, name)                                         \
-    once__metrics_family(&(m)->text, &once__families[ONCE__FAMILY_##name])
+/* labels and values of one route, or of one store; `arg` is the row's */
 
+typedef void (*ngx_http_once_route_pt)(ngx_http_once_metrics_t *m,
+    once_bytes *labels, ngx_http_once_route_counts_t *counts, size_t arg);
+typedef void (*ngx_http_once_store_pt)(ngx_http_once_metrics_t *m,
+    once_bytes *labels, ngx_http_once_store_t *store, size_t arg);
 
-/* the longest list of labels has four */
-
-static void
-ngx_http_once_label(once_bytes *label, ngx_str_t *value)
-{
-    label->data = value->data;
-    label->size = value->len;
-}
+#define NGX_HTTP_ONCE_NLABELS  4        /* the longest list */
 
 
 static void
@@ -338,12 +348,12 @@ ngx_http_once_times(ngx_http_once_metrics_t *m, once_bytes *labels,
 
 static void
 ngx_http_once_requests(ngx_http_once_metrics_t *m, once_bytes *labels,
-    ngx_http_once_route_counts_t *counts)
+    ngx_http_once_route_counts_t *counts, size_t arg)
 {
     ngx_uint_t  n;
 
     for (n = ONCE__STATUS_NEW; n < ONCE__STATUS_COUNT; n++) {
-        ngx_http_once_label(&labels[2], &ngx_http_once_status_names[n]);
+        labels[2] = ngx_http_once_bytes(&ngx_http_once_status_names[n]);
         once__metrics_value(&m->text, labels, counts->requests[n]);
     }
 }
@@ -353,7 +363,7 @@ ngx_http_once_requests(ngx_http_once_metrics_t *m, once_bytes *labels,
 
 static void
 ngx_http_once_attempts(ngx_http_once_metrics_t *m, once_bytes *labels,
-    ngx_http_once_route_counts_t *counts)
+    ngx_http_once_route_counts_t *counts, size_t arg)
 {
     int  outcome, reason;
 
@@ -376,51 +386,51 @@ ngx_http_once_attempts(ngx_http_once_metrics_t *m, once_bytes *labels,
 
 
 static void
-ngx_http_once_attempt_times(ngx_http_once_metrics_t *m, once_bytes *labels,
-    ngx_http_once_route_counts_t *counts)
+ngx_http_once_probes(ngx_http_once_metrics_t *m, once_bytes *labels,
+    ngx_http_once_route_counts_t *counts, size_t arg)
 {
-    ngx_http_once_times(m, labels, &once__service_buckets, &counts->attempt);
+    int  n;
+
+    for (n = 0; n < ONCE__PROBE_COUNT; n++) {
+        ngx_http_once_label_text(&labels[2], once__probe_text(n));
+        once__metrics_value(&m->text, labels, counts->probes[n]);
+    }
 }
 
 
 static void
-ngx_http_once_claim_times(ngx_http_once_metrics_t *m, once_bytes *labels,
-    ngx_http_once_route_counts_t *counts)
+ngx_http_once_route_times(ngx_http_once_metrics_t *m, once_bytes *labels,
+    ngx_http_once_route_counts_t *counts, size_t arg)
 {
-    ngx_http_once_times(m, labels, &once__store_buckets, &counts->claim);
+    ngx_http_once_times(m, labels,
+                        arg == offsetof(ngx_http_once_route_counts_t, attempt)
+                        ? &once__service_buckets : &once__store_buckets,
+                        (ngx_http_once_times_t *) ((u_char *) counts + arg));
 }
 
 
 static void
-ngx_http_once_complete_times(ngx_http_once_metrics_t *m, once_bytes *labels,
-    ngx_http_once_route_counts_t *counts)
-{
-    ngx_http_once_times(m, labels, &once__store_buckets, &counts->complete);
-}
-
-
-static void
-ngx_http_once_each_route(ngx_http_once_metrics_t *m,
-    void (*put)(ngx_http_once_metrics_t *m, once_bytes *labels,
-        ngx_http_once_route_counts_t *counts))
+ngx_http_once_each_route(ngx_http_once_metrics_t *m, ngx_uint_t family,
+    ngx_http_once_route_pt put, size_t arg)
 {
     ngx_uint_t                     i, k;
-    once_bytes                     labels[4];
+    once_bytes                     labels[NGX_HTTP_ONCE_NLABELS];
     ngx_http_once_store_t        **store;
     ngx_http_once_shared_t        *shared;
     ngx_http_once_route_counts_t  *counts;
 
+    once__metrics_family(&m->text, &once__families[family]);
     store = m->omcf->stores.elts;
 
     for (i = 0; i < m->omcf->stores.nelts; i++) {
         shared = ngx_http_once_shared(store[i]);
-        ngx_http_once_label(&labels[0], &store[i]->name);
+        labels[0] = ngx_http_once_bytes(&store[i]->name);
 
         for (k = 0; k < shared->nroutes; k++) {
             counts = &shared->routes[k];
             labels[1].data = counts->name;
             labels[1].size = counts->len;
-            put(m, labels, counts);
+            put(m, labels, counts, arg);
         }
     }
 }
@@ -428,19 +438,17 @@ ngx_http_once_each_route(ngx_http_once_metrics_t *m,
 
 static void
 ngx_http_once_store_info(ngx_http_once_metrics_t *m, once_bytes *labels,
-    ngx_http_once_store_t *store)
+    ngx_http_once_store_t *store, size_t arg)
 {
-    ngx_str_t            driver;
-    ngx_http_once_sum_t  sum;
+    ngx_http_once_gauges_t  sum;
 
     static const char *classes[] = { "-", "B", "A" };
 
-    sum = ngx_http_once_sum(ngx_http_once_shared(store));
+    ngx_http_once_sum(ngx_http_once_shared(store), &sum);
 
-    driver = store->url;
-    driver.len = strcspn((char *) driver.data, ":");
+    labels[1].data = store->url.data;
+    labels[1].size = strcspn((char *) store->url.data, ":");
 
-    ngx_http_once_label(&labels[1], &driver);
     ngx_http_once_label_text(&labels[2], classes[sum.class]);
     once__metrics_value(&m->text, labels, 1);
 }
@@ -450,37 +458,32 @@ ngx_http_once_store_info(ngx_http_once_metrics_t *m, once_bytes *labels,
 
 static void
 ngx_http_once_records(ngx_http_once_metrics_t *m, once_bytes *labels,
-    ngx_http_once_store_t *store)
+    ngx_http_once_store_t *store, size_t arg)
 {
-    ngx_uint_t           i;
-    ngx_http_once_sum_t  sum;
+    ngx_http_once_gauges_t  sum;
 
-    static const struct {
-        const char  *state;
-        size_t       sum;
-    } states[] = {
-        { "claimed", offsetof(ngx_http_once_sum_t, claimed) },
-        { "dispatched", offsetof(ngx_http_once_sum_t, dispatched) },
-        { "indeterminate", offsetof(ngx_http_once_sum_t, indeterminate) }
-    };
+    ngx_http_once_sum(ngx_http_once_shared(store), &sum);
 
-    sum = ngx_http_once_sum(ngx_http_once_shared(store));
-
-    for (i = 0; sum.counted && i < sizeof(states) / sizeof(states[0]); i++) {
-        ngx_http_once_label_text(&labels[1], states[i].state);
-        once__metrics_value(&m->text, labels,
-                            *(uint64_t *) ((u_char *) &sum + states[i].sum));
+    if (!sum.counted) {
+        return;
     }
+
+    ngx_http_once_label_text(&labels[1], "claimed");
+    once__metrics_value(&m->text, labels, sum.claimed);
+    ngx_http_once_label_text(&labels[1], "dispatched");
+    once__metrics_value(&m->text, labels, sum.dispatched);
+    ngx_http_once_label_text(&labels[1], "indeterminate");
+    once__metrics_value(&m->text, labels, sum.indeterminate);
 }
 
 
 static void
 ngx_http_once_oldest_indeterminate(ngx_http_once_metrics_t *m,
-    once_bytes *labels, ngx_http_once_store_t *store)
+    once_bytes *labels, ngx_http_once_store_t *store, size_t arg)
 {
-    ngx_http_once_sum_t  sum;
+    ngx_http_once_gauges_t  sum;
 
-    sum = ngx_http_once_sum(ngx_http_once_shared(store));
+    ngx_http_once_sum(ngx_http_once_shared(store), &sum);
 
     if (sum.counted) {
         once__metrics_ms(&m->text, labels, sum.oldest_indeterminate);
@@ -490,7 +493,7 @@ ngx_http_once_oldest_indeterminate(ngx_http_once_metrics_t *m,
 
 static void
 ngx_http_once_batch_times(ngx_http_once_metrics_t *m, once_bytes *labels,
-    ngx_http_once_store_t *store)
+    ngx_http_once_store_t *store, size_t arg)
 {
     ngx_http_once_times(m, labels, &once__store_buckets,
                         &ngx_http_once_shared(store)->batch);
@@ -498,107 +501,116 @@ ngx_http_once_batch_times(ngx_http_once_metrics_t *m, once_bytes *labels,
 
 
 static void
-ngx_http_once_each_store(ngx_http_once_metrics_t *m,
-    void (*put)(ngx_http_once_metrics_t *m, once_bytes *labels,
-        ngx_http_once_store_t *store))
+ngx_http_once_up(ngx_http_once_metrics_t *m, once_bytes *labels,
+    ngx_http_once_store_t *store, size_t arg)
+{
+    ngx_http_once_gauges_t  sum;
+
+    ngx_http_once_sum(ngx_http_once_shared(store), &sum);
+    once__metrics_value(&m->text, labels, sum.open == NGX_HTTP_ONCE_UP);
+}
+
+
+static void
+ngx_http_once_gauge(ngx_http_once_metrics_t *m, once_bytes *labels,
+    ngx_http_once_store_t *store, size_t arg)
+{
+    ngx_http_once_gauges_t  sum;
+
+    ngx_http_once_sum(ngx_http_once_shared(store), &sum);
+    once__metrics_value(&m->text, labels,
+                        *(ngx_atomic_t *) ((u_char *) &sum + arg));
+}
+
+
+static void
+ngx_http_once_time_gauge(ngx_http_once_metrics_t *m, once_bytes *labels,
+    ngx_http_once_store_t *store, size_t arg)
+{
+    ngx_http_once_gauges_t  sum;
+
+    ngx_http_once_sum(ngx_http_once_shared(store), &sum);
+    once__metrics_ms(&m->text, labels,
+                     *(ngx_atomic_t *) ((u_char *) &sum + arg));
+}
+
+
+static void
+ngx_http_once_put_counter(ngx_http_once_metrics_t *m, once_bytes *labels,
+    ngx_http_once_store_t *store, size_t arg)
+{
+    once__metrics_value(&m->text, labels,
+                        ngx_http_once_counter(ngx_http_once_shared(store),
+                                              arg));
+}
+
+
+static void
+ngx_http_once_each_store(ngx_http_once_metrics_t *m, ngx_uint_t family,
+    ngx_http_once_store_pt put, size_t arg)
 {
     ngx_uint_t               i;
-    once_bytes               labels[4];
+    once_bytes               labels[NGX_HTTP_ONCE_NLABELS];
     ngx_http_once_store_t  **store;
 
+    once__metrics_family(&m->text, &once__families[family]);
     store = m->omcf->stores.elts;
 
     for (i = 0; i < m->omcf->stores.nelts; i++) {
-        ngx_http_once_label(&labels[0], &store[i]->name);
-        put(m, labels, store[i]);
+        labels[0] = ngx_http_once_bytes(&store[i]->name);
+        put(m, labels, store[i], arg);
     }
 }
 
 
-/* one number of each store; those of times are in milliseconds */
-
 static const struct {
-    ngx_uint_t   family;
-    size_t       sum;
-    ngx_uint_t   time;
-} ngx_http_once_gauges[] = {
-    { ONCE__FAMILY_IN_FLIGHT, offsetof(ngx_http_once_sum_t, live), 0 },
-    { ONCE__FAMILY_WAITING, offsetof(ngx_http_once_sum_t, waiting), 0 },
-    { ONCE__FAMILY_QUEUED, offsetof(ngx_http_once_sum_t, queued), 0 },
-    { ONCE__FAMILY_OLDEST_ATTEMPT, offsetof(ngx_http_once_sum_t, oldest), 1 },
-    { ONCE__FAMILY_STORE_UP, offsetof(ngx_http_once_sum_t, up), 0 },
-    { ONCE__FAMILY_STORE_INCARNATION,
-      offsetof(ngx_http_once_sum_t, incarnation), 0 },
-    { ONCE__FAMILY_STORE_GAP_UNTIL,
-      offsetof(ngx_http_once_sum_t, gap_until), 1 },
-    { ONCE__FAMILY_SWEEP_LAST, offsetof(ngx_http_once_sum_t, swept), 1 },
-    { ONCE__FAMILY_SWEEP_STOPPED, offsetof(ngx_http_once_sum_t, late), 0 }
+    ngx_uint_t               family;
+    ngx_http_once_route_pt   put;
+    size_t                   arg;
+} ngx_http_once_of_routes[] = {
+    { ONCE__FAMILY_REQUESTS, ngx_http_once_requests, 0 },
+    { ONCE__FAMILY_ATTEMPTS, ngx_http_once_attempts, 0 },
+    { ONCE__FAMILY_PROBES, ngx_http_once_probes, 0 },
+    { ONCE__FAMILY_ATTEMPT_DURATION, ngx_http_once_route_times,
+      offsetof(ngx_http_once_route_counts_t, attempt) },
+    { ONCE__FAMILY_CLAIM_DURATION, ngx_http_once_route_times,
+      offsetof(ngx_http_once_route_counts_t, claim) },
+    { ONCE__FAMILY_COMPLETE_DURATION, ngx_http_once_route_times,
+      offsetof(ngx_http_once_route_counts_t, complete) }
 };
 
 
-static void
-ngx_http_once_put_gauges(ngx_http_once_metrics_t *m)
-{
-    uint64_t                 value;
-    ngx_uint_t               i, n;
-    once_bytes               label;
-    ngx_http_once_sum_t      sum;
-    ngx_http_once_store_t  **store;
+#define ngx_http_once_of(family, put, member)                                 \
+    { ONCE__FAMILY_##family, put, offsetof(ngx_http_once_gauges_t, member) }
 
-    store = m->omcf->stores.elts;
-
-    for (n = 0;
-         n < sizeof(ngx_http_once_gauges) / sizeof(ngx_http_once_gauges[0]);
-         n++)
-    {
-        once__metrics_family(&m->text,
-                             &once__families[ngx_http_once_gauges[n].family]);
-
-        for (i = 0; i < m->omcf->stores.nelts; i++) {
-            sum = ngx_http_once_sum(ngx_http_once_shared(store[i]));
-            value = *(uint64_t *) ((u_char *) &sum
-                                   + ngx_http_once_gauges[n].sum);
-            ngx_http_once_label(&label, &store[i]->name);
-
-            if (ngx_http_once_gauges[n].time) {
-                once__metrics_ms(&m->text, &label, value);
-
-            } else {
-                once__metrics_value(&m->text, &label, value);
-            }
-        }
-    }
-}
-
-
-static void
-ngx_http_once_put_counters(ngx_http_once_metrics_t *m)
-{
-    ngx_uint_t               i, n;
-    once_bytes               label;
-    ngx_http_once_store_t  **store;
-
-    store = m->omcf->stores.elts;
-
-    for (n = 0; n < NGX_HTTP_ONCE_NCOUNTERS; n++) {
-        once__metrics_family(&m->text,
-                        &once__families[ngx_http_once_counters[n].family]);
-
-        for (i = 0; i < m->omcf->stores.nelts; i++) {
-            ngx_http_once_label(&label, &store[i]->name);
-            once__metrics_value(&m->text, &label,
-                                ngx_http_once_counter(
-                                    ngx_http_once_shared(store[i]), n));
-        }
-    }
-}
+static const struct {
+    ngx_uint_t               family;
+    ngx_http_once_store_pt   put;
+    size_t                   arg;
+} ngx_http_once_of_stores[] = {
+    ngx_http_once_of(IN_FLIGHT, ngx_http_once_gauge, live),
+    ngx_http_once_of(WAITING, ngx_http_once_gauge, waiting),
+    ngx_http_once_of(QUEUED, ngx_http_once_gauge, queued),
+    ngx_http_once_of(OLDEST_ATTEMPT, ngx_http_once_time_gauge, oldest),
+    ngx_http_once_of(STORE_UP, ngx_http_once_up, open),
+    ngx_http_once_of(STORE_INCARNATION, ngx_http_once_gauge, incarnation),
+    ngx_http_once_of(STORE_GAP_UNTIL, ngx_http_once_time_gauge, gap_until),
+    ngx_http_once_of(SWEEP_LAST, ngx_http_once_time_gauge, swept),
+    ngx_http_once_of(SWEEP_STOPPED, ngx_http_once_gauge, late),
+    { ONCE__FAMILY_RECORDS, ngx_http_once_records, 0 },
+    { ONCE__FAMILY_OLDEST_INDETERMINATE, ngx_http_once_oldest_indeterminate,
+      0 },
+    { ONCE__FAMILY_STORE_INFO, ngx_http_once_store_info, 0 },
+    { ONCE__FAMILY_BATCH_DURATION, ngx_http_once_batch_times, 0 }
+};
 
 
 static void
 ngx_http_once_metrics(ngx_http_once_page_t *page,
     ngx_http_once_main_conf_t *omcf, ngx_uint_t openmetrics)
 {
-    once_bytes               labels[2];
+    ngx_uint_t               i;
+    once_bytes               labels[NGX_HTTP_ONCE_NLABELS];
     ngx_http_once_metrics_t  m;
 
     ngx_memzero(&m, sizeof(ngx_http_once_metrics_t));
@@ -607,41 +619,27 @@ ngx_http_once_metrics(ngx_http_once_page_t *page,
     m.text.openmetrics = (int) openmetrics;
     m.omcf = omcf;
 
-    ngx_http_once_family(&m, BUILD_INFO);
+    once__metrics_family(&m.text, &once__families[ONCE__FAMILY_BUILD_INFO]);
     ngx_http_once_label_text(&labels[0], ONCE_VERSION);
     ngx_http_once_label_text(&labels[1], NGINX_VERSION);
     once__metrics_value(&m.text, labels, 1);
 
-    ngx_http_once_family(&m, REQUESTS);
-    ngx_http_once_each_route(&m, ngx_http_once_requests);
+    for (i = 0; i < ngx_http_once_count(ngx_http_once_of_routes); i++) {
+        ngx_http_once_each_route(&m, ngx_http_once_of_routes[i].family,
+                                 ngx_http_once_of_routes[i].put,
+                                 ngx_http_once_of_routes[i].arg);
+    }
 
-    ngx_http_once_family(&m, ATTEMPTS);
-    ngx_http_once_each_route(&m, ngx_http_once_attempts);
+    for (i = 0; i < ngx_http_once_count(ngx_http_once_of_stores); i++) {
+        ngx_http_once_each_store(&m, ngx_http_once_of_stores[i].family,
+                                 ngx_http_once_of_stores[i].put,
+                                 ngx_http_once_of_stores[i].arg);
+    }
 
-    ngx_http_once_family(&m, ATTEMPT_DURATION);
-    ngx_http_once_each_route(&m, ngx_http_once_attempt_times);
-
-    ngx_http_once_family(&m, CLAIM_DURATION);
-    ngx_http_once_each_route(&m, ngx_http_once_claim_times);
-
-    ngx_http_once_family(&m, COMPLETE_DURATION);
-    ngx_http_once_each_route(&m, ngx_http_once_complete_times);
-
-    ngx_http_once_put_gauges(&m);
-
-    ngx_http_once_family(&m, RECORDS);
-    ngx_http_once_each_store(&m, ngx_http_once_records);
-
-    ngx_http_once_family(&m, OLDEST_INDETERMINATE);
-    ngx_http_once_each_store(&m, ngx_http_once_oldest_indeterminate);
-
-    ngx_http_once_family(&m, STORE_INFO);
-    ngx_http_once_each_store(&m, ngx_http_once_store_info);
-
-    ngx_http_once_family(&m, BATCH_DURATION);
-    ngx_http_once_each_store(&m, ngx_http_once_batch_times);
-
-    ngx_http_once_put_counters(&m);
+    for (i = 0; i < NGX_HTTP_ONCE_NCOUNTERS; i++) {
+        ngx_http_once_each_store(&m, ngx_http_once_counters[i].family,
+                                 ngx_http_once_put_counter, i);
+    }
 
     once__metrics_end(&m.text);
 }

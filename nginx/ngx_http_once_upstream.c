@@ -5,7 +5,7 @@
  * What is known about the upstream: whether it got the request, whether its
  * head and its body came whole, what it says of the effect.  And what is
  * changed in nginx's upstream module so that this can be known, and so that no
- * request is sent twice.  It refuses to judge: src/http does.
+ * request is sent twice.  It refuses to judge: src/calls/http does.
  */
 
 
@@ -43,34 +43,17 @@ typedef struct {
     (&module != NULL && (u)->output.tag == (ngx_buf_tag_t) &module)
 
 
-static ngx_int_t ngx_http_once_content_handler(ngx_http_request_t *r);
-static void ngx_http_once_lend(ngx_http_request_t *r,
-    ngx_http_once_ctx_t *ctx, void **loc_conf,
-    ngx_http_once_passing_conf_t *saved);
-static void ngx_http_once_restore(void **loc_conf,
-    ngx_http_once_passing_conf_t *saved);
-static void ngx_http_once_narrow(ngx_http_request_t *r,
-    ngx_http_once_ctx_t *ctx, ngx_http_upstream_conf_t *uc);
-static void ngx_http_once_finalize_upstream(ngx_http_request_t *r,
-    ngx_int_t rc);
-static ngx_int_t ngx_http_once_filter_init(void *data);
-static ngx_int_t ngx_http_once_filter(void *data, ssize_t bytes);
-static ngx_int_t ngx_http_once_pipe_filter(ngx_event_pipe_t *p,
-    ngx_buf_t *buf);
-static void ngx_http_once_excess(ngx_http_once_ctx_t *ctx,
-    ngx_http_upstream_t *u, off_t bytes, off_t length);
-static ngx_uint_t ngx_http_once_at_end(ngx_http_request_t *r,
-    ngx_http_once_ctx_t *ctx);
-
-
 /* in each of them an upstream configuration is the first member of the conf */
 
 ngx_http_once_upstream_t  ngx_http_once_upstreams[] = {
-    { &ngx_http_grpc_module, "grpc", NULL, NULL, NULL },
-    { &ngx_http_proxy_module, "proxy", "HTTP/1.0", "proxy_method", NULL },
-    { &ngx_http_fastcgi_module, "fastcgi", NULL, "fastcgi_param", NULL },
-    { &ngx_http_uwsgi_module, "uwsgi", "uwsgi", "uwsgi_param", NULL },
-    { &ngx_http_scgi_module, "scgi", "SCGI", "scgi_param", NULL }
+    { &ngx_http_grpc_module, "grpc", "grpc_pass", NULL, NULL, NULL },
+    { &ngx_http_proxy_module, "proxy", "proxy_pass", "HTTP/1.0",
+      "proxy_method", NULL },
+    { &ngx_http_fastcgi_module, "fastcgi", "fastcgi_pass", NULL,
+      "fastcgi_param", NULL },
+    { &ngx_http_uwsgi_module, "uwsgi", "uwsgi_pass", "uwsgi", "uwsgi_param",
+      NULL },
+    { &ngx_http_scgi_module, "scgi", "scgi_pass", "SCGI", "scgi_param", NULL }
 };
 
 
@@ -82,33 +65,21 @@ static ngx_int_t
 ngx_http_once_param_method(ngx_conf_t *cf, ngx_array_t *params,
     ngx_http_complex_value_t **method)
 {
-    ngx_uint_t                         i;
-    ngx_http_upstream_param_t         *param;
-    ngx_http_compile_complex_value_t   ccv;
+    ngx_uint_t                  i;
+    ngx_http_upstream_param_t  *param;
+
+    static ngx_str_t  name = ngx_string("REQUEST_METHOD");
 
     param = params->elts;
-    i = params->nelts;
 
-    do {
-        if (i-- == 0) {
-            return NGX_OK;
+    for (i = params->nelts; i; i--) {
+        if (ngx_http_once_same(&param[i - 1].key, &name)) {
+            *method = ngx_http_once_compile(cf, &param[i - 1].value, NULL);
+            return *method ? NGX_OK : NGX_ERROR;
         }
-    } while (param[i].key.len != sizeof("REQUEST_METHOD") - 1
-             || ngx_strncmp(param[i].key.data, "REQUEST_METHOD",
-                            sizeof("REQUEST_METHOD") - 1)
-                != 0);
-
-    *method = ngx_palloc(cf->pool, sizeof(ngx_http_complex_value_t));
-    if (*method == NULL) {
-        return NGX_ERROR;
     }
 
-    ngx_memzero(&ccv, sizeof(ngx_http_compile_complex_value_t));
-    ccv.cf = cf;
-    ccv.value = &param[i].value;
-    ccv.complex_value = *method;
-
-    return ngx_http_compile_complex_value(&ccv);
+    return NGX_OK;
 }
 
 
@@ -210,6 +181,19 @@ ngx_http_once_dav(void **loc_conf, ngx_uint_t methods)
 
 /* --- facts --- */
 
+/* not that of an unguarded location, from which the request came */
+
+ngx_http_upstream_t *
+ngx_http_once_own_upstream(ngx_http_once_ctx_t *ctx)
+{
+    ngx_http_upstream_t  *u;
+
+    u = ctx->request->upstream;
+
+    return (u != ctx->upstream_before) ? u : NULL;
+}
+
+
 static off_t
 ngx_http_once_bytes_sent(ngx_http_once_ctx_t *ctx)
 {
@@ -220,7 +204,7 @@ ngx_http_once_bytes_sent(ngx_http_once_ctx_t *ctx)
     ngx_http_upstream_state_t  *state;
 
     r = ctx->request;
-    u = r->upstream;
+    u = ngx_http_once_own_upstream(ctx);
     sent = 0;
 
     if (r->upstream_states != NULL) {
@@ -231,7 +215,7 @@ ngx_http_once_bytes_sent(ngx_http_once_ctx_t *ctx)
         }
     }
 
-    if (u != NULL && u != ctx->upstream_before && u->peer.connection != NULL) {
+    if (u != NULL && u->peer.connection != NULL) {
         sent += u->peer.connection->sent;
     }
 
@@ -244,25 +228,55 @@ ngx_http_once_bytes_sent(ngx_http_once_ctx_t *ctx)
 ngx_uint_t
 ngx_http_once_was_sent(ngx_http_once_ctx_t *ctx)
 {
-    ngx_http_request_t  *r;
-
-    r = ctx->request;
-
-    if (ctx->dispatch == NGX_HTTP_ONCE_REFUSED) {
+    if (ctx->tries == ONCE__REFUSED) {
         return 1;
     }
 
-    if (ctx->dispatch == NGX_HTTP_ONCE_DECIDED) {
+    if (ctx->tries == ONCE__DECIDED) {
         return ctx->observed != ONCE__NOT_SENT;
     }
 
-    if (ctx->dispatch == NGX_HTTP_ONCE_TRIED
-        && (r->upstream == NULL || r->upstream == ctx->upstream_before))
-    {
+    if (ctx->tries == ONCE__TRIED && ngx_http_once_own_upstream(ctx) == NULL) {
         return 1;       /* a content handler that is no upstream */
     }
 
     return ngx_http_once_bytes_sent(ctx) > 0;
+}
+
+
+ngx_uint_t
+ngx_http_once_head_whole(ngx_http_upstream_t *u)
+{
+    return u->state != NULL && u->state->header_time != (ngx_msec_t) -1;
+}
+
+
+/* what the service has said of its effect, by its status and its header */
+
+void
+ngx_http_once_note_shown(ngx_http_once_ctx_t *ctx)
+{
+    ngx_table_elt_t       *h;
+    ngx_http_upstream_t   *u;
+    ngx_http_once_walk_t   walk;
+
+    u = ngx_http_once_own_upstream(ctx);
+
+    if (u == NULL) {
+        ctx->upstream_status = (ctx->handler_rc >= NGX_HTTP_SPECIAL_RESPONSE)
+                               ? (ngx_uint_t) ctx->handler_rc
+                               : NGX_HTTP_INTERNAL_SERVER_ERROR;
+        return;
+    }
+
+    ctx->upstream_status = u->headers_in.status_n;
+    ngx_http_once_walk(&walk, &u->headers_in.headers);
+
+    while ((h = ngx_http_once_next(&walk)) != NULL) {
+        if (ngx_http_once_is_header(h, "Idempotency-Outcome")) {
+            ctx->outcome = ngx_http_once_bytes(&h->value);
+        }
+    }
 }
 
 
@@ -277,21 +291,18 @@ ngx_http_once_known(ngx_http_once_ctx_t *ctx)
 {
     ngx_http_upstream_t  *u;
 
-    u = ctx->request->upstream;
+    u = ngx_http_once_own_upstream(ctx);
 
-    if (ctx->dispatch == NGX_HTTP_ONCE_DECIDED) {
+    if (ctx->tries == ONCE__DECIDED) {
         return (ctx->observed == ONCE__WHOLE) ? ONCE__UNSTORABLE
                                               : ctx->observed;
     }
 
-    if (ctx->dispatch == NGX_HTTP_ONCE_TRIED
-        && ctx->state == NGX_HTTP_ONCE_OWNER
-        && u != NULL && u != ctx->upstream_before
-        && ngx_http_once_bytes_sent(ctx) > 0 && ngx_http_once_head_whole(u))
+    if (ctx->tries == ONCE__TRIED && ctx->state == NGX_HTTP_ONCE_OWNER
+        && u != NULL && ngx_http_once_bytes_sent(ctx) > 0
+        && ngx_http_once_head_whole(u))
     {
-        ctx->upstream_status = u->headers_in.status_n;
-        ngx_http_once_find_outcome(u, &ctx->outcome);
-
+        ngx_http_once_note_shown(ctx);
         return ONCE__UNSTORABLE;
     }
 
@@ -321,37 +332,7 @@ ngx_http_once_asked(ngx_http_request_t *r, ngx_http_upstream_t *u)
 
     clcf = ngx_http_get_module_loc_conf(r, ngx_http_core_module);
 
-    return h->value.len == clcf->name.len
-           && ngx_strncmp(h->value.data, clcf->name.data, clcf->name.len) == 0;
-}
-
-
-ngx_uint_t
-ngx_http_once_head_whole(ngx_http_upstream_t *u)
-{
-    return u->state != NULL && u->state->header_time != (ngx_msec_t) -1;
-}
-
-
-void
-ngx_http_once_find_outcome(ngx_http_upstream_t *u, once_bytes *outcome)
-{
-    ngx_table_elt_t       *h;
-    ngx_http_once_walk_t   walk;
-
-    ngx_http_once_walk(&walk, &u->headers_in.headers);
-
-    while ((h = ngx_http_once_next(&walk)) != NULL) {
-        if (h->key.len == sizeof("Idempotency-Outcome") - 1
-            && ngx_strncasecmp(h->key.data,
-                               (u_char *) "Idempotency-Outcome",
-                               h->key.len)
-               == 0)
-        {
-            outcome->data = h->value.data;
-            outcome->size = h->value.len;
-        }
-    }
+    return ngx_http_once_same(&h->value, &clcf->name);
 }
 
 
@@ -362,9 +343,9 @@ ngx_http_once_cause(ngx_http_once_ctx_t *ctx)
 {
     ngx_http_upstream_t  *u;
 
-    u = ctx->request->upstream;
+    u = ngx_http_once_own_upstream(ctx);
 
-    if (u == NULL || u == ctx->upstream_before || u->state == NULL) {
+    if (u == NULL || u->state == NULL) {
         return ONCE__GONE;
     }
 
@@ -373,6 +354,32 @@ ngx_http_once_cause(ngx_http_once_ctx_t *ctx)
     }
 
     return u->state->bytes_received ? ONCE__BAD_RESPONSE : ONCE__RESET;
+}
+
+
+static int
+ngx_http_once_observe_head(ngx_http_request_t *r, ngx_http_once_ctx_t *ctx,
+    ngx_http_upstream_t *u)
+{
+    /* after X-Accel-Redirect or an intercepted error the head was whole */
+
+    if (u->cleanup == NULL && !ngx_http_once_head_whole(u)) {
+        return ngx_http_once_cause(ctx);
+    }
+
+    /* what is shown may be another one: "error_page 405 @pay" */
+
+    ngx_http_once_note_shown(ctx);
+
+    if (r->http_version != ctx->http_version) {
+
+        /* not HTTP: nginx takes it for HTTP/0.9, and would answer so */
+
+        r->http_version = ctx->http_version;
+        return ONCE__BAD_RESPONSE;
+    }
+
+    return ONCE__WHOLE;
 }
 
 
@@ -387,27 +394,26 @@ ngx_http_once_observe(ngx_http_request_t *r, ngx_http_once_ctx_t *ctx)
 {
     ngx_http_upstream_t  *u;
 
-    u = r->upstream;
-
-    if (ctx->dispatch == NGX_HTTP_ONCE_DECIDED) {
+    if (ctx->tries == ONCE__DECIDED) {
         return ctx->observed;      /* this is the error page */
     }
 
     ctx->upstream_status = r->headers_out.status;
 
-    if (ctx->dispatch == NGX_HTTP_ONCE_REFUSED) {
+    if (ctx->tries == ONCE__REFUSED) {
         return ctx->observed;
     }
 
-    if (u == NULL || u == ctx->upstream_before) {
+    u = ngx_http_once_own_upstream(ctx);
+
+    if (u == NULL) {
 
         /*
          * A content handler of another kind: what it says is the outcome.
          * Before it has run, nginx itself speaks, and nothing was done.
          */
 
-        return (ctx->dispatch == NGX_HTTP_ONCE_TRIED) ? ONCE__WHOLE
-                                                      : ONCE__NOT_SENT;
+        return (ctx->tries == ONCE__TRIED) ? ONCE__WHOLE : ONCE__NOT_SENT;
     }
 
 #if (NGX_HTTP_CACHE)
@@ -421,45 +427,97 @@ ngx_http_once_observe(ngx_http_request_t *r, ngx_http_once_ctx_t *ctx)
 
 #endif
 
-    if (ngx_http_once_bytes_sent(ctx) == 0) {
-        return ONCE__NOT_SENT;
-    }
-
-    if (u->cleanup == NULL) {
-
-        /* after X-Accel-Redirect or an intercepted error the head was whole */
-
-        if (!ngx_http_once_head_whole(u)) {
-            return ngx_http_once_cause(ctx);
-        }
-    }
-
-    /* what is shown may be another one: "error_page 405 @pay" */
-
-    ctx->upstream_status = u->headers_in.status_n;
-
-    if (r->http_version != ctx->http_version) {
-
-        /* not HTTP: nginx takes it for HTTP/0.9, and would answer so */
-
-        r->http_version = ctx->http_version;
-        return ONCE__BAD_RESPONSE;
-    }
-
-    ngx_http_once_find_outcome(u, &ctx->outcome);
-
-    return ONCE__WHOLE;
+    return ngx_http_once_bytes_sent(ctx) > 0
+           ? ngx_http_once_observe_head(r, ctx, u) : ONCE__NOT_SENT;
 }
 
 
 /* --- one dispatch, and not more --- */
 
-void
-ngx_http_once_wrap(ngx_http_request_t *r, ngx_http_once_ctx_t *ctx)
+static void
+ngx_http_once_narrow(ngx_http_request_t *r, ngx_http_once_ctx_t *ctx,
+    ngx_http_upstream_conf_t *uc)
 {
-    if (r->content_handler != ngx_http_once_content_handler) {
-        ctx->content_handler = r->content_handler;
-        r->content_handler = ngx_http_once_content_handler;
+    uc->ignore_client_abort = 1;
+
+    if (ctx->page) {
+        return;
+    }
+
+    if (r->method & NGX_HTTP_ONCE_NOT_REPEATED) {
+        uc->next_upstream &= ~NGX_HTTP_UPSTREAM_FT_NON_IDEMPOTENT;
+
+    } else {
+        uc->next_upstream = NGX_CONF_BITMASK_SET|NGX_HTTP_UPSTREAM_FT_OFF;
+    }
+
+#if (NGX_HTTP_CACHE)
+    uc->cache = 0;
+#endif
+}
+
+
+/* "set $x $slice_range" has made slices of the response already */
+
+void
+ngx_http_once_clear_slices(ngx_http_request_t *r)
+{
+    if (&ngx_http_slice_filter_module != NULL) {
+        ngx_http_set_ctx(r, NULL, ngx_http_slice_filter_module);
+    }
+}
+
+
+static void
+ngx_http_once_lend(ngx_http_request_t *r, ngx_http_once_ctx_t *ctx,
+    void **loc_conf, ngx_http_once_passing_conf_t *saved)
+{
+    size_t                    *slice;
+    ngx_uint_t                 i;
+    ngx_module_t              *module;
+    ngx_http_upstream_conf_t  *uc;
+
+    for (i = 0; i < NGX_HTTP_ONCE_NUPSTREAMS; i++) {
+        module = ngx_http_once_upstreams[i].module;
+
+        if (module != NULL) {
+            uc = loc_conf[module->ctx_index];
+            saved->upstreams[i] = *uc;
+            ngx_http_once_narrow(r, ctx, uc);
+        }
+    }
+
+    if (&ngx_http_slice_filter_module != NULL) {
+
+        /* it sends copies of the request, one for each part of the response */
+
+        slice = loc_conf[ngx_http_slice_filter_module.ctx_index];
+        saved->slice = *slice;
+        *slice = 0;
+    }
+
+    ngx_http_once_clear_slices(r);
+}
+
+
+static void
+ngx_http_once_restore(void **loc_conf, ngx_http_once_passing_conf_t *saved)
+{
+    ngx_uint_t     i;
+    ngx_module_t  *module;
+
+    for (i = 0; i < NGX_HTTP_ONCE_NUPSTREAMS; i++) {
+        module = ngx_http_once_upstreams[i].module;
+
+        if (module != NULL) {
+            *(ngx_http_upstream_conf_t *) loc_conf[module->ctx_index]
+                = saved->upstreams[i];
+        }
+    }
+
+    if (&ngx_http_slice_filter_module != NULL) {
+        *(size_t *) loc_conf[ngx_http_slice_filter_module.ctx_index]
+            = saved->slice;
     }
 }
 
@@ -497,21 +555,16 @@ ngx_http_once_content_handler(ngx_http_request_t *r)
     loc_conf = r->loc_conf;
     u = r->upstream;
 
-    if (ctx->dispatch <= NGX_HTTP_ONCE_TRIED) {
+    if (ctx->tries <= ONCE__TRIED) {
 
         /* what was tried before it has sent nothing, and says nothing of it */
 
-        ctx->upstream_before = r->upstream;
+        ctx->tries = ONCE__TRIED;
+        ctx->upstream_before = u;
     }
 
     ngx_http_once_lend(r, ctx, loc_conf, &saved);
-
-    if (ctx->dispatch == NGX_HTTP_ONCE_UNTRIED) {
-        ctx->dispatch = NGX_HTTP_ONCE_TRIED;
-    }
-
     rc = ctx->content_handler(r);
-
     ngx_http_once_restore(loc_conf, &saved);
 
     ctx->handler_rc = (r->upstream == u) ? rc : NGX_OK;
@@ -530,247 +583,17 @@ ngx_http_once_content_handler(ngx_http_request_t *r)
 }
 
 
-static void
-ngx_http_once_lend(ngx_http_request_t *r, ngx_http_once_ctx_t *ctx,
-    void **loc_conf, ngx_http_once_passing_conf_t *saved)
-{
-    size_t                    *slice;
-    ngx_uint_t                 i;
-    ngx_module_t              *module;
-    ngx_http_upstream_conf_t  *uc;
-
-    for (i = 0; i < NGX_HTTP_ONCE_NUPSTREAMS; i++) {
-        module = ngx_http_once_upstreams[i].module;
-
-        if (module != NULL) {
-            uc = loc_conf[module->ctx_index];
-            saved->upstreams[i] = *uc;
-            ngx_http_once_narrow(r, ctx, uc);
-        }
-    }
-
-    if (&ngx_http_slice_filter_module != NULL) {
-
-        /* it sends copies of the request, one for each part of the response */
-
-        slice = loc_conf[ngx_http_slice_filter_module.ctx_index];
-        saved->slice = *slice;
-        *slice = 0;
-    }
-
-    ngx_http_once_clear_slices(r);
-}
-
-
-/* "set $x $slice_range" has made slices of the response already */
-
 void
-ngx_http_once_clear_slices(ngx_http_request_t *r)
+ngx_http_once_wrap(ngx_http_request_t *r, ngx_http_once_ctx_t *ctx)
 {
-    if (&ngx_http_slice_filter_module != NULL) {
-        ngx_http_set_ctx(r, NULL, ngx_http_slice_filter_module);
+    if (r->content_handler != ngx_http_once_content_handler) {
+        ctx->content_handler = r->content_handler;
+        r->content_handler = ngx_http_once_content_handler;
     }
-}
-
-
-static void
-ngx_http_once_restore(void **loc_conf, ngx_http_once_passing_conf_t *saved)
-{
-    size_t                    *slice;
-    ngx_uint_t                 i;
-    ngx_module_t              *module;
-    ngx_http_upstream_conf_t  *uc;
-
-    for (i = 0; i < NGX_HTTP_ONCE_NUPSTREAMS; i++) {
-        module = ngx_http_once_upstreams[i].module;
-
-        if (module != NULL) {
-            uc = loc_conf[module->ctx_index];
-            *uc = saved->upstreams[i];
-        }
-    }
-
-    if (&ngx_http_slice_filter_module != NULL) {
-        slice = loc_conf[ngx_http_slice_filter_module.ctx_index];
-        *slice = saved->slice;
-    }
-}
-
-
-static void
-ngx_http_once_narrow(ngx_http_request_t *r, ngx_http_once_ctx_t *ctx,
-    ngx_http_upstream_conf_t *uc)
-{
-    uc->ignore_client_abort = 1;
-
-    if (ctx->page) {
-        return;
-    }
-
-    if (r->method & NGX_HTTP_ONCE_NOT_REPEATED) {
-        uc->next_upstream &= ~NGX_HTTP_UPSTREAM_FT_NON_IDEMPOTENT;
-
-    } else {
-        uc->next_upstream = NGX_CONF_BITMASK_SET|NGX_HTTP_UPSTREAM_FT_OFF;
-    }
-
-#if (NGX_HTTP_CACHE)
-    uc->cache = 0;
-#endif
 }
 
 
 /* --- the end of the response --- */
-
-/* has to be called when the header of a response is there */
-
-void
-ngx_http_once_watch(ngx_http_request_t *r, ngx_http_once_ctx_t *ctx)
-{
-    ngx_http_upstream_t  *u;
-
-    u = r->upstream;
-
-    if (u == NULL || u->finalize_request == NULL
-        || u->finalize_request == ngx_http_once_finalize_upstream)
-    {
-        return;
-    }
-
-    ctx->finalize = u->finalize_request;
-    u->finalize_request = ngx_http_once_finalize_upstream;
-
-    /* a module of somebody else may have a context of its own */
-
-    if (u->input_filter_init != NULL && u->input_filter_ctx == r
-        && (u->pipe == NULL || u->pipe->input_ctx == r))
-    {
-        ctx->filter_init = u->input_filter_init;
-        u->input_filter_init = ngx_http_once_filter_init;
-    }
-}
-
-
-/*
- * A body that does not parse (a bad chunk size) would end the request at once,
- * even before its header has left.  Instead the upstream has broken off there.
- * The parsers are set when the body begins, hence the detour.
- */
-
-static ngx_int_t
-ngx_http_once_filter_init(void *data)
-{
-    ngx_http_request_t *r = data;
-
-    ngx_int_t             rc;
-    ngx_http_once_ctx_t  *ctx;
-    ngx_http_upstream_t  *u;
-
-    u = r->upstream;
-    ctx = ngx_http_once_get_ctx(r);
-
-    rc = ctx->filter_init(data);
-
-    ctx->filter = u->input_filter;
-    u->input_filter = ngx_http_once_filter;
-
-    if (u->pipe != NULL) {
-        ctx->pipe_filter = u->pipe->input_filter;
-        u->pipe->input_filter = ngx_http_once_pipe_filter;
-    }
-
-    return rc;
-}
-
-
-static ngx_int_t
-ngx_http_once_filter(void *data, ssize_t bytes)
-{
-    ngx_http_request_t *r = data;
-
-    ngx_http_once_ctx_t  *ctx;
-    ngx_http_upstream_t  *u;
-
-    u = r->upstream;
-    ctx = ngx_http_once_get_ctx(r);
-
-    if (ctx->broken) {
-        return NGX_OK;          /* what follows is no part of the response */
-    }
-
-    ngx_http_once_excess(ctx, u, bytes, u->length);
-
-    if (ctx->filter(data, bytes) == NGX_ERROR) {
-        ctx->broken = 1;
-        u->error = 1;
-    }
-
-    if (u->error) {
-        u->length = 1;          /* the end of the connection is not its end */
-    }
-
-    return NGX_OK;
-}
-
-
-static ngx_int_t
-ngx_http_once_pipe_filter(ngx_event_pipe_t *p, ngx_buf_t *buf)
-{
-    ngx_http_once_ctx_t      *ctx;
-    ngx_http_request_t       *r;
-    ngx_http_once_fastcgi_t  *f;
-
-    r = p->input_ctx;
-    ctx = ngx_http_once_get_ctx(r);
-
-    if (ctx->broken) {
-        return NGX_OK;
-    }
-
-    ngx_http_once_excess(ctx, r->upstream, buf->last - buf->pos, p->length);
-
-    if (ctx->pipe_filter(p, buf) == NGX_ERROR) {
-        ctx->broken = 1;
-        p->upstream_error = 1;
-        return NGX_OK;
-    }
-
-    if (p->upstream_done
-        && ngx_http_once_is_of(r->upstream, ngx_http_fastcgi_module))
-    {
-        /*
-         * nginx goes when stdout ends; the end of the request follows it, and
-         * its head may be cut in two by the end of the buffer.  A record of
-         * stdout with a length is more than was declared.
-         */
-
-        f = ngx_http_get_module_ctx(r, ngx_http_fastcgi_module);
-
-        if (!(f->type == NGX_HTTP_ONCE_FASTCGI_STDOUT && f->length > 0)
-            && !ngx_http_once_at_end(r, ctx))
-        {
-            p->upstream_done = 0;
-        }
-    }
-
-    return NGX_OK;
-}
-
-
-/* more than was declared, where a connection carries one response only */
-
-static void
-ngx_http_once_excess(ngx_http_once_ctx_t *ctx, ngx_http_upstream_t *u,
-    off_t bytes, off_t length)
-{
-    if (u->headers_in.content_length_n != -1 && bytes > length
-        && (ngx_http_once_is_of(u, ngx_http_uwsgi_module)
-            || ngx_http_once_is_of(u, ngx_http_scgi_module)))
-    {
-        ctx->broken = 1;
-    }
-}
-
 
 /*
  * nginx found no fault with the end of the response.  Is it one, or has the
@@ -837,5 +660,162 @@ ngx_http_once_finalize_upstream(ngx_http_request_t *r, ngx_int_t rc)
         r->keepalive = 0;
         (void) ngx_http_send_special(r, NGX_HTTP_FLUSH);
         r->upstream->pipe->downstream_error = 1;
+    }
+}
+
+
+/* more than was declared, where a connection carries one response only */
+
+static void
+ngx_http_once_excess(ngx_http_once_ctx_t *ctx, ngx_http_upstream_t *u,
+    off_t bytes, off_t length)
+{
+    if (u->headers_in.content_length_n != -1 && bytes > length
+        && (ngx_http_once_is_of(u, ngx_http_uwsgi_module)
+            || ngx_http_once_is_of(u, ngx_http_scgi_module)))
+    {
+        ctx->broken = 1;
+    }
+}
+
+
+static ngx_int_t
+ngx_http_once_filter(void *data, ssize_t bytes)
+{
+    ngx_http_request_t *r = data;
+
+    ngx_http_once_ctx_t  *ctx;
+    ngx_http_upstream_t  *u;
+
+    u = r->upstream;
+    ctx = ngx_http_once_get_ctx(r);
+
+    if (ctx->broken) {
+        return NGX_OK;          /* what follows is no part of the response */
+    }
+
+    ngx_http_once_excess(ctx, u, bytes, u->length);
+
+    if (ctx->filter(data, bytes) == NGX_ERROR) {
+        ctx->broken = 1;
+        u->error = 1;
+    }
+
+    if (u->error) {
+        u->length = 1;          /* the end of the connection is not its end */
+    }
+
+    return NGX_OK;
+}
+
+
+/*
+ * nginx goes when FastCGI's stdout ends; the end of the request follows it, and
+ * its head may be cut in two by the end of the buffer.  A record of stdout with
+ * a length is more than was declared.
+ */
+
+static ngx_uint_t
+ngx_http_once_end_follows(ngx_http_request_t *r, ngx_http_once_ctx_t *ctx)
+{
+    ngx_http_once_fastcgi_t  *f;
+
+    if (!ngx_http_once_is_of(r->upstream, ngx_http_fastcgi_module)) {
+        return 0;
+    }
+
+    f = ngx_http_get_module_ctx(r, ngx_http_fastcgi_module);
+
+    return !(f->type == NGX_HTTP_ONCE_FASTCGI_STDOUT && f->length > 0)
+           && !ngx_http_once_at_end(r, ctx);
+}
+
+
+static ngx_int_t
+ngx_http_once_pipe_filter(ngx_event_pipe_t *p, ngx_buf_t *buf)
+{
+    ngx_http_once_ctx_t  *ctx;
+    ngx_http_request_t   *r;
+
+    r = p->input_ctx;
+    ctx = ngx_http_once_get_ctx(r);
+
+    if (ctx->broken) {
+        return NGX_OK;
+    }
+
+    ngx_http_once_excess(ctx, r->upstream, buf->last - buf->pos, p->length);
+
+    if (ctx->pipe_filter(p, buf) == NGX_ERROR) {
+        ctx->broken = 1;
+        p->upstream_error = 1;
+        return NGX_OK;
+    }
+
+    if (p->upstream_done && ngx_http_once_end_follows(r, ctx)) {
+        p->upstream_done = 0;
+    }
+
+    return NGX_OK;
+}
+
+
+/*
+ * A body that does not parse (a bad chunk size) would end the request at once,
+ * even before its header has left.  Instead the upstream has broken off there.
+ * The parsers are set when the body begins, hence the detour.
+ */
+
+static ngx_int_t
+ngx_http_once_filter_init(void *data)
+{
+    ngx_http_request_t *r = data;
+
+    ngx_int_t             rc;
+    ngx_http_once_ctx_t  *ctx;
+    ngx_http_upstream_t  *u;
+
+    u = r->upstream;
+    ctx = ngx_http_once_get_ctx(r);
+
+    rc = ctx->filter_init(data);
+
+    ctx->filter = u->input_filter;
+    u->input_filter = ngx_http_once_filter;
+
+    if (u->pipe != NULL) {
+        ctx->pipe_filter = u->pipe->input_filter;
+        u->pipe->input_filter = ngx_http_once_pipe_filter;
+    }
+
+    return rc;
+}
+
+
+/* has to be called when the header of a response is there */
+
+void
+ngx_http_once_watch(ngx_http_request_t *r, ngx_http_once_ctx_t *ctx)
+{
+    ngx_http_upstream_t  *u;
+
+    u = r->upstream;
+
+    if (u == NULL || u->finalize_request == NULL
+        || u->finalize_request == ngx_http_once_finalize_upstream)
+    {
+        return;
+    }
+
+    ctx->finalize = u->finalize_request;
+    u->finalize_request = ngx_http_once_finalize_upstream;
+
+    /* a module of another process may have a context of its own */
+
+    if (u->input_filter_init != NULL && u->input_filter_ctx == r
+        && (u->pipe == NULL || u->pipe->input_ctx == r))
+    {
+        ctx->filter_init = u->input_filter_init;
+        u->input_filter_init = ngx_http_once_filter_init;
     }
 }

@@ -17,13 +17,15 @@
 
 typedef struct {
     ngx_module_t                *module;    /* NULL: not built in */
-    const char                  *name;      /* "NAME_pass" */
+    const char                  *name;
+    const char                  *pass;      /* its directive */
     const char                  *protocol;  /* NULL: with a sure end */
     const char                  *method;    /* the directive that changes it */
-    ngx_http_handler_pt          handler;   /* what "NAME_pass" installs */
+    ngx_http_handler_pt          handler;   /* what "pass" installs */
 } ngx_http_once_upstream_t;
 
 #define NGX_HTTP_ONCE_GRPC          0       /* its index */
+#define NGX_HTTP_ONCE_PROXY         1
 
 /* methods that nginx itself does not repeat once the request was sent */
 
@@ -59,13 +61,14 @@ ngx_int_t ngx_http_once_set_wire(ngx_conf_t *cf,
 ngx_uint_t ngx_http_once_dav(void **loc_conf, ngx_uint_t methods);
 ngx_uint_t ngx_http_once_is_page(ngx_http_request_t *r);
 
+ngx_http_upstream_t *ngx_http_once_own_upstream(ngx_http_once_ctx_t *ctx);
 int ngx_http_once_cause(ngx_http_once_ctx_t *ctx);
 int ngx_http_once_observe(ngx_http_request_t *r, ngx_http_once_ctx_t *ctx);
 ngx_uint_t ngx_http_once_was_sent(ngx_http_once_ctx_t *ctx);
 int ngx_http_once_known(ngx_http_once_ctx_t *ctx);
 ngx_uint_t ngx_http_once_head_whole(ngx_http_upstream_t *u);
 ngx_uint_t ngx_http_once_asked(ngx_http_request_t *r, ngx_http_upstream_t *u);
-void ngx_http_once_find_outcome(ngx_http_upstream_t *u, once_bytes *outcome);
+void ngx_http_once_note_shown(ngx_http_once_ctx_t *ctx);
 
 void ngx_http_once_wrap(ngx_http_request_t *r, ngx_http_once_ctx_t *ctx);
 void ngx_http_once_clear_slices(ngx_http_request_t *r);

@@ -12,8 +12,8 @@
 
 
 #include "ngx_http_once_worker.h"
-#include "engine/cache.h"
-#include "store/store.h"
+#include "calls/engine/cache.h"
+#include "calls/store/store.h"
 
 #include <pthread.h>
 #include <stdatomic.h>
@@ -35,7 +35,8 @@ typedef enum {
     NGX_HTTP_ONCE_ENDED = 0,    /* nothing is under way, and nothing owned */
     NGX_HTTP_ONCE_CLAIMING,     /* the engine claims */
     NGX_HTTP_ONCE_OWNING,       /* the engine waits for the end */
-    NGX_HTTP_ONCE_ENDING        /* the engine records the end */
+    NGX_HTTP_ONCE_ENDING,       /* the engine records the end */
+    NGX_HTTP_ONCE_DECIDING      /* ... what a probe was told; no attempt */
 } ngx_http_once_task_state_e;
 
 
@@ -59,6 +60,15 @@ struct ngx_http_once_task_s {
 };
 
 
+/* what a probe was told, on its way to the store */
+
+typedef struct {
+    ngx_http_once_task_t                  task;     /* comes first: free() */
+    once_op                               op;
+    u_char                                result[];
+} ngx_http_once_decision_t;
+
+
 /* an attempt whose outcome has become unknown */
 
 typedef struct {
@@ -71,6 +81,7 @@ typedef struct {
 
 
 struct ngx_http_once_worker_s {
+    ngx_http_once_worker_t               *next;
     ngx_http_once_store_t                *store;
     once_engine                          *engine;   /* NULL: not open */
     once__cache                          *cache;    /* NULL: no memory */
@@ -92,39 +103,17 @@ struct ngx_http_once_worker_s {
 };
 
 
-static void ngx_http_once_open(ngx_http_once_worker_t *w, ngx_log_t *log);
-static once__cache_when ngx_http_once_when(ngx_http_once_worker_t *w);
-static void ngx_http_once_publish(ngx_http_once_worker_t *w);
-static void ngx_http_once_done(once_attempt *a, int rc, void *user);
-static void ngx_http_once_flush(void *user);
-static void ngx_http_once_event(void *user, const char *text);
-static void ngx_http_once_caveat(void *user, const char *text);
-static void ngx_http_once_lost(void *user, const uint8_t *name,
-    const once_record *record);
-static void ngx_http_once_wake(ngx_event_t *ev);
-static void ngx_http_once_tick(ngx_event_t *ev);
-static ngx_uint_t ngx_http_once_owes(void);
-static void ngx_http_once_notified(ngx_event_t *ev);
-static void ngx_http_once_take(ngx_http_once_worker_t *w);
-static void ngx_http_once_result(ngx_http_once_task_t *task);
-static void ngx_http_once_ended(ngx_http_once_task_t *task,
-    once__ending ending, ngx_log_t *log);
-static void ngx_http_once_left_out(ngx_http_once_worker_t *w, ngx_log_t *log);
-static void ngx_http_once_orphan(ngx_http_once_task_t *task);
-static void ngx_http_once_free_task(ngx_http_once_task_t *task);
-
-
 /* of this process */
 
-static ngx_http_once_main_conf_t  *ngx_http_once_main;
-static int                         ngx_http_once_fd = -1;
-static ngx_connection_t            ngx_http_once_connection;
-static ngx_event_t                 ngx_http_once_rev;
-static ngx_event_t                 ngx_http_once_wev;
-static ngx_event_t                 ngx_http_once_wake_ev;
-static ngx_event_t                 ngx_http_once_tick_ev;
-static ngx_uint_t                  ngx_http_once_pending;
-static ngx_uint_t                  ngx_http_once_exiting;
+static ngx_http_once_worker_t  *ngx_http_once_workers;
+static int                      ngx_http_once_fd = -1;
+static ngx_connection_t         ngx_http_once_connection;
+static ngx_event_t              ngx_http_once_rev;
+static ngx_event_t              ngx_http_once_wev;
+static ngx_event_t              ngx_http_once_wake_ev;
+static ngx_event_t              ngx_http_once_tick_ev;
+static ngx_uint_t               ngx_http_once_pending;
+static ngx_uint_t               ngx_http_once_exiting;
 
 
 static const once__ending  ngx_http_once_gone = {
@@ -132,316 +121,15 @@ static const once__ending  ngx_http_once_gone = {
 };
 
 
-static void
-ngx_http_once_copy(char *dst, const char *src)
-{
-    (void) ngx_cpystrn((u_char *) dst, (u_char *) src, NGX_HTTP_ONCE_TEXT);
-}
-
-
-/* --- the worker --- */
-
-ngx_int_t
-ngx_http_once_init_process(ngx_cycle_t *cycle)
-{
-    ngx_uint_t                  i;
-    ngx_http_once_store_t     **store;
-    ngx_http_once_worker_t     *w;
-    ngx_http_once_main_conf_t  *omcf;
-
-    if (ngx_process != NGX_PROCESS_WORKER
-        && ngx_process != NGX_PROCESS_SINGLE)
-    {
-        return NGX_OK;
-    }
-
-    omcf = ngx_http_cycle_get_module_main_conf(cycle, ngx_http_once_module);
-
-    if (omcf == NULL || omcf->stores.nelts == 0) {
-        return NGX_OK;
-    }
-
-    ngx_http_once_main = omcf;
-
-    ngx_http_once_fd = eventfd(0, EFD_NONBLOCK|EFD_CLOEXEC);
-
-    if (ngx_http_once_fd == -1) {
-        ngx_log_error(NGX_LOG_EMERG, cycle->log, ngx_errno,
-                      "eventfd() failed");
-        return NGX_ERROR;
-    }
-
-    /*
-     * A connection of our own: one from the cycle would be reported as left
-     * open by each graceful exit.
-     */
-
-    ngx_http_once_rev.handler = ngx_http_once_notified;
-    ngx_http_once_rev.data = &ngx_http_once_connection;
-    ngx_http_once_rev.log = cycle->log;
-    ngx_http_once_wev.data = &ngx_http_once_connection;
-    ngx_http_once_wev.write = 1;
-    ngx_http_once_wev.log = cycle->log;
-    ngx_http_once_connection.fd = ngx_http_once_fd;
-    ngx_http_once_connection.read = &ngx_http_once_rev;
-    ngx_http_once_connection.write = &ngx_http_once_wev;
-    ngx_http_once_connection.log = cycle->log;
-
-    if (ngx_add_event(&ngx_http_once_rev, NGX_READ_EVENT, NGX_CLEAR_EVENT)
-        != NGX_OK)
-    {
-        return NGX_ERROR;
-    }
-
-    /* nginx's debug lines take the data of each event for a connection */
-
-    ngx_http_once_wake_ev.handler = ngx_http_once_wake;
-    ngx_http_once_wake_ev.data = &ngx_http_once_connection;
-    ngx_http_once_wake_ev.log = cycle->log;
-
-    store = omcf->stores.elts;
-
-    for (i = 0; i < omcf->stores.nelts; i++) {
-        w = ngx_pcalloc(cycle->pool, sizeof(ngx_http_once_worker_t));
-        if (w == NULL) {
-            return NGX_ERROR;
-        }
-
-        if (pthread_mutex_init(&w->mutex, NULL) != 0) {
-            return NGX_ERROR;
-        }
-
-        w->store = store[i];
-        store[i]->worker = w;
-        ngx_http_once_clear_slot(store[i]);
-        ngx_http_once_open(w, cycle->log);
-    }
-
-    ngx_http_once_tick_ev.handler = ngx_http_once_tick;
-    ngx_http_once_tick_ev.data = &ngx_http_once_connection;
-    ngx_http_once_tick_ev.log = cycle->log;
-    ngx_http_once_tick_ev.cancelable = 1;
-    ngx_add_timer(&ngx_http_once_tick_ev, NGX_HTTP_ONCE_PUBLISH);
-
-    return NGX_OK;
-}
-
-
-static void
-ngx_http_once_open(ngx_http_once_worker_t *w, ngx_log_t *log)
-{
-    once_error           err;
-    once_engine_options  options = ONCE_ENGINE_OPTIONS_INIT;
-
-    options.manual_wake = 1;
-    options.drain_ms = NGX_HTTP_ONCE_DRAIN;
-    options.flush = ngx_http_once_flush;
-    options.event = ngx_http_once_event;
-    options.caveat = ngx_http_once_caveat;
-    options.lost = ngx_http_once_lost;
-    options.user = w;
-    options.background = 1;
-    options.count_ms = (ngx_worker == 0) ? NGX_HTTP_ONCE_COUNT : 0;
-    options.witness = w->store->witness;
-
-    if (w->cache == NULL) {
-        w->cache = once__cache_new();
-    }
-
-    if (once_engine_open((char *) w->store->url.data, &options, &err,
-                         &w->engine)
-        != ONCE_OK)
-    {
-        /* out of memory or threads, and tried again with the next tick */
-
-        w->engine = NULL;
-        ngx_log_error(NGX_LOG_CRIT, log, 0, "once_store \"%V\": %s",
-                      &w->store->name, err.text);
-    }
-}
-
-
-void
-ngx_http_once_exit_process(ngx_cycle_t *cycle)
-{
-    ngx_uint_t               i;
-    ngx_msec_t               end;
-    struct pollfd            pfd;
-    ngx_http_once_store_t  **store;
-    ngx_http_once_worker_t  *w;
-
-    if (ngx_http_once_fd == -1) {
-        return;
-    }
-
-    ngx_http_once_exiting = 1;
-    store = ngx_http_once_main->stores.elts;
-
-    ngx_time_update();
-    end = ngx_current_msec + NGX_HTTP_ONCE_DRAIN;
-
-    /* claims that come back now are released, results become durable */
-
-    while (ngx_http_once_pending
-           && (ngx_msec_int_t) (end - ngx_current_msec) > 0)
-    {
-        ngx_http_once_wake(NULL);
-
-        pfd.fd = ngx_http_once_fd;
-        pfd.events = POLLIN;
-        (void) poll(&pfd, 1, 10);
-
-        for (i = 0; i < ngx_http_once_main->stores.nelts; i++) {
-            ngx_http_once_take(store[i]->worker);
-        }
-
-        ngx_time_update();
-    }
-
-    for (i = 0; i < ngx_http_once_main->stores.nelts; i++) {
-        w = store[i]->worker;
-
-        if (w->engine != NULL) {
-            ngx_http_once_publish(w);
-            once_engine_close(w->engine);
-
-            /* what was still under way has an answer now */
-
-            ngx_http_once_take(w);
-            ngx_http_once_left_out(w, cycle->log);
-            w->engine = NULL;
-        }
-
-        once__cache_free(w->cache);
-        w->cache = NULL;
-
-        ngx_http_once_clear_slot(store[i]);
-    }
-
-    (void) close(ngx_http_once_fd);
-    ngx_http_once_fd = -1;
-}
-
-
-const once_record *
-ngx_http_once_record(ngx_http_once_ctx_t *ctx)
-{
-    return ctx->task ? once_attempt_record(ctx->task->attempt) : ctx->record;
-}
-
-
-uint64_t
-ngx_http_once_left(ngx_http_once_ctx_t *ctx)
-{
-    return ctx->task ? once_attempt_left_ms(ctx->task->attempt) : 0;
-}
-
-
-static void
-ngx_http_once_publish(ngx_http_once_worker_t *w)
-{
-    once_stats  stats;
-
-    once_engine_stats(w->engine, &stats);
-    ngx_http_once_add_stats(w->store, &stats, &w->published);
-}
-
-
-void
-ngx_http_once_publish_all(void)
-{
-    ngx_uint_t               i;
-    ngx_http_once_store_t  **store;
-
-    if (ngx_http_once_main == NULL) {
-        return;
-    }
-
-    store = ngx_http_once_main->stores.elts;
-
-    for (i = 0; i < ngx_http_once_main->stores.nelts; i++) {
-        if (store[i]->worker != NULL && store[i]->worker->engine != NULL) {
-            ngx_http_once_publish(store[i]->worker);
-        }
-    }
-}
-
-
-static void
-ngx_http_once_tick(ngx_event_t *ev)
-{
-    ngx_uint_t               i;
-    ngx_http_once_store_t  **store;
-    ngx_http_once_worker_t  *w;
-
-    store = ngx_http_once_main->stores.elts;
-
-    for (i = 0; i < ngx_http_once_main->stores.nelts; i++) {
-        w = store[i]->worker;
-
-        if (w->engine == NULL) {
-            ngx_http_once_open(w, ev->log);
-        }
-    }
-
-    ngx_http_once_publish_all();
-
-    for (i = 0; i < ngx_http_once_main->stores.nelts; i++) {
-        w = store[i]->worker;
-        ngx_http_once_left_out(w, ev->log);
-
-        if (w->cache != NULL && w->engine != NULL) {
-            once__cache_sweep(w->cache, ngx_http_once_when(w));
-        }
-    }
-
-    /* a worker that exits gracefully works for as long as this timer runs */
-
-    ev->cancelable = !ngx_http_once_owes();
-    ngx_add_timer(ev, NGX_HTTP_ONCE_PUBLISH);
-}
-
-
-/*
- * Is an end still to be recorded whose request has gone?  Its outcome is known,
- * and is lost with this process.  The engine gives up after its own limit, ten
- * minutes.
- */
-
-static ngx_uint_t
-ngx_http_once_owes(void)
-{
-    once_stats               stats;
-    ngx_uint_t               i;
-    ngx_http_once_store_t  **store;
-
-    if (ngx_http_once_pending) {
-        return 1;
-    }
-
-    store = ngx_http_once_main->stores.elts;
-
-    for (i = 0; i < ngx_http_once_main->stores.nelts; i++) {
-        if (store[i]->worker->engine != NULL) {
-            once_engine_stats(store[i]->worker->engine, &stats);
-
-            if (stats.unrecorded) {
-                return 1;
-            }
-        }
-    }
-
-    return 0;
-}
+#define ngx_http_once_copy(dst, src)                                          \
+    (void) ngx_cpystrn((u_char *) (dst), (u_char *) (src), NGX_HTTP_ONCE_TEXT)
 
 
 /* --- on the engine's thread --- */
 
 static void
-ngx_http_once_done(once_attempt *a, int rc, void *user)
+ngx_http_once_push_done(ngx_http_once_task_t *task, int rc)
 {
-    ngx_http_once_task_t    *task = user;
-
     ngx_http_once_task_t    *head;
     ngx_http_once_worker_t  *w;
 
@@ -458,18 +146,38 @@ ngx_http_once_done(once_attempt *a, int rc, void *user)
 
 
 static void
+ngx_http_once_done(once_attempt *a, int rc, void *user)
+{
+    ngx_http_once_push_done(user, rc);
+}
+
+
+static void
+ngx_http_once_op_done(once_op *op)
+{
+    ngx_http_once_push_done(op->user, op->rc);
+}
+
+
+/* fails only if the counter is about to overflow: then it is set */
+
+static void
+ngx_http_once_notify(void)
+{
+    uint64_t  one = 1;
+
+    (void) !write(ngx_http_once_fd, &one, sizeof(one));
+}
+
+
+static void
 ngx_http_once_flush(void *user)
 {
     ngx_http_once_worker_t  *w = user;
 
-    uint64_t  one = 1;
-
     if (w->dirty) {
         w->dirty = 0;
-
-        /* fails only if the counter is about to overflow: then it is set */
-
-        (void) !write(ngx_http_once_fd, &one, sizeof(one));
+        ngx_http_once_notify();
     }
 }
 
@@ -477,13 +185,11 @@ ngx_http_once_flush(void *user)
 static void
 ngx_http_once_report(ngx_http_once_worker_t *w, char *slot, const char *text)
 {
-    uint64_t  one = 1;
-
     pthread_mutex_lock(&w->mutex);
     ngx_http_once_copy(slot, text);
     pthread_mutex_unlock(&w->mutex);
 
-    (void) !write(ngx_http_once_fd, &one, sizeof(one));
+    ngx_http_once_notify();
 }
 
 
@@ -516,7 +222,6 @@ ngx_http_once_lost(void *user, const uint8_t *name, const once_record *record)
 {
     ngx_http_once_worker_t  *w = user;
 
-    uint64_t               one = 1;
     ngx_http_once_lost_t  *lost;
 
     pthread_mutex_lock(&w->mutex);
@@ -535,7 +240,7 @@ ngx_http_once_lost(void *user, const uint8_t *name, const once_record *record)
 
     pthread_mutex_unlock(&w->mutex);
 
-    (void) !write(ngx_http_once_fd, &one, sizeof(one));
+    ngx_http_once_notify();
 }
 
 
@@ -544,14 +249,11 @@ ngx_http_once_lost(void *user, const uint8_t *name, const once_record *record)
 static void
 ngx_http_once_wake(ngx_event_t *ev)
 {
-    ngx_uint_t               i;
-    ngx_http_once_store_t  **store;
+    ngx_http_once_worker_t  *w;
 
-    store = ngx_http_once_main->stores.elts;
-
-    for (i = 0; i < ngx_http_once_main->stores.nelts; i++) {
-        if (store[i]->worker->engine != NULL) {
-            once_engine_wake(store[i]->worker->engine);
+    for (w = ngx_http_once_workers; w; w = w->next) {
+        if (w->engine != NULL) {
+            once_engine_wake(w->engine);
         }
     }
 }
@@ -676,53 +378,33 @@ ngx_http_once_log_lost(ngx_http_once_worker_t *w, ngx_log_t *log)
 
 
 static void
-ngx_http_once_notified(ngx_event_t *ev)
+ngx_http_once_log_texts(ngx_http_once_worker_t *w, ngx_log_t *log)
 {
-    char                     event[NGX_HTTP_ONCE_TEXT];
-    char                     caveat[NGX_HTTP_ONCE_TEXT];
-    uint64_t                 count;
-    ngx_uint_t               i, level;
-    ngx_http_once_store_t  **store;
-    ngx_http_once_worker_t  *w;
+    char        event[NGX_HTTP_ONCE_TEXT], caveat[NGX_HTTP_ONCE_TEXT];
+    ngx_uint_t  level;
 
-    /* edge-triggered: each write is an event; read it before it overflows */
+    pthread_mutex_lock(&w->mutex);
 
-    if (++ev->index == NGX_MAX_UINT32_VALUE) {
-        ev->index = 0;
-        (void) !read(ngx_http_once_fd, &count, sizeof(count));
+    ngx_http_once_copy(event, w->event);
+    ngx_http_once_copy(caveat, w->caveat);
+    w->event[0] = '\0';
+    w->caveat[0] = '\0';
+
+    pthread_mutex_unlock(&w->mutex);
+
+    if (event[0]) {
+        level = (ngx_strncmp(event, ONCE_EVENT_NO_ANSWER,
+                             sizeof(ONCE_EVENT_NO_ANSWER) - 1) == 0)
+                    ? NGX_LOG_CRIT : NGX_LOG_ERR;
+
+        ngx_log_error(level, log, 0, "once_store \"%V\": %s",
+                      &w->store->name, event);
     }
 
-    store = ngx_http_once_main->stores.elts;
-
-    for (i = 0; i < ngx_http_once_main->stores.nelts; i++) {
-        w = store[i]->worker;
-        ngx_http_once_take(w);
-
-        pthread_mutex_lock(&w->mutex);
-
-        ngx_http_once_copy(event, w->event);
-        ngx_http_once_copy(caveat, w->caveat);
-        w->event[0] = '\0';
-        w->caveat[0] = '\0';
-
-        pthread_mutex_unlock(&w->mutex);
-
-        if (event[0]) {
-            level = (ngx_strncmp(event, ONCE_EVENT_NO_ANSWER,
-                                 sizeof(ONCE_EVENT_NO_ANSWER) - 1) == 0)
-                        ? NGX_LOG_CRIT : NGX_LOG_ERR;
-
-            ngx_log_error(level, ev->log, 0, "once_store \"%V\": %s",
-                          &w->store->name, event);
-        }
-
-        if (caveat[0]) {
-            ngx_log_error(NGX_LOG_WARN, ev->log, 0,
-                          "once_store \"%V\": of class B: %s",
-                          &w->store->name, caveat);
-        }
-
-        ngx_http_once_log_lost(w, ev->log);
+    if (caveat[0]) {
+        ngx_log_error(NGX_LOG_WARN, log, 0,
+                      "once_store \"%V\" is not durable: %s",
+                      &w->store->name, caveat);
     }
 }
 
@@ -755,6 +437,165 @@ ngx_http_once_ended(ngx_http_once_task_t *task, once__ending ending,
 }
 
 
+/* counts what the engine has answered, and notes what it means for the task */
+
+static void
+ngx_http_once_answered(ngx_http_once_task_t *task, ngx_log_t *log)
+{
+    uint64_t                     now;
+    const once_record           *record;
+    ngx_http_once_task_state_e   asked;
+
+    record = once_attempt_record(task->attempt);
+    now = ngx_http_once_now_us();
+    asked = task->state;
+    task->state = NGX_HTTP_ONCE_ENDED;
+
+    if (asked == NGX_HTTP_ONCE_ENDING) {
+        ngx_http_once_count_time(&task->counts->complete,
+                                 &once__store_buckets, now - task->asked_us);
+        ngx_http_once_ended(task, once__verdict_ending(task->verdict, task->rc,
+                                                       record),
+                            log);
+        return;
+    }
+
+    ngx_http_once_count_time(&task->counts->claim, &once__store_buckets,
+                             now - task->asked_us);
+
+    if (task->ctx != NULL && task->worker->cache != NULL) {
+        once__cache_note(task->worker->cache, task->ctx->name, task->rc,
+                         record, task->when, once__wall_clock(NULL));
+    }
+
+    if (task->rc == ONCE_OWNER) {
+        task->state = NGX_HTTP_ONCE_OWNING;
+        task->number = record->attempt;
+        task->fence = record->fence;
+        task->granted_us = now;
+    }
+}
+
+
+static void
+ngx_http_once_free_task(ngx_http_once_task_t *task)
+{
+    once_attempt_free(task->attempt);
+    free(task);
+}
+
+
+/* an owner without a request */
+
+static void
+ngx_http_once_let_go(ngx_http_once_task_t *task, once__verdict verdict,
+    int status, ngx_log_t *log)
+{
+    once_bytes  result;
+    u_char      bare[ONCE__RESPONSE_BARE];
+
+    task->verdict = verdict;
+    result.data = bare;
+    result.size = once__response_bare(status, bare);
+
+    if (once__verdict_start(task->attempt, verdict, result,
+                            ngx_http_once_done, task)
+        == ONCE_OK)
+    {
+        ngx_http_once_started(task, NGX_HTTP_ONCE_ENDING);
+        return;
+    }
+
+    /* the library gives up an owner whose attempt is freed */
+
+    ngx_http_once_ended(task, ngx_http_once_gone, log);
+    ngx_http_once_free_task(task);
+}
+
+
+/* granted when its request had gone */
+
+static void
+ngx_http_once_orphan(ngx_http_once_task_t *task)
+{
+    static const once__verdict  not_sent = {
+        ONCE__DO_RELEASE, ONCE_NO_KIND, ONCE_REASON_NOT_SENT, 0
+    };
+
+    if (task->state == NGX_HTTP_ONCE_OWNING) {
+        ngx_http_once_let_go(task, not_sent, 0, ngx_cycle->log);
+        return;
+    }
+
+    ngx_http_once_free_task(task);
+}
+
+
+/* the store has answered what a probe was told, or has not */
+
+static void
+ngx_http_once_decided(ngx_http_once_task_t *task)
+{
+    int                       rc;
+    ngx_log_t                *log;
+    ngx_http_once_ctx_t      *ctx;
+    ngx_http_once_result_pt   handler;
+
+    rc = task->rc;
+    ctx = task->ctx;
+    handler = task->handler;
+    log = ctx ? ctx->request->connection->log : ngx_cycle->log;
+
+    if (rc == ONCE_OK) {
+        ngx_log_error(NGX_LOG_NOTICE, log, 0,
+                      "once: outcome known by a probe: record %s, "
+                      "attempt %uD, fence %uL", task->key_hash, task->number,
+                      task->fence);
+    }
+
+    ngx_http_once_free_task(task);
+
+    if (ctx == NULL) {
+        return;
+    }
+
+    ctx->task = NULL;
+
+    if (!ngx_http_once_exiting) {
+        handler(ctx, rc);
+    }
+}
+
+
+static void
+ngx_http_once_result(ngx_http_once_task_t *task)
+{
+    ngx_http_once_ctx_t  *ctx;
+
+    if (task->state == NGX_HTTP_ONCE_DECIDING) {
+        ngx_http_once_decided(task);
+        return;
+    }
+
+    ctx = task->ctx;
+
+    ngx_http_once_answered(task, ctx ? ctx->request->connection->log
+                                     : ngx_cycle->log);
+
+    if (ctx != NULL && ngx_http_once_exiting) {
+        ctx->task = NULL;
+        task->ctx = ctx = NULL;
+    }
+
+    if (ctx == NULL) {
+        ngx_http_once_orphan(task);
+        return;
+    }
+
+    task->handler(ctx, task->rc);
+}
+
+
 static void
 ngx_http_once_take(ngx_http_once_worker_t *w)
 {
@@ -777,59 +618,23 @@ ngx_http_once_take(ngx_http_once_worker_t *w)
 
 
 static void
-ngx_http_once_result(ngx_http_once_task_t *task)
+ngx_http_once_notified(ngx_event_t *ev)
 {
-    uint64_t              now;
-    ngx_log_t            *log;
-    const once_record    *record;
-    ngx_http_once_ctx_t  *ctx;
+    uint64_t                 count;
+    ngx_http_once_worker_t  *w;
 
-    ctx = task->ctx;
-    log = ctx ? ctx->request->connection->log : ngx_cycle->log;
-    record = once_attempt_record(task->attempt);
-    now = ngx_http_once_now_us();
+    /* edge-triggered: each write is an event; read it before it overflows */
 
-    if (task->state == NGX_HTTP_ONCE_CLAIMING) {
-        ngx_http_once_count_time(&task->counts->claim, &once__store_buckets,
-                                 now - task->asked_us);
-
-        if (ctx != NULL && task->worker->cache != NULL) {
-            once__cache_note(task->worker->cache, ctx->name, task->rc, record,
-                             task->when, once__wall_clock(NULL));
-        }
+    if (++ev->index == NGX_MAX_UINT32_VALUE) {
+        ev->index = 0;
+        (void) !read(ngx_http_once_fd, &count, sizeof(count));
     }
 
-    if (task->state == NGX_HTTP_ONCE_CLAIMING && task->rc == ONCE_OWNER) {
-        task->state = NGX_HTTP_ONCE_OWNING;
-        task->number = record->attempt;
-        task->fence = record->fence;
-        task->granted_us = now;
-
-    } else {
-
-        if (task->state == NGX_HTTP_ONCE_ENDING) {
-            ngx_http_once_count_time(&task->counts->complete,
-                                     &once__store_buckets,
-                                     now - task->asked_us);
-            ngx_http_once_ended(task, once__verdict_ending(task->verdict,
-                                                           task->rc, record),
-                                log);
-        }
-
-        task->state = NGX_HTTP_ONCE_ENDED;
+    for (w = ngx_http_once_workers; w; w = w->next) {
+        ngx_http_once_take(w);
+        ngx_http_once_log_texts(w, ev->log);
+        ngx_http_once_log_lost(w, ev->log);
     }
-
-    if (ctx != NULL && ngx_http_once_exiting) {
-        ctx->task = NULL;
-        task->ctx = ctx = NULL;
-    }
-
-    if (ctx == NULL) {
-        ngx_http_once_orphan(task);
-        return;
-    }
-
-    task->handler(ctx, task->rc);
 }
 
 
@@ -871,11 +676,40 @@ ngx_http_once_hot(ngx_http_once_ctx_t *ctx, const once_request *request,
 }
 
 
+static ngx_http_once_task_t *
+ngx_http_once_new_task(ngx_http_once_ctx_t *ctx, const once_request *request)
+{
+    once_error             err;
+    ngx_http_once_task_t  *task;
+
+    task = calloc(1, sizeof(ngx_http_once_task_t));
+    if (task == NULL) {
+        return NULL;
+    }
+
+    task->worker = ctx->conf->store->worker;
+    task->counts = ngx_http_once_route_counts(ctx->conf);
+    ngx_memcpy(task->key_hash, ctx->key_hash, sizeof(task->key_hash));
+    ngx_memcpy(task->label, ctx->label, sizeof(task->label));
+
+    if (once_attempt_new(task->worker->engine, request, &err, &task->attempt)
+        == ONCE_OK)
+    {
+        return task;
+    }
+
+    ngx_log_error(NGX_LOG_ERR, ctx->request->connection->log, 0,
+                  "once: %s", err.text);
+    free(task);
+
+    return NULL;
+}
+
+
 ngx_int_t
 ngx_http_once_claim(ngx_http_once_ctx_t *ctx, const once_request *request,
     ngx_http_once_result_pt handler)
 {
-    once_error               err;
     once__cache_when         when;
     ngx_http_once_task_t    *task;
     ngx_http_once_worker_t  *w;
@@ -895,30 +729,19 @@ ngx_http_once_claim(ngx_http_once_ctx_t *ctx, const once_request *request,
         return NGX_OK;
     }
 
-    task = calloc(1, sizeof(ngx_http_once_task_t));
+    task = ngx_http_once_new_task(ctx, request);
     if (task == NULL) {
         return NGX_ERROR;
     }
 
-    task->worker = w;
     task->when = when;
     task->handler = handler;
-    task->counts = ngx_http_once_route_counts(ctx->conf);
-
-    if (once_attempt_new(w->engine, request, &err, &task->attempt) != ONCE_OK) {
-        ngx_log_error(NGX_LOG_ERR, ctx->request->connection->log, 0,
-                      "once: %s", err.text);
-        free(task);
-        return NGX_ERROR;
-    }
 
     if (once_claim_start(task->attempt, ngx_http_once_done, task) != ONCE_OK) {
         ngx_http_once_free_task(task);
         return NGX_ERROR;
     }
 
-    ngx_memcpy(task->key_hash, ctx->key_hash, sizeof(task->key_hash));
-    ngx_memcpy(task->label, ctx->label, sizeof(task->label));
     task->ctx = ctx;
     ctx->task = task;
     ngx_http_once_started(task, NGX_HTTP_ONCE_CLAIMING);
@@ -953,6 +776,55 @@ ngx_http_once_finish(ngx_http_once_ctx_t *ctx, once__verdict verdict,
 }
 
 
+ngx_int_t
+ngx_http_once_resolve(ngx_http_once_ctx_t *ctx, once_bytes result,
+    ngx_http_once_result_pt handler)
+{
+    once_error                 err;
+    once_bytes                 bytes;
+    ngx_http_once_task_t      *task;
+    ngx_http_once_decision_t  *decision;
+
+    /* the attempt that was answered "unknown" has ended */
+
+    ngx_http_once_abandon(ctx, ONCE__NOT_SENT);
+
+    decision = calloc(1, sizeof(ngx_http_once_decision_t) + result.size);
+    if (decision == NULL) {
+        return NGX_ERROR;
+    }
+
+    ngx_memcpy(decision->result, result.data, result.size);
+    bytes.data = decision->result;
+    bytes.size = result.size;
+
+    once__probe_fill(&ctx->conf->policy, ctx->name, ctx->probe->fence, bytes,
+                     &decision->op);
+    decision->op.done = ngx_http_once_op_done;
+    decision->op.user = decision;
+
+    task = &decision->task;
+    task->worker = ctx->conf->store->worker;
+    task->handler = handler;
+    task->number = ctx->probe->number;
+    task->fence = ctx->probe->fence;
+    ngx_memcpy(task->key_hash, ctx->key_hash, sizeof(task->key_hash));
+
+    if (once_submit(task->worker->engine, &decision->op, &err) != ONCE_OK) {
+        ngx_log_error(NGX_LOG_ERR, ctx->request->connection->log, 0,
+                      "once: record %s: %s", ctx->key_hash, err.text);
+        free(decision);
+        return NGX_ERROR;
+    }
+
+    task->ctx = ctx;
+    ctx->task = task;
+    ngx_http_once_started(task, NGX_HTTP_ONCE_DECIDING);
+
+    return NGX_OK;
+}
+
+
 /*
  * The request is freed, or waits no longer: its attempt goes on without it.
  * "observed" is what is known of one that has not ended yet.
@@ -961,10 +833,7 @@ ngx_http_once_finish(ngx_http_once_ctx_t *ctx, once__verdict verdict,
 void
 ngx_http_once_abandon(ngx_http_once_ctx_t *ctx, int observed)
 {
-    once_bytes             result;
-    once__verdict          verdict;
     ngx_http_once_task_t  *task;
-    u_char                 bare[ONCE__RESPONSE_BARE];
 
     task = ctx->task;
 
@@ -975,67 +844,322 @@ ngx_http_once_abandon(ngx_http_once_ctx_t *ctx, int observed)
     ctx->task = NULL;
     task->ctx = NULL;
 
-    if (task->state == NGX_HTTP_ONCE_CLAIMING) {
+    switch (task->state) {
+
+    case NGX_HTTP_ONCE_CLAIMING:
         once_attempt_cancel(task->attempt);
         ngx_post_event(&ngx_http_once_wake_ev, &ngx_posted_events);
         return;
-    }
 
-    if (task->state == NGX_HTTP_ONCE_ENDING) {
+    case NGX_HTTP_ONCE_ENDING:
+    case NGX_HTTP_ONCE_DECIDING:
         return;                 /* counted and logged when it has ended */
+
+    case NGX_HTTP_ONCE_OWNING:
+        ngx_http_once_let_go(task,
+                             once__judge(observed, (int) ctx->upstream_status,
+                                         ctx->outcome,
+                                         &ctx->conf->policy.rules),
+                             (int) ctx->upstream_status,
+                             ctx->request->connection->log);
+        return;
+
+    default: /* NGX_HTTP_ONCE_ENDED */
+        ngx_http_once_free_task(task);
     }
+}
 
-    if (task->state == NGX_HTTP_ONCE_OWNING) {
-        verdict = once__judge(observed, (int) ctx->upstream_status,
-                              ctx->outcome, &ctx->conf->policy.rules);
-        task->verdict = verdict;
 
-        result.data = bare;
-        result.size = once__response_bare((int) ctx->upstream_status, bare);
+/* --- the worker --- */
 
-        if (once__verdict_start(task->attempt, verdict, result,
-                                ngx_http_once_done, task)
-            == ONCE_OK)
-        {
-            ngx_http_once_started(task, NGX_HTTP_ONCE_ENDING);
-            return;
-        }
+/* nginx's debug lines take the data of each event for a connection */
 
-        /* the library gives up an owner whose attempt is freed */
-
-        ngx_http_once_ended(task, ngx_http_once_gone,
-                            ctx->request->connection->log);
-    }
-
-    ngx_http_once_free_task(task);
+static void
+ngx_http_once_set_event(ngx_event_t *ev, ngx_event_handler_pt handler,
+    ngx_log_t *log)
+{
+    ev->handler = handler;
+    ev->data = &ngx_http_once_connection;
+    ev->log = log;
 }
 
 
 static void
-ngx_http_once_orphan(ngx_http_once_task_t *task)
+ngx_http_once_open(ngx_http_once_worker_t *w, ngx_log_t *log)
 {
-    if (task->state == NGX_HTTP_ONCE_OWNING) {
-        task->verdict.action = ONCE__DO_RELEASE;
-        task->verdict.reason = ONCE_REASON_NOT_SENT;
+    once_error           err;
+    once_engine_options  options = ONCE_ENGINE_OPTIONS_INIT;
 
-        if (once_release_start(task->attempt, ONCE_REASON_NOT_SENT,
-                               ngx_http_once_done, task)
-            == ONCE_OK)
-        {
-            ngx_http_once_started(task, NGX_HTTP_ONCE_ENDING);
-            return;
-        }
+    options.manual_wake = 1;
+    options.drain_ms = NGX_HTTP_ONCE_DRAIN;
+    options.flush = ngx_http_once_flush;
+    options.event = ngx_http_once_event;
+    options.caveat = ngx_http_once_caveat;
+    options.lost = ngx_http_once_lost;
+    options.user = w;
+    options.background = 1;
+    options.count_ms = (ngx_worker == 0) ? NGX_HTTP_ONCE_COUNT : 0;
+    options.witness = w->store->witness;
 
-        ngx_http_once_ended(task, ngx_http_once_gone, ngx_cycle->log);
+    if (w->cache == NULL) {
+        w->cache = once__cache_new();
     }
 
-    ngx_http_once_free_task(task);
+    if (once_engine_open((char *) w->store->url.data, &options, &err,
+                         &w->engine)
+        != ONCE_OK)
+    {
+        /* out of memory or threads, and tried again with the next tick */
+
+        w->engine = NULL;
+        ngx_log_error(NGX_LOG_CRIT, log, 0, "once_store \"%V\": %s",
+                      &w->store->name, err.text);
+    }
 }
 
 
 static void
-ngx_http_once_free_task(ngx_http_once_task_t *task)
+ngx_http_once_publish(ngx_http_once_worker_t *w)
 {
-    once_attempt_free(task->attempt);
-    free(task);
+    once_stats  stats;
+
+    once_engine_stats(w->engine, &stats);
+    ngx_http_once_add_stats(w->store, &stats, &w->published);
+}
+
+
+/*
+ * Is an end still to be recorded whose request has gone?  Its outcome is known,
+ * and is lost with this process.  The engine gives up after its own limit, ten
+ * minutes.
+ */
+
+static ngx_uint_t
+ngx_http_once_owes(void)
+{
+    once_stats               stats;
+    ngx_http_once_worker_t  *w;
+
+    if (ngx_http_once_pending) {
+        return 1;
+    }
+
+    for (w = ngx_http_once_workers; w; w = w->next) {
+        if (w->engine != NULL) {
+            once_engine_stats(w->engine, &stats);
+
+            if (stats.unrecorded) {
+                return 1;
+            }
+        }
+    }
+
+    return 0;
+}
+
+
+static void
+ngx_http_once_tick(ngx_event_t *ev)
+{
+    ngx_http_once_worker_t  *w;
+
+    for (w = ngx_http_once_workers; w; w = w->next) {
+        if (w->engine == NULL) {
+            ngx_http_once_open(w, ev->log);
+        }
+
+        ngx_http_once_left_out(w, ev->log);
+
+        if (w->engine == NULL) {
+            continue;
+        }
+
+        ngx_http_once_publish(w);
+
+        if (w->cache != NULL) {
+            once__cache_sweep(w->cache, ngx_http_once_when(w));
+        }
+    }
+
+    /* a worker that exits gracefully works for as long as this timer runs */
+
+    ev->cancelable = !ngx_http_once_owes();
+    ngx_add_timer(ev, NGX_HTTP_ONCE_PUBLISH);
+}
+
+
+/*
+ * A connection of our own: one from the cycle would be reported as left open by
+ * each graceful exit.
+ */
+
+static ngx_int_t
+ngx_http_once_listen(ngx_cycle_t *cycle)
+{
+    ngx_http_once_fd = eventfd(0, EFD_NONBLOCK|EFD_CLOEXEC);
+
+    if (ngx_http_once_fd == -1) {
+        ngx_log_error(NGX_LOG_EMERG, cycle->log, ngx_errno,
+                      "eventfd() failed");
+        return NGX_ERROR;
+    }
+
+    ngx_http_once_set_event(&ngx_http_once_rev, ngx_http_once_notified,
+                            cycle->log);
+    ngx_http_once_set_event(&ngx_http_once_wev, NULL, cycle->log);
+    ngx_http_once_set_event(&ngx_http_once_wake_ev, ngx_http_once_wake,
+                            cycle->log);
+    ngx_http_once_set_event(&ngx_http_once_tick_ev, ngx_http_once_tick,
+                            cycle->log);
+
+    ngx_http_once_wev.write = 1;
+    ngx_http_once_tick_ev.cancelable = 1;
+
+    ngx_http_once_connection.fd = ngx_http_once_fd;
+    ngx_http_once_connection.read = &ngx_http_once_rev;
+    ngx_http_once_connection.write = &ngx_http_once_wev;
+    ngx_http_once_connection.log = cycle->log;
+
+    return ngx_add_event(&ngx_http_once_rev, NGX_READ_EVENT, NGX_CLEAR_EVENT);
+}
+
+
+ngx_int_t
+ngx_http_once_init_process(ngx_cycle_t *cycle)
+{
+    ngx_uint_t                  i;
+    ngx_http_once_store_t     **store;
+    ngx_http_once_worker_t     *w;
+    ngx_http_once_main_conf_t  *omcf;
+
+    if (ngx_process != NGX_PROCESS_WORKER
+        && ngx_process != NGX_PROCESS_SINGLE)
+    {
+        return NGX_OK;
+    }
+
+    omcf = ngx_http_cycle_get_module_main_conf(cycle, ngx_http_once_module);
+
+    if (omcf == NULL || omcf->stores.nelts == 0) {
+        return NGX_OK;
+    }
+
+    if (ngx_http_once_listen(cycle) != NGX_OK) {
+        return NGX_ERROR;
+    }
+
+    store = omcf->stores.elts;
+
+    for (i = 0; i < omcf->stores.nelts; i++) {
+        w = ngx_pcalloc(cycle->pool, sizeof(ngx_http_once_worker_t));
+
+        if (w == NULL || pthread_mutex_init(&w->mutex, NULL) != 0) {
+            return NGX_ERROR;
+        }
+
+        w->store = store[i];
+        w->next = ngx_http_once_workers;
+        ngx_http_once_workers = w;
+        store[i]->worker = w;
+        ngx_http_once_clear_slot(store[i]);
+        ngx_http_once_open(w, cycle->log);
+    }
+
+    ngx_add_timer(&ngx_http_once_tick_ev, NGX_HTTP_ONCE_PUBLISH);
+
+    return NGX_OK;
+}
+
+
+/* claims that come back now are released, results become durable */
+
+static void
+ngx_http_once_drain(void)
+{
+    ngx_msec_t               end;
+    struct pollfd            pfd;
+    ngx_http_once_worker_t  *w;
+
+    ngx_time_update();
+    end = ngx_current_msec + NGX_HTTP_ONCE_DRAIN;
+
+    while (ngx_http_once_pending
+           && (ngx_msec_int_t) (end - ngx_current_msec) > 0)
+    {
+        ngx_http_once_wake(NULL);
+
+        pfd.fd = ngx_http_once_fd;
+        pfd.events = POLLIN;
+        (void) poll(&pfd, 1, 10);
+
+        for (w = ngx_http_once_workers; w; w = w->next) {
+            ngx_http_once_take(w);
+        }
+
+        ngx_time_update();
+    }
+}
+
+
+void
+ngx_http_once_exit_process(ngx_cycle_t *cycle)
+{
+    ngx_http_once_worker_t  *w;
+
+    if (ngx_http_once_fd == -1) {
+        return;
+    }
+
+    ngx_http_once_exiting = 1;
+    ngx_http_once_drain();
+
+    for (w = ngx_http_once_workers; w; w = w->next) {
+        if (w->engine != NULL) {
+            ngx_http_once_publish(w);
+            once_engine_close(w->engine);
+
+            /* what was still under way has an answer now */
+
+            ngx_http_once_take(w);
+            ngx_http_once_left_out(w, cycle->log);
+            w->engine = NULL;
+        }
+
+        once__cache_free(w->cache);
+        w->cache = NULL;
+
+        ngx_http_once_clear_slot(w->store);
+    }
+
+    (void) close(ngx_http_once_fd);
+    ngx_http_once_fd = -1;
+}
+
+
+const once_record *
+ngx_http_once_record(ngx_http_once_ctx_t *ctx)
+{
+    return (ctx->task && ctx->task->attempt)
+           ? once_attempt_record(ctx->task->attempt) : ctx->record;
+}
+
+
+uint64_t
+ngx_http_once_left(ngx_http_once_ctx_t *ctx)
+{
+    return (ctx->task && ctx->task->attempt)
+           ? once_attempt_left_ms(ctx->task->attempt) : 0;
+}
+
+
+void
+ngx_http_once_publish_all(void)
+{
+    ngx_http_once_worker_t  *w;
+
+    for (w = ngx_http_once_workers; w; w = w->next) {
+        if (w->engine != NULL) {
+            ngx_http_once_publish(w);
+        }
+    }
 }

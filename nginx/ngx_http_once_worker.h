@@ -33,6 +33,14 @@ ngx_int_t ngx_http_once_finish(ngx_http_once_ctx_t *ctx,
     ngx_http_once_result_pt handler);
 void ngx_http_once_abandon(ngx_http_once_ctx_t *ctx, int observed);
 
+/*
+ * Records what a probe was told, whoever waits for it.  NGX_OK: the handler is
+ * called with the answer, unless the request has gone.
+ */
+
+ngx_int_t ngx_http_once_resolve(ngx_http_once_ctx_t *ctx, once_bytes result,
+    ngx_http_once_result_pt handler);
+
 /* of the request's attempt, or a known replay; NULL and 0 if it has none */
 
 const once_record *ngx_http_once_record(ngx_http_once_ctx_t *ctx);
