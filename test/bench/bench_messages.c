@@ -44,8 +44,8 @@
 #include <once/message.h>
 #include <once/relay.h>
 
-#include "message/outbox.h"
-#include "relay/base.h"
+#include "messages/tables/outbox.h"
+#include "messages/relay/base.h"
 
 #ifdef ONCE_WITH_AMQP
 #include <amqp.h>

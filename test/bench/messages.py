@@ -188,7 +188,7 @@ class Bench:
     def prepare(self):
         server = self.world.servers["postgres"]
         url = server.url(user="postgres")
-        run(ONCE, "--store", url, "messages", "init")
+        run(ONCE, "--database", url, "messages", "init")
         server.sql("CREATE TABLE account (no integer PRIMARY KEY, n bigint);"
                    "INSERT INTO account SELECT n, 0 FROM "
                    "generate_series(1, 1000) n;"
@@ -280,7 +280,7 @@ class Bench:
         file = self.folder / "target"  # a password is no argument
         file.write_text(target + "\n")
         begin = time.monotonic()
-        run(ONCE, "relay", "--store", self.owner(), "--to",
+        run(ONCE, "messages", "relay", "--database", self.owner(), "--to",
             f"{route}=@{file}", *more, "--drain")
         took = time.monotonic() - begin
         if self.left() != 0:
@@ -469,7 +469,7 @@ class Bench:
         before = {name: cpu_of(pid) for name, pid in roots.items()}
         spent = resource.getrusage(resource.RUSAGE_CHILDREN)
         begin = time.monotonic()
-        run(ONCE, "relay", "--store", self.owner(), *(
+        run(ONCE, "messages", "relay", "--database", self.owner(), *(
             word for side in ("here", "there") for op in ops for word in (
                 "--to", f"{side}-{op}=http://127.0.0.1:{front.port}/once/"
                 f"{side}", "--workers", WORKERS)), "--drain")
@@ -559,7 +559,7 @@ class Bench:
                  f"generate_series(1, {n}) n")
         self.sql("VACUUM ANALYZE once.inbox")
         before = self.claims()
-        purge = subprocess.Popen([ONCE, "--store", self.owner(), "messages",
+        purge = subprocess.Popen([ONCE, "--database", self.owner(), "messages",
                                   "purge"], stdout=subprocess.PIPE, text=True)
         begin = time.monotonic()
         during = []

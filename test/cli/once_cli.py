@@ -8,6 +8,7 @@ program, and cli_seed (seed.c), which makes records as a gateway would.
 A program on a terminal is a program on a pty: on_terminal() gives it one for
 stdout, for stderr, or for both.
 """
+import fcntl
 import json
 import os
 import pathlib
@@ -15,8 +16,10 @@ import pty
 import re
 import select
 import signal
+import struct
 import subprocess
 import sys
+import termios
 
 import pytest
 
@@ -37,6 +40,10 @@ ZERO = "0" * 64
 LAST = "f" * 64
 TAKEOVER = "1"
 ISO = r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{3}Z"
+
+# Every command, as the program itself tells its completion: "messages relay".
+COMMANDS = re.findall(r"^        '([a-z ]+)'\*?\) o=", subprocess.run(
+    [ONCE, "completion", "bash"], capture_output=True, text=True).stdout, re.M)
 
 # once.h, enum once_answer
 REPLAY, UNKNOWN, OWNER = 3, 4, 1
@@ -68,7 +75,8 @@ class Store:
         return int(answer), int(kind), rest
 
     def once(self, *words, stdin=b"", env=None):
-        full = dict(os.environ, ONCE_STORE=self.url, TZ="Asia/Tokyo",
+        full = dict(os.environ, ONCE_STORE=self.url, ONCE_DATABASE=self.url,
+                    TZ="Asia/Tokyo",
                     TERM="xterm",
                     XDG_STATE_HOME=str(self.folder / "state"),
                     ONCE_AUDIT=str(self.folder / "audit.jsonl"))
@@ -101,11 +109,13 @@ class Store:
 
 
 def on_terminal(store, *words, stdout=True, stderr=False, env=None, code=0,
-                interrupt=None):
+                interrupt=None, columns=0):
     """What an operator sees, of whichever of both is a terminal. `interrupt`:
-    a text; when it has been seen, SIGINT."""
+    a text; when it has been seen, SIGINT. `columns`: its width, 0: unknown."""
     master, slave = pty.openpty()
-    full = dict(os.environ, ONCE_STORE=store.url, TERM="xterm", NO_COLOR="1",
+    fcntl.ioctl(slave, termios.TIOCSWINSZ, struct.pack("4H", 24, columns, 0, 0))
+    full = dict(os.environ, ONCE_STORE=store.url,
+                ONCE_DATABASE=store.url, TERM="xterm", NO_COLOR="1",
                 ONCE_AUDIT=str(store.folder / "audit.jsonl"))
     full.update(env or {})
     child = subprocess.Popen(

@@ -23,7 +23,7 @@
 
 #include <once/once.h>
 
-#include "http/http.h"
+#include "calls/http/http.h"
 
 enum { BATCH = 256 };
 

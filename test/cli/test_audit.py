@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """test_audit.py - what operators decide is written down before the store is
-asked, and what can be found out about it: resolve --batch, once audit, once
+asked, and what can be found out about it: resolve --records, once audit, once
 name, once trace."""
 import hashlib
 import json
@@ -120,23 +120,23 @@ def test_every_command_that_decides_writes_it_down(store, tmp_path):
 
 def test_decisions_about_messages_are_written_down(store, tmp_path):
     at = tmp_path / "shop.db"
-    env = {"ONCE_STORE": "sqlite:%s" % at}
+    env = {"ONCE_DATABASE": "sqlite:%s" % at}
     store.ok("messages", "init", env=env)
     for n in "ab":
-        store.ok("emit", "--route", "orders", "--id", "id-" + n, stdin=b"{}",
+        store.ok("messages", "emit", "--route", "orders", "--id", "id-" + n, stdin=b"{}",
                  env=env)
     db = sqlite3.connect(at)
     db.execute("INSERT INTO once_parked(consumer,id,state,attempts,due_ms,"
                "at_ms,type,headers,body,error,filed) VALUES('c','id-c',2,3,0,"
                "1,'t','',x'','no',0)")
     db.commit()
-    said = store.once("outbox", "drop", "1", "--attempt", "0", *WHY, env=env)
+    said = store.once("messages", "outbox", "drop", "1", "--attempt", "0", *WHY, env=env)
     assert said.returncode == 0, said
-    for words in (["outbox", "drop", "2", "--attempt", "7"],
-                  ["saga", "abort", "id-d", "--version", "1"]):
+    for words in (["messages", "outbox", "drop", "2", "--attempt", "7"],
+                  ["messages", "saga", "abort", "id-d", "--at-version", "1"]):
         assert store.once(*words, *WHY, env=env).returncode == 1
-    store.ok("parked", "drop", "1", "--attempt", "3", *WHY, env=env)
-    assert store.once("outbox", "drop", "99", "--attempt", "0", *WHY,
+    store.ok("messages", "parked", "drop", "1", "--attempt", "3", *WHY, env=env)
+    assert store.once("messages", "outbox", "drop", "99", "--attempt", "0", *WHY,
                       env=env).returncode == 1  # there is no such row
     found = [(x["step"], x["action"], x["name"], x.get("detail"), x["why"])
              for x in lines(store) if x["step"] != "log"]
@@ -152,15 +152,15 @@ def test_decisions_about_messages_are_written_down(store, tmp_path):
 
 
 def test_nothing_is_decided_about_messages_without_the_intent(store, tmp_path):
-    env = {"ONCE_STORE": "sqlite:%s" % (tmp_path / "shop.db"),
+    env = {"ONCE_DATABASE": "sqlite:%s" % (tmp_path / "shop.db"),
            "ONCE_AUDIT": str(tmp_path)}
     store.ok("messages", "init", env=env)
-    store.ok("emit", "--route", "orders", stdin=b"{}", env=env)
-    said = store.once("outbox", "drop", "1", "--attempt", "0", *WHY, env=env)
+    store.ok("messages", "emit", "--route", "orders", stdin=b"{}", env=env)
+    said = store.once("messages", "outbox", "drop", "1", "--attempt", "0", *WHY, env=env)
     assert said.returncode == 3 and b"Nothing was decided" in said.stderr
-    said = store.once("saga", "abort", "g", "--version", "1", *WHY, env=env)
+    said = store.once("messages", "saga", "abort", "g", "--at-version", "1", *WHY, env=env)
     assert said.returncode == 3 and b"Nothing was decided" in said.stderr
-    assert len(store.ok("outbox", "ls", env=env).splitlines()) == 1
+    assert len(store.ok("messages", "outbox", "ls", env=env).splitlines()) == 1
 
 
 def test_what_only_looks_writes_nothing(store):
@@ -420,7 +420,7 @@ def test_a_batch_decides_each_by_its_own_fence(store):
     store.seed("dispatched", B, "3600000", "0")
     owned = json.dumps({"name": B, "fence": store.show(B)["fence"]})
     batch = store.file("batch", (text + old + "\n" + owned + "\n").encode())
-    dry = store.once("resolve", "--batch", batch, "--applied", *WHY,
+    dry = store.once("resolve", "--records", batch, "--applied", *WHY,
                      "--dry-run")
     assert dry.returncode == 1
     rows = [r.split("\t") for r in dry.stdout.decode().splitlines()]
@@ -429,7 +429,7 @@ def test_a_batch_decides_each_by_its_own_fence(store):
     assert "fence" in rows[3][2] and "owner may still answer" in rows[4][2]
     assert b"3 would be resolved, 2 would be refused" in dry.stderr
     assert store.ok("ls", "--state", "completed") == "" and not lines(store)
-    done = store.once("resolve", "--batch", "-", "--applied", *WHY, "--json",
+    done = store.once("resolve", "--records", "-", "--applied", *WHY, "--json",
                       stdin=pathlib.Path(batch).read_bytes())
     assert done.returncode == 1
     said = [json.loads(t) for t in done.stdout.decode().splitlines()]
@@ -437,13 +437,13 @@ def test_a_batch_decides_each_by_its_own_fence(store):
     assert [s["name"] for s in said][3:] == [A, B]
     assert store.show(A)["state"] == "indeterminate"
     assert steps(store) == [("intent", "resolve"), ("done", "resolve")] * 3
-    again = store.once("resolve", "--batch", batch, "--applied", *WHY)
+    again = store.once("resolve", "--records", batch, "--applied", *WHY)
     assert again.returncode == 1 and b"0 resolved, 5 refused" in again.stderr
 
 
 def test_a_batch_stops_where_nobody_knows_what_the_store_did(store):
     batch = store.file("batch", lost(store, 4).encode())
-    done = store.once("resolve", "--batch", batch, "--failure", os.devnull,
+    done = store.once("resolve", "--records", batch, "--failure", os.devnull,
                       "--status", "422", *WHY,
                       env=faulty(store, "fail=resolve:3-*"))
     assert done.returncode == 4, done.stderr
@@ -468,7 +468,7 @@ def test_a_batch_stops_where_nobody_knows_what_the_store_did(store):
 def test_a_batch_that_is_not_understood_decides_nothing(store, text, said):
     store.seed("lost", A, "0")
     batch = store.file("batch", text)
-    done = store.once("resolve", "--batch", batch, "--applied", *WHY)
+    done = store.once("resolve", "--records", batch, "--applied", *WHY)
     assert done.returncode in (1, 2) and done.stdout == b""
     assert said in done.stderr.decode()
     assert store.show(A)["state"] == "indeterminate" and not lines(store)
@@ -478,9 +478,9 @@ def test_a_batch_has_no_which(store):
     batch = store.file("batch", lost(store, 1).encode())
     for words, said in (([A], "takes options only"),
                         (["--fence", "1"], "their own fences")):
-        store.bad(2, said, "resolve", "--batch", batch, "--applied", *WHY,
+        store.bad(2, said, "resolve", "--records", batch, "--applied", *WHY,
                   *words)
-    store.bad(2, "goes with --batch", "resolve", A, "--fence", "1",
+    store.bad(2, "goes with --records", "resolve", A, "--fence", "1",
               "--applied", *WHY, "--dry-run")
 
 
@@ -522,7 +522,7 @@ def test_a_reason_cannot_command_a_terminal(store):
 
 def test_verify_says_which_line(store):
     batch = store.file("batch", lost(store, 5).encode())
-    store.ok("resolve", "--batch", batch, "--applied", *WHY)
+    store.ok("resolve", "--records", batch, "--applied", *WHY)
     whole = path_of(store).read_text()
     rows = whole.splitlines(keepends=True)
     assert is_whole(store, notes=0)["lines"] == 11
@@ -557,7 +557,7 @@ def test_what_verify_prints_is_kept_and_held_against_the_log(store):
     kept = store.folder / "kept"
     kept.touch()
     batch = store.file("batch", lost(store, 3).encode())
-    store.ok("resolve", "--batch", batch, "--applied", *WHY)
+    store.ok("resolve", "--records", batch, "--applied", *WHY)
     with open(kept, "a", encoding="ascii") as f:
         f.write(store.ok("audit", "verify", "--json"))
     store.ok("clock", "--accept")

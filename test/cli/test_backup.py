@@ -39,12 +39,12 @@ def counts(text):
 def test_a_copy_is_checked_and_put_into_an_empty_store(store):
     states(store)
     copy = store.folder / "night.copy"
-    told = json.loads(store.ok("backup", "--to", str(copy), "--json"))
+    told = json.loads(store.ok("backup", "--copy", str(copy), "--json"))
     assert told["records"] == 5 and told["unreadable"] == 0
     assert copy.stat().st_mode & 0o777 == 0o600
     assert counts(store.ok("verify", str(copy)))["completed"] == "2"
     target = other(store)
-    made = json.loads(target.ok("restore", "--from", str(copy), "--gap", "hold",
+    made = json.loads(target.ok("restore", "--copy", str(copy), "--gap", "hold",
                                 "--longest", "7d", "--json", *WHY))
     assert made["records"] == 5 and made["incarnation"] == 1
     assert made["gap_from"] == told["begun"]
@@ -63,27 +63,27 @@ def test_a_copy_is_checked_and_put_into_an_empty_store(store):
 def test_the_operator_must_say_what_absent_keys_are(store):
     states(store)
     copy = str(store.folder / "copy")
-    store.ok("backup", "--to", copy)
+    store.ok("backup", "--copy", copy)
     target = other(store)
-    target.bad(2, "--gap hold or --gap accept", "restore", "--from", copy, *WHY)
-    target.bad(2, "--gap is hold or accept", "restore", "--from", copy, "--gap",
+    target.bad(2, "--gap hold or --gap accept", "restore", "--copy", copy, *WHY)
+    target.bad(2, "--gap is hold or accept", "restore", "--copy", copy, "--gap",
                "maybe", *WHY)
-    target.bad(2, "--why", "restore", "--from", copy, "--gap", "hold")
-    target.bad(2, "--from FILE, or --adopt", "restore", "--gap", "hold", *WHY)
-    target.bad(2, "--from FILE, or --adopt", "restore", "--from", copy,
+    target.bad(2, "--why", "restore", "--copy", copy, "--gap", "hold")
+    target.bad(2, "--copy FILE, or --adopt", "restore", "--gap", "hold", *WHY)
+    target.bad(2, "--copy FILE, or --adopt", "restore", "--copy", copy,
                "--adopt", "--gap", "hold", *WHY)
-    store.bad(1, "not empty", "restore", "--from", copy, "--gap", "hold", *WHY)
-    store.bad(3, "is there already", "backup", "--to", copy)
-    store.bad(2, "--to FILE", "backup")
+    store.bad(1, "not empty", "restore", "--copy", copy, "--gap", "hold", *WHY)
+    store.bad(3, "is there already", "backup", "--copy", copy)
+    store.bad(2, "--copy FILE", "backup")
 
 
 def test_a_copy_that_was_cut_is_refused_before_anything_is_made(store):
     states(store)
     copy = store.folder / "copy"
-    store.ok("backup", "--to", str(copy))
+    store.ok("backup", "--copy", str(copy))
     copy.write_bytes(copy.read_bytes()[:-3])
     target = other(store)
-    target.bad(3, "copy: ", "restore", "--from", str(copy), "--gap", "hold",
+    target.bad(3, "copy: ", "restore", "--copy", str(copy), "--gap", "hold",
                *WHY)
     assert not (store.folder / "restored").exists()
     store.bad(3, "copy: ", "verify", str(copy))
@@ -119,15 +119,15 @@ def test_copy_work_restore_repeat_everything(store, gap):
     for name in names[:20]:
         store.seed("done", name, "success", "first")
     copy = str(store.folder / "copy")
-    store.ok("backup", "--to", copy)
+    store.ok("backup", "--copy", copy)
     for name in names[20:]:
         store.seed("done", name, "success", "after the copy")
     target = other(store, scheme="journal" if "sqlite" in store.url
                    else "sqlite")
-    out = target.once("restore", "--from", copy, "--gap", gap, *WHY)
+    out = target.once("restore", "--copy", copy, "--gap", gap, *WHY)
     assert out.returncode == 0, out.stderr
     if gap == "accept":
-        assert b"is done twice" in out.stderr
+        assert b"are executed twice" in out.stderr
     assert work(target, names) == (0 if gap == "hold" else 10)
     check = target.once("check", "--json")
     told = json.loads(check.stdout)
@@ -153,7 +153,7 @@ def test_a_copy_of_a_store_in_use_has_no_half_record(store):
             path = str(store.folder / ("copy%d" % i))
             while not seen and store.once("ls").returncode != 0:
                 time.sleep(0.05)
-            seen.append(json.loads(store.ok("backup", "--to", path, "--json"))
+            seen.append(json.loads(store.ok("backup", "--copy", path, "--json"))
                         ["records"])
             store.ok("verify", path)
     finally:
@@ -161,7 +161,7 @@ def test_a_copy_of_a_store_in_use_has_no_half_record(store):
         child.wait()
     assert seen == sorted(seen) and seen[-1] > 0
     target = other(store)
-    target.ok("restore", "--from", path, "--gap", "hold", *WHY)
+    target.ok("restore", "--copy", path, "--gap", "hold", *WHY)
     assert len(target.ok("ls", "--all").splitlines()) == seen[-1]
 
 
@@ -169,7 +169,7 @@ def test_a_postgres_that_was_put_back_is_adopted(server, tmp_path):  # noqa: F81
     """pg_dump, work, pg_restore of the old dump: a gap by hand."""
     if server.kind != "postgres":
         server.ok("init")
-        server.bad(3, "tools of its own", "backup", "--to",
+        server.bad(3, "tools of its own", "backup", "--copy",
                    str(tmp_path / "copy"))
         return
     server.ok("init")

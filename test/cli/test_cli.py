@@ -27,7 +27,7 @@ import time
 
 import pytest
 
-from once_cli import (A, B, C, ISO, LAST, ONCE, OWNER, REPLAY, ROOT, TAKEOVER,
+from once_cli import (A, B, C, COMMANDS, ISO, LAST, ONCE, OWNER, REPLAY, ROOT, TAKEOVER,
                       UNKNOWN, ZERO, on_terminal, states, store)
 from machine import free_port
 import newstore
@@ -48,19 +48,17 @@ def resolve(fence, *more):
 # ---- help and usage -------------------------------------------------------
 
 
-COMMANDS = re.findall(r"^  ([a-z]+) ", subprocess.run(
-    [ONCE, "--help"], capture_output=True, text=True).stdout, re.M)
 
 
-@pytest.mark.parametrize("words", [["--help"]] + [[c, "--help"]
+@pytest.mark.parametrize("words", [["--help"]] + [[*c.split(), "--help"]
                                                   for c in COMMANDS])
 def test_help_fits_one_screen_and_needs_no_store(store, words):
     text = store.ok(*words, env={"ONCE_STORE": ""})
     lines = text.rstrip("\n").split("\n")
     assert lines[0].startswith("usage: once")
     # Those that do work have more to say; the list of all has a line for each.
-    long = ("run", "send", "consume")
-    most = len(COMMANDS) + 12 if words[0] == "--help" else 24
+    long = ("run", "send", "messages")
+    most = len(COMMANDS) + 20 if words[0] == "--help" else 24
     assert len(lines) <= (32 if words[0] in long else most)
     assert max(map(len, lines)) <= 80
     assert not store.path.exists()
@@ -68,15 +66,47 @@ def test_help_fits_one_screen_and_needs_no_store(store, words):
 
 def test_version(store):
     assert re.fullmatch(r"once \d+\.\d+\.\d+\n", store.ok("--version"))
+    assert store.ok("-V") == store.ok("--version")
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+def test_help_of_a_word_is_its_page(store, command):
+    page = store.ok(*command.split(), "--help")
+    assert store.ok("help", *command.split()) == page
+    assert store.ok(*command.split(), "-h") == page
+
+
+def test_what_most_need_comes_first(store):
+    text = store.ok("help")
+    assert text == store.ok("--help") == store.ok("-h")
+    assert re.findall(r"^  ([a-z]+) ", text, re.M)[:7] == [
+        "run", "send", "ls", "show", "resolve", "check", "console"]
+
+
+def test_a_list_ends_where_the_terminal_ends(store):
+    states(store)
+    for words in (["ls"], ["stats"]):
+        whole = on_terminal(store, *words).splitlines()
+        short = on_terminal(store, *words, columns=40).splitlines()
+        assert max(map(len, whole)) > 40, words
+        assert short == [line[:40] for line in whole]
+    assert on_terminal(store, "show", LAST, columns=40) == \
+        on_terminal(store, "show", LAST)
 
 
 NAMED = ["--fence", "1", "--why", "w"]
 LONG = "w" * 513
 
 USAGE = [
-    ([], "which command"),
-    (["list"], "no such command"),
-    (["l"], "no such command"),
+    ([], "usage: once"),
+    (["list"], "list: no such command"),
+    (["l"], "l: no such command"),
+    (["shwo"], "Did you mean once show?"),
+    (["relay"], "Did you mean once messages relay?"),
+    (["help", "shwo"], "Did you mean once show?"),
+    (["\x1b[2J" + "x" * 99], "\\x1b[2J" + "x" * 36 + ": no such command"),
+    (["ls", "-x"], "-x: no such option"),
+    (["show", "--key", "k", "-V"], "-V: no such option"),
     (["--nonsense", "ls"], "--nonsense"),
     (["ls", "--nonsense"], "--nonsense"),
     (["ls", "--state", "pending"], "indeterminate"),
@@ -193,6 +223,18 @@ def test_status_without_body_refuses_one(store):
 
 def test_no_store_named(store):
     store.bad(2, "--store URL or set ONCE_STORE", "ls", env={"ONCE_STORE": ""})
+
+
+def test_a_store_with_a_password_stands_in_a_file(store):
+    states(store)
+    path = store.file("url", store.url.encode() + b"\n")
+    none = {"ONCE_STORE": ""}
+    assert store.ok("ls", "--store", "@" + path, env=none) == store.ok("ls")
+    assert store.ok("--store", "@" + path, "ls", env=none) == store.ok("ls")
+    store.bad(3, "cannot be opened", "ls", "--store", "@/nonexistent")
+    err = store.bad(3, "can read this password", "ls", "--store",
+                    "postgres://me:hunter2@127.0.0.1:1/db")
+    assert "hunter2" not in err
 
 
 def test_a_misspelt_path_is_an_error_and_creates_nothing(store):

@@ -13,11 +13,9 @@ import subprocess
 
 import pytest
 
-from once_cli import ONCE
+from once_cli import COMMANDS, ONCE
 
-COMMANDS = re.findall(r"^  ([a-z]+) ", subprocess.run(
-    [ONCE, "--help"], capture_output=True, text=True).stdout, re.M)
-OWN = {"--store", "--json", "--help", "--version"}
+OWN = {"--store", "--database", "--json", "--help", "--version"}
 
 
 def script(shell):
@@ -28,13 +26,16 @@ def script(shell):
 def bash(folder, words, current=None):
     """What bash would offer for these words, the last being completed."""
     (folder / "script").write_text(script("bash"))
+    (folder / "names").mkdir(exist_ok=True)
+    (folder / "names/pay").touch()
     array = " ".join("'%s'" % w for w in words)
     done = subprocess.run(
         ["bash", "--norc", "-c",
          f". ./script; COMP_WORDS=({array}); "
          f"COMP_CWORD={len(words) - 1 if current is None else current}; "
          "_once; printf '%s\\n' \"${COMPREPLY[@]}\""],
-        cwd=folder, capture_output=True, text=True, timeout=60)
+        cwd=folder, capture_output=True, text=True, timeout=60,
+        env=dict(os.environ, ONCE_STORES_D="names"))
     assert done.returncode == 0 and done.stderr == "", done
     return set(done.stdout.split())
 
@@ -42,6 +43,8 @@ def bash(folder, words, current=None):
 def zsh(folder, words):
     """The same; compadd only works inside zsh's own completion."""
     (folder / "script").write_text(script("zsh"))
+    (folder / "names").mkdir(exist_ok=True)
+    (folder / "names/pay").touch()
     array = " ".join("'%s'" % w for w in words)
     done = subprocess.run(
         ["zsh", "-f", "-c",
@@ -49,7 +52,8 @@ def zsh(folder, words):
          "compadd() { shift; print -l -- ${(M)@:#${words[CURRENT]}*} }; "
          "_files() { print -l -- *(N) }; _normal() { print -l NORMAL $words }; "
          f"words=({array}); CURRENT={len(words)}; _once"],
-        cwd=folder, capture_output=True, text=True, timeout=60)
+        cwd=folder, capture_output=True, text=True, timeout=60,
+        env=dict(os.environ, ONCE_STORES_D="names"))
     assert done.stderr == "", done
     return set(done.stdout.split())
 
@@ -72,17 +76,21 @@ def test_the_script_parses(shell):
 
 
 def test_commands_and_own_options_come_first(offers):
-    assert offers("once", "") == set(COMMANDS) | OWN
+    first = {c for c in COMMANDS if " " not in c}
+    assert offers("once", "") == first | OWN | {"help"}
+    assert offers("once", "help", "sh") == {"show"}
     assert offers("once", "res") == {"resolve", "restore"}
     assert offers("once", "--s") == {"--store"}
     assert offers("once", "--json", "sh") == {"show"}
     assert offers("once", "--store", "x", "sh") == {"show"}
+    assert offers("once", "messages", "re") == {"relay"}
+    assert {"ls", "retry"} <= offers("once", "messages", "outbox", "")
 
 
 @pytest.mark.parametrize("command", COMMANDS)
 def test_options_are_those_that_the_program_takes(offers, command, tmp_path):
-    found = {w for w in offers("once", command, "--") if w != "--"}
-    text = subprocess.run([ONCE, command, "--help"], capture_output=True,
+    found = {w for w in offers("once", *command.split(), "--") if w != "--"}
+    text = subprocess.run([ONCE, *command.split(), "--help"], capture_output=True,
                           text=True).stdout
     # Its own column of options; a page may speak of another command's.
     told = set(re.findall(r"^  (--[a-z-]+)", text, re.M))
@@ -91,10 +99,11 @@ def test_options_are_those_that_the_program_takes(offers, command, tmp_path):
     assert told <= found | {"--store"}, told - found
     for option in found - OWN:
         done = subprocess.run(
-            [ONCE, command, option, "--no-such-option"], text=True,
+            [ONCE, *command.split(), option, "--no-such-option"], text=True,
             stdin=subprocess.DEVNULL, capture_output=True, timeout=60,
             cwd=tmp_path, # an option may take the other as a file's name
-            env=dict(os.environ, ONCE_STORE="sqlite:/dev/null/x"))
+            env=dict(os.environ, ONCE_STORE="sqlite:/dev/null/x",
+                     ONCE_DATABASE="sqlite:/dev/null/x"))
         # It is not this one that is unknown.
         assert f"{option}: no such option" not in done.stderr, done
         assert done.returncode != 0
@@ -105,7 +114,8 @@ def test_values_of_options(offers):
               "corrupt"}
     assert offers("once", "ls", "--state", "") == states
     assert offers("once", "ls", "--state", "in") == {"indeterminate"}
-    assert "sqlite:" in offers("once", "--store", "")
+    assert {"sqlite:", "pay"} <= offers("once", "--store", "")
+    assert "pay" in offers("once", "messages", "relay", "--database", "p")
     assert "journal:" in offers("once", "ls", "--store", "j")
     assert offers("once", "resolve", "--why", "") == set()
     assert offers("once", "ls", "--max", "1") == set()

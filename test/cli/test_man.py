@@ -8,11 +8,9 @@ import subprocess
 
 import pytest
 
-from once_cli import ONCE, ROOT
+from once_cli import COMMANDS, ONCE, ROOT
 
 PAGES = sorted((ROOT / "man").glob("*.scd"))
-COMMANDS = re.findall(r"^  ([a-z]+) ", subprocess.run(
-    [ONCE, "--help"], capture_output=True, text=True).stdout, re.M)
 OWN_PAGE = {"console", "run", "send"}
 
 scdoc = pytest.mark.skipif(shutil.which("scdoc") is None,
@@ -58,7 +56,7 @@ def test_page_tells_of_every_option(command):
     assert f"*{command}*" in text
     script = subprocess.run([ONCE, "completion", "bash"], check=True,
                             capture_output=True, text=True).stdout
-    options = re.search(rf"^        {command}\) o='([^']*)'", script, re.M)[1]
+    options = re.search(rf"^        '{command}'\*?\) o='([^']*)'", script, re.M)[1]
     for option in options.split():
         if option.startswith("--"):
             assert option in text, (command, option)
@@ -83,3 +81,15 @@ def test_pages_that_are_referred_to_are_there():
         for name, section in re.findall(r"\*(once[a-z_-]*)\*\((\d)\)",
                                         page.read_text()):
             assert f"{name}.{section}" in names, (page.name, name)
+
+
+@scdoc
+def test_each_command_has_a_page(tmp_path):
+    names = subprocess.run([ROOT / "tools/command-pages", "--names"],
+                           check=True, capture_output=True,
+                           text=True).stdout.split()
+    assert set(names) | {"once-%s.1" % c for c in OWN_PAGE} == {
+        "once-%s.1" % c.replace(" ", "-") for c in COMMANDS}
+    subprocess.run([ROOT / "tools/command-pages", ONCE, shutil.which("scdoc"),
+                    tmp_path], check=True)
+    assert {p.name for p in tmp_path.iterdir()} == set(names)

@@ -3,6 +3,7 @@
 
 import contextlib
 import json
+import os
 import sqlite3
 import subprocess
 
@@ -12,7 +13,7 @@ from once_cli import ONCE
 
 
 def messages(url, *arguments):
-    return subprocess.run([ONCE, "--store", url, "messages", *arguments],
+    return subprocess.run([ONCE, "--database", url, "messages", *arguments],
                           capture_output=True, text=True, check=False)
 
 
@@ -25,7 +26,7 @@ def test_init_makes_tables_beside_those_of_the_program(database):
     with contextlib.closing(sqlite3.connect(database)) as db, db:
         db.execute("CREATE TABLE orders(id)")
     url = "sqlite:%s" % database
-    assert messages(url, "init", "--keep", "2d").returncode == 0
+    assert messages(url, "init", "--window", "2d").returncode == 0
     assert messages(url, "init").returncode == 0
     assert messages(url, "check").returncode == 0
     with contextlib.closing(sqlite3.connect(database)) as db:
@@ -56,9 +57,9 @@ def test_print_shows_the_text_and_makes_nothing(database):
     ("memory:", ["init"], 2, "not postgres://"),
     ("journal:/tmp/x", ["init"], 2, "not postgres://"),
     ("sqlite:/nonexistent/x.db", ["init"], 3, "unable to open"),
-    ("sqlite:/nonexistent/x.db", [], 2, "init, check or purge"),
-    ("sqlite:/nonexistent/x.db", ["drop"], 2, "init, check or purge"),
-    ("sqlite:/nonexistent/x.db", ["check", "--keep", "1d"], 2, "of init"),
+    ("sqlite:/nonexistent/x.db", [], 2, "init check purge"),
+    ("sqlite:/nonexistent/x.db", ["drop"], 2, "init check purge"),
+    ("sqlite:/nonexistent/x.db", ["check", "--window", "1d"], 2, "require init"),
 ])
 def test_what_cannot_be_is_said(url, arguments, status, text):
     done = messages(url, *arguments)
@@ -67,7 +68,7 @@ def test_what_cannot_be_is_said(url, arguments, status, text):
 
 
 def test_a_window_that_is_too_short_is_refused(database):
-    done = messages("sqlite:%s" % database, "init", "--keep", "1s")
+    done = messages("sqlite:%s" % database, "init", "--window", "1s")
     assert done.returncode != 0
     assert "keep_ms" in done.stderr
 
@@ -75,12 +76,35 @@ def test_a_window_that_is_too_short_is_refused(database):
 @pytest.mark.parametrize("words", [
     ["relay", "--to", "r=amqp://u:s3cret@127.0.0.1:1/", "--drain"],
     ["consume", "--from", "amqp://u:s3cret@127.0.0.1:1/?queue=q",
-     "--consumer", "c", "--drain", "1s", "--", "true"],
+     "--consumer", "c", "--idle", "1s", "--sql", "SELECT 1"],
 ])
 def test_a_password_in_the_command_line_is_warned_of(database, words):
-    done = subprocess.run([ONCE, words[0], "--store", "sqlite:%s" % database,
-                           *words[1:]], capture_output=True, text=True,
-                          check=False, timeout=60)
+    done = subprocess.run([ONCE, "messages", *words, "--database",
+                           "sqlite:%s" % database], capture_output=True,
+                          text=True, check=False, timeout=60)
     assert done.returncode == 3
     assert "can read this password" in done.stderr
     assert "s3cret" not in done.stderr
+
+
+@pytest.mark.parametrize("words, wanted", [
+    (["check"], "which database"),
+    (["outbox", "ls"], "which database"),
+    (["saga", "ls"], "which database"),
+    (["emit", "--route", "r"], "which database"),
+    (["relay", "--to", "r=exec:true"], "which database"),
+    (["consume", "--from", "x", "--consumer", "c", "--sql", "x"],
+     "which database"),
+    (["consume", "--database", "sqlite:x.db", "--from", "x", "--consumer", "c",
+      "--", "true"], "which store keeps the calls"),
+])
+def test_the_store_of_once_run_stands_in_for_no_other(tmp_path, words, wanted):
+    env = {n: v for n, v in os.environ.items()
+           if n not in ("ONCE_STORE", "ONCE_DATABASE")}
+    env["XDG_STATE_HOME"] = str(tmp_path)
+    subprocess.run([ONCE, "init"], env=env, check=True, capture_output=True)
+    done = subprocess.run([ONCE, "messages", *words], env=env, text=True,
+                          stdin=subprocess.DEVNULL, capture_output=True,
+                          check=False, timeout=60)
+    assert (done.returncode, done.stdout) == (2, ""), done
+    assert wanted in done.stderr, done

@@ -31,10 +31,10 @@ def test_a_store_its_copies_its_console_and_the_log(umask, tmp_path, scheme):
     store.folder.mkdir(mode=0o700)
     store.ok("init")
     states(store)
-    store.ok("backup", "--to", str(store.folder / "copy"))
+    store.ok("backup", "--copy", str(store.folder / "copy"))
     again = Store(store.folder, scheme)
     again.url = "%s:%s" % (scheme, store.folder / "again")
-    again.ok("restore", "--from", str(store.folder / "copy"), "--gap", "hold",
+    again.ok("restore", "--copy", str(store.folder / "copy"), "--gap", "hold",
              "--longest", "1d", "--why", "the disk died")
     # While it has the store open there are files of SQLite beside it.
     with subprocess.Popen(

@@ -54,10 +54,10 @@ def test_a_command_runs_once_in_a_store_that_is_named(once):
 
 
 def test_messages_are_in_the_database_that_is_named(once):
-    assert once("--store", "pay", "messages", "init").returncode == 0
-    done = once("--store", "pay", "outbox", "stats")
+    assert once("--database", "pay", "messages", "init").returncode == 0
+    done = once("--database", "pay", "messages", "outbox", "stats")
     assert done.returncode == 0, done
-    assert once("--store", once.url, "messages", "check").returncode == 0
+    assert once("--database", once.url, "messages", "check").returncode == 0
 
 
 def test_a_name_without_a_file_says_which_file_it_wants(once):
@@ -145,7 +145,7 @@ def test_purge_shm_removes_the_index_of_a_journal_that_is_gone(tmp_path):
         cd {tmp_path}
         for j in gone kept; do
             {ONCE} --store journal:$j init >/dev/null
-            {ONCE} --store journal:$j bench --for 60s >/dev/null 2>&1 &
+            {ONCE} --store journal:$j run --key k -- sleep 60 >/dev/null 2>&1 &
             pids="${{pids-}} $!"
         done
         until [ $(ls /dev/shm | wc -l) = 2 ] && {ONCE} --store journal:gone \\
@@ -179,7 +179,7 @@ def test_purge_shm_removes_nothing_for_who_cannot_see_everybody(tmp_path):
     said = apart(f"""
         cd {tmp_path}
         {ONCE} --store journal:j init >/dev/null
-        {ONCE} --store journal:j bench --for 60s >/dev/null 2>&1 &
+        {ONCE} --store journal:j run --key k -- sleep 60 >/dev/null 2>&1 &
         until [ $(ls /dev/shm | wc -l) = 1 ]; do sleep 0.1; done
         kill -9 $!
         cp {ONCE} /dev/shm/program

@@ -158,7 +158,6 @@ def test_no_command_but_init_creates_a_store(store):
     store.bad(3, "nothing was created", "verify")
     store.bad(3, "nothing was created", "purge")
     store.bad(3, "nothing was created", "stats")
-    store.bad(3, "nothing was created", "bench")
     store.bad(3, "nothing was created", "forget", A)
     assert os.listdir(store.folder) == []
 
@@ -168,7 +167,7 @@ def test_a_missing_journal_is_not_created_by_looking(tmp_path):
     if store.once("ls").returncode == 2:
         pytest.skip("journal is not built in")
     store.bad(3, "nothing was created", "ls")
-    for words in (["verify"], ["dump"], ["check"], ["purge"], ["bench"]):
+    for words in (["verify"], ["dump"], ["check"], ["purge"]):
         store.bad(3, "store.db", *words)
     assert os.listdir(tmp_path) == []
 
@@ -404,7 +403,7 @@ def test_a_key_file_that_does_not_do_is_named_without_its_bytes(store):
 
 
 def test_show_of_a_call_tells_code_and_type(store):
-    """Encoded as src/call/result.c says; `once run` records such results."""
+    """Encoded as src/calls/call/result.c says; `once run` records such results."""
     fence = store.seed("lost", A, "0")
     data = (b"OCR\x01" + struct.pack("<iHHI", -3, 10, 0, 5) + b"text/plain"
             + b"bytes")
@@ -887,60 +886,6 @@ def test_verify_of_a_store_that_does_not_answer(store):
     store.bad(3, "Look again", "verify", env=faulty(store, "fail=show:1-*"))
 
 
-# ---- bench ----------------------------------------------------------------
-
-
-def test_bench_measures_and_leaves_nothing(either):
-    either.seed("lost", A, "0")
-    said = json.loads(either.ok("bench", "--for", "1s", "--in-flight", "8",
-                                "--size", "100", "--json"))
-    assert said["in_flight"] == 8 and said["result_bytes"] == 100
-    assert said["cycles"] >= 8 and said["cycles_per_second"] > 0
-    for step in ("claim", "complete"):
-        assert 0 < said[step]["p50_ms"] <= said[step]["p99_ms"]
-    assert names(either) == [A]
-
-
-def test_bench_with_one_in_flight_and_no_bytes(either):
-    said = pairs(either.ok("bench", "--for", "1s", "--in-flight", "1",
-                           "--size", "0"))
-    assert said["in flight"] == "1" and int(said["cycles"]) > 0
-    assert names(either) == []
-
-
-def test_bench_forgets_its_records_after_an_interrupt(either):
-    child = start(either, "bench", "--for", "1h", "--in-flight", "4")
-    until(lambda: rows(either.ok("ls", "--group", "once-bench", "--max", "1")))
-    child.send_signal(signal.SIGINT)
-    out, err = child.communicate(timeout=60)
-    assert child.returncode == 0, err
-    assert b"stopped by a signal" in err
-    assert int(pairs(out.decode())["cycles"]) > 0
-    assert names(either) == []
-
-
-def test_killed_bench_leaves_nothing_indeterminate(either):
-    child = start(either, "bench", "--for", "1h", "--in-flight", "4")
-    until(lambda: rows(either.ok("ls", "--group", "once-bench", "--max", "1")))
-    child.kill()
-    child.communicate(timeout=60)
-    left = rows(either.ok("ls", "--all"))
-    assert {r[1] for r in left} <= {"claimed", "completed"}
-    assert {r[9] for r in left} == {"once-bench"}
-    either.ok("purge")
-    assert names(either, "--state", "completed") == []
-
-
-def test_bench_of_a_store_that_stops_answering(store):
-    store.ok("init")
-    done = store.once("bench", "--for", "1h", "--in-flight", "2",
-                      env=faulty(store, "fail=complete:10-*"))
-    assert done.returncode == 4
-    assert b"did not answer" in done.stderr
-    assert b"not all of its records are forgotten" in done.stderr
-    assert {r[1] for r in rows(store.ok("ls"))} <= {"claimed"}
-
-
 # ---- terminals ------------------------------------------------------------
 
 COLOR = "\033["
@@ -958,19 +903,20 @@ def test_colours_only_on_a_terminal_and_never_with_no_color(store):
 
 
 def test_progress_only_on_a_terminal_and_taken_away_at_the_end(store):
-    store.ok("init")
-    words = ["bench", "--for", "3s", "--in-flight", "2"]
-    seen = on_terminal(store, *words, stdout=False, stderr=True)
-    bars = re.findall(r"\ronce bench: \[[#.]{30}\] +\d+ %  \d+ cycles", seen)
+    store.seed("many", "1000")
+    slow = faulty(store, "delay_ms=700")
+    seen = on_terminal(store, "verify", stdout=False, stderr=True,
+                       env=slow)
+    bars = re.findall(r"\ronce verify: \[[#.]{30}\] +\d+ %  \d+ records", seen)
     assert len(bars) >= 2, seen
     assert seen.endswith("\r\033[K")
-    done = store.once("bench", "--for", "2s", "--in-flight", "2")
+    done = store.once("verify", env=slow)
     assert done.returncode == 0 and done.stderr == b""
 
 
 def test_no_progress_for_what_is_quick(store):
     states(store)
-    for words in (["verify"], ["purge"], ["stats"], ["ls", "--all"]):
+    for words in (["verify"], ["purge"], ["stats"], ["verify"]):
         assert on_terminal(store, *words, stdout=False, stderr=True) == ""
 
 
@@ -995,7 +941,7 @@ def test_a_credential_in_a_url_is_repeated_by_no_command(store):
                 "postgres://me:hunter2@127.0.0.1:1/db",
                 "redis://me:hunter2@127.0.0.1:1/0"):
         for words in (["ls"], ["check"], ["verify"], ["init"], ["purge"],
-                      ["dump"], ["stats"], ["bench"], ["init", "--print"],
+                      ["dump"], ["stats"], ["init", "--print"],
                       ["forget", A], ["show", A]):
             done = store.once("--store", url, *words)
             assert b"hunter2" not in done.stderr + done.stdout, (url, words)

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""`once outbox` and `once parked`: what an operator sees of rows of messages, and
-decides about them."""
+"""`once messages outbox` and `parked`: what an operator sees of rows of messages,
+and decides about them."""
 
 import contextlib
 import hashlib
@@ -63,49 +63,49 @@ def test_ls_shows_rows_and_no_id(shop):
     shop.emit(key="secret-key", phase=DEAD, attempts=3, refused=2, doubt=1,
               doubt_ms=7, error="it \x1b[1m failed")
     shop.emit(route="other", id="other")
-    lines = shop.ok("outbox", "ls").splitlines()
+    lines = shop.ok("messages", "outbox", "ls").splitlines()
     assert [line.split("\t") for line in lines] == [
         ["1", "r", "dead", "3", "1", "2", "1970-01-01T00:00:01.000Z", "-",
          digits("secret-id"), digits("secret-key"), r"it \x1b[1m failed"],
         ["2", "other", "ready", "0", "0", "0", "1970-01-01T00:00:01.000Z", "-",
          digits("other"), "-", "-"]]
-    shown = shop.ok("outbox", "ls", "--ids", "--route", "r")
+    shown = shop.ok("messages", "outbox", "ls", "--ids", "--route", "r")
     assert "\tsecret-id\tsecret-key\t" in shown
     for more in ([], ["--json"]):
         for words in (["ls"], ["show", "1"]):
-            assert "secret" not in shop.ok("outbox", *words, *more)
-    seen = on_terminal(shop, "outbox", "ls")
+            assert "secret" not in shop.ok("messages", "outbox", *words, *more)
+    seen = on_terminal(shop, "messages", "outbox", "ls")
     assert "PHASE" in seen and "secret" not in seen
 
 
 def test_ls_turns_pages(shop):
     for i in range(1203):
         shop.emit(id=str(i), phase=DEAD if i == 7 else 1)
-    assert len(shop.ok("outbox", "ls", "--all").splitlines()) == 1203
-    done = shop.once("outbox", "ls", "--max", "600")
+    assert len(shop.ok("messages", "outbox", "ls", "--all").splitlines()) == 1203
+    done = shop.once("messages", "outbox", "ls", "--max", "600")
     assert len(done.stdout.splitlines()) == 600
     assert b"--after 600" in done.stderr
-    rest = shop.ok("outbox", "ls", "--after", "1200").splitlines()
+    rest = shop.ok("messages", "outbox", "ls", "--after", "1200").splitlines()
     assert [line.split("\t")[0] for line in rest] == ["1201", "1202", "1203"]
-    assert len(shop.ok("outbox", "ls", "--phase", "dead").splitlines()) == 1
+    assert len(shop.ok("messages", "outbox", "ls", "dead").splitlines()) == 1
 
 
 def test_show_has_everything_but_bodies(shop):
     shop.emit(phase=2, status=201, reply=b"the reply", body=b"", saga="gid-1")
-    text = shop.ok("outbox", "show", "1")
+    text = shop.ok("messages", "outbox", "show", "1")
     for line in ("phase\tdone", "headers\tA, C", "body\t0", "reply\t9",
                  "status\t201", "saga\t" + digits("gid-1"), "kept\tyes"):
         assert line in text.splitlines(), text
-    assert shop.ok("outbox", "show", "1", "--reply") == "the reply"
-    shop.bad(1, "its body was not kept", "outbox", "show", "1", "--body")
+    assert shop.ok("messages", "outbox", "show", "1", "--reply") == "the reply"
+    shop.bad(1, "its body was not kept", "messages", "outbox", "show", "1", "--body")
     shop.emit(id="other")
-    assert shop.ok("outbox", "show", "2", "--body") == "the body"
-    shop.bad(1, "no reply", "outbox", "show", "2", "--reply")
-    row = json.loads(shop.ok("outbox", "show", "2", "--json", "--ids"))
+    assert shop.ok("messages", "outbox", "show", "2", "--body") == "the body"
+    shop.bad(1, "no reply", "messages", "outbox", "show", "2", "--reply")
+    row = json.loads(shop.ok("messages", "outbox", "show", "2", "--json", "--ids"))
     assert (row["seq"], row["id"], row["id_hash"], row["body_bytes"]) == (
         2, "other", digits("other"), 8)
     assert row["leased"] is False and row["until"] is None
-    shop.bad(1, "no row 3", "outbox", "show", "3")
+    shop.bad(1, "no row 3", "messages", "outbox", "show", "3")
 
 
 @pytest.mark.parametrize("action, phase, becomes", [
@@ -114,7 +114,7 @@ def test_show_has_everything_but_bodies(shop):
     ("drop", DEAD, None), ("drop", 0, None)])
 def test_a_decision_changes_what_was_seen(shop, action, phase, becomes):
     shop.emit(phase=phase, attempts=3)
-    decide = ["outbox", action, "1", "--why", "ticket 12", "--attempt"]
+    decide = ["messages", "outbox", action, "1", "--why", "ticket 12", "--attempt"]
     shop.bad(1, "refused", *decide, "2")
     assert shop.sql("SELECT phase FROM once_outbox") == [(phase,)]
     assert shop.ok(*decide, "3") == "1\t%s\n" % action
@@ -131,32 +131,32 @@ def test_a_decision_changes_what_was_seen(shop, action, phase, becomes):
 
 def test_a_row_that_a_relay_has_is_left_alone(shop):
     shop.emit(attempts=1, lease_ms=int(time.time() * 1000) + 600000)
-    assert shop.ok("outbox", "ls").split("\t")[2] == "leased"
-    shop.bad(1, "refused", "outbox", "drop", "1", "--attempt", "1", "--why",
+    assert shop.ok("messages", "outbox", "ls").split("\t")[2] == "leased"
+    shop.bad(1, "refused", "messages", "outbox", "drop", "1", "--attempt", "1", "--why",
              "x")
 
 
 @pytest.mark.parametrize("words, text", [
-    ([], "say one of"), (["remove"], "say one of"), (["ls", "1"], "no further"),
-    (["show"], "number of one row"), (["show", "x"], "the row's number"),
+    ([], "say one of"), (["remove"], "say one of"), (["stats", "1"], "no further"),
+    (["show"], "the number or the gid"), (["show", "x"], "the row's number"),
     (["show", "1", "--body", "--json"], "exclude"),
     (["ls", "--why", "x"], "--why does not go with ls"),
     (["ls", "--route", "a b"], "visible"),
-    (["ls", "--phase", "gone"], "--phase is"),
-    (["retry", "1", "--why", "x"], "wants --attempt"),
+    (["ls", "gone"], "one of ready waiting"),
+    (["retry", "1", "--why", "x"], "requires --attempt"),
     (["retry", "1", "--attempt", "1"], "--why TEXT is needed"),
     (["retry", "1", "--attempt", "1", "--why", "x" * 300], "too long"),
     (["purge", "--older", "soon"], "--older")])
 def test_what_cannot_be_is_said(shop, words, text):
     shop.emit(phase=DEAD, attempts=1)
-    shop.bad(2, text, "outbox", *words)
+    shop.bad(2, text, "messages", "outbox", *words)
     assert shop.sql("SELECT phase FROM once_outbox") == [(DEAD,)]
 
 
 def test_purge_forgets_rows_that_were_done_long_ago(shop):
     shop.emit(phase=2, due_ms=5)
     shop.emit(id="b", phase=DEAD, due_ms=5)
-    assert json.loads(shop.ok("outbox", "purge", "--json")) == {"forgotten": 1}
+    assert json.loads(shop.ok("messages", "outbox", "purge", "--json")) == {"forgotten": 1}
     assert shop.sql("SELECT seq FROM once_outbox") == [(2,)]
 
 
@@ -164,30 +164,30 @@ def test_stats_count_rows(shop):
     shop.emit(phase=DEAD)
     shop.emit(id="b")
     shop.emit(id="c", route="other", phase=2)
-    assert shop.ok("outbox", "stats").splitlines()[0] == \
+    assert shop.ok("messages", "outbox", "stats").splitlines()[0] == \
         "other\t0\t0\t0\t1\t0\t0\t0"
-    row = json.loads(shop.ok("outbox", "stats", "--json").splitlines()[1])
+    row = json.loads(shop.ok("messages", "outbox", "stats", "--json").splitlines()[1])
     assert (row["route"], row["ready"], row["dead"]) == ("r", 1, 1)
     assert row["oldest_ms"] > 10 ** 12
 
 
 def test_parked_messages_are_shown_without_their_ids(shop):
     shop.park(key="secret-key")
-    assert shop.ok("parked", "ls").rstrip("\n").split("\t") == [
+    assert shop.ok("messages", "parked", "ls").rstrip("\n").split("\t") == [
         "1", "c", "dead", "2", "1970-01-01T00:00:01.000Z", "-",
         digits("secret-id"), digits("secret-key"), "it failed"]
     for words in (["ls"], ["show", "1"]):
         for more in ([], ["--json"]):
-            assert "secret" not in shop.ok("parked", *words, *more)
-        assert "secret-id" in shop.ok("parked", *words, "--ids")
-    assert "PHASE" in on_terminal(shop, "parked", "ls")
-    assert shop.ok("parked", "show", "1", "--body") == "the body"
-    assert "headers\tA" in shop.ok("parked", "show", "1").splitlines()
-    assert json.loads(shop.ok("parked", "show", "1", "--json"))["attempts"] == 2
-    assert shop.ok("parked", "ls", "--phase", "waiting") == ""
-    assert shop.ok("parked", "ls", "--consumer", "other") == ""
-    shop.bad(2, "waiting, dead or", "parked", "ls", "--phase", "done")
-    shop.bad(1, "no row 2", "parked", "show", "2")
+            assert "secret" not in shop.ok("messages", "parked", *words, *more)
+        assert "secret-id" in shop.ok("messages", "parked", *words, "--ids")
+    assert "PHASE" in on_terminal(shop, "messages", "parked", "ls")
+    assert shop.ok("messages", "parked", "show", "1", "--body") == "the body"
+    assert "headers\tA" in shop.ok("messages", "parked", "show", "1").splitlines()
+    assert json.loads(shop.ok("messages", "parked", "show", "1", "--json"))["attempts"] == 2
+    assert shop.ok("messages", "parked", "ls", "waiting") == ""
+    assert shop.ok("messages", "parked", "ls", "--consumer", "other") == ""
+    shop.bad(2, "waiting dead indet", "messages", "parked", "ls", "done")
+    shop.bad(1, "no row 2", "messages", "parked", "show", "2")
 
 
 def test_parked_messages_are_decided_about(shop):
@@ -195,14 +195,14 @@ def test_parked_messages_are_decided_about(shop):
     shop.park(id="b", state=INDETERMINATE)
     shop.park(id="c")
     decide = ["--why", "ticket 12", "--attempt"]
-    shop.bad(1, "refused", "parked", "retry", "1", *decide, "1")
-    shop.bad(1, "refused", "parked", "resolve", "1", *decide, "2")
-    shop.ok("parked", "retry", "1", *decide, "2")
-    shop.ok("parked", "resolve", "2", *decide, "2")
-    assert json.loads(shop.ok("parked", "drop", "3", *decide, "2", "--json")) \
+    shop.bad(1, "refused", "messages", "parked", "retry", "1", *decide, "1")
+    shop.bad(1, "refused", "messages", "parked", "resolve", "1", *decide, "2")
+    shop.ok("messages", "parked", "retry", "1", *decide, "2")
+    shop.ok("messages", "parked", "resolve", "2", *decide, "2")
+    assert json.loads(shop.ok("messages", "parked", "drop", "3", *decide, "2", "--json")) \
         == {"row": 3, "decision": "drop"}
     assert shop.sql("SELECT no,state,attempts FROM once_parked") == [(1, 1, 0)]
-    assert shop.ok("parked", "stats").split("\t")[:4] == ["c", "1", "0", "0"]
+    assert shop.ok("messages", "parked", "stats").split("\t")[:4] == ["c", "1", "0", "0"]
     assert shop.sql("SELECT count(*) FROM once_inbox") == [(3,)]
 
 
@@ -211,7 +211,7 @@ def test_a_database_without_tables_is_said(tmp_path):
     store = Store(tmp_path)
     (tmp_path / "store.db").touch()
     for command in ("outbox", "parked"):
-        store.bad(3, "once messages init", command, "ls")
+        store.bad(3, "once messages init", "messages", command, "ls")
 
 
 @pytest.mark.parametrize("server", ["postgres"], indirect=True)
@@ -227,11 +227,11 @@ def test_the_same_on_postgres(server):  # noqa: F811
     sql("SELECT once.emit('r', 'the body', p_id => 'secret-id')")
     sql("UPDATE once.outbox SET phase = 3, attempts = 1")
     sql("SELECT once.inbox_park('c', 'a', NULL, 3, 0, NULL, '', '', 'x', 'y')")
-    assert once("outbox", "ls").split("\t")[:4] == ["1", "r", "dead", "1"]
-    assert once("outbox", "show", "1", "--body") == "the body"
-    once("outbox", "retry", "1", "--attempt", "1", "--why", "ticket 12")
-    assert once("outbox", "stats").split("\t")[:2] == ["r", "1"]
-    once("outbox", "purge")
-    assert once("parked", "ls").split("\t")[:4] == ["1", "c", "dead", "0"]
-    once("parked", "drop", "1", "--attempt", "0", "--why", "ticket 12")
-    assert once("parked", "stats") == ""
+    assert once("messages", "outbox", "ls").split("\t")[:4] == ["1", "r", "dead", "1"]
+    assert once("messages", "outbox", "show", "1", "--body") == "the body"
+    once("messages", "outbox", "retry", "1", "--attempt", "1", "--why", "ticket 12")
+    assert once("messages", "outbox", "stats").split("\t")[:2] == ["r", "1"]
+    once("messages", "outbox", "purge")
+    assert once("messages", "parked", "ls").split("\t")[:4] == ["1", "c", "dead", "0"]
+    once("messages", "parked", "drop", "1", "--attempt", "0", "--why", "ticket 12")
+    assert once("messages", "parked", "stats") == ""

@@ -145,7 +145,7 @@ def test_nothing_is_decided_there(disk, words):
 @may_mount
 def test_a_copy_is_made_of_it(disk):
     copy = disk.folder / "copy"
-    disk.looked("backup", "--to", str(copy))
+    disk.looked("backup", "--copy", str(copy))
     assert "completed\t2" in disk.ok("verify", str(copy))
 
 
@@ -208,9 +208,9 @@ def test_the_head_of_a_journal(tmp_path):
 def test_a_copy_that_is_there(disk):
     copy = disk.folder / "copy"
     copy.write_bytes(b"mine")
-    text = said(disk, "backup", "--to", str(copy))
+    text = said(disk, "backup", "--copy", str(copy))
     assert b"copy" in text and b"must own" not in text, text
     assert b"is there already" in text, text
     assert copy.read_bytes() == b"mine"
-    text = said(disk, "backup", "--to", str(disk.folder / "no" / "copy"))
+    text = said(disk, "backup", "--copy", str(disk.folder / "no" / "copy"))
     assert b"No such file" in text and b"must own" not in text, text

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""`once saga`: sagas listed, shown, and decided by an operator."""
+"""`once messages saga`: sagas listed, shown, and decided by an operator."""
 
 import contextlib
 import json
@@ -20,12 +20,12 @@ class Shop:
     def __init__(self, path):
         self.path = path
         self.url = "sqlite:%s" % path
-        done = subprocess.run([ONCE, "--store", self.url, "messages", "init"],
+        done = subprocess.run([ONCE, "--database", self.url, "messages", "init"],
                               capture_output=True, text=True, check=False)
         assert done.returncode == 0, done.stderr
 
     def saga(self, *arguments):
-        return subprocess.run([ONCE, "--store", self.url, "saga", *arguments],
+        return subprocess.run([ONCE, "--database", self.url, "messages", "saga", *arguments],
                               capture_output=True, text=True, check=False)
 
     def write(self, *statements):
@@ -101,7 +101,7 @@ def test_show_tells_of_each_step(shop):
 
 def test_retry_calls_again_under_a_new_id(shop):
     stuck(shop)
-    done = shop.saga("retry", "trip-1", "--version", "3", "--why", "it is back")
+    done = shop.saga("retry", "trip-1", "--at-version", "3", "--why", "it is back")
     assert done.returncode == 0, done.stderr
     assert "state\tundoing" in done.stdout
     assert "it is back" in done.stdout
@@ -111,7 +111,7 @@ def test_retry_calls_again_under_a_new_id(shop):
 
 def test_resolve_says_that_it_was_done(shop):
     stuck(shop)
-    done = shop.saga("resolve", "trip-1", "--step", "2", "--version", "3",
+    done = shop.saga("resolve", "trip-1", "--step", "2", "--at-version", "3",
                      "--why", "by telephone", "--json")
     assert done.returncode == 0, done.stderr
     shown = json.loads(done.stdout)
@@ -124,17 +124,17 @@ def test_resolve_says_that_it_was_done(shop):
 def test_abort_undoes(shop):
     shop.add("trip-2", 0, [(2, 0), (1, 0)])
     shop.write((CALL, ("t2", "trip-2/2/try", "trip-2")))
-    done = shop.saga("abort", "trip-2", "--version", "3", "--why", "sold out")
+    done = shop.saga("abort", "trip-2", "--at-version", "3", "--why", "sold out")
     assert done.returncode == 0, done.stderr
     assert shop.read("SELECT id FROM once_outbox") == [("trip-2/2/cancel",)]
 
 
 @pytest.mark.parametrize("arguments", [
-    ("retry", "trip-1", "--version", "2", "--why", "x"),
-    ("abort", "trip-1", "--version", "3", "--why", "x"),
-    ("resolve", "trip-1", "--step", "1", "--version", "3", "--why", "x"),
-    ("resolve", "trip-1", "--step", "9", "--version", "3", "--why", "x"),
-    ("retry", "trip-9", "--version", "3", "--why", "x"),
+    ("retry", "trip-1", "--at-version", "2", "--why", "x"),
+    ("abort", "trip-1", "--at-version", "3", "--why", "x"),
+    ("resolve", "trip-1", "--step", "1", "--at-version", "3", "--why", "x"),
+    ("resolve", "trip-1", "--step", "9", "--at-version", "3", "--why", "x"),
+    ("retry", "trip-9", "--at-version", "3", "--why", "x"),
     ("show", "trip-9"),
 ])
 def test_a_decision_that_does_not_fit_changes_nothing(shop, arguments):
@@ -148,18 +148,18 @@ def test_a_decision_that_does_not_fit_changes_nothing(shop, arguments):
 
 
 @pytest.mark.parametrize("arguments, text", [
-    ((), "say ls"),
-    (("drop", "x"), "say ls"),
-    (("ls", "dead"), "the state is"),
-    (("ls", "stuck", "x"), "say ls"),
-    (("show",), "which saga"),
-    (("show", "x", "--max", "3"), "of ls alone"),
-    (("show", "x", "--version", "3"), "--version and --why"),
-    (("retry", "x", "--why", "y"), "--version N is needed"),
-    (("retry", "x", "--version", "3"), "--why TEXT is needed"),
-    (("retry", "x", "--version", "3", "--why", "y", "--step", "1"), "--step"),
-    (("resolve", "x", "--version", "3", "--why", "y"), "--step"),
-    (("abort", "x", "--version", "0", "--why", "y"), "--version"),
+    ((), "say one of ls"),
+    (("drop", "x"), "say one of ls"),
+    (("ls", "dead"), "one of going"),
+    (("ls", "stuck", "x"), "no further word"),
+    (("show",), "the number or the gid"),
+    (("show", "x", "--max", "3"), "--max does not go with show"),
+    (("show", "x", "--at-version", "3"), "--at-version does not go with show"),
+    (("retry", "x", "--why", "y"), "requires --at-version"),
+    (("retry", "x", "--at-version", "3"), "--why TEXT is needed"),
+    (("retry", "x", "--at-version", "3", "--why", "y", "--step", "1"), "--step"),
+    (("resolve", "x", "--at-version", "3", "--why", "y"), "--step"),
+    (("abort", "x", "--at-version", "0", "--why", "y"), "what show printed"),
 ])
 def test_what_is_said_wrongly_is_told(shop, arguments, text):
     done = shop.saga(*arguments)
@@ -168,7 +168,7 @@ def test_what_is_said_wrongly_is_told(shop, arguments, text):
 
 
 def test_a_database_without_tables_is_told(tmp_path):
-    done = subprocess.run([ONCE, "--store", "sqlite:%s/none.db" % tmp_path,
-                           "saga", "ls"], capture_output=True, text=True,
+    done = subprocess.run([ONCE, "--database", "sqlite:%s/none.db" % tmp_path,
+                           "messages", "saga", "ls"], capture_output=True, text=True,
                           check=False)
     assert done.returncode == 3

@@ -70,10 +70,7 @@ def test_a_day_in_the_life_of_a_server(server):
     said = pairs(server.ok("check"))
     assert said["canary"] == "well"
     assert ("caveat" in said) == (server.kind == "redis")
-    said = json.loads(server.ok("bench", "--for", "1s", "--in-flight", "8",
-                                "--json"))
-    assert said["cycles"] > 0
-    assert server.ok("ls", "--all") == ""  # both have cleaned up
+    assert server.ok("ls", "--all") == ""  # it has cleaned up
 
     # Work is done, and one request is lost.
     fence = server.seed("lost", A, "0", group="orders")
@@ -129,7 +126,7 @@ def test_a_server_that_is_not_there_is_told_without_its_password(server):
     url = re.sub(r"//(?:[^@/]*@)?127\.0\.0\.1:\d+", "//me:hunter2@127.0.0.1:1",
                  server.url)
     for words in (["check"], ["ls"], ["init"], ["verify"], ["purge"],
-                  ["dump"], ["bench"], ["stats"], ["forget", A]):
+                  ["dump"], ["stats"], ["forget", A]):
         done = server.once("--store", url, *words)
         assert done.returncode in (2, 3, 4), words
         assert b"hunter2" not in done.stdout + done.stderr

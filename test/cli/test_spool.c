@@ -11,7 +11,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-#include "cli/run/run.h"
+#include "programs/once/run/run.h"
 #include "t.h"
 
 int __real_mkdir(const char *path, mode_t mode);

@@ -71,6 +71,8 @@ def test_the_story_goes_as_it_is_told(build, tmp_path):
     assert "a replay" not in without
     assert "1 charge, 12.50 in all  <- the customer has paid once" in with_once
     assert "a replay: not executed" in with_once
+    assert "request 1: 502, indeterminate; request 2: 201, replayed" in \
+        with_once
 
 
 def test_a_story_that_goes_wrong_is_not_told_as_right(build, tmp_path):

@@ -43,6 +43,9 @@ static const struct row {
     {402, S(NONE), 0, 0, ONCE__NEXT_REJECTED, R(REJECTED), 1},
     {400, S(NONE), 0, 0, ONCE__NEXT_REJECTED, R(REJECTED), 1},
     {401, S(NONE), 0, 0, ONCE__NEXT_REJECTED, R(REJECTED), 1},
+    {401, S(NEW), 0, 0, ONCE__NEXT_REJECTED, R(REJECTED), 1},
+    {401, S(REPLAYED), 0, 0, ONCE__NEXT_REFUSED, R(ANSWERED), 1},
+    {421, S(NEW), 0, 0, ONCE__NEXT_REJECTED, R(REJECTED), 1},
     {422, S(NEW), 0, 0, ONCE__NEXT_REFUSED, R(ANSWERED), 1},
     {422, S(NONE), 0, 0, ONCE__NEXT_REJECTED, R(REJECTED), 1},
     {422, S(OTHER), 0, 0, ONCE__NEXT_REJECTED, R(REJECTED), 1},
@@ -76,6 +79,9 @@ static const struct row {
      0},
     {409, S(OTHER), ONCE__CODE_ANSWER_LOST, 0, ONCE__NEXT_DONE, R(ANSWER_LOST),
      0},
+    {409, S(OTHER), ONCE__CODE_REFUSED, 0, ONCE__NEXT_REFUSED, R(ANSWERED), 1},
+    {409, S(OTHER), ONCE__CODE_FAILED, 0, ONCE__NEXT_UNKNOWN, R(FAILED), 0},
+    {409, S(OTHER), ONCE__CODE_EXPIRED, 0, ONCE__NEXT_UNKNOWN, R(TOO_OLD), 0},
     {422, S(OTHER), ONCE__CODE_REJECTED, 0, ONCE__NEXT_REJECTED, R(REJECTED),
      1},
     {401, S(OTHER), ONCE__CODE_REJECTED, 0, ONCE__NEXT_REJECTED, R(REJECTED),
@@ -112,7 +118,7 @@ static void no_answer_is_taken_too_lightly(void)
     for (status = 200; status < 600; status++)
         for (reported = ONCE__REPORTED_NONE; reported <= ONCE__REPORTED_OTHER;
              reported++)
-            for (code = ONCE__CODE_NONE; code <= ONCE__CODE_ANSWER_LOST; code++)
+            for (code = ONCE__CODE_NONE; code < ONCE__CODE_END; code++)
                 for (retry = 0; retry < 2; retry++) {
                     struct once__answer a = {status, reported, code, retry, 0};
                     struct once__judgement j = once__client_judge(&a);
@@ -122,7 +128,8 @@ static void no_answer_is_taken_too_lightly(void)
                         T_OK(!j.harmless);
                     if (j.next == ONCE__NEXT_REFUSED)
                         T_OK(reported == ONCE__REPORTED_NEW ||
-                             reported == ONCE__REPORTED_REPLAYED);
+                             reported == ONCE__REPORTED_REPLAYED ||
+                             code == ONCE__CODE_REFUSED);
                     if (status >= 500 && code == ONCE__CODE_NONE)
                         T_OK(!j.harmless && j.next != ONCE__NEXT_REFUSED &&
                              j.next != ONCE__NEXT_DONE &&
@@ -166,6 +173,17 @@ static void only_problems_of_ours_have_a_code(void)
     T_EQ(code(P, "{\"type\":\"" URN "brand-new\",\"code\":\"brand-new\","
                  "\"safe_new_key\":true}"),
          ONCE__CODE_REJECTED);
+    T_EQ(code(P, "{\"type\":\"" URN "key-expired\",\"code\":\"key-expired\","
+                 "\"safe_new_key\":true}"),
+         ONCE__CODE_EXPIRED);
+#define DONE "{\"type\":\"" URN "already-done\",\"code\":\"already-done\""
+    T_EQ(code(P, DONE ",\"recorded_status\":201}"), ONCE__CODE_ANSWER_LOST);
+    T_EQ(code(P, DONE ",\"recorded_status\":402}"), ONCE__CODE_REFUSED);
+    T_EQ(code(P, DONE ",\"recorded_status\":500}"), ONCE__CODE_FAILED);
+    T_EQ(code(P, DONE ",\"recorded_status\":1000}"), ONCE__CODE_UNKNOWN);
+    T_EQ(code(P, DONE ",\"recorded_status\":\"201\"}"), ONCE__CODE_UNKNOWN);
+    T_EQ(code(P, DONE ",\"safe_new_key\":true}"), ONCE__CODE_UNKNOWN);
+#undef DONE
     /* Somebody else's, and what is not JSON. */
     T_EQ(code("application/json",
               "{\"type\":\"" URN "in-flight\",\"code\":\"in-flight\"}"),

@@ -37,6 +37,7 @@ FLAGS = {
     "down": "with an X-Down header, for which nginx may refuse it",
     "twice": "two at the same moment",
     "big": "a body that goes to a file",
+    "json": "a body of JSON, each time in other bytes",
 }
 
 # Never taken away when a case is made smaller: without them nothing is
@@ -129,7 +130,8 @@ class Case:
         """Whether a whole answer with this status lets the key run again."""
         final = self.words("once_final")
         release = self.words("once_release")
-        release = ["408", "425", "429"] if release is None else release
+        if release is None:
+            release = ["401", "408", "421", "425", "429"]
         if final is not None and str(status) in final:
             return False
         if str(status) in release or "%dxx" % (status // 100) in release:

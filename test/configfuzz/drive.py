@@ -12,6 +12,7 @@ import signal
 import sqlite3
 import subprocess
 import tempfile
+import time
 
 import gateway
 import generate
@@ -127,6 +128,14 @@ class Answer:
         return "%s (%s key=%s): %s" % (self.send, self.method, self.key, what)
 
 
+def json_body(number, more):
+    """One order, in bytes of its own for each number."""
+    members = ['"at":%d' % number, '"order":1%s' % (".0" * (number % 2)),
+               '"more":"%s"' % more.decode()]
+    return ("{%s}" % ("," + " " * (number % 3)).join(
+        members[number % 3:] + members[:number % 3])).encode()
+
+
 class Run:
     """One case in one nginx."""
 
@@ -137,6 +146,8 @@ class Run:
         self.answers = []
         self.refused = None     # what `nginx -t` said
         self.stays = True       # what is known is known at every moment
+        self.keys = {}          # a name of the plan -> the key
+        self.aged = set()       # those of them that are too old
 
     def render(self, ports, port, h2, folder):
         text = self.case.config()
@@ -153,6 +164,23 @@ class Run:
             "    server_name %s;" % (port, h2, self.id), 1)
 
     # -- the client
+
+    def key(self, name):
+        """The key of this name; where keys carry a time, that of "b" is too
+        old from the beginning."""
+        if name == "-":
+            return None
+        if name not in self.keys:
+            self.keys[name] = self.id + name
+            if "once_key_time" in self.case.config():
+                ms = int((time.time() - 2 * 86400 * (name == "b")) * 1000)
+                text = "%012x" % ms
+                self.keys[name] = "%s-%s-7%s-8%s-%s" % (
+                    text[:8], text[8:], os.urandom(2).hex()[:3],
+                    os.urandom(2).hex()[:3], os.urandom(6).hex())
+                if name == "b":
+                    self.aged.add(self.keys[name])
+        return self.keys[name]
 
     async def play(self, ports):
         for number, line in enumerate(self.case.plan):
@@ -172,7 +200,7 @@ class Run:
                 await self._settle(
                     ports, "%s.end%s" % (self.id, line[1]),
                     " ".join(line + tuple(w for w in sent if w in (
-                        "big", "origin"))))
+                        "big", "origin", "json"))))
 
     async def _settle(self, ports, send, line):
         """Asks again while the first request is still under way, or the store
@@ -188,13 +216,16 @@ class Run:
 
     async def _send(self, ports, send, line):
         method, key, *flags = line.split()
-        answer = Answer(send, method, None if key == "-" else self.id + key)
+        answer = Answer(send, method, self.key(key))
         answer.line = line
         self.answers.append(answer)
         body = b"z" * (30000 if "big" in flags else 20)
+        headers = [("X-Case", self.id), ("X-Send", send), ("X-Method", method)]
+        if "json" in flags:
+            body = json_body(len(self.answers), body)
+            headers.append(("Content-Type", "application/json"))
         if method in ("GET", "HEAD"):
             body = b""
-        headers = [("X-Case", self.id), ("X-Send", send), ("X-Method", method)]
         if answer.key:
             headers.append(("Idempotency-Key", answer.key))
         if body:

@@ -24,7 +24,7 @@ PARAMS = ("DOCUMENT_URI $document_uri", "CONTENT_LENGTH $content_length",
           "SERVER_PROTOCOL $server_protocol", "REQUEST_URI $request_uri")
 
 STATUSES = (200, 201, 202, 204, 301, 400, 404, 409, 422, 500, 502, 503, 504)
-FREEING = (408, 425, 429)
+FREEING = (401, 408, 421, 425, 429)
 REPEATING = ("http_500", "http_502", "http_503", "http_504", "http_429",
              "http_403", "http_404", "invalid_header")
 
@@ -63,6 +63,7 @@ class Maker:
         self.variables = 0
         self.groups = {}
         # What the locations inherit from the server.
+        self.timed = False
         self.inherit = d.chance(0.15)
 
     def any_protocol(self):
@@ -246,9 +247,14 @@ class Maker:
                 (0.15, "once_in_flight wait=3s;"),
                 (0.1, "once_max_response 1k;"),
                 (0.05, "once_key_required on;"),
+                (0.05, "once_repeat refuse;"),
+                (0.05, "once_ttl 1h failure=30s;"),
                 (0.05, "once_store_cookies on;")):
             if d.chance(chance):
                 out.append(line)
+        if d.chance(0.2) and self.protocol["fallback"] == "http":
+            out.append("once_probe /asked;")
+            self.needs.add("/asked")
         return out
 
     # -- locations
@@ -311,6 +317,10 @@ class Maker:
             if d.chance(0.1):
                 lines.append("directio 1;")
             return ["location /files/", lines or ["expires off;"]]
+        if name == "/asked":
+            # What answers is a page: it says nothing of the record.
+            return ["location = /asked", ["internal;", "once off;"] +
+                    self.passing("fallback")]
         if name == "=404":
             return None
         role = "target" if name in ("@t", "/t") else "fallback"
@@ -343,6 +353,9 @@ class Maker:
                 ["2xx", "2xx 4xx", "2xx 3xx 4xx", "2xx 5xx", "2xx 408 429"]))
         if d.chance(0.05):
             out.append("once_lost takeover;")
+        self.timed = d.chance(0.05)
+        if self.timed:
+            out.append("once_key_time uuid7;")
         if d.chance(0.1):
             out.append("recursive_error_pages on;")
         if d.chance(0.15):
@@ -419,7 +432,7 @@ class Maker:
         origin = " origin" if d.chance(0.7) else ""
         big = " big" if d.chance(0.05) else ""
         keys = ["a"]
-        if d.chance(0.75 if self.caching else 0.25):
+        if self.timed or d.chance(0.75 if self.caching else 0.25):
             keys.append("b")
         out = []
         for key in keys:
@@ -562,6 +575,14 @@ class Maker:
             ["h2"] * d.chance(0.8) + [d.choice(["leave", "reset"]), "late"]))
 
     @staticmethod
+    def speak_json(case, d):
+        """The same JSON in other bytes is the same request."""
+        case.conf[-1][1].insert(0, "once_fingerprint %s but=/at%s;" % (
+            d.choice(["json", "json query type"]),
+            d.choice(["", " but=/none/0"])))
+        case.plan[:] = [line + " json" for line in case.plan]
+
+    @staticmethod
     def over_http_2(case, d):
         """The clients speak HTTP/2, and some of them leave late."""
         for i, line in enumerate(case.plan):
@@ -585,7 +606,8 @@ def make(seed):
     d = Draw("later %d" % seed)
     for share, change in ((0.12, maker.intercept), (0.2, maker.refuse),
                           (0.1, maker.rewrite_method),
-                          (0.2, maker.over_http_2), (0.05, maker.leave_late)):
+                          (0.2, maker.over_http_2), (0.05, maker.leave_late),
+                          (0.1, maker.speak_json)):
         if d.chance(share):
             change(case, d)
     return case

@@ -5,16 +5,19 @@
                later one although the earlier one's answer does not free the key
     again      likewise, where an X-Accel-Redirect led: its target got more
                than one guarded request for each such answer
+    aged       a key that is too old was executed
     unguarded  a guarded request went out without an attempt number
     unwhole    an answer is marked `new` or `replayed`, and no whole answer of
                an upstream stands behind it
     short      such an answer is not what its upstream sent
     differs    a replay is not the first answer
     headers    likewise, but only its headers
-    freed      a replay of an answer that frees its key: another one decided
+    freed      a replay of an answer that frees its key: another one decided;
+               a repeat that is refused counts as a replay
     crossed    an answer was made for another key or another request
     lost       an outcome that was whole, or said to be new, was not kept
     nothing    a client that stayed got no answer
+    mismatch   a repeat was taken for another request
     alarm      the error log has an alert, or a process died
 """
 
@@ -63,6 +66,8 @@ class Verdict:
                 self.seen["pages and other requests"] += 1
             elif e.attempt is None:
                 self._bad("unguarded", "%s", e)
+            elif e.key in self.run.aged:
+                self._bad("aged", "%s", e)
         groups = collections.defaultdict(list)
         for a in self.run.answers:
             self._answer(a)
@@ -146,6 +151,8 @@ class Verdict:
                 self._bad("nothing", "%s", a)
             return
         self.seen["answers " + (a.mark or a.code or "unmarked")] += 1
+        if a.code == "key-reused":
+            self._bad("mismatch", "%s", a)
         if a.mark not in ("new", "replayed") or a.truncated:
             return
         number = upstream.number_of(a.body)
@@ -184,7 +191,7 @@ class Verdict:
                     news.append(a)
                     if last.outcome != "unknown":
                         told = told or a
-            elif a.mark == "replayed":
+            elif a.mark == "replayed" or a.code == "already-done":
                 self._replay(a, own)
             if told is not None and told is not a and \
                     a.code == "outcome-unknown" and \

@@ -3,7 +3,7 @@
 console.py - what the tests of the web console share: a real gateway with an
 upstream and a store (test/gateway/gateway.py), the program once-console on that
 store, and a client that checks every answer against the console's own document
-(console/openapi.yaml).
+(programs/console/openapi.yaml).
 
     ONCE_BUILD     where once and once-console are, default build
     ONCE_CONSOLE   another once-console
@@ -20,6 +20,7 @@ import signal
 import socket
 import subprocess
 import sys
+import traceback
 import uuid
 
 import jsonschema
@@ -45,7 +46,7 @@ LABEL = 'once_label "$request_method $uri order=$arg_order";'
 SERVER = (guarded("/pay/", LABEL, scope="$http_x_tenant") +
           guarded("/take/", LABEL + "once_lost takeover;"))
 
-DOCUMENT = yaml.safe_load((ROOT / "console" / "openapi.yaml").read_text())
+DOCUMENT = yaml.safe_load((ROOT / "programs" / "console" / "openapi.yaml").read_text())
 
 
 # ---- The document --------------------------------------------------------
@@ -169,23 +170,26 @@ class Console:
         read, write = os.pipe()
         pid = os.fork()
         if pid == 0:
+            told = [None, {}, "it ended"]
             try:
                 marks.captured = None  # the files are another user's
                 os.setgroups([])
                 os.setgid(user)
                 os.setuid(user)
                 r = self.send(method, target, body, headers)
-                data = json.dumps([r.status, dict(r.headers),
-                                   r.raw.decode("latin-1")]).encode()
-                with os.fdopen(write, "wb") as out:
-                    out.write(data)
+                told = [r.status, dict(r.headers), r.raw.decode("latin-1")]
+            except BaseException:  # pylint: disable=broad-except
+                told = [None, {}, traceback.format_exc()]
             finally:
+                with os.fdopen(write, "wb") as out:
+                    out.write(json.dumps(told).encode())
                 os._exit(0)  # pylint: disable=protected-access
         os.close(write)
         with os.fdopen(read, "rb") as f:
             data = f.read()
         os.waitpid(pid, 0)
         status, heads, raw = json.loads(data)
+        assert status is not None, raw
         return Reply(status, heads, raw.encode("latin-1"))
 
     def own(self, **more):

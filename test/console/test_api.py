@@ -2,7 +2,7 @@
 """
 The API against a real gateway and its store: what is seen is what happened, and
 what is decided is what clients get. Every answer is checked against
-console/openapi.yaml (console.py).
+programs/console/openapi.yaml (console.py).
 """
 
 import base64
@@ -48,7 +48,7 @@ def test_a_lost_outcome_is_seen_with_what_it_is_about(world, console):
     one = console.record(r["name"])
     assert one["told"] == {"is": "problem", "status": 409,
                            "code": "outcome-unknown",
-                           "text": "Nobody knows whether it took effect."}
+                           "text": "It is unknown whether it took effect."}
 
 
 def test_a_store_is_shown_whatever_its_trouble_says(world):
@@ -468,7 +468,7 @@ def test_every_answer_keeps_others_away(console):
 
 def test_pages_are_small_and_have_no_markup_from_data():
     import gzip  # pylint: disable=import-outside-toplevel
-    folder = ROOT / "console" / "pages"
+    folder = ROOT / "programs" / "console" / "pages"
     files = list(folder.iterdir())
     whole = sum(len(gzip.compress(f.read_bytes())) for f in files)
     assert whole <= 60 << 10

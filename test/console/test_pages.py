@@ -67,7 +67,7 @@ def test_the_token_leaves_the_address(chrome, seen):
 def test_an_operator_decides_by_clicking(world, console, chrome):
     case = world.lose(4711)
     chrome.go("")
-    chrome.shows("an outcome that nobody knows")
+    chrome.shows("unknown outcome")
     chrome.keep("overview")
     chrome.link("Look at them")
     chrome.shows("order=4711")
@@ -75,7 +75,7 @@ def test_an_operator_decides_by_clicking(world, console, chrome):
     r = waiting(console, 4711)
     chrome.link(r["name"][:16])
     chrome.shows("order=4711")
-    chrome.shows("Nobody knows whether it took effect")
+    chrome.shows("It is unknown whether it took effect")
     chrome.click("#action-success")
     chrome.type("#status", "201")
     chrome.type("#answer", '{"charge": "ch_1"}')

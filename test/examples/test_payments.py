@@ -466,14 +466,14 @@ def other_program(path):
 
 def other_version(path):
     with contextlib.closing(sqlite3.connect(path)) as db:
-        db.execute("PRAGMA user_version=2")
+        db.execute("PRAGMA user_version=3")
 
 
 @pytest.mark.parametrize("make, said", [
     (lambda p: p.write_bytes(b"no database " * 100), "not a database"),
     (lambda p: p.mkdir(), "unable to open"),
     (other_program, "version 0 and 1 tables"),
-    (other_version, "version 2")],
+    (other_version, "version 3")],
     ids=["no-database", "folder", "other-program", "other-version"])
 def test_a_file_that_is_not_its_ledger_is_left_alone(tmp_path, make, said):
     path = tmp_path / "file.db"

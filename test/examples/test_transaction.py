@@ -87,7 +87,7 @@ class Site:
         world.build("postgres")
         self.database = world.servers["postgres"]
         url = self.database.url("postgres")
-        subprocess.run([faults.ONCE, "--store", url, "messages", "init"],
+        subprocess.run([faults.ONCE, "--database", url, "messages", "init"],
                        check=True, capture_output=True)
         self.service = Service(kind, url)
         home = folder / "nginx"

@@ -17,7 +17,10 @@
  *                         how often answers are lost, owners die, patience
  *                         ends, waiters look again [1 1 1 0 0]
  *    resolve, reopen      one decision of an operator
+ *    probe=K              K times one that was told "unknown" asks the service
  *    keep                 retention ends once
+ *    timed                the key carries its time: it becomes too old to be
+ *                         claimed, and only after that the retention ends
  *    twice, failover      what no rule can make good: a middlebox repeats, a
  *                         store forgets what it acknowledged
  *    purge, pass          the service forgets its row at any time; or as late as
@@ -26,6 +29,9 @@
  *                         planted in the adapter, to show that they are seen
  *    no_row, row_before, row_after, tells_rollback, tells_in_flight, other_body
  *                         likewise in the service
+ *    fence_ignored, any_record, not_applied_frees
+ *                         likewise in the probe
+ *    old_claims           likewise: a key that is too old is claimed
  *    plain                without symmetry
  *    states=N             stop there
  *
@@ -63,6 +69,11 @@ static const struct word switches[] = {
     {"reply_first", offsetof(struct config, reply_first)},
     {"reset_releases", offsetof(struct config, reset_releases)},
     {"oversize_releases", offsetof(struct config, oversize_releases)},
+    {"fence_ignored", offsetof(struct config, fence_ignored)},
+    {"any_record", offsetof(struct config, any_record)},
+    {"not_applied_frees", offsetof(struct config, not_applied_frees)},
+    {"timed", offsetof(struct config, timed)},
+    {"old_claims", offsetof(struct config, old_claims)},
     {"retry", offsetof(struct config, retry)},
     {"reopen", offsetof(struct config, reopen)},
 };
@@ -79,6 +90,7 @@ static const struct word budgets[] = {
     {"throttle", offsetof(struct budget, throttles)},
     {"resolve", offsetof(struct budget, resolves)},
     {"keep", offsetof(struct budget, keeps)},
+    {"probe", offsetof(struct budget, probes)},
     {"twice", offsetof(struct budget, doubles)},
     {"failover", offsetof(struct budget, failovers)},
     {"die", offsetof(struct budget, deaths)},
@@ -137,6 +149,8 @@ static int take_word(struct config *c, const char *word)
             memcpy((char *)c + switches[i].offset, &(int){1}, sizeof(int));
             if (strcmp(word, "retry") == 0)
                 c->budget.fails = 1;
+            if (strcmp(word, "timed") == 0)
+                c->budget.ages = 1;
             if (strcmp(word, "reopen") == 0)
                 c->budget.resolves = 1;
             if (strcmp(word, "tx") == 0)
@@ -200,6 +214,13 @@ static const struct expected table[] = {
     { "two keep",                        NULL },
     { "retry keep resolve",              NULL },
     { "two retry resolve",               NULL },
+    { "probe=2 resolve",                 NULL },
+    { "probe=2 keep",                    NULL },
+    { "two retry probe=2",               NULL },
+    { "mixed probe",                     NULL },
+    { "two timed keep=2",                NULL },
+    { "timed keep retry wait",           NULL },
+    { "mixed timed keep",                NULL },
     { "mixed",                           NULL },
     { "mixed two retry",                 NULL },
     { "take dedup",                      NULL },
@@ -240,6 +261,10 @@ static const struct expected table[] = {
     { "reply_first",                     "I3" },
     { "reset_releases",                  "I1" },
     { "oversize_releases",               "I5" },
+    { "probe keep fence_ignored",        "P1" },
+    { "probe any_record",                "P1" },
+    { "probe not_applied_frees",         "I1" },
+    { "timed keep old_claims",           "A1" },
 };
 /* clang-format on */
 

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * explore.h - every order in which N attempts on one key can meet, over the
- * real src/core.
+ * real src/calls/core.
  *
  *    world   record, attempts, calls under way, requests under way, and what
  *            is known from outside (ghosts): small, flat, compared as bytes
@@ -40,6 +40,8 @@ struct budget {
     uint8_t crashes, lost, silent, breaks, misses, throttles, fails;
     uint8_t resolves, keeps, waits, renewals, doubles, failovers;
     uint8_t deaths, aborts, purges, passes; /* of the service  */
+    uint8_t probes;
+    uint8_t ages; /* the key becomes too old to be claimed */
 };
 
 struct late {
@@ -59,6 +61,9 @@ try {
     uint8_t stage;              /* of its transaction in the service   */
     uint8_t reply, reply_kind;  /* an answer is on its way back        */
     uint8_t period;             /* the retention period it was sent in */
+    uint8_t asks;   /* the fence that its probe is about, or 0      */
+    uint8_t heard;  /* what the service says was applied, or 0      */
+    uint8_t probed; /* it has asked: it asks once          */
     uint8_t n_late;
     struct late late[LATE_MAX];
 };
@@ -80,7 +85,9 @@ struct world {
     uint8_t done;   /* executions in this period                       */
     uint8_t grants; /* the highest attempt number in this period       */
     uint8_t executed, first;
-    uint8_t shown; /* the fence that the operator looked at           */
+    uint8_t happened; /* in this period: what a probe is told       */
+    uint8_t old;      /* the key is too old: no claim is asked any more  */
+    uint8_t shown;    /* the fence that the operator looked at           */
     uint8_t kept, kept_kind, kept_body; /* the service's row, committed  */
     uint8_t effects, answer; /* ghosts: how many, and of the first      */
     struct budget left;
@@ -96,6 +103,8 @@ struct config {
     int tells_rollback, tells_in_flight, other_body; /* likewise      */
     int plain; /* no symmetry: for checking that it changes no verdict */
     int reply_first, reset_releases, oversize_releases; /* planted   */
+    int fence_ignored, any_record, not_applied_frees;   /* in the probe */
+    int timed, old_claims; /* the key carries its time; planted          */
     uint64_t states_max;
     uint64_t salt; /* where the hash begins: it must change no number */
     struct budget budget;
@@ -135,6 +144,12 @@ void hear(struct search *s, struct world *w, int who, int rc);
 void hear_nothing(struct search *s, struct world *w, int who);
 void say_deed(struct search *s, struct world *w, int who, int phase);
 void look_again(struct search *s, struct world *w, int who);
+
+/* probe.c */
+void probe(struct search *s, const struct world *w, int who);
+void probe_offered(struct world *w, int who, int rc);
+/* Serves the RESOLVE of a probe; the answer. */
+int probe_decide(struct search *s, struct world *w, struct late call);
 
 /* search.c */
 const struct config *search_config(const struct search *s);

@@ -18,7 +18,7 @@
 #include <string.h>
 #include <time.h>
 
-#include "core/machine.h"
+#include "calls/core/machine.h"
 
 #include "explore.h"
 

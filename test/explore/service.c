@@ -29,7 +29,7 @@
 #include <assert.h>
 #include <string.h>
 
-#include "core/machine.h"
+#include "calls/core/machine.h"
 
 #include "explore.h"
 

@@ -13,7 +13,9 @@
  *    an owner                 hears its answer, is cut off, learns that no
  *                             byte was sent, renews, dies
  *    a waiter                 looks again
- *    everybody's              reaper, operator, retention, failover (a limit)
+ *    a probe                  see probe.c
+ *    everybody's              reaper, operator, retention, failover (a limit);
+ *                             the key becomes too old
  *
  * It refuses to be clever: a step that changes nothing is emitted too, and the
  * search finds out. What it leaves out: a call that never arrives and is asked
@@ -21,7 +23,7 @@
  */
 #include <assert.h>
 
-#include "core/machine.h"
+#include "calls/core/machine.h"
 
 #include "explore.h"
 
@@ -42,6 +44,16 @@ static struct late call_of(const struct try *t)
                          .result = complete ? t->result : 0};
 }
 
+/* What the engine asks in place of a claim when the key is too old. */
+static struct late asked_of(struct search *s, const struct world *w, int who)
+{
+    struct late call = call_of(&w->tries[who]);
+
+    if (call.verb == ONCE_OP_CLAIM && w->old && !search_config(s)->old_claims)
+        call.verb = ONCE_OP_READ;
+    return call;
+}
+
 /* Only a claim looks at the lease. */
 static int moments(const struct world *w, int verb)
 {
@@ -59,7 +71,7 @@ static int stays_under_way(struct try *t)
 
 static void arrives(struct search *s, const struct world *o, int who, int late)
 {
-    const struct late call = call_of(&o->tries[who]);
+    const struct late call = asked_of(s, o, who);
     struct world w = *o;
     int rc = serve(s, &w, who, call, late);
 
@@ -119,7 +131,9 @@ static void late_copies(struct search *s, const struct world *o, int who)
         for (late = 0; late < moments(o, t->late[i].verb); late++) {
             struct world w = *o;
             struct try *x = &w.tries[who];
-            int rc = serve(s, &w, who, t->late[i], late);
+            int rc = t->late[i].verb == ONCE_OP_RESOLVE
+                         ? probe_decide(s, &w, t->late[i])
+                         : serve(s, &w, who, t->late[i], late);
 
             x->n_late--;
             x->late[i] = x->late[x->n_late];
@@ -154,6 +168,7 @@ static void executes(struct search *s, struct world *w, int who, int kind)
             broken(s, "I1: executed while another dispatch is open");
         if (++w->done > 1 && c->take)
             broken(s, "I1: executed twice");
+        w->happened |= kind == ONCE_SUCCESS;
     }
     t->reply = ++w->executed;
     t->reply_kind = (uint8_t)kind;
@@ -251,6 +266,7 @@ static void die(struct search *s, struct world *w, int who, const char *what)
     struct try *t = &w->tries[who];
 
     t->alive = t->phase = t->told = t->fence = t->verb = 0;
+    t->asks = t->heard = t->probed = 0;
     t->kind = t->result = t->reply = t->reply_kind = 0;
     emit(s, w, one(what, who, 0, 0, -1));
 }
@@ -287,6 +303,7 @@ static void alive(struct search *s, const struct world *o, int who)
         look_again(s, &w, who);
         emit(s, &w, one("has waited and looks again", who, 0, 0, -1));
     }
+    probe(s, o, who);
     if (t->phase != ONCE__PHASE_OVER && o->left.crashes > 0)
         crash(s, o, who);
 }
@@ -357,9 +374,16 @@ static void everybodys(struct search *s, const struct world *o)
         nobodys(s, o, ONCE_OP_REAP, none, 1, &w);
     operator(s, o);
     w = *o;
-    if (o->left.keeps > 0 && o->row.attempt > 0) {
+    if (o->left.keeps > 0 && o->row.attempt > 0 &&
+        (!search_config(s)->timed || o->old)) {
         w.left.keeps--;
         nobodys(s, o, ONCE_OP_FORGET, none, 0, &w);
+    }
+    if (o->left.ages > 0 && o->row.attempt > 0) {
+        w = *o;
+        w.left.ages--;
+        w.old = 1;
+        emit(s, &w, one("the key is too old from now on", -1, 0, 0, -1));
     }
     failover(s, o);
 }

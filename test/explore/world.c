@@ -9,8 +9,8 @@
 #include <assert.h>
 #include <string.h>
 
-#include "core/transition.h"
-#include "core/machine.h"
+#include "calls/core/transition.h"
+#include "calls/core/machine.h"
 
 #include "explore.h"
 
@@ -305,15 +305,21 @@ static void check_claim(struct search *s, const struct world *w,
         broken(s, "I4: another request got in");
 }
 
-/* Under hold nobody but an operator comes between an owner and its record. */
-static void check_own_result(struct search *s, const struct world *w, int who,
+/* By nobody's attempt: by the operator, or by a probe. */
+static int is_decided(struct world *w)
+{
+    return w->row.result != 0 && known(w, w->row.result)->by == 0;
+}
+
+/* Under hold nobody else comes between an owner and its record. */
+static void check_own_result(struct search *s, struct world *w, int who,
                              struct late call, int rc)
 {
     const struct try *t = &w->tries[who];
 
     if (holds_all(search_config(s)) && call.verb == ONCE_OP_COMPLETE &&
         rc == ONCE_FENCED && t->alive && w->open == 1u << who &&
-        t->period == w->period && w->row.result != RESOLVED &&
+        t->period == w->period && !is_decided(w) &&
         w->row.result != call.result)
         broken(s, "the owner's own result was refused");
 }
@@ -346,7 +352,7 @@ static void follow_ghosts(struct search *s, struct world *w, int who,
         w->open = 0;
     if (rc == ONCE_OK && call.verb == ONCE_OP_FORGET) {
         w->period++;
-        w->open = w->first = w->done = w->grants = 0;
+        w->open = w->first = w->done = w->grants = w->happened = 0;
     }
     seen->losts += rc == ONCE_LOST;
     seen->fenceds += rc == ONCE_FENCED;
@@ -417,6 +423,8 @@ static void sent(struct search *s, struct world *w, int who)
         if ((w->open >> i & 1) && !(t->role & w->tries[i].role & ONCE_TAKEOVER))
             broken(s, "I1: a second dispatch while an earlier one may have "
                       "executed");
+    if (search_config(s)->timed && w->period > 0)
+        broken(s, "A1: a key was executed again after it was forgotten");
     w->open |= (uint8_t)(1u << who);
     t->period = w->period;
     t->wire = t->sent = 1;
@@ -491,7 +499,12 @@ void hear(struct search *s, struct world *w, int who, int rc)
     struct try *t = &w->tries[who];
     const once_record *r = search_answer(s);
     once__machine a = machine(search_config(s), t);
-    int action = once__machine_answer(&a, rc, r);
+    int claims = t->verb == ONCE_OP_CLAIM;
+    int action;
+
+    if (claims && rc == ONCE_FREE) /* it was a READ: the key is too old */
+        rc = ONCE_EXPIRED;
+    action = once__machine_answer(&a, rc, r);
 
     if (rc == ONCE_REPLAY)
         t->result = result_of(r);
@@ -500,6 +513,8 @@ void hear(struct search *s, struct world *w, int who, int rc)
     if (rc == ONCE_FENCED && action == ONCE__ASK_CLAIM)
         broken(s, "R5: a fenced attempt claims again");
     act(s, w, who, &a, action);
+    if (claims)
+        probe_offered(w, who, rc);
 }
 
 void hear_nothing(struct search *s, struct world *w, int who)

@@ -5,14 +5,14 @@
  * that is not plain. */
 #include "fuzz.h"
 
-#include "cli/cli.h"
+#include "programs/once/cli.h"
 
 enum { WORDS = 8 };
 
 static const struct cli_option options[] = {
     CLI_COMMON_OPTIONS,
-    {"keep", "", 1},
-    {NULL, NULL, 0},
+    {"keep", "", .id = 1},
+    {.name = NULL},
 };
 static const struct cli_command fuzz = {
     .name = "fuzz", .help = "", .options = options};

@@ -7,7 +7,7 @@
 
 #include <openssl/sha.h>
 
-#include "http/http.h"
+#include "calls/http/http.h"
 
 enum { PARTS = 5 };
 
@@ -48,7 +48,10 @@ static void begin(struct buffer *b, const char *tag)
 
 static void name_of(const once_bytes *p, uint8_t out[ONCE_NAME_SIZE])
 {
-    once__name(p[0], p[1], p[2], p[3], p[4], out);
+    const once__request_head head = {
+        .method = p[2], .path = p[3], .of_path = 1};
+
+    once__name(p[0], p[1], &head, p[4], out);
 }
 
 static void check_name(struct buffer *b, const once_bytes *parts)
@@ -107,6 +110,34 @@ static void check_fingerprint(struct buffer *b, const once__request_head *head,
     put_length(b, body.size);
     SHA256(b->bytes, b->size, theirs);
     print_of(ONCE__COUNT_ALL, head, body, step, ours);
+    MUST(memcmp(ours, theirs, sizeof(ours)) == 0);
+}
+
+/* A key of the realm: what the name lacks stands in front of the fingerprint. */
+static void check_realm(struct buffer *b, const once_bytes *p, once_bytes body)
+{
+    const once__request_head head = {
+        .query = p[0], .method = p[2], .path = p[3]};
+    uint8_t ours[ONCE_FINGERPRINT_SIZE], theirs[SHA256_DIGEST_LENGTH];
+
+    begin(b, "once name 2");
+    put_frame(b, p[0]);
+    put_frame(b, p[1]);
+    put_frame(b, p[4]);
+    SHA256(b->bytes, b->size, theirs);
+    once__name(p[0], p[1], &head, p[4], ours);
+    MUST(memcmp(ours, theirs, sizeof(ours)) == 0);
+    begin(b, "once fingerprint target 1");
+    put_frame(b, p[2]);
+    put_frame(b, p[3]);
+    put_frame(b, (once_bytes){"once fingerprint 1", 18});
+    put_frame(b, p[0]);
+    put_frame(b, (once_bytes){NULL, 0});
+    put_frame(b, (once_bytes){NULL, 0});
+    put(b, body.data, body.size);
+    put_length(b, body.size);
+    SHA256(b->bytes, b->size, theirs);
+    print_of(ONCE__COUNT_ALL, &head, body, 1, ours);
     MUST(memcmp(ours, theirs, sizeof(ours)) == 0);
 }
 
@@ -204,7 +235,7 @@ static void put_body(struct buffer *b, struct feed *f, const char *delimiter)
 static void multipart_print(const char *boundary, once_bytes body,
                             unsigned step, uint8_t out[ONCE_FINGERPRINT_SIZE])
 {
-    once__request_head head = {.query = {"q", 1}};
+    once__request_head head = {.query = {"q", 1}, .of_path = 1};
     once__boundary found;
     char type[160];
     int n = snprintf(type, sizeof(type),
@@ -294,11 +325,15 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
     for (i = 0; i < PARTS; i++)
         parts[i] = feed_bytes(&f, sizes[i]);
     check_name(&buffer, parts);
+    check_realm(&buffer, parts, parts[4]);
     check_boundary(parts[1]);
     if (step % 2) {
         check_multipart(&buffer, &f, step);
     } else {
-        once__request_head head = {parts[0], parts[1], parts[2]};
+        once__request_head head = {.query = parts[0],
+                                   .type = parts[1],
+                                   .encoding = parts[2],
+                                   .of_path = 1};
         once__boundary none;
 
         if (!once__boundary_find(parts[1], &none))

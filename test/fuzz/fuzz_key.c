@@ -3,7 +3,7 @@
  * visible characters, and every other way to write it gives the same. */
 #include "fuzz.h"
 
-#include "http/http.h"
+#include "calls/http/http.h"
 
 static int is_token(once_bytes key)
 {

@@ -6,7 +6,7 @@
 
 #include <jansson.h>
 
-#include "http/http.h"
+#include "calls/http/http.h"
 
 static void is_ascii(const char *body, size_t size)
 {
@@ -31,7 +31,7 @@ static void is_beginning(const json_t *said, const char *detail)
 static void check_body(int problem, int status, const char *detail)
 {
     char body[ONCE__PROBLEM_MAX];
-    size_t size = once__problem_body(problem, status, detail, body);
+    size_t size = once__problem_body(problem, status, 0, detail, body);
     json_t *json;
 
     MUST(size > 0 && size < sizeof(body));

@@ -4,9 +4,9 @@
  * same bytes, and what is written is read as it was. */
 #include "fuzz.h"
 
-#include "core/transition.h"
-#include "core/crc32c.h"
-#include "core/record.h"
+#include "calls/core/transition.h"
+#include "base/crc32c.h"
+#include "calls/core/record.h"
 
 static const uint8_t name[ONCE_NAME_SIZE] = "a name of thirty-two bytes, yes";
 

@@ -5,7 +5,7 @@
  * direction. */
 #include "fuzz.h"
 
-#include "http/http.h"
+#include "calls/http/http.h"
 
 enum { HEADERS = 12 };
 

@@ -3,8 +3,8 @@
  * hand them out: read or refused, and what is read adds up. */
 #include "fuzz.h"
 
-#include "call/call.h"
-#include "cli/run/run.h"
+#include "calls/call/call.h"
+#include "programs/once/run/run.h"
 
 static void check_result(once_bytes in)
 {

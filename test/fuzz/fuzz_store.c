@@ -14,7 +14,7 @@
 
 #include <once/store.h>
 
-#include "core/transition.h"
+#include "calls/core/transition.h"
 
 enum { NAMES = 3, BATCH = 4, BATCHES = 24, STORES = 2 };
 

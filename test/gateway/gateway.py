@@ -1060,6 +1060,9 @@ PROBLEMS = {
                       True, False, True, "in_flight"),
     "outcome-unknown": Rule(409, None, True, False, False, "indeterminate"),
     "response-unavailable": Rule(409, None, False, False, False, None),
+    "already-done": Rule(409, None, False, False, False, "refused"),
+    "key-expired": Rule(409, "Idempotency-Key has expired", False, False,
+                        False, "expired"),
     "store-unavailable": Rule(503, None, True, False, True, "unavailable"),
 }
 
@@ -1067,6 +1070,8 @@ PROBLEMS = {
 ERRORS = {"key-missing": "invalid_request_error",
           "key-invalid": "invalid_request_error",
           "scope-missing": "authentication_error",
+          "key-expired": "invalid_request_error",
+          "already-done": "invalid_request_error",
           "key-reused": "idempotency_error"}
 
 

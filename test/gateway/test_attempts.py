@@ -98,9 +98,9 @@ def test_a_complete_response_is_stored_by_default(site, status):
     assert c.executions == 1
 
 
-@pytest.mark.parametrize("status", [408, 425, 429])
+@pytest.mark.parametrize("status", [401, 408, 421, 425, 429])
 @pytest.mark.parametrize("where", ["/pay/", "/two/", "/success/"])
-def test_408_425_and_429_are_released(site, where, status):
+def test_what_says_not_applied_is_released(site, where, status):
     c = site.case(where, Answer(status, b"not now\n", [("Retry-After", "9")]),
                   Answer(201))
     r = c.post()

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """
 Hot replays: a worker answers from its own memory what its store has replayed a
-moment ago (src/engine/cache.h). Nobody can tell by the answer; the store's
+moment ago (src/calls/engine/cache.h). Nobody can tell by the answer; the store's
 counter of operations tells whether it was asked. Ages are waited for with the
 real clock, and only towards the safe side: something must not be there any more.
 """

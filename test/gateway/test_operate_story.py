@@ -139,7 +139,7 @@ def test_a_batch_is_tried_first_and_then_done(site):
     operator = Operator(site)
     lost = [lose(site, "o-%d" % i) for i in range(4)]
     rows = operator.run("ls", "--state", "indeterminate", "--json")
-    batch = ["resolve", "--batch", operator.file("waiting", rows.encode()),
+    batch = ["resolve", "--records", operator.file("waiting", rows.encode()),
              "--failure", operator.file("no", b"declined\n"), "--status", 422,
              "--why", "ticket 13: nothing is in the ledger"]
     operator.run(*batch, "--dry-run")

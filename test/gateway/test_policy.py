@@ -8,7 +8,7 @@ import json
 
 import pytest
 
-from gateway import (Answer, Client, Drop, guarded, is_new, is_problem,
+from gateway import (Answer, Client, Drop, Hold, eventually, guarded, is_new, is_problem,
                      is_replay, request_bytes)
 
 SERVER = (
@@ -17,18 +17,24 @@ SERVER = (
     guarded("/body/", "once_fingerprint body;") +
     guarded("/body/type/", "once_fingerprint type body;") +
     guarded("/query/", "once_fingerprint query;") +
+    guarded("/json/", "once_fingerprint json query type but=/sent_at "
+            "but=/meta/attempt;") +
     guarded("/own/", "once_fingerprint $http_x_digest;") +
-    guarded("/named/", "once_final 2xx 408 425 429;") +
+    guarded("/named/", "once_final 2xx 401 408 425 429;") +
     guarded("/every/", "once_final 2xx 3xx 4xx 5xx 429;") +
     guarded("/classes/", "once_final 2xx 4xx;") +
     guarded("/busy/", "once_release 503 429;") +
-    guarded("/busy/final/", "once_final 2xx 5xx; once_release 503;"))
+    guarded("/busy/final/", "once_final 2xx 5xx; once_release 503;") +
+    guarded("/told/", "once_repeat refuse; once_in_flight wait=30s; "
+            "once_max_response 1k;") +
+    guarded("/brief/", "once_ttl 1h failure=1s; once_lease 1s; "
+            "once_lost takeover;"))
 
 
 # ---- once_final and once_release -----------------------------------------
 
 
-@pytest.mark.parametrize("status", [408, 425, 429])
+@pytest.mark.parametrize("status", [401, 425])
 def test_a_status_that_once_final_names_by_number_is_final(site, status):
     c = site.case("/named/", Answer(status, b"no\n"), Answer(201))
     first = is_new(c.post(), status, b"no\n")
@@ -56,11 +62,86 @@ def test_a_class_in_once_final_does_not_take_a_status_from_once_release(
     assert c.executions == 2
 
 
+def test_a_refreshed_token_goes_with_the_same_key(site):
+    """A challenge in two steps, and then a token that is refreshed."""
+    ask = ("WWW-Authenticate", "Negotiate")
+    c = site.case("/pay/", Answer(401, b"who\n", [ask]),
+                  Answer(401, b"and now\n", [(ask[0], "Negotiate oQcwBaAD")]),
+                  Answer(401, b"expired\n"), Answer(201, b"charged\n"))
+    for said in (b"who\n", b"and now\n", b"expired\n"):
+        r = c.post(headers=[("Authorization", "Negotiate YII")])
+        assert (r.status, r.body, r.replayed) == (401, said, False)
+    first = is_new(c.post(headers=[("Authorization", "Bearer two")]),
+                   201, b"charged\n")
+    is_replay(c.post(), first)
+    assert c.executions == 4
+
+
 def test_once_release_replaces_the_default_list(site):
     c = site.case("/busy/", Answer(408, b"slow\n"), Answer(201))
     first = is_new(c.post(), 408, b"slow\n")
     is_replay(c.post(), first)
     assert c.executions == 1
+
+
+# ---- once_repeat ---------------------------------------------------------
+
+
+def refused(response, status):
+    body = is_problem(response, "already-done")
+    assert (body["recorded_status"], body["state"]) == (status, "completed")
+
+
+def test_a_repeat_is_refused_and_named_what_it_is(site):
+    hold = Hold(Answer(402, b"no\n"))
+    c = site.case("/told/", hold)
+    with c.start() as first, c.start() as waiter:
+        hold.wait()
+        hold.go.set()
+        answers = [first.read(), waiter.read()]
+    # Who came second is a repeat, whether or not it has waited.
+    new, repeat = sorted(answers, key=lambda a: a.once != "new")
+    is_new(new, 402, b"no\n")
+    refused(repeat, 402)
+    refused(c.post(), 402)
+    # What is not this request is told so first.
+    is_problem(c.post(body=b"other"), "key-reused")
+    assert c.executions == 1
+
+
+def test_a_repeat_of_what_was_not_kept_or_is_not_known(site):
+    c = site.case("/told/", Answer(200, b"x" * 2000), Drop())
+    assert c.post().status == 200
+    refused(c.post(), 200)
+    lost = c.key + "-2"
+    is_problem(c.post(key=lost), "outcome-unknown", 502)
+    is_problem(c.post(key=lost), "outcome-unknown")
+    assert c.executions == 2
+
+
+# ---- once_ttl failure= ---------------------------------------------------
+
+
+def test_a_failure_is_forgotten_earlier_and_nothing_else(site):
+    # Recorded before the failure, so that they would be forgotten before it.
+    others = [
+        site.case("/brief/", Answer(200, b"fine\n")),
+        site.case("/brief/", Answer(302, b"there\n")),
+        site.case("/brief/", Answer(500, b"done\n", [
+            ("Idempotency-Outcome", "applied")])),
+        # The attempt before it was lost and may have executed.
+        site.case("/brief/", Drop(), Answer(500, b"worse\n"))]
+    is_problem(others[3].post(), "outcome-unknown", 502)
+    firsts = [c.post() for c in others]
+    assert [r.status for r in firsts] == [200, 302, 500, 500]
+    c = site.case("/brief/", Answer(503, b"no\n"), Answer(201))
+    first = is_new(c.post(), 503, b"no\n")
+    is_replay(c.post(), first)
+    is_new(eventually(lambda: (lambda r: r.status == 201 and r)(c.post())))
+    assert c.executions == 2
+    for other, first in zip(others, firsts):
+        is_replay(other.post(), first)
+        assert other.executions == len(other.script)
 
 
 # ---- Problems in the eyes of an SDK --------------------------------------
@@ -161,6 +242,44 @@ def test_once_fingerprint_lists_what_counts(site):
     first = is_new(c.post(body=b"a", query="x=1", content_type="a/b"))
     is_replay(c.post(body=b"b", query="x=1", content_type="c/d"), first)
     is_problem(c.post(body=b"a", query="x=2", content_type="a/b"), "key-reused")
+
+
+def test_the_same_json_in_other_bytes_is_the_same_request(site):
+    c = site.case("/json/")
+    first = is_new(c.post(
+        body=b'{"order": 9007199254740993, "sent_at": 1, "to": ["a", "b"]}'))
+    for same in (
+            b'{"to":["\\u0061","b"],"order":9007199254740993,"sent_at":"2"}',
+            b'{"to":["a","b"],\n"order":9007199254740993.0}'):
+        is_replay(c.post(body=same), first)
+    is_replay(c.post(body=same, chunked=True), first)
+    for other in (b'{"order": 9007199254740992, "to": ["a", "b"]}',
+                  b'{"order": 9007199254740993, "to": ["b", "a"]}',
+                  b'{"order": 9007199254740993, "to": ["a", "b"], "x": 1}',
+                  b'{"order": 9007199254740993, "order": 1, "to": ["a","b"]}',
+                  b'{"order": 9007199254740993, "to": ["a", "b"]', b"{}", b""):
+        is_problem(c.post(body=other), "key-reused")
+    is_problem(c.post(body=same, query="a=1"), "key-reused")
+    is_problem(c.post(body=same, content_type="text/plain"), "key-reused")
+    assert c.executions == 1
+    # Half of an escape, and a name twice: then the bytes count.
+    for odd in (b'{"order": "\\ud834"}', b'{"sent_at": 1, "sent_at": 2}'):
+        c = site.case("/json/")
+        first = is_new(c.post(body=odd))
+        is_replay(c.post(body=odd), first)
+        is_problem(c.post(body=odd + b" "), "key-reused")
+
+
+def test_json_is_compared_up_to_64_kib_and_as_bytes_beyond(site):
+    c = site.case("/json/")
+    body = b'{"a":"' + b"x" * (65536 - 9) + b'"}'
+    first = is_new(c.post(body=body + b" "))
+    is_replay(c.post(body=b" " + body), first)
+    is_replay(c.post(body=b" " + body, chunked=True), first)
+    c = site.case("/json/")
+    first = is_new(c.post(body=body + b"  "))
+    is_problem(c.post(body=b" " + body + b" "), "key-reused")
+    is_replay(c.post(body=body + b"  "), first)
 
 
 def test_a_variable_stands_for_all_that_counts(site):

@@ -173,8 +173,9 @@ def test_a_new_store_in_the_place_of_one_is_refused_until_accepted(
     newstore.init(files.url)
     site.gateway.start()
     is_problem(case.post(), "store-unavailable")
+    eventually(lambda: "this is a different store" in
+               site.gateway.log("error.log"))
     lines = site.gateway.log("error.log")
-    assert "this is a different store" in lines
     assert "once restore --adopt" in lines
     # The right one is back in its place: nothing was lost.
     site.gateway.quit()

@@ -292,13 +292,13 @@ def test_what_a_store_can_lose_is_said_once_as_a_warning(make, world):
 
     def lines():
         return [x for x in site.gateway.log("error.log").splitlines()
-                if "class B" in x]
+                if "is not durable" in x]
     works(site)
     assert len(lines()) == 1
     assert "[warn]" in lines()[0]
     site.gateway.reload()
     works(site)
-    assert len(lines()) == 2  # somebody has looked at the configuration
+    assert len(lines()) == 2  # an operator has looked at the configuration
 
 
 def test_what_a_store_can_lose_is_said_by_a_worker_if_it_was_away(make, world):
@@ -307,9 +307,9 @@ def test_what_a_store_can_lose_is_said_by_a_worker_if_it_was_away(make, world):
     server.start()
     eventually(lambda: "[warn]" in "".join(
         x for x in site.gateway.log("error.log").splitlines()
-        if "class B" in x))
+        if "is not durable" in x))
     works(site)
-    assert site.gateway.log("error.log").count("class B") == 1
+    assert site.gateway.log("error.log").count("is not durable") == 1
 
 
 # ---- Outcomes that become unknown ----------------------------------------

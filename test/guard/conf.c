@@ -262,15 +262,19 @@ static int join(char out[TEXT_MAX], char *const *words, size_t n)
 enum kind {
     FLAG,
     TIME32,
-    TIME64,
+    TTL,
     SIZE,
     WORDS,
     ONCE,
+    LOOKUP,
+    PROBE,
     SCOPE,
     KEY,
     FINGERPRINT,
     IN_FLIGHT,
     LOST,
+    REPEAT,
+    KEY_TIME,
     FAILURE,
     PASS,
     READ_TIMEOUT,
@@ -289,19 +293,23 @@ static const struct directive {
     int slot;    /* WORDS: which text           */
 } directives[] = {
     { "once",                  ONCE,         0,                   0 },
+    { "once_lookup",           LOOKUP,       0,                   0 },
+    { "once_probe",            PROBE,        AT(probe),           0 },
     { "once_scope",            SCOPE,        0,                   0 },
     { "once_key",              KEY,          0,                   0 },
     { "once_key_required",     FLAG,         AT(key_required),    0 },
+    { "once_key_time",         KEY_TIME,     0,                   0 },
     { "once_realm",            WORDS,        AT(realm),           1 },
     { "once_methods",          WORDS,        AT(methods),         2 },
     { "once_in_flight",        IN_FLIGHT,    AT(in_flight_ms),    0 },
     { "once_final",            WORDS,        AT(final),           3 },
     { "once_fingerprint",      FINGERPRINT,  AT(fingerprint),     7 },
     { "once_release",          WORDS,        AT(release),         6 },
+    { "once_repeat",           REPEAT,       AT(repeat),          0 },
     { "once_lost",             LOST,         AT(lost),            0 },
     { "once_two_phase",        FLAG,         AT(two_phase),       0 },
     { "once_store_failure",    FAILURE,      AT(store_failure),   0 },
-    { "once_ttl",              TIME64,       AT(ttl_ms),          0 },
+    { "once_ttl",              TTL,          AT(ttl_ms),          0 },
     { "once_lease",            TIME32,       AT(lease_ms),        0 },
     { "once_max_response",     SIZE,         AT(max_response),    0 },
     { "once_hide_header",      WORDS,        AT(hide_header),     4 },
@@ -367,11 +375,47 @@ static int set_number(struct location *l, const struct directive *d,
     size = (size_t)v;
     if (d->kind == TIME32)
         put32(l, d->at, v);
-    else if (d->kind == TIME64)
+    else if (d->kind == TTL)
         memcpy((char *)&l->guard + d->at, &v, sizeof(v));
     else
         memcpy((char *)&l->guard + d->at, &size, sizeof(size));
     return 1;
+}
+
+static int set_ttl(struct location *l, const struct directive *d,
+                   char *const *words, size_t n)
+{
+    static const struct directive failure = {"once_ttl", TTL,
+                                             AT(ttl_failure_ms), 0};
+
+    if (n > 2 && strncmp(words[2], "failure=", 8) != 0)
+        return bad(d->name, words[2]);
+    return set_number(l, d, words[1]) &&
+           (n == 2 || set_number(l, &failure, words[2] + 8));
+}
+
+static int set_probe(struct location *l, const struct directive *d,
+                     const char *value)
+{
+    if (strcmp(value, "off") != 0 &&
+        (value[0] != '/' || strpbrk(value, "$?#") != NULL ||
+         strlen(value) >= sizeof(l->probe)))
+        return bad(d->name, value);
+    snprintf(l->probe, sizeof(l->probe), "%s", value);
+    put32(l, d->at, value[0] == '/');
+    return 1;
+}
+
+static int set_key_time(struct location *l, char *const *words, size_t n)
+{
+    static const struct directive max_age = {"once_key_time", TTL,
+                                             AT(max_age_ms), 0};
+
+    l->guard.key_time = l->key_time;
+    if (n > 2 && strncmp(words[2], "max_age=", 8) != 0)
+        return bad(words[0], words[2]);
+    return copy(l->key_time, sizeof(l->key_time), words[1]) &&
+           (n == 2 || set_number(l, &max_age, words[2] + 8));
 }
 
 static int set_in_flight(struct location *l, const struct directive *d,
@@ -443,7 +487,7 @@ static int set_fingerprint(struct location *l, const struct directive *d,
                copy(l->fingerprint, sizeof(l->fingerprint), words[1]);
     }
     for (i = 1; i < n; i++)
-        if (strchr(words[i], '$') != NULL)
+        if (strchr(words[i], '$') != NULL && strncmp(words[i], "but=", 4) != 0)
             return emerg("%s: a variable stands alone", words[0]);
     return set_words(l, d, words, n);
 }
@@ -458,6 +502,20 @@ static int set_store(struct conf *c, struct location *l, const char *name)
     return l->store != NULL || emerg("once %s: there is no such store", name);
 }
 
+/* "once_lookup NAME [wait=TIME]" */
+static int set_lookup(struct conf *c, struct location *l, char *const *words,
+                      size_t n)
+{
+    uint64_t ms = 0;
+
+    if (n > 2 &&
+        (strncmp(words[2], "wait=", 5) != 0 || !read_time(words[2] + 5, &ms)))
+        return bad(words[0], words[2]);
+    l->lookup = 1;
+    l->lookup_ms = ms > UINT32_MAX ? UINT32_MAX : (uint32_t)ms;
+    return set_store(c, l, words[1]);
+}
+
 static int set(struct conf *c, struct location *l, const struct directive *d,
                char *const *words, size_t n)
 {
@@ -468,16 +526,25 @@ static int set(struct conf *c, struct location *l, const struct directive *d,
         return choose(l, d, value, "off", "on");
     case LOST:
         return choose(l, d, value, "hold", "takeover");
+    case REPEAT:
+        return choose(l, d, value, "replay", "refuse");
     case FAILURE:
         return choose(l, d, value, "deny", "bypass");
     case TIME32:
-    case TIME64:
     case SIZE:
         return set_number(l, d, value);
+    case KEY_TIME:
+        return set_key_time(l, words, n);
+    case TTL:
+        return set_ttl(l, d, words, n);
     case WORDS:
         return set_words(l, d, words, n);
     case ONCE:
         return set_store(c, l, value);
+    case LOOKUP:
+        return set_lookup(c, l, words, n);
+    case PROBE:
+        return set_probe(l, d, words[1]);
     case SCOPE:
         return set_scope(l, value);
     case KEY:

@@ -30,12 +30,16 @@ struct location {
     char words[16][TEXT_MAX]; /* what texts of `guard` point to      */
     char scope[TEXT_MAX], key[TEXT_MAX]; /* "$http_x_a/$http_x_b"    */
     char fingerprint[TEXT_MAX];          /* likewise                */
+    char key_time[16];
     struct sockaddr_in origin;
     uint64_t read_timeout_ms;
     int users; /* 1: basic authentication                         */
     char users_file[TEXT_MAX];
-    int denied;    /* 1: to all                                       */
-    uint64_t seen; /* directives, to find one that stands there twice */
+    int lookup; /* 1: once_lookup                                  */
+    uint32_t lookup_ms;
+    char probe[TEXT_MAX]; /* a path of the origin                  */
+    int denied;           /* 1: to all                                       */
+    uint64_t seen;        /* directives, to find one that stands there twice */
 };
 
 struct conf {

@@ -248,6 +248,29 @@ static enum MHD_Result add_header(void *cls, enum MHD_ValueKind kind,
     return ok ? MHD_YES : MHD_NO;
 }
 
+static int append_header(struct job *j, const char *name, const char *value)
+{
+    return append_text(j, name) && append_text(j, ": ") &&
+           append_text(j, value) && append_text(j, "\r\n");
+}
+
+/* The question of `once_probe`: no body, and nothing of one. */
+static int compose_probe(struct job *j, const once_mhd_call *call)
+{
+    const once_exchange *x = once_mhd_exchange(call);
+    char number[16];
+    int ok = append_text(j, "GET ") && append_text(j, j->location->probe) &&
+             append_text(j, " HTTP/1.1\r\n");
+
+    (void)MHD_get_connection_values(j->connection, MHD_HEADER_KIND, add_header,
+                                    j);
+    (void)snprintf(number, sizeof(number), "%u", once_exchange_attempt(x));
+    return ok && append_header(j, "Idempotency-Attempt", number) &&
+           append_header(j, "Idempotency-Record", once_exchange_record(x)) &&
+           append_header(j, "Idempotency-Probe", "1") &&
+           append_text(j, "Connection: close\r\n\r\n");
+}
+
 static int compose(struct job *j, const once_mhd_call *call, const char *method)
 {
     const once_exchange *x = once_mhd_exchange(call);
@@ -264,6 +287,9 @@ static int compose(struct job *j, const once_mhd_call *call, const char *method)
         (void)snprintf(line, sizeof(line), "Idempotency-Attempt: %u\r\n",
                        once_exchange_attempt(x));
         ok = ok && append_text(j, line);
+        if (j->location->guard.probe)
+            ok = ok && append_header(j, "Idempotency-Record",
+                                     once_exchange_record(x));
     }
     (void)snprintf(line, sizeof(line),
                    "Content-Length: %zu\r\nConnection: close\r\n\r\n",
@@ -385,6 +411,33 @@ static enum MHD_Result handle(void *user, once_mhd_call *call,
     }
     assert(j->done);
     return tell(j, call);
+}
+
+/* Asks the scenario's upstream, and passes on what came, as it came. */
+static enum MHD_Result probe(void *user, once_mhd_call *call,
+                             struct MHD_Connection *c, void **own)
+{
+    struct job *j = *own;
+    once_http_answer a = ONCE_HTTP_ANSWER_INIT;
+    enum MHD_Result rc;
+
+    if (j == NULL) {
+        *own = j = job_new(user, c);
+        if (j == NULL || !compose_probe(j, call))
+            return MHD_NO;
+        if (!j->server->conf.threaded)
+            return job_start(j);
+        j->started = 1;
+        (void)job_run(j);
+    }
+    a.status = j->forward.status;
+    a.headers = j->forward.headers;
+    a.n = j->forward.n;
+    a.body = (once_bytes){j->forward.body, j->forward.body_size};
+    *own = NULL;
+    rc = once_mhd_probed(call, j->forward.result == FORWARD_WHOLE ? &a : NULL);
+    job_drop(j);
+    return rc;
 }
 
 /* ---- Who may come in, and the access log ------------------------------------ */
@@ -517,12 +570,16 @@ static void print_refusal(const struct location *l, const char *text)
         {"lease_ms", "once_lease"},
         {"in_flight_ms", "once_in_flight"},
         {"ttl_ms", "once_ttl"},
+        {"ttl_failure_ms", "failure="},
+        {"key_time", "once_key_time"},
         {"final", "once_final"},
         {"release", "once_release"},
         {"fingerprint", "once_fingerprint"},
         {"methods", "once_methods"},
         {"max_response", "once_max_response"},
         {"store_failure", "once_store_failure"},
+        {"probe", "once_probe"},
+        {"dry_run", "once_dry_run"},
         {"hide_header", "once_hide_header"},
     };
     size_t i, size;
@@ -562,6 +619,9 @@ static int add_routes(struct server *s)
         r.guard = l->store != NULL ? &l->guard : NULL;
         r.admit = admit;
         r.ended = ended;
+        r.probe = l->guard.probe ? probe : NULL;
+        r.lookup = (uint32_t)l->lookup;
+        r.lookup_ms = l->lookup_ms;
         if (once_mhd_add(s->mhd, l->store != NULL ? l->store->engine : NULL, &r,
                          &err) != ONCE_OK) {
             print_refusal(l, err.text);

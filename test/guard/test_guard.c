@@ -11,7 +11,7 @@
 
 #include <once/http.h>
 
-#include "http/http.h"
+#include "calls/http/http.h"
 #include "t.h"
 
 #define SECRET "Zq7secret"
@@ -171,7 +171,7 @@ static int is_problem(const struct asked *a, int problem, int status)
 {
     const once_http_answer *r = once_exchange_reply(a->x);
     char text[ONCE__PROBLEM_MAX];
-    size_t size = once__problem_body(problem, status, NULL, text);
+    size_t size = once__problem_body(problem, status, 0, NULL, text);
 
     return T_OK(r->status ==
                 (status != 0 ? status : once__problem_status(problem))) &&
@@ -263,6 +263,16 @@ static void each_refusal_names_its_member(void)
     REFUSED("lease_ms:", o.lease_ms = ONCE_LEASE_MAX_MS + 1);
     REFUSED("ttl_ms:", o.ttl_ms = 29999);
     REFUSED("ttl_ms:", o.ttl_ms = ONCE_KEEP_MAX_MS + 1);
+    REFUSED("ttl_failure_ms:", o.ttl_failure_ms = 29999);
+    REFUSED("ttl_failure_ms:", o.ttl_failure_ms = 86400001);
+    REFUSED("key_time:", o.key_time = "uuid4");
+    REFUSED("key_time:", (o.key_time = "ulid", o.ttl_ms = 3599999));
+    REFUSED("key_time:", (o.key_time = "ulid", o.ttl_failure_ms = 3599999));
+    REFUSED("key_time:", (o.key_time = "ulid", o.max_age_ms = 85500001));
+    REFUSED("key_time:", (o.key_time = "ulid", o.lost = ONCE_LOST_TAKEOVER,
+                          o.store_failure = ONCE_STORE_BYPASS));
+    REFUSED("max_age_ms:", o.max_age_ms = 1);
+    REFUSED("repeat:", o.repeat = 2);
     REFUSED("in_flight_ms:", o.in_flight_ms = 600001);
     REFUSED("max_response:", o.max_response = ONCE_RESULT_MAX + 1);
     REFUSED("store_failure:", o.store_failure = ONCE_STORE_BYPASS);
@@ -270,6 +280,9 @@ static void each_refusal_names_its_member(void)
     REFUSED("lost:", o.lost = 2);
     REFUSED("two_phase:", o.two_phase = 2);
     REFUSED("dry_run:", o.dry_run = 7);
+    REFUSED("probe:", o.probe = 2);
+    REFUSED("probe:", (o.probe = 1, o.lost = ONCE_LOST_TAKEOVER));
+    REFUSED("probe:", (o.probe = 1, o.dry_run = 1));
     REFUSED("hide_header:", o.hide_header = "X-A X:B");
 #undef REFUSED
 }
@@ -754,6 +767,115 @@ static void a_dry_run_records_and_lets_everything_pass(void)
     end(&w);
 }
 
+/* ---- An unknown outcome that resolves itself ---------------------------------- */
+
+static int say_probed(struct asked *a, const once_http_answer *answer)
+{
+    return settle(a, once_exchange_probed(a->x, answer, on_wake, &a->woken));
+}
+
+static void lose(struct world *w)
+{
+    struct asked a;
+
+    asked_init(&a);
+    T_EQ(claim(w, &a), ONCE_HTTP_RUN);
+    T_EQ(strlen(once_exchange_record(a.x)), 64);
+    T_EQ(settle(&a, once_exchange_broken(a.x, 502, on_wake, &a.woken)),
+         ONCE_HTTP_SEND);
+    asked_end(&a);
+}
+
+static void what_a_program_says_was_applied_is_recorded(void)
+{
+    once_guard_options o = plain();
+    once_http_answer answer = made();
+    struct world w;
+    struct asked a;
+
+    o.probe = 1;
+    begin_with(&w, "memory:", &o);
+    lose(&w);
+    asked_init(&a);
+    T_EQ(claim(&w, &a), ONCE_HTTP_PROBE);
+    T_EQ(once_exchange_step(a.x), ONCE_HTTP_PROBE);
+    T_EQ(once_exchange_attempt(a.x), 1);
+    answer.outcome = ONCE_HTTP_APPLIED;
+    T_EQ(say_probed(&a, &answer), ONCE_HTTP_SEND);
+    T_STR(once_exchange_status(a.x), "replayed");
+    T_EQ(once_exchange_reply(a.x)->status, 201);
+    asked_end(&a);
+    asked_init(&a);
+    T_EQ(claim(&w, &a), ONCE_HTTP_SEND);
+    T_STR(once_exchange_status(a.x), "replayed");
+    asked_end(&a);
+    end(&w);
+}
+
+/* None but the first is asked about again within the second. */
+static void anything_else_stays_unknown(void)
+{
+    once_guard_options o = plain();
+    once_http_answer answer = made();
+    struct world w;
+    struct asked a, b;
+
+    o.probe = 1;
+    begin_with(&w, "memory:", &o);
+    lose(&w);
+    asked_init(&a);
+    T_EQ(claim(&w, &a), ONCE_HTTP_PROBE);
+    asked_init(&b);
+    T_EQ(claim(&w, &b), ONCE_HTTP_SEND);
+    T_OK(is_problem(&b, ONCE__PROBLEM_OUTCOME_UNKNOWN, 0));
+    asked_end(&b);
+    answer.outcome = ONCE_HTTP_NOT_APPLIED;
+    T_EQ(say_probed(&a, &answer), ONCE_HTTP_SEND);
+    T_OK(is_problem(&a, ONCE__PROBLEM_OUTCOME_UNKNOWN, 0));
+    asked_end(&a);
+    asked_init(&a);
+    T_EQ(claim(&w, &a), ONCE_HTTP_SEND);
+    T_OK(is_problem(&a, ONCE__PROBLEM_OUTCOME_UNKNOWN, 0));
+    asked_end(&a);
+    end(&w);
+}
+
+/* A client may leave while the service is being asked. */
+static void an_exchange_may_end_while_it_is_asked(void)
+{
+    once_guard_options o = plain();
+    struct world w;
+    struct asked a;
+
+    o.probe = 1;
+    begin_with(&w, "memory:", &o);
+    lose(&w);
+    asked_init(&a);
+    T_EQ(claim(&w, &a), ONCE_HTTP_PROBE);
+    asked_end(&a);
+    end(&w);
+}
+
+static void a_decision_that_the_store_does_not_take_stays_unknown(void)
+{
+    once_guard_options o = plain();
+    once_http_answer answer = made();
+    struct world w;
+    struct asked a;
+
+    o.probe = 1;
+    o.store_ms = 20;
+    begin_with(&w, "faulty:fail=resolve:1-*@memory:", &o);
+    lose(&w);
+    asked_init(&a);
+    T_EQ(claim(&w, &a), ONCE_HTTP_PROBE);
+    answer.outcome = ONCE_HTTP_APPLIED;
+    T_EQ(say_probed(&a, &answer), ONCE_HTTP_SEND);
+    T_OK(is_problem(&a, ONCE__PROBLEM_OUTCOME_UNKNOWN, 0));
+    asked_end(&a);
+    end(&w);
+}
+
 /* ---- A store that fails ------------------------------------------------------------ */
 
 static void a_store_that_fails_at_the_claim_is_503(void)
@@ -897,6 +1019,10 @@ int main(void)
     T_RUN(a_scope_that_cannot_be_told_is_401);
     T_RUN(a_scope_is_part_of_the_name);
     T_RUN(a_dry_run_records_and_lets_everything_pass);
+    T_RUN(what_a_program_says_was_applied_is_recorded);
+    T_RUN(anything_else_stays_unknown);
+    T_RUN(an_exchange_may_end_while_it_is_asked);
+    T_RUN(a_decision_that_the_store_does_not_take_stays_unknown);
     T_RUN(a_store_that_fails_at_the_claim_is_503);
     T_RUN(a_bypass_passes_and_says_so);
     T_RUN(an_answer_that_is_not_recorded_is_not_told);

@@ -54,7 +54,7 @@ def forms():
 
 
 SECRETS = (
-    # `once bench` takes a part of the record's name for a token.
+    # cli_seed takes a part of the name for it.
     "SELECT token FROM claim WHERE instr(name, token) = 0",
     "SELECT fingerprint FROM claim WHERE instr(name, fingerprint) = 0",
     "SELECT key FROM orders",

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """
 Real servers for tests: PostgreSQL, pgbouncer, Redis with Sentinel and Cluster,
-and the brokers RabbitMQ, NATS and mosquitto.
+and the brokers RabbitMQ and NATS.
 
 A World is one temporary folder and the servers that live in it. Each server has
 a name; what can be done to it is the same for all:
@@ -615,32 +615,6 @@ class Nats(Broker):
         return answer
 
 
-class Mosquitto(Broker):
-    """It writes its file soon after a change, and answers before that.
-
-    A change is a subscription, a retained message, or one for a subscriber
-    that is away; not one on its way to a subscriber. SIGUSR1 writes it."""
-
-    HELLO = b"\x10\x0e\x00\x04MQTT\x04\x02\x00\x3c\x00\x02ok"
-    ANSWER = b"\x20"
-    SCHEME = "mqtt"
-
-    def __init__(self, world, name="mosquitto", space=None, **settings):
-        super().__init__(world, name, space)
-        lines = {
-            "listener": "%d %s" % (self.port, self.address),
-            "allow_anonymous": "true", "persistence": "true",
-            "persistence_location": "%s/" % self.folder,
-            "autosave_on_changes": "true", "autosave_interval": "1",
-            "log_dest": "stderr"}
-        lines.update(settings)
-        self.file = self.write("conf", "".join(
-            "%s %s\n" % pair for pair in lines.items()))
-
-    def command(self):
-        return [find("mosquitto"), "-c", str(self.file)]
-
-
 # ---- Worlds --------------------------------------------------------------
 
 
@@ -867,17 +841,13 @@ def nats(world, clock):
     return Nats(world).start().url()
 
 
-def mosquitto(world, clock):
-    return _started(world, Mosquitto(world), clock).url()
-
-
 KINDS = {
     "postgres": postgres, "postgres-tls": postgres_tls,
     "pgbouncer": pgbouncer, "postgres-standby": postgres_standby,
     "postgres-standby-async": postgres_standby_async,
     "redis": redis, "redis-plain": redis_plain, "redis-tls": redis_tls,
     "redis-sentinel": redis_sentinel, "redis-cluster": redis_cluster,
-    "rabbitmq": rabbitmq, "nats": nats, "mosquitto": mosquitto,
+    "rabbitmq": rabbitmq, "nats": nats,
 }
 
 if __name__ == "__main__":

@@ -1,12 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The stores there are, as src/store/stores.def lists them: a table of a test
+"""The stores there are, as src/calls/store/stores.def lists them: a table of a test
 that is about all of them, or all of a kind, is made from it."""
 
 import pathlib
 import re
 
 DEFINITION = pathlib.Path(__file__).resolve().parents[2] / \
-    "src" / "store" / "stores.def"
+    "src" / "calls" / "store" / "stores.def"
 LINE = re.compile(r'^ONCE_STORE\((\w+), (\w+), (NULL|".*")\)', re.M)
 
 

@@ -214,7 +214,7 @@ class Run:
                 % (self.rng.getrandbits(30) + 1))
         to.write_text("%s%s\n" % (
             faults, self.broker.target(self.port("broker"))), "ascii")
-        return [self.once, "relay", "--store", self.db_url(), "--lease", "3s",
+        return [self.once, "messages", "relay", "--database", self.db_url(), "--lease", "3s",
                 "--metrics", self.folder / ("relay%d.@BIRTH@.prom" % n),
                 "--to", "orders=@%s" % to, "--timeout", "1s", *(
                     # As a route to http: has without faulty: before it.
@@ -289,7 +289,8 @@ class Run:
                 "SELECT %s, attempts FROM %s%s WHERE %s" % (
                     number, self.db.prefix, what, where)) or ():
             subprocess.run(
-                [self.once, "--store", self.db.direct, what, "drop",
+                [self.once, "--database", self.db.direct, "messages", what,
+                 "drop",
                  str(row[0]), "--attempt", str(row[1]), "--why", "poison"],
                 check=True, stdout=subprocess.DEVNULL)
 

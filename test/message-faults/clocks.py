@@ -28,7 +28,8 @@ PROGRAMS = ["producer1", "producer2", "relay1", "relay2", "consumer1",
 def once(run, *words):
     """An operator's command, whose clock is that of the others."""
     return subprocess.run(
-        [run.once, "--store", run.db.direct, *words], check=True, text=True,
+        [run.once, "--database", run.db.direct, "messages",
+         *words], check=True, text=True,
         stdout=subprocess.PIPE, env=run.environment_of("relay1")).stdout
 
 
@@ -36,7 +37,7 @@ def step(run, ahead_ms):
     """All clocks at the same time; the inbox is purged; copies come."""
     for name in run.clocks:
         run.world.step(name, ahead_ms)
-    purged = int(once(run, "messages", "purge").split(":")[1])
+    purged = int(once(run, "purge").split(":")[1])
     run.hits += 1
     rows = run.db.rows(
         "SELECT o.id, o.key, o.kind, o.producer, o.no FROM orders o WHERE o.id"

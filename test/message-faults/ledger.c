@@ -41,7 +41,7 @@
 
 #include <once/relay.h>
 
-#include "broker/broker.h"
+#include "messages/broker/broker.h"
 #include "points.h"
 
 enum { KEYS = 64, HOT = 3, MOST = 6, BUSY_MS = 30000, PAUSE_MS = 20 };

@@ -98,7 +98,7 @@ class Sqlite:
 
 
 def init(run, url):
-    subprocess.run([run.once, "--store", url, "messages", "init"], check=True,
+    subprocess.run([run.once, "--database", url, "messages", "init"], check=True,
                    stdout=subprocess.DEVNULL)
 
 

@@ -23,9 +23,9 @@
 #include <string.h>
 #include <unistd.h>
 
-#include "broker/broker.h"
-#include "message/outbox.h"
-#include "relay/base.h"
+#include "messages/broker/broker.h"
+#include "messages/tables/outbox.h"
+#include "messages/relay/base.h"
 
 int points_stop_fd = -1;
 

@@ -3,7 +3,7 @@
 #ifndef TEST_BROKER_KIT_H
 #define TEST_BROKER_KIT_H
 
-#include "broker/broker.h"
+#include "messages/broker/broker.h"
 #include "t.h"
 
 enum { KIT_MANY = 1024 };

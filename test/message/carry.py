@@ -64,7 +64,7 @@ class Lite:
         self.path = folder / "shop.db"
         self.url = "sqlite:%s" % self.path
         self.table = "once_outbox"
-        once("--store", self.url, "messages", "init")
+        once("--database", self.url, "messages", "init")
 
     def sql(self, text):
         with contextlib.closing(sqlite3.connect(self.path, 30)) as db, db:
@@ -88,7 +88,7 @@ class Pg:
         self.url = server.url()[:-len("once")] + name
         self.table = "once.outbox"
         server.sql("CREATE DATABASE %s OWNER once" % name)
-        once("--store", self.url, "messages", "init")
+        once("--database", self.url, "messages", "init")
 
     def sql(self, text):
         return [tuple(line.split("|")) for line in
@@ -336,7 +336,7 @@ class Relay(Program):
         self.metrics_path = folder / (name + ".prom")
         lease = ["--lease", "3s"] if short else []
         super().__init__(folder / (name + ".log"),
-                         [*wrap, ONCE, "relay", "--store", db.url, "--metrics",
+                         [*wrap, ONCE, "messages", "relay", "--database", db.url, "--metrics",
                           self.metrics_path, *lease, *words])
 
     def metrics(self):

@@ -24,8 +24,8 @@
 
 #include <once/relay.h>
 
-#include "message/outbox.h"
-#include "relay/base.h"
+#include "messages/tables/outbox.h"
+#include "messages/relay/base.h"
 
 /* ---- Dying ------------------------------------------------------------------ */
 

@@ -10,7 +10,7 @@
 #include <string.h>
 #include <unistd.h>
 
-#include "core/error.h"
+#include "base/error.h"
 
 static struct fake queue[FAKE_MAX];
 static size_t queue_n;

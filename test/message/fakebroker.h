@@ -11,7 +11,7 @@
 #ifndef TEST_FAKEBROKER_H
 #define TEST_FAKEBROKER_H
 
-#include "broker/broker.h"
+#include "messages/broker/broker.h"
 
 enum { FAKE_MAX = 4000, FAKE_TEXT = 320 };
 

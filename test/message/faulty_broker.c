@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * faulty.c - a target that misbehaves on purpose, around one that does not. For
- * tests.
+ * faulty_broker.c - a target that misbehaves on purpose, around one that does
+ * not. No build but that of the tests has it.
  *
  *    faulty:RULE[,RULE...]@INNER-URL
  *    seed=N        what the dice begin with [1]
@@ -19,8 +19,8 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "broker/share.h"
-#include "core/error.h"
+#include "messages/broker/share.h"
+#include "base/error.h"
 
 enum { HELD_MAX = 8, PROOFS_MAX = 64 };
 enum what { COPIES, LATE, SILENT, REFUSE, RULES };

@@ -9,7 +9,7 @@
  * end, status, retry_ms, why, reply (hex). `also` on a line: the next one is sent
  * before this one's proof is waited for.
  */
-#include "broker/broker.h"
+#include "messages/broker/broker.h"
 
 #include <assert.h>
 #include <jansson.h>

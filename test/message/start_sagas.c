@@ -13,7 +13,7 @@
 #include <stdio.h>
 #include <string.h>
 
-#include "relay/base.h"
+#include "messages/relay/base.h"
 
 static const char *text_of(json_t *o, const char *name)
 {

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * target.h - what tests of the drivers of src/broker have in common: messages,
+ * target.h - what tests of the drivers of src/messages/broker have in common: messages,
  * what became of them, and a proxy that cuts.
  */
 #ifndef TEST_TARGET_H
@@ -14,7 +14,7 @@
 #include <time.h>
 #include <unistd.h>
 
-#include "broker/broker.h"
+#include "messages/broker/broker.h"
 #include "t.h"
 
 enum { MANY = 2000, WAIT_MS = 20000, NONE = -1, TWICE = -2 };

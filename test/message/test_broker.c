@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * test_broker.c - every driver of a broker is held to src/broker/broker.h, on a
+ * test_broker.c - every driver of a broker is held to src/messages/broker/broker.h, on a
  * real server: test_broker KIND [SERVER], inside test/lib/with-server.
  *
  * A driver is one row of `kinds`, and a line in test/meson.build. What only one
@@ -56,20 +56,6 @@ enum { MANY = 200, WAIT_MS = 30000 };
     "        name.encode(), len(text), len(text + body), text, body))\n"       \
     "    answer()\n"
 
-/* A subscription that outlives its connection. */
-#define MQTT                                                                   \
-    "/usr/bin/python3 - \"$1\" <<'END'\n"                                      \
-    "import os, socket, sys, urllib.parse\n"                                   \
-    "u = urllib.parse.urlsplit(os.environ['ONCE_TEST_URL'])\n"                 \
-    "s, name = socket.create_connection((u.hostname, u.port)), sys.argv[1]\n"  \
-    "def text(t):\n"                                                           \
-    "    return bytes([0, len(t)]) + t.encode()\n"                             \
-    "def ask(kind, body, want):\n"                                             \
-    "    s.sendall(bytes([kind, len(body)]) + body)\n"                         \
-    "    assert s.recv(16)[0] == want\n"                                       \
-    "ask(0x10, text('MQTT') + b'\\4\\0\\0\\0' + text(name), 0x20)\n"           \
-    "ask(0x82, b'\\0\\1' + text(name) + b'\\1', 0x90)\n"
-
 struct kind {
     const char *name;    /* of the test's argument                           */
     const char *server;  /* for with-server                                  */
@@ -110,21 +96,6 @@ static const struct kind kinds[] = {
             {"redis://u:s3cret@h/?stream=s&group=g", "group"},
             {"redis://u:s3cret@h/?stream=a}b", "stream"},
             {"redis://u:s3cret@h:port/?stream=s", "port"},
-        },
-    },
-    {
-        "mqtt",
-        "mosquitto",
-        "topic=%s",
-        NULL,
-        MQTT "END\n",
-        NULL,
-        0,
-        {
-            {"mqtt://u:s3cret@h/?topic=a/%2b", "topic"},
-            {"mqtt://u:s3cret@h/?tpic=a", "tpic"},
-            {"mqtt://u:s3cret@h/path", "path"},
-            {"mqtt://u:s3cret@h:port/?topic=a", "port"},
         },
     },
     {

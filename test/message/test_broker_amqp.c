@@ -13,7 +13,7 @@
 #include <amqp_framing.h>
 #include <amqp_tcp_socket.h>
 
-#include "broker/flights.h"
+#include "messages/broker/flights.h"
 
 static const char *proxy_program;
 static char host[128];
@@ -721,7 +721,7 @@ static void flights_end_once_in_any_order(void)
         if (k % 100 == 50)
             once__flights_end_to(&f, k - 20, ONCE__END_NACKED, NULL);
         if (k == 500) {
-            n += got = once__flights_take(&f, p, 64);
+            n += got = once__ended_take(&f.ended, p, 64);
             for (i = 0; i < got; i++)
                 seen[p[i].tag]++;
         }
@@ -734,7 +734,7 @@ static void flights_end_once_in_any_order(void)
     T_EQ(f.next, 1);
     T_EQ(once__flights_unsent(&f, 1000, ONCE__END_UNSENT, NULL), ONCE_OK);
     T_EQ(f.next, 1);
-    while ((got = once__flights_take(&f, p, 64)) > 0)
+    while ((got = once__ended_take(&f.ended, p, 64)) > 0)
         for (n += got, i = 0; i < got; i++) {
             seen[p[i].tag]++;
             if (p[i].tag == 998)

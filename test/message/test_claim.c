@@ -1,13 +1,13 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * test_claim.c - src/relay/claim.c: who leads, who gets which rows, and that none
+ * test_claim.c - src/messages/relay/claim.c: who leads, who gets which rows, and that none
  * is left behind.
  */
 #include <pthread.h>
 #include <stdlib.h>
 #include <time.h>
 
-#include "relay/claim.h"
+#include "messages/relay/claim.h"
 #include "t.h"
 
 enum { WORKERS = 4 };

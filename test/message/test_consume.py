@@ -4,7 +4,7 @@ brokers: killed at random and at named points, with servers that restart or keep
 an answer to themselves. Afterwards each id has its effect once, and what was
 acknowledged is done or parked.
 
-test/message/consumer.c is a program with a handler in C; `once consume` is the
+test/message/consumer.c is a program with a handler in C; `once messages consume` is the
 other. carry.py has the databases."""
 import contextlib
 import itertools
@@ -104,7 +104,7 @@ class Queue:
 
 class Process(Program):
     def __init__(self, folder, *words, die=None, calls=None):
-        env = {k: v for k, v in (("DIE", die), ("ONCE_CALLS", calls)) if v}
+        env = {k: v for k, v in (("DIE", die), ("ONCE_STORE", calls)) if v}
         super().__init__(folder / ("consumer%d.log" % next(_numbers)), words,
                          **env)
 
@@ -139,7 +139,7 @@ class Cell:
         words = list(words)
         if command:
             words += ["--", *command]
-        process = Process(self.folder, ONCE, "consume", "--store", self.db_url,
+        process = Process(self.folder, ONCE, "messages", "consume", "--database", self.db_url,
                           "--from", self.queue.url, "--consumer", "billing",
                           *words, calls=calls)
         self.processes.append(process)
@@ -467,7 +467,7 @@ slow*) sleep 2 ;;
 esac
 exit 0
 """
-TIMES = ["--first", "1s", "--longest", "1s", "--drain", "3s"]
+TIMES = ["--first-pause", "1s", "--longest-pause", "1s", "--idle", "3s"]
 
 
 def make_script(cell, text=SCRIPT, **more):
@@ -501,6 +501,9 @@ def test_commands_end_as_they_say(cell):
              for name in ("ok", "ag", "de", "fa", "fo", "ki")}
     assert count == {"ok": 1, "ag": 2, "de": 1, "fa": 2, "fo": 3, "ki": 1}
     assert ran(cell)[0] == ["ok", "k1", "0", "", "billing"]
+    for said in ("ended with status 75, attempt 0", "ended with status 3, attempt 2",
+                 "was killed by signal 9, attempt 0"):
+        assert "once messages consume: the command " + said in process.log()
     assert cell.parked(DEAD) == ["de", "fo"]
     assert cell.parked(INDETERMINATE) == ["ki"]
     assert cell.queue.left() == 0
@@ -646,7 +649,7 @@ def test_what_was_sent_ahead_goes_back_when_it_stops(cell):
     # Nobody waits five minutes for a consumer that is gone.
     held = cell.queue.server.ask("XINFO", "CONSUMERS", cell.queue.stream, "g")
     assert [consumer[1] for consumer in held] == [b"given-back"]
-    process = cell.cli("--drain", "1s", command=["true"], calls=calls(cell))
+    process = cell.cli("--idle", "1s", command=["true"], calls=calls(cell))
     assert process.wait() == 0, process.log()
     assert cell.queue.left() == 0
 
@@ -673,21 +676,21 @@ def test_what_was_sent_ahead_goes_back_when_it_stops(cell):
     ["--from", "carrier-pigeon:x", "--consumer", "c", "--sql", "x"],
     ["--from", "redis://h/?stream=s", "--consumer", "c", "--sql", "x"],
     ["--from", "exec:true", "--consumer", "c", "--sql", "x"],
-    ["--from", "redis://h/?stream=s&group=g", "--consumer", "c", "--calls",
+    ["--from", "redis://h/?stream=s&group=g", "--consumer", "c", "--store",
      "memory:", "--", "true"],
     ["--from", "redis://h/?stream=s&group=g", "--consumer", "c", "--workers",
      "0", "--sql", "x"],
 ])
 def test_usage(tmp_path, words):
     db = Lite(tmp_path)
-    done = once("consume", "--store", db.url, *words, check=False)
+    done = once("messages", "consume", "--database", db.url, *words, check=False)
     assert done.returncode == 2, done
-    assert done.stderr.startswith("once consume: ")
+    assert done.stderr.startswith("once messages consume: ")
 
 
 def test_a_database_without_tables_is_an_error(redis, tmp_path):
     (tmp_path / "x.db").touch()
-    done = once("consume", "--store", "sqlite:%s" % (tmp_path / "x.db"),
+    done = once("messages", "consume", "--database", "sqlite:%s" % (tmp_path / "x.db"),
                 "--from", Stream(redis, "none").url, "--consumer", "c",
                 "--sql", "SELECT 1", check=False)
     assert done.returncode == 3, done
@@ -698,7 +701,7 @@ def test_urls_with_passwords_stand_in_files(cell):
     path.write_text(cell.queue.url + "\n")
     cell.queue.url = "@%s" % path
     Stream.publish(cell.queue, [("a", "1")])
-    process = cell.cli("--drain", "2s", "--sql",
+    process = cell.cli("--idle", "2s", "--sql",
                        "INSERT INTO effect VALUES(%s, 1)"
                        % ("$1" if isinstance(cell.db, Pg) else "?1"))
     assert process.wait() == 0, process.log()

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """
 Messages to an HTTP service: what becomes of each answer (the table at the head
-of src/broker/http.c), what is sent and what is kept, and the same behind a
+of src/messages/broker/http.c), what is sent and what is kept, and the same behind a
 gateway. A program in C sends (send_messages.c); the service is written here.
 
     ONCE_BUILD      build folder, default build
@@ -138,7 +138,7 @@ def one(url, message=None, **more):
 
 
 def decode(reply):
-    """Status, headers and body (src/http/response.c); body None: not kept."""
+    """Status, headers and body (src/base/response.c); body None: not kept."""
     raw = bytes.fromhex(reply)
     status, flags, n, reason, block, body = struct.unpack_from("<HHHHII", raw,
                                                                4)
@@ -167,6 +167,7 @@ ANSWERS = [
     (FAILED, 0, 429, (REPLAYED,)), (FAILED, 0, 307, (NEW,)),
     (REFUSED, 0, 301, ()), (REFUSED, 0, 308, ()),
     (REFUSED, 0, 401, ()), (REFUSED, 7000, 401, (LATER,)),
+    (REFUSED, 0, 401, (NEW,)), (FAILED, 0, 401, (REPLAYED,)),
     (REFUSED, 0, 403, ()), (REFUSED, 0, 404, ()), (REFUSED, 0, 410, ()),
     (REJECTED, 0, 400, ()), (REJECTED, 0, 409, ()), (REJECTED, 0, 413, ()),
     (REJECTED, 0, 422, ()),

@@ -14,8 +14,8 @@
 #include <signal.h>
 #include <sys/wait.h>
 
-#include "core/sqltext.h"
-#include "message/outbox.h"
+#include "base/sqltext.h"
+#include "messages/tables/outbox.h"
 
 /* ---- Messages ---------------------------------------------------------- */
 

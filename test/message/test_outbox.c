@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * test_outbox.c - src/message/outbox.h on real databases: one text for both.
+ * test_outbox.c - src/messages/tables/outbox.h on real databases: one text for both.
  *
  *    test_outbox [sqlite | CASE]
  *    with-server postgres -- test_outbox postgres [CASE]
@@ -9,7 +9,7 @@
 
 #include <sys/wait.h>
 
-#include "message/outbox.h"
+#include "messages/tables/outbox.h"
 
 enum { LEASE_MS = 60000 };
 

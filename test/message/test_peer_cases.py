@@ -157,7 +157,7 @@ def park(sql, name, state=PARKED_DEAD, body=b"x", key=None):
 
 
 def decide(pg, action, where="true"):
-    """What `once parked` does."""
+    """What `once messages parked` does."""
     return [row[0] for row in pg.sql(
         "SELECT once.parked_decide_1(no, state, attempts, %d, 'why')"
         " FROM once.parked WHERE %s" % (action, where))]
@@ -172,7 +172,7 @@ def test_a_dead_letter_that_is_retried_after_the_window_runs_once(pg):
     with session(pg) as sql:
         assert park(sql, "a") == "parked"
     age(pg)
-    once("--store", pg.url, "messages", "purge")
+    once("--database", pg.url, "messages", "purge")
     assert copy_of(pg, "a") == "done"
     assert decide(pg, 0) == ["ok"]
     with session(pg) as sql:
@@ -182,7 +182,7 @@ def test_a_dead_letter_that_is_retried_after_the_window_runs_once(pg):
         assert one(sql("SELECT once.inbox_claim('billing', 'a', NULL, 1)")) \
             == "run"
         sql("COMMIT")
-    once("--store", pg.url, "messages", "purge")
+    once("--database", pg.url, "messages", "purge")
     assert copy_of(pg, "a") == "done"  # the window counts from the effect
 
 
@@ -191,7 +191,7 @@ def test_a_dead_letter_that_was_dropped_stays_answered_for(pg):
         park(sql, "a")
     age(pg)
     assert decide(pg, 1) == ["ok"]
-    once("--store", pg.url, "messages", "purge")
+    once("--database", pg.url, "messages", "purge")
     assert copy_of(pg, "a") == "done"
 
 
@@ -203,7 +203,7 @@ def test_an_id_without_a_time_is_new_after_the_window_and_one_with_it_is_not(
         assert one(sql(CLAIM, "a", b"x")) == "run"
         sql("COMMIT")
     age(pg)
-    once("--store", pg.url, "messages", "purge")
+    once("--database", pg.url, "messages", "purge")
     assert copy_of(pg, "a") == "run"
     assert copy_of(pg, old) == "outside"
 
@@ -226,12 +226,12 @@ def test_a_sequence_that_was_left_behind_loses_no_message(pg):
         for name in (None, "d"):
             assert error_of(sql, "SELECT once.emit('r', 'x', p_id => %s)",
                             name) == "23505"
-    done = once("emit", "--store", pg.url, "--route", "r", stdin="x",
+    done = once("messages", "emit", "--database", pg.url, "--route", "r", stdin="x",
                 check=False)
     assert done.returncode == 3 and "once messages init" in done.stderr
     behind(pg, "outbox")
     pg.sql("DELETE FROM once.outbox WHERE id = 'a'")  # the next one is free
-    once("--store", pg.url, "messages", "init")
+    once("--database", pg.url, "messages", "init")
     pg.emit([("d", None, "4")])
     assert column(pg, "id") == ["b", "c", "d"]
 
@@ -244,7 +244,7 @@ def test_a_sequence_that_was_left_behind_loses_no_parked_message(pg):
         sql("ROLLBACK")
         assert pg.sql("SELECT id FROM once.inbox") == [("a",)]
         behind(pg, "parked")
-        once("--store", pg.url, "messages", "init")
+        once("--database", pg.url, "messages", "init")
         assert park(sql, "b") == "parked"
 
 
@@ -268,7 +268,7 @@ def test_a_database_that_was_restored_goes_on(pg, postgres, tmp_path):
     restored.server, restored.name = postgres, name
     restored.url = postgres.url()[:-len("once")] + name
     restored.table = "once.outbox"
-    once("--store", restored.url, "messages", "check")
+    once("--database", restored.url, "messages", "check")
     assert copy_of(restored, "done") == "done"
     assert copy_of(restored, "parked") == "done"
     restored.emit([("c", "k", "3")])
@@ -477,11 +477,11 @@ def test_a_pooler_between_takes_nothing_away(world, postgres, pg, relays,
     pg.emit(messages(30, keys=3))
     eventually(lambda: phases(pg) == {}, "all are sent", PATIENCE)
     time.sleep(2.5)  # they sleep now
-    once("emit", "--store", pg.url, "--route", "r", "--id", "last", stdin="9")
+    once("messages", "emit", "--database", pg.url, "--route", "r", "--id", "last", stdin="9")
     eventually(lambda: sent(target)[-1] == "last", "it wakes", PATIENCE)
     assert [relay.stop() for relay in pair] == [0, 0], pair[0].log()
     assert len(sent(target)) == len(set(sent(target))) == 31
-    once("--store", pg.url, "messages", "purge")
+    once("--database", pg.url, "messages", "purge")
     assert pg.server.sql("SELECT count(*) FROM pg_locks WHERE locktype ="
                          " 'advisory'") == "0"
 
@@ -638,7 +638,7 @@ def test_a_second_sigterm_changes_nothing(tmp_path, relays, target):
 
 def test_a_drain_waits_for_what_is_due_later(tmp_path, relays, target):
     db = Lite(tmp_path)
-    once("emit", "--store", db.url, "--route", "r", "--id", "a", "--at",
+    once("messages", "emit", "--database", db.url, "--route", "r", "--id", "a", "--at",
          time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(time.time() + 4)),
          stdin="1")
     assert phases(db) == {WAITING: 1}
@@ -692,7 +692,7 @@ def test_a_full_disk_loses_nothing(tmp_path, relays, target):
             while True:
                 f.write(b"x" * 4096)
         relay = relays(db, *to(target))
-        refused = once("emit", "--store", db.url, "--route", "r",
+        refused = once("messages", "emit", "--database", db.url, "--route", "r",
                        stdin="x" * 100000, check=False)
         assert refused.returncode == 3, refused.stderr
         time.sleep(3)
@@ -756,7 +756,7 @@ class Rabbit:
 
 
 class Consumer(Program):
-    """`once consume`, which writes down its effects."""
+    """`once messages consume`, which writes down its effects."""
 
     SQL = "INSERT INTO effect VALUES ($1, convert_from($2, 'UTF8'))"
 
@@ -765,8 +765,9 @@ class Consumer(Program):
         effect = ["--", *command] if command else ["--sql", sql or self.SQL]
         super().__init__(
             folder / ("consumer%d.log" % next(_numbers)),
-            [ONCE, "consume", "--store", db.url, "--from", url, "--consumer",
-             name, "--first", "1s", "--longest", "1s", *words, *effect])
+            [ONCE, "messages", "consume", "--database", db.url, "--from", url, "--consumer",
+             name, "--first-pause", "1s", "--longest-pause",
+             "1s", *words, *effect])
 
 
 @pytest.fixture
@@ -827,7 +828,7 @@ def test_no_message_of_a_stranger_is_lost_or_comes_for_ever(amqp, shop,
                                                             consumers):
     queue = Rabbit(amqp)
     queue.publish([("first", "x"), *FOREIGN.values(), ("last", "x")])
-    consumer = consumers(shop, queue, "--drain", "3s")
+    consumer = consumers(shop, queue, "--idle", "3s")
     assert consumer.wait() == 1, consumer.log()
     done, dead = effects(shop), parked(shop)
     assert {"first", "last", "i8", "i9", "i10", "i12"} == set(done)
@@ -843,7 +844,7 @@ def test_another_body_under_a_known_id_is_kept_and_not_run(amqp, shop,
     queue = Rabbit(amqp)
     queue.publish([("a", '{"x":1,"y":2}'), ("a", '{"y":2,"x":1}'),
                    ("a", '{"x":1,"y":2}'), ("a", '{"y":2,"x":1}')])
-    assert consumers(shop, queue, "--drain", "2s").wait() == 1
+    assert consumers(shop, queue, "--idle", "2s").wait() == 1
     assert shop.sql("SELECT body FROM effect") == [('{"x":1,"y":2}',)]
     assert len(parked(shop)) == 1
 
@@ -852,7 +853,7 @@ def test_copies_in_one_batch_are_one(amqp, shop, consumers):
     queue = Rabbit(amqp)
     names = ["a", "a", "b", "a", "c", "b", "a", "d", "d", "e"]
     queue.publish([(name, "x") for name in names])
-    consumer = consumers(shop, queue, "--batch", "10", "--drain", "2s")
+    consumer = consumers(shop, queue, "--batch", "10", "--idle", "2s")
     assert consumer.wait() == 0, consumer.log()
     assert effects(shop) == ["a", "b", "c", "d", "e"]
 
@@ -861,7 +862,7 @@ def test_one_id_in_two_queues_is_one_for_a_consumer(amqp, shop, consumers):
     pair = [Rabbit(amqp) for _ in range(2)]
     for queue in pair:
         queue.publish([("m%d" % i, "x") for i in range(20)])
-    started = [consumers(shop, queue, "--drain", "2s") for queue in pair]
+    started = [consumers(shop, queue, "--idle", "2s") for queue in pair]
     assert [c.wait() for c in started] == [0, 0]
     assert effects(shop) == sorted("m%d" % i for i in range(20))
 
@@ -897,7 +898,7 @@ def test_a_handler_that_is_slower_than_the_broker_waits_runs_once(
     channel: the acknowledgement comes too late."""
     queue = Rabbit(amqp)
     queue.publish([("slow", "x"), ("next", "x")])
-    consumer = consumers(shop, queue, "--drain", "4s", sql=(
+    consumer = consumers(shop, queue, "--idle", "4s", sql=(
         "INSERT INTO effect SELECT $1, nextval('begun')::text FROM"
         " pg_sleep(CASE $1 WHEN 'slow' THEN 5 ELSE 0 END) WHERE $2 IS NOT NULL"))
     assert consumer.wait() == 0, consumer.log()
@@ -1034,7 +1035,7 @@ def test_what_was_sent_ahead_goes_back_at_a_stop(amqp, shop, consumers):
     time.sleep(0.2)
     consumer.process.send_signal(signal.SIGINT)
     assert consumer.wait() == 0
-    assert consumers(shop, queue, "--drain", "2s").wait() == 0
+    assert consumers(shop, queue, "--idle", "2s").wait() == 0
     assert effects(shop) == sorted("m%d" % i for i in range(12))
     assert queue.left() == 0
 
@@ -1057,7 +1058,7 @@ def test_a_parked_message_is_not_run_by_two_at_once(amqp, shop, consumers):
     before = shop.sql("SELECT last_value, is_called FROM begun")
     shop.sql("UPDATE fuse SET on_ = false")
     pair = [consumers(shop, queue, "--attempts", "1000", "--lease", "1s",
-                      "--drain", "3s", sql=statement) for _ in range(2)]
+                      "--idle", "3s", sql=statement) for _ in range(2)]
     assert [c.wait() for c in pair] == [0, 0]
     assert effects(shop) == ["a"]
     assert before == [("1", "f")]
@@ -1088,15 +1089,15 @@ def test_a_message_parked_by_one_consumer_is_not_run_by_another(amqp, shop,
         queue.publish([("a", "x")])
     good = "INSERT INTO effect VALUES ('shipping', $1 || length($2))"
     bad = "INSERT INTO effect SELECT 'billing', $1 || 1 / (length($2) - 1)"
-    assert consumers(shop, pair["shipping"], "--drain", "2s", sql=good,
+    assert consumers(shop, pair["shipping"], "--idle", "2s", sql=good,
                      name="shipping").wait() == 0
-    assert consumers(shop, pair["billing"], "--drain", "2s", "--attempts", "2",
+    assert consumers(shop, pair["billing"], "--idle", "2s", "--attempts", "2",
                      sql=bad).wait() == 1
     assert decide(shop, 0) == ["ok"]
-    assert consumers(shop, pair["shipping"], "--drain", "2s", sql=good,
+    assert consumers(shop, pair["shipping"], "--idle", "2s", sql=good,
                      name="shipping").wait() == 0
     assert parked(shop, PARKED_WAITING) == ["a"]
-    assert consumers(shop, pair["billing"], "--drain", "2s",
+    assert consumers(shop, pair["billing"], "--idle", "2s",
                      sql=good.replace("shipping", "billing")).wait() == 0
     assert effects(shop) == ["billing", "shipping"]
 
@@ -1227,7 +1228,7 @@ def test_an_abort_of_a_saga_that_is_about_to_end_is_done_or_refused(
     for gid in reversed(gids):
         version = one(pg.sql("SELECT version FROM once.saga WHERE gid = '%s'"
                              % gid))
-        done = once("--store", pg.url, "saga", "abort", gid, "--version",
+        done = once("--database", pg.url, "messages", "saga", "abort", gid, "--at-version",
                     version, "--why", "test", check=False)
         assert done.returncode in (0, 1), done.stderr
         if done.returncode == 0:
@@ -1335,7 +1336,7 @@ def test_a_consumer_behind_a_pooler_has_each_effect_once(
     for i in range(60):
         redis.ask("XADD", stream.stream, "*", "id", "m%d" % (i % 40), "body",
                   "x")
-    pair = [consumers(shop, stream, "--workers", "3", "--drain", "2s")
+    pair = [consumers(shop, stream, "--workers", "3", "--idle", "2s")
             for _ in range(2)]
     assert [c.wait() for c in pair] == [0, 0], pair[0].log()
     assert effects(shop) == sorted("m%d" % i for i in range(40))

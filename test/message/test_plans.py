@@ -144,5 +144,5 @@ def test_who_looks_what_is_left_reads_no_row_that_is_done(pg):
     with explaining(pg) as conn:
         for _ in range(7):
             rows, worst = reads(conn, "SELECT sum(ready + waiting + dead) FROM"
-                                " once.outbox_open_1()")
+                                " once.outbox_stats_1(false)")
             assert rows <= 1000, worst

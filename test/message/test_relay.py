@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""test_relay.py - `once relay` and `once emit` on real databases and targets:
+"""test_relay.py - `once messages relay` and `once messages emit` on real databases and targets:
 what arrives, in which order, and what becomes of rows when relays, databases and
 targets die or stand still. carry.py has the world in which this happens."""
 import contextlib
@@ -148,7 +148,7 @@ def test_only_the_routes_that_were_named_are_carried(lite_exec):
 
 def test_a_row_leaves_when_it_is_due(lite_exec):
     at = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(time.time() + 3))
-    once("emit", "--store", lite_exec.db.url, "--route", "r", "--at", at,
+    once("messages", "emit", "--database", lite_exec.db.url, "--route", "r", "--at", at,
          stdin="later")
     assert lite_exec.relay(*lite_exec.to(), "--drain").wait() == 0
     assert [a[2] for a in lite_exec.target.arrivals()] == ["later"]
@@ -163,7 +163,7 @@ def test_an_emit_wakes_a_relay_that_sleeps(cell):
                    == [("t",)], "the relay sleeps")
     else:
         time.sleep(2)
-    printed = once("emit", "--store", cell.db.url, "--route", "r",
+    printed = once("messages", "emit", "--database", cell.db.url, "--route", "r",
                    stdin="x").stdout.strip()
     eventually(lambda: [a[0] for a in cell.target.arrivals()] == [printed],
                "it arrives", PATIENCE)
@@ -247,7 +247,7 @@ def test_whoever_starts_it_may_ignore_sigchld(lite_exec):
     lite_exec.db.emit(messages(2))
     lite_exec.target.more = []  # hold
     end = subprocess.run(
-        ["env", "--ignore-signal=CHLD", ONCE, "relay", "--store",
+        ["env", "--ignore-signal=CHLD", ONCE, "messages", "relay", "--database",
          lite_exec.db.url, *lite_exec.to(), "--drain"],
         capture_output=True, text=True, timeout=PATIENCE, check=False)
     assert end.returncode == 0, end.stderr
@@ -567,7 +567,8 @@ def test_rows_that_no_relay_has_are_named(request, tmp_path, kind):
     cell.db.sql("UPDATE %s SET at_ms = at_ms - 61000" % cell.db.table)
     cell.db.emit(messages(1, prefix="new"), route="new")
     other = cell.relay("--to", "busy=redis://127.0.0.1:1/?stream=s", *SHORT)
-    eventually(lambda: "is away" in other.log(), "it is there")
+    # It says in the database that it is there, and then looks for the others.
+    eventually(lambda: "route ordrs: 3 rows wait" in other.log(), "it is there")
     relay = cell.relay(*cell.to())
     eventually(lambda: "route ordrs: 3 rows wait" in relay.log(), "it is said")
     eventually(lambda: relay.metrics()["once_relay_rows_unattended"]
@@ -648,7 +649,7 @@ def test_nothing_secret_is_printed(pg_redis):
 
 
 def test_a_password_in_the_command_line_is_warned_of(lite_exec):
-    done = once("relay", "--store", lite_exec.db.url, "--to",
+    done = once("messages", "relay", "--database", lite_exec.db.url, "--to",
                 "r=redis://u:tell-nobody@127.0.0.1:1/?stream=s", "--drain")
     assert "say @FILE" in done.stderr
     assert "tell-nobody" not in done.stderr
@@ -670,7 +671,7 @@ def test_a_password_in_the_command_line_is_warned_of(lite_exec):
     (["--to", "r=exec:true", "more"], 2, "quote"),
 ])
 def test_what_cannot_be_is_said(lite_exec, words, status, text):
-    done = once("relay", "--store", lite_exec.db.url, "--drain", *words,
+    done = once("messages", "relay", "--database", lite_exec.db.url, "--drain", *words,
                 check=False)
     assert done.returncode == status, done.stderr
     assert text in done.stderr
@@ -679,7 +680,7 @@ def test_what_cannot_be_is_said(lite_exec, words, status, text):
 def test_a_database_that_will_not_do_is_status_3(tmp_path):
     for url in ("sqlite:%s/none.db" % tmp_path,
                 "postgres://once@127.0.0.1:1/once"):
-        done = once("relay", "--store", url, "--drain", "--to", "r=exec:true",
+        done = once("messages", "relay", "--database", url, "--drain", "--to", "r=exec:true",
                     "--timeout", "1s", "--lease", "3s", check=False)
         assert done.returncode == 3, done.stderr
 
@@ -699,7 +700,7 @@ def test_the_unit_is_understood_by_systemd(tmp_path):
     assert (done.returncode, done.stderr) == (0, "")
 
 
-# ---- once emit -----------------------------------------------------------
+# ---- once messages emit -----------------------------------------------------------
 
 
 @pytest.fixture(params=["sqlite", "postgres"])
@@ -708,7 +709,7 @@ def db(request, tmp_path):
 
 
 def emit(db, *words, body="x", check=True):
-    return once("emit", "--store", db.url, "--route", "r", *words, stdin=body,
+    return once("messages", "emit", "--database", db.url, "--route", "r", *words, stdin=body,
                 check=check)
 
 
@@ -730,8 +731,8 @@ def test_emit_again_with_one_id_writes_nothing(db):
 
 
 def test_emit_takes_all_of_a_message(db):
-    emit(db, "--key", "k", "--type", "text/plain", "--header", "A: 1",
-         "--header", "B: 2", "--keep", "--at", "2100-01-01T00:00:00Z")
+    emit(db, "--message-key", "k", "--type", "text/plain", "--header", "A: 1",
+         "--header", "B: 2", "--keep-row", "--at", "2100-01-01T00:00:00Z")
     assert column(db, "key") == ["k"]
     assert column(db, "type") == ["text/plain"]
     assert column(db, "replace(headers, chr(10), ';')"

@@ -13,7 +13,7 @@
 #include <signal.h>
 #include <sys/wait.h>
 
-#include "message/saga.h"
+#include "messages/tables/saga.h"
 
 /* ---- Sagas ---------------------------------------------------------------- */
 

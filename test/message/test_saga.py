@@ -47,7 +47,7 @@ class Bank:
         self.dsn = server.url()[:-len("once")] + name
         self.process = None
         server.sql("CREATE DATABASE %s OWNER once" % name)
-        once("--store", self.dsn, "messages", "init")
+        once("--database", self.dsn, "messages", "init")
         self.sql("CREATE TABLE account (name text PRIMARY KEY, cents bigint,"
                  " held bigint DEFAULT 0, coming bigint DEFAULT 0,"
                  " closed boolean DEFAULT false);"
@@ -216,14 +216,14 @@ def test_money_moves_or_does_not(transfers):
         # A row that failed often waits long before it is tried again.
         eventually(transfers.is_over, "every saga ends", 300)
     finally:
-        print(once("--store", transfers.db.url, "saga", "ls").stdout)
+        print(once("--database", transfers.db.url, "messages", "saga", "ls").stdout)
     here, there = transfers.books()
     assert transfers.banks["here"].accounts() == here
     assert transfers.banks["there"].accounts() == there
     states = list(transfers.states().values())
     print("done %d, undone %d" % (states.count(3), states.count(4)))
     assert 3 in states and 4 in states
-    listed = once("--store", transfers.db.url, "saga", "ls", "stuck").stdout
+    listed = once("--database", transfers.db.url, "messages", "saga", "ls", "stuck").stdout
     assert listed == ""
 
 
@@ -255,7 +255,7 @@ class Branches:
         return (self.folder / "asked").read_text().split()
 
     def drain(self, db):
-        return once("relay", "--store", db.url, *self.words, "--drain",
+        return once("messages", "relay", "--database", db.url, *self.words, "--drain",
                     check=False)
 
 
@@ -269,13 +269,13 @@ def test_an_operator_frees_a_stuck_saga(tmp_path):
     done = branches.drain(db)
     assert done.returncode == 1  # somebody has to look
     assert "sagas that are stuck now: 1" in done.stderr
-    shown = once("--store", db.url, "saga", "show", "s").stdout
+    shown = once("--database", db.url, "messages", "saga", "show", "s").stdout
     assert "state\tstuck\nversion\t3\n" in shown
     branches.end("cancel", 0)
     assert branches.drain(db).returncode == 1
-    once("--store", db.url, "saga", "retry", "s", "--version", "3", "--why",
+    once("--database", db.url, "messages", "saga", "retry", "s", "--at-version", "3", "--why",
          "the service is repaired")
     assert branches.drain(db).returncode == 0
-    shown = once("--store", db.url, "saga", "show", "s").stdout
+    shown = once("--database", db.url, "messages", "saga", "show", "s").stdout
     assert "state\tundone\n" in shown and "the service is repaired" in shown
     assert branches.asked() == ["s/1/try", "s/1/cancel", "s/1/cancel/1"]

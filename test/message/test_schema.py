@@ -16,7 +16,7 @@ import pytest
 from carry import Lite, Pg, once
 
 HERE = pathlib.Path(__file__).resolve().parent
-PG_SQL = (HERE / "../../src/message/pg.sql").read_text(encoding="ascii")
+PG_SQL = (HERE / "../../src/messages/tables/pg.sql").read_text(encoding="ascii")
 _numbers = itertools.count(1)
 
 
@@ -56,11 +56,11 @@ def pg(postgres):
 
 
 def check(db):
-    return once("--store", db.url, "messages", "check", check=False)
+    return once("--database", db.url, "messages", "check", check=False)
 
 
 def init(db):
-    return once("--store", db.url, "messages", "init", check=False)
+    return once("--database", db.url, "messages", "init", check=False)
 
 
 def shape(db):

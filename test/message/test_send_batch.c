@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * test_batch.c - src/relay/batch.c against a target that does what its script
+ * test_send_batch.c - src/messages/relay/send_batch.c against a target that does what its script
  * says: in which order rows leave, and what becomes of those that do not.
  *
  * An id is what the target does with the message: "taken", "refused", ... up to
@@ -9,7 +9,7 @@
  */
 #include <time.h>
 
-#include "relay/batch.h"
+#include "messages/relay/send_batch.h"
 #include "t.h"
 
 enum { ROWS = 16 };

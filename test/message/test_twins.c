@@ -7,8 +7,8 @@
  */
 #include "db.h"
 
-#include "message/outbox.h"
-#include "message/saga.h"
+#include "messages/tables/outbox.h"
+#include "messages/tables/saga.h"
 
 enum { SEEDS = 3, CALLS = 200, ANSWER = 4000, NAMES = 5 };
 

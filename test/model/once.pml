@@ -11,7 +11,7 @@
  * modelled: a lease may be seen as over at ANY moment after the claim. A pause,
  * a clock jump and a slow network are therefore all covered, and whatever holds
  * here holds without any assumption about clocks. What this model refuses to
- * know is the code: the explorer (test/explore) does the same with src/core.
+ * know is the code: the explorer (test/explore) does the same with src/calls/core.
  *
  * Switches, one -D each (test/model/run has the table):
  *   HOLD | TAKEOVER          what becomes of a lost owner

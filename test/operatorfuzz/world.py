@@ -580,7 +580,7 @@ class World:
             return None
         known = dict(self.judge.store.known)
         status, made, last = self.once(
-            "backup", "--to", self.folder / ("copy" + number))
+            "backup", "--copy", self.folder / ("copy" + number))
         self.judge.tool("backup", status, made)
         if status == 0:
             self.copies[number] = known
@@ -603,7 +603,7 @@ class World:
         return self._decided(
             "restore",
             lambda: self.judge.restored(self.copies[number], gap),
-            ("restore", "--from", self.folder / ("copy" + number), "--gap",
+            ("restore", "--copy", self.folder / ("copy" + number), "--gap",
              gap, "--longest", "24h", "--why", "drill"), gap)
 
     def step_adopt(self, gap):

@@ -114,7 +114,7 @@ def as_user(user, command, stdin=""):
     """A shell's line, by nobody else than this user."""
     groups = "--clear-groups" if user == "once-relay" else "--init-groups"
     return run("setpriv", "--reuid=" + user, "--regid=" + user, groups,
-               "env", "ONCE_STORE=" + SHOP, "sh", "-c",
+               "env", "ONCE_DATABASE=" + SHOP, "sh", "-c",
                "printf %s '" + stdin + "' | " + command)
 
 
@@ -302,7 +302,7 @@ def consoles():
 
 
 def carried(name):
-    as_user("once-relay", "once emit --route orders --id " + name, "{}")
+    as_user("once-relay", "once messages emit --route orders --id " + name, "{}")
     until(lambda: any(name in key for key in executed()),
           "%s is carried" % name)
 
@@ -315,7 +315,7 @@ def relay():
     write("/etc/once/relay-shop.orders", "http://127.0.0.1:%d/\n" % SERVICE,
           0o640)
     run("chgrp", "once-relay", "/etc/once/relay-shop.orders")
-    write("/etc/once/relay-shop.env", "ONCE_STORE=%s\nONCE_RELAY=--to"
+    write("/etc/once/relay-shop.env", "ONCE_DATABASE=%s\nONCE_RELAY=--to"
           " orders=@/etc/once/relay-shop.orders --metrics %s\n" % (
               SHOP, METRICS))
     systemctl("enable", "--now", unit)

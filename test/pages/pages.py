@@ -28,8 +28,8 @@ TYPED = ("console", "sh", "nginx", "sql", "c", "python")
 COMMANDS = re.compile(
     r"(?:sudo |[A-Z_]+=\S+ )*(?:once|make|curl|apt|apt-get|nginx|install|git|"
     r"systemctl|service|ninja|psql|sqlite3|redis-cli|(?:build|examples|test|"
-    r"tools)/\S+) (?!\w+: )")
-MARK = re.compile(r"<!-- (not run|run by|stays|soon)(?:: (.*?))? -->$")
+    r"tools)/\S+) (?!(?:\w+ )*\w+: )")
+MARK = re.compile(r"<!-- (not run|run by|needs|stays|soon)(?:: (.*?))? -->$")
 
 
 @dataclasses.dataclass
@@ -118,6 +118,9 @@ def complaints(block):
 
 def incomplete(command):
     """Whether a shell would ask for another line."""
+    here = re.search(r"<<'?(\w+)'?", command)
+    if here:
+        return not command.endswith("\n" + here.group(1))
     plain = re.sub(r"\\.", "", command, flags=re.S)
     plain = re.sub(r"\"[^\"]*\"|'[^']*'", "", plain)
     return command.endswith(("\\", "|")) or plain.count("'") % 2 or \

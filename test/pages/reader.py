@@ -52,7 +52,8 @@ class Reader:
                     if not k.startswith(("ONCE_", "PG", "XDG_"))}
         self.env.update(
             HOME=str(self.home), TERM="dumb", PAGER="cat", COLUMNS="200",
-            PATH="%s:%s:/usr/sbin" % (build, self.env["PATH"]),
+            PATH="%s/bin:%s:%s:/usr/sbin" % (self.folder, build,
+                                             self.env["PATH"]),
             ONCE_AUDIT=self.at("/var/log/once/audit.jsonl"),
             ONCE_STORES_D=self.at("/etc/once/stores.d"))
         self.cwd = str(self.here)
@@ -65,8 +66,6 @@ class Reader:
         self._world = None
         self.groups = []
         self.staying = {}   # by process: what was typed
-        self.given = ""      # of nginx's configuration, beside the page's
-        self.serves = False  # whether nginx is started with the page's
         stack.callback(self.leave)
 
     def at(self, path):
@@ -91,6 +90,13 @@ class Reader:
         path = self.here / name
         path.write_text(text)
         path.chmod(mode)
+
+    def program(self, name, script):
+        """What stands before a program of this machine."""
+        path = self.folder / "bin" / name
+        path.parent.mkdir(exist_ok=True)
+        path.write_text("#!/bin/sh\n%s\n" % script)
+        path.chmod(0o755)
 
     # -- typing
 
@@ -177,6 +183,12 @@ class Reader:
             raise Wrong("%s: %d %s%s" % (words[0], done.returncode, done.stdout,
                                          done.stderr))
         return done.stdout
+
+    def has(self, command):
+        return subprocess.run(["bash", "-c", command], env=self.env,
+                              cwd=self.cwd, stdin=subprocess.DEVNULL,
+                              capture_output=True, timeout=PATIENCE,
+                              check=False).returncode == 0
 
     def stay(self, name, *words):
         """Starts what the reader has beside him; returns it and its log."""

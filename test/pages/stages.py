@@ -4,11 +4,9 @@ stages.py - what the reader of a page has before he begins, and how a block of
 each language is run.
 """
 
-import contextlib
 import os
 import pathlib
 import re
-import socket
 import subprocess
 
 import pages
@@ -149,10 +147,12 @@ def whole(reader, text):
             if s.startswith(("location", "once_status", "listen")) else "http"
         parts[where].append(s)
     main = "\n".join(parts["main"])
-    given = [reader.given]
-    if not re.search(r"once_store\s+pay\b", text) and \
-            re.search(r"once\s+pay;", text):
-        given.append("once_store pay journal:%s;" % reader.at("/var/lib/once/x"))
+    given = []
+    for name in ("pay", "default"):  # of the README; of the package's snippet
+        if not re.search(r"once_store\s+%s\b" % name, text) and \
+                re.search(r"once\s+%s;" % name, text):
+            given.append("once_store %s journal:%s;" % (
+                name, reader.at("/var/lib/once/x")))
     for name in set(re.findall(r"proxy_pass\s+http://(\w+);", text)):
         if not re.search(r"upstream\s+%s\b" % name, text):
             given.append("upstream %s { server 127.0.0.1:9; }" % name)
@@ -179,13 +179,6 @@ def nginx():
     return os.environ.get("ONCE_NGINX_BIN") or servers.find("nginx")
 
 
-def listens(port):
-    with contextlib.suppress(OSError), \
-            socket.create_connection(("127.0.0.1", port), 5):
-        return True
-    return False
-
-
 def play_nginx(reader, block):
     """It is accepted without a warning; some go on and serve."""
     conf = pathlib.Path(reader.at("/etc/nginx/nginx.conf"))
@@ -200,11 +193,6 @@ def play_nginx(reader, block):
         env=reader.env, capture_output=True, text=True, check=False)
     if done.returncode != 0 or "[warn]" in done.stderr:
         raise Wrong("%s\n%s" % (done.stderr, conf.read_text()))
-    if reader.serves:
-        reader.serves = False
-        reader.stay("nginx", nginx(), "-p", reader.folder, "-e", "stderr",
-                    "-c", conf, "-g", "daemon off;")
-        servers.eventually(lambda: listens(reader.port), "nginx is up")
 
 
 PLAY = {"console": play_console, "sh": play_sh, "nginx": play_nginx,
@@ -214,31 +202,9 @@ PLAY = {"console": play_console, "sh": play_sh, "nginx": play_nginx,
 # ---- Pages ------------------------------------------------------------------
 
 
-def messages(reader, *statements):
-    """A database with the tables of messages, and the shop's own."""
-    server = postgres(reader)
-    reader.run("once", "messages", "init", ONCE_STORE=server.url())
-    for text in statements:
-        server.sql(text, "once")
-    return server
-
-
-def redis(reader):
-    server = servers.Redis(reader.world).start()
-    reader.places["redis://127.0.0.1/"] = server.url() + "/"
-    return server
-
-
 @stage("README.md")
 def readme(reader):
     gateway(reader)
-    server = messages(reader, "CREATE FUNCTION bill(text, bytea) RETURNS void"
-                      " LANGUAGE sql AS ''")
-    reader.places["postgres://shop@db/shop"] = server.url()
-    queue = redis(reader).url()
-    reader.write("orders.url", queue + "/?stream=orders\n")
-    reader.write("billing.url", queue + "/?stream=orders&group=billing\n")
-    reader.write("settle", "#!/bin/sh\necho settled\n", 0o755)
     reader.write("receipt.json", '{"charge":1}\n')
     seed(reader, "journal:/var/lib/once/pay", "lost", NAME + "0" * 48, "0")
 
@@ -271,6 +237,20 @@ def shop(reader):
         server.sql(text, "once")
 
 
+@stage("docs/start-messages.md")
+def queues(reader):
+    """A shop's database, a broker, and what drivers there are."""
+    server = postgres(reader)
+    for text in "CREATE ROLE shop LOGIN", "CREATE DATABASE shop OWNER shop":
+        server.sql(text, "once")
+    reader.places["localhost/shop"] = "%s:%d/shop" % (server.address,
+                                                      server.port)
+    broker = servers.RabbitMQ(reader.world).start()
+    reader.places["amqp://guest:guest@localhost/%2f"] = broker.url()
+    reader.env["NODE_PATH"] = "%s/drivers/node_modules:/usr/share/nodejs" % \
+        reader.build
+
+
 @stage("docs/stores.md")
 def two_databases(reader):
     server = postgres(reader)
@@ -293,13 +273,22 @@ def installed(reader):
         path.write_text(reader.text((top / name).read_text()))
     reader.run("once", "--store", "default", "init")
     reader.places["/usr/local/lib/nginx/modules/"] = "%s/" % reader.build
-    reader.places["listen 80"] = "listen 127.0.0.1:%d" % reader.port
-    reader.places["http://localhost/"] = "http://127.0.0.1:%d/" % reader.port
+
+
+@stage("docs/start-nginx.md")
+def fresh(reader):
+    """A host with the packages, and Debian's nginx."""
+    installed(reader)
     service = servers.free_port()
     reader.places["127.0.0.1:3000"] = "127.0.0.1:%d" % service
-    reader.given = """server { listen 127.0.0.1:%d; location / {
-        return 201 "charged\\n"; } }""" % service
-    reader.serves = True
+    reader.places['"127.0.0.1", 3000'] = '"127.0.0.1", %d' % service
+    pathlib.Path(reader.at("/etc/nginx/sites-enabled")).mkdir()
+    conf = pathlib.Path(reader.at("/etc/nginx/nginx.conf"))
+    conf.write_text(whole(reader, "http { include sites-enabled/*; }"))
+    words = "%s -p %s -e stderr -c %s" % (nginx(), reader.folder, conf)
+    reader.program("nginx", 'exec %s "$@"' % words)
+    process, _ = reader.stay("nginx", *words.split(), "-g", "daemon off;")
+    reader.program("service", "kill -HUP %d" % process.pid)
 
 
 @stage("docs/backup.md")

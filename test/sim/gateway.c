@@ -11,8 +11,8 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "engine/engine.h"
-#include "http/http.h"
+#include "calls/engine/engine.h"
+#include "calls/http/http.h"
 
 #include "sim.h"
 
@@ -124,7 +124,7 @@ static void told_result(struct world *w, struct call *c, const uint8_t *bytes)
     check_told(w, c, bytes);
 }
 
-static void over(struct world *w, struct call *c, int again)
+void call_over(struct world *w, struct call *c, int again)
 {
     c->phase = OVER;
     let_go(w, c);
@@ -192,6 +192,10 @@ static int claim(struct world *w, struct gateway *g, struct call *c)
     q.wait_ms = (uint32_t)c->wait_ms;
     q.store_ms = (uint32_t)w->swarm.patience_ms;
     q.keep_ms = w->swarm.keep_ms;
+    if (w->swarm.ages) {
+        q.born_ms = w->born_ms;
+        q.max_age_ms = w->swarm.keep_ms - AGE_SLACK_MS;
+    }
     w->inside = g;
     rc = once_attempt_new(g->engine, &q, NULL, &c->attempt);
     assert(rc == ONCE_OK);
@@ -201,23 +205,19 @@ static int claim(struct world *w, struct gateway *g, struct call *c)
     return rc;
 }
 
-void call_begin(struct world *w, int client, int gateway)
+static struct call *call_new(struct world *w, int client, int gateway)
 {
     struct gateway *g = &w->gateways[gateway];
     struct client *k = &w->clients[client];
     struct call *c;
-    int rc;
 
-    if (g->engine == NULL || g->paused_till > w->now) {
-        try_again(w, client, 50); /* refused, or nobody accepts */
-        return;
-    }
     if (w->n_calls == CALLS_MAX) {
         violated(w, "SIM", k->name, "too many calls");
-        return;
+        return NULL;
     }
     c = &w->calls[w->n_calls++];
     memset(c, 0, sizeof(*c));
+    c->world = w;
     c->client = client;
     c->gateway = gateway;
     c->life = g->life;
@@ -227,16 +227,50 @@ void call_begin(struct world *w, int client, int gateway)
     c->policy = policy_of(w, client);
     c->begun_ms = w->now;
     c->wait_ms = w->swarm.waits ? below(w, w->swarm.wait_ms) : 0;
-    k->tries++;
-    push(w, w->swarm.client_ms + below(w, w->swarm.client_ms),
-         (struct event){.kind = E_GONE, .n = (unsigned)index_of(w, c)});
-    rc = claim(w, g, c);
+    return c;
+}
+
+static void call_claims(struct world *w, struct call *c)
+{
+    int rc = claim(w, gateway_of(w, c), c);
+
     trace(w, "client %d calls gateway %d, name %d: call %d, token %02x%02x",
-          client, gateway, c->name, index_of(w, c), c->token[0], c->token[1]);
+          c->client, c->gateway, c->name, index_of(w, c), c->token[0],
+          c->token[1]);
     if (rc == ONCE_OK)
         return;
     saw(w, rc == ONCE_EBUSY ? SEEN_BUSY : SEEN_CLOSED);
-    over(w, c, 1);
+    call_over(w, c, 1);
+}
+
+void call_begin(struct world *w, int client, int gateway)
+{
+    struct gateway *g = &w->gateways[gateway];
+    struct call *c;
+
+    if (g->engine == NULL || g->paused_till > w->now) {
+        try_again(w, client, 50); /* refused, or nobody accepts */
+        return;
+    }
+    c = call_new(w, client, gateway);
+    if (c == NULL)
+        return;
+    w->clients[client].tries++;
+    push(w, w->swarm.client_ms + below(w, w->swarm.client_ms),
+         (struct event){.kind = E_GONE, .n = (unsigned)index_of(w, c)});
+    call_claims(w, c);
+}
+
+/* For the same client, after a probe: another attempt, with a token of its
+ * own. */
+void call_begin_again(struct world *w, const struct call *c)
+{
+    struct call *again = call_new(w, c->client, c->gateway);
+
+    if (again == NULL)
+        return;
+    again->probed = 1;
+    call_claims(w, again);
 }
 
 static void send_upstream(struct world *w, struct call *c)
@@ -263,7 +297,7 @@ static void send_upstream(struct world *w, struct call *c)
         push(w, ms + around(w, s->upstream_ms), e);
     if (fault(w, s->drop)) { /* the adapter forgets the request */
         saw(w, SEEN_FREED_OWNER);
-        over(w, c, 1);
+        call_over(w, c, 1);
     }
 }
 
@@ -274,7 +308,7 @@ static void say(struct world *w, struct call *c, int action, int kind)
 
     if (c->failed_open) { /* planted: it never was the owner */
         told_result(w, c, c->bytes);
-        over(w, c, 0);
+        call_over(w, c, 0);
         return;
     }
     c->phase = SAYING;
@@ -294,7 +328,7 @@ static void say(struct world *w, struct call *c, int action, int kind)
         return;
     assert(rc == ONCE_ECLOSED);
     saw(w, SEEN_CLOSED);
-    over(w, c, 1);
+    call_over(w, c, 1);
 }
 
 static void told_claim(struct world *w, struct call *c, int rc)
@@ -310,12 +344,19 @@ static void told_claim(struct world *w, struct call *c, int rc)
         memcpy(bytes, r->result.data, BYTES);
         told_result(w, c, bytes);
         break;
+    case ONCE_EXPIRED:
+        saw(w, SEEN_EXPIRED);
+        break;
     case ONCE_MISMATCH:
         saw(w, SEEN_MISMATCH);
         break;
     case ONCE_UNKNOWN:
+        if (probe_begin(w, c, r)) {
+            let_go(w, c);
+            return;
+        }
         saw(w, SEEN_TOLD_UNKNOWN);
-        over(w, c, w->clients[c->client].tries < PERSISTENCE);
+        call_over(w, c, w->clients[c->client].tries < PERSISTENCE);
         return;
     case ONCE_IN_FLIGHT:
         saw(w, SEEN_IN_FLIGHT);
@@ -323,15 +364,15 @@ static void told_claim(struct world *w, struct call *c, int rc)
             saw(w, SEEN_WAITER_LEFT);
         else if (c->wait_ms > 0)
             saw(w, SEEN_WAITER_LIMIT);
-        over(w, c, 1);
+        call_over(w, c, 1);
         return;
     default: /* free, and errors: nothing was begun */
         if (rc == ONCE_ESTORE)
             saw(w, SEEN_SILENT_CLAIM);
-        over(w, c, 1);
+        call_over(w, c, 1);
         return;
     }
-    over(w, c, 0);
+    call_over(w, c, 0);
 }
 
 static void told_deed(struct world *w, struct call *c, int rc)
@@ -350,7 +391,7 @@ static void told_deed(struct world *w, struct call *c, int rc)
         memcpy(bytes, once_attempt_record(c->attempt)->result.data, BYTES);
         told_result(w, c, bytes);
     }
-    over(w, c, !completes || rc != ONCE_OK);
+    call_over(w, c, !completes || rc != ONCE_OK);
 }
 
 void call_done(struct world *w, struct event *e)
@@ -416,6 +457,8 @@ static int execute(struct world *w, int call)
     trace(w, "upstream executes name %d, call %d", c->name, call);
     check_executed(w, call);
     make_bytes(w, c, status);
+    if (c->period == g->period && status < 400)
+        g->happened = 1;
     if (w->swarm.dedup && c->period == g->period) {
         memcpy(g->deduplicated, c->bytes, BYTES);
         g->known = 1;

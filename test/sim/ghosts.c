@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * ghosts.c - what is known from outside, and the rules it is held against at
- * the very event: I1 to I6 of docs/protocol.md, section 10, and L4.
+ * the very event: I1 to I6 of docs/protocol.md, section 10, and L4; and where
+ * keys carry a time, A1: what was forgotten is never sent again.
  *
  * Written from the page: a ghost knows what was sent, executed, recorded and
  * told. It looks at a record only to see that a call that was refused changed
@@ -9,7 +10,7 @@
  */
 #include <string.h>
 
-#include "core/transition.h"
+#include "calls/core/transition.h"
 
 #include "sim.h"
 
@@ -123,6 +124,8 @@ void check_sent(struct world *w, int call, uint64_t fence)
     c->period = fence < FENCES_MAX ? w->periods[fence] : 0;
     if (fence <= g->reopened)
         c->reopened = 1; /* granted before, and observed of it only now */
+    if (w->swarm.ages && c->period > 0 && !g->early)
+        violated(w, "A1", c->name, "sent again after it was forgotten");
     if (c->period != g->period)
         return; /* it slept longer than the retention: nothing is promised */
     for (i = 0; i < g->n_open; i++)
@@ -458,10 +461,12 @@ static void check_forget(struct world *w, int name, const once_op *op,
     if (was->state == ONCE_COMPLETED)
         check_kept(w, name);
     saw(w, SEEN_FORGOTTEN);
+    g->early |= g->unseen;
     g->period++;
     g->n_open = 0;
     g->recorded = 0;
     g->executions = 0;
+    g->happened = 0;
     g->highest = g->grants = 0;
     g->first = -1;
     g->known = 0;
@@ -477,18 +482,30 @@ static void reopened(struct world *w, struct ghost *g, uint64_t fence)
     g->reopened = fence;
 }
 
-static void check_operator(struct world *w, int name, const once_op *op,
-                           const once_record *was, const once_record *is)
+/* What a gateway resolves has happened. */
+static void check_probe(struct world *w, int name)
+{
+    saw(w, SEEN_PROBED);
+    if (!w->ghosts[name].happened)
+        violated(w, "P1", name, "a probe recorded what has not happened");
+}
+
+static void check_operator(struct world *w, int name, const struct batch *b,
+                           const once_op *op, const once_record *was,
+                           const once_record *is)
 {
     if (op->rc == ONCE_OK && same_record(was, is)) {
         saw(w, SEEN_DECIDED_AGAIN); /* a late copy, known by its note */
         return;
     }
     if (op->rc != ONCE_OK) {
-        saw(w, SEEN_REFUSED);
+        saw(w, b->gateway >= 0 ? SEEN_PROBED_LATE : SEEN_REFUSED);
         return;
     }
-    saw(w, op->verb == ONCE_OP_REOPEN ? SEEN_REOPENED : SEEN_RESOLVED);
+    if (b->gateway >= 0)
+        check_probe(w, name);
+    else
+        saw(w, op->verb == ONCE_OP_REOPEN ? SEEN_REOPENED : SEEN_RESOLVED);
     if (was->state != ONCE_INDETERMINATE || was->fence != op->fence)
         violated(w, "I6", name, "an operator decided what he was not shown");
     if (op->verb == ONCE_OP_REOPEN)
@@ -526,8 +543,9 @@ static void trace_applied(struct world *w, int name, const struct batch *b,
               (unsigned long long)is->fence, once_text(op->rc));
 }
 
-static void check_by_verb(struct world *w, int name, const once_op *op,
-                          const once_record *was, const once_record *is)
+static void check_by_verb(struct world *w, int name, const struct batch *b,
+                          const once_op *op, const once_record *was,
+                          const once_record *is)
 {
     switch (op->verb) {
     case ONCE_OP_CLAIM:
@@ -551,7 +569,7 @@ static void check_by_verb(struct world *w, int name, const once_op *op,
         break;
     case ONCE_OP_RESOLVE:
     case ONCE_OP_REOPEN:
-        check_operator(w, name, op, was, is);
+        check_operator(w, name, b, op, was, is);
         break;
     default:
         break;
@@ -579,7 +597,7 @@ void check_applied(struct world *w, const struct batch *b, const once_op *op,
     if (was->state == ONCE_COMPLETED && is->state == ONCE_ABSENT &&
         op->verb != ONCE_OP_FORGET)
         violated(w, "I7", name, "a recorded result became absent");
-    check_by_verb(w, name, op, was, is);
+    check_by_verb(w, name, b, op, was, is);
     if (is->state == ONCE_COMPLETED && was->state != ONCE_COMPLETED)
         recorded(w, name, is);
     if (g->n_open > 0 && is->state == ONCE_ABSENT)

@@ -23,7 +23,7 @@
 #include <sanitizer/common_interface_defs.h>
 #endif
 
-#include "engine/engine.h"
+#include "calls/engine/engine.h"
 
 #include "sim.h"
 

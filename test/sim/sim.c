@@ -18,8 +18,8 @@
 #include <string.h>
 #include <time.h>
 
-#include "core/transition.h"
-#include "http/http.h"
+#include "calls/core/transition.h"
+#include "calls/http/http.h"
 
 #include "t.h"
 
@@ -118,6 +118,10 @@ static void draw_options(struct world *w, struct swarm *s)
     s->drain_ms = 100 + below(w, 2000);
     s->queue_max = below(w, 4) == 0 ? 1 : 1000;
     s->waiters_max = below(w, 4) == 0 ? 1 : 2 * CALLS_MAX;
+    s->probes = (unsigned)below(w, 2);
+    s->ages = below(w, 4) == 0;
+    if (s->ages)
+        s->keep_ms = s->lease_ms + AGE_SLACK_MS + 1000 + below(w, 8000);
     if (w->flaw == TAKEOVER_NAIVE || w->flaw == TAKEOVER_FENCE) {
         s->takeover = 1;
         s->mixed = s->dedup = 0;
@@ -134,6 +138,7 @@ static void begin(struct world *w, uint64_t seed)
     w->end = w->now + FAULTS_MS;
     w->order = 0;
     w->clock_off = 0;
+    w->born_ms = store_clock(w);
     memset(&w->time, 0, sizeof(w->time));
     w->jumped_ms = w->now;
     w->looked = 0;
@@ -181,8 +186,8 @@ static void make_identities(struct world *w)
         const char *scope = scopes[i / KEYS];
 
         once__name((once_bytes){scope, strlen(scope)}, (once_bytes){"api", 3},
-                   (once_bytes){"POST", 4}, (once_bytes){"/charge", 7},
-                   (once_bytes){key, 1}, w->names[i]);
+                   &(once__request_head){.of_path = 0}, (once_bytes){key, 1},
+                   w->names[i]);
     }
     for (i = 0; i < PRINTS; i++) {
         rc = once__fingerprint_new(
@@ -259,7 +264,12 @@ static void faults(struct world *w)
     if (fault(w, w->swarm.jump)) {
         jump = JUMP_MS + (int64_t)below(w, 8000);
         note_jump(w);
-        w->clock_off += draw(w) >> 40 & 1 ? jump : -jump;
+        /* All clocks behind at once are no time that a key could be held to. */
+        if (draw(w) >> 40 & 1 ||
+            (w->swarm.ages && w->clock_off - jump < -AGE_SLACK_MS / 2))
+            w->clock_off += jump;
+        else
+            w->clock_off -= jump;
         trace(w, "the clock jumps to %lld ms", (long long)w->clock_off);
     }
     planted_failover(w);
@@ -357,6 +367,8 @@ static struct gateway *process_of(struct world *w, const struct event *e)
     case E_DONE:
     case E_RESPONSE:
     case E_CUT_OFF:
+    case E_PROBED:
+    case E_DECIDED:
         return &w->gateways[w->calls[e->who].gateway];
     default:
         return NULL;
@@ -393,6 +405,15 @@ static void happens(struct world *w, struct event *e)
         break;
     case E_CUT_OFF:
         call_cut_off(w, e);
+        break;
+    case E_PROBE:
+        probe_arrives(w, e);
+        break;
+    case E_PROBED:
+        probe_answered(w, e);
+        break;
+    case E_DECIDED:
+        probe_decided(w, e);
         break;
     case E_CLOSED:
         closed(w, e);
@@ -562,7 +583,9 @@ static const char *const flaws[FLAW_COUNT] = {
     [PROXY_RETRY] = "proxy_retry",
     [TAKEOVER_NAIVE] = "takeover_naive",
     [TAKEOVER_FENCE] = "takeover_fence",
-    [REOPEN_BY_SIGHT] = "reopen_by_sight"};
+    [REOPEN_BY_SIGHT] = "reopen_by_sight",
+    [PROBE_FREES] = "probe_frees",
+    [PROBE_ANY_RECORD] = "probe_any_record"};
 
 static const char *const seen_text[SEEN_COUNT] = {
 #define SEEN_TEXT(name, text) text,

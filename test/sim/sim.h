@@ -37,8 +37,10 @@ enum {
     OUTCOMES_MAX = 64, /* of one name                                     */
     FENCES_MAX = 4096, /* grants in one run                               */
     BATCH_MAX = 8,
-    BYTES = 12,    /* of one outcome                               */
-    NOTE = 4,      /* of an operator's remark                      */
+    BYTES = 12, /* of one outcome                               */
+    NOTE = 4,   /* of an operator's remark                      */
+    AGE_SLACK_MS =
+        10000,     /* keys are too old so long before the retention ends */
     OUR_OWN = 500, /* the status class that only a gateway answers */
     EVENTS_MAX = 16384
 };
@@ -99,7 +101,11 @@ enum {
     X(CUT_OFF,         "upstream cut off after sending")                \
     X(CLIENT_GONE,     "client went away")                              \
     X(PAUSED,          "gateway paused past a lease")                   \
-    X(DEDUPLICATED,    "upstream recognised the key")
+    X(DEDUPLICATED,    "upstream recognised the key")                   \
+    X(PROBED,          "probe: applied, and recorded")                  \
+    X(PROBED_NOTHING,  "probe: nothing yet")                            \
+    X(PROBED_LATE,     "probe: somebody else was first")                \
+    X(EXPIRED,         "told \"too old\", nothing recorded")
 /* clang-format on */
 
 enum seen {
@@ -122,6 +128,8 @@ enum flaw {
     TAKEOVER_NAIVE,   /* takeover, and the upstream knows no key          */
     TAKEOVER_FENCE,   /* ... but refuses lower attempt numbers            */
     REOPEN_BY_SIGHT,  /* the operator saw no execution, so he frees it    */
+    PROBE_FREES,      /* so does a probe                                  */
+    PROBE_ANY_RECORD, /* a probe is answered with another record's effect */
     FLAW_COUNT
 };
 
@@ -133,7 +141,7 @@ struct swarm {
     unsigned response_lost, reset, unsent, throttled, failing, unstorable;
     unsigned crash, pause, cut, jump, close, drop, impatient, other_request;
     unsigned operator;
-    unsigned two_phase, takeover, mixed, retry, dedup, waits;
+    unsigned two_phase, takeover, mixed, retry, dedup, waits, probes, ages;
     uint64_t store_ms, driver_ms, upstream_ms, response_ms, client_ms;
     uint64_t lease_ms, keep_ms, patience_ms, wait_ms, reap_ms, drain_ms;
     uint32_t queue_max, waiters_max;
@@ -150,6 +158,9 @@ enum event_kind {
     E_UPSTREAM,  /* who: call; the request arrives                     */
     E_RESPONSE,  /* who: call; value: what came back                   */
     E_CUT_OFF,   /* who: call; nothing came back                       */
+    E_PROBE,     /* who: call; its question arrives at the upstream    */
+    E_PROBED,    /* who: call; value: 1 "applied"                      */
+    E_DECIDED,   /* who: call; value: what its RESOLVE was answered    */
     E_CLOSED,    /* who: gateway; its engine has ended                 */
     E_OPEN,      /* who: gateway; starts anew                          */
     E_FAULT,
@@ -229,6 +240,10 @@ struct call {
     int refused; /* the store had no memory, perhaps after an unknown try */
     int untold;  /* its outcome is known, and its client was told "unknown" */
     uint8_t bytes[BYTES];
+    struct world *world;
+    int probed;      /* it, or the one it stands for, has asked       */
+    uint64_t unsure; /* the fence that its probe is about             */
+    once_op decision;
 };
 
 struct client {
@@ -258,6 +273,8 @@ struct ghost {
     uint64_t stood_ms, left_ms;
     int unseen;          /* nobody is said to notice that: see note_look() */
     uint32_t executions; /* in this period */
+    int early;           /* a result of it was forgotten before its time */
+    int happened;        /* one of them was a success */
     uint32_t highest;    /* attempt number the upstream has seen */
     uint64_t reopened;   /* the fence that an operator reopened, or 0 */
     uint32_t grants;     /* highest attempt number in this period */
@@ -275,6 +292,7 @@ struct row {
 
 struct world {
     uint64_t seed, random[2], now, order, events, end;
+    uint64_t born_ms;  /* when all keys were made, by the true time */
     int64_t clock_off; /* the store's clock, and every host's, against now */
     struct swarm swarm;
     enum flaw flaw;
@@ -361,8 +379,17 @@ void call_done(struct world *w, struct event *e);
 void call_upstream(struct world *w, struct event *e);
 void call_response(struct world *w, struct event *e);
 void call_cut_off(struct world *w, struct event *e);
+void call_begin_again(struct world *w, const struct call *c);
+void call_over(struct world *w, struct call *c, int again);
 void client_goes(struct world *w, int client);
 void client_gone(struct world *w, struct event *e);
+
+/* probe.c */
+/* 1: it asks, and its client waits. */
+int probe_begin(struct world *w, struct call *c, const once_record *r);
+void probe_arrives(struct world *w, struct event *e);
+void probe_answered(struct world *w, struct event *e);
+void probe_decided(struct world *w, struct event *e);
 
 /* sim.c */
 void violated(struct world *w, const char *rule, int name, const char *text);

@@ -11,10 +11,10 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "core/transition.h"
-#include "core/error.h"
-#include "engine/engine.h"
-#include "store/store.h"
+#include "calls/core/transition.h"
+#include "base/error.h"
+#include "calls/engine/engine.h"
+#include "calls/store/store.h"
 
 #include "sim.h"
 

@@ -140,51 +140,9 @@ class JetStream(Client):
         return base64.b64decode(got["message"]["data"])
 
 
-class Mqtt(Client):
-    """Version 3.1.1, packets below 128 bytes. The session is kept."""
-
-    @staticmethod
-    def text(data):
-        return struct.pack(">H", len(data)) + data
-
-    def send(self, kind, data):
-        self.sock.sendall(bytes([kind, len(data)]) + data)
-
-    def expect(self, kind):
-        head = self.stream.read(2)
-        assert len(head) == 2 and head[0] & 0xf0 == kind, head
-        return self.stream.read(head[1])
-
-    def connect(self, name=b"billing"):
-        self.open()
-        self.send(0x10, self.text(b"MQTT") + b"\x04\x00\x00\x00" +
-                  self.text(name))
-        assert self.expect(0x20)[1] == 0
-
-    def prepare(self):
-        self.send(0x82, b"\x00\x01" + self.text(b"orders") + b"\x01")
-        assert self.expect(0x90)[2] == 1
-        # Mosquitto keeps a message for a subscriber that is away.
-        self.close()
-        self.connect(b"shop")
-
-    def publish(self, body):
-        self.send(0x32, self.text(b"orders") + b"\x00\x02" + body)
-        self.expect(0x40)
-
-    def settle(self):
-        path = self.server.folder / "mosquitto.db"
-        servers.eventually(lambda: path.exists() and
-                           BODY in path.read_bytes(), "mosquitto writes")
-
-    def fetch(self):
-        data = self.expect(0x30)
-        return data[2 + struct.unpack(">H", data[:2])[0] + 2:]
-
-
 CLIENTS = {"rabbitmq": Amqp, "rabbitmq-quorum": QuorumAmqp,
-           "nats": JetStream, "mosquitto": Mqtt}
-KINDS = ["rabbitmq", "nats", "mosquitto"]
+           "nats": JetStream}
+KINDS = ["rabbitmq", "nats"]
 
 each_queue = pytest.mark.parametrize("queue", CLIENTS)
 each_kind = pytest.mark.parametrize("kind", KINDS)
@@ -237,7 +195,7 @@ def test_a_paused_broker_is_silent_and_goes_on(kind):
 
 
 def test_with_server_hands_over_the_urls_of_several():
-    for program in ("rabbitmq-server", "nats-server", "mosquitto"):
+    for program in ("rabbitmq-server", "nats-server"):
         try:
             servers.find(program)
         except servers.Missing as missing:
@@ -245,15 +203,13 @@ def test_with_server_hands_over_the_urls_of_several():
     done = subprocess.run(
         [str(LIB / "with-server"), *KINDS, "--", "sh", "-c",
          'echo "$ONCE_TEST_URL" "$ONCE_TEST_RABBITMQ_URL"'
-         ' "$ONCE_TEST_NATS_URL" "$ONCE_TEST_MOSQUITTO_URL"'
-         ' "$ONCE_TEST_RABBITMQ_PORT" "$ONCE_TEST_NATS_PORT"'
-         ' "$ONCE_TEST_MOSQUITTO_PORT"'],
+         ' "$ONCE_TEST_NATS_URL"'
+         ' "$ONCE_TEST_RABBITMQ_PORT" "$ONCE_TEST_NATS_PORT"'],
         text=True, capture_output=True, timeout=180, check=False)
     assert done.returncode == 0, done.stderr
-    first, amqp, nats, mqtt, *ports = done.stdout.split()
+    first, amqp, nats, *ports = done.stdout.split()
     assert first == amqp == "amqp://guest:guest@127.0.0.1:%s/%%2f" % ports[0]
     assert nats == "nats://127.0.0.1:" + ports[1]
-    assert mqtt == "mqtt://127.0.0.1:" + ports[2]
 
 
 # ---- What it is on this machine ------------------------------------------

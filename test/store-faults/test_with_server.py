@@ -103,12 +103,10 @@ def test_ctl_of_the_program():
 
 @pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGTERM,
                                     signal.SIGINT])
-@pytest.mark.parametrize("kind", ["redis", "postgres", "rabbitmq", "nats",
-                                  "mosquitto"])
+@pytest.mark.parametrize("kind", ["redis", "postgres", "rabbitmq", "nats"])
 def test_nothing_is_left_when_it_is_killed(kind, number):
     needs({"redis": "redis-server", "postgres": "initdb",
-           "rabbitmq": "rabbitmq-server", "nats": "nats-server",
-           "mosquitto": "mosquitto"}[kind])
+           "rabbitmq": "rabbitmq-server", "nats": "nats-server"}[kind])
     process = subprocess.Popen(
         [WITH, kind, "--", "sh", "-c",
          "env; echo $$; exec sleep 1000"], text=True, stdout=subprocess.PIPE)

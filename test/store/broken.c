@@ -14,7 +14,7 @@
 #include <string.h>
 #include <time.h>
 
-#include "core/transition.h"
+#include "calls/core/transition.h"
 
 static const char *const names[] = {
 #define FLAW(name, text, what) text,

@@ -20,8 +20,8 @@
 
 #include <once/store.h>
 
-#include "core/transition.h"
-#include "store/store.h"
+#include "calls/core/transition.h"
+#include "calls/store/store.h"
 #include "t.h"
 
 enum {

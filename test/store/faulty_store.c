@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * faulty.c - a store that misbehaves on purpose, around one that does not.
+ * faulty_store.c - a store that misbehaves on purpose, around one that does not.
+ * No build but that of the tests has it.
  *
  *    faulty:RULE[,RULE...]@INNER-URL
  *    delay_ms=N            each batch sleeps N ms before the inner store is
@@ -28,8 +29,8 @@
 #include <string.h>
 #include <time.h>
 
-#include "core/error.h"
-#include "store/store.h"
+#include "base/error.h"
+#include "calls/store/store.h"
 
 enum { RULES_MAX = 16, ANY = 0, DELAY_MAX_MS = 60000 };
 enum what { DELAY, OPEN, BAD, FAIL, LOSE, FULL };

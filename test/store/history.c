@@ -35,10 +35,10 @@
 #include <unistd.h>
 
 #include "broken.h"
-#include "core/transition.h"
-#include "core/machine.h"
+#include "calls/core/transition.h"
+#include "calls/core/machine.h"
 #include "lin.h"
-#include "store/store.h"
+#include "calls/store/store.h"
 
 enum {
     WORKERS = 6,

@@ -31,8 +31,8 @@
 
 #include <once/store.h>
 
-#include "store/journal/handle.h"
-#include "store/journal/walk.h"
+#include "calls/store/journal/handle.h"
+#include "calls/store/journal/walk.h"
 #include "ops.h"
 #include "t.h"
 

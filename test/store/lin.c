@@ -26,7 +26,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "core/transition.h"
+#include "calls/core/transition.h"
 
 enum { MEMO_BITS = 18, MEMO = 1 << MEMO_BITS, MOMENTS = 256 };
 

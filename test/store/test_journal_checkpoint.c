@@ -7,7 +7,7 @@
  *
  * What reaches the disk is seen through the linker (journal_disk.h).
  */
-#include "core/crc32c.h"
+#include "base/crc32c.h"
 #include "journal_disk.h"
 
 /* As checkpoint.c has them. */

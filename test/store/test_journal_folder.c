@@ -6,7 +6,7 @@
  *
  * What reaches the disk is seen through the linker (journal_disk.h).
  */
-#include "core/crc32c.h"
+#include "base/crc32c.h"
 #include "journal_disk.h"
 
 static void a_new_folder_is_for_its_owner_alone(void)

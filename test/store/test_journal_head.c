@@ -8,7 +8,7 @@
  *
  * What reaches the disk is seen through the linker (journal_disk.h).
  */
-#include "store/store.h"
+#include "calls/store/store.h"
 #include "journal_disk.h"
 
 static void head_path(const char *path, char out[160])

@@ -6,7 +6,7 @@
  */
 #include <sched.h>
 
-#include "core/record.h"
+#include "calls/core/record.h"
 #include "journal_disk.h"
 
 /* ---- Logs that were cut off ------------------------------------------------ */

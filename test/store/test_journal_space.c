@@ -19,7 +19,7 @@
 
 #include <once/store.h>
 
-#include "store/journal/handle.h"
+#include "calls/store/journal/handle.h"
 #include "t.h"
 
 #define NOW UINT64_C(1700000000000)

@@ -6,7 +6,7 @@
  */
 #include "t.h"
 
-#include "core/transition.h"
+#include "calls/core/transition.h"
 #include "lin.h"
 
 enum { OWNER = 1, OTHER = 2, KEEP = 10 };

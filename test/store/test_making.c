@@ -23,7 +23,7 @@
 
 #include <once/store.h>
 
-#include "store/journal/handle.h"
+#include "calls/store/journal/handle.h"
 #include "ops.h"
 #include "t.h"
 
@@ -75,8 +75,7 @@ static void are_there(once_store *s, uint32_t from, uint32_t to)
         T_EQ(verb_on(s, ONCE_OP_SHOW, from), ONCE_REPLAY);
 }
 
-/* ---- The one that dies ------------------------------------------------------
- * */
+/* ---- The one that dies -------------------------------------------------- */
 
 static void make_store(const char *path)
 {
@@ -136,8 +135,7 @@ static int make_and_die(const char *path, int last)
     return kill_at(pid, last);
 }
 
-/* ---- Those who come after it ------------------------------------------------
- * */
+/* ---- Those who come after it -------------------------------------------- */
 
 /* Another process while we have it open. It ends without closing. */
 struct elsewhere {

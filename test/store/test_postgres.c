@@ -23,9 +23,9 @@
 #include <stdatomic.h>
 #include <unistd.h>
 
-#include "core/transition.h"
-#include "store/postgres/postgres.h"
-#include "store/store.h"
+#include "calls/core/transition.h"
+#include "calls/store/postgres/postgres.h"
+#include "calls/store/store.h"
 
 static const char *server_url, *admin_url;
 static unsigned schemas;

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* test_recent.c - the frames that a journal's handle has at hand: what is found
  * is what was put there, and what was overwritten is not found. */
-#include "store/journal/handle.h"
+#include "calls/store/journal/handle.h"
 
 #include <stdlib.h>
 

@@ -23,7 +23,7 @@
 
 #include <once/store.h>
 
-#include "store/redis/redis.h"
+#include "calls/store/redis/redis.h"
 #include "t.h"
 
 enum { TRIES = 600, HEAD = 184 };

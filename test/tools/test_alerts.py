@@ -120,7 +120,7 @@ def test_each_section_of_the_runbooks_has_its_alert():
 
 
 def test_the_alerts_use_metrics_that_there_are():
-    header = (ROOT / "src" / "metrics" / "metrics.h").read_text("utf-8")
+    header = (ROOT / "src" / "base" / "metrics.h").read_text("utf-8")
     families = set(re.findall(r'"(once_\w+)"', header))
     used = set(re.findall(r"\bonce_\w+", re.sub(
         r"(?m)^ +(summary|description|runbook_url):.*$|^#.*$", "", RULES)))

@@ -38,29 +38,41 @@ def breaches(path, text):
 
 
 @pytest.mark.parametrize('path, text, what', [
-    ('src/core/x.c', '', 'no SPDX line'),
+    ('src/calls/core/x.c', '', 'no SPDX line'),
     ('tools/x', '#!/bin/sh\n', 'no SPDX line'),
-    ('src/core/x.c', SPDX + '#include <time.h>\n', 'core does no I/O'),
-    ('src/core/x.c', SPDX + '#include <stdio.h>\n', 'core does no I/O'),
-    ('src/core/error.c', SPDX + 'printf("x");\n', 'core does no I/O'),
-    ('src/core/x.c', SPDX + '#include "http/http.h"\n', 'arrows only go down'),
-    ('src/http/x.c', SPDX + '#include "../http/http.h"\n#include "ngx_core.h"\n',
-     'knows nginx'),
-    ('src/store/x.c', SPDX + '#include "http/http.h"\n', 'arrows only go down'),
-    ('src/http/x.c', SPDX + 'ngx_str_t s;\n', 'knows nginx'),
+    ('src/calls/core/x.c', SPDX + '#include <time.h>\n', 'core does no I/O'),
+    ('src/messages/core/x.c', SPDX + '#include <stdio.h>\n',
+     'core does no I/O'),
+    ('src/calls/core/x.c', SPDX + 'printf("x");\n', 'core does no I/O'),
+    ('src/calls/core/x.c', SPDX + '#include "calls/http/http.h"\n',
+     'arrows only go down'),
+    ('src/calls/http/x.c', SPDX + '#include "ngx_core.h"\n', 'knows nginx'),
+    ('src/calls/store/x.c', SPDX + '#include "../http/http.h"\n',
+     'arrows only go down'),
+    ('src/calls/call/x.c', SPDX + '#include "messages/core/row.h"\n',
+     'arrows only go down'),
+    ('src/messages/relay/x.c', SPDX + '#include "calls/http/http.h"\n',
+     'arrows only go down'),
+    ('src/base/redis/x.c', SPDX + '#include "calls/store/store.h"\n',
+     'arrows only go down'),
+    ('programs/console/x.c', SPDX + '#include "programs/once/cli.h"\n',
+     'arrows only go down'),
+    ('src/another/x.c', SPDX, 'does not name its folder'),
+    ('src/calls/http/x.c', SPDX + 'ngx_str_t s;\n', 'knows nginx'),
     ('nginx/x.c', SPDX + 'strcpy(a, b);\n', 'strcpy() is not used'),
-    ('cli/x.c', SPDX + 'int n = atoi (s);\n', 'atoi() is not used'),
+    ('programs/once/x.c', SPDX + 'int n = atoi (s);\n', 'atoi() is not used'),
 ])
 def test_a_planted_breach_is_found(path, text, what):
     assert any(what in b for b in breaches(path, text))
 
 
 @pytest.mark.parametrize('path, text', [
-    ('src/core/x.c', SPDX + '#include <once/once.h>\n#include <string.h>\n'),
-    ('src/core/error.c', SPDX + '#include <stdio.h>\nvsnprintf(a, b, c, d);\n'),
-    ('src/store/x.c', SPDX + '#include "core/transition.h"\n#include <sqlite3.h>\n'),
-    ('src/http/x.c', SPDX + '/* no ngx_str_t */ f("strcpy(");\n'),
-    ('cli/x.c', SPDX + 'my_strcpy(a); int gets = 1;\n'),
+    ('src/calls/core/x.c', SPDX + '#include <once/once.h>\n#include <string.h>\n'),
+    ('src/base/error.c', SPDX + '#include <stdio.h>\nvsnprintf(a, b, c, d);\n'),
+    ('src/calls/store/x.c', SPDX + '#include "calls/core/transition.h"\n'
+     '#include <sqlite3.h>\n'),
+    ('src/calls/http/x.c', SPDX + '/* no ngx_str_t */ f("strcpy(");\n'),
+    ('programs/once/x.c', SPDX + 'my_strcpy(a); int gets = 1;\n'),
     ('README.md', '# Once\n'),
 ])
 def test_what_is_allowed_passes(path, text):
@@ -68,11 +80,25 @@ def test_what_is_allowed_passes(path, text):
 
 
 def test_a_file_that_nobody_builds_is_found():
-    lists = ['src/meson.build', 'test/meson.build']
-    for path in 'src/core/nobody.c', 'test/unit/test_nobody.c', 'cli/nobody.c':
+    lists = ['src/calls/meson.build', 'test/meson.build']
+    for path in ('src/calls/core/nobody.c', 'test/unit/test_nobody.c',
+                 'programs/once/nobody.c'):
         assert [p for p, _ in style.check_lists(lists + [path])] == [path]
-    known = ['src/core/transition.c', 'test/unit/test_key.c', 'nginx/any.c']
+    known = ['src/calls/core/transition.c', 'test/unit/test_key.c', 'nginx/any.c']
     assert list(style.check_lists(lists + known)) == []
+
+
+def test_a_tag_that_is_defined_twice_is_found(tmp_path, monkeypatch):
+    for path, text in (('src/base/a.h', 'struct once__x { int a; };\n'),
+                       ('src/client/b.h', 'enum once__x { B };\n'),
+                       ('src/client/c.c', 'struct x { int a; };\n'),
+                       ('src/base/d.c', 'struct x; /* struct once__x { */\n')):
+        (tmp_path / path).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / path).write_text(text)
+    monkeypatch.setattr(style, 'ROOT', str(tmp_path))
+    found = list(style.check_tags(['src/base/a.h', 'src/base/d.c',
+                                   'src/client/b.h', 'src/client/c.c']))
+    assert [p for p, _ in found] == ['src/client/b.h']
 
 
 def tap(text, status):

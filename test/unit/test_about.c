@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* test_about.c - labels and trace ids: src/http/about.c. */
+/* test_about.c - labels and trace ids: src/calls/http/about.c. */
 #include <string.h>
 
-#include "http/http.h"
+#include "calls/http/http.h"
 #include "t.h"
 
 #define TRACE "4bf92f3577b34da6a3ce929d0e0e4736"

@@ -3,7 +3,7 @@
  * test_audit.c - the audit log: what is written, by many at once and over
  * renamed files; and that each way to change it afterwards is found.
  */
-#include "audit/audit.h"
+#include "operate/audit/audit.h"
 
 #include <errno.h>
 #include <fcntl.h>

@@ -7,11 +7,11 @@
  * The record itself, decided by the transition table, says what each hit should
  * have been. Last the engine: when what it has answered counts no more.
  */
-#include "engine/cache.h"
+#include "calls/engine/cache.h"
 
 #include <once/store.h>
 
-#include "core/transition.h"
+#include "calls/core/transition.h"
 
 #include "t.h"
 

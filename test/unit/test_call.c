@@ -5,7 +5,7 @@
  * Nothing is timed: the store's clock is moved by hand where leases matter, and
  * what takes a while is waited for, with a limit that only a hang reaches.
  */
-#include "call/call.h"
+#include "calls/call/call.h"
 
 #include <pthread.h>
 #include <semaphore.h>
@@ -16,7 +16,7 @@
 
 #include <sys/wait.h>
 
-#include "http/http.h"
+#include "calls/http/http.h"
 #include "t.h"
 
 enum { HANG_MS = 60000, DECLINED = 7 };

@@ -4,7 +4,7 @@
  */
 #include <string.h>
 
-#include "core/clock.h"
+#include "calls/core/clock.h"
 #include "t.h"
 
 #define HOUR UINT64_C(3600000)
@@ -496,6 +496,24 @@ static void slow_answers_are_no_jumps(void)
     }
 }
 
+/* ---- Keys that carry a time ---------------------------------------------- */
+
+static void a_key_is_as_old_as_the_later_clock_says(void)
+{
+    enum { AGE = 1000, SOON = 300000, T = 9000000 };
+
+    T_EQ(once__key_fits(T, AGE, T, T), ONCE_OK);
+    T_EQ(once__key_fits(T, AGE, T + AGE, T + AGE), ONCE_OK);
+    T_EQ(once__key_fits(T, AGE, T + AGE + 1, T), ONCE_EXPIRED);
+    T_EQ(once__key_fits(T, AGE, T, T + AGE + 1), ONCE_EXPIRED);
+    T_EQ(once__key_fits(0, AGE, T, T), ONCE_EXPIRED);
+    /* From the future, by the earlier one. */
+    T_EQ(once__key_fits(T + SOON, AGE, T, T), ONCE_OK);
+    T_EQ(once__key_fits(T + SOON + 1, AGE, T, T + SOON), ONCE_TOO_SOON);
+    T_EQ(once__key_fits(T + SOON + 1, AGE, T + SOON, T), ONCE_TOO_SOON);
+    T_EQ(once__key_fits((UINT64_C(1) << 50) - 1, AGE, T, T), ONCE_TOO_SOON);
+}
+
 int main(void)
 {
     T_RUN(it_never_goes_faster_than_what_passed);
@@ -516,5 +534,6 @@ int main(void)
     T_RUN(what_somebody_has_accepted_counts_for_all);
     T_RUN(a_store_that_has_lost_it_is_told_again);
     T_RUN(slow_answers_are_no_jumps);
+    T_RUN(a_key_is_as_old_as_the_later_clock_says);
     return t_done();
 }

@@ -1,13 +1,13 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The corners of src/core that no protocol leads to: texts for numbers, records
+/* The corners of src/calls/core that no protocol leads to: texts for numbers, records
  * that nobody can have written, actions that there are not. */
 #include "t.h"
 
 #include <once/store.h>
 
-#include "core/transition.h"
-#include "core/machine.h"
-#include "core/error.h"
+#include "calls/core/transition.h"
+#include "calls/core/machine.h"
+#include "base/error.h"
 
 static void every_answer_has_a_text_of_its_own(void)
 {

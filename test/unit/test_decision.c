@@ -3,16 +3,16 @@
  * test_decision.c - what the client gets (docs/http.md, 2 and 3): a line for
  * each case, as one text, and at the end the rules that no combination breaks.
  */
-#include "http/http.h"
+#include "calls/http/http.h"
 
 #include "t.h"
 
 static const char *const nexts[] = {
-    "none", "run", "pass", "replay", "problem", "own", "drop",
+    "none", "run", "pass", "replay", "problem", "own", "drop", "tell",
 };
 
 /* "problem in-flight 409 after 3 in_flight", "own new, not marked", ... */
-static const char *text_of(once__decision d)
+static const char *text_of(once__http_decision d)
 {
     static char out[160];
     size_t n = (size_t)snprintf(out, sizeof(out), "%s", nexts[d.next]);
@@ -20,6 +20,8 @@ static const char *text_of(once__decision d)
     if (d.problem != ONCE__NO_PROBLEM)
         n += (size_t)snprintf(out + n, sizeof(out) - n, " %s %d",
                               once__problem_code(d.problem), d.status);
+    if (d.recorded != 0)
+        n += (size_t)snprintf(out + n, sizeof(out) - n, " of %d", d.recorded);
     if (d.retry_after > 0)
         n += (size_t)snprintf(out + n, sizeof(out) - n, " after %u",
                               d.retry_after);
@@ -28,11 +30,13 @@ static const char *text_of(once__decision d)
     return out;
 }
 
-enum { DENY = 0, BYPASS = 1, DRY_RUN = 2 };
+enum { DENY = 0, BYPASS = 1, DRY_RUN = 2, REFUSE = 4 };
 
 static once__policy policy_of(int flags)
 {
-    once__policy p = {.bypass = flags & BYPASS, .dry_run = flags & DRY_RUN};
+    once__policy p = {.bypass = flags & BYPASS,
+                      .dry_run = flags & DRY_RUN,
+                      .refuse = flags & REFUSE};
 
     return p;
 }
@@ -74,7 +78,8 @@ static const char *claimed(int flags, int rc, int what, uint64_t left_ms)
     return text_of(once__decide_claim(&p, rc, &record, left_ms, &stored, &err));
 }
 
-static const char *ended_with(int flags, once__end end, int what, int has_own)
+static const char *ended_with(int flags, once__http_end end, int what,
+                              int has_own)
 {
     once__policy p = policy_of(flags);
     uint8_t bytes[64];
@@ -86,7 +91,7 @@ static const char *ended_with(int flags, once__end end, int what, int has_own)
     return text_of(once__decide_end(&p, &end, &stored));
 }
 
-static const char *ended(int flags, once__end end, int what)
+static const char *ended(int flags, once__http_end end, int what)
 {
     return ended_with(flags, end, what, !once__is_broken(end.observed));
 }
@@ -135,6 +140,40 @@ static void a_response_that_was_not_kept_is_unavailable(void)
 {
     T_STR(claimed(DENY, ONCE_REPLAY, NOT_KEPT, 0),
           "problem response-unavailable 409 unstored");
+}
+
+static void a_repeat_that_is_refused_is_told_the_recorded_status(void)
+{
+    static const char *const wanted = "problem already-done 409 of 201 refused";
+
+    T_STR(claimed(REFUSE, ONCE_REPLAY, WHOLE, 0), wanted);
+    T_STR(claimed(REFUSE, ONCE_REPLAY, NOT_KEPT, 0), wanted);
+    T_STR(claimed(REFUSE | DRY_RUN, ONCE_REPLAY, WHOLE, 0),
+          "pass refused, not marked");
+    /* What is no repeat of it, or is not known, is told so. */
+    T_STR(claimed(REFUSE, ONCE_OWNER, WHOLE, 0), "run new");
+    T_STR(claimed(REFUSE, ONCE_MISMATCH, WHOLE, 0),
+          "problem key-reused 422 mismatch");
+    T_STR(claimed(REFUSE, ONCE_UNKNOWN, WHOLE, 0),
+          "problem outcome-unknown 409 indeterminate");
+    T_STR(claimed(REFUSE, ONCE_REPLAY, DAMAGED, 0),
+          "problem store-unavailable 503 after 1 unavailable");
+}
+
+static void a_key_whose_time_does_not_fit_is_told_why(void)
+{
+    static const char *const wanted = "problem key-expired 409 expired";
+    once__policy p = policy_of(BYPASS);
+    once__response stored;
+
+    T_STR(claimed(DENY, ONCE_EXPIRED, WHOLE, 0), wanted);
+    T_STR(claimed(BYPASS | REFUSE, ONCE_TOO_SOON, WHOLE, 0), wanted);
+    T_OK(once__decide_claim(&p, ONCE_EXPIRED, NULL, 0, &stored, &err).detail ==
+         NULL);
+    T_OK(strstr(once__decide_claim(&p, ONCE_TOO_SOON, NULL, 0, &stored, &err)
+                    .detail,
+                "ahead of") != NULL);
+    T_STR(claimed(DRY_RUN, ONCE_EXPIRED, WHOLE, 0), "pass expired, not marked");
 }
 
 static void another_attempt_answers_with_the_seconds_of_its_lease(void)
@@ -214,9 +253,9 @@ static void a_dry_run_passes_whatever_it_would_have_answered(void)
 
 /* ---- After the end ----------------------------------------------------- */
 
-static once__end end_of(int action, int observed, int rc)
+static once__http_end end_of(int action, int observed, int rc)
 {
-    once__end end = {.action = action, .observed = observed, .rc = rc};
+    once__http_end end = {.action = action, .observed = observed, .rc = rc};
 
     return end;
 }
@@ -232,7 +271,7 @@ static void a_recorded_response_is_sent(void)
 
 static void an_outcome_that_cannot_be_shown_is_said_to_be_recorded(void)
 {
-    once__end end = end_of(ONCE__DO_MARK, ONCE__UNSTORABLE, ONCE_OK);
+    once__http_end end = end_of(ONCE__DO_MARK, ONCE__UNSTORABLE, ONCE_OK);
 
     T_STR(ended_with(DENY, end, NOT_KEPT, 0),
           "problem response-unavailable 502 unstored");
@@ -248,7 +287,7 @@ static void an_outcome_that_cannot_be_shown_is_said_to_be_recorded(void)
 
 static void another_recorded_response_is_sent_in_its_place(void)
 {
-    once__end end = end_of(ONCE__DO_COMPLETE, ONCE__WHOLE, ONCE_REPLAY);
+    once__http_end end = end_of(ONCE__DO_COMPLETE, ONCE__WHOLE, ONCE_REPLAY);
 
     T_STR(ended(DENY, end, WHOLE), "replay replayed");
     end.action = ONCE__DO_MARK;
@@ -299,7 +338,7 @@ static void a_service_that_says_unknown_answers_for_itself(void)
 
 static void a_broken_response_is_unknown(void)
 {
-    once__end end = end_of(ONCE__DO_GIVE_UP, ONCE__RESET, ONCE_OK);
+    once__http_end end = end_of(ONCE__DO_GIVE_UP, ONCE__RESET, ONCE_OK);
 
     T_STR(ended(DENY, end, WHOLE), "problem outcome-unknown 502 indeterminate");
     end.rc = ONCE_ESTORE;
@@ -310,7 +349,7 @@ static void a_broken_response_is_unknown(void)
 
 static void a_dry_run_sends_what_the_service_sent(void)
 {
-    once__end end = end_of(ONCE__DO_COMPLETE, ONCE__WHOLE, ONCE_ESTORE);
+    once__http_end end = end_of(ONCE__DO_COMPLETE, ONCE__WHOLE, ONCE_ESTORE);
 
     T_STR(ended(DRY_RUN, end, WHOLE), "own new, not marked");
     end.rc = ONCE_REPLAY;
@@ -327,15 +366,15 @@ static void only_an_owner_runs_and_only_bypass_and_dry_run_pass(void)
     uint8_t bytes[64];
     once_record record = record_of(WHOLE, bytes);
     once__response stored;
-    once__decision d;
+    once__http_decision d;
     int rc, flags;
 
-    for (flags = 0; flags < 4; flags++) {
+    for (flags = 0; flags < 8; flags++) {
         p = policy_of(flags);
-        for (rc = -40; rc <= ONCE_REFUSED; rc++) {
+        for (rc = -40; rc <= ONCE_TOO_SOON; rc++) {
             d = once__decide_claim(&p, rc, &record, 0, &stored, &err);
             T_EQ(d.next == ONCE__NEXT_RUN, rc == ONCE_OWNER);
-            T_OK(d.next != ONCE__NEXT_PASS || flags != 0);
+            T_OK(d.next != ONCE__NEXT_PASS || (flags & ~REFUSE) != 0);
             T_OK(d.header != ONCE__STATUS_NONE);
             T_EQ(d.attempt, rc == ONCE_OWNER || rc == ONCE_REPLAY ? 7 : 0);
         }
@@ -348,7 +387,7 @@ static void without_a_record_nothing_of_a_response_is_shown(void)
     int rc, i;
 
     for (i = 0; i < 2; i++)
-        for (rc = -40; rc <= ONCE_REFUSED; rc++)
+        for (rc = -40; rc <= ONCE_TOO_SOON; rc++)
             if (rc != ONCE_OK && rc != ONCE_REPLAY)
                 T_STR(ended(DENY, end_of(kept[i], ONCE__WHOLE, rc), WHOLE),
                       "problem outcome-unknown 502 indeterminate");
@@ -363,7 +402,8 @@ static void a_request_is_filled_from_the_policy(void)
                       .lease_ms = 11,
                       .wait_ms = 12,
                       .store_ms = 13,
-                      .keep_ms = 14};
+                      .keep_ms = 14,
+                      .max_age_ms = 15};
     uint8_t name[ONCE_NAME_SIZE] = {1}, print[ONCE_FINGERPRINT_SIZE] = {2},
             group[ONCE_GROUP_SIZE] = {'g'};
     once_request r;
@@ -380,6 +420,7 @@ static void a_request_is_filled_from_the_policy(void)
     T_EQ(r.wait_ms, 12);
     T_EQ(r.store_ms, 13);
     T_EQ(r.keep_ms, 14);
+    T_EQ(r.max_age_ms, 15);
 }
 
 static void a_failure_may_be_repeated_where_not_every_status_is_final(void)
@@ -403,6 +444,8 @@ int main(void)
     T_RUN(an_owner_runs);
     T_RUN(a_completed_record_is_replayed);
     T_RUN(a_response_that_was_not_kept_is_unavailable);
+    T_RUN(a_repeat_that_is_refused_is_told_the_recorded_status);
+    T_RUN(a_key_whose_time_does_not_fit_is_told_why);
     T_RUN(another_attempt_answers_with_the_seconds_of_its_lease);
     T_RUN(another_request_under_the_key_is_a_mismatch);
     T_RUN(an_unknown_outcome_has_no_retry_after);

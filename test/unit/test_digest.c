@@ -4,7 +4,8 @@
  * computed by another program (Python's hashlib) over the framing that
  * digest.c describes: stores hold them, so they must never change unseen.
  */
-#include "http/http.h"
+#include "calls/http/http.h"
+#include "calls/http/json.h"
 
 #include "t.h"
 
@@ -25,13 +26,26 @@ static const char *hex(const uint8_t sum[32])
 
 /* ---- Names -------------------------------------------------------------- */
 
+static const once__request_head of_path = {.of_path = 1};
 static const char *const alice[5] = {"alice", "pay.example", "POST", "/charge",
                                      "8e03978e"};
 
 static void name_of(const char *const part[5], uint8_t out[ONCE_NAME_SIZE])
 {
-    once__name(text(part[0]), text(part[1]), text(part[2]), text(part[3]),
-               text(part[4]), out);
+    const once__request_head head = {
+        .method = text(part[2]), .path = text(part[3]), .of_path = 1};
+
+    once__name(text(part[0]), text(part[1]), &head, text(part[4]), out);
+}
+
+/* The key is the caller's: method and path are in the fingerprint. */
+static void realm_name_of(const char *const part[5],
+                          uint8_t out[ONCE_NAME_SIZE])
+{
+    const once__request_head head = {.method = text(part[2]),
+                                     .path = text(part[3])};
+
+    once__name(text(part[0]), text(part[1]), &head, text(part[4]), out);
 }
 
 static void a_name_is_the_sum_that_others_compute(void)
@@ -54,7 +68,7 @@ static void empty_parts_may_have_no_data(void)
     uint8_t a[ONCE_NAME_SIZE], b[ONCE_NAME_SIZE];
 
     name_of(none, a);
-    once__name(no, no, no, no, no, b);
+    once__name(no, no, &of_path, no, b);
     T_MEM(a, b, sizeof(a));
 }
 
@@ -99,8 +113,8 @@ static void a_nul_byte_counts_like_any_other(void)
     uint8_t a[ONCE_NAME_SIZE], b[ONCE_NAME_SIZE];
     const once_bytes x = text("x");
 
-    once__name(x, x, x, (once_bytes){"/a", 2}, x, a);
-    once__name(x, x, x, (once_bytes){"/a\0", 3}, x, b);
+    once__name(x, x, &of_path, (once_bytes){"/a", 2}, a);
+    once__name(x, x, &of_path, (once_bytes){"/a\0", 3}, b);
     T_OK(memcmp(a, b, sizeof(a)) != 0);
 }
 
@@ -125,12 +139,12 @@ static void print_of(once_bytes query, once_bytes type, once_bytes encoding,
                      once_bytes body, size_t step, uint8_t out[32])
 {
     const char *at = body.data;
+    once__request_head head = {
+        .query = query, .type = type, .encoding = encoding, .of_path = 1};
     once__fingerprint *f = NULL;
     size_t left = body.size, n;
 
-    T_EQ(once__fingerprint_new(
-             ONCE__COUNT_ALL, &(once__request_head){query, type, encoding}, &f),
-         ONCE_OK);
+    T_EQ(once__fingerprint_new(ONCE__COUNT_ALL, &head, &f), ONCE_OK);
     for (; left > 0; left -= n, at += n) {
         n = left < step ? left : step;
         once__fingerprint_body(f, at, n);
@@ -177,7 +191,7 @@ static void an_empty_step_changes_nothing(void)
     uint8_t a[32], b[32];
 
     print_of(no, no, no, text("xy"), 2, a);
-    T_EQ(once__fingerprint_new(ONCE__COUNT_ALL, &nothing, &f), ONCE_OK);
+    T_EQ(once__fingerprint_new(ONCE__COUNT_ALL, &of_path, &f), ONCE_OK);
     once__fingerprint_body(f, NULL, 0);
     once__fingerprint_body(f, "x", 1);
     once__fingerprint_body(f, NULL, 0);
@@ -228,7 +242,7 @@ static void a_name_is_never_a_fingerprint(void)
     const once_bytes no = {NULL, 0};
     uint8_t a[32], b[32];
 
-    once__name(no, no, no, no, no, a);
+    once__name(no, no, &of_path, no, a);
     print_of(no, no, no, no, 1, b);
     T_OK(memcmp(a, b, sizeof(a)) != 0);
 }
@@ -251,7 +265,8 @@ static void a_fingerprint_can_be_dropped_at_any_time(void)
 static void printed(unsigned counts, const char *type, once_bytes body,
                     size_t step, uint8_t out[32])
 {
-    const once__request_head head = {text("q=1"), text(type), {NULL, 0}};
+    const once__request_head head = {
+        .query = text("q=1"), .type = text(type), .of_path = 1};
     const char *at = body.data;
     once__fingerprint *f = NULL;
     size_t left = body.size, n;
@@ -265,26 +280,168 @@ static void printed(unsigned counts, const char *type, once_bytes body,
     once__fingerprint_free(f);
 }
 
+static int add(once__compared *c, const char *word)
+{
+    once_error err;
+
+    return once__compared_add(c, text(word), &err);
+}
+
+static int compares(const char *a, const char *b)
+{
+    once__compared c = {0};
+    once_error err;
+
+    T_EQ(add(&c, a), ONCE_OK);
+    T_EQ(add(&c, b), ONCE_OK);
+    return once__compared_check(&c, &err) == ONCE_OK;
+}
+
 static void words_say_what_counts(void)
 {
-    static const char *const bad[] = {"", "Body", "bod", "bodyx", "all"};
-    unsigned counts = 0;
+    static const char *const bad[] = {"",      "Body",    "bod",      "bodyx",
+                                      "all",   "but=",    "but=a",    "but",
+                                      "json=", "but=/~2", "but=/\xff"};
+    once__compared c = {0};
+    once_error err;
     size_t i;
 
-    T_EQ(once__counts_add(&counts, text("body")), 1);
-    T_EQ(counts, ONCE__COUNT_BODY);
-    T_EQ(once__counts_add(&counts, text("query")), 1);
-    T_EQ(once__counts_add(&counts, text("type")), 1);
-    T_EQ(once__counts_add(&counts, text("type")), 1);
-    T_EQ(counts, ONCE__COUNT_ALL);
+    T_EQ(once__compared_check(&c, &err), ONCE_EINVAL);
+    T_EQ(add(&c, "body"), ONCE_OK);
+    T_EQ(c.counts, ONCE__COUNT_BODY);
+    T_EQ(add(&c, "query"), ONCE_OK);
+    T_EQ(add(&c, "type"), ONCE_OK);
+    T_EQ(add(&c, "type"), ONCE_OK);
+    T_EQ(c.counts, ONCE__COUNT_ALL);
     for (i = 0; i < sizeof(bad) / sizeof(bad[0]); i++)
-        T_EQ(once__counts_add(&counts, text(bad[i])), 0);
-    T_EQ(counts, ONCE__COUNT_ALL);
+        T_EQ(add(&c, bad[i]), ONCE_EINVAL);
+    T_EQ(c.counts, ONCE__COUNT_ALL);
+    T_EQ(once__compared_check(&c, &err), ONCE_OK);
+    T_OK(compares("json", "query") && compares("json", "but=/a"));
+    T_OK(!compares("json", "body") && !compares("body", "but=/a"));
+    for (i = 0; i < ONCE__BUT_MAX; i++)
+        T_EQ(add(&c, "but=/a"), ONCE_OK);
+    T_EQ(add(&c, "but=/a"), ONCE_EINVAL);
+}
+
+/* ---- JSON ---------------------------------------------------------------- */
+
+static void json_at(const char *path, const char *type, const char *encoding,
+                    const char *body, uint8_t out[32])
+{
+    const once__request_head head = {.query = text("q=1"),
+                                     .type = text(type),
+                                     .encoding = text(encoding),
+                                     .path = text(path != NULL ? path : ""),
+                                     .of_path = path == NULL};
+    once__compared c = {0};
+    once__fingerprint *f = NULL;
+    once__json_text t = {NULL, 0, 0, ONCE_OK};
+    once__json *doc = NULL;
+    size_t i;
+
+    T_OK(compares("json", "query"));
+    T_OK(add(&c, "json") == ONCE_OK && add(&c, "query") == ONCE_OK);
+    T_EQ(add(&c, "but=/at"), ONCE_OK);
+    T_EQ(once__fingerprint_new(c.counts, &head, &f), ONCE_OK);
+    for (i = 0; i < strlen(body); i++) {
+        once__fingerprint_body(f, body + i, 1);
+        once__json_add(&t, body + i, 1);
+    }
+    if (once__json_read(&t, &doc, NULL) != ONCE_OK)
+        doc = NULL;
+    T_EQ(once__fingerprint_end_json(f, doc, &c, out), ONCE_OK);
+    free(doc);
+    once__json_clear(&t);
+    once__fingerprint_free(f);
+}
+
+static void json_printed(const char *type, const char *encoding,
+                         const char *body, uint8_t out[32])
+{
+    json_at(NULL, type, encoding, body, out);
+}
+
+static int same_json(const char *type, const char *a, const char *b)
+{
+    uint8_t one[32], two[32];
+
+    json_printed(type, "", a, one);
+    json_printed(type, "", b, two);
+    return memcmp(one, two, sizeof(one)) == 0;
+}
+
+static void a_json_body_is_its_meaning_where_it_is_declared(void)
+{
+    static const char *const types[] = {
+        "application/json", "Application/JSON ; charset=utf-8",
+        "application/vnd.a+json", "application/problem+JSON;a=b"};
+    static const char *const others[] = {"",
+                                         "text/json",
+                                         "application/jsonl",
+                                         "application/json-seq",
+                                         "+json",
+                                         "application/a+jsonx",
+                                         ";application/json",
+                                         "text/plain;a=+json"};
+    size_t i;
+
+    for (i = 0; i < sizeof(types) / sizeof(types[0]); i++)
+        T_OK(same_json(types[i], "{\"a\":1,\"at\":2}", "{ \"a\":1.0 }"));
+    for (i = 0; i < sizeof(others) / sizeof(others[0]); i++)
+        T_OK(!same_json(others[i], "{\"a\":1}", "{ \"a\":1}"));
+}
+
+static void where_json_has_no_exact_meaning_its_bytes_count(void)
+{
+    static const char *const bodies[] = {"{\"at\":1,\"at\":1}", "{\"a\":}", "",
+                                         "\"\\ud800\""};
+    const char *type = "application/json";
+    const once__request_head head = {
+        .query = text("q=1"), .type = text(type), .of_path = 1};
+    uint8_t ours[32], bytes[32];
+    once__fingerprint *f;
+    size_t i;
+
+    T_OK(!same_json(type, "{\"a\":1,\"a\":1}", "{\"a\":1, \"a\":1}"));
+    T_OK(!same_json(type, "{\"at\":1,\"at\":1}", "{\"at\":2,\"at\":2}"));
+    for (i = 0; i < sizeof(bodies) / sizeof(bodies[0]); i++) {
+        json_printed(type, "", bodies[i], ours);
+        T_EQ(once__fingerprint_new(ONCE__COUNT_BODY | ONCE__COUNT_QUERY, &head,
+                                   &f),
+             ONCE_OK);
+        once__fingerprint_body(f, bodies[i], strlen(bodies[i]));
+        once__fingerprint_end(f, bytes);
+        once__fingerprint_free(f);
+        T_MEM(ours, bytes, sizeof(ours));
+    }
+    json_printed(type, "gzip", "{}", ours);
+    json_printed(type, "gzip", "{ }", bytes);
+    T_OK(memcmp(ours, bytes, sizeof(ours)) != 0);
+    json_printed(type, "", "{}", bytes);
+    T_OK(memcmp(ours, bytes, sizeof(ours)) != 0);
+}
+
+static void a_json_sum_is_what_others_compute(void)
+{
+    uint8_t sum[32], other[32];
+
+    json_printed("application/json", "",
+                 "{\"b\":[-12.50,null,true],\"a\":\"x\",\"at\":9}", sum);
+    T_STR(hex(sum),
+          "fad88122b9afb3b939f928c75e1660f260bd76f9af110f96634b67d9085b6468");
+    /* Where the path is not in the name, it counts beside JSON, too. */
+    json_at("/a", "application/json", "", "{}", sum);
+    json_at("/b", "application/json", "", "{}", other);
+    T_OK(memcmp(sum, other, sizeof(sum)) != 0);
 }
 
 static void what_does_not_count_is_not_in_the_sum(void)
 {
-    const once__request_head head = {text("q=1"), text("a/b"), text("gzip")};
+    const once__request_head head = {.query = text("q=1"),
+                                     .type = text("a/b"),
+                                     .encoding = text("gzip"),
+                                     .of_path = 1};
     once__fingerprint *f = NULL;
     uint8_t sum[32];
 
@@ -298,7 +455,7 @@ static void what_does_not_count_is_not_in_the_sum(void)
     once__fingerprint_free(f);
     T_STR(hex(sum), "70fb0a8aa2ae7a30daed197711640601"
                     "e8d77cb52b09b8d4497cc6a9edf49fb4");
-    once__fingerprint_of_text(text("sha-256=:x:"), sum);
+    once__fingerprint_of_text(&head, text("sha-256=:x:"), sum);
     T_STR(hex(sum), "d4461cecab6a9695b9580a07737d0fd8"
                     "be0b44b35d340a28dd931d6fc267bf38");
 }
@@ -470,6 +627,76 @@ static void a_boundary_is_found_where_the_grammar_has_it(void)
     T_EQ(once__boundary_find((once_bytes){NULL, 0}, &b), 0);
 }
 
+/* ---- Keys that belong to the caller --------------------------------------- */
+
+enum { WHOLE, BODYLESS, UPLOAD, TEXT, FORMS };
+
+static void print_target(int form, const char *method, const char *path,
+                         uint8_t out[32])
+{
+    const once__request_head head = {
+        .query = text("q=1"),
+        .type = text(form == UPLOAD ? "multipart/x; boundary=b" : "a/b"),
+        .encoding = text("gzip"),
+        .method = text(method),
+        .path = text(path)};
+    once__fingerprint *f = NULL;
+
+    if (form == TEXT) {
+        once__fingerprint_of_text(&head, text("sha-256=:x:"), out);
+        return;
+    }
+    T_EQ(once__fingerprint_new(
+             form == BODYLESS ? ONCE__COUNT_QUERY : ONCE__COUNT_ALL, &head, &f),
+         ONCE_OK);
+    once__fingerprint_body(f, "body", 4);
+    once__fingerprint_end(f, out);
+    once__fingerprint_free(f);
+}
+
+static void a_key_of_the_realm_is_named_without_method_and_path(void)
+{
+    static const char *const other[5] = {"alice", "pay.example", "PUT", "/x",
+                                         "8e03978e"};
+    static const char *const bob[5] = {"bob", "pay.example", "POST", "/charge",
+                                       "8e03978e"};
+    uint8_t a[ONCE_NAME_SIZE], b[ONCE_NAME_SIZE];
+
+    realm_name_of(alice, a);
+    T_STR(hex(a), "2798bdde5f8d89040838265437cd5c98"
+                  "64b0f720082cf713c602768a662c603d");
+    realm_name_of(other, b);
+    T_MEM(a, b, sizeof(a));
+    realm_name_of(bob, b);
+    T_OK(memcmp(a, b, sizeof(a)) != 0);
+}
+
+static void method_and_path_are_in_each_of_its_fingerprints(void)
+{
+    static const char *const sums[FORMS] = {
+        [WHOLE] = "c8228767a1ed2bb92aef1b9b06eb3041"
+                  "642496c6f6a606b6e16791bcfcb05f21",
+        [BODYLESS] = "38f6d7a78ce76a9925341b4a04ece9c2"
+                     "d57d34b2b749564dcd0caa2f2db2196c",
+        [TEXT] = "4b7ae6417f31414cf4700688ddbdf41a"
+                 "b1cf34f483df9bc56529c31fff0a884b",
+    };
+    uint8_t a[32], b[32];
+    int form;
+
+    for (form = 0; form < FORMS; form++) {
+        print_target(form, "POST", "/charge", a);
+        if (sums[form] != NULL)
+            T_STR(hex(a), sums[form]);
+        print_target(form, "PUT", "/charge", b);
+        T_OK(memcmp(a, b, sizeof(a)) != 0);
+        print_target(form, "POST", "/charge/", b);
+        T_OK(memcmp(a, b, sizeof(a)) != 0);
+        print_target(form, "POST/", "charge", b);
+        T_OK(memcmp(a, b, sizeof(a)) != 0);
+    }
+}
+
 static void a_realm_becomes_a_group_that_can_be_printed(void)
 {
     static const uint8_t full[] = "0123456789012345678901234567890123456789";
@@ -502,11 +729,16 @@ int main(void)
     T_RUN(a_name_is_never_a_fingerprint);
     T_RUN(a_fingerprint_can_be_dropped_at_any_time);
     T_RUN(words_say_what_counts);
+    T_RUN(a_json_body_is_its_meaning_where_it_is_declared);
+    T_RUN(where_json_has_no_exact_meaning_its_bytes_count);
+    T_RUN(a_json_sum_is_what_others_compute);
     T_RUN(what_does_not_count_is_not_in_the_sum);
     T_RUN(a_boundary_does_not_count);
     T_RUN(bodies_that_differ_in_more_than_delimiters_differ);
     T_RUN(a_delimiter_that_fails_may_begin_anew);
     T_RUN(a_boundary_is_found_where_the_grammar_has_it);
+    T_RUN(a_key_of_the_realm_is_named_without_method_and_path);
+    T_RUN(method_and_path_are_in_each_of_its_fingerprints);
     T_RUN(a_realm_becomes_a_group_that_can_be_printed);
     return t_done();
 }

@@ -23,7 +23,7 @@ enum { HANG_MS = 60000, SOON = 100000 };
 struct world {
     once_engine *e;
     atomic_uint_fast64_t now_ms; /* the store's clock, moved by hand */
-    atomic_int events, jumps, settled, flushes, late, dropped, lost;
+    atomic_int events, jumps, settled, flushes, late, dropped, lost, apart;
 };
 
 static uint64_t hand(void *user)
@@ -45,6 +45,8 @@ static void event(void *user, const char *text)
         atomic_fetch_add(&w->late, (int)recorded);
         atomic_fetch_add(&w->dropped, (int)dropped);
     }
+    if (strstr(text, "s behind this host's") != NULL)
+        atomic_fetch_add(&w->apart, 1);
     if (strstr(text, "jumped ahead") != NULL)
         atomic_fetch_add(&w->jumps, 1);
     if (strstr(text, "agree again") != NULL || strstr(text, "set back") != NULL)
@@ -221,8 +223,15 @@ static void life(struct world *w)
     T_EQ(once_attempt_record(a)->attempt, 1);
     T_OK(once_attempt_record(a)->fence > 0);
     T_EQ(claim_once(w, 1), ONCE_IN_FLIGHT);
+    T_EQ(once_attempt_keep(b, 4000000), ONCE_EINVAL);
+    T_EQ(once_attempt_keep(a, 1), ONCE_EINVAL);
+    T_EQ(once_attempt_keep(a, ONCE_KEEP_MAX_MS + 1), ONCE_EINVAL);
+    T_EQ(once_attempt_keep(a, 4000000), ONCE_OK);
     T_EQ(once_complete(a, ONCE_SUCCESS, bytes("paid"), NULL), ONCE_OK);
+    T_EQ(once_attempt_keep(a, 4000000), ONCE_EINVAL);
     T_EQ(once_claim(b, NULL), ONCE_REPLAY);
+    T_EQ(once_attempt_record(b)->keep_ms - once_attempt_record(b)->ended_ms,
+         4000000);
     T_EQ(once_attempt_record(b)->kind, ONCE_SUCCESS);
     T_EQ(once_attempt_record(b)->result.size, 4);
     T_MEM(once_attempt_record(b)->result.data, "paid", 4);
@@ -913,6 +922,12 @@ struct hall {
     atomic_int told, replayed, in_flight, closed, other;
 };
 
+static void looked(once_attempt *a, int rc, void *user)
+{
+    (void)a;
+    atomic_store((atomic_int *)user, rc);
+}
+
 static void waited(once_attempt *a, int rc, void *user)
 {
     struct hall *h = user;
@@ -966,6 +981,88 @@ static void waiters_are_told_the_outcome_of_the_one_they_waited_for(void)
     T_EQ(stats(&w).waiting, 0);
     once_attempt_free(a);
     free_all(list, WAITERS);
+    once_engine_close(w.e);
+}
+
+/* ---- Looking ------------------------------------------------------------ */
+
+static int look_once(struct world *w, unsigned key)
+{
+    once_attempt *a = attempt(w, key);
+    atomic_int rc;
+
+    atomic_init(&rc, -1000);
+    T_EQ(once_look_start(a, looked, &rc), ONCE_OK);
+    UNTIL(atomic_load(&rc) != -1000);
+    once_attempt_free(a);
+    return atomic_load(&rc);
+}
+
+static void who_looks_is_told_and_changes_nothing(void)
+{
+    struct world w;
+    once_attempt *a;
+    once_record r;
+
+    open_world(&w, "memory:");
+    T_EQ(look_once(&w, 1), ONCE_FREE);
+    T_EQ(ask(&w, ONCE_OP_SHOW, 1, &r), ONCE_FREE);
+    T_EQ(r.attempt, 0); /* no row: it did not claim */
+    a = attempt(&w, 1);
+    T_EQ(once_claim(a, NULL), ONCE_OWNER);
+    T_EQ(look_once(&w, 1), ONCE_IN_FLIGHT);
+    T_EQ(once_give_up(a, ONCE_REASON_TIMEOUT, NULL), ONCE_OK);
+    T_EQ(look_once(&w, 1), ONCE_UNKNOWN);
+    once_attempt_free(a);
+    T_EQ(ask(&w, ONCE_OP_CLAIM, 2, NULL), ONCE_OWNER);
+    atomic_fetch_add(&w.now_ms, 1); /* but its lease of 100 ms goes on */
+    T_EQ(look_once(&w, 2), ONCE_IN_FLIGHT);
+    once_engine_close(w.e);
+}
+
+/* A store that does not answer is no reason to take back what was not asked. */
+static void who_looks_at_a_silent_store_releases_nothing(void)
+{
+    struct world w;
+    once_request r = request(1);
+    once_attempt *a;
+    atomic_int rc;
+
+    open_world(&w, "faulty:fail=show:1-*@memory:");
+    atomic_init(&rc, -1000);
+    r.store_ms = 20;
+    a = attempt_of(&w, &r);
+    T_EQ(once_look_start(a, looked, &rc), ONCE_OK);
+    UNTIL(atomic_load(&rc) != -1000);
+    T_EQ(atomic_load(&rc), ONCE_ESTORE);
+    T_EQ(stats(&w).operations, 0);
+    once_attempt_free(a);
+    once_engine_close(w.e);
+}
+
+static void who_looks_waits_while_it_is_in_flight(void)
+{
+    struct world w;
+    struct hall h = {0};
+    once_request r = request(1);
+    once_attempt *a, *list[2];
+    size_t i;
+
+    open_world(&w, "memory:");
+    a = attempt(&w, 1);
+    T_EQ(once_claim(a, NULL), ONCE_OWNER);
+    r.wait_ms = SOON;
+    for (i = 0; i < 2; i++) {
+        list[i] = attempt_of(&w, &r);
+        T_EQ(once_look_start(list[i], waited, &h), ONCE_OK);
+    }
+    UNTIL(stats(&w).waiting == 2);
+    once_attempt_cancel(list[0]);
+    UNTIL(atomic_load(&h.in_flight) == 1);
+    T_EQ(once_complete(a, ONCE_SUCCESS, bytes("paid"), NULL), ONCE_OK);
+    UNTIL(atomic_load(&h.replayed) == 1);
+    once_attempt_free(a);
+    free_all(list, 2);
     once_engine_close(w.e);
 }
 
@@ -1224,6 +1321,99 @@ static void keep_of(struct world *w, unsigned key, uint64_t keep_ms)
     op.kind = ONCE_SUCCESS;
     T_EQ(once_apply(w->e, &op, NULL), ONCE_OK);
     once_op_clear(&op);
+}
+
+static uint64_t host_ms(void)
+{
+    struct timespec t;
+
+    (void)clock_gettime(CLOCK_REALTIME, &t);
+    return (uint64_t)t.tv_sec * 1000 + (uint64_t)t.tv_nsec / 1000000;
+}
+
+/* A claim of a key that was made so long ago and may be a minute old. */
+static int claim_aged(struct world *w, unsigned key, uint64_t age_ms)
+{
+    once_request r = request(key);
+    once_attempt *a;
+    int rc;
+
+    r.policy = ONCE_RETRY_FAILED | ONCE_TAKEOVER;
+    r.born_ms = host_ms() - age_ms;
+    r.max_age_ms = 60000;
+    a = attempt_of(w, &r);
+    rc = once_claim(a, NULL);
+    if (rc == ONCE_OWNER)
+        T_EQ(once_complete(a, ONCE_FAILURE, bytes("no"), NULL), ONCE_OK);
+    once_attempt_free(a);
+    return rc;
+}
+
+/* The store's clock is set, and the engine has read it. */
+static void store_is_at(struct world *w, uint64_t ms)
+{
+    int seen;
+
+    UNTIL(stats(w).swept_ms != UINT64_MAX); /* it was read before */
+    seen = atomic_load(&w->jumps) + atomic_load(&w->settled);
+    atomic_store(&w->now_ms, ms);
+    UNTIL(atomic_load(&w->jumps) + atomic_load(&w->settled) > seen);
+}
+
+static void a_key_that_is_too_old_is_read_and_never_claimed(void)
+{
+    enum { OLD = 61000 };
+    struct world w;
+    once_attempt *a;
+    once_request r;
+
+    open_world(&w, "memory:");
+    store_is_at(&w, host_ms());
+    T_EQ(claim_aged(&w, 1, 0), ONCE_OWNER);
+    T_EQ(claim_aged(&w, 2, OLD), ONCE_EXPIRED);
+    T_EQ(ask(&w, ONCE_OP_SHOW, 2, NULL), ONCE_FREE);
+    T_EQ(claim_aged(&w, 2, 0), ONCE_OWNER);
+    /* A failure that may be tried again is not, by such a key. */
+    T_EQ(claim_aged(&w, 2, OLD), ONCE_REPLAY);
+    T_EQ(claim_aged(&w, 2, 0), ONCE_OWNER);
+    a = attempt(&w, 3);
+    T_EQ(once_claim(a, NULL), ONCE_OWNER);
+    T_EQ(claim_aged(&w, 3, OLD), ONCE_IN_FLIGHT);
+    T_EQ(once_give_up(a, ONCE_REASON_RESET, NULL), ONCE_OK);
+    T_EQ(claim_aged(&w, 3, OLD), ONCE_UNKNOWN);
+    once_attempt_free(a);
+    a = attempt(&w, 4);
+    T_EQ(once_claim(a, NULL), ONCE_OWNER);
+    T_EQ(once_release(a, ONCE_REASON_NOT_SENT, NULL), ONCE_OK);
+    T_EQ(claim_aged(&w, 4, OLD), ONCE_EXPIRED);
+    once_attempt_free(a);
+    r = request(1);
+    memset(r.fingerprint, 8, sizeof(r.fingerprint));
+    r.max_age_ms = 1; /* and born in 1970 */
+    a = attempt_of(&w, &r);
+    T_EQ(once_claim(a, NULL), ONCE_MISMATCH);
+    once_attempt_free(a);
+    r.max_age_ms = r.keep_ms = 60000;
+    r.max_age_ms++;
+    T_EQ(once_attempt_new(w.e, &r, NULL, &a), ONCE_EINVAL);
+    once_engine_close(w.e);
+}
+
+static void the_stores_clock_counts_for_the_age_of_a_key(void)
+{
+    struct world w;
+
+    open_world(&w, "memory:");
+    store_is_at(&w, host_ms() + 70000);
+    T_EQ(claim_aged(&w, 1, 0), ONCE_EXPIRED);
+    store_is_at(&w, host_ms());
+    T_EQ(claim_aged(&w, 1, 0), ONCE_OWNER);
+    store_is_at(&w, host_ms() - 310000);
+    T_EQ(claim_aged(&w, 2, 0), ONCE_TOO_SOON);
+    T_EQ(claim_aged(&w, 1, 0), ONCE_REPLAY);
+    T_EQ(atomic_load(&w.apart), 1);
+    T_EQ(ask(&w, ONCE_OP_SHOW, 2, NULL), ONCE_FREE);
+    once_engine_close(w.e);
 }
 
 static void what_is_due_by_a_clock_that_jumped_ahead_is_kept(void)
@@ -1775,6 +1965,9 @@ int main(void)
     T_RUN(an_unknown_outcome_keeps_nobody_else_waiting);
     T_RUN(what_fails_each_batch_fails_alone_in_the_end);
     T_RUN(waiters_are_told_the_outcome_of_the_one_they_waited_for);
+    T_RUN(who_looks_is_told_and_changes_nothing);
+    T_RUN(who_looks_at_a_silent_store_releases_nothing);
+    T_RUN(who_looks_waits_while_it_is_in_flight);
     T_RUN(of_many_waiters_one_becomes_the_next_owner);
     T_RUN(a_waiter_gives_up_at_its_deadline);
     T_RUN(a_waiter_can_be_cancelled);
@@ -1786,6 +1979,8 @@ int main(void)
     T_RUN(somebody_else_may_be_the_reaper);
     T_RUN(what_was_kept_long_enough_is_forgotten);
     T_RUN(one_record_that_fails_keeps_no_other_from_the_reaper);
+    T_RUN(a_key_that_is_too_old_is_read_and_never_claimed);
+    T_RUN(the_stores_clock_counts_for_the_age_of_a_key);
     T_RUN(what_is_due_by_a_clock_that_jumped_ahead_is_kept);
     T_RUN(under_a_clock_that_is_ahead_forgetting_goes_on_at_its_pace);
     T_RUN(an_owner_gets_through_a_full_queue);

@@ -3,7 +3,7 @@
  * test_header.c - which headers of a response are stored (docs/http.md, 5),
  * and which never pass (1).
  */
-#include "http/http.h"
+#include "calls/http/http.h"
 
 #include <ctype.h>
 
@@ -256,6 +256,9 @@ static void four_headers_are_our_own(void)
     T_OK(once__header_internal(text("IDEMPOTENCY-OUTCOME")));
     T_OK(once__header_internal(text("idempotency-status")));
     T_OK(once__header_internal(text("Idempotent-Replayed")));
+    T_OK(once__header_internal(text("Idempotency-Probe")));
+    T_OK(once__header_internal(text("idempotency-record")));
+    T_OK(once__header_internal(text("Idempotency-Recorded-Status")));
     T_OK(!once__header_internal(text("Idempotency-Key")));
     T_OK(!once__header_internal(text("Idempotency-Statu")));
     T_OK(!once__header_internal(text("Idempotency-Status2")));

@@ -4,7 +4,7 @@
  * values over a small alphabet are held against the same grammar written as
  * POSIX regular expressions, which know nothing of the parser.
  */
-#include "http/http.h"
+#include "calls/http/http.h"
 
 #include <regex.h>
 
@@ -407,6 +407,86 @@ static void all_short_values_are_judged_as_the_grammar_says(void)
     regfree(&g.blank);
 }
 
+/* ---- Keys that carry a time ---------------------------------------------- */
+
+static int64_t born(int form, const char *key)
+{
+    uint64_t ms;
+
+    if (once__key_birth(form, (once_bytes){key, strlen(key)}, &ms, NULL) !=
+        ONCE_OK)
+        return -1;
+    return (int64_t)ms;
+}
+
+static void a_uuid_of_version_7_says_when_it_was_made(void)
+{
+    /* The example of RFC 9562, A.6. */
+    T_EQ(born(ONCE__KEY_UUID7, "017F22E2-79B0-7CC3-98C4-DC0C0C07398F"),
+         1645557742000);
+    T_EQ(born(ONCE__KEY_UUID7, "017f22e2-79b0-7cc3-b8c4-dc0c0c07398f"),
+         1645557742000);
+    T_EQ(born(ONCE__KEY_UUID7, "ffffffff-ffff-7fff-bfff-ffffffffffff"),
+         281474976710655);
+    /* Another version, another variant, another form. */
+    T_EQ(born(ONCE__KEY_UUID7, "017f22e2-79b0-4cc3-98c4-dc0c0c07398f"), -1);
+    T_EQ(born(ONCE__KEY_UUID7, "017f22e2-79b0-7cc3-c8c4-dc0c0c07398f"), -1);
+    T_EQ(born(ONCE__KEY_UUID7, "017f22e2-79b0-7cc3-78c4-dc0c0c07398f"), -1);
+    T_EQ(born(ONCE__KEY_UUID7, "017f22e279b07cc398c4dc0c0c07398f"), -1);
+    T_EQ(born(ONCE__KEY_UUID7, "017f22e2-79b0-7cc3-98c4-dc0c0c07398"), -1);
+    T_EQ(born(ONCE__KEY_UUID7, "017f22e2-79b0-7cc3-98c4-dc0c0c07398f0"), -1);
+    T_EQ(born(ONCE__KEY_UUID7, "017f22e2-79b0-7cc3-98c4-dc0c0c07398g"), -1);
+    T_EQ(born(ONCE__KEY_UUID7, "017f22e2079b0-7cc3-98c4-dc0c0c07398f"), -1);
+    T_EQ(born(ONCE__KEY_UUID7, ""), -1);
+}
+
+static void a_ulid_says_when_it_was_made(void)
+{
+    /* The example of its specification. */
+    T_EQ(born(ONCE__KEY_ULID, "01ARZ3NDEKTSV4RRFFQ69G5FAV"), 1469922850259);
+    T_EQ(born(ONCE__KEY_ULID, "01arz3ndektsv4rrffq69g5fav"), 1469922850259);
+    T_EQ(born(ONCE__KEY_ULID, "7ZZZZZZZZZZZZZZZZZZZZZZZZZ"), 281474976710655);
+    T_EQ(born(ONCE__KEY_ULID, "8ZZZZZZZZZZZZZZZZZZZZZZZZZ"), -1);
+    T_EQ(born(ONCE__KEY_ULID, "01ARZ3NDEKTSV4RRFFQ69G5FA"), -1);
+    T_EQ(born(ONCE__KEY_ULID, "01ARZ3NDEKTSV4RRFFQ69G5FAI"), -1);
+    T_EQ(born(ONCE__KEY_ULID, "01ARZ3NDEKTSV4RRFFQ69G5FAO"), -1);
+    T_EQ(born(ONCE__KEY_ULID, "01ARZ3NDEKTSV4RRFFQ69G5FAu"), -1);
+    T_EQ(born(ONCE__KEY_ULID, "01ARZ3NDEK-SV4RRFFQ69G5FAV"), -1);
+}
+
+static void what_carries_no_time_has_none(void)
+{
+    T_EQ(born(ONCE__KEY_ANY, "order-7"), 0);
+    T_EQ(once__key_form((once_bytes){"uuid7", 5}), ONCE__KEY_UUID7);
+    T_EQ(once__key_form((once_bytes){"ulid", 4}), ONCE__KEY_ULID);
+    T_EQ(once__key_form((once_bytes){"uuid4", 5}), ONCE__KEY_ANY);
+}
+
+static uint64_t most(uint64_t keep_ms, uint64_t failed_ms, uint64_t max_age_ms,
+                     int bypass)
+{
+    once__policy p = {
+        .keep_ms = keep_ms, .bypass = bypass, .rules.failed_ms = failed_ms};
+
+    if (once__policy_key_time(&p, ONCE__KEY_ULID, max_age_ms, NULL) != ONCE_OK)
+        return 0;
+    return p.max_age_ms;
+}
+
+static void a_key_may_be_as_old_as_anything_is_kept_less_the_slack(void)
+{
+    enum { HOUR = 3600000, SLACK = 900000 };
+
+    T_EQ(most(24 * HOUR, 0, 0, 0), 24 * HOUR - SLACK);
+    T_EQ(most(24 * HOUR, HOUR, 0, 0), HOUR - SLACK);
+    T_EQ(most(24 * HOUR, HOUR, 5, 0), 5);
+    T_EQ(most(24 * HOUR, HOUR, HOUR - SLACK, 0), HOUR - SLACK);
+    T_EQ(most(24 * HOUR, HOUR, HOUR - SLACK + 1, 0), 0);
+    T_EQ(most(HOUR - 1, 0, 0, 0), 0);
+    T_EQ(most(24 * HOUR, HOUR - 1, 0, 0), 0);
+    T_EQ(most(24 * HOUR, 0, 0, 1), 0);
+}
+
 int main(void)
 {
     T_RUN(a_bare_token_is_the_key);
@@ -430,5 +510,9 @@ int main(void)
     T_RUN(parameters_that_do_not_parse_are_refused);
     T_RUN(error_texts_never_hold_the_key);
     T_RUN(all_short_values_are_judged_as_the_grammar_says);
+    T_RUN(a_uuid_of_version_7_says_when_it_was_made);
+    T_RUN(a_ulid_says_when_it_was_made);
+    T_RUN(what_carries_no_time_has_none);
+    T_RUN(a_key_may_be_as_old_as_anything_is_kept_less_the_slack);
     return t_done();
 }

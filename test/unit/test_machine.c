@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * test_machine.c - every arrow of src/core/machine.c, as a story: the words
+ * test_machine.c - every arrow of src/calls/core/machine.c, as a story: the words
  * that an attempt hears, and what it wants next after each of them.
  */
-#include "core/machine.h"
+#include "calls/core/machine.h"
 
 #include "t.h"
 

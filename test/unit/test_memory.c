@@ -9,8 +9,8 @@
 
 #include <once/store.h>
 
-#include "core/transition.h"
-#include "store/table.h"
+#include "calls/core/transition.h"
+#include "calls/store/table.h"
 
 #include "t.h"
 
@@ -218,7 +218,7 @@ static void names_that_begin_alike_are_found_and_walked_in_order(void)
     enum { N = 20000 };
     struct once__table t;
     uint8_t name[ONCE_NAME_SIZE] = {0xff, 1}, last[ONCE_NAME_SIZE];
-    struct once__row *row;
+    struct once__table_row *row;
     uint32_t i, n = 0, wrong = 0;
 
     T_EQ(once__table_init(&t, 5), ONCE_OK);
@@ -243,7 +243,7 @@ static void names_that_begin_alike_are_found_and_walked_in_order(void)
     once__table_clear(&t);
 }
 
-static uint32_t height(const struct once__row *row)
+static uint32_t height(const struct once__table_row *row)
 {
     uint32_t low, high;
 

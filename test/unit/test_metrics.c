@@ -4,7 +4,7 @@
  * what holds of every family in the table. That promtool and a Prometheus
  * server read it is tested with the gateway.
  */
-#include "metrics/metrics.h"
+#include "base/metrics.h"
 
 #include "t.h"
 

@@ -3,7 +3,7 @@
  * test_problem.c - problem bodies are read back with a JSON library and held
  * against docs/http.md, 2, whatever the detail was.
  */
-#include "http/http.h"
+#include "calls/http/http.h"
 
 #include <jansson.h>
 
@@ -21,7 +21,8 @@ static const char *member(const json_t *json, const char *name)
  * member: SDKs of the Stripe family take an answer without it for a success,
  * whatever its status, and make an exception of `type`, `code` and `message`.
  */
-static json_t *problem(int which, int status, const char *detail)
+static json_t *problem_of(int which, int status, int recorded,
+                          const char *detail)
 {
     char out[ONCE__PROBLEM_MAX + 1];
     json_error_t where;
@@ -29,7 +30,7 @@ static json_t *problem(int which, int status, const char *detail)
     size_t size, i;
 
     memset(out, '#', sizeof(out));
-    size = once__problem_body(which, status, detail, out);
+    size = once__problem_body(which, status, recorded, detail, out);
     T_OK(size > 0 && size < ONCE__PROBLEM_MAX);
     T_OK(out[ONCE__PROBLEM_MAX] == '#');
     for (i = 0; i < size; i++)
@@ -40,11 +41,16 @@ static json_t *problem(int which, int status, const char *detail)
         printf("#   %s: %.*s\n", where.text, (int)size, out);
         return json_object();
     }
-    T_EQ(json_object_size(json), 9);
+    T_EQ(json_object_size(json), recorded != 0 ? 10 : 9);
     T_EQ(json_object_size(json_object_get(json, "error")), 3);
     T_STR(member(json_object_get(json, "error"), "message"),
           member(json, "detail"));
     return json;
+}
+
+static json_t *problem(int which, int status, const char *detail)
+{
+    return problem_of(which, status, 0, detail);
 }
 
 /* Yes, no, or -1 for anything that is no boolean. */
@@ -82,6 +88,11 @@ static const struct row {
     {ONCE__PROBLEM_RESPONSE_UNAVAILABLE, "response-unavailable", 409,
      "The response to this request was not kept", 0, 0, "completed",
      "api_error"},
+    {ONCE__PROBLEM_ALREADY_DONE, "already-done", 409,
+     "This request was carried out before", 0, 0, "completed",
+     "invalid_request_error"},
+    {ONCE__PROBLEM_KEY_EXPIRED, "key-expired", 409,
+     "Idempotency-Key has expired", 0, 0, "absent", "invalid_request_error"},
     {ONCE__PROBLEM_STORE_UNAVAILABLE, "store-unavailable", 503,
      "The idempotency store is unavailable", 1, 0, "any", "api_error"},
 };
@@ -111,6 +122,14 @@ static void each_problem_says_what_the_contract_says(void)
         T_STR(once__problem_code(rows[i].problem), rows[i].code);
         json_decref(json);
     }
+}
+
+static void a_repeat_that_is_refused_names_the_recorded_status(void)
+{
+    json_t *json = problem_of(ONCE__PROBLEM_ALREADY_DONE, 0, 402, NULL);
+
+    T_EQ(json_integer_value(json_object_get(json, "recorded_status")), 402);
+    json_decref(json);
 }
 
 static void the_first_caller_is_told_unknown_with_502_or_504(void)
@@ -200,6 +219,7 @@ static void a_long_detail_is_cut_between_characters(void)
 int main(void)
 {
     T_RUN(each_problem_says_what_the_contract_says);
+    T_RUN(a_repeat_that_is_refused_names_the_recorded_status);
     T_RUN(the_first_caller_is_told_unknown_with_502_or_504);
     T_RUN(a_detail_replaces_the_problems_own);
     T_RUN(a_detail_cannot_leave_its_string);

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* test_queue.c - many push, one takes: everything once, each pusher's in the
  * order in which it was pushed, nobody sleeps through a push. */
-#include "engine/queue.h"
+#include "calls/engine/queue.h"
 
 #include <pthread.h>
 

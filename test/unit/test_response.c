@@ -6,7 +6,7 @@
  * every single-byte change and many random ones are decoded from blocks of
  * their exact size, for ASan to watch. What passes is held against the rules.
  */
-#include "http/http.h"
+#include "calls/http/http.h"
 
 #include "t.h"
 

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * test_restore.c - copies of stores, the gap after a restore, and the witness
- * that notices a store put back: src/copy, src/engine/gap.c, witness.c.
+ * that notices a store restored to an earlier state: src/operate/copy, src/calls/engine/gap.c, witness.c.
  *
  * With real stores in a temporary folder; the clock is moved by hand.
  */
@@ -16,9 +16,9 @@
 
 #include <once/store.h>
 
-#include "copy/copy.h"
-#include "engine/engine.h"
-#include "store/store.h"
+#include "operate/copy/copy.h"
+#include "calls/engine/engine.h"
+#include "calls/store/store.h"
 #include "t.h"
 
 enum { HOUR = 3600000, DAY = 24 * HOUR };
@@ -140,6 +140,29 @@ static once_record look(once_engine *e, unsigned key)
     return op.record;
 }
 
+static void told_so(once_attempt *a, int rc, void *user)
+{
+    (void)a;
+    atomic_store((atomic_int *)user, rc);
+}
+
+/* What somebody is told who asks what became of it. */
+static int told(once_engine *e, unsigned key)
+{
+    once_request r = {.size = sizeof(r)};
+    once_attempt *a = NULL;
+    atomic_int rc;
+
+    atomic_init(&rc, -1000);
+    memcpy(r.name, &key, sizeof(key));
+    T_EQ(once_attempt_new(e, &r, NULL, &a), ONCE_OK);
+    T_EQ(once_look_start(a, told_so, &rc), ONCE_OK);
+    while (atomic_load(&rc) == -1000)
+        (void)sched_yield();
+    once_attempt_free(a);
+    return atomic_load(&rc);
+}
+
 enum { DONE = 1, FAILED, GIVEN_UP, FLYING, LATER, NEVER };
 
 /* A store with one record of each kind, and its copy; then one more record. */
@@ -215,6 +238,11 @@ static void held(const char *from, const char *to)
     T_EQ(attempt(e, FLYING, 0, 'c'), ONCE_UNKNOWN);
     T_EQ(attempt(e, LATER, 0, 'c'), ONCE_UNKNOWN);
     T_EQ(attempt(e, NEVER, 0, 'c'), ONCE_UNKNOWN);
+    T_EQ(told(e, DONE), ONCE_REPLAY);
+    T_EQ(told(e, FAILED), ONCE_UNKNOWN);
+    T_EQ(told(e, FLYING), ONCE_UNKNOWN);
+    T_EQ(told(e, LATER), ONCE_UNKNOWN); /* never "absent" */
+    T_EQ(told(e, NEVER), ONCE_UNKNOWN);
     T_EQ(look(e, NEVER).attempt, 0); /* nothing was written for it */
     r = look(e, FLYING);
     T_EQ(r.state, ONCE_INDETERMINATE);
@@ -233,6 +261,7 @@ static void held(const char *from, const char *to)
     T_EQ(once_store_clock_accept(s, &clock, NULL), ONCE_OK);
     once_store_close(s);
     e = engine(url(to, "b"), NULL);
+    T_EQ(told(e, NEVER), ONCE_FREE);
     T_EQ(attempt(e, NEVER, 0, 'c'), ONCE_OWNER);
     largest = look(e, NEVER).fence;
     T_OK(largest > UINT64_C(1) << ONCE__FENCE_BITS);
@@ -276,6 +305,36 @@ static void a_clock_set_ahead_at_once_ends_no_gap(void)
         once_engine_close(e);
     }
     shell("rm -rf b c b-* c-*");
+}
+
+/* The clock of the store was ahead when it was copied, and so its records were
+ * not forgotten. They are not forgotten in the restored store either. */
+static void a_copy_tells_that_the_clock_was_ahead(void)
+{
+    static const char *const drivers[] = {"journal", "sqlite"};
+    once__copy_about about;
+    once_store_head head;
+    once_engine *e;
+    once_store *s;
+    size_t i;
+
+    for (i = 0; i < 2; i++) {
+        shell("rm -rf a b copy earlier a-* b-*");
+        now = real_now();
+        make(drivers[i], "a", path("earlier"), &about);
+        now += 30 * (uint64_t)DAY;
+        s = open_store(url(drivers[i], "a"));
+        T_EQ(once__copy_write(s, path("copy"), NULL, NULL, &about, NULL),
+             ONCE_OK);
+        once_store_close(s);
+        T_OK(about.ahead_ms > 29 * (uint64_t)DAY);
+        restore(url(drivers[i], "b"), path("copy"), ONCE_GAP_ACCEPT, &head);
+        e = engine(url(drivers[i], "b"), NULL);
+        T_EQ(attempt(e, DONE, 0, 'c'), ONCE_REPLAY);
+        T_EQ(attempt(e, LATER, 0, 'c'), ONCE_REPLAY);
+        once_engine_close(e);
+    }
+    shell("rm -rf a b copy earlier a-* b-*");
 }
 
 /* An engine has the empty store open while it is filled from the copy: it knows
@@ -853,6 +912,7 @@ int main(void)
         return 2;
     T_RUN(a_held_gap_grants_nothing_until_it_is_over);
     T_RUN(a_clock_set_ahead_at_once_ends_no_gap);
+    T_RUN(a_copy_tells_that_the_clock_was_ahead);
     T_RUN(who_has_it_open_while_it_is_restored_grants_nothing);
     T_RUN(a_copy_moves_a_store_to_another_kind);
     T_RUN(a_held_gap_grants_nothing_to_single_operations);

@@ -3,7 +3,7 @@
  * test_row.c - every end of an attempt with every row and policy that differs,
  * against the rules, each said apart from the table that has them.
  */
-#include "core/row.h"
+#include "messages/core/row.h"
 
 #include "t.h"
 

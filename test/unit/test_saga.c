@@ -9,9 +9,9 @@
  * of each call, in books of its own. Each rule below is looked at in each state
  * that can be reached; a breach prints the way to it.
  */
-#include "core/saga.h"
+#include "messages/core/saga.h"
 
-#include "core/row.h"
+#include "messages/core/row.h"
 #include "t.h"
 
 enum {

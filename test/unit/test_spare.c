@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* test_spare.c - nobody else has what was taken, and no token comes twice,
  * whichever threads take and give back. */
-#include "engine/spare.h"
+#include "calls/engine/spare.h"
 
 #include <pthread.h>
 #include <stdlib.h>

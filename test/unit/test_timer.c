@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* test_timer.c - the pairing heap against the plainest thing that is right: an
  * array that is searched from end to end. */
-#include "engine/timer.h"
+#include "calls/engine/timer.h"
 
 #include "t.h"
 

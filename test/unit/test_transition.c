@@ -6,7 +6,7 @@
  * What "after" means is written down here once more, from the page and not from
  * transition.c, in after().
  */
-#include "core/transition.h"
+#include "calls/core/transition.h"
 
 #include <once/store.h>
 

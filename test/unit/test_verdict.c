@@ -4,7 +4,7 @@
  * for each row, for every status that the row is about, and at the end for
  * every combination the rules that no row may break.
  */
-#include "http/http.h"
+#include "calls/http/http.h"
 
 #include "t.h"
 
@@ -69,7 +69,8 @@ static const char *judged(int observed, int status, const char *word,
 
 static int is_declined(int status)
 {
-    return status == 408 || status == 425 || status == 429;
+    return status == 401 || status == 408 || status == 421 || status == 425 ||
+           status == 429;
 }
 
 /* ---- Sets --------------------------------------------------------------- */
@@ -285,13 +286,13 @@ static void a_502_that_the_upstream_itself_sent_completes(void)
     T_STR(judged(ONCE__WHOLE, 504, "", every()), "complete failure");
 }
 
-static void statuses_408_425_and_429_release_by_default(void)
+static void what_says_not_applied_releases_by_default(void)
 {
     static const char *const classes[] = {"2xx", "4xx", NULL};
-    static const int statuses[] = {408, 425, 429};
+    static const int statuses[] = {401, 408, 421, 425, 429};
     int i;
 
-    for (i = 0; i < 3; i++) {
+    for (i = 0; i < 5; i++) {
         T_STR(judged(ONCE__WHOLE, statuses[i], "", every()), "release");
         T_STR(judged(ONCE__WHOLE, statuses[i], "", only_success()), "release");
         T_STR(judged(ONCE__WHOLE, statuses[i], "", set_of(classes)), "release");
@@ -432,6 +433,8 @@ static void no_combination_frees_a_key_without_proof(void)
                              rules_of((once__statuses){{0}, {0}})};
     int observed, status, w, f, records, proof;
 
+    for (f = 0; f < 3; f++)
+        finals[f].failed_ms = 77;
     for (observed = ONCE__NOT_SENT; observed <= ONCE__GONE; observed++)
         for (status = 90; status <= 610; status++)
             for (w = 0; w < 6; w++)
@@ -442,6 +445,10 @@ static void no_combination_frees_a_key_without_proof(void)
                     records = v.action == ONCE__DO_COMPLETE ||
                               v.action == ONCE__DO_MARK;
                     T_EQ(v.kind != ONCE_NO_KIND, records);
+                    /* Only a status that speaks for itself is a failure. */
+                    T_EQ(v.keep_ms,
+                         records && status >= 400 && (w == 0 || w == 5) ? 77
+                                                                        : 0);
                     T_EQ(v.reason == ONCE_REASON_NONE, records);
                     T_OK(v.action != ONCE__DO_COMPLETE ||
                          observed == ONCE__WHOLE);
@@ -457,7 +464,7 @@ static void no_combination_frees_a_key_without_proof(void)
 static const char *ending(int action, int kind, int rc)
 {
     static const once_record success = {.kind = ONCE_SUCCESS};
-    once__verdict v = {action, kind, ONCE_REASON_NONE};
+    once__verdict v = {action, kind, ONCE_REASON_NONE, 0};
     static char out[64];
     once__ending e;
 
@@ -524,7 +531,7 @@ int main(void)
     T_RUN(nothing_sent_releases);
     T_RUN(a_whole_response_with_a_final_status_completes);
     T_RUN(a_502_that_the_upstream_itself_sent_completes);
-    T_RUN(statuses_408_425_and_429_release_by_default);
+    T_RUN(what_says_not_applied_releases_by_default);
     T_RUN(a_status_outside_final_is_a_failure_that_may_be_retried);
     T_RUN(a_status_inside_a_partial_final_is_a_success);
     T_RUN(a_broken_exchange_gives_up);
