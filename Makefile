@@ -29,10 +29,10 @@ help:
 	@echo 'make store-faults  faults of real stores, counted; OPS=, SEED=, CELLS='
 	@echo 'make faults-messages  the exact ledger under faults; MESSAGES=, CELLS='
 	@echo 'make demo       a double charge, without Once and with it'
-	@echo 'make demo-messages  orders and bills, likewise'
+	@echo 'make demo-messages  orders and bills, without Once and with it'
 	@echo 'make bench      figures, side by side with plain nginx; BENCH=--quick'
 	@echo '                PEERS="NAME=URL ...": other gateways as well'
-	@echo 'make bench-stores  figures of each store by itself, likewise'
+	@echo 'make bench-stores  figures of each store by itself'
 	@echo 'make bench-messages  what inbox, outbox, relay and consumer cost'
 	@echo 'make bench-operate  how long an operator waits; N=1000000 STORE=journal'
 	@echo 'make bench-scale  stores from 1,000 to 10,000,000 records; SCALE=--most=N'
@@ -42,8 +42,8 @@ help:
 	@echo 'make config-fuzz  drawn configurations of nginx, judged; SEEDS=5000'
 	@echo 'make operator-fuzz  drawn days of operators, judged; DAYS=2000 (root)'
 	@echo 'make drivers    messages by each driver of PostgreSQL: Java, Go, node'
-	@echo 'make coverage   branches of src/core and src/http that tests take'
-	@echo 'make style      facts of the house style (make format mends)'
+	@echo 'make coverage   branches of src/calls/core and src/calls/http that tests take'
+	@echo 'make style      facts of the house style (make format repairs)'
 	@echo 'make docs       links and commands in the pages lead somewhere'
 	@echo 'make compilers  gcc and clang, warnings are errors'
 	@echo 'make install    libraries, program, module (DESTDIR, PREFIX)'
@@ -53,10 +53,14 @@ help:
 	@echo 'Missing Debian packages are installed (tools/packages);'
 	@echo 'PACKAGES=no keeps them as they are.'
 
+# What building needs is less than what testing needs.
+BUILDS = all clean deb docs help install library packages prefix run
+SET ?= $(if $(filter-out $(BUILDS),$(MAKECMDGOALS)),test,run)
+
 .PHONY: packages
 packages:
 ifneq ($(PACKAGES),no)
-	@tools/packages install
+	@tools/packages install $(SET)
 endif
 
 $(BUILD)/build.ninja: | packages
@@ -125,10 +129,8 @@ operator-fuzz: all
 
 # test/message/test_drivers.py, with those that `make test` skips for want of them.
 .PHONY: drivers
-drivers: all
-ifneq ($(PACKAGES),no)
-	@tools/packages install drivers
-endif
+drivers: SET = drivers
+drivers: packages all
 	@$(PYTHON) -m pytest -q test/message/test_drivers.py
 
 .PHONY: coverage
@@ -244,10 +246,8 @@ install: prefix all
 	@DESTDIR=$(if $(DESTDIR),"$$(realpath -ms '$(DESTDIR)')") $(MESON) install -C $(BUILD) --no-rebuild
 
 .PHONY: deb
+deb: SET = deb
 deb: packages
-ifneq ($(PACKAGES),no)
-	@tools/packages install deb
-endif
 	@tools/deb $(BUILD)/deb
 
 .PHONY: clean
