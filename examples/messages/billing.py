@@ -7,7 +7,7 @@
 once.inbox_claim() and once.inbox_park() are functions in the database, so every
 language has them: claim first, write, commit, acknowledge last. A message that
 cannot be billed is parked as a dead letter, so that it does not stop the others:
-`once parked ls`. An error of the database ends the program before it acknowledges;
+`once messages parked ls`. An error of the database ends the program before it acknowledges;
 start it again, and the broker delivers the message again.
 """
 

@@ -18,7 +18,7 @@ CREATE OR REPLACE VIEW ledgers AS SELECT
         SELECT FROM invoice i WHERE i.order_id = o.id)) AS not_billed,
     (SELECT count(*) - count(DISTINCT order_id) FROM invoice) AS billed_twice;
 
--- For `once consume --sql`: what billing does with one message.
+-- For `once messages consume --sql`: what billing does with one message.
 CREATE OR REPLACE FUNCTION bill(p_id text, p_body bytea) RETURNS void
 LANGUAGE sql AS $$
     INSERT INTO invoice (order_id, cents) SELECT (o->>'order')::bigint,

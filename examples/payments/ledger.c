@@ -12,7 +12,7 @@
 
 #include "payments.h"
 
-enum { SCHEMA = 1 }; /* PRAGMA user_version of the file */
+enum { SCHEMA = 2 }; /* PRAGMA user_version of the file */
 
 /* clang-format off */
 /*
@@ -28,9 +28,11 @@ static const char setup_sql[] =
     " id INTEGER PRIMARY KEY AUTOINCREMENT,"
     " name TEXT NOT NULL,"
     " amount INTEGER NOT NULL,"
-    " at_ms INTEGER NOT NULL);"
+    " at_ms INTEGER NOT NULL,"
+    " record TEXT);" /* Idempotency-Record, if the request had one */
     "CREATE INDEX IF NOT EXISTS charges_by_name ON charges (name, amount);"
-    "PRAGMA user_version=1;"
+    "CREATE INDEX IF NOT EXISTS charges_by_record ON charges (record);"
+    "PRAGMA user_version=2;"
     "COMMIT;";
 
 static const char check_sql[] =
@@ -38,9 +40,14 @@ static const char check_sql[] =
     " FROM pragma_user_version";
 
 static const char charge_sql[] =
-    "INSERT INTO charges (name, amount, at_ms) VALUES (?1, ?2, ?3)"
+    "INSERT INTO charges (name, amount, at_ms, record) VALUES (?1, ?2, ?3, ?4)"
     " RETURNING json_object('charge', id, 'order', name, 'amount', amount)"
     "  || char(10)";
+
+/* The line that the first charge of this record was answered with. */
+static const char record_sql[] =
+    "SELECT json_object('charge', id, 'order', name, 'amount', amount)"
+    "  || char(10) FROM charges WHERE record = ?1 ORDER BY id LIMIT 1";
 
 static const char order_sql[] = /* ?1 name, ?2 after, ?3 limit */
     "WITH asked AS (SELECT * FROM charges WHERE name = ?1),"
@@ -122,9 +129,10 @@ void ledger_close(struct ledger *l)
     pthread_mutex_destroy(&l->lock);
 }
 
-/* A statement with up to three values, whose answer is one text. */
+/* A statement with up to four values, whose answer is one text. */
 static bool ledger_ask(struct ledger *l, const char *sql, const char *name,
-                       int64_t second, int64_t third, char **line)
+                       int64_t second, int64_t third, const char *fourth,
+                       char **line)
 {
     sqlite3_stmt *s = NULL;
     const unsigned char *text;
@@ -138,6 +146,7 @@ static bool ledger_ask(struct ledger *l, const char *sql, const char *name,
     sqlite3_bind_text(s, 1, name, -1, SQLITE_STATIC);
     sqlite3_bind_int64(s, 2, second);
     sqlite3_bind_int64(s, 3, third);
+    sqlite3_bind_text(s, 4, fourth, -1, SQLITE_STATIC);
     rc = sqlite3_step(s);
     if (rc == SQLITE_ROW) {
         text = sqlite3_column_text(s, 0);
@@ -157,23 +166,29 @@ out:
 }
 
 bool ledger_charge(struct ledger *l, const char *order, int64_t amount,
-                   char **line)
+                   const char *record, char **line)
 {
     struct timespec now;
 
     clock_gettime(CLOCK_REALTIME, &now);
     return ledger_ask(l, charge_sql, order, amount,
-                      (int64_t)now.tv_sec * 1000 + now.tv_nsec / 1000000, line);
+                      (int64_t)now.tv_sec * 1000 + now.tv_nsec / 1000000,
+                      record, line);
 }
 
 bool ledger_order(struct ledger *l, const char *order, uint32_t after,
                   uint32_t limit, char **line)
 {
-    return ledger_ask(l, order_sql, order, after, limit, line);
+    return ledger_ask(l, order_sql, order, after, limit, NULL, line);
 }
 
 bool ledger_page(struct ledger *l, const char *after, uint32_t limit,
                  char **line)
 {
-    return ledger_ask(l, page_sql, after, 0, limit, line);
+    return ledger_ask(l, page_sql, after, 0, limit, NULL, line);
+}
+
+bool ledger_record(struct ledger *l, const char *record, char **line)
+{
+    return ledger_ask(l, record_sql, record, 0, 0, NULL, line);
 }

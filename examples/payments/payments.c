@@ -5,6 +5,7 @@
  *    POST /charge {"order": "o-1", "amount": 1250}  -> 201, one row more
  *    GET  /orders/ID                                -> its charges, the total
  *    GET  /ledger                                   -> all orders, in pages
+ *    GET  /charge-outcome                           -> for the gateway only
  *
  * It knows nothing of idempotency, on purpose: it charges as often as it is
  * asked, and so its ledger shows what a repetition costs. (The same files with
@@ -251,6 +252,13 @@ static enum MHD_Result cut_short(struct request *r)
     return way_answer(r->connection, r->call, &reply);
 }
 
+/* Whose charge it is, by the gateway: kept beside it, and asked about. */
+static const char *record_of(const struct request *r)
+{
+    return MHD_lookup_connection_value(r->connection, MHD_HEADER_KIND,
+                                       "Idempotency-Record");
+}
+
 static enum MHD_Result charge(struct service *s, struct request *r)
 {
     const struct manners *m = &r->manners;
@@ -268,7 +276,8 @@ static enum MHD_Result charge(struct service *s, struct request *r)
         if (m->fault != NO_FAULT && m->when == BEFORE)
             return misbehave(r);
         r->status = MHD_HTTP_CREATED;
-        if (!ledger_charge(&s->ledger, r->order, r->amount, &r->answer)) {
+        if (!ledger_charge(&s->ledger, r->order, r->amount, record_of(r),
+                           &r->answer)) {
             refuse(r, 500, NULL, "the ledger did not take the charge");
             return answer(r);
         }
@@ -324,6 +333,35 @@ static bool get_ledger(struct service *s, struct request *r)
            refuse(r, 500, NULL, "the ledger did not answer");
 }
 
+/*
+ * The gateway asks what became of a charge. A row that is there is committed
+ * and does not change. One that is not there says nothing: the request may
+ * still be on its way.
+ */
+static enum MHD_Result get_outcome(struct service *s, struct request *r)
+{
+    struct reply reply = {.status = MHD_HTTP_OK, .record = record_of(r)};
+    json_t *line;
+    char location[sizeof("/orders/") + ORDER_MAX];
+
+    if (reply.record == NULL ||
+        !ledger_record(&s->ledger, reply.record, &r->answer)) {
+        refuse(r, 500, NULL, "there is no record, or the ledger is silent");
+        return answer(r);
+    }
+    if (r->answer == NULL) {
+        refuse(r, 404, NULL, "no charge of this record is known");
+        return answer(r);
+    }
+    line = json_loads(r->answer, 0, NULL);
+    snprintf(location, sizeof(location), "/orders/%s",
+             json_string_value(json_object_get(line, "order")));
+    json_decref(line);
+    reply.location = location;
+    reply.body = r->answer;
+    return way_answer(r->connection, r->call, &reply);
+}
+
 /* ---- Serving --------------------------------------------------------- */
 
 static enum MHD_Result route(struct service *s, struct request *r,
@@ -335,6 +373,8 @@ static enum MHD_Result route(struct service *s, struct request *r,
 
     if (charging && strcmp(method, "POST") == 0)
         return charge(s, r);
+    if (get && !way_is_guarded && strcmp(path, "/charge-outcome") == 0)
+        return get_outcome(s, r);
     r->status = MHD_HTTP_OK;
     if (!charging && !order && strcmp(path, "/ledger") != 0) {
         refuse(r, 404, NULL, "there is /charge, /orders/ID and /ledger");

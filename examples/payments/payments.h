@@ -26,17 +26,19 @@ bool ledger_open(struct ledger *l, const char *path);
 void ledger_close(struct ledger *l);
 
 /*
- * These three give a line of JSON in `*line`, for free(); NULL only if there
+ * These give a line of JSON in `*line`, for free(); NULL only if there
  * was no memory for it. False: nothing was done, and stderr says why.
  * ledger_order() gives an empty line if the order has no charges, and begins
  * after the charge `after`; ledger_page() begins after the order `after`.
  */
 bool ledger_charge(struct ledger *l, const char *order, int64_t amount,
-                   char **line);
+                   const char *record, char **line);
 bool ledger_order(struct ledger *l, const char *order, uint32_t after,
                   uint32_t limit, char **line);
 bool ledger_page(struct ledger *l, const char *after, uint32_t limit,
                  char **line);
+/* What the charge of this record was answered; NULL also if there is none. */
+bool ledger_record(struct ledger *l, const char *record, char **line);
 
 /* ---- manners.c: how a charge is to misbehave ---------------------------- */
 
@@ -120,6 +122,7 @@ void way_close(struct way *w);
 struct reply {
     unsigned status;
     const char *location, *allow; /* or NULL */
+    const char *record;           /* of a probe that was applied, or NULL */
     const char *body;             /* JSON */
     bool half;         /* the connection is to break after half of the body */
     bool nothing_done; /* and nothing will be */

@@ -106,6 +106,14 @@ static struct MHD_Response *response_of(const struct reply *r)
     return m;
 }
 
+/* docs/http.md, 3.5: what the first request was answered, and about which. */
+static bool add_applied(struct MHD_Response *m, const char *record)
+{
+    return MHD_add_response_header(m, "Idempotency-Record", record) &&
+           MHD_add_response_header(m, "Idempotency-Outcome", "applied") &&
+           MHD_add_response_header(m, "Idempotency-Recorded-Status", "201");
+}
+
 enum MHD_Result way_answer(struct MHD_Connection *c, struct once_mhd_call *call,
                            const struct reply *r)
 {
@@ -118,7 +126,8 @@ enum MHD_Result way_answer(struct MHD_Connection *c, struct once_mhd_call *call,
     if (MHD_add_response_header(m, "Content-Type", "application/json") &&
         (r->location == NULL ||
          MHD_add_response_header(m, "Location", r->location)) &&
-        (r->allow == NULL || MHD_add_response_header(m, "Allow", r->allow)))
+        (r->allow == NULL || MHD_add_response_header(m, "Allow", r->allow)) &&
+        (r->record == NULL || add_applied(m, r->record)))
         rc = MHD_queue_response(c, r->status, m);
     MHD_destroy_response(m);
     return rc;
