@@ -158,8 +158,8 @@ enum once_answer {
     ONCE_FENCED = 8,    /* not the owner, or not any more: nothing changed  */
     ONCE_REFUSED = 9,   /* not possible in this state: nothing changed      */
     ONCE_REPEATED = 10, /* done before; the result is not handed out        */
-    ONCE_EXPIRED = 11,  /* the key is too old, and nothing is recorded of it */
-    ONCE_TOO_SOON = 12  /* the key's time is in the future, and likewise    */
+    ONCE_EXPIRED = 11,  /* the key is too old; nothing is recorded of it   */
+    ONCE_TOO_SOON = 12  /* its time is in the future; nothing is recorded  */
 };
 
 /* Policy of a claim, also kept in the record. A bit counts only if it is set in

@@ -13,13 +13,16 @@ static void every_answer_has_a_text_of_its_own(void)
 {
     int a, b;
 
-    for (a = ONCE_OK; a <= ONCE_REFUSED; a++) {
+    for (a = ONCE_OK; a <= ONCE_TOO_SOON; a++) {
         T_OK(once_text(a)[0] != '\0');
         for (b = ONCE_OK; b < a; b++)
             T_OK(strcmp(once_text(a), once_text(b)) != 0);
     }
     T_STR(once_text(ONCE_OWNER), "owner");
     T_STR(once_text(ONCE_REFUSED), "refused");
+    T_STR(once_text(ONCE_REPEATED), "repeated");
+    T_STR(once_text(ONCE_EXPIRED), "expired");
+    T_STR(once_text(ONCE_TOO_SOON), "too soon");
 }
 
 static void every_error_has_the_text_of_the_list(void)
@@ -35,8 +38,7 @@ static void what_is_no_code_has_a_text_too(void)
 {
     static const char none[] = "no such code";
 
-    T_STR(once_text(ONCE_REFUSED + 1), "repeated"); /* of calls */
-    T_STR(once_text(ONCE_REFUSED + 2), none);
+    T_STR(once_text(ONCE_TOO_SOON + 1), none);
     T_STR(once_text(ONCE__ERRORS_END), none);
     T_STR(once_text(INT32_MIN), none);
     T_STR(once_text(INT32_MAX), none);
