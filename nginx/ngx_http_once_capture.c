@@ -36,7 +36,7 @@ ngx_http_once_want_whole(ngx_http_request_t *r)
 
 /*
  * A stream is passed on part by part, and not kept.  It has the type of one,
- * or the upstream or the configuration wants it unbuffered; in the latter case
+ * or the upstream or the configuration has it unbuffered; in the latter case
  * a declared length says that it is none.
  */
 

@@ -838,7 +838,7 @@ ngx_http_once_enter(ngx_http_request_t *r, ngx_http_once_ctx_t *ctx)
     default:
 
         /*
-         * There is a response, and a filter wants another one in its place.
+         * There is a response, and a filter asks for another one in its place.
          * A named location would send the request once more.
          */
 

@@ -34,7 +34,7 @@ ngx_int_t ngx_http_once_finish(ngx_http_once_ctx_t *ctx,
 void ngx_http_once_abandon(ngx_http_once_ctx_t *ctx, int observed);
 
 /*
- * Records what a probe was told, whoever waits for it.  NGX_OK: the handler is
+ * Records what a probe was told, whether a request waits for it or not.  NGX_OK: the handler is
  * called with the answer, unless the request has gone.
  */
 

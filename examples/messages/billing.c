@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * billing.c - a consumer in C: for each order one invoice, whatever is
- * delivered twice, and whoever is killed in between.
+ * delivered twice, and whatever is killed in between.
  *
  *    billing postgres://shop 'amqp://mq/%2f?queue=orders'
  *

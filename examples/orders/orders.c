@@ -48,7 +48,7 @@ static once_bytes text(const char *s)
 /* ---- What is done at most once ------------------------------------------- */
 
 /* The effect. What fails before a byte was written has done nothing, and what
- * fails later has done nobody knows what: say so, and do not guess. */
+ * fails later may have done it or not: say so, and do not guess. */
 static int place(once_task *task, void *user)
 {
     const struct order *order = user;
@@ -131,7 +131,7 @@ static int answer(struct order *order, int rc, const once_result *r,
 }
 
 /* The amount is the fingerprint: the same order with another one is an error
- * of somebody, and must not be answered as if it were the same. */
+ * of the caller, and must not be answered as if it were the same. */
 static int take(struct order *order)
 {
     once_call_options options = ONCE_CALL_OPTIONS_INIT;

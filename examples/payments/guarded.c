@@ -158,7 +158,7 @@ enum MHD_Result way_answer(struct MHD_Connection *c, struct once_mhd_call *call,
 
     (void)c;
     if (r->half)
-        return MHD_NO; /* Half an answer is none: nobody knows. */
+        return MHD_NO; /* Half an answer is none: the outcome is unknown. */
     a.status = (int)r->status;
     a.outcome = r->nothing_done ? ONCE_HTTP_NOT_APPLIED : ONCE_HTTP_BY_STATUS;
     a.headers = lines;

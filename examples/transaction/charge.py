@@ -41,7 +41,7 @@ def charge(db, key, body, order, amount):
             return 201, line
         if answer == "replay":
             return 201, bytes(result).decode()
-        if answer in ("repeated", "outside"):  # nobody knows its answer, or
+        if answer in ("repeated", "outside"):  # its answer is lost, or nothing says
             return 503, '{"error": "no answer"}\n'  # if it was charged
         return 422, '{"error": "%s"}\n' % answer
 

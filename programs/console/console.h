@@ -5,7 +5,7 @@
  *    main.c      options, start and end
  *    listen.c    the socket: a file, or loopback, and nothing else
  *    peers.c     who is connected, and gives way to others
- *    who.c       who asks, and what he may do
+ *    who.c       who the caller is, and what he may do
  *    gate.c      is it a page of ours that asks?
  *    serve.c     libmicrohttpd: a request in, an answer out; pages
  *    routes.c    which function answers what
@@ -128,7 +128,7 @@ struct console_request {
     /* What its head says: it is refused, or who answers it. */
     unsigned refused; /* a status, or 0 */
     const char *code, *why;
-    int known; /* who asks is known, and may look */
+    int known; /* the caller is known, and may look */
     enum MHD_Result (*answer)(struct console_request *ask);
     const char *path;
     size_t most;  /* bytes that its body may have */

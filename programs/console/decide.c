@@ -251,7 +251,7 @@ static void set_store(struct console_request *ask, once_store_head *head,
     }
 }
 
-/* The first digits of the name, as somebody has typed them: a decision about
+/* The first digits of the name, as the operator has typed them: a decision about
  * the wrong record is worse than none. */
 static int is_confirmed(const struct console_request *ask)
 {

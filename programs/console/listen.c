@@ -2,7 +2,7 @@
 /*
  * listen.c - where the console may be reached: a socket file, or loopback.
  *
- * It refuses every other address, also one that systemd hands over: whoever
+ * It refuses every other address, also one that systemd hands over: who
  * reaches the console from afar comes through ssh or a proxy that knows him.
  */
 #include "programs/console/console.h"

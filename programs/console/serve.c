@@ -2,7 +2,7 @@
 /*
  * serve.c - a request in, an answer out, and the pages.
  *
- * When a request's head is there it is known who asks, whether he may, and how
+ * When a request's head is there it is known who calls, whether he may, and how
  * large a body may be. A body that is not wanted is not kept; one that is, is read
  * whole before anything is decided.
  */

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * who.c - who asks, and what he may do.
+ * who.c - who the caller is, and what he may do.
  *
  *    socket file   the kernel says which user has connected (SO_PEERCRED); from
  *                  the uids of --trust-uid a header names who has logged in

@@ -28,7 +28,7 @@ static int name_length(const char *argument)
     return (int)strcspn(argument, "=");
 }
 
-/* The table as getopt_long() wants it. 1: it has --version. */
+/* The table as getopt_long() takes it. 1: it has --version. */
 static int make_table(const struct cli_option *from,
                       struct option to[CLI_OPTIONS_MAX + 1])
 {

@@ -114,7 +114,7 @@ const char *cli_kind(int kind)
     return kind == ONCE_FAILURE ? "failure" : "-";
 }
 
-/* What waits for somebody stands out; all else is as it should be. */
+/* What waits for an operator stands out; all else is as it should be. */
 const char *cli_color(const struct cli *c, int state)
 {
     if (!c->color)
@@ -164,7 +164,7 @@ uint64_t cli_until(const once_record *r)
     case ONCE_ABSENT:
         return r->keep_ms;
     default:
-        return 0; /* indeterminate: until somebody resolves it */
+        return 0; /* indeterminate: until an operator resolves it */
     }
 }
 

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * progress.c - how far long work has come, for somebody who waits for it.
+ * progress.c - how far long work has come, for a person who waits for it.
  *
  * One line on stderr, which is rewritten and removed at the end. It is written
  * only to a terminal, and only for work that takes longer than a second.

@@ -299,7 +299,7 @@ void cli_fields_print(const struct cli *c, const struct cli_field *fields,
 json_t *cli_fields_json(const struct cli_field *fields,
                         const struct cli_value *values);
 /* From now on lines on stdout end where the terminal ends: for tables. A
- * program gets all of them, and so does who asks for JSON. */
+ * program gets all of them, and so does a caller with --json. */
 void cli_cut_lines(const struct cli *c);
 
 /* Text of others: control characters, and bytes that are not UTF-8, escaped. */

@@ -24,7 +24,7 @@ const actions = [
 
 // ---- What is said
 
-// The fields of an answer; read() gives what the API wants.
+// The fields of an answer; read() gives what the API takes.
 function answerFields() {
     let file = null;
     const status = h('input', {id: 'status', type: 'number', min: '200',
@@ -132,7 +132,7 @@ export function decisionForm(r, busy, done, reload) {
     let key = newKey();
     const which = actions.map(([a]) => a).filter(
         (a) => a !== 'reopen' || r.takeover);
-    // Whatever is changed is checked anew, and is another decision.
+    // Whatever is changed is checked again, and is another decision.
     const says = sayForm(which, () => {
         key = newKey();
         fill(out);

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * cmd_init.c - `once init`: creates a store, or prints the schema that it needs
- * for somebody who wants to read it first.
+ * for a person who reads it first.
  *
  * What a store needs is the driver's business: this file only asks for it.
  */

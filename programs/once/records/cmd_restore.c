@@ -154,7 +154,7 @@ static int change(const struct cli *c, struct restore *r, once_store *s,
                                                    : "gap: accept");
 }
 
-/* A new store is created; adopting wants one that is there. */
+/* A new store is created; adopting needs one that is there. */
 static int open_store(const struct cli *c, const struct restore *r,
                       once_store **out)
 {

@@ -16,7 +16,7 @@
  * so is the hang-up, which only the leader of a session gets.
  *
  * If `once run` is killed, the child continues under hold: nobody will start the
- * command again. Under takeover somebody will, so the kernel kills the child.
+ * command again. Under takeover another caller will, so the kernel kills the child.
  *
  * A slow reader of our output delays the child, but not the handling of signals.
  * When that reader is gone the command continues, and is recorded.
@@ -131,7 +131,7 @@ static void become(const struct run_child *child, const struct birth *b)
     if (child->takeover && prctl(PR_SET_PDEATHSIG, SIGKILL) < 0)
         error = errno;
     else if (child->takeover && getppid() != b->parent)
-        error = ECANCELED; /* died meanwhile: somebody may have taken over */
+        error = ECANCELED; /* died meanwhile: another may have taken over */
     else if (dup2(b->to[OUT], STDOUT_FILENO) < 0 ||
              dup2(b->to[ERR], STDERR_FILENO) < 0)
         error = errno;
@@ -233,7 +233,7 @@ static void close_from(struct pump *p, int stream)
 }
 
 /* Processes that the command has started hold its output open for longer than
- * somebody wants to wait. */
+ * a person waits. */
 static void stop_waiting(struct pump *p)
 {
     int i;

@@ -234,7 +234,7 @@ static int report(const struct run *run, int rc, const once_result *r,
 
 /* ---- The call ------------------------------------------------------------------ */
 
-/* A second at a time, so that whoever waits can be interrupted: a signal is
+/* A second at a time, so that a wait can be interrupted: a signal is
  * blocked meanwhile. Nobody who waits has ever been the owner, so every look
  * may be an attempt of its own. */
 static int call(struct run *run, once_engine *e, once_error *err,

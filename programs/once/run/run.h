@@ -59,7 +59,7 @@ void run_options_clear(struct run_options *o);
 char *run_state_path(void);
 /* The same, and creates the folder with mode 0700 where it is missing. */
 char *run_state_folder(void);
-/* The store in it: free() it. NULL likewise. */
+/* The store in it: free() it. NULL as above. */
 char *run_state_store(void);
 /* Flushes the folder in which `path`, an absolute one, stands: after a power cut
  * the name is there. 0, or -1 and errno. */

@@ -37,7 +37,7 @@ static uint64_t now_ms(void)
     return (uint64_t)t.tv_sec * 1000 + (uint64_t)t.tv_nsec / 1000000;
 }
 
-/* Flushed also where it is there: whoever made it may have died before that. */
+/* Flushed also where it is there: its maker may have died before that. */
 static int make_durably(const char *path)
 {
     if (mkdir(path, 0700) < 0 && errno != EEXIST)

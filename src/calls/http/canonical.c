@@ -46,7 +46,7 @@ static int compare(const void *left, const void *right)
     return rc != 0 ? rc : (a->size > b->size) - (a->size < b->size);
 }
 
-/* Links the names of an object anew; 0: one is there twice. */
+/* Links the names of an object in order; 0: one is there twice. */
 static int sort_members(once__json *doc, struct once__json_node *object,
                         struct once__json_node **names)
 {

@@ -18,7 +18,7 @@
  * frame(path) stands in front of each of these fingerprints.
  *
  * "In parts" is used where not everything counts, and for multipart bodies. The
- * boundary of a multipart body is chosen anew each time it is sent, so it must
+ * boundary of a multipart body is another one each time it is sent, so it must
  * not count. The type is then two frames, what stands before the boundary and
  * what comes after it, and the body is
  *

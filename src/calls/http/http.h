@@ -281,7 +281,7 @@ typedef struct once__policy {
     int dry_run;   /* never answer in the service's place                   */
     int probe;     /* ask the service what became of an unknown outcome     */
     int refuse;    /* a repeat is told that it is one, and nothing more     */
-    int two_phase; /* as in once_request, likewise what follows             */
+    int two_phase; /* as in once_request, like what follows                 */
     uint32_t lease_ms, wait_ms, store_ms;
     uint64_t keep_ms;
     int key_form;        /* enum once__key_form: which time a key carries   */

@@ -30,7 +30,7 @@ enum once__json_kind {
     ONCE__JSON_TRUE,
     ONCE__JSON_NUMBER, /* `text`: as it was written                         */
     ONCE__JSON_STRING, /* `text`: unescaped                                 */
-    ONCE__JSON_NAME,   /* likewise; its value is the node after it          */
+    ONCE__JSON_NAME,   /* the same; its value is the node after it          */
     ONCE__JSON_ARRAY,  /* `child`: its first value                          */
     ONCE__JSON_OBJECT  /* `child`: its first name                           */
 };
@@ -54,8 +54,8 @@ typedef struct once__json {
 /*
  * Reads a document of RFC 8259 in UTF-8; none of `text` is needed later. End
  * it with free(). ONCE_EINVAL: it is none. ONCE_ELIMIT: over ONCE__JSON_MAX or
- * ONCE__JSON_DEPTH. A name may stand in an object twice: whoever looks at the
- * members decides.
+ * ONCE__JSON_DEPTH. A name may stand in an object twice: the caller that
+ * looks at the members decides.
  */
 ONCE_CHECK int once__json_parse(once_bytes text, once__json **out,
                                 once_error *err);

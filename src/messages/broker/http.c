@@ -305,7 +305,7 @@ static int end_of(const struct once__transfer *t, const char **why)
 
 /* ---- Sending ------------------------------------------------------------ */
 
-/* A bare key, or a String of RFC 8941 if one of its characters wants that. */
+/* A bare key, or a String of RFC 8941 if one of its characters needs that. */
 static void write_key(const char *id, char out[KEY_SIZE])
 {
     int bare = strpbrk(id, "\",;\\") == NULL;

@@ -543,7 +543,7 @@ static int set_up_receiving(struct nats *s, once_error *err)
     s->ack_wait_ms = fit ? info->Config->AckWait / 1000000 : 0;
     s->seen = info->Delivered.Stream;
     /* What nobody acknowledged comes again after ack_wait, and then before what
-     * is new: whoever needs the order asks for nothing until then. */
+     * is new: a route in order asks for nothing until then. */
     s->quiet_until =
         s->o.alone && info->NumAckPending > 0
             ? once__broker_now_ms() + (uint64_t)s->ack_wait_ms + 1000

@@ -45,7 +45,7 @@ int once__base_is_sqlite(const struct once__base *b);
 
 /*
  * A server that has stopped, or a network that swallows, never answers, and libpq
- * waits for ever. So whoever asks says so, and another thread ends what has waited
+ * waits for ever. So the asking thread says so, and another one ends what has waited
  * for too long: the connection is lost then.
  *
  *    rc = ONCE__ASK(b, once__outbox_claim, &ask, &list, &err);

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * metrics.c - a file beside the one that is replaced, and a rename: whoever
- * reads sees a whole file. A file that cannot be written later on is left as it
+ * metrics.c - a file beside the one that is replaced, and a rename: a
+ * reader sees a whole file. A file that cannot be written later on is left as it
  * is, and the next round tries again: metrics must not stop messages.
  */
 #include "messages/relay/metrics.h"

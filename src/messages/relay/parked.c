@@ -4,10 +4,10 @@
  * kills its process is counted against its own message alone.
  *
  *    take (count + 1, durable) --> claim, handler --+--> COMMIT   the row is gone
- *                                                   +--> put back: waiting, dead
+ *                                                   +--> kept: waiting, dead
  *                                                        or indeterminate
  *
- * What is not put back, since the process or the database is gone, is due again
+ * What is not written, since the process or the database is gone, is due again
  * when its lease ends.
  */
 #include "messages/relay/consume.h"

@@ -6,7 +6,7 @@
  *      +--> target there? --> database there? --> claim --> send --> settle --+
  *      |        |                  |                |                         |
  *      |        v                  v                v nothing                 |
- *      |      pause              pause            sleep until somebody emits  |
+ *      |      pause              pause            sleep until a program emits |
  *      +--------+------------------+----------------+-------------------------+
  *
  * The target comes first: what is claimed while it is away would only be given

@@ -7,8 +7,8 @@
 --
 -- SQLite cannot keep functions in a file: libonce-message executes the
 -- statements, and a program in another language takes them from sqlite.c. The
--- columns mean what they mean in pg.sql. `xact` is drawn at random by whoever
--- begins a call.
+-- columns mean what they mean in pg.sql. `xact` is drawn at random by the
+-- program that begins a call.
 
 CREATE TABLE IF NOT EXISTS main.once_message_meta(
     one INTEGER NOT NULL PRIMARY KEY CHECK (one = 1),

@@ -4,7 +4,7 @@
  * on: the relay, the consumer, and the operators' commands. Not for programs,
  * which write such rows through once/message.h.
  *
- * Every function wants a connection of our own without an open transaction, and
+ * Every function needs a connection of our own without an open transaction, and
  * is a transaction of its own. ONCE_OK, or an error:
  * ONCE_EABORTED says that it may have been done or not (a lost connection) or
  * was rolled back: ask again, with the same arguments; each of them is made so
@@ -87,7 +87,7 @@ ONCE_CHECK int once__outbox_settle(const once_tx *tx,
 ONCE_CHECK int once__outbox_idle(const once_tx *tx, const char *route, int idle,
                                  once_error *err);
 /*
- * Sleeps up to `wait_ms`, or until somebody may have emitted, or until stop_fd
+ * Sleeps up to `wait_ms`, or until a program may have emitted, or until stop_fd
  * (-1: none) is readable. SQLite: looks at PRAGMA data_version, every 5 to 100
  * milliseconds; what was committed before this call it does not see.
  */
@@ -115,7 +115,8 @@ ONCE_CHECK int once__outbox_get(const once_tx *tx, int64_t seq,
 
 enum once__outbox_action {
     ONCE__OUTBOX_RETRY,  /* WAITING, DEAD: ready now, and refused is 0 again.
-                           * INDETERMINATE: likewise, counted as a takeover */
+                           * INDETERMINATE: the same, but it is counted as a
+                               * takeover */
     ONCE__OUTBOX_DROP,   /* DEAD, INDETERMINATE, WAITING, READY and not leased:
                            * the row goes; not a step of a saga */
     ONCE__OUTBOX_RESOLVE /* INDETERMINATE, DEAD: DONE, by an operator's word */
@@ -190,8 +191,8 @@ void once__parked_clear(struct once__parked_list *list);
 
 /*
  * Takes the message that has waited longest and is due: its count goes up and
- * it is not due again for `lease_ms`, durable on return, so that whoever dies of
- * it is counted. With `keyed` only one whose key has no earlier parked message.
+ * it is not due again for `lease_ms`, durable on return, so that a process
+ * that dies of it is counted. With `keyed` only one whose key has no earlier parked message.
  * n is 0 or 1.
  */
 ONCE_CHECK int once__parked_take(const once_tx *tx, const char *consumer,

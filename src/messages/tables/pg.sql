@@ -169,7 +169,7 @@ CREATE INDEX IF NOT EXISTS outbox_dead ON "@schema@".outbox (route)
     WHERE phase IN (3, 4);
 
 -- Routes that have a relay, which was there at `seen_ms`. `idle`: it sleeps and
--- wants a NOTIFY, until `until_ms` at the latest: it may have died in its sleep.
+-- needs a NOTIFY, until `until_ms` at the latest: it may have died in its sleep.
 CREATE TABLE IF NOT EXISTS "@schema@".relay_idle (
     route text COLLATE "C" PRIMARY KEY,
     idle boolean NOT NULL,
@@ -1411,7 +1411,7 @@ BEGIN
 END
 $f$;
 
--- Says whether this route's relay sleeps and wants a NOTIFY, for as long as 30 s:
+-- Says whether this route's relay sleeps and needs a NOTIFY, for as long as 30 s:
 -- it says so again before that, unless it has died. Each COMMIT with a NOTIFY waits
 -- for all others, so one that nobody hears is dear.
 CREATE OR REPLACE FUNCTION "@schema@".outbox_idle_1(p_route text,

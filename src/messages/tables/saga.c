@@ -100,7 +100,7 @@ static int check_saga(const once_saga *s, once_error *err)
     return rc;
 }
 
-/* The steps as saga_start() in pg.sql wants them, which is also what two sagas
+/* The steps as saga_start() in pg.sql takes them, which is also what two sagas
  * with one gid are compared by. */
 static void put_member(FILE *to, const char *name, const char *text)
 {

@@ -14,7 +14,7 @@
  *        saga_rows.c                 on the version of the saga and on each call
  *        saga_postgres.c, saga_sqlite.c
  *
- * Every function wants a connection of our own without an open transaction.
+ * Every function needs a connection of our own without an open transaction.
  * Answers and errors are those of outbox.h; each may be asked again.
  */
 #ifndef ONCE_MESSAGES_TABLES_SAGA_H
