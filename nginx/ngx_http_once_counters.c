@@ -238,7 +238,7 @@ ngx_http_once_set_gauges(ngx_http_once_gauges_t *gauges, once_stats *stats)
     /* what was known stays known while the store is away */
 
     if (stats->up) {
-        gauges->class = stats->durable ? 2 : 1;
+        gauges->durable = stats->durable ? 2 : 1;
         gauges->incarnation = stats->incarnation;
         gauges->gap_until = stats->gap_until_ms;
     }
@@ -320,7 +320,7 @@ static const struct {
     /* one worker without an answer is enough to look for the cause */
 
     ngx_http_once_fold(open, LEAST),
-    ngx_http_once_fold(class, MAX),
+    ngx_http_once_fold(durable, MAX),
     ngx_http_once_fold(swept, MAX),
     ngx_http_once_fold(late, MAX),
     ngx_http_once_fold(incarnation, MAX),

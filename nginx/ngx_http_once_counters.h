@@ -23,7 +23,7 @@ typedef struct {
     ngx_atomic_t   oldest;      /* ms since 1970 of its grant, or 0 */
     ngx_atomic_t   open;        /* 0: no process, 1: no answer, or: */
 #define NGX_HTTP_ONCE_UP  2
-    ngx_atomic_t   class;       /* 0: not known, 1: B, 2: A */
+    ngx_atomic_t   durable;     /* 0: not known, 1: no, 2: yes */
     ngx_atomic_t   swept;       /* ms since 1970, or 0 */
     ngx_atomic_t   late;
     ngx_atomic_t   incarnation;

@@ -442,14 +442,14 @@ ngx_http_once_store_info(ngx_http_once_metrics_t *m, once_bytes *labels,
 {
     ngx_http_once_gauges_t  sum;
 
-    static const char *classes[] = { "-", "B", "A" };
+    static const char *durable[] = { "-", "no", "yes" };
 
     ngx_http_once_sum(ngx_http_once_shared(store), &sum);
 
     labels[1].data = store->url.data;
     labels[1].size = strcspn((char *) store->url.data, ":");
 
-    ngx_http_once_label_text(&labels[2], classes[sum.class]);
+    ngx_http_once_label_text(&labels[2], durable[sum.durable]);
     once__metrics_value(&m->text, labels, 1);
 }
 

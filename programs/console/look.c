@@ -92,8 +92,8 @@ static json_t *json_store(struct console_store *s)
     memcpy(trouble, s->trouble, sizeof(trouble));
     pthread_mutex_unlock(&s->lock);
     return json_pack(
-        "{s:s, s:s, s:s, s:o, s:b, s:o, s:o, s:o, s:o, s:o, s:I, s:I}", "name",
-        s->name, "driver", s->driver, "class", caveat[0] ? "B" : "A", "caveat",
+        "{s:s, s:s, s:b, s:o, s:b, s:o, s:o, s:o, s:o, s:o, s:I, s:I}", "name",
+        s->name, "driver", s->driver, "durable", caveat[0] == '\0', "caveat",
         text_or_null(caveat), "answers", why[0] == '\0', "trouble",
         text_or_null(why), "event", text_or_null(trouble), "head", head_of(s),
         "counts", counts_of(s), "oldest_waiting", cli_json_time(oldest.ms),

@@ -151,13 +151,13 @@ int cli_open_store_to_look(const struct cli *c, once_store **out);
 int cli_ask(const struct cli *c, once_store *s, once_op **ops, size_t n);
 
 /* What is promised of a store. */
-struct cli_class {
+struct cli_promise {
     int durable, shared;
     char caveat[512]; /* how it can lose records, or "" */
 };
-void cli_class_of(const once_store *s, struct cli_class *out);
+void cli_promise_of(const once_store *s, struct cli_promise *out);
 /* The same by opening and closing it, for a command that goes on to open it. */
-int cli_class(const struct cli *c, struct cli_class *out);
+int cli_promise(const struct cli *c, struct cli_promise *out);
 
 /* Says what an error of the library means and what to do next. */
 int cli_trouble(const struct cli *c, int code, const once_error *err);

@@ -60,8 +60,8 @@ struct once__family {
     X(OLDEST_INDETERMINATE, "once_oldest_indeterminate_timestamp_seconds",     \
       GAUGE, "store",                                                          \
       "When the record that waits longest became indeterminate, 0: none is.")  \
-    X(STORE_INFO, "once_store_info", INFO, "store,driver,class",               \
-      "Driver of the store; class B: it can lose acknowledged records.")              \
+    X(STORE_INFO, "once_store_info", INFO, "store,driver,durable",             \
+      "Driver of the store; not durable: it can lose acknowledged records.")   \
     X(STORE_UP, "once_store_up", GAUGE, "store",                               \
       "1: the store is open and answered last.")                               \
     X(STORE_INCARNATION, "once_store_incarnation", GAUGE, "store",             \

@@ -112,7 +112,7 @@ def faulty(store, rule):
 
 def test_init_creates_a_store_that_the_others_open(either):
     said = pairs(either.ok("init"))
-    assert said == {"store": "ready", "class": "A", "shared": "yes"}
+    assert said == {"store": "ready", "durable": "yes", "shared": "yes"}
     assert either.path.exists()
     assert either.ok("ls") == ""
 
@@ -121,7 +121,7 @@ def test_init_of_a_store_with_records_changes_nothing(either):
     either.seed("lost", A, "0")
     before = either.ok("ls", "--json")
     assert json.loads(either.ok("init", "--json")) == {
-        "ready": True, "class": "A", "caveat": None, "shared": True}
+        "ready": True, "durable": True, "caveat": None, "shared": True}
     assert either.ok("ls", "--json") == before
 
 
@@ -208,14 +208,14 @@ def test_canary_does_all_steps_and_leaves_nothing(either):
     either.seed("lost", A, "0")
     before = either.ok("ls")
     said = rows(either.ok("check"))
-    assert [r[0] for r in said] == ["class", *STEPS, "canary"]
-    assert said[0][1] == "A" and said[-1][1] == "well"
+    assert [r[0] for r in said] == ["durable", *STEPS, "canary"]
+    assert said[0][1] == "yes" and said[-1][1] == "well"
     assert either.ok("ls") == before
 
 
 def test_canary_in_json(either):
     said = json.loads(either.ok("check", "--json"))
-    assert said["ok"] is True and said["class"] == "A"
+    assert said["ok"] is True and said["durable"] is True
     assert [s["step"] for s in said["steps"]] == STEPS
     assert all(s["ms"] >= 0 for s in said["steps"])
 
@@ -810,7 +810,7 @@ def test_stats_on_a_terminal_is_a_table(store):
 def test_verify_counts_by_state(either):
     states(either)
     said = pairs(either.ok("verify"))
-    assert said["class"] == "A"
+    assert said["durable"] == "yes"
     assert said["completed"] == "2" and said["claimed"] == "1"
     assert said["dispatched"] == "1" and said["indeterminate"] == "1"
     assert said["absent"] == "0" and said["corrupt"] == "0"

@@ -65,7 +65,7 @@ def test_a_day_in_the_life_of_a_server(server):
         assert "CREATE" in server.ok("init", "--print")
     said = pairs(server.ok("init"))
     assert said["store"] == "ready" and said["shared"] == "yes"
-    assert said["class"] == ("A" if server.kind == "postgres" else "B")
+    assert said["durable"] == ("yes" if server.kind == "postgres" else "no")
     assert said == pairs(server.ok("init"))  # again: nothing changes
     said = pairs(server.ok("check"))
     assert said["canary"] == "well"

@@ -43,7 +43,7 @@ def test_a_lost_outcome_is_seen_with_what_it_is_about(world, console):
     store = console.get("stores/main")
     assert store["counts"]["indeterminate"] == before + 1
     assert store["oldest_waiting"] and store["answers"] is True
-    assert store["class"] == "A" and store["caveat"] is None
+    assert store["durable"] is True and store["caveat"] is None
     assert console.get("stores")["stores"][0]["name"] == "main"
     one = console.record(r["name"])
     assert one["told"] == {"is": "problem", "status": 409,

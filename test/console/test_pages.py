@@ -439,7 +439,7 @@ def test_every_screen_in_both_schemes(world, console, chrome, scheme):
             ("overview", "", "outcome"), ("waiting", "waiting", "order="),
             ("live", "live", "Filter"),
             ("find", "find?by=hash&hash=" + r["name"], "order="),
-            ("audit", "audit", "Number"), ("store", "store/main", "Class"),
+            ("audit", "audit", "Number"), ("store", "store/main", "Durable"),
             ("record", "record/main/" + r["name"], "What became of it?"),
             ("record-done", "record/main/" + done["name"], "Decided"),
             ("batch", "batch", "What became of it?"),

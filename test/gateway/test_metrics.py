@@ -355,14 +355,15 @@ def test_the_oldest_attempt_has_its_time(make):
     assert value(samples(site), "once_attempts_in_flight") == 0
 
 
-@pytest.mark.parametrize("store, driver, kind", [
-    ("memory", "memory", "B"), ("sqlite", "sqlite", "A")])
-def test_a_store_has_its_driver_and_class(make, store, driver, kind):
+@pytest.mark.parametrize("store, driver, durable", [
+    ("memory", "memory", "no"), ("sqlite", "sqlite", "yes")])
+def test_a_store_has_its_driver_and_is_durable_or_not(make, store, driver,
+                                                      durable):
     site = make(STATUS + guarded("/pay/"), workers=1, store=store)
     is_new(site.case("/pay/").post())
     seen = samples(site)
     assert value(seen, "once_store_info", store="main", driver=driver,
-                 **{"class": kind}) == 1
+                 durable=durable) == 1
     assert value(seen, "once_store_up", store="main") == 1
     eventually(lambda: value(samples(site),
                              "once_sweep_last_timestamp_seconds") >

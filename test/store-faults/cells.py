@@ -15,7 +15,7 @@ store has in the end.
     the store, byte by byte; an acknowledged grant never becomes absent; no
     fence and no attempt number is given twice
 
-Stores of class A: each violation fails the cell. Class B: violations are the
+Durable stores: each violation fails the cell. Others: violations are the
 result, and printed as a share. Every cell must also go on after each fault:
 when nothing is answered for a minute, it has failed. A fault that hit nothing
 fails, too, for then nothing was tested.
@@ -328,7 +328,7 @@ def play(args, name, what):
                                         sums.grants_lost):
             sums.violations.append("the fault lost nothing: nobody would see")
         bad = list(sums.violations)
-        if not run.store.class_a:
+        if not run.store.durable:
             bad = [b for b in bad if b.startswith(("the fault", "verify"))]
         return line_of(sums, run), bad
     finally:
@@ -341,7 +341,7 @@ def line_of(sums, run):
     text = "%d acknowledged, %d unknown, %d faults, %d hits" % (
         run.traffic.shared["answered"], run.traffic.shared["unknown"],
         run.played, run.hits)
-    if not run.store.class_a:
+    if not run.store.durable:
         text += "; lost %s of outcomes, %s of grants; granted twice %s" % (
             share(sums.outcomes_lost, sums.outcomes),
             share(sums.grants_lost, sums.grants),

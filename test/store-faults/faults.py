@@ -402,7 +402,7 @@ def change_primary(run, before):
     run.hits += 1
     run.progress(10, "after the promotion")
     old.rejoin(new)
-    new.follow_by("*" if run.store.class_a else "")
+    new.follow_by("*" if run.store.durable else "")
     run.turned = not getattr(run, "turned", False)
     now = run.server("standby" if run.turned else "postgres")
     run.direct = with_primary(run.direct, now)

@@ -19,13 +19,13 @@ from cellkit import Skip
 class Store:
     """How a store is started, and what it is for traffic."""
 
-    def __init__(self, name, kind=None, proxied=None, class_a=True,
+    def __init__(self, name, kind=None, proxied=None, durable=True,
                  clock=False, must_lose=False):
         self.name = name
         self.kind = kind          # of test/lib/servers.py, None: a file, or
                                   # a function of the run
         self.proxied = proxied    # the server that the proxy stands before
-        self.class_a = class_a
+        self.durable = durable
         self.clock = clock
         self.must_lose = must_lose  # if it does not, the count is blind
 
@@ -167,16 +167,16 @@ STORES = {s.name: s for s in [Store(name) for name in storelist.LOCAL] + [
     Store("postgres", "postgres", "postgres", clock=True),
     Store("pgbouncer", "pgbouncer", "pgbouncer"),
     Store("postgres-standby", "postgres-standby", clock=True),
-    Store("postgres-async", "postgres-standby-async", class_a=False),
+    Store("postgres-async", "postgres-standby-async", durable=False),
     # As long as it is one server that flushes before it answers, nothing that
-    # was acknowledged may be missing: judged like class A.
+    # was acknowledged may be missing: judged like a durable store.
     Store("redis", "redis", "redis", clock=True),
-    Store("redis-plain", "redis-plain", "redis-plain", class_a=False,
+    Store("redis-plain", "redis-plain", "redis-plain", durable=False,
           must_lose=True),
-    Store("redis-sentinel", "redis-sentinel", class_a=False),
+    Store("redis-sentinel", "redis-sentinel", durable=False),
     Store("redis-cluster", "redis-cluster"),
     Store("postgres-net", net_postgres),
     Store("redis-net", net_redis),
-    Store("sentinel-net", net_sentinel, class_a=False),
-    Store("sentinel-wait", net_sentinel_wait, class_a=False),
+    Store("sentinel-net", net_sentinel, durable=False),
+    Store("sentinel-wait", net_sentinel_wait, durable=False),
 ]}

@@ -24,7 +24,7 @@ function troubleOf(s) {
     return [
         !s.answers && box('wrong', h('p', {},
             '\u2716 It does not answer: ' + s.trouble)),
-        s.class === 'B' && box('waits', h('p', {},
+        !s.durable && box('waits', h('p', {},
             '! Not durable: ' + s.caveat)),
         gapOf(s),
         s.corrupt_seen > 0 && box('wrong', h('p', {}, '\u2716 Records that fail ' +
@@ -51,8 +51,8 @@ function storeFacts(s, now) {
                             String(c.claimed + c.dispatched)) : 'not known'],
         ['Other records', c ? (c.rest_estimated ? 'about ' : '') + c.rest :
             'not known'],
-        ['Class', s.class === 'A' ? 'A: what is acknowledged survives a crash' :
-            'B: what is acknowledged may be lost'],
+        ['Durable', s.durable ? 'yes: an acknowledged record survives a crash' :
+            'no: an acknowledged record may be lost'],
         ['Kind', s.driver],
         s.head && ['Incarnation', String(s.head.incarnation)],
         s.head && ['Id', h('code', {}, s.head.id)],

@@ -37,8 +37,8 @@ static const char help[] =
     "  --timeout TIME   how long a store that does not answer is asked again (5s)\n"
     "  --json           one JSON object, also when it failed\n"
     "\n"
-    "It prints the store's class (A: an acknowledged record survives a crash; B: it\n"
-    "may be lost, and why) and the milliseconds of each step. The record is of\n"
+    "It prints whether the store is durable (an acknowledged record survives a\n"
+    "crash), and if not, why; and the milliseconds of each step. The record is of\n"
     "group once-check and kept for no time at all: should the canary be killed,\n"
     "a gateway or once purge forgets it. Every record is read by once verify.\n";
 /* clang-format on */
@@ -66,9 +66,9 @@ struct check {
     struct canary canary;
     uint64_t fence;
     json_t *steps;
-    int stays;              /* its record could not be forgotten yet */
-    const char *class_text; /* NULL: not known */
-    struct cli_class class;
+    int stays; /* its record could not be forgotten yet */
+    int known; /* the store was opened: what is promised is known */
+    struct cli_promise promise;
 };
 
 /* One operation on the canary's record, as the first attempt asks it. */
@@ -274,17 +274,17 @@ static int check(struct check *k)
     if (getrandom(&k->canary, sizeof(k->canary), 0) !=
         (ssize_t)sizeof(k->canary))
         return cli_say(c, CLI_STORE, "no random numbers");
-    rc = cli_class(c, &k->class);
+    rc = cli_promise(c, &k->promise);
     if (rc != CLI_OK)
         return rc;
-    k->class_text = k->class.durable ? "A" : "B";
+    k->known = 1;
     rc = cli_open(c, &k->e);
     if (rc != CLI_OK)
         return rc;
     if (!c->json) {
-        cli_line(c, "class", k->class_text);
-        if (k->class.caveat[0] != '\0')
-            cli_line(c, "caveat", k->class.caveat);
+        cli_line(c, "durable", k->promise.durable ? "yes" : "no");
+        if (k->promise.caveat[0] != '\0')
+            cli_line(c, "caveat", k->promise.caveat);
     }
     report_step(k, "open", cli_steady_us() - start_us);
     rc = run_canary(k);
@@ -305,10 +305,10 @@ static int report(struct check *k, int rc)
         return rc;
     }
     written = cli_print_json(
-        c, json_pack("{s:b, s:s?, s:s?, s:O}", "ok", rc == CLI_OK, "class",
-                     k->class_text, "caveat",
-                     k->class.caveat[0] ? k->class.caveat : NULL, "steps",
-                     k->steps));
+        c, json_pack("{s:b, s:o, s:s?, s:O}", "ok", rc == CLI_OK, "durable",
+                     k->known ? json_boolean(k->promise.durable) : json_null(),
+                     "caveat", k->promise.caveat[0] ? k->promise.caveat : NULL,
+                     "steps", k->steps));
     return rc != CLI_OK ? rc : written;
 }
 

@@ -26,8 +26,8 @@ static const char help[] =
     "  --json     one JSON object\n"
     "  --audit FILE   the log that it is written to first (or off)\n"
     "\n"
-    "It prints the store's class: A, an acknowledged record survives a crash, or B,\n"
-    "it may be lost, and why; and whether several processes may share it. A file\n"
+    "It prints whether the store is durable (an acknowledged record survives a\n"
+    "crash), and if not, why; and whether several processes may share it. A file\n"
     "belongs to who calls this, with mode 600: call it as the gateway's user. What\n"
     "is made in a journal's folder belongs to the folder's owner.\n";
 
@@ -74,26 +74,26 @@ static int print_schema(const struct cli *c)
     return rc < 0 ? cli_trouble(c, rc, &err) : CLI_OK;
 }
 
-static int report(const struct cli *c, const struct cli_class *class)
+static int report(const struct cli *c, const struct cli_promise *promise)
 {
-    const char *caveat = class->caveat[0] ? class->caveat : NULL;
+    const char *caveat = promise->caveat[0] ? promise->caveat : NULL;
 
     if (c->json)
-        return cli_print_json(c, json_pack("{s:b, s:s, s:s?, s:b}", "ready", 1,
-                                           "class", class->durable ? "A" : "B",
-                                           "caveat", caveat, "shared",
-                                           class->shared));
+        return cli_print_json(c,
+                              json_pack("{s:b, s:b, s:s?, s:b}", "ready", 1,
+                                        "durable", promise->durable, "caveat",
+                                        caveat, "shared", promise->shared));
     cli_line(c, "store", "ready");
-    cli_line(c, "class", class->durable ? "A" : "B");
+    cli_line(c, "durable", promise->durable ? "yes" : "no");
     if (caveat != NULL)
         cli_line(c, "caveat", caveat);
-    cli_line(c, "shared", class->shared ? "yes" : "no");
+    cli_line(c, "shared", promise->shared ? "yes" : "no");
     return CLI_OK;
 }
 
 /* A store that needs no schema is made by opening it. */
 static int make(const struct cli *c, struct cli_decision *d,
-                struct cli_class *class)
+                struct cli_promise *promise)
 {
     once_store *s = NULL;
     once_error err = {0, ""};
@@ -103,7 +103,7 @@ static int make(const struct cli *c, struct cli_decision *d,
         rc = once_store_open(c->store, NULL, &err, &s);
     if (rc < 0)
         return cli_trouble(c, rc, &err);
-    cli_class_of(s, class);
+    cli_promise_of(s, promise);
     cli_about(d, NULL, s); /* it has an id now */
     once_store_close(s);
     return CLI_OK;
@@ -112,7 +112,7 @@ static int make(const struct cli *c, struct cli_decision *d,
 static int create(const struct cli *c)
 {
     struct cli_decision d = {.entry = {.action = "init"}};
-    struct cli_class class;
+    struct cli_promise promise;
     int rc;
 
     if (cli_in_process(c->store))
@@ -121,9 +121,9 @@ static int create(const struct cli *c)
     rc = cli_intend(c, &d);
     if (rc != CLI_OK)
         return rc;
-    rc = make(c, &d, &class);
+    rc = make(c, &d, &promise);
     rc = cli_audited(c, &d, rc, NULL);
-    return rc == CLI_OK ? report(c, &class) : rc;
+    return rc == CLI_OK ? report(c, &promise) : rc;
 }
 
 static int run(struct cli *c, int argc, char **argv)

@@ -35,8 +35,8 @@ static const char help[] =
     "corrupt. Changes and repairs nothing. Exit status 3 if anything is wrong.\n"
     "Of a COPY (once backup) it checks the sum of the file and each record.\n"
     "\n"
-    "Prints class (A: an acknowledged record survives a crash; B: it may be lost,\n"
-    "with a line that says why), the states, corrupt (records),\n"
+    "Prints durable (whether an acknowledged record survives a crash; if not, a\n"
+    "line says why), the states, corrupt (records),\n"
     "wrong (what the driver found; - if it has no check of its own), and oldest\n"
     "(when the oldest indeterminate record was granted, UTC).\n"
     "\n"
@@ -52,7 +52,7 @@ static const struct cli_option options[] = {
 struct verify {
     const struct cli *c;
     struct cli_progress progress;
-    struct cli_class class;
+    struct cli_promise promise;
     int wrong; /* lines of the driver, or -1: it has no check */
     uint64_t of[KINDS];
     uint64_t oldest_ms;
@@ -185,9 +185,9 @@ static void print_text(const struct verify *v)
     const struct cli *c = v->c;
     int i;
 
-    cli_line(c, "class", v->class.durable ? "A" : "B");
-    if (v->class.caveat[0] != '\0')
-        cli_line(c, "caveat", v->class.caveat);
+    cli_line(c, "durable", v->promise.durable ? "yes" : "no");
+    if (v->promise.caveat[0] != '\0')
+        cli_line(c, "caveat", v->promise.caveat);
     for (i = 0; i < KINDS; i++)
         cli_number(c, cli_state(i), v->of[i]);
     if (v->wrong < 0)
@@ -199,11 +199,11 @@ static void print_text(const struct verify *v)
 
 static int print_json(const struct verify *v)
 {
-    json_t *o = json_pack("{s:s, s:s?, s:o, s:o}", "class",
-                          v->class.durable ? "A" : "B", "caveat",
-                          v->class.caveat[0] ? v->class.caveat : NULL, "wrong",
-                          v->wrong < 0 ? json_null() : json_integer(v->wrong),
-                          "oldest", cli_json_time(v->oldest_ms));
+    json_t *o =
+        json_pack("{s:b, s:s?, s:o, s:o}", "durable", v->promise.durable,
+                  "caveat", v->promise.caveat[0] ? v->promise.caveat : NULL,
+                  "wrong", v->wrong < 0 ? json_null() : json_integer(v->wrong),
+                  "oldest", cli_json_time(v->oldest_ms));
     int i, bad = o == NULL;
 
     for (i = 0; i < KINDS; i++)
@@ -248,7 +248,7 @@ static int verify(struct verify *v)
         rc = cli_open_store_to_look(v->c, &s);
     if (rc != CLI_OK)
         return rc;
-    cli_class_of(s, &v->class);
+    cli_promise_of(s, &v->promise);
     rc = read_all(v, s);
     once_store_close(s);
     cli_progress_end(&v->progress);

@@ -306,7 +306,7 @@ int cli_ask(const struct cli *c, once_store *s, once_op **ops, size_t n)
     }
 }
 
-void cli_class_of(const once_store *s, struct cli_class *out)
+void cli_promise_of(const once_store *s, struct cli_promise *out)
 {
     out->durable = s->ops->durable && s->caveat == NULL;
     out->shared = s->ops->shared;
@@ -314,14 +314,14 @@ void cli_class_of(const once_store *s, struct cli_class *out)
              s->caveat ? s->caveat : "");
 }
 
-int cli_class(const struct cli *c, struct cli_class *out)
+int cli_promise(const struct cli *c, struct cli_promise *out)
 {
     once_store *s = NULL;
     int rc = cli_open_store(c, &s);
 
     if (rc != CLI_OK)
         return rc;
-    cli_class_of(s, out);
+    cli_promise_of(s, out);
     once_store_close(s);
     return CLI_OK;
 }
