@@ -1117,7 +1117,9 @@ static void one_call_of_the_script_takes_many(void)
 
 static void different_event(void *user, const char *text)
 {
-    *(int *)user += strstr(text, "different store") != NULL;
+    /* Other events come from the engine's thread, and are left alone. */
+    if (strstr(text, "different store") != NULL)
+        ++*(int *)user;
 }
 
 /* How often an engine with this witness says that the store is another one. */
@@ -1434,6 +1436,26 @@ static void a_slot_may_move_while_it_is_in_use(void)
     once_store_close(s);
 }
 
+/* A new store whose mark (which store it is) another server has: one whose mark
+ * is out of reach cannot be opened. */
+static once_store *open_marked_elsewhere(const char *server, char *url,
+                                         size_t size)
+{
+    redisContext *c = dial(server);
+    once_store *s = NULL;
+    char slot[16], there[16] = "1";
+
+    while (strcmp(there, "0") != 0) {
+        once_store_close(s);
+        s = open_new("", url, size);
+        (void)say(c, slot, sizeof(slot), "CLUSTER KEYSLOT %sstore",
+                  prefix_in(url));
+        (void)say(c, there, sizeof(there), "CLUSTER COUNTKEYSINSLOT %s", slot);
+    }
+    redisFree(c);
+    return s;
+}
+
 static void a_dead_primary_takes_only_its_own_keys_along(void)
 {
     enum { N = 90 };
@@ -1450,7 +1472,7 @@ static void a_dead_primary_takes_only_its_own_keys_along(void)
     c = dial("REDIS2");
     must(c, "CONFIG SET cluster-require-full-coverage no");
     redisFree(c);
-    s = open_new("", url, sizeof(url));
+    s = open_marked_elsewhere("REDIS3", url, sizeof(url));
     T_OK(ctl("kill redis3"));
     for (i = 0; i < N; i++) {
         fill(&op[i], ONCE_OP_CLAIM, (uint32_t)i, 1);
