@@ -107,6 +107,7 @@ typedef struct {
     ngx_http_complex_value_t    *fingerprint; /* where it is not empty */
     ngx_uint_t                   methods;
     ngx_msec_t                   wait;
+    ngx_uint_t                   key_space;
     ngx_uint_t                   repeat;
     once__statuses              *final;     /* as written */
     once__statuses              *release;
@@ -131,6 +132,9 @@ typedef struct {
 
 #define NGX_HTTP_ONCE_HOLD_LOST     0
 #define NGX_HTTP_ONCE_TAKE_LOST     1
+
+#define NGX_HTTP_ONCE_REALM         0
+#define NGX_HTTP_ONCE_PATH          1
 
 #define NGX_HTTP_ONCE_REPLAY        0
 #define NGX_HTTP_ONCE_REFUSE        1

@@ -34,6 +34,13 @@ static ngx_conf_enum_t  ngx_http_once_repeat[] = {
 };
 
 
+static ngx_conf_enum_t  ngx_http_once_key_space[] = {
+    { ngx_string("realm"), NGX_HTTP_ONCE_REALM },
+    { ngx_string("path"), NGX_HTTP_ONCE_PATH },
+    { ngx_null_string, 0 }
+};
+
+
 static ngx_conf_enum_t  ngx_http_once_method_names[] = {
     { ngx_string("POST"), NGX_HTTP_POST },
     { ngx_string("PATCH"), NGX_HTTP_PATCH },
@@ -758,6 +765,8 @@ ngx_command_t  ngx_http_once_commands[] = {
     ngx_http_once_own("once_key_time", NGX_CONF_TAKE12,
                       ngx_http_once_key_time),
     ngx_http_once_flag("once_key_required", key_required),
+    ngx_http_once_slot("once_key_space", NGX_CONF_TAKE1, ngx_http_once_enum,
+                       key_space, &ngx_http_once_key_space),
     ngx_http_once_slot("once_realm", NGX_CONF_TAKE1,
                        ngx_http_set_complex_value_slot, realm, NULL),
     ngx_http_once_own("once_label", NGX_CONF_TAKE1, ngx_http_once_label),
@@ -823,6 +832,7 @@ static const struct {
     ngx_http_once_member(key_form, NGX_CONF_UNSET, ONCE__KEY_ANY),
     ngx_http_once_member(max_age, NGX_CONF_UNSET, 0),
     ngx_http_once_member(wait, NGX_CONF_UNSET, 0),
+    ngx_http_once_member(key_space, NGX_CONF_UNSET, NGX_HTTP_ONCE_REALM),
     ngx_http_once_member(repeat, NGX_CONF_UNSET, NGX_HTTP_ONCE_REPLAY),
     ngx_http_once_member(lost, NGX_CONF_UNSET, NGX_HTTP_ONCE_HOLD_LOST),
     ngx_http_once_member(two_phase, NGX_CONF_UNSET, 0),

@@ -134,6 +134,9 @@ typedef int once_http_text(void *user, const once_http_request *r, char *out,
 
 enum once_guard_lost { ONCE_LOST_HOLD = 0, ONCE_LOST_TAKEOVER = 1 };
 enum once_guard_repeat { ONCE_REPEAT_REPLAY = 0, ONCE_REPEAT_REFUSE = 1 };
+/* To whom a key belongs. REALM: to the caller; the same key with another method
+ * or path is another request, and refused. PATH: to caller, method and path. */
+enum once_guard_key_space { ONCE_KEY_SPACE_REALM = 0, ONCE_KEY_SPACE_PATH = 1 };
 enum once_guard_failure { ONCE_STORE_DENY = 0, ONCE_STORE_BYPASS = 1 };
 
 /*
@@ -218,6 +221,9 @@ typedef struct once_guard_options {
     uint64_t max_age_ms;  /* with it: how old a key may be [the shorter of
                            * `ttl_ms` and `ttl_failure_ms`, less 15 minutes:
                            * that is also the most]                         */
+    uint32_t key_space;   /* enum once_guard_key_space: another one gives every
+                           * request another name, so no key is known any
+                           * more [ONCE_KEY_SPACE_REALM]                    */
 } once_guard_options;
 
 /* In a table of C: { .size = sizeof(once_guard_options), .scope_off = 1 } */
@@ -225,7 +231,7 @@ typedef struct once_guard_options {
     {                                                                          \
         sizeof(once_guard_options), NULL, NULL, NULL, 0, NULL, NULL, 0, NULL,  \
             NULL, 0, NULL, 0, 0, 0, 0, 0, 0, 0, 0, NULL, 0, 0, 0, NULL, NULL,  \
-            NULL, NULL, NULL, 0, 0, 0, NULL, 0                                 \
+            NULL, NULL, NULL, 0, 0, 0, NULL, 0, 0                              \
     }
 
 typedef struct once_guard once_guard;
@@ -294,7 +300,8 @@ ONCE_API ONCE_CHECK int once_exchange_new(once_guard *g,
  * nothing in the store. Returns
  *   ONCE_HTTP_READ  Call once_exchange_claim(); also if the key is missing.
  *   ONCE_EINVAL     The guard has no scope: anybody could ask which keys exist.
- *                   Or `wait_ms` is over 600000.
+ *                   Or its key_space is path: method and path of a lookup are
+ *                   others. Or `wait_ms` is over 600000.
  *   ONCE_ENOMEM     Out of memory.
  * After an error there is no exchange. Since 0.1.
  */

@@ -17,7 +17,10 @@ int once__request_name(const once__request *r, uint8_t out[ONCE_NAME_SIZE],
     const char *query =
         r->path.size > 0 ? memchr(r->path.data, '?', r->path.size) : NULL;
     once__request_head head = {
-        .method = r->method, .path = r->path, .of_path = 1};
+        .method = r->method,
+        .path = r->path,
+        .of_path = r->method.size > 0 || r->path.size > 0,
+    };
     char text[ONCE__KEY_MAX];
     once_bytes key = {text, 0};
     int rc = once__key_parse(r->key, text, &key.size, err);
@@ -26,11 +29,14 @@ int once__request_name(const once__request *r, uint8_t out[ONCE_NAME_SIZE],
         return rc;
     if (query != NULL)
         head.path.size = (size_t)(query - (const char *)r->path.data);
-    if (head.path.size == 0 || *(const char *)r->path.data != '/')
+    if (head.of_path && (r->path.size == 0 || r->method.size == 0))
+        return once__fail(err, ONCE_EINVAL,
+                          "method and path belong together: both with "
+                          "once_key_space path, else neither");
+    if (head.of_path &&
+        (head.path.size == 0 || *(const char *)r->path.data != '/'))
         return once__fail(err, ONCE_EINVAL,
                           "a path begins with \"/\", as the client sent it");
-    if (r->method.size == 0)
-        return once__fail(err, ONCE_EINVAL, "the method is missing");
     once__name(r->scope, r->realm, &head, key, out);
     return ONCE_OK;
 }

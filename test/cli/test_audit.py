@@ -609,23 +609,33 @@ def frame(data):
     return len(data).to_bytes(8, "little") + data
 
 
-def name_of(scope, realm, method, path, key):
-    parts = [b"once name 1", scope, realm, method, path, key]
+def name_of(*parts):
     return hashlib.sha256(b"".join(map(frame, parts))).hexdigest()
 
 
 def test_the_name_of_a_request_is_the_gateways(store):
+    key = store.file("key", b'"order-17"\n')
+    where = ["--realm", "pay.example", "--key-file", key]
+    assert store.ok("name", *where, "--no-scope").strip() == name_of(
+        b"once name 2", b"", b"pay.example", b"order-17")
+    scope = store.file("scope", b"Bearer abc\n")
+    assert store.ok("name", *where, "--scope-file", scope).strip() == name_of(
+        b"once name 2", b"Bearer abc", b"pay.example", b"order-17")
+
+
+def test_the_name_of_a_path_is_the_gateways(store):
     scope = store.file("scope", b"Bearer abc\n")
     key = store.file("key", b'"order-17"\n')
     where = ["--realm", "pay.example", "--method", "POST", "--path",
              "/pay%2Fnow?x=1", "--key-file", key]
-    name = name_of(b"Bearer abc", b"pay.example", b"POST", b"/pay%2Fnow",
-                   b"order-17")
+    name = name_of(b"once name 1", b"Bearer abc", b"pay.example", b"POST",
+                   b"/pay%2Fnow", b"order-17")
     assert store.ok("name", *where, "--scope-file", scope) == name + "\n"
     assert json.loads(store.ok("name", *where, "--scope-file", "-", "--json",
                                stdin=b"Bearer abc")) == {"name": name}
     assert store.ok("name", *where, "--no-scope").strip() == \
-        name_of(b"", b"pay.example", b"POST", b"/pay%2Fnow", b"order-17")
+        name_of(b"once name 1", b"", b"pay.example", b"POST", b"/pay%2Fnow",
+                b"order-17")
     fence = store.seed("lost", name, "0")
     shown = json.loads(store.ok("show", "--request", *where, "--scope-file",
                                 scope, "--json"))
@@ -640,8 +650,12 @@ def test_a_request_that_is_not_whole_is_refused(store):
     good = ["--realm", "r", "--method", "POST", "--path", "/p"]
     store.bad(2, "--key-file FILE", "name", *good, "--no-scope")
     store.bad(2, "who sent it", "name", *good, "--key-file", key)
-    store.bad(2, "begins with", "name", "--realm", "r", "--method", "POST",
-              "--path", "p", "--no-scope", "--key-file", key)
+    for path in "p", "?x=1":
+        store.bad(2, "begins with", "name", "--realm", "r", "--method", "POST",
+                  "--path", path, "--no-scope", "--key-file", key)
+    for half in ["--method", "POST"], ["--path", "/p"]:
+        store.bad(2, "--method and --path belong together", "name", "--realm",
+                  "r", *half, "--no-scope", "--key-file", key)
     store.bad(2, "both", "name", *good, "--scope-file", "-", "--key-file", "-")
     store.bad(2, "is empty", "name", *good, "--scope-file", os.devnull,
               "--key-file", key)

@@ -582,6 +582,15 @@ class Maker:
             d.choice(["", " but=/none/0"])))
         case.plan[:] = [line + " json" for line in case.plan]
 
+    def mix_methods(self, case, d):
+        """The same key comes with another guarded method."""
+        if d.chance(0.5):
+            case.conf[-1][1].insert(0, "once_key_space path;")
+        for i, line in enumerate(case.plan):
+            method, rest = line.split(" ", 1)
+            if method != "GET" and "leave" not in line and d.chance(0.5):
+                case.plan[i] = "%s %s" % (d.choice(self.methods), rest)
+
     @staticmethod
     def over_http_2(case, d):
         """The clients speak HTTP/2, and some of them leave late."""
@@ -607,7 +616,7 @@ def make(seed):
     for share, change in ((0.12, maker.intercept), (0.2, maker.refuse),
                           (0.1, maker.rewrite_method),
                           (0.2, maker.over_http_2), (0.05, maker.leave_late),
-                          (0.1, maker.speak_json)):
+                          (0.1, maker.speak_json), (0.15, maker.mix_methods)):
         if d.chance(share):
             change(case, d)
     return case

@@ -163,6 +163,7 @@ static int check_flags(const once_guard_options *o, once_error *err)
         {"dry_run", o->dry_run},
         {"repeat", o->repeat},
         {"probe", o->probe},
+        {"key_space", o->key_space},
     };
     size_t i;
 
@@ -180,6 +181,10 @@ int once__guard_check_lookup(const once_guard_options *o, uint32_t wait_ms,
         return once__fail(err, ONCE_EINVAL,
                           "lookup: needs a scope: without one anybody could "
                           "ask which keys exist");
+    if (o->key_space == ONCE_KEY_SPACE_PATH)
+        return once__fail(err, ONCE_EINVAL,
+                          "lookup: needs key_space realm: its own path is "
+                          "another one");
     if (wait_ms > IN_FLIGHT_MAX_MS)
         return once__fail(err, ONCE_EINVAL,
                           "lookup: %u ms is over %u (ten minutes)", wait_ms,
