@@ -273,6 +273,7 @@ static void each_refusal_names_its_member(void)
                           o.store_failure = ONCE_STORE_BYPASS));
     REFUSED("max_age_ms:", o.max_age_ms = 1);
     REFUSED("repeat:", o.repeat = 2);
+    REFUSED("key_space:", o.key_space = 2);
     REFUSED("in_flight_ms:", o.in_flight_ms = 600001);
     REFUSED("max_response:", o.max_response = ONCE_RESULT_MAX + 1);
     REFUSED("store_failure:", o.store_failure = ONCE_STORE_BYPASS);
@@ -428,23 +429,27 @@ static void an_owner_makes_others_wait_and_others_mismatch(void)
     end(&w);
 }
 
-static void host_port_and_form_of_a_target_do_not_make_another_record(void)
+static void targets_with_keys_of(uint32_t space)
 {
     static const struct {
         const char *host, *target;
-        int same;
+        int then[2]; /* where a key is of the realm, of the path */
     } others[] = {
-        {"SHOP.test", "/pay?a=1", 1},
-        {"shop.test:8080", "/pay?a=1", 1},
-        {"ignored.test", "http://shop.test:80/pay?a=1", 1},
-        {"other.test", "/pay?a=1", 0},
-        {"shop.test", "/pa%79?a=1", 0},
+        {"SHOP.test", "/pay?a=1", {ONCE_HTTP_SEND, ONCE_HTTP_SEND}},
+        {"shop.test:8080", "/pay?a=1", {ONCE_HTTP_SEND, ONCE_HTTP_SEND}},
+        {"ignored.test",
+         "http://shop.test:80/pay?a=1",
+         {ONCE_HTTP_SEND, ONCE_HTTP_SEND}},
+        {"other.test", "/pay?a=1", {ONCE_HTTP_RUN, ONCE_HTTP_RUN}},
+        {"shop.test", "/pa%79?a=1", {ONCE_HTTP_SEND, ONCE_HTTP_RUN}},
     };
     once_http_answer answer = made();
     struct world w;
+    once_guard_options o = plain();
     size_t i;
 
-    begin(&w);
+    o.key_space = space;
+    begin_with(&w, "memory:", &o);
     whole(&w, &answer, 201, "new");
     for (i = 0; i < sizeof(others) / sizeof(others[0]); i++) {
         struct asked a;
@@ -452,10 +457,16 @@ static void host_port_and_form_of_a_target_do_not_make_another_record(void)
         asked_init(&a);
         a.host = others[i].host;
         a.target = others[i].target;
-        T_EQ(claim(&w, &a), others[i].same ? ONCE_HTTP_SEND : ONCE_HTTP_RUN);
+        T_EQ(claim(&w, &a), others[i].then[space]);
         asked_end(&a);
     }
     end(&w);
+}
+
+static void host_port_and_form_of_a_target_do_not_make_another_record(void)
+{
+    targets_with_keys_of(ONCE_KEY_SPACE_REALM);
+    targets_with_keys_of(ONCE_KEY_SPACE_PATH);
 }
 
 /* ---- What the handler says ------------------------------------------------------ */
