@@ -574,6 +574,7 @@ static void print_refusal(const struct location *l, const char *text)
         {"key_time", "once_key_time"},
         {"final", "once_final"},
         {"release", "once_release"},
+        {"unknown", "once_unknown"},
         {"fingerprint", "once_fingerprint"},
         {"methods", "once_methods"},
         {"max_response", "once_max_response"},
