@@ -102,7 +102,6 @@ def test_a_dry_run_shows_the_page(site):
 
 
 @pytest.mark.parametrize("kind", ["text/event-stream", "application/x-ndjson"])
-@pytest.mark.nginx_only("the guard's handler has the whole response first")
 def test_no_stream_of_a_gateways_error_is_marked(site, kind):
     hold = Hold(before=b"HTTP/1.1 502 Odd\r\nContent-Type: %s\r\n\r\n"
                 b"data: Bad Gateway\n\n" % kind.encode())
