@@ -2,7 +2,7 @@
 """
 A gateway's error from the service (a balancer, a mesh, a proxy behind us) is no
 outcome: once_unknown. It is told as unknown with its own status, it is never
-recorded, and it never lets a request execute again.
+recorded, and under `hold` it never lets a request execute again.
 """
 
 import pytest
