@@ -111,6 +111,7 @@ typedef struct {
     ngx_uint_t                   repeat;
     once__statuses              *final;     /* as written */
     once__statuses              *release;
+    once__statuses              *unknown;   /* "off": empty */
     once__policy                 policy;    /* what follows from all of it */
     ngx_uint_t                   lost;
     ngx_flag_t                   two_phase;

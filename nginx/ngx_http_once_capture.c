@@ -70,6 +70,7 @@ ngx_http_once_decide_end(ngx_http_request_t *r, ngx_http_once_ctx_t *ctx,
 
     end.action = ctx->verdict.action;
     end.observed = ctx->observed;
+    end.status = (int) ctx->upstream_status;
     end.has_own = !ctx->not_shown;
     end.rc = rc;
     end.record = ngx_http_once_record(ctx);
@@ -389,6 +390,11 @@ ngx_http_once_hold(ngx_http_request_t *r, ngx_http_once_ctx_t *ctx)
         ctx->observed = ONCE__BAD_RESPONSE;    /* 101: nobody asked for it */
     }
 
+    ctx->observed = once__observe_status(ctx->observed,
+                                         (int) ctx->upstream_status,
+                                         ctx->outcome,
+                                         &ctx->conf->policy.rules);
+
     ctx->state = NGX_HTTP_ONCE_HOLD;
     ctx->keepalive = r->keepalive;
     ctx->length = r->headers_out.content_length_n;
@@ -401,7 +407,9 @@ ngx_http_once_hold(ngx_http_request_t *r, ngx_http_once_ctx_t *ctx)
     ngx_http_once_want_whole(r);
     ngx_http_once_watch(r, ctx);
 
-    if (ctx->observed != ONCE__WHOLE || !ngx_http_once_streams(r, ctx)) {
+    if ((ctx->observed != ONCE__WHOLE && ctx->observed != ONCE__SERVICE_LOST)
+        || !ngx_http_once_streams(r, ctx))
+    {
         return NGX_OK;
     }
 

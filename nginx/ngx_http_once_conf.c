@@ -590,21 +590,42 @@ ngx_http_once_key_time(ngx_conf_t *cf, ngx_command_t *cmd, void *conf)
 }
 
 
-/* "once_final" and "once_release" */
+/* "once_final", "once_release" and "once_unknown" */
+
+typedef int (*ngx_http_once_add_status_pt)(once__statuses *set,
+    once_bytes text, once_error *err);
+
+
+static ngx_http_once_add_status_pt
+ngx_http_once_status_adder(ngx_command_t *cmd)
+{
+    switch (cmd->offset) {
+
+    case offsetof(ngx_http_once_loc_conf_t, release):
+        return once__statuses_add_released;
+
+    case offsetof(ngx_http_once_loc_conf_t, unknown):
+        return once__statuses_add_unknown;
+
+    default:
+        return once__statuses_add;
+    }
+}
+
 
 static char *
 ngx_http_once_statuses(ngx_conf_t *cf, ngx_command_t *cmd, void *conf)
 {
     char  *p = conf;
 
-    int               rc;
-    ngx_str_t        *value;
-    once_error        err;
-    ngx_uint_t        i, release;
-    once__statuses  **set;
+    ngx_str_t                    *value;
+    once_error                    err;
+    ngx_uint_t                    i;
+    once__statuses              **set;
+    ngx_http_once_add_status_pt   add;
 
     set = (once__statuses **) (p + cmd->offset);
-    release = (cmd->offset == offsetof(ngx_http_once_loc_conf_t, release));
+    add = ngx_http_once_status_adder(cmd);
 
     if (*set != NULL) {
         return "is duplicate";
@@ -617,11 +638,15 @@ ngx_http_once_statuses(ngx_conf_t *cf, ngx_command_t *cmd, void *conf)
 
     value = cf->args->elts;
 
-    for (i = 1; i < cf->args->nelts; i++) {
-        rc = (release ? once__statuses_add_released : once__statuses_add)(
-                 *set, ngx_http_once_bytes(&value[i]), &err);
+    if (add == once__statuses_add_unknown && cf->args->nelts == 2
+        && ngx_strcmp(value[1].data, "off") == 0)
+    {
+        return NGX_CONF_OK;
+    }
 
-        if (rc != ONCE_OK) {
+    for (i = 1; i < cf->args->nelts; i++) {
+
+        if (add(*set, ngx_http_once_bytes(&value[i]), &err) != ONCE_OK) {
             ngx_conf_log_error(NGX_LOG_EMERG, cf, 0,
                                "\"%V\" does not know \"%V\": %s",
                                &value[0], &value[i], err.text);
@@ -781,6 +806,8 @@ ngx_command_t  ngx_http_once_commands[] = {
                        final, NULL),
     ngx_http_once_slot("once_release", NGX_CONF_1MORE, ngx_http_once_statuses,
                        release, NULL),
+    ngx_http_once_slot("once_unknown", NGX_CONF_1MORE, ngx_http_once_statuses,
+                       unknown, NULL),
     ngx_http_once_slot("once_lost", NGX_CONF_TAKE1, ngx_http_once_enum, lost,
                        &ngx_http_once_lost),
     ngx_http_once_flag("once_two_phase", two_phase),
@@ -848,6 +875,7 @@ static const struct {
     ngx_http_once_member(realm, 0, 0),
     ngx_http_once_member(final, 0, 0),
     ngx_http_once_member(release, 0, 0),
+    ngx_http_once_member(unknown, 0, 0),
     ngx_http_once_member(hide, 0, 0),
     ngx_http_once_member(probe, 0, 0)
 };
@@ -975,9 +1003,10 @@ ngx_http_once_merge_groups(ngx_http_once_loc_conf_t *prev,
 static ngx_int_t
 ngx_http_once_add_location(ngx_conf_t *cf, ngx_http_once_loc_conf_t *olcf)
 {
-    int                          both;
     void                      ***location;
     ngx_str_t                    host = ngx_string("$host");
+    once__status_lists           lists;
+    once__status_clash           clash;
     ngx_http_once_main_conf_t   *omcf;
 
     if (olcf->realm == NULL) {
@@ -987,12 +1016,15 @@ ngx_http_once_add_location(ngx_conf_t *cf, ngx_http_once_loc_conf_t *olcf)
         }
     }
 
-    both = once__rules_make(olcf->final, olcf->release, &olcf->policy.rules);
+    lists.final = olcf->final;
+    lists.released = olcf->release;
+    lists.unknown = olcf->unknown;
 
-    if (both != 0) {
+    if (once__rules_make(&lists, &olcf->policy.rules, &clash) != ONCE_OK) {
         ngx_http_once_log_conf(NGX_LOG_EMERG, cf, olcf,
-                      "%d is both in \"once_final\" and in \"once_release\": "
-                      "it cannot be an outcome and free the key", both);
+                      "%d is both in \"once_%s\" and in \"once_%s\": one "
+                      "status cannot mean both", clash.status, clash.one,
+                      clash.other);
         return NGX_ERROR;
     }
 

@@ -409,9 +409,16 @@ ngx_http_once_observe(ngx_http_request_t *r, ngx_http_once_ctx_t *ctx)
     if (u == NULL) {
 
         /*
-         * A content handler of another kind: what it says is the outcome.
-         * Before it has run, nginx itself speaks, and nothing was done.
+         * A content handler of another kind: what it says is the outcome, and
+         * not what a page says for it.  Before it has run, nginx itself speaks,
+         * and nothing was done.
          */
+
+        if (ctx->tries == ONCE__TRIED
+            && ctx->handler_rc >= NGX_HTTP_SPECIAL_RESPONSE)
+        {
+            ngx_http_once_note_shown(ctx);
+        }
 
         return (ctx->tries == ONCE__TRIED) ? ONCE__WHOLE : ONCE__NOT_SENT;
     }

@@ -164,7 +164,7 @@ typedef struct once_guard_options {
     uint32_t in_flight_ms;  /* how long a repeat waits for the first, at most
                             * 600000; 0: it gets 409 at once [0]            */
     const char *final;      /* statuses that are final: "2xx 404"
-                            * ["2xx 3xx 4xx 5xx"]                           */
+                            * ["2xx 3xx 4xx 5xx"]; see `unknown`            */
     uint32_t lost;          /* enum once_guard_lost [ONCE_LOST_HOLD]         */
     uint32_t two_phase;     /* 1: a crash before the handler frees the key,
                             * for one durable write more [0]                */
@@ -221,6 +221,13 @@ typedef struct once_guard_options {
     uint64_t max_age_ms;  /* with it: how old a key may be [the shorter of
                            * `ttl_ms` and `ttl_failure_ms`, less 15 minutes:
                            * that is also the most]                         */
+    const char *unknown;  /* statuses with which a balancer or proxy says that
+                           * it has lost the service: numbers from 400 to 599,
+                           * or "off". The outcome is unknown then, and the
+                           * client gets "outcome-unknown" with this status
+                           * in place of the answer. A number that `final` or
+                           * `release` has leaves the default list; in two
+                           * lists it is refused ["502 504"]                */
     uint32_t key_space;   /* enum once_guard_key_space: another one gives every
                            * request another name, so no key is known any
                            * more [ONCE_KEY_SPACE_REALM]                    */
@@ -231,7 +238,7 @@ typedef struct once_guard_options {
     {                                                                          \
         sizeof(once_guard_options), NULL, NULL, NULL, 0, NULL, NULL, 0, NULL,  \
             NULL, 0, NULL, 0, 0, 0, 0, 0, 0, 0, 0, NULL, 0, 0, 0, NULL, NULL,  \
-            NULL, NULL, NULL, 0, 0, 0, NULL, 0, 0                              \
+            NULL, NULL, NULL, 0, 0, 0, NULL, 0, NULL, 0                        \
     }
 
 typedef struct once_guard once_guard;

@@ -187,7 +187,7 @@ enum once_policy {
     X(ONCE_REASON_GAP, 8, "gap") /* lost between a backup and its restore */   \
     X(ONCE_REASON_OPERATOR, 9, "operator")                                     \
     X(ONCE_REASON_NOT_SENT, 10, "not-sent")                                    \
-    X(ONCE_REASON_STATUS, 11, "status")   /* one that says "not executed" */   \
+    X(ONCE_REASON_STATUS, 11, "status")   /* of the answer: lists name it */   \
     X(ONCE_REASON_PROGRAM, 12, "program") /* the work itself said so */
 
 /* clang-format off */

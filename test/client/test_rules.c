@@ -77,6 +77,11 @@ static const struct row {
      0},
     {504, S(NEW), ONCE__CODE_UNKNOWN, 0, ONCE__NEXT_UNKNOWN, R(INDETERMINATE),
      0},
+    /* once_unknown may name any status from 400. */
+    {503, S(OTHER), ONCE__CODE_UNKNOWN, 0, ONCE__NEXT_UNKNOWN, R(INDETERMINATE),
+     0},
+    {429, S(OTHER), ONCE__CODE_UNKNOWN, 1, ONCE__NEXT_UNKNOWN, R(INDETERMINATE),
+     0},
     {409, S(OTHER), ONCE__CODE_ANSWER_LOST, 0, ONCE__NEXT_DONE, R(ANSWER_LOST),
      0},
     {409, S(OTHER), ONCE__CODE_REFUSED, 0, ONCE__NEXT_REFUSED, R(ANSWERED), 1},

@@ -134,9 +134,20 @@ class Case:
             release = ["401", "408", "421", "425", "429"]
         if final is not None and str(status) in final:
             return False
+        if self.lost(status):
+            return False
         if str(status) in release or "%dxx" % (status // 100) in release:
             return True
         return final is not None and "%dxx" % (status // 100) not in final
+
+    def lost(self, status):
+        """Whether it says, by itself, that a gateway has lost the service."""
+        unknown = self.words("once_unknown")
+        if unknown is None:
+            named = (self.words("once_final") or []) + \
+                (self.words("once_release") or [])
+            unknown = [x for x in ("502", "504") if x not in named]
+        return str(status) in unknown
 
     def takes_over(self):
         return self.words("once_lost") == ["takeover"]

@@ -351,6 +351,9 @@ class Maker:
         if d.chance(0.2):
             out.append("once_final %s;" % d.choice(
                 ["2xx", "2xx 4xx", "2xx 3xx 4xx", "2xx 5xx", "2xx 408 429"]))
+        if d.chance(0.2):
+            out.append("once_unknown %s;" % d.choice(
+                ["off", "502", "500 503", "404 502 504"]))
         if d.chance(0.05):
             out.append("once_lost takeover;")
         self.timed = d.chance(0.05)

@@ -14,6 +14,7 @@
     headers    likewise, but only its headers
     freed      a replay of an answer that frees its key: another one decided;
                a repeat that is refused counts as a replay
+    taken      a gateway's error was shown or recorded as the outcome
     crossed    an answer was made for another key or another request
     lost       an outcome that was whole, or said to be new, was not kept
     nothing    a client that stayed got no answer
@@ -97,6 +98,11 @@ class Verdict:
             return e.outcome == "not-applied"
         return self.case.frees(e.status)
 
+    def lost(self, e):
+        """Whether its answer is a gateway's error, which is no outcome."""
+        return not e.outcome and e.role != "target" and \
+            self.case.lost(e.status)
+
     def frees(self, e):
         """Whether another attempt may follow this execution."""
         if e.whole == "no":
@@ -106,7 +112,7 @@ class Verdict:
             return True
         # The gateway may take it for lost: a page that it refused, a time-out.
         return self.case.takes_over() and (
-            e.outcome == "unknown" or not any(
+            e.outcome == "unknown" or self.lost(e) or not any(
                 a.send == e.send and a.mark == "new"
                 for a in self.run.answers))
 
@@ -195,6 +201,8 @@ class Verdict:
                 told = told or self._left(a, last)
                 continue
             if a.mark == "new" and mine:
+                if self.lost(last) and last.whole == "yes":
+                    self._bad("taken", "%s shows %s", a, last)
                 if all(e.whole == "no" for e in mine) and not a.truncated:
                     self._bad("unwhole", "%s, but %s", a, last)
                 elif not self.frees(last) and not a.truncated:
@@ -217,7 +225,7 @@ class Verdict:
         return (e.role == "main" and e.whole == "yes" and e.done and
                 not e.gone and e.status <= 599 and
                 e.outcome in (None, "applied", "no-store") and
-                not self.must_free(e) and e.seconds < READ_TIMEOUT / 2 and
+                not self.must_free(e) and not self.lost(e) and e.seconds < READ_TIMEOUT / 2 and
                 "early" not in e.line.split() and "big" not in e.line.split()
                 and "_cache " not in config and "_limit_rate" not in config
                 and "image_filter" not in config)
@@ -226,6 +234,7 @@ class Verdict:
         """What a client that left will find, if its upstream did its part."""
         if last is None or last.meant != "yes" or last.accel or \
                 last.outcome or self.case.frees(last.status) or \
+                self.lost(last) or \
                 last.role != "main" or last.seconds > READ_TIMEOUT / 2 or \
                 "_intercept_errors on" in self.case.config():
             return None
@@ -240,6 +249,9 @@ class Verdict:
             self._bad("unwhole", "%s, and nothing whole", a)
         elif all(e.whole == "yes" and self.must_free(e) for e in behind):
             self._bad("freed", "%s, but %s", a, behind[-1])
+        elif all(e.whole == "yes" and (self.must_free(e) or self.lost(e))
+                 for e in behind):
+            self._bad("taken", "%s, but %s", a, behind[-1])
 
     def _compare(self, news, replays):
         for a in replays:

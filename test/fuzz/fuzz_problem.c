@@ -52,15 +52,18 @@ static void check_body(int problem, int status, const char *detail)
     json_decref(json);
 }
 
-/* Rules from two lists that the fuzzer chooses; 0 if it must not be used. */
+/* Rules from lists that the fuzzer chooses; 0 if they must not be used. */
 static int make_rules(struct feed *f, once__rules *rules)
 {
-    once__statuses set, released;
+    once__statuses set, released, unknown;
+    once__status_lists lists = {&set, &released, &unknown};
+    once__status_clash clash;
     once_bytes word;
-    int n, both;
+    int n, rc;
 
     memset(&set, 0, sizeof(set));
     memset(&released, 0, sizeof(released));
+    memset(&unknown, 0, sizeof(unknown));
     for (n = feed_byte(f) % 4; n > 0; n--) {
         word = feed_bytes(f, 3);
         if (once__statuses_add(&set, word, NULL) != ONCE_OK)
@@ -73,10 +76,21 @@ static int make_rules(struct feed *f, once__rules *rules)
         if (once__statuses_add_released(&released, word, NULL) == ONCE_OK)
             MUST(((const char *)word.data)[0] >= '3');
     }
-    both = once__rules_make(&set, &released, rules);
-    MUST(both == 0 || (once__statuses_has(&set, both) &&
-                       once__statuses_has(&released, both)));
-    return both == 0;
+    n = feed_byte(f) % 4;
+    if (n == 0)
+        lists.unknown = NULL; /* the default */
+    for (; n > 0; n--) {
+        word = feed_bytes(f, 3);
+        if (once__statuses_add_unknown(&unknown, word, NULL) == ONCE_OK)
+            MUST(((const char *)word.data)[0] >= '4');
+    }
+    rc = once__rules_make(&lists, rules, &clash);
+    if (rc != ONCE_OK)
+        MUST(once__statuses_has(&set, clash.status) +
+                 once__statuses_has(&released, clash.status) +
+                 once__statuses_has(&unknown, clash.status) >=
+             2);
+    return rc == ONCE_OK;
 }
 
 static void check_verdict(struct feed *f)
@@ -88,7 +102,7 @@ static void check_verdict(struct feed *f)
 
     if (!make_rules(f, &rules))
         return;
-    observed = feed_byte(f) % (ONCE__GONE + 1);
+    observed = feed_byte(f) % (ONCE__SERVICE_LOST + 1);
     status = (int)feed_number(f, 2);
     word = feed_bytes(f, feed_byte(f) % 16);
     v = once__judge(observed, status, word, &rules);

@@ -93,6 +93,9 @@ GOOD = {
     "what_counts_is_json": "once_fingerprint type json but=/a but=/$b/0;",
     "what_counts_is_computed": "once_fingerprint $http_x_digest;",
     "released_out_of_a_final_class": "once_final 2xx 5xx; once_release 503;",
+    "unknown_out_of_a_final_class": "once_final 2xx 5xx; once_unknown 400 599;",
+    "unknown_by_default_and_final": "once_final 2xx 502; once_release 504;",
+    "unknown_off": "once_unknown off; once_final 2xx 502;",
 }
 
 
@@ -200,6 +203,17 @@ BAD = {
     "release_a_success": ("once_release 202;", "once_release", "202"),
     "release_too_large": ("once_release 600;", "once_release", "600"),
     "release_a_word": ("once_release busy;", "once_release", "busy"),
+    "unknown_nothing": ("once_unknown;", "once_unknown"),
+    "unknown_a_class": ("once_unknown 5xx;", "once_unknown", "5xx",
+                        "400 to 599"),
+    "unknown_too_small": ("once_unknown 302;", "once_unknown", "302"),
+    "unknown_too_large": ("once_unknown 600;", "once_unknown", "600"),
+    "unknown_off_and_more": ("once_unknown off 502;", "once_unknown", "off"),
+    "unknown_more_and_off": ("once_unknown 502 off;", "once_unknown", "off"),
+    "unknown_and_final": ("once_unknown 503; once_final 2xx 503;",
+                          "once_unknown", "once_final", "503"),
+    "unknown_and_released": ("once_unknown 502 429; once_release 429;",
+                             "once_unknown", "once_release", "429"),
     "final_and_released": ("once_final 2xx 503; once_release 503;",
                            "once_final", "once_release", "503"),
     "final_and_released_408": ("once_release 408; once_final 2xx 408;",

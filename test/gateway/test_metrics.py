@@ -195,6 +195,11 @@ ENDS = {
     "outside of final": (Answer(404, b"no"), "/some/", "failure", "-"),
     "not kept": (saying("no-store"), "/pay/", "unstored", "-"),
     "status": (Answer(429, b"later"), "/pay/", "released", "status"),
+    "a gateway's error": (Answer(502, b"no"), "/pay/", "indeterminate",
+                          "status"),
+    "a gateway's error that is cut": (
+        Raw(b"HTTP/1.1 504 Odd\r\nContent-Length: 9\r\n\r\nhalf"), "/pay/",
+        "indeterminate", "status"),
     "said no": (saying("not-applied"), "/pay/", "released", "upstream-said"),
     "not sent": (Answer(), "/none/", "released", "not-sent"),
     "reset": (Drop(), "/pay/", "indeterminate", "reset"),

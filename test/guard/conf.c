@@ -307,6 +307,7 @@ static const struct directive {
     { "once_final",            WORDS,        AT(final),           3 },
     { "once_fingerprint",      FINGERPRINT,  AT(fingerprint),     7 },
     { "once_release",          WORDS,        AT(release),         6 },
+    { "once_unknown",          WORDS,        AT(unknown),         8 },
     { "once_repeat",           REPEAT,       AT(repeat),          0 },
     { "once_lost",             LOST,         AT(lost),            0 },
     { "once_two_phase",        FLAG,         AT(two_phase),       0 },

@@ -575,6 +575,7 @@ static void print_refusal(const struct location *l, const char *text)
         {"key_space", "once_key_space"},
         {"final", "once_final"},
         {"release", "once_release"},
+        {"unknown", "once_unknown"},
         {"fingerprint", "once_fingerprint"},
         {"methods", "once_methods"},
         {"max_response", "once_max_response"},

@@ -259,6 +259,12 @@ static void each_refusal_names_its_member(void)
     REFUSED("release:", o.release = "429 5xx");
     REFUSED("release:", o.release = "202");
     REFUSED("release:", (o.final = "2xx 429", o.release = "503 429"));
+    REFUSED("unknown:", o.unknown = "");
+    REFUSED("unknown:", o.unknown = "5xx");
+    REFUSED("unknown:", o.unknown = "302");
+    REFUSED("unknown:", o.unknown = "502 off");
+    REFUSED("unknown:", (o.unknown = "503 502", o.final = "2xx 503"));
+    REFUSED("unknown:", (o.unknown = "503", o.release = "429 503"));
     REFUSED("lease_ms:", o.lease_ms = ONCE_LEASE_MIN_MS - 1);
     REFUSED("lease_ms:", o.lease_ms = ONCE_LEASE_MAX_MS + 1);
     REFUSED("ttl_ms:", o.ttl_ms = 29999);
@@ -747,6 +753,75 @@ static void a_scope_is_part_of_the_name(void)
     end(&w);
 }
 
+/* The step and the problem for an answer of `status`; then a repeat's. */
+static void lost_by_status(struct world *w, const once_http_answer *answer)
+{
+    struct asked a;
+
+    asked_init(&a);
+    T_EQ(claim(w, &a), ONCE_HTTP_RUN);
+    T_EQ(say(&a, answer), ONCE_HTTP_SEND);
+    T_OK(is_problem(&a, ONCE__PROBLEM_OUTCOME_UNKNOWN, answer->status));
+    T_EQ(once_exchange_reply(a.x)->streamed, 0);
+    asked_end(&a);
+    asked_init(&a);
+    T_EQ(claim(w, &a), ONCE_HTTP_SEND);
+    T_OK(is_problem(&a, ONCE__PROBLEM_OUTCOME_UNKNOWN, 409));
+    asked_end(&a);
+}
+
+static void a_gateways_error_is_no_outcome(void)
+{
+    once_guard_options o = plain();
+    once_http_answer answer = made();
+    struct world w;
+
+    begin(&w);
+    answer.status = 502;
+    lost_by_status(&w, &answer);
+    end(&w);
+    begin(&w);
+    answer.status = 504;
+    answer.streamed = 1;
+    answer.body = (once_bytes){NULL, 0};
+    lost_by_status(&w, &answer);
+    end(&w);
+    o.unknown = "503";
+    begin_with(&w, "memory:", &o);
+    answer = made();
+    answer.status = 503;
+    lost_by_status(&w, &answer);
+    end(&w);
+}
+
+static void a_gateways_error_may_be_an_outcome(void)
+{
+    static const struct {
+        const char *unknown, *final;
+        int outcome;
+    } rows[] = {
+        {"off", NULL, ONCE_HTTP_BY_STATUS},
+        {"503", NULL, ONCE_HTTP_BY_STATUS},
+        {NULL, "2xx 3xx 4xx 5xx 502", ONCE_HTTP_BY_STATUS},
+        {NULL, NULL, ONCE_HTTP_APPLIED},
+    };
+    once_guard_options o = plain();
+    once_http_answer answer = made();
+    struct world w;
+    size_t i;
+
+    answer.status = 502;
+    for (i = 0; i < sizeof(rows) / sizeof(rows[0]); i++) {
+        o.unknown = rows[i].unknown;
+        o.final = rows[i].final;
+        answer.outcome = rows[i].outcome;
+        begin_with(&w, "memory:", &o);
+        whole(&w, &answer, 502, "new");
+        whole(&w, NULL, 502, "replayed");
+        end(&w);
+    }
+}
+
 static void a_dry_run_records_and_lets_everything_pass(void)
 {
     once_guard_options o = plain();
@@ -763,6 +838,14 @@ static void a_dry_run_records_and_lets_everything_pass(void)
     answer.status = 202;
     T_EQ(say(&a, &answer), ONCE_HTTP_SEND);
     T_EQ(once_exchange_reply(a.x)->status, 202);
+    asked_end(&a);
+    asked_init(&a);
+    a.key = "a-gateways-error";
+    T_EQ(claim(&w, &a), ONCE_HTTP_RUN);
+    answer.status = 502;
+    T_EQ(say(&a, &answer), ONCE_HTTP_SEND);
+    T_EQ(once_exchange_reply(a.x)->status, 502);
+    T_EQ(once_exchange_reply(a.x)->body.size, answer.body.size);
     asked_end(&a);
     asked_init(&a);
     a.key = "a,b";
@@ -1029,6 +1112,8 @@ int main(void)
     T_RUN(a_body_over_the_limit_is_413_and_claims_nothing);
     T_RUN(a_scope_that_cannot_be_told_is_401);
     T_RUN(a_scope_is_part_of_the_name);
+    T_RUN(a_gateways_error_is_no_outcome);
+    T_RUN(a_gateways_error_may_be_an_outcome);
     T_RUN(a_dry_run_records_and_lets_everything_pass);
     T_RUN(what_a_program_says_was_applied_is_recorded);
     T_RUN(anything_else_stays_unknown);

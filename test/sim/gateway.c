@@ -515,11 +515,13 @@ static int waits_for_upstream(struct world *w, const struct event *e)
 static void judge(struct world *w, struct call *c, int observed, int status,
                   const char *word)
 {
+    const once__status_lists defaults = {NULL, NULL, NULL};
     once_bytes said = {word, strlen(word)};
+    once__status_clash clash;
     once__verdict v;
     once__rules rules;
 
-    if (once__rules_make(NULL, NULL, &rules) != 0)
+    if (once__rules_make(&defaults, &rules, &clash) != ONCE_OK)
         abort(); /* The defaults agree. */
     v = once__judge(observed, status, said, &rules);
     if (v.action == ONCE__DO_COMPLETE && once__is_broken(observed))

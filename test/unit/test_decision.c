@@ -347,6 +347,25 @@ static void a_broken_response_is_unknown(void)
     T_STR(ended(DENY, end, WHOLE), "problem outcome-unknown 504 indeterminate");
 }
 
+/* Not its page, which clients would take for the result, and its status. */
+static void a_gateways_error_is_unknown_with_its_status(void)
+{
+    static const int codes[] = {ONCE_OK, ONCE_ESTORE, ONCE_FENCED, ONCE_REPLAY};
+    once__http_end end = end_of(ONCE__DO_GIVE_UP, ONCE__SERVICE_LOST, ONCE_OK);
+    size_t i;
+
+    for (i = 0; i < sizeof(codes) / sizeof(codes[0]); i++) {
+        end.rc = codes[i];
+        end.has_own = 1;
+        end.status = 504;
+        T_STR(ended_with(DENY, end, WHOLE, 1),
+              "problem outcome-unknown 504 indeterminate");
+        end.status = 598;
+        T_STR(ended_with(BYPASS, end, WHOLE, 0),
+              "problem outcome-unknown 598 indeterminate");
+    }
+}
+
 static void a_dry_run_sends_what_the_service_sent(void)
 {
     once__http_end end = end_of(ONCE__DO_COMPLETE, ONCE__WHOLE, ONCE_ESTORE);
@@ -356,6 +375,9 @@ static void a_dry_run_sends_what_the_service_sent(void)
     T_STR(ended(DRY_RUN, end, WHOLE), "own new, not marked");
     end = end_of(ONCE__DO_GIVE_UP, ONCE__RESET, ONCE_OK);
     T_STR(ended(DRY_RUN, end, WHOLE), "drop new, not marked");
+    end = end_of(ONCE__DO_GIVE_UP, ONCE__SERVICE_LOST, ONCE_OK);
+    end.status = 502;
+    T_STR(ended_with(DRY_RUN, end, WHOLE, 1), "own new, not marked");
 }
 
 /* ---- Whatever the case ------------------------------------------------- */
@@ -406,9 +428,11 @@ static void a_request_is_filled_from_the_policy(void)
                       .max_age_ms = 15};
     uint8_t name[ONCE_NAME_SIZE] = {1}, print[ONCE_FINGERPRINT_SIZE] = {2},
             group[ONCE_GROUP_SIZE] = {'g'};
+    const once__status_lists lists = {NULL, NULL, NULL};
+    once__status_clash clash;
     once_request r;
 
-    T_EQ(once__rules_make(NULL, NULL, &p.rules), 0);
+    T_EQ(once__rules_make(&lists, &p.rules, &clash), ONCE_OK);
     once__request_fill(&p, name, print, group, &r);
     T_EQ(r.size, sizeof(r));
     T_MEM(r.name, name, sizeof(name));
@@ -426,13 +450,15 @@ static void a_request_is_filled_from_the_policy(void)
 static void a_failure_may_be_repeated_where_not_every_status_is_final(void)
 {
     once__statuses final = {{0}, {0}};
+    const once__status_lists lists = {&final, NULL, NULL};
+    once__status_clash clash;
     uint8_t zero[ONCE_NAME_SIZE] = {0};
     once__policy p;
     once_request r;
 
     memset(&p, 0, sizeof(p));
     T_EQ(once__statuses_add(&final, (once_bytes){"2xx", 3}, NULL), ONCE_OK);
-    T_EQ(once__rules_make(&final, NULL, &p.rules), 0);
+    T_EQ(once__rules_make(&lists, &p.rules, &clash), ONCE_OK);
     once__request_fill(&p, zero, zero, zero, &r);
     T_EQ(r.policy, ONCE_RETRY_FAILED);
 }
@@ -459,6 +485,7 @@ int main(void)
     T_RUN(a_released_response_is_sent_whatever_the_store_reported);
     T_RUN(a_service_that_says_unknown_answers_for_itself);
     T_RUN(a_broken_response_is_unknown);
+    T_RUN(a_gateways_error_is_unknown_with_its_status);
     T_RUN(an_outcome_that_cannot_be_shown_is_said_to_be_recorded);
     T_RUN(a_dry_run_sends_what_the_service_sent);
     T_RUN(only_an_owner_runs_and_only_bypass_and_dry_run_pass);

@@ -37,12 +37,24 @@ static once__statuses only_success(void)
     return set_of(words);
 }
 
-/* The rules of a once_final, with the default of once_release. */
+/* 0, or the number that two of the lists have. */
+static int made(const once__statuses *final, const once__statuses *released,
+                const once__statuses *unknown, once__rules *rules)
+{
+    const once__status_lists lists = {final, released, unknown};
+    once__status_clash clash;
+    int rc = once__rules_make(&lists, rules, &clash);
+
+    T_EQ(rc, clash.status == 0 ? ONCE_OK : ONCE_EINVAL);
+    return clash.status;
+}
+
+/* The rules of a once_final, with the defaults of the other lists. */
 static once__rules rules_of(once__statuses final)
 {
     once__rules rules;
 
-    T_EQ(once__rules_make(&final, NULL, &rules), 0);
+    T_EQ(made(&final, NULL, NULL, &rules), 0);
     return rules;
 }
 
@@ -71,6 +83,11 @@ static int is_declined(int status)
 {
     return status == 401 || status == 408 || status == 421 || status == 425 ||
            status == 429;
+}
+
+static int is_gateways(int status)
+{
+    return status == 502 || status == 504;
 }
 
 /* ---- Sets --------------------------------------------------------------- */
@@ -198,15 +215,113 @@ static void a_released_status_is_a_number_from_300_on(void)
     }
 }
 
+static once__statuses unknown_set(const char *const *words)
+{
+    once__statuses set = {{0}, {0}};
+
+    for (; *words != NULL; words++)
+        T_EQ(once__statuses_add_unknown(&set, text(*words), NULL), ONCE_OK);
+    return set;
+}
+
+static void an_unknown_status_is_a_number_from_400_on(void)
+{
+    static const char *const bad[] = {"2xx",  "4xx", "5xx", "200",
+                                      "399",  "600", "",    "5020",
+                                      "502 ", "off", "50x"};
+    once_error err;
+    char word[16];
+    size_t i;
+    int status;
+
+    for (i = 0; i < sizeof(bad) / sizeof(bad[0]); i++) {
+        once__statuses set = {{0}, {0}}, none = {{0}, {0}};
+
+        T_EQ(once__statuses_add_unknown(&set, text(bad[i]), &err), ONCE_EINVAL);
+        T_MEM(&set, &none, sizeof(set));
+    }
+    for (status = 400; status <= 599; status++) {
+        once__statuses set = {{0}, {0}};
+
+        snprintf(word, sizeof(word), "%d", status);
+        T_EQ(once__statuses_add_unknown(&set, text(word), &err), ONCE_OK);
+        T_EQ(once__statuses_has(&set, status), 1);
+    }
+}
+
 static void without_lists_the_defaults_count(void)
 {
     once__rules rules;
     int status;
 
-    T_EQ(once__rules_make(NULL, NULL, &rules), 0);
+    T_EQ(made(NULL, NULL, NULL, &rules), 0);
     T_EQ(once__statuses_all(&rules.final), 1);
     for (status = 0; status <= 700; status++)
         T_EQ(once__statuses_has(&rules.released, status), is_declined(status));
+    for (status = 0; status <= 700; status++)
+        T_EQ(once__statuses_has(&rules.unknown, status), is_gateways(status));
+}
+
+static void a_number_elsewhere_leaves_the_default_of_unknown(void)
+{
+    static const char *const number[] = {"2xx", "4xx", "5xx", "502", NULL};
+    static const char *const class[] = {"2xx", "5xx", NULL};
+    static const char *const freed[] = {"504", NULL};
+    once__statuses final = set_of(number), released = released_set(freed);
+    once__statuses classes = set_of(class);
+    once__rules rules;
+
+    T_EQ(made(&final, NULL, NULL, &rules), 0);
+    T_STR(judged_by(ONCE__WHOLE, 502, "", &rules), "complete success");
+    T_STR(judged_by(ONCE__WHOLE, 504, "", &rules), "give up");
+    T_EQ(made(&final, &released, NULL, &rules), 0);
+    T_STR(judged_by(ONCE__WHOLE, 502, "", &rules), "complete success");
+    T_STR(judged_by(ONCE__WHOLE, 504, "", &rules), "release");
+    T_EQ(made(NULL, &released, NULL, &rules), 0);
+    T_STR(judged_by(ONCE__WHOLE, 502, "", &rules), "give up");
+    T_STR(judged_by(ONCE__WHOLE, 504, "", &rules), "release");
+    T_EQ(made(&classes, NULL, NULL, &rules), 0);
+    T_STR(judged_by(ONCE__WHOLE, 502, "", &rules), "give up");
+    T_STR(judged_by(ONCE__WHOLE, 503, "", &rules), "complete success");
+}
+
+static void unknown_replaces_the_default_and_is_stronger(void)
+{
+    static const char *const words[] = {"429", "503", "599", NULL};
+    once__statuses unknown = unknown_set(words), none = {{0}, {0}};
+    once__rules rules;
+
+    T_EQ(made(NULL, NULL, &unknown, &rules), 0);
+    T_STR(judged_by(ONCE__WHOLE, 503, "", &rules), "give up");
+    T_STR(judged_by(ONCE__UNSTORABLE, 599, "", &rules), "give up");
+    T_STR(judged_by(ONCE__WHOLE, 429, "", &rules), "give up");
+    T_EQ(once__statuses_has(&rules.released, 429), 0);
+    T_STR(judged_by(ONCE__WHOLE, 408, "", &rules), "release");
+    T_STR(judged_by(ONCE__WHOLE, 502, "", &rules), "complete failure");
+    T_STR(judged_by(ONCE__WHOLE, 503, "applied", &rules), "complete success");
+    T_STR(judged_by(ONCE__WHOLE, 503, "not-applied", &rules), "release");
+    T_STR(judged_by(ONCE__NOT_SENT, 503, "", &rules), "release");
+    T_EQ(made(NULL, NULL, &none, &rules), 0);
+    T_STR(judged_by(ONCE__WHOLE, 502, "", &rules), "complete failure");
+    T_STR(judged_by(ONCE__UNSTORABLE, 504, "", &rules), "mark failure");
+}
+
+static void a_head_alone_says_that_the_service_is_lost(void)
+{
+    once__rules rules = rules_of(every());
+    int observed, status;
+
+    for (observed = ONCE__NOT_SENT; observed <= ONCE__GONE; observed++)
+        for (status = 200; status <= 599; status++)
+            T_EQ(once__observe_status(observed, status, text(""), &rules),
+                 is_gateways(status) && (observed == ONCE__WHOLE ||
+                                         observed == ONCE__UNSTORABLE)
+                     ? ONCE__SERVICE_LOST
+                     : observed);
+    T_EQ(once__observe_status(ONCE__WHOLE, 502, text("applied"), &rules),
+         ONCE__WHOLE);
+    T_EQ(once__observe_status(ONCE__WHOLE, 502, text("unknown"), &rules),
+         ONCE__WHOLE);
 }
 
 static void a_number_in_final_leaves_the_default_of_release(void)
@@ -230,7 +345,7 @@ static void release_replaces_the_default_and_is_stronger_than_a_class(void)
     once__statuses final = set_of(words), released = released_set(busy);
     once__rules rules;
 
-    T_EQ(once__rules_make(&final, &released, &rules), 0);
+    T_EQ(made(&final, &released, NULL, &rules), 0);
     T_STR(judged_by(ONCE__WHOLE, 503, "", &rules), "release");
     T_STR(judged_by(ONCE__UNSTORABLE, 503, "", &rules), "release");
     T_STR(judged_by(ONCE__WHOLE, 500, "", &rules), "complete success");
@@ -238,7 +353,7 @@ static void release_replaces_the_default_and_is_stronger_than_a_class(void)
     T_STR(judged_by(ONCE__WHOLE, 503, "applied", &rules), "complete success");
     T_STR(judged_by(ONCE__WHOLE, 503, "unknown", &rules), "give up");
     T_STR(judged_by(ONCE__RESET, 503, "", &rules), "give up");
-    T_EQ(once__rules_make(NULL, &released, &rules), 0);
+    T_EQ(made(NULL, &released, NULL, &rules), 0);
     T_STR(judged_by(ONCE__WHOLE, 503, "", &rules), "release");
     T_STR(judged_by(ONCE__WHOLE, 408, "", &rules), "complete failure");
 }
@@ -256,12 +371,31 @@ static void a_number_in_both_lists_is_found(void)
 
         snprintf(word, sizeof(word), "%d", status);
         T_EQ(once__statuses_add_released(&released, text(word), NULL), ONCE_OK);
-        T_EQ(once__rules_make(&final, &released, &rules),
+        T_EQ(made(&final, &released, NULL, &rules),
              status == 503 || status == 599 ? status : 0);
     }
 }
 
 /* ---- Rows of section 3 -------------------------------------------------- */
+
+static void a_number_in_unknown_and_in_another_list_is_found(void)
+{
+    static const char *const words[] = {"2xx", "503", NULL};
+    static const char *const freed[] = {"599", NULL};
+    once__statuses final = set_of(words), released = released_set(freed);
+    once__rules rules;
+    char word[16];
+    int status;
+
+    for (status = 400; status <= 599; status++) {
+        once__statuses unknown = {{0}, {0}};
+
+        snprintf(word, sizeof(word), "%d", status);
+        T_EQ(once__statuses_add_unknown(&unknown, text(word), NULL), ONCE_OK);
+        T_EQ(made(&final, &released, &unknown, &rules),
+             status == 503 || status == 599 ? status : 0);
+    }
+}
 
 static void nothing_sent_releases(void)
 {
@@ -275,15 +409,21 @@ static void a_whole_response_with_a_final_status_completes(void)
     int status;
 
     for (status = 200; status <= 599; status++)
-        if (!is_declined(status))
+        if (!is_declined(status) && !is_gateways(status))
             T_STR(judged(ONCE__WHOLE, status, "", every()),
                   status < 400 ? "complete success" : "complete failure");
 }
 
-static void a_502_that_the_upstream_itself_sent_completes(void)
+static void a_gateways_error_gives_up(void)
 {
-    T_STR(judged(ONCE__WHOLE, 502, "", every()), "complete failure");
-    T_STR(judged(ONCE__WHOLE, 504, "", every()), "complete failure");
+    static const int statuses[] = {502, 504};
+    int i;
+
+    for (i = 0; i < 2; i++) {
+        T_STR(judged(ONCE__WHOLE, statuses[i], "", every()), "give up");
+        T_STR(judged(ONCE__UNSTORABLE, statuses[i], "", every()), "give up");
+        T_STR(judged(ONCE__WHOLE, statuses[i], "", only_success()), "give up");
+    }
 }
 
 static void what_says_not_applied_releases_by_default(void)
@@ -305,7 +445,7 @@ static void a_status_outside_final_is_a_failure_that_may_be_retried(void)
     int status;
 
     for (status = 100; status <= 599; status++)
-        if (!is_declined(status))
+        if (!is_declined(status) && !is_gateways(status))
             T_STR(judged(ONCE__WHOLE, status, "", only_success()),
                   status / 100 == 2 ? "complete success" : "complete failure");
 }
@@ -323,7 +463,7 @@ static void a_broken_exchange_gives_up(void)
 {
     int observed;
 
-    for (observed = ONCE__RESET; observed <= ONCE__GONE; observed++) {
+    for (observed = ONCE__RESET; observed <= ONCE__SERVICE_LOST; observed++) {
         T_STR(judged(observed, 0, "", every()), "give up");
         T_STR(judged(observed, 200, "", every()), "give up");
         T_STR(judged(observed, 502, "", every()), "give up");
@@ -352,6 +492,9 @@ static void whatever_is_no_result_has_its_reason(void)
     T_STR(reason(ONCE__WHOLE, 200, "unknown"), "upstream-said");
     T_STR(reason(ONCE__UNSTORABLE, 200, "not-applied"), "upstream-said");
     T_STR(reason(ONCE__WHOLE, 429, ""), "status");
+    T_STR(reason(ONCE__WHOLE, 502, ""), "status");
+    T_STR(reason(ONCE__UNSTORABLE, 504, ""), "status");
+    T_STR(reason(ONCE__SERVICE_LOST, 502, ""), "status");
     T_STR(reason(ONCE__WHOLE, 200, ""), "-");
     T_STR(reason(ONCE__UNSTORABLE, 500, ""), "-");
 }
@@ -435,7 +578,7 @@ static void no_combination_frees_a_key_without_proof(void)
 
     for (f = 0; f < 3; f++)
         finals[f].failed_ms = 77;
-    for (observed = ONCE__NOT_SENT; observed <= ONCE__GONE; observed++)
+    for (observed = ONCE__NOT_SENT; observed <= ONCE__SERVICE_LOST; observed++)
         for (status = 90; status <= 610; status++)
             for (w = 0; w < 6; w++)
                 for (f = 0; f < 3; f++) {
@@ -528,9 +671,14 @@ int main(void)
     T_RUN(a_number_in_final_leaves_the_default_of_release);
     T_RUN(release_replaces_the_default_and_is_stronger_than_a_class);
     T_RUN(a_number_in_both_lists_is_found);
+    T_RUN(an_unknown_status_is_a_number_from_400_on);
+    T_RUN(a_number_elsewhere_leaves_the_default_of_unknown);
+    T_RUN(unknown_replaces_the_default_and_is_stronger);
+    T_RUN(a_head_alone_says_that_the_service_is_lost);
+    T_RUN(a_number_in_unknown_and_in_another_list_is_found);
     T_RUN(nothing_sent_releases);
     T_RUN(a_whole_response_with_a_final_status_completes);
-    T_RUN(a_502_that_the_upstream_itself_sent_completes);
+    T_RUN(a_gateways_error_gives_up);
     T_RUN(what_says_not_applied_releases_by_default);
     T_RUN(a_status_outside_final_is_a_failure_that_may_be_retried);
     T_RUN(a_status_inside_a_partial_final_is_a_success);

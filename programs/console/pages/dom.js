@@ -117,8 +117,8 @@ export function state(r) {
     return h('span', {class: 'mark ' + kind}, sign + ' ' + word + more);
 }
 
-// The last three free a key: nothing waits for an operator because of them.
-export const freeing = ['not-sent', 'status', 'operator'];
+// The last two free a key: nothing waits for an operator because of them.
+export const freeing = ['not-sent', 'operator'];
 
 export const reasons = {
     'reset': 'the connection was lost',
@@ -130,8 +130,8 @@ export const reasons = {
     'store-silent': 'the store did not answer',
     'gap': 'lost between a backup and its restore',
     'program': 'the program said so',
-    'not-sent': 'it was not sent',
     'status': 'a status that says so',
+    'not-sent': 'it was not sent',
     'operator': 'an operator',
 };
 

@@ -767,6 +767,19 @@ static int is_of_streams(const once_http_answer *a)
     return 0;
 }
 
+/* Judged at the head, so that no stream of a gateway's error is marked. */
+static int observe(const once_exchange *x, const once_http_answer *a)
+{
+    int observed = a->streamed ||
+                           a->body.size > x->guard->options.max_response ||
+                           is_of_streams(a)
+                       ? ONCE__UNSTORABLE
+                       : ONCE__WHOLE;
+
+    return once__observe_status(observed, a->status, outcome_of(a),
+                                &x->guard->policy.rules);
+}
+
 /* Judges `a` and lets the engine record it. */
 static int record(once_exchange *x, const once_http_answer *a,
                   once_http_wake *wake, void *user)
@@ -821,10 +834,7 @@ int once_exchange_answer(once_exchange *x, const once_http_answer *a,
         x->state = SEND;
         return ONCE_HTTP_SEND;
     }
-    x->observed =
-        a->streamed || a->body.size > o->max_response || is_of_streams(a)
-            ? ONCE__UNSTORABLE
-            : ONCE__WHOLE;
+    x->observed = observe(x, a);
     return record(x, a, wake, user);
 }
 
@@ -850,7 +860,8 @@ static int stored(once_exchange *x)
     once__http_end end = {
         .action = x->action,
         .observed = x->observed,
-        .has_own = !once__is_broken(x->observed),
+        .status = x->reply.answer.status,
+        .has_own = x->reply.answer.status != 0,
         .rc = x->rc,
         .record = once_attempt_record(x->attempt),
     };

@@ -279,23 +279,30 @@ static int set_rules(once_guard *g, once_error *err)
 {
     const once_guard_options *o = &g->options;
     once__statuses final = {{0}, {0}}, released = {{0}, {0}};
-    int both, rc = ONCE_OK;
+    once__statuses unknown = {{0}, {0}};
+    const once__status_lists lists = {
+        .final = o->final != NULL ? &final : NULL,
+        .released = o->release != NULL ? &released : NULL,
+        .unknown = o->unknown != NULL ? &unknown : NULL,
+    };
+    once__status_clash clash;
+    int rc = ONCE_OK;
 
     if (o->final != NULL)
         rc = read_statuses("final", o->final, once__statuses_add, &final, err);
     if (rc == ONCE_OK && o->release != NULL)
         rc = read_statuses("release", o->release, once__statuses_add_released,
                            &released, err);
+    if (rc == ONCE_OK && o->unknown != NULL && strcmp(o->unknown, "off") != 0)
+        rc = read_statuses("unknown", o->unknown, once__statuses_add_unknown,
+                           &unknown, err);
     if (rc != ONCE_OK)
         return rc;
-    both = once__rules_make(o->final != NULL ? &final : NULL,
-                            o->release != NULL ? &released : NULL,
-                            &g->policy.rules);
-    return both == 0 ? ONCE_OK
-                     : once__fail(err, ONCE_EINVAL,
-                                  "release: %d is in final, too: it cannot be "
-                                  "an outcome and free the key",
-                                  both);
+    if (once__rules_make(&lists, &g->policy.rules, &clash) != ONCE_OK)
+        return once__fail(err, ONCE_EINVAL,
+                          "%s: %d is in %s, too: one status cannot mean both",
+                          clash.other, clash.status, clash.one);
+    return ONCE_OK;
 }
 
 static int set_texts(once_guard *g, once_error *err)

@@ -58,13 +58,17 @@ enum {
     NOT_SHOWN = 2, /* answered, and what was to show it cannot be had */
     BROKEN = 4,
     TIMED_OUT = 8,
-    ANY_END = 15
+    LOST = 16, /* answered, and by a gateway that has lost the service */
+    ANY_END = 31
 };
 
 /* Seconds of Retry-After: none, one, or what the lease has left. */
 enum { NEVER = 0, SOON = 1, LEASE = -1, LEASE_MAX_S = 5 };
 
-enum { OWN_STATUS = 0 }; /* the one that the problem has by itself */
+enum {
+    OWN_STATUS = 0,      /* the one that the problem has by itself */
+    SERVICES_STATUS = -1 /* the one that came from the service     */
+};
 
 struct outcome {
     int next, problem, status, after, header;
@@ -129,6 +133,10 @@ static const struct end_row {
       PROBLEM(OUTCOME_UNKNOWN, 502, NEVER, INDETERMINATE) },
     { GIVEN_UP, TIMED_OUT, ANY_RESULT,
       PROBLEM(OUTCOME_UNKNOWN, 504, NEVER, INDETERMINATE) },
+
+    /* Not its page: that one would be taken for the result. */
+    { GIVEN_UP, LOST,      ANY_RESULT,
+      PROBLEM(OUTCOME_UNKNOWN, SERVICES_STATUS, NEVER, INDETERMINATE) },
 };
 /* clang-format on */
 
@@ -304,6 +312,8 @@ static int end_class(const once__http_end *end)
 {
     if (!once__is_broken(end->observed))
         return end->has_own ? ANSWERED : NOT_SHOWN;
+    if (end->observed == ONCE__SERVICE_LOST)
+        return LOST;
     return end->observed == ONCE__TIMED_OUT ? TIMED_OUT : BROKEN;
 }
 
@@ -331,6 +341,8 @@ once__http_decision once__decide_end(const once__policy *policy,
         i++;
     assert(i < COUNT(end_rows)); /* The table has a row for everything. */
     d = decision_of(policy, &end_rows[i].outcome, 0);
+    if (d.status == SERVICES_STATUS)
+        d.status = end->status;
     if (d.next == ONCE__NEXT_REPLAY)
         d.attempt = end->record->attempt;
     return d;

@@ -158,6 +158,9 @@ ONCE_CHECK int once__statuses_add(once__statuses *set, once_bytes text,
  * of them lets a request execute again. */
 ONCE_CHECK int once__statuses_add_released(once__statuses *set, once_bytes text,
                                            once_error *err);
+/* The same for once_unknown: a number from 400 to 599 and no class. */
+ONCE_CHECK int once__statuses_add_unknown(once__statuses *set, once_bytes text,
+                                          once_error *err);
 int once__statuses_has(const once__statuses *set, int status);
 int once__statuses_all(const once__statuses *set); /* 1: 200..599 are all in */
 
@@ -165,19 +168,30 @@ int once__statuses_all(const once__statuses *set); /* 1: 200..599 are all in */
 typedef struct once__rules {
     once__statuses final;    /* the outcome                                */
     once__statuses released; /* not executed; comes before `final`         */
+    once__statuses unknown;  /* no outcome; comes before both              */
     uint64_t failed_ms;      /* how long a failure is kept, 0: as all else */
 } once__rules;
 
+/* once_final, once_release and once_unknown, as they are written. NULL is the
+ * default: 2xx 3xx 4xx 5xx; 401 408 421 425 429; 502 504. */
+typedef struct once__status_lists {
+    const once__statuses *final, *released, *unknown;
+} once__status_lists;
+
+/* One number in two lists: `final`, `release` or `unknown`. */
+typedef struct once__status_clash {
+    int status;
+    const char *one, *other;
+} once__status_clash;
+
 /*
- * Makes the rules from once_final (NULL: 2xx 3xx 4xx 5xx) and once_release
- * (NULL: 401 408 421 425 429). A number is stronger than a class: a released status is
- * taken out of a final class, and a number in once_final is taken out of the
- * default of once_release. Returns 0, or the first status that both lists name
- * by number: then `*out` must not be used.
+ * A number is stronger than a class: an unknown or a released status is taken
+ * out of a final class. A number that is written in one list leaves the
+ * defaults of the others. ONCE_EINVAL: `*clash` is the first number that two
+ * written lists have, and `*out` must not be used.
  */
-ONCE_CHECK int once__rules_make(const once__statuses *final,
-                                const once__statuses *released,
-                                once__rules *out);
+ONCE_CHECK int once__rules_make(const once__status_lists *lists,
+                                once__rules *out, once__status_clash *clash);
 
 /* ---- What becomes of an attempt (section 3), verdict.c ------------------ */
 
@@ -190,7 +204,9 @@ enum once__observed {
     ONCE__TIMED_OUT,    /* nothing came in time, or nothing more            */
     ONCE__BAD_RESPONSE, /* a head that is cut, malformed or not HTTP        */
     ONCE__TRUNCATED,    /* a whole head, and not the whole body             */
-    ONCE__GONE          /* the attempt ended before its response            */
+    ONCE__GONE,         /* the attempt ended before its response            */
+    ONCE__SERVICE_LOST  /* a whole head, and its status is in once_unknown: a
+                         * balancer or proxy has lost the service           */
 };
 
 /* 1: it was sent, and what came of it is not known. */
@@ -215,7 +231,8 @@ typedef struct once__verdict {
 
 /*
  * `outcome` is the outcome header, the upstream's Idempotency-Outcome, empty if
- * absent; an unknown value counts as absent. A status in `released` releases.
+ * absent; an unknown value counts as absent. A status in `unknown` gives up, one
+ * in `released` releases.
  * Where `final` is not all, a status outside is a FAILURE, which
  * ONCE_RETRY_FAILED makes repeatable, and one inside is a SUCCESS; where it is
  * all, statuses from 400 are FAILURE. "applied" completes whatever the status
@@ -231,6 +248,14 @@ typedef struct once__verdict {
  */
 once__verdict once__judge(int observed, int status, once_bytes outcome,
                           const once__rules *rules);
+
+/*
+ * A head has come, before its body: ONCE__SERVICE_LOST where `observed` is a
+ * response that once__judge() takes for no outcome by its status. Nothing that
+ * follows counts. Otherwise `observed`.
+ */
+int once__observe_status(int observed, int status, once_bytes outcome,
+                         const once__rules *rules);
 
 /* 1: a response is recorded, with its body or without. */
 static inline int once__verdict_keeps(once__verdict verdict)
@@ -483,8 +508,8 @@ const char *once__problem_code(int problem);
 
 /*
  * Writes the RFC 9457 body to `out`, at least ONCE__PROBLEM_MAX bytes, and
- * returns its length (no NUL). `status` 0: the problem's own; 502 and 504 are
- * OUTCOME_UNKNOWN for the first caller. `recorded`, unless it is 0, is the
+ * returns its length (no NUL). `status` 0: the problem's own; for the first
+ * caller OUTCOME_UNKNOWN has 502, 504 or the service's own. `recorded`, unless it is 0, is the
  * member `recorded_status`. `detail` NULL: the problem's own; it is escaped to
  * US-ASCII (a byte outside becomes `?`) and cut to 256 bytes after that.
  */
@@ -575,6 +600,7 @@ once__http_decision once__decide_lookup_refusal(int problem);
 typedef struct once__http_end {
     int action;   /* enum once__verdict_action, what the engine was asked  */
     int observed; /* enum once__observed, why                              */
+    int status;   /* the service's, read after ONCE__SERVICE_LOST           */
     int has_own;  /* 0: there is no whole response that could be sent       */
     int rc;       /* what the engine reported                              */
     const once_record *record; /* read after ONCE_REPLAY                    */

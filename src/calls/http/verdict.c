@@ -5,7 +5,8 @@
  *
  * The rule is a table, read from the top: the first row that fits decides. It
  * refuses to guess in the dangerous direction: only "not one byte was sent",
- * a status that says so and the outcome header free a key.
+ * a status that says so and the outcome header free a key. A gateway's error is
+ * no word of the service: it may have lost a request that was executed.
  */
 #include "calls/http/http.h"
 
@@ -64,16 +65,28 @@ int once__statuses_add(once__statuses *set, once_bytes text, once_error *err)
                       "status: neither 200 to 599 nor 2xx to 5xx");
 }
 
-int once__statuses_add_released(once__statuses *set, once_bytes text,
-                                once_error *err)
+static int add_number_from(once__statuses *set, once_bytes text, int least,
+                           once_error *err)
 {
     int status = number_of(text);
 
-    if (status < 300)
+    if (status < least)
         return once__fail(err, ONCE_EINVAL,
-                          "status: not a number from 300 to 599");
+                          "status: not a number from %d to 599", least);
     add_number(set, status);
     return ONCE_OK;
+}
+
+int once__statuses_add_released(once__statuses *set, once_bytes text,
+                                once_error *err)
+{
+    return add_number_from(set, text, 300, err);
+}
+
+int once__statuses_add_unknown(once__statuses *set, once_bytes text,
+                               once_error *err)
+{
+    return add_number_from(set, text, 400, err);
 }
 
 int once__statuses_has(const once__statuses *set, int status)
@@ -105,45 +118,79 @@ int once__statuses_all(const once__statuses *set)
  * again. */
 static const int declined[] = {401, 408, 421, 425, 429};
 
+/* With these a gateway says that it has lost the one behind it. */
+static const int lost[] = {502, 504};
+
 static void final_by_default(once__statuses *set)
 {
     bits_add(set->bits, 200, STATUS_MAX);
 }
 
-static void released_by_default(const once__statuses *final,
-                                once__statuses *set)
+static int names(const once__statuses *set, int status)
 {
-    size_t i;
-    int bit;
+    int bit = status - STATUS_MIN;
 
-    for (i = 0; i < COUNT(declined); i++) {
-        bit = declined[i] - STATUS_MIN;
-        if ((final->numbers[bit / 64] >> (bit % 64) & 1) == 0)
-            add_number(set, declined[i]);
-    }
+    return set != NULL && (set->numbers[bit / 64] >> (bit % 64) & 1) != 0;
 }
 
-int once__rules_make(const once__statuses *final,
-                     const once__statuses *released, once__rules *out)
+/* The list as it is written; or the default, without what another list names. */
+static void take_numbers(const once__statuses *written, const int *usual,
+                         size_t n, const once__status_lists *lists,
+                         once__statuses *out)
 {
-    int bit;
+    size_t i;
 
+    if (written != NULL) {
+        *out = *written;
+        return;
+    }
+    for (i = 0; i < n; i++)
+        if (!names(lists->final, usual[i]) &&
+            !names(lists->released, usual[i]) &&
+            !names(lists->unknown, usual[i]))
+            add_number(out, usual[i]);
+}
+
+static int find_clash(const once__status_lists *lists,
+                      once__status_clash *clash)
+{
+    const struct {
+        const once__statuses *set;
+        const char *name;
+    } all[] = {
+        {lists->final, "final"},
+        {lists->released, "release"},
+        {lists->unknown, "unknown"},
+    };
+    size_t i, k;
+    int status;
+
+    for (status = STATUS_MIN; status <= STATUS_MAX; status++)
+        for (i = 0; i < COUNT(all); i++)
+            for (k = i + 1; k < COUNT(all); k++)
+                if (names(all[i].set, status) && names(all[k].set, status)) {
+                    *clash =
+                        (once__status_clash){status, all[i].name, all[k].name};
+                    return 1;
+                }
+    return 0;
+}
+
+int once__rules_make(const once__status_lists *lists, once__rules *out,
+                     once__status_clash *clash)
+{
     memset(out, 0, sizeof(*out));
-    if (final != NULL)
-        out->final = *final;
+    memset(clash, 0, sizeof(*clash));
+    if (find_clash(lists, clash))
+        return ONCE_EINVAL;
+    if (lists->final != NULL)
+        out->final = *lists->final;
     else
         final_by_default(&out->final);
-    if (released == NULL) {
-        released_by_default(&out->final, &out->released);
-        return 0;
-    }
-    out->released = *released;
-    for (bit = 0; bit <= STATUS_MAX - STATUS_MIN; bit++)
-        if ((out->final.numbers[bit / 64] & released->numbers[bit / 64]) >>
-                (bit % 64) &
-            1)
-            return bit + STATUS_MIN;
-    return 0;
+    take_numbers(lists->released, declined, COUNT(declined), lists,
+                 &out->released);
+    take_numbers(lists->unknown, lost, COUNT(lost), lists, &out->unknown);
+    return ONCE_OK;
 }
 
 /* ---- Verdicts ---------------------------------------------------------- */
@@ -159,6 +206,7 @@ enum {
     BAD_RESPONSE = 1 << ONCE__BAD_RESPONSE,
     TRUNCATED = 1 << ONCE__TRUNCATED,
     GONE = 1 << ONCE__GONE,
+    SERVICE_LOST = 1 << ONCE__SERVICE_LOST,
     ANSWERED = WHOLE | UNSTORABLE
 };
 
@@ -176,7 +224,8 @@ enum {
     DECLINED = 2, /* in once_release: "I did not do it, come again"    */
     GOOD = 4,     /* in once_final, or, where that is all, below 400   */
     POOR = 8,     /* not in once_final, or, where that is all, not     */
-    ANY_STATUS = 15
+    LOST_IT = 16, /* in once_unknown: a gateway has lost the service   */
+    ANY_STATUS = 31
 };
 
 /* clang-format off */
@@ -195,6 +244,7 @@ static const struct row {
     { BAD_RESPONSE, ANY,         ANY_STATUS, GIVE_UP(BAD_RESPONSE) },
     { TRUNCATED,    ANY,         ANY_STATUS, GIVE_UP(TRUNCATED) },
     { GONE,         ANY,         ANY_STATUS, GIVE_UP(OWNER_GONE) },
+    { SERVICE_LOST, ANY,         ANY_STATUS, GIVE_UP(STATUS) },
     { ANSWERED,     ANY,         STRANGE,    GIVE_UP(BAD_RESPONSE) },
 
     /* The outcome header, whatever the status. */
@@ -204,6 +254,7 @@ static const struct row {
     { WHOLE,        APPLIED,     ANY_STATUS, COMPLETE(SUCCESS) },
     { UNSTORABLE,   APPLIED,     ANY_STATUS, MARK(SUCCESS) },
 
+    { ANSWERED,     ABSENT,      LOST_IT,    GIVE_UP(STATUS) },
     { ANSWERED,     ABSENT,      DECLINED,   RELEASE(STATUS) },
     { WHOLE,        ABSENT,      GOOD,       COMPLETE(SUCCESS) },
     { WHOLE,        ABSENT,      POOR,       COMPLETE(FAILURE) },
@@ -239,6 +290,8 @@ static int status_class(int status, const once__rules *rules)
 {
     if (status < STATUS_MIN || status > STATUS_MAX)
         return STRANGE;
+    if (once__statuses_has(&rules->unknown, status))
+        return LOST_IT;
     if (once__statuses_has(&rules->released, status))
         return DECLINED;
     if (once__statuses_all(&rules->final))
@@ -254,7 +307,7 @@ once__verdict once__judge(int observed, int status, once_bytes outcome,
     once__verdict verdict;
     size_t i = 0;
 
-    assert(observed >= ONCE__NOT_SENT && observed <= ONCE__GONE);
+    assert(observed >= ONCE__NOT_SENT && observed <= ONCE__SERVICE_LOST);
     while (i < COUNT(rows) &&
            !((rows[i].observed >> observed & 1) != 0 &&
              (rows[i].outcome & said) != 0 && (rows[i].status & class) != 0))
@@ -264,6 +317,16 @@ once__verdict once__judge(int observed, int status, once_bytes outcome,
     if (once__verdict_keeps(verdict) && said == ABSENT && status >= 400)
         verdict.keep_ms = rules->failed_ms;
     return verdict;
+}
+
+int once__observe_status(int observed, int status, once_bytes outcome,
+                         const once__rules *rules)
+{
+    once__verdict v = once__judge(observed, status, outcome, rules);
+
+    return v.action == ONCE__DO_GIVE_UP && v.reason == ONCE_REASON_STATUS
+               ? ONCE__SERVICE_LOST
+               : observed;
 }
 
 /* ---- Endings ------------------------------------------------------------ */
