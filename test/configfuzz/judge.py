@@ -244,7 +244,9 @@ class Verdict:
         return a if last.done else None
 
     def _replay(self, a, own):
-        behind = [e for e in own if e.whole != "no"]
+        # A stream is recorded before its first byte leaves, cut or not.
+        behind = [e for e in own if e.whole != "no" or (
+            a.code == "already-done" and self._streamed(e))]
         if not behind:
             self._bad("unwhole", "%s, and nothing whole", a)
         elif all(e.whole == "yes" and self.must_free(e) for e in behind):
