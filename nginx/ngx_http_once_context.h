@@ -167,6 +167,9 @@ struct ngx_http_once_ctx_s {
 
     once__http_decision          decision;  /* what the client gets */
     const char                  *detail;    /* of a problem */
+    int                          would;     /* enum once__would */
+    uint64_t                     apart;     /* s since the first */
+    ngx_uint_t                   has_apart;
     once__response               replay;    /* the stored response */
 
     /* what is known about the response */

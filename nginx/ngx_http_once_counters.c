@@ -184,6 +184,11 @@ ngx_http_once_log_handler(ngx_http_request_t *r)
                                     1);
     }
 
+    if (ctx != NULL && ctx->would != ONCE__WOULD_NONE) {
+        counts = ngx_http_once_route_counts(ctx->conf);
+        (void) ngx_atomic_fetch_add(&counts->would[ctx->would], 1);
+    }
+
     return NGX_OK;
 }
 

@@ -48,6 +48,7 @@ typedef struct {
     size_t                  len;
     u_char                  name[NGX_HTTP_ONCE_NAME_LEN];
     ngx_atomic_t            requests[ONCE__STATUS_COUNT];
+    ngx_atomic_t            would[ONCE__WOULD_COUNT];
     ngx_atomic_t            attempts[ONCE__OUTCOME_COUNT][ONCE__REASON_END];
     ngx_atomic_t            probes[ONCE__PROBE_COUNT];
     ngx_http_once_times_t   attempt;

@@ -86,8 +86,10 @@ typedef enum {
     NGX_HTTP_ONCE_VAR_STORE,
     NGX_HTTP_ONCE_VAR_ROUTE,
     NGX_HTTP_ONCE_VAR_PROBE,
+    NGX_HTTP_ONCE_VAR_WOULD,
     NGX_HTTP_ONCE_VAR_ATTEMPT,  /* from here on, made in the pool */
     NGX_HTTP_ONCE_VAR_FENCE,
+    NGX_HTTP_ONCE_VAR_APART,
     NGX_HTTP_ONCE_VAR_NAME,
     NGX_HTTP_ONCE_VAR_TRACE
 } ngx_http_once_var_e;
@@ -108,6 +110,8 @@ static ngx_http_variable_t  ngx_http_once_vars[] = {
     ngx_http_once_var("once_route", ROUTE),
     ngx_http_once_var("once_trace", TRACE),
     ngx_http_once_var("once_probe", PROBE),
+    ngx_http_once_var("once_would", WOULD),
+    ngx_http_once_var("once_apart", APART),
     ngx_http_null_variable
 };
 
@@ -245,6 +249,9 @@ ngx_http_once_print(ngx_http_request_t *r, ngx_http_once_ctx_t *ctx,
     } else if (which == NGX_HTTP_ONCE_VAR_FENCE && ctx->fence) {
         last = ngx_sprintf(p, "%uL", ctx->fence);
 
+    } else if (which == NGX_HTTP_ONCE_VAR_APART && ctx->has_apart) {
+        last = ngx_sprintf(p, "%uL", ctx->apart);
+
     } else if (which == NGX_HTTP_ONCE_VAR_NAME && ctx->key_hash[0]) {
         last = ngx_hex_dump(p, ctx->name, ONCE_NAME_SIZE);
 
@@ -286,6 +293,11 @@ ngx_http_once_variable(ngx_http_request_t *r, ngx_http_variable_value_t *v,
 
     } else if (ctx != NULL && data == NGX_HTTP_ONCE_VAR_STATUS) {
         text = ngx_http_once_status_names[ctx->decision.header];
+
+    } else if (ctx != NULL && data == NGX_HTTP_ONCE_VAR_WOULD) {
+        word = once__would_text(ctx->would);
+        text.data = (u_char *) word;
+        text.len = ngx_strlen(word);
 
     } else if (ctx != NULL && data == NGX_HTTP_ONCE_VAR_PROBE) {
         if (ctx->probe != NULL && ctx->probe->result != -1) {

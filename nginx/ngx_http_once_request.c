@@ -171,6 +171,22 @@ ngx_http_once_note(ngx_http_once_ctx_t *ctx, int rc)
 }
 
 
+/* what a dry run would have done: the end of the attempt decides again */
+
+static void
+ngx_http_once_note_would(ngx_http_once_ctx_t *ctx, const once_record *record)
+{
+    ngx_time_t  *tp;
+
+    tp = ngx_timeofday();
+
+    ctx->would = ctx->decision.would;
+    ctx->has_apart = once__apart(ctx->would, record,
+                                 (uint64_t) tp->sec * 1000 + tp->msec,
+                                 &ctx->apart);
+}
+
+
 /* does what was decided before the dispatch */
 
 static void
@@ -194,6 +210,7 @@ ngx_http_once_decide(ngx_http_once_ctx_t *ctx, int rc)
     ctx->attempt = ctx->decision.attempt;
     ctx->detail = ctx->decision.detail;
     ngx_http_once_note(ctx, rc);
+    ngx_http_once_note_would(ctx, ngx_http_once_record(ctx));
 
     if (ctx->decision.next == ONCE__NEXT_REPLAY) {
 
@@ -367,6 +384,7 @@ ngx_http_once_look(ngx_http_request_t *r, ngx_http_once_ctx_t *ctx,
     }
 
     ctx->decision = once__decide_refusal(&ctx->conf->policy, problem);
+    ngx_http_once_note_would(ctx, NULL);
     ngx_http_once_follow(ctx);
 
     return NGX_OK;
@@ -704,6 +722,7 @@ ngx_http_once_forbid(ngx_http_request_t *r, ngx_http_once_ctx_t *ctx)
                   "\"grpc_pass\" or \"dav_methods\" and was refused");
 
     if (ctx->conf->dry_run) {
+        ctx->would = ONCE__WOULD_REFUSE;
         ngx_http_once_leave(r, ctx);
         return NGX_DECLINED;
     }
@@ -722,6 +741,7 @@ ngx_http_once_refuse(ngx_http_request_t *r, ngx_http_once_ctx_t *ctx)
                   "has been refused");
 
     if (ctx->conf->dry_run) {
+        ctx->would = ONCE__WOULD_REFUSE;
         ngx_http_once_leave(r, ctx);    /* a dry run changes nothing of it */
         return NGX_DECLINED;
     }
@@ -826,6 +846,10 @@ ngx_http_once_enter(ngx_http_request_t *r, ngx_http_once_ctx_t *ctx)
         return ngx_http_once_dispatch(r, ctx);
 
     case NGX_HTTP_ONCE_PASS:
+        if (r->content_handler != NULL) {
+            ctx->would = once__would_passed(ctx->would);
+        }
+
         if (ctx->decision.header == ONCE__STATUS_UNPROTECTED
             && r->content_handler != NULL)
         {

@@ -243,12 +243,38 @@ ngx_http_once_counter(ngx_http_once_shared_t *shared, ngx_uint_t i)
 }
 
 
+/* the counters of all routes by their words, of which the first one is "-" */
+
+static void
+ngx_http_once_json_words(ngx_http_once_page_t *page,
+    ngx_http_once_shared_t *shared, int count, size_t offset,
+    const char *(*text)(int word))
+{
+    int            n;
+    uint64_t       total;
+    ngx_uint_t     k;
+    ngx_atomic_t  *counters;
+
+    for (n = 1; n < count; n++) {
+        total = 0;
+
+        for (k = 0; k < shared->nroutes; k++) {
+            counters = (ngx_atomic_t *) ((u_char *) &shared->routes[k]
+                                         + offset);
+            total += counters[n];
+        }
+
+        ngx_http_once_printf(page, "%s\"%s\":%uL", n > 1 ? "," : "",
+                             text(n), total);
+    }
+}
+
+
 static void
 ngx_http_once_json_store(ngx_http_once_page_t *page,
     ngx_http_once_store_t *store)
 {
-    uint64_t                 total;
-    ngx_uint_t               k, n;
+    ngx_uint_t               n;
     ngx_http_once_gauges_t   sum;
     ngx_http_once_shared_t  *shared;
 
@@ -259,17 +285,15 @@ ngx_http_once_json_store(ngx_http_once_page_t *page,
                          &store->name,
                          sum.open == NGX_HTTP_ONCE_UP ? "true" : "false");
 
-    for (n = ONCE__STATUS_NEW; n < ONCE__STATUS_COUNT; n++) {
-        total = 0;
+    ngx_http_once_json_words(page, shared, ONCE__STATUS_COUNT,
+                             offsetof(ngx_http_once_route_counts_t, requests),
+                             once__status_text);
 
-        for (k = 0; k < shared->nroutes; k++) {
-            total += shared->routes[k].requests[n];
-        }
+    ngx_http_once_printf(page, "},\"would\":{");
 
-        ngx_http_once_printf(page, "%s\"%V\":%uL",
-                             n > ONCE__STATUS_NEW ? "," : "",
-                             &ngx_http_once_status_names[n], total);
-    }
+    ngx_http_once_json_words(page, shared, ONCE__WOULD_COUNT,
+                             offsetof(ngx_http_once_route_counts_t, would),
+                             once__would_text);
 
     ngx_http_once_printf(page, "},\"in_flight\":%uA,\"oldest_ms\":%uA,"
                          "\"waiting\":%uA,\"queued\":%uA,\"store\":{",
@@ -394,6 +418,19 @@ ngx_http_once_probes(ngx_http_once_metrics_t *m, once_bytes *labels,
     for (n = 0; n < ONCE__PROBE_COUNT; n++) {
         ngx_http_once_label_text(&labels[2], once__probe_text(n));
         once__metrics_value(&m->text, labels, counts->probes[n]);
+    }
+}
+
+
+static void
+ngx_http_once_woulds(ngx_http_once_metrics_t *m, once_bytes *labels,
+    ngx_http_once_route_counts_t *counts, size_t arg)
+{
+    int  n;
+
+    for (n = ONCE__WOULD_RUN; n < ONCE__WOULD_COUNT; n++) {
+        ngx_http_once_label_text(&labels[2], once__would_text(n));
+        once__metrics_value(&m->text, labels, counts->would[n]);
     }
 }
 
@@ -570,6 +607,7 @@ static const struct {
 } ngx_http_once_of_routes[] = {
     { ONCE__FAMILY_REQUESTS, ngx_http_once_requests, 0 },
     { ONCE__FAMILY_ATTEMPTS, ngx_http_once_attempts, 0 },
+    { ONCE__FAMILY_WOULD, ngx_http_once_woulds, 0 },
     { ONCE__FAMILY_PROBES, ngx_http_once_probes, 0 },
     { ONCE__FAMILY_ATTEMPT_DURATION, ngx_http_once_route_times,
       offsetof(ngx_http_once_route_counts_t, attempt) },

@@ -424,6 +424,17 @@ ONCE_API void once_exchange_free(once_exchange *x);
  * Static. Since 0.1. */
 ONCE_API const char *once_exchange_status(const once_exchange *x);
 
+/* Of a guard with `dry_run`: returns what would have become of the request,
+ * "run", "conflict", "in_flight", "refuse", "unknown", or "run_again": the answer
+ * of the first would have been replayed, and PASS lets the handler run once more.
+ * "-" without `dry_run`, and before anything is decided. Static. Since 0.1. */
+ONCE_API const char *once_exchange_would(const once_exchange *x);
+
+/* Returns the seconds since the first request under the key, if
+ * once_exchange_would() found one, else -1: by this host's clock and the store's.
+ * Since 0.1. */
+ONCE_API int64_t once_exchange_apart(const once_exchange *x);
+
 /* Returns the number of this attempt for the key, 1, 2, ..., or of the attempt
  * whose answer is replayed; 0 if it is not known. A handler that calls another
  * service should send it on as Idempotency-Attempt. Since 0.1. */

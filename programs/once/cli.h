@@ -48,6 +48,7 @@
     X(clock, RECORDS)                                                          \
     X(init, RECORDS)                                                           \
     X(audit, RECORDS)                                                          \
+    X(report, RECORDS)                                                         \
     X(trace, RECORDS)                                                          \
     X(name, RECORDS)                                                           \
     X(dump, RECORDS)                                                           \

@@ -37,6 +37,8 @@ struct once__family {
       "Versions of Once and of the nginx that it runs in.")                    \
     X(REQUESTS, "once_requests_total", COUNTER, "store,route,status",          \
       "Guarded requests by what their client was told.")                       \
+    X(WOULD, "once_would_total", COUNTER, "store,route,would",                 \
+      "Requests of a dry run by what would have become of them.")              \
     X(ATTEMPTS, "once_attempts_total", COUNTER, "store,route,outcome,reason",  \
       "Attempts that were granted, by how they ended.")                        \
     X(PROBES, "once_probes_total", COUNTER, "store,route,answer",              \

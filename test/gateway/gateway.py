@@ -533,6 +533,7 @@ http {
     uwsgi_temp_path uwsgi;
     scgi_temp_path scgi;
     log_format main '$pid $request_method $uri $status once=$once_status '
+                    'would=$once_would apart=$once_apart '
                     'attempt=$once_attempt hash=$once_name';
     access_log access.log main;
     default_type text/plain;

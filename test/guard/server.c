@@ -503,15 +503,20 @@ static void log_access(const struct server *s, const once_mhd_call *call)
 {
     const once_exchange *x = once_mhd_exchange(call);
     const char *target = once_mhd_target(call);
-    char line[512], number[16] = "-";
+    char line[512], number[16] = "-", apart[24] = "-";
     int n;
 
     if (x != NULL && once_exchange_attempt(x) > 0)
         (void)snprintf(number, sizeof(number), "%u", once_exchange_attempt(x));
+    if (x != NULL && once_exchange_apart(x) >= 0)
+        (void)snprintf(apart, sizeof(apart), "%lld",
+                       (long long)once_exchange_apart(x));
     n = snprintf(line, sizeof(line),
-                 "%d - %.*s %u once=%s attempt=%s hash=%s\n", (int)getpid(),
-                 (int)strcspn(target, "?"), target, once_mhd_status(call),
-                 x != NULL ? once_exchange_status(x) : "-", number,
+                 "%d - %.*s %u once=%s would=%s apart=%s attempt=%s hash=%s\n",
+                 (int)getpid(), (int)strcspn(target, "?"), target,
+                 once_mhd_status(call),
+                 x != NULL ? once_exchange_status(x) : "-",
+                 x != NULL ? once_exchange_would(x) : "-", apart, number,
                  x != NULL ? once_exchange_hash(x) : "-");
     if (n > 0 && (size_t)n < sizeof(line) &&
         write(s->access_log, line, (size_t)n) != n)

@@ -835,6 +835,8 @@ static void a_dry_run_records_and_lets_everything_pass(void)
     asked_init(&a);
     T_EQ(claim(&w, &a), ONCE_HTTP_PASS);
     T_STR(once_exchange_status(a.x), "replayed");
+    T_STR(once_exchange_would(a.x), "run_again");
+    T_OK(once_exchange_apart(a.x) >= 0);
     answer.status = 202;
     T_EQ(say(&a, &answer), ONCE_HTTP_SEND);
     T_EQ(once_exchange_reply(a.x)->status, 202);
@@ -850,6 +852,8 @@ static void a_dry_run_records_and_lets_everything_pass(void)
     asked_init(&a);
     a.key = "a,b";
     T_EQ(look(&w, &a), ONCE_HTTP_PASS);
+    T_STR(once_exchange_would(a.x), "refuse");
+    T_EQ(once_exchange_apart(a.x), -1);
     T_STR(once_exchange_status(a.x), "invalid");
     asked_end(&a);
     asked_init(&a);

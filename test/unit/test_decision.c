@@ -25,8 +25,12 @@ static const char *text_of(once__http_decision d)
     if (d.retry_after > 0)
         n += (size_t)snprintf(out + n, sizeof(out) - n, " after %u",
                               d.retry_after);
-    snprintf(out + n, sizeof(out) - n, " %s%s", once__status_text(d.header),
-             d.marked ? "" : ", not marked");
+    n += (size_t)snprintf(out + n, sizeof(out) - n, " %s%s",
+                          once__status_text(d.header),
+                          d.marked ? "" : ", not marked");
+    if (d.would != ONCE__WOULD_NONE)
+        snprintf(out + n, sizeof(out) - n, ", would %s",
+                 once__would_text(d.would));
     return out;
 }
 
@@ -118,7 +122,7 @@ static void a_key_or_caller_that_cannot_be_used_is_refused(void)
 static void a_dry_run_refuses_nothing(void)
 {
     T_STR(refused(DRY_RUN, ONCE__PROBLEM_KEY_MISSING),
-          "pass invalid, not marked");
+          "pass invalid, not marked, would refuse");
 }
 
 /* ---- After the claim --------------------------------------------------- */
@@ -127,7 +131,8 @@ static void an_owner_runs(void)
 {
     T_STR(claimed(DENY, ONCE_OWNER, WHOLE, 0), "run new");
     T_STR(claimed(BYPASS, ONCE_OWNER, WHOLE, 0), "run new");
-    T_STR(claimed(DRY_RUN, ONCE_OWNER, WHOLE, 0), "run new, not marked");
+    T_STR(claimed(DRY_RUN, ONCE_OWNER, WHOLE, 0),
+          "run new, not marked, would run");
 }
 
 static void a_completed_record_is_replayed(void)
@@ -149,7 +154,7 @@ static void a_repeat_that_is_refused_is_told_the_recorded_status(void)
     T_STR(claimed(REFUSE, ONCE_REPLAY, WHOLE, 0), wanted);
     T_STR(claimed(REFUSE, ONCE_REPLAY, NOT_KEPT, 0), wanted);
     T_STR(claimed(REFUSE | DRY_RUN, ONCE_REPLAY, WHOLE, 0),
-          "pass refused, not marked");
+          "pass refused, not marked, would refuse");
     /* What is no repeat of it, or is not known, is told so. */
     T_STR(claimed(REFUSE, ONCE_OWNER, WHOLE, 0), "run new");
     T_STR(claimed(REFUSE, ONCE_MISMATCH, WHOLE, 0),
@@ -173,7 +178,8 @@ static void a_key_whose_time_does_not_fit_is_told_why(void)
     T_OK(strstr(once__decide_claim(&p, ONCE_TOO_SOON, NULL, 0, &stored, &err)
                     .detail,
                 "ahead of") != NULL);
-    T_STR(claimed(DRY_RUN, ONCE_EXPIRED, WHOLE, 0), "pass expired, not marked");
+    T_STR(claimed(DRY_RUN, ONCE_EXPIRED, WHOLE, 0),
+          "pass expired, not marked, would refuse");
 }
 
 static void another_attempt_answers_with_the_seconds_of_its_lease(void)
@@ -235,20 +241,56 @@ static void a_store_without_an_answer_is_denied_or_bypassed(void)
         T_STR(claimed(BYPASS, codes[i], WHOLE, 0), "pass unprotected");
         T_STR(err.text, "");
     }
-    T_STR(claimed(BYPASS | DRY_RUN, ONCE_ESTORE, WHOLE, 0), "pass unprotected");
+    T_STR(claimed(BYPASS | DRY_RUN, ONCE_ESTORE, WHOLE, 0),
+          "pass unprotected, would run");
 }
 
 static void a_dry_run_passes_whatever_it_would_have_answered(void)
 {
-    T_STR(claimed(DRY_RUN, ONCE_REPLAY, WHOLE, 0), "pass replayed, not marked");
+    T_STR(claimed(DRY_RUN, ONCE_REPLAY, WHOLE, 0),
+          "pass replayed, not marked, would replay");
     T_STR(claimed(DRY_RUN, ONCE_REPLAY, NOT_KEPT, 0),
-          "pass unstored, not marked");
+          "pass unstored, not marked, would refuse");
     T_STR(claimed(DRY_RUN, ONCE_IN_FLIGHT, WHOLE, 2000),
-          "pass in_flight, not marked");
+          "pass in_flight, not marked, would in_flight");
     T_STR(claimed(DRY_RUN, ONCE_MISMATCH, WHOLE, 0),
-          "pass mismatch, not marked");
+          "pass mismatch, not marked, would conflict");
     T_STR(claimed(DRY_RUN, ONCE_ESTORE, WHOLE, 0),
-          "pass unavailable, not marked");
+          "pass unavailable, not marked, would refuse");
+    T_STR(claimed(DRY_RUN, ONCE_UNKNOWN, WHOLE, 0),
+          "pass indeterminate, not marked, would unknown");
+    T_STR(claimed(DRY_RUN | REFUSE, ONCE_REPLAY, WHOLE, 0),
+          "pass refused, not marked, would refuse");
+    T_STR(claimed(DRY_RUN, ONCE_EXPIRED, WHOLE, 0),
+          "pass expired, not marked, would refuse");
+}
+
+static void only_a_replay_that_is_passed_on_runs_again(void)
+{
+    int would;
+
+    for (would = 0; would < ONCE__WOULD_COUNT; would++)
+        T_EQ(once__would_passed(would),
+             would == ONCE__WOULD_REPLAY ? ONCE__WOULD_RUN_AGAIN : would);
+}
+
+static void apart_is_since_the_first_attempt(void)
+{
+    once_record r = {.attempt = 2, .created_ms = 5000, .granted_ms = 60000};
+    uint64_t s = 99;
+
+    T_OK(once__apart(ONCE__WOULD_RUN_AGAIN, &r, 64999, &s));
+    T_EQ(s, 59);
+    T_OK(once__apart(ONCE__WOULD_CONFLICT, &r, 1000, &s)); /* another clock */
+    T_EQ(s, 0);
+    r.created_ms = 0; /* of a record that an older version made */
+    T_OK(once__apart(ONCE__WOULD_IN_FLIGHT, &r, 64999, &s));
+    T_EQ(s, 4);
+    T_OK(!once__apart(ONCE__WOULD_RUN, &r, 64999, &s));
+    T_OK(!once__apart(ONCE__WOULD_NONE, &r, 64999, &s));
+    T_OK(!once__apart(ONCE__WOULD_REFUSE, NULL, 64999, &s));
+    r.attempt = 0;
+    T_OK(!once__apart(ONCE__WOULD_REFUSE, &r, 64999, &s));
 }
 
 /* ---- After the end ----------------------------------------------------- */
@@ -479,6 +521,8 @@ int main(void)
     T_RUN(a_claim_that_came_too_late_is_not_bypassed);
     T_RUN(a_store_without_an_answer_is_denied_or_bypassed);
     T_RUN(a_dry_run_passes_whatever_it_would_have_answered);
+    T_RUN(only_a_replay_that_is_passed_on_runs_again);
+    T_RUN(apart_is_since_the_first_attempt);
     T_RUN(a_recorded_response_is_sent);
     T_RUN(another_recorded_response_is_sent_in_its_place);
     T_RUN(what_is_not_recorded_is_not_sent);

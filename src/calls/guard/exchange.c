@@ -53,6 +53,9 @@ struct once_exchange {
     once__http_decision
         decision;          /* what the client gets, as far as it is known */
     once__response stored; /* for a replay, borrowed from the record      */
+    int would;             /* enum once__would, of a dry run              */
+    uint64_t apart_s;      /* since the first request, if has_apart       */
+    int has_apart;
 
     uint64_t born_ms; /* of a key that says it                             */
     uint8_t name[ONCE_NAME_SIZE];
@@ -150,10 +153,27 @@ int once_http_is_internal(const char *name)
     return once__header_internal(once__text(name));
 }
 
+static uint64_t clock_ms(clockid_t which)
+{
+    struct timespec t;
+
+    (void)clock_gettime(which, &t);
+    return (uint64_t)t.tv_sec * 1000 + (uint64_t)t.tv_nsec / 1000000;
+}
+
+/* What a dry run would have done: the end of the attempt decides again. */
+static void note_would(once_exchange *x, const once_record *record)
+{
+    x->would = once__would_passed(x->decision.would);
+    x->has_apart =
+        once__apart(x->would, record, clock_ms(CLOCK_REALTIME), &x->apart_s);
+}
+
 static void refuse(once_exchange *x, int problem, const char *detail)
 {
     x->decision = x->look ? once__decide_lookup_refusal(problem)
                           : once__decide_refusal(&x->guard->policy, problem);
+    note_would(x, NULL);
     if (detail != NULL)
         memcpy(x->detail, detail, strnlen(detail, sizeof(x->detail) - 1));
 }
@@ -527,14 +547,6 @@ static void expect(once_exchange *x, enum state state, once_http_wake *wake,
     atomic_store_explicit(&x->ready, 0, memory_order_relaxed);
 }
 
-static uint64_t steady_ms(void)
-{
-    struct timespec t;
-
-    (void)clock_gettime(CLOCK_MONOTONIC, &t);
-    return (uint64_t)t.tv_sec * 1000 + (uint64_t)t.tv_nsec / 1000000;
-}
-
 /* 1: the service is to be asked, by the caller; once in an exchange. */
 static int begin_probe(once_exchange *x, int rc, const once_record *record)
 {
@@ -546,7 +558,8 @@ static int begin_probe(once_exchange *x, int rc, const once_record *record)
     p->asked = 1;
     p->fence = record->fence;
     pthread_mutex_lock(&g->lock);
-    p->place = once__probe_enter(&g->places, x->name, steady_ms());
+    p->place =
+        once__probe_enter(&g->places, x->name, clock_ms(CLOCK_MONOTONIC));
     pthread_mutex_unlock(&g->lock);
     if (p->place < 0)
         return 0;
@@ -581,6 +594,7 @@ static int claimed(once_exchange *x, int rc)
     x->decision = x->look ? once__decide_lookup(rc, record, &x->stored, &err)
                           : once__decide_claim(&x->guard->policy, rc, record,
                                                left_ms, &x->stored, &err);
+    note_would(x, record);
     if (err.text[0] != '\0')
         once__guard_event(x->guard, "record %s: %s", x->hash, err.text);
     return begin_probe(x, rc, record) ? ONCE_HTTP_PROBE : follow(x);
@@ -934,6 +948,16 @@ void once_exchange_free(once_exchange *x)
 const char *once_exchange_status(const once_exchange *x)
 {
     return once__status_text(x->decision.header);
+}
+
+const char *once_exchange_would(const once_exchange *x)
+{
+    return once__would_text(x->would);
+}
+
+int64_t once_exchange_apart(const once_exchange *x)
+{
+    return x->has_apart ? (int64_t)x->apart_s : -1;
 }
 
 uint32_t once_exchange_attempt(const once_exchange *x)

@@ -216,10 +216,12 @@ static once__http_decision decision_of(const once__policy *policy,
         return d;
     /* A dry run answers nothing itself, and marks no response of a service
      * that it would have guarded. */
+    d.would = once__would_of(o->next, o->problem);
     if (d.next == ONCE__NEXT_REPLAY || d.next == ONCE__NEXT_PROBLEM)
         d = (once__http_decision){.next = ONCE__NEXT_PASS,
                                   .problem = ONCE__NO_PROBLEM,
-                                  .header = o->header};
+                                  .header = o->header,
+                                  .would = d.would};
     d.marked = d.header == ONCE__STATUS_UNPROTECTED;
     return d;
 }

@@ -542,6 +542,36 @@ enum once__status_header {
 
 const char *once__status_text(int header);
 
+/* ---- What a dry run would have done (section 6.1), would.c --------------- */
+
+/* X(NAME, text): NONE outside of a dry run, and before anything is decided. */
+#define ONCE__WOULDS(X)                                                        \
+    X(NONE, "-")                                                               \
+    X(RUN, "run")                                                              \
+    X(REPLAY, "replay") /* it was not passed on, either */                     \
+    X(CONFLICT, "conflict")                                                    \
+    X(IN_FLIGHT, "in_flight")                                                  \
+    X(REFUSE, "refuse")                                                        \
+    X(UNKNOWN, "unknown")                                                      \
+    X(RUN_AGAIN, "run_again") /* a replay, and the service got it again */
+
+enum once__would {
+#define ONCE__WOULD_ROW(name, text) ONCE__WOULD_##name,
+    ONCE__WOULDS(ONCE__WOULD_ROW)
+#undef ONCE__WOULD_ROW
+        ONCE__WOULD_COUNT
+};
+
+const char *once__would_text(int would);
+/* What a decision means: `next` and `problem` as without a dry run. */
+int once__would_of(int next, int problem);
+/* What becomes of the word when the dry run passes the request on. */
+int once__would_passed(int would);
+/* 1, and the whole seconds since the first request under the key: of a claim
+ * that found a record. 0: nothing was found, or this is the first. */
+int once__apart(int would, const once_record *record, uint64_t now_ms,
+                uint64_t *seconds);
+
 enum once__http_next {
     ONCE__NEXT_NONE = 0, /* nothing is decided yet                          */
     ONCE__NEXT_RUN,      /* the owner: the service gets the request, once   */
@@ -567,6 +597,8 @@ typedef struct once__http_decision {
     int marked;           /* 1: the response has the status header          */
     uint32_t attempt;     /* the owner's number, or the one whose response
                            * is repeated; 0: not known                      */
+    int would;            /* enum once__would, before the request is passed
+                           * on                                             */
 } once__http_decision;
 
 /* Before the claim: the key or the caller cannot be used, and `problem` (one of
