@@ -95,33 +95,27 @@ int once__query_failed(const PGresult *r, const char *where, once_error *err)
 
 /* ---- Asking ------------------------------------------------------------ */
 
-void once__query_text(struct once__query *a, const char *value)
-{
-    assert(a->n < ONCE__QUERY_PARAMETERS);
-    a->value[a->n++] = value;
-}
-
 /* PostgreSQL takes a parameter without an address for NULL. */
-void once__query_bytes(struct once__query *a, const void *data, size_t size)
+static void add(struct once__query *q, const struct once__value *v)
 {
-    assert(a->n < ONCE__QUERY_PARAMETERS && size <= ONCE_BODY_MAX);
-    a->value[a->n] = size == 0 ? "" : data;
-    a->length[a->n] = (int)size;
-    a->format[a->n++] = BINARY;
+    assert(q->n < ONCE__QUERY_PARAMETERS && v->size <= ONCE_BODY_MAX);
+    q->value[q->n] = v->data;
+    if (v->type == ONCE__VALUE_NUMBER) {
+        (void)snprintf(q->numbers[q->n], sizeof(q->numbers[0]), "%lld",
+                       (long long)v->number);
+        q->value[q->n] = q->numbers[q->n];
+    } else if (v->type == ONCE__VALUE_BYTES && v->data != NULL) {
+        q->length[q->n] = (int)v->size;
+        q->format[q->n] = BINARY;
+    }
+    q->n++;
 }
 
-void once__query_fingerprint(struct once__query *a, const uint8_t *fingerprint)
+void once__query_values(struct once__query *q, const struct once__value *v)
 {
-    if (fingerprint == NULL)
-        once__query_text(a, NULL);
-    else
-        once__query_bytes(a, fingerprint, ONCE_FINGERPRINT_SIZE);
-}
-
-void once__query_number(struct once__query *a, char room[24], uint64_t value)
-{
-    (void)snprintf(room, 24, "%llu", (unsigned long long)value);
-    once__query_text(a, room);
+    for (; v->type != ONCE__VALUE_END; v++)
+        if (v->type != ONCE__VALUE_NOW)
+            add(q, v);
 }
 
 /* ---- Arrays, in the binary format -------------------------------------- */

@@ -82,7 +82,7 @@ static int functions(const once_tx *tx, once_error *err)
     PGresult *r = NULL;
     int rc = once_message_schema(schema, 0, &text, err);
 
-    once__query_text(&q, schema);
+    once__query_with(&q, ONCE__TEXT(schema));
     if (rc == ONCE_OK)
         rc = once__query_rows(tx, &q, "check", &r, err);
     if (rc == ONCE_OK)
