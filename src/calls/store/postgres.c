@@ -33,6 +33,7 @@
 
 #include "calls/core/transition.h"
 #include "base/error.h"
+#include "base/grow.h"
 #include "base/must.h"
 #include "calls/core/record.h"
 #include "calls/store/arena.h"
@@ -87,18 +88,14 @@ static void forget_answers(struct postgres *s)
 /* Takes `r`, also on failure. */
 static int keep_answer(struct postgres *s, PGresult *r, once_error *err)
 {
-    size_t room = s->kept_room == 0 ? 16 : 2 * s->kept_room;
-    PGresult **kept = s->kept;
+    PGresult **kept = once__grown(s->kept, &s->kept_room, s->kept_count + 1,
+                                  sizeof(PGresult *));
 
-    if (s->kept_count == s->kept_room) {
-        kept = realloc(s->kept, room * sizeof(PGresult *));
-        if (kept == NULL) {
-            PQclear(r);
-            return once__fail(err, ONCE_ESTORE, "postgres: out of memory");
-        }
-        s->kept = kept;
-        s->kept_room = room;
+    if (kept == NULL) {
+        PQclear(r);
+        return once__fail(err, ONCE_ESTORE, "postgres: out of memory");
     }
+    s->kept = kept;
     kept[s->kept_count++] = r;
     return ONCE_OK;
 }

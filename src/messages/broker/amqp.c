@@ -43,6 +43,7 @@
 #include "messages/broker/share.h"
 #include "base/crc32c.h"
 #include "base/error.h"
+#include "base/grow.h"
 #include "base/url.h"
 
 enum {
@@ -220,18 +221,14 @@ static int is_suspect(const struct amqp *a, const char *id)
 
 static void suspect(struct amqp *a, uint32_t sum)
 {
-    size_t room = a->room == 0 ? 64 : a->room * 2;
+    uint32_t *more;
 
     if (find_suspect(a, sum) < a->n_suspects)
         return;
-    if (a->n_suspects == a->room) {
-        uint32_t *more = realloc(a->suspects, room * sizeof(*more));
-
-        if (more == NULL)
-            return; /* it is found the next time */
-        a->suspects = more;
-        a->room = room;
-    }
+    more = once__grown(a->suspects, &a->room, a->n_suspects + 1, sizeof(*more));
+    if (more == NULL)
+        return; /* it is found the next time */
+    a->suspects = more;
     a->suspects[a->n_suspects++] = sum;
 }
 
@@ -711,18 +708,13 @@ static int amqp_connect(struct once__broker *b, once_error *err)
 static int entry(struct amqp *a, size_t i, const char *name, size_t n_name,
                  const char *value, size_t n_value)
 {
-    amqp_table_entry_t *e;
+    amqp_table_entry_t *e =
+        once__grown(a->entries, &a->n_entries, i + 1, sizeof(*e));
 
-    if (i >= a->n_entries) {
-        size_t n = a->n_entries == 0 ? 16 : a->n_entries * 2;
-
-        e = realloc(a->entries, n * sizeof(*e));
-        if (e == NULL)
-            return 0;
-        a->entries = e;
-        a->n_entries = n;
-    }
-    e = &a->entries[i];
+    if (e == NULL)
+        return 0;
+    a->entries = e;
+    e += i;
     e->key.len = n_name;
     e->key.bytes = (void *)(uintptr_t)name;
     e->value.kind = AMQP_FIELD_KIND_UTF8;

@@ -41,6 +41,7 @@
 #include "messages/broker/incoming.h"
 #include "messages/broker/share.h"
 #include "base/error.h"
+#include "base/grow.h"
 #include "base/url.h"
 
 extern const struct once__broker_ops once__broker_nats;
@@ -158,18 +159,14 @@ static void link_leave(void *user)
 /* A verdict that finds no memory is none: the message is silent. */
 static void link_put(struct link *k, struct verdict v)
 {
-    (void)pthread_mutex_lock(&k->lock);
-    if (k->n == k->cap) {
-        size_t cap = k->cap == 0 ? 64 : k->cap * 2;
-        struct verdict *got = realloc(k->got, cap * sizeof(*got));
+    struct verdict *got;
 
-        if (got != NULL) {
-            k->got = got;
-            k->cap = cap;
-        }
-    }
-    if (k->n < k->cap)
+    (void)pthread_mutex_lock(&k->lock);
+    got = once__grown(k->got, &k->cap, k->n + 1, sizeof(*got));
+    if (got != NULL) {
+        k->got = got;
         k->got[k->n++] = v;
+    }
     (void)pthread_cond_signal(&k->wake);
     (void)pthread_mutex_unlock(&k->lock);
 }
@@ -177,20 +174,17 @@ static void link_put(struct link *k, struct verdict v)
 /* A message that finds no memory comes again. */
 static void link_came(struct link *k, natsMsg *msg)
 {
-    (void)pthread_mutex_lock(&k->lock);
-    if (k->n_came == k->cap_came) {
-        size_t cap = k->cap_came == 0 ? 64 : k->cap_came * 2;
-        natsMsg **came = realloc((void *)k->came, cap * sizeof(natsMsg *));
+    natsMsg **came;
 
-        if (came != NULL) {
-            k->came = came;
-            k->cap_came = cap;
-        }
-    }
-    if (k->n_came < k->cap_came)
+    (void)pthread_mutex_lock(&k->lock);
+    came = once__grown((void *)k->came, &k->cap_came, k->n_came + 1,
+                       sizeof(natsMsg *));
+    if (came != NULL) {
+        k->came = came;
         k->came[k->n_came++] = msg;
-    else
+    } else {
         natsMsg_Destroy(msg);
+    }
     (void)pthread_cond_signal(&k->wake);
     (void)pthread_mutex_unlock(&k->lock);
 }

@@ -12,9 +12,10 @@
 #include <string.h>
 
 #include "base/error.h"
+#include "base/grow.h"
 #include "base/sqltext.h"
 
-enum { STATEMENT = 1024, BINARY = 1, ROOM_MIN = 256, ARRAY_MAX = 512 << 20 };
+enum { STATEMENT = 1024, BINARY = 1, ARRAY_MAX = 512 << 20 };
 
 /* ---- The connection ---------------------------------------------------- */
 
@@ -123,19 +124,14 @@ void once__query_values(struct once__query *q, const struct once__value *v)
 /* Room for `size` bytes more; where they are, or NULL. */
 static uint8_t *array_add(struct once__array *a, size_t size)
 {
-    size_t room = a->room < ROOM_MIN ? ROOM_MIN : a->room;
-    uint8_t *bytes = a->bytes;
+    uint8_t *bytes =
+        a->failed ? NULL : once__grown(a->bytes, &a->room, a->size + size, 1);
 
-    while (room < a->size + size)
-        room *= 2;
-    if (!a->failed && room != a->room)
-        bytes = realloc(a->bytes, room);
-    if (a->failed || bytes == NULL) {
+    if (bytes == NULL) {
         a->failed = 1;
         return NULL;
     }
     a->bytes = bytes;
-    a->room = room;
     a->size += size;
     return a->bytes + a->size - size;
 }

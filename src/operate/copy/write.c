@@ -21,6 +21,7 @@
 
 #include "base/bytes.h"
 #include "base/error.h"
+#include "base/grow.h"
 #include "calls/core/record.h"
 #include "calls/store/store.h"
 
@@ -126,15 +127,11 @@ static int put_record(struct writer *w, const uint8_t *name,
 {
     size_t size = once__record_size(r);
     uint8_t head[4 + ONCE_NAME_SIZE];
-    void *bytes;
+    void *bytes = once__grown(w->bytes, &w->room, size, 1);
 
-    if (size > w->room) {
-        bytes = realloc(w->bytes, size);
-        if (bytes == NULL)
-            return once__fail(w->err, ONCE_ENOMEM, "copy: out of memory");
-        w->bytes = bytes;
-        w->room = size;
-    }
+    if (bytes == NULL)
+        return once__fail(w->err, ONCE_ENOMEM, "copy: out of memory");
+    w->bytes = bytes;
     once__put(head, size, 4);
     memcpy(head + 4, name, ONCE_NAME_SIZE);
     once__record_encode(r, name, w->bytes);

@@ -19,6 +19,7 @@
 
 #include "messages/broker/redis/send.lua.h"
 #include "base/error.h"
+#include "base/grow.h"
 
 enum {
     BACKLOG_MAX = 8 << 20, /* bytes that wait to be sent: then send() waits */
@@ -80,20 +81,16 @@ static int queue(struct once__redis_broker *b, const once_message *m, int whole)
 
 static int reserve_flight(struct once__redis_broker *b)
 {
-    size_t room = b->room == 0 ? 64 : b->room * 2;
     struct once__redis_flight *more;
 
     if (b->first > 0 && b->first + b->n == b->room) {
         memmove(b->flights, b->flights + b->first, b->n * sizeof(*b->flights));
         b->first = 0;
     }
-    if (b->n < b->room)
-        return 1;
-    more = realloc(b->flights, room * sizeof(*more));
+    more = once__grown(b->flights, &b->room, b->n + 1, sizeof(*more));
     if (more == NULL)
         return 0;
     b->flights = more;
-    b->room = room;
     return 1;
 }
 
