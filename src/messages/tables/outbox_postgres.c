@@ -3,8 +3,6 @@
  * outbox_postgres.c - outbox.h with the functions of pg.sql whose names end in
  * _1. Each statement is a transaction of its own.
  */
-#ifdef ONCE_WITH_POSTGRES
-
 #include <errno.h>
 #include <poll.h>
 #include <stdio.h>
@@ -228,8 +226,3 @@ static int parked_decide(const once_tx *tx, const struct once__row_decision *d,
 const struct once__outbox_backend once__outbox_postgres = {
     once__query_idle, claim, settle, sleeps,   wait_,
     decide,           purge, take,   put_back, parked_decide};
-
-#else
-/* An empty file is not a program that ISO C knows. */
-typedef int once__no_outbox_postgres;
-#endif

@@ -6,8 +6,6 @@
  * never from the text of an error. Texts of the server are not repeated, since
  * they may quote values.
  */
-#ifdef ONCE_WITH_POSTGRES
-
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -338,8 +336,3 @@ const struct once__backend once__message_postgres = {open_, once__query_idle,
                                                      park,  emit,
                                                      enter, begin,
                                                      finish};
-
-#else
-/* An empty file is not a program that ISO C knows. */
-typedef int once__no_postgres;
-#endif

@@ -2,8 +2,6 @@
 /*
  * query.c - statements on a connection of PostgreSQL, and what SQLSTATE means.
  */
-#ifdef ONCE_WITH_POSTGRES
-
 #include "messages/tables/query.h"
 
 #include <assert.h>
@@ -279,8 +277,3 @@ int once__query_word(const once_tx *tx, const struct once__query *a,
     PQclear(r);
     return rc;
 }
-
-#else
-/* An empty file is not a program that ISO C knows. */
-typedef int once__no_query;
-#endif

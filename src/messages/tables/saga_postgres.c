@@ -3,8 +3,6 @@
  * saga_postgres.c - sagas on PostgreSQL: calls the functions of pg.sql, which
  * read and write and decide nothing.
  */
-#ifdef ONCE_WITH_POSTGRES
-
 #include <inttypes.h>
 #include <stdarg.h>
 #include <stdio.h>
@@ -114,8 +112,3 @@ static int write_(const once_tx *tx, const char *gid,
 }
 
 const struct once__saga_ops once__saga_postgres = {start, write_};
-
-#else
-/* An empty file is not a program that ISO C knows. */
-typedef int once__no_saga_postgres;
-#endif
