@@ -37,6 +37,7 @@
 #include "base/error.h"
 #include "base/grow.h"
 #include "base/redis/redis.h"
+#include "base/steady.h"
 
 enum {
     BACKOFF_MS = 10,
@@ -49,10 +50,7 @@ enum {
 
 uint64_t once__redis_now_us(void)
 {
-    struct timespec t;
-
-    (void)clock_gettime(CLOCK_MONOTONIC, &t);
-    return (uint64_t)t.tv_sec * 1000000 + (uint64_t)t.tv_nsec / 1000;
+    return once__clock_us(CLOCK_MONOTONIC);
 }
 
 static uint64_t now_ms(void)

@@ -35,6 +35,7 @@
 #include "base/error.h"
 #include "base/grow.h"
 #include "base/must.h"
+#include "base/steady.h"
 #include "calls/core/record.h"
 #include "calls/store/arena.h"
 #include "calls/store/postgres/postgres.h"
@@ -135,7 +136,7 @@ static void write_statements(struct postgres *s)
 
 static uint64_t deadline(const struct postgres *s)
 {
-    return once__pg_now_ms() + s->config.statement_ms;
+    return once__steady_ms() + s->config.statement_ms;
 }
 
 static int open_as(const once_store_ops *ops, const char *rest,
@@ -587,7 +588,7 @@ static int all_aside(struct batch *b)
 /* Calls until all is answered, or nothing has moved for too long. */
 static int run(struct batch *b)
 {
-    uint64_t moved_ms = once__pg_now_ms(), nap_ms = 0, now = moved_ms;
+    uint64_t moved_ms = once__steady_ms(), nap_ms = 0, now = moved_ms;
     size_t left, most;
     int again, full, rc = ONCE_OK;
 
@@ -606,7 +607,7 @@ static int run(struct batch *b)
         most = b->most;
         full = b->full;
         rc = call(b);
-        now = once__pg_now_ms();
+        now = once__steady_ms();
         if (b->left == left && b->most >= most && b->full == full)
             continue;
         moved_ms = now;

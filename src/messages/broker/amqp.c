@@ -44,6 +44,8 @@
 #include "base/crc32c.h"
 #include "base/error.h"
 #include "base/grow.h"
+#include "base/steady.h"
+#include "base/thread.h"
 #include "base/url.h"
 
 enum {
@@ -308,7 +310,7 @@ static void on_method(struct amqp *a, const amqp_frame_t *frame)
         channel_closed(a, m);
         break;
     case AMQP_CONNECTION_BLOCKED_METHOD:
-        a->blocked_ms = once__broker_now_ms();
+        a->blocked_ms = once__steady_ms();
         break;
     case AMQP_CONNECTION_UNBLOCKED_METHOD:
         a->blocked_ms = 0;
@@ -465,7 +467,7 @@ static void drain_buffer(struct amqp *a)
  * nothing for too long is given up. */
 static uint64_t wait_for(struct amqp *a, uint64_t end_ms)
 {
-    uint64_t now = once__broker_now_ms(), blocked;
+    uint64_t now = once__steady_ms(), blocked;
 
     if (a->blocked_ms != 0) {
         blocked = a->blocked_ms + a->o.timeout_ms;
@@ -484,15 +486,12 @@ static uint64_t wait_for(struct amqp *a, uint64_t end_ms)
 static void *beat(void *user)
 {
     struct amqp *a = user;
-    struct timespec until;
 
     (void)pthread_mutex_lock(&a->lock);
     while (!a->stop) {
         if (a->c != NULL)
             drain(a);
-        (void)clock_gettime(CLOCK_MONOTONIC, &until);
-        until.tv_sec += BEAT_MS / 1000;
-        (void)pthread_cond_timedwait(&a->wake, &a->lock, &until);
+        once__cond_until(&a->wake, &a->lock, once__steady_ms() + BEAT_MS);
     }
     (void)pthread_mutex_unlock(&a->lock);
     return NULL;
@@ -764,10 +763,9 @@ static void fill_properties(const struct amqp *a, const once_message *m,
 /* Reads until at most `most` messages are in flight, or the time is over. */
 static void wait_until(struct amqp *a, size_t most)
 {
-    uint64_t end = once__broker_now_ms() + a->o.timeout_ms;
+    uint64_t end = once__steady_ms() + a->o.timeout_ms;
 
-    while (a->c != NULL && a->flights.open > most &&
-           once__broker_now_ms() < end) {
+    while (a->c != NULL && a->flights.open > most && once__steady_ms() < end) {
         uint64_t wait = wait_for(a, end);
 
         if (a->c != NULL)
@@ -857,7 +855,7 @@ static size_t amqp_proofs(struct once__broker *b, uint32_t wait_ms,
                           struct once__proof *out, size_t max)
 {
     struct amqp *a = self(b);
-    uint64_t end = once__broker_now_ms() + wait_ms;
+    uint64_t end = once__steady_ms() + wait_ms;
     size_t n;
 
     (void)pthread_mutex_lock(&a->lock);
@@ -865,8 +863,7 @@ static size_t amqp_proofs(struct once__broker *b, uint32_t wait_ms,
            once__flights_ready(&a->flights) == 0) {
         uint64_t wait = wait_for(a, end);
 
-        if (a->c == NULL ||
-            (!read_frame(a, wait) && once__broker_now_ms() >= end))
+        if (a->c == NULL || (!read_frame(a, wait) && once__steady_ms() >= end))
             break;
         drain_buffer(a);
     }
@@ -890,14 +887,14 @@ static int amqp_receive(struct once__broker *b, uint32_t wait_ms,
                         struct once__delivery **out, once_error *err)
 {
     struct amqp *a = self(b);
-    uint64_t end = once__broker_now_ms() + wait_ms;
+    uint64_t end = once__steady_ms() + wait_ms;
     struct once__incoming *in = NULL;
     int rc = ONCE_OK;
 
     *out = NULL;
     (void)pthread_mutex_lock(&a->lock);
     while (a->c != NULL && a->ready.first == NULL && a->queue[0] != '\0')
-        if (!read_frame(a, wait_for(a, end)) && once__broker_now_ms() >= end)
+        if (!read_frame(a, wait_for(a, end)) && once__steady_ms() >= end)
             break;
     if (a->queue[0] == '\0')
         rc = once__fail(err, ONCE_EOPEN,
@@ -983,7 +980,7 @@ static int amqp_open(const char *url, const struct once__broker_options *o,
     if (a->o.timeout_ms == 0)
         a->o.timeout_ms = 10000;
     (void)pthread_mutex_init(&a->lock, NULL);
-    once__broker_cond_init(&a->wake);
+    once__cond_init(&a->wake);
     rc = read_url(a, url, err);
     if (rc == ONCE_OK && o->ca_file != NULL) {
         a->ca_file = strdup(o->ca_file);

@@ -11,24 +11,6 @@
 
 #include "base/grow.h"
 
-uint64_t once__broker_now_ms(void)
-{
-    struct timespec t;
-
-    (void)clock_gettime(CLOCK_MONOTONIC, &t);
-    return (uint64_t)t.tv_sec * 1000 + (uint64_t)t.tv_nsec / 1000000;
-}
-
-void once__broker_cond_init(pthread_cond_t *c)
-{
-    pthread_condattr_t attr;
-
-    (void)pthread_condattr_init(&attr);
-    (void)pthread_condattr_setclock(&attr, CLOCK_MONOTONIC);
-    (void)pthread_cond_init(c, &attr);
-    (void)pthread_condattr_destroy(&attr);
-}
-
 int once__broker_no_connect(struct once__broker *b, once_error *err)
 {
     (void)b;

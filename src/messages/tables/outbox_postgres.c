@@ -11,6 +11,7 @@
 #include <time.h>
 
 #include "base/error.h"
+#include "base/steady.h"
 #include "messages/tables/rows.h"
 
 enum { PURGE_STEP = 1000, TEXT = 25, INT4 = 23, INT8 = 20, BYTEA = 17 };

@@ -13,6 +13,7 @@
 #include <time.h>
 
 #include "base/error.h"
+#include "base/steady.h"
 #include "messages/tables/rows.h"
 #include "messages/tables/stmt.h"
 

@@ -12,6 +12,7 @@
 #include <time.h>
 
 #include "base/error.h"
+#include "base/steady.h"
 #include "messages/tables/either.h"
 #include "messages/tables/shape.h"
 
@@ -240,19 +241,11 @@ static int check(const once_tx *tx, once_error *err)
 
 enum { PAGES = 32, ROWS = 1000, PAUSE = 4 };
 
-static uint64_t clock_us(void)
-{
-    struct timespec t;
-
-    (void)clock_gettime(CLOCK_MONOTONIC, &t);
-    return (uint64_t)t.tv_sec * 1000000 + (uint64_t)t.tv_nsec / 1000;
-}
-
 /* A step writes as much as many claims do. The others shall get most of the disk
  * and of the processors, so what follows is a pause, PAUSE times as long. */
 static void let_others(uint64_t since_us)
 {
-    uint64_t us = PAUSE * (clock_us() - since_us);
+    uint64_t us = PAUSE * (once__clock_us(CLOCK_MONOTONIC) - since_us);
     struct timespec t = {(time_t)(us / 1000000), (long)(us % 1000000) * 1000};
 
     (void)nanosleep(&t, NULL);
@@ -270,7 +263,7 @@ static int purge_pages(const once_tx *tx, uint64_t *removed, once_error *err)
         once__either(&q, tx, "purge", "SELECT @.inbox_purge_1($1,$2)", NULL,
                      err);
         once__either_with(&q, ONCE__NUMBER(from), ONCE__NUMBER(PAGES));
-        since = clock_us();
+        since = once__clock_us(CLOCK_MONOTONIC);
         rc = once__either_one(&q, &n);
         if (rc != ONCE_OK || n < 0)
             return rc;
@@ -288,7 +281,7 @@ static int purge_with(const once_tx *tx, const char *sql, once_error *err)
     int rc = ONCE_OK;
 
     while (rc == ONCE_OK && n == ROWS) {
-        uint64_t since = clock_us();
+        uint64_t since = once__clock_us(CLOCK_MONOTONIC);
         struct once__either q;
 
         once__either(&q, tx, "purge", sql, NULL, err);

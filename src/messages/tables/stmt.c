@@ -7,18 +7,15 @@
 #include <openssl/rand.h>
 #include <stdio.h>
 #include <string.h>
-#include <time.h>
 
 #include "base/error.h"
+#include "base/steady.h"
 
 enum { FULL = 2 };
 
 uint64_t once__lite_now(void)
 {
-    struct timespec t;
-
-    (void)clock_gettime(CLOCK_REALTIME, &t);
-    return (uint64_t)t.tv_sec * 1000 + (uint64_t)t.tv_nsec / 1000000;
+    return once__clock_us(CLOCK_REALTIME) / 1000;
 }
 
 /* ---- Errors ------------------------------------------------------------ */
