@@ -14,6 +14,7 @@
  *    outbox_sqlite.c      the same
  *        stmt.c           one of them, and what its errors mean
  *        either.c         a statement of either database
+ *        value.h          parameters of a statement
  *        rows.c           lists of rows
  *        shape_*.c        whether what is there is what the texts make
  *        schema.c         both texts, filled in
