@@ -220,6 +220,10 @@ int cli_unlogged(const struct cli *c, int rc, const once_error *err);
 /* cli_trouble(), or what to do where nothing was decided for want of a log. */
 int cli_trouble_of_decision(const struct cli *c, int code,
                             const once_error *err);
+/* Prints what became of a record; `done` is for stderr if that cannot be
+ * printed. */
+int cli_report(const struct cli *c, const uint8_t name[ONCE_NAME_SIZE],
+               const once_record *r, const char *done);
 /* Why a decision about `now` was refused, when it was not for its state. */
 int cli_changed(const struct cli *c, const once_record *now, uint64_t fence);
 /* Says what once__resolve() returned, if it is not that all was done. */

@@ -7,6 +7,7 @@
  * are too long, all before a store is opened.
  */
 #include "programs/terminal/terminal.h"
+#include "base/bytes.h"
 
 #include <assert.h>
 #include <errno.h>
@@ -174,15 +175,6 @@ int cli_no_operands(const struct cli *c, int argc, const char *hint)
     return optind < argc ? cli_usage(c, "takes options only%s", hint) : CLI_OK;
 }
 
-static int digit(char ch)
-{
-    if (ch >= '0' && ch <= '9')
-        return ch - '0';
-    if (ch >= 'a' && ch <= 'f')
-        return ch - 'a' + 10;
-    return ch >= 'A' && ch <= 'F' ? ch - 'A' + 10 : -1;
-}
-
 int cli_read_name(const struct cli *c, const char *text, size_t least,
                   once__prefix *out)
 {
@@ -199,7 +191,7 @@ static int read_digits(const char **text, uint64_t *out)
     const char *p = *text;
     uint64_t n = 0;
 
-    if (digit(*p) < 0 || digit(*p) > 9)
+    if (once__hex_digit(*p) < 0 || once__hex_digit(*p) > 9)
         return -1;
     for (; *p >= '0' && *p <= '9'; p++) {
         uint64_t d = (uint64_t)(*p - '0');
@@ -331,10 +323,10 @@ int cli_read_group(const struct cli *c, const char *text,
 static size_t read_byte(const char *text, uint8_t *out)
 {
     *out = (uint8_t)text[0];
-    if (text[0] != '\\' || text[1] != 'x' || digit(text[2]) < 0 ||
-        digit(text[3]) < 0)
+    if (text[0] != '\\' || text[1] != 'x' || once__hex_digit(text[2]) < 0 ||
+        once__hex_digit(text[3]) < 0)
         return 1;
-    *out = (uint8_t)(digit(text[2]) << 4 | digit(text[3]));
+    *out = (uint8_t)(once__hex_digit(text[2]) << 4 | once__hex_digit(text[3]));
     return 4;
 }
 

@@ -10,22 +10,18 @@
 #include <time.h>
 #include <unistd.h>
 
+#include "base/steady.h"
+
 enum { FIRST_MS = 1000, EVERY_MS = 200, BAR = 30 };
 
 uint64_t cli_steady_us(void)
 {
-    struct timespec t = {0, 0};
-
-    clock_gettime(CLOCK_MONOTONIC, &t);
-    return (uint64_t)t.tv_sec * 1000000 + (uint64_t)t.tv_nsec / 1000;
+    return once__clock_us(CLOCK_MONOTONIC);
 }
 
 uint64_t cli_now_ms(void)
 {
-    struct timespec t = {0, 0};
-
-    clock_gettime(CLOCK_REALTIME, &t);
-    return (uint64_t)t.tv_sec * 1000 + (uint64_t)t.tv_nsec / 1000000;
+    return once__clock_us(CLOCK_REALTIME) / 1000;
 }
 
 double cli_part(const uint8_t name[ONCE_NAME_SIZE])

@@ -41,4 +41,14 @@ static inline void once__hex(const uint8_t *bytes, size_t size, char *out)
     out[2 * size] = '\0';
 }
 
+/* What a hexadecimal digit stands for, or -1. */
+static inline int once__hex_digit(char c)
+{
+    if (c >= '0' && c <= '9')
+        return c - '0';
+    if (c >= 'a' && c <= 'f')
+        return c - 'a' + 10;
+    return c >= 'A' && c <= 'F' ? c - 'A' + 10 : -1;
+}
+
 #endif /* ONCE_BASE_BYTES_H */

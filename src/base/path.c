@@ -132,15 +132,16 @@ int once__path_resolve(const char *store, const char *path, char **out,
 
 int once__path_sync_folder(const char *path)
 {
-    char *copy = strdup(path), *slash;
+    const char *slash = strrchr(path, '/');
+    char *folder =
+        slash == NULL ? strdup(".")
+                      : strndup(path, (size_t)(slash - path) + (slash == path));
     int fd, failed;
 
-    if (copy == NULL)
+    if (folder == NULL)
         return -1;
-    slash = strrchr(copy, '/');
-    slash[slash == copy] = '\0';
-    fd = open(copy, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
-    free(copy);
+    fd = open(folder, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+    free(folder);
     if (fd < 0)
         return -1;
     failed = fsync(fd);

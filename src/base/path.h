@@ -22,8 +22,7 @@ ONCE_CHECK int once__path_absolute(const char *store, const char *path,
 ONCE_CHECK int once__path_resolve(const char *store, const char *path,
                                   char **out, once_error *err);
 
-/* Flushes the folder in which the file or folder at `path`, which is absolute,
- * stands: a name that a crash can take away would lose all that it names.
+/* Flushes the folder in which the file or folder at `path` stands: a name that a crash can take away would lose all that it names.
  * 0, or -1 and errno. */
 ONCE_CHECK int once__path_sync_folder(const char *path);
 

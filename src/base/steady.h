@@ -1,18 +1,24 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* steady.h - a time to wait by. It cannot be set, and says nothing of the date. */
+/* steady.h - the system's clocks; and a time to wait by, which cannot be set and
+ * says nothing of the date. */
 #ifndef ONCE_BASE_STEADY_H
 #define ONCE_BASE_STEADY_H
 
 #include <stdint.h>
 #include <time.h>
 
-/* Milliseconds of CLOCK_MONOTONIC. */
-static inline uint64_t once__steady_ms(void)
+static inline uint64_t once__clock_us(clockid_t clock)
 {
     struct timespec t;
 
-    (void)clock_gettime(CLOCK_MONOTONIC, &t);
-    return (uint64_t)t.tv_sec * 1000 + (uint64_t)t.tv_nsec / 1000000;
+    (void)clock_gettime(clock, &t);
+    return (uint64_t)t.tv_sec * 1000000 + (uint64_t)t.tv_nsec / 1000;
+}
+
+/* Milliseconds of CLOCK_MONOTONIC. */
+static inline uint64_t once__steady_ms(void)
+{
+    return once__clock_us(CLOCK_MONOTONIC) / 1000;
 }
 
 #endif /* ONCE_BASE_STEADY_H */

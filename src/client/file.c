@@ -10,13 +10,13 @@
 
 #include <errno.h>
 #include <fcntl.h>
-#include <limits.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
 
 #include "base/error.h"
+#include "base/path.h"
 
 enum { APPLICATION = 0x4f6e6363, SCHEMA = 1 }; /* "Oncc" */
 
@@ -187,24 +187,11 @@ static int create(const char *path, once_error *err)
  */
 static int flush_names(sqlite3 *db, once_error *err)
 {
-    const char *path = sqlite3_db_filename(db, "main");
-    const char *slash = strrchr(path, '/');
-    char folder[PATH_MAX];
-    int fd, rc = -1;
-
-    (void)snprintf(folder, sizeof(folder), "%.*s",
-                   slash == NULL ? 0 : (int)(slash - path) + (slash == path),
-                   path);
-    fd = open(folder, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
-    if (fd >= 0)
-        rc = fsync(fd);
-    if (rc != 0)
-        (void)once__fail(err, ONCE_EOPEN,
-                         "the client's file: flushing its folder: %s",
-                         strerror(errno));
-    if (fd >= 0)
-        (void)close(fd);
-    return rc == 0 ? ONCE_OK : ONCE_EOPEN;
+    if (once__path_sync_folder(sqlite3_db_filename(db, "main")) == 0)
+        return ONCE_OK;
+    return once__fail(err, ONCE_EOPEN,
+                      "the client's file: flushing its folder: %s",
+                      strerror(errno));
 }
 
 int once__file_open(const char *path, uint32_t busy_ms, once_error *err,

@@ -199,13 +199,10 @@ static void bind_bytes(sqlite3_stmt *q, int at, once_bytes bytes)
 /* Ends a transaction. What it did is only certain if this returns SQLITE_OK. */
 static int finish(struct once__orders *d, int rc)
 {
-    (void)query(d, COMMIT);
     if (rc == SQLITE_OK)
         rc = run(d, COMMIT);
-    if (rc != SQLITE_OK && !sqlite3_get_autocommit(d->db)) {
-        (void)query(d, ROLLBACK);
+    if (rc != SQLITE_OK && !sqlite3_get_autocommit(d->db))
         (void)run(d, ROLLBACK);
-    }
     return rc;
 }
 
@@ -355,7 +352,6 @@ static int keep(struct once__orders *d, const struct once__ask *a,
 {
     int same = 1, rc;
 
-    (void)query(d, BEGIN);
     rc = run(d, BEGIN);
     if (rc != SQLITE_OK)
         return rc;
@@ -402,7 +398,6 @@ static int count(struct once__orders *d, enum query which, int64_t id,
     sqlite3_stmt *q;
     int rc;
 
-    (void)query(d, BEGIN);
     rc = run(d, BEGIN);
     if (rc != SQLITE_OK)
         return rc;
@@ -423,30 +418,31 @@ static int count(struct once__orders *d, enum query which, int64_t id,
     return finish(d, rc);
 }
 
-int once__orders_mark(struct once__orders *d, int64_t id, uint64_t now_ms,
-                      uint64_t oldest_ms, uint32_t *doubt, once_error *err)
+static int counted(struct once__orders *d, enum query which, int64_t id,
+                   uint64_t now_ms, uint64_t oldest_ms, uint32_t *doubt,
+                   const char *what, once_error *err)
 {
     int rc, changed = 0;
 
     (void)pthread_mutex_lock(&d->lock);
-    rc = count(d, MARK, id, now_ms, oldest_ms, &changed, doubt);
+    rc = count(d, which, id, now_ms, oldest_ms, &changed, doubt);
     (void)pthread_mutex_unlock(&d->lock);
     if (rc != SQLITE_OK)
-        return once__file_fail(rc, "noting an attempt", err);
+        return once__file_fail(rc, what, err);
     return changed ? ONCE_OK : ONCE_REFUSED;
+}
+
+int once__orders_mark(struct once__orders *d, int64_t id, uint64_t now_ms,
+                      uint64_t oldest_ms, uint32_t *doubt, once_error *err)
+{
+    return counted(d, MARK, id, now_ms, oldest_ms, doubt, "noting an attempt",
+                   err);
 }
 
 int once__orders_unmark(struct once__orders *d, int64_t id, uint64_t now_ms,
                         uint32_t *doubt, once_error *err)
 {
-    int rc, changed = 0;
-
-    (void)pthread_mutex_lock(&d->lock);
-    rc = count(d, UNMARK, id, now_ms, 0, &changed, doubt);
-    (void)pthread_mutex_unlock(&d->lock);
-    if (rc != SQLITE_OK)
-        return once__file_fail(rc, "noting an answer", err);
-    return changed ? ONCE_OK : ONCE_REFUSED;
+    return counted(d, UNMARK, id, now_ms, 0, doubt, "noting an answer", err);
 }
 
 int once__orders_end(struct once__orders *d, const struct once__order *o,
@@ -473,22 +469,34 @@ int once__orders_end(struct once__orders *d, const struct once__order *o,
     return changed == 1 ? ONCE_OK : ONCE_REFUSED;
 }
 
-int once__orders_load(struct once__orders *d, int64_t id, once_error *err,
-                      struct once__order *out)
+/* The order `id` with its bodies, or the next one after it up to `last`. */
+static int read_one(struct once__orders *d, enum query which, int64_t id,
+                    int64_t last, once_error *err, struct once__order *out)
 {
     sqlite3_stmt *q;
     int rc;
 
     memset(out, 0, sizeof(*out));
     (void)pthread_mutex_lock(&d->lock);
-    q = query(d, LOAD);
+    q = query(d, which);
     bind_number(q, 1, (uint64_t)id);
-    rc = fetch(q, 1, out);
+    if (which == NEXT)
+        bind_number(q, 2, (uint64_t)last);
+    rc = fetch(q, which == LOAD, out);
     (void)pthread_mutex_unlock(&d->lock);
     if (rc == SQLITE_DONE)
         return ONCE_FREE;
-    return rc == SQLITE_OK ? ONCE_OK
-                           : once__file_fail(rc, "reading an order", err);
+    return rc == SQLITE_OK
+               ? ONCE_OK
+               : once__file_fail(
+                     rc, which == LOAD ? "reading an order" : "reading orders",
+                     err);
+}
+
+int once__orders_load(struct once__orders *d, int64_t id, once_error *err,
+                      struct once__order *out)
+{
+    return read_one(d, LOAD, id, 0, err, out);
 }
 
 /* ---- Lists ------------------------------------------------------------- */
@@ -496,20 +504,7 @@ int once__orders_load(struct once__orders *d, int64_t id, once_error *err,
 int once__orders_next(struct once__orders *d, int64_t id, int64_t last,
                       once_error *err, struct once__order *out)
 {
-    sqlite3_stmt *q;
-    int rc;
-
-    memset(out, 0, sizeof(*out));
-    (void)pthread_mutex_lock(&d->lock);
-    q = query(d, NEXT);
-    bind_number(q, 1, (uint64_t)id);
-    bind_number(q, 2, (uint64_t)last);
-    rc = fetch(q, 0, out);
-    (void)pthread_mutex_unlock(&d->lock);
-    if (rc == SQLITE_DONE)
-        return ONCE_FREE;
-    return rc == SQLITE_OK ? ONCE_OK
-                           : once__file_fail(rc, "reading orders", err);
+    return read_one(d, NEXT, id, last, err, out);
 }
 
 int once__orders_last(struct once__orders *d, int64_t *id, once_error *err)

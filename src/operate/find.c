@@ -9,16 +9,8 @@
 
 #include <string.h>
 
+#include "base/bytes.h"
 #include "base/error.h"
-
-static int digit(char c)
-{
-    if (c >= '0' && c <= '9')
-        return c - '0';
-    if (c >= 'a' && c <= 'f')
-        return c - 'a' + 10;
-    return c >= 'A' && c <= 'F' ? c - 'A' + 10 : -1;
-}
 
 int once__prefix_read(const char *text, size_t least, once__prefix *out,
                       once_error *err)
@@ -35,7 +27,7 @@ int once__prefix_read(const char *text, size_t least, once__prefix *out,
                           "a name has %zu to %d hex digits, not %zu", least,
                           ONCE__DIGITS, p.digits);
     for (i = 0; i < p.digits; i++) {
-        int d = digit(text[i]);
+        int d = once__hex_digit(text[i]);
 
         if (d < 0)
             return once__fail(err, ONCE_EINVAL,

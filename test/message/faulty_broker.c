@@ -21,6 +21,7 @@
 
 #include "messages/broker/share.h"
 #include "base/error.h"
+#include "base/steady.h"
 
 enum { HELD_MAX = 8, PROOFS_MAX = 64 };
 enum what { COPIES, LATE, SILENT, REFUSE, RULES };
@@ -323,7 +324,7 @@ static size_t faulty_proofs(struct once__broker *b, uint32_t wait_ms,
                             struct once__proof *out, size_t max)
 {
     struct faulty *f = (struct faulty *)b;
-    uint64_t now = once__broker_now_ms(), until = now + wait_ms;
+    uint64_t now = once__steady_ms(), until = now + wait_ms;
     struct once__proof p[PROOFS_MAX];
     size_t n = once__ended_take(&f->ended, out, max), k, i;
 
@@ -336,7 +337,7 @@ static size_t faulty_proofs(struct once__broker *b, uint32_t wait_ms,
         for (i = 0; i < k; i++)
             if (join(f, &p[i]))
                 out[n++] = p[i];
-        now = once__broker_now_ms();
+        now = once__steady_ms();
     } while (n == 0 && k > 0 && now < until);
     return n > 0 ? n : once__ended_take(&f->ended, out, max);
 }

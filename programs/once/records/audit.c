@@ -194,6 +194,30 @@ int cli_resolved(const struct cli *c, int verdict, const once__resolution *r,
     return err->code != 0 ? cli_unlogged(c, CLI_OK, err) : CLI_OK;
 }
 
+int cli_report(const struct cli *c, const uint8_t name[ONCE_NAME_SIZE],
+               const once_record *r, const char *done)
+{
+    char hex[CLI_HEX_SIZE], until[CLI_TIME_SIZE];
+    int gone = r->attempt == 0, rc = CLI_OK;
+
+    cli_hex(name, CLI_DIGITS, hex);
+    cli_time(cli_until(r), until);
+    if (c->json)
+        rc = cli_print_json(
+            c, gone ? json_pack("{s:s, s:b}", "name", hex, "forgotten", 1)
+                    : cli_json_record(name, r));
+    else if (gone)
+        printf("%s\tforgotten\n", hex);
+    else
+        printf("%s\t%s\t%s\tkept until %s\n", hex, cli_state(r->state),
+               cli_kind(r->kind), until);
+    if (rc == CLI_OK)
+        rc = cli_flush(c);
+    if (rc != CLI_OK)
+        cli_say(c, rc, "%s", done);
+    return rc;
+}
+
 int cli_changed(const struct cli *c, const once_record *now, uint64_t fence)
 {
     char text[256];

@@ -84,30 +84,6 @@ static int read_args(struct cli *c, int argc, char **argv, struct forget *f)
     return rc;
 }
 
-static int report(const struct cli *c, const uint8_t name[ONCE_NAME_SIZE],
-                  const once_record *r)
-{
-    char hex[CLI_HEX_SIZE], until[CLI_TIME_SIZE];
-    int gone = r->attempt == 0, rc = CLI_OK;
-
-    cli_hex(name, CLI_DIGITS, hex);
-    cli_time(cli_until(r), until);
-    if (c->json)
-        rc = cli_print_json(
-            c, gone ? json_pack("{s:s, s:b}", "name", hex, "forgotten", 1)
-                    : cli_json_record(name, r));
-    else if (gone)
-        printf("%s\tforgotten\n", hex);
-    else
-        printf("%s\t%s\t%s\tkept until %s\n", hex, cli_state(r->state),
-               cli_kind(r->kind), until);
-    if (rc == CLI_OK)
-        rc = cli_flush(c);
-    if (rc != CLI_OK)
-        cli_say(c, rc, "it is done all the same");
-    return rc;
-}
-
 /* ---- Expired ---------------------------------------------------- */
 
 static int too_early(const struct cli *c, const once_record *r)
@@ -164,7 +140,9 @@ static int forget(const struct cli *c, once_engine *e, const once_op *seen)
         return rc;
     rc = ask(c, e, seen);
     rc = cli_audited(c, &d, rc, NULL);
-    return rc == CLI_OK ? report(c, seen->name, &(once_record){0}) : rc;
+    return rc == CLI_OK ? cli_report(c, seen->name, &(once_record){0},
+                                     "it is done all the same")
+                        : rc;
 }
 
 /* ---- Live, and --force --------------------------------------------------- */
@@ -197,7 +175,7 @@ static int apply_by_force(const struct cli *c, once_engine *e,
     rc = once__resolve(e, &what, &now, &err);
     rc = cli_resolved(c, rc, &what, &now.record, &err);
     if (rc == CLI_OK)
-        rc = report(c, what.name, &now.record);
+        rc = cli_report(c, what.name, &now.record, "it is done all the same");
     once_op_clear(&now);
     once__audit_close(what.audit);
     return rc;

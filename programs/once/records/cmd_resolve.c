@@ -215,27 +215,6 @@ static int action(const struct resolve *r)
 
 /* ---- The store ----------------------------------------------------------- */
 
-static int report(const struct cli *c, const uint8_t name[ONCE_NAME_SIZE],
-                  const once_record *r)
-{
-    char hex[CLI_HEX_SIZE], until[CLI_TIME_SIZE];
-
-    int rc = CLI_OK;
-
-    cli_hex(name, CLI_DIGITS, hex);
-    cli_time(cli_until(r), until);
-    if (c->json)
-        rc = cli_print_json(c, cli_json_record(name, r));
-    else
-        printf("%s\t%s\t%s\tkept until %s\n", hex, cli_state(r->state),
-               cli_kind(r->kind), until);
-    if (rc == CLI_OK)
-        rc = cli_flush(c);
-    if (rc != CLI_OK)
-        cli_say(c, rc, "the record is resolved all the same");
-    return rc;
-}
-
 static int resolve_one(const struct cli *c, once_engine *e,
                        const struct resolve *r, once__resolution *what)
 {
@@ -248,7 +227,8 @@ static int resolve_one(const struct cli *c, once_engine *e,
     rc = once__resolve(e, what, &now, &err);
     rc = cli_resolved(c, rc, what, &now.record, &err);
     if (rc == CLI_OK)
-        rc = report(c, what->name, &now.record);
+        rc = cli_report(c, what->name, &now.record,
+                        "the record is resolved all the same");
     if (rc == CLI_OK && err.code != 0)
         rc = CLI_STORE; /* said above: the audit log lacks a line */
     once_op_clear(&now);

@@ -15,6 +15,7 @@
 #include <string.h>
 #include <time.h>
 
+#include "base/grow.h"
 #include "operate/answer.h"
 
 enum { LINE_MAX_BYTES = 65536 };
@@ -31,16 +32,11 @@ static struct trace_event *add(struct trace *t, uint64_t ms, const char *source,
         t->full = 1;
         return NULL;
     }
-    if (t->n == t->room) {
-        size_t room = t->room ? 2 * t->room : 64;
-        struct trace_event *more = realloc(t->events, room * sizeof(*more));
-
-        if (more == NULL)
-            return NULL;
-        t->events = more;
-        t->room = room;
-    }
-    e = &t->events[t->n++];
+    e = once__grown(t->events, &t->room, t->n + 1, sizeof(*e));
+    if (e == NULL)
+        return NULL;
+    t->events = e;
+    e += t->n++;
     memset(e, 0, sizeof(*e));
     e->ms = e->until_ms = ms;
     e->count = 1;

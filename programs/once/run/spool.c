@@ -24,18 +24,12 @@
 
 #include <sys/stat.h>
 
+#include "base/steady.h"
+
 #define DAY_MS UINT64_C(86400000)
 #define PART_DAYS 30
 
 static const char part_head[] = "part-", tail[] = ".out";
-
-static uint64_t now_ms(void)
-{
-    struct timespec t = {0, 0};
-
-    (void)clock_gettime(CLOCK_REALTIME, &t);
-    return (uint64_t)t.tv_sec * 1000 + (uint64_t)t.tv_nsec / 1000000;
-}
 
 /* Flushed also where it is there: its maker may have died before that. */
 static int make_durably(const char *path)
@@ -85,7 +79,7 @@ static void remove_old(int folder)
 {
     int fd = openat(folder, ".", O_RDONLY | O_DIRECTORY | O_CLOEXEC);
     DIR *d = fd < 0 ? NULL : fdopendir(fd);
-    uint64_t now = now_ms();
+    uint64_t now = once__clock_us(CLOCK_REALTIME) / 1000;
     const struct dirent *entry;
 
     if (d == NULL) {

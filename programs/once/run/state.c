@@ -17,6 +17,8 @@
 
 #include <sys/stat.h>
 
+#include "base/path.h"
+
 char *run_state_path(void)
 {
     const char *xdg = getenv("XDG_STATE_HOME"), *home = getenv("HOME");
@@ -41,20 +43,14 @@ char *run_state_path(void)
  * cannot open it. What was made in it leads to the same file system. */
 int run_flush_name(const char *path)
 {
-    const char *slash = strrchr(path, '/');
-    char *parent = strndup(path, (size_t)(slash - path) + (slash == path));
-    int fd = -1, all = 0, rc = -1;
+    int fd, rc = once__path_sync_folder(path);
 
-    if (parent != NULL)
-        fd = open(parent, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
-    free(parent);
-    if (fd < 0 && errno == EACCES) {
-        fd = open(path, O_RDONLY | O_CLOEXEC);
-        all = 1;
-    }
+    if (rc == 0 || errno != EACCES)
+        return rc;
+    fd = open(path, O_RDONLY | O_CLOEXEC);
     if (fd < 0)
         return -1;
-    rc = all ? syncfs(fd) : fsync(fd);
+    rc = syncfs(fd);
     (void)close(fd);
     return rc;
 }

@@ -25,6 +25,7 @@
 #include <unistd.h>
 
 #include "base/bytes.h"
+#include "base/grow.h"
 
 enum {
     VERSION = 1,
@@ -49,18 +50,11 @@ static void lose(struct run_tape *t, int error)
 
 static int grow(struct run_tape *t, size_t by)
 {
-    size_t room = t->room > 0 ? t->room : 4096;
-    uint8_t *data;
+    uint8_t *data = once__grown(t->data, &t->room, t->size + by, 1);
 
-    if (t->size + by <= t->room)
-        return 1;
-    while (room < t->size + by)
-        room *= 2;
-    data = realloc(t->data, room);
     if (data == NULL)
         return 0;
     t->data = data;
-    t->room = room;
     return 1;
 }
 

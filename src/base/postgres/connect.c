@@ -8,6 +8,7 @@
 
 #include "base/error.h"
 #include "base/postgres/postgres.h"
+#include "base/steady.h"
 
 enum { BACKOFF_MS = 20, BACKOFF_STEPS = 7 }; /* up to 2.5 s */
 
@@ -22,7 +23,7 @@ static void jittered_backoff(struct once__pg_link *l)
     /* Half to all of it: many gateways lose their server at one moment. */
     ms -= (uint64_t)t.tv_nsec / 1000 % (ms / 2);
     l->failures++;
-    l->next_ms = once__pg_now_ms() + ms;
+    l->next_ms = once__steady_ms() + ms;
 }
 
 static uint64_t sooner(uint64_t a, uint64_t b)
@@ -35,7 +36,7 @@ int once__pg_connect(struct once__pg_link *l, int bare, uint64_t until_ms,
                      once_error *err)
 {
     const struct once__pg_config *c = l->config;
-    uint64_t now = once__pg_now_ms();
+    uint64_t now = once__steady_ms();
     int rc = ONCE_EAWAY, away = 0;
     size_t i;
 
@@ -46,7 +47,7 @@ int once__pg_connect(struct once__pg_link *l, int bare, uint64_t until_ms,
         return once__fail(err, ONCE_EAWAY,
                           "%s: not connected; tried again soon", l->label);
     for (i = 0; i < c->host_count && rc != ONCE_OK; i++) {
-        now = once__pg_now_ms();
+        now = once__steady_ms();
         if (i > 0 && now >= until_ms)
             break;
         rc = once__pg_connect_host(l, sooner(until_ms, now + c->connect_ms),

@@ -33,14 +33,7 @@
 
 #include "base/error.h"
 #include "base/postgres/postgres.h"
-
-uint64_t once__pg_now_ms(void)
-{
-    struct timespec t;
-
-    (void)clock_gettime(CLOCK_MONOTONIC, &t);
-    return (uint64_t)t.tv_sec * 1000 + (uint64_t)t.tv_nsec / 1000000;
-}
+#include "base/steady.h"
 
 void once__pg_sleep_ms(uint64_t ms)
 {
@@ -60,7 +53,7 @@ static int wait_for(const PGconn *conn, short events, uint64_t until_ms)
     int n;
 
     do {
-        now = once__pg_now_ms();
+        now = once__steady_ms();
         if (fd.fd < 0)
             return 0;
         n = poll(&fd, 1, now >= until_ms ? 0 : (int)(until_ms - now));

@@ -91,8 +91,6 @@ struct once__pg_ask {
     int plain; /* several statements, no parameters, answers as text */
 };
 
-/* CLOCK_MONOTONIC. */
-uint64_t once__pg_now_ms(void);
 void once__pg_sleep_ms(uint64_t ms);
 
 /* Connects to host number l->host. ONCE_OK, ONCE_EOPEN, ONCE_EAWAY. */

@@ -35,7 +35,9 @@
 #include <unistd.h>
 
 #include "base/error.h"
+#include "base/grow.h"
 #include "base/redis/redis.h"
+#include "base/steady.h"
 
 enum {
     BACKOFF_MS = 10,
@@ -48,10 +50,7 @@ enum {
 
 uint64_t once__redis_now_us(void)
 {
-    struct timespec t;
-
-    (void)clock_gettime(CLOCK_MONOTONIC, &t);
-    return (uint64_t)t.tv_sec * 1000000 + (uint64_t)t.tv_nsec / 1000;
+    return once__clock_us(CLOCK_MONOTONIC);
 }
 
 static uint64_t now_ms(void)
@@ -144,33 +143,22 @@ void once__redis_link_reset(struct once__redis_link *l)
 
 static int reserve(struct once__redis_link *l, size_t more)
 {
-    size_t room = l->out_room == 0 ? CHUNK : l->out_room;
-    uint8_t *out;
+    uint8_t *out = once__grown(l->out, &l->out_room, l->out_size + more, 1);
 
-    while (room < l->out_size + more)
-        room *= 2;
-    if (room == l->out_room)
-        return 1;
-    out = realloc(l->out, room);
     if (out == NULL)
         return 0;
     l->out = out;
-    l->out_room = room;
     return 1;
 }
 
 static int reserve_reply(struct once__redis_link *l)
 {
-    size_t room = l->room == 0 ? 64 : l->room * 2;
-    redisReply **replies;
+    redisReply **replies = once__grown(l->replies, &l->room, l->expected + 1,
+                                       sizeof(redisReply *));
 
-    if (l->expected < l->room)
-        return 1;
-    replies = realloc(l->replies, room * sizeof(redisReply *));
     if (replies == NULL)
         return 0;
     l->replies = replies;
-    l->room = room;
     return 1;
 }
 

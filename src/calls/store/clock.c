@@ -11,23 +11,13 @@
 
 #include "calls/core/clock.h"
 #include "base/error.h"
+#include "base/steady.h"
 #include "calls/store/store.h"
 
 uint64_t once__wall_clock(void *user)
 {
-    struct timespec t;
-
     (void)user;
-    (void)clock_gettime(CLOCK_REALTIME, &t);
-    return (uint64_t)t.tv_sec * 1000 + (uint64_t)t.tv_nsec / 1000000;
-}
-
-static uint64_t steady_ms(void)
-{
-    struct timespec t;
-
-    (void)clock_gettime(CLOCK_BOOTTIME, &t);
-    return (uint64_t)t.tv_sec * 1000 + (uint64_t)t.tv_nsec / 1000000;
+    return once__clock_us(CLOCK_REALTIME) / 1000;
 }
 
 static int put(once_store *s, once_clock *c, once_error *err)
@@ -55,9 +45,9 @@ int once_store_clock(once_store *s, once_clock *c, once_error *err)
                           s->ops->name);
     if (next.seen_ms == 0)
         once__host(next.host);
-    asked.before_ms = steady_ms();
+    asked.before_ms = once__clock_us(CLOCK_BOOTTIME) / 1000;
     rc = s->ops->time(s, NULL, &t, err);
-    asked.after_ms = steady_ms();
+    asked.after_ms = once__clock_us(CLOCK_BOOTTIME) / 1000;
     if (rc != ONCE_OK)
         return rc;
     if (once__clock_take(&next, &t, &asked)) {
@@ -75,7 +65,7 @@ int once_store_clock(once_store *s, once_clock *c, once_error *err)
 
 uint64_t once__store_clock_age(const once_clock *c)
 {
-    uint64_t now_ms = steady_ms();
+    uint64_t now_ms = once__clock_us(CLOCK_BOOTTIME) / 1000;
 
     if (c->seen_ms == 0)
         return UINT64_MAX;

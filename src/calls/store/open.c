@@ -201,12 +201,6 @@ int once_store_check(const char *url, int *durable, int *shared,
 
 /* ---- What only some stores have ------------------------------------------ */
 
-static int cannot(const once_store_ops *ops, const char *what, once_error *err)
-{
-    return once__fail(err, ONCE_ENOSYS, "%s: this store has no %s", ops->name,
-                      what);
-}
-
 int once_store_init(const char *url, once_error *err)
 {
     once_store_options o = with_defaults(NULL);
@@ -226,9 +220,14 @@ int once_store_init(const char *url, once_error *err)
     return rc;
 }
 
-int once_store_print_schema(const char *url, once_line *line, void *user,
-                            once_error *err)
+enum told { SCHEMA, VERIFY, DUMP };
+
+static int tell(const char *url, enum told what, once_line *line, void *user,
+                once_error *err)
 {
+    static const char *const names[] = {"schema", "check of its own", "dump"};
+    int (*driver)(const char *rest, once_line *line, void *user,
+                  once_error *err);
     struct once__named named;
     const once_store_ops *ops = NULL;
     const char *rest = NULL;
@@ -236,34 +235,29 @@ int once_store_print_schema(const char *url, once_line *line, void *user,
 
     if (rc != ONCE_OK)
         return rc;
-    return ops->print_schema == NULL ? cannot(ops, "schema", err)
-                                     : ops->print_schema(rest, line, user, err);
+    driver = what == SCHEMA   ? ops->print_schema
+             : what == VERIFY ? ops->verify
+                              : ops->dump;
+    return driver == NULL
+               ? once__fail(err, ONCE_ENOSYS, "%s: this store has no %s",
+                            ops->name, names[what])
+               : driver(rest, line, user, err);
+}
+
+int once_store_print_schema(const char *url, once_line *line, void *user,
+                            once_error *err)
+{
+    return tell(url, SCHEMA, line, user, err);
 }
 
 int once_store_verify(const char *url, once_line *line, void *user,
                       once_error *err)
 {
-    struct once__named named;
-    const once_store_ops *ops = NULL;
-    const char *rest = NULL;
-    int rc = resolve(url, &named, err, &ops, &rest);
-
-    if (rc != ONCE_OK)
-        return rc;
-    return ops->verify == NULL ? cannot(ops, "check of its own", err)
-                               : ops->verify(rest, line, user, err);
+    return tell(url, VERIFY, line, user, err);
 }
 
 int once_store_dump(const char *url, once_line *line, void *user,
                     once_error *err)
 {
-    struct once__named named;
-    const once_store_ops *ops = NULL;
-    const char *rest = NULL;
-    int rc = resolve(url, &named, err, &ops, &rest);
-
-    if (rc != ONCE_OK)
-        return rc;
-    return ops->dump == NULL ? cannot(ops, "dump", err)
-                             : ops->dump(rest, line, user, err);
+    return tell(url, DUMP, line, user, err);
 }

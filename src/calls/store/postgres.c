@@ -33,7 +33,9 @@
 
 #include "calls/core/transition.h"
 #include "base/error.h"
+#include "base/grow.h"
 #include "base/must.h"
+#include "base/steady.h"
 #include "calls/core/record.h"
 #include "calls/store/arena.h"
 #include "calls/store/postgres/postgres.h"
@@ -87,18 +89,14 @@ static void forget_answers(struct postgres *s)
 /* Takes `r`, also on failure. */
 static int keep_answer(struct postgres *s, PGresult *r, once_error *err)
 {
-    size_t room = s->kept_room == 0 ? 16 : 2 * s->kept_room;
-    PGresult **kept = s->kept;
+    PGresult **kept = once__grown(s->kept, &s->kept_room, s->kept_count + 1,
+                                  sizeof(PGresult *));
 
-    if (s->kept_count == s->kept_room) {
-        kept = realloc(s->kept, room * sizeof(PGresult *));
-        if (kept == NULL) {
-            PQclear(r);
-            return once__fail(err, ONCE_ESTORE, "postgres: out of memory");
-        }
-        s->kept = kept;
-        s->kept_room = room;
+    if (kept == NULL) {
+        PQclear(r);
+        return once__fail(err, ONCE_ESTORE, "postgres: out of memory");
     }
+    s->kept = kept;
     kept[s->kept_count++] = r;
     return ONCE_OK;
 }
@@ -138,7 +136,7 @@ static void write_statements(struct postgres *s)
 
 static uint64_t deadline(const struct postgres *s)
 {
-    return once__pg_now_ms() + s->config.statement_ms;
+    return once__steady_ms() + s->config.statement_ms;
 }
 
 static int open_as(const once_store_ops *ops, const char *rest,
@@ -590,7 +588,7 @@ static int all_aside(struct batch *b)
 /* Calls until all is answered, or nothing has moved for too long. */
 static int run(struct batch *b)
 {
-    uint64_t moved_ms = once__pg_now_ms(), nap_ms = 0, now = moved_ms;
+    uint64_t moved_ms = once__steady_ms(), nap_ms = 0, now = moved_ms;
     size_t left, most;
     int again, full, rc = ONCE_OK;
 
@@ -609,7 +607,7 @@ static int run(struct batch *b)
         most = b->most;
         full = b->full;
         rc = call(b);
-        now = once__pg_now_ms();
+        now = once__steady_ms();
         if (b->left == left && b->most >= most && b->full == full)
             continue;
         moved_ms = now;

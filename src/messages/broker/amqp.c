@@ -43,6 +43,9 @@
 #include "messages/broker/share.h"
 #include "base/crc32c.h"
 #include "base/error.h"
+#include "base/grow.h"
+#include "base/steady.h"
+#include "base/thread.h"
 #include "base/url.h"
 
 enum {
@@ -220,18 +223,14 @@ static int is_suspect(const struct amqp *a, const char *id)
 
 static void suspect(struct amqp *a, uint32_t sum)
 {
-    size_t room = a->room == 0 ? 64 : a->room * 2;
+    uint32_t *more;
 
     if (find_suspect(a, sum) < a->n_suspects)
         return;
-    if (a->n_suspects == a->room) {
-        uint32_t *more = realloc(a->suspects, room * sizeof(*more));
-
-        if (more == NULL)
-            return; /* it is found the next time */
-        a->suspects = more;
-        a->room = room;
-    }
+    more = once__grown(a->suspects, &a->room, a->n_suspects + 1, sizeof(*more));
+    if (more == NULL)
+        return; /* it is found the next time */
+    a->suspects = more;
     a->suspects[a->n_suspects++] = sum;
 }
 
@@ -311,7 +310,7 @@ static void on_method(struct amqp *a, const amqp_frame_t *frame)
         channel_closed(a, m);
         break;
     case AMQP_CONNECTION_BLOCKED_METHOD:
-        a->blocked_ms = once__broker_now_ms();
+        a->blocked_ms = once__steady_ms();
         break;
     case AMQP_CONNECTION_UNBLOCKED_METHOD:
         a->blocked_ms = 0;
@@ -468,7 +467,7 @@ static void drain_buffer(struct amqp *a)
  * nothing for too long is given up. */
 static uint64_t wait_for(struct amqp *a, uint64_t end_ms)
 {
-    uint64_t now = once__broker_now_ms(), blocked;
+    uint64_t now = once__steady_ms(), blocked;
 
     if (a->blocked_ms != 0) {
         blocked = a->blocked_ms + a->o.timeout_ms;
@@ -487,15 +486,12 @@ static uint64_t wait_for(struct amqp *a, uint64_t end_ms)
 static void *beat(void *user)
 {
     struct amqp *a = user;
-    struct timespec until;
 
     (void)pthread_mutex_lock(&a->lock);
     while (!a->stop) {
         if (a->c != NULL)
             drain(a);
-        (void)clock_gettime(CLOCK_MONOTONIC, &until);
-        until.tv_sec += BEAT_MS / 1000;
-        (void)pthread_cond_timedwait(&a->wake, &a->lock, &until);
+        once__cond_until(&a->wake, &a->lock, once__steady_ms() + BEAT_MS);
     }
     (void)pthread_mutex_unlock(&a->lock);
     return NULL;
@@ -711,18 +707,13 @@ static int amqp_connect(struct once__broker *b, once_error *err)
 static int entry(struct amqp *a, size_t i, const char *name, size_t n_name,
                  const char *value, size_t n_value)
 {
-    amqp_table_entry_t *e;
+    amqp_table_entry_t *e =
+        once__grown(a->entries, &a->n_entries, i + 1, sizeof(*e));
 
-    if (i >= a->n_entries) {
-        size_t n = a->n_entries == 0 ? 16 : a->n_entries * 2;
-
-        e = realloc(a->entries, n * sizeof(*e));
-        if (e == NULL)
-            return 0;
-        a->entries = e;
-        a->n_entries = n;
-    }
-    e = &a->entries[i];
+    if (e == NULL)
+        return 0;
+    a->entries = e;
+    e += i;
     e->key.len = n_name;
     e->key.bytes = (void *)(uintptr_t)name;
     e->value.kind = AMQP_FIELD_KIND_UTF8;
@@ -772,10 +763,9 @@ static void fill_properties(const struct amqp *a, const once_message *m,
 /* Reads until at most `most` messages are in flight, or the time is over. */
 static void wait_until(struct amqp *a, size_t most)
 {
-    uint64_t end = once__broker_now_ms() + a->o.timeout_ms;
+    uint64_t end = once__steady_ms() + a->o.timeout_ms;
 
-    while (a->c != NULL && a->flights.open > most &&
-           once__broker_now_ms() < end) {
+    while (a->c != NULL && a->flights.open > most && once__steady_ms() < end) {
         uint64_t wait = wait_for(a, end);
 
         if (a->c != NULL)
@@ -865,7 +855,7 @@ static size_t amqp_proofs(struct once__broker *b, uint32_t wait_ms,
                           struct once__proof *out, size_t max)
 {
     struct amqp *a = self(b);
-    uint64_t end = once__broker_now_ms() + wait_ms;
+    uint64_t end = once__steady_ms() + wait_ms;
     size_t n;
 
     (void)pthread_mutex_lock(&a->lock);
@@ -873,8 +863,7 @@ static size_t amqp_proofs(struct once__broker *b, uint32_t wait_ms,
            once__flights_ready(&a->flights) == 0) {
         uint64_t wait = wait_for(a, end);
 
-        if (a->c == NULL ||
-            (!read_frame(a, wait) && once__broker_now_ms() >= end))
+        if (a->c == NULL || (!read_frame(a, wait) && once__steady_ms() >= end))
             break;
         drain_buffer(a);
     }
@@ -898,14 +887,14 @@ static int amqp_receive(struct once__broker *b, uint32_t wait_ms,
                         struct once__delivery **out, once_error *err)
 {
     struct amqp *a = self(b);
-    uint64_t end = once__broker_now_ms() + wait_ms;
+    uint64_t end = once__steady_ms() + wait_ms;
     struct once__incoming *in = NULL;
     int rc = ONCE_OK;
 
     *out = NULL;
     (void)pthread_mutex_lock(&a->lock);
     while (a->c != NULL && a->ready.first == NULL && a->queue[0] != '\0')
-        if (!read_frame(a, wait_for(a, end)) && once__broker_now_ms() >= end)
+        if (!read_frame(a, wait_for(a, end)) && once__steady_ms() >= end)
             break;
     if (a->queue[0] == '\0')
         rc = once__fail(err, ONCE_EOPEN,
@@ -991,7 +980,7 @@ static int amqp_open(const char *url, const struct once__broker_options *o,
     if (a->o.timeout_ms == 0)
         a->o.timeout_ms = 10000;
     (void)pthread_mutex_init(&a->lock, NULL);
-    once__broker_cond_init(&a->wake);
+    once__cond_init(&a->wake);
     rc = read_url(a, url, err);
     if (rc == ONCE_OK && o->ca_file != NULL) {
         a->ca_file = strdup(o->ca_file);

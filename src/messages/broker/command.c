@@ -18,6 +18,7 @@
 #include <unistd.h>
 
 #include "messages/broker/share.h"
+#include "base/steady.h"
 
 enum {
     VARS = ONCE__COMMAND_VARS,
@@ -131,7 +132,7 @@ static int spawn(const struct once__command *c, int input, char **env,
  * in so many milliseconds. */
 static int wait_for(pid_t pid, int fd, uint32_t ms, int *status)
 {
-    uint64_t now = once__broker_now_ms(), until = now + ms;
+    uint64_t now = once__steady_ms(), until = now + ms;
     struct pollfd p = {fd, POLLIN, 0};
     pid_t got;
 
@@ -148,7 +149,7 @@ static int wait_for(pid_t pid, int fd, uint32_t ms, int *status)
         if (fd < 0 && left > LOOK_MS)
             left = LOOK_MS;
         (void)poll(&p, 1, left > 60000 ? 60000 : (int)left);
-        now = once__broker_now_ms();
+        now = once__steady_ms();
     }
 }
 

@@ -8,6 +8,7 @@
 #include <string.h>
 #include <strings.h>
 
+#include "base/grow.h"
 #include "messages/tables/backend.h"
 
 struct once__incoming *once__incoming_new(void)
@@ -92,20 +93,13 @@ static int is_piece(const char *text, size_t size)
 static int reserve(struct once__incoming *in, void **bytes, size_t *cap,
                    size_t used, size_t more)
 {
-    size_t size = *cap == 0 ? 512 : *cap;
-    void *grown;
+    void *grown = once__grown(*bytes, cap, used + more, 1);
 
-    if (used + more <= *cap)
-        return 1;
-    while (size < used + more)
-        size *= 2;
-    grown = realloc(*bytes, size);
     if (grown == NULL) {
         in->nomem = 1;
         return 0;
     }
     *bytes = grown;
-    *cap = size;
     return 1;
 }
 

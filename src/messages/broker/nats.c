@@ -41,6 +41,9 @@
 #include "messages/broker/incoming.h"
 #include "messages/broker/share.h"
 #include "base/error.h"
+#include "base/grow.h"
+#include "base/steady.h"
+#include "base/thread.h"
 #include "base/url.h"
 
 extern const struct once__broker_ops once__broker_nats;
@@ -111,14 +114,6 @@ static struct nats *self(struct once__broker *b)
     return (struct nats *)(void *)b;
 }
 
-static void cond_wait(pthread_cond_t *c, pthread_mutex_t *lock, uint64_t ms)
-{
-    uint64_t end = once__broker_now_ms() + ms;
-    struct timespec t = {(time_t)(end / 1000), (long)(end % 1000) * 1000000};
-
-    (void)pthread_cond_timedwait(c, lock, &t);
-}
-
 /* ---- The link ------------------------------------------------------------- */
 
 static struct link *link_new(int receiving)
@@ -128,7 +123,7 @@ static struct link *link_new(int receiving)
     if (k == NULL)
         return NULL;
     (void)pthread_mutex_init(&k->lock, NULL);
-    once__broker_cond_init(&k->wake);
+    once__cond_init(&k->wake);
     k->users = 1;
     k->receiving = receiving;
     return k;
@@ -158,18 +153,14 @@ static void link_leave(void *user)
 /* A verdict that finds no memory is none: the message is silent. */
 static void link_put(struct link *k, struct verdict v)
 {
-    (void)pthread_mutex_lock(&k->lock);
-    if (k->n == k->cap) {
-        size_t cap = k->cap == 0 ? 64 : k->cap * 2;
-        struct verdict *got = realloc(k->got, cap * sizeof(*got));
+    struct verdict *got;
 
-        if (got != NULL) {
-            k->got = got;
-            k->cap = cap;
-        }
-    }
-    if (k->n < k->cap)
+    (void)pthread_mutex_lock(&k->lock);
+    got = once__grown(k->got, &k->cap, k->n + 1, sizeof(*got));
+    if (got != NULL) {
+        k->got = got;
         k->got[k->n++] = v;
+    }
     (void)pthread_cond_signal(&k->wake);
     (void)pthread_mutex_unlock(&k->lock);
 }
@@ -177,20 +168,17 @@ static void link_put(struct link *k, struct verdict v)
 /* A message that finds no memory comes again. */
 static void link_came(struct link *k, natsMsg *msg)
 {
-    (void)pthread_mutex_lock(&k->lock);
-    if (k->n_came == k->cap_came) {
-        size_t cap = k->cap_came == 0 ? 64 : k->cap_came * 2;
-        natsMsg **came = realloc((void *)k->came, cap * sizeof(natsMsg *));
+    natsMsg **came;
 
-        if (came != NULL) {
-            k->came = came;
-            k->cap_came = cap;
-        }
-    }
-    if (k->n_came < k->cap_came)
+    (void)pthread_mutex_lock(&k->lock);
+    came = once__grown((void *)k->came, &k->cap_came, k->n_came + 1,
+                       sizeof(natsMsg *));
+    if (came != NULL) {
+        k->came = came;
         k->came[k->n_came++] = msg;
-    else
+    } else {
         natsMsg_Destroy(msg);
+    }
     (void)pthread_cond_signal(&k->wake);
     (void)pthread_mutex_unlock(&k->lock);
 }
@@ -212,7 +200,7 @@ static void link_take(struct nats *s, uint64_t wait_ms)
 
     (void)pthread_mutex_lock(&k->lock);
     if (k->n == 0 && wait_ms > 0)
-        cond_wait(&k->wake, &k->lock, wait_ms);
+        once__cond_until(&k->wake, &k->lock, once__steady_ms() + wait_ms);
     for (i = 0; i < k->n; i++)
         once__flights_end(&s->flights, k->got[i].number, k->got[i].end,
                           k->got[i].status,
@@ -544,10 +532,9 @@ static int set_up_receiving(struct nats *s, once_error *err)
     s->seen = info->Delivered.Stream;
     /* What nobody acknowledged comes again after ack_wait, and then before what
      * is new: a route in order asks for nothing until then. */
-    s->quiet_until =
-        s->o.alone && info->NumAckPending > 0
-            ? once__broker_now_ms() + (uint64_t)s->ack_wait_ms + 1000
-            : 0;
+    s->quiet_until = s->o.alone && info->NumAckPending > 0
+                         ? once__steady_ms() + (uint64_t)s->ack_wait_ms + 1000
+                         : 0;
     (void)pthread_mutex_unlock(&s->lock);
     jsConsumerInfo_Destroy(info);
     if (fit)
@@ -655,13 +642,13 @@ static size_t nats_proofs(struct once__broker *b, uint32_t wait_ms,
                           struct once__proof *out, size_t max)
 {
     struct nats *s = self(b);
-    uint64_t end = once__broker_now_ms() + wait_ms, now;
+    uint64_t end = once__steady_ms() + wait_ms, now;
 
     if (s->link != NULL)
         link_take(s, 0);
     while (once__flights_ready(&s->flights) == 0 && s->flights.open > 0 &&
            s->c != NULL) {
-        now = once__broker_now_ms();
+        now = once__steady_ms();
         if (now >= end)
             break;
         link_take(s, end - now < SLICE_MS ? end - now : SLICE_MS);
@@ -844,10 +831,10 @@ static void *beat(void *user)
                 (void)say(s, in, IN_PROGRESS);
         }
         wait = s->ack_wait_ms / 3;
-        cond_wait(&s->wake, &s->lock,
-                  wait < 100     ? 100
-                  : wait > 10000 ? 10000
-                                 : (uint64_t)wait);
+        once__cond_until(&s->wake, &s->lock,
+                         once__steady_ms() + (wait < 100     ? 100
+                                              : wait > 10000 ? 10000
+                                                             : (uint64_t)wait));
     }
     (void)pthread_mutex_unlock(&s->lock);
     nats_ReleaseThreadMemory();
@@ -879,9 +866,9 @@ static natsStatus ask(struct nats *s)
     char subject[600], reply[128], text[96];
     natsStatus rc;
 
-    if (s->asked > 0 && once__broker_now_ms() < s->asked_until)
+    if (s->asked > 0 && once__steady_ms() < s->asked_until)
         return NATS_OK;
-    if (s->held >= most || once__broker_now_ms() < s->quiet_until)
+    if (s->held >= most || once__steady_ms() < s->quiet_until)
         return NATS_OK;
     (void)snprintf(subject, sizeof(subject), "$JS.API.CONSUMER.MSG.NEXT.%s.%s",
                    s->stream, s->durable);
@@ -891,7 +878,7 @@ static natsStatus ask(struct nats *s)
                    (uint64_t)EXPIRES_MS * 1000000);
     rc = natsConnection_PublishRequestString(s->c, subject, reply, text);
     s->asked = most - s->held;
-    s->asked_until = once__broker_now_ms() + EXPIRES_MS + 1000;
+    s->asked_until = once__steady_ms() + EXPIRES_MS + 1000;
     return rc;
 }
 
@@ -900,7 +887,7 @@ static void link_wait(struct link *k, uint64_t ms)
 {
     (void)pthread_mutex_lock(&k->lock);
     if (k->n_came == 0)
-        cond_wait(&k->wake, &k->lock, ms);
+        once__cond_until(&k->wake, &k->lock, once__steady_ms() + ms);
     (void)pthread_mutex_unlock(&k->lock);
 }
 
@@ -908,11 +895,11 @@ static void link_wait(struct link *k, uint64_t ms)
  * connection is lost. */
 static struct once__incoming *wait_ready(struct nats *s, uint32_t wait_ms)
 {
-    uint64_t end = once__broker_now_ms() + wait_ms, now;
+    uint64_t end = once__steady_ms() + wait_ms, now;
 
     for (;;) {
         take_came(s);
-        now = once__broker_now_ms();
+        now = once__steady_ms();
         if (s->ready.first != NULL || is_lost(s) || s->gone ||
             ask(s) != NATS_OK || now >= end)
             return s->ready.first;
@@ -1063,7 +1050,7 @@ static int nats_open_broker(const char *url,
     if (s->o.timeout_ms == 0)
         s->o.timeout_ms = 10000;
     (void)pthread_mutex_init(&s->lock, NULL);
-    once__broker_cond_init(&s->wake);
+    once__cond_init(&s->wake);
     rc = read_url(s, url, err);
     if (rc == ONCE_OK && o->ca_file != NULL) {
         s->ca_file = strdup(o->ca_file);

@@ -9,23 +9,7 @@
 #include <string.h>
 #include <time.h>
 
-uint64_t once__broker_now_ms(void)
-{
-    struct timespec t;
-
-    (void)clock_gettime(CLOCK_MONOTONIC, &t);
-    return (uint64_t)t.tv_sec * 1000 + (uint64_t)t.tv_nsec / 1000000;
-}
-
-void once__broker_cond_init(pthread_cond_t *c)
-{
-    pthread_condattr_t attr;
-
-    (void)pthread_condattr_init(&attr);
-    (void)pthread_condattr_setclock(&attr, CLOCK_MONOTONIC);
-    (void)pthread_cond_init(c, &attr);
-    (void)pthread_condattr_destroy(&attr);
-}
+#include "base/grow.h"
 
 int once__broker_no_connect(struct once__broker *b, once_error *err)
 {
@@ -58,23 +42,18 @@ static void drop_used(struct once__ended *e)
 
 int once__ended_reserve(struct once__ended *e, size_t n)
 {
-    size_t room = e->room == 0 ? 16 : e->room;
-    struct once__proof *list;
+    size_t room = e->room;
+    struct once__proof *list =
+        once__grown(e->list, &room, e->n + n, sizeof(*list));
     void **memory;
 
-    while (room < e->n + n)
-        room *= 2;
-    if (room == e->room)
-        return 1;
-    list = realloc(e->list, room * sizeof(*list));
     if (list == NULL)
         return 0;
     e->list = list;
-    memory = realloc(e->memory, room * sizeof(*memory));
+    memory = once__grown(e->memory, &e->room, e->n + n, sizeof(*memory));
     if (memory == NULL)
         return 0;
     e->memory = memory;
-    e->room = room;
     return 1;
 }
 

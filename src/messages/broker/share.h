@@ -32,12 +32,6 @@ void once__ended_clear(struct once__ended *e);
 /* 1 to ONCE_ID_MAX characters of visible ASCII. */
 int once__broker_is_name(const char *text);
 
-/* ---- Time --------------------------------------------------------------- */
-
-uint64_t once__broker_now_ms(void); /* a clock that cannot be set */
-/* For waits until a time of that clock. */
-void once__broker_cond_init(pthread_cond_t *c);
-
 /* ---- Targets that have ended with each message when send() returns ------- */
 
 /* once__broker_ops.connect and .abandon of them: there is nothing to do. */

@@ -23,6 +23,7 @@
 
 #ifdef ONCE_WITH_POSTGRES
 #include "base/postgres/postgres.h"
+#include "base/steady.h"
 #endif
 
 enum { CONNECT_MS = 10000, BUSY_MS = 10000, TCP_MS = 20000 };
@@ -198,9 +199,9 @@ static int connect_postgres(struct once__base *b, once_error *err)
 {
     int rc;
 
-    if (once__pg_now_ms() < b->link.next_ms)
-        once__pg_sleep_ms(b->link.next_ms - once__pg_now_ms());
-    rc = once__pg_connect(&b->link, 1, once__pg_now_ms() + CONNECT_MS, err);
+    if (once__steady_ms() < b->link.next_ms)
+        once__pg_sleep_ms(b->link.next_ms - once__steady_ms());
+    rc = once__pg_connect(&b->link, 1, once__steady_ms() + CONNECT_MS, err);
     if (rc != ONCE_OK)
         return rc;
     bound_tcp(PQsocket(b->link.conn));

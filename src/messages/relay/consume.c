@@ -12,6 +12,8 @@
 
 #include "messages/broker/broker.h"
 #include "base/error.h"
+#include "base/steady.h"
+#include "base/thread.h"
 #include "messages/tables/backend.h"
 #include "messages/relay/watch.h"
 
@@ -332,13 +334,8 @@ static int prepare(struct run *r, once_error *err)
 
 static void init(struct run *r)
 {
-    pthread_condattr_t attr;
-
     (void)pthread_mutex_init(&r->c.lock, NULL);
-    (void)pthread_condattr_init(&attr);
-    (void)pthread_condattr_setclock(&attr, CLOCK_MONOTONIC);
-    (void)pthread_cond_init(&r->c.wake, &attr);
-    (void)pthread_condattr_destroy(&attr);
+    once__cond_init(&r->c.wake);
     fill_in(&r->c.o);
     r->c.series.label = r->c.o.consumer;
 }

@@ -8,24 +8,19 @@
 #include <string.h>
 #include <time.h>
 
+#include "base/steady.h"
+#include "base/thread.h"
 #include "client/client.h"
 #include "messages/relay/consume.h"
 #include "messages/relay/jitter.h"
 
 enum { SPARE = 2 }; /* deliveries beside those that wait for another copy */
 
-static struct timespec timespec_of(uint64_t ms)
-{
-    return (struct timespec){(time_t)(ms / 1000), (long)(ms % 1000) * 1000000};
-}
-
 void once__consumer_sleep(struct once__consumer *c, uint64_t until_ms)
 {
-    struct timespec until = timespec_of(until_ms);
-
     pthread_mutex_lock(&c->lock);
     while (!atomic_load(&c->stop) && once__steady_ms() < until_ms)
-        (void)pthread_cond_timedwait(&c->wake, &c->lock, &until);
+        once__cond_until(&c->wake, &c->lock, until_ms);
     pthread_mutex_unlock(&c->lock);
 }
 

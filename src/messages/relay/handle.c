@@ -22,6 +22,7 @@
 #include "messages/relay/consume.h"
 #include "messages/relay/jitter.h"
 #include "messages/relay/watch.h"
+#include "base/steady.h"
 
 #ifdef ONCE_WITH_POSTGRES
 #include <libpq-events.h>

@@ -15,6 +15,8 @@
 
 #include "base/error.h"
 #include "base/must.h"
+#include "base/steady.h"
+#include "base/thread.h"
 
 struct once__metrics {
     struct once__metrics_options o;
@@ -65,11 +67,8 @@ static void put_family(struct once__metrics_text *w,
 
 void once__gauge_since(struct once__series *s, int metric, uint64_t age_ms)
 {
-    struct timespec t;
-    uint64_t now;
+    uint64_t now = once__clock_us(CLOCK_REALTIME) / 1000;
 
-    (void)clock_gettime(CLOCK_REALTIME, &t);
-    now = (uint64_t)t.tv_sec * 1000 + (uint64_t)t.tv_nsec / 1000000;
     once__gauge(s, metric, age_ms > 0 && age_ms < now ? now - age_ms : 0);
 }
 
@@ -104,15 +103,12 @@ static int put_file(const struct once__metrics *m)
 /* Waits for the next round; 1: there is none. */
 static int wait_round(struct once__metrics *m)
 {
-    struct timespec until;
+    uint64_t until = once__steady_ms() + ONCE__METRICS_MS;
     int stop;
 
-    (void)clock_gettime(CLOCK_MONOTONIC, &until);
-    until.tv_sec += ONCE__METRICS_MS / 1000;
     (void)pthread_mutex_lock(&m->lock);
-    while (!m->stop &&
-           pthread_cond_timedwait(&m->wake, &m->lock, &until) != ETIMEDOUT)
-        continue;
+    while (!m->stop && once__steady_ms() < until)
+        once__cond_until(&m->wake, &m->lock, until);
     stop = m->stop;
     (void)pthread_mutex_unlock(&m->lock);
     return stop;
@@ -142,20 +138,16 @@ static struct once__metrics *make(const struct once__metrics_options *o)
 {
     struct once__metrics *m = calloc(1, sizeof(*m));
     size_t size = strlen(o->path) + sizeof(".new");
-    pthread_condattr_t attr;
 
     if (m == NULL)
         return NULL;
     m->temporary = malloc(size);
-    if (m->temporary == NULL || pthread_condattr_init(&attr) != 0) {
-        free(m->temporary);
+    if (m->temporary == NULL) {
         free(m);
         return NULL;
     }
     (void)snprintf(m->temporary, size, "%s.new", o->path);
-    (void)pthread_condattr_setclock(&attr, CLOCK_MONOTONIC);
-    (void)pthread_cond_init(&m->wake, &attr);
-    (void)pthread_condattr_destroy(&attr);
+    once__cond_init(&m->wake);
     (void)pthread_mutex_init(&m->lock, NULL);
     m->o = *o;
     return m;

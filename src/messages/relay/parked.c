@@ -11,6 +11,8 @@
  * when its lease ends.
  */
 #include "messages/relay/consume.h"
+#include "base/steady.h"
+#include "base/thread.h"
 
 enum { LOOK_MS = 1000, TRIES = 5, AGAIN_MS = 100 };
 
@@ -105,16 +107,12 @@ static void wait(struct parked *p)
 {
     struct once__consumer *c = p->c;
     uint64_t now = once__steady_ms(), until;
-    struct timespec t;
 
     pthread_mutex_lock(&c->lock);
     if (c->look_ms > now + LOOK_MS)
         c->look_ms = now + LOOK_MS;
-    while (!atomic_load(&c->stop) && (until = c->look_ms) > once__steady_ms()) {
-        t = (struct timespec){(time_t)(until / 1000),
-                              (long)(until % 1000) * 1000000};
-        (void)pthread_cond_timedwait(&c->wake, &c->lock, &t);
-    }
+    while (!atomic_load(&c->stop) && (until = c->look_ms) > once__steady_ms())
+        once__cond_until(&c->wake, &c->lock, until);
     c->look_ms = UINT64_MAX;
     pthread_mutex_unlock(&c->lock);
 }

@@ -25,6 +25,7 @@
 #include "client/client.h"
 #include "base/bytes.h"
 #include "base/error.h"
+#include "base/steady.h"
 #include "messages/tables/backend.h"
 #include "messages/relay/consume.h"
 

@@ -15,15 +15,13 @@
 #include <time.h>
 
 #include "base/error.h"
+#include "base/steady.h"
 
 enum { PROOFS = 64 };
 
 uint64_t once__relay_ms(void)
 {
-    struct timespec t;
-
-    (void)clock_gettime(CLOCK_BOOTTIME, &t);
-    return (uint64_t)t.tv_sec * 1000 + (uint64_t)t.tv_nsec / 1000000;
+    return once__clock_us(CLOCK_BOOTTIME) / 1000;
 }
 
 /* ---- Rows of one key ----------------------------------------------------- */

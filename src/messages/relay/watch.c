@@ -10,9 +10,11 @@
 #include <time.h>
 
 #include "base/error.h"
+#include "base/steady.h"
+#include "base/thread.h"
 #include "messages/relay/watch.h"
 
-enum { ASK_MS = 60000, STOP_MS = 5000, LOOK_S = 1 };
+enum { ASK_MS = 60000, STOP_MS = 5000, LOOK_MS = 1000 };
 
 struct once__watch {
     const _Atomic int *stop;
@@ -28,14 +30,11 @@ struct once__watch {
 static void *work(void *user)
 {
     struct once__watch *w = user;
-    struct timespec until;
     size_t i;
 
     (void)pthread_mutex_lock(&w->lock);
     while (!w->over) {
-        (void)clock_gettime(CLOCK_MONOTONIC, &until);
-        until.tv_sec += LOOK_S;
-        (void)pthread_cond_timedwait(&w->wake, &w->lock, &until);
+        once__cond_until(&w->wake, &w->lock, once__steady_ms() + LOOK_MS);
         for (i = 0; i < w->n; i++)
             once__base_watch(w->bases[i],
                              atomic_load(w->stop) ? STOP_MS : ASK_MS);
@@ -56,19 +55,14 @@ int once__watch_start(const _Atomic int *stop, struct once__watch **out,
                       once_error *err)
 {
     struct once__watch *w = calloc(1, sizeof(*w));
-    pthread_condattr_t attr;
     int failed;
 
     *out = NULL;
-    if (w == NULL || pthread_condattr_init(&attr) != 0) {
-        free(w);
+    if (w == NULL)
         return once__fail(err, ONCE_ENOMEM, "out of memory");
-    }
     w->stop = stop;
     (void)pthread_mutex_init(&w->lock, NULL);
-    (void)pthread_condattr_setclock(&attr, CLOCK_MONOTONIC);
-    (void)pthread_cond_init(&w->wake, &attr);
-    (void)pthread_condattr_destroy(&attr);
+    once__cond_init(&w->wake);
     failed = pthread_create(&w->thread, NULL, work, w);
     if (failed != 0) {
         release(w);

@@ -14,10 +14,11 @@
  *    outbox_sqlite.c      the same
  *        stmt.c           one of them, and what its errors mean
  *        either.c         a statement of either database
+ *        value.h          parameters of a statement
  *        rows.c           lists of rows
  *        shape_*.c        whether what is there is what the texts make
  *        schema.c         both texts, filled in
- *    check.c, time.c      limits; a clock to wait by
+ *    check.c              limits
  *
  * A file calls only those below it.
  */
@@ -149,8 +150,6 @@ ONCE_CHECK int once__fingerprint_bytes(once_bytes body,
 
 const char *once__text_of(const char *text); /* "" for NULL */
 
-/* time.c: CLOCK_MONOTONIC, to wait by. */
-uint64_t once__steady_ms(void);
 /* Cut, and with `?` for what is not ASCII, so that any database takes it. */
 void once__copy_visible(char out[ONCE_ID_SIZE], const char *text);
 

@@ -21,35 +21,14 @@ void once__either(struct once__either *q, const once_tx *tx, const char *where,
 #endif
 }
 
-/* ---- Parameters --------------------------------------------------------- */
-
-void once__either_text(struct once__either *q, const char *value)
+void once__either_values(struct once__either *q, const struct once__value *v)
 {
     if (q->tx->sqlite != NULL)
-        once__stmt_text(&q->lite, value);
+        once__stmt_values(&q->lite, v);
 #ifdef ONCE_WITH_POSTGRES
     else
-        once__query_text(&q->query, value);
+        once__query_values(&q->query, v);
 #endif
-}
-
-void once__either_number(struct once__either *q, int64_t value)
-{
-    if (q->tx->sqlite != NULL) {
-        once__stmt_number(&q->lite, (uint64_t)value);
-        return;
-    }
-#ifdef ONCE_WITH_POSTGRES
-    (void)snprintf(q->numbers[q->query.n], sizeof(q->numbers[0]), "%lld",
-                   (long long)value);
-    once__query_text(&q->query, q->numbers[q->query.n]);
-#endif
-}
-
-void once__either_now(struct once__either *q)
-{
-    if (q->tx->sqlite != NULL)
-        once__either_number(q, (int64_t)once__lite_now());
 }
 
 /* ---- Rows --------------------------------------------------------------- */

@@ -5,7 +5,7 @@
  * columns.
  *
  *    once__either(&q, tx, "what", "SELECT @.f_1($1)", "SELECT ?1", err);
- *    once__either_number(&q, 7);
+ *    once__either_with(&q, ONCE__NUMBER(7));
  *    while (once__either_next(&q))
  *        take(once__either_int(&q, 0));
  *    rc = once__either_end(&q);
@@ -29,7 +29,6 @@ struct once__either {
     struct once__stmt lite;
 #ifdef ONCE_WITH_POSTGRES
     struct once__query query;
-    char numbers[ONCE__QUERY_PARAMETERS][24];
     PGresult *result; /* NULL: it was not asked yet */
     int row;
 #endif
@@ -39,12 +38,10 @@ struct once__either {
  * certain. */
 void once__either(struct once__either *q, const once_tx *tx, const char *where,
                   const char *postgres, const char *sqlite, once_error *err);
-/* Each adds the next parameter; what it points to must live until the end. */
-void once__either_text(struct once__either *q, const char *value); /* or NULL */
-void once__either_number(struct once__either *q, int64_t value);
-/* On SQLite, whose statements have no clock: the time. On PostgreSQL
- * nothing. */
-void once__either_now(struct once__either *q);
+/* Adds parameters; what they point to must live until the end. */
+#define once__either_with(q, ...)                                              \
+    once__either_values(q, ONCE__VALUES(__VA_ARGS__))
+void once__either_values(struct once__either *q, const struct once__value *v);
 
 /* 1: there is a row, which is readable until the next call. */
 int once__either_next(struct once__either *q);

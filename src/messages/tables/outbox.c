@@ -166,11 +166,9 @@ static int list(const once_tx *tx, const struct once__outbox_filter *filter,
         "END FROM main.once_outbox WHERE seq>?3 AND (?1 IS NULL OR "
         "route=?1) AND (?2<0 OR phase=?2) ORDER BY seq LIMIT ?4",
         err);
-    once__either_text(&q, filter->route);
-    once__either_number(&q, filter->phase);
-    once__either_number(&q, filter->after);
-    once__either_number(&q, (int64_t)filter->n);
-    once__either_number(&q, whole);
+    once__either_with(&q, ONCE__TEXT(filter->route),
+                      ONCE__NUMBER(filter->phase), ONCE__NUMBER(filter->after),
+                      ONCE__NUMBER(filter->n), ONCE__NUMBER(whole));
     while (once__either_next(&q))
         once__outgoing_read(&q, out);
     rc = once__either_end(&q);
@@ -245,8 +243,7 @@ int once__outbox_stats(const once_tx *tx, int done,
                  "SELECT route,ready,waiting,done,dead,indeterminate,leased,"
                  "oldest_ms FROM @.outbox_stats_1($1)",
                  stats_lite, err);
-    once__either_number(&q, done != 0);
-    once__either_now(&q);
+    once__either_with(&q, ONCE__NUMBER(done != 0), ONCE__NOW);
     while (once__either_next(&q) &&
            (c = once__rows_add(&q, &rows, n, sizeof(*c))) != NULL) {
         once__either_copy(&q, 0, c->route, sizeof(c->route));
@@ -275,8 +272,7 @@ int once__outbox_here(const once_tx *tx, const char *route, once_error *err)
                  "CONFLICT(route) DO UPDATE SET seen_ms=?2 WHERE "
                  "abs(?2-seen_ms)>5000",
                  err);
-    once__either_text(&q, route);
-    once__either_now(&q);
+    once__either_with(&q, ONCE__TEXT(route), ONCE__NOW);
     while (once__either_next(&q))
         ;
     return once__either_end(&q);
@@ -303,9 +299,8 @@ int once__outbox_strays(const once_tx *tx, uint64_t age_ms,
     once__either(&q, tx, "outbox_strays",
                  "SELECT route,rows,seen_ms FROM @.outbox_strays_1($1,$2)",
                  strays_lite, err);
-    once__either_number(&q, (int64_t)age_ms);
-    once__either_number(&q, ONCE__STRAYS_MAX);
-    once__either_now(&q);
+    once__either_with(&q, ONCE__NUMBER(age_ms), ONCE__NUMBER(ONCE__STRAYS_MAX),
+                      ONCE__NOW);
     while (*n < ONCE__STRAYS_MAX && once__either_next(&q)) {
         struct once__stray *s = &out[(*n)++];
 
@@ -404,8 +399,7 @@ int once__parked_has_key(const once_tx *tx, const char *consumer,
                  "SELECT 1 FROM main.once_parked WHERE consumer=?1 AND key=?2"
                  " LIMIT 1",
                  err);
-    once__either_text(&q, consumer);
-    once__either_text(&q, key);
+    once__either_with(&q, ONCE__TEXT(consumer), ONCE__TEXT(key));
     rc = once__either_one(&q, &found);
     *stopped = found != 0;
     return rc;
@@ -429,7 +423,7 @@ int once__parked_behind(const once_tx *tx, const char *consumer, uint64_t *n,
                  " FROM main.once_parked e WHERE e.consumer=k.consumer"
                  " AND e.key=k.key AND e.no<k.no AND e.state<>1)",
                  err);
-    once__either_text(&q, consumer);
+    once__either_with(&q, ONCE__TEXT(consumer));
     rc = once__either_one(&q, &found);
     *n = (uint64_t)found;
     return rc;
@@ -454,11 +448,9 @@ static int parked_list(const once_tx *tx,
                  " WHERE no>?3 AND (?1 IS NULL OR consumer=?1)"
                  " AND (?2=0 OR state=?2) ORDER BY no LIMIT ?4",
                  err);
-    once__either_text(&q, filter->consumer);
-    once__either_number(&q, filter->state);
-    once__either_number(&q, filter->after);
-    once__either_number(&q, (int64_t)filter->n);
-    once__either_number(&q, whole);
+    once__either_with(&q, ONCE__TEXT(filter->consumer),
+                      ONCE__NUMBER(filter->state), ONCE__NUMBER(filter->after),
+                      ONCE__NUMBER(filter->n), ONCE__NUMBER(whole));
     while (once__either_next(&q))
         once__parked_read(&q, out);
     rc = once__either_end(&q);
@@ -522,7 +514,7 @@ int once__parked_stats(const once_tx *tx, struct once__parked_count **out,
                  "max(0,?1-min(at_ms)) FROM main.once_parked"
                  " GROUP BY consumer ORDER BY consumer",
                  err);
-    once__either_now(&q);
+    once__either_with(&q, ONCE__NOW);
     while (once__either_next(&q) &&
            (c = once__rows_add(&q, &rows, n, sizeof(*c))) != NULL) {
         once__either_copy(&q, 0, c->consumer, sizeof(c->consumer));

@@ -3,8 +3,6 @@
  * outbox_postgres.c - outbox.h with the functions of pg.sql whose names end in
  * _1. Each statement is a transaction of its own.
  */
-#ifdef ONCE_WITH_POSTGRES
-
 #include <errno.h>
 #include <poll.h>
 #include <stdio.h>
@@ -13,6 +11,7 @@
 #include <time.h>
 
 #include "base/error.h"
+#include "base/steady.h"
 #include "messages/tables/rows.h"
 
 enum { PURGE_STEP = 1000, TEXT = 25, INT4 = 23, INT8 = 20, BYTEA = 17 };
@@ -24,11 +23,9 @@ static int claim(const once_tx *tx, const struct once__outbox_ask *ask,
 
     once__either(&q, tx, "outbox_claim",
                  ONCE__PG_OUTGOING "outbox_claim_1($1,$2,$3,$4,$5)", NULL, err);
-    once__either_text(&q, ask->route);
-    once__either_number(&q, (int64_t)ask->n);
-    once__either_number(&q, ask->lease_ms);
-    once__either_number(&q, ask->hold != 0);
-    once__either_number(&q, ask->pass != 0);
+    once__either_with(&q, ONCE__TEXT(ask->route), ONCE__NUMBER(ask->n),
+                      ONCE__NUMBER(ask->lease_ms), ONCE__NUMBER(ask->hold != 0),
+                      ONCE__NUMBER(ask->pass != 0));
     while (once__either_next(&q))
         once__outgoing_read(&q, out);
     return once__either_end(&q);
@@ -110,8 +107,7 @@ static int sleeps(const once_tx *tx, const char *route, int sleeping,
         return rc;
     once__either(&q, tx, "outbox_idle", "SELECT @.outbox_idle_1($1,$2)", NULL,
                  err);
-    once__either_text(&q, route);
-    once__either_number(&q, sleeping);
+    once__either_with(&q, ONCE__TEXT(route), ONCE__NUMBER(sleeping));
     return once__either_word(&q);
 }
 
@@ -160,11 +156,9 @@ static int decide_with(const once_tx *tx, const char *where, const char *sql,
     struct once__either q;
 
     once__either(&q, tx, where, sql, NULL, err);
-    once__either_number(&q, d->no);
-    once__either_number(&q, d->state);
-    once__either_number(&q, d->count);
-    once__either_number(&q, d->action);
-    once__either_text(&q, d->why);
+    once__either_with(&q, ONCE__NUMBER(d->no), ONCE__NUMBER(d->state),
+                      ONCE__NUMBER(d->count), ONCE__NUMBER(d->action),
+                      ONCE__TEXT(d->why));
     return once__either_word(&q);
 }
 
@@ -186,8 +180,7 @@ static int purge(const once_tx *tx, uint64_t age_ms, uint64_t *removed,
 
         once__either(&q, tx, "outbox_purge", "SELECT @.outbox_purge_1($1,$2)",
                      NULL, err);
-        once__either_number(&q, (int64_t)age_ms);
-        once__either_number(&q, PURGE_STEP);
+        once__either_with(&q, ONCE__NUMBER(age_ms), ONCE__NUMBER(PURGE_STEP));
         rc = once__either_one(&q, &n);
         if (rc == ONCE_OK)
             *removed += (uint64_t)n;
@@ -204,9 +197,8 @@ static int take(const once_tx *tx, const char *consumer, uint32_t lease_ms,
 
     once__either(&q, tx, "parked_take",
                  ONCE__PG_PARKED "parked_take_1($1,$2,$3)", NULL, err);
-    once__either_text(&q, consumer);
-    once__either_number(&q, lease_ms);
-    once__either_number(&q, keyed != 0);
+    once__either_with(&q, ONCE__TEXT(consumer), ONCE__NUMBER(lease_ms),
+                      ONCE__NUMBER(keyed != 0));
     while (once__either_next(&q))
         once__parked_read(&q, out);
     return once__either_end(&q);
@@ -219,11 +211,9 @@ static int put_back(const once_tx *tx, const struct once__row_decision *d,
 
     once__either(&q, tx, "parked_put_back",
                  "SELECT @.parked_put_back_1($1,$2,$3,$4,$5)", NULL, err);
-    once__either_number(&q, d->no);
-    once__either_number(&q, d->count);
-    once__either_number(&q, d->state);
-    once__either_number(&q, (int64_t)wait_ms);
-    once__either_text(&q, d->why);
+    once__either_with(&q, ONCE__NUMBER(d->no), ONCE__NUMBER(d->count),
+                      ONCE__NUMBER(d->state), ONCE__NUMBER(wait_ms),
+                      ONCE__TEXT(d->why));
     return once__either_word(&q);
 }
 
@@ -237,8 +227,3 @@ static int parked_decide(const once_tx *tx, const struct once__row_decision *d,
 const struct once__outbox_backend once__outbox_postgres = {
     once__query_idle, claim, settle, sleeps,   wait_,
     decide,           purge, take,   put_back, parked_decide};
-
-#else
-/* An empty file is not a program that ISO C knows. */
-typedef int once__no_outbox_postgres;
-#endif

@@ -13,6 +13,7 @@
 #include <time.h>
 
 #include "base/error.h"
+#include "base/steady.h"
 #include "messages/tables/rows.h"
 #include "messages/tables/stmt.h"
 
@@ -81,16 +82,12 @@ struct claim {
 
 static int make_due(const once_tx *tx, const struct claim *c, uint64_t now)
 {
-    struct once__stmt q = once__stmt(
-        tx, "UPDATE main.once_outbox SET phase=0 WHERE seq IN(SELECT seq"
-            " FROM main.once_outbox WHERE phase=1 AND route=?1 AND due_ms<=?2"
-            " ORDER BY due_ms LIMIT ?3)");
-    int changed;
-
-    once__stmt_text(&q, c->ask->route);
-    once__stmt_number(&q, now);
-    once__stmt_number(&q, c->ask->n);
-    return once__stmt_run(&q, &changed);
+    return once__lite_run(
+        tx, NULL,
+        "UPDATE main.once_outbox SET phase=0 WHERE seq IN(SELECT seq"
+        " FROM main.once_outbox WHERE phase=1 AND route=?1 AND due_ms<=?2"
+        " ORDER BY due_ms LIMIT ?3)",
+        ONCE__TEXT(c->ask->route), ONCE__NUMBER(now), ONCE__NUMBER(c->ask->n));
 }
 
 /* w are the oldest rows behind ?6 whose key is none of ?7 and has no earlier row
@@ -125,13 +122,10 @@ static int look(const once_tx *tx, struct claim *c, uint64_t now, size_t most)
     uint64_t bytes = 0;
     int rc;
 
-    once__stmt_number(&q, now);
-    once__stmt_text(&q, c->ask->route);
-    once__stmt_number(&q, most);
-    once__stmt_number(&q, c->ask->pass != 0);
-    once__stmt_number(&q, c->ask->hold != 0);
-    once__stmt_number(&q, (uint64_t)c->last);
-    once__stmt_text(&q, busy == NULL ? "" : busy);
+    once__stmt_with(&q, ONCE__NUMBER(now), ONCE__TEXT(c->ask->route),
+                    ONCE__NUMBER(most), ONCE__NUMBER(c->ask->pass != 0),
+                    ONCE__NUMBER(c->ask->hold != 0), ONCE__NUMBER(c->last),
+                    ONCE__TEXT(busy == NULL ? "" : busy));
     for (c->seen = c->n = 0; once__stmt_next(&q); c->seen++) {
         c->last = sqlite3_column_int64(q.stmt, 0);
         add_busy(more, (const char *)sqlite3_column_text(q.stmt, 4));
@@ -176,16 +170,14 @@ static int look_further(const once_tx *tx, struct claim *c, uint64_t now)
 static int hold_late(const once_tx *tx, const struct claim *c)
 {
     size_t i;
-    int changed, rc = SQLITE_OK;
+    int rc = SQLITE_OK;
 
     for (i = 0; i < c->n_late && rc == SQLITE_OK; i++) {
-        struct once__stmt q =
-            once__stmt(tx, "UPDATE main.once_outbox SET phase=4,"
-                           "error='its lease ran out: it may have been taken'"
-                           " WHERE seq=?1");
-
-        once__stmt_number(&q, (uint64_t)c->late[i]);
-        rc = once__stmt_run(&q, &changed);
+        rc = once__lite_run(tx, NULL,
+                            "UPDATE main.once_outbox SET phase=4,"
+                            "error='its lease ran out: it may have been taken'"
+                            " WHERE seq=?1",
+                            ONCE__NUMBER(c->late[i]));
     }
     return rc;
 }
@@ -213,9 +205,9 @@ static int take_rows(const once_tx *tx, const struct claim *c, uint64_t now)
          i < c->n && (q.lite.rc == SQLITE_OK || q.lite.rc == SQLITE_DONE);
          i++) {
         once__stmt_again(&q.lite);
-        once__either_number(&q, c->rows[i]);
-        once__either_number(&q, (int64_t)(now + c->ask->lease_ms));
-        once__either_number(&q, (int64_t)now);
+        once__either_with(&q, ONCE__NUMBER(c->rows[i]),
+                          ONCE__NUMBER(now + c->ask->lease_ms),
+                          ONCE__NUMBER(now));
         while (once__either_next(&q))
             once__outgoing_read(&q, c->out);
     }
@@ -261,38 +253,28 @@ static int claim(const once_tx *tx, const struct once__outbox_ask *ask,
 
 static int remove_done(const once_tx *tx, struct once__settlement *s)
 {
-    struct once__stmt q =
-        once__stmt(tx, "DELETE FROM main.once_outbox" UNSETTLED " AND kept=0");
-
-    once__stmt_number(&q, (uint64_t)s->seq);
-    once__stmt_number(&q, s->attempts);
-    return once__stmt_run(&q, &s->ours);
+    return once__lite_run(
+        tx, &s->ours, "DELETE FROM main.once_outbox" UNSETTLED " AND kept=0",
+        ONCE__NUMBER(s->seq), ONCE__NUMBER(s->attempts));
 }
 
 static int update(const once_tx *tx, struct once__settlement *s, uint64_t now)
 {
-    struct once__stmt q = once__stmt(
-        tx, "UPDATE main.once_outbox SET phase=?3,lease_ms=0,"
-            "due_ms=CASE ?3 WHEN 0 THEN due_ms ELSE ?4 END,"
-            "doubt=CASE ?3 WHEN 2 THEN 0 ELSE max(doubt-?5,0) END,"
-            "refused=refused+?6,body=CASE ?3 WHEN 2 THEN x'' ELSE body END,"
-            "status=?7,reply=?8,error=?9" UNSETTLED);
     char error[ONCE_ID_SIZE];
 
     once__copy_visible(error, once__text_of(s->error));
-    once__stmt_number(&q, (uint64_t)s->seq);
-    once__stmt_number(&q, s->attempts);
-    once__stmt_number(&q, (uint64_t)s->to.phase);
-    once__stmt_number(&q, now + s->to.wait_ms);
-    once__stmt_number(&q, s->to.harmless != 0);
-    once__stmt_number(&q, s->to.refused != 0);
-    once__stmt_number(&q, (uint64_t)(int64_t)s->status);
-    if (s->reply.data == NULL)
-        once__stmt_text(&q, NULL);
-    else
-        once__stmt_bytes(&q, s->reply.data, s->reply.size);
-    once__stmt_text(&q, error);
-    return once__stmt_run(&q, &s->ours);
+    return once__lite_run(
+        tx, &s->ours,
+        "UPDATE main.once_outbox SET phase=?3,lease_ms=0,"
+        "due_ms=CASE ?3 WHEN 0 THEN due_ms ELSE ?4 END,"
+        "doubt=CASE ?3 WHEN 2 THEN 0 ELSE max(doubt-?5,0) END,"
+        "refused=refused+?6,body=CASE ?3 WHEN 2 THEN x'' ELSE body END,"
+        "status=?7,reply=?8,error=?9" UNSETTLED,
+        ONCE__NUMBER(s->seq), ONCE__NUMBER(s->attempts),
+        ONCE__NUMBER(s->to.phase), ONCE__NUMBER(now + s->to.wait_ms),
+        ONCE__NUMBER(s->to.harmless != 0), ONCE__NUMBER(s->to.refused != 0),
+        ONCE__NUMBER(s->status), ONCE__MAYBE(s->reply.data, s->reply.size),
+        ONCE__TEXT(error));
 }
 
 struct settle {
@@ -397,7 +379,7 @@ static int exists(const once_tx *tx, const char *sql, int64_t no, int *found)
 {
     struct once__stmt q = once__stmt(tx, sql);
 
-    once__stmt_number(&q, (uint64_t)no);
+    once__stmt_with(&q, ONCE__NUMBER(no));
     *found = once__stmt_next(&q);
     return once__stmt_end(&q);
 }
@@ -405,15 +387,12 @@ static int exists(const once_tx *tx, const char *sql, int64_t no, int *found)
 static int decide_work(const once_tx *tx, void *user)
 {
     struct decide *x = user;
-    struct once__stmt q = once__stmt(tx, decisions[x->d->action]);
     int rc, changed, found = 1;
 
-    once__stmt_number(&q, once__lite_now());
-    once__stmt_number(&q, (uint64_t)x->d->no);
-    once__stmt_number(&q, (uint64_t)(int64_t)x->d->state);
-    once__stmt_number(&q, x->d->count);
-    once__stmt_text(&q, x->d->why);
-    rc = once__stmt_run(&q, &changed);
+    rc = once__lite_run(tx, &changed, decisions[x->d->action],
+                        ONCE__NUMBER(once__lite_now()), ONCE__NUMBER(x->d->no),
+                        ONCE__NUMBER(x->d->state), ONCE__NUMBER(x->d->count),
+                        ONCE__TEXT(x->d->why));
     if (rc == SQLITE_OK && changed == 0)
         rc = exists(tx, "SELECT 1 FROM main.once_outbox WHERE seq=?1", x->d->no,
                     &found);
@@ -438,15 +417,12 @@ struct purge {
 static int purge_work(const once_tx *tx, void *user)
 {
     struct purge *p = user;
-    struct once__stmt q = once__stmt(
-        tx,
+    return once__lite_run(
+        tx, &p->n,
         "DELETE FROM main.once_outbox WHERE phase=2 AND seq IN(SELECT seq"
         " FROM main.once_outbox WHERE phase=2 AND due_ms<?1 AND saga IS NULL"
-        " ORDER BY due_ms LIMIT ?2)");
-
-    once__stmt_number(&q, p->until_ms);
-    once__stmt_number(&q, PURGE_STEP);
-    return once__stmt_run(&q, &p->n);
+        " ORDER BY due_ms LIMIT ?2)",
+        ONCE__NUMBER(p->until_ms), ONCE__NUMBER(PURGE_STEP));
 }
 
 static int purge(const once_tx *tx, uint64_t age_ms, uint64_t *removed,
@@ -488,10 +464,8 @@ static int take_work(const once_tx *tx, void *user)
         " ORDER BY k.due_ms,k.no LIMIT 1) RETURNING " ONCE__PARKED "body",
         NULL);
     t->out->now_ms = once__lite_now();
-    once__either_number(&q, (int64_t)t->out->now_ms);
-    once__either_text(&q, t->consumer);
-    once__either_number(&q, t->lease_ms);
-    once__either_number(&q, t->keyed != 0);
+    once__either_with(&q, ONCE__NUMBER(t->out->now_ms), ONCE__TEXT(t->consumer),
+                      ONCE__NUMBER(t->lease_ms), ONCE__NUMBER(t->keyed != 0));
     while (once__either_next(&q))
         once__parked_read(&q, t->out);
     return ended(&q);
@@ -508,17 +482,15 @@ static int take(const once_tx *tx, const char *consumer, uint32_t lease_ms,
 static int put_back_work(const once_tx *tx, void *user)
 {
     struct decide *x = user;
-    struct once__stmt q =
-        once__stmt(tx, "UPDATE main.once_parked SET state=?3,due_ms=?4,error=?5"
-                       " WHERE no=?1 AND attempts=?2 AND state IN (1,?3)");
     int rc, changed;
 
-    once__stmt_number(&q, (uint64_t)x->d->no);
-    once__stmt_number(&q, x->d->count);
-    once__stmt_number(&q, (uint64_t)x->d->state);
-    once__stmt_number(&q, once__lite_now() + x->wait_ms);
-    once__stmt_text(&q, x->d->why);
-    rc = once__stmt_run(&q, &changed);
+    rc = once__lite_run(
+        tx, &changed,
+        "UPDATE main.once_parked SET state=?3,due_ms=?4,error=?5"
+        " WHERE no=?1 AND attempts=?2 AND state IN (1,?3)",
+        ONCE__NUMBER(x->d->no), ONCE__NUMBER(x->d->count),
+        ONCE__NUMBER(x->d->state), ONCE__NUMBER(once__lite_now() + x->wait_ms),
+        ONCE__TEXT(x->d->why));
     x->answer = changed ? ONCE_OK : ONCE_REFUSED;
     return rc;
 }
@@ -549,7 +521,7 @@ static int read_subject(const once_tx *tx, int64_t no, struct subject *s)
                  "SELECT " ONCE__PARKED
                  "body,filed FROM main.once_parked WHERE no=?1",
                  NULL);
-    once__either_number(&q, no);
+    once__either_with(&q, ONCE__NUMBER(no));
     if (once__either_next(&q)) {
         s->filed = once__either_int(&q, 12) != 0;
         once__parked_read(&q, &s->list);
@@ -564,50 +536,40 @@ static int file(const once_tx *tx, const struct once__parked *k, uint64_t now,
 {
     uint8_t fingerprint[ONCE_FINGERPRINT_SIZE];
     uint64_t id_ms = once__id_ms(k->m.id);
-    struct once__stmt q;
 
     if (once__fingerprint_bytes(k->m.body, fingerprint, NULL) != ONCE_OK)
         return SQLITE_NOMEM;
-    q = once__stmt(tx,
-                   "INSERT INTO main.once_inbox VALUES(?1,?2,?3,?4,1,NULL,NULL)"
-                   " ON CONFLICT DO NOTHING");
-    once__stmt_text(&q, k->m.consumer);
-    once__stmt_text(&q, k->m.id);
-    once__stmt_number(&q, id_ms > now ? id_ms : now);
-    once__stmt_fingerprint(&q, fingerprint);
-    return once__stmt_run(&q, filed);
+    return once__lite_run(
+        tx, filed,
+        "INSERT INTO main.once_inbox VALUES(?1,?2,?3,?4,1,NULL,NULL)"
+        " ON CONFLICT DO NOTHING",
+        ONCE__TEXT(k->m.consumer), ONCE__TEXT(k->m.id),
+        ONCE__NUMBER(id_ms > now ? id_ms : now), ONCE__SUM(fingerprint));
 }
 
 static int retry(const once_tx *tx, int64_t no, const char *why, uint64_t now)
 {
-    struct once__stmt q = once__stmt(
-        tx, "UPDATE main.once_parked SET state=1,attempts=0,due_ms=?2,"
-            "error=?3,filed=1 WHERE no=?1");
-    int changed;
-
-    once__stmt_number(&q, (uint64_t)no);
-    once__stmt_number(&q, now);
-    once__stmt_text(&q, why);
-    return once__stmt_run(&q, &changed);
+    return once__lite_run(
+        tx, NULL,
+        "UPDATE main.once_parked SET state=1,attempts=0,due_ms=?2,"
+        "error=?3,filed=1 WHERE no=?1",
+        ONCE__NUMBER(no), ONCE__NUMBER(now), ONCE__TEXT(why));
 }
 
 /* The row goes; how long its id is answered for counts from now. */
 static int drop(const once_tx *tx, const struct once__parked *k, uint64_t now)
 {
-    struct once__stmt q =
-        once__stmt(tx, "UPDATE main.once_inbox SET at_ms=max(at_ms,?3)"
-                       " WHERE consumer=?1 AND id=?2");
-    int rc, changed;
+    int rc;
 
-    once__stmt_text(&q, k->m.consumer);
-    once__stmt_text(&q, k->m.id);
-    once__stmt_number(&q, now);
-    rc = once__stmt_run(&q, &changed);
+    rc = once__lite_run(tx, NULL,
+                        "UPDATE main.once_inbox SET at_ms=max(at_ms,?3)"
+                        " WHERE consumer=?1 AND id=?2",
+                        ONCE__TEXT(k->m.consumer), ONCE__TEXT(k->m.id),
+                        ONCE__NUMBER(now));
     if (rc != SQLITE_OK)
         return rc;
-    q = once__stmt(tx, "DELETE FROM main.once_parked WHERE no=?1");
-    once__stmt_number(&q, (uint64_t)k->no);
-    return once__stmt_run(&q, &changed);
+    return once__lite_run(tx, NULL, "DELETE FROM main.once_parked WHERE no=?1",
+                          ONCE__NUMBER(k->no));
 }
 
 static int fits(const struct once__row_decision *d,

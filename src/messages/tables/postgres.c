@@ -6,14 +6,13 @@
  * never from the text of an error. Texts of the server are not repeated, since
  * they may quote values.
  */
-#ifdef ONCE_WITH_POSTGRES
-
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <time.h>
 
 #include "base/error.h"
+#include "base/steady.h"
 #include "messages/tables/either.h"
 #include "messages/tables/shape.h"
 
@@ -44,12 +43,9 @@ static int claim(const once_tx *tx, const struct once__claim *c,
                  once_error *err)
 {
     struct once__query a = {.sql = "SELECT @.inbox_claim($1,$2,$3,$4)"};
-    char attempt[24];
 
-    once__query_text(&a, c->consumer);
-    once__query_text(&a, c->id);
-    once__query_fingerprint(&a, c->fingerprint);
-    once__query_number(&a, attempt, c->attempt);
+    once__query_with(&a, ONCE__TEXT(c->consumer), ONCE__TEXT(c->id),
+                     ONCE__SUM(c->fingerprint), ONCE__NUMBER(c->attempt));
     return once__query_word(tx, &a, "inbox_claim", err);
 }
 
@@ -57,18 +53,14 @@ static int park(const once_tx *tx, const struct once__park *p, once_error *err)
 {
     struct once__query a = {
         .sql = "SELECT @.inbox_park_bytes($1,$2,$3,$4,$5,$6,$7,$8,$9,$10)"};
-    char state[24], wait[24];
 
-    once__query_text(&a, p->claim.consumer);
-    once__query_text(&a, p->claim.id);
-    once__query_fingerprint(&a, p->claim.fingerprint);
-    once__query_number(&a, state, (uint64_t)p->state);
-    once__query_number(&a, wait, p->wait_ms);
-    once__query_text(&a, p->m->key);
-    once__query_text(&a, once__text_of(p->m->type));
-    once__query_text(&a, once__text_of(p->m->headers));
-    once__query_bytes(&a, p->m->body.data, p->m->body.size);
-    once__query_text(&a, p->why);
+    once__query_with(&a, ONCE__TEXT(p->claim.consumer), ONCE__TEXT(p->claim.id),
+                     ONCE__SUM(p->claim.fingerprint), ONCE__NUMBER(p->state),
+                     ONCE__NUMBER(p->wait_ms), ONCE__TEXT(p->m->key),
+                     ONCE__TEXT(once__text_of(p->m->type)),
+                     ONCE__TEXT(once__text_of(p->m->headers)),
+                     ONCE__BYTES(p->m->body.data, p->m->body.size),
+                     ONCE__TEXT(p->why));
     return once__query_word(tx, &a, "inbox_park", err);
 }
 
@@ -78,19 +70,16 @@ static int emit(const once_tx *tx, const once_message *m, char id[ONCE_ID_SIZE],
     struct once__query a = {.sql =
                                 "SELECT @.emit_bytes($1,$2,$3,$4,$5,$6,"
                                 "to_timestamp($7::bigint/1000.0::float8),$8)"};
-    char due[24];
     PGresult *r = NULL;
     size_t size;
     int rc;
 
-    once__query_text(&a, m->route);
-    once__query_bytes(&a, m->body.data, m->body.size);
-    once__query_text(&a, m->key);
-    once__query_text(&a, m->id);
-    once__query_text(&a, once__text_of(m->type));
-    once__query_text(&a, once__text_of(m->headers));
-    once__query_number(&a, due, m->due_ms);
-    once__query_text(&a, m->keep ? "t" : "f");
+    once__query_with(&a, ONCE__TEXT(m->route),
+                     ONCE__BYTES(m->body.data, m->body.size),
+                     ONCE__TEXT(m->key), ONCE__TEXT(m->id),
+                     ONCE__TEXT(once__text_of(m->type)),
+                     ONCE__TEXT(once__text_of(m->headers)),
+                     ONCE__NUMBER(m->due_ms), ONCE__TEXT(m->keep ? "t" : "f"));
     rc = once__query_no_wait(once__query_one(tx, &a, "emit", &r, err), "emit",
                              err);
     if (rc != ONCE_OK)
@@ -117,9 +106,8 @@ static int enter(const once_tx *tx, const char *gid, const char *branch, int op,
                                         [ONCE_CANCEL] = "cancel"};
     struct once__query a = {.sql = "SELECT @.barrier_enter($1,$2,$3)"};
 
-    once__query_text(&a, gid);
-    once__query_text(&a, branch);
-    once__query_text(&a, names[op]);
+    once__query_with(&a, ONCE__TEXT(gid), ONCE__TEXT(branch),
+                     ONCE__TEXT(names[op]));
     return once__query_word(tx, &a, "barrier_enter", err);
 }
 
@@ -150,9 +138,8 @@ static int begin(const once_tx *tx, const struct once__claim *c,
     PGresult *r = NULL;
     int rc;
 
-    once__query_text(&a, c->consumer);
-    once__query_text(&a, c->id);
-    once__query_fingerprint(&a, c->fingerprint);
+    once__query_with(&a, ONCE__TEXT(c->consumer), ONCE__TEXT(c->id),
+                     ONCE__SUM(c->fingerprint));
     rc = once__query_one(tx, &a, "begin", &r, err);
     if (rc == ONCE_OK)
         rc = once__query_answer(r, "begin", err);
@@ -167,14 +154,11 @@ static int finish(const once_tx *tx, const struct once__claim *c,
                   once_error *err)
 {
     struct once__query a = {.sql = "SELECT @.finish_bytes($1,$2,$3,$4)"};
-    char number[24];
     int rc;
 
     (void)b;
-    once__query_text(&a, c->consumer);
-    once__query_text(&a, c->id);
-    once__query_number(&a, number, (uint64_t)kind);
-    once__query_bytes(&a, result.data, result.size);
+    once__query_with(&a, ONCE__TEXT(c->consumer), ONCE__TEXT(c->id),
+                     ONCE__NUMBER(kind), ONCE__BYTES(result.data, result.size));
     rc = once__query_no_wait(once__query_word(tx, &a, "finish", err), "finish",
                              err);
     if (rc == ONCE_ETX)
@@ -257,19 +241,11 @@ static int check(const once_tx *tx, once_error *err)
 
 enum { PAGES = 32, ROWS = 1000, PAUSE = 4 };
 
-static uint64_t clock_us(void)
-{
-    struct timespec t;
-
-    (void)clock_gettime(CLOCK_MONOTONIC, &t);
-    return (uint64_t)t.tv_sec * 1000000 + (uint64_t)t.tv_nsec / 1000;
-}
-
 /* A step writes as much as many claims do. The others shall get most of the disk
  * and of the processors, so what follows is a pause, PAUSE times as long. */
 static void let_others(uint64_t since_us)
 {
-    uint64_t us = PAUSE * (clock_us() - since_us);
+    uint64_t us = PAUSE * (once__clock_us(CLOCK_MONOTONIC) - since_us);
     struct timespec t = {(time_t)(us / 1000000), (long)(us % 1000000) * 1000};
 
     (void)nanosleep(&t, NULL);
@@ -286,9 +262,8 @@ static int purge_pages(const once_tx *tx, uint64_t *removed, once_error *err)
 
         once__either(&q, tx, "purge", "SELECT @.inbox_purge_1($1,$2)", NULL,
                      err);
-        once__either_number(&q, (int64_t)from);
-        once__either_number(&q, PAGES);
-        since = clock_us();
+        once__either_with(&q, ONCE__NUMBER(from), ONCE__NUMBER(PAGES));
+        since = once__clock_us(CLOCK_MONOTONIC);
         rc = once__either_one(&q, &n);
         if (rc != ONCE_OK || n < 0)
             return rc;
@@ -306,11 +281,11 @@ static int purge_with(const once_tx *tx, const char *sql, once_error *err)
     int rc = ONCE_OK;
 
     while (rc == ONCE_OK && n == ROWS) {
-        uint64_t since = clock_us();
+        uint64_t since = once__clock_us(CLOCK_MONOTONIC);
         struct once__either q;
 
         once__either(&q, tx, "purge", sql, NULL, err);
-        once__either_number(&q, ROWS);
+        once__either_with(&q, ONCE__NUMBER(ROWS));
         rc = once__either_one(&q, &n);
         if (n == ROWS)
             let_others(since);
@@ -337,7 +312,7 @@ static int purge(const once_tx *tx, uint64_t *removed, once_error *err)
     int rc;
 
     once__either(&q, tx, "purge", "SELECT @.floor_1($1)", NULL, err);
-    once__either_number(&q, ONCE__SLACK_MS);
+    once__either_with(&q, ONCE__NUMBER(ONCE__SLACK_MS));
     rc = once__either_one(&q, &floor);
     if (rc == ONCE_OK)
         rc = purge_pages(tx, removed, err);
@@ -354,8 +329,3 @@ const struct once__backend once__message_postgres = {open_, once__query_idle,
                                                      park,  emit,
                                                      enter, begin,
                                                      finish};
-
-#else
-/* An empty file is not a program that ISO C knows. */
-typedef int once__no_postgres;
-#endif

@@ -2,8 +2,6 @@
 /*
  * query.c - statements on a connection of PostgreSQL, and what SQLSTATE means.
  */
-#ifdef ONCE_WITH_POSTGRES
-
 #include "messages/tables/query.h"
 
 #include <assert.h>
@@ -12,9 +10,10 @@
 #include <string.h>
 
 #include "base/error.h"
+#include "base/grow.h"
 #include "base/sqltext.h"
 
-enum { STATEMENT = 1024, BINARY = 1, ROOM_MIN = 256, ARRAY_MAX = 512 << 20 };
+enum { STATEMENT = 1024, BINARY = 1, ARRAY_MAX = 512 << 20 };
 
 /* ---- The connection ---------------------------------------------------- */
 
@@ -95,33 +94,27 @@ int once__query_failed(const PGresult *r, const char *where, once_error *err)
 
 /* ---- Asking ------------------------------------------------------------ */
 
-void once__query_text(struct once__query *a, const char *value)
-{
-    assert(a->n < ONCE__QUERY_PARAMETERS);
-    a->value[a->n++] = value;
-}
-
 /* PostgreSQL takes a parameter without an address for NULL. */
-void once__query_bytes(struct once__query *a, const void *data, size_t size)
+static void add(struct once__query *q, const struct once__value *v)
 {
-    assert(a->n < ONCE__QUERY_PARAMETERS && size <= ONCE_BODY_MAX);
-    a->value[a->n] = size == 0 ? "" : data;
-    a->length[a->n] = (int)size;
-    a->format[a->n++] = BINARY;
+    assert(q->n < ONCE__QUERY_PARAMETERS && v->size <= ONCE_BODY_MAX);
+    q->value[q->n] = v->data;
+    if (v->type == ONCE__VALUE_NUMBER) {
+        (void)snprintf(q->numbers[q->n], sizeof(q->numbers[0]), "%lld",
+                       (long long)v->number);
+        q->value[q->n] = q->numbers[q->n];
+    } else if (v->type == ONCE__VALUE_BYTES && v->data != NULL) {
+        q->length[q->n] = (int)v->size;
+        q->format[q->n] = BINARY;
+    }
+    q->n++;
 }
 
-void once__query_fingerprint(struct once__query *a, const uint8_t *fingerprint)
+void once__query_values(struct once__query *q, const struct once__value *v)
 {
-    if (fingerprint == NULL)
-        once__query_text(a, NULL);
-    else
-        once__query_bytes(a, fingerprint, ONCE_FINGERPRINT_SIZE);
-}
-
-void once__query_number(struct once__query *a, char room[24], uint64_t value)
-{
-    (void)snprintf(room, 24, "%llu", (unsigned long long)value);
-    once__query_text(a, room);
+    for (; v->type != ONCE__VALUE_END; v++)
+        if (v->type != ONCE__VALUE_NOW)
+            add(q, v);
 }
 
 /* ---- Arrays, in the binary format -------------------------------------- */
@@ -129,19 +122,14 @@ void once__query_number(struct once__query *a, char room[24], uint64_t value)
 /* Room for `size` bytes more; where they are, or NULL. */
 static uint8_t *array_add(struct once__array *a, size_t size)
 {
-    size_t room = a->room < ROOM_MIN ? ROOM_MIN : a->room;
-    uint8_t *bytes = a->bytes;
+    uint8_t *bytes =
+        a->failed ? NULL : once__grown(a->bytes, &a->room, a->size + size, 1);
 
-    while (room < a->size + size)
-        room *= 2;
-    if (!a->failed && room != a->room)
-        bytes = realloc(a->bytes, room);
-    if (a->failed || bytes == NULL) {
+    if (bytes == NULL) {
         a->failed = 1;
         return NULL;
     }
     a->bytes = bytes;
-    a->room = room;
     a->size += size;
     return a->bytes + a->size - size;
 }
@@ -289,8 +277,3 @@ int once__query_word(const once_tx *tx, const struct once__query *a,
     PQclear(r);
     return rc;
 }
-
-#else
-/* An empty file is not a program that ISO C knows. */
-typedef int once__no_query;
-#endif

@@ -8,7 +8,7 @@
 
 #include <libpq-fe.h>
 
-#include "messages/tables/backend.h"
+#include "messages/tables/value.h"
 
 enum { ONCE__QUERY_PARAMETERS = 10 };
 
@@ -16,15 +16,15 @@ enum { ONCE__QUERY_PARAMETERS = 10 };
 struct once__query {
     const char *sql;
     int n;
+    char numbers[ONCE__QUERY_PARAMETERS][24];
     const char *value[ONCE__QUERY_PARAMETERS];
     int length[ONCE__QUERY_PARAMETERS], format[ONCE__QUERY_PARAMETERS];
 };
 
-/* Each adds a parameter, borrowed until the statement was asked. */
-void once__query_text(struct once__query *a, const char *value); /* or NULL */
-void once__query_bytes(struct once__query *a, const void *data, size_t size);
-void once__query_fingerprint(struct once__query *a, const uint8_t *fingerprint);
-void once__query_number(struct once__query *a, char room[24], uint64_t value);
+/* Adds the parameters ONCE__TEXT(...), ..., borrowed until it was asked. */
+#define once__query_with(q, ...)                                               \
+    once__query_values(q, ONCE__VALUES(__VA_ARGS__))
+void once__query_values(struct once__query *q, const struct once__value *v);
 
 /* One dimension of numbers, or of bytes. */
 struct once__array {

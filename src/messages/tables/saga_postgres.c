@@ -3,8 +3,6 @@
  * saga_postgres.c - sagas on PostgreSQL: calls the functions of pg.sql, which
  * read and write and decide nothing.
  */
-#ifdef ONCE_WITH_POSTGRES
-
 #include <inttypes.h>
 #include <stdarg.h>
 #include <stdio.h>
@@ -55,10 +53,8 @@ static int start(const once_tx *tx, const once_saga *saga, const char *json,
                  "SELECT @.saga_start($1,$2::json,$3,"
                  "to_timestamp(nullif($4::bigint,0)/1000.0::float8))",
                  NULL, err);
-    once__either_text(&q, saga->kind);
-    once__either_text(&q, json);
-    once__either_text(&q, saga->gid);
-    once__either_number(&q, (int64_t)saga->deadline_ms);
+    once__either_with(&q, ONCE__TEXT(saga->kind), ONCE__TEXT(json),
+                      ONCE__TEXT(saga->gid), ONCE__NUMBER(saga->deadline_ms));
     if (once__either_next(&q)) {
         before = once__either_string(&q, 0) == NULL;
         if (!before)
@@ -105,13 +101,10 @@ static int write_(const once_tx *tx, const char *gid,
             (int64_t)plan->calls[i].op);
     once__either(&q, tx, "saga", "SELECT @.saga_write_1($1,$2,$3,$4,$5,$6,$7)",
                  NULL, err);
-    once__either_text(&q, gid);
-    once__either_number(&q, plan->version);
-    once__either_number(&q, plan->after.state);
-    once__either_text(&q, plan->note);
-    once__either_text(&q, ended(&steps));
-    once__either_text(&q, ended(&taken));
-    once__either_text(&q, ended(&calls));
+    once__either_with(&q, ONCE__TEXT(gid), ONCE__NUMBER(plan->version),
+                      ONCE__NUMBER(plan->after.state), ONCE__TEXT(plan->note),
+                      ONCE__TEXT(ended(&steps)), ONCE__TEXT(ended(&taken)),
+                      ONCE__TEXT(ended(&calls)));
     if (once__either_next(&q))
         same = strcmp(once__text_of(once__either_string(&q, 0)), "ok") == 0;
     rc = once__either_end(&q);
@@ -119,8 +112,3 @@ static int write_(const once_tx *tx, const char *gid,
 }
 
 const struct once__saga_ops once__saga_postgres = {start, write_};
-
-#else
-/* An empty file is not a program that ISO C knows. */
-typedef int once__no_saga_postgres;
-#endif

@@ -74,8 +74,7 @@ int once__saga_read(const once_tx *tx, const char *gid,
     memset(out, 0, sizeof(*out));
     once__either(&q, tx, "saga", "SELECT * FROM @.saga_read_1($1)", read_lite,
                  err);
-    once__either_text(&q, gid);
-    once__either_now(&q);
+    once__either_with(&q, ONCE__TEXT(gid), ONCE__NOW);
     while (once__either_next(&q))
         read_row(&q, out);
     rc = once__either_end(&q);
@@ -96,8 +95,7 @@ int once__saga_gids(const once_tx *tx, char (*gids)[ONCE__GID_SIZE], size_t *n,
                  " UNION SELECT gid FROM main.once_saga WHERE state=0"
                  " AND deadline_ms<=?2 LIMIT ?1",
                  err);
-    once__either_number(&q, (int64_t)most);
-    once__either_now(&q);
+    once__either_with(&q, ONCE__NUMBER(most), ONCE__NOW);
     for (*n = 0; *n < most && once__either_next(&q); ++*n)
         once__either_copy(&q, 0, gids[*n], ONCE__GID_SIZE);
     return once__either_end(&q);
@@ -137,10 +135,9 @@ static int list(const once_tx *tx, const char *gid,
                  " AND (?1 IS NULL OR gid=?1) AND (?2<0 OR state=?2)"
                  " ORDER BY gid LIMIT ?4",
                  err);
-    once__either_text(&q, gid);
-    once__either_number(&q, filter->state);
-    once__either_text(&q, once__text_of(filter->after));
-    once__either_number(&q, (int64_t)most);
+    once__either_with(&q, ONCE__TEXT(gid), ONCE__NUMBER(filter->state),
+                      ONCE__TEXT(once__text_of(filter->after)),
+                      ONCE__NUMBER(most));
     for (*n = 0; *n < most && once__either_next(&q); ++*n)
         read_saga(&q, &rows[*n]);
     return once__either_end(&q);
@@ -193,7 +190,7 @@ int once__saga_get(const once_tx *tx, const char *gid,
         return rc != ONCE_OK ? rc : ONCE_FREE;
     once__either(&q, tx, "saga_steps", "SELECT * FROM @.saga_steps_1($1)",
                  steps_lite, err);
-    once__either_text(&q, gid);
+    once__either_with(&q, ONCE__TEXT(gid));
     for (n = 0; n < ONCE_SAGA_STEPS_MAX && once__either_next(&q); n++)
         read_step(&q, &steps[n]);
     row->steps = (uint32_t)n;
@@ -214,7 +211,7 @@ int once__saga_stats(const once_tx *tx, struct once__saga_count *out,
                  "max(0,?1-min(since_ms) FILTER (WHERE state=5))"
                  " FROM main.once_saga WHERE state IN (0,1,2,5)",
                  err);
-    once__either_now(&q);
+    once__either_with(&q, ONCE__NOW);
     if (once__either_next(&q)) {
         out->n[ONCE__SAGA_GOING] = (uint64_t)once__either_int(&q, 0);
         out->n[ONCE__SAGA_CONFIRMING] = (uint64_t)once__either_int(&q, 1);

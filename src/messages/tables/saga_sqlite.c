@@ -24,13 +24,6 @@ static int64_t number(struct once__stmt *q, int column)
     return sqlite3_column_int64(q->stmt, column);
 }
 
-static int run(struct once__stmt *q)
-{
-    int changed;
-
-    return once__stmt_run(q, &changed);
-}
-
 /* ---- Calls ---------------------------------------------------------------- */
 
 struct target {
@@ -50,9 +43,8 @@ static int find_target(const once_tx *tx, const char *gid,
     size_t branch = c->step + 1;
     int n;
 
-    once__stmt_text(&q, gid);
-    once__stmt_number(&q, branch);
-    once__stmt_number(&q, (uint64_t)c->op);
+    once__stmt_with(&q, ONCE__TEXT(gid), ONCE__NUMBER(branch),
+                    ONCE__NUMBER(c->op));
     if (once__stmt_next(&q))
         text(&q, 0, out->route, sizeof(out->route));
     n = snprintf(out->id, sizeof(out->id), "%s/%zu/%s", gid, branch,
@@ -72,22 +64,18 @@ static int call(const once_tx *tx, const char *gid,
 {
     struct target to = {"", "", ""};
     int rc = find_target(tx, gid, c, &to);
-    struct once__stmt q;
 
     if (rc != SQLITE_OK)
         return rc;
-    q = once__stmt(tx,
-                   "INSERT INTO main.once_outbox(phase,kept,due_ms,at_ms,route,"
-                   "id,saga,type,headers,body)"
-                   "SELECT 0,1,0,?3,?4,?5,?1,type,?6,body"
-                   " FROM main.once_saga_step WHERE gid=?1 AND branch=?2");
-    once__stmt_text(&q, gid);
-    once__stmt_number(&q, c->step + 1);
-    once__stmt_number(&q, once__lite_now());
-    once__stmt_text(&q, to.route);
-    once__stmt_text(&q, to.id);
-    once__stmt_text(&q, to.headers);
-    return run(&q);
+    return once__lite_run(
+        tx, NULL,
+        "INSERT INTO main.once_outbox(phase,kept,due_ms,at_ms,route,"
+        "id,saga,type,headers,body)"
+        "SELECT 0,1,0,?3,?4,?5,?1,type,?6,body"
+        " FROM main.once_saga_step WHERE gid=?1 AND branch=?2",
+        ONCE__TEXT(gid), ONCE__NUMBER(c->step + 1),
+        ONCE__NUMBER(once__lite_now()), ONCE__TEXT(to.route), ONCE__TEXT(to.id),
+        ONCE__TEXT(to.headers));
 }
 
 /* ---- Starting ------------------------------------------------------------- */
@@ -105,8 +93,7 @@ static int started_before(const once_tx *tx, const struct beginning *b,
     struct once__stmt q = once__stmt(
         tx, "SELECT fingerprint<>?2 FROM main.once_saga WHERE gid=?1");
 
-    once__stmt_text(&q, b->gid);
-    once__stmt_fingerprint(&q, b->fingerprint);
+    once__stmt_with(&q, ONCE__TEXT(b->gid), ONCE__SUM(b->fingerprint));
     *found = once__stmt_next(&q);
     if (*found)
         *differs = (int)number(&q, 0);
@@ -115,35 +102,26 @@ static int started_before(const once_tx *tx, const struct beginning *b,
 
 static int insert_saga(const once_tx *tx, const struct beginning *b)
 {
-    struct once__stmt q = once__stmt(
-        tx, "INSERT INTO main.once_saga VALUES(?1,?2,0,1,?3,?4,?4,?5,'')");
-
-    once__stmt_text(&q, b->gid);
-    once__stmt_text(&q, b->saga->kind);
-    once__stmt_number(&q, b->deadline);
-    once__stmt_number(&q, b->now);
-    once__stmt_fingerprint(&q, b->fingerprint);
-    return run(&q);
+    return once__lite_run(
+        tx, NULL, "INSERT INTO main.once_saga VALUES(?1,?2,0,1,?3,?4,?4,?5,'')",
+        ONCE__TEXT(b->gid), ONCE__TEXT(b->saga->kind),
+        ONCE__NUMBER(b->deadline), ONCE__NUMBER(b->now),
+        ONCE__SUM(b->fingerprint));
 }
 
 static int insert_step(const once_tx *tx, const struct beginning *b, size_t i,
                        int state)
 {
     const once_saga_step *t = &b->saga->steps[i];
-    struct once__stmt q = once__stmt(
-        tx, "INSERT INTO main.once_saga_step(gid,branch,state,try_to,"
-            "confirm_to,cancel_to,type,body)"
-            "VALUES(?1,?2,?3,?4,?5,?6,?7,?8)");
-
-    once__stmt_text(&q, b->gid);
-    once__stmt_number(&q, i + 1);
-    once__stmt_number(&q, (uint64_t)state);
-    once__stmt_text(&q, t->try_to);
-    once__stmt_text(&q, t->confirm_to);
-    once__stmt_text(&q, t->cancel_to);
-    once__stmt_text(&q, once__text_of(t->type));
-    once__stmt_bytes(&q, t->body.data, t->body.size);
-    return run(&q);
+    return once__lite_run(
+        tx, NULL,
+        "INSERT INTO main.once_saga_step(gid,branch,state,try_to,"
+        "confirm_to,cancel_to,type,body)"
+        "VALUES(?1,?2,?3,?4,?5,?6,?7,?8)",
+        ONCE__TEXT(b->gid), ONCE__NUMBER(i + 1), ONCE__NUMBER(state),
+        ONCE__TEXT(t->try_to), ONCE__TEXT(t->confirm_to),
+        ONCE__TEXT(t->cancel_to), ONCE__TEXT(once__text_of(t->type)),
+        ONCE__BYTES(t->body.data, t->body.size));
 }
 
 static int insert_all(const once_tx *tx, const struct beginning *b)
@@ -169,7 +147,7 @@ static int read_window(const once_tx *tx, uint64_t now, uint64_t *keep,
         once__stmt(tx, "SELECT keep_ms,max(?1-keep_ms,"
                        "floor_ms) FROM main.once_message_meta");
 
-    once__stmt_number(&q, now);
+    once__stmt_with(&q, ONCE__NUMBER(now));
     if (once__stmt_next(&q)) {
         *keep = (uint64_t)number(&q, 0);
         *oldest = (uint64_t)number(&q, 1);
@@ -229,56 +207,46 @@ static int start(const once_tx *tx, const once_saga *saga, const char *json,
 static int write_saga(const once_tx *tx, const char *gid,
                       const struct once__saga_plan *plan, int *written)
 {
-    struct once__stmt q =
-        once__stmt(tx, "UPDATE main.once_saga SET version=version+1,state=?3,"
-                       "since_ms=CASE state WHEN ?3 THEN since_ms ELSE ?4 END,"
-                       "note=coalesce(?5,note) WHERE gid=?1 AND version=?2");
-
-    once__stmt_text(&q, gid);
-    once__stmt_number(&q, (uint64_t)plan->version);
-    once__stmt_number(&q, (uint64_t)plan->after.state);
-    once__stmt_number(&q, once__lite_now());
-    once__stmt_text(&q, plan->note);
-    return once__stmt_run(&q, written);
+    return once__lite_run(
+        tx, written,
+        "UPDATE main.once_saga SET version=version+1,state=?3,"
+        "since_ms=CASE state WHEN ?3 THEN since_ms ELSE ?4 END,"
+        "note=coalesce(?5,note) WHERE gid=?1 AND version=?2",
+        ONCE__TEXT(gid), ONCE__NUMBER(plan->version),
+        ONCE__NUMBER(plan->after.state), ONCE__NUMBER(once__lite_now()),
+        ONCE__TEXT(plan->note));
 }
 
 static int write_step(const once_tx *tx, const char *gid, size_t i,
                       const struct once__step *t)
 {
-    struct once__stmt q = once__stmt(
-        tx, "UPDATE main.once_saga_step SET state=?3,failed=?4,round=?5"
-            " WHERE gid=?1 AND branch=?2");
-
-    once__stmt_text(&q, gid);
-    once__stmt_number(&q, i + 1);
-    once__stmt_number(&q, (uint64_t)t->state);
-    once__stmt_number(&q, (uint64_t)t->failed);
-    once__stmt_number(&q, t->round);
-    return run(&q);
+    return once__lite_run(
+        tx, NULL,
+        "UPDATE main.once_saga_step SET state=?3,failed=?4,round=?5"
+        " WHERE gid=?1 AND branch=?2",
+        ONCE__TEXT(gid), ONCE__NUMBER(i + 1), ONCE__NUMBER(t->state),
+        ONCE__NUMBER(t->failed), ONCE__NUMBER(t->round));
 }
 
 static int take_call(const once_tx *tx, const char *gid,
                      const struct once__saga_taken *t, int *taken)
 {
-    struct once__stmt q = once__stmt(
-        tx, "UPDATE main.once_saga_step SET (status,reply,error)="
-            "(SELECT status,reply,error FROM main.once_outbox WHERE seq=?3)"
-            " WHERE gid=?1 AND branch=?2");
     int rc;
 
-    once__stmt_text(&q, gid);
-    once__stmt_number(&q, t->branch);
-    once__stmt_number(&q, (uint64_t)t->seen->seq);
-    rc = run(&q);
+    rc = once__lite_run(
+        tx, NULL,
+        "UPDATE main.once_saga_step SET (status,reply,error)="
+        "(SELECT status,reply,error FROM main.once_outbox WHERE seq=?3)"
+        " WHERE gid=?1 AND branch=?2",
+        ONCE__TEXT(gid), ONCE__NUMBER(t->branch), ONCE__NUMBER(t->seen->seq));
     if (rc != SQLITE_OK)
         return rc;
-    q = once__stmt(tx, "DELETE FROM main.once_outbox WHERE seq=?1 AND saga=?2"
-                       " AND phase=?3 AND attempts=?4");
-    once__stmt_number(&q, (uint64_t)t->seen->seq);
-    once__stmt_text(&q, gid);
-    once__stmt_number(&q, (uint64_t)t->seen->phase);
-    once__stmt_number(&q, t->seen->attempts);
-    return once__stmt_run(&q, taken);
+    return once__lite_run(
+        tx, taken,
+        "DELETE FROM main.once_outbox WHERE seq=?1 AND saga=?2"
+        " AND phase=?3 AND attempts=?4",
+        ONCE__NUMBER(t->seen->seq), ONCE__TEXT(gid),
+        ONCE__NUMBER(t->seen->phase), ONCE__NUMBER(t->seen->attempts));
 }
 
 /* In an open transaction. `*same`: nothing had changed since it was read. */

@@ -48,7 +48,7 @@ static int is_old(const once_tx *tx, uint64_t id_ms, uint64_t now, int *old)
     struct once__stmt q = once__stmt(tx, "SELECT max(?1-keep_ms,floor_ms)"
                                          " FROM main.once_message_meta");
 
-    once__stmt_number(&q, now);
+    once__stmt_with(&q, ONCE__NUMBER(now));
     if (once__stmt_next(&q))
         *old = (int64_t)id_ms < sqlite3_column_int64(q.stmt, 0);
     return once__stmt_end(&q);
@@ -58,42 +58,33 @@ static int is_old(const once_tx *tx, uint64_t id_ms, uint64_t now, int *old)
 static int take_parked(const once_tx *tx, const struct once__claim *c,
                        uint64_t now, int *taken)
 {
-    struct once__stmt q =
-        once__stmt(tx, "DELETE FROM main.once_parked"
-                       " WHERE consumer=?1 AND id=?2 AND attempts=?3");
-    int rc, changed;
+    int rc;
 
-    once__stmt_text(&q, c->consumer);
-    once__stmt_text(&q, c->id);
-    once__stmt_number(&q, c->attempt);
-    rc = once__stmt_run(&q, taken);
+    rc = once__lite_run(tx, taken,
+                        "DELETE FROM main.once_parked"
+                        " WHERE consumer=?1 AND id=?2 AND attempts=?3",
+                        ONCE__TEXT(c->consumer), ONCE__TEXT(c->id),
+                        ONCE__NUMBER(c->attempt));
     if (rc != SQLITE_OK || *taken == 0)
         return rc;
-    q = once__stmt(tx, "UPDATE main.once_inbox SET at_ms=max(at_ms,?3)"
-                       " WHERE consumer=?1 AND id=?2");
-    once__stmt_text(&q, c->consumer);
-    once__stmt_text(&q, c->id);
-    once__stmt_number(&q, now);
-    return once__stmt_run(&q, &changed);
+    return once__lite_run(tx, NULL,
+                          "UPDATE main.once_inbox SET at_ms=max(at_ms,?3)"
+                          " WHERE consumer=?1 AND id=?2",
+                          ONCE__TEXT(c->consumer), ONCE__TEXT(c->id),
+                          ONCE__NUMBER(now));
 }
 
 static int insert(const once_tx *tx, const struct once__claim *c, uint64_t at,
                   const uint64_t xact[2], int *inserted)
 {
-    struct once__stmt q = once__stmt(
-        tx, "INSERT INTO main.once_inbox VALUES(?1,?2,?3,?4,?5,?6,NULL)"
-            " ON CONFLICT DO NOTHING");
-
-    once__stmt_text(&q, c->consumer);
-    once__stmt_text(&q, c->id);
-    once__stmt_number(&q, at);
-    once__stmt_fingerprint(&q, c->fingerprint);
-    once__stmt_number(&q, c->call ? ONCE_NO_KIND : ONCE_SUCCESS);
-    if (c->call)
-        once__stmt_bytes(&q, xact, 2 * sizeof(*xact));
-    else
-        once__stmt_text(&q, NULL);
-    return once__stmt_run(&q, inserted);
+    return once__lite_run(
+        tx, inserted,
+        "INSERT INTO main.once_inbox VALUES(?1,?2,?3,?4,?5,?6,NULL)"
+        " ON CONFLICT DO NOTHING",
+        ONCE__TEXT(c->consumer), ONCE__TEXT(c->id), ONCE__NUMBER(at),
+        ONCE__SUM(c->fingerprint),
+        ONCE__NUMBER(c->call ? ONCE_NO_KIND : ONCE_SUCCESS),
+        ONCE__MAYBE(c->call ? xact : NULL, 2 * sizeof(*xact)));
 }
 
 static int explain(const once_tx *tx, const struct once__claim *c, int *found,
@@ -104,9 +95,8 @@ static int explain(const once_tx *tx, const struct once__claim *c, int *found,
                        " ?3 IS NOT NULL AND fingerprint<>?3"
                        " FROM main.once_inbox WHERE consumer=?1 AND id=?2");
 
-    once__stmt_text(&q, c->consumer);
-    once__stmt_text(&q, c->id);
-    once__stmt_fingerprint(&q, c->fingerprint);
+    once__stmt_with(&q, ONCE__TEXT(c->consumer), ONCE__TEXT(c->id),
+                    ONCE__SUM(c->fingerprint));
     *found = once__stmt_next(&q);
     if (*found)
         *differs = sqlite3_column_int(q.stmt, 0);
@@ -157,32 +147,28 @@ static int park(const once_tx *tx, const struct once__park *p, once_error *err)
 {
     char id[ONCE_ID_SIZE + 2 * ONCE_FINGERPRINT_SIZE + 2];
     uint64_t now = once__lite_now();
-    int was = claim_with(tx, &p->claim, NULL, err), rc, changed;
+    int was = claim_with(tx, &p->claim, NULL, err), rc;
     int own = was == ONCE_OWNER;
-    struct once__stmt q;
 
     if (was < 0 || was == ONCE_REPEATED)
         return was;
     parked_id(&p->claim, was, id, sizeof(id));
-    q = once__stmt(
-        tx, "INSERT INTO main.once_parked(consumer,id,state,due_ms,at_ms,key,"
-            "type,headers,body,error,filed)"
-            "VALUES(?1,?2,?3,?4,?5,?6,?7,?8,?9,?10,?11)"
-            " ON CONFLICT DO NOTHING");
-    once__stmt_text(&q, p->claim.consumer);
-    once__stmt_text(&q, id);
-    once__stmt_number(&q, (uint64_t)(own ? p->state : ONCE_PARKED_DEAD));
-    once__stmt_number(&q, now + p->wait_ms);
-    once__stmt_number(&q, now);
-    once__stmt_text(&q, p->m->key);
-    once__stmt_text(&q, once__text_of(p->m->type));
-    once__stmt_text(&q, once__text_of(p->m->headers));
-    once__stmt_bytes(&q, p->m->body.data, p->m->body.size);
-    once__stmt_text(&q, own                    ? p->why
-                        : was == ONCE_MISMATCH ? "mismatch"
-                                               : "outside");
-    once__stmt_number(&q, (uint64_t)own);
-    rc = once__stmt_run(&q, &changed);
+    rc = once__lite_run(
+        tx, NULL,
+        "INSERT INTO main.once_parked(consumer,id,state,due_ms,at_ms,key,"
+        "type,headers,body,error,filed)"
+        "VALUES(?1,?2,?3,?4,?5,?6,?7,?8,?9,?10,?11)"
+        " ON CONFLICT DO NOTHING",
+        ONCE__TEXT(p->claim.consumer), ONCE__TEXT(id),
+        ONCE__NUMBER(own ? p->state : ONCE_PARKED_DEAD),
+        ONCE__NUMBER(now + p->wait_ms), ONCE__NUMBER(now),
+        ONCE__TEXT(p->m->key), ONCE__TEXT(once__text_of(p->m->type)),
+        ONCE__TEXT(once__text_of(p->m->headers)),
+        ONCE__BYTES(p->m->body.data, p->m->body.size),
+        ONCE__TEXT(own                    ? p->why
+                   : was == ONCE_MISMATCH ? "mismatch"
+                                          : "outside"),
+        ONCE__NUMBER(own));
     return rc == SQLITE_OK ? ONCE_OK : once__lite_failed(rc, "inbox_park", err);
 }
 
@@ -191,24 +177,17 @@ static int park(const once_tx *tx, const struct once__park *p, once_error *err)
 static int insert_row(const once_tx *tx, const once_message *m, const char *id,
                       uint64_t now, const uint8_t *fingerprint, int *inserted)
 {
-    struct once__stmt q = once__stmt(
-        tx, "INSERT INTO main.once_outbox(phase,kept,due_ms,at_ms,route,id,"
-            "key,type,headers,body,fingerprint)"
-            "VALUES(?1,?2,?3,?4,?5,?6,?7,?8,?9,?10,?11)"
-            " ON CONFLICT DO NOTHING");
-
-    once__stmt_number(&q, m->due_ms > now);
-    once__stmt_number(&q, m->keep || m->id != NULL);
-    once__stmt_number(&q, m->due_ms);
-    once__stmt_number(&q, now);
-    once__stmt_text(&q, m->route);
-    once__stmt_text(&q, id);
-    once__stmt_text(&q, m->key);
-    once__stmt_text(&q, once__text_of(m->type));
-    once__stmt_text(&q, once__text_of(m->headers));
-    once__stmt_bytes(&q, m->body.data, m->body.size);
-    once__stmt_fingerprint(&q, fingerprint);
-    return once__stmt_run(&q, inserted);
+    return once__lite_run(
+        tx, inserted,
+        "INSERT INTO main.once_outbox(phase,kept,due_ms,at_ms,route,id,"
+        "key,type,headers,body,fingerprint)"
+        "VALUES(?1,?2,?3,?4,?5,?6,?7,?8,?9,?10,?11)"
+        " ON CONFLICT DO NOTHING",
+        ONCE__NUMBER(m->due_ms > now), ONCE__NUMBER(m->keep || m->id != NULL),
+        ONCE__NUMBER(m->due_ms), ONCE__NUMBER(now), ONCE__TEXT(m->route),
+        ONCE__TEXT(id), ONCE__TEXT(m->key), ONCE__TEXT(once__text_of(m->type)),
+        ONCE__TEXT(once__text_of(m->headers)),
+        ONCE__BYTES(m->body.data, m->body.size), ONCE__SUM(fingerprint));
 }
 
 static int emitted_before(const once_tx *tx, const once_message *m,
@@ -218,9 +197,8 @@ static int emitted_before(const once_tx *tx, const once_message *m,
         once__stmt(tx, "SELECT fingerprint IS NOT ?3 FROM main.once_outbox"
                        " WHERE route=?1 AND id=?2 AND kept=1");
 
-    once__stmt_text(&q, m->route);
-    once__stmt_text(&q, m->id);
-    once__stmt_fingerprint(&q, fingerprint);
+    once__stmt_with(&q, ONCE__TEXT(m->route), ONCE__TEXT(m->id),
+                    ONCE__SUM(fingerprint));
     if (once__stmt_next(&q))
         *differs = sqlite3_column_int(q.stmt, 0);
     return once__stmt_end(&q);
@@ -282,8 +260,7 @@ static int phase_of(const once_tx *tx, const char *gid, const char *branch,
         tx, "SELECT phase FROM main.once_barrier WHERE gid=?1 AND branch=?2");
 
     *phase = NONE;
-    once__stmt_text(&q, gid);
-    once__stmt_text(&q, branch);
+    once__stmt_with(&q, ONCE__TEXT(gid), ONCE__TEXT(branch));
     if (once__stmt_next(&q))
         *phase = sqlite3_column_int(q.stmt, 0);
     return once__stmt_end(&q);
@@ -292,17 +269,12 @@ static int phase_of(const once_tx *tx, const char *gid, const char *branch,
 static int set_phase(const once_tx *tx, const char *gid, const char *branch,
                      int phase, uint64_t now)
 {
-    struct once__stmt q =
-        once__stmt(tx, "INSERT INTO main.once_barrier VALUES(?1,?2,?3,?4)"
-                       " ON CONFLICT DO UPDATE SET phase=?3,"
-                       "at_ms=max(at_ms,?4)");
-    int changed;
-
-    once__stmt_text(&q, gid);
-    once__stmt_text(&q, branch);
-    once__stmt_number(&q, (uint64_t)phase);
-    once__stmt_number(&q, now);
-    return once__stmt_run(&q, &changed);
+    return once__lite_run(tx, NULL,
+                          "INSERT INTO main.once_barrier VALUES(?1,?2,?3,?4)"
+                          " ON CONFLICT DO UPDATE SET phase=?3,"
+                          "at_ms=max(at_ms,?4)",
+                          ONCE__TEXT(gid), ONCE__TEXT(branch),
+                          ONCE__NUMBER(phase), ONCE__NUMBER(now));
 }
 
 static int enter(const once_tx *tx, const char *gid, const char *branch, int op,
@@ -352,8 +324,7 @@ static int show(const once_tx *tx, const struct once__claim *c,
                        " WHERE consumer=?1 AND id=?2 AND result IS NOT NULL");
     int rc = ONCE_REPEATED, ended;
 
-    once__stmt_text(&q, c->consumer);
-    once__stmt_text(&q, c->id);
+    once__stmt_with(&q, ONCE__TEXT(c->consumer), ONCE__TEXT(c->id));
     if (once__stmt_next(&q))
         rc = take_result(&q, out, err);
     ended = once__stmt_end(&q);
@@ -375,17 +346,15 @@ static int finish(const once_tx *tx, const struct once__claim *c,
                   const struct once__begun *b, int kind, once_bytes result,
                   once_error *err)
 {
-    struct once__stmt q =
-        once__stmt(tx, "UPDATE main.once_inbox SET kind=?3,result=?4"
-                       " WHERE consumer=?1 AND id=?2 AND kind=0 AND xact=?5");
     int rc, changed;
 
-    once__stmt_text(&q, c->consumer);
-    once__stmt_text(&q, c->id);
-    once__stmt_number(&q, (uint64_t)kind);
-    once__stmt_bytes(&q, result.data, result.size);
-    once__stmt_bytes(&q, b->xact, sizeof(b->xact));
-    rc = once__stmt_run(&q, &changed);
+    rc = once__lite_run(tx, &changed,
+                        "UPDATE main.once_inbox SET kind=?3,result=?4"
+                        " WHERE consumer=?1 AND id=?2 AND kind=0 AND xact=?5",
+                        ONCE__TEXT(c->consumer), ONCE__TEXT(c->id),
+                        ONCE__NUMBER(kind),
+                        ONCE__BYTES(result.data, result.size),
+                        ONCE__BYTES(b->xact, sizeof(b->xact)));
     if (rc != SQLITE_OK)
         return once__lite_failed(rc, "finish", err);
     return changed == 1 ? ONCE_OK
@@ -484,9 +453,8 @@ static int step_end(const once_tx *tx, const struct place *from,
                        " WHERE (consumer,id)>(?1,?2) ORDER BY consumer,id"
                        " LIMIT 1 OFFSET ?3");
 
-    once__stmt_text(&q, from->consumer);
-    once__stmt_text(&q, from->id);
-    once__stmt_number(&q, STEP);
+    once__stmt_with(&q, ONCE__TEXT(from->consumer), ONCE__TEXT(from->id),
+                    ONCE__NUMBER(STEP));
     to->last = !once__stmt_next(&q);
     if (!to->last) {
         keep_text(&q, 0, to->consumer);
@@ -498,38 +466,29 @@ static int step_end(const once_tx *tx, const struct place *from,
 static int purge_step(const once_tx *tx, const struct place *from,
                       const struct place *to, int *removed)
 {
-    struct once__stmt q = once__stmt(
-        tx, "DELETE FROM main.once_inbox WHERE (consumer,id)>(?1,?2)"
-            " AND (?5 OR (consumer,id)<=(?3,?4))"
-            " AND at_ms<(SELECT floor_ms FROM main.once_message_meta)"
-            " AND NOT EXISTS(SELECT 1 FROM main.once_parked k"
-            " WHERE k.consumer=once_inbox.consumer AND k.id=once_inbox.id)");
-
-    once__stmt_text(&q, from->consumer);
-    once__stmt_text(&q, from->id);
-    once__stmt_text(&q, to->consumer);
-    once__stmt_text(&q, to->id);
-    once__stmt_number(&q, (uint64_t)to->last);
-    return once__stmt_run(&q, removed);
+    return once__lite_run(
+        tx, removed,
+        "DELETE FROM main.once_inbox WHERE (consumer,id)>(?1,?2)"
+        " AND (?5 OR (consumer,id)<=(?3,?4))"
+        " AND at_ms<(SELECT floor_ms FROM main.once_message_meta)"
+        " AND NOT EXISTS(SELECT 1 FROM main.once_parked k"
+        " WHERE k.consumer=once_inbox.consumer AND k.id=once_inbox.id)",
+        ONCE__TEXT(from->consumer), ONCE__TEXT(from->id),
+        ONCE__TEXT(to->consumer), ONCE__TEXT(to->id), ONCE__NUMBER(to->last));
 }
 
 /* What was further ahead than the window counts from a window ahead of now. */
 static int pull_back(const once_tx *tx, const struct place *from,
                      const struct place *to)
 {
-    struct once__stmt q = once__stmt(
-        tx, "UPDATE main.once_inbox SET at_ms=?6+m.keep_ms"
-            " FROM main.once_message_meta m WHERE (consumer,id)>(?1,?2)"
-            " AND (?5 OR (consumer,id)<=(?3,?4)) AND at_ms>?6+m.keep_ms");
-    int n;
-
-    once__stmt_text(&q, from->consumer);
-    once__stmt_text(&q, from->id);
-    once__stmt_text(&q, to->consumer);
-    once__stmt_text(&q, to->id);
-    once__stmt_number(&q, (uint64_t)to->last);
-    once__stmt_number(&q, once__lite_now());
-    return once__stmt_run(&q, &n);
+    return once__lite_run(
+        tx, NULL,
+        "UPDATE main.once_inbox SET at_ms=?6+m.keep_ms"
+        " FROM main.once_message_meta m WHERE (consumer,id)>(?1,?2)"
+        " AND (?5 OR (consumer,id)<=(?3,?4)) AND at_ms>?6+m.keep_ms",
+        ONCE__TEXT(from->consumer), ONCE__TEXT(from->id),
+        ONCE__TEXT(to->consumer), ONCE__TEXT(to->id), ONCE__NUMBER(to->last),
+        ONCE__NUMBER(once__lite_now()));
 }
 
 /* Rows that are done and kept: as long as an id is remembered. */
@@ -538,16 +497,14 @@ static int purge_done(const once_tx *tx)
     int n = STEP, rc = SQLITE_OK;
 
     while (rc == SQLITE_OK && n == STEP) {
-        struct once__stmt q = once__stmt(
-            tx, "DELETE FROM main.once_outbox WHERE phase=2 AND seq IN("
-                "SELECT o.seq FROM main.once_outbox o,main.once_message_meta m"
-                " WHERE o.phase=2 AND o.due_ms<?1-m.keep_ms-?2"
-                " AND o.saga IS NULL ORDER BY o.due_ms LIMIT ?3)");
-
-        once__stmt_number(&q, once__lite_now());
-        once__stmt_number(&q, ONCE__SLACK_MS);
-        once__stmt_number(&q, STEP);
-        rc = once__stmt_run(&q, &n);
+        rc = once__lite_run(
+            tx, &n,
+            "DELETE FROM main.once_outbox WHERE phase=2 AND seq IN("
+            "SELECT o.seq FROM main.once_outbox o,main.once_message_meta m"
+            " WHERE o.phase=2 AND o.due_ms<?1-m.keep_ms-?2"
+            " AND o.saga IS NULL ORDER BY o.due_ms LIMIT ?3)",
+            ONCE__NUMBER(once__lite_now()), ONCE__NUMBER(ONCE__SLACK_MS),
+            ONCE__NUMBER(STEP));
     }
     return rc;
 }
@@ -559,14 +516,13 @@ static int purge_sagas(const once_tx *tx)
     "(SELECT gid FROM main.once_saga s WHERE state IN (3,4) AND since_ms<"     \
     "(SELECT floor_ms FROM main.once_message_meta) AND NOT EXISTS"             \
     "(SELECT 1 FROM main.once_outbox o WHERE o.saga=s.gid))"
-    struct once__stmt q =
-        once__stmt(tx, "DELETE FROM main.once_saga_step WHERE gid IN " OVER);
-    int n, rc = once__stmt_run(&q, &n);
+    int rc = once__lite_run_values(
+        tx, NULL, "DELETE FROM main.once_saga_step WHERE gid IN " OVER, NULL);
 
     if (rc != SQLITE_OK)
         return rc;
-    q = once__stmt(tx, "DELETE FROM main.once_saga WHERE gid IN " OVER);
-    return once__stmt_run(&q, &n);
+    return once__lite_run_values(
+        tx, NULL, "DELETE FROM main.once_saga WHERE gid IN " OVER, NULL);
 #undef OVER
 }
 
@@ -574,14 +530,13 @@ static int purge_sagas(const once_tx *tx)
 static int purge(const once_tx *tx, uint64_t *removed, once_error *err)
 {
     struct place from = {"", "", 0}, to = {"", "", 0};
-    struct once__stmt q =
-        once__stmt(tx, "UPDATE main.once_message_meta"
-                       " SET floor_ms=max(floor_ms,?1-keep_ms-?2)");
     int rc, n = 0;
 
-    once__stmt_number(&q, once__lite_now());
-    once__stmt_number(&q, ONCE__SLACK_MS);
-    rc = once__stmt_run(&q, &n);
+    rc = once__lite_run(tx, NULL,
+                        "UPDATE main.once_message_meta"
+                        " SET floor_ms=max(floor_ms,?1-keep_ms-?2)",
+                        ONCE__NUMBER(once__lite_now()),
+                        ONCE__NUMBER(ONCE__SLACK_MS));
     while (rc == SQLITE_OK && !to.last) {
         rc = step_end(tx, &from, &to);
         if (rc == SQLITE_OK)
@@ -591,12 +546,12 @@ static int purge(const once_tx *tx, uint64_t *removed, once_error *err)
             rc = pull_back(tx, &from, &to);
         from = to;
     }
-    if (rc == SQLITE_OK) {
-        q = once__stmt(tx,
-                       "DELETE FROM main.once_barrier WHERE phase>1 AND at_ms<"
-                       "(SELECT floor_ms-keep_ms FROM main.once_message_meta)");
-        rc = once__stmt_run(&q, &n);
-    }
+    if (rc == SQLITE_OK)
+        rc = once__lite_run_values(
+            tx, NULL,
+            "DELETE FROM main.once_barrier WHERE phase>1 AND at_ms<"
+            "(SELECT floor_ms-keep_ms FROM main.once_message_meta)",
+            NULL);
     if (rc == SQLITE_OK)
         rc = purge_sagas(tx);
     if (rc == SQLITE_OK)

@@ -7,18 +7,15 @@
 #include <openssl/rand.h>
 #include <stdio.h>
 #include <string.h>
-#include <time.h>
 
 #include "base/error.h"
+#include "base/steady.h"
 
 enum { FULL = 2 };
 
 uint64_t once__lite_now(void)
 {
-    struct timespec t;
-
-    (void)clock_gettime(CLOCK_REALTIME, &t);
-    return (uint64_t)t.tv_sec * 1000 + (uint64_t)t.tv_nsec / 1000000;
+    return once__clock_us(CLOCK_REALTIME) / 1000;
 }
 
 /* ---- Errors ------------------------------------------------------------ */
@@ -61,36 +58,31 @@ struct once__stmt once__stmt(const once_tx *tx, const char *sql)
     return q;
 }
 
-void once__stmt_text(struct once__stmt *q, const char *value)
+static int bind(struct once__stmt *q, const struct once__value *v)
 {
-    if (q->rc != SQLITE_OK)
-        return;
-    q->n++;
-    q->rc = value == NULL
-                ? sqlite3_bind_null(q->stmt, q->n)
-                : sqlite3_bind_text(q->stmt, q->n, value, -1, SQLITE_STATIC);
+    switch (v->data == NULL ? ONCE__VALUE_END : v->type) {
+    case ONCE__VALUE_TEXT:
+        return sqlite3_bind_text(q->stmt, q->n, v->data, -1, SQLITE_STATIC);
+    case ONCE__VALUE_BYTES:
+        return sqlite3_bind_blob64(q->stmt, q->n, v->data, v->size,
+                                   SQLITE_STATIC);
+    default:
+        return sqlite3_bind_null(q->stmt, q->n);
+    }
 }
 
-void once__stmt_number(struct once__stmt *q, uint64_t value)
+void once__stmt_values(struct once__stmt *q, const struct once__value *v)
 {
-    if (q->rc == SQLITE_OK)
-        q->rc = sqlite3_bind_int64(q->stmt, ++q->n, (sqlite3_int64)value);
-}
-
-/* SQLite takes a blob without an address for NULL. */
-void once__stmt_bytes(struct once__stmt *q, const void *data, size_t size)
-{
-    if (q->rc == SQLITE_OK)
-        q->rc = sqlite3_bind_blob64(q->stmt, ++q->n, size == 0 ? "" : data,
-                                    size, SQLITE_STATIC);
-}
-
-void once__stmt_fingerprint(struct once__stmt *q, const uint8_t *fingerprint)
-{
-    if (fingerprint != NULL)
-        once__stmt_bytes(q, fingerprint, ONCE_FINGERPRINT_SIZE);
-    else
-        once__stmt_text(q, NULL);
+    for (; q->rc == SQLITE_OK && v->type != ONCE__VALUE_END; v++) {
+        q->n++;
+        if (v->type == ONCE__VALUE_NUMBER)
+            q->rc = sqlite3_bind_int64(q->stmt, q->n, v->number);
+        else if (v->type == ONCE__VALUE_NOW)
+            q->rc = sqlite3_bind_int64(q->stmt, q->n,
+                                       (sqlite3_int64)once__lite_now());
+        else
+            q->rc = bind(q, v);
+    }
 }
 
 void once__stmt_again(struct once__stmt *q)
@@ -119,14 +111,19 @@ int once__stmt_end(struct once__stmt *q)
     return rc;
 }
 
-int once__stmt_run(struct once__stmt *q, int *changed)
+int once__lite_run_values(const once_tx *tx, int *changed, const char *sql,
+                          const struct once__value *v)
 {
+    struct once__stmt q = once__stmt(tx, sql);
     int rc;
 
-    while (once__stmt_next(q))
+    if (v != NULL)
+        once__stmt_values(&q, v);
+    while (once__stmt_next(&q))
         ;
-    rc = once__stmt_end(q);
-    *changed = rc == SQLITE_OK ? sqlite3_changes(q->tx->sqlite) : 0;
+    rc = once__stmt_end(&q);
+    if (changed != NULL)
+        *changed = rc == SQLITE_OK ? sqlite3_changes(tx->sqlite) : 0;
     return rc;
 }
 

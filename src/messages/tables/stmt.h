@@ -8,7 +8,7 @@
 
 #include <sqlite3.h>
 
-#include "messages/tables/backend.h"
+#include "messages/tables/value.h"
 
 /* A statement under way. */
 struct once__stmt {
@@ -19,19 +19,22 @@ struct once__stmt {
 };
 
 struct once__stmt once__stmt(const once_tx *tx, const char *sql);
-/* Each binds the next parameter; what it points to must live until the end. */
-void once__stmt_text(struct once__stmt *q, const char *value); /* or NULL */
-void once__stmt_number(struct once__stmt *q, uint64_t value);
-void once__stmt_bytes(struct once__stmt *q, const void *data, size_t size);
-void once__stmt_fingerprint(struct once__stmt *q, const uint8_t *fingerprint);
+/* Binds the parameters ONCE__TEXT(...), ...; what they point to must live until
+ * the end. */
+#define once__stmt_with(q, ...) once__stmt_values(q, ONCE__VALUES(__VA_ARGS__))
+void once__stmt_values(struct once__stmt *q, const struct once__value *v);
 /* Begins it again: the next parameter is the first. */
 void once__stmt_again(struct once__stmt *q);
 /* 1: there is a row. 0: none, or an error. */
 int once__stmt_next(struct once__stmt *q);
 /* Ends the statement: SQLITE_OK, or what went wrong. */
 int once__stmt_end(struct once__stmt *q);
-/* Runs it to its end; `*changed`: how many rows it wrote. */
-int once__stmt_run(struct once__stmt *q, int *changed);
+/* Runs a whole statement, with such parameters; `*changed`, or NULL: how many
+ * rows it wrote. */
+#define once__lite_run(tx, changed, sql, ...)                                  \
+    once__lite_run_values(tx, changed, sql, ONCE__VALUES(__VA_ARGS__))
+int once__lite_run_values(const once_tx *tx, int *changed, const char *sql,
+                          const struct once__value *v); /* or NULL: none */
 
 /*
  * 0 where the file was replaced, by its backup say. What is committed to the old

@@ -16,6 +16,7 @@
 #include <string.h>
 
 #include "base/error.h"
+#include "base/grow.h"
 
 struct anchor {
     uint64_t seq;
@@ -46,15 +47,12 @@ static const char *object_of(const char *line, const char *log)
 
 static int add(once__audit_anchors *a, uint64_t seq, const char *hash)
 {
-    struct anchor *more;
+    struct anchor *more =
+        once__grown(a->list, &a->room, a->n + 1, sizeof(*more));
 
-    if (a->n == a->room) {
-        a->room = a->room ? 2 * a->room : 256;
-        more = realloc(a->list, a->room * sizeof(*more));
-        if (more == NULL)
-            return ONCE_ENOMEM;
-        a->list = more;
-    }
+    if (more == NULL)
+        return ONCE_ENOMEM;
+    a->list = more;
     a->list[a->n].seq = seq;
     snprintf(a->list[a->n].hash, sizeof(a->list[a->n].hash), "%s", hash);
     a->n++;

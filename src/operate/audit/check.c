@@ -16,6 +16,7 @@
 
 #include "operate/audit/line.h"
 #include "base/error.h"
+#include "base/grow.h"
 
 /* An intent whose end has not been seen. */
 struct intent {
@@ -108,15 +109,12 @@ static void describe(const once__audit_line *line, char *out, size_t size)
 
 static int add_intent(struct check *k, const once__audit_line *line)
 {
-    if (k->n == k->room) {
-        size_t room = k->room ? 2 * k->room : 16;
-        struct intent *more = realloc(k->open, room * sizeof(*more));
+    struct intent *more =
+        once__grown(k->open, &k->room, k->n + 1, sizeof(*more));
 
-        if (more == NULL)
-            return ONCE_ENOMEM;
-        k->open = more;
-        k->room = room;
-    }
+    if (more == NULL)
+        return ONCE_ENOMEM;
+    k->open = more;
     k->open[k->n] = (struct intent){line->seq, line->number, k->path, ""};
     describe(line, k->open[k->n].what, sizeof(k->open[k->n].what));
     k->n++;

@@ -12,6 +12,7 @@
 
 #include "base/bytes.h"
 #include "base/error.h"
+#include "base/grow.h"
 #include "calls/core/record.h"
 
 enum { BLOCK = 1 << 16 };
@@ -155,13 +156,10 @@ int once__copy_next(once__copy *c, once_named *out, once_error *err)
     if (size > ONCE__RECORD_HEAD + ONCE_RESULT_MAX + ONCE_NOTE_MAX +
                    ONCE_LABEL_MAX + ONCE__RECORD_SUM)
         return damaged(err, "a record is longer than one can be");
-    if (size > c->room) {
-        bytes = realloc(c->bytes, size);
-        if (bytes == NULL)
-            return once__fail(err, ONCE_ENOMEM, "copy: out of memory");
-        c->bytes = bytes;
-        c->room = size;
-    }
+    bytes = once__grown(c->bytes, &c->room, size, 1);
+    if (bytes == NULL)
+        return once__fail(err, ONCE_ENOMEM, "copy: out of memory");
+    c->bytes = bytes;
     if (size == 0 || fread(c->bytes, 1, size, c->from) != size)
         return damaged(err, "a record is cut short");
     memcpy(out->name, head + 4, ONCE_NAME_SIZE);

@@ -10,7 +10,6 @@
 
 #include <errno.h>
 #include <fcntl.h>
-#include <libgen.h>
 #include <limits.h>
 #include <openssl/evp.h>
 #include <stdlib.h>
@@ -21,6 +20,8 @@
 
 #include "base/bytes.h"
 #include "base/error.h"
+#include "base/grow.h"
+#include "base/path.h"
 #include "calls/core/record.h"
 #include "calls/store/store.h"
 
@@ -126,15 +127,11 @@ static int put_record(struct writer *w, const uint8_t *name,
 {
     size_t size = once__record_size(r);
     uint8_t head[4 + ONCE_NAME_SIZE];
-    void *bytes;
+    void *bytes = once__grown(w->bytes, &w->room, size, 1);
 
-    if (size > w->room) {
-        bytes = realloc(w->bytes, size);
-        if (bytes == NULL)
-            return once__fail(w->err, ONCE_ENOMEM, "copy: out of memory");
-        w->bytes = bytes;
-        w->room = size;
-    }
+    if (bytes == NULL)
+        return once__fail(w->err, ONCE_ENOMEM, "copy: out of memory");
+    w->bytes = bytes;
     once__put(head, size, 4);
     memcpy(head + 4, name, ONCE_NAME_SIZE);
     once__record_encode(r, name, w->bytes);
@@ -243,24 +240,11 @@ static int write_all(struct writer *w, once__copy_progress *progress,
     return rc;
 }
 
-static int flush_folder(const char *path)
-{
-    char copy[PATH_MAX];
-    int fd, good;
-
-    (void)snprintf(copy, sizeof(copy), "%s", path);
-    fd = open(dirname(copy), O_RDONLY | O_DIRECTORY | O_CLOEXEC);
-    if (fd < 0)
-        return 0;
-    good = fsync(fd) == 0;
-    (void)close(fd);
-    return good;
-}
-
 /* Gives the file its name, unless something has that name. */
 static int publish(const char *from, const char *path, once_error *err)
 {
-    if (link(from, path) != 0 || unlink(from) != 0 || !flush_folder(path))
+    if (link(from, path) != 0 || unlink(from) != 0 ||
+        once__path_sync_folder(path) != 0)
         return once__fail(err, ONCE_EOPEN, "copy: %s: %s", path,
                           strerror(errno));
     return ONCE_OK;

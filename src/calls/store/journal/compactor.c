@@ -451,17 +451,13 @@ int once__compactor_open(const struct once__journal *j, once_error *err,
                          struct once__compactor **out)
 {
     struct once__compactor *c = calloc(1, sizeof(*c));
-    pthread_condattr_t steady;
     int code;
 
     if (c == NULL)
         return once__fail(err, ONCE_ENOMEM, "out of memory");
     (void)pthread_mutex_init(&c->lock, NULL);
     (void)pthread_cond_init(&c->wake, NULL);
-    (void)pthread_condattr_init(&steady);
-    (void)pthread_condattr_setclock(&steady, CLOCK_MONOTONIC);
-    (void)pthread_cond_init(&c->done, &steady);
-    (void)pthread_condattr_destroy(&steady);
+    once__cond_init(&c->done);
     code = once__handle_share(j, &c->view, err);
     if (code == ONCE_OK && once__thread_start(&c->thread, NULL, run, c) != 0)
         code = once__fail(err, ONCE_EOPEN, "%s: no thread to be had", j->path);

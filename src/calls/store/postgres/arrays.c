@@ -25,6 +25,7 @@
 #include <string.h>
 
 #include "calls/core/transition.h"
+#include "base/grow.h"
 #include "base/must.h"
 #include "calls/store/postgres/postgres.h"
 
@@ -63,7 +64,7 @@ static uint64_t get(const void *from, size_t size)
 
 /* ---- Parameters -------------------------------------------------------- */
 
-enum { ROOM_MIN = 16 * 1024, ROOM_KEPT = 1 << 20 };
+enum { ROOM_KEPT = 1 << 20 };
 
 static void params_begin(struct once__pg_params *p)
 {
@@ -86,22 +87,14 @@ void once__pg_params_clear(struct once__pg_params *p)
 /* Room for `size` bytes more; where they are, or NULL. */
 static uint8_t *params_add(struct once__pg_params *p, size_t size)
 {
-    size_t room = p->room < ROOM_MIN ? ROOM_MIN : p->room;
-    uint8_t *bytes;
+    uint8_t *bytes =
+        p->failed ? NULL : once__grown(p->bytes, &p->room, p->size + size, 1);
 
-    if (p->failed)
+    if (bytes == NULL) {
+        p->failed = 1;
         return NULL;
-    while (room < p->size + size)
-        room *= 2;
-    if (room != p->room) {
-        bytes = realloc(p->bytes, room);
-        if (bytes == NULL) {
-            p->failed = 1;
-            return NULL;
-        }
-        p->bytes = bytes;
-        p->room = room;
     }
+    p->bytes = bytes;
     p->size += size;
     return p->bytes + p->size - size;
 }

@@ -3,6 +3,7 @@
  * head.c - counts, the head, the last fence, and records of a copy.
  */
 #include "base/error.h"
+#include "base/steady.h"
 #include "calls/store/postgres/postgres.h"
 
 enum {
@@ -20,7 +21,7 @@ static int ask(struct once__pg_link *l, const struct once__pg_params *p,
 
     once__pg_text(l->config, text, sql, sizeof(sql));
     ask = once__pg_params_ask(p, sql);
-    return once__pg_ask(l, &ask, once__pg_now_ms() + l->config->statement_ms,
+    return once__pg_ask(l, &ask, once__steady_ms() + l->config->statement_ms,
                         rows) == ONCE__PG_DONE
                ? ONCE_OK
                : once__pg_fail(l, ONCE_ESTORE, err);

@@ -13,6 +13,7 @@
 #include "base/error.h"
 #include "calls/store/postgres/postgres.h"
 #include "base/bytes.h"
+#include "base/steady.h"
 
 enum { LINE = 640, HEALTH_MS = 600000, STATEMENT = 192 };
 
@@ -38,7 +39,7 @@ static int begin(struct report *r, const char *rest, once_line *line,
     r->config.async = 1; /* it only looks */
     if (rc == ONCE_OK)
         rc = once__pg_connect(&r->link, 0,
-                              once__pg_now_ms() + r->config.statement_ms, err);
+                              once__steady_ms() + r->config.statement_ms, err);
     return rc;
 }
 
@@ -145,7 +146,7 @@ static int verify_health(struct report *r, once_error *err)
 
     once__pg_text(&r->config, "SELECT problem FROM @.health_1()", sql,
                   sizeof(sql));
-    if (once__pg_ask(&r->link, &ask, once__pg_now_ms() + HEALTH_MS, &rows) !=
+    if (once__pg_ask(&r->link, &ask, once__steady_ms() + HEALTH_MS, &rows) !=
         ONCE__PG_DONE)
         return once__pg_fail(&r->link, ONCE_EOPEN, err);
     for (i = 0; i < PQntuples(rows); i++)

@@ -5,6 +5,7 @@
 #include <string.h>
 
 #include "base/error.h"
+#include "base/steady.h"
 #include "calls/store/postgres/postgres.h"
 
 enum { PAGE = 4096, /* records of one call */ STATEMENT = 192 };
@@ -85,7 +86,7 @@ int once__pg_scan(struct once__pg_link *l, struct once__pg_params *p, int what,
                                  page.shown > 0 ? &page.after : after,
                                  limit) != ONCE_OK)
             return once__fail(err, ONCE_ENOMEM, "postgres: out of memory");
-        n = ask_page(l, p, once__pg_now_ms() + l->config->statement_ms, &page,
+        n = ask_page(l, p, once__steady_ms() + l->config->statement_ms, &page,
                      err);
     } while (pages && n > 0 && (uint32_t)n == limit && !page.enough &&
              (uint32_t)page.shown < max);

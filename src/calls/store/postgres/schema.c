@@ -9,6 +9,7 @@
 
 #include "base/error.h"
 #include "base/sqltext.h"
+#include "base/steady.h"
 #include "calls/store/postgres/schema.sql.h"
 #include "calls/store/postgres/postgres.h"
 
@@ -43,7 +44,7 @@ enum { INIT_MS = 60000 };
 
 static int run(struct once__pg_link *l, const char *text, once_error *err)
 {
-    uint64_t until_ms = once__pg_now_ms() + INIT_MS;
+    uint64_t until_ms = once__steady_ms() + INIT_MS;
     PGresult *r = NULL;
     int rc = once__pg_connect(l, 1, until_ms, err);
 

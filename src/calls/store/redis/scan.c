@@ -27,6 +27,7 @@
 
 #include "calls/core/transition.h"
 #include "base/error.h"
+#include "base/grow.h"
 #include "calls/store/redis/redis.h"
 #include "calls/store/store.h"
 
@@ -199,16 +200,12 @@ static const redisReply *walk_step(struct once__redis_net *net, struct walk *w)
 
 static int add_name(struct once__redis_scan *scan, const uint8_t *name)
 {
-    size_t room = scan->room == 0 ? 1024 : scan->room * 2;
-    void *names;
+    void *names =
+        once__grown(scan->names, &scan->room, scan->count + 1, ONCE_NAME_SIZE);
 
-    if (scan->count == scan->room) {
-        names = realloc(scan->names, room * ONCE_NAME_SIZE);
-        if (names == NULL)
-            return 0;
-        scan->names = names;
-        scan->room = room;
-    }
+    if (names == NULL)
+        return 0;
+    scan->names = names;
     memcpy(scan->names[scan->count++], name, ONCE_NAME_SIZE);
     return 1;
 }
@@ -435,16 +432,12 @@ static int is_meant(const struct page *p, size_t i, int what)
 /* 0: no memory. */
 static int add_place(struct places *all, once_position place)
 {
-    size_t room = all->room == 0 ? PAGE : all->room * 2;
-    void *at;
+    void *at =
+        once__grown(all->at, &all->room, all->count + 1, sizeof(*all->at));
 
-    if (all->count == all->room) {
-        at = realloc(all->at, room * sizeof(*all->at));
-        if (at == NULL)
-            return 0;
-        all->at = at;
-        all->room = room;
-    }
+    if (at == NULL)
+        return 0;
+    all->at = at;
     all->at[all->count++] = place;
     return 1;
 }

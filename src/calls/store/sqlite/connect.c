@@ -19,6 +19,7 @@
 #include <unistd.h>
 
 #include "base/error.h"
+#include "base/steady.h"
 #include "calls/store/store.h"
 
 static const char schema[] =
@@ -127,17 +128,9 @@ static const char *const texts[ONCE__SQLITE_QUERIES] = {
 
 /* ---- Waiting ----------------------------------------------------------- */
 
-static uint64_t monotonic_ns(void)
-{
-    struct timespec t;
-
-    (void)clock_gettime(CLOCK_MONOTONIC, &t);
-    return (uint64_t)t.tv_sec * 1000000000u + (uint64_t)t.tv_nsec;
-}
-
 void once__sqlite_wait_start(struct once__sqlite_wait *w, uint32_t ms)
 {
-    w->until_ns = monotonic_ns() + (uint64_t)ms * 1000000u;
+    w->until_us = once__clock_us(CLOCK_MONOTONIC) + (uint64_t)ms * 1000;
 }
 
 /* SQLite's own back-off sleeps longer than a whole transaction takes. */
@@ -147,7 +140,7 @@ int once__sqlite_wait_handler(void *wait, int count)
     const struct timespec nap = {0, 50000};
 
     (void)count;
-    if (monotonic_ns() >= w->until_ns)
+    if (once__clock_us(CLOCK_MONOTONIC) >= w->until_us)
         return 0;
     (void)nanosleep(&nap, NULL);
     return 1;

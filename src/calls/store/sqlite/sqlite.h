@@ -61,7 +61,7 @@ enum once__sqlite_query {
 
 /* How long one call may wait for other processes. */
 struct once__sqlite_wait {
-    uint64_t until_ns;
+    uint64_t until_us;
 };
 
 void once__sqlite_wait_start(struct once__sqlite_wait *w, uint32_t ms);

@@ -33,6 +33,7 @@
 #include <time.h>
 
 #include "base/error.h"
+#include "base/steady.h"
 
 enum { CLAIM_MAX_MS = 30000, CLAIM_SOON_MS = 500, ENTRY_SIZE = 48 };
 
@@ -179,7 +180,7 @@ static int take_entries(struct once__redis_broker *b, const redisReply *list,
         } else {
             in->d.redelivered = redelivered;
             once__incoming_push(&b->queue, in);
-            b->fetched_ms = once__broker_now_ms();
+            b->fetched_ms = once__steady_ms();
         }
     }
     freeReplyObject(reply);
@@ -322,7 +323,7 @@ static int claim(struct once__redis_broker *b, size_t count, once_error *err)
     (void)snprintf(b->claim_cursor, sizeof(b->claim_cursor), "%s",
                    r->element[0]->str);
     if (strcmp(b->claim_cursor, "0-0") == 0) {
-        b->claim_ms = once__broker_now_ms() + claim_pause(b);
+        b->claim_ms = once__steady_ms() + claim_pause(b);
         b->sweeps = 0;
     }
     if (r->elements > 2 && is_array(r->element[2]))
@@ -373,7 +374,7 @@ static int look(struct once__redis_broker *b, uint64_t until, int *waited,
                 once_error *err)
 {
     size_t room = b->prefetch - b->held_now, found;
-    uint64_t now = once__broker_now_ms(), end = until;
+    uint64_t now = once__steady_ms(), end = until;
 
     *waited = 0;
     if (!b->own_read)
@@ -413,7 +414,7 @@ static redisReply *ask_about(struct once__redis_broker *b, const char *entry,
         text("XCLAIM"), text(b->stream), text(b->group), text(b->consumer),
         text("0"),      text(entry),     text("JUSTID")};
     struct once__redis_link *l = &b->link;
-    uint64_t soon = once__broker_now_ms() + CLAIM_SOON_MS;
+    uint64_t soon = once__steady_ms() + CLAIM_SOON_MS;
     size_t at;
 
     if (how == ONCE__ACK_TAKEN)
@@ -451,7 +452,7 @@ static int is_ours(struct once__redis_broker *b, const char *entry)
  * long, may have gone to another consumer. */
 static void drop_those_gone(struct once__redis_broker *b)
 {
-    uint64_t now = once__broker_now_ms();
+    uint64_t now = once__steady_ms();
 
     if (b->queue.first == NULL || now < b->fetched_ms + b->min_idle_ms / 2)
         return;
@@ -476,7 +477,7 @@ int once__redis_receive(struct once__broker *base, uint32_t wait_ms,
                         struct once__delivery **out, once_error *err)
 {
     struct once__redis_broker *b = (struct once__redis_broker *)base;
-    uint64_t until = once__broker_now_ms() + wait_ms;
+    uint64_t until = once__steady_ms() + wait_ms;
     int rc = ONCE_OK, waited = 0;
 
     *out = NULL;
@@ -490,7 +491,7 @@ int once__redis_receive(struct once__broker *base, uint32_t wait_ms,
         return ONCE_OK;
     }
     while (rc == ONCE_OK && b->queue.first == NULL &&
-           !(waited && once__broker_now_ms() >= until))
+           !(waited && once__steady_ms() >= until))
         rc = look(b, until, &waited, err);
     if (b->link.fd < 0)
         return once__fail(err, ONCE_EAWAY, "redis: %s", b->link.trouble);

@@ -19,6 +19,8 @@
 
 #include "messages/broker/redis/send.lua.h"
 #include "base/error.h"
+#include "base/grow.h"
+#include "base/steady.h"
 
 enum {
     BACKLOG_MAX = 8 << 20, /* bytes that wait to be sent: then send() waits */
@@ -80,20 +82,16 @@ static int queue(struct once__redis_broker *b, const once_message *m, int whole)
 
 static int reserve_flight(struct once__redis_broker *b)
 {
-    size_t room = b->room == 0 ? 64 : b->room * 2;
     struct once__redis_flight *more;
 
     if (b->first > 0 && b->first + b->n == b->room) {
         memmove(b->flights, b->flights + b->first, b->n * sizeof(*b->flights));
         b->first = 0;
     }
-    if (b->n < b->room)
-        return 1;
-    more = realloc(b->flights, room * sizeof(*more));
+    more = once__grown(b->flights, &b->room, b->n + 1, sizeof(*more));
     if (more == NULL)
         return 0;
     b->flights = more;
-    b->room = room;
     return 1;
 }
 
@@ -228,19 +226,19 @@ void once__redis_harvest(struct once__redis_broker *b)
 static void drain(struct once__redis_broker *b)
 {
     struct once__redis_link *l = &b->link;
-    uint64_t until = once__broker_now_ms() + b->config.timeout_ms;
+    uint64_t until = once__steady_ms() + b->config.timeout_ms;
 
     if (l->out_size - l->sent < BACKLOG_MAX)
         return;
     while (l->fd >= 0 && l->out_size - l->sent > BACKLOG_MAX / 2) {
-        uint64_t now = once__broker_now_ms(), written = l->written;
+        uint64_t now = once__steady_ms(), written = l->written;
 
         if (now >= until)
             once__redis_link_fail(l, "it takes nothing");
         else
             (void)once__redis_link_step(l, (int)(until - now));
         if (l->written > written)
-            until = once__broker_now_ms() + b->config.timeout_ms;
+            until = once__steady_ms() + b->config.timeout_ms;
         once__redis_harvest(b);
     }
 }
@@ -271,7 +269,7 @@ size_t once__redis_proofs(struct once__broker *base, uint32_t wait_ms,
                           struct once__proof *out, size_t max)
 {
     struct once__redis_broker *b = (struct once__redis_broker *)base;
-    uint64_t now = once__broker_now_ms(), until = now + wait_ms;
+    uint64_t now = once__steady_ms(), until = now + wait_ms;
     size_t n = once__ended_take(&b->ended, out, max);
 
     if (n > 0)
@@ -284,7 +282,7 @@ size_t once__redis_proofs(struct once__broker *base, uint32_t wait_ms,
         (void)once__redis_link_step(
             &b->link, until - now > 60000 ? 60000 : (int)(until - now));
         once__redis_harvest(b);
-        now = once__broker_now_ms();
+        now = once__steady_ms();
     }
     return once__ended_take(&b->ended, out, max);
 }

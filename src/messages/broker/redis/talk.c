@@ -3,6 +3,7 @@
  * talk.c - one command and its reply, and lines for people.
  */
 #include "messages/broker/redis/redis.h"
+#include "base/steady.h"
 
 #include <stdarg.h>
 #include <stdio.h>
@@ -25,7 +26,7 @@ redisReply *once__redis_ask(struct once__redis_broker *b, size_t argc,
                             const once_bytes *argv, uint64_t ms)
 {
     struct once__redis_link *l = &b->link;
-    uint64_t now = once__broker_now_ms(), until = now + ms;
+    uint64_t now = once__steady_ms(), until = now + ms;
     size_t at;
 
     once__redis_link_reset(l);
@@ -37,7 +38,7 @@ redisReply *once__redis_ask(struct once__redis_broker *b, size_t argc,
         else
             (void)once__redis_link_step(
                 l, until - now > 60000 ? 60000 : (int)(until - now));
-        now = once__broker_now_ms();
+        now = once__steady_ms();
     }
     return l->count > 0 ? l->replies[0] : NULL;
 }
