@@ -168,6 +168,7 @@ struct ngx_http_once_ctx_s {
     once__http_decision          decision;  /* what the client gets */
     const char                  *detail;    /* of a problem */
     once__response               replay;    /* the stored response */
+    ngx_str_t                    told;      /* what became of the request */
 
     /* what is known about the response */
     int                          observed;     /* enum once__observed */

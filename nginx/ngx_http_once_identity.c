@@ -235,6 +235,21 @@ ngx_http_once_name(ngx_http_request_t *r, ngx_http_once_ctx_t *ctx,
 }
 
 
+/* the same for a request that only asks: its own method, path and body do not
+ * matter */
+
+ngx_int_t
+ngx_http_once_name_of(ngx_http_request_t *r, ngx_http_once_ctx_t *ctx,
+    ngx_str_t *raw, int *problem)
+{
+    once__request_head  head;
+
+    head = ngx_http_once_head(r);
+
+    return ngx_http_once_name(r, ctx, &head, raw, problem);
+}
+
+
 /* an earlier phase has read the body: the filter has not seen it */
 
 static ngx_int_t

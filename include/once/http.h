@@ -218,6 +218,14 @@ typedef struct once_guard_options {
     uint64_t max_age_ms;  /* with it: how old a key may be [the shorter of
                            * `ttl_ms` and `ttl_failure_ms`, less 15 minutes:
                            * that is also the most]                         */
+    const char *accept; /* path of this host where once_exchange_lookup()
+                         * answers: a repeat in flight gets, after
+                         * `in_flight_ms`, 202 with this Location,
+                         * Retry-After, "Idempotency-Status: in_flight" and
+                         * what a lookup would say, in place of 409. For
+                         * clients that read that header before the status;
+                         * others take 202 for success. Needs `scope`
+                         * [NULL: 409]                                      */
 } once_guard_options;
 
 /* In a table of C: { .size = sizeof(once_guard_options), .scope_off = 1 } */
@@ -225,7 +233,7 @@ typedef struct once_guard_options {
     {                                                                          \
         sizeof(once_guard_options), NULL, NULL, NULL, 0, NULL, NULL, 0, NULL,  \
             NULL, 0, NULL, 0, 0, 0, 0, 0, 0, 0, 0, NULL, 0, 0, 0, NULL, NULL,  \
-            NULL, NULL, NULL, 0, 0, 0, NULL, 0                                 \
+            NULL, NULL, NULL, 0, 0, 0, NULL, 0, NULL                           \
     }
 
 typedef struct once_guard once_guard;

@@ -284,6 +284,9 @@ static void each_refusal_names_its_member(void)
     REFUSED("probe:", (o.probe = 1, o.lost = ONCE_LOST_TAKEOVER));
     REFUSED("probe:", (o.probe = 1, o.dry_run = 1));
     REFUSED("hide_header:", o.hide_header = "X-A X:B");
+    REFUSED("accept:", o.accept = "/status"); /* without a scope */
+    REFUSED("accept:", (o.scope_off = 0, o.scope = some_scope,
+                        o.accept = "//other.test/status"));
 #undef REFUSED
 }
 

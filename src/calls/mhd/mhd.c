@@ -357,7 +357,7 @@ int once_mhd_add(once_mhd *m, once_engine *e, const once_mhd_route *route,
         rc = once_guard_open(e, route->guard, err, &r->guard);
     if (rc != ONCE_OK)
         goto out;
-    r->waits = waits(route->guard);
+    r->waits = is_lookup(route) ? r->r.lookup_ms > 0 : waits(route->guard);
     r->next = m->routes;
     m->routes = r;
     r = NULL;
