@@ -50,6 +50,7 @@
     X(audit, RECORDS)                                                          \
     X(trace, RECORDS)                                                          \
     X(name, RECORDS)                                                           \
+    X(lookup, RECORDS)                                                         \
     X(dump, RECORDS)                                                           \
     CLI_MESSAGES_COMMANDS(X)                                                   \
     X(completion, OTHER)
