@@ -218,7 +218,7 @@ typedef struct once_guard_options {
     uint64_t max_age_ms;  /* with it: how old a key may be [the shorter of
                            * `ttl_ms` and `ttl_failure_ms`, less 15 minutes:
                            * that is also the most]                         */
-    const char *accept; /* path of this host where once_exchange_lookup()
+    const char *accept;   /* path of this host where once_exchange_lookup()
                          * answers: a repeat in flight gets, after
                          * `in_flight_ms`, 202 with this Location,
                          * Retry-After, "Idempotency-Status: in_flight" and

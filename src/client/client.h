@@ -279,7 +279,7 @@ struct once__transfer {
     int too_long;     /* its body was longer than response_max      */
     const char *said; /* libcurl's static text where it failed  */
     struct once__answer answer;
-    once_bytes answer_headers; /* encoded; borrowed until _clear */
+    once_bytes answer_headers;        /* encoded; borrowed until _clear */
     once_bytes answer_type, location; /* two of them, or empty   */
     once_bytes answer_body;
     void *memory; /* transfer.c's own */

@@ -34,8 +34,7 @@ int once__client_lookup(void *easy, struct once__transfer *t, int *recorded,
     t->begin = nothing_to_note;
     rc = once__transfer_run(easy, t, err);
     if (rc == ONCE_OK && t->whole && t->answer.status == 200)
-        *state =
-            once__client_told(t->answer_type, t->answer_body, recorded);
+        *state = once__client_told(t->answer_type, t->answer_body, recorded);
     return rc;
 }
 

@@ -908,12 +908,12 @@ static void a_key_that_grows_old_between_attempts_is_not_sent(void)
 /* ---- Asking before giving up --------------------------------------------- */
 
 #define ACCEPTED(location)                                                     \
-    ANSWER("202 Accepted", LENGTH(0) "Idempotency-Status: in_flight\r\n"        \
-                                     "Retry-After: 1\r\nLocation: " location   \
-                                     "\r\n\r\n")
+    ANSWER("202 Accepted",                                                     \
+           LENGTH(0) "Idempotency-Status: in_flight\r\n"                       \
+                     "Retry-After: 1\r\nLocation: " location "\r\n\r\n")
 #define TOLD(state, status)                                                    \
     ANSWER("200 OK", "Content-Type: application/json\r\n\r\n"                  \
-                     "{\"state\":\"" state "\",\"recorded_status\":" status      \
+                     "{\"state\":\"" state "\",\"recorded_status\":" status    \
                      ",\"safe_new_key\":false}")
 
 static const once_client_options two_attempts = {
@@ -974,19 +974,40 @@ static void what_is_recorded_decides_if_its_answer_cannot_be_had(void)
         int outcome, reason, status, final;
     } rows[] = {
         {{DROP, DROP, TOLD("completed", "201"), DROP, NULL},
-         DONE, WHY(ANSWER_LOST), 201, 1},
+         DONE,
+         WHY(ANSWER_LOST),
+         201,
+         1},
         {{DROP, DROP, TOLD("completed", "402"), DROP, NULL},
-         NOT_DONE, WHY(ANSWERED), 402, 1},
+         NOT_DONE,
+         WHY(ANSWERED),
+         402,
+         1},
         {{DROP, DROP, TOLD("completed", "500"), DROP, NULL},
-         IN_DOUBT, WHY(FAILED), 500, 0},
+         IN_DOUBT,
+         WHY(FAILED),
+         500,
+         0},
         {{DROP, DROP, TOLD("completed", "null"), DROP, NULL},
-         IN_DOUBT, WHY(IN_DOUBT), 0, 0},
+         IN_DOUBT,
+         WHY(IN_DOUBT),
+         0,
+         0},
         {{DROP, DROP, TOLD("absent", "null"), CREATED, NULL},
-         IN_DOUBT, WHY(IN_DOUBT), 0, 0},
+         IN_DOUBT,
+         WHY(IN_DOUBT),
+         0,
+         0},
         {{DROP, DROP, TOLD("in-flight", "null"), CREATED, NULL},
-         IN_DOUBT, WHY(IN_DOUBT), 0, 0},
+         IN_DOUBT,
+         WHY(IN_DOUBT),
+         0,
+         0},
         {{DROP, DROP, TOLD("indeterminate", "null"), CREATED, NULL},
-         IN_DOUBT, WHY(IN_DOUBT), 0, 0},
+         IN_DOUBT,
+         WHY(IN_DOUBT),
+         0,
+         0},
         {{DROP, DROP, DROP, CREATED, NULL}, IN_DOUBT, WHY(IN_DOUBT), 0, 0},
         /* A page that calls itself fine is no answer. */
         {{DROP, DROP, CREATED, CREATED, NULL}, IN_DOUBT, WHY(IN_DOUBT), 0, 0},
@@ -1058,8 +1079,8 @@ static void the_key_goes_to_no_other_host_that_a_202_names(void)
 /* Nobody is asked about what was provably not done. */
 static void without_doubt_nothing_is_asked(void)
 {
-    static const char *const script[] = {
-        ANSWER("429 Slow", LENGTH(0) "\r\n"), NULL};
+    static const char *const script[] = {ANSWER("429 Slow", LENGTH(0) "\r\n"),
+                                         NULL};
     once_client_request q;
     once_client_result r;
 

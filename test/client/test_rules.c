@@ -219,10 +219,14 @@ static int told(const char *type, const char *body, int *recorded)
 static void a_lookup_is_read_and_no_other_document(void)
 {
     static const char *const others[] = {
-        "", "[]", "{}", "{\"state\":\"done\"" SAFE,
+        "",
+        "[]",
+        "{}",
+        "{\"state\":\"done\"" SAFE,
         "{\"state\":\"completed\",\"recorded_status\":201}",
         "{\"state\":\"completed\",\"safe_new_key\":true}",
-        "{\"state\":7" SAFE, "{\"state\":\"absent\"",
+        "{\"state\":7" SAFE,
+        "{\"state\":\"absent\"",
         "{\"state\":\"absent\",\"state\":\"absent\"" SAFE};
     int recorded = 1;
     size_t i;

@@ -521,9 +521,8 @@ static int set_lookup(struct conf *c, struct location *l, char *const *words,
 {
     uint64_t ms = 0;
 
-    if (n > 2 &&
-        (strncmp(words[2], "wait=", 5) != 0 || !read_time(words[2] + 5, &ms) ||
-         ms == 0))
+    if (n > 2 && (strncmp(words[2], "wait=", 5) != 0 ||
+                  !read_time(words[2] + 5, &ms) || ms == 0))
         return bad(words[0], words[2]);
     l->lookup = 1;
     l->lookup_ms = ms > UINT32_MAX ? UINT32_MAX : (uint32_t)ms;

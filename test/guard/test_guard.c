@@ -840,8 +840,7 @@ static void a_cancelled_lookup_tells_what_is_known(void)
     waiter.target = "/status?wait=10m";
     waiter.wait_ms = 600000;
     T_EQ(look(&w, &waiter), ONCE_HTTP_READ);
-    T_EQ(once_exchange_claim(waiter.x, on_wake, &waiter.woken),
-         ONCE_HTTP_WAIT);
+    T_EQ(once_exchange_claim(waiter.x, on_wake, &waiter.woken), ONCE_HTTP_WAIT);
     once_exchange_cancel(waiter.x);
     T_EQ(settle(&waiter, ONCE_HTTP_WAIT), ONCE_HTTP_SEND);
     T_OK(memcmp(once_exchange_reply(waiter.x)->body.data,

@@ -395,7 +395,8 @@ static void only_an_owner_runs_and_only_bypass_and_dry_run_pass(void)
         for (rc = -40; rc <= ONCE_TOO_SOON; rc++) {
             d = once__decide_claim(&p, rc, &record, 0, &stored, &err);
             T_EQ(d.next == ONCE__NEXT_RUN, rc == ONCE_OWNER);
-            T_OK(d.next != ONCE__NEXT_PASS || (flags & ~(REFUSE | ACCEPT)) != 0);
+            T_OK(d.next != ONCE__NEXT_PASS ||
+                 (flags & ~(REFUSE | ACCEPT)) != 0);
             T_OK(d.header != ONCE__STATUS_NONE);
             T_EQ(d.attempt, rc == ONCE_OWNER || rc == ONCE_REPLAY ? 7 : 0);
         }

@@ -116,9 +116,8 @@ static void print_lines(const json_t *document)
 
 static int print(const struct cli *c, const once_client_told *told)
 {
-    json_t *document =
-        json_loadb(told->body.data, told->body.size, JSON_REJECT_DUPLICATES,
-                   NULL);
+    json_t *document = json_loadb(told->body.data, told->body.size,
+                                  JSON_REJECT_DUPLICATES, NULL);
     int rc = CLI_OK;
 
     if (c->json)
