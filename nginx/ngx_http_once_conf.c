@@ -28,6 +28,13 @@ static ngx_conf_enum_t  ngx_http_once_store_failure[] = {
 };
 
 
+static ngx_conf_enum_t  ngx_http_once_key_spaces[] = {
+    { ngx_string("realm"), NGX_HTTP_ONCE_KEY_OF_REALM },
+    { ngx_string("path"), NGX_HTTP_ONCE_KEY_OF_PATH },
+    { ngx_null_string, 0 }
+};
+
+
 static ngx_conf_enum_t  ngx_http_once_repeat[] = {
     { ngx_string("replay"), NGX_HTTP_ONCE_REPLAY },
     { ngx_string("refuse"), NGX_HTTP_ONCE_REFUSE },
@@ -839,6 +846,8 @@ ngx_command_t  ngx_http_once_commands[] = {
     ngx_http_once_own("once_key", NGX_CONF_TAKE1, ngx_http_once_key_directive),
     ngx_http_once_own("once_key_time", NGX_CONF_TAKE12,
                       ngx_http_once_key_time),
+    ngx_http_once_slot("once_key_space", NGX_CONF_TAKE1, ngx_http_once_enum,
+                       key_space, &ngx_http_once_key_spaces),
     ngx_http_once_flag("once_key_required", key_required),
     ngx_http_once_slot("once_realm", NGX_CONF_TAKE1,
                        ngx_http_set_complex_value_slot, realm, NULL),
@@ -909,6 +918,8 @@ static const struct {
     intptr_t  value;
 } ngx_http_once_members[] = {
     ngx_http_once_member(key_required, NGX_CONF_UNSET, 0),
+    ngx_http_once_member(key_space, NGX_CONF_UNSET,
+                         NGX_HTTP_ONCE_KEY_OF_PATH),
     ngx_http_once_member(key_form, NGX_CONF_UNSET, ONCE__KEY_ANY),
     ngx_http_once_member(max_age, NGX_CONF_UNSET, 0),
     ngx_http_once_member(wait, NGX_CONF_UNSET, 0),

@@ -133,6 +133,7 @@ typedef int once_http_text(void *user, const once_http_request *r, char *out,
                            size_t max);
 
 enum once_guard_lost { ONCE_LOST_HOLD = 0, ONCE_LOST_TAKEOVER = 1 };
+enum once_guard_key_space { ONCE_KEY_SPACE_PATH = 0, ONCE_KEY_SPACE_REALM = 1 };
 enum once_guard_repeat { ONCE_REPEAT_REPLAY = 0, ONCE_REPEAT_REFUSE = 1 };
 enum once_guard_failure { ONCE_STORE_DENY = 0, ONCE_STORE_BYPASS = 1 };
 
@@ -226,6 +227,8 @@ typedef struct once_guard_options {
                          * clients that read that header before the status;
                          * others take 202 for success. Needs `scope`
                          * [NULL: 409]                                      */
+    uint32_t key_space; /* enum once_guard_key_space: do method and path belong
+                         * to the key's name? [ONCE_KEY_SPACE_PATH]         */
 } once_guard_options;
 
 /* In a table of C: { .size = sizeof(once_guard_options), .scope_off = 1 } */
@@ -233,7 +236,7 @@ typedef struct once_guard_options {
     {                                                                          \
         sizeof(once_guard_options), NULL, NULL, NULL, 0, NULL, NULL, 0, NULL,  \
             NULL, 0, NULL, 0, 0, 0, 0, 0, 0, 0, 0, NULL, 0, 0, 0, NULL, NULL,  \
-            NULL, NULL, NULL, 0, 0, 0, NULL, 0, NULL                           \
+            NULL, NULL, NULL, 0, 0, 0, NULL, 0, NULL, 0                        \
     }
 
 typedef struct once_guard once_guard;

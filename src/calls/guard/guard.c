@@ -163,6 +163,7 @@ static int check_flags(const once_guard_options *o, once_error *err)
         {"dry_run", o->dry_run},
         {"repeat", o->repeat},
         {"probe", o->probe},
+        {"key_space", o->key_space},
     };
     size_t i;
 
