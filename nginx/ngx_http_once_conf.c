@@ -1321,6 +1321,16 @@ ngx_http_once_check_values(ngx_conf_t *cf, ngx_http_once_loc_conf_t *olcf)
         return NGX_ERROR;
     }
 
+    if (olcf->policy.accept
+        && olcf->key_space == NGX_HTTP_ONCE_KEY_OF_PATH)
+    {
+        ngx_http_once_log_conf(NGX_LOG_EMERG, cf, olcf,
+                      "\"accept=\" of \"once_in_flight\" needs "
+                      "\"once_key_space realm\": by a name that has the path "
+                      "in it no lookup finds a request");
+        return NGX_ERROR;
+    }
+
     if (olcf->policy.probe
         && (olcf->policy.takeover || olcf->policy.dry_run))
     {
@@ -1487,6 +1497,13 @@ ngx_http_once_check_lookup(ngx_conf_t *cf, void **loc_conf)
                       "\"once_lookup\" needs \"once_scope\" with the "
                       "authenticated caller: without one anybody could ask "
                       "which keys exist");
+        return NGX_ERROR;
+    }
+
+    if (olcf->key_space == NGX_HTTP_ONCE_KEY_OF_PATH) {
+        ngx_http_once_log_conf(NGX_LOG_EMERG, cf, lookup,
+                      "\"once_lookup\" needs \"once_key_space realm\": by a "
+                      "name that has the path in it it finds no request");
         return NGX_ERROR;
     }
 

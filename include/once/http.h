@@ -225,8 +225,8 @@ typedef struct once_guard_options {
                          * Retry-After, "Idempotency-Status: in_flight" and
                          * what a lookup would say, in place of 409. For
                          * clients that read that header before the status;
-                         * others take 202 for success. Needs `scope`
-                         * [NULL: 409]                                      */
+                         * others take 202 for success. Needs `scope`, and
+                         * not keys of paths [NULL: 409]                    */
     uint32_t key_space; /* enum once_guard_key_space: do method and path belong
                          * to the key's name? [ONCE_KEY_SPACE_PATH]         */
 } once_guard_options;
@@ -305,7 +305,8 @@ ONCE_API ONCE_CHECK int once_exchange_new(once_guard *g,
  * nothing in the store. Returns
  *   ONCE_HTTP_READ  Call once_exchange_claim(); also if the key is missing.
  *   ONCE_EINVAL     The guard has no scope: anybody could ask which keys exist.
- *                   Or `wait_ms` is over 600000.
+ *                   Or its keys belong to paths (`key_space`), and are found
+ *                   by no other path. Or `wait_ms` is over 600000.
  *   ONCE_ENOMEM     Out of memory.
  * After an error there is no exchange. Since 0.1.
  */

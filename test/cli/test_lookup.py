@@ -123,10 +123,11 @@ def test_the_gateway_tells(tmp_path):
     if gateway.NGINX is None or not os.path.exists(gateway.MODULE):
         pytest.skip("no nginx, or no module")
     it = gateway.Site(tmp_path, gateway.guarded(
-        "/pay/", scope="$http_x_who") + """
+        "/pay/", "once_key_space realm;", scope="$http_x_who") + """
         location /status {
             once_lookup main wait=5s;
             once_scope $http_x_who;
+            once_key_space realm;
         }""").start()
     try:
         case = it.case("/pay/")

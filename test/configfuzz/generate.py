@@ -599,6 +599,7 @@ class Maker:
                     lines[i] = "once_in_flight wait=3s accept=/status;"
 
         change(server)
+        server.insert(0, "once_key_space realm;")
         if accepts:
             server.insert(0, "once_in_flight accept=/status;")
         server.append(["location = /status", [

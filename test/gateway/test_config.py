@@ -256,6 +256,7 @@ BAD = {
 
 LOOKUP = """
     location /status {
+        once_key_space realm;
         %s
         %s
     }"""
@@ -265,9 +266,11 @@ LOOKUP = """
 def test_a_lookup_is_accepted(tmp_path, wait):
     code, said = check(tmp_path, LOOKUP % ("once_lookup main %s;" % wait,
                                            "once_scope $http_x_who;") +
-                       guarded("/pay/", "once_in_flight accept=/status;",
+                       guarded("/pay/", "once_in_flight accept=/status;"
+                               "once_key_space realm;",
                                scope="$http_x_who") +
-                       guarded("/two/", "once_in_flight wait=2s accept=/a/b;",
+                       guarded("/two/", "once_in_flight wait=2s accept=/a/b;"
+                               "once_key_space realm;",
                                scope="$http_x_who"))
     assert code == 0, said
 
@@ -303,8 +306,22 @@ def test_a_lookup_where_something_else_answers(tmp_path, first, then):
     "status", "", "//other.test/", "http://other.test/", "/a?b=1", "/a#b",
     "/$uri", "/a\\\\b"])
 def test_a_repeat_in_flight_is_sent_to_no_other_host(tmp_path, path):
-    refused(tmp_path, guarded("/pay/", "once_in_flight accept=%s;" % path,
+    refused(tmp_path, guarded("/pay/", "once_key_space realm;"
+                              "once_in_flight accept=%s;" % path,
                               scope="$http_x_who"), "once_in_flight|accept=")
+
+
+@pytest.mark.parametrize("server, word", [
+    (guarded("/pay/", "once_in_flight accept=/status; once_key_space path;",
+             scope="$http_x_who"), "accept="),
+    ("""
+        location /status {
+            once_lookup main;
+            once_scope $http_x_who;
+            once_key_space path;
+        }""", "once_lookup")])
+def test_keys_of_paths_are_found_by_no_lookup(tmp_path, server, word):
+    refused(tmp_path, server, word, "once_key_space")
 
 
 def out_of_range():

@@ -34,12 +34,13 @@ def lookup(path="/status", scope="$http_x_who", store="main", more=""):
         location %s {
             once_lookup %s wait=30s;
             once_scope %s;
+            once_key_space realm;
             %s
         }""" % (path, store, scope, more)
 
 
 def paid(more="", path="/pay/"):
-    return guarded(path, more, scope="$http_x_who")
+    return guarded(path, "once_key_space realm;" + more, scope="$http_x_who")
 
 
 ASKED = (paid("once_lease 1s; once_final 2xx 4xx; once_in_flight reject;") +
@@ -258,7 +259,8 @@ def test_access_control_comes_first(make, tmp_path):
     users = tmp_path / "users"
     users.write_text("alice:{PLAIN}secret\n")
     auth = 'auth_basic pay; auth_basic_user_file %s;' % users
-    site = make(guarded("/pay/", auth, scope="$remote_user") +
+    site = make(guarded("/pay/", "once_key_space realm;" + auth,
+                        scope="$remote_user") +
                 lookup(scope="$remote_user", more=auth))
     c = site.case("/pay/")
     mine = [("Authorization", "Basic " + base64.b64encode(
@@ -295,6 +297,7 @@ def test_a_lookup_inherits_no_guard_and_covers_its_own_blocks(make):
     site = make("""
         once main;
         once_scope $http_x_who;
+        once_key_space realm;
         location /pay/ { proxy_pass http://origin; }
         location /status {
             once_lookup main wait=5s;
@@ -330,6 +333,7 @@ def test_a_worker_that_is_told_to_quit_ends_its_lookups(make, how):
         location /status {
             once_lookup main wait=10m;
             once_scope $http_x_who;
+            once_key_space realm;
         }""")
     hold = Hold()
     c = site.case("/pay/", hold)

@@ -581,6 +581,7 @@ static void print_refusal(const struct location *l, const char *text)
         {"probe", "once_probe"},
         {"accept", "accept="},
         {"lookup", "once_lookup"},
+        {"key_space", "once_key_space"},
         {"lookup_ms", "once_lookup"},
         {"scope_off", "once_scope"},
         {"dry_run", "once_dry_run"},

@@ -290,7 +290,12 @@ static void each_refusal_names_its_member(void)
     REFUSED("hide_header:", o.hide_header = "X-A X:B");
     REFUSED("accept:", o.accept = "/status"); /* without a scope */
     REFUSED("accept:", (o.scope_off = 0, o.scope = some_scope,
+                        o.key_space = ONCE_KEY_SPACE_REALM,
                         o.accept = "//other.test/status"));
+    REFUSED("accept:",
+            (o.scope_off = 0, o.scope = some_scope,
+             o.key_space = ONCE_KEY_SPACE_PATH, o.accept = "/status"));
+    REFUSED("key_space:", o.key_space = 2);
 #undef REFUSED
 }
 
@@ -776,6 +781,7 @@ static void a_lookup_tells_each_state_and_changes_none(void)
     struct world w;
 
     o.scope = scope_of;
+    o.key_space = ONCE_KEY_SPACE_REALM;
     begin_with(&w, "memory:", &o);
     asked_init(&owner);
     is_told(&w, "GET", "{\"state\":\"absent\",\"attempt\":null,");
@@ -803,6 +809,13 @@ static void a_lookup_that_cannot_be_is_refused(void)
     T_EQ(once_exchange_lookup(w.guard, &r, 0, &err, &x), ONCE_EINVAL);
     T_OK(strstr(err.text, "scope") != NULL);
     o.scope = scope_of;
+    o.key_space = ONCE_KEY_SPACE_PATH;
+    begin_with(&v, "memory:", &o);
+    T_EQ(once_exchange_lookup(v.guard, &r, 0, &err, &x), ONCE_EINVAL);
+    T_OK(strstr(err.text, "key_space") != NULL);
+    end(&v);
+    o.scope = scope_of;
+    o.key_space = ONCE_KEY_SPACE_REALM;
     begin_with(&v, "memory:", &o);
     T_EQ(once_exchange_lookup(v.guard, &r, 600001, &err, &x), ONCE_EINVAL);
     T_OK(strstr(err.text, "600000") != NULL);
@@ -831,6 +844,7 @@ static void a_cancelled_lookup_tells_what_is_known(void)
     struct world w;
 
     o.scope = scope_of;
+    o.key_space = ONCE_KEY_SPACE_REALM;
     begin_with(&w, "memory:", &o);
     asked_init(&owner);
     asked_init(&waiter);
@@ -858,6 +872,7 @@ static void a_repeat_in_flight_may_be_told_where_to_ask(void)
     struct world w;
 
     o.scope = scope_of;
+    o.key_space = ONCE_KEY_SPACE_REALM;
     o.accept = path;
     begin_with(&w, "memory:", &o);
     path[1] = 'X'; /* it was copied */

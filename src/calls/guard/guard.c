@@ -181,6 +181,10 @@ int once__guard_check_lookup(const once_guard_options *o, uint32_t wait_ms,
         return once__fail(err, ONCE_EINVAL,
                           "lookup: needs a scope: without one anybody could "
                           "ask which keys exist");
+    if (o->key_space == ONCE_KEY_SPACE_PATH)
+        return once__fail(err, ONCE_EINVAL,
+                          "lookup: needs key_space realm: by a name that has "
+                          "the path in it it finds no request");
     if (wait_ms > IN_FLIGHT_MAX_MS)
         return once__fail(err, ONCE_EINVAL,
                           "lookup: %u ms is over %u (ten minutes)", wait_ms,
@@ -204,6 +208,10 @@ static int check(const once_guard_options *o, once_error *err)
         return once__fail(err, ONCE_EINVAL,
                           "accept: needs a scope: without one no lookup can "
                           "answer");
+    if (o->accept != NULL && o->key_space == ONCE_KEY_SPACE_PATH)
+        return once__fail(err, ONCE_EINVAL,
+                          "accept: needs key_space realm: by a name that has "
+                          "the path in it no lookup finds a request");
     if (o->fingerprint != NULL && o->fingerprint_of != NULL)
         return once__fail(err, ONCE_EINVAL,
                           "fingerprint: fingerprint_of stands alone");

@@ -311,6 +311,11 @@ static int check_lookup(const once_mhd_route *r, once_engine *e,
         return fail(err, ONCE_EINVAL,
                     "lookup: needs a scope: without one anybody could ask "
                     "which keys exist");
+    if (r->guard->size <= offsetof(once_guard_options, key_space) ||
+        r->guard->key_space == ONCE_KEY_SPACE_PATH)
+        return fail(err, ONCE_EINVAL,
+                    "lookup: needs key_space realm: by a name that has the "
+                    "path in it it finds no request");
     return r->size >= sizeof(*r) && r->lookup_ms <= WAIT_MAX
                ? ONCE_OK
                : fail(err, ONCE_EINVAL, "lookup_ms: over ten minutes");
