@@ -18,6 +18,8 @@ import pytest
 from gateway import (Answer, Client, Drop, Hold, eventually, guarded, is_new,
                      is_problem, is_replay, settles)
 
+from test_metrics import STATUS, samples, value
+
 sys.path.insert(0, str(pathlib.Path(__file__).parents[1] / "lib"))
 
 # pylint: disable=wrong-import-position
@@ -253,6 +255,22 @@ def test_conditions_and_ranges_get_the_whole_answer(make):
                  ("If-Unmodified-Since", "Fri, 31 Dec 1999 00:00:00 GMT"),
                  ("Range", "bytes=0-1")):
         assert ask(c, headers=[line])["state"] == "completed"
+
+
+@pytest.mark.nginx_only("the module keeps hot replays")
+def test_each_lookup_asks_the_store(make):
+    """Also while replays come from the worker's memory."""
+    site = make(STATUS + paid() + lookup("/told"), workers=1)
+    c = site.case("/pay/")
+    first = is_new(post(c))
+    is_replay(post(c), first)
+    before = value(samples(site), "once_store_operations_total")
+    for _ in range(20):
+        assert ask(c, path="/told")["state"] == "completed"
+    eventually(lambda: value(
+        samples(site), "once_store_operations_total") >= before + 20)
+    assert value(samples(site), "once_requests_total",
+                 status="new") == 1
 
 
 def test_access_control_comes_first(make, tmp_path):
