@@ -27,6 +27,13 @@ static ngx_conf_enum_t  ngx_http_once_store_failure[] = {
 };
 
 
+static ngx_conf_enum_t  ngx_http_once_key_space[] = {
+    { ngx_string("realm"), NGX_HTTP_ONCE_OF_REALM },
+    { ngx_string("path"), NGX_HTTP_ONCE_OF_PATH },
+    { ngx_null_string, 0 }
+};
+
+
 static ngx_conf_enum_t  ngx_http_once_repeat[] = {
     { ngx_string("replay"), NGX_HTTP_ONCE_REPLAY },
     { ngx_string("refuse"), NGX_HTTP_ONCE_REFUSE },
@@ -760,6 +767,8 @@ ngx_command_t  ngx_http_once_commands[] = {
     ngx_http_once_flag("once_key_required", key_required),
     ngx_http_once_slot("once_realm", NGX_CONF_TAKE1,
                        ngx_http_set_complex_value_slot, realm, NULL),
+    ngx_http_once_slot("once_key_space", NGX_CONF_TAKE1, ngx_http_once_enum,
+                       key_space, &ngx_http_once_key_space),
     ngx_http_once_own("once_label", NGX_CONF_TAKE1, ngx_http_once_label),
     ngx_http_once_own("once_methods", NGX_CONF_1MORE, ngx_http_once_methods),
     ngx_http_once_own("once_fingerprint", NGX_CONF_1MORE,
@@ -822,6 +831,7 @@ static const struct {
     ngx_http_once_member(key_required, NGX_CONF_UNSET, 0),
     ngx_http_once_member(key_form, NGX_CONF_UNSET, ONCE__KEY_ANY),
     ngx_http_once_member(max_age, NGX_CONF_UNSET, 0),
+    ngx_http_once_member(key_space, NGX_CONF_UNSET, NGX_HTTP_ONCE_OF_REALM),
     ngx_http_once_member(wait, NGX_CONF_UNSET, 0),
     ngx_http_once_member(repeat, NGX_CONF_UNSET, NGX_HTTP_ONCE_REPLAY),
     ngx_http_once_member(lost, NGX_CONF_UNSET, NGX_HTTP_ONCE_HOLD_LOST),

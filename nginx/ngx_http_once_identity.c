@@ -167,7 +167,7 @@ ngx_http_once_split_uri(ngx_http_request_t *r, once_bytes *path,
 
 
 static once__request_head
-ngx_http_once_head(ngx_http_request_t *r)
+ngx_http_once_head(ngx_http_request_t *r, ngx_http_once_loc_conf_t *olcf)
 {
     once__request_head  head;
 
@@ -180,7 +180,7 @@ ngx_http_once_head(ngx_http_request_t *r)
 
     head.encoding = ngx_http_once_header_in(r, "content-encoding");
     head.method = ngx_http_once_bytes(&r->method_name);
-    head.of_path = 1;
+    head.of_path = (olcf->key_space == NGX_HTTP_ONCE_OF_PATH);
 
     return head;
 }
@@ -282,7 +282,7 @@ ngx_http_once_identify(ngx_http_request_t *r, ngx_http_once_ctx_t *ctx,
     ngx_int_t           rc;
     once__request_head  head;
 
-    head = ngx_http_once_head(r);
+    head = ngx_http_once_head(r, ctx->conf);
     rc = ngx_http_once_name(r, ctx, &head, raw, problem);
 
     if (rc != NGX_OK) {
@@ -345,7 +345,7 @@ ngx_http_once_digest(ngx_http_request_t *r, ngx_http_once_ctx_t *ctx)
         return NGX_OK;                  /* all that counts by default */
     }
 
-    head = ngx_http_once_head(r);
+    head = ngx_http_once_head(r, ctx->conf);
     once__fingerprint_of_text(&head, ngx_http_once_bytes(&text), ctx->digest);
 
     return NGX_OK;

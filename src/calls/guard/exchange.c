@@ -303,7 +303,8 @@ static int begin_print(once_exchange *x, const once_http_request *r,
     return rc;
 }
 
-static once__request_head head_of(const once_http_request *r,
+static once__request_head head_of(const once_guard *g,
+                                  const once_http_request *r,
                                   const struct target *t)
 {
     return (once__request_head){
@@ -312,7 +313,7 @@ static once__request_head head_of(const once_http_request *r,
         .encoding = header_or_nothing(r, "Content-Encoding"),
         .method = once__text(r->method),
         .path = t->path,
-        .of_path = 1,
+        .of_path = g->options.key_space == ONCE_KEY_SPACE_PATH,
     };
 }
 
@@ -367,7 +368,7 @@ static int identify(once_exchange *x, const once_http_request *r,
     split_target(r->target, &t);
     describe(x, r, &t);
     x->look_ms = once__lookup_wait(t.query, x->look_ms);
-    head = head_of(r, &t);
+    head = head_of(x->guard, r, &t);
     rc = name_it(x, r, &t, &head, s, k);
     if (rc == ONCE_OK && !x->look)
         rc = begin_print(x, r, &head);

@@ -162,6 +162,7 @@ static int check_flags(const once_guard_options *o, once_error *err)
         {"cors_expose", o->cors_expose},
         {"dry_run", o->dry_run},
         {"repeat", o->repeat},
+        {"key_space", o->key_space},
         {"probe", o->probe},
     };
     size_t i;
@@ -180,6 +181,10 @@ int once__guard_check_lookup(const once_guard_options *o, uint32_t wait_ms,
         return once__fail(err, ONCE_EINVAL,
                           "lookup: needs a scope: without one anybody could "
                           "ask which keys exist");
+    if (o->key_space == ONCE_KEY_SPACE_PATH)
+        return once__fail(err, ONCE_EINVAL,
+                          "lookup: not with key_space path: a lookup has "
+                          "another path than the request");
     if (wait_ms > IN_FLIGHT_MAX_MS)
         return once__fail(err, ONCE_EINVAL,
                           "lookup: %u ms is over %u (ten minutes)", wait_ms,
