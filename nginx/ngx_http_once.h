@@ -117,7 +117,7 @@ struct ngx_http_once_loc_conf_s {
     ngx_uint_t                   key_form;  /* enum once__key_form */
     ngx_msec_t                   max_age;   /* 0: the most */
     ngx_http_complex_value_t    *realm;
-    ngx_uint_t                   key_space; /* whose keys these are */
+    ngx_uint_t                   key_space;
     ngx_http_complex_value_t    *label;     /* NULL: method and path */
     ngx_flag_t                   label_off;
     once__compared              *compared;    /* NULL: not set */
@@ -150,8 +150,8 @@ struct ngx_http_once_loc_conf_s {
 #define NGX_HTTP_ONCE_HOLD_LOST     0
 #define NGX_HTTP_ONCE_TAKE_LOST     1
 
-#define NGX_HTTP_ONCE_KEY_OF_REALM  0
-#define NGX_HTTP_ONCE_KEY_OF_PATH   1
+#define NGX_HTTP_ONCE_OF_REALM      0
+#define NGX_HTTP_ONCE_OF_PATH       1
 
 #define NGX_HTTP_ONCE_REPLAY        0
 #define NGX_HTTP_ONCE_REFUSE        1

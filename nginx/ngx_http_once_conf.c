@@ -28,9 +28,9 @@ static ngx_conf_enum_t  ngx_http_once_store_failure[] = {
 };
 
 
-static ngx_conf_enum_t  ngx_http_once_key_spaces[] = {
-    { ngx_string("realm"), NGX_HTTP_ONCE_KEY_OF_REALM },
-    { ngx_string("path"), NGX_HTTP_ONCE_KEY_OF_PATH },
+static ngx_conf_enum_t  ngx_http_once_key_space[] = {
+    { ngx_string("realm"), NGX_HTTP_ONCE_OF_REALM },
+    { ngx_string("path"), NGX_HTTP_ONCE_OF_PATH },
     { ngx_null_string, 0 }
 };
 
@@ -846,11 +846,11 @@ ngx_command_t  ngx_http_once_commands[] = {
     ngx_http_once_own("once_key", NGX_CONF_TAKE1, ngx_http_once_key_directive),
     ngx_http_once_own("once_key_time", NGX_CONF_TAKE12,
                       ngx_http_once_key_time),
-    ngx_http_once_slot("once_key_space", NGX_CONF_TAKE1, ngx_http_once_enum,
-                       key_space, &ngx_http_once_key_spaces),
     ngx_http_once_flag("once_key_required", key_required),
     ngx_http_once_slot("once_realm", NGX_CONF_TAKE1,
                        ngx_http_set_complex_value_slot, realm, NULL),
+    ngx_http_once_slot("once_key_space", NGX_CONF_TAKE1, ngx_http_once_enum,
+                       key_space, &ngx_http_once_key_space),
     ngx_http_once_own("once_label", NGX_CONF_TAKE1, ngx_http_once_label),
     ngx_http_once_own("once_methods", NGX_CONF_1MORE, ngx_http_once_methods),
     ngx_http_once_own("once_fingerprint", NGX_CONF_1MORE,
@@ -918,10 +918,9 @@ static const struct {
     intptr_t  value;
 } ngx_http_once_members[] = {
     ngx_http_once_member(key_required, NGX_CONF_UNSET, 0),
-    ngx_http_once_member(key_space, NGX_CONF_UNSET,
-                         NGX_HTTP_ONCE_KEY_OF_PATH),
     ngx_http_once_member(key_form, NGX_CONF_UNSET, ONCE__KEY_ANY),
     ngx_http_once_member(max_age, NGX_CONF_UNSET, 0),
+    ngx_http_once_member(key_space, NGX_CONF_UNSET, NGX_HTTP_ONCE_OF_REALM),
     ngx_http_once_member(wait, NGX_CONF_UNSET, 0),
     ngx_http_once_member(repeat, NGX_CONF_UNSET, NGX_HTTP_ONCE_REPLAY),
     ngx_http_once_member(lost, NGX_CONF_UNSET, NGX_HTTP_ONCE_HOLD_LOST),
@@ -1322,7 +1321,7 @@ ngx_http_once_check_values(ngx_conf_t *cf, ngx_http_once_loc_conf_t *olcf)
     }
 
     if (olcf->policy.accept
-        && olcf->key_space == NGX_HTTP_ONCE_KEY_OF_PATH)
+        && olcf->key_space == NGX_HTTP_ONCE_OF_PATH)
     {
         ngx_http_once_log_conf(NGX_LOG_EMERG, cf, olcf,
                       "\"accept=\" of \"once_in_flight\" needs "
@@ -1500,7 +1499,7 @@ ngx_http_once_check_lookup(ngx_conf_t *cf, void **loc_conf)
         return NGX_ERROR;
     }
 
-    if (olcf->key_space == NGX_HTTP_ONCE_KEY_OF_PATH) {
+    if (olcf->key_space == NGX_HTTP_ONCE_OF_PATH) {
         ngx_http_once_log_conf(NGX_LOG_EMERG, cf, lookup,
                       "\"once_lookup\" needs \"once_key_space realm\": by a "
                       "name that has the path in it it finds no request");

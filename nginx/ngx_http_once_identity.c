@@ -180,7 +180,7 @@ ngx_http_once_head(ngx_http_request_t *r, ngx_http_once_loc_conf_t *olcf)
 
     head.encoding = ngx_http_once_header_in(r, "content-encoding");
     head.method = ngx_http_once_bytes(&r->method_name);
-    head.of_path = (olcf->key_space == NGX_HTTP_ONCE_KEY_OF_PATH);
+    head.of_path = (olcf->key_space == NGX_HTTP_ONCE_OF_PATH);
 
     return head;
 }

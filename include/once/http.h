@@ -133,8 +133,8 @@ typedef int once_http_text(void *user, const once_http_request *r, char *out,
                            size_t max);
 
 enum once_guard_lost { ONCE_LOST_HOLD = 0, ONCE_LOST_TAKEOVER = 1 };
-enum once_guard_key_space { ONCE_KEY_SPACE_PATH = 0, ONCE_KEY_SPACE_REALM = 1 };
 enum once_guard_repeat { ONCE_REPEAT_REPLAY = 0, ONCE_REPEAT_REFUSE = 1 };
+enum once_guard_key_space { ONCE_KEY_SPACE_REALM = 0, ONCE_KEY_SPACE_PATH = 1 };
 enum once_guard_failure { ONCE_STORE_DENY = 0, ONCE_STORE_BYPASS = 1 };
 
 /*
@@ -219,6 +219,14 @@ typedef struct once_guard_options {
     uint64_t max_age_ms;  /* with it: how old a key may be [the shorter of
                            * `ttl_ms` and `ttl_failure_ms`, less 15 minutes:
                            * that is also the most]                         */
+    uint32_t key_space;   /* enum once_guard_key_space: with realm a key
+                           * belongs to its caller, and the same key with
+                           * another method or path is 422 "key-reused"; with
+                           * path it is another request there, which executes.
+                           * It makes the name: to change it while records
+                           * live makes known keys new. All guards and
+                           * gateways of a store need the same
+                           * [ONCE_KEY_SPACE_REALM]                         */
     const char *accept;   /* path of this host where once_exchange_lookup()
                          * answers: a repeat in flight gets, after
                          * `in_flight_ms`, 202 with this Location,
@@ -227,8 +235,6 @@ typedef struct once_guard_options {
                          * clients that read that header before the status;
                          * others take 202 for success. Needs `scope`, and
                          * not keys of paths [NULL: 409]                    */
-    uint32_t key_space; /* enum once_guard_key_space: do method and path belong
-                         * to the key's name? [ONCE_KEY_SPACE_PATH]         */
 } once_guard_options;
 
 /* In a table of C: { .size = sizeof(once_guard_options), .scope_off = 1 } */
@@ -236,7 +242,7 @@ typedef struct once_guard_options {
     {                                                                          \
         sizeof(once_guard_options), NULL, NULL, NULL, 0, NULL, NULL, 0, NULL,  \
             NULL, 0, NULL, 0, 0, 0, 0, 0, 0, 0, 0, NULL, 0, 0, 0, NULL, NULL,  \
-            NULL, NULL, NULL, 0, 0, 0, NULL, 0, NULL, 0                        \
+            NULL, NULL, NULL, 0, 0, 0, NULL, 0, 0, NULL                        \
     }
 
 typedef struct once_guard once_guard;
@@ -305,8 +311,8 @@ ONCE_API ONCE_CHECK int once_exchange_new(once_guard *g,
  * nothing in the store. Returns
  *   ONCE_HTTP_READ  Call once_exchange_claim(); also if the key is missing.
  *   ONCE_EINVAL     The guard has no scope: anybody could ask which keys exist.
- *                   Or its keys belong to paths (`key_space`), and are found
- *                   by no other path. Or `wait_ms` is over 600000.
+ *                   Or its key space is path: a lookup has another path. Or
+ *                   `wait_ms` is over 600000.
  *   ONCE_ENOMEM     Out of memory.
  * After an error there is no exchange. Since 0.1.
  */

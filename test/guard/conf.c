@@ -544,7 +544,7 @@ static int set(struct conf *c, struct location *l, const struct directive *d,
     case REPEAT:
         return choose(l, d, value, "replay", "refuse");
     case KEY_SPACE:
-        return choose(l, d, value, "path", "realm");
+        return choose(l, d, value, "realm", "path");
     case FAILURE:
         return choose(l, d, value, "deny", "bypass");
     case TIME32:

@@ -171,7 +171,8 @@ const ways = {
     request: ['The request that the gateway got', [
         ['scope', 'Scope: who asked, as once_scope has it'],
         ['realm', 'Realm: the host, unless once_realm says otherwise'],
-        ['method', 'Method'], ['path', 'Path, as it was sent'],
+        ['method', 'Method, only under once_key_space path'],
+        ['path', 'Path, as it was sent, only there, too'],
         ['key', 'Idempotency-Key']]],
     key: ['A group and a key, of a program', [
         ['group', 'Group (default)'], ['key', 'Key']]],

@@ -8,8 +8,8 @@
 
 /* clang-format off */
 static const char help[] =
-    "usage: once name --realm R --method M --path P --key-file FILE\n"
-    "               (--scope-file FILE | --no-scope) [--json]\n"
+    "usage: once name --realm R --key-file FILE (--scope-file FILE | --no-scope)\n"
+    "               [--method M --path P] [--json]\n"
     "\n"
     "Prints the name, 64 hex digits, under which a gateway keeps the record of a\n"
     "request. It opens no store; once show --request takes the same options and\n"
@@ -17,7 +17,8 @@ static const char help[] =
     "\n"
     "  --realm R          the value of once_realm: by default the host's name, in\n"
     "                     lower case and without a port\n"
-    "  --method M         POST, PATCH ...\n"
+    "  --method M         POST, PATCH ...; with --path, where the gateway has\n"
+    "                     once_key_space path, and nowhere else\n"
     "  --path P           as the client sent it, not decoded; a query does not count\n"
     "  --key-file FILE    the value of the header Idempotency-Key\n"
     "  --scope-file FILE  the value of once_scope, which tells who sent it\n"

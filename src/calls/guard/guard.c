@@ -162,8 +162,8 @@ static int check_flags(const once_guard_options *o, once_error *err)
         {"cors_expose", o->cors_expose},
         {"dry_run", o->dry_run},
         {"repeat", o->repeat},
-        {"probe", o->probe},
         {"key_space", o->key_space},
+        {"probe", o->probe},
     };
     size_t i;
 
@@ -183,8 +183,8 @@ int once__guard_check_lookup(const once_guard_options *o, uint32_t wait_ms,
                           "ask which keys exist");
     if (o->key_space == ONCE_KEY_SPACE_PATH)
         return once__fail(err, ONCE_EINVAL,
-                          "lookup: needs key_space realm: by a name that has "
-                          "the path in it it finds no request");
+                          "lookup: not with key_space path: a lookup has "
+                          "another path than the request");
     if (wait_ms > IN_FLIGHT_MAX_MS)
         return once__fail(err, ONCE_EINVAL,
                           "lookup: %u ms is over %u (ten minutes)", wait_ms,
