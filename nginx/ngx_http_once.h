@@ -76,15 +76,31 @@ typedef struct {
 } ngx_http_once_scope_t;
 
 
+typedef struct ngx_http_once_loc_conf_s  ngx_http_once_loc_conf_t;
+
+
+/* "once_lookup" */
+
+typedef struct {
+    ngx_str_t                    name;      /* of the store */
+    ngx_msec_t                   wait;      /* 0: it answers at once */
+    ngx_str_t                    file;
+    ngx_uint_t                   line;
+    ngx_http_once_loc_conf_t    *conf;      /* as the location's, with a store */
+} ngx_http_once_lookup_t;
+
+
 typedef struct {
     ngx_array_t                  stores;    /* ngx_http_once_store_t * */
     ngx_array_t                  locations; /* void **, loc_conf arrays */
+    ngx_array_t                  lookups;   /* the same */
 } ngx_http_once_main_conf_t;
 
 
-typedef struct {
+struct ngx_http_once_loc_conf_s {
     ngx_str_t                    name;      /* of the store, len 0: off */
-    ngx_http_once_store_t       *store;
+    ngx_http_once_store_t       *store;     /* NULL: nothing is guarded */
+    ngx_http_once_lookup_t      *lookup;    /* NULL: it is none */
     ngx_str_t                    file;
     ngx_uint_t                   line;
     ngx_uint_t                   direct;    /* not inherited */
@@ -101,13 +117,14 @@ typedef struct {
     ngx_uint_t                   key_form;  /* enum once__key_form */
     ngx_msec_t                   max_age;   /* 0: the most */
     ngx_http_complex_value_t    *realm;
+    ngx_uint_t                   key_space;
     ngx_http_complex_value_t    *label;     /* NULL: method and path */
     ngx_flag_t                   label_off;
     once__compared              *compared;    /* NULL: not set */
     ngx_http_complex_value_t    *fingerprint; /* where it is not empty */
     ngx_uint_t                   methods;
     ngx_msec_t                   wait;
-    ngx_uint_t                   key_space;
+    ngx_str_t                    accept;    /* a path, len 0: 409 */
     ngx_uint_t                   repeat;
     once__statuses              *final;     /* as written */
     once__statuses              *release;
@@ -128,14 +145,14 @@ typedef struct {
 
     /* the method that each of them sends, NULL: that of the request */
     ngx_http_complex_value_t    *wire[NGX_HTTP_ONCE_NUPSTREAMS];
-} ngx_http_once_loc_conf_t;
+};
 
 
 #define NGX_HTTP_ONCE_HOLD_LOST     0
 #define NGX_HTTP_ONCE_TAKE_LOST     1
 
-#define NGX_HTTP_ONCE_REALM         0
-#define NGX_HTTP_ONCE_PATH          1
+#define NGX_HTTP_ONCE_OF_REALM      0
+#define NGX_HTTP_ONCE_OF_PATH       1
 
 #define NGX_HTTP_ONCE_REPLAY        0
 #define NGX_HTTP_ONCE_REFUSE        1

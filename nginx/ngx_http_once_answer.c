@@ -175,33 +175,24 @@ ngx_http_once_add_retry_after(ngx_http_request_t *r, ngx_http_once_ctx_t *ctx)
 }
 
 
-ngx_int_t
-ngx_http_once_set_problem(ngx_http_request_t *r, ngx_http_once_ctx_t *ctx,
-    ngx_buf_t *b)
+/* of our own, with the status that was decided; `text` is borrowed */
+
+static ngx_int_t
+ngx_http_once_set_document(ngx_http_request_t *r, ngx_http_once_ctx_t *ctx,
+    const char *type, ngx_str_t *text, ngx_buf_t *b)
 {
-    size_t   size;
-    u_char  *p;
-
     ngx_http_clean_header(r);
-
-    p = ngx_pnalloc(r->pool, ONCE__PROBLEM_MAX);
-    if (p == NULL) {
-        return NGX_ERROR;
-    }
-
-    size = once__problem_body(ctx->decision.problem, ctx->decision.status,
-                              ctx->decision.recorded, ctx->detail,
-                              (char *) p);
 
     r->headers_out.status = (ngx_uint_t) ctx->decision.status;
     r->headers_out.status_line.len = 0;
-    r->headers_out.content_length_n = (off_t) size;
-    ngx_str_set(&r->headers_out.content_type, "application/problem+json");
+    r->headers_out.content_length_n = (off_t) text->len;
+    r->headers_out.content_type.data = (u_char *) type;
+    r->headers_out.content_type.len = ngx_strlen(type);
     r->headers_out.content_type_len = r->headers_out.content_type.len;
     r->headers_out.content_type_lowcase = NULL;
 
-    b->pos = p;
-    b->last = p + size;
+    b->pos = text->data;
+    b->last = text->data + text->len;
 
     if (ngx_http_once_add_header(r, "Cache-Control", "no-store") != NGX_OK
         || ngx_http_once_add_retry_after(r, ctx) != NGX_OK)
@@ -209,7 +200,79 @@ ngx_http_once_set_problem(ngx_http_request_t *r, ngx_http_once_ctx_t *ctx,
         return NGX_ERROR;
     }
 
-    return ngx_http_once_add_ours(r, ctx);
+    return ctx->decision.marked ? ngx_http_once_add_ours(r, ctx) : NGX_OK;
+}
+
+
+ngx_int_t
+ngx_http_once_set_problem(ngx_http_request_t *r, ngx_http_once_ctx_t *ctx,
+    ngx_buf_t *b)
+{
+    ngx_str_t  text;
+
+    text.data = ngx_pnalloc(r->pool, ONCE__PROBLEM_MAX);
+    if (text.data == NULL) {
+        return NGX_ERROR;
+    }
+
+    text.len = once__problem_body(ctx->decision.problem, ctx->decision.status,
+                                  ctx->decision.recorded, ctx->detail,
+                                  (char *) text.data);
+
+    return ngx_http_once_set_document(r, ctx, "application/problem+json",
+                                      &text, b);
+}
+
+
+/* --- what became of a request --- */
+
+/* keeps what is told for the answer, as long as the record is at hand */
+
+ngx_int_t
+ngx_http_once_tell(ngx_http_request_t *r, ngx_http_once_ctx_t *ctx, int rc,
+    const once_record *record)
+{
+    ctx->told.data = ngx_pnalloc(r->pool, ONCE__LOOKUP_MAX);
+    if (ctx->told.data == NULL) {
+        return NGX_ERROR;
+    }
+
+    ctx->told.len = once__lookup_body(rc, record, &ctx->replay,
+                                      (char *) ctx->told.data);
+
+    return NGX_OK;
+}
+
+
+static ngx_int_t
+ngx_http_once_set_told(ngx_http_request_t *r, ngx_http_once_ctx_t *ctx,
+    ngx_buf_t *b)
+{
+    once_bytes  name;
+
+    if (ctx->told.data == NULL
+        || ngx_http_once_set_document(r, ctx, "application/json", &ctx->told,
+                                      b)
+           != NGX_OK)
+    {
+        return NGX_ERROR;
+    }
+
+    r->allow_ranges = 0;
+    r->disable_not_modified = 1;
+
+    if (!ctx->decision.located) {
+        return NGX_OK;
+    }
+
+    /* as it is written: headers_out.location would be made absolute */
+
+    name.data = "Location";
+    name.size = sizeof("Location") - 1;
+
+    return ngx_http_once_push_header(r, name,
+                                     ngx_http_once_bytes(&ctx->conf->accept))
+           ? NGX_OK : NGX_ERROR;
 }
 
 
@@ -460,6 +523,8 @@ ngx_http_once_answer_handler(ngx_http_request_t *r)
 
     rc = (ctx->decision.next == ONCE__NEXT_REPLAY)
          ? ngx_http_once_set_replay(r, ctx, b)
+         : (ctx->decision.next == ONCE__NEXT_TELL)
+         ? ngx_http_once_set_told(r, ctx, b)
          : ngx_http_once_set_problem(r, ctx, b);
 
     if (rc != NGX_OK) {

@@ -16,6 +16,8 @@
 ngx_int_t ngx_http_once_answer_handler(ngx_http_request_t *r);
 ngx_int_t ngx_http_once_set_problem(ngx_http_request_t *r,
     ngx_http_once_ctx_t *ctx, ngx_buf_t *b);
+ngx_int_t ngx_http_once_tell(ngx_http_request_t *r, ngx_http_once_ctx_t *ctx,
+    int rc, const once_record *record);
 ngx_int_t ngx_http_once_set_replay(ngx_http_request_t *r,
     ngx_http_once_ctx_t *ctx, ngx_buf_t *b);
 void ngx_http_once_whole(ngx_buf_t *b, ngx_chain_t *out);

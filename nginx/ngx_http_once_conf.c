@@ -9,6 +9,7 @@
 
 
 #include "ngx_http_once_conf.h"
+#include "ngx_http_once_lookup.h"
 #include "ngx_http_once_status.h"
 #include "base/named.h"
 
@@ -27,16 +28,16 @@ static ngx_conf_enum_t  ngx_http_once_store_failure[] = {
 };
 
 
-static ngx_conf_enum_t  ngx_http_once_repeat[] = {
-    { ngx_string("replay"), NGX_HTTP_ONCE_REPLAY },
-    { ngx_string("refuse"), NGX_HTTP_ONCE_REFUSE },
+static ngx_conf_enum_t  ngx_http_once_key_space[] = {
+    { ngx_string("realm"), NGX_HTTP_ONCE_OF_REALM },
+    { ngx_string("path"), NGX_HTTP_ONCE_OF_PATH },
     { ngx_null_string, 0 }
 };
 
 
-static ngx_conf_enum_t  ngx_http_once_key_space[] = {
-    { ngx_string("realm"), NGX_HTTP_ONCE_REALM },
-    { ngx_string("path"), NGX_HTTP_ONCE_PATH },
+static ngx_conf_enum_t  ngx_http_once_repeat[] = {
+    { ngx_string("replay"), NGX_HTTP_ONCE_REPLAY },
+    { ngx_string("refuse"), NGX_HTTP_ONCE_REFUSE },
     { ngx_null_string, 0 }
 };
 
@@ -486,6 +487,29 @@ ngx_http_once_fingerprint(ngx_conf_t *cf, ngx_command_t *cmd, void *conf)
 }
 
 
+/* "accept=" of "once_in_flight" */
+
+static char *
+ngx_http_once_accept(ngx_conf_t *cf, ngx_http_once_loc_conf_t *olcf,
+    ngx_str_t *value)
+{
+    once_error  err;
+
+    olcf->accept.data = value->data + 7;
+    olcf->accept.len = value->len - 7;
+
+    if (once__accept_check(ngx_http_once_bytes(&olcf->accept), &err)
+        != ONCE_OK)
+    {
+        ngx_conf_log_error(NGX_LOG_EMERG, cf, 0, "\"once_in_flight\": %s",
+                           err.text);
+        return NGX_CONF_ERROR;
+    }
+
+    return NGX_CONF_OK;
+}
+
+
 static char *
 ngx_http_once_in_flight(ngx_conf_t *cf, ngx_command_t *cmd, void *conf)
 {
@@ -493,32 +517,90 @@ ngx_http_once_in_flight(ngx_conf_t *cf, ngx_command_t *cmd, void *conf)
 
     ngx_str_t  *value;
     ngx_int_t   wait;
+    ngx_uint_t  i;
 
     if (olcf->wait != NGX_CONF_UNSET_MSEC) {
         return "is duplicate";
     }
 
     value = cf->args->elts;
-
-    if (ngx_strcmp(value[1].data, "reject") == 0) {
-        olcf->wait = 0;
-        return NGX_CONF_OK;
-    }
+    i = 1;
 
     wait = ngx_http_once_time(&value[1], "wait=", 1, NGX_HTTP_ONCE_WAIT_MAX);
-
-    if (wait == NGX_DECLINED) {
-        ngx_conf_log_error(NGX_LOG_EMERG, cf, 0,
-                           "\"once_in_flight\" takes \"reject\" or "
-                           "\"wait=TIME\", not \"%V\"", &value[1]);
-        return NGX_CONF_ERROR;
-    }
 
     if (wait == NGX_ERROR) {
         return "needs a time of 1ms to 10m";
     }
 
-    olcf->wait = (ngx_msec_t) wait;
+    olcf->wait = (wait == NGX_DECLINED) ? 0 : (ngx_msec_t) wait;
+
+    if (wait != NGX_DECLINED || (cf->args->nelts == 2
+                                 && ngx_strcmp(value[1].data, "reject") == 0))
+    {
+        i++;
+    }
+
+    if (i == cf->args->nelts) {
+        return NGX_CONF_OK;
+    }
+
+    if (i + 1 == cf->args->nelts
+        && ngx_strncmp(value[i].data, "accept=", 7) == 0)
+    {
+        return ngx_http_once_accept(cf, olcf, &value[i]);
+    }
+
+    ngx_conf_log_error(NGX_LOG_EMERG, cf, 0,
+                       "\"once_in_flight\" takes \"reject\", or \"wait=TIME\" "
+                       "and \"accept=/URI\", not \"%V\"", &value[i]);
+
+    return NGX_CONF_ERROR;
+}
+
+
+/* "once_lookup": the location is this, and nothing else */
+
+static char *
+ngx_http_once_lookup(ngx_conf_t *cf, ngx_command_t *cmd, void *conf)
+{
+    ngx_http_once_loc_conf_t *olcf = conf;
+
+    ngx_int_t                  wait;
+    ngx_str_t                 *value;
+    ngx_http_core_loc_conf_t  *clcf;
+
+    if (olcf->lookup != NULL) {
+        return "is duplicate";
+    }
+
+    clcf = ngx_http_conf_get_module_loc_conf(cf, ngx_http_core_module);
+
+    if (clcf->handler != NULL) {
+        return "needs a location in which nothing else answers";
+    }
+
+    olcf->lookup = ngx_pcalloc(cf->pool, sizeof(ngx_http_once_lookup_t));
+    if (olcf->lookup == NULL) {
+        return NGX_CONF_ERROR;
+    }
+
+    value = cf->args->elts;
+
+    if (cf->args->nelts == 3) {
+        wait = ngx_http_once_time(&value[2], "wait=", 1,
+                                  NGX_HTTP_ONCE_WAIT_MAX);
+
+        if (wait < 0) {
+            return "takes \"wait=TIME\", of 1ms to 10m, behind its store";
+        }
+
+        olcf->lookup->wait = (ngx_msec_t) wait;
+    }
+
+    olcf->lookup->name = value[1];
+    olcf->lookup->file = cf->conf_file->file.name;
+    olcf->lookup->line = cf->conf_file->line;
+    clcf->handler = ngx_http_once_lookup_handler;
 
     return NGX_CONF_OK;
 }
@@ -790,15 +872,15 @@ ngx_command_t  ngx_http_once_commands[] = {
     ngx_http_once_own("once_key_time", NGX_CONF_TAKE12,
                       ngx_http_once_key_time),
     ngx_http_once_flag("once_key_required", key_required),
-    ngx_http_once_slot("once_key_space", NGX_CONF_TAKE1, ngx_http_once_enum,
-                       key_space, &ngx_http_once_key_space),
     ngx_http_once_slot("once_realm", NGX_CONF_TAKE1,
                        ngx_http_set_complex_value_slot, realm, NULL),
+    ngx_http_once_slot("once_key_space", NGX_CONF_TAKE1, ngx_http_once_enum,
+                       key_space, &ngx_http_once_key_space),
     ngx_http_once_own("once_label", NGX_CONF_TAKE1, ngx_http_once_label),
     ngx_http_once_own("once_methods", NGX_CONF_1MORE, ngx_http_once_methods),
     ngx_http_once_own("once_fingerprint", NGX_CONF_1MORE,
                       ngx_http_once_fingerprint),
-    ngx_http_once_own("once_in_flight", NGX_CONF_TAKE1,
+    ngx_http_once_own("once_in_flight", NGX_CONF_TAKE12,
                       ngx_http_once_in_flight),
     ngx_http_once_slot("once_repeat", NGX_CONF_TAKE1, ngx_http_once_enum,
                        repeat, &ngx_http_once_repeat),
@@ -829,6 +911,13 @@ ngx_command_t  ngx_http_once_commands[] = {
     ngx_http_once_own("once_route", NGX_CONF_TAKE1,
                       ngx_http_once_route_directive),
 
+    { ngx_string("once_lookup"),
+      NGX_HTTP_LOC_CONF|NGX_CONF_TAKE12,
+      ngx_http_once_lookup,
+      NGX_HTTP_LOC_CONF_OFFSET,
+      0,
+      NULL },
+
     { ngx_string("once_status"),
       NGX_HTTP_LOC_CONF|NGX_CONF_NOARGS,
       ngx_http_once_status_directive,
@@ -858,8 +947,8 @@ static const struct {
     ngx_http_once_member(key_required, NGX_CONF_UNSET, 0),
     ngx_http_once_member(key_form, NGX_CONF_UNSET, ONCE__KEY_ANY),
     ngx_http_once_member(max_age, NGX_CONF_UNSET, 0),
+    ngx_http_once_member(key_space, NGX_CONF_UNSET, NGX_HTTP_ONCE_OF_REALM),
     ngx_http_once_member(wait, NGX_CONF_UNSET, 0),
-    ngx_http_once_member(key_space, NGX_CONF_UNSET, NGX_HTTP_ONCE_REALM),
     ngx_http_once_member(repeat, NGX_CONF_UNSET, NGX_HTTP_ONCE_REPLAY),
     ngx_http_once_member(lost, NGX_CONF_UNSET, NGX_HTTP_ONCE_HOLD_LOST),
     ngx_http_once_member(two_phase, NGX_CONF_UNSET, 0),
@@ -895,6 +984,8 @@ ngx_http_once_create_main_conf(ngx_conf_t *cf)
                        sizeof(ngx_http_once_store_t *))
         != NGX_OK
         || ngx_array_init(&omcf->locations, cf->pool, 4, sizeof(void **))
+           != NGX_OK
+        || ngx_array_init(&omcf->lookups, cf->pool, 2, sizeof(void **))
            != NGX_OK)
     {
         return NULL;
@@ -988,6 +1079,10 @@ ngx_http_once_merge_groups(ngx_http_once_loc_conf_t *prev,
         ngx_str_set(&conf->key_header, "idempotency_key");
     }
 
+    if (conf->wait == NGX_CONF_UNSET_MSEC) {
+        conf->accept = prev->accept;
+    }
+
     if (conf->compared == NULL) {
         conf->compared = prev->compared ? prev->compared
                                         : &ngx_http_once_all_compared;
@@ -998,22 +1093,84 @@ ngx_http_once_merge_groups(ngx_http_once_loc_conf_t *prev,
 }
 
 
-/* a location with "once", to be checked when all is merged */
+/*
+ * A location of "once_lookup" is not guarded, whatever it inherits.  What stands
+ * in it without a name, as "limit_except", is a part of it.
+ */
+
+static ngx_int_t
+ngx_http_once_merge_lookup(ngx_conf_t *cf, ngx_http_once_loc_conf_t *prev,
+    ngx_http_once_loc_conf_t *conf, ngx_http_core_loc_conf_t *clcf)
+{
+    if (conf->lookup == NULL && clcf->noname) {
+        conf->lookup = prev->lookup;
+    }
+
+    if (conf->lookup == NULL) {
+        return NGX_OK;
+    }
+
+    if (conf->direct && conf->name.len) {
+        ngx_http_once_log_conf(NGX_LOG_EMERG, cf, conf,
+                      "\"once\" and \"once_lookup\" need locations of their "
+                      "own, and stand both in location \"%V\"", &clcf->name);
+        return NGX_ERROR;
+    }
+
+    if (clcf->handler != ngx_http_once_lookup_handler
+        && !(clcf->noname && clcf->handler == NULL))
+    {
+        ngx_http_once_log_conf(NGX_LOG_EMERG, cf, conf->lookup,
+                      "\"once_lookup\" needs a location in which nothing else "
+                      "answers, and location \"%V\" is none", &clcf->name);
+        return NGX_ERROR;
+    }
+
+    conf->name.len = 0;
+    conf->file = conf->lookup->file;
+    conf->line = conf->lookup->line;
+
+    return NGX_OK;
+}
+
+
+static ngx_int_t
+ngx_http_once_push_conf(ngx_conf_t *cf, ngx_array_t *to)
+{
+    void  ***location;
+
+    location = ngx_array_push(to);
+    if (location == NULL) {
+        return NGX_ERROR;
+    }
+
+    *location = ((ngx_http_conf_ctx_t *) cf->ctx)->loc_conf;
+
+    return NGX_OK;
+}
+
+
+/* a location with "once" or "once_lookup", to be checked when all is merged */
 
 static ngx_int_t
 ngx_http_once_add_location(ngx_conf_t *cf, ngx_http_once_loc_conf_t *olcf)
 {
-    void                      ***location;
-    ngx_str_t                    host = ngx_string("$host");
-    once__status_lists           lists;
-    once__status_clash           clash;
-    ngx_http_once_main_conf_t   *omcf;
+    ngx_str_t                   host = ngx_string("$host");
+    once__status_lists          lists;
+    once__status_clash          clash;
+    ngx_http_once_main_conf_t  *omcf;
+
+    omcf = ngx_http_conf_get_module_main_conf(cf, ngx_http_once_module);
 
     if (olcf->realm == NULL) {
         olcf->realm = ngx_http_once_compile(cf, &host, NULL);
         if (olcf->realm == NULL) {
             return NGX_ERROR;
         }
+    }
+
+    if (olcf->lookup != NULL) {
+        return ngx_http_once_push_conf(cf, &omcf->lookups);
     }
 
     lists.final = olcf->final;
@@ -1028,16 +1185,7 @@ ngx_http_once_add_location(ngx_conf_t *cf, ngx_http_once_loc_conf_t *olcf)
         return NGX_ERROR;
     }
 
-    omcf = ngx_http_conf_get_module_main_conf(cf, ngx_http_once_module);
-
-    location = ngx_array_push(&omcf->locations);
-    if (location == NULL) {
-        return NGX_ERROR;
-    }
-
-    *location = ((ngx_http_conf_ctx_t *) cf->ctx)->loc_conf;
-
-    return NGX_OK;
+    return ngx_http_once_push_conf(cf, &omcf->locations);
 }
 
 
@@ -1066,7 +1214,15 @@ ngx_http_once_merge_loc_conf(ngx_conf_t *cf, void *parent, void *child)
     ngx_http_once_merge_groups(prev, conf);
     ngx_http_once_merge_members(prev, conf);
 
-    if (conf->name.len && ngx_http_once_add_location(cf, conf) != NGX_OK) {
+    if (ngx_http_once_merge_lookup(cf, prev, conf, clcf) != NGX_OK) {
+        return NGX_CONF_ERROR;
+    }
+
+    /* a part of a lookup's location is checked with it */
+
+    if ((conf->name.len || (conf->lookup != NULL && !clcf->noname))
+        && ngx_http_once_add_location(cf, conf) != NGX_OK)
+    {
         return NGX_CONF_ERROR;
     }
 
@@ -1129,6 +1285,7 @@ ngx_http_once_set_policy(ngx_http_once_loc_conf_t *olcf)
     policy->bypass = (olcf->store_failure == NGX_HTTP_ONCE_BYPASS);
     policy->dry_run = (int) olcf->dry_run;
     policy->refuse = (olcf->repeat == NGX_HTTP_ONCE_REFUSE);
+    policy->accept = (olcf->accept.len != 0);
     policy->probe = (olcf->probe != NULL && olcf->probe->len);
     policy->two_phase = (int) olcf->two_phase;
     policy->lease_ms = (uint32_t) olcf->lease;
@@ -1185,6 +1342,23 @@ ngx_http_once_check_values(ngx_conf_t *cf, ngx_http_once_loc_conf_t *olcf)
                       "\"once_store_failure bypass\" needs "
                       "\"once_lost takeover\": there is no failing open "
                       "under \"hold\"");
+        return NGX_ERROR;
+    }
+
+    if (olcf->policy.accept && olcf->scope == NULL) {
+        ngx_http_once_log_conf(NGX_LOG_EMERG, cf, olcf,
+                      "\"accept=\" of \"once_in_flight\" needs a scope: with "
+                      "\"once_scope off\" no lookup can answer");
+        return NGX_ERROR;
+    }
+
+    if (olcf->policy.accept
+        && olcf->key_space == NGX_HTTP_ONCE_OF_PATH)
+    {
+        ngx_http_once_log_conf(NGX_LOG_EMERG, cf, olcf,
+                      "\"accept=\" of \"once_in_flight\" needs "
+                      "\"once_key_space realm\": by a name that has the path "
+                      "in it no lookup finds a request");
         return NGX_ERROR;
     }
 
@@ -1333,6 +1507,63 @@ ngx_http_once_check_location(ngx_conf_t *cf, void **loc_conf)
     }
 
     return ngx_http_once_check_upstream(cf, loc_conf);
+}
+
+
+/* a lookup reads by the names that the guarded location writes */
+
+static ngx_int_t
+ngx_http_once_check_lookup(ngx_conf_t *cf, void **loc_conf)
+{
+    ngx_http_once_lookup_t     *lookup;
+    ngx_http_once_loc_conf_t   *olcf;
+    ngx_http_once_main_conf_t  *omcf;
+
+    omcf = ngx_http_conf_get_module_main_conf(cf, ngx_http_once_module);
+    olcf = loc_conf[ngx_http_once_module.ctx_index];
+    lookup = olcf->lookup;
+
+    if (olcf->scope == NULL) {
+        ngx_http_once_log_conf(NGX_LOG_EMERG, cf, lookup,
+                      "\"once_lookup\" needs \"once_scope\" with the "
+                      "authenticated caller: without one anybody could ask "
+                      "which keys exist");
+        return NGX_ERROR;
+    }
+
+    if (olcf->key_space == NGX_HTTP_ONCE_OF_PATH) {
+        ngx_http_once_log_conf(NGX_LOG_EMERG, cf, lookup,
+                      "\"once_lookup\" needs \"once_key_space realm\": by a "
+                      "name that has the path in it it finds no request");
+        return NGX_ERROR;
+    }
+
+    lookup->conf = ngx_pcalloc(cf->pool, sizeof(ngx_http_once_loc_conf_t));
+    if (lookup->conf == NULL) {
+        return NGX_ERROR;
+    }
+
+    *lookup->conf = *olcf;
+    olcf = lookup->conf;
+    olcf->accept.len = 0;
+    olcf->store = ngx_http_once_find_store(omcf, &lookup->name);
+
+    if (olcf->store == NULL) {
+        ngx_http_once_log_conf(NGX_LOG_EMERG, cf, olcf,
+                      "\"once_lookup %V\": there is no \"once_store\" of "
+                      "this name", &lookup->name);
+        return NGX_ERROR;
+    }
+
+    ngx_http_once_set_policy(olcf);
+
+    if (ngx_http_once_set_route(cf, olcf) != NGX_OK
+        || ngx_http_once_check_scope(cf, loc_conf) != NGX_OK)
+    {
+        return NGX_ERROR;
+    }
+
+    return ngx_http_once_check_values(cf, olcf);
 }
 
 
@@ -1504,6 +1735,14 @@ ngx_http_once_check_conf(ngx_conf_t *cf, ngx_http_once_main_conf_t *omcf)
 
     for (i = 0; i < omcf->locations.nelts; i++) {
         if (ngx_http_once_check_location(cf, locations[i]) != NGX_OK) {
+            return NGX_ERROR;
+        }
+    }
+
+    locations = omcf->lookups.elts;
+
+    for (i = 0; i < omcf->lookups.nelts; i++) {
+        if (ngx_http_once_check_lookup(cf, locations[i]) != NGX_OK) {
             return NGX_ERROR;
         }
     }

@@ -171,6 +171,7 @@ struct ngx_http_once_ctx_s {
     uint64_t                     apart;     /* s since the first */
     ngx_uint_t                   has_apart;
     once__response               replay;    /* the stored response */
+    ngx_str_t                    told;      /* what became of the request */
 
     /* what is known about the response */
     int                          observed;     /* enum once__observed */

@@ -167,7 +167,7 @@ ngx_http_once_split_uri(ngx_http_request_t *r, once_bytes *path,
 
 
 static once__request_head
-ngx_http_once_head(ngx_http_request_t *r, ngx_http_once_loc_conf_t *conf)
+ngx_http_once_head(ngx_http_request_t *r, ngx_http_once_loc_conf_t *olcf)
 {
     once__request_head  head;
 
@@ -180,7 +180,7 @@ ngx_http_once_head(ngx_http_request_t *r, ngx_http_once_loc_conf_t *conf)
 
     head.encoding = ngx_http_once_header_in(r, "content-encoding");
     head.method = ngx_http_once_bytes(&r->method_name);
-    head.of_path = (conf->key_space == NGX_HTTP_ONCE_PATH);
+    head.of_path = (olcf->key_space == NGX_HTTP_ONCE_OF_PATH);
 
     return head;
 }
@@ -232,6 +232,21 @@ ngx_http_once_name(ngx_http_request_t *r, ngx_http_once_ctx_t *ctx,
     once__name_hex(ctx->name, (char *) ctx->key_hash);
 
     return NGX_OK;
+}
+
+
+/* the same for a request that only asks: its own method, path and body do not
+ * matter */
+
+ngx_int_t
+ngx_http_once_name_of(ngx_http_request_t *r, ngx_http_once_ctx_t *ctx,
+    ngx_str_t *raw, int *problem)
+{
+    once__request_head  head;
+
+    head = ngx_http_once_head(r, ctx->conf);
+
+    return ngx_http_once_name(r, ctx, &head, raw, problem);
 }
 
 

@@ -225,6 +225,14 @@ ngx_http_once_decide(ngx_http_once_ctx_t *ctx, int rc)
                       "once: record %s: %s", ctx->key_hash, err.text);
     }
 
+    if (ctx->decision.next == ONCE__NEXT_TELL) {
+
+        /* without memory the answer is 500: see its handler */
+
+        (void) ngx_http_once_tell(ctx->request, ctx, rc,
+                                  ngx_http_once_record(ctx));
+    }
+
     ngx_http_once_follow(ctx);
     ngx_http_once_probe_offer(ctx, rc);
 }
@@ -677,7 +685,8 @@ ngx_http_once_destination(ngx_http_request_t *r, ngx_http_once_ctx_t *ctx,
     }
 
     if (r->content_handler
-        == ngx_http_once_upstreams[NGX_HTTP_ONCE_GRPC].handler)
+        == ngx_http_once_upstreams[NGX_HTTP_ONCE_GRPC].handler
+        || r->content_handler == ngx_http_once_lookup_handler)
     {
         return ONCE__TO_UNWATCHED;
     }
@@ -719,7 +728,8 @@ ngx_http_once_forbid(ngx_http_request_t *r, ngx_http_once_ctx_t *ctx)
 {
     ngx_log_error(NGX_LOG_ERR, r->connection->log, 0,
                   "once: a guarded request was led into a location with "
-                  "\"grpc_pass\" or \"dav_methods\" and was refused");
+                  "\"grpc_pass\", \"dav_methods\" or \"once_lookup\" and was "
+                  "refused");
 
     if (ctx->conf->dry_run) {
         ctx->would = ONCE__WOULD_REFUSE;

@@ -11,6 +11,7 @@
 
 
 #include "ngx_http_once_capture.h"
+#include "ngx_http_once_lookup.h"
 #include "ngx_http_once_pages.h"
 
 

@@ -36,7 +36,8 @@ typedef enum {
     NGX_HTTP_ONCE_CLAIMING,     /* the engine claims */
     NGX_HTTP_ONCE_OWNING,       /* the engine waits for the end */
     NGX_HTTP_ONCE_ENDING,       /* the engine records the end */
-    NGX_HTTP_ONCE_DECIDING      /* ... what a probe was told; no attempt */
+    NGX_HTTP_ONCE_DECIDING,     /* ... what a probe was told; no attempt */
+    NGX_HTTP_ONCE_LOOKING       /* the engine looks, and grants nothing */
 } ngx_http_once_task_state_e;
 
 
@@ -57,6 +58,7 @@ struct ngx_http_once_task_s {
     uint64_t                              asked_us; /* the call under way */
     uint64_t                              granted_us;
     once__cache_when                      when;     /* before the claim */
+    ngx_queue_t                           looking;  /* with LOOKING */
 };
 
 
@@ -114,6 +116,7 @@ static ngx_event_t              ngx_http_once_wake_ev;
 static ngx_event_t              ngx_http_once_tick_ev;
 static ngx_uint_t               ngx_http_once_pending;
 static ngx_uint_t               ngx_http_once_exiting;
+static ngx_queue_t              ngx_http_once_lookups;
 
 
 static const once__ending  ngx_http_once_gone = {
@@ -451,6 +454,11 @@ ngx_http_once_answered(ngx_http_once_task_t *task, ngx_log_t *log)
     asked = task->state;
     task->state = NGX_HTTP_ONCE_ENDED;
 
+    if (asked == NGX_HTTP_ONCE_LOOKING) {
+        ngx_queue_remove(&task->looking);
+        return;
+    }
+
     if (asked == NGX_HTTP_ONCE_ENDING) {
         ngx_http_once_count_time(&task->counts->complete,
                                  &once__store_buckets, now - task->asked_us);
@@ -751,6 +759,60 @@ ngx_http_once_claim(ngx_http_once_ctx_t *ctx, const once_request *request,
 
 
 ngx_int_t
+ngx_http_once_peek(ngx_http_once_ctx_t *ctx, const once_request *request,
+    ngx_http_once_result_pt handler)
+{
+    ngx_http_once_task_t    *task;
+    ngx_http_once_worker_t  *w;
+
+    w = ctx->conf->store->worker;
+
+    if (w == NULL || w->engine == NULL) {
+        return NGX_ERROR;
+    }
+
+    task = ngx_http_once_new_task(ctx, request);
+    if (task == NULL) {
+        return NGX_ERROR;
+    }
+
+    task->handler = handler;
+
+    if (once_look_start(task->attempt, ngx_http_once_done, task) != ONCE_OK) {
+        ngx_http_once_free_task(task);
+        return NGX_ERROR;
+    }
+
+    task->ctx = ctx;
+    ctx->task = task;
+    ngx_queue_insert_tail(&ngx_http_once_lookups, &task->looking);
+    ngx_http_once_started(task, NGX_HTTP_ONCE_LOOKING);
+
+    return NGX_OK;
+}
+
+
+/* this worker was told to quit: lookups that wait get what is known now */
+
+static void
+ngx_http_once_end_lookups(void)
+{
+    ngx_queue_t           *q;
+    ngx_http_once_task_t  *task;
+
+    for (q = ngx_queue_head(&ngx_http_once_lookups);
+         q != ngx_queue_sentinel(&ngx_http_once_lookups);
+         q = ngx_queue_next(q))
+    {
+        task = ngx_queue_data(q, ngx_http_once_task_t, looking);
+        once_attempt_cancel(task->attempt);
+    }
+
+    ngx_post_event(&ngx_http_once_wake_ev, &ngx_posted_events);
+}
+
+
+ngx_int_t
 ngx_http_once_finish(ngx_http_once_ctx_t *ctx, once__verdict verdict,
     once_bytes result, ngx_http_once_result_pt handler)
 {
@@ -847,6 +909,7 @@ ngx_http_once_abandon(ngx_http_once_ctx_t *ctx, int observed)
     switch (task->state) {
 
     case NGX_HTTP_ONCE_CLAIMING:
+    case NGX_HTTP_ONCE_LOOKING:
         once_attempt_cancel(task->attempt);
         ngx_post_event(&ngx_http_once_wake_ev, &ngx_posted_events);
         return;
@@ -981,6 +1044,10 @@ ngx_http_once_tick(ngx_event_t *ev)
         }
     }
 
+    if (ngx_exiting) {
+        ngx_http_once_end_lookups();
+    }
+
     /* a worker that exits gracefully works for as long as this timer runs */
 
     ev->cancelable = !ngx_http_once_owes();
@@ -1012,6 +1079,7 @@ ngx_http_once_listen(ngx_cycle_t *cycle)
     ngx_http_once_set_event(&ngx_http_once_tick_ev, ngx_http_once_tick,
                             cycle->log);
 
+    ngx_queue_init(&ngx_http_once_lookups);
     ngx_http_once_wev.write = 1;
     ngx_http_once_tick_ev.cancelable = 1;
 

@@ -28,6 +28,15 @@ void ngx_http_once_exit_process(ngx_cycle_t *cycle);
 
 ngx_int_t ngx_http_once_claim(ngx_http_once_ctx_t *ctx,
     const once_request *request, ngx_http_once_result_pt handler);
+
+/*
+ * Asks what became of the key, and claims nothing.  NGX_OK: the handler is
+ * called with the answer, which has a record; NGX_ERROR: nothing was asked.
+ */
+
+ngx_int_t ngx_http_once_peek(ngx_http_once_ctx_t *ctx,
+    const once_request *request, ngx_http_once_result_pt handler);
+
 ngx_int_t ngx_http_once_finish(ngx_http_once_ctx_t *ctx,
     once__verdict verdict, once_bytes result,
     ngx_http_once_result_pt handler);

@@ -207,12 +207,19 @@ typedef struct once_client_request {
     once_bytes body;
     uint32_t deadline_ms; /* of this send [the client's]                    */
     uint32_t ask_refused; /* 1: a kept refusal is asked again, same key [0] */
+    /*
+     * A status resource of the gateway (docs/http.md, section 10), asked with
+     * the order's key and headers before the outcome is called IN_DOUBT or
+     * TOO_OLD. It is not kept in the file. NULL: the one on the order's own
+     * host that a 202 with "Idempotency-Status: in_flight" names, if one has.
+     */
+    const char *lookup;
 } once_client_request;
 
 #define ONCE_CLIENT_REQUEST_INIT                                               \
     {                                                                          \
         sizeof(once_client_request), NULL, {NULL, 0}, NULL, NULL, NULL, 0,     \
-            {NULL, 0}, 0, 0                                                    \
+            {NULL, 0}, 0, 0, NULL                                              \
     }
 
 /* How a send ended. Initialise with ONCE_CLIENT_RESULT_INIT. */
@@ -277,6 +284,64 @@ ONCE_API ONCE_CHECK int once_client_send(once_client *c,
 
 /* Frees what the result points to and empties it. Since 0.1. */
 ONCE_API void once_client_result_clear(once_client_result *result);
+
+/* ---- Asking what became of a key -------------------------------------- */
+
+/* What a status resource of the gateway says (docs/http.md, section 10). */
+enum once_client_told_state {
+    ONCE_CLIENT_TOLD_NOTHING = 0,      /* no answer, or another one          */
+    ONCE_CLIENT_TOLD_ABSENT = 1,       /* nothing is recorded: the request may
+                                        * still come. Send the *same* key    */
+    ONCE_CLIENT_TOLD_IN_FLIGHT = 2,    /* ask again later                    */
+    ONCE_CLIENT_TOLD_COMPLETED = 3,    /* `recorded_status` says how         */
+    ONCE_CLIENT_TOLD_INDETERMINATE = 4 /* it may have taken effect           */
+};
+
+/* Initialise with ONCE_CLIENT_QUESTION_INIT; zero and NULL mean the default in
+ * brackets. */
+typedef struct once_client_question {
+    size_t size;
+    const char *url; /* of the lookup; "?wait=10s" waits there             */
+    once_bytes key;  /* 1 to 255 visible ASCII characters and spaces        */
+    const once_client_header *headers; /* credentials                       */
+    size_t n_headers;
+    uint32_t timeout_ms; /* of the whole call [15,000]                      */
+    const char *ca_file; /* certificates to trust [the system's]            */
+} once_client_question;
+
+#define ONCE_CLIENT_QUESTION_INIT                                              \
+    {                                                                          \
+        sizeof(once_client_question), NULL, {NULL, 0}, NULL, 0, 0, NULL        \
+    }
+
+/* Initialise with ONCE_CLIENT_TOLD_INIT. */
+typedef struct once_client_told {
+    size_t size;
+    int state;           /* enum once_client_told_state                     */
+    int status;          /* of the answer, 0 without one                    */
+    int recorded_status; /* of a completed request; 0: not told             */
+    char text[128];      /* what happened, in words that are safe to log    */
+    once_bytes body;     /* of the answer, as it came                       */
+    void *memory;
+} once_client_told;
+
+#define ONCE_CLIENT_TOLD_INIT                                                  \
+    {                                                                          \
+        sizeof(once_client_told), 0, 0, 0, "", {NULL, 0}, NULL                 \
+    }
+
+/*
+ * Asks once, without a client and its file. Blocks. Nothing is changed by it.
+ * Returns ONCE_OK, whatever came of it, or ONCE_EINVAL and ONCE_ELIMIT (which
+ * name the field) or ONCE_ENOMEM: nothing was asked. End `*told` with
+ * once_client_told_clear(). Since 0.1.
+ */
+ONCE_API ONCE_CHECK int once_client_lookup(const once_client_question *question,
+                                           once_client_told *told,
+                                           once_error *err);
+
+/* Frees what it points to and empties it. Accepts NULL. Since 0.1. */
+ONCE_API void once_client_told_clear(once_client_told *told);
 
 /* ---- The file -------------------------------------------------------- */
 

@@ -228,9 +228,22 @@ typedef struct once_guard_options {
                            * in place of the answer. A number that `final` or
                            * `release` has leaves the default list; in two
                            * lists it is refused ["502 504"]                */
-    uint32_t key_space;   /* enum once_guard_key_space: another one gives every
-                           * request another name, so no key is known any
-                           * more [ONCE_KEY_SPACE_REALM]                    */
+    uint32_t key_space;   /* enum once_guard_key_space: with realm a key
+                           * belongs to its caller, and the same key with
+                           * another method or path is 422 "key-reused"; with
+                           * path it is another request there, which executes.
+                           * It makes the name: to change it while records
+                           * live makes known keys new. All guards and
+                           * gateways of a store need the same
+                           * [ONCE_KEY_SPACE_REALM]                         */
+    const char *accept;   /* path of this host where once_exchange_lookup()
+                         * answers: a repeat in flight gets, after
+                         * `in_flight_ms`, 202 with this Location,
+                         * Retry-After, "Idempotency-Status: in_flight" and
+                         * what a lookup would say, in place of 409. For
+                         * clients that read that header before the status;
+                         * others take 202 for success. Needs `scope`, and
+                         * not keys of paths [NULL: 409]                    */
 } once_guard_options;
 
 /* In a table of C: { .size = sizeof(once_guard_options), .scope_off = 1 } */
@@ -238,7 +251,7 @@ typedef struct once_guard_options {
     {                                                                          \
         sizeof(once_guard_options), NULL, NULL, NULL, 0, NULL, NULL, 0, NULL,  \
             NULL, 0, NULL, 0, 0, 0, 0, 0, 0, 0, 0, NULL, 0, 0, 0, NULL, NULL,  \
-            NULL, NULL, NULL, 0, 0, 0, NULL, 0, NULL, 0                        \
+            NULL, NULL, NULL, 0, 0, 0, NULL, 0, NULL, 0, NULL                  \
     }
 
 typedef struct once_guard once_guard;
@@ -307,8 +320,8 @@ ONCE_API ONCE_CHECK int once_exchange_new(once_guard *g,
  * nothing in the store. Returns
  *   ONCE_HTTP_READ  Call once_exchange_claim(); also if the key is missing.
  *   ONCE_EINVAL     The guard has no scope: anybody could ask which keys exist.
- *                   Or its key_space is path: method and path of a lookup are
- *                   others. Or `wait_ms` is over 600000.
+ *                   Or its key space is path: a lookup has another path. Or
+ *                   `wait_ms` is over 600000.
  *   ONCE_ENOMEM     Out of memory.
  * After an error there is no exchange. Since 0.1.
  */

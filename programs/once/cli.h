@@ -51,6 +51,7 @@
     X(report, RECORDS)                                                         \
     X(trace, RECORDS)                                                          \
     X(name, RECORDS)                                                           \
+    X(lookup, RECORDS)                                                         \
     X(dump, RECORDS)                                                           \
     CLI_MESSAGES_COMMANDS(X)                                                   \
     X(completion, OTHER)

@@ -81,6 +81,13 @@ int once__client_reported(once_bytes value);
  * `recorded_status`. */
 int once__client_code(once_bytes content_type, once_bytes body);
 
+/* What a lookup has answered with 200: enum once_client_told_state, and with
+ * COMPLETED the recorded status. NOTHING: it is another document. */
+int once__client_told(once_bytes content_type, once_bytes body, int *recorded);
+/* What a recorded status means, as of already-done: CODE_ANSWER_LOST, _REFUSED,
+ * _FAILED; CODE_UNKNOWN if it is none. */
+int once__client_recorded(int status);
+
 /* ---- Pauses, backoff.c ------------------------------------------------- */
 
 /* The longest pause before attempt `n`, 1 being the first repetition. */
@@ -137,6 +144,11 @@ struct once__ask {
 };
 
 ONCE_CHECK int once__request_check(const once_client_request *r,
+                                   once_error *err);
+/* `what` names the field. */
+ONCE_CHECK int once__url_check(const char *what, const char *url,
+                               once_error *err);
+ONCE_CHECK int once__headers_check(const once_client_header *headers, size_t n,
                                    once_error *err);
 ONCE_CHECK int once__group_check(const char *group, once_bytes order,
                                  once_error *err);
@@ -267,7 +279,8 @@ struct once__transfer {
     int too_long;     /* its body was longer than response_max      */
     const char *said; /* libcurl's static text where it failed  */
     struct once__answer answer;
-    once_bytes answer_headers; /* encoded; borrowed until _clear */
+    once_bytes answer_headers;        /* encoded; borrowed until _clear */
+    once_bytes answer_type, location; /* two of them, or empty   */
     once_bytes answer_body;
     void *memory; /* transfer.c's own */
 };
@@ -284,5 +297,13 @@ void once__transfer_drop(void *easy);
 ONCE_CHECK int once__transfer_run(void *easy, struct once__transfer *t,
                                   once_error *err);
 void once__transfer_clear(struct once__transfer *t);
+
+/* ---- What became of a key, lookup.c ------------------------------------- */
+
+/* Asks t->url with t->key and the headers, and sets method, body and begin.
+ * `*recorded` and `*state` as of once__client_told(). ONCE_OK, whatever came of
+ * it, or ONCE_ENOMEM. */
+ONCE_CHECK int once__client_lookup(void *easy, struct once__transfer *t,
+                                   int *recorded, int *state, once_error *err);
 
 #endif /* ONCE_CLIENT_CLIENT_H */

@@ -2,6 +2,9 @@
 /*
  * judge.c - what an answer means for an order (docs/client.md has the table).
  *
+ * The status header comes before the status: 202 with "in_flight" is no
+ * success, but where a lookup may be asked.
+ *
  * Two questions, asked of each answer: is this the final answer to the order,
  * and did at least this attempt do nothing? The second matters because an
  * answer says nothing about other attempts unless it comes from the record: a
@@ -100,8 +103,7 @@ static struct once__judgement judge_4xx(const struct once__answer *a,
         return judged(ONCE__NEXT_AGAIN, ONCE_CLIENT_NOT_SENT, 1, -1);
     case 409:
         /* With Retry-After: how other servers say "in flight". */
-        if (a->reported == ONCE__REPORTED_IN_FLIGHT ||
-            (!recorded && a->has_retry))
+        if (!recorded && a->has_retry)
             return judged(ONCE__NEXT_AGAIN, ONCE_CLIENT_IN_DOUBT, 0, 0);
         return refusal(recorded);
     default:
@@ -125,6 +127,8 @@ struct once__judgement once__client_judge(const struct once__answer *a)
 
     if (a->code != ONCE__CODE_NONE)
         return judge_problem(a->code);
+    if (a->reported == ONCE__REPORTED_IN_FLIGHT)
+        return judge_problem(ONCE__CODE_IN_FLIGHT);
     if (a->status >= 200 && a->status < 300)
         return judged(ONCE__NEXT_DONE, ONCE_CLIENT_ANSWERED, 0, 0);
     if (a->status >= 300 && a->status < 400)
@@ -180,14 +184,13 @@ static int code_of(const char *code, int safe_new_key)
     return safe_new_key ? ONCE__CODE_REJECTED : ONCE__CODE_UNKNOWN;
 }
 
-/* Refused as a repetition: the recorded status is read as in a replay. */
-static int code_of_done(const json_t *problem)
+/* The recorded status is read as in a replay. */
+int once__client_recorded(int status)
 {
-    const json_t *recorded = json_object_get(problem, "recorded_status");
-    struct once__answer a = {(int)json_integer_value(recorded),
-                             ONCE__REPORTED_REPLAYED, ONCE__CODE_NONE, 0, 0};
+    struct once__answer a = {status, ONCE__REPORTED_REPLAYED, ONCE__CODE_NONE,
+                             0, 0};
 
-    if (!json_is_integer(recorded) || a.status < 200 || a.status > 599)
+    if (status < 200 || status > 599)
         return ONCE__CODE_UNKNOWN;
     switch (once__client_judge(&a).next) {
     case ONCE__NEXT_DONE:
@@ -199,10 +202,17 @@ static int code_of_done(const json_t *problem)
     }
 }
 
-static int is_problem(once_bytes content_type)
+/* 0: there is none, or it is no status. */
+static int recorded_status(const json_t *o)
 {
-    static const char type[] = "application/problem+json";
-    const size_t size = sizeof(type) - 1;
+    json_int_t n = json_integer_value(json_object_get(o, "recorded_status"));
+
+    return n >= 200 && n <= 599 ? (int)n : 0;
+}
+
+static int is_type(once_bytes content_type, const char *type)
+{
+    const size_t size = strlen(type);
     const char *text = content_type.data;
 
     return content_type.size >= size && strncasecmp(text, type, size) == 0 &&
@@ -216,7 +226,7 @@ int once__client_code(once_bytes content_type, once_bytes body)
     int found = ONCE__CODE_NONE;
     json_t *o;
 
-    if (body.size == 0 || !is_problem(content_type))
+    if (body.size == 0 || !is_type(content_type, "application/problem+json"))
         return ONCE__CODE_NONE;
     o = json_loadb(body.data, body.size, JSON_REJECT_DUPLICATES, NULL);
     type = json_string_value(json_object_get(o, "type"));
@@ -225,9 +235,41 @@ int once__client_code(once_bytes content_type, once_bytes body)
         strncmp(type, type_prefix, sizeof(type_prefix) - 1) == 0 &&
         strcmp(type + sizeof(type_prefix) - 1, code) == 0)
         found = strcmp(code, "already-done") == 0
-                    ? code_of_done(o)
+                    ? once__client_recorded(recorded_status(o))
                     : code_of(code,
                               json_is_true(json_object_get(o, "safe_new_key")));
     json_decref(o);
     return found;
+}
+
+int once__client_told(once_bytes content_type, once_bytes body, int *recorded)
+{
+    static const struct {
+        const char *name;
+        int state;
+    } states[] = {
+        {"absent", ONCE_CLIENT_TOLD_ABSENT},
+        {"in-flight", ONCE_CLIENT_TOLD_IN_FLIGHT},
+        {"completed", ONCE_CLIENT_TOLD_COMPLETED},
+        {"indeterminate", ONCE_CLIENT_TOLD_INDETERMINATE},
+    };
+    int state = ONCE_CLIENT_TOLD_NOTHING;
+    const char *name;
+    json_t *o;
+    size_t i;
+
+    *recorded = 0;
+    if (body.size == 0 || !is_type(content_type, "application/json"))
+        return state;
+    o = json_loadb(body.data, body.size, JSON_REJECT_DUPLICATES, NULL);
+    name = json_string_value(json_object_get(o, "state"));
+    /* No document of a gateway promises a new key here. */
+    if (name != NULL && json_is_false(json_object_get(o, "safe_new_key")))
+        for (i = 0; i < sizeof(states) / sizeof(states[0]); i++)
+            if (strcmp(states[i].name, name) == 0)
+                state = states[i].state;
+    if (state == ONCE_CLIENT_TOLD_COMPLETED)
+        *recorded = recorded_status(o);
+    json_decref(o);
+    return state;
 }

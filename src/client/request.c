@@ -118,40 +118,44 @@ static const char *after_scheme(const char *url)
     return strncasecmp(url, "https://", 8) == 0 ? url + 8 : NULL;
 }
 
-static int check_url(const char *url, once_error *err)
+int once__url_check(const char *what, const char *url, once_error *err)
 {
-    const char *host = after_scheme(url);
+    const char *host = url != NULL ? after_scheme(url) : NULL;
     size_t size;
 
-    if (strlen(url) > ONCE_CLIENT_URL_MAX)
-        return once__fail(err, ONCE_ELIMIT, "url: over %zu characters",
-                          ONCE_CLIENT_URL_MAX);
     if (host == NULL)
         return once__fail(err, ONCE_EINVAL,
-                          "url: must begin with http:// or https://");
+                          "%s: must begin with http:// or https://", what);
+    if (strlen(url) > ONCE_CLIENT_URL_MAX)
+        return once__fail(err, ONCE_ELIMIT, "%s: over %zu characters", what,
+                          ONCE_CLIENT_URL_MAX);
     if (!is_visible(url) || strchr(url, '#') != NULL ||
         strchr(url, '\\') != NULL)
         return once__fail(err, ONCE_EINVAL,
-                          "url: must be visible ASCII characters without "
-                          "fragment; escape others");
+                          "%s: must be visible ASCII characters without "
+                          "fragment; escape others",
+                          what);
     size = strcspn(host, "/?");
     if (size == 0 || size > ONCE__AUTHORITY_MAX - 10)
-        return once__fail(err, ONCE_EINVAL, "url: no host, or a too long one");
+        return once__fail(err, ONCE_EINVAL, "%s: no host, or a too long one",
+                          what);
     if (memchr(host, '@', size) != NULL)
         return once__fail(err, ONCE_EINVAL,
-                          "url: holds a user or a password; send a header");
+                          "%s: holds a user or a password; send a header",
+                          what);
     return ONCE_OK;
 }
 
-static int check_headers(const once_client_request *r, once_error *err)
+int once__headers_check(const once_client_header *headers, size_t n,
+                        once_error *err)
 {
     size_t i, size = 0;
 
-    if (r->n_headers > ONCE_CLIENT_HEADERS_MAX)
+    if (n > ONCE_CLIENT_HEADERS_MAX)
         return once__fail(err, ONCE_ELIMIT, "headers: more than %zu",
                           ONCE_CLIENT_HEADERS_MAX);
-    for (i = 0; i < r->n_headers; i++) {
-        const once_client_header *h = &r->headers[i];
+    for (i = 0; i < n; i++) {
+        const once_client_header *h = &headers[i];
 
         if (h->name == NULL || !is_token(h->name, 256))
             return once__fail(err, ONCE_EINVAL,
@@ -194,8 +198,11 @@ int once__request_check(const once_client_request *r, once_error *err)
     if (r->body.size > ONCE_CLIENT_BODY_MAX)
         return once__fail(err, ONCE_ELIMIT, "body: over %zu bytes",
                           ONCE_CLIENT_BODY_MAX);
-    rc = r->url != NULL ? check_url(r->url, err) : ONCE_OK;
-    return rc == ONCE_OK ? check_headers(r, err) : rc;
+    rc = r->url != NULL ? once__url_check("url", r->url, err) : ONCE_OK;
+    if (rc == ONCE_OK && r->lookup != NULL)
+        rc = once__url_check("lookup", r->lookup, err);
+    return rc == ONCE_OK ? once__headers_check(r->headers, r->n_headers, err)
+                         : rc;
 }
 
 /* ---- Sums -------------------------------------------------------------- */

@@ -16,6 +16,10 @@
  * It keeps two promises. A byte of an order leaves only after key, request and
  * the attempt itself are durable. And "not done" is said only while no attempt
  * of anybody is in doubt, or if the record says so.
+ *
+ * Before an order is called in doubt, or too old to be sent, the gateway's
+ * lookup is asked, where one is known: it tells what is recorded, and changes
+ * nothing.
  */
 #include "client/handle.h"
 
@@ -36,6 +40,11 @@ struct send {
     size_t n_headers;
     char host[ONCE__AUTHORITY_MAX];
     uint64_t end_ms;
+    uint64_t reserve_ms; /* of it, for the lookup and what follows     */
+    char *lookup;        /* its URL, or NULL                           */
+    int looked;
+    int recorded; /* enum once__code of what it has told, or NONE */
+    int recorded_status;
     uint32_t tries;     /* attempts, also those without a connection   */
     uint32_t sent;      /* those that were marked                      */
     uint32_t own_doubt; /* of these, unaccounted for                   */
@@ -163,7 +172,7 @@ static void end(struct send *s, int outcome, int reason, int state,
 
     o.state = state;
     o.reason = reason;
-    o.status = s->t.whole ? s->t.answer.status : 0;
+    o.status = s->t.whole ? s->t.answer.status : s->recorded_status;
     o.replayed = s->t.whole && s->t.answer.reported == ONCE__REPORTED_REPLAYED;
     o.answer_headers = s->t.whole ? s->t.answer_headers : (once_bytes){"", 0};
     o.answer_body = s->t.whole ? s->t.answer_body : (once_bytes){"", 0};
@@ -179,6 +188,34 @@ static void end(struct send *s, int outcome, int reason, int state,
     r->wait_ms = s->t.whole ? s->t.answer.retry_ms : 0;
     (void)snprintf(r->text, sizeof(r->text), "%s", s->text);
     fill_or_say(r, o.answer_headers, o.answer_body);
+}
+
+/* 1: a lookup has told the outcome, as `already-done` would have. */
+static int end_as_recorded(struct send *s, once_client_result *r)
+{
+    static const struct {
+        int recorded, outcome, reason, state;
+    } rows[] = {
+        {ONCE__CODE_ANSWER_LOST, ONCE_CLIENT_DONE, ONCE_CLIENT_ANSWER_LOST,
+         ONCE_CLIENT_FINISHED},
+        {ONCE__CODE_REFUSED, ONCE_CLIENT_NOT_DONE, ONCE_CLIENT_ANSWERED,
+         ONCE_CLIENT_REFUSED},
+        {ONCE__CODE_FAILED, ONCE_CLIENT_UNKNOWN, ONCE_CLIENT_FAILED,
+         ONCE_CLIENT_OPEN},
+    };
+    size_t i;
+
+    for (i = 0; i < sizeof(rows) / sizeof(rows[0]); i++) {
+        if (rows[i].recorded != s->recorded)
+            continue;
+        once__transfer_clear(&s->t); /* what it has is another answer */
+        s->t.whole = 0;
+        (void)snprintf(s->text, sizeof(s->text), "recorded: %d",
+                       s->recorded_status);
+        end(s, rows[i].outcome, rows[i].reason, rows[i].state, r);
+        return 1;
+    }
+    return 0;
 }
 
 /*
@@ -215,10 +252,19 @@ static int give_up(struct send *s, int reason, once_client_result *r,
     if (reason != ONCE_CLIENT_TOO_OLD)
         reason = ONCE_CLIENT_IN_DOUBT;
     rc = ONCE_OK;
+    if (end_as_recorded(s, r))
+        goto out;
     end(s, ONCE_CLIENT_UNKNOWN, reason, ONCE_CLIENT_OPEN, r);
 out:
     once__order_clear(&o);
     return rc;
+}
+
+/* Until when is it attempted? */
+static uint64_t attempts_end(const struct send *s)
+{
+    return s->lookup != NULL && !s->looked ? s->end_ms - s->reserve_ms
+                                           : s->end_ms;
 }
 
 /* ---- One attempt ------------------------------------------------------- */
@@ -299,12 +345,31 @@ static void account(struct send *s)
     s->own_doubt--;
 }
 
+/* Where a 202 says that the order may be asked for, on its own host: a place on
+ * another one must not get the key. Without memory there is no lookup. */
+static void note_location(struct send *s)
+{
+    once_bytes path = s->t.location;
+    const char *text = path.data;
+    char *url = NULL;
+
+    if (s->lookup != NULL || !s->t.whole || s->t.answer.status != 202 ||
+        s->t.answer.reported != ONCE__REPORTED_IN_FLIGHT || path.size == 0 ||
+        text[0] != '/' || (path.size > 1 && text[1] == '/') ||
+        asprintf(&url, "%s%.*s", s->host, (int)path.size, text) < 0)
+        return;
+    if (once__url_check("lookup", url, NULL) == ONCE_OK)
+        s->lookup = url;
+    else
+        free(url);
+}
+
 static int attempt(struct send *s, once_error *err)
 {
     const once_client_options *o = &s->c->options;
     uint64_t at = now(s->c);
     /* To libcurl a time of 0 is no limit. */
-    uint64_t left = at < s->end_ms ? s->end_ms - at : 1;
+    uint64_t end_ms = attempts_end(s), left = at < end_ms ? end_ms - at : 1;
     int resumed = s->request->method == NULL;
     void *easy = take_handle(s->c);
     int rc;
@@ -340,6 +405,7 @@ static int attempt(struct send *s, once_error *err)
         s->j = once__client_judge(&s->t.answer);
     else if (s->t.hopeless)
         s->j.next = ONCE__NEXT_REJECTED;
+    note_location(s);
     report_health(s, s->j.unhealthy);
     if (s->t.begun && s->j.harmless && !s->t.copied)
         account(s);
@@ -352,9 +418,9 @@ static int attempt(struct send *s, once_error *err)
 static int wait_ms(struct send *s, uint64_t ms)
 {
     const once_client_options *o = &s->c->options;
-    uint64_t at = now(s->c);
+    uint64_t at = now(s->c), end_ms = attempts_end(s);
 
-    if (at >= s->end_ms || ms >= s->end_ms - at)
+    if (at >= end_ms || ms >= end_ms - at)
         return -1;
     return ms > 0 && o->pause(o->user, ms) != 0 ? -1 : 0;
 }
@@ -367,7 +433,8 @@ static int pause_before(struct send *s, uint32_t repetition)
     uint64_t least = s->t.whole ? s->t.answer.retry_ms : 0;
     uint64_t most =
         once__client_backoff(o->backoff_ms, o->backoff_max_ms, repetition);
-    uint64_t at = now(s->c), left = at < s->end_ms ? s->end_ms - at : 0;
+    uint64_t at = now(s->c), end_ms = attempts_end(s);
+    uint64_t left = at < end_ms ? end_ms - at : 0;
     uint64_t random = 0;
 
     if (least >= left)
@@ -400,12 +467,62 @@ static int wait_for_circuit(struct send *s)
     }
 }
 
+/* ---- What the gateway knows --------------------------------------------- */
+
+/* The order's headers, but for those of its body. */
+static once_client_header *question_headers(const struct send *s, size_t *n)
+{
+    once_client_header *out = calloc(s->n_headers + 1, sizeof(*out));
+    size_t i;
+
+    *n = 0;
+    for (i = 0; out != NULL && i < s->n_headers; i++)
+        if (strncasecmp(s->headers[i].name, "Content-", 8) != 0)
+            out[(*n)++] = s->headers[i];
+    return out;
+}
+
+/* Asks the lookup, once in a send, if any attempt is in doubt. 1: an outcome is
+ * recorded. */
+static int look_up(struct send *s)
+{
+    const once_client_options *o = &s->c->options;
+    uint64_t at = now(s->c), left = at < s->end_ms ? s->end_ms - at : 1;
+    struct once__transfer t = {.url = s->lookup,
+                               .key = s->order.key,
+                               .ca_file = s->c->ca_file,
+                               .connect_ms = (left + 1) / 2,
+                               .attempt_ms = (left + 1) / 2,
+                               .response_max = o->response_max};
+    once_client_header *headers;
+    once_error ignored = {0, ""};
+    int state = ONCE_CLIENT_TOLD_NOTHING;
+    void *easy;
+
+    if (s->lookup == NULL || s->looked || s->doubt == 0)
+        return 0;
+    s->looked = 1;
+    headers = question_headers(s, &t.n_headers);
+    easy = take_handle(s->c);
+    t.headers = headers;
+    if (headers != NULL && easy != NULL &&
+        once__client_lookup(easy, &t, &s->recorded_status, &state, &ignored) ==
+            ONCE_OK &&
+        state == ONCE_CLIENT_TOLD_COMPLETED)
+        s->recorded = once__client_recorded(s->recorded_status);
+    once__transfer_clear(&t);
+    put_handle(s->c, easy);
+    free(headers);
+    return s->recorded != ONCE__CODE_NONE && s->recorded != ONCE__CODE_UNKNOWN;
+}
+
 /* The attempt could not be noted in the file: an error, or another process has
  * finished the order. */
 static int not_marked(struct send *s, once_client_result *r, once_error *err)
 {
     if (s->mark_rc == ONCE_REFUSED) {
         (void)snprintf(s->text, sizeof(s->text), "not sent again");
+        (void)look_up(s);
         return give_up(s, ONCE_CLIENT_TOO_OLD, r, err);
     }
     if (s->own_doubt > 0) {
@@ -462,6 +579,11 @@ static int pursue(struct send *s, once_client_result *r, once_error *err)
             pause_before(s, ++repetition) < 0)
             break;
     }
+    /* One attempt more for the recorded answer; if it does not get through, the
+     * recorded status has to do. */
+    if (look_up(s) && attempt(s, err) == ONCE_OK && s->mark_rc == ONCE_OK &&
+        s->t.whole && s->j.next != ONCE__NEXT_AGAIN)
+        return conclude(s, r, err);
     return give_up(s, ONCE_CLIENT_NOT_SENT, r, err);
 }
 
@@ -531,9 +653,18 @@ static int is_too_old(const struct send *s)
     return s->order.doubt > 0 && s->order.sent_ms < oldest(s->c);
 }
 
+static void set_times(struct send *s)
+{
+    const once_client_options *o = &s->c->options;
+    uint32_t all = s->request->deadline_ms;
+
+    all = all != 0 ? all : o->deadline_ms;
+    s->end_ms = now(s->c) + all;
+    s->reserve_ms = all / 4 < o->connect_ms ? all / 4 : o->connect_ms;
+}
+
 static int go(struct send *s, once_client_result *r, once_error *err)
 {
-    uint32_t deadline = s->request->deadline_ms;
     int rc;
 
     if (once__client_hash(s->order.key, r->key_hash) != ONCE_OK)
@@ -543,18 +674,18 @@ static int go(struct send *s, once_client_result *r, once_error *err)
         return ONCE_OK;
     }
     s->doubt = s->order.doubt;
-    if (is_too_old(s)) {
-        (void)snprintf(s->text, sizeof(s->text), "not sent again");
-        return give_up(s, ONCE_CLIENT_TOO_OLD, r, err);
-    }
     rc = join_headers(s);
     if (rc != ONCE_OK)
         return once__fail(err, rc, "client: %s",
                           rc == ONCE_ENOMEM ? "out of memory"
                                             : "the kept headers are corrupt");
-    s->end_ms =
-        now(s->c) + (deadline != 0 ? deadline : s->c->options.deadline_ms);
+    set_times(s);
     once__client_authority(s->order.url, s->host);
+    if (is_too_old(s)) {
+        (void)snprintf(s->text, sizeof(s->text), "not sent again");
+        (void)look_up(s);
+        return give_up(s, ONCE_CLIENT_TOO_OLD, r, err);
+    }
     rc = pursue(s, r, err);
     r->attempts = s->sent;
     return rc;
@@ -575,6 +706,11 @@ int once_client_send(once_client *c, const once_client_request *request,
                           "header");
     memcpy(&r, request, request->size);
     rc = keep(&s, err);
+    if (rc == ONCE_OK && r.lookup != NULL) {
+        s.lookup = strdup(r.lookup);
+        if (s.lookup == NULL)
+            rc = once__fail(err, ONCE_ENOMEM, "client: out of memory");
+    }
     if (rc == ONCE_MISMATCH) {
         own.outcome = ONCE_CLIENT_MISMATCH;
         own.reason = ONCE_CLIENT_CHANGED;
@@ -586,6 +722,7 @@ int once_client_send(once_client *c, const once_client_request *request,
     once__transfer_clear(&s.t);
     once__order_clear(&s.order);
     free(s.headers);
+    free(s.lookup);
     if (rc != ONCE_OK || result == NULL) {
         int outcome = own.outcome;
 

@@ -265,8 +265,11 @@ static CURLcode set_up(CURL *easy, struct once__transfer *t, struct answer *a,
     SET(CURLOPT_NOPROGRESS, 1L);
     SET(CURLOPT_USERAGENT, "once-client/" ONCE_VERSION);
     SET(CURLOPT_HTTPHEADER, lines);
-    SET(CURLOPT_POSTFIELDSIZE_LARGE, (curl_off_t)t->body.size);
-    SET(CURLOPT_POSTFIELDS, t->body.size > 0 ? (const char *)t->body.data : "");
+    if (strcmp(t->method, "GET") != 0 || t->body.size > 0) {
+        SET(CURLOPT_POSTFIELDSIZE_LARGE, (curl_off_t)t->body.size);
+        SET(CURLOPT_POSTFIELDS,
+            t->body.size > 0 ? (const char *)t->body.data : "");
+    }
     SET(CURLOPT_CUSTOMREQUEST, t->method);
     SET(CURLOPT_CONNECTTIMEOUT_MS, (long)t->connect_ms);
     SET(CURLOPT_TIMEOUT_MS, (long)t->attempt_ms);
@@ -313,15 +316,17 @@ static void read_answer(struct once__transfer *t, const struct answer *a,
     uint64_t ms = 0;
 
     t->answer.status = (int)status;
+    t->answer_type = t->location = (once_bytes){"", 0};
     if (h->size == 0)
         return;
+    t->answer_type = header(h, "Content-Type");
+    t->location = header(h, "Location");
     t->answer.reported = once__client_reported(header(h, "Idempotency-Status"));
     marker = header(h, "Idempotent-Replayed");
     if (marker.size == 4 && strncasecmp(marker.data, "true", 4) == 0)
         t->answer.reported = ONCE__REPORTED_REPLAYED;
     if (!t->too_long)
-        t->answer.code =
-            once__client_code(header(h, "Content-Type"), bytes_of(&a->body));
+        t->answer.code = once__client_code(t->answer_type, bytes_of(&a->body));
     retry = header(h, "Retry-After");
     if (once__client_retry_after(retry, header(h, "Date"), t->wall_ms, &ms) ==
         0) {

@@ -62,8 +62,8 @@ ONCE_CHECK int once__look(once_engine *e, const uint8_t name[ONCE_NAME_SIZE],
  *    scope   the value of once_scope; empty where that is off
  *    realm   of once_realm: the host's name, if nothing is set
  *    method, path
- *            where the gateway has once_key_space path; otherwise both are
- *            empty. The path as it was sent, not decoded; a query does not
+ *            where the gateway has once_key_space path, and both empty where it
+ *            has realm. The path as it was sent, not decoded; a query does not
  *            count
  *    key     the value of the header Idempotency-Key
  */

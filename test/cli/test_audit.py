@@ -654,7 +654,7 @@ def test_a_request_that_is_not_whole_is_refused(store):
         store.bad(2, "begins with", "name", "--realm", "r", "--method", "POST",
                   "--path", path, "--no-scope", "--key-file", key)
     for half in ["--method", "POST"], ["--path", "/p"]:
-        store.bad(2, "--method and --path belong together", "name", "--realm",
+        store.bad(2, "goes with", "name", "--realm",
                   "r", *half, "--no-scope", "--key-file", key)
     store.bad(2, "both", "name", *good, "--scope-file", "-", "--key-file", "-")
     store.bad(2, "is empty", "name", *good, "--scope-file", os.devnull,

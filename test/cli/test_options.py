@@ -29,7 +29,7 @@ MEANING = {
     "--batch": ("so many messages at once", "messages-relay messages-consume"),
     "--body": ("the body, and nothing else",
                "show messages-outbox messages-parked"),
-    "--ca": ("certificates to trust", "send messages-relay messages-consume"),
+    "--ca": ("certificates to trust", "send lookup messages-relay messages-consume"),
     "--consumer": ("the consumer's name", "messages-consume messages-parked"),
     "--copy": ("the file with a copy of a store", "backup restore"),
     "--database": ("the program's database", "messages messages-emit "
@@ -38,14 +38,14 @@ MEANING = {
                 "resolve forget"),
     "--force": ("although it may have taken effect", "send forget"),
     "--group": ("the group of a key", f"run send ls stats {WHICH}"),
-    "--header": ("a header, Name: value", "send resolve messages-emit"),
-    "--json": ("JSON instead of a table", "send ls check purge stats verify "
+    "--header": ("a header, Name: value", "send lookup resolve messages-emit"),
+    "--json": ("JSON instead of a table", "send lookup ls check purge stats verify "
                "backup restore clock init audit name dump messages "
                f"messages-emit {ROWS} {WHICH}"),
     "--ids": ("ids as they are", "messages-outbox messages-parked"),
     "--keep": ("for how long the decision answers repeats", "resolve forget"),
     "--key": ("the record's key", f"run {WHICH}"),
-    "--key-file": ("the record's key, in a file", f"run name {WHICH}"),
+    "--key-file": ("the record's key, in a file", f"run lookup name {WHICH}"),
     "--lease": ("how long a lost process's work stays with it",
                 "run messages-relay messages-consume"),
     "--lost": ("what becomes of a lost process's work", "run messages-consume"),
@@ -61,9 +61,10 @@ MEANING = {
     "--request": ("the record is a gateway's request", WHICH),
     "--route": ("the route's name", "messages-emit messages-outbox"),
     "--scope-file": ("the request's scope, in a file", f"name {WHICH}"),
+    "--secret": ("a header that is a credential", "send lookup"),
     "--store": ("the store of records", "run ls check console purge stats "
                 f"verify backup restore clock init dump messages-consume {WHICH}"),
-    "--timeout": ("how long an answer is waited for", "check messages-relay"),
+    "--timeout": ("how long an answer is waited for", "check lookup messages-relay"),
     "--why": ("the reason of a decision", f"resolve forget restore {ROWS}"),
     "--workers": ("so many side by side", "messages-relay messages-consume"),
 }

@@ -118,6 +118,45 @@ def test_each_outcome_has_its_exit_status(user, script, reply, status, said):
     assert len(server.requests) == 1
 
 
+def told(state, recorded="null"):
+    return answer(200, ('{"state":"%s","attempt":1,"recorded_status":%s,'
+                        '"safe_new_key":false}' % (state, recorded)).encode(),
+                  "Content-Type: application/json")
+
+
+ACCEPTED = answer(202, b"", "Idempotency-Status: in_flight",
+                  "Location: /status", "Retry-After: 9")
+
+
+def test_202_in_flight_is_no_success(user, script):
+    server = script(answer(202, b"", "Idempotency-Status: in_flight"), CREATED)
+    done = user.order(server.url)
+    assert (done.returncode, done.stdout) == (0, "made\n")
+    assert len(set(server.keys())) == 1 and len(server.requests) == 2
+
+
+def test_before_it_gives_up_it_asks_what_is_recorded(user, script):
+    """Where the 202 has said, or at the URL that it was given."""
+    server = script(ACCEPTED, told("completed", 201), REPLAY)
+    done = user.order(server.url, "--deadline", "5s")
+    assert (done.returncode, done.stdout) == (0, "made\n"), done.stderr
+    lines = [head.split(b"\r\n")[0] for head, _ in server.requests]
+    assert lines == [b"POST /charge HTTP/1.1", b"GET /status HTTP/1.1",
+                     b"POST /charge HTTP/1.1"]
+    assert len(set(server.keys())) == 1
+    assert b"Content-" not in server.requests[1][0]
+    assert b"X-Note: " in server.requests[1][0]
+    for state, recorded, status in (("completed", 201, 0),
+                                    ("completed", 402, 1),
+                                    ("absent", "null", 75)):
+        name = "%s-%s" % (state, recorded)
+        server = script(ACCEPTED, told(state, recorded), drop)
+        done = user.order(server.url, "--deadline", "5s", "--lookup",
+                          server.url + "/other", name=name)
+        assert done.returncode == status, (name, done.stderr)
+        assert server.requests[1][0].startswith(b"GET /other HTTP/1.1")
+
+
 def test_another_body_under_the_same_id_is_refused(user, script):
     server = script(CREATED)
     assert user.order(server.url).returncode == 0

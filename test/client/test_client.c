@@ -47,6 +47,7 @@ static struct world {
     size_t step, n_seen;
     char key[SEEN_MAX][64];
     char auth[SEEN_MAX][64];
+    char line[SEEN_MAX][64]; /* the request's */
     size_t body_size[SEEN_MAX];
     /* Time. */
     atomic_uint_fast64_t now, wall;
@@ -157,6 +158,8 @@ static int read_request(int fd)
     if (w.n_seen < SEEN_MAX) {
         copy_header(head, "\r\nIdempotency-Key: ", w.key[w.n_seen]);
         copy_header(head, "\r\nAuthorization: ", w.auth[w.n_seen]);
+        snprintf(w.line[w.n_seen], sizeof(w.line[0]), "%.*s",
+                 (int)strcspn(head, "\r"), head);
         w.body_size[w.n_seen++] = body;
     }
     (void)pthread_mutex_unlock(&w.lock);
@@ -902,6 +905,235 @@ static void a_key_that_grows_old_between_attempts_is_not_sent(void)
     finish();
 }
 
+/* ---- Asking before giving up --------------------------------------------- */
+
+#define ACCEPTED(location)                                                     \
+    ANSWER("202 Accepted",                                                     \
+           LENGTH(0) "Idempotency-Status: in_flight\r\n"                       \
+                     "Retry-After: 1\r\nLocation: " location "\r\n\r\n")
+#define TOLD(state, status)                                                    \
+    ANSWER("200 OK", "Content-Type: application/json\r\n\r\n"                  \
+                     "{\"state\":\"" state "\",\"recorded_status\":" status    \
+                     ",\"safe_new_key\":false}")
+
+static const once_client_options two_attempts = {
+    .size = sizeof(once_client_options), .attempts_max = 2};
+
+/* The last request was the question, or the one after it. */
+static void one_question_was_seen(size_t at, const char *line)
+{
+    size_t i;
+
+    if (!T_OK(at < w.n_seen))
+        return;
+    T_STR(w.line[at], line);
+    T_STR(w.key[at], w.key[0]);
+    T_STR(w.auth[at], "Bearer " SECRET);
+    T_EQ(w.body_size[at], 0);
+    for (i = 0; i < w.n_seen; i++)
+        if (i != at)
+            T_STR(w.line[i], "POST /charge HTTP/1.1");
+}
+
+static void accepted_is_not_done(void)
+{
+    static const char *const script[] = {ACCEPTED("/status"), CREATED, NULL};
+    once_client_result r;
+
+    begin(script);
+    r = send_order("42", DONE, WHY(ANSWERED));
+    T_EQ(r.status, 201);
+    T_OK(w.n_pauses > 0 && w.pauses[0] >= 1000);
+    once_client_result_clear(&r);
+    one_key_was_seen(2);
+    finish();
+}
+
+static void before_it_gives_up_it_asks_where_a_202_has_said(void)
+{
+    static const char *const script[] = {
+        ACCEPTED("/status"), ACCEPTED("/status"), TOLD("completed", "201"),
+        REPLAY, NULL};
+    once_client_result r;
+
+    begin_with(script, &two_attempts);
+    r = send_order("42", DONE, WHY(ANSWERED));
+    T_EQ(r.status, 201);
+    T_EQ(r.replayed, 1);
+    T_EQ(r.body.size, 5);
+    once_client_result_clear(&r);
+    one_key_was_seen(4);
+    one_question_was_seen(2, "GET /status HTTP/1.1");
+    finish();
+}
+
+static void what_is_recorded_decides_if_its_answer_cannot_be_had(void)
+{
+    static const struct {
+        const char *script[5];
+        int outcome, reason, status, final;
+    } rows[] = {
+        {{DROP, DROP, TOLD("completed", "201"), DROP, NULL},
+         DONE,
+         WHY(ANSWER_LOST),
+         201,
+         1},
+        {{DROP, DROP, TOLD("completed", "402"), DROP, NULL},
+         NOT_DONE,
+         WHY(ANSWERED),
+         402,
+         1},
+        {{DROP, DROP, TOLD("completed", "500"), DROP, NULL},
+         IN_DOUBT,
+         WHY(FAILED),
+         500,
+         0},
+        {{DROP, DROP, TOLD("completed", "null"), DROP, NULL},
+         IN_DOUBT,
+         WHY(IN_DOUBT),
+         0,
+         0},
+        {{DROP, DROP, TOLD("absent", "null"), CREATED, NULL},
+         IN_DOUBT,
+         WHY(IN_DOUBT),
+         0,
+         0},
+        {{DROP, DROP, TOLD("in-flight", "null"), CREATED, NULL},
+         IN_DOUBT,
+         WHY(IN_DOUBT),
+         0,
+         0},
+        {{DROP, DROP, TOLD("indeterminate", "null"), CREATED, NULL},
+         IN_DOUBT,
+         WHY(IN_DOUBT),
+         0,
+         0},
+        {{DROP, DROP, DROP, CREATED, NULL}, IN_DOUBT, WHY(IN_DOUBT), 0, 0},
+        /* A page that calls itself fine is no answer. */
+        {{DROP, DROP, CREATED, CREATED, NULL}, IN_DOUBT, WHY(IN_DOUBT), 0, 0},
+    };
+    once_client_request q;
+    once_client_result r;
+    char url[80];
+    size_t i;
+
+    for (i = 0; i < COUNT(rows); i++) {
+        begin_with(rows[i].script, &two_attempts);
+        q = order("42");
+        snprintf(url, sizeof(url), "%s/status?wait=1s", w.url);
+        q.lookup = url;
+        r = send_it(&q, rows[i].outcome, rows[i].reason);
+        T_EQ(r.status, rows[i].status);
+        T_EQ(r.final, rows[i].final);
+        T_EQ(r.body.size, 0);
+        once_client_result_clear(&r);
+        one_question_was_seen(2, "GET /charge/status?wait=1s HTTP/1.1");
+        /* Once more only where an outcome is recorded. */
+        one_key_was_seen(rows[i].status != 0 ? 4 : 3);
+        finish();
+    }
+}
+
+static void an_order_that_is_too_old_is_asked_for_and_not_sent(void)
+{
+    static const char *const script[] = {DROP, TOLD("completed", "201"), NULL};
+    once_client_options o = {.size = sizeof(o), .attempts_max = 1};
+    once_client_request q;
+    once_client_result r;
+
+    begin_with(script, &o);
+    sent("42", IN_DOUBT, WHY(IN_DOUBT));
+    w.wall += UINT64_C(86400000);
+    q = order("42");
+    q.lookup = w.url;
+    r = send_it(&q, DONE, WHY(ANSWER_LOST));
+    T_EQ(r.final, 1);
+    T_EQ(r.attempts, 0);
+    once_client_result_clear(&r);
+    one_question_was_seen(1, "GET /charge HTTP/1.1");
+    one_key_was_seen(2);
+    sent("42", DONE, WHY(ANSWER_LOST)); /* kept */
+    T_EQ(w.n_seen, 2);
+    finish();
+}
+
+static void the_key_goes_to_no_other_host_that_a_202_names(void)
+{
+    static const char *const places[] = {
+        ACCEPTED("//127.0.0.1:1/"), ACCEPTED("http://127.0.0.1:1/"),
+        ACCEPTED("status"), ACCEPTED("/a\\b"),
+        ANSWER("201 Created", LENGTH(0) "Location: /status\r\n\r\n")};
+    const char *script[] = {NULL, DROP, NULL};
+    size_t i;
+
+    for (i = 0; i < COUNT(places); i++) {
+        script[0] = places[i];
+        begin_with(script, &two_attempts);
+        sent("42", i + 1 < COUNT(places) ? IN_DOUBT : DONE,
+             i + 1 < COUNT(places) ? WHY(IN_DOUBT) : WHY(ANSWERED));
+        T_OK(w.n_seen == (i + 1 < COUNT(places) ? 2 : 1));
+        finish();
+    }
+}
+
+/* Nobody is asked about what was provably not done. */
+static void without_doubt_nothing_is_asked(void)
+{
+    static const char *const script[] = {ANSWER("429 Slow", LENGTH(0) "\r\n"),
+                                         NULL};
+    once_client_request q;
+    once_client_result r;
+
+    begin_with(script, &two_attempts);
+    q = order("42");
+    q.lookup = w.url;
+    r = send_it(&q, NOT_DONE, WHY(NOT_SENT));
+    once_client_result_clear(&r);
+    one_key_was_seen(2);
+    finish();
+}
+
+static void a_key_can_be_asked_for_without_an_order(void)
+{
+    static const char *const script[] = {TOLD("completed", "201"),
+                                         TOLD("absent", "null"), DROP, NULL};
+    once_client_question q = ONCE_CLIENT_QUESTION_INIT;
+    once_client_told a = ONCE_CLIENT_TOLD_INIT;
+    once_error err = {0, ""};
+
+    begin(script);
+    q.url = w.url;
+    q.key = text("order-1");
+    q.headers = headers;
+    q.n_headers = COUNT(headers);
+    T_EQ(once_client_lookup(&q, &a, &err), ONCE_OK);
+    T_EQ(a.state, ONCE_CLIENT_TOLD_COMPLETED);
+    T_EQ(a.recorded_status, 201);
+    T_EQ(a.status, 200);
+    T_OK(a.body.size > 10);
+    once_client_told_clear(&a);
+    q.key = text("a \"b\"");
+    T_EQ(once_client_lookup(&q, &a, &err), ONCE_OK);
+    T_EQ(a.state, ONCE_CLIENT_TOLD_ABSENT);
+    once_client_told_clear(&a);
+    T_EQ(once_client_lookup(&q, &a, &err), ONCE_OK);
+    T_EQ(a.state, ONCE_CLIENT_TOLD_NOTHING);
+    T_EQ(a.status, 0);
+    once_client_told_clear(&a);
+    T_STR(w.key[0], "order-1");
+    T_STR(w.key[1], "\"a \\\"b\\\"\"");
+    q.key = text("");
+    T_EQ(once_client_lookup(&q, &a, &err), ONCE_EINVAL);
+    q.key = text("a\r\nX: 1");
+    T_EQ(once_client_lookup(&q, &a, &err), ONCE_EINVAL);
+    q.key = text("order-1");
+    q.url = "ftp://h/";
+    T_EQ(once_client_lookup(&q, &a, &err), ONCE_EINVAL);
+    T_OK(strstr(err.text, "url") != NULL);
+    T_EQ(w.n_seen, 3);
+    finish();
+}
+
 /* What was provably not done may be as old as it likes. */
 static void an_order_without_doubt_does_not_age(void)
 {
@@ -1345,5 +1577,12 @@ int main(void)
     T_RUN(threads_never_take_two_keys_for_one_order);
     T_RUN(processes_never_take_two_keys_for_one_order);
     T_RUN(wrong_options_are_refused);
+    T_RUN(accepted_is_not_done);
+    T_RUN(before_it_gives_up_it_asks_where_a_202_has_said);
+    T_RUN(what_is_recorded_decides_if_its_answer_cannot_be_had);
+    T_RUN(an_order_that_is_too_old_is_asked_for_and_not_sent);
+    T_RUN(the_key_goes_to_no_other_host_that_a_202_names);
+    T_RUN(without_doubt_nothing_is_asked);
+    T_RUN(a_key_can_be_asked_for_without_an_order);
     return t_done();
 }

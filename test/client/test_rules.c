@@ -29,6 +29,10 @@ static const struct row {
     {201, S(NEW), 0, 0, ONCE__NEXT_DONE, R(ANSWERED), 0},
     {201, S(REPLAYED), 0, 0, ONCE__NEXT_DONE, R(ANSWERED), 0},
     {202, S(OTHER), 0, 0, ONCE__NEXT_DONE, R(ANSWERED), 0},
+    {202, S(NEW), 0, 0, ONCE__NEXT_DONE, R(ANSWERED), 0},
+    /* The status header comes before the status. */
+    {202, S(IN_FLIGHT), 0, 1, ONCE__NEXT_AGAIN, R(IN_DOUBT), 0},
+    {200, S(IN_FLIGHT), 0, 0, ONCE__NEXT_AGAIN, R(IN_DOUBT), 0},
     /* 3xx */
     {303, S(NONE), 0, 0, ONCE__NEXT_DONE, R(ANSWERED), 0},
     {301, S(NONE), 0, 0, ONCE__NEXT_REJECTED, R(REJECTED), 1},
@@ -131,6 +135,9 @@ static void no_answer_is_taken_too_lightly(void)
                     if (j.next == ONCE__NEXT_DONE ||
                         j.next == ONCE__NEXT_UNKNOWN)
                         T_OK(!j.harmless);
+                    if (reported == ONCE__REPORTED_IN_FLIGHT &&
+                        code == ONCE__CODE_NONE)
+                        T_EQ(j.next, ONCE__NEXT_AGAIN);
                     if (j.next == ONCE__NEXT_REFUSED)
                         T_OK(reported == ONCE__REPORTED_NEW ||
                              reported == ONCE__REPORTED_REPLAYED ||
@@ -204,6 +211,55 @@ static void only_problems_of_ours_have_a_code(void)
     T_EQ(code(P, "[1]"), ONCE__CODE_NONE);
     T_EQ(code(P, "{\"type\":7,\"code\":[]}"), ONCE__CODE_NONE);
     T_EQ(code(P, ""), ONCE__CODE_NONE);
+}
+
+static int told(const char *type, const char *body, int *recorded)
+{
+    return once__client_told(text(type), text(body), recorded);
+}
+
+#define J "application/json"
+#define SAFE ",\"safe_new_key\":false}"
+
+static void a_lookup_is_read_and_no_other_document(void)
+{
+    static const char *const others[] = {
+        "",
+        "[]",
+        "{}",
+        "{\"state\":\"done\"" SAFE,
+        "{\"state\":\"completed\",\"recorded_status\":201}",
+        "{\"state\":\"completed\",\"safe_new_key\":true}",
+        "{\"state\":7" SAFE,
+        "{\"state\":\"absent\"",
+        "{\"state\":\"absent\",\"state\":\"absent\"" SAFE};
+    int recorded = 1;
+    size_t i;
+
+    T_EQ(told(J, "{\"state\":\"absent\"" SAFE, &recorded),
+         ONCE_CLIENT_TOLD_ABSENT);
+    T_EQ(recorded, 0);
+    T_EQ(told("Application/json; charset=utf-8",
+              "{\"state\":\"in-flight\"" SAFE, &recorded),
+         ONCE_CLIENT_TOLD_IN_FLIGHT);
+    T_EQ(told(J, "{\"state\":\"indeterminate\"" SAFE, &recorded),
+         ONCE_CLIENT_TOLD_INDETERMINATE);
+    T_EQ(told(J, "{\"state\":\"completed\",\"recorded_status\":404" SAFE,
+              &recorded),
+         ONCE_CLIENT_TOLD_COMPLETED);
+    T_EQ(recorded, 404);
+    T_EQ(told(J, "{\"state\":\"completed\",\"recorded_status\":1000" SAFE,
+              &recorded),
+         ONCE_CLIENT_TOLD_COMPLETED);
+    T_EQ(recorded, 0);
+    T_EQ(told("text/html", "{\"state\":\"absent\"" SAFE, &recorded),
+         ONCE_CLIENT_TOLD_NOTHING);
+    for (i = 0; i < COUNT(others); i++)
+        T_EQ(told(J, others[i], &recorded), ONCE_CLIENT_TOLD_NOTHING);
+    T_EQ(once__client_recorded(201), ONCE__CODE_ANSWER_LOST);
+    T_EQ(once__client_recorded(402), ONCE__CODE_REFUSED);
+    T_EQ(once__client_recorded(500), ONCE__CODE_FAILED);
+    T_EQ(once__client_recorded(0), ONCE__CODE_UNKNOWN);
 }
 
 /* ---- Pauses ------------------------------------------------------------ */
@@ -618,6 +674,7 @@ int main(void)
     T_RUN(no_answer_is_taken_too_lightly);
     T_RUN(the_status_header_is_read);
     T_RUN(only_problems_of_ours_have_a_code);
+    T_RUN(a_lookup_is_read_and_no_other_document);
     T_RUN(pauses_double_up_to_their_limit);
     T_RUN(jitter_reaches_both_ends_and_no_further);
     T_RUN(dates_are_read);

@@ -194,13 +194,16 @@ class Run:
     async def ask_again(self, ports):
         """Each key once more, when all is quiet: what is known stays known."""
         for line in {tuple(x.split()[:2]) for x in self.case.plan}:
-            if line[1] != "-":
+            if line[1] != "-" and line[0] != "LOOK":
                 sent = [x for x in self.case.plan if x.split()[:2] ==
                         list(line)][-1].split()[2:]
                 await self._settle(
                     ports, "%s.end%s" % (self.id, line[1]),
                     " ".join(line + tuple(w for w in sent if w in (
                         "big", "origin", "json"))))
+                if "once_lookup" in self.case.config():
+                    await self._settle(ports, "%s.look%s" % (self.id, line[1]),
+                                       "LOOK " + line[1])
 
     async def _settle(self, ports, send, line):
         """Asks again while the first request is still under way, or the store
@@ -209,8 +212,8 @@ class Run:
             answer = await self._send(ports, send + "'" * again, line)
             unread = answer.head is None and not answer.left and \
                 not self.stays and again < 5
-            if not unread and answer.code not in ("in-flight",
-                                                  "store-unavailable"):
+            if not unread and answer.mark != "in_flight" and \
+                    answer.code not in ("in-flight", "store-unavailable"):
                 return
             await asyncio.sleep(0.1)
 
@@ -220,6 +223,9 @@ class Run:
         answer.line = line
         self.answers.append(answer)
         body = b"z" * (30000 if "big" in flags else 20)
+        path = "/pay"
+        if method == "LOOK":
+            method, path = "GET", "/status?wait=500ms"
         headers = [("X-Case", self.id), ("X-Send", send), ("X-Method", method)]
         if "json" in flags:
             body = json_body(len(self.answers), body)
@@ -234,7 +240,7 @@ class Run:
             headers.append(("Origin", "http://o.test"))
         if "down" in flags:
             headers.append(("X-Down", self.id))
-        request = http2.Request(method, "/pay", self.id, headers, body)
+        request = http2.Request(method, path, self.id, headers, body)
         kind = http2.Http2 if "h2" in flags else http2.Http1
         self.log.fresh.clear()
         client = await kind.connect(ports["h2" in flags])

@@ -595,6 +595,33 @@ class Maker:
                 case.plan[i] = "%s %s" % (d.choice(self.methods), rest)
 
     @staticmethod
+    def come_and_ask(case, d):
+        """Clients ask what became of their requests, and repeats in flight
+        are told where. A lookup needs a scope."""
+        server = case.conf[-1][1]
+        accepts = d.chance(0.6)
+
+        def change(lines):
+            for i, line in enumerate(lines):
+                if isinstance(line, list):
+                    change(line[1])
+                elif line == "once_scope off;":
+                    lines[i] = "once_scope $host;"
+                elif line == "once_in_flight wait=3s;" and accepts:
+                    lines[i] = "once_in_flight wait=3s accept=/status;"
+
+        change(server)
+        server.insert(0, "once_key_space realm;")
+        if accepts:
+            server.insert(0, "once_in_flight accept=/status;")
+        server.append(["location = /status", [
+            "once_lookup s%s;" % d.choice(["", " wait=1s"]),
+            "once_scope $host;"]])
+        for key in sorted({x.split()[1] for x in case.plan} - {"-"}):
+            for _ in range(d.randint(1, 2)):
+                case.plan.insert(d.randint(0, len(case.plan)), "LOOK " + key)
+
+    @staticmethod
     def over_http_2(case, d):
         """The clients speak HTTP/2, and some of them leave late."""
         for i, line in enumerate(case.plan):
@@ -619,7 +646,8 @@ def make(seed):
     for share, change in ((0.12, maker.intercept), (0.2, maker.refuse),
                           (0.1, maker.rewrite_method),
                           (0.2, maker.over_http_2), (0.05, maker.leave_late),
-                          (0.1, maker.speak_json), (0.15, maker.mix_methods)):
+                          (0.1, maker.speak_json), (0.15, maker.mix_methods),
+                          (0.25, maker.come_and_ask)):
         if d.chance(share):
             change(case, d)
     return case

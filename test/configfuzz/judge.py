@@ -19,10 +19,14 @@
     lost       an outcome that was whole, or said to be new, was not kept
     nothing    a client that stayed got no answer
     mismatch   a repeat was taken for another request
+    looked     a lookup was passed on, or does not tell what a repeat was told
+               just before it
     alarm      the error log has an alert, or a process died
 """
 
 import collections
+import contextlib
+import json
 
 import upstream
 from drive import READ_TIMEOUT
@@ -72,7 +76,9 @@ class Verdict:
         groups = collections.defaultdict(list)
         for a in self.run.answers:
             self._answer(a)
-            if a.key and a.method != "GET":
+            if a.method == "LOOK":
+                self._looked(a)
+            elif a.key and a.method != "GET":
                 groups[self._record(a)].append(a)
         for record, answers in groups.items():
             executions = [e for e in self.run.log.executions
@@ -185,6 +191,40 @@ class Verdict:
         elif a.body != e.body and e.whole == "yes":
             self._bad("short", "%s: %d bytes of %d of %s", a, len(a.body),
                       len(e.body), e)
+
+    # -- lookups
+
+    # What a repeat was told, as words of its answer -> what a lookup may say.
+    SAME = {"replayed": ("completed",), "already-done": ("completed",),
+            "response-unavailable": ("completed",),
+            "outcome-unknown": ("indeterminate",), "key-expired": ("absent",)}
+
+    def _looked(self, a):
+        if any(e.send == a.send for e in self.run.log.executions):
+            self._bad("looked", "%s was passed on", a)
+        if a.head is None or a.truncated:
+            return
+        if a.code == "store-unavailable" and not self.run.stays:
+            return
+        state = None
+        with contextlib.suppress(ValueError):
+            state = json.loads(a.body).get("state")
+        self.seen["lookups " + str(state)] += 1
+        if a.status != 200 or state not in (
+                "absent", "in-flight", "completed", "indeterminate"):
+            self._bad("looked", "%s", a)
+            return
+        if state == "completed" and not any(
+                e.key == a.key and e.guarded
+                for e in self.run.log.executions):
+            self._bad("looked", "%s, and nothing was executed", a)
+        last = [x for x in self.run.answers if x.key == a.key and
+                x.method not in ("GET", "LOOK") and ".end" in x.send]
+        if ".look" not in a.send or not last or last[-1].truncated:
+            return
+        word = last[-1].code or last[-1].mark
+        if state not in self.SAME.get(word, (state,)):
+            self._bad("looked", "%s, after %s", a, last[-1])
 
     # -- rules 2 to 5, the answers for one key
 

@@ -238,6 +238,12 @@ BAD = {
     "in_flight_no_time": ("once_in_flight wait=;", "once_in_flight"),
     "in_flight_too_long": ("once_in_flight wait=601s;", "once_in_flight",
                            "10m|600000"),
+    "in_flight_reject_and_wait": ("once_in_flight reject wait=1s;",
+                                  "once_in_flight"),
+    "in_flight_reject_and_accept": ("once_in_flight reject accept=/status;",
+                                    "once_in_flight"),
+    "accept_without_a_scope": ("once_in_flight accept=/status;", "accept=",
+                               "scope"),
     "in_flight_bad_time": ("once_in_flight wait=long;", "once_in_flight"),
     "lost_a_word": ("once_lost retry;", "once_lost", "retry"),
     "store_failure_a_word": ("once_store_failure ignore;",
@@ -263,6 +269,76 @@ BAD = {
     "key_of_an_unknown_variable": ("once_key $no_such_variable;",
                                    "no_such_variable"),
 }
+
+
+LOOKUP = """
+    location /status {
+        once_key_space realm;
+        %s
+        %s
+    }"""
+
+
+@pytest.mark.parametrize("wait", ["", "wait=1ms", "wait=10m"])
+def test_a_lookup_is_accepted(tmp_path, wait):
+    code, said = check(tmp_path, LOOKUP % ("once_lookup main %s;" % wait,
+                                           "once_scope $http_x_who;") +
+                       guarded("/pay/", "once_in_flight accept=/status;"
+                               "once_key_space realm;",
+                               scope="$http_x_who") +
+                       guarded("/two/", "once_in_flight wait=2s accept=/a/b;"
+                               "once_key_space realm;",
+                               scope="$http_x_who"))
+    assert code == 0, said
+
+
+@pytest.mark.parametrize("what, scope, words", [
+    ("once_lookup main;", "once_scope off;", ["once_lookup", "once_scope"]),
+    ("once_lookup main;", "", ["once_lookup", "once_scope"]),
+    ("once_lookup other;", "once_scope $http_x_who;", ["other"]),
+    ("once_lookup main wait=601s;", "once_scope $http_x_who;",
+     ["once_lookup", "10m|600000|ten minutes"]),
+    ("once_lookup main wait=0;", "once_scope $http_x_who;", ["once_lookup"]),
+    ("once_lookup main long;", "once_scope $http_x_who;", ["once_lookup"]),
+    ("once_lookup main; once_lookup main;", "once_scope $http_x_who;",
+     ["once_lookup", "duplicate"])])
+def test_a_lookup_out_of_range(tmp_path, what, scope, words):
+    refused(tmp_path, LOOKUP % (what, scope), *words)
+
+
+@pytest.mark.nginx_only("content handlers of nginx")
+@pytest.mark.parametrize("first, then", [
+    ("once_lookup main;", "proxy_pass http://origin;"),
+    ("proxy_pass http://origin;", "once_lookup main;"),
+    ("once_lookup main;", "stub_status;"),
+    ("once_status;", "once_lookup main;"),
+    ("once_lookup main;", "if ($http_x_a) { proxy_pass http://origin; }"),
+    ("once main;", "once_lookup main;")])
+def test_a_lookup_where_something_else_answers(tmp_path, first, then):
+    refused(tmp_path, LOOKUP % (first + then, "once_scope $http_x_who;"),
+            "once_lookup", "/status|location")
+
+
+@pytest.mark.parametrize("path", [
+    "status", "", "//other.test/", "http://other.test/", "/a?b=1", "/a#b",
+    "/$uri", "/a\\\\b"])
+def test_a_repeat_in_flight_is_sent_to_no_other_host(tmp_path, path):
+    refused(tmp_path, guarded("/pay/", "once_key_space realm;"
+                              "once_in_flight accept=%s;" % path,
+                              scope="$http_x_who"), "once_in_flight|accept=")
+
+
+@pytest.mark.parametrize("server, word", [
+    (guarded("/pay/", "once_in_flight accept=/status; once_key_space path;",
+             scope="$http_x_who"), "accept="),
+    ("""
+        location /status {
+            once_lookup main;
+            once_scope $http_x_who;
+            once_key_space path;
+        }""", "once_lookup")])
+def test_keys_of_paths_are_found_by_no_lookup(tmp_path, server, word):
+    refused(tmp_path, server, word, "once_key_space")
 
 
 def out_of_range():

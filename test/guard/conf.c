@@ -299,9 +299,9 @@ static const struct directive {
     { "once_scope",            SCOPE,        0,                   0 },
     { "once_key",              KEY,          0,                   0 },
     { "once_key_required",     FLAG,         AT(key_required),    0 },
+    { "once_key_space",        KEY_SPACE,    AT(key_space),       0 },
     { "once_key_time",         KEY_TIME,     0,                   0 },
     { "once_realm",            WORDS,        AT(realm),           1 },
-    { "once_key_space",        KEY_SPACE,    AT(key_space),       0 },
     { "once_methods",          WORDS,        AT(methods),         2 },
     { "once_in_flight",        IN_FLIGHT,    AT(in_flight_ms),    0 },
     { "once_final",            WORDS,        AT(final),           3 },
@@ -421,14 +421,27 @@ static int set_key_time(struct location *l, char *const *words, size_t n)
            (n == 2 || set_number(l, &max_age, words[2] + 8));
 }
 
+/* "once_in_flight reject | [wait=TIME] [accept=/URI]" */
 static int set_in_flight(struct location *l, const struct directive *d,
-                         const char *value)
+                         char *const *words, size_t n)
 {
     uint64_t ms = 0;
+    size_t i = 1;
 
-    if (strcmp(value, "reject") != 0 &&
-        (strncmp(value, "wait=", 5) != 0 || !read_time(value + 5, &ms)))
-        return bad(d->name, value);
+    if (strncmp(words[i], "wait=", 5) == 0) {
+        if (!read_time(words[i] + 5, &ms))
+            return bad(d->name, words[i]);
+        i++;
+    } else if (n == 2 && strcmp(words[i], "reject") == 0) {
+        i++;
+    }
+    if (i + 1 == n && strncmp(words[i], "accept=", 7) == 0) {
+        l->guard.accept = l->accept;
+        if (!copy(l->accept, sizeof(l->accept), words[i++] + 7))
+            return 0;
+    }
+    if (i < n)
+        return bad(d->name, words[i]);
     put32(l, d->at, ms);
     return 1;
 }
@@ -511,8 +524,8 @@ static int set_lookup(struct conf *c, struct location *l, char *const *words,
 {
     uint64_t ms = 0;
 
-    if (n > 2 &&
-        (strncmp(words[2], "wait=", 5) != 0 || !read_time(words[2] + 5, &ms)))
+    if (n > 2 && (strncmp(words[2], "wait=", 5) != 0 ||
+                  !read_time(words[2] + 5, &ms) || ms == 0))
         return bad(words[0], words[2]);
     l->lookup = 1;
     l->lookup_ms = ms > UINT32_MAX ? UINT32_MAX : (uint32_t)ms;
@@ -557,7 +570,7 @@ static int set(struct conf *c, struct location *l, const struct directive *d,
     case FINGERPRINT:
         return set_fingerprint(l, d, words, n);
     case IN_FLIGHT:
-        return set_in_flight(l, d, value);
+        return set_in_flight(l, d, words, n);
     case PASS:
         return (strncmp(value, "http://", 7) == 0 &&
                 read_address(value + 7, &l->origin)) ||

@@ -586,6 +586,10 @@ static void print_refusal(const struct location *l, const char *text)
         {"max_response", "once_max_response"},
         {"store_failure", "once_store_failure"},
         {"probe", "once_probe"},
+        {"accept", "accept="},
+        {"lookup", "once_lookup"},
+        {"lookup_ms", "once_lookup"},
+        {"scope_off", "once_scope"},
         {"dry_run", "once_dry_run"},
         {"hide_header", "once_hide_header"},
     };

@@ -73,6 +73,8 @@ static void on_wake(void *user)
 
 struct asked {
     const char *method, *target, *key, *host, *body;
+    int lookup;
+    uint32_t wait_ms; /* of a lookup */
     sem_t woken;
     once_exchange *x;
 };
@@ -94,7 +96,7 @@ static void asked_end(struct asked *a)
     (void)sem_destroy(&a->woken);
 }
 
-/* The head; the step. */
+/* The head; the step. A status resource has a path of its own. */
 static int look(struct world *w, struct asked *a)
 {
     once_http_header lines[3] = {{"Host", a->host},
@@ -107,6 +109,8 @@ static int look(struct world *w, struct asked *a)
     r.n = 2;
     if (a->key != NULL)
         lines[r.n++] = (once_http_header){"idempotency-KEY", a->key};
+    if (a->lookup)
+        return once_exchange_lookup(w->guard, &r, a->wait_ms, NULL, &a->x);
     return once_exchange_new(w->guard, &r, NULL, &a->x);
 }
 
@@ -291,6 +295,14 @@ static void each_refusal_names_its_member(void)
     REFUSED("probe:", (o.probe = 1, o.lost = ONCE_LOST_TAKEOVER));
     REFUSED("probe:", (o.probe = 1, o.dry_run = 1));
     REFUSED("hide_header:", o.hide_header = "X-A X:B");
+    REFUSED("accept:", o.accept = "/status"); /* without a scope */
+    REFUSED("accept:", (o.scope_off = 0, o.scope = some_scope,
+                        o.key_space = ONCE_KEY_SPACE_REALM,
+                        o.accept = "//other.test/status"));
+    REFUSED("accept:",
+            (o.scope_off = 0, o.scope = some_scope,
+             o.key_space = ONCE_KEY_SPACE_PATH, o.accept = "/status"));
+    REFUSED("key_space:", o.key_space = 2);
 #undef REFUSED
 }
 
@@ -822,6 +834,156 @@ static void a_gateways_error_may_be_an_outcome(void)
     }
 }
 
+/* ---- What became of it ------------------------------------------------------ */
+
+/* GET /status with the same key; the answer begins as `text`. */
+static void is_told(struct world *w, const char *method, const char *text)
+{
+    const once_http_answer *r;
+    struct asked a;
+
+    asked_init(&a);
+    a.lookup = 1;
+    a.method = method;
+    a.target = "/status";
+    if (T_OK(claim(w, &a) == ONCE_HTTP_SEND)) {
+        r = once_exchange_reply(a.x);
+        T_EQ(r->status, 200);
+        T_STR(header(&a, "Content-Type"), "application/json");
+        T_STR(header(&a, "Cache-Control"), "no-store");
+        T_STR(header(&a, "Idempotency-Status"), "");
+        T_STR(header(&a, "Location"), "");
+        T_OK(r->body.size > strlen(text) &&
+             memcmp(r->body.data, text, strlen(text)) == 0);
+    }
+    asked_end(&a);
+}
+
+static void a_lookup_tells_each_state_and_changes_none(void)
+{
+    once_guard_options o = ONCE_GUARD_OPTIONS_INIT;
+    once_http_answer answer = made();
+    struct asked owner;
+    struct world w;
+
+    o.scope = scope_of;
+    o.key_space = ONCE_KEY_SPACE_REALM;
+    begin_with(&w, "memory:", &o);
+    asked_init(&owner);
+    is_told(&w, "GET", "{\"state\":\"absent\",\"attempt\":null,");
+    T_EQ(claim(&w, &owner), ONCE_HTTP_RUN); /* not taken by who looked */
+    is_told(&w, "GET", "{\"state\":\"in-flight\",\"attempt\":1,");
+    T_EQ(say(&owner, &answer), ONCE_HTTP_SEND);
+    is_told(&w, "HEAD", "{\"state\":\"completed\",\"attempt\":1,");
+    whole(&w, NULL, 201, "replayed");
+    asked_end(&owner);
+    end(&w);
+}
+
+static void a_lookup_that_cannot_be_is_refused(void)
+{
+    once_guard_options o = ONCE_GUARD_OPTIONS_INIT;
+    once_http_request r = ONCE_HTTP_REQUEST_INIT;
+    once_exchange *x = NULL;
+    once_error err = {0, ""};
+    struct world w, v;
+    struct asked a;
+
+    begin(&w); /* without a scope */
+    r.method = "GET";
+    r.target = "/status";
+    T_EQ(once_exchange_lookup(w.guard, &r, 0, &err, &x), ONCE_EINVAL);
+    T_OK(strstr(err.text, "scope") != NULL);
+    o.scope = scope_of;
+    o.key_space = ONCE_KEY_SPACE_PATH;
+    begin_with(&v, "memory:", &o);
+    T_EQ(once_exchange_lookup(v.guard, &r, 0, &err, &x), ONCE_EINVAL);
+    T_OK(strstr(err.text, "key_space") != NULL);
+    end(&v);
+    o.scope = scope_of;
+    o.key_space = ONCE_KEY_SPACE_REALM;
+    begin_with(&v, "memory:", &o);
+    T_EQ(once_exchange_lookup(v.guard, &r, 600001, &err, &x), ONCE_EINVAL);
+    T_OK(strstr(err.text, "600000") != NULL);
+    T_OK(x == NULL);
+    asked_init(&a);
+    a.lookup = 1; /* by POST */
+    T_EQ(claim(&v, &a), ONCE_HTTP_SEND);
+    T_EQ(once_exchange_reply(a.x)->status, 405);
+    T_STR(header(&a, "Allow"), "GET, HEAD");
+    asked_end(&a);
+    asked_init(&a);
+    a.lookup = 1;
+    a.method = "GET";
+    a.key = NULL;
+    T_EQ(claim(&v, &a), ONCE_HTTP_SEND);
+    T_OK(is_problem(&a, ONCE__PROBLEM_KEY_MISSING, 0));
+    asked_end(&a);
+    end(&v);
+    end(&w);
+}
+
+static void a_cancelled_lookup_tells_what_is_known(void)
+{
+    once_guard_options o = ONCE_GUARD_OPTIONS_INIT;
+    struct asked owner, waiter;
+    struct world w;
+
+    o.scope = scope_of;
+    o.key_space = ONCE_KEY_SPACE_REALM;
+    begin_with(&w, "memory:", &o);
+    asked_init(&owner);
+    asked_init(&waiter);
+    T_EQ(claim(&w, &owner), ONCE_HTTP_RUN);
+    waiter.lookup = 1;
+    waiter.method = "GET";
+    waiter.target = "/status?wait=10m";
+    waiter.wait_ms = 600000;
+    T_EQ(look(&w, &waiter), ONCE_HTTP_READ);
+    T_EQ(once_exchange_claim(waiter.x, on_wake, &waiter.woken), ONCE_HTTP_WAIT);
+    once_exchange_cancel(waiter.x);
+    T_EQ(settle(&waiter, ONCE_HTTP_WAIT), ONCE_HTTP_SEND);
+    T_OK(memcmp(once_exchange_reply(waiter.x)->body.data,
+                "{\"state\":\"in-flight\"", 20) == 0);
+    asked_end(&waiter);
+    asked_end(&owner);
+    end(&w);
+}
+
+static void a_repeat_in_flight_may_be_told_where_to_ask(void)
+{
+    once_guard_options o = ONCE_GUARD_OPTIONS_INIT;
+    struct asked owner, same, other;
+    char path[] = "/status";
+    struct world w;
+
+    o.scope = scope_of;
+    o.key_space = ONCE_KEY_SPACE_REALM;
+    o.accept = path;
+    begin_with(&w, "memory:", &o);
+    path[1] = 'X'; /* it was copied */
+    asked_init(&owner);
+    asked_init(&same);
+    asked_init(&other);
+    other.body = "{} ";
+    T_EQ(claim(&w, &owner), ONCE_HTTP_RUN);
+    T_EQ(claim(&w, &same), ONCE_HTTP_SEND);
+    T_EQ(once_exchange_reply(same.x)->status, 202);
+    T_STR(header(&same, "Location"), "/status");
+    T_STR(header(&same, "Retry-After"), "5");
+    T_STR(header(&same, "Cache-Control"), "no-store");
+    T_STR(header(&same, "Idempotency-Status"), "in_flight");
+    T_OK(memcmp(once_exchange_reply(same.x)->body.data,
+                "{\"state\":\"in-flight\"", 20) == 0);
+    is_told(&w, "GET", "{\"state\":\"in-flight\"");
+    T_EQ(claim(&w, &other), ONCE_HTTP_SEND);
+    T_OK(is_problem(&other, ONCE__PROBLEM_KEY_REUSED, 0));
+    asked_end(&owner);
+    asked_end(&same);
+    asked_end(&other);
+    end(&w);
+}
+
 static void a_dry_run_records_and_lets_everything_pass(void)
 {
     once_guard_options o = plain();
@@ -1118,6 +1280,10 @@ int main(void)
     T_RUN(a_scope_is_part_of_the_name);
     T_RUN(a_gateways_error_is_no_outcome);
     T_RUN(a_gateways_error_may_be_an_outcome);
+    T_RUN(a_lookup_tells_each_state_and_changes_none);
+    T_RUN(a_lookup_that_cannot_be_is_refused);
+    T_RUN(a_cancelled_lookup_tells_what_is_known);
+    T_RUN(a_repeat_in_flight_may_be_told_where_to_ask);
     T_RUN(a_dry_run_records_and_lets_everything_pass);
     T_RUN(what_a_program_says_was_applied_is_recorded);
     T_RUN(anything_else_stays_unknown);

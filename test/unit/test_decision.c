@@ -20,6 +20,9 @@ static const char *text_of(once__http_decision d)
     if (d.problem != ONCE__NO_PROBLEM)
         n += (size_t)snprintf(out + n, sizeof(out) - n, " %s %d",
                               once__problem_code(d.problem), d.status);
+    if (d.next == ONCE__NEXT_TELL)
+        n += (size_t)snprintf(out + n, sizeof(out) - n, " %d%s", d.status,
+                              d.located ? " located" : "");
     if (d.recorded != 0)
         n += (size_t)snprintf(out + n, sizeof(out) - n, " of %d", d.recorded);
     if (d.retry_after > 0)
@@ -34,13 +37,14 @@ static const char *text_of(once__http_decision d)
     return out;
 }
 
-enum { DENY = 0, BYPASS = 1, DRY_RUN = 2, REFUSE = 4 };
+enum { DENY = 0, BYPASS = 1, DRY_RUN = 2, REFUSE = 4, ACCEPT = 8 };
 
 static once__policy policy_of(int flags)
 {
     once__policy p = {.bypass = flags & BYPASS,
                       .dry_run = flags & DRY_RUN,
-                      .refuse = flags & REFUSE};
+                      .refuse = flags & REFUSE,
+                      .accept = flags & ACCEPT};
 
     return p;
 }
@@ -293,6 +297,23 @@ static void apart_is_since_the_first_attempt(void)
     T_OK(!once__apart(ONCE__WOULD_REFUSE, &r, 64999, &s));
 }
 
+/* Only a repeat that is in flight, by its own fingerprint, may come and ask. */
+static void a_repeat_in_flight_may_be_told_where_to_ask(void)
+{
+    T_STR(claimed(ACCEPT, ONCE_IN_FLIGHT, WHOLE, 2000),
+          "tell 202 located after 2 in_flight");
+    T_STR(claimed(ACCEPT | BYPASS | REFUSE, ONCE_IN_FLIGHT, WHOLE, 0),
+          "tell 202 located after 1 in_flight");
+    T_STR(claimed(ACCEPT | DRY_RUN, ONCE_IN_FLIGHT, WHOLE, 2000),
+          "pass in_flight, not marked");
+    T_STR(claimed(ACCEPT, ONCE_MISMATCH, WHOLE, 0),
+          "problem key-reused 422 mismatch");
+    T_STR(claimed(ACCEPT, ONCE_UNKNOWN, WHOLE, 0),
+          "problem outcome-unknown 409 indeterminate");
+    T_STR(claimed(ACCEPT, ONCE_REPLAY, WHOLE, 0), "replay replayed");
+    T_STR(claimed(ACCEPT, ONCE_OWNER, WHOLE, 0), "run new");
+}
+
 /* ---- After the end ----------------------------------------------------- */
 
 static once__http_end end_of(int action, int observed, int rc)
@@ -433,12 +454,13 @@ static void only_an_owner_runs_and_only_bypass_and_dry_run_pass(void)
     once__http_decision d;
     int rc, flags;
 
-    for (flags = 0; flags < 8; flags++) {
+    for (flags = 0; flags < 16; flags++) {
         p = policy_of(flags);
         for (rc = -40; rc <= ONCE_TOO_SOON; rc++) {
             d = once__decide_claim(&p, rc, &record, 0, &stored, &err);
             T_EQ(d.next == ONCE__NEXT_RUN, rc == ONCE_OWNER);
-            T_OK(d.next != ONCE__NEXT_PASS || (flags & ~REFUSE) != 0);
+            T_OK(d.next != ONCE__NEXT_PASS ||
+                 (flags & ~(REFUSE | ACCEPT)) != 0);
             T_OK(d.header != ONCE__STATUS_NONE);
             T_EQ(d.attempt, rc == ONCE_OWNER || rc == ONCE_REPLAY ? 7 : 0);
         }
@@ -523,6 +545,7 @@ int main(void)
     T_RUN(a_dry_run_passes_whatever_it_would_have_answered);
     T_RUN(only_a_replay_that_is_passed_on_runs_again);
     T_RUN(apart_is_since_the_first_attempt);
+    T_RUN(a_repeat_in_flight_may_be_told_where_to_ask);
     T_RUN(a_recorded_response_is_sent);
     T_RUN(another_recorded_response_is_sent_in_its_place);
     T_RUN(what_is_not_recorded_is_not_sent);

@@ -234,6 +234,34 @@ static void a_wait_is_read_and_cut(void)
     T_EQ(once__lookup_wait((once_bytes){NULL, 0}, 1), 0);
 }
 
+static int leads_nowhere_else(const char *path)
+{
+    once_error err = {0, ""};
+    int rc = once__accept_check((once_bytes){path, strlen(path)}, &err);
+
+    T_EQ(rc == ONCE_OK, err.text[0] == '\0');
+    return rc == ONCE_OK;
+}
+
+static void a_location_is_a_path_of_this_host(void)
+{
+    static const char *const bad[] = {
+        "",     "a",    "//h",        "http://h/a", "/a?b", "/a#b",   "/$a",
+        "/a b", "/\\h", "/a\r\nX: 1", "/\xc3\xa9",  "/a\t", "/\"a\"", "/<a>"};
+    char path[2050] = "/";
+    size_t i;
+
+    T_OK(leads_nowhere_else("/"));
+    T_OK(leads_nowhere_else("/charge/status"));
+    T_OK(leads_nowhere_else("/a//b/%7e:@!&'()*+,;=-._~"));
+    for (i = 0; i < sizeof(bad) / sizeof(bad[0]); i++)
+        T_OK(!leads_nowhere_else(bad[i]));
+    memset(path + 1, 'a', 2047);
+    T_OK(leads_nowhere_else(path));
+    path[2048] = 'a';
+    T_OK(!leads_nowhere_else(path));
+}
+
 int main(void)
 {
     T_RUN(each_state_is_told_with_what_is_known);
@@ -243,5 +271,6 @@ int main(void)
     T_RUN(times_that_have_no_text_are_null);
     T_RUN(what_the_store_does_not_say_is_not_told);
     T_RUN(a_wait_is_read_and_cut);
+    T_RUN(a_location_is_a_path_of_this_host);
     return t_done();
 }

@@ -171,8 +171,8 @@ const ways = {
     request: ['The request that the gateway got', [
         ['scope', 'Scope: who asked, as once_scope has it'],
         ['realm', 'Realm: the host, unless once_realm says otherwise'],
-        ['method', 'Method, with once_key_space path only'],
-        ['path', 'Path as it was sent, with the method only'],
+        ['method', 'Method, only under once_key_space path'],
+        ['path', 'Path, as it was sent, only there, too'],
         ['key', 'Idempotency-Key']]],
     key: ['A group and a key, of a program', [
         ['group', 'Group (default)'], ['key', 'Key']]],

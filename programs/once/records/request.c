@@ -30,11 +30,17 @@ static int check(const struct cli *c, const struct cli_request *r,
                  const char *key_file)
 {
     if (r->realm == NULL || key_file == NULL)
-        return cli_usage(c, "a request is --realm R and --key-file FILE");
-    if ((r->method == NULL) != (r->path == NULL))
+        return cli_usage(c, "a request is --realm R and --key-file FILE, with "
+                            "--method M --path P under once_key_space path");
+    if ((r->method != NULL) != (r->path != NULL))
         return cli_usage(c,
-                         "--method and --path belong together: both where "
-                         "the gateway has once_key_space path, else neither");
+                         "%s goes with %s: once_key_space path has both in "
+                         "the name, realm none",
+                         r->method != NULL ? "--method" : "--path",
+                         r->method != NULL ? "--path" : "--method");
+    if (r->method != NULL && (r->method[0] == '\0' || r->path[0] == '\0'))
+        return cli_usage(c, "%s: it is empty",
+                         r->method[0] == '\0' ? "--method" : "--path");
     if ((r->scope_file != NULL) + r->no_scope != 1)
         return cli_usage(c, "who sent it? --scope-file FILE has the value of "
                             "the gateway's once_scope; --no-scope where that "
@@ -66,10 +72,10 @@ int cli_request_name(const struct cli *c, const struct cli_request *r,
     if (rc != CLI_OK)
         return rc;
     request.realm = cli_bytes(r->realm);
-    if (r->method != NULL) {
+    if (r->method != NULL)
         request.method = cli_bytes(r->method);
+    if (r->path != NULL)
         request.path = cli_bytes(r->path);
-    }
     if (r->scope_file != NULL)
         rc = read_line(c, r->scope_file, SCOPE_MAX, &request.scope);
     if (rc == CLI_OK && r->scope_file != NULL && request.scope.size == 0)

@@ -7,19 +7,14 @@
  * after a crash, is the same order. The answer's body goes to stdout, all else
  * to stderr. It never prints a key, a header's value or a URL.
  */
-#include "programs/once/cli.h"
-
 #include <errno.h>
 #include <stdlib.h>
 #include <string.h>
 
-#include <once/client.h>
-
 #include "programs/once/run/run.h"
+#include "programs/once/send/headers.h"
 
 enum send_exit { SEND_MISMATCH = 65, SEND_UNKNOWN = 75 };
-
-enum { HEADER_FILE_MAX = 65536 };
 
 /* clang-format off */
 static const char help[] =
@@ -39,6 +34,7 @@ static const char help[] =
     "                       is not seen by others who list processes\n"
     "  --secret @FILE|LINE  the same, but never kept, as Authorization and Cookie\n"
     "                       never are\n"
+    "  --lookup URL         ask there before giving up (a gateway's once_lookup)\n"
     "  --deadline TIME      give up after so long: 90s, 15m, 24h (60s)\n"
     "  --client-store PATH  the file of orders (ONCE_CLIENT_STORE, or client.db in\n"
     "                       ~/.local/state/once)\n"
@@ -73,9 +69,7 @@ struct send {
     int mode; /* OPT_RESUME, OPT_LIST, OPT_FORGET, OPT_PURGE, or 0: send */
     int force;
     int rc; /* of several orders, the worst */
-    once_client_header headers[ONCE_CLIENT_HEADERS_MAX];
-    void *memory[ONCE_CLIENT_HEADERS_MAX + 1]; /* what headers point to */
-    size_t n_memory;
+    struct send_headers headers;
 };
 
 static const struct cli_option options[] = {
@@ -84,6 +78,7 @@ static const struct cli_option options[] = {
     {"data", "", CLI_AT(CLI_TEXT, struct send, data)},
     {"header", "", .id = OPT_HEADER},
     {"secret", "", .id = OPT_SECRET},
+    {"lookup", "", CLI_AT(CLI_TEXT, struct send, request.lookup)},
     {"deadline", "", CLI_AT(CLI_TIME, struct send, deadline_ms)},
     {"client-store", CLI_FILES, CLI_AT(CLI_TEXT, struct send, path)},
     {"ca", CLI_FILES, CLI_AT(CLI_TEXT, struct send, ca)},
@@ -100,91 +95,6 @@ static const struct cli_option options[] = {
 
 /* ---- The command line --------------------------------------------------- */
 
-/* "Name: value", which is cut in place. */
-static int add_header(struct send *s, char *line, uint32_t flags)
-{
-    char *colon = strchr(line, ':'), *value;
-    once_client_header *h = &s->headers[s->request.n_headers];
-
-    if (s->request.n_headers == ONCE_CLIENT_HEADERS_MAX)
-        return cli_usage(s->c, "more than %zu headers",
-                         ONCE_CLIENT_HEADERS_MAX);
-    if (colon == NULL || colon == line)
-        return cli_usage(s->c, "a header looks like 'Name: value'");
-    *colon = '\0';
-    value = colon + 1 + strspn(colon + 1, " \t");
-    h->name = line;
-    h->value = value;
-    h->flags = flags;
-    s->request.headers = s->headers;
-    s->request.n_headers++;
-    return CLI_OK;
-}
-
-static int add_lines(struct send *s, char *text, uint32_t flags)
-{
-    int rc = CLI_OK;
-
-    while (*text != '\0' && rc == CLI_OK) {
-        size_t size = strcspn(text, "\n"), end = size;
-        char *next = text + size + (text[size] == '\n');
-
-        if (end > 0 && text[end - 1] == '\r')
-            end--;
-        text[end] = '\0';
-        if (end > 0)
-            rc = add_header(s, text, flags);
-        text = next;
-    }
-    return rc;
-}
-
-/* Reads a file as text with a NUL after it, which is freed at the end. */
-static int read_text(struct send *s, const char *path, size_t most, char **out)
-{
-    once_bytes file = {NULL, 0};
-    char *text;
-    int rc;
-
-    if (s->n_memory == ONCE_CLIENT_HEADERS_MAX)
-        return cli_usage(s->c, "more than %zu header options",
-                         ONCE_CLIENT_HEADERS_MAX);
-    rc = cli_read_file(s->c, path, most, &file);
-    if (rc != CLI_OK)
-        return rc;
-    text = malloc(file.size + 1);
-    if (text != NULL) {
-        if (file.size > 0)
-            memcpy(text, file.data, file.size);
-        text[file.size] = '\0';
-        s->memory[s->n_memory++] = text;
-    }
-    free((void *)(uintptr_t)file.data);
-    if (text == NULL)
-        return cli_say(s->c, CLI_STORE, "out of memory");
-    *out = text;
-    return CLI_OK;
-}
-
-static int take_header(struct send *s, const char *text_or_file, uint32_t flags)
-{
-    char *text = NULL;
-    int rc;
-
-    if (text_or_file[0] == '@') {
-        rc = read_text(s, text_or_file + 1, HEADER_FILE_MAX, &text);
-        return rc == CLI_OK ? add_lines(s, text, flags) : rc;
-    }
-    if (s->n_memory == ONCE_CLIENT_HEADERS_MAX)
-        return cli_usage(s->c, "more than %zu headers",
-                         ONCE_CLIENT_HEADERS_MAX);
-    text = strdup(text_or_file);
-    if (text == NULL)
-        return cli_say(s->c, CLI_STORE, "out of memory");
-    s->memory[s->n_memory++] = text;
-    return add_header(s, text, flags);
-}
-
 static int set_mode(struct send *s, int mode)
 {
     if (s->mode != 0 && s->mode != mode)
@@ -200,9 +110,9 @@ static int take(const struct cli *c, void *user, int o)
 
     switch (o) {
     case OPT_HEADER:
-        return take_header(s, optarg, 0);
+        return send_headers_add(c, &s->headers, optarg, 0);
     case OPT_SECRET:
-        return take_header(s, optarg, ONCE_CLIENT_SECRET);
+        return send_headers_add(c, &s->headers, optarg, ONCE_CLIENT_SECRET);
     case OPT_PURGE:
         rc = set_mode(s, o);
         return rc == CLI_OK ? cli_read_time(c, "--purge", optarg, &s->purge_ms)
@@ -228,6 +138,8 @@ static int check_args(struct send *s, int argc, char **argv)
     if (s->deadline_ms > ONCE_CLIENT_DEADLINE_MAX_MS)
         return cli_usage(s->c, "--deadline is at most 7d");
     s->request.deadline_ms = (uint32_t)s->deadline_ms;
+    s->request.headers = s->headers.at;
+    s->request.n_headers = s->headers.n;
     if (s->order != NULL) {
         s->request.order.data = s->order;
         s->request.order.size = strlen(s->order);
@@ -519,8 +431,7 @@ static int run(struct cli *c, int argc, char **argv)
     once_client_close(s.client);
     if (s.data != NULL && s.data[0] == '@')
         free((void *)(uintptr_t)s.request.body.data);
-    while (s.n_memory > 0)
-        free(s.memory[--s.n_memory]);
+    send_headers_free(&s.headers);
     return rc;
 }
 

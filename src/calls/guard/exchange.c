@@ -482,7 +482,7 @@ static int prepare_reply(once_exchange *x)
     if (x->decision.next == ONCE__NEXT_TELL)
         return once__reply_told(&x->reply, &x->decision, x->rc,
                                 once_attempt_record(x->attempt), &x->stored,
-                                exposed);
+                                x->guard->accept, exposed);
     return once__reply_problem(
         &x->reply, &x->decision,
         x->detail[0] != '\0' ? x->detail : x->decision.detail, exposed);

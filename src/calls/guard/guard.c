@@ -183,8 +183,8 @@ int once__guard_check_lookup(const once_guard_options *o, uint32_t wait_ms,
                           "ask which keys exist");
     if (o->key_space == ONCE_KEY_SPACE_PATH)
         return once__fail(err, ONCE_EINVAL,
-                          "lookup: needs key_space realm: its own path is "
-                          "another one");
+                          "lookup: not with key_space path: a lookup has "
+                          "another path than the request");
     if (wait_ms > IN_FLIGHT_MAX_MS)
         return once__fail(err, ONCE_EINVAL,
                           "lookup: %u ms is over %u (ten minutes)", wait_ms,
@@ -204,6 +204,14 @@ static int check(const once_guard_options *o, once_error *err)
         return once__fail(err, ONCE_EINVAL,
                           "scope: name the authenticated caller, or set "
                           "scope_off, and not both");
+    if (o->accept != NULL && o->scope_off)
+        return once__fail(err, ONCE_EINVAL,
+                          "accept: needs a scope: without one no lookup can "
+                          "answer");
+    if (o->accept != NULL && o->key_space == ONCE_KEY_SPACE_PATH)
+        return once__fail(err, ONCE_EINVAL,
+                          "accept: needs key_space realm: by a name that has "
+                          "the path in it no lookup finds a request");
     if (o->fingerprint != NULL && o->fingerprint_of != NULL)
         return once__fail(err, ONCE_EINVAL,
                           "fingerprint: fingerprint_of stands alone");
@@ -312,10 +320,16 @@ static int set_texts(once_guard *g, once_error *err)
 
     if (!is_token(key))
         return once__fail(err, ONCE_EINVAL, "key: not the name of a header");
+    if (o->accept != NULL &&
+        once__accept_check(once__text(o->accept), err) != ONCE_OK)
+        return ONCE_EINVAL;
     g->key = strdup(key);
     if (o->realm != NULL)
         g->realm = strdup(o->realm);
-    if (g->key == NULL || (o->realm != NULL && g->realm == NULL))
+    if (o->accept != NULL)
+        g->accept = strdup(o->accept);
+    if (g->key == NULL || (o->realm != NULL && g->realm == NULL) ||
+        (o->accept != NULL && g->accept == NULL))
         return once__fail(err, ONCE_ENOMEM, "guard: no memory");
     return ONCE_OK;
 }
@@ -355,6 +369,7 @@ static void set_policy(once_guard *g)
     g->policy.dry_run = (int)o->dry_run;
     g->policy.probe = (int)o->probe;
     g->policy.refuse = o->repeat == ONCE_REPEAT_REFUSE;
+    g->policy.accept = o->accept != NULL;
     g->policy.two_phase = (int)o->two_phase;
     g->policy.lease_ms = o->lease_ms;
     g->policy.wait_ms = o->in_flight_ms;
@@ -424,6 +439,7 @@ void once_guard_close(once_guard *g)
     names_clear(&g->fingerprint);
     free(g->key);
     free(g->realm);
+    free(g->accept);
     (void)pthread_mutex_destroy(&g->lock);
     free(g);
 }

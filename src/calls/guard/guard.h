@@ -28,6 +28,7 @@ struct once_guard {
     once_engine *engine;
     once_guard_options options; /* without what follows                      */
     char *key, *realm;          /* realm NULL: the host                      */
+    char *accept;               /* or NULL                                   */
     struct once__names methods, hide;
     struct once__names fingerprint; /* to which `compared` points           */
     once__compared compared;
@@ -70,11 +71,13 @@ ONCE_CHECK int once__reply_problem(struct once__reply *r,
 ONCE_CHECK int once__reply_replay(struct once__reply *r,
                                   const once__response *stored,
                                   const once__http_decision *d, int expose);
-/* What became of a request: see once__lookup_body(). */
+/* What became of a request: see once__lookup_body(). `location` is for a
+ * decision that says so. */
 ONCE_CHECK int once__reply_told(struct once__reply *r,
                                 const once__http_decision *d, int rc,
                                 const once_record *record,
-                                const once__response *stored, int expose);
+                                const once__response *stored,
+                                const char *location, int expose);
 /* Of the handler: copied, without what is not for the client. */
 ONCE_CHECK int once__reply_own(struct once__reply *r, const once_http_answer *a,
                                const once__http_decision *d, int expose);

@@ -112,11 +112,12 @@ static void finish(struct once__reply *r, const once__http_decision *d,
 
 /* With room for a body of `max` bytes and for our headers. */
 static int begin_document(struct once__reply *r, const once__http_decision *d,
-                          const char *type, size_t max)
+                          const char *type, size_t max, const char *location)
 {
+    size_t more = location != NULL ? strlen(location) : 0;
     char after[16];
 
-    if (begin(r, d->status, OURS + 1, OURS_TEXT) != ONCE_OK)
+    if (begin(r, d->status, OURS + 2, OURS_TEXT + more) != ONCE_OK)
         return ONCE_ENOMEM;
     r->body = malloc(max);
     if (r->body == NULL) {
@@ -130,14 +131,16 @@ static int begin_document(struct once__reply *r, const once__http_decision *d,
         (void)snprintf(after, sizeof(after), "%u", d->retry_after);
         add_text(r, "Retry-After", after);
     }
+    if (location != NULL)
+        add_text(r, "Location", location);
     return ONCE_OK;
 }
 
 int once__reply_problem(struct once__reply *r, const once__http_decision *d,
                         const char *detail, int exposed)
 {
-    if (begin_document(r, d, "application/problem+json", ONCE__PROBLEM_MAX) !=
-        ONCE_OK)
+    if (begin_document(r, d, "application/problem+json", ONCE__PROBLEM_MAX,
+                       NULL) != ONCE_OK)
         return ONCE_ENOMEM;
     r->answer.body.size =
         once__problem_body(d->problem, d->status, d->recorded, detail, r->body);
@@ -147,9 +150,11 @@ int once__reply_problem(struct once__reply *r, const once__http_decision *d,
 
 int once__reply_told(struct once__reply *r, const once__http_decision *d,
                      int rc, const once_record *record,
-                     const once__response *stored, int exposed)
+                     const once__response *stored, const char *location,
+                     int exposed)
 {
-    if (begin_document(r, d, "application/json", ONCE__LOOKUP_MAX) != ONCE_OK)
+    if (begin_document(r, d, "application/json", ONCE__LOOKUP_MAX,
+                       d->located ? location : NULL) != ONCE_OK)
         return ONCE_ENOMEM;
     r->answer.body.size = once__lookup_body(rc, record, stored, r->body);
     finish(r, d, exposed);

@@ -43,7 +43,8 @@ enum {
     FAILED = 512,   /* anything else: no answer of the store                 */
     BEFORE = 1024,  /* completed, and a repeat gets no response here         */
     AGE = 2048,     /* nothing is recorded, and the key's time does not fit  */
-    ANY_RESULT = 4095
+    LATER = 4096,   /* in flight, and a repeat is told where to ask          */
+    ANY_RESULT = 8191
 };
 
 /* once_store_failure */
@@ -81,6 +82,8 @@ struct outcome {
 #define NEXT(next, header)                                                     \
     { ONCE__NEXT_##next, ONCE__NO_PROBLEM, OWN_STATUS, NEVER,                  \
       ONCE__STATUS_##header }
+#define TELL(status, after, header)                                            \
+    { ONCE__NEXT_TELL, ONCE__NO_PROBLEM, status, after, ONCE__STATUS_##header }
 
 static const struct claim_row {
     int result, failure;
@@ -96,6 +99,7 @@ static const struct claim_row {
       PROBLEM(KEY_EXPIRED, OWN_STATUS, NEVER, EXPIRED) },
     { IN_FLIGHT, ANY_FAILURE,
       PROBLEM(IN_FLIGHT, OWN_STATUS, LEASE, IN_FLIGHT) },
+    { LATER,     ANY_FAILURE, TELL(202, LEASE, IN_FLIGHT) },
     { MISMATCH,  ANY_FAILURE,
       PROBLEM(KEY_REUSED, OWN_STATUS, NEVER, MISMATCH) },
     { UNKNOWN,   ANY_FAILURE,
@@ -207,17 +211,18 @@ static once__http_decision decision_of(const once__policy *policy,
         .header = o->header,
         .retry_after = seconds(o->after, left_ms),
         .marked = 1,
+        .status = o->status,
     };
 
-    if (o->problem != ONCE__NO_PROBLEM)
-        d.status = o->status != OWN_STATUS ? o->status
-                                           : once__problem_status(o->problem);
+    if (o->problem != ONCE__NO_PROBLEM && o->status == OWN_STATUS)
+        d.status = once__problem_status(o->problem);
     if (!policy->dry_run)
         return d;
     /* A dry run answers nothing itself, and marks no response of a service
      * that it would have guarded. */
     d.would = once__would_of(o->next, o->problem);
-    if (d.next == ONCE__NEXT_REPLAY || d.next == ONCE__NEXT_PROBLEM)
+    if (d.next == ONCE__NEXT_REPLAY || d.next == ONCE__NEXT_PROBLEM ||
+        d.next == ONCE__NEXT_TELL)
         d = (once__http_decision){.next = ONCE__NEXT_PASS,
                                   .problem = ONCE__NO_PROBLEM,
                                   .header = o->header,
@@ -261,6 +266,8 @@ once__http_decision once__decide_claim(const once__policy *policy, int rc,
         result = FAILED;
     if (repeats && policy->refuse)
         result = BEFORE;
+    if (result == IN_FLIGHT && policy->accept)
+        result = LATER;
     while (i < COUNT(claim_rows) && ((claim_rows[i].result & result) == 0 ||
                                      (claim_rows[i].failure & failure) == 0))
         i++;
@@ -273,6 +280,7 @@ once__http_decision once__decide_claim(const once__policy *policy, int rc,
                    "sender's clock.";
     if (d.problem == ONCE__PROBLEM_ALREADY_DONE)
         d.recorded = stored->status;
+    d.located = d.next == ONCE__NEXT_TELL;
     return d;
 }
 
@@ -287,7 +295,7 @@ once__http_decision once__decide_lookup_refusal(int problem)
 once__http_decision once__decide_lookup(int rc, const once_record *record,
                                         once__response *stored, once_error *err)
 {
-    static const struct outcome told = NEXT(TELL, NONE);
+    static const struct outcome told = TELL(200, NEVER, NONE);
     static const struct outcome silent =
         PROBLEM(STORE_UNAVAILABLE, OWN_STATUS, SOON, UNAVAILABLE);
     once__http_decision d;
@@ -298,7 +306,6 @@ once__http_decision once__decide_lookup(int rc, const once_record *record,
     if ((result & (WHOLE | NOT_KEPT | IN_FLIGHT | UNKNOWN | TOO_LATE)) == 0)
         return decision_of(&no_policy, &silent, 0);
     d = decision_of(&no_policy, &told, 0);
-    d.status = 200;
     d.marked = 0;
     return d;
 }

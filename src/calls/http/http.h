@@ -306,6 +306,7 @@ typedef struct once__policy {
     int dry_run;   /* never answer in the service's place                   */
     int probe;     /* ask the service what became of an unknown outcome     */
     int refuse;    /* a repeat is told that it is one, and nothing more     */
+    int accept;    /* a repeat in flight is told where to ask, with 202      */
     int two_phase; /* as in once_request, like what follows                 */
     uint32_t lease_ms, wait_ms, store_ms;
     uint64_t keep_ms;
@@ -588,13 +589,14 @@ enum { ONCE__NO_PROBLEM = -1 };
 typedef struct once__http_decision {
     int next;     /* enum once__http_next                                */
     int problem;  /* enum once__problem, or ONCE__NO_PROBLEM        */
-    int status;   /* of a problem's or a lookup's response, else 0  */
+    int status;   /* of a problem's or a told response, else 0      */
     int recorded; /* status of the recorded response, which the problem names;
                    * else 0                                         */
     unsigned retry_after; /* seconds; 0: no such header                     */
     const char *detail;   /* of the problem, or NULL: its own               */
     int header;           /* enum once__status_header                       */
     int marked;           /* 1: the response has the status header          */
+    int located;          /* 1: it names the route's lookup as its Location  */
     uint32_t attempt;     /* the owner's number, or the one whose response
                            * is repeated; 0: not known                      */
     int would;            /* enum once__would, before the request is passed
@@ -655,6 +657,10 @@ enum { ONCE__LOOKUP_MAX = 4608 }; /* bytes of the longest body */
  */
 size_t once__lookup_body(int rc, const once_record *record,
                          const once__response *stored, char *out);
+
+/* "accept=": the path of a lookup, for a header Location. ONCE_EINVAL: it is
+ * none, or could lead to another host. */
+ONCE_CHECK int once__accept_check(once_bytes path, once_error *err);
 
 /* How long a lookup with this query may wait: its `wait`, cut to `most_ms`; 0
  * if there is none that can be read. */

@@ -13,6 +13,8 @@
 #include <string.h>
 #include <time.h>
 
+#include "base/error.h"
+
 enum {
     LOCATION_MAX = 2048,
     TIME_SIZE = 32, /* "2026-11-24T04:05:06.789Z", quotes, and NUL */
@@ -141,6 +143,28 @@ size_t once__lookup_body(int rc, const once_record *record,
         t.location = location_text(stored, location);
     }
     return print(&t, out);
+}
+
+/* ---- Where to ask -------------------------------------------------------- */
+
+/* "//host/a" leads to another host, and so does "/\host" in some browsers. */
+int once__accept_check(once_bytes path, once_error *err)
+{
+    const char *text = path.data;
+    size_t i;
+
+    if (path.size == 0 || path.size > LOCATION_MAX || text[0] != '/' ||
+        (path.size > 1 && text[1] == '/'))
+        return once__fail(err, ONCE_EINVAL,
+                          "accept: needs a path that begins with one \"/\"");
+    for (i = 0; i < path.size; i++)
+        if (text[i] <= ' ' || text[i] > '~' ||
+            strchr("$?#\"<>\\", text[i]) != NULL)
+            return once__fail(err, ONCE_EINVAL,
+                              "accept: byte %zu is not one of a path without "
+                              "variables and \"?\"",
+                              i + 1);
+    return ONCE_OK;
 }
 
 /* ---- How long to wait --------------------------------------------------- */

@@ -302,6 +302,12 @@ static int is_lookup(const once_mhd_route *r)
     return r->size > offsetof(once_mhd_route, lookup) && r->lookup != 0;
 }
 
+static int is_of_path(const once_guard_options *o)
+{
+    return o->size > offsetof(once_guard_options, key_space) &&
+           o->key_space == ONCE_KEY_SPACE_PATH;
+}
+
 static int check_lookup(const once_mhd_route *r, once_engine *e,
                         once_error *err)
 {
@@ -311,11 +317,10 @@ static int check_lookup(const once_mhd_route *r, once_engine *e,
         return fail(err, ONCE_EINVAL,
                     "lookup: needs a scope: without one anybody could ask "
                     "which keys exist");
-    if (r->guard->size > offsetof(once_guard_options, key_space) &&
-        r->guard->key_space == ONCE_KEY_SPACE_PATH)
+    if (is_of_path(r->guard))
         return fail(err, ONCE_EINVAL,
-                    "lookup: needs key_space realm: its own path is another "
-                    "one");
+                    "lookup: not with key_space path: a lookup has another "
+                    "path than the request");
     return r->size >= sizeof(*r) && r->lookup_ms <= WAIT_MAX
                ? ONCE_OK
                : fail(err, ONCE_EINVAL, "lookup_ms: over ten minutes");
@@ -362,7 +367,7 @@ int once_mhd_add(once_mhd *m, once_engine *e, const once_mhd_route *route,
         rc = once_guard_open(e, route->guard, err, &r->guard);
     if (rc != ONCE_OK)
         goto out;
-    r->waits = waits(route->guard);
+    r->waits = is_lookup(route) ? r->r.lookup_ms > 0 : waits(route->guard);
     r->next = m->routes;
     m->routes = r;
     r = NULL;
