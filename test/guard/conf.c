@@ -274,6 +274,7 @@ enum kind {
     IN_FLIGHT,
     LOST,
     REPEAT,
+    KEY_SPACE,
     KEY_TIME,
     FAILURE,
     PASS,
@@ -300,6 +301,7 @@ static const struct directive {
     { "once_key_required",     FLAG,         AT(key_required),    0 },
     { "once_key_time",         KEY_TIME,     0,                   0 },
     { "once_realm",            WORDS,        AT(realm),           1 },
+    { "once_key_space",        KEY_SPACE,    AT(key_space),       0 },
     { "once_methods",          WORDS,        AT(methods),         2 },
     { "once_in_flight",        IN_FLIGHT,    AT(in_flight_ms),    0 },
     { "once_final",            WORDS,        AT(final),           3 },
@@ -528,6 +530,8 @@ static int set(struct conf *c, struct location *l, const struct directive *d,
         return choose(l, d, value, "hold", "takeover");
     case REPEAT:
         return choose(l, d, value, "replay", "refuse");
+    case KEY_SPACE:
+        return choose(l, d, value, "realm", "path");
     case FAILURE:
         return choose(l, d, value, "deny", "bypass");
     case TIME32:

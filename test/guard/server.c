@@ -572,6 +572,7 @@ static void print_refusal(const struct location *l, const char *text)
         {"ttl_ms", "once_ttl"},
         {"ttl_failure_ms", "failure="},
         {"key_time", "once_key_time"},
+        {"key_space", "once_key_space"},
         {"final", "once_final"},
         {"release", "once_release"},
         {"fingerprint", "once_fingerprint"},

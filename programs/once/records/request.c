@@ -33,8 +33,9 @@ static int check(const struct cli *c, const struct cli_request *r,
         return cli_usage(c, "a request is --realm R and --key-file FILE, with "
                             "--method M --path P under once_key_space path");
     if ((r->method != NULL) != (r->path != NULL))
-        return cli_usage(c, "%s goes with %s: once_key_space path has both in "
-                            "the name, realm none",
+        return cli_usage(c,
+                         "%s goes with %s: once_key_space path has both in "
+                         "the name, realm none",
                          r->method != NULL ? "--method" : "--path",
                          r->method != NULL ? "--path" : "--method");
     if (r->method != NULL && (r->method[0] == '\0' || r->path[0] == '\0'))

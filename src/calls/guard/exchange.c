@@ -303,9 +303,8 @@ static int begin_print(once_exchange *x, const once_http_request *r,
     return rc;
 }
 
-static once__request_head head_of(const once_guard *g,
-                                  const once_http_request *r,
-                                  const struct target *t)
+static once__request_head
+head_of(const once_guard *g, const once_http_request *r, const struct target *t)
 {
     return (once__request_head){
         .query = t->query,
