@@ -17,7 +17,8 @@
     crossed    an answer was made for another key or another request
     lost       an outcome that was whole, or said to be new, was not kept
     nothing    a client that stayed got no answer
-    mismatch   a repeat was taken for another request
+    mismatch   a repeat was taken for another request; or the key on another
+               path was, although it is of that path
     looked     a lookup was passed on, or does not tell what a repeat was told
                just before it
     alarm      the error log has an alert, or a process died
@@ -78,12 +79,27 @@ class Verdict:
             if a.method == "LOOK":
                 self._looked(a)
             elif a.key and a.method != "GET":
-                groups[(a.method, a.key)].append(a)
-        for (method, key), answers in groups.items():
+                groups[self._record(a)].append(a)
+        for record, answers in groups.items():
             executions = [e for e in self.run.log.executions
-                          if e.guarded and e.key == key and e.method == method]
+                          if e.guarded and self._record(e) == record]
             self._executions(executions)
             self._answers(answers, executions)
+
+    def _elsewhere(self, x):
+        """Whether an answer, or an execution, is of the other path."""
+        return any(a.send == x.send and a.elsewhere for a in self.run.answers)
+
+    def _record(self, x):
+        """What its record is named by: of both paths it is one, unless keys
+        are of a path. So what executes on both has executed twice."""
+        return (x.method, x.key, self.case.of_path() and self._elsewhere(x))
+
+    def _reusable(self, a):
+        """Whether its key may belong to a request to the other path."""
+        return not self.case.of_path() and any(
+            b.key == a.key and b.elsewhere != a.elsewhere
+            for b in self.run.answers)
 
     # -- rule 1
 
@@ -157,7 +173,7 @@ class Verdict:
                 self._bad("nothing", "%s", a)
             return
         self.seen["answers " + (a.mark or a.code or "unmarked")] += 1
-        if a.code == "key-reused":
+        if a.code == "key-reused" and not self._reusable(a):
             self._bad("mismatch", "%s", a)
         if a.mark not in ("new", "replayed") or a.truncated:
             return
@@ -168,7 +184,7 @@ class Verdict:
         if e is not None and not e.guarded and e.send != a.send and \
                 "cache_methods POST" not in self.case.config():
             return              # a page may come from a cache
-        if e is None or e.key != a.key:
+        if e is None or e.key != a.key or self._elsewhere(e) != a.elsewhere:
             self._bad("crossed", "%s shows %s", a, e)
         elif a.mark == "new" and e.send != a.send:
             self._bad("crossed", "%s shows %s", a, e)

@@ -118,8 +118,7 @@ def test_a_key_leads_to_its_record_and_its_story(site):
     operator = Operator(site)
     c = lose(site, "o-18")
     is_problem(c.post(query="order=o-18"), "outcome-unknown", 409)
-    request = ["--realm", "shop.test", "--method", "POST", "--path", c.path,
-               "--no-scope", "--key-file",
+    request = ["--realm", "shop.test", "--no-scope", "--key-file",
                operator.file("key", c.key.encode())]
     row, = operator.waiting()
     assert operator.run("name", *request).split()[-1] == row["name"]

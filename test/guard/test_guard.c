@@ -277,6 +277,7 @@ static void each_refusal_names_its_member(void)
                           o.store_failure = ONCE_STORE_BYPASS));
     REFUSED("max_age_ms:", o.max_age_ms = 1);
     REFUSED("repeat:", o.repeat = 2);
+    REFUSED("key_space:", o.key_space = 2);
     REFUSED("in_flight_ms:", o.in_flight_ms = 600001);
     REFUSED("max_response:", o.max_response = ONCE_RESULT_MAX + 1);
     REFUSED("store_failure:", o.store_failure = ONCE_STORE_BYPASS);
@@ -295,7 +296,6 @@ static void each_refusal_names_its_member(void)
     REFUSED("accept:",
             (o.scope_off = 0, o.scope = some_scope,
              o.key_space = ONCE_KEY_SPACE_PATH, o.accept = "/status"));
-    REFUSED("key_space:", o.key_space = 2);
 #undef REFUSED
 }
 
@@ -440,17 +440,19 @@ static void an_owner_makes_others_wait_and_others_mismatch(void)
     end(&w);
 }
 
-static void host_port_and_form_of_a_target_do_not_make_another_record(void)
+static void host_port_and_form_of_a_target_do_not_make_another_request(void)
 {
     static const struct {
         const char *host, *target;
-        int same;
+        int step;
+        const char *word;
     } others[] = {
-        {"SHOP.test", "/pay?a=1", 1},
-        {"shop.test:8080", "/pay?a=1", 1},
-        {"ignored.test", "http://shop.test:80/pay?a=1", 1},
-        {"other.test", "/pay?a=1", 0},
-        {"shop.test", "/pa%79?a=1", 0},
+        {"SHOP.test", "/pay?a=1", ONCE_HTTP_SEND, "replayed"},
+        {"shop.test:8080", "/pay?a=1", ONCE_HTTP_SEND, "replayed"},
+        {"ignored.test", "http://shop.test:80/pay?a=1", ONCE_HTTP_SEND,
+         "replayed"},
+        {"other.test", "/pay?a=1", ONCE_HTTP_RUN, "new"},
+        {"shop.test", "/pa%79?a=1", ONCE_HTTP_SEND, "mismatch"},
     };
     once_http_answer answer = made();
     struct world w;
@@ -464,7 +466,8 @@ static void host_port_and_form_of_a_target_do_not_make_another_record(void)
         asked_init(&a);
         a.host = others[i].host;
         a.target = others[i].target;
-        T_EQ(claim(&w, &a), others[i].same ? ONCE_HTTP_SEND : ONCE_HTTP_RUN);
+        T_EQ(claim(&w, &a), others[i].step);
+        T_STR(once_exchange_status(a.x), others[i].word);
         asked_end(&a);
     }
     end(&w);
@@ -745,6 +748,84 @@ static void a_scope_is_part_of_the_name(void)
     asked_end(&a);
     asked_end(&b);
     end(&v);
+    end(&w);
+}
+
+/* Claims with another method and path, after "POST /pay" was answered. */
+static void other_target(struct world *w, const char *method,
+                         const char *target, int step, const char *word)
+{
+    struct asked a;
+
+    asked_init(&a);
+    a.method = method;
+    a.target = target;
+    T_EQ(claim(w, &a), step);
+    T_STR(once_exchange_status(a.x), word);
+    if (step == ONCE_HTTP_SEND)
+        T_OK(is_problem(&a, ONCE__PROBLEM_KEY_REUSED, 0));
+    asked_end(&a);
+}
+
+static void a_key_on_another_path_or_method_is_refused(void)
+{
+    once_http_answer answer = made();
+    struct world w;
+
+    begin(&w);
+    whole(&w, &answer, 201, "new");
+    other_target(&w, "POST", "/pay/?a=1", ONCE_HTTP_SEND, "mismatch");
+    other_target(&w, "PATCH", "/pay?a=1", ONCE_HTTP_SEND, "mismatch");
+    whole(&w, NULL, 201, "replayed");
+    end(&w);
+}
+
+static void method_and_path_count_beside_a_computed_fingerprint(void)
+{
+    once_guard_options o = plain();
+    once_http_answer answer = made();
+    struct world w;
+
+    o.fingerprint_of = scope_of; /* the same text for each request */
+    begin_with(&w, "memory:", &o);
+    whole(&w, &answer, 201, "new");
+    other_target(&w, "POST", "/pay/?a=1", ONCE_HTTP_SEND, "mismatch");
+    other_target(&w, "PATCH", "/pay?a=1", ONCE_HTTP_SEND, "mismatch");
+    whole(&w, NULL, 201, "replayed");
+    end(&w);
+}
+
+static void a_key_of_a_path_is_another_one_elsewhere(void)
+{
+    once_guard_options o = plain();
+    once_http_answer answer = made();
+    struct world w;
+
+    o.key_space = ONCE_KEY_SPACE_PATH;
+    begin_with(&w, "memory:", &o);
+    whole(&w, &answer, 201, "new");
+    other_target(&w, "POST", "/pay/?a=1", ONCE_HTTP_RUN, "new");
+    other_target(&w, "PATCH", "/pay?a=1", ONCE_HTTP_RUN, "new");
+    whole(&w, NULL, 201, "replayed");
+    end(&w);
+}
+
+static void a_lookup_needs_keys_that_are_not_of_a_path(void)
+{
+    once_guard_options o = ONCE_GUARD_OPTIONS_INIT;
+    once_http_request r = ONCE_HTTP_REQUEST_INIT;
+    once_exchange *x = NULL;
+    once_error err = {0, ""};
+    struct world w;
+
+    o.scope = scope_of;
+    o.key_space = ONCE_KEY_SPACE_PATH;
+    begin_with(&w, "memory:", &o);
+    r.method = "GET";
+    r.target = "/status";
+    T_EQ(once_exchange_lookup(w.guard, &r, 0, &err, &x), ONCE_EINVAL);
+    T_OK(strstr(err.text, "key_space") != NULL);
+    T_OK(x == NULL);
     end(&w);
 }
 
@@ -1166,7 +1247,7 @@ int main(void)
     T_RUN(a_repeat_gets_the_first_answer);
     T_RUN(the_answer_is_copied_before_the_store_is_asked);
     T_RUN(an_owner_makes_others_wait_and_others_mismatch);
-    T_RUN(host_port_and_form_of_a_target_do_not_make_another_record);
+    T_RUN(host_port_and_form_of_a_target_do_not_make_another_request);
     T_RUN(each_outcome_is_what_it_says);
     T_RUN(a_header_may_say_the_outcome_and_is_not_sent);
     T_RUN(a_stream_is_marked_before_it_begins);
@@ -1180,6 +1261,10 @@ int main(void)
     T_RUN(a_body_over_the_limit_is_413_and_claims_nothing);
     T_RUN(a_scope_that_cannot_be_told_is_401);
     T_RUN(a_scope_is_part_of_the_name);
+    T_RUN(a_key_on_another_path_or_method_is_refused);
+    T_RUN(method_and_path_count_beside_a_computed_fingerprint);
+    T_RUN(a_key_of_a_path_is_another_one_elsewhere);
+    T_RUN(a_lookup_needs_keys_that_are_not_of_a_path);
     T_RUN(a_lookup_tells_each_state_and_changes_none);
     T_RUN(a_lookup_that_cannot_be_is_refused);
     T_RUN(a_cancelled_lookup_tells_what_is_known);
