@@ -609,33 +609,22 @@ def frame(data):
     return len(data).to_bytes(8, "little") + data
 
 
-def name_of(*parts):
+def name_of(scope, realm, *method_and_path, key):
+    tag = b"once name 1" if method_and_path else b"once name 2"
+    parts = [tag, scope, realm, *method_and_path, key]
     return hashlib.sha256(b"".join(map(frame, parts))).hexdigest()
 
 
 def test_the_name_of_a_request_is_the_gateways(store):
+    scope = store.file("scope", b"Bearer abc\n")
     key = store.file("key", b'"order-17"\n')
     where = ["--realm", "pay.example", "--key-file", key]
-    assert store.ok("name", *where, "--no-scope").strip() == name_of(
-        b"once name 2", b"", b"pay.example", b"order-17")
-    scope = store.file("scope", b"Bearer abc\n")
-    assert store.ok("name", *where, "--scope-file", scope).strip() == name_of(
-        b"once name 2", b"Bearer abc", b"pay.example", b"order-17")
-
-
-def test_the_name_of_a_path_is_the_gateways(store):
-    scope = store.file("scope", b"Bearer abc\n")
-    key = store.file("key", b'"order-17"\n')
-    where = ["--realm", "pay.example", "--method", "POST", "--path",
-             "/pay%2Fnow?x=1", "--key-file", key]
-    name = name_of(b"once name 1", b"Bearer abc", b"pay.example", b"POST",
-                   b"/pay%2Fnow", b"order-17")
+    name = name_of(b"Bearer abc", b"pay.example", key=b"order-17")
     assert store.ok("name", *where, "--scope-file", scope) == name + "\n"
     assert json.loads(store.ok("name", *where, "--scope-file", "-", "--json",
                                stdin=b"Bearer abc")) == {"name": name}
     assert store.ok("name", *where, "--no-scope").strip() == \
-        name_of(b"once name 1", b"", b"pay.example", b"POST", b"/pay%2Fnow",
-                b"order-17")
+        name_of(b"", b"pay.example", key=b"order-17")
     fence = store.seed("lost", name, "0")
     shown = json.loads(store.ok("show", "--request", *where, "--scope-file",
                                 scope, "--json"))
@@ -644,18 +633,41 @@ def test_the_name_of_a_path_is_the_gateways(store):
              fence, "--applied", *WHY)
 
 
+def test_the_name_under_key_space_path_has_method_and_path(store):
+    scope = store.file("scope", b"Bearer abc\n")
+    key = store.file("key", b'"order-17"\n')
+    where = ["--realm", "pay.example", "--method", "POST", "--path",
+             "/pay%2Fnow?x=1", "--key-file", key, "--scope-file", scope]
+    name = name_of(b"Bearer abc", b"pay.example", b"POST", b"/pay%2Fnow",
+                   key=b"order-17")
+    assert store.ok("name", *where) == name + "\n"
+    store.seed("lost", name, "0")
+    shown = json.loads(store.ok("show", "--request", *where, "--json"))
+    assert shown["name"] == name
+
+
+def test_method_and_path_stand_together_or_not_at_all(store):
+    key = store.file("key", b"k")
+    rest = ["--realm", "r", "--no-scope", "--key-file", key]
+    for command in (["name"], ["show", "--request"]):
+        store.bad(2, "--method goes with --path", *command, *rest,
+                  "--method", "POST")
+        store.bad(2, "--path goes with --method", *command, *rest,
+                  "--path", "/p")
+        store.bad(2, "--method: it is empty", *command, *rest,
+                  "--method", "", "--path", "/p")
+        store.bad(2, "--path: it is empty", *command, *rest,
+                  "--method", "POST", "--path", "")
+
+
 def test_a_request_that_is_not_whole_is_refused(store):
     key = store.file("key", b"k")
     bad_key = store.file("bad", MARK.encode() + b" one, two")
     good = ["--realm", "r", "--method", "POST", "--path", "/p"]
     store.bad(2, "--key-file FILE", "name", *good, "--no-scope")
     store.bad(2, "who sent it", "name", *good, "--key-file", key)
-    for path in "p", "?x=1":
-        store.bad(2, "begins with", "name", "--realm", "r", "--method", "POST",
-                  "--path", path, "--no-scope", "--key-file", key)
-    for half in ["--method", "POST"], ["--path", "/p"]:
-        store.bad(2, "goes with", "name", "--realm",
-                  "r", *half, "--no-scope", "--key-file", key)
+    store.bad(2, "begins with", "name", "--realm", "r", "--method", "POST",
+              "--path", "p", "--no-scope", "--key-file", key)
     store.bad(2, "both", "name", *good, "--scope-file", "-", "--key-file", "-")
     store.bad(2, "is empty", "name", *good, "--scope-file", os.devnull,
               "--key-file", key)

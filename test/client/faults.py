@@ -251,11 +251,10 @@ def orders(path):
                 in db.execute("SELECT name, key, state, doubt FROM orders")}
 
 
-def stored_name(key, path="/charge", method="POST", realm="127.0.0.1",
-                scope=""):
+def stored_name(key, realm="127.0.0.1", scope=""):
     """Under which name the gateway remembers a key (docs/http.md, 1)."""
     digest = hashlib.sha256()
-    for part in ("once name 1", scope, realm, method, path, key):
+    for part in ("once name 2", scope, realm, key):
         digest.update(struct.pack("<Q", len(part.encode())) + part.encode())
     return digest.hexdigest()
 

@@ -38,6 +38,7 @@ FLAGS = {
     "twice": "two at the same moment",
     "big": "a body that goes to a file",
     "json": "a body of JSON, each time in other bytes",
+    "elsewhere": "to another path with the same key",
 }
 
 # Never taken away when a case is made smaller: without them nothing is
@@ -123,6 +124,12 @@ class Case:
         """The arguments of a directive that stands there once, or None."""
         found = re.search(r"(?m)^\s*%s ([^;]*);" % directive, self.config())
         return found.group(1).split() if found else None
+
+    # -- whose the keys are (docs/http.md, 1)
+
+    def of_path(self):
+        """Whether the same key on another path is another record."""
+        return self.words("once_key_space") == ["path"]
 
     # -- what the contract makes of a status (docs/http.md, 3)
 

@@ -86,6 +86,12 @@ def upstream_lines():
     return out
 
 
+def target(line):
+    """Method, key and path of a line of the plan."""
+    method, key, *flags = line.split()
+    return (method, key) + ("elsewhere",) * ("elsewhere" in flags)
+
+
 class Answer:
     """What one request of the client got."""
 
@@ -94,6 +100,7 @@ class Answer:
         self.method = method
         self.key = key
         self.line = None        # the plan's
+        self.elsewhere = False  # to the other path
         self.left = False       # the client did not wait for it
         self.head = None
         self.body = b""
@@ -193,12 +200,12 @@ class Run:
 
     async def ask_again(self, ports):
         """Each key once more, when all is quiet: what is known stays known."""
-        for line in {tuple(x.split()[:2]) for x in self.case.plan}:
+        for line in {target(x) for x in self.case.plan}:
             if line[1] != "-" and line[0] != "LOOK":
-                sent = [x for x in self.case.plan if x.split()[:2] ==
-                        list(line)][-1].split()[2:]
+                sent = [x for x in self.case.plan if target(x) ==
+                        line][-1].split()[2:]
                 await self._settle(
-                    ports, "%s.end%s" % (self.id, line[1]),
+                    ports, "%s.end%s" % (self.id, "".join(line[1:])),
                     " ".join(line + tuple(w for w in sent if w in (
                         "big", "origin", "json"))))
                 if "once_lookup" in self.case.config():
@@ -221,9 +228,10 @@ class Run:
         method, key, *flags = line.split()
         answer = Answer(send, method, self.key(key))
         answer.line = line
+        answer.elsewhere = "elsewhere" in flags
         self.answers.append(answer)
         body = b"z" * (30000 if "big" in flags else 20)
-        path = "/pay"
+        path = "/pay" + "/elsewhere" * answer.elsewhere
         if method == "LOOK":
             method, path = "GET", "/status?wait=500ms"
         headers = [("X-Case", self.id), ("X-Send", send), ("X-Method", method)]

@@ -356,6 +356,8 @@ class Maker:
                 ["off", "502", "500 503", "404 502 504"]))
         if d.chance(0.05):
             out.append("once_lost takeover;")
+        if d.chance(0.3):
+            out.append("once_key_space %s;" % d.choice(["realm", "path"]))
         self.timed = d.chance(0.05)
         if self.timed:
             out.append("once_key_time uuid7;")
@@ -448,6 +450,10 @@ class Maker:
         for key in keys:
             for _ in range(d.randint(1, 2)):
                 out.append("%s %s%s%s" % (method, key, origin, big))
+        if d.chance(0.15):
+            for _ in range(d.randint(1, 2)):
+                out.insert(d.randint(0, len(out)), "%s a%s%s elsewhere" % (
+                    method, origin, big))
         if d.chance(0.1):
             out.insert(d.randint(0, len(out)), "GET -" + origin)
         return out
@@ -611,7 +617,8 @@ class Maker:
                     lines[i] = "once_in_flight wait=3s accept=/status;"
 
         change(server)
-        server.insert(0, "once_key_space realm;")
+        if "once_key_space path;" in server:
+            server.remove("once_key_space path;")
         if accepts:
             server.insert(0, "once_in_flight accept=/status;")
         server.append(["location = /status", [

@@ -18,7 +18,8 @@
     crossed    an answer was made for another key or another request
     lost       an outcome that was whole, or said to be new, was not kept
     nothing    a client that stayed got no answer
-    mismatch   a repeat was taken for another request
+    mismatch   a repeat was taken for another request; or the key on another
+               path was, although it is of that path
     looked     a lookup was passed on, or does not tell what a repeat was told
                just before it
     alarm      the error log has an alert, or a process died
@@ -86,15 +87,25 @@ class Verdict:
             self._executions(executions)
             self._answers(answers, executions)
 
-    def _record(self, x):
-        """What a request or an execution belongs to."""
-        of_path = "once_key_space path;" in self.case.config()
-        return x.key, x.method if of_path else None
+    def _elsewhere(self, x):
+        """Whether an answer, or an execution, is of the other path."""
+        return any(a.send == x.send and a.elsewhere for a in self.run.answers)
 
-    def _is_reused(self, a):
-        """Whether another method came with this answer's key."""
-        return any(self._record(b) == self._record(a) and b.method != a.method
-                   for b in self.run.answers)
+    def _record(self, x):
+        """What its record is named by. Requests with other methods or on the
+        other path have one, unless keys are of a path: then what executes of
+        both has executed twice."""
+        of_path = self.case.of_path()
+        return (x.key, of_path and x.method, of_path and self._elsewhere(x))
+
+    def _reusable(self, a):
+        """Whether its key may belong to a request with another method or to
+        the other path."""
+        return any(
+            b.method not in ("GET", "LOOK") and
+            self._record(b) == self._record(a) and
+            (b.elsewhere, b.method) != (a.elsewhere, a.method)
+            for b in self.run.answers)
 
     # -- rule 1
 
@@ -173,7 +184,7 @@ class Verdict:
                 self._bad("nothing", "%s", a)
             return
         self.seen["answers " + (a.mark or a.code or "unmarked")] += 1
-        if a.code == "key-reused" and not self._is_reused(a):
+        if a.code == "key-reused" and not self._reusable(a):
             self._bad("mismatch", "%s", a)
         if a.mark not in ("new", "replayed") or a.truncated:
             return
@@ -184,7 +195,7 @@ class Verdict:
         if e is not None and not e.guarded and e.send != a.send and \
                 "cache_methods POST" not in self.case.config():
             return              # a page may come from a cache
-        if e is None or e.key != a.key:
+        if e is None or e.key != a.key or self._elsewhere(e) != a.elsewhere:
             self._bad("crossed", "%s shows %s", a, e)
         elif a.mark == "new" and e.send != a.send:
             self._bad("crossed", "%s shows %s", a, e)

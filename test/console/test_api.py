@@ -288,6 +288,11 @@ def test_find_by_each_way(world, console):
         found = console.ask("POST", "find", body).json
         assert [x["name"] for x in found["matches"]] == [r["name"]], body
         assert found["complete"] is True
+    # Its name has neither method nor path: this is another one.
+    found = console.ask("POST", "find", {
+        "by": "request", "scope": MARK + "tenant", "realm": host,
+        "method": "POST", "path": case.path, "key": case.key}).json
+    assert found["matches"] == []
 
 
 def test_find_by_trace(world, console):
@@ -317,8 +322,7 @@ def test_find_by_group_and_key_of_a_program(world, console):
     {"by": "hash"}, {"by": "none"}, {}, {"by": 7}, {"by": "label"},
     {"by": "trace", "trace": "12"}, {"by": "key", "group": 7, "key": "k"},
     {"by": "request", "realm": "a", "method": "POST", "path": "no-slash",
-     "key": "k"},
-    {"by": "request", "realm": "a", "method": "POST", "key": "k"},
+     "key": "k"}, {"by": "request", "realm": "a", "method": "POST", "key": "k"},
     {"by": "request", "realm": "a", "path": "/p", "key": "k"}])
 def test_a_question_that_is_not_understood(console, body):
     r = console.ask("POST", "find", body)

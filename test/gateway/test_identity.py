@@ -18,7 +18,9 @@ SERVER = (
     guarded("/pay/") +
     guarded("/tenant/", scope="$http_x_tenant") +
     guarded("/realm/", "once_realm shops;") +
-    guarded("/path/", "once_key_space path;") +
+    guarded("/pathed/", "once_key_space path;") +
+    guarded("/text/", "once_fingerprint $http_x_digest;") +
+    guarded("/less/", "once_fingerprint json but=/sent_at;") +
     guarded("/big/", "client_body_buffer_size 1k; client_max_body_size 8m;") +
     guarded("/file/", "client_body_in_file_only clean;") +
     guarded("/stream/", "proxy_request_buffering off;"
@@ -80,23 +82,23 @@ def test_scope_and_key_do_not_run_into_each_other(site):
     assert c.executions == 2
 
 
-def test_a_key_on_another_path_is_refused(site):
+def test_the_key_on_another_path_is_422_and_executes_nothing(site):
     a, b = site.case("/pay/"), site.case("/pay/")
-    first = is_new(a.post(key=a.key))
+    first = is_new(a.post())
     is_problem(b.post(key=a.key), "key-reused")
-    is_problem(b.post(key=a.key, query="a=1"), "key-reused")
-    is_replay(a.post(key=a.key), first)
+    is_replay(a.post(), first)
     assert (a.executions, b.executions) == (1, 0)
 
 
 def test_a_slash_at_the_end_makes_another_path(site):
     c = site.case("/pay/")
-    is_new(c.post())
+    first = is_new(c.post())
     is_problem(c.post(path=c.path + "/"), "key-reused")
+    is_replay(c.post(), first)
     assert c.executions == 1
 
 
-def test_a_key_with_another_method_is_refused(site):
+def test_the_key_with_another_method_is_422_and_executes_nothing(site):
     c = site.case("/pay/")
     first = is_new(c.send("POST"))
     is_problem(c.send("PATCH"), "key-reused")
@@ -104,20 +106,51 @@ def test_a_key_with_another_method_is_refused(site):
     assert c.executions == 1
 
 
-def test_with_key_space_path_another_path_is_another_record(site):
-    a, b = site.case("/path/"), site.case("/path/", Answer(201, b"other\n"))
-    is_new(a.post(key=a.key))
-    is_new(b.post(key=a.key), body=b"other\n")
+@pytest.mark.parametrize("where", ["/text/", "/less/"])
+def test_method_and_path_count_beside_all_that_is_chosen(site, where):
+    c, d = site.case(where), site.case(where)
+    same = {"headers": [("X-Digest", "one")], "body": b'{"a": 1}'}
+    first = is_new(c.post(**same))
+    is_problem(d.post(key=c.key, **same), "key-reused")
+    is_problem(c.send("PATCH", **same), "key-reused")
+    is_replay(c.post(**same), first)
+    assert (c.executions, d.executions) == (1, 0)
+
+
+def test_under_key_space_path_another_path_is_another_record(site):
+    a, b = site.case("/pathed/"), site.case("/pathed/",
+                                            Answer(201, b"other\n"))
+    first = is_new(a.post())
+    second = is_new(b.post(key=a.key), body=b"other\n")
+    is_replay(a.post(), first)
+    is_replay(b.post(key=a.key), second)
     assert (a.executions, b.executions) == (1, 1)
 
 
-def test_with_key_space_path_another_method_is_another_record(site):
-    c = site.case("/path/", Answer(201, b"post\n"), Answer(200, b"patch\n"))
+def test_under_key_space_path_another_method_is_another_record(site):
+    c = site.case("/pathed/", Answer(201, b"post\n"), Answer(200, b"patch\n"))
     one = is_new(c.send("POST"), 201, b"post\n")
     two = is_new(c.send("PATCH"), 200, b"patch\n")
     is_replay(c.send("POST"), one)
     is_replay(c.send("PATCH"), two)
     assert c.executions == 2
+
+
+def test_keys_of_the_realm_and_of_a_path_never_meet(site):
+    a, b = site.case("/pay/"), site.case("/pathed/")
+    first = is_new(a.post())
+    is_new(b.post(key=a.key))
+    is_replay(a.post(), first)
+    assert (a.executions, b.executions) == (1, 1)
+
+
+def test_two_locations_of_one_realm_share_its_keys(site):
+    a, b = site.case("/pay/"), site.case("/big/")
+    is_new(a.post())
+    is_problem(b.post(key=a.key), "key-reused")
+    c = site.case("/realm/")
+    is_new(c.post(key=a.key))
+    assert (a.executions, b.executions, c.executions) == (1, 0, 1)
 
 
 def test_another_host_is_another_record(site):
@@ -286,8 +319,8 @@ ONCE = gateway.BUILD / "once"
 @pytest.mark.parametrize("prefix, scope, realm", [
     ("/pay/", None, "shop.test"),
     ("/tenant/", MARK + "scope-a", "shop.test"),
-    ("/path/", None, "shop.test"),
-    ("/realm/", None, "shops")])
+    ("/realm/", None, "shops"),
+    ("/pathed/", None, "shop.test")])
 def test_an_operator_finds_a_record_by_its_request(
         make, tmp_path, prefix, scope, realm):
     site = make(SERVER, store="sqlite")
@@ -296,7 +329,7 @@ def test_an_operator_finds_a_record_by_its_request(
     (tmp_path / "key").write_text(f'"{c.key}"\n')
     (tmp_path / "scope").write_text(scope or "")
     who = ["--scope-file", tmp_path / "scope"] if scope else ["--no-scope"]
-    if prefix == "/path/":
+    if prefix == "/pathed/":
         who += ["--method", "POST", "--path", c.path + "?b=2"]
     done = subprocess.run(
         [ONCE, "--store", site.url("sqlite"), "show", "--request",

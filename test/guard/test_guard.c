@@ -765,6 +765,84 @@ static void a_scope_is_part_of_the_name(void)
     end(&w);
 }
 
+/* Claims with another method and path, after "POST /pay" was answered. */
+static void other_target(struct world *w, const char *method,
+                         const char *target, int step, const char *word)
+{
+    struct asked a;
+
+    asked_init(&a);
+    a.method = method;
+    a.target = target;
+    T_EQ(claim(w, &a), step);
+    T_STR(once_exchange_status(a.x), word);
+    if (step == ONCE_HTTP_SEND)
+        T_OK(is_problem(&a, ONCE__PROBLEM_KEY_REUSED, 0));
+    asked_end(&a);
+}
+
+static void a_key_on_another_path_or_method_is_refused(void)
+{
+    once_http_answer answer = made();
+    struct world w;
+
+    begin(&w);
+    whole(&w, &answer, 201, "new");
+    other_target(&w, "POST", "/pay/?a=1", ONCE_HTTP_SEND, "mismatch");
+    other_target(&w, "PATCH", "/pay?a=1", ONCE_HTTP_SEND, "mismatch");
+    whole(&w, NULL, 201, "replayed");
+    end(&w);
+}
+
+static void method_and_path_count_beside_a_computed_fingerprint(void)
+{
+    once_guard_options o = plain();
+    once_http_answer answer = made();
+    struct world w;
+
+    o.fingerprint_of = scope_of; /* the same text for each request */
+    begin_with(&w, "memory:", &o);
+    whole(&w, &answer, 201, "new");
+    other_target(&w, "POST", "/pay/?a=1", ONCE_HTTP_SEND, "mismatch");
+    other_target(&w, "PATCH", "/pay?a=1", ONCE_HTTP_SEND, "mismatch");
+    whole(&w, NULL, 201, "replayed");
+    end(&w);
+}
+
+static void a_key_of_a_path_is_another_one_elsewhere(void)
+{
+    once_guard_options o = plain();
+    once_http_answer answer = made();
+    struct world w;
+
+    o.key_space = ONCE_KEY_SPACE_PATH;
+    begin_with(&w, "memory:", &o);
+    whole(&w, &answer, 201, "new");
+    other_target(&w, "POST", "/pay/?a=1", ONCE_HTTP_RUN, "new");
+    other_target(&w, "PATCH", "/pay?a=1", ONCE_HTTP_RUN, "new");
+    whole(&w, NULL, 201, "replayed");
+    end(&w);
+}
+
+static void a_lookup_needs_keys_that_are_not_of_a_path(void)
+{
+    once_guard_options o = ONCE_GUARD_OPTIONS_INIT;
+    once_http_request r = ONCE_HTTP_REQUEST_INIT;
+    once_exchange *x = NULL;
+    once_error err = {0, ""};
+    struct world w;
+
+    o.scope = scope_of;
+    o.key_space = ONCE_KEY_SPACE_PATH;
+    begin_with(&w, "memory:", &o);
+    r.method = "GET";
+    r.target = "/status";
+    T_EQ(once_exchange_lookup(w.guard, &r, 0, &err, &x), ONCE_EINVAL);
+    T_OK(strstr(err.text, "key_space") != NULL);
+    T_OK(x == NULL);
+    end(&w);
+}
+
 /* The step and the problem for an answer of `status`; then a repeat's. */
 static void lost_by_status(struct world *w, const once_http_answer *answer)
 {
@@ -1278,6 +1356,10 @@ int main(void)
     T_RUN(a_body_over_the_limit_is_413_and_claims_nothing);
     T_RUN(a_scope_that_cannot_be_told_is_401);
     T_RUN(a_scope_is_part_of_the_name);
+    T_RUN(a_key_on_another_path_or_method_is_refused);
+    T_RUN(method_and_path_count_beside_a_computed_fingerprint);
+    T_RUN(a_key_of_a_path_is_another_one_elsewhere);
+    T_RUN(a_lookup_needs_keys_that_are_not_of_a_path);
     T_RUN(a_gateways_error_is_no_outcome);
     T_RUN(a_gateways_error_may_be_an_outcome);
     T_RUN(a_lookup_tells_each_state_and_changes_none);

@@ -230,11 +230,12 @@ static void a_batch_goes_on_after_a_refusal(void)
     once__audit_close(what.audit);
 }
 
-static int name_of(const char *path, const char *key, uint8_t *out)
+static int name_of(const char *method, const char *path, const char *key,
+                   uint8_t *out)
 {
     once__request r = {.scope = {"s", 1},
                        .realm = {"pay.example", 11},
-                       .method = {"POST", 4},
+                       .method = {method, strlen(method)},
                        .path = {path, strlen(path)},
                        .key = {key, strlen(key)}};
     once_error err = {0, ""};
@@ -246,15 +247,30 @@ static void a_request_has_one_name_however_it_is_written(void)
 {
     uint8_t a[ONCE_NAME_SIZE], b[ONCE_NAME_SIZE];
 
-    T_EQ(name_of("/pay", "k1", a), ONCE_OK);
-    T_EQ(name_of("/pay?x=1", "\"k1\"", b), ONCE_OK);
+    T_EQ(name_of("", "", "k1", a), ONCE_OK);
+    T_EQ(name_of("", "", "\"k1\"", b), ONCE_OK);
     T_MEM(a, b, sizeof(a));
-    T_EQ(name_of("/pay%2F", "k1", b), ONCE_OK);
+    T_EQ(name_of("", "", "", b), ONCE_EINVAL);
+    T_EQ(name_of("", "", "a, b", b), ONCE_EINVAL);
+}
+
+static void a_request_of_a_path_has_its_method_and_path_in_the_name(void)
+{
+    uint8_t a[ONCE_NAME_SIZE], b[ONCE_NAME_SIZE];
+
+    T_EQ(name_of("POST", "/pay", "k1", a), ONCE_OK);
+    T_EQ(name_of("POST", "/pay?x=1", "\"k1\"", b), ONCE_OK);
+    T_MEM(a, b, sizeof(a));
+    T_EQ(name_of("POST", "/pay%2F", "k1", b), ONCE_OK);
     T_OK(memcmp(a, b, sizeof(a)) != 0);
-    T_EQ(name_of("pay", "k1", b), ONCE_EINVAL);
-    T_EQ(name_of("", "k1", b), ONCE_EINVAL);
-    T_EQ(name_of("/pay", "", b), ONCE_EINVAL);
-    T_EQ(name_of("/pay", "a, b", b), ONCE_EINVAL);
+    T_EQ(name_of("PATCH", "/pay", "k1", b), ONCE_OK);
+    T_OK(memcmp(a, b, sizeof(a)) != 0);
+    T_EQ(name_of("", "", "k1", b), ONCE_OK);
+    T_OK(memcmp(a, b, sizeof(a)) != 0);
+    T_EQ(name_of("POST", "pay", "k1", b), ONCE_EINVAL);
+    T_EQ(name_of("POST", "?x=1", "k1", b), ONCE_EINVAL);
+    T_EQ(name_of("POST", "", "k1", b), ONCE_EINVAL);
+    T_EQ(name_of("", "/pay", "k1", b), ONCE_EINVAL);
 }
 
 int main(void)
@@ -265,6 +281,7 @@ int main(void)
     T_RUN(nothing_is_decided_without_an_intent);
     T_RUN(a_batch_goes_on_after_a_refusal);
     T_RUN(a_request_has_one_name_however_it_is_written);
+    T_RUN(a_request_of_a_path_has_its_method_and_path_in_the_name);
     close_all();
     return t_done();
 }
