@@ -17,13 +17,13 @@
 #include <unistd.h>
 
 #include "base/error.h"
+#include "base/steady.h"
 #include "messages/tables/backend.h"
 #include "messages/tables/stmt.h"
 #include "base/named.h"
 
 #ifdef ONCE_WITH_POSTGRES
 #include "base/postgres/postgres.h"
-#include "base/steady.h"
 #endif
 
 enum { CONNECT_MS = 10000, BUSY_MS = 10000, TCP_MS = 20000 };
