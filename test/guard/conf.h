@@ -31,6 +31,7 @@ struct location {
     char scope[TEXT_MAX], key[TEXT_MAX]; /* "$http_x_a/$http_x_b"    */
     char fingerprint[TEXT_MAX];          /* likewise                */
     char key_time[16];
+    char key_json[2][TEXT_MAX];
     struct sockaddr_in origin;
     uint64_t read_timeout_ms;
     int users; /* 1: basic authentication                         */
