@@ -113,6 +113,7 @@ struct ngx_http_once_loc_conf_s {
     ngx_flag_t                   scope_off;
     ngx_http_complex_value_t    *key;
     ngx_str_t                    key_header;  /* "$http_x" alone: "x" */
+    once__key_pointers          *key_json;  /* NULL: not in the body */
     ngx_flag_t                   key_required;
     ngx_uint_t                   key_form;  /* enum once__key_form */
     ngx_msec_t                   max_age;   /* 0: the most */

@@ -379,6 +379,10 @@ ngx_http_once_key_directive(ngx_conf_t *cf, ngx_command_t *cmd, void *conf)
         return "is duplicate";
     }
 
+    if (olcf->key_json != NULL) {
+        return "stands beside \"once_key_json\": the key is in one place";
+    }
+
     value = cf->args->elts;
 
     if (ngx_http_once_is_header_variable(&value[1])) {
@@ -394,6 +398,45 @@ ngx_http_once_key_directive(ngx_conf_t *cf, ngx_command_t *cmd, void *conf)
     olcf->key = ngx_http_once_compile(cf, &value[1], NULL);
 
     return olcf->key ? NGX_CONF_OK : NGX_CONF_ERROR;
+}
+
+
+static char *
+ngx_http_once_key_json(ngx_conf_t *cf, ngx_command_t *cmd, void *conf)
+{
+    ngx_http_once_loc_conf_t *olcf = conf;
+
+    ngx_str_t   *value;
+    once_error   err;
+    ngx_uint_t   i;
+
+    if (olcf->key_json != NULL) {
+        return "is duplicate";
+    }
+
+    if (olcf->key != NULL || olcf->key_header.len) {
+        return "stands beside \"once_key\": the key is in one place";
+    }
+
+    olcf->key_json = ngx_pcalloc(cf->pool, sizeof(once__key_pointers));
+    if (olcf->key_json == NULL) {
+        return NGX_CONF_ERROR;
+    }
+
+    value = cf->args->elts;
+
+    for (i = 1; i < cf->args->nelts; i++) {
+        if (once__key_pointers_add(olcf->key_json,
+                                   ngx_http_once_bytes(&value[i]), &err)
+            != ONCE_OK)
+        {
+            ngx_conf_log_error(NGX_LOG_EMERG, cf, 0, "\"once_key_json\": %s",
+                               err.text);
+            return NGX_CONF_ERROR;
+        }
+    }
+
+    return NGX_CONF_OK;
 }
 
 
@@ -869,6 +912,7 @@ ngx_command_t  ngx_http_once_commands[] = {
     ngx_http_once_own("once_scope", NGX_CONF_TAKE1,
                       ngx_http_once_scope_directive),
     ngx_http_once_own("once_key", NGX_CONF_TAKE1, ngx_http_once_key_directive),
+    ngx_http_once_own("once_key_json", NGX_CONF_1MORE, ngx_http_once_key_json),
     ngx_http_once_own("once_key_time", NGX_CONF_TAKE12,
                       ngx_http_once_key_time),
     ngx_http_once_flag("once_key_required", key_required),
@@ -1046,6 +1090,14 @@ static once__compared  ngx_http_once_all_compared = {
 };
 
 
+static ngx_uint_t
+ngx_http_once_has_key(ngx_http_once_loc_conf_t *olcf)
+{
+    return olcf->key != NULL || olcf->key_header.len || olcf->key_json != NULL;
+}
+
+
+
 /* what one directive sets in several members */
 
 static void
@@ -1070,12 +1122,13 @@ ngx_http_once_merge_groups(ngx_http_once_loc_conf_t *prev,
         conf->label_off = prev->label_off;
     }
 
-    if (conf->key == NULL && conf->key_header.len == 0) {
+    if (!ngx_http_once_has_key(conf)) {
         conf->key = prev->key;
         conf->key_header = prev->key_header;
+        conf->key_json = prev->key_json;
     }
 
-    if (conf->key == NULL && conf->key_header.len == 0) {
+    if (!ngx_http_once_has_key(conf)) {
         ngx_str_set(&conf->key_header, "idempotency_key");
     }
 
@@ -1124,6 +1177,13 @@ ngx_http_once_merge_lookup(ngx_conf_t *cf, ngx_http_once_loc_conf_t *prev,
                       "\"once_lookup\" needs a location in which nothing else "
                       "answers, and location \"%V\" is none", &clcf->name);
         return NGX_ERROR;
+    }
+
+    /* a lookup has no body: the key that others have there is in its header */
+
+    if (conf->key_json != NULL) {
+        conf->key_json = NULL;
+        ngx_str_set(&conf->key_header, "idempotency_key");
     }
 
     conf->name.len = 0;

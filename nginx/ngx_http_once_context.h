@@ -154,6 +154,9 @@ struct ngx_http_once_ctx_s {
     once__fingerprint           *fingerprint;
     ngx_uint_t                   collect;   /* into `json` */
     once__json_text              json;      /* the request's body */
+    ngx_str_t                    scope;     /* whose key it is */
+    ngx_str_t                    realm;
+    ngx_str_t                    key_line;  /* of a body, for the service */
     uint64_t                     born;      /* of a key that says it */
     u_char                       key_hash[17];  /* "": not known yet */
     ngx_uint_t                   method;

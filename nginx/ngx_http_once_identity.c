@@ -85,7 +85,7 @@ ngx_http_once_same_header(ngx_str_t *header, ngx_str_t *variable)
 
 /*
  * NGX_OK and the raw value, NGX_DECLINED if there is none, NGX_ABORT if there
- * are several lines
+ * are several lines.  What stands in the body is found later.
  */
 
 ngx_int_t
@@ -95,6 +95,11 @@ ngx_http_once_find_key(ngx_http_request_t *r, ngx_http_once_loc_conf_t *olcf,
     ngx_uint_t             n;
     ngx_table_elt_t       *h;
     ngx_http_once_walk_t   walk;
+
+    if (olcf->key_json != NULL) {
+        ngx_str_null(raw);
+        return NGX_OK;
+    }
 
     if (olcf->key_header.len == 0) {
         if (ngx_http_complex_value(r, olcf->key, raw) != NGX_OK) {
@@ -186,67 +191,99 @@ ngx_http_once_head(ngx_http_request_t *r, ngx_http_once_loc_conf_t *olcf)
 }
 
 
-/*
- * The name of the record.  NGX_DECLINED and a problem if the key or the caller
- * cannot be used.
- */
+static ngx_int_t
+ngx_http_once_refuse_key(ngx_http_request_t *r, ngx_http_once_ctx_t *ctx,
+    once_error *err, int *problem)
+{
+    ctx->detail = (const char *) ngx_pstrdup(r->pool, &(ngx_str_t) {
+                      ngx_strlen(err->text) + 1, (u_char *) err->text });
+
+    *problem = ONCE__PROBLEM_KEY_INVALID;
+
+    return NGX_DECLINED;
+}
+
+
+/* NGX_DECLINED and a problem if the key cannot be used */
 
 static ngx_int_t
-ngx_http_once_name(ngx_http_request_t *r, ngx_http_once_ctx_t *ctx,
-    once__request_head *head, ngx_str_t *raw, int *problem)
+ngx_http_once_read_key(ngx_http_request_t *r, ngx_http_once_ctx_t *ctx,
+    ngx_str_t *raw, char *text, once_bytes *key, int *problem)
 {
-    char        text[ONCE__KEY_MAX];
-    ngx_int_t   rc;
-    ngx_str_t   scope, realm;
-    once_bytes  key;
     once_error  err;
 
-    key.data = text;
+    key->data = text;
 
-    if (once__key_parse(ngx_http_once_bytes(raw), text, &key.size, &err)
+    if (once__key_parse(ngx_http_once_bytes(raw), text, &key->size, &err)
         != ONCE_OK
-        || once__key_birth(ctx->conf->policy.key_form, key, &ctx->born, &err)
+        || once__key_birth(ctx->conf->policy.key_form, *key, &ctx->born, &err)
            != ONCE_OK)
     {
-        ctx->detail = (const char *) ngx_pstrdup(r->pool, &(ngx_str_t) {
-                          ngx_strlen(err.text) + 1, (u_char *) err.text });
-
-        *problem = ONCE__PROBLEM_KEY_INVALID;
-        return NGX_DECLINED;
+        return ngx_http_once_refuse_key(r, ctx, &err, problem);
     }
 
-    rc = ngx_http_once_scope(r, ctx->conf, &scope);
+    return NGX_OK;
+}
+
+
+/* NGX_DECLINED and a problem if it is unknown whose key it is */
+
+static ngx_int_t
+ngx_http_once_find_caller(ngx_http_request_t *r, ngx_http_once_ctx_t *ctx,
+    int *problem)
+{
+    ngx_int_t  rc;
+
+    rc = ngx_http_once_scope(r, ctx->conf, &ctx->scope);
 
     if (rc != NGX_OK) {
         *problem = ONCE__PROBLEM_SCOPE_MISSING;
         return rc;
     }
 
-    if (ngx_http_complex_value(r, ctx->conf->realm, &realm) != NGX_OK) {
+    if (ngx_http_complex_value(r, ctx->conf->realm, &ctx->realm) != NGX_OK) {
         return NGX_ERROR;
     }
 
-    once__group(ngx_http_once_bytes(&realm), ctx->group);
-    once__name(ngx_http_once_bytes(&scope), ngx_http_once_bytes(&realm), head,
-               key, ctx->name);
-    once__name_hex(ctx->name, (char *) ctx->key_hash);
+    once__group(ngx_http_once_bytes(&ctx->realm), ctx->group);
 
     return NGX_OK;
 }
 
 
-/* the same for a request that only asks: its own method, path and body do not
- * matter */
+static void
+ngx_http_once_name(ngx_http_once_ctx_t *ctx, once__request_head *head,
+    once_bytes key)
+{
+    once__name(ngx_http_once_bytes(&ctx->scope),
+               ngx_http_once_bytes(&ctx->realm), head, key, ctx->name);
+    once__name_hex(ctx->name, (char *) ctx->key_hash);
+}
+
+
+/* of a request that only asks: its own method, path and body do not matter */
 
 ngx_int_t
 ngx_http_once_name_of(ngx_http_request_t *r, ngx_http_once_ctx_t *ctx,
     ngx_str_t *raw, int *problem)
 {
+    char                text[ONCE__KEY_MAX];
+    ngx_int_t           rc;
+    once_bytes          key;
     once__request_head  head;
 
     head = ngx_http_once_head(r, ctx->conf);
+    rc = ngx_http_once_read_key(r, ctx, raw, text, &key, problem);
 
-    return ngx_http_once_name(r, ctx, &head, raw, problem);
+    if (rc == NGX_OK) {
+        rc = ngx_http_once_find_caller(r, ctx, problem);
+    }
+
+    if (rc == NGX_OK) {
+        ngx_http_once_name(ctx, &head, key);
+    }
+
+    return rc;
 }
 
 
@@ -288,20 +325,31 @@ ngx_http_once_digest_read_body(ngx_http_request_t *r, ngx_http_once_ctx_t *ctx)
 }
 
 
-/* the name, and the beginning of the fingerprint */
+/* the name, unless the key is in the body, and the fingerprint's beginning */
 
 ngx_int_t
 ngx_http_once_identify(ngx_http_request_t *r, ngx_http_once_ctx_t *ctx,
     ngx_str_t *raw, int *problem)
 {
+    char                text[ONCE__KEY_MAX];
     ngx_int_t           rc;
+    once_bytes          key;
     once__request_head  head;
 
     head = ngx_http_once_head(r, ctx->conf);
-    rc = ngx_http_once_name(r, ctx, &head, raw, problem);
+    rc = ctx->conf->key_json
+         ? NGX_OK : ngx_http_once_read_key(r, ctx, raw, text, &key, problem);
+
+    if (rc == NGX_OK) {
+        rc = ngx_http_once_find_caller(r, ctx, problem);
+    }
 
     if (rc != NGX_OK) {
         return rc;
+    }
+
+    if (ctx->conf->key_json == NULL) {
+        ngx_http_once_name(ctx, &head, key);
     }
 
     if (once__fingerprint_new(ctx->conf->compared->counts, &head,
@@ -311,45 +359,115 @@ ngx_http_once_identify(ngx_http_request_t *r, ngx_http_once_ctx_t *ctx,
         return NGX_ERROR;
     }
 
-    ctx->collect = once__fingerprint_is_json(ctx->fingerprint);
+    ctx->collect = ctx->conf->key_json != NULL
+                   || once__fingerprint_is_json(ctx->fingerprint);
 
     return r->request_body ? ngx_http_once_digest_read_body(r, ctx) : NGX_OK;
 }
 
 
-/* the body has been read: a variable may be computed from it */
+/* the name, of the key that stands in the body */
 
-ngx_int_t
-ngx_http_once_digest(ngx_http_request_t *r, ngx_http_once_ctx_t *ctx)
+static ngx_int_t
+ngx_http_once_name_by_body(ngx_http_request_t *r, ngx_http_once_ctx_t *ctx,
+    once__json *doc, int *problem)
 {
-    int                  rc;
-    ngx_str_t            text;
-    once__json          *doc;
-    once__request_head   head;
+    char                text[ONCE__KEY_MAX];
+    once_bytes          key;
+    once_error          err;
+    once__request_head  head;
+
+    head = ngx_http_once_head(r, ctx->conf);
+    key.data = text;
+
+    if (once__key_of_body(ctx->conf->key_json, head.encoding, doc,
+                          ctx->conf->policy.key_form, text, &key.size,
+                          &ctx->born, &err)
+        != ONCE_OK)
+    {
+        return ngx_http_once_refuse_key(r, ctx, &err, problem);
+    }
+
+    if (key.size == 0) {
+        *problem = ONCE__PROBLEM_KEY_MISSING;
+        return NGX_DECLINED;
+    }
+
+    ctx->key_line.data = ngx_pnalloc(r->pool, ONCE__KEY_LINE);
+    if (ctx->key_line.data == NULL) {
+        return NGX_ERROR;
+    }
+
+    ctx->key_line.len = once__key_write(key, (char *) ctx->key_line.data);
+    ngx_http_once_name(ctx, &head, key);
+
+    return NGX_OK;
+}
+
+
+/* what of the body was to be read as JSON: its key, and its part in "digest" */
+
+static ngx_int_t
+ngx_http_once_end_body(ngx_http_request_t *r, ngx_http_once_ctx_t *ctx,
+    int *problem)
+{
+    int          rc;
+    ngx_int_t    ret;
+    once__json  *doc;
+    once_error   err;
 
     doc = NULL;
     rc = ONCE_OK;
+    ret = NGX_OK;
 
     if (ctx->collect) {
-        rc = once__json_read(&ctx->json, &doc, NULL);
+        rc = once__json_read(&ctx->json, &doc, &err);
         once__json_clear(&ctx->json);
     }
-
-    if (rc != ONCE_ENOMEM) {
-        rc = once__fingerprint_end_json(ctx->fingerprint, doc,
-                                        ctx->conf->compared, ctx->digest);
-    }
-
-    free(doc);
-    once__fingerprint_free(ctx->fingerprint);
-    ctx->fingerprint = NULL;
 
     if (rc == ONCE_ENOMEM) {
         return NGX_ERROR;
     }
 
-    if (ctx->conf->fingerprint == NULL) {
-        return NGX_OK;
+    if (ctx->conf->key_json != NULL) {
+        ret = (rc != ONCE_OK)
+              ? ngx_http_once_refuse_key(r, ctx, &err, problem)
+              : ngx_http_once_name_by_body(r, ctx, doc, problem);
+    }
+
+    if (ret == NGX_OK
+        && once__fingerprint_end_json(ctx->fingerprint, doc,
+                                      ctx->conf->compared, ctx->digest)
+           != ONCE_OK)
+    {
+        ret = NGX_ERROR;
+    }
+
+    free(doc);
+
+    return ret;
+}
+
+
+/*
+ * The body has been read: a variable may be computed from it.  NGX_DECLINED and
+ * a problem if there is no key in it, or none that can be used.
+ */
+
+ngx_int_t
+ngx_http_once_digest(ngx_http_request_t *r, ngx_http_once_ctx_t *ctx,
+    int *problem)
+{
+    ngx_int_t           rc;
+    ngx_str_t           text;
+    once__request_head  head;
+
+    rc = ngx_http_once_end_body(r, ctx, problem);
+    once__fingerprint_free(ctx->fingerprint);
+    ctx->fingerprint = NULL;
+
+    if (rc != NGX_OK || ctx->conf->fingerprint == NULL) {
+        return rc;
     }
 
     if (ngx_http_complex_value(r, ctx->conf->fingerprint, &text) != NGX_OK) {

@@ -25,7 +25,7 @@ ngx_int_t ngx_http_once_identify(ngx_http_request_t *r,
 ngx_int_t ngx_http_once_describe(ngx_http_request_t *r,
     ngx_http_once_ctx_t *ctx);
 ngx_int_t ngx_http_once_digest(ngx_http_request_t *r,
-    ngx_http_once_ctx_t *ctx);
+    ngx_http_once_ctx_t *ctx, int *problem);
 
 
 #endif /* _NGX_HTTP_ONCE_IDENTITY_H_INCLUDED_ */

@@ -41,15 +41,11 @@ ngx_http_once_leave(ngx_http_request_t *r, ngx_http_once_ctx_t *ctx)
  */
 
 static ngx_uint_t
-ngx_http_once_is_stripped(ngx_table_elt_t *h, ngx_uint_t guarded)
+ngx_http_once_is_stripped(ngx_table_elt_t *h, const char *name)
 {
     char        text[32];
     size_t      i;
     once_bytes  b;
-
-    if (guarded && ngx_http_once_is_header(h, "Upgrade")) {
-        return 1;
-    }
 
     if (h->key.len > sizeof(text)) {
         return 0;
@@ -62,17 +58,23 @@ ngx_http_once_is_stripped(ngx_table_elt_t *h, ngx_uint_t guarded)
     b.data = text;
     b.size = h->key.len;
 
+    if (name != NULL && b.size == ngx_strlen(name)
+        && ngx_strncasecmp((u_char *) text, (u_char *) name, b.size) == 0)
+    {
+        return 1;
+    }
+
     return (ngx_uint_t) once__header_internal(b);
 }
 
 
 /*
- * Headers of ours that the client sent must not reach the upstream.  The list
- * is built again: pointers in headers_in go on pointing to the old elements.
+ * Headers of ours that the client sent must not reach the upstream, nor those
+ * of this name, unless it is NULL.  The list is built again: pointers in headers_in go on pointing to the old elements.
  */
 
 static ngx_int_t
-ngx_http_once_strip_request(ngx_http_request_t *r, ngx_uint_t guarded)
+ngx_http_once_strip_request(ngx_http_request_t *r, const char *name)
 {
     ngx_list_t             list;
     ngx_table_elt_t       *h, *copy;
@@ -86,7 +88,7 @@ ngx_http_once_strip_request(ngx_http_request_t *r, ngx_uint_t guarded)
         if (h == NULL) {
             return NGX_OK;
         }
-    } while (!ngx_http_once_is_stripped(h, guarded));
+    } while (!ngx_http_once_is_stripped(h, name));
 
     if (ngx_list_init(&list, r->pool, 20, sizeof(ngx_table_elt_t)) != NGX_OK) {
         return NGX_ERROR;
@@ -95,7 +97,7 @@ ngx_http_once_strip_request(ngx_http_request_t *r, ngx_uint_t guarded)
     ngx_http_once_walk(&walk, &r->headers_in.headers);
 
     while ((h = ngx_http_once_next(&walk)) != NULL) {
-        if (ngx_http_once_is_stripped(h, guarded)) {
+        if (ngx_http_once_is_stripped(h, name)) {
             continue;
         }
 
@@ -359,7 +361,7 @@ ngx_http_once_refuse_upgrade(ngx_http_request_t *r)
 
     r->headers_in.upgrade = NULL;
 
-    return ngx_http_once_strip_request(r, 1);
+    return ngx_http_once_strip_request(r, "Upgrade");
 }
 
 
@@ -376,7 +378,8 @@ ngx_http_once_look(ngx_http_request_t *r, ngx_http_once_ctx_t *ctx,
         rc = ngx_http_once_identify(r, ctx, raw, &problem);
 
         if (rc == NGX_OK) {
-            return ngx_http_once_refuse_upgrade(r);
+            return ctx->conf->key_json ? NGX_OK
+                                       : ngx_http_once_refuse_upgrade(r);
         }
 
         if (rc == NGX_ERROR) {
@@ -547,9 +550,55 @@ ngx_http_once_ask_service(ngx_http_request_t *r, ngx_http_once_ctx_t *ctx)
 }
 
 
+/* the body has a key, which goes to the service in place of the client's */
+
+static ngx_int_t
+ngx_http_once_replace_key(ngx_http_request_t *r, ngx_http_once_ctx_t *ctx)
+{
+    if (ctx->key_line.len == 0) {
+        return NGX_OK;
+    }
+
+    if (ngx_http_once_refuse_upgrade(r) != NGX_OK) {
+        return NGX_ERROR;
+    }
+
+    if (ctx->conf->dry_run) {
+        return NGX_OK;
+    }
+
+    if (ngx_http_once_strip_request(r, "Idempotency-Key") != NGX_OK) {
+        return NGX_ERROR;
+    }
+
+    return ngx_http_once_push_request(r, "Idempotency-Key", ctx->key_line.data,
+                                      ctx->key_line.len);
+}
+
+
+/* the body has no key, or none that can be used */
+
+static void
+ngx_http_once_without_key(ngx_http_request_t *r, ngx_http_once_ctx_t *ctx,
+    int problem)
+{
+    if (problem == ONCE__PROBLEM_KEY_MISSING && !ctx->conf->key_required) {
+        ctx->state = NGX_HTTP_ONCE_PASS;
+
+    } else {
+        ctx->decision = once__decide_refusal(&ctx->conf->policy, problem);
+        ngx_http_once_follow(ctx);
+    }
+
+    ngx_http_once_go_on(r);
+}
+
+
 static void
 ngx_http_once_body_handler(ngx_http_request_t *r)
 {
+    int                   problem;
+    ngx_int_t             rc;
     ngx_http_once_ctx_t  *ctx;
 
     ctx = ngx_http_get_module_ctx(r, ngx_http_once_module);
@@ -560,7 +609,14 @@ ngx_http_once_body_handler(ngx_http_request_t *r)
         return;
     }
 
-    if (ngx_http_once_digest(r, ctx) != NGX_OK
+    rc = ngx_http_once_digest(r, ctx, &problem);
+
+    if (rc == NGX_DECLINED) {
+        ngx_http_once_without_key(r, ctx, problem);
+        return;
+    }
+
+    if (rc != NGX_OK || ngx_http_once_replace_key(r, ctx) != NGX_OK
         || ngx_http_once_describe(r, ctx) != NGX_OK)
     {
         ngx_http_finalize_request(r, NGX_HTTP_INTERNAL_SERVER_ERROR);
@@ -621,7 +677,7 @@ ngx_http_once_begin(ngx_http_request_t *r)
         return NGX_DECLINED;
     }
 
-    if (ngx_http_once_strip_request(r, 0) != NGX_OK) {
+    if (ngx_http_once_strip_request(r, NULL) != NGX_OK) {
         return NGX_HTTP_INTERNAL_SERVER_ERROR;
     }
 

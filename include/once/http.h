@@ -244,6 +244,11 @@ typedef struct once_guard_options {
                          * clients that read that header before the status;
                          * others take 202 for success. Needs `scope`, and
                          * not keys of paths [NULL: 409]                    */
+    /* In place of a header: one or two JSON pointers (RFC 6901), each of at
+     * most 255 bytes, to a string of visible ASCII or an integer in the body
+     * (docs/http.md, 1.6). Without the members there is no key. Not with `key`
+     * or `key_of` [{NULL, NULL}]                                           */
+    const char *key_json[2];
 } once_guard_options;
 
 /* In a table of C: { .size = sizeof(once_guard_options), .scope_off = 1 } */
@@ -251,7 +256,10 @@ typedef struct once_guard_options {
     {                                                                          \
         sizeof(once_guard_options), NULL, NULL, NULL, 0, NULL, NULL, 0, NULL,  \
             NULL, 0, NULL, 0, 0, 0, 0, 0, 0, 0, 0, NULL, 0, 0, 0, NULL, NULL,  \
-            NULL, NULL, NULL, 0, 0, 0, NULL, 0, NULL, 0, NULL                  \
+            NULL, NULL, NULL, 0, 0, 0, NULL, 0, NULL, 0, NULL,                 \
+        {                                                                      \
+            NULL, NULL                                                         \
+        }                                                                      \
     }
 
 typedef struct once_guard once_guard;
@@ -342,8 +350,8 @@ ONCE_API int once_exchange_body(once_exchange *x, const void *data,
  * After READ, when the body is whole: claims the key. Returns
  *   ONCE_HTTP_WAIT  `wake` will be called with `user`.
  *   ONCE_HTTP_SEND, ONCE_HTTP_PASS
- *                   The store was not asked, because the request is refused or
- *                   the engine refuses the claim. `wake` is not called.
+ *                   The store was not asked, because the request is refused,
+ *                   its body has no key, or the engine refuses the claim. `wake` is not called.
  * Since 0.1.
  */
 ONCE_API ONCE_CHECK int once_exchange_claim(once_exchange *x,
@@ -457,6 +465,13 @@ ONCE_API uint32_t once_exchange_attempt(const once_exchange *x);
  * its work so that it can be asked about it, and sends on as Idempotency-Record.
  * Borrowed until the exchange is freed. Since 0.1. */
 ONCE_API const char *once_exchange_record(const once_exchange *x);
+
+/* Returns the key that was found in the body (`key_json`) as an RFC 8941 String:
+ * what a handler sends on as Idempotency-Key, in place of the client's line,
+ * which was not looked at. NULL: the client's line stays, if there is one; so it
+ * is in a dry run. It is a secret of its caller, and not for logs. Borrowed
+ * until the exchange is freed. Since 0.1. */
+ONCE_API const char *once_exchange_key(const once_exchange *x);
 
 /* Returns the first 16 hex digits of the stored name, or "-". Borrowed until
  * the exchange is freed. Since 0.1. */

@@ -276,6 +276,7 @@ enum kind {
     REPEAT,
     KEY_SPACE,
     KEY_TIME,
+    KEY_JSON,
     FAILURE,
     PASS,
     READ_TIMEOUT,
@@ -299,6 +300,7 @@ static const struct directive {
     { "once_scope",            SCOPE,        0,                   0 },
     { "once_key",              KEY,          0,                   0 },
     { "once_key_required",     FLAG,         AT(key_required),    0 },
+    { "once_key_json",         KEY_JSON,     0,                   0 },
     { "once_key_time",         KEY_TIME,     0,                   0 },
     { "once_realm",            WORDS,        AT(realm),           1 },
     { "once_key_space",        KEY_SPACE,    AT(key_space),       0 },
@@ -419,6 +421,20 @@ static int set_key_time(struct location *l, char *const *words, size_t n)
         return bad(words[0], words[2]);
     return copy(l->key_time, sizeof(l->key_time), words[1]) &&
            (n == 2 || set_number(l, &max_age, words[2] + 8));
+}
+
+static int set_key_json(struct location *l, char *const *words, size_t n)
+{
+    size_t i;
+
+    if (n > 3)
+        return emerg("%s: more than two JSON pointers", words[0]);
+    for (i = 1; i < n; i++) {
+        if (!copy(l->key_json[i - 1], TEXT_MAX, words[i]))
+            return 0;
+        l->guard.key_json[i - 1] = l->key_json[i - 1];
+    }
+    return 1;
 }
 
 /* "once_in_flight reject | [wait=TIME] [accept=/URI]" */
@@ -551,6 +567,8 @@ static int set(struct conf *c, struct location *l, const struct directive *d,
     case TIME32:
     case SIZE:
         return set_number(l, d, value);
+    case KEY_JSON:
+        return set_key_json(l, words, n);
     case KEY_TIME:
         return set_key_time(l, words, n);
     case TTL:

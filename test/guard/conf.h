@@ -32,6 +32,7 @@ struct location {
     char fingerprint[TEXT_MAX];          /* likewise                */
     char key_time[16];
     char accept[TEXT_MAX];
+    char key_json[2][TEXT_MAX];
     struct sockaddr_in origin;
     uint64_t read_timeout_ms;
     int users; /* 1: basic authentication                         */

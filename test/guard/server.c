@@ -56,6 +56,7 @@ struct job {
     struct server *server;
     struct location *location;
     struct MHD_Connection *connection;
+    const char *key; /* in place of the client's; NULL: there is none */
     struct job *next, **link;
     pthread_t thread;
     pthread_mutex_t lock;
@@ -241,7 +242,8 @@ static enum MHD_Result add_header(void *cls, enum MHD_ValueKind kind,
     int ok = 1;
 
     (void)kind;
-    if (is_forwarded(name))
+    if (is_forwarded(name) &&
+        (j->key == NULL || strcasecmp(name, "Idempotency-Key") != 0))
         ok = append_text(j, name) && append_text(j, ": ") &&
              append_text(j, value != NULL ? value : "") &&
              append_text(j, "\r\n");
@@ -254,16 +256,23 @@ static int append_header(struct job *j, const char *name, const char *value)
            append_text(j, value) && append_text(j, "\r\n");
 }
 
+/* The client's own, but with the key that the guard has found in the body. */
+static int append_headers(struct job *j, const once_exchange *x)
+{
+    j->key = x != NULL ? once_exchange_key(x) : NULL;
+    (void)MHD_get_connection_values(j->connection, MHD_HEADER_KIND, add_header,
+                                    j);
+    return j->key == NULL || append_header(j, "Idempotency-Key", j->key);
+}
+
 /* The question of `once_probe`: no body, and nothing of one. */
 static int compose_probe(struct job *j, const once_mhd_call *call)
 {
     const once_exchange *x = once_mhd_exchange(call);
     char number[16];
     int ok = append_text(j, "GET ") && append_text(j, j->location->probe) &&
-             append_text(j, " HTTP/1.1\r\n");
+             append_text(j, " HTTP/1.1\r\n") && append_headers(j, x);
 
-    (void)MHD_get_connection_values(j->connection, MHD_HEADER_KIND, add_header,
-                                    j);
     (void)snprintf(number, sizeof(number), "%u", once_exchange_attempt(x));
     return ok && append_header(j, "Idempotency-Attempt", number) &&
            append_header(j, "Idempotency-Record", once_exchange_record(x)) &&
@@ -279,9 +288,7 @@ static int compose(struct job *j, const once_mhd_call *call, const char *method)
 
     ok = append_text(j, method) && append_text(j, " ") &&
          append_text(j, once_mhd_target(call)) &&
-         append_text(j, " HTTP/1.1\r\n");
-    (void)MHD_get_connection_values(j->connection, MHD_HEADER_KIND, add_header,
-                                    j);
+         append_text(j, " HTTP/1.1\r\n") && append_headers(j, x);
     if (x != NULL && strcmp(once_exchange_status(x), "new") == 0 &&
         !j->location->guard.dry_run) {
         (void)snprintf(line, sizeof(line), "Idempotency-Attempt: %u\r\n",
@@ -576,6 +583,7 @@ static void print_refusal(const struct location *l, const char *text)
         {"in_flight_ms", "once_in_flight"},
         {"ttl_ms", "once_ttl"},
         {"ttl_failure_ms", "failure="},
+        {"key_json", "once_key_json"},
         {"key_time", "once_key_time"},
         {"key_space", "once_key_space"},
         {"final", "once_final"},

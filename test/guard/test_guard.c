@@ -233,6 +233,14 @@ static int some_scope(void *user, const once_http_request *r, char *out,
     return (int)max + 1; /* It does not fit. */
 }
 
+static int one_scope(void *user, const once_http_request *r, char *out,
+                     size_t max)
+{
+    (void)user;
+    (void)r;
+    return snprintf(out, max, "shop");
+}
+
 static void each_refusal_names_its_member(void)
 {
     once_guard_options o;
@@ -250,6 +258,12 @@ static void each_refusal_names_its_member(void)
     REFUSED("group:", o.group = "two words");
     REFUSED("group:", o.group = "123456789012345678901234567890123");
     REFUSED("key:", o.key = "not a name");
+    REFUSED("key_json:", o.key_json[0] = "id");
+    REFUSED("key_json:", o.key_json[0] = "/a~2");
+    REFUSED("key_json:", o.key_json[1] = "/id");
+    REFUSED("key_json:", (o.key_json[0] = "/id", o.key_json[1] = "b"));
+    REFUSED("key_json:", (o.key_json[0] = "/id", o.key = "X-Key"));
+    REFUSED("key_json:", (o.key_json[0] = "/id", o.key_of = some_scope));
     REFUSED("methods:", o.methods = " ");
     REFUSED("methods:", o.methods = "POST P(T");
     REFUSED("final:", o.final = "");
@@ -304,6 +318,143 @@ static void each_refusal_names_its_member(void)
              o.key_space = ONCE_KEY_SPACE_PATH, o.accept = "/status"));
     REFUSED("key_space:", o.key_space = 2);
 #undef REFUSED
+}
+
+/* A request with this body; what its claim leads to. */
+static int claim_body(struct world *w, struct asked *a, const char *body)
+{
+    asked_init(a);
+    a->body = body;
+    return claim(w, a);
+}
+
+static void a_key_in_the_body_stands_in_place_of_the_header(void)
+{
+    once_guard_options o = plain();
+    struct asked a, b, c;
+    struct world w;
+    once_http_answer answer = made();
+
+    o.key_json[0] = "/id";
+    begin_with(&w, "memory:", &o);
+    T_EQ(claim_body(&w, &a, "{\"id\":\"a\\\"\\\\\"}"), ONCE_HTTP_RUN);
+    T_STR(once_exchange_key(a.x), "\"a\\\"\\\\\"");
+    T_EQ(say(&a, &answer), ONCE_HTTP_SEND);
+    /* The same header, and another key: */
+    T_EQ(claim_body(&w, &b, "{\"id\":7}"), ONCE_HTTP_RUN);
+    T_STR(once_exchange_key(b.x), "\"7\"");
+    T_OK(strcmp(once_exchange_record(a.x), once_exchange_record(b.x)) != 0);
+    T_EQ(say(&b, &answer), ONCE_HTTP_SEND);
+    /* Another header, and the same key: */
+    asked_init(&c);
+    c.body = "{\"id\":7}";
+    c.key = NULL;
+    T_EQ(claim(&w, &c), ONCE_HTTP_SEND);
+    T_STR(header(&c, "Idempotency-Status"), "replayed");
+    T_STR(once_exchange_record(b.x), once_exchange_record(c.x));
+    asked_end(&a);
+    asked_end(&b);
+    asked_end(&c);
+    end(&w);
+}
+
+static void a_body_without_a_key_passes_or_is_refused(void)
+{
+    once_guard_options o = plain();
+    struct asked a;
+    struct world w;
+    uint32_t required;
+
+    for (required = 0; required < 2; required++) {
+        o.key_json[0] = "/id";
+        o.key_required = required;
+        begin_with(&w, "memory:", &o);
+        T_EQ(claim_body(&w, &a, "{\"id\":null}"),
+             required ? ONCE_HTTP_SEND : ONCE_HTTP_PASS);
+        T_EQ(once_exchange_step(a.x),
+             required ? ONCE_HTTP_SEND : ONCE_HTTP_PASS);
+        T_OK(once_exchange_key(a.x) == NULL);
+        T_STR(once_exchange_status(a.x), required ? "invalid" : "-");
+        if (required)
+            T_OK(is_problem(&a, ONCE__PROBLEM_KEY_MISSING, 0));
+        asked_end(&a);
+        end(&w);
+    }
+}
+
+static void a_body_that_is_no_key_is_refused(void)
+{
+    static const char *const bodies[] = {
+        "",
+        "{",
+        "{\"id\":1.0}",
+        "{\"id\":\"a b\"}",
+        "[]x",
+        "{\"id\":\"a\",\"id\":\"b\",\"to\":1}",
+        "{\"id\":1}",
+        "{\"id\":null,\"to\":1}",
+    };
+    once_guard_options o = plain();
+    struct asked a;
+    struct world w;
+    size_t i;
+
+    o.key_json[0] = "/id";
+    o.key_json[1] = "/to";
+    begin_with(&w, "memory:", &o);
+    for (i = 0; i < sizeof(bodies) / sizeof(bodies[0]); i++) {
+        T_EQ(claim_body(&w, &a, bodies[i]), ONCE_HTTP_SEND);
+        T_EQ(once_exchange_reply(a.x)->status, 400);
+        T_STR(once_exchange_status(a.x), "invalid");
+        asked_end(&a);
+    }
+    T_EQ(claim_body(&w, &a, "{\"id\":1,\"to\":\"x\"}"), ONCE_HTTP_RUN);
+    T_STR(once_exchange_key(a.x), "\"1:1,1:x,\"");
+    asked_end(&a);
+    end(&w);
+}
+
+static void a_dry_run_leaves_the_header_to_the_client(void)
+{
+    once_guard_options o = plain();
+    struct asked a;
+    struct world w;
+
+    o.key_json[0] = "/id";
+    o.dry_run = 1;
+    begin_with(&w, "memory:", &o);
+    T_EQ(claim_body(&w, &a, "{\"id\":1}"), ONCE_HTTP_RUN);
+    T_OK(once_exchange_key(a.x) == NULL);
+    asked_end(&a);
+    T_EQ(claim_body(&w, &a, "{"), ONCE_HTTP_PASS);
+    asked_end(&a);
+    end(&w);
+}
+
+/* A lookup has no body: the key goes into the header, as a String or bare. */
+static void a_lookup_has_the_key_in_its_header(void)
+{
+    once_guard_options o = plain();
+    struct asked a;
+    struct world w;
+    once_http_header line = {"Idempotency-Key", "\"7\""};
+    once_http_request r = ONCE_HTTP_REQUEST_INIT;
+
+    o.key_json[0] = "/id";
+    o.scope_off = 0;
+    o.scope = one_scope;
+    begin_with(&w, "memory:", &o);
+    r.method = "GET";
+    r.target = "/pay";
+    r.headers = &line;
+    r.n = 1;
+    asked_init(&a);
+    T_EQ(once_exchange_lookup(w.guard, &r, 0, NULL, &a.x), ONCE_HTTP_READ);
+    T_EQ(settle(&a, once_exchange_claim(a.x, on_wake, &a.woken)),
+         ONCE_HTTP_SEND);
+    T_EQ(once_exchange_reply(a.x)->status, 200);
+    asked_end(&a);
+    end(&w);
 }
 
 static void a_smaller_struct_of_an_older_program_is_taken(void)
@@ -1336,6 +1487,11 @@ static void of_many_threads_one_runs(void)
 int main(void)
 {
     T_RUN(each_refusal_names_its_member);
+    T_RUN(a_key_in_the_body_stands_in_place_of_the_header);
+    T_RUN(a_body_without_a_key_passes_or_is_refused);
+    T_RUN(a_body_that_is_no_key_is_refused);
+    T_RUN(a_dry_run_leaves_the_header_to_the_client);
+    T_RUN(a_lookup_has_the_key_in_its_header);
     T_RUN(a_smaller_struct_of_an_older_program_is_taken);
     T_RUN(other_methods_and_missing_keys_pass);
     T_RUN(a_broken_handler_that_nobody_guards_drops);

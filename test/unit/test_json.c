@@ -501,6 +501,46 @@ static void two_pointers_are_framed_and_half_a_key_is_refused(void)
     is_key(json, "/a", "/b", NULL);
 }
 
+/* What an adapter asks for: the encoding and the time of the key count, too. */
+static void a_key_of_a_body_is_looked_at_as_a_whole(void)
+{
+    static const char body[] = "{\"id\":\"01890a5d-ac96-774b-bcce-b302099a8057"
+                               "\",\"no\":\"x\"}";
+    const once_bytes none = {NULL, 0}, gzip = {"gzip", 4};
+    once__key_pointers id = {.n = 0}, no = {.n = 0}, gone = {.n = 0};
+    char out[ONCE__KEY_MAX];
+    uint64_t born = 0;
+    once__json *doc;
+    size_t len;
+
+    T_EQ(once__key_pointers_add(&id, (once_bytes){"id", 2}, NULL), ONCE_EINVAL);
+    T_EQ(once__key_pointers_add(&id, (once_bytes){"/id", 3}, NULL), ONCE_OK);
+    T_EQ(once__key_pointers_add(&no, (once_bytes){"/no", 3}, NULL), ONCE_OK);
+    T_EQ(once__key_pointers_add(&gone, (once_bytes){"/x", 2}, NULL), ONCE_OK);
+    T_EQ(once__key_pointers_add(&gone, none, NULL), ONCE_OK);
+    T_EQ(once__key_pointers_add(&gone, none, NULL), ONCE_EINVAL);
+    T_EQ(gone.n, 2);
+    gone.n = 1;
+    T_EQ(once__json_parse((once_bytes){body, sizeof(body) - 1}, &doc, NULL),
+         ONCE_OK);
+    T_EQ(once__key_of_body(&id, none, doc, ONCE__KEY_UUID7, out, &len, &born,
+                           NULL),
+         ONCE_OK);
+    T_EQ(len, 36);
+    T_EQ(born, 0x01890a5dac96);
+    T_EQ(once__key_of_body(&id, gzip, doc, ONCE__KEY_ANY, out, &len, &born,
+                           NULL),
+         ONCE_EINVAL);
+    T_EQ(once__key_of_body(&no, none, doc, ONCE__KEY_UUID7, out, &len, &born,
+                           NULL),
+         ONCE_EINVAL);
+    T_EQ(once__key_of_body(&gone, none, doc, ONCE__KEY_UUID7, out, &len, &born,
+                           NULL),
+         ONCE_OK);
+    T_EQ(len, 0);
+    free(doc);
+}
+
 int main(void)
 {
     T_RUN(the_grammar_is_rfc_8259);
@@ -515,5 +555,6 @@ int main(void)
     T_RUN(pointers_are_those_of_rfc_6901);
     T_RUN(a_name_that_stands_there_twice_is_refused);
     T_RUN(two_pointers_are_framed_and_half_a_key_is_refused);
+    T_RUN(a_key_of_a_body_is_looked_at_as_a_whole);
     return t_done();
 }

@@ -80,6 +80,23 @@ static void escapes_in_a_string_are_honoured(void)
     T_STR(KEY("\"\\\\\\\"\""), "\\\"");
 }
 
+static void what_is_written_is_read_back(void)
+{
+    char line[ONCE__KEY_LINE], all[ONCE__KEY_MAX], back[ONCE__KEY_MAX];
+    size_t i, n = 0, len = 0;
+
+    for (i = 0; i < sizeof(all); i++)
+        all[i] = i % 95 == 0 ? '"' : i % 2 ? '\\' : (char)(' ' + i % 95);
+    n = once__key_write((once_bytes){all, sizeof(all)}, line);
+    T_EQ(strlen(line), n);
+    T_EQ(once__key_parse((once_bytes){line, n}, back, &len, NULL), ONCE_OK);
+    T_EQ(len, sizeof(all));
+    T_OK(memcmp(all, back, sizeof(all)) == 0);
+    memset(all, '\\', sizeof(all));
+    T_EQ(once__key_write((once_bytes){all, sizeof(all)}, line),
+         ONCE__KEY_LINE - 1);
+}
+
 static void other_escapes_are_refused(void)
 {
     REFUSED("\"a\\nb\"");
@@ -494,6 +511,7 @@ int main(void)
     T_RUN(both_forms_of_a_text_are_one_key);
     T_RUN(case_makes_another_key);
     T_RUN(escapes_in_a_string_are_honoured);
+    T_RUN(what_is_written_is_read_back);
     T_RUN(other_escapes_are_refused);
     T_RUN(white_space_around_is_dropped);
     T_RUN(empty_and_blank_values_are_refused);

@@ -47,6 +47,14 @@ struct probe {
     int undecided;       /* it was not, or nothing was claimed              */
 };
 
+/* What makes the name, but for the key, which is in the body. The head has no
+ * more than that, and with it the body's encoding. */
+struct caller {
+    once_bytes scope, realm;
+    once__request_head head;
+    char bytes[]; /* to which they point */
+};
+
 struct once_exchange {
     once_guard *guard;
     enum state state;
@@ -66,6 +74,8 @@ struct once_exchange {
     uint8_t trace[ONCE_TRACE_SIZE];
     once__fingerprint *fingerprint; /* NULL: `print` has it already         */
     uint8_t print[ONCE_FINGERPRINT_SIZE];
+    struct caller *caller; /* NULL: the key is not in the body              */
+    char key_line[ONCE__KEY_LINE];
     int collect; /* 1: the body, in `json`                                 */
     once__json_text json;
     size_t body; /* bytes so far                                          */
@@ -183,7 +193,14 @@ static int is_decided(const once_exchange *x)
     return x->decision.next != ONCE__NEXT_NONE;
 }
 
-/* 1 and the key's bytes; 0: there is none, or it was refused. */
+/* A lookup has no body: its key is in the header. */
+static int has_key_in_body(const once_exchange *x)
+{
+    return x->guard->pointers.n > 0 && !x->look;
+}
+
+/* 1 and the key's bytes; 0: there is none, or it was refused. A key in the body
+ * is found later. */
 static int find_key(once_exchange *x, const once_http_request *r, char *out,
                     size_t max, once_bytes *raw)
 {
@@ -191,6 +208,8 @@ static int find_key(once_exchange *x, const once_http_request *r, char *out,
     size_t i, lines = 0;
     int size;
 
+    if (has_key_in_body(x))
+        return 1;
     if (g->options.key_of != NULL) {
         size = g->options.key_of(g->options.user, r, out, max);
         if (size < 0 || (size_t)size > max)
@@ -258,6 +277,47 @@ static char *host_of(const once_http_request *r, const struct target *t,
     return out;
 }
 
+static void make_name(once_exchange *x, once_bytes scope, once_bytes realm,
+                      const once__request_head *head, once_bytes key)
+{
+    once__name(scope, realm, head, key, x->name);
+    once__name_hex(x->name, x->hash);
+    once__hex(x->name, sizeof(x->name), x->record);
+}
+
+static once_bytes keep(char **at, once_bytes from)
+{
+    once_bytes out = {*at, from.size};
+
+    if (from.size > 0)
+        memcpy(*at, from.data, from.size);
+    *at += from.size;
+    return out;
+}
+
+/* For make_name(), when the body is there. */
+static int keep_caller(once_exchange *x, once_bytes scope, once_bytes realm,
+                       const once__request_head *head)
+{
+    struct caller *c =
+        malloc(sizeof(*c) + scope.size + realm.size + head->method.size +
+               head->path.size + head->encoding.size);
+    char *at;
+
+    if (c == NULL)
+        return ONCE_ENOMEM;
+    at = c->bytes;
+    c->scope = keep(&at, scope);
+    c->realm = keep(&at, realm);
+    c->head = *head;
+    c->head.query = c->head.type = (once_bytes){NULL, 0};
+    c->head.method = keep(&at, head->method);
+    c->head.path = keep(&at, head->path);
+    c->head.encoding = keep(&at, head->encoding);
+    x->caller = c;
+    return ONCE_OK;
+}
+
 static int name_it(once_exchange *x, const once_http_request *r,
                    const struct target *t, const once__request_head *head,
                    once_bytes scope, once_bytes key)
@@ -275,10 +335,11 @@ static int name_it(once_exchange *x, const once_http_request *r,
             goto out;
         realm.data = host;
     }
-    once__name(scope, realm, head, key, x->name);
-    once__name_hex(x->name, x->hash);
-    once__hex(x->name, sizeof(x->name), x->record);
     rc = ONCE_OK;
+    if (has_key_in_body(x))
+        rc = keep_caller(x, scope, realm, head);
+    else
+        make_name(x, scope, realm, head, key);
 out:
     free(host);
     return rc;
@@ -319,7 +380,7 @@ static int begin_print(once_exchange *x, const once_http_request *r,
     rc =
         once__fingerprint_new(x->guard->compared.counts, head, &x->fingerprint);
     if (rc == ONCE_OK)
-        x->collect = once__fingerprint_is_json(x->fingerprint);
+        x->collect |= once__fingerprint_is_json(x->fingerprint);
     return rc;
 }
 
@@ -371,9 +432,10 @@ static int identify(once_exchange *x, const once_http_request *r,
     once_error err;
     int rc, size = 0;
 
-    if (once__key_parse(raw, key, &k.size, &err) != ONCE_OK ||
-        once__key_birth(x->guard->policy.key_form, k, &x->born_ms, &err) !=
-            ONCE_OK) {
+    x->collect = has_key_in_body(x);
+    if (!x->collect && (once__key_parse(raw, key, &k.size, &err) != ONCE_OK ||
+                        once__key_birth(x->guard->policy.key_form, k,
+                                        &x->born_ms, &err) != ONCE_OK)) {
         refuse(x, ONCE__PROBLEM_KEY_INVALID, err.text);
         return ONCE_OK;
     }
@@ -519,20 +581,58 @@ static int follow(once_exchange *x)
 
 /* ---- The claim ----------------------------------------------------------- */
 
-static int end_print(once_exchange *x)
+static void without_key(once_exchange *x)
+{
+    if (x->guard->options.key_required)
+        refuse(x, ONCE__PROBLEM_KEY_MISSING, NULL);
+    else
+        x->state = PASS;
+}
+
+/* The name, of the key that stands in the body; or the request is refused, or
+ * passes. */
+static void name_by_body(once_exchange *x, const once__json *doc)
+{
+    const struct caller *c = x->caller;
+    char text[ONCE__KEY_MAX];
+    once_bytes key = {text, 0};
+    once_error err;
+
+    if (once__key_of_body(&x->guard->pointers, c->head.encoding, doc,
+                          x->guard->policy.key_form, text, &key.size,
+                          &x->born_ms, &err) != ONCE_OK) {
+        refuse(x, ONCE__PROBLEM_KEY_INVALID, err.text);
+        return;
+    }
+    if (key.size == 0) {
+        without_key(x);
+        return;
+    }
+    (void)once__key_write(key, x->key_line);
+    make_name(x, c->scope, c->realm, &c->head, key);
+}
+
+/* The body is whole. Afterwards the request may be refused, or pass. */
+static int end_body(once_exchange *x)
 {
     once__json *doc = NULL;
+    once_error err;
     int rc = ONCE_OK;
 
     if (x->collect) {
-        rc = once__json_read(&x->json, &doc, NULL);
+        rc = once__json_read(&x->json, &doc, &err);
         once__json_clear(&x->json);
     }
-    if (rc != ONCE_ENOMEM)
-        rc = x->fingerprint == NULL
-                 ? ONCE_OK
-                 : once__fingerprint_end_json(x->fingerprint, doc,
-                                              &x->guard->compared, x->print);
+    if (rc == ONCE_ENOMEM)
+        return rc;
+    if (x->caller != NULL && rc != ONCE_OK)
+        refuse(x, ONCE__PROBLEM_KEY_INVALID, err.text);
+    else if (x->caller != NULL)
+        name_by_body(x, doc);
+    rc = x->fingerprint == NULL
+             ? ONCE_OK
+             : once__fingerprint_end_json(x->fingerprint, doc,
+                                          &x->guard->compared, x->print);
     free(doc);
     return rc;
 }
@@ -621,6 +721,8 @@ static int make_attempt(once_exchange *x, once_attempt **out)
 
 int once_exchange_claim(once_exchange *x, once_http_wake *wake, void *user)
 {
+    int rc;
+
     assert(x->state == READ);
     if (x->too_large || x->not_allowed) {
         if (once__reply_refusal(&x->reply, x->too_large ? 413 : 405) != ONCE_OK)
@@ -631,7 +733,12 @@ int once_exchange_claim(once_exchange *x, once_http_wake *wake, void *user)
     }
     if (is_decided(x))
         return follow(x);
-    if (end_print(x) != ONCE_OK || make_attempt(x, &x->attempt) != ONCE_OK)
+    rc = end_body(x);
+    if (x->state == PASS)
+        return ONCE_HTTP_PASS;
+    if (is_decided(x))
+        return follow(x);
+    if (rc != ONCE_OK || make_attempt(x, &x->attempt) != ONCE_OK)
         return claimed(x, ONCE_ESTORE);
     expect(x, CLAIM, wake, user);
     /* One of both happens: we see that it was cancelled, or the one that
@@ -941,6 +1048,7 @@ void once_exchange_free(once_exchange *x)
     free(x->probe.result);
     once__fingerprint_free(x->fingerprint);
     once__json_clear(&x->json);
+    free(x->caller);
     once__reply_clear(&x->reply);
     free(x);
 }
@@ -968,6 +1076,12 @@ uint32_t once_exchange_attempt(const once_exchange *x)
 const char *once_exchange_record(const once_exchange *x)
 {
     return x->record;
+}
+
+const char *once_exchange_key(const once_exchange *x)
+{
+    return x->key_line[0] != '\0' && !x->guard->policy.dry_run ? x->key_line
+                                                               : NULL;
 }
 
 const char *once_exchange_hash(const once_exchange *x)

@@ -334,6 +334,31 @@ static int set_texts(once_guard *g, once_error *err)
     return ONCE_OK;
 }
 
+static int set_key_json(once_guard *g, once_error *err)
+{
+    const once_guard_options *o = &g->options;
+    once_error why;
+    size_t i;
+
+    if (o->key_json[0] == NULL)
+        return o->key_json[1] == NULL
+                   ? ONCE_OK
+                   : once__fail(err, ONCE_EINVAL, "key_json: no first pointer");
+    if (o->key != NULL || o->key_of != NULL)
+        return once__fail(err, ONCE_EINVAL,
+                          "key_json: with key or key_of: the key is in one "
+                          "place");
+    for (i = 0; i < 2 && o->key_json[i] != NULL; i++) {
+        g->key_json[i] = strdup(o->key_json[i]);
+        if (g->key_json[i] == NULL)
+            return once__fail(err, ONCE_ENOMEM, "guard: no memory");
+        if (once__key_pointers_add(&g->pointers, once__text(g->key_json[i]),
+                                   &why) != ONCE_OK)
+            return once__fail(err, ONCE_EINVAL, "key_json: %s", why.text);
+    }
+    return ONCE_OK;
+}
+
 static int set_names(once_guard *g, once_error *err)
 {
     const once_guard_options *o = &g->options;
@@ -416,6 +441,8 @@ int once_guard_open(once_engine *e, const once_guard_options *options,
     if (rc == ONCE_OK)
         rc = set_texts(g, err);
     if (rc == ONCE_OK)
+        rc = set_key_json(g, err);
+    if (rc == ONCE_OK)
         rc = set_names(g, err);
     if (rc != ONCE_OK)
         goto out;
@@ -438,6 +465,8 @@ void once_guard_close(once_guard *g)
     names_clear(&g->hide);
     names_clear(&g->fingerprint);
     free(g->key);
+    free(g->key_json[0]);
+    free(g->key_json[1]);
     free(g->realm);
     free(g->accept);
     (void)pthread_mutex_destroy(&g->lock);

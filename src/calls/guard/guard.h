@@ -29,6 +29,8 @@ struct once_guard {
     once_guard_options options; /* without what follows                      */
     char *key, *realm;          /* realm NULL: the host                      */
     char *accept;               /* or NULL                                   */
+    char *key_json[2];          /* to which `pointers` points                */
+    once__key_pointers pointers;
     struct once__names methods, hide;
     struct once__names fingerprint; /* to which `compared` points           */
     once__compared compared;

@@ -48,6 +48,37 @@ int once__key_form(once_bytes word);
 ONCE_CHECK int once__key_birth(int form, once_bytes key, uint64_t *born_ms,
                                once_error *err);
 
+/* ---- Keys in a JSON body (section 1), body_key.c ------------------------ */
+
+struct once__json; /* calls/http/json.h */
+
+/* once_key_json: one or two pointers, borrowed; none: the key is no such. */
+typedef struct once__key_pointers {
+    once_bytes at[2];
+    size_t n;
+} once__key_pointers;
+
+/* ONCE_EINVAL: it is no JSON pointer of at most 255 bytes, or the third. */
+ONCE_CHECK int once__key_pointers_add(once__key_pointers *p, once_bytes pointer,
+                                      once_error *err);
+
+/*
+ * The key of a body, and when it was made. ONCE_OK and `*len`: as
+ * once__json_key(), 0 if there is none. ONCE_EINVAL, ONCE_ELIMIT: it cannot be
+ * used, or its body has a Content-Encoding and says nothing.
+ */
+ONCE_CHECK int once__key_of_body(const once__key_pointers *p,
+                                 once_bytes encoding,
+                                 const struct once__json *doc, int form,
+                                 char out[ONCE__KEY_MAX], size_t *len,
+                                 uint64_t *born_ms, once_error *err);
+
+enum { ONCE__KEY_LINE = 2 * ONCE__KEY_MAX + 3 };
+
+/* The key as an RFC 8941 String, which once__key_parse() reads back; its size.
+ * `out` ends in NUL. */
+size_t once__key_write(once_bytes key, char out[ONCE__KEY_LINE]);
+
 /* ---- Stored name and fingerprint (section 1), digest.c ----------------- */
 
 typedef struct once__request_head {
@@ -57,8 +88,6 @@ typedef struct once__request_head {
                   * Otherwise to the caller: then they are part of every
                   * fingerprint, and the same key with others is refused */
 } once__request_head;
-
-struct once__json; /* calls/http/json.h */
 
 /* SHA-256 over a domain tag and the length-framed parts. */
 void once__name(once_bytes scope, once_bytes realm,
