@@ -38,6 +38,7 @@ FLAGS = {
     "twice": "two at the same moment",
     "big": "a body that goes to a file",
     "json": "a body of JSON, each time in other bytes",
+    "inbody": "with the key in a JSON body, and another one in the header",
     "elsewhere": "to another path with the same key",
 }
 

@@ -143,6 +143,12 @@ def json_body(number, more):
         members[number % 3:] + members[:number % 3])).encode()
 
 
+def key_body(key, body):
+    """The same, with the key in it."""
+    more = body[1:] if body.startswith(b"{") else b'"more":"%s"}' % body
+    return b'{"id":"%s",%s' % (key.encode(), more)
+
+
 class Run:
     """One case in one nginx."""
 
@@ -207,7 +213,7 @@ class Run:
                 await self._settle(
                     ports, "%s.end%s" % (self.id, "".join(line[1:])),
                     " ".join(line + tuple(w for w in sent if w in (
-                        "big", "origin", "json"))))
+                        "big", "origin", "json", "inbody"))))
                 if "once_lookup" in self.case.config():
                     await self._settle(ports, "%s.look%s" % (self.id, line[1]),
                                        "LOOK " + line[1])
@@ -238,10 +244,14 @@ class Run:
         if "json" in flags:
             body = json_body(len(self.answers), body)
             headers.append(("Content-Type", "application/json"))
+        header = answer.key
+        if "inbody" in flags and answer.key and method != "GET":
+            body = key_body(answer.key, body)
+            header += "-of-nobody"  # it does not count
         if method in ("GET", "HEAD"):
             body = b""
-        if answer.key:
-            headers.append(("Idempotency-Key", answer.key))
+        if header:
+            headers.append(("Idempotency-Key", header))
         if body:
             headers.append(("Content-Length", "%d" % len(body)))
         if "origin" in flags:

@@ -591,6 +591,13 @@ class Maker:
             d.choice(["", " but=/none/0"])))
         case.plan[:] = [line + " json" for line in case.plan]
 
+    @staticmethod
+    def put_keys_in_bodies(case, _):
+        """The key is in the body, and the header has another one."""
+        case.conf[-1][1].insert(0, "once_key_json /id;")
+        case.plan[:] = [line if line.startswith(("GET", "LOOK")) else
+                        line + " inbody" for line in case.plan]
+
     def mix_methods(self, case, d):
         """The same key comes with another guarded method."""
         if d.chance(0.5):
@@ -654,7 +661,8 @@ def make(seed):
                           (0.1, maker.rewrite_method),
                           (0.2, maker.over_http_2), (0.05, maker.leave_late),
                           (0.1, maker.speak_json), (0.15, maker.mix_methods),
-                          (0.25, maker.come_and_ask)):
+                          (0.25, maker.come_and_ask),
+                          (0.1, maker.put_keys_in_bodies)):
         if d.chance(share):
             change(case, d)
     return case

@@ -59,7 +59,9 @@ class Execution:
         self.case = headers.get("x-case")
         self.send = headers.get("x-send")
         self.sent_method = headers.get("x-method")
+        # A key that stood in the body comes as a String (RFC 8941).
         self.key = headers.get("idempotency-key")
+        self.key = self.key and self.key.strip('"')
         self.attempt = headers.get("idempotency-attempt")
         self.line = ""
         self.status = 0
