@@ -68,6 +68,7 @@ $(BUILD)/build.ninja: | packages
 
 .PHONY: library
 library: packages $(BUILD)/build.ninja
+	@test -e $(BUILD)/once || echo 'Building: some minutes the first time.'
 	@$(NINJA) -C $(BUILD) --quiet
 
 .PHONY: all

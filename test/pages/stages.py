@@ -150,7 +150,7 @@ def whole(reader, text):
     given = []
     for name in ("pay", "default"):  # of the README; of the package's snippet
         if not re.search(r"once_store\s+%s\b" % name, text) and \
-                re.search(r"once\s+%s;" % name, text):
+                re.search(r"once(_lookup)?\s+%s\b" % name, text):
             given.append("once_store %s journal:%s;" % (
                 name, reader.at("/var/lib/once/x")))
     for name in set(re.findall(r"proxy_pass\s+http://(\w+);", text)):
