@@ -39,8 +39,8 @@ MEANING = {
     "--force": ("although it may have taken effect", "send forget"),
     "--group": ("the group of a key", f"run send ls stats {WHICH}"),
     "--header": ("a header, Name: value", "send lookup resolve messages-emit"),
-    "--json": ("JSON instead of a table", "send lookup ls check purge stats verify "
-               "backup restore clock init audit name dump messages "
+    "--json": ("JSON instead of a table", "send lookup report ls check purge stats "
+               "verify backup restore clock init audit name dump messages "
                f"messages-emit {ROWS} {WHICH}"),
     "--ids": ("ids as they are", "messages-outbox messages-parked"),
     "--keep": ("for how long the decision answers repeats", "resolve forget"),

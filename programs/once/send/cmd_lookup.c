@@ -14,7 +14,8 @@ enum { LOOKUP_UNKNOWN = 75, KEY_MAX = 255, TIMEOUT_MAX_MS = 660000 };
 
 /* clang-format off */
 static const char help[] =
-    "usage: once lookup URL --key-file FILE [--header @FILE] [--secret @FILE] [--json]\n"
+    "usage: once lookup URL --key-file FILE [--header @FILE] [--secret @FILE]\n"
+    "                   [--json]\n"
     "\n"
     "Asks the gateway what became of the request with this key: absent, in-flight,\n"
     "completed or indeterminate. Changes nothing. absent is no leave to take another\n"
