@@ -1357,10 +1357,8 @@ ngx_http_once_set_policy(ngx_http_once_loc_conf_t *olcf)
 
 
 static ngx_int_t
-ngx_http_once_check_values(ngx_conf_t *cf, ngx_http_once_loc_conf_t *olcf)
+ngx_http_once_check_limits(ngx_conf_t *cf, ngx_http_once_loc_conf_t *olcf)
 {
-    once_error  err;
-
     if (olcf->lease < ONCE_LEASE_MIN_MS || olcf->lease > ONCE_LEASE_MAX_MS) {
         ngx_http_once_log_conf(NGX_LOG_EMERG, cf, olcf,
                       "\"once_lease\" is %Mms, it must be %ui ms to %ui ms",
@@ -1392,6 +1390,21 @@ ngx_http_once_check_values(ngx_conf_t *cf, ngx_http_once_loc_conf_t *olcf)
                       "\"once_max_response\" is %uz, the limit is %ui",
                       olcf->max_response,
                       (ngx_uint_t) NGX_HTTP_ONCE_RESPONSE_MAX);
+        return NGX_ERROR;
+    }
+
+    return NGX_OK;
+}
+
+
+/* what cannot stand together */
+
+static ngx_int_t
+ngx_http_once_check_values(ngx_conf_t *cf, ngx_http_once_loc_conf_t *olcf)
+{
+    once_error  err;
+
+    if (ngx_http_once_check_limits(cf, olcf) != NGX_OK) {
         return NGX_ERROR;
     }
 

@@ -261,7 +261,7 @@ ngx_http_once_name(ngx_http_once_ctx_t *ctx, once__request_head *head,
 }
 
 
-/* of a request that only asks: its own method, path and body do not matter */
+/* of the key in the header */
 
 ngx_int_t
 ngx_http_once_name_of(ngx_http_request_t *r, ngx_http_once_ctx_t *ctx,
@@ -331,26 +331,17 @@ ngx_int_t
 ngx_http_once_identify(ngx_http_request_t *r, ngx_http_once_ctx_t *ctx,
     ngx_str_t *raw, int *problem)
 {
-    char                text[ONCE__KEY_MAX];
     ngx_int_t           rc;
-    once_bytes          key;
     once__request_head  head;
 
-    head = ngx_http_once_head(r, ctx->conf);
-    rc = ctx->conf->key_json
-         ? NGX_OK : ngx_http_once_read_key(r, ctx, raw, text, &key, problem);
-
-    if (rc == NGX_OK) {
-        rc = ngx_http_once_find_caller(r, ctx, problem);
-    }
+    rc = ctx->conf->key_json ? ngx_http_once_find_caller(r, ctx, problem)
+                             : ngx_http_once_name_of(r, ctx, raw, problem);
 
     if (rc != NGX_OK) {
         return rc;
     }
 
-    if (ctx->conf->key_json == NULL) {
-        ngx_http_once_name(ctx, &head, key);
-    }
+    head = ngx_http_once_head(r, ctx->conf);
 
     if (once__fingerprint_new(ctx->conf->compared->counts, &head,
                               &ctx->fingerprint)

@@ -7,22 +7,14 @@ and is no key is refused, and never passes for "no key".
 
 import json
 import os
-import pathlib
-import sys
 
 import pytest
 
 from gateway import (MARK, Client, Drop, Hold, eventually, guarded,
                      is_new, is_problem, is_replay, request_bytes)
 from probes import Ledger, known, lose, probing, resolved
-
-sys.path.insert(0, str(pathlib.Path(__file__).parents[1] / "lib"))
-
-# pylint: disable=wrong-import-position
-import servers  # noqa: E402
-from test_key_time import uuid7  # noqa: E402
-
-STORES = ["memory", "sqlite", "journal", "postgres", "redis"]
+from stores import STORES, a_world, new_store
+from test_key_time import uuid7
 
 ID = "once_key_json /id; "
 
@@ -62,26 +54,13 @@ def padded(key, size):
 
 @pytest.fixture(name="world", scope="module")
 def the_world():
-    with servers.World() as world:
+    with a_world() as world:
         yield world
 
 
 @pytest.fixture(name="url", params=STORES)
 def url_of(request, world, tmp_path):
-    kind = request.param
-    if kind == "journal":
-        return "journal:%s/pay" % tmp_path
-    if kind not in ("postgres", "redis"):
-        return kind
-    try:
-        if kind not in world.servers:
-            world.build(kind)
-        server = world.servers[kind]
-        if kind == "redis":
-            return "%s?prefix=%s" % (server.url(), os.urandom(4).hex())
-        return "%s?schema=t%s" % (server.url(), os.urandom(4).hex())
-    except servers.Missing as missing:
-        pytest.skip(str(missing))
+    return new_store(world, request.param, tmp_path)
 
 
 def invalid(c, body, text=None, **more):

@@ -9,23 +9,15 @@ import base64
 import datetime
 import json
 import os
-import pathlib
-import sys
 import threading
 
 import pytest
 
 from gateway import (Answer, Client, Drop, Hold, eventually, guarded, is_new,
                      is_problem, is_replay, settles)
-
+from stores import STORES, a_world, new_store
 from test_metrics import STATUS, samples, value
 
-sys.path.insert(0, str(pathlib.Path(__file__).parents[1] / "lib"))
-
-# pylint: disable=wrong-import-position
-import servers  # noqa: E402
-
-STORES = ["memory", "sqlite", "journal", "postgres", "redis"]
 MEMBERS = ["state", "attempt", "since", "expires", "recorded_status", "reason",
            "location", "safe_new_key"]
 OWN_KEY = object()
@@ -54,26 +46,13 @@ ASKED = (paid("once_lease 1s; once_final 2xx 4xx; once_in_flight reject;") +
 
 @pytest.fixture(name="world", scope="module")
 def the_world():
-    with servers.World() as world:
+    with a_world() as world:
         yield world
 
 
 @pytest.fixture(name="url", params=STORES)
 def url_of(request, world, tmp_path):
-    kind = request.param
-    if kind == "journal":
-        return "journal:%s/pay" % tmp_path
-    if kind not in ("postgres", "redis"):
-        return kind
-    try:
-        if kind not in world.servers:
-            world.build(kind)
-        server = world.servers[kind]
-        if kind == "redis":
-            return "%s?prefix=%s" % (server.url(), os.urandom(4).hex())
-        return "%s?schema=t%s" % (server.url(), os.urandom(4).hex())
-    except servers.Missing as missing:
-        pytest.skip(str(missing))
+    return new_store(world, request.param, tmp_path)
 
 
 WHO = ("X-Who", "alice")
