@@ -153,5 +153,5 @@ def read_store(path):
 def read_names(access_log):
     """Which key has which name: from the access log's hash."""
     return dict(re.findall(
-        r" (/\S+) \d+ once=\S+ attempt=\S* hash=([0-9a-f]{16})",
+        r" (/\S+) \d+ once=\S+ .*\battempt=\S* hash=([0-9a-f]{16})",
         access_log))
