@@ -343,7 +343,7 @@ def test_what_is_in_flight(world, chrome):
     chrome.shows("left")
     chrome.keep("live")
     chrome.go("store/main")
-    chrome.shows("what is acknowledged survives")
+    chrome.shows("an acknowledged record survives")
     chrome.keep("store")
 
 
