@@ -154,6 +154,7 @@ ngx_http_once_lookup_find(ngx_http_request_t *r, ngx_http_once_ctx_t *ctx)
     ngx_int_t  rc;
     ngx_str_t  raw;
 
+    problem = ONCE__NO_PROBLEM;
     rc = ngx_http_once_find_key(r, ctx->conf, &raw);
 
     if (rc == NGX_DECLINED) {
