@@ -488,7 +488,7 @@ ngx_http_once_submit(ngx_http_request_t *r, ngx_http_once_ctx_t *ctx)
 
 
 /*
- * Whoever was first, this probe or another decision: one claim more says what
+ * The first decides, this probe or another decision: one claim more says what
  * stands recorded.  It is made by a new attempt, and not followed by a probe.
  */
 

@@ -30,8 +30,8 @@
  *    no_row, row_before, row_after, tells_rollback, tells_in_flight, other_body
  *                         likewise in the service
  *    fence_ignored, any_record, not_applied_frees
- *                         likewise in the probe
- *    old_claims           likewise: a key that is too old is claimed
+ *                         the same in the probe
+ *    old_claims           the same: a key that is too old is claimed
  *    plain                without symmetry
  *    states=N             stop there
  *

@@ -104,7 +104,7 @@ enum {
     X(DEDUPLICATED,    "upstream recognised the key")                   \
     X(PROBED,          "probe: applied, and recorded")                  \
     X(PROBED_NOTHING,  "probe: nothing yet")                            \
-    X(PROBED_LATE,     "probe: somebody else was first")                \
+    X(PROBED_LATE,     "probe: another decision was first")                \
     X(EXPIRED,         "told \"too old\", nothing recorded")
 /* clang-format on */
 

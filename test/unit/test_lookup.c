@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * test_lookup.c - what somebody is told who asks what became of a request, read
+ * test_lookup.c - what a caller is told who asks what became of a request, read
  * back with a JSON library (docs/http.md, 10).
  */
 #include "calls/http/http.h"

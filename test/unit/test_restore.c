@@ -146,7 +146,7 @@ static void told_so(once_attempt *a, int rc, void *user)
     atomic_store((atomic_int *)user, rc);
 }
 
-/* What somebody is told who asks what became of it. */
+/* What a caller is told who asks what became of it. */
 static int told(once_engine *e, unsigned key)
 {
     once_request r = {.size = sizeof(r)};

@@ -115,7 +115,7 @@ static void answered(once_attempt *a, int rc, void *user)
 }
 
 /*
- * The store has answered a decision, or has not. Whoever was first: one claim
+ * The store has answered a decision, or has not. The first decides: one claim
  * more, of a new attempt, says what stands recorded.
  */
 static void decided(once_op *op)
