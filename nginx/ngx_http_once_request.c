@@ -70,7 +70,8 @@ ngx_http_once_is_stripped(ngx_table_elt_t *h, const char *name)
 
 /*
  * Headers of ours that the client sent must not reach the upstream, nor those
- * of this name, unless it is NULL.  The list is built again: pointers in headers_in go on pointing to the old elements.
+ * of this name, unless it is NULL.  The list is built again: pointers in
+ * headers_in go on pointing to the old elements.
  */
 
 static ngx_int_t
