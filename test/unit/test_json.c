@@ -509,10 +509,13 @@ static void a_key_of_a_body_is_looked_at_as_a_whole(void)
     const once_bytes none = {NULL, 0}, gzip = {"gzip", 4};
     once__key_pointers id = {.n = 0}, no = {.n = 0}, gone = {.n = 0};
     char out[ONCE__KEY_MAX];
+    char line[ONCE__KEY_LINE];
     uint64_t born = 0;
     once__json *doc;
     size_t len;
 
+    T_EQ(once__key_write((once_bytes){"a\"\\", 3}, line), 7);
+    T_STR(line, "\"a\\\"\\\\\"");
     T_EQ(once__key_pointers_add(&id, (once_bytes){"id", 2}, NULL), ONCE_EINVAL);
     T_EQ(once__key_pointers_add(&id, (once_bytes){"/id", 3}, NULL), ONCE_OK);
     T_EQ(once__key_pointers_add(&no, (once_bytes){"/no", 3}, NULL), ONCE_OK);
