@@ -197,6 +197,7 @@ def test_a_client_that_leaves_makes_no_outcome_of_a_gateways_error(make):
     site.upstreams[1]._script = lambda request: hold
     with c.start():
         hold.wait()
-    eventually(lambda: c.post().code() == "outcome-unknown")
+    assert c.post().code() == "in-flight"   # until its page has come
     hold.go.set()
+    eventually(lambda: c.post().code() == "outcome-unknown")
     assert c.executions == 1
