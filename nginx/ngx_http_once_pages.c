@@ -65,7 +65,8 @@ ngx_http_once_same_guard(ngx_http_once_loc_conf_t *a,
 /*
  * "error_page 418 = @other; return 418;" in a location is no refusal, but the
  * choice of another one.  Where that one guards alike, the request is claimed
- * there.
+ * there.  A page is a GET, which is not guarded, whatever its location makes
+ * of it on the wire: it is never the request itself.
  */
 
 ngx_uint_t
@@ -75,7 +76,8 @@ ngx_http_once_chosen(ngx_http_request_t *r, ngx_http_once_ctx_t *ctx)
 
     olcf = ngx_http_get_module_loc_conf(r, ngx_http_once_module);
 
-    return ctx->returned && ngx_http_once_same_guard(ctx->conf, olcf);
+    return ctx->returned && r->method == ctx->method
+           && ngx_http_once_same_guard(ctx->conf, olcf);
 }
 
 

@@ -8,6 +8,7 @@ the refusal, and the key stays free.
 
 import pytest
 
+from backends import FastCgi
 from gateway import (Answer, Client, Hold, Site, eventually, guarded, is_new,
                      is_replay)
 
@@ -171,6 +172,39 @@ def test_a_page_that_becomes_a_post_on_the_wire_is_not_sent(make):
     c = site.case("/pay/", Answer(), SECOND)
     is_refused(c, 503, headers=[("X-Down", "1")])
     assert site.upstreams[1].count("/post") == 0
+
+
+# The page is a GET and no guarded method, until its location writes another one.
+REWRITES = {
+    "proxy": "proxy_method $http_x_method; proxy_pass http://UPSTREAM1;",
+    "fastcgi": "fastcgi_param REQUEST_METHOD $http_x_method;"
+               "fastcgi_param REQUEST_URI /page; fastcgi_pass UPSTREAM2;",
+}
+
+
+@pytest.mark.parametrize("name", REWRITES)
+def test_a_guarded_page_that_becomes_a_post_on_the_wire_is_not_sent(make, name):
+    site = make(guarded("/pay/", "if ($http_x_down) { return 403; }"
+                        "error_page 403 /page;") +
+                "location /page { once main; once_scope off; %s }" %
+                REWRITES[name], upstreams=2, backends=[FastCgi])
+    down = [("X-Down", "1"), ("X-Method", "POST")]
+    c = site.case("/pay/")
+    is_refused(c, 403, headers=down)
+    assert not any(u.requests for u in site.upstreams[1:])
+    first = is_new(c.post())
+    is_replay(c.post(), first)
+
+
+def test_a_guarded_page_that_stays_a_get_is_shown(make):
+    site = make(guarded("/pay/", "if ($http_x_down) { return 403; }"
+                        "error_page 403 /page;") +
+                "location /page { once main; once_scope off; %s }" %
+                REWRITES["proxy"], upstreams=2)
+    c = site.case("/pay/")
+    r = c.post(headers=[("X-Down", "1"), ("X-Method", "GET")])
+    assert (r.status, r.body, r.once) == (403, b"plain\n", None), r
+    assert site.upstreams[1].requests[-1].method == "GET"
 
 
 def test_a_return_that_only_chooses_the_location_goes_on(make):
