@@ -34,6 +34,7 @@ import gateway  # noqa: E402
 import marks  # noqa: E402
 from gateway import (  # noqa: E402,F401  pylint: disable=wrong-import-position
     Answer, Drop, Hold, Reset, eventually, guarded)
+from probes import probing  # noqa: E402  pylint: disable=wrong-import-position
 
 BUILD = pathlib.Path(os.environ.get("ONCE_BUILD", ROOT / "build"))
 ONCE = os.environ.get("ONCE_CLI", str(BUILD / "once"))
@@ -44,7 +45,8 @@ MARK = gateway.MARK
 
 LABEL = 'once_label "$request_method $uri order=$arg_order";'
 SERVER = (guarded("/pay/", LABEL, scope="$http_x_tenant") +
-          guarded("/take/", LABEL + "once_lost takeover;"))
+          guarded("/take/", LABEL + "once_lost takeover;") +
+          probing(LABEL, prefix="/asked/"))
 
 DOCUMENT = yaml.safe_load((ROOT / "programs" / "console" / "openapi.yaml").read_text())
 

@@ -15,6 +15,7 @@ import uuid
 import pytest
 
 from conftest import me, operators
+from probes import Ledger
 from console import (DOCUMENT, MARK, ONCE, ROOT, Answer, Drop, Hold, eventually,
                      waiting)
 
@@ -166,6 +167,22 @@ def test_the_audit_log_has_intent_and_end(world, console):
     assert [e["what"] for e in what["events"]] == ["granted", "decided"]
     assert r["reason"] in what["events"][1]["text"]
     assert {e["seq"] for e in what["audit"]} == {e["seq"] for e in lines}
+
+
+def test_what_a_probe_has_decided_is_told_and_needs_no_operator(world, console):
+    case = world.lose("asked", "/asked/")
+    r = waiting(console, "asked")
+    ledger = Ledger(world.site)
+    first = world.repeat(case, "asked")
+    assert (first.status, first.once, ledger.asked) == (201, "replayed", 1)
+    assert not any((w["label"] or "").endswith("order=asked")
+                   for w in console.records(what="waiting", limit=200))
+    what = console.get("stores/main/records/%s/timeline" % r["name"])
+    (_, decided) = what["events"]
+    assert decided["what"] == "decided"
+    assert decided["text"].startswith("It was decided by a probe: ")
+    assert r["reason"] in decided["text"] and what["audit"] == []
+    assert "probe" in world.once("show", r["name"])
 
 
 def test_the_audit_log_goes_back_over_renamed_files(world):
