@@ -65,11 +65,12 @@ typedef struct once_http_request {
     const once_http_header *headers; /* each line as it came, in their order */
     size_t n;
     void *server; /* for the functions below: the server's own request      */
+    const uint8_t *id; /* see once_request's `token` [NULL: drawn]          */
 } once_http_request;
 
 #define ONCE_HTTP_REQUEST_INIT                                                 \
     {                                                                          \
-        sizeof(once_http_request), NULL, NULL, NULL, 0, NULL                   \
+        sizeof(once_http_request), NULL, NULL, NULL, 0, NULL, NULL             \
     }
 
 /* Returns the value of the first header line of this name, in any case, or
@@ -363,6 +364,30 @@ ONCE_API ONCE_CHECK int once_exchange_claim(once_exchange *x,
  */
 ONCE_API ONCE_CHECK int once_exchange_step(once_exchange *x);
 
+/* What an owner is known by, with its NUL: text for once_exchange_resume(). */
+enum { ONCE_EXCHANGE_TOKEN = 125 };
+
+/* After RUN: writes the token of this exchange. Who has it can end the exchange:
+ * it is a secret, and not for logs. Since 0.1. */
+ONCE_API void once_exchange_token(const once_exchange *x,
+                                  char out[ONCE_EXCHANGE_TOKEN]);
+
+/*
+ * Begins an exchange that has come to RUN before, in this process or in another,
+ * whose handler has run, and which is to be ended: with once_exchange_answer(),
+ * once_exchange_broken() or once_exchange_abandon(). The same end may be told
+ * twice. The guard has the options with which the exchange was begun; the record
+ * decides, and a token that is not its owner's ends nothing. Its lease is not
+ * renewed, and once_exchange_free() gives nothing up. Returns
+ *   ONCE_HTTP_RUN   `*out` is the exchange.
+ *   ONCE_EINVAL     It is no token.
+ *   ONCE_ENOMEM     Out of memory.
+ * Since 0.1.
+ */
+ONCE_API ONCE_CHECK int once_exchange_resume(once_guard *g, const char *token,
+                                             once_error *err,
+                                             once_exchange **out);
+
 /*
  * After RUN, if the handler was not called and will not be, for example because
  * the client has left: frees the key. Only once_exchange_free() may follow.
@@ -426,6 +451,10 @@ ONCE_API ONCE_CHECK int once_exchange_probed(once_exchange *x,
  * of these. Since 0.1.
  */
 ONCE_API const once_http_answer *once_exchange_reply(const once_exchange *x);
+
+/* After SEND: 1 if once_exchange_reply() is the answer that the handler gave,
+ * and 0 if another one is sent in its place. Since 0.1. */
+ONCE_API int once_exchange_is_own(const once_exchange *x);
 
 /* Ends the waiting for another attempt: `wake` is called soon. From any thread,
  * also while once_exchange_claim() runs, until `wake` was called. Since 0.1. */

@@ -460,12 +460,16 @@ typedef struct once_request {
      * is older, or from the future, is not claimed: what is recorded of it
      * is told, and if nothing is, ONCE_EXPIRED or ONCE_TOO_SOON. */
     uint64_t born_ms, max_age_ms;
+    /* The owner's token: ONCE_TOKEN_SIZE bytes of the system's random source,
+     * for a caller that must be able to claim again, or to end, after this
+     * process. Two attempts with one token are one owner. NULL: drawn [NULL] */
+    const uint8_t *token;
 } once_request;
 
 /*
- * Makes an attempt, with a fresh token from the system's random source. The
- * request is copied, and the store is not asked. The caller ends the attempt
- * with once_attempt_free(). Returns
+ * Makes an attempt, with a fresh token from the system's random source unless
+ * the request has one. The request is copied, and the store is not asked. The
+ * caller ends the attempt with once_attempt_free(). Returns
  *   ONCE_OK     `*out` is the attempt.
  *   ONCE_EINVAL A member of the request is out of range; `err` names it and its
  *               limit.
@@ -475,6 +479,25 @@ typedef struct once_request {
 ONCE_API ONCE_CHECK int once_attempt_new(once_engine *e,
                                          const once_request *request,
                                          once_error *err, once_attempt **out);
+
+/*
+ * Makes an attempt that is the owner already: its claim was answered
+ * ONCE_OWNER, in this process or in another. The request is that of the claim,
+ * with its token. Of the record that was granted `fence`, `attempt` and `doubt`
+ * count. The store is not asked. The lease is not renewed, and freeing the
+ * attempt gives nothing up: the caller ends it, and may do so once more, with
+ * another attempt, if it does not know whether the end was recorded. Returns
+ *   ONCE_OK     `*out` is the attempt.
+ *   ONCE_EINVAL A member of the request is out of range, or it has no token, or
+ *               the record has no fence.
+ *   ONCE_ENOMEM Out of memory.
+ * Since 0.1.
+ */
+ONCE_API ONCE_CHECK int once_attempt_resume(once_engine *e,
+                                            const once_request *request,
+                                            const once_record *granted,
+                                            once_error *err,
+                                            once_attempt **out);
 
 /*
  * Frees the attempt. No call of it may be under way. An attempt that is still

@@ -75,6 +75,7 @@ struct asked {
     const char *method, *target, *key, *host, *body;
     int lookup;
     uint32_t wait_ms; /* of a lookup */
+    const uint8_t *id;
     sem_t woken;
     once_exchange *x;
 };
@@ -105,6 +106,7 @@ static int look(struct world *w, struct asked *a)
 
     r.method = a->method;
     r.target = a->target;
+    r.id = a->id;
     r.headers = lines;
     r.n = 2;
     if (a->key != NULL)
@@ -204,6 +206,12 @@ static void whole(struct world *w, const once_http_answer *answer, int status,
         T_STR(header(&a, "Idempotency-Status"), word);
     }
     asked_end(&a);
+}
+
+/* What ends a request that was begun elsewhere: the token is all there is. */
+static int resume(struct world *w, struct asked *a, const char *token)
+{
+    return once_exchange_resume(w->guard, token, NULL, &a->x);
 }
 
 /* ---- Options ---------------------------------------------------------------- */
@@ -803,6 +811,162 @@ static void a_grant_that_nobody_looked_at_is_released(void)
         ;
     asked_end(&a);
     whole(&w, &answer, 201, "new");
+    end(&w);
+}
+
+/* ---- In another process ----------------------------------------------------- */
+
+static void an_exchange_is_ended_by_its_token(void)
+{
+    once_http_answer answer = made();
+    char token[ONCE_EXCHANGE_TOKEN];
+    struct asked a, b;
+    struct world w;
+    int i;
+
+    begin(&w);
+    asked_init(&a);
+    T_EQ(claim(&w, &a), ONCE_HTTP_RUN);
+    once_exchange_token(a.x, token);
+    for (i = 0; i < 2; i++) { /* the second time nobody knows of the first */
+        asked_init(&b);
+        T_EQ(resume(&w, &b, token), ONCE_HTTP_RUN);
+        T_EQ(once_exchange_step(b.x), ONCE_HTTP_RUN);
+        T_EQ(once_exchange_attempt(b.x), 1);
+        T_STR(once_exchange_record(b.x), once_exchange_record(a.x));
+        T_EQ(say(&b, &answer), ONCE_HTTP_SEND);
+        T_EQ(once_exchange_is_own(b.x), 1);
+        T_STR(header(&b, "Idempotency-Status"), "new");
+        T_STR(header(&b, "X-Own"), "1");
+        T_OK(body_is(&b, "made\n"));
+        asked_end(&b);
+    }
+    whole(&w, NULL, 201, "replayed");
+    /* Another answer is not taken: the client gets what is recorded. */
+    asked_init(&b);
+    T_EQ(resume(&w, &b, token), ONCE_HTTP_RUN);
+    answer.body = (once_bytes){"other\n", 6};
+    T_EQ(say(&b, &answer), ONCE_HTTP_SEND);
+    T_EQ(once_exchange_is_own(b.x), 0);
+    T_OK(body_is(&b, "made\n"));
+    asked_end(&b);
+    asked_end(&a);
+    whole(&w, NULL, 201, "replayed");
+    end(&w);
+}
+
+static void a_resumed_exchange_breaks_and_is_abandoned(void)
+{
+    once_http_answer answer = made();
+    char token[ONCE_EXCHANGE_TOKEN];
+    struct asked a, b;
+    struct world w;
+    int i;
+
+    begin(&w);
+    asked_init(&a);
+    T_EQ(claim(&w, &a), ONCE_HTTP_RUN);
+    once_exchange_token(a.x, token);
+    asked_init(&b);
+    T_EQ(resume(&w, &b, token), ONCE_HTTP_RUN);
+    asked_end(&b); /* gives nothing up */
+    whole(&w, NULL, 409, "in_flight");
+    for (i = 0; i < 2; i++) {
+        asked_init(&b);
+        T_EQ(resume(&w, &b, token), ONCE_HTTP_RUN);
+        T_EQ(settle(&b, once_exchange_broken(b.x, 504, on_wake, &b.woken)),
+             ONCE_HTTP_SEND);
+        T_OK(is_problem(&b, ONCE__PROBLEM_OUTCOME_UNKNOWN, 504));
+        asked_end(&b);
+    }
+    whole(&w, NULL, 409, "indeterminate");
+    /* The late answer is taken, as from any owner. */
+    asked_init(&b);
+    T_EQ(resume(&w, &b, token), ONCE_HTTP_RUN);
+    T_EQ(say(&b, &answer), ONCE_HTTP_SEND);
+    T_EQ(once_exchange_is_own(b.x), 1);
+    asked_end(&b);
+    asked_end(&a);
+    whole(&w, NULL, 201, "replayed");
+
+    asked_init(&a);
+    a.key = "k-2-" SECRET;
+    T_EQ(claim(&w, &a), ONCE_HTTP_RUN);
+    once_exchange_token(a.x, token);
+    asked_init(&b);
+    T_EQ(resume(&w, &b, token), ONCE_HTTP_RUN);
+    once_exchange_abandon(b.x);
+    asked_end(&b);
+    asked_init(&b);
+    b.key = a.key;
+    T_EQ(claim(&w, &b), ONCE_HTTP_RUN);
+    T_EQ(once_exchange_attempt(b.x), 2);
+    T_EQ(say(&b, &answer), ONCE_HTTP_SEND);
+    asked_end(&b);
+    asked_end(&a);
+    end(&w);
+}
+
+static void a_token_that_was_changed_ends_nothing(void)
+{
+    once_http_answer answer = made();
+    char token[ONCE_EXCHANGE_TOKEN], changed[ONCE_EXCHANGE_TOKEN + 1];
+    struct asked a, b;
+    struct world w;
+    size_t i;
+
+    begin(&w);
+    asked_init(&a);
+    T_EQ(claim(&w, &a), ONCE_HTTP_RUN);
+    once_exchange_token(a.x, token);
+    for (i = 0; i <= strlen(token); i++) {
+        asked_init(&b);
+        snprintf(changed, sizeof(changed), "%s", token);
+        changed[i] = (char)(i == strlen(token) ? 'A'
+                            : token[i] == 'A'  ? 'B'
+                                               : 'A');
+        if (resume(&w, &b, changed) == ONCE_HTTP_RUN &&
+            i < (ONCE_NAME_SIZE / 3) * 4) {
+            /* Another record's name: there is none. */
+            T_EQ(say(&b, &answer), ONCE_HTTP_SEND);
+            T_EQ(once_exchange_is_own(b.x), 0);
+        } else if (b.x != NULL && i > 88 && i < 117) { /* id and fence */
+            T_EQ(say(&b, &answer), ONCE_HTTP_SEND);
+            T_EQ(once_exchange_is_own(b.x), 0);
+        }
+        asked_end(&b);
+    }
+    T_EQ(resume(&w, &b, ""), ONCE_EINVAL);
+    T_EQ(resume(&w, &b, "00"), ONCE_EINVAL);
+    whole(&w, NULL, 409, "in_flight");
+    T_EQ(say(&a, &answer), ONCE_HTTP_SEND);
+    asked_end(&a);
+    end(&w);
+}
+
+static void who_claims_again_with_the_id_is_the_same_owner(void)
+{
+    static const uint8_t id[ONCE_TOKEN_SIZE] = {7, 7, 7};
+    once_http_answer answer = made();
+    char first[ONCE_EXCHANGE_TOKEN], second[ONCE_EXCHANGE_TOKEN];
+    struct asked a, b;
+    struct world w;
+
+    begin(&w);
+    asked_init(&a);
+    a.id = id;
+    T_EQ(claim(&w, &a), ONCE_HTTP_RUN);
+    once_exchange_token(a.x, first);
+    whole(&w, NULL, 409, "in_flight");
+    asked_init(&b);
+    b.id = id;
+    T_EQ(claim(&w, &b), ONCE_HTTP_RUN);
+    once_exchange_token(b.x, second);
+    T_STR(first, second);
+    T_EQ(say(&b, &answer), ONCE_HTTP_SEND);
+    asked_end(&b);
+    asked_end(&a);
+    whole(&w, NULL, 201, "replayed");
     end(&w);
 }
 
@@ -1507,6 +1671,10 @@ int main(void)
     T_RUN(a_handler_that_breaks_is_unknown);
     T_RUN(a_handler_that_was_begun_and_forgotten_is_unknown);
     T_RUN(a_grant_that_nobody_looked_at_is_released);
+    T_RUN(an_exchange_is_ended_by_its_token);
+    T_RUN(a_resumed_exchange_breaks_and_is_abandoned);
+    T_RUN(a_token_that_was_changed_ends_nothing);
+    T_RUN(who_claims_again_with_the_id_is_the_same_owner);
     T_RUN(an_abandoned_run_is_released);
     T_RUN(a_cancelled_waiter_is_told_to_come_again);
     T_RUN(a_body_over_the_limit_is_413_and_claims_nothing);

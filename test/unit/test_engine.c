@@ -246,6 +246,84 @@ static void an_owner_completes_and_a_repeat_is_told_the_same(void)
     each_store(life);
 }
 
+/* The claim's request and grant, as a process that was restarted has them. */
+static void an_owner_goes_on(struct world *w)
+{
+    static const uint8_t token[ONCE_TOKEN_SIZE] = {1, 2, 3};
+    once_request r = request(40);
+    once_attempt *a, *b;
+    once_record granted;
+
+    r.token = token;
+    a = attempt_of(w, &r);
+    T_EQ(once_claim(a, NULL), ONCE_OWNER);
+    granted = *once_attempt_record(a);
+    T_MEM(granted.token, token, sizeof(token));
+    /* One that claims with the token is the same owner. */
+    b = attempt_of(w, &r);
+    T_EQ(once_claim(b, NULL), ONCE_OWNER);
+    T_EQ(once_attempt_record(b)->fence, granted.fence);
+    T_EQ(once_attempt_record(b)->attempt, 1);
+    /* Freed without an end it gives nothing up. */
+    b = NULL;
+    T_EQ(once_attempt_resume(w->e, &r, &granted, NULL, &b), ONCE_OK);
+    once_attempt_free(b);
+    T_EQ(claim_once(w, 40), ONCE_IN_FLIGHT);
+    /* The end, and once more. */
+    for (int i = 0; i < 2; i++) {
+        T_EQ(once_attempt_resume(w->e, &r, &granted, NULL, &b), ONCE_OK);
+        T_EQ(once_claim(b, NULL), ONCE_EINVAL);
+        T_EQ(once_complete(b, ONCE_SUCCESS, bytes("paid"), NULL), ONCE_OK);
+        once_attempt_free(b);
+    }
+    T_EQ(once_attempt_resume(w->e, &r, &granted, NULL, &b), ONCE_OK);
+    T_EQ(once_complete(b, ONCE_SUCCESS, bytes("other"), NULL), ONCE_REPLAY);
+    T_MEM(once_attempt_record(b)->result.data, "paid", 4);
+    once_attempt_free(b);
+    once_attempt_free(a);
+    T_EQ(claim_once(w, 40), ONCE_REPLAY);
+}
+
+static void an_owner_may_go_on_in_another_process(void)
+{
+    each_store(an_owner_goes_on);
+}
+
+static void another_owner_is_refused(struct world *w)
+{
+    static const uint8_t token[ONCE_TOKEN_SIZE] = {1, 2, 3};
+    static const uint8_t other[ONCE_TOKEN_SIZE] = {1, 2, 4};
+    once_request r = request(41);
+    once_attempt *a, *b = NULL;
+    once_record granted;
+
+    T_EQ(once_attempt_resume(w->e, &r, &(once_record){.fence = 1}, NULL, &b),
+         ONCE_EINVAL);
+    r.token = token;
+    T_EQ(once_attempt_resume(w->e, &r, &(once_record){.fence = 0}, NULL, &b),
+         ONCE_EINVAL);
+    a = attempt_of(w, &r);
+    T_EQ(once_claim(a, NULL), ONCE_OWNER);
+    granted = *once_attempt_record(a);
+    r.token = other;
+    T_EQ(once_attempt_resume(w->e, &r, &granted, NULL, &b), ONCE_OK);
+    T_EQ(once_complete(b, ONCE_SUCCESS, bytes("x"), NULL), ONCE_IN_FLIGHT);
+    once_attempt_free(b);
+    granted.fence++;
+    r.token = token;
+    T_EQ(once_attempt_resume(w->e, &r, &granted, NULL, &b), ONCE_OK);
+    T_EQ(once_complete(b, ONCE_SUCCESS, bytes("x"), NULL), ONCE_IN_FLIGHT);
+    once_attempt_free(b);
+    T_EQ(claim_once(w, 41), ONCE_IN_FLIGHT);
+    T_EQ(once_complete(a, ONCE_SUCCESS, bytes("paid"), NULL), ONCE_OK);
+    once_attempt_free(a);
+}
+
+static void who_is_not_the_owner_cannot_go_on(void)
+{
+    each_store(another_owner_is_refused);
+}
+
 static void two_phases(struct world *w)
 {
     once_request r = request(3);
@@ -1938,6 +2016,8 @@ int main(void)
 {
     find_sqlite();
     T_RUN(an_owner_completes_and_a_repeat_is_told_the_same);
+    T_RUN(an_owner_may_go_on_in_another_process);
+    T_RUN(who_is_not_the_owner_cannot_go_on);
     T_RUN(two_phases_are_dispatched_before_the_owner_is_told);
     T_RUN(release_frees_the_key_and_give_up_leaves_it_unknown);
     T_RUN(records_are_counted_as_often_as_the_options_say);

@@ -115,6 +115,13 @@ int once__machine_look(once__machine *a)
     return go(a, ONCE__PHASE_LOOK);
 }
 
+int once__machine_resume(once__machine *a, uint64_t fence)
+{
+    assert(fence > 0);
+    *a = (once__machine){.fence = fence};
+    return go(a, ONCE__PHASE_SENT);
+}
+
 int once__machine_answer(once__machine *a, int rc, const once_record *r)
 {
     assert(rc != ONCE_ESTORE);

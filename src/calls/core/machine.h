@@ -50,6 +50,10 @@ int once__machine_begin(once__machine *a, int two_phase);
  * or does not is the end. It may be called again after that. */
 int once__machine_look(once__machine *a);
 
+/* Begins as an owner, whose claim was answered with this fence before: returns
+ * ONCE__SEND. */
+int once__machine_resume(once__machine *a, uint64_t fence);
+
 /*
  * The store answered the operation that was asked for: `rc` is an answer, or an
  * error that says that nothing was changed. Where the store did not answer, the

@@ -75,6 +75,15 @@ static void fill(once_attempt *a, const once_request *r)
     once__attempt_setup(a);
 }
 
+static int take_token(once_engine *e, const once_request *r,
+                      uint8_t token[ONCE_TOKEN_SIZE])
+{
+    if (r->token == NULL)
+        return once__spare_token(&e->spare, token);
+    memcpy(token, r->token, ONCE_TOKEN_SIZE);
+    return 1;
+}
+
 int once_attempt_new(once_engine *e, const once_request *request,
                      once_error *err, once_attempt **out)
 {
@@ -94,13 +103,39 @@ int once_attempt_new(once_engine *e, const once_request *request,
     if (a == NULL)
         return once__fail(err, ONCE_ENOMEM, "attempt: %zu bytes", sizeof(*a));
     memset(a, 0, sizeof(*a));
-    if (!once__spare_token(&e->spare, a->step_op.token)) {
+    if (!take_token(e, &r, a->step_op.token)) {
         once__spare_give(&e->spare, a, sizeof(*a));
         return once__fail(err, ONCE_ENOMEM, "attempt: no random numbers");
     }
     a->engine = e;
     fill(a, &r);
     once__hold(e);
+    *out = a;
+    return ONCE_OK;
+}
+
+/* Its end is repeated for a lease, as that of any owner: see deadline() in
+ * drive.c. Nothing is renewed, since it is in no list. */
+int once_attempt_resume(once_engine *e, const once_request *request,
+                        const once_record *granted, once_error *err,
+                        once_attempt **out)
+{
+    once_attempt *a;
+    int rc;
+
+    if (granted->fence == 0 ||
+        request->size < offsetof(once_request, token) + sizeof(uint8_t *) ||
+        request->token == NULL)
+        return once__fail(err, ONCE_EINVAL, "attempt: no token, or no fence");
+    rc = once_attempt_new(e, request, err, &a);
+    if (rc != ONCE_OK)
+        return rc;
+    (void)once__machine_resume(&a->machine, granted->fence);
+    a->record.fence = granted->fence;
+    a->record.attempt = granted->attempt;
+    a->record.doubt = granted->doubt;
+    a->begun = 1;
+    a->lease_until_ms = once__now_ms() + a->lease_ms;
     *out = a;
     return ONCE_OK;
 }

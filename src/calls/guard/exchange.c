@@ -66,6 +66,8 @@ struct once_exchange {
     int has_apart;
 
     uint64_t born_ms; /* of a key that says it                             */
+    int has_id;       /* the caller has drawn the owner's token            */
+    uint8_t id[ONCE_TOKEN_SIZE];
     uint8_t name[ONCE_NAME_SIZE];
     char hash[17];
     char record[ONCE__RECORD_TEXT];
@@ -480,20 +482,32 @@ static int look_at(once_exchange *x, const once_http_request *r)
     return rc;
 }
 
+static once_exchange *exchange_alloc(once_guard *g)
+{
+    once_exchange *x = calloc(1, sizeof(*x));
+
+    if (x == NULL)
+        return NULL;
+    x->guard = g;
+    x->hash[0] = x->record[0] = '-';
+    x->probe.place = -1;
+    return x;
+}
+
 /* An exchange of a request, or of a lookup that waits for at most `look_ms`. */
 static int exchange_new(once_guard *g, const once_http_request *r, int look,
                         uint32_t look_ms, once_error *err, once_exchange **out)
 {
-    once_exchange *x = calloc(1, sizeof(*x));
+    once_exchange *x = exchange_alloc(g);
     int rc = ONCE_ENOMEM;
 
     if (x == NULL)
         goto out;
-    x->guard = g;
     x->look = look;
     x->look_ms = look_ms;
-    x->hash[0] = x->record[0] = '-';
-    x->probe.place = -1;
+    x->has_id = r->size > offsetof(once_http_request, id) && r->id != NULL;
+    if (x->has_id)
+        memcpy(x->id, r->id, sizeof(x->id));
     rc = look_at(x, r);
     if (rc != ONCE_OK)
         goto out;
@@ -700,22 +714,30 @@ static int claimed(once_exchange *x, int rc)
     return begin_probe(x, rc, record) ? ONCE_HTTP_PROBE : follow(x);
 }
 
-static int make_attempt(once_exchange *x, once_attempt **out)
+static void fill_request(const once_exchange *x, once_request *r)
 {
     const once_guard *g = x->guard;
+
+    once__request_fill(&g->policy, x->name, x->print, g->group, r);
+    r->label = (once_bytes){x->label, x->n_label};
+    memcpy(r->trace, x->trace, sizeof(r->trace));
+    r->born_ms = x->born_ms;
+    if (x->look)
+        r->wait_ms = x->look_ms;
+    if (x->has_id)
+        r->token = x->id;
+}
+
+static int make_attempt(once_exchange *x, once_attempt **out)
+{
     once_request r;
     once_error err;
     int rc;
 
-    once__request_fill(&g->policy, x->name, x->print, g->group, &r);
-    r.label = (once_bytes){x->label, x->n_label};
-    memcpy(r.trace, x->trace, sizeof(r.trace));
-    if (x->look)
-        r.wait_ms = x->look_ms;
-    r.born_ms = x->born_ms;
-    rc = once_attempt_new(g->engine, &r, &err, out);
+    fill_request(x, &r);
+    rc = once_attempt_new(x->guard->engine, &r, &err, out);
     if (rc != ONCE_OK)
-        once__guard_event(g, "%s", err.text);
+        once__guard_event(x->guard, "%s", err.text);
     return rc;
 }
 
@@ -752,6 +774,77 @@ int once_exchange_claim(once_exchange *x, once_http_wake *wake, void *user)
         return claimed(x, ONCE_ESTORE);
     }
     return ONCE_HTTP_WAIT;
+}
+
+/* ---- The same exchange in another process --------------------------------- */
+
+int once__exchange_same(once_exchange *x, const once_exchange *of)
+{
+    int rc = x->state == READ && !x->too_large ? end_body(x) : ONCE_OK;
+
+    if (rc != ONCE_OK)
+        return rc;
+    return x->state == READ && !is_decided(x) &&
+           memcmp(x->name, of->name, sizeof(x->name)) == 0 &&
+           memcmp(x->print, of->print, sizeof(x->print)) == 0;
+}
+
+void once_exchange_token(const once_exchange *x, char out[ONCE_EXCHANGE_TOKEN])
+{
+    const once_record *r = once_attempt_record(x->attempt);
+    struct once__token t = {
+        .fence = r->fence, .attempt = r->attempt, .doubt = r->doubt};
+
+    assert(x->state == OWNER);
+    memcpy(t.name, x->name, sizeof(t.name));
+    memcpy(t.fingerprint, x->print, sizeof(t.fingerprint));
+    memcpy(t.id, r->token, sizeof(t.id));
+    once__token_write(&t, out);
+}
+
+/* It is the owner: the record will be asked whether that is so. */
+static int resume(once_exchange *x, const struct once__token *t,
+                  once_error *err)
+{
+    once_record granted = {
+        .fence = t->fence, .attempt = t->attempt, .doubt = t->doubt};
+    once_error nothing;
+    once_request r;
+
+    memcpy(x->name, t->name, sizeof(x->name));
+    memcpy(x->print, t->fingerprint, sizeof(x->print));
+    memcpy(x->id, t->id, sizeof(x->id));
+    x->has_id = 1;
+    once__name_hex(x->name, x->hash);
+    once__hex(x->name, sizeof(x->name), x->record);
+    x->number = t->attempt;
+    x->decision = once__decide_claim(&x->guard->policy, ONCE_OWNER, &granted, 0,
+                                     &x->stored, &nothing);
+    x->state = OWNER;
+    fill_request(x, &r);
+    return once_attempt_resume(x->guard->engine, &r, &granted, err,
+                               &x->attempt);
+}
+
+int once_exchange_resume(once_guard *g, const char *token, once_error *err,
+                         once_exchange **out)
+{
+    struct once__token t;
+    once_exchange *x;
+    int rc;
+
+    if (!once__token_read(token, &t))
+        return once__fail(err, ONCE_EINVAL, "token: it is none");
+    x = exchange_alloc(g);
+    if (x == NULL)
+        return once__fail(err, ONCE_ENOMEM, "exchange: no memory");
+    rc = resume(x, &t, err);
+    if (rc != ONCE_OK) {
+        once_exchange_free(x);
+        return rc;
+    }
+    *out = x;
+    return ONCE_HTTP_RUN;
 }
 
 static void release(once_attempt **at)
@@ -1019,6 +1112,12 @@ const once_http_answer *once_exchange_reply(const once_exchange *x)
 {
     assert(x->state == SEND);
     return &x->reply.answer;
+}
+
+int once_exchange_is_own(const once_exchange *x)
+{
+    assert(x->state == SEND);
+    return x->decision.next == ONCE__NEXT_OWN;
 }
 
 void once_exchange_cancel(once_exchange *x)

@@ -5,6 +5,7 @@
  *    guard.c     the options of a route, checked and made ready
  *    exchange.c  the life of one request
  *    reply.c     what is sent, and what is recorded
+ *    token.c     what an owner is known by in another process
  */
 #ifndef ONCE_CALLS_GUARD_GUARD_H
 #define ONCE_CALLS_GUARD_GUARD_H
@@ -48,6 +49,12 @@ void once__guard_event(const once_guard *g, const char *format, ...)
 /* ONCE_OK, or ONCE_EINVAL: no lookup of this guard's keys can be. */
 ONCE_CHECK int once__guard_check_lookup(const once_guard_options *o,
                                         uint32_t wait_ms, once_error *err);
+
+/*
+ * After READ, when the body of `x` is whole: 1 if it is the same request as `of`,
+ * which was claimed; 0 if not, or if `x` is refused. ONCE_ENOMEM.
+ */
+ONCE_CHECK int once__exchange_same(once_exchange *x, const once_exchange *of);
 
 /* ---- reply.c ------------------------------------------------------------ */
 
@@ -94,5 +101,21 @@ ONCE_CHECK int once__reply_refusal(struct once__reply *r, int status);
 ONCE_CHECK int once__reply_encode(const once_guard *g,
                                   const once_http_answer *a, int keep,
                                   once_error *err, once_bytes *out);
+
+/* ---- token.c ------------------------------------------------------------ */
+
+struct once__token {
+    uint8_t name[ONCE_NAME_SIZE];
+    uint8_t fingerprint[ONCE_FINGERPRINT_SIZE];
+    uint8_t id[ONCE_TOKEN_SIZE]; /* the owner's token of the record */
+    uint64_t fence;
+    uint32_t attempt; /* below 2^31 */
+    uint8_t doubt;
+};
+
+void once__token_write(const struct once__token *t,
+                       char out[ONCE_EXCHANGE_TOKEN]);
+/* 1, or 0: once__token_write() did not write this. */
+ONCE_CHECK int once__token_read(const char *text, struct once__token *out);
 
 #endif /* ONCE_CALLS_GUARD_GUARD_H */
