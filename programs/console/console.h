@@ -3,7 +3,6 @@
  * console.h - what the files of the web console share (docs/console.md).
  *
  *    main.c      options, start and end
- *    listen.c    the socket: a file, or loopback, and nothing else
  *    peers.c     who is connected, and gives way to others
  *    who.c       who the caller is, and what he may do
  *    gate.c      is it a page of ours that asks?
@@ -35,6 +34,7 @@
 #include "programs/console/options.h"
 #include "operate/answer.h"
 #include "operate/operate.h"
+#include "programs/terminal/listen.h"
 
 enum {
     CONSOLE_STORES_MAX = 16,
@@ -96,10 +96,7 @@ struct console {
     uint32_t trust_uids[CONSOLE_UIDS_MAX];
     size_t n_uids;
     /* The listener. */
-    int fd;
-    int local; /* 1: a socket file; 0: loopback */
-    unsigned port;
-    const char *unlink_path; /* what to take away at the end */
+    struct cli_listen listen;
     /* Loopback: a token that is good once, and the session that it opens. */
     pthread_mutex_t lock;
     char token[CONSOLE_SECRET + 1], session[CONSOLE_SECRET + 1];
@@ -137,12 +134,6 @@ struct console_request {
     size_t size, came;
     const char *cookie; /* to be set with the answer, or NULL */
 };
-
-/* ---- listen.c ------------------------------------------------------------ */
-
-/* CLI_OK: con->fd listens; otherwise it has said why not. */
-int console_listen(struct console *con, const char *where);
-void console_unlisten(struct console *con);
 
 /* ---- peers.c ------------------------------------------------------------- */
 

@@ -251,8 +251,8 @@ static int is_private(const struct console *con)
 {
     struct stat st;
 
-    if (con->local || fstat(STDOUT_FILENO, &st) < 0 || !S_ISREG(st.st_mode) ||
-        (st.st_mode & (S_IRWXG | S_IRWXO)) == 0)
+    if (con->listen.local || fstat(STDOUT_FILENO, &st) < 0 ||
+        !S_ISREG(st.st_mode) || (st.st_mode & (S_IRWXG | S_IRWXO)) == 0)
         return CLI_OK;
     return cli_usage(con->cli, "the address with its token would be written to "
                                "a file that others may read or write: give it "
@@ -263,12 +263,13 @@ static int is_private(const struct console *con)
  * to nobody. */
 static void greet(const struct console *con, const char *where)
 {
-    if (con->local)
+    if (con->listen.local)
         printf("once console: listening on %s%s\n", where,
                con->decide ? "" : ", read-only");
     else
         printf("once console: http://%s:%u/#token=%s\n",
-               where[0] == '[' ? "[::1]" : "127.0.0.1", con->port, con->token);
+               where[0] == '[' ? "[::1]" : "127.0.0.1", con->listen.port,
+               con->token);
     fflush(stdout);
 }
 
@@ -302,15 +303,15 @@ static int start(struct console *con, const char *where, const sigset_t *ends)
     if (rc == CLI_OK)
         rc = open_stores(con, urls);
     if (rc == CLI_OK)
-        rc = console_listen(con, where);
-    if (rc == CLI_OK && !con->local && con->trust_header != NULL)
+        rc = cli_listen(&con->listen, where);
+    if (rc == CLI_OK && !con->listen.local && con->trust_header != NULL)
         rc = cli_usage(con->cli, "--trust-user-header goes with a socket file "
                                  "only: anybody can send one through TCP");
     if (rc == CLI_OK)
         rc = is_private(con);
     if (rc == CLI_OK)
         rc = serve(con, where, ends);
-    console_unlisten(con);
+    cli_unlisten(&con->listen);
     for (i = 0; i < con->n; i++)
         once_engine_close(con->stores[i].e);
     once__audit_close(con->audit);
@@ -330,6 +331,7 @@ int main(int argc, char **argv)
     if (con == NULL)
         return cli_say(&c, CLI_STORE, "out of memory");
     con->cli = &c;
+    con->listen = (struct cli_listen){.c = &c, .group = "once-operators"};
     con->operators = "/etc/once/operators";
     pthread_mutex_init(&con->lock, NULL);
     json_object_seed(0); /* before there are threads */

@@ -33,7 +33,7 @@ const char console_help[] =
 const struct cli_option console_options[] = {
     CLI_HELP_OPTION,
     {"store", CLI_SCHEMES, .id = CONSOLE_OPT_STORE},
-    {"listen", "unix:/run/once/console.sock 127.0.0.1:0 systemd", .id = CONSOLE_OPT_LISTEN},
+    {"listen", "127.0.0.1:0 systemd", .id = CONSOLE_OPT_LISTEN},
     {"decide", NULL, .id = CONSOLE_OPT_DECIDE},
     {"operators", CLI_FILES, .id = CONSOLE_OPT_OPERATORS},
     {"audit", CLI_FILES, .id = CONSOLE_OPT_AUDIT},

@@ -113,8 +113,8 @@ void console_peer_comes(struct console *con, struct MHD_Connection *c)
     int64_t uid = -1;
     size_t i;
 
-    if (con->local && getsockopt(info->connect_fd, SOL_SOCKET, SO_PEERCRED,
-                                 &peer, &size) == 0)
+    if (con->listen.local && getsockopt(info->connect_fd, SOL_SOCKET,
+                                        SO_PEERCRED, &peer, &size) == 0)
         uid = peer.uid;
     pthread_mutex_lock(&con->lock);
     for (i = 0; i < CONSOLE_PEERS && con->peers[i].step != FREE; i++)

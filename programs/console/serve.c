@@ -234,8 +234,8 @@ struct MHD_Daemon *console_serve(struct console *con)
     return MHD_start_daemon(
         MHD_USE_INTERNAL_POLLING_THREAD | MHD_USE_POLL |
             MHD_USE_THREAD_PER_CONNECTION | MHD_USE_ITC,
-        0, NULL, NULL, access_handler, con, MHD_OPTION_LISTEN_SOCKET, con->fd,
-        MHD_OPTION_NOTIFY_COMPLETED, completed, NULL,
+        0, NULL, NULL, access_handler, con, MHD_OPTION_LISTEN_SOCKET,
+        con->listen.fd, MHD_OPTION_NOTIFY_COMPLETED, completed, NULL,
         MHD_OPTION_NOTIFY_CONNECTION, connected, con,
         MHD_OPTION_CONNECTION_LIMIT, (unsigned)CONSOLE_PEERS,
         MHD_OPTION_CONNECTION_MEMORY_LIMIT, (size_t)CONSOLE_HEAD_MAX,

@@ -249,7 +249,7 @@ static int by_socket(struct console_request *ask, struct user *u,
 
 static void cookie_name(const struct console *con, char *out, size_t size)
 {
-    snprintf(out, size, "once_console_%u", con->port);
+    snprintf(out, size, "once_console_%u", con->listen.port);
 }
 
 static int has_session(struct console_request *ask)
@@ -291,7 +291,7 @@ enum MHD_Result console_open_session(struct console_request *ask)
     int bad = 0, is;
 
     token = console_text(ask->body, "token", &bad);
-    if (con->local || bad || token == NULL)
+    if (con->listen.local || bad || token == NULL)
         return console_problem(ask, MHD_HTTP_BAD_REQUEST, "token",
                                "There is nothing to be exchanged.");
     pthread_mutex_lock(&con->lock);
@@ -326,7 +326,8 @@ int console_identify(struct console_request *ask, const char **why)
         *why = "out of memory";
         return MHD_HTTP_INTERNAL_SERVER_ERROR;
     }
-    rc = ask->con->local ? by_socket(ask, u, why) : by_loopback(ask, why);
+    rc =
+        ask->con->listen.local ? by_socket(ask, u, why) : by_loopback(ask, why);
     if (rc != 0)
         goto out;
     u->name = caller->who.name;
