@@ -39,6 +39,7 @@
     X(resolve, FIRST)                                                          \
     X(check, FIRST)                                                            \
     X(console, FIRST)                                                          \
+    X(serve, FIRST)                                                            \
     X(forget, RECORDS)                                                         \
     X(purge, RECORDS)                                                          \
     X(stats, RECORDS)                                                          \

@@ -1,0 +1,207 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * begin.c - /v1/begin: may the handler run?
+ *
+ *    head, body --> claim --+--> run   the exchange is kept under its id
+ *                           +--> send  a replay, or why it may not
+ *                           +--> pass  it is not guarded
+ *
+ * It may be repeated, with "again": then it gets the same `run`, or takes the
+ * place of the call that still waits. After a restart the claim itself is
+ * repeated, with the same owner token.
+ *
+ * It refuses an id that is known without "again", or with another request: a
+ * child with its parent's generator of random numbers repeats ids.
+ */
+#include "programs/serve/serve.h"
+
+#include <string.h>
+
+#include "calls/guard/guard.h"
+
+/* ---- The head -------------------------------------------------------------- */
+
+static const char *computed(struct serve_call *k, const char *name)
+{
+    const char *text = serve_head_text(k, name);
+
+    if (text != NULL && strlen(text) > ONCE_HTTP_TEXT_MAX)
+        serve_refuse(k, MHD_HTTP_UNPROCESSABLE_CONTENT, "head",
+                     "\"%s\" has over %d bytes.", name, ONCE_HTTP_TEXT_MAX);
+    return text;
+}
+
+static void check_room(struct serve_call *k)
+{
+    const struct serve *s = k->serve;
+
+    if (s->ending)
+        serve_refuse(k, MHD_HTTP_SERVICE_UNAVAILABLE, "ending",
+                     "It is about to end.");
+    else if (s->connections > SERVE_CONNECTIONS - SERVE_FOR_ENDS)
+        serve_refuse(k, MHD_HTTP_SERVICE_UNAVAILABLE, "busy",
+                     "There are too many connections.");
+    else if (s->n_open >= s->max_open)
+        serve_refuse(k, MHD_HTTP_SERVICE_UNAVAILABLE, "busy",
+                     "--max-open exchanges run.");
+}
+
+void serve_begin_head(struct serve_call *k)
+{
+    once_http_request r = ONCE_HTTP_REQUEST_INIT;
+
+    check_room(k);
+    (void)serve_head_id(k);
+    r.method = serve_head_bytes(k, "method");
+    r.target = serve_head_bytes(k, "target");
+    serve_head_lines(k);
+    k->scope = computed(k, "scope");
+    k->key = computed(k, "key");
+    k->fingerprint = computed(k, "fingerprint");
+    k->label = computed(k, "label");
+    if (k->refused == 0 && (r.method == NULL || r.target == NULL))
+        serve_refuse(k, MHD_HTTP_UNPROCESSABLE_CONTENT, "head",
+                     "\"method\" or \"target\" is missing.");
+    if (k->refused == 0)
+        k->route = serve_route_of(k);
+    if (k->refused != 0)
+        return;
+    r.headers = k->lines;
+    r.n = k->n_lines;
+    r.server = k;
+    r.id = k->id;
+    if (once_exchange_new(k->route->guard, &r, NULL, &k->x) < 0)
+        serve_refuse(k, MHD_HTTP_SERVICE_UNAVAILABLE, "busy", "No memory.");
+}
+
+void serve_begin_body(struct serve_call *k, const void *data, size_t size)
+{
+    if (once_exchange_step(k->x) == ONCE_HTTP_READ)
+        (void)once_exchange_body(k->x, data, size); /* too long: a 413 */
+}
+
+/* ---- What is answered -------------------------------------------------------- */
+
+static enum MHD_Result say_run(struct serve_call *k, const struct serve_open *o)
+{
+    const char *key = once_exchange_key(o->x);
+    char token[ONCE_EXCHANGE_TOKEN];
+    json_t *head;
+
+    once_exchange_token(o->x, token);
+    head = json_pack("{s:s, s:s, s:I, s:s, s:I, s:I}", "do", "run", "token",
+                     token, "attempt", (json_int_t)once_exchange_attempt(o->x),
+                     "record", once_exchange_record(o->x), "run_ms",
+                     (json_int_t)o->route->run_ms, "max_response",
+                     (json_int_t)o->route->max_response);
+    if (head != NULL && key != NULL)
+        (void)json_object_set_new(head, "key", json_string(key));
+    return serve_say(k, MHD_HTTP_OK, head, (once_bytes){NULL, 0});
+}
+
+/* What is unprotected says so to the client. */
+static enum MHD_Result say_pass(struct serve_call *k, const once_exchange *x)
+{
+    const char *status = once_exchange_status(x);
+    json_t *head = json_pack("{s:s}", "do", "pass");
+
+    if (head != NULL && strcmp(status, "-") != 0)
+        (void)json_object_set_new(
+            head, "headers", json_pack("[[ss]]", "Idempotency-Status", status));
+    return serve_say(k, MHD_HTTP_OK, head, (once_bytes){NULL, 0});
+}
+
+static enum MHD_Result say_abandoned(struct serve_call *k)
+{
+    serve_refuse(k, MHD_HTTP_CONFLICT, "id-abandoned",
+                 "This id was abandoned.");
+    return serve_say_refused(k);
+}
+
+/* The exchange has come to this step, and `k` is no longer awaited by it. */
+static enum MHD_Result follow(struct serve_call *k, struct serve_open *o,
+                              int step)
+{
+    enum MHD_Result rc;
+
+    k->open = NULL;
+    o->call = NULL;
+    if (step == ONCE_HTTP_RUN && !o->abandoned) {
+        serve_open_run(o);
+        return say_run(k, o);
+    }
+    if (step == ONCE_HTTP_RUN) {
+        once_exchange_abandon(o->x);
+        rc = say_abandoned(k);
+    } else if (step == ONCE_HTTP_PASS) {
+        rc = say_pass(k, o->x);
+    } else if (step == ONCE_HTTP_SEND) {
+        rc = serve_say_reply(k, o->x);
+    } else {
+        serve_refuse(k, MHD_HTTP_SERVICE_UNAVAILABLE, "busy", "No memory.");
+        rc = serve_say_refused(k);
+    }
+    serve_open_free(o);
+    return rc;
+}
+
+/* ---- The claim ---------------------------------------------------------------- */
+
+static enum MHD_Result refuse_id(struct serve_call *k)
+{
+    serve_refuse(
+        k, MHD_HTTP_CONFLICT, "id-reused",
+        "This id is another request's, or \"again\" is missing: is the "
+        "source of random numbers that of a parent process?");
+    return serve_say_refused(k);
+}
+
+/* The exchange is there, and a call may wait for it already. */
+static enum MHD_Result again(struct serve_call *k, struct serve_open *o)
+{
+    struct serve_call *old = o->call;
+
+    if (!json_is_true(json_object_get(k->json, "again")) ||
+        o->state == SERVE_ENDS || once__exchange_same(k->x, o->x) != 1)
+        return refuse_id(k);
+    if (o->state == SERVE_RUNS)
+        return say_run(k, o);
+    old->superseded = 1;
+    old->open = NULL;
+    o->call = k;
+    k->open = o;
+    serve_go_on(old);
+    return serve_wait(k);
+}
+
+enum MHD_Result serve_begin(struct serve_call *k)
+{
+    struct serve_open *o;
+    int step;
+
+    if (once_exchange_step(k->x) == ONCE_HTTP_PASS)
+        return say_pass(k, k->x);
+    if (serve_gone_is(k->serve, k->id))
+        return say_abandoned(k);
+    o = serve_open_find(k->serve, k->id);
+    if (o != NULL)
+        return again(k, o);
+    o = serve_open_new(k);
+    if (o == NULL || !serve_open_enter(o)) {
+        serve_open_free(o);
+        serve_refuse(k, MHD_HTTP_SERVICE_UNAVAILABLE, "busy", "No memory.");
+        return serve_say_refused(k);
+    }
+    step = once_exchange_claim(o->x, serve_wake, o);
+    return step == ONCE_HTTP_WAIT ? serve_wait(k) : follow(k, o, step);
+}
+
+enum MHD_Result serve_begun(struct serve_call *k)
+{
+    if (k->superseded) {
+        serve_refuse(k, MHD_HTTP_CONFLICT, "superseded",
+                     "The same begin came again.");
+        return serve_say_refused(k);
+    }
+    return follow(k, k->open, once_exchange_step(k->open->x));
+}

@@ -1,0 +1,243 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * end.c - /v1/end, /v1/broken and /v1/abandon: what became of a handler.
+ *
+ * The exchange is found by the id in the token. If this server does not know it,
+ * because another one has begun it or an earlier end was told already, it is
+ * resumed by the token: the record decides, and nothing of it is remembered here.
+ *
+ * It refuses the end of an exchange that another user's process has begun.
+ */
+#include "programs/serve/serve.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+#include "calls/guard/guard.h"
+
+static const char *const outcomes[] = {
+    [ONCE_HTTP_BY_STATUS] = "",
+    [ONCE_HTTP_APPLIED] = "applied",
+    [ONCE_HTTP_NOT_APPLIED] = "not-applied",
+    [ONCE_HTTP_NO_STORE] = "no-store",
+    [ONCE_HTTP_UNKNOWN] = "unknown",
+};
+
+static int outcome_of(const char *text)
+{
+    int i;
+
+    for (i = ONCE_HTTP_UNKNOWN; i >= 0; i--)
+        if (strcmp(text, outcomes[i]) == 0)
+            return i;
+    return -1;
+}
+
+/* ---- The head ---------------------------------------------------------------- */
+
+static void find_exchange(struct serve_call *k)
+{
+    struct once__token t;
+    const struct serve_open *o;
+
+    k->token = serve_head_text(k, "token");
+    if (k->token == NULL && k->kind == SERVE_ABANDON) {
+        (void)serve_head_id(k);
+        return;
+    }
+    if (k->token == NULL || !once__token_read(k->token, &t)) {
+        serve_refuse(k, MHD_HTTP_UNPROCESSABLE_CONTENT, "head",
+                     "\"token\": it is none.");
+        return;
+    }
+    memcpy(k->id, t.id, sizeof(k->id));
+    o = serve_open_find(k->serve, k->id);
+    k->route = o != NULL ? o->route : serve_route_of(k);
+    if (o != NULL && !serve_owner_may(k->owner, o->owner))
+        serve_refuse(k, MHD_HTTP_FORBIDDEN, "not-owner",
+                     "Another user's process has begun it.");
+}
+
+static void check_status(struct serve_call *k)
+{
+    json_int_t status = json_integer_value(json_object_get(k->json, "status"));
+    const char *outcome = serve_head_text(k, "outcome");
+
+    if (k->kind == SERVE_BROKEN && status != 502 && status != 504)
+        serve_refuse(k, MHD_HTTP_UNPROCESSABLE_CONTENT, "head",
+                     "\"status\" of a handler that broke is 502 or 504.");
+    if (k->kind == SERVE_END && (status < 200 || status > 599))
+        serve_refuse(k, MHD_HTTP_UNPROCESSABLE_CONTENT, "head",
+                     "\"status\" is not in 200 to 599.");
+    if (outcome != NULL && outcome_of(outcome) < 0)
+        serve_refuse(k, MHD_HTTP_UNPROCESSABLE_CONTENT, "head",
+                     "\"outcome\" is applied, not-applied, no-store or "
+                     "unknown.");
+}
+
+void serve_end_head(struct serve_call *k)
+{
+    find_exchange(k);
+    if (k->kind == SERVE_ABANDON)
+        return;
+    check_status(k);
+    serve_head_lines(k);
+}
+
+/* ---- The body ------------------------------------------------------------------ */
+
+static void drop_body(struct serve_call *k)
+{
+    k->serve->buffered -= k->body_room;
+    k->body_room = k->n_body = 0;
+    free(k->body);
+    k->body = NULL;
+}
+
+static int grow(struct serve_call *k, size_t size)
+{
+    struct serve *s = k->serve;
+    size_t room = k->body_room > 0 ? k->body_room : 4096;
+    char *more;
+
+    while (room < size)
+        room *= 2;
+    if (s->buffered - k->body_room + room > s->buffers)
+        return 0;
+    more = realloc(k->body, room);
+    if (more == NULL)
+        return 0;
+    s->buffered += room - k->body_room;
+    k->body_room = room;
+    k->body = more;
+    return 1;
+}
+
+/* One that is too long is not kept, and its middleware has it. */
+void serve_end_body(struct serve_call *k, const void *data, size_t size)
+{
+    if (k->kind != SERVE_END || k->too_large)
+        return;
+    if (size > k->route->max_response - k->n_body) {
+        k->too_large = 1;
+        drop_body(k);
+        return;
+    }
+    if (k->n_body + size > k->body_room && !grow(k, k->n_body + size)) {
+        drop_body(k);
+        serve_refuse(k, MHD_HTTP_SERVICE_UNAVAILABLE, "busy",
+                     "--buffers bytes of answers are in memory.");
+        return;
+    }
+    memcpy(k->body + k->n_body, data, size);
+    k->n_body += size;
+}
+
+/* ---- The end --------------------------------------------------------------------- */
+
+static enum MHD_Result abandon(struct serve_call *k, struct serve_open *o)
+{
+    if (!serve_gone_note(k->serve, k->id)) {
+        serve_refuse(k, MHD_HTTP_SERVICE_UNAVAILABLE, "busy", "No memory.");
+        return serve_say_refused(k);
+    }
+    if (o != NULL && o->state == SERVE_CLAIMS) {
+        o->abandoned = 1;
+        once_exchange_cancel(o->x);
+    } else if (o != NULL && o->state == SERVE_RUNS) {
+        once_exchange_abandon(o->x);
+        serve_open_free(o);
+    } else if (o == NULL && k->token != NULL &&
+               once_exchange_resume(k->route->guard, k->token, NULL, &k->x) ==
+                   ONCE_HTTP_RUN) {
+        once_exchange_abandon(k->x);
+    }
+    return serve_say_do(k, "none");
+}
+
+/* The exchange of this call, in state ENDS; or NULL, and the call is refused. */
+static struct serve_open *take(struct serve_call *k, struct serve_open *o)
+{
+    if (o != NULL && o->state == SERVE_RUNS) {
+        serve_open_leave(o);
+        o->call = k;
+        k->open = o;
+    } else if (once_exchange_resume(k->route->guard, k->token, NULL, &k->x) ==
+               ONCE_HTTP_RUN) {
+        o = serve_open_new(k);
+    } else {
+        o = NULL;
+    }
+    if (o != NULL)
+        o->state = SERVE_ENDS;
+    else
+        serve_refuse(k, MHD_HTTP_SERVICE_UNAVAILABLE, "busy", "No memory.");
+    return o;
+}
+
+static int tell(struct serve_call *k, struct serve_open *o)
+{
+    once_http_answer a = ONCE_HTTP_ANSWER_INIT;
+    const char *outcome = serve_head_text(k, "outcome");
+    int status = (int)json_integer_value(json_object_get(k->json, "status"));
+    int rc;
+
+    if (k->kind == SERVE_BROKEN)
+        return once_exchange_broken(o->x, status, serve_wake, o);
+    a.status = status;
+    a.outcome = outcome != NULL ? outcome_of(outcome) : ONCE_HTTP_BY_STATUS;
+    a.headers = k->lines;
+    a.n = k->n_lines;
+    a.streamed =
+        k->too_large || json_is_true(json_object_get(k->json, "stream"));
+    if (!a.streamed)
+        a.body = (once_bytes){k->body, k->n_body};
+    rc = once_exchange_answer(o->x, &a, serve_wake, o);
+    /* It cannot be recorded, and the handler has run. */
+    return rc == ONCE_HTTP_WAIT
+               ? rc
+               : once_exchange_broken(o->x, 502, serve_wake, o);
+}
+
+enum MHD_Result serve_end(struct serve_call *k)
+{
+    struct serve_open *o = serve_open_find(k->serve, k->id);
+
+    if (k->kind == SERVE_ABANDON)
+        return abandon(k, o);
+    o = take(k, o);
+    if (o == NULL)
+        return serve_say_refused(k);
+    if (tell(k, o) == ONCE_HTTP_WAIT)
+        return serve_wait(k);
+    serve_open_free(o); /* its record becomes unknown */
+    serve_refuse(k, MHD_HTTP_SERVICE_UNAVAILABLE, "busy", "No memory.");
+    return serve_say_refused(k);
+}
+
+enum MHD_Result serve_ended(struct serve_call *k)
+{
+    struct serve_open *o = k->open;
+    int step = once_exchange_step(o->x);
+    enum MHD_Result rc;
+
+    k->open = NULL;
+    o->call = NULL;
+    if (step == ONCE_HTTP_SEND) {
+        rc = serve_say_reply(k, o->x);
+    } else if (step == ONCE_HTTP_DROP) { /* a dry run: as without Once */
+        rc = serve_say_do(k, "none");
+    } else {
+        serve_refuse(k, MHD_HTTP_SERVICE_UNAVAILABLE, "busy", "No memory.");
+        rc = serve_say_refused(k);
+    }
+    serve_open_free(o);
+    return rc;
+}
+
+void serve_go_on_alone(struct serve_open *o)
+{
+    if (once_exchange_step(o->x) == ONCE_HTTP_RUN)
+        once_exchange_abandon(o->x);
+    serve_open_free(o);
+}

@@ -1,0 +1,320 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * http.c - a request in, an answer out.
+ *
+ * A message is one line of JSON, a line feed and the raw body, in both
+ * directions. The head is kept until it is whole, and refused when it is too
+ * long; the body goes on piece by piece.
+ *
+ * While the store is asked the connection is suspended, and the loop resumes it.
+ */
+#include "programs/serve/serve.h"
+
+#include <assert.h>
+#include <stdarg.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include <openssl/crypto.h>
+
+enum { MEMORY = 32768, BACKLOG = 1024, RETRY_S = 1 };
+
+static const char *const paths[] = {
+    [SERVE_BEGIN] = "/v1/begin",
+    [SERVE_END] = "/v1/end",
+    [SERVE_BROKEN] = "/v1/broken",
+    [SERVE_ABANDON] = "/v1/abandon",
+};
+enum { PATHS = sizeof(paths) / sizeof(paths[0]) };
+
+/* ---- Out ------------------------------------------------------------------- */
+
+void serve_refuse(struct serve_call *k, unsigned status, const char *error,
+                  const char *format, ...)
+{
+    va_list args;
+
+    if (k->refused != 0)
+        return;
+    k->refused = status;
+    k->error = error;
+    va_start(args, format);
+    (void)vsnprintf(k->why, sizeof(k->why), format, args);
+    va_end(args);
+}
+
+enum MHD_Result serve_say(struct serve_call *k, unsigned status, json_t *head,
+                          once_bytes body)
+{
+    size_t n = head != NULL ? json_dumpb(head, NULL, 0, JSON_COMPACT) : 0;
+    char *text = n > 0 ? malloc(n + 1 + body.size) : NULL;
+    struct MHD_Response *r;
+    enum MHD_Result rc;
+
+    if (text == NULL) {
+        json_decref(head);
+        return MHD_NO; /* the connection ends, which says nothing */
+    }
+    (void)json_dumpb(head, text, n, JSON_COMPACT);
+    json_decref(head);
+    text[n++] = '\n';
+    if (body.size > 0)
+        memcpy(text + n, body.data, body.size);
+    r = MHD_create_response_from_buffer(n + body.size, text,
+                                        MHD_RESPMEM_MUST_FREE);
+    if (r == NULL) {
+        free(text);
+        return MHD_NO;
+    }
+    (void)MHD_add_response_header(r, "Content-Type", "application/vnd.once");
+    if (status == MHD_HTTP_SERVICE_UNAVAILABLE)
+        (void)MHD_add_response_header(r, "Retry-After", "1");
+    rc = MHD_queue_response(k->c, status, r);
+    MHD_destroy_response(r);
+    return rc;
+}
+
+enum MHD_Result serve_say_do(struct serve_call *k, const char *what)
+{
+    return serve_say(k, MHD_HTTP_OK, json_pack("{s:s}", "do", what),
+                     (once_bytes){NULL, 0});
+}
+
+enum MHD_Result serve_say_reply(struct serve_call *k, const once_exchange *x)
+{
+    const once_http_answer *a = once_exchange_reply(x);
+    int own = once_exchange_is_own(x);
+    once_bytes none = {NULL, 0};
+
+    return serve_say(k, MHD_HTTP_OK,
+                     json_pack("{s:s, s:i, s:o}", "do", own ? "own" : "send",
+                               "status", a->status, "headers",
+                               serve_lines_json(a)),
+                     own ? none : a->body);
+}
+
+enum MHD_Result serve_say_refused(struct serve_call *k)
+{
+    assert(k->refused != 0);
+    return serve_say(k, k->refused,
+                     json_pack("{s:s, s:s}", "error", k->error, "text", k->why),
+                     (once_bytes){NULL, 0});
+}
+
+enum MHD_Result serve_wait(struct serve_call *k)
+{
+    k->serve->waiting++;
+    MHD_suspend_connection(k->c);
+    return MHD_YES;
+}
+
+void serve_go_on(struct serve_call *k)
+{
+    k->serve->waiting--;
+    MHD_resume_connection(k->c);
+}
+
+/* ---- In ---------------------------------------------------------------------- */
+
+static int is_bearer(const struct serve_call *k)
+{
+    const char *line =
+        MHD_lookup_connection_value(k->c, MHD_HEADER_KIND, "Authorization");
+    size_t n = strlen(k->serve->bearer);
+
+    if (n == 0)
+        return 1;
+    return line != NULL && strlen(line) == 7 + n &&
+           strncmp(line, "Bearer ", 7) == 0 &&
+           CRYPTO_memcmp(line + 7, k->serve->bearer, n) == 0;
+}
+
+/* By its first line and its header alone. */
+static void admit(struct serve_call *k, const char *method, const char *path)
+{
+    int i;
+
+    if (!is_bearer(k)) {
+        serve_refuse(k, MHD_HTTP_UNAUTHORIZED, "bearer",
+                     "\"Authorization: Bearer\" has not the token of "
+                     "--token-file.");
+        return;
+    }
+    k->is_get = strcmp(method, "GET") == 0 || strcmp(method, "HEAD") == 0;
+    if (k->is_get && strcmp(path, "/v1/health") == 0)
+        return;
+    for (i = 0; i < PATHS && strcmp(path, paths[i]) != 0; i++)
+        ;
+    if (i == PATHS || k->is_get)
+        serve_refuse(k, MHD_HTTP_NOT_FOUND, "not-found",
+                     "There is nothing here.");
+    else if (strcmp(method, "POST") != 0)
+        serve_refuse(k, MHD_HTTP_METHOD_NOT_ALLOWED, "method",
+                     "It is asked by POST.");
+    else
+        k->kind = (enum serve_kind)i;
+}
+
+static void add_head(struct serve_call *k, const char *data, size_t size)
+{
+    char *more;
+
+    if (k->n_head + size > SERVE_HEAD_MAX) {
+        serve_refuse(k, MHD_HTTP_CONTENT_TOO_LARGE, "head",
+                     "The head has over %d bytes, or no line feed.",
+                     SERVE_HEAD_MAX);
+        return;
+    }
+    more = realloc(k->head, k->n_head + size + 1);
+    if (more == NULL) {
+        serve_refuse(k, MHD_HTTP_SERVICE_UNAVAILABLE, "busy", "No memory.");
+        return;
+    }
+    memcpy(more + k->n_head, data, size);
+    k->head = more;
+    k->n_head += size;
+}
+
+static void end_head(struct serve_call *k)
+{
+    serve_head_read(k);
+    if (k->refused != 0)
+        return;
+    if (k->kind == SERVE_BEGIN)
+        serve_begin_head(k);
+    else
+        serve_end_head(k);
+}
+
+/* What follows after a refusal is read and dropped. */
+static void add_piece(struct serve_call *k, const char *data, size_t size)
+{
+    const char *end;
+    size_t part;
+
+    if (k->json == NULL && k->refused == 0) {
+        end = memchr(data, '\n', size);
+        part = end != NULL ? (size_t)(end - data) : size;
+        add_head(k, data, part);
+        if (end == NULL)
+            return;
+        if (k->refused == 0)
+            end_head(k);
+        data = end + 1;
+        size -= part + 1;
+    }
+    if (k->refused != 0 || size == 0)
+        return;
+    if (k->kind == SERVE_BEGIN)
+        serve_begin_body(k, data, size);
+    else
+        serve_end_body(k, data, size);
+}
+
+static enum MHD_Result say_health(struct serve_call *k)
+{
+    const struct serve *s = k->serve;
+
+    return serve_say(k, MHD_HTTP_OK,
+                     json_pack("{s:s, s:[i], s:[], s:I}", "version",
+                               ONCE_VERSION, "protocol", 1, "features", "open",
+                               (json_int_t)s->n_open),
+                     (once_bytes){NULL, 0});
+}
+
+static enum MHD_Result answer(struct serve_call *k)
+{
+    if (k->refused == 0 && k->is_get)
+        return say_health(k);
+    if (k->refused == 0 && k->json == NULL)
+        serve_refuse(k, MHD_HTTP_UNPROCESSABLE_CONTENT, "head",
+                     "There is no head: one line of JSON, and a line feed.");
+    if (k->refused != 0)
+        return serve_say_refused(k);
+    return k->kind == SERVE_BEGIN ? serve_begin(k) : serve_end(k);
+}
+
+/* ---- libmicrohttpd ----------------------------------------------------------- */
+
+static enum MHD_Result handler(void *user, struct MHD_Connection *c,
+                               const char *path, const char *method,
+                               const char *version, const char *data,
+                               size_t *size, void **own)
+{
+    struct serve_call *k = *own;
+
+    (void)version;
+    if (k == NULL) {
+        k = *own = calloc(1, sizeof(*k));
+        if (k == NULL)
+            return MHD_NO;
+        k->serve = user;
+        k->c = c;
+        k->owner =
+            MHD_get_connection_info(c, MHD_CONNECTION_INFO_SOCKET_CONTEXT)
+                ->socket_context;
+        if (k->owner == NULL)
+            serve_refuse(k, MHD_HTTP_SERVICE_UNAVAILABLE, "busy", "No memory.");
+        admit(k, method, path);
+        return MHD_YES;
+    }
+    if (*size > 0) {
+        add_piece(k, data, *size);
+        *size = 0;
+        return MHD_YES;
+    }
+    if (k->started)
+        return k->kind == SERVE_BEGIN ? serve_begun(k) : serve_ended(k);
+    k->started = 1;
+    return answer(k);
+}
+
+static void completed(void *user, struct MHD_Connection *c, void **own,
+                      enum MHD_RequestTerminationCode code)
+{
+    struct serve_call *k = *own;
+
+    (void)user;
+    (void)c;
+    (void)code;
+    if (k == NULL)
+        return;
+    *own = NULL;
+    if (k->open != NULL)
+        k->open->call = NULL;
+    once_exchange_free(k->x);
+    json_decref(k->json);
+    k->serve->buffered -= k->body_room;
+    free(k->lines);
+    free(k->text);
+    free(k->head);
+    free(k->body);
+    free(k);
+}
+
+static void connected(void *user, struct MHD_Connection *c, void **own,
+                      enum MHD_ConnectionNotificationCode code)
+{
+    struct serve *s = user;
+
+    if (code == MHD_CONNECTION_NOTIFY_STARTED) {
+        s->connections++;
+        *own = serve_owner_of(
+            s, MHD_get_connection_info(c, MHD_CONNECTION_INFO_CONNECTION_FD)
+                   ->connect_fd);
+    } else {
+        s->connections--;
+        serve_owner_drop(s, *own);
+    }
+}
+
+struct MHD_Daemon *serve_http(struct serve *s)
+{
+    return MHD_start_daemon(
+        MHD_USE_EPOLL | MHD_ALLOW_SUSPEND_RESUME, 0, NULL, NULL, handler, s,
+        MHD_OPTION_LISTEN_SOCKET, s->listen.fd, MHD_OPTION_NOTIFY_COMPLETED,
+        completed, NULL, MHD_OPTION_NOTIFY_CONNECTION, connected, s,
+        MHD_OPTION_CONNECTION_LIMIT, (unsigned)SERVE_CONNECTIONS,
+        MHD_OPTION_CONNECTION_MEMORY_LIMIT, (size_t)MEMORY,
+        MHD_OPTION_LISTEN_BACKLOG_SIZE, (unsigned)BACKLOG, MHD_OPTION_END);
+}

@@ -1,0 +1,225 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * open.c - exchanges between their begin and their end, by the id that the
+ * middleware has drawn.
+ *
+ *    CLAIMS --run--> RUNS --end, broken, run_ms--> ENDS --> freed
+ *       |              +---- its process has died ------------^
+ *       +---- anything but run -----------------------------> freed
+ *
+ * The ids are kept in trees and not hashed: clients choose them.
+ */
+#include "programs/serve/serve.h"
+
+#include <search.h>
+#include <stdlib.h>
+#include <string.h>
+
+#define OF(link, member)                                                       \
+    ((struct serve_open *)((char *)(link)-offsetof(struct serve_open, member)))
+
+/* An id that was abandoned, and until when it is refused. */
+struct serve_gone {
+    uint8_t id[ONCE_TOKEN_SIZE]; /* first */
+    struct serve_gone *next;
+    uint64_t until_ms;
+};
+
+enum { GONE_MAX = 1000000 };
+
+/* ---- Rings ---------------------------------------------------------------- */
+
+static void join(struct serve_link *ring, struct serve_link *l)
+{
+    l->next = ring;
+    l->previous = ring->previous;
+    ring->previous->next = l;
+    ring->previous = l;
+}
+
+static void part(struct serve_link *l)
+{
+    if (l->next == NULL)
+        return;
+    l->previous->next = l->next;
+    l->next->previous = l->previous;
+    l->previous = l->next = NULL;
+}
+
+/* ---- Exchanges ------------------------------------------------------------ */
+
+static int by_open_id(const void *a, const void *b)
+{
+    const struct serve_open *x = a, *y = b;
+
+    return memcmp(x->id, y->id, sizeof(x->id));
+}
+
+struct serve_open *serve_open_new(struct serve_call *k)
+{
+    struct serve_open *o = calloc(1, sizeof(*o));
+
+    if (o == NULL)
+        return NULL;
+    o->wake.serve = k->serve;
+    memcpy(o->id, k->id, sizeof(o->id));
+    o->route = k->route;
+    o->owner = k->owner;
+    o->owner->uses++;
+    join(&o->owner->open, &o->of_owner);
+    o->x = k->x;
+    k->x = NULL;
+    o->call = k;
+    k->open = o;
+    return o;
+}
+
+int serve_open_enter(struct serve_open *o)
+{
+    struct serve *s = o->wake.serve;
+
+    if (tsearch(o, &s->ids, by_open_id) == NULL)
+        return 0;
+    o->known = 1;
+    s->n_open++;
+    return 1;
+}
+
+struct serve_open *serve_open_find(const struct serve *s,
+                                   const uint8_t id[ONCE_TOKEN_SIZE])
+{
+    struct serve_open key;
+    void *const *at;
+
+    memcpy(key.id, id, sizeof(key.id));
+    at = tfind(&key, &s->ids, by_open_id);
+    return at != NULL ? *at : NULL;
+}
+
+void serve_open_run(struct serve_open *o)
+{
+    o->state = SERVE_RUNS;
+    o->until_ms = serve_now_ms() + o->route->run_ms;
+    join(&o->route->running, &o->of_route);
+}
+
+void serve_open_leave(struct serve_open *o)
+{
+    struct serve *s = o->wake.serve;
+
+    part(&o->of_route);
+    if (!o->known)
+        return;
+    (void)tdelete(o, &s->ids, by_open_id);
+    o->known = 0;
+    s->n_open--;
+}
+
+void serve_open_free(struct serve_open *o)
+{
+    if (o == NULL)
+        return;
+    serve_open_leave(o);
+    part(&o->of_owner);
+    serve_owner_drop(o->wake.serve, o->owner);
+    if (o->call != NULL)
+        o->call->open = NULL;
+    once_exchange_free(o->x);
+    free(o);
+}
+
+/* Its handler has had its time. A late answer is taken all the same, by its
+ * token. */
+static void time_out(struct serve_open *o)
+{
+    serve_open_leave(o);
+    o->state = SERVE_ENDS;
+    if (once_exchange_broken(o->x, 504, serve_wake, o) != ONCE_HTTP_WAIT)
+        serve_open_free(o);
+}
+
+static int by_gone_id(const void *a, const void *b)
+{
+    return memcmp(a, b, ONCE_TOKEN_SIZE);
+}
+
+void serve_open_turn(struct serve *s)
+{
+    uint64_t now = serve_now_ms();
+    struct serve_route *r;
+    struct serve_gone *g;
+
+    for (r = s->routes; r != NULL; r = r->next)
+        while (r->running.next != &r->running &&
+               OF(r->running.next, of_route)->until_ms <= now)
+            time_out(OF(r->running.next, of_route));
+    while ((g = s->first_gone) != NULL && g->until_ms <= now) {
+        s->first_gone = g->next;
+        if (g->next == NULL)
+            s->last_gone = &s->first_gone;
+        (void)tdelete(g, &s->gone, by_gone_id);
+        s->n_gone--;
+        free(g);
+    }
+}
+
+/* ---- What was abandoned ---------------------------------------------------- */
+
+int serve_gone_note(struct serve *s, const uint8_t id[ONCE_TOKEN_SIZE])
+{
+    struct serve_gone *g;
+
+    if (serve_gone_is(s, id))
+        return 1;
+    g = s->n_gone < GONE_MAX ? calloc(1, sizeof(*g)) : NULL;
+    if (g == NULL)
+        return 0;
+    memcpy(g->id, id, sizeof(g->id));
+    g->until_ms = serve_now_ms() + SERVE_ABANDONED_MS;
+    if (tsearch(g, &s->gone, by_gone_id) == NULL) {
+        free(g);
+        return 0;
+    }
+    *s->last_gone = g;
+    s->last_gone = &g->next;
+    s->n_gone++;
+    return 1;
+}
+
+int serve_gone_is(const struct serve *s, const uint8_t id[ONCE_TOKEN_SIZE])
+{
+    return tfind(id, &s->gone, by_gone_id) != NULL;
+}
+
+/* ---- The end ---------------------------------------------------------------- */
+
+static void cancel(const void *node, VISIT order, int depth)
+{
+    const struct serve_open *o = *(struct serve_open *const *)node;
+
+    (void)depth;
+    if ((order == postorder || order == leaf) && o->state == SERVE_CLAIMS)
+        once_exchange_cancel(o->x);
+}
+
+void serve_open_cancel(struct serve *s)
+{
+    twalk(s->ids, cancel);
+}
+
+/* The records are left as they are: the next server takes the answers. */
+void serve_open_clear(struct serve *s)
+{
+    struct serve_open *o;
+    struct serve_gone *g;
+
+    while (s->ids != NULL) {
+        o = *(struct serve_open **)s->ids; /* a node begins with its key */
+        serve_open_free(o);
+    }
+    while ((g = s->first_gone) != NULL) {
+        s->first_gone = g->next;
+        (void)tdelete(g, &s->gone, by_gone_id);
+        free(g);
+    }
+}

@@ -1,0 +1,258 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * serve.h - what the files of `once serve` share: the guard behind a socket, for
+ * middlewares in other languages. It decides nothing: <once/http.h> does.
+ *
+ *    main.c      options, the store, the loop, start and end
+ *    options.c   its options, also for `once serve`
+ *    http.c      a request in, an answer out: libmicrohttpd
+ *    begin.c     /v1/begin: may the handler run?
+ *    end.c       /v1/end, broken, abandon: what it has answered
+ *    open.c      exchanges between their begin and their end
+ *    owner.c     processes that speak to us, and their deaths
+ *    route.c     the options of a route, from JSON
+ *    message.c   the head of a message: a line of JSON
+ *
+ * One thread does everything here. The engine's thread only calls
+ * serve_wake(): it puts what can go on into a list, and rings once a batch.
+ */
+#ifndef ONCE_SERVE_SERVE_H
+#define ONCE_SERVE_SERVE_H
+
+#include <stdatomic.h>
+#include <sys/types.h>
+
+#include <jansson.h>
+#include <microhttpd.h>
+
+#include <once/http.h>
+
+#include "programs/serve/options.h"
+#include "programs/terminal/listen.h"
+
+enum {
+    SERVE_HEAD_MAX = 65536,
+    SERVE_LINES_MAX = 512,
+    SERVE_ROUTES_MAX = 1000, /* distinct ones                             */
+    SERVE_NAMED_MAX = 100,
+    SERVE_CONNECTIONS = 4096,
+    SERVE_FOR_ENDS = 256, /* of them, for no begin                        */
+    SERVE_ABANDONED_MS = 60000,
+    SERVE_BEARER_MAX = 256
+};
+
+/* What goes on when the engine has answered. */
+struct serve_wake {
+    struct serve_wake *next;
+    struct serve *serve;
+};
+
+/* ---- Routes -------------------------------------------------------------- */
+
+/* A ring of exchanges; the list itself is one, too. */
+struct serve_link {
+    struct serve_link *previous, *next;
+};
+
+struct serve_route {
+    struct serve_route *next;
+    char *text; /* its JSON, and whether the program computes keys */
+    once_guard *guard;
+    uint64_t run_ms;
+    size_t max_request, max_response;
+    struct serve_link running; /* the oldest first: all have one run_ms */
+};
+
+struct serve_named {
+    char *name;
+    json_t *route;
+};
+
+/* ---- Owners -------------------------------------------------------------- */
+
+/* A process. It lives while a connection or an exchange is of it. */
+struct serve_owner {
+    struct serve_owner *next, **link;
+    pid_t pid; /* 0: of another pid namespace; -1: by TCP, nobody knows */
+    uid_t uid;
+    int pidfd; /* -1: its death is not seen */
+    int dead;
+    unsigned uses;
+    struct serve_link open; /* what it has begun */
+};
+
+/* ---- Exchanges ----------------------------------------------------------- */
+
+enum serve_state { SERVE_CLAIMS, SERVE_RUNS, SERVE_ENDS };
+
+struct serve_open {
+    struct serve_wake wake; /* first */
+    uint8_t id[ONCE_TOKEN_SIZE];
+    enum serve_state state;
+    int known;               /* it is in the table of ids                   */
+    int abandoned;           /* release it when it is granted               */
+    struct serve_call *call; /* that waits for it, or NULL                */
+    once_exchange *x;
+    struct serve_route *route;
+    struct serve_owner *owner;
+    struct serve_link of_owner, of_route;
+    uint64_t until_ms; /* RUNS */
+};
+
+/* ---- Calls: one request to us ---------------------------------------------- */
+
+enum serve_kind { SERVE_BEGIN, SERVE_END, SERVE_BROKEN, SERVE_ABANDON };
+
+struct serve_call {
+    struct serve *serve;
+    struct MHD_Connection *c;
+    struct serve_owner *owner;
+    enum serve_kind kind;
+    int is_get;
+    const char *path;
+    int started, superseded;
+    unsigned refused; /* 0, or the status of what is wrong */
+    const char *error;
+    char why[200];
+    /* The head. */
+    char *head;
+    size_t n_head;
+    json_t *json; /* NULL: not whole yet */
+    char *text;   /* where its texts are, as bytes */
+    size_t used;
+    const char *scope, *key, *fingerprint, *label; /* of a begin, or NULL */
+    uint8_t id[ONCE_TOKEN_SIZE];
+    const char *token;
+    struct serve_route *route;
+    once_http_header *lines;
+    size_t n_lines;
+    /* The body. */
+    once_exchange *x; /* of a begin, until it is known */
+    char *body;
+    size_t n_body, body_room;
+    int too_large;
+    struct serve_open *open; /* for which it waits */
+};
+
+/* ---- The server ------------------------------------------------------------ */
+
+struct serve {
+    const struct cli *cli;
+    once_engine *engine;
+    struct cli_listen listen;
+    char bearer[SERVE_BEARER_MAX + 1]; /* "": none, a socket file */
+    struct MHD_Daemon *daemon;
+    int bell, deaths; /* an eventfd; an epoll of pidfds */
+    _Atomic(struct serve_wake *) woken;
+    int ending;       /* SIGTERM: no new begins            */
+    unsigned waiting; /* calls that the store is asked for */
+    unsigned connections;
+    struct serve_named named[SERVE_NAMED_MAX];
+    size_t n_named;
+    int routes_only;
+    struct serve_route *routes;
+    size_t n_routes;
+    void *ids, *gone; /* trees: exchanges; what was abandoned */
+    struct serve_gone *first_gone, **last_gone;
+    size_t n_open, n_gone, max_open;
+    struct serve_owner *owners;
+    uint64_t buffered, buffers; /* bytes of answers: now, and at most */
+};
+
+uint64_t serve_now_ms(void); /* of a clock that cannot be set */
+/* once_http_wake: from the engine's thread; `user` is a struct serve_open. */
+void serve_wake(void *user);
+
+/* ---- http.c -------------------------------------------------------------- */
+
+struct MHD_Daemon *serve_http(struct serve *s);
+/* The call was suspended, and goes on. */
+void serve_go_on(struct serve_call *k);
+/* Notes what is wrong, if nothing was noted before. */
+void serve_refuse(struct serve_call *k, unsigned status, const char *error,
+                  const char *format, ...) ONCE_PRINTF(4, 5);
+/* Takes `head`, which may be NULL: no memory. */
+enum MHD_Result serve_say(struct serve_call *k, unsigned status, json_t *head,
+                          once_bytes body);
+enum MHD_Result serve_say_do(struct serve_call *k, const char *what);
+/* The answer of its exchange, with its body unless it is the handler's own. */
+enum MHD_Result serve_say_reply(struct serve_call *k, const once_exchange *x);
+enum MHD_Result serve_say_refused(struct serve_call *k);
+/* Suspends the call until serve_go_on(). */
+enum MHD_Result serve_wait(struct serve_call *k);
+
+/* ---- begin.c, end.c ------------------------------------------------------ */
+
+/* The head is there; a piece of the body; all of it. And: woken. */
+void serve_begin_head(struct serve_call *k);
+void serve_begin_body(struct serve_call *k, const void *data, size_t size);
+enum MHD_Result serve_begin(struct serve_call *k);
+enum MHD_Result serve_begun(struct serve_call *k);
+void serve_end_head(struct serve_call *k);
+void serve_end_body(struct serve_call *k, const void *data, size_t size);
+enum MHD_Result serve_end(struct serve_call *k);
+enum MHD_Result serve_ended(struct serve_call *k);
+/* An exchange for which no call waits can go on. */
+void serve_go_on_alone(struct serve_open *o);
+
+/* ---- open.c -------------------------------------------------------------- */
+
+/* NULL: no memory. Of the route and owner of `k`; takes its exchange. */
+struct serve_open *serve_open_new(struct serve_call *k);
+/* By its id from now on. 0: no memory. */
+int serve_open_enter(struct serve_open *o);
+struct serve_open *serve_open_find(const struct serve *s,
+                                   const uint8_t id[ONCE_TOKEN_SIZE]);
+/* Its handler runs from now on. */
+void serve_open_run(struct serve_open *o);
+/* Its handler runs no more; it is not found by its id. */
+void serve_open_leave(struct serve_open *o);
+/* And its memory: a handler that runs is given up. */
+void serve_open_free(struct serve_open *o);
+/* Ends what has run for too long, and forgets what was abandoned. */
+void serve_open_turn(struct serve *s);
+/* For a minute: a begin that comes late claims nothing. 0: no memory. */
+int serve_gone_note(struct serve *s, const uint8_t id[ONCE_TOKEN_SIZE]);
+int serve_gone_is(const struct serve *s, const uint8_t id[ONCE_TOKEN_SIZE]);
+/* Ends the waiting of all claims: their callers are told to come again. */
+void serve_open_cancel(struct serve *s);
+/* The engine is closed. */
+void serve_open_clear(struct serve *s);
+
+/* ---- owner.c ------------------------------------------------------------- */
+
+/* Of a connection; serve_owner_drop() when it ends. NULL: no memory. */
+struct serve_owner *serve_owner_of(struct serve *s, int fd);
+void serve_owner_drop(struct serve *s, struct serve_owner *w);
+/* Ends what processes have left that are dead. */
+void serve_owner_turn(struct serve *s);
+/* 1: `by` may end what `w` has begun. */
+int serve_owner_may(const struct serve_owner *by, const struct serve_owner *w);
+
+/* ---- route.c ------------------------------------------------------------- */
+
+/* The route of a head's "route", or NULL: the call is refused. */
+struct serve_route *serve_route_of(struct serve_call *k);
+int serve_route_name(struct serve *s, const char *text);
+/* "24h" in milliseconds, "1m" in bytes: 1, or 0. */
+int serve_read_time(const char *text, uint64_t *ms);
+int serve_read_size(const char *text, uint64_t *size);
+void serve_route_clear(struct serve *s);
+
+/* ---- message.c ----------------------------------------------------------- */
+
+/* The head is whole: reads it. Otherwise the call is refused. */
+void serve_head_read(struct serve_call *k);
+/* A text of the head in UTF-8, NULL if it is not there or no text. */
+const char *serve_head_text(struct serve_call *k, const char *name);
+/* A text whose characters are bytes; the call is refused if one is none, or CR,
+ * LF. NULL: not there, or refused. */
+const char *serve_head_bytes(struct serve_call *k, const char *name);
+/* "headers", into k->lines. */
+void serve_head_lines(struct serve_call *k);
+/* The id, 32 digits: 1, or the call is refused. */
+int serve_head_id(struct serve_call *k);
+/* The lines of an answer, its bytes as characters; NULL: no memory. */
+json_t *serve_lines_json(const once_http_answer *a);
+
+#endif /* ONCE_SERVE_SERVE_H */
