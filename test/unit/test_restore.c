@@ -24,7 +24,7 @@
 enum { HOUR = 3600000, DAY = 24 * HOUR };
 
 static char folder[64];
-static uint64_t now; /* of all stores and engines */
+static _Atomic(uint64_t) now; /* of all stores and engines */
 
 static uint64_t hand(void *user)
 {
