@@ -89,11 +89,12 @@ static enum MHD_Result say_run(struct serve_call *k, const struct serve_open *o)
     json_t *head;
 
     once_exchange_token(o->x, token);
-    head = json_pack("{s:s, s:s, s:I, s:s, s:I, s:I}", "do", "run", "token",
-                     token, "attempt", (json_int_t)once_exchange_attempt(o->x),
-                     "record", once_exchange_record(o->x), "run_ms",
-                     (json_int_t)o->route->run_ms, "max_response",
-                     (json_int_t)o->route->max_response);
+    head = json_pack(
+        "{s:s, s:s, s:I, s:s, s:I, s:I, s:I}", "do", "run", "token", token,
+        "attempt", (json_int_t)once_exchange_attempt(o->x), "record",
+        once_exchange_record(o->x), "run_ms", (json_int_t)o->route->run_ms,
+        "lease_ms", (json_int_t)o->route->lease_ms, "max_response",
+        (json_int_t)o->route->max_response);
     if (head != NULL && key != NULL)
         (void)json_object_set_new(head, "key", json_string(key));
     return serve_say(k, MHD_HTTP_OK, head, (once_bytes){NULL, 0});

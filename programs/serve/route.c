@@ -15,7 +15,12 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { RUN_MS = 60000, RUN_MOST_MS = 600000, MEBIBYTE = 1048576 };
+enum {
+    RUN_MS = 60000,
+    RUN_MOST_MS = 600000,
+    LEASE_MS = 30000, /* the guard's own default */
+    MEBIBYTE = 1048576
+};
 enum { VALUE_MAX = 1024 };
 
 /* ---- Values ---------------------------------------------------------------- */
@@ -343,7 +348,7 @@ static struct serve_route *route_new(struct serve *s, const char *text,
         return NULL;
     }
     new->run_ms = r->run_ms;
-    new->max_request = r->o.max_request ? r->o.max_request : MEBIBYTE;
+    new->lease_ms = r->o.lease_ms ? r->o.lease_ms : LEASE_MS;
     new->max_response = r->o.max_response ? r->o.max_response : MEBIBYTE;
     new->running.previous = new->running.next = &new->running;
     new->next = s->routes;

@@ -58,8 +58,8 @@ struct serve_route {
     struct serve_route *next;
     char *text; /* its JSON, and whether the program computes keys */
     once_guard *guard;
-    uint64_t run_ms;
-    size_t max_request, max_response;
+    uint64_t run_ms, lease_ms;
+    size_t max_response;
     struct serve_link running; /* the oldest first: all have one run_ms */
 };
 

@@ -23,10 +23,17 @@ def pytest_runtest_setup(item):
     mark = item.get_closest_marker("nginx_only")
     if mark is not None and gateway.TARGET != "nginx":
         pytest.skip("only nginx: " + mark.args[0])
+    if gateway.TARGET not in ("nginx", "guarded"):
+        import not_here  # pylint: disable=import-outside-toplevel
+        why = not_here.why_not(gateway.TARGET, item.nodeid)
+        if why is not None:
+            pytest.skip(why)
 
 
 def pytest_sessionstart(session):
     del session
+    if gateway.TARGET not in ("nginx", "guarded"):
+        return
     if gateway.TARGET == "guarded":
         if not os.path.exists(gateway.GUARDED):
             pytest.exit("no server at %s: build it, or set ONCE_GUARDED"

@@ -52,6 +52,7 @@ import time
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 sys.path.insert(0, str(ROOT / "test" / "lib"))
+sys.path.insert(1, str(ROOT / "test" / "serve"))
 
 # pylint: disable=wrong-import-position
 from machine import free_port  # noqa: E402
@@ -803,6 +804,10 @@ class Guarded(Gateway):
 
     # -- configuration
 
+    @staticmethod
+    def free_ports():
+        return free_port(), free_port()
+
     def upstreams(self):
         names = {"origin": "127.0.0.1:%d" % self.origin}
         for name, text in re.findall(r"upstream (\w+) \{([^}]*)\}",
@@ -933,6 +938,15 @@ class Case:
                        lines, body)
 
 
+def gateway_class():
+    if TARGET == "nginx":
+        return Gateway
+    if TARGET == "guarded":
+        return Guarded
+    import served  # pylint: disable=import-outside-toplevel
+    return served.target(Guarded, eventually, BUILD, TARGET)
+
+
 class Site:
     """Upstream, gateway and store together."""
 
@@ -952,7 +966,7 @@ class Site:
             workers = 1 if "memory" in store else 2
         home = self.folder / "nginx"
         home.mkdir()
-        self.gateway = (Guarded if TARGET == "guarded" else Gateway)(
+        self.gateway = gateway_class()(
             home, self.upstream.port, self.fill(server),
             "once_store main %s;\n%s%s" % (
                 self.url(store), self.fill(lines), self.fill(http)),

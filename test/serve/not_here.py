@@ -1,0 +1,45 @@
+# SPDX-License-Identifier: Apache-2.0
+"""
+not_here.py - scenarios that do not apply to a service in another language, and
+why. A pattern is of the file's name and the test's; its parameters may follow.
+"""
+
+import fnmatch
+
+CONFIG = "a service has no file that is checked before it starts"
+LOGS = "the access log is that of the service's own server"
+LOOKUP = "once serve has no status resource"
+PROBE = "once serve asks no service: a handler would ask its own ledger"
+METRICS = "the page is nginx's"
+
+EVERY = {
+    "test_config.py::*": CONFIG,
+    "test_named.py::*": CONFIG,
+    "test_metrics.py::*": METRICS,
+    "test_lookup.py::*": LOOKUP,
+    "test_probe.py::*": PROBE,
+    "test_each_store.py::test_what_is_unknown_stays_so_until*": PROBE,
+    "test_dry_run.py::*": LOGS,
+    "test_operate_story.py::*": LOGS,
+}
+
+GUNICORN = {
+    "test_connections.py::*pipelined*":
+        "gunicorn's gthread worker loses what was read too early",
+    "test_connections.py::test_the_connection_goes_on_after_in_flight*":
+        "the same: its requests are pipelined",
+}
+
+LISTS = {"python": (EVERY, GUNICORN)}
+
+
+def why_not(target, nodeid):
+    """The reason, or None."""
+    file, _, test = nodeid.partition("::")
+    name = "%s::%s" % (file.rpartition("/")[2], test)
+    for table in LISTS.get(target, (EVERY,)):
+        for pattern, reason in table.items():
+            if fnmatch.fnmatchcase(name.replace("[", "("),
+                                   pattern.replace("[", "(")):
+                return reason
+    return None

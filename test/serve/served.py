@@ -1,0 +1,82 @@
+# SPDX-License-Identifier: Apache-2.0
+"""
+served.py - a service in another language with its `once serve`, in the place of
+the gateway in the scenarios of test/gateway: ONCE_TARGET=python.
+"""
+
+import os
+import pathlib
+import signal
+import subprocess
+
+ROOT = pathlib.Path(__file__).resolve().parents[2]
+SERVICES = {"python": ["/usr/bin/python3", str(ROOT / "test/serve/service.py")]}
+
+
+def target(base, eventually, build, language):
+    """The class for a site: a guarded server whose program is another one."""
+
+    class Served(base):
+        def __init__(self, *args, **more):
+            super().__init__(*args, **more)
+            self.servers = []
+
+        def stores(self):
+            for line in (self.folder / "routes").read_text().splitlines():
+                words = line.split()
+                if words[0] == "once_store":
+                    yield words[1], words[2]
+
+        def command(self, *more):
+            return SERVICES[language] + list(more) + [
+                str(self.folder / "routes"), str(self.folder / "s")]
+
+        def serve(self):
+            """One server for each store. A restart leaves none behind."""
+            self.end_servers(signal.SIGTERM)
+            for name, url in self.stores():
+                where = self.folder / ("s." + name)
+                with open(self.folder / "error.log", "ab") as log:
+                    # pylint: disable=consider-using-with
+                    self.servers.append(subprocess.Popen(
+                        [build / "once-serve", "--volatile", "--store", url,
+                         "--listen", "unix:%s" % where], stderr=log,
+                        stdin=subprocess.DEVNULL))
+                eventually(where.exists)
+
+        def _start(self):
+            if not self.port:
+                self.port, self.h2 = base.free_ports()
+            self.render()
+            self.serve()
+            return super()._start()
+
+        def end_servers(self, number):
+            for server in self.servers:
+                server.send_signal(number)
+                server.wait(60)
+            self.servers = []
+
+        def worker_pids(self, master=None):
+            path = "/proc/%d/task/%d/children" % (self.master(), self.master())
+            try:
+                return [int(p) for p in
+                        pathlib.Path(path).read_text().split()]
+            except OSError:
+                return []
+
+        def kill_all(self):
+            super().kill_all()
+            self.end_servers(signal.SIGKILL)
+
+        def quit(self):
+            self.kill(signal.SIGTERM)       # gunicorn's word for it
+            return self.wait_end()
+
+        def close(self):
+            try:
+                super().close()
+            finally:
+                self.end_servers(signal.SIGTERM)
+
+    return Served
