@@ -357,8 +357,11 @@ static struct serve_route *route_new(struct serve *s, const char *text,
     return new;
 }
 
+/* What a program computes for each request makes another guard. */
+enum { HAS_KEY = 1, HAS_FINGERPRINT = 2 };
+
 static struct serve_route *make(struct serve *s, const json_t *given,
-                                int has_key, const char *text, once_error *err)
+                                int computed, const char *text, once_error *err)
 {
     struct reading *r = calloc(1, sizeof(*r));
     struct serve_route *out = NULL;
@@ -374,9 +377,10 @@ static struct serve_route *make(struct serve *s, const json_t *given,
                         v) if (!read_member(r, name, v, err)) goto out;
     if (!r->o.scope_off)
         r->o.scope = scope_of;
-    if (has_key)
+    if (computed & HAS_KEY)
         r->o.key_of = key_of;
-    r->o.fingerprint_of = fingerprint_of;
+    if (computed & HAS_FINGERPRINT)
+        r->o.fingerprint_of = fingerprint_of;
     r->o.label = label_of;
     out = route_new(s, text, r, err);
 out:
@@ -395,13 +399,13 @@ static struct serve_route *find(const struct serve *s, const char *text)
 }
 
 static struct serve_route *route(struct serve *s, const json_t *given,
-                                 int has_key, once_error *err)
+                                 int computed, once_error *err)
 {
     char *json = json_dumps(given, JSON_COMPACT | JSON_SORT_KEYS);
     struct serve_route *out = NULL;
     char *text = NULL;
 
-    if (json == NULL || asprintf(&text, "%d%s", has_key, json) < 0) {
+    if (json == NULL || asprintf(&text, "%d%s", computed, json) < 0) {
         text = NULL;
         goto out;
     }
@@ -412,7 +416,7 @@ static struct serve_route *route(struct serve *s, const json_t *given,
         snprintf(err->text, sizeof(err->text), "there are %d distinct routes",
                  SERVE_ROUTES_MAX);
     else
-        out = make(s, given, has_key, text, err);
+        out = make(s, given, computed, text, err);
 out:
     free(text);
     free(json);
@@ -446,7 +450,10 @@ struct serve_route *serve_route_of(struct serve_call *k)
         serve_refuse(k, MHD_HTTP_UNPROCESSABLE_CONTENT, "route",
                      "\"route\" is no object, or no name of --route.");
     else
-        out = route(k->serve, given, k->key != NULL, &err);
+        out = route(k->serve, given,
+                    (k->key != NULL ? HAS_KEY : 0) |
+                        (k->fingerprint != NULL ? HAS_FINGERPRINT : 0),
+                    &err);
     if (out == NULL)
         serve_refuse(k, MHD_HTTP_UNPROCESSABLE_CONTENT, "route", "route: %s",
                      err.text);

@@ -56,7 +56,7 @@ struct serve_link {
 
 struct serve_route {
     struct serve_route *next;
-    char *text; /* its JSON, and whether the program computes keys */
+    char *text; /* its JSON, and what the program computes for it */
     once_guard *guard;
     uint64_t run_ms, lease_ms;
     size_t max_response;

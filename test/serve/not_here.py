@@ -19,6 +19,7 @@ EVERY = {
     "test_lookup.py::*": LOOKUP,
     "test_probe.py::*": PROBE,
     "test_each_store.py::test_what_is_unknown_stays_so_until*": PROBE,
+    "test_key_json.py::test_the_service_is_asked_with_the_key*": PROBE,
     "test_dry_run.py::*": LOGS,
     "test_operate_story.py::*": LOGS,
 }
