@@ -475,16 +475,18 @@ class WSGI(_Guard):
     @staticmethod
     def _hold(x: _Exchange, parts: Iterable, said: dict) -> "_Held":
         held = _Held(parts, said["written"])
+        held.stream = _is_stream(said.get("headers", ()))
         size = 0
-        for part in held.rest:
+        while not held.stream:
+            part = next(held.rest, None)    # which may be what says the head
+            if part is None:
+                held.parts[:0] = said["written"]
+                held.close()
+                break
             held.parts.append(part)
             size += len(part)
             held.stream = _is_stream(said["headers"]) or \
                 size > x.run["max_response"]
-            if held.stream:
-                return held
-        held.parts[:0] = said["written"]
-        held.close()
         return held
 
 

@@ -20,6 +20,11 @@ EVERY = {
     "test_probe.py::*": PROBE,
     "test_each_store.py::test_what_is_unknown_stays_so_until*": PROBE,
     "test_key_json.py::test_the_service_is_asked_with_the_key*": PROBE,
+    "test_lifecycle.py::test_before_its_lease_is_over_a_killed_owner*":
+        "that a process has died is known at once: test/serve",
+    "test_replay.py::test_headers_named_by_*connection*":
+        "no handler may set the line Connection",
+    "test_observe.py::*": LOGS,
     "test_dry_run.py::*": LOGS,
     "test_operate_story.py::*": LOGS,
 }
@@ -30,6 +35,9 @@ GUNICORN = {
     "test_connections.py::test_the_connection_goes_on_after_in_flight*":
         "the same: its requests are pipelined",
 }
+
+GUNICORN["test_lifecycle.py::test_term_with_a_request_in_flight*"] = \
+    "gunicorn cuts no client off while its handler runs"
 
 LISTS = {"python": (EVERY, GUNICORN)}
 

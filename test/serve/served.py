@@ -51,6 +51,10 @@ def target(base, eventually, build, language):
             self.serve()
             return super()._start()
 
+        def log(self, name):
+            return super().log(name).replace("Handling signal: term",
+                                             "gracefully shutting down")
+
         def end_servers(self, number):
             for server in self.servers:
                 server.send_signal(number)
@@ -69,9 +73,11 @@ def target(base, eventually, build, language):
             super().kill_all()
             self.end_servers(signal.SIGKILL)
 
-        def quit(self):
-            self.kill(signal.SIGTERM)       # gunicorn's word for it
-            return self.wait_end()
+        def kill(self, number, pid=None):
+            """Gracefully is SIGTERM for gunicorn, and at once is SIGQUIT."""
+            other = {signal.SIGQUIT: signal.SIGTERM,
+                     signal.SIGTERM: signal.SIGQUIT}
+            super().kill(other.get(number, number), pid)
 
         def close(self):
             try:

@@ -155,8 +155,9 @@ class Handler:
             if len(part) < size or file.read(2) != b"\r\n":
                 raise Cut()
             yield part
-        if file.readline() != b"\r\n":
-            raise Cut()
+        while (line := file.readline()) != b"\r\n":  # trailers
+            if not line.endswith(b"\n"):
+                raise Cut()
 
 
 class Service:
@@ -207,7 +208,7 @@ class Server(BaseApplication):
         for name, value in {
                 "bind": self.service.top["listen"], "workers": 1, "threads": 200,
                 "worker_class": "gthread", "keepalive": 75, "timeout": 120,
-                "errorlog": self.service.top["error_log"], "loglevel": "warning",
+                "errorlog": self.service.top["error_log"], "loglevel": "info",
                 "limit_request_field_size": 0, "graceful_timeout": 60}.items():
             self.cfg.set(name, value)
 
