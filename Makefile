@@ -40,6 +40,7 @@ help:
 	@echo 'make model      the formal model, every row of its table (minutes)'
 	@echo 'make fuzz       each fuzz target for TIME seconds [600]'
 	@echo 'make config-fuzz  drawn configurations of nginx, judged; SEEDS=5000'
+	@echo 'make kills-serve  services and their servers, killed; KILLS=1000'
 	@echo 'make operator-fuzz  drawn days of operators, judged; DAYS=2000 (root)'
 	@echo 'make drivers    messages by each driver of PostgreSQL: Java, Go, node'
 	@echo 'make coverage   branches of src/calls/core and src/calls/http that tests take'
@@ -175,6 +176,15 @@ MESSAGES ?= 2000
 faults-messages: all
 	@$(PYTHON) test/message-faults/cells.py --build $(BUILD) \
 		--messages $(MESSAGES) --seed $(SEED) $(CELLS)
+
+# Services in other languages and their servers, killed again and again.
+LANGUAGES ?= python
+KILLS ?= 1000
+.PHONY: kills-serve
+kills-serve: all
+	@for language in $(LANGUAGES); do \
+		ONCE_BUILD=$(abspath $(BUILD)) ONCE_TARGET=$$language ONCE_KILLS=$(KILLS) \
+		$(PYTHON) -m pytest -q -s test/serve/test_kills.py || exit 1; done
 
 SEEDS ?= 200000
 

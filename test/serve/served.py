@@ -33,7 +33,8 @@ def target(base, eventually, build, language):
 
         def serve(self):
             """One server for each store. A restart leaves none behind."""
-            self.end_servers(signal.SIGTERM)
+            if self.servers:
+                self.end_servers(signal.SIGTERM)
             for name, url in self.stores():
                 where = self.folder / ("s." + name)
                 with open(self.folder / "error.log", "ab") as log:
@@ -50,6 +51,29 @@ def target(base, eventually, build, language):
             self.render()
             self.serve()
             return super()._start()
+
+        def kill_servers(self):
+            """And the next ones, at once: what systemd does."""
+            self.end_servers(signal.SIGKILL)
+            self.serve()
+
+        def kill_service(self):
+            """All its processes; who calls starts it again."""
+            pids = [self.process.pid] + self.worker_pids()
+            for pid in pids:
+                try:
+                    os.kill(pid, signal.SIGKILL)
+                except ProcessLookupError:
+                    pass
+            self.process.wait(60)
+
+        def start_service(self):
+            with open(self.folder / "stderr.log", "ab") as err:
+                # pylint: disable=consider-using-with
+                self.process = subprocess.Popen(
+                    self.command(), stdout=err, stderr=err,
+                    stdin=subprocess.DEVNULL)
+            eventually(self.answers)
 
         def log(self, name):
             return super().log(name).replace("Handling signal: term",

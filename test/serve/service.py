@@ -12,6 +12,7 @@ comes back, byte for byte.
 """
 
 import base64
+import logging
 import os
 import re
 import socket
@@ -29,6 +30,9 @@ import routes  # noqa: E402
 
 NOT_FORWARDED = {"connection", "content-length", "expect", "keep-alive", "te",
                  "trailer", "transfer-encoding", "upgrade"}
+
+
+logging.basicConfig(level=logging.WARNING)
 
 
 class Cut(OSError):
