@@ -177,10 +177,9 @@ static unsigned policy_of(const struct world *w, int client)
     return policy;
 }
 
-static int claim(struct world *w, struct gateway *g, struct call *c)
+static once_request request_of(const struct world *w, const struct call *c)
 {
     once_request q;
-    int rc;
 
     memset(&q, 0, sizeof(q));
     q.size = sizeof(q);
@@ -196,6 +195,14 @@ static int claim(struct world *w, struct gateway *g, struct call *c)
         q.born_ms = w->born_ms;
         q.max_age_ms = w->swarm.keep_ms - AGE_SLACK_MS;
     }
+    return q;
+}
+
+static int claim(struct world *w, struct gateway *g, struct call *c)
+{
+    once_request q = request_of(w, c);
+    int rc;
+
     w->inside = g;
     rc = once_attempt_new(g->engine, &q, NULL, &c->attempt);
     assert(rc == ONCE_OK);
@@ -313,6 +320,7 @@ static void say(struct world *w, struct call *c, int action, int kind)
     }
     c->phase = SAYING;
     c->action = action;
+    c->kind = kind;
     c->action_ms = w->now;
     if (w->flaw == REPLY_FIRST && action == ONCE__DO_COMPLETE)
         told_result(w, c, c->bytes);
@@ -375,6 +383,45 @@ static void told_claim(struct world *w, struct call *c, int rc)
     call_over(w, c, 0);
 }
 
+/* A service lives on when its server dies, or is restarted: the next one takes
+ * its end, by the token. 1: it has. */
+static int resume(struct world *w, struct call *c)
+{
+    struct gateway *g = &w->gateways[below(w, GATEWAYS)];
+    once_record granted = {.fence = c->fence,
+                           .attempt = c->number,
+                           .doubt = (uint8_t)c->doubt};
+    once_request q = request_of(w, c);
+    int rc;
+
+    if (g->engine == NULL || g->closing || g->paused_till > w->now)
+        return 0;
+    c->gateway = g->index;
+    c->life = g->life;
+    q.token = c->token;
+    w->inside = g;
+    rc = once_attempt_resume(g->engine, &q, &granted, NULL, &c->attempt);
+    w->inside = NULL;
+    assert(rc == ONCE_OK);
+    trace(w, "gateway %d takes the end of call %d", g->index, index_of(w, c));
+    saw(w, SEEN_RESUMED);
+    return 1;
+}
+
+/* A service that does not know whether its end has arrived tells it again. */
+static int end_again(struct world *w, struct call *c)
+{
+    if (c->ended_again || c->failed_open || !fault(w, w->swarm.resumed))
+        return 0;
+    c->ended_again = 1;
+    let_go(w, c);
+    if (!resume(w, c))
+        return 0;
+    saw(w, SEEN_ENDED_AGAIN);
+    say(w, c, c->action, c->kind);
+    return 1;
+}
+
 static void told_deed(struct world *w, struct call *c, int rc)
 {
     int completes =
@@ -391,6 +438,8 @@ static void told_deed(struct world *w, struct call *c, int rc)
         memcpy(bytes, once_attempt_record(c->attempt)->result.data, BYTES);
         told_result(w, c, bytes);
     }
+    if (end_again(w, c))
+        return;
     call_over(w, c, !completes || rc != ONCE_OK);
 }
 
@@ -407,6 +456,8 @@ void call_done(struct world *w, struct event *e)
     else if (rc == ONCE_OWNER || (rc == ONCE_ESTORE && w->flaw == FAIL_OPEN)) {
         c->failed_open = rc != ONCE_OWNER;
         c->number = once_attempt_record(c->attempt)->attempt;
+        c->fence = once_attempt_record(c->attempt)->fence;
+        c->doubt = once_attempt_record(c->attempt)->doubt;
         send_upstream(w, c);
     } else {
         told_claim(w, c, rc);
@@ -508,8 +559,10 @@ static int waits_for_upstream(struct world *w, const struct event *e)
 {
     struct call *c = &w->calls[e->who];
 
-    return c->phase == SENT && c->attempt != NULL && e->life == c->life &&
-           c->life == gateway_of(w, c)->life;
+    if (c->phase != SENT || c->attempt == NULL || e->life != c->life)
+        return 0;
+    return c->life == gateway_of(w, c)->life ||
+           (fault(w, w->swarm.resumed) && resume(w, c));
 }
 
 static void judge(struct world *w, struct call *c, int observed, int status,

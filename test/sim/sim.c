@@ -95,6 +95,7 @@ static void draw_faults(struct world *w, struct swarm *s)
     s->drop = pick(w, 30000);
     s->other_request = pick(w, 100000);
     s->operator= pick(w, 500000);
+    s->resumed = pick(w, 300000);
 }
 
 static void draw_options(struct world *w, struct swarm *s)
@@ -375,6 +376,12 @@ static struct gateway *process_of(struct world *w, const struct event *e)
     }
 }
 
+/* What comes back from a service finds another process, if its own has died. */
+static int outlives(const struct event *e)
+{
+    return e->kind == E_RESPONSE || e->kind == E_CUT_OFF;
+}
+
 static void happens(struct world *w, struct event *e)
 {
     switch (e->kind) {
@@ -440,11 +447,11 @@ static void step(struct world *w)
         violated(w, "L1", -1, "time stands still: somebody never sleeps");
     w->now = e.at;
     w->events++;
-    if (g != NULL && e.life != g->life) {
+    if (g != NULL && e.life != g->life && !outlives(&e)) {
         free(e.data);
         return;
     }
-    if (g != NULL && g->paused_till > w->now) {
+    if (g != NULL && e.life == g->life && g->paused_till > w->now) {
         push(w, g->paused_till - w->now, e);
         return;
     }

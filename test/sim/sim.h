@@ -105,7 +105,9 @@ enum {
     X(PROBED,          "probe: applied, and recorded")                  \
     X(PROBED_NOTHING,  "probe: nothing yet")                            \
     X(PROBED_LATE,     "probe: another decision was first")                \
-    X(EXPIRED,         "told \"too old\", nothing recorded")
+    X(EXPIRED,         "told \"too old\", nothing recorded")              \
+    X(RESUMED,         "ended in another process, by its token")        \
+    X(ENDED_AGAIN,     "the same end told twice")
 /* clang-format on */
 
 enum seen {
@@ -140,7 +142,7 @@ struct swarm {
     unsigned request_lost, answer_lost, repeated, slow, refused;
     unsigned response_lost, reset, unsent, throttled, failing, unstorable;
     unsigned crash, pause, cut, jump, close, drop, impatient, other_request;
-    unsigned operator;
+    unsigned operator, resumed;
     unsigned two_phase, takeover, mixed, retry, dedup, waits, probes, ages;
     uint64_t store_ms, driver_ms, upstream_ms, response_ms, client_ms;
     uint64_t lease_ms, keep_ms, patience_ms, wait_ms, reap_ms, drain_ms;
@@ -236,6 +238,8 @@ struct call {
     uint8_t token[ONCE_TOKEN_SIZE];
     uint64_t begun_ms, action_ms, wait_ms;
     uint32_t number;
+    uint64_t fence; /* of its grant, with the number what a token holds */
+    int doubt, kind, ended_again;
     int cancelled, executed, fenced, failed_open, action, reopened;
     int refused; /* the store had no memory, perhaps after an unknown try */
     int untold;  /* its outcome is known, and its client was told "unknown" */
