@@ -10,7 +10,10 @@ import signal
 import subprocess
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
-SERVICES = {"python": ["/usr/bin/python3", str(ROOT / "test/serve/service.py")]}
+SERVICES = {
+    "python": ["/usr/bin/python3", str(ROOT / "test/serve/service.py")],
+    "asgi": ["/usr/bin/python3", str(ROOT / "test/serve/service_asgi.py")],
+}
 
 
 def target(base, eventually, build, language):
