@@ -575,6 +575,8 @@ class ASGI(_Guard):
             await self.app(scope, receive, answer)
             if answer.state != "over":
                 raise ValueError("the handler has not answered")
+        except _Unwanted:
+            return
         except BaseException as wrong:
             if answer.state != "held":      # the client has a head already
                 raise
@@ -583,6 +585,10 @@ class ASGI(_Guard):
             if told is None or not isinstance(wrong, Exception):
                 raise
             await self._send(told, send)
+
+
+class _Unwanted(Exception):
+    """Ends a handler whose stream is not sent: another answer was."""
 
 
 class _Answering:
@@ -613,6 +619,8 @@ class _Answering:
                 told = told._replace(body=self.body)
             self.state = "stream" if told.own and more else "over"
             await self.guard._send(told, self.send, self.state == "stream")
+            if more and not told.own:
+                raise _Unwanted()
         elif self.state == "stream":
             self.state = "stream" if more else "over"
             await self.send(message)

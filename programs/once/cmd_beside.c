@@ -34,7 +34,12 @@ static int run(struct cli *c, int argc, char **argv)
 {
     char program[32], *path;
 
-    (void)argc;
+    /* Its page is known here, also where it is not installed. */
+    if (argc == 2 &&
+        (strcmp(argv[1], "--help") == 0 || strcmp(argv[1], "-h") == 0)) {
+        fputs(c->command->help, stdout);
+        return cli_flush(c);
+    }
     snprintf(program, sizeof(program), "once-%s", c->command->name);
     path = beside(program);
     if (c->store != NULL && setenv("ONCE_STORE", c->store, 1) < 0) {

@@ -31,7 +31,7 @@ static const char *computed(struct serve_call *k, const char *name)
     return text;
 }
 
-static void check_room(struct serve_call *k)
+void serve_check_room(struct serve_call *k)
 {
     const struct serve *s = k->serve;
 
@@ -50,7 +50,7 @@ void serve_begin_head(struct serve_call *k)
 {
     once_http_request r = ONCE_HTTP_REQUEST_INIT;
 
-    check_room(k);
+    serve_check_room(k);
     (void)serve_head_id(k);
     r.method = serve_head_bytes(k, "method");
     r.target = serve_head_bytes(k, "target");
@@ -112,7 +112,7 @@ static enum MHD_Result say_pass(struct serve_call *k, const once_exchange *x)
     return serve_say(k, MHD_HTTP_OK, head, (once_bytes){NULL, 0});
 }
 
-static enum MHD_Result say_abandoned(struct serve_call *k)
+enum MHD_Result serve_say_abandoned(struct serve_call *k)
 {
     serve_refuse(k, MHD_HTTP_CONFLICT, "id-abandoned",
                  "This id was abandoned.");
@@ -133,7 +133,7 @@ static enum MHD_Result follow(struct serve_call *k, struct serve_open *o,
     }
     if (step == ONCE_HTTP_RUN) {
         once_exchange_abandon(o->x);
-        rc = say_abandoned(k);
+        rc = serve_say_abandoned(k);
     } else if (step == ONCE_HTTP_PASS) {
         rc = say_pass(k, o->x);
     } else if (step == ONCE_HTTP_SEND) {
@@ -157,36 +157,54 @@ static enum MHD_Result refuse_id(struct serve_call *k)
     return serve_say_refused(k);
 }
 
-/* The exchange is there, and a call may wait for it already. */
-static enum MHD_Result again(struct serve_call *k, struct serve_open *o)
+static int is_same(const struct serve_call *k, const struct serve_open *o)
 {
-    struct serve_call *old = o->call;
+    return o->x != NULL && once__exchange_same(k->x, o->x) == 1;
+}
 
+int serve_known(struct serve_call *k,
+                int (*same)(const struct serve_call *k,
+                            const struct serve_open *o),
+                enum MHD_Result (*run)(struct serve_call *k,
+                                       const struct serve_open *o),
+                enum MHD_Result *answer)
+{
+    struct serve_open *o = serve_open_find(k->serve, k->id);
+    struct serve_call *old;
+
+    if (serve_gone_is(k->serve, k->id)) {
+        *answer = serve_say_abandoned(k);
+        return 1;
+    }
+    if (o == NULL)
+        return 0;
     if (!json_is_true(json_object_get(k->json, "again")) ||
-        o->state == SERVE_ENDS || once__exchange_same(k->x, o->x) != 1)
-        return refuse_id(k);
-    if (o->state == SERVE_RUNS)
-        return say_run(k, o);
-    old->superseded = 1;
-    old->open = NULL;
-    o->call = k;
-    k->open = o;
-    serve_go_on(old);
-    return serve_wait(k);
+        o->state == SERVE_ENDS || !same(k, o)) {
+        *answer = refuse_id(k);
+    } else if (o->state == SERVE_RUNS) {
+        *answer = run(k, o);
+    } else { /* it takes the place of the call that waits */
+        old = o->call;
+        old->superseded = 1;
+        old->open = NULL;
+        o->call = k;
+        k->open = o;
+        serve_go_on(old);
+        *answer = serve_wait(k);
+    }
+    return 1;
 }
 
 enum MHD_Result serve_begin(struct serve_call *k)
 {
+    enum MHD_Result answer;
     struct serve_open *o;
     int step;
 
     if (once_exchange_step(k->x) == ONCE_HTTP_PASS)
         return say_pass(k, k->x);
-    if (serve_gone_is(k->serve, k->id))
-        return say_abandoned(k);
-    o = serve_open_find(k->serve, k->id);
-    if (o != NULL)
-        return again(k, o);
+    if (serve_known(k, is_same, say_run, &answer))
+        return answer;
     o = serve_open_new(k);
     if (o == NULL || !serve_open_enter(o)) {
         serve_open_free(o);
@@ -204,5 +222,7 @@ enum MHD_Result serve_begun(struct serve_call *k)
                      "The same begin came again.");
         return serve_say_refused(k);
     }
+    if (k->kind == SERVE_CALL_BEGIN)
+        return serve_call_begun(k);
     return follow(k, k->open, once_exchange_step(k->open->x));
 }

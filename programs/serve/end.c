@@ -35,6 +35,11 @@ static int outcome_of(const char *text)
 
 /* ---- The head ---------------------------------------------------------------- */
 
+static int is_of_call(const struct serve_call *k)
+{
+    return k->token != NULL && k->token[0] == SERVE_CALL_TOKEN;
+}
+
 static void find_exchange(struct serve_call *k)
 {
     struct once__token t;
@@ -45,14 +50,18 @@ static void find_exchange(struct serve_call *k)
         (void)serve_head_id(k);
         return;
     }
-    if (k->token == NULL || !once__token_read(k->token, &t)) {
+    if (k->token == NULL || !once__token_read(k->token + is_of_call(k), &t) ||
+        (k->kind == SERVE_END && is_of_call(k)) ||
+        (k->kind == SERVE_CALL_END && !is_of_call(k))) {
         serve_refuse(k, MHD_HTTP_UNPROCESSABLE_CONTENT, "head",
                      "\"token\": it is none.");
         return;
     }
     memcpy(k->id, t.id, sizeof(k->id));
     o = serve_open_find(k->serve, k->id);
-    k->route = o != NULL ? o->route : serve_route_of(k);
+    k->route = o != NULL       ? o->route
+               : is_of_call(k) ? serve_route_of_calls(k, 0)
+                               : serve_route_of(k);
     if (o != NULL && !serve_owner_may(k->owner, o->owner))
         serve_refuse(k, MHD_HTTP_FORBIDDEN, "not-owner",
                      "Another user's process has begun it.");
@@ -78,10 +87,12 @@ static void check_status(struct serve_call *k)
 void serve_end_head(struct serve_call *k)
 {
     find_exchange(k);
-    if (k->kind == SERVE_ABANDON)
-        return;
-    check_status(k);
-    serve_head_lines(k);
+    if (is_of_call(k)) {
+        serve_call_end_head(k);
+    } else if (k->kind != SERVE_ABANDON) {
+        check_status(k);
+        serve_head_lines(k);
+    }
 }
 
 /* ---- The body ------------------------------------------------------------------ */
@@ -116,7 +127,7 @@ static int grow(struct serve_call *k, size_t size)
 /* One that is too long is not kept, and its middleware has it. */
 void serve_end_body(struct serve_call *k, const void *data, size_t size)
 {
-    if (k->kind != SERVE_END || k->too_large)
+    if ((k->kind != SERVE_END && k->kind != SERVE_CALL_END) || k->too_large)
         return;
     if (size > k->route->max_response - k->n_body) {
         k->too_large = 1;
@@ -135,6 +146,15 @@ void serve_end_body(struct serve_call *k, const void *data, size_t size)
 
 /* ---- The end --------------------------------------------------------------------- */
 
+/* What the token says, of this process or another. */
+static int resume(struct serve_call *k)
+{
+    if (is_of_call(k))
+        return serve_call_resume(k);
+    return once_exchange_resume(k->route->guard, k->token, NULL, &k->x) ==
+           ONCE_HTTP_RUN;
+}
+
 static enum MHD_Result abandon(struct serve_call *k, struct serve_open *o)
 {
     if (!serve_gone_note(k->serve, k->id)) {
@@ -143,15 +163,19 @@ static enum MHD_Result abandon(struct serve_call *k, struct serve_open *o)
     }
     if (o != NULL && o->state == SERVE_CLAIMS) {
         o->abandoned = 1;
-        once_exchange_cancel(o->x);
-    } else if (o != NULL && o->state == SERVE_RUNS) {
-        once_exchange_abandon(o->x);
-        serve_open_free(o);
-    } else if (o == NULL && k->token != NULL &&
-               once_exchange_resume(k->route->guard, k->token, NULL, &k->x) ==
-                   ONCE_HTTP_RUN) {
-        once_exchange_abandon(k->x);
+        serve_open_stop(o);
+        return serve_say_do(k, "none");
     }
+    if (o == NULL && k->token != NULL && resume(k))
+        o = serve_open_new(k);
+    else if (o != NULL && o->state == SERVE_ENDS)
+        o = NULL;
+    if (o != NULL) {
+        o->call = NULL;
+        serve_open_release(o);
+        serve_open_free(o);
+    }
+    k->open = NULL;
     return serve_say_do(k, "none");
 }
 
@@ -162,8 +186,7 @@ static struct serve_open *take(struct serve_call *k, struct serve_open *o)
         serve_open_leave(o);
         o->call = k;
         k->open = o;
-    } else if (once_exchange_resume(k->route->guard, k->token, NULL, &k->x) ==
-               ONCE_HTTP_RUN) {
+    } else if (resume(k)) {
         o = serve_open_new(k);
     } else {
         o = NULL;
@@ -208,7 +231,8 @@ enum MHD_Result serve_end(struct serve_call *k)
     o = take(k, o);
     if (o == NULL)
         return serve_say_refused(k);
-    if (tell(k, o) == ONCE_HTTP_WAIT)
+    if (o->attempt != NULL ? serve_call_tell(k, o) == ONCE_OK
+                           : tell(k, o) == ONCE_HTTP_WAIT)
         return serve_wait(k);
     serve_open_free(o); /* its record becomes unknown */
     serve_refuse(k, MHD_HTTP_SERVICE_UNAVAILABLE, "busy", "No memory.");
@@ -218,9 +242,12 @@ enum MHD_Result serve_end(struct serve_call *k)
 enum MHD_Result serve_ended(struct serve_call *k)
 {
     struct serve_open *o = k->open;
-    int step = once_exchange_step(o->x);
     enum MHD_Result rc;
+    int step;
 
+    if (o->attempt != NULL)
+        return serve_call_ended(k);
+    step = once_exchange_step(o->x);
     k->open = NULL;
     o->call = NULL;
     if (step == ONCE_HTTP_SEND) {
@@ -237,7 +264,8 @@ enum MHD_Result serve_ended(struct serve_call *k)
 
 void serve_go_on_alone(struct serve_open *o)
 {
-    if (once_exchange_step(o->x) == ONCE_HTTP_RUN)
-        once_exchange_abandon(o->x);
+    if (o->attempt != NULL ? o->rc == ONCE_OWNER
+                           : once_exchange_step(o->x) == ONCE_HTTP_RUN)
+        serve_open_release(o);
     serve_open_free(o);
 }

@@ -20,10 +20,9 @@
 enum { MEMORY = 32768, BACKLOG = 1024, RETRY_S = 1 };
 
 static const char *const paths[] = {
-    [SERVE_BEGIN] = "/v1/begin",
-    [SERVE_END] = "/v1/end",
-    [SERVE_BROKEN] = "/v1/broken",
-    [SERVE_ABANDON] = "/v1/abandon",
+    [SERVE_BEGIN] = "/v1/begin",           [SERVE_END] = "/v1/end",
+    [SERVE_BROKEN] = "/v1/broken",         [SERVE_ABANDON] = "/v1/abandon",
+    [SERVE_CALL_BEGIN] = "/v1/call/begin", [SERVE_CALL_END] = "/v1/call/end",
 };
 enum { PATHS = sizeof(paths) / sizeof(paths[0]) };
 
@@ -182,6 +181,8 @@ static void end_head(struct serve_call *k)
         return;
     if (k->kind == SERVE_BEGIN)
         serve_begin_head(k);
+    else if (k->kind == SERVE_CALL_BEGIN)
+        serve_call_head(k);
     else
         serve_end_head(k);
 }
@@ -216,9 +217,9 @@ static enum MHD_Result say_health(struct serve_call *k)
     const struct serve *s = k->serve;
 
     return serve_say(k, MHD_HTTP_OK,
-                     json_pack("{s:s, s:[i], s:[], s:I}", "version",
-                               ONCE_VERSION, "protocol", 1, "features", "open",
-                               (json_int_t)s->n_open),
+                     json_pack("{s:s, s:[i], s:[s], s:I}", "version",
+                               ONCE_VERSION, "protocol", 1, "features", "call",
+                               "open", (json_int_t)s->n_open),
                      (once_bytes){NULL, 0});
 }
 
@@ -231,7 +232,9 @@ static enum MHD_Result answer(struct serve_call *k)
                      "There is no head: one line of JSON, and a line feed.");
     if (k->refused != 0)
         return serve_say_refused(k);
-    return k->kind == SERVE_BEGIN ? serve_begin(k) : serve_end(k);
+    return k->kind == SERVE_BEGIN        ? serve_begin(k)
+           : k->kind == SERVE_CALL_BEGIN ? serve_call_begin(k)
+                                         : serve_end(k);
 }
 
 /* ---- libmicrohttpd ----------------------------------------------------------- */
@@ -264,7 +267,9 @@ static enum MHD_Result handler(void *user, struct MHD_Connection *c,
         return MHD_YES;
     }
     if (k->started)
-        return k->kind == SERVE_BEGIN ? serve_begun(k) : serve_ended(k);
+        return k->kind == SERVE_BEGIN || k->kind == SERVE_CALL_BEGIN
+                   ? serve_begun(k)
+                   : serve_ended(k);
     k->started = 1;
     return answer(k);
 }
@@ -283,6 +288,7 @@ static void completed(void *user, struct MHD_Connection *c, void **own,
     if (k->open != NULL)
         k->open->call = NULL;
     once_exchange_free(k->x);
+    once_attempt_free(k->attempt);
     json_decref(k->json);
     k->serve->buffered -= k->body_room;
     free(k->lines);

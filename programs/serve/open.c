@@ -69,6 +69,9 @@ struct serve_open *serve_open_new(struct serve_call *k)
     join(&o->owner->open, &o->of_owner);
     o->x = k->x;
     k->x = NULL;
+    o->attempt = k->attempt;
+    k->attempt = NULL;
+    o->request = k->request;
     o->call = k;
     k->open = o;
     return o;
@@ -125,16 +128,53 @@ void serve_open_free(struct serve_open *o)
     if (o->call != NULL)
         o->call->open = NULL;
     once_exchange_free(o->x);
+    once_attempt_free(o->attempt);
     free(o);
+}
+
+static void released(once_attempt *a, int rc, void *user)
+{
+    (void)rc;
+    (void)user;
+    once_attempt_free(a);
+}
+
+void serve_open_release(struct serve_open *o)
+{
+    once_attempt *a = o->attempt;
+
+    if (a == NULL) {
+        once_exchange_abandon(o->x);
+        return;
+    }
+    o->attempt = NULL;
+    if (once_release_start(a, ONCE_REASON_NOT_SENT, released, NULL) != ONCE_OK)
+        once_attempt_free(a);
+}
+
+void serve_open_stop(struct serve_open *o)
+{
+    if (o->attempt != NULL)
+        once_attempt_cancel(o->attempt);
+    else
+        once_exchange_cancel(o->x);
 }
 
 /* Its handler has had its time. A late answer is taken all the same, by its
  * token. */
 static void time_out(struct serve_open *o)
 {
+    int asked;
+
     serve_open_leave(o);
     o->state = SERVE_ENDS;
-    if (once_exchange_broken(o->x, 504, serve_wake, o) != ONCE_HTTP_WAIT)
+    if (o->attempt != NULL)
+        asked = once_give_up_start(o->attempt, ONCE_REASON_TIMEOUT,
+                                   serve_call_done, o) == ONCE_OK;
+    else
+        asked =
+            once_exchange_broken(o->x, 504, serve_wake, o) == ONCE_HTTP_WAIT;
+    if (!asked)
         serve_open_free(o);
 }
 
@@ -195,11 +235,11 @@ int serve_gone_is(const struct serve *s, const uint8_t id[ONCE_TOKEN_SIZE])
 
 static void cancel(const void *node, VISIT order, int depth)
 {
-    const struct serve_open *o = *(struct serve_open *const *)node;
+    struct serve_open *o = *(struct serve_open *const *)node;
 
     (void)depth;
     if ((order == postorder || order == leaf) && o->state == SERVE_CLAIMS)
-        once_exchange_cancel(o->x);
+        serve_open_stop(o);
 }
 
 void serve_open_cancel(struct serve *s)

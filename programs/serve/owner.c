@@ -121,7 +121,7 @@ static void bury(struct serve_owner *w)
             serve_open_free(o);
         } else if (o->state == SERVE_CLAIMS) {
             o->abandoned = 1;
-            once_exchange_cancel(o->x);
+            serve_open_stop(o);
         }
     }
 }

@@ -335,6 +335,14 @@ static void on_event(void *user, const char *text)
 
 /* ---- The list ----------------------------------------------------------------- */
 
+static void add(struct serve *s, struct serve_route *r)
+{
+    r->running.previous = r->running.next = &r->running;
+    r->next = s->routes;
+    s->routes = r;
+    s->n_routes++;
+}
+
 static struct serve_route *route_new(struct serve *s, const char *text,
                                      const struct reading *r, once_error *err)
 {
@@ -350,10 +358,7 @@ static struct serve_route *route_new(struct serve *s, const char *text,
     new->run_ms = r->run_ms;
     new->lease_ms = r->o.lease_ms ? r->o.lease_ms : LEASE_MS;
     new->max_response = r->o.max_response ? r->o.max_response : MEBIBYTE;
-    new->running.previous = new->running.next = &new->running;
-    new->next = s->routes;
-    s->routes = new;
-    s->n_routes++;
+    add(s, new);
     return new;
 }
 
@@ -459,6 +464,32 @@ struct serve_route *serve_route_of(struct serve_call *k)
                      err.text);
     json_decref(none);
     return out;
+}
+
+/* Guards have a text that begins with a digit. */
+struct serve_route *serve_route_of_calls(struct serve_call *k, uint64_t run_ms)
+{
+    struct serve *s = k->serve;
+    struct serve_route *r;
+    char text[40];
+
+    run_ms = run_ms > 0 ? run_ms : RUN_MS;
+    (void)snprintf(text, sizeof(text), "call %" PRIu64, run_ms);
+    r = find(s, text);
+    if (r != NULL)
+        return r;
+    r = s->n_routes < SERVE_ROUTES_MAX ? calloc(1, sizeof(*r)) : NULL;
+    if (r == NULL || (r->text = strdup(text)) == NULL) {
+        free(r);
+        serve_refuse(k, MHD_HTTP_UNPROCESSABLE_CONTENT, "route",
+                     "There are %d distinct routes, or no memory.",
+                     SERVE_ROUTES_MAX);
+        return NULL;
+    }
+    r->run_ms = run_ms;
+    r->max_response = ONCE_RESULT_MAX;
+    add(s, r);
+    return r;
 }
 
 /* ---- Named routes ---------------------------------------------------------------- */

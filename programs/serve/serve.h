@@ -8,6 +8,7 @@
  *    http.c      a request in, an answer out: libmicrohttpd
  *    begin.c     /v1/begin: may the handler run?
  *    end.c       /v1/end, broken, abandon: what it has answered
+ *    call.c      /v1/call/begin and end: the same for functions
  *    open.c      exchanges between their begin and their end
  *    owner.c     processes that speak to us, and their deaths
  *    route.c     the options of a route, from JSON
@@ -93,6 +94,10 @@ struct serve_open {
     int abandoned;           /* release it when it is granted               */
     struct serve_call *call; /* that waits for it, or NULL                */
     once_exchange *x;
+    /* Of a call, and what the engine has said of it: one of both is there. */
+    once_attempt *attempt;
+    once_request request; /* its name and fingerprint */
+    int rc;
     struct serve_route *route;
     struct serve_owner *owner;
     struct serve_link of_owner, of_route;
@@ -101,7 +106,17 @@ struct serve_open {
 
 /* ---- Calls: one request to us ---------------------------------------------- */
 
-enum serve_kind { SERVE_BEGIN, SERVE_END, SERVE_BROKEN, SERVE_ABANDON };
+enum serve_kind {
+    SERVE_BEGIN,
+    SERVE_END,
+    SERVE_BROKEN,
+    SERVE_ABANDON,
+    SERVE_CALL_BEGIN,
+    SERVE_CALL_END
+};
+
+/* Before the token of a call: one of an exchange has none of its characters. */
+#define SERVE_CALL_TOKEN '~'
 
 struct serve_call {
     struct serve *serve;
@@ -127,7 +142,9 @@ struct serve_call {
     once_http_header *lines;
     size_t n_lines;
     /* The body. */
-    once_exchange *x; /* of a begin, until it is known */
+    once_exchange *x;      /* of a begin, until it is known */
+    once_attempt *attempt; /* the same of a call */
+    once_request request;
     char *body;
     size_t n_body, body_room;
     int too_large;
@@ -183,6 +200,16 @@ enum MHD_Result serve_wait(struct serve_call *k);
 
 /* ---- begin.c, end.c ------------------------------------------------------ */
 
+void serve_check_room(struct serve_call *k);
+/* 1: the id is known, or was abandoned, and `*answer` is what was said. `same`:
+ * is it the same request? `run`: tells that it runs. */
+int serve_known(struct serve_call *k,
+                int (*same)(const struct serve_call *k,
+                            const struct serve_open *o),
+                enum MHD_Result (*run)(struct serve_call *k,
+                                       const struct serve_open *o),
+                enum MHD_Result *answer);
+enum MHD_Result serve_say_abandoned(struct serve_call *k);
 /* The head is there; a piece of the body; all of it. And: woken. */
 void serve_begin_head(struct serve_call *k);
 void serve_begin_body(struct serve_call *k, const void *data, size_t size);
@@ -194,6 +221,19 @@ enum MHD_Result serve_end(struct serve_call *k);
 enum MHD_Result serve_ended(struct serve_call *k);
 /* An exchange for which no call waits can go on. */
 void serve_go_on_alone(struct serve_open *o);
+
+/* ---- call.c -------------------------------------------------------------- */
+
+void serve_call_head(struct serve_call *k);
+enum MHD_Result serve_call_begin(struct serve_call *k);
+enum MHD_Result serve_call_begun(struct serve_call *k);
+void serve_call_end_head(struct serve_call *k);
+/* 1: its attempt is there, of its token; 0: no memory. */
+int serve_call_resume(struct serve_call *k);
+/* ONCE_OK: the engine was asked. */
+int serve_call_tell(struct serve_call *k, struct serve_open *o);
+enum MHD_Result serve_call_ended(struct serve_call *k);
+void serve_call_done(once_attempt *a, int rc, void *user);
 
 /* ---- open.c -------------------------------------------------------------- */
 
@@ -209,6 +249,10 @@ void serve_open_run(struct serve_open *o);
 void serve_open_leave(struct serve_open *o);
 /* And its memory: a handler that runs is given up. */
 void serve_open_free(struct serve_open *o);
+/* Its handler was not called: the key becomes free. serve_open_free() follows. */
+void serve_open_release(struct serve_open *o);
+/* Ends its waiting for another. */
+void serve_open_stop(struct serve_open *o);
 /* Ends what has run for too long, and forgets what was abandoned. */
 void serve_open_turn(struct serve *s);
 /* For a minute: a begin that comes late claims nothing. 0: no memory. */
@@ -233,6 +277,8 @@ int serve_owner_may(const struct serve_owner *by, const struct serve_owner *w);
 
 /* The route of a head's "route", or NULL: the call is refused. */
 struct serve_route *serve_route_of(struct serve_call *k);
+/* The same for calls, which have a time limit and no guard. */
+struct serve_route *serve_route_of_calls(struct serve_call *k, uint64_t run_ms);
 int serve_route_name(struct serve *s, const char *text);
 /* "24h" in milliseconds, "1m" in bytes: 1, or 0. */
 int serve_read_time(const char *text, uint64_t *ms);

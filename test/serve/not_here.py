@@ -39,7 +39,12 @@ GUNICORN = {
 GUNICORN["test_lifecycle.py::test_term_with_a_request_in_flight*"] = \
     "gunicorn cuts no client off while its handler runs"
 
-LISTS = {"python": (EVERY, GUNICORN)}
+UVICORN = {
+    "test_attempts.py::test_a_guarded_request_is_never_upgraded*":
+        "uvicorn answers an upgrade itself",
+}
+
+LISTS = {"python": (EVERY, GUNICORN), "asgi": (EVERY, UVICORN)}
 
 
 def why_not(target, nodeid):

@@ -79,7 +79,8 @@ def target(base, eventually, build, language):
             eventually(self.answers)
 
         def log(self, name):
-            return super().log(name).replace("Handling signal: term",
+            said = {"python": "Handling signal: term", "asgi": "Shutting down"}
+            return super().log(name).replace(said.get(language, "-"),
                                              "gracefully shutting down")
 
         def end_servers(self, number):

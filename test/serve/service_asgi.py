@@ -200,6 +200,7 @@ def main():
     service = Service(sys.argv[1], sys.argv[2])
     logging.basicConfig(level=logging.WARNING,
                         filename=service.top["error_log"])
+    logging.getLogger("uvicorn.error").setLevel(logging.INFO)
     host, _, port = service.top["listen"].rpartition(":")
     config = uvicorn.Config(service, host=host, port=int(port), http="h11",
                             lifespan="off", access_log=False, log_config=None)

@@ -523,6 +523,125 @@ def test_another_users_process_ends_nothing(server):
         is_own(end(c, token))
 
 
+# ---- Calls ----------------------------------------------------------------
+
+
+def call(client, key, token_id=None, **more):
+    return client.ask("/v1/call/begin", dict(
+        {"id": token_id or new_id(), "group": "charge", "key": key}, **more))
+
+
+def call_run(client, key, token_id=None, **more):
+    code, head, body = call(client, key, token_id, **more)
+    assert (code, head.get("do"), body) == (200, "run", b""), head
+    assert len(head["token"]) <= 160
+    return head["token"]
+
+
+def call_end(client, token, kind="success", body=b"paid", **more):
+    return client.ask("/v1/call/end", dict({"token": token, "kind": kind},
+                                           **more), body)
+
+
+def says(answer, state):
+    assert answer[0] == 200 and answer[1].get("do") == state, answer
+    return answer[1]
+
+
+def replays(answer, kind="success", body=b"paid"):
+    head = says(answer, "replay")
+    assert (head["kind"], answer[2]) == (kind, body), answer
+    return head
+
+
+RECORDED = {"do": "none", "recorded": True}
+
+
+def test_a_call_runs_once(server):
+    with Client(server) as c:
+        token = call_run(c, "o-1", fingerprint="5", label="order o-1")
+        assert says(call(c, "o-1", fingerprint="5"),
+                    "in-flight")["retry_after_ms"] > 0
+        says(call(c, "o-1", fingerprint="6"), "mismatch")
+        for _ in range(2):
+            assert call_end(c, token, type="text/plain")[1] == RECORDED
+        assert replays(call(c, "o-1", fingerprint="5"))["type"] == "text/plain"
+        replays(call_end(c, token, body=b"other", type="text/plain"))
+        token = call_run(c, "o-2")
+        assert call_end(c, token, "failure", b"no", code=7)[1] == RECORDED
+        assert replays(call(c, "o-2"), "failure", b"no")["code"] == 7
+
+
+def test_a_call_ends_with_the_next_server(server):
+    with Client(server) as c:
+        first, second = call_run(c, "a"), call_run(c, "b")
+        third = call_run(c, "c")
+    server.end(signal.SIGKILL)
+    server.start()
+    with Client(server) as c:
+        assert call_end(c, first)[1] == RECORDED
+        says(c.ask("/v1/broken", {"token": second}), "indeterminate")
+        says(c.ask("/v1/abandon", {"token": third}), "none")
+        replays(call(c, "a"))
+        says(call(c, "b"), "indeterminate")
+        assert call(c, "c")[1]["attempt"] == 2
+        # The late result of what was unknown is taken.
+        assert call_end(c, second)[1] == RECORDED
+        replays(call(c, "b"))
+
+
+def test_a_call_has_its_ids_and_its_time(server):
+    token_id = new_id()
+    with Client(server) as c:
+        token = call_run(c, "k", token_id)
+        is_error(call(c, "k", token_id), 409, "id-reused")
+        is_error(call(c, "l", token_id, again=True), 409, "id-reused")
+        is_error(begin(c, "k", token_id, again=True), 409, "id-reused")
+        assert call_run(c, "k", token_id, again=True) == token
+        # A token of a call is none of an exchange, and the other way round.
+        is_error(end(c, token), 422, "head")
+        is_error(call_end(c, run(c, "x")), 422, "head")
+        c.ask("/v1/abandon", {"token": token})
+        is_error(call(c, "k", token_id, again=True), 409, "id-abandoned")
+        call_run(c, "m", run_ms=1000)
+        eventually(lambda: call(c, "m")[1]["do"] == "indeterminate")
+
+
+@pytest.mark.parametrize("more", [
+    {"key": ""}, {"key": "k" * 256}, {"group": "two words"}, {"key": 7},
+    {"lease_ms": 1}, {"lease_ms": "30s"}, {"wait_ms": 600001},
+    {"run_ms": 600001}, {"keep_ms": 0}, {"label": "x" * 1000}])
+def test_a_call_that_cannot_be_is_refused(server, more):
+    with Client(server) as c:
+        is_error(call(c, **dict({"key": "k"}, **more)), 422, "head")
+        assert call(c, "k")[1]["attempt"] == 1
+
+
+def test_a_waiting_call_gets_the_result(server):
+    with Client(server) as c, Client(server) as d:
+        token = call_run(c, "k")
+        answers = []
+        thread = threading.Thread(target=lambda: answers.append(
+            call(d, "k", wait_ms=60000)))
+        thread.start()
+        eventually(lambda: open_exchanges(server) == 2)
+        assert call_end(c, token)[1] == RECORDED
+        thread.join(PATIENCE)
+        replays(answers[0])
+
+
+def test_a_call_and_once_run_are_one(server):
+    """The same records as once_call() and `once run`."""
+    out = subprocess.run(
+        [ONCE, "--store", server.store, "run", "--group", "charge", "--key",
+         "o-9", "--", "/bin/echo", "paid"], capture_output=True, check=False,
+        text=True)
+    assert out.returncode == 0, out
+    with Client(server) as c:
+        code, head, _ = call(c, "o-9")
+        assert (code, head["do"]) in ((200, "replay"), (200, "mismatch")), head
+
+
 # ---- Routes ---------------------------------------------------------------
 
 

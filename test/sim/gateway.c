@@ -388,9 +388,8 @@ static void told_claim(struct world *w, struct call *c, int rc)
 static int resume(struct world *w, struct call *c)
 {
     struct gateway *g = &w->gateways[below(w, GATEWAYS)];
-    once_record granted = {.fence = c->fence,
-                           .attempt = c->number,
-                           .doubt = (uint8_t)c->doubt};
+    once_record granted = {
+        .fence = c->fence, .attempt = c->number, .doubt = (uint8_t)c->doubt};
     once_request q = request_of(w, c);
     int rc;
 
