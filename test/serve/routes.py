@@ -104,3 +104,11 @@ def find(locations, path):
     """The longest path that this one begins with."""
     found = [x for x in locations if path.startswith(x.path)]
     return max(found, key=lambda x: len(x.path), default=None)
+
+
+if __name__ == "__main__":
+    import json
+    import sys
+    first, _, all_of_them = read(sys.argv[1])
+    json.dump({"top": first, "locations": [vars(x) for x in all_of_them]},
+              sys.stdout)

@@ -13,6 +13,7 @@ ROOT = pathlib.Path(__file__).resolve().parents[2]
 SERVICES = {
     "python": ["/usr/bin/python3", str(ROOT / "test/serve/service.py")],
     "asgi": ["/usr/bin/python3", str(ROOT / "test/serve/service_asgi.py")],
+    "node": ["node", str(ROOT / "test/serve/service.js")],
 }
 
 
@@ -102,10 +103,13 @@ def target(base, eventually, build, language):
             self.end_servers(signal.SIGKILL)
 
         def kill(self, number, pid=None):
-            """Gracefully is SIGTERM for gunicorn, and at once is SIGQUIT."""
+            """For servers in Python gracefully is SIGTERM, and at once is
+            SIGQUIT."""
             other = {signal.SIGQUIT: signal.SIGTERM,
                      signal.SIGTERM: signal.SIGQUIT}
-            super().kill(other.get(number, number), pid)
+            if language in ("python", "asgi"):
+                number = other.get(number, number)
+            super().kill(number, pid)
 
         def close(self):
             try:

@@ -1,0 +1,452 @@
+// SPDX-License-Identifier: Apache-2.0
+/**
+ * once - the contract of Idempotency-Key for Node services, by `once serve`.
+ *
+ *     app.use(once({ scope: req => req.auth.tenant }));            // Express
+ *     http.createServer(once.handler({ scope: req => ... }, f));   // http
+ *
+ * It stands before body parsers, which get the body as a stream again. A request
+ * goes to the server before the handler runs, and the handler's answer before the
+ * client gets it. The server decides; this file carries. It refuses to send a byte
+ * of an answer before the server has said that it is durable.
+ */
+"use strict";
+
+const crypto = require("crypto");
+const fs = require("fs");
+const net = require("net");
+const { Readable } = require("stream");
+
+const BEGIN_MS = 1000; // how long a begin is repeated
+const WAIT_MS = 620000; // how long an answer may take: in_flight has up to 600 s
+const IDLE_MAX = 16; // connections that wait for work; busy ones have no bound
+const BODY_MAX = 1048576; // of a request that is guarded
+const HEADER_MAX = 65536; // of an answer of the server
+const STREAMS = ["text/event-stream", "application/x-ndjson"];
+const INTERNAL = new Set(["idempotency-attempt", "idempotency-outcome",
+  "idempotency-probe", "idempotency-record", "idempotency-recorded-status",
+  "idempotency-status", "idempotent-replayed"]);
+
+const sleep = ms => new Promise(resolve => setTimeout(resolve, ms));
+
+function problem(code, status, title, detail, state, marker) {
+  const body = { type: "urn:problem-type:once:" + code, title, status, detail,
+    code, retryable: true, safe_new_key: false, state,
+    error: { type: "api_error", code, message: detail } };
+  const headers = [["Content-Type", "application/problem+json"],
+    ["Cache-Control", "no-store"], ["Idempotency-Status", marker]];
+  if (status === 503) headers.push(["Retry-After", "1"]);
+  return { status, headers, body: Buffer.from(JSON.stringify(body)) };
+}
+
+const UNAVAILABLE = problem("store-unavailable", 503,
+  "The idempotency store is unavailable",
+  "Nothing was done now. Send the same key again after the time in Retry-After.",
+  "any", "unavailable");
+const UNKNOWN = problem("outcome-unknown", 502,
+  "The outcome of this request is not known",
+  "It may have taken effect. Do not use a new key: find out first.",
+  "indeterminate", "indeterminate");
+
+// ---- The server ---------------------------------------------------------------
+
+/** One call at a time on a connection; resolves with { code, head, body }. */
+class Server {
+  constructor(where, tokenFile) {
+    where = where || process.env.ONCE_SERVE || "unix:/run/once/serve.sock";
+    tokenFile = tokenFile || process.env.ONCE_SERVE_TOKEN_FILE;
+    const url = where.startsWith("unix:") ? null : new URL(where);
+    this.where = url ? { host: url.hostname, port: Number(url.port) }
+      : { path: where.slice(5) };
+    this.line = tokenFile ? "Authorization: Bearer " +
+      fs.readFileSync(tokenFile, "ascii").split("\n")[0].trim() + "\r\n" : "";
+    this.idle = [];
+  }
+
+  call(path, head, body) {
+    const line = Buffer.from(JSON.stringify(head) + "\n");
+    const start = `POST /v1/${path} HTTP/1.1\r\nHost: once\r\n${this.line}` +
+      "Content-Type: application/vnd.once\r\n" +
+      `Content-Length: ${line.length + body.length}\r\n\r\n`;
+    return this.exchange(Buffer.concat([Buffer.from(start), line, body]));
+  }
+
+  exchange(data) {
+    return new Promise((resolve, reject) => {
+      const socket = this.idle.pop() || net.connect(this.where);
+      const parts = [];
+      let size = 0, from = -1, all = -1, code = 0;
+      const end = error => {
+        socket.removeAllListeners();
+        socket.on("error", () => {}); // an idle one may end at any time
+        if (error || this.idle.length >= IDLE_MAX) {
+          socket.destroy();
+        } else {
+          socket.setTimeout(0);
+          socket.unref();
+          socket.once("close", () => {
+            this.idle = this.idle.filter(s => s !== socket);
+          });
+          this.idle.push(socket);
+        }
+        if (error) {
+          // The others have ended, too, if the server was restarted.
+          this.idle.splice(0).forEach(s => s.destroy());
+          reject(error);
+        }
+      };
+      socket.ref();
+      socket.setTimeout(WAIT_MS, () => end(new Error("no answer")));
+      socket.on("error", end);
+      socket.on("close", () => end(new Error("the connection ended")));
+      socket.on("data", part => {
+        parts.push(part);
+        size += part.length;
+        if (from < 0) {
+          const text = Buffer.concat(parts).toString("latin1");
+          from = text.indexOf("\r\n\r\n");
+          const length = /\r\ncontent-length: *(\d+)/i.exec(text);
+          if (from < 0 && size > HEADER_MAX) return end(new Error("no answer"));
+          if (from < 0) return undefined;
+          if (length === null) return end(new Error("no Content-Length"));
+          code = Number(text.slice(9, 12));
+          from += 4;
+          all = from + Number(length[1]);
+        }
+        if (size < all) return undefined;
+        const message = Buffer.concat(parts).subarray(from, all);
+        const feed = message.indexOf(10);
+        try {
+          const head = JSON.parse(message.subarray(0, feed).toString());
+          end();
+          return resolve({ code, head, body: message.subarray(feed + 1) });
+        } catch (error) {
+          return end(error);
+        }
+      });
+      socket.write(data);
+    });
+  }
+}
+
+// ---- One request ----------------------------------------------------------------
+
+class Exchange {
+  constructor(guard, head, body) {
+    Object.assign(this, { guard, head, body });
+  }
+
+  /** Every call may be repeated. Null: the server is away. */
+  async repeat(path, head, body, ms) {
+    const until = Date.now() + ms;
+    for (let pause = 50; ; pause = Math.min(2 * pause, 1000)) {
+      try {
+        const told = await this.guard.server.call(path, head, body);
+        if (told.code !== 503) return told;
+      } catch (error) {
+        this.guard.log(`once: ${path}: ${error.message}`);
+      }
+      if (Date.now() + pause > until) return null;
+      await sleep(pause);
+      if (path === "begin") head = { ...head, again: true };
+    }
+  }
+
+  /** { run }, { pass: lines to add }, or { answer }. */
+  async begin() {
+    const told = await this.repeat("begin", this.head, this.body, BEGIN_MS);
+    if (told === null) {
+      await this.guard.server.call("abandon", { id: this.head.id },
+        Buffer.alloc(0)).catch(() => {});
+      return this.guard.bypass ? { pass: [] } : { answer: UNAVAILABLE };
+    }
+    const { code, head, body } = told;
+    if (code !== 200) {
+      this.guard.log(`once: begin: ${head.text}`);
+      return { answer: code === 401 ? UNAVAILABLE
+        : { status: 500, headers: [], body: Buffer.alloc(0) } };
+    }
+    if (head.do === "send") return { answer: { ...head, body } };
+    if (head.do === "pass") return { pass: head.headers || [] };
+    this.run = head;
+    return { run: head };
+  }
+
+  async tell(path, more, body) {
+    const told = await this.repeat(path,
+      { ...more, token: this.run.token, route: this.guard.route }, body,
+      this.run.lease_ms);
+    if (told && told.code !== 200) this.guard.log(`once: ${path}: ${told.head.text}`);
+    return told;
+  }
+
+  /** It is sent as it comes, and recorded as not kept. */
+  isLong(size, headers) {
+    return size > this.run.max_response || headers.some(([name, value]) =>
+      name.toLowerCase() === "content-type" &&
+      STREAMS.includes(value.split(";")[0].trim().toLowerCase()));
+  }
+
+  /** What the client gets; `own`: it is the handler's. Body null: a stream. */
+  async end(status, headers, body) {
+    const told = await this.tell("end", body === null
+      ? { status, headers, stream: true } : { status, headers },
+    body || Buffer.alloc(0));
+    if (told && told.code === 422) return this.broken(502);
+    if (!told || told.code !== 200) return UNKNOWN;
+    const own = told.head.do === "own";
+    return { ...told.head, own, body: own ? body || Buffer.alloc(0) : told.body };
+  }
+
+  /** The handler ended without an answer: what it did is not known. */
+  async broken(status) {
+    const told = await this.tell("broken", { status }, Buffer.alloc(0));
+    return told && told.code === 200 && told.head.do === "send"
+      ? { ...told.head, body: told.body } : UNKNOWN;
+  }
+}
+
+// ---- The response, held ---------------------------------------------------------
+
+const METHODS = ["writeHead", "flushHeaders", "write", "end", "destroy"];
+
+/** Keeps what the handler answers until the server has recorded it. */
+class Held {
+  constructor(x, res) {
+    Object.assign(this, { x, res, parts: [], size: 0, state: "held", raw: null });
+    this.own = Object.fromEntries(METHODS.map(m => [m, res[m]]));
+    for (const m of METHODS) res[m] = (...args) => this[m](...args);
+  }
+
+  headers() {
+    const lines = this.raw ? [...this.raw] : [];
+    const set = new Set(lines.map(([name]) => name.toLowerCase()));
+    for (const name of this.res.getRawHeaderNames()) {
+      if (set.has(name.toLowerCase())) continue;
+      for (const value of [].concat(this.res.getHeader(name))) {
+        lines.push([name, String(value)]);
+      }
+    }
+    return lines;
+  }
+
+  writeHead(status, ...more) {
+    const given = more.find(m => typeof m === "object" && m !== null);
+    this.res.statusCode = status;
+    if (Array.isArray(given) && !Array.isArray(given[0])) {
+      this.raw = [];
+      for (let i = 0; i < given.length; i += 2) {
+        this.raw.push([String(given[i]), String(given[i + 1])]);
+      }
+    } else if (given) {
+      for (const [name, value] of Array.isArray(given) ? given
+        : Object.entries(given)) {
+        this.res.setHeader(name, value);
+      }
+    }
+    return this.res;
+  }
+
+  flushHeaders() {
+    if (this.x.isLong(this.size, this.headers())) this.stream();
+  }
+
+  write(data, encoding, done) {
+    if (typeof encoding === "function") [encoding, done] = [undefined, encoding];
+    const part = typeof data === "string" ? Buffer.from(data, encoding)
+      : Buffer.from(data);
+    if (this.state === "sending") return this.own.write.call(this.res, part, done);
+    if (this.state === "over") return false;
+    this.parts.push(part);
+    this.size += part.length;
+    if (done) process.nextTick(done);
+    this.flushHeaders();
+    return true;
+  }
+
+  end(data, encoding, done) {
+    if (typeof data === "function") [data, done] = [undefined, data];
+    if (typeof encoding === "function") [encoding, done] = [undefined, encoding];
+    if (data !== undefined && data !== null) this.write(data, encoding);
+    if (done) this.res.once("finish", done);
+    if (this.state === "sending") {
+      this.state = "over";
+      this.own.end.call(this.res);
+    } else if (this.state === "held") {
+      this.state = "told";
+      const body = Buffer.concat(this.parts);
+      this.tell(this.x.end(this.res.statusCode, this.headers(), body), false);
+    } else if (this.state === "told") {
+      this.ended = true; // of a stream, before its head was recorded
+    }
+    return this.res;
+  }
+
+  /** The handler cuts its client off, or has thrown: see handler(). */
+  destroy(error, status = 502) {
+    if (this.state === "held") {
+      this.state = "told";
+      this.tell(this.x.broken(status), false);
+    } else if (this.state !== "told") {
+      this.own.destroy.call(this.res, error);
+    }
+    return this.res;
+  }
+
+  stream() {
+    if (this.state !== "held") return;
+    this.state = "told";
+    this.tell(this.x.end(this.res.statusCode, this.headers(), null), true);
+  }
+
+  async tell(telling, long) {
+    const answer = await telling.catch(error => {
+      this.x.guard.log(`once: ${error.message}`);
+      return UNKNOWN;
+    });
+    if (!(long && answer.own)) {
+      this.state = "over";
+      send(this.res, answer, this.own);
+      if (long) this.res.emit("close"); // its source is not needed any more
+      return;
+    }
+    this.state = "sending";
+    begin(this.res, answer, this.own, []);
+    for (const part of this.parts) this.own.write.call(this.res, part);
+    if (this.parts.length === 0) this.own.flushHeaders.call(this.res);
+    if (this.ended) {
+      this.state = "over";
+      this.own.end.call(this.res);
+    }
+  }
+}
+
+function begin(res, answer, own, more) {
+  for (const name of res.getHeaderNames()) res.removeHeader(name);
+  const lines = answer.headers.filter(
+    ([name]) => name.toLowerCase() !== "content-length").concat(more);
+  own.writeHead.call(res, answer.status, lines.flat());
+}
+
+function send(res, answer, own = res) {
+  begin(res, answer, own, [204, 304].includes(answer.status) ? []
+    : [["Content-Length", String(answer.body.length)]]);
+  own.end.call(res, answer.body);
+}
+
+// ---- The request ------------------------------------------------------------------
+
+/** Reads it, at most one byte more than is allowed: that is a 413. */
+async function read(req, most) {
+  const parts = [];
+  let size = 0;
+  for await (const part of req.iterator({ destroyOnReturn: false })) {
+    parts.push(part);
+    size += part.length;
+    if (size > most) break;
+  }
+  return Buffer.concat(parts).subarray(0, most + 1);
+}
+
+/** The same request, with its body still to be read. */
+function rewind(req, body) {
+  Readable.call(req, {});
+  req.push(body);
+  req.push(null);
+}
+
+function setHeader(req, name, value) {
+  const lower = name.toLowerCase();
+  for (let i = req.rawHeaders.length - 2; i >= 0; i -= 2) {
+    if (req.rawHeaders[i].toLowerCase() === lower) req.rawHeaders.splice(i, 2);
+  }
+  delete req.headers[lower];
+  if (value === undefined) return;
+  req.headers[lower] = value;
+  req.rawHeaders.push(name, value);
+}
+
+function sizeOf(text) {
+  const [, number, unit] = /^(\d+)([kKmM]?)$/.exec(String(text));
+  return Number(number) * { "": 1, k: 1024, m: 1048576 }[unit.toLowerCase()];
+}
+
+/**
+ * Middleware for Express and Connect. `scope`: who has authenticated, of the
+ * request; `route`: the options of the directives, or a name that the server
+ * knows; `key`, `fingerprint`, `label`: computed of the request; `bypass`: requests
+ * pass while the server is away; `serve`, `tokenFile`: where it is; `log`: gets
+ * lines.
+ */
+function once(options) {
+  const { route = {}, bypass = false, log = console.error } = options;
+  const given = typeof route === "string" ? {} : route;
+  if (bypass && (given.lost !== "takeover" || given.store_failure !== "bypass")) {
+    throw new Error("bypass needs lost=takeover and store_failure=bypass");
+  }
+  if (!options.scope && typeof route !== "string" && given.scope !== "off") {
+    throw new Error("scope: who is the caller? Or route: { scope: \"off\" }");
+  }
+  const guard = { route, bypass, log,
+    server: new Server(options.serve, options.tokenFile) };
+  const most = given.max_request ? sizeOf(given.max_request) : BODY_MAX;
+  const computed = ["scope", "key", "fingerprint", "label"].filter(
+    name => options[name]);
+
+  async function guarded(req, res, next) {
+    const body = await read(req, most);
+    const head = { id: crypto.randomBytes(16).toString("hex"),
+      method: req.method, target: req.originalUrl || req.url, headers: [], route };
+    for (let i = 0; i < req.rawHeaders.length; i += 2) {
+      head.headers.push([req.rawHeaders[i], req.rawHeaders[i + 1]]);
+    }
+    for (const name of computed) {
+      const value = await options[name](req);
+      if (value !== undefined && value !== null) head[name] = String(value);
+    }
+    const x = new Exchange(guard, head, body);
+    const told = await x.begin();
+    for (const name of INTERNAL) setHeader(req, name);
+    if (told.answer) {
+      send(res, told.answer);
+      return;
+    }
+    rewind(req, body);
+    if (told.pass) {
+      for (const [name, value] of told.pass) res.setHeader(name, value);
+    } else {
+      setHeader(req, "Idempotency-Attempt", String(told.run.attempt));
+      setHeader(req, "Idempotency-Record", told.run.record);
+      if (told.run.key) setHeader(req, "Idempotency-Key", told.run.key);
+      req.once = new Held(x, res);
+    }
+    next();
+  }
+
+  return (req, res, next) => {
+    guarded(req, res, next).catch(error => {
+      log(`once: ${error.message}`);
+      res.destroy();
+    });
+  };
+}
+
+/** For http.createServer(): a handler that throws, or whose promise is rejected,
+ * is an unknown outcome; an error with the code "ETIMEDOUT" is a 504. */
+once.handler = (options, handler) => {
+  const middleware = once(options);
+  return (req, res) => middleware(req, res, async () => {
+    try {
+      await handler(req, res);
+    } catch (error) {
+      (options.log || console.error)(`once: the handler broke: ${error.message}`);
+      if (req.once) {
+        req.once.destroy(error, error.code === "ETIMEDOUT" ? 504 : 502);
+      } else {
+        res.destroy();
+      }
+    }
+  });
+};
+
+module.exports = once;
