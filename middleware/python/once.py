@@ -604,26 +604,30 @@ class _Answering:
             self.status = message["status"]
             self.lines = [[n.decode("latin-1"), v.decode("latin-1")]
                           for n, v in message.get("headers", ())]
+            if self.x.is_long(0, self.lines):
+                await self._tell(True, True)
             return
         more = message.get("more_body", False)
         if self.state == "held":
             self.body += message.get("body", b"")
             long = self.x.is_long(len(self.body), self.lines)
-            if more and not long:
-                return
-            self.state = "told"
-            told = await asyncio.shield(_adrive(self.x.end(
-                self.status, self.lines, None if long else self.body),
-                self.guard.server))
-            if told.own and long:
-                told = told._replace(body=self.body)
-            self.state = "stream" if told.own and more else "over"
-            await self.guard._send(told, self.send, self.state == "stream")
-            if more and not told.own:
-                raise _Unwanted()
+            if long or not more:
+                await self._tell(long, more)
         elif self.state == "stream":
             self.state = "stream" if more else "over"
             await self.send(message)
+
+    async def _tell(self, long: bool, more: bool) -> None:
+        self.state = "told"
+        told = await asyncio.shield(_adrive(self.x.end(
+            self.status, self.lines, None if long else self.body),
+            self.guard.server))
+        if told.own and long:
+            told = told._replace(body=self.body)
+        self.state = "stream" if told.own and more else "over"
+        await self.guard._send(told, self.send, self.state == "stream")
+        if more and not told.own:
+            raise _Unwanted()
 
 
 def _adding(send: Callable, lines: list) -> Callable:

@@ -12,6 +12,7 @@ import base64
 import logging
 import os
 import re
+import signal
 import sys
 import urllib.parse
 
@@ -83,8 +84,8 @@ class Handler:
             return
         try:
             writer.write(self.request(scope, body))
-            await asyncio.wait_for(self.forward(scope, reader, send),
-                                   self.location.timeout)
+            status, lines = await self.timely(self.head(reader))
+            await self.forward(scope, reader, send, status, lines)
         except asyncio.TimeoutError as wrong:
             raise TimeoutError() from wrong
         except (OSError, EOFError, ValueError) as wrong:
@@ -101,7 +102,11 @@ class Handler:
                   if n.decode("latin-1").lower() not in NOT_FORWARDED]
         return ("\r\n".join(lines) + "\r\n\r\n").encode("latin-1") + body
 
-    async def forward(self, scope, reader, send):
+    async def timely(self, reading):
+        return await asyncio.wait_for(reading, self.location.timeout)
+
+    @staticmethod
+    async def head(reader):
         first, lines = await reader.readuntil(b"\r\n"), []
         match = re.fullmatch(rb"HTTP/1\.[01] ([2-5]\d\d)( .*)?\r\n", first)
         if match is None:
@@ -111,7 +116,9 @@ class Handler:
             if not colon:
                 raise Cut()
             lines.append((name, value.strip()))
-        status = int(match.group(1))
+        return int(match.group(1)), lines
+
+    async def forward(self, scope, reader, send, status, lines):
         values = {n.lower(): v for n, v in lines}
         kept = [(n, v) for n, v in lines if n.lower() not in NOT_FORWARDED]
         if values.get("content-type", "").startswith("text/event-stream") and \
@@ -124,7 +131,7 @@ class Handler:
             return
         no_body = scope["method"] == "HEAD" or status in (204, 304)
         await self.answer(send, status, kept, b"" if no_body else
-                          await self.body(reader, values))
+                          await self.timely(self.body(reader, values)))
 
     @staticmethod
     async def body(reader, values):
@@ -204,6 +211,7 @@ def main():
     host, _, port = service.top["listen"].rpartition(":")
     config = uvicorn.Config(service, host=host, port=int(port), http="h11",
                             lifespan="off", access_log=False, log_config=None)
+    signal.signal(signal.SIGQUIT, lambda *_: os._exit(0))
     uvicorn.Server(config).run()
 
 
