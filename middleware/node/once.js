@@ -244,6 +244,7 @@ class Held {
         this.res.setHeader(name, value);
       }
     }
+    this.flushHeaders();
     return this.res;
   }
 

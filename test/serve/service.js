@@ -121,7 +121,8 @@ async function forward(location, req, res) {
   let late = false;
   const timer = setTimeout(() => { late = true; conn.destroy(); },
     location.timeout * 1000);
-  res.on("close", () => conn.destroy());
+  // A client that leaves ends nothing; a stream that is not sent does.
+  res.on("close", () => { if (!req.once || req.once.state === "over") conn.destroy(); });
   try {
     const lines = [`${req.method} ${req.url} HTTP/1.1`, "Connection: close",
       `Content-Length: ${body.length}`];
@@ -144,7 +145,7 @@ async function forward(location, req, res) {
       if (!NOT_FORWARDED.has(name.toLowerCase())) kept.push(name, value);
     }
     const status = Number(first[1]);
-    if ((values["content-type"] || "").startsWith("text/event-stream") &&
+    if (/^(text\/event-stream|application\/x-ndjson)/.test(values["content-type"]) &&
         !("content-length" in values)) {
       clearTimeout(timer);
       res.writeHead(status, kept);

@@ -121,7 +121,7 @@ class Handler:
     async def forward(self, scope, reader, send, status, lines):
         values = {n.lower(): v for n, v in lines}
         kept = [(n, v) for n, v in lines if n.lower() not in NOT_FORWARDED]
-        if values.get("content-type", "").startswith("text/event-stream") and \
+        if values.get("content-type", "").startswith(once.STREAMS) and \
                 "content-length" not in values:
             await send(self.start(status, kept))
             while part := await reader.read(65536):
