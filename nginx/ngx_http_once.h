@@ -185,7 +185,8 @@ ngx_http_once_bytes(ngx_str_t *s)
 static ngx_inline ngx_uint_t
 ngx_http_once_same(ngx_str_t *a, ngx_str_t *b)
 {
-    return a->len == b->len && ngx_strncmp(a->data, b->data, a->len) == 0;
+    return a->len == b->len
+           && (a->len == 0 || ngx_strncmp(a->data, b->data, a->len) == 0);
 }
 
 

@@ -31,21 +31,6 @@ static const char *computed(struct serve_call *k, const char *name)
     return text;
 }
 
-void serve_check_room(struct serve_call *k)
-{
-    const struct serve *s = k->serve;
-
-    if (s->ending)
-        serve_refuse(k, MHD_HTTP_SERVICE_UNAVAILABLE, "ending",
-                     "It is about to end.");
-    else if (s->connections > SERVE_CONNECTIONS - SERVE_FOR_ENDS)
-        serve_refuse(k, MHD_HTTP_SERVICE_UNAVAILABLE, "busy",
-                     "There are too many connections.");
-    else if (s->n_open >= s->max_open)
-        serve_refuse(k, MHD_HTTP_SERVICE_UNAVAILABLE, "busy",
-                     "--max-open exchanges run.");
-}
-
 void serve_begin_head(struct serve_call *k)
 {
     once_http_request r = ONCE_HTTP_REQUEST_INIT;
@@ -112,13 +97,6 @@ static enum MHD_Result say_pass(struct serve_call *k, const once_exchange *x)
     return serve_say(k, MHD_HTTP_OK, head, (once_bytes){NULL, 0});
 }
 
-enum MHD_Result serve_say_abandoned(struct serve_call *k)
-{
-    serve_refuse(k, MHD_HTTP_CONFLICT, "id-abandoned",
-                 "This id was abandoned.");
-    return serve_say_refused(k);
-}
-
 /* The exchange has come to this step, and `k` is no longer awaited by it. */
 static enum MHD_Result follow(struct serve_call *k, struct serve_open *o,
                               int step)
@@ -148,51 +126,9 @@ static enum MHD_Result follow(struct serve_call *k, struct serve_open *o,
 
 /* ---- The claim ---------------------------------------------------------------- */
 
-static enum MHD_Result refuse_id(struct serve_call *k)
-{
-    serve_refuse(
-        k, MHD_HTTP_CONFLICT, "id-reused",
-        "This id is another request's, or \"again\" is missing: is the "
-        "source of random numbers that of a parent process?");
-    return serve_say_refused(k);
-}
-
 static int is_same(const struct serve_call *k, const struct serve_open *o)
 {
     return o->x != NULL && once__exchange_same(k->x, o->x) == 1;
-}
-
-int serve_known(struct serve_call *k,
-                int (*same)(const struct serve_call *k,
-                            const struct serve_open *o),
-                enum MHD_Result (*run)(struct serve_call *k,
-                                       const struct serve_open *o),
-                enum MHD_Result *answer)
-{
-    struct serve_open *o = serve_open_find(k->serve, k->id);
-    struct serve_call *old;
-
-    if (serve_gone_is(k->serve, k->id)) {
-        *answer = serve_say_abandoned(k);
-        return 1;
-    }
-    if (o == NULL)
-        return 0;
-    if (!json_is_true(json_object_get(k->json, "again")) ||
-        o->state == SERVE_ENDS || !same(k, o)) {
-        *answer = refuse_id(k);
-    } else if (o->state == SERVE_RUNS) {
-        *answer = run(k, o);
-    } else { /* it takes the place of the call that waits */
-        old = o->call;
-        old->superseded = 1;
-        old->open = NULL;
-        o->call = k;
-        k->open = o;
-        serve_go_on(old);
-        *answer = serve_wait(k);
-    }
-    return 1;
 }
 
 enum MHD_Result serve_begin(struct serve_call *k)
@@ -217,12 +153,5 @@ enum MHD_Result serve_begin(struct serve_call *k)
 
 enum MHD_Result serve_begun(struct serve_call *k)
 {
-    if (k->superseded) {
-        serve_refuse(k, MHD_HTTP_CONFLICT, "superseded",
-                     "The same begin came again.");
-        return serve_say_refused(k);
-    }
-    if (k->kind == SERVE_CALL_BEGIN)
-        return serve_call_begun(k);
     return follow(k, k->open, once_exchange_step(k->open->x));
 }

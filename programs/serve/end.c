@@ -261,11 +261,3 @@ enum MHD_Result serve_ended(struct serve_call *k)
     serve_open_free(o);
     return rc;
 }
-
-void serve_go_on_alone(struct serve_open *o)
-{
-    if (o->attempt != NULL ? o->rc == ONCE_OWNER
-                           : once_exchange_step(o->x) == ONCE_HTTP_RUN)
-        serve_open_release(o);
-    serve_open_free(o);
-}

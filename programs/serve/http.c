@@ -10,8 +10,6 @@
  */
 #include "programs/serve/serve.h"
 
-#include <assert.h>
-#include <stdarg.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -25,93 +23,6 @@ static const char *const paths[] = {
     [SERVE_CALL_BEGIN] = "/v1/call/begin", [SERVE_CALL_END] = "/v1/call/end",
 };
 enum { PATHS = sizeof(paths) / sizeof(paths[0]) };
-
-/* ---- Out ------------------------------------------------------------------- */
-
-void serve_refuse(struct serve_call *k, unsigned status, const char *error,
-                  const char *format, ...)
-{
-    va_list args;
-
-    if (k->refused != 0)
-        return;
-    k->refused = status;
-    k->error = error;
-    va_start(args, format);
-    (void)vsnprintf(k->why, sizeof(k->why), format, args);
-    va_end(args);
-}
-
-enum MHD_Result serve_say(struct serve_call *k, unsigned status, json_t *head,
-                          once_bytes body)
-{
-    size_t n = head != NULL ? json_dumpb(head, NULL, 0, JSON_COMPACT) : 0;
-    char *text = n > 0 ? malloc(n + 1 + body.size) : NULL;
-    struct MHD_Response *r;
-    enum MHD_Result rc;
-
-    if (text == NULL) {
-        json_decref(head);
-        return MHD_NO; /* the connection ends, which says nothing */
-    }
-    (void)json_dumpb(head, text, n, JSON_COMPACT);
-    json_decref(head);
-    text[n++] = '\n';
-    if (body.size > 0)
-        memcpy(text + n, body.data, body.size);
-    r = MHD_create_response_from_buffer(n + body.size, text,
-                                        MHD_RESPMEM_MUST_FREE);
-    if (r == NULL) {
-        free(text);
-        return MHD_NO;
-    }
-    (void)MHD_add_response_header(r, "Content-Type", "application/vnd.once");
-    if (status == MHD_HTTP_SERVICE_UNAVAILABLE)
-        (void)MHD_add_response_header(r, "Retry-After", "1");
-    rc = MHD_queue_response(k->c, status, r);
-    MHD_destroy_response(r);
-    return rc;
-}
-
-enum MHD_Result serve_say_do(struct serve_call *k, const char *what)
-{
-    return serve_say(k, MHD_HTTP_OK, json_pack("{s:s}", "do", what),
-                     (once_bytes){NULL, 0});
-}
-
-enum MHD_Result serve_say_reply(struct serve_call *k, const once_exchange *x)
-{
-    const once_http_answer *a = once_exchange_reply(x);
-    int own = once_exchange_is_own(x);
-    once_bytes none = {NULL, 0};
-
-    return serve_say(k, MHD_HTTP_OK,
-                     json_pack("{s:s, s:i, s:o}", "do", own ? "own" : "send",
-                               "status", a->status, "headers",
-                               serve_lines_json(a)),
-                     own ? none : a->body);
-}
-
-enum MHD_Result serve_say_refused(struct serve_call *k)
-{
-    assert(k->refused != 0);
-    return serve_say(k, k->refused,
-                     json_pack("{s:s, s:s}", "error", k->error, "text", k->why),
-                     (once_bytes){NULL, 0});
-}
-
-enum MHD_Result serve_wait(struct serve_call *k)
-{
-    k->serve->waiting++;
-    MHD_suspend_connection(k->c);
-    return MHD_YES;
-}
-
-void serve_go_on(struct serve_call *k)
-{
-    k->serve->waiting--;
-    MHD_resume_connection(k->c);
-}
 
 /* ---- In ---------------------------------------------------------------------- */
 
@@ -237,6 +148,19 @@ static enum MHD_Result answer(struct serve_call *k)
                                          : serve_end(k);
 }
 
+/* The engine has answered. */
+static enum MHD_Result go_on(struct serve_call *k)
+{
+    if (k->superseded) {
+        serve_refuse(k, MHD_HTTP_CONFLICT, "superseded",
+                     "The same begin came again.");
+        return serve_say_refused(k);
+    }
+    return k->kind == SERVE_BEGIN        ? serve_begun(k)
+           : k->kind == SERVE_CALL_BEGIN ? serve_call_begun(k)
+                                         : serve_ended(k);
+}
+
 /* ---- libmicrohttpd ----------------------------------------------------------- */
 
 static enum MHD_Result handler(void *user, struct MHD_Connection *c,
@@ -267,9 +191,7 @@ static enum MHD_Result handler(void *user, struct MHD_Connection *c,
         return MHD_YES;
     }
     if (k->started)
-        return k->kind == SERVE_BEGIN || k->kind == SERVE_CALL_BEGIN
-                   ? serve_begun(k)
-                   : serve_ended(k);
+        return go_on(k);
     k->started = 1;
     return answer(k);
 }

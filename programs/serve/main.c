@@ -46,11 +46,6 @@ struct options {
     int may_forget;
 };
 
-uint64_t serve_now_ms(void)
-{
-    return cli_steady_us() / 1000;
-}
-
 /* ---- Options ------------------------------------------------------------------ */
 
 static int take(const struct cli *c, void *user, int o)
@@ -68,7 +63,7 @@ static int take(const struct cli *c, void *user, int o)
         break;
     case SERVE_OPT_ROUTE:
         if (p->n_routes == SERVE_NAMED_MAX)
-            return cli_usage(c, "--route may be given %d times",
+            return cli_usage(c, "--define may be given %d times",
                              SERVE_NAMED_MAX);
         p->routes[p->n_routes++] = optarg;
         break;
@@ -140,16 +135,6 @@ static int read_bearer(struct serve *s, const char *path)
 }
 
 /* ---- What the engine's thread does ----------------------------------------------- */
-
-/* An exchange is in the list once: nobody asks for it before it went on. */
-void serve_wake(void *user)
-{
-    struct serve_wake *w = user;
-
-    w->next = atomic_load(&w->serve->woken);
-    while (!atomic_compare_exchange_weak(&w->serve->woken, &w->next, w))
-        ;
-}
 
 static void ring(void *user)
 {

@@ -117,39 +117,3 @@ int serve_head_id(struct serve_call *k)
                  "\"id\": 32 hexadecimal digits, drawn for each attempt.");
     return 0;
 }
-
-/* ---- Out ------------------------------------------------------------------ */
-
-static json_t *characters_of(const char *bytes)
-{
-    size_t n = strlen(bytes);
-    char *text = malloc(2 * n + 1), *at = text;
-    json_t *out = NULL;
-    unsigned c;
-
-    if (text == NULL)
-        return NULL;
-    for (; (c = (unsigned char)*bytes) != 0; bytes++) {
-        if (c >= 0x80)
-            *at++ = (char)(0xc0 | c >> 6);
-        *at++ = (char)(c >= 0x80 ? 0x80 | (c & 0x3f) : c);
-    }
-    out = json_stringn(text, (size_t)(at - text));
-    free(text);
-    return out;
-}
-
-json_t *serve_lines_json(const once_http_answer *a)
-{
-    json_t *all = json_array();
-    size_t i;
-
-    for (i = 0; i < a->n && all != NULL; i++)
-        if (json_array_append_new(
-                all, json_pack("[oo]", characters_of(a->headers[i].name),
-                               characters_of(a->headers[i].value))) < 0) {
-            json_decref(all);
-            return NULL;
-        }
-    return all;
-}

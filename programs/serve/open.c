@@ -15,9 +15,6 @@
 #include <stdlib.h>
 #include <string.h>
 
-#define OF(link, member)                                                       \
-    ((struct serve_open *)((char *)(link)-offsetof(struct serve_open, member)))
-
 /* An id that was abandoned, and until when it is refused. */
 struct serve_gone {
     uint8_t id[ONCE_TOKEN_SIZE]; /* first */
@@ -160,39 +157,16 @@ void serve_open_stop(struct serve_open *o)
         once_exchange_cancel(o->x);
 }
 
-/* Its handler has had its time. A late answer is taken all the same, by its
- * token. */
-static void time_out(struct serve_open *o)
-{
-    int asked;
-
-    serve_open_leave(o);
-    o->state = SERVE_ENDS;
-    if (o->attempt != NULL)
-        asked = once_give_up_start(o->attempt, ONCE_REASON_TIMEOUT,
-                                   serve_call_done, o) == ONCE_OK;
-    else
-        asked =
-            once_exchange_broken(o->x, 504, serve_wake, o) == ONCE_HTTP_WAIT;
-    if (!asked)
-        serve_open_free(o);
-}
-
 static int by_gone_id(const void *a, const void *b)
 {
     return memcmp(a, b, ONCE_TOKEN_SIZE);
 }
 
-void serve_open_turn(struct serve *s)
+void serve_gone_turn(struct serve *s)
 {
     uint64_t now = serve_now_ms();
-    struct serve_route *r;
     struct serve_gone *g;
 
-    for (r = s->routes; r != NULL; r = r->next)
-        while (r->running.next != &r->running &&
-               OF(r->running.next, of_route)->until_ms <= now)
-            time_out(OF(r->running.next, of_route));
     while ((g = s->first_gone) != NULL && g->until_ms <= now) {
         s->first_gone = g->next;
         if (g->next == NULL)
@@ -232,20 +206,6 @@ int serve_gone_is(const struct serve *s, const uint8_t id[ONCE_TOKEN_SIZE])
 }
 
 /* ---- The end ---------------------------------------------------------------- */
-
-static void cancel(const void *node, VISIT order, int depth)
-{
-    struct serve_open *o = *(struct serve_open *const *)node;
-
-    (void)depth;
-    if ((order == postorder || order == leaf) && o->state == SERVE_CLAIMS)
-        serve_open_stop(o);
-}
-
-void serve_open_cancel(struct serve *s)
-{
-    twalk(s->ids, cancel);
-}
 
 /* The records are left as they are: the next server takes the answers. */
 void serve_open_clear(struct serve *s)

@@ -7,7 +7,7 @@
 
 /* clang-format off */
 const char serve_help[] =
-    "usage: once serve --store URL [--listen WHERE] [--route NAME=FILE]...\n"
+    "usage: once serve --store URL [--listen WHERE] [--define NAME=FILE]...\n"
     "\n"
     "Keeps the contract of Idempotency-Key for services in any language: a\n"
     "middleware in the service asks it before the handler runs, and tells it the\n"
@@ -18,9 +18,9 @@ const char serve_help[] =
     "                 may read each answer of the store\n"
     "  --token-file FILE   on loopback: its first line is what clients send as\n"
     "                 \"Authorization: Bearer\"; only its owner may read it\n"
-    "  --route NAME=FILE   what a route is, as one JSON object, up to 100 times:\n"
+    "  --define NAME=FILE   what a route is, as one JSON object, up to 100 times:\n"
     "                 programs say its name\n"
-    "  --routes-only  a program may say nothing but such names\n"
+    "  --defined-only  a program may say nothing but such names\n"
     "  --max-open N   exchanges whose handlers run (100000)\n"
     "  --buffers SIZE bytes of answers in memory (256m)\n"
     "  --volatile     a store that a restart forgets is taken\n"
@@ -33,8 +33,8 @@ const struct cli_option serve_options[] = {
     CLI_HELP_OPTION,
     {"listen", "127.0.0.1:0 systemd", .id = SERVE_OPT_LISTEN},
     {"token-file", CLI_FILES, .id = SERVE_OPT_TOKEN_FILE},
-    {"route", "", .id = SERVE_OPT_ROUTE},
-    {"routes-only", NULL, .id = SERVE_OPT_ROUTES_ONLY},
+    {"define", "", .id = SERVE_OPT_ROUTE},
+    {"defined-only", NULL, .id = SERVE_OPT_ROUTES_ONLY},
     {"max-open", "", .id = SERVE_OPT_MAX_OPEN},
     {"buffers", "", .id = SERVE_OPT_BUFFERS},
     {"volatile", NULL, .id = SERVE_OPT_VOLATILE},

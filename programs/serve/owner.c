@@ -107,42 +107,6 @@ void serve_owner_drop(struct serve *s, struct serve_owner *w)
     free(w);
 }
 
-/* A handler that ran is given up; one that never began is not let begin. */
-static void bury(struct serve_owner *w)
-{
-    struct serve_link *at, *next;
-    struct serve_open *o;
-
-    for (at = w->open.next; at != &w->open; at = next) {
-        next = at->next;
-        o = (struct serve_open *)((char *)at -
-                                  offsetof(struct serve_open, of_owner));
-        if (o->state == SERVE_RUNS) {
-            serve_open_free(o);
-        } else if (o->state == SERVE_CLAIMS) {
-            o->abandoned = 1;
-            serve_open_stop(o);
-        }
-    }
-}
-
-void serve_owner_turn(struct serve *s)
-{
-    struct epoll_event found[64];
-    struct serve_owner *w;
-    int i, n;
-
-    n = epoll_wait(s->deaths, found, 64, 0);
-    for (i = 0; i < n; i++) {
-        w = found[i].data.ptr;
-        w->dead = 1;
-        (void)epoll_ctl(s->deaths, EPOLL_CTL_DEL, w->pidfd, NULL);
-        w->uses++;
-        bury(w);
-        serve_owner_drop(s, w);
-    }
-}
-
 int serve_owner_may(const struct serve_owner *by, const struct serve_owner *w)
 {
     return by->uid == w->uid || by->uid == 0;

@@ -453,7 +453,7 @@ struct serve_route *serve_route_of(struct serve_call *k)
         given = none = json_object();
     if (!json_is_object(given))
         serve_refuse(k, MHD_HTTP_UNPROCESSABLE_CONTENT, "route",
-                     "\"route\" is no object, or no name of --route.");
+                     "\"route\" is no object, or no name of --define.");
     else
         out = route(k->serve, given,
                     (k->key != NULL ? HAS_KEY : 0) |
@@ -502,23 +502,23 @@ int serve_route_name(struct serve *s, const char *text)
     once_error err = {0, "no memory"};
 
     if (s->n_named == SERVE_NAMED_MAX)
-        return cli_usage(s->cli, "--route may be given %d times",
+        return cli_usage(s->cli, "--define may be given %d times",
                          SERVE_NAMED_MAX);
     if (equals == NULL || equals == text)
-        return cli_usage(s->cli, "--route is NAME=FILE");
+        return cli_usage(s->cli, "--define is NAME=FILE");
     n->route = json_load_file(equals + 1, JSON_REJECT_DUPLICATES, &wrong);
     if (!json_is_object(n->route)) {
         json_decref(n->route);
         return cli_say(s->cli, CLI_STORE,
-                       "--route %.*s: the file has not one JSON object: %s",
+                       "--define %.*s: the file has not one JSON object: %s",
                        (int)(equals - text), text, wrong.text);
     }
     n->name = strndup(text, (size_t)(equals - text));
     if (n->name == NULL || named(s, n->name) != NULL)
-        return cli_usage(s->cli, "--route: two have one name");
+        return cli_usage(s->cli, "--define: two have one name");
     s->n_named++;
     if (route(s, n->route, 0, &err) == NULL)
-        return cli_usage(s->cli, "--route %s: %s", n->name, err.text);
+        return cli_usage(s->cli, "--define %s: %s", n->name, err.text);
     return CLI_OK;
 }
 

@@ -5,14 +5,18 @@
  *
  *    main.c      options, the store, the loop, start and end
  *    options.c   its options, also for `once serve`
- *    http.c      a request in, an answer out: libmicrohttpd
+ *    http.c      a request in: libmicrohttpd
  *    begin.c     /v1/begin: may the handler run?
  *    end.c       /v1/end, broken, abandon: what it has answered
  *    call.c      /v1/call/begin and end: the same for functions
+ *    known.c     ids that are known already
+ *    turn.c      deaths, time limits, the end
  *    open.c      exchanges between their begin and their end
  *    owner.c     processes that speak to us, and their deaths
  *    route.c     the options of a route, from JSON
  *    message.c   the head of a message: a line of JSON
+ *    say.c       what is answered
+ *    wake.c      calls that wait for the engine
  *
  * One thread does everything here. The engine's thread only calls
  * serve_wake(): it puts what can go on into a list, and rings once a batch.
@@ -219,8 +223,6 @@ void serve_end_head(struct serve_call *k);
 void serve_end_body(struct serve_call *k, const void *data, size_t size);
 enum MHD_Result serve_end(struct serve_call *k);
 enum MHD_Result serve_ended(struct serve_call *k);
-/* An exchange for which no call waits can go on. */
-void serve_go_on_alone(struct serve_open *o);
 
 /* ---- call.c -------------------------------------------------------------- */
 
@@ -253,23 +255,30 @@ void serve_open_free(struct serve_open *o);
 void serve_open_release(struct serve_open *o);
 /* Ends its waiting for another. */
 void serve_open_stop(struct serve_open *o);
-/* Ends what has run for too long, and forgets what was abandoned. */
-void serve_open_turn(struct serve *s);
+/* Forgets what was abandoned long ago. */
+void serve_gone_turn(struct serve *s);
 /* For a minute: a begin that comes late claims nothing. 0: no memory. */
 int serve_gone_note(struct serve *s, const uint8_t id[ONCE_TOKEN_SIZE]);
 int serve_gone_is(const struct serve *s, const uint8_t id[ONCE_TOKEN_SIZE]);
-/* Ends the waiting of all claims: their callers are told to come again. */
-void serve_open_cancel(struct serve *s);
 /* The engine is closed. */
 void serve_open_clear(struct serve *s);
+
+/* ---- turn.c -------------------------------------------------------------- */
+
+/* Ends what has run for too long, and forgets what was abandoned. */
+void serve_open_turn(struct serve *s);
+/* Ends what processes have left that are dead. */
+void serve_owner_turn(struct serve *s);
+/* An exchange for which no call waits can go on. */
+void serve_go_on_alone(struct serve_open *o);
+/* Ends the waiting of all claims: their callers are told to come again. */
+void serve_open_cancel(struct serve *s);
 
 /* ---- owner.c ------------------------------------------------------------- */
 
 /* Of a connection; serve_owner_drop() when it ends. NULL: no memory. */
 struct serve_owner *serve_owner_of(struct serve *s, int fd);
 void serve_owner_drop(struct serve *s, struct serve_owner *w);
-/* Ends what processes have left that are dead. */
-void serve_owner_turn(struct serve *s);
 /* 1: `by` may end what `w` has begun. */
 int serve_owner_may(const struct serve_owner *by, const struct serve_owner *w);
 
@@ -298,7 +307,5 @@ const char *serve_head_bytes(struct serve_call *k, const char *name);
 void serve_head_lines(struct serve_call *k);
 /* The id, 32 digits: 1, or the call is refused. */
 int serve_head_id(struct serve_call *k);
-/* The lines of an answer, its bytes as characters; NULL: no memory. */
-json_t *serve_lines_json(const once_http_answer *a);
 
 #endif /* ONCE_SERVE_SERVE_H */

@@ -59,10 +59,11 @@ MEANING = {
     "--print": ("print the schema, and change nothing", "init messages"),
     "--realm": ("the request's realm", f"name {WHICH}"),
     "--request": ("the record is a gateway's request", WHICH),
+    "--listen": ("where a program may be reached", "console serve"),
     "--route": ("the route's name", "messages-emit messages-outbox"),
     "--scope-file": ("the request's scope, in a file", f"name {WHICH}"),
     "--secret": ("a header that is a credential", "send lookup"),
-    "--store": ("the store of records", "run ls check console purge stats "
+    "--store": ("the store of records", "run ls check console serve purge stats "
                 f"verify backup restore clock init dump messages-consume {WHICH}"),
     "--timeout": ("how long an answer is waited for", "check lookup messages-relay"),
     "--why": ("the reason of a decision", f"resolve forget restore {ROWS}"),
@@ -91,7 +92,7 @@ def test_what_two_commands_take_means_the_same(options):
 
 def test_what_prints_a_result_prints_json(options):
     """The others print what a command prints, or nothing."""
-    silent = {"run", "console", "messages-relay", "messages-consume",
+    silent = {"run", "console", "serve", "messages-relay", "messages-consume",
               "completion"}
     script = subprocess.run([ONCE, "completion", "bash"], check=True,
                             capture_output=True, text=True).stdout

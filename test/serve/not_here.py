@@ -54,7 +54,7 @@ NODE = {
 }
 
 LISTS = {"python": (EVERY, GUNICORN), "asgi": (EVERY, UVICORN),
-         "node": (EVERY, NODE)}
+         "node": (EVERY, NODE), "go": (EVERY,)}
 
 
 def why_not(target, nodeid):

@@ -5,7 +5,9 @@ other languages: each directive of Once becomes a member of a route, as it is
 written. What computes a text from a request stays here.
 """
 
+import json
 import re
+import sys
 
 # What is nginx's own way of reading, buffering and sending.
 IGNORED = re.compile(
@@ -106,9 +108,10 @@ def find(locations, path):
     return max(found, key=lambda x: len(x.path), default=None)
 
 
+def as_json(path):
+    first, _, locations = read(path)
+    return json.dumps({"top": first, "locations": [vars(x) for x in locations]})
+
+
 if __name__ == "__main__":
-    import json
-    import sys
-    first, _, all_of_them = read(sys.argv[1])
-    json.dump({"top": first, "locations": [vars(x) for x in all_of_them]},
-              sys.stdout)
+    print(as_json(sys.argv[1]))

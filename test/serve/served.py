@@ -9,12 +9,28 @@ import pathlib
 import signal
 import subprocess
 
+import routes
+
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 SERVICES = {
     "python": ["/usr/bin/python3", str(ROOT / "test/serve/service.py")],
     "asgi": ["/usr/bin/python3", str(ROOT / "test/serve/service_asgi.py")],
     "node": ["node", str(ROOT / "test/serve/service.js")],
 }
+
+
+def go_service(build):
+    """Built once, into the folder of the build."""
+    program = build / "test" / "go-service"
+    source = ROOT / "test/serve/go"
+    newest = max(f.stat().st_mtime for f in [
+        *source.glob("*.go"), *(ROOT / "middleware/go").glob("*.go")])
+    if not program.exists() or program.stat().st_mtime < newest:
+        made = program.with_suffix(".%d" % os.getpid())
+        subprocess.run(["go", "build", "-o", made, "."], cwd=source, check=True,
+                       env=dict(os.environ, GOFLAGS="-mod=mod", GOPROXY="off"))
+        made.rename(program)
+    return [str(program)]
 
 
 def target(base, eventually, build, language):
@@ -32,8 +48,13 @@ def target(base, eventually, build, language):
                     yield words[1], words[2]
 
         def command(self, *more):
-            return SERVICES[language] + list(more) + [
-                str(self.folder / "routes"), str(self.folder / "s")]
+            program = go_service(build) if language == "go" else \
+                SERVICES[language]
+            if language == "go":
+                (self.folder / "routes.json").write_text(
+                    routes.as_json(self.folder / "routes"))
+            return program + list(more) + [str(self.folder / "routes"),
+                                           str(self.folder / "s")]
 
         def serve(self):
             """One server for each store. A restart leaves none behind."""
@@ -112,7 +133,11 @@ def target(base, eventually, build, language):
             super().kill(number, pid)
 
         def close(self):
+            """How its own server ends is not what is tested: see
+            test_lifecycle.py."""
             try:
+                if self.process is not None and not self.ended():
+                    self.kill_service()
                 super().close()
             finally:
                 self.end_servers(signal.SIGTERM)

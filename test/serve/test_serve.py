@@ -666,7 +666,7 @@ def test_a_route_that_cannot_be_is_refused_and_claims_nothing(server, route,
 
 def test_routes_of_the_deployer(make, tmp_path):
     (tmp_path / "r").write_text('{"final": "2xx", "key_required": true}')
-    server = make("--route", "charges=%s" % (tmp_path / "r"), "--routes-only")
+    server = make("--define", "charges=%s" % (tmp_path / "r"), "--defined-only")
     with Client(server) as c:
         token = run(c, "k", route="charges")
         is_own(end(c, token, status=500, route="charges"))
@@ -861,8 +861,8 @@ def test_on_loopback_everybody_needs_the_token(make, tmp_path):
     (["--listen", "unix:FOLDER/s", "--token-file", "FILE"], "loopback"),
     (["--listen", "unix:FOLDER/s", "--store", "memory:"], "--volatile"),
     (["--listen", "unix:FOLDER/s", "--store", "journal:FOLDER/none"], "created"),
-    (["--listen", "unix:FOLDER/s", "--route", "a=FOLDER/none"], "--route"),
-    (["--listen", "unix:FOLDER/s", "--route", "a=BAD"], "nope"),
+    (["--listen", "unix:FOLDER/s", "--define", "a=FOLDER/none"], "--define"),
+    (["--listen", "unix:FOLDER/s", "--define", "a=BAD"], "nope"),
     (["--listen", "unix:FOLDER/s", "--buffers", "1"], "--buffers"),
     (["--listen", "unix:relative"], "path")])
 def test_what_is_unsafe_does_not_start(tmp_path, words, said):

@@ -1,0 +1,76 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * known.c - a begin whose id is known already, of an exchange or of a call.
+ *
+ *    RUNS     it gets the same run
+ *    CLAIMS   it takes the place of the call that waits
+ *    ENDS     refused
+ *
+ * It refuses an id without "again", or with another request: a child with its
+ * parent's generator of random numbers repeats ids.
+ */
+#include "programs/serve/serve.h"
+
+void serve_check_room(struct serve_call *k)
+{
+    const struct serve *s = k->serve;
+
+    if (s->ending)
+        serve_refuse(k, MHD_HTTP_SERVICE_UNAVAILABLE, "ending",
+                     "It is about to end.");
+    else if (s->connections > SERVE_CONNECTIONS - SERVE_FOR_ENDS)
+        serve_refuse(k, MHD_HTTP_SERVICE_UNAVAILABLE, "busy",
+                     "There are too many connections.");
+    else if (s->n_open >= s->max_open)
+        serve_refuse(k, MHD_HTTP_SERVICE_UNAVAILABLE, "busy",
+                     "--max-open exchanges run.");
+}
+
+enum MHD_Result serve_say_abandoned(struct serve_call *k)
+{
+    serve_refuse(k, MHD_HTTP_CONFLICT, "id-abandoned",
+                 "This id was abandoned.");
+    return serve_say_refused(k);
+}
+
+static enum MHD_Result refuse_id(struct serve_call *k)
+{
+    serve_refuse(
+        k, MHD_HTTP_CONFLICT, "id-reused",
+        "This id is another request's, or \"again\" is missing: is the "
+        "source of random numbers that of a parent process?");
+    return serve_say_refused(k);
+}
+
+int serve_known(struct serve_call *k,
+                int (*same)(const struct serve_call *k,
+                            const struct serve_open *o),
+                enum MHD_Result (*run)(struct serve_call *k,
+                                       const struct serve_open *o),
+                enum MHD_Result *answer)
+{
+    struct serve_open *o = serve_open_find(k->serve, k->id);
+    struct serve_call *old;
+
+    if (serve_gone_is(k->serve, k->id)) {
+        *answer = serve_say_abandoned(k);
+        return 1;
+    }
+    if (o == NULL)
+        return 0;
+    if (!json_is_true(json_object_get(k->json, "again")) ||
+        o->state == SERVE_ENDS || !same(k, o)) {
+        *answer = refuse_id(k);
+    } else if (o->state == SERVE_RUNS) {
+        *answer = run(k, o);
+    } else { /* it takes the place of the call that waits */
+        old = o->call;
+        old->superseded = 1;
+        old->open = NULL;
+        o->call = k;
+        k->open = o;
+        serve_go_on(old);
+        *answer = serve_wait(k);
+    }
+    return 1;
+}

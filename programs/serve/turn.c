@@ -1,0 +1,107 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * turn.c - what happens to exchanges without a call: their processes die, their
+ * handlers have had their time, the server ends.
+ */
+#include "programs/serve/serve.h"
+
+#include <search.h>
+#include <stddef.h>
+#include <sys/epoll.h>
+
+#define OF(link, member)                                                       \
+    ((struct serve_open *)((char *)(link)-offsetof(struct serve_open, member)))
+
+/* ---- Processes that died -------------------------------------------------- */
+
+/* A handler that ran is given up; one that never began is not let begin. */
+static void bury(struct serve_owner *w)
+{
+    struct serve_link *at, *next;
+    struct serve_open *o;
+
+    for (at = w->open.next; at != &w->open; at = next) {
+        next = at->next;
+        o = (struct serve_open *)((char *)at -
+                                  offsetof(struct serve_open, of_owner));
+        if (o->state == SERVE_RUNS) {
+            serve_open_free(o);
+        } else if (o->state == SERVE_CLAIMS) {
+            o->abandoned = 1;
+            serve_open_stop(o);
+        }
+    }
+}
+
+void serve_owner_turn(struct serve *s)
+{
+    struct epoll_event found[64];
+    struct serve_owner *w;
+    int i, n;
+
+    n = epoll_wait(s->deaths, found, 64, 0);
+    for (i = 0; i < n; i++) {
+        w = found[i].data.ptr;
+        w->dead = 1;
+        (void)epoll_ctl(s->deaths, EPOLL_CTL_DEL, w->pidfd, NULL);
+        w->uses++;
+        bury(w);
+        serve_owner_drop(s, w);
+    }
+}
+
+/* ---- Handlers that take too long ------------------------------------------ */
+
+/* Its handler has had its time. A late answer is taken all the same, by its
+ * token. */
+static void time_out(struct serve_open *o)
+{
+    int asked;
+
+    serve_open_leave(o);
+    o->state = SERVE_ENDS;
+    if (o->attempt != NULL)
+        asked = once_give_up_start(o->attempt, ONCE_REASON_TIMEOUT,
+                                   serve_call_done, o) == ONCE_OK;
+    else
+        asked =
+            once_exchange_broken(o->x, 504, serve_wake, o) == ONCE_HTTP_WAIT;
+    if (!asked)
+        serve_open_free(o);
+}
+
+void serve_open_turn(struct serve *s)
+{
+    uint64_t now = serve_now_ms();
+    struct serve_route *r;
+
+    for (r = s->routes; r != NULL; r = r->next)
+        while (r->running.next != &r->running &&
+               OF(r->running.next, of_route)->until_ms <= now)
+            time_out(OF(r->running.next, of_route));
+    serve_gone_turn(s);
+}
+
+/* ---- The end ---------------------------------------------------------------- */
+
+void serve_go_on_alone(struct serve_open *o)
+{
+    if (o->attempt != NULL ? o->rc == ONCE_OWNER
+                           : once_exchange_step(o->x) == ONCE_HTTP_RUN)
+        serve_open_release(o);
+    serve_open_free(o);
+}
+
+static void cancel(const void *node, VISIT order, int depth)
+{
+    struct serve_open *o = *(struct serve_open *const *)node;
+
+    (void)depth;
+    if ((order == postorder || order == leaf) && o->state == SERVE_CLAIMS)
+        serve_open_stop(o);
+}
+
+void serve_open_cancel(struct serve *s)
+{
+    twalk(s->ids, cancel);
+}
