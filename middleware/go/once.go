@@ -286,16 +286,29 @@ func (h *writer) Flush() {
 	}
 }
 
+// By a name that may be written in any way.
+func (h *writer) find(wanted string) (string, bool) {
+	for name, values := range h.header {
+		if strings.EqualFold(name, wanted) && len(values) > 0 {
+			return values[0], true
+		}
+	}
+	_, given := h.header[wanted] // nil: the handler wants none
+	return "", given
+}
+
 func (h *writer) isStream() bool {
-	kind, _, _ := strings.Cut(h.header.Get("Content-Type"), ";")
+	kind, _ := h.find("Content-Type")
+	kind, _, _ = strings.Cut(kind, ";")
 	kind = strings.ToLower(strings.TrimSpace(kind))
 	return kind == "text/event-stream" || kind == "application/x-ndjson"
 }
 
 // As net/http would: the recorded answer has what the first client sees.
 func (h *writer) lines() [][2]string {
-	_, given := h.header["Content-Type"]
-	if !given && h.body.Len() > 0 && h.header.Get("Content-Encoding") == "" {
+	_, given := h.find("Content-Type")
+	encoding, _ := h.find("Content-Encoding")
+	if !given && h.body.Len() > 0 && encoding == "" {
 		h.header.Set("Content-Type", http.DetectContentType(h.body.Bytes()))
 	}
 	out := [][2]string{}
@@ -338,7 +351,6 @@ func start(w http.ResponseWriter, a answer) {
 	for _, line := range a.lines {
 		name := octets(line[0])
 		if !strings.EqualFold(name, "Content-Length") {
-			name = http.CanonicalHeaderKey(name)
 			header[name] = append(header[name], octets(line[1]))
 		}
 	}

@@ -162,8 +162,7 @@ func (l *location) answer(w http.ResponseWriter, r *http.Request, conn net.Conn,
 		}
 		values[strings.ToLower(name)] = value
 		if !notForwarded[strings.ToLower(name)] {
-			header[http.CanonicalHeaderKey(name)] = append(
-				header[http.CanonicalHeaderKey(name)], value)
+			header[name] = append(header[name], value)
 		}
 	}
 	size, sized := values["content-length"]
