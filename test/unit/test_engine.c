@@ -1477,6 +1477,19 @@ static void a_key_that_is_too_old_is_read_and_never_claimed(void)
     once_engine_close(w.e);
 }
 
+/* A store that answers late: the key was young when it was asked. A machine that
+ * is too slow for that asks with a key that is too old already. */
+static void a_claim_that_was_under_way_for_too_long_is_taken_back(void)
+{
+    struct world w;
+
+    open_world(&w, "faulty:delay_ms=400@memory:");
+    store_is_at(&w, host_ms());
+    T_OK(claim_aged(&w, 1, 59800) != ONCE_OWNER);
+    T_EQ(ask(&w, ONCE_OP_SHOW, 1, NULL), ONCE_FREE);
+    once_engine_close(w.e);
+}
+
 static void the_stores_clock_counts_for_the_age_of_a_key(void)
 {
     struct world w;
@@ -2060,6 +2073,7 @@ int main(void)
     T_RUN(what_was_kept_long_enough_is_forgotten);
     T_RUN(one_record_that_fails_keeps_no_other_from_the_reaper);
     T_RUN(a_key_that_is_too_old_is_read_and_never_claimed);
+    T_RUN(a_claim_that_was_under_way_for_too_long_is_taken_back);
     T_RUN(the_stores_clock_counts_for_the_age_of_a_key);
     T_RUN(what_is_due_by_a_clock_that_jumped_ahead_is_kept);
     T_RUN(under_a_clock_that_is_ahead_forgetting_goes_on_at_its_pace);
