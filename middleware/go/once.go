@@ -250,7 +250,15 @@ type writer struct {
 	told     bool // the server has answered
 	stream   bool // what follows is sent as it comes
 	unwanted bool // another answer was sent in place of a stream
+	cancel   context.CancelFunc
 }
+
+// A client that leaves does not end what may have had its effect.
+type detached struct{ context.Context }
+
+func (detached) Deadline() (time.Time, bool) { return time.Time{}, false }
+func (detached) Done() <-chan struct{}       { return nil }
+func (detached) Err() error                  { return nil }
 
 func (h *writer) Header() http.Header { return h.header }
 
@@ -326,6 +334,10 @@ func (h *writer) begin() {
 	if !a.own {
 		h.unwanted = true
 		send(h.w, a)
+		if f, ok := h.w.(http.Flusher); ok {
+			f.Flush()
+		}
+		h.cancel()
 		return
 	}
 	h.stream = true
@@ -350,14 +362,17 @@ func start(w http.ResponseWriter, a answer) {
 	header["Content-Type"] = nil // none is guessed
 	for _, line := range a.lines {
 		name := octets(line[0])
-		if !strings.EqualFold(name, "Content-Length") {
-			header[name] = append(header[name], octets(line[1]))
-		}
+		header[name] = append(header[name], octets(line[1]))
 	}
 	w.WriteHeader(a.status)
 }
 
 func send(w http.ResponseWriter, a answer) {
+	if a.status != http.StatusNoContent && a.status != http.StatusNotModified {
+		length := strconv.Itoa(len(a.body))
+		a.lines = append(append([][2]string{}, a.lines...),
+			[2]string{"Content-Length", length})
+	}
 	start(w, a)
 	if a.status != http.StatusNoContent && a.status != http.StatusNotModified {
 		_, _ = w.Write(a.body)
@@ -499,8 +514,10 @@ func (g *guard) runs(w http.ResponseWriter, r *http.Request, x *exchange) {
 	if x.run.Key != nil {
 		r.Header.Set("Idempotency-Key", *x.run.Key)
 	}
-	h := &writer{x: x, w: w, header: http.Header{}}
+	ctx, cancel := context.WithCancel(detached{r.Context()})
+	h := &writer{x: x, w: w, header: http.Header{}, cancel: cancel}
 	defer func() {
+		cancel()
 		wrong := recover()
 		if wrong == nil {
 			return
@@ -516,6 +533,6 @@ func (g *guard) runs(w http.ResponseWriter, r *http.Request, x *exchange) {
 		}
 		send(w, x.broken(status))
 	}()
-	g.next.ServeHTTP(h, r)
+	g.next.ServeHTTP(h, r.WithContext(ctx))
 	h.finish()
 }

@@ -171,6 +171,10 @@ func (l *location) answer(w http.ResponseWriter, r *http.Request, conn net.Conn,
 	if !sized && (strings.HasPrefix(kind, "text/event-stream") ||
 		strings.HasPrefix(kind, "application/x-ndjson")) {
 		_ = conn.SetDeadline(time.Time{})
+		go func() {
+			<-r.Context().Done() // another answer was sent in its place
+			conn.Close()
+		}()
 		flusher := w.(http.Flusher)
 		flusher.Flush()
 		part := make([]byte, 65536)
@@ -281,10 +285,11 @@ func main() {
 	signal.Notify(ends, syscall.SIGQUIT, syscall.SIGTERM)
 	over := make(chan int)
 	go func() {
-		if <-ends == syscall.SIGQUIT {
-			logger.Print("gracefully shutting down")
-			_ = server.Shutdown(context.Background())
+		if <-ends == syscall.SIGTERM {
+			os.Exit(0)
 		}
+		logger.Print("gracefully shutting down")
+		_ = server.Shutdown(context.Background())
 		over <- 0
 	}()
 	if err := server.ListenAndServe(); !errors.Is(err, http.ErrServerClosed) {
