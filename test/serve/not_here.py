@@ -54,7 +54,7 @@ NODE = {
 }
 
 LISTS = {"python": (EVERY, GUNICORN), "asgi": (EVERY, UVICORN),
-         "node": (EVERY, NODE, STRICT), "go": (EVERY, STRICT)}
+         "node": (EVERY, NODE, STRICT), "go": (EVERY, STRICT), "lua": (EVERY,)}
 
 
 def why_not(target, nodeid):

@@ -16,6 +16,7 @@ SERVICES = {
     "python": ["/usr/bin/python3", str(ROOT / "test/serve/service.py")],
     "asgi": ["/usr/bin/python3", str(ROOT / "test/serve/service_asgi.py")],
     "node": ["node", str(ROOT / "test/serve/service.js")],
+    "lua": ["/usr/bin/python3", str(ROOT / "test/serve/service_lua.py")],
 }
 
 

@@ -1,0 +1,451 @@
+-- SPDX-License-Identifier: Apache-2.0
+--
+-- once - the contract of Idempotency-Key for OpenResty, by `once serve`.
+--
+--     local guard = require("once").new{scope = function() return ngx.var.remote_user end}
+--
+--     guard:capture("/inner/pay")       answers with what that location says, or
+--     guard:run(function()              with what the function returns
+--         return 201, {["Content-Type"] = "text/plain"}, "made\n"
+--     end)
+--
+-- A request goes to the server before the handler runs, and the handler's answer
+-- before the client gets it. The server decides; this file carries. It refuses to
+-- send a byte of an answer before the server has said that it is durable.
+--
+-- It runs in the content phase: in filters there are no cosockets.
+
+local json = require("cjson.safe").new() -- others may change the settings of theirs
+local add_header = require("ngx.resp").add_header
+
+local ngx = ngx
+local byte, char, find, gsub = string.byte, string.char, string.find, string.gsub
+local lower, match, sub = string.lower, string.match, string.sub
+
+local BEGIN_S = 1            -- how long a begin is repeated
+local CONNECT_MS = 5000
+local WAIT_MS = 620000       -- how long an answer may take: in_flight has up to 600 s
+local IDLE_MAX = 16          -- connections of a worker that wait for work; busy ones have no bound
+local BODY_MAX = 1048576     -- of a request that is guarded
+
+local STREAMS = {["text/event-stream"] = true, ["application/x-ndjson"] = true}
+local INTERNAL = {"Idempotency-Attempt", "Idempotency-Outcome", "Idempotency-Probe",
+                  "Idempotency-Record", "Idempotency-Recorded-Status",
+                  "Idempotency-Status", "Idempotent-Replayed"}
+-- nginx would answer 304 or 412 in the place of an answer of 200.
+local CONDITIONS = {"If-Match", "If-None-Match", "If-Modified-Since", "If-Unmodified-Since"}
+-- Lines of one connection. nginx writes its own.
+local HOP = {["connection"] = true, ["keep-alive"] = true, ["transfer-encoding"] = true}
+
+-- ---- Texts ------------------------------------------------------------------
+
+-- In a message each character of a header line stands for one byte.
+local function characters_of(bytes)
+    return (gsub(bytes, "[\128-\255]", function(c)
+        local b = byte(c)
+        return char(b < 192 and 194 or 195, b % 64 + 128)
+    end))
+end
+
+local function bytes_of(characters)
+    return (gsub(characters, "([\194\195])([\128-\191])", function(a, b)
+        return char((byte(a) - 192) * 64 + byte(b) - 128)
+    end))
+end
+
+local function each_pair(lines, convert)
+    local out = {}
+    for i, pair in ipairs(lines or {}) do
+        out[i] = {convert(pair[1]), convert(pair[2])}
+    end
+    return out
+end
+
+-- Of a message. cjson would write an empty list as an object.
+local function pairs_of(lines)
+    return #lines > 0 and each_pair(lines, characters_of) or nil
+end
+
+-- {{name, value}, ...} of a table of names, whose values may be lists.
+local function lines_of(headers)
+    local out = {}
+    for name, value in pairs(headers or {}) do
+        if type(name) == "number" then -- a pair already
+            name, value = value[1], value[2]
+        end
+        for _, one in ipairs(type(value) == "table" and value or {value}) do
+            out[#out + 1] = {tostring(name), tostring(one)}
+        end
+    end
+    return out
+end
+
+-- Of the directives: 1048576, "1024k", "1m".
+local function size_of(text)
+    local number, unit = match(tostring(text), "^(%d+)([kKmMgG]?)$")
+    local factors = {[""] = 1, k = 1024, m = 1048576, g = 1073741824}
+    return number and tonumber(number) * factors[lower(unit)] or BODY_MAX
+end
+
+-- Unbuffered: a worker must not have what its parent has read.
+local random = assert(io.open("/dev/urandom", "rb"))
+random:setvbuf("no")
+
+local function new_id()
+    local bytes = random:read(16)
+    assert(bytes and #bytes == 16, "once: no random numbers")
+    return (gsub(bytes, ".", function(c) return string.format("%02x", byte(c)) end))
+end
+
+-- ---- What the client gets -----------------------------------------------------
+
+local function problem(code, status, title, detail, state, again)
+    local body = string.format(
+        '{"type":"urn:problem-type:once:%s","title":"%s","status":%d,"detail":"%s","code":"%s",' ..
+        '"retryable":true,"safe_new_key":false,"state":"%s",' ..
+        '"error":{"type":"api_error","code":"%s","message":"%s"}}',
+        code, title, status, detail, code, state, code, detail)
+    return {status = status, body = body, headers = {
+        {"Content-Type", "application/problem+json"}, {"Cache-Control", "no-store"},
+        {"Idempotency-Status", again}, status == 503 and {"Retry-After", "1"} or nil}}
+end
+
+local UNAVAILABLE = problem(
+    "store-unavailable", 503, "The idempotency store is unavailable",
+    "Nothing was done now. Send the same key again after the time in Retry-After.",
+    "any", "unavailable")
+local UNKNOWN = problem(
+    "outcome-unknown", 502, "The outcome of this request is not known",
+    "It may have taken effect. Do not use a new key: find out first.",
+    "indeterminate", "indeterminate")
+local WRONG = {status = 500, headers = {{"Content-Type", "text/plain"}}, body = ""}
+
+local function reply_of(reply, body)
+    return {status = reply.status, headers = each_pair(reply.headers, bytes_of), body = body}
+end
+
+-- Sends an answer: its head, what is there of its body, and then the rest.
+local function send(answer)
+    if ngx.headers_sent then
+        error("once: the handler has written to the client itself")
+    end
+    for _, name in ipairs(CONDITIONS) do
+        ngx.req.clear_header(name)
+    end
+    ngx.status = answer.status
+    ngx.header["Content-Type"] = nil -- none of nginx's own
+    local size = not answer.rest and #answer.body or nil
+    for _, pair in ipairs(answer.headers) do
+        local name = lower(pair[1])
+        if name == "content-length" then
+            -- Of a HEAD it tells of what is not here.
+            size = (answer.rest or ngx.req.get_method() == "HEAD") and pair[2] or size
+        elseif not HOP[name] then
+            -- nginx would leave a line without a value out.
+            add_header(pair[1], pair[2] ~= "" and pair[2] or " ")
+        end
+    end
+    if answer.status ~= 204 and answer.status ~= 304 then
+        ngx.header["Content-Length"] = size
+    end
+    ngx.send_headers()
+    local part, here = answer.body, true
+    while part and here do
+        here = part == "" or ngx.print(part) and (not answer.rest or ngx.flush(true))
+        part = here and answer.rest and answer.rest()
+    end
+end
+
+-- ---- The server -----------------------------------------------------------------
+
+local function server_of(where, token_file)
+    where = where or os.getenv("ONCE_SERVE") or "unix:/run/once/serve.sock"
+    token_file = token_file or os.getenv("ONCE_SERVE_TOKEN_FILE")
+    local server, line = {host = where}, ""
+    if sub(where, 1, 5) ~= "unix:" then
+        server.host, server.port = match(gsub(where, "^http://", ""), "^(.+):(%d+)/?$")
+        server.port = assert(tonumber(server.port), "once: ONCE_SERVE is no address")
+    end
+    if token_file then
+        local file = assert(io.open(token_file, "r"))
+        line = "Authorization: Bearer " .. match(file:read("*l") or "", "^%s*(.-)%s*$") .. "\r\n"
+        file:close()
+    end
+    server.start = " HTTP/1.1\r\nHost: once\r\n" .. line ..
+        "Content-Type: application/vnd.once\r\nContent-Length: "
+    return server
+end
+
+-- code, head, body; or nil and why.
+local function read_answer(sock)
+    local line, err = sock:receive("*l")
+    local code, size = line and match(line, "^HTTP/1%.1 (%d%d%d)"), nil
+    while line and line ~= "" do
+        line, err = sock:receive("*l")
+        size = line and match(lower(line), "^content%-length:%s*(%d+)$") or size
+    end
+    if not line or not code or not size then
+        return nil, err or "this is no answer"
+    end
+    local data
+    data, err = sock:receive(tonumber(size))
+    if not data then
+        return nil, err
+    end
+    local at = find(data, "\n", 1, true)
+    local head = at and json.decode(sub(data, 1, at - 1))
+    if type(head) ~= "table" then
+        return nil, "this is no answer"
+    end
+    return tonumber(code), head, sub(data, at + 1)
+end
+
+local function ask(server, path, head, body)
+    local line = assert(json.encode(head)) .. "\n"
+    local sock = ngx.socket.tcp()
+    sock:settimeouts(CONNECT_MS, WAIT_MS, WAIT_MS)
+    local ok, err
+    if server.port then
+        ok, err = sock:connect(server.host, server.port)
+    else
+        ok, err = sock:connect(server.host)
+    end
+    if not ok then
+        return nil, err
+    end
+    ok, err = sock:send{"POST /v1/", path, server.start, #line + #body, "\r\n\r\n", line, body}
+    if not ok then
+        sock:close()
+        return nil, err
+    end
+    local code, reply, rest = read_answer(sock)
+    if code then
+        sock:setkeepalive(0, IDLE_MAX)
+    else
+        sock:close()
+    end
+    return code, reply, rest
+end
+
+-- Every call may be repeated. nil: the server is away.
+local function repeated(server, path, head, body, seconds)
+    local until_s, pause = ngx.now() + seconds, 0.05
+    while true do
+        local code, reply, rest = ask(server, path, head, body)
+        if code and code ~= 503 then
+            return code, reply, rest
+        end
+        if not code then
+            ngx.log(ngx.WARN, "once: ", path, ": ", reply)
+        end
+        ngx.update_time()
+        if ngx.now() + pause > until_s then
+            return nil
+        end
+        ngx.sleep(pause)
+        pause = math.min(2 * pause, 1)
+        head.again = path == "begin" or nil
+    end
+end
+
+-- ---- An exchange -----------------------------------------------------------------
+
+local Guard = {}
+Guard.__index = Guard
+
+-- Asks, and returns what the client gets (an answer), or nil and the server's "run", or
+-- nil, nil and lines to add: it is not guarded.
+local function begin(guard, head, body)
+    local code, reply, rest = repeated(guard.server, "begin", head, body, BEGIN_S)
+    if not code then
+        ask(guard.server, "abandon", {id = head.id}, "")
+        if guard.bypass then
+            return nil, nil, {}
+        end
+        return UNAVAILABLE
+    end
+    if code ~= 200 then
+        ngx.log(ngx.ERR, "once: begin: ", reply.text)
+        return code == 401 and UNAVAILABLE or WRONG
+    end
+    if reply["do"] == "send" then
+        return reply_of(reply, rest)
+    elseif reply["do"] == "pass" then
+        return nil, nil, each_pair(reply.headers, bytes_of)
+    end
+    return nil, reply
+end
+
+-- The server's reply and its body; or nil, and the code if it was refused.
+local function tell(guard, run, path, head, body)
+    head.token, head.route = run.token, guard.route
+    local code, reply, rest = repeated(guard.server, path, head, body, run.lease_ms / 1000)
+    if code == 200 then
+        return reply, rest
+    end
+    if code then
+        ngx.log(ngx.ERR, "once: ", path, ": ", reply.text)
+    end
+    return nil, code
+end
+
+-- The handler ended without an answer: what it did is not known.
+local function broken(guard, run, why)
+    local late = type(why) == "string" and find(why, "timeout$")
+    local reply, rest = tell(guard, run, "broken", {status = late and 504 or 502}, "")
+    if not reply then
+        return UNKNOWN
+    elseif reply["do"] == "send" then
+        return reply_of(reply, rest)
+    end
+    error(why, 0) -- a dry run: as without Once
+end
+
+-- What the client gets for the handler's answer.
+local function finish(guard, run, answer)
+    local head = {status = answer.status, stream = answer.rest and true or nil}
+    head.stream = head.stream or #answer.body > run.max_response or nil
+    head.headers = pairs_of(answer.headers)
+    local reply, rest = tell(guard, run, "end", head, head.stream and "" or answer.body)
+    if not reply and rest == 422 then -- it cannot be carried
+        return broken(guard, run, "once: the answer was refused")
+    elseif not reply then
+        return UNKNOWN
+    elseif reply["do"] == "send" then
+        return reply_of(reply, rest)
+    elseif reply["do"] == "own" then
+        answer.status, answer.headers = reply.status, each_pair(reply.headers, bytes_of)
+    end
+    return answer
+end
+
+local function is_stream(headers)
+    for _, pair in ipairs(headers) do
+        if lower(pair[1]) == "content-type" then
+            return STREAMS[lower(match(pair[2], "^%s*([^;%s]*)"))]
+        end
+    end
+end
+
+-- Runs the handler and holds its answer. What is longer than `most`, and a stream,
+-- has a `rest`.
+local function hold(handler, most)
+    local status, headers, body = handler()
+    if type(status) ~= "number" then
+        error("once: a handler returns status, headers and body", 0)
+    end
+    local answer = {status = status, headers = lines_of(headers)}
+    if type(body) ~= "function" then
+        answer.body = body or ""
+        return answer
+    end
+    local parts, size, stream = {}, 0, is_stream(answer.headers)
+    while not stream do
+        local part = body()
+        if part == nil then
+            break
+        end
+        parts[#parts + 1] = part
+        size = size + #part
+        stream = size > most
+    end
+    answer.body, answer.rest = table.concat(parts), stream and body or nil
+    return answer
+end
+
+-- ---- A request ---------------------------------------------------------------------
+
+-- One byte more than is allowed is a 413 by the server.
+local function body_of(most)
+    ngx.req.read_body()
+    local data, name = ngx.req.get_body_data(), ngx.req.get_body_file()
+    if not data and name then
+        local file = assert(io.open(name, "rb"))
+        data = file:read(most + 1)
+        file:close()
+    end
+    return data and sub(data, 1, most + 1) or ""
+end
+
+local function head_of(guard)
+    local head = {id = new_id(), method = characters_of(ngx.req.get_method()),
+                  target = characters_of(ngx.var.request_uri), route = guard.route,
+                  headers = pairs_of(lines_of(ngx.req.get_headers(0)))}
+    for name, compute in pairs(guard.computed) do
+        head[name] = compute()
+    end
+    return head
+end
+
+local function prepare_handler(run)
+    for _, name in ipairs(INTERNAL) do
+        ngx.req.clear_header(name)
+    end
+    if run then
+        ngx.req.set_header("Idempotency-Attempt", run.attempt)
+        ngx.req.set_header("Idempotency-Record", run.record)
+        if run.key then
+            ngx.req.set_header("Idempotency-Key", run.key)
+        end
+    end
+end
+
+-- Runs `handler` at most once, and answers. It returns status, headers and body: a text,
+-- or a function that returns the next part, and nil at the end. It writes nothing itself.
+function Guard:run(handler)
+    local body = body_of(self.most)
+    local answer, run, more = begin(self, head_of(self), body)
+    if answer then
+        return send(answer)
+    end
+    prepare_handler(run)
+    if not run then
+        answer = hold(handler, -1)
+        for _, pair in ipairs(more) do
+            table.insert(answer.headers, pair)
+        end
+        return send(answer)
+    end
+    local ok, held = pcall(hold, handler, run.max_response)
+    if not ok then
+        ngx.log(ngx.ERR, "once: the handler broke: ", tostring(held))
+    end
+    send(ok and finish(self, run, held) or broken(self, run, held))
+end
+
+-- The handler is another location: proxy_pass, or content_by_lua that writes itself.
+function Guard:capture(uri)
+    return self:run(function()
+        local res = ngx.location.capture(uri, {
+            method = ngx["HTTP_" .. ngx.req.get_method()], args = ngx.var.args,
+            always_forward_body = true})
+        if res.truncated then
+            error("once: the answer was cut off", 0)
+        end
+        return res.status, res.header, res.body
+    end)
+end
+
+local M = {_VERSION = "0.1.0"}
+
+-- `scope` tells who has authenticated; `route` has the options of the directives, or is
+-- a name that the server knows. `key`, `fingerprint` and `label` compute what headers or
+-- the server would say. `bypass` lets requests pass while the server is away. `serve` and
+-- `token_file` are ONCE_SERVE and ONCE_SERVE_TOKEN_FILE.
+function M.new(options)
+    local route = options.route or {}
+    local given = type(route) == "table" and route or {}
+    if options.bypass and (given.lost ~= "takeover" or given.store_failure ~= "bypass") then
+        error("once: bypass needs lost=takeover and store_failure=bypass in the route", 2)
+    end
+    if not options.scope and type(route) == "table" and given.scope ~= "off" then
+        error('once: scope: who is the caller? Or route = {scope = "off"}', 2)
+    end
+    return setmetatable({
+        route = route, bypass = options.bypass, most = size_of(given.max_request or BODY_MAX),
+        computed = {scope = options.scope, key = options.key,
+                    fingerprint = options.fingerprint, label = options.label},
+        server = server_of(options.serve, options.token_file)}, Guard)
+end
+
+return M
