@@ -118,7 +118,7 @@ local UNKNOWN = problem(
     "outcome-unknown", 502, "The outcome of this request is not known",
     "It may have taken effect. Do not use a new key: find out first.",
     "indeterminate", "indeterminate")
-local WRONG = {status = 500, headers = {{"Content-Type", "text/plain"}}, body = ""}
+local WRONG = {status = 500, headers = {}, body = ""}
 
 local function reply_of(reply, body)
     return {status = reply.status, headers = each_pair(reply.headers, bytes_of), body = body}
@@ -161,19 +161,24 @@ end
 local function server_of(where, token_file)
     where = where or os.getenv("ONCE_SERVE") or "unix:/run/once/serve.sock"
     token_file = token_file or os.getenv("ONCE_SERVE_TOKEN_FILE")
-    local server, line = {host = where}, ""
+    local address, line = {where}, ""
     if sub(where, 1, 5) ~= "unix:" then
-        server.host, server.port = match(gsub(where, "^http://", ""), "^(.+):(%d+)/?$")
-        server.port = assert(tonumber(server.port), "once: ONCE_SERVE is no address")
+        local host, port = match(gsub(where, "^http://", ""), "^(.+):(%d+)/?$")
+        assert(host, "once: ONCE_SERVE is no address")
+        address = {host, tonumber(port)}
     end
     if token_file then
         local file = assert(io.open(token_file, "r"))
         line = "Authorization: Bearer " .. match(file:read("*l") or "", "^%s*(.-)%s*$") .. "\r\n"
         file:close()
     end
-    server.start = " HTTP/1.1\r\nHost: once\r\n" .. line ..
-        "Content-Type: application/vnd.once\r\nContent-Length: "
-    return server
+    return {address = address, start = " HTTP/1.1\r\nHost: once\r\n" .. line ..
+        "Content-Type: application/vnd.once\r\nContent-Length: "}
+end
+
+local function call_text(server, path, head, body)
+    local line = assert(json.encode(head)) .. "\n"
+    return {"POST /v1/", path, server.start, #line + #body, "\r\n\r\n", line, body}
 end
 
 -- code, head, body; or nil and why.
@@ -200,34 +205,30 @@ local function read_answer(sock)
     return tonumber(code), head, sub(data, at + 1)
 end
 
+-- The same. A third value says that the connection was an idle one, which has ended.
 local function ask(server, path, head, body)
-    local line = assert(json.encode(head)) .. "\n"
     local sock = ngx.socket.tcp()
     sock:settimeouts(CONNECT_MS, WAIT_MS, WAIT_MS)
-    local ok, err
-    if server.port then
-        ok, err = sock:connect(server.host, server.port)
-    else
-        ok, err = sock:connect(server.host)
-    end
+    local ok, err = sock:connect(unpack(server.address))
     if not ok then
-        return nil, err
+        return nil, err, false
     end
-    ok, err = sock:send{"POST /v1/", path, server.start, #line + #body, "\r\n\r\n", line, body}
-    if not ok then
-        sock:close()
-        return nil, err
+    local was_idle = sock:getreusedtimes() > 0
+    local code, reply, rest
+    ok, reply = sock:send(call_text(server, path, head, body))
+    if ok then
+        code, reply, rest = read_answer(sock)
     end
-    local code, reply, rest = read_answer(sock)
     if code then
         sock:setkeepalive(0, IDLE_MAX)
-    else
-        sock:close()
+        return code, reply, rest
     end
-    return code, reply, rest
+    sock:close()
+    return nil, reply, was_idle
 end
 
--- Every call may be repeated. nil: the server is away.
+-- Every call may be repeated. nil: the server is away. After a restart all idle
+-- connections have ended: to find that out takes no time.
 local function repeated(server, path, head, body, seconds)
     local until_s, pause = ngx.now() + seconds, 0.05
     while true do
@@ -238,12 +239,14 @@ local function repeated(server, path, head, body, seconds)
         if not code then
             ngx.log(ngx.WARN, "once: ", path, ": ", reply)
         end
-        ngx.update_time()
-        if ngx.now() + pause > until_s then
-            return nil
+        if code or not rest then
+            ngx.update_time()
+            if ngx.now() + pause > until_s then
+                return nil
+            end
+            ngx.sleep(pause)
+            pause = math.min(2 * pause, 1)
         end
-        ngx.sleep(pause)
-        pause = math.min(2 * pause, 1)
         head.again = path == "begin" or nil
     end
 end
@@ -331,12 +334,12 @@ end
 -- has a `rest`.
 local function hold(handler, most)
     local status, headers, body = handler()
-    if type(status) ~= "number" then
-        error("once: a handler returns status, headers and body", 0)
+    if type(status) ~= "number" or status % 1 ~= 0 or ngx.headers_sent then
+        error("once: a handler returns status, headers and body, and writes nothing", 0)
     end
     local answer = {status = status, headers = lines_of(headers)}
     if type(body) ~= "function" then
-        answer.body = body or ""
+        answer.body = tostring(body or "")
         return answer
     end
     local parts, size, stream = {}, 0, is_stream(answer.headers)
@@ -416,9 +419,9 @@ end
 -- The handler is another location: proxy_pass, or content_by_lua that writes itself.
 function Guard:capture(uri)
     return self:run(function()
-        local res = ngx.location.capture(uri, {
-            method = ngx["HTTP_" .. ngx.req.get_method()], args = ngx.var.args,
-            always_forward_body = true})
+        local method = assert(ngx["HTTP_" .. ngx.req.get_method()], "once: no such method")
+        local res = ngx.location.capture(uri, {method = method, args = ngx.var.args,
+                                               always_forward_body = true})
         if res.truncated then
             error("once: the answer was cut off", 0)
         end
