@@ -417,9 +417,14 @@ function Guard:run(handler)
 end
 
 -- The handler is another location: proxy_pass, or content_by_lua that writes itself.
+-- What nginx cannot capture is refused before anything is begun.
 function Guard:capture(uri)
+    local method = ngx["HTTP_" .. ngx.req.get_method()]
+    if not method or ngx.req.http_version() >= 2 then
+        ngx.req.read_body() -- HTTP/2 resets a stream whose body is not read
+        error("once: nginx captures nothing for HTTP/2 or for this method: use run()")
+    end
     return self:run(function()
-        local method = assert(ngx["HTTP_" .. ngx.req.get_method()], "once: no such method")
         local res = ngx.location.capture(uri, {method = method, args = ngx.var.args,
                                                always_forward_body = true})
         if res.truncated then
