@@ -28,6 +28,7 @@ import (
 	"strconv"
 	"strings"
 	"time"
+	"unicode/utf8"
 )
 
 const (
@@ -218,7 +219,8 @@ func (x *exchange) end(status int, lines [][2]string, body []byte,
 	}
 	t := x.tell("end", what, body)
 	if t != nil && t.code == http.StatusUnprocessableEntity {
-		return x.broken(http.StatusBadGateway) // it cannot be carried
+		a, _ := x.broken(http.StatusBadGateway) // it cannot be carried
+		return a
 	}
 	if t == nil || t.code != http.StatusOK {
 		return unknown
@@ -230,13 +232,17 @@ func (x *exchange) end(status int, lines [][2]string, body []byte,
 	return out
 }
 
-// The handler ended without an answer: what it did is not known.
-func (x *exchange) broken(status int) answer {
+// The handler ended without an answer: what it did is not known. false: nobody
+// guards it (a dry run), so it breaks as it would without Once.
+func (x *exchange) broken(status int) (answer, bool) {
 	t := x.tell("broken", map[string]any{"status": status}, nil)
-	if t == nil || t.code != http.StatusOK || t.head.Do != "send" {
-		return unknown
+	if t == nil || t.code != http.StatusOK {
+		return unknown, true
 	}
-	return sent(t)
+	if t.head.Do != "send" {
+		return unknown, false
+	}
+	return sent(t), true
 }
 
 // ---- The response, held ---------------------------------------------------------
@@ -381,10 +387,15 @@ func send(w http.ResponseWriter, a answer) {
 
 // ---- The handler ------------------------------------------------------------------
 
+// Of the directives: 1048576, "1024k", "1m". A number of JSON is a float64.
 func size(v any) (int64, error) {
+	if number, ok := v.(float64); ok {
+		return int64(number), nil
+	}
 	text := strings.ToLower(fmt.Sprint(v))
-	shift := map[string]int{"k": 10, "m": 20}[text[len(text)-1:]]
-	n, err := strconv.ParseInt(strings.TrimRight(text, "km"), 10, 64)
+	number := strings.TrimRight(text, "kmg")
+	shift := map[string]int{"k": 10, "m": 20, "g": 30}[text[len(number):]]
+	n, err := strconv.ParseInt(number, 10, 64)
 	return n << shift, err
 }
 
@@ -460,7 +471,15 @@ func (g *guard) begin(r *http.Request, body []byte) (*told, string) {
 	for name, compute := range map[string]func(*http.Request) string{"scope": g.Scope,
 		"key": g.Key, "fingerprint": g.Fingerprint, "label": g.Label} {
 		if compute != nil {
-			if value := compute(r); value != "" {
+			value := compute(r)
+			// JSON would make one text of all that is not UTF-8: two callers would
+			// be one, and get each other's answers.
+			if !utf8.ValidString(value) {
+				text := fmt.Sprintf("%q is not UTF-8.", name)
+				return &told{code: http.StatusUnprocessableEntity,
+					head: head{Text: text}}, ""
+			}
+			if value != "" {
 				what[name] = value
 			}
 		}
@@ -478,8 +497,8 @@ func (g *guard) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	for _, name := range internal {
 		r.Header.Del(name)
 	}
-	r.Body = io.NopCloser(bytes.NewReader(body))
-	r.ContentLength = int64(len(body))
+	// What is not guarded may be longer: the rest is still to be read.
+	r.Body = rest{io.MultiReader(bytes.NewReader(body), r.Body), r.Body}
 	switch {
 	case t == nil && g.Bypass:
 		g.abandon(id)
@@ -496,12 +515,29 @@ func (g *guard) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		send(w, sent(t))
 	case t.head.Do == "pass":
 		for _, line := range t.head.Headers {
-			w.Header().Add(line[0], line[1])
+			w.Header().Add(octets(line[0]), octets(line[1]))
 		}
 		g.next.ServeHTTP(w, r)
+	case t.head.Do != "run":
+		g.Log.Print("once: begin: the server says what is not known here")
+		send(w, answer{status: http.StatusInternalServerError})
+	case int64(len(body)) > g.most:
+		// The server has seen a part of the body only, and its route, which has a
+		// name, takes more: no handler runs with a part.
+		g.abandon(id)
+		g.Log.Print("once: begin: the body is longer than the middleware takes")
+		send(w, answer{status: http.StatusInternalServerError})
 	default:
+		r.Body = io.NopCloser(bytes.NewReader(body))
+		r.ContentLength = int64(len(body))
 		g.runs(w, r, &exchange{g, t.head})
 	}
+}
+
+// What was read and what was not.
+type rest struct {
+	io.Reader
+	io.Closer
 }
 
 func (g *guard) abandon(id string) {
@@ -516,23 +552,33 @@ func (g *guard) runs(w http.ResponseWriter, r *http.Request, x *exchange) {
 	}
 	ctx, cancel := context.WithCancel(detached{r.Context()})
 	h := &writer{x: x, w: w, header: http.Header{}, cancel: cancel}
+	returned := false
 	defer func() {
 		cancel()
-		wrong := recover()
-		if wrong == nil {
-			return
+		if !returned {
+			h.broke(recover()) // nil: panic(nil), or runtime.Goexit()
 		}
-		if h.told { // the client has a head already
-			panic(http.ErrAbortHandler)
-		}
-		g.Log.Printf("once: the handler broke: %v", wrong)
-		h.told = true
-		status := http.StatusBadGateway
-		if err, ok := wrong.(error); ok && errors.Is(err, os.ErrDeadlineExceeded) {
-			status = http.StatusGatewayTimeout
-		}
-		send(w, x.broken(status))
 	}()
 	g.next.ServeHTTP(h, r.WithContext(ctx))
+	returned = true
 	h.finish()
+}
+
+// The handler has not returned.
+func (h *writer) broke(wrong any) {
+	if h.told { // the client has a head already
+		panic(http.ErrAbortHandler)
+	}
+	h.told = true
+	h.x.Log.Printf("once: the handler broke: %v", wrong)
+	status := http.StatusBadGateway
+	var late interface{ Timeout() bool } // of net, os and context
+	if err, ok := wrong.(error); ok && errors.As(err, &late) && late.Timeout() {
+		status = http.StatusGatewayTimeout
+	}
+	a, guarded := h.x.broken(status)
+	if !guarded {
+		panic(http.ErrAbortHandler)
+	}
+	send(h.w, a)
 }
