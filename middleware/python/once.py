@@ -279,6 +279,16 @@ class _Exchange:
         self.run = reply
         return "run"
 
+    def too_long(self) -> Steps:
+        """A named route takes more than was read: no handler runs on a part."""
+        LOG.error("once: the body is longer than max_request of this middleware")
+        try:
+            yield self.server.call("abandon", {
+                "token": self.run["token"], "route": self.route}, b"")
+        except Away:
+            pass
+        return Answer(500, [], b"")
+
     def handler_lines(self) -> list:
         """What the handler gets beside the client's header."""
         lines = {"Idempotency-Attempt": str(self.run["attempt"]),
@@ -390,12 +400,19 @@ class WSGI(_Guard):
         x = self.exchange(environ, environ["REQUEST_METHOD"],
                           self._target(environ), list(self._lines(environ)),
                           body)
-        environ["wsgi.input"] = io.BytesIO(body)
-        environ["CONTENT_LENGTH"] = str(len(body))
-        environ.pop("HTTP_TRANSFER_ENCODING", None)
+        over = len(body) >= self.most
+        if over:                # what is not guarded gets all of it
+            environ["wsgi.input"] = io.BufferedReader(
+                _Rest(body, environ["wsgi.input"]))
+        else:
+            environ["wsgi.input"] = io.BytesIO(body)
+            environ["CONTENT_LENGTH"] = str(len(body))
+            environ.pop("HTTP_TRANSFER_ENCODING", None)
         for name in INTERNAL:
             environ.pop("HTTP_" + name.upper().replace("-", "_"), None)
         told = _drive(x.begin(), self.server)
+        if told == "run" and over:
+            told = _drive(x.too_long(), self.server)
         if isinstance(told, Answer):
             return self._send(told, start_response)
         if told == "run":
@@ -468,6 +485,23 @@ class WSGI(_Guard):
         return held
 
 
+class _Rest(io.RawIOBase):
+    """What was read of a body, and then the rest of it."""
+
+    def __init__(self, first: bytes, rest: Any) -> None:
+        super().__init__()
+        self.first, self.rest = first, rest
+
+    def readable(self) -> bool:
+        return True
+
+    def readinto(self, out: Any) -> int:
+        part = self.first[:len(out)] or self.rest.read(len(out))
+        self.first = self.first[len(out):]
+        out[:len(part)] = part
+        return len(part)
+
+
 class _Held:
     """An answer of WSGI: the parts that are here, and then the rest."""
 
@@ -516,12 +550,15 @@ class ASGI(_Guard):
         if scope["type"] != "http":
             await self.app(scope, receive, send)
             return
-        body = await self._body(receive)
+        whole, more_body = await self._body(receive)
+        body, over = whole[:self.most], len(whole) >= self.most
         lines = [[n.decode("latin-1"), v.decode("latin-1")]
                  for n, v in scope["headers"]]
         x = self.exchange(scope, scope["method"], self._target(scope), lines,
                           body)
         told = await _adrive(x.begin(), self.server)
+        if told == "run" and over:
+            told = await _adrive(x.too_long(), self.server)
         if isinstance(told, Answer):
             await self._send(told, send)
             return
@@ -531,7 +568,8 @@ class ASGI(_Guard):
             (n, v) for n, v in scope["headers"]
             if n.decode("latin-1").lower() not in names] +
             [(n.lower().encode(), v.encode("latin-1")) for n, v in more])
-        first = [{"type": "http.request", "body": body, "more_body": False}]
+        first = [{"type": "http.request", "body": whole,
+                  "more_body": more_body}]
 
         async def again() -> dict:
             return first.pop() if first else await receive()
@@ -541,14 +579,13 @@ class ASGI(_Guard):
         else:
             await self.app(inner, again, _adding(send, told))
 
-    async def _body(self, receive: Callable) -> bytes:
-        body = b""
-        while len(body) < self.most:
+    async def _body(self, receive: Callable) -> tuple:
+        body, more = b"", True
+        while more and len(body) < self.most:
             message = await receive()
             body += message.get("body", b"")
-            if not message.get("more_body"):
-                break
-        return body[:self.most]
+            more = message.get("more_body", False)
+        return body, more
 
     @staticmethod
     def _target(scope: dict) -> str:

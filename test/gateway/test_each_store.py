@@ -7,7 +7,7 @@ short story for each rule; the rules themselves have files of their own.
 
 import pytest
 
-from gateway import (Answer, Drop, Site, eventually, guarded, is_new, is_problem,
+from gateway import (TARGET, Answer, Drop, Site, eventually, guarded, is_new, is_problem,
                      is_replay)
 from probes import Ledger, lose, probing
 from stores import STORES, a_world, new_store
@@ -109,3 +109,11 @@ def test_what_is_unknown_stays_so_until_the_service_knows(site):
         (201, b"charged\n", "replayed"), first
     is_replay(c.post(), first)
     assert (c.executions, ledger.asked) == (1, 1)
+
+
+@pytest.mark.skipif(TARGET == "nginx", reason="nginx limits it by itself")
+def test_a_long_body_that_nobody_guards_arrives_whole(site):
+    c = site.case("/rule/")
+    body = bytes(range(256)) * 12000
+    assert c.post(key=None, body=body).status == 201
+    assert c.requests[-1].body == body
