@@ -27,6 +27,8 @@ const INTERNAL = new Set(["idempotency-attempt", "idempotency-outcome",
   "idempotency-probe", "idempotency-record", "idempotency-recorded-status",
   "idempotency-status", "idempotent-replayed"]);
 
+const HELD = Symbol("once"); // of a request: its answer that is held
+
 const sleep = ms => new Promise(resolve => setTimeout(resolve, ms));
 
 function problem(code, status, title, detail, state, marker) {
@@ -56,7 +58,7 @@ class Server {
     where = where || process.env.ONCE_SERVE || "unix:/run/once/serve.sock";
     tokenFile = tokenFile || process.env.ONCE_SERVE_TOKEN_FILE;
     const url = where.startsWith("unix:") ? null : new URL(where);
-    this.where = url ? { host: url.hostname, port: Number(url.port) }
+    this.where = url ? { host: url.hostname.replace(/[[\]]/g, ""), port: Number(url.port || 80) }
       : { path: where.slice(5) };
     this.line = tokenFile ? "Authorization: Bearer " +
       fs.readFileSync(tokenFile, "ascii").split("\n")[0].trim() + "\r\n" : "";
@@ -208,14 +210,26 @@ class Exchange {
 
 // ---- The response, held ---------------------------------------------------------
 
-const METHODS = ["writeHead", "flushHeaders", "write", "end", "destroy"];
+const METHODS = ["writeHead", "flushHeaders", "write", "end", "destroy",
+  "writeContinue", "writeEarlyHints", "writeProcessing"];
 
-/** Keeps what the handler answers until the server has recorded it. */
+const isTimeout = error => Boolean(error) &&
+  (error.code === "ETIMEDOUT" || error.name === "TimeoutError");
+const textOf = error => String((error && error.message) || error);
+
+/**
+ * Keeps what the handler answers until the server has recorded it. It is "held";
+ * "told" while the server is asked; "sending" if it is a stream; "over" when the
+ * client has its end.
+ */
 class Held {
   constructor(x, res) {
-    Object.assign(this, { x, res, parts: [], size: 0, state: "held", raw: null });
+    Object.assign(this, { x, res, parts: [], size: 0, state: "held", raw: null,
+      headed: false, long: false, ended: false, cut: false, waiting: [] });
     this.own = Object.fromEntries(METHODS.map(m => [m, res[m]]));
-    for (const m of METHODS) res[m] = (...args) => this[m](...args);
+    for (const m of METHODS) {
+      if (this.own[m]) res[m] = (...args) => this[m](...args);
+    }
   }
 
   headers() {
@@ -232,6 +246,7 @@ class Held {
 
   writeHead(status, ...more) {
     const given = more.find(m => typeof m === "object" && m !== null);
+    this.headed = true;
     this.res.statusCode = status;
     if (Array.isArray(given) && !Array.isArray(given[0])) {
       this.raw = [];
@@ -244,12 +259,27 @@ class Held {
         this.res.setHeader(name, value);
       }
     }
-    this.flushHeaders();
+    this.streamIfLong();
     return this.res;
   }
 
+  /** As Node does it: what has wrapped writeHead (a session) adds its lines now. */
+  implicitHead() {
+    if (!this.headed) this.res.writeHead(this.res.statusCode);
+  }
+
   flushHeaders() {
-    if (this.x.isLong(this.size, this.headers())) this.stream();
+    this.implicitHead();
+    this.streamIfLong();
+  }
+
+  // No byte may leave before the server has answered, not even of a 1xx.
+  writeContinue() {}
+
+  writeProcessing() {}
+
+  writeEarlyHints(hints, done) {
+    if (done) process.nextTick(done);
   }
 
   write(data, encoding, done) {
@@ -258,10 +288,16 @@ class Held {
       : Buffer.from(data);
     if (this.state === "sending") return this.own.write.call(this.res, part, done);
     if (this.state === "over") return false;
+    this.implicitHead();
     this.parts.push(part);
     this.size += part.length;
+    this.streamIfLong();
+    // Its source waits while the server is asked, or all of it would be here.
+    if (this.state === "told") {
+      if (done) this.waiting.push(done);
+      return false;
+    }
     if (done) process.nextTick(done);
-    this.flushHeaders();
     return true;
   }
 
@@ -269,69 +305,101 @@ class Held {
     if (typeof data === "function") [data, done] = [undefined, data];
     if (typeof encoding === "function") [encoding, done] = [undefined, encoding];
     if (data !== undefined && data !== null) this.write(data, encoding);
+    if (this.state === "held") this.implicitHead();
     if (done) this.res.once("finish", done);
     if (this.state === "sending") {
       this.state = "over";
       this.own.end.call(this.res);
     } else if (this.state === "held") {
-      this.state = "told";
+      this.ended = true;
       const body = Buffer.concat(this.parts);
-      this.tell(this.x.end(this.res.statusCode, this.headers(), body), false);
+      this.tell(this.x.end(this.res.statusCode, this.headers(), body));
     } else if (this.state === "told") {
       this.ended = true; // of a stream, before its head was recorded
     }
     return this.res;
   }
 
-  /** The handler cuts its client off, or has thrown: see handler(). */
-  destroy(error, status = 502) {
-    if (this.state === "held") {
-      this.state = "told";
-      this.tell(this.x.broken(status), false);
-    } else if (this.state !== "told") {
-      this.own.destroy.call(this.res, error);
-    }
+  /** The handler cuts its client off. */
+  destroy(error) {
+    if (this.state === "over") this.own.destroy.call(this.res, error);
+    else this.fail(error);
     return this.res;
   }
 
-  stream() {
-    if (this.state !== "held") return;
-    this.state = "told";
-    this.tell(this.x.end(this.res.statusCode, this.headers(), null), true);
+  /** The handler has thrown. What it has answered before that stands. */
+  fail(error) {
+    if (this.state === "held") {
+      this.tell(this.x.broken(isTimeout(error) ? 504 : 502));
+    } else if (this.state === "sending") {
+      this.state = "over";
+      this.own.destroy.call(this.res);
+    } else if (this.state === "told" && !this.ended) {
+      this.cut = true; // of a stream, before its head was recorded
+    }
   }
 
-  async tell(telling, long) {
-    const answer = await telling.catch(error => {
-      this.x.guard.log(`once: ${error.message}`);
-      return UNKNOWN;
-    });
-    if (!(long && answer.own)) {
+  streamIfLong() {
+    if (this.state !== "held" || !this.x.isLong(this.size, this.headers())) return;
+    this.long = true;
+    this.tell(this.x.end(this.res.statusCode, this.headers(), null));
+  }
+
+  async tell(telling) {
+    this.state = "told";
+    try {
+      const answer = await telling.catch(error => {
+        this.x.guard.log(`once: ${textOf(error)}`);
+        return UNKNOWN;
+      });
+      if (this.long && answer.own) return this.startStream(answer);
       this.state = "over";
       send(this.res, answer, this.own);
-      if (long) this.res.emit("close"); // its source is not needed any more
-      return;
-    }
-    this.state = "sending";
-    begin(this.res, answer, this.own, []);
-    for (const part of this.parts) this.own.write.call(this.res, part);
-    if (this.parts.length === 0) this.own.flushHeaders.call(this.res);
-    if (this.ended) {
+      if (this.long) this.res.emit("close"); // its source is not needed any more
+    } catch (error) { // it is recorded, but Node does not send such a line
       this.state = "over";
-      this.own.end.call(this.res);
+      this.x.guard.log(`once: ${textOf(error)}`);
+      this.own.destroy.call(this.res);
     }
+    return undefined;
+  }
+
+  startStream(answer) {
+    this.state = "sending";
+    begin(this.res, answer, this.own);
+    let room = true;
+    for (const part of this.parts) room = this.own.write.call(this.res, part);
+    if (this.parts.length === 0) this.own.flushHeaders.call(this.res);
+    this.parts = [];
+    if (this.cut) return this.fail();
+    if (this.ended) return this.end();
+    for (const done of this.waiting) done();
+    if (room) this.res.emit("drain"); // else Node says so
+    return undefined;
   }
 }
 
-function begin(res, answer, own, more) {
+/** By setHeader(): what has wrapped writeHead() often does not take lines. */
+function begin(res, answer, own, size) {
   for (const name of res.getHeaderNames()) res.removeHeader(name);
-  const lines = answer.headers.filter(
-    ([name]) => name.toLowerCase() !== "content-length").concat(more);
-  own.writeHead.call(res, answer.status, lines.flat());
+  const lines = new Map();
+  for (const [name, value] of answer.headers) {
+    const lower = name.toLowerCase();
+    if (!lines.has(lower)) lines.set(lower, [name, []]);
+    lines.get(lower)[1].push(value);
+  }
+  lines.delete("content-length");
+  for (const [name, values] of lines.values()) {
+    res.setHeader(name, values.length > 1 ? values : values[0]);
+  }
+  if (size !== undefined) res.setHeader("Content-Length", String(size));
+  res.statusCode = answer.status;
+  own.writeHead.call(res, answer.status);
 }
 
 function send(res, answer, own = res) {
-  begin(res, answer, own, [204, 304].includes(answer.status) ? []
-    : [["Content-Length", String(answer.body.length)]]);
+  begin(res, answer, own,
+    [204, 304].includes(answer.status) ? undefined : answer.body.length);
   own.end.call(res, answer.body);
 }
 
@@ -354,6 +422,20 @@ function rewind(req, body) {
   Readable.call(req, {});
   req.push(body);
   req.push(null);
+}
+
+/** All of the body is here: a client that leaves takes none of it away. */
+function keepBody(req) {
+  const destroy = req.destroy;
+  req.destroy = error => error && error.code === "ECONNRESET" && !req.readableEnded
+    ? req : destroy.call(req, error);
+}
+
+/** Without its body a request would be the same as others of its key. */
+function isTaken(req) {
+  const has = Number(req.headers["content-length"]) > 0 ||
+    req.headers["transfer-encoding"] !== undefined;
+  return has && Readable.isDisturbed(req);
 }
 
 function setHeader(req, name, value) {
@@ -395,6 +477,9 @@ function once(options) {
     name => options[name]);
 
   async function guarded(req, res, next) {
+    if (isTaken(req) && !options.fingerprint) {
+      throw new Error("the body was read before: once() stands before body parsers");
+    }
     const whole = await read(req, most);
     const over = whole.length > most;
     const body = over ? whole.subarray(0, most + 1) : whole;
@@ -412,6 +497,7 @@ function once(options) {
     for (const name of INTERNAL) setHeader(req, name);
     if (told.answer) {
       send(res, told.answer);
+      req.resume(); // what is left of a body that is too long
       return;
     }
     if (told.run && over) { // a named route takes more: no handler runs on a part
@@ -429,35 +515,42 @@ function once(options) {
       setHeader(req, "Idempotency-Attempt", String(told.run.attempt));
       setHeader(req, "Idempotency-Record", told.run.record);
       if (told.run.key) setHeader(req, "Idempotency-Key", told.run.key);
-      req.once = new Held(x, res);
+      keepBody(req);
+      req[HELD] = new Held(x, res);
     }
     next();
   }
 
   return (req, res, next) => {
     guarded(req, res, next).catch(error => {
-      log(`once: ${error.message}`);
-      res.destroy();
+      log(`once: ${textOf(error)}`);
+      if (req[HELD]) req[HELD].fail(error);
+      else if (res.headersSent || req.destroyed && !req.complete) res.destroy();
+      else send(res, { status: 500, headers: [], body: Buffer.alloc(0) });
     });
   };
 }
 
 /** For http.createServer(): a handler that throws, or whose promise is rejected,
- * is an unknown outcome; an error with the code "ETIMEDOUT" is a 504. */
+ * is an unknown outcome; an error that is a time-out is a 504. */
 once.handler = (options, handler) => {
   const middleware = once(options);
   return (req, res) => middleware(req, res, async () => {
     try {
       await handler(req, res);
     } catch (error) {
-      (options.log || console.error)(`once: the handler broke: ${error.message}`);
-      if (req.once) {
-        req.once.destroy(error, error.code === "ETIMEDOUT" ? 504 : 502);
-      } else {
-        res.destroy();
-      }
+      (options.log || console.error)(`once: the handler broke: ${textOf(error)}`);
+      if (req[HELD]) req[HELD].fail(error);
+      else res.destroy();
     }
   });
 };
 
+/** For Express, after all routes: what a handler throws is an unknown outcome. */
+once.failed = (error, req, res, next) => {
+  if (req[HELD]) req[HELD].fail(error);
+  else next(error);
+};
+
+once.HELD = HELD;
 module.exports = once;

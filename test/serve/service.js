@@ -122,7 +122,7 @@ async function forward(location, req, res) {
   const timer = setTimeout(() => { late = true; conn.destroy(); },
     location.timeout * 1000);
   // A client that leaves ends nothing; a stream that is not sent does.
-  res.on("close", () => { if (!req.once || req.once.state === "over") conn.destroy(); });
+  res.on("close", () => { if (!req[once.HELD] || req[once.HELD].state === "over") conn.destroy(); });
   try {
     const lines = [`${req.method} ${req.url} HTTP/1.1`, "Connection: close",
       `Content-Length: ${body.length}`];
