@@ -505,6 +505,7 @@ function once(options) {
       await guard.server.call("abandon", { token: told.run.token, route },
         Buffer.alloc(0)).catch(() => {});
       send(res, { status: 500, headers: [], body: Buffer.alloc(0) });
+      req.resume();
       return;
     }
     if (over) req.unshift(whole); // what is not guarded gets all of it
@@ -526,7 +527,10 @@ function once(options) {
       log(`once: ${textOf(error)}`);
       if (req[HELD]) req[HELD].fail(error);
       else if (res.headersSent || req.destroyed && !req.complete) res.destroy();
-      else send(res, { status: 500, headers: [], body: Buffer.alloc(0) });
+      else {
+        send(res, { status: 500, headers: [], body: Buffer.alloc(0) });
+        req.resume();
+      }
     });
   };
 }

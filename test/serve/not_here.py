@@ -54,7 +54,8 @@ NODE = {
 }
 
 LISTS = {"python": (EVERY, GUNICORN), "asgi": (EVERY, UVICORN),
-         "node": (EVERY, NODE, STRICT), "go": (EVERY, STRICT), "lua": (EVERY,)}
+         "node": (EVERY, NODE, STRICT), "express": (EVERY, NODE, STRICT),
+         "go": (EVERY, STRICT), "lua": (EVERY,)}
 
 
 def why_not(target, nodeid):

@@ -16,6 +16,8 @@ SERVICES = {
     "python": ["/usr/bin/python3", str(ROOT / "test/serve/service.py")],
     "asgi": ["/usr/bin/python3", str(ROOT / "test/serve/service_asgi.py")],
     "node": ["node", str(ROOT / "test/serve/service.js")],
+    "express": ["/usr/bin/env", "NODE_PATH=/usr/share/nodejs", "node",
+                str(ROOT / "test/serve/service.js"), "express"],
     "lua": ["/usr/bin/python3", str(ROOT / "test/serve/service_lua.py")],
 }
 

@@ -4,7 +4,7 @@
  * service.js - a service on Node whose handlers are guarded by the middleware, for
  * the scenarios of test/gateway: ONCE_TARGET=node (http) and express.
  *
- *     service.js FILE SOCKET [express]
+ *     service.js [express] FILE SOCKET
  *
  * FILE is the route file as JSON (routes.py --json). Its handler sends the request
  * on to the scenario's upstream and answers with what comes back, byte for byte.
@@ -22,7 +22,8 @@ const once = require(path.join(__dirname, "../../middleware/node/once.js"));
 const NOT_FORWARDED = new Set(["connection", "content-length", "expect",
   "keep-alive", "te", "trailer", "transfer-encoding", "upgrade"]);
 
-const [, , file, socket, kind] = process.argv;
+const [file, socket] = process.argv.slice(-2);
+const express = process.argv[2] === "express" ? require("express") : null;
 const { top, locations } = JSON.parse(execFileSync("/usr/bin/python3",
   [path.join(__dirname, "routes.py"), file]));
 const log = text => fs.appendFileSync(top.error_log, text + "\n");
@@ -182,12 +183,16 @@ function serviceOf(location) {
   for (const name of ["scope", "key", "fingerprint"]) {
     if (location[name]) options[name] = expand(location[name]);
   }
-  return once.handler(options, handler);
+  if (!express) return once.handler(options, handler);
+  const router = express.Router();
+  router.use(once(options), (req, res, next) => handler(req, res).catch(next),
+    once.failed, (error, req, res, next) => res.destroy());
+  return router;
 }
 
 const services = new Map(locations.map(l => [l.path, serviceOf(l)]));
 
-function serve(req, res) {
+function serve(req, res, next) {
   const found = locations.filter(l => req.url.split("?")[0].startsWith(l.path))
     .sort((a, b) => b.path.length - a.path.length)[0];
   const say = (status, headers = {}) => { res.writeHead(status, headers); res.end(); };
@@ -199,15 +204,14 @@ function serve(req, res) {
     }
   }
   if (found.denied) return say(403);
-  return services.get(found.path)(req, res);
+  return services.get(found.path)(req, res, next);
 }
 
 let app = serve;
-if (kind === "express") {
-  const express = require("express");
+if (express) {
   app = express();
   app.disable("x-powered-by");
-  app.use((req, res) => serve(req, res));
+  app.use(serve);
 }
 const server = http.createServer({ maxHeaderSize: 1 << 20, requestTimeout: 0 }, app);
 const [host, port] = top.listen.split(":");
