@@ -32,9 +32,12 @@ before(async () => {
   const route = path.join(FOLDER, "uploads.json");
   fs.writeFileSync(route, '{"scope":"off","max_request":"10m"}\n');
   server = spawn(process.env.ONCE_SERVE_BIN, ["--volatile", "--store", "memory:",
-    "--listen", `unix:${SOCKET}`, "--route", `uploads=${route}`],
+    "--listen", `unix:${SOCKET}`, "--define", `uploads=${route}`],
   { stdio: "ignore" });
-  while (!fs.existsSync(SOCKET)) await sleep(10);
+  while (!fs.existsSync(SOCKET)) {
+    if (server.exitCode !== null) throw new Error("once-serve does not start");
+    await sleep(10);
+  }
 });
 
 after(() => {
