@@ -31,6 +31,7 @@ import mmap
 import os
 import pathlib
 import random
+import signal
 import struct
 import subprocess
 import sys
@@ -56,6 +57,16 @@ FEW = 200000    # unless that is fewer than these
 
 
 # ---- Traffic -------------------------------------------------------------
+
+
+def is_stopped(pid):
+    """Each of its threads stands still, or there is none."""
+    try:
+        return all(stat.read_text("latin-1").rpartition(")")[2].split()[0]
+                   in "TtZX" for stat in
+                   pathlib.Path("/proc/%d/task" % pid).glob("*/stat"))
+    except OSError: # a thread has just ended
+        return False
 
 
 class Shared:
@@ -144,6 +155,16 @@ class Traffic:
     def signal(self, n, number):
         with contextlib.suppress(ProcessLookupError):
             os.kill(self.processes[n].pid, number)
+
+    def stand_still(self):
+        """Both processes have stopped. SIGSTOP stops a process when one of its
+        threads gets a processor, which beside other load takes a while: until
+        then the others go on."""
+        for n in (0, 1):
+            self.signal(n, signal.SIGSTOP)
+        for process in self.processes:
+            servers.eventually(lambda: is_stopped(process.pid),
+                               "a process stands still")
 
     def final(self, url):
         """What the store has: after the traffic, and without faults."""

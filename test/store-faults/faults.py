@@ -215,9 +215,7 @@ def replaced(run):
     and must not answer from it. In the end both have the copy.
     """
     path = store_path(run)
-    for n in (0, 1):
-        run.traffic.signal(n, signal.SIGSTOP)
-    time.sleep(0.02)
+    run.traffic.stand_still()
     for part in parts(path):
         subprocess.run(["cp", "-a", part, beside(part, path, "copy")],
                        check=True)
@@ -597,9 +595,8 @@ def copy(run):
     and the copy is opened. The original goes on, and lets others in."""
     live, other = store_path(run), run.folder / "copy"
     still = run.rng.random() < 0.5
-    for n in (0, 1):
-        if still:
-            run.traffic.signal(n, signal.SIGSTOP)
+    if still:
+        run.traffic.stand_still()
     # Beside writers a segment may go while it is copied.
     subprocess.run(["cp", "-a", live, other], check=still,
                    stderr=subprocess.DEVNULL)
