@@ -109,6 +109,7 @@ static enum MHD_Result follow(struct serve_call *k, struct serve_open *o,
         serve_open_run(o);
         return say_run(k, o);
     }
+    serve_tell(o->route, once_exchange_status(o->x));
     if (step == ONCE_HTTP_RUN) {
         once_exchange_abandon(o->x);
         rc = serve_say_abandoned(k);

@@ -83,6 +83,7 @@ static enum MHD_Result say_state(struct serve_call *k, const char *state,
     json_t *head = json_pack("{s:s}", "do", state);
     uint64_t left_ms = once_attempt_left_ms(a);
 
+    serve_tell(k->route, strcmp(state, "in-flight") == 0 ? "in_flight" : state);
     if (head != NULL && left_ms > 0)
         (void)json_object_set_new(head, "retry_after_ms",
                                   json_integer((json_int_t)left_ms));
@@ -103,6 +104,7 @@ static enum MHD_Result say_replay(struct serve_call *k, const once_attempt *a)
             "The record was not written by a call, or cannot be read.");
         return serve_say_refused(k);
     }
+    serve_tell(k->route, "replayed");
     return serve_say(
         k, MHD_HTTP_OK,
         json_pack("{s:s, s:s, s:i, s:s%, s:I}", "do", "replay", "kind",
@@ -288,14 +290,16 @@ enum MHD_Result serve_call_ended(struct serve_call *k)
 
     k->open = NULL;
     o->call = NULL;
-    if (o->rc == ONCE_OK && k->kind == SERVE_CALL_END && !k->too_large)
+    if (o->rc == ONCE_OK && k->kind == SERVE_CALL_END && !k->too_large) {
+        serve_tell(k->route, "new");
         answer = serve_say(k, MHD_HTTP_OK,
                            json_pack("{s:s, s:b}", "do", "none", "recorded", 1),
                            (once_bytes){NULL, 0});
-    else if (o->rc == ONCE_REPLAY)
+    } else if (o->rc == ONCE_REPLAY) {
         answer = say_replay(k, o->attempt);
-    else
+    } else {
         answer = say_state(k, "indeterminate", o->attempt);
+    }
     serve_open_free(o);
     return answer;
 }

@@ -127,7 +127,7 @@ static int grow(struct serve_call *k, size_t size)
 /* One that is too long is not kept, and its middleware has it. */
 void serve_end_body(struct serve_call *k, const void *data, size_t size)
 {
-    if ((k->kind != SERVE_END && k->kind != SERVE_CALL_END) || k->too_large)
+    if (k->too_large)
         return;
     if (size > k->route->max_response - k->n_body) {
         k->too_large = 1;
@@ -248,6 +248,7 @@ enum MHD_Result serve_ended(struct serve_call *k)
     if (o->attempt != NULL)
         return serve_call_ended(k);
     step = once_exchange_step(o->x);
+    serve_tell(o->route, once_exchange_status(o->x));
     k->open = NULL;
     o->call = NULL;
     if (step == ONCE_HTTP_SEND) {

@@ -17,12 +17,38 @@
 
 enum { MEMORY = 32768, BACKLOG = 1024, RETRY_S = 1 };
 
-static const char *const paths[] = {
-    [SERVE_BEGIN] = "/v1/begin",           [SERVE_END] = "/v1/end",
-    [SERVE_BROKEN] = "/v1/broken",         [SERVE_ABANDON] = "/v1/abandon",
-    [SERVE_CALL_BEGIN] = "/v1/call/begin", [SERVE_CALL_END] = "/v1/call/end",
+/* What each kind of call does: when its head is there, with a piece of its body,
+ * when it is whole, and when the engine has answered. */
+static const struct {
+    const char *path;
+    void (*head)(struct serve_call *k);
+    void (*body)(struct serve_call *k, const void *data, size_t size);
+    enum MHD_Result (*whole)(struct serve_call *k);
+    enum MHD_Result (*woken)(struct serve_call *k);
+} calls[] = {
+    [SERVE_BEGIN] = {"/v1/begin", serve_begin_head, serve_begin_body,
+                     serve_begin, serve_begun},
+    [SERVE_END] = {"/v1/end", serve_end_head, serve_end_body, serve_end,
+                   serve_ended},
+    [SERVE_BROKEN] = {"/v1/broken", serve_end_head, NULL, serve_end,
+                      serve_ended},
+    [SERVE_ABANDON] = {"/v1/abandon", serve_end_head, NULL, serve_end,
+                       serve_ended},
+    [SERVE_CALL_BEGIN] = {"/v1/call/begin", serve_call_head, NULL,
+                          serve_call_begin, serve_call_begun},
+    [SERVE_CALL_END] = {"/v1/call/end", serve_end_head, serve_end_body,
+                        serve_end, serve_ended},
+    [SERVE_ROUTE] = {"/v1/route", serve_route_head, NULL, serve_route_say,
+                     NULL},
 };
-enum { PATHS = sizeof(paths) / sizeof(paths[0]) };
+enum { CALLS = sizeof(calls) / sizeof(calls[0]) };
+
+/* What GET answers. */
+static const struct {
+    const char *path;
+    enum MHD_Result (*say)(struct serve_call *k);
+} pages[] = {{"/v1/health", serve_say_health}, {"/metrics", serve_say_metrics}};
+enum { PAGES = sizeof(pages) / sizeof(pages[0]) };
 
 /* ---- In ---------------------------------------------------------------------- */
 
@@ -39,6 +65,15 @@ static int is_bearer(const struct serve_call *k)
            CRYPTO_memcmp(line + 7, k->serve->bearer, n) == 0;
 }
 
+static void admit_get(struct serve_call *k, const char *path)
+{
+    size_t i;
+
+    for (i = 0; i < PAGES; i++)
+        if (strcmp(path, pages[i].path) == 0)
+            k->page = pages[i].say;
+}
+
 /* By its first line and its header alone. */
 static void admit(struct serve_call *k, const char *method, const char *path)
 {
@@ -50,12 +85,13 @@ static void admit(struct serve_call *k, const char *method, const char *path)
                      "--token-file.");
         return;
     }
-    k->is_get = strcmp(method, "GET") == 0 || strcmp(method, "HEAD") == 0;
-    if (k->is_get && strcmp(path, "/v1/health") == 0)
+    if (strcmp(method, "GET") == 0 || strcmp(method, "HEAD") == 0)
+        admit_get(k, path);
+    if (k->page != NULL)
         return;
-    for (i = 0; i < PATHS && strcmp(path, paths[i]) != 0; i++)
+    for (i = 0; i < CALLS && strcmp(path, calls[i].path) != 0; i++)
         ;
-    if (i == PATHS || k->is_get)
+    if (i == CALLS)
         serve_refuse(k, MHD_HTTP_NOT_FOUND, "not-found",
                      "There is nothing here.");
     else if (strcmp(method, "POST") != 0)
@@ -85,19 +121,6 @@ static void add_head(struct serve_call *k, const char *data, size_t size)
     k->n_head += size;
 }
 
-static void end_head(struct serve_call *k)
-{
-    serve_head_read(k);
-    if (k->refused != 0)
-        return;
-    if (k->kind == SERVE_BEGIN)
-        serve_begin_head(k);
-    else if (k->kind == SERVE_CALL_BEGIN)
-        serve_call_head(k);
-    else
-        serve_end_head(k);
-}
-
 /* What follows after a refusal is read and dropped. */
 static void add_piece(struct serve_call *k, const char *data, size_t size)
 {
@@ -111,41 +134,26 @@ static void add_piece(struct serve_call *k, const char *data, size_t size)
         if (end == NULL)
             return;
         if (k->refused == 0)
-            end_head(k);
+            serve_head_read(k);
+        if (k->refused == 0)
+            calls[k->kind].head(k);
         data = end + 1;
         size -= part + 1;
     }
-    if (k->refused != 0 || size == 0)
-        return;
-    if (k->kind == SERVE_BEGIN)
-        serve_begin_body(k, data, size);
-    else
-        serve_end_body(k, data, size);
-}
-
-static enum MHD_Result say_health(struct serve_call *k)
-{
-    const struct serve *s = k->serve;
-
-    return serve_say(k, MHD_HTTP_OK,
-                     json_pack("{s:s, s:[i], s:[s], s:I}", "version",
-                               ONCE_VERSION, "protocol", 1, "features", "call",
-                               "open", (json_int_t)s->n_open),
-                     (once_bytes){NULL, 0});
+    if (k->refused == 0 && size > 0 && calls[k->kind].body != NULL)
+        calls[k->kind].body(k, data, size);
 }
 
 static enum MHD_Result answer(struct serve_call *k)
 {
-    if (k->refused == 0 && k->is_get)
-        return say_health(k);
+    if (k->page != NULL)
+        return k->page(k);
     if (k->refused == 0 && k->json == NULL)
         serve_refuse(k, MHD_HTTP_UNPROCESSABLE_CONTENT, "head",
                      "There is no head: one line of JSON, and a line feed.");
     if (k->refused != 0)
         return serve_say_refused(k);
-    return k->kind == SERVE_BEGIN        ? serve_begin(k)
-           : k->kind == SERVE_CALL_BEGIN ? serve_call_begin(k)
-                                         : serve_end(k);
+    return calls[k->kind].whole(k);
 }
 
 /* The engine has answered. */
@@ -156,9 +164,7 @@ static enum MHD_Result go_on(struct serve_call *k)
                      "The same begin came again.");
         return serve_say_refused(k);
     }
-    return k->kind == SERVE_BEGIN        ? serve_begun(k)
-           : k->kind == SERVE_CALL_BEGIN ? serve_call_begun(k)
-                                         : serve_ended(k);
+    return calls[k->kind].woken(k);
 }
 
 /* ---- libmicrohttpd ----------------------------------------------------------- */

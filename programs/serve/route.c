@@ -357,6 +357,7 @@ static struct serve_route *route_new(struct serve *s, const char *text,
     }
     new->run_ms = r->run_ms;
     new->lease_ms = r->o.lease_ms ? r->o.lease_ms : LEASE_MS;
+    new->max_request = r->o.max_request ? r->o.max_request : MEBIBYTE;
     new->max_response = r->o.max_response ? r->o.max_response : MEBIBYTE;
     add(s, new);
     return new;
@@ -393,18 +394,20 @@ out:
     return out;
 }
 
-static struct serve_route *find(const struct serve *s, const char *text)
+static struct serve_route *find(const struct serve *s, const char *label,
+                                const char *text)
 {
     struct serve_route *r;
 
     for (r = s->routes; r != NULL; r = r->next)
-        if (strcmp(r->text, text) == 0)
+        if (strcmp(r->text, text) == 0 && strcmp(r->label, label) == 0)
             return r;
     return NULL;
 }
 
 static struct serve_route *route(struct serve *s, const json_t *given,
-                                 int computed, once_error *err)
+                                 const char *label, int computed,
+                                 once_error *err)
 {
     char *json = json_dumps(given, JSON_COMPACT | JSON_SORT_KEYS);
     struct serve_route *out = NULL;
@@ -414,7 +417,7 @@ static struct serve_route *route(struct serve *s, const json_t *given,
         text = NULL;
         goto out;
     }
-    out = find(s, text);
+    out = find(s, label, text);
     if (out != NULL)
         goto out;
     if (s->n_routes == SERVE_ROUTES_MAX)
@@ -422,19 +425,21 @@ static struct serve_route *route(struct serve *s, const json_t *given,
                  SERVE_ROUTES_MAX);
     else
         out = make(s, given, computed, text, err);
+    if (out != NULL)
+        out->label = label;
 out:
     free(text);
     free(json);
     return out;
 }
 
-static const json_t *named(const struct serve *s, const char *name)
+static const struct serve_named *named(const struct serve *s, const char *name)
 {
     size_t i;
 
     for (i = 0; i < s->n_named; i++)
         if (strcmp(s->named[i].name, name) == 0)
-            return s->named[i].route;
+            return &s->named[i];
     return NULL;
 }
 
@@ -442,20 +447,23 @@ struct serve_route *serve_route_of(struct serve_call *k)
 {
     const json_t *given = json_object_get(k->json, "route");
     json_t *none = NULL;
+    const struct serve_named *name = NULL;
     struct serve_route *out = NULL;
     once_error err = {0, "no memory"};
 
     if (json_is_string(given))
-        given = named(k->serve, json_string_value(given));
+        name = named(k->serve, json_string_value(given));
     else if (k->serve->routes_only)
         given = NULL;
     else if (given == NULL)
         given = none = json_object();
+    if (name != NULL)
+        given = name->route;
     if (!json_is_object(given))
         serve_refuse(k, MHD_HTTP_UNPROCESSABLE_CONTENT, "route",
                      "\"route\" is no object, or no name of --define.");
     else
-        out = route(k->serve, given,
+        out = route(k->serve, given, name != NULL ? name->name : SERVE_UNNAMED,
                     (k->key != NULL ? HAS_KEY : 0) |
                         (k->fingerprint != NULL ? HAS_FINGERPRINT : 0),
                     &err);
@@ -475,7 +483,7 @@ struct serve_route *serve_route_of_calls(struct serve_call *k, uint64_t run_ms)
 
     run_ms = run_ms > 0 ? run_ms : RUN_MS;
     (void)snprintf(text, sizeof(text), "call %" PRIu64, run_ms);
-    r = find(s, text);
+    r = find(s, SERVE_CALLS, text);
     if (r != NULL)
         return r;
     r = s->n_routes < SERVE_ROUTES_MAX ? calloc(1, sizeof(*r)) : NULL;
@@ -488,6 +496,7 @@ struct serve_route *serve_route_of_calls(struct serve_call *k, uint64_t run_ms)
     }
     r->run_ms = run_ms;
     r->max_response = ONCE_RESULT_MAX;
+    r->label = SERVE_CALLS;
     add(s, r);
     return r;
 }
@@ -504,7 +513,7 @@ int serve_route_name(struct serve *s, const char *text)
     if (s->n_named == SERVE_NAMED_MAX)
         return cli_usage(s->cli, "--define may be given %d times",
                          SERVE_NAMED_MAX);
-    if (equals == NULL || equals == text)
+    if (equals == NULL || equals == text || *text == '-')
         return cli_usage(s->cli, "--define is NAME=FILE");
     n->route = json_load_file(equals + 1, JSON_REJECT_DUPLICATES, &wrong);
     if (!json_is_object(n->route)) {
@@ -517,7 +526,7 @@ int serve_route_name(struct serve *s, const char *text)
     if (n->name == NULL || named(s, n->name) != NULL)
         return cli_usage(s->cli, "--define: two have one name");
     s->n_named++;
-    if (route(s, n->route, 0, &err) == NULL)
+    if (route(s, n->route, n->name, 0, &err) == NULL)
         return cli_usage(s->cli, "--define %s: %s", n->name, err.text);
     return CLI_OK;
 }

@@ -16,6 +16,7 @@
  *    route.c     the options of a route, from JSON
  *    message.c   the head of a message: a line of JSON
  *    say.c       what is answered
+ *    look.c      health, metrics, and the limits of a route
  *    wake.c      calls that wait for the engine
  *
  * One thread does everything here. The engine's thread only calls
@@ -32,6 +33,7 @@
 
 #include <once/http.h>
 
+#include "calls/http/http.h"
 #include "programs/serve/options.h"
 #include "programs/terminal/listen.h"
 
@@ -61,10 +63,12 @@ struct serve_link {
 
 struct serve_route {
     struct serve_route *next;
-    char *text; /* its JSON, and what the program computes for it */
+    char *text;        /* its JSON, and what the program computes for it */
+    const char *label; /* its name, SERVE_UNNAMED or SERVE_CALLS */
     once_guard *guard;
     uint64_t run_ms, lease_ms;
-    size_t max_response;
+    size_t max_request, max_response;
+    uint64_t told[ONCE__STATUS_COUNT]; /* what callers were told */
     struct serve_link running; /* the oldest first: all have one run_ms */
 };
 
@@ -116,8 +120,13 @@ enum serve_kind {
     SERVE_BROKEN,
     SERVE_ABANDON,
     SERVE_CALL_BEGIN,
-    SERVE_CALL_END
+    SERVE_CALL_END,
+    SERVE_ROUTE
 };
+
+/* Labels of routes in metrics: no name of --define begins so. */
+#define SERVE_UNNAMED "-"
+#define SERVE_CALLS "-calls"
 
 /* Before the token of a call: one of an exchange has none of its characters. */
 #define SERVE_CALL_TOKEN '~'
@@ -127,8 +136,7 @@ struct serve_call {
     struct MHD_Connection *c;
     struct serve_owner *owner;
     enum serve_kind kind;
-    int is_get;
-    const char *path;
+    enum MHD_Result (*page)(struct serve_call *k); /* of GET, or NULL */
     int started, superseded;
     unsigned refused; /* 0, or the status of what is wrong */
     const char *error;
@@ -236,6 +244,16 @@ int serve_call_resume(struct serve_call *k);
 int serve_call_tell(struct serve_call *k, struct serve_open *o);
 enum MHD_Result serve_call_ended(struct serve_call *k);
 void serve_call_done(once_attempt *a, int rc, void *user);
+
+/* ---- look.c -------------------------------------------------------------- */
+
+enum MHD_Result serve_say_health(struct serve_call *k);
+enum MHD_Result serve_say_metrics(struct serve_call *k);
+/* /v1/route: its head is there; all of it. */
+void serve_route_head(struct serve_call *k);
+enum MHD_Result serve_route_say(struct serve_call *k);
+/* Counts what a caller was told: a text of Idempotency-Status. */
+void serve_tell(struct serve_route *r, const char *status);
 
 /* ---- open.c -------------------------------------------------------------- */
 

@@ -679,6 +679,24 @@ def test_routes_of_the_deployer(make, tmp_path):
             "headers": [], "route": "charges"}), "key-missing", 400)
 
 
+def test_a_program_asks_what_a_route_allows(make, tmp_path):
+    """Before it has begun anything: what is wrong, and how much it has to read."""
+    (tmp_path / "r").write_text('{"max_request": "5m", "run": "2s"}')
+    server = make("--define", "big=%s" % (tmp_path / "r"))
+    usual = {"do": "none", "max_request": 1 << 20, "max_response": 1 << 20,
+             "run_ms": 60000, "lease_ms": 30000}
+    with Client(server) as c:
+        assert c.ask("/v1/route", {}) == (200, usual, b"")
+        assert c.ask("/v1/route", {"route": "big"}) == (200, dict(
+            usual, max_request=5 << 20, run_ms=2000), b"")
+        assert c.ask("/v1/route", {"route": {
+            "max_response": "2k", "lease": "5s"}}) == (200, dict(
+                usual, max_response=2048, lease_ms=5000), b"")
+        is_error(c.ask("/v1/route", {"route": "other"}), 422, "route")
+        assert "finla" in is_error(
+            c.ask("/v1/route", {"route": {"finla": "2xx"}}), 422, "route")
+
+
 def test_the_number_of_routes_is_bounded(server):
     with Client(server) as c:
         for i in range(1000):
@@ -767,8 +785,11 @@ def test_paths_and_methods(server):
     with Client(server) as c:
         for path in "/", "/v1/", "/v1/beginning", "/v2/begin":
             is_error(c.ask(path, {}), 404, "not-found")
+        for path in "/v1/end/", "/metrics/":
+            c.send(path, b"", "GET")
+            is_error(c.read(), 404, "not-found")
         c.send("/v1/begin", b"", "GET")
-        is_error(c.read(), 404, "not-found")
+        is_error(c.read(), 405, "method")
         c.send("/v1/begin", b"{}\n", "PUT")
         is_error(c.read(), 405, "method")
 
@@ -831,6 +852,56 @@ def test_exchanges_and_answers_have_limits(make):
         is_error(end(c, token, body=b"x" * 5000), 503, "busy")
         is_own(end(c, token, body=b"x" * 4000))
         assert begin(c, "m")[1]["do"] == "run"
+
+
+# ---- Metrics ----------------------------------------------------------------
+
+
+def metrics(server):
+    """{name and labels: value}, of a page that Prometheus can read."""
+    with server.connect() as sock:
+        sock.sendall(b"GET /metrics HTTP/1.1\r\nHost: once\r\n"
+                     b"Connection: close\r\n\r\n")
+        data = b""
+        while piece := sock.recv(65536):
+            data += piece
+    head, _, text = data.partition(b"\r\n\r\n")
+    assert head.startswith(b"HTTP/1.1 200 ") and b"version=0.0.4" in head, head
+    subprocess.run(["promtool", "check", "metrics"], input=text, check=True)
+    return {line.rpartition(" ")[0]: float(line.rpartition(" ")[2])
+            for line in text.decode().splitlines() if line[:1] != "#"}
+
+
+def test_metrics_tell_what_callers_were_told(make, tmp_path):
+    (tmp_path / "r").write_text('{"final": "2xx", "ttl": "2h"}')
+    server = make("--define", "charges=%s" % (tmp_path / "r"))
+
+    def told(route, status):
+        return 'once_requests_total{store="journal",route="%s",status="%s"}' % (
+            route, status)
+    with Client(server) as c:
+        token = run(c, "secret-key", route="charges")
+        assert metrics(server)['once_serve_open{store="journal"}'] == 1
+        begin(c, "secret-key", route="charges")
+        end(c, token)
+        begin(c, "secret-key", route="charges")
+        begin(c, "secret-key", route="charges", body=b"other")
+        run(c, "lost")
+        c.ask("/v1/broken", {"token": run(c, "gone"), "status": 502})
+        c.ask("/v1/call/end", {"token": call(c, "o-1")[1]["token"],
+                               "kind": "success"})
+        call(c, "o-1")
+        found = metrics(server)
+    assert [found[told("charges", x)] for x in (
+        "new", "in_flight", "replayed", "mismatch")] == [1, 1, 1, 1]
+    assert [found[told("-", x)] for x in ("new", "indeterminate")] == [0, 1]
+    assert [found[told("-calls", x)] for x in ("new", "replayed")] == [1, 1]
+    assert found['once_attempts_in_flight{store="journal"}'] == 1
+    assert found['once_store_up{store="journal"}'] == 1
+    assert found['once_store_info{store="journal",driver="journal",'
+                 'durable="true"}'] == 1
+    assert found['once_store_batch_duration_seconds_count{store="journal"}'] > 3
+    assert not [line for line in found if "secret" in line or "lost" in line]
 
 
 # ---- Where it listens -----------------------------------------------------

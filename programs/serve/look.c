@@ -1,0 +1,256 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * look.c - what can be asked of the server itself: /v1/health, /v1/route, and
+ * /metrics in the text format of Prometheus.
+ *
+ * It shows no key, no scope, no path and no fingerprint.
+ */
+#include "programs/serve/serve.h"
+
+#include <stdlib.h>
+#include <string.h>
+#include <time.h>
+
+#include "base/metrics.h"
+
+/* ---- Health, and the limits of a route ------------------------------------ */
+
+enum MHD_Result serve_say_health(struct serve_call *k)
+{
+    const struct serve *s = k->serve;
+
+    return serve_say(k, MHD_HTTP_OK,
+                     json_pack("{s:s, s:[i], s:[ss], s:I}", "version",
+                               ONCE_VERSION, "protocol", 1, "features", "call",
+                               "route", "open", (json_int_t)s->n_open),
+                     (once_bytes){NULL, 0});
+}
+
+void serve_route_head(struct serve_call *k)
+{
+    k->route = serve_route_of(k);
+}
+
+enum MHD_Result serve_route_say(struct serve_call *k)
+{
+    const struct serve_route *r = k->route;
+
+    return serve_say(k, MHD_HTTP_OK,
+                     json_pack("{s:s, s:I, s:I, s:I, s:I}", "do", "none",
+                               "max_request", (json_int_t)r->max_request,
+                               "max_response", (json_int_t)r->max_response,
+                               "run_ms", (json_int_t)r->run_ms, "lease_ms",
+                               (json_int_t)r->lease_ms),
+                     (once_bytes){NULL, 0});
+}
+
+/* ---- What callers were told ----------------------------------------------- */
+
+void serve_tell(struct serve_route *r, const char *status)
+{
+    int i;
+
+    for (i = 1; r != NULL && i < ONCE__STATUS_COUNT; i++)
+        if (strcmp(status, once__status_text(i)) == 0)
+            r->told[i]++;
+}
+
+/* ---- Metrics -------------------------------------------------------------- */
+
+struct page {
+    struct once__metrics_text text;
+    const struct serve *s;
+    once_bytes store;
+    char *out;
+    size_t used, room;
+    int failed;
+};
+
+static void put(void *user, const char *text, size_t size)
+{
+    struct page *p = user;
+    size_t room = p->room > 0 ? p->room : 16384;
+    char *more;
+
+    while (room - p->used < size)
+        room *= 2;
+    more = room > p->room ? realloc(p->out, room) : p->out;
+    if (more == NULL) {
+        p->failed = 1;
+        return;
+    }
+    p->out = more;
+    p->room = room;
+    memcpy(p->out + p->used, text, size);
+    p->used += size;
+}
+
+static once_bytes bytes_of(const char *text)
+{
+    return (once_bytes){text, strlen(text)};
+}
+
+/* All routes of one label are one series: a program may make up many. */
+static void put_told(struct page *p, const char *label, int status)
+{
+    const struct serve_route *r;
+    once_bytes labels[] = {p->store, bytes_of(label),
+                           bytes_of(once__status_text(status))};
+    uint64_t sum = 0;
+
+    for (r = p->s->routes; r != NULL; r = r->next)
+        if (strcmp(r->label, label) == 0)
+            sum += r->told[status];
+    once__metrics_value(&p->text, labels, sum);
+}
+
+static void put_requests(struct page *p)
+{
+    size_t n;
+    int i;
+
+    once__metrics_family(&p->text, &once__families[ONCE__FAMILY_REQUESTS]);
+    for (i = 1; i < ONCE__STATUS_COUNT; i++) {
+        put_told(p, SERVE_UNNAMED, i);
+        put_told(p, SERVE_CALLS, i);
+        for (n = 0; n < p->s->n_named; n++)
+            put_told(p, p->s->named[n].name, i);
+    }
+}
+
+/* X(family, the value: of `t`, the engine's statistics) */
+#define COUNTS(X)                                                              \
+    X(IN_FLIGHT, t->live)                                                      \
+    X(WAITING, t->waiting)                                                     \
+    X(QUEUED, t->queued)                                                       \
+    X(STORE_UP, t->up)                                                         \
+    X(STORE_INCARNATION, t->incarnation)                                       \
+    X(OPERATIONS, t->operations)                                               \
+    X(BATCHES, t->batches)                                                     \
+    X(UNANSWERED, t->unknown)                                                  \
+    X(REPEATED, t->repeated)                                                   \
+    X(BUSY, t->busy)                                                           \
+    X(CORRUPT, t->corrupt)                                                     \
+    X(ROLLBACKS, t->rollbacks)                                                 \
+    X(RENEWED, t->renewed)                                                     \
+    X(REAPED, t->reaped)                                                       \
+    X(FORGOTTEN, t->forgotten)                                                 \
+    X(SWEEP_STOPPED, t->late)
+
+static void put_counts(struct page *p, const once_stats *t)
+{
+#define PUT(family, value)                                                     \
+    once__metrics_family(&p->text, &once__families[ONCE__FAMILY_##family]);    \
+    once__metrics_value(&p->text, &p->store, value);
+    COUNTS(PUT)
+#undef PUT
+}
+
+static uint64_t wall_ms(void)
+{
+    struct timespec t;
+
+    (void)clock_gettime(CLOCK_REALTIME, &t);
+    return (uint64_t)t.tv_sec * 1000 + (uint64_t)t.tv_nsec / 1000000;
+}
+
+static void put_times(struct page *p, const once_stats *t)
+{
+    uint64_t now = wall_ms();
+    const struct {
+        int family;
+        uint64_t ms;
+    } all[] = {
+        {ONCE__FAMILY_OLDEST_ATTEMPT,
+         t->oldest_ms > 0 ? now - t->oldest_ms : 0},
+        {ONCE__FAMILY_SWEEP_LAST,
+         t->swept_ms != UINT64_MAX ? now - t->swept_ms : 0},
+        {ONCE__FAMILY_STORE_GAP_UNTIL, t->gap_until_ms},
+        {ONCE__FAMILY_OLDEST_INDETERMINATE, t->oldest_indeterminate_ms},
+    };
+    size_t i;
+
+    for (i = 0; i < sizeof(all) / sizeof(all[0]); i++) {
+        once__metrics_family(&p->text, &once__families[all[i].family]);
+        once__metrics_ms(&p->text, &p->store, all[i].ms);
+    }
+}
+
+static void put_records(struct page *p, const once_stats *t)
+{
+    once_bytes labels[2] = {p->store};
+
+    if (!t->counted)
+        return;
+    once__metrics_family(&p->text, &once__families[ONCE__FAMILY_RECORDS]);
+    labels[1] = bytes_of("claimed");
+    once__metrics_value(&p->text, labels, t->claimed);
+    labels[1] = bytes_of("dispatched");
+    once__metrics_value(&p->text, labels, t->dispatched);
+    labels[1] = bytes_of("indeterminate");
+    once__metrics_value(&p->text, labels, t->indeterminate);
+}
+
+static void put_store(struct page *p, const once_stats *t)
+{
+    once_bytes labels[] = {p->store, p->store,
+                           bytes_of(t->durable ? "true" : "false")};
+
+    once__metrics_family(&p->text, &once__families[ONCE__FAMILY_STORE_INFO]);
+    once__metrics_value(&p->text, labels, 1);
+    once__metrics_family(&p->text,
+                         &once__families[ONCE__FAMILY_BATCH_DURATION]);
+    once__metrics_histogram(&p->text, &p->store, &once__store_buckets,
+                            t->latency, t->apply_us);
+}
+
+/* What only this server has. */
+static void put_own(struct page *p)
+{
+    static const struct once__family own[] = {
+        {"once_serve_open", ONCE__GAUGE, "store",
+         "Exchanges whose handlers run, or whose claims are under way."},
+        {"once_serve_connections", ONCE__GAUGE, "store",
+         "Connections of middlewares."},
+        {"once_serve_buffered_bytes", ONCE__GAUGE, "store",
+         "Bytes of answers in memory, of --buffers."},
+    };
+    const uint64_t values[] = {p->s->n_open, p->s->connections, p->s->buffered};
+    size_t i;
+
+    for (i = 0; i < 3; i++) {
+        once__metrics_family(&p->text, &own[i]);
+        once__metrics_value(&p->text, &p->store, values[i]);
+    }
+}
+
+enum MHD_Result serve_say_metrics(struct serve_call *k)
+{
+    const struct serve *s = k->serve;
+    struct page p = {.text = {.put = put, .user = &p}, .s = s};
+    struct MHD_Response *r = NULL;
+    enum MHD_Result rc = MHD_NO;
+    once_stats t;
+
+    p.store = (once_bytes){s->cli->store, strcspn(s->cli->store, ":")};
+    once_engine_stats(s->engine, &t);
+    put_requests(&p);
+    put_counts(&p, &t);
+    put_times(&p, &t);
+    put_records(&p, &t);
+    put_store(&p, &t);
+    put_own(&p);
+    once__metrics_end(&p.text);
+    if (!p.failed)
+        r = MHD_create_response_from_buffer(p.used, p.out,
+                                            MHD_RESPMEM_MUST_FREE);
+    if (r == NULL) {
+        free(p.out);
+        return MHD_NO;
+    }
+    (void)MHD_add_response_header(r, "Content-Type",
+                                  once__metrics_content_type(0));
+    rc = MHD_queue_response(k->c, MHD_HTTP_OK, r);
+    MHD_destroy_response(r);
+    return rc;
+}
