@@ -33,7 +33,7 @@
 
 #include <once/http.h>
 
-#include "calls/http/http.h"
+#include "calls/guard/guard.h"
 #include "programs/serve/options.h"
 #include "programs/terminal/listen.h"
 
