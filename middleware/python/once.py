@@ -425,7 +425,11 @@ class WSGI(_Guard):
     def _body(self, environ: dict) -> bytes:
         size = environ.get("CONTENT_LENGTH")
         if size:
-            return environ["wsgi.input"].read(min(int(size), self.most))
+            want = min(int(size), self.most)
+            body = environ["wsgi.input"].read(want)
+            if len(body) < want:    # a part of it is another request
+                raise ConnectionError("the client left within its request")
+            return body
         if environ.get("wsgi.input_terminated") or \
                 environ.get("HTTP_TRANSFER_ENCODING"):
             return environ["wsgi.input"].read(self.most)
@@ -551,6 +555,8 @@ class ASGI(_Guard):
             await self.app(scope, receive, send)
             return
         whole, more_body = await self._body(receive)
+        if whole is None:
+            return
         body, over = whole[:self.most], len(whole) >= self.most
         lines = [[n.decode("latin-1"), v.decode("latin-1")]
                  for n, v in scope["headers"]]
@@ -583,6 +589,8 @@ class ASGI(_Guard):
         body, more = b"", True
         while more and len(body) < self.most:
             message = await receive()
+            if message["type"] == "http.disconnect":    # a part of it is
+                return None, False                      # another request
             body += message.get("body", b"")
             more = message.get("more_body", False)
         return body, more
