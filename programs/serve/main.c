@@ -11,6 +11,7 @@
  * The loop is ours, over libmicrohttpd's epoll descriptor: with a thread of its
  * own each request would cost two changes of threads more.
  */
+#include "programs/serve/check.h"
 #include "programs/serve/serve.h"
 
 #include <errno.h>
@@ -40,7 +41,7 @@ static const struct cli_command command = {
 
 struct options {
     struct serve *s;
-    const char *listen, *token_file;
+    const char *listen, *token_file, *check;
     const char *routes[SERVE_NAMED_MAX];
     size_t n_routes;
     int may_forget;
@@ -60,6 +61,9 @@ static int take(const struct cli *c, void *user, int o)
         break;
     case SERVE_OPT_TOKEN_FILE:
         p->token_file = optarg;
+        break;
+    case SERVE_OPT_CHECK:
+        p->check = optarg;
         break;
     case SERVE_OPT_ROUTE:
         if (p->n_routes == SERVE_NAMED_MAX)
@@ -91,7 +95,7 @@ static int read_options(struct cli *c, int argc, char **argv, struct options *p)
 
     if (rc == CLI_OK)
         rc = cli_no_operands(c, argc, "");
-    if (rc != CLI_OK)
+    if (rc != CLI_OK || p->check != NULL)
         return rc;
     if (c->store == NULL || c->store[0] == '\0')
         return cli_usage(c, "which store? Say --store URL or set ONCE_STORE");
@@ -323,7 +327,7 @@ int main(int argc, char **argv)
     pthread_sigmask(SIG_BLOCK, &ends, NULL);
     rc = read_options(&c, argc, argv, &p);
     if (rc == CLI_OK)
-        rc = start(s, &p, &ends);
+        rc = p.check != NULL ? check_service(&c, p.check) : start(s, &p, &ends);
     free(c.memory[0]);
     free(s);
     return rc == CLI_STOP ? CLI_OK : rc;

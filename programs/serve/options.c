@@ -8,6 +8,7 @@
 /* clang-format off */
 const char serve_help[] =
     "usage: once serve --store URL [--listen WHERE] [--define NAME=FILE]...\n"
+    "       once serve --check URL\n"
     "\n"
     "Keeps the contract of Idempotency-Key for services in any language: a\n"
     "middleware in the service asks it before the handler runs, and tells it the\n"
@@ -24,6 +25,8 @@ const char serve_help[] =
     "  --max-open N   exchanges whose handlers run (100000)\n"
     "  --buffers SIZE bytes of answers in memory (256m)\n"
     "  --volatile     a store that a restart forgets is taken\n"
+    "  --check URL    asks a service whose handler is that of docs/serve.md, and\n"
+    "                 tells whether its middleware keeps the contract\n"
     "\n"
     "It ends by SIGTERM, and does not wait for handlers: the next one takes their\n"
     "answers. See man once-serve.\n";
@@ -38,6 +41,7 @@ const struct cli_option serve_options[] = {
     {"max-open", "", .id = SERVE_OPT_MAX_OPEN},
     {"buffers", "", .id = SERVE_OPT_BUFFERS},
     {"volatile", NULL, .id = SERVE_OPT_VOLATILE},
+    {"check", "", .id = SERVE_OPT_CHECK},
     {.name = NULL},
 };
 /* clang-format on */

@@ -13,7 +13,8 @@ enum {
     SERVE_OPT_ROUTES_ONLY,
     SERVE_OPT_MAX_OPEN,
     SERVE_OPT_BUFFERS,
-    SERVE_OPT_VOLATILE
+    SERVE_OPT_VOLATILE,
+    SERVE_OPT_CHECK
 };
 
 extern const struct cli_option serve_options[];
