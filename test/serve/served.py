@@ -22,6 +22,9 @@ SERVICES = {
 }
 
 
+LANGUAGES = set(SERVICES) | {"go"}
+
+
 def go_service(build):
     """Built once, into the folder of the build."""
     program = build / "test" / "go-service"
