@@ -18,6 +18,7 @@
  *                         ends, waiters look again [1 1 1 0 0]
  *    resolve, reopen      one decision of an operator
  *    probe=K              K times one that was told "unknown" asks the service
+ *    end=K                K ends are told to a server that did not begin them
  *    keep                 retention ends once
  *    timed                the key carries its time: it becomes too old to be
  *                         claimed, and only after that the retention ends
@@ -31,6 +32,7 @@
  *                         likewise in the service
  *    fence_ignored, any_record, not_applied_frees
  *                         the same in the probe
+ *    abandons             the same in a service that outlives its server
  *    old_claims           the same: a key that is too old is claimed
  *    plain                without symmetry
  *    states=N             stop there
@@ -72,6 +74,7 @@ static const struct word switches[] = {
     {"fence_ignored", offsetof(struct config, fence_ignored)},
     {"any_record", offsetof(struct config, any_record)},
     {"not_applied_frees", offsetof(struct config, not_applied_frees)},
+    {"abandons", offsetof(struct config, abandons)},
     {"timed", offsetof(struct config, timed)},
     {"old_claims", offsetof(struct config, old_claims)},
     {"retry", offsetof(struct config, retry)},
@@ -91,6 +94,7 @@ static const struct word budgets[] = {
     {"resolve", offsetof(struct budget, resolves)},
     {"keep", offsetof(struct budget, keeps)},
     {"probe", offsetof(struct budget, probes)},
+    {"end", offsetof(struct budget, ends)},
     {"twice", offsetof(struct budget, doubles)},
     {"failover", offsetof(struct budget, failovers)},
     {"die", offsetof(struct budget, deaths)},
@@ -218,6 +222,11 @@ static const struct expected table[] = {
     { "probe=2 keep",                    NULL },
     { "two retry probe=2",               NULL },
     { "mixed probe",                     NULL },
+    { "end=2",                           NULL },
+    { "n=2 two end=2 keep",              NULL },
+    { "two retry end",                   NULL },
+    { "mixed end",                       NULL },
+    { "end resolve probe",               NULL },
     { "two timed keep=2",                NULL },
     { "timed keep retry wait",           NULL },
     { "mixed timed keep",                NULL },
@@ -264,6 +273,7 @@ static const struct expected table[] = {
     { "probe keep fence_ignored",        "P1" },
     { "probe any_record",                "P1" },
     { "probe not_applied_frees",         "I1" },
+    { "end abandons",                    "I5" },
     { "timed keep old_claims",           "A1" },
 };
 /* clang-format on */

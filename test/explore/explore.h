@@ -41,6 +41,7 @@ struct budget {
     uint8_t resolves, keeps, waits, renewals, doubles, failovers;
     uint8_t deaths, aborts, purges, passes; /* of the service  */
     uint8_t probes;
+    uint8_t ends; /* told to another server   */
     uint8_t ages; /* the key becomes too old to be claimed */
 };
 
@@ -61,6 +62,7 @@ try {
     uint8_t stage;              /* of its transaction in the service   */
     uint8_t reply, reply_kind;  /* an answer is on its way back        */
     uint8_t period;             /* the retention period it was sent in */
+    uint8_t grant, made, made_kind; /* what its service keeps: outlive.c */
     uint8_t asks;   /* the fence that its probe is about, or 0      */
     uint8_t heard;  /* what the service says was applied, or 0      */
     uint8_t probed; /* it has asked: it asks once          */
@@ -104,6 +106,7 @@ struct config {
     int plain; /* no symmetry: for checking that it changes no verdict */
     int reply_first, reset_releases, oversize_releases; /* planted   */
     int fence_ignored, any_record, not_applied_frees;   /* in the probe */
+    int abandons;          /* in the service that outlives its server   */
     int timed, old_claims; /* the key carries its time; planted          */
     uint64_t states_max;
     uint64_t salt; /* where the hash begins: it must change no number */
@@ -150,6 +153,9 @@ void probe(struct search *s, const struct world *w, int who);
 void probe_offered(struct world *w, int who, int rc);
 /* Serves the RESOLVE of a probe; the answer. */
 int probe_decide(struct search *s, struct world *w, struct late call);
+
+/* outlive.c */
+void outlive(struct search *s, const struct world *w, int who);
 
 /* search.c */
 const struct config *search_config(const struct search *s);

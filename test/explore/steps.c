@@ -14,6 +14,7 @@
  *                             byte was sent, renews, dies
  *    a waiter                 looks again
  *    a probe                  see probe.c
+ *    a service                that outlives its server: see outlive.c
  *    everybody's              reaper, operator, retention, failover (a limit);
  *                             the key becomes too old
  *
@@ -172,6 +173,10 @@ static void executes(struct search *s, struct world *w, int who, int kind)
     }
     t->reply = ++w->executed;
     t->reply_kind = (uint8_t)kind;
+    if (w->left.ends > 0) {
+        t->made = t->reply;
+        t->made_kind = t->reply_kind;
+    }
     assert(w->executed < RESULTS_MAX);
 }
 
@@ -410,6 +415,7 @@ void expand(struct search *s, const struct world *w)
         if (t->alive)
             alive(s, w, (int)i);
         late_copies(s, w, (int)i);
+        outlive(s, w, (int)i);
         if (search_config(s)->tx)
             service(s, w, (int)i);
         else if (t->wire)

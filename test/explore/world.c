@@ -428,6 +428,8 @@ static void sent(struct search *s, struct world *w, int who)
     w->open |= (uint8_t)(1u << who);
     t->period = w->period;
     t->wire = t->sent = 1;
+    if (w->left.ends > 0)
+        t->grant = t->fence;
 }
 
 /* Somebody was told the bytes of `result`. */

@@ -9,7 +9,6 @@ What is not installed (Go, nginx's Lua, Java) is left out; ONCE_FRONTS names som
 
 import os
 import pathlib
-import shutil
 import sys
 import threading
 import time
@@ -25,14 +24,15 @@ import gateway  # noqa: E402
 import served  # noqa: E402
 from gateway import Drop, Gateway, Guarded, eventually, guarded, message  # noqa: E402
 
-NEEDS = {"nginx": "nginx", "guarded": "true", "python": "gunicorn",
-         "asgi": "uvicorn", "node": "node", "go": "go", "java": "javac"}
-LUA = "/usr/lib/nginx/modules/ngx_http_lua_module.so"
+# What each needs: a file.
+NEEDS = {"nginx": "/usr/sbin/nginx", "guarded": gateway.GUARDED,
+         "python": "/usr/bin/gunicorn", "node": "/usr/bin/node",
+         "asgi": "/usr/lib/python3/dist-packages/uvicorn",
+         "go": "/usr/bin/go", "java": "/usr/bin/javac",
+         "lua": "/usr/lib/nginx/modules/ngx_http_lua_module.so"}
 FRONTS = os.environ.get("ONCE_FRONTS", "").split() or [
-    name for name, program in NEEDS.items()
-    if shutil.which(program, path=os.environ["PATH"] + ":/usr/sbin") and
-    (name in ("nginx", "guarded") or name in served.LANGUAGES)] + [
-        "lua"] * os.path.exists(LUA)
+    name for name, file in NEEDS.items() if os.path.exists(file) and
+    (name in ("nginx", "guarded") or name in served.LANGUAGES)]
 ORDERS = 20
 SERVER = guarded("/pay/", "once_in_flight wait=20s;", scope="$http_x_user")
 
