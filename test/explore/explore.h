@@ -54,14 +54,14 @@ struct
 try {
     uint8_t role; /* policy bits, OTHER_REQUEST; never changes */
     uint8_t alive;
-    uint8_t phase, told, fence; /* of once__machine                    */
-    uint8_t verb;               /* the call that is waited for, or 0   */
-    uint8_t kind, result;       /* what COMPLETE says, or was shown    */
-    uint8_t wire;               /* a request is on its way upstream    */
-    uint8_t sent, ran;          /* one ever was; it was executed       */
-    uint8_t stage;              /* of its transaction in the service   */
-    uint8_t reply, reply_kind;  /* an answer is on its way back        */
-    uint8_t period;             /* the retention period it was sent in */
+    uint8_t phase, told, fence;     /* of once__machine                    */
+    uint8_t verb;                   /* the call that is waited for, or 0   */
+    uint8_t kind, result;           /* what COMPLETE says, or was shown    */
+    uint8_t wire;                   /* a request is on its way upstream    */
+    uint8_t sent, ran;              /* one ever was; it was executed       */
+    uint8_t stage;                  /* of its transaction in the service   */
+    uint8_t reply, reply_kind;      /* an answer is on its way back        */
+    uint8_t period;                 /* the retention period it was sent in */
     uint8_t grant, made, made_kind; /* what its service keeps: outlive.c */
     uint8_t asks;   /* the fence that its probe is about, or 0      */
     uint8_t heard;  /* what the service says was applied, or 0      */
