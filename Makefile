@@ -34,6 +34,7 @@ help:
 	@echo '                PEERS="NAME=URL ...": other gateways as well'
 	@echo 'make bench-stores  figures of each store by itself'
 	@echo 'make bench-messages  what inbox, outbox, relay and consumer cost'
+	@echo 'make bench-serve  once serve by itself, and in services'
 	@echo 'make bench-operate  how long an operator waits; N=1000000 STORE=journal'
 	@echo 'make bench-scale  stores from 1,000 to 10,000,000 records; SCALE=--most=N'
 	@echo 'make histories  2,000 concurrent histories of each store, judged'
@@ -233,6 +234,11 @@ bench-stores: library
 .PHONY: bench-messages
 bench-messages: all
 	@env ONCE_BUILD=$(abspath $(BUILD)) $(PYTHON) test/bench/messages.py \
+	    $(BENCH)
+
+.PHONY: bench-serve
+bench-serve: all
+	@env ONCE_BUILD=$(abspath $(BUILD)) $(PYTHON) test/bench/serve.py \
 	    $(BENCH)
 
 .PHONY: bench-operate
