@@ -77,7 +77,7 @@ static void hex(char *out, size_t bytes)
     if (getrandom(random, bytes, 0) != (ssize_t)bytes)
         die("no random numbers");
     for (i = 0; i < bytes; i++)
-        (void)sprintf(out + 2 * i, "%02x", random[i]);
+        (void)snprintf(out + 2 * i, 3, "%02x", random[i]);
 }
 
 /* ---- Messages ------------------------------------------------------------------ */
@@ -99,10 +99,10 @@ static void send_rest(struct connection *c)
 static void post(struct connection *c, const char *path, const char *head,
                  char fill, size_t body)
 {
-    int n = sprintf(c->out,
-                    "POST %s HTTP/1.1\r\nHost: once\r\nContent-Length: %zu\r\n"
-                    "\r\n%s\n",
-                    path, strlen(head) + 1 + body, head);
+    int n = snprintf(c->out, EXTRA,
+                     "POST %s HTTP/1.1\r\nHost: once\r\nContent-Length: %zu\r\n"
+                     "\r\n%s\n",
+                     path, strlen(head) + 1 + body, head);
 
     memset(c->out + n, fill, body);
     c->n_out = (size_t)n + body;
@@ -120,8 +120,8 @@ static void begin(struct bench *b, struct connection *c)
     c->begun = now();
     c->ends = 0;
     if (b->what == HEALTH) {
-        c->n_out = (size_t)sprintf(
-            c->out, "GET /v1/health HTTP/1.1\r\nHost: once\r\n\r\n");
+        c->n_out = (size_t)snprintf(
+            c->out, EXTRA, "GET /v1/health HTTP/1.1\r\nHost: once\r\n\r\n");
         c->sent = c->n_in = 0;
         send_rest(c);
         return;
@@ -310,7 +310,7 @@ int main(int argc, char **argv)
 {
     static struct connection all[CONNECTIONS_MAX];
     struct bench b = {.body = 120, .answer = 300};
-    int n = argc > 4 ? atoi(argv[2]) : 0, poller;
+    int n = argc > 4 ? (int)strtol(argv[2], NULL, 10) : 0, poller;
     double begun;
 
     if (n < 1 || n > CONNECTIONS_MAX)
