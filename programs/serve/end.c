@@ -225,14 +225,17 @@ static int tell(struct serve_call *k, struct serve_open *o)
 enum MHD_Result serve_end(struct serve_call *k)
 {
     struct serve_open *o = serve_open_find(k->serve, k->id);
+    int asked;
 
     if (k->kind == SERVE_ABANDON)
         return abandon(k, o);
     o = take(k, o);
     if (o == NULL)
         return serve_say_refused(k);
-    if (o->attempt != NULL ? serve_call_tell(k, o) == ONCE_OK
-                           : tell(k, o) == ONCE_HTTP_WAIT)
+    asked = o->attempt != NULL ? serve_call_tell(k, o) == ONCE_OK
+                               : tell(k, o) == ONCE_HTTP_WAIT;
+    drop_body(k); /* it was copied */
+    if (asked)
         return serve_wait(k);
     serve_open_free(o); /* its record becomes unknown */
     serve_refuse(k, MHD_HTTP_SERVICE_UNAVAILABLE, "busy", "No memory.");
