@@ -91,6 +91,7 @@ struct member {
     size_t at;
     const char *words[2]; /* CHOICE: 0, 1 */
     struct part parts[2]; /* PARTS */
+    const char *is;       /* of them: what the value is */
 };
 
 #define AT(member) offsetof(once_guard_options, member)
@@ -101,10 +102,12 @@ static const struct member members[] = {
     {.name = "key_required", .kind = FLAG, .at = AT(key_required)},
     {.name = "key_time",
      .kind = PARTS,
-     .parts = {{"", TEXT, AT(key_time)}, {"max_age", TIME64, AT(max_age_ms)}}},
+     .parts = {{"", TEXT, AT(key_time)}, {"max_age", TIME64, AT(max_age_ms)}},
+     .is = "uuid7 or ulid, and perhaps max_age=TIME"},
     {.name = "key_json",
      .kind = PARTS,
-     .parts = {{"", TEXT, AT(key_json[0])}, {"", TEXT, AT(key_json[1])}}},
+     .parts = {{"", TEXT, AT(key_json[0])}, {"", TEXT, AT(key_json[1])}},
+     .is = "one or two JSON pointers"},
     {.name = "key_space",
      .kind = CHOICE,
      .at = AT(key_space),
@@ -115,7 +118,8 @@ static const struct member members[] = {
     {.name = "in_flight",
      .kind = PARTS,
      .parts = {{"wait", TIME32, AT(in_flight_ms)},
-               {"accept", TEXT, AT(accept)}}},
+               {"accept", TEXT, AT(accept)}},
+     .is = "reject, or wait=TIME up to 10m and accept=PATH"},
     {.name = "repeat",
      .kind = CHOICE,
      .at = AT(repeat),
@@ -135,7 +139,8 @@ static const struct member members[] = {
     {.name = "ttl",
      .kind = PARTS,
      .parts = {{"", TIME64, AT(ttl_ms)},
-               {"failure", TIME64, AT(ttl_failure_ms)}}},
+               {"failure", TIME64, AT(ttl_failure_ms)}},
+     .is = "a time, and perhaps failure=TIME"},
     {.name = "lease", .kind = TIME32, .at = AT(lease_ms)},
     {.name = "timeout", .kind = TIME32, .at = AT(store_ms)},
     {.name = "max_request", .kind = SIZE, .at = AT(max_request)},
@@ -255,6 +260,29 @@ static int text_of(const json_t *v, char text[VALUE_MAX])
     return n >= 0 && n < VALUE_MAX;
 }
 
+/* Names the value, and what it may be. */
+static void refuse(const struct member *m, const json_t *v, once_error *err)
+{
+    static const char *const kinds[] = {
+        [TEXT] = "a text of up to 1023 bytes",
+        [FLAG] = "on or off",
+        [TIME32] = "a time of a millisecond to 49 days, such as 30s",
+        [TIME64] = "a time, such as 24h",
+        [SIZE] = "a size of 1 byte to 64m",
+        [RUN] = "a time of 1s to 10m",
+        [SCOPE] = "off: who calls stands in the head",
+    };
+    char text[VALUE_MAX] = "";
+
+    (void)text_of(v, text);
+    if (m->kind == CHOICE)
+        snprintf(err->text, sizeof(err->text), "%s: \"%.40s\" is not %s or %s",
+                 m->name, text, m->words[0], m->words[1]);
+    else
+        snprintf(err->text, sizeof(err->text), "%s: \"%.40s\" is not %s",
+                 m->name, text, m->kind == PARTS ? m->is : kinds[m->kind]);
+}
+
 static int read_member(struct reading *r, const char *name, const json_t *v,
                        once_error *err)
 {
@@ -274,7 +302,7 @@ static int read_member(struct reading *r, const char *name, const json_t *v,
         (m->kind == PARTS ? set_parts(r, m, text)
                           : set(r, m->kind, m->at, text, m->words)))
         return 1;
-    snprintf(err->text, sizeof(err->text), "%s: this value cannot be", name);
+    refuse(m, v, err);
     return 0;
 }
 

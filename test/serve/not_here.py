@@ -6,15 +6,24 @@ why. A pattern is of the file's name and the test's; its parameters may follow.
 
 import fnmatch
 
-CONFIG = "a service has no file that is checked before it starts"
+STORE = "stores are those of the servers, one each"
+VARIABLES = "a service computes in its own language"
 LOGS = "the access log is that of the service's own server"
 LOOKUP = "once serve has no status resource"
 PROBE = "once serve asks no service: a handler would ask its own ledger"
 METRICS = "the page is nginx's"
 
 EVERY = {
-    "test_config.py::*": CONFIG,
-    "test_named.py::*": CONFIG,
+    "test_config.py::test_a_store_line_that_is_wrong*": STORE,
+    "test_config.py::test_a_store_defined_twice": STORE,
+    "test_config.py::test_a_store_that_nobody_has_defined": STORE,
+    "test_config.py::*an_unprivileged_nginx*": "it is nginx's",
+    "test_config.py::*may_not_be_written*": "it is nginx's",
+    "test_config.py::*unknown_variable*": VARIABLES,
+    "test_config.py::*a_variable_and_a_word*": VARIABLES,
+    "test_config.py::*out_of_range(probe*": PROBE,
+    "test_config.py::*lookup*": LOOKUP,
+    "test_named.py::*": STORE,
     "test_metrics.py::*": METRICS,
     "test_lookup.py::*": LOOKUP,
     "test_probe.py::*": PROBE,

@@ -63,6 +63,7 @@ def directive(location, name, words):
     elif name == "client_max_body_size":
         location.route["max_request"] = value
     elif name == "once_scope" and value != "off":
+        assert "scope" not in location.route, "once_scope is duplicate"
         location.scope = value
     elif name == "once_key":
         match = re.fullmatch(r"\$http_(\w+)", value)
@@ -76,6 +77,7 @@ def directive(location, name, words):
         location.route["hide_header"] = (
             location.route.get("hide_header", "") + " " + value).strip()
     elif name.startswith("once_"):
+        assert name[5:] not in location.route, "%s is duplicate" % name
         location.route[name[5:]] = value
     else:
         assert IGNORED.fullmatch(name), "unknown directive " + name

@@ -4,9 +4,12 @@ served.py - a service in another language with its `once serve`, in the place of
 the gateway in the scenarios of test/gateway: ONCE_TARGET=python.
 """
 
+import json
 import os
 import pathlib
+import re
 import signal
+import socket
 import subprocess
 
 import routes
@@ -37,6 +40,42 @@ def go_service(build):
                        env=dict(os.environ, GOFLAGS="-mod=mod", GOPROXY="off"))
         made.rename(program)
     return [str(program)]
+
+
+def listens(path):
+    """Its name is there a moment before anybody may connect."""
+    try:
+        with socket.socket(socket.AF_UNIX) as sock:
+            sock.connect(str(path))
+        return True
+    except OSError:
+        return False
+
+
+def in_directives(text):
+    """What is said of the members of a route, with the names of nginx."""
+    for pattern, name in ((r"\bttl_failure_ms", "failure="),
+                          (r"\b(ttl|lease)_ms", r"once_\1"),
+                          (r"\baccept\b", "accept="),
+                          (r"\bin (final|release)\b", r"in once_\1"),
+                          (r"route: (?=\w+:)", "once_"), (r"route: ", "")):
+        text = re.sub(pattern, name, text)
+    return text
+
+
+def ask_route(folder, location):
+    """What is wrong with its route: texts."""
+    with socket.socket(socket.AF_UNIX) as sock:
+        sock.connect(str(folder / ("s." + location.store)))
+        head = json.dumps({"route": location.route}).encode() + b"\n"
+        sock.sendall(b"POST /v1/route HTTP/1.1\r\nHost: once\r\n"
+                     b"Connection: close\r\nContent-Length: %d\r\n\r\n%s" % (
+                         len(head), head))
+        data = b""
+        while piece := sock.recv(65536):
+            data += piece
+    told = json.loads(data.partition(b"\r\n\r\n")[2])
+    return [told["text"]] if "error" in told else []
 
 
 def target(base, eventually, build, language):
@@ -74,7 +113,34 @@ def target(base, eventually, build, language):
                         [build / "once-serve", "--volatile", "--store", url,
                          "--listen", "unix:%s" % where], stderr=log,
                         stdin=subprocess.DEVNULL))
-                eventually(where.exists)
+                eventually(lambda p=where: listens(p) or
+                           self.servers[-1].poll() is not None)
+
+        def check(self):
+            """What is wrong is said when a service asks for its routes."""
+            self.init()
+            self.render()
+            said = []
+            try:
+                _, _, locations = routes.read(self.folder / "routes")
+                self.serve()
+                for location in locations:
+                    if location.store:
+                        said += ask_route(self.folder, location)
+                    if location.store and not location.scope and \
+                            location.route.get("scope") != "off":
+                        said.append("once_scope is missing")
+            except (AssertionError, ValueError) as wrong:
+                said.append(str(wrong))
+            except OSError as wrong:
+                said.append("no server: %s" % wrong)
+            log = self.folder / "error.log"
+            said += log.read_text().splitlines() if log.exists() else []
+            said = [in_directives(x) for x in said]
+            wrong = [x for x in said if "listening" not in x]
+            self.end_servers(signal.SIGTERM)
+            return (1, "[emerg] " + "\n[emerg] ".join(wrong)) if wrong else \
+                (0, "test is successful")
 
         def _start(self):
             if not self.port:
