@@ -37,8 +37,8 @@ void serve_begin_head(struct serve_call *k)
 
     serve_check_room(k);
     (void)serve_head_id(k);
-    r.method = serve_head_bytes(k, "method");
-    r.target = serve_head_bytes(k, "target");
+    r.method = k->method = serve_head_bytes(k, "method");
+    r.target = k->target = serve_head_bytes(k, "target");
     serve_head_lines(k);
     k->scope = computed(k, "scope");
     k->key = computed(k, "key");
@@ -55,6 +55,7 @@ void serve_begin_head(struct serve_call *k)
     r.n = k->n_lines;
     r.server = k;
     r.id = k->id;
+    serve_log_label(k);
     if (once_exchange_new(k->route->guard, &r, NULL, &k->x) < 0)
         serve_refuse(k, MHD_HTTP_SERVICE_UNAVAILABLE, "busy", "No memory.");
 }
@@ -110,6 +111,8 @@ static enum MHD_Result follow(struct serve_call *k, struct serve_open *o,
         return say_run(k, o);
     }
     serve_tell(o->route, once_exchange_status(o->x));
+    serve_log(k->serve, o->logged, o->x,
+              step == ONCE_HTTP_SEND ? once_exchange_reply(o->x)->status : 0);
     if (step == ONCE_HTTP_RUN) {
         once_exchange_abandon(o->x);
         rc = serve_say_abandoned(k);
@@ -138,8 +141,10 @@ enum MHD_Result serve_begin(struct serve_call *k)
     struct serve_open *o;
     int step;
 
-    if (once_exchange_step(k->x) == ONCE_HTTP_PASS)
+    if (once_exchange_step(k->x) == ONCE_HTTP_PASS) {
+        serve_log(k->serve, k->logged, k->x, 0);
         return say_pass(k, k->x);
+    }
     if (serve_known(k, is_same, say_run, &answer))
         return answer;
     o = serve_open_new(k);

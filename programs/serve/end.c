@@ -252,6 +252,8 @@ enum MHD_Result serve_ended(struct serve_call *k)
         return serve_call_ended(k);
     step = once_exchange_step(o->x);
     serve_tell(o->route, once_exchange_status(o->x));
+    serve_log(k->serve, o->logged, o->x,
+              step == ONCE_HTTP_SEND ? once_exchange_reply(o->x)->status : 0);
     k->open = NULL;
     o->call = NULL;
     if (step == ONCE_HTTP_SEND) {

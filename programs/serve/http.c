@@ -222,6 +222,7 @@ static void completed(void *user, struct MHD_Connection *c, void **own,
     free(k->lines);
     free(k->text);
     free(k->head);
+    free(k->logged);
     free(k->body);
     free(k);
 }

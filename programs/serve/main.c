@@ -62,6 +62,9 @@ static int take(const struct cli *c, void *user, int o)
     case SERVE_OPT_TOKEN_FILE:
         p->token_file = optarg;
         break;
+    case SERVE_OPT_LOG:
+        p->s->log = 1;
+        break;
     case SERVE_OPT_CHECK:
         p->check = optarg;
         break;

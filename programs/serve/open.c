@@ -69,6 +69,8 @@ struct serve_open *serve_open_new(struct serve_call *k)
     o->attempt = k->attempt;
     k->attempt = NULL;
     o->request = k->request;
+    o->logged = k->logged;
+    k->logged = NULL;
     o->call = k;
     k->open = o;
     return o;
@@ -126,6 +128,7 @@ void serve_open_free(struct serve_open *o)
         o->call->open = NULL;
     once_exchange_free(o->x);
     once_attempt_free(o->attempt);
+    free(o->logged);
     free(o);
 }
 

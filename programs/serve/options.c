@@ -25,6 +25,7 @@ const char serve_help[] =
     "  --max-open N   exchanges whose handlers run (100000)\n"
     "  --buffers SIZE bytes of answers in memory (256m)\n"
     "  --volatile     a store that a restart forgets is taken\n"
+    "  --access-log   a line on standard output for each request\n"
     "  --check URL    asks a service whose handler is that of docs/serve.md, and\n"
     "                 tells whether its middleware keeps the contract\n"
     "\n"
@@ -41,6 +42,7 @@ const struct cli_option serve_options[] = {
     {"max-open", "", .id = SERVE_OPT_MAX_OPEN},
     {"buffers", "", .id = SERVE_OPT_BUFFERS},
     {"volatile", NULL, .id = SERVE_OPT_VOLATILE},
+    {"access-log", NULL, .id = SERVE_OPT_LOG},
     {"check", "", .id = SERVE_OPT_CHECK},
     {.name = NULL},
 };

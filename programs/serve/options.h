@@ -14,7 +14,8 @@ enum {
     SERVE_OPT_MAX_OPEN,
     SERVE_OPT_BUFFERS,
     SERVE_OPT_VOLATILE,
-    SERVE_OPT_CHECK
+    SERVE_OPT_CHECK,
+    SERVE_OPT_LOG
 };
 
 extern const struct cli_option serve_options[];

@@ -341,18 +341,22 @@ static int fingerprint_of(void *user, const once_http_request *r, char *out,
 }
 
 /* Method and path where the program has none, as the guard itself has it. */
+int serve_label(const struct serve_call *k, char *out, size_t max)
+{
+    int n;
+
+    if (k->label != NULL)
+        return give(k->label, out, max);
+    n = snprintf(out, max, "%s %.*s", k->method, (int)strcspn(k->target, "?"),
+                 k->target);
+    return n < (int)max ? n : (int)max - 1;
+}
+
 static int label_of(void *user, const once_http_request *r, char *out,
                     size_t max)
 {
-    const struct serve_call *k = r->server;
-    int n;
-
     (void)user;
-    if (k->label != NULL)
-        return give(k->label, out, max);
-    n = snprintf(out, max, "%s %.*s", r->method, (int)strcspn(r->target, "?"),
-                 r->target);
-    return n < (int)max ? n : (int)max - 1;
+    return serve_label(r->server, out, max);
 }
 
 static void on_event(void *user, const char *text)

@@ -16,6 +16,7 @@
  *    route.c     the options of a route, from JSON
  *    message.c   the head of a message: a line of JSON
  *    say.c       what is answered
+ *    log.c       a line for each guarded request
  *    look.c      health, metrics, and the limits of a route
  *    wake.c      calls that wait for the engine
  *
@@ -106,6 +107,7 @@ struct serve_open {
     once_attempt *attempt;
     once_request request; /* its name and fingerprint */
     int rc;
+    char *logged; /* its label, or NULL */
     struct serve_route *route;
     struct serve_owner *owner;
     struct serve_link of_owner, of_route;
@@ -148,6 +150,8 @@ struct serve_call {
     char *text;   /* where its texts are, as bytes */
     size_t used;
     const char *scope, *key, *fingerprint, *label; /* of a begin, or NULL */
+    const char *method, *target;
+    char *logged;
     uint8_t id[ONCE_TOKEN_SIZE];
     const char *token;
     struct serve_route *route;
@@ -178,7 +182,7 @@ struct serve {
     unsigned connections;
     struct serve_named named[SERVE_NAMED_MAX];
     size_t n_named;
-    int routes_only;
+    int routes_only, log;
     struct serve_route *routes;
     size_t n_routes;
     void *ids, *gone; /* trees: exchanges; what was abandoned */
@@ -255,6 +259,13 @@ enum MHD_Result serve_route_say(struct serve_call *k);
 /* Counts what a caller was told: a text of Idempotency-Status. */
 void serve_tell(struct serve_route *r, const char *status);
 
+/* ---- log.c --------------------------------------------------------------- */
+
+/* Keeps the label of a begin, if there is a log. */
+void serve_log_label(struct serve_call *k);
+void serve_log(const struct serve *s, const char *label, const once_exchange *x,
+               int status);
+
 /* ---- open.c -------------------------------------------------------------- */
 
 /* NULL: no memory. Of the route and owner of `k`; takes its exchange. */
@@ -307,6 +318,8 @@ struct serve_route *serve_route_of(struct serve_call *k);
 /* The same for calls, which have a time limit and no guard. */
 struct serve_route *serve_route_of_calls(struct serve_call *k, uint64_t run_ms);
 int serve_route_name(struct serve *s, const char *text);
+/* The label of a begin: how long, or below zero. */
+int serve_label(const struct serve_call *k, char *out, size_t max);
 /* "24h" in milliseconds, "1m" in bytes: 1, or 0. */
 int serve_read_time(const char *text, uint64_t *ms);
 int serve_read_size(const char *text, uint64_t *size);

@@ -33,9 +33,6 @@ EVERY = {
         "that a process has died is known at once: test/serve",
     "test_replay.py::test_headers_named_by_*connection*":
         "no handler may set the line Connection",
-    "test_observe.py::*": LOGS,
-    "test_dry_run.py::*": LOGS,
-    "test_operate_story.py::*": LOGS,
 }
 
 GUNICORN = {

@@ -107,12 +107,13 @@ def target(base, eventually, build, language):
                 self.end_servers(signal.SIGTERM)
             for name, url in self.stores():
                 where = self.folder / ("s." + name)
-                with open(self.folder / "error.log", "ab") as log:
+                with open(self.folder / "error.log", "ab") as log, \
+                        open(self.folder / "access.log", "ab") as lines:
                     # pylint: disable=consider-using-with
                     self.servers.append(subprocess.Popen(
-                        [build / "once-serve", "--volatile", "--store", url,
-                         "--listen", "unix:%s" % where], stderr=log,
-                        stdin=subprocess.DEVNULL))
+                        [build / "once-serve", "--volatile", "--access-log", "--store",
+                         url, "--listen", "unix:%s" % where], stderr=log,
+                        stdout=lines, stdin=subprocess.DEVNULL))
                 eventually(lambda p=where: listens(p) or
                            self.servers[-1].poll() is not None)
 
