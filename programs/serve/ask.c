@@ -99,7 +99,8 @@ static int add_lines(struct one *o)
     return add_line(o, "Idempotency-Key", a->key) &&
            add_line(o, "Check-User", a->user) &&
            add_line(o, "Check-Do", a->what) && add_line(o, "", a->more) &&
-           add_line(o, "Content-Type", "application/octet-stream") &&
+           add_line(o, "Content-Type",
+                    a->type != NULL ? a->type : "application/octet-stream") &&
            add_line(o, "", "Expect:") &&
            add_line(o, "Transfer-Encoding", a->chunked ? "chunked" : NULL);
 }

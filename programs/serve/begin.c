@@ -145,7 +145,7 @@ enum MHD_Result serve_begin(struct serve_call *k)
         serve_log(k->serve, k->logged, k->x, 0);
         return say_pass(k, k->x);
     }
-    if (serve_known(k, is_same, say_run, &answer))
+    if (serve_known(k, is_same, say_run, serve_begun, &answer))
         return answer;
     o = serve_open_new(k);
     if (o == NULL || !serve_open_enter(o)) {

@@ -164,7 +164,7 @@ enum MHD_Result serve_call_begin(struct serve_call *k)
     enum MHD_Result answer;
     int rc;
 
-    if (serve_known(k, is_same, say_run, &answer))
+    if (serve_known(k, is_same, say_run, serve_call_begun, &answer))
         return answer;
     o = serve_open_new(k);
     if (o == NULL || !serve_open_enter(o)) {

@@ -3,8 +3,9 @@
  * check.c - the cases of `once serve --check`.
  *
  * A service with a middleware that somebody wrote from docs/serve.md is asked as
- * clients would ask it. Its handler does what the request's Check-Do says, and
- * names each of its runs (Check-Run), so that a second run of a key is seen.
+ * clients would ask it. Its handler does what the request's Check-Do says, names
+ * each of its runs (Check-Run), and counts them: each case says how many it makes,
+ * since one whose answer is thrown away is seen in no answer.
  *
  *    ok      a repeat gets the first answer
  *    FAILED  an exception is an unknown outcome
@@ -240,6 +241,27 @@ static void others_are_refused(struct check *k)
                "key-invalid");
 }
 
+static void types_and_hosts_count(struct check *k)
+{
+    struct check_ask a = {.key = k->key, .type = "text/plain"};
+    char run[200];
+
+    is_new(k, ask(k, (struct check_ask){.key = k->key}), "the first", "1", run);
+    is_problem(k, ask(k, a), "another Content-Type", 422, "key-reused");
+    a = (struct check_ask){.key = k->key, .more = "Host: other.test"};
+    is_new(k, ask(k, a), "another Host", "1", run);
+}
+
+static void header_bytes_pass(struct check *k)
+{
+    struct check_ask a = {.key = k->key, .more = "Check-Bytes: \xc3 \xe9\xff"};
+    int i;
+
+    for (i = 0; i < 2; i++)
+        is_line(k, ask(k, a), i == 0 ? "the first" : "the repeat",
+                "Check-Bytes", "\xc3 \xe9\xff");
+}
+
 static void exception_is_unknown(struct check *k)
 {
     is_problem(k, ask(k, (struct check_ask){.key = k->key, .what = "raise"}),
@@ -312,12 +334,28 @@ static void many_wait_for_one(struct check *k)
 
 static void forged_lines_are_dropped(struct check *k)
 {
-    struct check_ask a = {.key = k->key, .more = "Idempotency-Attempt: 9"};
-    char run[200];
+    static const char *const forged[] = {
+        "Idempotency-Attempt: 9",    "Idempotency-Outcome: not-applied",
+        "Idempotency-Status: new",   "Idempotency-Recorded-Status: 200",
+        "Idempotency-Probe: 1",      "Idempotency-Record: abc",
+        "Idempotent-Replayed: true",
+    };
+    enum { FORGED = sizeof(forged) / sizeof(forged[0]) };
+    struct check_ask a = {.key = k->key};
+    char run[200], key[40];
+    int i;
 
-    is_new(k, ask(k, a), "a client that says Idempotency-Attempt", "1", run);
+    for (i = 0; i < FORGED; i++) {
+        (void)snprintf(key, sizeof(key), "%.30s-%d", k->key, i);
+        a.key = key;
+        a.more = forged[i];
+        is_new(k, ask(k, a), forged[i], "1", run);
+        is_line(k, k->got, forged[i], "Check-Lines",
+                "idempotency-attempt idempotency-key idempotency-record");
+    }
     a.key = NULL;
-    is_line(k, ask(k, a), "the same without a key", "Check-Attempt", "");
+    a.more = forged[0];
+    is_line(k, ask(k, a), "the same without a key", "Check-Lines", "");
 }
 
 static void cut_request_claims_nothing(struct check *k)
@@ -346,28 +384,33 @@ static void client_that_leaves_changes_nothing(struct check *k)
 static const struct {
     const char *name;
     void (*run)(struct check *k);
+    long runs; /* of the handler */
 } cases[] = {
-    {"a repeat gets the first answer, and the handler runs once", runs_once},
-    {"bodies pass, whatever bytes they have, also chunked", bytes_pass},
-    {"two lines of one name pass", lines_pass},
-    {"an answer without a body passes", empty_passes},
-    {"the same key of another caller is another", scopes_differ},
+    {"a repeat gets the first answer, and the handler runs once", runs_once, 1},
+    {"bodies pass, whatever bytes they have, also chunked", bytes_pass, 1},
+    {"two lines of one name pass", lines_pass, 1},
+    {"each byte of a header line passes", header_bytes_pass, 1},
+    {"an answer without a body passes", empty_passes, 1},
+    {"the same key of another caller is another", scopes_differ, 2},
     {"who is nobody is refused, and the handler does not run",
-     nobody_is_refused},
-    {"without a key, and for GET, the handler runs each time", unguarded_runs},
+     nobody_is_refused, 0},
+    {"without a key, and for GET, the handler runs each time", unguarded_runs,
+     3},
     {"another request with the key, and a bad key, are refused",
-     others_are_refused},
+     others_are_refused, 1},
+    {"type and host are of the request", types_and_hosts_count, 2},
     {"an exception is an unknown outcome, and is not run again",
-     exception_is_unknown},
-    {"a handler that has done nothing frees the key", refusal_frees},
-    {"a long answer passes, and is not kept", large_answer_passes},
-    {"a long request is refused, and claims nothing", large_request_is_refused},
+     exception_is_unknown, 1},
+    {"a handler that has done nothing frees the key", refusal_frees, 2},
+    {"a long answer passes, and is not kept", large_answer_passes, 1},
+    {"a long request is refused, and claims nothing", large_request_is_refused,
+     2},
     {"a hundred at once: one runs, the others get its answer",
-     many_wait_for_one},
-    {"a client cannot forge the lines of Once", forged_lines_are_dropped},
-    {"a request that is cut off claims nothing", cut_request_claims_nothing},
+     many_wait_for_one, 1},
+    {"a client cannot forge the lines of Once", forged_lines_are_dropped, 8},
+    {"a request that is cut off claims nothing", cut_request_claims_nothing, 1},
     {"a client that leaves does not change what is recorded",
-     client_that_leaves_changes_nothing},
+     client_that_leaves_changes_nothing, 1},
 };
 enum { CASES = sizeof(cases) / sizeof(cases[0]) };
 
@@ -397,12 +440,30 @@ static int begin(struct check *k, const char *url)
     return curl_global_init(CURL_GLOBAL_DEFAULT) == CURLE_OK;
 }
 
+/* How often the handler has run so far. */
+static long runs(struct check *k)
+{
+    char text[200];
+
+    check_header(ask(k, (struct check_ask){.what = "count"}), "Check-Runs",
+                 text);
+    if (*text == '\0')
+        fail(k, "Check-Do: count: expected a line Check-Runs, and none came");
+    return strtol(text, NULL, 10);
+}
+
 static int run_case(struct check *k, int i)
 {
+    long before, made;
+
     k->failed = !new_key(k->key);
     k->why[0] = '\0';
+    before = runs(k);
     if (!k->failed)
         cases[i].run(k);
+    made = runs(k) - before;
+    if (made != cases[i].runs)
+        fail(k, "the handler ran %ld times, and not %ld", made, cases[i].runs);
     printf("%s%s\n", k->failed ? "FAILED  " : "ok      ", cases[i].name);
     if (k->failed)
         printf("        %s\n", k->why);

@@ -22,6 +22,7 @@ struct check_ask {
     const char *method;            /* [POST] */
     const char *query;             /* behind the URL, with its "?" */
     const char *key, *user, *what; /* Check-Do */
+    const char *type;              /* [application/octet-stream] */
     const char *more;              /* another header line */
     const char *body;
     size_t size;

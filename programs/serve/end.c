@@ -185,6 +185,7 @@ static struct serve_open *take(struct serve_call *k, struct serve_open *o)
     if (o != NULL && o->state == SERVE_RUNS) {
         serve_open_leave(o);
         o->call = k;
+        o->woken = 0;
         k->open = o;
     } else if (resume(k)) {
         o = serve_open_new(k);

@@ -206,6 +206,7 @@ static void completed(void *user, struct MHD_Connection *c, void **own,
                       enum MHD_RequestTerminationCode code)
 {
     struct serve_call *k = *own;
+    struct serve_open *o;
 
     (void)user;
     (void)c;
@@ -213,8 +214,12 @@ static void completed(void *user, struct MHD_Connection *c, void **own,
     if (k == NULL)
         return;
     *own = NULL;
-    if (k->open != NULL)
-        k->open->call = NULL;
+    o = k->open;
+    if (o != NULL) {
+        o->call = NULL;
+        if (o->woken) /* it ended while it was to be answered */
+            serve_go_on_alone(o);
+    }
     once_exchange_free(k->x);
     once_attempt_free(k->attempt);
     json_decref(k->json);

@@ -42,15 +42,29 @@ static enum MHD_Result refuse_id(struct serve_call *k)
     return serve_say_refused(k);
 }
 
-int serve_known(struct serve_call *k,
-                int (*same)(const struct serve_call *k,
-                            const struct serve_open *o),
-                enum MHD_Result (*run)(struct serve_call *k,
-                                       const struct serve_open *o),
-                enum MHD_Result *answer)
+/* Of the call that waits, if its connection has not ended. One that was woken goes
+ * on already. */
+static void take_place(struct serve_call *k, struct serve_open *o)
+{
+    struct serve_call *old = o->call;
+
+    o->call = k;
+    k->open = o;
+    if (old == NULL)
+        return;
+    old->superseded = 1;
+    old->open = NULL;
+    if (!o->woken)
+        serve_go_on(old);
+}
+
+int serve_known(
+    struct serve_call *k,
+    int (*same)(const struct serve_call *k, const struct serve_open *o),
+    enum MHD_Result (*run)(struct serve_call *k, const struct serve_open *o),
+    enum MHD_Result (*begun)(struct serve_call *k), enum MHD_Result *answer)
 {
     struct serve_open *o = serve_open_find(k->serve, k->id);
-    struct serve_call *old;
 
     if (serve_gone_is(k->serve, k->id)) {
         *answer = serve_say_abandoned(k);
@@ -63,14 +77,9 @@ int serve_known(struct serve_call *k,
         *answer = refuse_id(k);
     } else if (o->state == SERVE_RUNS) {
         *answer = run(k, o);
-    } else { /* it takes the place of the call that waits */
-        old = o->call;
-        old->superseded = 1;
-        old->open = NULL;
-        o->call = k;
-        k->open = o;
-        serve_go_on(old);
-        *answer = serve_wait(k);
+    } else {
+        take_place(k, o);
+        *answer = o->woken ? begun(k) : serve_wait(k);
     }
     return 1;
 }

@@ -218,6 +218,7 @@ static void answer_woken(struct serve *s)
     for (; w != NULL; w = next) {
         next = w->next;
         o = (struct serve_open *)w;
+        o->woken = 1;
         if (o->call != NULL)
             serve_go_on(o->call);
         else

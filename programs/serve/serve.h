@@ -100,6 +100,7 @@ struct serve_open {
     uint8_t id[ONCE_TOKEN_SIZE];
     enum serve_state state;
     int known;               /* it is in the table of ids                   */
+    int woken;               /* the engine has answered what was asked last */
     int abandoned;           /* release it when it is granted               */
     struct serve_call *call; /* that waits for it, or NULL                */
     once_exchange *x;
@@ -218,13 +219,13 @@ enum MHD_Result serve_wait(struct serve_call *k);
 
 void serve_check_room(struct serve_call *k);
 /* 1: the id is known, or was abandoned, and `*answer` is what was said. `same`:
- * is it the same request? `run`: tells that it runs. */
-int serve_known(struct serve_call *k,
-                int (*same)(const struct serve_call *k,
-                            const struct serve_open *o),
-                enum MHD_Result (*run)(struct serve_call *k,
-                                       const struct serve_open *o),
-                enum MHD_Result *answer);
+ * is it the same request? `run`: tells that it runs;
+ * `begun`: the engine has answered. */
+int serve_known(
+    struct serve_call *k,
+    int (*same)(const struct serve_call *k, const struct serve_open *o),
+    enum MHD_Result (*run)(struct serve_call *k, const struct serve_open *o),
+    enum MHD_Result (*begun)(struct serve_call *k), enum MHD_Result *answer);
 enum MHD_Result serve_say_abandoned(struct serve_call *k);
 /* The head is there; a piece of the body; all of it. And: woken. */
 void serve_begin_head(struct serve_call *k);
@@ -298,7 +299,8 @@ void serve_open_clear(struct serve *s);
 void serve_open_turn(struct serve *s);
 /* Ends what processes have left that are dead. */
 void serve_owner_turn(struct serve *s);
-/* An exchange for which no call waits can go on. */
+/* An exchange can go on, and no call waits for it: its connection has ended, which
+ * says nothing. What was granted runs, as far as we know, until it is repeated. */
 void serve_go_on_alone(struct serve_open *o);
 /* Ends the waiting of all claims: their callers are told to come again. */
 void serve_open_cancel(struct serve *s);

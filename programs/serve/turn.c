@@ -60,6 +60,7 @@ static void time_out(struct serve_open *o)
 
     serve_open_leave(o);
     o->state = SERVE_ENDS;
+    o->woken = 0;
     if (o->attempt != NULL)
         asked = once_give_up_start(o->attempt, ONCE_REASON_TIMEOUT,
                                    serve_call_done, o) == ONCE_OK;
@@ -84,10 +85,23 @@ void serve_open_turn(struct serve *s)
 
 /* ---- The end ---------------------------------------------------------------- */
 
+static int is_granted(const struct serve_open *o)
+{
+    if (o->state != SERVE_CLAIMS)
+        return 0;
+    return o->attempt != NULL ? o->rc == ONCE_OWNER
+                              : once_exchange_step(o->x) == ONCE_HTTP_RUN;
+}
+
 void serve_go_on_alone(struct serve_open *o)
 {
-    if (o->attempt != NULL ? o->rc == ONCE_OWNER
-                           : once_exchange_step(o->x) == ONCE_HTTP_RUN)
+    int granted = is_granted(o);
+
+    if (granted && !o->abandoned && !o->owner->dead) {
+        serve_open_run(o);
+        return;
+    }
+    if (granted)
         serve_open_release(o);
     serve_open_free(o);
 }

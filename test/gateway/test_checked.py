@@ -18,9 +18,16 @@ SERVER = guarded("/check/", "once_in_flight wait=10s;",
                  scope="$http_check_user")
 
 
+RUNS = []
+
+
 def handler(conn, request):
     """The handler that docs/serve.md asks for."""
     what = request.get("Check-Do")
+    if what == "count":
+        conn.sock.sendall(message(200, b"", [("Check-Runs", len(RUNS))]))
+        return
+    RUNS.append(1)
     lines = [("Check-Run", str(uuid.uuid4()))]
     if what == "raise":
         Drop()(conn, request)
@@ -38,6 +45,10 @@ def handler(conn, request):
     conn.sock.sendall(message(201, body, lines + [
         ("Content-Type", "application/octet-stream"),
         ("Check-Attempt", request.get("Idempotency-Attempt") or ""),
+        ("Check-Lines", " ".join(sorted(
+            n.lower() for n, _ in request.headers
+            if n.lower().startswith("idempot")))),
+        ("Check-Bytes", request.get("Check-Bytes") or ""),
         ("Check-Two", "one"), ("Check-Two", "two")]))
 
 
@@ -52,4 +63,4 @@ def test_nothing_is_found(site):
     if TARGET in ("nginx", "guarded"):  # their own limit of any request
         found = [line for line in found if "a long request" not in line]
     assert not found, done.stdout + done.stderr
-    assert done.stdout.count("ok  ") >= 15, done.stdout
+    assert done.stdout.count("ok  ") >= 17, done.stdout

@@ -24,10 +24,15 @@ sys.path.insert(0, str(ROOT / "middleware/python"))
 import once  # noqa: E402
 
 LARGE = b"x" * (2 << 20)
+RUNS = []
 
 
 def handler(environ, start):
     what = environ.get("HTTP_CHECK_DO")
+    if what == "count":
+        start("200 OK", [("Check-Runs", str(len(RUNS)))])
+        return []
+    RUNS.append(1)
     lines = [("Check-Run", str(uuid.uuid4()))]
     if what == "raise":
         raise RuntimeError("as it was asked")
@@ -43,6 +48,10 @@ def handler(environ, start):
     start("201 Created", lines + [
         ("Content-Type", "application/octet-stream"),
         ("Check-Attempt", environ.get("HTTP_IDEMPOTENCY_ATTEMPT", "")),
+        ("Check-Lines", " ".join(sorted(
+            name[5:].lower().replace("_", "-") for name in environ
+            if name.startswith("HTTP_IDEMPOT")))),
+        ("Check-Bytes", environ.get("HTTP_CHECK_BYTES", "")),
         ("Check-Two", "one"), ("Check-Two", "two")])
     return [LARGE if what == "large" else body]
 
@@ -67,6 +76,28 @@ def cuts_bodies(app):
     return broken
 
 
+def runs_behind(app):
+    """The recorded answer is sent, and the handler runs all the same."""
+    def broken(environ, start):
+        told = []
+
+        def seen(status, lines, *more):
+            told.extend(lines)
+            return start(status, lines, *more)
+        parts = app(environ, seen)
+        if ("Idempotent-Replayed", "true") in told:
+            RUNS.append(1)
+        return parts
+    return broken
+
+
+def one_type(app):
+    def broken(environ, start):
+        environ["CONTENT_TYPE"] = "text/plain"
+        return app(environ, start)
+    return broken
+
+
 def one_scope(app):
     def broken(environ, start):
         environ["HTTP_CHECK_USER"] = "all"
@@ -84,7 +115,8 @@ def swallows(app):
 
 
 BROKEN = {f.__name__.replace("_", "-"): f for f in (
-    never_replays, unguarded, cuts_bodies, one_scope, swallows)}
+    never_replays, unguarded, cuts_bodies, runs_behind, one_type, one_scope,
+    swallows)}
 
 
 class Server(BaseApplication):

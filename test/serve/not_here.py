@@ -8,7 +8,6 @@ import fnmatch
 
 STORE = "stores are those of the servers, one each"
 VARIABLES = "a service computes in its own language"
-LOGS = "the access log is that of the service's own server"
 LOOKUP = "once serve has no status resource"
 PROBE = "once serve asks no service: a handler would ask its own ledger"
 METRICS = "the page is nginx's"

@@ -52,6 +52,7 @@ def asking(tmp_path):
     ("never-replays", "the handler runs once"),
     ("unguarded", "the handler runs once"),
     ("cuts-bodies", "bodies pass"),
+    ("runs-behind", "the handler runs once"), ("one-type", "type and host"),
     ("one-scope", "another caller"),
     ("swallows", "an exception is an unknown outcome")])
 def test_what_is_wrong_is_named(ask, broken, found):
@@ -66,4 +67,4 @@ def test_nothing_listens(tmp_path):
     done = subprocess.run([SERVE, "--check", "http://127.0.0.1:1/"], text=True,
                           capture_output=True, check=False, timeout=PATIENCE)
     assert "no whole answer came" in done.stdout
-    assert "0 of 16" in done.stdout and done.returncode == 3
+    assert "0 of 18" in done.stdout and done.returncode == 3
