@@ -605,8 +605,7 @@ for (const [name, text] of Object.entries({
 }
 
 const JSON_TYPE = "application/json";
-const STATES = { "in-flight": "InFlight", mismatch: "Mismatch",
-  indeterminate: "Unknown", unstored: "Unstored" };
+const STATES = { mismatch: "Mismatch", indeterminate: "Unknown", unstored: "Unstored" };
 
 /** A Buffer or Uint8Array is the result as it is, and all else is JSON. */
 function encode(kind, code, value = null) {
@@ -621,9 +620,10 @@ function encode(kind, code, value = null) {
 
 /** The first caller gets it from its bytes, too, as each repeat does. */
 function resultOf({ head, body }) {
-  if (STATES[head.do]) {
-    throw new once[STATES[head.do]]({ retryAfterMs: head.retry_after_ms || 1000 });
+  if (head.do === "in-flight") {
+    throw new once.InFlight({ retryAfterMs: head.retry_after_ms || 1000 });
   }
+  if (STATES[head.do]) throw new once[STATES[head.do]]();
   if (head.do !== "replay") {
     throw new once.Refused({ message: "The server says what is not known here." });
   }

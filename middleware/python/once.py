@@ -770,8 +770,7 @@ class Unstored(Error):
 
 
 JSON = "application/json"
-STATES = {"in-flight": InFlight, "mismatch": Mismatch, "indeterminate": Unknown,
-          "unstored": Unstored}
+STATES = {"mismatch": Mismatch, "indeterminate": Unknown, "unstored": Unstored}
 
 
 def _encode(kind: str, code: Any, value: Any) -> tuple:
@@ -784,9 +783,10 @@ def _encode(kind: str, code: Any, value: Any) -> tuple:
 
 def _result(head: dict, data: bytes) -> Any:
     """The first caller gets it from its bytes, too, as each repeat does."""
+    if head["do"] == "in-flight":
+        raise InFlight(retry_after_ms=head.get("retry_after_ms", 1000))
     if head["do"] in STATES:
-        raise STATES[head["do"]](
-            retry_after_ms=head.get("retry_after_ms", 1000))
+        raise STATES[head["do"]]()
     if head["do"] != "replay":
         raise Refused("The server says what is not known here.")
     value = json.loads(data) if head["type"] == JSON else data
