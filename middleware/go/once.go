@@ -248,6 +248,25 @@ func (s *server) abandon(id string) {
 	_, _ = s.ask("abandon", map[string]any{"id": id}, nil)
 }
 
+// nil: the server is away, and what it might have begun is abandoned.
+func (s *server) begin(path string, what map[string]any, body []byte) *told {
+	t := s.repeat(path, what, body, beginFor)
+	if t == nil {
+		s.abandon(what["id"].(string))
+	}
+	return t
+}
+
+// What became of what was begun. nil: the server is away.
+func (s *server) tell(path string, what map[string]any, body []byte,
+	lease time.Duration) *told {
+	t := s.repeat(path, what, body, lease)
+	if t != nil && t.code != http.StatusOK {
+		s.log.Printf("once: %s: %s", path, t.head.Text)
+	}
+	return t
+}
+
 // ---- One request ----------------------------------------------------------------
 
 type guard struct {
@@ -264,11 +283,7 @@ type exchange struct {
 
 func (x *exchange) tell(path string, what map[string]any, body []byte) *told {
 	what["token"], what["route"] = x.run.Token, x.Route
-	t := x.repeat(path, what, body, time.Duration(x.run.LeaseMS)*time.Millisecond)
-	if t != nil && t.code != http.StatusOK {
-		x.log.Printf("once: %s: %s", path, t.head.Text)
-	}
-	return t
+	return x.server.tell(path, what, body, time.Duration(x.run.LeaseMS)*time.Millisecond)
 }
 
 func sent(t *told) answer {
@@ -516,7 +531,7 @@ func (g *guard) begin(r *http.Request, body []byte) (*told, string) {
 			}
 		}
 	}
-	return g.repeat("begin", what, body, beginFor), id
+	return g.server.begin("begin", what, body), id
 }
 
 func (g *guard) ServeHTTP(w http.ResponseWriter, r *http.Request) {
@@ -533,10 +548,8 @@ func (g *guard) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	r.Body = rest{io.MultiReader(bytes.NewReader(body), r.Body), r.Body}
 	switch {
 	case t == nil && g.Bypass:
-		g.abandon(id)
 		g.next.ServeHTTP(w, r)
 	case t == nil:
-		g.abandon(id)
 		send(w, unavailable)
 	case t.code == http.StatusUnauthorized:
 		send(w, unavailable)
@@ -751,10 +764,9 @@ func (c *Client) beginCall(t Task) (*told, *call, error) {
 		}
 		what[name] = text
 	}
-	answer := c.repeat("call/begin", what, nil, beginFor)
+	answer := c.begin("call/begin", what, nil)
 	switch {
 	case answer == nil:
-		c.abandon(what["id"].(string))
 		return nil, nil, ErrUnavailable
 	case answer.code != http.StatusOK:
 		return nil, nil, fmt.Errorf("%w: %s", ErrRefused, answer.head.Text)
@@ -789,18 +801,20 @@ func (t *told) state() error {
 }
 
 // nil: the server is away, or refuses it.
-func (x *call) tell(path string, what map[string]any, body []byte) *told {
+func (x *call) tell(path string, h head, body []byte) *told {
+	what := map[string]any{"token": x.token}
 	for name, value := range x.times {
 		what[name] = value
 	}
-	what["token"] = x.token
-	t := x.repeat(path, what, body, x.lease)
-	if t == nil || t.code == http.StatusOK {
-		return t
+	if path == "call/end" {
+		what["kind"], what["code"], what["type"] = h.Kind, h.Code, h.Type
 	}
-	x.log.Printf("once: %s: %s", path, t.head.Text)
-	if path == "call/end" { // it cannot be carried
-		return x.tell("broken", map[string]any{}, nil)
+	t := x.server.tell(path, what, body, x.lease)
+	switch {
+	case t == nil || t.code == http.StatusOK:
+		return t
+	case path == "call/end": // it cannot be carried
+		return x.tell("broken", head{}, nil)
 	}
 	return nil
 }
@@ -810,7 +824,7 @@ func (x *call) runCall(f func() (head, []byte, error)) (*told, error) {
 	returned := false
 	defer func() {
 		if !returned { // it panics, or ends its goroutine
-			x.tell("broken", map[string]any{}, nil)
+			x.tell("broken", head{}, nil)
 		}
 	}()
 	h, body, err := f()
@@ -818,7 +832,7 @@ func (x *call) runCall(f func() (head, []byte, error)) (*told, error) {
 	var failure *Failure
 	switch {
 	case errors.Is(err, ErrNotApplied):
-		if x.tell("abandon", map[string]any{}, nil) == nil {
+		if x.tell("abandon", head{}, nil) == nil {
 			return nil, ErrUnavailable
 		}
 		return nil, fmt.Errorf("%w: %v", ErrFree, err)
@@ -829,10 +843,9 @@ func (x *call) runCall(f func() (head, []byte, error)) (*told, error) {
 		}
 		body = failure.Body
 	case err != nil: // what it did is not known
-		return x.ended(x.tell("broken", map[string]any{}, nil), &Unknown{err})
+		return x.ended(x.tell("broken", head{}, nil), &Unknown{err})
 	}
-	t := x.tell("call/end", map[string]any{"kind": h.Kind, "code": h.Code,
-		"type": h.Type}, body)
+	t := x.tell("call/end", h, body)
 	if t != nil && t.head.Do == "none" {
 		return &told{head: h, body: body}, nil
 	}

@@ -253,6 +253,15 @@ local function repeated(server, path, head, body, seconds)
     end
 end
 
+-- The same; what a server might have begun that is away is abandoned.
+local function begun(server, path, head, body)
+    local code, reply, rest = repeated(server, path, head, body, BEGIN_S)
+    if not code then
+        ask(server, "abandon", {id = head.id}, "")
+    end
+    return code, reply, rest
+end
+
 -- ---- An exchange -----------------------------------------------------------------
 
 local Guard = {}
@@ -261,15 +270,12 @@ Guard.__index = Guard
 -- Asks, and returns what the client gets (an answer), or nil and the server's "run", or
 -- nil, nil and lines to add: it is not guarded.
 local function begin(guard, head, body)
-    local code, reply, rest = repeated(guard.server, "begin", head, body, BEGIN_S)
-    if not code then
-        ask(guard.server, "abandon", {id = head.id}, "")
-        if guard.bypass then
-            return nil, nil, {}
-        end
+    local code, reply, rest = begun(guard.server, "begin", head, body)
+    if not code and guard.bypass then
+        return nil, nil, {}
+    elseif not code then
         return UNAVAILABLE
-    end
-    if code ~= 200 then
+    elseif code ~= 200 then
         ngx.log(ngx.ERR, "once: begin: ", reply.text)
         return code == 401 and UNAVAILABLE or WRONG
     end
@@ -544,9 +550,8 @@ function Guard:call(options, work)
                   fingerprint = options.fingerprint, label = options.label,
                   wait_ms = options.wait_ms, run_ms = options.run_ms,
                   lease_ms = options.lease_ms or 30000, keep_ms = options.keep_ms}
-    local code, reply, rest = repeated(self.server, "call/begin", head, "", BEGIN_S)
+    local code, reply, rest = begun(self.server, "call/begin", head, "")
     if not code then
-        ask(self.server, "abandon", {id = head.id}, "")
         return why("unavailable")
     elseif code ~= 200 then
         return why("refused", {text = reply.text})

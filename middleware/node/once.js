@@ -157,6 +157,20 @@ async function repeat({ server, log }, path, head, body, ms) {
 const abandon = (guard, head) =>
   guard.server.call("abandon", head, NONE).catch(() => {});
 
+/** Null: the server is away, and what it might have begun is abandoned. */
+async function begin(guard, path, head, body) {
+  const told = await repeat(guard, path, head, body, BEGIN_MS);
+  if (told === null) await abandon(guard, { id: head.id });
+  return told;
+}
+
+/** What became of what was begun. Null: the server is away. */
+async function tell(guard, path, head, body, leaseMs) {
+  const told = await repeat(guard, path, head, body, leaseMs);
+  if (told && told.code !== 200) guard.log(`once: ${path}: ${told.head.text}`);
+  return told;
+}
+
 // ---- One request ----------------------------------------------------------------
 
 class Exchange {
@@ -166,11 +180,8 @@ class Exchange {
 
   /** { run }, { pass: lines to add }, or { answer }. */
   async begin() {
-    const told = await repeat(this.guard, "begin", this.head, this.body, BEGIN_MS);
-    if (told === null) {
-      await abandon(this.guard, { id: this.head.id });
-      return this.guard.bypass ? { pass: [] } : { answer: UNAVAILABLE };
-    }
+    const told = await begin(this.guard, "begin", this.head, this.body);
+    if (!told) return this.guard.bypass ? { pass: [] } : { answer: UNAVAILABLE };
     const { code, head, body } = told;
     if (code !== 200) {
       this.guard.log(`once: begin: ${head.text}`);
@@ -183,12 +194,9 @@ class Exchange {
     return { run: head };
   }
 
-  async tell(path, more, body) {
-    const told = await repeat(this.guard, path,
-      { ...more, token: this.run.token, route: this.guard.route }, body,
-      this.run.lease_ms);
-    if (told && told.code !== 200) this.guard.log(`once: ${path}: ${told.head.text}`);
-    return told;
+  tell(path, more, body) {
+    return tell(this.guard, path, { ...more, token: this.run.token,
+      route: this.guard.route }, body, this.run.lease_ms);
   }
 
   /** It is sent as it comes, and recorded as not kept. */
@@ -375,7 +383,7 @@ class Held {
 
   startStream(answer) {
     this.state = "sending";
-    begin(this.res, answer, this.own);
+    sendHead(this.res, answer, this.own);
     let room = true;
     for (const part of this.parts) room = this.own.write.call(this.res, part);
     if (this.parts.length === 0) this.own.flushHeaders.call(this.res);
@@ -389,7 +397,7 @@ class Held {
 }
 
 /** By setHeader(): what has wrapped writeHead() often does not take lines. */
-function begin(res, answer, own, size) {
+function sendHead(res, answer, own, size) {
   for (const name of res.getHeaderNames()) res.removeHeader(name);
   const lines = new Map();
   for (const [name, value] of answer.headers) {
@@ -407,7 +415,7 @@ function begin(res, answer, own, size) {
 }
 
 function send(res, answer, own = res) {
-  begin(res, answer, own,
+  sendHead(res, answer, own,
     [204, 304].includes(answer.status) ? undefined : answer.body.length);
   own.end.call(res, answer.body);
 }
@@ -655,40 +663,22 @@ once.call = (options, work) => {
   const waits = options.waitMs ? { wait_ms: options.waitMs } : {};
   const computed = ["key", "fingerprint", "label"].filter(name => options[name]);
 
-  /** Null: the server is away, or refuses it. */
-  async function tell(path, token, head, body) {
-    const told = await repeat(guard, path, { ...times, ...head, token }, body, leaseMs);
-    if (!told || told.code === 200) return told;
-    log(`once: ${path}: ${told.head.text}`);
-    return path === "call/end" ? tell("broken", token, {}, NONE) : null;
-  }
-
-  async function begin(head) {
-    const told = await repeat(guard, "call/begin", head, NONE, BEGIN_MS);
-    if (told === null) {
-      await abandon(guard, { id: head.id });
-      throw new once.Unavailable();
-    }
-    if (told.code !== 200) throw new once.Refused({ message: told.head.text });
-    return told;
+  async function end(path, token, { head, body = NONE } = {}) {
+    const told = await tell(guard, path, { ...times, ...head, token }, body, leaseMs);
+    // It cannot be carried.
+    return told && told.code !== 200 && path === "call/end" ? end("broken", token) : told;
   }
 
   async function run(token, f) {
-    let told, cause;
-    try {
-      const outcome = await outcomeOf(f);
-      cause = outcome.cause;
-      told = await tell("call/end", token, outcome.head, outcome.body);
-      if (told && told.head.do === "none") {
-        told = { head: { ...outcome.head, do: "replay" }, body: outcome.body };
-      }
-    } catch (error) {
-      if (error instanceof once.NotApplied) {
-        told = await tell("abandon", token, {}, NONE);
-        throw new once[told ? "Free" : "Unavailable"]({ cause: error });
-      }
-      cause = error; // what it did is not known
-      told = await tell("broken", token, {}, NONE);
+    const outcome = await outcomeOf(f).catch(cause => ({ cause }));
+    const { head, body, cause } = outcome;
+    if (cause instanceof once.NotApplied) {
+      const told = await end("abandon", token);
+      throw new once[told && told.code === 200 ? "Free" : "Unavailable"]({ cause });
+    }
+    const told = await (head ? end("call/end", token, outcome) : end("broken", token));
+    if (told && told.head.do === "none") {
+      return resultOf({ head: { ...head, do: "replay" }, body });
     }
     if (told && told.head.do === "replay") return resultOf(told);
     throw new once.Unknown({ cause });
@@ -700,7 +690,9 @@ once.call = (options, work) => {
       head[name] = await options[name].apply(this, args);
       if (typeof head[name] !== "string") throw new TypeError(`once: ${name} is no text`);
     }
-    const told = await begin(head);
+    const told = await begin(guard, "call/begin", head, NONE);
+    if (!told) throw new once.Unavailable();
+    if (told.code !== 200) throw new once.Refused({ message: told.head.text });
     return told.head.do === "run" ? run(told.head.token, () => work.apply(this, args))
       : resultOf(told);
   };

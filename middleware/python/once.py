@@ -284,6 +284,30 @@ def _abandon(server: _Server, head: dict) -> Steps:
         pass
 
 
+def _begin(server: _Server, path: str, head: dict, body: bytes) -> Steps:
+    """None: the server is away, and what it might have begun is abandoned. So
+    it is if this is cancelled."""
+    told, cut = None, None
+    try:
+        told = yield from _repeat(server, path, head, body, BEGIN_S)
+    except ENDS as wrong:
+        cut = wrong
+    if told is None:
+        yield from _abandon(server, {"id": head["id"]})
+    if cut is not None:
+        raise cut
+    return told
+
+
+def _tell(server: _Server, path: str, head: dict, body: bytes,
+          lease_ms: int) -> Steps:
+    """What became of what was begun. None: the server is away."""
+    told = yield from _repeat(server, path, head, body, lease_ms / 1000)
+    if told is not None and told[0] != 200:
+        LOG.error("once: %s: %s", path, told[1].get("text"))
+    return told
+
+
 # ---- One request --------------------------------------------------------------
 
 
@@ -299,10 +323,8 @@ class _Exchange:
     def begin(self) -> Steps:
         """"run", the lines that are added to an answer that passes, or an
         Answer."""
-        told = yield from _repeat(self.server, "begin", self.head, self.body,
-                                  BEGIN_S)
+        told = yield from _begin(self.server, "begin", self.head, self.body)
         if told is None:
-            yield from _abandon(self.server, {"id": self.head["id"]})
             return [] if self.bypass else UNAVAILABLE
         code, reply, rest = told
         if code != 200:
@@ -330,13 +352,10 @@ class _Exchange:
         return [(n, v) for n, v in lines.items() if v is not None]
 
     def _tell(self, path: str, more: dict, body: bytes) -> Steps:
-        told = yield from _repeat(
+        return (yield from _tell(
             self.server, path,
             dict(more, token=self.run["token"], route=self.route), body,
-            self.run["lease_ms"] / 1000)
-        if told is not None and told[0] != 200:
-            LOG.error("once: %s: %s", path, told[1].get("text"))
-        return told
+            self.run["lease_ms"]))
 
     def is_long(self, size: int, lines: Iterable) -> bool:
         """It is sent as it comes, and recorded as not kept."""
@@ -804,21 +823,16 @@ class _Call:
 
     def begin(self) -> Steps:
         """A result; or there is a token now, and the function may run."""
-        told, wrong = None, Unavailable()
-        try:
-            told = yield from _repeat(self.server, "call/begin", self.head, b"",
-                                      BEGIN_S)
-        except ENDS as cut:
-            wrong = cut
+        told = yield from _begin(self.server, "call/begin", self.head, b"")
         if told is None:
-            yield from _abandon(self.server, {"id": self.head["id"]})
-            raise wrong
+            raise Unavailable()
         code, reply, data = told
         if code != 200:
             raise Refused(reply.get("text"))
         if reply["do"] != "run":
             return _result(reply, data)
         self.token = reply["token"]
+        return None
 
     def run(self) -> Steps:
         """Runs the function, and records what it did."""
@@ -848,14 +862,14 @@ class _Call:
     def _tell(self, path: str, head: dict, data: bytes = b"") -> Steps:
         """(reply, body). None: the server is away, or refuses it."""
         times = {n: v for n, v in self.head.items() if n.endswith("_ms")}
-        told = yield from _repeat(
+        told = yield from _tell(
             self.server, path, dict(times, **head, token=self.token), data,
-            self.head["lease_ms"] / 1000)
-        if told is None or told[0] == 200:
-            return told and told[1:]
-        LOG.error("once: %s: %s", path, told[1].get("text"))
-        if path == "call/end":          # it cannot be carried
+            self.head["lease_ms"])
+        if told is not None and told[0] == 200:
+            return told[1:]
+        if told is not None and path == "call/end":     # it cannot be carried
             return (yield from self._tell("broken", {}))
+        return None
 
 
 def call(group: str, key: Callable, fingerprint: Optional[Callable] = None,

@@ -110,9 +110,16 @@ class Caller:
                 [go_caller(), where] if language == "go" else commands[language],
                 stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=log)
         if language == "lua":
-            eventually((folder / "http").exists)
+            eventually(self._listens)
         else:
             self.pool.submit(self._read)
+
+    def _listens(self):
+        with contextlib.closing(Unix(self.folder / "http")) as there, \
+                contextlib.suppress(OSError):
+            there.connect()
+            return True
+        return False
 
     def _read(self):
         for line in self.process.stdout:
