@@ -51,8 +51,6 @@ INTERNAL = frozenset(("idempotency-attempt", "idempotency-outcome",
 # a function. A driver sends back (code, head, body), or throws Away; or what the
 # function returns or raises.
 Steps = Generator[Any, Any, Any]
-# All that can end a function.
-ENDS = (Exception, asyncio.CancelledError, KeyboardInterrupt, SystemExit)
 
 
 class Away(Exception):
@@ -159,7 +157,7 @@ def _drive(steps: Steps, server: _Server) -> Any:
         while True:
             try:
                 told = _do(server, step)
-            except ENDS as wrong:
+            except BaseException as wrong:
                 step = steps.throw(wrong)
             else:
                 step = steps.send(told)
@@ -215,7 +213,9 @@ async def _adrive(steps: Steps, server: _Server) -> Any:
         while True:
             try:
                 told = await _ado(server, step)
-            except ENDS as wrong:
+            except GeneratorExit:       # the loop is gone: nothing can be told
+                raise
+            except BaseException as wrong:
                 step = steps.throw(wrong)
             else:
                 step = steps.send(told)
@@ -287,15 +287,15 @@ def _abandon(server: _Server, head: dict) -> Steps:
 def _begin(server: _Server, path: str, head: dict, body: bytes) -> Steps:
     """None: the server is away, and what it might have begun is abandoned. So
     it is if this is cancelled."""
-    told, cut = None, None
     try:
         told = yield from _repeat(server, path, head, body, BEGIN_S)
-    except ENDS as wrong:
-        cut = wrong
+    except GeneratorExit:
+        raise
+    except BaseException:
+        yield from _abandon(server, {"id": head["id"]})
+        raise
     if told is None:
         yield from _abandon(server, {"id": head["id"]})
-    if cut is not None:
-        raise cut
     return told
 
 
@@ -846,7 +846,9 @@ class _Call:
         except NotApplied as wrong:
             told = yield from self._tell("abandon", {})
             raise (Free if told else Unavailable)() from wrong
-        except ENDS as wrong:           # what it did is not known
+        except GeneratorExit:
+            raise
+        except BaseException as wrong:  # what it did is not known
             told = yield from self._tell("broken", {})
             if not isinstance(wrong, Exception):
                 raise

@@ -115,6 +115,25 @@ def test_a_function_that_ends_with_its_loop_is_unknown(server):
     assert runs == ["k"]
 
 
+def test_what_is_no_exception_is_unknown_and_goes_on(server):
+    """A time-out of gevent is none, so that nobody catches it by mistake."""
+    class Timeout(BaseException):
+        pass
+
+    def charge(key):
+        raise Timeout(key)
+
+    async def acharge(key):
+        raise Timeout(key)
+    with pytest.raises(Timeout):
+        guard(server, charge)("k")
+    with pytest.raises(Timeout):
+        asyncio.run(guard(server, acharge)("l"))
+    for key in "k", "l":
+        with pytest.raises(once.Unknown):
+            add(server)(key)
+
+
 def test_loops_and_threads_use_one_function(server):
     runs, wrong = [], []
 
