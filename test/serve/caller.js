@@ -10,6 +10,7 @@
 const fs = require("fs");
 const path = require("path");
 const readline = require("readline");
+const util = require("util");
 
 const once = require(path.join(__dirname, "../../middleware/node/once.js"));
 
@@ -23,6 +24,7 @@ function act(c) {
   case "not_applied": throw new once.NotApplied("the queue is full");
   case "failure": throw new once.Failure(c.value, c.code);
   case "unencodable": return () => 1;
+  case "shape": return { date: new Date(0), none: undefined };
   case "bytes": return Buffer.from(c.value);
   default: return c.value;
   }
@@ -56,7 +58,8 @@ readline.createInterface({ input: process.stdin }).on("line", async line => {
   const c = JSON.parse(line);
   let out;
   try {
-    out = told(await guarded(c)(c));
+    const value = await guarded(c)(c);
+    out = told(c.act === "shape" ? util.inspect(value) : value);
   } catch (error) {
     out = failed(error);
   }

@@ -27,6 +27,7 @@ local acts = {
     not_applied = function() return nil, once.NOT_APPLIED end,
     failure = function(c) error(once.failure(c.value, c.code)) end,
     unencodable = function() return function() end end,
+    shape = function() return 1 / 3 end,
 }
 
 local work
@@ -61,6 +62,9 @@ function M.serve()
     ngx.req.read_body()
     local c = json.decode(ngx.req.get_body_data())
     local value, err = call(c)
+    if c.act == "shape" then
+        value = string.format("%.17g", value)
+    end
     local out = {n = c.n}
     if err then
         out.error, out.text = NAMES[err.state], tostring(err)

@@ -252,6 +252,14 @@ def test_it_runs_once_and_each_call_gets_the_first_result(world, language):
 
 
 @EACH
+def test_the_first_caller_gets_what_each_repeat_gets(world, language):
+    """A tuple, a Date, an int64, a third: JSON has them otherwise."""
+    first = world.call(language, "k", "shape")
+    assert "error" not in first and world.call(language, "k", "shape") == first
+    assert world.runs("k") == 1
+
+
+@EACH
 def test_a_failure_is_recorded_and_told_to_each(world, language):
     for code in 1, 7, 2**31 - 1:
         key = "k%d" % code

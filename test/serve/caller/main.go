@@ -79,6 +79,8 @@ func (c *command) work() (any, error) {
 		return nil, &once.Failure{Code: c.Code, Type: "application/json", Body: body}
 	case "unencodable":
 		return make(chan int), nil
+	case "shape":
+		return int64(7), nil
 	case "bytes":
 		return []byte(c.Value.(string)), nil
 	}
@@ -134,6 +136,8 @@ func serve(c *command) {
 	value, err := once.Call(client, c.task(), c.work)
 	if err != nil {
 		out = failed(err)
+	} else if c.Act == "shape" {
+		out = told(fmt.Sprintf("%T", value))
 	} else {
 		out = told(value)
 	}
