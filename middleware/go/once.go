@@ -780,24 +780,19 @@ func (c *Client) beginCall(t Task) (*told, *call, error) {
 	return answer, nil, answer.state()
 }
 
+var states = map[string]error{"replay": nil, "mismatch": ErrMismatch,
+	"indeterminate": ErrUnknown, "unstored": ErrUnstored}
+
 // Why there is no result, or nil: it is a replay.
 func (t *told) state() error {
-	switch t.head.Do {
-	case "replay":
-		return nil
-	case "in-flight":
-		if t.head.RetryAfterMS == 0 {
-			t.head.RetryAfterMS = 1000
-		}
+	if t.head.Do == "in-flight" {
 		return &InFlight{time.Duration(t.head.RetryAfterMS) * time.Millisecond}
-	case "mismatch":
-		return ErrMismatch
-	case "indeterminate":
-		return ErrUnknown
-	case "unstored":
-		return ErrUnstored
 	}
-	return fmt.Errorf("%w: it says what is not known here", ErrRefused)
+	err, isKnown := states[t.head.Do]
+	if !isKnown {
+		err = fmt.Errorf("%w: it says what is not known here", ErrRefused)
+	}
+	return err
 }
 
 // nil: the server is away, or refuses it.

@@ -35,6 +35,8 @@ const HELD = Symbol("once"); // of a request: its answer that is held
 const NONE = Buffer.alloc(0);
 
 const newId = () => crypto.randomBytes(16).toString("hex");
+/** The program is wrong: no handler runs. */
+const WRONG = { status: 500, headers: [], body: NONE };
 const sleep = ms => new Promise(resolve => setTimeout(resolve, ms));
 
 function problem(code, status, title, detail, state, marker) {
@@ -185,8 +187,7 @@ class Exchange {
     const { code, head, body } = told;
     if (code !== 200) {
       this.guard.log(`once: begin: ${head.text}`);
-      return { answer: code === 401 ? UNAVAILABLE
-        : { status: 500, headers: [], body: NONE } };
+      return { answer: code === 401 ? UNAVAILABLE : WRONG };
     }
     if (head.do === "send") return { answer: { ...head, body } };
     if (head.do === "pass") return { pass: head.headers || [] };
@@ -511,16 +512,14 @@ function once(options) {
     const x = new Exchange(guard, head, body);
     const told = await x.begin();
     for (const name of INTERNAL) setHeader(req, name);
-    if (told.answer) {
-      send(res, told.answer);
-      req.resume(); // what is left of a body that is too long
-      return;
-    }
     if (told.run && over) { // a named route takes more: no handler runs on a part
       log("once: the body is longer than max_request of this middleware");
       await abandon(guard, { token: told.run.token, route });
-      send(res, { status: 500, headers: [], body: NONE });
-      req.resume();
+      told.answer = WRONG;
+    }
+    if (told.answer) {
+      send(res, told.answer);
+      req.resume(); // what is left of a body that is too long
       return;
     }
     if (over) req.unshift(whole); // what is not guarded gets all of it
@@ -543,7 +542,7 @@ function once(options) {
       if (req[HELD]) req[HELD].fail(error);
       else if (res.headersSent || req.destroyed && !req.complete) res.destroy();
       else {
-        send(res, { status: 500, headers: [], body: NONE });
+        send(res, WRONG);
         req.resume();
       }
     });
@@ -588,12 +587,13 @@ once.Failure = class Failure extends Error {
 };
 
 /** A call has no result. */
-once.CallError = class CallError extends Error {
+class CallError extends Error {
   constructor(text, more) {
     super(text);
     Object.assign(this, { name: new.target.name }, more);
   }
-};
+}
+once.CallError = CallError;
 
 for (const [name, text] of Object.entries({
   Failed: "The function has failed: that is recorded, with result and code.",
@@ -604,12 +604,9 @@ for (const [name, text] of Object.entries({
   Unavailable: "The server is away. Nothing was done now.",
   Unknown: "It was begun, and its outcome is not known: find out first.",
   Unstored: "An operator has resolved it without a result." })) {
-  const made = { [name]: class extends once.CallError {
-    constructor(more) {
-      super(text, more);
-    }
-  } };
-  once[name] = made[name];
+  Object.assign(once, { [name]: class extends CallError {
+    constructor(more) { super(text, more); }
+  } });
 }
 
 const JSON_TYPE = "application/json";

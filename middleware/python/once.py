@@ -150,13 +150,17 @@ def _split(code: int, data: bytes) -> tuple:
     return code, json.loads(line), body
 
 
-def _drive(steps: Steps, server: _Server) -> Any:
-    """Does what the steps ask for, on this thread."""
+async def _adrive(steps: Steps, server: _Server, do: Optional[Callable] = None
+                  ) -> Any:
+    """Does what the steps ask for, by asyncio."""
+    do = do or _ado
     try:
         step = next(steps)
         while True:
             try:
-                told = _do(server, step)
+                told = await do(server, step)
+            except GeneratorExit:       # the loop is gone: nothing can be told
+                raise
             except BaseException as wrong:
                 step = steps.throw(wrong)
             else:
@@ -165,7 +169,15 @@ def _drive(steps: Steps, server: _Server) -> Any:
         return end.value
 
 
-def _do(server: _Server, step: Any) -> Any:
+def _drive(steps: Steps, server: _Server) -> Any:
+    """The same on this thread: _do() never waits."""
+    try:
+        _adrive(steps, server, _do).send(None)
+    except StopIteration as end:
+        return end.value
+
+
+async def _do(server: _Server, step: Any) -> Any:
     if isinstance(step, float):
         return time.sleep(step)
     if callable(step):
@@ -173,6 +185,19 @@ def _do(server: _Server, step: Any) -> Any:
     try:
         return _ask(server, step)
     except (OSError, ValueError) as wrong:
+        server.lost()
+        raise Away(str(wrong)) from None
+
+
+async def _ado(server: _Server, step: Any) -> Any:
+    if isinstance(step, float):
+        return await asyncio.sleep(step)
+    if callable(step):
+        return await step()
+    try:
+        return await asyncio.wait_for(_aask(server, step), WAIT_S)
+    except (OSError, ValueError, EOFError, asyncio.LimitOverrunError,
+            asyncio.TimeoutError) as wrong:
         server.lost()
         raise Away(str(wrong)) from None
 
@@ -204,36 +229,6 @@ def _ask(server: _Server, data: bytes) -> tuple:
         if not kept:
             file.close()
             sock.close()
-
-
-async def _adrive(steps: Steps, server: _Server) -> Any:
-    """The same for asyncio."""
-    try:
-        step = next(steps)
-        while True:
-            try:
-                told = await _ado(server, step)
-            except GeneratorExit:       # the loop is gone: nothing can be told
-                raise
-            except BaseException as wrong:
-                step = steps.throw(wrong)
-            else:
-                step = steps.send(told)
-    except StopIteration as end:
-        return end.value
-
-
-async def _ado(server: _Server, step: Any) -> Any:
-    if isinstance(step, float):
-        return await asyncio.sleep(step)
-    if callable(step):
-        return await step()
-    try:
-        return await asyncio.wait_for(_aask(server, step), WAIT_S)
-    except (OSError, ValueError, EOFError, asyncio.LimitOverrunError,
-            asyncio.TimeoutError) as wrong:
-        server.lost()
-        raise Away(str(wrong)) from None
 
 
 async def _aask(server: _Server, data: bytes) -> tuple:
@@ -595,6 +590,14 @@ class _Held:
 # ---- ASGI ---------------------------------------------------------------------
 
 
+def _texts(lines: Iterable) -> list:
+    return [[n.decode("latin-1"), v.decode("latin-1")] for n, v in lines]
+
+
+def _bytes(lines: Iterable) -> list:
+    return [(n.encode("latin-1"), v.encode("latin-1")) for n, v in lines]
+
+
 class ASGI(_Guard):
     """Middleware for ASGI: app = once.ASGI(app, scope=...)."""
 
@@ -605,10 +608,8 @@ class ASGI(_Guard):
             return
         whole, more_body = await self._body(receive)
         body, over = whole[:self.most], len(whole) >= self.most
-        lines = [[n.decode("latin-1"), v.decode("latin-1")]
-                 for n, v in scope["headers"]]
-        x = self.exchange(scope, scope["method"], self._target(scope), lines,
-                          body)
+        x = self.exchange(scope, scope["method"], self._target(scope),
+                          _texts(scope["headers"]), body)
         told = await _adrive(x.begin(), self.server)
         if told == "run" and over:
             told = await _adrive(x.too_long(), self.server)
@@ -620,7 +621,7 @@ class ASGI(_Guard):
         inner = dict(scope, headers=[
             (n, v) for n, v in scope["headers"]
             if n.decode("latin-1").lower() not in names] +
-            [(n.lower().encode(), v.encode("latin-1")) for n, v in more])
+            _bytes((n.lower(), v) for n, v in more))
         first = [{"type": "http.request", "body": whole,
                   "more_body": more_body}]
 
@@ -649,8 +650,8 @@ class ASGI(_Guard):
 
     @staticmethod
     async def _send(answer: Answer, send: Callable, more: bool = False) -> None:
-        lines = [(n.encode("latin-1"), v.encode("latin-1"))
-                 for n, v in answer.headers if n.lower() != "content-length"]
+        lines = _bytes(h for h in answer.headers
+                       if h[0].lower() != "content-length")
         if answer.status not in (204, 304) and not more:
             lines.append((b"content-length", b"%d" % len(answer.body)))
         await send({"type": "http.response.start", "status": answer.status,
@@ -692,8 +693,7 @@ class _Answering:
     async def __call__(self, message: dict) -> None:
         if message["type"] == "http.response.start":
             self.status = message["status"]
-            self.lines = [[n.decode("latin-1"), v.decode("latin-1")]
-                          for n, v in message.get("headers", ())]
+            self.lines = _texts(message.get("headers", ()))
             if self.x.is_long(0, self.lines):
                 await self._tell(True, True)
             return
@@ -724,8 +724,8 @@ def _adding(send: Callable, lines: list) -> Callable:
     """What is not protected says so to the client."""
     async def adding(message: dict) -> None:
         if message["type"] == "http.response.start":
-            message = dict(message, headers=list(message.get("headers", ())) + [
-                (n.encode("latin-1"), v.encode("latin-1")) for n, v in lines])
+            message = dict(message, headers=[*message.get("headers", ()),
+                                             *_bytes(lines)])
         await send(message)
     return adding
 
