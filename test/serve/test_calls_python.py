@@ -5,6 +5,7 @@ than one loop. The rest is in test_calls.py.
 """
 
 import asyncio
+import contextlib
 import os
 import pathlib
 import sys
@@ -17,6 +18,7 @@ sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[2] /
                        "middleware/python"))
 # pylint: disable=wrong-import-position
 import once  # noqa: E402
+import test_calls  # noqa: E402
 import test_serve as served  # noqa: E402
 
 THREADS, CALLS = 8, 25
@@ -80,20 +82,24 @@ def test_who_waits_no_longer_does_not_cut_off_what_runs(server):
     assert runs == ["k"]
 
 
-def test_a_call_that_is_cancelled_while_it_waits_runs_nothing(server):
-    with served.Client(server) as c:
+def test_a_call_that_is_cancelled_while_it_waits_is_abandoned(server):
+    async def charge(key):
+        raise AssertionError(key)
+
+    async def main(cutter):
+        guarded = once.call(group="charge", key=lambda key: key, wait_ms=60000,
+                            serve="unix:" + cutter.where)(charge)
+        task = asyncio.create_task(guarded("k"))
+        await until(lambda: served.open_exchanges(server) == 2)
+        task.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await task
+
+    with contextlib.ExitStack() as stack, served.Client(server) as c:
+        cutter = test_calls.Cutter(server.folder, server, stack)
         token = served.call_run(c, "k")
-
-        async def charge(key):
-            raise AssertionError(key)
-
-        async def main():
-            task = asyncio.create_task(guard(server, charge, wait_ms=60000)("k"))
-            await until(lambda: served.open_exchanges(server) == 2)
-            task.cancel()
-            with pytest.raises(asyncio.CancelledError):
-                await task
-        asyncio.run(main())
+        asyncio.run(main(cutter))
+        assert cutter.seen["/v1/abandon"] == 1
         c.ask("/v1/abandon", {"token": token})
         assert add(server)("k") == 2
 
