@@ -501,7 +501,8 @@ function once(options) {
     const whole = await read(req, most);
     const over = whole.length > most;
     const body = over ? whole.subarray(0, most + 1) : whole;
-    const head = { id: newId(), method: req.method, target: req.originalUrl || req.url, headers: [], route };
+    const head = { id: newId(), method: req.method,
+      target: req.originalUrl || req.url, headers: [], route };
     for (let i = 0; i < req.rawHeaders.length; i += 2) {
       head.headers.push([req.rawHeaders[i], req.rawHeaders[i + 1]]);
     }
