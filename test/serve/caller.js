@@ -32,6 +32,7 @@ function act(c) {
 
 async function work(c) {
   fs.appendFileSync(c.ledger, c.key + "\n");
+  await sleep(c.takes_ms || 0);
   while (c.gate && !fs.existsSync(c.gate)) await sleep(10);
   return c.inner ? guarded(c.inner)(c.inner) : act(c);
 }

@@ -40,6 +40,7 @@ function work(c)
     local file = assert(io.open(c.ledger, "a"))
     file:write(c.key, "\n")
     file:close()
+    ngx.sleep((c.takes_ms or 0) / 1000)
     while c.gate and not exists(c.gate) do
         ngx.sleep(0.01)
     end

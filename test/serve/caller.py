@@ -5,8 +5,8 @@ caller.py - calls functions by the middleware for Python, as test_calls.py tells
     caller.py sync|async SOCKET
 
 Reads commands, each a line of JSON, and runs them side by side. A command has the
-options of the call, and what its function does: a line into `ledger`, waiting
-until the file `gate` is there, and then `act`. Answers are lines of JSON with the
+options of the call, and what its function does: a line into `ledger`, waiting for
+`takes_ms` and until the file `gate` is there, and then `act`. Answers are lines of JSON with the
 command's `n`.
 """
 import asyncio
@@ -54,6 +54,7 @@ def act(c):
 
 def work(c):
     note(c)
+    time.sleep(c.get("takes_ms", 0) / 1000)
     while not is_open(c):
         time.sleep(0.01)
     return guarded(c["inner"])(c["inner"]) if "inner" in c else act(c)
@@ -61,6 +62,7 @@ def work(c):
 
 async def awork(c):
     note(c)
+    await asyncio.sleep(c.get("takes_ms", 0) / 1000)
     while not is_open(c):
         await asyncio.sleep(0.01)
     return await guarded(c["inner"])(c["inner"]) if "inner" in c else act(c)

@@ -28,6 +28,8 @@ from test_serve import BUILD, ONCE, PATIENCE, ROOT, eventually  # noqa: E402
 
 HERE = ROOT / "test/serve"
 LANGUAGES = ["python", "asyncio", "node", "go", "lua"]
+OTHER = {"python": "node", "node": "go", "go": "lua", "lua": "asyncio",
+         "asyncio": "python"}
 ROUNDS = 100
 EACH = pytest.mark.parametrize("language", LANGUAGES)
 
@@ -363,8 +365,7 @@ def test_a_call_waits_for_one_that_runs(world, language):
 
 @EACH
 def test_two_processes_race(world, language):
-    other = {"python": "node", "node": "go", "go": "lua", "lua": "asyncio",
-             "asyncio": "python"}[language]
+    other = OTHER[language]
     for i in range(ROUNDS):
         both = [world.start(x, "k%d" % i, value=[x], wait_ms=60000)
                 for x in random.sample([language, other], 2)]
@@ -456,6 +457,76 @@ def test_a_result_that_cannot_be_told_is_unknown(world, language):
     for act in acts:
         eventually(lambda a=act: world.call(language, a) == error("Unknown"))
         assert world.runs(act) == 1
+
+
+class Chaos:
+    """Two processes call the same keys, again and again until each is known,
+    while one of them, or the server, is killed."""
+
+    def __init__(self, world, languages, what):
+        self.world, self.languages, self.what = world, languages, what
+        self.names, self.told, self.wrong = ["0", "0"], {}, []
+        self.kills = 0
+        for language in languages:
+            world.caller(language, "0")
+
+    def ask(self, key):
+        """What is known then, or None."""
+        which = random.randrange(2)
+        try:
+            answer = self.world.call(
+                self.languages[which], key, value=[key], name=self.names[which],
+                takes_ms=50, wait_ms=100,
+                lease_ms=60000 if self.what == "server" else 2000)
+        except (OSError, EOFError, http.client.HTTPException):
+            return None                     # it was killed
+        return None if answer.get("error") in ("InFlight", "Unavailable") \
+            else answer
+
+    def find_out(self, key):
+        try:
+            self.told[key] = eventually(lambda: self.ask(key))
+        except BaseException as error:  # pylint: disable=broad-except
+            self.wrong.append(error)
+
+    def kill(self):
+        self.kills += 1
+        if self.what == "server":
+            self.world.server.end(signal.SIGKILL)
+            self.world.server.start()
+            return
+        which = random.randrange(2)
+        old = self.world.caller(self.languages[which], self.names[which])
+        self.world.caller(self.languages[which], str(self.kills))
+        self.names[which] = str(self.kills)
+        old.process.kill()
+
+    def go_on(self, keys):
+        threads = [threading.Thread(target=self.find_out, args=(k,)) for k in keys]
+        for thread in threads:
+            thread.start()
+        while any(t.is_alive() for t in threads):
+            size = self.world.ledger.stat().st_size
+            eventually(lambda n=size: self.world.ledger.stat().st_size > n or
+                       not any(t.is_alive() for t in threads))
+            self.kill()
+        assert not self.wrong, self.wrong[0]
+
+
+@EACH
+@pytest.mark.parametrize("what", ["server", "caller"])
+def test_whatever_is_killed_nothing_runs_twice(world, language, what):
+    chaos = Chaos(world, (language, OTHER[language]), what)
+    for i in range(5):
+        chaos.go_on(["k%d-%d" % (i, j) for j in range(8)])
+    assert chaos.kills >= 5
+    for key, told in chaos.told.items():
+        assert world.runs(key) <= 1
+        again = eventually(lambda k=key: chaos.ask(k))
+        # What was known stays so; and what is not known may become it.
+        assert told == again or told == error("Unknown"), (told, again)
+        if what == "server":    # its callers live, and tell it to the next one
+            assert told == {"json": [key]} and world.runs(key) == 1
 
 
 # ---- Connections that break ----------------------------------------------------

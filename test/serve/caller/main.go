@@ -29,6 +29,7 @@ type command struct {
 	KeepMS      int64    `json:"keep_ms"`
 	Ledger      string   `json:"ledger"`
 	Gate        string   `json:"gate"`
+	TakesMS     int64    `json:"takes_ms"`
 	Act         string   `json:"act"`
 	Value       any      `json:"value"`
 	Code        int      `json:"code"`
@@ -54,6 +55,7 @@ func (c *command) note() {
 	}
 	defer f.Close()
 	fmt.Fprintln(f, c.Key)
+	time.Sleep(ms(c.TakesMS))
 	for c.Gate != "" {
 		if _, err := os.Stat(c.Gate); err == nil {
 			return
