@@ -195,11 +195,8 @@ class World:
 
     def resolve(self, *words):
         """What an operator does with the one record."""
-        once = [ONCE, "--store", self.server.store]
-        ls = subprocess.run([*once, "ls", "--json"], check=True,
-                            capture_output=True, text=True)
-        record = json.loads(ls.stdout)
-        subprocess.run([*once, "resolve", record["name"], "--fence",
+        record, = records(self)
+        subprocess.run([ONCE, "--store", self.server.store, "resolve", record["name"], "--fence",
                         str(record["fence"]), *words, "--why", "test", "--audit",
                         "off"], check=True, capture_output=True)
 
@@ -461,12 +458,13 @@ def test_a_result_that_cannot_be_told_is_unknown(world, language):
 
 class Chaos:
     """Two processes call the same keys, again and again until each is known,
-    while one of them, or the server, is killed."""
+    while one of them, or the server, is killed. What the killed process was
+    granted and had not begun is let be: see below."""
 
     def __init__(self, world, languages, what):
         self.world, self.languages, self.what = world, languages, what
         self.names, self.told, self.wrong = ["0", "0"], {}, []
-        self.kills = 0
+        self.kills, self.asked = 0, collections.Counter()
         for language in languages:
             world.caller(language, "0")
 
@@ -485,9 +483,17 @@ class Chaos:
 
     def find_out(self, key):
         try:
-            self.told[key] = eventually(lambda: self.ask(key))
+            known = eventually(lambda: self.ask(key) or self.is_stuck(key))
+            if known is not True:
+                self.told[key] = known
         except BaseException as error:  # pylint: disable=broad-except
             self.wrong.append(error)
+
+    def is_stuck(self, key):
+        """After many repeats it is in flight, and nothing has begun."""
+        self.asked[key] += 1
+        return self.what == "caller" and self.asked[key] > 40 and \
+            self.world.runs(key) == 0
 
     def kill(self):
         self.kills += 1
@@ -519,14 +525,49 @@ def test_whatever_is_killed_nothing_runs_twice(world, language, what):
     chaos = Chaos(world, (language, OTHER[language]), what)
     for i in range(5):
         chaos.go_on(["k%d-%d" % (i, j) for j in range(8)])
-    assert chaos.kills >= 5
+    assert chaos.kills >= 5 and len(chaos.told) > 20
+    lines = collections.Counter(world.ledger.read_text().split())
+    assert max(lines.values()) == 1
     for key, told in chaos.told.items():
-        assert world.runs(key) <= 1
         again = eventually(lambda k=key: chaos.ask(k))
         # What was known stays so; and what is not known may become it.
         assert told == again or told == error("Unknown"), (told, again)
         if what == "server":    # its callers live, and tell it to the next one
             assert told == {"json": [key]} and world.runs(key) == 1
+
+
+def records(world):
+    ls = subprocess.run([ONCE, "--store", world.server.store, "ls", "--json"],
+                        check=True, capture_output=True, text=True)
+    return [json.loads(line) for line in ls.stdout.splitlines()]
+
+
+LOST_GRANT = pytest.mark.xfail(strict=True, reason="once serve: what is granted "
+                               "to a connection that has ended is never given "
+                               "up, and its repeat ends the server")
+
+
+@LOST_GRANT
+@pytest.mark.parametrize("then", ["its time", "a repeat"])
+def test_a_grant_to_a_connection_that_has_ended_is_not_lost(world, then):
+    """By hand: it waits, its connection ends, and then it is granted."""
+    waits = {"id": served.new_id(), "group": "charge", "key": "k",
+             "wait_ms": 60000, "run_ms": 500, "lease_ms": 1000}
+    with served.Client(world.server) as c:
+        token = served.call_run(c, "k")
+        with served.Client(world.server) as gone:
+            gone.send("/v1/call/begin", json.dumps(waits).encode() + b"\n")
+            eventually(lambda: served.open_exchanges(world.server) == 2)
+        c.ask("/v1/abandon", {"token": token})
+        eventually(lambda: records(world)[0]["attempt"] == 2)
+        if then == "a repeat":
+            served.says(c.ask("/v1/call/begin", dict(waits, again=True)), "run")
+            return
+        for _ in range(300):
+            code, head, _ = served.call(c, "k", wait_ms=10)
+            if head["do"] == "indeterminate":
+                return
+        raise AssertionError(head)
 
 
 # ---- Connections that break ----------------------------------------------------
