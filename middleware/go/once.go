@@ -7,9 +7,14 @@
 //		Scope: func(r *http.Request) string { return user(r) },
 //	})
 //
+//	client, err := once.NewClient(once.Options{})
+//	receipt, err := once.Call(client, once.Task{Group: "charge", Key: order.ID},
+//		func() (Receipt, error) { ... })
+//
 // A request goes to the server before the handler runs, and the handler's answer
 // before the client gets it. The server decides; this file carries. It refuses to
-// send a byte of an answer before the server has said that it is durable.
+// send a byte of an answer before the server has said that it is durable. The same
+// holds for a function and its result.
 package once
 
 import (
@@ -22,6 +27,7 @@ import (
 	"fmt"
 	"io"
 	"log"
+	"math"
 	"net"
 	"net/http"
 	"os"
@@ -89,13 +95,12 @@ var unknown = problem("outcome-unknown", 502,
 
 // ---- The server ---------------------------------------------------------------
 
-type guard struct {
-	Options
-	next   http.Handler
+// Where it is, and how it is asked.
+type server struct {
 	client http.Client
 	url    string
 	token  string
-	most   int64
+	log    *log.Logger
 }
 
 // What an answer's head may have.
@@ -110,6 +115,11 @@ type head struct {
 	Status      int         `json:"status"`
 	Headers     [][2]string `json:"headers"`
 	Text        string      `json:"text"`
+	// Of calls.
+	Kind         string `json:"kind"`
+	Code         int    `json:"code"`
+	Type         string `json:"type"`
+	RetryAfterMS int64  `json:"retry_after_ms"`
 }
 
 type told struct {
@@ -135,21 +145,65 @@ func octets(s string) string {
 	return out.String()
 }
 
-func (g *guard) ask(path string, what map[string]any, body []byte) (*told, error) {
+func reach(o Options) (*server, error) {
+	s := &server{url: "http://once", log: o.Log}
+	if s.log == nil {
+		s.log = log.Default()
+	}
+	where := first(o.Serve, os.Getenv("ONCE_SERVE"), "unix:/run/once/serve.sock")
+	if file := first(o.TokenFile, os.Getenv("ONCE_SERVE_TOKEN_FILE")); file != "" {
+		text, err := os.ReadFile(file)
+		if err != nil {
+			return nil, err
+		}
+		line, _, _ := strings.Cut(string(text), "\n")
+		s.token = strings.TrimSpace(line)
+	}
+	transport := &http.Transport{MaxIdleConnsPerHost: idleMax, DisableCompression: true}
+	if path := strings.TrimPrefix(where, "unix:"); path != where {
+		transport.DialContext = func(c context.Context, _, _ string) (net.Conn, error) {
+			return (&net.Dialer{}).DialContext(c, "unix", path)
+		}
+	} else {
+		s.url = where
+	}
+	s.client = http.Client{Transport: transport, Timeout: waitFor}
+	return s, nil
+}
+
+func first(texts ...string) string {
+	for _, text := range texts {
+		if text != "" {
+			return text
+		}
+	}
+	return ""
+}
+
+// One for each attempt, of the system's random source.
+func newID() string {
+	id := make([]byte, 16)
+	if _, err := rand.Read(id); err != nil {
+		panic(err)
+	}
+	return hex.EncodeToString(id)
+}
+
+func (s *server) ask(path string, what map[string]any, body []byte) (*told, error) {
 	line, err := json.Marshal(what)
 	if err != nil {
 		return nil, err
 	}
 	data := append(append(line, '\n'), body...)
-	r, err := http.NewRequest("POST", g.url+"/v1/"+path, bytes.NewReader(data))
+	r, err := http.NewRequest("POST", s.url+"/v1/"+path, bytes.NewReader(data))
 	if err != nil {
 		return nil, err
 	}
 	r.Header.Set("Content-Type", "application/vnd.once")
-	if g.token != "" {
-		r.Header.Set("Authorization", "Bearer "+g.token)
+	if s.token != "" {
+		r.Header.Set("Authorization", "Bearer "+s.token)
 	}
-	answer, err := g.client.Do(r)
+	answer, err := s.client.Do(r)
 	if err != nil {
 		return nil, err
 	}
@@ -164,17 +218,17 @@ func (g *guard) ask(path string, what map[string]any, body []byte) (*told, error
 }
 
 // Every call may be repeated. nil: the server is away.
-func (g *guard) repeat(path string, what map[string]any, body []byte,
+func (s *server) repeat(path string, what map[string]any, body []byte,
 	long time.Duration) *told {
 	until := time.Now().Add(long)
 	for pause := 50 * time.Millisecond; ; {
-		t, err := g.ask(path, what, body)
+		t, err := s.ask(path, what, body)
 		if err == nil && t.code != http.StatusServiceUnavailable {
 			return t
 		}
 		if err != nil {
-			g.Log.Printf("once: %s: %v", path, err)
-			g.client.CloseIdleConnections()
+			s.log.Printf("once: %s: %v", path, err)
+			s.client.CloseIdleConnections()
 		}
 		if time.Now().Add(pause).After(until) {
 			return nil
@@ -183,13 +237,44 @@ func (g *guard) repeat(path string, what map[string]any, body []byte,
 		if pause *= 2; pause > time.Second {
 			pause = time.Second
 		}
-		if path == "begin" {
+		if strings.HasSuffix(path, "begin") {
 			what["again"] = true
 		}
 	}
 }
 
+// It was not run, and will not be. Who is away finds that out himself.
+func (s *server) abandon(id string) {
+	_, _ = s.ask("abandon", map[string]any{"id": id}, nil)
+}
+
+// nil: the server is away, and what it might have begun is abandoned.
+func (s *server) begin(path string, what map[string]any, body []byte) *told {
+	t := s.repeat(path, what, body, beginFor)
+	if t == nil {
+		s.abandon(what["id"].(string))
+	}
+	return t
+}
+
+// What became of what was begun. nil: the server is away.
+func (s *server) tell(path string, what map[string]any, body []byte,
+	lease time.Duration) *told {
+	t := s.repeat(path, what, body, lease)
+	if t != nil && t.code != http.StatusOK {
+		s.log.Printf("once: %s: %s", path, t.head.Text)
+	}
+	return t
+}
+
 // ---- One request ----------------------------------------------------------------
+
+type guard struct {
+	Options
+	*server
+	next http.Handler
+	most int64
+}
 
 type exchange struct {
 	*guard
@@ -198,11 +283,7 @@ type exchange struct {
 
 func (x *exchange) tell(path string, what map[string]any, body []byte) *told {
 	what["token"], what["route"] = x.run.Token, x.Route
-	t := x.repeat(path, what, body, time.Duration(x.run.LeaseMS)*time.Millisecond)
-	if t != nil && t.code != http.StatusOK {
-		x.Log.Printf("once: %s: %s", path, t.head.Text)
-	}
-	return t
+	return x.server.tell(path, what, body, time.Duration(x.run.LeaseMS)*time.Millisecond)
 }
 
 func sent(t *told) answer {
@@ -401,10 +482,7 @@ func size(v any) (int64, error) {
 
 // Handler guards next.
 func Handler(next http.Handler, o Options) (http.Handler, error) {
-	g := &guard{Options: o, next: next, most: bodyMax, url: "http://once"}
-	if g.Log == nil {
-		g.Log = log.Default()
-	}
+	g := &guard{Options: o, next: next, most: bodyMax}
 	if g.Route == nil {
 		g.Route = map[string]any{}
 	}
@@ -422,51 +500,20 @@ func Handler(next http.Handler, o Options) (http.Handler, error) {
 			}
 		}
 	}
-	return g, g.reach()
-}
-
-func (g *guard) reach() error {
-	where, file := g.Serve, g.TokenFile
-	if where == "" {
-		if where = os.Getenv("ONCE_SERVE"); where == "" {
-			where = "unix:/run/once/serve.sock"
-		}
-	}
-	if file == "" {
-		file = os.Getenv("ONCE_SERVE_TOKEN_FILE")
-	}
-	if file != "" {
-		text, err := os.ReadFile(file)
-		if err != nil {
-			return err
-		}
-		line, _, _ := strings.Cut(string(text), "\n")
-		g.token = strings.TrimSpace(line)
-	}
-	transport := &http.Transport{MaxIdleConnsPerHost: idleMax, DisableCompression: true}
-	if path := strings.TrimPrefix(where, "unix:"); path != where {
-		transport.DialContext = func(c context.Context, _, _ string) (net.Conn, error) {
-			return (&net.Dialer{}).DialContext(c, "unix", path)
-		}
-	} else {
-		g.url = where
-	}
-	g.client = http.Client{Transport: transport, Timeout: waitFor}
-	return nil
+	var err error
+	g.server, err = reach(o)
+	return g, err
 }
 
 func (g *guard) begin(r *http.Request, body []byte) (*told, string) {
-	id := make([]byte, 16)
-	if _, err := rand.Read(id); err != nil {
-		panic(err)
-	}
+	id := newID()
 	lines := [][2]string{{"Host", characters(r.Host)}}
 	for name, values := range r.Header {
 		for _, value := range values {
 			lines = append(lines, [2]string{characters(name), characters(value)})
 		}
 	}
-	what := map[string]any{"id": hex.EncodeToString(id), "method": r.Method,
+	what := map[string]any{"id": id, "method": r.Method,
 		"target": characters(r.RequestURI), "headers": lines, "route": g.Route}
 	for name, compute := range map[string]func(*http.Request) string{"scope": g.Scope,
 		"key": g.Key, "fingerprint": g.Fingerprint, "label": g.Label} {
@@ -484,7 +531,7 @@ func (g *guard) begin(r *http.Request, body []byte) (*told, string) {
 			}
 		}
 	}
-	return g.repeat("begin", what, body, beginFor), hex.EncodeToString(id)
+	return g.server.begin("begin", what, body), id
 }
 
 func (g *guard) ServeHTTP(w http.ResponseWriter, r *http.Request) {
@@ -501,15 +548,13 @@ func (g *guard) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	r.Body = rest{io.MultiReader(bytes.NewReader(body), r.Body), r.Body}
 	switch {
 	case t == nil && g.Bypass:
-		g.abandon(id)
 		g.next.ServeHTTP(w, r)
 	case t == nil:
-		g.abandon(id)
 		send(w, unavailable)
 	case t.code == http.StatusUnauthorized:
 		send(w, unavailable)
 	case t.code != http.StatusOK:
-		g.Log.Printf("once: begin: %s", t.head.Text)
+		g.log.Printf("once: begin: %s", t.head.Text)
 		send(w, answer{status: http.StatusInternalServerError})
 	case t.head.Do == "send":
 		send(w, sent(t))
@@ -519,13 +564,13 @@ func (g *guard) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		}
 		g.next.ServeHTTP(w, r)
 	case t.head.Do != "run":
-		g.Log.Print("once: begin: the server says what is not known here")
+		g.log.Print("once: begin: the server says what is not known here")
 		send(w, answer{status: http.StatusInternalServerError})
 	case int64(len(body)) > g.most:
 		// The server has seen a part of the body only, and its route, which has a
 		// name, takes more: no handler runs with a part.
 		g.abandon(id)
-		g.Log.Print("once: begin: the body is longer than the middleware takes")
+		g.log.Print("once: begin: the body is longer than the middleware takes")
 		send(w, answer{status: http.StatusInternalServerError})
 	default:
 		r.Body = io.NopCloser(bytes.NewReader(body))
@@ -538,10 +583,6 @@ func (g *guard) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 type rest struct {
 	io.Reader
 	io.Closer
-}
-
-func (g *guard) abandon(id string) {
-	_, _ = g.ask("abandon", map[string]any{"id": id}, nil)
 }
 
 func (g *guard) runs(w http.ResponseWriter, r *http.Request, x *exchange) {
@@ -570,7 +611,7 @@ func (h *writer) broke(wrong any) {
 		panic(http.ErrAbortHandler)
 	}
 	h.told = true
-	h.x.Log.Printf("once: the handler broke: %v", wrong)
+	h.x.log.Printf("once: the handler broke: %v", wrong)
 	status := http.StatusBadGateway
 	var late interface{ Timeout() bool } // of net, os and context
 	if err, ok := wrong.(error); ok && errors.As(err, &late) && late.Timeout() {
@@ -581,4 +622,235 @@ func (h *writer) broke(wrong any) {
 		panic(http.ErrAbortHandler)
 	}
 	send(h.w, a)
+}
+
+// ---- Calls ------------------------------------------------------------------------
+
+// Task names what runs at most once, for Group and Key. The same key with another
+// Fingerprint is a mismatch. Operators see Label. A call waits up to Wait for one
+// that runs. Lease, Run and Keep are 30 s, 60 s and 24 h.
+type Task struct {
+	Group, Key, Fingerprint, Label string
+	Wait, Lease, Run, Keep         time.Duration
+}
+
+// ErrNotApplied is returned by a function that has done nothing, and will not.
+var ErrNotApplied = errors.New("once: not applied")
+
+// Failure is returned by a function that has failed: each repeat is told so.
+type Failure struct {
+	Code int // from 1
+	Type string
+	Body []byte
+}
+
+func (*Failure) Error() string { return "once: a failure" }
+
+// What a call returns. It is not what a function returns: passed on by a function
+// that has called another one, that would say that *this* one has done nothing.
+var (
+	ErrFree        = errors.New("once: the function has done nothing; the key is free")
+	ErrMismatch    = errors.New("once: the key is that of a call with another fingerprint")
+	ErrRefused     = errors.New("once: the server refuses the call; nothing was run")
+	ErrUnavailable = errors.New("once: the server is away; nothing was done now")
+	ErrUnknown     = errors.New("once: it was begun, and its outcome is not known")
+	ErrUnstored    = errors.New("once: an operator has resolved it without a result")
+)
+
+// InFlight: another call with this key runs.
+type InFlight struct{ RetryAfter time.Duration }
+
+func (*InFlight) Error() string { return "once: another call with this key runs" }
+
+// Failed: the function has failed, now or before.
+type Failed Failure
+
+func (*Failed) Error() string { return "once: the function has failed" }
+
+// Unknown is ErrUnknown where the function's own error is known. It does not unwrap
+// to that: the error of another call in it says nothing about this one.
+type Unknown struct{ Cause error }
+
+func (u *Unknown) Error() string { return ErrUnknown.Error() + ": " + u.Cause.Error() }
+
+// Is says that it is ErrUnknown.
+func (u *Unknown) Is(target error) bool { return target == ErrUnknown }
+
+// Client calls functions.
+type Client struct{ *server }
+
+// NewClient takes Serve, TokenFile and Log of its options.
+func NewClient(o Options) (*Client, error) {
+	s, err := reach(o)
+	return &Client{s}, err
+}
+
+const (
+	typeJSON  = "application/json"
+	typeBytes = "application/octet-stream"
+)
+
+// Call runs f at most once, and returns its result, the first caller's too, from what
+// is recorded. []byte is the result as it is, and all else is JSON.
+func Call[T any](c *Client, task Task, f func() (T, error)) (T, error) {
+	var out T
+	t, x, err := c.beginCall(task)
+	if err == nil && x != nil {
+		t, err = x.runCall(func() (head, []byte, error) {
+			value, err := f()
+			if err != nil {
+				return head{}, nil, err
+			}
+			return encode(value)
+		})
+	}
+	if err == nil {
+		err = t.read(&out)
+	}
+	return out, err
+}
+
+func encode(value any) (head, []byte, error) {
+	if data, ok := value.([]byte); ok {
+		return head{Kind: "success", Type: typeBytes}, data, nil
+	}
+	data, err := json.Marshal(value)
+	return head{Kind: "success", Type: typeJSON}, data, err
+}
+
+// What a replay says.
+func (t *told) read(out any) error {
+	if t.head.Kind == "failure" {
+		return &Failed{Code: t.head.Code, Type: t.head.Type, Body: t.body}
+	}
+	if data, ok := out.(*[]byte); ok {
+		*data = t.body
+		return nil
+	}
+	if value, ok := out.(*any); ok && t.head.Type != typeJSON {
+		*value = t.body
+		return nil
+	}
+	return json.Unmarshal(t.body, out)
+}
+
+// A call whose function runs.
+type call struct {
+	*server
+	token string
+	times map[string]any
+	lease time.Duration
+}
+
+func (t Task) times() map[string]any {
+	out := map[string]any{}
+	for name, long := range map[string]time.Duration{"wait_ms": t.Wait,
+		"lease_ms": t.Lease, "run_ms": t.Run, "keep_ms": t.Keep} {
+		if long != 0 {
+			out[name] = long.Milliseconds()
+		}
+	}
+	return out
+}
+
+func (c *Client) beginCall(t Task) (*told, *call, error) {
+	what := t.times()
+	what["id"] = newID()
+	for name, text := range map[string]string{"group": t.Group, "key": t.Key,
+		"fingerprint": t.Fingerprint, "label": t.Label} {
+		// JSON would make one text of all that is not UTF-8.
+		if !utf8.ValidString(text) {
+			return nil, nil, fmt.Errorf("%w: %q is not UTF-8", ErrRefused, name)
+		}
+		what[name] = text
+	}
+	answer := c.begin("call/begin", what, nil)
+	switch {
+	case answer == nil:
+		return nil, nil, ErrUnavailable
+	case answer.code != http.StatusOK:
+		return nil, nil, fmt.Errorf("%w: %s", ErrRefused, answer.head.Text)
+	case answer.head.Do == "run":
+		x := &call{c.server, answer.head.Token, t.times(), t.Lease}
+		if x.lease == 0 {
+			x.lease = 30 * time.Second
+		}
+		return nil, x, nil
+	}
+	return answer, nil, answer.state()
+}
+
+var states = map[string]error{"replay": nil, "mismatch": ErrMismatch,
+	"indeterminate": ErrUnknown, "unstored": ErrUnstored}
+
+// Why there is no result, or nil: it is a replay.
+func (t *told) state() error {
+	if t.head.Do == "in-flight" {
+		return &InFlight{time.Duration(t.head.RetryAfterMS) * time.Millisecond}
+	}
+	err, isKnown := states[t.head.Do]
+	if !isKnown {
+		err = fmt.Errorf("%w: it says what is not known here", ErrRefused)
+	}
+	return err
+}
+
+// nil: the server is away, or refuses it.
+func (x *call) tell(path string, h head, body []byte) *told {
+	what := map[string]any{"token": x.token}
+	for name, value := range x.times {
+		what[name] = value
+	}
+	if path == "call/end" {
+		what["kind"], what["code"], what["type"] = h.Kind, h.Code, h.Type
+	}
+	t := x.server.tell(path, what, body, x.lease)
+	switch {
+	case t == nil || t.code == http.StatusOK:
+		return t
+	case path == "call/end": // it cannot be carried
+		return x.tell("broken", head{}, nil)
+	}
+	return nil
+}
+
+// Runs the function, and records what it did.
+func (x *call) runCall(f func() (head, []byte, error)) (*told, error) {
+	returned := false
+	defer func() {
+		if !returned { // it panics, or ends its goroutine
+			x.tell("broken", head{}, nil)
+		}
+	}()
+	h, body, err := f()
+	returned = true
+	var failure *Failure
+	switch {
+	case errors.Is(err, ErrNotApplied):
+		if x.tell("abandon", head{}, nil) == nil {
+			return nil, ErrUnavailable
+		}
+		return nil, fmt.Errorf("%w: %v", ErrFree, err)
+	case errors.As(err, &failure):
+		h = head{Kind: "failure", Code: failure.Code, Type: failure.Type}
+		if h.Code < 1 || h.Code > math.MaxInt32 {
+			h.Code = 1
+		}
+		body = failure.Body
+	case err != nil: // what it did is not known
+		return x.ended(x.tell("broken", head{}, nil), &Unknown{err})
+	}
+	t := x.tell("call/end", h, body)
+	if t != nil && t.head.Do == "none" {
+		return &told{head: h, body: body}, nil
+	}
+	return x.ended(t, ErrUnknown)
+}
+
+// Another result may stand in the record.
+func (x *call) ended(t *told, otherwise error) (*told, error) {
+	if t != nil && t.head.Do == "replay" {
+		return t, nil
+	}
+	return nil, otherwise
 }

@@ -8,10 +8,12 @@
 --     guard:run(function()              with what the function returns
 --         return 201, {["Content-Type"] = "text/plain"}, "made\n"
 --     end)
+--     local receipt, err = guard:call({group = "charge", key = id}, function() ... end)
 --
 -- A request goes to the server before the handler runs, and the handler's answer
 -- before the client gets it. The server decides; this file carries. It refuses to
--- send a byte of an answer before the server has said that it is durable.
+-- send a byte of an answer before the server has said that it is durable. The same
+-- holds for a function and its result.
 --
 -- It runs in the content phase: in filters there are no cosockets.
 
@@ -247,8 +249,17 @@ local function repeated(server, path, head, body, seconds)
             ngx.sleep(pause)
             pause = math.min(2 * pause, 1)
         end
-        head.again = path == "begin" or nil
+        head.again = find(path, "begin$") and true or nil
     end
+end
+
+-- The same; what a server might have begun that is away is abandoned.
+local function begun(server, path, head, body)
+    local code, reply, rest = repeated(server, path, head, body, BEGIN_S)
+    if not code then
+        ask(server, "abandon", {id = head.id}, "")
+    end
+    return code, reply, rest
 end
 
 -- ---- An exchange -----------------------------------------------------------------
@@ -259,15 +270,12 @@ Guard.__index = Guard
 -- Asks, and returns what the client gets (an answer), or nil and the server's "run", or
 -- nil, nil and lines to add: it is not guarded.
 local function begin(guard, head, body)
-    local code, reply, rest = repeated(guard.server, "begin", head, body, BEGIN_S)
-    if not code then
-        ask(guard.server, "abandon", {id = head.id}, "")
-        if guard.bypass then
-            return nil, nil, {}
-        end
+    local code, reply, rest = begun(guard.server, "begin", head, body)
+    if not code and guard.bypass then
+        return nil, nil, {}
+    elseif not code then
         return UNAVAILABLE
-    end
-    if code ~= 200 then
+    elseif code ~= 200 then
         ngx.log(ngx.ERR, "once: begin: ", reply.text)
         return code == 401 and UNAVAILABLE or WRONG
     end
@@ -282,6 +290,7 @@ end
 -- The server's reply and its body; or nil, and the code if it was refused.
 local function tell(guard, run, path, head, body)
     head.token, head.route = run.token, guard.route
+    head.lease_ms, head.keep_ms = run.lease_ms, run.keep_ms
     local code, reply, rest = repeated(guard.server, path, head, body, run.lease_ms / 1000)
     if code == 200 then
         return reply, rest
@@ -434,7 +443,126 @@ function Guard:capture(uri)
     end)
 end
 
+-- ---- Calls ---------------------------------------------------------------------------
+
 local M = {_VERSION = "0.1.0"}
+
+-- A function returns nil and one of these two; what its caller gets is none of them.
+-- Passed on by a function that has called another one, it would say that *that* one
+-- has done nothing.
+
+-- It has done nothing, and will not.
+M.NOT_APPLIED = {}
+
+local Failure = {}
+
+-- It has failed, and each repeat is told so.
+function M.failure(result, code)
+    local is_code = type(code) == "number" and code % 1 == 0 and code > 0 and code < 2^31
+    return setmetatable({result = result, code = is_code and code or 1}, Failure)
+end
+
+-- Why a call has no result: its `state`, and a text.
+local WHY = {
+    failed = "the function has failed: that is recorded, with result and code",
+    free = "the function has done nothing; the key is free",
+    ["in-flight"] = "another call with this key runs: see retry_after_ms",
+    mismatch = "the key is that of a call with another fingerprint; nothing was run",
+    refused = "the server refuses the call; nothing was run",
+    unavailable = "the server is away; nothing was done now",
+    unknown = "it was begun, and its outcome is not known: find out first",
+    unstored = "an operator has resolved it without a result"}
+local Why = {__tostring = function(why) return "once: " .. why.text end}
+
+local function why(state, more)
+    more = more or {}
+    more.state, more.text = state, more.text or WHY[state]
+    return nil, setmetatable(more, Why)
+end
+
+-- A text is the result as it is, and all else is JSON. nil: it cannot be.
+local function encode(kind, code, value)
+    if type(value) == "string" then
+        return {kind = kind, code = code, type = "application/octet-stream"}, value
+    end
+    local text = json.encode(value == nil and json.null or value)
+    return text and {kind = kind, code = code, type = "application/json"}, text
+end
+
+-- The first caller gets it from its bytes, too, as each repeat does.
+local function result_of(reply, data)
+    local state = reply["do"] == "indeterminate" and "unknown" or reply["do"]
+    if state ~= "replay" then
+        return why(WHY[state] and state or "refused", {
+            retry_after_ms = state == "in-flight" and (reply.retry_after_ms or 1000) or nil})
+    end
+    local value = data
+    if reply.type == "application/json" then
+        value = json.decode(data)
+    end
+    if reply.kind == "failure" then
+        return why("failed", {result = value, code = reply.code})
+    end
+    return value
+end
+
+-- What the function did, to be recorded; or nil, nil and why it is not known.
+local function outcome_of(work)
+    local ok, value, err = pcall(work)
+    if not ok then
+        value, err = nil, value
+    end
+    local head, data
+    if getmetatable(err) == Failure then
+        head, data = encode("failure", err.code, err.result)
+    elseif value ~= nil or err == nil then
+        head, data = encode("success", 0, value)
+    end
+    return head, data, err
+end
+
+local function run_call(guard, run, work)
+    local head, data, err = outcome_of(work)
+    local reply, rest
+    if head then
+        reply, rest = tell(guard, run, "call/end", head, data)
+    elseif err == M.NOT_APPLIED then
+        return why(tell(guard, run, "abandon", {}, "") and "free" or "unavailable")
+    end
+    if reply and reply["do"] == "none" then
+        head["do"] = "replay"
+        return result_of(head, data)
+    elseif not reply and (not head or rest) then -- or it cannot be carried
+        reply, rest = tell(guard, run, "broken", {}, "")
+    end
+    if reply and reply["do"] == "replay" then
+        return result_of(reply, rest)
+    end
+    return why("unknown", {cause = err})
+end
+
+-- Runs `work` at most once for group and key, and returns its result; or nil and why.
+-- Each other call gets the first result. `options` are `group`, `key` and `fingerprint`,
+-- `label` for operators, and `wait_ms`, `lease_ms`, `run_ms`, `keep_ms`. `work` returns a
+-- text or what JSON has; or nil and an error.
+function Guard:call(options, work)
+    local head = {id = new_id(), group = options.group, key = options.key,
+                  fingerprint = options.fingerprint, label = options.label,
+                  wait_ms = options.wait_ms, run_ms = options.run_ms,
+                  lease_ms = options.lease_ms or 30000, keep_ms = options.keep_ms}
+    local code, reply, rest = begun(self.server, "call/begin", head, "")
+    if not code then
+        return why("unavailable")
+    elseif code ~= 200 then
+        return why("refused", {text = reply.text})
+    elseif reply["do"] ~= "run" then
+        return result_of(reply, rest)
+    end
+    return run_call(self, {token = reply.token, lease_ms = head.lease_ms,
+                           keep_ms = head.keep_ms}, work)
+end
+
+-- ---- A guard ---------------------------------------------------------------------------
 
 -- `scope` tells who has authenticated; `route` has the options of the directives, or is
 -- a name that the server knows. `key`, `fingerprint` and `label` compute what headers or

@@ -4,11 +4,14 @@
  *
  *     app.use(once({ scope: req => req.auth.tenant }));            // Express
  *     http.createServer(once.handler({ scope: req => ... }, f));   // http
+ *     const charge = once.call({ group: "charge", key: order => order.id },
+ *       async order => { ... });                                   // a function
  *
  * It stands before body parsers, which get the body as a stream again. A request
  * goes to the server before the handler runs, and the handler's answer before the
  * client gets it. The server decides; this file carries. It refuses to send a byte
- * of an answer before the server has said that it is durable.
+ * of an answer before the server has said that it is durable. The same holds for a
+ * function and its result.
  */
 "use strict";
 
@@ -29,6 +32,11 @@ const INTERNAL = new Set(["idempotency-attempt", "idempotency-outcome",
 
 const HELD = Symbol("once"); // of a request: its answer that is held
 
+const NONE = Buffer.alloc(0);
+
+const newId = () => crypto.randomBytes(16).toString("hex");
+/** The program is wrong: no handler runs. */
+const WRONG = { status: 500, headers: [], body: NONE };
 const sleep = ms => new Promise(resolve => setTimeout(resolve, ms));
 
 function problem(code, status, title, detail, state, marker) {
@@ -131,6 +139,40 @@ class Server {
   }
 }
 
+/** Every call may be repeated. Null: the server is away. */
+async function repeat({ server, log }, path, head, body, ms) {
+  const until = Date.now() + ms;
+  for (let pause = 50; ; pause = Math.min(2 * pause, 1000)) {
+    try {
+      const told = await server.call(path, head, body);
+      if (told.code !== 503) return told;
+    } catch (error) {
+      log(`once: ${path}: ${error.message}`);
+    }
+    if (Date.now() + pause > until) return null;
+    await sleep(pause);
+    if (path.endsWith("begin")) head = { ...head, again: true };
+  }
+}
+
+/** It was not run, and will not be. Who is away finds that out himself. */
+const abandon = (guard, head) =>
+  guard.server.call("abandon", head, NONE).catch(() => {});
+
+/** Null: the server is away, and what it might have begun is abandoned. */
+async function begin(guard, path, head, body) {
+  const told = await repeat(guard, path, head, body, BEGIN_MS);
+  if (told === null) await abandon(guard, { id: head.id });
+  return told;
+}
+
+/** What became of what was begun. Null: the server is away. */
+async function tell(guard, path, head, body, leaseMs) {
+  const told = await repeat(guard, path, head, body, leaseMs);
+  if (told && told.code !== 200) guard.log(`once: ${path}: ${told.head.text}`);
+  return told;
+}
+
 // ---- One request ----------------------------------------------------------------
 
 class Exchange {
@@ -138,35 +180,14 @@ class Exchange {
     Object.assign(this, { guard, head, body });
   }
 
-  /** Every call may be repeated. Null: the server is away. */
-  async repeat(path, head, body, ms) {
-    const until = Date.now() + ms;
-    for (let pause = 50; ; pause = Math.min(2 * pause, 1000)) {
-      try {
-        const told = await this.guard.server.call(path, head, body);
-        if (told.code !== 503) return told;
-      } catch (error) {
-        this.guard.log(`once: ${path}: ${error.message}`);
-      }
-      if (Date.now() + pause > until) return null;
-      await sleep(pause);
-      if (path === "begin") head = { ...head, again: true };
-    }
-  }
-
   /** { run }, { pass: lines to add }, or { answer }. */
   async begin() {
-    const told = await this.repeat("begin", this.head, this.body, BEGIN_MS);
-    if (told === null) {
-      await this.guard.server.call("abandon", { id: this.head.id },
-        Buffer.alloc(0)).catch(() => {});
-      return this.guard.bypass ? { pass: [] } : { answer: UNAVAILABLE };
-    }
+    const told = await begin(this.guard, "begin", this.head, this.body);
+    if (!told) return this.guard.bypass ? { pass: [] } : { answer: UNAVAILABLE };
     const { code, head, body } = told;
     if (code !== 200) {
       this.guard.log(`once: begin: ${head.text}`);
-      return { answer: code === 401 ? UNAVAILABLE
-        : { status: 500, headers: [], body: Buffer.alloc(0) } };
+      return { answer: code === 401 ? UNAVAILABLE : WRONG };
     }
     if (head.do === "send") return { answer: { ...head, body } };
     if (head.do === "pass") return { pass: head.headers || [] };
@@ -174,12 +195,9 @@ class Exchange {
     return { run: head };
   }
 
-  async tell(path, more, body) {
-    const told = await this.repeat(path,
-      { ...more, token: this.run.token, route: this.guard.route }, body,
-      this.run.lease_ms);
-    if (told && told.code !== 200) this.guard.log(`once: ${path}: ${told.head.text}`);
-    return told;
+  tell(path, more, body) {
+    return tell(this.guard, path, { ...more, token: this.run.token,
+      route: this.guard.route }, body, this.run.lease_ms);
   }
 
   /** It is sent as it comes, and recorded as not kept. */
@@ -193,16 +211,16 @@ class Exchange {
   async end(status, headers, body) {
     const told = await this.tell("end", body === null
       ? { status, headers, stream: true } : { status, headers },
-    body || Buffer.alloc(0));
+    body || NONE);
     if (told && told.code === 422) return this.broken(502);
     if (!told || told.code !== 200) return UNKNOWN;
     const own = told.head.do === "own";
-    return { ...told.head, own, body: own ? body || Buffer.alloc(0) : told.body };
+    return { ...told.head, own, body: own ? body || NONE : told.body };
   }
 
   /** The handler ended without an answer: what it did is not known. */
   async broken(status) {
-    const told = await this.tell("broken", { status }, Buffer.alloc(0));
+    const told = await this.tell("broken", { status }, NONE);
     return told && told.code === 200 && told.head.do === "send"
       ? { ...told.head, body: told.body } : UNKNOWN;
   }
@@ -366,7 +384,7 @@ class Held {
 
   startStream(answer) {
     this.state = "sending";
-    begin(this.res, answer, this.own);
+    sendHead(this.res, answer, this.own);
     let room = true;
     for (const part of this.parts) room = this.own.write.call(this.res, part);
     if (this.parts.length === 0) this.own.flushHeaders.call(this.res);
@@ -380,7 +398,7 @@ class Held {
 }
 
 /** By setHeader(): what has wrapped writeHead() often does not take lines. */
-function begin(res, answer, own, size) {
+function sendHead(res, answer, own, size) {
   for (const name of res.getHeaderNames()) res.removeHeader(name);
   const lines = new Map();
   for (const [name, value] of answer.headers) {
@@ -398,7 +416,7 @@ function begin(res, answer, own, size) {
 }
 
 function send(res, answer, own = res) {
-  begin(res, answer, own,
+  sendHead(res, answer, own,
     [204, 304].includes(answer.status) ? undefined : answer.body.length);
   own.end.call(res, answer.body);
 }
@@ -483,8 +501,8 @@ function once(options) {
     const whole = await read(req, most);
     const over = whole.length > most;
     const body = over ? whole.subarray(0, most + 1) : whole;
-    const head = { id: crypto.randomBytes(16).toString("hex"),
-      method: req.method, target: req.originalUrl || req.url, headers: [], route };
+    const head = { id: newId(), method: req.method,
+      target: req.originalUrl || req.url, headers: [], route };
     for (let i = 0; i < req.rawHeaders.length; i += 2) {
       head.headers.push([req.rawHeaders[i], req.rawHeaders[i + 1]]);
     }
@@ -495,17 +513,14 @@ function once(options) {
     const x = new Exchange(guard, head, body);
     const told = await x.begin();
     for (const name of INTERNAL) setHeader(req, name);
+    if (told.run && over) { // a named route takes more: no handler runs on a part
+      log("once: the body is longer than max_request of this middleware");
+      await abandon(guard, { token: told.run.token, route });
+      told.answer = WRONG;
+    }
     if (told.answer) {
       send(res, told.answer);
       req.resume(); // what is left of a body that is too long
-      return;
-    }
-    if (told.run && over) { // a named route takes more: no handler runs on a part
-      log("once: the body is longer than max_request of this middleware");
-      await guard.server.call("abandon", { token: told.run.token, route },
-        Buffer.alloc(0)).catch(() => {});
-      send(res, { status: 500, headers: [], body: Buffer.alloc(0) });
-      req.resume();
       return;
     }
     if (over) req.unshift(whole); // what is not guarded gets all of it
@@ -528,7 +543,7 @@ function once(options) {
       if (req[HELD]) req[HELD].fail(error);
       else if (res.headersSent || req.destroyed && !req.complete) res.destroy();
       else {
-        send(res, { status: 500, headers: [], body: Buffer.alloc(0) });
+        send(res, WRONG);
         req.resume();
       }
     });
@@ -554,6 +569,131 @@ once.handler = (options, handler) => {
 once.failed = (error, req, res, next) => {
   if (req[HELD]) req[HELD].fail(error);
   else next(error);
+};
+
+// ---- Calls ------------------------------------------------------------------------
+
+// What a function throws is not what its caller gets: passed on by a function that
+// has called another one, it would say that *that* one has done nothing.
+
+/** A function throws it: it has done nothing, and will not. */
+once.NotApplied = class NotApplied extends Error {};
+
+/** A function throws it: it has failed, and each repeat is told so. */
+once.Failure = class Failure extends Error {
+  constructor(result = null, code = 1) {
+    super("a failure");
+    Object.assign(this, { result, code });
+  }
+};
+
+/** A call has no result. */
+class CallError extends Error {
+  constructor(text, more) {
+    super(text);
+    Object.assign(this, { name: new.target.name }, more);
+  }
+}
+once.CallError = CallError;
+
+for (const [name, text] of Object.entries({
+  Failed: "The function has failed: that is recorded, with result and code.",
+  Free: "The function has done nothing. The key is free.",
+  InFlight: "Another call with this key runs. See retryAfterMs.",
+  Mismatch: "The key is that of a call with another fingerprint. Nothing was run.",
+  Refused: "The server refuses the call. Nothing was run.",
+  Unavailable: "The server is away. Nothing was done now.",
+  Unknown: "It was begun, and its outcome is not known: find out first.",
+  Unstored: "An operator has resolved it without a result." })) {
+  Object.assign(once, { [name]: class extends CallError {
+    constructor(more) { super(text, more); }
+  } });
+}
+
+const JSON_TYPE = "application/json";
+const STATES = { mismatch: "Mismatch", indeterminate: "Unknown", unstored: "Unstored" };
+
+/** A Buffer or Uint8Array is the result as it is, and all else is JSON. */
+function encode(kind, code, value = null) {
+  if (value instanceof Uint8Array) {
+    return { head: { kind, code, type: "application/octet-stream" },
+      body: Buffer.from(value) };
+  }
+  const text = JSON.stringify(value);
+  if (text === undefined) throw new TypeError("once: the result is no JSON");
+  return { head: { kind, code, type: JSON_TYPE }, body: Buffer.from(text) };
+}
+
+/** The first caller gets it from its bytes, too, as each repeat does. */
+function resultOf({ head, body }) {
+  if (head.do === "in-flight") {
+    throw new once.InFlight({ retryAfterMs: head.retry_after_ms || 1000 });
+  }
+  if (STATES[head.do]) throw new once[STATES[head.do]]();
+  if (head.do !== "replay") {
+    throw new once.Refused({ message: "The server says what is not known here." });
+  }
+  const value = head.type === JSON_TYPE ? JSON.parse(body.toString()) : body;
+  if (head.kind === "failure") throw new once.Failed({ result: value, code: head.code });
+  return value;
+}
+
+/** What the function did, as an answer to record; or throws. */
+async function outcomeOf(work) {
+  try {
+    return encode("success", 0, await work());
+  } catch (error) {
+    if (!(error instanceof once.Failure)) throw error;
+    return { ...encode("failure", Math.max(error.code | 0, 1), error.result),
+      cause: error };
+  }
+}
+
+/**
+ * A function that runs at most once for group and key; each other call gets its
+ * first result, or a CallError. `key`, `fingerprint` and `label` compute texts of the
+ * arguments. The result is a Buffer, or what JSON has.
+ */
+once.call = (options, work) => {
+  const { leaseMs = 30000, runMs = 60000, keepMs = 86400000, log = console.error } = options;
+  const guard = { log, server: new Server(options.serve, options.tokenFile) };
+  const times = { lease_ms: leaseMs, run_ms: runMs, keep_ms: keepMs };
+  const waits = options.waitMs ? { wait_ms: options.waitMs } : {};
+  const computed = ["key", "fingerprint", "label"].filter(name => options[name]);
+
+  async function end(path, token, { head, body = NONE } = {}) {
+    const told = await tell(guard, path, { ...times, ...head, token }, body, leaseMs);
+    // It cannot be carried.
+    return told && told.code !== 200 && path === "call/end" ? end("broken", token) : told;
+  }
+
+  async function run(token, f) {
+    const outcome = await outcomeOf(f).catch(cause => ({ cause }));
+    const { head, body, cause } = outcome;
+    if (cause instanceof once.NotApplied) {
+      const told = await end("abandon", token);
+      throw new once[told && told.code === 200 ? "Free" : "Unavailable"]({ cause });
+    }
+    const told = await (head ? end("call/end", token, outcome) : end("broken", token));
+    if (told && told.head.do === "none") {
+      return resultOf({ head: { ...head, do: "replay" }, body });
+    }
+    if (told && told.head.do === "replay") return resultOf(told);
+    throw new once.Unknown({ cause });
+  }
+
+  return async function guarded(...args) {
+    const head = { ...times, ...waits, group: options.group, id: newId() };
+    for (const name of computed) {
+      head[name] = await options[name].apply(this, args);
+      if (typeof head[name] !== "string") throw new TypeError(`once: ${name} is no text`);
+    }
+    const told = await begin(guard, "call/begin", head, NONE);
+    if (!told) throw new once.Unavailable();
+    if (told.code !== 200) throw new once.Refused({ message: told.head.text });
+    return told.head.do === "run" ? run(told.head.token, () => work.apply(this, args))
+      : resultOf(told);
+  };
 };
 
 once.HELD = HELD;

@@ -5,9 +5,13 @@ once - the contract of Idempotency-Key for Python services, by `once serve`.
     app = once.WSGI(app, scope=lambda environ: environ.get("REMOTE_USER"))
     app = once.ASGI(app, scope=lambda scope: scope["state"]["user"])
 
+    @once.call(group="charge", key=lambda order: order.id)
+    def charge(order): ...
+
 A request goes to the server before the handler runs, and the handler's answer
 before the client gets it. The server decides; this file carries. It refuses to
-send a byte of an answer before the server has said that it is durable.
+send a byte of an answer before the server has said that it is durable. The same
+holds for a function and its result.
 
 ONCE_SERVE says where the server is, "unix:/run/once/serve.sock" or
 "http://127.0.0.1:7070" with a token in the file ONCE_SERVE_TOKEN_FILE.
@@ -16,7 +20,9 @@ from __future__ import annotations
 
 import asyncio
 import collections
+import functools
 import http.client
+import inspect
 import io
 import json
 import logging
@@ -26,7 +32,9 @@ import socket
 import time
 from typing import Any, Callable, Generator, Iterable, NamedTuple, Optional
 
-__all__ = ["ASGI", "WSGI"]
+__all__ = ["ASGI", "WSGI", "call", "Error", "Failed", "Failure", "Free",
+           "InFlight", "Mismatch", "NotApplied", "Refused", "Unavailable",
+           "Unknown", "Unstored"]
 
 LOG = logging.getLogger("once")
 BEGIN_S = 1.0       # how long a begin is repeated
@@ -39,8 +47,9 @@ INTERNAL = frozenset(("idempotency-attempt", "idempotency-outcome",
                       "idempotency-recorded-status", "idempotency-status",
                       "idempotent-replayed"))
 
-# What a step asks its driver for: a call (bytes), or a pause (seconds). A
-# driver sends back (code, head, body), or throws Away.
+# What a step asks its driver for: a call (bytes), a pause (seconds), or to run
+# a function. A driver sends back (code, head, body), or throws Away; or what the
+# function returns or raises.
 Steps = Generator[Any, Any, Any]
 
 
@@ -99,7 +108,7 @@ class _Server:
                 line = "Authorization: Bearer %s\r\n" % f.readline().strip()
         self.start = "Host: once\r\n%sContent-Type: application/vnd.once\r\n" \
             "Content-Length: " % line
-        self.key, self.idle = None, collections.deque()
+        self.idle: Any = collections.deque()
 
     def call(self, path: str, head: dict, body: bytes) -> bytes:
         line = json.dumps(head).encode() + b"\n"
@@ -109,17 +118,18 @@ class _Server:
     def take(self, loop: Any = None) -> Any:
         """An idle connection, of this process and loop: a child has none of
         its parent's."""
-        if self.key != (os.getpid(), loop):
-            self.key, self.idle = (os.getpid(), loop), collections.deque()
-        try:
-            return self.idle.pop()
-        except IndexError:
-            return None
+        while True:
+            try:
+                pid, of, connection = self.idle.pop()
+            except IndexError:
+                return None
+            if (pid, of) == (os.getpid(), loop):
+                return connection
 
-    def give(self, connection: Any) -> bool:
-        if self.key[0] != os.getpid() or len(self.idle) >= IDLE_MAX:
+    def give(self, connection: Any, loop: Any = None) -> bool:
+        if len(self.idle) >= IDLE_MAX:
             return False
-        self.idle.append(connection)
+        self.idle.append((os.getpid(), loop, connection))
         return True
 
     def lost(self) -> None:
@@ -140,23 +150,56 @@ def _split(code: int, data: bytes) -> tuple:
     return code, json.loads(line), body
 
 
-def _drive(steps: Steps, server: _Server) -> Any:
-    """Does what the steps ask for, on this thread."""
+async def _adrive(steps: Steps, server: _Server, do: Optional[Callable] = None
+                  ) -> Any:
+    """Does what the steps ask for, by asyncio."""
+    do = do or _ado
     try:
         step = next(steps)
         while True:
-            if isinstance(step, float):
-                step = steps.send(time.sleep(step))
-                continue
             try:
-                told = _ask(server, step)
-            except (OSError, ValueError) as wrong:
-                server.lost()
-                step = steps.throw(Away(str(wrong)))
+                told = await do(server, step)
+            except GeneratorExit:       # the loop is gone: nothing can be told
+                raise
+            except BaseException as wrong:
+                step = steps.throw(wrong)
             else:
                 step = steps.send(told)
     except StopIteration as end:
         return end.value
+
+
+def _drive(steps: Steps, server: _Server) -> Any:
+    """The same on this thread: _do() never waits."""
+    try:
+        _adrive(steps, server, _do).send(None)
+    except StopIteration as end:
+        return end.value
+
+
+async def _do(server: _Server, step: Any) -> Any:
+    if isinstance(step, float):
+        return time.sleep(step)
+    if callable(step):
+        return step()
+    try:
+        return _ask(server, step)
+    except (OSError, ValueError) as wrong:
+        server.lost()
+        raise Away(str(wrong)) from None
+
+
+async def _ado(server: _Server, step: Any) -> Any:
+    if isinstance(step, float):
+        return await asyncio.sleep(step)
+    if callable(step):
+        return await step()
+    try:
+        return await asyncio.wait_for(_aask(server, step), WAIT_S)
+    except (OSError, ValueError, EOFError, asyncio.LimitOverrunError,
+            asyncio.TimeoutError) as wrong:
+        server.lost()
+        raise Away(str(wrong)) from None
 
 
 def _ask(server: _Server, data: bytes) -> tuple:
@@ -188,28 +231,9 @@ def _ask(server: _Server, data: bytes) -> tuple:
             sock.close()
 
 
-async def _adrive(steps: Steps, server: _Server) -> Any:
-    """The same for asyncio."""
-    try:
-        step = next(steps)
-        while True:
-            if isinstance(step, float):
-                step = steps.send(await asyncio.sleep(step))
-                continue
-            try:
-                told = await asyncio.wait_for(_aask(server, step), WAIT_S)
-            except (OSError, ValueError, EOFError, asyncio.LimitOverrunError,
-                    asyncio.TimeoutError) as wrong:
-                server.lost()
-                step = steps.throw(Away(str(wrong)))
-            else:
-                step = steps.send(told)
-    except StopIteration as end:
-        return end.value
-
-
 async def _aask(server: _Server, data: bytes) -> tuple:
-    pair = server.take(asyncio.get_running_loop())
+    loop = asyncio.get_running_loop()
+    pair = server.take(loop)
     if pair is None:
         pair = await (asyncio.open_unix_connection(server.path) if server.path
                       else asyncio.open_connection(server.host, server.port))
@@ -221,11 +245,62 @@ async def _aask(server: _Server, data: bytes) -> tuple:
         header = await reader.readuntil(b"\r\n\r\n")
         code, size = _answer_of(header.split(b"\r\n"))
         data = await reader.readexactly(size)
-        kept = server.give(pair)
+        kept = server.give(pair, loop)
         return _split(code, data)
     finally:
         if not kept:
             writer.close()
+
+
+def _repeat(server: _Server, path: str, head: dict, body: bytes,
+            seconds: float) -> Steps:
+    """Every call may be repeated. None: the server is away."""
+    until, pause = time.monotonic() + seconds, 0.05
+    while True:
+        try:
+            told = yield server.call(path, head, body)
+            if told[0] != 503:
+                return told
+        except Away as away:
+            LOG.warning("once: %s: %s", path, away)
+        if time.monotonic() + pause > until:
+            return None
+        yield pause
+        pause = min(2 * pause, 1.0)
+        if path.endswith("begin"):
+            head = dict(head, again=True)
+
+
+def _abandon(server: _Server, head: dict) -> Steps:
+    """It was not run, and will not be. Who is away finds that out himself."""
+    try:
+        yield server.call("abandon", head, b"")
+    except Away:
+        pass
+
+
+def _begin(server: _Server, path: str, head: dict, body: bytes) -> Steps:
+    """None: the server is away, and what it might have begun is abandoned. So
+    it is if this is cancelled."""
+    try:
+        told = yield from _repeat(server, path, head, body, BEGIN_S)
+    except GeneratorExit:
+        raise
+    except BaseException:
+        yield from _abandon(server, {"id": head["id"]})
+        raise
+    if told is None:
+        yield from _abandon(server, {"id": head["id"]})
+    return told
+
+
+def _tell(server: _Server, path: str, head: dict, body: bytes,
+          lease_ms: int) -> Steps:
+    """What became of what was begun. None: the server is away."""
+    told = yield from _repeat(server, path, head, body, lease_ms / 1000)
+    if told is not None and told[0] != 200:
+        LOG.error("once: %s: %s", path, told[1].get("text"))
+    return told
 
 
 # ---- One request --------------------------------------------------------------
@@ -240,33 +315,11 @@ class _Exchange:
         self.body, self.bypass = body, bypass
         self.run: dict = {}
 
-    def _repeat(self, path: str, head: dict, body: bytes,
-                seconds: float) -> Steps:
-        """Every call may be repeated. None: the server is away."""
-        until, pause = time.monotonic() + seconds, 0.05
-        while True:
-            try:
-                told = yield self.server.call(path, head, body)
-                if told[0] != 503:
-                    return told
-            except Away as away:
-                LOG.warning("once: %s: %s", path, away)
-            if time.monotonic() + pause > until:
-                return None
-            yield pause
-            pause = min(2 * pause, 1.0)
-            if path == "begin":
-                head = dict(head, again=True)
-
     def begin(self) -> Steps:
         """"run", the lines that are added to an answer that passes, or an
         Answer."""
-        told = yield from self._repeat("begin", self.head, self.body, BEGIN_S)
+        told = yield from _begin(self.server, "begin", self.head, self.body)
         if told is None:
-            try:
-                yield self.server.call("abandon", {"id": self.head["id"]}, b"")
-            except Away:
-                pass
             return [] if self.bypass else UNAVAILABLE
         code, reply, rest = told
         if code != 200:
@@ -282,11 +335,8 @@ class _Exchange:
     def too_long(self) -> Steps:
         """A named route takes more than was read: no handler runs on a part."""
         LOG.error("once: the body is longer than max_request of this middleware")
-        try:
-            yield self.server.call("abandon", {
-                "token": self.run["token"], "route": self.route}, b"")
-        except Away:
-            pass
+        yield from _abandon(self.server, {"token": self.run["token"],
+                                          "route": self.route})
         return Answer(500, [], b"")
 
     def handler_lines(self) -> list:
@@ -297,12 +347,10 @@ class _Exchange:
         return [(n, v) for n, v in lines.items() if v is not None]
 
     def _tell(self, path: str, more: dict, body: bytes) -> Steps:
-        told = yield from self._repeat(
-            path, dict(more, token=self.run["token"], route=self.route), body,
-            self.run["lease_ms"] / 1000)
-        if told is not None and told[0] != 200:
-            LOG.error("once: %s: %s", path, told[1].get("text"))
-        return told
+        return (yield from _tell(
+            self.server, path,
+            dict(more, token=self.run["token"], route=self.route), body,
+            self.run["lease_ms"]))
 
     def is_long(self, size: int, lines: Iterable) -> bool:
         """It is sent as it comes, and recorded as not kept."""
@@ -546,6 +594,14 @@ class _Held:
 # ---- ASGI ---------------------------------------------------------------------
 
 
+def _texts(lines: Iterable) -> list:
+    return [[n.decode("latin-1"), v.decode("latin-1")] for n, v in lines]
+
+
+def _bytes(lines: Iterable) -> list:
+    return [(n.encode("latin-1"), v.encode("latin-1")) for n, v in lines]
+
+
 class ASGI(_Guard):
     """Middleware for ASGI: app = once.ASGI(app, scope=...)."""
 
@@ -558,10 +614,8 @@ class ASGI(_Guard):
         if whole is None:
             return
         body, over = whole[:self.most], len(whole) >= self.most
-        lines = [[n.decode("latin-1"), v.decode("latin-1")]
-                 for n, v in scope["headers"]]
-        x = self.exchange(scope, scope["method"], self._target(scope), lines,
-                          body)
+        x = self.exchange(scope, scope["method"], self._target(scope),
+                          _texts(scope["headers"]), body)
         told = await _adrive(x.begin(), self.server)
         if told == "run" and over:
             told = await _adrive(x.too_long(), self.server)
@@ -573,7 +627,7 @@ class ASGI(_Guard):
         inner = dict(scope, headers=[
             (n, v) for n, v in scope["headers"]
             if n.decode("latin-1").lower() not in names] +
-            [(n.lower().encode(), v.encode("latin-1")) for n, v in more])
+            _bytes((n.lower(), v) for n, v in more))
         first = [{"type": "http.request", "body": whole,
                   "more_body": more_body}]
 
@@ -604,8 +658,8 @@ class ASGI(_Guard):
 
     @staticmethod
     async def _send(answer: Answer, send: Callable, more: bool = False) -> None:
-        lines = [(n.encode("latin-1"), v.encode("latin-1"))
-                 for n, v in answer.headers if n.lower() != "content-length"]
+        lines = _bytes(h for h in answer.headers
+                       if h[0].lower() != "content-length")
         if answer.status not in (204, 304) and not more:
             lines.append((b"content-length", b"%d" % len(answer.body)))
         await send({"type": "http.response.start", "status": answer.status,
@@ -647,8 +701,7 @@ class _Answering:
     async def __call__(self, message: dict) -> None:
         if message["type"] == "http.response.start":
             self.status = message["status"]
-            self.lines = [[n.decode("latin-1"), v.decode("latin-1")]
-                          for n, v in message.get("headers", ())]
+            self.lines = _texts(message.get("headers", ()))
             if self.x.is_long(0, self.lines):
                 await self._tell(True, True)
             return
@@ -679,7 +732,197 @@ def _adding(send: Callable, lines: list) -> Callable:
     """What is not protected says so to the client."""
     async def adding(message: dict) -> None:
         if message["type"] == "http.response.start":
-            message = dict(message, headers=list(message.get("headers", ())) + [
-                (n.encode("latin-1"), v.encode("latin-1")) for n, v in lines])
+            message = dict(message, headers=[*message.get("headers", ()),
+                                             *_bytes(lines)])
         await send(message)
     return adding
+
+
+# ---- Calls ----------------------------------------------------------------------
+
+# What a function raises is not what its caller gets: passed on by a function that
+# has called another one, it would say that *that* one has done nothing.
+
+
+class NotApplied(Exception):
+    """A function raises it: it has done nothing, and will not."""
+
+
+class Failure(Exception):
+    """A function raises it: it has failed, and each repeat is told so."""
+
+    def __init__(self, result: Any = None, code: int = 1) -> None:
+        super().__init__("a failure")
+        self.result, self.code = result, code
+
+
+class Error(Exception):
+    """The call has no result."""
+
+    def __init__(self, text: Optional[str] = None, **more: Any) -> None:
+        super().__init__(text or self.__doc__)
+        vars(self).update(more)
+
+
+class Failed(Error):
+    """The function has failed: that is recorded, with result and code."""
+
+
+class Free(Error):
+    """The function has done nothing. The key is free."""
+
+
+class InFlight(Error):
+    """Another call with this key runs. See retry_after_ms."""
+
+
+class Mismatch(Error):
+    """The key is that of a call with another fingerprint. Nothing was run."""
+
+
+class Refused(Error):
+    """The server refuses the call. Nothing was run."""
+
+
+class Unavailable(Error):
+    """The server is away. Nothing was done now."""
+
+
+class Unknown(Error):
+    """It was begun, and its outcome is not known: find out first."""
+
+
+class Unstored(Error):
+    """An operator has resolved it without a result."""
+
+
+JSON = "application/json"
+STATES = {"mismatch": Mismatch, "indeterminate": Unknown, "unstored": Unstored}
+
+
+def _encode(kind: str, code: Any, value: Any) -> tuple:
+    """bytes are the result as they are, and all else is JSON."""
+    head = {"kind": kind, "type": JSON, "code": min(int(code), 2**31 - 1)}
+    if isinstance(value, (bytes, bytearray)):
+        return dict(head, type="application/octet-stream"), bytes(value)
+    return head, json.dumps(value, allow_nan=False).encode()
+
+
+def _result(head: dict, data: bytes) -> Any:
+    """The first caller gets it from its bytes, too, as each repeat does."""
+    if head["do"] == "in-flight":
+        raise InFlight(retry_after_ms=head.get("retry_after_ms", 1000))
+    if head["do"] in STATES:
+        raise STATES[head["do"]]()
+    if head["do"] != "replay":
+        raise Refused("The server says what is not known here.")
+    value = json.loads(data) if head["type"] == JSON else data
+    if head["kind"] == "failure":
+        raise Failed(result=value, code=head["code"])
+    return value
+
+
+class _Call:
+    """One call of a function, as steps for a driver."""
+
+    def __init__(self, server: _Server, head: dict, work: Callable) -> None:
+        self.server, self.head, self.work = server, head, work
+        self.token = None
+
+    def begin(self) -> Steps:
+        """A result; or there is a token now, and the function may run."""
+        told = yield from _begin(self.server, "call/begin", self.head, b"")
+        if told is None:
+            raise Unavailable()
+        code, reply, data = told
+        if code != 200:
+            raise Refused(reply.get("text"))
+        if reply["do"] != "run":
+            return _result(reply, data)
+        self.token = reply["token"]
+        return None
+
+    def run(self) -> Steps:
+        """Runs the function, and records what it did."""
+        cause: Any = None
+        try:
+            try:
+                head, data = _encode("success", 0, (yield self.work))
+            except Failure as wrong:
+                cause = wrong
+                head, data = _encode("failure", max(wrong.code, 1), wrong.result)
+        except NotApplied as wrong:
+            told = yield from self._tell("abandon", {})
+            raise (Free if told else Unavailable)() from wrong
+        except GeneratorExit:
+            raise
+        except BaseException as wrong:  # what it did is not known
+            told = yield from self._tell("broken", {})
+            if not isinstance(wrong, Exception):
+                raise
+            cause = wrong
+        else:
+            told = yield from self._tell("call/end", head, data)
+            if told and told[0]["do"] == "none":
+                told = dict(head, do="replay"), data
+        if told and told[0]["do"] == "replay":
+            return _result(*told)
+        raise Unknown() from cause
+
+    def _tell(self, path: str, head: dict, data: bytes = b"") -> Steps:
+        """(reply, body). None: the server is away, or refuses it."""
+        times = {n: v for n, v in self.head.items() if n.endswith("_ms")}
+        told = yield from _tell(
+            self.server, path, dict(times, **head, token=self.token), data,
+            self.head["lease_ms"])
+        if told is not None and told[0] == 200:
+            return told[1:]
+        if told is not None and path == "call/end":     # it cannot be carried
+            return (yield from self._tell("broken", {}))
+        return None
+
+
+def call(group: str, key: Callable, fingerprint: Optional[Callable] = None,
+         label: Optional[Callable] = None, wait_ms: int = 0,
+         lease_ms: int = 30000, run_ms: int = 60000, keep_ms: int = 86400000,
+         serve: Optional[str] = None, token_file: Optional[str] = None
+         ) -> Callable:
+    """
+    A decorator: the function, or `async def`, runs at most once for group and
+    key, and each other call gets its first result, or an Error. `key`,
+    `fingerprint` and `label` compute texts of the function's arguments. The
+    result is bytes, or what JSON has.
+    """
+    server = _Server(serve, token_file)
+    fixed = {"group": group, "lease_ms": lease_ms, "run_ms": run_ms,
+             "keep_ms": keep_ms}
+    if wait_ms:
+        fixed["wait_ms"] = wait_ms
+    computed = [(n, f) for n, f in (("key", key), ("fingerprint", fingerprint),
+                                    ("label", label)) if f is not None]
+
+    def decorate(function: Callable) -> Callable:
+        def new(args: tuple, named: dict) -> _Call:
+            head = dict(fixed, id=secrets.token_hex(16))
+            for name, compute in computed:
+                head[name] = compute(*args, **named)
+                if not isinstance(head[name], str):
+                    raise TypeError("once: %s is no text" % name)
+            return _Call(server, head,
+                         functools.partial(function, *args, **named))
+
+        def guarded(*args: Any, **named: Any) -> Any:
+            x = new(args, named)
+            told = _drive(x.begin(), server)
+            return told if x.token is None else _drive(x.run(), server)
+
+        async def aguarded(*args: Any, **named: Any) -> Any:
+            x = new(args, named)
+            told = await _adrive(x.begin(), server)
+            # Who waits no longer does not cut off what may have its effect.
+            return told if x.token is None else await asyncio.shield(
+                _adrive(x.run(), server))
+
+        return functools.wraps(function)(
+            aguarded if inspect.iscoroutinefunction(function) else guarded)
+    return decorate
