@@ -351,6 +351,32 @@ def open_exchanges(server):
         return head["open"]
 
 
+@pytest.mark.parametrize("then", ["its time", "a repeat", "abandoned"])
+def test_a_grant_to_a_connection_that_has_ended_is_not_lost(server, then):
+    """It waits for another, its connection ends, and then it is granted."""
+    route = {"in_flight": "wait=60s", "run": "1s", "lease": "1s"}
+    waits = {"id": new_id(), "method": "POST", "target": "/pay?a=1",
+             "scope": "ann", "route": route,
+             "headers": [["Host", "shop.test"], ["Idempotency-Key", "k"]]}
+    with Client(server) as c:
+        token = run(c, "k", route=route)
+        with Client(server) as gone:
+            gone.send("/v1/begin", json.dumps(waits).encode() + b"\n" + BODY)
+            eventually(lambda: open_exchanges(server) == 2)
+        if then == "abandoned":
+            assert c.ask("/v1/abandon", {"id": waits["id"]})[0] == 200
+            eventually(lambda: open_exchanges(server) == 1)
+            is_own(end(c, token, route=route))
+            return
+        c.ask("/v1/abandon", {"token": token, "route": route})
+        if then == "a repeat":
+            answer = c.ask("/v1/begin", dict(waits, again=True), BODY)
+            assert (answer[1]["do"], answer[1]["attempt"]) == ("run", 2), answer
+            return
+        is_problem(begin(c, "k", route=route), "outcome-unknown")
+        assert open_exchanges(server) == 0
+
+
 def test_what_was_abandoned_claims_nothing(server):
     with Client(server) as c:
         token_id = new_id()
