@@ -12,6 +12,7 @@
 
 #include <stdlib.h>
 #include <string.h>
+#include <strings.h>
 
 #include "calls/guard/guard.h"
 
@@ -223,6 +224,25 @@ static int tell(struct serve_call *k, struct serve_open *o)
                : once_exchange_broken(o->x, 502, serve_wake, o);
 }
 
+/* A body that is shorter than it says was cut off: docs/http.md, section 8. (A 304
+ * says how long it would be.) */
+static int is_whole(const struct serve_call *k)
+{
+    json_int_t status = json_integer_value(json_object_get(k->json, "status"));
+    size_t i;
+    char *end;
+
+    if (k->kind != SERVE_END || k->too_large || status == 304 ||
+        json_is_true(json_object_get(k->json, "stream")))
+        return 1;
+    for (i = 0; i < k->n_lines; i++)
+        if (strcasecmp(k->lines[i].name, "Content-Length") == 0 &&
+            (strtoull(k->lines[i].value, &end, 10) != k->n_body ||
+             end == k->lines[i].value || *end != '\0'))
+            return 0;
+    return 1;
+}
+
 enum MHD_Result serve_end(struct serve_call *k)
 {
     struct serve_open *o = serve_open_find(k->serve, k->id);
@@ -230,6 +250,11 @@ enum MHD_Result serve_end(struct serve_call *k)
 
     if (k->kind == SERVE_ABANDON)
         return abandon(k, o);
+    if (!is_whole(k)) {
+        serve_refuse(k, MHD_HTTP_UNPROCESSABLE_CONTENT, "head",
+                     "The body is not as long as its Content-Length.");
+        return serve_say_refused(k);
+    }
     o = take(k, o);
     if (o == NULL)
         return serve_say_refused(k);

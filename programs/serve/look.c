@@ -36,11 +36,12 @@ enum MHD_Result serve_route_say(struct serve_call *k)
     const struct serve_route *r = k->route;
 
     return serve_say(k, MHD_HTTP_OK,
-                     json_pack("{s:s, s:I, s:I, s:I, s:I}", "do", "none",
+                     json_pack("{s:s, s:I, s:I, s:I, s:I, s:I}", "do", "none",
                                "max_request", (json_int_t)r->max_request,
                                "max_response", (json_int_t)r->max_response,
                                "run_ms", (json_int_t)r->run_ms, "lease_ms",
-                               (json_int_t)r->lease_ms),
+                               (json_int_t)r->lease_ms, "wait_ms",
+                               (json_int_t)r->wait_ms),
                      (once_bytes){NULL, 0});
 }
 

@@ -388,6 +388,7 @@ static struct serve_route *route_new(struct serve *s, const char *text,
         return NULL;
     }
     new->run_ms = r->run_ms;
+    new->wait_ms = r->o.in_flight_ms;
     new->lease_ms = r->o.lease_ms ? r->o.lease_ms : LEASE_MS;
     new->max_request = r->o.max_request ? r->o.max_request : MEBIBYTE;
     new->max_response = r->o.max_response ? r->o.max_response : MEBIBYTE;

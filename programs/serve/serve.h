@@ -67,7 +67,7 @@ struct serve_route {
     char *text;        /* its JSON, and what the program computes for it */
     const char *label; /* its name, SERVE_UNNAMED or SERVE_CALLS */
     once_guard *guard;
-    uint64_t run_ms, lease_ms;
+    uint64_t run_ms, lease_ms, wait_ms;
     size_t max_request, max_response;
     uint64_t told[ONCE__STATUS_COUNT]; /* what callers were told */
     struct serve_link running; /* the oldest first: all have one run_ms */

@@ -268,6 +268,16 @@ def test_a_stream_and_a_body_too_long_are_recorded_as_not_kept(server):
         is_problem(begin(c, "l", route=route), "response-unavailable")
 
 
+@pytest.mark.parametrize("length", ["7", "0", "x", "4, 4", ""])
+def test_a_body_that_is_not_as_long_as_it_says_is_not_recorded(server, length):
+    with Client(server) as c:
+        token = run(c, "k")
+        is_error(end(c, token, body=b"made", headers=[
+            ["Content-Length", length]]), 422, "head")
+        is_problem(begin(c, "k"), "in-flight")
+        is_own(end(c, token, headers=[["content-length", "5"]]))
+
+
 def test_a_handler_that_broke_is_unknown_until_it_answers(server):
     with Client(server) as c:
         for status in (502, 504):
@@ -710,14 +720,15 @@ def test_a_program_asks_what_a_route_allows(make, tmp_path):
     (tmp_path / "r").write_text('{"max_request": "5m", "run": "2s"}')
     server = make("--define", "big=%s" % (tmp_path / "r"))
     usual = {"do": "none", "max_request": 1 << 20, "max_response": 1 << 20,
-             "run_ms": 60000, "lease_ms": 30000}
+             "run_ms": 60000, "lease_ms": 30000, "wait_ms": 0}
     with Client(server) as c:
         assert c.ask("/v1/route", {}) == (200, usual, b"")
         assert c.ask("/v1/route", {"route": "big"}) == (200, dict(
             usual, max_request=5 << 20, run_ms=2000), b"")
         assert c.ask("/v1/route", {"route": {
-            "max_response": "2k", "lease": "5s"}}) == (200, dict(
-                usual, max_response=2048, lease_ms=5000), b"")
+            "max_response": "2k", "lease": "5s", "in_flight": "wait=3s"}}) == (
+                200, dict(usual, max_response=2048, lease_ms=5000,
+                          wait_ms=3000), b"")
         is_error(c.ask("/v1/route", {"route": "other"}), 422, "route")
         assert "finla" in is_error(
             c.ask("/v1/route", {"route": {"finla": "2xx"}}), 422, "route")
