@@ -33,6 +33,7 @@ import (
 	"os"
 	"strconv"
 	"strings"
+	"sync/atomic"
 	"time"
 	"unicode/utf8"
 )
@@ -40,7 +41,7 @@ import (
 const (
 	beginFor = time.Second       // how long a begin is repeated
 	waitFor  = 620 * time.Second // how long an answer may take: in_flight has 600 s
-	idleMax  = 16                // connections that wait for work; no bound on busy ones
+	idleMax  = 64                // connections that wait for work; no bound on busy ones
 	bodyMax  = 1 << 20           // of a request that is guarded
 )
 
@@ -112,6 +113,7 @@ type head struct {
 	Key         *string     `json:"key"`
 	LeaseMS     int64       `json:"lease_ms"`
 	MaxResponse int         `json:"max_response"`
+	MaxRequest  int64       `json:"max_request"`
 	Status      int         `json:"status"`
 	Headers     [][2]string `json:"headers"`
 	Text        string      `json:"text"`
@@ -217,10 +219,10 @@ func (s *server) ask(path string, what map[string]any, body []byte) (*told, erro
 	return out, json.Unmarshal(first, &out.head)
 }
 
-// Every call may be repeated. nil: the server is away.
+// Every call may be repeated. nil: the server is away, for so long since that was seen.
 func (s *server) repeat(path string, what map[string]any, body []byte,
 	long time.Duration) *told {
-	until := time.Now().Add(long)
+	var until time.Time
 	for pause := 50 * time.Millisecond; ; {
 		t, err := s.ask(path, what, body)
 		if err == nil && t.code != http.StatusServiceUnavailable {
@@ -229,6 +231,9 @@ func (s *server) repeat(path string, what map[string]any, body []byte,
 		if err != nil {
 			s.log.Printf("once: %s: %v", path, err)
 			s.client.CloseIdleConnections()
+		}
+		if until.IsZero() {
+			until = time.Now().Add(long)
 		}
 		if time.Now().Add(pause).After(until) {
 			return nil
@@ -273,7 +278,20 @@ type guard struct {
 	Options
 	*server
 	next http.Handler
-	most int64
+	most int64 // 0: not known yet; atomic
+}
+
+// How much of a body is read: the server knows its routes.
+func (g *guard) limit() int64 {
+	if most := atomic.LoadInt64(&g.most); most > 0 {
+		return most
+	}
+	t, err := g.ask("route", map[string]any{"route": g.Route}, nil)
+	if err != nil || t.code != http.StatusOK {
+		return bodyMax
+	}
+	atomic.StoreInt64(&g.most, t.head.MaxRequest)
+	return t.head.MaxRequest
 }
 
 type exchange struct {
@@ -468,21 +486,9 @@ func send(w http.ResponseWriter, a answer) {
 
 // ---- The handler ------------------------------------------------------------------
 
-// Of the directives: 1048576, "1024k", "1m". A number of JSON is a float64.
-func size(v any) (int64, error) {
-	if number, ok := v.(float64); ok {
-		return int64(number), nil
-	}
-	text := strings.ToLower(fmt.Sprint(v))
-	number := strings.TrimRight(text, "kmg")
-	shift := map[string]int{"k": 10, "m": 20, "g": 30}[text[len(number):]]
-	n, err := strconv.ParseInt(number, 10, 64)
-	return n << shift, err
-}
-
 // Handler guards next.
 func Handler(next http.Handler, o Options) (http.Handler, error) {
-	g := &guard{Options: o, next: next, most: bodyMax}
+	g := &guard{Options: o, next: next}
 	if g.Route == nil {
 		g.Route = map[string]any{}
 	}
@@ -492,12 +498,6 @@ func Handler(next http.Handler, o Options) (http.Handler, error) {
 		}
 		if o.Scope == nil && route["scope"] != "off" {
 			return nil, errors.New(`scope: who is the caller? Or "scope": "off"`)
-		}
-		if most, ok := route["max_request"]; ok {
-			var err error
-			if g.most, err = size(most); err != nil {
-				return nil, err
-			}
 		}
 	}
 	var err error
@@ -536,7 +536,8 @@ func (g *guard) begin(r *http.Request, body []byte) (*told, string) {
 
 func (g *guard) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	// One byte more than is allowed is a 413.
-	body, err := io.ReadAll(io.LimitReader(r.Body, g.most+1))
+	most := g.limit()
+	body, err := io.ReadAll(io.LimitReader(r.Body, most+1))
 	if err != nil {
 		panic(http.ErrAbortHandler)
 	}
@@ -566,9 +567,9 @@ func (g *guard) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	case t.head.Do != "run":
 		g.log.Print("once: begin: the server says what is not known here")
 		send(w, answer{status: http.StatusInternalServerError})
-	case int64(len(body)) > g.most:
-		// The server has seen a part of the body only, and its route, which has a
-		// name, takes more: no handler runs with a part.
+	case int64(len(body)) > most:
+		// The server has seen a part of the body only, and its route takes more
+		// since it was restarted: no handler runs with a part.
 		g.abandon(id)
 		g.log.Print("once: begin: the body is longer than the middleware takes")
 		send(w, answer{status: http.StatusInternalServerError})

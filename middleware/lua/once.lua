@@ -27,7 +27,7 @@ local lower, match, sub = string.lower, string.match, string.sub
 local BEGIN_S = 1            -- how long a begin is repeated
 local CONNECT_MS = 5000
 local WAIT_MS = 620000       -- how long an answer may take: in_flight has up to 600 s
-local IDLE_MAX = 16          -- connections of a worker that wait for work; busy ones have no bound
+local IDLE_MAX = 64          -- connections of a worker that wait for work; busy ones have no bound
 local BODY_MAX = 1048576     -- of a request that is guarded
 
 local STREAMS = {["text/event-stream"] = true, ["application/x-ndjson"] = true}
@@ -80,13 +80,6 @@ local function lines_of(headers)
         end
     end
     return out
-end
-
--- Of the directives: 1048576, "1024k", "1m".
-local function size_of(text)
-    local number, unit = match(tostring(text), "^(%d+)([kKmMgG]?)$")
-    local factors = {[""] = 1, k = 1024, m = 1048576, g = 1073741824}
-    return number and tonumber(number) * factors[lower(unit)] or BODY_MAX
 end
 
 -- Unbuffered: a worker must not have what its parent has read.
@@ -232,7 +225,7 @@ end
 -- Every call may be repeated. nil: the server is away. After a restart all idle
 -- connections have ended: to find that out takes no time.
 local function repeated(server, path, head, body, seconds)
-    local until_s, pause = ngx.now() + seconds, 0.05
+    local until_s, pause = nil, 0.05
     while true do
         local code, reply, rest = ask(server, path, head, body)
         if code and code ~= 503 then
@@ -243,6 +236,7 @@ local function repeated(server, path, head, body, seconds)
         end
         if code or not rest then
             ngx.update_time()
+            until_s = until_s or ngx.now() + seconds
             if ngx.now() + pause > until_s then
                 return nil
             end
@@ -402,10 +396,19 @@ local function prepare_handler(run)
     end
 end
 
+-- How much of a body is read: the server knows its routes.
+local function limit(guard)
+    if not guard.most then
+        local code, reply = ask(guard.server, "route", {route = guard.route}, "")
+        guard.most = code == 200 and reply.max_request or nil
+    end
+    return guard.most or BODY_MAX
+end
+
 -- Runs `handler` at most once, and answers. It returns status, headers and body: a text,
 -- or a function that returns the next part, and nil at the end. It writes nothing itself.
 function Guard:run(handler)
-    local body = body_of(self.most)
+    local body = body_of(limit(self))
     local answer, run, more = begin(self, head_of(self), body)
     if answer then
         return send(answer)
@@ -578,7 +581,7 @@ function M.new(options)
         error('once: scope: who is the caller? Or route = {scope = "off"}', 2)
     end
     return setmetatable({
-        route = route, bypass = options.bypass, most = size_of(given.max_request or BODY_MAX),
+        route = route, bypass = options.bypass,
         computed = {scope = options.scope, key = options.key,
                     fingerprint = options.fingerprint, label = options.label},
         server = server_of(options.serve, options.token_file)}, Guard)

@@ -22,7 +22,7 @@ const { Readable } = require("stream");
 
 const BEGIN_MS = 1000; // how long a begin is repeated
 const WAIT_MS = 620000; // how long an answer may take: in_flight has up to 600 s
-const IDLE_MAX = 16; // connections that wait for work; busy ones have no bound
+const IDLE_MAX = 64; // connections that wait for work; busy ones have no bound
 const BODY_MAX = 1048576; // of a request that is guarded
 const HEADER_MAX = 65536; // of an answer of the server
 const STREAMS = ["text/event-stream", "application/x-ndjson"];
@@ -139,9 +139,10 @@ class Server {
   }
 }
 
-/** Every call may be repeated. Null: the server is away. */
+/** Every call may be repeated. Null: the server is away, for so long since that was
+ * seen. */
 async function repeat({ server, log }, path, head, body, ms) {
-  const until = Date.now() + ms;
+  let until = 0;
   for (let pause = 50; ; pause = Math.min(2 * pause, 1000)) {
     try {
       const told = await server.call(path, head, body);
@@ -149,6 +150,7 @@ async function repeat({ server, log }, path, head, body, ms) {
     } catch (error) {
       log(`once: ${path}: ${error.message}`);
     }
+    until = until || Date.now() + ms;
     if (Date.now() + pause > until) return null;
     await sleep(pause);
     if (path.endsWith("begin")) head = { ...head, again: true };
@@ -467,11 +469,6 @@ function setHeader(req, name, value) {
   req.rawHeaders.push(name, value);
 }
 
-function sizeOf(text) {
-  const [, number, unit] = /^(\d+)([kKmM]?)$/.exec(String(text));
-  return Number(number) * { "": 1, k: 1024, m: 1048576 }[unit.toLowerCase()];
-}
-
 /**
  * Middleware for Express and Connect. `scope`: who has authenticated, of the
  * request; `route`: the options of the directives, or a name that the server
@@ -490,14 +487,24 @@ function once(options) {
   }
   const guard = { route, bypass, log,
     server: new Server(options.serve, options.tokenFile) };
-  const most = given.max_request ? sizeOf(given.max_request) : BODY_MAX;
+  let known = 0;
   const computed = ["scope", "key", "fingerprint", "label"].filter(
     name => options[name]);
+
+  /** Bytes of a body that are read: the server knows its routes. */
+  async function limit() {
+    if (known) return known;
+    const { code, head } = await guard.server.call("route", { route }, NONE)
+      .catch(() => ({ code: 0 }));
+    if (code === 200) known = head.max_request;
+    return known || BODY_MAX;
+  }
 
   async function guarded(req, res, next) {
     if (isTaken(req) && !options.fingerprint) {
       throw new Error("the body was read before: once() stands before body parsers");
     }
+    const most = await limit();
     const whole = await read(req, most);
     const over = whole.length > most;
     const body = over ? whole.subarray(0, most + 1) : whole;

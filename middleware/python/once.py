@@ -39,7 +39,7 @@ __all__ = ["ASGI", "WSGI", "call", "Error", "Failed", "Failure", "Free",
 LOG = logging.getLogger("once")
 BEGIN_S = 1.0       # how long a begin is repeated
 WAIT_S = 620        # how long an answer may take: in_flight has up to 600
-IDLE_MAX = 16       # connections that wait for work; busy ones have no bound
+IDLE_MAX = 64       # connections that wait for work; busy ones have no bound
 BODY_MAX = 1 << 20  # of a request that is guarded
 STREAMS = ("text/event-stream", "application/x-ndjson")
 INTERNAL = frozenset(("idempotency-attempt", "idempotency-outcome",
@@ -254,8 +254,9 @@ async def _aask(server: _Server, data: bytes) -> tuple:
 
 def _repeat(server: _Server, path: str, head: dict, body: bytes,
             seconds: float) -> Steps:
-    """Every call may be repeated. None: the server is away."""
-    until, pause = time.monotonic() + seconds, 0.05
+    """Every call may be repeated. None: the server is away, for so long since
+    that was seen."""
+    until, pause = None, 0.05
     while True:
         try:
             told = yield server.call(path, head, body)
@@ -263,6 +264,7 @@ def _repeat(server: _Server, path: str, head: dict, body: bytes,
                 return told
         except Away as away:
             LOG.warning("once: %s: %s", path, away)
+        until = until or time.monotonic() + seconds
         if time.monotonic() + pause > until:
             return None
         yield pause
@@ -382,13 +384,6 @@ class _Exchange:
             if told[1]["do"] == "send" else None
 
 
-def _size(text: Any) -> int:
-    """Of the directives: 1048576, "1024k", "1m"."""
-    number = str(text).rstrip("kKmM")
-    return int(number) << {"k": 10, "m": 20}.get(
-        str(text)[len(number):].lower(), 0)
-
-
 def _broke(wrong: BaseException) -> int:
     LOG.error("once: the handler broke", exc_info=wrong)
     return 504 if isinstance(wrong, TimeoutError) else 502
@@ -422,9 +417,20 @@ class _Guard:
         if scope is None and isinstance(self.route, dict) and \
                 given.get("scope") != "off":
             raise ValueError("scope: who is the caller? Or \"scope\": \"off\"")
-        # One byte more than is allowed is a 413.
-        self.most = _size(given.get("max_request", BODY_MAX)) + 1
+        self.most = 0       # not known yet
         self.server = _Server(serve, token_file)
+
+    def limit(self) -> Steps:
+        """How much of a body is read: one byte more than is allowed is a 413."""
+        if not self.most:
+            try:
+                told = yield self.server.call("route", {"route": self.route}, b"")
+            except Away:
+                return BODY_MAX + 1
+            if told[0] != 200:
+                return BODY_MAX + 1
+            self.most = told[1]["max_request"] + 1
+        return self.most
 
     def exchange(self, source: Any, method: str, target: str, lines: list,
                  body: bytes) -> _Exchange:
@@ -444,11 +450,12 @@ class WSGI(_Guard):
     """Middleware for WSGI: app = once.WSGI(app, scope=...)."""
 
     def __call__(self, environ: dict, start_response: Callable) -> Iterable:
-        body = self._body(environ)
+        most = _drive(self.limit(), self.server)
+        body = self._body(environ, most)
         x = self.exchange(environ, environ["REQUEST_METHOD"],
                           self._target(environ), list(self._lines(environ)),
                           body)
-        over = len(body) >= self.most
+        over = len(body) >= most
         if over:                # what is not guarded gets all of it
             environ["wsgi.input"] = io.BufferedReader(
                 _Rest(body, environ["wsgi.input"]))
@@ -470,17 +477,18 @@ class WSGI(_Guard):
         return self.app(environ, lambda status, lines, *more: start_response(
             status, list(lines) + [tuple(h) for h in told], *more))
 
-    def _body(self, environ: dict) -> bytes:
+    @staticmethod
+    def _body(environ: dict, most: int) -> bytes:
         size = environ.get("CONTENT_LENGTH")
         if size:
-            want = min(int(size), self.most)
+            want = min(int(size), most)
             body = environ["wsgi.input"].read(want)
             if len(body) < want:    # a part of it is another request
                 raise ConnectionError("the client left within its request")
             return body
         if environ.get("wsgi.input_terminated") or \
                 environ.get("HTTP_TRANSFER_ENCODING"):
-            return environ["wsgi.input"].read(self.most)
+            return environ["wsgi.input"].read(most)
         return b""
 
     @staticmethod
@@ -610,10 +618,11 @@ class ASGI(_Guard):
         if scope["type"] != "http":
             await self.app(scope, receive, send)
             return
-        whole, more_body = await self._body(receive)
+        most = await _adrive(self.limit(), self.server)
+        whole, more_body = await self._body(receive, most)
         if whole is None:
             return
-        body, over = whole[:self.most], len(whole) >= self.most
+        body, over = whole[:most], len(whole) >= most
         x = self.exchange(scope, scope["method"], self._target(scope),
                           _texts(scope["headers"]), body)
         told = await _adrive(x.begin(), self.server)
@@ -639,9 +648,10 @@ class ASGI(_Guard):
         else:
             await self.app(inner, again, _adding(send, told))
 
-    async def _body(self, receive: Callable) -> tuple:
+    @staticmethod
+    async def _body(receive: Callable, most: int) -> tuple:
         body, more = b"", True
-        while more and len(body) < self.most:
+        while more and len(body) < most:
             message = await receive()
             if message["type"] == "http.disconnect":    # a part of it is
                 return None, False                      # another request

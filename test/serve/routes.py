@@ -73,6 +73,8 @@ def directive(location, name, words):
             location.key = value
     elif name == "once_fingerprint" and len(words) == 1 and "$" in value:
         location.fingerprint = value
+    elif name == "once_defined":    # the server knows it: --define
+        location.route = value
     elif name == "once_hide_header":
         location.route["hide_header"] = (
             location.route.get("hide_header", "") + " " + value).strip()

@@ -42,6 +42,12 @@ def go_service(build):
     return [str(program)]
 
 
+def defined():
+    """Options for the routes of ONCE_DEFINED, "NAME=FILE NAME=FILE"."""
+    for text in os.environ.get("ONCE_DEFINED", "").split():
+        yield from ("--define", text)
+
+
 def listens(path):
     """Its name is there a moment before anybody may connect."""
     try:
@@ -112,7 +118,8 @@ def target(base, eventually, build, language):
                     # pylint: disable=consider-using-with
                     self.servers.append(subprocess.Popen(
                         [build / "once-serve", "--volatile", "--access-log", "--store",
-                         url, "--listen", "unix:%s" % where], stderr=log,
+                         url, "--listen", "unix:%s" % where, *defined()],
+                        stderr=log,
                         stdout=lines, stdin=subprocess.DEVNULL))
                 eventually(lambda p=where: listens(p) or
                            self.servers[-1].poll() is not None)

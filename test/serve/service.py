@@ -181,7 +181,7 @@ class Service:
             ("fingerprint", location.fingerprint)) if template}
         return once.WSGI(handler, route=location.route,
                          serve="unix:%s.%s" % (sock, location.store),
-                         bypass=location.route.get("store_failure") == "bypass",
+                         bypass="'store_failure': 'bypass'" in str(location.route),
                          **computed)
 
     def __call__(self, environ, start_response):

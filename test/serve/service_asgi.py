@@ -176,7 +176,7 @@ class Service:
             ("fingerprint", location.fingerprint)) if template}
         return once.ASGI(handler, route=location.route,
                          serve="unix:%s.%s" % (sock, location.store),
-                         bypass=location.route.get("store_failure") == "bypass",
+                         bypass="'store_failure': 'bypass'" in str(location.route),
                          **computed)
 
     async def __call__(self, scope, receive, send):

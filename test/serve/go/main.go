@@ -33,16 +33,16 @@ import (
 )
 
 type location struct {
-	Path    string         `json:"path"`
-	Store   *string        `json:"store"`
-	Route   map[string]any `json:"route"`
-	Scope   *string        `json:"scope"`
-	Key     *string        `json:"key"`
-	Print   *string        `json:"fingerprint"`
-	Origin  []any          `json:"origin"`
-	Timeout float64        `json:"timeout"`
-	Users   *string        `json:"users"`
-	Denied  bool           `json:"denied"`
+	Path    string  `json:"path"`
+	Store   *string `json:"store"`
+	Route   any     `json:"route"`
+	Scope   *string `json:"scope"`
+	Key     *string `json:"key"`
+	Print   *string `json:"fingerprint"`
+	Origin  []any   `json:"origin"`
+	Timeout float64 `json:"timeout"`
+	Users   *string `json:"users"`
+	Denied  bool    `json:"denied"`
 	handler http.Handler
 }
 
@@ -217,9 +217,11 @@ func (l *location) guarded(socket string, logger *log.Logger) http.Handler {
 	if l.Store == nil {
 		return l
 	}
+	given, _ := l.Route.(map[string]any)
+	bypass := given["store_failure"] == "bypass"
 	handler, err := once.Handler(l, once.Options{Scope: expand(l.Scope),
 		Key: expand(l.Key), Fingerprint: expand(l.Print), Route: l.Route,
-		Bypass: l.Route["store_failure"] == "bypass",
+		Bypass: bypass,
 		Serve:  "unix:" + socket + "." + *l.Store, Log: logger})
 	if err != nil {
 		log.Fatal(err)
