@@ -6,6 +6,7 @@ the gateway in the scenarios of test/gateway: ONCE_TARGET=python.
 
 import os
 import pathlib
+import shutil
 import signal
 import subprocess
 
@@ -36,6 +37,38 @@ def go_service(build):
     return [str(program)]
 
 
+JARS = ["/usr/share/java/tomcat10-embed-core.jar",
+        "/usr/share/java/tomcat10-annotations-api.jar"]
+
+
+def java_service(build, how):
+    """The same; a folder of classes."""
+    classes = build / "test" / "java-service"
+    sources = [*(ROOT / "middleware/java").rglob("*.java"),
+               *(ROOT / "test/serve/java").glob("*.java")]
+    newest = max(f.stat().st_mtime for f in sources)
+    if not classes.exists() or classes.stat().st_mtime < newest:
+        made = classes.with_suffix(".%d" % os.getpid())
+        subprocess.run(["javac", "-nowarn", "-d", made, "-cp", ":".join(JARS),
+                        *sources], check=True, stderr=subprocess.PIPE)
+        if classes.exists():
+            classes.rename("%s.old" % made)
+            shutil.rmtree("%s.old" % made)
+        made.rename(classes)
+    # -Xrs: SIGQUIT is the service's. The rest: it starts sooner.
+    return ["java", "-Xrs", "-Xshare:auto", "-XX:TieredStopAtLevel=1",
+            "-XX:+UseSerialGC", "-Xmx512m", "-cp",
+            ":".join([str(classes), *JARS]), "Service", how]
+
+
+def program(build, language):
+    if language == "go":
+        return go_service(build)
+    if language.startswith("java"):
+        return java_service(build, language)
+    return SERVICES[language]
+
+
 def target(base, eventually, build, language):
     """The class for a site: a guarded server whose program is another one."""
 
@@ -51,13 +84,11 @@ def target(base, eventually, build, language):
                     yield words[1], words[2]
 
         def command(self, *more):
-            program = go_service(build) if language == "go" else \
-                SERVICES[language]
-            if language == "go":
+            if language == "go" or language.startswith("java"):
                 (self.folder / "routes.json").write_text(
                     routes.as_json(self.folder / "routes"))
-            return program + list(more) + [str(self.folder / "routes"),
-                                           str(self.folder / "s")]
+            return program(build, language) + list(more) + [
+                str(self.folder / "routes"), str(self.folder / "s")]
 
         def serve(self):
             """One server for each store. A restart leaves none behind."""
