@@ -561,7 +561,7 @@ public final class Once implements Filter {
         Set<String> seen = new HashSet<>(Set.of("content-type", "content-length"));
         for (String name : from.getHeaderNames()) {
             if (seen.add(name.toLowerCase(Locale.ROOT))) {
-                from.getHeaders(name).forEach(v -> out.add(List.of(clean(name), clean(v))));
+                from.getHeaders(name).forEach(v -> out.add(List.of(name, clean(v))));
             }
         }
         if (from.getContentType() != null) {
@@ -570,7 +570,7 @@ public final class Once implements Filter {
         return out;
     }
 
-    /** What no line can have, as containers send it. */
+    /** A value as containers send it. A name that cannot be is refused by the server. */
     private static String clean(String text) {
         StringBuilder out = new StringBuilder(text);
         for (int i = 0; i < out.length(); i++) {
@@ -1092,8 +1092,12 @@ public final class Once implements Filter {
         }
 
         private void addForm(Map<String, String[]> all) {
-            String name = getCharacterEncoding();
-            Charset charset = name == null ? StandardCharsets.UTF_8 : Charset.forName(name);
+            boolean isNew = getServletContext().getMajorVersion() > 6 // servlets 6.1 say UTF-8
+                    || getServletContext().getMajorVersion() == 6
+                    && getServletContext().getMinorVersion() > 0;
+            Charset charset = getCharacterEncoding() != null
+                    ? Charset.forName(getCharacterEncoding())
+                    : isNew ? StandardCharsets.UTF_8 : StandardCharsets.ISO_8859_1;
             for (String pair : new String(body, StandardCharsets.ISO_8859_1).split("&")) {
                 String[] two = pair.split("=", 2);
                 if (two[0].isEmpty()) {

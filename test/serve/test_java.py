@@ -1,0 +1,539 @@
+# SPDX-License-Identifier: Apache-2.0
+"""
+What servlets may do that no scenario of test/gateway does. The servlets are in
+java/Days.java; the path says how a request is guarded and what its servlet does.
+"""
+
+import itertools
+import os
+import pathlib
+import shutil
+import signal
+import socket
+import struct
+import subprocess
+import sys
+import threading
+import time
+
+import pytest
+
+import served
+import test_serve
+from test_serve import BUILD, PATIENCE, eventually
+
+sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[1] / "gateway"))
+
+# pylint: disable=wrong-import-position
+import gateway  # noqa: E402
+
+pytestmark = pytest.mark.skipif(
+    shutil.which("javac") is None or not os.path.exists(served.JARS[0]),
+    reason="there is no Java, or no Tomcat")
+NUMBERS = itertools.count(1)
+
+
+class App:
+    """The servlets and their `once serve`."""
+
+    def __init__(self, folder, bearer=False):
+        self.folder = pathlib.Path(folder)
+        self.words, self.port = [], 0
+        where = "unix:%s/sock" % folder
+        if bearer:
+            (self.folder / "t").write_text("s" * 40 + "\n")
+            (self.folder / "t").chmod(0o600)
+            self.words = [str(self.folder / "t")]
+            where = "127.0.0.1:0"
+        self.server = test_serve.Server(
+            folder, *(["--token-file"] + self.words if bearer else []),
+            where=where)
+        self.server.start()
+        if bearer:
+            where = "http://127.0.0.1:%d" % self.server.port
+        command = served.program(pathlib.Path(BUILD), "java")
+        command = command[:command.index("Service")]
+        with open(self.folder / "app.log", "ab") as log:
+            # pylint: disable=consider-using-with
+            self.process = subprocess.Popen(
+                command + ["Days", where, str(folder)] + self.words,
+                stdout=log, stderr=log, stdin=subprocess.DEVNULL)
+        eventually((self.folder / "port").exists)
+        self.port = int((self.folder / "port").read_text())
+
+    def close(self):
+        self.process.kill()
+        self.process.wait(PATIENCE)
+        if self.server.process.poll() is None:
+            self.server.end()
+
+    def connect(self, data):
+        client = gateway.Client(self.port)
+        client.send(data)
+        return client
+
+    def send(self, path, method="POST", key=None, headers=(), body=b"", **more):
+        lines = list(headers) + ([("Idempotency-Key", key)] if key else [])
+        with self.connect(gateway.request_bytes(
+                method, path, lines, body, close=True, **more)) as client:
+            return client.read(method)
+
+    def runs(self, what):
+        return int(self.send("/runs/" + what, "GET").body)
+
+    def log(self):
+        return (self.folder / "app.log").read_text("utf-8", "replace")
+
+
+@pytest.fixture(name="app", scope="module")
+def an_app(tmp_path_factory):
+    it = App(tmp_path_factory.mktemp("java"))
+    yield it
+    it.close()
+
+
+@pytest.fixture(name="case")
+def a_case():
+    return "case-%d" % next(NUMBERS)
+
+
+def guarded(app, path, case, key=None, headers=(), **more):
+    return app.send(path, key=key or "key-" + case,
+                    headers=[*headers, ("X-Case", case)], **more)
+
+
+def kept(app, path, case, status, body, **more):
+    """The first answer and its replay, which is the same; one run."""
+    first = guarded(app, path, case, **more)
+    assert (first.status, first.body, first.once) == (status, body, "new"), first
+    again = guarded(app, path, case, **more)
+    assert again.replayed, again
+    assert (again.status, again.body) == (status, body)
+    assert gateway.kept(again) == gateway.kept(first)
+    assert app.runs(case) == 1
+    return first
+
+
+def is_unknown(app, path, case, status, **more):
+    first = guarded(app, path, case, **more)
+    assert (first.status, first.code()) == (status, "outcome-unknown"), first
+    again = guarded(app, path, case, **more)
+    assert (again.status, again.code()) == (409, "outcome-unknown"), again
+    assert app.runs(case) == 1
+
+
+# ---- Bodies -----------------------------------------------------------------
+
+FORM = ("Content-Type", "application/x-www-form-urlencoded")
+FORMS = {
+    "plain": (b"a=1&b=2&a=3", "", FORM[1]),
+    "with_a_query": (b"a=1&b=%C3%A4+%26", "?a=0&q=%C3%B6", FORM[1]),
+    "malformed": (b"a=%zz&b=1&=3&&c&d=%C3", "", FORM[1]),
+    "latin": (b"a=%E4&b=\xe4", "", FORM[1] + ";charset=iso-8859-1"),
+    "utf8_bytes": ("a=\u00e4".encode(), "", FORM[1] + ";charset=utf-8"),
+    "of_no_form": (b"a=1", "?q=1", "text/plain"),
+    "empty": (b"", "?q=1", FORM[1]),
+}
+
+
+@pytest.mark.parametrize("name", FORMS)
+def test_parameters_are_those_of_the_container(app, case, name):
+    body, query, kind = FORMS[name]
+    what = dict(body=body, headers=[("Content-Type", kind)])
+    wanted = app.send("/plain/parameters" + query, **what)
+    assert wanted.status == 200
+    for key in "key-" + case, None:
+        got = app.send("/g/parameters" + query, key=key, **what)
+        assert (got.status, got.body) == (200, wanted.body)
+
+
+@pytest.mark.parametrize("servlet, body, said", [
+    ("stream", b"x" * 1000, b"1000"), ("bytes", b"\xff\x00\x01", b"256"),
+    ("reader", b"caf\xe9", b"caf\xe9"), ("read-later", b"x" * 5000, b"5000"),
+    ("read-later", b"", b"0"), ("length", b"x" * 7, b"7 7")])
+@pytest.mark.parametrize("chunked", [False, True])
+def test_a_servlet_reads_the_body(app, case, servlet, body, said, chunked):
+    kept(app, "/g/" + servlet, case, 200, said, body=body, chunked=chunked)
+    plain = app.send("/g/" + servlet, body=body, chunked=chunked)
+    assert (plain.status, plain.body) == (200, said)
+
+
+@pytest.mark.parametrize("servlet", ["stream", "read-later"])
+@pytest.mark.parametrize("chunked", [False, True])
+def test_a_body_that_is_too_long(app, case, servlet, chunked):
+    """Guarded it is refused; and what is not guarded gets all of it."""
+    body = b"x" * 3000
+    r = guarded(app, "/small/" + servlet, case, body=body, chunked=chunked)
+    assert r.status == 413 and app.runs(case) == 0, r
+    r = app.send("/small/" + servlet, body=body, chunked=chunked)
+    assert (r.status, r.body) == (200, b"3000")
+    kept(app, "/small/" + servlet, case + "b", 200, b"1024", body=b"x" * 1024)
+
+
+PARTS = (b"--b\r\nContent-Disposition: form-data; name=\"a\"\r\n\r\none\r\n"
+         b"--b\r\nContent-Disposition: form-data; name=\"f\"; filename=\"n.txt\"\r\n"
+         b"Content-Type: text/plain\r\n\r\ntwo\r\n--x\r\n\r\n--b--\r\n")
+
+
+def test_parts_are_those_of_the_container(app, case):
+    what = dict(body=PARTS, headers=[
+        ("Content-Type", "multipart/form-data; boundary=b")])
+    wanted = app.send("/plain/parts?q=1", **what)
+    assert wanted.status == 200 and b"two" in wanted.body
+    for key in "key-" + case, None:
+        got = app.send("/g/parts?q=1", key=key, **what)
+        assert (got.status, got.body) == (200, wanted.body)
+
+
+def test_a_body_that_was_read_before_is_refused(app, case):
+    what = dict(body=b"a=1", headers=[FORM, ("X-Case", case)])
+    for chunked in False, True:
+        r = app.send("/taken/ok", key="key-" + case, chunked=chunked, **what)
+        assert (r.status, app.runs(case)) == (500, 0)
+    assert app.send("/taken/ok", key="key-" + case, body=b"x").status == 201
+
+
+def test_a_client_that_leaves_in_its_body_begins_nothing(app, case):
+    data = gateway.request_bytes("POST", "/g/stream", [
+        ("Idempotency-Key", "key-" + case), ("X-Case", case)], b"x" * 1000)
+    for cut in data[:-1], data[:-999]:
+        app.connect(cut).hang_up()
+    kept(app, "/g/stream", case, 200, b"1000", body=b"x" * 1000)
+
+
+def test_a_client_that_leaves_takes_nothing_away(app, case):
+    data = gateway.request_bytes("POST", "/g/slow", [
+        ("Idempotency-Key", "key-" + case), ("X-Case", case)], b"x")
+    client = app.connect(data)
+    eventually(lambda: app.runs(case) == 1)
+    client.sock.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER,
+                           struct.pack("ii", 1, 0))
+    client.sock.close()
+
+    def look():
+        r = guarded(app, "/g/slow", case, body=b"x")
+        return r.replayed and r.status == 201
+    eventually(look)
+    assert app.runs(case) == 1
+
+
+# ---- Lines --------------------------------------------------------------------
+
+
+def test_what_a_servlet_says_of_once_is_dropped(app, case):
+    r = kept(app, "/g/own-lines", case, 201, b"made\n")
+    assert r.all("X-Two") == ["1", "2"] and r.all("Idempotency-Status") == ["new"]
+
+
+def test_what_a_client_says_of_once_does_not_reach_a_servlet(app, case):
+    lines = [("Idempotency-Record", "r"), ("idempotency-attempt", "7"),
+             ("Idempotent-Replayed", "true"), ("X-One", "1"), ("X-One", "2")]
+    r = guarded(app, "/g/headers", case, headers=lines)
+    text = r.body.decode()
+    assert "x-one: [1, 2] 1" in text and text.endswith("attempt 1"), text
+    assert text.count("idempotency-attempt") == 1 and "replayed" not in text
+    assert "idempotency-record: [r]" not in text
+    text = app.send("/g/headers", headers=lines).body.decode()
+    assert "idempotency-" not in text and text.endswith("attempt -1"), text
+
+
+def test_all_bytes_of_a_line_are_kept(app, case):
+    line = "".join(chr(i) for i in range(0x80, 0x100)) + "\tA"
+    r = kept(app, "/g/echo-header", case, 201, b"made\n",
+             headers=[("X-Bytes", line)])
+    assert r.get("X-Bytes") == line
+
+
+def test_what_no_line_can_have_is_sent_as_the_container_does(app, case):
+    r = kept(app, "/g/wide-header", case, 201, b"made\n")
+    assert r.get("X-Injected") is None and r.get("X-Wide").startswith("a?b")
+
+
+def test_lines_of_filters_before_are_sent_and_not_kept(app, case):
+    r = kept(app, "/outer/ok", case, 201, b"made\n")
+    assert (r.get("X-Outer"), r.get("X-Both")) == ("1", "outer")
+
+
+@pytest.mark.parametrize("method", ["GET", "HEAD", "OPTIONS", "TRACE"])
+def test_methods_that_are_not_guarded_pass(app, case, method):
+    for _ in range(2):
+        r = app.send("/g/ok", method, key="key-" + case,
+                     headers=[("X-Case", case)])
+        assert (r.status, r.once, r.replayed) == (201, None, False), r
+    assert app.runs(case) == 2
+
+
+# ---- Answers --------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("servlet, status, body, lines", [
+    ("writer", 200, "\u20ac \U0001f600".encode(),
+     {"Content-Type": "text/html;charset=utf-8"}),
+    ("writer-latin", 200, b"\xe4",
+     {"Content-Type": "text/html;charset=ISO-8859-1"}),
+    ("both", 200, b"refused", {}),
+    ("reset-buffer", 201, b"second", {"X-Stays": "1"}),
+    ("reset", 200, b"second", {"X-Goes": None, "X-Comes": "1"}),
+    ("reset-late", 410, b"", {}),
+    ("send-error", 404, b"", {"X-Own": "1"}),
+    ("redirect", 302, b"", {"Location": "/orders/1"}),
+    ("flush-last", 201, b"made\n", {}), ("flush-writer", 201, b"made\n", {}),
+    ("nothing", 200, b"", {"Content-Length": "0"}),
+    ("no-content", 204, b"", {"Content-Length": None}),
+    ("include", 201, b"outer made\n", {}),
+    ("interrupted", 201, b"made\n", {}),
+    ("async", 201, b"made\n", {}), ("async-now", 201, b"made\n", {}),
+    ("async-dispatch", 201, b"made\n", {}),
+    ("async-dispatch-now", 201, b"made\n", {})])
+def test_an_answer_is_kept(app, case, servlet, status, body, lines):
+    if servlet == "async-dispatch":     # its servlet is dispatched three times
+        first = guarded(app, "/g/" + servlet, case)
+        assert (first.status, first.body, first.once) == (201, b"made\n", "new")
+        assert guarded(app, "/g/" + servlet, case).replayed
+        assert app.runs(case) == 3
+        return
+    if servlet == "async-dispatch-now":
+        for again in False, True:
+            r = guarded(app, "/g/" + servlet, case)
+            assert (r.status, r.body, r.replayed) == (201, b"made\n", again), r
+        return
+    r = kept(app, "/g/" + servlet, case, status, body)
+    for name, value in lines.items():
+        assert r.get(name) == value or (value or "").lower() == \
+            (r.get(name) or "").lower(), r
+
+
+def test_a_forward_is_guarded_once(app, case):
+    what = dict(body=b"a=1", headers=[FORM])
+    for again in False, True:
+        r = guarded(app, "/g/forward", case, **what)
+        assert (r.status, r.body, r.replayed) == \
+            (200, b"a=[1]\nmore=[1]\n", again), r
+    plain = app.send("/g/forward", **what)
+    assert (plain.status, plain.body) == (200, b"a=[1]\nmore=[1]\n")
+
+
+def not_kept(app, path, case, body):
+    r = guarded(app, path, case)
+    assert (r.status, r.body, r.truncated) == (200, body, False), r
+    r = guarded(app, path, case)
+    assert r.code() == "response-unavailable", r
+    assert app.runs(case) == 1
+
+
+def test_a_flush_in_the_middle_makes_a_stream(app, case):
+    not_kept(app, "/g/flush-middle", case, b"one two three")
+
+
+def test_an_answer_that_is_too_long_is_sent_and_not_kept(app, case):
+    not_kept(app, "/small/long", case, b"x" * 100000)
+
+
+def test_a_stream_that_breaks_is_cut_off(app, case):
+    r = guarded(app, "/g/flush-break", case)
+    assert r.truncated and app.runs(case) == 1
+    assert guarded(app, "/g/flush-break", case).code() in (
+        "response-unavailable", "outcome-unknown")
+
+
+# ---- What breaks ------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("servlet, status", [
+    ("stack-overflow", 502), ("no-memory", 502), ("throws", 502), ("late", 504),
+    ("async-throws", 502), ("async-silent", 504), ("async-start-throws", 502),
+    ("async-after-time", 504)])
+def test_what_breaks_is_unknown(app, case, servlet, status):
+    is_unknown(app, "/g/" + servlet, case, status)
+
+
+def test_what_breaks_in_a_later_dispatch_is_unknown(app, case):
+    r = guarded(app, "/g/async-dispatch-throws", case)
+    assert (r.status, r.code()) == (502, "outcome-unknown"), r
+    assert guarded(app, "/g/async-dispatch-throws", case).status == 409
+
+
+@pytest.mark.parametrize("servlet, status, body", [
+    ("async-complete-late", 503, b"later\n"), ("async-dispatch-late", 201,
+                                               b"made\n")])
+def test_a_listener_may_answer_for_a_late_servlet(app, case, servlet, status,
+                                                  body):
+    before = app.runs("completed")
+    r = guarded(app, "/g/" + servlet, case)
+    assert (r.status, r.body, r.once) == (status, body, "new"), r
+    assert guarded(app, "/g/" + servlet, case).replayed
+    eventually(lambda: app.runs("completed") == before + 1)
+
+
+def test_a_servlet_that_comes_too_late_is_told_so(app, case):
+    before = app.runs("refused"), app.runs("taken")
+    r = guarded(app, "/g/async-after-time", case)
+    assert r.status == 504
+    eventually(lambda: app.runs("refused") + app.runs("taken") > sum(before))
+    r = guarded(app, "/g/async-after-time", case)
+    assert (r.status, r.code()) == (409, "outcome-unknown")
+
+
+def test_without_async_in_its_mapping_no_wrong_answer_is_sent(app, case):
+    """The container ends the response, and nobody has recorded it."""
+    r = guarded(app, "/no-async/async-dispatch-now", case)
+    assert r.status == 502 and r.body == b"", r
+    eventually(lambda: guarded(app, "/no-async/async-dispatch-now",
+                               case).code() == "outcome-unknown")
+    assert "mapped for ASYNC" in app.log()
+    kept(app, "/no-async/async", case + "b", 201, b"made\n")
+
+
+# ---- Servers ------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGTERM])
+@pytest.mark.parametrize("servlet", ["slow", "ok"])
+def test_the_next_server_takes_the_end(app, case, number, servlet):
+    answers = []
+    thread = threading.Thread(target=lambda: answers.append(
+        guarded(app, "/g/slow", case)))
+    thread.start()
+    eventually(lambda: app.runs(case) == 1)
+    app.server.end(number)
+    if servlet == "slow":       # the server is away when the servlet ends
+        time.sleep(2)
+    app.server.start()
+    thread.join(PATIENCE)
+    assert (answers[0].status, answers[0].body) == (201, b"made\n")
+    assert guarded(app, "/g/slow", case).replayed
+    assert app.runs(case) == 1
+
+
+def test_without_a_server_nothing_runs(app, case):
+    app.server.end()
+    r = guarded(app, "/g/ok", case)
+    assert (r.status, r.code(), app.runs(case)) == (503, "store-unavailable", 0)
+    app.server.start()
+    kept(app, "/g/ok", case, 201, b"made\n")
+
+
+def test_repeats_that_wait_do_not_keep_the_end_from_its_connection(app, case):
+    answers = []
+    threads = [threading.Thread(target=lambda: answers.append(
+        guarded(app, "/wait/slow", case))) for _ in range(100)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(PATIENCE)
+    assert [a.status for a in answers] == [201] * 100
+    assert sum(a.replayed for a in answers) == 99 and app.runs(case) == 1
+
+
+def test_scopes_are_apart_and_one_that_is_no_text_is_refused(app, case):
+    for user in "ann", "bob":
+        r = guarded(app, "/g/ok", case, headers=[("X-User", user)])
+        assert (r.status, r.replayed) == (201, False)
+    r = guarded(app, "/g/ok", case, headers=[("X-User", "")])
+    assert (r.status, r.code()) == (401, "scope-missing")
+
+
+def test_a_fingerprint_that_is_computed_counts(app, case):
+    kept(app, "/print/ok", case, 201, b"made\n", body=b"one")
+    assert guarded(app, "/print/ok", case, body=b"two").replayed
+
+
+def test_by_loopback_with_a_token(tmp_path):
+    it = App(tmp_path, bearer=True)
+    try:
+        kept(it, "/g/ok", "tcp", 201, b"made\n")
+        r = it.send("/call?what=ok&key=tcp&print=1")
+        assert (r.status, r.body) == (200, b"paid tcp")
+        assert "s" * 40 not in it.log()
+    finally:
+        it.close()
+
+
+# ---- Calls ----------------------------------------------------------------------------
+
+
+def call(app, key, what="ok", mark="1", **more):
+    r = app.send("/call?" + "&".join("%s=%s" % pair for pair in dict(
+        more, key=key, what=what, print=mark).items()))
+    return r.status, r.body.decode()
+
+
+@pytest.mark.parametrize("what", ["ok", "slow", "interrupted"])
+def test_a_call_runs_once(app, case, what):
+    for _ in range(3):
+        assert call(app, case, what) == (200, "paid " + case)
+    assert call(app, case, mark="2") == (409, "mismatch 0 0 ")
+    assert app.runs("work-" + case) == 1
+
+
+def test_a_call_without_a_result_has_an_empty_one(app, case):
+    assert call(app, case, "null") == (200, "null")
+    assert call(app, case, "null") == (200, "")
+    assert app.runs("work-" + case) == 1
+
+
+@pytest.mark.parametrize("what, error", [
+    ("throws", "IllegalStateException"), ("error", "StackOverflowError")])
+def test_a_call_that_throws_is_unknown(app, case, what, error):
+    assert call(app, case, what) == (500, error)
+    assert call(app, case) == (409, "indeterminate 0 0 ")
+    assert app.runs("work-" + case) == 1
+
+
+def test_a_call_that_has_done_nothing_may_run_again(app, case):
+    assert call(app, case, "not-applied") == (500, "NotApplied")
+    assert call(app, case) == (200, "paid " + case)
+    assert app.runs("work-" + case) == 2
+
+
+def test_a_call_in_flight_is_waited_for(app, case):
+    answers = []
+    threads = [threading.Thread(target=lambda: answers.append(
+        call(app, case, "slow", wait_ms=20000))) for _ in range(20)]
+    for thread in threads:
+        thread.start()
+    eventually(lambda: app.runs("work-" + case) == 1)
+    status, text = call(app, case)
+    assert status == 409 and text.startswith("in-flight ")
+    assert int(text.split()[1]) > 0
+    for thread in threads:
+        thread.join(PATIENCE)
+    assert answers == [(200, "paid " + case)] * 20
+    assert app.runs("work-" + case) == 1
+
+
+def test_a_call_ends_with_the_next_server(app, case):
+    answers = []
+    thread = threading.Thread(target=lambda: answers.append(
+        call(app, case, "slow")))
+    thread.start()
+    eventually(lambda: app.runs("work-" + case) == 1)
+    app.server.end(signal.SIGKILL)
+    time.sleep(2)
+    app.server.start()
+    thread.join(PATIENCE)
+    assert answers == [(200, "paid " + case)] == [call(app, case)]
+
+
+def test_a_call_without_a_server_does_not_run(app, case):
+    app.server.end()
+    assert call(app, case) == (409, "unavailable 0 0 ")
+    app.server.start()
+    assert call(app, case) == (200, "paid " + case)
+    assert app.runs("work-" + case) == 1
+
+
+def test_a_failure_of_another_program_is_given_as_one(app, case):
+    with test_serve.Client(app.server) as c:
+        code, head, _ = c.ask("/v1/call/begin", {
+            "id": test_serve.new_id(), "group": "charge", "key": case,
+            "fingerprint": "1"})
+        assert (code, head["do"]) == (200, "run")
+        c.ask("/v1/call/end", {"token": head["token"], "kind": "failure",
+                               "code": 7}, b"declined")
+    assert call(app, case) == (409, "failure 0 7 declined")
+
+
+def test_a_call_that_cannot_be_is_an_error_of_the_program(app, case):
+    assert call(app, case, wait_ms=-1) == (500, "IllegalArgumentException")
+    assert app.runs("work-" + case) == 0
