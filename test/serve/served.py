@@ -55,8 +55,8 @@ def java_service(build, how):
             classes.rename("%s.old" % made)
             shutil.rmtree("%s.old" % made)
         made.rename(classes)
-    # -Xrs: SIGQUIT is the service's. The rest: it starts sooner.
-    return ["java", "-Xrs", "-Xshare:auto", "-XX:TieredStopAtLevel=1",
+    # It starts sooner so.
+    return ["java", "-Xshare:auto", "-XX:TieredStopAtLevel=1",
             "-XX:+UseSerialGC", "-Xmx512m", "-cp",
             ":".join([str(classes), *JARS]), "Service", how]
 
@@ -159,11 +159,13 @@ def target(base, eventually, build, language):
 
         def kill(self, number, pid=None):
             """For servers in Python gracefully is SIGTERM, and at once is
-            SIGQUIT."""
+            SIGQUIT. Of Java SIGQUIT asks for a list of its threads."""
             other = {signal.SIGQUIT: signal.SIGTERM,
                      signal.SIGTERM: signal.SIGQUIT}
             if language in ("python", "asgi"):
                 number = other.get(number, number)
+            elif language.startswith("java") and number == signal.SIGQUIT:
+                number = signal.SIGINT
             super().kill(number, pid)
 
         def close(self):

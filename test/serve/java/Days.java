@@ -32,7 +32,6 @@ import java.util.concurrent.atomic.AtomicInteger;
 import once.Once;
 import org.apache.catalina.connector.Connector;
 import org.apache.catalina.core.StandardContext;
-import org.apache.catalina.core.StandardHost;
 import org.apache.catalina.startup.Tomcat;
 import org.apache.tomcat.util.descriptor.web.FilterDef;
 import org.apache.tomcat.util.descriptor.web.FilterMap;
@@ -497,7 +496,6 @@ public final class Days {
         c.setProperty("maxThreads", "300");
         c.setPort(0);
         tomcat.setConnector(c);
-        ((StandardHost) tomcat.getHost()).setErrorReportValveClass(null);
         StandardContext context = (StandardContext) tomcat.addContext("", args[1]);
         context.setAllowCasualMultipartParsing(true);
         Tomcat.addServlet(context, "all", new Dispatch()).setAsyncSupported(true);

@@ -41,7 +41,6 @@ import java.util.regex.Pattern;
 import once.Once;
 import org.apache.catalina.connector.Connector;
 import org.apache.catalina.core.StandardContext;
-import org.apache.catalina.core.StandardHost;
 import org.apache.catalina.startup.Tomcat;
 import org.apache.tomcat.util.descriptor.web.FilterDef;
 import org.apache.tomcat.util.descriptor.web.FilterMap;
@@ -378,13 +377,12 @@ public final class Service {
         Tomcat tomcat = new Tomcat();
         tomcat.setBaseDir(folder.getPath());
         tomcat.setConnector(connector(listen));
-        ((StandardHost) tomcat.getHost()).setErrorReportValveClass(null); // no pages of its own
         StandardContext context = (StandardContext) tomcat.addContext("", folder.getPath());
         context.setUnloadDelay(600_000);
         Tomcat.addServlet(context, "forward", new Forward(how)).setAsyncSupported(true);
         Tomcat.addServlet(context, "broken", new Broken()).setAsyncSupported(true);
-        context.addServletMappingDecoded("/", "forward");
-        context.addServletMappingDecoded("/broken", "broken");
+        context.addServletMapping("/", "forward");
+        context.addServletMapping("/broken", "broken");
         FilterDef def = new FilterDef();
         def.setFilterName("routes");
         def.setFilter(router);
@@ -392,7 +390,7 @@ public final class Service {
         context.addFilterDef(def);
         FilterMap map = new FilterMap();
         map.setFilterName("routes");
-        map.addURLPatternDecoded("/*");
+        map.addURLPattern("/*");
         EnumSet.of(DispatcherType.REQUEST, DispatcherType.ASYNC).forEach(
                 type -> map.setDispatcher(type.name()));
         context.addFilterMap(map);
@@ -417,7 +415,7 @@ public final class Service {
             Runtime.getRuntime().halt(1);
         }
         sun.misc.Signal.handle(new sun.misc.Signal("TERM"), s -> Runtime.getRuntime().halt(0));
-        sun.misc.Signal.handle(new sun.misc.Signal("QUIT"), s -> over.countDown());
+        sun.misc.Signal.handle(new sun.misc.Signal("INT"), s -> over.countDown());
         over.await();
         log("gracefully shutting down");
         Connector c = tomcat.getConnector();

@@ -978,7 +978,20 @@ public final class Once implements Filter {
             return real.createListener(type);
         }
 
-        @Override public void start(Runnable work) { real.start(work); }
+        @Override public void start(Runnable work) {
+            real.start(() -> {
+                try {
+                    work.run();
+                } catch (RuntimeException | Error wrong) {
+                    try {
+                        broke(wrong, isTimeout(wrong) ? 504 : 502);
+                    } catch (IOException gone) {
+                        held.x.log(Level.DEBUG, "the client has left", gone);
+                    }
+                    throw wrong;
+                }
+            });
+        }
 
         @Override public ServletRequest getRequest() { return real.getRequest(); }
 
@@ -996,6 +1009,8 @@ public final class Once implements Filter {
     // ---- The request, with its body again ---------------------------------------------------
 
     private static final class Given extends HttpServletRequestWrapper {
+        private static final Pattern PARAMETER = // of Content-Type and Content-Disposition
+                Pattern.compile(";\\s*([^\\s=;]+)\\s*=\\s*(?:\"([^\"]*)\"|([^;\\s]*))");
         private final byte[] body;
         private final ServletInputStream rest; // of a body that is too long to be guarded, or null
         private final ServletResponse response;
@@ -1004,6 +1019,7 @@ public final class Once implements Filter {
         private In in;
         private BufferedReader reader;
         private Map<String, String[]> parameters;
+        private List<Piece> pieces;
 
         Given(HttpServletRequest q, byte[] body, ServletInputStream rest, HttpServletResponse r) {
             super(q);
@@ -1072,32 +1088,46 @@ public final class Once implements Filter {
             return reader;
         }
 
-        private boolean isForm() {
-            String type = getContentType() == null ? "" : getContentType();
-            return getMethod().equals("POST") && type.split(";", 2)[0].strip()
-                    .equalsIgnoreCase("application/x-www-form-urlencoded");
+        private boolean is(String type) {
+            return getContentType() != null
+                    && getContentType().split(";", 2)[0].strip().equalsIgnoreCase(type);
+        }
+
+        /** The container cannot read it again, so that it is read here, in memory. */
+        private void checkForm() {
+            if (rest != null) {
+                throw new IllegalStateException("once: the form is longer than max_request");
+            }
         }
 
         @Override public Map<String, String[]> getParameterMap() {
             if (parameters == null) {
                 Map<String, String[]> all = new LinkedHashMap<>(super.getParameterMap());
-                if (isForm() && rest != null) {
-                    throw new IllegalStateException("once: the form is longer than max_request");
-                } else if (isForm()) {
+                if (getMethod().equals("POST") && is("application/x-www-form-urlencoded")) {
+                    checkForm();
                     addForm(all);
+                } else if (getMethod().equals("POST") && is("multipart/form-data")) {
+                    for (Piece p : pieces()) {
+                        if (p.getSubmittedFileName() == null) {
+                            all.merge(p.getName(), new String[] {new String(p.data, charset())},
+                                    Given::joined);
+                        }
+                    }
                 }
                 parameters = Collections.unmodifiableMap(all);
             }
             return parameters;
         }
 
+        private Charset charset() {
+            ServletContext c = getServletContext();
+            boolean isOld = c.getMajorVersion() * 100 + c.getMinorVersion() < 601;
+            return getCharacterEncoding() != null ? Charset.forName(getCharacterEncoding())
+                    : isOld ? StandardCharsets.ISO_8859_1 : StandardCharsets.UTF_8;
+        }
+
         private void addForm(Map<String, String[]> all) {
-            boolean isNew = getServletContext().getMajorVersion() > 6 // servlets 6.1 say UTF-8
-                    || getServletContext().getMajorVersion() == 6
-                    && getServletContext().getMinorVersion() > 0;
-            Charset charset = getCharacterEncoding() != null
-                    ? Charset.forName(getCharacterEncoding())
-                    : isNew ? StandardCharsets.UTF_8 : StandardCharsets.ISO_8859_1;
+            Charset charset = charset();
             for (String pair : new String(body, StandardCharsets.ISO_8859_1).split("&")) {
                 String[] two = pair.split("=", 2);
                 if (two[0].isEmpty()) {
@@ -1113,9 +1143,12 @@ public final class Once implements Filter {
         }
 
         private static String decode(String text, Charset charset) {
-            // Bytes that are not escaped are of that charset, too.
-            String raw = new String(text.getBytes(StandardCharsets.ISO_8859_1), charset);
-            return URLDecoder.decode(raw, charset);
+            return URLDecoder.decode(inCharset(text, charset), charset);
+        }
+
+        /** Bytes that are not escaped are of that charset, too. */
+        private static String inCharset(String bytes, Charset charset) {
+            return new String(bytes.getBytes(StandardCharsets.ISO_8859_1), charset);
         }
 
         private static String[] joined(String[] a, String[] b) {
@@ -1136,6 +1169,98 @@ public final class Once implements Filter {
 
         @Override public Enumeration<String> getParameterNames() {
             return Collections.enumeration(getParameterMap().keySet());
+        }
+
+        private static String parameter(String line, String name) {
+            Matcher m = PARAMETER.matcher(line == null ? "" : line);
+            while (m.find()) {
+                if (m.group(1).equalsIgnoreCase(name)) {
+                    return m.group(2) != null ? m.group(2) : m.group(3);
+                }
+            }
+            return null;
+        }
+
+        private List<Piece> pieces() {
+            checkForm();
+            if (pieces == null) {
+                pieces = new ArrayList<>();
+                String mark = "\r\n--" + parameter(getContentType(), "boundary");
+                String text = "\r\n" + new String(body, StandardCharsets.ISO_8859_1);
+                int at = text.indexOf(mark);
+                while (at >= 0 && !text.startsWith("--", at + mark.length())) {
+                    int head = text.indexOf("\r\n", at + mark.length());
+                    int data = text.indexOf("\r\n\r\n", head);
+                    at = text.indexOf(mark, head);
+                    if (head < 0 || data < 0 || at < data) {
+                        throw new IllegalStateException("once: a part is not whole");
+                    }
+                    // Without data the mark stands right after the lines of the part.
+                    pieces.add(new Piece(text.substring(head, data).split("\r\n"),
+                            text.substring(Math.min(data + 4, at), at)));
+                }
+            }
+            return pieces;
+        }
+
+        @Override public Collection<Part> getParts() throws ServletException {
+            if (!is("multipart/form-data")) {
+                throw new ServletException("no multipart/form-data");
+            }
+            return List.copyOf(pieces());
+        }
+
+        @Override public Part getPart(String name) throws ServletException {
+            return getParts().stream().filter(p -> p.getName().equals(name)).findFirst()
+                    .orElse(null);
+        }
+
+        private final class Piece implements Part {
+            private final Map<String, List<String>> lines =
+                    new TreeMap<>(String.CASE_INSENSITIVE_ORDER);
+            private final byte[] data;
+
+            Piece(String[] head, String bytes) {
+                for (String line : head) {
+                    String[] two = inCharset(line, charset()).split(":", 2);
+                    if (two.length == 2) {
+                        lines.computeIfAbsent(two[0].strip(), n -> new ArrayList<>())
+                                .add(two[1].strip());
+                    }
+                }
+                data = bytes.getBytes(StandardCharsets.ISO_8859_1);
+            }
+
+            private String of(String name) {
+                return parameter(getHeader("Content-Disposition"), name);
+            }
+
+            @Override public String getName() { return of("name"); }
+
+            @Override public String getSubmittedFileName() { return of("filename"); }
+
+            @Override public String getContentType() { return getHeader("Content-Type"); }
+
+            @Override public long getSize() { return data.length; }
+
+            @Override public InputStream getInputStream() { return new ByteArrayInputStream(data); }
+
+            @Override public void write(String file) throws IOException {
+                File folder = (File) getServletContext().getAttribute(ServletContext.TEMPDIR);
+                Files.write(folder == null ? Path.of(file) : folder.toPath().resolve(file), data);
+            }
+
+            @Override public void delete() { } // it is in memory
+
+            @Override public String getHeader(String name) {
+                return lines.containsKey(name) ? lines.get(name).get(0) : null;
+            }
+
+            @Override public Collection<String> getHeaders(String name) {
+                return lines.getOrDefault(name, List.of());
+            }
+
+            @Override public Collection<String> getHeaderNames() { return lines.keySet(); }
         }
 
         /** With the response that is held: without arguments it would be the container's. */
@@ -1180,15 +1305,10 @@ public final class Once implements Filter {
                 return first.available() == 0 && (rest == null || rest.isFinished());
             }
 
-            @Override public boolean isReady() {
-                return first.available() > 0 || rest == null || rest.isReady();
-            }
+            @Override public boolean isReady() { return true; }
 
+            /** What is not here yet is waited for, on a thread of the container. */
             @Override public void setReadListener(ReadListener listener) {
-                if (rest != null) {
-                    rest.setReadListener(listener);
-                    return;
-                }
                 getAsyncContext().start(() -> {
                     try {
                         if (!isFinished()) {
