@@ -54,7 +54,7 @@ NODE = {
 }
 
 TOMCAT = {
-    "test_connections.py::test_the_connection_goes_on_after(*-%s)" % what:
+    "test_connections.py::test_the_connection_goes_on_after(*-%s]" % what:
         "Tomcat ends a connection after 400, 500 and 503"
     for what in ("a_replayed_failure", "key_missing", "key_invalid",
                  "key_invalid_with_a_large_body",

@@ -499,7 +499,7 @@ public final class Days {
         StandardContext context = (StandardContext) tomcat.addContext("", args[1]);
         context.setAllowCasualMultipartParsing(true);
         Tomcat.addServlet(context, "all", new Dispatch()).setAsyncSupported(true);
-        context.addServletMappingDecoded("/", "all");
+        context.addServletMapping("/", "all");
         add(context, "outer", (q, r, chain) -> {
             ((HttpServletResponse) r).setHeader("X-Outer", "1");
             ((HttpServletResponse) r).setHeader("X-Both", "outer");

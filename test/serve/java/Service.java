@@ -25,6 +25,7 @@ import java.nio.charset.StandardCharsets;
 import java.nio.file.Files;
 import java.nio.file.Path;
 import java.nio.file.StandardOpenOption;
+import java.util.Arrays;
 import java.util.Base64;
 import java.util.Collections;
 import java.util.EnumSet;
@@ -39,8 +40,10 @@ import java.util.function.Function;
 import java.util.regex.Matcher;
 import java.util.regex.Pattern;
 import once.Once;
+import org.apache.catalina.Container;
 import org.apache.catalina.connector.Connector;
 import org.apache.catalina.core.StandardContext;
+import org.apache.catalina.core.StandardWrapper;
 import org.apache.catalina.startup.Tomcat;
 import org.apache.tomcat.util.descriptor.web.FilterDef;
 import org.apache.tomcat.util.descriptor.web.FilterMap;
@@ -378,7 +381,6 @@ public final class Service {
         tomcat.setBaseDir(folder.getPath());
         tomcat.setConnector(connector(listen));
         StandardContext context = (StandardContext) tomcat.addContext("", folder.getPath());
-        context.setUnloadDelay(600_000);
         Tomcat.addServlet(context, "forward", new Forward(how)).setAsyncSupported(true);
         Tomcat.addServlet(context, "broken", new Broken()).setAsyncSupported(true);
         context.addServletMapping("/", "forward");
@@ -395,6 +397,12 @@ public final class Service {
                 type -> map.setDispatcher(type.name()));
         context.addFilterMap(map);
         return tomcat;
+    }
+
+    private static boolean isBusy(Container host) {
+        StandardContext context = (StandardContext) host.findChildren()[0];
+        return context.getInProgressAsyncCount() > 0 || Arrays.stream(context.findChildren())
+                .anyMatch(servlet -> ((StandardWrapper) servlet).getCountAllocated() > 0);
     }
 
     public static void main(String[] args) throws Exception {
@@ -421,7 +429,10 @@ public final class Service {
         Connector c = tomcat.getConnector();
         c.pause();
         c.getProtocolHandler().closeServerSocketGraceful();
-        tomcat.stop(); // it waits for what runs
+        while (isBusy(tomcat.getHost())) {
+            Thread.sleep(20);
+        }
+        tomcat.stop(); // it waits for what is still written
         Runtime.getRuntime().halt(0);
     }
 }
