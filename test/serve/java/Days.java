@@ -29,6 +29,7 @@ import java.util.Map;
 import java.util.TreeMap;
 import java.util.concurrent.ConcurrentHashMap;
 import java.util.concurrent.atomic.AtomicInteger;
+import once.Calls;
 import once.Once;
 import org.apache.catalina.connector.Connector;
 import org.apache.catalina.core.StandardContext;
@@ -51,7 +52,7 @@ public final class Days {
 
     private static final Map<String, Servlet> SERVLETS = new HashMap<>();
     private static final Map<String, AtomicInteger> RUNS = new ConcurrentHashMap<>();
-    private static Once.Calls calls;
+    private static Calls calls;
 
     private static void text(HttpServletResponse r, int status, String text) throws IOException {
         r.setStatus(status);
@@ -187,6 +188,10 @@ public final class Days {
             PrintWriter out = r.getWriter();
             r.setContentType("text/html;charset=utf-8"); // too late
             out.print("\u00e4");
+        });
+        SERVLETS.put("locale", (q, r) -> {
+            r.setLocale(java.util.Locale.FRENCH);
+            r.getWriter().print("\u00e9");
         });
         SERVLETS.put("both", (q, r) -> {
             r.getOutputStream();
@@ -401,7 +406,7 @@ public final class Days {
         } else if (what.equals("error")) {
             overflow(0);
         } else if (what.equals("not-applied")) {
-            throw new Once.NotApplied("refused", null);
+            throw new Calls.NotApplied("refused", null);
         } else if (what.equals("slow")) {
             sleep(1500);
         } else if (what.equals("interrupted")) {
@@ -424,7 +429,7 @@ public final class Days {
                 byte[] result = calls.call("charge", key, q.getParameter("print"), more,
                         () -> work(what, key));
                 text(r, 200, result == null ? "null" : new String(result));
-            } catch (Once.NoResult none) {
+            } catch (Calls.NoResult none) {
                 text(r, 409, none.state + " " + none.retryAfterMs + " " + none.code + " "
                         + new String(none.body));
             } catch (Exception | Error wrong) {
@@ -488,7 +493,7 @@ public final class Days {
 
     public static void main(String[] args) throws Exception {
         String token = args.length > 2 ? args[2] : null;
-        calls = new Once.Calls(options(args[0], token));
+        calls = new Calls(options(args[0], token));
         Tomcat tomcat = new Tomcat();
         tomcat.setBaseDir(args[1]);
         Connector c = new Connector();
@@ -520,6 +525,7 @@ public final class Days {
                 Map.of("max_request", "1k", "max_response", "10k"))), "/small/*", both);
         add(context, "wait", new Once(options(args[0], token).route(
                 Map.of("in_flight", "wait=20s"))), "/wait/*", both);
+        add(context, "named", new Once(options(args[0], token).route("big")), "/named/*", both);
         add(context, "print", new Once(options(args[0], token).fingerprint(q -> "same")),
                 "/print/*", both);
         tomcat.start();
