@@ -4,6 +4,7 @@ What servlets may do that no scenario of test/gateway does. The servlets are in
 java/Days.java; the path says how a request is guarded and what its servlet does.
 """
 
+import contextlib
 import itertools
 import os
 import pathlib
@@ -36,10 +37,11 @@ NUMBERS = itertools.count(1)
 class App:
     """The servlets and their `once serve`."""
 
-    def __init__(self, folder, bearer=False):
+    def __init__(self, folder, bearer=False, where=None):
         self.folder = pathlib.Path(folder)
         self.words, self.port = [], 0
-        where = "unix:%s/sock" % folder
+        own = where is None
+        where = where or "unix:%s/sock" % folder
         if bearer:
             (self.folder / "t").write_text("s" * 40 + "\n")
             (self.folder / "t").chmod(0o600)
@@ -49,7 +51,8 @@ class App:
         self.server = test_serve.Server(
             folder, "--define", "big=%s/big" % folder,
             *(["--token-file"] + self.words if bearer else []), where=where)
-        self.server.start()
+        if own:
+            self.server.start()
         if bearer:
             where = "http://127.0.0.1:%d" % self.server.port
         command = served.program(pathlib.Path(BUILD), "java")
@@ -65,7 +68,7 @@ class App:
     def close(self):
         self.process.kill()
         self.process.wait(PATIENCE)
-        if self.server.process.poll() is None:
+        if self.server.process and self.server.process.poll() is None:
             self.server.end()
 
     def connect(self, data):
@@ -474,6 +477,65 @@ def test_by_loopback_with_a_token(tmp_path):
         it.close()
 
 
+def message(text, status="200 OK", length=None):
+    return ("HTTP/1.1 %s\r\nContent-Length: %d\r\n\r\n%s" % (
+        status, len(text) if length is None else length, text)).encode()
+
+
+RUN = '{"do":"run","token":"t","attempt":1,"record":"r","lease_ms":1000}\n'
+WRONG = {
+    "other": (message('{"do":"other"}\n'), 500),
+    "nothing": (message("{}\n"), 500),
+    "refused": (message('{"error":"route","text":"no"}\n', "422 No"), 500),
+    "not_ours": (message('{"error":"bearer","text":"no"}\n', "401 No"), 503),
+    "no_json": (message("hello\n"), 503),
+    "two_values": (message('{"do":"pass"} {}\n'), 503),
+    "a_list": (message("[]\n"), 503),
+    "a_bomb": (message("[" * 60000 + "\n"), 503),
+    "a_number": (message('{"do":01}\n'), 503),
+    "a_long_header": (b"HTTP/1.1 200 OK\r\nA: " + b"a" * 9000 + b"\r\n", 503),
+    "no_length": (b"HTTP/1.1 200 OK\r\n\r\n" + RUN.encode(), 503),
+    "no_feed": (message(RUN.strip()), 503),
+    "cut_off": (message(RUN, length=len(RUN) + 1), 503),
+    "two_answers": (message(RUN) + message(RUN), 503),
+    "no_http": (RUN.encode(), 503),
+}
+
+
+@pytest.fixture(name="foreign", scope="module")
+def a_foreign_server(tmp_path_factory):
+    """It answers each call with `said`, and ends the connection."""
+    listener = socket.create_server(("127.0.0.1", 0))
+
+    def serve():
+        while True:
+            try:
+                conn, _ = listener.accept()
+            except OSError:
+                return
+            with conn, contextlib.suppress(OSError):
+                reader = gateway.Reader(conn)
+                reader.body(gateway.Head(reader.head()))
+                conn.sendall(it.said)
+                conn.shutdown(socket.SHUT_RDWR)
+    it = App(tmp_path_factory.mktemp("foreign"),
+             where="http://127.0.0.1:%d" % listener.getsockname()[1])
+    threading.Thread(target=serve, daemon=True).start()
+    yield it
+    it.close()
+    listener.shutdown(socket.SHUT_RDWR)
+    listener.close()
+
+
+@pytest.mark.parametrize("name", WRONG)
+def test_what_a_server_may_not_say_runs_nothing(foreign, case, name):
+    foreign.said, status = WRONG[name]
+    r = guarded(foreign, "/g/ok", case)
+    assert (r.status, foreign.runs(case)) == (status, 0), r
+    status, text = call(foreign, case)
+    assert status in (409, 500) and foreign.runs("work-" + case) == 0, text
+
+
 # ---- Calls ----------------------------------------------------------------------------
 
 
@@ -492,8 +554,8 @@ def test_a_call_runs_once(app, case, what):
 
 
 def test_a_call_without_a_result_has_an_empty_one(app, case):
-    assert call(app, case, "null") == (200, "null")
-    assert call(app, case, "null") == (200, "")
+    for _ in range(2):
+        assert call(app, case, "null") == (200, "")
     assert app.runs("work-" + case) == 1
 
 

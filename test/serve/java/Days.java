@@ -428,7 +428,7 @@ public final class Days {
             try {
                 byte[] result = calls.call("charge", key, q.getParameter("print"), more,
                         () -> work(what, key));
-                text(r, 200, result == null ? "null" : new String(result));
+                text(r, 200, new String(result));
             } catch (Calls.NoResult none) {
                 text(r, 409, none.state + " " + none.retryAfterMs + " " + none.code + " "
                         + new String(none.body));

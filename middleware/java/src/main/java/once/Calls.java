@@ -78,7 +78,8 @@ public final class Calls {
         what.put("token", told.text("token"));
         byte[] result;
         try {
-            result = work.call();
+            byte[] given = work.call();
+            result = given == null ? Answer.NONE : given; // as each repeat gets it
         } catch (NotApplied nothing) {
             tell("abandon", what, Answer.NONE);
             throw nothing;
@@ -87,7 +88,7 @@ public final class Calls {
             throw wrong;
         }
         what.put("kind", "success");
-        told = tell("call/end", what, result == null ? Answer.NONE : result);
+        told = tell("call/end", what, result);
         if (told != null && told.code() == 422) { // it cannot be carried
             tell("broken", what, Answer.NONE);
         }
