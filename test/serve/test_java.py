@@ -402,6 +402,33 @@ def test_a_servlet_that_comes_too_late_is_told_so(app, case):
     assert (r.status, r.code()) == (409, "outcome-unknown")
 
 
+@pytest.mark.parametrize("servlet", ["async-race", "async-race-dispatch"])
+def test_a_time_out_and_an_answer_are_never_both(app, case, servlet):
+    """Tomcat looks once a second whose time is over."""
+    answers = {}
+
+    def ask(i):
+        answers[i] = guarded(app, "/g/" + servlet, "%s-%d" % (case, i),
+                             headers=[("X-Ms", str(i * 10))])
+    threads = [threading.Thread(target=ask, args=(i,)) for i in range(150)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(PATIENCE)
+    time.sleep(1)       # those that are too late have answered
+    for i in range(150):
+        first = answers[i]
+        again = guarded(app, "/g/" + servlet, "%s-%d" % (case, i),
+                        headers=[("X-Ms", str(i * 10))])
+        if first.status == 201:
+            assert (first.body, again.replayed) == (b"made\n", True), again
+        else:
+            assert (first.status, again.code()) == (504, "outcome-unknown")
+        assert app.runs("%s-%d" % (case, i)) == 1 + (
+            servlet == "async-race-dispatch" and first.status == 201)
+    assert {a.status for a in answers.values()} == {201, 504}
+
+
 def test_without_async_in_its_mapping_no_wrong_answer_is_sent(app, case):
     """The container ends the response, and nobody has recorded it."""
     r = guarded(app, "/no-async/async-dispatch-now", case)

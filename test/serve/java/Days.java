@@ -381,6 +381,33 @@ public final class Days {
             }
             q.startAsync().dispatch();
         });
+        SERVLETS.put("async-race-dispatch", (q, r) -> {
+            AsyncContext later = q.startAsync();
+            long ms = Long.parseLong(q.getHeader("X-Ms"));
+            later.setTimeout(100);
+            new Thread(() -> {
+                sleep(ms);
+                try {
+                    later.dispatch("/g/ok");
+                } catch (IllegalStateException right) {
+                    count("refused");
+                }
+            }).start();
+        });
+        SERVLETS.put("async-race", (q, r) -> {
+            AsyncContext later = q.startAsync();
+            long ms = Long.parseLong(q.getHeader("X-Ms"));
+            later.setTimeout(100);
+            new Thread(() -> {
+                sleep(ms);
+                try {
+                    text((HttpServletResponse) later.getResponse(), 201, "made\n");
+                    later.complete();
+                } catch (IOException | RuntimeException right) {
+                    count("refused");
+                }
+            }).start();
+        });
         SERVLETS.put("async-after-time", (q, r) -> {
             AsyncContext later = q.startAsync();
             later.setTimeout(200);

@@ -15,7 +15,7 @@ import java.lang.System.Logger.Level;
 import java.util.List;
 import java.util.Locale;
 import java.util.Map;
-import java.util.concurrent.atomic.AtomicBoolean;
+import java.util.concurrent.locks.ReentrantLock;
 import java.util.function.Supplier;
 
 /**
@@ -28,7 +28,10 @@ final class Held extends HttpServletResponseWrapper {
     private final HttpServletResponse raw;
     private final List<List<String>> outer; // lines of filters that stand before
     private final ByteArrayOutputStream body = new ByteArrayOutputStream();
-    final AtomicBoolean told = new AtomicBoolean(); // the server is asked, or has said
+    // Who tells the server has it until the client has the answer: meanwhile the container may
+    // find that the time of an asynchronous answer is over, and must not end the response.
+    final ReentrantLock lock = new ReentrantLock();
+    volatile boolean told; // the server is asked, or has said
     private final Out out = new Out();
     Later later; // what the servlet answers on another thread
     private PrintWriter writer;
@@ -88,11 +91,17 @@ final class Held extends HttpServletResponseWrapper {
 
     /** It is recorded as not kept. */
     private void begin() throws IOException {
-        if (told.compareAndSet(false, true)) {
-            Answer a = ask(() -> x.end(status, lines(), null));
-            stream = a.own();
-            answer(a);
-            raw.flushBuffer();
+        lock.lock();
+        try {
+            if (!told) {
+                told = true;
+                Answer a = ask(() -> x.end(status, lines(), null));
+                stream = a.own();
+                answer(a);
+                raw.flushBuffer();
+            }
+        } finally {
+            lock.unlock();
         }
         if (!stream) {
             throw new IOException("once: another answer was sent");
@@ -102,7 +111,7 @@ final class Held extends HttpServletResponseWrapper {
     private void add(byte[] data, int from, int n) throws IOException {
         if (stream) {
             raw.getOutputStream().write(data, from, n);
-        } else if (told.get()) {
+        } else if (told) {
             throw new IOException("once: another answer was sent");
         } else if (!closed && n > 0) {
             boolean isFirst = body.size() == 0;
@@ -116,8 +125,14 @@ final class Held extends HttpServletResponseWrapper {
 
     /** The servlet has returned, or completed. */
     void finish() throws IOException {
-        if (told.compareAndSet(false, true)) {
-            answer(ask(() -> x.end(status, lines(), body.toByteArray())));
+        lock.lock();
+        try {
+            if (!told) {
+                told = true;
+                answer(ask(() -> x.end(status, lines(), body.toByteArray())));
+            }
+        } finally {
+            lock.unlock();
         }
     }
 
@@ -125,14 +140,20 @@ final class Held extends HttpServletResponseWrapper {
      *  does whose client has a head. */
     boolean broke(Throwable wrong, int code) throws IOException {
         x.log(Level.ERROR, "the servlet broke", wrong);
-        if (!told.compareAndSet(false, true)) {
-            return !stream;
+        lock.lock();
+        try {
+            if (told) {
+                return !stream;
+            }
+            told = true;
+            Answer a = ask(() -> x.broken(code));
+            if (a != null) {
+                answer(a);
+            }
+            return a != null;
+        } finally {
+            lock.unlock();
         }
-        Answer a = ask(() -> x.broken(code));
-        if (a != null) {
-            answer(a);
-        }
-        return a != null;
     }
 
     private void check() {
@@ -141,7 +162,7 @@ final class Held extends HttpServletResponseWrapper {
         }
     }
 
-    @Override public boolean isCommitted() { return closed || told.get(); }
+    @Override public boolean isCommitted() { return closed || told; }
 
     @Override public int getStatus() { return status; }
 

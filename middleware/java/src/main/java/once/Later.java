@@ -53,9 +53,14 @@ final class Later implements AsyncContext, AsyncListener {
     }
 
     private void broke(Throwable wrong, int code) throws IOException {
-        if (!ended && held.broke(wrong, code)) {
-            ended = true;
-            real.complete();
+        held.lock.lock(); // another thread may be completing it now
+        try {
+            if (!ended && held.broke(wrong, code)) {
+                ended = true;
+                real.complete();
+            }
+        } finally {
+            held.lock.unlock();
         }
     }
 
@@ -93,7 +98,8 @@ final class Later implements AsyncContext, AsyncListener {
     }
 
     @Override public void onComplete(AsyncEvent event) {
-        if (held.told.compareAndSet(false, true)) {
+        if (!held.told) {
+            held.told = true;
             held.x.log(Level.ERROR, "nobody saw the answer: is the filter mapped for ASYNC?",
                     null);
             held.ask(() -> held.x.broken(502));
@@ -101,8 +107,18 @@ final class Later implements AsyncContext, AsyncListener {
         fire(event, AsyncListener::onComplete);
     }
 
-    @Override public void complete() {
-        ended = true;
+    /** Either the servlet ends this, or a time-out does. */
+    private void end(Runnable how) {
+        held.lock.lock();
+        try {
+            ended = true;
+            how.run();
+        } finally {
+            held.lock.unlock();
+        }
+    }
+
+    private void tellAndComplete() {
         try {
             held.finish();
         } catch (IOException gone) {
@@ -112,19 +128,14 @@ final class Later implements AsyncContext, AsyncListener {
         }
     }
 
-    @Override public void dispatch() {
-        ended = true;
-        real.dispatch();
-    }
+    @Override public void complete() { end(this::tellAndComplete); }
 
-    @Override public void dispatch(String path) {
-        ended = true;
-        real.dispatch(path);
-    }
+    @Override public void dispatch() { end(real::dispatch); }
+
+    @Override public void dispatch(String path) { end(() -> real.dispatch(path)); }
 
     @Override public void dispatch(ServletContext context, String path) {
-        ended = true;
-        real.dispatch(context, path);
+        end(() -> real.dispatch(context, path));
     }
 
     @Override public void addListener(AsyncListener l) { addListener(l, null, null); }
