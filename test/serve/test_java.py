@@ -41,7 +41,7 @@ class App:
         self.folder = pathlib.Path(folder)
         self.words, self.port = [], 0
         own = where is None
-        where = where or "unix:%s/sock" % folder
+        at, where = where, "unix:%s/sock" % folder
         if bearer:
             (self.folder / "t").write_text("s" * 40 + "\n")
             (self.folder / "t").chmod(0o600)
@@ -51,8 +51,9 @@ class App:
         self.server = test_serve.Server(
             folder, "--define", "big=%s/big" % folder,
             *(["--token-file"] + self.words if bearer else []), where=where)
-        if own:
+        if own or at.startswith("unix:"):
             self.server.start()
+        where = at or where
         if bearer:
             where = "http://127.0.0.1:%d" % self.server.port
         command = served.program(pathlib.Path(BUILD), "java")
@@ -341,6 +342,13 @@ def test_a_forward_is_guarded_once(app, case):
     assert (plain.status, plain.body) == (200, b"a=[1]\nmore=[1]\n")
 
 
+def test_what_is_forwarded_may_be_guarded_alone(app, case):
+    for again in False, True:
+        r = guarded(app, "/plain/forward-in", case)
+        assert (r.status, r.body, r.replayed) == (201, b"made\n", again), r
+    assert app.runs(case) == 3       # the one that forwards, twice
+
+
 def not_kept(app, path, case, body):
     r = guarded(app, path, case)
     assert (r.status, r.body, r.truncated) == (200, body, False), r
@@ -458,6 +466,82 @@ def test_the_next_server_takes_the_end(app, case, number, servlet):
     assert (answers[0].status, answers[0].body) == (201, b"made\n")
     assert guarded(app, "/g/slow", case).replayed
     assert app.runs(case) == 1
+
+
+class Relay:
+    """Between the filter and its server. It loses the answers that it is told to."""
+
+    def __init__(self, folder):
+        self.inner, self.lose = "%s/sock" % folder, []
+        self.where = "unix:%s/relay" % folder
+        self.listener = socket.socket(socket.AF_UNIX)
+        self.listener.bind(self.where[5:])
+        self.listener.listen(100)
+        threading.Thread(target=self.accept, daemon=True).start()
+
+    def accept(self):
+        with contextlib.suppress(OSError):
+            while True:
+                conn, _ = self.listener.accept()
+                threading.Thread(target=self.carry, args=(conn,),
+                                 daemon=True).start()
+
+    def carry(self, conn):
+        with socket.socket(socket.AF_UNIX) as server, conn, \
+                contextlib.suppress(OSError):
+            server.connect(self.inner)
+            asked, answered = gateway.Reader(conn), gateway.Reader(server)
+            while (raw := asked.head()) is not None:
+                head = gateway.Head(raw)
+                server.sendall(raw + b"\r\n\r\n" + asked.body(head))
+                raw = answered.head()
+                data = raw + b"\r\n\r\n" + answered.body(gateway.Head(raw))
+                path = head.start.split()[1][4:]
+                if path in self.lose:
+                    self.lose.remove(path)
+                    conn.sendall(data[:len(data) // 2])
+                    conn.shutdown(socket.SHUT_RDWR)
+                    return
+                conn.sendall(data)
+
+    def close(self):
+        self.listener.shutdown(socket.SHUT_RDWR)
+        self.listener.close()
+
+
+@pytest.fixture(name="relayed", scope="module")
+def a_relayed_app(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("relayed")
+    relay = Relay(folder)
+    it = App(folder, where=relay.where)
+    it.relay = relay
+    yield it
+    it.close()
+    relay.close()
+
+
+@pytest.mark.parametrize("path", ["begin", "end", "broken", "call/begin",
+                                  "call/end"])
+@pytest.mark.parametrize("times", [1, 3])
+def test_an_answer_that_is_lost_is_asked_for_again(relayed, case, path, times):
+    relayed.relay.lose = [path] * times
+    if path == "broken":
+        is_unknown(relayed, "/g/throws", case, 502)
+    elif path.startswith("call"):
+        assert call(relayed, case) == (200, "paid " + case)
+        assert call(relayed, case) == (200, "paid " + case)
+        assert relayed.runs("work-" + case) == 1
+    else:
+        kept(relayed, "/g/ok", case, 201, b"made\n")
+    assert not relayed.relay.lose
+
+
+def test_a_begin_that_stays_without_an_answer_claims_nothing(relayed, case):
+    relayed.relay.lose = ["begin"] * 100
+    r = guarded(relayed, "/g/ok", case)
+    assert (r.status, r.code()) == (503, "store-unavailable")
+    relayed.relay.lose = []
+    kept(relayed, "/g/ok", case, 201, b"made\n")
 
 
 def test_without_a_server_nothing_runs(app, case):

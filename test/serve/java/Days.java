@@ -269,6 +269,8 @@ public final class Days {
             r.getOutputStream().print("outer ");
             q.getRequestDispatcher("/g/ok").include(q, r);
         });
+        SERVLETS.put("forward-in", (q, r) ->
+                q.getRequestDispatcher("/forwarded/ok").forward(q, r));
         SERVLETS.put("forward", (q, r) -> {
             r.getOutputStream().print("not sent");
             q.getRequestDispatcher("/g/parameters?more=1").forward(q, r);
@@ -552,6 +554,7 @@ public final class Days {
                 Map.of("max_request", "1k", "max_response", "10k"))), "/small/*", both);
         add(context, "wait", new Once(options(args[0], token).route(
                 Map.of("in_flight", "wait=20s"))), "/wait/*", both);
+        add(context, "forwarded", plain, "/forwarded/*", DispatcherType.FORWARD);
         add(context, "named", new Once(options(args[0], token).route("big")), "/named/*", both);
         add(context, "print", new Once(options(args[0], token).fingerprint(q -> "same")),
                 "/print/*", both);
