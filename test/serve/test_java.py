@@ -565,11 +565,14 @@ def test_repeats_that_wait_do_not_keep_the_end_from_its_connection(app, case):
 
 
 def test_scopes_are_apart_and_one_that_is_no_text_is_refused(app, case):
-    for user in "ann", "bob":
+    for user in "ann", "bob", "pair", "caf\xe9":
         r = guarded(app, "/g/ok", case, headers=[("X-User", user)])
         assert (r.status, r.replayed) == (201, False)
     r = guarded(app, "/g/ok", case, headers=[("X-User", "")])
     assert (r.status, r.code()) == (401, "scope-missing")
+    # Half of a pair, which UTF-8 has not: all such scopes would be "?".
+    r = guarded(app, "/g/ok", case, headers=[("X-User", "half")])
+    assert (r.status, app.runs(case)) == (500, 4)
 
 
 def test_a_fingerprint_that_is_computed_counts(app, case):

@@ -517,7 +517,10 @@ public final class Days {
 
     private static Once.Options options(String serve, String tokenFile) {
         return new Once.Options().serve(serve).tokenFile(tokenFile)
-                .scope(q -> q.getHeader("X-User") == null ? "ann" : q.getHeader("X-User"));
+                .scope(q -> q.getHeader("X-User") == null ? "ann"
+                        : q.getHeader("X-User").equals("half") ? "\ud800"
+                        : q.getHeader("X-User").equals("pair") ? "\ud83d\ude00"
+                        : q.getHeader("X-User"));
     }
 
     public static void main(String[] args) throws Exception {
