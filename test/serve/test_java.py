@@ -417,7 +417,7 @@ def test_a_time_out_and_an_answer_are_never_both(app, case, servlet):
 
     def ask(i):
         answers[i] = guarded(app, "/g/" + servlet, "%s-%d" % (case, i),
-                             headers=[("X-Ms", str(i * 10))])
+                             headers=[("X-Ms", str(i * 20))])
     threads = [threading.Thread(target=ask, args=(i,)) for i in range(150)]
     for thread in threads:
         thread.start()
@@ -427,7 +427,7 @@ def test_a_time_out_and_an_answer_are_never_both(app, case, servlet):
     for i in range(150):
         first = answers[i]
         again = guarded(app, "/g/" + servlet, "%s-%d" % (case, i),
-                        headers=[("X-Ms", str(i * 10))])
+                        headers=[("X-Ms", str(i * 20))])
         if first.status == 201:
             assert (first.body, again.replayed) == (b"made\n", True), again
         else:
@@ -451,16 +451,15 @@ def test_without_async_in_its_mapping_no_wrong_answer_is_sent(app, case):
 
 
 @pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGTERM])
-@pytest.mark.parametrize("servlet", ["slow", "ok"])
-def test_the_next_server_takes_the_end(app, case, number, servlet):
+@pytest.mark.parametrize("away_s", [0, 2])
+def test_the_next_server_takes_the_end(app, case, number, away_s):
     answers = []
     thread = threading.Thread(target=lambda: answers.append(
         guarded(app, "/g/slow", case)))
     thread.start()
     eventually(lambda: app.runs(case) == 1)
     app.server.end(number)
-    if servlet == "slow":       # the server is away when the servlet ends
-        time.sleep(2)
+    time.sleep(away_s)          # 2: it is away when the servlet ends
     app.server.start()
     thread.join(PATIENCE)
     assert (answers[0].status, answers[0].body) == (201, b"made\n")
@@ -573,6 +572,15 @@ def test_scopes_are_apart_and_one_that_is_no_text_is_refused(app, case):
     # Half of a pair, which UTF-8 has not: all such scopes would be "?".
     r = guarded(app, "/g/ok", case, headers=[("X-User", "half")])
     assert (r.status, app.runs(case)) == (500, 4)
+
+
+def test_a_repeat_may_come_to_a_service_in_another_language(app, case):
+    kept(app, "/g/ok?a=%C3%A4&b", case, 201, b"made\n", body=b"x")
+    with test_serve.Client(app.server) as c:
+        test_serve.is_replay(test_serve.begin(
+            c, "key-" + case, target="/g/ok?a=%C3%A4&b", body=b"x"))
+        test_serve.is_problem(test_serve.begin(
+            c, "key-" + case, target="/g/ok?a=%C3%A4", body=b"x"), "key-reused")
 
 
 def test_a_fingerprint_that_is_computed_counts(app, case):

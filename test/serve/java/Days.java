@@ -414,7 +414,7 @@ public final class Days {
             AsyncContext later = q.startAsync();
             later.setTimeout(200);
             new Thread(() -> {
-                sleep(1500);
+                sleep(3000);
                 try {
                     text((HttpServletResponse) later.getResponse(), 201, "too late\n");
                     later.complete();
