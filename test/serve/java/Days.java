@@ -314,7 +314,9 @@ public final class Days {
 
             @Override public void onError(AsyncEvent e) { }
 
-            @Override public void onStartAsync(AsyncEvent e) { e.getAsyncContext().addListener(this); }
+            @Override public void onStartAsync(AsyncEvent e) {
+                e.getAsyncContext().addListener(this);
+            }
 
             @Override public void onComplete(AsyncEvent e) { count("completed"); }
         };

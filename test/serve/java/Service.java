@@ -60,8 +60,8 @@ import org.apache.tomcat.util.json.JSONParser;
  * scenario's upstream and answers with what comes back, byte for byte.
  */
 public final class Service {
-    private static final Set<String> NOT_FORWARDED = Set.of("connection", "content-length", "expect",
-            "keep-alive", "te", "trailer", "transfer-encoding", "upgrade");
+    private static final Set<String> NOT_FORWARDED = Set.of("connection", "content-length",
+            "expect", "keep-alive", "te", "trailer", "transfer-encoding", "upgrade");
     private static final Pattern FIRST_LINE = Pattern.compile("HTTP/1\\.[01] ([2-5]\\d\\d)( .*)?");
     private static final Pattern VARIABLE = Pattern.compile("\\$(\\w+)");
 
@@ -69,7 +69,8 @@ public final class Service {
 
     private static synchronized void log(String text) {
         try {
-            Files.writeString(errors, text + "\n", StandardOpenOption.CREATE, StandardOpenOption.APPEND);
+            Files.writeString(errors, text + "\n", StandardOpenOption.CREATE,
+                    StandardOpenOption.APPEND);
         } catch (IOException wrong) {
             throw new IllegalStateException(wrong);
         }
@@ -79,9 +80,10 @@ public final class Service {
     private static final class Log implements System.Logger {
         @Override public String getName() { return "once"; }
 
-        @Override public boolean isLoggable(Level level) { return level.compareTo(Level.INFO) >= 0; }
+        @Override public boolean isLoggable(Level level) { return true; }
 
-        @Override public void log(Level level, ResourceBundle bundle, String text, Throwable wrong) {
+        @Override public void log(Level level, ResourceBundle bundle, String text,
+                Throwable wrong) {
             Service.log(text + (wrong == null ? "" : ": " + wrong));
         }
 
@@ -159,7 +161,8 @@ public final class Service {
         return out.toByteArray();
     }
 
-    private static void ask(OutputStream out, HttpServletRequest q, byte[] body) throws IOException {
+    private static void ask(OutputStream out, HttpServletRequest q, byte[] body)
+            throws IOException {
         String query = q.getQueryString();
         StringBuilder text = new StringBuilder(q.getMethod() + " " + q.getRequestURI()
                 + (query == null ? "" : "?" + query) + " HTTP/1.1\r\nConnection: close\r\n"
@@ -224,7 +227,7 @@ public final class Service {
         private final List<?> origin;
         private final int timeoutMs;
 
-        Location(Map<?, ?> conf, String socket, FilterChain next) {
+        Location(Map<?, ?> conf, String socket) {
             path = (String) conf.get("path");
             users = (String) conf.get("users");
             denied = (boolean) conf.get("denied");
@@ -410,7 +413,7 @@ public final class Service {
         Map<?, ?> top = (Map<?, ?>) conf.get("top");
         errors = Path.of((String) top.get("error_log"));
         List<Location> locations = ((List<?>) conf.get("locations")).stream()
-                .map(l -> new Location((Map<?, ?>) l, args[2], null)).toList();
+                .map(l -> new Location((Map<?, ?>) l, args[2])).toList();
         Tomcat tomcat = tomcat(args[0], (String) top.get("listen"), new Router(locations),
                 Files.createTempDirectory(errors.getParent(), "tomcat").toFile());
         CountDownLatch over = new CountDownLatch(1);
