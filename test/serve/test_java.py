@@ -143,6 +143,7 @@ FORMS = {
     "malformed": (b"a=%zz&b=1&=3&&c&d=%C3", "", FORM[1]),
     "latin": (b"a=%E4&b=\xe4", "", FORM[1] + ";charset=iso-8859-1"),
     "utf8_bytes": ("a=\u00e4".encode(), "", FORM[1] + ";charset=utf-8"),
+    "of_one_name": (b"a=&" * 900, "", FORM[1]),
     "of_no_form": (b"a=1", "?q=1", "text/plain"),
     "empty": (b"", "?q=1", FORM[1]),
 }
@@ -204,6 +205,20 @@ def test_parts_are_those_of_the_container(app, case):
     for key in "key-" + case, None:
         got = app.send("/g/parts?q=1", key=key, **what)
         assert (got.status, got.body) == (200, wanted.body)
+
+
+def test_a_form_has_a_bounded_number_of_pieces(app, case):
+    """A megabyte of them would be a hundred in memory."""
+    part = PARTS[:PARTS.index(b"--b", 3)]
+    for kind, body in ((FORM[1], b"a&" * 10001),
+                       ("multipart/form-data; boundary=b",
+                        part * 10001 + b"--b--\r\n")):
+        r = app.send("/g/parameters", body=body,
+                     headers=[("Content-Type", kind)])
+        assert r.status == 500, r
+    assert app.send("/g/parameters", body=b"a&" * 9999,
+                    headers=[FORM]).status == 200
+    assert "too many parameters" in app.log() and "too many parts" in app.log()
 
 
 def test_a_body_that_was_read_before_is_refused(app, case):

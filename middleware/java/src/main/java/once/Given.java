@@ -21,7 +21,7 @@ import java.io.InputStreamReader;
 import java.net.URLDecoder;
 import java.nio.charset.Charset;
 import java.nio.charset.StandardCharsets;
-import java.util.Arrays;
+import java.util.ArrayList;
 import java.util.Collection;
 import java.util.Collections;
 import java.util.Enumeration;
@@ -36,6 +36,7 @@ import java.util.TreeMap;
  * response that is held.
  */
 final class Given extends HttpServletRequestWrapper {
+    static final int PIECES_MAX = 10_000; // parameters of a form, or its parts
     private final byte[] body;
     private final ServletInputStream rest; // of a body that is too long to be guarded, or null
     private final ServletResponse response;
@@ -127,21 +128,23 @@ final class Given extends HttpServletRequestWrapper {
 
     @Override public Map<String, String[]> getParameterMap() {
         if (parameters == null) {
-            Map<String, String[]> all = new LinkedHashMap<>(super.getParameterMap());
+            Map<String, List<String>> all = new LinkedHashMap<>();
+            super.getParameterMap().forEach(
+                    (name, values) -> all.put(name, new ArrayList<>(List.of(values))));
             if (getMethod().equals("POST") && is("application/x-www-form-urlencoded")) {
                 checkForm();
                 addForm(all);
             } else if (getMethod().equals("POST") && is("multipart/form-data")) {
                 for (Piece p : pieces()) {
                     if (p.getSubmittedFileName() == null) {
-                        all.merge(p.getName(), new String[] {p.text()},
-                                Given::joined);
+                        add(all, p.getName(), p.text());
                     }
                 }
             }
-            parameters = Collections.unmodifiableMap(all);
+            parameters = new LinkedHashMap<>();
+            all.forEach((name, list) -> parameters.put(name, list.toArray(new String[0])));
         }
-        return parameters;
+        return Collections.unmodifiableMap(parameters);
     }
 
     private Charset charset() {
@@ -151,20 +154,27 @@ final class Given extends HttpServletRequestWrapper {
                 : isOld ? StandardCharsets.ISO_8859_1 : StandardCharsets.UTF_8;
     }
 
-    private void addForm(Map<String, String[]> all) {
+    private void addForm(Map<String, List<String>> all) {
         Charset charset = charset();
-        for (String pair : new String(body, StandardCharsets.ISO_8859_1).split("&")) {
+        String[] pairs = new String(body, StandardCharsets.ISO_8859_1).split("&", PIECES_MAX + 1);
+        if (pairs.length > PIECES_MAX) {
+            throw new IllegalStateException("once: the form has too many parameters");
+        }
+        for (String pair : pairs) {
             String[] two = pair.split("=", 2);
-            if (two[0].isEmpty()) {
-                continue;
-            }
             try {
-                all.merge(decode(two[0], charset), new String[] {
-                    two.length < 2 ? "" : decode(two[1], charset)}, Given::joined);
+                if (!two[0].isEmpty()) {
+                    add(all, decode(two[0], charset),
+                            two.length < 2 ? "" : decode(two[1], charset));
+                }
             } catch (IllegalArgumentException malformed) {
                 continue; // as containers do
             }
         }
+    }
+
+    private static void add(Map<String, List<String>> all, String name, String value) {
+        all.computeIfAbsent(name, n -> new ArrayList<>()).add(value);
     }
 
     private static String decode(String text, Charset charset) {
@@ -174,12 +184,6 @@ final class Given extends HttpServletRequestWrapper {
     /** Bytes that are not escaped are of that charset, too. */
     static String inCharset(String bytes, Charset charset) {
         return new String(bytes.getBytes(StandardCharsets.ISO_8859_1), charset);
-    }
-
-    private static String[] joined(String[] a, String[] b) {
-        String[] out = Arrays.copyOf(a, a.length + b.length);
-        System.arraycopy(b, 0, out, a.length, b.length);
-        return out;
     }
 
     @Override public String[] getParameterValues(String name) {

@@ -52,8 +52,14 @@ final class Piece implements Part {
                 throw new IllegalStateException("once: a part is not whole");
             }
             // Without data the mark stands right after the lines of the part.
-            pieces.add(new Piece(text.substring(head, data).split("\r\n"),
-                    text.substring(Math.min(data + 4, at), at), charset));
+            Piece piece = new Piece(text.substring(head, data).split("\r\n"),
+                    text.substring(Math.min(data + 4, at), at), charset);
+            if (piece.getName() != null) {
+                pieces.add(piece);
+            }
+            if (pieces.size() > Given.PIECES_MAX) {
+                throw new IllegalStateException("once: the form has too many parts");
+            }
         }
         return pieces;
     }
