@@ -408,6 +408,16 @@ def test_what_breaks_in_a_later_dispatch_is_unknown(app, case):
     assert guarded(app, "/g/async-dispatch-throws", case).status == 409
 
 
+@pytest.mark.parametrize("servlet, status", [
+    ("ok", 201), ("async", 201), ("throws", 500), ("async-silent", 500)])
+def test_a_dry_run_answers_and_breaks_as_without_once(app, case, servlet,
+                                                      status):
+    for _ in range(2):
+        r = guarded(app, "/dry/" + servlet, case)
+        assert (r.status, r.replayed, r.code()) == (status, False, None), r
+    assert app.runs(case) == 2
+
+
 @pytest.mark.parametrize("servlet, status, body", [
     ("async-complete-late", 503, b"later\n"), ("async-dispatch-late", 201,
                                                b"made\n")])

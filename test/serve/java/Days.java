@@ -557,6 +557,8 @@ public final class Days {
         add(context, "no-async", plain, "/no-async/*", DispatcherType.REQUEST);
         add(context, "small", new Once(options(args[0], token).route(
                 Map.of("max_request", "1k", "max_response", "10k"))), "/small/*", both);
+        add(context, "dry", new Once(options(args[0], token).route(Map.of("dry_run", true))),
+                "/dry/*", both);
         add(context, "wait", new Once(options(args[0], token).route(
                 Map.of("in_flight", "wait=20s"))), "/wait/*", both);
         add(context, "forwarded", plain, "/forwarded/*", DispatcherType.FORWARD);

@@ -149,6 +149,8 @@ final class Held extends HttpServletResponseWrapper {
             Answer a = ask(() -> x.broken(code));
             if (a != null) {
                 answer(a);
+            } else {
+                raw.setStatus(status);
             }
             return a != null;
         } finally {
