@@ -58,9 +58,22 @@ NODE = {
         "Node runs the handlers of pipelined requests side by side",
 }
 
+TOMCAT = {
+    "test_connections.py::test_the_connection_goes_on_after(*-%s]" % what:
+        "Tomcat ends a connection after 400, 500 and 503"
+    for what in ("a_replayed_failure", "key_missing", "key_invalid",
+                 "key_invalid_with_a_large_body",
+                 "key_invalid_with_a_chunked_body", "store_unavailable")}
+TOMCAT["test_connections.py::test_many_answers_of_every_kind_on_one_conn*"] = \
+    "the same"
+TOMCAT["test_replay.py::test_a_response_header_is_kept*Content-Type]"] = \
+    "Tomcat writes a charset in its own way"
+
 LISTS = {"python": (EVERY, GUNICORN), "asgi": (EVERY, UVICORN),
          "node": (EVERY, NODE, STRICT), "express": (EVERY, NODE, STRICT),
-         "go": (EVERY, STRICT), "lua": (EVERY,)}
+         "go": (EVERY, STRICT), "lua": (EVERY,), "java": (EVERY, STRICT, TOMCAT),
+         "java-async": (EVERY, STRICT, TOMCAT),
+         "java-dispatch": (EVERY, STRICT, TOMCAT)}
 
 
 def why_not(target, nodeid):

@@ -8,6 +8,7 @@ import json
 import os
 import pathlib
 import re
+import shutil
 import signal
 import socket
 import subprocess
@@ -25,7 +26,7 @@ SERVICES = {
 }
 
 
-LANGUAGES = set(SERVICES) | {"go"}
+LANGUAGES = set(SERVICES) | {"go", "java"}
 
 
 def go_service(build):
@@ -84,6 +85,39 @@ def ask_route(folder, location):
     return [told["text"]] if "error" in told else []
 
 
+JARS = ["/usr/share/java/tomcat10-embed-core.jar",
+        "/usr/share/java/tomcat10-annotations-api.jar"]
+
+
+def java_service(build, how):
+    """The same; a folder of classes."""
+    classes = build / "test" / "java-service"
+    sources = [*(ROOT / "middleware/java").rglob("*.java"),
+               *(ROOT / "test/serve/java").glob("*.java")]
+    newest = max(f.stat().st_mtime for f in sources)
+    if not classes.exists() or classes.stat().st_mtime < newest:
+        made = classes.with_suffix(".%d" % os.getpid())
+        # It would warn of sun.misc.Signal, and there is no other.
+        subprocess.run(["javac", "-nowarn", "-XDignore.symbol.file", "-d", made,
+                        "-cp", ":".join(JARS), *sources], check=True)
+        if classes.exists():
+            classes.rename("%s.old" % made)
+            shutil.rmtree("%s.old" % made)
+        made.rename(classes)
+    # It starts sooner so.
+    return ["java", "-Xshare:auto", "-XX:TieredStopAtLevel=1",
+            "-XX:+UseSerialGC", "-Xmx512m", "-cp",
+            ":".join([str(classes), *JARS]), "Service", how]
+
+
+def program(build, language):
+    if language == "go":
+        return go_service(build)
+    if language.startswith("java"):
+        return java_service(build, language)
+    return SERVICES[language]
+
+
 def target(base, eventually, build, language):
     """The class for a site: a guarded server whose program is another one."""
 
@@ -99,13 +133,11 @@ def target(base, eventually, build, language):
                     yield words[1], words[2]
 
         def command(self, *more):
-            program = go_service(build) if language == "go" else \
-                SERVICES[language]
-            if language == "go":
+            if language == "go" or language.startswith("java"):
                 (self.folder / "routes.json").write_text(
                     routes.as_json(self.folder / "routes"))
-            return program + list(more) + [str(self.folder / "routes"),
-                                           str(self.folder / "s")]
+            return program(build, language) + list(more) + [
+                str(self.folder / "routes"), str(self.folder / "s")]
 
         def serve(self):
             """One server for each store. A restart leaves none behind."""
@@ -205,11 +237,13 @@ def target(base, eventually, build, language):
 
         def kill(self, number, pid=None):
             """For servers in Python gracefully is SIGTERM, and at once is
-            SIGQUIT."""
+            SIGQUIT. Of Java SIGQUIT asks for a list of its threads."""
             other = {signal.SIGQUIT: signal.SIGTERM,
                      signal.SIGTERM: signal.SIGQUIT}
             if language in ("python", "asgi"):
                 number = other.get(number, number)
+            elif language.startswith("java") and number == signal.SIGQUIT:
+                number = signal.SIGINT
             super().kill(number, pid)
 
         def close(self):

@@ -1,0 +1,124 @@
+// SPDX-License-Identifier: Apache-2.0
+package once;
+
+import java.lang.System.Logger.Level;
+import java.util.HashMap;
+import java.util.List;
+import java.util.Map;
+import java.util.concurrent.Callable;
+
+/**
+ * Functions in place of requests, by `once serve`: each runs at most once for a group and a key,
+ * and every repeat gets its result.
+ *
+ * <pre>
+ * Calls once = new Calls(new Once.Options().serve("unix:/run/once/serve.sock"));
+ * byte[] receipt = once.call("charge", "order-42", "12.50", () -> charge());
+ * </pre>
+ *
+ * It refuses to give a result before the server has said that it is durable.
+ */
+public final class Calls {
+    private static final long LEASE_MS = 30_000; // of a call that gives none
+    private final Server server;
+
+    /** Thrown by the work of a call that has done nothing: the key is free. */
+    public static class NotApplied extends RuntimeException {
+        private static final long serialVersionUID = 1;
+
+        public NotApplied(String text, Throwable cause) { super(text, cause); }
+    }
+
+    /** A call has no result to give. */
+    public static final class NoResult extends Exception {
+        private static final long serialVersionUID = 1;
+        /** in-flight, mismatch, indeterminate, unstored and failure as the server says them;
+         *  unavailable: nothing was done. */
+        public final String state;
+        /** Of in-flight: when to ask again. */
+        public final long retryAfterMs;
+        /** Of a failure that a program in another language has recorded: code and result. */
+        public final int code;
+        public final byte[] body;
+
+        private NoResult(String state, Server.Told told) {
+            super("once: " + state);
+            this.state = state;
+            retryAfterMs = told == null ? 0 : told.number("retry_after_ms");
+            code = told == null ? 0 : (int) told.number("code");
+            body = told == null ? Answer.NONE : told.body();
+        }
+    }
+
+    /** Of the options only where the server is, and the log. */
+    public Calls(Once.Options o) { server = new Server(o); }
+
+    /** See the other. */
+    public byte[] call(String group, String key, String fingerprint, Callable<byte[]> work)
+            throws Exception {
+        return call(group, key, fingerprint, Map.of(), work);
+    }
+
+    /** `more` has members of the protocol: wait_ms, run_ms, lease_ms, keep_ms, label. What the
+     *  work throws is thrown on, and what it did is not known from then on, unless it is
+     *  NotApplied: then the key is free. */
+    public byte[] call(String group, String key, String fingerprint, Map<String, ?> more,
+            Callable<byte[]> work) throws Exception {
+        Map<String, Object> what = new HashMap<>(more);
+        String id = Server.newId();
+        what.putAll(Map.of("id", id, "group", group, "key", key, "fingerprint", fingerprint));
+        Server.Told told = server.repeat("call/begin", what, Answer.NONE, Once.BEGIN_MS);
+        if (told == null) {
+            server.abandon(id);
+        }
+        if (told == null || !told.does("run")) {
+            return result(told);
+        }
+        what.keySet().retainAll(List.of("lease_ms", "keep_ms"));
+        what.put("token", told.text("token"));
+        byte[] result;
+        try {
+            byte[] given = work.call();
+            result = given == null ? Answer.NONE : given; // as each repeat gets it
+        } catch (NotApplied nothing) {
+            tell("abandon", what, Answer.NONE);
+            throw nothing;
+        } catch (Throwable wrong) {
+            tell("broken", what, Answer.NONE);
+            throw wrong;
+        }
+        what.put("kind", "success");
+        told = tell("call/end", what, result);
+        if (told != null && told.code() == 422) { // it cannot be carried
+            tell("broken", what, Answer.NONE);
+        }
+        if (told == null || told.code() != 200) {
+            throw new NoResult("indeterminate", null);
+        }
+        return told.does("none") ? result : result(told);
+    }
+
+    private Server.Told tell(String path, Map<String, Object> what, byte[] body) {
+        Object lease = what.get("lease_ms");
+        Server.Told told = server.repeat(path, what, body,
+                lease == null ? LEASE_MS : ((Number) lease).longValue());
+        if (told == null || told.code() != 200) {
+            server.log.log(Level.ERROR, "once: " + path + ": "
+                    + (told == null ? "no answer" : told.text("text")));
+        }
+        return told;
+    }
+
+    private static byte[] result(Server.Told told) throws NoResult {
+        if (told != null && told.code() == 422) {
+            throw new IllegalArgumentException(told.text("text"));
+        } else if (told == null || told.code() != 200) {
+            throw new NoResult("unavailable", null);
+        } else if (!told.does("replay")) {
+            throw new NoResult(told.text("do"), told);
+        } else if (!"success".equals(told.text("kind"))) {
+            throw new NoResult("failure", told);
+        }
+        return told.body();
+    }
+}
