@@ -237,11 +237,15 @@ public final class Service {
         }
 
         private static Filter guard(Map<?, ?> conf, String socket) {
-            @SuppressWarnings("unchecked")
-            Map<String, ?> route = (Map<String, ?>) conf.get("route");
-            Once.Options o = new Once.Options().route(route).log(new Log())
-                    .serve("unix:" + socket + "." + conf.get("store"))
-                    .bypass("bypass".equals(route.get("store_failure")));
+            Once.Options o = new Once.Options().log(new Log())
+                    .serve("unix:" + socket + "." + conf.get("store"));
+            if (conf.get("route") instanceof Map<?, ?> given) {
+                @SuppressWarnings("unchecked")
+                Map<String, ?> route = (Map<String, ?>) given;
+                o.route(route).bypass("bypass".equals(route.get("store_failure")));
+            } else {
+                o.route((String) conf.get("route"));
+            }
             if (conf.get("scope") != null) {
                 o.scope(expand((String) conf.get("scope")));
             }

@@ -22,8 +22,6 @@ import java.util.Locale;
 import java.util.Map;
 import java.util.Set;
 import java.util.function.Function;
-import java.util.regex.Matcher;
-import java.util.regex.Pattern;
 
 /**
  * Keeps the contract of Idempotency-Key for Java services, by `once serve`.
@@ -48,7 +46,7 @@ public final class Once implements Filter {
     private final Map<String, Function<HttpServletRequest, String>> computed;
     private final Object route;
     private final boolean bypass;
-    private final int most;
+    private volatile int most; // 0: not known yet
     private final String asked = HELD + "@" + Integer.toHexString(System.identityHashCode(this));
 
     /** Where the server is, and what a request means. The members are named as the directives. */
@@ -136,7 +134,6 @@ public final class Once implements Filter {
         computed = Map.copyOf(o.computed);
         route = o.route instanceof Map<?, ?> members ? Map.copyOf(members) : o.route;
         bypass = o.bypass;
-        most = given.containsKey("max_request") ? size(given.get("max_request")) : BODY_MAX;
     }
 
     @Override public void destroy() { server.closeIdle(); }
@@ -158,8 +155,22 @@ public final class Once implements Filter {
         }
     }
 
+    /** How much of a body is read: the server knows its routes. */
+    private int limit() {
+        if (most == 0) {
+            Server.Told told = server.repeat("route", new HashMap<>(Map.of("route", route)),
+                    Answer.NONE, 0);
+            if (told == null || told.code() != 200) {
+                return BODY_MAX;
+            }
+            most = (int) told.number("max_request");
+        }
+        return most;
+    }
+
     private void guard(HttpServletRequest q, HttpServletResponse r, FilterChain chain)
             throws IOException, ServletException {
+        int most = limit();
         ServletInputStream in = q.getInputStream();
         boolean taken = q.getHeader("Transfer-Encoding") != null && in.isFinished();
         byte[] body = in.readNBytes(most + 1); // one more than is allowed is a 413
@@ -191,7 +202,7 @@ public final class Once implements Filter {
             Answer.of(told).send(r);
         } else if (told == null || told.code() == 401) {
             Answer.UNAVAILABLE.send(r);
-        } else { // a wrong program; or a route with a name takes more than was read
+        } else { // a wrong program; or its route takes more since a restart
             server.log.log(Level.ERROR, "once: begin: " + (rest != null
                     ? "the body is longer than this filter takes" : told.text("text")));
             Answer.WRONG.send(r);
@@ -238,16 +249,5 @@ public final class Once implements Filter {
         if (!held.later.started && !q.isAsyncStarted()) {
             held.finish();
         }
-    }
-
-    /** Of the directives: 1048576, "1024k", "1m". */
-    private static int size(Object value) {
-        Matcher m = Pattern.compile("(\\d+)([kmg]?)").matcher(
-                String.valueOf(value).toLowerCase(Locale.ROOT));
-        if (!m.matches()) {
-            throw new IllegalArgumentException("max_request is no size");
-        }
-        return (int) Math.min(Integer.MAX_VALUE - 16L, // the most of an array
-                Long.parseLong(m.group(1)) << List.of("", "k", "m", "g").indexOf(m.group(2)) * 10);
     }
 }

@@ -33,7 +33,7 @@ import java.util.regex.Pattern;
  */
 final class Server {
     private static final long WAIT_MS = 620_000; // how long an answer may take: in_flight has 600 s
-    private static final int IDLE_MAX = 16; // connections without work; others have no bound
+    private static final int IDLE_MAX = 64; // connections without work; others have no bound
     private static final int HEADER_MAX = 8192; // of an answer, without its message
     private static final int PART = 1 << 16;
     private static final SecureRandom RANDOM = new SecureRandom();
@@ -181,10 +181,11 @@ final class Server {
                 Arrays.copyOfRange(data, feed + 1, data.length));
     }
 
-    /** Every call may be repeated. Null: the server is away. An interrupt is kept for later,
+    /** Every call may be repeated. Null: the server is away, for so long since that was seen. An
+     *  interrupt is kept for later,
      *  since it would close the connection of this call and of the next. */
     Told repeat(String path, Map<String, Object> what, byte[] body, long ms) {
-        long until = System.nanoTime() + TimeUnit.MILLISECONDS.toNanos(ms);
+        long until = 0;
         boolean interrupted = false;
         try {
             for (long pause = 50;; pause = Math.min(2 * pause, 1000)) {
@@ -198,6 +199,8 @@ final class Server {
                     log.log(Level.WARNING, "once: " + path + ": " + wrong);
                 }
                 interrupted |= Thread.interrupted();
+                until = until != 0 ? until
+                        : System.nanoTime() + TimeUnit.MILLISECONDS.toNanos(ms);
                 if (System.nanoTime() + TimeUnit.MILLISECONDS.toNanos(pause) - until > 0) {
                     return null;
                 }
