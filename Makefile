@@ -42,6 +42,7 @@ help:
 	@echo 'make fuzz       each fuzz target for TIME seconds [600]'
 	@echo 'make config-fuzz  drawn configurations of nginx, judged; SEEDS=5000'
 	@echo 'make kills-serve  services and their servers, killed; KILLS=1000'
+	@echo 'make languages  the scenarios for Express, Go, Java and Lua, too'
 	@echo 'make operator-fuzz  drawn days of operators, judged; DAYS=2000 (root)'
 	@echo 'make drivers    messages by each driver of PostgreSQL: Java, Go, node'
 	@echo 'make coverage   branches of src/calls/core and src/calls/http that tests take'
@@ -186,6 +187,19 @@ kills-serve: all
 	@for language in $(LANGUAGES); do \
 		ONCE_BUILD=$(abspath $(BUILD)) ONCE_TARGET=$$language ONCE_KILLS=$(KILLS) \
 		$(PYTHON) -m pytest -q -s test/serve/test_kills.py || exit 1; done
+
+# `make test` has Python and Node. These need a Java, a Go and nginx's Lua.
+OTHERS ?= express go java java-async lua
+.PHONY: languages
+languages: SET = drivers
+languages: packages all
+	@for language in $(OTHERS); do echo "== $$language"; \
+		ONCE_BUILD=$(abspath $(BUILD)) ONCE_TARGET=$$language $(PYTHON) -m pytest \
+		-q -n 3 --dist loadfile -k 'not memory' test/gateway || exit 1; done
+	@cd test/serve/go && ONCE_BUILD=$(abspath $(BUILD)) GOFLAGS=-mod=mod \
+		GOPROXY=off go test ./...
+	@ONCE_BUILD=$(abspath $(BUILD)) $(PYTHON) -m pytest -q test/serve \
+		test/examples/test_languages.py
 
 SEEDS ?= 200000
 
