@@ -66,5 +66,5 @@ def test_nothing_listens(tmp_path):
     del tmp_path
     done = subprocess.run([SERVE, "--check", "http://127.0.0.1:1/"], text=True,
                           capture_output=True, check=False, timeout=PATIENCE)
-    assert "no whole answer came" in done.stdout
+    assert "none came" in done.stdout
     assert "0 of 18" in done.stdout and done.returncode == 3
