@@ -41,6 +41,9 @@ class App:
     def __init__(self, folder, bearer=False, where=None):
         self.folder = pathlib.Path(folder)
         self.words, self.port = [], 0
+        # First: what does not compile leaves no server behind.
+        command = served.program(pathlib.Path(BUILD), "java")
+        command = command[:command.index("Service")]
         own = where is None
         at, where = where, "unix:%s/sock" % folder
         if bearer:
@@ -57,8 +60,6 @@ class App:
         where = at or where
         if bearer:
             where = "http://127.0.0.1:%d" % self.server.port
-        command = served.program(pathlib.Path(BUILD), "java")
-        command = command[:command.index("Service")]
         with open(self.folder / "app.log", "ab") as log:
             # pylint: disable=consider-using-with
             self.process = subprocess.Popen(
