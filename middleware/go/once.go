@@ -459,12 +459,13 @@ func (h *writer) finish() {
 	send(h.w, h.x.end(h.status, h.lines(), h.body.Bytes(), false))
 }
 
+// Lines that a handler around this one has set stay, unless the answer has its own.
 func start(w http.ResponseWriter, a answer) {
 	header := w.Header()
-	for name := range header {
-		delete(header, name)
-	}
 	header["Content-Type"] = nil // none is guessed
+	for _, line := range a.lines {
+		header.Del(octets(line[0]))
+	}
 	for _, line := range a.lines {
 		name := octets(line[0])
 		header[name] = append(header[name], octets(line[1]))

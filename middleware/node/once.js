@@ -31,6 +31,7 @@ const INTERNAL = new Set(["idempotency-attempt", "idempotency-outcome",
   "idempotency-status", "idempotent-replayed"]);
 
 const HELD = Symbol("once"); // of a request: its answer that is held
+const OUTER = Symbol("once.outer");
 
 const NONE = Buffer.alloc(0);
 
@@ -256,7 +257,7 @@ class Held {
     const lines = this.raw ? [...this.raw] : [];
     const set = new Set(lines.map(([name]) => name.toLowerCase()));
     for (const name of this.res.getRawHeaderNames()) {
-      if (set.has(name.toLowerCase())) continue;
+      if (set.has(name.toLowerCase()) || isOuter(this.res, name)) continue;
       for (const value of [].concat(this.res.getHeader(name))) {
         lines.push([name, String(value)]);
       }
@@ -399,9 +400,17 @@ class Held {
   }
 }
 
+/** Set by what stands before once(), for this client: sent, and not recorded. */
+function isOuter(res, name) {
+  const was = (res[OUTER] || {})[name.toLowerCase()];
+  return was !== undefined && String(was) === String(res.getHeader(name));
+}
+
 /** By setHeader(): what has wrapped writeHead() often does not take lines. */
 function sendHead(res, answer, own, size) {
-  for (const name of res.getHeaderNames()) res.removeHeader(name);
+  for (const name of res.getHeaderNames()) {
+    if (!isOuter(res, name)) res.removeHeader(name);
+  }
   const lines = new Map();
   for (const [name, value] of answer.headers) {
     const lower = name.toLowerCase();
@@ -501,6 +510,7 @@ function once(options) {
   }
 
   async function guarded(req, res, next) {
+    res[OUTER] = { ...res.getHeaders() };
     if (isTaken(req) && !options.fingerprint) {
       throw new Error("the body was read before: once() stands before body parsers");
     }

@@ -112,6 +112,27 @@ test("a route with a name takes what the server says", async () => {
   assert.equal(got.body, String(3 * MIB));
 });
 
+test("what stands before once() sets lines for its client alone", async () => {
+  const inner = once.handler(OPTIONS, (req, res) => {
+    res.setHeader("X-Own", "1");
+    res.setHeader("X-Both", "inner");
+    res.end("x");
+  });
+  const port = await listen((req, res) => {
+    res.setHeader("X-Outer", req.headers.origin);
+    res.setHeader("X-Both", "outer");
+    inner(req, res);
+  });
+  const headers = keyed();
+  for (const origin of ["a", "b"]) {
+    const got = await post(port, { ...headers, Origin: origin }, "x");
+    const line = name => got.lines.filter((_, i) => i % 2 === 1 &&
+      got.lines[i - 1].toLowerCase() === name).join();
+    assert.deepEqual(["x-outer", "x-both", "x-own"].map(line),
+      [origin, "inner", "1"]);
+  }
+});
+
 test("a connection goes on after a 413", async () => {
   const agent = new http.Agent({ keepAlive: true, maxSockets: 1 });
   const port = await guarded(count);

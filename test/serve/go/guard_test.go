@@ -18,6 +18,7 @@ import (
 	"os/exec"
 	"path/filepath"
 	"runtime"
+	"strings"
 	"sync/atomic"
 	"testing"
 	"time"
@@ -186,4 +187,36 @@ func TestWhatTheServerMayNotSayRunsNothing(t *testing.T) {
 	code, _ := post(t, url, nil, "a-key")
 	expect(t, "status", code, 500)
 	expect(t, "runs", atomic.LoadInt32(&runs), int32(0))
+}
+
+func TestLinesOfAHandlerAroundItStay(t *testing.T) {
+	inner := func(w http.ResponseWriter, _ *http.Request) {
+		w.Header().Set("X-Own", "1")
+		w.Header().Set("X-Both", "inner")
+	}
+	guarded, err := once.Handler(http.HandlerFunc(inner),
+		once.Options{Scope: me, Serve: serve(t), Log: quiet})
+	if err != nil {
+		t.Fatal(err)
+	}
+	outer := httptest.NewServer(http.HandlerFunc(
+		func(w http.ResponseWriter, r *http.Request) {
+			w.Header().Set("X-Outer", r.Header.Get("Origin"))
+			w.Header().Set("X-Both", "outer")
+			guarded.ServeHTTP(w, r)
+		}))
+	defer outer.Close()
+	for _, origin := range []string{"a", "b"} {
+		r, _ := http.NewRequest("POST", outer.URL, nil)
+		r.Header.Set("Idempotency-Key", "a-key-of-lines")
+		r.Header.Set("Origin", origin)
+		got, err := http.DefaultClient.Do(r)
+		if err != nil {
+			t.Fatal(err)
+		}
+		got.Body.Close()
+		expect(t, "outer", got.Header.Get("X-Outer"), origin)
+		expect(t, "both", strings.Join(got.Header["X-Both"], ","), "inner")
+		expect(t, "own", got.Header.Get("X-Own"), "1")
+	}
 }
