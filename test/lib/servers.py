@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """
-Real servers for tests: PostgreSQL, pgbouncer, Redis with Sentinel and Cluster,
-and the brokers RabbitMQ and NATS.
+Real servers for tests: PostgreSQL, pgbouncer, MariaDB, Redis with Sentinel and
+Cluster, and the brokers RabbitMQ and NATS.
 
 A World is one temporary folder and the servers that live in it. Each server has
 a name; what can be done to it is the same for all:
@@ -336,6 +336,80 @@ class PgBouncer(Server):
 
     def url(self):
         return "postgres://once@%s:%d/once" % (LOOPBACK, self.port)
+
+
+class MariaDB(Server):
+    """Class A as it stands: redo log and binlog are flushed at each commit."""
+
+    SETTINGS = {
+        "innodb_flush_log_at_trx_commit": "1", "log_bin": "bin",
+        "sync_binlog": "1", "binlog_format": "ROW",
+        "innodb_buffer_pool_size": "64M", "innodb_log_file_size": "96M",
+        "innodb_fast_shutdown": "1", "skip_name_resolve": "ON",
+        "max_connections": "200"}
+
+    def __init__(self, world, name="mysql", space=None, **settings):
+        super().__init__(world, name, space)
+        self.data = self.folder / "data"
+        self.socket = self.folder / "socket"
+        self.settings = dict(self.SETTINGS, bind_address=self.address,
+                             server_id=str(self.port), **settings)
+        self.tls = False
+
+    def init(self):
+        self.world.run([
+            find("mariadb-install-db"), "--no-defaults", "--datadir=%s"
+            % self.data, "--auth-root-authentication-method=normal",
+            "--skip-test-db", "--skip-name-resolve"])
+        return self
+
+    def command(self):
+        settings = dict(self.settings, port=self.port, socket=self.socket,
+                        datadir=self.data, tmpdir=self.folder,
+                        pid_file=self.folder / "pid")
+        if self.tls:
+            settings.update(ssl_cert=self.folder / "tls.crt",
+                            ssl_key=self.folder / "tls.key")
+        return [find("mariadbd"), "--no-defaults",
+                *("--%s=%s" % pair for pair in settings.items())]
+
+    def ready(self):
+        with contextlib.suppress(OSError), \
+                socket.create_connection((self.address, self.port),
+                                         10) as sock:
+            return len(sock.recv(5)) == 5
+        return False
+
+    def sql(self, text, database="", check=True):
+        """Runs statements as root; returns what they printed."""
+        done = subprocess.run(
+            [find("mariadb"), "--no-defaults", "-N", "-B", "-u", "root", "-S",
+             str(self.socket), database, "-e", text],
+            stdin=subprocess.DEVNULL, capture_output=True, text=True,
+            timeout=PATIENCE, check=False)
+        if check and done.returncode != 0:
+            raise RuntimeError("mariadb: " + done.stderr.strip())
+        return done.stdout.strip()
+
+    def furnish(self):
+        """The account that tests use, which may make databases, and one of
+        them."""
+        self.sql("CREATE DATABASE once; CREATE USER once@'%'; "
+                 "GRANT ALL ON *.* TO once@'%'; "
+                 "REVOKE SUPER, READ ONLY ADMIN ON *.* FROM once@'%'")
+        return self
+
+    def certificate(self, which):
+        self.world.authority.install(which, self.folder)
+        if self.running():
+            self.sql("FLUSH SSL")
+
+    def url(self, user="once", more=""):
+        return "mysql://%s@%s:%d/once%s" % (user, self.address, self.port,
+                                            more)
+
+    def details(self):
+        return dict(super().details(), data=self.data, socket=self.socket)
 
 
 class RedisError(Exception):
@@ -767,6 +841,22 @@ def postgres_standby_async(world, clock):
     return postgres_standby(world, clock, "")
 
 
+def mysql(world, clock, **settings):
+    server = MariaDB(world, **settings)
+    _started(world, server.init(), clock)
+    return server.furnish().url()
+
+
+def mysql_tls(world, clock):
+    server = MariaDB(world)
+    server.tls = True
+    server.certificate("good")
+    _started(world, server.init(), clock)
+    return server.furnish().url(
+        more="?sslmode=verify-full&sslrootcert=%s"
+        % world.authority.path("ca.crt"))
+
+
 def redis(world, clock):
     return _started(world, Redis(world), clock).url()
 
@@ -845,6 +935,7 @@ KINDS = {
     "postgres": postgres, "postgres-tls": postgres_tls,
     "pgbouncer": pgbouncer, "postgres-standby": postgres_standby,
     "postgres-standby-async": postgres_standby_async,
+    "mysql": mysql, "mysql-tls": mysql_tls,
     "redis": redis, "redis-plain": redis_plain, "redis-tls": redis_tls,
     "redis-sentinel": redis_sentinel, "redis-cluster": redis_cluster,
     "rabbitmq": rabbitmq, "nats": nats,

@@ -238,7 +238,7 @@ static int fetch_body(struct batch *b, once_op *op, once_record *r, int *there)
 }
 
 /* ONCE_OK, also if the operation must be asked again. */
-static int settle(struct batch *b, struct once__item *item,
+static int settle(struct batch *b, struct once__rounds_item *item,
                   struct once__pg_row *row)
 {
     int there = 1, rc = ONCE_OK;
@@ -267,8 +267,8 @@ static int settle(struct batch *b, struct once__item *item,
 }
 
 /* The operation that the row is about; NULL: none. */
-static struct once__item *find_item(const struct batch *b,
-                                    const struct once__pg_row *row)
+static struct once__rounds_item *find_item(const struct batch *b,
+                                           const struct once__pg_row *row)
 {
     const struct once__rounds *r = b->rounds;
     size_t i = once__rounds_find(r, row->name);
@@ -279,7 +279,7 @@ static struct once__item *find_item(const struct batch *b,
 static int settle_all(struct batch *b, PGresult *rows)
 {
     struct once__pg_row row;
-    struct once__item *item;
+    struct once__rounds_item *item;
     int i, n = PQntuples(rows), rc = keep_answer(b->s, rows, b->err);
 
     for (i = 0; i < n && rc == ONCE_OK; i++) {

@@ -26,7 +26,7 @@ void once__rounds_clear(struct once__rounds *r)
 
 static int by_name(const void *a, const void *b)
 {
-    const struct once__item *x = a, *y = b;
+    const struct once__rounds_item *x = a, *y = b;
     int order = memcmp(x->op->name, y->op->name, ONCE_NAME_SIZE);
 
     return order != 0 ? order : (x->at > y->at) - (x->at < y->at);
@@ -34,7 +34,7 @@ static int by_name(const void *a, const void *b)
 
 static int make_room(struct once__rounds *r, size_t n)
 {
-    struct once__item *items;
+    struct once__rounds_item *items;
     once_op **call;
     size_t *places;
 
@@ -63,7 +63,7 @@ int once__rounds_begin(struct once__rounds *r, once_op **ops, size_t n,
     if (!make_room(r, n))
         return ONCE_ENOMEM;
     for (i = 0; i < n; i++)
-        r->items[i] = (struct once__item){ops[i], i, 0, 0};
+        r->items[i] = (struct once__rounds_item){ops[i], i, 0, 0};
     qsort(r->items, n, sizeof(*r->items), by_name);
     r->n = r->left = n;
     r->most = r->limit = limit;
@@ -76,7 +76,8 @@ int once__rounds_begin(struct once__rounds *r, once_op **ops, size_t n,
 
 /* ---- One round --------------------------------------------------------- */
 
-static int same_name(const struct once__item *a, const struct once__item *b)
+static int same_name(const struct once__rounds_item *a,
+                     const struct once__rounds_item *b)
 {
     return memcmp(a->op->name, b->op->name, ONCE_NAME_SIZE) == 0;
 }
@@ -153,7 +154,8 @@ void once__rounds_halve(struct once__rounds *r)
 
 /* ---- Answers ----------------------------------------------------------- */
 
-void once__answer(struct once__rounds *r, struct once__item *item, int rc)
+void once__answer(struct once__rounds *r, struct once__rounds_item *item,
+                  int rc)
 {
     ONCE__MUST(!item->done);
     item->done = 1;
@@ -183,10 +185,10 @@ static int keep_label(struct once__arena *arena, once_record *r)
 
 /* Other bytes that an operation has brought along are gone with it: then the
  * server is asked. */
-void once__answer_line(struct once__rounds *r, struct once__item *item,
+void once__answer_line(struct once__rounds *r, struct once__rounds_item *item,
                        uint64_t now_ms, struct once__arena *arena)
 {
-    const struct once__item *end = r->items + r->n;
+    const struct once__rounds_item *end = r->items + r->n;
     const once_op *first = item->op;
     once_record before = first->record, after;
     uint64_t fence = 0;

@@ -27,7 +27,7 @@
 #include "calls/store/arena.h"
 
 /* An operation of the batch; sorted by name, then by place. */
-struct once__item {
+struct once__rounds_item {
     once_op *op;
     size_t at;
     int done;
@@ -36,7 +36,7 @@ struct once__item {
 
 /* Zero it; end it with once__rounds_clear(). */
 struct once__rounds {
-    struct once__item *items;
+    struct once__rounds_item *items;
     once_op **call; /* operations of one round, sorted by name, ... */
     size_t *places; /* ... and where they stand in `items` */
     size_t room;
@@ -73,8 +73,9 @@ size_t once__rounds_find(const struct once__rounds *r, const uint8_t *name);
 
 /* Answers one; then those that wait for the same name, as long as they only
  * look. `arena` keeps what is shown after the operation that brought it. */
-void once__answer(struct once__rounds *r, struct once__item *item, int rc);
-void once__answer_line(struct once__rounds *r, struct once__item *item,
+void once__answer(struct once__rounds *r, struct once__rounds_item *item,
+                  int rc);
+void once__answer_line(struct once__rounds *r, struct once__rounds_item *item,
                        uint64_t now_ms, struct once__arena *arena);
 
 /* How the round ended: those that have no answer wait for the others. */
