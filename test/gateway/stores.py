@@ -12,7 +12,7 @@ sys.path.insert(0, str(pathlib.Path(__file__).parents[1] / "lib"))
 # pylint: disable=wrong-import-position
 import servers  # noqa: E402
 
-STORES = ["memory", "sqlite", "journal", "postgres", "redis"]
+STORES = ["memory", "sqlite", "journal", "postgres", "mysql", "redis"]
 
 
 def a_world():
@@ -24,7 +24,7 @@ def new_store(world, kind, folder):
     """The URL of an empty store; skips where its server is not installed."""
     if kind == "journal":
         return "journal:%s/pay" % folder
-    if kind not in ("postgres", "redis"):
+    if kind not in ("postgres", "mysql", "redis"):
         return kind
     try:
         if kind not in world.servers:
@@ -32,6 +32,8 @@ def new_store(world, kind, folder):
         server = world.servers[kind]
         if kind == "redis":
             return "%s?prefix=%s" % (server.url(), os.urandom(4).hex())
+        if kind == "mysql":
+            return "%s_%s" % (server.url(), os.urandom(4).hex())
         return "%s?schema=t%s" % (server.url(), os.urandom(4).hex())
     except servers.Missing as missing:
         return pytest.skip(str(missing))

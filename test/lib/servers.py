@@ -346,7 +346,8 @@ class MariaDB(Server):
         "sync_binlog": "1", "binlog_format": "ROW",
         "innodb_buffer_pool_size": "64M", "innodb_log_file_size": "96M",
         "innodb_fast_shutdown": "1", "skip_name_resolve": "ON",
-        "max_connections": "200"}
+        # Many servers at once exceed what the kernel grants.
+        "innodb_use_native_aio": "OFF", "max_connections": "200"}
 
     def __init__(self, world, name="mysql", space=None, **settings):
         super().__init__(world, name, space)
@@ -360,7 +361,8 @@ class MariaDB(Server):
         self.world.run([
             find("mariadb-install-db"), "--no-defaults", "--datadir=%s"
             % self.data, "--auth-root-authentication-method=normal",
-            "--skip-test-db", "--skip-name-resolve"])
+            "--skip-test-db", "--skip-name-resolve",
+            "--innodb-use-native-aio=OFF"])
         return self
 
     def command(self):
@@ -398,6 +400,36 @@ class MariaDB(Server):
                  "GRANT ALL ON *.* TO once@'%'; "
                  "REVOKE SUPER, READ ONLY ADMIN ON *.* FROM once@'%'")
         return self
+
+    def follow(self, primary):
+        """All that the primary has in its binlog, from the beginning. From now
+        on its commits wait for this one."""
+        primary.sql("CREATE USER IF NOT EXISTS repl@'%'; "
+                    "GRANT REPLICATION SLAVE ON *.* TO repl@'%'")
+        self.sql("CHANGE MASTER TO MASTER_HOST = '%s', MASTER_PORT = %d, "
+                 "MASTER_USER = 'repl', MASTER_USE_GTID = slave_pos, "
+                 "MASTER_CONNECT_RETRY = 1; START SLAVE"
+                 % (primary.address, primary.port))
+        primary.sql("SET GLOBAL rpl_semi_sync_master_enabled = 1")
+        eventually(lambda: primary.sql(
+            "SHOW STATUS LIKE 'Rpl_semi_sync_master_clients'").endswith("1"),
+                   self.name + " is waited for")
+
+    def rejoin(self, primary):
+        """After its own end: a new replica of what was promoted. What it has
+        committed and nobody was told of must not come back."""
+        shutil.rmtree(self.data)
+        self.settings["read_only"] = "ON"
+        self.init().start()
+        self.follow(primary)
+
+    def promote(self):
+        """When all that it was told is applied."""
+        self.sql("STOP SLAVE IO_THREAD")
+        eventually(lambda: "has read all relay log" in self.sql(
+            "SHOW PROCESSLIST"), self.name + " has applied all")
+        self.sql("STOP SLAVE; RESET SLAVE ALL; SET GLOBAL read_only = 0")
+        self.settings["read_only"] = "OFF"
 
     def certificate(self, which):
         self.world.authority.install(which, self.folder)
@@ -847,6 +879,38 @@ def mysql(world, clock, **settings):
     return server.furnish().url()
 
 
+def mysql_slow(world, clock):
+    """Flushes of the redo log are slow where $ONCE_TEST_DIR/slow_redo is: no
+    binlog, whose flush would come first."""
+    server = MariaDB(world)
+    server.settings.pop("log_bin")
+    shim = world.folder / "slowflush.so"
+    subprocess.run(["cc", "-D_GNU_SOURCE", "-shared", "-fPIC", "-O1", "-o",
+                    shim, HERE / "slowflush.c", "-ldl"], check=True)
+    server.environment.update(preloaded(shim),
+                              ONCE_SLOWFLUSH=world.folder / "slow_redo")
+    _started(world, server.init(), clock)
+    return server.furnish().url()
+
+
+def mysql_replica(world, clock):
+    """Semi-synchronous: what is acknowledged is on both."""
+    pair = [MariaDB(world, name, log_slave_updates="ON",
+                    rpl_semi_sync_slave_enabled="ON",
+                    rpl_semi_sync_master_wait_point="AFTER_SYNC",
+                    rpl_semi_sync_master_timeout="10000000000",
+                    rpl_semi_sync_master_wait_no_slave="ON")
+            for name in ("mysql", "replica")]
+    _started(world, pair[0].init(), clock)
+    pair[0].furnish()
+    pair[1].init()
+    pair[1].settings["read_only"] = "ON"
+    _started(world, pair[1], clock)
+    pair[1].follow(pair[0])
+    return "mysql://once@%s:%d,%s:%d/once" % (
+        LOOPBACK, pair[0].port, LOOPBACK, pair[1].port)
+
+
 def mysql_tls(world, clock):
     server = MariaDB(world)
     server.tls = True
@@ -935,7 +999,8 @@ KINDS = {
     "postgres": postgres, "postgres-tls": postgres_tls,
     "pgbouncer": pgbouncer, "postgres-standby": postgres_standby,
     "postgres-standby-async": postgres_standby_async,
-    "mysql": mysql, "mysql-tls": mysql_tls,
+    "mysql": mysql, "mysql-tls": mysql_tls, "mysql-slow": mysql_slow,
+    "mysql-replica": mysql_replica,
     "redis": redis, "redis-plain": redis_plain, "redis-tls": redis_tls,
     "redis-sentinel": redis_sentinel, "redis-cluster": redis_cluster,
     "rabbitmq": rabbitmq, "nats": nats,

@@ -163,19 +163,24 @@ static void put_head(struct once__my_text *t, const once_store_head *h)
     once__my_put(t, ";");
 }
 
-static int read_head(MYSQL_RES *rows, once_store_head *out)
+static int read_head(const struct once__my_link *l, MYSQL_RES *rows,
+                     once_store_head *out, once_error *err)
 {
     MYSQL_ROW row = mysql_fetch_row(rows);
 
     memset(out, 0, sizeof(*out));
     if (row == NULL || mysql_fetch_lengths(rows)[0] != ONCE_STORE_ID_SIZE)
-        return 0;
+        return not_ours(l, err);
+    if (once__my_number(row[5]) != ONCE__MY_SCHEMA)
+        return once__fail(err, ONCE_EVERSION,
+                          "%s: schema version %s, this program understands %d",
+                          l->label, row[5], ONCE__MY_SCHEMA);
     memcpy(out->id, row[0], ONCE_STORE_ID_SIZE);
     out->incarnation = (uint32_t)once__my_number(row[1]);
     out->gap = (uint32_t)once__my_number(row[2]);
     out->gap_from_ms = once__my_number(row[3]);
     out->gap_until_ms = once__my_number(row[4]);
-    return once__my_number(row[5]) == ONCE__MY_SCHEMA;
+    return ONCE_OK;
 }
 
 int once__my_head(struct once__my_link *l, struct once__my_text *t,
@@ -198,8 +203,7 @@ int once__my_head(struct once__my_link *l, struct once__my_text *t,
     rc = once__my_question(l, t, &a, err);
     if (rc != ONCE_OK)
         return rc;
-    if (!read_head(a.rows[0], out))
-        rc = not_ours(l, err);
+    rc = read_head(l, a.rows[0], out, err);
     once__my_answer_clear(&a);
     return rc;
 }
