@@ -356,6 +356,7 @@ class MariaDB(Server):
         self.settings = dict(self.SETTINGS, bind_address=self.address,
                              server_id=str(self.port), **settings)
         self.tls = False
+        self.environment["ONCE_CLOCKSHIM_WAITS"] = "1"
 
     def init(self):
         self.world.run([
