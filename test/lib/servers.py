@@ -344,7 +344,9 @@ class MariaDB(Server):
     SETTINGS = {
         "innodb_flush_log_at_trx_commit": "1", "log_bin": "bin",
         "sync_binlog": "1", "binlog_format": "ROW",
-        "innodb_buffer_pool_size": "64M", "innodb_log_file_size": "96M",
+        # Newer ones take address space for the largest pool there could be.
+        "innodb_buffer_pool_size": "64M",
+        "loose_innodb_buffer_pool_size_max": "64M", "innodb_log_file_size": "96M",
         "innodb_fast_shutdown": "1", "skip_name_resolve": "ON",
         # Many servers at once exceed what the kernel grants.
         "innodb_use_native_aio": "OFF", "max_connections": "200"}
@@ -363,7 +365,8 @@ class MariaDB(Server):
             find("mariadb-install-db"), "--no-defaults", "--datadir=%s"
             % self.data, "--auth-root-authentication-method=normal",
             "--skip-test-db", "--skip-name-resolve",
-            "--innodb-use-native-aio=OFF"])
+            "--innodb-use-native-aio=OFF", "--innodb-buffer-pool-size=64M",
+            "--loose-innodb-buffer-pool-size-max=64M"])
         return self
 
     def command(self):
@@ -404,12 +407,14 @@ class MariaDB(Server):
 
     def follow(self, primary):
         """All that the primary has in its binlog, from the beginning. From now
-        on its commits wait for this one."""
+        on its commits wait until this one has it; it is applied with fewer
+        flushes, or it would fall behind."""
         primary.sql("CREATE USER IF NOT EXISTS repl@'%'; "
                     "GRANT REPLICATION SLAVE ON *.* TO repl@'%'")
         self.sql("CHANGE MASTER TO MASTER_HOST = '%s', MASTER_PORT = %d, "
                  "MASTER_USER = 'repl', MASTER_USE_GTID = slave_pos, "
-                 "MASTER_CONNECT_RETRY = 1; START SLAVE"
+                 "MASTER_CONNECT_RETRY = 1; SET GLOBAL sync_binlog = 0, "
+                 "innodb_flush_log_at_trx_commit = 2; START SLAVE"
                  % (primary.address, primary.port))
         primary.sql("SET GLOBAL rpl_semi_sync_master_enabled = 1")
         eventually(lambda: primary.sql(
@@ -429,7 +434,8 @@ class MariaDB(Server):
         self.sql("STOP SLAVE IO_THREAD")
         eventually(lambda: "has read all relay log" in self.sql(
             "SHOW PROCESSLIST"), self.name + " has applied all")
-        self.sql("STOP SLAVE; RESET SLAVE ALL; SET GLOBAL read_only = 0")
+        self.sql("STOP SLAVE; RESET SLAVE ALL; SET GLOBAL sync_binlog = 1, "
+                 "innodb_flush_log_at_trx_commit = 1, read_only = 0")
         self.settings["read_only"] = "OFF"
 
     def certificate(self, which):
@@ -769,7 +775,7 @@ class World:
             stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, check=False,
             stderr=subprocess.STDOUT, cwd=self.folder, timeout=3 * PATIENCE)
         if done.returncode != 0:
-            raise RuntimeError("%s: %s" % (words[0], done.stdout[-1000:]))
+            raise RuntimeError("%s: %s" % (words[0], done.stdout[-4000:]))
 
     def watch(self, pid):
         stat = stat_of(pid)

@@ -44,7 +44,8 @@ static const char session[] =
     "/*!80000 SET SESSION information_schema_stats_expiry = 0 */";
 
 const char once__my_guard[] =
-    "CONCAT_WS(' ', @@hostname, @@port, @@server_id, @@read_only, @@log_bin,"
+    "CONCAT_WS(' ', LEFT(@@hostname, 64), @@port, @@server_id, @@read_only, "
+    "@@log_bin,"
     " @@sync_binlog, @@sql_log_bin, @@innodb_flush_log_at_trx_commit,"
     " @@innodb_doublewrite, @@autocommit, @@auto_increment_increment)";
 

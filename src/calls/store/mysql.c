@@ -221,7 +221,9 @@ static size_t put_reading(struct batch *b)
     once__my_put(t, once__my_columns);
     once__my_put(t, ONCE__MY_FROM("name"));
     (void)put_names(b, "WHERE r.name IN (", 1, ");");
-    once__my_put(t, "SELECT " ONCE__MY_NOW ", version, id, ");
+    once__my_put(t, "SELECT ");
+    once__my_put_now(t);
+    once__my_put(t, ", version, id, ");
     once__my_put(t, once__my_guard);
     once__my_put(t, " FROM once_meta");
     return locks;
@@ -618,12 +620,15 @@ static int mysql_store_scan(once_store *store, int what,
 /* Rows of once_swept are for claims that are under way. */
 static void sweep(struct mysql *s)
 {
-    static const char sql[] =
-        "DELETE FROM once_swept WHERE at_ms < " ONCE__MY_NOW
-        " - 7200000 ORDER BY at_ms LIMIT 1000";
+    struct once__my_text *t = &s->text;
     struct once__my_answer none;
 
-    if (once__my_ask_plain(&s->link, sql, deadline(s), NULL, &none) == ONCE_OK)
+    once__my_text_reset(t);
+    once__my_put(t, "DELETE FROM once_swept WHERE at_ms < ");
+    once__my_put_now(t);
+    once__my_put(t, " - 7200000 ORDER BY at_ms LIMIT 1000");
+    if (!t->failed &&
+        once__my_ask(&s->link, t, deadline(s), &none) == ONCE__MY_DONE)
         once__my_answer_clear(&none);
 }
 

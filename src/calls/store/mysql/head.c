@@ -16,12 +16,8 @@
 #include "base/must.h"
 #include "base/steady.h"
 #include "calls/store/mysql/mysql.h"
+#include "calls/store/sqlstore.h"
 #include "calls/store/store.h"
-
-enum {
-    IMPORT_MAX = 256,       /* records of one transaction */
-    IMPORT_BYTES = 16 << 20 /* and bytes of their results */
-};
 
 /* Not twice the same number, or nothing would be written. */
 const char once__my_touch[] = "UPDATE once_touch SET n = (n + 1) & 65535 "
@@ -236,7 +232,9 @@ int once__my_time(struct once__my_link *l, struct once__my_text *t,
     once__my_begin(t);
     if (put != NULL)
         put_seen(t, put);
-    once__my_put(t, "SELECT " ONCE__MY_NOW ", seen_ms, steady_ms, host, backs "
+    once__my_put(t, "SELECT ");
+    once__my_put_now(t);
+    once__my_put(t, ", seen_ms, steady_ms, host, backs "
                     "FROM (SELECT 1 AS one) AS o LEFT JOIN once_clock c "
                     "ON c.one = o.one;");
     rc = once__my_question(l, t, &a, err);
@@ -258,19 +256,6 @@ int once__my_time(struct once__my_link *l, struct once__my_text *t,
 }
 
 /* ---- Records of a copy ------------------------------------------------- */
-
-/* How many records one transaction takes along. */
-static size_t part(const once_named *r, size_t n)
-{
-    size_t i, bytes = 0;
-
-    for (i = 0; i < n && i < IMPORT_MAX; i++) {
-        bytes += r[i].record.result.size;
-        if (i > 0 && bytes > IMPORT_BYTES)
-            break;
-    }
-    return i;
-}
 
 static void write_part(struct once__my_writer *w, const once_named *r, size_t n)
 {
@@ -299,7 +284,7 @@ int once__my_import(struct once__my_link *l, struct once__my_text *t,
     size_t count;
 
     for (; n > 0; r += count, n -= count) {
-        count = part(r, n);
+        count = once__import_part(r, n);
         w.until_ms = once__steady_ms() + l->config->statement_ms;
         write_part(&w, r, count);
         if (w.no_memory) {

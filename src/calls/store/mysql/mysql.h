@@ -24,11 +24,6 @@ enum {
     ONCE__MY_ROUND = 512        /* names in one list: under 1,000 */
 };
 
-/* Milliseconds since 1970 at the beginning of its statement, whatever the time
- * zone. In a statement behind those that lock. */
-#define ONCE__MY_NOW                                                           \
-    "TIMESTAMPDIFF(MICROSECOND, '1970-01-01', UTC_TIMESTAMP(3)) DIV 1000"
-
 /* ---- schema.c ---------------------------------------------------------- */
 
 int once__my_init(const char *rest, const once_store_options *options,
@@ -63,6 +58,10 @@ void once__my_put_record(struct once__my_text *t, const uint8_t *name,
 /* What a step that keeps the fence changes, for UPDATE. */
 void once__my_put_changes(struct once__my_text *t, const once_record *before,
                           const once_record *after);
+
+/* Milliseconds since 1970 at the beginning of its statement, whatever the time
+ * zone. For a statement behind those that lock. */
+void once__my_put_now(struct once__my_text *t);
 
 /* Numbers of rows that are not records; 0 where there is none. */
 uint64_t once__my_number(const char *field);

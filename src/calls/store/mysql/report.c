@@ -11,7 +11,7 @@
 
 #include "base/error.h"
 #include "base/steady.h"
-#include "calls/store/line.h"
+#include "calls/store/sqlstore.h"
 #include "calls/store/mysql/mysql.h"
 #include "calls/store/store.h"
 

@@ -207,6 +207,12 @@ static void put_numbers(struct once__my_text *t, const uint64_t *numbers,
     }
 }
 
+void once__my_put_now(struct once__my_text *t)
+{
+    once__my_put(t, "TIMESTAMPDIFF(MICROSECOND, '1970-01-01', "
+                    "UTC_TIMESTAMP(3)) DIV 1000");
+}
+
 void once__my_put_record(struct once__my_text *t, const uint8_t *name,
                          const once_record *r, uint64_t fence)
 {

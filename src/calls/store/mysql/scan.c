@@ -7,6 +7,7 @@
 
 #include "base/error.h"
 #include "calls/store/mysql/mysql.h"
+#include "calls/store/sqlstore.h"
 
 enum { PAGE = 4096 /* records of one question */ };
 
@@ -27,7 +28,7 @@ static void put_due(struct once__my_text *t, const char *begin,
 {
     once__my_put(t, begin);
     if (now_ms == NULL)
-        once__my_put(t, ONCE__MY_NOW);
+        once__my_put_now(t);
     else
         once__my_put_number(t, *now_ms);
     once__my_put(t, " ORDER BY r.due_ms");
@@ -86,15 +87,6 @@ static void put_scan(struct once__my_text *t, const struct page *p,
 
 /* ---- Pages ------------------------------------------------------------- */
 
-/* What a row that is damaged shows of itself: its place. */
-static void damaged(once_record *r)
-{
-    const once_record place = {
-        .state = 255, .ended_ms = r->ended_ms, .lease_ms = r->lease_ms};
-
-    *r = place;
-}
-
 /* How many rows there were. */
 static uint32_t show_page(MYSQL_RES *rows, struct page *p)
 {
@@ -106,7 +98,7 @@ static uint32_t show_page(MYSQL_RES *rows, struct page *p)
         p->after = once_position_of(p->what, row.name, &row.record);
         p->has_after = 1;
         if (row.rc != ONCE_OK)
-            damaged(&row.record);
+            once__damaged(&row.record);
         row.record.result.data = NULL;
         p->shown++;
         p->enough = p->each(p->user, row.name, &row.record);

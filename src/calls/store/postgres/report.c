@@ -11,7 +11,7 @@
 #include "base/error.h"
 #include "calls/store/postgres/postgres.h"
 #include "base/steady.h"
-#include "calls/store/line.h"
+#include "calls/store/sqlstore.h"
 
 enum { HEALTH_MS = 600000, STATEMENT = 192 };
 

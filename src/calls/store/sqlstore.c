@@ -1,15 +1,40 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * line.c - see line.h. No token, fingerprint or result is shown: lines end up
+ * sqlstore.c - see sqlstore.h. No token, fingerprint or result is shown: lines end up
  * in tickets.
  */
-#include "calls/store/line.h"
+#include "calls/store/sqlstore.h"
 
 #include <inttypes.h>
 #include <stdio.h>
 #include <string.h>
 
 #include "base/bytes.h"
+
+enum {
+    IMPORT_MAX = 256,       /* records of one transaction */
+    IMPORT_BYTES = 16 << 20 /* and bytes of their results */
+};
+
+size_t once__import_part(const once_named *r, size_t n)
+{
+    size_t i, bytes = 0;
+
+    for (i = 0; i < n && i < IMPORT_MAX; i++) {
+        bytes += r[i].record.result.size;
+        if (i > 0 && bytes > IMPORT_BYTES)
+            break;
+    }
+    return i;
+}
+
+void once__damaged(once_record *r)
+{
+    const once_record place = {
+        .state = 255, .ended_ms = r->ended_ms, .lease_ms = r->lease_ms};
+
+    *r = place;
+}
 
 static const char *state_text(int state)
 {
