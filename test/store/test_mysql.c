@@ -1057,6 +1057,27 @@ static void a_session_that_was_ended_is_opened_again(void)
     once_store_close(s);
 }
 
+/* Also through TLS, where the server says something after the handshake. */
+static void one_session_is_enough(void)
+{
+    static const char count[] =
+        "SELECT VARIABLE_VALUE FROM information_schema.GLOBAL_STATUS "
+        "WHERE VARIABLE_NAME = 'CONNECTIONS'";
+    struct place p = made_place("");
+    once_store *s = must_open(p.url);
+    char before[64], after[64];
+    unsigned i;
+
+    sql(NULL, before, count);
+    for (i = 0; i < 20; i++) {
+        (void)claimed(s, i, 1);
+        T_EQ(s->ops->maintain(s, NULL), ONCE_OK);
+    }
+    sql(NULL, after, count); /* by a session of its own */
+    T_EQ(strtoul(after, NULL, 10), strtoul(before, NULL, 10) + 1);
+    once_store_close(s);
+}
+
 /* ---- What is visible and not durable ------------------------------------ */
 
 static void *complete_slowly(void *user)
@@ -1254,11 +1275,13 @@ static void alone(void)
     WANTED(a_client_that_vanishes_keeps_its_locks_for_seconds);
     WANTED(a_server_that_hangs_is_left_in_time);
     WANTED(a_session_that_was_ended_is_opened_again);
+    WANTED(one_session_is_enough);
 }
 
 static void tls(void)
 {
     T_RUN(certificates_are_checked);
+    T_RUN(one_session_is_enough);
     T_RUN(a_server_that_goes_away_raises_no_signal);
 }
 
