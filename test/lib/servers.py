@@ -392,6 +392,7 @@ class MariaDB(Server):
             [find("mariadb"), "--no-defaults", "-N", "-B", "-u", "root", "-S",
              str(self.socket), database, "-e", text],
             stdin=subprocess.DEVNULL, capture_output=True, text=True,
+            errors="replace",
             timeout=PATIENCE, check=False)
         if check and done.returncode != 0:
             raise RuntimeError("mariadb: " + done.stderr.strip())
@@ -423,8 +424,11 @@ class MariaDB(Server):
 
     def rejoin(self, primary):
         """After its own end: a new replica of what was promoted. What it has
-        committed and nobody was told of must not come back."""
+        committed and nobody was told of must not come back. Under its old
+        number it would leave out what it has told others itself."""
         shutil.rmtree(self.data)
+        self.settings["server_id"] = str(100000 +
+                                         int(self.settings["server_id"]))
         self.settings["read_only"] = "ON"
         self.init().start()
         self.follow(primary)
