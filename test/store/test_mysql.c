@@ -7,6 +7,7 @@
  *    test_mysql tls      with certificates
  *    test_mysql slow     without a binlog, and flushes are slow when told
  *    test_mysql replica  a pair, semi-synchronous
+ *    test_mysql docs PAGE   the SQL of docs/mysql.md
  *    test_mysql WORD     of the first, those whose names begin so
  *
  * The conformance suite and the histories test what every store must do.
@@ -1235,6 +1236,60 @@ static void a_server_that_goes_away_raises_no_signal(void)
     once_store_close(must_open(p.url));
 }
 
+/* ---- The manual's page -------------------------------------------------- */
+
+static char *read_page(const char *path)
+{
+    FILE *f = fopen(path, "r");
+    char *text = calloc(1, 1 << 16);
+    size_t size = 0;
+
+    assert(text != NULL);
+    if (f != NULL) {
+        size = fread(text, 1, (1 << 16) - 1, f);
+        (void)fclose(f);
+    }
+    T_OK(size > 1000 && size < (1 << 16) - 1);
+    return text;
+}
+
+static const char *page;
+
+/* `once init` comes behind the first block, as the page says. */
+static void the_sql_of_the_page_works(void)
+{
+    char *text = read_page(page), *at = text, *end, url[128];
+    const char *port = getenv("ONCE_TEST_MYSQL_PORT");
+    MYSQL *m = session(NULL);
+    int blocks = 0;
+    once_store *s;
+
+    while ((at = strstr(at, "```sql\n")) != NULL) {
+        at += 7;
+        end = strstr(at, "```");
+        assert(end != NULL);
+        *end = '\0';
+        if (run(m, NULL, at) != 0) {
+            printf("#   %s#   %s\n", at, mysql_error(m));
+            t__bad++;
+        }
+        at = end + 1;
+        if (++blocks > 1)
+            continue;
+        (void)snprintf(url, sizeof(url),
+                       "mysql://once_owner:...@127.0.0.1:%s/once", port);
+        T_EQ(once_store_init(url, NULL), ONCE_OK);
+    }
+    T_OK(blocks >= 3);
+    mysql_close(m);
+    (void)snprintf(url, sizeof(url),
+                   "mysql://once_gateway:...@127.0.0.1:%s/once", port);
+    s = must_open(url);
+    (void)claimed(s, 1, 1);
+    once_store_close(s);
+    free(text);
+}
+
 /* ---- The suite ---------------------------------------------------------- */
 
 #define WANTED(test)                                                           \
@@ -1297,11 +1352,19 @@ static void replica(void)
     T_RUN(a_failover_loses_nothing_that_was_acknowledged);
 }
 
+static void docs(void)
+{
+    T_RUN(the_sql_of_the_page_works);
+}
+
 static const struct {
     const char *name;
     void (*run)(void);
-} parts[] = {
-    {"alone", alone}, {"tls", tls}, {"slow", slow_flush}, {"replica", replica}};
+} parts[] = {{"alone", alone},
+             {"tls", tls},
+             {"slow", slow_flush},
+             {"replica", replica},
+             {"docs", docs}};
 
 int main(int argc, char **argv)
 {
@@ -1310,10 +1373,12 @@ int main(int argc, char **argv)
     server_url = getenv("ONCE_TEST_URL");
     if (server_url == NULL)
         t_skip_all("ONCE_TEST_URL names no server");
-    if (argc != 2) {
-        fprintf(stderr, "usage: test_mysql alone|tls|slow|replica|WORD\n");
+    if (argc < 2 || argc > 3) {
+        fprintf(stderr, "usage: test_mysql alone|tls|slow|replica|WORD\n"
+                        "       test_mysql docs PAGE\n");
         return 2;
     }
+    page = argc == 3 ? argv[2] : "";
     for (i = 0; i < sizeof(parts) / sizeof(parts[0]); i++)
         if (strcmp(parts[i].name, argv[1]) == 0) {
             parts[i].run();
