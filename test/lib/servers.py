@@ -361,9 +361,11 @@ class MariaDB(Server):
         self.environment["ONCE_CLOCKSHIM_WAITS"] = "1"
 
     def init(self):
+        """Not in the machine's /tmp: a server that starts removes temporary
+        tables there, also those of another one."""
         self.world.run([
             find("mariadb-install-db"), "--no-defaults", "--datadir=%s"
-            % self.data, "--auth-root-authentication-method=normal",
+            % self.data, "--tmpdir=%s" % self.folder, "--auth-root-authentication-method=normal",
             "--skip-test-db", "--skip-name-resolve",
             "--innodb-use-native-aio=OFF", "--innodb-buffer-pool-size=64M",
             "--loose-innodb-buffer-pool-size-max=64M"])
