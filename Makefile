@@ -106,6 +106,7 @@ histories: library
 	@for store in memory engine sqlite journal broken; do \
 		$(BUILD)/test/history $$store 2000 || exit 1; done
 	@test/lib/with-server postgres -- $(BUILD)/test/history postgres 2000
+	@test/lib/with-server mysql -- $(BUILD)/test/history mysql 2000
 	@test/lib/with-server redis -- $(BUILD)/test/history redis 2000
 	@test/lib/with-server redis-cluster -- $(BUILD)/test/history redis 2000
 

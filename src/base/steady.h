@@ -4,6 +4,7 @@
 #ifndef ONCE_BASE_STEADY_H
 #define ONCE_BASE_STEADY_H
 
+#include <errno.h>
 #include <stdint.h>
 #include <time.h>
 
@@ -19,6 +20,14 @@ static inline uint64_t once__clock_us(clockid_t clock)
 static inline uint64_t once__steady_ms(void)
 {
     return once__clock_us(CLOCK_MONOTONIC) / 1000;
+}
+
+static inline void once__sleep_ms(uint64_t ms)
+{
+    struct timespec t = {(time_t)(ms / 1000), (long)(ms % 1000) * 1000000};
+
+    while (nanosleep(&t, &t) != 0 && errno == EINTR)
+        ;
 }
 
 #endif /* ONCE_BASE_STEADY_H */

@@ -10,7 +10,11 @@
 #include "base/url.h"
 
 #include <assert.h>
+#include <errno.h>
+#include <fcntl.h>
+#include <limits.h>
 #include <string.h>
+#include <unistd.h>
 
 #include "base/error.h"
 
@@ -72,6 +76,55 @@ static void cut(char *at, size_t size)
     memmove(at, end, strlen(end) + 1);
 }
 
+/* The part before the last "@" of the authority. */
+int once__url_user(const char **at, size_t authority, char *user,
+                   size_t user_size, char *password, size_t password_size)
+{
+    const char *end = memrchr(*at, '@', authority), *from = *at, *colon;
+
+    if (end == NULL)
+        return 1;
+    colon = memchr(from, ':', (size_t)(end - from));
+    if (colon == NULL)
+        colon = end;
+    *at = end + 1;
+    return once__url_decode(from, (size_t)(colon - from), user, user_size) &&
+           (colon == end ||
+            once__url_decode(colon + 1, (size_t)(end - colon - 1), password,
+                             password_size));
+}
+
+const char *once__url_place(const char *from, size_t size,
+                            const char *usual_port, char *host,
+                            size_t host_size, char port[ONCE__URL_PORT])
+{
+    const char *end = from + size, *colon = memrchr(from, ':', size);
+    const char *digits = usual_port;
+    size_t n = colon == NULL ? size : (size_t)(colon - from);
+
+    if (size > 0 && *from == '[') { /* an IPv6 address */
+        const char *close = memchr(from, ']', size);
+
+        if (close == NULL)
+            return "a \"]\" is missing";
+        from++;
+        n = (size_t)(close - from);
+        colon = close + 1 < end && close[1] == ':' ? close + 1 : NULL;
+    }
+    if (n == 0 || n >= host_size)
+        return "a host is missing or too long";
+    memcpy(host, from, n);
+    host[n] = '\0';
+    if (colon != NULL)
+        digits = colon + 1;
+    n = colon != NULL ? (size_t)(end - digits) : strlen(digits);
+    if (n == 0 || n > 5 || strspn(digits, "0123456789") < n)
+        return "a port is not a number";
+    memcpy(port, digits, n);
+    port[n] = '\0';
+    return NULL;
+}
+
 int once__url_take(char *url, const char *param, char *out, size_t size,
                    once_error *err)
 {
@@ -114,6 +167,34 @@ int once__url_take_number(char *url, const char *param, uint64_t least,
                           (unsigned long long)most);
     *out = value;
     return 1;
+}
+
+static int read_secret(const char *path, char *out, size_t size,
+                       once_error *err)
+{
+    int fd = open(path, O_RDONLY | O_CLOEXEC);
+    ssize_t n;
+
+    if (fd < 0)
+        return once__fail(err, ONCE_EOPEN, "%s: %s", path, strerror(errno));
+    n = read(fd, out, size);
+    (void)close(fd);
+    if (n <= 0 || (size_t)n == size) {
+        explicit_bzero(out, size);
+        return once__fail(err, ONCE_EOPEN, "%s: empty or too long", path);
+    }
+    out[n] = '\0';
+    out[strcspn(out, "\r\n")] = '\0';
+    return 1;
+}
+
+int once__url_take_secret(char *url, const char *param, char *out, size_t size,
+                          once_error *err)
+{
+    char path[PATH_MAX];
+    int rc = once__url_take(url, param, path, sizeof(path), err);
+
+    return rc <= 0 ? rc : read_secret(path, out, size, err);
 }
 
 int once__url_end(const char *store, char *url, const char *known,

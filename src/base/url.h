@@ -10,6 +10,22 @@
 ONCE_CHECK int once__url_decode(const char *value, size_t length, char *out,
                                 size_t size);
 
+/* "USER[:PASSWORD]@" in front of `*at`, of which `authority` bytes may belong to
+ * it; percent-decoded, and `*at` stands behind it then. Not there: nothing is
+ * written. 0: too long or badly encoded. */
+ONCE_CHECK int once__url_user(const char **at, size_t authority, char *user,
+                              size_t user_size, char *password,
+                              size_t password_size);
+
+enum { ONCE__URL_PORT = 8 };
+
+/* "HOST[:PORT]" or "[ADDRESS][:PORT]" in from[0..size). NULL, or what is
+ * wrong. */
+ONCE_CHECK const char *once__url_place(const char *from, size_t size,
+                                       const char *usual_port, char *host,
+                                       size_t host_size,
+                                       char port[ONCE__URL_PORT]);
+
 /*
  * Takes "param=value" out of the part of `url` after its "?", in place, and
  * writes the value, percent-decoded and with its NUL, to out[0..size). Returns
@@ -24,6 +40,11 @@ ONCE_CHECK int once__url_take(char *url, const char *param, char *out,
 ONCE_CHECK int once__url_take_number(char *url, const char *param,
                                      uint64_t least, uint64_t most,
                                      uint64_t *out, once_error *err);
+
+/* The same for "param=PATH": writes the first line of that file, which holds a
+ * password. ONCE_EOPEN if it cannot be read. */
+ONCE_CHECK int once__url_take_secret(char *url, const char *param, char *out,
+                                     size_t size, once_error *err);
 
 /*
  * The last call: cuts `url` off before its "?". ONCE_EURL if a parameter is

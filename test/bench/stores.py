@@ -44,9 +44,9 @@ LIMIT = "append + fdatasync"
 
 # name: the kind of server it needs, if any
 STORES = {LIMIT: None, "memory": None, "sqlite": None, "journal": None,
-          "postgres": "postgres", "redis": "redis",
+          "postgres": "postgres", "mysql": "mysql", "redis": "redis",
           "redis-cluster": "redis-cluster"}
-SERVERS = {"postgres": ["postgres"], "redis": ["redis"],
+SERVERS = {"postgres": ["postgres"], "mysql": ["mysql"], "redis": ["redis"],
            "redis-cluster": ["redis1", "redis2", "redis3"]}
 
 
@@ -120,6 +120,8 @@ class Bench:
             return (self.urls[store] +
                     ("&" if "?" in self.urls[store] else "?") +
                     f"schema=bench{self.serial}")
+        if store == "mysql":  # a database of its own
+            return self.urls[store] + f"_bench{self.serial}"
         return self.urls[store] + f"?prefix=bench{self.serial}:"
 
     def server_cpu(self, store):

@@ -58,6 +58,7 @@ sys.path.insert(1, str(ROOT / "test" / "serve"))
 from machine import free_port  # noqa: E402
 import marks  # noqa: E402
 import newstore  # noqa: E402
+import storelist  # noqa: E402
 from marks import MARK  # noqa: E402,F401
 
 MODULE = os.path.abspath(
@@ -66,6 +67,10 @@ NGINX = shutil.which(os.environ.get("ONCE_NGINX_BIN", "nginx"))
 PLAIN = os.environ.get("ONCE_PLAIN") == "1"
 TARGET = os.environ.get("ONCE_TARGET", "nginx")
 LEVEL = os.environ.get("ONCE_LOG_LEVEL", "info")
+# A server whose stores stand in for those of SQLite:
+#    test/lib/with-server mysql -- sh -c \
+#        'ONCE_GATEWAY_URL=$ONCE_TEST_URL pytest test/gateway'
+STAND_IN = os.environ.get("ONCE_GATEWAY_URL")
 BUILD = pathlib.Path(os.environ.get("ONCE_BUILD", ROOT / "build"))
 THREADED = os.environ.get("ONCE_GUARDED_THREADS") == "connection"
 GUARDED = os.path.abspath(
@@ -954,7 +959,9 @@ class Site:
                  workers=None, lines="", upstreams=1, listen=True,
                  backends=(), **more):
         self.folder = pathlib.Path(folder)
-        self.db = self.folder / "store.db"
+        self.sqlite = "sqlite:%s" % (self.folder / "store.db")
+        if STAND_IN:
+            self.sqlite = storelist.own(STAND_IN)
         # Without `listen` the last one refuses until its listen() is called.
         self.upstreams = [Upstream(listen or i + 1 < upstreams)
                           for i in range(upstreams)]
@@ -974,11 +981,19 @@ class Site:
 
     def url(self, store):
         """"sqlite", "memory" or anything with @ in place of the inner URL."""
-        inner = {"sqlite": "sqlite:%s" % self.db, "memory": "memory:"}
+        inner = {"sqlite": self.sqlite, "memory": "memory:"}
         if store in inner:
             return inner[store]
         return re.sub(r"@(sqlite|memory)$",
                       lambda m: "@" + inner[m.group(1)], store)
+
+    @property
+    def db(self):
+        """The file, for tests that look into it or keep it busy."""
+        if STAND_IN:
+            import pytest  # pylint: disable=import-outside-toplevel
+            pytest.skip("only sqlite: the test knows its file")
+        return self.folder / "store.db"
 
     def fill(self, text):
         """UPSTREAM0, UPSTREAM1 ... become addresses, FOLDER the folder."""

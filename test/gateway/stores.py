@@ -1,7 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """stores.py - a store of each kind, for stories that are the same on all."""
 
-import os
 import pathlib
 import sys
 
@@ -11,8 +10,9 @@ sys.path.insert(0, str(pathlib.Path(__file__).parents[1] / "lib"))
 
 # pylint: disable=wrong-import-position
 import servers  # noqa: E402
+import storelist  # noqa: E402
 
-STORES = ["memory", "sqlite", "journal", "postgres", "redis"]
+STORES = ["memory", "sqlite", "journal", "postgres", "mysql", "redis"]
 
 
 def a_world():
@@ -24,14 +24,11 @@ def new_store(world, kind, folder):
     """The URL of an empty store; skips where its server is not installed."""
     if kind == "journal":
         return "journal:%s/pay" % folder
-    if kind not in ("postgres", "redis"):
+    if kind not in ("postgres", "mysql", "redis"):
         return kind
     try:
         if kind not in world.servers:
             world.build(kind)
-        server = world.servers[kind]
-        if kind == "redis":
-            return "%s?prefix=%s" % (server.url(), os.urandom(4).hex())
-        return "%s?schema=t%s" % (server.url(), os.urandom(4).hex())
+        return storelist.own(world.servers[kind].url())
     except servers.Missing as missing:
         return pytest.skip(str(missing))

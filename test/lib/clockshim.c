@@ -6,9 +6,13 @@
  * wall clock is ahead, and CLOCK_BOOTTIME: both, and time has passed; the first
  * alone, and the clock was set. Every process that has mapped it sees a change
  * at once, also those that were forked. Other clocks are left alone.
+ *
+ * With ONCE_CLOCKSHIM_WAITS the process waits at condition variables until a time
+ * of its wall clock, as MariaDB does: the kernel is told that time by its own.
  */
 #include <dlfcn.h>
 #include <fcntl.h>
+#include <pthread.h>
 #include <stdint.h>
 #include <stdlib.h>
 #include <sys/mman.h>
@@ -17,6 +21,7 @@
 #include <unistd.h>
 
 static const volatile int64_t *ahead_ms;
+static int waits;
 
 __attribute__((constructor)) static void start(void)
 {
@@ -29,6 +34,7 @@ __attribute__((constructor)) static void start(void)
     if (map == MAP_FAILED)
         abort(); /* without a clock to move the test would prove nothing */
     ahead_ms = map;
+    waits = getenv("ONCE_CLOCKSHIM_WAITS") != NULL;
     (void)close(fd);
 }
 
@@ -61,4 +67,17 @@ __attribute__((visibility("default"))) int gettimeofday(struct timeval *t,
     t->tv_sec = now.tv_sec;
     t->tv_usec = now.tv_nsec / 1000;
     return 0;
+}
+
+__attribute__((visibility("default"))) int
+pthread_cond_timedwait(pthread_cond_t *cond, pthread_mutex_t *mutex,
+                       const struct timespec *until)
+{
+    int (*real)(pthread_cond_t *, pthread_mutex_t *, const struct timespec *);
+    struct timespec t = *until;
+
+    if (ahead_ms != NULL && waits)
+        t.tv_sec -= ahead_ms[0] / 1000;
+    *(void **)&real = dlsym(RTLD_NEXT, "pthread_cond_timedwait");
+    return real(cond, mutex, &t);
 }

@@ -19,9 +19,11 @@ def once():
 
 
 def init(url):
-    """The new store at this URL. What cannot be made, because its server is
-    down or the URL is nonsense, is left to who opens it."""
-    if not re.match(r"(faulty:[^@]*@)?memory:", url):
+    """The new store at this URL, or the one behind a faulty: one, which has no
+    init of its own. What cannot be made, because its server is down or the URL is
+    nonsense, is left to who opens it."""
+    url = re.sub(r"^faulty:[^@]*@", "", url)
+    if not re.match(r"memory:", url):
         subprocess.run([once(), "--store", url, "init", "--audit", "off"],
                        stdin=subprocess.DEVNULL, capture_output=True,
                        check=False, timeout=120)

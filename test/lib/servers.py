@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """
-Real servers for tests: PostgreSQL, pgbouncer, Redis with Sentinel and Cluster,
-and the brokers RabbitMQ and NATS.
+Real servers for tests: PostgreSQL, pgbouncer, MariaDB, Redis with Sentinel and
+Cluster, and the brokers RabbitMQ and NATS.
 
 A World is one temporary folder and the servers that live in it. Each server has
 a name; what can be done to it is the same for all:
@@ -338,6 +338,125 @@ class PgBouncer(Server):
         return "postgres://once@%s:%d/once" % (LOOPBACK, self.port)
 
 
+class MariaDB(Server):
+    """Class A as it stands: redo log and binlog are flushed at each commit."""
+
+    SETTINGS = {
+        "innodb_flush_log_at_trx_commit": "1", "log_bin": "bin",
+        "sync_binlog": "1", "binlog_format": "ROW",
+        # Newer ones take address space for the largest pool there could be.
+        "innodb_buffer_pool_size": "64M",
+        "loose_innodb_buffer_pool_size_max": "64M", "innodb_log_file_size": "96M",
+        "innodb_fast_shutdown": "1", "skip_name_resolve": "ON",
+        # Many servers at once exceed what the kernel grants.
+        "innodb_use_native_aio": "OFF", "max_connections": "200"}
+
+    def __init__(self, world, name="mysql", space=None, **settings):
+        super().__init__(world, name, space)
+        self.data = self.folder / "data"
+        self.socket = self.folder / "socket"
+        self.settings = dict(self.SETTINGS, bind_address=self.address,
+                             server_id=str(self.port), **settings)
+        self.tls = False
+        self.environment["ONCE_CLOCKSHIM_WAITS"] = "1"
+
+    def init(self):
+        """Not in the machine's /tmp: a server that starts removes temporary
+        tables there, also those of another one."""
+        self.world.run([
+            find("mariadb-install-db"), "--no-defaults", "--datadir=%s"
+            % self.data, "--tmpdir=%s" % self.folder, "--auth-root-authentication-method=normal",
+            "--skip-test-db", "--skip-name-resolve",
+            "--innodb-use-native-aio=OFF", "--innodb-buffer-pool-size=64M",
+            "--loose-innodb-buffer-pool-size-max=64M"])
+        return self
+
+    def command(self):
+        settings = dict(self.settings, port=self.port, socket=self.socket,
+                        datadir=self.data, tmpdir=self.folder,
+                        pid_file=self.folder / "pid")
+        if self.tls:
+            settings.update(ssl_cert=self.folder / "tls.crt",
+                            ssl_key=self.folder / "tls.key")
+        return [find("mariadbd"), "--no-defaults",
+                *("--%s=%s" % pair for pair in settings.items())]
+
+    def ready(self):
+        with contextlib.suppress(OSError), \
+                socket.create_connection((self.address, self.port),
+                                         10) as sock:
+            return len(sock.recv(5)) == 5
+        return False
+
+    def sql(self, text, database="", check=True):
+        """Runs statements as root; returns what they printed."""
+        done = subprocess.run(
+            [find("mariadb"), "--no-defaults", "-N", "-B", "-u", "root", "-S",
+             str(self.socket), database, "-e", text],
+            stdin=subprocess.DEVNULL, capture_output=True, text=True,
+            errors="replace",
+            timeout=PATIENCE, check=False)
+        if check and done.returncode != 0:
+            raise RuntimeError("mariadb: " + done.stderr.strip())
+        return done.stdout.strip()
+
+    def furnish(self):
+        """The account that tests use, which may make databases, and one of
+        them."""
+        self.sql("CREATE DATABASE once; CREATE USER once@'%'; "
+                 "GRANT ALL ON *.* TO once@'%'; "
+                 "REVOKE SUPER, READ ONLY ADMIN ON *.* FROM once@'%'")
+        return self
+
+    def follow(self, primary):
+        """All that the primary has in its binlog, from the beginning. From now
+        on its commits wait until this one has it; it is applied with fewer
+        flushes, or it would fall behind."""
+        primary.sql("CREATE USER IF NOT EXISTS repl@'%'; "
+                    "GRANT REPLICATION SLAVE ON *.* TO repl@'%'")
+        self.sql("CHANGE MASTER TO MASTER_HOST = '%s', MASTER_PORT = %d, "
+                 "MASTER_USER = 'repl', MASTER_USE_GTID = slave_pos, "
+                 "MASTER_CONNECT_RETRY = 1; SET GLOBAL sync_binlog = 0, "
+                 "innodb_flush_log_at_trx_commit = 2; START SLAVE"
+                 % (primary.address, primary.port))
+        primary.sql("SET GLOBAL rpl_semi_sync_master_enabled = 1")
+        eventually(lambda: primary.sql(
+            "SHOW STATUS LIKE 'Rpl_semi_sync_master_clients'").endswith("1"),
+                   self.name + " is waited for")
+
+    def rejoin(self, primary):
+        """After its own end: a new replica of what was promoted. What it has
+        committed and nobody was told of must not come back. Under its old
+        number it would leave out what it has told others itself."""
+        shutil.rmtree(self.data)
+        self.settings["server_id"] = str(100000 +
+                                         int(self.settings["server_id"]))
+        self.settings["read_only"] = "ON"
+        self.init().start()
+        self.follow(primary)
+
+    def promote(self):
+        """When all that it was told is applied."""
+        self.sql("STOP SLAVE IO_THREAD")
+        eventually(lambda: "has read all relay log" in self.sql(
+            "SHOW PROCESSLIST"), self.name + " has applied all")
+        self.sql("STOP SLAVE; RESET SLAVE ALL; SET GLOBAL sync_binlog = 1, "
+                 "innodb_flush_log_at_trx_commit = 1, read_only = 0")
+        self.settings["read_only"] = "OFF"
+
+    def certificate(self, which):
+        self.world.authority.install(which, self.folder)
+        if self.running():
+            self.sql("FLUSH SSL")
+
+    def url(self, user="once", more=""):
+        return "mysql://%s@%s:%d/once%s" % (user, self.address, self.port,
+                                            more)
+
+    def details(self):
+        return dict(super().details(), data=self.data, socket=self.socket)
+
+
 class RedisError(Exception):
     """What the server answered with a minus sign."""
 
@@ -662,7 +781,7 @@ class World:
             stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, check=False,
             stderr=subprocess.STDOUT, cwd=self.folder, timeout=3 * PATIENCE)
         if done.returncode != 0:
-            raise RuntimeError("%s: %s" % (words[0], done.stdout[-1000:]))
+            raise RuntimeError("%s: %s" % (words[0], done.stdout[-4000:]))
 
     def watch(self, pid):
         stat = stat_of(pid)
@@ -767,6 +886,54 @@ def postgres_standby_async(world, clock):
     return postgres_standby(world, clock, "")
 
 
+def mysql(world, clock, **settings):
+    server = MariaDB(world, **settings)
+    _started(world, server.init(), clock)
+    return server.furnish().url()
+
+
+def mysql_slow(world, clock):
+    """Flushes of the redo log are slow where $ONCE_TEST_DIR/slow_redo is: no
+    binlog, whose flush would come first."""
+    server = MariaDB(world)
+    server.settings.pop("log_bin")
+    shim = world.folder / "slowflush.so"
+    subprocess.run(["cc", "-D_GNU_SOURCE", "-shared", "-fPIC", "-O1", "-o",
+                    shim, HERE / "slowflush.c", "-ldl"], check=True)
+    server.environment.update(preloaded(shim),
+                              ONCE_SLOWFLUSH=world.folder / "slow_redo")
+    _started(world, server.init(), clock)
+    return server.furnish().url()
+
+
+def mysql_replica(world, clock):
+    """Semi-synchronous: what is acknowledged is on both."""
+    pair = [MariaDB(world, name, log_slave_updates="ON",
+                    rpl_semi_sync_slave_enabled="ON",
+                    rpl_semi_sync_master_wait_point="AFTER_SYNC",
+                    rpl_semi_sync_master_timeout="10000000000",
+                    rpl_semi_sync_master_wait_no_slave="ON")
+            for name in ("mysql", "replica")]
+    _started(world, pair[0].init(), clock)
+    pair[0].furnish()
+    pair[1].init()
+    pair[1].settings["read_only"] = "ON"
+    _started(world, pair[1], clock)
+    pair[1].follow(pair[0])
+    return "mysql://once@%s:%d,%s:%d/once" % (
+        LOOPBACK, pair[0].port, LOOPBACK, pair[1].port)
+
+
+def mysql_tls(world, clock):
+    server = MariaDB(world)
+    server.tls = True
+    server.certificate("good")
+    _started(world, server.init(), clock)
+    return server.furnish().url(
+        more="?sslmode=verify-full&sslrootcert=%s"
+        % world.authority.path("ca.crt"))
+
+
 def redis(world, clock):
     return _started(world, Redis(world), clock).url()
 
@@ -845,6 +1012,8 @@ KINDS = {
     "postgres": postgres, "postgres-tls": postgres_tls,
     "pgbouncer": pgbouncer, "postgres-standby": postgres_standby,
     "postgres-standby-async": postgres_standby_async,
+    "mysql": mysql, "mysql-tls": mysql_tls, "mysql-slow": mysql_slow,
+    "mysql-replica": mysql_replica,
     "redis": redis, "redis-plain": redis_plain, "redis-tls": redis_tls,
     "redis-sentinel": redis_sentinel, "redis-cluster": redis_cluster,
     "rabbitmq": rabbitmq, "nats": nats,

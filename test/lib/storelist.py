@@ -2,6 +2,7 @@
 """The stores there are, as src/calls/store/stores.def lists them: a table of a test
 that is about all of them, or all of a kind, is made from it."""
 
+import os
 import pathlib
 import re
 
@@ -20,3 +21,14 @@ def stores(*places):
 
 LOCAL = stores("FILE", "FOLDER")
 SERVED = stores("SERVER")
+
+
+def own(url):
+    """The URL of a store that is nobody else's, on the server at this URL."""
+    name = os.urandom(4).hex()
+    head, mark, query = url.partition("?")
+    scheme = url.partition(":")[0]
+    if scheme == "mysql":
+        return head + "_" + name + mark + query
+    word = {"postgres": "schema=t", "redis": "prefix="}[scheme]
+    return "%s?%s%s%s" % (head, word, name, query and "&" + query)

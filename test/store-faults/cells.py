@@ -308,7 +308,8 @@ class Run:
 
 # ---- Cells ---------------------------------------------------------------
 
-SHORT = ("sqlite storm", "journal storm", "postgres storm", "redis storm",
+SHORT = ("sqlite storm", "journal storm", "postgres storm", "mysql storm",
+         "redis storm",
          "postgres-standby cancelled-wait-alone", "redis-plain kill")
 
 
@@ -326,7 +327,7 @@ def number_of(what, args):
     if args.faults:
         return min(args.faults, 2) if args.short and dear else args.faults
     cheap = what in ("cut-answer", "cut-question", "reset", "clock",
-                     "terminate", "terminate-commit")
+                     "terminate", "terminate-commit", "end-sessions", "cancel")
     most = 5 if dear else 1000 if cheap else 30
     return max(2, min(most, args.ops // (100 if cheap else 1000)))
 

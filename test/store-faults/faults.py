@@ -36,8 +36,8 @@ def fault(name, *stores, callers=CALLERS):
     return register
 
 
-SERVERS = ("postgres", "redis")
-PROXIED = ("postgres", "pgbouncer", "redis")
+SERVERS = ("postgres", "mysql", "redis")
+PROXIED = ("postgres", "pgbouncer", "mysql", "redis")
 
 
 def victim(run):
@@ -49,7 +49,7 @@ def victim(run):
     return run.server()
 
 
-@fault("kill", "postgres", "pgbouncer", "redis", "redis-cluster",
+@fault("kill", "postgres", "pgbouncer", "mysql", "redis", "redis-cluster",
        "redis-plain")
 def kill(run):
     """kill -9 of all of the server's processes, and a start."""
@@ -72,14 +72,14 @@ def immediate(run):
     server.start()
 
 
-@fault("restart", "postgres", "pgbouncer", "redis")
+@fault("restart", "postgres", "pgbouncer", "mysql", "redis")
 def restart(run):
     """In order, under load: PostgreSQL's fast shutdown."""
     victim(run).restart()
     run.hits += 1
 
 
-@fault("pause", "postgres", "pgbouncer", "redis", "redis-cluster")
+@fault("pause", "postgres", "pgbouncer", "mysql", "redis", "redis-cluster")
 def pause(run):
     """SIGSTOP, mostly for longer than anybody's patience."""
     server = victim(run)
@@ -107,7 +107,7 @@ def config_set(run):
         raise RuntimeError("a server that would drop keys was asked on")
 
 
-@fault("clock", "postgres", "redis")
+@fault("clock", "postgres", "mysql", "redis")
 def clock(run):
     """The server's clock jumps: a minute, an hour, there and back."""
     run.world.step(run.store.kind, run.rng.choice(
@@ -119,7 +119,7 @@ def clock(run):
 HOUR = 3600000
 
 
-@fault("clock-beyond", "postgres", "redis", *LOCAL)
+@fault("clock-beyond", "postgres", "mysql", "redis", *LOCAL)
 def clock_beyond(run):
     """The clock that decides jumps beyond the retention, there and back, and
     who starts then has not seen the jump. (A day is kept. Redis's own TTL is
@@ -488,6 +488,55 @@ def lagging(run):
     change_primary(run, before)
 
 
+# -- MySQL and MariaDB
+
+
+@fault("end-sessions", "mysql")
+def end_sessions(run):
+    """KILL of every connection, wherever it is."""
+    run.server().sql("KILL USER once")
+    run.hits += 1
+
+
+@fault("cancel", "mysql")
+def cancel(run):
+    """KILL QUERY: the statement ends, and what comes behind it in the packet
+    is not executed; the session goes on."""
+    run.server().sql("KILL HARD QUERY USER once")
+    run.hits += 1
+
+
+@fault("locks", "mysql")
+def locks(run):
+    """Another session locks rows and the gaps between them, and half of the
+    time is rolled back as one of a deadlock: REPEATABLE READ, no order."""
+    run.server().sql(
+        "SET innodb_lock_wait_timeout = 1; BEGIN; "
+        "SELECT COUNT(*) FROM (SELECT fence FROM once_record ORDER BY %s "
+        "LIMIT %d FOR UPDATE) x; DO SLEEP(%s); SELECT COUNT(*) FROM "
+        "(SELECT fence FROM once_record ORDER BY fence DESC LIMIT 50 "
+        "FOR UPDATE) x; DO SLEEP(%s); ROLLBACK"
+        % (run.rng.choice(["name", "fence DESC"]), run.rng.choice([1, 20, 500]),
+           *run.rng.choice([(0, 0), (0.1, 0.1), (0.5, 1.5)])), "once",
+        check=False)
+    run.hits += 1
+
+
+@fault("promote-replica", "mysql-replica")
+def promote_replica(run):
+    """The primary is killed, the semi-synchronous replica takes its place."""
+    old, new = run.server("mysql"), run.server("replica")
+    if getattr(run, "turned", False):
+        old, new = new, old
+    old.kill()
+    new.promote()
+    run.hits += 1
+    run.progress(10, "after the promotion")
+    old.rejoin(new)
+    run.turned = not getattr(run, "turned", False)
+    run.direct = with_primary(run.direct, new)
+
+
 # -- the network
 
 
@@ -635,7 +684,7 @@ def stranger(run):
     run.hits += 1
 
 
-@fault("storm", *LOCAL, "postgres", "pgbouncer", "redis",
+@fault("storm", *LOCAL, "postgres", "pgbouncer", "mysql", "redis",
        "redis-cluster")
 def storm(run):
     """Any of the others, whatever comes."""

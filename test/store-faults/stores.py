@@ -175,6 +175,8 @@ STORES = {s.name: s for s in [Store(name) for name in storelist.LOCAL] + [
           must_lose=True),
     Store("redis-sentinel", "redis-sentinel", durable=False),
     Store("redis-cluster", "redis-cluster"),
+    Store("mysql", "mysql", "mysql", clock=True),
+    Store("mysql-replica", "mysql-replica"),
     Store("postgres-net", net_postgres),
     Store("redis-net", net_redis),
     Store("sentinel-net", net_sentinel, durable=False),

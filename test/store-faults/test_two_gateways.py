@@ -40,6 +40,7 @@ KILLED = [r"signal 9", r"SIGKILL", r"open socket #"]
 # With the drivers' own limits it sometimes does: then the module says so with
 # an [alert].
 LIMITS = {"postgres": "?statement_ms=1000&connect_ms=500",
+          "mysql": "?statement_ms=1000&connect_ms=500",
           "redis": "?timeout_ms=500"}
 
 

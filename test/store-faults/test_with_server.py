@@ -103,9 +103,10 @@ def test_ctl_of_the_program():
 
 @pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGTERM,
                                     signal.SIGINT])
-@pytest.mark.parametrize("kind", ["redis", "postgres", "rabbitmq", "nats"])
+@pytest.mark.parametrize("kind", ["redis", "postgres", "mysql", "rabbitmq",
+                                  "nats"])
 def test_nothing_is_left_when_it_is_killed(kind, number):
-    needs({"redis": "redis-server", "postgres": "initdb",
+    needs({"redis": "redis-server", "postgres": "initdb", "mysql": "mariadbd",
            "rabbitmq": "rabbitmq-server", "nats": "nats-server"}[kind])
     process = subprocess.Popen(
         [WITH, kind, "--", "sh", "-c",

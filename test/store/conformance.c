@@ -22,6 +22,7 @@
 
 #include "calls/core/transition.h"
 #include "calls/store/store.h"
+#include "own_database.h"
 #include "t.h"
 
 enum {
@@ -104,6 +105,16 @@ static void postgres_url(char *out, size_t size, const char *in, unsigned seed)
                    strchr(role, '?') == NULL ? '?' : '&', (int)getpid(), seed);
 }
 
+/* A database for each world. */
+static void mysql_url(char *out, size_t size, const char *in, unsigned seed)
+{
+    char name[32];
+
+    (void)in;
+    (void)snprintf(name, sizeof(name), "c%d_%u", (int)getpid(), seed);
+    own_database(out, size, name, "lock_ms=30000&statement_ms=60000");
+}
+
 /* Keys with a prefix of their own for each world: one server, a pair with
  * Sentinel or a cluster, whatever ONCE_TEST_URL names. */
 static void redis_url(char *out, size_t size, const char *in, unsigned seed)
@@ -125,6 +136,7 @@ static const struct {
 } special[] = {
     {"journal_small", journal_small_url},
     {"postgres", postgres_url},
+    {"mysql", mysql_url},
     {"redis", redis_url},
 };
 
@@ -1711,7 +1723,8 @@ int main(int argc, char **argv)
         return 2;
     (void)atexit(remove_folder); /* judge() may exit */
     target_url(url, sizeof(url), 0);
-    if ((own_url != postgres_url && once_store_init(url, &err) != ONCE_OK) ||
+    if ((own_url != postgres_url && own_url != mysql_url &&
+         once_store_init(url, &err) != ONCE_OK) ||
         once_store_check(url, &durable, &shared, &err) != ONCE_OK) {
         printf("Bail out! %s\n", err.text);
         return 1;

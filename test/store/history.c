@@ -10,6 +10,7 @@
  * sqlite  threads with a handle each, then processes that open after the fork
  * journal the same
  * postgres  the same, at ONCE_TEST_URL, with a schema for each round
+ * mysql   the same, with a database for each round
  * redis     the same, with a prefix for each round
  * broken  the memory driver with planted mistakes: each must be seen
  *
@@ -35,6 +36,7 @@
 #include <unistd.h>
 
 #include "broken.h"
+#include "own_database.h"
 #include "calls/core/transition.h"
 #include "calls/core/machine.h"
 #include "lin.h"
@@ -600,6 +602,15 @@ static void postgres_url(char *out, size_t size, enum how how, uint64_t seed)
     }
 }
 
+static void mysql_url(char *out, size_t size, enum how how, uint64_t seed)
+{
+    char name[64];
+
+    (void)snprintf(name, sizeof(name), "h%d_%d_%" PRIu64, (int)getpid(),
+                   (int)how, seed);
+    own_database(out, size, name, "lock_ms=30000");
+}
+
 /* Keys with a prefix of their own for each round of each run. */
 static void redis_url(char *out, size_t size, uint64_t seed)
 {
@@ -617,6 +628,8 @@ static void own_url(char *out, size_t size, enum how how, uint64_t seed)
 {
     if (strcmp(store_name, "postgres") == 0)
         postgres_url(out, size, how, seed);
+    else if (strcmp(store_name, "mysql") == 0)
+        mysql_url(out, size, how, seed);
     else if (strcmp(store_name, "redis") == 0)
         redis_url(out, size, seed);
     else

@@ -24,6 +24,7 @@
 #include <unistd.h>
 
 #include "calls/core/transition.h"
+#include "base/steady.h"
 #include "calls/store/postgres/postgres.h"
 #include "calls/store/store.h"
 
@@ -123,7 +124,7 @@ static once_store *open_patiently(const char *url)
     for (tries = 0; tries < 3000; tries++) {
         if (once_store_open(url, NULL, NULL, &s) == ONCE_OK)
             return s;
-        once__pg_sleep_ms(20);
+        once__sleep_ms(20);
     }
     return must_open(url, NULL);
 }
@@ -166,7 +167,7 @@ static int ask(once_store *s, once_op *op)
         rc = s->ops->apply(s, &op, 1, &err);
         if (rc == ONCE_OK && op->rc != ONCE_ESTORE)
             return op->rc;
-        once__pg_sleep_ms(20);
+        once__sleep_ms(20);
     }
     printf("#   %s\n", err.text);
     return rc;
@@ -826,7 +827,7 @@ static void another_store_in_its_place_is_asked_nothing(void)
     end_backends(); /* nor on another connection */
     err.text[0] = '\0';
     for (i = 0; i < 3000 && strstr(err.text, "another store") == NULL; i++) {
-        once__pg_sleep_ms(20);
+        once__sleep_ms(20);
         T_EQ(s->ops->apply(s, &ops, 1, &err), ONCE_ESTORE);
     }
     T_OK(i < 3000);
@@ -973,11 +974,11 @@ static void a_server_that_is_ahead_makes_nobody_forget(void)
     T_EQ(once_store_clock(s, &c, NULL), ONCE_OK);
     ctl("clock postgres 90000000");
     for (tries = 0; tries < 3000 && jumps == 0; tries++)
-        once__pg_sleep_ms(20);
+        once__sleep_ms(20);
     T_EQ(jumps, 1);
     fill(&op, ONCE_OP_SHOW, KEPT, 2); /* leases are over all the same */
     for (tries = 0; tries < 3000 && ask(s, &op) != ONCE_UNKNOWN; tries++)
-        once__pg_sleep_ms(20);
+        once__sleep_ms(20);
     T_EQ(op.rc, ONCE_UNKNOWN);
     for (i = 0; i < KEPT; i++) /* no key is free */
         T_EQ(simple(s, ONCE_OP_CLAIM, i, 2, 0), ONCE_REPLAY);
@@ -1020,14 +1021,14 @@ static void without_a_function_for_the_time_nothing_is_forgotten(void)
     op.keep_ms = 0;
     T_EQ(once_apply(e, &op, NULL), ONCE_OK);
     for (tries = 0; tries < 3000 && blind == 0; tries++)
-        once__pg_sleep_ms(20);
-    once__pg_sleep_ms(200); /* some rounds more: it is said once */
+        once__sleep_ms(20);
+    once__sleep_ms(200); /* some rounds more: it is said once */
     T_EQ(blind, 1);
     once_engine_stats(e, &stats);
     T_EQ(stats.forgotten, 0);
     T_EQ(once_store_init(p.url, NULL), ONCE_OK);
     for (tries = 0; tries < 3000 && stats.forgotten == 0; tries++) {
-        once__pg_sleep_ms(20);
+        once__sleep_ms(20);
         once_engine_stats(e, &stats);
     }
     T_EQ(stats.forgotten, 1);
@@ -1065,7 +1066,7 @@ static void work_batch(once_store *s, struct work *w, unsigned first, int verb,
         if (!left)
             break;
         w->lost++;
-        once__pg_sleep_ms(10);
+        once__sleep_ms(10);
     }
     for (i = 0; i < 4; i++) {
         T_EQ(op[i].rc, verb == ONCE_OP_CLAIM ? ONCE_OWNER : ONCE_OK);
@@ -1114,7 +1115,7 @@ static void work_while(void (*harm)(void), const char *more, int must_lose)
             harms++;
             next += WORKERS * EACH / 6;
         }
-        once__pg_sleep_ms(3);
+        once__sleep_ms(3);
     }
     for (k = 0; k < WORKERS; k++) {
         T_EQ(pthread_join(threads[k], NULL), 0);

@@ -23,7 +23,7 @@ static const char help[] =
     "after `begun` is not in the copy, or not as it is later: after a restore these\n"
     "keys are in the gap, see once restore. Check a copy with once verify FILE.\n"
     "\n"
-    "For journal: and sqlite: stores, and small PostgreSQL ones. PostgreSQL and Redis\n"
+    "For journal: and sqlite: stores, and small ones on PostgreSQL and MySQL. Servers\n"
     "are copied by their own tools: docs/backup.md. Exit status 3: there is no copy,\n"
     "or a record is unreadable.\n";
 /* clang-format on */

@@ -4,27 +4,10 @@
  * and the inspection finds nothing against it. After a failure the next try
  * waits a moment, longer each time.
  */
-#include <time.h>
-
+#include "base/backoff.h"
 #include "base/error.h"
 #include "base/postgres/postgres.h"
 #include "base/steady.h"
-
-enum { BACKOFF_MS = 20, BACKOFF_STEPS = 7 }; /* up to 2.5 s */
-
-static void jittered_backoff(struct once__pg_link *l)
-{
-    uint64_t ms =
-        (uint64_t)BACKOFF_MS
-        << (l->failures < BACKOFF_STEPS ? l->failures : BACKOFF_STEPS);
-    struct timespec t;
-
-    (void)clock_gettime(CLOCK_MONOTONIC, &t);
-    /* Half to all of it: many gateways lose their server at one moment. */
-    ms -= (uint64_t)t.tv_nsec / 1000 % (ms / 2);
-    l->failures++;
-    l->next_ms = once__steady_ms() + ms;
-}
 
 static uint64_t sooner(uint64_t a, uint64_t b)
 {
@@ -64,7 +47,7 @@ int once__pg_connect(struct once__pg_link *l, int bare, uint64_t until_ms,
         l->failures = 0;
         return ONCE_OK;
     }
-    jittered_backoff(l);
+    l->next_ms = once__backoff_until(l->failures++);
     if (away && err != NULL)
         err->code = ONCE_EAWAY; /* one of them may be the right one, later */
     return away ? ONCE_EAWAY : rc;

@@ -29,19 +29,10 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <time.h>
 
 #include "base/error.h"
 #include "base/postgres/postgres.h"
 #include "base/steady.h"
-
-void once__pg_sleep_ms(uint64_t ms)
-{
-    struct timespec t = {(time_t)(ms / 1000), (long)(ms % 1000) * 1000000};
-
-    while (nanosleep(&t, &t) != 0 && errno == EINTR)
-        ;
-}
 
 /* ---- Waiting ----------------------------------------------------------- */
 

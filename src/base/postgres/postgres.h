@@ -91,8 +91,6 @@ struct once__pg_ask {
     int plain; /* several statements, no parameters, answers as text */
 };
 
-void once__pg_sleep_ms(uint64_t ms);
-
 /* Connects to host number l->host. ONCE_OK, ONCE_EOPEN, ONCE_EAWAY. */
 ONCE_CHECK int once__pg_connect_host(struct once__pg_link *l, uint64_t until_ms,
                                      once_error *err);

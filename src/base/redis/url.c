@@ -17,10 +17,7 @@
  * parameter that it does not know, so that a misspelt `wait` promises nothing
  * by accident, and no text repeats what may hold a credential.
  */
-#include <errno.h>
-#include <fcntl.h>
 #include <string.h>
-#include <unistd.h>
 
 #include "base/error.h"
 #include "base/redis/redis.h"
@@ -34,31 +31,6 @@ enum {
     WAIT_MAX = 16
 };
 
-/* The part before the last "@" of the authority. */
-static int take_user(const char **at, size_t authority,
-                     struct once__redis_config *c, once_error *err)
-{
-    const char *end = memrchr(*at, '@', authority);
-    const char *from = *at, *colon;
-    size_t n;
-
-    if (end == NULL)
-        return ONCE_OK;
-    n = (size_t)(end - from);
-    colon = memchr(from, ':', n);
-    if (colon == NULL)
-        colon = end;
-    if (!once__url_decode(from, (size_t)(colon - from), c->user,
-                          sizeof(c->user)) ||
-        (colon < end && !once__url_decode(colon + 1, (size_t)(end - colon - 1),
-                                          c->password, sizeof(c->password))))
-        return once__fail(err, ONCE_EURL,
-                          "redis: user or password are too long or badly "
-                          "encoded");
-    *at = end + 1;
-    return ONCE_OK;
-}
-
 static int all_digits(const char *s, size_t n)
 {
     return strspn(s, "0123456789") >= n;
@@ -67,36 +39,11 @@ static int all_digits(const char *s, size_t n)
 static int take_place(const char *from, size_t n, const char *port,
                       struct once__redis_place *out, once_error *err)
 {
-    const char *host = from, *colon = memrchr(from, ':', n);
-    const char *end = from + n;
-    size_t host_size;
+    const char *wrong =
+        once__url_place(from, n, port, out->host, sizeof(out->host), out->port);
 
-    memset(out, 0, sizeof(*out));
-    if (n > 0 && *from == '[') { /* an IPv6 address */
-        const char *close = memchr(from, ']', n);
-
-        if (close == NULL)
-            return once__fail(err, ONCE_EURL, "redis: a \"]\" is missing");
-        host = from + 1;
-        host_size = (size_t)(close - host);
-        colon = close + 1 < end && close[1] == ':' ? close + 1 : NULL;
-    } else {
-        host_size = colon == NULL ? n : (size_t)(colon - from);
-    }
-    if (host_size == 0 || host_size >= sizeof(out->host))
-        return once__fail(err, ONCE_EURL,
-                          "redis: a host is missing or too long");
-    memcpy(out->host, host, host_size);
-    if (colon != NULL) {
-        port = colon + 1;
-        n = (size_t)(end - port);
-    } else {
-        n = strlen(port);
-    }
-    if (n == 0 || n > 5 || !all_digits(port, n))
-        return once__fail(err, ONCE_EURL, "redis: a port is not a number");
-    memcpy(out->port, port, n);
-    return ONCE_OK;
+    return wrong == NULL ? ONCE_OK
+                         : once__fail(err, ONCE_EURL, "redis: %s", wrong);
 }
 
 static int take_hosts(const char *at, size_t n, struct once__redis_config *c,
@@ -170,35 +117,6 @@ static int take_socket(const char *at, struct once__redis_config *c,
 
 /* ---- Parameters ---------------------------------------------------------- */
 
-/* The first line of a file, which holds a password. */
-static int read_secret(const char *path, char *out, size_t size,
-                       once_error *err)
-{
-    int fd = open(path, O_RDONLY | O_CLOEXEC);
-    ssize_t n;
-
-    if (fd < 0)
-        return once__fail(err, ONCE_EOPEN, "%s: %s", path, strerror(errno));
-    n = read(fd, out, size);
-    (void)close(fd);
-    if (n <= 0 || (size_t)n == size) {
-        explicit_bzero(out, size);
-        return once__fail(err, ONCE_EOPEN, "%s: empty or too long", path);
-    }
-    out[n] = '\0';
-    out[strcspn(out, "\r\n")] = '\0';
-    return ONCE_OK;
-}
-
-static int take_secret(char *url, const char *param, char *out, size_t size,
-                       once_error *err)
-{
-    char path[PATH_MAX];
-    int rc = once__url_take(url, param, path, sizeof(path), err);
-
-    return rc <= 0 ? rc : read_secret(path, out, size, err);
-}
-
 int once__redis_prefix(char *url, struct once__redis_config *c, once_error *err)
 {
     size_t n;
@@ -267,15 +185,16 @@ static int take_numbers(char *url, struct once__redis_config *c, int socket,
 static int take_secrets(char *url, struct once__redis_config *c,
                         once_error *err)
 {
-    int rc = take_secret(url, "password_file", c->password, sizeof(c->password),
-                         err);
+    int rc = once__url_take_secret(url, "password_file", c->password,
+                                   sizeof(c->password), err);
 
     if (rc >= 0)
         rc = once__url_take(url, "sentinel_user", c->sentinel_user,
                             sizeof(c->sentinel_user), err);
     if (rc >= 0)
-        rc = take_secret(url, "sentinel_password_file", c->sentinel_password,
-                         sizeof(c->sentinel_password), err);
+        rc = once__url_take_secret(url, "sentinel_password_file",
+                                   c->sentinel_password,
+                                   sizeof(c->sentinel_password), err);
     return rc < 0 ? rc : ONCE_OK;
 }
 
@@ -309,8 +228,12 @@ static int parse(int socket, char *url, struct once__redis_config *c,
     if (rc != ONCE_OK)
         return rc;
     n = strcspn(at, "/");
-    rc = take_user(&at, n, c, err);
-    if (rc == ONCE_OK && c->user[0] != '\0' && c->password[0] == '\0')
+    if (!once__url_user(&at, n, c->user, sizeof(c->user), c->password,
+                        sizeof(c->password)))
+        return once__fail(err, ONCE_EURL,
+                          "redis: user or password are too long or badly "
+                          "encoded");
+    if (c->user[0] != '\0' && c->password[0] == '\0')
         rc = once__fail(err, ONCE_EURL,
                         "redis: a user without a password: say "
                         "user:password@ or password_file=PATH");

@@ -3,23 +3,11 @@
  * postgres.c - the durable store for many machines: "postgres://...".
  *
  * A batch is one function call, so one round trip and one transaction, in which
- * each name occurs once. What queues after a name in the same batch is decided
- * here from the record that the call has shown, as long as it changes nothing;
- * the first that would change something goes into the next call:
- *
- *    sorted by name    call 1         here        call 2       here
- *    a: claim          OWNER
- *    b: claim, claim   OWNER          IN_FLIGHT
- *    c: complete,
- *       claim, claim   OK                         REPLAY       REPLAY
- *
- * One name does not keep the others waiting. An operation that met another
- * session's (a locked row, a row that changed in the same moment) is not in the
- * answer. A claim of a name that another session is inserting makes the server
- * take back the whole call, and does not say which one it was: so the call is
- * halved until that claim stands alone. What was asked without an answer is
- * put aside until the others have theirs, then asked again for up to lock_ms
- * while nothing moves, and answered ONCE_ESTORE after that.
+ * each name occurs once; what is left goes into the next one (rounds.h). An
+ * operation that met another session's (a locked row, a row that changed in the
+ * same moment) is not in the answer. A claim of a name that another session is
+ * inserting makes the server take back the whole call, and does not say which
+ * one it was: so the call is halved until that claim stands alone.
  *
  * The server is told which store was opened: another one may stand under the
  * schema's name since, and would not know what this one has recorded.
@@ -39,10 +27,10 @@
 #include "calls/core/record.h"
 #include "calls/store/arena.h"
 #include "calls/store/postgres/postgres.h"
+#include "calls/store/rounds.h"
 #include "calls/store/store.h"
 
 enum {
-    CALL_BYTES = 16 << 20,   /* results that one call takes along */
     CALL_MAX = 1024,         /* operations of one call */
     SHOWN_BYTES = 256 << 20, /* long results that one batch shows */
     WAIT_PART = 8,           /* of lock_ms: what a call waits for others; */
@@ -50,13 +38,8 @@ enum {
     STATEMENT = 256
 };
 
-/* An operation of the batch under way; sorted by name, then by place. */
-struct item {
-    once_op *op;
-    size_t at;
-    int done;
-    int aside; /* asked without an answer: the others come first */
-};
+/* Asked by another function of the server than all others. */
+#define FORGET (1u << ONCE_OP_FORGET)
 
 struct postgres {
     once_store base;
@@ -68,10 +51,7 @@ struct postgres {
     int known;                      /* 1: it was read */
     char apply_sql[STATEMENT], forget_sql[STATEMENT], body_sql[STATEMENT],
         seen_sql[STATEMENT];
-    struct item *items;
-    once_op **call; /* operations of one call, and where they stand */
-    size_t *places;
-    size_t room;
+    struct once__rounds rounds;
     PGresult **kept; /* what answers borrow bytes from, until the next batch */
     size_t kept_count, kept_room;
     struct once__arena arena; /* labels of answers, too */
@@ -112,10 +92,8 @@ static void postgres_close(once_store *store)
     once__pg_config_clear(&s->config);
     once__pg_params_clear(&s->params);
     once__arena_clear(&s->arena);
+    once__rounds_clear(&s->rounds);
     free(s->kept);
-    free(s->items);
-    free(s->call);
-    free(s->places);
     free(s);
 }
 
@@ -198,106 +176,13 @@ static const uint64_t *time_to_send(const struct postgres *s, int forgets,
 
 struct batch {
     struct postgres *s;
-    size_t n;
-    size_t left;   /* not answered yet */
-    size_t most;   /* operations of the next call */
+    struct once__rounds *rounds;
     size_t differ; /* answered so because the server did something else */
-    int full;      /* the disk is: nothing is granted any more */
-    int met;       /* another session was in the way */
-    uint64_t until_ms;
-    size_t shown; /* bytes of long results so far */
-    size_t count; /* operations of the call under way */
+    size_t shown;  /* bytes of long results so far */
     once_error *err;
 };
 
-static int by_name(const void *a, const void *b)
-{
-    const struct item *x = a, *y = b;
-    int order = memcmp(x->op->name, y->op->name, ONCE_NAME_SIZE);
-
-    return order != 0 ? order : (x->at > y->at) - (x->at < y->at);
-}
-
-static int make_room(struct postgres *s, size_t n)
-{
-    struct item *items;
-    once_op **call;
-    size_t *places;
-
-    if (n <= s->room)
-        return 1;
-    items = realloc(s->items, n * sizeof(*items));
-    if (items != NULL)
-        s->items = items;
-    call = realloc(s->call, n * sizeof(once_op *));
-    if (call != NULL)
-        s->call = call;
-    places = realloc(s->places, n * sizeof(*places));
-    if (places != NULL)
-        s->places = places;
-    if (items == NULL || call == NULL || places == NULL)
-        return 0;
-    s->room = n;
-    return 1;
-}
-
-static int sort_batch(struct batch *b, once_op **ops)
-{
-    struct postgres *s = b->s;
-    size_t i;
-
-    if (!make_room(s, b->n))
-        return once__fail(b->err, ONCE_ESTORE, "postgres: out of memory");
-    for (i = 0; i < b->n; i++)
-        s->items[i] = (struct item){ops[i], i, 0, 0};
-    qsort(s->items, b->n, sizeof(*s->items), by_name);
-    return ONCE_OK;
-}
-
-static int same_name(const struct item *a, const struct item *b)
-{
-    return memcmp(a->op->name, b->op->name, ONCE_NAME_SIZE) == 0;
-}
-
-/* Of each name the first that is not answered yet and not put aside, if it is
- * (`forget`), or is not, one that forgets: these are asked by another function.
- * */
-static void gather(struct batch *b, int forget)
-{
-    struct postgres *s = b->s;
-    size_t i, bytes = 0, size;
-
-    b->count = 0;
-    for (i = 0; i < b->n && b->count < b->most; i++) {
-        once_op *op = s->items[i].op;
-
-        if (s->items[i].done || s->items[i].aside ||
-            (i > 0 && !s->items[i - 1].done &&
-             same_name(&s->items[i - 1], &s->items[i])))
-            continue;
-        size = op->result.size;
-        if ((op->verb == ONCE_OP_FORGET) != forget ||
-            (b->count > 0 && bytes + size > CALL_BYTES))
-            continue;
-        bytes += size;
-        s->places[b->count] = i;
-        s->call[b->count++] = op;
-    }
-}
-
 /* ---- Answers ----------------------------------------------------------- */
-
-static void answer(struct batch *b, struct item *item, int rc)
-{
-    ONCE__MUST(!item->done);
-    item->done = 1;
-    item->op->rc = rc;
-    b->left--;
-    if (rc < 0) {
-        item->op->left_ms = 0;
-        memset(&item->op->record, 0, sizeof(item->op->record));
-    }
-}
 
 static int same_record(const once_record *a, const once_record *b)
 {
@@ -323,48 +208,6 @@ static int decide(once_op *op, const struct once__pg_row *row)
     return !changed || same_record(&row->before, &after);
 }
 
-/* A label that the operation has brought along is gone with it; the next ones
- * are shown a copy. 0: no memory. */
-static int keep_label(struct postgres *s, once_record *r)
-{
-    void *copy;
-
-    if (r->label.size == 0)
-        return 1;
-    copy = once__arena_take(&s->arena, r->label.size);
-    if (copy == NULL)
-        return 0;
-    memcpy(copy, r->label.data, r->label.size);
-    r->label.data = copy;
-    return 1;
-}
-
-/*
- * Those that wait for the same name, as long as they only look. Bytes
- * that an operation has brought along are gone with it: then the server is
- * asked.
- */
-static void decide_line(struct batch *b, struct item *item, uint64_t now_ms)
-{
-    const struct item *end = b->s->items + b->n;
-    const once_op *first = item->op;
-    once_record before = first->record, after;
-    uint64_t fence = 0;
-
-    if (item + 1 == end || !same_name(item, item + 1) ||
-        (before.result.size > 0 && before.result.data == first->result.data) ||
-        (before.note.size > 0 && before.note.data == first->note.data) ||
-        (before.label.data == first->label.data && !keep_label(b->s, &before)))
-        return;
-    for (item++; item < end && same_name(item - 1, item) && !item->done;
-         item++) {
-        after = before;
-        if (once__transition(&after, item->op, now_ms, &fence))
-            return;
-        answer(b, item, item->op->rc);
-    }
-}
-
 /* A long result, in a call of its own. */
 static int fetch_body(struct batch *b, once_op *op, once_record *r, int *there)
 {
@@ -377,7 +220,8 @@ static int fetch_body(struct batch *b, once_op *op, once_record *r, int *there)
     if (once__pg_params_body(&s->params, op, r->fence) != ONCE_OK)
         return once__fail(b->err, ONCE_ESTORE, "postgres: out of memory");
     ask = once__pg_params_ask(&s->params, s->body_sql);
-    if (once__pg_ask(&s->link, &ask, b->until_ms, &rows) != ONCE__PG_DONE)
+    if (once__pg_ask(&s->link, &ask, b->rounds->until_ms, &rows) !=
+        ONCE__PG_DONE)
         return once__pg_fail(&s->link, ONCE_ESTORE, b->err);
     rc = keep_answer(s, rows, b->err);
     if (rc != ONCE_OK || PQntuples(rows) == 0)
@@ -394,17 +238,18 @@ static int fetch_body(struct batch *b, once_op *op, once_record *r, int *there)
 }
 
 /* ONCE_OK, also if the operation must be asked again. */
-static int settle(struct batch *b, struct item *item, struct once__pg_row *row)
+static int settle(struct batch *b, struct once__rounds_item *item,
+                  struct once__pg_row *row)
 {
     int there = 1, rc = ONCE_OK;
 
     if (row->rc != ONCE_OK) {
-        answer(b, item, row->rc);
+        once__answer(b->rounds, item, row->rc);
         return ONCE_OK;
     }
     if (row->did == 0 && !row->body) {
         if (b->shown > SHOWN_BYTES) {
-            answer(b, item, ONCE_ESTORE); /* in a batch to come */
+            once__answer(b->rounds, item, ONCE_ESTORE); /* in a batch to come */
             return ONCE_OK;
         }
         rc = fetch_body(b, item->op, &row->before, &there);
@@ -413,41 +258,32 @@ static int settle(struct batch *b, struct item *item, struct once__pg_row *row)
         return rc;
     if (!decide(item->op, row)) {
         b->differ++; /* it is not known what is there now */
-        answer(b, item, ONCE_ESTORE);
+        once__answer(b->rounds, item, ONCE_ESTORE);
         return ONCE_OK;
     }
-    answer(b, item, item->op->rc);
-    decide_line(b, item, row->now_ms);
+    once__answer(b->rounds, item, item->op->rc);
+    once__answer_line(b->rounds, item, row->now_ms, &b->s->arena);
     return ONCE_OK;
 }
 
-/* The operation of the call that the row is about; NULL: none. */
-static struct item *find_item(struct batch *b, const uint8_t *name)
+/* The operation that the row is about; NULL: none. */
+static struct once__rounds_item *find_item(const struct batch *b,
+                                           const struct once__pg_row *row)
 {
-    size_t low = 0, high = b->count, middle;
-    int order;
+    const struct once__rounds *r = b->rounds;
+    size_t i = once__rounds_find(r, row->name);
 
-    while (low < high) {
-        middle = (low + high) / 2;
-        order = memcmp(name, b->s->call[middle]->name, ONCE_NAME_SIZE);
-        if (order == 0)
-            return &b->s->items[b->s->places[middle]];
-        if (order < 0)
-            high = middle;
-        else
-            low = middle + 1;
-    }
-    return NULL;
+    return i < r->count ? &r->items[r->places[i]] : NULL;
 }
 
 static int settle_all(struct batch *b, PGresult *rows)
 {
     struct once__pg_row row;
-    struct item *item;
+    struct once__rounds_item *item;
     int i, n = PQntuples(rows), rc = keep_answer(b->s, rows, b->err);
 
     for (i = 0; i < n && rc == ONCE_OK; i++) {
-        item = once__pg_row_read(rows, i, &row) ? find_item(b, row.name) : NULL;
+        item = once__pg_row_read(rows, i, &row) ? find_item(b, &row) : NULL;
         if (item == NULL || item->done)
             return once__fail(b->err, ONCE_ESTORE,
                               "%s: its functions are not ours",
@@ -472,26 +308,15 @@ static int make_params(struct batch *b, int forget)
     struct postgres *s = b->s;
     uint64_t now_ms;
     struct once__pg_call call = {
-        time_to_send(s, forget, &now_ms), s->config.async, !b->full,
-        wait_of(s, b->met ? WAIT_PART_AGAIN : WAIT_PART),
+        time_to_send(s, forget, &now_ms), s->config.async, !b->rounds->full,
+        wait_of(s, b->rounds->met ? WAIT_PART_AGAIN : WAIT_PART),
         s->known ? s->id : NULL};
 
     if (forget)
-        return once__pg_params_forget(&s->params, &call, s->call, b->count);
-    return once__pg_params_apply(&s->params, &call, s->call, b->count);
-}
-
-/* All that are left get no answer, or, for claims on a full disk, a refusal. */
-static void answer_rest(struct batch *b)
-{
-    size_t i;
-
-    for (i = 0; i < b->n; i++)
-        if (!b->s->items[i].done)
-            answer(b, &b->s->items[i],
-                   b->full && b->s->items[i].op->verb == ONCE_OP_CLAIM
-                       ? ONCE_EFULL
-                       : ONCE_ESTORE);
+        return once__pg_params_forget(&s->params, &call, b->rounds->call,
+                                      b->rounds->count);
+    return once__pg_params_apply(&s->params, &call, b->rounds->call,
+                                 b->rounds->count);
 }
 
 /* Others were in the way, and nothing was changed: it may be asked again. */
@@ -501,118 +326,43 @@ static int in_the_way(const struct once__pg_link *l)
            once__pg_state(l, "55P03");
 }
 
-/* Those of the last call that have no answer wait for the others. */
-static void put_aside(struct batch *b)
-{
-    size_t i;
-
-    for (i = 0; i < b->count; i++)
-        if (!b->s->items[b->s->places[i]].done)
-            b->s->items[b->s->places[i]].aside = 1;
-}
-
-/* Another session is in the way of one of them: which one is found by
- * halving. */
-static void halve(struct batch *b)
-{
-    b->met = 1;
-    if (b->count > 1)
-        b->most = b->count / 2;
-    else
-        put_aside(b);
-}
-
 /* The disk is full: what takes no room is tried once more without the rest. */
 static int refused(struct batch *b)
 {
     if (in_the_way(&b->s->link)) {
-        halve(b);
+        once__rounds_halve(b->rounds);
         return ONCE_OK;
     }
     if (!once__pg_state(&b->s->link, "53100"))
         return once__pg_fail(&b->s->link, ONCE_ESTORE, b->err);
-    if (b->full)
-        answer_rest(b);
-    b->full = 1;
+    once__rounds_full(b->rounds);
     return ONCE_OK;
 }
 
-static int call(struct batch *b)
+static int call(void *user)
 {
+    struct batch *b = user;
     struct postgres *s = b->s;
     struct once__pg_ask ask;
     PGresult *rows = NULL;
     enum once__pg_end end;
     int forget = 0, rc;
 
-    gather(b, 0);
-    if (b->count == 0) {
+    if (once__rounds_gather(b->rounds, ~FORGET) == 0) {
         forget = 1;
-        gather(b, 1);
+        ONCE__MUST(once__rounds_gather(b->rounds, FORGET) > 0);
     }
-    ONCE__MUST(b->count > 0);
     if (make_params(b, forget) != ONCE_OK)
         return once__fail(b->err, ONCE_ESTORE, "postgres: out of memory");
     ask =
         once__pg_params_ask(&s->params, forget ? s->forget_sql : s->apply_sql);
-    end = once__pg_ask(&s->link, &ask, b->until_ms, &rows);
+    end = once__pg_ask(&s->link, &ask, b->rounds->until_ms, &rows);
     if (end == ONCE__PG_REFUSED)
         return refused(b);
     if (end == ONCE__PG_LOST)
         return once__pg_fail(&s->link, ONCE_ESTORE, b->err);
-    if (b->most < CALL_MAX)
-        b->most *= 2;
     rc = settle_all(b, rows);
-    put_aside(b);
-    return rc;
-}
-
-/* 1: all that are left were asked, and are to be asked again one by one. */
-static int all_aside(struct batch *b)
-{
-    struct item *items = b->s->items;
-    size_t i;
-
-    for (i = 0; i < b->n; i++)
-        if (!items[i].done && !items[i].aside &&
-            (i == 0 || items[i - 1].done ||
-             !same_name(&items[i - 1], &items[i])))
-            return 0;
-    for (i = 0; i < b->n; i++)
-        items[i].aside = 0;
-    if (b->met)
-        b->most = 1;
-    return 1;
-}
-
-/* Calls until all is answered, or nothing has moved for too long. */
-static int run(struct batch *b)
-{
-    uint64_t moved_ms = once__steady_ms(), nap_ms = 0, now = moved_ms;
-    size_t left, most;
-    int again, full, rc = ONCE_OK;
-
-    while (rc == ONCE_OK && b->left > 0) {
-        again = all_aside(b);
-        if (now + nap_ms >= b->until_ms ||
-            (again && (b->full || now - moved_ms >= b->s->config.lock_ms))) {
-            answer_rest(b);
-            break;
-        }
-        if (again) {
-            once__pg_sleep_ms(nap_ms);
-            nap_ms = nap_ms == 0 ? 1 : nap_ms < 16 ? 2 * nap_ms : nap_ms;
-        }
-        left = b->left;
-        most = b->most;
-        full = b->full;
-        rc = call(b);
-        now = once__steady_ms();
-        if (b->left == left && b->most >= most && b->full == full)
-            continue;
-        moved_ms = now;
-        nap_ms = 0;
-    }
+    once__rounds_asked(b->rounds);
     return rc;
 }
 
@@ -629,18 +379,20 @@ static int postgres_apply(once_store *store, once_op **ops, size_t n,
                           once_error *err)
 {
     struct postgres *s = (struct postgres *)store;
-    struct batch b = {.s = s, .n = n, .left = n, .most = CALL_MAX, .err = err};
+    struct batch b = {.s = s, .rounds = &s->rounds, .err = err};
+    uint64_t until_ms;
     int rc;
 
     forget_answers(s);
     if (n == 0)
         return ONCE_OK;
-    b.until_ms = deadline(s);
+    until_ms = deadline(s);
     if (connected(s, err) != ONCE_OK)
         return ONCE_ESTORE;
-    if (sort_batch(&b, ops) != ONCE_OK)
-        return ONCE_ESTORE;
-    rc = run(&b);
+    if (once__rounds_begin(&s->rounds, ops, n, CALL_MAX, until_ms,
+                           s->config.lock_ms) != ONCE_OK)
+        return once__fail(err, ONCE_ESTORE, "postgres: out of memory");
+    rc = once__rounds_run(&s->rounds, call, &b);
     if (rc == ONCE_OK && b.differ == n)
         rc = once__fail(err, ONCE_ESTORE,
                         "%s: its functions do something else than this "

@@ -200,7 +200,7 @@ static int connect_postgres(struct once__base *b, once_error *err)
     int rc;
 
     if (once__steady_ms() < b->link.next_ms)
-        once__pg_sleep_ms(b->link.next_ms - once__steady_ms());
+        once__sleep_ms(b->link.next_ms - once__steady_ms());
     rc = once__pg_connect(&b->link, 1, once__steady_ms() + CONNECT_MS, err);
     if (rc != ONCE_OK)
         return rc;

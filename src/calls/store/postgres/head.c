@@ -5,12 +5,9 @@
 #include "base/error.h"
 #include "base/steady.h"
 #include "calls/store/postgres/postgres.h"
+#include "calls/store/sqlstore.h"
 
-enum {
-    STATEMENT = 256,
-    IMPORT_MAX = 256,       /* records of one call */
-    IMPORT_BYTES = 16 << 20 /* and bytes of their results */
-};
+enum { STATEMENT = 256 };
 
 /* One question with the parameters `p`. ONCE_OK, or ONCE_ESTORE. */
 static int ask(struct once__pg_link *l, const struct once__pg_params *p,
@@ -83,19 +80,6 @@ int once__pg_fence(struct once__pg_link *l, struct once__pg_params *p,
     return rc;
 }
 
-/* How many records one call takes along. */
-static size_t part(const once_named *r, size_t n)
-{
-    size_t i, bytes = 0;
-
-    for (i = 0; i < n && i < IMPORT_MAX; i++) {
-        bytes += r[i].record.result.size;
-        if (i > 0 && bytes > IMPORT_BYTES)
-            break;
-    }
-    return i;
-}
-
 int once__pg_import(struct once__pg_link *l, struct once__pg_params *p,
                     const once_named *r, size_t n, once_error *err)
 {
@@ -104,7 +88,7 @@ int once__pg_import(struct once__pg_link *l, struct once__pg_params *p,
     int rc = ONCE_OK;
 
     for (; n > 0 && rc == ONCE_OK; r += count, n -= count) {
-        count = part(r, n);
+        count = once__import_part(r, n);
         if (once__pg_params_import(p, l->config->async, r, count) != ONCE_OK)
             return once__fail(err, ONCE_ESTORE, "postgres: out of memory");
         rc = ask(l, p,

@@ -6,16 +6,14 @@
  * need no more rights than a gateway. No token, fingerprint or result is shown:
  * lines end up in tickets.
  */
-#include <inttypes.h>
-#include <stdio.h>
 #include <string.h>
 
 #include "base/error.h"
 #include "calls/store/postgres/postgres.h"
-#include "base/bytes.h"
 #include "base/steady.h"
+#include "calls/store/sqlstore.h"
 
-enum { LINE = 640, HEALTH_MS = 600000, STATEMENT = 192 };
+enum { HEALTH_MS = 600000, STATEMENT = 192 };
 
 struct report {
     struct once__pg_config config;
@@ -52,53 +50,13 @@ static void end(struct report *r)
 
 /* ---- Dump -------------------------------------------------------------- */
 
-static const char *state_text(int state)
-{
-    static const char *const texts[] = {
-        [ONCE_ABSENT] = "absent",
-        [ONCE_CLAIMED] = "claimed",
-        [ONCE_DISPATCHED] = "dispatched",
-        [ONCE_COMPLETED] = "completed",
-        [ONCE_INDETERMINATE] = "indeterminate",
-    };
-
-    return state <= ONCE_INDETERMINATE ? texts[state] : "damaged";
-}
-
-/* It should be printable, but any program may have written it. */
-static void print_text(const uint8_t *text, size_t size, char *out)
-{
-    size_t i;
-
-    for (i = 0; i < size && text[i] != 0; i++)
-        out[i] = text[i] >= ' ' && text[i] < 127 ? (char)text[i] : '?';
-    out[i] = '\0';
-    if (i == 0)
-        memcpy(out, "-", 2);
-}
-
 static int dump_each(void *user, const uint8_t name[ONCE_NAME_SIZE],
                      const once_record *record)
 {
-    static const char *const kinds[] = {"-", "success", "failure"};
     struct report *r = user;
-    char text[LINE], key[2 * ONCE_NAME_SIZE + 1], group[ONCE_GROUP_SIZE + 2],
-        label[ONCE_LABEL_MAX + 2];
+    char text[ONCE__LINE];
 
-    once__hex(name, ONCE_NAME_SIZE, key);
-    print_text(record->group, ONCE_GROUP_SIZE, group);
-    print_text(record->label.data, record->label.size, label);
-    (void)snprintf(text, sizeof(text),
-                   "%s %s %s attempt %" PRIu32 " fence %" PRIu64
-                   " created_ms %" PRIu64 " granted_ms %" PRIu64
-                   " ended_ms %" PRIu64 " lease_ms %" PRIu64 " keep_ms %" PRIu64
-                   " reason %s result %zu note %zu group %s label %s",
-                   key, state_text(record->state),
-                   record->kind <= ONCE_FAILURE ? kinds[record->kind] : "?",
-                   record->attempt, record->fence, record->created_ms,
-                   record->granted_ms, record->ended_ms, record->lease_ms,
-                   record->keep_ms, once_reason_text(record->reason),
-                   record->result.size, record->note.size, group, label);
+    once__record_line(name, record, text);
     r->line(r->user, text);
     return 0;
 }
@@ -127,12 +85,11 @@ static void problem(struct report *r, const char *text)
 static int verify_each(void *user, const uint8_t name[ONCE_NAME_SIZE],
                        const once_record *record)
 {
-    char text[LINE], key[2 * ONCE_NAME_SIZE + 1];
+    char text[ONCE__LINE];
 
     if (record->state <= ONCE_INDETERMINATE)
         return 0;
-    once__hex(name, ONCE_NAME_SIZE, key);
-    (void)snprintf(text, sizeof(text), "record %s fails its checksum", key);
+    once__damage_line(name, text);
     problem(user, text);
     return 0;
 }

@@ -7,6 +7,7 @@
 #include "base/error.h"
 #include "base/steady.h"
 #include "calls/store/postgres/postgres.h"
+#include "calls/store/sqlstore.h"
 
 enum { PAGE = 4096, /* records of one call */ STATEMENT = 192 };
 
@@ -18,15 +19,6 @@ struct page {
     once_position after;
     int shown, enough;
 };
-
-/* What a row that is damaged shows of itself: its place. */
-static void damaged(once_record *r)
-{
-    const once_record place = {
-        .state = 255, .ended_ms = r->ended_ms, .lease_ms = r->lease_ms};
-
-    *r = place;
-}
 
 /* How many rows there were, or ONCE_ESTORE. */
 static int show_page(struct once__pg_link *l, const PGresult *rows,
@@ -41,7 +33,7 @@ static int show_page(struct once__pg_link *l, const PGresult *rows,
                               "%s: its functions are not ours", l->label);
         page->after = once_position_of(page->what, row.name, &row.before);
         if (row.rc != ONCE_OK)
-            damaged(&row.before);
+            once__damaged(&row.before);
         row.before.result.data = NULL;
         page->shown++;
         page->enough = page->each(page->user, row.name, &row.before);

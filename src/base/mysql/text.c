@@ -1,0 +1,101 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * text.c - statements, in a buffer that grows.
+ *
+ * Bytes become x'...' or a string with escapes. The session's character set is
+ * `binary` and sql_mode has no NO_BACKSLASH_ESCAPES (inspect.c), so that a byte
+ * means itself, and three of them are all that must be escaped. There is no other
+ * way for bytes into a statement.
+ */
+#include <inttypes.h>
+#include <stdio.h>
+#include <string.h>
+
+#include "base/bytes.h"
+#include "base/grow.h"
+#include "base/mysql/mysql.h"
+
+enum { ROOM_KEPT = 1 << 20 };
+
+void once__my_text_clear(struct once__my_text *t)
+{
+    free(t->at);
+    memset(t, 0, sizeof(*t));
+}
+
+void once__my_text_reset(struct once__my_text *t)
+{
+    if (t->room > ROOM_KEPT)
+        once__my_text_clear(t);
+    t->size = 0;
+    t->failed = 0;
+}
+
+/* Room for `size` bytes more; where it is, or NULL. */
+static char *room(struct once__my_text *t, size_t size)
+{
+    char *at =
+        t->failed ? NULL : once__grown(t->at, &t->room, t->size + size, 1);
+
+    if (at == NULL) {
+        t->failed = 1;
+        return NULL;
+    }
+    t->at = at;
+    return at + t->size;
+}
+
+static void put(struct once__my_text *t, const char *words, size_t size)
+{
+    char *to = room(t, size);
+
+    if (to == NULL)
+        return;
+    memcpy(to, words, size);
+    t->size += size;
+}
+
+void once__my_put(struct once__my_text *t, const char *words)
+{
+    put(t, words, strlen(words));
+}
+
+void once__my_put_number(struct once__my_text *t, uint64_t number)
+{
+    char digits[24];
+
+    (void)snprintf(digits, sizeof(digits), "%" PRIu64, number);
+    once__my_put(t, digits);
+}
+
+void once__my_put_hex(struct once__my_text *t, const void *data, size_t size)
+{
+    char *to = room(t, 2 * size + 4);
+
+    if (to == NULL)
+        return;
+    memcpy(to, "x'", 2);
+    once__hex(data, size, to + 2);
+    to[2 + 2 * size] = '\'';
+    t->size += 2 * size + 3;
+}
+
+/* NUL, ' and \ mean themselves behind a backslash; NUL is written 0. */
+void once__my_put_bytes(struct once__my_text *t, const void *data, size_t size)
+{
+    const char *from = data;
+    char *to, *begin;
+    size_t i;
+
+    once__my_put(t, "_binary'");
+    to = begin = room(t, 2 * size + 1);
+    if (to == NULL)
+        return;
+    for (i = 0; i < size; i++) {
+        if (from[i] == '\0' || from[i] == '\'' || from[i] == '\\')
+            *to++ = '\\';
+        *to++ = from[i] == '\0' ? '0' : from[i];
+    }
+    *to++ = '\'';
+    t->size += (size_t)(to - begin);
+}

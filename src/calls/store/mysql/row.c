@@ -1,0 +1,284 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * row.c - records as rows, rows as records.
+ *
+ * A row is believed if once__transition() could have made it, its columns for the
+ * index of scans say what the others say, and a completed one has a result. What
+ * is not is ECORRUPT, and of another version EVERSION (I9).
+ */
+#include <stdlib.h>
+#include <string.h>
+
+#include "calls/core/transition.h"
+#include "base/must.h"
+#include "calls/store/mysql/mysql.h"
+
+#define COLUMNS                                                                \
+    "r.name, r.fence, r.class, r.due_ms, r.version, r.state, r.kind, "         \
+    "r.policy, r.doubt, r.reason, r.attempt, r.lease_ms, r.keep_ms, "          \
+    "r.granted_ms, r.created_ms, r.ended_ms, r.token, r.trace, "               \
+    "r.fingerprint, r.subject, r.grp, r.label, r.note, b.size"
+
+const char once__my_columns[] = COLUMNS ", b.bytes";
+const char once__my_columns_of_scan[] = COLUMNS;
+
+enum {
+    NAME,
+    FENCE,
+    CLASS,
+    DUE,
+    VERSION,
+    STATE,
+    KIND,
+    POLICY,
+    DOUBT,
+    REASON,
+    ATTEMPT,
+    LEASE,
+    KEEP,
+    GRANTED,
+    CREATED,
+    ENDED,
+    TOKEN,
+    TRACE,
+    FINGERPRINT,
+    SUBJECT,
+    GROUP,
+    LABEL,
+    NOTE,
+    SIZE,
+    BYTES
+};
+
+/* ---- Places in the index of scans -------------------------------------- */
+
+struct place {
+    unsigned class;
+    uint64_t due_ms;
+};
+
+static struct place place_of(const once_record *r)
+{
+    if (r->state == ONCE_CLAIMED || r->state == ONCE_DISPATCHED)
+        return (struct place){1, r->lease_ms};
+    if (r->state == ONCE_INDETERMINATE)
+        return (struct place){3, r->ended_ms};
+    return (struct place){2, r->keep_ms};
+}
+
+/* ---- Reading ----------------------------------------------------------- */
+
+uint64_t once__my_number(const char *field)
+{
+    return field == NULL ? 0 : strtoull(field, NULL, 10);
+}
+
+/* A number that does not fit becomes one that is not sane. */
+static uint8_t small(const char *field)
+{
+    uint64_t value = once__my_number(field);
+
+    return value > 254 ? 255 : (uint8_t)value;
+}
+
+static void read_numbers(const MYSQL_ROW row, once_record *r)
+{
+    r->state = small(row[STATE]);
+    r->kind = small(row[KIND]);
+    r->policy = small(row[POLICY]);
+    r->doubt = small(row[DOUBT]);
+    r->reason = small(row[REASON]);
+    r->attempt = (uint32_t)once__my_number(row[ATTEMPT]);
+    r->fence = once__my_number(row[FENCE]);
+    r->lease_ms = once__my_number(row[LEASE]);
+    r->keep_ms = once__my_number(row[KEEP]);
+    r->granted_ms = once__my_number(row[GRANTED]);
+    r->created_ms = once__my_number(row[CREATED]);
+    r->ended_ms = once__my_number(row[ENDED]);
+    r->result.size = (size_t)once__my_number(row[SIZE]);
+}
+
+static once_bytes bytes_of(const MYSQL_ROW row, const unsigned long *sizes,
+                           int i)
+{
+    return (once_bytes){sizes[i] > 0 ? row[i] : NULL, sizes[i]};
+}
+
+/* Copies up to `size` bytes; the rest is zero already. */
+static int copy(once_bytes b, uint8_t *out, size_t size)
+{
+    if (b.size > size)
+        return 0;
+    if (b.size > 0)
+        memcpy(out, b.data, b.size);
+    return 1;
+}
+
+static int read_bytes(const MYSQL_ROW row, const unsigned long *sizes,
+                      once_record *r)
+{
+    r->note = bytes_of(row, sizes, NOTE);
+    r->label = bytes_of(row, sizes, LABEL);
+    return r->note.size <= ONCE_NOTE_MAX && r->label.size <= ONCE_LABEL_MAX &&
+           r->result.size <= ONCE_RESULT_MAX &&
+           copy(bytes_of(row, sizes, TOKEN), r->token, ONCE_TOKEN_SIZE) &&
+           copy(bytes_of(row, sizes, TRACE), r->trace, ONCE_TRACE_SIZE) &&
+           copy(bytes_of(row, sizes, FINGERPRINT), r->fingerprint,
+                ONCE_FINGERPRINT_SIZE) &&
+           copy(bytes_of(row, sizes, GROUP), r->group, ONCE_GROUP_SIZE) &&
+           copy(bytes_of(row, sizes, SUBJECT), r->subject, ONCE_SUBJECT_SIZE);
+}
+
+static int is_sane(const MYSQL_ROW row, const once_record *r)
+{
+    struct place place = place_of(r);
+
+    return r->attempt > 0 && once__record_sane(r) &&
+           once__my_number(row[CLASS]) == place.class &&
+           once__my_number(row[DUE]) == place.due_ms &&
+           (row[SIZE] != NULL) == (r->state == ONCE_COMPLETED);
+}
+
+/* A row that is not believed has its times in it all the same: they are its
+ * place in a scan. */
+static int read_record(const MYSQL_ROW row, const unsigned long *sizes,
+                       int bodies, struct once__my_row *out)
+{
+    once_record *r = &out->record;
+    once_bytes body = {NULL, 0};
+
+    read_numbers(row, r);
+    if (once__my_number(row[VERSION]) != ONCE__MY_SCHEMA)
+        return ONCE_EVERSION;
+    if (!read_bytes(row, sizes, r) || !is_sane(row, r))
+        return ONCE_ECORRUPT;
+    if (bodies)
+        body = bytes_of(row, sizes, BYTES);
+    r->result.data = body.data;
+    out->whole = body.size == r->result.size;
+    return !bodies ||
+                   body.size == (r->result.size < ONCE__MY_PART ? r->result.size
+                                                                : ONCE__MY_PART)
+               ? ONCE_OK
+               : ONCE_ECORRUPT;
+}
+
+int once__my_row_next(MYSQL_RES *rows, struct once__my_row *out)
+{
+    MYSQL_ROW row = mysql_fetch_row(rows);
+    const unsigned long *sizes;
+
+    if (row == NULL)
+        return 0;
+    memset(out, 0, sizeof(*out));
+    sizes = mysql_fetch_lengths(rows);
+    ONCE__MUST(sizes[NAME] == ONCE_NAME_SIZE); /* BINARY(32) */
+    memcpy(out->name, row[NAME], ONCE_NAME_SIZE);
+    out->rc = read_record(row, sizes, mysql_num_fields(rows) > BYTES, out);
+    return 1;
+}
+
+/* ---- Writing ----------------------------------------------------------- */
+
+const char once__my_insert_record[] =
+    "INSERT INTO once_record (fence, class, due_ms, lease_ms, keep_ms, "
+    "granted_ms, created_ms, ended_ms, attempt, version, state, kind, policy, "
+    "doubt, reason, token, trace, name, fingerprint, subject, grp, label, "
+    "note) VALUES ";
+
+const char once__my_insert_body[] =
+    "INSERT INTO once_body (fence, part, size, bytes) VALUES ";
+
+static size_t trimmed(const uint8_t *text, size_t size)
+{
+    while (size > 0 && text[size - 1] == 0)
+        size--;
+    return size;
+}
+
+static void put_numbers(struct once__my_text *t, const uint64_t *numbers,
+                        size_t n)
+{
+    size_t i;
+
+    for (i = 0; i < n; i++) {
+        once__my_put_number(t, numbers[i]);
+        once__my_put(t, ",");
+    }
+}
+
+void once__my_put_now(struct once__my_text *t)
+{
+    once__my_put(t, "TIMESTAMPDIFF(MICROSECOND, '1970-01-01', "
+                    "UTC_TIMESTAMP(3)) DIV 1000");
+}
+
+void once__my_put_record(struct once__my_text *t, const uint8_t *name,
+                         const once_record *r, uint64_t fence)
+{
+    const struct place place = place_of(r);
+    const uint64_t numbers[] = {place.class, place.due_ms,  r->lease_ms,
+                                r->keep_ms,  r->granted_ms, r->created_ms,
+                                r->ended_ms, r->attempt,    ONCE__MY_SCHEMA,
+                                r->state,    r->kind,       r->policy,
+                                r->doubt,    r->reason};
+
+    once__my_put(t, "(");
+    if (fence == 0)
+        once__my_put(t, "DEFAULT");
+    else
+        once__my_put_number(t, fence);
+    once__my_put(t, ",");
+    put_numbers(t, numbers, sizeof(numbers) / sizeof(numbers[0]));
+    once__my_put_hex(t, r->token, ONCE_TOKEN_SIZE);
+    once__my_put(t, ",");
+    once__my_put_hex(t, r->trace, ONCE_TRACE_SIZE);
+    once__my_put(t, ",");
+    once__my_put_hex(t, name, ONCE_NAME_SIZE);
+    once__my_put(t, ",");
+    once__my_put_hex(t, r->fingerprint, ONCE_FINGERPRINT_SIZE);
+    once__my_put(t, ",");
+    once__my_put_bytes(t, r->subject, trimmed(r->subject, ONCE_SUBJECT_SIZE));
+    once__my_put(t, ",");
+    once__my_put_bytes(t, r->group, trimmed(r->group, ONCE_GROUP_SIZE));
+    once__my_put(t, ",");
+    once__my_put_bytes(t, r->label.data, r->label.size);
+    once__my_put(t, ",");
+    once__my_put_bytes(t, r->note.data, r->note.size);
+    once__my_put(t, ")");
+}
+
+/* The fence stands for attempt, token, trace, group, subject, label, created_ms
+ * and granted_ms. */
+void once__my_put_changes(struct once__my_text *t, const once_record *before,
+                          const once_record *after)
+{
+    const struct place place = place_of(after);
+    const struct {
+        const char *words;
+        uint64_t value;
+    } numbers[] = {
+        {"class=", place.class},         {",due_ms=", place.due_ms},
+        {",lease_ms=", after->lease_ms}, {",keep_ms=", after->keep_ms},
+        {",ended_ms=", after->ended_ms}, {",state=", after->state},
+        {",kind=", after->kind},         {",policy=", after->policy},
+        {",doubt=", after->doubt},       {",reason=", after->reason},
+    };
+    size_t i;
+
+    ONCE__MUST(before->fence == after->fence &&
+               before->attempt == after->attempt);
+    for (i = 0; i < sizeof(numbers) / sizeof(numbers[0]); i++) {
+        once__my_put(t, numbers[i].words);
+        once__my_put_number(t, numbers[i].value);
+    }
+    if (memcmp(before->fingerprint, after->fingerprint,
+               ONCE_FINGERPRINT_SIZE) != 0) {
+        once__my_put(t, ",fingerprint=");
+        once__my_put_hex(t, after->fingerprint, ONCE_FINGERPRINT_SIZE);
+    }
+    if (before->note.data != after->note.data) {
+        once__my_put(t, ",note=");
+        once__my_put_bytes(t, after->note.data, after->note.size);
+    }
+}

@@ -1,0 +1,24 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* sqlstore.h - what the stores on a server that speaks SQL share, besides
+ * rounds.h: records as lines of text, for dump and verify; damaged ones in a scan;
+ * how many records of a copy go into one transaction. */
+#ifndef ONCE_CALLS_STORE_SQLSTORE_H
+#define ONCE_CALLS_STORE_SQLSTORE_H
+
+#include <once/store.h>
+
+enum { ONCE__LINE = 640 };
+
+void once__record_line(const uint8_t name[ONCE_NAME_SIZE],
+                       const once_record *record, char out[ONCE__LINE]);
+/* Of a record that is not believed. */
+void once__damage_line(const uint8_t name[ONCE_NAME_SIZE],
+                       char out[ONCE__LINE]);
+
+/* What a row that is damaged shows of itself: its place. */
+void once__damaged(once_record *r);
+
+/* Of r[0..n), how many. */
+ONCE_CHECK size_t once__import_part(const once_named *r, size_t n);
+
+#endif /* ONCE_CALLS_STORE_SQLSTORE_H */
