@@ -407,7 +407,7 @@ static void it_is_neither_durable_nor_shared(void)
     T_EQ(once_store_check("memory", NULL, NULL, &err), ONCE_EURL);
     T_EQ(once_store_check("", NULL, NULL, &err), ONCE_EURL);
     T_EQ(once_store_check(NULL, NULL, NULL, &err), ONCE_EURL);
-    T_EQ(once_store_check("mysql://me:secret@host", NULL, NULL, &err),
+    T_EQ(once_store_check("oracle://me:secret@host", NULL, NULL, &err),
          ONCE_EURL);
     T_OK(strstr(err.text, "secret") == NULL);
     T_OK(strstr(err.text, "memory:") != NULL);
