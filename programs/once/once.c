@@ -55,7 +55,7 @@ static void print_help(FILE *to)
 #endif
     print_half(to, OTHER, "The shell");
     fputs("\nEach has a page: once help COMMAND, or man once-COMMAND.\n"
-          "  --store URL     @FILE or NAME; ONCE_STORE. ",
+          "  --store URL     @FILE or NAME; or ONCE_STORE\n                  ",
           to);
     cli_print_schemes(to, 0);
     fputs("\n"

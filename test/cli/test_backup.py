@@ -167,7 +167,9 @@ def test_a_copy_of_a_store_in_use_has_no_half_record(store):
 
 def test_a_postgres_that_was_put_back_is_adopted(server, tmp_path):  # noqa: F811
     """pg_dump, work, pg_restore of the old dump: a gap by hand."""
-    if server.kind != "postgres":
+    if server.kind == "mysql":
+        pytest.skip("pg_dump is PostgreSQL's")
+    if server.kind == "redis":
         server.ok("init")
         server.bad(3, "tools of its own", "backup", "--copy",
                    str(tmp_path / "copy"))

@@ -959,7 +959,8 @@ class Site:
                  workers=None, lines="", upstreams=1, listen=True,
                  backends=(), **more):
         self.folder = pathlib.Path(folder)
-        self.sqlite = "sqlite:%s" % (self.folder / "store.db")
+        self.file = self.folder / "store.db"
+        self.sqlite = "sqlite:%s" % self.file
         if STAND_IN:
             self.sqlite = storelist.own(STAND_IN)
         # Without `listen` the last one refuses until its listen() is called.
@@ -993,7 +994,7 @@ class Site:
         if STAND_IN:
             import pytest  # pylint: disable=import-outside-toplevel
             pytest.skip("only sqlite: the test knows its file")
-        return self.folder / "store.db"
+        return self.file
 
     def fill(self, text):
         """UPSTREAM0, UPSTREAM1 ... become addresses, FOLDER the folder."""

@@ -296,7 +296,7 @@ def test_a_slow_answer_counts_from_when_the_store_was_asked(make, tmp_path):
     replay behind it: nothing is hot then."""
     path = tmp_path / "pay"
     site = make(SERVER, store="sqlite:%s?busy_ms=20000" % path, workers=1)
-    site.db = path
+    site.file = path
     case = site.case("/pay/")
     first = is_new(case.post())
     with Locked(site):
