@@ -53,11 +53,6 @@ static int is_granted(const struct once__my_change *c)
     return c->after.attempt > 0 && c->after.attempt != c->before.attempt;
 }
 
-static int was_absent(const struct once__my_change *c)
-{
-    return is_granted(c) && c->before.attempt == 0;
-}
-
 /* Its row goes, and with it the old fence. */
 static int is_gone(const struct once__my_change *c)
 {
@@ -248,7 +243,27 @@ static void write_swept(struct once__my_writer *w,
         once__my_put(w->text, ";");
 }
 
-/* The rows of one INSERT have consecutive numbers. */
+/* Whether a name that was granted has had a larger fence. The rows of one INSERT
+ * have consecutive numbers. */
+static void write_check(struct once__my_writer *w,
+                        const struct once__my_change *c, size_t n)
+{
+    size_t i, grants = 0;
+
+    for (i = 0; i < n; i++)
+        grants += is_granted(&c[i]) != 0;
+    if (grants == 0)
+        return;
+    once__my_put(
+        w->text,
+        "INSERT INTO once_touch (slot, n) SELECT 0, 0 FROM once_record "
+        "r FORCE INDEX (PRIMARY) STRAIGHT_JOIN once_swept s ON s.name "
+        "= r.name AND s.fence > r.fence WHERE r.fence BETWEEN "
+        "LAST_INSERT_ID() AND LAST_INSERT_ID() + ");
+    once__my_put_number(w->text, grants - 1);
+    once__my_put(w->text, " LIMIT 1 LOCK IN SHARE MODE;");
+}
+
 static void set_fences(struct once__my_change *c, size_t n, uint64_t fence)
 {
     size_t i;
@@ -269,11 +284,7 @@ void once__my_write(struct once__my_writer *w, struct once__my_change *c,
     write_steps(w, c, n);
     write_bodies(w, c, n);
     write_swept(w, c, n, now_ms);
-    write_list(w,
-               "INSERT INTO once_touch (slot, n) SELECT 0, 0 FROM once_swept s "
-               "JOIN once_record r ON r.name = s.name WHERE s.fence > r.fence "
-               "AND s.name IN (",
-               c, n, was_absent, put_name, ") LIMIT 1 LOCK IN SHARE MODE;");
+    write_check(w, c, n);
     once__my_put(w->text, "COMMIT");
     if (once__my_send(w))
         set_fences(c, n, w->first_fence);
