@@ -894,6 +894,55 @@ static void end_session(struct once__my_config *config, struct once__my_link *l)
     once__my_config_clear(config);
 }
 
+/* A step on a row that is not as it was read, whatever became of its lock, is
+ * not written, and neither is what comes with it. */
+static void no_step_is_written_over_another(void)
+{
+    struct place p = made_place("");
+    once_store *s = must_open(p.url);
+    struct once__my_config config;
+    struct once__my_link l;
+    struct once__my_text text = {NULL, 0, 0, 0};
+    struct once__arena arena = {NULL};
+    struct once__my_change c[2];
+    struct once__my_writer w;
+    once_op op[2];
+    char n[64];
+    unsigned i, kind;
+
+    for (kind = 0; kind < 4; kind++) { /* another state, fence; a new grant */
+        for (i = 0; i < 2; i++) {
+            fill(&op[i], ONCE_OP_CLAIM, 2 * kind + i, 1);
+            T_EQ(ask(s, &op[i]), ONCE_OWNER);
+            c[i] = (struct once__my_change){op[i].name, op[i].record,
+                                            op[i].record};
+            c[i].after.lease_ms++;
+        }
+        c[1].before.state = kind == 0 ? ONCE_CLAIMED : c[1].before.state;
+        c[1].before.fence += kind > 0 ? 1000 : 0;
+        c[1].after.fence = c[1].before.fence;
+        c[1].after.attempt += kind == 2;
+        if (kind == 3)
+            memset(&c[1].after, 0, sizeof(c[1].after));
+        other_session(&p, &config, &l, "BEGIN");
+        w = (struct once__my_writer){.link = &l,
+                                     .text = &text,
+                                     .arena = &arena,
+                                     .until_ms = once__steady_ms() + 5000,
+                                     .end = ONCE__MY_DONE};
+        once__my_write(&w, c, 2, 1);
+        T_EQ(w.end, ONCE__MY_REFUSED);
+        T_EQ(l.number, ER_DUP_ENTRY);
+        end_session(&config, &l);
+        sql(&p, n, "SELECT COUNT(*) FROM once_record WHERE lease_ms = %llu",
+            (unsigned long long)c[0].after.lease_ms);
+        T_STR(n, "0");
+    }
+    once__my_text_clear(&text);
+    once__arena_clear(&arena);
+    once_store_close(s);
+}
+
 /* Gap locks would let claims wait for others that they have nothing to do with,
  * and for each other. */
 static void a_look_at_what_is_not_there_locks_nothing(void)
@@ -1323,6 +1372,7 @@ static void alone(void)
     WANTED(a_claim_under_way_elsewhere_keeps_no_other_waiting);
     WANTED(of_all_who_insert_at_once_one_is_the_owner);
     WANTED(an_error_takes_back_what_came_before_it);
+    WANTED(no_step_is_written_over_another);
     WANTED(a_look_at_what_is_not_there_locks_nothing);
     WANTED(a_claim_gets_no_fence_below_a_forgotten_one);
     WANTED(a_young_record_that_is_forgotten_leaves_its_fence);

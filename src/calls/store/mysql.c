@@ -38,6 +38,7 @@
 #include "calls/store/arena.h"
 #include "calls/store/mysql/mysql.h"
 #include "calls/store/rounds.h"
+#include "calls/store/sqlstore.h"
 #include "calls/store/store.h"
 
 enum {
@@ -237,10 +238,10 @@ static struct item *item_of(struct batch *b, const uint8_t *name)
 }
 
 /*
- * InnoDB gives the lock of an inserted row away a moment before the commit that
- * inserted it is visible. Who locks it in that moment reads the record as it was
- * before. So a lock counts only for a record that is, in all that a step
- * changes, what was locked.
+ * InnoDB changes the state of a transaction a moment before it leaves the list of
+ * active ones. In that moment the row that it inserted can be locked and is not
+ * visible: who locks it reads the record as it was before. So a lock counts only
+ * for a record that is, in all that a step changes, what was locked.
  */
 static int take_locks(struct batch *b, MYSQL_RES *rows)
 {
@@ -411,7 +412,8 @@ static void decide(struct batch *b, once_op *op, struct item *item,
     *after = item->before;
     changed = once__transition(
         after, op, once__time_of(&b->s->base, forgets, b->now_ms), &fence);
-    item->what = changed ? CHANGED : SAME;
+    item->what =
+        changed && !once__same_head(&item->before, after) ? CHANGED : SAME;
     if (changed && (((item->there || item->has_stamp) && !item->locked) ||
                     (after->fence == NOT_DRAWN && b->rounds->full)))
         item->what = LEFT_OUT;

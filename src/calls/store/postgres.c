@@ -24,10 +24,10 @@
 #include "base/grow.h"
 #include "base/must.h"
 #include "base/steady.h"
-#include "calls/core/record.h"
 #include "calls/store/arena.h"
 #include "calls/store/postgres/postgres.h"
 #include "calls/store/rounds.h"
+#include "calls/store/sqlstore.h"
 #include "calls/store/store.h"
 
 enum {
@@ -184,15 +184,6 @@ struct batch {
 
 /* ---- Answers ----------------------------------------------------------- */
 
-static int same_record(const once_record *a, const once_record *b)
-{
-    uint8_t x[ONCE__RECORD_HEAD], y[ONCE__RECORD_HEAD];
-
-    once__record_head(a, x);
-    once__record_head(b, y);
-    return memcmp(x, y, sizeof(x)) == 0;
-}
-
 /*
  * What the operation says about the record as the server saw it. 0: the server
  * has done something else than once__transition() would have.
@@ -205,7 +196,7 @@ static int decide(once_op *op, const struct once__pg_row *row)
 
     if (row->did != 0)
         return changed && (row->did != 1 || row->granted > 0);
-    return !changed || same_record(&row->before, &after);
+    return !changed || once__same_head(&row->before, &after);
 }
 
 /* A long result, in a call of its own. */

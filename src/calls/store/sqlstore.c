@@ -10,11 +10,21 @@
 #include <string.h>
 
 #include "base/bytes.h"
+#include "calls/core/record.h"
 
 enum {
     IMPORT_MAX = 256,       /* records of one transaction */
     IMPORT_BYTES = 16 << 20 /* and bytes of their results */
 };
+
+int once__same_head(const once_record *a, const once_record *b)
+{
+    uint8_t x[ONCE__RECORD_HEAD], y[ONCE__RECORD_HEAD];
+
+    once__record_head(a, x);
+    once__record_head(b, y);
+    return memcmp(x, y, sizeof(x)) == 0;
+}
 
 size_t once__import_part(const once_named *r, size_t n)
 {

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* sqlstore.h - what the stores on a server that speaks SQL share, besides
- * rounds.h: records as lines of text, for dump and verify; damaged ones in a scan;
+ * rounds.h: what a step changes; records as lines of text, for dump and verify; damaged ones in a scan;
  * how many records of a copy go into one transaction. */
 #ifndef ONCE_CALLS_STORE_SQLSTORE_H
 #define ONCE_CALLS_STORE_SQLSTORE_H
@@ -14,6 +14,9 @@ void once__record_line(const uint8_t name[ONCE_NAME_SIZE],
 /* Of a record that is not believed. */
 void once__damage_line(const uint8_t name[ONCE_NAME_SIZE],
                        char out[ONCE__LINE]);
+
+/* 1: they differ in no column but the bytes of result, note and label. */
+int once__same_head(const once_record *a, const once_record *b);
 
 /* What a row that is damaged shows of itself: its place. */
 void once__damaged(once_record *r);

@@ -11,8 +11,11 @@
  *    forgotten                   DELETE
  *
  * Statements behind one that fails are not executed, so COMMIT is not reached
- * then. How many rows a statement says that it has changed is looked at nowhere:
- * the rows are locked and were read before.
+ * then. What is changed is locked and was read before, and no answer depends on
+ * how many rows a statement says that it has changed. All the same each UPDATE and
+ * DELETE of heads names the fence and the state that were read, and the statement
+ * behind it fails if one of the rows was not there: whatever happens to locks, no
+ * step is written over another one.
  *
  * An INSERT may have waited for another session that inserted the same name, and
  * that one may have been completed and forgotten meanwhile: then ours has drawn a
@@ -53,11 +56,6 @@ static int is_granted(const struct once__my_change *c)
     return c->after.attempt > 0 && c->after.attempt != c->before.attempt;
 }
 
-static int was_absent(const struct once__my_change *c)
-{
-    return is_granted(c) && c->before.attempt == 0;
-}
-
 /* Its row goes, and with it the old fence. */
 static int is_gone(const struct once__my_change *c)
 {
@@ -91,14 +89,24 @@ static void put_grant(struct once__my_text *t, const struct once__my_change *c)
     once__my_put_record(t, c->name, &c->after, 0);
 }
 
+/* The statement before this one must have changed `n` rows, or all is taken
+ * back. */
+static void put_count(struct once__my_text *t, size_t n)
+{
+    once__my_put(t, "INSERT INTO once_touch (slot, n) SELECT 0, 0 FROM DUAL "
+                    "WHERE ROW_COUNT() <> ");
+    once__my_put_number(t, n);
+    once__my_put(t, ";");
+}
+
 /* `begin`, what `put` says of each that is `wanted`, `end`; nothing if there is
- * none. */
-static void write_list(struct once__my_writer *w, const char *begin,
-                       const struct once__my_change *c, size_t n,
-                       int (*wanted)(const struct once__my_change *c),
-                       void (*put)(struct once__my_text *t,
-                                   const struct once__my_change *c),
-                       const char *end)
+ * none. Returns how many there were. */
+static size_t write_list(struct once__my_writer *w, const char *begin,
+                         const struct once__my_change *c, size_t n,
+                         int (*wanted)(const struct once__my_change *c),
+                         void (*put)(struct once__my_text *t,
+                                     const struct once__my_change *c),
+                         const char *end)
 {
     size_t i, count = 0;
 
@@ -110,9 +118,10 @@ static void write_list(struct once__my_writer *w, const char *begin,
     }
     if (count > 0)
         once__my_put(w->text, end);
+    return count;
 }
 
-/* A step, as the values of an UPDATE. */
+/* A step, as the values of an UPDATE and the state before it. */
 struct step {
     const char *values;
     size_t size;
@@ -130,21 +139,23 @@ static int by_values(const void *a, const void *b)
 
 static void put_steps(struct once__my_text *t, const struct step *s, size_t n)
 {
-    size_t i;
+    size_t i, first = 0;
 
     for (i = 0; i < n; i++) {
-        if (i == 0 || by_values(&s[i - 1], &s[i]) != 0) {
-            once__my_put(t, i == 0 ? "UPDATE once_record SET "
-                                   : ");UPDATE once_record SET ");
+        if (i == first) {
+            once__my_put(t, "UPDATE once_record SET ");
             once__my_put(t, s[i].values);
-            once__my_put(t, " WHERE fence IN (");
+            once__my_put(t, " AND fence IN (");
         } else {
             once__my_put(t, ",");
         }
         once__my_put_number(t, s[i].fence);
-    }
-    if (n > 0)
+        if (i + 1 < n && by_values(&s[i], &s[i + 1]) == 0)
+            continue;
         once__my_put(t, ");");
+        put_count(t, i + 1 - first);
+        first = i + 1;
+    }
 }
 
 /* Many steps of a batch write the same values. */
@@ -160,6 +171,8 @@ static void write_steps(struct once__my_writer *w,
         if (!is_step(&c[i]))
             continue;
         once__my_put_changes(&text, &c[i].before, &c[i].after);
+        once__my_put(&text, " WHERE state = ");
+        once__my_put_number(&text, c[i].before.state);
         once__my_put(&text, "\n"); /* becomes the end of the string */
         steps[count].fence = c[i].before.fence;
         ends[count++] = text.size;
@@ -248,7 +261,27 @@ static void write_swept(struct once__my_writer *w,
         once__my_put(w->text, ";");
 }
 
-/* The rows of one INSERT have consecutive numbers. */
+/* Whether a name that was granted has had a larger fence. The rows of one INSERT
+ * have consecutive numbers. */
+static void write_check(struct once__my_writer *w,
+                        const struct once__my_change *c, size_t n)
+{
+    size_t i, grants = 0;
+
+    for (i = 0; i < n; i++)
+        grants += is_granted(&c[i]) != 0;
+    if (grants == 0)
+        return;
+    once__my_put(
+        w->text,
+        "INSERT INTO once_touch (slot, n) SELECT 0, 0 FROM once_record "
+        "r FORCE INDEX (PRIMARY) STRAIGHT_JOIN once_swept s ON s.name "
+        "= r.name AND s.fence > r.fence WHERE r.fence BETWEEN "
+        "LAST_INSERT_ID() AND LAST_INSERT_ID() + ");
+    once__my_put_number(w->text, grants - 1);
+    once__my_put(w->text, " LIMIT 1 LOCK IN SHARE MODE;");
+}
+
 static void set_fences(struct once__my_change *c, size_t n, uint64_t fence)
 {
     size_t i;
@@ -261,19 +294,20 @@ static void set_fences(struct once__my_change *c, size_t n, uint64_t fence)
 void once__my_write(struct once__my_writer *w, struct once__my_change *c,
                     size_t n, uint64_t now_ms)
 {
-    write_list(w, "DELETE FROM once_body WHERE fence IN (", c, n, loses_result,
-               put_fence, ");");
-    write_list(w, "DELETE FROM once_record WHERE fence IN (", c, n, is_gone,
-               put_fence, ");");
-    write_list(w, once__my_insert_record, c, n, is_granted, put_grant, ";");
+    size_t gone;
+
+    (void)write_list(w, "DELETE FROM once_body WHERE fence IN (", c, n,
+                     loses_result, put_fence, ");");
+    gone = write_list(w, "DELETE FROM once_record WHERE fence IN (", c, n,
+                      is_gone, put_fence, ");");
+    if (gone > 0)
+        put_count(w->text, gone);
+    (void)write_list(w, once__my_insert_record, c, n, is_granted, put_grant,
+                     ";");
     write_steps(w, c, n);
     write_bodies(w, c, n);
     write_swept(w, c, n, now_ms);
-    write_list(w,
-               "INSERT INTO once_touch (slot, n) SELECT 0, 0 FROM once_swept s "
-               "JOIN once_record r ON r.name = s.name WHERE s.fence > r.fence "
-               "AND s.name IN (",
-               c, n, was_absent, put_name, ") LIMIT 1 LOCK IN SHARE MODE;");
+    write_check(w, c, n);
     once__my_put(w->text, "COMMIT");
     if (once__my_send(w))
         set_fences(c, n, w->first_fence);
