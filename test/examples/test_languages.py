@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """
-examples/languages: each service, as its page starts it, charges once. What is not
+examples/languages: each service, as README.md starts it, charges once. What is not
 installed (tools/packages) is left out.
 
 Environment: ONCE_BUILD (build).

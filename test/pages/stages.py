@@ -163,6 +163,10 @@ def whole(reader, text):
         main = "load_module %s;\n%s" % (module, main)
     main = re.sub(r"load_module \S*once_module\.so;",
                   "load_module %s;" % module, main)
+    if "by_lua" in text:
+        main = "".join("load_module /usr/lib/nginx/modules/%s.so;\n" % name for
+                       name in ("ndk_http_module", "ngx_http_lua_module")) + main
+        given.append('lua_package_path "%s/middleware/lua/?.lua;;";' % pages.ROOT)
     http = "\n".join(given + parts["http"])
     if parts["server"]:
         http += "\nserver { listen 127.0.0.1:%d;\n%s\n}" % (

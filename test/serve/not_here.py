@@ -52,6 +52,8 @@ UVICORN = {
 # What refuses such bytes in a header itself.
 STRICT = {"test_key.py::*malformed*%s*" % what: "its server refuses such bytes"
           for what in ("control_byte", "delete_byte", "escape_sequence")}
+STRICT.update({"test_observe.py::test_a_hostile_key*-%d]" % n:
+               "its server refuses such bytes" for n in (5, 6)})
 
 NODE = {
     "test_connections.py::test_a_request_and_its_repetitions_may_be_pipel*":

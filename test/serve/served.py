@@ -214,8 +214,9 @@ def target(base, eventually, build, language):
 
         def log(self, name):
             said = {"python": "Handling signal: term", "asgi": "Shutting down"}
-            return super().log(name).replace(said.get(language, "-"),
-                                             "gracefully shutting down")
+            text = super().log(name)
+            return text.replace(said[language], "gracefully shutting down") \
+                if language in said else text
 
         def end_servers(self, number):
             for server in self.servers:

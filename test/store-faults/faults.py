@@ -175,7 +175,7 @@ def move(path, name):
 
 def nobody_answers(run, least, most):
     """From a moment after now on; those under way may have been answered."""
-    time.sleep(0.3)
+    time.sleep(1)
     was = run.traffic.shared["answered"]
     run.nap(least, most)
     if run.traffic.shared["answered"] - was > 2 * CALLERS:
