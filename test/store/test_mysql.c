@@ -916,7 +916,7 @@ static void no_step_is_written_over_another(void)
             T_EQ(ask(s, &op[i]), ONCE_OWNER);
             c[i] = (struct once__my_change){op[i].name, op[i].record,
                                             op[i].record};
-            c[i].after.lease_ms++;
+            c[i].after.lease_ms += 1000000; /* no claim's own lease ends then */
         }
         c[1].before.state = kind == 0 ? ONCE_CLAIMED : c[1].before.state;
         c[1].before.fence += kind > 0 ? 1000 : 0;
