@@ -71,17 +71,18 @@ static void print_text(const uint8_t *text, size_t size, char *out)
         memcpy(out, "-", 2);
 }
 
-void once__record_line(const uint8_t name[ONCE_NAME_SIZE],
-                       const once_record *record, char out[ONCE__LINE])
+int once__lines_record(void *user, const uint8_t name[ONCE_NAME_SIZE],
+                       const once_record *record)
 {
+    const struct once__lines *l = user;
     static const char *const kinds[] = {"-", "success", "failure"};
     char key[2 * ONCE_NAME_SIZE + 1], group[ONCE_GROUP_SIZE + 2],
-        label[ONCE_LABEL_MAX + 2];
+        label[ONCE_LABEL_MAX + 2], text[ONCE__LINE];
 
     once__hex(name, ONCE_NAME_SIZE, key);
     print_text(record->group, ONCE_GROUP_SIZE, group);
     print_text(record->label.data, record->label.size, label);
-    (void)snprintf(out, ONCE__LINE,
+    (void)snprintf(text, sizeof(text),
                    "%s %s %s attempt %" PRIu32 " fence %" PRIu64
                    " created_ms %" PRIu64 " granted_ms %" PRIu64
                    " ended_ms %" PRIu64 " lease_ms %" PRIu64 " keep_ms %" PRIu64
@@ -92,12 +93,25 @@ void once__record_line(const uint8_t name[ONCE_NAME_SIZE],
                    record->granted_ms, record->ended_ms, record->lease_ms,
                    record->keep_ms, once_reason_text(record->reason),
                    record->result.size, record->note.size, group, label);
+    l->line(l->user, text);
+    return 0;
 }
 
-void once__damage_line(const uint8_t name[ONCE_NAME_SIZE], char out[ONCE__LINE])
+void once__lines_problem(struct once__lines *l, const char *text)
 {
-    char key[2 * ONCE_NAME_SIZE + 1];
+    l->line(l->user, text);
+    l->problems++;
+}
 
+int once__lines_damage(void *user, const uint8_t name[ONCE_NAME_SIZE],
+                       const once_record *record)
+{
+    char key[2 * ONCE_NAME_SIZE + 1], text[ONCE__LINE];
+
+    if (record->state <= ONCE_INDETERMINATE)
+        return 0;
     once__hex(name, ONCE_NAME_SIZE, key);
-    (void)snprintf(out, ONCE__LINE, "record %s fails its checksum", key);
+    (void)snprintf(text, sizeof(text), "record %s fails its checksum", key);
+    once__lines_problem(user, text);
+    return 0;
 }

@@ -21,9 +21,7 @@ struct report {
     struct once__my_config config;
     struct once__my_link link;
     struct once__my_text text;
-    once_line *line;
-    void *user;
-    int problems;
+    struct once__lines lines;
 };
 
 static int begin(struct report *r, const char *rest, once_line *line,
@@ -32,8 +30,8 @@ static int begin(struct report *r, const char *rest, once_line *line,
     int rc;
 
     memset(r, 0, sizeof(*r));
-    r->line = line;
-    r->user = user;
+    r->lines.line = line;
+    r->lines.user = user;
     r->link.config = &r->config;
     rc = once__my_config_read(&r->config, rest, err);
     if (rc == ONCE_OK)
@@ -51,17 +49,6 @@ static void end(struct report *r)
 
 /* ---- Dump -------------------------------------------------------------- */
 
-static int dump_each(void *user, const uint8_t name[ONCE_NAME_SIZE],
-                     const once_record *record)
-{
-    struct report *r = user;
-    char text[ONCE__LINE];
-
-    once__record_line(name, record, text);
-    r->line(r->user, text);
-    return 0;
-}
-
 int once__my_dump(const char *rest, once_line *line, void *user,
                   once_error *err)
 {
@@ -70,30 +57,12 @@ int once__my_dump(const char *rest, once_line *line, void *user,
 
     if (rc == ONCE_OK)
         rc = once__my_scan(&r.link, &r.text, ONCE_SCAN_ALL, NULL, NULL,
-                           UINT32_MAX, dump_each, &r, err);
+                           UINT32_MAX, once__lines_record, &r.lines, err);
     end(&r);
     return rc;
 }
 
 /* ---- Verify ------------------------------------------------------------ */
-
-static void problem(struct report *r, const char *text)
-{
-    r->line(r->user, text);
-    r->problems++;
-}
-
-static int verify_each(void *user, const uint8_t name[ONCE_NAME_SIZE],
-                       const once_record *record)
-{
-    char text[ONCE__LINE];
-
-    if (record->state <= ONCE_INDETERMINATE)
-        return 0;
-    once__damage_line(name, text);
-    problem(user, text);
-    return 0;
-}
 
 /* The last fence is behind a record, or behind the incarnation. */
 static int verify_fence(struct report *r, once_error *err)
@@ -118,9 +87,11 @@ static int verify_fence(struct report *r, once_error *err)
     if (rc != ONCE_OK)
         return rc;
     if (fence < largest)
-        problem(r, "the counter of fences is behind a record");
+        once__lines_problem(&r->lines,
+                            "the counter of fences is behind a record");
     if (fence < once__fence_floor(&head, 0))
-        problem(r, "the counter of fences is behind the incarnation");
+        once__lines_problem(&r->lines,
+                            "the counter of fences is behind the incarnation");
     return ONCE_OK;
 }
 
@@ -142,7 +113,7 @@ static uint32_t verify_page(struct report *r, MYSQL_RES *rows, uint64_t *fence)
                        once__my_number(row[1]) == ONCE_COMPLETED
                            ? "is not whole"
                            : "belongs to no completed record");
-        problem(r, text);
+        once__lines_problem(&r->lines, text);
     }
     return n;
 }
@@ -182,15 +153,15 @@ int once__my_verify(const char *rest, once_line *line, void *user,
     int rc = begin(&r, rest, line, user, err);
 
     if (rc == ONCE_OK && r.link.caveat != NULL)
-        problem(&r, r.link.caveat);
+        once__lines_problem(&r.lines, r.link.caveat);
     if (rc == ONCE_OK)
         rc = verify_fence(&r, err);
     if (rc == ONCE_OK)
         rc = verify_bodies(&r, err);
     if (rc == ONCE_OK)
         rc = once__my_scan(&r.link, &r.text, ONCE_SCAN_ALL, NULL, NULL,
-                           UINT32_MAX, verify_each, &r, err);
+                           UINT32_MAX, once__lines_damage, &r.lines, err);
     rc = once__opening(rc, err);
     end(&r);
-    return rc < 0 ? rc : r.problems;
+    return rc < 0 ? rc : r.lines.problems;
 }

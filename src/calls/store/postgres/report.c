@@ -19,9 +19,7 @@ struct report {
     struct once__pg_config config;
     struct once__pg_link link;
     struct once__pg_params params;
-    once_line *line;
-    void *user;
-    int problems;
+    struct once__lines lines;
 };
 
 static int begin(struct report *r, const char *rest, once_line *line,
@@ -30,8 +28,8 @@ static int begin(struct report *r, const char *rest, once_line *line,
     int rc;
 
     memset(r, 0, sizeof(*r));
-    r->line = line;
-    r->user = user;
+    r->lines.line = line;
+    r->lines.user = user;
     r->link.config = &r->config;
     rc = once__pg_config_read(&r->config, rest, err);
     r->config.async = 1; /* it only looks */
@@ -50,17 +48,6 @@ static void end(struct report *r)
 
 /* ---- Dump -------------------------------------------------------------- */
 
-static int dump_each(void *user, const uint8_t name[ONCE_NAME_SIZE],
-                     const once_record *record)
-{
-    struct report *r = user;
-    char text[ONCE__LINE];
-
-    once__record_line(name, record, text);
-    r->line(r->user, text);
-    return 0;
-}
-
 int once__pg_dump(const char *rest, once_line *line, void *user,
                   once_error *err)
 {
@@ -69,30 +56,12 @@ int once__pg_dump(const char *rest, once_line *line, void *user,
 
     if (rc == ONCE_OK)
         rc = once__pg_scan(&r.link, &r.params, ONCE_SCAN_ALL, NULL, NULL,
-                           UINT32_MAX, dump_each, &r, err);
+                           UINT32_MAX, once__lines_record, &r.lines, err);
     end(&r);
     return rc;
 }
 
 /* ---- Verify ------------------------------------------------------------ */
-
-static void problem(struct report *r, const char *text)
-{
-    r->line(r->user, text);
-    r->problems++;
-}
-
-static int verify_each(void *user, const uint8_t name[ONCE_NAME_SIZE],
-                       const once_record *record)
-{
-    char text[ONCE__LINE];
-
-    if (record->state <= ONCE_INDETERMINATE)
-        return 0;
-    once__damage_line(name, text);
-    problem(user, text);
-    return 0;
-}
 
 static int verify_health(struct report *r, once_error *err)
 {
@@ -107,7 +76,7 @@ static int verify_health(struct report *r, once_error *err)
         ONCE__PG_DONE)
         return once__pg_fail(&r->link, ONCE_EOPEN, err);
     for (i = 0; i < PQntuples(rows); i++)
-        problem(r, PQgetvalue(rows, i, 0));
+        once__lines_problem(&r->lines, PQgetvalue(rows, i, 0));
     PQclear(rows);
     return ONCE_OK;
 }
@@ -119,12 +88,12 @@ int once__pg_verify(const char *rest, once_line *line, void *user,
     int rc = begin(&r, rest, line, user, err);
 
     if (rc == ONCE_OK && r.link.caveat != NULL)
-        problem(&r, r.link.caveat);
+        once__lines_problem(&r.lines, r.link.caveat);
     if (rc == ONCE_OK)
         rc = verify_health(&r, err);
     if (rc == ONCE_OK)
         rc = once__pg_scan(&r.link, &r.params, ONCE_SCAN_ALL, NULL, NULL,
-                           UINT32_MAX, verify_each, &r, err);
+                           UINT32_MAX, once__lines_damage, &r.lines, err);
     end(&r);
-    return rc < 0 ? rc : r.problems;
+    return rc < 0 ? rc : r.lines.problems;
 }
