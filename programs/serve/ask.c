@@ -14,7 +14,7 @@
 
 #include <curl/curl.h>
 
-enum { PATIENCE_MS = 30000, LINES = 8 };
+enum { PATIENCE_MS = 30000 };
 
 /* One request under way. */
 struct one {
@@ -125,7 +125,7 @@ static int prepare(struct one *o, const char *url)
     curl_easy_setopt(e, CURLOPT_NOSIGNAL, 1L);
     curl_easy_setopt(e, CURLOPT_TIMEOUT_MS,
                      a->leave_ms > 0 ? a->leave_ms : (long)PATIENCE_MS);
-    if (a->method != NULL)
+    if (a->is_get)
         return 1;
     curl_easy_setopt(e, CURLOPT_POST, 1L);
     curl_easy_setopt(e, CURLOPT_READFUNCTION, on_read);
@@ -133,12 +133,6 @@ static int prepare(struct one *o, const char *url)
     if (!a->chunked)
         curl_easy_setopt(e, CURLOPT_POSTFIELDSIZE_LARGE, (curl_off_t)a->size);
     return 1;
-}
-
-static void finish(struct one *o, CURLcode code)
-{
-    if (code == CURLE_OK)
-        curl_easy_getinfo(o->curl, CURLINFO_RESPONSE_CODE, &o->got->status);
 }
 
 static void drop(struct one *o)
@@ -162,10 +156,10 @@ static int perform(CURLM *all)
              curl_multi_poll(all, NULL, 0, 1000, NULL) != CURLM_OK))
             return 0;
         while ((m = curl_multi_info_read(all, &left)) != NULL) {
-            if (m->msg != CURLMSG_DONE)
+            if (m->msg != CURLMSG_DONE || m->data.result != CURLE_OK)
                 continue;
             curl_easy_getinfo(m->easy_handle, CURLINFO_PRIVATE, &o);
-            finish(o, m->data.result);
+            curl_easy_getinfo(o->curl, CURLINFO_RESPONSE_CODE, &o->got->status);
         }
     }
     return 1;

@@ -19,13 +19,13 @@ enum {
 
 /* A request. What is NULL or 0 is not sent. */
 struct check_ask {
-    const char *method;            /* [POST] */
     const char *query;             /* behind the URL, with its "?" */
     const char *key, *user, *what; /* Check-Do */
     const char *type;              /* [application/octet-stream] */
     const char *more;              /* another header line */
     const char *body;
     size_t size;
+    int is_get;    /* and not a POST */
     int chunked;   /* without a length */
     size_t cut;    /* the connection ends after so many bytes of the body */
     long leave_ms; /* the client leaves before the answer */

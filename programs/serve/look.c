@@ -7,9 +7,9 @@
  */
 #include "programs/serve/serve.h"
 
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <time.h>
 
 #include "base/metrics.h"
 
@@ -62,41 +62,19 @@ struct page {
     struct once__metrics_text text;
     const struct serve *s;
     once_bytes store;
-    char *out;
-    size_t used, room;
-    int failed;
 };
 
 static void put(void *user, const char *text, size_t size)
 {
-    struct page *p = user;
-    size_t room = p->room > 0 ? p->room : 16384;
-    char *more;
-
-    while (room - p->used < size)
-        room *= 2;
-    more = room > p->room ? realloc(p->out, room) : p->out;
-    if (more == NULL) {
-        p->failed = 1;
-        return;
-    }
-    p->out = more;
-    p->room = room;
-    memcpy(p->out + p->used, text, size);
-    p->used += size;
-}
-
-static once_bytes bytes_of(const char *text)
-{
-    return (once_bytes){text, strlen(text)};
+    (void)fwrite(text, 1, size, user);
 }
 
 /* All routes of one label are one series: a program may make up many. */
 static void put_told(struct page *p, const char *label, int status)
 {
     const struct serve_route *r;
-    once_bytes labels[] = {p->store, bytes_of(label),
-                           bytes_of(once__status_text(status))};
+    once_bytes labels[] = {p->store, once__text(label),
+                           once__text(once__status_text(status))};
     uint64_t sum = 0;
 
     for (r = p->s->routes; r != NULL; r = r->next)
@@ -147,17 +125,9 @@ static void put_counts(struct page *p, const once_stats *t)
 #undef PUT
 }
 
-static uint64_t wall_ms(void)
-{
-    struct timespec t;
-
-    (void)clock_gettime(CLOCK_REALTIME, &t);
-    return (uint64_t)t.tv_sec * 1000 + (uint64_t)t.tv_nsec / 1000000;
-}
-
 static void put_times(struct page *p, const once_stats *t)
 {
-    uint64_t now = wall_ms();
+    uint64_t now = cli_now_ms();
     const struct {
         int family;
         uint64_t ms;
@@ -184,18 +154,18 @@ static void put_records(struct page *p, const once_stats *t)
     if (!t->counted)
         return;
     once__metrics_family(&p->text, &once__families[ONCE__FAMILY_RECORDS]);
-    labels[1] = bytes_of("claimed");
+    labels[1] = once__text("claimed");
     once__metrics_value(&p->text, labels, t->claimed);
-    labels[1] = bytes_of("dispatched");
+    labels[1] = once__text("dispatched");
     once__metrics_value(&p->text, labels, t->dispatched);
-    labels[1] = bytes_of("indeterminate");
+    labels[1] = once__text("indeterminate");
     once__metrics_value(&p->text, labels, t->indeterminate);
 }
 
 static void put_store(struct page *p, const once_stats *t)
 {
     once_bytes labels[] = {p->store, p->store,
-                           bytes_of(t->durable ? "true" : "false")};
+                           once__text(t->durable ? "true" : "false")};
 
     once__metrics_family(&p->text, &once__families[ONCE__FAMILY_STORE_INFO]);
     once__metrics_value(&p->text, labels, 1);
@@ -228,11 +198,14 @@ static void put_own(struct page *p)
 enum MHD_Result serve_say_metrics(struct serve_call *k)
 {
     const struct serve *s = k->serve;
-    struct page p = {.text = {.put = put, .user = &p}, .s = s};
-    struct MHD_Response *r = NULL;
-    enum MHD_Result rc = MHD_NO;
+    char *out = NULL;
+    size_t size = 0;
+    FILE *to = open_memstream(&out, &size);
+    struct page p = {.text = {.put = put, .user = to}, .s = s};
     once_stats t;
 
+    if (to == NULL)
+        return MHD_NO;
     p.store = (once_bytes){s->cli->store, strcspn(s->cli->store, ":")};
     once_engine_stats(s->engine, &t);
     put_requests(&p);
@@ -242,16 +215,9 @@ enum MHD_Result serve_say_metrics(struct serve_call *k)
     put_store(&p, &t);
     put_own(&p);
     once__metrics_end(&p.text);
-    if (!p.failed)
-        r = MHD_create_response_from_buffer(p.used, p.out,
-                                            MHD_RESPMEM_MUST_FREE);
-    if (r == NULL) {
-        free(p.out);
+    if (fclose(to) != 0) {
+        free(out);
         return MHD_NO;
     }
-    (void)MHD_add_response_header(r, "Content-Type",
-                                  once__metrics_content_type(0));
-    rc = MHD_queue_response(k->c, MHD_HTTP_OK, r);
-    MHD_destroy_response(r);
-    return rc;
+    return serve_send(k, MHD_HTTP_OK, once__metrics_content_type(0), out, size);
 }

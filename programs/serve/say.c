@@ -25,13 +25,30 @@ void serve_refuse(struct serve_call *k, unsigned status, const char *error,
     va_end(args);
 }
 
+enum MHD_Result serve_send(struct serve_call *k, unsigned status,
+                           const char *type, char *text, size_t size)
+{
+    struct MHD_Response *r =
+        MHD_create_response_from_buffer(size, text, MHD_RESPMEM_MUST_FREE);
+    enum MHD_Result rc;
+
+    if (r == NULL) {
+        free(text);
+        return MHD_NO;
+    }
+    (void)MHD_add_response_header(r, "Content-Type", type);
+    if (status == MHD_HTTP_SERVICE_UNAVAILABLE)
+        (void)MHD_add_response_header(r, "Retry-After", "1");
+    rc = MHD_queue_response(k->c, status, r);
+    MHD_destroy_response(r);
+    return rc;
+}
+
 enum MHD_Result serve_say(struct serve_call *k, unsigned status, json_t *head,
                           once_bytes body)
 {
     size_t n = head != NULL ? json_dumpb(head, NULL, 0, JSON_COMPACT) : 0;
     char *text = n > 0 ? malloc(n + 1 + body.size) : NULL;
-    struct MHD_Response *r;
-    enum MHD_Result rc;
 
     if (text == NULL) {
         json_decref(head);
@@ -42,18 +59,7 @@ enum MHD_Result serve_say(struct serve_call *k, unsigned status, json_t *head,
     text[n++] = '\n';
     if (body.size > 0)
         memcpy(text + n, body.data, body.size);
-    r = MHD_create_response_from_buffer(n + body.size, text,
-                                        MHD_RESPMEM_MUST_FREE);
-    if (r == NULL) {
-        free(text);
-        return MHD_NO;
-    }
-    (void)MHD_add_response_header(r, "Content-Type", "application/vnd.once");
-    if (status == MHD_HTTP_SERVICE_UNAVAILABLE)
-        (void)MHD_add_response_header(r, "Retry-After", "1");
-    rc = MHD_queue_response(k->c, status, r);
-    MHD_destroy_response(r);
-    return rc;
+    return serve_send(k, status, "application/vnd.once", text, n + body.size);
 }
 
 enum MHD_Result serve_say_do(struct serve_call *k, const char *what)

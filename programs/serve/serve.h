@@ -205,6 +205,9 @@ void serve_go_on(struct serve_call *k);
 /* Notes what is wrong, if nothing was noted before. */
 void serve_refuse(struct serve_call *k, unsigned status, const char *error,
                   const char *format, ...) ONCE_PRINTF(4, 5);
+/* Takes `text`, from malloc(). */
+enum MHD_Result serve_send(struct serve_call *k, unsigned status,
+                           const char *type, char *text, size_t size);
 /* Takes `head`, which may be NULL: no memory. */
 enum MHD_Result serve_say(struct serve_call *k, unsigned status, json_t *head,
                           once_bytes body);
