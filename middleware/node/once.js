@@ -530,7 +530,7 @@ function once(options) {
     const x = new Exchange(guard, head, body);
     const told = await x.begin();
     for (const name of INTERNAL) setHeader(req, name);
-    if (told.run && over) { // a named route takes more: no handler runs on a part
+    if (told.run && over) { // its route takes more since a restart
       log("once: the body is longer than max_request of this middleware");
       await abandon(guard, { token: told.run.token, route });
       told.answer = WRONG;

@@ -335,7 +335,7 @@ class _Exchange:
         return "run"
 
     def too_long(self) -> Steps:
-        """A named route takes more than was read: no handler runs on a part."""
+        """Its route takes more since a restart: no handler runs on a part."""
         LOG.error("once: the body is longer than max_request of this middleware")
         yield from _abandon(self.server, {"token": self.run["token"],
                                           "route": self.route})
