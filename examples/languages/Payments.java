@@ -57,7 +57,7 @@ public final class Payments extends HttpServlet {
 
         FilterDef once = new FilterDef();
         once.setFilterName("once");
-        // Who asks? Here whoever they say they are: yours comes from the session.
+        // Who calls? Here this header says so: take yours from the session.
         once.setFilter(new Once(new Once.Options().scope(q -> q.getHeader("X-Customer"))));
         once.setAsyncSupported("true");
         FilterMap all = new FilterMap();

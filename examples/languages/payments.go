@@ -40,7 +40,7 @@ func charge(w http.ResponseWriter, r *http.Request) {
 func main() {
 	mux := http.NewServeMux()
 	mux.HandleFunc("/charge", charge)
-	// Who asks? Here whoever they say they are: yours comes from the session.
+	// Who calls? Here this header says so: take yours from the session.
 	handler, err := once.Handler(mux, once.Options{
 		Scope: func(r *http.Request) string { return r.Header.Get("X-Customer") },
 	})

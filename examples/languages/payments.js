@@ -13,8 +13,8 @@ const once = require("../../middleware/node/once.js");
 const [, , ledger, port] = process.argv;
 const app = express();
 
-// Before whatever reads bodies. Who asks? Here whoever they say they are: yours
-// comes from the session.
+// Before what reads bodies. Who calls? Here this header says so: take yours from
+// the session.
 app.use(once({ scope: req => req.get("X-Customer") }));
 app.use(express.json());
 

@@ -23,7 +23,7 @@ def charge():
     return jsonify(order=order["order"], charged=order["amount"]), 201
 
 
-# Who asks? Here whoever they say they are: yours comes from the session.
+# Who calls? Here this header says so: take yours from the session.
 app.wsgi_app = once.WSGI(app.wsgi_app,
                          scope=lambda environ: environ.get("HTTP_X_CUSTOMER"))
 

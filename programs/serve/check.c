@@ -2,7 +2,7 @@
 /*
  * check.c - the cases of `once serve --check`.
  *
- * A service with a middleware that somebody wrote from docs/serve.md is asked as
+ * A service whose author wrote its middleware from docs/serve.md is asked as
  * clients would ask it. Its handler does what the request's Check-Do says, names
  * each of its runs (Check-Run), and counts them: each case says how many it makes,
  * since one whose answer is thrown away is seen in no answer.

@@ -6,7 +6,7 @@
  *    sent --> the server dies, is out of patience, or was told already
  *                |
  *                +--> the handler's answer is told, to whom never began it
- *                +--> "nobody knows" is told
+ *                +--> "the outcome is unknown" is told
  *                +--> "it was not called" is told, if that is so
  *
  * It may come at any time: when the lease is over, when others were told that the
@@ -58,7 +58,7 @@ void outlive(struct search *s, const struct world *o, int who)
         tells(s, o, who, ONCE__PHASE_COMPLETE,
               "tells its answer to another server");
     tells(s, o, who, ONCE__PHASE_GIVE_UP,
-          "tells another server that nobody knows");
+          "tells another server that its outcome is unknown");
     if (t->wire || (c->abandons && t->made != 0))
         tells(s, o, who, ONCE__PHASE_RELEASE,
               "tells another server that it was not called");

@@ -841,7 +841,7 @@ static void of_all_who_insert_at_once_one_is_the_owner(void)
 }
 
 /* Nothing is left of a round that met an error: here a record that was to be
- * granted anew, which is a DELETE and an INSERT that waits in vain. */
+ * granted again, which is a DELETE and an INSERT that waits in vain. */
 static void an_error_takes_back_what_came_before_it(void)
 {
     struct place p = made_place("lock_ms=300&statement_ms=20000");

@@ -5,7 +5,7 @@
  *
  *    record                      rows
  *    absent -> granted           INSERT, which draws the fence
- *    granted anew                DELETE, INSERT: a new fence
+ *    granted again               DELETE, INSERT: a new fence
  *    another step                UPDATE, one for all with the same values
  *    completed                   and INSERT of the result
  *    forgotten                   DELETE
