@@ -463,7 +463,7 @@ class Chaos:
     def __init__(self, world, languages, what):
         self.world, self.languages, self.what = world, languages, what
         self.names, self.told, self.wrong = ["0", "0"], {}, []
-        self.kills = 0
+        self.kills, self.given_up = 0, set()
         for language in languages:
             world.caller(language, "0")
 
@@ -474,9 +474,11 @@ class Chaos:
             answer = self.world.call(
                 self.languages[which], key, value=[key], name=self.names[which],
                 takes_ms=50, wait_ms=100,
-                lease_ms=60000 if self.what == "server" else 2000)
+                lease_ms=20000 if self.what == "server" else 2000)
         except (OSError, EOFError, http.client.HTTPException):
             return None                     # it was killed
+        if answer.get("error") == "Unavailable":
+            self.given_up.add(key)          # it may have been claimed
         return None if answer.get("error") in ("InFlight", "Unavailable") \
             else answer
 
@@ -523,7 +525,9 @@ def test_whatever_is_killed_nothing_runs_twice(world, language, what):
         again = eventually(lambda k=key: chaos.ask(k))
         # What was known stays so; and what is not known may become it.
         assert told == again or told == error("Unknown"), (told, again)
-        if what == "server":    # its callers live, and tell it to the next one
+        # Its callers live, and tell it to the next one. On a busy machine that may
+        # start too late for the repeats of a begin, whose claim ends by its lease.
+        if what == "server" and key not in chaos.given_up:
             assert told == {"json": [key]} and world.runs(key) == 1
 
 
