@@ -440,6 +440,7 @@ static int settle_all(const once_tx *tx, struct once__outgoing_list *list)
     for (i = 0; i < list->n; i++) {
         s[i].seq = list->rows[i].seq;
         s[i].attempts = list->rows[i].attempts;
+        s[i].lease = list->lease;
         s[i].to.phase = ONCE__ROW_DONE;
         s[i].error = "";
     }
@@ -450,7 +451,7 @@ static int settle_all(const once_tx *tx, struct once__outgoing_list *list)
 
 static int rows(const char *database, unsigned long n, int claim_only)
 {
-    const struct once__outbox_ask ask = {"route", FLIGHT, 60000, 0, 0};
+    const struct once__outbox_ask ask = {"route", FLIGHT, 60000, 0, 0, 0};
     struct once__outgoing_list list;
     struct once__base *b = NULL;
     unsigned long done = 0;

@@ -16,7 +16,7 @@ enum { WORKERS = 4 };
 static struct once__outgoing_list list_of(const char *keys)
 {
     static char names[26][2];
-    struct once__outgoing_list list = {NULL, strlen(keys), 77, NULL};
+    struct once__outgoing_list list = {NULL, strlen(keys), 77, 0, NULL};
     size_t i;
 
     list.rows = calloc(list.n + 1, sizeof(*list.rows));

@@ -31,7 +31,7 @@ static void emit(struct db *d, const char *key, const char *id)
     commit(d);
 }
 
-static const struct once__outbox_ask any = {"r", 100, LEASE_MS, 0, 0};
+static const struct once__outbox_ask any = {"r", 100, LEASE_MS, 0, 0, 1};
 
 static struct once__outgoing_list take(struct db *d,
                                        const struct once__outbox_ask *ask)
@@ -46,10 +46,11 @@ static struct once__outgoing_list take(struct db *d,
     return list;
 }
 
-static int settle(struct db *d, int64_t seq, uint32_t attempts,
-                  struct once__row_next to)
+static int settle_of(struct db *d, int64_t lease, int64_t seq,
+                     uint32_t attempts, struct once__row_next to)
 {
-    struct once__settlement s = {seq, attempts, to, 200, {NULL, 0}, "why", 0};
+    struct once__settlement s = {seq,       attempts, to, 200,
+                                 {NULL, 0}, "why",    0,  lease};
     once_error err = {0, ""};
     int rc = once__outbox_settle(&d->tx, &s, 1, &err);
 
@@ -59,12 +60,25 @@ static int settle(struct db *d, int64_t seq, uint32_t attempts,
     return s.ours;
 }
 
+static int settle(struct db *d, int64_t seq, uint32_t attempts,
+                  struct once__row_next to)
+{
+    return settle_of(d, 0, seq, attempts, to);
+}
+
 static const struct once__row_next done = {ONCE__ROW_DONE, 0, 0, 0};
 static const struct once__row_next unsent = {ONCE__ROW_READY, 1, 0, 0};
 static const struct once__row_next silent = {ONCE__ROW_WAITING, 0, 0, 0};
 static const struct once__row_next refused = {ONCE__ROW_WAITING, 1, 1, 0};
 static const struct once__row_next dead = {ONCE__ROW_DEAD, 1, 1, 0};
 static const struct once__row_next unknown = {ONCE__ROW_INDETERMINATE, 0, 0, 0};
+
+static int decide(struct db *d, int seq, int phase, uint32_t attempts,
+                  int action)
+{
+    return once__outbox_decide(&d->tx, seq, phase, attempts, action, "because",
+                               NULL);
+}
 
 /* Claims with `ask` and expects these rows: "13" are those of seq 1 and 3. */
 static void expect(struct db *d, const struct once__outbox_ask *ask,
@@ -216,10 +230,17 @@ static void a_settle_that_is_repeated_counts_once(void)
 static void several_rows_are_settled_each_by_its_own_fence(void)
 {
     struct once__settlement s[4] = {
-        {1, 1, {ONCE__ROW_DONE, 0, 0, 0}, 201, {"a\0b", 3}, NULL, 7},
-        {2, 9, {ONCE__ROW_DONE, 0, 0, 0}, 0, {NULL, 0}, NULL, 7},
-        {3, 1, {ONCE__ROW_WAITING, 0, 1, 5000}, 0, {"", 0}, "caf\xc3\xa9", 7},
-        {99, 1, {ONCE__ROW_DONE, 0, 0, 0}, 0, {NULL, 0}, NULL, 7}};
+        {1, 1, {ONCE__ROW_DONE, 0, 0, 0}, 201, {"a\0b", 3}, NULL, 7, 0},
+        {2, 9, {ONCE__ROW_DONE, 0, 0, 0}, 0, {NULL, 0}, NULL, 7, 0},
+        {3,
+         1,
+         {ONCE__ROW_WAITING, 0, 1, 5000},
+         0,
+         {"", 0},
+         "caf\xc3\xa9",
+         7,
+         0},
+        {99, 1, {ONCE__ROW_DONE, 0, 0, 0}, 0, {NULL, 0}, NULL, 7, 0}};
     struct db d = db_new();
     struct once__outgoing_list l;
 
@@ -294,9 +315,9 @@ static void a_lease_that_is_too_far_ahead_is_none(void)
 
 /* ---- Hold --------------------------------------------------------------- */
 
-static const struct once__outbox_ask hold = {"r", 100, LEASE_MS, 1, 0};
-static const struct once__outbox_ask pass = {"r", 100, LEASE_MS, 0, 1};
-static const struct once__outbox_ask hold_pass = {"r", 100, LEASE_MS, 1, 1};
+static const struct once__outbox_ask hold = {"r", 100, LEASE_MS, 1, 0, 1};
+static const struct once__outbox_ask pass = {"r", 100, LEASE_MS, 0, 1, 1};
+static const struct once__outbox_ask hold_pass = {"r", 100, LEASE_MS, 1, 1, 1};
 
 static void a_held_row_is_not_claimed_again(void)
 {
@@ -356,7 +377,7 @@ static void a_held_row_keeps_its_key_waiting(void)
     emit(&d, "k", NULL);
     emit(&d, "k", NULL);
     emit(&d, "other", NULL);
-    expect(&d, &(struct once__outbox_ask){"r", 1, LEASE_MS, 1, 0}, "1");
+    expect(&d, &(struct once__outbox_ask){"r", 1, LEASE_MS, 1, 0, 1}, "1");
     expire(&d);
     expect(&d, &hold, "3");
     expect(&d, &hold, "");
@@ -369,7 +390,7 @@ static void a_held_row_keeps_its_key_waiting(void)
 static void rows_of_a_key_come_together_and_to_one_claimer(void)
 {
     struct db d = db_new();
-    struct once__outbox_ask two = {"r", 2, LEASE_MS, 0, 0};
+    struct once__outbox_ask two = {"r", 2, LEASE_MS, 0, 0, 1};
 
     emit(&d, "k", NULL);
     emit(&d, "k", NULL);
@@ -388,7 +409,7 @@ static void rows_of_a_key_come_together_and_to_one_claimer(void)
 static void a_row_without_a_key_waits_for_none(void)
 {
     struct db d = db_new();
-    struct once__outbox_ask one = {"r", 1, LEASE_MS, 0, 0};
+    struct once__outbox_ask one = {"r", 1, LEASE_MS, 0, 0, 1};
 
     emit(&d, NULL, NULL);
     emit(&d, NULL, NULL);
@@ -461,7 +482,7 @@ static void routes_are_claimed_apart(void)
     struct db d = db_new();
 
     emit(&d, "k", NULL);
-    expect(&d, &(struct once__outbox_ask){"other", 1, LEASE_MS, 0, 0}, "");
+    expect(&d, &(struct once__outbox_ask){"other", 1, LEASE_MS, 0, 0, 1}, "");
     sql(&d, NULL, "UPDATE @outbox SET phase=3,route='other'");
     emit(&d, "k", NULL);
     expect(&d, &any, "2");
@@ -472,7 +493,7 @@ static void routes_are_claimed_apart(void)
 static void a_busy_key_does_not_hide_the_others(void)
 {
     struct db d = db_new();
-    struct once__outbox_ask one = {"r", 1, LEASE_MS, 0, 0};
+    struct once__outbox_ask one = {"r", 1, LEASE_MS, 0, 0, 1};
     once_message m = ONCE_MESSAGE_INIT;
     int i;
 
@@ -591,7 +612,7 @@ static void carry(struct db *d, const struct once__outgoing_list *l,
 
 static void claimer(unsigned seed)
 {
-    struct once__outbox_ask ask = {"r", 4, SHORT_MS, 0, 0};
+    struct once__outbox_ask ask = {"r", 4, SHORT_MS, 0, 0, 1};
     struct db d = db_open();
     struct once__outgoing_list l;
     long left = 1;
@@ -676,7 +697,7 @@ static void claiming_and_settling_wait_for_each_other(void)
     expect(&d, &any, "1");
     begin(&d);
     sql(&d, NULL,
-        "SELECT @outbox_settle_1('{1}','{1}','{1}','{0}','{0}','{0}',"
+        "SELECT @outbox_settle_1(0,'{1}','{1}','{1}','{0}','{0}','{0}',"
         "'{0}','{NULL}','{x}')");
     sql(&other, NULL, "SET lock_timeout=100");
     sql(&other, NULL, "ALTER FUNCTION @outbox_claim_1 RESET lock_timeout");
@@ -684,12 +705,105 @@ static void claiming_and_settling_wait_for_each_other(void)
     T_EQ(once__outbox_claim(&other.tx, &any, &l, NULL), ONCE_EABORTED);
     commit(&d);
     begin(&d);
-    sql(&d, NULL, "SELECT @outbox_claim_1('r',1,1000,false,false)");
+    sql(&d, NULL, "SELECT @outbox_claim_1('r',1,1000,false,false,true)");
     T_EQ(once__outbox_claim(&other.tx, &any, &l, NULL), ONCE_EABORTED);
     T_EQ(once__outbox_decide(&other.tx, 1, 0, 2, ONCE__OUTBOX_DROP, "", NULL),
          ONCE_EABORTED);
     commit(&d);
     db_close(&other);
+    db_end(&d);
+}
+
+/* PostgreSQL: rows that are done keep none waiting, and their lease keeps the claim
+ * from them. */
+static void a_claim_does_not_wait_for_rows_that_are_done(void)
+{
+    struct once__outbox_ask ask = {"r", 4, LEASE_MS, 0, 0, 0};
+    struct db d = db_new(), other = db_open();
+    struct once__outgoing_list l;
+    struct once__settlement s[4];
+    int i;
+
+    for (i = 0; i < 6; i++)
+        emit(&d, "k", NULL);
+    l = take(&d, &ask);
+    T_EQ(l.n, 4);
+    T_OK(l.lease > 0);
+    begin(&d);
+    for (i = 0; i < 4; i++)
+        s[i] = (struct once__settlement){i + 1, 1, {2, 0, 0, 0}, 0, {NULL, 0},
+                                         NULL,  7, l.lease};
+    sql(&d, NULL,
+        "SELECT @outbox_settle_1(%lld,'{1,2,3,4}','{1,1,1,1}','{2,2,2,2}',"
+        "'{0,0,0,0}','{0,0,0,0}','{0,0,0,0}','{0,0,0,0}',"
+        "'{NULL,NULL,NULL,NULL}','{x,x,x,x}')",
+        (long long)l.lease);
+    expect(&other, &ask, ""); /* not visible yet: the key is busy */
+    commit(&d);
+    expect(&other, &ask, "56");
+    once__outgoing_clear(&l);
+    T_EQ(once__outbox_settle(&d.tx, s, 4, NULL), ONCE_OK); /* repeated */
+    for (i = 0; i < 4; i++)
+        T_EQ(s[i].ours, 0);
+    db_close(&other);
+    db_end(&d);
+}
+
+/* The relay that had it died: its rows are one attempt further, and in doubt since
+ * then. */
+static void a_lease_of_many_that_ran_out_counts_for_each(void)
+{
+    struct once__outbox_ask ask = {"r", 4, LEASE_MS, 0, 0, 0};
+    struct db d = db_new();
+    struct once__outgoing_list l;
+    int i;
+
+    for (i = 0; i < 5; i++)
+        emit(&d, NULL, NULL);
+    l = take(&d, &ask);
+    T_OK(l.lease > 0);
+    T_EQ(l.rows[3].attempts, 1);
+    T_EQ(l.rows[3].row.doubt, 1);
+    T_EQ(decide(&d, 4, 0, 1, ONCE__OUTBOX_DROP), ONCE_REFUSED);
+    T_EQ(decide(&d, 4, 0, 0, ONCE__OUTBOX_DROP), ONCE_REFUSED);
+    sql(&d, NULL, "UPDATE @relay_lease SET at_ms=5,until_ms=1");
+    T_EQ(settle_of(&d, l.lease, 1, 1, done),
+         1); /* late, and nobody else came */
+    T_EQ(decide(&d, 4, 0, 0, ONCE__OUTBOX_DROP), ONCE_REFUSED);
+    T_EQ(decide(&d, 4, 0, 1, ONCE__OUTBOX_DROP), ONCE_OK);
+    T_EQ(of(&d, "doubt_ms", 2), 5);
+    T_EQ(settle_of(&d, l.lease, 2, 1, done), 1);
+    expect(&d, &ask, "35");
+    T_EQ(of(&d, "attempts", 3), 2);
+    T_EQ(of(&d, "attempts", 5), 1);
+    T_EQ(settle_of(&d, l.lease, 3, 1, done), 0);
+    T_EQ(settle(&d, 3, 2, done), 1);
+    once__outgoing_clear(&l);
+    db_end(&d);
+}
+
+static void a_lease_of_many_is_fenced(void)
+{
+    struct once__outbox_ask ask = {"r", 4, LEASE_MS, 0, 0, 0};
+    struct db d = db_new();
+    struct once__outgoing_list first, second;
+    int i;
+
+    for (i = 0; i < 4; i++)
+        emit(&d, NULL, NULL);
+    first = take(&d, &ask);
+    sql(&d, NULL, "UPDATE @relay_lease SET until_ms=1");
+    second = take(&d, &ask);
+    T_OK(first.lease > 0 && second.lease > first.lease);
+    T_EQ(second.n, 4);
+    T_EQ(second.rows[0].attempts, 2);
+    T_EQ(settle_of(&d, first.lease, 1, 1, done), 0);
+    T_EQ(settle_of(&d, second.lease, 1, 1, done), 0);
+    T_EQ(settle_of(&d, second.lease, 1, 2, done), 1);
+    T_EQ(number(&d, "SELECT count(*) FROM @outbox"), 3);
+    expect(&d, &ask, "");
+    once__outgoing_clear(&first);
+    once__outgoing_clear(&second);
     db_end(&d);
 }
 
@@ -803,13 +917,6 @@ static void a_relay_that_died_in_its_sleep_is_told_no_more(void)
 }
 
 /* ---- Operators ---------------------------------------------------------- */
-
-static int decide(struct db *d, int seq, int phase, uint32_t attempts,
-                  int action)
-{
-    return once__outbox_decide(&d->tx, seq, phase, attempts, action, "because",
-                               NULL);
-}
 
 static void each_phase_has_its_decisions(void)
 {
@@ -950,7 +1057,7 @@ static void rows_are_counted_by_route_and_phase(void)
     free(c);
     for (i = 0; i < 7; i++)
         emit(&d, NULL, NULL);
-    expect(&d, &(struct once__outbox_ask){"r", 1, LEASE_MS, 0, 0}, "1");
+    expect(&d, &(struct once__outbox_ask){"r", 1, LEASE_MS, 0, 0, 1}, "1");
     sql(&d, NULL, "UPDATE @outbox SET phase=seq-2 WHERE seq>2");
     sql(&d, NULL, "UPDATE @outbox SET phase=2,route='a',at_ms=1 WHERE seq=7");
     sql(&d, NULL, "UPDATE @outbox SET at_ms=%llu WHERE seq=5",
@@ -1069,6 +1176,7 @@ enum { NO_LEASE, LEASED, EXPIRED };
 
 struct model_row {
     int gone, phase, key, kept, lease; /* key 0: none */
+    int64_t number; /* of its lease, which others may have, too; 0: its own */
     uint32_t attempts, doubt, refused;
     int due; /* the order in which rows became due; 0: not yet */
 };
@@ -1080,6 +1188,7 @@ struct model {
     struct {
         int row;
         uint32_t attempts;
+        int64_t lease;
     } held[HELD]; /* what was claimed, settled or not */
     int n_held;
 };
@@ -1116,65 +1225,57 @@ static void model_due(struct model *m, size_t n)
     }
 }
 
-/* The rows that a claim gets, of the `look` oldest: that are not stopped, or
- * where very many are, of all. */
+/* One look of a claim: at `look` rows from `*from` on, of those that are not
+ * stopped, or where very many are, of all; but not at keys that an earlier look
+ * found busy. Rows whose lease ran out are held; the others are added to `got`.
+ * How many rows it has seen. */
 static int model_look(struct model *m, const struct once__outbox_ask *ask,
-                      int look, int *seen, char *got)
+                      int look, int *from, int *busy, char *got, int *n)
 {
-    int waits[8] = {0}, i, n = 0;
+    int waits[8] = {0}, stopped[MODEL_ROWS], seen = 0, i;
 
-    for (i = 0, *seen = 0; i < m->n && *seen < look; i++) {
+    for (i = 0; i < m->n; i++)
+        stopped[i] = is_stopped(m, i, ask->pass);
+    for (i = *from; i < m->n && seen < look; i++) {
         struct model_row *r = &m->rows[i];
         int late = ask->hold && r->lease == EXPIRED;
 
         if (r->gone || r->phase != ONCE__ROW_READY)
             continue;
-        *seen += m->many;
-        if (is_stopped(m, i, ask->pass))
+        seen += m->many;
+        if (stopped[i] || busy[r->key])
             continue;
-        *seen += !m->many;
+        seen += !m->many;
         if (r->lease == LEASED || (late && !ask->pass))
             waits[r->key] = r->key != 0;
-        if (r->lease != LEASED && !late && !waits[r->key] && n < (int)ask->n)
-            got[n++] = (char)i;
-    }
-    return n;
-}
-
-static void model_hold(struct model *m, const struct once__outbox_ask *ask,
-                       int look)
-{
-    int stopped[MODEL_ROWS], i, seen = 0;
-
-    for (i = 0; i < m->n; i++)
-        stopped[i] = is_stopped(m, i, ask->pass);
-    for (i = 0; ask->hold && i < m->n && seen < look; i++) {
-        struct model_row *r = &m->rows[i];
-
-        if (r->gone || r->phase != ONCE__ROW_READY)
-            continue;
-        seen += m->many || !stopped[i];
-        if (r->lease == EXPIRED && !stopped[i])
+        if (r->lease != LEASED && !late && !waits[r->key] && *n < (int)ask->n)
+            got[(*n)++] = (char)i;
+        if (late)
             r->phase = ONCE__ROW_INDETERMINATE;
     }
+    *from = i;
+    for (i = 0; i < 8; i++)
+        busy[i] |= waits[i];
+    return seen;
 }
 
 static int model_claim(struct model *m, const struct once__outbox_ask *ask,
-                       char *got)
+                       int64_t lease, char *got)
 {
-    int i, n, seen, look = 10 * (int)ask->n;
+    int i, n = 0, from = 0, look = 10 * (int)ask->n, busy[8] = {0};
 
     model_due(m, ask->n);
-    while ((n = model_look(m, ask, look, &seen, got)) == 0 && seen == look)
+    while (model_look(m, ask, look, &from, busy, got, &n) == look && n == 0)
         look *= 10;
-    model_hold(m, ask, look);
     for (i = 0; i < n; i++) {
         struct model_row *r = &m->rows[(int)got[i]];
 
         r->attempts++;
         r->doubt++;
         r->lease = LEASED;
+        r->number = lease;
         m->held[m->n_held % HELD].row = got[i];
+        m->held[m->n_held % HELD].lease = lease;
         m->held[m->n_held++ % HELD].attempts = r->attempts;
     }
     return n;
@@ -1183,11 +1284,15 @@ static int model_claim(struct model *m, const struct once__outbox_ask *ask,
 static void play_claim(struct db *d, struct model *m, unsigned *seed)
 {
     static const size_t sizes[] = {1, 1, 2, 50};
-    struct once__outbox_ask ask = {"r", sizes[draw(seed, 4)], LEASE_MS,
-                                   draw(seed, 4) == 0, draw(seed, 4) == 0};
+    struct once__outbox_ask ask = {"r",
+                                   sizes[draw(seed, 4)],
+                                   LEASE_MS,
+                                   draw(seed, 4) == 0,
+                                   draw(seed, 4) == 0,
+                                   draw(seed, 2) == 0};
     struct once__outgoing_list l = take(d, &ask);
     char got[MODEL_ROWS];
-    int i, n = model_claim(m, &ask, got);
+    int i, n = model_claim(m, &ask, l.lease, got);
 
     T_EQ(l.n, n);
     for (i = 0; i < n && i < (int)l.n; i++)
@@ -1212,7 +1317,8 @@ static void play_settle(struct db *d, struct model *m, unsigned *seed)
     ours = !r->gone && r->attempts == m->held[h % HELD].attempts &&
            r->lease != NO_LEASE &&
            (r->phase == ONCE__ROW_READY || r->phase == ONCE__ROW_INDETERMINATE);
-    T_EQ(settle(d, m->held[h % HELD].row + 1, m->held[h % HELD].attempts, to),
+    T_EQ(settle_of(d, m->held[h % HELD].lease, m->held[h % HELD].row + 1,
+                   m->held[h % HELD].attempts, to),
          ours);
     if (!ours)
         return;
@@ -1270,6 +1376,15 @@ static void play_emit(struct db *d, struct model *m, unsigned *seed)
     emit(d, keys[r->key], r->kept ? id : NULL);
 }
 
+static void model_expire(struct model *m, int64_t lease)
+{
+    int i;
+
+    for (i = 0; i < m->n; i++)
+        if (m->rows[i].lease == LEASED && m->rows[i].number == lease)
+            m->rows[i].lease = EXPIRED;
+}
+
 /* Time goes by: a lease runs out, or a row is due. */
 static void play_time(struct db *d, struct model *m, unsigned *seed)
 {
@@ -1278,7 +1393,11 @@ static void play_time(struct db *d, struct model *m, unsigned *seed)
 
     if (r->gone)
         return;
-    if (r->lease == LEASED) {
+    if (r->lease == LEASED && r->number != 0) {
+        model_expire(m, r->number);
+        sql(d, NULL, "UPDATE @relay_lease SET until_ms=1 WHERE no=%lld",
+            (long long)r->number);
+    } else if (r->lease == LEASED) {
         r->lease = EXPIRED;
         sql(d, NULL, "UPDATE @outbox SET lease_ms=1 WHERE seq=%d", i + 1);
     } else if (r->phase == ONCE__ROW_WAITING && r->due == 0) {
@@ -1357,7 +1476,7 @@ static void play(struct db *d, struct model *m, unsigned seed)
  * wait for is not forgotten. */
 static void rows_behind_a_key_under_way_wait_however_many(void)
 {
-    struct once__outbox_ask one = {"r", 1, LEASE_MS, 0, 0};
+    struct once__outbox_ask one = {"r", 1, LEASE_MS, 0, 0, 1};
     struct db d = db_new();
     const char *key[] = {"a\"\\", "b", "c"};
     int i, of_b;
@@ -1387,7 +1506,7 @@ static void a_random_history_is_that_of_the_model(void)
 {
     unsigned seed;
 
-    for (seed = 1; seed <= 4 && t__bad == 0; seed++) {
+    for (seed = 1; seed <= 6 && t__bad == 0; seed++) {
         struct db d = db_new();
         struct model m = {.many = 0};
 
@@ -1401,7 +1520,7 @@ static void a_random_history_beside_very_many_waiting_rows(void)
 {
     unsigned seed;
 
-    for (seed = 1; seed <= 4 && t__bad == 0; seed++) {
+    for (seed = 1; seed <= 6 && t__bad == 0; seed++) {
         struct db d = db_new();
         struct model m = {.many = 1};
 
@@ -1792,10 +1911,11 @@ static void takers_do_not_share_a_message(void)
 static void bad_input_changes_nothing(void)
 {
     static const struct once__outbox_ask bad[] = {
-        {NULL, 1, 1, 0, 0},     {"", 1, 1, 0, 0},      {"a b", 1, 1, 0, 0},
-        {"r", 0, 1, 0, 0},      {"r", 10001, 1, 0, 0}, {"r", 1, 0, 0, 0},
-        {"r", 1, 3600001, 0, 0}};
-    struct once__settlement s = {1, 1, {5, 0, 0, 0}, 0, {NULL, 0}, NULL, 7};
+        {NULL, 1, 1, 0, 0, 0},     {"", 1, 1, 0, 0, 0},
+        {"a b", 1, 1, 0, 0, 0},    {"r", 0, 1, 0, 0, 0},
+        {"r", 10001, 1, 0, 0, 0},  {"r", 1, 0, 0, 0, 0},
+        {"r", 1, 3600001, 0, 0, 0}};
+    struct once__settlement s = {1, 1, {5, 0, 0, 0}, 0, {NULL, 0}, NULL, 7, 0};
     struct db d = db_new();
     struct once__outgoing_list l;
     struct once__parked_list k;
@@ -1823,7 +1943,7 @@ static void bad_input_changes_nothing(void)
 
 static void a_connection_that_will_not_do_is_refused(void)
 {
-    struct once__settlement s = {1, 1, {2, 0, 0, 0}, 0, {NULL, 0}, NULL, 7};
+    struct once__settlement s = {1, 1, {2, 0, 0, 0}, 0, {NULL, 0}, NULL, 7, 0};
     struct db d = db_new();
     struct once__outgoing_list l;
     struct once__parked_list k;
@@ -1852,7 +1972,7 @@ static void a_connection_that_will_not_do_is_refused(void)
 /* The server ended the connection, or somebody else is writing to the file. */
 static void what_is_not_done_now_is_to_be_asked_again(void)
 {
-    struct once__settlement s = {1, 1, {2, 0, 0, 0}, 0, {NULL, 0}, NULL, 7};
+    struct once__settlement s = {1, 1, {2, 0, 0, 0}, 0, {NULL, 0}, NULL, 7, 0};
     struct db d = db_new(), other = db_open();
     struct once__outgoing_list l;
     struct once__parked_list k;
@@ -1964,6 +2084,12 @@ int main(int argc, char **argv)
         RUN(writers_of_a_key_wait_for_each_other);
     if (server_url != NULL)
         RUN(claiming_and_settling_wait_for_each_other);
+    if (server_url != NULL)
+        RUN(a_claim_does_not_wait_for_rows_that_are_done);
+    if (server_url != NULL)
+        RUN(a_lease_of_many_that_ran_out_counts_for_each);
+    if (server_url != NULL)
+        RUN(a_lease_of_many_is_fenced);
     RUN(a_relay_that_sleeps_is_woken);
     if (server_url == NULL)
         RUN(a_file_that_was_replaced_is_looked_at_no_more);

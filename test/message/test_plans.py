@@ -41,15 +41,17 @@ SET session_replication_role = origin;
 # What is asked, and how many rows it may read.
 STATEMENTS = {
     "claim": ("SELECT count(*) FROM once.outbox_claim_1('r', %d, 30000, false,"
-              " false)" % BATCH, 60 * BATCH),
+              " false, false)" % BATCH, 60 * BATCH),
+    "claim of single rows": ("SELECT count(*) FROM once.outbox_claim_1('r', %d,"
+                             " 30000, false, false, true)" % BATCH, 60 * BATCH),
     "claim, passing": ("SELECT count(*) FROM once.outbox_claim_1('r', %d, 30000,"
-                       " false, true)" % BATCH, 60 * BATCH),
+                       " false, true, false)" % BATCH, 60 * BATCH),
     "claim, holding": ("SELECT count(*) FROM once.outbox_claim_1('r', 1, 30000,"
-                       " true, false)", 60 * BATCH),
+                       " true, false, true)", 60 * BATCH),
     "claim of a route without rows":
         ("SELECT count(*) FROM once.outbox_claim_1('none', %d, 30000, false,"
-         " false)" % BATCH, BATCH),
-    "settle": ("SELECT count(*) FROM once.outbox_settle_1("
+         " false, false)" % BATCH, BATCH),
+    "settle": ("SELECT count(*) FROM once.outbox_settle_1(0, "
                "ARRAY[600002, 600003]::bigint[], '{1,1}', '{2,0}', '{0,0}',"
                " '{0,0}', '{0,0}', '{0,0}', '{NULL,NULL}', '{a,b}')", BATCH),
     "idle": ("SELECT once.outbox_idle_1('r', true)", BATCH),

@@ -133,7 +133,7 @@ static void begin(void)
     once__batch_clear(&batch);
     memset(&target, 0, sizeof(target));
     target.broker.ops = &ops;
-    list = (struct once__outgoing_list){rows, 0, 1000000, NULL};
+    list = (struct once__outgoing_list){rows, 0, 1000000, 0, NULL};
     batch = (struct once__batch){.broker = &target.broker,
                                  .list = &list,
                                  .timeout_ms = 100,

@@ -218,12 +218,26 @@ static void say_rows(struct answer *a, struct once__outgoing_list *l)
 
 static void out_claim(struct db *d, const struct call *c, struct answer *a)
 {
-    struct once__outbox_ask ask = {c->state < 3 ? "r" : "s", 1 + c->n, 60000,
-                                   c->key == 1, c->body == 1};
+    struct once__outbox_ask ask = {c->state < 3 ? "r" : "s",
+                                   1 + c->n,
+                                   60000,
+                                   c->key == 1,
+                                   c->body == 1,
+                                   c->n > 5};
     struct once__outgoing_list l;
 
     say(a, "%d", once__outbox_claim(&d->tx, &ask, &l, NULL));
     say_rows(a, &l);
+}
+
+/* The lease that the row has together with others; 0: none. */
+static int64_t lease_of(struct db *d, int64_t seq)
+{
+    return d->pg == NULL ? 0
+                         : number(d,
+                                  "SELECT coalesce((SELECT no FROM @relay_lease"
+                                  " WHERE %lld=ANY(seqs)),0)",
+                                  (long long)seq);
 }
 
 static void out_settle(struct db *d, const struct call *c, struct answer *a)
@@ -235,11 +249,13 @@ static void out_settle(struct db *d, const struct call *c, struct answer *a)
          (int)c->n,
          {NULL, 0},
          "why",
-         0},
-        {c->no + 1, 1, {ONCE__ROW_DONE, 0, 0, 0}, 200, {"reply", 5}, "", 0}};
+         0,
+         lease_of(d, c->no)},
+        {c->no + 1, 1, {ONCE__ROW_DONE, 0, 0, 0}, 200, {"reply", 5}, "", 0, 0}};
 
     if (c->n > 3)
         s[0].to.wait_ms = 600000;
+    s[1].lease = s[0].lease;
     say(a, "%d", once__outbox_settle(&d->tx, s, 2, NULL));
     say(a, " %d %d", s[0].ours, s[1].ours);
 }
@@ -270,6 +286,8 @@ static void saga_decide(struct db *d, const struct call *c, struct answer *a)
 static void leases_end(struct db *d)
 {
     sql(d, NULL, "UPDATE @outbox SET lease_ms=1 WHERE lease_ms>0");
+    if (d->pg != NULL)
+        sql(d, NULL, "UPDATE @relay_lease SET until_ms=1");
     sql(d, NULL, "UPDATE @outbox SET due_ms=1 WHERE phase=1");
     sql(d, NULL, "UPDATE @parked SET due_ms=no WHERE state=1");
 }
@@ -370,7 +388,7 @@ static const char *const tables[] = {
     "coalesce(key,'-')||' '||error FROM @parked ORDER BY no",
     "SELECT seq||' '||phase||' '||attempts||' '||doubt||' '||refused||' '||"
     "route||' '||coalesce(key,'-')||' '||coalesce(saga,'-')||' '||error||' '||"
-    "coalesce(status,-1) FROM @outbox ORDER BY seq",
+    "coalesce(status,-1) FROM @outbox_seen ORDER BY seq",
     "SELECT gid||' '||branch||' '||phase FROM @barrier ORDER BY gid,branch",
     "SELECT gid||' '||state||' '||version||' '||note FROM @saga ORDER BY gid",
     "SELECT gid||' '||branch||' '||state||' '||failed||' '||round||' '||"
@@ -468,9 +486,15 @@ static void compare(const char *url, unsigned seed, unsigned calls)
 
     server_url = NULL;
     lite = db_new();
+    sql(&lite, NULL, "CREATE VIEW @outbox_seen AS SELECT * FROM @outbox");
     (void)snprintf(path, sizeof(path), "%s", place);
     server_url = url;
     pg = db_new();
+    sql(&pg, NULL,
+        "CREATE VIEW @outbox_seen AS SELECT seq,phase,attempts+l.n AS attempts,"
+        "doubt+l.n AS doubt,refused,route,key,saga,error,status FROM @outbox o,"
+        "LATERAL(SELECT count(*) AS n FROM @relay_lease WHERE o.seq=ANY(seqs)) "
+        "l");
     for (i = 0; i < calls && alike; i++) {
         struct call c = draw_call(&seed);
 

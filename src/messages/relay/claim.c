@@ -134,7 +134,7 @@ struct once__part *once__claims_share(struct once__claims *c,
     if (first == NULL)
         free(w);
     else
-        *list = (struct once__outgoing_list){NULL, 0, 0, NULL};
+        *list = (struct once__outgoing_list){NULL, 0, 0, 0, NULL};
     (void)pthread_mutex_lock(&c->lock);
     if (first != NULL) {
         hand_out(c, first->next);

@@ -332,8 +332,9 @@ static int claim(struct once__sender *w, size_t n)
         .lease_ms = w->r->lease_ms,
         .hold = w->route->hold,
         .pass = w->route->o.pass != 0,
+        .each = w->route->ops->at_once,
     };
-    struct once__outgoing_list list = {NULL, 0, 0, NULL};
+    struct once__outgoing_list list = {NULL, 0, 0, 0, NULL};
     uint64_t now = once__relay_ms();
     once_error err = {0, ""};
     int rc, some;

@@ -153,6 +153,7 @@ void once__sender_settle(struct once__sender *w, const struct once__batch *b,
         return;
     for (i = 0; i < n; i++) {
         decide(w, &b->list->rows[i], &b->items[i], now_ms, &rows[i]);
+        rows[i].lease = b->list->lease;
         count_end(w, b->items[i].end);
     }
     if (settle_until(w, rows, n, b->until_ms, &repeated)) {

@@ -75,7 +75,7 @@ int once__outbox_claim(const once_tx *tx, const struct once__outbox_ask *ask,
     const struct once__outbox_backend *c = NULL;
     int rc = backend(tx, &c, err);
 
-    *out = (struct once__outgoing_list){NULL, 0, 0, NULL};
+    *out = (struct once__outgoing_list){NULL, 0, 0, 0, NULL};
     if (rc == ONCE_OK)
         rc = once__check_name("route", ask->route, err);
     if (rc == ONCE_OK)
@@ -153,7 +153,7 @@ static int list(const once_tx *tx, const struct once__outbox_filter *filter,
     struct once__either q;
     int rc = idle(tx, err);
 
-    *out = (struct once__outgoing_list){NULL, 0, 0, NULL};
+    *out = (struct once__outgoing_list){NULL, 0, 0, 0, NULL};
     if (rc == ONCE_OK)
         rc = check_n(filter->n, err);
     if (rc != ONCE_OK)

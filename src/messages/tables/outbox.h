@@ -39,6 +39,8 @@ struct once__outgoing_list {
     struct once__outgoing *rows;
     size_t n;
     uint64_t now_ms; /* the database's clock, which wrote doubt_ms */
+    int64_t
+        lease; /* of a claim: one for all of its rows; 0: each has its own */
     void *memory;
 };
 void once__outgoing_clear(struct once__outgoing_list *list);
@@ -49,6 +51,7 @@ struct once__outbox_ask {
     uint32_t lease_ms; /* how long they are ours: 1 to an hour */
     int hold; /* rows whose lease ran out become indeterminate, not ready */
     int pass; /* a dead or indeterminate row does not keep its key waiting */
+    int each; /* they will be settled one by one: no lease for all of them */
 };
 
 /*
@@ -70,7 +73,8 @@ struct once__settlement {
     int status;
     once_bytes reply;  /* kept with the row */
     const char *error; /* for people; up to ONCE_ID_MAX characters are kept */
-    int ours; /* out: 0: fenced, the row was settled or claimed since */
+    int ours;      /* out: 0: fenced, the row was settled or claimed since */
+    int64_t lease; /* of the claim, the same in all rows */
 };
 
 /* Settles up to 10,000 rows, each once: what was settled before changes nothing.

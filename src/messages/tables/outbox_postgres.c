@@ -21,13 +21,20 @@ static int claim(const once_tx *tx, const struct once__outbox_ask *ask,
 {
     struct once__either q;
 
-    once__either(&q, tx, "outbox_claim",
-                 ONCE__PG_OUTGOING "outbox_claim_1($1,$2,$3,$4,$5)", NULL, err);
+    once__either(
+        &q, tx, "outbox_claim",
+        "SELECT " ONCE__OUTGOING "body,reply," ONCE__PG_NOW ",lease FROM("
+        "SELECT (c.o).*,c.lease FROM @.outbox_claim_1($1,$2,$3,$4,$5,$6)"
+        " AS c) AS o",
+        NULL, err);
     once__either_with(&q, ONCE__TEXT(ask->route), ONCE__NUMBER(ask->n),
                       ONCE__NUMBER(ask->lease_ms), ONCE__NUMBER(ask->hold != 0),
-                      ONCE__NUMBER(ask->pass != 0));
-    while (once__either_next(&q))
+                      ONCE__NUMBER(ask->pass != 0),
+                      ONCE__NUMBER(ask->each != 0));
+    while (once__either_next(&q)) {
+        out->lease = once__either_int(&q, ONCE__PG_LEASE);
         once__outgoing_read(&q, out);
+    }
     return once__either_end(&q);
 }
 
@@ -64,8 +71,10 @@ static int settle(const once_tx *tx, struct once__settlement *rows, size_t n,
     int k;
 
     once__either(&q, tx, "outbox_settle",
-                 "SELECT * FROM @.outbox_settle_1($1,$2,$3,$4,$5,$6,$7,$8,$9)",
+                 "SELECT * FROM "
+                 "@.outbox_settle_1($1,$2,$3,$4,$5,$6,$7,$8,$9,$10)",
                  NULL, err);
+    once__either_with(&q, ONCE__NUMBER(rows[0].lease));
     for (k = 0; k < ARRAYS; k++)
         arrays[k] = once__array(types[k], n);
     for (i = 0; i < n; i++)

@@ -128,7 +128,8 @@ CREATE INDEX IF NOT EXISTS parked_key ON "@schema@".parked (consumer, key, no)
 -- not known, since `doubt_ms`. `refused`: of these, those that the target turned
 -- down. `lease_ms` is in no index, or claiming would not be a heap-only update.
 -- `saga`: the gid of the saga whose step it is. `fingerprint`: SHA-256 of the body
--- of a row that is kept. `due_ms` of a row that is done: when it was.
+-- of a row that is kept. `due_ms` of a row that is done: when it was. A row that
+-- `relay_lease` has is not written while its lease runs.
 CREATE TABLE IF NOT EXISTS "@schema@".outbox (
     seq bigint GENERATED ALWAYS AS IDENTITY PRIMARY KEY,
     phase smallint NOT NULL,
@@ -167,6 +168,17 @@ CREATE INDEX IF NOT EXISTS outbox_stop ON "@schema@".outbox (route, key, seq)
     WHERE phase IN (1, 3, 4) AND key IS NOT NULL;
 CREATE INDEX IF NOT EXISTS outbox_dead ON "@schema@".outbox (route)
     WHERE phase IN (3, 4);
+
+-- What one claim of many rows has, from `at_ms` to `until_ms`: one row here, where
+-- a write to each of its rows would cost three times as much. Settled, it goes. Run
+-- out, it becomes what a claim of single rows leaves: leases_end_1().
+CREATE TABLE IF NOT EXISTS "@schema@".relay_lease (
+    no bigint GENERATED ALWAYS AS IDENTITY PRIMARY KEY,
+    route text COLLATE "C" NOT NULL,
+    at_ms bigint NOT NULL,
+    until_ms bigint NOT NULL,
+    seqs bigint[] NOT NULL
+) WITH (autovacuum_vacuum_scale_factor = 0, autovacuum_vacuum_threshold = 1000);
 
 -- Routes that have a relay, which was there at `seen_ms`. `idle`: it sleeps and
 -- needs a NOTIFY, until `until_ms` at the latest: it may have died in its sleep.
@@ -868,6 +880,8 @@ BEGIN
         SELECT 2, o.seq, o.phase, o.attempts, 0, 0, o.id
         FROM "@schema@".outbox o WHERE o.saga = p_gid
             AND (o.phase > 0 OR o.lease_ms - v_now NOT BETWEEN 1 AND 3600000)
+            AND NOT EXISTS (SELECT FROM "@schema@".leases_1(o.route, v_now) AS l
+                WHERE o.phase = 0 AND l.seq = o.seq)
         ORDER BY 1, 2;
 END
 $f$;
@@ -1229,22 +1243,58 @@ BEGIN
 END
 $f$;
 
+-- The rows of a route that a lease has which runs.
+CREATE OR REPLACE FUNCTION "@schema@".leases_1(p_route text, p_now bigint)
+RETURNS TABLE (no bigint, seq bigint)
+LANGUAGE sql STABLE SET search_path = pg_catalog, pg_temp
+AS $f$
+    SELECT l.no, unnest(l.seqs) FROM "@schema@".relay_lease l
+        WHERE l.route = p_route AND l.until_ms - p_now BETWEEN 1 AND 3600000;
+$f$;
+
+-- Leases of a route that ran out: their attempts are counted now, and in doubt. So
+-- a late answer to them is taken by the count, as one to a claim of single rows.
+CREATE OR REPLACE FUNCTION "@schema@".leases_end_1(p_route text, p_now bigint)
+RETURNS void
+LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp
+AS $f$
+DECLARE
+    v_lease "@schema@".relay_lease;
+BEGIN
+    FOR v_lease IN DELETE FROM "@schema@".relay_lease l WHERE l.route = p_route
+        AND l.until_ms - p_now NOT BETWEEN 1 AND 3600000 RETURNING l.*
+    LOOP
+        UPDATE "@schema@".outbox o SET attempts = o.attempts + 1,
+                doubt = o.doubt + 1, lease_ms = v_lease.until_ms,
+                doubt_ms = CASE o.doubt WHEN 0 THEN v_lease.at_ms
+                    ELSE o.doubt_ms END
+            WHERE o.seq = ANY (v_lease.seqs);
+    END LOOP;
+END
+$f$;
+
 -- Claims up to p_n rows of a route, and no more than about 16 MB of bodies. A
 -- row is leased while its lease_ms is up to an hour ahead; further ahead it was
 -- written by a clock that went back. A row waits behind an earlier row of its key
 -- that is leased or has stopped: waiting, and unless p_pass dead or
--- indeterminate. p_hold: a row whose lease ran out becomes indeterminate.
+-- indeterminate. p_hold: a row whose lease ran out becomes indeterminate. p_each:
+-- they will be settled one by one, so each is written; else `lease` is the number
+-- of the lease that all of them have.
 --
 -- One claimer of a route at a time; settling and deciding wait for it and make it
 -- wait, so that the rows that it looks at do not change meanwhile.
 CREATE OR REPLACE FUNCTION "@schema@".outbox_claim_1(p_route text, p_n integer,
-    p_lease_ms bigint, p_hold boolean, p_pass boolean)
-RETURNS SETOF "@schema@".outbox
+    p_lease_ms bigint, p_hold boolean, p_pass boolean, p_each boolean)
+RETURNS TABLE (lease bigint, o "@schema@".outbox)
 LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp
 SET lock_timeout = '10s'
 AS $f$
+#variable_conflict use_column
 DECLARE
     v_now bigint;
+    v_lease bigint := 0;
+    v_over boolean := false;
+    v_quick boolean := NOT p_hold;
     v_look bigint := 10 * p_n;
     v_from bigint := 0;
     v_last bigint;
@@ -1262,17 +1312,23 @@ BEGIN
     PERFORM "@schema@".check_1('route', p_route);
     IF p_n IS NULL OR p_n NOT BETWEEN 1 AND 10000 OR p_lease_ms IS NULL
         OR p_lease_ms NOT BETWEEN 1 AND 3600000 OR p_hold IS NULL
-        OR p_pass IS NULL THEN
+        OR p_pass IS NULL OR p_each IS NULL THEN
         RAISE EXCEPTION 'n or lease_ms: it is out of its limits, or an '
             'argument is missing' USING ERRCODE = '22023';
     END IF;
     PERFORM "@schema@".fit_1();
     PERFORM "@schema@".lock_1(hashtext(p_route), true);
     v_now := extract(epoch FROM clock_timestamp()) * 1000;
+    PERFORM "@schema@".leases_end_1(p_route, v_now);
     UPDATE "@schema@".outbox o SET phase = 0
         WHERE o.seq = ANY (ARRAY(SELECT d.seq FROM "@schema@".outbox d
             WHERE d.route = p_route AND d.phase = 1 AND d.due_ms <= v_now
             ORDER BY d.due_ms LIMIT p_n));
+    -- Where no row waits for another, those that come next are all that is needed.
+    IF v_quick THEN
+        v_look := p_n + (SELECT count(*)
+            FROM "@schema@".leases_1(p_route, v_now));
+    END IF;
     -- Keys that have stopped, and where. As one value and not as a table to join:
     -- so the oldest rows are read in order, whatever the planner expects.
     SELECT count(*) > 10000 INTO v_many FROM (
@@ -1307,7 +1363,9 @@ BEGIN
         -- planner would read the primary key, past all that is done.
         WITH w AS MATERIALIZED (
             SELECT o.seq, o.key, octet_length(o.body) AS size,
-                o.lease_ms - v_now BETWEEN 1 AND 3600000 AS leased,
+                o.lease_ms - v_now BETWEEN 1 AND 3600000 OR o.seq IN (
+                    SELECT l.seq FROM "@schema@".leases_1(p_route, v_now) AS l)
+                    AS leased,
                 p_hold AND o.lease_ms > 0
                     AND o.lease_ms - v_now NOT BETWEEN 1 AND 3600000 AS late
             FROM "@schema@".outbox o
@@ -1330,9 +1388,17 @@ BEGIN
         SELECT count(*), max(t.seq), array_agg(t.seq) FILTER (WHERE t.late),
                 jsonb_object_agg(t.key, 0)
                     FILTER (WHERE t.blocks AND t.key IS NOT NULL),
-                array_agg(t.seq) FILTER (WHERE NOT t.waits AND t.nth <= p_n
+                array_agg(t.seq ORDER BY t.seq) FILTER (WHERE NOT t.waits
+                    AND t.nth <= p_n
                     AND t.before < 16777216)
             INTO v_seen, v_last, v_held, v_more, v_seqs FROM t;
+        IF v_quick AND coalesce(cardinality(v_seqs), 0) < p_n
+            AND ((v_many AND v_ahead = v_look)
+                OR (NOT v_many AND v_seen = v_look)) THEN
+            v_quick := false;
+            v_look := 10 * p_n;
+            CONTINUE;
+        END IF;
         v_late := v_late || v_held;
         -- Where all of them wait for others, look further, past the rows of the
         -- keys that they wait for; at last behind all rows whose keys have stopped.
@@ -1349,21 +1415,55 @@ BEGIN
     UPDATE "@schema@".outbox o
         SET phase = 4, error = 'its lease ran out: it may have been taken'
         WHERE o.seq = ANY (v_late);
-    RETURN QUERY UPDATE "@schema@".outbox o
-        SET attempts = o.attempts + 1, doubt = o.doubt + 1,
-            lease_ms = v_now + p_lease_ms,
-            doubt_ms = CASE o.doubt WHEN 0 THEN v_now ELSE o.doubt_ms END
-        WHERE o.seq = ANY (v_seqs) RETURNING o.*;
+    IF v_seqs IS NULL THEN
+        RETURN;
+    ELSIF p_each OR cardinality(v_seqs) < 4 THEN
+        RETURN QUERY UPDATE "@schema@".outbox o
+            SET attempts = o.attempts + 1, doubt = o.doubt + 1,
+                lease_ms = v_now + p_lease_ms,
+                doubt_ms = CASE o.doubt WHEN 0 THEN v_now ELSE o.doubt_ms END
+            WHERE o.seq = ANY (v_seqs) RETURNING v_lease, o;
+        RETURN;
+    END IF;
+    INSERT INTO "@schema@".relay_lease (route, at_ms, until_ms, seqs)
+        VALUES (p_route, v_now, v_now + p_lease_ms, v_seqs)
+        RETURNING relay_lease.no INTO v_lease;
+    FOR o IN SELECT x.* FROM "@schema@".outbox x WHERE x.seq = ANY (v_seqs)
+        ORDER BY x.seq
+    LOOP
+        v_over := v_over OR o.lease_ms > 0;
+        lease := v_lease;
+        o.attempts := o.attempts + 1;
+        o.doubt_ms := CASE o.doubt WHEN 0 THEN v_now ELSE o.doubt_ms END;
+        o.doubt := o.doubt + 1;
+        RETURN NEXT;
+    END LOOP;
+    IF v_over THEN -- an earlier claim of theirs ran out, and is over now
+        UPDATE "@schema@".outbox o SET lease_ms = 0
+            WHERE o.seq = ANY (v_seqs) AND o.lease_ms > 0;
+    END IF;
 END
 $f$;
 
+-- Takes the locks of the routes of these rows, together with others.
+CREATE OR REPLACE FUNCTION "@schema@".settle_lock_1(p_seq bigint[])
+RETURNS void
+LANGUAGE sql SET search_path = pg_catalog, pg_temp
+AS $f$
+    SELECT "@schema@".lock_1(h.route, false)
+        FROM (SELECT DISTINCT hashtext(o.route) & 15 AS route
+            FROM "@schema@".outbox o WHERE o.seq = ANY (p_seq)
+            ORDER BY 1) AS h;
+$f$;
+
 -- How claimed rows ended, one element of each array for a row. The places in the
--- arrays, from 1, of those that were still the claimer's. p_attempt is the fence;
--- lease_ms > 0 says that the claim was not settled before, so that nothing is
--- counted twice when this is asked again. A late answer is taken from a row that
--- became indeterminate meanwhile, too, as a late complete is.
-CREATE OR REPLACE FUNCTION "@schema@".outbox_settle_1(p_seq bigint[],
-    p_attempt integer[], p_phase integer[], p_wait_ms bigint[],
+-- arrays, from 1, of those that were still the claimer's. p_lease: of their claim,
+-- or 0. While it is there, nobody else has touched its rows. Else p_attempt is the
+-- fence, and lease_ms > 0 says that the claim was not settled before, so that
+-- nothing is counted twice when this is asked again. A late answer is taken from a
+-- row that became indeterminate meanwhile, too, as a late complete is.
+CREATE OR REPLACE FUNCTION "@schema@".outbox_settle_1(p_lease bigint,
+    p_seq bigint[], p_attempt integer[], p_phase integer[], p_wait_ms bigint[],
     p_harmless integer[], p_refused integer[], p_status integer[],
     p_reply bytea[], p_error text[])
 RETURNS SETOF bigint
@@ -1372,6 +1472,11 @@ SET lock_timeout = '10s'
 AS $f$
 DECLARE
     v_now bigint;
+    v_leased boolean := false;
+    v_whole boolean;
+    v_gone bigint;
+    v_rest bigint[];
+    v_lease "@schema@".relay_lease;
 BEGIN
     PERFORM "@schema@".fit_1();
     IF EXISTS (SELECT FROM unnest(p_phase, p_wait_ms, p_harmless, p_refused)
@@ -1382,31 +1487,65 @@ BEGIN
         RAISE EXCEPTION 'phase, wait, harmless or refused: it is out of its '
             'limits' USING ERRCODE = '22023';
     END IF;
-    PERFORM "@schema@".lock_1(h.route, false)
-        FROM (SELECT DISTINCT hashtext(o.route) & 15 AS route
-            FROM "@schema@".outbox o WHERE o.seq = ANY (p_seq)
-            ORDER BY 1) AS h;
+    -- What is done keeps no other row waiting: a claim may look meanwhile, as long
+    -- as the lease keeps it from these rows.
+    IF p_lease = 0 OR p_phase <> array_fill(2, ARRAY[cardinality(p_phase)]) THEN
+        PERFORM "@schema@".settle_lock_1(p_seq);
+    END IF;
+    IF p_lease > 0 THEN
+        SELECT * INTO v_lease FROM "@schema@".relay_lease l
+            WHERE l.no = p_lease FOR UPDATE;
+        v_leased := FOUND;
+        IF NOT v_leased THEN
+            PERFORM "@schema@".settle_lock_1(p_seq);
+        END IF;
+    END IF;
     v_now := extract(epoch FROM clock_timestamp()) * 1000;
+    v_whole := v_leased AND v_lease.seqs = p_seq;
     RETURN QUERY DELETE FROM "@schema@".outbox o
         USING unnest(p_seq, p_attempt, p_phase) WITH ORDINALITY
             AS v (seq, attempt, phase, place)
-        WHERE o.seq = v.seq AND o.attempts = v.attempt AND o.phase IN (0, 4)
-            AND o.lease_ms > 0 AND v.phase = 2 AND NOT o.kept
+        WHERE o.seq = v.seq AND v.phase = 2 AND NOT o.kept
+            AND CASE WHEN v_whole OR o.seq = ANY (v_lease.seqs)
+                THEN o.attempts + 1 = v.attempt
+                ELSE o.attempts = v.attempt AND o.phase IN (0, 4)
+                    AND o.lease_ms > 0 END
         RETURNING v.place;
+    GET DIAGNOSTICS v_gone = ROW_COUNT;
+    IF v_whole AND v_gone = cardinality(p_seq) THEN -- as a rule
+        DELETE FROM "@schema@".relay_lease l WHERE l.no = p_lease;
+    ELSIF v_leased THEN -- what this does not settle stays leased
+        v_rest := ARRAY(SELECT o.seq FROM "@schema@".outbox o
+            WHERE o.seq = ANY (v_lease.seqs) AND NOT EXISTS (
+                SELECT FROM unnest(p_seq, p_attempt) AS v (seq, attempt)
+                WHERE v.seq = o.seq AND v.attempt = o.attempts + 1));
+        UPDATE "@schema@".relay_lease l SET seqs = v_rest WHERE l.no = p_lease;
+        DELETE FROM "@schema@".relay_lease l
+            WHERE l.no = p_lease AND l.seqs = '{}';
+    END IF;
+    IF v_gone = cardinality(p_seq) THEN
+        RETURN;
+    END IF;
     RETURN QUERY UPDATE "@schema@".outbox o
         SET phase = v.phase, lease_ms = 0,
+            attempts = v.attempt,
             -- READY keeps it, and so stays a heap-only update
             due_ms = CASE v.phase WHEN 0 THEN o.due_ms ELSE v_now + v.wait END,
-            doubt = CASE v.phase WHEN 2 THEN 0
-                ELSE greatest(o.doubt - v.harmless, 0) END,
+            doubt = CASE v.phase WHEN 2 THEN 0 ELSE greatest(o.doubt
+                + v.attempt - o.attempts - v.harmless, 0) END,
+            doubt_ms = CASE WHEN o.doubt = 0 AND v.attempt > o.attempts
+                THEN v_lease.at_ms ELSE o.doubt_ms END,
             refused = o.refused + v.refused,
             body = CASE v.phase WHEN 2 THEN '' ELSE o.body END,
             status = v.status, reply = v.reply, error = v.error
         FROM unnest(p_seq, p_attempt, p_phase, p_wait_ms, p_harmless, p_refused,
             p_status, p_reply, p_error) WITH ORDINALITY AS v (seq, attempt,
             phase, wait, harmless, refused, status, reply, error, place)
-        WHERE o.seq = v.seq AND o.attempts = v.attempt AND o.phase IN (0, 4)
-            AND o.lease_ms > 0 AND (v.phase <> 2 OR o.kept)
+        WHERE o.seq = v.seq AND (v.phase <> 2 OR o.kept)
+            AND CASE WHEN v_whole OR o.seq = ANY (v_lease.seqs)
+                THEN o.attempts + 1 = v.attempt
+                ELSE o.attempts = v.attempt AND o.phase IN (0, 4)
+                    AND o.lease_ms > 0 END
         RETURNING v.place;
 END
 $f$;
@@ -1529,11 +1668,21 @@ LANGUAGE plpgsql STABLE SECURITY DEFINER SET search_path = pg_catalog, pg_temp
 AS $f$
 DECLARE
     v_row "@schema@".outbox;
+    v_lease "@schema@".relay_lease;
 BEGIN
     FOR v_row IN SELECT * FROM "@schema@".outbox o WHERE o.seq > p_after
         AND (p_route IS NULL OR o.route = p_route)
         AND (p_phase IS NULL OR o.phase = p_phase) ORDER BY o.seq LIMIT p_n
     LOOP
+        SELECT * INTO v_lease FROM "@schema@".relay_lease l
+            WHERE l.route = v_row.route AND v_row.seq = ANY (l.seqs);
+        IF FOUND AND v_row.phase = 0 THEN
+            v_row.attempts := v_row.attempts + 1;
+            v_row.doubt_ms := CASE v_row.doubt WHEN 0 THEN v_lease.at_ms
+                ELSE v_row.doubt_ms END;
+            v_row.doubt := v_row.doubt + 1;
+            v_row.lease_ms := v_lease.until_ms;
+        END IF;
         IF NOT p_whole THEN
             v_row.body := '';
             v_row.reply := NULL;
@@ -1561,16 +1710,19 @@ BEGIN
         RAISE EXCEPTION 'action: it is not 0, 1 or 2, or why: it is missing'
             USING ERRCODE = '22023';
     END IF;
-    PERFORM "@schema@".lock_1(hashtext(o.route), false)
+    PERFORM "@schema@".lock_1(hashtext(o.route), true)
+        FROM "@schema@".outbox o WHERE o.seq = p_seq;
+    v_now := extract(epoch FROM clock_timestamp()) * 1000;
+    PERFORM "@schema@".leases_end_1(o.route, v_now)
         FROM "@schema@".outbox o WHERE o.seq = p_seq;
     SELECT * INTO v_row FROM "@schema@".outbox o WHERE o.seq = p_seq FOR UPDATE;
     IF NOT FOUND THEN
         RETURN 'free';
     END IF;
-    v_now := extract(epoch FROM clock_timestamp()) * 1000;
     IF v_row.phase <> p_phase OR v_row.attempts <> p_attempts
         OR (v_row.phase = 0 AND v_row.lease_ms - v_now BETWEEN 1 AND 3600000)
-    THEN
+        OR EXISTS (SELECT FROM "@schema@".leases_1(v_row.route, v_now) AS l
+            WHERE l.seq = p_seq) THEN
         RETURN 'refused';
     END IF;
     IF p_action = 1 AND v_row.phase <> 2 AND v_row.saga IS NULL THEN
@@ -1613,7 +1765,8 @@ BEGIN
             count(*) FILTER (WHERE x.phase = 3),
             count(*) FILTER (WHERE x.phase = 4),
             count(*) FILTER (WHERE x.phase = 0
-                AND x.lease_ms - v_now BETWEEN 1 AND 3600000),
+                AND x.lease_ms - v_now BETWEEN 1 AND 3600000)
+            + (SELECT count(*) FROM "@schema@".leases_1(x.route, v_now)),
             greatest(v_now - min(x.at_ms) FILTER (WHERE x.phase <> 2), 0)
         FROM (SELECT o.route, o.phase, o.lease_ms, o.at_ms
                 FROM "@schema@".outbox o WHERE o.phase = 0
@@ -1947,6 +2100,7 @@ AS $f$
             'UNIQUE parked_consumer_id_filed_key parked (consumer, id, filed)',
             'UNIQUE parked_pkey parked (no)',
             'UNIQUE relay_idle_pkey relay_idle (route)',
+            'UNIQUE relay_lease_pkey relay_lease (no)',
             'UNIQUE saga_pkey saga (gid)',
             'UNIQUE saga_step_pkey saga_step (gid, branch)'
         ]) AS i (line)
@@ -1971,6 +2125,8 @@ AS $f$
                 || 'consumer text C, due_ms bigint, error text, filed boolean, '
                 || 'headers text, id text C, key text C null, '
                 || 'no bigint identity, state smallint, type text'),
+            ('relay_lease', 'at_ms bigint, no bigint identity, '
+                || 'route text C, seqs bigint[], until_ms bigint'),
             ('relay_idle', 'idle boolean, route text C, '
                 || 'seen_ms bigint default 0, until_ms bigint default 0'),
             ('saga', 'at_ms bigint, deadline_ms bigint, fingerprint bytea, '
@@ -2006,7 +2162,10 @@ BEGIN
     FOR v_old, v_new IN SELECT o.oid, n.oid
         FROM unnest(ARRAY['inbox_claim(text,text,bytea,integer,boolean)',
             'barrier_enter(text,text,text)', 'begin(text,text,bytea)',
-            'saga_start(text,json,text,timestamptz)', 'outbox_stats_1()'])
+            'saga_start(text,json,text,timestamptz)', 'outbox_stats_1()',
+            'outbox_claim_1(text,integer,bigint,boolean,boolean)',
+            'outbox_settle_1(bigint[],integer[],integer[],bigint[],integer[],'
+            'integer[],integer[],bytea[],text[])'])
             AS t (name)
         JOIN pg_proc o ON o.oid = to_regprocedure('"@schema@".' || t.name)
         JOIN pg_proc n ON n.pronamespace = o.pronamespace

@@ -219,7 +219,7 @@ void once__outgoing_clear(struct once__outgoing_list *list)
 {
     blocks_free(list->memory);
     free(list->rows);
-    *list = (struct once__outgoing_list){NULL, 0, 0, NULL};
+    *list = (struct once__outgoing_list){NULL, 0, 0, 0, NULL};
 }
 
 void once__parked_clear(struct once__parked_list *list)

@@ -19,6 +19,7 @@
 #define ONCE__PG_NOW "(extract(epoch FROM clock_timestamp())*1000)::int8"
 #define ONCE__PG_OUTGOING                                                      \
     "SELECT " ONCE__OUTGOING "body,reply," ONCE__PG_NOW " FROM @."
+enum { ONCE__PG_LEASE = 21 }; /* a claim's column behind the time */
 #define ONCE__PG_PARKED "SELECT " ONCE__PARKED "body," ONCE__PG_NOW " FROM @."
 
 /* Each adds a copy of the row that is under way, and of what it points to; on
