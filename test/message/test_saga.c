@@ -988,7 +988,8 @@ static void relay(unsigned seed)
         sql(&d, NULL, "SET statement_timeout='20s'");
     for (;;) {
         for (i = 0; i < sizeof(routes) / sizeof(routes[0]); i++) {
-            const struct once__outbox_ask ask = {routes[i], 3, LEASE_MS, 0, 0, 1};
+            const struct once__outbox_ask ask = {routes[i], 3, LEASE_MS,
+                                                 0,         0, 1};
             struct once__outgoing_list list = {0};
 
             if (once__outbox_claim(&d.tx, &ask, &list, NULL) != ONCE_OK)
