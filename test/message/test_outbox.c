@@ -713,7 +713,7 @@ static int is_woken(struct db *d)
         _exit(0);
     }
     (void)clock_gettime(CLOCK_MONOTONIC, &from);
-    T_EQ(once__outbox_wait(&d->tx, -1, FOR_EVER_MS, NULL), ONCE_OK);
+    T_EQ(once__outbox_wait(&d->tx, "r", -1, FOR_EVER_MS, NULL), ONCE_OK);
     (void)clock_gettime(CLOCK_MONOTONIC, &to);
     (void)waitpid(pid, &status, 0);
     return to.tv_sec - from.tv_sec < FOR_EVER_MS / 1000 - 1;
@@ -729,14 +729,14 @@ static void a_relay_that_sleeps_is_woken(void)
     T_EQ(once__outbox_idle(&d.tx, "r", 1, &err), ONCE_OK);
     T_OK(is_woken(&d));
     T_OK(is_woken(&d));
-    T_EQ(once__outbox_wait(&d.tx, -1, 20, NULL), ONCE_OK); /* by itself */
+    T_EQ(once__outbox_wait(&d.tx, "r", -1, 20, NULL), ONCE_OK); /* by itself */
     assert(pipe(pipes) == 0);
     assert(write(pipes[1], "x", 1) == 1);
-    T_EQ(once__outbox_wait(&d.tx, pipes[0], 10 * FOR_EVER_MS, NULL), ONCE_OK);
+    T_EQ(once__outbox_wait(&d.tx, "r", pipes[0], 10 * FOR_EVER_MS, NULL), ONCE_OK);
     (void)close(pipes[0]);
     (void)close(pipes[1]);
     begin(&d);
-    T_EQ(once__outbox_wait(&d.tx, -1, 0, NULL), ONCE_ETX);
+    T_EQ(once__outbox_wait(&d.tx, "r", -1, 0, NULL), ONCE_ETX);
     roll_back(&d);
     db_end(&d);
 }
@@ -761,7 +761,7 @@ static void a_file_that_was_replaced_is_looked_at_no_more(void)
     sql(&other, NULL,
         "WITH RECURSIVE n(i) AS (SELECT 1 UNION ALL SELECT i+1 FROM n WHERE "
         "i<200) INSERT INTO more SELECT zeroblob(3000) FROM n");
-    T_EQ(once__outbox_wait(&d.tx, -1, 20, NULL), ONCE_OK);
+    T_EQ(once__outbox_wait(&d.tx, "r", -1, 20, NULL), ONCE_OK);
     T_EQ(sqlite3_exec(copy, "COMMIT", NULL, NULL, NULL), SQLITE_OK);
     db_close(&other);
     db_end(&d);
@@ -776,7 +776,7 @@ static void a_relay_listens_before_it_sleeps(void)
     T_EQ(once__outbox_idle(&d.tx, "r", 1, NULL), ONCE_OK);
     emit(&other, NULL, NULL);
     T_EQ(PQconsumeInput(d.pg), 1);
-    T_EQ(once__outbox_wait(&d.tx, -1, 10 * FOR_EVER_MS, NULL), ONCE_OK);
+    T_EQ(once__outbox_wait(&d.tx, "r", -1, 10 * FOR_EVER_MS, NULL), ONCE_OK);
     T_EQ(once__outbox_idle(&d.tx, "r", 0, NULL), ONCE_OK);
     emit(&other, NULL, NULL);
     sql(&d, NULL, "SELECT 1");
@@ -797,7 +797,7 @@ static void a_relay_that_died_in_its_sleep_is_told_no_more(void)
     T_OK(PQnotifies(d.pg) == NULL);
     T_EQ(once__outbox_idle(&d.tx, "r", 1, NULL), ONCE_OK); /* it lives */
     emit(&other, NULL, NULL);
-    T_EQ(once__outbox_wait(&d.tx, -1, 10 * FOR_EVER_MS, NULL), ONCE_OK);
+    T_EQ(once__outbox_wait(&d.tx, "r", -1, 10 * FOR_EVER_MS, NULL), ONCE_OK);
     db_close(&other);
     db_end(&d);
 }
@@ -1863,7 +1863,7 @@ static void what_is_not_done_now_is_to_be_asked_again(void)
     if (d.pg != NULL) {
         sql(&d, NULL, "SELECT pg_terminate_backend(%d)",
             PQbackendPID(other.pg));
-        T_EQ(once__outbox_wait(&other.tx, -1, 10, &err), ONCE_EABORTED);
+        T_EQ(once__outbox_wait(&other.tx, "r", -1, 10, &err), ONCE_EABORTED);
     } else {
         assert(sqlite3_busy_timeout(other.lite, 0) == SQLITE_OK);
         begin(&d);

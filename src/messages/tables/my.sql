@@ -11,7 +11,8 @@
 --
 -- The columns mean what they mean in pg.sql. Ids, keys and texts are bytes, so that
 -- no collation makes two of them one. An index on a part of a table does not exist
--- here: the phase stands in it, and `kept_id` is the id of a row that is kept.
+-- here: the phase stands in it, and `kept_id` is the id of a row that is kept. `size`
+-- is read without its body, which lies on pages of its own.
 
 CREATE TABLE IF NOT EXISTS once_message_meta (
     one TINYINT NOT NULL PRIMARY KEY,
@@ -69,6 +70,7 @@ CREATE TABLE IF NOT EXISTS once_outbox (
     type VARBINARY(255) NOT NULL,
     headers BLOB NOT NULL,
     body LONGBLOB NOT NULL,
+    size INT UNSIGNED AS (LENGTH(body)) STORED,
     fingerprint VARBINARY(32),
     status INT,
     reply LONGBLOB,
@@ -77,7 +79,7 @@ CREATE TABLE IF NOT EXISTS once_outbox (
     KEY outbox_ready (route, phase, seq),
     KEY outbox_wait (route, phase, due_ms),
     KEY outbox_done (phase, due_ms),
-    KEY outbox_stop (route, `key`, seq),
+    KEY outbox_stop (route, `key`, phase, seq),
     KEY outbox_saga (saga, phase)
 ) ENGINE = InnoDB ROW_FORMAT = DYNAMIC;
 
