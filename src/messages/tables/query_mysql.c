@@ -25,99 +25,119 @@ enum { ASK_FIRST = 512 * 1024, PACKET_SPARE = 64 };
 
 /* ---- Errors ------------------------------------------------------------ */
 
-/* By the first characters of SQLSTATE, of a procedure of ours; then by number. */
+struct meaning {
+    int code;
+    const char *text; /* of an error */
+};
+
+/* SQLSTATE: of a procedure of ours, which counts first; or its class, which counts
+ * where the number says nothing. */
 static const struct {
     const char *state;
-    int code;
-    const char *text;
+    struct meaning meaning;
 } states[] = {
-    {"55P03", ONCE_IN_FLIGHT, NULL},
-    {"ON010", ONCE_MISMATCH, NULL},
-    {"ON015", ONCE_OUTSIDE, NULL},
-    {"ON001", ONCE_EOPEN,
+    {"55P03", {ONCE_IN_FLIGHT, NULL}},
+    {"ON010", {ONCE_MISMATCH, NULL}},
+    {"ON015", {ONCE_OUTSIDE, NULL}},
+    {"ON001", {ONCE_EOPEN,
      "what this session commits may be lost: innodb_flush_log_at_trx_commit, "
-     "sync_binlog or innodb_doublewrite of the server, or sql_log_bin"},
-    {"ON003", ONCE_EVERSION,
-     "a table lacks a row that belongs to it: `once messages init`"},
-    {"ON014", ONCE_ETX,
-     "tx: the message was claimed in this transaction: roll back first"},
-    {"ON017", ONCE_ETX, "tx: no transaction is open, or a call was begun and not finished"},
-    {"22", ONCE_EINVAL, "an argument is out of its limits"},
-    {"40", ONCE_EABORTED, "the transaction was rolled back"},
-    {"08", ONCE_EABORTED, "the connection was lost"},
+     "sync_binlog or innodb_doublewrite of the server, or sql_log_bin"}},
+    {"ON003", {ONCE_EVERSION,
+     "a table lacks a row that belongs to it: `once messages init`"}},
+    {"ON014", {ONCE_ETX,
+     "tx: the message was claimed in this transaction: roll back first"}},
+    {"ON017", {ONCE_ETX, "tx: no transaction is open, or a call was begun and not finished"}},
+    {"22", {ONCE_EINVAL, "an argument is out of its limits"}},
+    {"40", {ONCE_EABORTED, "the transaction was rolled back"}},
+    {"08", {ONCE_EABORTED, "the connection was lost"}},
 };
 
 static const struct {
     unsigned number;
-    int code;
-    const char *text;
+    struct meaning meaning;
 } numbers[] = {
-    {ER_DUP_ENTRY, ONCE_REPEATED, NULL},
-    {ER_LOCK_DEADLOCK, ONCE_EABORTED, "the transaction was rolled back"},
-    {ER_CHECKREAD, ONCE_EABORTED, "a row has changed since it was read"},
-    {ER_LOCK_WAIT_TIMEOUT, ONCE_EABORTED, "a lock was not granted in time"},
-    {ER_SERVER_SHUTDOWN, ONCE_EABORTED, "the server ends"},
-    {ER_CONNECTION_KILLED, ONCE_EABORTED, "the connection was lost"},
-    {ER_QUERY_INTERRUPTED, ONCE_EABORTED, "the server was asked to cancel"},
-    {ER_STATEMENT_TIMEOUT, ONCE_EABORTED, "max_statement_time was too short"},
-    {ER_DISK_FULL, ONCE_EFULL, "the server's disk is full"},
-    {ER_RECORD_FILE_FULL, ONCE_EFULL, "the server's disk is full"},
-    {ER_OUTOFMEMORY, ONCE_ENOMEM, "the server has no memory"},
-    {ER_OUT_OF_SORTMEMORY, ONCE_ENOMEM, "the server has no memory"},
-    {ER_OUT_OF_RESOURCES, ONCE_ENOMEM, "the server has no memory"},
-    {ER_NET_PACKET_TOO_LARGE, ONCE_ELIMIT,
-     "body: it is larger than the server's max_allowed_packet lets through"},
-    {ER_TOO_BIG_ROWSIZE, ONCE_ELIMIT,
-     "body: it is larger than the server's redo log lets through"},
-    {ER_NO_SUCH_TABLE, ONCE_EOPEN,
-     "the tables are not there: `once messages init`"},
-    {ER_BAD_FIELD_ERROR, ONCE_EOPEN,
-     "the tables are not ours: `once messages init`"},
-    {ER_SP_DOES_NOT_EXIST, ONCE_EOPEN,
-     "the procedures are not there: `once messages init`"},
-    {ER_SP_WRONG_NO_OF_ARGS, ONCE_EOPEN,
-     "the procedures are older: `once messages init`"},
-    {ER_NO_SUCH_USER, ONCE_EOPEN,
-     "the account that ran `once messages init` is gone: run it again"},
-    {ER_PROCACCESS_DENIED_ERROR, ONCE_EOPEN,
-     "the account has no right to EXECUTE the procedures"},
-    {ER_TABLEACCESS_DENIED_ERROR, ONCE_EOPEN,
-     "the account has no right to a table"},
-    {ER_DBACCESS_DENIED_ERROR, ONCE_EOPEN,
-     "the account has no right to this database"},
-    {ER_SPECIFIC_ACCESS_DENIED_ERROR, ONCE_EOPEN,
-     "the account has not the right"},
-    {ER_NO_DB_ERROR, ONCE_EOPEN, "the connection has no database"},
-    {ER_OPTION_PREVENTS_STATEMENT, ONCE_EOPEN, "the server may only be read"},
-    {ER_CANT_EXECUTE_IN_READ_ONLY_TRANSACTION, ONCE_EOPEN,
-     "tx: it may only be read"},
-    {CR_OUT_OF_MEMORY, ONCE_ENOMEM, "no memory for the rows"},
-    {CR_COMMANDS_OUT_OF_SYNC, ONCE_ETX, "tx: another statement is under way"},
+    {ER_DUP_ENTRY, {ONCE_REPEATED, NULL}},
+    {ER_LOCK_DEADLOCK, {ONCE_EABORTED, "the transaction was rolled back"}},
+    {ER_CHECKREAD, {ONCE_EABORTED, "a row has changed since it was read"}},
+    {ER_LOCK_WAIT_TIMEOUT, {ONCE_EABORTED, "a lock was not granted in time"}},
+    {ER_SERVER_SHUTDOWN, {ONCE_EABORTED, "the server ends"}},
+    {ER_CONNECTION_KILLED, {ONCE_EABORTED, "the connection was lost"}},
+    {ER_QUERY_INTERRUPTED, {ONCE_EABORTED, "the server was asked to cancel"}},
+    {ER_STATEMENT_TIMEOUT, {ONCE_EABORTED, "max_statement_time was too short"}},
+    {ER_DISK_FULL, {ONCE_EFULL, "the server's disk is full"}},
+    {ER_RECORD_FILE_FULL, {ONCE_EFULL, "the server's disk is full"}},
+    {ER_OUTOFMEMORY, {ONCE_ENOMEM, "the server has no memory"}},
+    {ER_OUT_OF_SORTMEMORY, {ONCE_ENOMEM, "the server has no memory"}},
+    {ER_OUT_OF_RESOURCES, {ONCE_ENOMEM, "the server has no memory"}},
+    {ER_NET_PACKET_TOO_LARGE, {ONCE_ELIMIT,
+     "body: it is larger than the server's max_allowed_packet lets through"}},
+    {ER_TOO_BIG_ROWSIZE, {ONCE_ELIMIT,
+     "body: it is larger than the server's redo log lets through"}},
+    {ER_NO_SUCH_TABLE, {ONCE_EOPEN,
+     "the tables are not there: `once messages init`"}},
+    {ER_BAD_FIELD_ERROR, {ONCE_EOPEN,
+     "the tables are not ours: `once messages init`"}},
+    {ER_SP_DOES_NOT_EXIST, {ONCE_EOPEN,
+     "the procedures are not there: `once messages init`"}},
+    {ER_SP_WRONG_NO_OF_ARGS, {ONCE_EOPEN,
+     "the procedures are older: `once messages init`"}},
+    {ER_NO_SUCH_USER, {ONCE_EOPEN,
+     "the account that ran `once messages init` is gone: run it again"}},
+    {ER_PROCACCESS_DENIED_ERROR, {ONCE_EOPEN,
+     "the account has no right to EXECUTE the procedures"}},
+    {ER_TABLEACCESS_DENIED_ERROR, {ONCE_EOPEN,
+     "the account has no right to a table"}},
+    {ER_DBACCESS_DENIED_ERROR, {ONCE_EOPEN,
+     "the account has no right to this database"}},
+    {ER_SPECIFIC_ACCESS_DENIED_ERROR, {ONCE_EOPEN,
+     "the account has not the right"}},
+    {ER_NO_DB_ERROR, {ONCE_EOPEN, "the connection has no database"}},
+    {ER_OPTION_PREVENTS_STATEMENT, {ONCE_EOPEN, "the server may only be read"}},
+    {ER_CANT_EXECUTE_IN_READ_ONLY_TRANSACTION, {ONCE_EOPEN,
+     "tx: it may only be read"}},
+    {CR_OUT_OF_MEMORY, {ONCE_ENOMEM, "no memory for the rows"}},
+    {CR_COMMANDS_OUT_OF_SYNC, {ONCE_ETX, "tx: another statement is under way"}},
 };
 
-static int answer(int code, const char *text, unsigned number,
-                  const char *where, once_error *err)
+static int answer(struct meaning m, unsigned number, const char *where,
+                  once_error *err)
 {
-    return code >= 0 ? code
-                     : once__fail(err, code, "%s: %s (error %u)", where, text,
-                                  number);
+    return m.code >= 0 ? m.code
+                       : once__fail(err, m.code, "%s: %s (error %u)", where,
+                                    m.text, number);
+}
+
+/* 1: the whole of it, or its class, is in the table. */
+static int find_state(const char *state, size_t size, struct meaning *out)
+{
+    size_t i;
+
+    for (i = 0; i < sizeof(states) / sizeof(states[0]); i++) {
+        if (strlen(states[i].state) != size ||
+            strncmp(state, states[i].state, size) != 0)
+            continue;
+        *out = states[i].meaning;
+        return 1;
+    }
+    return 0;
 }
 
 static int failed(MYSQL *conn, const char *where, once_error *err)
 {
-    const char *state = mysql_sqlstate(conn);
     unsigned number = mysql_errno(conn);
+    struct meaning found;
     size_t i;
 
+    if (find_state(mysql_sqlstate(conn), 5, &found))
+        return answer(found, number, where, err);
     for (i = 0; i < sizeof(numbers) / sizeof(numbers[0]); i++)
         if (number == numbers[i].number)
-            return answer(numbers[i].code, numbers[i].text, number, where, err);
+            return answer(numbers[i].meaning, number, where, err);
     if (number >= CR_MIN_ERROR && number <= CR_MAX_ERROR)
         return once__fail(err, ONCE_EABORTED, "%s: the connection was lost",
                           where);
-    for (i = 0; i < sizeof(states) / sizeof(states[0]); i++)
-        if (strncmp(state, states[i].state, strlen(states[i].state)) == 0)
-            return answer(states[i].code, states[i].text, number, where, err);
+    if (find_state(mysql_sqlstate(conn), 2, &found))
+        return answer(found, number, where, err);
     return once__fail(err, ONCE_EOPEN, "%s: refused (error %u)", where, number);
 }
 
