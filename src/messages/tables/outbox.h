@@ -164,7 +164,7 @@ ONCE_CHECK int once__outbox_strays(const once_tx *tx, uint64_t age_ms,
                                    struct once__stray out[ONCE__STRAYS_MAX],
                                    size_t *n, once_error *err);
 /* How many transactions ago the oldest snapshot was taken that the database still
-X
+ * keeps row versions for, which a claim has to read past. SQLite, MySQL: 0. */
 ONCE_CHECK int once__outbox_held(const once_tx *tx, uint64_t *age,
                                  once_error *err);
 /* Removes DONE rows that were settled more than `age_ms` ago, in steps; steps of
