@@ -256,9 +256,11 @@ static int check_size(const once_tx *tx, size_t size, const char *where,
                       where, size, (long long)most);
 }
 
-/* Sends it, and reads all answers. The rows of the first that has some stay. */
+/* Sends it, and reads all answers. The rows of the first that has some stay;
+ * `*changed` is of the first, too. */
 static int ask(const once_tx *tx, const struct once__my_text *text,
-               const char *where, MYSQL_RES **rows, once_error *err)
+               const char *where, MYSQL_RES **rows, uint64_t *changed,
+               once_error *err)
 {
     MYSQL *conn = tx->mysql;
     int more = 0, rc;
@@ -270,6 +272,8 @@ static int ask(const once_tx *tx, const struct once__my_text *text,
         return rc;
     if (mysql_real_query(conn, text->at, text->size) != 0)
         return failed(conn, where, err);
+    if (changed != NULL)
+        *changed = mysql_affected_rows(conn);
     do {
         MYSQL_RES *one = mysql_store_result(conn);
 
@@ -313,7 +317,7 @@ int once__mysql_next(struct once__mysql *q, once_error *err)
         if (q->text == NULL)
             once__mysql_fill(&text, q->sql, q->values, q->n);
         q->rc = ask(q->tx, q->text != NULL ? q->text : &text, q->where,
-                    &q->rows, err);
+                    &q->rows, NULL, err);
         once__my_text_clear(&text);
     }
     if (q->rc != ONCE_OK || q->rows == NULL)
@@ -357,10 +361,10 @@ int once__mysql_run_text(const once_tx *tx, const char *where,
                          uint64_t *changed, once_error *err,
                          const struct once__my_text *text)
 {
-    int rc = ask(tx, text, where, NULL, err);
+    int rc = ask(tx, text, where, NULL, changed, err);
 
-    if (changed != NULL)
-        *changed = rc == ONCE_OK ? mysql_affected_rows(tx->mysql) : 0;
+    if (changed != NULL && rc != ONCE_OK)
+        *changed = 0;
     return rc;
 }
 

@@ -21,8 +21,9 @@ static int call(const once_tx *tx, const char *gid,
                 const struct once__saga_call *c, once_error *err)
 {
     struct once__saga_name name = once__saga_name(gid, c);
+    int rc;
 
-    return once__mysql_run(
+    rc = once__mysql_run(
         tx, "saga", NULL, err,
         "INSERT INTO once_outbox(phase,kept,due_ms,at_ms,route,id,saga,type,"
         "headers,body) SELECT 0,1,0,?4,CASE ?3 WHEN 1 THEN try_to"
@@ -30,6 +31,10 @@ static int call(const once_tx *tx, const char *gid,
         " FROM once_saga_step WHERE gid=?1 AND branch=?2",
         ONCE__TEXT(gid), ONCE__NUMBER(c->step + 1), ONCE__NUMBER(c->op),
         ONCE__NOW, ONCE__TEXT(name.id), ONCE__TEXT(name.headers));
+    return rc != ONCE_REPEATED
+               ? rc
+               : once__fail(err, ONCE_EOPEN,
+                            "saga: a row of the outbox has the id of its call");
 }
 
 /* ---- Starting ------------------------------------------------------------- */

@@ -47,12 +47,12 @@ static const char there_sql[] =
     " FROM information_schema.ROUTINES r WHERE r.ROUTINE_SCHEMA=DATABASE()"
     " AND r.ROUTINE_NAME LIKE 'once!_%' ESCAPE '!'";
 
-/* 1: `a` and `b` are the same but for white space and the signs of a comment that
- * MariaDB executes, which it does not keep. */
+/* What a server does not show as it was written: white space, backslashes, and the
+ * signs of a comment that MariaDB executes. */
 static const char *skip(const char *at)
 {
     for (;;) {
-        if (isspace((unsigned char)*at))
+        if (isspace((unsigned char)*at) || *at == '\\')
             at++;
         else if (strncmp(at, "/*M!", 4) == 0)
             at += 4;
