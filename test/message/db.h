@@ -148,25 +148,32 @@ static void my_sql(struct st_mysql *my, const char *text, char out[64])
 }
 #endif
 
-/* Runs a statement; `@` becomes "schema." or "once_". The first field. */
+/* `@` becomes "schema." or "once_". */
+static void place_in(int in_schema, const char *text, char *out, size_t size)
+{
+    size_t i, n = 0;
+
+    for (i = 0; text[i] != '\0' && n < size - 80; i++)
+        if (text[i] == '@')
+            n += (size_t)snprintf(out + n, size - n, "%s%s",
+                                  in_schema ? place : "once",
+                                  in_schema ? "." : "_");
+        else
+            out[n++] = text[i];
+    out[n] = '\0';
+}
+
+/* Runs a statement; the first field. */
 ONCE_PRINTF(3, 4)
 static void sql(struct db *d, char out[64], const char *format, ...)
 {
-    char text[512], full[600];
-    size_t i, n = 0;
+    char text[1000], full[1200];
     va_list args;
 
     va_start(args, format);
     (void)vsnprintf(text, sizeof(text), format, args);
     va_end(args);
-    for (i = 0; text[i] != '\0' && n < sizeof(full) - 80; i++)
-        if (text[i] == '@')
-            n += (size_t)snprintf(full + n, sizeof(full) - n, "%s%s",
-                                  d->pg != NULL ? place : "once",
-                                  d->pg != NULL ? "." : "_");
-        else
-            full[n++] = text[i];
-    full[n] = '\0';
+    place_in(d->pg != NULL, text, full, sizeof(full));
     if (d->pg != NULL)
         pg_sql(d->pg, full, out);
     else if (d->my != NULL)
@@ -178,7 +185,7 @@ static void sql(struct db *d, char out[64], const char *format, ...)
 ONCE_PRINTF(2, 3)
 static long number(struct db *d, const char *format, ...)
 {
-    char text[512], out[64] = "-1";
+    char text[1000], out[64] = "-1";
     va_list args;
 
     va_start(args, format);
@@ -188,12 +195,12 @@ static long number(struct db *d, const char *format, ...)
     return strtol(out, NULL, 10);
 }
 
-static void begin(struct db *d)
+static inline void begin(struct db *d)
 {
     sql(d, NULL, d->lite == NULL ? "BEGIN" : "BEGIN IMMEDIATE");
 }
 
-static void commit(struct db *d)
+static inline void commit(struct db *d)
 {
     sql(d, NULL, "COMMIT");
 }
@@ -258,6 +265,20 @@ static struct db db_bare(void)
     }
 #endif
     return db_open();
+}
+
+/* The URL of this place. */
+static inline void url_of_place(char *out, size_t size)
+{
+    if (server_url == NULL)
+        (void)snprintf(out, size, "sqlite:%s", place);
+    else if (is_mysql())
+        (void)snprintf(out, size, "%.*s/%s",
+                       (int)(strrchr(server_url, '/') - server_url), server_url,
+                       place);
+    else
+        (void)snprintf(out, size, "%s%sschema=%s", server_url,
+                       strchr(server_url, '?') == NULL ? "?" : "&", place);
 }
 
 static struct db db_new(void)
