@@ -1,13 +1,13 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * message.h - messages and calls that take effect at most once, inside the
- * caller's own transaction on PostgreSQL or SQLite.
+ * caller's own transaction on PostgreSQL, SQLite, MySQL or MariaDB.
  *
  *    BEGIN
  *    once_inbox_claim(&tx, &message, &err) --+--> ONCE_OWNER: your own writes,
  *                                            |    once_emit(), then COMMIT,
  *                                            |    then acknowledge
- *                                            +--> ONCE_REPEATED: ROLLBACK,
+ *                                            +--> ONCE_REPEATED: COMMIT, then
  *                                                 acknowledge
  *
  * What was claimed is a row of the caller's transaction: COMMIT makes effect and
@@ -24,17 +24,31 @@
  * PostgreSQL: the caller who commits must compare the command tag before it
  * acknowledges anything.
  *
+ * On MySQL and MariaDB:
+ *
+ * - Turn autocommit off, or begin with START TRANSACTION. A call that finds no
+ *   transaction open is ONCE_ETX and changes nothing.
+ * - After any error, ROLLBACK, at once, and begin again. Some errors have taken
+ *   back one statement and others the whole transaction, after which each
+ *   statement would commit by itself. Nothing may be asked of the connection's
+ *   status instead: an error carries none, so after a deadlock (1213) the client
+ *   library still believes that a transaction is open.
+ * - After ONCE_REPEATED and ONCE_REPLAY, COMMIT before acknowledging, and
+ *   acknowledge only if it succeeds: what can be read there may not be durable
+ *   yet, and the COMMIT waits until it is.
+ * - Statements that commit by themselves (DDL, LOCK TABLES, BEGIN) end the claim.
+ *
  * The conventions of once.h hold here as well, and these:
  *
  * Errors.    All mean that this call has changed nothing. ONCE_EABORTED: roll
  *            back and do the whole transaction again (SQLSTATE class 40,
- *            SQLITE_BUSY, a lost connection). ONCE_ETX: no transaction is open,
+ *            SQLITE_BUSY, a deadlock, a lost connection). ONCE_ETX: no transaction is open,
  *            or it has failed, or on SQLite it was not begun with BEGIN
  *            IMMEDIATE. ONCE_EOPEN: the tables are not there, or the session
  *            would lose what it has committed (synchronous_commit = off,
- *            PRAGMA synchronous below FULL). ONCE_EVERSION: tables of another
+ *            PRAGMA synchronous below FULL, sync_binlog = 0). ONCE_EVERSION: tables of another
  *            version. ONCE_EINVAL, ONCE_ELIMIT: the text names the field and its
- *            limit. ONCE_ENOSYS: this library was built without PostgreSQL.
+ *            limit. ONCE_ENOSYS: this library was built without that database.
  *            Also ONCE_ENOMEM, ONCE_EFULL, ONCE_ECORRUPT.
  *            On PostgreSQL the server has then failed the transaction, except
  *            for ONCE_EINVAL, ONCE_ELIMIT, ONCE_ETX and ONCE_ENOSYS, which are
@@ -42,7 +56,8 @@
  * Threads.   Nothing is shared: calls with different connections may run at the
  *            same time.
  *
- * The same functions in SQL, for every language on PostgreSQL: docs/messages.md.
+ * The same functions in SQL, for every language on PostgreSQL, MySQL and MariaDB:
+ * docs/messages.md.
  */
 #ifndef ONCE_MESSAGE_H
 #define ONCE_MESSAGE_H
@@ -62,26 +77,28 @@ extern "C" {
 /* ---- Where ----------------------------------------------------------- */
 
 /*
- * The caller's open transaction, on exactly one of the two handles. Borrowed for
- * the call. Set `size` with ONCE_TX_INIT.
+ * The caller's open transaction, on exactly one of the handles. Borrowed for the
+ * call. Set `size` with ONCE_TX_INIT.
  */
 typedef struct once_tx {
     size_t size;
     struct pg_conn *postgres; /* libpq's PGconn                           */
     struct sqlite3 *sqlite;
+    struct st_mysql *mysql; /* libmariadb's MYSQL                         */
     const char *schema; /* PostgreSQL: a-z, digits and _ ["once"]         */
     const void *inside; /* of the library: see once_tx_call(); leave NULL */
 } once_tx;
 
 #define ONCE_TX_INIT                                                           \
     {                                                                          \
-        sizeof(once_tx), NULL, NULL, NULL, NULL                                \
+        sizeof(once_tx), NULL, NULL, NULL, NULL, NULL                          \
     }
 
 /*
- * Makes the tables of messages, and on PostgreSQL the functions, or brings them
+ * Makes the tables of messages, and the functions or procedures, or brings them
  * up to date, also from an older version, in one transaction. ONCE_EVERSION: they
- * are of a later one, or lack what it does not make up; nothing was changed. No
+ * are of a later one, or lack what it does not make up; nothing was changed. MySQL
+ * has no such transaction: what an error leaves undone, the next call does. No
  * transaction may be open. `keep_ms` is how long an id is
  * remembered, at least ONCE_KEEP_MIN_MS, 0 for seven days; tables that are there
  * keep theirs. It must be longer than a broker may redeliver. Since 0.1.
@@ -89,12 +106,15 @@ typedef struct once_tx {
 ONCE_API ONCE_CHECK int once_message_init(const once_tx *tx, uint64_t keep_ms,
                                           once_error *err);
 
+enum once_database { ONCE_POSTGRES = 1, ONCE_SQLITE = 2, ONCE_MYSQL = 3 };
+
 /*
- * The text that once_message_init() runs, for people and for their migrations:
- * that of SQLite, or with `schema` that of PostgreSQL. `*out` is the caller's,
- * who ends it with free(). ONCE_OK, ONCE_EINVAL, ONCE_ENOMEM. Since 0.1.
+ * The text that once_message_init() runs on that enum once_database, for people
+ * and for their migrations. `schema` is PostgreSQL's, and NULL elsewhere or for
+ * "once". `*out` is the caller's, who ends it with free(). ONCE_OK, ONCE_EINVAL,
+ * ONCE_ENOMEM. Since 0.1.
  */
-ONCE_API ONCE_CHECK int once_message_schema(const char *schema,
+ONCE_API ONCE_CHECK int once_message_schema(int database, const char *schema,
                                             uint64_t keep_ms, char **out,
                                             once_error *err);
 
@@ -113,7 +133,7 @@ ONCE_API ONCE_CHECK int once_message_check(const once_tx *tx, once_error *err);
  * new again. An id without time is new again after `keep_ms`, and so is one
  * whose time is further ahead than that, after twice as long. A parked message
  * keeps its id. Rows of the outbox that were done and kept so long ago go as
- * well. On PostgreSQL it pauses after each step for four times as long as the
+ * well. On a server it pauses after each step for four times as long as the
  * step took. No transaction may be open. `*removed` may be NULL. Since 0.1.
  */
 ONCE_API ONCE_CHECK int once_message_purge(const once_tx *tx, uint64_t *removed,
@@ -164,13 +184,13 @@ typedef struct once_message {
  * what came after it unguarded.
  *
  *    ONCE_OWNER      do it, commit, acknowledge
- *    ONCE_REPEATED   the effect is committed, or the message is parked: roll
- *                    back, acknowledge
+ *    ONCE_REPEATED   the effect is committed, or the message is parked: commit,
+ *                    acknowledge
  *    ONCE_MISMATCH   the id is known with another body. ONCE_OUTSIDE: it is too
  *                    old to know. Roll back, park it (it becomes a dead letter),
  *                    acknowledge
  *    ONCE_IN_FLIGHT  another copy is under way: roll back, keep the delivery,
- *                    claim again after a pause. PostgreSQL waits two seconds
+ *                    claim again after a pause. A server waits two seconds
  *                    before it says so; SQLite never says so, since BEGIN
  *                    IMMEDIATE has waited already
  *
@@ -192,7 +212,7 @@ enum once_parked {
  * claiming would call a mismatch or outside is kept as dead. `why` is for people
  * and must not hold a secret; up to ONCE_ID_MAX characters of it are kept, with
  * `?` for what is not ASCII.
- * Never in the transaction that claimed it: PostgreSQL refuses that (ONCE_ETX),
+ * Never in the transaction that claimed it: a server refuses that (ONCE_ETX),
  * SQLite cannot see it and answers ONCE_REPEATED, and nothing would be kept.
  * ONCE_OK: it is kept; commit, then acknowledge. ONCE_REPEATED: it was done or
  * parked before. ONCE_IN_FLIGHT as once_inbox_claim(). Since 0.1.
@@ -339,7 +359,7 @@ typedef int once_tx_work(const once_tx *tx, void *user, once_bytes *result);
  * with another `fingerprint` (any bytes; empty: not compared) is refused.
  *
  *    ONCE_OK         it ran now: commit. `*out` has its result
- *    ONCE_REPLAY     it ran before: `*out` has that result; roll back or commit
+ *    ONCE_REPLAY     it ran before: `*out` has that result; commit
  *    ONCE_REPEATED   it ran before, as a message or without a result
  *    ONCE_MISMATCH, ONCE_OUTSIDE, ONCE_IN_FLIGHT as once_inbox_claim()
  *    ONCE_ETX        also: a call of this key inside itself; or the work rolled

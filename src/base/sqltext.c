@@ -35,10 +35,14 @@ size_t once__sql_fill(char *out, const char *text,
 
     while ((at = strchr(text, '@')) != NULL) {
         size = append(out, size, text, (size_t)(at - text));
-        for (i = 0; strncmp(at, marks[i].mark, strlen(marks[i].mark)) != 0; i++)
-            assert(i + 1 < n); /* or a mark is not known */
-        size = append(out, size, marks[i].value, strlen(marks[i].value));
-        text = at + strlen(marks[i].mark);
+        for (i = 0; i < n; i++)
+            if (strncmp(at, marks[i].mark, strlen(marks[i].mark)) == 0)
+                break;
+        if (i == n)
+            size = append(out, size, "@", 1);
+        else
+            size = append(out, size, marks[i].value, strlen(marks[i].value));
+        text = at + (i == n ? 1 : strlen(marks[i].mark));
     }
     return append(out, size, text, strlen(text) + 1);
 }

@@ -19,8 +19,8 @@ struct once__mark {
 
 /*
  * Copies `text` to `out`, each mark replaced by its value. Returns the size with
- * the NUL at its end; `out` NULL: only that. Every '@' in the text must begin one
- * of the marks.
+ * the NUL at its end; `out` NULL: only that. An '@' that begins none of them stays:
+ * variables of MySQL begin so.
  */
 size_t once__sql_fill(char *out, const char *text,
                       const struct once__mark *marks, size_t n);

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * db.h - databases for tests of messages: a schema on a server, or a file. Each
- * test has one of its own.
+ * db.h - databases for tests of messages: a schema or a database on a server, or a
+ * file. Each test has one of its own.
  */
 #ifndef TEST_MESSAGE_DB_H
 #define TEST_MESSAGE_DB_H
@@ -20,18 +20,52 @@
 
 #include <once/message.h>
 
+#ifdef ONCE_WITH_MYSQL
+#include "messages/tables/query_mysql.h"
+#endif
+
 enum { KEEP_MS = 60000 };
 
 /* A connection of a program that uses the library. */
 struct db {
     PGconn *pg;
     sqlite3 *lite;
+    struct st_mysql *my;
     once_tx tx;
 };
 
 static const char *server_url; /* NULL: SQLite */
 static unsigned places;
-static char place[64]; /* the schema, or the file */
+static char place[64]; /* the schema, the database, or the file */
+
+static inline int is_mysql(void)
+{
+    return server_url != NULL && strncmp(server_url, "mysql:", 6) == 0;
+}
+
+static inline int is_postgres(void)
+{
+    return server_url != NULL && !is_mysql();
+}
+
+/* 1: `what` is the name of a database, and it is used from now on. */
+static inline int take_database(const char *what)
+{
+    if (strcmp(what, "postgres") == 0 || strcmp(what, "mysql") == 0) {
+        server_url = getenv("ONCE_TEST_URL");
+        if (server_url == NULL)
+            t_skip_all("ONCE_TEST_URL names no server");
+        return 1;
+    }
+    return strcmp(what, "sqlite") == 0;
+}
+
+/* What differs between the three. */
+static inline const char *as(const struct db *d, const char *postgres,
+                             const char *sqlite, const char *mysql)
+{
+    return d->pg != NULL ? postgres : d->lite != NULL ? sqlite : mysql;
+}
 
 /* ---- Databases --------------------------------------------------------- */
 
@@ -65,27 +99,85 @@ static void lite_sql(sqlite3 *lite, const char *text, char out[64])
     (void)sqlite3_finalize(q);
 }
 
-/* Runs a statement; `@` becomes "schema." or "once_". The first field. */
+#ifdef ONCE_WITH_MYSQL
+static void my_sql(MYSQL *my, const char *text, char out[64])
+{
+    MYSQL_RES *r = NULL;
+    MYSQL_ROW row = NULL;
+    struct once__my_text quoted = {0};
+    int bad;
+
+    once__mysql_fill(&quoted, text, NULL, 0);
+    bad = mysql_real_query(my, quoted.at, quoted.size);
+    once__my_text_clear(&quoted);
+
+    if (!bad)
+        r = mysql_store_result(my);
+    if (r != NULL)
+        row = mysql_fetch_row(r);
+    if (row != NULL && out != NULL)
+        (void)snprintf(out, 64, "%s", row[0] == NULL ? "" : row[0]);
+    mysql_free_result(r);
+    while (!bad && (bad = mysql_next_result(my)) == 0)
+        mysql_free_result(mysql_store_result(my));
+    if (bad > 0) {
+        printf("#   %s: %s\n", text, mysql_error(my));
+        t__bad++;
+    }
+}
+
+static MYSQL *my_open(const char *database)
+{
+    static const unsigned tcp = MYSQL_PROTOCOL_TCP;
+    static struct once__my_config c;
+    MYSQL *my = mysql_init(NULL);
+
+    assert(once__my_config_read(&c, server_url + 6, NULL) == ONCE_OK);
+    (void)mysql_options(my, MYSQL_OPT_PROTOCOL, &tcp);
+    assert(mysql_real_connect(my, c.hosts[0].name, c.user, c.password, database,
+                              (unsigned)strtoul(c.hosts[0].port, NULL, 10),
+                              NULL, 0) != NULL);
+    my_sql(my, "SET sql_mode=CONCAT(@@sql_mode,',PIPES_AS_CONCAT'),"
+               "max_recursive_iterations=1000000", NULL);
+    return my;
+}
+#else
+static void my_sql(struct st_mysql *my, const char *text, char out[64])
+{
+    (void)my, (void)text, (void)out;
+}
+#endif
+
+/* `@` becomes "schema." or "once_". */
+static void place_in(int in_schema, const char *text, char *out, size_t size)
+{
+    size_t i, n = 0;
+
+    for (i = 0; text[i] != '\0' && n < size - 80; i++)
+        if (text[i] == '@')
+            n += (size_t)snprintf(out + n, size - n, "%s%s",
+                                  in_schema ? place : "once",
+                                  in_schema ? "." : "_");
+        else
+            out[n++] = text[i];
+    out[n] = '\0';
+}
+
+/* Runs a statement; the first field. */
 ONCE_PRINTF(3, 4)
 static void sql(struct db *d, char out[64], const char *format, ...)
 {
-    char text[512], full[600];
-    size_t i, n = 0;
+    char text[1000], full[1200];
     va_list args;
 
     va_start(args, format);
     (void)vsnprintf(text, sizeof(text), format, args);
     va_end(args);
-    for (i = 0; text[i] != '\0' && n < sizeof(full) - 80; i++)
-        if (text[i] == '@')
-            n += (size_t)snprintf(full + n, sizeof(full) - n, "%s%s",
-                                  d->pg != NULL ? place : "once",
-                                  d->pg != NULL ? "." : "_");
-        else
-            full[n++] = text[i];
-    full[n] = '\0';
+    place_in(d->pg != NULL, text, full, sizeof(full));
     if (d->pg != NULL)
         pg_sql(d->pg, full, out);
+    else if (d->my != NULL)
+        my_sql(d->my, full, out);
     else
         lite_sql(d->lite, full, out);
 }
@@ -93,7 +185,7 @@ static void sql(struct db *d, char out[64], const char *format, ...)
 ONCE_PRINTF(2, 3)
 static long number(struct db *d, const char *format, ...)
 {
-    char text[512], out[64] = "-1";
+    char text[1000], out[64] = "-1";
     va_list args;
 
     va_start(args, format);
@@ -103,12 +195,12 @@ static long number(struct db *d, const char *format, ...)
     return strtol(out, NULL, 10);
 }
 
-static void begin(struct db *d)
+static inline void begin(struct db *d)
 {
-    sql(d, NULL, d->pg != NULL ? "BEGIN" : "BEGIN IMMEDIATE");
+    sql(d, NULL, d->lite == NULL ? "BEGIN" : "BEGIN IMMEDIATE");
 }
 
-static void commit(struct db *d)
+static inline void commit(struct db *d)
 {
     sql(d, NULL, "COMMIT");
 }
@@ -120,8 +212,14 @@ static inline void roll_back(struct db *d)
 
 static struct db db_open(void)
 {
-    struct db d = {NULL, NULL, ONCE_TX_INIT};
+    struct db d = {NULL, NULL, NULL, ONCE_TX_INIT};
 
+#ifdef ONCE_WITH_MYSQL
+    if (is_mysql()) {
+        d.my = d.tx.mysql = my_open(place);
+        return d;
+    }
+#endif
     if (server_url != NULL) {
         d.pg = PQconnectdb(server_url);
         assert(PQstatus(d.pg) == CONNECTION_OK);
@@ -141,7 +239,11 @@ static void db_close(struct db *d)
 {
     PQfinish(d->pg);
     assert(sqlite3_close(d->lite) == SQLITE_OK);
-    *d = (struct db){NULL, NULL, ONCE_TX_INIT};
+#ifdef ONCE_WITH_MYSQL
+    if (d->my != NULL)
+        mysql_close(d->my);
+#endif
+    *d = (struct db){NULL, NULL, NULL, ONCE_TX_INIT};
 }
 
 /* A new place without tables, and a connection to it. */
@@ -152,7 +254,31 @@ static struct db db_bare(void)
     else
         (void)snprintf(place, sizeof(place), "/tmp/once-message-%d-%u.db",
                        (int)getpid(), places++);
+#ifdef ONCE_WITH_MYSQL
+    if (is_mysql()) {
+        MYSQL *my = my_open(NULL);
+        char text[96];
+
+        (void)snprintf(text, sizeof(text), "CREATE DATABASE %s", place);
+        my_sql(my, text, NULL);
+        mysql_close(my);
+    }
+#endif
     return db_open();
+}
+
+/* The URL of this place. */
+static inline void url_of_place(char *out, size_t size)
+{
+    if (server_url == NULL)
+        (void)snprintf(out, size, "sqlite:%s", place);
+    else if (is_mysql())
+        (void)snprintf(out, size, "%.*s/%s",
+                       (int)(strrchr(server_url, '/') - server_url), server_url,
+                       place);
+    else
+        (void)snprintf(out, size, "%s%sschema=%s", server_url,
+                       strchr(server_url, '?') == NULL ? "?" : "&", place);
 }
 
 static struct db db_new(void)
@@ -173,6 +299,8 @@ static void db_end(struct db *d)
 
     if (d->pg != NULL)
         sql(d, NULL, "DROP SCHEMA %s CASCADE", place);
+    if (d->my != NULL)
+        sql(d, NULL, "DROP DATABASE %s", place);
     db_close(d);
     if (server_url != NULL)
         return;

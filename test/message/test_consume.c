@@ -1,155 +1,31 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * test_consume.c - once_consume() with a broker that the test is, on real
- * databases: one text for both.
+ * databases: one text for all.
  *
  *    test_consume [sqlite | CASE]
  *    with-server postgres -- test_consume postgres [CASE]
+ *    with-server mysql -- test_consume mysql [CASE]
  *
  * What a handler does is said by the body of its message. In the moment of each
  * acknowledgement a row of the inbox or a parked message must be committed, or
  * the test fails: nothing is acknowledged that is neither done nor kept.
  */
-#include "t.h"
+#include "db.h"
 
-#include <assert.h>
-#include <libpq-fe.h>
 #include <pthread.h>
 #include <signal.h>
-#include <sqlite3.h>
-#include <stdarg.h>
 #include <stdatomic.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
-#include <time.h>
-#include <unistd.h>
 
 #include <once/relay.h>
 
 #include "fakebroker.h"
 
-enum { KEEP_MS = 60000, DRAIN_MS = 250 };
+enum { DRAIN_MS = 250 };
 
-struct db {
-    PGconn *pg;
-    sqlite3 *lite;
-    once_tx tx;
-};
-
-static const char *server_url; /* NULL: SQLite */
-static unsigned places;
-static char place[64]; /* the schema, or the file */
 static char db_url[512];
 
 /* ---- Databases --------------------------------------------------------- */
-
-static void pg_sql(PGconn *pg, const char *text, char out[64])
-{
-    PGresult *r = PQexec(pg, text);
-    ExecStatusType status = PQresultStatus(r);
-
-    if (status != PGRES_COMMAND_OK && status != PGRES_TUPLES_OK) {
-        printf("#   %s: %s", text, PQerrorMessage(pg));
-        t__bad++;
-    }
-    if (out != NULL && status == PGRES_TUPLES_OK && PQntuples(r) > 0)
-        (void)snprintf(out, 64, "%s", PQgetvalue(r, 0, 0));
-    PQclear(r);
-}
-
-static void lite_sql(sqlite3 *lite, const char *text, char out[64])
-{
-    sqlite3_stmt *q = NULL;
-    int rc = sqlite3_prepare_v2(lite, text, -1, &q, NULL);
-
-    if (rc == SQLITE_OK)
-        rc = sqlite3_step(q);
-    if (rc == SQLITE_ROW && out != NULL)
-        (void)snprintf(out, 64, "%s", (const char *)sqlite3_column_text(q, 0));
-    if (rc != SQLITE_ROW && rc != SQLITE_DONE) {
-        printf("#   %s: %s\n", text, sqlite3_errmsg(lite));
-        t__bad++;
-    }
-    (void)sqlite3_finalize(q);
-}
-
-/* `@` becomes "schema." or "once_". */
-static void place_in(const char *text, char *out, size_t size)
-{
-    size_t i, n = 0;
-
-    for (i = 0; text[i] != '\0' && n < size - 80; i++)
-        if (text[i] == '@')
-            n += (size_t)snprintf(out + n, size - n, "%s%s",
-                                  server_url != NULL ? place : "once",
-                                  server_url != NULL ? "." : "_");
-        else
-            out[n++] = text[i];
-    out[n] = '\0';
-}
-
-static void run_sql(PGconn *pg, sqlite3 *lite, char out[64], const char *text)
-{
-    char full[1200];
-
-    place_in(text, full, sizeof(full));
-    if (pg != NULL)
-        pg_sql(pg, full, out);
-    else
-        lite_sql(lite, full, out);
-}
-
-ONCE_PRINTF(3, 4)
-static void sql(struct db *d, char out[64], const char *format, ...)
-{
-    char text[1000];
-    va_list args;
-
-    va_start(args, format);
-    (void)vsnprintf(text, sizeof(text), format, args);
-    va_end(args);
-    run_sql(d->pg, d->lite, out, text);
-}
-
-ONCE_PRINTF(2, 3)
-static long number(struct db *d, const char *format, ...)
-{
-    char text[1000], out[64] = "-1";
-    va_list args;
-
-    va_start(args, format);
-    (void)vsnprintf(text, sizeof(text), format, args);
-    va_end(args);
-    run_sql(d->pg, d->lite, out, text);
-    return strtol(out, NULL, 10);
-}
-
-static struct db db_open(void)
-{
-    struct db d = {NULL, NULL, ONCE_TX_INIT};
-
-    if (server_url != NULL) {
-        d.pg = PQconnectdb(server_url);
-        assert(PQstatus(d.pg) == CONNECTION_OK);
-        pg_sql(d.pg, "SET client_min_messages=warning", NULL);
-        d.tx.postgres = d.pg;
-        d.tx.schema = place;
-        return d;
-    }
-    assert(sqlite3_open(place, &d.lite) == SQLITE_OK);
-    assert(sqlite3_busy_timeout(d.lite, 60000) == SQLITE_OK);
-    lite_sql(d.lite, "PRAGMA journal_mode=WAL", NULL);
-    d.tx.sqlite = d.lite;
-    return d;
-}
-
-static void db_close(struct db *d)
-{
-    PQfinish(d->pg);
-    assert(sqlite3_close(d->lite) == SQLITE_OK);
-    *d = (struct db){NULL, NULL, ONCE_TX_INIT};
-}
 
 static struct db judge_db;
 static pthread_mutex_t judge_lock = PTHREAD_MUTEX_INITIALIZER;
@@ -178,25 +54,14 @@ static void judge(const struct fake *f)
     pthread_mutex_unlock(&judge_lock);
 }
 
-static struct db db_new(void)
+static struct db base_new(void)
 {
-    struct db d;
-    once_error err = {0, ""};
+    struct db d = db_new();
 
-    if (server_url != NULL) {
-        (void)snprintf(place, sizeof(place), "c%d_%u", (int)getpid(), places++);
-        (void)snprintf(db_url, sizeof(db_url), "%s%sschema=%s", server_url,
-                       strchr(server_url, '?') == NULL ? "?" : "&", place);
-    } else {
-        (void)snprintf(place, sizeof(place), "/tmp/once-consume-%d-%u.db",
-                       (int)getpid(), places++);
-        (void)snprintf(db_url, sizeof(db_url), "sqlite:%s", place);
-    }
-    d = db_open();
-    T_EQ(once_message_init(&d.tx, KEEP_MS, &err), ONCE_OK);
-    if (err.code != 0)
-        printf("#   %s\n", err.text);
-    sql(&d, NULL, "CREATE TABLE @effect(id TEXT NOT NULL, attempt INTEGER)");
+    url_of_place(db_url, sizeof(db_url));
+    sql(&d, NULL, "DROP TABLE @effect");
+    sql(&d, NULL, "CREATE TABLE @effect(id TEXT NOT NULL, attempt INTEGER%s)",
+        as(&d, "", "", ", rowid BIGINT AUTO_INCREMENT PRIMARY KEY INVISIBLE"));
     sql(&d, NULL, "CREATE TABLE @seen(id TEXT NOT NULL, attempt INTEGER)");
     fake_reset();
     judge_db = db_open();
@@ -205,22 +70,11 @@ static struct db db_new(void)
     return d;
 }
 
-static void db_end(struct db *d)
+static void base_end(struct db *d)
 {
-    char path[80];
-
     T_EQ(misjudged, 0);
     db_close(&judge_db);
-    if (d->pg != NULL)
-        sql(d, NULL, "DROP SCHEMA %s CASCADE", place);
-    db_close(d);
-    if (server_url != NULL)
-        return;
-    (void)unlink(place);
-    (void)snprintf(path, sizeof(path), "%s-wal", place);
-    (void)unlink(path);
-    (void)snprintf(path, sizeof(path), "%s-shm", place);
-    (void)unlink(path);
+    db_end(d);
 }
 
 /* ---- The handler ------------------------------------------------------- */
@@ -232,9 +86,13 @@ static void tx_sql(const once_tx *tx, const char *text)
 {
     char full[1200];
 
-    place_in(text, full, sizeof(full));
+    place_in(tx->postgres != NULL, text, full, sizeof(full));
     if (tx->postgres != NULL)
         PQclear(PQexec(tx->postgres, full));
+#ifdef ONCE_WITH_MYSQL
+    else if (tx->mysql != NULL)
+        (void)mysql_query(tx->mysql, full);
+#endif
     else
         (void)sqlite3_exec(tx->sqlite, full, NULL, NULL, NULL);
 }
@@ -276,11 +134,11 @@ static int meddle(const once_tx *tx, const once_message *m, int *rc)
         tx_sql(tx, "RELEASE SAVEPOINT a");
     } else if (is(m, "anew")) {
         tx_sql(tx, "ROLLBACK");
-        tx_sql(tx, tx->postgres != NULL ? "BEGIN" : "BEGIN IMMEDIATE");
+        tx_sql(tx, tx->sqlite == NULL ? "BEGIN" : "BEGIN IMMEDIATE");
         effect(tx, m);
     } else if (is(m, "chain")) {
         tx_sql(tx, "COMMIT");
-        tx_sql(tx, tx->postgres != NULL ? "BEGIN" : "BEGIN IMMEDIATE");
+        tx_sql(tx, tx->sqlite == NULL ? "BEGIN" : "BEGIN IMMEDIATE");
     } else if (is(m, "cut") &&
                atomic_fetch_add(&cuts, 1) < digit_after(m, "cut")) {
         tx_sql(tx, "SELECT pg_terminate_backend(pg_backend_pid())");
@@ -312,7 +170,7 @@ static int handle(const once_tx *tx, const once_message *m, void *user)
     if (now > atomic_load(&most_at_once))
         atomic_store(&most_at_once, now);
     atomic_fetch_add(&runs, 1);
-    atomic_store(&saw_handle, tx->postgres != NULL || tx->sqlite != NULL);
+    atomic_store(&saw_handle, tx->postgres != NULL || tx->sqlite != NULL || tx->mysql != NULL);
     if (is(m, "slow"))
         (void)usleep(300000);
     effect(tx, m);
@@ -390,19 +248,11 @@ static const char *id_at(char room[ONCE_ID_SIZE], uint64_t ms)
     return room;
 }
 
-static uint64_t now_ms(void)
-{
-    struct timespec t;
-
-    (void)clock_gettime(CLOCK_REALTIME, &t);
-    return (uint64_t)t.tv_sec * 1000 + (uint64_t)t.tv_nsec / 1000000;
-}
-
 /* ---- First deliveries --------------------------------------------------- */
 
 static void a_message_has_one_effect_and_is_acknowledged(void)
 {
-    struct db d = db_new();
+    struct db d = base_new();
 
     fake_add("a", NULL, "ok");
     fake_add("b", "k", "ok");
@@ -414,12 +264,12 @@ static void a_message_has_one_effect_and_is_acknowledged(void)
     T_EQ(saw_handle, 1);
     T_EQ(fake_count(FAKE_TAKEN), 3);
     T_EQ(number(&d, "SELECT sum(attempt) FROM @effect"), 0);
-    db_end(&d);
+    base_end(&d);
 }
 
 static void a_failed_handler_is_rolled_back_and_runs_again(void)
 {
-    struct db d = db_new();
+    struct db d = base_new();
 
     fake_add("a", NULL, "until2");
     T_EQ(consume_all(), ONCE_OK);
@@ -428,12 +278,12 @@ static void a_failed_handler_is_rolled_back_and_runs_again(void)
     T_EQ(number(&d, "SELECT attempt FROM @effect"), 2);
     T_EQ(parked(&d, 1), 0);
     T_EQ(fake_at(0)->times, 1); /* the broker has not seen a retry */
-    db_end(&d);
+    base_end(&d);
 }
 
 static void a_message_that_fails_too_often_is_dead(void)
 {
-    struct db d = db_new();
+    struct db d = base_new();
     once_consumer_options o = options();
 
     o.attempts = 3;
@@ -446,12 +296,12 @@ static void a_message_that_fails_too_often_is_dead(void)
     T_EQ(parked(&d, 3), 3);
     T_EQ(number(&d, "SELECT min(attempts)+max(attempts) FROM @parked"), 6);
     T_EQ(number(&d, "SELECT count(*) FROM @effect"), 1);
-    db_end(&d);
+    base_end(&d);
 }
 
 static void a_handler_says_dead_or_unknown(void)
 {
-    struct db d = db_new();
+    struct db d = base_new();
 
     fake_add("a", NULL, "dead");
     fake_add("b", NULL, "unknown");
@@ -462,12 +312,12 @@ static void a_handler_says_dead_or_unknown(void)
     T_EQ(number(&d, "SELECT count(*) FROM @effect"), 0);
     T_EQ(consume_all(), ONCE_DEAD);
     T_EQ(runs, 0);
-    db_end(&d);
+    base_end(&d);
 }
 
 static void a_known_id_with_another_body_is_a_dead_letter(void)
 {
-    struct db d = db_new();
+    struct db d = base_new();
 
     fake_add("a", NULL, "ok");
     fake_add("a", NULL, "ok, and more");
@@ -477,12 +327,12 @@ static void a_known_id_with_another_body_is_a_dead_letter(void)
                     "AND error='mismatch' AND substr(id,1,2)='a#'"),
          1);
     T_EQ(fake_count(FAKE_TAKEN), 2);
-    db_end(&d);
+    base_end(&d);
 }
 
 static void ids_carry_their_time(void)
 {
-    struct db d = db_new();
+    struct db d = base_new();
     char old[ONCE_ID_SIZE], new[ONCE_ID_SIZE];
 
     fake_add(id_at(old, now_ms() - UINT64_C(31536000000)), NULL, "ok");
@@ -494,14 +344,14 @@ static void ids_carry_their_time(void)
     T_EQ(number(&d, "SELECT count(*) FROM @parked WHERE state=3 "
                     "AND error='outside'"),
          1);
-    db_end(&d);
+    base_end(&d);
 }
 
 /* ---- Deliveries that come again ------------------------------------------ */
 
 static void what_was_delivered_before_is_counted_before_it_runs(void)
 {
-    struct db d = db_new();
+    struct db d = base_new();
 
     fake_add("a", NULL, "ok")->redelivered = 1;
     fake_add("b", NULL, "until3")->redelivered = 1;
@@ -513,19 +363,19 @@ static void what_was_delivered_before_is_counted_before_it_runs(void)
     T_EQ(consume_all(), ONCE_OK);
     T_EQ(runs, 0);
     T_EQ(effects(&d, "a"), 1);
-    db_end(&d);
+    base_end(&d);
 }
 
 /* As a process leaves it that died of its handler, again and again. */
 static void what_kills_its_process_is_dead_in_the_end(void)
 {
-    struct db d = db_new();
+    struct db d = base_new();
     once_message m = ONCE_MESSAGE_INIT;
 
     m.consumer = "billing";
     m.id = "a";
     m.body = (once_bytes){"ok", 2};
-    sql(&d, NULL, d.pg != NULL ? "BEGIN" : "BEGIN IMMEDIATE");
+    begin(&d);
     T_EQ(
         once_inbox_park(&d.tx, &m, ONCE_PARKED_WAITING, 0, "redelivered", NULL),
         ONCE_OK);
@@ -534,7 +384,7 @@ static void what_kills_its_process_is_dead_in_the_end(void)
     T_EQ(consume_all(), ONCE_OK); /* the tenth */
     T_EQ(effects(&d, "a"), 1);
     m.id = "b";
-    sql(&d, NULL, d.pg != NULL ? "BEGIN" : "BEGIN IMMEDIATE");
+    begin(&d);
     T_EQ(
         once_inbox_park(&d.tx, &m, ONCE_PARKED_WAITING, 0, "redelivered", NULL),
         ONCE_OK);
@@ -543,12 +393,12 @@ static void what_kills_its_process_is_dead_in_the_end(void)
     T_EQ(consume_all(), ONCE_DEAD);
     T_EQ(runs, 0);
     T_EQ(parked(&d, 3), 1);
-    db_end(&d);
+    base_end(&d);
 }
 
 static void an_acknowledgement_that_is_lost_does_no_harm(void)
 {
-    struct db d = db_new();
+    struct db d = base_new();
     int i;
 
     for (i = 0; i < 6; i++) {
@@ -566,14 +416,14 @@ static void an_acknowledgement_that_is_lost_does_no_harm(void)
     T_EQ(fake_count(FAKE_TAKEN), 6);
     T_OK(strstr(logged, "the broker") != NULL);
     T_OK(strstr(logged, "the broker answers again") != NULL);
-    db_end(&d);
+    base_end(&d);
 }
 
 /* ---- What cannot be understood -------------------------------------------- */
 
 static void what_cannot_be_understood_is_a_dead_letter(void)
 {
-    struct db d = db_new();
+    struct db d = base_new();
     char long_id[300];
     struct fake *f;
 
@@ -609,12 +459,12 @@ static void what_cannot_be_understood_is_a_dead_letter(void)
     fake_add("h", NULL, "ok");
     T_EQ(consume_all(), ONCE_DEAD);
     T_EQ(effects(&d, "h"), 1);
-    db_end(&d);
+    base_end(&d);
 }
 
 static void a_body_that_is_too_large_is_kept_without_it(void)
 {
-    struct db d = db_new();
+    struct db d = base_new();
     once_consumer_options o = options();
 
     o.body_max = 20;
@@ -635,14 +485,14 @@ static void a_body_that_is_too_large_is_kept_without_it(void)
     T_EQ(number(&d, "SELECT count(*) FROM @parked WHERE state=3 "
                     "AND error='its body was not kept'"),
          2);
-    db_end(&d);
+    base_end(&d);
 }
 
 /* ---- Handlers that meddle --------------------------------------------------- */
 
 static void a_handler_that_ends_the_transaction_has_failed(void)
 {
-    struct db d = db_new();
+    struct db d = base_new();
 
     fake_add("a", NULL, "commit");
     fake_add("b", NULL, "rollback");
@@ -655,12 +505,12 @@ static void a_handler_that_ends_the_transaction_has_failed(void)
     T_EQ(number(&d, "SELECT count(*) FROM @parked WHERE id='b' AND state=3"),
          1);
     T_OK(strstr(logged, "ended the transaction by itself") != NULL);
-    db_end(&d);
+    base_end(&d);
 }
 
 static void a_handler_that_begins_another_transaction_has_failed(void)
 {
-    struct db d = db_new();
+    struct db d = base_new();
 
     fake_add("a", NULL, "anew");
     fake_add("b", NULL, "chain");
@@ -672,36 +522,36 @@ static void a_handler_that_begins_another_transaction_has_failed(void)
     T_EQ(number(&d, "SELECT count(*) FROM @parked WHERE id='a' AND state=3"),
          1);
     T_OK(strstr(logged, "ended the transaction by itself") != NULL);
-    db_end(&d);
+    base_end(&d);
 }
 
 static void a_transaction_that_has_failed_is_not_committed(void)
 {
-    struct db d = db_new();
+    struct db d = base_new();
 
     fake_add("a", NULL, "broken");
     T_EQ(consume_all(), ONCE_DEAD);
     T_EQ(runs, 11);
     T_EQ(number(&d, "SELECT count(*) FROM @effect"), 0);
     T_EQ(parked(&d, 3), 1);
-    db_end(&d);
+    base_end(&d);
 }
 
 static void a_savepoint_of_the_handler_does_no_harm(void)
 {
-    struct db d = db_new();
+    struct db d = base_new();
 
     fake_add("a", NULL, "savepoint");
     fake_add("a", NULL, "savepoint");
     T_EQ(consume_all(), ONCE_OK);
     T_EQ(runs, 1);
     T_EQ(effects(&d, "a"), 1);
-    db_end(&d);
+    base_end(&d);
 }
 
 static void what_fails_at_commit_is_rolled_back_and_parked(void)
 {
-    struct db d = db_new();
+    struct db d = base_new();
 
     sql(&d, NULL, "CREATE TABLE @parent(id INTEGER PRIMARY KEY)");
     sql(&d, NULL,
@@ -719,14 +569,14 @@ static void what_fails_at_commit_is_rolled_back_and_parked(void)
                     "answered by a rollback: SQLSTATE 23503, constraint "
                     "child_id_fkey'"),
          1);
-    db_end(&d);
+    base_end(&d);
 }
 
 /* ---- The database --------------------------------------------------------- */
 
 static void a_connection_lost_in_the_handler_is_made_again(void)
 {
-    struct db d = db_new();
+    struct db d = base_new();
 
     fake_add("a", NULL, "cut2");
     fake_add("b", NULL, "ok");
@@ -734,12 +584,12 @@ static void a_connection_lost_in_the_handler_is_made_again(void)
     T_EQ(runs, 4);
     T_EQ(effects(&d, "a"), 1);
     T_EQ(fake_at(0)->times, 1);
-    db_end(&d);
+    base_end(&d);
 }
 
 static void a_handler_that_always_cuts_its_connection_is_dead(void)
 {
-    struct db d = db_new();
+    struct db d = base_new();
     once_consumer_options o = options();
 
     o.attempts = 2;
@@ -751,13 +601,13 @@ static void a_handler_that_always_cuts_its_connection_is_dead(void)
     T_EQ(number(&d, "SELECT count(*) FROM @parked WHERE id='a' AND state=3"),
          1);
     T_EQ(fake_count(FAKE_TAKEN), 2);
-    db_end(&d);
+    base_end(&d);
 }
 
 /* The server ends the connection in COMMIT: nobody has said what became of it. */
 static void an_unknown_commit_is_asked_for(void)
 {
-    struct db d = db_new();
+    struct db d = base_new();
 
     sql(&d, NULL,
         "CREATE FUNCTION @cut() RETURNS trigger LANGUAGE plpgsql AS "
@@ -774,7 +624,7 @@ static void an_unknown_commit_is_asked_for(void)
     T_EQ(runs, 3);
     T_EQ(effects(&d, "a"), 1);
     T_EQ(fake_at(0)->times, 1);
-    db_end(&d);
+    base_end(&d);
 }
 
 static void *hold_claim(void *user)
@@ -796,7 +646,7 @@ static void *hold_claim(void *user)
 
 static void a_copy_under_way_is_waited_for_and_others_go_on(void)
 {
-    struct db d = db_new();
+    struct db d = base_new();
     pthread_t thread;
     _Atomic int ready = 0;
 
@@ -816,12 +666,12 @@ static void a_copy_under_way_is_waited_for_and_others_go_on(void)
     T_EQ(number(&d, "SELECT count(*) FROM @effect x, @effect y WHERE x.id='b' "
                     "AND y.id='a' AND x.ctid<y.ctid"),
          1);
-    db_end(&d);
+    base_end(&d);
 }
 
 static void a_key_waits_behind_a_copy_under_way(void)
 {
-    struct db d = db_new();
+    struct db d = base_new();
     once_consumer_options o = options();
     pthread_t thread;
     _Atomic int ready = 0;
@@ -843,32 +693,36 @@ static void a_key_waits_behind_a_copy_under_way(void)
     T_EQ(number(&d, "SELECT count(*) FROM @effect x, @effect y WHERE x.id='c' "
                     "AND y.id='a' AND x.ctid<y.ctid"),
          1);
-    db_end(&d);
+    base_end(&d);
 }
 
 static void a_database_that_will_not_do_is_said_at_once(void)
 {
-    struct db d = db_new();
+    struct db d = base_new();
     once_consumer_options o = options();
     once_error err = {0, ""};
     char url[600];
 
     if (d.pg != NULL)
         (void)snprintf(url, sizeof(url), "%s?schema=nowhere", server_url);
+    else if (d.my != NULL)
+        (void)snprintf(url, sizeof(url), "%.*s/mysql",
+                       (int)(strrchr(server_url, '/') - server_url),
+                       server_url);
     else
         (void)snprintf(url, sizeof(url), "sqlite:%s.nowhere", place);
     o.db = url;
     fake_add("a", NULL, "ok");
     T_EQ(once_consume(&o, handle, NULL, &err), ONCE_EOPEN);
     T_EQ(fake_at(0)->times, 0);
-    db_end(&d);
+    base_end(&d);
 }
 
 /* ---- Batches ----------------------------------------------------------------- */
 
 static void a_batch_is_one_transaction(void)
 {
-    struct db d = db_new();
+    struct db d = base_new();
     once_consumer_options o = options();
     int i;
 
@@ -886,12 +740,12 @@ static void a_batch_is_one_transaction(void)
     T_EQ(fake_count(FAKE_TAKEN), 20);
     if (d.pg != NULL)
         T_EQ(number(&d, "SELECT count(DISTINCT xmin::text) FROM @effect"), 2);
-    db_end(&d);
+    base_end(&d);
 }
 
 static void a_failure_in_a_batch_takes_nobody_along(void)
 {
-    struct db d = db_new();
+    struct db d = base_new();
     once_consumer_options o = options();
     int i;
 
@@ -910,14 +764,14 @@ static void a_failure_in_a_batch_takes_nobody_along(void)
     T_EQ(number(&d, "SELECT count(DISTINCT id) FROM @effect"), 9);
     T_EQ(parked(&d, 3), 3);
     T_EQ(fake_count(FAKE_TAKEN), 12);
-    db_end(&d);
+    base_end(&d);
 }
 
 /* ---- Order -------------------------------------------------------------------- */
 
 static void messages_of_one_key_run_in_order(void)
 {
-    struct db d = db_new();
+    struct db d = base_new();
     once_consumer_options o = options();
     int i, batch;
 
@@ -947,12 +801,12 @@ static void messages_of_one_key_run_in_order(void)
                             "substr(x.id,4)%%3=substr(y.id,4)%%3"),
                  0);
     }
-    db_end(&d);
+    base_end(&d);
 }
 
 static void a_dead_message_stops_its_key_and_no_other(void)
 {
-    struct db d = db_new();
+    struct db d = base_new();
     once_consumer_options o = options();
 
     o.keyed = 1;
@@ -971,7 +825,7 @@ static void a_dead_message_stops_its_key_and_no_other(void)
     sql(&d, NULL, "DELETE FROM @parked WHERE id='a1'");
     T_EQ(consume_all(), ONCE_OK);
     T_EQ(effects(&d, "a2") + effects(&d, "a3"), 2);
-    db_end(&d);
+    base_end(&d);
 }
 
 /* ---- Handlers without a handle ---------------------------------------------------- */
@@ -985,13 +839,13 @@ static int handle_inside(const once_tx *tx, const once_message *m, void *user)
 
     (void)user;
     atomic_fetch_add(&runs, 1);
-    atomic_store(&saw_handle, tx->postgres != NULL || tx->sqlite != NULL);
+    atomic_store(&saw_handle, tx->postgres != NULL || tx->sqlite != NULL || tx->mysql != NULL);
     if (is(m, "lies"))
         return ONCE_OK;
     if (answer(m) != ONCE_OK)
         return answer(m);
     d = db_open();
-    sql(&d, NULL, d.pg != NULL ? "BEGIN" : "BEGIN IMMEDIATE");
+    begin(&d);
     if (is(m, "forgets"))
         copy.attempt = 0;
     if (once_inbox_claim(&d.tx, &copy, NULL) == ONCE_OWNER) {
@@ -1005,7 +859,7 @@ static int handle_inside(const once_tx *tx, const once_message *m, void *user)
 
 static void a_handler_that_claims_itself_is_looked_up(void)
 {
-    struct db d = db_new();
+    struct db d = base_new();
     once_consumer_options o = options();
     once_error err = {0, ""};
 
@@ -1029,7 +883,7 @@ static void a_handler_that_claims_itself_is_looked_up(void)
                     "(id='b' OR id='d')"),
          2);
     T_EQ(number(&d, "SELECT count(*) FROM @parked"), 2);
-    db_end(&d);
+    base_end(&d);
 }
 
 static pthread_mutex_t seen_lock = PTHREAD_MUTEX_INITIALIZER;
@@ -1041,7 +895,7 @@ static int handle_outside(const once_tx *tx, const once_message *m, void *user)
     char text[200];
 
     atomic_fetch_add(&runs, 1);
-    atomic_store(&saw_handle, tx->postgres != NULL || tx->sqlite != NULL);
+    atomic_store(&saw_handle, tx->postgres != NULL || tx->sqlite != NULL || tx->mysql != NULL);
     (void)snprintf(text, sizeof(text), "INSERT INTO @seen VALUES('%s',%u)",
                    m->id, m->attempt);
     pthread_mutex_lock(&seen_lock); /* parked messages have another thread */
@@ -1052,7 +906,7 @@ static int handle_outside(const once_tx *tx, const once_message *m, void *user)
 
 static void a_message_whose_effect_is_elsewhere_is_claimed_afterwards(void)
 {
-    struct db d = db_new(), other = db_open();
+    struct db d = base_new(), other = db_open();
     once_consumer_options o = options();
     once_error err = {0, ""};
 
@@ -1075,14 +929,14 @@ static void a_message_whose_effect_is_elsewhere_is_claimed_afterwards(void)
     T_EQ(parked(&d, 4), 1);
     T_EQ(number(&d, "SELECT count(*) FROM @parked"), 1);
     db_close(&other);
-    db_end(&d);
+    base_end(&d);
 }
 
 /* ---- Options, stop, what is said ---------------------------------------------------- */
 
 static void bad_options_are_refused_before_anything_is_received(void)
 {
-    struct db d = db_new();
+    struct db d = base_new();
     once_consumer_options o;
     once_error err = {0, ""};
 
@@ -1112,7 +966,7 @@ static void bad_options_are_refused_before_anything_is_received(void)
     REFUSED(ONCE_EINVAL, o.metrics = "/nowhere/at/all");
 #undef REFUSED
     T_EQ(fake_at(0)->times, 0);
-    db_end(&d);
+    base_end(&d);
 }
 
 /* While the first one runs. */
@@ -1128,7 +982,7 @@ static void *stop_soon(void *fd)
 
 static void what_runs_is_finished_before_it_stops(void)
 {
-    struct db d = db_new();
+    struct db d = base_new();
     once_consumer_options o = options();
     pthread_t thread;
     int fd[2], i;
@@ -1152,12 +1006,12 @@ static void what_runs_is_finished_before_it_stops(void)
     T_EQ(parked(&d, 1), 0);
     (void)close(fd[0]);
     (void)close(fd[1]);
-    db_end(&d);
+    base_end(&d);
 }
 
 static void a_broker_that_will_not_do_is_said_at_once(void)
 {
-    struct db d = db_new();
+    struct db d = base_new();
     once_consumer_options o = options();
     once_error err = {0, ""};
 
@@ -1170,12 +1024,12 @@ static void a_broker_that_will_not_do_is_said_at_once(void)
     fake_add("a", NULL, "ok");
     T_EQ(consume_all(), ONCE_OK);
     T_EQ(effects(&d, "a"), 1);
-    db_end(&d);
+    base_end(&d);
 }
 
 static void logs_and_metrics_hold_no_secret(void)
 {
-    struct db d = db_new();
+    struct db d = base_new();
     once_consumer_options o = options();
     char path[100], text[8000] = "";
     FILE *f;
@@ -1206,7 +1060,7 @@ static void logs_and_metrics_hold_no_secret(void)
     T_OK(strstr(text, "once_consumer_flawed_total{consumer=\"billing\"} 1\n") !=
          NULL);
     T_OK(strstr(text, "once_consumer_parked_dead{") != NULL);
-    db_end(&d);
+    base_end(&d);
 }
 
 /* ---- All at once ------------------------------------------------------------------ */
@@ -1215,7 +1069,7 @@ static void many_workers_have_one_effect_for_each_id(void)
 {
     static const char *const bodies[] = {"ok", "until1", "ok",      "until2",
                                          "ok", "dead",   "unknown", "ok"};
-    struct db d = db_new();
+    struct db d = base_new();
     once_consumer_options o = options();
     unsigned seed = (unsigned)getpid();
     int i, n = 150;
@@ -1245,7 +1099,7 @@ static void many_workers_have_one_effect_for_each_id(void)
          n);
     T_EQ(parked(&d, 3), 19);
     T_EQ(parked(&d, 4), 18);
-    db_end(&d);
+    base_end(&d);
 }
 
 #define RUN(test)                                                              \
@@ -1271,13 +1125,8 @@ int main(int argc, char **argv)
     const char *only = argc > 2 ? argv[2] : NULL;
 
     (void)signal(SIGPIPE, SIG_IGN);
-    if (strcmp(what, "postgres") == 0) {
-        server_url = getenv("ONCE_TEST_URL");
-        if (server_url == NULL)
-            t_skip_all("ONCE_TEST_URL names no server");
-    } else if (strcmp(what, "sqlite") != 0) {
+    if (!take_database(what))
         only = what;
-    }
     RUN(a_message_has_one_effect_and_is_acknowledged);
     RUN(a_failed_handler_is_rolled_back_and_runs_again);
     RUN(a_message_that_fails_too_often_is_dead);
@@ -1304,7 +1153,7 @@ int main(int argc, char **argv)
     RUN(a_broker_that_will_not_do_is_said_at_once);
     RUN(logs_and_metrics_hold_no_secret);
     RUN(many_workers_have_one_effect_for_each_id);
-    if (server_url != NULL)
+    if (is_postgres())
         of_postgres_alone(only);
     return t_done();
 }

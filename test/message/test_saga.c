@@ -156,7 +156,7 @@ static void a_saga_starts_with_its_transaction(void)
         "SELECT headers FROM @outbox WHERE route='hotel' AND "
         "id='s/1/try' AND saga='s' AND kept%s AND phase=0 AND key "
         "IS NULL AND type='text/plain'",
-        d.pg != NULL ? "" : "=1");
+        as(&d, "", "=1", "=1"));
     T_STR(text, "Once-Saga: s; branch=1; op=try\n");
     T_EQ(number(&d, "SELECT length(body) FROM @outbox"), 5);
     T_EQ(number(&d, "SELECT count(*) FROM @outbox o, @saga_step t"
@@ -612,7 +612,7 @@ static void a_saga_that_cannot_go_on_stops_no_other(void)
     sql(&d, NULL,
         "INSERT INTO @outbox(phase,kept,due_ms,at_ms,route,id,type,headers,"
         "body) VALUES (0,%s,0,0,'%s','a/2/try','','',%s)",
-        d.pg != NULL ? "true" : "1", route, d.pg != NULL ? "''" : "x''");
+        as(&d, "true", "1", "1"), route, as(&d, "''", "x''", "''"));
     T_OK(once__saga_due(&d.tx, &tally, NULL) < 0);
     T_EQ(step_state(&d, "a", 1), ONCE__STEP_TRYING);
     T_EQ(step_state(&d, "b", 1), ONCE__STEP_TRIED);
@@ -1150,17 +1150,12 @@ int main(int argc, char **argv)
     const char *what = argc > 1 ? argv[1] : "sqlite";
     const char *only = argc > 2 ? argv[2] : NULL;
 
-    if (strcmp(what, "postgres") == 0) {
-        server_url = getenv("ONCE_TEST_URL");
-        if (server_url == NULL)
-            t_skip_all("ONCE_TEST_URL names no server");
-    } else if (strcmp(what, "sqlite") != 0) {
+    if (!take_database(what))
         only = what;
-    }
     RUN(a_saga_starts_with_its_transaction);
     RUN(a_gid_is_started_once);
     RUN(bad_input_is_refused_before_anything_is_written);
-    if (server_url != NULL)
+    if (is_postgres())
         RUN(sql_starts_a_saga);
     RUN(without_confirms_the_last_step_ends_it);
     RUN(confirms_go_side_by_side);

@@ -1,9 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * test_twins.c - the same random calls on PostgreSQL and on SQLite: each answer
- * and each table must be the same.
+ * test_twins.c - the same random calls on a server and on SQLite: each answer and
+ * each table must be the same.
  *
  *    with-server postgres -- test_twins [SEED [CALLS]]
+ *    with-server mysql -- test_twins [SEED [CALLS]]
  */
 #include "db.h"
 
@@ -416,6 +417,23 @@ static void lite_rows(struct db *d, const char *text, struct answer *a)
     T_EQ(sqlite3_finalize(q), SQLITE_OK);
 }
 
+#ifdef ONCE_WITH_MYSQL
+static void my_rows(struct db *d, const char *text, struct answer *a)
+{
+    struct once__my_text quoted = {0};
+    MYSQL_RES *r;
+    MYSQL_ROW row;
+
+    once__mysql_fill(&quoted, text, NULL, 0);
+    T_EQ(mysql_real_query(d->my, quoted.at, quoted.size), 0);
+    once__my_text_clear(&quoted);
+    r = mysql_store_result(d->my);
+    while (r != NULL && (row = mysql_fetch_row(r)) != NULL)
+        say(a, "%s\n", row[0]);
+    mysql_free_result(r);
+}
+#endif
+
 static void rows_of(struct db *d, const char *query, struct answer *a)
 {
     const char *at = strchr(query, '@');
@@ -429,46 +447,57 @@ static void rows_of(struct db *d, const char *query, struct answer *a)
     a->text[0] = '\0';
     if (d->pg != NULL)
         pg_rows(d, text, a);
+#ifdef ONCE_WITH_MYSQL
+    else if (d->my != NULL)
+        my_rows(d, text, a);
+#endif
     else
         lite_rows(d, text, a);
 }
 
-/* A transaction that was rolled back has drawn numbers on PostgreSQL alone. */
-static void same_numbers(struct db *pg, struct db *lite)
+/* A transaction that was rolled back has drawn numbers on the server alone. */
+static void same_numbers(struct db *server, struct db *lite)
 {
     static const char *const names[] = {"outbox", "seq", "parked", "no"};
     size_t i;
 
-    for (i = 0; i < 4; i += 2)
-        sql(pg, NULL, "SELECT setval('@%s_%s_seq',%ld,false)", names[i],
-            names[i + 1],
+    for (i = 0; i < 4; i += 2) {
+        long next =
             1 + number(lite,
                        "SELECT coalesce(max(seq),0) FROM sqlite_sequence"
                        " WHERE name='once_%s'",
-                       names[i]));
+                       names[i]);
+
+        if (server->pg != NULL)
+            sql(server, NULL, "SELECT setval('@%s_%s_seq',%ld,false)", names[i],
+                names[i + 1], next);
+        else
+            sql(server, NULL, "ALTER TABLE @%s AUTO_INCREMENT=%ld", names[i],
+                next);
+    }
 }
 
 static int same(const struct call *c, unsigned i, const char *what,
-                const struct answer *pg, const struct answer *lite)
+                const struct answer *server, const struct answer *lite)
 {
-    if (strcmp(pg->text, lite->text) == 0)
+    if (strcmp(server->text, lite->text) == 0)
         return 1;
     printf("#   call %u: kind %u id %u key %u body %u n %u state %u attempt %u "
-           "end %u no %lld: %s\n#   PostgreSQL: %s\n#   SQLite: %s\n",
+           "end %u no %lld: %s\n#   server: %s\n#   SQLite: %s\n",
            i, c->what, c->id, c->key, c->body, c->n, c->state, c->attempt,
-           c->end, (long long)c->no, what, pg->text, lite->text);
+           c->end, (long long)c->no, what, server->text, lite->text);
     t__bad++;
     return 0;
 }
 
-static int same_tables(const struct call *c, unsigned i, struct db *pg,
+static int same_tables(const struct call *c, unsigned i, struct db *server,
                        struct db *lite)
 {
     static struct answer a, b;
     size_t k;
 
     for (k = 0; k < sizeof(tables) / sizeof(tables[0]); k++) {
-        rows_of(pg, tables[k], &a);
+        rows_of(server, tables[k], &a);
         rows_of(lite, tables[k], &b);
         if (!same(c, i, tables[k], &a, &b))
             return 0;
@@ -479,7 +508,7 @@ static int same_tables(const struct call *c, unsigned i, struct db *pg,
 static void compare(const char *url, unsigned seed, unsigned calls)
 {
     static struct answer a, b;
-    struct db pg, lite;
+    struct db server, lite;
     char path[sizeof(place)];
     unsigned i, of = seed;
     int alike = 1;
@@ -489,23 +518,26 @@ static void compare(const char *url, unsigned seed, unsigned calls)
     sql(&lite, NULL, "CREATE VIEW @outbox_seen AS SELECT * FROM @outbox");
     (void)snprintf(path, sizeof(path), "%s", place);
     server_url = url;
-    pg = db_new();
-    sql(&pg, NULL,
-        "CREATE VIEW @outbox_seen AS SELECT seq,phase,attempts+l.n AS attempts,"
-        "doubt+l.n AS doubt,refused,route,key,saga,error,status FROM @outbox o,"
-        "LATERAL(SELECT count(*) AS n FROM @relay_lease WHERE o.seq=ANY(seqs)) "
-        "l");
+    server = db_new();
+    sql(&server, NULL,
+        server.pg == NULL
+            ? "CREATE VIEW @outbox_seen AS SELECT * FROM @outbox"
+            : "CREATE VIEW @outbox_seen AS SELECT seq,phase,attempts+l.n AS"
+              " attempts,doubt+l.n AS doubt,refused,route,key,saga,error,status"
+              " FROM @outbox o,LATERAL(SELECT count(*) AS n FROM @relay_lease"
+              " WHERE o.seq=ANY(seqs)) l");
     for (i = 0; i < calls && alike; i++) {
         struct call c = draw_call(&seed);
 
         make(&lite, &c, &b);
-        make(&pg, &c, &a);
-        alike = same(&c, i, "answer", &a, &b) && same_tables(&c, i, &pg, &lite);
-        same_numbers(&pg, &lite);
+        make(&server, &c, &a);
+        alike =
+            same(&c, i, "answer", &a, &b) && same_tables(&c, i, &server, &lite);
+        same_numbers(&server, &lite);
     }
     if (!alike)
         printf("#   seed %u\n", of);
-    db_end(&pg);
+    db_end(&server);
     server_url = NULL;
     (void)snprintf(place, sizeof(place), "%s", path);
     db_end(&lite);

@@ -71,8 +71,7 @@ static int print_text(const struct cli *c, const struct once__base *b,
 {
     once_error err = {0, ""};
     char *text = NULL;
-    int rc = once_message_schema(once__base_is_sqlite(b) ? NULL
-                                                         : once__base_schema(b),
+    int rc = once_message_schema(once__base_database(b), once__base_schema(b),
                                  a->keep_ms, &text, &err);
 
     if (rc != ONCE_OK)

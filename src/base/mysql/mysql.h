@@ -67,6 +67,7 @@ void once__my_text_clear(struct once__my_text *t);
 /* Empties it, and gives much memory back. */
 void once__my_text_reset(struct once__my_text *t);
 void once__my_put(struct once__my_text *t, const char *words);
+void once__my_put_part(struct once__my_text *t, const char *words, size_t size);
 void once__my_put_number(struct once__my_text *t, uint64_t number);
 /* Bytes as a value: x'...' or, half as long, _binary'...' with escapes. */
 void once__my_put_hex(struct once__my_text *t, const void *data, size_t size);

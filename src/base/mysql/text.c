@@ -45,7 +45,7 @@ static char *room(struct once__my_text *t, size_t size)
     return at + t->size;
 }
 
-static void put(struct once__my_text *t, const char *words, size_t size)
+void once__my_put_part(struct once__my_text *t, const char *words, size_t size)
 {
     char *to = room(t, size);
 
@@ -57,7 +57,7 @@ static void put(struct once__my_text *t, const char *words, size_t size)
 
 void once__my_put(struct once__my_text *t, const char *words)
 {
-    put(t, words, strlen(words));
+    once__my_put_part(t, words, strlen(words));
 }
 
 void once__my_put_number(struct once__my_text *t, uint64_t number)

@@ -20,7 +20,7 @@ enum once__base_use {
     ONCE__BASE_READY   /* once_message_check() must be content            */
 };
 
-/* Reads the URL, "postgres://..." or "sqlite:FILE"; does not connect. ONCE_OK,
+/* Reads the URL, "postgres://...", "mysql://..." or "sqlite:FILE"; does not connect. ONCE_OK,
  * ONCE_EURL, ONCE_ENOMEM. */
 ONCE_CHECK int once__base_open(const char *url, int use,
                                struct once__base **out, once_error *err);
@@ -36,16 +36,17 @@ ONCE_CHECK int once__base_connect(struct once__base *b, once_error *err);
  * it. */
 void once__base_drop(struct once__base *b);
 
-/* The handle, for the functions of once/message.h; without a connection both
- * members are NULL. */
+/* The handle, for the functions of once/message.h; without a connection there is
+ * none in it. */
 const once_tx *once__base_tx(const struct once__base *b);
 /* The schema's name, also before a connection. */
 const char *once__base_schema(const struct once__base *b);
-int once__base_is_sqlite(const struct once__base *b);
+/* enum once_database */
+int once__base_database(const struct once__base *b);
 
 /*
- * A server that has stopped, or a network that swallows, never answers, and libpq
- * waits for ever. So the asking thread says so, and another one ends what has waited
+ * A server that has stopped, or a network that swallows, never answers, and client
+ * libraries wait for ever. So the asking thread says so, and another one ends what has waited
  * for too long: the connection is lost then.
  *
  *    rc = ONCE__ASK(b, once__outbox_claim, &ask, &list, &err);
@@ -62,7 +63,7 @@ void once__base_watch(struct once__base *b, uint32_t ms);
  * again. */
 ONCE_CHECK int once__base_begin(struct once__base *b, once_error *err);
 /*
- * ONCE_OK: durable, by the command tag and not by the want of an error.
+ * ONCE_OK: durable; on PostgreSQL by the command tag and not by the want of an error.
  * ONCE_EABORTED: rolled back for certain. ONCE_EAWAY: unknown; the connection is
  * closed.
  */

@@ -5,7 +5,11 @@
  *    BEGIN, claim --+--> ours: handler --+--> COMMIT             DONE
  *                   |                    +--> ROLLBACK           FAILED, DEAD,
  *                   |                                            UNKNOWN
- *                   +--> ROLLBACK: BEFORE, MISMATCH, OUTSIDE, IN_FLIGHT
+ *                   +--> COMMIT: BEFORE
+ *                   +--> ROLLBACK: MISMATCH, OUTSIDE, IN_FLIGHT
+ *
+ * What says BEFORE may be visible and not durable yet, on MySQL: the COMMIT waits
+ * until it is.
  *
  * A handler with `inside` or `outside` gets no handle: the claim is taken back
  * before it begins. Afterwards it is looked up (inside), or made for good
@@ -27,6 +31,11 @@
 #ifdef ONCE_WITH_POSTGRES
 #include <libpq-events.h>
 #include <libpq-fe.h>
+#endif
+#ifdef ONCE_WITH_MYSQL
+#include <errmsg.h>
+#include <mysql.h>
+#include <mysqld_error.h>
 #endif
 
 enum { TRIES = 5, PAUSE_MS = 20, PAUSE_MOST_MS = 500 };
@@ -133,19 +142,53 @@ static int postgres_state(const once_tx *tx)
 }
 #endif
 
-static int state_of(const once_tx *tx)
+#ifdef ONCE_WITH_MYSQL
+/* Set before the handler, it goes with the transaction, whatever ended that. */
+static const char mark[] = "SAVEPOINT once_handler";
+static const char unmark[] = "RELEASE SAVEPOINT once_handler";
+
+static int mysql_ask(struct once__hand *h, const char *sql)
+{
+    int failed = mysql_real_query(once__base_ask(h->b)->mysql, sql,
+                                  (unsigned long)strlen(sql)) != 0;
+
+    return once__base_answered(h->b, failed);
+}
+
+static int mysql_state(struct once__hand *h, MYSQL *conn)
+{
+    if (mysql_ask(h, unmark) == 0)
+        return OPEN;
+    switch (mysql_errno(conn)) {
+    case ER_SP_DOES_NOT_EXIST:
+        return ENDED;
+    case CR_COMMANDS_OUT_OF_SYNC: /* it has left rows unread */
+        return BROKEN;
+    default:
+        return LOST;
+    }
+}
+#endif
+
+static int state_of(struct once__hand *h, const once_tx *tx)
 {
 #ifdef ONCE_WITH_POSTGRES
     if (tx->postgres != NULL)
         return postgres_state(tx);
 #endif
+#ifdef ONCE_WITH_MYSQL
+    if (tx->mysql != NULL)
+        return mysql_state(h, tx->mysql);
+#endif
+    (void)h;
     return sqlite_state(tx);
 }
 
 /*
  * A handler that ends our transaction and begins another leaves one open that
  * holds no claim. So what passes on the connection is watched meanwhile. (ROLLBACK
- * alone is not counted: ROLLBACK TO has the same tag, and does no harm.)
+ * alone is not counted: ROLLBACK TO has the same tag, and does no harm.) On MySQL
+ * the savepoint tells.
  */
 #ifdef ONCE_WITH_POSTGRES
 static void see_trouble(struct once__hand *h, const PGresult *r)
@@ -189,7 +232,8 @@ static void see_rollback(void *user)
     ((struct once__hand *)user)->ended = 1;
 }
 
-static void watch(struct once__hand *h, const once_tx *tx)
+/* 0: the connection was lost. */
+static int watch(struct once__hand *h, const once_tx *tx)
 {
 #ifdef ONCE_WITH_POSTGRES
     if (tx->postgres != NULL) /* again on the same connection: does nothing */
@@ -200,7 +244,21 @@ static void watch(struct once__hand *h, const once_tx *tx)
         (void)sqlite3_rollback_hook(tx->sqlite, see_rollback, h);
     }
     h->ended = 0;
+#ifdef ONCE_WITH_MYSQL
+    if (tx->mysql != NULL)
+        return mysql_ask(h, mark) == 0;
+#endif
+    return 1;
 }
+
+#ifdef ONCE_WITH_MYSQL
+static void see_mysql_trouble(struct once__hand *h, MYSQL *conn)
+{
+    if (conn != NULL && mysql_errno(conn) != 0)
+        (void)snprintf(h->trouble, sizeof(h->trouble), "error %u",
+                       mysql_errno(conn));
+}
+#endif
 
 /* `what`, and the error of the database that it came from, if there was one. */
 static const char *explain(struct once__hand *h, const char *what)
@@ -211,6 +269,9 @@ static const char *explain(struct once__hand *h, const char *what)
     if (rc != SQLITE_OK && rc != SQLITE_ROW && rc != SQLITE_DONE)
         (void)snprintf(h->trouble, sizeof(h->trouble), "%s",
                        sqlite3_errstr(rc));
+#ifdef ONCE_WITH_MYSQL
+    see_mysql_trouble(h, once__base_tx(h->b)->mysql);
+#endif
     if (h->trouble[0] == '\0')
         return what;
     (void)snprintf(h->why, sizeof(h->why), "%s: %s", what, h->trouble);
@@ -253,9 +314,10 @@ static int run_handler(struct once__hand *h, const once_message *m,
     const once_tx *tx = once__base_tx(h->b);
     int outcome, state;
 
-    watch(h, tx);
+    if (!watch(h, tx))
+        return ONCE__TORN;
     outcome = call_handler(h, tx, m, why);
-    state = state_of(tx);
+    state = state_of(h, tx);
     if (state == ENDED || (h->ended && state != LOST)) {
         once__consumer_log(h->c, "the handler has ended the transaction by "
                                  "itself: what it did may be unguarded");
@@ -346,6 +408,8 @@ static int begin_with(struct once__hand *h, const once_message *m,
     if (outcome != ONCE__DONE)
         return outcome;
     outcome = claim(h, m, why);
+    if (outcome == ONCE__BEFORE)
+        return commit(h, why) == ONCE__DONE ? ONCE__BEFORE : ONCE__TORN;
     if (outcome != ONCE__DONE)
         once__base_rollback(h->b);
     return outcome;
@@ -476,15 +540,13 @@ static int keep_once(struct once__hand *h, const once_message *m, int state,
     if (rc != ONCE_OK)
         return ONCE__TORN;
     rc = ONCE__ASK(h->b, once_inbox_park, m, state, wait_ms, why, &err);
-    if (rc == ONCE_OK) {
-        rc = once__base_commit(h->b, &err);
-        if (rc == ONCE_OK)
-            set_away(h, 0, "");
-        return rc == ONCE_OK ? ONCE__KEPT : ONCE__TORN;
+    if (rc == ONCE_OK || rc == ONCE_REPEATED) {
+        if (once__base_commit(h->b, &err) != ONCE_OK)
+            return ONCE__TORN;
+        set_away(h, 0, "");
+        return rc == ONCE_OK ? ONCE__KEPT : ONCE__BEFORE;
     }
     once__base_rollback(h->b);
-    if (rc == ONCE_REPEATED)
-        return ONCE__BEFORE;
     return rc == ONCE_IN_FLIGHT ? ONCE__IN_FLIGHT : outcome_of(h, rc, &err);
 }
 

@@ -217,8 +217,8 @@ static int sleep_until_woken(struct once__sender *w, once_error *err)
     int rc;
 
     if (w->idle && now - w->idle_ms < ASLEEP_MS)
-        return ONCE__ASK(w->base, once__outbox_wait, w->r->stop_fd, EMPTY_MS,
-                         err);
+        return ONCE__ASK(w->base, once__outbox_wait, w->route->o.name,
+                         w->r->stop_fd, EMPTY_MS, err);
     rc = ONCE__ASK(w->base, once__outbox_idle, w->route->o.name, 1, err);
     w->idle = rc == ONCE_OK;
     w->idle_ms = now;

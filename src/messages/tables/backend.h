@@ -10,15 +10,19 @@
  *    postgres.c           functions in the database (pg.sql)
  *    outbox_postgres.c    the same
  *        query.c          one of them, and what SQLSTATE means
+ *    mysql.c              procedures in the database (my.sql)
+ *    outbox_mysql.c, purge_mysql.c   statements
+ *        query_mysql.c    one of them, and what its errors mean
+ *        script_mysql.c   the statements of my.sql, one by one
  *    sqlite.c             statements (lite.sql)
  *    outbox_sqlite.c      the same
  *        stmt.c           one of them, and what its errors mean
- *        either.c         a statement of either database
+ *        either.c         a statement of any database
  *        value.h          parameters of a statement
  *        rows.c           lists of rows
  *        shape_*.c        whether what is there is what the texts make
- *        schema.c         both texts, filled in
- *    check.c              limits
+ *        schema.c         the texts, filled in
+ *    check.c, words.c     limits, and what an answer means
  *
  * A file calls only those below it.
  */
@@ -55,7 +59,7 @@ struct once__begun {
     int kind;
     once_bytes result;
     void *memory;     /* of `result`, to be freed */
-    uint64_t xact[2]; /* SQLite: drawn by begin() */
+    uint64_t xact[2]; /* SQLite, MySQL: drawn by begin() */
 };
 
 /* What is decided about a row: if it has this phase or state, and this count. */
@@ -92,8 +96,9 @@ struct once__backend {
 
 extern const struct once__backend once__message_postgres; /* postgres.c */
 extern const struct once__backend once__message_sqlite;   /* sqlite.c   */
+extern const struct once__backend once__message_mysql;    /* mysql.c    */
 
-/* Those functions of outbox.h that are more than one statement on SQLite, each
+/* Those functions of outbox.h that are more than one statement somewhere, each
  * a transaction of its own. A list is empty when it is handed over. */
 struct once__outbox_backend {
     int (*idle)(const once_tx *tx, once_error *err); /* as above */
@@ -103,8 +108,8 @@ struct once__outbox_backend {
                   once_error *err);
     int (*sleeps)(const once_tx *tx, const char *route, int sleeps,
                   once_error *err);
-    int (*wait)(const once_tx *tx, int stop_fd, uint32_t wait_ms,
-                once_error *err);
+    int (*wait)(const once_tx *tx, const char *route, int stop_fd,
+                uint32_t wait_ms, once_error *err);
     int (*decide)(const once_tx *tx, const struct once__row_decision *d,
                   once_error *err);
     int (*purge)(const once_tx *tx, uint64_t age_ms, uint64_t *removed,
@@ -122,6 +127,8 @@ extern const struct once__outbox_backend
     once__outbox_postgres; /* outbox_postgres.c */
 extern const struct once__outbox_backend
     once__outbox_sqlite; /* outbox_sqlite.c   */
+extern const struct once__outbox_backend
+    once__outbox_mysql; /* outbox_mysql.c    */
 
 /* tx.c: ONCE_OK, ONCE_EINVAL or ONCE_ENOSYS. */
 ONCE_CHECK int once__tx_backend(const once_tx *tx,
@@ -147,6 +154,10 @@ uint64_t once__id_ms(const char *id);
 ONCE_CHECK int once__fingerprint_bytes(once_bytes body,
                                        uint8_t out[ONCE_FINGERPRINT_SIZE],
                                        once_error *err);
+
+/* words.c: what a function or a procedure answers, or ONCE_EVERSION. */
+ONCE_CHECK int once__answer_of(once_bytes word, const char *where,
+                               once_error *err);
 
 const char *once__text_of(const char *text); /* "" for NULL */
 

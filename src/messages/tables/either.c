@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * either.c - one statement in either database.
+ * either.c - one statement in any database.
  */
 #include "messages/tables/either.h"
 
@@ -14,6 +14,9 @@ void once__either(struct once__either *q, const once_tx *tx, const char *where,
     *q = (struct once__either){.tx = tx, .where = where, .err = err};
     if (tx->sqlite != NULL)
         q->lite = once__stmt(tx, sqlite);
+#ifdef ONCE_WITH_MYSQL
+    q->my = once__mysql(tx, where, sqlite);
+#endif
 #ifdef ONCE_WITH_POSTGRES
     q->query.sql = postgres;
 #else
@@ -25,8 +28,12 @@ void once__either_values(struct once__either *q, const struct once__value *v)
 {
     if (q->tx->sqlite != NULL)
         once__stmt_values(&q->lite, v);
+#ifdef ONCE_WITH_MYSQL
+    if (q->tx->mysql != NULL)
+        once__mysql_values(&q->my, v);
+#endif
 #ifdef ONCE_WITH_POSTGRES
-    else
+    if (q->tx->postgres != NULL)
         once__query_values(&q->query, v);
 #endif
 }
@@ -59,8 +66,12 @@ static int64_t int_postgres(const struct once__either *q, int column)
 
 int once__either_next(struct once__either *q)
 {
+#ifdef ONCE_WITH_MYSQL
+    if (q->tx->mysql != NULL)
+        return q->rc == ONCE_OK && once__mysql_next(&q->my, q->err);
+#endif
 #ifdef ONCE_WITH_POSTGRES
-    if (q->tx->sqlite == NULL)
+    if (q->tx->postgres != NULL)
         return next_postgres(q);
 #endif
     return q->rc == ONCE_OK && once__stmt_next(&q->lite);
@@ -68,8 +79,12 @@ int once__either_next(struct once__either *q)
 
 int64_t once__either_int(struct once__either *q, int column)
 {
+#ifdef ONCE_WITH_MYSQL
+    if (q->tx->mysql != NULL)
+        return once__mysql_int(&q->my, column);
+#endif
 #ifdef ONCE_WITH_POSTGRES
-    if (q->tx->sqlite == NULL)
+    if (q->tx->postgres != NULL)
         return int_postgres(q, column);
 #endif
     return sqlite3_column_int64(q->lite.stmt, column);
@@ -78,8 +93,12 @@ int64_t once__either_int(struct once__either *q, int column)
 /* libpq puts a NUL behind each field. */
 const char *once__either_string(struct once__either *q, int column)
 {
+#ifdef ONCE_WITH_MYSQL
+    if (q->tx->mysql != NULL)
+        return once__mysql_string(&q->my, column);
+#endif
 #ifdef ONCE_WITH_POSTGRES
-    if (q->tx->sqlite == NULL)
+    if (q->tx->postgres != NULL)
         return PQgetisnull(q->result, q->row, column)
                    ? NULL
                    : PQgetvalue(q->result, q->row, column);
@@ -93,8 +112,12 @@ once_bytes once__either_bytes(struct once__either *q, int column)
     const void *data;
     size_t size;
 
+#ifdef ONCE_WITH_MYSQL
+    if (q->tx->mysql != NULL)
+        return once__mysql_bytes(&q->my, column);
+#endif
 #ifdef ONCE_WITH_POSTGRES
-    if (q->tx->sqlite == NULL)
+    if (q->tx->postgres != NULL)
         return (once_bytes){once__either_string(q, column),
                             (size_t)PQgetlength(q->result, q->row, column)};
 #endif
@@ -122,6 +145,13 @@ int once__either_end(struct once__either *q)
 {
     int rc = once__stmt_end(&q->lite);
 
+#ifdef ONCE_WITH_MYSQL
+    if (q->tx->mysql != NULL) {
+        rc = once__mysql_no_wait(once__mysql_end(&q->my, q->err), q->where,
+                                 q->err);
+        return q->rc != ONCE_OK ? q->rc : rc;
+    }
+#endif
 #ifdef ONCE_WITH_POSTGRES
     PQclear(q->result);
     q->result = NULL;

@@ -1,8 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * either.h - one statement in either database, where both need no more than
- * that: a text for each, the same parameters in the same order, the same
- * columns.
+ * either.h - one statement in any database, where all need no more than that: the
+ * same parameters in the same order, the same columns, and two texts. The second
+ * is understood by SQLite and, as query_mysql.h says, by MySQL; where they differ
+ * once__either_lite() picks it.
  *
  *    once__either(&q, tx, "what", "SELECT @.f_1($1)", "SELECT ?1", err);
  *    once__either_with(&q, ONCE__NUMBER(7));
@@ -20,6 +21,9 @@
 #ifdef ONCE_WITH_POSTGRES
 #include "messages/tables/query.h"
 #endif
+#ifdef ONCE_WITH_MYSQL
+#include "messages/tables/query_mysql.h"
+#endif
 
 struct once__either {
     const once_tx *tx;
@@ -32,12 +36,21 @@ struct once__either {
     PGresult *result; /* NULL: it was not asked yet */
     int row;
 #endif
+#ifdef ONCE_WITH_MYSQL
+    struct once__mysql my;
+#endif
 };
 
-/* PostgreSQL's text may be NULL where the connection is SQLite's for
- * certain. */
+/* PostgreSQL's text may be NULL where the connection is another's for certain. */
 void once__either(struct once__either *q, const once_tx *tx, const char *where,
                   const char *postgres, const char *sqlite, once_error *err);
+/* The text for this connection, if it is not PostgreSQL's. */
+static inline const char *once__either_lite(const once_tx *tx,
+                                            const char *sqlite,
+                                            const char *mysql)
+{
+    return tx->mysql != NULL ? mysql : sqlite;
+}
 /* Adds parameters; what they point to must live until the end. */
 #define once__either_with(q, ...)                                              \
     once__either_values(q, ONCE__VALUES(__VA_ARGS__))

@@ -136,13 +136,15 @@ int once__outbox_idle(const once_tx *tx, const char *route, int idle,
     return rc == ONCE_OK ? c->sleeps(tx, route, idle, err) : rc;
 }
 
-int once__outbox_wait(const once_tx *tx, int stop_fd, uint32_t wait_ms,
-                      once_error *err)
+int once__outbox_wait(const once_tx *tx, const char *route, int stop_fd,
+                      uint32_t wait_ms, once_error *err)
 {
     const struct once__outbox_backend *c = NULL;
     int rc = backend(tx, &c, err);
 
-    return rc == ONCE_OK ? c->wait(tx, stop_fd, wait_ms, err) : rc;
+    if (rc == ONCE_OK)
+        rc = once__check_name("route", route, err);
+    return rc == ONCE_OK ? c->wait(tx, route, stop_fd, wait_ms, err) : rc;
 }
 
 /* ---- Operators ---------------------------------------------------------- */
@@ -163,17 +165,15 @@ static int list(const once_tx *tx, const struct once__outbox_filter *filter,
         ONCE__PG_OUTGOING "outbox_list_1($1,nullif($2::int,-1),$3,$4,$5)",
         "SELECT " ONCE__OUTGOING
         "CASE ?5 WHEN 1 THEN body ELSE x'' END,CASE ?5 WHEN 1 THEN reply "
-        "END FROM main.once_outbox WHERE seq>?3 AND (?1 IS NULL OR "
+        "END,?6 FROM main.once_outbox WHERE seq>?3 AND (?1 IS NULL OR "
         "route=?1) AND (?2<0 OR phase=?2) ORDER BY seq LIMIT ?4",
         err);
     once__either_with(&q, ONCE__TEXT(filter->route),
                       ONCE__NUMBER(filter->phase), ONCE__NUMBER(filter->after),
-                      ONCE__NUMBER(filter->n), ONCE__NUMBER(whole));
+                      ONCE__NUMBER(filter->n), ONCE__NUMBER(whole), ONCE__NOW);
     while (once__either_next(&q))
         once__outgoing_read(&q, out);
     rc = once__either_end(&q);
-    if (tx->sqlite != NULL)
-        out->now_ms = once__lite_now();
     if (rc != ONCE_OK)
         once__outgoing_clear(out);
     return rc;
@@ -218,13 +218,13 @@ int once__outbox_decide(const once_tx *tx, int64_t seq, int phase,
     "SELECT route,phase,lease_ms-?2 BETWEEN 1 AND 3600000 AS leased,at_ms "    \
     "FROM main.once_outbox WHERE "
 
-static const char stats_lite[] =
-    "SELECT route,sum(phase=0),sum(phase=1),sum(phase=2),sum(phase=3),"
-    "sum(phase=4),sum(phase=0 AND leased),"
-    "max(0,coalesce(?2-min(at_ms) FILTER (WHERE phase<>2),0)) FROM (" THOSE
-    "phase=0 UNION ALL " THOSE "phase=1 UNION ALL " THOSE
-    "phase IN (3,4) UNION ALL " THOSE
-    "?1 AND phase=2) GROUP BY route ORDER BY route";
+#define STATS(greatest)                                                        \
+    "SELECT route,sum(phase=0),sum(phase=1),sum(phase=2),sum(phase=3),"        \
+    "sum(phase=4),sum(phase=0 AND leased)," greatest                           \
+    "(0,coalesce(?2-min(CASE WHEN phase<>2 THEN at_ms END),0)) FROM (" THOSE   \
+    "phase=0 UNION ALL " THOSE "phase=1 UNION ALL " THOSE                      \
+    "phase IN (3,4) UNION ALL " THOSE                                          \
+    "?1 AND phase=2) AS o GROUP BY route ORDER BY route"
 
 int once__outbox_stats(const once_tx *tx, int done,
                        struct once__outbox_count **out, size_t *n,
@@ -242,7 +242,7 @@ int once__outbox_stats(const once_tx *tx, int done,
     once__either(&q, tx, "outbox_stats",
                  "SELECT route,ready,waiting,done,dead,indeterminate,leased,"
                  "oldest_ms FROM @.outbox_stats_1($1)",
-                 stats_lite, err);
+                 once__either_lite(tx, STATS("max"), STATS("greatest")), err);
     once__either_with(&q, ONCE__NUMBER(done != 0), ONCE__NOW);
     while (once__either_next(&q) &&
            (c = once__rows_add(&q, &rows, n, sizeof(*c))) != NULL) {
@@ -257,6 +257,14 @@ int once__outbox_stats(const once_tx *tx, int done,
     return rc;
 }
 
+/* On SQLite what is written wakes relays that sleep: seldom. */
+static const char here_lite[] =
+    "INSERT INTO main.once_relay_route VALUES(?1,?2) ON CONFLICT(route)"
+    " DO UPDATE SET seen_ms=?2 WHERE abs(?2-seen_ms)>5000";
+static const char here_my[] =
+    "INSERT INTO once_relay_route VALUES(?1,?2)"
+    " ON DUPLICATE KEY UPDATE seen_ms=?2";
+
 int once__outbox_here(const once_tx *tx, const char *route, once_error *err)
 {
     struct once__either q;
@@ -266,17 +274,23 @@ int once__outbox_here(const once_tx *tx, const char *route, once_error *err)
         rc = once__check_name("route", route, err);
     if (rc != ONCE_OK)
         return rc;
-    /* On SQLite what is written wakes relays that sleep: seldom. */
     once__either(&q, tx, "outbox_here", "SELECT @.outbox_here_1($1)",
-                 "INSERT INTO main.once_relay_route VALUES(?1,?2) ON "
-                 "CONFLICT(route) DO UPDATE SET seen_ms=?2 WHERE "
-                 "abs(?2-seen_ms)>5000",
-                 err);
+                 once__either_lite(tx, here_lite, here_my), err);
     once__either_with(&q, ONCE__TEXT(route), ONCE__NOW);
     while (once__either_next(&q))
         ;
     return once__either_end(&q);
 }
+
+/* A claimer has written 0 where no relay had said that it is there. */
+static const char strays_my[] =
+    "SELECT o.route,least(count(*),10000),coalesce(greatest(0,?3-max("
+    "nullif(s.seen_ms,0))),-1)"
+    " FROM(SELECT route,at_ms AS due FROM once_outbox WHERE phase=0"
+    " UNION ALL SELECT route,due_ms FROM once_outbox WHERE phase=1) o"
+    " LEFT JOIN once_relay_route s ON s.route=o.route"
+    " WHERE coalesce(abs(?3-s.seen_ms)>=60000,1)"
+    " GROUP BY o.route HAVING min(o.due)<=?3-?1 ORDER BY o.route LIMIT ?2";
 
 static const char strays_lite[] =
     "SELECT o.route,min(count(*),10000),coalesce(max(0,?3-s.seen_ms),-1)"
@@ -298,7 +312,7 @@ int once__outbox_strays(const once_tx *tx, uint64_t age_ms,
         return rc;
     once__either(&q, tx, "outbox_strays",
                  "SELECT route,rows,seen_ms FROM @.outbox_strays_1($1,$2)",
-                 strays_lite, err);
+                 once__either_lite(tx, strays_lite, strays_my), err);
     once__either_with(&q, ONCE__NUMBER(age_ms), ONCE__NUMBER(ONCE__STRAYS_MAX),
                       ONCE__NOW);
     while (*n < ONCE__STRAYS_MAX && once__either_next(&q)) {
@@ -311,7 +325,7 @@ int once__outbox_strays(const once_tx *tx, uint64_t age_ms,
     return once__either_end(&q);
 }
 
-/* SQLite keeps no row version in the tables themselves. */
+/* SQLite and MySQL keep no row version in the tables themselves. */
 int once__outbox_held(const once_tx *tx, uint64_t *age, once_error *err)
 {
     struct once__either q;
@@ -444,18 +458,17 @@ static int parked_list(const once_tx *tx,
     once__either(&q, tx, "parked_list",
                  ONCE__PG_PARKED "parked_list_1($1,nullif($2::int,0),$3,$4,$5)",
                  "SELECT " ONCE__PARKED
-                 "CASE ?5 WHEN 1 THEN body ELSE x'' END FROM main.once_parked"
+                 "CASE ?5 WHEN 1 THEN body ELSE x'' END,?6 FROM "
+                 "main.once_parked"
                  " WHERE no>?3 AND (?1 IS NULL OR consumer=?1)"
                  " AND (?2=0 OR state=?2) ORDER BY no LIMIT ?4",
                  err);
     once__either_with(&q, ONCE__TEXT(filter->consumer),
                       ONCE__NUMBER(filter->state), ONCE__NUMBER(filter->after),
-                      ONCE__NUMBER(filter->n), ONCE__NUMBER(whole));
+                      ONCE__NUMBER(filter->n), ONCE__NUMBER(whole), ONCE__NOW);
     while (once__either_next(&q))
         once__parked_read(&q, out);
     rc = once__either_end(&q);
-    if (tx->sqlite != NULL)
-        out->now_ms = once__lite_now();
     if (rc != ONCE_OK)
         once__parked_clear(out);
     return rc;
@@ -495,6 +508,11 @@ int once__parked_decide(const once_tx *tx, int64_t no, int state,
     return rc == ONCE_OK ? c->parked_decide(tx, &d, err) : rc;
 }
 
+#define PARKED_STATS(greatest)                                                 \
+    "SELECT consumer,sum(state=1),sum(state=3),sum(state=4)," greatest         \
+    "(0,?1-min(at_ms)) FROM main.once_parked GROUP BY consumer"                \
+    " ORDER BY consumer"
+
 int once__parked_stats(const once_tx *tx, struct once__parked_count **out,
                        size_t *n, once_error *err)
 {
@@ -510,9 +528,8 @@ int once__parked_stats(const once_tx *tx, struct once__parked_count **out,
     once__either(&q, tx, "parked_stats",
                  "SELECT consumer,waiting,dead,indeterminate,oldest_ms"
                  " FROM @.parked_stats_1()",
-                 "SELECT consumer,sum(state=1),sum(state=3),sum(state=4),"
-                 "max(0,?1-min(at_ms)) FROM main.once_parked"
-                 " GROUP BY consumer ORDER BY consumer",
+                 once__either_lite(tx, PARKED_STATS("max"),
+                                   PARKED_STATS("greatest")),
                  err);
     once__either_with(&q, ONCE__NOW);
     while (once__either_next(&q) &&

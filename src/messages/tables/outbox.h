@@ -86,17 +86,19 @@ ONCE_CHECK int once__outbox_settle(const once_tx *tx,
 /*
  * Says that this route's relay sleeps (1) or is awake (0). A program that emits
  * to a route that sleeps wakes it; so LISTEN comes first, and the relay claims
- * once more before it waits. SQLite: does nothing.
+ * once more before it waits. SQLite, MySQL: does nothing.
  */
 ONCE_CHECK int once__outbox_idle(const once_tx *tx, const char *route, int idle,
                                  once_error *err);
 /*
- * Sleeps up to `wait_ms`, or until a program may have emitted, or until stop_fd
- * (-1: none) is readable. SQLite: looks at PRAGMA data_version, every 5 to 100
- * milliseconds; what was committed before this call it does not see.
+ * Sleeps up to `wait_ms`, or until a program may have emitted to this route, or
+ * until stop_fd (-1: none) is readable. SQLite: looks at PRAGMA data_version, every
+ * 5 to 100 milliseconds; MySQL: at the route's ready rows, every 10 milliseconds to
+ * a second. What was committed before this call these two do not see.
  */
-ONCE_CHECK int once__outbox_wait(const once_tx *tx, int stop_fd,
-                                 uint32_t wait_ms, once_error *err);
+ONCE_CHECK int once__outbox_wait(const once_tx *tx, const char *route,
+                                 int stop_fd, uint32_t wait_ms,
+                                 once_error *err);
 
 /* ---- The outbox, for operators ------------------------------------------ */
 
@@ -166,7 +168,7 @@ ONCE_CHECK int once__outbox_strays(const once_tx *tx, uint64_t age_ms,
                                    struct once__stray out[ONCE__STRAYS_MAX],
                                    size_t *n, once_error *err);
 /* How many transactions ago the oldest snapshot was taken that the database still
- * keeps row versions for, which a claim has to read past. SQLite: 0. */
+ * keeps row versions for, which a claim has to read past. SQLite, MySQL: 0. */
 ONCE_CHECK int once__outbox_held(const once_tx *tx, uint64_t *age,
                                  once_error *err);
 /* Removes DONE rows that were settled more than `age_ms` ago, in steps; steps of

@@ -133,14 +133,15 @@ static int notified(PGconn *conn)
     return any;
 }
 
-static int wait_(const once_tx *tx, int stop_fd, uint32_t wait_ms,
-                 once_error *err)
+static int wait_(const once_tx *tx, const char *route, int stop_fd,
+                 uint32_t wait_ms, once_error *err)
 {
     struct pollfd fds[2] = {{PQsocket(tx->postgres), POLLIN, 0},
                             {stop_fd, POLLIN, 0}};
     uint64_t until = once__steady_ms() + wait_ms, now;
     int rc = listen_(tx, err);
 
+    (void)route;
     while (rc == ONCE_OK && !notified(tx->postgres)) {
         now = once__steady_ms();
         if (now >= until)

@@ -199,7 +199,7 @@ static int take_rows(const once_tx *tx, const struct claim *c, uint64_t now)
         &q, tx, "outbox_claim", NULL,
         "UPDATE main.once_outbox SET attempts=attempts+1,doubt=doubt+1,"
         "lease_ms=?2,doubt_ms=CASE doubt WHEN 0 THEN ?3 ELSE doubt_ms END"
-        " WHERE seq=?1 RETURNING " ONCE__OUTGOING "body,reply",
+        " WHERE seq=?1 RETURNING " ONCE__OUTGOING "body,reply,?3",
         NULL);
     for (i = 0;
          i < c->n && (q.lite.rc == SQLITE_OK || q.lite.rc == SQLITE_DONE);
@@ -322,8 +322,8 @@ static int sleeps(const once_tx *tx, const char *route, int sleeping,
 
 /* The version changes with each commit of another connection. A file that was
  * replaced ends the wait: the caller opens the new one. */
-static int wait_(const once_tx *tx, int stop_fd, uint32_t wait_ms,
-                 once_error *err)
+static int wait_(const once_tx *tx, const char *route, int stop_fd,
+                 uint32_t wait_ms, once_error *err)
 {
     static const char version[] = "PRAGMA main.data_version";
     struct pollfd fd = {stop_fd, POLLIN, 0};
@@ -331,6 +331,7 @@ static int wait_(const once_tx *tx, int stop_fd, uint32_t wait_ms,
     int64_t first = 0, then = 0;
     int rc;
 
+    (void)route;
     if (!once__lite_in_place(tx->sqlite))
         return ONCE_OK;
     rc = once__lite_number(tx, version, &first);
@@ -461,7 +462,7 @@ static int take_work(const once_tx *tx, void *user)
         " k.consumer=?2 AND k.state=1 AND k.due_ms<=?1 AND NOT (?4 AND"
         " k.key IS NOT NULL AND EXISTS(SELECT 1 FROM main.once_parked e"
         " WHERE e.consumer=k.consumer AND e.key=k.key AND e.no<k.no))"
-        " ORDER BY k.due_ms,k.no LIMIT 1) RETURNING " ONCE__PARKED "body",
+        " ORDER BY k.due_ms,k.no LIMIT 1) RETURNING " ONCE__PARKED "body,?1",
         NULL);
     t->out->now_ms = once__lite_now();
     once__either_with(&q, ONCE__NUMBER(t->out->now_ms), ONCE__TEXT(t->consumer),
@@ -519,11 +520,11 @@ static int read_subject(const once_tx *tx, int64_t no, struct subject *s)
 
     once__either(&q, tx, "parked_decide", NULL,
                  "SELECT " ONCE__PARKED
-                 "body,filed FROM main.once_parked WHERE no=?1",
+                 "body,0,filed FROM main.once_parked WHERE no=?1",
                  NULL);
     once__either_with(&q, ONCE__NUMBER(no));
     if (once__either_next(&q)) {
-        s->filed = once__either_int(&q, 12) != 0;
+        s->filed = once__either_int(&q, 13) != 0;
         once__parked_read(&q, &s->list);
         s->row = s->list.n > 0 ? &s->list.rows[0] : NULL;
     }

@@ -183,10 +183,10 @@ static int init_failed(const PGresult *r, once_error *err)
 
 static int init(const once_tx *tx, uint64_t keep_ms, once_error *err)
 {
-    const char *schema = tx->schema == NULL ? "once" : tx->schema;
     char *text = NULL;
     PGresult *r;
-    int rc = once_message_schema(schema, keep_ms, &text, err);
+    int rc =
+        once_message_schema(ONCE_POSTGRES, tx->schema, keep_ms, &text, err);
 
     if (rc != ONCE_OK)
         return rc;

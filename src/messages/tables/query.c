@@ -232,30 +232,12 @@ int once__query_one(const once_tx *tx, const struct once__query *a,
 
 /* ---- Words ------------------------------------------------------------- */
 
-static const struct {
-    const char *word;
-    int answer;
-} words[] = {
-    {"run", ONCE_OWNER},         {"done", ONCE_REPEATED},
-    {"mismatch", ONCE_MISMATCH}, {"outside", ONCE_OUTSIDE},
-    {"parked", ONCE_OK},         {"empty", ONCE_EMPTY},
-    {"refused", ONCE_REFUSED},   {"early", ONCE_EARLY},
-    {"conflict", ONCE_CONFLICT}, {"replay", ONCE_REPLAY},
-    {"repeated", ONCE_REPEATED}, {"ok", ONCE_OK},
-    {"none", ONCE_ETX},          {"free", ONCE_FREE},
-};
-
 int once__query_answer(const PGresult *r, const char *where, once_error *err)
 {
-    size_t i, size = (size_t)PQgetlength(r, 0, 0);
-    const char *word = PQgetvalue(r, 0, 0);
+    const once_bytes word = {PQgetvalue(r, 0, 0),
+                             (size_t)PQgetlength(r, 0, 0)};
 
-    for (i = 0; i < sizeof(words) / sizeof(words[0]); i++)
-        if (strlen(words[i].word) == size &&
-            memcmp(words[i].word, word, size) == 0)
-            return words[i].answer;
-    return once__fail(err, ONCE_EVERSION,
-                      "%s: an answer that is not understood", where);
+    return once__answer_of(word, where, err);
 }
 
 int once__query_no_wait(int rc, const char *where, once_error *err)

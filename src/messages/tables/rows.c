@@ -159,8 +159,7 @@ void once__outgoing_read(struct once__either *q,
     o->m.route = once__either_string(q, ROUTE);
     o->m.keep = once__either_int(q, KEPT) != 0;
     o->reply = once__either_bytes(q, REPLY);
-    if (q->tx->sqlite == NULL)
-        list->now_ms = (uint64_t)once__either_int(q, NOW_MS);
+    list->now_ms = (uint64_t)once__either_int(q, NOW_MS);
     to = block_new(q, &list->memory,
                    room_of_message(&o->m) + room_of(o->saga) +
                        room_of(o->error) + o->reply.size);
@@ -203,8 +202,7 @@ void once__parked_read(struct once__either *q, struct once__parked_list *list)
     k->m = message_of(q, K_CONSUMER + 1, K_BODY);
     k->m.consumer = once__either_string(q, K_CONSUMER);
     k->m.attempt = (uint32_t)once__either_int(q, K_ATTEMPTS);
-    if (q->tx->sqlite == NULL)
-        list->now_ms = (uint64_t)once__either_int(q, K_NOW_MS);
+    list->now_ms = (uint64_t)once__either_int(q, K_NOW_MS);
     to =
         block_new(q, &list->memory, room_of_message(&k->m) + room_of(k->error));
     if (to == NULL) {

@@ -8,22 +8,21 @@
 
 #include "messages/tables/either.h"
 
-/* The columns that make a row of each list; body, and reply of an outgoing row,
- * come last. */
+/* The columns that make a row of each list; body, reply of an outgoing row, and the
+ * time come last. */
 #define ONCE__OUTGOING                                                         \
     "seq,attempts,doubt,refused,doubt_ms,phase,status,lease_ms,at_ms,due_ms,"  \
     "saga,error,route,id,key,type,headers,kept,"
 #define ONCE__PARKED                                                           \
     "no,state,due_ms,at_ms,error,consumer,id,key,type,headers,attempts,"
-/* Of functions of pg.sql that return rows, with the time in the last column. */
+/* Of functions of pg.sql that return rows. */
 #define ONCE__PG_NOW "(extract(epoch FROM clock_timestamp())*1000)::int8"
 #define ONCE__PG_OUTGOING                                                      \
     "SELECT " ONCE__OUTGOING "body,reply," ONCE__PG_NOW " FROM @."
 enum { ONCE__PG_LEASE = 21 }; /* a claim's column behind the time */
 #define ONCE__PG_PARKED "SELECT " ONCE__PARKED "body," ONCE__PG_NOW " FROM @."
 
-/* Each adds a copy of the row that is under way, and of what it points to; on
- * PostgreSQL `now_ms` is the row's, too. */
+/* Each adds a copy of the row that is under way, and of what it points to. */
 void once__outgoing_read(struct once__either *q,
                          struct once__outgoing_list *list);
 void once__parked_read(struct once__either *q, struct once__parked_list *list);

@@ -31,11 +31,14 @@ static int ops_of(const once_tx *tx, const struct once__saga_ops **out,
     const struct once__backend *b = NULL;
     int rc = once__tx_backend(tx, &b, err);
 
-#ifdef ONCE_WITH_POSTGRES
-    if (rc == ONCE_OK)
-        *out = tx->sqlite != NULL ? &once__saga_sqlite : &once__saga_postgres;
-#else
     *out = &once__saga_sqlite;
+#ifdef ONCE_WITH_POSTGRES
+    if (rc == ONCE_OK && tx->postgres != NULL)
+        *out = &once__saga_postgres;
+#endif
+#ifdef ONCE_WITH_MYSQL
+    if (rc == ONCE_OK && tx->mysql != NULL)
+        *out = &once__saga_mysql;
 #endif
     return rc;
 }

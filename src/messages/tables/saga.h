@@ -12,7 +12,7 @@
  *
  *    once__saga_advance()      read -> core/saga.c -> write, compare-and-set
  *        saga_rows.c                 on the version of the saga and on each call
- *        saga_postgres.c, saga_sqlite.c
+ *        saga_postgres.c, saga_sqlite.c, saga_mysql.c
  *
  * Every function needs a connection of our own without an open transaction.
  * Answers and errors are those of outbox.h; each may be asked again.
@@ -112,7 +112,7 @@ struct once__saga_count {
 ONCE_CHECK int once__saga_stats(const once_tx *tx, struct once__saga_count *out,
                                 once_error *err);
 
-/* ---- What the two databases do ------------------------------------------- */
+/* ---- What the databases do ----------------------------------------------- */
 
 enum { ONCE__SAGA_CALLS_MAX = 64 };
 
@@ -153,6 +153,18 @@ ONCE_CHECK int once__saga_read(const once_tx *tx, const char *gid,
 ONCE_CHECK int once__saga_gids(const once_tx *tx, char (*gids)[ONCE__GID_SIZE],
                                size_t *n, once_error *err);
 
+/* saga_names.c: what the call is called, and its header. */
+struct once__saga_name {
+    char id[ONCE_ID_SIZE], headers[ONCE__GID_SIZE + 64];
+};
+struct once__saga_name once__saga_name(const char *gid,
+                                       const struct once__saga_call *call);
+/* saga_names.c: what two sagas with one gid are compared by. ONCE_OK or
+ * ONCE_ENOMEM. */
+ONCE_CHECK int once__saga_fingerprint(const once_saga *saga, const char *json,
+                                      uint8_t out[ONCE_FINGERPRINT_SIZE],
+                                      once_error *err);
+
 struct once__saga_ops {
     int (*start)(const once_tx *tx, const once_saga *saga, const char *json,
                  char gid[ONCE_ID_SIZE], once_error *err);
@@ -163,5 +175,6 @@ struct once__saga_ops {
 
 extern const struct once__saga_ops once__saga_postgres; /* saga_postgres.c   */
 extern const struct once__saga_ops once__saga_sqlite;   /* saga_sqlite.c */
+extern const struct once__saga_ops once__saga_mysql;    /* saga_mysql.c  */
 
 #endif /* ONCE_MESSAGES_TABLES_SAGA_H */

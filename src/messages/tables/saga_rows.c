@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * saga_rows.c - what is read of sagas, with one statement in either database.
+ * saga_rows.c - what is read of sagas, with one statement in any database.
  */
 #include "messages/tables/saga.h"
 
@@ -167,14 +167,19 @@ static void read_step(struct once__either *q, struct once__saga_step_row *t)
     t->attempts = (uint32_t)once__either_int(q, 11);
 }
 
-static const char steps_lite[] =
-    "SELECT try_to,confirm_to,cancel_to,t.error,o.error,t.state,"
-    "failed,round,t.status,o.seq,o.phase,o.attempts"
-    " FROM main.once_saga_step t LEFT JOIN main.once_outbox o ON o.saga=?1"
-    " AND o.id=?1||'/'||branch||CASE t.state WHEN 1 THEN '/try'"
+#define STEPS(id)                                                              \
+    "SELECT try_to,confirm_to,cancel_to,t.error,o.error,t.state,"              \
+    "failed,round,t.status,o.seq,o.phase,o.attempts"                           \
+    " FROM main.once_saga_step t LEFT JOIN main.once_outbox o ON o.saga=?1"    \
+    " AND o.id=" id " WHERE t.gid=?1 ORDER BY branch"
+static const char steps_my[] =
+    STEPS("concat(?1,'/',branch,CASE t.state WHEN 1 THEN '/try'"
+          " WHEN 3 THEN '/confirm' WHEN 5 THEN '/cancel' END,"
+          "CASE round WHEN 0 THEN '' ELSE concat('/',round) END)");
+static const char steps_lite[] = STEPS(
+    "?1||'/'||branch||CASE t.state WHEN 1 THEN '/try'"
     " WHEN 3 THEN '/confirm' WHEN 5 THEN '/cancel' END"
-    "||CASE round WHEN 0 THEN '' ELSE '/'||round END"
-    " WHERE t.gid=?1 ORDER BY branch";
+    "||CASE round WHEN 0 THEN '' ELSE '/'||round END");
 
 int once__saga_get(const once_tx *tx, const char *gid,
                    struct once__saga_row *row,
@@ -189,13 +194,18 @@ int once__saga_get(const once_tx *tx, const char *gid,
     if (rc != ONCE_OK || n == 0)
         return rc != ONCE_OK ? rc : ONCE_FREE;
     once__either(&q, tx, "saga_steps", "SELECT * FROM @.saga_steps_1($1)",
-                 steps_lite, err);
+                 once__either_lite(tx, steps_lite, steps_my), err);
     once__either_with(&q, ONCE__TEXT(gid));
     for (n = 0; n < ONCE_SAGA_STEPS_MAX && once__either_next(&q); n++)
         read_step(&q, &steps[n]);
     row->steps = (uint32_t)n;
     return once__either_end(&q);
 }
+
+#define STATS(greatest)                                                        \
+    "SELECT sum(state=0),sum(state=1),sum(state=2),sum(state=5)," greatest     \
+    "(0,?1-min(CASE WHEN state=5 THEN since_ms END)) FROM main.once_saga"      \
+    " WHERE state IN (0,1,2,5)"
 
 int once__saga_stats(const once_tx *tx, struct once__saga_count *out,
                      once_error *err)
@@ -207,10 +217,7 @@ int once__saga_stats(const once_tx *tx, struct once__saga_count *out,
     if (rc != ONCE_OK)
         return rc;
     once__either(&q, tx, "saga_stats", "SELECT * FROM @.saga_stats_1()",
-                 "SELECT sum(state=0),sum(state=1),sum(state=2),sum(state=5),"
-                 "max(0,?1-min(since_ms) FILTER (WHERE state=5))"
-                 " FROM main.once_saga WHERE state IN (0,1,2,5)",
-                 err);
+                 once__either_lite(tx, STATS("max"), STATS("greatest")), err);
     once__either_with(&q, ONCE__NOW);
     if (once__either_next(&q)) {
         out->n[ONCE__SAGA_GOING] = (uint64_t)once__either_int(&q, 0);

@@ -3,10 +3,7 @@
  * saga_sqlite.c - sagas on SQLite: what saga_postgres.c asks of functions, as statements.
  * They read and write and decide nothing.
  */
-#include <inttypes.h>
 #include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
 
 #include "base/error.h"
 #include "messages/tables/saga.h"
@@ -26,35 +23,19 @@ static int64_t number(struct once__stmt *q, int column)
 
 /* ---- Calls ---------------------------------------------------------------- */
 
-struct target {
-    char route[ONCE_ID_SIZE], id[ONCE_ID_SIZE];
-    char headers[ONCE__GID_SIZE + 64];
-};
-
-/* Where a call goes and what it is called. */
-static int find_target(const once_tx *tx, const char *gid,
-                       const struct once__saga_call *c, struct target *out)
+/* Where a call goes. */
+static int find_route(const once_tx *tx, const char *gid,
+                      const struct once__saga_call *c, char out[ONCE_ID_SIZE])
 {
-    static const char *const names[] = {"", "try", "confirm", "cancel"};
     struct once__stmt q = once__stmt(
         tx, "SELECT CASE ?3 WHEN 1 THEN try_to WHEN 2 THEN confirm_to"
             " ELSE cancel_to END FROM main.once_saga_step WHERE gid=?1 AND "
             "branch=?2");
-    size_t branch = c->step + 1;
-    int n;
 
-    once__stmt_with(&q, ONCE__TEXT(gid), ONCE__NUMBER(branch),
+    once__stmt_with(&q, ONCE__TEXT(gid), ONCE__NUMBER(c->step + 1),
                     ONCE__NUMBER(c->op));
     if (once__stmt_next(&q))
-        text(&q, 0, out->route, sizeof(out->route));
-    n = snprintf(out->id, sizeof(out->id), "%s/%zu/%s", gid, branch,
-                 names[c->op]);
-    if (c->round > 0)
-        (void)snprintf(out->id + n, sizeof(out->id) - (size_t)n, "/%" PRIu32,
-                       c->round);
-    (void)snprintf(out->headers, sizeof(out->headers),
-                   "Once-Saga: %s; branch=%zu; op=%s\n", gid, branch,
-                   names[c->op]);
+        text(&q, 0, out, ONCE_ID_SIZE);
     return once__stmt_end(&q);
 }
 
@@ -62,8 +43,9 @@ static int find_target(const once_tx *tx, const char *gid,
 static int call(const once_tx *tx, const char *gid,
                 const struct once__saga_call *c)
 {
-    struct target to = {"", "", ""};
-    int rc = find_target(tx, gid, c, &to);
+    struct once__saga_name name = once__saga_name(gid, c);
+    char route[ONCE_ID_SIZE] = "";
+    int rc = find_route(tx, gid, c, route);
 
     if (rc != SQLITE_OK)
         return rc;
@@ -74,8 +56,8 @@ static int call(const once_tx *tx, const char *gid,
         "SELECT 0,1,0,?3,?4,?5,?1,type,?6,body"
         " FROM main.once_saga_step WHERE gid=?1 AND branch=?2",
         ONCE__TEXT(gid), ONCE__NUMBER(c->step + 1),
-        ONCE__NUMBER(once__lite_now()), ONCE__TEXT(to.route), ONCE__TEXT(to.id),
-        ONCE__TEXT(to.headers));
+        ONCE__NUMBER(once__lite_now()), ONCE__TEXT(route), ONCE__TEXT(name.id),
+        ONCE__TEXT(name.headers));
 }
 
 /* ---- Starting ------------------------------------------------------------- */
@@ -155,27 +137,13 @@ static int read_window(const once_tx *tx, uint64_t now, uint64_t *keep,
     return once__stmt_end(&q);
 }
 
-static int fingerprint(struct beginning *b, const char *json, once_error *err)
-{
-    size_t kind = strlen(b->saga->kind), size = kind + 1 + strlen(json);
-    char *whole = malloc(size + 1);
-    int rc;
-
-    if (whole == NULL)
-        return once__fail(err, ONCE_ENOMEM, "saga_start: no memory");
-    (void)snprintf(whole, size + 1, "%s %s", b->saga->kind, json);
-    rc =
-        once__fingerprint_bytes((once_bytes){whole, size}, b->fingerprint, err);
-    free(whole);
-    return rc;
-}
-
 static int start(const once_tx *tx, const once_saga *saga, const char *json,
                  char gid[ONCE_ID_SIZE], once_error *err)
 {
     struct beginning b = {.saga = saga, .gid = gid, .now = once__lite_now()};
     uint64_t keep = ONCE__KEEP_MS, oldest = 0, half;
-    int found = 0, differs = 0, rc = fingerprint(&b, json, err), code;
+    int found = 0, differs = 0, code;
+    int rc = once__saga_fingerprint(saga, json, b.fingerprint, err);
 
     if (rc != ONCE_OK)
         return rc;

@@ -78,7 +78,7 @@ static int functions(const once_tx *tx, once_error *err)
     const char *schema = tx->schema == NULL ? "once" : tx->schema;
     char *text = NULL;
     PGresult *r = NULL;
-    int rc = once_message_schema(schema, 0, &text, err);
+    int rc = once_message_schema(ONCE_POSTGRES, tx->schema, 0, &text, err);
 
     once__query_with(&q, ONCE__TEXT(schema));
     if (rc == ONCE_OK)

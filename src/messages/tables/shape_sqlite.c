@@ -63,7 +63,7 @@ int once__shape_sqlite(const once_tx *tx, once_error *err)
 {
     sqlite3 *model = NULL;
     char *text = NULL;
-    int rc = once_message_schema(NULL, 0, &text, err), code;
+    int rc = once_message_schema(ONCE_SQLITE, NULL, 0, &text, err), code;
 
     if (rc != ONCE_OK)
         return rc;

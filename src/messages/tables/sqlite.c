@@ -404,7 +404,7 @@ static int init(const once_tx *tx, uint64_t keep_ms, once_error *err)
     static const char begin_[] = "BEGIN IMMEDIATE;";
     int64_t tables = 0;
     char *text = NULL;
-    int rc = once_message_schema(NULL, keep_ms, &text, err), code;
+    int rc = once_message_schema(ONCE_SQLITE, NULL, keep_ms, &text, err), code;
 
     if (rc != ONCE_OK)
         return rc;

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * value.h - parameters of statements, the same for both databases: a list of
+ * value.h - parameters of statements, the same for all databases: a list of
  * them, which ends with one of no type.
  */
 #ifndef ONCE_MESSAGES_TABLES_VALUE_H
@@ -33,8 +33,8 @@ struct once__value {
 #define ONCE__MAYBE(data, size)                                                \
     ((struct once__value){ONCE__VALUE_BYTES, 0, data, size})
 #define ONCE__SUM(fingerprint) ONCE__MAYBE(fingerprint, ONCE_FINGERPRINT_SIZE)
-/* On SQLite, whose statements have no clock: the time. On PostgreSQL no
- * parameter. */
+/* On SQLite, whose statements have no clock: the time. On MySQL: what reads the
+ * server's clock. On PostgreSQL no parameter. */
 #define ONCE__NOW ((struct once__value){ONCE__VALUE_NOW, 0, NULL, 0})
 
 #define ONCE__VALUES(...)                                                      \
