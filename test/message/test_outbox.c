@@ -2108,11 +2108,11 @@ int main(int argc, char **argv)
         RUN(writers_of_a_key_wait_for_each_other);
     if (is_postgres())
         RUN(claiming_and_settling_wait_for_each_other);
-    if (server_url != NULL)
+    if (is_postgres())
         RUN(a_claim_does_not_wait_for_rows_that_are_done);
-    if (server_url != NULL)
+    if (is_postgres())
         RUN(a_lease_of_many_that_ran_out_counts_for_each);
-    if (server_url != NULL)
+    if (is_postgres())
         RUN(a_lease_of_many_is_fenced);
     RUN(a_relay_that_sleeps_is_woken);
     if (server_url == NULL)
