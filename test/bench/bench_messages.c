@@ -145,7 +145,8 @@ static int lite(const char *path, const char *mode, unsigned per_tx,
              "INTEGER); CREATE TABLE IF NOT EXISTS entry(no INTEGER PRIMARY "
              "KEY, text TEXT); INSERT OR IGNORE INTO account VALUES(1,0)");
     tx.sqlite = db;
-    if (once_message_init(&tx, 0, NULL) != ONCE_OK)
+    if (once_message_init(&tx, 0, NULL) != ONCE_OK ||
+        once_prepared_new(db, &tx.prepared, NULL) != ONCE_OK)
         return wrong("init failed");
     (void)sqlite3_prepare_v2(db, "UPDATE account SET n=n+1 WHERE no=1", -1,
                              &update, NULL);
@@ -173,6 +174,7 @@ static int lite(const char *path, const char *mode, unsigned per_tx,
     (void)print(begin, n);
     (void)sqlite3_finalize(update);
     (void)sqlite3_finalize(insert);
+    once_prepared_free(tx.prepared);
     (void)sqlite3_close(db);
     return 0;
 }

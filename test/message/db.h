@@ -35,6 +35,7 @@ struct db {
 };
 
 static const char *server_url; /* NULL: SQLite */
+static int prepares;           /* SQLite: statements are kept */
 static unsigned places;
 static char place[64]; /* the schema, the database, or the file */
 
@@ -57,7 +58,8 @@ static inline int take_database(const char *what)
             t_skip_all("ONCE_TEST_URL names no server");
         return 1;
     }
-    return strcmp(what, "sqlite") == 0;
+    prepares = strcmp(what, "prepared") == 0;
+    return prepares || strcmp(what, "sqlite") == 0;
 }
 
 /* What differs between the three. */
@@ -137,8 +139,10 @@ static MYSQL *my_open(const char *database)
     assert(mysql_real_connect(my, c.hosts[0].name, c.user, c.password, database,
                               (unsigned)strtoul(c.hosts[0].port, NULL, 10),
                               NULL, 0) != NULL);
-    my_sql(my, "SET sql_mode=CONCAT(@@sql_mode,',PIPES_AS_CONCAT'),"
-               "max_recursive_iterations=1000000", NULL);
+    my_sql(my,
+           "SET sql_mode=CONCAT(@@sql_mode,',PIPES_AS_CONCAT'),"
+           "max_recursive_iterations=1000000",
+           NULL);
     return my;
 }
 #else
@@ -232,12 +236,15 @@ static struct db db_open(void)
     assert(sqlite3_busy_timeout(d.lite, 60000) == SQLITE_OK);
     lite_sql(d.lite, "PRAGMA journal_mode=WAL", NULL);
     d.tx.sqlite = d.lite;
+    if (prepares)
+        T_EQ(once_prepared_new(d.lite, &d.tx.prepared, NULL), ONCE_OK);
     return d;
 }
 
 static void db_close(struct db *d)
 {
     PQfinish(d->pg);
+    once_prepared_free(d->tx.prepared);
     assert(sqlite3_close(d->lite) == SQLITE_OK);
 #ifdef ONCE_WITH_MYSQL
     if (d->my != NULL)

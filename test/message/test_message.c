@@ -715,9 +715,9 @@ static void a_session_that_loses_commits_is_refused(void)
     once_message m = out(NULL, "x");
 
     T_EQ(once_message_check(&d.tx, NULL), ONCE_OK);
-    sql(&d, NULL,
-        "%s", as(&d, "SET synchronous_commit=off", "PRAGMA synchronous=1",
-                 "SET sql_log_bin=0"));
+    sql(&d, NULL, "%s",
+        as(&d, "SET synchronous_commit=off", "PRAGMA synchronous=1",
+           "SET sql_log_bin=0"));
     T_EQ(once_message_check(&d.tx, NULL), ONCE_EOPEN);
     begin(&d);
     T_EQ(claim(&d, "a", "x"), ONCE_EOPEN);
@@ -746,6 +746,39 @@ static void a_journal_that_is_not_kept_is_refused(void)
         T_EQ(claim(&d, "a", "x"), ONCE_EOPEN);
         commit(&d); /* there is no way back without a journal */
     }
+    db_end(&d);
+}
+
+static void statements_are_prepared_for_one_handle(void)
+{
+    struct db d = db_new(), other = db_open();
+    once_prepared *p = NULL, *none = NULL;
+
+    T_EQ(once_prepared_new(NULL, &none, NULL), ONCE_EINVAL);
+    T_OK(none == NULL);
+    once_prepared_free(none);
+    if (d.tx.prepared == NULL)
+        T_EQ(once_prepared_new(d.lite, &d.tx.prepared, NULL), ONCE_OK);
+    p = d.tx.prepared;
+    begin(&d);
+    T_EQ(claim(&d, "a", "x"), ONCE_OWNER);
+    T_EQ(claim(&d, "a", "x"), ONCE_REPEATED);
+    commit(&d);
+    begin(&other);
+    once_prepared_free(other.tx.prepared);
+    other.tx.prepared = p;
+    T_EQ(claim(&other, "b", "x"), ONCE_EINVAL);
+    other.tx.prepared = NULL;
+    T_EQ(claim(&other, "b", "x"), ONCE_OWNER);
+    commit(&other);
+    T_EQ(sqlite3_close(d.lite), SQLITE_BUSY); /* it has statements */
+    /* Other tables under it: prepared again by itself. */
+    sql(&other, NULL, "ALTER TABLE once_inbox ADD COLUMN more INTEGER");
+    sql(&other, NULL, "ALTER TABLE once_inbox DROP COLUMN more");
+    begin(&d);
+    T_EQ(claim(&d, "c", "x"), ONCE_OWNER);
+    roll_back(&d);
+    db_close(&other);
     db_end(&d);
 }
 
@@ -1151,8 +1184,9 @@ static int ask_beside(struct db *first, const char *id, const char *isolation,
         once_message m = in(id, "x");
         struct db own = db_open();
 
-        sql(&own, NULL, own.pg != NULL ? "BEGIN ISOLATION LEVEL %s"
-                                       : "SET TRANSACTION ISOLATION LEVEL %s",
+        sql(&own, NULL,
+            own.pg != NULL ? "BEGIN ISOLATION LEVEL %s"
+                           : "SET TRANSACTION ISOLATION LEVEL %s",
             isolation);
         if (own.pg == NULL)
             begin(&own);
@@ -1167,7 +1201,7 @@ static int ask_beside(struct db *first, const char *id, const char *isolation,
                      "SELECT count(*) FROM"
                      " information_schema.INNODB_LOCK_WAITS")) == 0) {
         if (waitpid(pid, &status, WNOHANG) == pid)
-            goto out; /* it did not wait */
+            goto out;   /* it did not wait */
         if (is_mysql()) /* shows what is older, if asked too often */
             (void)usleep(150000);
     }
@@ -1263,6 +1297,8 @@ int main(int argc, char **argv)
         RUN(a_journal_that_is_not_kept_is_refused);
     if (server_url == NULL)
         RUN(tables_of_an_attached_database_are_none);
+    if (server_url == NULL)
+        RUN(statements_are_prepared_for_one_handle);
     RUN(other_tables_are_refused);
     RUN(a_column_that_is_missing_is_named);
     if (is_postgres()) {

@@ -49,7 +49,7 @@ static int connect_(struct once__base *b, once_error *err)
     if (rc == SQLITE_OK)
         rc = sqlite3_busy_handler(b->tx.sqlite, wait_for_lock, NULL);
     if (rc == SQLITE_OK)
-        return ONCE_OK;
+        return once_prepared_new(b->tx.sqlite, &b->tx.prepared, err);
     return once__fail(err, rc == SQLITE_NOMEM ? ONCE_ENOMEM : ONCE_EOPEN,
                       "the database's file: %s", sqlite3_errstr(rc));
 }
@@ -61,6 +61,8 @@ static int is_up(const struct once__base *b)
 
 static void drop(struct once__base *b)
 {
+    once_prepared_free(b->tx.prepared);
+    b->tx.prepared = NULL;
     (void)sqlite3_close(b->tx.sqlite);
     b->tx.sqlite = NULL;
 }

@@ -4,8 +4,10 @@
  */
 #include "messages/tables/stmt.h"
 
+#include <assert.h>
 #include <openssl/rand.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 
 #include "base/error.h"
@@ -50,11 +52,82 @@ int once__lite_failed(int rc, const char *where, once_error *err)
 
 /* ---- Statements -------------------------------------------------------- */
 
+/* More than there are texts. */
+enum { PREPARED_MAX = 128 };
+
+struct once_prepared {
+    sqlite3 *sqlite;
+    size_t n;
+    struct {
+        const char *sql;
+        sqlite3_stmt *stmt;
+        int busy; /* under way: another one with this text has its own */
+    } list[PREPARED_MAX];
+};
+
+int once_prepared_new(sqlite3 *sqlite, once_prepared **out, once_error *err)
+{
+    struct once_prepared *p = sqlite == NULL ? NULL : calloc(1, sizeof(*p));
+
+    *out = p;
+    if (sqlite == NULL)
+        return once__fail(err, ONCE_EINVAL, "sqlite: there is no handle");
+    if (p == NULL)
+        return once__fail(err, ONCE_ENOMEM, "out of memory");
+    p->sqlite = sqlite;
+    return ONCE_OK;
+}
+
+void once_prepared_free(once_prepared *p)
+{
+    size_t i;
+
+    for (i = 0; p != NULL && i < p->n; i++) {
+        assert(!p->list[i].busy);
+        (void)sqlite3_finalize(p->list[i].stmt);
+    }
+    free(p);
+}
+
+int once__prepared_fits(const once_tx *tx)
+{
+    return tx->prepared == NULL || tx->prepared->sqlite == tx->sqlite;
+}
+
+/* A PRAGMA may have its answer in its program: that is never kept. */
+static int is_kept(const char *sql)
+{
+    return strncmp(sql, "PRAGMA", 6) != 0;
+}
+
+/* The one with this text, which is under way now; 0: there is none to be had. */
+static int prepared(struct once__stmt *q, once_prepared *p, const char *sql)
+{
+    size_t i;
+
+    for (i = 0; i < p->n && p->list[i].sql != sql; i++)
+        ;
+    if (i == p->n && i < PREPARED_MAX &&
+        sqlite3_prepare_v3(p->sqlite, sql, -1, SQLITE_PREPARE_PERSISTENT,
+                           &p->list[i].stmt, NULL) == SQLITE_OK) {
+        p->list[i].sql = sql;
+        p->n++;
+    }
+    if (i == p->n || p->list[i].busy)
+        return 0;
+    p->list[i].busy = 1;
+    q->busy = &p->list[i].busy;
+    q->stmt = p->list[i].stmt;
+    return 1;
+}
+
 struct once__stmt once__stmt(const once_tx *tx, const char *sql)
 {
     struct once__stmt q = {.tx = tx};
 
-    q.rc = sqlite3_prepare_v2(tx->sqlite, sql, -1, &q.stmt, NULL);
+    if (tx->prepared == NULL || !is_kept(sql) ||
+        !prepared(&q, tx->prepared, sql))
+        q.rc = sqlite3_prepare_v2(tx->sqlite, sql, -1, &q.stmt, NULL);
     return q;
 }
 
@@ -106,7 +179,14 @@ int once__stmt_end(struct once__stmt *q)
 {
     int rc = q->rc == SQLITE_DONE ? SQLITE_OK : q->rc;
 
-    (void)sqlite3_finalize(q->stmt);
+    if (q->busy != NULL) {
+        (void)sqlite3_reset(q->stmt);
+        (void)sqlite3_clear_bindings(q->stmt);
+        *q->busy = 0;
+    } else {
+        (void)sqlite3_finalize(q->stmt);
+    }
+    q->busy = NULL;
     q->stmt = NULL;
     return rc;
 }

@@ -14,10 +14,12 @@
 struct once__stmt {
     const once_tx *tx;
     sqlite3_stmt *stmt;
-    int n;  /* parameters bound    */
-    int rc; /* SQLITE_OK, or error */
+    int n;     /* parameters bound                             */
+    int rc;    /* SQLITE_OK, or error                          */
+    int *busy; /* of the caller's prepared ones; NULL: its own */
 };
 
+/* `sql` lives for ever: its address is what a prepared one is found by. */
 struct once__stmt once__stmt(const once_tx *tx, const char *sql);
 /* Binds the parameters ONCE__TEXT(...), ...; what they point to must live until
  * the end. */
@@ -56,6 +58,8 @@ static inline int once__lite_in_place(sqlite3 *lite)
 int once__lite_number(const once_tx *tx, const char *sql, int64_t *out);
 /* 1 if what is committed on this handle survives a crash. */
 int once__lite_durable(const once_tx *tx, int *durable);
+/* 1: what the caller has prepared, if anything, is of this handle. */
+int once__prepared_fits(const once_tx *tx);
 /* The error for a handle that is not durable. */
 int once__lite_not_durable(const char *where, once_error *err);
 /* ONCE_OK, or ONCE_ETX: a transaction is open. */

@@ -3,7 +3,7 @@
  * tx.c - which backend a caller's transaction belongs to.
  */
 #include "base/error.h"
-#include "messages/tables/backend.h"
+#include "messages/tables/stmt.h"
 
 int once__tx_backend(const once_tx *tx, const struct once__backend **out,
                      once_error *err)
@@ -15,6 +15,9 @@ int once__tx_backend(const once_tx *tx, const struct once__backend **out,
         return once__fail(err, ONCE_EINVAL,
                           "tx: exactly one of postgres, sqlite and mysql must "
                           "be set");
+    if (!once__prepared_fits(tx))
+        return once__fail(err, ONCE_EINVAL,
+                          "tx: prepared is of another handle of SQLite");
     if (tx->sqlite != NULL) {
         *out = &once__message_sqlite;
         return ONCE_OK;
