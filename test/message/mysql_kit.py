@@ -52,10 +52,11 @@ class My:
     """A database, and two accounts: that of the tests, which owns it, and one
     that may only call."""
 
-    def __init__(self, server, name):
+    def __init__(self, server, name, owner="once", password=""):
         self.server = server
         self.name = name
-        server.sql("CREATE DATABASE %s" % name)
+        self.owner = {"user": owner, "password": password}
+        server.sql("CREATE DATABASE IF NOT EXISTS %s" % name)
         server.sql("CREATE TABLE effect(no BIGINT AUTO_INCREMENT PRIMARY KEY, "
                    "body LONGBLOB) ENGINE = InnoDB", name)
         self.install()
@@ -65,7 +66,8 @@ class My:
                    % (STRANGER, name, STRANGER, name, STRANGER))
 
     def install(self):
-        with contextlib.closing(self.connect("once", autocommit=True)) as db:
+        with contextlib.closing(self.connect(autocommit=True, **self.owner)
+                                ) as db:
             for statement in statements(text()):
                 db.cursor().execute(statement)
 
