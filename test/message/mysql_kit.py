@@ -10,7 +10,7 @@ import re
 
 import pymysql
 
-from carry import ROOT
+from carry import PATIENCE, ROOT
 
 MARKS = {"@keep@": "604800000", "@create@": "CREATE OR REPLACE",
          "@wait@": "SET STATEMENT innodb_lock_wait_timeout = 2 FOR"}
@@ -74,7 +74,7 @@ class My:
     def connect(self, user=STRANGER, **more):
         return pymysql.connect(
             host=self.server.address, port=self.server.port, user=user,
-            database=self.name, **more)
+            database=self.name, read_timeout=PATIENCE, **more)
 
     def open(self, level="", **more):
         session = Session(self.connect(**more))

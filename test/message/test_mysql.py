@@ -13,6 +13,7 @@ import time
 
 import pymysql
 import pytest
+from pymysql.constants import CLIENT
 
 import mysql_kit
 from carry import PATIENCE, eventually
@@ -548,6 +549,20 @@ def test_a_cancel_that_meets_a_try_undoes_it(my, at):
     assert call.end() == "run"
     b.commit()
     assert a.enter("try") == "refused"
+
+
+@pytest.mark.parametrize("flag", [0, CLIENT.FOUND_ROWS])
+def test_it_does_not_matter_how_the_client_counts_rows(my, flag):
+    a = my.open(client_flag=flag)
+    token = a.begin("x")[3]
+    assert a.finish("x", token) == "ok"
+    assert [a.enter(op) for op in ("try", "try", "cancel", "cancel", "try")] == [
+        "run", "done", "run", "done", "refused"]
+    assert a.park("p") == "parked"
+    assert (a.claim("p", attempt=1), a.claim("p", attempt=0)) == ("done", "done")
+    a.commit()
+    my.sql("UPDATE once_parked SET attempts = 1")
+    assert a.claim("p", attempt=1) == "run"
 
 
 # ---- Arguments -----------------------------------------------------------

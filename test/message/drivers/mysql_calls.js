@@ -8,7 +8,7 @@ const mysql = require('mysql');
 
 const [host, port, database, user, password, text] = process.argv.slice(2);
 const db = mysql.createConnection(
-  { host, port: Number(port), database, user, password, charset: 'utf8mb4' });
+  { host, port: Number(port), database, user, password });
 const ask = util.promisify(db.query).bind(db);
 
 // EXAMPLE: the functions of docs/mysql.md
