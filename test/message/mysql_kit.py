@@ -82,14 +82,17 @@ class My:
             session.run("SET SESSION TRANSACTION ISOLATION LEVEL " + level)
         return session
 
+    def root(self, **more):
+        return Session(pymysql.connect(
+            unix_socket=str(self.server.socket), user="root",
+            database=self.name, **more))
+
     def sql(self, query):
         """What stands there, as root."""
-        with contextlib.closing(pymysql.connect(
-                unix_socket=str(self.server.socket), user="root",
-                database=self.name, autocommit=True)) as db:
-            cursor = db.cursor()
-            cursor.execute(query)
-            return cursor.fetchall()
+        with contextlib.closing(self.root(autocommit=True)) as session:
+            with session.db.cursor() as cursor:
+                cursor.execute(query)
+                return cursor.fetchall()
 
 
 class Session:

@@ -261,8 +261,7 @@ def test_what_would_be_lost_is_refused(my, name):
         finally:
             set_global(my, "%s = %s" % (setting.split()[0], good))
         assert error[0] == "ON001" and setting.split()[0] in error[2]
-    root = mysql_kit.Session(pymysql.connect(
-        unix_socket=str(my.server.socket), user="root", database=my.name))
+    root = my.root()
     for setting in "sql_log_bin = 0", "binlog_format = 'STATEMENT'":
         root.run("SET SESSION sql_log_bin = 1, binlog_format = 'ROW'")
         root.run("SET SESSION " + setting)
@@ -761,6 +760,45 @@ def test_it_may_be_made_again_by_whom_and_however(my):
     one.rollback()
     with pytest.raises(pymysql.MySQLError, match="denied"):
         one.run("SELECT * FROM once_outbox")
+
+
+def test_it_is_made_again_while_programs_are_at_work(my):
+    """Also beside a transaction that is open."""
+    done, counts = threading.Event(), []
+    still = my.open()
+    assert still.emit()
+
+    def work(number):
+        session, n = my.open(), 0
+        while not done.is_set():
+            session.emit(key="k%d" % number)
+            assert session.claim("%d-%d" % (number, n)) == "run"
+            session.commit()
+            n += 1
+        counts.append(n)
+        return "ended"
+
+    calls = [Call(work, number) for number in range(3)]
+    for _ in range(3):
+        my.install()
+    done.set()
+    assert [call.end() for call in calls] == ["ended"] * 3
+    still.commit()
+    assert my.sql("SELECT COUNT(*) FROM once_outbox") == ((sum(counts) + 1,),)
+
+
+def test_a_binlog_may_be_mixed(my, at):
+    """The server warns of what a replica would do otherwise; there is nothing."""
+    root = my.root()
+    root.run("SET SESSION binlog_format = 'MIXED'")
+    root.run("SET SESSION TRANSACTION ISOLATION LEVEL " + at)
+    token = root.begin("x")[3]
+    for call in (root.emit, [], {"key": "k"}), (root.finish, ["x", token], {}), \
+            (root.claim, ["y"], {}), (root.claim, ["y"], {}), \
+            (root.park, ["z"], {}), (root.enter, ["cancel"], {}):
+        assert call[0](*call[1], **call[2])
+        assert root.run("SHOW WARNINGS") == ()
+    root.commit()
 
 
 @pytest.mark.parametrize("table, call", [
