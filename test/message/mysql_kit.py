@@ -12,8 +12,9 @@ import pymysql
 
 from carry import PATIENCE, ROOT
 
-MARKS = {"@keep@": "604800000", "@create@": "CREATE OR REPLACE",
-         "@wait@": "SET STATEMENT innodb_lock_wait_timeout = 2 FOR"}
+MARKS = {
+    "@keep@": "604800000", "@create@": "CREATE /*M! OR REPLACE */",
+    "@wait@": "/*M! SET STATEMENT innodb_lock_wait_timeout = 2 FOR */"}
 STRANGER = "app"  # an account that may EXECUTE, and nothing else
 
 
@@ -43,9 +44,11 @@ def statements(whole):
 
 
 def bodies(whole):
-    """{procedure: what stands between BEGIN and END, with both}."""
+    """{procedure: what stands between BEGIN and END, with both}, as MariaDB keeps
+    it: what it executes of a comment is no comment any more."""
+    whole = re.sub(r"/\*M!(.*?)\*/", r"\1", whole)
     return {re.search(r"PROCEDURE (\w+)", s)[1]: s[s.index("\nBEGIN") + 1:]
-            for s in statements(whole) if "PROCEDURE" in s}
+            for s in statements(whole) if s.startswith("CREATE  OR")}
 
 
 class My:
