@@ -150,6 +150,34 @@ def test_of_three_copies_one_runs(my, at, first, snapshot):
     assert my.sql("SELECT COUNT(*) FROM effect") == ((1,),)
 
 
+def test_in_a_storm_of_copies_each_has_one_effect(my, at):
+    threads, each, ids = 8, 60, 20
+
+    def work(number):
+        draw, session = random.Random(number), my.open(at)
+        for _ in range(each):
+            name = "m%d" % draw.randrange(ids)
+            try:
+                answer = session.claim(name)
+                if answer == "run":
+                    session.run("INSERT INTO effect(body) VALUES(%s)", name)
+                if answer == "run" and draw.random() < 0.3:
+                    session.rollback()
+                else:
+                    session.commit()
+            except pymysql.MySQLError as error:
+                assert error.args[0] == DEADLOCK
+                session.rollback()
+        session.close()
+        return "ended"
+
+    calls = [Call(work, number) for number in range(threads)]
+    assert [call.end() for call in calls] == ["ended"] * threads
+    effects = my.sql("SELECT body FROM effect ORDER BY body")
+    assert effects == my.sql("SELECT id FROM once_inbox ORDER BY id")
+    assert len(effects) > ids / 2
+
+
 def test_what_was_committed_after_the_snapshot_is_seen(my, at):
     if at == "SERIALIZABLE":
         pytest.skip("a plain SELECT locks there")
