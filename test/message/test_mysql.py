@@ -178,10 +178,9 @@ def test_in_a_storm_of_copies_each_has_one_effect(my, at):
     assert len(effects) > ids / 2
 
 
-def test_what_was_committed_after_the_snapshot_is_seen(my, at):
-    if at == "SERIALIZABLE":
-        pytest.skip("a plain SELECT locks there")
-    a, b = my.open(at), my.open(at)
+@pytest.mark.parametrize("level", LEVELS[:2])  # above, a plain SELECT locks
+def test_what_was_committed_after_the_snapshot_is_seen(my, level):
+    a, b = my.open(level), my.open(level)
     a.run("SELECT COUNT(*) FROM effect")  # its snapshot
     token = b.begin("y")[3]
     assert (b.claim("x"), b.finish("y", token)) == ("run", "ok")
