@@ -147,7 +147,7 @@ static const char look_begin[] =
     " WHERE o.route=?2 AND o.phase=0 AND o.seq>?6 AND NOT EXISTS("
     "SELECT 1 FROM once_outbox p FORCE INDEX (outbox_stop) WHERE p.route=?2"
     " AND p.key=o.key AND p.phase IN (1,3,4) AND (p.phase=1 OR NOT ?4)"
-    " AND p.seq<o.seq)";
+    " AND p.seq<o.seq LIMIT 1)";
 static const char look_end[] =
     " ORDER BY o.seq LIMIT ?3)"
     "SELECT seq,size,late,leased OR late OR (key IS NOT NULL AND"
