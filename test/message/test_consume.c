@@ -1115,8 +1115,27 @@ static void many_workers_have_one_effect_for_each_id(void)
             T_RUN(test);                                                       \
     } while (0)
 
+/* What says that it was done may be visible and not durable yet: the COMMIT of a
+ * row that is touched waits until it is. */
+static void what_says_done_is_committed_before_the_acknowledgement(void)
+{
+    struct db d = base_new();
+    long touched;
+
+    fake_add("a", NULL, "ok");
+    T_EQ(consume_all(), ONCE_OK);
+    touched = number(&d, "SELECT sum(n) FROM @message_touch");
+    fake_add("a", NULL, "ok");
+    T_EQ(consume_all(), ONCE_OK);
+    T_EQ(effects(&d, "a"), 1);
+    T_OK(number(&d, "SELECT sum(n) FROM @message_touch") > touched);
+    base_end(&d);
+}
+
 static void of_servers(const char *only)
 {
+    if (is_mysql())
+        RUN(what_says_done_is_committed_before_the_acknowledgement);
     RUN(a_connection_lost_in_the_handler_is_made_again);
     RUN(a_handler_that_always_cuts_its_connection_is_dead);
     RUN(a_copy_under_way_is_waited_for_and_others_go_on);
