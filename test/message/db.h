@@ -137,8 +137,10 @@ static MYSQL *my_open(const char *database)
     assert(mysql_real_connect(my, c.hosts[0].name, c.user, c.password, database,
                               (unsigned)strtoul(c.hosts[0].port, NULL, 10),
                               NULL, 0) != NULL);
-    my_sql(my, "SET sql_mode=CONCAT(@@sql_mode,',PIPES_AS_CONCAT'),"
-               "max_recursive_iterations=1000000", NULL);
+    my_sql(my,
+           "SET sql_mode=CONCAT(@@sql_mode,',PIPES_AS_CONCAT'),"
+           "max_recursive_iterations=1000000",
+           NULL);
     return my;
 }
 #else

@@ -172,7 +172,8 @@ static int handle(const once_tx *tx, const once_message *m, void *user)
     if (now > atomic_load(&most_at_once))
         atomic_store(&most_at_once, now);
     atomic_fetch_add(&runs, 1);
-    atomic_store(&saw_handle, tx->postgres != NULL || tx->sqlite != NULL || tx->mysql != NULL);
+    atomic_store(&saw_handle, tx->postgres != NULL || tx->sqlite != NULL ||
+                                  tx->mysql != NULL);
     if (is(m, "slow"))
         (void)usleep(300000);
     effect(tx, m);
@@ -846,7 +847,8 @@ static int handle_inside(const once_tx *tx, const once_message *m, void *user)
 
     (void)user;
     atomic_fetch_add(&runs, 1);
-    atomic_store(&saw_handle, tx->postgres != NULL || tx->sqlite != NULL || tx->mysql != NULL);
+    atomic_store(&saw_handle, tx->postgres != NULL || tx->sqlite != NULL ||
+                                  tx->mysql != NULL);
     if (is(m, "lies"))
         return ONCE_OK;
     if (answer(m) != ONCE_OK)
@@ -902,7 +904,8 @@ static int handle_outside(const once_tx *tx, const once_message *m, void *user)
     char text[200];
 
     atomic_fetch_add(&runs, 1);
-    atomic_store(&saw_handle, tx->postgres != NULL || tx->sqlite != NULL || tx->mysql != NULL);
+    atomic_store(&saw_handle, tx->postgres != NULL || tx->sqlite != NULL ||
+                                  tx->mysql != NULL);
     (void)snprintf(text, sizeof(text), "INSERT INTO @seen VALUES('%s',%u)",
                    m->id, m->attempt);
     pthread_mutex_lock(&seen_lock); /* parked messages have another thread */

@@ -715,9 +715,9 @@ static void a_session_that_loses_commits_is_refused(void)
     once_message m = out(NULL, "x");
 
     T_EQ(once_message_check(&d.tx, NULL), ONCE_OK);
-    sql(&d, NULL,
-        "%s", as(&d, "SET synchronous_commit=off", "PRAGMA synchronous=1",
-                 "SET sql_log_bin=0"));
+    sql(&d, NULL, "%s",
+        as(&d, "SET synchronous_commit=off", "PRAGMA synchronous=1",
+           "SET sql_log_bin=0"));
     T_EQ(once_message_check(&d.tx, NULL), ONCE_EOPEN);
     begin(&d);
     T_EQ(claim(&d, "a", "x"), ONCE_EOPEN);
@@ -1151,8 +1151,9 @@ static int ask_beside(struct db *first, const char *id, const char *isolation,
         once_message m = in(id, "x");
         struct db own = db_open();
 
-        sql(&own, NULL, own.pg != NULL ? "BEGIN ISOLATION LEVEL %s"
-                                       : "SET TRANSACTION ISOLATION LEVEL %s",
+        sql(&own, NULL,
+            own.pg != NULL ? "BEGIN ISOLATION LEVEL %s"
+                           : "SET TRANSACTION ISOLATION LEVEL %s",
             isolation);
         if (own.pg == NULL)
             begin(&own);
@@ -1167,7 +1168,7 @@ static int ask_beside(struct db *first, const char *id, const char *isolation,
                      "SELECT count(*) FROM"
                      " information_schema.INNODB_LOCK_WAITS")) == 0) {
         if (waitpid(pid, &status, WNOHANG) == pid)
-            goto out; /* it did not wait */
+            goto out;   /* it did not wait */
         if (is_mysql()) /* shows what is older, if asked too often */
             (void)usleep(150000);
     }

@@ -26,7 +26,8 @@ static const char *const rows[] = {
     " THEN concat('k',seq) END,'','','',1,0 FROM seq_1_to_1000000",
     "INSERT INTO @inbox(consumer,id,at_ms,kind) SELECT concat('c',seq%3),"
     "concat('m',seq),1800000000000,1 FROM seq_1_to_1000000",
-    "INSERT INTO @parked(consumer,id,state,due_ms,at_ms,`key`,type,headers,body,"
+    "INSERT INTO "
+    "@parked(consumer,id,state,due_ms,at_ms,`key`,type,headers,body,"
     "error,filed) SELECT concat('c',seq%3),concat('m',seq),"
     "CASE WHEN seq%5=0 THEN 1 ELSE 3 END,"
     "CASE WHEN seq%10=0 THEN seq ELSE 9999999999999 END,1,"

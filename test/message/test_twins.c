@@ -505,7 +505,8 @@ static void compare(const char *url, unsigned seed, unsigned calls)
 
         make(&lite, &c, &b);
         make(&server, &c, &a);
-        alike = same(&c, i, "answer", &a, &b) && same_tables(&c, i, &server, &lite);
+        alike =
+            same(&c, i, "answer", &a, &b) && same_tables(&c, i, &server, &lite);
         same_numbers(&server, &lite);
     }
     if (!alike)

@@ -295,8 +295,8 @@ static int raise_floor(const once_tx *tx, void *user, once_error *err)
 
 static int purge_kept(const once_tx *tx, once_error *err)
 {
-    struct once__mysql q = once__mysql(
-        tx, "purge", "SELECT ?1-keep_ms-?2 FROM once_message_meta");
+    struct once__mysql q =
+        once__mysql(tx, "purge", "SELECT ?1-keep_ms-?2 FROM once_message_meta");
     int64_t until = 0;
     int rc;
 
