@@ -44,7 +44,7 @@ help:
 	@echo 'make kills-serve  services and their servers, killed; KILLS=1000'
 	@echo 'make languages  the scenarios for Express, Go, Java and Lua, too'
 	@echo 'make operator-fuzz  drawn days of operators, judged; DAYS=2000 (root)'
-	@echo 'make drivers    messages by each driver of PostgreSQL: Java, Go, node'
+	@echo 'make drivers    messages by each driver of the databases: Java, Go, node'
 	@echo 'make coverage   branches of src/calls/core and src/calls/http that tests take'
 	@echo 'make style      facts of the house style (make format repairs)'
 	@echo 'make docs       links and commands in the pages lead somewhere'
@@ -132,11 +132,12 @@ operator-fuzz: all
 	@ONCE_BUILD=$(abspath $(BUILD)) $(PYTHON) test/operatorfuzz/run \
 		--days $(DAYS) $(FUZZ)
 
-# test/message/test_drivers.py, with those that `make test` skips for want of them.
+# The tests of drivers, with those that `make test` skips for want of them.
 .PHONY: drivers
 drivers: SET = drivers
 drivers: packages all
-	@$(PYTHON) -m pytest -q test/message/test_drivers.py
+	@$(PYTHON) -m pytest -q test/message/test_drivers.py \
+		test/message/test_mysql_drivers.py
 
 .PHONY: coverage
 coverage: packages

@@ -86,8 +86,8 @@ typedef struct once_tx {
     struct sqlite3 *sqlite;
     struct once_prepared *prepared; /* of `sqlite`, or NULL               */
     struct st_mysql *mysql; /* libmariadb's MYSQL                         */
-    const char *schema; /* PostgreSQL: a-z, digits and _ ["once"]         */
-    const void *inside; /* of the library: see once_tx_call(); leave NULL */
+    const char *schema;     /* PostgreSQL: a-z, digits and _ ["once"]         */
+    const void *inside;     /* of the library: see once_tx_call(); leave NULL */
 } once_tx;
 
 #define ONCE_TX_INIT                                                           \

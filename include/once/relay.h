@@ -72,7 +72,8 @@ typedef struct once_route {
 
 typedef struct once_relay_options {
     size_t size;
-    const char *from; /* the program's database: postgres://..., sqlite:FILE */
+    const char *from; /* the program's database: postgres://..., mysql://...,
+                       * sqlite:FILE                                       */
     const once_route *routes;
     size_t n;          /* 1 to ONCE_ROUTES_MAX */
     int stop_fd;       /* readable: stop; -1: none */

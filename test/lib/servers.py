@@ -437,6 +437,16 @@ class MariaDB(Server):
                  "REVOKE SUPER, READ ONLY ADMIN ON *.* FROM once@'%'")
         return self
 
+    def terminate(self):
+        """KILL of all connections of `once`; False: there was none."""
+        with contextlib.suppress(RuntimeError):
+            found = self.sql("SELECT CONCAT('KILL ', id, ';') FROM "
+                             "information_schema.PROCESSLIST "
+                             "WHERE user = 'once'")
+            self.sql(found.replace("\n", ""))
+            return found != ""
+        return False
+
     def follow(self, primary):
         """All that the primary has in its binlog, from the beginning. From now
         on its commits wait until this one has it; it is applied with fewer

@@ -460,7 +460,7 @@ def uuid_at(year, rng):
 # ---- Cells ---------------------------------------------------------------
 
 
-SHORT = ("postgres rabbitmq storm", "sqlite nats kill-consumer",
+SHORT = ("postgres rabbitmq storm", "mysql redis storm", "sqlite nats kill-consumer",
          "sqlite redis points-relay", "postgres redis keyed",
          "sqlite http none", "postgres http gateway-kill")
 

@@ -179,10 +179,12 @@ def full(run):
         consumer.signal(signal.SIGCONT)
 
 
-# -- PostgreSQL
+# -- servers of databases
+
+SERVERS = ["postgres", "mysql"]
 
 
-@fault("db-kill", databases=["postgres"])
+@fault("db-kill", databases=SERVERS)
 def db_kill(run):
     """kill -9 of all of its processes, and a start."""
     run.db.server.kill()
@@ -191,7 +193,7 @@ def db_kill(run):
     run.hits += 1
 
 
-@fault("db-stop", databases=["postgres"])
+@fault("db-stop", databases=SERVERS)
 def db_stop(run):
     """Its immediate shutdown, and a start."""
     run.db.server.quit()
@@ -199,15 +201,15 @@ def db_stop(run):
     run.hits += 1
 
 
-@fault("db-terminate", databases=["postgres"])
+@fault("db-terminate", databases=SERVERS)
 def db_terminate(run):
-    """pg_terminate_backend() of every connection."""
+    """An administrator ends every connection."""
     run.hits += run.db.server.terminate()
 
 
 @fault("db-terminate-commit", databases=["postgres"])
 def db_terminate_commit(run):
-    """The same, of one that is flushing its COMMIT at this moment."""
+    """pg_terminate_backend() of one that is flushing its COMMIT at this moment."""
     run.hits += run.db.server.terminate(COMMITTING, 20000)
 
 
@@ -231,7 +233,7 @@ for _name, _function in wire.FAULTS.items():
     fault("broker-" + _name, **_more)(on_the_wire("broker", _function))
     if _more:
         _more["direct"] = True
-    fault("db-" + _name, databases=["postgres"], **_more)(
+    fault("db-" + _name, databases=SERVERS, **_more)(
         on_the_wire("db", _function))
 
 

@@ -34,7 +34,7 @@ CONSUMER = ["begin-before", "begin-after", "inbox-before", "inbox-after",
 # The calls by which they talk to servers and to a file.
 NETWORK = ["sendto", "recvfrom", "poll"]
 FILE = ["pwrite64", "fdatasync", "pread64"]
-CALLS = {"postgres": NETWORK, "sqlite": NETWORK + FILE}
+CALLS = {"postgres": NETWORK, "mysql": NETWORK, "sqlite": NETWORK + FILE}
 
 
 def relay_words(run, n):

@@ -43,6 +43,9 @@
 
 #include "messages/broker/broker.h"
 #include "points.h"
+#ifdef ONCE_WITH_MYSQL
+#include "messages/tables/query_mysql.h"
+#endif
 
 enum { KEYS = 64, HOT = 3, MOST = 6, BUSY_MS = 30000, PAUSE_MS = 20 };
 
@@ -116,8 +119,51 @@ static int run_lite(sqlite3 *lite, const char *text, char *out, size_t size)
     return rc == SQLITE_ROW || rc == SQLITE_DONE;
 }
 
+#ifdef ONCE_WITH_MYSQL
+static int run_my(MYSQL *my, const char *text, char *out, size_t size)
+{
+    struct once__my_text quoted = {0};
+    MYSQL_RES *r;
+    MYSQL_ROW row;
+    int bad;
+
+    once__mysql_fill(&quoted, text, NULL, 0);
+    bad = mysql_real_query(my, quoted.at, quoted.size);
+    once__my_text_clear(&quoted);
+    r = bad ? NULL : mysql_store_result(my);
+    row = r == NULL ? NULL : mysql_fetch_row(r);
+    if (row != NULL && out != NULL)
+        (void)snprintf(out, size, "%s", row[0] == NULL ? "" : row[0]);
+    mysql_free_result(r);
+    return !bad;
+}
+
+/* NULL: it does not answer. */
+static MYSQL *connect_my(const char *rest)
+{
+    static const unsigned tcp = MYSQL_PROTOCOL_TCP, seconds = 5;
+    struct once__my_config c;
+    MYSQL *my = mysql_init(NULL);
+
+    if (once__my_config_read(&c, rest, NULL) != ONCE_OK || my == NULL)
+        die("the database's URL");
+    (void)mysql_options(my, MYSQL_OPT_PROTOCOL, &tcp);
+    (void)mysql_options(my, MYSQL_OPT_CONNECT_TIMEOUT, &seconds);
+    if (mysql_real_connect(my, c.hosts[0].name, c.user, c.password, c.database,
+                           (unsigned)strtoul(c.hosts[0].port, NULL, 10), NULL,
+                           0) != NULL)
+        return my;
+    mysql_close(my);
+    return NULL;
+}
+#endif
+
 static int run(const once_tx *tx, char *out, size_t size, const char *text)
 {
+#ifdef ONCE_WITH_MYSQL
+    if (tx->mysql != NULL)
+        return run_my(tx->mysql, text, out, size);
+#endif
     return tx->postgres != NULL ? run_pg(tx->postgres, text, NULL, out, size)
                                 : run_lite(tx->sqlite, text, out, size);
 }
@@ -137,7 +183,7 @@ static ONCE_PRINTF(2, 3) int sql(const once_tx *tx, const char *format, ...)
 
 static int begin(const once_tx *tx)
 {
-    return sql(tx, "%s", tx->postgres != NULL ? "BEGIN" : "BEGIN IMMEDIATE");
+    return sql(tx, "%s", tx->sqlite == NULL ? "BEGIN" : "BEGIN IMMEDIATE");
 }
 
 static int commit(const once_tx *tx)
@@ -151,6 +197,10 @@ static void disconnect(once_tx *tx)
 {
     PQfinish(tx->postgres);
     (void)sqlite3_close(tx->sqlite);
+#ifdef ONCE_WITH_MYSQL
+    if (tx->mysql != NULL)
+        mysql_close(tx->mysql);
+#endif
     *tx = (once_tx)ONCE_TX_INIT;
 }
 
@@ -161,6 +211,14 @@ static void connect_to(once_tx *tx, const char *url)
 
     for (;; nap(PAUSE_MS)) {
         disconnect(tx);
+#ifdef ONCE_WITH_MYSQL
+        if (strncmp(url, "mysql:", 6) == 0) {
+            tx->mysql = connect_my(url + 6);
+            if (tx->mysql != NULL)
+                return;
+            continue;
+        }
+#endif
         if (path == NULL) {
             tx->postgres = PQconnectdb(url);
             if (PQstatus(tx->postgres) == CONNECTION_OK)

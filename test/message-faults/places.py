@@ -9,6 +9,7 @@ keys.
 import contextlib
 import os
 import random
+import re
 import socket
 import sqlite3
 import subprocess
@@ -73,6 +74,50 @@ class Postgres:
                 self.connection.close()
             self.connection = None
             return None
+
+
+class Mysql:
+    name = "mysql"
+    prefix = "once_"
+
+    def __init__(self, run):
+        self.server = servers.MariaDB(run.world).init().start().furnish()
+        self.direct = self.server.url()
+        self.port = self.server.port
+        self.connection = None
+        init(run, self.direct)
+        self.server.sql(named(TABLES.replace("key TEXT", "key VARCHAR(64)"))
+                        % "BIGINT AUTO_INCREMENT PRIMARY KEY", "once")
+
+    def url(self, port):
+        return self.direct.replace(":%d/" % self.port, ":%d/" % port)
+
+    def rows(self, text):
+        """What a statement answers; None: it is away."""
+        import pymysql  # pylint: disable=import-outside-toplevel
+        try:
+            if self.connection is None:
+                self.connection = pymysql.connect(
+                    unix_socket=str(self.server.socket), user="root",
+                    database="once", autocommit=True)
+            with self.connection.cursor() as cursor:
+                cursor.execute(named(text))
+                names = [about[0] for about in cursor.description]
+                return [tuple(
+                    value.decode() if isinstance(value, bytes)
+                    and name != "body" else value
+                    for name, value in zip(names, row))
+                    for row in cursor.fetchall()]
+        except (pymysql.Error, OSError):
+            with contextlib.suppress(Exception):
+                self.connection.close()
+            self.connection = None
+            return None
+
+
+def named(text):
+    """`key` is a word of MySQL's language."""
+    return re.sub(r"\bkey\b", "`key`", text)
 
 
 class Sqlite:
@@ -481,5 +526,5 @@ class Http(Broker):
         pass
 
 
-DATABASES = {c.name: c for c in (Postgres, Sqlite)}
+DATABASES = {c.name: c for c in (Postgres, Mysql, Sqlite)}
 BROKERS = {c.name: c for c in (RabbitMQ, Nats, Redis, Http)}

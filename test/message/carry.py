@@ -5,7 +5,7 @@ servers.
 
     ONCE_CLI        the program      (build/once)
 
-A database is Lite or Pg; both emit in bulk, and say how many rows stand in which
+A database is Lite, Pg or Maria; all emit in bulk, and say how many rows stand in which
 phase. A target is Commands, Stream, Queue or Service; arrivals() is a list of (id,
 key, body) in the order in which they came.
 """
@@ -107,6 +107,39 @@ class Pg:
         self.apart("SELECT count(once.emit('%s', convert_to(b, 'UTF8'), "
                    "p_key => k, p_id => i)) FROM (VALUES %s) v(i, k, b)"
                    % (route, rows))
+
+
+class Maria:
+    def __init__(self, server, name):
+        self.server = server
+        self.name = name
+        self.url = server.url()[:-len("once")] + name
+        self.table = "once_outbox"
+        server.sql("CREATE DATABASE %s" % name)
+        once("--database", self.url, "messages", "init")
+
+    def sql(self, text):
+        text = re.sub(r"\bkey\b", "`key`", text)  # a word of its language
+        return [tuple(line.split("\t")) for line in
+                self.server.sql(text, self.name).splitlines()]
+
+    def emit(self, messages, route="r"):
+        def text(value):
+            return "NULL" if value is None else "'%s'" % value
+        calls = "".join("CALL once_emit('%s', %s, %s, %s, '', '', 0, 0);"
+                        % (route, text(marked(b)), text(k), text(i))
+                        for i, k, b in messages)
+        self.server.sql("START TRANSACTION; %s COMMIT" % calls, self.name)
+
+
+DATABASES = {"postgres": Pg, "mysql": Maria}
+
+
+def database(request, folder, kind, name):
+    """A new one: `kind` is sqlite, or that of a server."""
+    if kind == "sqlite":
+        return Lite(folder)
+    return DATABASES[kind](request.getfixturevalue(kind), name)
 
 
 def phases(db, route="r"):

@@ -42,3 +42,18 @@ def amqp_settings():
 def amqp(world, amqp_settings):
     return started(
         lambda: servers.RabbitMQ(world, **amqp_settings).start())
+
+
+@pytest.fixture(scope="module")
+def mysql(world):
+    return started(lambda: servers.MariaDB(world).init()).start().furnish()
+
+
+@pytest.fixture(scope="module")
+def mysql_slow():
+    """Flushes take three seconds where its file `slow_redo` is."""
+    with servers.World() as world:
+        started(lambda: servers.mysql_slow(world, False))
+        server = world.servers["mysql"]
+        server.slow = world.folder / "slow_redo"
+        yield server

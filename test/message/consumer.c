@@ -22,6 +22,10 @@
 #include <sys/signalfd.h>
 #include <unistd.h>
 
+#ifdef ONCE_WITH_MYSQL
+#include <mysql.h>
+#endif
+
 #include <once/relay.h>
 
 #include "messages/tables/outbox.h"
@@ -141,6 +145,10 @@ static int write_effect(const once_tx *tx, const once_message *m)
         PQclear(r);
         return good;
     }
+#ifdef ONCE_WITH_MYSQL
+    if (tx->mysql != NULL)
+        return mysql_query(tx->mysql, text) == 0;
+#endif
     return sqlite3_exec(tx->sqlite, text, NULL, NULL, NULL) == SQLITE_OK;
 }
 

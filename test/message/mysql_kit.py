@@ -10,10 +10,11 @@ import re
 
 import pymysql
 
-from carry import ROOT
+from carry import PATIENCE, ROOT
 
-MARKS = {"@keep@": "604800000", "@create@": "CREATE OR REPLACE",
-         "@wait@": "SET STATEMENT innodb_lock_wait_timeout = 2 FOR"}
+MARKS = {
+    "@keep@": "604800000", "@create@": "CREATE /*M! OR REPLACE */",
+    "@wait@": "/*M! SET STATEMENT innodb_lock_wait_timeout = 2 FOR */"}
 STRANGER = "app"  # an account that may EXECUTE, and nothing else
 
 
@@ -43,19 +44,22 @@ def statements(whole):
 
 
 def bodies(whole):
-    """{procedure: what stands between BEGIN and END, with both}."""
+    """{procedure: what stands between BEGIN and END, with both}, as MariaDB keeps
+    it: what it executes of a comment is no comment any more."""
+    whole = re.sub(r"/\*M!(.*?)\*/", r"\1", whole)
     return {re.search(r"PROCEDURE (\w+)", s)[1]: s[s.index("\nBEGIN") + 1:]
-            for s in statements(whole) if "PROCEDURE" in s}
+            for s in statements(whole) if s.startswith("CREATE  OR")}
 
 
 class My:
     """A database, and two accounts: that of the tests, which owns it, and one
     that may only call."""
 
-    def __init__(self, server, name):
+    def __init__(self, server, name, owner="once", password=""):
         self.server = server
         self.name = name
-        server.sql("CREATE DATABASE %s" % name)
+        self.owner = {"user": owner, "password": password}
+        server.sql("CREATE DATABASE IF NOT EXISTS %s" % name)
         server.sql("CREATE TABLE effect(no BIGINT AUTO_INCREMENT PRIMARY KEY, "
                    "body LONGBLOB) ENGINE = InnoDB", name)
         self.install()
@@ -65,14 +69,15 @@ class My:
                    % (STRANGER, name, STRANGER, name, STRANGER))
 
     def install(self):
-        with contextlib.closing(self.connect("once", autocommit=True)) as db:
+        with contextlib.closing(self.connect(autocommit=True, **self.owner)
+                                ) as db:
             for statement in statements(text()):
                 db.cursor().execute(statement)
 
     def connect(self, user=STRANGER, **more):
         return pymysql.connect(
             host=self.server.address, port=self.server.port, user=user,
-            database=self.name, **more)
+            database=self.name, read_timeout=PATIENCE, **more)
 
     def open(self, level="", **more):
         session = Session(self.connect(**more))
@@ -80,14 +85,17 @@ class My:
             session.run("SET SESSION TRANSACTION ISOLATION LEVEL " + level)
         return session
 
+    def root(self, **more):
+        return Session(pymysql.connect(
+            unix_socket=str(self.server.socket), user="root",
+            database=self.name, **more))
+
     def sql(self, query):
         """What stands there, as root."""
-        with contextlib.closing(pymysql.connect(
-                unix_socket=str(self.server.socket), user="root",
-                database=self.name, autocommit=True)) as db:
-            cursor = db.cursor()
-            cursor.execute(query)
-            return cursor.fetchall()
+        with contextlib.closing(self.root(autocommit=True)) as session:
+            with session.db.cursor() as cursor:
+                cursor.execute(query)
+                return cursor.fetchall()
 
 
 class Session:

@@ -16,7 +16,8 @@ import time
 import pika
 import pytest
 
-from carry import PATIENCE, ROOT, Lite, Pg, Program, eventually, marked, once
+from carry import (PATIENCE, ROOT, Lite, Maria, Pg, Program, database,
+                   eventually, marked, once)
 
 import newstore
 import servers
@@ -114,7 +115,7 @@ class Cell:
         self.folder = folder
         self.db = db
         self.queue = queue
-        self.prefix = "once_" if isinstance(db, Lite) else "once."
+        self.prefix = "once." if isinstance(db, Pg) else "once_"
         self.db_url = db.url
         self.processes = []
         self.sql("CREATE TABLE effect(id text, attempt integer)")
@@ -168,11 +169,10 @@ def grant(cell):
                  "ALTER TABLE effect OWNER TO once")
 
 
-@pytest.fixture(params=["sqlite", "postgres"])
+@pytest.fixture(params=["sqlite", "postgres", "mysql"])
 def cell(request, tmp_path):
     number = next(_numbers)
-    db = (Lite(tmp_path) if request.param == "sqlite" else
-          Pg(request.getfixturevalue("postgres"), "c%d" % number))
+    db = database(request, tmp_path, request.param, "c%d" % number)
     made = Cell(tmp_path, db, Stream(request.getfixturevalue("redis"),
                                      "q%d" % number))
     grant(made)
@@ -182,11 +182,11 @@ def cell(request, tmp_path):
             process.kill()
 
 
-@pytest.fixture
-def pg_cell(request, tmp_path):
+@pytest.fixture(params=["postgres", "mysql"])
+def server_cell(request, tmp_path):
     number = next(_numbers)
-    made = Cell(tmp_path, Pg(request.getfixturevalue("postgres"),
-                             "c%d" % number),
+    made = Cell(tmp_path, database(request, tmp_path, request.param,
+                                   "c%d" % number),
                 Stream(request.getfixturevalue("redis"), "q%d" % number))
     grant(made)
     yield made
@@ -313,8 +313,8 @@ def test_order_by_key_with_rabbitmq(mq_cell):
     order_is_kept(mq_cell)
 
 
-def test_order_by_key_with_redis(pg_cell):
-    order_is_kept(pg_cell)
+def test_order_by_key_with_redis(server_cell):
+    order_is_kept(server_cell)
 
 
 POINTS = ["begin-before", "begin-after", "claim-before", "claim-after",
@@ -354,24 +354,25 @@ def test_a_handler_that_kills_its_process_harms_nobody_else(cell):
 # ---- Servers that die, or keep an answer -------------------------------------------
 
 
-def test_the_database_restarts(pg_cell, postgres):
-    pg_cell.queue.publish(with_copies(300, random.Random(4), "slow"))
-    process = pg_cell.consumer("workers=2")
+def test_the_database_restarts(server_cell):
+    server = server_cell.db.server
+    server_cell.queue.publish(with_copies(300, random.Random(4), "slow"))
+    process = server_cell.consumer("workers=2")
     for how in ("kill", "restart", "quit"):
-        eventually(lambda n=len(pg_cell.effects()):
-                   len(pg_cell.effects()) > n + 10, "it goes on", PATIENCE)
-        getattr(postgres, how)()
+        eventually(lambda n=len(server_cell.effects()):
+                   len(server_cell.effects()) > n + 10, "it goes on", PATIENCE)
+        getattr(server, how)()
         time.sleep(1.5)
-        if not postgres.running():
-            postgres.start()
-    eventually(lambda: len(pg_cell.effects()) >= 300
-               and pg_cell.queue.left() == 0 and not pg_cell.parked(WAITING),
+        if not server.running():
+            server.start()
+    eventually(lambda: len(server_cell.effects()) >= 300
+               and server_cell.queue.left() == 0 and not server_cell.parked(WAITING),
                "all are done", PATIENCE)
     assert process.stop() == 0, process.log()
     log = process.log()
     assert "the database:" in log and log.count("the database:") < 12
     assert "the database answers again" in log
-    pg_cell.exactly(names(300))
+    server_cell.exactly(names(300))
 
 
 def test_all_is_given_back_while_the_database_is_away(mq_cell, postgres):
@@ -424,29 +425,30 @@ def test_the_broker_restarts(cell, world):
     server.stop()
 
 
-def test_the_answer_to_commit_is_swallowed(pg_cell, postgres):
+def test_the_answer_to_commit_is_swallowed(server_cell):
     """COMMIT is done, and nobody says so: the row is asked."""
-    proxy = servers.Proxy(postgres.port)
-    pg_cell.db_url = pg_cell.db.url.replace(":%d/" % postgres.port,
+    server = server_cell.db.server
+    proxy = servers.Proxy(server.port)
+    server_cell.db_url = server_cell.db.url.replace(":%d/" % server.port,
                                             ":%d/" % proxy.port)
-    assert pg_cell.db_url != pg_cell.db.url
-    pg_cell.sql("CREATE TABLE swallow(n integer)")
-    pg_cell.queue.publish([("m%d" % i, "slow") for i in range(120)])
-    process = pg_cell.consumer()
+    assert server_cell.db_url != server_cell.db.url
+    server_cell.sql("CREATE TABLE swallow(n integer)")
+    server_cell.queue.publish([("m%d" % i, "slow") for i in range(120)])
+    process = server_cell.consumer()
     draw = random.Random(6)
     for _ in range(6):
-        eventually(lambda n=len(pg_cell.effects()):
-                   len(pg_cell.effects()) > n + 3, "it goes on", PATIENCE)
+        eventually(lambda n=len(server_cell.effects()):
+                   len(server_cell.effects()) > n + 3, "it goes on", PATIENCE)
         # What the server says from now on is lost, and then the connection.
         proxy.do("open down swallow 0")
         time.sleep(draw.uniform(0.05, 0.3))
         proxy.do("drop rst")
         proxy.do("clear")
-    eventually(lambda: len(pg_cell.effects()) >= 120
-               and pg_cell.queue.left() == 0 and not pg_cell.parked(WAITING),
+    eventually(lambda: len(server_cell.effects()) >= 120
+               and server_cell.queue.left() == 0 and not server_cell.parked(WAITING),
                "all are done", PATIENCE)
     assert process.stop() == 0, process.log()
-    pg_cell.exactly(names(120))
+    server_cell.exactly(names(120))
     proxy.close()
 
 
@@ -557,37 +559,57 @@ exit 0
 """)
 
 
-def test_a_command_claims_inside_its_own_transaction(pg_cell):
-    pg_cell.queue.publish([
+IN_MYSQL = INSIDE[:INSIDE.index("psql")] + """%(client)s >/dev/null <<END || exit 1
+START TRANSACTION;
+CALL once_inbox_claim('billing', '$ONCE_ID', NULL, $attempt);
+INSERT INTO effect SELECT '$ONCE_ID', $ONCE_ATTEMPT FROM once_inbox
+    WHERE consumer = 'billing' AND id = '$ONCE_ID' AND token = @once_claimed;
+SELECT IF(ROW_COUNT() = 1, 1, (SELECT 1 UNION SELECT 2));
+COMMIT;
+END
+exit 0
+"""
+
+
+def inside_script(cell):
+    if isinstance(cell.db, Pg):
+        return make_script(cell, INSIDE, dsn=cell.db.url)
+    return make_script(cell, IN_MYSQL, client=" ".join(
+        ["mariadb", "--no-defaults", "-u", "root", "-S",
+         str(cell.db.server.socket), cell.db.name]))
+
+
+def test_a_command_claims_inside_its_own_transaction(server_cell):
+    server_cell.queue.publish([
         ("a", "ok"), ("a", "ok"), ("b", "fail-once"), ("c", "lies"),
         ("d", "dead"), ("e", "kill"), ("f", "forgets, and fail-once")])
-    script = make_script(pg_cell, INSIDE, dsn=pg_cell.db.url)
-    process = pg_cell.cli("--effect", "inside", "--attempts", 2, *TIMES,
+    script = inside_script(server_cell)
+    process = server_cell.cli("--effect", "inside", "--attempts", 2, *TIMES,
                           command=[script])
     assert process.wait() == 1, process.log()
-    assert pg_cell.effects() == ["a", "b", "f"]
-    assert pg_cell.parked(DEAD) == ["c", "d", "e"]
-    assert pg_cell.parked(WAITING) == []
+    assert server_cell.effects() == ["a", "b", "f"]
+    assert server_cell.parked(DEAD) == ["c", "d", "e"]
+    assert server_cell.parked(WAITING) == []
 
 
-def test_a_parked_message_needs_its_attempt_to_be_claimed(pg_cell):
+def test_a_parked_message_needs_its_attempt_to_be_claimed(server_cell):
     """Without it the claim answers `done`, and the command has no effect."""
-    script = make_script(pg_cell, INSIDE, dsn=pg_cell.db.url)
-    pg_cell.queue.publish([("a", "fail-once")])
-    process = pg_cell.cli("--effect", "inside", "--attempts", 2, *TIMES,
-                          command=[script.replace("take", "take")])
+    script = inside_script(server_cell)
+    server_cell.queue.publish([("a", "fail-once")])
+    process = server_cell.cli("--effect", "inside", "--attempts", 2, *TIMES,
+                          command=[script])
     assert process.wait() == 0, process.log()
-    assert pg_cell.effects() == ["a"]
-    (pg_cell.folder / "take").write_text(
-        (pg_cell.folder / "take").read_text().replace(
+    assert server_cell.effects() == ["a"]
+    (server_cell.folder / "take").write_text(
+        (server_cell.folder / "take").read_text().replace(
             "attempt=$ONCE_ATTEMPT", "attempt=0"))
-    (pg_cell.folder / "fail").unlink()
-    pg_cell.queue.publish([("b", "fail-once")])
-    process = pg_cell.cli("--effect", "inside", "--attempts", 2, *TIMES,
+    (server_cell.folder / "fail").unlink()
+    server_cell.queue.publish([("b", "fail-once")])
+    process = server_cell.cli("--effect", "inside", "--attempts", 2, *TIMES,
                           command=[script])
     assert process.wait() == 1, process.log()
-    assert pg_cell.effects() == ["a"]
-    assert pg_cell.parked(DEAD) == ["b"]
+    assert server_cell.effects() == ["a"]
+    assert server_cell.parked(DEAD) == ["b"]
 
 
 # ---- A statement -----------------------------------------------------------------------
@@ -601,6 +623,10 @@ def test_a_statement_is_executed_with_the_claim(cell):
         cell.sql("CREATE UNIQUE INDEX ON effect(attempt)")
         sql = ("INSERT INTO effect SELECT $1, %s::int "
                "WHERE $3 IS NULL OR $3 = 'k'" % NUMBER)
+    elif isinstance(cell.db, Maria):
+        cell.sql("CREATE UNIQUE INDEX u ON effect(attempt)")
+        sql = ("INSERT INTO effect SELECT $1, SUBSTRING_INDEX($2, ' ', 1) + 0 "
+               "FROM DUAL WHERE $3 IS NULL OR $3 = 'k'; SELECT '$4\\'', $4")
     else:
         cell.sql("CREATE UNIQUE INDEX u ON effect(attempt)")
         sql = "INSERT INTO effect VALUES(?1, CAST(?2 AS text)+0); SELECT ?3"
@@ -612,17 +638,19 @@ def test_a_statement_is_executed_with_the_claim(cell):
     assert cell.parked(DEAD) == ["c"]
     assert "the statement has failed" in process.log()
     assert cell.queue.left() == 0
+    why = {Pg: "SQLSTATE 23505, constraint effect_attempt_idx",
+           Maria: "error 1062"}.get(type(cell.db), "constraint failed")
     assert cell.sql("SELECT error FROM @parked") == [
-        ("the handler has failed: SQLSTATE 23505, constraint effect_attempt_idx",)
-        if isinstance(cell.db, Pg) else
-        ("the handler has failed: constraint failed",)]
+        ("the handler has failed: " + why,)]
 
 
 def test_parameters_of_a_statement_go_by_their_numbers(cell):
-    body = NUMBER if isinstance(cell.db, Pg) else "$2"
+    body = {Pg: "CAST(%s AS integer)" % NUMBER,
+            Maria: "SUBSTRING_INDEX($2, ' ', 1)"}.get(
+                type(cell.db), "CAST(CAST($2 AS text) AS integer)")
     cell.queue.publish([("a", "7")])
-    process = cell.cli("--sql", "INSERT INTO effect(attempt, id) VALUES(CAST("
-                       "CAST(%s AS text) AS integer), $1)" % body, *TIMES)
+    process = cell.cli("--sql", "INSERT INTO effect(attempt, id) "
+                       "VALUES(%s, $1)" % body, *TIMES)
     assert process.wait() == 0, process.log()
     assert cell.sql("SELECT id, attempt FROM effect") == [("a", "7")]
 
@@ -703,6 +731,6 @@ def test_urls_with_passwords_stand_in_files(cell):
     Stream.publish(cell.queue, [("a", "1")])
     process = cell.cli("--idle", "2s", "--sql",
                        "INSERT INTO effect VALUES(%s, 1)"
-                       % ("$1" if isinstance(cell.db, Pg) else "?1"))
+                       % ("?1" if isinstance(cell.db, Lite) else "$1"))
     assert process.wait() == 0, process.log()
     assert cell.effects() == ["a"]

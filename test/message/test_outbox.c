@@ -659,8 +659,7 @@ static void first_arrivals_of_a_key_are_in_order(void)
     pid_t pids[WRITERS + CLAIMERS];
     int i, status;
 
-    sql(&d, NULL,
-        "CREATE TABLE @sent(%s)",
+    sql(&d, NULL, "CREATE TABLE @sent(%s)",
         as(&d, "n bigserial,k text,seq bigint",
            "n INTEGER PRIMARY KEY AUTOINCREMENT,k,seq",
            "n BIGINT PRIMARY KEY AUTO_INCREMENT,k TEXT,seq BIGINT"));
@@ -868,7 +867,8 @@ static void a_relay_that_sleeps_is_woken(void)
     T_EQ(once__outbox_wait(&d.tx, "r", -1, 20, NULL), ONCE_OK); /* by itself */
     assert(pipe(pipes) == 0);
     assert(write(pipes[1], "x", 1) == 1);
-    T_EQ(once__outbox_wait(&d.tx, "r", pipes[0], 10 * FOR_EVER_MS, NULL), ONCE_OK);
+    T_EQ(once__outbox_wait(&d.tx, "r", pipes[0], 10 * FOR_EVER_MS, NULL),
+         ONCE_OK);
     (void)close(pipes[0]);
     (void)close(pipes[1]);
     begin(&d);
@@ -1976,9 +1976,9 @@ static void a_connection_that_will_not_do_is_refused(void)
     T_EQ(once__outbox_settle(&d.tx, &s, 1, NULL), ONCE_ETX);
     T_EQ(once__parked_take(&d.tx, "c", 1, 0, &k, NULL), ONCE_ETX);
     roll_back(&d);
-    sql(&d, NULL,
-        "%s", as(&d, "SET synchronous_commit=off", "PRAGMA synchronous=1",
-                 "SET sql_log_bin=0"));
+    sql(&d, NULL, "%s",
+        as(&d, "SET synchronous_commit=off", "PRAGMA synchronous=1",
+           "SET sql_log_bin=0"));
     T_EQ(once__outbox_claim(&d.tx, &any, &l, NULL), ONCE_EOPEN);
     T_EQ(once__outbox_settle(&d.tx, &s, 1, NULL), ONCE_EOPEN);
     T_EQ(once__parked_take(&d.tx, "c", 1, 0, &k, NULL), ONCE_EOPEN);

@@ -17,12 +17,13 @@ import psycopg2
 import pytest
 
 from carry import (DEAD, INDETERMINATE, ONCE, PATIENCE, READY, Commands, Lite,
-                   Pg, Queue, Relay, Service, Stream, column, eventually, firsts,
-                   messages, once, phases)
+                   Pg, Queue, Relay, Service, Stream, column, database, eventually,
+                   firsts, messages, once, phases)
 
 
-BROKERS = ["sqlite-redis", "postgres-redis", "postgres-amqp"]
-CELLS = ["sqlite-exec", "postgres-exec", "sqlite-http"] + BROKERS
+BROKERS = ["sqlite-redis", "postgres-redis", "postgres-amqp", "mysql-redis"]
+EXECS = ["sqlite-exec", "postgres-exec", "mysql-exec"]
+CELLS = EXECS + ["sqlite-http"] + BROKERS
 BUILD = pathlib.Path(ONCE).parent
 SHORT = ["--timeout", "1s"]  # what a lease of three seconds allows
 _numbers = itertools.count(1)
@@ -57,8 +58,7 @@ class Cell:
 def make_cell(request, tmp_path, kind):
     db, target = kind.split("-")
     number = next(_numbers)
-    db = (Lite(tmp_path) if db == "sqlite" else
-          Pg(request.getfixturevalue("postgres"), "t%d" % number))
+    db = database(request, tmp_path, db, "t%d" % number)
     if target == "exec":
         target = Commands(tmp_path)
     elif target == "http":
@@ -87,7 +87,7 @@ def cell(request, tmp_path):
         yield c
 
 
-@pytest.fixture(params=["sqlite-exec", "postgres-exec"])
+@pytest.fixture(params=EXECS)
 def exec_cell(request, tmp_path):
     with living(make_cell(request, tmp_path, request.param)) as c:
         yield c
@@ -539,7 +539,7 @@ def test_metrics_name_any_route(lite_exec):
     assert not os.path.exists(str(relay.metrics_path) + ".new")
 
 
-BOTH = pytest.mark.parametrize("kind", ["sqlite-exec", "postgres-exec"])
+BOTH = pytest.mark.parametrize("kind", EXECS)
 
 
 @BOTH
@@ -703,7 +703,7 @@ def test_the_unit_is_understood_by_systemd(tmp_path):
 # ---- once messages emit -----------------------------------------------------------
 
 
-@pytest.fixture(params=["sqlite", "postgres"])
+@pytest.fixture(params=["sqlite", "postgres", "mysql"])
 def db(request, tmp_path):
     return make_cell(request, tmp_path, request.param + "-exec").db
 

@@ -21,7 +21,7 @@ import time
 
 import pytest
 
-from carry import ONCE, PATIENCE, Lite, Pg, Relay, eventually, once
+from carry import ONCE, PATIENCE, Lite, Relay, database, eventually, once
 
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
@@ -185,12 +185,11 @@ def guard(stack, folder, bank):
     return "http://127.0.0.1:%d" % site.port
 
 
-@pytest.fixture(params=["sqlite", "postgres", "postgres-gateway"])
+@pytest.fixture(params=["sqlite", "postgres", "mysql", "postgres-gateway"])
 def transfers(request, tmp_path, postgres):
     name = "s" + re.sub(r"\W", "_", request.param)
     with contextlib.ExitStack() as stack:
-        db = (Lite(tmp_path) if request.param == "sqlite"
-              else Pg(postgres, name))
+        db = database(request, tmp_path, request.param.split("-")[0], name)
         banks = {side: Bank(postgres, "%s_%s" % (name, side))
                  for side in SIDES.values()}
         ways = {side: "http://127.0.0.1:%d" % banks[at].port
@@ -198,7 +197,8 @@ def transfers(request, tmp_path, postgres):
         if request.param.endswith("gateway"):
             ways = {side: guard(stack, tmp_path, banks[at])
                     for side, at in SIDES.items()}
-        found = Transfers(tmp_path, postgres, db, banks, ways)
+        server = db.server if request.param == "mysql" else postgres
+        found = Transfers(tmp_path, server, db, banks, ways)
         stack.callback(found.close)
         yield found
 

@@ -18,8 +18,8 @@
 static const char help[] =
     "usage: once messages emit --route ROUTE [OPTION ...] <BODY\n"
     "\n"
-    "Writes one message to the outbox of a program's database, postgres://... or\n"
-    "sqlite:FILE, in a transaction of its own, and prints its id. `once messages\n"
+    "Writes one message to the outbox of a program's database, postgres://...,\n"
+    "mysql://... or sqlite:FILE, in a transaction of its own, and prints its id. `once messages\n"
     "relay` carries it on (docs/relay.md).\n"
     "\n"
     "  --database URL  of the program; or ONCE_DATABASE\n"

@@ -45,8 +45,8 @@ static int connect_(struct once__base *b, once_error *err)
 
     if (once__steady_ms() < o->link.next_ms)
         once__sleep_ms(o->link.next_ms - once__steady_ms());
-    rc = once__pg_connect(&o->link, 1, once__steady_ms() + ONCE__BASE_CONNECT_MS,
-                          err);
+    rc = once__pg_connect(&o->link, 1,
+                          once__steady_ms() + ONCE__BASE_CONNECT_MS, err);
     if (rc != ONCE_OK)
         return rc;
     once__base_keep_socket(b, PQsocket(o->link.conn));
@@ -57,8 +57,7 @@ static int connect_(struct once__base *b, once_error *err)
 /* Under another level a first delivery would run, and no parked message. */
 static int check(struct once__base *b, once_error *err)
 {
-    PGresult *r =
-        PQexec(b->tx.postgres, "SHOW default_transaction_isolation");
+    PGresult *r = PQexec(b->tx.postgres, "SHOW default_transaction_isolation");
     int rc = ONCE_OK;
 
     if (PQresultStatus(r) != PGRES_TUPLES_OK)

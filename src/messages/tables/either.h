@@ -45,9 +45,8 @@ struct once__either {
 void once__either(struct once__either *q, const once_tx *tx, const char *where,
                   const char *postgres, const char *sqlite, once_error *err);
 /* The text for this connection, if it is not PostgreSQL's. */
-static inline const char *once__either_lite(const once_tx *tx,
-                                            const char *sqlite,
-                                            const char *mysql)
+static inline const char *
+once__either_lite(const once_tx *tx, const char *sqlite, const char *mysql)
 {
     return tx->mysql != NULL ? mysql : sqlite;
 }

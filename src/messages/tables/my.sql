@@ -37,9 +37,10 @@
 -- these have a number: 1644, for 55P03 1205, for 40001 1213. The server's own 1213
 -- and 1020 mean the same as 40001. After any error: ROLLBACK.
 --
--- MySQL knows no CREATE OR REPLACE PROCEDURE, and no setting for one statement: so
--- there are marks for both, @create@ and @wait@. The bodies have no comments, since
--- the command line client would leave them out, and `check` compares bodies.
+-- MySQL knows no CREATE OR REPLACE PROCEDURE, and no setting for one statement. So
+-- there are marks for both, @create@ and @wait@, and what only MySQL executes. The
+-- bodies have no comments, since the command line client would leave them out, and
+-- `check` compares bodies.
 
 -- A procedure keeps the sql_mode and the character set of its creation.
 SET @once_mode = @@SESSION.sql_mode,
@@ -195,6 +196,8 @@ DELIMITER //
 
 -- Raises 22023 unless `p_value` is 1 to 255 characters of visible ASCII. Every
 -- byte is a character of latin1, so the conversion cannot fail.
+/*!80000 DROP PROCEDURE IF EXISTS once_check_1 */
+//
 @create@ PROCEDURE once_check_1(p_field VARCHAR(16), p_value LONGBLOB)
 SQL SECURITY DEFINER COMMENT 'once 2'
 BEGIN
@@ -212,6 +215,8 @@ END
 //
 
 -- Raises 22023 unless a message may have this content.
+/*!80000 DROP PROCEDURE IF EXISTS once_content_1 */
+//
 @create@ PROCEDURE once_content_1(p_type LONGBLOB, p_headers LONGBLOB,
     p_body LONGBLOB)
 SQL SECURITY DEFINER COMMENT 'once 2'
@@ -234,8 +239,8 @@ BEGIN
     END IF;
     IF v_headers IS NULL OR (v_headers <> ''
         AND (RIGHT(v_headers, 1) <> '\n' OR v_headers REGEXP '\r'
-            OR v_headers REGEXP CONCAT('(\\A|\\n)(?!\\z)',
-                '(?![!#$%&''*+.^_`|~0-9A-Za-z-]{1,255}:[ ])'))) THEN
+            OR CONCAT('\n', LEFT(v_headers, LENGTH(v_headers) - 1)) REGEXP
+                '[\n](?![!#$%&''*+.^_`|~0-9A-Za-z-]{1,255}:[ ])')) THEN
         SIGNAL SQLSTATE '22023' SET MESSAGE_TEXT =
             'headers: they are not lines of the form "Name: value", or larger than 65535 bytes';
     END IF;
@@ -245,6 +250,8 @@ END
 -- Raises ON017 unless a transaction is open: a savepoint is kept only in one. And
 -- ON001 where a crash would take back what was committed. A binlog that is not
 -- synced does that too: recovery rolls back what it lacks.
+/*!80000 DROP PROCEDURE IF EXISTS once_open_1 */
+//
 @create@ PROCEDURE once_open_1()
 SQL SECURITY DEFINER COMMENT 'once 2'
 BEGIN
@@ -274,6 +281,8 @@ END
 //
 
 -- What was read is perhaps not durable yet. This writes, so COMMIT waits for it.
+/*!80000 DROP PROCEDURE IF EXISTS once_touch_1 */
+//
 @create@ PROCEDURE once_touch_1()
 SQL SECURITY DEFINER COMMENT 'once 2'
 BEGIN
@@ -288,6 +297,8 @@ END
 
 -- The time in an id that is a UUID of version 7, in ms since 1970; 0 for any
 -- other id.
+/*!80000 DROP PROCEDURE IF EXISTS once_id_ms_1 */
+//
 @create@ PROCEDURE once_id_ms_1(p_id VARBINARY(255), OUT p_ms BIGINT)
 SQL SECURITY DEFINER COMMENT 'once 2'
 BEGIN
@@ -303,25 +314,32 @@ END
 
 -- 1 if an id's own time is before what is remembered; an id without a time never
 -- is. It is asked behind the INSERT: a plain SELECT before it would fix what a
--- REPEATABLE READ transaction sees, and then the INSERT might wait.
+-- REPEATABLE READ transaction sees, and then the INSERT might wait. A SELECT within
+-- a SET would lock the row up to COMMIT, and a purge would wait.
+/*!80000 DROP PROCEDURE IF EXISTS once_old_1 */
+//
 @create@ PROCEDURE once_old_1(p_ms BIGINT, OUT p_old TINYINT)
 SQL SECURITY DEFINER COMMENT 'once 2'
 BEGIN
     DECLARE v_now BIGINT DEFAULT
         TIMESTAMPDIFF(MICROSECOND, '1970-01-01', UTC_TIMESTAMP(3)) DIV 1000;
+    DECLARE v_old TINYINT;
     SET p_old = 0;
     IF p_ms > 0 THEN
-        SET p_old = (SELECT p_ms < GREATEST(v_now - keep_ms, floor_ms)
-            FROM once_message_meta);
-    END IF;
-    IF p_old IS NULL THEN
-        SIGNAL SQLSTATE 'ON003' SET MESSAGE_TEXT =
-            'once_message_meta lacks its row: run once messages init';
+        SELECT p_ms < GREATEST(v_now - keep_ms, floor_ms) INTO v_old
+            FROM once_message_meta;
+        IF v_old IS NULL THEN
+            SIGNAL SQLSTATE 'ON003' SET MESSAGE_TEXT =
+                'once_message_meta lacks its row: run once messages init';
+        END IF;
+        SET p_old = v_old;
     END IF;
 END
 //
 
 -- Takes a parked message out with its claim; keep_ms counts from the effect.
+/*!80000 DROP PROCEDURE IF EXISTS once_unpark_1 */
+//
 @create@ PROCEDURE once_unpark_1(p_consumer VARBINARY(255),
     p_id VARBINARY(255), p_attempt BIGINT, p_token VARBINARY(16),
     OUT p_taken TINYINT)
@@ -343,6 +361,8 @@ END
 
 -- The INSERT decides: `p_there` is 1 if the row was there before. A row of an id
 -- that is old goes again.
+/*!80000 DROP PROCEDURE IF EXISTS once_file_1 */
+//
 @create@ PROCEDURE once_file_1(p_consumer VARBINARY(255), p_id VARBINARY(255),
     p_fingerprint VARBINARY(32), p_kind TINYINT, p_token VARBINARY(16),
     OUT p_there TINYINT, OUT p_old TINYINT)
@@ -370,6 +390,8 @@ END
 //
 
 -- done or mismatch: what the row that was there means.
+/*!80000 DROP PROCEDURE IF EXISTS once_explain_1 */
+//
 @create@ PROCEDURE once_explain_1(p_consumer VARBINARY(255),
     p_id VARBINARY(255), p_fingerprint VARBINARY(32),
     OUT p_answer VARCHAR(16) CHARACTER SET ascii)
@@ -395,6 +417,8 @@ END
 -- Claims (consumer, id), whose limits the caller has checked. p_kind: 0 for a
 -- call, 1 for a message. The savepoint shows later that this transaction has not
 -- ended; there is no other way to see that.
+/*!80000 DROP PROCEDURE IF EXISTS once_claim_1 */
+//
 @create@ PROCEDURE once_claim_1(p_consumer VARBINARY(255), p_id VARBINARY(255),
     p_fingerprint LONGBLOB, p_attempt BIGINT, p_kind TINYINT,
     OUT p_answer VARCHAR(16) CHARACTER SET ascii, OUT p_token VARBINARY(16))
@@ -439,6 +463,8 @@ END
 --
 -- p_attempt: 0 for a message that arrived; for a parked message its count, and
 -- the parked row is taken out with the claim.
+/*!80000 DROP PROCEDURE IF EXISTS once_inbox_claim */
+//
 @create@ PROCEDURE once_inbox_claim(p_consumer LONGBLOB, p_id LONGBLOB,
     p_fingerprint LONGBLOB, p_attempt BIGINT)
 SQL SECURITY DEFINER COMMENT 'once 2'
@@ -457,6 +483,8 @@ END
 
 -- ON014 if this transaction has claimed (consumer, id). It has if the row has the
 -- token of this session's last claim, whose savepoint is still there.
+/*!80000 DROP PROCEDURE IF EXISTS once_apart_1 */
+//
 @create@ PROCEDURE once_apart_1(p_consumer VARBINARY(255), p_id VARBINARY(255))
 SQL SECURITY DEFINER COMMENT 'once 2'
 BEGIN
@@ -480,6 +508,8 @@ END
 -- in a transaction of its own. p_state: 1 it will run again in p_wait_ms, 3 it is
 -- dead, 4 its outcome is not known. p_key only if the consumer keeps order.
 -- parked, or done: its effect is committed or it was parked before.
+/*!80000 DROP PROCEDURE IF EXISTS once_inbox_park */
+//
 @create@ PROCEDURE once_inbox_park(p_consumer LONGBLOB, p_id LONGBLOB,
     p_fingerprint LONGBLOB, p_state BIGINT, p_wait_ms BIGINT, p_key LONGBLOB,
     p_type LONGBLOB, p_headers LONGBLOB, p_body LONGBLOB, p_error LONGBLOB)
@@ -544,6 +574,8 @@ END
 --
 -- A call that was begun and committed without once_finish() may have had its
 -- effect, or not. It is an error (ON017) for each repeat: nothing runs twice.
+/*!80000 DROP PROCEDURE IF EXISTS once_begin */
+//
 @create@ PROCEDURE once_begin(p_consumer LONGBLOB, p_key LONGBLOB,
     p_fingerprint LONGBLOB)
 SQL SECURITY DEFINER COMMENT 'once 2'
@@ -571,6 +603,8 @@ END
 -- given. ok, or none: this transaction has no such call under way; then roll back,
 -- since the effect is unguarded. Savepoints that were set behind once_begin() and
 -- are still there are gone behind it.
+/*!80000 DROP PROCEDURE IF EXISTS once_finish */
+//
 @create@ PROCEDURE once_finish(p_consumer LONGBLOB, p_key LONGBLOB,
     p_token LONGBLOB, p_kind BIGINT, p_result LONGBLOB)
 SQL SECURITY DEFINER COMMENT 'once 2'
@@ -607,6 +641,8 @@ END
 //
 
 -- Raises ON010 unless (route, id) is kept with this body.
+/*!80000 DROP PROCEDURE IF EXISTS once_emitted_1 */
+//
 @create@ PROCEDURE once_emitted_1(p_route VARBINARY(255), p_id VARBINARY(255),
     p_fingerprint VARBINARY(32))
 SQL SECURITY DEFINER COMMENT 'once 2'
@@ -627,6 +663,8 @@ END
 //
 
 -- Writers of one key wait for each other up to COMMIT.
+/*!80000 DROP PROCEDURE IF EXISTS once_order_1 */
+//
 @create@ PROCEDURE once_order_1(p_route VARBINARY(255), p_key VARBINARY(255))
 SQL SECURITY DEFINER COMMENT 'once 2'
 BEGIN
@@ -643,6 +681,8 @@ END
 -- Writes a message to the outbox in the caller's transaction. The id, drawn if
 -- none is given; NULL: this id was emitted before with the same body. p_due_ms:
 -- not before. p_keep: the row and its answer stay when it is done.
+/*!80000 DROP PROCEDURE IF EXISTS once_emit */
+//
 @create@ PROCEDURE once_emit(p_route LONGBLOB, p_body LONGBLOB, p_key LONGBLOB,
     p_id LONGBLOB, p_type LONGBLOB, p_headers LONGBLOB, p_due_ms BIGINT,
     p_keep TINYINT)
@@ -700,6 +740,8 @@ END
 //
 
 -- Writes a branch that has no row. `p_there`: it had one.
+/*!80000 DROP PROCEDURE IF EXISTS once_branch_1 */
+//
 @create@ PROCEDURE once_branch_1(p_gid VARBINARY(255), p_branch VARBINARY(255),
     p_phase TINYINT, p_ms BIGINT, OUT p_there TINYINT)
 SQL SECURITY DEFINER COMMENT 'once 2'
@@ -713,6 +755,8 @@ END
 //
 
 -- Confirms or cancels a branch that was tried, and is neither yet.
+/*!80000 DROP PROCEDURE IF EXISTS once_move_1 */
+//
 @create@ PROCEDURE once_move_1(p_gid VARBINARY(255), p_branch VARBINARY(255),
     p_phase TINYINT, OUT p_moved TINYINT)
 SQL SECURITY DEFINER COMMENT 'once 2'
@@ -725,6 +769,8 @@ END
 //
 
 -- What a branch that was not written means for this op.
+/*!80000 DROP PROCEDURE IF EXISTS once_stands_1 */
+//
 @create@ PROCEDURE once_stands_1(p_gid VARBINARY(255), p_branch VARBINARY(255),
     p_op VARCHAR(8) CHARACTER SET ascii,
     OUT p_answer VARCHAR(16) CHARACTER SET ascii)
@@ -758,6 +804,8 @@ END
 --              have been purged
 --    early     Confirm before Try: ask again later
 --    conflict  Confirm after Cancel, or Cancel after Confirm
+/*!80000 DROP PROCEDURE IF EXISTS once_barrier_enter */
+//
 @create@ PROCEDURE once_barrier_enter(p_gid LONGBLOB, p_branch LONGBLOB,
     p_op LONGBLOB)
 SQL SECURITY DEFINER COMMENT 'once 2'

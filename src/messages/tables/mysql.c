@@ -42,9 +42,9 @@ static int claim(const once_tx *tx, const struct once__claim *c,
 
 static int park(const once_tx *tx, const struct once__park *p, once_error *err)
 {
-    struct once__mysql q = once__mysql(
-        tx, "inbox_park",
-        "CALL once_inbox_park(?1,?2,?3,?4,?5,?6,?7,?8,?9,?10)");
+    struct once__mysql q =
+        once__mysql(tx, "inbox_park",
+                    "CALL once_inbox_park(?1,?2,?3,?4,?5,?6,?7,?8,?9,?10)");
 
     once__mysql_with(&q, ONCE__TEXT(p->claim.consumer), ONCE__TEXT(p->claim.id),
                      ONCE__SUM(p->claim.fingerprint), ONCE__NUMBER(p->state),
@@ -59,8 +59,8 @@ static int park(const once_tx *tx, const struct once__park *p, once_error *err)
 static int emit(const once_tx *tx, const once_message *m, char id[ONCE_ID_SIZE],
                 once_error *err)
 {
-    struct once__mysql q = once__mysql(
-        tx, "emit", "CALL once_emit(?1,?2,?3,?4,?5,?6,?7,?8)");
+    struct once__mysql q =
+        once__mysql(tx, "emit", "CALL once_emit(?1,?2,?3,?4,?5,?6,?7,?8)");
     const char *drawn = NULL;
     int rc = ONCE_OK, before = 0;
 
@@ -187,16 +187,16 @@ static int version_of(const once_tx *tx, const char *where, int64_t *version,
     *version = 0;
     if (rc != ONCE_OK || tables == 0)
         return rc;
-    return once__mysql_number(tx, where,
-                              "SELECT version FROM once_message_meta", version,
-                              err);
+    return once__mysql_number(
+        tx, where, "SELECT version FROM once_message_meta", version, err);
 }
 
 static int check_server(const once_tx *tx, once_error *err)
 {
     int64_t writable = 0;
-    int rc = once__mysql_number(tx, "check", "SELECT CAST(@@read_only AS CHAR) IN ('0','OFF')",
-                                &writable, err);
+    int rc = once__mysql_number(
+        tx, "check", "SELECT CAST(@@read_only AS CHAR) IN ('0','OFF')",
+        &writable, err);
 
     if (rc == ONCE_OK && !writable)
         return once__fail(err, ONCE_EOPEN,
@@ -243,6 +243,14 @@ static int init(const once_tx *tx, uint64_t keep_ms, once_error *err)
     return rc;
 }
 
-const struct once__backend once__message_mysql = {
-    open_, once__mysql_idle, init,  check, once__mysql_purge, claim, park,
-    emit,  enter,            begin, finish};
+const struct once__backend once__message_mysql = {open_,
+                                                  once__mysql_idle,
+                                                  init,
+                                                  check,
+                                                  once__mysql_purge,
+                                                  claim,
+                                                  park,
+                                                  emit,
+                                                  enter,
+                                                  begin,
+                                                  finish};

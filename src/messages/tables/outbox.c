@@ -261,9 +261,8 @@ int once__outbox_stats(const once_tx *tx, int done,
 static const char here_lite[] =
     "INSERT INTO main.once_relay_route VALUES(?1,?2) ON CONFLICT(route)"
     " DO UPDATE SET seen_ms=?2 WHERE abs(?2-seen_ms)>5000";
-static const char here_my[] =
-    "INSERT INTO once_relay_route VALUES(?1,?2)"
-    " ON DUPLICATE KEY UPDATE seen_ms=?2";
+static const char here_my[] = "INSERT INTO once_relay_route VALUES(?1,?2)"
+                              " ON DUPLICATE KEY UPDATE seen_ms=?2";
 
 int once__outbox_here(const once_tx *tx, const char *route, once_error *err)
 {
@@ -525,12 +524,12 @@ int once__parked_stats(const once_tx *tx, struct once__parked_count **out,
     *n = 0;
     if (rc != ONCE_OK)
         return rc;
-    once__either(&q, tx, "parked_stats",
-                 "SELECT consumer,waiting,dead,indeterminate,oldest_ms"
-                 " FROM @.parked_stats_1()",
-                 once__either_lite(tx, PARKED_STATS("max"),
-                                   PARKED_STATS("greatest")),
-                 err);
+    once__either(
+        &q, tx, "parked_stats",
+        "SELECT consumer,waiting,dead,indeterminate,oldest_ms"
+        " FROM @.parked_stats_1()",
+        once__either_lite(tx, PARKED_STATS("max"), PARKED_STATS("greatest")),
+        err);
     once__either_with(&q, ONCE__NOW);
     while (once__either_next(&q) &&
            (c = once__rows_add(&q, &rows, n, sizeof(*c))) != NULL) {

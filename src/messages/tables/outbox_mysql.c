@@ -37,7 +37,8 @@ enum {
 /* ---- Lists of rows ------------------------------------------------------ */
 
 /* `sql` with its values and, behind it, "seq IN (...)" for a part of the rows.
- * `*changed` counts up. */
+ * `*changed` counts up. Each such statement names the primary key: by its
+ * statistics the server may take an index on the phase, and read all rows of it. */
 static int change_part(const once_tx *tx, const char *where, const char *sql,
                        const struct once__value *values, int n_values,
                        const int64_t *seqs, size_t n, uint64_t *changed,
@@ -84,18 +85,18 @@ struct claim {
     int64_t now;
     int64_t *rows, *late; /* seqs: to be claimed, and out of their lease */
     size_t n, n_late;
-    size_t seen;  /* rows of the last look */
-    int64_t last; /* the seq up to which rows were looked at */
+    size_t seen;               /* rows of the last look */
+    int64_t last;              /* the seq up to which rows were looked at */
     struct once__my_text busy; /* keys that rows up to `last` wait for */
-    int changed;  /* while it was looked at: once more */
+    int changed;               /* while it was looked at: once more */
 };
 
 /* Others wait here. A route that has no row gets one that says of no relay. */
 static int take_turn(const once_tx *tx, const char *route, once_error *err)
 {
-    struct once__mysql q = once__mysql(
-        tx, "outbox_claim",
-        "SELECT 1 FROM once_relay_route WHERE route=?1 FOR UPDATE");
+    struct once__mysql q =
+        once__mysql(tx, "outbox_claim",
+                    "SELECT 1 FROM once_relay_route WHERE route=?1 FOR UPDATE");
     int found, rc;
 
     once__mysql_with(&q, ONCE__TEXT(route));
@@ -132,36 +133,43 @@ static int make_due(const once_tx *tx, struct claim *c, once_error *err)
     if (rc != ONCE_OK)
         return rc;
     return change(tx, "outbox_claim",
-                  "UPDATE once_outbox SET phase=0 WHERE phase=1",
+                  "UPDATE once_outbox FORCE INDEX (PRIMARY) SET phase=0"
+                  " WHERE phase=1",
                   ONCE__VALUES(ONCE__NUMBER(0)), c->rows, n, &changed, err);
 }
 
 /* w are the oldest rows behind ?6 whose key is none of those that others wait for
  * and has no earlier row that has stopped; of these a row waits that is leased, or
  * whose key has an earlier row that is. The last column is the key that others wait
- * for. */
+ * for. A sum, since MariaDB reads all of a partition for each row of a max. */
+#define STOPPED(phase)                                                         \
+    "EXISTS(SELECT 1 FROM once_outbox p FORCE INDEX (outbox_stop) WHERE"       \
+    " p.route=?2 AND p.key=o.key AND p.phase=" phase                           \
+    " AND p.seq<o.seq LIMIT 1)"
+
 static const char look_begin[] =
     "WITH w AS (SELECT seq,key,size," LEASED " AS leased,"
     "?5 AND lease_ms>0 AND NOT " LEASED " AS late"
     " FROM once_outbox o FORCE INDEX (outbox_ready)"
-    " WHERE o.route=?2 AND o.phase=0 AND o.seq>?6 AND NOT EXISTS("
-    "SELECT 1 FROM once_outbox p FORCE INDEX (outbox_stop) WHERE p.route=?2"
-    " AND p.key=o.key AND p.phase IN (1,3,4) AND (p.phase=1 OR NOT ?4)"
-    " AND p.seq<o.seq)";
+    " WHERE o.route=?2 AND o.phase=0 AND o.seq>?6 AND NOT " STOPPED(
+        "1") " AND (?4 OR NOT (" STOPPED("3") " OR " STOPPED("4") "))";
 static const char look_end[] =
     " ORDER BY o.seq LIMIT ?3)"
     "SELECT seq,size,late,leased OR late OR (key IS NOT NULL AND"
-    " max(leased OR (late AND NOT ?4)) OVER (PARTITION BY key ORDER BY seq)),"
+    " sum(leased OR (late AND NOT ?4)) OVER (PARTITION BY key ORDER BY seq"
+    " ROWS UNBOUNDED PRECEDING)),"
     "CASE WHEN key IS NOT NULL AND (leased OR (late AND NOT ?4)) THEN key END"
     " FROM w ORDER BY seq";
 
 static void put_look(struct once__my_text *text, const struct claim *c,
                      size_t most)
 {
-    const struct once__value values[] = {
-        ONCE__NUMBER(c->now),          ONCE__TEXT(c->ask->route),
-        ONCE__NUMBER(most),            ONCE__NUMBER(c->ask->pass != 0),
-        ONCE__NUMBER(c->ask->hold != 0), ONCE__NUMBER(c->last)};
+    const struct once__value values[] = {ONCE__NUMBER(c->now),
+                                         ONCE__TEXT(c->ask->route),
+                                         ONCE__NUMBER(most),
+                                         ONCE__NUMBER(c->ask->pass != 0),
+                                         ONCE__NUMBER(c->ask->hold != 0),
+                                         ONCE__NUMBER(c->last)};
     const int n = sizeof(values) / sizeof(values[0]);
 
     once__mysql_fill(text, look_begin, values, n);
@@ -236,7 +244,7 @@ static int hold_late(const once_tx *tx, struct claim *c, once_error *err)
 {
     uint64_t held;
     int rc = change(tx, "outbox_claim",
-                    "UPDATE once_outbox SET phase=4,"
+                    "UPDATE once_outbox FORCE INDEX (PRIMARY) SET phase=4,"
                     "error='its lease ran out: it may have been taken'"
                     " WHERE phase=0 AND lease_ms>0 AND NOT " LEASED,
                     ONCE__VALUES(ONCE__NUMBER(c->now)), c->late, c->n_late,
@@ -251,7 +259,8 @@ static int mark_rows(const once_tx *tx, struct claim *c, once_error *err)
 {
     uint64_t marked;
     int rc = change(tx, "outbox_claim",
-                    "UPDATE once_outbox SET doubt_ms=IF(doubt=0,?1,doubt_ms),"
+                    "UPDATE once_outbox FORCE INDEX (PRIMARY) SET"
+                    " doubt_ms=IF(doubt=0,?1,doubt_ms),"
                     "attempts=attempts+1,doubt=doubt+1,lease_ms=?2"
                     " WHERE phase=0 AND NOT " LEASED,
                     ONCE__VALUES(ONCE__NUMBER(c->now),
@@ -265,8 +274,9 @@ static int mark_rows(const once_tx *tx, struct claim *c, once_error *err)
 static int read_part(const once_tx *tx, const struct claim *c,
                      const int64_t *seqs, size_t n, once_error *err)
 {
-    static const char select[] = "SELECT " ONCE__OUTGOING
-                                 "body,reply,?1 FROM once_outbox WHERE seq IN (";
+    static const char select[] =
+        "SELECT " ONCE__OUTGOING "body,reply,?1 FROM once_outbox"
+        " FORCE INDEX (PRIMARY) WHERE seq IN (";
     const struct once__value now = ONCE__NUMBER(c->now);
     struct once__my_text text = {0};
     struct once__either q;
@@ -378,8 +388,9 @@ static int lock_part(const once_tx *tx, struct settle *s, size_t at, size_t n,
     struct once__mysql q;
     int rc;
 
-    once__my_put(&text, "SELECT seq,attempts,kept FROM once_outbox WHERE"
-                        " phase IN (0,4) AND lease_ms>0 AND seq IN (");
+    once__my_put(&text, "SELECT seq,attempts,kept FROM once_outbox"
+                        " FORCE INDEX (PRIMARY) WHERE phase IN (0,4) AND "
+                        "lease_ms>0 AND seq IN (");
     once__mysql_list(&text, s->seqs + at, n);
     once__my_put(&text, ") ORDER BY seq FOR UPDATE");
     q = once__mysql_of_text(tx, "outbox_settle", &text);
@@ -403,8 +414,10 @@ static int remove_done(const once_tx *tx, struct settle *s, once_error *err)
     for (i = 0; i < s->n; i++)
         if (goes(&s->rows[i]))
             s->seqs[n++] = s->rows[i].row->seq;
-    return change(tx, "outbox_settle", "DELETE FROM once_outbox WHERE kept=0",
-                  ONCE__VALUES(ONCE__NUMBER(0)), s->seqs, n, &removed, err);
+    return change(
+        tx, "outbox_settle",
+        "DELETE o FROM once_outbox o FORCE INDEX (PRIMARY) WHERE kept=0",
+        ONCE__VALUES(ONCE__NUMBER(0)), s->seqs, n, &removed, err);
 }
 
 /* The body goes with DONE. `doubt` and the others in this order: an assignment
@@ -522,8 +535,8 @@ static int wait_(const once_tx *tx, const char *route, int stop_fd,
     struct sight first = {0, 0}, then;
     int rc = look_at(tx, route, &first, err);
 
-    for (then = first; rc == ONCE_OK && then.newest == first.newest &&
-                       then.n == first.n;
+    for (then = first;
+         rc == ONCE_OK && then.newest == first.newest && then.n == first.n;
          pause += pause / 2) {
         now = once__steady_ms();
         if (now >= until)
@@ -805,7 +818,7 @@ static int parked_decide_work(const once_tx *tx, void *user, once_error *err)
     struct once__parked_list list = {NULL, 0, 0, NULL};
     int filed = 0, rc = read_parked(tx, x->d->no, 0, &list, &filed, err);
 
-    x->answer = list.n == 0                  ? ONCE_FREE
+    x->answer = list.n == 0                 ? ONCE_FREE
                 : fits(x->d, &list.rows[0]) ? ONCE_OK
                                             : ONCE_REFUSED;
     if (rc == ONCE_OK && x->answer == ONCE_OK)

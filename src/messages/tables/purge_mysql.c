@@ -236,7 +236,8 @@ int once__mysql_purge_done(const once_tx *tx, int64_t until_ms,
                            uint64_t *removed, once_error *err)
 {
     static const char *const remove[] = {
-        "DELETE FROM once_outbox WHERE phase=2 AND saga IS NULL AND seq IN (",
+        "DELETE o FROM once_outbox o FORCE INDEX (PRIMARY)"
+        " WHERE phase=2 AND saga IS NULL AND seq IN (",
         NULL};
     struct step s = {
         .find = "SELECT seq FROM once_outbox FORCE INDEX (outbox_done)"
@@ -294,8 +295,8 @@ static int raise_floor(const once_tx *tx, void *user, once_error *err)
 
 static int purge_kept(const once_tx *tx, once_error *err)
 {
-    struct once__mysql q = once__mysql(
-        tx, "purge", "SELECT ?1-keep_ms-?2 FROM once_message_meta");
+    struct once__mysql q =
+        once__mysql(tx, "purge", "SELECT ?1-keep_ms-?2 FROM once_message_meta");
     int64_t until = 0;
     int rc;
 

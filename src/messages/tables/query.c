@@ -234,8 +234,7 @@ int once__query_one(const once_tx *tx, const struct once__query *a,
 
 int once__query_answer(const PGresult *r, const char *where, once_error *err)
 {
-    const once_bytes word = {PQgetvalue(r, 0, 0),
-                             (size_t)PQgetlength(r, 0, 0)};
+    const once_bytes word = {PQgetvalue(r, 0, 0), (size_t)PQgetlength(r, 0, 0)};
 
     return once__answer_of(word, where, err);
 }

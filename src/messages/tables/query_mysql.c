@@ -39,14 +39,19 @@ static const struct {
     {"55P03", {ONCE_IN_FLIGHT, NULL}},
     {"ON010", {ONCE_MISMATCH, NULL}},
     {"ON015", {ONCE_OUTSIDE, NULL}},
-    {"ON001", {ONCE_EOPEN,
-     "what this session commits may be lost: innodb_flush_log_at_trx_commit, "
-     "sync_binlog or innodb_doublewrite of the server, or sql_log_bin"}},
-    {"ON003", {ONCE_EVERSION,
-     "a table lacks a row that belongs to it: `once messages init`"}},
-    {"ON014", {ONCE_ETX,
-     "tx: the message was claimed in this transaction: roll back first"}},
-    {"ON017", {ONCE_ETX, "tx: no transaction is open, or a call was begun and not finished"}},
+    {"ON001",
+     {ONCE_EOPEN,
+      "what this session commits may be lost: innodb_flush_log_at_trx_commit, "
+      "sync_binlog or innodb_doublewrite of the server, or sql_log_bin"}},
+    {"ON003",
+     {ONCE_EVERSION,
+      "a table lacks a row that belongs to it: `once messages init`"}},
+    {"ON014",
+     {ONCE_ETX,
+      "tx: the message was claimed in this transaction: roll back first"}},
+    {"ON017",
+     {ONCE_ETX,
+      "tx: no transaction is open, or a call was begun and not finished"}},
     {"22", {ONCE_EINVAL, "an argument is out of its limits"}},
     {"40", {ONCE_EABORTED, "the transaction was rolled back"}},
     {"08", {ONCE_EABORTED, "the connection was lost"}},
@@ -69,32 +74,35 @@ static const struct {
     {ER_OUTOFMEMORY, {ONCE_ENOMEM, "the server has no memory"}},
     {ER_OUT_OF_SORTMEMORY, {ONCE_ENOMEM, "the server has no memory"}},
     {ER_OUT_OF_RESOURCES, {ONCE_ENOMEM, "the server has no memory"}},
-    {ER_NET_PACKET_TOO_LARGE, {ONCE_ELIMIT,
-     "body: it is larger than the server's max_allowed_packet lets through"}},
-    {ER_TOO_BIG_ROWSIZE, {ONCE_ELIMIT,
-     "body: it is larger than the server's redo log lets through"}},
-    {ER_NO_SUCH_TABLE, {ONCE_EOPEN,
-     "the tables are not there: `once messages init`"}},
-    {ER_BAD_FIELD_ERROR, {ONCE_EOPEN,
-     "the tables are not ours: `once messages init`"}},
-    {ER_SP_DOES_NOT_EXIST, {ONCE_EOPEN,
-     "the procedures are not there: `once messages init`"}},
-    {ER_SP_WRONG_NO_OF_ARGS, {ONCE_EOPEN,
-     "the procedures are older: `once messages init`"}},
-    {ER_NO_SUCH_USER, {ONCE_EOPEN,
-     "the account that ran `once messages init` is gone: run it again"}},
-    {ER_PROCACCESS_DENIED_ERROR, {ONCE_EOPEN,
-     "the account has no right to EXECUTE the procedures"}},
-    {ER_TABLEACCESS_DENIED_ERROR, {ONCE_EOPEN,
-     "the account has no right to a table"}},
-    {ER_DBACCESS_DENIED_ERROR, {ONCE_EOPEN,
-     "the account has no right to this database"}},
-    {ER_SPECIFIC_ACCESS_DENIED_ERROR, {ONCE_EOPEN,
-     "the account has not the right"}},
+    {ER_NET_PACKET_TOO_LARGE,
+     {ONCE_ELIMIT,
+      "body: it is larger than the server's max_allowed_packet lets through"}},
+    {ER_TOO_BIG_ROWSIZE,
+     {ONCE_ELIMIT,
+      "body: it is larger than the server's redo log lets through"}},
+    {ER_NO_SUCH_TABLE,
+     {ONCE_EOPEN, "the tables are not there: `once messages init`"}},
+    {ER_BAD_FIELD_ERROR,
+     {ONCE_EOPEN, "the tables are not ours: `once messages init`"}},
+    {ER_SP_DOES_NOT_EXIST,
+     {ONCE_EOPEN, "the procedures are not there: `once messages init`"}},
+    {ER_SP_WRONG_NO_OF_ARGS,
+     {ONCE_EOPEN, "the procedures are older: `once messages init`"}},
+    {ER_NO_SUCH_USER,
+     {ONCE_EOPEN,
+      "the account that ran `once messages init` is gone: run it again"}},
+    {ER_PROCACCESS_DENIED_ERROR,
+     {ONCE_EOPEN, "the account has no right to EXECUTE the procedures"}},
+    {ER_TABLEACCESS_DENIED_ERROR,
+     {ONCE_EOPEN, "the account has no right to a table"}},
+    {ER_DBACCESS_DENIED_ERROR,
+     {ONCE_EOPEN, "the account has no right to this database"}},
+    {ER_SPECIFIC_ACCESS_DENIED_ERROR,
+     {ONCE_EOPEN, "the account has not the right"}},
     {ER_NO_DB_ERROR, {ONCE_EOPEN, "the connection has no database"}},
     {ER_OPTION_PREVENTS_STATEMENT, {ONCE_EOPEN, "the server may only be read"}},
-    {ER_CANT_EXECUTE_IN_READ_ONLY_TRANSACTION, {ONCE_EOPEN,
-     "tx: it may only be read"}},
+    {ER_CANT_EXECUTE_IN_READ_ONLY_TRANSACTION,
+     {ONCE_EOPEN, "tx: it may only be read"}},
     {CR_OUT_OF_MEMORY, {ONCE_ENOMEM, "no memory for the rows"}},
     {CR_COMMANDS_OUT_OF_SYNC, {ONCE_ETX, "tx: another statement is under way"}},
 };
@@ -155,8 +163,7 @@ static void put_signed(struct once__my_text *to, int64_t number)
 {
     if (number < 0)
         once__my_put(to, "-");
-    once__my_put_number(to,
-                        number < 0 ? -(uint64_t)number : (uint64_t)number);
+    once__my_put_number(to, number < 0 ? -(uint64_t)number : (uint64_t)number);
 }
 
 static void put_value(struct once__my_text *to, const struct once__value *v)
@@ -465,9 +472,8 @@ int once__mysql_transaction(const once_tx *tx, const char *where,
 
     if (rc == ONCE_OK)
         rc = work(tx, user, err);
-    if (rc == ONCE_OK &&
-        once__mysql_run_values(tx, where, NULL, NULL, "COMMIT", NULL) !=
-            ONCE_OK)
+    if (rc == ONCE_OK && once__mysql_run_values(tx, where, NULL, NULL, "COMMIT",
+                                                NULL) != ONCE_OK)
         rc = once__fail(err, ONCE_EABORTED, "%s: COMMIT was not answered",
                         where);
     if (rc != ONCE_OK)

@@ -138,10 +138,10 @@ static int insert_all(const once_tx *tx, const struct beginning *b,
 static int read_window(const once_tx *tx, struct beginning *b, uint64_t *keep,
                        uint64_t *oldest, once_error *err)
 {
-    struct once__mysql q = once__mysql(
-        tx, "saga_start",
-        "SELECT t.now,keep_ms,greatest(t.now-keep_ms,floor_ms)"
-        " FROM once_message_meta,(SELECT ?1 AS now) t");
+    struct once__mysql q =
+        once__mysql(tx, "saga_start",
+                    "SELECT t.now,keep_ms,greatest(t.now-keep_ms,floor_ms)"
+                    " FROM once_message_meta,(SELECT ?1 AS now) t");
 
     once__mysql_with(&q, ONCE__NOW);
     if (once__mysql_next(&q, err)) {

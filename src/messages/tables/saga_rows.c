@@ -176,10 +176,10 @@ static const char steps_my[] =
     STEPS("concat(?1,'/',branch,CASE t.state WHEN 1 THEN '/try'"
           " WHEN 3 THEN '/confirm' WHEN 5 THEN '/cancel' END,"
           "CASE round WHEN 0 THEN '' ELSE concat('/',round) END)");
-static const char steps_lite[] = STEPS(
-    "?1||'/'||branch||CASE t.state WHEN 1 THEN '/try'"
-    " WHEN 3 THEN '/confirm' WHEN 5 THEN '/cancel' END"
-    "||CASE round WHEN 0 THEN '' ELSE '/'||round END");
+static const char steps_lite[] =
+    STEPS("?1||'/'||branch||CASE t.state WHEN 1 THEN '/try'"
+          " WHEN 3 THEN '/confirm' WHEN 5 THEN '/cancel' END"
+          "||CASE round WHEN 0 THEN '' ELSE '/'||round END");
 
 int once__saga_get(const once_tx *tx, const char *gid,
                    struct once__saga_row *row,

@@ -33,11 +33,13 @@ static const char there_sql[] =
     "LOWER(c.DATA_TYPE),IF(c.DATA_TYPE='varbinary',CONCAT('(',"
     "c.CHARACTER_MAXIMUM_LENGTH,')'),''),IF(c.IS_NULLABLE='NO',"
     "' not null','')),NULL FROM information_schema.COLUMNS c"
-    " WHERE c.TABLE_SCHEMA=DATABASE() AND c.TABLE_NAME LIKE 'once!_%' ESCAPE '!'"
+    " WHERE c.TABLE_SCHEMA=DATABASE() AND c.TABLE_NAME LIKE 'once!_%' ESCAPE "
+    "'!'"
     " UNION ALL SELECT CONCAT('index ',s.TABLE_NAME,'.',s.INDEX_NAME),"
     "CONCAT(IF(s.NON_UNIQUE,'','unique '),GROUP_CONCAT(s.COLUMN_NAME"
     " ORDER BY s.SEQ_IN_INDEX)),NULL FROM information_schema.STATISTICS s"
-    " WHERE s.TABLE_SCHEMA=DATABASE() AND s.TABLE_NAME LIKE 'once!_%' ESCAPE '!'"
+    " WHERE s.TABLE_SCHEMA=DATABASE() AND s.TABLE_NAME LIKE 'once!_%' ESCAPE "
+    "'!'"
     " GROUP BY s.TABLE_NAME,s.INDEX_NAME,s.NON_UNIQUE"
     " UNION ALL SELECT CONCAT('table ',t.TABLE_NAME),LOWER(t.ENGINE),NULL"
     " FROM information_schema.TABLES t WHERE t.TABLE_SCHEMA=DATABASE()"
@@ -116,8 +118,7 @@ static const char *take_word(const char *at, char *out, size_t size)
 }
 
 /* "(consumer, `key`, no)" as "consumer,key,no". */
-static void take_columns(const char *at, const char *before,
-                         struct thing *t)
+static void take_columns(const char *at, const char *before, struct thing *t)
 {
     const char *end = strchr(at, ')');
     size_t n = (size_t)snprintf(t->how, sizeof(t->how), "%s", before);
