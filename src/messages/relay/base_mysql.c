@@ -74,6 +74,7 @@ static void drop(struct once__base *b)
 {
     struct own *o = b->own;
 
+    once__base_keep_socket(b, -1);
     if (o != NULL)
         once__my_disconnect(&o->link);
     b->tx.mysql = NULL;
@@ -93,7 +94,7 @@ static int begin(struct once__base *b, once_error *err)
 {
     if (run(b, "START TRANSACTION"))
         return ONCE_OK;
-    once__base_drop(b);
+    drop(b);
     return once__fail(err, ONCE_EABORTED, "BEGIN: the connection was lost");
 }
 
@@ -102,7 +103,7 @@ static int commit(struct once__base *b, once_error *err)
 {
     if (run(b, "COMMIT"))
         return ONCE_OK;
-    once__base_drop(b);
+    drop(b);
     return once__fail(err, ONCE_EAWAY,
                       "COMMIT: no answer; it is unknown whether it was done");
 }

@@ -74,6 +74,13 @@ static int begin(struct once__base *b, once_error *err)
                                         sqlite3_errstr(rc));
 }
 
+static int rollback(struct once__base *b)
+{
+    return sqlite3_get_autocommit(b->tx.sqlite) ||
+           sqlite3_exec(b->tx.sqlite, "ROLLBACK", NULL, NULL, NULL) ==
+               SQLITE_OK;
+}
+
 /*
  * SQLITE_BUSY leaves the transaction open, an I/O error may have written the
  * commit or not: what the file says after it is opened again is the truth.
@@ -83,7 +90,7 @@ static int commit(struct once__base *b, once_error *err)
     int rc;
 
     if (!is_up(b)) {
-        once__base_drop(b);
+        drop(b);
         return once__fail(err, ONCE_EABORTED, "COMMIT: the file was replaced");
     }
     rc = sqlite3_exec(b->tx.sqlite, "COMMIT", NULL, NULL, NULL);
@@ -92,18 +99,12 @@ static int commit(struct once__base *b, once_error *err)
     (void)once__fail(err, ONCE_EAWAY, "COMMIT: %s", sqlite3_errstr(rc));
     if (rc != SQLITE_BUSY && rc != SQLITE_FULL && rc != SQLITE_NOMEM &&
         rc != SQLITE_CONSTRAINT) {
-        once__base_drop(b);
+        drop(b);
         return ONCE_EAWAY;
     }
-    once__base_rollback(b);
+    if (!rollback(b))
+        drop(b);
     return once__fail(err, ONCE_EABORTED, "COMMIT: %s", sqlite3_errstr(rc));
-}
-
-static int rollback(struct once__base *b)
-{
-    return sqlite3_get_autocommit(b->tx.sqlite) ||
-           sqlite3_exec(b->tx.sqlite, "ROLLBACK", NULL, NULL, NULL) ==
-               SQLITE_OK;
 }
 
 const struct once__base_driver once__base_sqlite = {
