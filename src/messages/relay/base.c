@@ -41,11 +41,11 @@ static int read_url(const char *url, struct once__base *b, once_error *err)
             if (rest != NULL)
                 b->driver = drivers[i];
         }
-    if (rest == NULL || rest[0] == '\0')
-        return once__fail(err, ONCE_EURL,
-                          "the URL of the database is not postgres://..., "
-                          "mysql://... or sqlite:FILE");
-    return b->driver->read(b, rest, err);
+    if (rest != NULL && (rest[0] != '\0' || b->use == ONCE__BASE_CREATE))
+        return b->driver->read(b, rest, err);
+    return once__fail(err, ONCE_EURL,
+                      "the URL of the database is not postgres://..., "
+                      "mysql://... or sqlite:FILE");
 }
 
 int once__base_open(const char *url, int use, struct once__base **out,

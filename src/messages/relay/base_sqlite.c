@@ -43,6 +43,8 @@ static int connect_(struct once__base *b, once_error *err)
     int flags = SQLITE_OPEN_READWRITE | SQLITE_OPEN_NOMUTEX;
     int rc;
 
+    if (((const char *)b->own)[0] == '\0') /* a database in memory */
+        return once__fail(err, ONCE_EURL, "sqlite: the URL names no file");
     if (b->use == ONCE__BASE_CREATE)
         flags |= SQLITE_OPEN_CREATE;
     rc = sqlite3_open_v2(b->own, &b->tx.sqlite, flags, NULL);
