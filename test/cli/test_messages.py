@@ -4,6 +4,7 @@
 import contextlib
 import json
 import os
+import re
 import sqlite3
 import subprocess
 
@@ -53,7 +54,19 @@ def test_print_shows_the_text_and_makes_nothing(database):
     assert messages("sqlite:%s" % database, "check").returncode == 3
 
 
+def test_print_needs_no_server():
+    done = messages("mysql:", "init", "--print", "--window", "1d")
+    assert done.returncode == 0, done.stderr
+    assert "CREATE TABLE IF NOT EXISTS once_inbox" in done.stdout
+    assert "VALUES (1, 2, 86400000, 0)" in done.stdout
+    assert "PROCEDURE once_emit(" in done.stdout
+    assert not re.search(r"@(keep|create|wait|schema)@", done.stdout)
+
+
 @pytest.mark.parametrize("url, arguments, status, text", [
+    ("mysql:", ["init"], 2, "names no place"),
+    ("mysql:", ["check"], 2, "not postgres://"),
+    ("sqlite:", ["init"], 2, "names no file"),
     ("memory:", ["init"], 2, "not postgres://"),
     ("journal:/tmp/x", ["init"], 2, "not postgres://"),
     ("sqlite:/nonexistent/x.db", ["init"], 3, "unable to open"),

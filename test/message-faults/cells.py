@@ -324,7 +324,7 @@ class Run:
             time.sleep(NAP)
 
     def state(self):
-        return "; ".join("%s: %s" % (what, self.db.rows(
+        return self.db.look() + "; ".join("%s: %s" % (what, self.db.rows(
             "SELECT %s, count(*) FROM %s%s GROUP BY 1" % (
                 column, self.db.prefix, what)))
             for what, column in (("outbox", "phase"), ("parked", "state")))

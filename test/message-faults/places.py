@@ -40,6 +40,10 @@ class Postgres:
     name = "postgres"
     prefix = "once."
 
+    def look(self):
+        """What else may be of use where it does not go on."""
+        return ""
+
     def __init__(self, run):
         world = run.world
         self.server = servers.Postgres(world, max_connections="60").init()
@@ -115,6 +119,13 @@ class Mysql:
             return None
 
 
+    def look(self):
+        return "transactions: %s; " % (self.rows(
+            "SELECT trx_mysql_thread_id, trx_state, trx_started, trx_query, "
+            "trx_rows_locked, command, time FROM information_schema.INNODB_TRX "
+            "JOIN information_schema.PROCESSLIST ON id = trx_mysql_thread_id"),)
+
+
 def named(text):
     """`key` is a word of MySQL's language."""
     return re.sub(r"\bkey\b", "`key`", text)
@@ -123,6 +134,7 @@ def named(text):
 class Sqlite:
     name = "sqlite"
     prefix = "once_"
+    look = Postgres.look
     server = None
     port = None
 

@@ -20,6 +20,8 @@
 #include <once/relay.h>
 
 #include "fakebroker.h"
+#include "messages/relay/base.h"
+#include "messages/tables/outbox.h"
 
 enum { DRAIN_MS = 250 };
 
@@ -97,6 +99,15 @@ static void tx_sql(const once_tx *tx, const char *text)
         (void)sqlite3_exec(tx->sqlite, full, NULL, NULL, NULL);
 }
 
+/* A second statement, since the first one is answered on MySQL. */
+static void cut(const once_tx *tx)
+{
+    tx_sql(tx, tx->postgres != NULL
+                   ? "SELECT pg_terminate_backend(pg_backend_pid())"
+                   : "KILL CONNECTION_ID()");
+    tx_sql(tx, "SELECT 1");
+}
+
 static void effect(const once_tx *tx, const once_message *m)
 {
     char text[500];
@@ -141,9 +152,7 @@ static int meddle(const once_tx *tx, const once_message *m, int *rc)
         tx_sql(tx, tx->sqlite == NULL ? "BEGIN" : "BEGIN IMMEDIATE");
     } else if (is(m, "cut") &&
                atomic_fetch_add(&cuts, 1) < digit_after(m, "cut")) {
-        tx_sql(tx, tx->postgres != NULL
-                       ? "SELECT pg_terminate_backend(pg_backend_pid())"
-                       : "KILL CONNECTION_ID()");
+        cut(tx);
     } else if (is(m, "late")) {
         tx_sql(tx, "INSERT INTO @child VALUES(1)");
     } else {
@@ -1135,8 +1144,35 @@ static void what_says_done_is_committed_before_the_acknowledgement(void)
     base_end(&d);
 }
 
+/* Between two questions, or in one: the next one is asked of a new connection. */
+static void a_connection_that_was_lost_is_made_again(void)
+{
+    const struct once__outbox_ask ask = {"r", 1, 1000, 0, 0};
+    struct db d = base_new();
+    struct once__outgoing_list list;
+    struct once__base *b = NULL;
+    once_error err = {0, ""};
+    int in_transaction;
+
+    T_EQ(once__base_open(db_url, ONCE__BASE_READY, &b, &err), ONCE_OK);
+    for (in_transaction = 0; in_transaction < 2; in_transaction++) {
+        T_EQ(once__base_connect(b, &err), ONCE_OK);
+        if (in_transaction)
+            tx_sql(once__base_tx(b), "BEGIN");
+        cut(once__base_tx(b));
+        T_EQ(once__outbox_claim(once__base_tx(b), &ask, &list, &err),
+             ONCE_EABORTED);
+        T_EQ(once__base_connect(b, &err), ONCE_OK);
+        T_EQ(once__outbox_claim(once__base_tx(b), &ask, &list, &err), ONCE_OK);
+        once__outgoing_clear(&list);
+    }
+    once__base_close(b);
+    base_end(&d);
+}
+
 static void of_servers(const char *only)
 {
+    RUN(a_connection_that_was_lost_is_made_again);
     if (is_mysql())
         RUN(what_says_done_is_committed_before_the_acknowledgement);
     RUN(a_connection_lost_in_the_handler_is_made_again);

@@ -308,8 +308,8 @@ int once__my_is_up(const struct once__my_link *l)
 
     if (l->conn == NULL)
         return 0;
-    fd.fd = mysql_get_socket(l->conn);
-    return poll(&fd, 1, 0) == 0;
+    fd.fd = mysql_get_socket(l->conn); /* -1: the library has closed it */
+    return fd.fd >= 0 && poll(&fd, 1, 0) == 0;
 }
 
 /* ---- Asking ------------------------------------------------------------ */

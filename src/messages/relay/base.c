@@ -1,23 +1,15 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * base.c - base.h: what is the same for every database. The rest is in
- * base_postgres.c, base_sqlite.c and base_mysql.c.
+ * base_postgres.c, base_sqlite.c and base_mysql.c; below them is base_ask.c.
  */
 #include "messages/relay/base.h"
 
-#include <fcntl.h>
-#include <netinet/in.h>
-#include <netinet/tcp.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/socket.h>
-#include <unistd.h>
 
 #include "base/named.h"
-#include "base/steady.h"
 #include "messages/relay/base_driver.h"
-
-enum { TCP_MS = 20000 };
 
 static const struct once__base_driver *const drivers[] = {
     &once__base_sqlite,
@@ -49,11 +41,11 @@ static int read_url(const char *url, struct once__base *b, once_error *err)
             if (rest != NULL)
                 b->driver = drivers[i];
         }
-    if (rest == NULL || rest[0] == '\0')
-        return once__fail(err, ONCE_EURL,
-                          "the URL of the database is not postgres://..., "
-                          "mysql://... or sqlite:FILE");
-    return b->driver->read(b, rest, err);
+    if (rest != NULL && (rest[0] != '\0' || b->use == ONCE__BASE_CREATE))
+        return b->driver->read(b, rest, err);
+    return once__fail(err, ONCE_EURL,
+                      "the URL of the database is not postgres://..., "
+                      "mysql://... or sqlite:FILE");
 }
 
 int once__base_open(const char *url, int use, struct once__base **out,
@@ -93,60 +85,6 @@ void once__base_close(struct once__base *b)
     free(b);
 }
 
-/* ---- Questions without an answer ----------------------------------------- */
-
-const once_tx *once__base_ask(struct once__base *b)
-{
-    atomic_store(&b->asked_ms, once__steady_ms());
-    return &b->tx;
-}
-
-int once__base_answered(struct once__base *b, int rc)
-{
-    atomic_store(&b->asked_ms, 0);
-    return rc;
-}
-
-/* The client library may close its descriptor at any time, and the number may then
- * be that of another file. So this thread has one of its own for the same socket. */
-static void keep_spare(struct once__base *b, int fd)
-{
-    (void)pthread_mutex_lock(&b->lock);
-    if (b->spare >= 0)
-        (void)close(b->spare);
-    b->spare = fd < 0 ? -1 : fcntl(fd, F_DUPFD_CLOEXEC, 0);
-    (void)pthread_mutex_unlock(&b->lock);
-}
-
-void once__base_watch(struct once__base *b, uint32_t ms)
-{
-    uint64_t asked = atomic_load(&b->asked_ms);
-
-    if (asked == 0 || once__steady_ms() - asked <= ms)
-        return;
-    (void)pthread_mutex_lock(&b->lock);
-    if (b->spare >= 0)
-        (void)shutdown(b->spare, SHUT_RDWR);
-    (void)pthread_mutex_unlock(&b->lock);
-}
-
-/* A network that is cut is noticed after TCP_MS, instead of after hours. */
-static void bound_tcp(int fd)
-{
-    int on = 1, idle_s = TCP_MS / 2000, ms = TCP_MS;
-
-    if (setsockopt(fd, SOL_SOCKET, SO_KEEPALIVE, &on, sizeof(on)) != 0)
-        return; /* not a TCP connection */
-    (void)setsockopt(fd, IPPROTO_TCP, TCP_KEEPIDLE, &idle_s, sizeof(idle_s));
-    (void)setsockopt(fd, IPPROTO_TCP, TCP_USER_TIMEOUT, &ms, sizeof(ms));
-}
-
-void once__base_keep_socket(struct once__base *b, int fd)
-{
-    bound_tcp(fd);
-    keep_spare(b, fd);
-}
-
 /* ---- Connections -------------------------------------------------------- */
 
 static int check(struct once__base *b, once_error *err)
@@ -176,7 +114,6 @@ int once__base_connect(struct once__base *b, once_error *err)
 
 void once__base_drop(struct once__base *b)
 {
-    keep_spare(b, -1);
     b->driver->drop(b);
 }
 

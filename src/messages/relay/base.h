@@ -16,7 +16,8 @@ struct once__base;
 
 enum once__base_use {
     ONCE__BASE_BARE,   /* the tables may be missing: to make them         */
-    ONCE__BASE_CREATE, /* the same; SQLite makes the file, if there is none */
+    ONCE__BASE_CREATE, /* the same; SQLite makes the file, if there is none; a
+                        * scheme alone is enough, for who does not connect    */
     ONCE__BASE_READY   /* once_message_check() must be content            */
 };
 

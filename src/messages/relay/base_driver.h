@@ -38,7 +38,8 @@ struct once__base_driver {
     int (*check)(struct once__base *b, once_error *err);
     int (*begin)(struct once__base *b, once_error *err);
     int (*commit)(struct once__base *b, once_error *err);
-    /* 0: it could not be rolled back. */
+    /* commit() and begin() drop what they know nothing more of; 0: it could not be
+     * rolled back. */
     int (*rollback)(struct once__base *b);
 };
 
@@ -46,8 +47,8 @@ extern const struct once__base_driver once__base_sqlite;
 extern const struct once__base_driver once__base_postgres;
 extern const struct once__base_driver once__base_mysql;
 
-/* base.c: of a server's connection: for once__base_watch(), and with a bound to how
- * long a network that is cut goes unnoticed. */
+/* base_ask.c: of a server's connection, -1: there is none; for once__base_watch(),
+ * and with a bound to how long a network that is cut goes unnoticed. */
 void once__base_keep_socket(struct once__base *b, int fd);
 
 #endif /* ONCE_MESSAGES_RELAY_BASE_DRIVER_H */

@@ -30,7 +30,8 @@ static int read_(struct once__base *b, const char *rest, once_error *err)
         return once__fail(err, ONCE_ENOMEM, "out of memory");
     b->own = o;
     o->link.config = &o->config;
-    return once__my_config_read(&o->config, rest, err);
+    return rest[0] == '\0' ? ONCE_OK
+                           : once__my_config_read(&o->config, rest, err);
 }
 
 static void clear(struct once__base *b)
@@ -49,6 +50,8 @@ static int connect_(struct once__base *b, once_error *err)
     struct once__my_answer none;
     int rc;
 
+    if (o->config.host_count == 0)
+        return once__fail(err, ONCE_EURL, "mysql: the URL names no place");
     if (once__steady_ms() < o->link.next_ms)
         once__sleep_ms(o->link.next_ms - once__steady_ms());
     until = once__steady_ms() + ONCE__BASE_CONNECT_MS;
@@ -74,6 +77,7 @@ static void drop(struct once__base *b)
 {
     struct own *o = b->own;
 
+    once__base_keep_socket(b, -1);
     if (o != NULL)
         once__my_disconnect(&o->link);
     b->tx.mysql = NULL;
@@ -93,7 +97,7 @@ static int begin(struct once__base *b, once_error *err)
 {
     if (run(b, "START TRANSACTION"))
         return ONCE_OK;
-    once__base_drop(b);
+    drop(b);
     return once__fail(err, ONCE_EABORTED, "BEGIN: the connection was lost");
 }
 
@@ -102,7 +106,7 @@ static int commit(struct once__base *b, once_error *err)
 {
     if (run(b, "COMMIT"))
         return ONCE_OK;
-    once__base_drop(b);
+    drop(b);
     return once__fail(err, ONCE_EAWAY,
                       "COMMIT: no answer; it is unknown whether it was done");
 }

@@ -81,6 +81,7 @@ static void drop(struct once__base *b)
 {
     struct own *o = b->own;
 
+    once__base_keep_socket(b, -1);
     if (o != NULL)
         once__pg_disconnect(&o->link);
     b->tx.postgres = NULL;
@@ -105,7 +106,7 @@ static int begin(struct once__base *b, once_error *err)
 {
     if (tag_is(b, "BEGIN", "BEGIN") == 1)
         return ONCE_OK;
-    once__base_drop(b);
+    drop(b);
     return once__fail(err, ONCE_EABORTED, "BEGIN: the connection was lost");
 }
 
@@ -120,7 +121,7 @@ static int commit(struct once__base *b, once_error *err)
     if (is == 0 || (PQstatus(b->tx.postgres) == CONNECTION_OK &&
                     PQtransactionStatus(b->tx.postgres) == PQTRANS_IDLE))
         return once__fail(err, ONCE_EABORTED, "COMMIT: it was rolled back");
-    once__base_drop(b);
+    drop(b);
     return once__fail(err, ONCE_EAWAY,
                       "COMMIT: no answer; it is unknown whether it was done");
 }

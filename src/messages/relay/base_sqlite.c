@@ -43,6 +43,8 @@ static int connect_(struct once__base *b, once_error *err)
     int flags = SQLITE_OPEN_READWRITE | SQLITE_OPEN_NOMUTEX;
     int rc;
 
+    if (((const char *)b->own)[0] == '\0') /* a database in memory */
+        return once__fail(err, ONCE_EURL, "sqlite: the URL names no file");
     if (b->use == ONCE__BASE_CREATE)
         flags |= SQLITE_OPEN_CREATE;
     rc = sqlite3_open_v2(b->own, &b->tx.sqlite, flags, NULL);
@@ -76,6 +78,13 @@ static int begin(struct once__base *b, once_error *err)
                                         sqlite3_errstr(rc));
 }
 
+static int rollback(struct once__base *b)
+{
+    return sqlite3_get_autocommit(b->tx.sqlite) ||
+           sqlite3_exec(b->tx.sqlite, "ROLLBACK", NULL, NULL, NULL) ==
+               SQLITE_OK;
+}
+
 /*
  * SQLITE_BUSY leaves the transaction open, an I/O error may have written the
  * commit or not: what the file says after it is opened again is the truth.
@@ -85,7 +94,7 @@ static int commit(struct once__base *b, once_error *err)
     int rc;
 
     if (!is_up(b)) {
-        once__base_drop(b);
+        drop(b);
         return once__fail(err, ONCE_EABORTED, "COMMIT: the file was replaced");
     }
     rc = sqlite3_exec(b->tx.sqlite, "COMMIT", NULL, NULL, NULL);
@@ -94,18 +103,12 @@ static int commit(struct once__base *b, once_error *err)
     (void)once__fail(err, ONCE_EAWAY, "COMMIT: %s", sqlite3_errstr(rc));
     if (rc != SQLITE_BUSY && rc != SQLITE_FULL && rc != SQLITE_NOMEM &&
         rc != SQLITE_CONSTRAINT) {
-        once__base_drop(b);
+        drop(b);
         return ONCE_EAWAY;
     }
-    once__base_rollback(b);
+    if (!rollback(b))
+        drop(b);
     return once__fail(err, ONCE_EABORTED, "COMMIT: %s", sqlite3_errstr(rc));
-}
-
-static int rollback(struct once__base *b)
-{
-    return sqlite3_get_autocommit(b->tx.sqlite) ||
-           sqlite3_exec(b->tx.sqlite, "ROLLBACK", NULL, NULL, NULL) ==
-               SQLITE_OK;
 }
 
 const struct once__base_driver once__base_sqlite = {

@@ -425,6 +425,8 @@ int once__mysql_idle(const once_tx *tx, once_error *err)
 {
     unsigned status = 0;
 
+    if (mysql_get_socket(tx->mysql) < 0)
+        return once__fail(err, ONCE_EABORTED, "the connection was lost");
     (void)mariadb_get_infov(tx->mysql, MARIADB_CONNECTION_SERVER_STATUS,
                             &status);
     return status & SERVER_STATUS_IN_TRANS
