@@ -6,14 +6,16 @@
  */
 #include "calls/store/arena.h"
 
+#include <stdint.h>
 #include <stdlib.h>
 
 enum { BLOCK_MIN = 16 * 1024, BLOCK_MAX = 1 << 20 };
+enum { ALIGNED = _Alignof(max_align_t) };
 
 struct once__arena_block {
     struct once__arena_block *next;
     size_t size, used;
-    unsigned char bytes[];
+    _Alignas(max_align_t) unsigned char bytes[];
 };
 
 void *once__arena_take(struct once__arena *a, size_t size)
@@ -21,6 +23,9 @@ void *once__arena_take(struct once__arena *a, size_t size)
     struct once__arena_block *b = a->blocks;
     size_t room = b == NULL ? BLOCK_MIN : 2 * b->size;
 
+    if (size > SIZE_MAX - ALIGNED)
+        return NULL;
+    size = (size + ALIGNED - 1) / ALIGNED * ALIGNED;
     if (b == NULL || b->size - b->used < size) {
         room = room > BLOCK_MAX ? BLOCK_MAX : room;
         room = room < size ? size : room;

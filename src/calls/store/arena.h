@@ -11,7 +11,8 @@ struct once__arena {
     struct once__arena_block *blocks;
 };
 
-/* `size` bytes that stay where they are until the next reset, or NULL. */
+/* `size` bytes for any type, which stay where they are until the next reset, or
+ * NULL. */
 void *once__arena_take(struct once__arena *a, size_t size);
 /* All that was taken is gone; one block of average size is kept. */
 void once__arena_reset(struct once__arena *a);
