@@ -1,0 +1,105 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* kafka.h - what the files of the driver for Kafka share; kafka.c says what it
+ * does. */
+#ifndef ONCE_MESSAGES_BROKER_KAFKA_KAFKA_H
+#define ONCE_MESSAGES_BROKER_KAFKA_KAFKA_H
+
+#include <librdkafka/rdkafka.h>
+#include <pthread.h>
+
+#include "messages/broker/flights.h"
+#include "messages/broker/incoming.h"
+#include "messages/broker/suspects.h"
+
+enum {
+    ONCE__KAFKA_BATCH_BYTES = 1000000, /* of records in one request; a larger
+                                        * record is alone in its own */
+    ONCE__KAFKA_TOPIC_MAX = 249,
+    ONCE__KAFKA_SLICE_MS = 100 /* how soon what the library reports is seen */
+};
+
+/* A partition that is assigned to us. */
+struct once__kafka_part {
+    int32_t id;
+    uint64_t serial;   /* of this assignment; deliveries carry it */
+    int64_t next;      /* the offset after the last that has come */
+    int64_t handed;    /* the offset after the last that was handed out */
+    int64_t committed; /* what is committed; -1: nothing */
+    int64_t limit;     /* the mark that is committed with it: what is below may
+                        * be handed out */
+    int64_t before;    /* that mark as it was found: what is below may have been
+                        * handed out by a consumer before us */
+};
+
+struct once__kafka {
+    struct once__broker broker;
+    struct once__broker_options o;
+    char *ca_file;
+    int tls, receives;
+    char hosts[2048]; /* HOST:PORT,... for the library */
+    char topic[ONCE__KAFKA_TOPIC_MAX + 1], group[ONCE_ID_SIZE];
+    char user[256], password[256], mechanism[16];
+    uint64_t session_ms;
+
+    pthread_mutex_t lock; /* of all that follows, where a thread runs */
+    rd_kafka_t *rk;       /* NULL: not connected */
+    rd_kafka_topic_t *rkt;
+    int down;            /* no broker can be reached, or this object is of no
+                          * more use: connect again */
+    const char *refused; /* why another attempt would be refused, or NULL */
+
+    /* Sending. */
+    struct once__flights flights;
+    struct once__suspects suspects;
+
+    /* Receiving. */
+    pthread_cond_t wake;
+    pthread_t beat;
+    int beating, stop;
+    rd_kafka_queue_t *queue; /* of all our partitions */
+    struct once__kafka_part *parts;
+    size_t n_parts, cap_parts, held; /* of this connection's, in `out` */
+    uint64_t serial, quiet_until;
+    struct once__incoming_list ready, /* came, or given back; each partition's
+                                       * by offset */
+        out;                          /* handed out */
+};
+
+/* The object of the library is of no more use: with what is open. */
+void once__kafka_lose(struct once__kafka *k, const char *why);
+/* What an error of the library says about the connection. */
+void once__kafka_note(struct once__kafka *k, rd_kafka_resp_err_t err);
+
+/* ---- send.c --------------------------------------------------------------- */
+
+int once__kafka_send(struct once__broker *b, const once_message *m,
+                     uint64_t tag, once_error *err);
+size_t once__kafka_proofs(struct once__broker *b, uint32_t wait_ms,
+                          struct once__proof *out, size_t max);
+/* For the library: how a message has ended. */
+void once__kafka_delivered(rd_kafka_t *rk, const rd_kafka_message_t *m,
+                           void *user);
+/* Ends all that is open, without waiting for a broker. */
+void once__kafka_end_sending(struct once__kafka *k, const char *why);
+
+/* ---- receive.c ------------------------------------------------------------ */
+
+/* For the library: partitions come and go. */
+void once__kafka_rebalanced(rd_kafka_t *rk, rd_kafka_resp_err_t what,
+                            rd_kafka_topic_partition_list_t *list, void *user);
+/* With the lock, on a new object: joins the group. ONCE_OK, ONCE_EAWAY,
+ * ONCE_EOPEN. */
+int once__kafka_join(struct once__kafka *k, once_error *err);
+/* With the lock: commits what is done and leaves the group, for a short time
+ * only. */
+void once__kafka_leave(struct once__kafka *k);
+/* With the lock: what the library has to say. */
+void once__kafka_serve(struct once__kafka *k, int wait_ms);
+/* The thread that keeps the membership. */
+void *once__kafka_beat(void *user);
+int once__kafka_receive(struct once__broker *b, uint32_t wait_ms,
+                        struct once__delivery **out, once_error *err);
+int once__kafka_ack(struct once__broker *b, struct once__delivery *d, int how,
+                    once_error *err);
+
+#endif /* ONCE_MESSAGES_BROKER_KAFKA_KAFKA_H */
