@@ -385,20 +385,39 @@ static rd_kafka_t *make(struct once__kafka *k)
     return rk;
 }
 
-void once__kafka_lose(struct once__kafka *k, const char *why)
+/*
+ * librdkafka before 2.3 aborts the process when a consumer is destroyed that has
+ * asked to join a group and was told nothing yet (its issue 4381). Nothing was
+ * received by such a one, so it stays and is used again; at the end it is left
+ * where it is.
+ */
+static int must_stay(const struct once__kafka *k)
+{
+    return k->joined && !k->met && rd_kafka_version() < 0x02030000;
+}
+
+static void end_connection(struct once__kafka *k, const char *why)
 {
     if (k->rk != NULL && k->receives)
         once__kafka_leave(k);
     else if (k->rk != NULL)
-        once__kafka_end_sending(k, why);
+        once__kafka_end_sending(k);
     once__flights_lose(&k->flights, why);
     if (k->rkt != NULL)
         rd_kafka_topic_destroy(k->rkt);
     k->rkt = NULL;
-    if (k->rk != NULL)
+    if (k->rk != NULL && !must_stay(k))
         rd_kafka_destroy_flags(k->rk, RD_KAFKA_DESTROY_F_NO_CONSUMER_CLOSE);
     k->rk = NULL;
-    k->down = 0;
+    k->up = k->down = k->joined = k->met = 0;
+}
+
+void once__kafka_lose(struct once__kafka *k, const char *why)
+{
+    if (must_stay(k))
+        k->up = k->down = 0;
+    else
+        end_connection(k, why);
 }
 
 static void serve(struct once__kafka *k)
@@ -471,8 +490,9 @@ static int set_up(struct once__kafka *k, once_error *err)
     int rc;
 
     k->refused = NULL;
-    k->rk = make(k);
-    if (k->rk != NULL)
+    if (k->rk == NULL)
+        k->rk = make(k);
+    if (k->rk != NULL && k->rkt == NULL)
         k->rkt = rd_kafka_topic_new(k->rk, k->topic, NULL);
     if (k->rkt == NULL)
         return once__fail(err, ONCE_EOPEN,
@@ -493,9 +513,10 @@ static int kafka_connect(struct once__broker *b, once_error *err)
         serve(k);
     if (k->down)
         once__kafka_lose(k, "the connection was lost");
-    if (k->rk == NULL) {
+    if (!k->up) {
         rc = set_up(k, err);
-        if (rc != ONCE_OK)
+        k->up = rc == ONCE_OK;
+        if (!k->up)
             once__kafka_lose(k, "the connection was not set up");
     }
     if (rc == ONCE_OK && k->receives && !k->beating)
@@ -522,7 +543,7 @@ static void kafka_close(struct once__broker *b)
     if (k == NULL)
         return;
     (void)pthread_mutex_lock(&k->lock);
-    once__kafka_lose(k, "the connection was closed");
+    end_connection(k, "the connection was closed");
     k->stop = 1;
     (void)pthread_cond_signal(&k->wake);
     (void)pthread_mutex_unlock(&k->lock);

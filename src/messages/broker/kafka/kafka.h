@@ -44,6 +44,7 @@ struct once__kafka {
     pthread_mutex_t lock; /* of all that follows, where a thread runs */
     rd_kafka_t *rk;       /* NULL: not connected */
     rd_kafka_topic_t *rkt;
+    int up;              /* connect() has found the topic by it */
     int down;            /* no broker can be reached, or this object is of no
                           * more use: connect again */
     const char *refused; /* why another attempt would be refused, or NULL */
@@ -56,6 +57,8 @@ struct once__kafka {
     pthread_cond_t wake;
     pthread_t beat;
     int beating, stop;
+    int joined;              /* the object takes part in the group */
+    int met;                 /* the group has said what it has of it */
     rd_kafka_queue_t *queue; /* of all our partitions */
     struct once__kafka_part *parts;
     size_t n_parts, cap_parts, held; /* of this connection's, in `out` */
@@ -65,7 +68,7 @@ struct once__kafka {
         out;                          /* handed out */
 };
 
-/* The object of the library is of no more use: with what is open. */
+/* The connection is gone, with all that is open. */
 void once__kafka_lose(struct once__kafka *k, const char *why);
 /* What an error of the library says about the connection. */
 void once__kafka_note(struct once__kafka *k, rd_kafka_resp_err_t err);
@@ -80,7 +83,7 @@ size_t once__kafka_proofs(struct once__broker *b, uint32_t wait_ms,
 void once__kafka_delivered(rd_kafka_t *rk, const rd_kafka_message_t *m,
                            void *user);
 /* Ends all that is open, without waiting for a broker. */
-void once__kafka_end_sending(struct once__kafka *k, const char *why);
+void once__kafka_end_sending(struct once__kafka *k);
 
 /* ---- receive.c ------------------------------------------------------------ */
 

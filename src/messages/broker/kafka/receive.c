@@ -303,6 +303,7 @@ void once__kafka_rebalanced(rd_kafka_t *rk, rd_kafka_resp_err_t what,
 
     switch (what) {
     case RD_KAFKA_RESP_ERR__ASSIGN_PARTITIONS:
+        k->met = 1;
         assigned(k, list);
         break;
     case RD_KAFKA_RESP_ERR__REVOKE_PARTITIONS:
@@ -342,8 +343,9 @@ int once__kafka_join(struct once__kafka *k, once_error *err)
     rd_kafka_resp_err_t rc;
     int out = look_at_group(k, err);
 
-    if (out != ONCE_OK)
+    if (out != ONCE_OK || k->joined)
         return out;
+    k->joined = 1;
     k->queue = rd_kafka_queue_new(k->rk);
     list = rd_kafka_topic_partition_list_new(1);
     (void)rd_kafka_topic_partition_list_add(list, k->topic,
@@ -362,6 +364,9 @@ void once__kafka_leave(struct once__kafka *k)
     rd_kafka_queue_t *queue = rd_kafka_queue_get_consumer(k->rk);
     rd_kafka_error_t *wrong = NULL;
 
+    /* Only who was told what it has is destroyed in good order. */
+    while (k->joined && !k->met && !k->down && once__steady_ms() < end)
+        once__kafka_serve(k, 10);
     if (queue != NULL)
         wrong = rd_kafka_consumer_close_queue(k->rk, queue);
     while (queue != NULL && wrong == NULL && !rd_kafka_consumer_closed(k->rk) &&
@@ -539,7 +544,7 @@ static int receive(struct once__kafka *k, uint32_t wait_ms,
     uint64_t end = once__steady_ms() + wait_ms, now;
     int rc = ONCE_OK, first = 1;
 
-    while (rc == ONCE_OK && *out == NULL && k->rk != NULL && !k->down) {
+    while (rc == ONCE_OK && *out == NULL && k->up && !k->down) {
         once__kafka_serve(k, 0);
         if (!k->down && k->ready.first != NULL && may_hand_out(k)) {
             rc = hand_out(k, out, err);
@@ -551,7 +556,7 @@ static int receive(struct once__kafka *k, uint32_t wait_ms,
         first = 0;
         wait_for_more(k, now < end ? end - now : 0);
     }
-    if (*out != NULL || (k->rk != NULL && !k->down))
+    if (*out != NULL || (k->up && !k->down))
         return rc;
     once__kafka_lose(k, "the connection was lost");
     return once__fail(err, ONCE_EAWAY,

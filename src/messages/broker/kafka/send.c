@@ -139,8 +139,9 @@ void once__kafka_delivered(rd_kafka_t *rk, const rd_kafka_message_t *m,
     if (refusal_of(m->err)->of_request)
         judge_suspect(k, m, alone);
     if (m->err == RD_KAFKA_RESP_ERR_UNKNOWN_TOPIC_OR_PART ||
-        m->err == RD_KAFKA_RESP_ERR__UNKNOWN_TOPIC)
-        k->down = 1; /* connect() says that it is gone */
+        m->err == RD_KAFKA_RESP_ERR__UNKNOWN_TOPIC ||
+        m->err == RD_KAFKA_RESP_ERR_TOPIC_AUTHORIZATION_FAILED)
+        k->down = 1; /* connect() says what is the matter with the topic */
     once__flights_end(&k->flights, number, e.end,
                       e.end == ONCE__END_TAKEN ? 0 : (int)m->err, e.why);
 }
@@ -212,8 +213,10 @@ static int publish(struct once__kafka *k, const once_message *m, uint64_t tag,
         once__flights_cancel(&k->flights);
         return once__fail(err, ONCE_ENOMEM, "kafka: too much is in flight");
     }
-    once__flights_end(&k->flights, number, ONCE__END_UNSENT, (int)rc,
-                      "the library takes no message");
+    /* The library repeats what a broker has said of the topic. */
+    once__flights_end(&k->flights, number,
+                      rc > 0 ? refusal_of(rc)->e.end : ONCE__END_UNSENT,
+                      (int)rc, "the library takes no message");
     k->down = 1;
     return once__fail(err, ONCE_EAWAY, "kafka: the library takes no message");
 }
@@ -234,9 +237,9 @@ int once__kafka_send(struct once__broker *b, const once_message *m,
     int alone = once__suspects_has(&k->suspects, once__suspects_sum(m->id));
     int rc;
 
-    if (alone && k->rk != NULL)
+    if (alone && k->up)
         wait_for_all(k);
-    if (k->rk == NULL || k->down) {
+    if (!k->up || k->down) {
         rc = once__flights_unsent(&k->flights, tag, ONCE__END_UNSENT, NULL);
         return once__fail(err, rc == ONCE_OK ? ONCE_EAWAY : ONCE_ENOMEM,
                           "kafka: not connected");
@@ -270,11 +273,10 @@ size_t once__kafka_proofs(struct once__broker *b, uint32_t wait_ms,
 }
 
 /* What is still in a queue of ours never left; what is in flight may be there. */
-void once__kafka_end_sending(struct once__kafka *k, const char *why)
+void once__kafka_end_sending(struct once__kafka *k)
 {
     uint64_t end = once__steady_ms() + PURGE_MS;
 
-    (void)why;
     (void)rd_kafka_purge(k->rk,
                          RD_KAFKA_PURGE_F_QUEUE | RD_KAFKA_PURGE_F_INFLIGHT);
     while (k->flights.open > 0 && once__steady_ms() < end)
