@@ -6,7 +6,7 @@
  *    kafkatool HOSTS put TOPIC [key=K] [head:NAME=VALUE ...] [body=B]
  *                                     one record; %XX is a byte
  *    kafkatool HOSTS feed TOPIC       the same for each line of standard input
- *    kafkatool HOSTS follow TOPIC     a line for each record, for ever:
+ *    kafkatool HOSTS follow TOPIC [N] a line for each record, or the first N:
  *                                     PARTITION OFFSET ID KEY BODY, each of the
  *                                     last three with %XX, or - for none
  *    kafkatool HOSTS committed TOPIC GROUP PARTITION
@@ -226,7 +226,7 @@ static void show(const rd_kafka_message_t *m)
     (void)fflush(stdout);
 }
 
-static int follow(const char *hosts, const char *topic)
+static int follow(const char *hosts, const char *topic, long most)
 {
     rd_kafka_t *rk = client(RD_KAFKA_CONSUMER, hosts, "follow");
     const struct rd_kafka_metadata *md = NULL;
@@ -241,15 +241,18 @@ static int follow(const char *hosts, const char *topic)
         rd_kafka_topic_partition_list_add(list, topic, i)->offset =
             RD_KAFKA_OFFSET_BEGINNING;
     (void)rd_kafka_assign(rk, list);
-    for (;;) {
+    while (most != 0) {
         m = rd_kafka_consumer_poll(rk, 100);
         if (m == NULL && (ferror(stdout) || getppid() == 1))
             return 0;
-        if (m != NULL && m->err == RD_KAFKA_RESP_ERR_NO_ERROR)
+        if (m != NULL && m->err == RD_KAFKA_RESP_ERR_NO_ERROR) {
             show(m);
+            most--;
+        }
         if (m != NULL)
             rd_kafka_message_destroy(m);
     }
+    return 0;
 }
 
 static int committed(const char *hosts, char **words)
@@ -276,7 +279,7 @@ int main(int argc, char **argv)
     if (strcmp(verb, "feed") == 0)
         return feed(argv[1], argv[3]);
     if (strcmp(verb, "follow") == 0)
-        return follow(argv[1], argv[3]);
+        return follow(argv[1], argv[3], argc > 4 ? atol(argv[4]) : -1);
     if (strcmp(verb, "committed") == 0 && argc == 6)
         return committed(argv[1], argv + 3);
     if (strcmp(verb, "put") == 0) {
