@@ -66,6 +66,11 @@ int bind(int fd, __CONST_SOCKADDR_ARG at, socklen_t size)
     return (int)syscall(SYS_bind, fd, addr, size);
 }
 
+static int number(const char *word)
+{
+    return (int)strtol(word, NULL, 10);
+}
+
 /* ---- Commands ------------------------------------------------------------- */
 
 /* The n-th of those that are up; 0: none is. */
@@ -92,8 +97,8 @@ static void set_leaders(void)
         for (p = 0; p < topics[t].partitions; p++) {
             id = broker_up(p);
             if (id != 0)
-                (void)rd_kafka_mock_partition_set_leader(
-                    cluster, topics[t].name, p, id);
+                (void)rd_kafka_mock_partition_set_leader(cluster,
+                                                         topics[t].name, p, id);
         }
 }
 
@@ -103,8 +108,8 @@ static int do_topic(char **words, int n)
         return 0;
     (void)snprintf(topics[n_topics].name, sizeof(topics[0].name), "%s",
                    words[1]);
-    topics[n_topics].partitions = atoi(words[2]);
-    if (rd_kafka_mock_topic_create(cluster, words[1], atoi(words[2]),
+    topics[n_topics].partitions = number(words[2]);
+    if (rd_kafka_mock_topic_create(cluster, words[1], number(words[2]),
                                    n_ports) != RD_KAFKA_RESP_ERR_NO_ERROR)
         return 0;
     n_topics++;
@@ -125,7 +130,7 @@ static int set_down(int id, int down)
 
 static int do_down(char **words, int n)
 {
-    int id = n == 2 ? atoi(words[1]) : -1, i, good = id >= 0 && id <= n_ports;
+    int id = n == 2 ? number(words[1]) : -1, i, good = id >= 0 && id <= n_ports;
 
     for (i = 1; i <= n_ports && good; i++)
         if (id == 0 || id == i)
@@ -140,10 +145,10 @@ static int do_errors(char **words, int n)
     int i;
 
     for (i = 2; i < n; i++)
-        codes[i - 2] = atoi(words[i]);
+        codes[i - 2] = number(words[i]);
     if (n < 3)
         return 0;
-    rd_kafka_mock_push_request_errors_array(cluster, (int16_t)atoi(words[1]),
+    rd_kafka_mock_push_request_errors_array(cluster, (int16_t)number(words[1]),
                                             (size_t)n - 2, codes);
     return 1;
 }
@@ -151,17 +156,17 @@ static int do_errors(char **words, int n)
 static int do_other(char **words, int n)
 {
     if (strcmp(words[0], "clear") == 0 && n == 2)
-        rd_kafka_mock_clear_request_errors(cluster, (int16_t)atoi(words[1]));
+        rd_kafka_mock_clear_request_errors(cluster, (int16_t)number(words[1]));
     else if (strcmp(words[0], "late") == 0 && n == 5)
         return rd_kafka_mock_broker_push_request_error_rtts(
-                   cluster, atoi(words[1]), (int16_t)atoi(words[2]), 1,
-                   atoi(words[3]),
-                   atoi(words[4])) == RD_KAFKA_RESP_ERR_NO_ERROR;
+                   cluster, number(words[1]), (int16_t)number(words[2]), 1,
+                   number(words[3]),
+                   number(words[4])) == RD_KAFKA_RESP_ERR_NO_ERROR;
     else if (strcmp(words[0], "state") == 0 && n == 3)
-        rd_kafka_mock_topic_set_error(cluster, words[1], atoi(words[2]));
+        rd_kafka_mock_topic_set_error(cluster, words[1], number(words[2]));
     else if (strcmp(words[0], "coordinator") == 0 && n == 3)
         return rd_kafka_mock_coordinator_set(cluster, "group", words[1],
-                                             atoi(words[2])) ==
+                                             number(words[2])) ==
                RD_KAFKA_RESP_ERR_NO_ERROR;
     else
         return strcmp(words[0], "ping") == 0;
@@ -230,7 +235,7 @@ int main(int argc, char **argv)
         return 2;
     }
     for (i = 2; i < argc; i++)
-        ports[n_ports++] = (uint16_t)atoi(argv[i]);
+        ports[n_ports++] = (uint16_t)number(argv[i]);
     rk = rd_kafka_new(RD_KAFKA_PRODUCER, NULL, text, sizeof(text));
     cluster = rk == NULL ? NULL : rd_kafka_mock_cluster_new(rk, n_ports);
     if (cluster == NULL) {

@@ -89,8 +89,8 @@ static int make_topic(const char *hosts, const char *name,
         return ask_mock(mock, name, partitions);
     rk = client(RD_KAFKA_PRODUCER, hosts, NULL);
     queue = rd_kafka_queue_new(rk);
-    topic = rd_kafka_NewTopic_new(name, atoi(partitions), -1, text,
-                                  sizeof(text));
+    topic = rd_kafka_NewTopic_new(name, (int)strtol(partitions, NULL, 10), -1,
+                                  text, sizeof(text));
     rd_kafka_CreateTopics(rk, &topic, 1, NULL, queue);
     event = rd_kafka_queue_poll(queue, WAIT_MS);
     return event == NULL || rd_kafka_event_error(event) != 0;
@@ -150,12 +150,12 @@ static void put(rd_kafka_t *rk, const char *topic, char **words, int n)
             die("a word is not understood");
         }
     }
-    failed |= rd_kafka_producev(
-                  rk, RD_KAFKA_V_TOPIC(topic),
-                  RD_KAFKA_V_MSGFLAGS(RD_KAFKA_MSG_F_COPY),
-                  RD_KAFKA_V_KEY(key, n_key), RD_KAFKA_V_VALUE(body, n_body),
-                  RD_KAFKA_V_HEADERS(headers),
-                  RD_KAFKA_V_END) != RD_KAFKA_RESP_ERR_NO_ERROR;
+    failed |= rd_kafka_producev(rk, RD_KAFKA_V_TOPIC(topic),
+                                RD_KAFKA_V_MSGFLAGS(RD_KAFKA_MSG_F_COPY),
+                                RD_KAFKA_V_KEY(key, n_key),
+                                RD_KAFKA_V_VALUE(body, n_body),
+                                RD_KAFKA_V_HEADERS(headers),
+                                RD_KAFKA_V_END) != RD_KAFKA_RESP_ERR_NO_ERROR;
 }
 
 static rd_kafka_t *producer(const char *hosts)
@@ -183,8 +183,8 @@ static int feed(const char *hosts, const char *topic)
     int n;
 
     while (getline(&line, &room, stdin) > 0) {
-        for (n = 0, word = strtok_r(line, " \n", &save);
-             word != NULL && n < 32; word = strtok_r(NULL, " \n", &save))
+        for (n = 0, word = strtok_r(line, " \n", &save); word != NULL && n < 32;
+             word = strtok_r(NULL, " \n", &save))
             words[n++] = word;
         put(rk, topic, words, n);
         (void)rd_kafka_flush(rk, WAIT_MS);
@@ -231,7 +231,8 @@ static int follow(const char *hosts, const char *topic, long most)
     rd_kafka_t *rk = client(RD_KAFKA_CONSUMER, hosts, "follow");
     const struct rd_kafka_metadata *md = NULL;
     rd_kafka_topic_t *rkt = rd_kafka_topic_new(rk, topic, NULL);
-    rd_kafka_topic_partition_list_t *list = rd_kafka_topic_partition_list_new(8);
+    rd_kafka_topic_partition_list_t *list =
+        rd_kafka_topic_partition_list_new(8);
     rd_kafka_message_t *m;
     int i;
 
@@ -258,14 +259,14 @@ static int follow(const char *hosts, const char *topic, long most)
 static int committed(const char *hosts, char **words)
 {
     rd_kafka_t *rk = client(RD_KAFKA_CONSUMER, hosts, words[1]);
-    rd_kafka_topic_partition_list_t *list = rd_kafka_topic_partition_list_new(1);
-    rd_kafka_topic_partition_t *at =
-        rd_kafka_topic_partition_list_add(list, words[0], atoi(words[2]));
+    rd_kafka_topic_partition_list_t *list =
+        rd_kafka_topic_partition_list_new(1);
+    rd_kafka_topic_partition_t *at = rd_kafka_topic_partition_list_add(
+        list, words[0], (int)strtol(words[2], NULL, 10));
 
     if (rd_kafka_committed(rk, list, WAIT_MS) != 0 || at->err != 0)
         die("the offset is not known");
-    (void)printf("%lld %.*s\n",
-                 at->offset >= 0 ? (long long)at->offset : -1LL,
+    (void)printf("%lld %.*s\n", at->offset >= 0 ? (long long)at->offset : -1LL,
                  (int)at->metadata_size, (const char *)at->metadata);
     return 0;
 }
@@ -279,7 +280,8 @@ int main(int argc, char **argv)
     if (strcmp(verb, "feed") == 0)
         return feed(argv[1], argv[3]);
     if (strcmp(verb, "follow") == 0)
-        return follow(argv[1], argv[3], argc > 4 ? atol(argv[4]) : -1);
+        return follow(argv[1], argv[3],
+                      argc > 4 ? strtol(argv[4], NULL, 10) : -1);
     if (strcmp(verb, "committed") == 0 && argc == 6)
         return committed(argv[1], argv + 3);
     if (strcmp(verb, "put") == 0) {

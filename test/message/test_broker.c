@@ -58,7 +58,8 @@ enum { MANY = 200, WAIT_MS = 30000 };
 
 /* tool VERB TOPIC ...: lib/kafkatool.c. */
 #define KAFKA                                                                  \
-    "tool() { \"$ONCE_TEST_KAFKA_TOOL\" \"$ONCE_TEST_KAFKA_HOSTS\" \"$@\"; }\n"
+    "tool() { \"$ONCE_TEST_KAFKA_TOOL\" \"$ONCE_TEST_KAFKA_HOSTS\" \"$@\"; "   \
+    "}\n"
 
 struct kind {
     const char *name;    /* of the test's argument                           */
@@ -215,7 +216,7 @@ static void url_at(const char *base, const char *parameters, const char *name,
 
     assert(mark != NULL);
     (void)snprintf(out, size, "%s%s%.*s%s%s", base,
-                   *parameters == '/'    ? ""
+                   *parameters == '/'  ? ""
                    : strchr(base, '?') ? "&"
                                        : "?",
                    (int)(mark - parameters), parameters, name, mark + 2);

@@ -82,7 +82,7 @@ struct amqp {
     uint64_t blocked_ms; /* since when the broker takes nothing; 0: it does */
     struct once__flights flights;
     struct once__suspects suspects; /* see channel_closed() */
-    amqp_table_entry_t *entries; /* of the message being sent */
+    amqp_table_entry_t *entries;    /* of the message being sent */
     size_t n_entries;
 
     enum content content; /* what header and body frames belong to */

@@ -42,7 +42,7 @@ enum {
     SESSION_LEAST_MS = 1000,
     SESSION_MOST_MS = 1800000,
     SOCKET_MOST_MS = 300000, /* the library takes no more */
-    FIRST_ASK_MS = 100 /* for the topic; twice as long each time */
+    FIRST_ASK_MS = 100       /* for the topic; twice as long each time */
 };
 
 /* The largest message, its headers and what the protocol adds. */
@@ -77,11 +77,11 @@ static int take_parameters(struct once__kafka *k, char *url, once_error *err)
         return rc;
     if (k->receives && k->group[0] == '\0')
         (void)snprintf(k->group, sizeof(k->group), "%s", k->o.consumer);
-    return once__url_end(
-        "kafka", url,
-        k->receives ? "group, session_ms, mechanism, password_file"
-                    : "mechanism, password_file",
-        err);
+    return once__url_end("kafka", url,
+                         k->receives
+                             ? "group, session_ms, mechanism, password_file"
+                             : "mechanism, password_file",
+                         err);
 }
 
 static int take_topic(struct once__kafka *k, const char *at, once_error *err)
@@ -117,10 +117,10 @@ static int take_hosts(struct once__kafka *k, const char *at, size_t size,
         if (wrong != NULL)
             return once__fail(err, ONCE_EURL, "kafka: host and port: %s",
                               wrong);
-        used += (size_t)snprintf(
-            k->hosts + used, sizeof(k->hosts) - used,
-            strchr(host, ':') == NULL ? "%s%s:%s" : "%s[%s]:%s",
-            used > 0 ? "," : "", host, port);
+        used += (size_t)snprintf(k->hosts + used, sizeof(k->hosts) - used,
+                                 strchr(host, ':') == NULL ? "%s%s:%s"
+                                                           : "%s[%s]:%s",
+                                 used > 0 ? "," : "", host, port);
         if (used >= sizeof(k->hosts))
             return once__fail(err, ONCE_EURL, "kafka: the hosts are too long");
         if (stop == end)
@@ -271,7 +271,10 @@ static int set_sending(const struct once__kafka *k, rd_kafka_conf_t *conf)
         {"retries", k->o.hold ? "0" : NULL},
         {"max.in.flight.requests.per.connection", "5"},
         {"message.timeout.ms", number(k->o.timeout_ms, timeout)},
-        {"request.timeout.ms", number(k->o.timeout_ms < SOCKET_MOST_MS ? k->o.timeout_ms : SOCKET_MOST_MS, request)},
+        {"request.timeout.ms",
+         number(k->o.timeout_ms < SOCKET_MOST_MS ? k->o.timeout_ms
+                                                 : SOCKET_MOST_MS,
+                request)},
         {"partitioner", "murmur2_random"},
         {"batch.size", number(ONCE__KAFKA_BATCH_BYTES, batch)},
         {"linger.ms", "0"},

@@ -93,7 +93,8 @@ static int64_t first_of(const struct once__incoming_list *list, uint64_t serial,
 static int64_t undone(const struct once__kafka *k,
                       const struct once__kafka_part *p)
 {
-    return first_of(&k->out, p->serial, first_of(&k->ready, p->serial, p->next));
+    return first_of(&k->out, p->serial,
+                    first_of(&k->ready, p->serial, p->next));
 }
 
 static void drop_ready(struct once__kafka *k, uint64_t serial)
@@ -125,7 +126,8 @@ static void remove_part(struct once__kafka *k, struct once__kafka_part *p)
 static rd_kafka_resp_err_t commit_once(struct once__kafka *k, int32_t id,
                                        int64_t offset, const char *mark)
 {
-    rd_kafka_topic_partition_list_t *list = rd_kafka_topic_partition_list_new(1);
+    rd_kafka_topic_partition_list_t *list =
+        rd_kafka_topic_partition_list_new(1);
     rd_kafka_topic_partition_t *at =
         rd_kafka_topic_partition_list_add(list, k->topic, id);
     rd_kafka_queue_t *queue = rd_kafka_queue_new(k->rk);
@@ -232,8 +234,8 @@ static void begin_part(struct once__kafka_part *p,
 
 static int add_part(struct once__kafka *k, const rd_kafka_topic_partition_t *at)
 {
-    struct once__kafka_part *more = once__grown(
-        k->parts, &k->cap_parts, k->n_parts + 1, sizeof(*more));
+    struct once__kafka_part *more =
+        once__grown(k->parts, &k->cap_parts, k->n_parts + 1, sizeof(*more));
     rd_kafka_queue_t *queue;
 
     if (more == NULL || at->err != RD_KAFKA_RESP_ERR_NO_ERROR)
@@ -320,7 +322,8 @@ void once__kafka_rebalanced(rd_kafka_t *rk, rd_kafka_resp_err_t what,
 /* Whether we may read the group's offsets, which asks its coordinator. */
 static int look_at_group(struct once__kafka *k, once_error *err)
 {
-    rd_kafka_topic_partition_list_t *list = rd_kafka_topic_partition_list_new(1);
+    rd_kafka_topic_partition_list_t *list =
+        rd_kafka_topic_partition_list_new(1);
     rd_kafka_resp_err_t rc;
 
     (void)rd_kafka_topic_partition_list_add(list, k->topic, 0);
@@ -529,8 +532,8 @@ static int may_hand_out(const struct once__kafka *k)
 /* Waits for something to come, or to change, for a short time. */
 static void wait_for_more(struct once__kafka *k, uint64_t left_ms)
 {
-    int ms = left_ms < ONCE__KAFKA_SLICE_MS ? (int)left_ms
-                                            : ONCE__KAFKA_SLICE_MS;
+    int ms =
+        left_ms < ONCE__KAFKA_SLICE_MS ? (int)left_ms : ONCE__KAFKA_SLICE_MS;
 
     if (k->n_parts > 0 && may_hand_out(k))
         take(k, rd_kafka_consume_queue(k->queue, ms));
@@ -559,8 +562,7 @@ static int receive(struct once__kafka *k, uint32_t wait_ms,
     if (*out != NULL || (k->up && !k->down))
         return rc;
     once__kafka_lose(k, "the connection was lost");
-    return once__fail(err, ONCE_EAWAY,
-                      "kafka: %s",
+    return once__fail(err, ONCE_EAWAY, "kafka: %s",
                       k->refused != NULL ? k->refused
                                          : "the connection was lost");
 }

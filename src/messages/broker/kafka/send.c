@@ -74,7 +74,9 @@ static const struct refusal {
     {RD_KAFKA_RESP_ERR__PURGE_QUEUE, 0, {ONCE__END_UNSENT, NULL}},
     {RD_KAFKA_RESP_ERR__PURGE_INFLIGHT, 0, {ONCE__END_UNSENT, NULL}},
     {RD_KAFKA_RESP_ERR__DESTROY, 0, {ONCE__END_UNSENT, NULL}},
-    {RD_KAFKA_RESP_ERR_NO_ERROR, 0, {ONCE__END_REFUSED, "the brokers refuse it"}},
+    {RD_KAFKA_RESP_ERR_NO_ERROR,
+     0,
+     {ONCE__END_REFUSED, "the brokers refuse it"}},
 };
 
 /* The last one stands for all others. */
@@ -178,8 +180,7 @@ static rd_kafka_resp_err_t produce(struct once__kafka *k, const once_message *m,
     size_t n_key = m->key == NULL ? 0 : strlen(m->key);
 
     return rd_kafka_producev(
-        k->rk, RD_KAFKA_V_RKT(k->rkt),
-        RD_KAFKA_V_MSGFLAGS(RD_KAFKA_MSG_F_COPY),
+        k->rk, RD_KAFKA_V_RKT(k->rkt), RD_KAFKA_V_MSGFLAGS(RD_KAFKA_MSG_F_COPY),
         RD_KAFKA_V_KEY(m->key, n_key),
         RD_KAFKA_V_VALUE((void *)(uintptr_t)body, m->body.size),
         RD_KAFKA_V_HEADERS(headers),
