@@ -296,6 +296,19 @@ static void count_taken(rd_kafka_t *rk, const rd_kafka_message_t *m, void *user)
     *(unsigned long *)user += m->err == RD_KAFKA_RESP_ERR_NO_ERROR;
 }
 
+static rd_kafka_error_t *produce(rd_kafka_t *rk, const char *topic,
+                                 const char *id)
+{
+    const rd_kafka_vu_t parts[] = {
+        {.vtype = RD_KAFKA_VTYPE_TOPIC, .u.cstr = topic},
+        {.vtype = RD_KAFKA_VTYPE_MSGFLAGS, .u.i = RD_KAFKA_MSG_F_COPY},
+        {.vtype = RD_KAFKA_VTYPE_HEADER, .u.header = {"Once-Id", id, -1}},
+        {.vtype = RD_KAFKA_VTYPE_VALUE, .u.mem = {body, BODY}},
+    };
+
+    return rd_kafka_produceva(rk, parts, sizeof(parts) / sizeof(parts[0]));
+}
+
 /* kafka://HOSTS/TOPIC; with the driver's own settings. */
 static int publish_kafka(const char *url, unsigned long n)
 {
@@ -323,11 +336,7 @@ static int publish_kafka(const char *url, unsigned long n)
     for (sent = 0; taken < n;) {
         for (; sent < n && sent < taken + FLIGHT; sent++) {
             draw_id(1, id);
-            if (rd_kafka_producev(rk, RD_KAFKA_V_TOPIC(topic),
-                                  RD_KAFKA_V_MSGFLAGS(RD_KAFKA_MSG_F_COPY),
-                                  RD_KAFKA_V_HEADER("Once-Id", id, -1),
-                                  RD_KAFKA_V_VALUE(body, BODY),
-                                  RD_KAFKA_V_END) != RD_KAFKA_RESP_ERR_NO_ERROR)
+            if (produce(rk, topic, id) != NULL)
                 return wrong("producing failed");
         }
         (void)rd_kafka_poll(rk, 100);

@@ -9,6 +9,7 @@
  *    kafkatool HOSTS follow TOPIC [N] a line for each record, or the first N:
  *                                     PARTITION OFFSET ID KEY BODY, each of the
  *                                     last three with %XX, or - for none
+ *    kafkatool HOSTS dump TOPIC       the same for those that are there now
  *    kafkatool HOSTS committed TOPIC GROUP PARTITION
  *                                     OFFSET TEXT; -1: nothing
  *
@@ -25,7 +26,7 @@
 #include <sys/un.h>
 #include <unistd.h>
 
-enum { WAIT_MS = 30000 };
+enum { WAIT_MS = 30000, ALL_NOW = -2 };
 
 static void die(const char *what)
 {
@@ -127,6 +128,26 @@ static void on_report(rd_kafka_t *rk, const rd_kafka_message_t *m, void *user)
     failed |= m->err != RD_KAFKA_RESP_ERR_NO_ERROR;
 }
 
+struct part {
+    void *data;
+    size_t size;
+};
+
+static int produce(rd_kafka_t *rk, const char *topic, struct part key,
+                   struct part body, rd_kafka_headers_t *headers)
+{
+    const rd_kafka_vu_t parts[] = {
+        {.vtype = RD_KAFKA_VTYPE_TOPIC, .u.cstr = topic},
+        {.vtype = RD_KAFKA_VTYPE_MSGFLAGS, .u.i = RD_KAFKA_MSG_F_COPY},
+        {.vtype = RD_KAFKA_VTYPE_KEY, .u.mem = {key.data, key.size}},
+        {.vtype = RD_KAFKA_VTYPE_VALUE, .u.mem = {body.data, body.size}},
+        {.vtype = RD_KAFKA_VTYPE_HEADERS, .u.headers = headers},
+    };
+
+    return rd_kafka_produceva(rk, parts, sizeof(parts) / sizeof(parts[0])) !=
+           NULL;
+}
+
 static void put(rd_kafka_t *rk, const char *topic, char **words, int n)
 {
     rd_kafka_headers_t *headers = rd_kafka_headers_new(8);
@@ -150,12 +171,8 @@ static void put(rd_kafka_t *rk, const char *topic, char **words, int n)
             die("a word is not understood");
         }
     }
-    failed |= rd_kafka_producev(rk, RD_KAFKA_V_TOPIC(topic),
-                                RD_KAFKA_V_MSGFLAGS(RD_KAFKA_MSG_F_COPY),
-                                RD_KAFKA_V_KEY(key, n_key),
-                                RD_KAFKA_V_VALUE(body, n_body),
-                                RD_KAFKA_V_HEADERS(headers),
-                                RD_KAFKA_V_END) != RD_KAFKA_RESP_ERR_NO_ERROR;
+    failed |= produce(rk, topic, (struct part){key, n_key},
+                      (struct part){body, n_body}, headers);
 }
 
 static rd_kafka_t *producer(const char *hosts)
@@ -234,6 +251,7 @@ static int follow(const char *hosts, const char *topic, long most)
     rd_kafka_topic_partition_list_t *list =
         rd_kafka_topic_partition_list_new(8);
     rd_kafka_message_t *m;
+    int64_t low, high, there = 0;
     int i;
 
     if (rd_kafka_metadata(rk, 0, rkt, &md, WAIT_MS) != 0)
@@ -241,6 +259,14 @@ static int follow(const char *hosts, const char *topic, long most)
     for (i = 0; i < md->topics[0].partition_cnt; i++)
         rd_kafka_topic_partition_list_add(list, topic, i)->offset =
             RD_KAFKA_OFFSET_BEGINNING;
+    for (i = 0; most == ALL_NOW && i < list->cnt; i++) {
+        if (rd_kafka_query_watermark_offsets(rk, topic, i, &low, &high,
+                                             WAIT_MS) != 0)
+            die("the offsets are not known");
+        there += high - low;
+    }
+    if (most == ALL_NOW)
+        most = there;
     (void)rd_kafka_assign(rk, list);
     while (most != 0) {
         m = rd_kafka_consumer_poll(rk, 100);
@@ -282,6 +308,8 @@ int main(int argc, char **argv)
     if (strcmp(verb, "follow") == 0)
         return follow(argv[1], argv[3],
                       argc > 4 ? strtol(argv[4], NULL, 10) : -1);
+    if (strcmp(verb, "dump") == 0)
+        return follow(argv[1], argv[3], ALL_NOW);
     if (strcmp(verb, "committed") == 0 && argc == 6)
         return committed(argv[1], argv + 3);
     if (strcmp(verb, "put") == 0) {

@@ -176,15 +176,23 @@ static rd_kafka_headers_t *headers_of(const once_message *m)
 static rd_kafka_resp_err_t produce(struct once__kafka *k, const once_message *m,
                                    rd_kafka_headers_t *headers, uint64_t number)
 {
-    const void *body = m->body.size > 0 ? m->body.data : "";
-    size_t n_key = m->key == NULL ? 0 : strlen(m->key);
+    const char *body = m->body.size > 0 ? m->body.data : "", *key = m->key;
+    const rd_kafka_vu_t parts[] = {
+        {.vtype = RD_KAFKA_VTYPE_RKT, .u.rkt = k->rkt},
+        {.vtype = RD_KAFKA_VTYPE_MSGFLAGS, .u.i = RD_KAFKA_MSG_F_COPY},
+        {.vtype = RD_KAFKA_VTYPE_KEY,
+         .u.mem = {(void *)(uintptr_t)key, key == NULL ? 0 : strlen(key)}},
+        {.vtype = RD_KAFKA_VTYPE_VALUE,
+         .u.mem = {(void *)(uintptr_t)body, m->body.size}},
+        {.vtype = RD_KAFKA_VTYPE_HEADERS, .u.headers = headers},
+        {.vtype = RD_KAFKA_VTYPE_OPAQUE, .u.ptr = (void *)(uintptr_t)number},
+    };
+    rd_kafka_error_t *wrong =
+        rd_kafka_produceva(k->rk, parts, sizeof(parts) / sizeof(parts[0]));
+    rd_kafka_resp_err_t rc = rd_kafka_error_code(wrong);
 
-    return rd_kafka_producev(
-        k->rk, RD_KAFKA_V_RKT(k->rkt), RD_KAFKA_V_MSGFLAGS(RD_KAFKA_MSG_F_COPY),
-        RD_KAFKA_V_KEY(m->key, n_key),
-        RD_KAFKA_V_VALUE((void *)(uintptr_t)body, m->body.size),
-        RD_KAFKA_V_HEADERS(headers),
-        RD_KAFKA_V_OPAQUE((void *)(uintptr_t)number), RD_KAFKA_V_END);
+    rd_kafka_error_destroy(wrong);
+    return rc;
 }
 
 static int publish(struct once__kafka *k, const once_message *m, uint64_t tag,
