@@ -2,7 +2,8 @@
 /*
  * kafkamock.c - librdkafka's own mock cluster of Kafka, as a process of its own.
  *
- *    kafkamock CONTROL PORT [PORT ...]     a broker on each port of 127.0.0.1
+ *    kafkamock CONTROL PORT[=OTHER] ...    a broker on each port of 127.0.0.1;
+ *                                          it listens on OTHER, and says PORT
  *
  * CONTROL is a unix socket that takes one line and answers one, "ok" or "error":
  *
@@ -38,7 +39,7 @@
 
 enum { BROKERS_MAX = 8, TOPICS_MAX = 1024, CODES_MAX = 256 };
 
-static uint16_t ports[BROKERS_MAX];
+static uint16_t ports[BROKERS_MAX], others[BROKERS_MAX];
 static int n_ports, n_bound;
 
 static rd_kafka_mock_cluster_t *cluster;
@@ -49,8 +50,39 @@ static struct {
 } topics[TOPICS_MAX];
 static int n_topics;
 
-/* The library binds its brokers to ports that the kernel draws: instead of these
- * they get ours, in their order, so that a client finds them again. */
+/*
+ * The library binds its brokers to ports that the kernel draws, and asks for
+ * them: instead of these they get ours, in their order, so that a client finds
+ * them again, and learns the port of what stands before them.
+ */
+static uint16_t other_of(uint16_t port)
+{
+    int i = 0;
+
+    if (port == 0 && n_bound < n_ports)
+        return others[n_bound++];
+    while (i < n_ports && ports[i] != port)
+        i++;
+    return i < n_ports ? others[i] : port;
+}
+
+int getsockname(int fd, __SOCKADDR_ARG at, socklen_t *size)
+{
+    int rc = (int)syscall(SYS_getsockname, fd, at.__sockaddr__, size), i;
+    struct sockaddr_in in;
+
+    if (rc != 0 || at.__sockaddr__->sa_family != AF_INET || *size != sizeof(in))
+        return rc;
+    memcpy(&in, at.__sockaddr__, sizeof(in));
+    for (i = 0; i < n_ports; i++)
+        if (others[i] == ntohs(in.sin_port)) {
+            in.sin_port = htons(ports[i]);
+            break;
+        }
+    memcpy(at.__sockaddr__, &in, sizeof(in));
+    return 0;
+}
+
 int bind(int fd, __CONST_SOCKADDR_ARG at, socklen_t size)
 {
     const struct sockaddr *addr = at.__sockaddr__;
@@ -59,8 +91,7 @@ int bind(int fd, __CONST_SOCKADDR_ARG at, socklen_t size)
     if (addr->sa_family == AF_INET && size == sizeof(in)) {
         memcpy(&in, addr, sizeof(in));
         in.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
-        if (in.sin_port == 0 && n_bound < n_ports)
-            in.sin_port = htons(ports[n_bound++]);
+        in.sin_port = htons(other_of(ntohs(in.sin_port)));
         addr = (const struct sockaddr *)&in;
     }
     return (int)syscall(SYS_bind, fd, addr, size);
@@ -234,8 +265,14 @@ int main(int argc, char **argv)
         (void)fprintf(stderr, "usage: kafkamock CONTROL PORT [PORT ...]\n");
         return 2;
     }
-    for (i = 2; i < argc; i++)
-        ports[n_ports++] = (uint16_t)number(argv[i]);
+    for (i = 2; i < argc; i++) {
+        const char *other = strchr(argv[i], '=');
+
+        ports[n_ports] = (uint16_t)number(argv[i]);
+        others[n_ports] =
+            other == NULL ? ports[n_ports] : (uint16_t)number(other + 1);
+        n_ports++;
+    }
     rk = rd_kafka_new(RD_KAFKA_PRODUCER, NULL, text, sizeof(text));
     cluster = rk == NULL ? NULL : rd_kafka_mock_cluster_new(rk, n_ports);
     if (cluster == NULL) {

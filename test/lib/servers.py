@@ -735,6 +735,13 @@ class Nats(Broker):
         return answer
 
 
+def _listens(address, port):
+    with contextlib.suppress(OSError), \
+            socket.create_connection((address, port), 5):
+        return True
+    return False
+
+
 def built(program):
     """A program of the tests' own, as test/meson.build makes it."""
     build = pathlib.Path(os.environ.get("ONCE_BUILD",
@@ -755,8 +762,10 @@ class Kafka(Broker):
 
     SCHEME = "kafka"
 
-    def __init__(self, world, name="kafka", space=None, brokers=1):
+    def __init__(self, world, name="kafka", space=None, brokers=1, tls=False):
         super().__init__(world, name, space)
+        self.front = None
+        self.behind = free_port() if tls else None
         self.ports = [self.port] + [free_port() for _ in range(brokers - 1)]
         self.real = os.environ.get("ONCE_KAFKA")
         self.control = self.folder / "control"
@@ -770,7 +779,22 @@ class Kafka(Broker):
 
     def command(self):
         return [str(self.program), str(self.control),
-                *(str(port) for port in self.ports)]
+                *(str(port) + ("=%d" % self.behind if self.behind else "")
+                  for port in self.ports)]
+
+    def certificate(self, which):
+        self.world.authority.install(which, self.folder)
+
+    def start_front(self):
+        """The mock has no TLS."""
+        self.front = subprocess.Popen(
+            self.world.privileges("KILL") +
+            [sys.executable, str(HERE / "tlsfront.py"), str(self.port),
+             str(self.behind), str(self.folder / "tls.crt"),
+             str(self.folder / "tls.key")], start_new_session=True)
+        self.world.watch(self.front.pid)
+        eventually(lambda: _listens(self.address, self.port),
+                   "TLS before " + self.name)
 
     def ready(self):
         with contextlib.suppress(OSError):
@@ -795,7 +819,10 @@ class Kafka(Broker):
         if self.running():
             self.ask("up 0")
             return self
-        return super().start(wait)
+        super().start(wait)
+        if self.behind:
+            self.start_front()
+        return self
 
     def kill(self):
         if self.real:
@@ -806,6 +833,10 @@ class Kafka(Broker):
     def quit(self):
         if not self.real:
             self._end(signal.SIGKILL)
+        if self.front:
+            self.front.kill()
+            self.front.wait()
+            self.front = None
 
     stop = quit
 
@@ -824,7 +855,8 @@ class Kafka(Broker):
         return {} if self.real else {"ONCE_TEST_KAFKA_CONTROL": str(self.control)}
 
     def url(self):
-        return "%s://%s" % (self.SCHEME, self.hosts)
+        return "%s%s://%s" % (self.SCHEME, "s" if self.behind else "",
+                              self.hosts)
 
     def details(self):
         more = {} if self.real else {"control": self.control}
@@ -1111,6 +1143,13 @@ def kafka(world, clock):
     return Kafka(world).start().url()
 
 
+def kafka_tls(world, clock):
+    del clock
+    server = Kafka(world, tls=True)
+    server.certificate("good")
+    return server.start().url()
+
+
 def kafka_cluster(world, clock):
     del clock
     return Kafka(world, brokers=3).start().url()
@@ -1125,7 +1164,7 @@ KINDS = {
     "redis": redis, "redis-plain": redis_plain, "redis-tls": redis_tls,
     "redis-sentinel": redis_sentinel, "redis-cluster": redis_cluster,
     "rabbitmq": rabbitmq, "nats": nats,
-    "kafka": kafka, "kafka-cluster": kafka_cluster,
+    "kafka": kafka, "kafka-tls": kafka_tls, "kafka-cluster": kafka_cluster,
 }
 
 if __name__ == "__main__":

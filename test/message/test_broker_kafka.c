@@ -3,6 +3,7 @@
  * test_broker_kafka.c - what only the driver of Kafka has.
  *
  *    with-server kafka -- test_broker_kafka [TEST]
+ *    with-server kafka-tls -- test_broker_kafka tls
  *
  * The server is librdkafka's mock, which speaks the protocol and answers with
  * the errors that it is told to; lib/kafkamock.c says what it is not. With
@@ -722,6 +723,71 @@ static void who_gives_up_before_it_has_joined_lives(void)
     c->ops->close(c);
 }
 
+/* ---- TLS ------------------------------------------------------------------------ */
+
+static struct once__broker *opened(const char *more, const char *ca,
+                                   const char *consumer)
+{
+    struct once__broker_options o = kit_options(consumer, 1);
+    struct once__broker *b = NULL;
+    char url[512], path[512];
+
+    (void)snprintf(path, sizeof(path), "%s/%s", getenv("ONCE_TEST_TLS_DIR"),
+                   ca);
+    o.ca_file = path;
+    url_of(more, url, sizeof(url));
+    T_EQ(once__broker_find(url, NULL)->open(url, &o, &b, NULL), ONCE_OK);
+    return b;
+}
+
+static void with_tls_messages_go_and_come(void)
+{
+    struct once__broker *b, *c;
+    struct once__delivery *d;
+
+    fresh(1);
+    b = opened("", "ca.crt", NULL);
+    T_OK(kit_connect(b, WAIT_MS));
+    T_EQ(sent(b, "id-7", "key"), ONCE__END_TAKEN);
+    b->ops->close(b);
+    c = opened("?group=g", "ca.crt", "billing");
+    T_OK(kit_connect(c, WAIT_MS));
+    d = next(c);
+    if (T_OK(d != NULL)) {
+        T_EQ(number_of(d), 7);
+        T_EQ(taken(c, d), ONCE_OK);
+    }
+    c->ops->close(c);
+}
+
+static void is_refused(const char *ca, const char *scheme)
+{
+    struct once__broker *b = opened("", ca, NULL);
+    once_error err = {0};
+
+    if (!T_OK(b->ops->connect(b, &err) == ONCE_EOPEN))
+        printf("#   %s: %s\n", scheme, err.text);
+    T_OK(strstr(err.text, "certificate") != NULL);
+    b->ops->close(b);
+}
+
+static void a_certificate_must_be_right(void)
+{
+    static const char *const wrong[] = {"wronghost", "expired", "stranger"};
+    char line[64];
+    size_t i;
+
+    fresh(1);
+    is_refused("other-ca.crt", "another authority");
+    for (i = 0; i < 3; i++) {
+        (void)snprintf(line, sizeof(line), "kafka %s", wrong[i]);
+        T_OK(kit_ctl("cert", line));
+        is_refused("ca.crt", wrong[i]);
+    }
+    T_OK(kit_ctl("cert", "kafka good"));
+    with_tls_messages_go_and_come();
+}
+
 /* All, or the one that is named. */
 #define RUN(test)                                                              \
     do {                                                                       \
@@ -735,6 +801,11 @@ int main(int argc, char **argv)
     int real = getenv("ONCE_KAFKA") != NULL;
 
     (void)signal(SIGPIPE, SIG_IGN);
+    if (only != NULL && strcmp(only, "tls") == 0) {
+        T_RUN(with_tls_messages_go_and_come);
+        T_RUN(a_certificate_must_be_right);
+        return t_done();
+    }
     if (!real) {
         RUN(each_answer_is_its_proof);
         RUN(what_is_too_large_is_found_among_others);
