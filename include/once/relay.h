@@ -47,6 +47,7 @@ typedef struct once_route {
      * amqp://USER:PASSWORD@HOST:PORT/VHOST?exchange=E&routing_key=K  amqps://
      * nats://HOST:PORT/?subject=S
      * redis://HOST:PORT/?stream=S          rediss://
+     * kafka://HOST:PORT,HOST:PORT/TOPIC    kafkas://
      * https://HOST/PATH                    http://
      * exec:PROGRAM ARGUMENT ...
      */
@@ -130,7 +131,8 @@ typedef struct once_consumer_options {
     const char *db;       /* the program's database */
     const char *from;     /* amqp://.../VHOST?queue=Q
                            * nats://HOST:PORT/?stream=S&durable=D
-                           * redis://HOST:PORT/?stream=S&group=G */
+                           * redis://HOST:PORT/?stream=S&group=G
+                           * kafka://HOST:PORT,HOST:PORT/TOPIC?group=G */
     const char *consumer; /* its name in the inbox */
     const char *ca_file;  /* TLS: certificates to trust [the system's] */
     uint32_t workers;     /* threads, each with connections of its own [1] */

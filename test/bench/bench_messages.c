@@ -7,7 +7,8 @@
  *        once_inbox_claim(), with ids that are ordered by time, or random
  *    bench_messages publish URL N
  *        a bare loop of the broker's own library: N messages of 300 bytes, 500
- *        in flight, each confirmed by the broker. amqp://, redis://, nats://
+ *        in flight, each confirmed by the broker. amqp://, redis://, nats://,
+ *        kafka://
  *    bench_messages plain AMQP-URL POSTGRES N
  *        a bare consumer: receive, BEGIN, two writes, COMMIT, acknowledge
  *    bench_messages consume URL DATABASE N BATCH
@@ -54,6 +55,9 @@
 #endif
 #ifdef ONCE_WITH_REDIS
 #include <hiredis/hiredis.h>
+#endif
+#ifdef ONCE_WITH_KAFKA
+#include <librdkafka/rdkafka.h>
 #endif
 #ifdef ONCE_WITH_NATS
 #include <nats/nats.h>
@@ -287,6 +291,65 @@ static int publish_redis(const char *url, unsigned long n)
 }
 #endif
 
+#ifdef ONCE_WITH_KAFKA
+static void count_taken(rd_kafka_t *rk, const rd_kafka_message_t *m, void *user)
+{
+    (void)rk;
+    *(unsigned long *)user += m->err == RD_KAFKA_RESP_ERR_NO_ERROR;
+}
+
+static rd_kafka_error_t *produce(rd_kafka_t *rk, const char *topic,
+                                 const char *id)
+{
+    const rd_kafka_vu_t parts[] = {
+        {.vtype = RD_KAFKA_VTYPE_TOPIC, .u.cstr = topic},
+        {.vtype = RD_KAFKA_VTYPE_MSGFLAGS, .u.i = RD_KAFKA_MSG_F_COPY},
+        {.vtype = RD_KAFKA_VTYPE_HEADER, .u.header = {"Once-Id", id, -1}},
+        {.vtype = RD_KAFKA_VTYPE_VALUE, .u.mem = {body, BODY}},
+    };
+
+    return rd_kafka_produceva(rk, parts, sizeof(parts) / sizeof(parts[0]));
+}
+
+/* kafka://HOSTS/TOPIC; with the driver's own settings. */
+static int publish_kafka(const char *url, unsigned long n)
+{
+    static const char *const settings[][2] = {
+        {"acks", "all"}, {"enable.idempotence", "true"}, {"linger.ms", "0"}};
+    rd_kafka_conf_t *conf = rd_kafka_conf_new();
+    char hosts[512], id[ONCE_ID_SIZE], text[256];
+    const char *topic = strrchr(url, '/') + 1;
+    unsigned long sent, taken = 0;
+    rd_kafka_t *rk;
+    double begin;
+    size_t i;
+
+    (void)snprintf(hosts, sizeof(hosts), "%.*s", (int)(topic - url - 9),
+                   url + 8);
+    (void)rd_kafka_conf_set(conf, "bootstrap.servers", hosts, NULL, 0);
+    for (i = 0; i < 3; i++)
+        (void)rd_kafka_conf_set(conf, settings[i][0], settings[i][1], NULL, 0);
+    rd_kafka_conf_set_dr_msg_cb(conf, count_taken);
+    rd_kafka_conf_set_opaque(conf, &taken);
+    rk = rd_kafka_new(RD_KAFKA_PRODUCER, conf, text, sizeof(text));
+    if (rk == NULL)
+        return wrong("Kafka: no producer");
+    begin = now();
+    for (sent = 0; taken < n;) {
+        for (; sent < n && sent < taken + FLIGHT; sent++) {
+            draw_id(1, id);
+            if (produce(rk, topic, id) != NULL)
+                return wrong("producing failed");
+        }
+        (void)rd_kafka_poll(rk, 100);
+        if (now() - begin > 600)
+            return wrong("Kafka has not taken all");
+    }
+    rd_kafka_destroy(rk);
+    return print(begin, n);
+}
+#endif
+
 #ifdef ONCE_WITH_NATS
 static int publish_nats(const char *url, unsigned long n)
 {
@@ -326,6 +389,10 @@ static int publish(const char *url, unsigned long n)
 #ifdef ONCE_WITH_NATS
     if (strncmp(url, "nats:", 5) == 0)
         return publish_nats(url, n);
+#endif
+#ifdef ONCE_WITH_KAFKA
+    if (strncmp(url, "kafka:", 6) == 0)
+        return publish_kafka(url, n);
 #endif
     return wrong("no such broker in this build");
 }

@@ -301,6 +301,11 @@ class Bench:
         self.nats_stream(nats, "bench", ["bare", "relayed"])
         yield ("NATS, file stream", f"{nats}/?subject=bare",
                f"{nats}/?subject=relayed", (0.3, 0.4))
+        kafka = self.url("kafka")
+        for topic in ("bare", "relayed"):
+            self.world.servers["kafka"].tool("topic", topic, 12)
+        yield ("Kafka, librdkafka's mock", f"{kafka}/bare", f"{kafka}/relayed",
+               (0.05, 0.05))
 
     def rabbit_queue(self, url, name):
         import pika  # pylint: disable=import-outside-toplevel

@@ -1,7 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """
 Real servers for tests: PostgreSQL, pgbouncer, MariaDB, Redis with Sentinel and
-Cluster, and the brokers RabbitMQ and NATS.
+Cluster, and the brokers RabbitMQ and NATS; and
+a mock of Kafka.
 
 A World is one temporary folder and the servers that live in it. Each server has
 a name; what can be done to it is the same for all:
@@ -773,6 +774,135 @@ class Nats(Broker):
         return answer
 
 
+def _listens(address, port):
+    with contextlib.suppress(OSError), \
+            socket.create_connection((address, port), 5):
+        return True
+    return False
+
+
+def built(program):
+    """A program of the tests' own, as test/meson.build makes it."""
+    build = pathlib.Path(os.environ.get("ONCE_BUILD",
+                                        HERE.parent.parent / "build"))
+    path = build / "test" / program
+    if not path.exists():
+        raise Missing(program + " is not built")
+    return path
+
+
+class Kafka(Broker):
+    """
+    librdkafka's mock cluster (kafkamock.c), or the real one that ONCE_KAFKA
+    names. Its log ends with its process, so `kill` cuts all connections and
+    closes all ports, and the process goes on: a cluster of which no broker can
+    be reached, and which has kept what it took.
+    """
+
+    SCHEME = "kafka"
+
+    def __init__(self, world, name="kafka", space=None, brokers=1, tls=False):
+        super().__init__(world, name, space)
+        self.front = None
+        self.behind = free_port() if tls else None
+        self.ports = [self.port] + [free_port() for _ in range(brokers - 1)]
+        self.real = os.environ.get("ONCE_KAFKA")
+        self.control = self.folder / "control"
+        self.hosts = self.real or ",".join(
+            "%s:%d" % (self.address, port) for port in self.ports)
+        self.tool_ = built("kafkatool")
+        # The servers' user may not see the build.
+        self.program = self.folder / "kafkamock"
+        shutil.copy(built("kafkamock"), self.program)
+        self.program.chmod(0o755)
+
+    def command(self):
+        return [str(self.program), str(self.control),
+                *(str(port) + ("=%d" % self.behind if self.behind else "")
+                  for port in self.ports)]
+
+    def certificate(self, which):
+        self.world.authority.install(which, self.folder)
+
+    def start_front(self):
+        """The mock has no TLS."""
+        self.front = subprocess.Popen(
+            self.world.privileges("KILL") +
+            [sys.executable, str(HERE / "tlsfront.py"), str(self.port),
+             str(self.behind), str(self.folder / "tls.crt"),
+             str(self.folder / "tls.key")], start_new_session=True)
+        self.world.watch(self.front.pid)
+        eventually(lambda: _listens(self.address, self.port),
+                   "TLS before " + self.name)
+
+    def ready(self):
+        with contextlib.suppress(OSError):
+            return self.ask("ping") == "ok"
+        return False
+
+    def ask(self, line):
+        """One command to the mock."""
+        with socket.socket(socket.AF_UNIX) as sock, sock.makefile("rw") as f:
+            sock.settimeout(PATIENCE)
+            sock.connect(str(self.control))
+            f.write(line + "\n")
+            f.flush()
+            answer = f.readline().strip()
+        if answer != "ok":
+            raise RuntimeError("kafka: %s: %s" % (line, answer or "hung up"))
+        return answer
+
+    def start(self, wait=True):
+        if self.real:
+            return self
+        if self.running():
+            self.ask("up 0")
+            return self
+        super().start(wait)
+        if self.behind:
+            self.start_front()
+        return self
+
+    def kill(self):
+        if self.real:
+            raise RuntimeError("a cluster of others is not killed")
+        if self.running():
+            self.ask("down 0")
+
+    def quit(self):
+        if not self.real:
+            self._end(signal.SIGKILL)
+        if self.front:
+            self.front.kill()
+            self.front.wait()
+            self.front = None
+
+    stop = quit
+
+    def tool(self, *words):
+        """What kafkatool says."""
+        done = subprocess.run(
+            [str(self.tool_), self.hosts, *(str(w) for w in words)],
+            env=dict(os.environ, **self.environment_of_tool()),
+            stdin=subprocess.DEVNULL, capture_output=True, text=True,
+            timeout=2 * PATIENCE, check=False)
+        if done.returncode != 0:
+            raise RuntimeError("kafkatool: " + done.stderr.strip())
+        return done.stdout.strip()
+
+    def environment_of_tool(self):
+        return {} if self.real else {"ONCE_TEST_KAFKA_CONTROL": str(self.control)}
+
+    def url(self):
+        return "%s%s://%s" % (self.SCHEME, "s" if self.behind else "",
+                              self.hosts)
+
+    def details(self):
+        more = {} if self.real else {"control": self.control}
+        return dict(super().details(), hosts=self.hosts, tool=self.tool_,
+                    **more)
+
+
 # ---- Worlds --------------------------------------------------------------
 
 
@@ -1047,6 +1177,23 @@ def nats(world, clock):
     return Nats(world).start().url()
 
 
+def kafka(world, clock):
+    del clock
+    return Kafka(world).start().url()
+
+
+def kafka_tls(world, clock):
+    del clock
+    server = Kafka(world, tls=True)
+    server.certificate("good")
+    return server.start().url()
+
+
+def kafka_cluster(world, clock):
+    del clock
+    return Kafka(world, brokers=3).start().url()
+
+
 KINDS = {
     "postgres": postgres, "postgres-tls": postgres_tls,
     "pgbouncer": pgbouncer, "postgres-standby": postgres_standby,
@@ -1056,6 +1203,7 @@ KINDS = {
     "redis": redis, "redis-plain": redis_plain, "redis-tls": redis_tls,
     "redis-sentinel": redis_sentinel, "redis-cluster": redis_cluster,
     "rabbitmq": rabbitmq, "nats": nats,
+    "kafka": kafka, "kafka-tls": kafka_tls, "kafka-cluster": kafka_cluster,
 }
 
 if __name__ == "__main__":

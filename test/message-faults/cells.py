@@ -231,6 +231,12 @@ class Run:
                 self.broker.source(self.port("broker")),
                 *("%s=%s" % pair for pair in words.items()), *more]
 
+    def guest(self):
+        """One more consumer."""
+        name = "guest%d" % len(list(self.folder.glob("guest*.log")))
+        self.consumers.append(Process(self, name, self.consumer_words(name)))
+        return self.consumers[-1]
+
     def all(self):
         return self.producers + self.relays + self.consumers
 
@@ -427,7 +433,8 @@ class Run:
         ledger.parked = [
             (name, state, bytes(body).decode()) for name, state, body in
             rows("SELECT id, state, body FROM %sparked" % self.db.prefix)]
-        done = subprocess.run([self.program, "tap", self.broker.tap(), "1000"],
+        done = subprocess.run([self.program, "tap", self.broker.tap(),
+                               str(self.broker.QUIET_MS)],
                               text=True, capture_output=True, check=False,
                               timeout=900)
         if done.returncode != 0:
@@ -460,7 +467,7 @@ def uuid_at(year, rng):
 # ---- Cells ---------------------------------------------------------------
 
 
-SHORT = ("postgres rabbitmq storm", "mysql redis storm", "sqlite nats kill-consumer",
+SHORT = ("mysql rabbitmq storm", "postgres kafka storm", "sqlite nats kill-consumer",
          "sqlite redis points-relay", "postgres redis keyed",
          "sqlite http none", "postgres http gateway-kill")
 

@@ -40,7 +40,7 @@ def none(run):
     run.hits += 1
 
 
-QUEUES = ["rabbitmq", "nats", "redis"]  # what consumers read
+QUEUES = ["rabbitmq", "nats", "redis", "kafka"]  # what consumers read
 
 # -- processes
 
@@ -127,6 +127,37 @@ def broker_kill(run):
     run.broker.server.kill()
     run.nap(0, 0.3)
     run.broker.server.start()
+    run.hits += 1
+
+
+@fault("broker-one", brokers=["kafka"])
+def broker_one(run):
+    """One of three brokers is cut off; its partitions go to the others."""
+    one = run.rng.randrange(1, 4)
+    run.broker.server.ask("down %d" % one)
+    run.nap(0.2, 3)
+    run.broker.server.ask("up %d" % one)
+    run.hits += 1
+
+
+@fault("broker-says", brokers=["kafka"])
+def broker_says(run):
+    """The next requests to write or to commit are answered with errors."""
+    api, codes = run.rng.choice([
+        (0, (7, 19, 20, 6, -195)),      # produce
+        (8, (14, 15, 16, 27, -195)),    # commit
+        (1, (3, 6, -195))])             # fetch
+    run.broker.server.ask("errors %d %s" % (api, " ".join(
+        str(run.rng.choice(codes)) for _ in range(run.rng.randrange(1, 9)))))
+    run.hits += 1
+
+
+@fault("rebalance", brokers=["kafka"])
+def rebalance(run):
+    """A guest joins the group for a second, and leaves it in order."""
+    run.guest().start()
+    run.nap(1, 2)
+    run.consumers.pop().stop()
     run.hits += 1
 
 
@@ -230,7 +261,9 @@ for _name, _function in wire.FAULTS.items():
     # Silence takes its time until it is noticed. Producers are the test's own:
     # they would wait for an answer of the database for ever.
     _more = {"most": 2} if _name == "silence" else {}
-    fault("broker-" + _name, **_more)(on_the_wire("broker", _function))
+    # Not with Kafka, whose clients go to where brokers say that they are.
+    fault("broker-" + _name, brokers=["rabbitmq", "nats", "redis", "http"],
+          **_more)(on_the_wire("broker", _function))
     if _more:
         _more["direct"] = True
     fault("db-" + _name, databases=SERVERS, **_more)(

@@ -10,6 +10,7 @@ import contextlib
 import os
 import random
 import re
+import select
 import socket
 import sqlite3
 import subprocess
@@ -170,6 +171,7 @@ class Broker:
 
     ERRORS = (OSError, EOFError)
     AGAIN_MS = 0    # then what was not acknowledged comes again
+    QUIET_MS = 1000  # so long nothing came: that was all
 
     def __init__(self, run):
         self.server = self.build(run.world, **run.options.get("target", {}))
@@ -429,6 +431,82 @@ class Nats(Broker):
                 pass
 
 
+class Kafka(Broker):
+    """
+    A mock of three brokers (lib/kafkamock.c). Its log ends with its process, so
+    brokers are cut off instead of killed, and keep what they took: the ledger
+    judges what relay and consumer do, and not what a cluster keeps. It does not
+    know the numbers of an idempotent producer, so the log has repeats that a real
+    broker would leave out.
+    """
+
+    name = "kafka"
+    SESSION_MS = 4000
+    AGAIN_MS = 12000    # a dead member's session, and the group's new round
+    QUIET_MS = 12000    # the first of a group waits to join
+
+    def build(self, world, **options):
+        del options
+        server = servers.Kafka(world, brokers=3)
+        server.start()
+        server.ask("topic orders 24")
+        self.follow = self.run_tool(server, "follow")
+        self.feed = self.run_tool(server, "feed")
+        return server
+
+    @staticmethod
+    def run_tool(server, verb):
+        return subprocess.Popen(
+            [servers.find("setpriv"), "--pdeathsig", "KILL", "--",
+             str(server.tool_), server.hosts, verb, "orders"],
+            stdin=subprocess.PIPE, stdout=subprocess.PIPE)
+
+    def target(self, port):
+        del port
+        return self.server.url() + "/orders"
+
+    def source(self, port):
+        del port
+        return "%s/orders?group=billing&session_ms=%d" % (self.server.url(),
+                                                          self.SESSION_MS)
+
+    def tap(self):
+        return self.server.url() + "/orders?group=tap"
+
+    def arrived(self):
+        pipe, rest = self.follow.stdout.fileno(), b""
+        while True:
+            if not select.select([pipe], [], [], 0.1)[0]:
+                yield None
+                continue
+            *lines, rest = (rest + os.read(pipe, 1 << 20)).split(b"\n")
+            for line in lines:
+                words = line.split()
+                yield words[2], words[2:]
+
+    def send(self, message):
+        name, key, body = (word.decode() for word in message)
+        self.tell("key=%s body=%s head:Once-Id=%s" % (key, body, name))
+
+    def tell(self, line):
+        self.feed.stdin.write(line.encode() + b"\n")
+        self.feed.stdin.flush()
+        if self.feed.stdout.readline().strip() != b"ok":
+            raise OSError("kafka has not taken a copy")
+
+    def put(self, name, key, body):
+        body = body.replace("%", "%25").replace(" ", "%20")
+        # One without an id would have its place as its id.
+        self.server.tool("put", "orders", "key=" + key, "body=" + body,
+                         "head:Once-Id=" + (name or "%20"))
+
+    def end(self):
+        super().end()
+        for process in (self.follow, self.feed):
+            process.kill()
+            process.wait()
+
+
 # ---- HTTP ----------------------------------------------------------------
 
 
@@ -539,4 +617,4 @@ class Http(Broker):
 
 
 DATABASES = {c.name: c for c in (Postgres, Mysql, Sqlite)}
-BROKERS = {c.name: c for c in (RabbitMQ, Nats, Redis, Http)}
+BROKERS = {c.name: c for c in (RabbitMQ, Nats, Redis, Kafka, Http)}

@@ -21,6 +21,7 @@ import subprocess
 import sys
 import threading
 import time
+import urllib.parse
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 sys.path.insert(0, str(ROOT / "test/lib"))
@@ -260,6 +261,26 @@ class Queue:
                 self.received.append((about.message_id, key,
                                       plain(body.decode())))
         return self.received
+
+
+class Topic:
+    name = "kafka"
+
+    def __init__(self, server, topic):
+        self.server = server
+        self.topic = topic
+        self.url = "%s/%s" % (server.url(), topic)
+        self.more = []
+        server.tool("topic", topic, 4)
+
+    def arrivals(self):
+        found = []
+        for line in self.server.tool("dump", self.topic).splitlines():
+            name, key, body = (None if word == "-" else
+                               urllib.parse.unquote(word)
+                               for word in line.split()[2:])
+            found.append((name, key, plain(body)))
+        return found
 
 
 class Service:

@@ -33,6 +33,11 @@ def redis(world):
 
 
 @pytest.fixture(scope="module")
+def kafka(world):
+    return started(lambda: servers.Kafka(world).start())
+
+
+@pytest.fixture(scope="module")
 def amqp_settings():
     """What this file's RabbitMQ is told beyond the usual."""
     return {}

@@ -11,6 +11,7 @@ import itertools
 import os
 import random
 import signal
+import subprocess
 import time
 
 import pika
@@ -110,8 +111,35 @@ class Process(Program):
                          **env)
 
 
+class Topic:
+    """Of four partitions, with a group whose dead members are soon replaced."""
+
+    def __init__(self, server, name):
+        self.server = server
+        self.name = name
+        self.url = "%s/%s?group=g&session_ms=4000" % (server.url(), name)
+        server.tool("topic", name, 4)
+
+    def publish(self, messages):
+        lines = "".join("head:Once-Id=%s body=%s %s\n" % (
+            m[0], m[1], "key=" + m[2] if len(m) > 2 else "")
+            for m in messages)
+        said = subprocess.run(
+            [str(self.server.tool_), self.server.hosts, "feed", self.name],
+            input=lines, text=True, capture_output=True, check=True).stdout
+        assert said.split() == ["ok"] * len(messages)
+
+    def left(self):
+        """What is there behind the offsets that are committed."""
+        there = len(self.server.tool("dump", self.name).splitlines())
+        done = (int(self.server.tool("committed", self.name, "g", p).split()[0])
+                for p in range(4))
+        return there - sum(n for n in done if n > 0)
+
+
 class Cell:
-    def __init__(self, folder, db, queue):
+    def __init__(self, folder, db, queue, drain_ms=2 * IDLE_MS + 500):
+        self.drain_ms = drain_ms
         self.folder = folder
         self.db = db
         self.queue = queue
@@ -130,7 +158,7 @@ class Cell:
         return process
 
     def drained(self, *words, die=None):
-        process = self.consumer("drain=%d" % (2 * IDLE_MS + 500), *words,
+        process = self.consumer("drain=%d" % self.drain_ms, *words,
                                 die=die)
         status = process.wait()
         assert status in (0, 1), process.log()
@@ -201,6 +229,20 @@ def mq_cell(request, tmp_path):
     made = Cell(tmp_path, Pg(request.getfixturevalue("postgres"),
                              "c%d" % number),
                 Queue(request.getfixturevalue("amqp"), "q%d" % number))
+    grant(made)
+    yield made
+    for process in made.processes:
+        if process.process.poll() is None:
+            process.kill()
+
+
+@pytest.fixture
+def kafka_cell(request, tmp_path):
+    number = next(_numbers)
+    made = Cell(tmp_path, Pg(request.getfixturevalue("postgres"),
+                             "c%d" % number),
+                Topic(request.getfixturevalue("kafka"), "q%d" % number),
+                drain_ms=12000)
     grant(made)
     yield made
     for process in made.processes:
@@ -291,13 +333,13 @@ def test_two_consumers_share_a_queue_of_rabbitmq(mq_cell, amqp):
     mq_cell.exactly(names(200))
 
 
-def order_is_kept(cell):
+def order_is_kept(cell, lives=(0.5, 0.7)):
     """Failing heads of two keys, and a process that is killed."""
     bodies = {7: "fail-twice", 20: "fail-twice", 21: "fail-twice"}
     cell.sql("ALTER TABLE effect ADD no serial")
     cell.queue.publish([("m%03d" % i, bodies.get(i, "slow"), "k%d" % (i % 4))
                         for i in range(80)])
-    for seconds in (0.5, 0.7):
+    for seconds in lives:
         process = cell.consumer("keyed=1")
         time.sleep(seconds)
         process.kill()
@@ -311,6 +353,21 @@ def order_is_kept(cell):
 
 def test_order_by_key_with_rabbitmq(mq_cell):
     order_is_kept(mq_cell)
+
+
+def test_order_by_key_with_kafka(kafka_cell):
+    order_is_kept(kafka_cell, (5, 7))
+
+
+def test_killed_at_random_with_kafka(kafka_cell):
+    draw = random.Random(9)
+    kafka_cell.queue.publish(with_copies(250, draw, "slow"))
+    for _ in range(3):
+        process = kafka_cell.consumer("workers=2")
+        time.sleep(draw.uniform(4, 8))  # the group waits to begin
+        process.kill()
+    assert kafka_cell.drained("workers=2", "batch=5") == 0
+    kafka_cell.exactly(names(250))
 
 
 def test_order_by_key_with_redis(server_cell):

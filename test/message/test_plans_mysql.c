@@ -49,29 +49,29 @@ static int claim_with(struct db *d, struct once__outbox_ask ask)
 
 static int claim(struct db *d)
 {
-    return claim_with(d, (struct once__outbox_ask){"r", BATCH, 30000, 0, 0});
+    return claim_with(d, (struct once__outbox_ask){"r", BATCH, 30000, 0, 0, 0});
 }
 
 static int claim_passing(struct db *d)
 {
-    return claim_with(d, (struct once__outbox_ask){"r", BATCH, 30000, 0, 1});
+    return claim_with(d, (struct once__outbox_ask){"r", BATCH, 30000, 0, 1, 0});
 }
 
 static int claim_holding(struct db *d)
 {
-    return claim_with(d, (struct once__outbox_ask){"r", 1, 30000, 1, 0});
+    return claim_with(d, (struct once__outbox_ask){"r", 1, 30000, 1, 0, 0});
 }
 
 static int claim_nothing(struct db *d)
 {
-    return claim_with(d, (struct once__outbox_ask){"none", BATCH, 30000, 0, 0});
+    return claim_with(d, (struct once__outbox_ask){"none", BATCH, 30000, 0, 0, 0});
 }
 
 static int settle(struct db *d)
 {
     struct once__settlement s[] = {
-        {600002, 1, {2, 0, 0, 0}, 0, {NULL, 0}, "", 0},
-        {600003, 1, {0, 0, 0, 0}, 0, {NULL, 0}, "", 0}};
+        {600002, 1, {2, 0, 0, 0}, 0, {NULL, 0}, "", 0, 0},
+        {600003, 1, {0, 0, 0, 0}, 0, {NULL, 0}, "", 0, 0}};
 
     return once__outbox_settle(&d->tx, s, 2, NULL);
 }

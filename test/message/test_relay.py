@@ -17,11 +17,12 @@ import psycopg2
 import pytest
 
 from carry import (DEAD, INDETERMINATE, ONCE, PATIENCE, READY, Commands, Lite,
-                   Pg, Queue, Relay, Service, Stream, column, database, eventually,
-                   firsts, messages, once, phases)
+                   Pg, Queue, Relay, Service, Stream, Topic, column, database,
+                   eventually, firsts, messages, once, phases)
 
 
-BROKERS = ["sqlite-redis", "postgres-redis", "postgres-amqp", "mysql-redis"]
+BROKERS = ["sqlite-redis", "postgres-redis", "postgres-amqp", "mysql-redis",
+           "postgres-kafka"]
 EXECS = ["sqlite-exec", "postgres-exec", "mysql-exec"]
 CELLS = EXECS + ["sqlite-http"] + BROKERS
 BUILD = pathlib.Path(ONCE).parent
@@ -65,7 +66,7 @@ def make_cell(request, tmp_path, kind):
         target = Service().start()
         request.addfinalizer(target.stop)
     else:
-        kind = {"redis": Stream, "amqp": Queue}[target]
+        kind = {"redis": Stream, "amqp": Queue, "kafka": Topic}[target]
         target = kind(request.getfixturevalue(target), "s%d" % number)
     return Cell(tmp_path, db, target)
 
@@ -192,7 +193,7 @@ def test_another_relay_finishes_what_a_killed_one_began(cell):
     draw = random.Random(20)
     for _ in range(6):
         relay = cell.relay(*cell.to("--workers", 2, *(
-            ["--batch", 20] if cell.target.name in ("redis", "amqp") else
+            ["--batch", 20] if cell.target.name in ("redis", "amqp", "kafka") else
             [])))
         time.sleep(draw.uniform(0.02, 0.3))
         relay.kill()

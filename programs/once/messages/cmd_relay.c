@@ -27,7 +27,7 @@ static const char help[] =
     "Carries rows of the outbox in a program's database, postgres://...,\n"
     "mysql://... or sqlite:FILE, to their targets until SIGTERM. It waits for what is away.\n"
     "\n"
-    "  --to ROUTE=TARGET  amqp://... nats://... redis://... http://... or\n"
+    "  --to ROUTE=TARGET  amqp://... nats://... redis://... kafka://... http://... or\n"
     "                     'exec:PROGRAM ARGUMENT ...'. @FILE: read it from a file, as\n"
     "                     everybody can read a command line, and a password in it\n"
     "  --database URL     of the program; or ONCE_DATABASE\n"

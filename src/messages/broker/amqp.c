@@ -41,7 +41,7 @@
 #include "messages/broker/flights.h"
 #include "messages/broker/incoming.h"
 #include "messages/broker/share.h"
-#include "base/crc32c.h"
+#include "messages/broker/suspects.h"
 #include "base/error.h"
 #include "base/grow.h"
 #include "base/steady.h"
@@ -81,9 +81,8 @@ struct amqp {
     size_t frame_max;
     uint64_t blocked_ms; /* since when the broker takes nothing; 0: it does */
     struct once__flights flights;
-    uint32_t *suspects; /* checksums of ids; see channel_closed() */
-    size_t n_suspects, room;
-    amqp_table_entry_t *entries; /* of the message being sent */
+    struct once__suspects suspects; /* see channel_closed() */
+    amqp_table_entry_t *entries;    /* of the message being sent */
     size_t n_entries;
 
     enum content content; /* what header and body frames belong to */
@@ -202,46 +201,6 @@ static void confirmed(struct amqp *a, uint64_t number, int multiple, int end,
 
 /* ---- Messages that may be too much for the broker ----------------------- */
 
-static uint32_t checksum(const char *id)
-{
-    return once__crc32c(0, id, strlen(id));
-}
-
-static size_t find_suspect(const struct amqp *a, uint32_t sum)
-{
-    size_t i = 0;
-
-    while (i < a->n_suspects && a->suspects[i] != sum)
-        i++;
-    return i;
-}
-
-static int is_suspect(const struct amqp *a, const char *id)
-{
-    return a->n_suspects > 0 && find_suspect(a, checksum(id)) < a->n_suspects;
-}
-
-static void suspect(struct amqp *a, uint32_t sum)
-{
-    uint32_t *more;
-
-    if (find_suspect(a, sum) < a->n_suspects)
-        return;
-    more = once__grown(a->suspects, &a->room, a->n_suspects + 1, sizeof(*more));
-    if (more == NULL)
-        return; /* it is found the next time */
-    a->suspects = more;
-    a->suspects[a->n_suspects++] = sum;
-}
-
-static void acquit(struct amqp *a, uint32_t sum)
-{
-    size_t i = find_suspect(a, sum);
-
-    if (i < a->n_suspects)
-        a->suspects[i] = a->suspects[--a->n_suspects];
-}
-
 /*
  * The broker has closed the channel, because of one of the messages in flight:
  * no right to publish, too large for it. It says not which, and has not looked
@@ -257,14 +216,15 @@ static void channel_closed(struct amqp *a, const amqp_channel_close_t *m)
     const uint32_t *sum;
 
     if (a->flights.open == 1) {
-        acquit(a, *once__flights_note(&a->flights, a->flights.first));
+        once__suspects_remove(
+            &a->suspects, *once__flights_note(&a->flights, a->flights.first));
         once__flights_end(&a->flights, a->flights.first, ONCE__END_REFUSED,
                           m->reply_code, why);
     } else {
         for (i = a->flights.first; i < a->flights.next; i++) {
             sum = once__flights_note(&a->flights, i);
             if (sum != NULL)
-                suspect(a, *sum);
+                once__suspects_add(&a->suspects, *sum);
         }
     }
     lose(a, "the broker closed the channel");
@@ -781,7 +741,7 @@ static int publish(struct amqp *a, const once_message *m, uint64_t tag,
     uint64_t number = once__flights_add(&a->flights, tag);
     amqp_basic_properties_t p;
     amqp_bytes_t body = {m->body.size, (void *)(uintptr_t)m->body.data};
-    uint32_t sum = checksum(m->id);
+    uint32_t sum = once__suspects_sum(m->id);
     size_t n;
 
     if (number == 0)
@@ -802,7 +762,7 @@ static int publish(struct amqp *a, const once_message *m, uint64_t tag,
     if (alone) {
         wait_until(a, 0);
         if (a->c != NULL && a->flights.open == 0)
-            acquit(a, sum);
+            once__suspects_remove(&a->suspects, sum);
     }
     return ONCE_OK;
 }
@@ -826,7 +786,7 @@ static int amqp_send(struct once__broker *b, const once_message *m,
     int alone, rc;
 
     (void)pthread_mutex_lock(&a->lock);
-    alone = is_suspect(a, m->id);
+    alone = once__suspects_has(&a->suspects, once__suspects_sum(m->id));
     if (alone)
         wait_until(a, 0);
     if (a->c == NULL) {
@@ -958,7 +918,7 @@ static void amqp_close(struct once__broker *b)
     once__incoming_drop(&a->out);
     once__flights_clear(&a->flights);
     free(a->entries);
-    free(a->suspects);
+    once__suspects_clear(&a->suspects);
     free(a->ca_file);
     (void)pthread_cond_destroy(&a->wake);
     (void)pthread_mutex_destroy(&a->lock);

@@ -6,6 +6,15 @@
  * A broker sends and receives; it knows no database and decides nothing about a
  * row or a message. It belongs to one thread at a time. No text that it returns
  * holds a body, an id, a key, a header's value or a credential.
+ *
+ * Where brokers differ for a consumer:
+ *
+ *              acknowledged    redelivered is         ends deliveries that are out
+ *    RabbitMQ  one by one      a flag of the broker   a lost connection
+ *    NATS      one by one      a count and the order  a lost connection
+ *    Redis     one by one      a count                a lost connection
+ *    Kafka     up to the       a mark that is kept    the same; and a partition
+ *              first undone    beside the offset      that goes to another member
  */
 #ifndef ONCE_MESSAGES_BROKER_BROKER_H
 #define ONCE_MESSAGES_BROKER_BROKER_H
@@ -108,8 +117,11 @@ struct once__broker_ops {
      */
     int (*receive)(struct once__broker *b, uint32_t wait_ms,
                    struct once__delivery **out, once_error *err);
-    /* ONCE_OK, or ONCE_EAWAY: not known whether the broker got it; it will come
-     * again. The delivery ends, but for ONCE__ACK_STILL_AT. */
+    /* ONCE_OK, or ONCE_EAWAY: not known whether the broker got it; it may come
+     * again. The delivery ends, but for ONCE__ACK_STILL_AT. Kafka: ONCE_OK is
+     * also said of a message that waits behind one that is not done: it comes
+     * again if this process dies before that one is acknowledged. ONCE_EAWAY
+     * is also said when the partition went to another member. */
     int (*ack)(struct once__broker *b, struct once__delivery *d, int how,
                once_error *err);
 };

@@ -408,8 +408,10 @@ static int do_batch(struct work *k, size_t i, size_t n)
         return 0;
     once__count(&k->c->series, ONCE__CONSUMER_RUN, ours);
     once__count(&k->c->series, ONCE__CONSUMER_REPEATED, n - ours);
-    for (j = 0; j < n && k->connected; j++)
-        acknowledge(k, i);
+    /* The last one first: where the broker keeps but the first that is not done,
+     * one answer of it is enough for all. */
+    for (j = n; j > 0 && k->connected; j--)
+        acknowledge(k, i + j - 1);
     return 1;
 }
 

@@ -1,0 +1,492 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * group.c - the driver for Kafka: partitions, which come and go, their messages
+ * and what is committed of them.
+ *
+ * A broker keeps one number for each partition, the offset at which its next
+ * consumer begins. It is the first message that is not done; what is done behind
+ * it waits:
+ *
+ *      offset    10     11     12     13     14     15     16
+ *               done   done   open   done   open    -      -
+ *                             |                     |      |
+ *                    committed offset            handed   mark: up to here may
+ *                                                         be handed out
+ *
+ * ack() answers ONCE_OK when the offset is committed beyond its message, or when
+ * an earlier message is open. A crash then brings a message again that was
+ * acknowledged, and the inbox knows it.
+ *
+ * Kafka does not say that a message was delivered before. So each commit carries
+ * a mark, as the text that belongs to an offset: no message at or above it is
+ * handed out before a higher mark is committed. Who takes over the partition
+ * reads it, and says of all below it that a handler may have run before. A
+ * partition that is taken away cancels its deliveries.
+ *
+ * A thread takes part in the group while nobody calls us. The messages of the
+ * partitions go to a queue of our own, so that the thread gets none of them, and
+ * what is not fetched from it is not fetched from a broker.
+ */
+#include "messages/broker/kafka/kafka.h"
+
+#include <assert.h>
+#include <inttypes.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <strings.h>
+
+#include "base/error.h"
+#include "base/grow.h"
+#include "base/steady.h"
+#include "base/thread.h"
+
+enum {
+    BEAT_MS = 200,
+    LEAVE_MS = 3000 /* for an orderly end */
+};
+
+#define MARK "once " /* and the mark's number */
+
+/* ---- Partitions ----------------------------------------------------------- */
+
+static struct once__kafka_part *part_of(const struct once__kafka *k, int32_t id)
+{
+    size_t i;
+
+    for (i = 0; i < k->n_parts; i++)
+        if (k->parts[i].id == id)
+            return &k->parts[i];
+    return NULL;
+}
+
+/* Of a delivery; NULL: it was taken away since. */
+struct once__kafka_part *once__kafka_part_from(const struct once__kafka *k,
+                                               const struct once__incoming *in)
+{
+    size_t i;
+
+    for (i = 0; i < k->n_parts; i++)
+        if (k->parts[i].serial == in->connection)
+            return &k->parts[i];
+    return NULL;
+}
+
+static int64_t first_of(const struct once__incoming_list *list, uint64_t serial,
+                        int64_t least)
+{
+    const struct once__incoming *in;
+
+    for (in = list->first; in != NULL; in = in->next)
+        if (in->connection == serial && (int64_t)in->d.tag < least)
+            least = (int64_t)in->d.tag;
+    return least;
+}
+
+/* The first offset that is not done. */
+int64_t once__kafka_undone(const struct once__kafka *k,
+                           const struct once__kafka_part *p)
+{
+    return first_of(&k->out, p->serial,
+                    first_of(&k->ready, p->serial, p->next));
+}
+
+static void drop_ready(struct once__kafka *k, uint64_t serial)
+{
+    struct once__incoming *in, *next;
+
+    for (in = k->ready.first; in != NULL; in = next) {
+        next = in->next;
+        if (in->connection == serial) {
+            once__incoming_remove(&k->ready, in);
+            once__incoming_free(in);
+        }
+    }
+}
+
+static void remove_part(struct once__kafka *k, struct once__kafka_part *p)
+{
+    const struct once__incoming *in;
+
+    drop_ready(k, p->serial);
+    for (in = k->out.first; in != NULL; in = in->next)
+        k->held -= in->connection == p->serial;
+    *p = k->parts[--k->n_parts];
+}
+
+/* ---- Commits ---------------------------------------------------------------- */
+
+/* Waits for the answer. NO_ERROR: `offset` and `mark` are durable. */
+static rd_kafka_resp_err_t commit_once(struct once__kafka *k, int32_t id,
+                                       int64_t offset, const char *mark)
+{
+    rd_kafka_topic_partition_list_t *list =
+        rd_kafka_topic_partition_list_new(1);
+    rd_kafka_topic_partition_t *at =
+        rd_kafka_topic_partition_list_add(list, k->topic, id);
+    rd_kafka_queue_t *queue = rd_kafka_queue_new(k->rk);
+    rd_kafka_event_t *event = NULL;
+    rd_kafka_resp_err_t rc;
+
+    at->offset = offset;
+    at->metadata = strdup(mark); /* the list frees it */
+    at->metadata_size = at->metadata == NULL ? 0 : strlen(mark);
+    rc = at->metadata == NULL
+             ? RD_KAFKA_RESP_ERR__FAIL
+             : rd_kafka_commit_queue(k->rk, list, queue, NULL, NULL);
+    rd_kafka_topic_partition_list_destroy(list);
+    if (rc == RD_KAFKA_RESP_ERR_NO_ERROR) {
+        event = rd_kafka_queue_poll(queue, (int)k->o.timeout_ms);
+        rc = event == NULL ? RD_KAFKA_RESP_ERR__TIMED_OUT
+                           : rd_kafka_event_error(event);
+    }
+    list = event == NULL ? NULL : rd_kafka_event_topic_partition_list(event);
+    if (rc == RD_KAFKA_RESP_ERR_NO_ERROR && list != NULL && list->cnt == 1)
+        rc = list->elems[0].err;
+    rd_kafka_event_destroy(event);
+    rd_kafka_queue_destroy(queue);
+    return rc;
+}
+
+/* Commits the first undone offset, with this mark. */
+static rd_kafka_resp_err_t commit(struct once__kafka *k,
+                                  struct once__kafka_part *p, int64_t mark)
+{
+    char text[64];
+    int64_t offset = once__kafka_undone(k, p);
+    rd_kafka_resp_err_t rc;
+
+    (void)snprintf(text, sizeof(text), MARK "%" PRId64, mark);
+    rc = commit_once(k, p->id, offset, text);
+    if (rc == RD_KAFKA_RESP_ERR_NO_ERROR) {
+        p->committed = offset;
+        p->limit = mark;
+    }
+    return rc;
+}
+
+/* The mark while we have the partition: as far ahead as may be out at once. */
+static int64_t mark_ahead(const struct once__kafka *k,
+                          const struct once__kafka_part *p)
+{
+    int64_t mark = p->handed + (int64_t)k->o.prefetch + 1;
+
+    return mark > p->limit ? mark : p->limit;
+}
+
+/*
+ * The same for the partition of a delivery. While the group changes, a broker
+ * takes no commit: it is asked again, for as long as the partition is ours.
+ * ONCE_OK, or ONCE_EAWAY: it is unknown, or not ours any more.
+ */
+int once__kafka_commit_for(struct once__kafka *k, uint64_t serial,
+                           once_error *err)
+{
+    const struct once__incoming probe = {.connection = serial};
+    uint64_t end = once__steady_ms() + k->o.timeout_ms;
+    rd_kafka_resp_err_t rc = RD_KAFKA_RESP_ERR_REBALANCE_IN_PROGRESS;
+    struct once__kafka_part *p;
+
+    while ((p = once__kafka_part_from(k, &probe)) != NULL &&
+           once__steady_ms() < end) {
+        rc = commit(k, p, mark_ahead(k, p));
+        if (rc == RD_KAFKA_RESP_ERR_NO_ERROR)
+            return ONCE_OK;
+        once__kafka_note(k, rc);
+        if (rc != RD_KAFKA_RESP_ERR_REBALANCE_IN_PROGRESS &&
+            rc != RD_KAFKA_RESP_ERR_ILLEGAL_GENERATION)
+            break;
+        once__kafka_serve(k, ONCE__KAFKA_SLICE_MS);
+    }
+    if (p == NULL)
+        return once__fail(err, ONCE_EAWAY,
+                          "kafka: the partition was taken away since");
+    k->down = 1;
+    return once__fail(err, ONCE_EAWAY,
+                      "kafka: not known whether the offset was committed: %d",
+                      (int)rc);
+}
+
+/* ---- Partitions come and go -------------------------------------------------- */
+
+/* What was committed for a partition that is ours now. */
+static void begin_part(struct once__kafka_part *p,
+                       const rd_kafka_topic_partition_t *at)
+{
+    char text[64] = "", *end;
+
+    p->committed = at->offset >= 0 ? at->offset : -1;
+    p->next = p->handed = at->offset >= 0 ? at->offset : 0;
+    if (at->offset < 0 || at->metadata == NULL ||
+        at->metadata_size >= sizeof(text))
+        return;
+    memcpy(text, at->metadata, at->metadata_size);
+    if (strncmp(text, MARK, strlen(MARK)) != 0)
+        return; /* another program has set this offset */
+    p->before = strtoll(text + strlen(MARK), &end, 10);
+    if (end == text + strlen(MARK) || *end != '\0' || p->before < p->next)
+        p->before = p->next;
+}
+
+static int add_part(struct once__kafka *k, const rd_kafka_topic_partition_t *at)
+{
+    struct once__kafka_part *more =
+        once__grown(k->parts, &k->cap_parts, k->n_parts + 1, sizeof(*more));
+    rd_kafka_queue_t *queue;
+
+    if (more == NULL || at->err != RD_KAFKA_RESP_ERR_NO_ERROR)
+        return 0;
+    k->parts = more;
+    more = &k->parts[k->n_parts++];
+    memset(more, 0, sizeof(*more));
+    more->id = at->partition;
+    more->serial = ++k->serial;
+    begin_part(more, at);
+    queue = rd_kafka_queue_get_partition(k->rk, k->topic, at->partition);
+    if (queue == NULL)
+        return 0;
+    rd_kafka_queue_forward(queue, k->queue);
+    rd_kafka_queue_destroy(queue);
+    return 1;
+}
+
+/* Where each begins is asked before any of it is fetched. */
+static void assigned(struct once__kafka *k,
+                     rd_kafka_topic_partition_list_t *list)
+{
+    rd_kafka_resp_err_t rc =
+        rd_kafka_committed(k->rk, list, (int)k->o.timeout_ms);
+    int i, good = rc == RD_KAFKA_RESP_ERR_NO_ERROR;
+    rd_kafka_error_t *wrong;
+
+    for (i = 0; i < list->cnt && good; i++)
+        good = add_part(k, &list->elems[i]);
+    if (!good)
+        k->down = 1; /* nothing is fetched, and connect() begins again */
+    wrong = rd_kafka_incremental_assign(k->rk, list);
+    if (wrong != NULL)
+        k->down = 1;
+    rd_kafka_error_destroy(wrong);
+}
+
+/* `lost`: others may have them by now, and nothing is to be committed. */
+static void revoked(struct once__kafka *k,
+                    const rd_kafka_topic_partition_list_t *list, int lost)
+{
+    struct once__kafka_part *p;
+    rd_kafka_error_t *wrong;
+    int i, commits = !lost;
+
+    for (i = 0; i < list->cnt; i++) {
+        p = part_of(k, list->elems[i].partition);
+        if (p == NULL)
+            continue;
+        /* One that does not answer is not asked for each partition. */
+        if (commits && p->handed > 0)
+            commits =
+                commit(k, p, p->handed > p->before ? p->handed : p->before) !=
+                RD_KAFKA_RESP_ERR__TIMED_OUT;
+        remove_part(k, p);
+    }
+    wrong = rd_kafka_incremental_unassign(k->rk, list);
+    if (wrong != NULL)
+        k->down = 1;
+    rd_kafka_error_destroy(wrong);
+}
+
+void once__kafka_rebalanced(rd_kafka_t *rk, rd_kafka_resp_err_t what,
+                            rd_kafka_topic_partition_list_t *list, void *user)
+{
+    struct once__kafka *k = user;
+
+    switch (what) {
+    case RD_KAFKA_RESP_ERR__ASSIGN_PARTITIONS:
+        k->met = 1;
+        assigned(k, list);
+        break;
+    case RD_KAFKA_RESP_ERR__REVOKE_PARTITIONS:
+        revoked(k, list, rd_kafka_assignment_lost(rk));
+        break;
+    default:
+        k->down = 1;
+        (void)rd_kafka_assign(rk, NULL);
+    }
+}
+
+/* ---- The group ------------------------------------------------------------- */
+
+/* Whether we may read the group's offsets, which asks its coordinator. */
+static int look_at_group(struct once__kafka *k, once_error *err)
+{
+    rd_kafka_topic_partition_list_t *list =
+        rd_kafka_topic_partition_list_new(1);
+    rd_kafka_resp_err_t rc;
+
+    (void)rd_kafka_topic_partition_list_add(list, k->topic, 0);
+    rc = rd_kafka_committed(k->rk, list, (int)k->o.timeout_ms);
+    if (rc == RD_KAFKA_RESP_ERR_NO_ERROR)
+        rc = list->elems[0].err;
+    rd_kafka_topic_partition_list_destroy(list);
+    if (rc == RD_KAFKA_RESP_ERR_NO_ERROR)
+        return ONCE_OK;
+    once__kafka_note(k, rc);
+    if (k->refused != NULL)
+        return once__fail(err, ONCE_EOPEN, "kafka: %s", k->refused);
+    return once__fail(err, ONCE_EAWAY,
+                      "kafka: the group cannot be asked for: %d", (int)rc);
+}
+
+int once__kafka_join(struct once__kafka *k, once_error *err)
+{
+    rd_kafka_topic_partition_list_t *list;
+    rd_kafka_resp_err_t rc;
+    int out = look_at_group(k, err);
+
+    if (out != ONCE_OK || k->joined)
+        return out;
+    k->joined = 1;
+    k->queue = rd_kafka_queue_new(k->rk);
+    list = rd_kafka_topic_partition_list_new(1);
+    (void)rd_kafka_topic_partition_list_add(list, k->topic,
+                                            RD_KAFKA_PARTITION_UA);
+    rc = rd_kafka_subscribe(k->rk, list);
+    rd_kafka_topic_partition_list_destroy(list);
+    return rc == RD_KAFKA_RESP_ERR_NO_ERROR
+               ? ONCE_OK
+               : once__fail(err, ONCE_EAWAY,
+                            "kafka: the group cannot be joined: %d", (int)rc);
+}
+
+void once__kafka_leave(struct once__kafka *k)
+{
+    uint64_t end = once__steady_ms() + LEAVE_MS;
+    rd_kafka_queue_t *queue = rd_kafka_queue_get_consumer(k->rk);
+    rd_kafka_error_t *wrong = NULL;
+
+    /* Only who was told what it has is destroyed in good order. */
+    while (k->joined && !k->met && !k->down && once__steady_ms() < end)
+        once__kafka_serve(k, 10);
+    if (queue != NULL)
+        wrong = rd_kafka_consumer_close_queue(k->rk, queue);
+    while (queue != NULL && wrong == NULL && !rd_kafka_consumer_closed(k->rk) &&
+           once__steady_ms() < end)
+        once__kafka_serve(k, 10);
+    rd_kafka_error_destroy(wrong);
+    if (queue != NULL)
+        rd_kafka_queue_destroy(queue);
+    if (k->queue != NULL)
+        rd_kafka_queue_destroy(k->queue);
+    k->queue = NULL;
+    while (k->n_parts > 0)
+        remove_part(k, &k->parts[0]);
+    assert(k->held == 0);
+    once__incoming_drop(&k->ready);
+    k->quiet_until = 0;
+}
+
+/* ---- Messages ---------------------------------------------------------------- */
+
+static void take_headers(struct once__incoming *in, const rd_kafka_message_t *m)
+{
+    rd_kafka_headers_t *headers = NULL;
+    const char *name;
+    const void *value;
+    size_t size, i;
+
+    if (rd_kafka_message_headers(m, &headers) != RD_KAFKA_RESP_ERR_NO_ERROR)
+        return;
+    for (i = 0; rd_kafka_header_get_all(headers, i, &name, &value, &size) ==
+                RD_KAFKA_RESP_ERR_NO_ERROR;
+         i++) {
+        if (strcasecmp(name, ONCE__HEADER_ID) == 0)
+            once__incoming_id(in, value, size);
+        else if (strcasecmp(name, ONCE__HEADER_TYPE) == 0)
+            once__incoming_type(in, value, size);
+        else
+            once__incoming_header(in, name, strlen(name), value, size);
+    }
+}
+
+/* Its place is the id of a message that has none. */
+static void take_place(const struct once__kafka *k, struct once__incoming *in,
+                       const rd_kafka_message_t *m)
+{
+    char id[ONCE__KAFKA_TOPIC_MAX + 40];
+    int n = snprintf(id, sizeof(id), "%s/%" PRId32 "/%" PRId64, k->topic,
+                     m->partition, m->offset);
+
+    if (!in->seen_id)
+        once__incoming_id(in, id, (size_t)n);
+}
+
+/* NULL: no memory. */
+static struct once__incoming *read_message(const struct once__kafka *k,
+                                           const rd_kafka_message_t *m)
+{
+    struct once__incoming *in = once__incoming_new();
+
+    if (in == NULL)
+        return NULL;
+    in->d.tag = (uint64_t)m->offset;
+    take_headers(in, m);
+    take_place(k, in, m);
+    if (m->key != NULL)
+        once__incoming_header(in, ONCE__HEADER_KEY, strlen(ONCE__HEADER_KEY),
+                              m->key, m->key_len);
+    if (m->payload == NULL)
+        once__incoming_flaw(in, "it has no body: it deletes its key");
+    once__incoming_body(in, m->payload, m->len, k->o.body_max);
+    if (once__incoming_finish(in))
+        return in;
+    once__incoming_free(in);
+    return NULL;
+}
+
+/* A message of a partition that is ours, and which did not come before. */
+static void take_message(struct once__kafka *k, const rd_kafka_message_t *m)
+{
+    struct once__kafka_part *p = part_of(k, m->partition);
+    struct once__incoming *in;
+
+    if (p == NULL || m->offset < p->next)
+        return;
+    in = read_message(k, m);
+    if (in == NULL) {
+        k->down = 1;
+        return;
+    }
+    in->connection = p->serial;
+    in->d.redelivered = m->offset < p->before;
+    p->next = m->offset + 1;
+    once__incoming_push(&k->ready, in);
+}
+
+void once__kafka_take(struct once__kafka *k, rd_kafka_message_t *m)
+{
+    if (m == NULL)
+        return;
+    if (m->err == RD_KAFKA_RESP_ERR_NO_ERROR)
+        take_message(k, m);
+    else
+        once__kafka_note(k, m->err);
+    rd_kafka_message_destroy(m);
+}
+
+void once__kafka_serve(struct once__kafka *k, int wait_ms)
+{
+    once__kafka_take(k, rd_kafka_consumer_poll(k->rk, wait_ms));
+}
+
+void *once__kafka_beat(void *user)
+{
+    struct once__kafka *k = user;
+
+    (void)pthread_mutex_lock(&k->lock);
+    while (!k->stop) {
+        if (k->rk != NULL && !k->down)
+            once__kafka_serve(k, 0);
+        once__cond_until(&k->wake, &k->lock, once__steady_ms() + BEAT_MS);
+    }
+    (void)pthread_mutex_unlock(&k->lock);
+    return NULL;
+}

@@ -1,0 +1,829 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * test_broker_kafka.c - what only the driver of Kafka has.
+ *
+ *    with-server kafka -- test_broker_kafka [TEST]
+ *    with-server kafka-tls -- test_broker_kafka tls
+ *
+ * The server is librdkafka's mock, which speaks the protocol and answers with
+ * the errors that it is told to; lib/kafkamock.c says what it is not. With
+ * ONCE_KAFKA=HOST:PORT the tests that inject nothing run on a real cluster. What
+ * the server has is asked of it by lib/kafkatool.c, with no code of the driver.
+ */
+#include "broker_kit.h"
+
+#include <signal.h>
+#include <stdarg.h>
+#include <sys/wait.h>
+#include <time.h>
+#include <unistd.h>
+
+enum {
+    PRODUCE = 0, /* requests, by their number in the protocol */
+    COMMIT = 8,
+    GET_OFFSETS = 9,
+    PRODUCER_ID = 22,
+    WAIT_MS = 30000,
+    SESSION_MS = 4000 /* the mock waits 3 s for the first to join */
+};
+
+static char topic[40];
+
+extern const struct once__broker_ops once__broker_kafka;
+const struct once__broker_ops *__wrap_once__broker_find(const char *url,
+                                                        once_error *err);
+
+/* A program of test/mutants has no other driver. */
+const struct once__broker_ops *__wrap_once__broker_find(const char *url,
+                                                        once_error *err)
+{
+    (void)url;
+    (void)err;
+    return &once__broker_kafka;
+}
+
+/* ---- The server, without the driver ---------------------------------------- */
+
+static FILE *tool(const char *words)
+{
+    char command[1024];
+
+    (void)snprintf(command, sizeof(command), "%s %s %s",
+                   getenv("ONCE_TEST_KAFKA_TOOL"),
+                   getenv("ONCE_TEST_KAFKA_HOSTS"), words);
+    return popen(command, "r");
+}
+
+static int run_tool(const char *format, ...)
+{
+    char words[512];
+    va_list args;
+    FILE *f;
+
+    va_start(args, format);
+    (void)vsnprintf(words, sizeof(words), format, args);
+    va_end(args);
+    f = tool(words);
+    return f != NULL && pclose(f) == 0;
+}
+
+static void fresh(int partitions)
+{
+    static int number;
+
+    (void)snprintf(topic, sizeof(topic), "only.%d.%d", (int)getpid(), ++number);
+    T_OK(run_tool("topic %s %d", topic, partitions));
+}
+
+/* The offset that the group of the topic's name has of a partition; -1: none, -2: unknown. */
+static long long committed(int partition)
+{
+    char words[128];
+    long long offset = -2;
+    FILE *f;
+
+    (void)snprintf(words, sizeof(words), "committed %s %s %d", topic, topic,
+                   partition);
+    f = tool(words);
+    if (f == NULL || fscanf(f, "%lld", &offset) != 1)
+        offset = -2;
+    if (f != NULL)
+        (void)pclose(f);
+    return offset;
+}
+
+/* The key of the first record, as the server has it. */
+static void first_key(char out[64])
+{
+    char words[128];
+    FILE *f;
+
+    out[0] = '\0';
+    (void)snprintf(words, sizeof(words), "follow %s 1", topic);
+    f = tool(words);
+    if (f == NULL || fscanf(f, "%*d %*d %*s %63s", out) != 1)
+        out[0] = '\0';
+    if (f != NULL)
+        (void)pclose(f);
+}
+
+/* The next `n` requests of this kind are answered with `code`. */
+static void inject(int request, int code, int n)
+{
+    char line[1024];
+    int used = snprintf(line, sizeof(line), "kafka errors %d", request);
+
+    for (; n > 0; n--)
+        used += snprintf(line + used, sizeof(line) - (size_t)used, " %d", code);
+    T_OK(kit_ctl("ask", line));
+}
+
+static void clear(int request)
+{
+    char line[64];
+
+    (void)snprintf(line, sizeof(line), "kafka clear %d", request);
+    T_OK(kit_ctl("ask", line));
+}
+
+/* ---- The driver -------------------------------------------------------------- */
+
+static void url_of(const char *more, char *out, size_t size)
+{
+    (void)snprintf(out, size, "%s/%s%s", getenv("ONCE_TEST_URL"), topic, more);
+}
+
+/* Patient for `ms` only, so that what is repeated in vain ends soon. */
+static struct once__broker *sender(uint32_t ms, int hold)
+{
+    struct once__broker_options o = kit_options(NULL, 0);
+    char url[512];
+
+    o.timeout_ms = ms;
+    o.hold = hold;
+    url_of("", url, sizeof(url));
+    return kit_open(url, &o);
+}
+
+static struct once__broker *receiver(uint32_t prefetch)
+{
+    struct once__broker_options o = kit_options("billing", prefetch);
+    char url[512], more[128];
+
+    (void)snprintf(more, sizeof(more), "?group=%s&session_ms=%d", topic,
+                   SESSION_MS);
+    url_of(more, url, sizeof(url));
+    return kit_open(url, &o);
+}
+
+static int sent(struct once__broker *b, const char *id, const char *key)
+{
+    once_message m = kit_message(id, key, "body", 4);
+    struct kit_ends ends = {0};
+
+    (void)!b->ops->send(b, &m, 0, NULL);
+    T_EQ(kit_collect(b, &ends, 1, WAIT_MS), 1);
+    T_EQ(ends.n[0], 1);
+    if (ends.end[0] != ONCE__END_TAKEN)
+        printf("#   %d, %d: %s\n", ends.end[0], ends.status[0], ends.why[0]);
+    return ends.end[0];
+}
+
+/* `n` messages "ID-0" and so on, with keys "k0" and so on. */
+static void fill(int n)
+{
+    struct once__broker *b = sender(5000, 0);
+    char id[32], key[32];
+    int i;
+
+    for (i = 0; i < n; i++) {
+        (void)snprintf(id, sizeof(id), "id-%d", i);
+        (void)snprintf(key, sizeof(key), "k%d", i);
+        T_EQ(sent(b, id, key), ONCE__END_TAKEN);
+    }
+    b->ops->close(b);
+}
+
+static struct once__delivery *next(struct once__broker *b)
+{
+    struct once__delivery *d = NULL;
+    int i;
+
+    for (i = 0; i < WAIT_MS / 500 && d == NULL; i++)
+        if (b->ops->receive(b, 500, &d, NULL) != ONCE_OK)
+            return NULL;
+    return d;
+}
+
+static int none(struct once__broker *b)
+{
+    struct once__delivery *d = NULL;
+
+    return b->ops->receive(b, 500, &d, NULL) == ONCE_OK && d == NULL;
+}
+
+static int number_of(const struct once__delivery *d)
+{
+    return d->m.id == NULL ? -1 : (int)strtol(d->m.id + 3, NULL, 10);
+}
+
+static int taken(struct once__broker *b, struct once__delivery *d)
+{
+    return b->ops->ack(b, d, ONCE__ACK_TAKEN, NULL);
+}
+
+static void sleep_ms(long ms)
+{
+    const struct timespec t = {ms / 1000, ms % 1000 * 1000000};
+
+    (void)nanosleep(&t, NULL);
+}
+
+/* ---- Sending ------------------------------------------------------------------ */
+
+static void each_answer_is_its_proof(void)
+{
+    static const struct {
+        int code, n, end;
+    } cases[] = {
+        {29, 1, ONCE__END_REFUSED},    /* no right to the topic */
+        {44, 1, ONCE__END_REFUSED},    /* against a policy */
+        {19, 100, ONCE__END_AWAY},     /* too few replicas: not written */
+        {3, 100, ONCE__END_AWAY},      /* the topic is gone */
+        {20, 100, ONCE__END_SILENT},   /* too few replicas: written */
+        {7, 100, ONCE__END_SILENT},    /* the replicas took too long */
+        {-195, 100, ONCE__END_SILENT}, /* the connection is cut */
+        {45, 1, ONCE__END_SILENT},     /* a number is missing: fatal */
+        {59, 1, ONCE__END_TAKEN},      /* the numbers are forgotten: new ones */
+        {7, 1, ONCE__END_TAKEN},       /* and is repeated */
+        {6, 1, ONCE__END_TAKEN},       /* another broker leads */
+        {46, 1, ONCE__END_TAKEN},      /* it was there */
+    };
+    size_t i;
+
+    for (i = 0; i < sizeof(cases) / sizeof(cases[0]); i++) {
+        struct once__broker *b;
+        int end;
+
+        fresh(1);
+        b = sender(1500, 0);
+        inject(PRODUCE, cases[i].code, cases[i].n);
+        end = sent(b, "id-0", NULL);
+        if (!T_OK(end == cases[i].end))
+            printf("#   error %d ends as %d\n", cases[i].code, end);
+        clear(PRODUCE);
+        /* Whatever it was: the next one goes. */
+        T_OK(kit_connect(b, WAIT_MS));
+        end = sent(b, "id-1", NULL);
+        if (!T_OK(end == ONCE__END_TAKEN))
+            printf("#   after error %d the next ends as %d\n", cases[i].code,
+                   end);
+        b->ops->close(b);
+    }
+}
+
+static void what_is_too_large_is_found_among_others(void)
+{
+    struct once__broker *b;
+    once_message m[3] = {kit_message("a", NULL, "1", 1),
+                         kit_message("b", NULL, "2", 1),
+                         kit_message("c", NULL, "3", 1)};
+    struct kit_ends ends = {0};
+    size_t i;
+
+    fresh(1);
+    b = sender(5000, 0);
+    inject(PRODUCE, 10, 3); /* in one request, or in up to three */
+    for (i = 0; i < 3; i++)
+        T_EQ(b->ops->send(b, &m[i], i, NULL), ONCE_OK);
+    T_EQ(kit_collect(b, &ends, 3, WAIT_MS), 3);
+    for (i = 0; i < 3; i++)
+        T_EQ(ends.end[i], ONCE__END_AWAY);
+    clear(PRODUCE);
+    inject(PRODUCE, 10, 1);
+    memset(&ends, 0, sizeof(ends));
+    for (i = 0; i < 3; i++)
+        T_EQ(b->ops->send(b, &m[i], i, NULL), ONCE_OK);
+    T_EQ(kit_collect(b, &ends, 3, WAIT_MS), 3);
+    T_EQ(ends.end[0], ONCE__END_REJECTED);
+    T_EQ(ends.end[1], ONCE__END_TAKEN);
+    T_EQ(ends.end[2], ONCE__END_TAKEN);
+    b->ops->close(b);
+}
+
+static void a_large_one_is_alone_and_rejected_at_once(void)
+{
+    static char body[1100000];
+    struct once__broker *b;
+    once_message m = kit_message("large", NULL, body, sizeof(body));
+    struct kit_ends ends = {0};
+
+    fresh(1);
+    b = sender(5000, 0);
+    inject(PRODUCE, 10, 1);
+    T_EQ(b->ops->send(b, &m, 0, NULL), ONCE_OK);
+    T_EQ(kit_collect(b, &ends, 1, WAIT_MS), 1);
+    T_EQ(ends.end[0], ONCE__END_REJECTED);
+    T_EQ(sent(b, "next", NULL), ONCE__END_TAKEN);
+    b->ops->close(b);
+}
+
+static void with_hold_nothing_is_repeated(void)
+{
+    struct once__broker *b;
+
+    fresh(1);
+    b = sender(5000, 1);
+    inject(PRODUCE, 7, 1);
+    T_EQ(sent(b, "once", NULL), ONCE__END_SILENT);
+    T_EQ(sent(b, "next", NULL), ONCE__END_TAKEN);
+    b->ops->close(b);
+}
+
+/* Without a number for each record, a broker would not recognise a repeat. */
+static void a_producer_has_a_number_or_sends_nothing(void)
+{
+    struct once__broker *b;
+
+    fresh(1);
+    inject(PRODUCER_ID, 31, 100);
+    b = sender(1500, 0);
+    T_OK(sent(b, "unnumbered", NULL) != ONCE__END_TAKEN);
+    clear(PRODUCER_ID);
+    T_OK(kit_connect(b, WAIT_MS));
+    T_EQ(sent(b, "numbered", NULL), ONCE__END_TAKEN);
+    b->ops->close(b);
+}
+
+static void a_topic_is_never_made(void)
+{
+    struct once__broker_options o = kit_options(NULL, 0);
+    struct once__broker *b = NULL;
+    once_error err = {0};
+    char url[512];
+    int i;
+
+    (void)snprintf(topic, sizeof(topic), "nobody.made.me");
+    if (getenv("ONCE_KAFKA") == NULL) /* the mock cannot keep from making it */
+        T_OK(kit_ctl("ask", "kafka state nobody.made.me 3"));
+    url_of("", url, sizeof(url));
+    T_EQ(once__broker_find(url, NULL)->open(url, &o, &b, &err), ONCE_OK);
+    for (i = 0; i < 2; i++) {
+        T_EQ(b->ops->connect(b, &err), ONCE_EOPEN);
+        T_OK(strstr(err.text, topic) != NULL);
+    }
+    b->ops->close(b);
+}
+
+static void a_topic_that_is_refused_says_so(void)
+{
+    struct once__broker_options o = kit_options("billing", 1);
+    struct once__broker *b = NULL;
+    once_error err = {0};
+    char url[512], line[128];
+
+    fresh(1);
+    (void)snprintf(line, sizeof(line), "kafka state %s 29", topic);
+    T_OK(kit_ctl("ask", line));
+    url_of("", url, sizeof(url));
+    T_EQ(once__broker_find(url, NULL)->open(url, &o, &b, &err), ONCE_OK);
+    T_EQ(b->ops->connect(b, &err), ONCE_EOPEN);
+    T_OK(strstr(err.text, topic) != NULL);
+    b->ops->close(b);
+    fresh(1);
+    inject(GET_OFFSETS, 30, 1);
+    url_of("?group=g", url, sizeof(url));
+    T_EQ(once__broker_find(url, NULL)->open(url, &o, &b, &err), ONCE_OK);
+    T_EQ(b->ops->connect(b, &err), ONCE_EOPEN);
+    T_OK(strstr(err.text, "group") != NULL);
+    b->ops->close(b);
+}
+
+static void a_key_is_the_key_of_the_record(void)
+{
+    struct once__broker *b;
+    char key[64];
+
+    fresh(4);
+    b = sender(5000, 0);
+    T_EQ(sent(b, "keyed", "customer-7"), ONCE__END_TAKEN);
+    b->ops->close(b);
+    first_key(key);
+    T_STR(key, "customer%2D7");
+}
+
+/* ---- Receiving ------------------------------------------------------------------ */
+
+static void a_message_without_id_has_its_place(void)
+{
+    struct once__broker *c;
+    struct once__delivery *d;
+    char place[64];
+    int i;
+
+    fresh(1);
+    T_OK(run_tool("put %s body=a", topic));
+    T_OK(run_tool("put %s body=", topic));
+    c = receiver(1);
+    for (i = 0; i < 2; i++) {
+        d = next(c);
+        if (!T_OK(d != NULL))
+            break;
+        (void)snprintf(place, sizeof(place), "%s/0/%d", topic, i);
+        T_OK(d->flaw == NULL && d->m.id != NULL);
+        T_STR(d->m.id == NULL ? "" : d->m.id, place);
+        T_OK(d->m.key == NULL);
+        T_EQ(d->m.body.size, i == 0);
+        T_EQ(taken(c, d), ONCE_OK);
+    }
+    c->ops->close(c);
+}
+
+static void the_first_undone_is_committed(void)
+{
+    struct once__broker *c;
+    struct once__delivery *d[3];
+    int i;
+
+    fresh(1);
+    fill(3);
+    c = receiver(3);
+    for (i = 0; i < 3; i++) {
+        d[i] = next(c);
+        if (!T_OK(d[i] != NULL))
+            return;
+        T_EQ(number_of(d[i]), i);
+    }
+    T_EQ(committed(0), 0);
+    T_EQ(taken(c, d[1]), ONCE_OK);
+    T_EQ(committed(0), 0);
+    T_EQ(taken(c, d[0]), ONCE_OK);
+    T_EQ(committed(0), 2);
+    T_EQ(c->ops->ack(c, d[2], ONCE__ACK_BACK, NULL), ONCE_OK);
+    T_EQ(committed(0), 2);
+    d[2] = next(c);
+    if (T_OK(d[2] != NULL)) {
+        T_EQ(number_of(d[2]), 2);
+        T_EQ(d[2]->redelivered, 1);
+        T_EQ(taken(c, d[2]), ONCE_OK);
+    }
+    T_EQ(committed(0), 3);
+    c->ops->close(c);
+}
+
+/* Receives three, acknowledges the second and then, if told to, the first. */
+static void die_with_three(int both)
+{
+    pid_t child = fork();
+    int status = 0, i;
+
+    if (child == 0) {
+        struct once__broker *c = receiver(3);
+        struct once__delivery *d[3];
+
+        for (i = 0; i < 3; i++)
+            d[i] = next(c);
+        if (d[0] == NULL || d[1] == NULL || d[2] == NULL ||
+            taken(c, d[1]) != ONCE_OK || (both && taken(c, d[0]) != ONCE_OK))
+            _exit(1);
+        (void)kill(getpid(), SIGKILL);
+    }
+    T_OK(child > 0 && waitpid(child, &status, 0) == child);
+    T_OK(WIFSIGNALED(status));
+}
+
+static void who_is_killed_leaves_what_it_had(int both)
+{
+    struct once__broker *c;
+    struct once__delivery *d;
+    int first = both ? 2 : 0, i;
+
+    fresh(1);
+    fill(12);
+    die_with_three(both);
+    T_EQ(committed(0), first);
+    c = receiver(3);
+    for (i = first; i < 12; i++) {
+        d = next(c);
+        if (!T_OK(d != NULL))
+            break;
+        T_EQ(number_of(d), i);
+        /* Of three that were out no more than four after them are suspected. */
+        if (i < 3)
+            T_EQ(d->redelivered, 1);
+        if (i >= 7)
+            T_EQ(d->redelivered, 0);
+        T_EQ(taken(c, d), ONCE_OK);
+    }
+    T_EQ(committed(0), 12);
+    c->ops->close(c);
+}
+
+static void a_kill_brings_all_from_the_first_undone(void)
+{
+    who_is_killed_leaves_what_it_had(0);
+    who_is_killed_leaves_what_it_had(1);
+}
+
+static void an_orderly_end_leaves_no_suspicion(void)
+{
+    struct once__broker *c;
+    struct once__delivery *d;
+
+    fresh(1);
+    fill(3);
+    c = receiver(10);
+    d = next(c);
+    T_OK(d != NULL && taken(c, d) == ONCE_OK);
+    d = next(c); /* out when it ends */
+    T_OK(d != NULL);
+    c->ops->close(c);
+    c = receiver(10);
+    d = next(c);
+    if (T_OK(d != NULL)) {
+        T_EQ(number_of(d), 1);
+        T_EQ(d->redelivered, 1);
+        T_EQ(taken(c, d), ONCE_OK);
+    }
+    d = next(c);
+    if (T_OK(d != NULL)) {
+        T_EQ(number_of(d), 2);
+        T_EQ(d->redelivered, 0);
+        T_EQ(taken(c, d), ONCE_OK);
+    }
+    c->ops->close(c);
+}
+
+static void an_answer_to_a_commit_is_heard(void)
+{
+    static const struct {
+        int code, n, rc;
+    } cases[] = {
+        {27, 1, ONCE_OK}, /* the group changes: asked again */
+        {14, 1, ONCE_OK}, /* the coordinator loads */
+        {28, 1, ONCE_EAWAY}, {30, 1, ONCE_EAWAY}, /* no right to the group */
+        {-195, 1, ONCE_OK}, /* cut: another connection is asked */
+    };
+    size_t i;
+
+    for (i = 0; i < sizeof(cases) / sizeof(cases[0]); i++) {
+        struct once__broker *c;
+        struct once__delivery *d;
+        int rc;
+
+        fresh(1);
+        fill(1);
+        c = receiver(1);
+        d = next(c);
+        if (!T_OK(d != NULL))
+            return;
+        inject(COMMIT, cases[i].code, cases[i].n);
+        rc = taken(c, d);
+        if (!T_OK(rc == cases[i].rc))
+            printf("#   error %d is answered with %d\n", cases[i].code, rc);
+        clear(COMMIT);
+        T_OK(rc != ONCE_OK || committed(0) == 1);
+        c->ops->close(c);
+    }
+}
+
+/* All that `c` is given within a while, acknowledged; by number. */
+static void take_all(struct once__broker *c, int *here, int n)
+{
+    struct once__delivery *d;
+    int i, quiet = 0;
+
+    for (i = 0; i < 400 && quiet < 40; i++) { /* a round of the group is long */
+        d = NULL;
+        if (c->ops->receive(c, 250, &d, NULL) != ONCE_OK) {
+            T_OK(kit_connect(c, WAIT_MS));
+            continue;
+        }
+        quiet = d == NULL ? quiet + 1 : 0;
+        if (d == NULL)
+            continue;
+        if (T_OK(number_of(d) >= 0 && number_of(d) < n))
+            here[number_of(d)]++;
+        (void)!taken(c, d);
+    }
+}
+
+enum { SHARED = 40 };
+
+/* Both are members; the second has what was taken from the first. */
+static void what_is_taken_away_is_not_committed(void)
+{
+    struct once__broker *a, *b;
+    struct once__delivery *d[SHARED], *other;
+    int here[SHARED] = {0}, done[SHARED] = {0}, moved = -1, i, lost = 0;
+
+    fresh(4);
+    fill(SHARED);
+    a = receiver(SHARED);
+    for (i = 0; i < SHARED; i++) {
+        d[i] = next(a);
+        if (!T_OK(d[i] != NULL))
+            return;
+    }
+    b = receiver(1);
+    other = next(b); /* while the first is busy: its thread gives way */
+    if (T_OK(other != NULL)) {
+        moved = number_of(other);
+        T_EQ(other->redelivered, 1);
+    }
+    for (i = 0; i < SHARED; i++) {
+        int number = number_of(d[i]), rc = taken(a, d[i]);
+
+        lost += rc == ONCE_EAWAY;
+        done[number] = rc == ONCE_OK;
+    }
+    T_OK(lost > 0 && lost < SHARED);
+    if (moved >= 0)
+        T_EQ(done[moved], 0);
+    /* What it had no right to acknowledge is all there for the other. */
+    if (other != NULL) {
+        here[moved]++;
+        T_EQ(taken(b, other), ONCE_OK);
+    }
+    take_all(b, here, SHARED);
+    for (i = 0; i < SHARED; i++)
+        T_OK(here[i] == !done[i]);
+    a->ops->close(a);
+    b->ops->close(b);
+}
+
+static void members_come_and_go_and_all_is_done(void)
+{
+    struct once__broker *c[3] = {NULL, NULL, NULL};
+    int here[SHARED] = {0}, i, round;
+
+    fresh(4);
+    fill(SHARED);
+    c[0] = receiver(2);
+    for (round = 0; round < 6; round++) {
+        int k = 1 + round % 2;
+        struct once__delivery *d = NULL;
+
+        if (c[k] == NULL) {
+            c[k] = receiver(2);
+        } else {
+            c[k]->ops->close(c[k]);
+            c[k] = NULL;
+        }
+        for (i = 0; i < 12; i++) {
+            k = i % 3;
+            d = NULL;
+            if (c[k] == NULL)
+                continue;
+            if (c[k]->ops->receive(c[k], 100, &d, NULL) != ONCE_OK) {
+                T_OK(kit_connect(c[k], WAIT_MS));
+                continue;
+            }
+            if (d != NULL && T_OK(number_of(d) >= 0)) {
+                here[number_of(d)]++;
+                (void)!taken(c[k], d);
+            }
+        }
+    }
+    for (i = 1; i < 3; i++)
+        if (c[i] != NULL)
+            c[i]->ops->close(c[i]);
+    take_all(c[0], here, SHARED);
+    c[0]->ops->close(c[0]);
+    for (i = 0; i < SHARED; i++)
+        T_OK(here[i] > 0);
+}
+
+static void a_slow_handler_keeps_its_partition(void)
+{
+    struct once__broker *a, *b;
+    struct once__delivery *d;
+
+    fresh(1);
+    fill(2);
+    a = receiver(1);
+    d = next(a);
+    if (!T_OK(d != NULL))
+        return;
+    b = receiver(1);
+    sleep_ms(2L * SESSION_MS);
+    T_OK(none(b));
+    T_EQ(a->ops->ack(a, d, ONCE__ACK_STILL_AT, NULL), ONCE_OK);
+    T_EQ(taken(a, d), ONCE_OK);
+    T_EQ(committed(0), 1);
+    d = next(a);
+    if (T_OK(d != NULL)) {
+        T_EQ(number_of(d), 1);
+        T_EQ(d->redelivered, 0);
+        T_EQ(taken(a, d), ONCE_OK);
+    }
+    a->ops->close(a);
+    b->ops->close(b);
+}
+
+/* While it asks to join, it is not told what it has: librdkafka 2.0 dies then. */
+static void who_gives_up_before_it_has_joined_lives(void)
+{
+    struct once__broker *c;
+    struct once__delivery *d;
+    int i;
+
+    fresh(1);
+    fill(1);
+    for (i = 0; i < 3; i++) {
+        c = receiver(1);
+        sleep_ms(1000L * i);
+        c->ops->abandon(c);
+        T_OK(kit_connect(c, WAIT_MS));
+        c->ops->close(c);
+    }
+    c = receiver(1);
+    d = next(c);
+    T_OK(d != NULL && taken(c, d) == ONCE_OK);
+    c->ops->close(c);
+}
+
+/* ---- TLS ------------------------------------------------------------------------ */
+
+static struct once__broker *opened(const char *more, const char *ca,
+                                   const char *consumer)
+{
+    struct once__broker_options o = kit_options(consumer, 1);
+    struct once__broker *b = NULL;
+    char url[512], path[512];
+
+    (void)snprintf(path, sizeof(path), "%s/%s", getenv("ONCE_TEST_TLS_DIR"),
+                   ca);
+    o.ca_file = path;
+    url_of(more, url, sizeof(url));
+    T_EQ(once__broker_find(url, NULL)->open(url, &o, &b, NULL), ONCE_OK);
+    return b;
+}
+
+static void with_tls_messages_go_and_come(void)
+{
+    struct once__broker *b, *c;
+    struct once__delivery *d;
+
+    fresh(1);
+    b = opened("", "ca.crt", NULL);
+    T_OK(kit_connect(b, WAIT_MS));
+    T_EQ(sent(b, "id-7", "key"), ONCE__END_TAKEN);
+    b->ops->close(b);
+    c = opened("?group=g", "ca.crt", "billing");
+    T_OK(kit_connect(c, WAIT_MS));
+    d = next(c);
+    if (T_OK(d != NULL)) {
+        T_EQ(number_of(d), 7);
+        T_EQ(taken(c, d), ONCE_OK);
+    }
+    c->ops->close(c);
+}
+
+static void is_refused(const char *ca, const char *scheme)
+{
+    struct once__broker *b = opened("", ca, NULL);
+    once_error err = {0};
+
+    if (!T_OK(b->ops->connect(b, &err) == ONCE_EOPEN))
+        printf("#   %s: %s\n", scheme, err.text);
+    T_OK(strstr(err.text, "certificate") != NULL);
+    b->ops->close(b);
+}
+
+static void a_certificate_must_be_right(void)
+{
+    static const char *const wrong[] = {"wronghost", "expired", "stranger"};
+    char line[64];
+    size_t i;
+
+    fresh(1);
+    is_refused("other-ca.crt", "another authority");
+    for (i = 0; i < 3; i++) {
+        (void)snprintf(line, sizeof(line), "kafka %s", wrong[i]);
+        T_OK(kit_ctl("cert", line));
+        is_refused("ca.crt", wrong[i]);
+    }
+    T_OK(kit_ctl("cert", "kafka good"));
+    with_tls_messages_go_and_come();
+}
+
+/* All, or the one that is named. */
+#define RUN(test)                                                              \
+    do {                                                                       \
+        if (only == NULL || strcmp(only, #test) == 0)                          \
+            T_RUN(test);                                                       \
+    } while (0)
+
+int main(int argc, char **argv)
+{
+    const char *only = argc > 1 ? argv[1] : NULL;
+    int real = getenv("ONCE_KAFKA") != NULL;
+
+    (void)signal(SIGPIPE, SIG_IGN);
+    if (only != NULL && strcmp(only, "tls") == 0) {
+        T_RUN(with_tls_messages_go_and_come);
+        T_RUN(a_certificate_must_be_right);
+        return t_done();
+    }
+    if (!real) {
+        RUN(each_answer_is_its_proof);
+        RUN(what_is_too_large_is_found_among_others);
+        RUN(a_large_one_is_alone_and_rejected_at_once);
+        RUN(with_hold_nothing_is_repeated);
+        RUN(a_producer_has_a_number_or_sends_nothing);
+        RUN(a_topic_that_is_refused_says_so);
+        RUN(an_answer_to_a_commit_is_heard);
+    }
+    RUN(a_topic_is_never_made);
+    RUN(a_key_is_the_key_of_the_record);
+    RUN(a_message_without_id_has_its_place);
+    RUN(the_first_undone_is_committed);
+    RUN(a_kill_brings_all_from_the_first_undone);
+    RUN(an_orderly_end_leaves_no_suspicion);
+    RUN(what_is_taken_away_is_not_committed);
+    RUN(members_come_and_go_and_all_is_done);
+    RUN(a_slow_handler_keeps_its_partition);
+    RUN(who_gives_up_before_it_has_joined_lives);
+    return t_done();
+}
