@@ -1147,7 +1147,7 @@ static void what_says_done_is_committed_before_the_acknowledgement(void)
 /* Between two questions, or in one: the next one is asked of a new connection. */
 static void a_connection_that_was_lost_is_made_again(void)
 {
-    const struct once__outbox_ask ask = {"r", 1, 1000, 0, 0};
+    const struct once__outbox_ask ask = {"r", 1, 1000, 0, 0, 0};
     struct db d = base_new();
     struct once__outgoing_list list;
     struct once__base *b = NULL;

@@ -64,7 +64,8 @@ static int claim_holding(struct db *d)
 
 static int claim_nothing(struct db *d)
 {
-    return claim_with(d, (struct once__outbox_ask){"none", BATCH, 30000, 0, 0, 0});
+    return claim_with(d,
+                      (struct once__outbox_ask){"none", BATCH, 30000, 0, 0, 0});
 }
 
 static int settle(struct db *d)
